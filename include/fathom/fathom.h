@@ -1,0 +1,219 @@
+/* fathom.h - the engine as a library: open a model, submit token ids, poll events
+ *
+ * Text does not enter the engine and tensors do not leave it. Every function may be called from
+ * any thread unless it says otherwise. Request ids are never reused.
+ */
+#ifndef FATHOM_FATHOM_H
+#define FATHOM_FATHOM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fathom/err.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FATHOM_VERSION "0.1.0"
+
+typedef struct fathom_engine fathom_engine;
+
+/* A checkpoint linked into the program. */
+typedef struct fathom_bundle_file {
+    const char *name;
+    const unsigned char *data;
+    size_t size;
+} fathom_bundle_file;
+
+typedef struct fathom_bundle {
+    const char *name;
+    const fathom_bundle_file *files;
+    size_t n_file;
+} fathom_bundle;
+
+typedef enum fathom_backend {
+    FATHOM_BACKEND_AUTO,
+    FATHOM_BACKEND_REF,
+    FATHOM_BACKEND_CPU,
+    FATHOM_BACKEND_CUDA
+} fathom_backend;
+typedef enum fathom_act { FATHOM_ACT_AUTO, FATHOM_ACT_F32, FATHOM_ACT_BF16 } fathom_act;
+typedef enum fathom_kv { FATHOM_KV_AUTO, FATHOM_KV_F32, FATHOM_KV_BF16, FATHOM_KV_FP8 } fathom_kv;
+
+/* fathom_options - a zeroed struct with model_dir or bundle set is valid: 0 means the default. */
+typedef struct fathom_options {
+    const char *model_dir;       /* resolved directory; or */
+    const fathom_bundle *bundle; /* a linked-in checkpoint */
+    fathom_backend backend;
+    fathom_act act;                  /* precision of activations; AUTO: the checkpoint's */
+    fathom_kv kv;                    /* AUTO: bf16 */
+    uint32_t n_thread;               /* CPU workers; 0: all processors */
+    uint32_t max_model_len;          /* prompt and output, tokens; 0: the checkpoint's */
+    uint32_t max_num_batched_tokens; /* tokens of a step; 0: 2048 */
+    uint32_t max_num_seqs;           /* requests that run at once; 0: 64 */
+    uint32_t max_queued;             /* requests that wait; 0: 1024 */
+    uint64_t kv_cache_bytes;         /* 0: max_num_seqs requests of max_model_len, within memory */
+    double memory_utilization;       /* share of free memory for weights and cache; 0: 0.9 */
+    int32_t n_vocab_used;            /* ids from here on are never sampled; 0: all rows */
+    uint64_t seed;                   /* of requests without their own; 0: from the system */
+} fathom_options;
+
+/* fathom_open - load a model and start the engine thread
+ *
+ * The options and what they point to are copied, but for the bundle, which outlives the engine.
+ * Errors  everything that loading can meet, with a message in *d. */
+FATHOM_MUST_CHECK fathom_err fathom_open(fathom_engine **out, const fathom_options *o,
+                                         fathom_diag *d);
+
+/* fathom_close - cancel all requests, stop the thread, release everything; accepts NULL. No other
+ * call on this engine may be running or follow. */
+void fathom_close(fathom_engine *e);
+
+/* What an open engine is; fixed after fathom_open. Strings belong to the engine. */
+typedef struct fathom_info {
+    const char *model_type; /* "deepseek_v32" */
+    const char *backend;    /* "cpu" */
+    uint32_t n_vocab;
+    uint32_t max_model_len;
+    uint32_t max_num_seqs;
+    uint32_t max_num_batched_tokens;
+    uint32_t n_page; /* pages of 64 tokens */
+    uint64_t weights_bytes;
+    uint64_t kv_bytes;
+    int32_t bos_id; /* -1: none */
+    int32_t eos_ids[8];
+    uint32_t n_eos;
+    /* defaults of generation_config.json; negative: not given */
+    float default_temperature;
+    float default_top_p;
+    int32_t default_top_k;
+} fathom_info;
+
+const fathom_info *fathom_get_info(const fathom_engine *e);
+
+/* fathom_get_file - a file of the checkpoint ("tokenizer.json", "config.json"); valid until close.
+ * ENOTFOUND when there is none. */
+fathom_err fathom_get_file(fathom_engine *e, const char *name, const char **data, size_t *n);
+
+/* ---- requests ------------------------------------------------------------------------------ */
+
+typedef struct fathom_bias {
+    int32_t id;
+    float bias;
+} fathom_bias;
+
+/* Sampling. fathom_sampling_init gives the neutral values. */
+typedef struct fathom_sampling {
+    float temperature;        /* 0: greedy */
+    float top_p;              /* (0, 1]; 1: off */
+    float min_p;              /* [0, 1]; 0: off */
+    int32_t top_k;            /* 0 or -1: off */
+    float repetition_penalty; /* > 0; 1: off; prompt and output */
+    float presence_penalty;   /* [-2, 2]; output */
+    float frequency_penalty;  /* [-2, 2]; output */
+    bool has_seed;
+    uint64_t seed;
+    uint32_t max_tokens; /* 0: up to max_model_len */
+    uint32_t min_tokens; /* no EOS and no stop token before */
+    bool ignore_eos;
+    bool logprobs;           /* log-probability of each chosen token, before any penalty */
+    uint32_t n_top_logprobs; /* 0 .. 20 alternatives */
+    const fathom_bias *bias;
+    uint32_t n_bias;
+    const int32_t *stop_ids;
+    uint32_t n_stop_id;
+} fathom_sampling;
+
+void fathom_sampling_init(fathom_sampling *s);
+
+typedef struct fathom_request {
+    const int32_t *prompt; /* [n_prompt], ids in [0, n_vocab) */
+    uint32_t n_prompt;     /* >= 1 */
+    fathom_sampling sampling;
+    void *user; /* comes back in every event */
+} fathom_request;
+
+/* fathom_submit - queue a request; everything is copied
+ *
+ * Errors  EINVAL  a value out of range: names it, the value and the range
+ *         ELIMIT  n_prompt + max_tokens over max_model_len: names both numbers
+ *         EBUSY   the queue is full
+ *         EDEVICE the engine has failed */
+FATHOM_MUST_CHECK fathom_err fathom_submit(fathom_engine *e, const fathom_request *r, uint64_t *id,
+                                           fathom_diag *d);
+
+/* fathom_cancel - stop a request within one step; a FINISH event with FATHOM_FINISH_CANCEL (or the
+ * reason that came first) still follows. Unknown and finished ids are ignored. */
+void fathom_cancel(fathom_engine *e, uint64_t id);
+
+typedef enum fathom_finish {
+    FATHOM_FINISH_NONE,
+    FATHOM_FINISH_STOP,   /* EOS or a stop token; that token's event came before, with is_stop */
+    FATHOM_FINISH_LENGTH, /* max_tokens or max_model_len */
+    FATHOM_FINISH_CANCEL,
+    FATHOM_FINISH_ERROR, /* the engine failed */
+} fathom_finish;
+
+typedef struct fathom_logprob {
+    int32_t id;
+    float logprob;
+} fathom_logprob;
+
+enum { FATHOM_TOP_LOGPROBS_MAX = 20 };
+
+typedef enum fathom_event_kind { FATHOM_EVENT_TOKEN, FATHOM_EVENT_FINISH } fathom_event_kind;
+
+typedef struct fathom_event {
+    fathom_event_kind kind;
+    uint64_t id;
+    void *user;
+    /* TOKEN */
+    int32_t token;
+    bool is_stop;  /* the token that ended the request: EOS or a stop id, not text */
+    float logprob; /* if asked for */
+    uint32_t n_top;
+    fathom_logprob top[FATHOM_TOP_LOGPROBS_MAX]; /* descending */
+    /* FINISH */
+    fathom_finish finish;
+    int32_t stop_id; /* the stop token of FATHOM_FINISH_STOP, else -1 */
+    uint32_t n_prompt;
+    uint32_t n_output; /* tokens emitted, the stop token included */
+    uint32_t n_cached; /* prompt tokens that were found in the prefix cache */
+    uint64_t queue_us; /* submit to first scheduled */
+    uint64_t first_us; /* submit to first token; 0: none */
+    uint64_t total_us; /* submit to finish */
+} fathom_event;
+
+/* fathom_poll - take up to max events in order; waits up to timeout_ms for the first (0: no wait,
+ * negative: for ever). Returns how many; 0 after a time-out or fathom_wake. One thread at a time.
+ */
+size_t fathom_poll(fathom_engine *e, fathom_event *events, size_t max, int timeout_ms);
+
+/* fathom_wake - make a waiting fathom_poll return */
+void fathom_wake(fathom_engine *e);
+
+typedef struct fathom_stats {
+    uint32_t n_running;
+    uint32_t n_waiting;
+    uint32_t n_page_free;
+    uint32_t n_page;
+    uint64_t n_step;         /* steps done: the progress watermark */
+    uint64_t n_prompt_token; /* prompt tokens computed */
+    uint64_t n_output_token;
+    uint64_t n_finished;
+    uint64_t n_cancelled;
+    uint64_t busy_us; /* time spent in steps */
+    bool failed;      /* the engine has met a fatal error */
+} fathom_stats;
+
+void fathom_get_stats(fathom_engine *e, fathom_stats *out);
+
+/* fathom_fault - the message of the fatal error, "" while there is none */
+const char *fathom_fault(fathom_engine *e);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

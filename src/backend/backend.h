@@ -1,0 +1,180 @@
+/* backend.h - the seam between the model and the machine
+ *
+ * The model's forward pass is written once over the fused operators of struct backend_ops. A
+ * backend owns its memory, its packing of weights and its scratch; what it is told at creation
+ * (struct backend_config) fixes every size, so that an operator never allocates.
+ *
+ * Rules for every operator:
+ *  - It is enqueued on the backend's one queue and may return before it has run; arguments may die
+ *    on return. `sync` waits. Errors of the device come out of whatever call meets them first.
+ *  - Buffers are opaque: a kind (enum buffer_kind) fixes meaning and shape, the backend chooses the
+ *    element type. Tests read and write them as f32 through buffer_read and buffer_write.
+ *  - A row's bits do not depend on the other rows, on the number of threads, or on how a request's
+ *    tokens are cut into steps.
+ *  - Rows of the cache beyond a request's positions are never read: they may hold NaN.
+ *
+ * Dimension letters: T tokens of the step, R requests, D hidden, H heads of this rank, E experts,
+ * K selected, V vocabulary.
+ */
+#ifndef FATHOM_BACKEND_BACKEND_H
+#define FATHOM_BACKEND_BACKEND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backend/batch.h"
+#include "backend/op_attn.h"
+#include "backend/op_dense.h"
+#include "backend/op_moe.h"
+#include "backend/op_sample.h"
+#include "backend/tensor_view.h"
+#include "fathom/err.h"
+
+struct comm;
+struct graph;
+struct weight;
+
+enum act_type { ACT_F32, ACT_BF16 }; /* what inputs of matrix products are rounded to */
+
+/* Fixed at creation. Counts of heads and inner widths are this rank's share. */
+struct backend_config {
+    enum act_type act;
+    uint32_t hidden;      /* D */
+    uint32_t n_head;      /* H */
+    uint32_t q_lora_rank; /* width of the query latent */
+    uint32_t nope_dim;    /* 128: query and key part without position */
+    uint32_t v_dim;       /* 128 */
+    float softmax_scale;  /* YaRN's factor included */
+    float norm_eps;
+    float rope_freq[KV_ROPE / 2]; /* angle = position * freq */
+    bool rope_interleaved;        /* main attention: pairs (2i, 2i+1), else (i, i+32) */
+    bool index_rope_interleaved;
+    uint32_t index_n_head; /* 0: no indexer */
+    uint32_t index_topk;
+    uint32_t dense_inner; /* width of the dense FFN */
+    uint32_t n_expert;    /* E; 0: no MoE layer */
+    uint32_t n_expert_used;
+    uint32_t n_group;
+    uint32_t topk_group;
+    uint32_t moe_inner;    /* width of a routed expert */
+    uint32_t shared_inner; /* width of all shared experts together; 0: none */
+    float routed_scale;
+    bool norm_topk;   /* weights of the chosen experts are divided by their sum */
+    uint32_t n_vocab; /* V */
+    struct kv_layout kv;
+    uint32_t max_token;     /* largest T */
+    uint32_t max_request;   /* largest R, and rows of one sample call */
+    uint32_t max_context;   /* longest request, tokens */
+    uint32_t max_logit_row; /* largest n_logit_row */
+    uint32_t n_thread;      /* CPU only; 0: all processors */
+    int device;             /* GPU only: index */
+    uint32_t rank;
+    uint32_t world;
+    struct comm *comm; /* NULL when world == 1 */
+};
+
+/* Activations that cross the seam. Shapes are for T = max_token (max_logit_row for LOGITS). */
+enum buffer_kind {
+    BUFFER_RESIDUAL, /* [T][D] the stream that layers add to */
+    BUFFER_NORMED,   /* [T][D] output of a norm, input of projections */
+    BUFFER_DELTA,    /* [T][D] output of a block; a partial sum when world > 1 */
+    BUFFER_QUERY,    /* [T][H][576] absorbed, or [T][H][192] expanded; index query and weights */
+    BUFFER_SELECT,   /* [T][index_topk] slots and counts */
+    BUFFER_LATENT,   /* [T][H][512] absorbed, or [T][H][128] expanded: attention output */
+    BUFFER_ROUTE,    /* [T][n_expert_used] expert and weight */
+    BUFFER_LOGITS,   /* f32 [n][V] */
+};
+
+struct buffer; /* backend's */
+
+struct backend_caps {
+    const char *name;           /* "ref", "cpu", "cuda" */
+    char device[128];           /* "AMD EPYC, avx512 bf16, 2 threads" */
+    uint64_t memory_bytes;      /* all */
+    uint64_t memory_free_bytes; /* now */
+    bool graphs;                /* graph_* work */
+    bool expanded_attention;    /* MLA_EXPANDED works */
+    bool kv_types[3];           /* by enum kv_type */
+};
+
+struct backend {
+    const struct backend_ops *ops;
+};
+
+struct backend_ops {
+    /* ---- the device ---- */
+    void (*destroy)(struct backend *b); /* accepts NULL */
+    void (*get_caps)(struct backend *b, struct backend_caps *out);
+    /* Device memory, 256-byte aligned, zeroed. `what` names it in messages. */
+    fathom_err (*alloc)(struct backend *b, size_t bytes, const char *what, void **out,
+                        fathom_diag *d);
+    void (*release)(struct backend *b, void *p);
+    /* Host memory that the device reads and writes fast. */
+    fathom_err (*alloc_host)(struct backend *b, size_t bytes, void **out, fathom_diag *d);
+    void (*release_host)(struct backend *b, void *p);
+    /* Enqueued copies; the host side of copy_in may be reused after sync or fence_wait. */
+    fathom_err (*copy_in)(struct backend *b, void *dst, const void *src, size_t bytes);
+    fathom_err (*copy_out)(struct backend *b, void *dst, const void *src, size_t bytes);
+    fathom_err (*sync)(struct backend *b);
+    /* Marks a point of the queue (slot 0 or 1), and waits for it. */
+    fathom_err (*fence_record)(struct backend *b, int slot);
+    fathom_err (*fence_wait)(struct backend *b, int slot);
+    /* Recorded steps; NULL members when caps.graphs is false. */
+    fathom_err (*graph_begin)(struct backend *b);
+    fathom_err (*graph_end)(struct backend *b, struct graph **out);
+    fathom_err (*graph_launch)(struct backend *b, struct graph *g);
+    void (*graph_destroy)(struct backend *b, struct graph *g);
+    /* The message of the first device error, "" when there is none. */
+    const char *(*fault)(struct backend *b);
+
+    /* ---- buffers ---- */
+    fathom_err (*buffer_create)(struct backend *b, enum buffer_kind kind, struct buffer **out,
+                                fathom_diag *d);
+    void (*buffer_destroy)(struct backend *b, struct buffer *buf);
+    /* Rows [row0, row0 + n_row) as f32 [n_row][width]; width must be the kind's. For ROUTE and
+     * SELECT see op_moe.h and op_attn.h. Waits for the queue. */
+    fathom_err (*buffer_read)(struct backend *b, const struct buffer *buf, uint32_t row0,
+                              uint32_t n_row, uint32_t width, float *out);
+    fathom_err (*buffer_write)(struct backend *b, struct buffer *buf, uint32_t row0, uint32_t n_row,
+                               uint32_t width, const float *in);
+
+    /* ---- weights: copied or packed; the views may go away afterwards ---- */
+    fathom_err (*prepare_vector)(struct backend *b, const struct tensor_view *v,
+                                 struct weight **out, fathom_diag *d);
+    fathom_err (*prepare_linear)(struct backend *b, const struct tensor_view *v,
+                                 struct weight **out, fathom_diag *d);
+    fathom_err (*prepare_mla)(struct backend *b, const struct mla_tensors *t, struct weight **out,
+                              fathom_diag *d);
+    fathom_err (*prepare_ffn)(struct backend *b, const struct ffn_tensors *t, struct weight **out,
+                              fathom_diag *d);
+    fathom_err (*prepare_moe)(struct backend *b, const struct moe_tensors *t, struct weight **out,
+                              fathom_diag *d);
+    void (*weight_destroy)(struct backend *b, struct weight *w); /* accepts NULL */
+    uint64_t (*weight_bytes)(const struct weight *w);
+
+    /* ---- operators; one argument struct and one doc comment each in op_*.h ---- */
+    fathom_err (*embed)(struct backend *b, const struct embed_args *a);
+    fathom_err (*add_norm)(struct backend *b, const struct add_norm_args *a);
+    fathom_err (*linear)(struct backend *b, const struct linear_args *a);
+    fathom_err (*mla_front)(struct backend *b, const struct mla_front_args *a);
+    fathom_err (*index_topk)(struct backend *b, const struct index_topk_args *a);
+    fathom_err (*mla_attend)(struct backend *b, const struct mla_attend_args *a);
+    fathom_err (*mla_out)(struct backend *b, const struct mla_out_args *a);
+    fathom_err (*ffn)(struct backend *b, const struct ffn_args *a);
+    fathom_err (*router)(struct backend *b, const struct router_args *a);
+    fathom_err (*moe)(struct backend *b, const struct moe_args *a);
+    fathom_err (*head)(struct backend *b, const struct head_args *a);
+    fathom_err (*mtp_front)(struct backend *b, const struct mtp_front_args *a);
+    fathom_err (*sample)(struct backend *b, const struct sample_args *a);
+
+    /* ---- collectives; no-ops when world == 1 ---- */
+    fathom_err (*all_reduce)(struct backend *b, struct buffer *delta, uint32_t n_token);
+};
+
+/* backend_ref_create, backend_cpu_create - the two that every build has
+ * Errors  EINVAL, EUNSUPPORTED naming the member of *c; ENOMEM. */
+fathom_err backend_ref_create(struct backend **out, const struct backend_config *c, fathom_diag *d);
+fathom_err backend_cpu_create(struct backend **out, const struct backend_config *c, fathom_diag *d);
+
+#endif

@@ -1,0 +1,38 @@
+/* batch.h - what one step computes: arrays in device memory, refreshed by one copy a step
+ *
+ * T tokens of R requests. The tokens of a request are neighbours, in ascending position; requests
+ * stand in any order. Everything that varies from step to step lies behind the pointers, whose
+ * values never change, so that a recorded step can be replayed; the counts choose the recording.
+ */
+#ifndef FATHOM_BACKEND_BATCH_H
+#define FATHOM_BACKEND_BATCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kv/layout.h"
+
+struct batch {
+    uint32_t n_token;     /* T >= 1 */
+    uint32_t n_request;   /* R >= 1 */
+    uint32_t n_logit_row; /* rows whose logits are wanted, 0 .. T */
+    uint32_t max_context; /* largest pos + 1 in the step, host's knowledge for choosing kernels */
+    uint32_t page_stride; /* entries of page_table per request */
+    const int32_t *ids;   /* i32 [T]      device; token ids */
+    const int32_t *next_ids;   /* i32 [T]      device; the token after each (MTP only, else NULL) */
+    const int32_t *pos;        /* i32 [T]      device; position in the request, 0 .. */
+    const int32_t *request;    /* i32 [T]      device; row of page_table */
+    const int32_t *slot;       /* i32 [T]      device; page * 64 + pos % 64: where the rows go */
+    const int32_t *page_table; /* i32 [R][page_stride] device; page of positions 64*j .. 64*j+63 */
+    const int32_t *first;      /* i32 [R + 1]  device; first token of each request, T at the end */
+    const int32_t *logit_rows; /* i32 [n_logit_row] device; token indexes, ascending */
+};
+
+/* The pages in device memory; a page record is page_bytes at base + page * page_bytes. */
+struct kv_cache {
+    void *base; /* device */
+    uint32_t n_page;
+    struct kv_layout layout;
+};
+
+#endif

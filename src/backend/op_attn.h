@@ -1,0 +1,124 @@
+/* op_attn.h - multi-head latent attention with the lightning indexer: arguments and meaning
+ *
+ * Two forms of the same mathematics. ABSORBED multiplies the query by the key half of kv_b and
+ * attends over the cached latent rows (576 wide, one key for all heads), then multiplies by the
+ * value half. EXPANDED multiplies the cached latents by kv_b first and attends per head (192 wide
+ * keys, 128 wide values). The form is the caller's choice and must be the same in mla_front,
+ * mla_attend and mla_out of one layer. Rounding differs between them, so one engine uses one.
+ */
+#ifndef FATHOM_BACKEND_OP_ATTN_H
+#define FATHOM_BACKEND_OP_ATTN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backend/batch.h"
+#include "backend/tensor_view.h"
+
+struct buffer;
+struct weight;
+
+enum mla_form { MLA_ABSORBED, MLA_EXPANDED };
+
+struct mla_tensors {
+    struct tensor_view q_a;       /* [q_lora][D] */
+    struct tensor_view q_a_norm;  /* [q_lora] */
+    struct tensor_view q_b;       /* [H * 192][q_lora]; per head 128 nope, 64 rope */
+    struct tensor_view kv_a;      /* [576][D]; 512 latent, 64 rope */
+    struct tensor_view kv_a_norm; /* [512] */
+    struct tensor_view kv_b;      /* [H * 256][512]; per head 128 key rows, 128 value rows */
+    struct tensor_view o;         /* [D][H * 128] */
+    /* absent (n_row 0) without an indexer; replicated on every rank */
+    struct tensor_view index_q_b;      /* [index_n_head * 128][q_lora] */
+    struct tensor_view index_k;        /* [128][D] */
+    struct tensor_view index_k_weight; /* [128] LayerNorm */
+    struct tensor_view index_k_bias;   /* [128] */
+    struct tensor_view index_head;     /* [index_n_head][D] */
+};
+
+/* mla_front - everything before attention scores
+ *
+ *   qa   = rmsnorm(q_a x);  q = q_b qa;  rope on the last 64 of each head
+ *   kv   = kv_a x;  c = rmsnorm(kv[0:512]);  k_pe = rope(kv[512:576])
+ *   the cache row of slot[t] in `layer` becomes [c ; k_pe], in the cache's type
+ *   ABSORBED: query[t,h] = [ W_UK,h^T q_nope ; q_pe ]     [576]
+ *   EXPANDED: query[t,h] = [ q_nope ; q_pe ]              [192]
+ *   with an indexer:
+ *     ki = layernorm(index_k x), rope on the FIRST 64 (half-split), Hadamard(128) / sqrt(128),
+ *          quantized to e4m3 with a power-of-two scale (f32 kept for KV_TYPE_F32), stored as the
+ *          index key of slot[t] - always, also when no query is wanted
+ *     qi = index_q_b qa, the same rope and Hadamard, per head e4m3 with a power-of-two scale qs
+ *          (no quantization for KV_TYPE_F32)
+ *     w  = (index_head x) * index_n_head^-1/2 * 128^-1/2 * qs
+ *
+ *   x      NORMED; query QUERY, written
+ *   want_index_query  false: qi and w are not needed (no request beyond index_topk)
+ * Numerics norms, rope and angles in f32; x and qa rounded to enum act_type as products' inputs.
+ */
+struct mla_front_args {
+    const struct weight *w;
+    const struct batch *batch;
+    const struct kv_cache *kv;
+    uint32_t layer;
+    enum mla_form form;
+    bool want_index_query;
+    const struct buffer *x;
+    struct buffer *query;
+};
+
+/* index_topk - for each token the cache rows that it attends to
+ *
+ *   I(t, s) = ks_s * sum_h w[t,h] * max(0, qi[t,h] . ki_s)      s <= pos[t]
+ *   select[t] = the min(index_topk, pos[t] + 1) positions with the largest I, ties to the lower
+ *   position, in ascending position
+ *
+ *   query  QUERY of mla_front with want_index_query
+ *   select SELECT: per token a count and slots (page * 64 + offset). buffer_read gives f32
+ *          [n_row][1 + index_topk]: the count, then slots, -1 beyond the count.
+ * Edge     pos[t] < index_topk: all visible rows, whatever the scores.
+ * Numerics f32 accumulation in a fixed order; a NaN score counts as -inf.
+ */
+struct index_topk_args {
+    const struct batch *batch;
+    const struct kv_cache *kv;
+    uint32_t layer;
+    const struct buffer *query;
+    struct buffer *select;
+};
+
+/* mla_attend - attention of each token over its rows
+ *
+ *   out[t,h] = sum_s softmax_s( softmax_scale * query[t,h] . k_s ) * v_s
+ *
+ *   select  rows of index_topk, or NULL: every position <= pos[t]
+ *   w       prepare_mla; read only for EXPANDED (kv_b)
+ *   out     LATENT, written: [512] per head ABSORBED, [128] EXPANDED
+ * Numerics f32 scores, softmax and sums, in fixed groups of 64 rows in ascending position, so a
+ *          token that sees the same rows through `select` and without it gets the same bits.
+ * Cost     ABSORBED 2*H*(576+512) flop per row seen.
+ */
+struct mla_attend_args {
+    const struct weight *w;
+    const struct batch *batch;
+    const struct kv_cache *kv;
+    uint32_t layer;
+    enum mla_form form;
+    const struct buffer *query;
+    const struct buffer *select;
+    struct buffer *out;
+};
+
+/* mla_out - y[t] = o [ heads' outputs ]
+ *
+ *   ABSORBED: each head's output is W_UV,h z[t,h] first
+ *   z LATENT; y DELTA, overwritten (a partial sum over ranks)
+ */
+struct mla_out_args {
+    const struct weight *w;
+    enum mla_form form;
+    const struct buffer *z;
+    struct buffer *y;
+    uint32_t n_token;
+};
+
+#endif

@@ -1,0 +1,109 @@
+/* op_dense.h - embedding, norm, linear, dense FFN, head, MTP front: arguments and meaning */
+#ifndef FATHOM_BACKEND_OP_DENSE_H
+#define FATHOM_BACKEND_OP_DENSE_H
+
+#include <stdint.h>
+
+#include "backend/tensor_view.h"
+
+struct batch;
+struct buffer;
+struct weight;
+
+/* embed - x[t] = table[ids[t]]
+ *
+ *   table  prepare_linear of [V][D]
+ *   ids    i32 [T], device, in [0, V)
+ *   x      RESIDUAL, written
+ * Numerics exact: the table's values. Cost T*D values read.
+ */
+struct embed_args {
+    const struct weight *table;
+    const int32_t *ids;
+    uint32_t n_token;
+    struct buffer *x;
+};
+
+/* add_norm - x[t] += delta[t]; out[t] = x[t] * rsqrt(mean(x[t]^2) + eps) * weight
+ *
+ *   x       RESIDUAL, read and written
+ *   delta   DELTA, or NULL: nothing is added
+ *   weight  prepare_vector of [D]
+ *   out     NORMED, written
+ * Numerics f32 throughout; the residual is kept in f32 or bf16 as the backend says in docs.
+ */
+struct add_norm_args {
+    struct buffer *x;
+    const struct buffer *delta;
+    const struct weight *weight;
+    struct buffer *out;
+    uint32_t n_token;
+};
+
+/* linear - y[t] = W x[t]
+ *
+ *   w  prepare_linear of [D][D]; x NORMED, y DELTA
+ * Numerics products of W (decoded exactly, scale applied per 128 x 128 block to the f32 partial
+ * sum) and x (rounded to enum act_type), f32 accumulation in a fixed order.
+ */
+struct linear_args {
+    const struct weight *w;
+    const struct buffer *x;
+    struct buffer *y;
+    uint32_t n_token;
+};
+
+struct ffn_tensors {
+    struct tensor_view gate; /* [inner][D] */
+    struct tensor_view up;   /* [inner][D] */
+    struct tensor_view down; /* [D][inner] */
+};
+
+/* ffn - y[t] = down( silu(gate x[t]) * (up x[t]) )
+ *
+ *   w  prepare_ffn; x NORMED; y DELTA, overwritten (a partial sum over ranks)
+ * Numerics the product of silu and up in f32, rounded to enum act_type before down.
+ */
+struct ffn_args {
+    const struct weight *w;
+    const struct buffer *x;
+    struct buffer *y;
+    uint32_t n_token;
+};
+
+/* head - logits[i] = W hidden[rows[i]]
+ *
+ *   w      prepare_linear of [V][D]
+ *   hidden NORMED, read
+ *   rows   i32 [n_row], device: token indexes
+ *   logits LOGITS, rows 0 .. n_row-1 written
+ */
+struct head_args {
+    const struct weight *w;
+    const struct buffer *hidden;
+    const int32_t *rows;
+    uint32_t n_row;
+    struct buffer *logits;
+};
+
+/* mtp_front - the draft layer's input
+ *
+ *   x[t] = eh_proj [ rmsnorm(table[next_ids[t]]; enorm) ; rmsnorm(hidden[t]; hnorm) ]
+ *
+ *   hidden   NORMED: the target's output after the final norm (or the draft's own, normed)
+ *   next_ids i32 [T], device: the token at position pos[t] + 1
+ *   eh_proj  prepare_linear of [D][2D]; enorm, hnorm prepare_vector of [D]
+ *   x        RESIDUAL, written
+ */
+struct mtp_front_args {
+    const struct weight *table;
+    const struct weight *enorm;
+    const struct weight *hnorm;
+    const struct weight *eh_proj;
+    const int32_t *next_ids;
+    const struct buffer *hidden;
+    struct buffer *x;
+    uint32_t n_token;
+};
+
+#endif

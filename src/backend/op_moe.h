@@ -1,0 +1,51 @@
+/* op_moe.h - router and experts: arguments and meaning */
+#ifndef FATHOM_BACKEND_OP_MOE_H
+#define FATHOM_BACKEND_OP_MOE_H
+
+#include <stdint.h>
+
+#include "backend/op_dense.h"
+#include "backend/tensor_view.h"
+
+struct moe_tensors {
+    struct tensor_view router;         /* [E][D] */
+    struct tensor_view router_bias;    /* [E] f32 */
+    struct ffn_tensors shared;         /* absent without shared experts */
+    const struct ffn_tensors *experts; /* [E] */
+};
+
+/* router - which experts, with which weight
+ *
+ *   s = sigmoid(router x[t])                                   [E]
+ *   b = s + router_bias
+ *   a group's score is the sum of its two largest b (its only one, if it has one); the topk_group
+ *   best groups stay, the rest of b becomes -inf
+ *   the n_expert_used experts with the largest b are chosen, ties to the lower index
+ *   weight_e = s_e / (sum of the chosen s, if norm_topk) * routed_scale
+ *
+ *   w      prepare_moe; x NORMED
+ *   route  ROUTE: chosen experts in ascending index. buffer_read gives f32
+ *          [n_row][2 * n_expert_used]: the experts' indexes, then their weights.
+ * Numerics all in f32: x and the router weight are not rounded to a narrower type.
+ */
+struct router_args {
+    const struct weight *w;
+    const struct buffer *x;
+    struct buffer *route;
+    uint32_t n_token;
+};
+
+/* moe - y[t] = sum over chosen experts e of weight_e * ffn_e(x[t]) + shared(x[t])
+ *
+ *   y  DELTA, overwritten (a partial sum over ranks)
+ * Numerics experts are added in ascending index, the shared expert last, in f32.
+ */
+struct moe_args {
+    const struct weight *w;
+    const struct buffer *x;
+    const struct buffer *route;
+    struct buffer *y;
+    uint32_t n_token;
+};
+
+#endif

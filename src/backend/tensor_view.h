@@ -1,0 +1,30 @@
+/* tensor_view.h - a matrix of a checkpoint, or the part of it that one rank holds */
+#ifndef FATHOM_BACKEND_TENSOR_VIEW_H
+#define FATHOM_BACKEND_TENSOR_VIEW_H
+
+#include <stdint.h>
+
+#include "base/dtype.h"
+
+enum { TENSOR_SCALE_BLOCK = 128 }; /* side of the square that shares one FP8 scale */
+
+/* Element (r, c) is data[r * row_stride + c], times, when scale is not NULL,
+ * scale[(scale_row0 + r) / 128 * scale_stride + (scale_col0 + c) / 128].
+ * A vector is one row. An absent tensor is all zero: test n_row. data may be less aligned than
+ * its type. data == NULL with n_row > 0 asks the backend to make values: normally distributed
+ * with standard deviation `generate_std`, from `generate_seed`, quantized as dtype says. */
+struct tensor_view {
+    const void *data; /* host, mapped */
+    enum dtype dtype;
+    uint32_t n_row;
+    uint32_t n_col;
+    uint64_t row_stride; /* elements */
+    const float *scale;  /* f32 [ceil][scale_stride], 4-byte aligned; NULL: unscaled */
+    uint32_t scale_stride;
+    uint32_t scale_row0; /* place of element (0, 0) inside its block, 0 .. 127 */
+    uint32_t scale_col0;
+    uint64_t generate_seed;
+    float generate_std;
+};
+
+#endif

@@ -1,0 +1,26 @@
+#include "base/clock.h"
+
+#include <time.h>
+
+uint64_t clock_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t clock_now_us(void)
+{
+    return clock_now_ns() / 1000u;
+}
+
+int64_t clock_unix_s(void)
+{
+    return (int64_t)time(NULL);
+}
+
+void clock_sleep_us(uint64_t us)
+{
+    struct timespec t = {(time_t)(us / 1000000u), (long)(us % 1000000u) * 1000};
+    nanosleep(&t, NULL);
+}

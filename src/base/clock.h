@@ -1,0 +1,13 @@
+/* clock.h - monotonic and wall time. Only threads that meet the world read them; the scheduler is
+ * given the time as an argument. */
+#ifndef FATHOM_BASE_CLOCK_H
+#define FATHOM_BASE_CLOCK_H
+
+#include <stdint.h>
+
+uint64_t clock_now_us(void); /* monotonic microseconds, arbitrary origin */
+uint64_t clock_now_ns(void); /* monotonic nanoseconds, the same origin */
+int64_t clock_unix_s(void);  /* seconds since 1970 */
+void clock_sleep_us(uint64_t us);
+
+#endif

@@ -1,0 +1,60 @@
+/* json.h - JSON in and out, over jansson
+ *
+ * Jansson parses (strict UTF-8, key order kept) and owns the tree; this file adds what every
+ * caller needs: limits, errors with a position, typed access with the path in the message, and
+ * Python's spelling on output. Ownership follows jansson: a `new` reference is released with
+ * json_decref, a borrowed one is not.
+ */
+#ifndef FATHOM_BASE_JSON_H
+#define FATHOM_BASE_JSON_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "fathom/err.h"
+
+/* json_read - parse a whole text
+ *
+ *   text  n bytes, not necessarily terminated
+ *   what  names the input in the message ("config.json", "request body")
+ *   out   new reference
+ * Errors  EFORMAT with line, column and byte; ENOMEM. Duplicate keys: the last one holds.
+ *         Any value may stand at the top; trailing bytes other than white space are an error.
+ */
+fathom_err json_read(const char *text, size_t n, const char *what, json_t **out, fathom_diag *d);
+
+/* json_read_file - the same for a file; EIO or ENOTFOUND when it cannot be read */
+fathom_err json_read_file(const char *path, json_t **out, fathom_diag *d);
+
+/* json_write - compact: no white space, non-ASCII raw, key order kept */
+fathom_err json_write(struct buf *b, const json_t *value);
+
+/* json_write_python - the bytes of Python's json.dumps(value, ensure_ascii=False): separators
+ * ", " and ": ", floats as repr() spells them */
+fathom_err json_write_python(struct buf *b, const json_t *value);
+
+/* json_write_string - s (n bytes of UTF-8) as a quoted JSON string, escapes as json.dumps does */
+fathom_err json_write_string(struct buf *b, const char *s, size_t n);
+
+/* json_type_text - "an object", "a string", "null" ... for messages */
+const char *json_type_text(const json_t *value);
+
+/* json_get_* - member `key` of an object, for configuration files
+ *
+ * Absent or null leaves *out as it is and succeeds, unless required. A value of another type is
+ * EFORMAT, naming key and type. Integers written as 1.0 are taken; out-of-range is EFORMAT.
+ */
+fathom_err json_get_i64(const json_t *object, const char *key, bool required, int64_t lo,
+                        int64_t hi, int64_t *out, fathom_diag *d);
+fathom_err json_get_f64(const json_t *object, const char *key, bool required, double *out,
+                        fathom_diag *d);
+fathom_err json_get_bool(const json_t *object, const char *key, bool required, bool *out,
+                         fathom_diag *d);
+/* borrowed string */
+fathom_err json_get_str(const json_t *object, const char *key, bool required, const char **out,
+                        fathom_diag *d);
+
+#endif

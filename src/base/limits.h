@@ -1,0 +1,21 @@
+/* limits.h - every named limit, each with the answer given when it is hit */
+#ifndef FATHOM_BASE_LIMITS_H
+#define FATHOM_BASE_LIMITS_H
+
+enum {
+    LIMIT_JSON_DEPTH = 512,                     /* nesting of a JSON body: 400 / EFORMAT */
+    LIMIT_PATH_BYTES = 4096,                    /* a path: EINVAL */
+    LIMIT_TENSOR_RANK = 8,                      /* dimensions of a tensor: EFORMAT */
+    LIMIT_SAFETENSORS_HEADER_BYTES = 100 << 20, /* header of one shard: EFORMAT */
+    LIMIT_HTTP_BODY_BYTES = 64 << 20,           /* request body: 413 */
+    LIMIT_TOP_LOGPROBS = 20,                    /* top_logprobs: 400 */
+    LIMIT_STOP_STRINGS = 16,                    /* stop strings of a request: 400 */
+    LIMIT_STOP_TOKENS = 64,                     /* stop_token_ids of a request: 400 */
+    LIMIT_LOGIT_BIAS = 1024,                    /* entries of logit_bias: 400 */
+    LIMIT_CHOICES = 64,                         /* n, or prompts of a completion, times n: 400 */
+    LIMIT_TOOLS = 512,                          /* tools of a request: 400 */
+    LIMIT_STREAM_BACKLOG_BYTES = 4 << 20,       /* unread stream of one client: it is cut */
+    LIMIT_THREADS = 256,                        /* worker threads of a backend: EINVAL */
+};
+
+#endif

@@ -1,0 +1,89 @@
+#include "base/mem.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+
+static _Thread_local long fail_after = -1;
+static _Thread_local bool fail_hit;
+static _Thread_local bool forbidden;
+
+static bool may_allocate(void)
+{
+    DCHECK(!forbidden);
+    if (fail_after < 0) return true;
+    if (fail_after-- > 0) return true;
+    fail_hit = true;
+    fail_after = -1;
+    return false;
+}
+
+void *mem_alloc(size_t bytes)
+{
+    return may_allocate() ? malloc(bytes ? bytes : 1) : NULL;
+}
+
+void *mem_calloc(size_t n, size_t size)
+{
+    if (!may_allocate()) return NULL;
+    return n == 0 || size == 0 ? calloc(1, 1) : calloc(n, size);
+}
+
+void *mem_alloc_array(size_t n, size_t size)
+{
+    size_t bytes;
+    if (__builtin_mul_overflow(n, size, &bytes)) return NULL;
+    return mem_alloc(bytes);
+}
+
+void *mem_resize(void *p, size_t bytes)
+{
+    return may_allocate() ? realloc(p, bytes ? bytes : 1) : NULL;
+}
+
+void mem_free(void *p)
+{
+    free(p);
+}
+
+void *mem_alloc_aligned(size_t align, size_t bytes)
+{
+    ASSERT(align >= 8 && (align & (align - 1)) == 0);
+    if (bytes > SIZE_MAX - align) return NULL;
+    size_t rounded = (bytes + align - 1) & ~(align - 1);
+    return may_allocate() ? aligned_alloc(align, rounded ? rounded : align) : NULL;
+}
+
+char *mem_strndup(const char *s, size_t n)
+{
+    char *copy = mem_alloc(n + 1);
+    if (!copy) return NULL;
+    memcpy(copy, s, n);
+    copy[n] = '\0';
+    return copy;
+}
+
+char *mem_strdup(const char *s)
+{
+    return mem_strndup(s, strlen(s));
+}
+
+void mem_fail_after(long n)
+{
+    fail_after = n;
+    fail_hit = false;
+}
+
+bool mem_fail_hit(void)
+{
+    return fail_hit;
+}
+
+bool mem_forbid(bool on)
+{
+    bool before = forbidden;
+    forbidden = on;
+    return before;
+}

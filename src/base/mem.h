@@ -1,0 +1,36 @@
+/* mem.h - the allocator of the program
+ *
+ * Thin over malloc, with two powers that tests need: the Nth allocation of this thread can be
+ * made to fail, and allocation can be forbidden on this thread (the engine forbids it inside a
+ * step in builds with FATHOM_DCHECK). mem_free accepts NULL.
+ */
+#ifndef FATHOM_BASE_MEM_H
+#define FATHOM_BASE_MEM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* mem_alloc, mem_calloc, mem_resize - NULL when out of memory; a size of 0 gives a valid block.
+ * mem_calloc and mem_alloc_array check n * size for overflow (NULL). */
+void *mem_alloc(size_t bytes);
+void *mem_calloc(size_t n, size_t size);
+void *mem_alloc_array(size_t n, size_t size);
+void *mem_resize(void *p, size_t bytes);
+void mem_free(void *p);
+
+/* mem_alloc_aligned - align is a power of two >= 8; released with mem_free */
+void *mem_alloc_aligned(size_t align, size_t bytes);
+
+char *mem_strdup(const char *s);
+char *mem_strndup(const char *s, size_t n);
+
+/* mem_fail_after - let n allocations of this thread succeed and fail the next; -1: never.
+ * mem_fail_hit tells whether one has been failed since. */
+void mem_fail_after(long n);
+bool mem_fail_hit(void);
+
+/* mem_forbid - while true, an allocation on this thread is a fault (ASSERT), in builds with
+ * FATHOM_DCHECK; returns the previous value */
+bool mem_forbid(bool on);
+
+#endif

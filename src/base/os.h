@@ -1,0 +1,34 @@
+/* os.h - files, memory maps and the machine: the only system-call file besides log and thread */
+#ifndef FATHOM_BASE_OS_H
+#define FATHOM_BASE_OS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fathom/err.h"
+
+/* A whole file mapped read-only. data is NULL for an empty file. */
+struct file_map {
+    const void *data;
+    size_t size;
+};
+
+/* file_map_open - ENOTFOUND if there is no such file, EIO otherwise; d names path and cause.
+ * On failure *m is empty. file_map_close accepts an empty or zeroed map. */
+fathom_err file_map_open(struct file_map *m, const char *path, fathom_diag *d);
+void file_map_close(struct file_map *m);
+
+bool path_exists(const char *path);
+bool path_is_dir(const char *path);
+
+/* path_join - "dir/name" into out (LIMIT_PATH_BYTES); EINVAL when it does not fit */
+fathom_err path_join(char *out, size_t out_bytes, const char *dir, const char *name);
+
+/* os_n_cpu - processors this process may run on, at least 1 */
+unsigned os_n_cpu(void);
+
+/* os_memory_bytes - physical memory of the machine, and how much of it is available now */
+void os_memory_bytes(uint64_t *total, uint64_t *available);
+
+#endif

@@ -1,0 +1,31 @@
+/* thread.h - a pool that runs one parallel loop at a time
+ *
+ * The caller is worker 0 and works too. Workers spin briefly for the next loop and then sleep, so
+ * that a step of many small operators pays about a microsecond each and an idle engine nothing.
+ * A pool belongs to one calling thread.
+ */
+#ifndef FATHOM_BASE_THREAD_H
+#define FATHOM_BASE_THREAD_H
+
+#include <stddef.h>
+
+#include "fathom/err.h"
+
+struct thread_pool;
+
+/* task - does part `part` of `n_part` (or item `part` of `n_part`) on worker `worker` */
+typedef void thread_task(void *arg, size_t part, size_t n_part, unsigned worker);
+
+/* thread_pool_create - n_thread workers, the caller included; 1 makes no thread at all
+ * Errors  EINVAL for 0 or more than LIMIT_THREADS; ENOMEM; EIO when a thread cannot start. */
+fathom_err thread_pool_create(struct thread_pool **out, unsigned n_thread, fathom_diag *d);
+void thread_pool_destroy(struct thread_pool *p);
+
+unsigned thread_pool_size(const struct thread_pool *p);
+
+/* thread_pool_run - task(arg, i, n_item, worker) for every i in [0, n_item), items handed out in
+ * order to whoever is free; returns when all are done. What an item computes must not depend on
+ * the worker. */
+void thread_pool_run(struct thread_pool *p, size_t n_item, thread_task *task, void *arg);
+
+#endif

@@ -1,0 +1,72 @@
+/* checkpoint.h - files on disk to named, typed, bounds-checked tensors
+ *
+ * A checkpoint is a directory in Hugging Face form (config.json, one or many safetensors shards,
+ * an index), or a bundle: the same files in memory, linked into the program. Everything is mapped
+ * read-only and stays mapped until checkpoint_close. Immutable after opening; any thread may read.
+ */
+#ifndef FATHOM_CHECKPOINT_CHECKPOINT_H
+#define FATHOM_CHECKPOINT_CHECKPOINT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+#include "base/limits.h"
+#include "fathom/err.h"
+#include "fathom/fathom.h"
+
+struct checkpoint;
+
+struct tensor {
+    const char *name; /* belongs to the checkpoint */
+    enum dtype dtype;       /* DTYPE_NONE: a type that the engine has no use for */
+    const char *dtype_name; /* as the header spells it; never NULL */
+    uint32_t n_dim;
+    uint64_t dim[LIMIT_TENSOR_RANK];
+    const void *data; /* mapped; may be unaligned */
+    uint64_t n_bytes;
+    uint32_t i_shard;
+};
+
+/* checkpoint_resolve - the directory that a model argument means
+ *
+ *   model    a directory, or org/name looked up in the Hugging Face cache
+ *   hf_home  the cache's root ($HF_HOME or ~/.cache/huggingface), NULL: no cache
+ *   dir      LIMIT_PATH_BYTES
+ * Errors  ENOTFOUND: names every folder looked at and the command that downloads the model. */
+fathom_err checkpoint_resolve(char *dir, const char *model, const char *hf_home, fathom_diag *d);
+
+/* checkpoint_open - map all shards of dir and check every header
+ *
+ * The shards are those that model.safetensors.index.json names, or model.safetensors where there
+ * is no index. Every tensor of a shard counts, whether the index lists it or not; what the index
+ * lists must be in the shard it names.
+ * Errors  ENOTFOUND without any shard, EFORMAT for a shard or index that is not sound (one message
+ *         per fault: safetensors.c, index.c), ENOMEM, EIO. */
+fathom_err checkpoint_open(struct checkpoint **out, const char *dir, fathom_diag *d);
+
+/* checkpoint_open_bundle - the same over files in memory; the bundle outlives the checkpoint */
+fathom_err checkpoint_open_bundle(struct checkpoint **out, const fathom_bundle *bundle,
+                                  fathom_diag *d);
+void checkpoint_close(struct checkpoint *c); /* accepts NULL */
+
+/* checkpoint_find - a tensor by name; NULL if there is none */
+const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name);
+
+/* checkpoint_n_tensor, checkpoint_tensor - all tensors, sorted by name */
+size_t checkpoint_n_tensor(const struct checkpoint *c);
+const struct tensor *checkpoint_tensor(const struct checkpoint *c, size_t i);
+
+size_t checkpoint_n_shard(const struct checkpoint *c);
+const char *checkpoint_shard_name(const struct checkpoint *c, size_t i_shard);
+
+/* checkpoint_file - another file of the checkpoint ("config.json", "tokenizer.json"), its bytes
+ * mapped until close. ENOTFOUND without touching d when absent. From any thread. */
+fathom_err checkpoint_file(struct checkpoint *c, const char *name, const char **data, size_t *n,
+                           fathom_diag *d);
+
+/* checkpoint_where - the directory, or the bundle's name, for messages */
+const char *checkpoint_where(const struct checkpoint *c);
+
+#endif

@@ -1,0 +1,65 @@
+/* forward.h - the model over a backend: DeepSeek-V3.2's layers as a list of operator calls */
+#ifndef FATHOM_MODEL_FORWARD_H
+#define FATHOM_MODEL_FORWARD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backend/backend.h"
+#include "fathom/err.h"
+
+struct model_config;
+struct model_weights;
+struct model;
+
+/* Sizes of the steps that a model will be given. */
+struct model_limits {
+    enum act_type act;
+    enum kv_type kv_type;
+    uint32_t max_token;
+    uint32_t max_request;
+    uint32_t max_context;
+    uint32_t max_logit_row;
+    uint32_t n_thread;
+    int device;
+    uint32_t rank;
+    uint32_t world;
+    bool with_mtp; /* load the MTP layer and give it room in the pages, if the checkpoint has it */
+};
+
+/* model_backend_config - what a backend must know to run this model within these limits */
+void model_backend_config(struct backend_config *out, const struct model_config *config,
+                          const struct model_limits *limits, bool has_mtp);
+
+/* model_create - prepare every weight on the backend, and the buffers of a step
+ *
+ *   b        created from model_backend_config; borrowed, outlives the model
+ *   weights  views of the checkpoint, needed only during the call
+ * Errors  ENOMEM, EUNSUPPORTED (a weight type), EDEVICE; d names the layer and tensor. */
+fathom_err model_create(struct model **out, struct backend *b, const struct model_config *config,
+                        const struct model_weights *weights, const struct model_limits *limits,
+                        fathom_diag *d);
+void model_destroy(struct model *m); /* accepts NULL */
+
+/* model_forward - one step: embed, layers, final norm, head
+ *
+ * Writes the cache rows of every token and the logits of batch->logit_rows.
+ * Needs   batch within the limits; kv->layout equal to the backend's.
+ * Errors  EDEVICE. Enqueues only. */
+fathom_err model_forward(struct model *m, const struct batch *batch, const struct kv_cache *kv);
+
+/* model_mtp - the draft layer over the same tokens
+ *
+ * Reads the hidden states that the last model_forward (or model_mtp) left, and batch->next_ids;
+ * writes the MTP layer's cache rows and the draft logits of batch->logit_rows over the logits.
+ * Needs   model_has_mtp; the same batch as before. */
+fathom_err model_mtp(struct model *m, const struct batch *batch, const struct kv_cache *kv);
+
+bool model_has_mtp(const struct model *m);
+
+/* model_logits - LOGITS of the last call, row i for batch->logit_rows[i] */
+struct buffer *model_logits(struct model *m);
+
+uint64_t model_weights_bytes(const struct model *m);
+
+#endif

@@ -1,0 +1,72 @@
+/* tokenizer.h - text to token ids and back, driven by tokenizer.json
+ *
+ * Byte-level BPE of this family: Split pre-tokenizers by regular expression, ByteLevel, merges,
+ * added tokens special and not. A tokenizer is immutable after tokenizer_open and may be used by
+ * any number of threads; what a call needs besides is in its arguments.
+ */
+#ifndef FATHOM_TOKENIZER_TOKENIZER_H
+#define FATHOM_TOKENIZER_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "fathom/err.h"
+
+struct tokenizer;
+
+/* tokenizer_open - from the bytes of a tokenizer.json
+ *
+ *   json, n   the file's bytes; not needed after the call
+ *   what      names the input in messages
+ * Errors  EFORMAT (not this family, with the key and what was expected), ENOMEM. */
+fathom_err tokenizer_open(struct tokenizer **out, const char *json, size_t n, const char *what,
+                          fathom_diag *d);
+fathom_err tokenizer_open_file(struct tokenizer **out, const char *path, fathom_diag *d);
+void tokenizer_close(struct tokenizer *t); /* accepts NULL */
+
+/* A growing list of ids; a zeroed struct is empty. Released with token_list_free. */
+struct token_list {
+    int32_t *ids;
+    size_t n;
+    size_t cap;
+};
+
+void token_list_free(struct token_list *l);
+fathom_err token_list_add(struct token_list *l, int32_t id);
+
+enum tokenizer_markup {
+    TOKENIZER_MARKUP_ON,  /* added tokens in the text become their ids (a rendered prompt) */
+    TOKENIZER_MARKUP_OFF, /* no added token is matched (text that nobody vouches for) */
+};
+
+/* tokenizer_encode - append the ids of text[0 .. n) to *out
+ *
+ * Ill-formed UTF-8 is read as U+FFFD, one for each maximal ill-formed part. No BOS is added.
+ * Errors  ENOMEM; *out then holds a prefix.
+ * Cost    linear in n in practice, whatever the text. */
+fathom_err tokenizer_encode(const struct tokenizer *t, const char *text, size_t n,
+                            enum tokenizer_markup markup, struct token_list *out);
+
+/* tokenizer_n_token - one more than the largest id that has a token */
+int32_t tokenizer_n_token(const struct tokenizer *t);
+
+/* tokenizer_find - id of the token spelled exactly so (added tokens first, then the vocabulary, in
+ * its plain bytes); -1 if there is none */
+int32_t tokenizer_find(const struct tokenizer *t, const char *text);
+
+/* tokenizer_bytes - the bytes a token stands for; *n = 0 for an id without a token. The string
+ * belongs to the tokenizer and is not terminated. */
+const char *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *n);
+
+/* tokenizer_is_special - whether the token is added and marked special (BOS, EOS, DSML ...) */
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
+bool tokenizer_is_added(const struct tokenizer *t, int32_t id);
+
+/* tokenizer_decode - append the bytes of ids to *out; ill-formed parts become U+FFFD. With
+ * skip_special, special tokens leave no text. */
+fathom_err tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n,
+                            bool skip_special, struct buf *out);
+
+#endif
