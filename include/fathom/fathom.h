@@ -91,6 +91,7 @@ typedef struct fathom_info {
     int32_t default_top_k;
 } fathom_info;
 
+/* fathom_get_info - valid until fathom_close */
 const fathom_info *fathom_get_info(const fathom_engine *e);
 
 /* fathom_get_file - a file of the checkpoint ("tokenizer.json", "config.json"); valid until close.
@@ -208,6 +209,7 @@ typedef struct fathom_stats {
     bool failed;      /* the engine has met a fatal error */
 } fathom_stats;
 
+/* fathom_get_stats - a snapshot; its members are read together, between two steps */
 void fathom_get_stats(fathom_engine *e, fathom_stats *out);
 
 /* fathom_fault - the message of the fatal error, "" while there is none */

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-noreturn void assert_failed(const char *cond, const char *file, int line)
+void assert_failed(const char *cond, const char *file, int line)
 {
     fprintf(stderr, "fathom: fault in %s:%d: %s does not hold\n", file, line, cond);
     abort();

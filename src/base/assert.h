@@ -8,9 +8,16 @@
 #ifndef FATHOM_BASE_ASSERT_H
 #define FATHOM_BASE_ASSERT_H
 
-#include <stdnoreturn.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
 
-noreturn void assert_failed(const char *cond, const char *file, int line);
+/* assert_failed - print a failed condition and abort; called by the macros only */
+__attribute__((noreturn)) void assert_failed(const char *cond, const char *file, int line);
+
+#ifdef __cplusplus
+}
+#endif
 
 #define ASSERT(cond) ((cond) ? (void)0 : assert_failed(#cond, __FILE__, __LINE__))
 

@@ -32,6 +32,7 @@ const char *dtype_name(enum dtype t);
 /* dtype_parse - the type a safetensors header names; DTYPE_NONE if it is none of ours */
 enum dtype dtype_parse(const char *name);
 
+/* f32_from_bits, f32_bits - a float and its 32 bits */
 static inline float f32_from_bits(uint32_t u)
 {
     float f;
@@ -46,6 +47,8 @@ static inline uint32_t f32_bits(float f)
     return u;
 }
 
+/* f32_from_bf16, f32_from_f16 - exact; bf16_from_f32, f16_from_f32 - overflow gives infinity, NaN
+ * stays NaN */
 static inline float f32_from_bf16(uint16_t h)
 {
     return f32_from_bits((uint32_t)h << 16);
@@ -61,7 +64,7 @@ static inline uint16_t bf16_from_f32(float f)
 float f32_from_f16(uint16_t h);
 uint16_t f16_from_f32(float f);
 
-/* f32_from_e4m3 - by table; NaN for 0x7f and 0xff */
+/* f32_from_e4m3 - exact; NaN for 0x7f and 0xff */
 float f32_from_e4m3(uint8_t b);
 
 /* e4m3_from_f32 - saturates to +-448; NaN gives 0x7f */

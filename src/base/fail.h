@@ -3,7 +3,7 @@
  *   TRY(call)              return the call's error if it has one
  *   TRY_GOTO(call, label)  store it in the local `err` and go to the one exit label
  *   FAIL(d, code, fmt...)  write the message into d (if d is not NULL and is still empty), return
- * code
+ *                        code, which is not FATHOM_OK and has no side effect
  *
  * FAIL_GOTO is FAIL for functions with an exit label; it is TRY_GOTO over diag_fail.
  */
@@ -24,7 +24,11 @@
         if (err != FATHOM_OK) goto label;                                                          \
     } while (0)
 
-#define FAIL(d, code, ...) return diag_fail((d), (code), __VA_ARGS__)
+#define FAIL(d, code, ...)                                                                         \
+    do {                                                                                           \
+        (void)diag_fail((d), (code), __VA_ARGS__);                                                 \
+        return (code);                                                                             \
+    } while (0)
 
 /* diag_fail - write a message and give the code back
  *

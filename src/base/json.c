@@ -7,19 +7,59 @@
 #include <string.h>
 
 #include "base/fail.h"
+#include "base/limits.h"
 #include "base/mem.h"
 #include "base/os.h"
 
-fathom_err json_read(const char *text, size_t n, const char *what, json_t **out, fathom_diag *d)
+/* Brackets open at once, outside strings. The parser's own limit is four times ours. */
+static size_t nesting(const char *text, size_t n)
+{
+    size_t depth = 0;
+    size_t deepest = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < n; i++) {
+        char c = text[i];
+        if (in_string) {
+            if (c == '\\') i++;
+            if (c == '"') in_string = false;
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '[' || c == '{') {
+            if (++depth > deepest) deepest = depth;
+        } else if ((c == ']' || c == '}') && depth > 0) {
+            depth--;
+        }
+    }
+    return deepest;
+}
+
+static fathom_err load(const char *text, size_t n, size_t flags, const char *what, json_t **out,
+                       fathom_diag *d)
 {
     json_error_t e;
-    *out = json_loadb(text, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
+    *out = NULL;
+    if (nesting(text, n) > LIMIT_JSON_DEPTH) {
+        FAIL(d, FATHOM_EFORMAT, "%s: JSON is nested deeper than %d levels", what, LIMIT_JSON_DEPTH);
+    }
+    *out = json_loadb(n ? text : "", n, JSON_DECODE_ANY | flags, &e);
     if (*out) return FATHOM_OK;
-    if (json_error_code(&e) == json_error_out_of_memory) {
+    /* a failed allocation leaves the parser without a message more often than with this code */
+    if (json_error_code(&e) == json_error_out_of_memory || e.text[0] == '\0') {
         FAIL(d, FATHOM_ENOMEM, "%s: out of memory while parsing JSON", what);
     }
     FAIL(d, FATHOM_EFORMAT, "%s: not valid JSON at line %d column %d (byte %d): %s", what, e.line,
          e.column, e.position, e.text);
+}
+
+fathom_err json_read(const char *text, size_t n, const char *what, json_t **out, fathom_diag *d)
+{
+    return load(text, n, JSON_ALLOW_NUL, what, out, d);
+}
+
+fathom_err json_read_strict(const char *text, size_t n, const char *what, json_t **out,
+                            fathom_diag *d)
+{
+    return load(text, n, JSON_REJECT_DUPLICATES, what, out, d);
 }
 
 fathom_err json_read_file(const char *path, json_t **out, fathom_diag *d)
@@ -57,25 +97,71 @@ fathom_err json_write_string(struct buf *b, const char *s, size_t n)
     return buf_status(b);
 }
 
-/* The shortest decimal that reads back as v, spelled as Python's repr: an exponent below 1e-4 and
- * from 1e16 on, ".0" on whole numbers. */
-static void write_real(struct buf *b, double v)
+/* A decimal: 0.d1d2d3... times ten to the power `point`. */
+struct decimal {
+    char digits[24];
+    int n_digit;
+    int point;
+};
+
+/* Adds one to the last digit of "d.ddde+x"; false when that would add a digit. */
+static bool step_up(char *text)
+{
+    for (char *p = strchr(text, 'e') - 1; p >= text; p--) {
+        if (*p == '.') continue;
+        if (*p != '9') {
+            ++*p;
+            return true;
+        }
+        *p = '0';
+    }
+    return false;
+}
+
+/* The shortest decimal that reads back as v >= 0, the nearest to v among these. Below a power of
+ * two doubles are denser than above it, so the nearest decimal of some length may read back as
+ * another double while the next one up still reads back as v. */
+static void shortest_decimal(struct decimal *out, double v)
 {
     char text[40];
-    int precision = 1;
-    for (; precision <= 17; precision++) {
-        (void)snprintf(text, sizeof text, "%.*e", precision - 1, v);
+    for (int precision = 0; precision < 17; precision++) {
+        (void)snprintf(text, sizeof text, "%.*e", precision, v);
         if (strtod(text, NULL) == v) break;
+        if (step_up(text) && strtod(text, NULL) == v) break;
     }
-    int exponent = atoi(strchr(text, 'e') + 1);
-    if (exponent >= -4 && exponent < 16) {
-        int decimals = precision - 1 - exponent;
-        (void)buf_printf(b, "%.*f", decimals > 0 ? decimals : 0, v);
-        if (decimals <= 0) (void)buf_add_str(b, ".0");
-        return;
+    out->n_digit = 0;
+    char *p = text;
+    for (; *p != 'e'; p++) {
+        if (*p != '.') out->digits[out->n_digit++] = *p;
     }
-    *strchr(text, 'e') = '\0';
-    (void)buf_printf(b, "%se%c%02d", text, exponent < 0 ? '-' : '+', abs(exponent));
+    out->point = (int)strtol(p + 1, NULL, 10) + 1;
+}
+
+/* Python's repr: the shortest decimal, with an exponent below 1e-4 and from 1e16 on, and ".0" on
+ * whole numbers. */
+static void write_real(struct buf *b, double v)
+{
+    struct decimal x = {{0}, 0, 0};
+    shortest_decimal(&x, fabs(v));
+    size_t n = (size_t)x.n_digit;
+    if (signbit(v)) (void)buf_add_char(b, '-');
+    if (x.point <= -4 || x.point > 16) {
+        int exponent = x.point - 1;
+        (void)buf_add_char(b, x.digits[0]);
+        if (n > 1) (void)buf_add_char(b, '.');
+        (void)buf_add(b, x.digits + 1, n - 1);
+        (void)buf_printf(b, "e%c%02d", exponent < 0 ? '-' : '+', abs(exponent));
+    } else if (x.point <= 0) {
+        (void)buf_printf(b, "0.%.*s", -x.point, "0000");
+        (void)buf_add(b, x.digits, n);
+    } else if (x.n_digit <= x.point) {
+        (void)buf_add(b, x.digits, n);
+        (void)buf_printf(b, "%.*s.0", x.point - x.n_digit, "0000000000000000");
+    } else {
+        (void)buf_add(b, x.digits, (size_t)x.point);
+        (void)buf_add_char(b, '.');
+        (void)buf_add(b, x.digits + x.point, n - (size_t)x.point);
+    }
 }
 
 struct spelling {
@@ -161,7 +247,7 @@ static fathom_err find(const json_t *object, const char *key, bool required, con
                        json_t **value, fathom_diag *d)
 {
     *value = json_object_get(object, key);
-    if (*value && json_is_null(*value)) *value = NULL;
+    if (json_is_null(*value)) *value = NULL;
     if (!*value && required) FAIL(d, FATHOM_EFORMAT, "\"%s\" is missing (%s is needed)", key, want);
     return FATHOM_OK;
 }
@@ -172,13 +258,11 @@ fathom_err json_get_i64(const json_t *object, const char *key, bool required, in
     json_t *v;
     TRY(find(object, key, required, "an integer", &v, d));
     if (!v) return FATHOM_OK;
-    int64_t i;
-    if (json_is_integer(v)) {
-        i = json_integer_value(v);
-    } else if (json_is_real(v) && json_real_value(v) == rint(json_real_value(v)) &&
-               fabs(json_real_value(v)) < 9e15) {
-        i = (int64_t)json_real_value(v);
-    } else {
+    int64_t i = json_integer_value(v);
+    double real = json_real_value(v);
+    if (json_is_real(v) && real == rint(real) && fabs(real) < 9e15) {
+        i = (int64_t)real;
+    } else if (!json_is_integer(v)) {
         FAIL(d, FATHOM_EFORMAT, "\"%s\" is %s, an integer is needed", key, json_type_text(v));
     }
     if (i < lo || i > hi) {

@@ -21,12 +21,17 @@
  *   text  n bytes, not necessarily terminated
  *   what  names the input in the message ("config.json", "request body")
  *   out   new reference
- * Errors  EFORMAT with line, column and byte; ENOMEM. Duplicate keys: the last one holds.
- *         Any value may stand at the top; trailing bytes other than white space are an error.
+ * Errors  EFORMAT with line, column and byte, or nested deeper than LIMIT_JSON_DEPTH; ENOMEM.
+ *         Duplicate keys: the last one holds. Any value may stand at the top; trailing bytes other
+ *         than white space are an error.
  */
 fathom_err json_read(const char *text, size_t n, const char *what, json_t **out, fathom_diag *d);
 
-/* json_read_file - the same for a file; EIO or ENOTFOUND when it cannot be read */
+/* json_read_strict - the same, but a key that comes twice and a NUL in a string are EFORMAT */
+fathom_err json_read_strict(const char *text, size_t n, const char *what, json_t **out,
+                            fathom_diag *d);
+
+/* json_read_file - json_read for a file; EIO or ENOTFOUND when it cannot be read */
 fathom_err json_read_file(const char *path, json_t **out, fathom_diag *d);
 
 /* json_write - compact: no white space, non-ASCII raw, key order kept */

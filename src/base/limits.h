@@ -16,6 +16,13 @@ enum {
     LIMIT_TOOLS = 512,                          /* tools of a request: 400 */
     LIMIT_STREAM_BACKLOG_BYTES = 4 << 20,       /* unread stream of one client: it is cut */
     LIMIT_THREADS = 256,                        /* worker threads of a backend: EINVAL */
+    LIMIT_NUM_SEQS = 4096,                      /* requests that run at once: EINVAL */
+    LIMIT_BATCHED_TOKENS = 1 << 20,             /* tokens of a step: EINVAL */
+    LIMIT_QUEUED = 1 << 20,                     /* requests that wait: EINVAL */
+    LIMIT_TOKEN_IDS = (1 << 22) - 1,            /* ids of a tokenizer: ELIMIT */
+    LIMIT_TOKEN_BYTES = 65535,                  /* one token's text: ELIMIT */
+    LIMIT_MERGES = (1 << 20) - 1,               /* merges of a tokenizer: ELIMIT */
+    LIMIT_SPLITS = 16,                          /* pre-tokenizer patterns: ELIMIT */
 };
 
 #endif

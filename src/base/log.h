@@ -8,6 +8,7 @@
 
 enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
 
+/* log_set_level - lines above this level are dropped; LOG_LEVEL_INFO at start */
 void log_set_level(enum log_level level);
 enum log_level log_get_level(void);
 

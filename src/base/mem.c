@@ -3,8 +3,11 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/assert.h"
+
+enum { PAGE_BYTES = 4096 };
 
 static _Thread_local long fail_after = -1;
 static _Thread_local bool fail_hit;
@@ -27,8 +30,9 @@ void *mem_alloc(size_t bytes)
 
 void *mem_calloc(size_t n, size_t size)
 {
-    if (!may_allocate()) return NULL;
-    return n == 0 || size == 0 ? calloc(1, 1) : calloc(n, size);
+    size_t bytes;
+    if (__builtin_mul_overflow(n, size, &bytes) || !may_allocate()) return NULL;
+    return calloc(1, bytes ? bytes : 1);
 }
 
 void *mem_alloc_array(size_t n, size_t size)
@@ -54,6 +58,28 @@ void *mem_alloc_aligned(size_t align, size_t bytes)
     if (bytes > SIZE_MAX - align) return NULL;
     size_t rounded = (bytes + align - 1) & ~(align - 1);
     return may_allocate() ? aligned_alloc(align, rounded ? rounded : align) : NULL;
+}
+
+/* The page before the one given out holds the size of the whole mapping. */
+void *mem_alloc_pages(size_t bytes)
+{
+    if (bytes > SIZE_MAX / 2 || !may_allocate()) return NULL;
+    size_t whole = bytes + PAGE_BYTES;
+    char *base = mmap(NULL, whole, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) return NULL;
+    (void)madvise(base, whole, MADV_HUGEPAGE); /* advice: fewer faults where the system can */
+    memcpy(base, &whole, sizeof whole);
+    return base + PAGE_BYTES;
+}
+
+void mem_free_pages(void *p)
+{
+    size_t whole;
+    if (!p) return;
+    char *base = (char *)p - PAGE_BYTES;
+    memcpy(&whole, base, sizeof whole);
+    munmap(base, whole);
 }
 
 char *mem_strndup(const char *s, size_t n)

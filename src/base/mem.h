@@ -21,6 +21,15 @@ void mem_free(void *p);
 /* mem_alloc_aligned - align is a power of two >= 8; released with mem_free */
 void *mem_alloc_aligned(size_t align, size_t bytes);
 
+/* mem_alloc_pages - zeroed memory on a page boundary, for what is large and lives long: the system
+ * provides a page when it is first touched, so that a cache of gigabytes costs nothing until it is
+ * used. NULL when out of memory. Released with mem_free_pages alone, which accepts NULL. */
+void *mem_alloc_pages(size_t bytes);
+void mem_free_pages(void *p);
+
+/* mem_strdup, mem_strndup - a terminated copy of s, or of its first n bytes; NULL when out of
+ * memory
+ */
 char *mem_strdup(const char *s);
 char *mem_strndup(const char *s, size_t n);
 

@@ -1,10 +1,13 @@
 #define _GNU_SOURCE
 #include "base/os.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -60,13 +63,72 @@ fathom_err path_join(char *out, size_t out_bytes, const char *dir, const char *n
     return n >= 0 && (size_t)n < out_bytes ? FATHOM_OK : FATHOM_EINVAL;
 }
 
+/* Whether directory a of modification time ta comes after b of tb. */
+static bool is_newer(const char *a, struct timespec ta, const char *b, struct timespec tb)
+{
+    if (ta.tv_sec != tb.tv_sec) return ta.tv_sec > tb.tv_sec;
+    if (ta.tv_nsec != tb.tv_nsec) return ta.tv_nsec > tb.tv_nsec;
+    return strcmp(a, b) > 0;
+}
+
+fathom_err path_newest_dir(char *out, size_t out_bytes, const char *dir)
+{
+    char best[NAME_MAX + 1] = "";
+    struct timespec best_time = {0};
+    out[0] = '\0';
+    DIR *folder = opendir(dir);
+    if (!folder) return FATHOM_ENOTFOUND;
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        struct stat st;
+        if (entry->d_name[0] == '.') continue;
+        if (fstatat(dirfd(folder), entry->d_name, &st, 0) != 0 || !S_ISDIR(st.st_mode)) continue;
+        if (best[0] && !is_newer(entry->d_name, st.st_mtim, best, best_time)) continue;
+        (void)snprintf(best, sizeof best, "%s", entry->d_name);
+        best_time = st.st_mtim;
+    }
+    closedir(folder);
+    if (!best[0]) return FATHOM_ENOTFOUND;
+    fathom_err err = path_join(out, out_bytes, dir, best);
+    if (err) out[0] = '\0';
+    return err;
+}
+
+/* The first line of a small file of the system; false when there is none. */
+static bool read_line(const char *path, char *line, size_t line_bytes)
+{
+    FILE *f = fopen(path, "re");
+    if (!f) return false;
+    bool ok = fgets(line, (int)line_bytes, f) != NULL;
+    (void)fclose(f);
+    return ok;
+}
+
 unsigned os_n_cpu(void)
 {
     cpu_set_t set;
     CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-    int n = CPU_COUNT(&set);
+    long n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
+                                                         : sysconf(_SC_NPROCESSORS_ONLN);
+    char quota[64]; /* "max 100000", or microseconds allowed in so many */
+    if (read_line("/sys/fs/cgroup/cpu.max", quota, sizeof quota)) {
+        char *rest;
+        double allowed_us = strtod(quota, &rest);
+        double period_us = strtod(rest, NULL);
+        if (allowed_us > 0 && period_us > 0 && allowed_us < (double)n * period_us) {
+            n = (long)((allowed_us + period_us - 1) / period_us);
+        }
+    }
     return n > 0 ? (unsigned)n : 1;
+}
+
+/* A number of the container's memory controller; `otherwise` without one, or for "max". */
+static uint64_t cgroup_bytes(const char *path, uint64_t otherwise)
+{
+    char line[64];
+    char *end;
+    if (!read_line(path, line, sizeof line)) return otherwise;
+    uint64_t bytes = strtoull(line, &end, 10);
+    return end == line ? otherwise : bytes;
 }
 
 void os_memory_bytes(uint64_t *total, uint64_t *available)
@@ -75,11 +137,17 @@ void os_memory_bytes(uint64_t *total, uint64_t *available)
     *total = (uint64_t)sysconf(_SC_PHYS_PAGES) * page;
     *available = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page;
     FILE *f = fopen("/proc/meminfo", "re");
-    if (!f) return;
     char line[128];
-    unsigned long long kib;
-    while (fgets(line, sizeof line, f)) {
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) *available = kib * 1024;
+    static const char key[] = "MemAvailable:";
+    while (f && fgets(line, sizeof line, f)) {
+        if (strncmp(line, key, sizeof key - 1) != 0) continue;
+        *available = strtoull(line + sizeof key - 1, NULL, 10) * 1024; /* it is in KiB */
     }
-    (void)fclose(f);
+    if (f) (void)fclose(f);
+    uint64_t limit = cgroup_bytes("/sys/fs/cgroup/memory.max", *total);
+    if (limit >= *total) return;
+    uint64_t used = cgroup_bytes("/sys/fs/cgroup/memory.current", 0);
+    uint64_t left = used < limit ? limit - used : 0;
+    *total = limit;
+    if (left < *available) *available = left;
 }

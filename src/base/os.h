@@ -1,4 +1,4 @@
-/* os.h - files, memory maps and the machine: the only system-call file besides log and thread */
+/* os.h - files, memory maps and the machine: the only system-call file besides log, mem and thread */
 #ifndef FATHOM_BASE_OS_H
 #define FATHOM_BASE_OS_H
 
@@ -19,16 +19,24 @@ struct file_map {
 fathom_err file_map_open(struct file_map *m, const char *path, fathom_diag *d);
 void file_map_close(struct file_map *m);
 
+/* path_exists, path_is_dir - false also when the path cannot be looked at */
 bool path_exists(const char *path);
 bool path_is_dir(const char *path);
 
 /* path_join - "dir/name" into out (LIMIT_PATH_BYTES); EINVAL when it does not fit */
 fathom_err path_join(char *out, size_t out_bytes, const char *dir, const char *name);
 
-/* os_n_cpu - processors this process may run on, at least 1 */
+/* path_newest_dir - "dir/x" of the sub-directory x that was modified last, of equals the greatest
+ * name. ENOTFOUND when dir has none or cannot be read, EINVAL when the path does not fit; out is
+ * then empty. Names that begin with a dot do not count. */
+fathom_err path_newest_dir(char *out, size_t out_bytes, const char *dir);
+
+/* os_n_cpu - processors this process may use, at least 1: its affinity, within the container's
+ * quota */
 unsigned os_n_cpu(void);
 
-/* os_memory_bytes - physical memory of the machine, and how much of it is available now */
+/* os_memory_bytes - memory of the machine, or of the container when that is less, and how much of
+ * it is available now */
 void os_memory_bytes(uint64_t *total, uint64_t *available);
 
 #endif

@@ -8,8 +8,15 @@
 
 #include <stdint.h>
 
+/* The keyed draws run on the device too. */
+#ifdef __CUDACC__
+#define RNG_INLINE static __host__ __device__ inline
+#else
+#define RNG_INLINE static inline
+#endif
+
 /* splitmix64's finaliser */
-static inline uint64_t rng_hash(uint64_t x)
+RNG_INLINE uint64_t rng_hash(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -17,15 +24,15 @@ static inline uint64_t rng_hash(uint64_t x)
     return x ^ (x >> 31);
 }
 
-static inline uint64_t rng_mix(uint64_t seed, uint64_t stream, uint64_t position)
+RNG_INLINE uint64_t rng_mix(uint64_t seed, uint64_t stream, uint64_t position)
 {
     return rng_hash(rng_hash(rng_hash(seed) ^ stream) ^ position);
 }
 
-/* rng_unit - 24 bits to a float in (0, 1): never 0, never 1 */
-static inline float rng_unit(uint64_t bits)
+/* rng_unit - 23 bits to a float in (0, 1): never 0, never 1, every value exact */
+RNG_INLINE float rng_unit(uint64_t bits)
 {
-    return ((float)(bits >> 40) + 0.5f) * 0x1p-24f;
+    return ((float)(bits >> 41) + 0.5f) * 0x1p-23f;
 }
 
 static inline uint64_t rng_next(uint64_t *state)

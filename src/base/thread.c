@@ -162,8 +162,10 @@ void thread_pool_run(struct thread_pool *p, size_t n_item, thread_task *task, vo
         pthread_mutex_unlock(&p->lock);
     }
     take_items(p, 0);
-    for (int turn = 0; atomic_load_explicit(&p->n_busy, memory_order_acquire) != 0; turn++) {
+    int turn = 0;
+    while (atomic_load_explicit(&p->n_busy, memory_order_acquire) != 0) {
         if (turn < SPIN_TURNS) {
+            turn++;
             cpu_relax();
         } else {
             sched_yield(); /* more workers than processors: let them finish */

@@ -20,6 +20,7 @@ int32_t utf8_next(const char *s, size_t n, size_t *len);
 /* utf8_encode - bytes written to out (1 to 4); cp is a valid scalar value */
 size_t utf8_encode(char out[4], int32_t cp);
 
+/* utf8_valid - whether all of s[0 .. n) is well formed; the empty text is */
 bool utf8_valid(const char *s, size_t n);
 
 /* utf8_complete - the longest prefix of s[0 .. n) that does not end inside a character; bytes that

@@ -19,7 +19,7 @@
 struct checkpoint;
 
 struct tensor {
-    const char *name; /* belongs to the checkpoint */
+    const char *name;       /* belongs to the checkpoint */
     enum dtype dtype;       /* DTYPE_NONE: a type that the engine has no use for */
     const char *dtype_name; /* as the header spells it; never NULL */
     uint32_t n_dim;
@@ -54,9 +54,11 @@ void checkpoint_close(struct checkpoint *c); /* accepts NULL */
 /* checkpoint_find - a tensor by name; NULL if there is none */
 const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name);
 
-/* checkpoint_n_tensor, checkpoint_tensor - all tensors, sorted by name */
+/* checkpoint_n_tensor, checkpoint_tensor - all tensors, sorted by name; checkpoint_tensor_place is
+ * the i of a tensor of this checkpoint */
 size_t checkpoint_n_tensor(const struct checkpoint *c);
 const struct tensor *checkpoint_tensor(const struct checkpoint *c, size_t i);
+size_t checkpoint_tensor_place(const struct checkpoint *c, const struct tensor *t);
 
 size_t checkpoint_n_shard(const struct checkpoint *c);
 const char *checkpoint_shard_name(const struct checkpoint *c, size_t i_shard);
@@ -65,6 +67,9 @@ const char *checkpoint_shard_name(const struct checkpoint *c, size_t i_shard);
  * mapped until close. ENOTFOUND without touching d when absent. From any thread. */
 fathom_err checkpoint_file(struct checkpoint *c, const char *name, const char **data, size_t *n,
                            fathom_diag *d);
+
+/* checkpoint_check - assert the invariants of checkpoint.c over every tensor; true */
+bool checkpoint_check(const struct checkpoint *c);
 
 /* checkpoint_where - the directory, or the bundle's name, for messages */
 const char *checkpoint_where(const struct checkpoint *c);

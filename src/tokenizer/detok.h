@@ -15,9 +15,16 @@ struct detok {
     char held[4];
 };
 
+/* detok_init - the start of a stream
+ *
+ *   skip_special  special tokens leave no text
+ * Owns  nothing: there is no counterpart that releases. */
 void detok_init(struct detok *d, const struct tokenizer *t, bool skip_special);
 
-/* detok_push - append to *out the text that this token completes (maybe none) */
+/* detok_push - append to *out the text that this token completes (maybe none): whole characters
+ *
+ *   id  any; one without a token leaves no text
+ * Errors  ENOMEM, ELIMIT of *out; the stream is then of no further use. */
 fathom_err detok_push(struct detok *d, int32_t id, struct buf *out);
 
 /* detok_flush - end of the stream: what is held becomes U+FFFD */

@@ -1,0 +1,97 @@
+/* resolve.c - from a model argument to a directory
+ *
+ * The Hugging Face cache keeps a repository org/name as
+ *
+ *   <hf_home>/hub/models--org--name/refs/main            the revision that "main" means
+ *                                  /snapshots/<revision>/ files, usually links into blobs/
+ */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/os.h"
+#include "checkpoint/checkpoint.h"
+
+/* Whether the argument has the form of a repository: org/name of the characters they may have. */
+static bool is_repository(const char *model)
+{
+    const char *slash = strchr(model, '/');
+    if (!slash || slash == model || slash[1] == '\0' || strchr(slash + 1, '/')) return false;
+    for (const char *p = model; *p; p++) {
+        if (p != slash && !isalnum((unsigned char)*p) && !strchr("-_.", *p)) return false;
+    }
+    return model[0] != '.' && slash[1] != '.';
+}
+
+/* hf_home/hub/models--org--name */
+static bool name_cache_folder(char *out, const char *hf_home, const char *repository)
+{
+    const char *slash = strchr(repository, '/');
+    int n = snprintf(out, LIMIT_PATH_BYTES, "%s/hub/models--%.*s--%s", hf_home,
+                     (int)(slash - repository), repository, slash + 1);
+    return n >= 0 && n < LIMIT_PATH_BYTES;
+}
+
+/* The revision in refs/main: one line of letters and digits. */
+static bool read_main_revision(char revision[128], const char *folder)
+{
+    char path[LIMIT_PATH_BYTES];
+    struct file_map map;
+    if (path_join(path, sizeof path, folder, "refs/main")) return false;
+    if (file_map_open(&map, path, NULL)) return false;
+    const char *text = map.data;
+    size_t n = 0;
+    while (n < map.size && n < 127 && isalnum((unsigned char)text[n])) n++;
+    if (n) memcpy(revision, text, n);
+    revision[n] = '\0';
+    file_map_close(&map);
+    return n > 0;
+}
+
+static bool find_snapshot(char *dir, const char *folder)
+{
+    char snapshots[LIMIT_PATH_BYTES], revision[128];
+    if (path_join(snapshots, sizeof snapshots, folder, "snapshots")) return false;
+    if (read_main_revision(revision, folder) &&
+        !path_join(dir, LIMIT_PATH_BYTES, snapshots, revision) && path_is_dir(dir)) {
+        return true;
+    }
+    return path_newest_dir(dir, LIMIT_PATH_BYTES, snapshots) == FATHOM_OK;
+}
+
+fathom_err checkpoint_resolve(char *dir, const char *model, const char *hf_home, fathom_diag *d)
+{
+    char folder[LIMIT_PATH_BYTES];
+    dir[0] = '\0';
+    if (strlen(model) >= LIMIT_PATH_BYTES) {
+        FAIL(d, FATHOM_EINVAL, "the model's path is longer than %d bytes", LIMIT_PATH_BYTES - 1);
+    }
+    if (path_is_dir(model)) {
+        memcpy(dir, model, strlen(model) + 1);
+        return FATHOM_OK;
+    }
+    if (path_exists(model)) {
+        FAIL(d, FATHOM_ENOTFOUND, "%s is a file: give the directory that holds config.json", model);
+    }
+    if (!is_repository(model)) {
+        FAIL(d, FATHOM_ENOTFOUND,
+             "%s: no such directory; give a directory, or a repository as org/name", model);
+    }
+    if (!hf_home) {
+        FAIL(d, FATHOM_ENOTFOUND,
+             "%s: not found. Download it with `huggingface-cli download %s`. Looked at: ./%s (no "
+             "Hugging Face cache is known: set HF_HOME)",
+             model, model, model);
+    }
+    if (!name_cache_folder(folder, hf_home, model)) {
+        FAIL(d, FATHOM_EINVAL, "the Hugging Face cache's path is longer than %d bytes",
+             LIMIT_PATH_BYTES - 1);
+    }
+    if (find_snapshot(dir, folder)) return FATHOM_OK;
+    dir[0] = '\0';
+    FAIL(d, FATHOM_ENOTFOUND,
+         "%s: not found. Download it with `huggingface-cli download %s`. Looked at: ./%s and "
+         "%s/snapshots",
+         model, model, model, folder);
+}

@@ -1,0 +1,37 @@
+/* safetensors.h - the header of one safetensors file
+ *
+ *   file = u64 little-endian n | n bytes of JSON | data
+ *   JSON = {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, ...,
+ *           "__metadata__": {...}}        offsets count from the first byte of data
+ */
+#ifndef FATHOM_CHECKPOINT_SAFETENSORS_H
+#define FATHOM_CHECKPOINT_SAFETENSORS_H
+
+#include <stddef.h>
+
+#include "checkpoint/checkpoint.h"
+#include "fathom/err.h"
+
+struct safetensors {
+    struct tensor *tensors; /* [n_tensor], by position in the file; i_shard is 0 */
+    size_t n_tensor;
+    char *names; /* what the tensors' names point into */
+};
+
+/* safetensors_parse - check a whole file and list its tensors
+ *
+ *   data   n bytes, any alignment; outlives *out, whose tensors point into it
+ *   where  the file, for messages
+ *   out    filled, or empty on failure; released by safetensors_free
+ * Edge    an element type that safetensors knows and the engine does not is listed as DTYPE_NONE;
+ *         bytes that belong to no tensor are legal; so is a tensor without elements.
+ * Errors  EFORMAT  a file shorter than its header, a header over LIMIT_SAFETENSORS_HEADER_BYTES or
+ *                  not a JSON object, an entry of the wrong form, a name that comes twice, an
+ *                  unknown type, a range that is reversed, past the end, of another size than type
+ *                  and shape ask for, or that overlaps another tensor's
+ *         ENOMEM */
+fathom_err safetensors_parse(struct safetensors *out, const void *data, size_t n, const char *where,
+                             fathom_diag *d);
+void safetensors_free(struct safetensors *s);
+
+#endif

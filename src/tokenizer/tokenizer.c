@@ -1,0 +1,207 @@
+#include "tokenizer/tokenizer.h"
+
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "base/utf8.h"
+#include "tokenizer/tokenizer_impl.h"
+
+enum { FIRST_CAP = 64 };
+
+/* ---- lists of ids -------------------------------------------------------------------------- */
+
+void token_list_free(struct token_list *l)
+{
+    mem_free(l->ids);
+    *l = (struct token_list){0};
+}
+
+fathom_err token_list_add(struct token_list *l, int32_t id)
+{
+    if (l->n == l->cap) {
+        size_t cap = l->cap ? l->cap + l->cap / 2 : FIRST_CAP;
+        int32_t *ids = mem_resize(l->ids, cap * sizeof *ids);
+        if (!ids) return FATHOM_ENOMEM;
+        l->ids = ids;
+        l->cap = cap;
+    }
+    l->ids[l->n++] = id;
+    return FATHOM_OK;
+}
+
+/* ---- ill-formed text ----------------------------------------------------------------------- */
+
+size_t text_valid_prefix(const char *text, size_t n)
+{
+    size_t i = 0;
+    while (i < n) {
+        uint64_t eight;
+        if (n - i >= sizeof eight) {
+            memcpy(&eight, text + i, sizeof eight);
+            if (!(eight & UINT64_C(0x8080808080808080))) {
+                i += sizeof eight;
+                continue;
+            }
+        }
+        size_t len;
+        if (utf8_next(text + i, n - i, &len) < 0) break;
+        i += len;
+    }
+    return i;
+}
+
+fathom_err text_repair(struct buf *out, const char *text, size_t n)
+{
+    while (n > 0) {
+        size_t len = text_valid_prefix(text, n);
+        TRY(buf_add(out, text, len));
+        text += len;
+        n -= len;
+        if (n == 0) break;
+        (void)utf8_next(text, n, &len);
+        TRY(buf_add_str(out, "\xef\xbf\xbd"));
+        text += len;
+        n -= len;
+    }
+    return FATHOM_OK;
+}
+
+/* ---- encoding ------------------------------------------------------------------------------ */
+
+/* One call of tokenizer_encode. */
+struct encoding {
+    const struct tokenizer *tokenizer;
+    struct token_list *out;
+    struct bpe_scratch scratch;
+    struct pretok_call pretok;
+};
+
+static fathom_err encode_piece(void *arg, const char *s, size_t n)
+{
+    struct encoding *e = arg;
+    return bpe_encode(&e->tokenizer->bpe, s, n, &e->scratch, e->out);
+}
+
+/* Added tokens of this round become their ids, the text between them goes to the next round and
+ * in the end to the pre-tokenizer. */
+static fathom_err encode_round(struct encoding *e, int round, const char *s, size_t n)
+{
+    const struct tokenizer *t = e->tokenizer;
+    if (n == 0) return FATHOM_OK;
+    if (round == N_ADDED_ROUND) {
+        return pretok_split(t->pretok, &e->pretok, s, n, encode_piece, e);
+    }
+    size_t done = 0, at;
+    for (;;) {
+        int32_t id = added_next(&t->added[round], &t->vocab, s, n, done, &at);
+        if (id < 0) break;
+        TRY(encode_round(e, round + 1, s + done, at - done));
+        TRY(token_list_add(e->out, id));
+        done = at + t->vocab.tokens[id].n_byte;
+    }
+    return encode_round(e, round + 1, s + done, n - done);
+}
+
+fathom_err tokenizer_encode(const struct tokenizer *t, const char *text, size_t n,
+                            enum tokenizer_markup markup, struct token_list *out)
+{
+    struct encoding e = {.tokenizer = t, .out = out};
+    struct buf repaired = {0};
+    fathom_err err = FATHOM_OK;
+    if (text_valid_prefix(text, n) < n) {
+        TRY_GOTO(text_repair(&repaired, text, n), out);
+        text = buf_str(&repaired);
+        n = repaired.len;
+    }
+    if (n >= UINT32_MAX) {
+        err = FATHOM_ELIMIT;
+        goto out;
+    }
+    err = encode_round(&e, markup == TOKENIZER_MARKUP_ON ? 0 : N_ADDED_ROUND, text, n);
+out:
+    buf_free(&repaired);
+    bpe_scratch_free(&e.scratch);
+    pretok_call_free(&e.pretok);
+    return err;
+}
+
+/* ---- looking up and decoding --------------------------------------------------------------- */
+
+int32_t tokenizer_n_token(const struct tokenizer *t)
+{
+    return (int32_t)t->vocab.n_id;
+}
+
+int32_t tokenizer_find(const struct tokenizer *t, const char *text)
+{
+    size_t n = strlen(text);
+    for (int round = 0; round < N_ADDED_ROUND; round++) {
+        int32_t id = added_find(&t->added[round], &t->vocab, text, n);
+        if (id >= 0) return id;
+    }
+    return vocab_find(&t->vocab, text, n);
+}
+
+const char *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *n)
+{
+    *n = 0;
+    if (!vocab_has(&t->vocab, id, VOCAB_PRESENT)) return "";
+    *n = t->vocab.tokens[id].n_byte;
+    return vocab_bytes(&t->vocab, (uint32_t)id);
+}
+
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id)
+{
+    return vocab_has(&t->vocab, id, VOCAB_SPECIAL);
+}
+
+bool tokenizer_is_added(const struct tokenizer *t, int32_t id)
+{
+    return vocab_has(&t->vocab, id, VOCAB_ADDED);
+}
+
+fathom_err tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n,
+                            bool skip_special, struct buf *out)
+{
+    struct buf bytes = {0};
+    for (size_t i = 0; i < n; i++) {
+        if (skip_special && tokenizer_is_special(t, ids[i])) continue;
+        size_t n_byte;
+        const char *s = tokenizer_bytes(t, ids[i], &n_byte);
+        (void)buf_add(&bytes, s, n_byte);
+    }
+    fathom_err err = buf_status(&bytes);
+    if (!err) err = text_repair(out, buf_str(&bytes), bytes.len);
+    buf_free(&bytes);
+    return err;
+}
+
+/* ---- opening and closing ------------------------------------------------------------------- */
+
+fathom_err tokenizer_open(struct tokenizer **out, const char *json, size_t n, const char *what,
+                          fathom_diag *d)
+{
+    return tokenizer_open_with(out, json, n, PRETOK_ENGINE_AUTO, what, d);
+}
+
+fathom_err tokenizer_open_file(struct tokenizer **out, const char *path, fathom_diag *d)
+{
+    struct file_map map;
+    *out = NULL;
+    TRY(file_map_open(&map, path, d));
+    fathom_err err = tokenizer_open(out, map.data, map.size, path, d);
+    file_map_close(&map);
+    return err;
+}
+
+void tokenizer_close(struct tokenizer *t)
+{
+    if (!t) return;
+    pretok_close(t->pretok);
+    for (int round = 0; round < N_ADDED_ROUND; round++) added_free(&t->added[round]);
+    bpe_free(&t->bpe);
+    vocab_free(&t->vocab);
+    mem_free(t);
+}

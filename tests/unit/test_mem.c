@@ -1,0 +1,125 @@
+/* test_mem.c - the allocator and its two powers */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+
+static void blocks_of_any_size_are_valid(void **state)
+{
+    (void)state;
+    for (size_t n = 0; n < 300; n += 7) {
+        char *p = mem_alloc(n);
+        char *zeroed = mem_calloc(n, 3);
+        assert_non_null(p);
+        assert_non_null(zeroed);
+        memset(p, 1, n);
+        for (size_t i = 0; i < 3 * n; i++) assert_int_equal(zeroed[i], 0);
+        p = mem_resize(p, 2 * n);
+        assert_non_null(p);
+        for (size_t i = 0; i < n; i++) assert_int_equal(p[i], 1);
+        mem_free(p);
+        mem_free(zeroed);
+    }
+    mem_free(NULL);
+}
+
+static void a_product_that_overflows_gives_nothing(void **state)
+{
+    (void)state;
+    assert_null(mem_alloc_array(SIZE_MAX / 2, 3));
+    assert_null(mem_calloc(SIZE_MAX / 2, 3));
+    assert_null(mem_alloc_aligned(64, SIZE_MAX - 8));
+}
+
+static void aligned_blocks_are_aligned(void **state)
+{
+    (void)state;
+    for (size_t align = 8; align <= 4096; align *= 2) {
+        for (size_t n = 0; n < 3; n++) {
+            void *p = mem_alloc_aligned(align, n * 100);
+            assert_non_null(p);
+            assert_int_equal((uintptr_t)p % align, 0);
+            memset(p, 0, n * 100);
+            mem_free(p);
+        }
+    }
+}
+
+static void pages_are_zero_and_cost_nothing_untouched(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {0, 1, 4096, 100000};
+    for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+        char *p = mem_alloc_pages(sizes[k]);
+        assert_non_null(p);
+        assert_int_equal((uintptr_t)p % 4096, 0);
+        for (size_t i = 0; i < sizes[k]; i++) assert_int_equal(p[i], 0);
+        memset(p, 1, sizes[k]);
+        mem_free_pages(p);
+    }
+    char *large = mem_alloc_pages((size_t)1 << 36); /* more than most machines have */
+    if (large) large[(size_t)1 << 35] = 1;
+    mem_free_pages(large);
+    mem_free_pages(NULL);
+    assert_null(mem_alloc_pages(SIZE_MAX));
+    mem_fail_after(0);
+    assert_null(mem_alloc_pages(1));
+    mem_fail_after(-1);
+}
+
+static void strings_are_copied(void **state)
+{
+    (void)state;
+    char *whole = mem_strdup("hello");
+    char *part = mem_strndup("hello", 2);
+    assert_string_equal(whole, "hello");
+    assert_string_equal(part, "he");
+    mem_free(whole);
+    mem_free(part);
+}
+
+static void exactly_the_nth_allocation_fails(void **state)
+{
+    (void)state;
+    for (long n = 0; n < 6; n++) {
+        mem_fail_after(n);
+        assert_false(mem_fail_hit());
+        for (long i = 0; i < 8; i++) {
+            void *p = i % 4 == 0   ? mem_alloc(8)
+                      : i % 4 == 1 ? mem_calloc(1, 8)
+                      : i % 4 == 2 ? mem_resize(NULL, 8)
+                                   : mem_alloc_aligned(8, 8);
+            assert_int_equal(p == NULL, i == n);
+            assert_int_equal(mem_fail_hit(), i >= n);
+            mem_free(p);
+        }
+    }
+    mem_fail_after(-1);
+}
+
+static void forbidding_tells_what_was_before(void **state)
+{
+    (void)state;
+    assert_false(mem_forbid(true));
+    assert_true(mem_forbid(false));
+    assert_false(mem_forbid(false));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(blocks_of_any_size_are_valid),
+        cmocka_unit_test(a_product_that_overflows_gives_nothing),
+        cmocka_unit_test(aligned_blocks_are_aligned),
+        cmocka_unit_test(pages_are_zero_and_cost_nothing_untouched),
+        cmocka_unit_test(strings_are_copied),
+        cmocka_unit_test(exactly_the_nth_allocation_fails),
+        cmocka_unit_test(forbidding_tells_what_was_before),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,106 @@
+/* test_os.c - files, paths and the machine */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "base/limits.h"
+#include "base/os.h"
+
+/* A file of n bytes in a new directory; the caller removes both. */
+static void make_file(char path[64], const char *bytes, size_t n)
+{
+    (void)snprintf(path, 64, "/tmp/fathom-test-XXXXXX");
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, bytes, n), n);
+    (void)close(fd);
+}
+
+static void a_file_is_mapped_whole(void **state)
+{
+    (void)state;
+    char path[64];
+    struct file_map m;
+    fathom_diag d = {{0}};
+    make_file(path, "hello", 5);
+    assert_int_equal(file_map_open(&m, path, &d), FATHOM_OK);
+    assert_int_equal(m.size, 5);
+    assert_memory_equal(m.data, "hello", 5);
+    file_map_close(&m);
+    assert_null(m.data);
+    file_map_close(&m);
+    assert_true(path_exists(path));
+    assert_false(path_is_dir(path));
+    (void)unlink(path);
+    assert_false(path_exists(path));
+}
+
+static void an_empty_file_maps_to_nothing(void **state)
+{
+    (void)state;
+    char path[64];
+    struct file_map m;
+    json_t *v;
+    fathom_diag d = {{0}};
+    make_file(path, "", 0);
+    assert_int_equal(file_map_open(&m, path, &d), FATHOM_OK);
+    assert_null(m.data);
+    assert_int_equal(m.size, 0);
+    file_map_close(&m);
+    assert_int_equal(json_read_file(path, &v, &d), FATHOM_EFORMAT);
+    (void)unlink(path);
+}
+
+static void what_cannot_be_mapped_is_named(void **state)
+{
+    (void)state;
+    struct file_map m;
+    fathom_diag d = {{0}};
+    assert_int_equal(file_map_open(&m, "/nowhere/file", &d), FATHOM_ENOTFOUND);
+    assert_non_null(strstr(d.text, "/nowhere/file"));
+    assert_null(m.data);
+    d.text[0] = '\0';
+    assert_int_equal(file_map_open(&m, "/tmp", &d), FATHOM_EIO);
+    assert_non_null(strstr(d.text, "/tmp: not a regular file"));
+    assert_true(path_is_dir("/tmp"));
+}
+
+static void paths_join_within_their_room(void **state)
+{
+    (void)state;
+    char out[8];
+    assert_int_equal(path_join(out, sizeof out, "abc", "def"), FATHOM_OK);
+    assert_string_equal(out, "abc/def");
+    assert_int_equal(path_join(out, sizeof out, "abcd", "def"), FATHOM_EINVAL);
+}
+
+static void the_machine_has_processors_and_memory(void **state)
+{
+    (void)state;
+    uint64_t total, available;
+    os_memory_bytes(&total, &available);
+    assert_true(total > 0);
+    assert_true(available <= total);
+    assert_in_range(os_n_cpu(), 1, 100000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_file_is_mapped_whole),
+        cmocka_unit_test(an_empty_file_maps_to_nothing),
+        cmocka_unit_test(what_cannot_be_mapped_is_named),
+        cmocka_unit_test(paths_join_within_their_room),
+        cmocka_unit_test(the_machine_has_processors_and_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

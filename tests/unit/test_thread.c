@@ -1,0 +1,128 @@
+/* test_thread.c - the pool: every item once, and the same result whoever did it */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <stdatomic.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "base/thread.h"
+
+enum { ITEMS_MAX = 3000 };
+
+struct work {
+    unsigned char done[ITEMS_MAX]; /* plain on purpose: two workers on one item are a data race */
+    uint64_t result[ITEMS_MAX];
+    uint64_t seed;
+    unsigned n_thread;
+    _Atomic unsigned bad_worker;
+};
+
+static void do_item(void *arg, size_t part, size_t n_part, unsigned worker)
+{
+    struct work *w = arg;
+    if (worker >= w->n_thread || part >= n_part) atomic_fetch_add(&w->bad_worker, 1);
+    w->done[part]++;
+    w->result[part] = rng_mix(w->seed, n_part, part);
+}
+
+static void run_and_check(struct thread_pool *p, struct work *w, size_t n_item)
+{
+    memset(w->done, 0, sizeof w->done);
+    w->seed++;
+    thread_pool_run(p, n_item, do_item, w);
+    for (size_t i = 0; i < ITEMS_MAX; i++) {
+        if (w->done[i] != (i < n_item))
+            fail_msg("item %zu of %zu: %u times", i, n_item, w->done[i]);
+        if (i < n_item) assert_int_equal(w->result[i], rng_mix(w->seed, n_item, i));
+    }
+    assert_int_equal(w->bad_worker, 0);
+}
+
+static void every_item_is_done_once(void **state)
+{
+    (void)state;
+    static const unsigned threads[] = {1, 2, 3, 7};
+    static const size_t sizes[] = {0, 1, 2, 3, 5, 16, 100, ITEMS_MAX};
+    struct work *w = mem_calloc(1, sizeof *w);
+    assert_non_null(w);
+    for (size_t t = 0; t < sizeof threads / sizeof threads[0]; t++) {
+        struct thread_pool *p;
+        fathom_diag d = {{0}};
+        assert_int_equal(thread_pool_create(&p, threads[t], &d), FATHOM_OK);
+        assert_int_equal(thread_pool_size(p), threads[t]);
+        w->n_thread = threads[t];
+        for (int round = 0; round < 20; round++) {
+            for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++)
+                run_and_check(p, w, sizes[k]);
+        }
+        thread_pool_destroy(p);
+    }
+    mem_free(w);
+}
+
+/* Pauses between loops let workers fall asleep at every point of their wait. */
+static void sleeping_workers_wake_up(void **state)
+{
+    (void)state;
+    struct work *w = mem_calloc(1, sizeof *w);
+    struct thread_pool *p;
+    assert_non_null(w);
+    assert_int_equal(thread_pool_create(&p, 3, NULL), FATHOM_OK);
+    w->n_thread = 3;
+    for (int i = 0; i < 60; i++) {
+        clock_sleep_us((uint64_t)i * 37 % 1500);
+        run_and_check(p, w, 50);
+    }
+    thread_pool_destroy(p);
+    mem_free(w);
+}
+
+static void pools_come_and_go_without_work(void **state)
+{
+    (void)state;
+    for (unsigned n = 1; n < 6; n++) {
+        struct thread_pool *p;
+        assert_int_equal(thread_pool_create(&p, n, NULL), FATHOM_OK);
+        thread_pool_destroy(p);
+    }
+    thread_pool_destroy(NULL);
+}
+
+static void bad_sizes_and_failing_allocations_are_errors(void **state)
+{
+    (void)state;
+    struct thread_pool *p = NULL;
+    fathom_diag d = {{0}};
+    assert_int_equal(thread_pool_create(&p, 0, &d), FATHOM_EINVAL);
+    assert_non_null(strstr(d.text, "1 to 256"));
+    assert_int_equal(thread_pool_create(&p, 257, NULL), FATHOM_EINVAL);
+    assert_null(p);
+    bool hit = true;
+    for (long n = 0; hit; n++) {
+        mem_fail_after(n);
+        fathom_err err = thread_pool_create(&p, 2, NULL);
+        hit = mem_fail_hit();
+        mem_fail_after(-1);
+        assert_int_equal(err, hit ? FATHOM_ENOMEM : FATHOM_OK);
+        assert_int_equal(p == NULL, hit);
+        thread_pool_destroy(p);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_item_is_done_once),
+        cmocka_unit_test(sleeping_workers_wake_up),
+        cmocka_unit_test(pools_come_and_go_without_work),
+        cmocka_unit_test(bad_sizes_and_failing_allocations_are_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
