@@ -35,7 +35,9 @@ struct comm;
 struct graph;
 struct weight;
 
-enum act_type { ACT_F32, ACT_BF16 }; /* what inputs of matrix products are rounded to */
+/* What inputs of matrix products are rounded to. FP8: e4m3 with a power-of-two scale per 128
+ * values for FP8 weights, bf16 for others. */
+enum act_type { ACT_F32, ACT_BF16, ACT_FP8 };
 
 /* Fixed at creation. Counts of heads and inner widths are this rank's share. */
 struct backend_config {

@@ -51,7 +51,9 @@ struct mla_tensors {
  *          (no quantization for KV_TYPE_F32)
  *     w  = (index_head x) * index_n_head^-1/2 * 128^-1/2 * qs
  *
- *   x      NORMED; query QUERY, written
+ *   x      NORMED; query QUERY, written. Through buffer_read a row is H*576 values (EXPANDED:
+ *          H*192); asked for index_n_head * 129 more, it goes on with qi as the products take it
+ *          [index_n_head][128] and w [index_n_head].
  *   want_index_query  false: qi and w are not needed (no request beyond index_topk)
  * Numerics norms, rope and angles in f32; x and qa rounded to enum act_type as products' inputs.
  */

@@ -48,6 +48,8 @@ struct sample_row {
  *   else x / temperature; min_p (probability below min_p times the largest goes); top_k (ties to
  *   the lower id); top_p (the smallest set of most probable ids whose sum reaches top_p); then the
  *   largest of x_i + gumbel(seed, position, i) among what is left, ties to the lower id
+ *   An id counts once for the repetition and presence penalties. Each cut-off works on what the one
+ *   before left, its probabilities scaled to sum to 1.
  *
  *   logits   LOGITS; rows may be overwritten
  *   rows     struct sample_row [n_row], device

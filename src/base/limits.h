@@ -8,6 +8,7 @@ enum {
     LIMIT_TENSOR_RANK = 8,                      /* dimensions of a tensor: EFORMAT */
     LIMIT_SAFETENSORS_HEADER_BYTES = 100 << 20, /* header of one shard: EFORMAT */
     LIMIT_HTTP_BODY_BYTES = 64 << 20,           /* request body: 413 */
+    LIMIT_HTTP_HELD_BYTES = 1 << 30,            /* bodies of all requests, not yet parsed: 429 */
     LIMIT_TOP_LOGPROBS = 20,                    /* top_logprobs: 400 */
     LIMIT_STOP_STRINGS = 16,                    /* stop strings of a request: 400 */
     LIMIT_STOP_TOKENS = 64,                     /* stop_token_ids of a request: 400 */

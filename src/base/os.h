@@ -1,4 +1,5 @@
-/* os.h - files, memory maps and the machine: the only system-call file besides log, mem and thread */
+/* os.h - files, memory maps and the machine: the only system-call file besides log, mem and thread
+ */
 #ifndef FATHOM_BASE_OS_H
 #define FATHOM_BASE_OS_H
 

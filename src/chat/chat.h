@@ -30,14 +30,17 @@ const char *chat_encoding_name(enum chat_encoding e);
 /* How the prompt is made and how the answer is read; filled by chat_style_choose. */
 struct chat_style {
     enum chat_encoding encoding;    /* renders the prompt */
-    enum chat_encoding tool_markup; /* markup of tool calls in the answer */
+    enum chat_encoding tool_markup; /* markup of tool calls in the answer; R1 reads as V3 */
     bool parse_tools;               /* false: tool markup stays in the content */
     bool parse_reasoning;           /* false: reasoning stays in the content, with its tags */
+    bool model_opens_think;         /* R1-0528: the model writes <think>, not the prompt */
 };
 
 /* What the command line may override; NULL or "auto": from the checkpoint. vLLM's names:
- * --tokenizer-mode deepseek_v32 | auto; --tool-call-parser deepseek_v3 | deepseek_v31 |
- * deepseek_v32 | none; --reasoning-parser deepseek_r1 | deepseek_v3 | none. */
+ * --tokenizer-mode auto | slow | hf | deepseek_v32 (and deepseek_v3, deepseek_r1, deepseek_v31);
+ * --tool-call-parser deepseek_v3 | deepseek_v31 | deepseek_v32 | none;
+ * --reasoning-parser deepseek_r1 | deepseek_v3 | none. The two reasoning names mean the same: the
+ * prompt tells whether the answer begins inside reasoning. */
 struct chat_overrides {
     const char *tokenizer_mode;
     const char *tool_call_parser;
@@ -58,23 +61,42 @@ struct chat_request {
     const json_t *messages;        /* array of OpenAI messages; borrowed */
     const json_t *tools;           /* array of {"type": "function", "function": {...}}, or NULL */
     const json_t *response_format; /* OpenAI response_format, or NULL; only a schema is rendered */
-    bool thinking;
-    bool tools_first_message;    /* V3.2: vLLM's place for request tools, not the trained one */
-    bool continue_final_message; /* the last assistant message is a prefix to go on from */
-    bool add_generation_prompt;  /* normally true */
+    bool thinking;                 /* V3.1, V3.2: open a <think>; V3 never thinks, R1 always does */
+    bool tools_first_message;      /* V3.2: vLLM's place for request tools, not the trained one */
+    bool continue_final_message;   /* the last assistant message is a prefix to go on from */
+    bool add_generation_prompt;    /* normally true; continue_final_message goes before it */
 };
 
 /* chat_check_messages - is this a list of messages that can be rendered?
  *
- * Checks roles, content (a string, null, or an array of text parts), tool_calls, tool_call_id.
+ * Checks roles, content (a string, null, or an array of text parts), reasoning, tool_calls,
+ * tool_call_id. Arguments of a call are an object, or a string that holds one, or absent.
  * Errors  EINVAL with the path: "messages[2].content[0].type is \"image_url\", only text is
  *         supported". */
 fathom_err chat_check_messages(const json_t *messages, fathom_diag *d);
 
-/* chat_render - the prompt text, BOS included (encode it without adding one)
- * Errors  EINVAL with the path of what is wrong; ENOMEM. */
+/* chat_render - append the prompt text to *out, BOS included (encode it without adding one)
+ *
+ * Text parts of a message are joined by newlines. Tool results are put into the order of the calls
+ * when their tool_call_id all match, else they keep their own. A last assistant message with
+ * "prefix": true is gone on from, like continue_final_message.
+ *
+ *         system    developer                  reasoning of history
+ *   V3    joined    as system                  never rendered
+ *   R1    joined    as system                  never rendered; content is cut after </think>
+ *   V3.1  joined    as system                  never rendered; content is cut after </think>
+ *   V3.2  in place  a user turn of its own     kept after the last user turn, in thinking mode
+ *
+ * Tools and a response schema stand after the system text; V3.2 takes them from a system or
+ * developer message too ("tools", "response_format" of the message).
+ * Errors  EINVAL with the path of what is wrong; ENOMEM. *out then holds an unfinished prompt. */
 fathom_err chat_render(const struct chat_style *s, const struct chat_request *r, struct buf *out,
                        fathom_diag *d);
+
+/* chat_prompt_in_reasoning - whether an answer to this rendered prompt begins inside reasoning:
+ * what chat_parser_create wants to know. The last think tag of the open turn decides; without one
+ * only R1 right after its assistant marker begins by reasoning. */
+bool chat_prompt_in_reasoning(const struct chat_style *s, const char *prompt, size_t n);
 
 /* ---- the answer ------------------------------------------------------------------------- */
 
@@ -89,7 +111,7 @@ enum chat_event_kind {
 struct chat_event {
     enum chat_event_kind kind;
     uint32_t i_call;
-    const char *text; /* not terminated; valid during the callback */
+    const char *text; /* not terminated; valid during the callback; whole characters */
     size_t n;
 };
 
@@ -100,21 +122,45 @@ struct chat_parser;
 /* chat_parser_create - a machine for one answer
  *
  *   s         style
- *   thinking  whether the prompt ended inside reasoning (chat_render was given thinking)
+ *   thinking  whether the prompt ended inside reasoning (chat_prompt_in_reasoning)
  *   tools     the request's tools (schemas decide how V3.2 "string" attributes are taken when the
- *             markup leaves it open), or NULL: then tool markup stays in the content
+ *             markup leaves it open), or NULL or empty: then tool markup stays in the content. The
+ *             parser holds a reference.
  *   sink      receives the events in order; an error it returns is passed on
+ *
+ * Reasoning runs to </think>; without one, all of it is reasoning, tool markup included. A <think>
+ * that the model writes first is recognised whatever `thinking` says. Text is not altered.
+ *
+ * Tool calls are events as soon as they are certain: TOOL_BEGIN when the name is complete,
+ * arguments as they come. The pieces of a call's arguments put together are a JSON object: for V3
+ * and V3.1 the model's own text, for V3.2 an object made with ", " and ": ". White space between
+ * calls and after the last one is dropped; other text after a call is content.
+ *
+ * What is not well formed:
+ *   before the name of a call is complete   the text, markers included, is content
+ *   in a call that has begun                the call ends, its arguments completed; the text from
+ *                                           the first byte that does not fit is content
+ *   V3, V3.1: arguments that are not JSON   passed on as they are up to the closing bracket or the
+ *                                           end marker; control characters in strings are escaped
+ *   V3.2: a "false" value that is no JSON   True, False, None, nothing: the JSON they mean; else
+ *                                           the value is taken as a string
+ *   the stream ends inside a call           the arguments are completed with the fewest characters
+ *                                           that make them JSON; a marker cut short is dropped
+ *   outer markers missing                   accepted
  */
 fathom_err chat_parser_create(struct chat_parser **out, const struct chat_style *s, bool thinking,
                               const json_t *tools, chat_sink *sink, void *arg);
-void chat_parser_destroy(struct chat_parser *p);
+void chat_parser_destroy(struct chat_parser *p); /* accepts NULL */
 
 /* chat_parser_push - text of the stream, in any pieces, special tokens spelled out, EOS left out.
- * Errors  ENOMEM, or what the sink returned. */
+ *
+ * Events joined do not depend on the pieces.
+ * Errors  ENOMEM, or what the sink returned; the parser then answers the same for ever.
+ * Cost    linear in the text; memory beyond the piece is bounded (64 KiB). */
 fathom_err chat_parser_push(struct chat_parser *p, const char *text, size_t n);
 
 /* chat_parser_finish - end of the stream: what was held back is emitted, an unfinished call is
- * closed or degrades to content */
+ * closed or degrades to content. Nothing may be pushed after it. */
 fathom_err chat_parser_finish(struct chat_parser *p);
 
 /* chat_parser_n_call - tool calls begun so far */

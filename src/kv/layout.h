@@ -69,6 +69,7 @@ struct kv_layout {
     uint64_t page_bytes;
 };
 
+/* kv_row_bytes - one latent row with its rotary key */
 static inline uint32_t kv_row_bytes(enum kv_type type)
 {
     return type == KV_TYPE_F32    ? (uint32_t)KV_ROW_BYTES_F32
@@ -76,6 +77,7 @@ static inline uint32_t kv_row_bytes(enum kv_type type)
                                   : (uint32_t)KV_ROW_BYTES_FP8;
 }
 
+/* kv_round_block - up to a multiple of KV_BLOCK_ALIGN */
 static inline uint32_t kv_round_block(uint32_t bytes)
 {
     return (bytes + KV_BLOCK_ALIGN - 1) / KV_BLOCK_ALIGN * KV_BLOCK_ALIGN;

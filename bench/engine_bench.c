@@ -1,0 +1,233 @@
+/* bench_engine [MODEL_DIR] [THREADS] - the engine through its public functions, on the cpu backend
+ *
+ * Prints one line a case, `bench=engine case=... key=value ...`:
+ *   bandwidth   reading memory with all workers: what decode is compared with
+ *   host_null   what a step costs besides the model: 64 requests that decode over a null runner
+ *   prefill     one prompt of 2048 tokens (or what the model takes), tokens a second
+ *   decode      1, 4 and 16 streams of 256 tokens, tokens a second; for one stream the share of the
+ *               bandwidth that reading the active weights once a token amounts to
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "base/rng.h"
+#include "base/thread.h"
+#include "checkpoint/checkpoint.h"
+#include "fathom/fathom.h"
+#include "model/config.h"
+#include "model/weights.h"
+#include "support/null_runner.h"
+
+enum { N_DECODE = 256, PREFILL_TOKENS = 2048, MAX_STREAMS = 64 };
+
+static _Noreturn void die(const char *what, const fathom_diag *d)
+{
+    fprintf(stderr, "bench_engine: %s: %s\n", what, d ? d->text : "failed");
+    exit(1);
+}
+
+/* ---- memory bandwidth ----------------------------------------------------------------------- */
+
+enum { READ_BYTES = 512 << 20, READ_PARTS = 64, READ_ROUNDS = 4 };
+
+struct read_job {
+    const uint64_t *data;
+    uint64_t sums[READ_PARTS];
+};
+
+static void read_part(void *arg, size_t part, size_t n_part, unsigned worker)
+{
+    (void)worker;
+    struct read_job *j = arg;
+    size_t n = READ_BYTES / sizeof(uint64_t) / n_part;
+    const uint64_t *p = j->data + part * n;
+    uint64_t s[8] = {0};
+    for (size_t i = 0; i + 8 <= n; i += 8) {
+        for (int k = 0; k < 8; k++) s[k] += p[i + (size_t)k];
+    }
+    for (int k = 0; k < 8; k++) j->sums[part] += s[k];
+}
+
+/* bytes a second, the best of a few rounds */
+static double measure_bandwidth(unsigned n_thread)
+{
+    struct thread_pool *pool = NULL;
+    uint64_t *data = mem_alloc_aligned(64, READ_BYTES);
+    if (!data || thread_pool_create(&pool, n_thread, NULL) != FATHOM_OK) die("bandwidth", NULL);
+    memset(data, 1, READ_BYTES);
+    struct read_job job = {.data = data};
+    double best = 0;
+    for (int i = 0; i < READ_ROUNDS; i++) {
+        uint64_t start_ns = clock_now_ns();
+        thread_pool_run(pool, READ_PARTS, read_part, &job);
+        double rate = READ_BYTES / ((double)(clock_now_ns() - start_ns) * 1e-9);
+        if (rate > best) best = rate;
+    }
+    uint64_t sum = 0;
+    for (int i = 0; i < READ_PARTS; i++) sum += job.sums[i];
+    printf("bench=engine case=bandwidth threads=%u gb_s=%.2f check=%" PRIx64 "\n", n_thread,
+           best * 1e-9, sum);
+    thread_pool_destroy(pool);
+    mem_free(data);
+    return best;
+}
+
+/* ---- runs ----------------------------------------------------------------------------------- */
+
+struct run {
+    uint32_t n_stream;
+    uint32_t n_prompt;
+    uint32_t n_output;
+    uint32_t n_vocab;
+};
+
+struct timing {
+    uint64_t first_us; /* the largest submit-to-first-token */
+    double decode_s;   /* from the last first token to the last token */
+    double total_s;
+    uint64_t busy_us;
+    uint64_t n_step;
+};
+
+static void submit_all(fathom_engine *e, const struct run *r)
+{
+    int32_t *prompt = mem_alloc_array(r->n_prompt, sizeof *prompt);
+    uint64_t rng = 1;
+    if (!prompt) die("prompt", NULL);
+    for (uint32_t i = 0; i < r->n_stream; i++) {
+        for (uint32_t k = 0; k < r->n_prompt; k++) {
+            prompt[k] = (int32_t)rng_below(&rng, r->n_vocab);
+        }
+        fathom_request q = {.prompt = prompt, .n_prompt = r->n_prompt};
+        fathom_sampling_init(&q.sampling);
+        q.sampling.temperature = 0;
+        q.sampling.max_tokens = r->n_output;
+        q.sampling.ignore_eos = true;
+        fathom_diag d = {{0}};
+        uint64_t id;
+        if (fathom_submit(e, &q, &id, &d) != FATHOM_OK) die("submit", &d);
+    }
+    mem_free(prompt);
+}
+
+static struct timing measure(fathom_engine *e, const struct run *r)
+{
+    struct timing t = {0};
+    fathom_stats before, after;
+    fathom_event events[MAX_STREAMS];
+    uint64_t start_ns = clock_now_ns();
+    uint32_t n_done = 0;
+    fathom_get_stats(e, &before);
+    submit_all(e, r);
+    while (n_done < r->n_stream) {
+        size_t n = fathom_poll(e, events, MAX_STREAMS, -1);
+        for (size_t i = 0; i < n; i++) {
+            const fathom_event *v = &events[i];
+            if (v->kind == FATHOM_EVENT_TOKEN) continue;
+            n_done++;
+            if (v->finish != FATHOM_FINISH_LENGTH) die("a request", NULL);
+            if (v->first_us > t.first_us) t.first_us = v->first_us;
+        }
+    }
+    uint64_t end_ns = clock_now_ns();
+    uint64_t all_first_ns = start_ns + t.first_us * 1000;
+    fathom_get_stats(e, &after);
+    t.total_s = (double)(end_ns - start_ns) * 1e-9;
+    t.decode_s = (double)(end_ns - all_first_ns) * 1e-9;
+    t.busy_us = after.busy_us - before.busy_us;
+    t.n_step = after.n_step - before.n_step;
+    return t;
+}
+
+static void bench_host(void)
+{
+    struct null_engine_options o = {
+        .n_vocab = 1000,
+        .max_model_len = 4096,
+        .max_num_seqs = 64,
+        .max_num_batched_tokens = 2048,
+        .max_queued = 64,
+        .runner = {.n_page = 4096, .skip_attention = true},
+    };
+    fathom_engine *e = NULL;
+    fathom_diag d = {{0}};
+    if (null_engine_open(&e, &o, &d) != FATHOM_OK) die("null engine", &d);
+    const struct run r = {.n_stream = 64, .n_prompt = 32, .n_output = 2000, .n_vocab = 1000};
+    struct timing t = measure(e, &r);
+    printf("bench=engine case=host_null streams=%u steps=%" PRIu64 " us_per_step=%.2f\n",
+           r.n_stream, t.n_step, (double)t.busy_us / (double)t.n_step);
+    fathom_close(e);
+}
+
+/* Bytes of weights that one token of decode reads: all but the embedding's other rows and the
+ * experts that are not chosen. */
+static double active_bytes(const char *model_dir)
+{
+    struct checkpoint *c = NULL;
+    struct model_config config;
+    struct weight_sizes sizes;
+    fathom_diag d = {{0}};
+    if (checkpoint_open(&c, model_dir, &d) != FATHOM_OK) die("checkpoint", &d);
+    if (model_config_load(&config, c, &d) != FATHOM_OK) die("config", &d);
+    weights_measure(&sizes, &config, c, 1);
+    double bytes = (double)(sizes.total.bytes - sizes.kind[WEIGHT_EMBED].bytes -
+                            sizes.kind[WEIGHT_MTP].bytes - sizes.kind[WEIGHT_EXPERTS].bytes);
+    if (config.n_expert) {
+        bytes += (double)sizes.kind[WEIGHT_EXPERTS].bytes * config.n_expert_used / config.n_expert;
+    }
+    checkpoint_close(c);
+    return bytes;
+}
+
+static void bench_model(const char *model_dir, unsigned n_thread, double bandwidth)
+{
+    fathom_engine *e = NULL;
+    fathom_diag d = {{0}};
+    fathom_options o = {.model_dir = model_dir,
+                        .backend = FATHOM_BACKEND_CPU,
+                        .n_thread = n_thread,
+                        .max_num_seqs = 16,
+                        .kv_cache_bytes = (uint64_t)512 << 20};
+    uint64_t start_us = clock_now_us();
+    if (fathom_open(&e, &o, &d) != FATHOM_OK) die("open", &d);
+    const fathom_info *info = fathom_get_info(e);
+    printf("bench=engine case=open backend=%s ready_ms=%.1f weights_mb=%.1f\n", info->backend,
+           (double)(clock_now_us() - start_us) * 1e-3, (double)info->weights_bytes * 1e-6);
+
+    uint32_t n_prefill = PREFILL_TOKENS;
+    if (n_prefill > info->max_model_len / 2) n_prefill = info->max_model_len / 2;
+    struct run r = {.n_stream = 1, .n_prompt = n_prefill, .n_output = 1, .n_vocab = info->n_vocab};
+    (void)measure(e, &r); /* warm caches and worker threads */
+    struct timing t = measure(e, &r);
+    printf("bench=engine case=prefill prompt=%u threads=%u ttft_ms=%.2f tok_s=%.1f\n", r.n_prompt,
+           n_thread, (double)t.first_us * 1e-3, r.n_prompt / ((double)t.first_us * 1e-6));
+
+    double bytes = active_bytes(model_dir);
+    const uint32_t streams[] = {1, 4, 16};
+    for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++) {
+        r = (struct run){streams[i], 32, N_DECODE, info->n_vocab};
+        t = measure(e, &r);
+        double rate = streams[i] * (double)(N_DECODE - 1) / t.decode_s;
+        printf("bench=engine case=decode streams=%u threads=%u tok_s=%.1f us_per_step=%.1f",
+               streams[i], n_thread, rate, (double)t.busy_us / (double)t.n_step);
+        if (streams[i] == 1)
+            printf(" gb_s=%.2f share=%.3f", rate * bytes * 1e-9, rate * bytes / bandwidth);
+        printf("\n");
+    }
+    fathom_close(e);
+}
+
+int main(int argc, char **argv)
+{
+    const char *model_dir = argc > 1 ? argv[1] : FATHOM_SOURCE_DIR "/models/pilot";
+    unsigned n_thread = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : os_n_cpu();
+    double bandwidth = measure_bandwidth(n_thread);
+    bench_host();
+    bench_model(model_dir, n_thread, bandwidth);
+    return 0;
+}

@@ -1,0 +1,466 @@
+/* cpu.c - the CPU backend: device, buffers, creation and the table of operators
+ *
+ * Device memory is host memory and an operator has run when its call returns, so copies are
+ * memcpy and the fences have nothing to wait for.
+ */
+#include "backend/cpu/cpu_int.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/fail.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/os.h"
+
+void cpu_rows(struct cpu_backend *cpu, size_t n, size_t serial_below, thread_task *task, void *arg)
+{
+    if (n >= serial_below && cpu->n_thread > 1) {
+        thread_pool_run(cpu->pool, n, task, arg);
+    } else {
+        for (size_t i = 0; i < n; i++) task(arg, i, n, 0);
+    }
+}
+
+static void get_caps(struct backend *b, struct backend_caps *out)
+{
+    struct cpu_backend *cpu = cpu_of(b);
+    memset(out, 0, sizeof *out);
+    out->name = "cpu";
+    snprintf(out->device, sizeof out->device, "%s, %u threads", cpu->k->isa, cpu->n_thread);
+    os_memory_bytes(&out->memory_bytes, &out->memory_free_bytes);
+    out->expanded_attention = true;
+    for (int t = KV_TYPE_F32; t <= KV_TYPE_FP8; t++) out->kv_types[t] = true;
+}
+
+/* ---- memory and queue ---- */
+
+static fathom_err alloc(struct backend *b, size_t bytes, const char *what, void **out,
+                        fathom_diag *d)
+{
+    (void)b;
+    *out = mem_alloc_pages(bytes);
+    if (!*out) FAIL(d, FATHOM_ENOMEM, "no memory for %s, %zu bytes", what, bytes);
+    return FATHOM_OK;
+}
+
+static void release(struct backend *b, void *p)
+{
+    (void)b;
+    mem_free_pages(p);
+}
+
+static fathom_err alloc_host(struct backend *b, size_t bytes, void **out, fathom_diag *d)
+{
+    return alloc(b, bytes, "host memory", out, d);
+}
+
+static fathom_err copy(struct backend *b, void *to, const void *from, size_t bytes)
+{
+    (void)b;
+    memcpy(to, from, bytes);
+    return FATHOM_OK;
+}
+
+static fathom_err sync(struct backend *b)
+{
+    (void)b;
+    return FATHOM_OK;
+}
+
+static fathom_err fence(struct backend *b, int slot)
+{
+    (void)b;
+    ASSERT(slot == 0 || slot == 1);
+    return FATHOM_OK;
+}
+
+static const char *fault(struct backend *b)
+{
+    (void)b;
+    return "";
+}
+
+/* ---- buffers ---- */
+
+static uint32_t index_width(const struct backend_config *c)
+{
+    return c->index_n_head * (KV_INDEX_DIM + 1);
+}
+
+static uint32_t buffer_width(const struct backend_config *c, enum buffer_kind kind)
+{
+    switch (kind) {
+    case BUFFER_RESIDUAL:
+    case BUFFER_NORMED:
+    case BUFFER_DELTA: return c->hidden;
+    case BUFFER_QUERY: return c->n_head * KV_ROW + index_width(c);
+    case BUFFER_SELECT: return 1 + c->index_topk;
+    case BUFFER_LATENT: return c->n_head * max_u32(c->v_dim, KV_LATENT);
+    case BUFFER_ROUTE: return c->n_expert_used;
+    case BUFFER_LOGITS: return c->n_vocab;
+    }
+    return 0;
+}
+
+static void buffer_destroy(struct backend *b, struct buffer *buf)
+{
+    (void)b;
+    if (!buf) return;
+    mem_free(buf->value);
+    mem_free(buf->operand);
+    mem_free(buf->index);
+    mem_free(buf);
+}
+
+static void *alloc_rows(uint32_t n_row, uint32_t width, size_t size)
+{
+    size_t bytes = (size_t)n_row * width * size;
+    void *p = mem_alloc_aligned(CPU_ALIGN, bytes);
+    if (p) memset(p, 0, bytes);
+    return p;
+}
+
+static fathom_err buffer_create(struct backend *b, enum buffer_kind kind, struct buffer **out,
+                                fathom_diag *d)
+{
+    const struct cpu_backend *cpu = cpu_of(b);
+    const struct backend_config *c = &cpu->c;
+    bool has_index = kind == BUFFER_SELECT || kind == BUFFER_ROUTE;
+    bool has_operand = kind == BUFFER_NORMED || kind == BUFFER_LATENT;
+    bool has_value = kind != BUFFER_SELECT && kind != BUFFER_LATENT;
+    struct buffer *buf = mem_calloc(1, sizeof *buf);
+    *out = NULL;
+    if (!buf) FAIL(d, FATHOM_ENOMEM, "no memory for a buffer");
+    buf->kind = kind;
+    buf->n_row = kind == BUFFER_LOGITS ? c->max_logit_row : c->max_token;
+    buf->width = buffer_width(c, kind);
+    buf->stride = pad32(buf->width);
+    if (has_value) buf->value = alloc_rows(buf->n_row, buf->stride, sizeof *buf->value);
+    if (has_operand)
+        buf->operand = alloc_rows(buf->n_row, buf->stride, operand_bytes(cpu->operand));
+    if (has_index) buf->index = alloc_rows(buf->n_row, buf->width, sizeof *buf->index);
+    if ((has_value && !buf->value) || (has_operand && !buf->operand) ||
+        (has_index && !buf->index)) {
+        fathom_err err = diag_fail(d, FATHOM_ENOMEM, "no memory for a buffer of %u rows of %u",
+                                   buf->n_row, buf->width);
+        buffer_destroy(b, buf);
+        return err;
+    }
+    *out = buf;
+    return FATHOM_OK;
+}
+
+/* Values of a row as buffer_read and buffer_write see it: QUERY and LATENT rows are narrower in the
+ * expanded form, and the index query comes after the attention's in both. */
+static bool is_width(const struct backend_config *c, const struct buffer *buf, uint32_t width)
+{
+    uint32_t expanded = c->n_head * (c->nope_dim + KV_ROPE);
+    if (buf->kind == BUFFER_QUERY &&
+        (width == c->n_head * KV_ROW || width == expanded || width == expanded + index_width(c)))
+        return true;
+    if (buf->kind == BUFFER_LATENT)
+        return width == c->n_head * KV_LATENT || width == c->n_head * c->v_dim;
+    if (buf->kind == BUFFER_ROUTE) return width == 2 * buf->width;
+    return width == buf->width;
+}
+
+static uint32_t column_of(const struct backend_config *c, const struct buffer *buf, uint32_t width,
+                          uint32_t i)
+{
+    uint32_t expanded = c->n_head * (c->nope_dim + KV_ROPE);
+    if (buf->kind == BUFFER_QUERY && width == expanded + index_width(c) && i >= expanded)
+        return i - expanded + c->n_head * KV_ROW;
+    return i;
+}
+
+static fathom_err check_access(const struct backend_config *c, const struct buffer *buf,
+                               uint32_t row0, uint32_t n_row, uint32_t width)
+{
+    bool inside = row0 <= buf->n_row && n_row <= buf->n_row - row0;
+    return inside && is_width(c, buf, width) ? FATHOM_OK : FATHOM_EINVAL;
+}
+
+static float read_operand(const struct cpu_backend *cpu, const struct buffer *buf, size_t i)
+{
+    if (cpu->operand == OPERAND_BF16) return f32_from_bf16(((const uint16_t *)buf->operand)[i]);
+    return ((const float *)buf->operand)[i];
+}
+
+static void write_operand(const struct cpu_backend *cpu, struct buffer *buf, size_t i, float f)
+{
+    float rounded = cpu->round ? f32_from_bf16(bf16_from_f32(f)) : f;
+    if (cpu->operand == OPERAND_BF16)
+        ((uint16_t *)buf->operand)[i] = bf16_from_f32(f);
+    else
+        ((float *)buf->operand)[i] = rounded;
+}
+
+static fathom_err buffer_read(struct backend *b, const struct buffer *buf, uint32_t row0,
+                              uint32_t n_row, uint32_t width, float *out)
+{
+    const struct cpu_backend *cpu = cpu_of(b);
+    TRY(check_access(&cpu->c, buf, row0, n_row, width));
+    for (uint32_t r = row0; r < row0 + n_row; r++) {
+        const int32_t *index = buf->index ? buf->index + (size_t)r * buf->width : NULL;
+        size_t at = (size_t)r * buf->stride;
+        for (uint32_t i = 0; i < width; i++, out++) {
+            if (buf->kind == BUFFER_SELECT)
+                *out = (int32_t)i <= index[0] ? (float)index[i] : -1;
+            else if (buf->kind == BUFFER_ROUTE)
+                *out = i < buf->width ? (float)index[i] : buf->value[at + i - buf->width];
+            else if (buf->kind == BUFFER_LATENT)
+                *out = read_operand(cpu, buf, at + i);
+            else
+                *out = buf->value[at + column_of(&cpu->c, buf, width, i)];
+        }
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err buffer_write(struct backend *b, struct buffer *buf, uint32_t row0, uint32_t n_row,
+                               uint32_t width, const float *in)
+{
+    const struct cpu_backend *cpu = cpu_of(b);
+    TRY(check_access(&cpu->c, buf, row0, n_row, width));
+    for (uint32_t r = row0; r < row0 + n_row; r++) {
+        int32_t *index = buf->index ? buf->index + (size_t)r * buf->width : NULL;
+        size_t at = (size_t)r * buf->stride;
+        for (uint32_t i = 0; i < width; i++, in++) {
+            if (index && i < buf->width)
+                index[i] = (int32_t)*in;
+            else if (index)
+                buf->value[at + i - buf->width] = *in;
+            else if (buf->value)
+                buf->value[at + column_of(&cpu->c, buf, width, i)] = *in;
+            if (buf->operand) write_operand(cpu, buf, at + i, *in);
+        }
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err all_reduce(struct backend *b, struct buffer *delta, uint32_t n_token)
+{
+    (void)b;
+    (void)delta;
+    (void)n_token;
+    return FATHOM_OK; /* one rank: the partial sum is the sum */
+}
+
+/* ---- creation ---- */
+
+static void destroy(struct backend *b)
+{
+    if (!b) return;
+    struct cpu_backend *cpu = cpu_of(b);
+    thread_pool_destroy(cpu->pool);
+    mem_free(cpu->cos_sin);
+    mem_free(cpu->zeros);
+    mem_free(cpu->jobs);
+    mem_free(cpu->arena);
+    mem_free(cpu->workers);
+    mem_free(cpu);
+}
+
+static const struct backend_ops cpu_ops = {
+    .destroy = destroy,
+    .get_caps = get_caps,
+    .alloc = alloc,
+    .release = release,
+    .alloc_host = alloc_host,
+    .release_host = release,
+    .copy_in = copy,
+    .copy_out = copy,
+    .sync = sync,
+    .fence_record = fence,
+    .fence_wait = fence,
+    .fault = fault,
+    .buffer_create = buffer_create,
+    .buffer_destroy = buffer_destroy,
+    .buffer_read = buffer_read,
+    .buffer_write = buffer_write,
+    .prepare_vector = cpu_prepare_vector,
+    .prepare_linear = cpu_prepare_linear,
+    .prepare_mla = cpu_prepare_mla,
+    .prepare_ffn = cpu_prepare_ffn,
+    .prepare_moe = cpu_prepare_moe,
+    .weight_destroy = cpu_weight_destroy,
+    .weight_bytes = cpu_weight_bytes,
+    .embed = cpu_embed,
+    .add_norm = cpu_add_norm,
+    .linear = cpu_linear,
+    .mla_front = cpu_mla_front,
+    .index_topk = cpu_index_topk,
+    .mla_attend = cpu_mla_attend,
+    .mla_out = cpu_mla_out,
+    .ffn = cpu_ffn,
+    .router = cpu_router,
+    .moe = cpu_moe,
+    .head = cpu_head,
+    .mtp_front = cpu_mtp_front,
+    .sample = cpu_sample,
+    .all_reduce = all_reduce,
+};
+
+static fathom_err check_sizes(const struct backend_config *c, fathom_diag *d)
+{
+    const struct {
+        const char *name;
+        uint32_t value;
+    } positive[] = {
+        {"hidden", c->hidden},
+        {"n_head", c->n_head},
+        {"q_lora_rank", c->q_lora_rank},
+        {"nope_dim", c->nope_dim},
+        {"v_dim", c->v_dim},
+        {"n_vocab", c->n_vocab},
+        {"max_token", c->max_token},
+        {"max_request", c->max_request},
+        {"max_context", c->max_context},
+        {"max_logit_row", c->max_logit_row},
+    };
+    for (size_t i = 0; i < sizeof positive / sizeof *positive; i++) {
+        if (positive[i].value == 0) FAIL(d, FATHOM_EINVAL, "%s is 0", positive[i].name);
+    }
+    if (c->nope_dim % PANEL != 0)
+        FAIL(d, FATHOM_EUNSUPPORTED, "nope_dim is %u; the cpu backend needs a multiple of %d",
+             c->nope_dim, PANEL);
+    if (c->v_dim % PANEL != 0)
+        FAIL(d, FATHOM_EUNSUPPORTED, "v_dim is %u; the cpu backend needs a multiple of %d",
+             c->v_dim, PANEL);
+    if (c->act == ACT_FP8)
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "act is fp8; the cpu backend has no fp8 products and rounds activations to bf16 or "
+             "f32");
+    if (c->world > 1)
+        FAIL(d, FATHOM_EUNSUPPORTED, "world is %u; the cpu backend runs on one rank", c->world);
+    return FATHOM_OK;
+}
+
+static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
+{
+    TRY(check_sizes(c, d));
+    if (c->index_n_head > 0 && c->index_topk == 0)
+        FAIL(d, FATHOM_EINVAL, "index_topk is 0 with %u index heads", c->index_n_head);
+    if ((c->index_n_head > 0) != c->kv.has_index)
+        FAIL(d, FATHOM_EINVAL, "index_n_head is %u and kv.has_index is %d", c->index_n_head,
+             c->kv.has_index);
+    if (c->n_expert == 0) return FATHOM_OK;
+    if (c->n_group == 0 || c->n_expert % c->n_group != 0)
+        FAIL(d, FATHOM_EINVAL, "n_expert %u is not a multiple of n_group %u", c->n_expert,
+             c->n_group);
+    if (c->topk_group == 0 || c->topk_group > c->n_group)
+        FAIL(d, FATHOM_EINVAL, "topk_group is %u; needed 1 .. n_group %u", c->topk_group,
+             c->n_group);
+    uint32_t n_candidate = c->n_expert / c->n_group * c->topk_group;
+    if (c->n_expert_used == 0 || c->n_expert_used > n_candidate)
+        FAIL(d, FATHOM_EINVAL, "n_expert_used is %u; the groups kept hold %u experts",
+             c->n_expert_used, n_candidate);
+    return FATHOM_OK;
+}
+
+/* The angle is the f32 product of position and frequency, as everywhere. */
+static void fill_cos_sin(void *arg, size_t page, size_t n, unsigned worker)
+{
+    const struct cpu_backend *cpu = arg;
+    (void)n;
+    (void)worker;
+    for (uint32_t i = 0; i < KV_PAGE_TOKENS; i++) {
+        uint32_t pos = (uint32_t)page * KV_PAGE_TOKENS + i;
+        if (pos >= cpu->c.max_context) return;
+        float *row = cpu->cos_sin + (size_t)pos * 2 * ROPE_PAIRS;
+        for (int k = 0; k < ROPE_PAIRS; k++) {
+            double angle = (double)((float)pos * cpu->c.rope_freq[k]);
+            row[2 * k] = (float)cos(angle);
+            row[2 * k + 1] = (float)sin(angle);
+        }
+    }
+}
+
+static fathom_err make_scratch(struct cpu_backend *cpu, fathom_diag *d)
+{
+    const struct backend_config *c = &cpu->c;
+    uint32_t n_zero = max_u32(KV_ROW, c->nope_dim + KV_ROPE + c->v_dim);
+    const size_t arena[] = {cpu_dense_arena_bytes(cpu), cpu_front_arena_bytes(cpu),
+                            cpu_index_arena_bytes(cpu), cpu_attend_arena_bytes(cpu),
+                            cpu_moe_arena_bytes(cpu)};
+    const size_t worker[] = {cpu_gemm_worker_bytes(), cpu_ffn_worker_bytes(cpu),
+                             cpu_index_worker_bytes(cpu), cpu_attend_worker_bytes(cpu),
+                             cpu_sample_worker_bytes(cpu)};
+    for (size_t i = 0; i < sizeof arena / sizeof *arena; i++)
+        cpu->arena_bytes = max_size(cpu->arena_bytes, arena[i]);
+    for (size_t i = 0; i < sizeof worker / sizeof *worker; i++)
+        cpu->worker_bytes = max_size(cpu->worker_bytes, worker[i]);
+    cpu->arena = mem_alloc_aligned(CPU_ALIGN, cpu->arena_bytes);
+    cpu->workers = mem_alloc_aligned(CPU_ALIGN, cpu->worker_bytes * cpu->n_thread);
+    cpu->jobs = mem_calloc((size_t)c->n_head + 4, sizeof *cpu->jobs);
+    cpu->zeros = alloc_rows(1, n_zero, sizeof *cpu->zeros);
+    cpu->cos_sin = alloc_rows(c->max_context, 2 * ROPE_PAIRS, sizeof *cpu->cos_sin);
+    if (!cpu->arena || !cpu->workers || !cpu->jobs || !cpu->zeros || !cpu->cos_sin)
+        FAIL(d, FATHOM_ENOMEM,
+             "no memory for the cpu backend's scratch: %zu bytes, and %zu for "
+             "each of %u threads. Lower max_token or max_context",
+             cpu->arena_bytes, cpu->worker_bytes, cpu->n_thread);
+    memset(cpu->arena, 0, cpu->arena_bytes);
+    memset(cpu->workers, 0, cpu->worker_bytes * cpu->n_thread);
+    size_t n_page = (c->max_context + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    thread_pool_run(cpu->pool, n_page, fill_cos_sin, cpu);
+    return FATHOM_OK;
+}
+
+/* How inputs are kept: bf16 where activations are bf16 and there is a dot product for it. Attention
+ * follows unless the cache is f32; index codes are exact in bf16 whatever the activations. */
+static void choose_operands(struct cpu_backend *cpu)
+{
+    enum operand bf16 = cpu->k->bf16_operand;
+    bool narrow_cache = cpu->c.kv.type != KV_TYPE_F32;
+    cpu->round = cpu->c.act == ACT_BF16;
+    cpu->operand = cpu->round ? bf16 : OPERAND_F32;
+    cpu->attend_operand = cpu->round && narrow_cache ? bf16 : OPERAND_F32;
+    cpu->index_operand = narrow_cache ? bf16 : OPERAND_F32;
+}
+
+fathom_err backend_cpu_create_isa(struct backend **out, const struct backend_config *c,
+                                  enum cpu_isa isa, fathom_diag *d)
+{
+    fathom_err err = FATHOM_OK;
+    const struct cpu_kernels *k = cpu_kernels_of(isa);
+    *out = NULL;
+    TRY(check_config(c, d));
+    if (!k) FAIL(d, FATHOM_EUNSUPPORTED, "this machine lacks the instruction set asked for");
+    struct cpu_backend *cpu = mem_calloc(1, sizeof *cpu);
+    if (!cpu) FAIL(d, FATHOM_ENOMEM, "no memory for the cpu backend");
+    cpu->base.ops = &cpu_ops;
+    cpu->c = *c;
+    cpu->k = k;
+    cpu->n_thread = c->n_thread > 0 ? c->n_thread : os_n_cpu();
+    choose_operands(cpu);
+    TRY_GOTO(thread_pool_create(&cpu->pool, cpu->n_thread, d), fail);
+    TRY_GOTO(make_scratch(cpu, d), fail);
+    LOG_INFO("cpu", "isa=\"%s\" threads=%u", k->isa, cpu->n_thread);
+    *out = &cpu->base;
+    return FATHOM_OK;
+
+fail:
+    destroy(&cpu->base);
+    return err;
+}
+
+fathom_err backend_cpu_create(struct backend **out, const struct backend_config *c, fathom_diag *d)
+{
+    return backend_cpu_create_isa(out, c, CPU_ISA_BEST, d);
+}
+
+fathom_err backend_cpu_avx2_create(struct backend **out, const struct backend_config *c,
+                                   fathom_diag *d)
+{
+    return backend_cpu_create_isa(out, c, CPU_ISA_AVX2, d);
+}
+
+fathom_err backend_cpu_portable_create(struct backend **out, const struct backend_config *c,
+                                       fathom_diag *d)
+{
+    return backend_cpu_create_isa(out, c, CPU_ISA_PORTABLE, d);
+}

@@ -1,0 +1,478 @@
+/* cpu_attend.c - mla_attend (op_attn.h)
+ *
+ * Cut. Tokens that see a prefix of one request's positions are neighbours and share its rows: a
+ * block is up to QUERY_MAX queries (tokens times heads), a token with rows of its own choice is a
+ * block alone. An item is a block and a run of heads. Rows come in groups of 64, in ascending
+ * position; each group's maximum, sum and weighted values are computed from zero and merged into
+ * the item's state in order. With many items an item walks its groups; with few, all groups of all
+ * items are computed side by side in waves and merged after each wave. Both do the same
+ * arithmetic on the same numbers, so the choice changes no bit.
+ *
+ * ABSORBED reads rows where they lie when the cache's type is the operand's, else it decodes them
+ * once for the item's queries. EXPANDED takes one head at a time and multiplies the group's
+ * latents by that head's half of kv_b.
+ */
+#include "backend/cpu/cpu_int.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/assert.h"
+
+enum { SLOTS_PER_THREAD = 8, MIN_SLOTS = 16, ITEMS_PER_THREAD = 2 };
+
+struct block {
+    uint32_t token0;
+    uint32_t n_token;
+    uint32_t n_group;
+    bool chosen; /* rows come from `select` */
+};
+
+/* Running softmax of an item's queries. */
+struct state {
+    float *max; /* [QUERY_MAX] */
+    float *sum; /* [QUERY_MAX] */
+    float *out; /* [QUERY_MAX][value_dim] */
+};
+
+/* One group of one item, computed beside others. */
+struct slot {
+    uint32_t item;
+    uint32_t group;
+    uint32_t first_query; /* the queries before see none of its rows */
+    struct state state;
+};
+
+struct attend_task {
+    struct cpu_backend *cpu;
+    const struct mla_attend_args *a;
+    enum operand operand; /* of queries and rows */
+    uint32_t key_dim;
+    uint32_t value_dim;
+    uint32_t n_block_token; /* largest block */
+    uint32_t n_chunk_head;  /* heads of an item */
+    uint32_t n_chunk;       /* items of a block */
+    struct block *blocks;   /* [max_token] */
+    uint32_t n_block;
+    struct state *states; /* [ITEMS_PER_THREAD * n_thread], when groups run side by side */
+    struct slot *slots;   /* [n_slot] */
+    uint32_t n_slot;
+    uint32_t n_used; /* slots of this wave */
+    uint32_t item0;  /* first item of this wave */
+};
+
+/* A worker's own memory. */
+struct attend_scratch {
+    void *query;   /* operand [QUERY_MAX][key_dim] */
+    void *tile;    /* operand [64][576], or f32 [64][nope + 64 + v] */
+    float *score;  /* [QUERY_MAX][64] */
+    void *latent;  /* EXPANDED: operand of products [64][512] */
+    float *half;   /* EXPANDED: f32 [64][max(nope, v)] */
+    float *row;    /* EXPANDED: f32 [576] */
+    void *decoded; /* EXPANDED: [CHUNK_BYTES] */
+    struct state group;
+    struct state state;
+};
+
+/* ---- memory ---- */
+
+static uint32_t widest_value(const struct cpu_backend *cpu)
+{
+    return max_u32(KV_LATENT, cpu->c.v_dim);
+}
+
+static void carve_state(const struct cpu_backend *cpu, struct carver *c, struct state *s)
+{
+    s->max = carve(c, QUERY_MAX, sizeof(float));
+    s->sum = carve(c, QUERY_MAX, sizeof(float));
+    s->out = carve(c, (size_t)QUERY_MAX * widest_value(cpu), sizeof(float));
+}
+
+static size_t lay_out_worker(const struct cpu_backend *cpu, struct attend_scratch *s, uint8_t *base)
+{
+    uint32_t nope = cpu->c.nope_dim;
+    uint32_t expanded = nope + KV_ROPE + cpu->c.v_dim;
+    uint32_t widest = max_u32(KV_ROW, expanded);
+    struct carver c = {.base = base};
+    s->query = carve(&c, (size_t)QUERY_MAX * widest, sizeof(float));
+    s->tile = carve(&c, (size_t)GROUP_ROWS * widest, sizeof(float));
+    s->score = carve(&c, (size_t)QUERY_MAX * GROUP_ROWS, sizeof(float));
+    s->latent = carve(&c, (size_t)GROUP_ROWS * KV_LATENT, sizeof(float));
+    s->half = carve(&c, (size_t)GROUP_ROWS * max_u32(nope, cpu->c.v_dim), sizeof(float));
+    s->row = carve(&c, KV_ROW, sizeof(float));
+    s->decoded = carve(&c, CHUNK_BYTES, 1);
+    carve_state(cpu, &c, &s->group);
+    carve_state(cpu, &c, &s->state);
+    return c.used;
+}
+
+size_t cpu_attend_worker_bytes(const struct cpu_backend *cpu)
+{
+    struct attend_scratch s;
+    return lay_out_worker(cpu, &s, NULL);
+}
+
+static size_t lay_out_task(const struct cpu_backend *cpu, struct attend_task *t, uint8_t *base)
+{
+    uint32_t n_state = ITEMS_PER_THREAD * cpu->n_thread;
+    struct carver c = {.base = base};
+    t->n_slot = max_u32(MIN_SLOTS, SLOTS_PER_THREAD * cpu->n_thread);
+    t->blocks = carve(&c, cpu->c.max_token, sizeof *t->blocks);
+    t->states = carve(&c, n_state, sizeof *t->states);
+    t->slots = carve(&c, t->n_slot, sizeof *t->slots);
+    for (uint32_t i = 0; i < n_state; i++) {
+        struct state s;
+        carve_state(cpu, &c, &s);
+        if (base) t->states[i] = s;
+    }
+    for (uint32_t i = 0; i < t->n_slot; i++) {
+        struct state s;
+        carve_state(cpu, &c, &s);
+        if (base) t->slots[i].state = s;
+    }
+    return c.used;
+}
+
+size_t cpu_attend_arena_bytes(const struct cpu_backend *cpu)
+{
+    struct attend_task t;
+    return lay_out_task(cpu, &t, NULL);
+}
+
+/* ---- the cut ---- */
+
+static bool sees_prefix(const struct mla_attend_args *a, uint32_t t)
+{
+    if (!a->select) return true;
+    return (uint32_t)a->select->index[(size_t)t * a->select->width] ==
+           (uint32_t)a->batch->pos[t] + 1;
+}
+
+static void cut_blocks(struct attend_task *task)
+{
+    const struct mla_attend_args *a = task->a;
+    const struct batch *batch = a->batch;
+    task->n_block = 0;
+    for (uint32_t t = 0; t < batch->n_token;) {
+        struct block *b = &task->blocks[task->n_block++];
+        uint32_t n_row = (uint32_t)batch->pos[t] + 1;
+        *b = (struct block){.token0 = t, .n_token = 1};
+        ASSERT(batch->pos[t] >= 0 && n_row <= task->cpu->c.max_context);
+        if (!sees_prefix(a, t)) {
+            b->chosen = true;
+            n_row = (uint32_t)a->select->index[(size_t)t * a->select->width];
+            ASSERT(n_row >= 1 && n_row <= task->cpu->c.index_topk);
+        } else {
+            while (b->n_token < task->n_block_token && t + b->n_token < batch->n_token &&
+                   batch->request[t + b->n_token] == batch->request[t] &&
+                   sees_prefix(a, t + b->n_token)) {
+                n_row = (uint32_t)batch->pos[t + b->n_token] + 1;
+                b->n_token++;
+            }
+        }
+        b->n_group = (n_row + GROUP_ROWS - 1) / GROUP_ROWS;
+        t += b->n_token;
+    }
+}
+
+/* One item: queries in order of token, then head. */
+struct item {
+    const struct block *block;
+    uint32_t head0;
+    uint32_t n_head;
+    uint32_t n_query;
+};
+
+static struct item item_at(const struct attend_task *task, size_t i)
+{
+    struct item it = {.block = &task->blocks[i / task->n_chunk]};
+    it.head0 = (uint32_t)(i % task->n_chunk) * task->n_chunk_head;
+    it.n_head = min_u32(task->n_chunk_head, task->cpu->c.n_head - it.head0);
+    it.n_query = it.block->n_token * it.n_head;
+    return it;
+}
+
+/* ---- rows of a group ---- */
+
+static const uint8_t *latent_at(const struct kv_cache *kv, uint32_t layer, int32_t slot)
+{
+    uint32_t page = (uint32_t)slot / KV_PAGE_TOKENS;
+    ASSERT(slot >= 0 && page < kv->n_page);
+    return (const uint8_t *)kv->base + page * kv->layout.page_bytes +
+           kv_latent_offset(&kv->layout, layer) +
+           (size_t)slot % KV_PAGE_TOKENS * kv->layout.row_bytes;
+}
+
+/* Where the rows of group `group` lie in the cache; returns how many there are. */
+static uint32_t find_rows(const struct attend_task *task, const struct block *b, uint32_t group,
+                          const uint8_t *row[GROUP_ROWS])
+{
+    const struct mla_attend_args *a = task->a;
+    const struct batch *batch = a->batch;
+    uint32_t first = group * GROUP_ROWS;
+    if (b->chosen) {
+        const int32_t *select = a->select->index + (size_t)b->token0 * a->select->width;
+        uint32_t n = min_u32((uint32_t)select[0] - first, GROUP_ROWS);
+        for (uint32_t i = 0; i < n; i++) row[i] = latent_at(a->kv, a->layer, select[1 + first + i]);
+        return n;
+    }
+    uint32_t last = (uint32_t)batch->pos[b->token0 + b->n_token - 1];
+    const int32_t *pages =
+        batch->page_table + (size_t)batch->request[b->token0] * batch->page_stride;
+    const uint8_t *page = latent_at(a->kv, a->layer, pages[group] * KV_PAGE_TOKENS);
+    uint32_t n = min_u32(last + 1 - first, GROUP_ROWS);
+    for (uint32_t i = 0; i < n; i++) row[i] = page + (size_t)i * a->kv->layout.row_bytes;
+    return n;
+}
+
+static bool in_place(enum kv_type type, enum operand operand)
+{
+    return operand == OPERAND_BF16 ? type == KV_TYPE_BF16 : type == KV_TYPE_F32;
+}
+
+/* The head's keys and values of a group: rows [nope | 64 | v] of f32. */
+static void expand_rows(const struct attend_task *task, const struct attend_scratch *s,
+                        uint32_t head, const uint8_t *const *cached, uint32_t n_row)
+{
+    struct cpu_backend *cpu = task->cpu;
+    const struct backend_config *c = &cpu->c;
+    uint32_t width = task->key_dim + task->value_dim;
+    float *tile = s->tile;
+    for (uint32_t i = 0; i < n_row; i++) {
+        cpu->k->load_latent(c->kv.type, cached[i], OPERAND_F32, s->row);
+        cpu_to_operand(cpu, s->row, KV_LATENT,
+                       operand_row(cpu->operand, s->latent, (size_t)i * KV_LATENT));
+        memcpy(tile + (size_t)i * width + c->nope_dim, s->row + KV_LATENT, KV_ROPE * sizeof(float));
+    }
+    const struct packed *halves[2] = {&task->a->w->mla.key[head], &task->a->w->mla.value[head]};
+    const uint32_t column[2] = {0, task->key_dim};
+    for (int i = 0; i < 2; i++) {
+        struct gemm_call call = {
+            .w = halves[i],
+            .n_panel = halves[i]->n_panel,
+            .n_token = n_row,
+            .x = s->latent,
+            .x_stride = KV_LATENT,
+            .y = s->half,
+            .y_stride = halves[i]->n_row,
+            .decoded = s->decoded,
+        };
+        cpu->k->gemm[cpu->operand](&call);
+        for (uint32_t r = 0; r < n_row; r++)
+            memcpy(tile + (size_t)r * width + column[i], s->half + (size_t)r * call.y_stride,
+                   call.y_stride * sizeof(float));
+    }
+}
+
+/* Fills row[] with the group's rows as the kernel wants them, then zeros up to a multiple of 4. */
+static uint32_t load_rows(const struct attend_task *task, const struct attend_scratch *s,
+                          const struct item *it, uint32_t group, const void *row[GROUP_ROWS])
+{
+    const struct cpu_backend *cpu = task->cpu;
+    enum kv_type type = cpu->c.kv.type;
+    const uint8_t *cached[GROUP_ROWS];
+    uint32_t n = find_rows(task, it->block, group, cached);
+    uint32_t width = KV_ROW;
+    if (task->a->form == MLA_EXPANDED) {
+        width = task->key_dim + task->value_dim;
+        expand_rows(task, s, it->head0, cached, n);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        void *decoded = operand_row(task->operand, s->tile, (size_t)i * width);
+        if (task->a->form == MLA_EXPANDED) {
+            row[i] = decoded;
+        } else if (in_place(type, task->operand)) {
+            row[i] = cached[i];
+        } else {
+            cpu->k->load_latent(type, cached[i], task->operand, decoded);
+            row[i] = decoded;
+        }
+    }
+    for (uint32_t i = n; i % 4 != 0; i++) row[i] = cpu->zeros;
+    return n;
+}
+
+/* ---- one item ---- */
+
+static void load_queries(const struct attend_task *task, const struct attend_scratch *s,
+                         const struct item *it)
+{
+    const struct buffer *query = task->a->query;
+    uint32_t dim = task->key_dim;
+    for (uint32_t q = 0; q < it->n_query; q++) {
+        uint32_t t = it->block->token0 + q / it->n_head;
+        uint32_t h = it->head0 + q % it->n_head;
+        task->cpu->k->to_operand(task->operand, false,
+                                 query->value + (size_t)t * query->stride + (size_t)h * dim, dim,
+                                 operand_row(task->operand, s->query, (size_t)q * dim));
+    }
+}
+
+/* Group `group` for the item's queries, from zero, into *out; the queries before the returned one
+ * see none of its rows. */
+static uint32_t attend_group(const struct attend_task *task, const struct attend_scratch *s,
+                             const struct item *it, uint32_t group, const struct state *out)
+{
+    const void *row[GROUP_ROWS];
+    uint32_t visible[QUERY_MAX];
+    const int32_t *pos = task->a->batch->pos + it->block->token0;
+    uint32_t n_row = load_rows(task, s, it, group, row);
+    uint32_t q0 = 0;
+    for (uint32_t q = 0; q < it->n_query; q++) {
+        int32_t n = it->block->chosen ? (int32_t)n_row
+                                      : pos[q / it->n_head] + 1 - (int32_t)(group * GROUP_ROWS);
+        visible[q] = n <= 0 ? 0 : min_u32((uint32_t)n, n_row);
+        if (n <= 0) q0 = q + 1;
+    }
+    struct attend_call call = {
+        .row = row,
+        .n_row = n_row,
+        .n_query = it->n_query - q0,
+        .key_dim = task->key_dim,
+        .value_dim = task->value_dim,
+        .value_offset = task->a->form == MLA_EXPANDED ? task->key_dim : 0,
+        .query = operand_row(task->operand, s->query, (size_t)q0 * task->key_dim),
+        .query_stride = task->key_dim,
+        .n_visible = visible + q0,
+        .softmax_scale = task->cpu->c.softmax_scale,
+        .score = s->score,
+        .max = out->max + q0,
+        .sum = out->sum + q0,
+        .out = out->out + (size_t)q0 * task->value_dim,
+        .out_stride = task->value_dim,
+    };
+    task->cpu->k->attend[task->operand](&call);
+    return q0;
+}
+
+static void start_state(const struct attend_task *task, const struct item *it, struct state *s)
+{
+    for (uint32_t q = 0; q < it->n_query; q++) {
+        s->max[q] = -INFINITY;
+        s->sum[q] = 0;
+    }
+    memset(s->out, 0, (size_t)it->n_query * task->value_dim * sizeof *s->out);
+}
+
+static void merge_group(const struct attend_task *task, const struct item *it, uint32_t q0,
+                        const struct state *group, struct state *s)
+{
+    for (uint32_t q = q0; q < it->n_query; q++) {
+        size_t at = (size_t)q * task->value_dim;
+        task->cpu->k->merge(&s->max[q], &s->sum[q], s->out + at, group->max[q], group->sum[q],
+                            group->out + at, task->value_dim);
+    }
+}
+
+static void finish_item(const struct attend_task *task, const struct item *it, struct state *s)
+{
+    const struct cpu_backend *cpu = task->cpu;
+    const struct buffer *out = task->a->out;
+    for (uint32_t q = 0; q < it->n_query; q++) {
+        uint32_t t = it->block->token0 + q / it->n_head;
+        uint32_t h = it->head0 + q % it->n_head;
+        float *value = s->out + (size_t)q * task->value_dim;
+        cpu->k->scale(value, 1 / s->sum[q], task->value_dim);
+        cpu_to_operand(cpu, value, task->value_dim,
+                       operand_row(cpu->operand, out->operand,
+                                   (size_t)t * out->stride + (size_t)h * task->value_dim));
+    }
+}
+
+static void run_item(void *arg, size_t i, size_t n, unsigned worker)
+{
+    const struct attend_task *task = arg;
+    struct attend_scratch s;
+    struct item it = item_at(task, i);
+    (void)n;
+    lay_out_worker(task->cpu, &s, worker_scratch(task->cpu, worker));
+    load_queries(task, &s, &it);
+    start_state(task, &it, &s.state);
+    for (uint32_t g = 0; g < it.block->n_group; g++) {
+        uint32_t q0 = attend_group(task, &s, &it, g, &s.group);
+        merge_group(task, &it, q0, &s.group, &s.state);
+    }
+    finish_item(task, &it, &s.state);
+}
+
+/* ---- groups side by side ---- */
+
+static void run_slot(void *arg, size_t i, size_t n, unsigned worker)
+{
+    const struct attend_task *task = arg;
+    struct slot *slot = &task->slots[i];
+    struct attend_scratch s;
+    struct item it = item_at(task, slot->item);
+    (void)n;
+    lay_out_worker(task->cpu, &s, worker_scratch(task->cpu, worker));
+    load_queries(task, &s, &it);
+    slot->first_query = attend_group(task, &s, &it, slot->group, &slot->state);
+}
+
+/* Merges one item's slots of this wave, and finishes it after its last group. */
+static void merge_slots(void *arg, size_t i, size_t n, unsigned worker)
+{
+    const struct attend_task *task = arg;
+    uint32_t item = task->item0 + (uint32_t)i;
+    struct item it = item_at(task, item);
+    struct state *s = &task->states[item];
+    (void)n;
+    (void)worker;
+    for (uint32_t k = 0; k < task->n_used; k++) {
+        const struct slot *slot = &task->slots[k];
+        if (slot->item != item) continue;
+        if (slot->group == 0) start_state(task, &it, s);
+        merge_group(task, &it, slot->first_query, &slot->state, s);
+        if (slot->group + 1 == it.block->n_group) finish_item(task, &it, s);
+    }
+}
+
+static void run_waves(struct attend_task *task, uint32_t n_item)
+{
+    uint32_t item = 0;
+    uint32_t group = 0;
+    while (item < n_item) {
+        task->item0 = item;
+        uint32_t last = item;
+        for (task->n_used = 0; task->n_used < task->n_slot && item < n_item; task->n_used++) {
+            struct slot *slot = &task->slots[task->n_used];
+            slot->item = last = item;
+            slot->group = group++;
+            if (group == item_at(task, item).block->n_group) {
+                group = 0;
+                item++;
+            }
+        }
+        cpu_rows(task->cpu, task->n_used, 0, run_slot, task);
+        cpu_rows(task->cpu, last - task->item0 + 1, 2, merge_slots, task);
+    }
+}
+
+fathom_err cpu_mla_attend(struct backend *b, const struct mla_attend_args *a)
+{
+    struct cpu_backend *cpu = cpu_of(b);
+    const struct backend_config *c = &cpu->c;
+    struct attend_task task = {.cpu = cpu, .a = a};
+    lay_out_task(cpu, &task, cpu->arena);
+    if (a->form == MLA_ABSORBED) {
+        task.operand = cpu->attend_operand;
+        task.key_dim = KV_ROW;
+        task.value_dim = KV_LATENT;
+        task.n_chunk_head = min_u32(c->n_head, QUERY_MAX);
+        task.n_block_token = QUERY_MAX / task.n_chunk_head;
+    } else {
+        task.operand = OPERAND_F32;
+        task.key_dim = c->nope_dim + KV_ROPE;
+        task.value_dim = c->v_dim;
+        task.n_chunk_head = 1;
+        task.n_block_token = QUERY_MAX;
+    }
+    task.n_chunk = (c->n_head + task.n_chunk_head - 1) / task.n_chunk_head;
+    cut_blocks(&task);
+    uint32_t n_item = task.n_block * task.n_chunk;
+    if (n_item >= ITEMS_PER_THREAD * cpu->n_thread)
+        cpu_rows(cpu, n_item, 0, run_item, &task);
+    else
+        run_waves(&task, n_item);
+    return FATHOM_OK;
+}

@@ -1,0 +1,202 @@
+/* cpu_dense.c - embed, add_norm, linear, ffn, head, mtp_front (op_dense.h) */
+#include "backend/cpu/cpu_int.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+
+enum { SERIAL_ROWS = 4 }; /* fewer rows than this are not worth a parallel loop */
+
+static float *row_of(const struct buffer *buf, size_t t)
+{
+    return buf->value + t * buf->stride;
+}
+
+/* ---- embed ---- */
+
+static void embed_row(void *arg, size_t t, size_t n, unsigned worker)
+{
+    const struct embed_args *a = arg;
+    (void)n;
+    (void)worker;
+    ASSERT(a->ids[t] >= 0 && (uint32_t)a->ids[t] < a->table->linear.n_row);
+    packed_row(&a->table->linear, (uint32_t)a->ids[t], row_of(a->x, t));
+}
+
+fathom_err cpu_embed(struct backend *b, const struct embed_args *a)
+{
+    struct embed_args args = *a;
+    cpu_rows(cpu_of(b), a->n_token, SERIAL_ROWS, embed_row, &args);
+    return FATHOM_OK;
+}
+
+/* ---- add_norm ---- */
+
+struct norm_task {
+    struct cpu_backend *cpu;
+    const struct add_norm_args *a;
+};
+
+static void norm_row(void *arg, size_t t, size_t n, unsigned worker)
+{
+    const struct norm_task *task = arg;
+    const struct cpu_backend *cpu = task->cpu;
+    const struct add_norm_args *a = task->a;
+    (void)n;
+    (void)worker;
+    float *out = row_of(a->out, t);
+    cpu->k->add_norm(row_of(a->x, t), a->delta ? row_of(a->delta, t) : NULL, a->weight->vector,
+                     a->x->stride, cpu->c.hidden, cpu->c.norm_eps, out);
+    cpu_to_operand(cpu, out, a->out->stride,
+                   operand_row(cpu->operand, a->out->operand, t * a->out->stride));
+}
+
+fathom_err cpu_add_norm(struct backend *b, const struct add_norm_args *a)
+{
+    struct norm_task task = {.cpu = cpu_of(b), .a = a};
+    cpu_rows(cpu_of(b), a->n_token, SERIAL_ROWS, norm_row, &task);
+    return FATHOM_OK;
+}
+
+/* ---- linear, ffn ---- */
+
+fathom_err cpu_linear(struct backend *b, const struct linear_args *a)
+{
+    struct cpu_backend *cpu = cpu_of(b);
+    struct gemm_job job = {
+        .w = &a->w->linear,
+        .x = a->x->operand,
+        .x_stride = a->x->stride,
+        .n_token = a->n_token,
+        .y = a->y->value,
+        .y_stride = a->y->stride,
+    };
+    cpu_gemm(cpu, cpu->operand, &job, 1);
+    return FATHOM_OK;
+}
+
+fathom_err cpu_ffn(struct backend *b, const struct ffn_args *a)
+{
+    struct cpu_backend *cpu = cpu_of(b);
+    struct ffn_group group = {
+        .w = &a->w->ffn,
+        .x = a->x->operand,
+        .x_stride = a->x->stride,
+        .n_row = a->n_token,
+    };
+    struct ffn_call call = {
+        .groups = &group,
+        .n_group = 1,
+        .n_token = a->n_token,
+        .inner = cpu->arena,
+        .inner_stride = pad32(cpu->c.dense_inner),
+        .y = a->y->value,
+        .y_stride = a->y->stride,
+    };
+    cpu_ffn_groups(cpu, &call);
+    return FATHOM_OK;
+}
+
+/* ---- head, mtp_front: their inputs are gathered first ---- */
+
+struct gather_task {
+    struct cpu_backend *cpu;
+    const struct head_args *head;
+    const struct mtp_front_args *mtp;
+    float *row; /* mtp: f32 [n][2 * stride] */
+    void *x;    /* operands */
+};
+
+static void gather_head_row(void *arg, size_t i, size_t n, unsigned worker)
+{
+    const struct gather_task *task = arg;
+    const struct buffer *hidden = task->head->hidden;
+    (void)n;
+    (void)worker;
+    ASSERT(task->head->rows[i] >= 0 && (uint32_t)task->head->rows[i] < hidden->n_row);
+    cpu_to_operand(task->cpu, row_of(hidden, (uint32_t)task->head->rows[i]), hidden->stride,
+                   operand_row(task->cpu->operand, task->x, i * hidden->stride));
+}
+
+fathom_err cpu_head(struct backend *b, const struct head_args *a)
+{
+    struct cpu_backend *cpu = cpu_of(b);
+    struct gather_task task = {.cpu = cpu, .head = a, .x = cpu->arena};
+    struct gemm_job job = {
+        .w = &a->w->linear,
+        .x = task.x,
+        .x_stride = a->hidden->stride,
+        .n_token = a->n_row,
+        .y = a->logits->value,
+        .y_stride = a->logits->stride,
+    };
+    if (a->n_row == 0) return FATHOM_OK;
+    cpu_rows(cpu, a->n_row, SERIAL_ROWS, gather_head_row, &task);
+    cpu_gemm(cpu, cpu->operand, &job, 1);
+    return FATHOM_OK;
+}
+
+/* The two halves stand side by side without padding between them, as eh_proj's columns do. */
+static void gather_mtp_row(void *arg, size_t t, size_t n, unsigned worker)
+{
+    const struct gather_task *task = arg;
+    const struct mtp_front_args *a = task->mtp;
+    const struct cpu_backend *cpu = task->cpu;
+    const struct packed *table = &a->table->linear;
+    uint32_t hidden = cpu->c.hidden;
+    uint32_t stride = a->hidden->stride;
+    float *pair = task->row + t * 2 * stride;
+    float *second = task->row + t * 2 * stride + hidden;
+    (void)n;
+    (void)worker;
+    ASSERT(a->next_ids[t] >= 0 && (uint32_t)a->next_ids[t] < table->n_row);
+    memset(pair, 0, 2 * stride * sizeof *pair);
+    packed_row(table, (uint32_t)a->next_ids[t], pair);
+    cpu->k->add_norm(pair, NULL, a->enorm->vector, stride, hidden, cpu->c.norm_eps, pair);
+    cpu->k->add_norm(row_of(a->hidden, t), NULL, a->hnorm->vector, stride, hidden, cpu->c.norm_eps,
+                     second);
+    cpu_to_operand(cpu, pair, pad32(2 * hidden),
+                   operand_row(cpu->operand, task->x, t * pad32(2 * hidden)));
+}
+
+struct mtp_scratch {
+    float *row; /* [n_token][2 * stride] */
+    void *x;    /* operand [n_token][pad32(2 * hidden)] */
+};
+
+static size_t lay_out_mtp(const struct cpu_backend *cpu, uint32_t n_token, struct mtp_scratch *s,
+                          uint8_t *base)
+{
+    struct carver c = {.base = base};
+    s->row = carve(&c, (size_t)n_token * 2 * pad32(cpu->c.hidden), sizeof(float));
+    s->x = carve(&c, (size_t)n_token * pad32(2 * cpu->c.hidden), operand_bytes(cpu->operand));
+    return c.used;
+}
+
+fathom_err cpu_mtp_front(struct backend *b, const struct mtp_front_args *a)
+{
+    struct cpu_backend *cpu = cpu_of(b);
+    struct mtp_scratch s;
+    lay_out_mtp(cpu, a->n_token, &s, cpu->arena);
+    struct gather_task task = {.cpu = cpu, .mtp = a, .row = s.row, .x = s.x};
+    struct gemm_job job = {
+        .w = &a->eh_proj->linear,
+        .x = s.x,
+        .x_stride = pad32(2 * cpu->c.hidden),
+        .n_token = a->n_token,
+        .y = a->x->value,
+        .y_stride = a->x->stride,
+    };
+    cpu_rows(cpu, a->n_token, SERIAL_ROWS, gather_mtp_row, &task);
+    cpu_gemm(cpu, cpu->operand, &job, 1);
+    return FATHOM_OK;
+}
+
+size_t cpu_dense_arena_bytes(const struct cpu_backend *cpu)
+{
+    const struct backend_config *c = &cpu->c;
+    struct mtp_scratch s;
+    size_t head = (size_t)c->max_logit_row * pad32(c->hidden) * operand_bytes(cpu->operand);
+    size_t ffn = (size_t)c->max_token * pad32(c->dense_inner) * operand_bytes(cpu->operand);
+    return max_size(lay_out_mtp(cpu, c->max_token, &s, NULL), max_size(head, ffn));
+}

@@ -1,0 +1,481 @@
+/* cpu_dot_avx512.c - products, attention and key packing over vdpbf16ps
+ *
+ * vdpbf16ps adds two products of bf16 pairs to each of 16 sums: 32 multiply-adds. A panel's group
+ * (one pair of columns of 32 rows) is two vectors of weights; a pair of x is broadcast. The
+ * instruction is spelled as assembly because the compiler copies registers around the intrinsic.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/cpu_simd_avx512.h"
+
+#include "backend/cpu/cpu_kernel.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum { MAX_TILE = 12 };
+
+INLINE void dot(__m512 *sum, __m512i a, __m512i b)
+{
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(*sum) : "v"(a), "v"(b));
+}
+
+INLINE __m512i broadcast_pair(const uint16_t *x)
+{
+    int pair;
+    memcpy(&pair, x, sizeof pair);
+    return _mm512_set1_epi32(pair);
+}
+
+struct tables {
+    __m512i low0, low1, high0, high1, sign;
+};
+
+INLINE struct tables load_tables(void)
+{
+    return (struct tables){_mm512_load_si512(cpu_e4m3_low), _mm512_load_si512(cpu_e4m3_low + 64),
+                           _mm512_load_si512(cpu_e4m3_high), _mm512_load_si512(cpu_e4m3_high + 64),
+                           _mm512_set1_epi8((char)0x80)};
+}
+
+/* The two weight vectors of a group: rows 0 .. 15 and 16 .. 31. */
+INLINE void load_group(enum pack_kind kind, const struct tables *t, const uint8_t *group,
+                       __m512i w[2])
+{
+    if (kind == PACK_BF16) {
+        w[0] = _mm512_loadu_si512(group);
+        w[1] = _mm512_loadu_si512(group + 64);
+    } else {
+        __m512i code = _mm512_loadu_si512(group);
+        __m512i low = _mm512_permutex2var_epi8(t->low0, code, t->low1);
+        __m512i high = _mm512_permutex2var_epi8(t->high0, code, t->high1);
+        high = _mm512_ternarylogic_epi32(high, code, t->sign, 0xf8); /* high | (code & sign) */
+        w[0] = _mm512_unpacklo_epi8(low, high);
+        w[1] = _mm512_unpackhi_epi8(low, high);
+    }
+}
+
+/* ---- one block of columns of P panels against M rows of x ---- */
+
+struct block {
+    const uint8_t *panel[2];
+    const float *scale[2];
+    uint32_t scale_lanes;
+    uint32_t n_pair;
+    bool first;
+    const uint16_t *x;
+    size_t x_stride;
+    float *y;
+    size_t y_stride;
+};
+
+INLINE void add_block(float *y, __m512 part, __m512 scale, bool first)
+{
+    if (first)
+        _mm512_storeu_ps(y, _mm512_mul_ps(part, scale));
+    else
+        _mm512_storeu_ps(y, _mm512_fmadd_ps(part, scale, _mm512_loadu_ps(y)));
+}
+
+INLINE void block_tile(const int M, const int P, enum pack_kind kind, const struct block *b)
+{
+    __m512 part[MAX_TILE][4];
+    const uint16_t *x[4];
+    const size_t step = b->x_stride;
+    const struct tables t = load_tables();
+    const uint32_t group_bytes = pack_group_bytes(kind);
+#pragma GCC unroll 12
+    for (int m = 0; m < M; m++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < 2 * P; v++) part[m][v] = _mm512_setzero_ps();
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) x[i] = b->x + 3 * i * step;
+    const uint8_t *w0 = b->panel[0];
+    const uint8_t *w1 = b->panel[1];
+    for (uint32_t p = 0; p < b->n_pair; p++) {
+        __m512i w[4];
+        load_group(kind, &t, w0, w);
+        if (P == 2) load_group(kind, &t, w1, w + 2);
+#pragma GCC unroll 12
+        for (int m = 0; m < M; m++) {
+            __m512i pair = broadcast_pair(x[m / 3] + (size_t)(m % 3) * step);
+#pragma GCC unroll 4
+            for (int v = 0; v < 2 * P; v++) dot(&part[m][v], w[v], pair);
+        }
+        w0 += group_bytes;
+        w1 += group_bytes;
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) x[i] += 2;
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < P; i++) {
+        bool one = b->scale_lanes == 1;
+        __m512 s0 = one ? _mm512_set1_ps(*b->scale[i]) : _mm512_loadu_ps(b->scale[i]);
+        __m512 s1 = one ? s0 : _mm512_loadu_ps(b->scale[i] + 16);
+#pragma GCC unroll 12
+        for (int m = 0; m < M; m++) {
+            float *y = b->y + (size_t)m * b->y_stride + i * PANEL;
+            add_block(y, part[m][2 * i], s0, b->first);
+            add_block(y + 16, part[m][2 * i + 1], s1, b->first);
+        }
+    }
+}
+
+typedef void tile_function(const struct block *b);
+
+#define TILE(M, P, KIND)                                                                           \
+    static void tile_##M##_##P##_##KIND(const struct block *b)                                     \
+    {                                                                                              \
+        block_tile(M, P, KIND, b);                                                                 \
+    }
+#define TILES(KIND)                                                                                \
+    TILE(1, 2, KIND)                                                                               \
+    TILE(2, 2, KIND)                                                                               \
+    TILE(3, 2, KIND)                                                                               \
+    TILE(4, 2, KIND)                                                                               \
+    TILE(5, 2, KIND)                                                                               \
+    TILE(6, 2, KIND)                                                                               \
+    TILE(1, 1, KIND)                                                                               \
+    TILE(2, 1, KIND)                                                                               \
+    TILE(3, 1, KIND)                                                                               \
+    TILE(4, 1, KIND)                                                                               \
+    TILE(5, 1, KIND)                                                                               \
+    TILE(6, 1, KIND)                                                                               \
+    TILE(7, 1, KIND)                                                                               \
+    TILE(8, 1, KIND)                                                                               \
+    TILE(9, 1, KIND)                                                                               \
+    TILE(10, 1, KIND)                                                                              \
+    TILE(11, 1, KIND)                                                                              \
+    TILE(12, 1, KIND)
+
+TILES(PACK_FP8)
+TILES(PACK_BF16)
+
+enum { MAX_PAIR_TILE = 6 }; /* rows of x up to which two panels are taken at a time */
+
+static tile_function *const pair_tiles[2][MAX_PAIR_TILE + 1] = {
+#define PAIR_ROW(KIND)                                                                             \
+    {                                                                                              \
+        NULL, tile_1_2_##KIND, tile_2_2_##KIND, tile_3_2_##KIND, tile_4_2_##KIND, tile_5_2_##KIND, \
+            tile_6_2_##KIND                                                                        \
+    }
+    [PACK_FP8] = PAIR_ROW(PACK_FP8),
+    [PACK_BF16] = PAIR_ROW(PACK_BF16),
+};
+
+static tile_function *const tiles[2][MAX_TILE + 1] = {
+#define TILE_ROW(KIND)                                                                             \
+    {                                                                                              \
+        NULL, tile_1_1_##KIND, tile_2_1_##KIND, tile_3_1_##KIND, tile_4_1_##KIND, tile_5_1_##KIND, \
+            tile_6_1_##KIND, tile_7_1_##KIND, tile_8_1_##KIND, tile_9_1_##KIND, tile_10_1_##KIND,  \
+            tile_11_1_##KIND, tile_12_1_##KIND                                                     \
+    }
+    [PACK_FP8] = TILE_ROW(PACK_FP8),
+    [PACK_BF16] = TILE_ROW(PACK_BF16),
+};
+
+/* ---- whole products ---- */
+
+static const float *scale_at(const struct packed *w, uint32_t panel, uint32_t block)
+{
+    return w->scale + ((size_t)panel * w->n_block + block) * w->scale_lanes;
+}
+
+/* A few rows of x: every panel is read once, two at a time, and decoded in registers. */
+static void gemm_few(const struct gemm_call *c)
+{
+    const struct packed *w = c->w;
+    for (uint32_t i = 0; i < c->n_panel;) {
+        uint32_t n = c->n_token <= MAX_PAIR_TILE && i + 2 <= c->n_panel ? 2 : 1;
+        const uint8_t *at = w->data + (size_t)(c->panel0 + i) * w->panel_bytes;
+        tile_function *tile = n == 2 ? pair_tiles[w->kind][c->n_token] : tiles[w->kind][c->n_token];
+        for (uint32_t block = 0; block < w->n_block; block++) {
+            struct block b = {
+                .panel = {at, at + w->panel_bytes},
+                .scale = {scale_at(w, c->panel0 + i, block),
+                          scale_at(w, c->panel0 + i + n - 1, block)},
+                .scale_lanes = w->scale_lanes,
+                .n_pair = packed_block_pairs(w, block),
+                .first = block == 0,
+                .x = (const uint16_t *)c->x + 2 * packed_block_start(w, block),
+                .x_stride = c->x_stride,
+                .y = c->y + (size_t)i * PANEL,
+                .y_stride = c->y_stride,
+            };
+            tile(&b);
+            at += (size_t)b.n_pair * pack_group_bytes(w->kind);
+        }
+        i += n;
+    }
+}
+
+static void decode_groups(const uint8_t *groups, uint32_t n_pair, uint8_t *out)
+{
+    const struct tables t = load_tables();
+    for (uint32_t p = 0; p < n_pair; p++) {
+        __m512i w[2];
+        load_group(PACK_FP8, &t, groups + (size_t)p * 64, w);
+        _mm512_store_si512(out + (size_t)p * 128, w[0]);
+        _mm512_store_si512(out + (size_t)p * 128 + 64, w[1]);
+    }
+}
+
+/* Blocks [block0, block1) of one panel against all rows of x, in tiles of nearly equal height. */
+static void gemm_chunk(const struct gemm_call *c, uint32_t i_panel, uint32_t block0,
+                       uint32_t block1)
+{
+    const struct packed *w = c->w;
+    uint32_t pair0 = packed_block_start(w, block0);
+    const uint8_t *groups = w->data + (size_t)(c->panel0 + i_panel) * w->panel_bytes +
+                            (size_t)pair0 * pack_group_bytes(w->kind);
+    if (w->kind == PACK_FP8) {
+        uint32_t end = packed_block_start(w, block1 - 1) + packed_block_pairs(w, block1 - 1);
+        decode_groups(groups, end - pair0, c->decoded);
+        groups = c->decoded;
+    }
+    uint32_t n_tile = (c->n_token + MAX_TILE - 1) / MAX_TILE;
+    for (uint32_t i = 0, t = 0; i < n_tile; i++) {
+        uint32_t m = (c->n_token - t + n_tile - i - 1) / (n_tile - i);
+        const uint8_t *at = groups;
+        for (uint32_t block = block0; block < block1; block++) {
+            struct block b = {
+                .panel = {at, at},
+                .scale = {scale_at(w, c->panel0 + i_panel, block), NULL},
+                .scale_lanes = w->scale_lanes,
+                .n_pair = packed_block_pairs(w, block),
+                .first = block == 0,
+                .x = (const uint16_t *)c->x + t * c->x_stride + 2 * packed_block_start(w, block),
+                .x_stride = c->x_stride,
+                .y = c->y + t * c->y_stride + (size_t)i_panel * PANEL,
+                .y_stride = c->y_stride,
+            };
+            tiles[PACK_BF16][m](&b);
+            at += (size_t)b.n_pair * pack_group_bytes(PACK_BF16);
+        }
+        t += m;
+    }
+}
+
+/* f32 weights against bf16 x: rare (a weight that is kept in f32), so one row at a time. */
+static void gemm_f32_weight(const struct gemm_call *c)
+{
+    const struct packed *w = c->w;
+    for (uint32_t i = 0; i < c->n_panel; i++) {
+        const float *panel =
+            (const float *)(const void *)(w->data + (size_t)(c->panel0 + i) * w->panel_bytes);
+        for (uint32_t t = 0; t < c->n_token; t++) {
+            const uint16_t *x = (const uint16_t *)c->x + t * c->x_stride;
+            float *y = c->y + t * c->y_stride + (size_t)i * PANEL;
+            for (uint32_t block = 0; block < w->n_block; block++) {
+                const float *scale = scale_at(w, c->panel0 + i, block);
+                uint32_t p = packed_block_start(w, block);
+                uint32_t end = p + packed_block_pairs(w, block);
+                __m512 part[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+                for (; p < end; p++) {
+                    __m512 x0, x1;
+                    const float *group = panel + (size_t)p * 2 * PANEL;
+                    v_split_pair(broadcast_pair(x + 2 * p), &x0, &x1);
+                    for (int v = 0; v < 2; v++) {
+                        part[v] = v_fma(v_load(group + 16 * v), x0, part[v]);
+                        part[v] = v_fma(v_load(group + PANEL + 16 * v), x1, part[v]);
+                    }
+                }
+                for (int v = 0; v < 2; v++) {
+                    vf s = w->scale_lanes == 1 ? v_set(*scale) : v_load(scale + 16 * v);
+                    add_block(y + 16 * v, part[v], s, block == 0);
+                }
+            }
+        }
+    }
+}
+
+void cpu_gemm_bf16_avx512(const struct gemm_call *c)
+{
+    const struct packed *w = c->w;
+    if (w->kind == PACK_F32) {
+        gemm_f32_weight(c);
+    } else if (c->n_token <= MAX_TILE) {
+        gemm_few(c);
+    } else {
+        for (uint32_t i = 0; i < c->n_panel; i++) {
+            for (uint32_t block = 0; block < w->n_block; block += CHUNK_BLOCKS) {
+                uint32_t end = block + CHUNK_BLOCKS;
+                gemm_chunk(c, i, block, end < w->n_block ? end : w->n_block);
+            }
+        }
+    }
+}
+
+/* ---- attention over one group ---- */
+
+/* score[q][r0 .. r0 + 4) for Q queries */
+INLINE void score_tile(const int Q, const struct attend_call *c, uint32_t q0, uint32_t r0)
+{
+    const uint16_t *query = (const uint16_t *)c->query + q0 * c->query_stride;
+    const uint16_t *row[4];
+    __m512 part[4][4];
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; r++) row[r] = c->row[r0 + r];
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; q++) {
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; r++) part[q][r] = _mm512_setzero_ps();
+    }
+    for (uint32_t i = 0; i < c->key_dim; i += 32) {
+        __m512i k[4];
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; r++) k[r] = _mm512_loadu_si512(row[r] + i);
+#pragma GCC unroll 4
+        for (int q = 0; q < Q; q++) {
+            __m512i x = _mm512_loadu_si512(query + q * c->query_stride + i);
+#pragma GCC unroll 4
+            for (int r = 0; r < 4; r++) dot(&part[q][r], x, k[r]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; q++)
+        v_sum4(part[q][0], part[q][1], part[q][2], part[q][3],
+               c->score + (size_t)(q0 + q) * GROUP_ROWS + r0);
+}
+
+/* out[q][i .. i + 64) = sum over rows of weight * value, two rows at a time, for Q queries.
+ * weight: bf16 [n_query][GROUP_ROWS]. Interleaving two rows puts dims 8 l .. 8 l + 3 and
+ * 8 l + 4 .. 8 l + 7 of 32 into lane l of the two sums. */
+INLINE void value_tile(const int Q, const struct attend_call *c, const uint16_t *weight,
+                       uint32_t q0, uint32_t i)
+{
+    __m512 part[4][4];
+    const size_t at = c->value_offset + i;
+    weight += (size_t)q0 * GROUP_ROWS;
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; q++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; v++) part[q][v] = _mm512_setzero_ps();
+    }
+    for (uint32_t r = 0; r < c->n_row; r += 2) {
+        const uint16_t *a = (const uint16_t *)c->row[r] + at;
+        const uint16_t *b = (const uint16_t *)c->row[r + 1] + at;
+        __m512i a0 = _mm512_loadu_si512(a);
+        __m512i a1 = _mm512_loadu_si512(a + 32);
+        __m512i b0 = _mm512_loadu_si512(b);
+        __m512i b1 = _mm512_loadu_si512(b + 32);
+        const __m512i ab[4] = {_mm512_unpacklo_epi16(a0, b0), _mm512_unpackhi_epi16(a0, b0),
+                               _mm512_unpacklo_epi16(a1, b1), _mm512_unpackhi_epi16(a1, b1)};
+#pragma GCC unroll 4
+        for (int q = 0; q < Q; q++) {
+            __m512i p = broadcast_pair(weight + q * GROUP_ROWS + r);
+#pragma GCC unroll 4
+            for (int v = 0; v < 4; v++) dot(&part[q][v], ab[v], p);
+        }
+    }
+    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    const __m512i second =
+        _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; q++) {
+        float *out = c->out + (q0 + q) * c->out_stride + i;
+#pragma GCC unroll 2
+        for (int v = 0; v < 4; v += 2, out += 32) {
+            _mm512_storeu_ps(out, _mm512_permutex2var_ps(part[q][v], first, part[q][v + 1]));
+            _mm512_storeu_ps(out + 16, _mm512_permutex2var_ps(part[q][v], second, part[q][v + 1]));
+        }
+    }
+}
+
+/* Four rows, then the columns of 64 values, are outermost: they stay in the nearest cache while all
+ * queries pass. */
+void cpu_attend_bf16_avx512(const struct attend_call *c)
+{
+    _Alignas(64) uint16_t weight[QUERY_MAX * GROUP_ROWS];
+    for (uint32_t r = 0; r < c->n_row; r += 4) {
+        uint32_t q = 0;
+        for (; q + 4 <= c->n_query; q += 4) score_tile(4, c, q, r);
+        for (; q + 2 <= c->n_query; q += 2) score_tile(2, c, q, r);
+        for (; q < c->n_query; q++) score_tile(1, c, q, r);
+    }
+    for (uint32_t q = 0; q < c->n_query; q++) {
+        const float *score = c->score + (size_t)q * GROUP_ROWS;
+        cpu_kernels_avx512.softmax_group(c, q);
+        for (uint32_t r = 0; r < GROUP_ROWS; r += 16)
+            v_store_bf16(weight + (size_t)q * GROUP_ROWS + r, v_load(score + r));
+    }
+    for (uint32_t i = 0; i < c->value_dim; i += 64) {
+        uint32_t q = 0;
+        for (; q + 4 <= c->n_query; q += 4) value_tile(4, c, weight, q, i);
+        for (; q + 2 <= c->n_query; q += 2) value_tile(2, c, weight, q, i);
+        for (; q < c->n_query; q++) value_tile(1, c, weight, q, i);
+    }
+}
+
+/* ---- index keys to panels ---- */
+
+/* 16 rows of 16 words of 32 bits become 16 columns. */
+INLINE void transpose_16x16(__m512i r[16])
+{
+    __m512i t[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) {
+        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+    /* r[4 b + j] holds column 4 l + j of rows 4 b .. 4 b + 3 in lane l */
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        t[j] = _mm512_shuffle_i32x4(r[j], r[4 + j], 0x88);
+        t[4 + j] = _mm512_shuffle_i32x4(r[j], r[4 + j], 0xdd);
+        t[8 + j] = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0x88);
+        t[12 + j] = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0xdd);
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        r[j] = _mm512_shuffle_i32x4(t[j], t[8 + j], 0x88);
+        r[8 + j] = _mm512_shuffle_i32x4(t[j], t[8 + j], 0xdd);
+        r[4 + j] = _mm512_shuffle_i32x4(t[4 + j], t[12 + j], 0x88);
+        r[12 + j] = _mm512_shuffle_i32x4(t[4 + j], t[12 + j], 0xdd);
+    }
+}
+
+/* 16 rows by 16 words from byte `offset` of each key, as columns; zero from n_row on. */
+static void load_columns(const uint8_t *keys, uint32_t row0, uint32_t n_row, uint32_t offset,
+                         __m512i column[16])
+{
+    for (uint32_t r = 0; r < 16; r++) {
+        column[r] = row0 + r < n_row
+                        ? _mm512_loadu_si512(keys + (size_t)(row0 + r) * KV_INDEX_DIM + offset)
+                        : _mm512_setzero_si512();
+    }
+    transpose_16x16(column);
+}
+
+void cpu_pack_codes_avx512(const uint8_t *keys, uint32_t n_row, uint8_t *panels)
+{
+    _Alignas(64) uint16_t even_words[PANEL], odd_words[PANEL];
+    for (uint32_t r = 0; r < PANEL; r++) {
+        /* word index into the two vectors of 16 rows; each row's 32 bits are two pairs */
+        uint16_t at = (uint16_t)(r < 16 ? 2 * r : 32 + 2 * (r - 16));
+        even_words[fp8_place(r)] = at;
+        odd_words[fp8_place(r)] = (uint16_t)(at + 1);
+    }
+    const __m512i even = _mm512_load_si512(even_words);
+    const __m512i odd = _mm512_load_si512(odd_words);
+    for (uint32_t panel = 0; panel < GROUP_ROWS / PANEL; panel++) {
+        for (uint32_t half = 0; half < 2; half++) {
+            __m512i a[16], b[16];
+            load_columns(keys, panel * PANEL, n_row, half * 64, a);
+            load_columns(keys, panel * PANEL + 16, n_row, half * 64, b);
+            uint8_t *out = panels + ((size_t)panel * PAIRS_PER_BLOCK + half * 32) * 64;
+            for (uint32_t i = 0; i < 16; i++, out += 128) {
+                _mm512_storeu_si512(out, _mm512_permutex2var_epi16(a[i], even, b[i]));
+                _mm512_storeu_si512(out + 64, _mm512_permutex2var_epi16(a[i], odd, b[i]));
+            }
+        }
+    }
+}

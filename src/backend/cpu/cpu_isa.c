@@ -1,0 +1,39 @@
+#include "backend/cpu/cpu_isa.h"
+
+#include "backend/cpu/cpu_kernel.h"
+
+#if defined(__x86_64__)
+
+static bool has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+static bool has_avx512(void)
+{
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bf16");
+}
+
+const struct cpu_kernels *cpu_kernels_of(enum cpu_isa isa)
+{
+    bool avx512 = has_avx512();
+    bool avx2 = has_avx2();
+    switch (isa) {
+    case CPU_ISA_AVX512: return avx512 ? &cpu_kernels_avx512 : NULL;
+    case CPU_ISA_AVX2: return avx2 ? &cpu_kernels_avx2 : NULL;
+    case CPU_ISA_PORTABLE: return &cpu_kernels_portable;
+    case CPU_ISA_BEST: break;
+    }
+    return avx512 ? &cpu_kernels_avx512 : avx2 ? &cpu_kernels_avx2 : &cpu_kernels_portable;
+}
+
+#else
+
+const struct cpu_kernels *cpu_kernels_of(enum cpu_isa isa)
+{
+    return isa == CPU_ISA_BEST || isa == CPU_ISA_PORTABLE ? &cpu_kernels_portable : NULL;
+}
+
+#endif

@@ -1,0 +1,188 @@
+/* cpu_kernel.h - the inner loops, one table per instruction set
+ *
+ * Everything that depends on the instruction set is behind struct cpu_kernels; the files that call
+ * it are compiled for the plain machine. The kernels know nothing of threads, models or steps.
+ *
+ * Order of sums. A product's output element is accumulated block by block of 128 columns, inside
+ * a block pair by pair in ascending column, from zero; the block's sum times its scale is added to
+ * the f32 result. That order holds for every number of rows, so an element's bits depend on its
+ * own row of x and of w only. Between instruction sets bits differ: `vdpbf16ps` adds the two
+ * products of a pair one after the other without keeping denormals, FMA rounds once, plain C twice.
+ */
+#ifndef FATHOM_BACKEND_CPU_KERNEL_H
+#define FATHOM_BACKEND_CPU_KERNEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kv/layout.h"
+
+enum {
+    PANEL = 32,           /* rows of a weight that are stored together */
+    PAIRS_PER_BLOCK = 64, /* columns, two by two, that share a scale */
+    /* Columns whose decoded panel is used for a whole block of tokens before the next ones. */
+    CHUNK_BLOCKS = 4,
+    CHUNK_BYTES = CHUNK_BLOCKS * PAIRS_PER_BLOCK * 2 * PANEL * 4, /* of one decoded panel */
+    GROUP_ROWS = KV_PAGE_TOKENS,                                  /* rows of a group of attention */
+    QUERY_MAX = 32, /* queries that attend to one group at a time */
+};
+
+/* How the inputs of products stand in memory: rows of f32 (rounded to bf16 values where the
+ * activation type asks for it) or of bf16. */
+enum operand { OPERAND_F32, OPERAND_BF16, N_OPERAND };
+
+static inline size_t operand_bytes(enum operand t)
+{
+    return t == OPERAND_BF16 ? 2 : 4;
+}
+
+/* A matrix [n_row][n_col] in panels of 32 rows, padded with zeros. A panel is its columns two by
+ * two: for each pair a group of 32 rows x 2 columns.
+ *   PACK_FP8   64 bytes: row r's two codes at 2 * fp8_place(r)
+ *   PACK_BF16  128 bytes: row r's two values at 4 * r
+ *   PACK_F32   256 bytes: the 32 rows of the even column, then those of the odd one
+ * Panels of FP8 rows are so ordered that unpacking bytes inside 128-bit lanes restores the rows. */
+enum pack_kind { PACK_FP8, PACK_BF16, PACK_F32, N_PACK_KIND };
+
+static inline uint32_t fp8_place(uint32_t row)
+{
+    return (row & 12) << 1 | (row & 16) >> 2 | (row & 3);
+}
+
+static inline uint32_t pack_group_bytes(enum pack_kind kind)
+{
+    return kind == PACK_FP8 ? 64 : kind == PACK_BF16 ? 128 : 256;
+}
+
+struct packed {
+    enum pack_kind kind;
+    uint32_t n_row;
+    uint32_t n_col;
+    uint32_t n_panel;
+    uint32_t n_pair;
+    uint32_t first_pair;  /* pairs of the first block; the others have 64, the last what is left */
+    uint32_t n_block;     /* blocks of columns */
+    uint32_t scale_lanes; /* scales of a panel's block: 1, or one per row */
+    size_t panel_bytes;
+    uint8_t *data; /* [n_panel][panel_bytes], 64-byte aligned */
+    float *scale;  /* f32 [n_panel][n_block][scale_lanes] */
+};
+
+static inline uint32_t packed_block_pairs(const struct packed *w, uint32_t block)
+{
+    if (block == 0) return w->first_pair;
+    uint32_t left = w->n_pair - w->first_pair - (block - 1) * PAIRS_PER_BLOCK;
+    return left < PAIRS_PER_BLOCK ? left : PAIRS_PER_BLOCK;
+}
+
+static inline uint32_t packed_block_start(const struct packed *w, uint32_t block)
+{
+    return block == 0 ? 0 : w->first_pair + (block - 1) * PAIRS_PER_BLOCK;
+}
+
+/* y[t][32 * (p - panel0) + r] = w[32 p + r] . x[t] for n_panel panels from panel0
+ *   x  operand [n_token][x_stride], n_col values, zero up to the next even column
+ *   y  f32 [n_token][y_stride]; 32 * n_panel columns are written
+ *   decoded  CHUNK_BYTES of scratch, 64-byte aligned */
+struct gemm_call {
+    const struct packed *w;
+    uint32_t panel0;
+    uint32_t n_panel;
+    uint32_t n_token;
+    const void *x;
+    size_t x_stride;
+    float *y;
+    size_t y_stride;
+    void *decoded;
+};
+
+/* One group of at most 64 cache rows and the queries that attend to it. Rows are pointers, so that
+ * they may lie in the cache itself; those from n_row up to the next multiple of 4 point to zeros.
+ *   operand F32: queries, rows and weights in f32. BF16: queries and rows are bf16. */
+struct attend_call {
+    const void *const *row; /* [GROUP_ROWS] */
+    uint32_t n_row;
+    uint32_t n_query;
+    uint32_t key_dim;      /* multiple of 32 */
+    uint32_t value_dim;    /* multiple of 64 */
+    uint32_t value_offset; /* of the value inside a row, elements */
+    const void *query;     /* operand [n_query][query_stride] */
+    size_t query_stride;
+    const uint32_t *n_visible; /* [n_query] rows of the group that each query sees, 1 .. n_row */
+    float softmax_scale;
+    float *score; /* scratch f32 [n_query][GROUP_ROWS] */
+    float *max;   /* f32 [n_query] written: the largest score */
+    float *sum;   /* f32 [n_query] written: sum of exp(score - max) */
+    float *out;   /* f32 [n_query][out_stride] written: sum of exp(score - max) * value */
+    size_t out_stride;
+};
+
+struct cpu_kernels {
+    const char *isa;
+    enum operand bf16_operand; /* how ACT_BF16 inputs are kept */
+    /* Products by the type of x; OPERAND_BF16 is NULL where there is no bf16 dot product. */
+    void (*gemm[N_OPERAND])(const struct gemm_call *c);
+    /* Attention over one group, by the type of queries and rows; the same. */
+    void (*attend[N_OPERAND])(const struct attend_call *c);
+    /* Row q of c->score becomes exp(score - max), max and sum are set: shared by both. */
+    void (*softmax_group)(const struct attend_call *c, uint32_t q);
+
+    /* Rows. n is a multiple of 32 unless it is said otherwise; padding is zero. */
+
+    /* x += delta (if not NULL); out = x * rsqrt(sum(x^2) / n_mean + eps) * weight */
+    void (*add_norm)(float *x, const float *delta, const float *weight, uint32_t n, uint32_t n_mean,
+                     float eps, float *out);
+    void (*layer_norm)(const float *x, const float *weight, const float *bias, uint32_t n,
+                       float eps, float *out);
+    /* out = in as an operand; round: to bf16 values, also where the operand is f32 */
+    void (*to_operand)(enum operand type, bool round, const float *in, uint32_t n, void *out);
+    void (*silu_mul)(const float *gate, const float *up, uint32_t n, float *out);
+    void (*add_scaled)(float *y, float a, const float *x, uint32_t n); /* y += a * x */
+    void (*scale)(float *y, float a, uint32_t n);
+    /* x[64] rotated by cos_sin[32][2] */
+    void (*rope)(float *x, const float *cos_sin, bool interleaved);
+    void (*hadamard)(float x[KV_INDEX_DIM]); /* H x / sqrt(128) */
+    /* The codes of 128 values and their power-of-two scale. */
+    float (*quantize_group)(const float x[KV_FP8_GROUP], uint8_t code[KV_FP8_GROUP]);
+    void (*sigmoid)(float *x, uint32_t n);
+
+    /* One latent row from its cache type to an operand (exact), and back from f32. */
+    void (*load_latent)(enum kv_type type, const uint8_t *row, enum operand to, void *out);
+    void (*store_latent)(enum kv_type type, const float *row, uint8_t *out);
+    /* codes as an operand; any n */
+    void (*load_codes)(const uint8_t *code, uint32_t n, enum operand to, void *out);
+
+    /* out[i] += w * max(0, dot[i]), n multiple of 32 */
+    void (*add_relu)(float *out, float w, const float *dot, uint32_t n);
+    /* Up to 64 index keys, as rows, to two panels of one block of 64 pairs; rows from n_row on are
+     * zero and not read. pack_codes: codes to PACK_FP8, NULL without a bf16 dot product.
+     * pack_keys_f32: codes or f32 to PACK_F32. */
+    void (*pack_codes)(const uint8_t *keys, uint32_t n_row, uint8_t *panels);
+    void (*pack_keys_f32)(bool coded, const uint8_t *keys, uint32_t n_row, uint8_t *panels);
+
+    /* (max, sum, out) of a group joined to those of the groups before it */
+    void (*merge)(float *max, float *sum, float *out, float group_max, float group_sum,
+                  const float *group_out, uint32_t n);
+
+    /* keys[i] = topk_key(x[i]); how many keys are >= least (cpu_topk.h) */
+    void (*order_keys)(const float *x, uint32_t n, uint32_t *keys);
+    uint32_t (*count_from)(const uint32_t *keys, uint32_t n, uint32_t least);
+
+    float (*max)(const float *x, uint32_t n);                /* any n >= 1; NaN counts as -inf */
+    float (*sum_exp)(const float *x, float max, uint32_t n); /* any n: sum of exp(x - max) */
+    void (*exp_row)(const float *x, float max, uint32_t n, float *out); /* n rounded up to 32 */
+};
+
+extern const struct cpu_kernels cpu_kernels_portable;
+#if defined(__x86_64__)
+extern const struct cpu_kernels cpu_kernels_avx2;
+extern const struct cpu_kernels cpu_kernels_avx512;
+
+/* cpu_dot_avx512.c, for the AVX-512 table */
+void cpu_gemm_bf16_avx512(const struct gemm_call *c);
+void cpu_attend_bf16_avx512(const struct attend_call *c);
+void cpu_pack_codes_avx512(const uint8_t *keys, uint32_t n_row, uint8_t *panels);
+#endif
+
+#endif

@@ -1,0 +1,590 @@
+/* cpu_kernel_body.h - the inner loops, written over the vocabulary of a cpu_simd_*.h
+ *
+ * Included once by each cpu_kernel_<isa>.c after its vocabulary; everything is static but the
+ * table at the end, KERNEL_TABLE. Declarations and the order of sums: cpu_kernel.h. Plain loops
+ * over independent elements are left to the compiler, which may not reorder sums.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/cpu_kernel.h"
+#include "backend/cpu/cpu_topk.h"
+#include "base/dtype.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum { PANEL_VECTORS = PANEL / LANES, STRIP = 2 /* vectors of a panel in registers at a time */ };
+
+/* ---- exp ---- */
+
+/* e^x for x <= 88, 0 below -87.3: within 2 units in the last place. n = round(x / ln 2), then a
+ * polynomial in x - n ln 2. Exactly 1 at 0. */
+INLINE vf exp_vector(vf x)
+{
+    const float low = -87.3f;
+    vf clamped = v_min(v_set(88.0f), v_max(v_set(low), x)); /* NaN stays */
+    vf n = v_round(v_mul(clamped, v_set(1.44269504089f)));
+    vf r = v_fma(n, v_set(-0.693359375f), clamped);
+    r = v_fma(n, v_set(2.12194440e-4f), r);
+    vf p = v_set(1.9875691500e-4f);
+    p = v_fma(p, r, v_set(1.3981999507e-3f));
+    p = v_fma(p, r, v_set(8.3334519073e-3f));
+    p = v_fma(p, r, v_set(4.1665795894e-2f));
+    p = v_fma(p, r, v_set(1.6666665459e-1f));
+    p = v_fma(p, r, v_set(5.0000001201e-1f));
+    p = v_add(v_fma(p, v_mul(r, r), r), v_set(1.0f));
+    return v_zero_below(x, low, v_mul(p, v_pow2(n)));
+}
+
+INLINE float exp_scalar(float x)
+{
+    float out[LANES];
+    v_store(out, exp_vector(v_set(x)));
+    return out[0];
+}
+
+INLINE vf sigmoid_vector(vf x)
+{
+    vf e = exp_vector(v_sub(v_zero(), x));
+    return v_div(v_set(1.0f), v_add(v_set(1.0f), e));
+}
+
+/* ---- products with f32 inputs ---- */
+
+/* Vector v of the two columns of pair `pair` of a panel. */
+INLINE void load_pair(enum pack_kind kind, const uint8_t *panel, uint32_t pair, int v, vf *even,
+                      vf *odd)
+{
+    const uint8_t *group = panel + (size_t)pair * pack_group_bytes(kind);
+    if (kind == PACK_FP8) {
+        v_pair_fp8(group, v, even, odd);
+    } else if (kind == PACK_BF16) {
+        v_pair_bf16((const uint16_t *)(const void *)group, v, even, odd);
+    } else {
+        const float *f = (const float *)(const void *)group + v * LANES;
+        *even = v_load(f);
+        *odd = v_load(f + PANEL);
+    }
+}
+
+/* One block of columns: y[m][0 .. 32) becomes or gains scale * (panel . x[m]) for M rows. */
+INLINE void block_tile(const int M, enum pack_kind kind, const uint8_t *panel, uint32_t n_pair,
+                       const float *scale, uint32_t scale_lanes, bool first, const float *x,
+                       size_t x_stride, float *y, size_t y_stride)
+{
+    for (int v0 = 0; v0 < PANEL_VECTORS; v0 += STRIP) {
+        vf part[TILE_ROWS][STRIP];
+        for (int m = 0; m < M; m++) {
+            for (int v = 0; v < STRIP; v++) part[m][v] = v_zero();
+        }
+        for (uint32_t p = 0; p < n_pair; p++) {
+            vf even[STRIP], odd[STRIP];
+            for (int v = 0; v < STRIP; v++) load_pair(kind, panel, p, v0 + v, &even[v], &odd[v]);
+            for (int m = 0; m < M; m++) {
+                vf x0 = v_set(x[m * x_stride + 2 * p]);
+                vf x1 = v_set(x[m * x_stride + 2 * p + 1]);
+                for (int v = 0; v < STRIP; v++) {
+                    part[m][v] = v_fma(even[v], x0, part[m][v]);
+                    part[m][v] = v_fma(odd[v], x1, part[m][v]);
+                }
+            }
+        }
+        for (int v = 0; v < STRIP; v++) {
+            vf s = scale_lanes == 1 ? v_set(*scale) : v_load(scale + (v0 + v) * LANES);
+            for (int m = 0; m < M; m++) {
+                float *to = y + m * y_stride + (v0 + v) * LANES;
+                v_store(to, first ? v_mul(part[m][v], s) : v_fma(part[m][v], s, v_load(to)));
+            }
+        }
+    }
+}
+
+typedef void tile_function(const uint8_t *panel, uint32_t n_pair, const float *scale,
+                           uint32_t scale_lanes, bool first, const float *x, size_t x_stride,
+                           float *y, size_t y_stride);
+
+#define TILE(M, KIND)                                                                              \
+    static void tile_##M##_##KIND(const uint8_t *panel, uint32_t n_pair, const float *scale,       \
+                                  uint32_t scale_lanes, bool first, const float *x,                \
+                                  size_t x_stride, float *y, size_t y_stride)                      \
+    {                                                                                              \
+        block_tile(M, KIND, panel, n_pair, scale, scale_lanes, first, x, x_stride, y, y_stride);   \
+    }
+#define TILES(KIND) TILE(1, KIND) TILE(2, KIND) TILE(3, KIND) TILE(4, KIND)
+
+TILES(PACK_FP8)
+TILES(PACK_BF16)
+TILES(PACK_F32)
+
+enum { MAX_TILE = 4 };
+
+static tile_function *const tiles[N_PACK_KIND][MAX_TILE + 1] = {
+#define TILE_ROW(KIND)                                                                             \
+    {                                                                                              \
+        NULL, tile_1_##KIND, tile_2_##KIND, tile_3_##KIND, tile_4_##KIND                           \
+    }
+    [PACK_FP8] = TILE_ROW(PACK_FP8),
+    [PACK_BF16] = TILE_ROW(PACK_BF16),
+    [PACK_F32] = TILE_ROW(PACK_F32),
+};
+
+/* n_pair groups of a panel as PACK_F32 groups. */
+static void decode_groups(enum pack_kind kind, const uint8_t *groups, uint32_t n_pair, float *out)
+{
+    for (uint32_t p = 0; p < n_pair; p++, out += 2 * PANEL) {
+        for (int v = 0; v < PANEL_VECTORS; v++) {
+            vf even, odd;
+            load_pair(kind, groups, p, v, &even, &odd);
+            v_store(out + v * LANES, even);
+            v_store(out + PANEL + v * LANES, odd);
+        }
+    }
+}
+
+/* Blocks [block0, block1) of one panel against all rows of x. */
+static void gemm_chunk(const struct gemm_call *c, uint32_t i_panel, uint32_t block0,
+                       uint32_t block1)
+{
+    const struct packed *w = c->w;
+    enum pack_kind kind = w->kind;
+    const uint8_t *groups = w->data + (c->panel0 + i_panel) * w->panel_bytes +
+                            (size_t)packed_block_start(w, block0) * pack_group_bytes(kind);
+    if (c->n_token > MAX_TILE && kind != PACK_F32) {
+        uint32_t n_pair = packed_block_start(w, block1 - 1) + packed_block_pairs(w, block1 - 1) -
+                          packed_block_start(w, block0);
+        decode_groups(kind, groups, n_pair, c->decoded);
+        groups = c->decoded;
+        kind = PACK_F32;
+    }
+    for (uint32_t t = 0; t < c->n_token; t += MAX_TILE) {
+        uint32_t m = c->n_token - t < MAX_TILE ? c->n_token - t : MAX_TILE;
+        float *y = c->y + t * c->y_stride + (size_t)i_panel * PANEL;
+        const uint8_t *at = groups;
+        for (uint32_t block = block0; block < block1; block++) {
+            uint32_t n_pair = packed_block_pairs(w, block);
+            const float *x =
+                (const float *)c->x + t * c->x_stride + 2 * packed_block_start(w, block);
+            size_t i_scale = (size_t)(c->panel0 + i_panel) * w->n_block + block;
+            tiles[kind][m](at, n_pair, w->scale + i_scale * w->scale_lanes, w->scale_lanes,
+                           block == 0, x, c->x_stride, y, c->y_stride);
+            at += (size_t)n_pair * pack_group_bytes(kind);
+        }
+    }
+}
+
+static void gemm_f32(const struct gemm_call *c)
+{
+    for (uint32_t i = 0; i < c->n_panel; i++) {
+        for (uint32_t block = 0; block < c->w->n_block; block += CHUNK_BLOCKS) {
+            uint32_t end = block + CHUNK_BLOCKS;
+            gemm_chunk(c, i, block, end < c->w->n_block ? end : c->w->n_block);
+        }
+    }
+}
+
+/* ---- attention over one group, f32 ---- */
+
+/* score[q][r0 .. r0 + 4) for Q queries */
+INLINE void score_tile(const int Q, const struct attend_call *c, uint32_t q0, uint32_t r0)
+{
+    const float *query = (const float *)c->query + q0 * c->query_stride;
+    const float *row[4];
+    vf part[4][4];
+    for (int r = 0; r < 4; r++) row[r] = c->row[r0 + r];
+    for (int q = 0; q < Q; q++) {
+        for (int r = 0; r < 4; r++) part[q][r] = v_zero();
+    }
+    for (uint32_t i = 0; i < c->key_dim; i += LANES) {
+        vf k[4];
+        for (int r = 0; r < 4; r++) k[r] = v_load(row[r] + i);
+        for (int q = 0; q < Q; q++) {
+            vf x = v_load(query + q * c->query_stride + i);
+            for (int r = 0; r < 4; r++) part[q][r] = v_fma(x, k[r], part[q][r]);
+        }
+    }
+    for (int q = 0; q < Q; q++)
+        v_sum4(part[q][0], part[q][1], part[q][2], part[q][3],
+               c->score + (size_t)(q0 + q) * GROUP_ROWS + r0);
+}
+
+/* The scores of one query to exp(score - max); 0 beyond what it sees. */
+static void softmax_group(const struct attend_call *c, uint32_t q)
+{
+    float *score = c->score + (size_t)q * GROUP_ROWS;
+    for (uint32_t r = c->n_visible[q]; r < GROUP_ROWS; r++) score[r] = -INFINITY;
+    vf top = v_set(-INFINITY);
+    for (int r = 0; r < GROUP_ROWS; r += LANES) {
+        vf s = v_mul(v_load(score + r), v_set(c->softmax_scale));
+        v_store(score + r, s);
+        top = v_max(top, s);
+    }
+    c->max[q] = v_max_all(top);
+    vf max = v_set(c->max[q]);
+    vf sum = v_zero();
+    for (int r = 0; r < GROUP_ROWS; r += LANES) {
+        vf e = exp_vector(v_sub(v_load(score + r), max));
+        v_store(score + r, e);
+        sum = v_add(sum, e);
+    }
+    c->sum[q] = v_sum(sum);
+}
+
+/* out[q][i .. i + 4 vectors) = sum over rows of weight * value, for Q queries */
+INLINE void value_tile(const int Q, const struct attend_call *c, uint32_t q0, uint32_t i)
+{
+    enum { V = 2 };
+    vf part[4][V];
+    for (int q = 0; q < Q; q++) {
+        for (int v = 0; v < V; v++) part[q][v] = v_zero();
+    }
+    for (uint32_t r = 0; r < c->n_row; r++) {
+        const float *value = (const float *)c->row[r] + c->value_offset + i;
+        vf x[V];
+        for (int v = 0; v < V; v++) x[v] = v_load(value + v * LANES);
+        for (int q = 0; q < Q; q++) {
+            vf p = v_set(c->score[(size_t)(q0 + q) * GROUP_ROWS + r]);
+            for (int v = 0; v < V; v++) part[q][v] = v_fma(p, x[v], part[q][v]);
+        }
+    }
+    for (int q = 0; q < Q; q++) {
+        for (int v = 0; v < V; v++)
+            v_store(c->out + (q0 + q) * c->out_stride + i + v * LANES, part[q][v]);
+    }
+}
+
+static void attend_f32(const struct attend_call *c)
+{
+    uint32_t q = 0;
+    for (; q + 4 <= c->n_query; q += 4) {
+        for (uint32_t r = 0; r < c->n_row; r += 4) score_tile(4, c, q, r);
+    }
+    for (; q < c->n_query; q++) {
+        for (uint32_t r = 0; r < c->n_row; r += 4) score_tile(1, c, q, r);
+    }
+    for (q = 0; q < c->n_query; q++) softmax_group(c, q);
+    for (q = 0; q + 4 <= c->n_query; q += 4) {
+        for (uint32_t i = 0; i < c->value_dim; i += 2 * LANES) value_tile(4, c, q, i);
+    }
+    for (; q < c->n_query; q++) {
+        for (uint32_t i = 0; i < c->value_dim; i += 2 * LANES) value_tile(1, c, q, i);
+    }
+}
+
+static void merge(float *max, float *sum, float *out, float group_max, float group_sum,
+                  const float *group_out, uint32_t n)
+{
+    float top = group_max > *max ? group_max : *max;
+    float keep = exp_scalar(*max - top);
+    float add = exp_scalar(group_max - top);
+    *max = top;
+    *sum = *sum * keep + group_sum * add;
+    vf a = v_set(keep);
+    vf b = v_set(add);
+    for (uint32_t i = 0; i < n; i += LANES)
+        v_store(out + i, v_fma(v_load(group_out + i), b, v_mul(v_load(out + i), a)));
+}
+
+/* ---- rows ---- */
+
+static void add_norm(float *x, const float *delta, const float *weight, uint32_t n, uint32_t n_mean,
+                     float eps, float *out)
+{
+    vf square[4] = {v_zero(), v_zero(), v_zero(), v_zero()};
+    for (uint32_t i = 0; i < n; i += LANES) {
+        vf a = v_load(x + i);
+        if (delta) {
+            a = v_add(a, v_load(delta + i));
+            v_store(x + i, a);
+        }
+        vf *s = &square[i / LANES % 4];
+        *s = v_fma(a, a, *s);
+    }
+    float sum = v_sum(v_add(v_add(square[0], square[1]), v_add(square[2], square[3])));
+    vf scale = v_set(1.0f / sqrtf(sum / (float)n_mean + eps));
+    for (uint32_t i = 0; i < n; i += LANES)
+        v_store(out + i, v_mul(v_mul(v_load(x + i), scale), v_load(weight + i)));
+}
+
+static void layer_norm(const float *x, const float *weight, const float *bias, uint32_t n,
+                       float eps, float *out)
+{
+    vf sum = v_zero();
+    for (uint32_t i = 0; i < n; i += LANES) sum = v_add(sum, v_load(x + i));
+    vf mean = v_set(v_sum(sum) / (float)n);
+    vf square = v_zero();
+    for (uint32_t i = 0; i < n; i += LANES) {
+        vf d = v_sub(v_load(x + i), mean);
+        square = v_fma(d, d, square);
+    }
+    vf scale = v_set(1.0f / sqrtf(v_sum(square) / (float)n + eps));
+    for (uint32_t i = 0; i < n; i += LANES) {
+        vf d = v_mul(v_sub(v_load(x + i), mean), scale);
+        v_store(out + i, v_fma(d, v_load(weight + i), v_load(bias + i)));
+    }
+}
+
+static void to_operand(enum operand type, bool round, const float *in, uint32_t n, void *out)
+{
+    if (type == OPERAND_F32 && !round) {
+        memcpy(out, in, n * sizeof(float));
+        return;
+    }
+    uint16_t rounded[LANES];
+    for (uint32_t i = 0; i < n; i += LANES) {
+        vf a = v_load(in + i);
+        if (type == OPERAND_BF16) {
+            v_store_bf16((uint16_t *)out + i, a);
+        } else {
+            v_store_bf16(rounded, a);
+            v_store((float *)out + i, v_load_bf16(rounded));
+        }
+    }
+}
+
+static void silu_mul(const float *gate, const float *up, uint32_t n, float *out)
+{
+    for (uint32_t i = 0; i < n; i += LANES) {
+        vf g = v_load(gate + i);
+        v_store(out + i, v_mul(v_mul(g, sigmoid_vector(g)), v_load(up + i)));
+    }
+}
+
+static void sigmoid(float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += LANES) v_store(x + i, sigmoid_vector(v_load(x + i)));
+}
+
+static void add_scaled(float *y, float a, const float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += LANES)
+        v_store(y + i, v_fma(v_set(a), v_load(x + i), v_load(y + i)));
+}
+
+static void scale_row(float *y, float a, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += LANES) v_store(y + i, v_mul(v_set(a), v_load(y + i)));
+}
+
+static void rope(float *x, const float *cos_sin, bool interleaved)
+{
+    float a[KV_ROPE / 2], b[KV_ROPE / 2];
+    for (int i = 0; i < KV_ROPE / 2; i++) {
+        a[i] = interleaved ? x[2 * i] : x[i];
+        b[i] = interleaved ? x[2 * i + 1] : x[i + KV_ROPE / 2];
+    }
+    for (int i = 0; i < KV_ROPE / 2; i++) {
+        float cosine = cos_sin[2 * i];
+        float sine = cos_sin[2 * i + 1];
+        float first = a[i] * cosine - b[i] * sine;
+        float second = a[i] * sine + b[i] * cosine;
+        x[interleaved ? 2 * i : i] = first;
+        x[interleaved ? 2 * i + 1 : i + KV_ROPE / 2] = second;
+    }
+}
+
+/* n * log n sums of neighbours: seven times the same stage, which sends the pair (2i, 2i+1) to i
+ * and i + 64, makes the Sylvester order. */
+static void hadamard(float x[KV_INDEX_DIM])
+{
+    enum { HALF = KV_INDEX_DIM / 2 };
+    const float factor = 0.08838834764831845f; /* 128^-1/2 */
+    float even[KV_INDEX_DIM];
+    float odd[KV_INDEX_DIM];
+    for (int i = 0; i < KV_INDEX_DIM; i++) even[i] = x[i] * factor;
+    for (int stage = 0; stage < 6; stage += 2) {
+        for (int i = 0; i < HALF; i++) odd[i] = even[2 * i] + even[2 * i + 1];
+        for (int i = 0; i < HALF; i++) odd[HALF + i] = even[2 * i] - even[2 * i + 1];
+        for (int i = 0; i < HALF; i++) even[i] = odd[2 * i] + odd[2 * i + 1];
+        for (int i = 0; i < HALF; i++) even[HALF + i] = odd[2 * i] - odd[2 * i + 1];
+    }
+    for (int i = 0; i < HALF; i++) x[i] = even[2 * i] + even[2 * i + 1];
+    for (int i = 0; i < HALF; i++) x[HALF + i] = even[2 * i] - even[2 * i + 1];
+}
+
+/* e4m3_from_f32 without branches, so that the compiler makes vectors of it */
+INLINE uint8_t e4m3_code(float f)
+{
+    uint32_t u = f32_bits(f);
+    uint32_t sign = u >> 24 & 0x80;
+    uint32_t magnitude = u & 0x7fffffff;
+    uint32_t normal = (magnitude + 0x7ffff + (magnitude >> 20 & 1) - 0x3c000000) >> 20;
+    /* below 2^-6: adding 2^14 leaves units of 2^-9, rounded to even */
+    uint32_t small = f32_bits(f32_from_bits(magnitude) + 16384.0f) - 0x46800000;
+    uint32_t code = magnitude < 0x3c800000 ? small : normal;
+    code = magnitude >= 0x43e00000 ? 0x7e : code;
+    code = code > 0x7e ? 0x7e : code;
+    return (uint8_t)(magnitude > 0x7f800000 ? 0x7f : sign | code);
+}
+
+static float quantize_group(const float x[KV_FP8_GROUP], uint8_t code[KV_FP8_GROUP])
+{
+    vf top = v_set(1e-4f);
+    for (int i = 0; i < KV_FP8_GROUP; i += LANES) {
+        vf a = v_load(x + i);
+        top = v_max(v_max(a, v_sub(v_zero(), a)), top);
+    }
+    float scale = ue8m0_round_up(v_max_all(top) / 448.0f);
+    float inverse = 1.0f / scale;
+    for (int i = 0; i < KV_FP8_GROUP; i++) code[i] = e4m3_code(x[i] * inverse);
+    return scale;
+}
+
+/* ---- cache rows ---- */
+
+INLINE void store_as(enum operand type, void *out, uint32_t i, vf a)
+{
+    if (type == OPERAND_F32)
+        v_store((float *)out + i, a);
+    else
+        v_store_bf16((uint16_t *)out + i, a);
+}
+
+static void load_codes(const uint8_t *code, uint32_t n, enum operand to, void *out)
+{
+    for (uint32_t i = 0; i < n; i += LANES) store_as(to, out, i, v_load_e4m3(code + i));
+}
+
+static void load_latent(enum kv_type type, const uint8_t *row, enum operand to, void *out)
+{
+    if (type == KV_TYPE_F32) {
+        const float *f = (const float *)(const void *)row;
+        for (uint32_t i = 0; i < KV_ROW; i += LANES) store_as(to, out, i, v_load(f + i));
+    } else if (type == KV_TYPE_BF16) {
+        const uint16_t *h = (const uint16_t *)(const void *)row;
+        for (uint32_t i = 0; i < KV_ROW; i += LANES) store_as(to, out, i, v_load_bf16(h + i));
+    } else {
+        float scale[KV_LATENT / KV_FP8_GROUP];
+        memcpy(scale, row + KV_FP8_SCALES_OFFSET, sizeof scale);
+        for (uint32_t i = 0; i < KV_LATENT; i += LANES)
+            store_as(to, out, i, v_mul(v_load_e4m3(row + i), v_set(scale[i / KV_FP8_GROUP])));
+        const uint16_t *h = (const uint16_t *)(const void *)(row + KV_FP8_ROPE_OFFSET);
+        for (uint32_t i = 0; i < KV_ROPE; i += LANES)
+            store_as(to, out, KV_LATENT + i, v_load_bf16(h + i));
+    }
+}
+
+static void store_bf16_row(const float *in, uint32_t n, uint8_t *out)
+{
+    uint16_t *h = (uint16_t *)(void *)out;
+    for (uint32_t i = 0; i < n; i += LANES) v_store_bf16(h + i, v_load(in + i));
+}
+
+static void store_latent(enum kv_type type, const float *row, uint8_t *out)
+{
+    if (type == KV_TYPE_F32) {
+        memcpy(out, row, KV_ROW_BYTES_F32);
+    } else if (type == KV_TYPE_BF16) {
+        store_bf16_row(row, KV_ROW, out);
+    } else {
+        for (int g = 0; g < KV_LATENT / KV_FP8_GROUP; g++) {
+            float scale = quantize_group(row + g * KV_FP8_GROUP, out + g * KV_FP8_GROUP);
+            memcpy(out + KV_FP8_SCALES_OFFSET + g * sizeof scale, &scale, sizeof scale);
+        }
+        store_bf16_row(row + KV_LATENT, KV_ROPE, out + KV_FP8_ROPE_OFFSET);
+    }
+}
+
+/* ---- the indexer ---- */
+
+/* Rows to columns: panel i holds rows 32 i .. 32 i + 31 as PACK_F32 groups. Rows from n_row on are
+ * zero and not read. */
+static void pack_keys_f32(bool coded, const uint8_t *keys, uint32_t n_row, uint8_t *panels)
+{
+    float *out = (float *)(void *)panels;
+    float row[KV_INDEX_DIM];
+    memset(out, 0, sizeof(float) * GROUP_ROWS * KV_INDEX_DIM);
+    for (uint32_t r = 0; r < n_row; r++) {
+        float *column = out + (size_t)(r / PANEL) * PANEL * KV_INDEX_DIM + r % PANEL;
+        if (coded)
+            load_codes(keys + (size_t)r * KV_INDEX_DIM, KV_INDEX_DIM, OPERAND_F32, row);
+        else
+            memcpy(row, keys + (size_t)r * KV_INDEX_ROW_BYTES_F32, sizeof row);
+        for (uint32_t k = 0; k < KV_INDEX_DIM; k++) column[(size_t)k * PANEL] = row[k];
+    }
+}
+
+static void add_relu(float *out, float w, const float *dot, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += LANES) {
+        vf positive = v_max(v_zero(), v_load(dot + i)); /* NaN stays */
+        v_store(out + i, v_fma(v_set(w), positive, v_load(out + i)));
+    }
+}
+
+/* ---- selection and sampling ---- */
+
+static void order_keys(const float *x, uint32_t n, uint32_t *keys)
+{
+    for (uint32_t i = 0; i < n; i++) keys[i] = topk_key(x[i]);
+}
+
+static uint32_t count_from(const uint32_t *keys, uint32_t n, uint32_t least)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < n; i++) count += keys[i] >= least;
+    return count;
+}
+
+static float max_value(const float *x, uint32_t n)
+{
+    vf top = v_set(-INFINITY);
+    uint32_t i = 0;
+    for (; i + LANES <= n; i += LANES) top = v_max(v_load(x + i), top); /* NaN: top stays */
+    float max = v_max_all(top);
+    for (; i < n; i++) max = x[i] > max ? x[i] : max;
+    return max;
+}
+
+static float sum_exp(const float *x, float max, uint32_t n)
+{
+    vf sum = v_zero();
+    vf m = v_set(max);
+    uint32_t i = 0;
+    for (; i + LANES <= n; i += LANES) sum = v_add(sum, exp_vector(v_sub(v_load(x + i), m)));
+    float total = v_sum(sum);
+    for (; i < n; i++) total += exp_scalar(x[i] - max);
+    return total;
+}
+
+static void exp_row(const float *x, float max, uint32_t n, float *out)
+{
+    vf m = v_set(max);
+    for (uint32_t i = 0; i < n; i += LANES) v_store(out + i, exp_vector(v_sub(v_load(x + i), m)));
+}
+
+#ifndef KERNEL_BF16_OPERAND
+#define KERNEL_BF16_OPERAND OPERAND_F32
+#define KERNEL_GEMM_BF16 NULL
+#define KERNEL_ATTEND_BF16 NULL
+#define KERNEL_PACK_CODES NULL
+#endif
+
+const struct cpu_kernels KERNEL_TABLE = {
+    .isa = KERNEL_ISA,
+    .bf16_operand = KERNEL_BF16_OPERAND,
+    .gemm = {[OPERAND_F32] = gemm_f32, [OPERAND_BF16] = KERNEL_GEMM_BF16},
+    .attend = {[OPERAND_F32] = attend_f32, [OPERAND_BF16] = KERNEL_ATTEND_BF16},
+    .softmax_group = softmax_group,
+    .merge = merge,
+    .add_norm = add_norm,
+    .layer_norm = layer_norm,
+    .to_operand = to_operand,
+    .silu_mul = silu_mul,
+    .sigmoid = sigmoid,
+    .add_scaled = add_scaled,
+    .scale = scale_row,
+    .rope = rope,
+    .hadamard = hadamard,
+    .quantize_group = quantize_group,
+    .load_codes = load_codes,
+    .load_latent = load_latent,
+    .store_latent = store_latent,
+    .pack_codes = KERNEL_PACK_CODES,
+    .pack_keys_f32 = pack_keys_f32,
+    .add_relu = add_relu,
+    .order_keys = order_keys,
+    .count_from = count_from,
+    .max = max_value,
+    .sum_exp = sum_exp,
+    .exp_row = exp_row,
+};

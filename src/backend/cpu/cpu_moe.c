@@ -1,0 +1,274 @@
+/* cpu_moe.c - router and moe (op_moe.h)
+ *
+ * moe: the rows of a run of tokens are grouped by expert, tokens ascending, and gathered; the
+ * groups go through cpu_ffn_groups in ascending expert, the shared expert last. Tokens are taken in
+ * runs so that the gathered rows stay within GATHER_BYTES.
+ */
+#include "backend/cpu/cpu_int.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/assert.h"
+
+enum { SERIAL_ROWS = 4, GATHER_BYTES = 64 << 20, MIN_RUN = 64 };
+
+/* ---- router ---- */
+
+struct router_task {
+    struct cpu_backend *cpu;
+    const struct router_args *a;
+    float *score;  /* [T][pad32(E)] logits, then sigmoids */
+    float *biased; /* [T][pad32(E)] */
+};
+
+/* A group's score: its two largest, or its only one. */
+static float group_score(const float *biased, uint32_t n)
+{
+    float first = -INFINITY;
+    float second = -INFINITY;
+    for (uint32_t e = 0; e < n; e++) {
+        if (biased[e] > first) {
+            second = first;
+            first = biased[e];
+        } else if (biased[e] > second) {
+            second = biased[e];
+        }
+    }
+    return n > 1 ? first + second : first;
+}
+
+/* Is value[i] among the n_keep largest, ties to the lower index? */
+static bool is_among(const float *value, uint32_t n, uint32_t i, uint32_t n_keep)
+{
+    uint32_t n_before = 0;
+    for (uint32_t j = 0; j < n; j++)
+        n_before += value[j] > value[i] || (value[j] == value[i] && j < i);
+    return n_before < n_keep;
+}
+
+/* b of the groups that are not kept becomes -inf. The groups' scores stand in `score`, which is
+ * padded: group g at the place of its first expert. */
+static void keep_groups(const struct backend_config *c, float *biased, float *group)
+{
+    uint32_t width = c->n_expert / c->n_group;
+    for (uint32_t g = 0; g < c->n_group; g++)
+        group[g] = group_score(biased + (size_t)g * width, width);
+    for (uint32_t g = 0; g < c->n_group; g++) {
+        if (is_among(group, c->n_group, g, c->topk_group)) continue;
+        for (uint32_t e = 0; e < width; e++) biased[g * width + e] = -INFINITY;
+    }
+}
+
+/* The experts with the largest b, as indexes ascending: the least that stays is found by taking
+ * the largest again and again, marking it with NaN. */
+static void take_experts(const struct backend_config *c, float *biased, int32_t *chosen)
+{
+    for (uint32_t k = 0; k < c->n_expert_used; k++) {
+        uint32_t best = c->n_expert;
+        for (uint32_t e = 0; e < c->n_expert; e++) {
+            if (isnan(biased[e])) continue;
+            if (best == c->n_expert || biased[e] > biased[best]) best = e;
+        }
+        ASSERT(best < c->n_expert);
+        biased[best] = NAN;
+    }
+    uint32_t n = 0;
+    for (uint32_t e = 0; e < c->n_expert && n < c->n_expert_used; e++) {
+        if (isnan(biased[e])) chosen[n++] = (int32_t)e;
+    }
+}
+
+static void route_token(void *arg, size_t t, size_t n_item, unsigned worker)
+{
+    const struct router_task *task = arg;
+    const struct backend_config *c = &task->cpu->c;
+    const struct moe_weight *w = &task->a->w->moe;
+    uint32_t stride = pad32(c->n_expert);
+    float *score = task->score + t * stride;
+    float *biased = task->biased + t * 2 * stride;
+    int32_t *chosen = task->a->route->index + t * task->a->route->width;
+    float *weight = task->a->route->value + t * task->a->route->stride;
+    (void)n_item;
+    (void)worker;
+    task->cpu->k->sigmoid(score, stride);
+    for (uint32_t e = 0; e < c->n_expert; e++) {
+        if (isnan(score[e])) score[e] = 0; /* never better than another */
+        biased[e] = score[e] + w->router_bias[e];
+    }
+    keep_groups(c, biased, biased + stride);
+    take_experts(c, biased, chosen);
+    float sum = 0;
+    for (uint32_t k = 0; k < c->n_expert_used; k++) sum += score[chosen[k]];
+    for (uint32_t k = 0; k < c->n_expert_used; k++)
+        weight[k] = score[chosen[k]] / (c->norm_topk ? sum : 1) * c->routed_scale;
+}
+
+static size_t lay_out_router(const struct cpu_backend *cpu, uint32_t n_token, struct router_task *t,
+                             uint8_t *base)
+{
+    struct carver c = {.base = base};
+    t->score = carve(&c, (size_t)n_token * pad32(cpu->c.n_expert), sizeof(float));
+    t->biased = carve(&c, (size_t)n_token * 2 * pad32(cpu->c.n_expert), sizeof(float));
+    return c.used;
+}
+
+fathom_err cpu_router(struct backend *b, const struct router_args *a)
+{
+    struct cpu_backend *cpu = cpu_of(b);
+    struct router_task task = {.cpu = cpu, .a = a};
+    lay_out_router(cpu, a->n_token, &task, cpu->arena);
+    struct gemm_job job = {
+        .w = &a->w->moe.router,
+        .x = a->x->value,
+        .x_stride = a->x->stride,
+        .n_token = a->n_token,
+        .y = task.score,
+        .y_stride = pad32(cpu->c.n_expert),
+    };
+    cpu_gemm(cpu, OPERAND_F32, &job, 1);
+    cpu_rows(cpu, a->n_token, SERIAL_ROWS, route_token, &task);
+    return FATHOM_OK;
+}
+
+/* ---- moe ---- */
+
+struct moe_task {
+    struct cpu_backend *cpu;
+    const struct moe_args *a;
+    uint32_t token0; /* of the run */
+    uint32_t n_run;  /* most tokens of a run */
+    uint32_t *start; /* [n_expert + 1] first row of each expert */
+    uint32_t *token; /* [rows] token of a row, from token0 */
+    float *weight;   /* [rows] */
+    void *x;         /* operand [rows][stride of NORMED] */
+    void *inner;     /* operand [rows + n_run][inner_stride] */
+    size_t inner_stride;
+    struct ffn_group *groups; /* [n_expert + 1] */
+};
+
+static size_t lay_out_moe(const struct cpu_backend *cpu, struct moe_task *t, uint8_t *base)
+{
+    const struct backend_config *c = &cpu->c;
+    size_t act = operand_bytes(cpu->operand);
+    t->inner_stride = pad32(max_u32(c->moe_inner, c->shared_inner));
+    size_t token_bytes = (size_t)c->n_expert_used * (pad32(c->hidden) + t->inner_stride) * act;
+    size_t run = max_size(GATHER_BYTES / token_bytes, MIN_RUN);
+    t->n_run = run < c->max_token ? (uint32_t)run : c->max_token;
+    size_t n_row = (size_t)t->n_run * c->n_expert_used;
+    struct carver v = {.base = base};
+    t->start = carve(&v, (size_t)c->n_expert + 1, sizeof *t->start);
+    t->token = carve(&v, n_row, sizeof *t->token);
+    t->weight = carve(&v, n_row, sizeof *t->weight);
+    t->x = carve(&v, n_row * pad32(c->hidden), act);
+    t->inner = carve(&v, (n_row + t->n_run) * t->inner_stride, act);
+    t->groups = carve(&v, (size_t)c->n_expert + 1, sizeof *t->groups);
+    return v.used;
+}
+
+/* start, token and weight: a counting sort of the run's (token, expert) pairs by expert. */
+static void group_rows(struct moe_task *task, uint32_t n_token)
+{
+    const struct buffer *route = task->a->route;
+    uint32_t n_expert = task->cpu->c.n_expert;
+    uint32_t n_used = task->cpu->c.n_expert_used;
+    uint32_t *start = task->start;
+    memset(start, 0, (n_expert + 1) * sizeof *start);
+    for (uint32_t t = 0; t < n_token; t++) {
+        const int32_t *chosen = route->index + (size_t)(task->token0 + t) * route->width;
+        for (uint32_t k = 0; k < n_used; k++) {
+            ASSERT(chosen[k] >= 0 && (uint32_t)chosen[k] < n_expert);
+            start[chosen[k] + 1]++;
+        }
+    }
+    for (uint32_t e = 0; e < n_expert; e++) start[e + 1] += start[e];
+    for (uint32_t t = 0; t < n_token; t++) {
+        const int32_t *chosen = route->index + (size_t)(task->token0 + t) * route->width;
+        const float *weight = route->value + (size_t)(task->token0 + t) * route->stride;
+        for (uint32_t k = 0; k < n_used; k++) {
+            uint32_t row = start[chosen[k]]++; /* becomes the expert's end */
+            task->token[row] = t;
+            task->weight[row] = weight[k];
+        }
+    }
+    memmove(start + 1, start, n_expert * sizeof *start);
+    start[0] = 0;
+}
+
+static const void *input_row(const struct moe_task *task, uint32_t token)
+{
+    const struct buffer *x = task->a->x;
+    return operand_row(task->cpu->operand, x->operand, (size_t)(task->token0 + token) * x->stride);
+}
+
+static void gather_row(void *arg, size_t row, size_t n_item, unsigned worker)
+{
+    const struct moe_task *task = arg;
+    uint32_t stride = task->a->x->stride;
+    (void)n_item;
+    (void)worker;
+    memcpy(operand_row(task->cpu->operand, task->x, row * stride),
+           input_row(task, task->token[row]), stride * operand_bytes(task->cpu->operand));
+}
+
+static void run_tokens(struct moe_task *task, uint32_t n_token)
+{
+    struct cpu_backend *cpu = task->cpu;
+    const struct moe_weight *w = &task->a->w->moe;
+    uint32_t stride = task->a->x->stride;
+    uint32_t n_row = n_token * cpu->c.n_expert_used;
+    struct ffn_call call = {
+        .groups = task->groups,
+        .n_token = n_token,
+        .inner = task->inner,
+        .inner_stride = task->inner_stride,
+        .y = task->a->y->value + (size_t)task->token0 * task->a->y->stride,
+        .y_stride = task->a->y->stride,
+    };
+    group_rows(task, n_token);
+    /* one token is its own gathered row, whatever the expert */
+    if (n_token > 1) cpu_rows(cpu, n_row, SERIAL_ROWS * 8, gather_row, task);
+    for (uint32_t e = 0; e < cpu->c.n_expert; e++) {
+        uint32_t row0 = task->start[e];
+        if (task->start[e + 1] == row0) continue;
+        task->groups[call.n_group++] = (struct ffn_group){
+            .w = &w->experts[e],
+            .x = n_token > 1 ? operand_row(cpu->operand, task->x, (size_t)row0 * stride)
+                             : input_row(task, 0),
+            .x_stride = stride,
+            .n_row = task->start[e + 1] - row0,
+            .row0 = row0,
+            .token = task->token + row0,
+            .weight = task->weight + row0,
+        };
+    }
+    if (cpu->c.shared_inner > 0) {
+        task->groups[call.n_group++] = (struct ffn_group){
+            .w = &w->shared,
+            .x = input_row(task, 0),
+            .x_stride = stride,
+            .n_row = n_token,
+            .row0 = n_row,
+        };
+    }
+    cpu_ffn_groups(cpu, &call);
+}
+
+fathom_err cpu_moe(struct backend *b, const struct moe_args *a)
+{
+    struct cpu_backend *cpu = cpu_of(b);
+    struct moe_task task = {.cpu = cpu, .a = a};
+    lay_out_moe(cpu, &task, cpu->arena);
+    for (; task.token0 < a->n_token; task.token0 += task.n_run)
+        run_tokens(&task, min_u32(task.n_run, a->n_token - task.token0));
+    return FATHOM_OK;
+}
+
+size_t cpu_moe_arena_bytes(const struct cpu_backend *cpu)
+{
+    struct router_task router;
+    struct moe_task moe;
+    if (cpu->c.n_expert == 0) return 0;
+    return max_size(lay_out_router(cpu, cpu->c.max_token, &router, NULL),
+                    lay_out_moe(cpu, &moe, NULL));
+}

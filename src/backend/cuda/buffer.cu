@@ -1,0 +1,292 @@
+/* buffer.cu - the activations that cross the seam, and their reading and writing as f32 */
+#include <string.h>
+
+#include "backend/cuda/common.cuh"
+#include "backend/cuda/cuda_int.cuh"
+
+extern "C" {
+#include "base/mem.h"
+}
+
+static fathom_err part(struct cuda_backend *c, size_t n, size_t size, void **out, fathom_diag *d)
+{
+    return c->base.ops->alloc(&c->base, n * size, "activations", out, d);
+}
+
+static fathom_err make_parts(struct cuda_backend *c, struct buffer *buf, fathom_diag *d)
+{
+    const struct backend_config *g = &c->c;
+    size_t t = g->max_token, hidden = g->hidden, heads = g->n_head;
+    size_t n_index = g->index_n_head ? g->index_n_head : 1;
+    switch (buf->kind) {
+    case BUFFER_RESIDUAL:
+    case BUFFER_DELTA: return part(c, t * hidden, 4, (void **)&buf->f, d);
+    case BUFFER_NORMED:
+        TRY(part(c, t * hidden, 4, (void **)&buf->f, d));
+        if (!c->fast) return FATHOM_OK;
+        TRY(part(c, t * hidden, 2, (void **)&buf->h, d));
+        TRY(part(c, t * hidden, 1, (void **)&buf->q, d));
+        return part(c, t * ceil_div(g->hidden, 128), 4, (void **)&buf->scale, d);
+    case BUFFER_QUERY:
+        TRY(part(c, t * n_index, 4, (void **)&buf->index_weight, d));
+        if (!c->fast) {
+            TRY(part(c, t * n_index * 128, 4, (void **)&buf->index_f, d));
+            return part(c, t * heads * KV_ROW, 4, (void **)&buf->f, d);
+        }
+        TRY(part(c, t * n_index * 128, 1, (void **)&buf->q, d));
+        return part(c, t * heads * KV_ROW, 2, (void **)&buf->h, d);
+    case BUFFER_SELECT:
+        TRY(part(c, t * (g->index_topk ? g->index_topk : 1), 4, (void **)&buf->i, d));
+        return part(c, t, 4, (void **)&buf->n, d);
+    case BUFFER_LATENT:
+        if (c->fast) return part(c, t * heads * KV_LATENT, 2, (void **)&buf->h, d);
+        return part(c, t * heads * KV_LATENT, 4, (void **)&buf->f, d);
+    case BUFFER_ROUTE:
+        TRY(part(c, t * g->n_expert_used + 1, 4, (void **)&buf->i, d));
+        return part(c, t * g->n_expert_used + 1, 4, (void **)&buf->w, d);
+    case BUFFER_LOGITS:
+        return part(c, (size_t)g->max_logit_row * g->n_vocab, 4, (void **)&buf->f, d);
+    }
+    return FATHOM_EINVAL;
+}
+
+fathom_err cuda_buffer_create(struct backend *b, enum buffer_kind kind, struct buffer **out,
+                              fathom_diag *d)
+{
+    struct buffer *buf = (struct buffer *)mem_calloc(1, sizeof *buf);
+    *out = NULL;
+    if (!buf) FAIL(d, FATHOM_ENOMEM, "no memory for a buffer");
+    buf->kind = kind;
+    fathom_err err = make_parts(cuda_of(b), buf, d);
+    if (err) {
+        cuda_buffer_destroy(b, buf);
+        return err;
+    }
+    *out = buf;
+    return FATHOM_OK;
+}
+
+void cuda_buffer_destroy(struct backend *b, struct buffer *buf)
+{
+    if (!buf) return;
+    void *parts[] = {buf->f, buf->h, buf->q, buf->scale, buf->index_f, buf->index_weight,
+                     buf->i, buf->n, buf->w};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) b->ops->release(b, parts[i]);
+    mem_free(buf);
+}
+
+static fathom_err fetch(struct cuda_backend *c, void *host, const void *device, size_t bytes)
+{
+    CU_TRY(c, cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost), "buffer_read");
+    return FATHOM_OK;
+}
+
+/* Widths that a kind may be read and written with, and where its main values lie. */
+static uint32_t main_width(const struct cuda_backend *c, const struct buffer *buf)
+{
+    const struct backend_config *g = &c->c;
+    switch (buf->kind) {
+    case BUFFER_QUERY: return g->n_head * (buf->form == MLA_ABSORBED ? KV_ROW : 192);
+    case BUFFER_LATENT: return g->n_head * (buf->form == MLA_ABSORBED ? KV_LATENT : 128);
+    case BUFFER_LOGITS: return g->n_vocab;
+    default: return g->hidden;
+    }
+}
+
+static fathom_err read_pairs(struct cuda_backend *c, const struct buffer *buf, uint32_t row0,
+                             uint32_t n_row, float *out)
+{
+    uint32_t k = buf->kind == BUFFER_SELECT ? c->c.index_topk : c->c.n_expert_used;
+    size_t n = (size_t)n_row * k;
+    int32_t *ids = (int32_t *)mem_alloc_array(n + n_row, 4);
+    float *weights = (float *)mem_alloc_array(n + 1, 4);
+    fathom_err err = ids && weights ? FATHOM_OK : FATHOM_ENOMEM;
+    if (!err) err = fetch(c, ids, buf->i + (size_t)row0 * k, n * 4);
+    if (!err && buf->kind == BUFFER_SELECT) err = fetch(c, ids + n, buf->n + row0, n_row * 4);
+    if (!err && buf->kind == BUFFER_ROUTE)
+        err = fetch(c, weights, buf->w + (size_t)row0 * k, n * 4);
+    for (uint32_t r = 0; !err && r < n_row; r++) {
+        float *row = out + (size_t)r * (buf->kind == BUFFER_SELECT ? 1 + k : 2 * k);
+        if (buf->kind == BUFFER_SELECT) {
+            int32_t count = ids[n + r];
+            *row++ = (float)count;
+            for (uint32_t j = 0; j < k; j++) {
+                row[j] = (int32_t)j < count ? (float)ids[(size_t)r * k + j] : -1.0f;
+            }
+        } else {
+            for (uint32_t j = 0; j < k; j++) {
+                row[j] = (float)ids[(size_t)r * k + j];
+                row[k + j] = weights[(size_t)r * k + j];
+            }
+        }
+    }
+    mem_free(ids);
+    mem_free(weights);
+    return err;
+}
+
+/* The index query after the attention's, or before it: one row at a time, in tests only. */
+static fathom_err read_index_row(struct cuda_backend *c, const struct buffer *buf, uint32_t row,
+                                 float *out)
+{
+    uint32_t n = c->c.index_n_head * KV_INDEX_DIM;
+    if (buf->index_f) {
+        TRY(fetch(c, out, buf->index_f + (size_t)row * n, (size_t)n * 4));
+    } else {
+        uint8_t *codes = (uint8_t *)mem_alloc(n);
+        if (!codes) return FATHOM_ENOMEM;
+        fathom_err err = fetch(c, codes, buf->q + (size_t)row * n, n);
+        for (uint32_t i = 0; i < n; i++) out[i] = f32_from_e4m3(codes[i]);
+        mem_free(codes);
+        TRY(err);
+    }
+    return fetch(c, out + n, buf->index_weight + (size_t)row * c->c.index_n_head,
+                 (size_t)c->c.index_n_head * 4);
+}
+
+static fathom_err write_index_row(struct cuda_backend *c, struct buffer *buf, uint32_t row,
+                                  const float *in)
+{
+    uint32_t n = c->c.index_n_head * KV_INDEX_DIM;
+    if (buf->index_f) {
+        CU_TRY(c,
+               cudaMemcpyAsync(buf->index_f + (size_t)row * n, in, (size_t)n * 4,
+                               cudaMemcpyHostToDevice, c->stream),
+               "buffer_write");
+    } else {
+        uint8_t *codes = (uint8_t *)mem_alloc(n);
+        if (!codes) return FATHOM_ENOMEM;
+        for (uint32_t i = 0; i < n; i++) codes[i] = e4m3_from_f32(in[i]);
+        fathom_err err = cuda_check(
+            c,
+            cudaMemcpyAsync(buf->q + (size_t)row * n, codes, n, cudaMemcpyHostToDevice, c->stream),
+            "copy", "buffer_write");
+        mem_free(codes);
+        TRY(err);
+    }
+    CU_TRY(c,
+           cudaMemcpyAsync(buf->index_weight + (size_t)row * c->c.index_n_head, in + n,
+                           (size_t)c->c.index_n_head * 4, cudaMemcpyHostToDevice, c->stream),
+           "buffer_write");
+    return FATHOM_OK;
+}
+
+/* Whether a width means a QUERY row with its index query, which then is *n_index wide. */
+static bool with_index(const struct cuda_backend *c, const struct buffer *buf, uint32_t width,
+                       uint32_t *n_index)
+{
+    *n_index = c->c.index_n_head * (KV_INDEX_DIM + 1);
+    return buf->kind == BUFFER_QUERY && *n_index && width == main_width(c, buf) + *n_index;
+}
+
+fathom_err cuda_buffer_read(struct backend *b, const struct buffer *buf, uint32_t row0,
+                            uint32_t n_row, uint32_t width, float *out)
+{
+    struct cuda_backend *c = cuda_of(b);
+    TRY(b->ops->sync(b));
+    if (buf->kind == BUFFER_SELECT || buf->kind == BUFFER_ROUTE) {
+        return read_pairs(c, buf, row0, n_row, out);
+    }
+    uint32_t n_index;
+    if (with_index(c, buf, width, &n_index)) {
+        uint32_t narrow = width - n_index;
+        for (uint32_t r = 0; r < n_row; r++, out += width) {
+            TRY(cuda_buffer_read(b, buf, row0 + r, 1, narrow, out));
+            TRY(read_index_row(c, buf, row0 + r, out + narrow));
+        }
+        return FATHOM_OK;
+    }
+    if (width != main_width(c, buf)) return FATHOM_EINVAL;
+    size_t n = (size_t)n_row * width, at = (size_t)row0 * width;
+    if (buf->f) return fetch(c, out, buf->f + at, n * 4);
+    uint16_t *half = (uint16_t *)mem_alloc_array(n, 2);
+    if (!half) return FATHOM_ENOMEM;
+    fathom_err err = fetch(c, half, buf->h + at, n * 2);
+    for (size_t i = 0; !err && i < n; i++) out[i] = f32_from_bf16(half[i]);
+    mem_free(half);
+    return err;
+}
+
+__global__ void narrow_kernel(__nv_bfloat16 *h, const float *f, size_t n)
+{
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    if (i < n) h[i] = __float2bfloat16_rn(f[i]);
+}
+
+static fathom_err write_main(struct cuda_backend *c, struct buffer *buf, size_t at, uint32_t n_row,
+                             uint32_t width, const float *in)
+{
+    size_t n = (size_t)n_row * width;
+    float *f = buf->f ? buf->f + at : NULL, *temporary = NULL;
+    if (!f) {
+        CU_TRY(c, cudaMalloc((void **)&temporary, n * 4), "buffer_write");
+        f = temporary;
+    }
+    fathom_err err = cuda_check(c, cudaMemcpyAsync(f, in, n * 4, cudaMemcpyHostToDevice, c->stream),
+                                "copy", "buffer_write");
+    if (!err && buf->h) {
+        narrow_kernel<<<(unsigned)((n + 255) / 256), 256, 0, c->stream>>>(buf->h + at, f, n);
+        err = CU_LAUNCHED(c, "buffer_write");
+    }
+    if (!err && buf->kind == BUFFER_NORMED && buf->q) {
+        err = cuda_quantize(c, f, n_row, width, buf->q + at, buf->scale + at / 128, "buffer_write");
+    }
+    if (!err) err = c->base.ops->sync(&c->base);
+    if (temporary) (void)cudaFree(temporary);
+    return err;
+}
+
+static fathom_err write_pairs(struct cuda_backend *c, struct buffer *buf, uint32_t row0,
+                              uint32_t n_row, const float *in)
+{
+    uint32_t k = buf->kind == BUFFER_SELECT ? c->c.index_topk : c->c.n_expert_used;
+    uint32_t stride = buf->kind == BUFFER_SELECT ? 1 + k : 2 * k;
+    int32_t *ids = (int32_t *)mem_alloc_array(k, 4);
+    if (!ids) return FATHOM_ENOMEM;
+    fathom_err err = FATHOM_OK;
+    for (uint32_t r = 0; !err && r < n_row; r++) {
+        const float *row = in + (size_t)r * stride;
+        int32_t count = (int32_t)row[0];
+        const float *list = buf->kind == BUFFER_SELECT ? row + 1 : row;
+        for (uint32_t j = 0; j < k; j++) ids[j] = (int32_t)list[j];
+        size_t at = (size_t)(row0 + r) * k;
+        err = cuda_check(
+            c, cudaMemcpyAsync(buf->i + at, ids, (size_t)k * 4, cudaMemcpyHostToDevice, c->stream),
+            "copy", "buffer_write");
+        if (!err && buf->kind == BUFFER_SELECT) {
+            err = cuda_check(
+                c, cudaMemcpyAsync(buf->n + row0 + r, &count, 4, cudaMemcpyHostToDevice, c->stream),
+                "copy", "buffer_write");
+        } else if (!err) {
+            err = cuda_check(c,
+                             cudaMemcpyAsync(buf->w + at, row + k, (size_t)k * 4,
+                                             cudaMemcpyHostToDevice, c->stream),
+                             "copy", "buffer_write");
+        }
+    }
+    mem_free(ids);
+    return err;
+}
+
+fathom_err cuda_buffer_write(struct backend *b, struct buffer *buf, uint32_t row0, uint32_t n_row,
+                             uint32_t width, const float *in)
+{
+    struct cuda_backend *c = cuda_of(b);
+    TRY(b->ops->sync(b));
+    if (buf->kind == BUFFER_SELECT || buf->kind == BUFFER_ROUTE) {
+        TRY(write_pairs(c, buf, row0, n_row, in));
+        return b->ops->sync(b);
+    }
+    if (buf->kind == BUFFER_QUERY || buf->kind == BUFFER_LATENT) buf->form = MLA_ABSORBED;
+    uint32_t n_index;
+    if (with_index(c, buf, width, &n_index)) {
+        uint32_t narrow = width - n_index;
+        for (uint32_t r = 0; r < n_row; r++, in += width) {
+            TRY(write_main(c, buf, (size_t)(row0 + r) * narrow, 1, narrow, in));
+            TRY(write_index_row(c, buf, row0 + r, in + narrow));
+        }
+        return b->ops->sync(b);
+    }
+    if (width != main_width(c, buf)) return FATHOM_EINVAL;
+    return write_main(c, buf, (size_t)row0 * width, n_row, width, in);
+}

@@ -1,0 +1,255 @@
+/* cuda_int.cuh - what the files of the CUDA backend share: its objects and launchers
+ *
+ * Two paths through the operators, chosen once by enum act_type:
+ *   float  (ACT_F32, ACT_BF16) activations f32, rounded to bf16 as inputs of products if so
+ *                     asked, weights decoded in the product; any GPU, any weight type
+ *   fast   (ACT_FP8)  inputs of FP8 weights quantized to e4m3 per 128 values with power-of-two
+ *                     scales, inputs of BF16 weights rounded to bf16; tensor cores; from sm_89
+ * The residual stream, norms, router, softmax and all sums are f32 in both.
+ */
+#ifndef FATHOM_BACKEND_CUDA_INT_CUH
+#define FATHOM_BACKEND_CUDA_INT_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+extern "C" {
+#include "backend/backend.h"
+#include "base/assert.h"
+#include "base/fail.h"
+}
+
+enum { SCALE_BLOCK = TENSOR_SCALE_BLOCK, FAULT_BYTES = 512 };
+
+/* A matrix y = W x in device memory, row-major as in the checkpoint. */
+struct matrix {
+    enum dtype dtype; /* F32, BF16 or F8_E4M3 */
+    uint32_t n_row;   /* outputs */
+    uint32_t n_col;   /* inputs */
+    void *data;       /* [n_row][n_col] */
+    float *scale;     /* F8_E4M3: one per 128 x 128 block, rows of scale_stride */
+    uint32_t scale_stride;
+    uint32_t row0; /* place of (0, 0) inside its scale block; both 0 for the fast path */
+    uint32_t col0;
+};
+
+/* Matrices with one input whose outputs stand side by side: one matrix when their types and scale
+ * blocks allow it, else up to three. */
+struct matrix_list {
+    struct matrix part[3];
+    uint32_t row[3]; /* where a part's outputs begin */
+    uint32_t n;
+    uint32_t n_row;
+    uint32_t n_col;
+};
+
+/* Experts of one kind, the shared expert last: slab of equal matrices. */
+struct matrix_stack {
+    struct matrix first; /* data and scale of expert 0 */
+    uint32_t n;
+    size_t data_stride;  /* bytes */
+    size_t scale_stride; /* floats */
+};
+
+enum weight_kind { WEIGHT_VECTOR, WEIGHT_LINEAR, WEIGHT_MLA, WEIGHT_FFN, WEIGHT_MOE };
+
+struct weight {
+    enum weight_kind kind;
+    uint64_t n_bytes;
+    void *allocations[24]; /* everything to release */
+    uint32_t n_allocation;
+    float *vector;        /* WEIGHT_VECTOR */
+    struct matrix linear; /* WEIGHT_LINEAR */
+    struct {
+        struct matrix_list front; /* [q_a ; index_k ; kv_a][D]; rows at 0, index_row, kv_row */
+        struct matrix_list query; /* [q_b ; index_q_b][q_lora] */
+        struct matrix index_head;
+        struct matrix out;
+        float *q_norm, *kv_norm, *index_weight, *index_bias;
+        __nv_bfloat16 *kv_b; /* fast path: [H][256][512] */
+        float *kv_b_f;       /* float path: the same */
+        uint32_t index_row, kv_row;
+    } mla;
+    struct {
+        struct matrix_list up; /* [gate ; up][D] */
+        struct matrix down;
+    } ffn; /* also the shared expert of WEIGHT_MOE when it is not in the stacks */
+    struct {
+        struct matrix router;
+        float *bias;
+        struct matrix_stack up;       /* each [gate ; up][D]; only gate when not fused_up */
+        struct matrix_stack up_alone; /* not fused_up: each [inner][D] */
+        bool fused_up;                /* gate and up lie on scale blocks of their own */
+        struct matrix_stack down;
+        bool stacked_shared;  /* the shared expert is the last of the stacks */
+        bool separate_shared; /* it has a width of its own and is in `ffn` */
+    } moe;
+};
+
+/* A buffer of the seam; members that a kind or path does not use are NULL. */
+struct buffer {
+    enum buffer_kind kind;
+    enum mla_form form;  /* QUERY, LATENT: the form last written */
+    float *f;            /* RESIDUAL NORMED DELTA LOGITS; QUERY and LATENT on the float path */
+    __nv_bfloat16 *h;    /* NORMED, QUERY, LATENT on the fast path */
+    uint8_t *q;          /* NORMED: codes [T][D]; QUERY: index query codes [T][Hi][128] */
+    float *scale;        /* NORMED: [T][D/128] */
+    float *index_f;      /* QUERY: index query [T][Hi][128], float path */
+    float *index_weight; /* QUERY: [T][Hi] */
+    int32_t *i;          /* SELECT: slots [T][topk]; ROUTE: experts [T][K] */
+    int32_t *n;          /* SELECT: counts [T] */
+    float *w;            /* ROUTE: weights [T][K] */
+};
+
+/* Input of a product: rows of `width`. */
+struct act {
+    const float *f;
+    const __nv_bfloat16 *h;
+    const uint8_t *q;
+    const float *scale; /* [T][width / 128] */
+    uint32_t width;
+};
+
+/* Which rows go to which expert, made on the device by moe_map. Slot s of token t is row
+ * t * n_slot + s; `rows` lists them expert by expert. */
+struct task {
+    int32_t expert;
+    int32_t first; /* into rows */
+    int32_t n;
+};
+
+struct task_map {
+    struct task *tasks;
+    int32_t *n_task;
+    int32_t *rows;
+    uint32_t tile;     /* rows of a task at most, for the current step */
+    uint32_t max_task; /* tasks at most, likewise: what the host launches */
+};
+
+struct cuda_backend {
+    struct backend base; /* first */
+    struct backend_config c;
+    bool fast;
+    int device;
+    struct cudaDeviceProp properties;
+    cudaStream_t stream;
+    cudaEvent_t fences[2];
+    char fault[FAULT_BYTES];
+    uint64_t allocated_bytes;
+    /* scratch of the operators, sized at creation */
+    float *front;      /* [T][rows of mla.front] */
+    float *query;      /* [T][rows of mla.query] */
+    float *index_head; /* [T][Hi] */
+    float *qa_f;       /* [T][q_lora] */
+    uint8_t *qa_q;
+    float *qa_scale;
+    float *index_k;     /* [T][128] */
+    float *index_score; /* [score_rows][max_context] */
+    uint32_t score_rows;
+    float *part_out;  /* [part rows][H][512] */
+    float *part_stat; /* [part rows][H][2] */
+    uint32_t part_rows;
+    float *heads_f; /* [T][H*128] */
+    uint8_t *heads_q;
+    float *heads_scale;
+    float *mid;   /* [rows][2 * inner], widest of dense, moe */
+    float *mid_f; /* [rows][inner] */
+    uint8_t *mid_q;
+    float *mid_scale;
+    float *slot_out;     /* [T * n_slot][D] */
+    float *shared_out;   /* [T][D] */
+    float *router_score; /* [T][E] */
+    struct task_map map;
+    float *mtp_f; /* [T][2D] */
+    __nv_bfloat16 *mtp_h;
+    uint32_t *sample_count; /* [max_request][V] */
+    float *sample_raw;
+    void *scratch[32]; /* everything above, to release */
+    uint32_t n_scratch;
+};
+
+static inline struct cuda_backend *cuda_of(struct backend *b)
+{
+    return (struct cuda_backend *)b;
+}
+
+static __host__ __device__ __forceinline__ uint32_t ceil_div(uint32_t a, uint32_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* cuda_check - OK, or record the first fault (call, operator, cause) and give EDEVICE */
+fathom_err cuda_check(struct cuda_backend *c, cudaError_t e, const char *call, const char *what);
+#define CU_TRY(c, call, what)                                                                      \
+    do {                                                                                           \
+        fathom_err cu_err_ = cuda_check((c), (call), #call, (what));                               \
+        if (cu_err_ != FATHOM_OK) return cu_err_;                                                  \
+    } while (0)
+#define CU_LAUNCHED(c, what) cuda_check((c), cudaGetLastError(), "launch", (what))
+
+/* weight.cu */
+fathom_err cuda_prepare_vector(struct backend *b, const struct tensor_view *v, struct weight **out,
+                               fathom_diag *d);
+fathom_err cuda_prepare_linear(struct backend *b, const struct tensor_view *v, struct weight **out,
+                               fathom_diag *d);
+fathom_err cuda_prepare_mla(struct backend *b, const struct mla_tensors *t, struct weight **out,
+                            fathom_diag *d);
+fathom_err cuda_prepare_ffn(struct backend *b, const struct ffn_tensors *t, struct weight **out,
+                            fathom_diag *d);
+fathom_err cuda_prepare_moe(struct backend *b, const struct moe_tensors *t, struct weight **out,
+                            fathom_diag *d);
+void cuda_weight_destroy(struct backend *b, struct weight *w);
+uint64_t cuda_weight_bytes(const struct weight *w);
+
+/* buffer.cu */
+fathom_err cuda_buffer_create(struct backend *b, enum buffer_kind kind, struct buffer **out,
+                              fathom_diag *d);
+void cuda_buffer_destroy(struct backend *b, struct buffer *buf);
+fathom_err cuda_buffer_read(struct backend *b, const struct buffer *buf, uint32_t row0,
+                            uint32_t n_row, uint32_t width, float *out);
+fathom_err cuda_buffer_write(struct backend *b, struct buffer *buf, uint32_t row0, uint32_t n_row,
+                             uint32_t width, const float *in);
+
+/* product.cu: out[r][n_row] = W in[r], rows of out `stride` apart */
+fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const struct act *in,
+                        uint32_t n_token, float *out, uint32_t stride, const char *what);
+fathom_err cuda_product_list(struct cuda_backend *c, const struct matrix_list *w,
+                             const struct act *in, uint32_t n_token, float *out, const char *what);
+/* whether this weight takes e4m3 activations */
+bool cuda_wants_fp8(const struct cuda_backend *c, const struct matrix *w);
+/* the same per expert: row r of the map reads in[r / in_divisor] and writes out[r] */
+fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack *w,
+                               const struct act *in, uint32_t in_divisor, float *out,
+                               uint32_t stride, const char *what);
+
+/* attend.cu: limits of its kernels; once at creation */
+fathom_err cuda_attend_init(struct cuda_backend *c);
+uint32_t cuda_attend_parts(const struct backend_config *g);
+
+/* dense.cu: fills q and scale from f, rows of `width` (a multiple of 128) */
+fathom_err cuda_quantize(struct cuda_backend *c, const float *f, uint32_t n_row, uint32_t width,
+                         uint8_t *q, float *scale, const char *what);
+
+/* dense.cu: mid [n_row][gate | up] to mid_q, for an FP8 weight, or mid_f */
+fathom_err cuda_swiglu(struct cuda_backend *c, uint32_t n_row, uint32_t inner, bool fp8,
+                       const char *what);
+fathom_err cuda_ffn_run(struct cuda_backend *c, const struct weight *w, const struct buffer *x,
+                        uint32_t n_token, float *y);
+
+/* operators */
+fathom_err cuda_embed(struct backend *b, const struct embed_args *a);
+fathom_err cuda_add_norm(struct backend *b, const struct add_norm_args *a);
+fathom_err cuda_linear(struct backend *b, const struct linear_args *a);
+fathom_err cuda_mla_front(struct backend *b, const struct mla_front_args *a);
+fathom_err cuda_index_topk(struct backend *b, const struct index_topk_args *a);
+fathom_err cuda_mla_attend(struct backend *b, const struct mla_attend_args *a);
+fathom_err cuda_mla_out(struct backend *b, const struct mla_out_args *a);
+fathom_err cuda_ffn(struct backend *b, const struct ffn_args *a);
+fathom_err cuda_router(struct backend *b, const struct router_args *a);
+fathom_err cuda_moe(struct backend *b, const struct moe_args *a);
+fathom_err cuda_head(struct backend *b, const struct head_args *a);
+fathom_err cuda_mtp_front(struct backend *b, const struct mtp_front_args *a);
+fathom_err cuda_sample(struct backend *b, const struct sample_args *a);
+
+#endif

@@ -1,0 +1,289 @@
+/* product_small.cu - matrix products with few rows: weights stream once, straight from their
+ * checkpoint layout into tensor core registers
+ *
+ * A warp owns RT tiles of 16 outputs (the product's 16-row operand) and one share of K (shares.h);
+ * tokens are the 8-column operand, up to NT groups of 8. The order of k inside a 128-byte line is
+ * free as long as both operands use the same one, so a lane loads 16 bytes at 16*t of each half
+ * line of its two rows and feeds the words as they lie: no shuffles, no shared memory, every
+ * 32-byte sector used whole. FP8: one line is one scale block; its tensor core sum is multiplied by
+ * both scales and added to an f32 sum. A token's bits depend neither on its neighbours nor on NT.
+ *
+ * Weights do not change, so a plain product loads its first lines before it waits for the kernel
+ * in front of it. */
+#include "backend/cuda/launch.cuh"
+#include "backend/cuda/product.cuh"
+#include "backend/cuda/shares.h"
+
+enum { WARPS = 8, AHEAD = 4 };
+
+struct line {
+    uint4 lo0, hi0; /* row g: first and second half of a 128-byte line */
+    uint4 lo1, hi1; /* row g + 8 */
+};
+
+static __device__ __forceinline__ uint32_t word(const uint4 &v, int j)
+{
+    return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w;
+}
+
+static __device__ __forceinline__ void load_line(struct line &l, const char *row0, const char *row1,
+                                                 size_t at)
+{
+    l.lo0 = load_stream(row0 + at);
+    l.hi0 = load_stream(row0 + at + 64);
+    l.lo1 = load_stream(row1 + at);
+    l.hi1 = load_stream(row1 + at + 64);
+}
+
+/* A warp's weights: its row tiles, its share of K. Step i of n is line i % share of tile i / share.
+ */
+template <int RT> struct stream {
+    const char *row0[RT], *row1[RT];
+    uint32_t first, share;
+};
+
+template <int RT>
+static __device__ __forceinline__ void load_step(struct line &l, const struct stream<RT> &s,
+                                                 uint32_t i)
+{
+    uint32_t tile = RT == 1 ? 0 : i / s.share, line = RT == 1 ? i : i % s.share;
+    load_line(l, s.row0[tile], s.row1[tile], (size_t)(s.first + line) * 128);
+}
+
+template <int RT>
+static __device__ __forceinline__ struct stream<RT>
+make_stream(const struct product_args &a, const char *w, uint32_t n0, uint32_t row_bytes,
+            uint32_t first, uint32_t share) {
+    const int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    struct stream<RT> s;
+#pragma unroll
+    for (int r = 0; r < RT; r++) {
+        uint32_t n = n0 + (uint32_t)(r * 16 + g);
+        s.row0[r] = w + (size_t)min(n, a.n - 1) * row_bytes + 16 * t;
+        s.row1[r] = w + (size_t)min(n + 8, a.n - 1) * row_bytes + 16 * t;
+    }
+    s.first = first;
+    s.share = share;
+    return s;
+}
+
+/* Adds the shares and writes rows x outputs. `acc` holds C fragments per row tile and token
+ * group. */
+template <int NT, int WK, int RT>
+static __device__ __forceinline__ void finish(const struct product_args &a,
+                                              const struct product_rows &p, float (&acc)[RT][NT][4],
+                                              float *shared, int wk, int wn, uint32_t n_block)
+{
+    const int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    enum { COLS = NT * 8, ROWS = RT * 16, PITCH = ROWS + 1, AREA = COLS * PITCH, WN = WARPS / WK };
+    float *mine = shared + (wn * WK + wk) * AREA;
+#pragma unroll
+    for (int r = 0; r < RT; r++) {
+#pragma unroll
+        for (int i = 0; i < NT; i++) {
+            float *col = mine + (i * 8 + 2 * t) * PITCH + r * 16 + g;
+            col[0] = acc[r][i][0];
+            col[PITCH] = acc[r][i][1];
+            col[8] = acc[r][i][2];
+            col[PITCH + 8] = acc[r][i][3];
+        }
+    }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < p.n * WN * ROWS; i += WARPS * WARP) {
+        int n = i % (WN * ROWS), col = i / (WN * ROWS);
+        if (n_block + (uint32_t)n >= a.n) continue;
+        const float *from = shared + (n / ROWS) * WK * AREA + col * PITCH + n % ROWS;
+        float sum = from[0];
+#pragma unroll
+        for (int j = 1; j < WK; j++) sum += from[j * AREA];
+        a.out[(size_t)out_row(p, col) * a.out_stride + n_block + (uint32_t)n] = sum;
+    }
+}
+
+/* Input rows of a lane's token groups: of the column whose values it loads, and of the two columns
+ * whose sums it holds. */
+template <int NT> struct tokens {
+    int load[NT];
+    int sum[NT][2];
+};
+
+template <int NT>
+static __device__ __forceinline__ struct tokens<NT> make_tokens(const struct product_args &a,
+                                                                const struct product_rows &p) {
+    const int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    struct tokens<NT> k;
+#pragma unroll
+    for (int i = 0; i < NT; i++) {
+        k.load[i] = in_row(a, p, min(i * 8 + g, p.n - 1));
+        k.sum[i][0] = in_row(a, p, min(i * 8 + 2 * t, p.n - 1));
+        k.sum[i][1] = in_row(a, p, min(i * 8 + 2 * t + 1, p.n - 1));
+    }
+    return k;
+}
+
+/* One line of FP8 weights times up to 8 * NT tokens, added to acc. */
+template <int NT>
+static __device__ __forceinline__ void
+multiply_fp8(float (&acc)[NT][4], const struct line &l, const struct product_args &a,
+             const struct tokens<NT> &k, float w_scale, uint32_t block)
+{
+    const char *q = (const char *)a.q + (size_t)block * 128 + threadIdx.x % 4 * 16;
+    const float *scale = a.q_scale + block;
+    const size_t n_line = a.k / 128;
+#pragma unroll
+    for (int i = 0; i < NT; i++) {
+        const char *x = q + (size_t)k.load[i] * a.k;
+        uint4 lo = *(const uint4 *)x;
+        uint4 hi = *(const uint4 *)(x + 64);
+        float c[4] = {};
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            mma_e4m3(c, word(l.lo0, j), word(l.lo1, j), word(l.hi0, j), word(l.hi1, j), word(lo, j),
+                     word(hi, j));
+        }
+        float s0 = w_scale * scale[(size_t)k.sum[i][0] * n_line];
+        float s1 = w_scale * scale[(size_t)k.sum[i][1] * n_line];
+        acc[i][0] += c[0] * s0;
+        acc[i][1] += c[1] * s1;
+        acc[i][2] += c[2] * s0;
+        acc[i][3] += c[3] * s1;
+    }
+}
+
+template <int NT, int WK, int RT>
+__global__ void __launch_bounds__(WARPS *WARP, NT == 1 ? 2 : 1)
+    product_fp8_small_kernel(const struct product_args a)
+{
+    extern __shared__ float shared[];
+    const int warp = (int)threadIdx.x / WARP, wk = warp % WK, wn = warp / WK;
+    const uint32_t n_line = a.k / 128, share = n_line / WK, first = (uint32_t)wk * share;
+    const uint32_t n_block = blockIdx.x * (WARPS / WK) * RT * 16;
+    const uint32_t n0 = n_block + (uint32_t)(wn * RT * 16), n_step = share * RT;
+    struct line l[AHEAD];
+    dependency_release();
+    if (!a.tasks) {
+        struct stream<RT> s = make_stream<RT>(a, (const char *)a.w, n0, a.k, first, share);
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            if (u < (int)n_step) load_step(l[u], s, (uint32_t)u);
+        }
+    }
+    dependency_wait();
+    struct product_rows p = product_rows_of(a, (int)blockIdx.y, NT * 8);
+    if (p.n <= 0) return;
+    struct stream<RT> s = make_stream<RT>(a, p.w, n0, a.k, first, share);
+    const struct tokens<NT> k = make_tokens<NT>(a, p);
+    const float *ws[RT];
+#pragma unroll
+    for (int r = 0; r < RT; r++) {
+        uint32_t n = min(n0 + (uint32_t)(r * 16), a.n - 1);
+        ws[r] = p.w_scale + (size_t)(n / SCALE_BLOCK) * a.scale_stride;
+    }
+    float acc[RT][NT][4] = {};
+    for (uint32_t b = 0; b < n_step; b += AHEAD) {
+        if (b > 0 || a.tasks) {
+#pragma unroll
+            for (int u = 0; u < AHEAD; u++) {
+                if (b + (uint32_t)u < n_step) load_step(l[u], s, b + (uint32_t)u);
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            uint32_t i = b + (uint32_t)u;
+            if (i >= n_step) break;
+            uint32_t tile = RT == 1 ? 0 : i / share, block = first + (RT == 1 ? i : i % share);
+#pragma unroll
+            for (int r = 0; r < RT; r++) {
+                if (r == (int)tile) multiply_fp8<NT>(acc[r], l[u], a, k, ws[r][block], block);
+            }
+        }
+    }
+    finish<NT, WK, RT>(a, p, acc, shared, wk, wn, n_block);
+}
+
+template <int NT, int WK>
+__global__ void __launch_bounds__(WARPS *WARP, NT == 1 ? 2 : 1)
+    product_bf16_small_kernel(const struct product_args a)
+{
+    extern __shared__ float shared[];
+    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+    const int g = lane / 4, t = lane % 4, wk = warp % WK, wn = warp / WK;
+    const uint32_t n_block = blockIdx.x * (WARPS / WK) * 16, n0 = n_block + (uint32_t)wn * 16;
+    const uint32_t n_line = a.k / 64, share = n_line / WK, first = (uint32_t)wk * share;
+    const size_t row_bytes = (size_t)a.k * 2;
+    kernel_begin();
+    struct product_rows p = product_rows_of(a, (int)blockIdx.y, NT * 8);
+    if (p.n <= 0) return;
+    struct stream<1> s = make_stream<1>(a, p.w, n0, (uint32_t)row_bytes, first, share);
+    const char *x[NT];
+#pragma unroll
+    for (int i = 0; i < NT; i++) {
+        int token = min(i * 8 + g, p.n - 1);
+        x[i] = (const char *)a.h + (size_t)in_row(a, p, token) * row_bytes + 16 * t;
+    }
+    float acc[1][NT][4] = {};
+    for (uint32_t b = 0; b < share; b += AHEAD) {
+        struct line l[AHEAD];
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            if (b + (uint32_t)u < share) load_step(l[u], s, b + (uint32_t)u);
+        }
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            if (b + (uint32_t)u >= share) break;
+            size_t at = (size_t)(first + b + (uint32_t)u) * 128;
+#pragma unroll
+            for (int i = 0; i < NT; i++) {
+                uint4 lo = *(const uint4 *)(x[i] + at);
+                uint4 hi = *(const uint4 *)(x[i] + at + 64);
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    mma_bf16(acc[0][i], word(l[u].lo0, j), word(l[u].lo1, j), word(l[u].hi0, j),
+                             word(l[u].hi1, j), word(lo, j), word(hi, j));
+                }
+            }
+        }
+    }
+    finish<NT, WK, 1>(a, p, acc, shared, wk, wn, n_block);
+}
+
+template <int NT, int WK>
+static fathom_err launch(struct cuda_backend *c, const struct product_args &a, uint32_t n_tile,
+                         bool fp8, const char *what)
+{
+    enum { WN = WARPS / WK };
+    size_t bytes = (size_t)WARPS * NT * 8 * sizeof(float);
+    if (!fp8) {
+        return cuda_launch(c, what, product_bf16_small_kernel<NT, WK>,
+                           dim3(ceil_div(a.n, WN * 16), n_tile), WARPS * WARP, bytes * 17, a);
+    }
+    if (WK == 1 && NT <= 4 && a.k / 128 <= 2) { /* short rows: two tiles fill the pipeline */
+        return cuda_launch(c, what, product_fp8_small_kernel < NT, WK, NT <= 4 && WK == 1 ? 2 : 1 >,
+                           dim3(ceil_div(a.n, WN * 32), n_tile), WARPS * WARP, bytes * 33, a);
+    }
+    return cuda_launch(c, what, product_fp8_small_kernel<NT, WK, 1>,
+                       dim3(ceil_div(a.n, WN * 16), n_tile), WARPS * WARP, bytes * 17, a);
+}
+
+template <int NT>
+static fathom_err launch_share(struct cuda_backend *c, const struct product_args &a,
+                               uint32_t n_tile, bool fp8, const char *what)
+{
+    switch (share_count(a.k / (fp8 ? 128 : 64))) {
+    case 8: return launch<NT, 8>(c, a, n_tile, fp8, what);
+    case 4: return launch<NT, 4>(c, a, n_tile, fp8, what);
+    case 2: return launch<NT, 2>(c, a, n_tile, fp8, what);
+    default: return launch<NT, 1>(c, a, n_tile, fp8, what);
+    }
+}
+
+/* Needs k a multiple of 128 (fp8; scale offsets 0) or 64 (bf16); tile_tokens 8, 16 or 32. */
+fathom_err product_small(struct cuda_backend *c, const struct product_args &a, uint32_t tile_tokens,
+                         uint32_t n_tile, bool fp8, const char *what)
+{
+    switch (tile_tokens) {
+    case 8: return launch_share<1>(c, a, n_tile, fp8, what);
+    case 16: return launch_share<2>(c, a, n_tile, fp8, what);
+    default: return launch_share<4>(c, a, n_tile, fp8, what);
+    }
+}

@@ -1,0 +1,337 @@
+/* sample.cu - one block a row: raw log-probabilities, shaping, the cut-offs, the draw
+ *
+ * Nothing is sorted. Each cut-off (top_k, top_p) is the key of the last value that stays, found in
+ * four passes of 8 bits over order-preserving keys; counts are integers and masses are 2^-40 fixed
+ * point, so that the order in which threads add does not matter. Equal values stay in ascending
+ * id. */
+#include "backend/cuda/common.cuh"
+#include "backend/cuda/launch.cuh"
+
+extern "C" {
+#include "base/rng.h"
+}
+
+enum { THREADS = 1024, WARPS = THREADS / WARP };
+
+struct pick {
+    float value;
+    int id;
+};
+
+struct sample_shared {
+    struct pick picks[WARPS];
+    float sums[WARPS];
+    unsigned long long mass[256];
+    unsigned long long rest;
+    uint32_t prefix;
+    int bin;
+    int equal[WARPS];
+};
+
+static __device__ __forceinline__ struct pick better(struct pick a, struct pick b)
+{
+    return a.value > b.value || (a.value == b.value && a.id < b.id) ? a : b;
+}
+
+static __device__ struct pick block_pick(struct pick p, struct sample_shared *sh)
+{
+#pragma unroll
+    for (int d = WARP / 2; d > 0; d >>= 1) {
+        struct pick q = {shfl_xor(p.value, d), shfl_xor(p.id, d)};
+        p = better(p, q);
+    }
+    __syncthreads();
+    if (threadIdx.x % WARP == 0) sh->picks[threadIdx.x / WARP] = p;
+    __syncthreads();
+    p = sh->picks[0];
+    for (int w = 1; w < WARPS; w++) p = better(p, sh->picks[w]);
+    return p;
+}
+
+static __device__ struct pick largest(const float *x, int n, struct sample_shared *sh)
+{
+    struct pick p = {-INFINITY, 0x7fffffff};
+    for (int i = (int)threadIdx.x; i < n; i += THREADS) {
+        struct pick q = {x[i], i};
+        p = better(p, q);
+    }
+    return block_pick(p, sh);
+}
+
+static __device__ __forceinline__ uint32_t order_key(float v)
+{
+    uint32_t u = __float_as_uint(v);
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+/* What stays of a row: keys above `key`, and those equal to it with an id below `id_end`. */
+struct cut {
+    uint32_t key;
+    int id_end;
+};
+
+static __device__ __forceinline__ bool stays(const struct cut &c, float v, int id)
+{
+    uint32_t k = order_key(v);
+    return v > -INFINITY && (k > c.key || (k == c.key && id < c.id_end));
+}
+
+/* Mass of one value: 1 for top_k, its probability relative to the largest for top_p. */
+static __device__ __forceinline__ unsigned long long mass_of(float v, float top, bool count)
+{
+    if (count) return 1;
+    return (unsigned long long)(expf(v - top) * 0x1p40f);
+}
+
+/* The largest prefix of what stays under `c`, in descending order, whose mass without its last
+ * value is below `want`: ids of equal values are taken in ascending order. */
+static __device__ struct cut tighten(const float *x, int n, const struct cut &c, float top,
+                                     bool count, unsigned long long want, struct sample_shared *sh)
+{
+    if (threadIdx.x == 0) {
+        sh->prefix = 0;
+        sh->rest = want;
+    }
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        for (int i = (int)threadIdx.x; i < 256; i += THREADS) sh->mass[i] = 0;
+        __syncthreads();
+        uint32_t mask = shift == 24 ? 0 : 0xffffffffu << (shift + 8), prefix = sh->prefix;
+        for (int i = (int)threadIdx.x; i < n; i += THREADS) {
+            uint32_t key = order_key(x[i]);
+            if ((key & mask) != (prefix & mask) || !stays(c, x[i], i)) continue;
+            atomicAdd(&sh->mass[key >> shift & 255u], mass_of(x[i], top, count));
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            int bin = 255;
+            while (bin > 0 && sh->mass[bin] < sh->rest) sh->rest -= sh->mass[bin--];
+            sh->prefix |= (uint32_t)bin << shift;
+        }
+        __syncthreads();
+    }
+    struct cut out = {sh->prefix, n};
+    unsigned long long rest = sh->rest, seen = 0;
+    /* the id after the last equal value that is still wanted */
+    for (int base = 0; base < n; base += THREADS) {
+        int i = base + (int)threadIdx.x;
+        bool is_equal = i < n && order_key(x[i]) == out.key && stays(c, x[i], i);
+        unsigned lanes = warp_ballot(is_equal);
+        __syncthreads();
+        if (threadIdx.x % WARP == 0) sh->equal[threadIdx.x / WARP] = __popc(lanes);
+        if (threadIdx.x == 0) sh->bin = -1;
+        __syncthreads();
+        int rank = __popc(lanes & ((1u << (threadIdx.x % WARP)) - 1)), all = 0;
+        for (int w = 0; w < WARPS; w++) {
+            if (w < (int)threadIdx.x / WARP) rank += sh->equal[w];
+            all += sh->equal[w];
+        }
+        if (is_equal) {
+            unsigned long long each = mass_of(x[i], top, count), r = seen + (unsigned)rank;
+            if (each && r * each < rest && (r + 1) * each >= rest) sh->bin = i + 1;
+        }
+        __syncthreads();
+        if (sh->bin >= 0) {
+            out.id_end = sh->bin;
+            break;
+        }
+        seen += (unsigned)all;
+    }
+    bool looser = out.key < c.key || (out.key == c.key && out.id_end > c.id_end);
+    return looser ? c : out; /* fewer values than wanted were left */
+}
+
+static __device__ __forceinline__ bool allowed(const struct sample_row &row, const uint32_t *mask,
+                                               int id)
+{
+    return row.mask_offset == SAMPLE_NONE || (mask[row.mask_offset + id / 32] >> (id % 32) & 1u);
+}
+
+/* log of the sum of exp(x - top), each thread's share in ascending order, then the warps' */
+static __device__ float log_sum(const float *x, int n, float top, struct sample_shared *sh)
+{
+    float sum = 0.0f;
+    for (int i = (int)threadIdx.x; i < n; i += THREADS) sum += __expf(x[i] - top);
+    return top + logf(block_sum(sum, sh->sums));
+}
+
+/* Mask, bans, bias, penalties. `count` is a row of zeroed integers: bit 31 marks a prompt token,
+ * the rest counts output tokens. */
+static __device__ void shape(const struct sample_row &row, const int32_t *history,
+                             const struct sample_bias *bias, const int32_t *ban,
+                             const uint32_t *mask, float *x, int n, uint32_t *count)
+{
+    for (int i = (int)threadIdx.x; i < n; i += THREADS) {
+        if (!allowed(row, mask, i)) x[i] = -INFINITY;
+        count[i] = 0;
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < row.n_ban; i += THREADS) {
+        int id = ban[row.ban_offset + i];
+        if (id >= 0 && id < n) x[id] = -INFINITY;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) { /* one thread: an id may be listed twice */
+        for (uint32_t i = 0; i < row.n_bias; i++) {
+            struct sample_bias e = bias[row.bias_offset + i];
+            if (e.id >= 0 && e.id < n) x[e.id] += e.bias;
+        }
+    }
+    if (row.repetition_penalty == 1.0f && row.frequency_penalty == 0.0f &&
+        row.presence_penalty == 0.0f) {
+        return;
+    }
+    const int32_t *ids = history + row.history_offset;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < row.n_prompt + row.n_output; i += THREADS) {
+        int id = ids[i];
+        if (id < 0 || id >= n) continue;
+        if (i < row.n_prompt) {
+            atomicOr(&count[id], 0x80000000u);
+        } else {
+            atomicAdd(&count[id], 1u);
+        }
+    }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < n; i += THREADS) {
+        uint32_t u = count[i], output = u & 0x7fffffffu;
+        if (!u) continue;
+        float v = x[i] > 0.0f ? x[i] / row.repetition_penalty : x[i] * row.repetition_penalty;
+        if (output) v -= row.frequency_penalty * (float)output + row.presence_penalty;
+        x[i] = v;
+    }
+}
+
+/* The token drawn from shaped logits; x is divided by the temperature on the way. */
+static __device__ int draw(const struct sample_row &row, float *x, int n, struct sample_shared *sh)
+{
+    struct pick best = largest(x, n, sh);
+    if (row.temperature <= 0.0f || best.value == -INFINITY) return best.id;
+    for (int i = (int)threadIdx.x; i < n; i += THREADS) x[i] = x[i] / row.temperature;
+    __syncthreads();
+    float top = best.value / row.temperature;
+    struct cut c = {0, n};
+    if (row.min_p > 0.0f) { /* the lowest key whose probability reaches min_p of the largest */
+        uint32_t lowest = 0xffffffffu;
+        for (int i = (int)threadIdx.x; i < n; i += THREADS) {
+            if (expf(x[i] - top) >= row.min_p) lowest = min(lowest, order_key(x[i]));
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) sh->prefix = order_key(top);
+        __syncthreads();
+        atomicMin(&sh->prefix, lowest);
+        __syncthreads();
+        c.key = sh->prefix;
+        __syncthreads();
+    }
+    if (row.top_k > 0 && row.top_k < n) {
+        c = tighten(x, n, c, top, true, (unsigned long long)row.top_k, sh);
+        __syncthreads();
+    }
+    if (row.top_p < 1.0f) {
+        __syncthreads();
+        if (threadIdx.x == 0) sh->rest = 0;
+        __syncthreads();
+        unsigned long long mine = 0;
+        for (int i = (int)threadIdx.x; i < n; i += THREADS) {
+            if (stays(c, x[i], i)) mine += mass_of(x[i], top, false);
+        }
+        atomicAdd(&sh->rest, mine);
+        __syncthreads();
+        unsigned long long want = (unsigned long long)((double)sh->rest * (double)row.top_p);
+        __syncthreads();
+        c = tighten(x, n, c, top, false, want ? want : 1, sh);
+        __syncthreads();
+    }
+    struct pick p = {-INFINITY, best.id};
+    for (int i = (int)threadIdx.x; i < n; i += THREADS) {
+        if (!stays(c, x[i], i)) continue;
+        float u = rng_unit(rng_mix(row.seed, row.position, (uint64_t)i));
+        struct pick q = {x[i] - logf(-logf(u)), i};
+        p = better(p, q);
+    }
+    return block_pick(p, sh).id;
+}
+
+/* Whether nothing may be drawn, and then what is given: the lowest id that the mask allows. */
+static __device__ bool largest_is_impossible(const float *x, int n, struct sample_shared *sh)
+{
+    return largest(x, n, sh).value == -INFINITY;
+}
+
+static __device__ int first_allowed(const struct sample_row &row, const uint32_t *mask, int n,
+                                    struct sample_shared *sh)
+{
+    struct pick p = {-INFINITY, 0x7fffffff};
+    for (int i = (int)threadIdx.x; i < n; i += THREADS) {
+        struct pick q = {0.0f, i};
+        if (allowed(row, mask, i)) p = better(p, q);
+    }
+    p = block_pick(p, sh);
+    return p.id < n ? p.id : 0;
+}
+
+struct kernel_args {
+    float *logits;
+    uint32_t n_vocab;
+    const struct sample_row *rows;
+    const int32_t *history;
+    const struct sample_bias *bias;
+    const int32_t *ban;
+    const uint32_t *mask;
+    uint32_t *count; /* [row][n_vocab] */
+    float *raw;      /* the same: logits before shaping */
+    int32_t *ids;
+    float *logprobs;
+    int32_t *top_ids;
+    float *top_logprobs;
+};
+
+__global__ void __launch_bounds__(THREADS) sample_kernel(const struct kernel_args a)
+{
+    __shared__ struct sample_shared sh;
+    kernel_begin();
+    const struct sample_row row = a.rows[blockIdx.x];
+    float *x = a.logits + (size_t)row.logit_row * a.n_vocab;
+    uint32_t *count = a.count + (size_t)blockIdx.x * a.n_vocab;
+    float *raw = a.raw + (size_t)blockIdx.x * a.n_vocab;
+    const int n = (int)row.n_vocab_used;
+    for (int i = (int)threadIdx.x; i < n; i += THREADS) {
+        if (x[i] != x[i]) x[i] = -INFINITY;
+        raw[i] = x[i];
+    }
+    __syncthreads();
+    float lse = 0.0f;
+    if (row.want_logprob || row.n_top) lse = log_sum(x, n, largest(x, n, &sh).value, &sh);
+    struct pick last = {INFINITY, -1};
+    for (uint32_t k = 0; k < row.n_top; k++) { /* the best below the last one */
+        struct pick p = {-INFINITY, 0x7fffffff};
+        for (int i = (int)threadIdx.x; i < n; i += THREADS) {
+            bool below = x[i] < last.value || (x[i] == last.value && i > last.id);
+            struct pick q = {x[i], i};
+            if (below) p = better(p, q);
+        }
+        last = block_pick(p, &sh);
+        if (threadIdx.x == 0) {
+            a.top_ids[blockIdx.x * SAMPLE_TOP_MAX + k] = last.id;
+            a.top_logprobs[blockIdx.x * SAMPLE_TOP_MAX + k] = last.value - lse;
+        }
+    }
+    shape(row, a.history, a.bias, a.ban, a.mask, x, n, count);
+    __syncthreads();
+    int id = draw(row, x, n, &sh);
+    if (id >= n || id < 0) id = 0;
+    if (largest_is_impossible(x, n, &sh)) id = first_allowed(row, a.mask, n, &sh);
+    if (threadIdx.x == 0) {
+        a.ids[blockIdx.x] = id;
+        a.logprobs[blockIdx.x] = row.want_logprob ? raw[id] - lse : 0.0f;
+    }
+}
+
+fathom_err cuda_sample(struct backend *b, const struct sample_args *a)
+{
+    struct cuda_backend *c = cuda_of(b);
+    struct kernel_args k = {a->logits->f, c->c.n_vocab, a->rows,         a->history,    a->bias,
+                            a->ban,       a->mask,      c->sample_count, c->sample_raw, a->ids,
+                            a->logprobs,  a->top_ids,   a->top_logprobs};
+    return cuda_launch(c, "sample", sample_kernel, dim3(a->n_row), THREADS, 0, k);
+}

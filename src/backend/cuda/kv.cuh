@@ -1,0 +1,52 @@
+/* kv.cuh - rows of the paged cache in device code; the byte map is kv/layout.h */
+#ifndef FATHOM_BACKEND_CUDA_KV_CUH
+#define FATHOM_BACKEND_CUDA_KV_CUH
+
+#include "backend/cuda/common.cuh"
+#include "backend/cuda/cuda_int.cuh"
+
+/* One layer of the cache. */
+struct kv_layer {
+    char *latent; /* page 0's latent block */
+    char *index;  /* page 0's index block */
+    size_t page_bytes;
+    enum kv_type type;
+};
+
+static inline struct kv_layer kv_layer_of(const struct kv_cache *kv, uint32_t layer)
+{
+    char *base = (char *)kv->base;
+    struct kv_layer l = {base + kv_latent_offset(&kv->layout, layer),
+                         base + kv_index_offset(&kv->layout, layer), (size_t)kv->layout.page_bytes,
+                         kv->layout.type};
+    return l;
+}
+
+static __device__ __forceinline__ char *kv_row(const struct kv_layer &l, int slot)
+{
+    uint32_t bytes = l.type == KV_TYPE_F32    ? (uint32_t)KV_ROW_BYTES_F32
+                     : l.type == KV_TYPE_BF16 ? (uint32_t)KV_ROW_BYTES_BF16
+                                              : (uint32_t)KV_ROW_BYTES_FP8;
+    return l.latent + (size_t)(slot / KV_PAGE_TOKENS) * l.page_bytes +
+           (size_t)(slot % KV_PAGE_TOKENS) * bytes;
+}
+
+/* value i of a row, 0 .. 575 */
+static __device__ __forceinline__ float kv_value(const struct kv_layer &l, const char *row, int i)
+{
+    if (l.type == KV_TYPE_F32) return ((const float *)row)[i];
+    if (l.type == KV_TYPE_BF16) return __bfloat162float(((const __nv_bfloat16 *)row)[i]);
+    if (i >= KV_LATENT) {
+        return __bfloat162float(((const __nv_bfloat16 *)(row + KV_FP8_ROPE_OFFSET))[i - KV_LATENT]);
+    }
+    float scale = ((const float *)(row + KV_FP8_SCALES_OFFSET))[i / KV_FP8_GROUP];
+    return e4m3_to_float(((const uint8_t *)row)[i]) * scale;
+}
+
+/* The slot of a request's position. */
+static __device__ __forceinline__ int kv_slot(const int32_t *page_table, int position)
+{
+    return page_table[position / KV_PAGE_TOKENS] * KV_PAGE_TOKENS + position % KV_PAGE_TOKENS;
+}
+
+#endif

@@ -1,0 +1,30 @@
+/* port.cuh - one spelling for nvcc and hipcc: runtime names, warp size, shuffles */
+#ifndef FATHOM_BACKEND_CUDA_PORT_CUH
+#define FATHOM_BACKEND_CUDA_PORT_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#define WARP 32
+#define FULL_MASK 0xffffffffu
+
+typedef __nv_bfloat16 bf16;
+
+template <typename T> static __device__ __forceinline__ T shfl_xor(T v, int lane_mask)
+{
+    return __shfl_xor_sync(FULL_MASK, v, lane_mask);
+}
+
+template <typename T> static __device__ __forceinline__ T shfl(T v, int lane)
+{
+    return __shfl_sync(FULL_MASK, v, lane);
+}
+
+static __device__ __forceinline__ unsigned warp_ballot(bool p)
+{
+    return __ballot_sync(FULL_MASK, p);
+}
+
+#endif

@@ -1,0 +1,82 @@
+/* product.cu - which kernel a product runs on: by path, weight type and number of rows alone */
+#include "backend/cuda/product.cuh"
+
+enum { SMALL_TOKENS_MAX = 64 };
+
+static struct product_args make_args(const struct cuda_backend *c, const struct matrix *w,
+                                     const struct act *in, float *out, uint32_t stride)
+{
+    struct product_args a = {};
+    a.w = w->data;
+    a.w_scale = w->scale;
+    a.n = w->n_row;
+    a.k = w->n_col;
+    a.scale_stride = w->scale_stride;
+    a.row0 = w->row0;
+    a.col0 = w->col0;
+    a.f = in->f;
+    a.h = in->h;
+    a.q = in->q;
+    a.q_scale = in->scale;
+    a.out = out;
+    a.out_stride = stride;
+    a.round = c->c.act == ACT_BF16;
+    return a;
+}
+
+bool cuda_wants_fp8(const struct cuda_backend *c, const struct matrix *w)
+{
+    return c->fast && w->dtype == DTYPE_F8_E4M3 && w->n_col % 128 == 0 && w->row0 == 0 &&
+           w->col0 == 0;
+}
+
+static uint32_t token_tile(uint32_t n_token)
+{
+    return n_token <= 8 ? 8 : n_token <= 16 ? 16 : 32;
+}
+
+fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const struct act *in,
+                        uint32_t n_token, float *out, uint32_t stride, const char *what)
+{
+    struct product_args a = make_args(c, w, in, out, stride);
+    a.n_token = n_token;
+    uint32_t tile = token_tile(n_token);
+    if (cuda_wants_fp8(c, w) && in->q) {
+        if (n_token <= SMALL_TOKENS_MAX) {
+            return product_small(c, a, tile, ceil_div(n_token, tile), true, what);
+        }
+        return product_fp8_large(c, a, ceil_div(n_token, PRODUCT_LARGE_TILE), what);
+    }
+    if (c->fast && w->dtype == DTYPE_BF16 && w->n_col % 64 == 0 && in->h) {
+        return product_small(c, a, tile, ceil_div(n_token, tile), false, what);
+    }
+    return product_float(c, a, w->dtype, ceil_div(n_token, PRODUCT_FLOAT_TILE), what);
+}
+
+fathom_err cuda_product_list(struct cuda_backend *c, const struct matrix_list *w,
+                             const struct act *in, uint32_t n_token, float *out, const char *what)
+{
+    for (uint32_t i = 0; i < w->n; i++) {
+        TRY(cuda_product(c, &w->part[i], in, n_token, out + w->row[i], w->n_row, what));
+    }
+    return FATHOM_OK;
+}
+
+fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack *w,
+                               const struct act *in, uint32_t in_divisor, float *out,
+                               uint32_t stride, const char *what)
+{
+    struct product_args a = make_args(c, &w->first, in, out, stride);
+    a.tasks = c->map.tasks;
+    a.n_task = c->map.n_task;
+    a.rows = c->map.rows;
+    a.in_divisor = in_divisor;
+    a.w_stride = w->data_stride;
+    a.w_scale_step = w->scale_stride;
+    if (cuda_wants_fp8(c, &w->first) && in->q) {
+        if (c->map.tile == PRODUCT_LARGE_TILE)
+            return product_fp8_large(c, a, c->map.max_task, what);
+        return product_small(c, a, c->map.tile, c->map.max_task, true, what);
+    }
+    return product_float(c, a, w->first.dtype, c->map.max_task, what);
+}

@@ -1,0 +1,83 @@
+/* product.cuh - arguments that the matrix product kernels share */
+#ifndef FATHOM_BACKEND_CUDA_PRODUCT_CUH
+#define FATHOM_BACKEND_CUDA_PRODUCT_CUH
+
+#include "backend/cuda/common.cuh"
+#include "backend/cuda/cuda_int.cuh"
+
+/* out[row][n] = sum_k W[n][k] in[row][k]. Plain: blockIdx.y cuts rows 0 .. n_token. Mapped: a task
+ * names an expert and a piece of the row list; row r reads in[r / in_divisor], writes out[r]. */
+struct product_args {
+    const void *w;
+    const float *w_scale;
+    uint32_t n;
+    uint32_t k;
+    uint32_t scale_stride;
+    uint32_t row0;
+    uint32_t col0;
+    const float *f;
+    const __nv_bfloat16 *h;
+    const uint8_t *q;
+    const float *q_scale; /* [rows][k / 128] */
+    bool round;           /* inputs are rounded to bf16: float kernel only */
+    uint32_t n_token;
+    float *out;
+    uint32_t out_stride;
+    /* mapped only */
+    const struct task *tasks; /* NULL: plain */
+    const int32_t *n_task;
+    const int32_t *rows;
+    uint32_t in_divisor;
+    size_t w_stride;     /* bytes from expert to expert */
+    size_t w_scale_step; /* floats */
+};
+
+/* The rows that a block works on: at most `tile` of them, and where its weights are. */
+struct product_rows {
+    const int32_t *rows; /* NULL: first, first + 1, ... */
+    int first;
+    int n; /* 0: nothing to do */
+    const char *w;
+    const float *w_scale;
+};
+
+static __device__ __forceinline__ struct product_rows product_rows_of(const struct product_args &a,
+                                                                      int i_tile, int tile)
+{
+    struct product_rows p = {NULL, i_tile * tile, 0, (const char *)a.w, a.w_scale};
+    if (!a.tasks) {
+        p.n = min(tile, (int)a.n_token - p.first);
+        return p;
+    }
+    if (i_tile >= *a.n_task) return p;
+    struct task t = a.tasks[i_tile];
+    p.rows = a.rows + t.first;
+    p.first = 0;
+    p.n = t.n;
+    p.w += (size_t)t.expert * a.w_stride;
+    p.w_scale += (size_t)t.expert * a.w_scale_step;
+    return p;
+}
+
+static __device__ __forceinline__ int out_row(const struct product_rows &p, int i)
+{
+    return p.rows ? p.rows[i] : p.first + i;
+}
+
+static __device__ __forceinline__ int in_row(const struct product_args &a,
+                                             const struct product_rows &p, int i)
+{
+    return p.rows ? p.rows[i] / (int)a.in_divisor : p.first + i;
+}
+
+/* Launchers; each says in its file which shapes it takes. */
+fathom_err product_float(struct cuda_backend *c, const struct product_args &a, enum dtype dtype,
+                         uint32_t n_tile, const char *what);
+fathom_err product_small(struct cuda_backend *c, const struct product_args &a, uint32_t tile_tokens,
+                         uint32_t n_tile, bool fp8, const char *what);
+fathom_err product_fp8_large(struct cuda_backend *c, const struct product_args &a, uint32_t n_tile,
+                             const char *what);
+
+enum { PRODUCT_FLOAT_TILE = 64, PRODUCT_LARGE_TILE = 128 };
+
+#endif

@@ -1,0 +1,455 @@
+/* product_fp8.cu - FP8 matrix product for many rows on sm_90a
+ *
+ * One resident block a multiprocessor walks over tiles of 128 rows x 128 outputs. Warpgroup 0 fills a
+ * ring of stages, one stage a K line of 128: the tile of inputs, the tile of weights, and their
+ * scales. Warpgroups 1 and 2 own 64 rows each: four products of K = 32 sum one line in the tensor
+ * cores, which keep few bits, then the sum times both scales is added in f32 to the share of K, and
+ * shares to the total, in ascending order. The ring runs on across tiles, so the next tile is loaded
+ * while one is stored.
+ *
+ * Plain products copy both tiles by tensor maps; two blocks of a cluster may take neighbouring row
+ * tiles and send each other half of the weights, which saves a quarter of the reads. Mapped products
+ * gather their rows by 16-byte copies and take weights alone by tensor map.
+ *
+ * A stage goes round:
+ *
+ *   empty --- all copies issued; full: 1 + 128 arrivals and the bytes ---> full
+ *   full ---- read by every warp that multiplies, of both blocks of a cluster ---> empty
+ *
+ * The parity of a stage's barrier flips each time round; struct ring holds the parity that the
+ * consumers wait for, the producers wait for the other one.
+ */
+#include "backend/cuda/sm90/product_fp8.cuh"
+
+#include <cudaTypedefs.h>
+
+#include "backend/cuda/shares.h"
+#include "backend/cuda/sm90/ptx90.cuh"
+
+enum {
+    BM = PRODUCT_LARGE_TILE,
+    BN = SCALE_BLOCK,
+    BK = 128,
+    GROUP_ROWS = 64, /* of a warpgroup */
+    STAGES = 6,
+    GROUP_THREADS = 128,
+    CONSUMER_WARPS = 8,
+    THREADS = 3 * GROUP_THREADS,
+    PRODUCER_REGISTERS = 40,
+    CONSUMER_REGISTERS = 232,
+    PIECE = 16, /* bytes of one copy */
+    PIECES = BK / PIECE,
+    GATHER_ROWS = GROUP_THREADS / PIECES,
+    RASTER_TILES = 16,   /* row tiles that are walked together, for reuse in L2 */
+    RUN_LINES_MIN = 16,  /* lines that one lookup of rows should last for */
+    SHARED_TILES_MIN = 9, /* odd numbers of row tiles from here on are walked in twos */
+    EXPERTS_MAX = 1 << 16,
+};
+
+struct alignas(1024) stages {
+    uint8_t in[STAGES][BM * BK];
+    uint8_t w[STAGES][BN * BK];
+    float in_scale[STAGES][BM];
+    float w_scale[STAGES];
+    uint64_t full[STAGES];
+    uint64_t empty[STAGES];
+};
+
+enum { ALIGN_BYTES = 1024, SHARED_BYTES = sizeof(struct stages) + ALIGN_BYTES };
+static_assert(SHARED_BYTES <= 227 * 1024, "shared memory of a block");
+
+struct work {
+    CUtensorMap in_map; /* plain only */
+    CUtensorMap w_map;
+    struct product_args a;
+    uint32_t n_line;
+    uint32_t n_share;
+    uint32_t n_col_tile;
+    uint32_t n_row_unit; /* plain: row tiles, or pairs of them */
+    uint32_t run_cols;   /* column tiles of a run */
+};
+
+struct ring {
+    uint32_t stage;
+    uint32_t parity;
+};
+
+static __device__ __forceinline__ void advance(struct ring &r)
+{
+    if (++r.stage == STAGES) {
+        r.stage = 0;
+        r.parity ^= 1;
+    }
+}
+
+/* A run: column tiles of one row tile, one after the other. */
+struct run {
+    int row_tile;
+    uint32_t col;
+    uint32_t col_end;
+};
+
+static __device__ __forceinline__ uint32_t run_count(const struct work &w)
+{
+    uint32_t n_row = w.a.tasks ? (uint32_t)*w.a.n_task : w.n_row_unit;
+    return n_row * ceil_div(w.n_col_tile, w.run_cols);
+}
+
+/* Mapped: columns first, since a task's weights are shared with its neighbours alone. Plain: a band
+ * of RASTER_TILES row tiles, rows first. */
+template <int SHARED>
+static __device__ __forceinline__ struct run run_at(const struct work &w, uint32_t i, uint32_t rank)
+{
+    struct run r;
+    uint32_t n_col = ceil_div(w.n_col_tile, w.run_cols), unit;
+    if (w.a.tasks) {
+        unit = i / n_col;
+        r.col = i % n_col;
+    } else {
+        const uint32_t band = RASTER_TILES / SHARED, first = i / (band * n_col) * band;
+        const uint32_t height = min(band, w.n_row_unit - first), rest = i % (band * n_col);
+        unit = first + rest % height;
+        r.col = rest / height;
+    }
+    r.row_tile = (int)(unit * SHARED + rank);
+    r.col *= w.run_cols;
+    r.col_end = min(r.col + w.run_cols, w.n_col_tile);
+    return r;
+}
+
+static __device__ __forceinline__ void wait(uint64_t *barrier, uint32_t parity)
+{
+#ifdef PRODUCT_WAIT_CYCLES_MAX /* a lost arrival ends the kernel instead of stopping the device */
+    long long start = clock64();
+    while (!mbarrier_try_wait(smem_address(barrier), parity)) {
+        if (clock64() - start > PRODUCT_WAIT_CYCLES_MAX) __trap();
+    }
+#else
+    while (!mbarrier_try_wait(smem_address(barrier), parity)) {}
+#endif
+}
+
+/* The copies of a producer thread: piece `thread % PIECES` of rows thread / PIECES, and every
+ * GATHER_ROWS rows on; the scale of row `thread`. */
+struct gather {
+    uint32_t from[BM / GATHER_ROWS]; /* in pieces from a.q */
+    int n;                           /* rows */
+    const float *scale;              /* NULL: no such row */
+};
+
+template <bool MAPPED>
+static __device__ __forceinline__ struct gather gather_of(const struct work &w,
+                                                          const struct product_rows &rows)
+{
+    const int thread = (int)threadIdx.x, first = thread / PIECES;
+    struct gather g;
+    g.n = 0;
+    if (MAPPED) {
+        const uint32_t row_pieces = w.a.k / PIECE;
+#pragma unroll
+        for (int i = 0; i < BM / GATHER_ROWS; i++) {
+            int row = first + i * GATHER_ROWS;
+            if (row >= rows.n) continue;
+            g.from[i] = (uint32_t)in_row(w.a, rows, row) * row_pieces + (uint32_t)(thread % PIECES);
+            g.n = i + 1;
+        }
+    }
+    g.scale = thread < rows.n ? w.a.q_scale + (size_t)in_row(w.a, rows, thread) * w.n_line : NULL;
+    return g;
+}
+
+static __device__ __forceinline__ void gather_line(const struct work &w, const struct gather &g,
+                                                   uint32_t dst, uint32_t line)
+{
+    const int thread = (int)threadIdx.x, first = thread / PIECES;
+    /* GATHER_ROWS is a multiple of 8: the permutation is the same for all rows of a thread */
+    dst += (uint32_t)(first * BK + ((thread % PIECES) ^ (first & 7)) * PIECE);
+#pragma unroll
+    for (int i = 0; i < BM / GATHER_ROWS; i++) {
+        if (i >= g.n) break;
+        const uint8_t *src = w.a.q + ((size_t)g.from[i] + (size_t)line * PIECES) * PIECE;
+        cp_async_16(dst + (uint32_t)(i * GATHER_ROWS * BK), src, true);
+    }
+}
+
+/* The tensor maps' copies of one stage, by one thread. */
+template <bool MAPPED, int SHARED>
+static __device__ __forceinline__ void load_tiles(const struct work &w, struct stages *s,
+                                                  uint32_t stage, uint32_t rank, uint32_t line,
+                                                  int row, int col, int expert)
+{
+    enum { ROWS = BN / SHARED, BYTES = BN * BK + (MAPPED ? 0 : BM * BK) };
+    const uint32_t full = smem_address(&s->full[stage]);
+    const int x = (int)line * BK, y = col + (int)rank * ROWS;
+    const uint32_t dst = smem_address(s->w[stage]) + rank * (ROWS * BK);
+    mbarrier_arrive_expect(full, BYTES);
+    if (SHARED > 1) {
+        tensor_load_multicast(dst, &w.w_map, full, x, y, expert, (uint16_t)((1 << SHARED) - 1));
+    } else {
+        tensor_load(dst, &w.w_map, full, x, y, expert);
+    }
+    if (!MAPPED) tensor_load(smem_address(s->in[stage]), &w.in_map, full, x, row, 0);
+}
+
+template <bool MAPPED, int SHARED>
+static __device__ __forceinline__ void produce(const struct work &w, struct stages *s, uint32_t rank)
+{
+    const int thread = (int)threadIdx.x;
+    const uint32_t n_run = run_count(w), step = gridDim.x / SHARED;
+    struct ring at = {0, 0};
+    for (uint32_t i = blockIdx.x / SHARED; i < n_run; i += step) {
+        const struct run r = run_at<SHARED>(w, i, rank);
+        const struct product_rows rows = product_rows_of(w.a, r.row_tile, BM);
+        const struct gather g = gather_of<MAPPED>(w, rows);
+        const int expert = MAPPED ? w.a.tasks[r.row_tile].expert : 0;
+        for (uint32_t col = r.col; col < r.col_end; col++) {
+            const float *w_scale = rows.w_scale + (size_t)col * w.a.scale_stride;
+            for (uint32_t line = 0; line < w.n_line; line++) {
+                wait(&s->empty[at.stage], at.parity ^ 1);
+                if (thread == 0) {
+                    load_tiles<MAPPED, SHARED>(w, s, at.stage, rank, line, r.row_tile * BM,
+                                               (int)col * BN, expert);
+                    cp_async_4(smem_address(&s->w_scale[at.stage]), w_scale + line);
+                }
+                if (MAPPED) gather_line(w, g, smem_address(s->in[at.stage]), line);
+                if (g.scale) {
+                    cp_async_4(smem_address(&s->in_scale[at.stage][thread]), g.scale + line);
+                }
+                mbarrier_arrive_cp_async(smem_address(&s->full[at.stage]));
+                advance(at);
+            }
+        }
+    }
+}
+
+/* This warp has read the stage: tells the producers that write to it. */
+template <int SHARED>
+static __device__ __forceinline__ void release(struct stages *s, uint32_t stage, uint32_t lane)
+{
+    const uint32_t empty = smem_address(&s->empty[stage]);
+    __syncwarp();
+    if (SHARED > 1) {
+        if (lane < SHARED) mbarrier_arrive_cluster(cluster_address(empty, lane));
+    } else {
+        if (lane == 0) mbarrier_arrive(empty);
+    }
+}
+
+/* share += the next line's sum times its scales */
+template <bool MAPPED, int SHARED>
+static __device__ __forceinline__ void add_line(float (&share)[64], struct stages *s, uint32_t stage,
+                                                uint64_t in, uint64_t weight, int row, uint32_t lane)
+{
+    if (MAPPED) async_proxy_fence();
+    in += stage * (sizeof s->in[0] >> 4);
+    weight += stage * (sizeof s->w[0] >> 4);
+    float c[64];
+    wgmma_fence();
+    wgmma_e4m3_start(c, in, weight);
+#pragma unroll
+    for (int i = 1; i < BK / 32; i++) {
+        wgmma_e4m3_add(c, in + (uint64_t)(2 * i), weight + (uint64_t)(2 * i));
+    }
+    wgmma_commit();
+    const float w_scale = s->w_scale[stage];
+    const float s0 = w_scale * s->in_scale[stage][row], s1 = w_scale * s->in_scale[stage][row + 8];
+    wgmma_wait(c);
+    release<SHARED>(s, stage, lane);
+#pragma unroll
+    for (int j = 0; j < 64; j += 4) {
+        share[j] = fmaf(c[j], s0, share[j]);
+        share[j + 1] = fmaf(c[j + 1], s0, share[j + 1]);
+        share[j + 2] = fmaf(c[j + 2], s1, share[j + 2]);
+        share[j + 3] = fmaf(c[j + 3], s1, share[j + 3]);
+    }
+}
+
+/* The columns of one row that a lane holds: from sum[4 j], or [4 j + 2] for its second row */
+static __device__ __forceinline__ void store_row(float *out, const float *sum, uint32_t col,
+                                                 uint32_t n)
+{
+#pragma unroll
+    for (int j = 0; j < 16; j++) {
+        uint32_t at = col + (uint32_t)j * 8;
+        if (at < n) *(float2 *)(out + at) = make_float2(sum[4 * j], sum[4 * j + 1]);
+    }
+}
+
+template <bool MAPPED, int SHARED, bool ONE_SHARE>
+static __device__ __forceinline__ void consume(const struct work &w, struct stages *s, uint32_t rank,
+                                               int group)
+{
+    const uint32_t lane = threadIdx.x % WARP;
+    const int warp = (int)threadIdx.x / WARP % 4;
+    const int row = group * GROUP_ROWS + warp * 16 + (int)lane / 4;
+    const uint64_t in = wgmma_operand(smem_address(s->in[0]) + (uint32_t)(group * GROUP_ROWS * BK));
+    const uint64_t weight = wgmma_operand(smem_address(s->w[0]));
+    const uint32_t n_run = run_count(w), step = gridDim.x / SHARED;
+    const uint32_t n_share = ONE_SHARE ? 1 : w.n_share, n_line = w.n_line / n_share;
+    struct ring at = {0, 0};
+    for (uint32_t i = blockIdx.x / SHARED; i < n_run; i += step) {
+        const struct run r = run_at<SHARED>(w, i, rank);
+        const struct product_rows rows = product_rows_of(w.a, r.row_tile, BM);
+        const bool idle = group * GROUP_ROWS >= rows.n;
+        float *out0 = NULL, *out1 = NULL;
+        if (row < rows.n) out0 = w.a.out + (size_t)out_row(rows, row) * w.a.out_stride;
+        if (row + 8 < rows.n) out1 = w.a.out + (size_t)out_row(rows, row + 8) * w.a.out_stride;
+        for (uint32_t col = r.col; col < r.col_end; col++) {
+            if (idle) {
+                for (uint32_t line = 0; line < w.n_line; line++, advance(at)) {
+                    wait(&s->full[at.stage], at.parity);
+                    release<SHARED>(s, at.stage, lane);
+                }
+                continue;
+            }
+            float total[64] = {};
+            for (uint32_t i_share = 0; i_share < n_share; i_share++) {
+                float share[64] = {};
+                for (uint32_t line = 0; line < n_line; line++, advance(at)) {
+                    wait(&s->full[at.stage], at.parity);
+                    add_line<MAPPED, SHARED>(share, s, at.stage, in, weight, row, lane);
+                }
+#pragma unroll
+                for (int j = 0; j < 64; j++) total[j] = ONE_SHARE ? share[j] : total[j] + share[j];
+            }
+            const uint32_t first = col * BN + lane % 4 * 2;
+            if (out0) store_row(out0, total, first, w.a.n);
+            if (out1) store_row(out1, total + 2, first, w.a.n);
+        }
+    }
+}
+
+template <bool MAPPED, int SHARED, bool ONE_SHARE>
+__global__ void __launch_bounds__(THREADS, 1)
+    product_fp8_sm90_kernel(const __grid_constant__ struct work w)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ __align__(ALIGN_BYTES) unsigned char shared[];
+    const uint32_t base = smem_address(shared);
+    struct stages *s = (struct stages *)(shared + ((0u - base) & (ALIGN_BYTES - 1)));
+    const int group = shfl((int)threadIdx.x / GROUP_THREADS, 0);
+    const uint32_t rank = SHARED > 1 ? cluster_rank() : 0;
+    if (threadIdx.x == 0) {
+        tensor_map_prefetch(&w.w_map);
+        if (!MAPPED) tensor_map_prefetch(&w.in_map);
+        for (int i = 0; i < STAGES; i++) {
+            mbarrier_init(smem_address(&s->full[i]), 1 + GROUP_THREADS);
+            mbarrier_init(smem_address(&s->empty[i]), CONSUMER_WARPS * SHARED);
+        }
+        mbarrier_init_fence();
+        async_proxy_fence();
+    }
+    __syncthreads();
+    if (SHARED > 1) {
+        cluster_arrive();
+        cluster_wait();
+    }
+    dependency_release();
+    dependency_wait();
+    if (group == 0) {
+        registers_lower<PRODUCER_REGISTERS>();
+        produce<MAPPED, SHARED>(w, s, rank);
+    } else {
+        registers_raise<CONSUMER_REGISTERS>();
+        consume<MAPPED, SHARED, ONE_SHARE>(w, s, rank, group - 1);
+    }
+    if (SHARED > 1) { /* until nobody writes to this block's shared memory any more */
+        cluster_arrive();
+        cluster_wait();
+    }
+#endif
+}
+
+static PFN_cuTensorMapEncodeTiled_v12000 find_encode(void)
+{
+    void *found = NULL;
+    enum cudaDriverEntryPointQueryResult result;
+    cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000,
+                                                     cudaEnableDefault, &result);
+    if (e != cudaSuccess || result != cudaDriverEntryPointSuccess) return NULL;
+    return (PFN_cuTensorMapEncodeTiled_v12000)found;
+}
+
+/* Map of slabs of `rows` rows of k bytes, cut into boxes of box_rows x 128 bytes. */
+static cudaError_t make_map(CUtensorMap *map, const void *data, uint32_t k, uint32_t rows,
+                            uint32_t n_slab, size_t slab_stride, uint32_t box_rows)
+{
+    static const PFN_cuTensorMapEncodeTiled_v12000 encode = find_encode();
+    if (!encode) return cudaErrorNotSupported;
+    const cuuint64_t size[3] = {k, rows, n_slab};
+    const cuuint64_t stride[2] = {k, slab_stride};
+    const cuuint32_t box[3] = {BK, box_rows, 1};
+    const cuuint32_t step[3] = {1, 1, 1};
+    CUresult e = encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, (void *)data, size, stride, box, step,
+                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return e == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+static cudaError_t make_maps(struct work *w, uint32_t n_block_shared)
+{
+    const struct product_args &a = w->a;
+    const uint32_t box_rows = BN / n_block_shared;
+    if (a.tasks) return make_map(&w->w_map, a.w, a.k, a.n, EXPERTS_MAX, a.w_stride, box_rows);
+    cudaError_t e = make_map(&w->in_map, a.q, a.k, a.n_token, 1, (size_t)a.k * a.n_token, BM);
+    if (e != cudaSuccess) return e;
+    return make_map(&w->w_map, a.w, a.k, a.n, 1, (size_t)a.k * a.n, box_rows);
+}
+
+template <bool MAPPED, int SHARED, bool ONE_SHARE>
+static cudaError_t launch(const struct work &w, uint32_t n_run, int n_sm, cudaStream_t stream)
+{
+    auto *kernel = product_fp8_sm90_kernel<MAPPED, SHARED, ONE_SHARE>;
+    cudaError_t e =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+    if (e != cudaSuccess) return e;
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = SHARED;
+    attributes[1].val.clusterDim.y = 1;
+    attributes[1].val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(min(n_run, max((uint32_t)n_sm / SHARED, 1u)) * SHARED);
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = SHARED_BYTES;
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = SHARED > 1 ? 2 : 1;
+    return cudaLaunchKernelEx(&config, kernel, w);
+}
+
+template <bool MAPPED, int SHARED>
+static cudaError_t launch_shares(const struct work &w, uint32_t n_run, int n_sm, cudaStream_t stream)
+{
+    return w.n_share == 1 ? launch<MAPPED, SHARED, true>(w, n_run, n_sm, stream)
+                          : launch<MAPPED, SHARED, false>(w, n_run, n_sm, stream);
+}
+
+cudaError_t product_fp8_sm90_shared(const struct product_args &a, uint32_t n_tile, int n_sm,
+                                    uint32_t n_block_shared, cudaStream_t stream)
+{
+    const bool pairs = n_block_shared == 2 && !a.tasks;
+    struct work w = {};
+    w.a = a;
+    w.n_line = a.k / BK;
+    w.n_share = share_count(w.n_line);
+    w.n_col_tile = ceil_div(a.n, BN);
+    w.n_row_unit = ceil_div(n_tile, pairs ? 2 : 1);
+    w.run_cols = a.tasks ? ceil_div(RUN_LINES_MIN, w.n_line) : 1;
+    const uint32_t n_run = w.n_row_unit * ceil_div(w.n_col_tile, w.run_cols);
+    if (!n_run) return cudaSuccess;
+    cudaError_t e = make_maps(&w, pairs ? 2 : 1);
+    if (e != cudaSuccess) return e;
+    if (a.tasks) return launch_shares<true, 1>(w, n_run, n_sm, stream);
+    if (pairs) return launch_shares<false, 2>(w, n_run, n_sm, stream);
+    return launch_shares<false, 1>(w, n_run, n_sm, stream);
+}
+
+cudaError_t product_fp8_sm90(const struct product_args &a, uint32_t n_tile, int n_sm,
+                             cudaStream_t stream)
+{
+    const bool pairs = n_sm > 1 && (n_tile % 2 == 0 || n_tile >= SHARED_TILES_MIN);
+    return product_fp8_sm90_shared(a, n_tile, n_sm, pairs ? 2 : 1, stream);
+}

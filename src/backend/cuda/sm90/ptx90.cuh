@@ -1,0 +1,216 @@
+/* ptx90.cuh - inline PTX of sm_90a, one instruction a function: barriers in shared memory, bulk
+ * tensor copies, warpgroup products
+ *
+ * Addresses of type uint32_t are shared memory addresses of this block, or of a block of the
+ * cluster where the name says so.
+ *
+ * Operands of the warpgroup products are K-major tiles with rows of 128 bytes; eight rows make an
+ * atom of 1024 bytes, aligned to 1024, whose 16-byte pieces are permuted: piece p of row r lies at
+ * place p ^ (r & 7). Sum of a warpgroup, 64 rows: warp w has rows 16 w to 16 w + 15, and lane
+ * 4 g + t holds, for each j, in c[4 j], c[4 j + 1] row g, columns 8 j + 2 t and the next, in
+ * c[4 j + 2], c[4 j + 3] row g + 8.
+ */
+#ifndef FATHOM_BACKEND_CUDA_SM90_PTX90_CUH
+#define FATHOM_BACKEND_CUDA_SM90_PTX90_CUH
+
+#include <cuda.h>
+
+#include "backend/cuda/ptx.cuh"
+
+/* ---- barriers in shared memory ---- */
+
+static __device__ __forceinline__ void mbarrier_init(uint32_t barrier, uint32_t n_arrival)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(n_arrival)
+                 : "memory");
+}
+
+/* Initial values are seen by the other blocks of the cluster and by bulk copies. */
+static __device__ __forceinline__ void mbarrier_init_fence(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+static __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+/* One arrival; the phase also waits for n_byte bytes of bulk copies. */
+static __device__ __forceinline__ void mbarrier_arrive_expect(uint32_t barrier, uint32_t n_byte)
+{
+    asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
+                 "r"(n_byte)
+                 : "memory");
+}
+
+/* One arrival at a barrier of another block of the cluster: an address from cluster_address. */
+static __device__ __forceinline__ void mbarrier_arrive_cluster(uint32_t barrier_in_cluster)
+{
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+                     barrier_in_cluster)
+                 : "memory");
+}
+
+/* One arrival, which was counted at init, once this thread's cp_async copies so far have landed. */
+static __device__ __forceinline__ void mbarrier_arrive_cp_async(uint32_t barrier)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+/* Whether the phase of this parity is over; may sleep a little before it says no. */
+static __device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint32_t parity)
+{
+    uint32_t done;
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, p;\n"
+                 "}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return done != 0;
+}
+
+/* ---- clusters ---- */
+
+static __device__ __forceinline__ uint32_t cluster_rank(void)
+{
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+/* The same place in the shared memory of block `rank` of the cluster. */
+static __device__ __forceinline__ uint32_t cluster_address(uint32_t address, uint32_t rank)
+{
+    uint32_t mapped;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+    return mapped;
+}
+
+static __device__ __forceinline__ void cluster_arrive(void)
+{
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+
+static __device__ __forceinline__ void cluster_wait(void)
+{
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/* ---- copies into shared memory ---- */
+
+/* 4 bytes, kept in L1 with their line */
+static __device__ __forceinline__ void cp_async_4(uint32_t dst, const void *src)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(dst), "l"(src) : "memory");
+}
+
+static __device__ __forceinline__ void tensor_map_prefetch(const CUtensorMap *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/* The box at (x, y, z); its bytes count at the barrier, those outside the tensor as zeros. */
+static __device__ __forceinline__ void tensor_load(uint32_t dst, const CUtensorMap *map,
+                                                   uint32_t barrier, int x, int y, int z)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(dst),
+                 "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+}
+
+/* The same into each block of the cluster whose bit is set: same place, same barrier in each. */
+static __device__ __forceinline__ void tensor_load_multicast(uint32_t dst, const CUtensorMap *map,
+                                                             uint32_t barrier, int x, int y, int z,
+                                                             uint16_t blocks)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(dst),
+                 "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(blocks)
+                 : "memory");
+}
+
+/* Shared memory written by cp_async or plain stores, and known to have landed, is seen by the
+ * warpgroup products and bulk copies that follow. */
+static __device__ __forceinline__ void async_proxy_fence(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* ---- registers of a warpgroup ---- */
+
+template <int N> static __device__ __forceinline__ void registers_raise(void)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N> static __device__ __forceinline__ void registers_lower(void)
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/* ---- warpgroup products ---- */
+
+/* Descriptor of an operand: its address in units of 16 bytes, 1024 bytes from atom to atom, 128-byte
+ * permutation. Adding 2 moves 32 bytes along K. */
+static __device__ __forceinline__ uint64_t wgmma_operand(uint32_t address)
+{
+    return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |
+           (uint64_t)1 << 62;
+}
+
+/* Before the first product, and after its registers were used by other instructions. */
+static __device__ __forceinline__ void wgmma_fence(void)
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void wgmma_commit(void)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+#define SUM_8(how, c, i)                                                                           \
+    how(c[i]), how(c[i + 1]), how(c[i + 2]), how(c[i + 3]), how(c[i + 4]), how(c[i + 5]),          \
+        how(c[i + 6]), how(c[i + 7])
+#define SUM_64(how, c)                                                                             \
+    SUM_8(how, c, 0), SUM_8(how, c, 8), SUM_8(how, c, 16), SUM_8(how, c, 24), SUM_8(how, c, 32),   \
+        SUM_8(how, c, 40), SUM_8(how, c, 48), SUM_8(how, c, 56)
+#define SUM_64_NAMES                                                                               \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"  \
+    "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
+
+/* c = a * b^T, 64 x 128, K = 32 e4m3 */
+static __device__ __forceinline__ void wgmma_e4m3_start(float (&c)[64], uint64_t a, uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 " SUM_64_NAMES
+                 ", %64, %65, 0, 1, 1;"
+                 : SUM_64("=f", c)
+                 : "l"(a), "l"(b));
+}
+
+/* c += a * b^T, likewise */
+static __device__ __forceinline__ void wgmma_e4m3_add(float (&c)[64], uint64_t a, uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 " SUM_64_NAMES
+                 ", %64, %65, 1, 1, 1;"
+                 : SUM_64("+f", c)
+                 : "l"(a), "l"(b));
+}
+
+/* Until every product committed has finished; c may be read after it. */
+static __device__ __forceinline__ void wgmma_wait(float (&c)[64])
+{
+    asm volatile("wgmma.wait_group.sync.aligned 0;" : SUM_64("+f", c)::"memory");
+}
+
+#undef SUM_8
+#undef SUM_64
+#undef SUM_64_NAMES
+
+#endif

@@ -1,0 +1,545 @@
+/* weight.cu - checkpoint views to device matrices: copies, conversions, generated values
+ *
+ * FP8 keeps its bytes and block scales; BF16 stays; F32 stays; F16 becomes F32. Matrices that share
+ * an input are stacked into one, each part on a multiple of 128 rows, so that one product serves
+ * them and no scale block is shared. */
+#include <string.h>
+
+#include "backend/cuda/common.cuh"
+#include "backend/cuda/cuda_int.cuh"
+
+extern "C" {
+#include "base/mem.h"
+}
+
+/* ---- generated values: a hash of (seed, row, column), normal by Box and Muller ---- */
+
+static __device__ __forceinline__ uint32_t mix(uint64_t x)
+{
+    x ^= x >> 33;
+    x *= 0xff51afd7ed558ccdull;
+    x ^= x >> 33;
+    x *= 0xc4ceb9fe1a85ec53ull;
+    return (uint32_t)(x >> 32);
+}
+
+static __device__ __forceinline__ float normal_at(uint64_t seed, uint64_t i)
+{
+    uint32_t a = mix(seed * 0x9e3779b97f4a7c15ull + i * 2);
+    uint32_t b = mix(seed * 0x9e3779b97f4a7c15ull + i * 2 + 1);
+    float u = ((float)(a >> 8) + 0.5f) * 0x1p-24f, v = (float)(b >> 8) * 0x1p-24f;
+    return sqrtf(-2.0f * __logf(u)) * __cosf(6.2831853f * v);
+}
+
+/* One block a 128 x 128 square: values, their scale, their codes. */
+__global__ void generate_fp8_kernel(uint8_t *q, float *scale, uint32_t n_row, uint32_t n_col,
+                                    uint32_t scale_stride, uint64_t seed, float std)
+{
+    __shared__ float scratch[33];
+    uint32_t r0 = blockIdx.y * 128, c0 = blockIdx.x * 128;
+    float amax = 0.0f;
+    for (uint32_t i = threadIdx.x; i < 128 * 128; i += blockDim.x) {
+        uint32_t r = r0 + i / 128, col = c0 + i % 128;
+        if (r < n_row && col < n_col) {
+            amax = fmaxf(amax, fabsf(std * normal_at(seed, (uint64_t)r * n_col + col)));
+        }
+    }
+    amax = warp_max(amax);
+    if (threadIdx.x % WARP == 0) scratch[threadIdx.x / WARP] = amax;
+    __syncthreads();
+    for (int i = 0; i < (int)blockDim.x / WARP; i++) amax = fmaxf(amax, scratch[i]);
+    float s = fp8_scale(amax);
+    if (threadIdx.x == 0) scale[blockIdx.y * scale_stride + blockIdx.x] = s;
+    for (uint32_t i = threadIdx.x; i < 128 * 128; i += blockDim.x) {
+        uint32_t r = r0 + i / 128, col = c0 + i % 128;
+        if (r < n_row && col < n_col) {
+            uint64_t at = (uint64_t)r * n_col + col;
+            q[at] = float_to_e4m3(std * normal_at(seed, at) / s);
+        }
+    }
+}
+
+template <typename T> __global__ void generate_kernel(T *p, uint64_t n, uint64_t seed, float std)
+{
+    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n;
+         i += (uint64_t)gridDim.x * blockDim.x) {
+        p[i] = (T)(std * normal_at(seed, i));
+    }
+}
+
+/* w[h][r][c] of kv_b as plain values: codes times scale, or a converted copy */
+template <typename OUT> __global__ void decode_kernel(OUT *out, struct matrix m)
+{
+    uint64_t n = (uint64_t)m.n_row * m.n_col;
+    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n;
+         i += (uint64_t)gridDim.x * blockDim.x) {
+        uint32_t r = (uint32_t)(i / m.n_col), col = (uint32_t)(i % m.n_col);
+        float v;
+        if (m.dtype == DTYPE_F8_E4M3) {
+            v = e4m3_to_float(((const uint8_t *)m.data)[i]) *
+                m.scale[(m.row0 + r) / SCALE_BLOCK * m.scale_stride + (m.col0 + col) / SCALE_BLOCK];
+        } else if (m.dtype == DTYPE_BF16) {
+            v = __bfloat162float(((const __nv_bfloat16 *)m.data)[i]);
+        } else {
+            v = ((const float *)m.data)[i];
+        }
+        out[i] = (OUT)v;
+    }
+}
+
+/* ---- allocation ---- */
+
+static fathom_err take(struct cuda_backend *c, struct weight *w, size_t bytes, const char *what,
+                       void **out, fathom_diag *d)
+{
+    ASSERT(w->n_allocation < sizeof w->allocations / sizeof *w->allocations);
+    TRY(c->base.ops->alloc(&c->base, bytes, what, out, d));
+    w->allocations[w->n_allocation++] = *out;
+    w->n_bytes += bytes;
+    return FATHOM_OK;
+}
+
+static fathom_err weight_create(enum weight_kind kind, struct weight **out, fathom_diag *d)
+{
+    *out = (struct weight *)mem_calloc(1, sizeof **out);
+    if (!*out) FAIL(d, FATHOM_ENOMEM, "no memory for a weight");
+    (*out)->kind = kind;
+    return FATHOM_OK;
+}
+
+void cuda_weight_destroy(struct backend *b, struct weight *w)
+{
+    if (!w) return;
+    for (uint32_t i = 0; i < w->n_allocation; i++) b->ops->release(b, w->allocations[i]);
+    mem_free(w);
+}
+
+uint64_t cuda_weight_bytes(const struct weight *w)
+{
+    return w->n_bytes;
+}
+
+/* ---- filling ---- */
+
+static enum dtype stored_type(enum dtype t)
+{
+    return t == DTYPE_F16 ? DTYPE_F32 : t;
+}
+
+static fathom_err check_type(const struct tensor_view *v, const char *what, fathom_diag *d)
+{
+    switch (v->dtype) {
+    case DTYPE_F32:
+    case DTYPE_BF16:
+    case DTYPE_F16: return FATHOM_OK;
+    case DTYPE_F8_E4M3:
+        if (v->scale || !v->data) return FATHOM_OK;
+        FAIL(d, FATHOM_EUNSUPPORTED, "%s: F8_E4M3 without block scales", what);
+    default:
+        FAIL(d, FATHOM_EUNSUPPORTED, "%s: weight type %s is not supported by the cuda backend",
+             what, dtype_name(v->dtype));
+    }
+}
+
+static fathom_err check_shape(const struct tensor_view *v, const char *name, uint32_t n_row,
+                              uint32_t n_col, fathom_diag *d)
+{
+    if (v->n_row == n_row && v->n_col == n_col) return FATHOM_OK;
+    FAIL(d, FATHOM_EMISMATCH, "%s is [%u][%u]; the configuration needs [%u][%u]", name, v->n_row,
+         v->n_col, n_row, n_col);
+}
+
+/* Copies rows of a strided host view; F16 is widened on the way. */
+static fathom_err upload_rows(struct cuda_backend *c, void *dst, const struct tensor_view *v,
+                              const char *what, fathom_diag *d)
+{
+    size_t size = dtype_size(v->dtype), row = (size_t)v->n_col * size;
+    if (v->dtype != DTYPE_F16) {
+        CU_TRY(c,
+               cudaMemcpy2DAsync(dst, row, v->data, v->row_stride * size, row, v->n_row,
+                                 cudaMemcpyHostToDevice, c->stream),
+               what);
+        return FATHOM_OK;
+    }
+    size_t n = (size_t)v->n_row * v->n_col;
+    float *wide = (float *)mem_alloc_array(n, sizeof *wide);
+    if (!wide) FAIL(d, FATHOM_ENOMEM, "%s: no host memory to widen F16", what);
+    for (uint32_t r = 0; r < v->n_row; r++) {
+        for (uint32_t i = 0; i < v->n_col; i++) {
+            uint16_t h;
+            memcpy(&h, (const char *)v->data + (r * v->row_stride + i) * 2, 2);
+            wide[(size_t)r * v->n_col + i] = f32_from_f16(h);
+        }
+    }
+    fathom_err err = cuda_check(
+        c, cudaMemcpyAsync(dst, wide, n * 4, cudaMemcpyHostToDevice, c->stream), "copy", what);
+    mem_free(wide);
+    return err;
+}
+
+static fathom_err generate(struct cuda_backend *c, void *data, float *scale, uint32_t scale_stride,
+                           const struct tensor_view *v, const char *what)
+{
+    uint64_t n = (uint64_t)v->n_row * v->n_col;
+    float std = v->generate_std;
+    if (v->dtype == DTYPE_F8_E4M3) {
+        dim3 grid(ceil_div(v->n_col, 128), ceil_div(v->n_row, 128));
+        generate_fp8_kernel<<<grid, 256, 0, c->stream>>>((uint8_t *)data, scale, v->n_row, v->n_col,
+                                                         scale_stride, v->generate_seed, std);
+    } else if (v->dtype == DTYPE_BF16) {
+        generate_kernel<<<1024, 256, 0, c->stream>>>((__nv_bfloat16 *)data, n, v->generate_seed,
+                                                     std);
+    } else {
+        generate_kernel<<<1024, 256, 0, c->stream>>>((float *)data, n, v->generate_seed, std);
+    }
+    return CU_LAUNCHED(c, what);
+}
+
+/* Fills rows [row, row + v->n_row) of m (whose memory exists). FP8 parts stacked into one matrix
+ * start on a multiple of 128 rows unless they are alone. */
+static fathom_err fill_part(struct cuda_backend *c, const struct matrix *m, uint32_t row,
+                            const struct tensor_view *v, const char *what, fathom_diag *d)
+{
+    size_t size = dtype_size(m->dtype);
+    char *data = (char *)m->data + (size_t)row * m->n_col * size;
+    float *scale = m->scale ? m->scale + (size_t)(row / SCALE_BLOCK) * m->scale_stride : NULL;
+    if (!v->data) return generate(c, data, scale, m->scale_stride, v, what);
+    TRY(upload_rows(c, data, v, what, d));
+    if (v->dtype != DTYPE_F8_E4M3) return FATHOM_OK;
+    uint32_t n_scale_row = ceil_div(v->scale_row0 + v->n_row, SCALE_BLOCK);
+    uint32_t n_scale_col = ceil_div(v->scale_col0 + v->n_col, SCALE_BLOCK);
+    CU_TRY(c,
+           cudaMemcpy2DAsync(scale, (size_t)m->scale_stride * 4, v->scale,
+                             (size_t)v->scale_stride * 4, (size_t)n_scale_col * 4, n_scale_row,
+                             cudaMemcpyHostToDevice, c->stream),
+           what);
+    return FATHOM_OK;
+}
+
+/* A matrix of n_row rows for parts like `like`; the memory is zero. */
+static fathom_err matrix_alloc(struct cuda_backend *c, struct weight *w, struct matrix *m,
+                               uint32_t n_row, const struct tensor_view *like, const char *what,
+                               fathom_diag *d)
+{
+    TRY(check_type(like, what, d));
+    m->dtype = stored_type(like->dtype);
+    m->n_row = n_row;
+    m->n_col = like->n_col;
+    m->row0 = like->scale_row0;
+    m->col0 = like->scale_col0;
+    TRY(take(c, w, (size_t)n_row * m->n_col * dtype_size(m->dtype), what, &m->data, d));
+    if (m->dtype != DTYPE_F8_E4M3) return FATHOM_OK;
+    m->scale_stride = ceil_div(m->col0 + m->n_col, SCALE_BLOCK);
+    size_t n = (size_t)ceil_div(m->row0 + n_row, SCALE_BLOCK) * m->scale_stride;
+    return take(c, w, n * 4, what, (void **)&m->scale, d);
+}
+
+static fathom_err matrix_make(struct cuda_backend *c, struct weight *w, struct matrix *m,
+                              const struct tensor_view *v, const char *what, fathom_diag *d)
+{
+    TRY(matrix_alloc(c, w, m, v->n_row, v, what, d));
+    return fill_part(c, m, 0, v, what, d);
+}
+
+/* Whether parts can be one matrix: one type, and for FP8 no scale block shared or cut. */
+static bool can_stack(const struct tensor_view *const *parts, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const struct tensor_view *v = parts[i];
+        if (v->dtype != parts[0]->dtype || v->n_col != parts[0]->n_col) return false;
+        if (v->dtype != DTYPE_F8_E4M3) continue;
+        if (i + 1 < n && v->n_row % SCALE_BLOCK != 0) return false;
+        if (v->scale_row0 || v->scale_col0) return false;
+    }
+    return true;
+}
+
+static fathom_err list_make(struct cuda_backend *c, struct weight *w, struct matrix_list *l,
+                            const struct tensor_view *const *parts, uint32_t n, const char *what,
+                            fathom_diag *d)
+{
+    bool one = can_stack(parts, n);
+    l->n = one ? 1 : n;
+    l->n_row = 0;
+    l->n_col = parts[0]->n_col;
+    for (uint32_t i = 0; i < n; i++) l->n_row += parts[i]->n_row;
+    if (one) TRY(matrix_alloc(c, w, &l->part[0], l->n_row, parts[0], what, d));
+    uint32_t row = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (one) {
+            TRY(fill_part(c, &l->part[0], row, parts[i], what, d));
+        } else {
+            TRY(matrix_make(c, w, &l->part[i], parts[i], what, d));
+            l->row[i] = row;
+        }
+        row += parts[i]->n_row;
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err vector_make(struct cuda_backend *c, struct weight *w, float **out,
+                              const struct tensor_view *v, const char *what, fathom_diag *d)
+{
+    size_t n = (size_t)v->n_row * v->n_col;
+    TRY(take(c, w, n * 4, what, (void **)out, d));
+    if (!v->data) {
+        /* a norm's weight: one plus a little, so that a dummy model is neither dead nor wild */
+        float *ones = (float *)mem_alloc_array(n, 4);
+        if (!ones) FAIL(d, FATHOM_ENOMEM, "%s: no host memory", what);
+        for (size_t i = 0; i < n; i++) ones[i] = v->generate_std > 0 ? 1.0f : 0.0f;
+        fathom_err err = cuda_check(
+            c, cudaMemcpyAsync(*out, ones, n * 4, cudaMemcpyHostToDevice, c->stream), "copy", what);
+        mem_free(ones);
+        return err;
+    }
+    float *wide = (float *)mem_alloc_array(n, 4);
+    if (!wide) FAIL(d, FATHOM_ENOMEM, "%s: no host memory", what);
+    for (size_t i = 0; i < n; i++) {
+        const char *p = (const char *)v->data + i * dtype_size(v->dtype);
+        uint16_t h;
+        if (v->dtype == DTYPE_F32) {
+            memcpy(&wide[i], p, 4);
+        } else {
+            memcpy(&h, p, 2);
+            wide[i] = v->dtype == DTYPE_BF16 ? f32_from_bf16(h) : f32_from_f16(h);
+        }
+    }
+    fathom_err err = cuda_check(
+        c, cudaMemcpyAsync(*out, wide, n * 4, cudaMemcpyHostToDevice, c->stream), "copy", what);
+    mem_free(wide);
+    return err;
+}
+
+/* ---- the five kinds ---- */
+
+/* Finishes a prepare: everything is on the device, or nothing is left. */
+static fathom_err finish(struct cuda_backend *c, struct weight *w, fathom_err err,
+                         struct weight **out, fathom_diag *d)
+{
+    if (!err) err = cuda_check(c, cudaStreamSynchronize(c->stream), "sync", "prepare");
+    if (err) {
+        if (c->fault[0]) err = diag_fail(d, err, "%s", c->fault);
+        cuda_weight_destroy(&c->base, w);
+        w = NULL;
+    }
+    *out = w;
+    return err;
+}
+
+fathom_err cuda_prepare_vector(struct backend *b, const struct tensor_view *v, struct weight **out,
+                               fathom_diag *d)
+{
+    struct weight *w;
+    TRY(weight_create(WEIGHT_VECTOR, &w, d));
+    fathom_err err = check_type(v, "vector", d);
+    if (!err) err = vector_make(cuda_of(b), w, &w->vector, v, "vector", d);
+    return finish(cuda_of(b), w, err, out, d);
+}
+
+fathom_err cuda_prepare_linear(struct backend *b, const struct tensor_view *v, struct weight **out,
+                               fathom_diag *d)
+{
+    struct weight *w;
+    TRY(weight_create(WEIGHT_LINEAR, &w, d));
+    return finish(cuda_of(b), w, matrix_make(cuda_of(b), w, &w->linear, v, "linear", d), out, d);
+}
+
+static fathom_err make_kv_b(struct cuda_backend *c, struct weight *w, const struct tensor_view *v,
+                            fathom_diag *d)
+{
+    struct weight scratch = {};
+    struct matrix m = {};
+    fathom_err err = matrix_make(c, &scratch, &m, v, "kv_b", d);
+    size_t n = (size_t)v->n_row * v->n_col;
+    if (!err && c->fast) {
+        err = take(c, w, n * 2, "kv_b", (void **)&w->mla.kv_b, d);
+        if (!err) decode_kernel<<<1024, 256, 0, c->stream>>>(w->mla.kv_b, m);
+    } else if (!err) {
+        err = take(c, w, n * 4, "kv_b", (void **)&w->mla.kv_b_f, d);
+        if (!err) decode_kernel<<<1024, 256, 0, c->stream>>>(w->mla.kv_b_f, m);
+    }
+    if (!err) err = CU_LAUNCHED(c, "kv_b");
+    if (!err) err = cuda_check(c, cudaStreamSynchronize(c->stream), "sync", "kv_b");
+    for (uint32_t i = 0; i < scratch.n_allocation; i++) {
+        c->base.ops->release(&c->base, scratch.allocations[i]);
+    }
+    return err;
+}
+
+static fathom_err check_mla(const struct backend_config *g, const struct mla_tensors *t,
+                            fathom_diag *d)
+{
+    const uint32_t heads = g->n_head, index = g->index_n_head;
+    TRY(check_shape(&t->q_a, "q_a", g->q_lora_rank, g->hidden, d));
+    TRY(check_shape(&t->q_a_norm, "q_a_norm", 1, g->q_lora_rank, d));
+    TRY(check_shape(&t->q_b, "q_b", heads * 192, g->q_lora_rank, d));
+    TRY(check_shape(&t->kv_a, "kv_a", KV_ROW, g->hidden, d));
+    TRY(check_shape(&t->kv_a_norm, "kv_a_norm", 1, KV_LATENT, d));
+    TRY(check_shape(&t->kv_b, "kv_b", heads * 256, KV_LATENT, d));
+    TRY(check_shape(&t->o, "o", g->hidden, heads * 128, d));
+    if (index == 0) return FATHOM_OK;
+    TRY(check_shape(&t->index_q_b, "index_q_b", index * KV_INDEX_DIM, g->q_lora_rank, d));
+    TRY(check_shape(&t->index_k, "index_k", KV_INDEX_DIM, g->hidden, d));
+    TRY(check_shape(&t->index_k_weight, "index_k_weight", 1, KV_INDEX_DIM, d));
+    TRY(check_shape(&t->index_k_bias, "index_k_bias", 1, KV_INDEX_DIM, d));
+    return check_shape(&t->index_head, "index_head", index, g->hidden, d);
+}
+
+static fathom_err fill_mla(struct cuda_backend *c, struct weight *w, const struct mla_tensors *t,
+                           fathom_diag *d)
+{
+    TRY(check_mla(&c->c, t, d));
+    bool index = c->c.index_n_head > 0;
+    const struct tensor_view *front[3] = {&t->q_a, &t->index_k, &t->kv_a};
+    const struct tensor_view *front_plain[2] = {&t->q_a, &t->kv_a};
+    const struct tensor_view *query[2] = {&t->q_b, &t->index_q_b};
+    w->mla.index_row = t->q_a.n_row;
+    w->mla.kv_row = t->q_a.n_row + (index ? t->index_k.n_row : 0);
+    TRY(list_make(c, w, &w->mla.front, index ? front : front_plain, index ? 3 : 2,
+                  "q_a, index_k, kv_a", d));
+    TRY(list_make(c, w, &w->mla.query, query, index ? 2 : 1, "q_b, index_q_b", d));
+    TRY(matrix_make(c, w, &w->mla.out, &t->o, "o", d));
+    TRY(vector_make(c, w, &w->mla.q_norm, &t->q_a_norm, "q_a_norm", d));
+    TRY(vector_make(c, w, &w->mla.kv_norm, &t->kv_a_norm, "kv_a_norm", d));
+    TRY(make_kv_b(c, w, &t->kv_b, d));
+    if (!index) return FATHOM_OK;
+    TRY(matrix_make(c, w, &w->mla.index_head, &t->index_head, "index_head", d));
+    TRY(vector_make(c, w, &w->mla.index_weight, &t->index_k_weight, "index_k_weight", d));
+    return vector_make(c, w, &w->mla.index_bias, &t->index_k_bias, "index_k_bias", d);
+}
+
+fathom_err cuda_prepare_mla(struct backend *b, const struct mla_tensors *t, struct weight **out,
+                            fathom_diag *d)
+{
+    struct weight *w;
+    TRY(weight_create(WEIGHT_MLA, &w, d));
+    return finish(cuda_of(b), w, fill_mla(cuda_of(b), w, t, d), out, d);
+}
+
+static fathom_err check_ffn(const struct ffn_tensors *t, uint32_t hidden, uint32_t inner,
+                            fathom_diag *d)
+{
+    TRY(check_shape(&t->gate, "gate", inner, hidden, d));
+    TRY(check_shape(&t->up, "up", inner, hidden, d));
+    return check_shape(&t->down, "down", hidden, inner, d);
+}
+
+static fathom_err fill_ffn(struct cuda_backend *c, struct weight *w, const struct ffn_tensors *t,
+                           uint32_t inner, fathom_diag *d)
+{
+    TRY(check_ffn(t, c->c.hidden, inner, d));
+    const struct tensor_view *up[2] = {&t->gate, &t->up};
+    TRY(list_make(c, w, &w->ffn.up, up, 2, "gate, up", d));
+    return matrix_make(c, w, &w->ffn.down, &t->down, "down", d);
+}
+
+fathom_err cuda_prepare_ffn(struct backend *b, const struct ffn_tensors *t, struct weight **out,
+                            fathom_diag *d)
+{
+    struct weight *w;
+    TRY(weight_create(WEIGHT_FFN, &w, d));
+    return finish(cuda_of(b), w, fill_ffn(cuda_of(b), w, t, cuda_of(b)->c.dense_inner, d), out, d);
+}
+
+/* One slab for all experts' matrices of one kind: `n_part` views make one expert's matrix. All
+ * experts are alike in type, shape and place inside their scale blocks, and each starts on a scale
+ * row of its own. */
+static fathom_err
+fill_slab(struct cuda_backend *c, struct weight *w, struct matrix_stack *s,
+          const struct tensor_view *(*view_of)(const struct ffn_tensors *e, int i), int n_part,
+          const struct moe_tensors *t, const char *what, fathom_diag *d)
+{
+    const struct tensor_view *like = view_of(&t->experts[0], 0);
+    TRY(check_type(like, what, d));
+    uint32_t n_scale_row = ceil_div(like->scale_row0 + like->n_row, SCALE_BLOCK);
+    s->n = c->c.n_expert + (w->moe.stacked_shared ? 1 : 0);
+    s->first.dtype = stored_type(like->dtype);
+    s->first.n_row = like->n_row * (uint32_t)n_part;
+    s->first.n_col = like->n_col;
+    s->first.row0 = like->scale_row0;
+    s->first.col0 = like->scale_col0;
+    size_t part_bytes = (size_t)like->n_row * like->n_col * dtype_size(s->first.dtype);
+    s->data_stride = part_bytes * (size_t)n_part;
+    TRY(take(c, w, s->data_stride * s->n, what, &s->first.data, d));
+    if (s->first.dtype == DTYPE_F8_E4M3) {
+        s->first.scale_stride = ceil_div(like->scale_col0 + like->n_col, SCALE_BLOCK);
+        s->scale_stride = (size_t)n_scale_row * s->first.scale_stride * (size_t)n_part;
+        TRY(take(c, w, s->scale_stride * s->n * 4, what, (void **)&s->first.scale, d));
+    }
+    for (uint32_t i = 0; i < s->n * (uint32_t)n_part; i++) {
+        uint32_t e = i / (uint32_t)n_part;
+        const struct tensor_view *v =
+            view_of(e < c->c.n_expert ? &t->experts[e] : &t->shared, (int)(i % (uint32_t)n_part));
+        if (v->dtype != like->dtype || v->n_row != like->n_row || v->n_col != like->n_col ||
+            v->scale_row0 != like->scale_row0 || v->scale_col0 != like->scale_col0) {
+            FAIL(d, FATHOM_EUNSUPPORTED, "%s: expert %u differs from expert 0 in type or shape",
+                 what, e);
+        }
+        struct matrix m = s->first;
+        m.n_row = v->n_row;
+        m.data = (char *)m.data + part_bytes * i;
+        if (m.scale) m.scale += (size_t)n_scale_row * m.scale_stride * i;
+        TRY(fill_part(c, &m, 0, v, what, d));
+    }
+    return FATHOM_OK;
+}
+
+static const struct tensor_view *gate_or_up(const struct ffn_tensors *e, int i)
+{
+    return i ? &e->up : &e->gate;
+}
+
+static const struct tensor_view *only_down(const struct ffn_tensors *e, int i)
+{
+    (void)i;
+    return &e->down;
+}
+
+static const struct tensor_view *only_gate(const struct ffn_tensors *e, int i)
+{
+    (void)i;
+    return &e->gate;
+}
+
+static const struct tensor_view *only_up(const struct ffn_tensors *e, int i)
+{
+    (void)i;
+    return &e->up;
+}
+
+static fathom_err fill_moe(struct cuda_backend *c, struct weight *w, const struct moe_tensors *t,
+                           fathom_diag *d)
+{
+    const struct ffn_tensors *e0 = &t->experts[0], *shared = &t->shared;
+    bool has_shared = c->c.shared_inner > 0;
+    TRY(check_shape(&t->router, "router", c->c.n_expert, c->c.hidden, d));
+    TRY(check_shape(&t->router_bias, "router_bias", 1, c->c.n_expert, d));
+    TRY(check_ffn(e0, c->c.hidden, c->c.moe_inner, d));
+    if (has_shared) TRY(check_ffn(shared, c->c.hidden, c->c.shared_inner, d));
+    w->moe.stacked_shared = has_shared && shared->gate.n_row == e0->gate.n_row &&
+                            shared->gate.dtype == e0->gate.dtype &&
+                            shared->gate.scale_row0 == e0->gate.scale_row0 &&
+                            shared->down.scale_col0 == e0->down.scale_col0;
+    w->moe.separate_shared = has_shared && !w->moe.stacked_shared;
+    TRY(matrix_make(c, w, &w->moe.router, &t->router, "router", d));
+    TRY(vector_make(c, w, &w->moe.bias, &t->router_bias, "router_bias", d));
+    if (w->moe.separate_shared) TRY(fill_ffn(c, w, shared, c->c.shared_inner, d));
+    const struct tensor_view *parts[2] = {&e0->gate, &e0->up};
+    w->moe.fused_up = can_stack(parts, 2) &&
+                      (e0->gate.dtype != DTYPE_F8_E4M3 || e0->gate.n_row % SCALE_BLOCK == 0);
+    if (w->moe.fused_up) {
+        TRY(fill_slab(c, w, &w->moe.up, gate_or_up, 2, t, "experts' gate and up", d));
+    } else {
+        TRY(fill_slab(c, w, &w->moe.up, only_gate, 1, t, "experts' gate", d));
+        TRY(fill_slab(c, w, &w->moe.up_alone, only_up, 1, t, "experts' up", d));
+    }
+    return fill_slab(c, w, &w->moe.down, only_down, 1, t, "experts' down", d);
+}
+
+fathom_err cuda_prepare_moe(struct backend *b, const struct moe_tensors *t, struct weight **out,
+                            fathom_diag *d)
+{
+    struct weight *w;
+    TRY(weight_create(WEIGHT_MOE, &w, d));
+    return finish(cuda_of(b), w, fill_moe(cuda_of(b), w, t, d), out, d);
+}

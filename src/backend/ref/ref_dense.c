@@ -1,0 +1,104 @@
+/* ref_dense.c - embed, add_norm, linear, ffn, head, mtp_front: equations in op_dense.h */
+#include "ref_int.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+
+static float *row_of(const struct buffer *buf, uint32_t t)
+{
+    return buf->value + (size_t)t * buf->width;
+}
+
+/* x[t] = table[ids[t]] */
+fathom_err ref_embed(struct backend *b, const struct embed_args *a)
+{
+    uint32_t hidden = ref_of(b)->c.hidden;
+    const struct matrix *table = &a->table->matrix;
+    for (uint32_t t = 0; t < a->n_token; t++) {
+        ASSERT(a->ids[t] >= 0 && (uint32_t)a->ids[t] < table->n_row);
+        memcpy(row_of(a->x, t), table->value + (size_t)a->ids[t] * hidden, hidden * sizeof(float));
+    }
+    return FATHOM_OK;
+}
+
+/* x[t] += delta[t]; out[t] = rmsnorm(x[t]) */
+fathom_err ref_add_norm(struct backend *b, const struct add_norm_args *a)
+{
+    const struct backend_config *c = &ref_of(b)->c;
+    for (uint32_t t = 0; t < a->n_token; t++) {
+        float *x = row_of(a->x, t);
+        if (a->delta) {
+            const float *delta = row_of(a->delta, t);
+            for (uint32_t i = 0; i < c->hidden; i++) x[i] += delta[i];
+        }
+        ref_rmsnorm(x, a->weight->matrix.value, c->hidden, c->norm_eps, row_of(a->out, t));
+    }
+    return FATHOM_OK;
+}
+
+/* y[t] = W x[t] */
+fathom_err ref_linear(struct backend *b, const struct linear_args *a)
+{
+    struct ref_backend *r = ref_of(b);
+    const struct matrix *w = &a->w->matrix;
+    for (uint32_t t = 0; t < a->n_token; t++) {
+        ref_round(r->c.act, row_of(a->x, t), w->n_col, r->x);
+        ref_matvec(w, 0, w->n_row, r->x, row_of(a->y, t));
+    }
+    return FATHOM_OK;
+}
+
+void ref_ffn_row(struct ref_backend *r, const struct ffn_weight *w, const float *x, float *y)
+{
+    uint32_t inner = w->gate.n_row;
+    float *gate = r->wide;
+    float *up = r->wide2;
+    ref_matvec(&w->gate, 0, inner, x, gate);
+    ref_matvec(&w->up, 0, inner, x, up);
+    for (uint32_t i = 0; i < inner; i++) gate[i] = ref_silu(gate[i]) * up[i];
+    ref_round(r->c.act, gate, inner, gate);
+    ref_matvec(&w->down, 0, w->down.n_row, gate, y);
+}
+
+/* y[t] = down( silu(gate x[t]) * (up x[t]) ) */
+fathom_err ref_ffn(struct backend *b, const struct ffn_args *a)
+{
+    struct ref_backend *r = ref_of(b);
+    for (uint32_t t = 0; t < a->n_token; t++) {
+        ref_round(r->c.act, row_of(a->x, t), r->c.hidden, r->x);
+        ref_ffn_row(r, &a->w->ffn, r->x, row_of(a->y, t));
+    }
+    return FATHOM_OK;
+}
+
+/* logits[i] = W hidden[rows[i]] */
+fathom_err ref_head(struct backend *b, const struct head_args *a)
+{
+    struct ref_backend *r = ref_of(b);
+    const struct matrix *w = &a->w->matrix;
+    for (uint32_t i = 0; i < a->n_row; i++) {
+        ref_round(r->c.act, row_of(a->hidden, (uint32_t)a->rows[i]), w->n_col, r->x);
+        ref_matvec(w, 0, w->n_row, r->x, row_of(a->logits, i));
+    }
+    return FATHOM_OK;
+}
+
+/* x[t] = eh_proj [ rmsnorm(table[next_ids[t]]; enorm) ; rmsnorm(hidden[t]; hnorm) ] */
+fathom_err ref_mtp_front(struct backend *b, const struct mtp_front_args *a)
+{
+    struct ref_backend *r = ref_of(b);
+    uint32_t hidden = r->c.hidden;
+    const struct matrix *table = &a->table->matrix;
+    float *pair = r->x;
+    for (uint32_t t = 0; t < a->n_token; t++) {
+        ASSERT(a->next_ids[t] >= 0 && (uint32_t)a->next_ids[t] < table->n_row);
+        const float *embedding = table->value + (size_t)a->next_ids[t] * hidden;
+        ref_rmsnorm(embedding, a->enorm->matrix.value, hidden, r->c.norm_eps, pair);
+        ref_rmsnorm(row_of(a->hidden, t), a->hnorm->matrix.value, hidden, r->c.norm_eps,
+                    pair + hidden);
+        ref_round(r->c.act, pair, 2 * hidden, pair);
+        ref_matvec(&a->eh_proj->matrix, 0, hidden, pair, row_of(a->x, t));
+    }
+    return FATHOM_OK;
+}

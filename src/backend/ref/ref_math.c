@@ -1,0 +1,124 @@
+#include "ref_int.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/assert.h"
+#include "base/dtype.h"
+
+enum { LANES = 8 };
+
+float ref_dot(const float *a, const float *b, uint32_t n)
+{
+    double lane[LANES] = {0};
+    uint32_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        for (int j = 0; j < LANES; j++) lane[j] += (double)a[i + j] * (double)b[i + j];
+    }
+    double sum = 0;
+    for (int j = 0; j < LANES; j++) sum += lane[j];
+    for (; i < n; i++) sum += (double)a[i] * (double)b[i];
+    return (float)sum;
+}
+
+void ref_matvec(const struct matrix *w, uint32_t row0, uint32_t n_row, const float *x, float *y)
+{
+    for (uint32_t r = 0; r < n_row; r++)
+        y[r] = ref_dot(w->value + (size_t)(row0 + r) * w->n_col, x, w->n_col);
+}
+
+void ref_round(enum act_type act, const float *in, uint32_t n, float *out)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = act == ACT_BF16 ? f32_from_bf16(bf16_from_f32(in[i])) : in[i];
+}
+
+void ref_rmsnorm(const float *x, const float *weight, uint32_t n, float eps, float *out)
+{
+    double square = 0;
+    for (uint32_t i = 0; i < n; i++) square += (double)x[i] * x[i];
+    double scale = 1 / sqrt(square / n + (double)eps);
+    for (uint32_t i = 0; i < n; i++) out[i] = (float)(x[i] * scale * (double)weight[i]);
+}
+
+void ref_layernorm(const float *x, const float *weight, const float *bias, uint32_t n, float eps,
+                   float *out)
+{
+    double mean = 0;
+    double variance = 0;
+    for (uint32_t i = 0; i < n; i++) mean += x[i];
+    mean /= n;
+    for (uint32_t i = 0; i < n; i++) variance += (x[i] - mean) * (x[i] - mean);
+    double scale = 1 / sqrt(variance / n + (double)eps);
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (float)((x[i] - mean) * scale * (double)weight[i] + (double)bias[i]);
+}
+
+/* The angle is the f32 product of position and frequency; everything after it is exact. */
+void ref_rope(const struct backend_config *c, bool interleaved, int32_t pos, float *x)
+{
+    for (int i = 0; i < KV_ROPE / 2; i++) {
+        float angle = (float)pos * c->rope_freq[i];
+        double cosine = cos((double)angle);
+        double sine = sin((double)angle);
+        int first = interleaved ? 2 * i : i;
+        int second = interleaved ? 2 * i + 1 : i + KV_ROPE / 2;
+        double a = x[first];
+        double b = x[second];
+        x[first] = (float)(a * cosine - b * sine);
+        x[second] = (float)(a * sine + b * cosine);
+    }
+}
+
+void ref_hadamard(float *x, uint32_t n)
+{
+    double y[KV_INDEX_DIM];
+    DCHECK(n <= KV_INDEX_DIM && (n & (n - 1)) == 0);
+    for (uint32_t i = 0; i < n; i++) y[i] = x[i];
+    for (uint32_t half = 1; half < n; half *= 2) {
+        for (uint32_t i = 0; i < n; i++) {
+            if (i & half) continue;
+            double a = y[i];
+            double b = y[i + half];
+            y[i] = a + b;
+            y[i + half] = a - b;
+        }
+    }
+    for (uint32_t i = 0; i < n; i++) x[i] = (float)(y[i] / sqrt(n));
+}
+
+float ref_sigmoid(float x)
+{
+    return (float)(1 / (1 + exp(-(double)x)));
+}
+
+float ref_silu(float x)
+{
+    return (float)((double)x / (1 + exp(-(double)x)));
+}
+
+/* scale = 2^ceil(log2(max(amax, 1e-4) / 448)); code = e4m3(x / scale), exact but for one rounding
+ * because the scale is a power of two. */
+float ref_fp8_group(const float x[KV_FP8_GROUP], uint8_t code[KV_FP8_GROUP])
+{
+    float amax = 1e-4f;
+    for (int i = 0; i < KV_FP8_GROUP; i++) {
+        if (fabsf(x[i]) > amax) amax = fabsf(x[i]);
+    }
+    float scale = ue8m0_round_up(amax / 448.0f);
+    for (int i = 0; i < KV_FP8_GROUP; i++) code[i] = e4m3_from_f32(x[i] / scale);
+    return scale;
+}
+
+static int larger_first(const void *a, const void *b)
+{
+    const struct scored *x = a;
+    const struct scored *y = b;
+    if (x->score != y->score) return x->score > y->score ? -1 : 1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+void ref_sort_scored(struct scored *v, uint32_t n)
+{
+    qsort(v, n, sizeof *v, larger_first);
+}

@@ -1,0 +1,118 @@
+/* ref_moe.c - router and moe: equations in op_moe.h */
+#include "ref_int.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/assert.h"
+
+/* G = the sum of the two largest b of a group; its only one, if it has one */
+static double group_score(const float *biased, uint32_t n)
+{
+    float first = -INFINITY;
+    float second = -INFINITY;
+    for (uint32_t e = 0; e < n; e++) {
+        if (biased[e] > first) {
+            second = first;
+            first = biased[e];
+        } else if (biased[e] > second) {
+            second = biased[e];
+        }
+    }
+    return n > 1 ? first + second : first;
+}
+
+/* The largest of n values that is not taken yet; ties to the lower index. */
+static uint32_t take_largest(const float *value, bool *taken, uint32_t n)
+{
+    uint32_t best = n;
+    for (uint32_t i = 0; i < n; i++) {
+        if (taken[i]) continue;
+        if (best == n || value[i] > value[best]) best = i;
+    }
+    ASSERT(best < n);
+    taken[best] = true;
+    return best;
+}
+
+/* b of all but the topk_group best groups becomes -inf */
+static void keep_best_groups(const struct ref_backend *r, float *biased)
+{
+    const struct backend_config *c = &r->c;
+    uint32_t width = c->n_expert / c->n_group;
+    float *score = r->route_group;
+    bool *kept = r->route_taken;
+    for (uint32_t g = 0; g < c->n_group; g++) {
+        score[g] = group_score(biased + (size_t)g * width, width);
+        kept[g] = false;
+    }
+    for (uint32_t i = 0; i < c->topk_group; i++) take_largest(score, kept, c->n_group);
+    for (uint32_t e = 0; e < c->n_expert; e++) {
+        if (!kept[e / width]) biased[e] = -INFINITY;
+    }
+}
+
+static void route_token(struct ref_backend *r, const struct moe_weight *w, const float *x,
+                        int32_t *chosen, float *weight)
+{
+    const struct backend_config *c = &r->c;
+    float *s = r->wide;
+    float *biased = r->route_biased;
+    bool *taken = r->route_taken;
+    ref_matvec(&w->router, 0, c->n_expert, x, s);
+    for (uint32_t e = 0; e < c->n_expert; e++) {
+        s[e] = ref_sigmoid(s[e]);
+        biased[e] = s[e] + w->router_bias.value[e];
+    }
+    keep_best_groups(r, biased);
+    for (uint32_t e = 0; e < c->n_expert; e++) taken[e] = false;
+    for (uint32_t i = 0; i < c->n_expert_used; i++) take_largest(biased, taken, c->n_expert);
+
+    double sum = 0;
+    uint32_t n = 0;
+    for (uint32_t e = 0; e < c->n_expert; e++) {
+        if (!taken[e]) continue;
+        chosen[n++] = (int32_t)e;
+        sum += (double)s[e];
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        double part = (double)s[chosen[i]] / (c->norm_topk ? sum : 1);
+        weight[i] = (float)(part * (double)c->routed_scale);
+    }
+}
+
+fathom_err ref_router(struct backend *b, const struct router_args *a)
+{
+    struct ref_backend *r = ref_of(b);
+    for (uint32_t t = 0; t < a->n_token; t++) {
+        size_t at = (size_t)t * a->route->width;
+        route_token(r, &a->w->moe, a->x->value + (size_t)t * a->x->width, a->route->index + at,
+                    a->route->value + at);
+    }
+    return FATHOM_OK;
+}
+
+/* y[t] = sum over chosen e, ascending, of weight_e * ffn_e(x[t]); + shared(x[t]) */
+fathom_err ref_moe(struct backend *b, const struct moe_args *a)
+{
+    struct ref_backend *r = ref_of(b);
+    const struct moe_weight *w = &a->w->moe;
+    uint32_t hidden = r->c.hidden;
+    float *part = r->part;
+    for (uint32_t t = 0; t < a->n_token; t++) {
+        const int32_t *chosen = a->route->index + (size_t)t * a->route->width;
+        const float *weight = a->route->value + (size_t)t * a->route->width;
+        float *y = a->y->value + (size_t)t * a->y->width;
+        ref_round(r->c.act, a->x->value + (size_t)t * a->x->width, hidden, r->x);
+        memset(y, 0, hidden * sizeof *y);
+        for (uint32_t i = 0; i < r->c.n_expert_used; i++) {
+            ASSERT(chosen[i] >= 0 && (uint32_t)chosen[i] < w->n_expert);
+            ref_ffn_row(r, &w->experts[chosen[i]], r->x, part);
+            for (uint32_t d = 0; d < hidden; d++) y[d] += weight[i] * part[d];
+        }
+        if (r->c.shared_inner == 0) continue;
+        ref_ffn_row(r, &w->shared, r->x, part);
+        for (uint32_t d = 0; d < hidden; d++) y[d] += part[d];
+    }
+    return FATHOM_OK;
+}

@@ -1,0 +1,155 @@
+#include "bench/latency.h"
+
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+enum { MAX_REPEAT = 1000, MAX_REQUEST = 65536, EVENTS = 256 };
+
+/* One run: when the last first token came, and when the last token did. */
+struct run {
+    double prefill_ms;
+    double step_ms;
+    double total_ms;
+};
+
+static fathom_err submit_all(fathom_engine *e, const struct latency_options *o, uint64_t *state,
+                             int32_t *ids, fathom_diag *d)
+{
+    uint32_t n_vocab = fathom_get_info(e)->n_vocab;
+    for (uint32_t i = 0; i < o->n_request; i++) {
+        for (uint32_t k = 0; k < o->n_input; k++) ids[k] = (int32_t)rng_below(state, n_vocab);
+        fathom_request r = {.prompt = ids, .n_prompt = o->n_input};
+        fathom_sampling_init(&r.sampling);
+        r.sampling.temperature = 0;
+        r.sampling.ignore_eos = true;
+        r.sampling.max_tokens = o->n_output;
+        uint64_t id;
+        TRY(fathom_submit(e, &r, &id, d));
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err run_once(fathom_engine *e, const struct latency_options *o, uint64_t *state,
+                           int32_t *ids, fathom_event *events, struct run *out, fathom_diag *d)
+{
+    uint64_t start_us = clock_now_us();
+    uint64_t first_us = start_us;
+    TRY(submit_all(e, o, state, ids, d));
+    uint32_t n_finished = 0;
+    while (n_finished < o->n_request) {
+        size_t n = fathom_poll(e, events, EVENTS, -1);
+        for (size_t i = 0; i < n; i++) {
+            const fathom_event *ev = &events[i];
+            if (ev->kind != FATHOM_EVENT_FINISH) continue;
+            if (ev->finish == FATHOM_FINISH_ERROR) {
+                FAIL(d, FATHOM_EDEVICE, "the engine failed: %s", fathom_fault(e));
+            }
+            n_finished++;
+            uint64_t request_first_us = start_us + ev->first_us;
+            if (request_first_us > first_us) first_us = request_first_us;
+        }
+    }
+    uint64_t end_us = clock_now_us();
+    out->prefill_ms = (double)(first_us - start_us) / 1e3;
+    out->total_ms = (double)(end_us - start_us) / 1e3;
+    out->step_ms = o->n_output > 1 ? (double)(end_us - first_us) / 1e3 / (o->n_output - 1) : 0;
+    return FATHOM_OK;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a;
+    double y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static struct latency_spread spread_of(double *values, uint32_t n)
+{
+    qsort(values, n, sizeof *values, compare_doubles);
+    return (struct latency_spread){values[0], values[n / 2], values[n - 1]};
+}
+
+static void summarise(const struct latency_options *o, const struct run *runs, double *scratch,
+                      struct latency_result *out)
+{
+    uint32_t n = o->n_repeat;
+    for (uint32_t i = 0; i < n; i++) scratch[i] = runs[i].prefill_ms;
+    out->prefill_ms = spread_of(scratch, n);
+    for (uint32_t i = 0; i < n; i++) scratch[i] = runs[i].step_ms;
+    out->step_ms = spread_of(scratch, n);
+    for (uint32_t i = 0; i < n; i++) scratch[i] = runs[i].total_ms;
+    out->total_ms = spread_of(scratch, n);
+    double n_prompt = (double)o->n_request * o->n_input;
+    for (uint32_t i = 0; i < n; i++) scratch[i] = n_prompt * 1e3 / runs[i].prefill_ms;
+    out->prefill_tok_s = spread_of(scratch, n);
+    for (uint32_t i = 0; i < n; i++) {
+        scratch[i] = runs[i].step_ms > 0 ? o->n_request * 1e3 / runs[i].step_ms : 0;
+    }
+    out->output_tok_s = spread_of(scratch, n);
+}
+
+fathom_err latency_run(fathom_engine *e, const struct latency_options *o,
+                       struct latency_result *out, fathom_diag *d)
+{
+    *out = (struct latency_result){0};
+    if (o->n_request == 0 || o->n_request > MAX_REQUEST || o->n_input == 0 || o->n_output == 0 ||
+        o->n_repeat == 0 || o->n_repeat > MAX_REPEAT) {
+        FAIL(d, FATHOM_EINVAL, "batch %u (1 to %d), input %u, output %u, repeats %u (1 to %d)",
+             o->n_request, MAX_REQUEST, o->n_input, o->n_output, o->n_repeat, MAX_REPEAT);
+    }
+    uint64_t state = o->seed;
+    int32_t *ids = mem_alloc_array(o->n_input, sizeof *ids);
+    fathom_event *events = mem_alloc_array(EVENTS, sizeof *events);
+    struct run *runs = mem_calloc(o->n_repeat, sizeof *runs);
+    double *scratch = mem_calloc(o->n_repeat, sizeof *scratch);
+    fathom_err err = ids && events && runs && scratch ? FATHOM_OK : FATHOM_ENOMEM;
+    fathom_stats before = {0};
+    fathom_stats after = {0};
+    struct run warm;
+    for (uint32_t i = 0; !err && i < o->n_warm_up; i++) {
+        err = run_once(e, o, &state, ids, events, &warm, d);
+    }
+    fathom_get_stats(e, &before);
+    for (uint32_t i = 0; !err && i < o->n_repeat; i++) {
+        err = run_once(e, o, &state, ids, events, &runs[i], d);
+    }
+    fathom_get_stats(e, &after);
+    if (!err) {
+        summarise(o, runs, scratch, out);
+        uint64_t n_step = after.n_step - before.n_step;
+        uint64_t host_us = after.busy_us - before.busy_us - (after.wait_us - before.wait_us);
+        out->host_us_per_step = n_step ? (double)host_us / (double)n_step : 0;
+    }
+    mem_free(ids);
+    mem_free(events);
+    mem_free(runs);
+    mem_free(scratch);
+    return err;
+}
+
+static void write_spread(struct buf *b, const char *name, const struct latency_spread *s)
+{
+    (void)buf_printf(b, ", \"%s\": {\"min\": %.3f, \"median\": %.3f, \"max\": %.3f}", name, s->min,
+                     s->median, s->max);
+}
+
+fathom_err latency_write_json(struct buf *b, const struct latency_options *o,
+                              const struct latency_result *r, const fathom_info *info)
+{
+    (void)buf_printf(b,
+                     "{\"model_type\": \"%s\", \"backend\": \"%s\", \"batch\": %u, \"input_len\": %u, "
+                     "\"output_len\": %u, \"repeats\": %u",
+                     info->model_type, info->backend, o->n_request, o->n_input, o->n_output,
+                     o->n_repeat);
+    write_spread(b, "prefill_ms", &r->prefill_ms);
+    write_spread(b, "step_ms", &r->step_ms);
+    write_spread(b, "total_ms", &r->total_ms);
+    write_spread(b, "prefill_tok_s", &r->prefill_tok_s);
+    write_spread(b, "output_tok_s", &r->output_tok_s);
+    return buf_printf(b, ", \"host_us_per_step\": %.1f}\n", r->host_us_per_step);
+}

@@ -1,0 +1,47 @@
+/* latency.h - one batch of equal requests, start to end: prefill time, step time, tokens per second
+ *
+ * All requests of a batch are submitted at once and run to their last token; nothing else runs.
+ * Prompts are random ids, so a prefix is never found again.
+ */
+#ifndef FATHOM_BENCH_LATENCY_H
+#define FATHOM_BENCH_LATENCY_H
+
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "fathom/fathom.h"
+
+struct latency_options {
+    uint32_t n_request; /* the batch, >= 1 */
+    uint32_t n_input;   /* tokens of each prompt, >= 1 */
+    uint32_t n_output;  /* tokens of each answer, >= 1 */
+    uint32_t n_warm_up; /* runs that are not counted */
+    uint32_t n_repeat;  /* runs that are, >= 1 */
+    uint64_t seed;
+};
+
+/* Smallest, median and largest of the repeats. */
+struct latency_spread {
+    double min;
+    double median;
+    double max;
+};
+
+struct latency_result {
+    struct latency_spread prefill_ms; /* submit to the last request's first token */
+    struct latency_spread step_ms;    /* from there on, per step; 0 when n_output is 1 */
+    struct latency_spread total_ms;
+    struct latency_spread output_tok_s; /* of the steps: n_request / step time */
+    struct latency_spread prefill_tok_s;
+    double host_us_per_step; /* engine time of a step outside the wait for the device, mean */
+};
+
+/* latency_run - errors of fathom_submit, EDEVICE when the engine fails, ENOMEM */
+fathom_err latency_run(fathom_engine *e, const struct latency_options *o,
+                       struct latency_result *out, fathom_diag *d);
+
+/* latency_write_json - one object on one line, options included */
+fathom_err latency_write_json(struct buf *b, const struct latency_options *o,
+                              const struct latency_result *r, const fathom_info *info);
+
+#endif

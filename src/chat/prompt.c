@@ -1,0 +1,91 @@
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/json.h"
+#include "chat/chat_int.h"
+
+static const json_t *last_message(const struct chat_request *r)
+{
+    return json_array_get(r->messages, json_array_size(r->messages) - 1);
+}
+
+static fathom_err check_request(const struct chat_request *r, bool go_on, fathom_diag *d)
+{
+    TRY(chat_check_messages(r->messages, d));
+    TRY(chat_check_tools(r->tools, "tools", d));
+    const json_t *f = r->response_format;
+    if (f && !json_is_null(f) && !json_is_object(f)) {
+        FAIL(d, FATHOM_EINVAL, "response_format is %s, an object is needed", json_type_text(f));
+    }
+    if (!go_on) return FATHOM_OK;
+    if (chat_message_role(last_message(r)) != CHAT_ROLE_ASSISTANT) {
+        FAIL(d, FATHOM_EINVAL,
+             "continue_final_message needs a last message of the assistant, its role is \"%s\"",
+             json_string_value(json_object_get(last_message(r), "role")));
+    }
+    if (chat_message_calls(last_message(r))) {
+        FAIL(d, FATHOM_EINVAL,
+             "continue_final_message: the last message has tool_calls and cannot be gone on from");
+    }
+    return FATHOM_OK;
+}
+
+fathom_err chat_render(const struct chat_style *s, const struct chat_request *r, struct buf *out,
+                       fathom_diag *d)
+{
+    bool go_on =
+        r->continue_final_message || json_is_true(json_object_get(last_message(r), "prefix"));
+    TRY(check_request(r, go_on, d));
+    switch (s->encoding) {
+    case CHAT_ENCODING_V31: return chat_encode_v31(r, go_on, out);
+    case CHAT_ENCODING_V32: return chat_encode_v32(r, go_on, out, d);
+    default: return chat_encode_v3(s, r, go_on, out);
+    }
+}
+
+void chat_add_system(struct buf *out, const struct chat_request *r, enum chat_encoding e)
+{
+    bool first = true;
+    (void)buf_add_str(out, CHAT_BOS);
+    for (size_t i = 0; i < json_array_size(r->messages); i++) {
+        const json_t *m = json_array_get(r->messages, i);
+        enum chat_role role = chat_message_role(m);
+        if (role != CHAT_ROLE_SYSTEM && role != CHAT_ROLE_DEVELOPER) continue;
+        if (!first) (void)buf_add_str(out, "\n\n");
+        first = false;
+        chat_add_content(out, m);
+    }
+    if (chat_has_tools(r->tools)) {
+        (void)buf_add_str(out, "\n\n");
+        chat_add_tools_text(out, r->tools, e);
+    }
+    const json_t *schema = chat_schema(r->response_format);
+    if (schema) {
+        (void)buf_add_str(out, "\n\n");
+        chat_add_schema(out, schema);
+    }
+}
+
+static bool starts_with(const char *s, size_t n, const char *text)
+{
+    size_t len = strlen(text);
+    return n >= len && memcmp(s, text, len) == 0;
+}
+
+bool chat_prompt_in_reasoning(const struct chat_style *s, const char *prompt, size_t n)
+{
+    static const char *const closers[] = {CHAT_THINK_END,   CHAT_USER,       CHAT_EOS,
+                                          CHAT_OUTPUTS_END, CHAT_OUTPUT_END, CHAT_BOS};
+    for (size_t i = n; i-- > 0;) {
+        if (prompt[i] != '<') continue;
+        const char *at = prompt + i;
+        if (starts_with(at, n - i, CHAT_THINK)) return true;
+        if (starts_with(at, n - i, CHAT_ASSISTANT)) {
+            return s->encoding == CHAT_ENCODING_R1 && n - i == strlen(CHAT_ASSISTANT);
+        }
+        for (size_t c = 0; c < sizeof closers / sizeof closers[0]; c++) {
+            if (starts_with(at, n - i, closers[c])) return false;
+        }
+    }
+    return false;
+}

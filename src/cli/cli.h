@@ -1,0 +1,86 @@
+/* cli.h - what the subcommands share */
+#ifndef FATHOM_CLI_CLI_H
+#define FATHOM_CLI_CLI_H
+
+#include "base/limits.h"
+#include "chat/chat.h"
+#include "cli/options.h"
+#include "fathom/err.h"
+#include "fathom/fathom.h"
+
+struct checkpoint;
+struct tokenizer;
+
+/* What is read from the environment; only environment_read does. Members are NULL when unset. */
+struct environment {
+    char hf_home[LIMIT_PATH_BYTES]; /* $HF_HOME, else ~/.cache/huggingface; "" without either */
+    const char *api_key;            /* $FATHOM_API_KEY, else $VLLM_API_KEY */
+};
+
+/* environment_read - an empty variable counts as unset */
+void environment_read(struct environment *e);
+
+/* The checkpoint that MODEL means: a directory, the bundle, or a config.json alone. */
+struct model_source {
+    char dir[LIMIT_PATH_BYTES];  /* "" for the bundle and for a file */
+    const fathom_bundle *bundle; /* NULL: none */
+    bool is_config;              /* MODEL is a file: a config without weights */
+    const char *name;            /* MODEL as given, without trailing slashes */
+    char name_text[LIMIT_PATH_BYTES];
+};
+
+/* model_source_find - "pilot" is the bundle, a file is a config; anything else goes to
+ * checkpoint_resolve, whose errors it has */
+fathom_err model_source_find(struct model_source *m, const struct settings *s,
+                             const struct environment *e, fathom_diag *d);
+
+/* model_source_open - its files; the caller closes the checkpoint. EINVAL for a config alone. */
+fathom_err model_source_open(struct checkpoint **out, const struct model_source *m, fathom_diag *d);
+
+/* A checkpoint's way with text. */
+struct text_model {
+    struct tokenizer *tokenizer;
+    struct chat_style style;
+    char model_type[32];
+    int32_t n_vocab_used; /* ids that are tokens: of the tokenizer, within the model's */
+};
+
+/* text_model_open - tokenizer and chat style, as the command line may override it; also checks
+ * --quantization against the checkpoint. Closed with text_model_close, which accepts a zeroed
+ * struct.
+ * Errors  those of the checkpoint, the config and the tokenizer; EINVAL for what the checkpoint
+ *         contradicts. */
+fathom_err text_model_open(struct text_model *out, const struct model_source *m,
+                           const struct settings *s, fathom_diag *d);
+void text_model_close(struct text_model *t);
+
+/* engine_options - the library's options from the command line's */
+void engine_options(fathom_options *out, const struct settings *s, const struct model_source *m);
+
+/* print_row - "name        text" on standard output, names in one column; flushed */
+void print_row(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* size_text - "33 MB", "671.4 GB": decimal units, into a caller's buffer */
+enum { SIZE_TEXT_BYTES = 32 };
+const char *size_text(char out[SIZE_TEXT_BYTES], uint64_t bytes);
+
+/* count_text - the digits of n in groups of three, "163 840" as "163,840" */
+const char *count_text(char out[SIZE_TEXT_BYTES], uint64_t n);
+
+/* What a subcommand is given. */
+struct invocation {
+    const struct settings *settings;
+    const struct environment *environment;
+    struct model_source *model; /* found already, for commands that take one */
+};
+
+/* The subcommands. What they say goes to standard output; an error is returned with a message. */
+fathom_err cmd_serve(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_run(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_inspect(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_tokenize(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_plan(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_help(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_version(const struct invocation *v, fathom_diag *d);
+
+#endif

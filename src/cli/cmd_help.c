@@ -1,0 +1,31 @@
+/* cmd_help.c - fathom help, fathom version */
+#include <stdio.h>
+
+#include "base/fail.h"
+#include "cli/cli.h"
+
+fathom_err cmd_help(const struct invocation *v, fathom_diag *d)
+{
+    const struct settings *s = v->settings;
+    enum command about = COMMAND_COUNT;
+    if (s->rest.n) {
+        about = command_find(s->rest.items[0]);
+        if (about == COMMAND_COUNT) {
+            FAIL(d, FATHOM_EINVAL, "\"%s\" is no command; `fathom help` lists them",
+                 s->rest.items[0]);
+        }
+    }
+    struct buf b = {0};
+    fathom_err err = s->markdown ? options_write_markdown(&b) : options_write_help(&b, about);
+    if (!err) (void)fputs(buf_str(&b), stdout);
+    buf_free(&b);
+    return err;
+}
+
+fathom_err cmd_version(const struct invocation *v, fathom_diag *d)
+{
+    (void)v;
+    (void)d;
+    printf("fathom %s\n", FATHOM_VERSION);
+    return FATHOM_OK;
+}

@@ -1,0 +1,103 @@
+/* cmd_plan.c - fathom plan: where every byte goes, before anything is loaded */
+#include <stdio.h>
+
+#include "base/fail.h"
+#include "base/os.h"
+#include "checkpoint/checkpoint.h"
+#include "cli/cli.h"
+#include "engine/memory_plan.h"
+#include "model/config.h"
+
+static void print_size(const char *name, uint64_t bytes)
+{
+    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
+    printf("  %-28s %12s %24s\n", name, size_text(a, bytes), count_text(b, bytes));
+}
+
+static void print_weights(const struct memory_plan *p)
+{
+    printf("weights\n");
+    for (int k = 0; k < WEIGHT_KIND_COUNT; k++) {
+        uint64_t bytes = p->weights.kind[k].bytes;
+        if (bytes) print_size(weight_kind_name((enum weight_kind)k), bytes);
+    }
+    print_size("weights, together", p->weights_bytes);
+}
+
+static void print_cache(const struct memory_plan *p, const struct engine_settings *s)
+{
+    static const char *const types[] = {
+        [KV_TYPE_F32] = "float32", [KV_TYPE_BF16] = "bfloat16", [KV_TYPE_FP8] = "fp8"};
+    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
+    printf("\ncache (%s)\n", types[p->kv.type]);
+    print_size("one token, all layers", p->token_bytes);
+    print_size("one page of 64 tokens", p->kv.page_bytes);
+    print_size("one request", (uint64_t)p->request_pages * p->kv.page_bytes);
+    print_size("cache, together", p->kv_bytes);
+    printf("  %s tokens in %s pages: ", count_text(a, p->n_token_capacity),
+           count_text(b, p->n_page));
+    if (p->n_page >= p->n_page_wanted) {
+        printf("all %u requests of %s tokens at once\n", s->max_num_seqs,
+               count_text(a, s->limits.max_context));
+    } else {
+        printf("%.1f requests of %s tokens, of %u wanted\n",
+               p->request_pages ? (double)p->n_page / p->request_pages : 0.0,
+               count_text(a, s->limits.max_context), s->max_num_seqs);
+    }
+}
+
+static void print_plan(const struct memory_plan *p, const struct engine_settings *s)
+{
+    print_weights(p);
+    print_cache(p, s);
+    printf("\nstep of %u tokens\n", s->limits.max_token);
+    for (uint32_t i = 0; i < p->n_buffer; i++) print_size(p->buffers[i].name, p->buffers[i].bytes);
+    print_size("arrays", p->step_bytes);
+    printf("\n");
+    print_size("needed, together", p->total_bytes);
+    print_size("may be used", p->usable_bytes);
+    print_size("available", p->available_bytes);
+}
+
+/* The config, and the checkpoint it belongs to: NULL when MODEL is a config.json alone. */
+static fathom_err open_model(struct checkpoint **c, struct model_config *config,
+                             const struct model_source *m, fathom_diag *d)
+{
+    *c = NULL;
+    if (!m->is_config) {
+        TRY(model_source_open(c, m, d));
+        return model_config_load(config, *c, d);
+    }
+    struct file_map map;
+    TRY(file_map_open(&map, m->name, d));
+    fathom_err err = model_config_parse(config, map.data, map.size, d);
+    file_map_close(&map);
+    return err;
+}
+
+fathom_err cmd_plan(const struct invocation *v, fathom_diag *d)
+{
+    struct checkpoint *c = NULL;
+    struct model_config config;
+    struct engine_settings settings;
+    struct memory_plan plan;
+    fathom_options o;
+    fathom_err err;
+    TRY_GOTO(open_model(&c, &config, v->model, d), done);
+    engine_options(&o, v->settings, v->model);
+    TRY_GOTO(settings_resolve(&settings, &o, &config, d), done);
+    uint64_t total;
+    uint64_t available;
+    os_memory_bytes(&total, &available);
+    if (v->settings->memory_bytes) available = (uint64_t)v->settings->memory_bytes;
+    err = memory_plan_make(&plan, &settings, &config, c, available, d);
+    if (err && err != FATHOM_ENOMEM) goto done;
+    print_row("model", "%s (%s)%s", v->model->name, config.model_type,
+              c ? "" : ", planned from the configuration alone");
+    printf("\n");
+    print_plan(&plan, &settings);
+    (void)fflush(stdout);
+done:
+    checkpoint_close(c);
+    return err;
+}

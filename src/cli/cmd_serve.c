@@ -1,0 +1,181 @@
+/* cmd_serve.c - fathom serve: open the engine, start the server, wait for a signal
+ *
+ * SIGINT and SIGTERM are blocked in every thread and taken by one that waits for them. While the
+ * model loads they end the process; then the first lets running requests finish, the second cancels
+ * them.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/os.h"
+#include "cli/cli.h"
+#include "server/server.h"
+
+enum { STATUS_INTERRUPTED = 130 };
+
+struct signal_taker {
+    sigset_t set;
+    pthread_t thread;
+    bool started;
+    struct server *_Atomic server; /* NULL while the model loads */
+    _Atomic bool done;
+};
+
+static void *take_signals(void *arg)
+{
+    struct signal_taker *t = arg;
+    int number;
+    while (sigwait(&t->set, &number) == 0 && !atomic_load(&t->done)) {
+        struct server *server = atomic_load(&t->server);
+        if (!server) _exit(STATUS_INTERRUPTED);
+        fprintf(stderr,
+                "fathom: stopping; running requests may finish, a second signal ends them\n");
+        server_stop(server);
+    }
+    return NULL;
+}
+
+static fathom_err signal_taker_start(struct signal_taker *t, fathom_diag *d)
+{
+    memset(t, 0, sizeof *t);
+    sigemptyset(&t->set);
+    sigaddset(&t->set, SIGINT);
+    sigaddset(&t->set, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &t->set, NULL);
+    (void)signal(SIGPIPE, SIG_IGN);
+    if (pthread_create(&t->thread, NULL, take_signals, t) != 0) {
+        FAIL(d, FATHOM_EIO, "the thread that waits for signals cannot be started");
+    }
+    t->started = true;
+    return FATHOM_OK;
+}
+
+static void signal_taker_end(struct signal_taker *t)
+{
+    if (!t->started) return;
+    atomic_store(&t->done, true);
+    pthread_kill(t->thread, SIGINT);
+    pthread_join(t->thread, NULL);
+}
+
+/* The two PEM files as strings; both or neither. */
+static fathom_err read_tls(struct buf *certificate, struct buf *key, const struct settings *s,
+                           fathom_diag *d)
+{
+    const char *paths[2] = {s->ssl_certfile, s->ssl_keyfile};
+    struct buf *texts[2] = {certificate, key};
+    if (!paths[0] && !paths[1]) return FATHOM_OK;
+    if (!paths[0] || !paths[1]) {
+        FAIL(d, FATHOM_EINVAL, "--ssl-certfile and --ssl-keyfile: one is given, needed are both");
+    }
+    for (int i = 0; i < 2; i++) {
+        struct file_map map;
+        TRY(file_map_open(&map, paths[i], d));
+        fathom_err err = buf_add(texts[i], map.data, map.size);
+        file_map_close(&map);
+        TRY(err);
+    }
+    return FATHOM_OK;
+}
+
+static void fill_options(struct server_options *o, const struct invocation *v,
+                         const struct buf *certificate, const struct buf *key)
+{
+    const struct settings *s = v->settings;
+    const struct environment *e = v->environment;
+    memset(o, 0, sizeof *o);
+    o->host = s->host;
+    o->port = (uint16_t)s->port;
+    o->model_names = s->served_model_name.n ? s->served_model_name.items : &v->model->name;
+    o->n_model_name = s->served_model_name.n ? s->served_model_name.n : 1;
+    if (s->api_key.n) {
+        o->api_keys = s->api_key.items;
+        o->n_api_key = s->api_key.n;
+    } else if (e->api_key) {
+        o->api_keys = &e->api_key;
+        o->n_api_key = 1;
+    }
+    o->cors_origin = s->cors_origin;
+    o->tls_certificate = certificate->len ? buf_str(certificate) : NULL;
+    o->tls_key = key->len ? buf_str(key) : NULL;
+    o->thinking = s->thinking;
+    o->neutral_sampling = strcmp(s->generation_config, "vllm") == 0;
+    o->hide_requests = s->disable_log_requests || !s->enable_log_requests;
+    o->drain_timeout_ms = (uint32_t)(s->drain_timeout * 1000);
+    if (o->drain_timeout_ms == 0) o->drain_timeout_ms = 1;
+}
+
+static void print_engine(const fathom_info *info, const struct server_options *o)
+{
+    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES], c[SIZE_TEXT_BYTES];
+    print_row("fathom", "%s", FATHOM_VERSION);
+    print_row("model", "%s (%s)", o->model_names[0], info->model_type);
+    for (size_t i = 1; i < o->n_model_name; i++) print_row("", "%s", o->model_names[i]);
+    print_row("backend", "%s", info->backend);
+    print_row("memory", "%s of weights, %s of cache", size_text(a, info->weights_bytes),
+              size_text(b, info->kv_bytes));
+    print_row("context", "%s tokens a request, %s in the cache, %u requests at once",
+              count_text(a, info->max_model_len), count_text(b, (uint64_t)info->n_page * 64),
+              info->max_num_seqs);
+    print_row("step", "%s tokens", count_text(c, info->max_num_batched_tokens));
+}
+
+static void print_address(const struct server *server, const struct server_options *o,
+                          uint64_t start_us)
+{
+    const char *scheme = o->tls_certificate ? "https" : "http";
+    bool is_v6 = strchr(o->host, ':') != NULL;
+    bool is_any = strcmp(o->host, "0.0.0.0") == 0 || strcmp(o->host, "::") == 0;
+    char base[LIMIT_PATH_BYTES];
+    (void)snprintf(base, sizeof base, "%s://%s%s%s:%u", scheme, is_v6 && !is_any ? "[" : "",
+                   is_any ? "127.0.0.1" : o->host, is_v6 && !is_any ? "]" : "",
+                   server_port(server));
+    print_row("address", "%s/v1%s%s", base, is_any ? " and every other address of this host" : "",
+              o->n_api_key ? ", with an API key" : "");
+    print_row("try",
+              "curl %s/v1/chat/completions -H 'Content-Type: application/json'%s -d "
+              "'{\"model\": \"%s\", \"messages\": [{\"role\": \"user\", \"content\": "
+              "\"Hello, who are you?\"}]}'",
+              base, o->n_api_key ? " -H \"Authorization: Bearer $KEY\"" : "", o->model_names[0]);
+    print_row("ready", "after %.2f s", (double)(clock_now_us() - start_us) / 1e6);
+}
+
+fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
+{
+    uint64_t start_us = clock_now_us();
+    struct signal_taker signals;
+    struct text_model text = {0};
+    struct buf certificate = {0};
+    struct buf key = {0};
+    struct server *server = NULL;
+    fathom_engine *engine = NULL;
+    struct server_options so;
+    fathom_options eo;
+    fathom_err err;
+    TRY_GOTO(signal_taker_start(&signals, d), done);
+    TRY_GOTO(read_tls(&certificate, &key, v->settings, d), done);
+    fill_options(&so, v, &certificate, &key);
+    TRY_GOTO(text_model_open(&text, v->model, v->settings, d), done);
+    engine_options(&eo, v->settings, v->model);
+    eo.n_vocab_used = text.n_vocab_used;
+    TRY_GOTO(fathom_open(&engine, &eo, d), done);
+    print_engine(fathom_get_info(engine), &so);
+    TRY_GOTO(server_create(&server, &so, engine, text.tokenizer, &text.style, d), done);
+    atomic_store(&signals.server, server);
+    print_address(server, &so, start_us);
+    err = server_run(server, d);
+done:
+    signal_taker_end(&signals);
+    server_destroy(server);
+    fathom_close(engine);
+    text_model_close(&text);
+    buf_free(&certificate);
+    buf_free(&key);
+    return err;
+}

@@ -1,0 +1,40 @@
+/* dialog.h - one conversation with an engine, printed as it streams */
+#ifndef FATHOM_CLI_DIALOG_H
+#define FATHOM_CLI_DIALOG_H
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "cli/cli.h"
+
+/* Answers stream to standard output, reasoning dimmed when it is a terminal; numbers go to
+ * standard error. A SIGINT during an answer ends that answer. */
+struct dialog {
+    fathom_engine *engine;         /* borrowed */
+    const struct text_model *text; /* borrowed */
+    json_t *messages;              /* OpenAI's form */
+    const char *system;            /* NULL: none; borrowed */
+    bool thinking;
+    bool colour;
+    double temperature; /* negative: the checkpoint's, here and below */
+    double top_p;
+    uint32_t max_tokens; /* 0: up to the context */
+    int signals;         /* signalfd of SIGINT */
+};
+
+/* dialog_open - SIGINT is blocked from here on in this thread; closed with dialog_close, which
+ * accepts a zeroed struct. Errors ENOMEM, EIO. */
+fathom_err dialog_open(struct dialog *c, fathom_engine *e, const struct text_model *t,
+                       const struct settings *s, fathom_diag *d);
+void dialog_close(struct dialog *c);
+
+/* dialog_reset - forget the messages */
+fathom_err dialog_reset(struct dialog *c);
+
+/* dialog_ask - add a user message, stream the answer, add it too
+ *
+ * Errors  what the chat encoding or the engine refuses (too long, say): the message is taken back
+ *         and the conversation may go on; EDEVICE ends it. */
+fathom_err dialog_ask(struct dialog *c, const char *message, fathom_diag *d);
+
+#endif

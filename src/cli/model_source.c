@@ -1,0 +1,77 @@
+/* model_source.c - from the model argument to a checkpoint and to the engine's options */
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/os.h"
+#include "checkpoint/checkpoint.h"
+#include "cli/cli.h"
+#include "cli/pilot_bundle.h"
+
+fathom_err model_source_find(struct model_source *m, const struct settings *s,
+                             const struct environment *e, fathom_diag *d)
+{
+    memset(m, 0, sizeof *m);
+    size_t n = strlen(s->model);
+    while (n > 1 && s->model[n - 1] == '/') n--;
+    if (n == 0 || n >= sizeof m->name_text) {
+        FAIL(d, FATHOM_EINVAL, "MODEL has %zu characters, needed is 1 to %zu", n,
+             sizeof m->name_text - 1);
+    }
+    memcpy(m->name_text, s->model, n);
+    m->name = m->name_text;
+    if (strcmp(m->name, pilot_bundle.name) == 0) {
+        m->bundle = &pilot_bundle;
+        return FATHOM_OK;
+    }
+    m->is_config = path_exists(m->name) && !path_is_dir(m->name);
+    if (m->is_config) return FATHOM_OK;
+    return checkpoint_resolve(m->dir, m->name, e->hf_home[0] ? e->hf_home : NULL, d);
+}
+
+fathom_err model_source_open(struct checkpoint **out, const struct model_source *m, fathom_diag *d)
+{
+    *out = NULL;
+    if (m->is_config) {
+        FAIL(d, FATHOM_EINVAL, "%s is a file, needed is the directory of a checkpoint", m->name);
+    }
+    return m->bundle ? checkpoint_open_bundle(out, m->bundle, d) : checkpoint_open(out, m->dir, d);
+}
+
+static fathom_backend backend_of(const char *name)
+{
+    if (strcmp(name, "ref") == 0) return FATHOM_BACKEND_REF;
+    if (strcmp(name, "cpu") == 0) return FATHOM_BACKEND_CPU;
+    return strcmp(name, "cuda") == 0 ? FATHOM_BACKEND_CUDA : FATHOM_BACKEND_AUTO;
+}
+
+static fathom_act act_of(const char *name)
+{
+    if (strcmp(name, "auto") == 0) return FATHOM_ACT_AUTO;
+    return strcmp(name, "bfloat16") == 0 ? FATHOM_ACT_BF16 : FATHOM_ACT_F32;
+}
+
+static fathom_kv kv_of(const char *name)
+{
+    if (strcmp(name, "auto") == 0) return FATHOM_KV_AUTO;
+    if (strcmp(name, "float32") == 0) return FATHOM_KV_F32;
+    return strcmp(name, "bfloat16") == 0 ? FATHOM_KV_BF16 : FATHOM_KV_FP8;
+}
+
+void engine_options(fathom_options *out, const struct settings *s, const struct model_source *m)
+{
+    *out = (fathom_options){
+        .model_dir = m->bundle ? NULL : m->dir,
+        .bundle = m->bundle,
+        .backend = backend_of(s->backend),
+        .act = act_of(s->dtype),
+        .kv = kv_of(s->kv_cache_dtype),
+        .n_thread = (uint32_t)s->threads,
+        .max_model_len = s->max_model_len > 0 ? (uint32_t)s->max_model_len : 0,
+        .max_num_batched_tokens = (uint32_t)s->max_num_batched_tokens,
+        .max_num_seqs = (uint32_t)s->max_num_seqs,
+        .max_queued = (uint32_t)s->max_queued,
+        .kv_cache_bytes = (uint64_t)s->kv_cache_memory_bytes,
+        .memory_utilization = s->gpu_memory_utilization,
+        .seed = s->seed < 0 ? 0 : (uint64_t)s->seed,
+    };
+}

@@ -1,0 +1,174 @@
+/* options.h - the command line as data
+ *
+ * One table (option_table.c) holds every option: its name, argument, default, help, the commands
+ * that have it, and the answer it gets. Parsing, --help and docs/cli.md are made from the table.
+ *
+ * An operator brings command lines written for vLLM. Each of its flags gets one of three answers:
+ * it works; it is accepted without effect and one line says why; it is refused and one line says
+ * why. Nothing is ignored in silence.
+ */
+#ifndef FATHOM_CLI_OPTIONS_H
+#define FATHOM_CLI_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "fathom/err.h"
+
+enum command {
+    COMMAND_SERVE,
+    COMMAND_RUN,
+    COMMAND_INSPECT,
+    COMMAND_TOKENIZE,
+    COMMAND_PLAN,
+    COMMAND_HELP,
+    COMMAND_VERSION,
+    COMMAND_COUNT,
+};
+
+struct command_info {
+    const char *name;
+    const char *arguments; /* "[MODEL] [options]" */
+    const char *help;      /* one line */
+    bool takes_model;      /* the first plain argument is the model */
+};
+
+/* command_info - the table row of a command */
+const struct command_info *command_info(enum command c);
+
+/* command_find - COMMAND_COUNT when there is no such command */
+enum command command_find(const char *name);
+
+enum { STRING_LIST_MAX = 16 };
+
+/* Strings of argv, in order. */
+struct string_list {
+    const char *items[STRING_LIST_MAX];
+    size_t n;
+};
+
+/* What the command line says; options that were not given hold their defaults. Strings belong to
+ * argv or to the table. */
+struct settings {
+    const char *model;
+    const char *backend;
+    const char *dtype;
+    const char *kv_cache_dtype;
+    const char *quantization; /* NULL: not given */
+    int64_t threads;          /* 0: all processors */
+    int64_t max_model_len;    /* 0: the checkpoint's */
+    int64_t max_num_seqs;     /* 0: the engine's default, here and below */
+    int64_t max_num_batched_tokens;
+    int64_t max_queued;
+    int64_t kv_cache_memory_bytes;
+    double gpu_memory_utilization;
+    int64_t seed; /* -1: from the system */
+
+    const char *tokenizer_mode;
+    const char *tool_call_parser;
+    const char *reasoning_parser;
+    bool enable_auto_tool_choice;
+
+    const char *host;
+    int64_t port;
+    struct string_list served_model_name;
+    struct string_list api_key;
+    const char *ssl_certfile; /* NULL: plain HTTP */
+    const char *ssl_keyfile;
+    const char *cors_origin;
+    double drain_timeout; /* seconds */
+    bool enable_log_requests;
+    bool disable_log_requests;
+    const char *generation_config;
+    const char *log_level;
+
+    const char *prompt; /* NULL: a chat in the terminal */
+    const char *system;
+    bool thinking;
+    double temperature; /* negative: the checkpoint's, here and below */
+    double top_p;
+    int64_t max_tokens; /* 0: up to the context */
+
+    const char *text; /* NULL: standard input */
+    bool decode;
+    bool tensors;
+    int64_t memory_bytes; /* 0: this machine's */
+
+    bool markdown;
+    bool help;
+    struct string_list rest; /* plain arguments after the model */
+};
+
+enum option_kind {
+    OPTION_FLAG,   /* --x, --no-x */
+    OPTION_TEXT,   /* any string */
+    OPTION_CHOICE, /* one of `choices` */
+    OPTION_COUNT,  /* an integer within lo .. hi; 4k is 4000, 4K is 4096, also m M g G */
+    OPTION_NUMBER, /* a decimal number within lo .. hi */
+    OPTION_LIST,   /* one or more strings, up to the next option */
+};
+
+enum option_answer {
+    ANSWER_USE,    /* it works */
+    ANSWER_NOTE,   /* accepted without effect; `reason` says why, unless the value is `plain` */
+    ANSWER_REFUSE, /* refused with `reason`, unless the value is `plain` */
+};
+
+enum option_group {
+    GROUP_MODEL,
+    GROUP_MEMORY,
+    GROUP_SERVER,
+    GROUP_CHAT,
+    GROUP_COMMAND, /* what only one command has */
+    GROUP_PARALLEL,
+    GROUP_FOREIGN, /* flags of vLLM that have no effect or are refused */
+    GROUP_COUNT,
+};
+
+enum { NO_FIELD = -1 };
+
+struct option {
+    const char *name;     /* "max-model-len" */
+    const char *alias;    /* a short spelling with its dashes, "-tp"; NULL: none */
+    const char *argument; /* "N"; NULL for a flag */
+    const char *fallback; /* the default, as it would be typed; NULL: none */
+    const char *help;
+    const char *choices; /* "auto|float32|bfloat16" */
+    const char *refused; /* choices known elsewhere and refused with `reason`: "half|float16" */
+    const char *plain;   /* the value that needs no answer: "1" for --tensor-parallel-size */
+    const char *reason;
+    double lo, hi;
+    enum option_kind kind;
+    enum option_answer answer;
+    enum option_group group;
+    unsigned commands; /* bit 1 << enum command */
+    int field;         /* offset in struct settings, or NO_FIELD */
+};
+
+extern const struct option option_table[];
+extern const size_t option_table_n;
+
+/* settings_init - every option at its default */
+void settings_init(struct settings *s);
+
+/* options_parse - the arguments after the command
+ *
+ *   s      written; settings_init is done here
+ *   notes  a line for each option that was accepted without effect
+ * Forms: --name value, --name=value, --name, --no-name, alias; _ may stand for - in a name; after
+ * "--" everything is plain. With --help the rest is not checked.
+ * Errors  EINVAL: unknown option (with the nearest known one), bad value (with what is accepted),
+ *         refused option (with the reason); ENOMEM. */
+fathom_err options_parse(struct settings *s, enum command command, int argc, char **argv,
+                         struct buf *notes, fathom_diag *d);
+
+/* options_write_help - what `fathom --help` and `fathom COMMAND --help` print; COMMAND_COUNT for
+ * the overview */
+fathom_err options_write_help(struct buf *out, enum command command);
+
+/* options_write_markdown - docs/cli.md */
+fathom_err options_write_markdown(struct buf *out);
+
+#endif

@@ -1,0 +1,94 @@
+/* text_model.c - the checkpoint's tokenizer and chat style */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/json.h"
+#include "checkpoint/checkpoint.h"
+#include "cli/cli.h"
+#include "model/config.h"
+#include "tokenizer/tokenizer.h"
+
+/* tokenizer_config.json's chat_template: a string, or a list of named ones of which "default" is
+ * taken. *out is borrowed from the tree, NULL when there is none. */
+static void find_template(const json_t *config, const char **out)
+{
+    const json_t *t = json_object_get(config, "chat_template");
+    size_t i;
+    json_t *entry;
+    *out = json_string_value(t);
+    json_array_foreach (t, i, entry) {
+        const char *name = json_string_value(json_object_get(entry, "name"));
+        if (name && strcmp(name, "default") == 0) {
+            *out = json_string_value(json_object_get(entry, "template"));
+        }
+    }
+}
+
+static fathom_err choose_style(struct text_model *t, struct checkpoint *c, const struct settings *s,
+                               fathom_diag *d)
+{
+    json_t *config = NULL;
+    const char *json;
+    const char *chat_template = NULL;
+    size_t n;
+    fathom_err err = checkpoint_file(c, "tokenizer_config.json", &json, &n, d);
+    if (err && err != FATHOM_ENOTFOUND) return err;
+    if (!err) {
+        TRY(json_read(json, n, "tokenizer_config.json", &config, d));
+        find_template(config, &chat_template);
+    }
+    struct chat_overrides overrides = {s->tokenizer_mode, s->tool_call_parser, s->reasoning_parser};
+    err = chat_style_choose(&t->style, t->model_type, t->tokenizer, chat_template, &overrides, d);
+    json_decref(config);
+    return err;
+}
+
+/* --quantization fp8 asks for what the checkpoint has to be already. */
+static fathom_err check_quantization(const struct model_config *config, const struct settings *s,
+                                     fathom_diag *d)
+{
+    if (!s->quantization) return FATHOM_OK;
+    if (config->quant != QUANT_FP8) {
+        FAIL(d, FATHOM_EINVAL,
+             "--quantization %s is refused: the checkpoint is %s and weights are served as they "
+             "are stored; leave the flag out",
+             s->quantization, config->quant_name[0] ? config->quant_name : "not quantized");
+    }
+    fprintf(stderr, "--quantization %s: the checkpoint is FP8 already\n", s->quantization);
+    return FATHOM_OK;
+}
+
+fathom_err text_model_open(struct text_model *out, const struct model_source *m,
+                           const struct settings *s, fathom_diag *d)
+{
+    struct checkpoint *c = NULL;
+    struct model_config config;
+    const char *json;
+    size_t n;
+    fathom_err err;
+    memset(out, 0, sizeof *out);
+    TRY_GOTO(model_source_open(&c, m, d), done);
+    TRY_GOTO(model_config_load(&config, c, d), done);
+    TRY_GOTO(check_quantization(&config, s, d), done);
+    (void)snprintf(out->model_type, sizeof out->model_type, "%s", config.model_type);
+    err = checkpoint_file(c, "tokenizer.json", &json, &n, d);
+    if (err) {
+        err = diag_fail(d, err, "%s: tokenizer.json is missing", checkpoint_where(c));
+        goto done;
+    }
+    TRY_GOTO(tokenizer_open(&out->tokenizer, json, n, "tokenizer.json", d), done);
+    out->n_vocab_used = tokenizer_n_token(out->tokenizer);
+    if (out->n_vocab_used > (int32_t)config.n_vocab) out->n_vocab_used = (int32_t)config.n_vocab;
+    TRY_GOTO(choose_style(out, c, s, d), done);
+done:
+    checkpoint_close(c);
+    if (err) text_model_close(out);
+    return err;
+}
+
+void text_model_close(struct text_model *t)
+{
+    tokenizer_close(t->tokenizer);
+    memset(t, 0, sizeof *t);
+}

@@ -1,0 +1,97 @@
+#include "engine/batch_build.h"
+
+#include "backend/op_sample.h"
+#include "base/assert.h"
+#include "base/limits.h"
+
+enum { ARRAY_ALIGN = 256, MIN_PAGE_STRIDE = 16 };
+
+static size_t place(size_t *end, size_t n, size_t size)
+{
+    size_t start = *end;
+    *end = (start + n * size + ARRAY_ALIGN - 1) / ARRAY_ALIGN * ARRAY_ALIGN;
+    return start;
+}
+
+void batch_layout_init(struct batch_layout *l, const struct model_limits *limits)
+{
+    size_t end = 0;
+    size_t n_token = limits->max_token;
+    size_t n_request = limits->max_request;
+    l->max_token = limits->max_token;
+    l->max_request = limits->max_request;
+    l->max_context = limits->max_context;
+    l->max_page_stride = request_n_page(limits->max_context);
+    l->ids = place(&end, n_token, sizeof(int32_t));
+    l->pos = place(&end, n_token, sizeof(int32_t));
+    l->request = place(&end, n_token, sizeof(int32_t));
+    l->slot = place(&end, n_token, sizeof(int32_t));
+    l->first = place(&end, n_request + 1, sizeof(int32_t));
+    l->logit_rows = place(&end, n_request, sizeof(int32_t));
+    l->rows = place(&end, n_request, sizeof(struct sample_row));
+    l->page_table = place(&end, n_request * l->max_page_stride, sizeof(int32_t));
+    l->bias = place(&end, n_request * LIMIT_LOGIT_BIAS, sizeof(struct sample_bias));
+    l->ban = place(&end, n_request * BATCH_BAN_MAX, sizeof(int32_t));
+    l->history = place(&end, n_request * l->max_context, sizeof(int32_t));
+    l->n_bytes = end;
+}
+
+static uint32_t page_stride(const struct batch_layout *l, uint32_t max_context)
+{
+    uint32_t need = request_n_page(max_context);
+    uint32_t stride = MIN_PAGE_STRIDE;
+    while (stride < need) stride *= 2;
+    return stride < l->max_page_stride ? stride : l->max_page_stride;
+}
+
+static inline int32_t *array(void *block, size_t offset)
+{
+    return (int32_t *)((char *)block + offset);
+}
+
+size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *host, void *device,
+                   struct batch *out)
+{
+    ASSERT(plan->n_entry >= 1 && plan->n_entry <= l->max_request);
+    ASSERT(plan->n_token <= l->max_token && plan->max_context <= l->max_context);
+    uint32_t stride = page_stride(l, plan->max_context);
+    int32_t *ids = array(host, l->ids);
+    int32_t *pos = array(host, l->pos);
+    int32_t *request = array(host, l->request);
+    int32_t *slot = array(host, l->slot);
+    int32_t *first = array(host, l->first);
+    int32_t *logit_rows = array(host, l->logit_rows);
+    uint32_t t = 0;
+    uint32_t n_logit_row = 0;
+    for (uint32_t i = 0; i < plan->n_entry; i++) {
+        const struct plan_entry *e = &plan->entries[i];
+        const struct request *r = e->request;
+        int32_t *table = array(host, l->page_table) + (size_t)i * stride;
+        uint32_t n_page = request_n_page(e->first + e->n_token);
+        for (uint32_t j = 0; j < n_page; j++) table[j] = (int32_t)r->pages[j];
+        first[i] = (int32_t)t;
+        for (uint32_t p = e->first; p < e->first + e->n_token; p++, t++) {
+            ids[t] = r->ids[p];
+            pos[t] = (int32_t)p;
+            request[t] = (int32_t)i;
+            slot[t] = table[p / KV_PAGE_TOKENS] * KV_PAGE_TOKENS + (int32_t)(p % KV_PAGE_TOKENS);
+        }
+        if (e->draws) logit_rows[n_logit_row++] = (int32_t)t - 1;
+    }
+    first[plan->n_entry] = (int32_t)t;
+
+    out->n_token = t;
+    out->n_request = plan->n_entry;
+    out->n_logit_row = n_logit_row;
+    out->max_context = plan->max_context;
+    out->page_stride = stride;
+    out->ids = array(device, l->ids);
+    out->next_ids = NULL;
+    out->pos = array(device, l->pos);
+    out->request = array(device, l->request);
+    out->slot = array(device, l->slot);
+    out->page_table = array(device, l->page_table);
+    out->first = array(device, l->first);
+    out->logit_rows = array(device, l->logit_rows);
+    return l->page_table + (size_t)plan->n_entry * stride * sizeof(int32_t);
+}

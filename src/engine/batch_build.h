@@ -1,0 +1,58 @@
+/* batch_build.h - from a plan to the flat arrays that the operators read
+ *
+ * All arrays of a step lie in one block of host memory and, at the same offsets, in one block of
+ * device memory. The offsets depend on the limits alone, so the pointers of a step never change.
+ * What every step has comes first, its page table last of that, so that one copy of a prefix of
+ * the block brings it over; bias, bans and histories follow and are copied only when a row has
+ * some (sampler.h).
+ *
+ *   ids | pos | request | slot | first | logit_rows | sample rows | page table || bias | ban |
+ *   history
+ */
+#ifndef FATHOM_ENGINE_BATCH_BUILD_H
+#define FATHOM_ENGINE_BATCH_BUILD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backend/batch.h"
+#include "model/forward.h"
+#include "sched/sched.h"
+
+struct batch_layout {
+    uint32_t max_token;
+    uint32_t max_request;
+    uint32_t max_context;
+    uint32_t max_page_stride;
+    /* offsets in bytes; [n] is the array's room */
+    size_t ids;        /* i32 [max_token] */
+    size_t pos;        /* i32 [max_token] */
+    size_t request;    /* i32 [max_token] */
+    size_t slot;       /* i32 [max_token] */
+    size_t first;      /* i32 [max_request + 1] */
+    size_t logit_rows; /* i32 [max_request] */
+    size_t rows;       /* struct sample_row [max_request] */
+    size_t page_table; /* i32 [max_request][max_page_stride] */
+    size_t bias;       /* struct sample_bias [max_request][LIMIT_LOGIT_BIAS] */
+    size_t ban;        /* i32 [max_request][BATCH_BAN_MAX] */
+    size_t history;    /* i32 [max_request][max_context] */
+    size_t n_bytes;    /* of the block */
+};
+
+enum { BATCH_BAN_MAX = 128 }; /* bans of one row: stop ids and EOS ids */
+
+/* batch_layout_init - offsets and total for steps within the limits */
+void batch_layout_init(struct batch_layout *l, const struct model_limits *limits);
+
+/* batch_build - write the arrays of a plan
+ *
+ *   host    the block, written
+ *   device  the block that *out points into: the same one, or its twin
+ *   out     filled; page_stride is the smallest of max_page_stride and the powers of two from 16
+ *           that holds the longest request of the step
+ * Needs    plan->n_entry >= 1, within the layout's limits.
+ * Returns  bytes of the prefix to copy, sample rows included. */
+size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *host, void *device,
+                   struct batch *out);
+
+#endif

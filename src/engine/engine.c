@@ -1,0 +1,327 @@
+/* The engine's thread and the public functions around it
+ *
+ *   loop:  take_mail                     new sequences, cancels
+ *          sched_plan                    whose tokens, which pages
+ *          batch_build, sampler_build    into the runner's block
+ *          launch                        -- the device works from here
+ *          wait                          -- to here
+ *          sched_commit                  append what was drawn, end what is over
+ *          mailbox_publish               events
+ *
+ * States of the engine, kept by its thread
+ *
+ *   RUNNING ---- a launch or wait fails ----> FAILED ---- fathom_close ----> gone
+ *      +------------------- fathom_close --------------------------------------^
+ *
+ *   FAILED is final: every live request ends with ERROR, every new one is refused with the cause,
+ *   and no step is tried again.
+ *
+ * Threads. What stands under "the engine thread's" is touched by that thread alone; callers meet
+ * it only in the mailbox. Between taking mail and publishing nothing is allocated (in builds with
+ * FATHOM_DCHECK an allocation there is a fault). */
+#include "engine/engine.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "checkpoint/checkpoint.h"
+#include "engine/mailbox.h"
+#include "engine/sequence.h"
+#include "kv/page_pool.h"
+#include "sched/sched.h"
+
+struct fathom_engine {
+    /* fixed */
+    fathom_info info;
+    char model_type[64];
+    char backend_name[32];
+    struct sequence_limits limits;
+    struct step_runner *runner;
+    struct checkpoint *checkpoint;
+    struct mailbox *mailbox;
+    pthread_t thread;
+    bool has_thread;
+
+    /* the engine thread's */
+    struct page_pool *pool;
+    struct sched *sched;
+    struct plan plan;
+    struct step step;
+    struct sequence **drawing; /* [max_num_seqs] sequences of the step that draw, in its order */
+    int32_t *drawn;            /* [max_num_seqs] */
+    fathom_stats stats;
+    bool failed;
+};
+
+/* ---- the step ------------------------------------------------------------------------------- */
+
+static void publish(fathom_engine *e, struct sequence *const *sequences, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const struct request *r = &sequences[i]->request;
+        if (r->finish == REQUEST_FINISH_STOP || r->finish == REQUEST_FINISH_LENGTH) {
+            e->stats.n_finished++;
+        } else if (r->finish == REQUEST_FINISH_CANCEL) {
+            e->stats.n_cancelled++;
+        }
+    }
+    e->stats.n_running = sched_n_running(e->sched);
+    e->stats.n_waiting = sched_n_waiting(e->sched);
+    e->stats.n_page_free = page_pool_n_available(e->pool);
+    mailbox_publish(e->mailbox, sequences, n, &e->stats);
+}
+
+static void end_sequence(fathom_engine *e, struct sequence *q, enum request_finish why)
+{
+    sched_end(e->sched, &q->request, why, clock_now_us());
+    publish(e, &q, 1);
+}
+
+static void take_mail(fathom_engine *e)
+{
+    struct sequence *q;
+    while ((q = mailbox_take_new(e->mailbox))) sched_add(e->sched, &q->request);
+    while ((q = mailbox_take_cancel(e->mailbox))) end_sequence(e, q, REQUEST_FINISH_CANCEL);
+}
+
+static fathom_err launch_step(fathom_engine *e)
+{
+    struct step_runner *r = e->runner;
+    struct step *s = &e->step;
+    s->prefix_bytes = batch_build(&r->layout, &e->plan, r->host, r->device, &s->batch);
+    sampler_build(&r->layout, &e->plan, r->host, r->device, &s->sampler);
+    return r->ops->launch(r, s);
+}
+
+/* Keeps the log-probabilities of draw `i` with the token that it is about to become. */
+static void keep_logprobs(struct sequence *q, const struct step_result *result, size_t i)
+{
+    uint32_t n_output = request_n_output(&q->request);
+    if (q->logprobs) q->logprobs[n_output] = result->logprobs[i];
+    uint32_t n_top = q->row.n_top;
+    for (uint32_t k = 0; k < n_top; k++) {
+        q->tops[(size_t)n_output * n_top + k] = (fathom_logprob){
+            result->top_ids[i * SAMPLE_TOP_MAX + k], result->top_logprobs[i * SAMPLE_TOP_MAX + k]};
+    }
+}
+
+/* Prompt tokens that the entry computes for the first time. */
+static uint32_t new_prompt_tokens(const struct plan_entry *entry)
+{
+    const struct request *r = entry->request;
+    uint32_t from = entry->first > r->n_reached ? entry->first : r->n_reached;
+    uint32_t to = entry->first + entry->n_token;
+    if (to > r->n_prompt) to = r->n_prompt;
+    return to > from ? to - from : 0;
+}
+
+static fathom_err finish_step(fathom_engine *e, uint64_t start_us)
+{
+    struct step_result result;
+    TRY(e->runner->ops->wait(e->runner, &result));
+    size_t n_draw = 0;
+    for (uint32_t i = 0; i < e->plan.n_entry; i++) {
+        const struct plan_entry *entry = &e->plan.entries[i];
+        e->stats.n_prompt_token += new_prompt_tokens(entry);
+        if (!entry->draws) continue;
+        struct sequence *q = sequence_of(entry->request);
+        keep_logprobs(q, &result, n_draw);
+        e->drawn[n_draw] = result.ids[n_draw];
+        e->drawing[n_draw++] = q;
+    }
+    uint64_t now_us = clock_now_us();
+    sched_commit(e->sched, &e->plan, e->drawn, now_us);
+#ifdef FATHOM_DCHECK
+    sched_check(e->sched);
+#endif
+    e->stats.n_step++;
+    e->stats.n_output_token += n_draw;
+    e->stats.busy_us += now_us - start_us;
+    publish(e, e->drawing, n_draw);
+    return FATHOM_OK;
+}
+
+static void end_all(fathom_engine *e, enum request_finish why)
+{
+    struct request *r;
+    while ((r = sched_any(e->sched))) end_sequence(e, sequence_of(r), why);
+}
+
+/* The first error is the last: see the states above. */
+static void fail_engine(fathom_engine *e, fathom_err err)
+{
+    const char *cause = e->runner->ops->fault(e->runner);
+    if (cause[0] == '\0') cause = fathom_err_text(err);
+    LOG_ERROR("engine", "step %llu failed: %s", (unsigned long long)e->stats.n_step, cause);
+    e->failed = true;
+    mailbox_fail(e->mailbox, cause);
+    sched_abort(e->sched, &e->plan);
+}
+
+static void run_step(fathom_engine *e)
+{
+    uint64_t start_us = clock_now_us();
+    bool forbidden = mem_forbid(true);
+    sched_plan(e->sched, start_us, &e->plan);
+    fathom_err err = launch_step(e);
+    if (err == FATHOM_OK) err = finish_step(e, start_us);
+    mem_forbid(forbidden);
+    if (err != FATHOM_OK) fail_engine(e, err);
+}
+
+static void *engine_main(void *arg)
+{
+    fathom_engine *e = arg;
+    bool idle = false;
+    while (mailbox_wait(e->mailbox, idle)) {
+        take_mail(e);
+        if (e->failed) end_all(e, REQUEST_FINISH_ERROR);
+        idle = !sched_any(e->sched);
+        if (idle) {
+            sched_check(e->sched);
+        } else {
+            run_step(e);
+        }
+    }
+    return NULL;
+}
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+static void copy_info(fathom_engine *e, const fathom_info *info)
+{
+    e->info = *info;
+    snprintf(e->model_type, sizeof e->model_type, "%s", info->model_type);
+    snprintf(e->backend_name, sizeof e->backend_name, "%s", info->backend);
+    e->info.model_type = e->model_type;
+    e->info.backend = e->backend_name;
+    e->limits.max_model_len = info->max_model_len;
+    e->limits.n_vocab = info->n_vocab;
+    e->limits.n_eos = info->n_eos;
+    memcpy(e->limits.eos_ids, info->eos_ids, sizeof e->limits.eos_ids);
+}
+
+static fathom_err make_parts(fathom_engine *e, const struct engine_config *c, fathom_diag *d)
+{
+    const fathom_info *info = &c->info;
+    struct sched_config sched = {.max_num_batched_tokens = info->max_num_batched_tokens,
+                                 .max_num_seqs = info->max_num_seqs};
+    TRY(page_pool_create(&e->pool, info->n_page, d));
+    if (request_n_page(info->max_model_len) > info->n_page) {
+        FAIL(d, FATHOM_EINVAL, "%u pages do not hold one request of %u tokens", info->n_page,
+             info->max_model_len);
+    }
+    TRY(sched_create(&e->sched, &sched, e->pool, d));
+    TRY(mailbox_create(&e->mailbox, info->max_num_seqs + c->max_queued, c->seed, d));
+    e->drawing = mem_calloc(info->max_num_seqs, sizeof(struct sequence *));
+    e->drawn = mem_calloc(info->max_num_seqs, sizeof *e->drawn);
+    if (!e->drawing || !e->drawn || plan_init(&e->plan, info->max_num_seqs) != FATHOM_OK) {
+        FAIL(d, FATHOM_ENOMEM, "no memory for plans of %u requests", info->max_num_seqs);
+    }
+    e->stats.n_page = e->stats.n_page_free = info->n_page;
+    mailbox_publish(e->mailbox, NULL, 0, &e->stats);
+    return FATHOM_OK;
+}
+
+fathom_err engine_create(fathom_engine **out, const struct engine_config *c,
+                         struct step_runner *runner, struct checkpoint *checkpoint, fathom_diag *d)
+{
+    *out = NULL;
+    fathom_engine *e = mem_calloc(1, sizeof *e);
+    if (!e) FAIL(d, FATHOM_ENOMEM, "no memory for the engine");
+    fathom_err err;
+    copy_info(e, &c->info);
+    e->limits.n_vocab_used = c->n_vocab_used;
+    TRY_GOTO(make_parts(e, c, d), fail);
+    e->runner = runner;
+    e->checkpoint = checkpoint;
+    if (pthread_create(&e->thread, NULL, engine_main, e) != 0) {
+        err = diag_fail(d, FATHOM_EIO, "the engine's thread cannot be started");
+        goto fail;
+    }
+    e->has_thread = true;
+    *out = e;
+    return FATHOM_OK;
+fail:
+    e->runner = NULL; /* still the caller's, and so is the checkpoint */
+    e->checkpoint = NULL;
+    fathom_close(e);
+    return err;
+}
+
+void fathom_close(fathom_engine *e)
+{
+    if (!e) return;
+    if (e->has_thread) {
+        mailbox_close(e->mailbox);
+        pthread_join(e->thread, NULL);
+    }
+    if (e->runner) e->runner->ops->destroy(e->runner);
+    mailbox_destroy(e->mailbox);
+    plan_fini(&e->plan);
+    sched_destroy(e->sched);
+    page_pool_destroy(e->pool);
+    checkpoint_close(e->checkpoint);
+    mem_free(e->drawing);
+    mem_free(e->drawn);
+    mem_free(e);
+}
+
+/* ---- callers' side -------------------------------------------------------------------------- */
+
+const fathom_info *fathom_get_info(const fathom_engine *e)
+{
+    return &e->info;
+}
+
+fathom_err fathom_get_file(fathom_engine *e, const char *name, const char **data, size_t *n)
+{
+    if (!e->checkpoint) return FATHOM_ENOTFOUND;
+    return checkpoint_file(e->checkpoint, name, data, n, NULL);
+}
+
+fathom_err fathom_submit(fathom_engine *e, const fathom_request *r, uint64_t *id, fathom_diag *d)
+{
+    struct sequence *q = NULL;
+    TRY(sequence_check(r, &e->limits, d));
+    TRY(sequence_create(&q, r, &e->limits, clock_now_us(), d));
+    fathom_err err = mailbox_submit(e->mailbox, q, id, d);
+    if (err != FATHOM_OK) sequence_destroy(q);
+    return err;
+}
+
+void fathom_cancel(fathom_engine *e, uint64_t id)
+{
+    mailbox_cancel(e->mailbox, id);
+}
+
+size_t fathom_poll(fathom_engine *e, fathom_event *events, size_t max, int timeout_ms)
+{
+    return mailbox_poll(e->mailbox, events, max, timeout_ms);
+}
+
+void fathom_wake(fathom_engine *e)
+{
+    mailbox_wake(e->mailbox);
+}
+
+void fathom_get_stats(fathom_engine *e, fathom_stats *out)
+{
+    mailbox_get_stats(e->mailbox, out);
+}
+
+const char *fathom_fault(fathom_engine *e)
+{
+    return mailbox_fault(e->mailbox);
+}
+
+void engine_check(fathom_engine *e)
+{
+    mailbox_check(e->mailbox);
+}

@@ -1,0 +1,348 @@
+/* Invariants, under the lock
+ *
+ *   1. slots[q->slot] == q for every sequence from submission until its FINISH event is polled; the
+ *      other slots are NULL and their numbers are in free_slots, each once.
+ *   2. A sequence is in the NEW list from submission until the engine takes it; in the CANCEL list
+ *      if a cancel came that the engine has not taken, and never once it is_over; in the READY
+ *      list if and only if it has an event to poll.
+ *   3. n_polled <= n_published; is_over and n_published change on mailbox_publish alone.
+ *
+ * A sequence's life here
+ *
+ *   submit --> NEW --take_new--> (engine) --publish--> READY --poll--> not READY, or gone
+ *                                  ^                                   with its FINISH event
+ *                                  +---- publish: more tokens ----+
+ *
+ * An id is (rank << slot_bits) | slot: found without a search and never used twice. What the poller
+ * reads of a sequence without having the engine stopped - ids and logprobs below n_published,
+ * finish and times once is_over - has been written before the publish that showed it, and is not
+ * written again. */
+#include "engine/mailbox.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/assert.h"
+#include "base/fail.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+struct list {
+    struct sequence *head;
+    struct sequence *tail;
+    uint32_t n;
+};
+
+struct mailbox {
+    /* fixed */
+    uint32_t n_slot;
+    uint32_t slot_bits;
+    uint64_t seed;
+    /* under the lock */
+    pthread_mutex_t lock;
+    pthread_cond_t work;     /* the engine sleeps on it */
+    pthread_cond_t event;    /* the poller sleeps on it */
+    struct sequence **slots; /* [n_slot] */
+    uint32_t *free_slots;    /* [n_slot] a stack */
+    uint32_t n_free;
+    uint64_t n_submitted;
+    struct list lists[SEQUENCE_LIST_COUNT];
+    fathom_stats stats;
+    bool woken;
+    bool closed;
+    char fault[FATHOM_DIAG_BYTES]; /* written once, before `failed` */
+    atomic_bool failed;
+};
+
+/* ---- lists ---- */
+
+static void list_push(struct mailbox *m, enum sequence_list which, struct sequence *q)
+{
+    struct list *l = &m->lists[which];
+    struct sequence_link *k = &q->links[which];
+    if (k->linked) return;
+    *k = (struct sequence_link){.prev = l->tail, .next = NULL, .linked = true};
+    if (l->tail) {
+        l->tail->links[which].next = q;
+    } else {
+        l->head = q;
+    }
+    l->tail = q;
+    l->n++;
+}
+
+static void list_remove(struct mailbox *m, enum sequence_list which, struct sequence *q)
+{
+    struct list *l = &m->lists[which];
+    struct sequence_link *k = &q->links[which];
+    if (!k->linked) return;
+    if (k->prev) {
+        k->prev->links[which].next = k->next;
+    } else {
+        l->head = k->next;
+    }
+    if (k->next) {
+        k->next->links[which].prev = k->prev;
+    } else {
+        l->tail = k->prev;
+    }
+    *k = (struct sequence_link){0};
+    l->n--;
+}
+
+/* ---- life ---- */
+
+fathom_err mailbox_create(struct mailbox **out, uint32_t n_slot, uint64_t seed, fathom_diag *d)
+{
+    *out = NULL;
+    if (n_slot == 0) FAIL(d, FATHOM_EINVAL, "a mailbox of 0 slots asked for");
+    struct mailbox *m = mem_calloc(1, sizeof *m);
+    if (!m) FAIL(d, FATHOM_ENOMEM, "no memory for the mailbox");
+    m->n_slot = m->n_free = n_slot;
+    m->seed = seed;
+    while ((1u << m->slot_bits) < n_slot) m->slot_bits++;
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&m->lock, NULL);
+    pthread_cond_init(&m->work, NULL);
+    pthread_cond_init(&m->event, &attr);
+    pthread_condattr_destroy(&attr);
+    m->slots = mem_calloc(n_slot, sizeof *m->slots);
+    m->free_slots = mem_alloc_array(n_slot, sizeof *m->free_slots);
+    if (!m->slots || !m->free_slots) {
+        mailbox_destroy(m);
+        FAIL(d, FATHOM_ENOMEM, "no memory for %u request slots", n_slot);
+    }
+    for (uint32_t i = 0; i < n_slot; i++) m->free_slots[i] = n_slot - 1 - i;
+    *out = m;
+    return FATHOM_OK;
+}
+
+void mailbox_destroy(struct mailbox *m)
+{
+    if (!m) return;
+    for (uint32_t i = 0; m->slots && i < m->n_slot; i++) sequence_destroy(m->slots[i]);
+    mem_free(m->slots);
+    mem_free(m->free_slots);
+    pthread_cond_destroy(&m->event);
+    pthread_cond_destroy(&m->work);
+    pthread_mutex_destroy(&m->lock);
+    mem_free(m);
+}
+
+/* ---- callers ---- */
+
+fathom_err mailbox_submit(struct mailbox *m, struct sequence *q, uint64_t *id, fathom_diag *d)
+{
+    if (atomic_load(&m->failed)) FAIL(d, FATHOM_EDEVICE, "the engine has failed: %s", m->fault);
+    pthread_mutex_lock(&m->lock);
+    bool refused = m->n_free == 0 || m->closed || atomic_load(&m->failed);
+    if (!refused) {
+        uint64_t rank = ++m->n_submitted;
+        q->slot = m->free_slots[--m->n_free];
+        m->slots[q->slot] = q;
+        q->request.id = rank << m->slot_bits | q->slot;
+        if (!q->has_seed) q->row.seed = rng_mix(m->seed, rank, 0);
+        *id = q->request.id;
+        list_push(m, SEQUENCE_LIST_NEW, q);
+        pthread_cond_signal(&m->work);
+    }
+    pthread_mutex_unlock(&m->lock);
+    if (!refused) return FATHOM_OK;
+    if (atomic_load(&m->failed)) FAIL(d, FATHOM_EDEVICE, "the engine has failed: %s", m->fault);
+    FAIL(d, FATHOM_EBUSY,
+         "%u requests are running, waiting or not yet read: the queue is full. Try again later, or "
+         "raise --max-queued",
+         m->n_slot);
+}
+
+void mailbox_cancel(struct mailbox *m, uint64_t id)
+{
+    pthread_mutex_lock(&m->lock);
+    uint64_t slot = id & ((1u << m->slot_bits) - 1);
+    struct sequence *q = slot < m->n_slot ? m->slots[slot] : NULL;
+    if (q && q->request.id == id && !q->is_over) {
+        list_push(m, SEQUENCE_LIST_CANCEL, q);
+        pthread_cond_signal(&m->work);
+    }
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* Waits for an event, a wake or the time-out; true if there is an event. */
+static bool wait_for_event(struct mailbox *m, int timeout_ms)
+{
+    const struct list *ready = &m->lists[SEQUENCE_LIST_READY];
+    struct timespec until = {0};
+    if (timeout_ms > 0) {
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec += timeout_ms / 1000;
+        until.tv_nsec += timeout_ms % 1000 * 1000000L;
+        if (until.tv_nsec >= 1000000000L) {
+            until.tv_sec++;
+            until.tv_nsec -= 1000000000L;
+        }
+    }
+    while (!ready->head && !m->woken && timeout_ms != 0) {
+        if (timeout_ms < 0) {
+            pthread_cond_wait(&m->event, &m->lock);
+        } else if (pthread_cond_timedwait(&m->event, &m->lock, &until) == ETIMEDOUT) {
+            break;
+        }
+    }
+    m->woken = false;
+    return ready->head != NULL;
+}
+
+size_t mailbox_poll(struct mailbox *m, fathom_event *events, size_t max, int timeout_ms)
+{
+    struct sequence *gone = NULL; /* chained through their READY links, released outside the lock */
+    size_t n = 0;
+    pthread_mutex_lock(&m->lock);
+    if (wait_for_event(m, timeout_ms)) {
+        struct sequence *q;
+        while (n < max && (q = m->lists[SEQUENCE_LIST_READY].head)) {
+            if (q->n_polled < q->n_published) {
+                sequence_token_event(q, q->n_polled++, &events[n++]);
+                if (q->n_polled < q->n_published || q->is_over) continue;
+                list_remove(m, SEQUENCE_LIST_READY, q);
+            } else {
+                sequence_finish_event(q, &events[n++]);
+                list_remove(m, SEQUENCE_LIST_READY, q);
+                m->slots[q->slot] = NULL;
+                m->free_slots[m->n_free++] = q->slot;
+                q->links[SEQUENCE_LIST_READY].next = gone;
+                gone = q;
+            }
+        }
+    }
+    pthread_mutex_unlock(&m->lock);
+    while (gone) {
+        struct sequence *next = gone->links[SEQUENCE_LIST_READY].next;
+        sequence_destroy(gone);
+        gone = next;
+    }
+    return n;
+}
+
+void mailbox_wake(struct mailbox *m)
+{
+    pthread_mutex_lock(&m->lock);
+    m->woken = true;
+    pthread_cond_broadcast(&m->event);
+    pthread_mutex_unlock(&m->lock);
+}
+
+void mailbox_get_stats(struct mailbox *m, fathom_stats *out)
+{
+    pthread_mutex_lock(&m->lock);
+    *out = m->stats;
+    out->n_waiting += m->lists[SEQUENCE_LIST_NEW].n;
+    out->failed = atomic_load(&m->failed);
+    pthread_mutex_unlock(&m->lock);
+}
+
+const char *mailbox_fault(struct mailbox *m)
+{
+    return atomic_load(&m->failed) ? m->fault : "";
+}
+
+void mailbox_close(struct mailbox *m)
+{
+    pthread_mutex_lock(&m->lock);
+    m->closed = true;
+    pthread_cond_signal(&m->work);
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* ---- engine ---- */
+
+bool mailbox_wait(struct mailbox *m, bool idle)
+{
+    pthread_mutex_lock(&m->lock);
+    while (idle && !m->closed && !m->lists[SEQUENCE_LIST_NEW].head &&
+           !m->lists[SEQUENCE_LIST_CANCEL].head) {
+        pthread_cond_wait(&m->work, &m->lock);
+    }
+    bool open = !m->closed;
+    pthread_mutex_unlock(&m->lock);
+    return open;
+}
+
+struct sequence *mailbox_take_new(struct mailbox *m)
+{
+    pthread_mutex_lock(&m->lock);
+    struct sequence *q = m->lists[SEQUENCE_LIST_NEW].head;
+    if (q) list_remove(m, SEQUENCE_LIST_NEW, q);
+    pthread_mutex_unlock(&m->lock);
+    return q;
+}
+
+struct sequence *mailbox_take_cancel(struct mailbox *m)
+{
+    pthread_mutex_lock(&m->lock);
+    struct sequence *q = m->lists[SEQUENCE_LIST_CANCEL].head;
+    /* One that is still NEW came after the last mailbox_take_new: its turn is after the next. */
+    while (q && q->links[SEQUENCE_LIST_NEW].linked) q = q->links[SEQUENCE_LIST_CANCEL].next;
+    if (q) list_remove(m, SEQUENCE_LIST_CANCEL, q);
+    pthread_mutex_unlock(&m->lock);
+    return q;
+}
+
+void mailbox_publish(struct mailbox *m, struct sequence *const *sequences, size_t n,
+                     const fathom_stats *stats)
+{
+    pthread_mutex_lock(&m->lock);
+    for (size_t i = 0; i < n; i++) {
+        struct sequence *q = sequences[i];
+        ASSERT(!q->is_over);
+        q->n_published = request_n_output(&q->request);
+        q->is_over = q->request.state == REQUEST_FINISHED;
+        if (q->is_over) list_remove(m, SEQUENCE_LIST_CANCEL, q);
+        if (q->is_over || q->n_polled < q->n_published) list_push(m, SEQUENCE_LIST_READY, q);
+    }
+    m->stats = *stats;
+    if (m->lists[SEQUENCE_LIST_READY].head) pthread_cond_signal(&m->event);
+    pthread_mutex_unlock(&m->lock);
+}
+
+void mailbox_fail(struct mailbox *m, const char *message)
+{
+    pthread_mutex_lock(&m->lock);
+    if (!atomic_load(&m->failed)) {
+        snprintf(m->fault, sizeof m->fault, "%s", message);
+        atomic_store(&m->failed, true);
+    }
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* ---- check ---- */
+
+void mailbox_check(struct mailbox *m)
+{
+    pthread_mutex_lock(&m->lock);
+    uint32_t n_used = 0;
+    uint32_t n_linked[SEQUENCE_LIST_COUNT] = {0};
+    for (uint32_t i = 0; i < m->n_slot; i++) {
+        const struct sequence *q = m->slots[i];
+        if (!q) continue;
+        n_used++;
+        ASSERT(q->slot == i);
+        ASSERT((q->request.id & ((1u << m->slot_bits) - 1)) == i);
+        ASSERT(q->n_polled <= q->n_published);
+        ASSERT(q->links[SEQUENCE_LIST_READY].linked ==
+               (q->is_over || q->n_polled < q->n_published));
+        ASSERT(!(q->is_over && q->links[SEQUENCE_LIST_CANCEL].linked));
+        for (int k = 0; k < SEQUENCE_LIST_COUNT; k++) n_linked[k] += q->links[k].linked;
+    }
+    ASSERT(n_used + m->n_free == m->n_slot);
+    for (uint32_t i = 0; i < m->n_free; i++) {
+        ASSERT(m->free_slots[i] < m->n_slot && !m->slots[m->free_slots[i]]);
+    }
+    for (int k = 0; k < SEQUENCE_LIST_COUNT; k++) ASSERT(n_linked[k] == m->lists[k].n);
+    pthread_mutex_unlock(&m->lock);
+}

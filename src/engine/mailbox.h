@@ -1,0 +1,72 @@
+/* mailbox.h - what passes between the callers' threads and the engine's
+ *
+ * Callers hand in sequences and cancels and take events; the engine takes sequences and cancels and
+ * publishes what it has drawn. Nobody waits for anybody else's work under the lock: the engine is
+ * never held up by a caller, however slow. Invariants: mailbox.c.
+ *
+ * Memory is bounded by the number of slots. A sequence has a slot from mailbox_submit until its
+ * FINISH event has been polled, so a caller that does not poll is told EBUSY in the end.
+ */
+#ifndef FATHOM_ENGINE_MAILBOX_H
+#define FATHOM_ENGINE_MAILBOX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/sequence.h"
+#include "fathom/fathom.h"
+
+struct mailbox;
+
+/* mailbox_create - room for n_slot sequences
+ *
+ *   seed  for sequences that bring none: each gets one of its own from it, by its rank in the order
+ *         of submission
+ * Errors  EINVAL for 0 slots; ENOMEM. */
+fathom_err mailbox_create(struct mailbox **out, uint32_t n_slot, uint64_t seed, fathom_diag *d);
+void mailbox_destroy(struct mailbox *m); /* accepts NULL; releases every sequence still in a slot */
+
+/* ---- callers' side: any thread -------------------------------------------------------------- */
+
+/* mailbox_submit - the sequence is the mailbox's on success; gives it its id
+ * Errors  EBUSY   no slot is free
+ *         EDEVICE mailbox_fail came before, with its message */
+fathom_err mailbox_submit(struct mailbox *m, struct sequence *q, uint64_t *id, fathom_diag *d);
+void mailbox_cancel(struct mailbox *m, uint64_t id);
+
+/* mailbox_poll, mailbox_wake - as fathom_poll and fathom_wake */
+size_t mailbox_poll(struct mailbox *m, fathom_event *events, size_t max, int timeout_ms);
+void mailbox_wake(struct mailbox *m);
+
+/* mailbox_get_stats - what was published last; sequences not yet taken count as waiting */
+void mailbox_get_stats(struct mailbox *m, fathom_stats *out);
+
+/* mailbox_fault - "" until mailbox_fail */
+const char *mailbox_fault(struct mailbox *m);
+
+/* mailbox_close - the engine's next mailbox_wait returns false */
+void mailbox_close(struct mailbox *m);
+
+/* ---- engine's side: its thread -------------------------------------------------------------- */
+
+/* mailbox_wait - false when closed; with `idle`, first sleeps until there is something to take */
+bool mailbox_wait(struct mailbox *m, bool idle);
+
+/* mailbox_take_new, mailbox_take_cancel - the next one, or NULL. A sequence is not given for
+ * cancelling before it has been given as new. */
+struct sequence *mailbox_take_new(struct mailbox *m);
+struct sequence *mailbox_take_cancel(struct mailbox *m);
+
+/* mailbox_publish - let the poller have what n sequences have drawn, and their end if they are
+ * FINISHED, after which the engine must not touch them; replaces the statistics */
+void mailbox_publish(struct mailbox *m, struct sequence *const *sequences, size_t n,
+                     const fathom_stats *stats);
+
+/* mailbox_fail - from now on mailbox_submit is refused with this message; the first one counts */
+void mailbox_fail(struct mailbox *m, const char *message);
+
+/* mailbox_check - assert the invariants; any thread */
+void mailbox_check(struct mailbox *m);
+
+#endif

@@ -1,0 +1,120 @@
+#include "engine/memory_plan.h"
+
+#include <string.h>
+
+#include "base/fail.h"
+#include "engine/batch_build.h"
+#include "model/config.h"
+
+#define GIB ((double)(1u << 30))
+
+static void plan_weights(struct memory_plan *p, const struct engine_settings *s,
+                         const struct model_config *config, const struct checkpoint *c)
+{
+    weights_measure(&p->weights, config, c, s->limits.world);
+    if (!s->limits.with_mtp) {
+        p->weights.total.bytes -= p->weights.kind[WEIGHT_MTP].bytes;
+        p->weights.total.n_parameter -= p->weights.kind[WEIGHT_MTP].n_parameter;
+        p->weights.total.n_tensor -= p->weights.kind[WEIGHT_MTP].n_tensor;
+        memset(&p->weights.kind[WEIGHT_MTP], 0, sizeof p->weights.kind[WEIGHT_MTP]);
+    }
+    p->weights_bytes = p->weights.total.bytes;
+}
+
+static void add_buffer(struct memory_plan *p, const char *name, uint64_t n_row, uint64_t n_col)
+{
+    struct memory_part *part = &p->buffers[p->n_buffer++];
+    part->name = name;
+    part->bytes = n_row * n_col * 4;
+    p->buffers_bytes += part->bytes;
+}
+
+static void plan_buffers(struct memory_plan *p, const struct engine_settings *s,
+                         const struct model_config *config)
+{
+    struct backend_config b;
+    model_backend_config(&b, config, &s->limits, s->limits.with_mtp);
+    uint64_t n_token = b.max_token;
+    uint64_t index_query = (uint64_t)b.index_n_head * (KV_INDEX_DIM + 1);
+    add_buffer(p, "residual stream", n_token, b.hidden);
+    add_buffer(p, "normed inputs", n_token, 2 * (uint64_t)b.hidden); /* of layers, of the head */
+    add_buffer(p, "block outputs", n_token, b.hidden);
+    add_buffer(p, "queries", n_token, (uint64_t)b.n_head * KV_ROW + index_query);
+    if (config->has_indexer) add_buffer(p, "selected rows", n_token, 1 + (uint64_t)b.index_topk);
+    add_buffer(p, "attention outputs", n_token, (uint64_t)b.n_head * KV_LATENT);
+    if (b.n_expert) add_buffer(p, "expert choices", n_token, 2 * (uint64_t)b.n_expert_used);
+    add_buffer(p, "logits", b.max_logit_row, b.n_vocab);
+
+    struct batch_layout layout;
+    batch_layout_init(&layout, &s->limits);
+    p->step_bytes = 2 * (uint64_t)layout.n_bytes;
+}
+
+static void plan_cache(struct memory_plan *p, const struct engine_settings *s)
+{
+    p->token_bytes = p->kv.page_bytes / KV_PAGE_TOKENS;
+    p->request_pages = request_n_page(s->limits.max_context);
+    uint64_t wanted = (uint64_t)s->max_num_seqs * p->request_pages;
+    uint64_t max_page = INT32_MAX / KV_PAGE_TOKENS;
+    p->n_page_wanted = (uint32_t)(wanted < max_page ? wanted : max_page);
+
+    uint64_t other = p->weights_bytes + p->buffers_bytes + p->step_bytes;
+    uint64_t room = p->usable_bytes > other ? p->usable_bytes - other : 0;
+    if (s->kv_cache_bytes && s->kv_cache_bytes < room) room = s->kv_cache_bytes;
+    uint64_t n_page = room / p->kv.page_bytes;
+    p->n_page = (uint32_t)(n_page < p->n_page_wanted ? n_page : p->n_page_wanted);
+    p->kv_bytes = p->n_page * p->kv.page_bytes;
+    p->n_token_capacity = (uint64_t)p->n_page * KV_PAGE_TOKENS;
+    p->total_bytes = other + p->kv_bytes;
+}
+
+/* The answer to a model that does not fit: the smallest change of each kind. */
+static fathom_err refuse(const struct memory_plan *p, const struct engine_settings *s,
+                         fathom_diag *d)
+{
+    uint64_t need = p->request_pages * p->kv.page_bytes;
+    uint64_t other = p->weights_bytes + p->buffers_bytes + p->step_bytes;
+    uint32_t fitting = p->n_page * (uint32_t)KV_PAGE_TOKENS;
+    if (s->kv_cache_bytes && s->kv_cache_bytes < need && other + need <= p->usable_bytes) {
+        FAIL(d, FATHOM_ENOMEM,
+             "--kv-cache-memory-bytes %llu holds %u tokens, and one request of --max-model-len %u "
+             "needs %llu bytes. Give at least that, or --max-model-len %u at most",
+             (unsigned long long)s->kv_cache_bytes, fitting, s->limits.max_context,
+             (unsigned long long)need, fitting);
+    }
+    if (p->n_page > 0) {
+        FAIL(d, FATHOM_ENOMEM,
+             "%.2f GiB of memory may be used (%.2f GiB are free); weights take %.2f, activations "
+             "and step arrays %.2f, and the cache of one request of --max-model-len %u %.2f GiB. "
+             "Give --max-model-len %u at most, or raise --gpu-memory-utilization, or lower "
+             "--max-num-batched-tokens",
+             (double)p->usable_bytes / GIB, (double)p->available_bytes / GIB,
+             (double)p->weights_bytes / GIB, (double)(p->buffers_bytes + p->step_bytes) / GIB,
+             s->limits.max_context, (double)need / GIB, fitting);
+    }
+    FAIL(d, FATHOM_ENOMEM,
+         "%.2f GiB of memory may be used (%.2f GiB are free), and weights alone take %.2f, "
+         "activations and step arrays %.2f GiB: no cache fits. Free %.2f GiB, raise "
+         "--gpu-memory-utilization or lower --max-num-batched-tokens",
+         (double)p->usable_bytes / GIB, (double)p->available_bytes / GIB,
+         (double)p->weights_bytes / GIB, (double)(p->buffers_bytes + p->step_bytes) / GIB,
+         (double)(other + need - p->usable_bytes) / GIB);
+}
+
+fathom_err memory_plan_make(struct memory_plan *out, const struct engine_settings *s,
+                            const struct model_config *config, const struct checkpoint *c,
+                            uint64_t available_bytes, fathom_diag *d)
+{
+    memset(out, 0, sizeof *out);
+    out->available_bytes = available_bytes;
+    out->usable_bytes = s->kv_cache_bytes
+                            ? available_bytes
+                            : (uint64_t)((double)available_bytes * s->memory_utilization);
+    kv_layout_init(&out->kv, s->limits.kv_type, config->n_layer + (s->limits.with_mtp ? 1 : 0),
+                   config->has_indexer);
+    plan_weights(out, s, config, c);
+    plan_buffers(out, s, config);
+    plan_cache(out, s);
+    if (out->n_page < out->request_pages) return refuse(out, s, d);
+    return FATHOM_OK;
+}

@@ -1,0 +1,66 @@
+/* memory_plan.h - every byte of an engine, computed before anything is loaded
+ *
+ * Pure: from settings, configuration and the names and types in the checkpoint to sizes.
+ * fathom_open allocates what the plan says, and `fathom plan` prints the same struct. What a
+ * backend adds for its own scratch and for packing is not in it.
+ */
+#ifndef FATHOM_ENGINE_MEMORY_PLAN_H
+#define FATHOM_ENGINE_MEMORY_PLAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/settings.h"
+#include "fathom/err.h"
+#include "kv/layout.h"
+#include "model/weights.h"
+
+struct checkpoint;
+struct model_config;
+
+struct memory_part {
+    const char *name; /* "latent queries" */
+    uint64_t bytes;
+};
+
+enum { MEMORY_BUFFERS_MAX = 8 };
+
+struct memory_plan {
+    /* weights as the checkpoint stores them; a kind that is not loaded is 0 */
+    struct weight_sizes weights;
+    uint64_t weights_bytes;
+
+    /* the cache */
+    struct kv_layout kv;
+    uint64_t token_bytes;      /* of one token in all layers */
+    uint32_t request_pages;    /* of one request of max_model_len */
+    uint32_t n_page_wanted;    /* max_num_seqs requests of max_model_len */
+    uint32_t n_page;           /* decided: never more than wanted */
+    uint64_t kv_bytes;         /* n_page pages */
+    uint64_t n_token_capacity; /* n_page * 64 */
+
+    /* activations between operators, at 4 bytes a value: no backend uses more */
+    struct memory_part buffers[MEMORY_BUFFERS_MAX];
+    uint32_t n_buffer;
+    uint64_t buffers_bytes;
+
+    uint64_t step_bytes; /* arrays that describe a step, in host and in device memory */
+
+    uint64_t total_bytes;     /* weights, cache, buffers, step */
+    uint64_t available_bytes; /* as given */
+    uint64_t usable_bytes;    /* of which may be used: by memory_utilization, or all where the size
+                                 of the cache was given */
+};
+
+/* memory_plan_make - sizes and the number of pages
+ *
+ *   c                NULL: types that the config lets expect
+ *   available_bytes  memory that is free before loading
+ * Errors  ENOMEM  not even one request of max_model_len fits: names what is needed, what there is
+ *                 and the flag to change. *out is filled all the same, with the pages that would
+ *                 fit. */
+fathom_err memory_plan_make(struct memory_plan *out, const struct engine_settings *s,
+                            const struct model_config *config, const struct checkpoint *c,
+                            uint64_t available_bytes, fathom_diag *d);
+
+#endif

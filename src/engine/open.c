@@ -1,0 +1,106 @@
+/* open.c - fathom_open: from a directory or bundle to a running engine
+ *
+ *   checkpoint -> config -> settings -> memory plan -> runner (backend, weights, cache) -> engine
+ *
+ * Nothing large is read or allocated before the memory plan has said that it fits. */
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "base/rng.h"
+#include "checkpoint/checkpoint.h"
+#include "engine/engine.h"
+#include "engine/runner.h"
+#include "model/config.h"
+
+static fathom_err open_checkpoint(struct checkpoint **out, const fathom_options *o, fathom_diag *d)
+{
+    if (o->bundle) return checkpoint_open_bundle(out, o->bundle, d);
+    if (o->model_dir) return checkpoint_open(out, o->model_dir, d);
+    FAIL(d, FATHOM_EINVAL, "no model: neither model_dir nor bundle is given");
+}
+
+static void add_eos(fathom_info *info, const int32_t *ids, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        bool known = false;
+        for (uint32_t k = 0; k < info->n_eos; k++) known |= info->eos_ids[k] == ids[i];
+        uint32_t room = (uint32_t)(sizeof info->eos_ids / sizeof info->eos_ids[0]);
+        if (!known && info->n_eos < room) info->eos_ids[info->n_eos++] = ids[i];
+    }
+}
+
+/* What both configuration files say about tokens and defaults. The ids that end an answer are
+ * those of either file. */
+static void fill_tokens(fathom_info *info, const struct model_config *config,
+                        const struct generation_config *g)
+{
+    info->n_vocab = config->n_vocab;
+    info->bos_id = config->bos_id >= 0 ? config->bos_id : g->bos_id;
+    add_eos(info, config->eos_ids, config->n_eos);
+    add_eos(info, g->eos_ids, g->n_eos);
+    info->default_temperature = g->do_sample ? g->temperature : 0;
+    info->default_top_p = g->top_p;
+    info->default_top_k = g->top_k;
+}
+
+static void fill_sizes(fathom_info *info, const struct engine_settings *s,
+                       const struct memory_plan *plan)
+{
+    info->max_model_len = s->limits.max_context;
+    info->max_num_seqs = s->max_num_seqs;
+    info->max_num_batched_tokens = s->limits.max_token;
+    info->n_page = plan->n_page;
+    info->kv_bytes = plan->kv_bytes;
+}
+
+static void log_open(const char *where, const fathom_info *info, const struct step_runner *runner,
+                     uint64_t start_us)
+{
+    LOG_INFO("engine",
+             "model=%s type=%s backend=%s device=\"%s\" weights_bytes=%llu kv_bytes=%llu pages=%u "
+             "max_model_len=%u max_num_seqs=%u ready_ms=%llu",
+             where, info->model_type, info->backend, runner_device(runner),
+             (unsigned long long)info->weights_bytes, (unsigned long long)info->kv_bytes,
+             info->n_page, info->max_model_len, info->max_num_seqs,
+             (unsigned long long)((clock_now_us() - start_us) / 1000));
+}
+
+fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag *d)
+{
+    *out = NULL;
+    uint64_t start_us = clock_now_us();
+    fathom_err err;
+    struct checkpoint *checkpoint = NULL;
+    struct step_runner *runner = NULL;
+    struct model_config config;
+    struct generation_config generation;
+    struct engine_settings settings;
+    struct memory_plan plan;
+    struct engine_config c = {0};
+    uint64_t total, available;
+
+    TRY_GOTO(open_checkpoint(&checkpoint, o, d), fail);
+    TRY_GOTO(model_config_load(&config, checkpoint, d), fail);
+    TRY_GOTO(generation_config_load(&generation, checkpoint, config.n_vocab, d), fail);
+    TRY_GOTO(settings_resolve(&settings, o, &config, d), fail);
+    os_memory_bytes(&total, &available);
+    TRY_GOTO(memory_plan_make(&plan, &settings, &config, checkpoint, available, d), fail);
+    TRY_GOTO(runner_create(&runner, &settings, &plan, &config, checkpoint, d), fail);
+
+    fill_tokens(&c.info, &config, &generation);
+    fill_sizes(&c.info, &settings, &plan);
+    c.info.model_type = config.model_type;
+    c.info.backend = runner_backend_name(runner);
+    c.info.weights_bytes = runner_weights_bytes(runner);
+    c.max_queued = settings.max_queued;
+    c.n_vocab_used = settings.n_vocab_used;
+    c.seed = o->seed ? o->seed : rng_entropy();
+    TRY_GOTO(engine_create(out, &c, runner, checkpoint, d), fail);
+    log_open(checkpoint_where(checkpoint), &c.info, runner, start_us);
+    return FATHOM_OK;
+fail:
+    if (runner) runner->ops->destroy(runner);
+    checkpoint_close(checkpoint);
+    return err;
+}

@@ -1,0 +1,214 @@
+#include "engine/runner.h"
+
+#include "base/assert.h"
+#include "base/fail.h"
+#include "base/mem.h"
+#include "model/forward.h"
+#include "model/weights.h"
+
+/* The drawn tokens, in device memory and, at the same offsets, in host memory. */
+struct draw_layout {
+    size_t ids;          /* i32 [max_request] */
+    size_t logprobs;     /* f32 [max_request] */
+    size_t top_ids;      /* i32 [max_request][SAMPLE_TOP_MAX] */
+    size_t top_logprobs; /* f32 [max_request][SAMPLE_TOP_MAX] */
+    size_t n_bytes;
+};
+
+struct model_runner {
+    struct step_runner base; /* first member */
+    struct backend *backend;
+    struct backend_caps caps;
+    struct model *model;
+    struct kv_cache kv;
+    struct draw_layout draw;
+    void *draw_device;
+    void *draw_host;
+    bool wants_top; /* of the step under way */
+};
+
+static struct model_runner *runner_of(struct step_runner *r)
+{
+    return (struct model_runner *)r;
+}
+
+static const struct model_runner *runner_of_const(const struct step_runner *r)
+{
+    return (const struct model_runner *)r;
+}
+
+static void destroy(struct step_runner *base)
+{
+    struct model_runner *r = runner_of(base);
+    if (!r) return;
+    if (r->backend) {
+        const struct backend_ops *ops = r->backend->ops;
+        (void)ops->sync(r->backend);
+        model_destroy(r->model);
+        if (r->kv.base) ops->release(r->backend, r->kv.base);
+        if (base->device) ops->release(r->backend, base->device);
+        if (r->draw_device) ops->release(r->backend, r->draw_device);
+        if (base->host) ops->release_host(r->backend, base->host);
+        if (r->draw_host) ops->release_host(r->backend, r->draw_host);
+        ops->destroy(r->backend);
+    }
+    mem_free(r);
+}
+
+/* ---- a step --------------------------------------------------------------------------------- */
+
+static void *at(void *base, size_t offset)
+{
+    return (char *)base + offset;
+}
+
+static fathom_err copy_in(struct model_runner *r, size_t offset, size_t n_bytes)
+{
+    if (n_bytes == 0) return FATHOM_OK;
+    return r->backend->ops->copy_in(r->backend, at(r->base.device, offset),
+                                    at(r->base.host, offset), n_bytes);
+}
+
+static fathom_err launch(struct step_runner *base, const struct step *step)
+{
+    struct model_runner *r = runner_of(base);
+    const struct backend_ops *ops = r->backend->ops;
+    TRY(copy_in(r, 0, step->prefix_bytes));
+    for (int i = 0; i < 3; i++) {
+        const struct block_range *extra = &step->sampler.extras[i];
+        TRY(copy_in(r, extra->offset, extra->n_bytes));
+    }
+    TRY(model_forward(r->model, &step->batch, &r->kv));
+    r->wants_top = step->sampler.n_top > 0;
+    if (step->sampler.args.n_row == 0) return FATHOM_OK;
+
+    struct sample_args args = step->sampler.args;
+    args.logits = model_logits(r->model);
+    args.ids = at(r->draw_device, r->draw.ids);
+    args.logprobs = at(r->draw_device, r->draw.logprobs);
+    args.top_ids = at(r->draw_device, r->draw.top_ids);
+    args.top_logprobs = at(r->draw_device, r->draw.top_logprobs);
+    TRY(ops->sample(r->backend, &args));
+    size_t n_bytes = r->wants_top ? r->draw.n_bytes : r->draw.top_ids;
+    return ops->copy_out(r->backend, r->draw_host, r->draw_device, n_bytes);
+}
+
+static fathom_err wait(struct step_runner *base, struct step_result *out)
+{
+    struct model_runner *r = runner_of(base);
+    TRY(r->backend->ops->sync(r->backend));
+    out->ids = at(r->draw_host, r->draw.ids);
+    out->logprobs = at(r->draw_host, r->draw.logprobs);
+    out->top_ids = r->wants_top ? at(r->draw_host, r->draw.top_ids) : NULL;
+    out->top_logprobs = r->wants_top ? at(r->draw_host, r->draw.top_logprobs) : NULL;
+    return FATHOM_OK;
+}
+
+static const char *fault(struct step_runner *base)
+{
+    struct model_runner *r = runner_of(base);
+    return r->backend->ops->fault(r->backend);
+}
+
+static const struct step_runner_ops runner_ops = {
+    .destroy = destroy,
+    .launch = launch,
+    .wait = wait,
+    .fault = fault,
+};
+
+/* ---- making it ------------------------------------------------------------------------------ */
+
+static fathom_err make_backend(struct model_runner *r, const struct engine_settings *s,
+                               const struct model_config *config, fathom_diag *d)
+{
+    struct backend_config c;
+    model_backend_config(&c, config, &s->limits, s->limits.with_mtp);
+    switch (s->backend) {
+    case FATHOM_BACKEND_REF: TRY(backend_ref_create(&r->backend, &c, d)); break;
+    case FATHOM_BACKEND_CPU: TRY(backend_cpu_create(&r->backend, &c, d)); break;
+    default: FAIL(d, FATHOM_EUNSUPPORTED, "this build does not have the backend asked for");
+    }
+    r->backend->ops->get_caps(r->backend, &r->caps);
+    if (!r->caps.kv_types[c.kv.type]) {
+        static const char *const names[] = {"f32", "bf16", "fp8"};
+        FAIL(d, FATHOM_EUNSUPPORTED, "--kv-cache-dtype %s does not work on backend %s",
+             names[c.kv.type], r->caps.name);
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err make_model(struct model_runner *r, const struct engine_settings *s,
+                             const struct model_config *config, const struct checkpoint *checkpoint,
+                             fathom_diag *d)
+{
+    struct model_weights weights;
+    fathom_err err = weights_bind(&weights, checkpoint, config, s->limits.rank, s->limits.world, d);
+    if (err == FATHOM_OK) {
+        err = model_create(&r->model, r->backend, config, &weights, &s->limits, d);
+    }
+    weights_release(&weights);
+    return err;
+}
+
+static size_t place(size_t *end, size_t n)
+{
+    size_t start = *end;
+    *end = (start + n * 4 + 255) / 256 * 256;
+    return start;
+}
+
+static fathom_err make_memory(struct model_runner *r, const struct memory_plan *plan,
+                              fathom_diag *d)
+{
+    struct backend *b = r->backend;
+    size_t n_request = r->base.layout.max_request;
+    size_t end = 0;
+    r->draw.ids = place(&end, n_request);
+    r->draw.logprobs = place(&end, n_request);
+    r->draw.top_ids = place(&end, n_request * SAMPLE_TOP_MAX);
+    r->draw.top_logprobs = place(&end, n_request * SAMPLE_TOP_MAX);
+    r->draw.n_bytes = end;
+    r->kv.n_page = plan->n_page;
+    r->kv.layout = plan->kv;
+    TRY(b->ops->alloc(b, plan->kv_bytes, "the KV cache", &r->kv.base, d));
+    TRY(b->ops->alloc(b, r->base.layout.n_bytes, "step arrays", &r->base.device, d));
+    TRY(b->ops->alloc(b, end, "drawn tokens", &r->draw_device, d));
+    TRY(b->ops->alloc_host(b, r->base.layout.n_bytes, &r->base.host, d));
+    return b->ops->alloc_host(b, end, &r->draw_host, d);
+}
+
+fathom_err runner_create(struct step_runner **out, const struct engine_settings *s,
+                         const struct memory_plan *plan, const struct model_config *config,
+                         const struct checkpoint *checkpoint, fathom_diag *d)
+{
+    *out = NULL;
+    struct model_runner *r = mem_calloc(1, sizeof *r);
+    if (!r) FAIL(d, FATHOM_ENOMEM, "no memory for the model's runner");
+    fathom_err err;
+    r->base.ops = &runner_ops;
+    batch_layout_init(&r->base.layout, &s->limits);
+    TRY_GOTO(make_backend(r, s, config, d), fail);
+    TRY_GOTO(make_model(r, s, config, checkpoint, d), fail);
+    TRY_GOTO(make_memory(r, plan, d), fail);
+    *out = &r->base;
+    return FATHOM_OK;
+fail:
+    destroy(&r->base);
+    return err;
+}
+
+const char *runner_backend_name(const struct step_runner *r)
+{
+    return runner_of_const(r)->caps.name;
+}
+
+const char *runner_device(const struct step_runner *r)
+{
+    return runner_of_const(r)->caps.device;
+}
+
+uint64_t runner_weights_bytes(const struct step_runner *r)
+{
+    return model_weights_bytes(runner_of_const(r)->model);
+}

@@ -1,0 +1,30 @@
+/* runner.h - the step runner of production: one model on one backend */
+#ifndef FATHOM_ENGINE_RUNNER_H
+#define FATHOM_ENGINE_RUNNER_H
+
+#include <stdint.h>
+
+#include "engine/memory_plan.h"
+#include "engine/settings.h"
+#include "engine/step_runner.h"
+
+struct checkpoint;
+struct model_config;
+
+/* runner_create - load the weights onto the backend and allocate all that a step needs
+ *
+ *   checkpoint  needed during the call only
+ *   plan        made from the same settings: says how many pages there are
+ * Errors  everything that binding and preparing weights can meet, with a message. */
+fathom_err runner_create(struct step_runner **out, const struct engine_settings *s,
+                         const struct memory_plan *plan, const struct model_config *config,
+                         const struct checkpoint *checkpoint, fathom_diag *d);
+
+/* runner_backend_name - "cpu"; runner_device - "AMD EPYC, avx512, 2 threads" */
+const char *runner_backend_name(const struct step_runner *r);
+const char *runner_device(const struct step_runner *r);
+
+/* runner_weights_bytes - what the prepared weights take */
+uint64_t runner_weights_bytes(const struct step_runner *r);
+
+#endif

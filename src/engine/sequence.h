@@ -1,0 +1,85 @@
+/* sequence.h - a request as the engine holds it: what the scheduler moves, how to sample, what the
+ * caller has not read yet
+ *
+ * One block of memory a request, allocated by the submitting thread and released by the polling
+ * one. Its arrays have room for the longest output, so nothing grows while it runs; the untouched
+ * part of a large block costs address space only. An event is not stored: it is made from these
+ * arrays when it is polled, which is why a slow poller neither loses events nor stops the engine.
+ */
+#ifndef FATHOM_ENGINE_SEQUENCE_H
+#define FATHOM_ENGINE_SEQUENCE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backend/op_sample.h"
+#include "fathom/fathom.h"
+#include "sched/request.h"
+
+/* Lists that a sequence can be in, each at most once (mailbox.c). */
+enum sequence_list {
+    SEQUENCE_LIST_NEW,
+    SEQUENCE_LIST_CANCEL,
+    SEQUENCE_LIST_READY,
+    SEQUENCE_LIST_COUNT
+};
+
+struct sequence_link {
+    struct sequence *prev;
+    struct sequence *next;
+    bool linked;
+};
+
+struct sequence {
+    struct request request; /* first member: the scheduler's entries point at it */
+
+    /* fixed at submission */
+    void *user;
+    uint64_t submitted_us;
+    struct sample_row row;    /* the constant part of the request's sample rows */
+    bool has_seed;            /* row.seed is the caller's */
+    struct sample_bias *bias; /* [row.n_bias] */
+    int32_t *banned;          /* [n_banned] never drawn: EOS under ignore_eos */
+    uint32_t n_banned;
+
+    /* the engine's, one value a drawn token; read by the poller up to n_published */
+    float *logprobs;      /* [max output], NULL when not asked for */
+    fathom_logprob *tops; /* [max output][row.n_top], NULL when row.n_top is 0 */
+
+    /* the mailbox's, under its lock */
+    uint32_t slot;
+    uint32_t n_published; /* output tokens that may be polled */
+    uint32_t n_polled;
+    bool is_over; /* the request is FINISHED: after the last token comes the FINISH event */
+    struct sequence_link links[SEQUENCE_LIST_COUNT];
+};
+
+/* What a submitted request is checked against. */
+struct sequence_limits {
+    uint32_t max_model_len;
+    uint32_t n_vocab;
+    uint32_t n_vocab_used;
+    int32_t eos_ids[8];
+    uint32_t n_eos;
+};
+
+/* sequence_of - the sequence around a request of the scheduler */
+static inline struct sequence *sequence_of(struct request *r)
+{
+    return (struct sequence *)r;
+}
+
+/* sequence_check - whether a request can be served; errors as fathom_submit documents them */
+fathom_err sequence_check(const fathom_request *r, const struct sequence_limits *l, fathom_diag *d);
+
+/* sequence_create - a copy of a checked request, state NEW; its id, slot and (without has_seed)
+ * seed are the mailbox's to give. ENOMEM. sequence_destroy accepts NULL. */
+fathom_err sequence_create(struct sequence **out, const fathom_request *r,
+                           const struct sequence_limits *l, uint64_t now_us, fathom_diag *d);
+void sequence_destroy(struct sequence *q);
+
+/* sequence_token_event, sequence_finish_event - the event of output token `i`, and the last one */
+void sequence_token_event(const struct sequence *q, uint32_t i, fathom_event *out);
+void sequence_finish_event(const struct sequence *q, fathom_event *out);
+
+#endif

@@ -1,0 +1,84 @@
+#include "engine/settings.h"
+
+#include "base/fail.h"
+#include "base/limits.h"
+#include "model/config.h"
+
+static fathom_err check_count(const char *flag, uint32_t given, uint32_t fallback, uint32_t max,
+                              uint32_t *out, fathom_diag *d)
+{
+    *out = given ? given : fallback;
+    if (*out > max) {
+        FAIL(d, FATHOM_EINVAL, "%s %u is out of range, needed is 1 to %u", flag, given, max);
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err resolve_types(struct engine_settings *out, const fathom_options *o,
+                                const struct model_config *config, fathom_diag *d)
+{
+    out->backend = o->backend == FATHOM_BACKEND_AUTO ? FATHOM_BACKEND_CPU : o->backend;
+    switch (out->backend) {
+    case FATHOM_BACKEND_REF:
+    case FATHOM_BACKEND_CPU: break;
+    default:
+        FAIL(d, FATHOM_EUNSUPPORTED, "--backend: this build has the backends cpu and ref, not %s",
+             out->backend == FATHOM_BACKEND_CUDA ? "cuda" : "the one asked for");
+    }
+    switch (o->act) {
+    case FATHOM_ACT_AUTO: out->limits.act = config->dtype == DTYPE_F32 ? ACT_F32 : ACT_BF16; break;
+    case FATHOM_ACT_F32: out->limits.act = ACT_F32; break;
+    case FATHOM_ACT_BF16: out->limits.act = ACT_BF16; break;
+    default: FAIL(d, FATHOM_EINVAL, "--dtype: no activation type has the number %d", (int)o->act);
+    }
+    switch (o->kv) {
+    case FATHOM_KV_F32: out->limits.kv_type = KV_TYPE_F32; break;
+    case FATHOM_KV_AUTO:
+    case FATHOM_KV_BF16: out->limits.kv_type = KV_TYPE_BF16; break;
+    case FATHOM_KV_FP8: out->limits.kv_type = KV_TYPE_FP8; break;
+    default: FAIL(d, FATHOM_EINVAL, "--kv-cache-dtype: no type has the number %d", (int)o->kv);
+    }
+    return FATHOM_OK;
+}
+
+fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o,
+                            const struct model_config *config, fathom_diag *d)
+{
+    *out = (struct engine_settings){0};
+    struct model_limits *l = &out->limits;
+    TRY(resolve_types(out, o, config, d));
+    l->n_thread = o->n_thread;
+    l->world = 1;
+    if (o->n_thread > LIMIT_THREADS) {
+        FAIL(d, FATHOM_EINVAL, "--threads %u is out of range, needed is 0 to %d", o->n_thread,
+             LIMIT_THREADS);
+    }
+    l->max_context = o->max_model_len ? o->max_model_len : config->max_position;
+    if (l->max_context > config->max_position || l->max_context < 2) {
+        FAIL(d, FATHOM_EINVAL,
+             "--max-model-len %u is out of range, needed is 2 to the model's "
+             "max_position_embeddings, %u",
+             o->max_model_len, config->max_position);
+    }
+    TRY(check_count("--max-num-batched-tokens", o->max_num_batched_tokens,
+                    SETTINGS_MAX_NUM_BATCHED_TOKENS, LIMIT_BATCHED_TOKENS, &l->max_token, d));
+    TRY(check_count("--max-num-seqs", o->max_num_seqs, SETTINGS_MAX_NUM_SEQS, LIMIT_NUM_SEQS,
+                    &out->max_num_seqs, d));
+    TRY(check_count("--max-queued", o->max_queued, SETTINGS_MAX_QUEUED, LIMIT_QUEUED,
+                    &out->max_queued, d));
+    l->max_request = out->max_num_seqs < l->max_token ? out->max_num_seqs : l->max_token;
+    l->max_logit_row = l->max_request;
+
+    out->memory_utilization = o->memory_utilization == 0 ? 0.9 : o->memory_utilization;
+    if (!(out->memory_utilization > 0 && out->memory_utilization <= 1)) {
+        FAIL(d, FATHOM_EINVAL, "--gpu-memory-utilization %g is out of range, needed is (0, 1]",
+             o->memory_utilization);
+    }
+    out->kv_cache_bytes = o->kv_cache_bytes;
+    out->n_vocab_used = o->n_vocab_used ? (uint32_t)o->n_vocab_used : config->n_vocab;
+    if (o->n_vocab_used < 0 || out->n_vocab_used > config->n_vocab) {
+        FAIL(d, FATHOM_EINVAL, "n_vocab_used %d is out of range, needed is 0 to vocab_size, %u",
+             (int)o->n_vocab_used, config->n_vocab);
+    }
+    return FATHOM_OK;
+}

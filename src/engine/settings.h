@@ -1,0 +1,35 @@
+/* settings.h - fathom_options with every default filled in and every range checked */
+#ifndef FATHOM_ENGINE_SETTINGS_H
+#define FATHOM_ENGINE_SETTINGS_H
+
+#include <stdint.h>
+
+#include "fathom/fathom.h"
+#include "model/forward.h"
+
+struct model_config;
+
+enum {
+    SETTINGS_MAX_NUM_SEQS = 64,
+    SETTINGS_MAX_NUM_BATCHED_TOKENS = 2048,
+    SETTINGS_MAX_QUEUED = 1024,
+};
+
+struct engine_settings {
+    enum fathom_backend backend; /* never AUTO */
+    struct model_limits limits;  /* max_context is max_model_len */
+    uint32_t max_num_seqs;
+    uint32_t max_queued;
+    uint32_t n_vocab_used;
+    uint64_t kv_cache_bytes; /* 0: as much as is wanted and as memory allows */
+    double memory_utilization;
+};
+
+/* settings_resolve - what the options mean for a model
+ *
+ * AUTO: backend cpu; activations f32 for an f32 checkpoint, else bf16; cache bf16.
+ * Errors  EINVAL, EUNSUPPORTED: names the flag, the value and the range. */
+fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o,
+                            const struct model_config *config, fathom_diag *d);
+
+#endif

@@ -1,0 +1,51 @@
+/* step_runner.h - who computes a step: the model on a backend (runner.c), or a test's stand-in
+ *
+ * The engine writes the arrays of a step into `host` and calls launch, then wait. Between the two
+ * the device works and the engine is free. One step is under way at a time; the engine's thread
+ * makes all calls but create and destroy.
+ */
+#ifndef FATHOM_ENGINE_STEP_RUNNER_H
+#define FATHOM_ENGINE_STEP_RUNNER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backend/batch.h"
+#include "engine/batch_build.h"
+#include "engine/sampler.h"
+#include "fathom/err.h"
+
+struct step {
+    size_t prefix_bytes; /* of the block: what batch_build returned */
+    struct batch batch;
+    struct sampler_step sampler;
+};
+
+/* What was drawn, in the order of the sample rows; valid until the next launch. */
+struct step_result {
+    const int32_t *ids;        /* i32 [n_row] */
+    const float *logprobs;     /* f32 [n_row] */
+    const int32_t *top_ids;    /* i32 [n_row][SAMPLE_TOP_MAX]; NULL when no row asked */
+    const float *top_logprobs; /* f32 [n_row][SAMPLE_TOP_MAX]; likewise */
+};
+
+struct step_runner;
+
+struct step_runner_ops {
+    void (*destroy)(struct step_runner *r); /* accepts NULL */
+    /* Enqueue a step; *step may change after the return, the block only after wait. */
+    fathom_err (*launch)(struct step_runner *r, const struct step *step);
+    /* Wait for it. An error of either call is final. */
+    fathom_err (*wait)(struct step_runner *r, struct step_result *out);
+    /* The cause of that error; "" when the runner has none to tell. */
+    const char *(*fault)(struct step_runner *r);
+};
+
+struct step_runner {
+    const struct step_runner_ops *ops;
+    struct batch_layout layout;
+    void *host;   /* block of layout.n_bytes that the engine writes */
+    void *device; /* its twin that the step's pointers point into; may be the same */
+};
+
+#endif

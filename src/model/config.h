@@ -1,0 +1,132 @@
+/* config.h - config.json as data: DeepSeek-V3, R1, V3.1, V3.2
+ *
+ * Every number of the model comes from the file. What the operators fix (the widths in the enum
+ * below, sigmoid routing with a bias, SiLU, no biases) is checked: a file that says otherwise is
+ * refused with the key, the value seen and the value needed.
+ */
+#ifndef FATHOM_MODEL_CONFIG_H
+#define FATHOM_MODEL_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backend/tensor_view.h"
+#include "base/dtype.h"
+#include "fathom/err.h"
+#include "kv/layout.h"
+#include "model/rope.h"
+
+struct checkpoint;
+
+/* Widths that all models of the family share and the operators rely on. */
+enum {
+    MODEL_KV_LORA_RANK = KV_LATENT,
+    MODEL_QK_NOPE_DIM = 128,
+    MODEL_QK_ROPE_DIM = KV_ROPE,
+    MODEL_QK_DIM = MODEL_QK_NOPE_DIM + MODEL_QK_ROPE_DIM,
+    MODEL_V_DIM = 128,
+    MODEL_INDEX_DIM = KV_INDEX_DIM,
+    MODEL_EOS_MAX = 8,
+};
+
+/* How the linear layers are stored, by quantization_config.quant_method. */
+enum quant_method {
+    QUANT_NONE,
+    QUANT_FP8,                /* e4m3 with one f32 scale per 128 x 128 block */
+    QUANT_AWQ,                /* 4 bit, grouped */
+    QUANT_GPTQ,               /* 4 or 8 bit, grouped */
+    QUANT_COMPRESSED_TENSORS, /* llm-compressor's container, int8 or fp8 */
+    QUANT_INT8,               /* w8a8: per channel or per block */
+    QUANT_MXFP4,              /* 4 bit with 8-bit exponents, quark */
+    QUANT_OTHER,              /* a method not listed here: see quant_name */
+};
+
+struct model_config {
+    char model_type[32];   /* "deepseek_v32" */
+    char architecture[48]; /* "DeepseekV32ForCausalLM" */
+
+    uint32_t n_vocab;
+    uint32_t hidden;
+    uint32_t n_layer; /* the MTP layers not included */
+    uint32_t n_mtp;   /* MTP layers that the file announces */
+    uint32_t max_position;
+    float norm_eps;
+    enum dtype dtype; /* BF16, F16 or F32: what activations are meant to be */
+
+    /* attention */
+    uint32_t n_head;
+    uint32_t q_lora_rank;
+    double rope_theta;
+    struct rope_yarn yarn;
+    bool rope_interleaved;       /* pairs (2i, 2i+1); else halves (i, i+32) */
+    bool index_rope_interleaved; /* the same for the indexer */
+    float softmax_scale;         /* 1/sqrt(192), times YaRN's m squared */
+
+    /* indexer of sparse attention */
+    bool has_indexer;
+    uint32_t index_n_head;
+    uint32_t index_topk;
+
+    /* feed-forward */
+    uint32_t dense_inner;
+    uint32_t n_dense_layer; /* the first layers, without experts */
+    uint32_t moe_layer_freq;
+    uint32_t moe_inner;       /* one expert */
+    uint32_t n_expert;        /* routed */
+    uint32_t n_shared_expert; /* their widths add up; 0: none */
+    uint32_t n_expert_used;
+    uint32_t n_group;
+    uint32_t topk_group;
+    float routed_scale;
+    bool norm_topk;
+
+    /* tokens */
+    int32_t bos_id; /* -1: none */
+    int32_t eos_ids[MODEL_EOS_MAX];
+    uint32_t n_eos;
+
+    /* storage */
+    enum quant_method quant;
+    char quant_name[48];  /* quant_method as the file spells it; "" without one */
+    bool scales_are_pow2; /* scale_fmt is ue8m0 */
+};
+
+/* Defaults for requests, from generation_config.json. Negative: not given. */
+struct generation_config {
+    float temperature;
+    float top_p;
+    int32_t top_k;
+    bool do_sample; /* true when not given */
+    int32_t bos_id;
+    int32_t eos_ids[MODEL_EOS_MAX];
+    uint32_t n_eos; /* 0: not given */
+};
+
+/* model_config_parse - read and check the text of a config.json
+ *
+ *   text  n bytes of JSON
+ * Errors  EFORMAT       not JSON; a key missing, of the wrong type or out of range
+ *         EUNSUPPORTED  an architecture or a variant that fathom does not serve: names the key, the
+ *                       value seen and the value needed
+ *         A quantization method is not judged here: weights_bind does. */
+fathom_err model_config_parse(struct model_config *out, const char *text, size_t n, fathom_diag *d);
+
+/* model_config_load - the same for a checkpoint's config.json; ENOTFOUND when it has none */
+fathom_err model_config_load(struct model_config *out, struct checkpoint *c, fathom_diag *d);
+
+/* generation_config_parse, generation_config_load - n_vocab bounds the token ids. A checkpoint
+ * without the file gives a struct in which nothing is given. Errors as above. */
+fathom_err generation_config_parse(struct generation_config *out, const char *text, size_t n,
+                                   uint32_t n_vocab, fathom_diag *d);
+fathom_err generation_config_load(struct generation_config *out, struct checkpoint *c,
+                                  uint32_t n_vocab, fathom_diag *d);
+
+/* model_config_layer_is_moe - whether layer `layer` (an MTP layer is n_layer + i) has experts */
+bool model_config_layer_is_moe(const struct model_config *c, uint32_t layer);
+
+/* model_config_check_quant - EUNSUPPORTED, naming the method, unless the storage is one that the
+ * loader reads */
+fathom_err model_config_check_quant(const struct model_config *c, fathom_diag *d);
+
+#endif

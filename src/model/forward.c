@@ -1,0 +1,73 @@
+/* forward.c - the whole model: read this file first
+ *
+ *   x = embed(ids)
+ *   for each layer:
+ *       x += attention( rmsnorm(x) )          mla.c
+ *       x += feed_forward( rmsnorm(x) )       moe.c
+ *   logits = head( rmsnorm(x) )
+ *
+ * A block's output is not added where it is made but in the norm that follows (add_norm), so that
+ * the sum is formed once. On several ranks a block's output is a partial sum, completed by
+ * all_reduce. The draft layer (mtp.c) is one more layer with a front of its own.
+ *
+ * A forward pass only enqueues: nothing here waits for the device or allocates.
+ */
+#include "model/forward.h"
+
+#include "base/fail.h"
+#include "model/model_int.h"
+
+fathom_err model_forward(struct model *m, const struct batch *batch, const struct kv_cache *kv)
+{
+    struct embed_args embed = {
+        .table = m->embed, .ids = batch->ids, .n_token = batch->n_token, .x = m->residual};
+    TRY(m->ops->embed(m->b, &embed));
+    for (uint32_t i = 0; i < m->n_layer; i++)
+        TRY(model_layer(m, &m->layers[i], i, i > 0, batch, kv));
+    return model_head(m, m->final_norm, batch);
+}
+
+static fathom_err add_norm(struct model *m, bool pending, const struct weight *weight,
+                           struct buffer *out, uint32_t n_token)
+{
+    struct add_norm_args args = {.x = m->residual,
+                                 .delta = pending ? m->delta : NULL,
+                                 .weight = weight,
+                                 .out = out,
+                                 .n_token = n_token};
+    return m->ops->add_norm(m->b, &args);
+}
+
+fathom_err model_layer(struct model *m, const struct layer *layer, uint32_t i_layer, bool pending,
+                       const struct batch *batch, const struct kv_cache *kv)
+{
+    uint32_t n_token = batch->n_token;
+    TRY(add_norm(m, pending, layer->input_norm, m->normed, n_token));
+    TRY(model_attention(m, layer, i_layer, batch, kv));
+    TRY(m->ops->all_reduce(m->b, m->delta, n_token));
+    TRY(add_norm(m, true, layer->post_norm, m->normed, n_token));
+    TRY(model_feed_forward(m, layer, n_token));
+    return m->ops->all_reduce(m->b, m->delta, n_token);
+}
+
+fathom_err model_head(struct model *m, const struct weight *norm, const struct batch *batch)
+{
+    TRY(add_norm(m, true, norm, m->hidden, batch->n_token));
+    if (batch->n_logit_row == 0) return FATHOM_OK;
+    struct head_args head = {.w = m->head,
+                             .hidden = m->hidden,
+                             .rows = batch->logit_rows,
+                             .n_row = batch->n_logit_row,
+                             .logits = m->logits};
+    return m->ops->head(m->b, &head);
+}
+
+struct buffer *model_logits(struct model *m)
+{
+    return m->logits;
+}
+
+bool model_has_mtp(const struct model *m)
+{
+    return m->has_mtp;
+}

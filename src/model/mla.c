@@ -1,0 +1,50 @@
+/* mla.c - the attention block: latent attention with the lightning indexer
+ *
+ *   front    projections; the token's latent row and index key go to the cache
+ *   select   long requests only: the index_topk cached rows that each token attends to
+ *   attend   softmax over those rows (or over all)
+ *   out      back to the hidden width
+ *
+ * The form is always the absorbed one: a token's bits then do not depend on whether its request was
+ * computed in one step or many, or found in the prefix cache. The indexer runs when some request of
+ * the step is longer than index_topk; for the shorter ones it selects every row, which gives the
+ * same bits as attending without it. Index keys are written at every step, for a later one may be
+ * long.
+ */
+#include "base/fail.h"
+#include "model/model_int.h"
+
+fathom_err model_attention(struct model *m, const struct layer *layer, uint32_t i_layer,
+                           const struct batch *batch, const struct kv_cache *kv)
+{
+    bool is_long = m->index_topk > 0 && batch->max_context > m->index_topk;
+    struct mla_front_args front = {.w = layer->mla,
+                                   .batch = batch,
+                                   .kv = kv,
+                                   .layer = i_layer,
+                                   .form = MLA_ABSORBED,
+                                   .want_index_query = is_long,
+                                   .x = m->normed,
+                                   .query = m->query};
+    TRY(m->ops->mla_front(m->b, &front));
+    if (is_long) {
+        struct index_topk_args topk = {
+            .batch = batch, .kv = kv, .layer = i_layer, .query = m->query, .select = m->select};
+        TRY(m->ops->index_topk(m->b, &topk));
+    }
+    struct mla_attend_args attend = {.w = layer->mla,
+                                     .batch = batch,
+                                     .kv = kv,
+                                     .layer = i_layer,
+                                     .form = MLA_ABSORBED,
+                                     .query = m->query,
+                                     .select = is_long ? m->select : NULL,
+                                     .out = m->latent};
+    TRY(m->ops->mla_attend(m->b, &attend));
+    struct mla_out_args out = {.w = layer->mla,
+                               .form = MLA_ABSORBED,
+                               .z = m->latent,
+                               .y = m->delta,
+                               .n_token = batch->n_token};
+    return m->ops->mla_out(m->b, &out);
+}

@@ -1,0 +1,73 @@
+/* model_int.h - what forward.c, mla.c, moe.c, mtp.c and model_load.c share */
+#ifndef FATHOM_MODEL_MODEL_INT_H
+#define FATHOM_MODEL_MODEL_INT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backend/backend.h"
+#include "model/forward.h"
+
+/* One decoder layer, prepared. */
+struct layer {
+    struct weight *input_norm;
+    struct weight *post_norm;
+    struct weight *mla;
+    struct weight *ffn; /* prepare_moe when is_moe, else prepare_ffn */
+    bool is_moe;
+};
+
+/* The draft layer: a decoder layer behind a front of its own. */
+struct mtp {
+    struct weight *enorm;
+    struct weight *hnorm;
+    struct weight *eh_proj;
+    struct weight *head_norm;
+    struct layer layer;
+};
+
+/* Belongs to the engine's thread. Everything is made in model_create and lives until
+ * model_destroy; a step only writes the buffers' contents. */
+struct model {
+    struct backend *b;
+    const struct backend_ops *ops;
+
+    uint32_t n_layer;    /* the MTP layer not included: its cache is layer n_layer */
+    uint32_t index_topk; /* 0: no indexer */
+    bool has_mtp;
+
+    struct weight *embed;
+    struct weight *head;
+    struct weight *final_norm;
+    struct layer *layers; /* [n_layer] */
+    struct mtp mtp;
+
+    struct buffer *residual; /* the stream that blocks add to */
+    struct buffer *normed;   /* input of a block */
+    struct buffer *delta;    /* output of a block, not yet added */
+    struct buffer *hidden;   /* after the last norm: input of the head and of the MTP layer */
+    struct buffer *query;
+    struct buffer *select;
+    struct buffer *latent;
+    struct buffer *route;
+    struct buffer *logits;
+};
+
+/* model_attention - delta = attention(normed) of one layer; writes its cache rows */
+fathom_err model_attention(struct model *m, const struct layer *layer, uint32_t i_layer,
+                           const struct batch *batch, const struct kv_cache *kv);
+
+/* model_feed_forward - delta = experts(normed), or the dense block of a layer without them */
+fathom_err model_feed_forward(struct model *m, const struct layer *layer, uint32_t n_token);
+
+/* model_layer - one decoder layer
+ *
+ *   pending  the delta of the block before is still to be added to the residual
+ * On return a delta is pending. */
+fathom_err model_layer(struct model *m, const struct layer *layer, uint32_t i_layer, bool pending,
+                       const struct batch *batch, const struct kv_cache *kv);
+
+/* model_head - residual += delta; hidden = norm of it; logits of batch->logit_rows */
+fathom_err model_head(struct model *m, const struct weight *norm, const struct batch *batch);
+
+#endif

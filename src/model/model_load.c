@@ -1,0 +1,245 @@
+/* model_load.c - from views of a checkpoint to weights and buffers on a backend */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/mem.h"
+#include "model/config.h"
+#include "model/model_int.h"
+#include "model/weights.h"
+
+void model_backend_config(struct backend_config *out, const struct model_config *config,
+                          const struct model_limits *limits, bool has_mtp)
+{
+    const struct model_config *c = config;
+    uint32_t world = limits->world > 0 ? limits->world : 1;
+    memset(out, 0, sizeof *out);
+    out->act = limits->act;
+    out->hidden = c->hidden;
+    out->n_head = c->n_head / world;
+    out->q_lora_rank = c->q_lora_rank;
+    out->nope_dim = MODEL_QK_NOPE_DIM;
+    out->v_dim = MODEL_V_DIM;
+    out->softmax_scale = c->softmax_scale;
+    out->norm_eps = c->norm_eps;
+    rope_frequencies(out->rope_freq, KV_ROPE, c->rope_theta, &c->yarn);
+    out->rope_interleaved = c->rope_interleaved;
+    out->index_rope_interleaved = c->index_rope_interleaved;
+    if (c->has_indexer) {
+        out->index_n_head = c->index_n_head;
+        out->index_topk = c->index_topk;
+    }
+    out->dense_inner = c->dense_inner / world;
+    out->n_expert = c->n_expert;
+    out->n_expert_used = c->n_expert_used;
+    out->n_group = c->n_group;
+    out->topk_group = c->topk_group;
+    out->moe_inner = c->moe_inner / world;
+    out->shared_inner = c->n_shared_expert * c->moe_inner / world;
+    out->routed_scale = c->routed_scale;
+    out->norm_topk = c->norm_topk;
+    out->n_vocab = c->n_vocab;
+    kv_layout_init(&out->kv, limits->kv_type, c->n_layer + (has_mtp ? 1 : 0), c->has_indexer);
+    out->max_token = limits->max_token;
+    out->max_request = limits->max_request;
+    out->max_context = limits->max_context;
+    out->max_logit_row = limits->max_logit_row;
+    out->n_thread = limits->n_thread;
+    out->device = limits->device;
+    out->rank = limits->rank;
+    out->world = world;
+}
+
+/* ---- weights ---- */
+
+/* Where a tensor belongs, for messages. A backend names the tensor; this names the rest. */
+struct place {
+    fathom_diag *d;
+    char what[48];
+};
+
+static fathom_err name_place(const struct place *p, fathom_err err, const fathom_diag *inner)
+{
+    if (err == FATHOM_OK) return err;
+    return diag_fail(p->d, err, "%s: %s", p->what,
+                     inner->text[0] ? inner->text : fathom_err_text(err));
+}
+
+static fathom_err load_vector(struct model *m, const struct place *p, const struct tensor_view *v,
+                              struct weight **out)
+{
+    fathom_diag inner = {{0}};
+    return name_place(p, m->ops->prepare_vector(m->b, v, out, &inner), &inner);
+}
+
+static fathom_err load_linear(struct model *m, const struct place *p, const struct tensor_view *v,
+                              struct weight **out)
+{
+    fathom_diag inner = {{0}};
+    return name_place(p, m->ops->prepare_linear(m->b, v, out, &inner), &inner);
+}
+
+static struct place place_of(fathom_diag *d, const char *what)
+{
+    struct place p = {.d = d};
+    snprintf(p.what, sizeof p.what, "%s", what);
+    return p;
+}
+
+static struct place place_in_layer(fathom_diag *d, uint32_t i_layer, const char *what)
+{
+    struct place p = {.d = d};
+    snprintf(p.what, sizeof p.what, "layer %u, %s", i_layer, what);
+    return p;
+}
+
+static fathom_err load_layer(struct model *m, uint32_t i_layer, const struct layer_views *v,
+                             struct layer *out, fathom_diag *d)
+{
+    fathom_diag inner = {{0}};
+    struct place norm = place_in_layer(d, i_layer, "input_layernorm");
+    TRY(load_vector(m, &norm, &v->input_norm, &out->input_norm));
+    struct place attention = place_in_layer(d, i_layer, "self_attn");
+    TRY(name_place(&attention, m->ops->prepare_mla(m->b, &v->mla, &out->mla, &inner), &inner));
+    norm = place_in_layer(d, i_layer, "post_attention_layernorm");
+    TRY(load_vector(m, &norm, &v->post_norm, &out->post_norm));
+
+    struct place ffn = place_in_layer(d, i_layer, "mlp");
+    out->is_moe = v->moe.experts != NULL;
+    fathom_err err = out->is_moe ? m->ops->prepare_moe(m->b, &v->moe, &out->ffn, &inner)
+                                 : m->ops->prepare_ffn(m->b, &v->dense, &out->ffn, &inner);
+    return name_place(&ffn, err, &inner);
+}
+
+static fathom_err load_mtp(struct model *m, const struct layer_views *v, fathom_diag *d)
+{
+    struct place place = place_in_layer(d, m->n_layer, "enorm");
+    TRY(load_vector(m, &place, &v->enorm, &m->mtp.enorm));
+    place = place_in_layer(d, m->n_layer, "hnorm");
+    TRY(load_vector(m, &place, &v->hnorm, &m->mtp.hnorm));
+    place = place_in_layer(d, m->n_layer, "eh_proj");
+    TRY(load_linear(m, &place, &v->eh_proj, &m->mtp.eh_proj));
+    place = place_in_layer(d, m->n_layer, "shared_head.norm");
+    TRY(load_vector(m, &place, &v->head_norm, &m->mtp.head_norm));
+    return load_layer(m, m->n_layer, v, &m->mtp.layer, d);
+}
+
+static fathom_err load_weights(struct model *m, const struct model_weights *w, fathom_diag *d)
+{
+    struct place place = place_of(d, "embed_tokens");
+    TRY(load_linear(m, &place, &w->embed, &m->embed));
+    place = place_of(d, "norm");
+    TRY(load_vector(m, &place, &w->final_norm, &m->final_norm));
+    place = place_of(d, "lm_head");
+    TRY(load_linear(m, &place, &w->head, &m->head));
+    m->layers = mem_calloc(m->n_layer, sizeof *m->layers);
+    if (!m->layers) FAIL(d, FATHOM_ENOMEM, "no memory for a table of %u layers", m->n_layer);
+    for (uint32_t i = 0; i < m->n_layer; i++)
+        TRY(load_layer(m, i, &w->layers[i], &m->layers[i], d));
+    return m->has_mtp ? load_mtp(m, &w->layers[m->n_layer], d) : FATHOM_OK;
+}
+
+/* ---- buffers ---- */
+
+struct buffer_slot {
+    enum buffer_kind kind;
+    struct buffer **buffer;
+};
+
+enum { N_BUFFER_SLOT = 9 };
+
+static void list_buffers(struct model *m, struct buffer_slot out[N_BUFFER_SLOT])
+{
+    const struct buffer_slot slots[N_BUFFER_SLOT] = {
+        {BUFFER_RESIDUAL, &m->residual}, {BUFFER_NORMED, &m->normed}, {BUFFER_NORMED, &m->hidden},
+        {BUFFER_DELTA, &m->delta},       {BUFFER_QUERY, &m->query},   {BUFFER_SELECT, &m->select},
+        {BUFFER_LATENT, &m->latent},     {BUFFER_ROUTE, &m->route},   {BUFFER_LOGITS, &m->logits},
+    };
+    memcpy(out, slots, sizeof slots);
+}
+
+static fathom_err make_buffers(struct model *m, fathom_diag *d)
+{
+    struct buffer_slot slots[N_BUFFER_SLOT];
+    list_buffers(m, slots);
+    for (int i = 0; i < N_BUFFER_SLOT; i++)
+        TRY(m->ops->buffer_create(m->b, slots[i].kind, slots[i].buffer, d));
+    return FATHOM_OK;
+}
+
+/* ---- the model ---- */
+
+fathom_err model_create(struct model **out, struct backend *b, const struct model_config *config,
+                        const struct model_weights *weights, const struct model_limits *limits,
+                        fathom_diag *d)
+{
+    fathom_err err = FATHOM_OK;
+    *out = NULL;
+    struct model *m = mem_calloc(1, sizeof *m);
+    if (!m) FAIL(d, FATHOM_ENOMEM, "no memory for the model");
+    m->b = b;
+    m->ops = b->ops;
+    m->n_layer = config->n_layer;
+    m->index_topk = config->has_indexer ? config->index_topk : 0;
+    m->has_mtp = limits->with_mtp && weights->n_mtp > 0;
+    TRY_GOTO(load_weights(m, weights, d), fail);
+    TRY_GOTO(make_buffers(m, d), fail);
+    *out = m;
+    return FATHOM_OK;
+
+fail:
+    model_destroy(m);
+    return err;
+}
+
+/* Every weight, once; what is not loaded is NULL. */
+static void each_weight(const struct model *m, void (*visit)(void *arg, struct weight *w),
+                        void *arg)
+{
+    struct weight *single[] = {m->embed,     m->head,        m->final_norm,   m->mtp.enorm,
+                               m->mtp.hnorm, m->mtp.eh_proj, m->mtp.head_norm};
+    for (size_t i = 0; i < sizeof single / sizeof *single; i++) visit(arg, single[i]);
+    for (uint32_t i = 0; i <= m->n_layer; i++) {
+        const struct layer *layer = i < m->n_layer ? m->layers + i : &m->mtp.layer;
+        if (!m->layers) break;
+        visit(arg, layer->input_norm);
+        visit(arg, layer->post_norm);
+        visit(arg, layer->mla);
+        visit(arg, layer->ffn);
+    }
+}
+
+static void destroy_weight(void *arg, struct weight *w)
+{
+    struct model *m = arg;
+    m->ops->weight_destroy(m->b, w);
+}
+
+void model_destroy(struct model *m)
+{
+    if (!m) return;
+    struct buffer_slot slots[N_BUFFER_SLOT];
+    list_buffers(m, slots);
+    for (int i = 0; i < N_BUFFER_SLOT; i++) m->ops->buffer_destroy(m->b, *slots[i].buffer);
+    each_weight(m, destroy_weight, m);
+    mem_free(m->layers);
+    mem_free(m);
+}
+
+struct byte_count {
+    const struct model *m;
+    uint64_t n;
+};
+
+static void count_weight(void *arg, struct weight *w)
+{
+    struct byte_count *count = arg;
+    if (w) count->n += count->m->ops->weight_bytes(w);
+}
+
+uint64_t model_weights_bytes(const struct model *m)
+{
+    struct byte_count count = {.m = m};
+    each_weight(m, count_weight, &count);
+    return count.n;
+}

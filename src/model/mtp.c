@@ -1,0 +1,29 @@
+/* mtp.c - multi-token prediction: the draft layer
+ *
+ *   x      = eh_proj [ rmsnorm(embed[next id]) ; rmsnorm(hidden) ]     next id: the token after
+ *   logits = head( rmsnorm( layer(x) ) )
+ *
+ * At position i it reads token i + 1 and the target's hidden state of position i, and predicts
+ * token i + 2. Rope and cache use position i; its cache is one more layer of the page. Embedding
+ * and head are the model's own. The hidden state is the one after the final norm, and the draft
+ * leaves its own normed state in its place, so a second draft step goes on from there.
+ */
+#include "base/assert.h"
+#include "base/fail.h"
+#include "model/model_int.h"
+
+fathom_err model_mtp(struct model *m, const struct batch *batch, const struct kv_cache *kv)
+{
+    ASSERT(m->has_mtp && batch->next_ids);
+    struct mtp_front_args front = {.table = m->embed,
+                                   .enorm = m->mtp.enorm,
+                                   .hnorm = m->mtp.hnorm,
+                                   .eh_proj = m->mtp.eh_proj,
+                                   .next_ids = batch->next_ids,
+                                   .hidden = m->hidden,
+                                   .x = m->residual,
+                                   .n_token = batch->n_token};
+    TRY(m->ops->mtp_front(m->b, &front));
+    TRY(model_layer(m, &m->mtp.layer, m->n_layer, false, batch, kv));
+    return model_head(m, m->mtp.head_norm, batch);
+}

@@ -1,0 +1,273 @@
+/* weights.c - from the binding table to the views of one rank */
+#include "model/weights.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/fail.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "checkpoint/checkpoint.h"
+#include "model/config.h"
+#include "model/weights_int.h"
+
+/* A copy of bytes that cannot be used where they lie; freed with the weights. */
+struct owned_block {
+    struct owned_block *next;
+    float values[];
+};
+
+/* Where a binding stands. c is NULL when values are to be generated. */
+struct bind {
+    struct model_weights *w;
+    const struct checkpoint *c;
+    const struct model_config *config;
+    uint64_t seed;
+    fathom_diag *d;
+};
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+/* The view that a need fills. */
+static struct tensor_view *view_of(struct model_weights *w, const struct weight_need *need,
+                                   const struct model_config *config)
+{
+    char *base;
+    struct layer_views *layer = &w->layers[need->layer];
+    switch (need->rule->scope) {
+    case SCOPE_MODEL: base = (char *)w; break;
+    case SCOPE_EXPERT: {
+        ptrdiff_t first = layer->moe.experts - w->experts;
+        ASSERT(need->expert < config->n_expert);
+        base = (char *)&w->experts[first + need->expert];
+        break;
+    }
+    default: base = (char *)layer; break;
+    }
+    return (struct tensor_view *)(void *)(base + need->rule->offset);
+}
+
+/* Room for the layers' views and, in one block, for all experts'. */
+static fathom_err reserve(struct bind *b, uint32_t n_mtp)
+{
+    struct model_weights *w = b->w;
+    const struct model_config *config = b->config;
+    uint32_t n = config->n_layer + n_mtp;
+    size_t n_moe = 0;
+    for (uint32_t i = 0; i < n; i++) n_moe += model_config_layer_is_moe(config, i);
+
+    w->n_layer = config->n_layer;
+    w->n_mtp = n_mtp;
+    w->layers = mem_calloc(n, sizeof *w->layers);
+    w->experts = mem_calloc(n_moe * config->n_expert, sizeof *w->experts);
+    if (!w->layers || !w->experts) {
+        FAIL(b->d, FATHOM_ENOMEM, "out of memory for the views of %u layers", n);
+    }
+    struct ffn_tensors *next = w->experts;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!model_config_layer_is_moe(config, i)) continue;
+        w->layers[i].moe.experts = next;
+        next += config->n_expert;
+    }
+    return FATHOM_OK;
+}
+
+/* Room for n floats that live as long as the weights. */
+static fathom_err own_floats(struct bind *b, size_t n, float **out)
+{
+    size_t bytes = n * sizeof(float);
+    struct owned_block *block = mem_alloc(sizeof *block + bytes);
+    if (!block) FAIL(b->d, FATHOM_ENOMEM, "out of memory for %zu bytes of scales", bytes);
+    block->next = b->w->owned;
+    b->w->owned = block;
+    b->w->owned_bytes += bytes;
+    *out = block->values;
+    return FATHOM_OK;
+}
+
+/* ---- views ----------------------------------------------------------------------------------- */
+
+/* The rows and columns of a need that are this rank's. */
+struct share {
+    uint32_t row0, n_row, col0, n_col;
+};
+
+static struct share share_of(const struct model_weights *w, const struct weight_need *need)
+{
+    struct share s = {.n_row = need->n_row, .n_col = need->n_col};
+    if (need->rule->split == SPLIT_ROWS) {
+        s.n_row /= w->world;
+        s.row0 = w->rank * s.n_row;
+    } else if (need->rule->split == SPLIT_COLS) {
+        s.n_col /= w->world;
+        s.col0 = w->rank * s.n_col;
+    }
+    return s;
+}
+
+/* Scales are read as floats: an unaligned tensor of them is copied. */
+static fathom_err view_scale(struct bind *b, struct tensor_view *v, const struct tensor *scale,
+                             const struct share *s)
+{
+    const float *values = scale->data;
+    if ((uintptr_t)scale->data % sizeof(float) != 0) {
+        float *copy = NULL;
+        TRY(own_floats(b, scale->n_bytes / sizeof(float), &copy));
+        values = memcpy(copy, scale->data, scale->n_bytes);
+    }
+    v->scale_stride = (uint32_t)scale->dim[1];
+    v->scale_row0 = s->row0 % TENSOR_SCALE_BLOCK;
+    v->scale_col0 = s->col0 % TENSOR_SCALE_BLOCK;
+    v->scale = values + (size_t)(s->row0 / TENSOR_SCALE_BLOCK) * v->scale_stride +
+               s->col0 / TENSOR_SCALE_BLOCK;
+    return FATHOM_OK;
+}
+
+/* A vector as f32, whatever 16-bit type it has in the file. */
+static fathom_err widen_vector(struct bind *b, struct tensor_view *v)
+{
+    if (v->dtype == DTYPE_F32) return FATHOM_OK;
+    float *values = NULL;
+    TRY(own_floats(b, v->n_col, &values));
+    for (uint32_t i = 0; i < v->n_col; i++) {
+        uint16_t h;
+        memcpy(&h, (const char *)v->data + (size_t)i * sizeof h, sizeof h);
+        values[i] = v->dtype == DTYPE_BF16 ? f32_from_bf16(h) : f32_from_f16(h);
+    }
+    v->data = values;
+    v->dtype = DTYPE_F32;
+    return FATHOM_OK;
+}
+
+static fathom_err bind_one(void *arg, const struct weight_need *need)
+{
+    struct bind *b = arg;
+    struct weight_found found;
+    TRY(weights_match(&found, b->c, need, b->config, b->d));
+    const struct tensor *t = found.weight;
+    struct tensor_view *v = view_of(b->w, need, b->config);
+    struct share s = share_of(b->w, need);
+    uint64_t first = (uint64_t)s.row0 * need->n_col + s.col0;
+    *v = (struct tensor_view){
+        .data = (const char *)t->data + first * dtype_size(t->dtype),
+        .dtype = t->dtype,
+        .n_row = s.n_row,
+        .n_col = s.n_col,
+        .row_stride = need->n_col,
+    };
+    if (found.scale) TRY(view_scale(b, v, found.scale, &s));
+    return need->rule->form == FORM_VECTOR_F32 ? widen_vector(b, v) : FATHOM_OK;
+}
+
+/* Norm weights are spread around zero like all others: such a model computes, it does not speak.
+ * What every rank holds whole is equal on all of them. */
+static fathom_err generate_one(void *arg, const struct weight_need *need)
+{
+    struct bind *b = arg;
+    const struct weight_rule *rule = need->rule;
+    struct share s = share_of(b->w, need);
+    bool is_norm = rule->form == FORM_VECTOR;
+    uint64_t key = rng_mix(b->seed, rule->offset, rule->scope);
+    uint64_t part = rule->split == SPLIT_NONE ? 0 : b->w->rank;
+    *view_of(b->w, need, b->config) = (struct tensor_view){
+        .dtype = weights_expected_type(b->config, need),
+        .n_row = s.n_row,
+        .n_col = s.n_col,
+        .row_stride = s.n_col,
+        .generate_seed = rng_mix(key, (uint64_t)need->layer << 32 | need->expert, part),
+        .generate_std = is_norm ? 1.0f : 0.02f,
+    };
+    return FATHOM_OK;
+}
+
+/* ---- whole models ---------------------------------------------------------------------------- */
+
+fathom_err weights_check_world(const struct model_config *config, uint32_t world, fathom_diag *d)
+{
+    if (world == 0) FAIL(d, FATHOM_EINVAL, "the number of ranks is 0, needed is 1 or more");
+    const struct {
+        const char *key;
+        uint32_t value;
+    } cut[] = {{"num_attention_heads", config->n_head},
+               {"intermediate_size", config->dense_inner},
+               {"moe_intermediate_size", config->moe_inner}};
+    for (size_t i = 0; i < sizeof cut / sizeof *cut; i++) {
+        if (cut[i].value % world == 0) continue;
+        FAIL(d, FATHOM_EINVAL,
+             "\"%s\" is %u, which %u ranks cannot share: choose a number of ranks that divides it",
+             cut[i].key, cut[i].value, world);
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err begin(struct bind *b, uint32_t rank, uint32_t world)
+{
+    memset(b->w, 0, sizeof *b->w);
+    TRY(model_config_check_quant(b->config, b->d));
+    TRY(weights_check_world(b->config, world, b->d));
+    ASSERT(rank < world);
+    b->w->rank = rank;
+    b->w->world = world;
+    return FATHOM_OK;
+}
+
+/* Keeps the first fault's message. */
+static void keep_first(void *arg, const char *message)
+{
+    fathom_diag *first = arg;
+    (void)diag_fail(first, FATHOM_EMISMATCH, "%s", message);
+}
+
+fathom_err weights_bind(struct model_weights *w, const struct checkpoint *c,
+                        const struct model_config *config, uint32_t rank, uint32_t world,
+                        fathom_diag *d)
+{
+    struct bind b = {.w = w, .c = c, .config = config, .d = d};
+    TRY(begin(&b, rank, world));
+    uint32_t n_mtp = weights_count_mtp(c, config);
+    if (n_mtp < config->n_mtp) {
+        LOG_INFO("model", "mtp_layers=%u of %u announced: drafting is off", n_mtp, config->n_mtp);
+    }
+    fathom_diag first = {0};
+    size_t n_fault = weights_check(c, config, keep_first, &first);
+    if (n_fault > 1) {
+        FAIL(d, FATHOM_EMISMATCH, "%s: %s (and %zu more)", checkpoint_where(c), first.text,
+             n_fault - 1);
+    }
+    if (n_fault) FAIL(d, FATHOM_EMISMATCH, "%s: %s", checkpoint_where(c), first.text);
+
+    fathom_err err;
+    TRY_GOTO(reserve(&b, n_mtp), fail);
+    TRY_GOTO(weights_walk(config, n_mtp, bind_one, &b), fail);
+    return FATHOM_OK;
+fail:
+    weights_release(w);
+    return err;
+}
+
+fathom_err weights_generate(struct model_weights *w, const struct model_config *config,
+                            uint64_t seed, uint32_t rank, uint32_t world, fathom_diag *d)
+{
+    struct bind b = {.w = w, .config = config, .seed = seed, .d = d};
+    TRY(begin(&b, rank, world));
+    fathom_err err;
+    TRY_GOTO(reserve(&b, config->n_mtp), fail);
+    TRY_GOTO(weights_walk(config, config->n_mtp, generate_one, &b), fail);
+    return FATHOM_OK;
+fail:
+    weights_release(w);
+    return err;
+}
+
+void weights_release(struct model_weights *w)
+{
+    while (w->owned) {
+        struct owned_block *block = w->owned;
+        w->owned = block->next;
+        mem_free(block);
+    }
+    mem_free(w->layers);
+    mem_free(w->experts);
+    memset(w, 0, sizeof *w);
+}

@@ -1,0 +1,137 @@
+/* weights.h - the binding table: from tensor names to the views that a backend prepares
+ *
+ * One table (weights_table.c) says for every tensor its name, shape, types, what it is for, and
+ * how it is cut over ranks. Checking, binding, measuring and listing all walk that table.
+ */
+#ifndef FATHOM_MODEL_WEIGHTS_H
+#define FATHOM_MODEL_WEIGHTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backend/op_attn.h"
+#include "backend/op_dense.h"
+#include "backend/op_moe.h"
+#include "backend/tensor_view.h"
+#include "fathom/err.h"
+
+struct checkpoint;
+struct model_config;
+struct owned_block;
+struct tensor;
+
+/* This rank's part of one layer. What a layer does not have is all zero (n_row 0). */
+struct layer_views {
+    struct tensor_view input_norm; /* [D] */
+    struct tensor_view post_norm;  /* [D] after attention, before the feed-forward block */
+    struct mla_tensors mla;        /* projections, latent norms, indexer */
+    struct ffn_tensors dense;      /* layers without experts */
+    struct moe_tensors moe;        /* layers with experts; moe.experts is NULL elsewhere */
+    /* MTP layers only */
+    struct tensor_view enorm;     /* [D] of the next token's embedding */
+    struct tensor_view hnorm;     /* [D] of the hidden state */
+    struct tensor_view eh_proj;   /* [D][2D], embedding half first */
+    struct tensor_view head_norm; /* [D] before the shared head */
+};
+
+/* All views point into the checkpoint, which outlives them, or into memory owned here. */
+struct model_weights {
+    struct tensor_view embed;      /* [V][D] */
+    struct tensor_view head;       /* [V][D] */
+    struct tensor_view final_norm; /* [D] */
+    struct layer_views *layers;    /* [n_layer + n_mtp]: the MTP layers last */
+    uint32_t n_layer;
+    uint32_t n_mtp; /* MTP layers that are there: config's, or fewer */
+    uint32_t rank;
+    uint32_t world;
+    struct ffn_tensors *experts; /* what layers[].moe.experts point into */
+    struct owned_block *owned;   /* copies of scales that lie unaligned in the file, and of router
+                                    biases that are not f32 there */
+    uint64_t owned_bytes;
+};
+
+/* weights_bind - check the whole checkpoint against the config and cut out one rank's views
+ *
+ *   w      written; released by weights_release, also after a failure
+ *   rank   in [0, world)
+ *   world  ranks that share the model; 1: everything
+ * Edge    a checkpoint without the MTP layers that the config announces binds with a smaller
+ *         n_mtp. The MTP layer's own copies of embedding and head are ignored.
+ *         Linear weights may be F8_E4M3 with a scale, BF16, F16 or F32, tensor by tensor.
+ * Errors  EMISMATCH     a tensor is missing or has another shape or type: names the first one, what
+ *                       it is and what is needed, and how many more there are
+ *         EUNSUPPORTED  a quantization method that is not read
+ *         EINVAL        heads or inner widths that `world` does not divide
+ *         ENOMEM */
+fathom_err weights_bind(struct model_weights *w, const struct checkpoint *c,
+                        const struct model_config *config, uint32_t rank, uint32_t world,
+                        fathom_diag *d);
+
+/* weights_generate - views that ask the backend for random values instead: a model of the config's
+ * shape without a checkpoint, stored as the config says. Equal seeds give equal weights for the
+ * same world. Errors EUNSUPPORTED, EINVAL and ENOMEM as weights_bind. */
+fathom_err weights_generate(struct model_weights *w, const struct model_config *config,
+                            uint64_t seed, uint32_t rank, uint32_t world, fathom_diag *d);
+
+void weights_release(struct model_weights *w); /* accepts a zeroed struct */
+
+/* ---- reports -------------------------------------------------------------------------------- */
+
+/* weights_count_mtp - how many of config's MTP layers the checkpoint holds (any tensor of it) */
+uint32_t weights_count_mtp(const struct checkpoint *c, const struct model_config *config);
+
+/* weights_check - compare every tensor that the config needs with the checkpoint
+ *
+ *   report  called with one message for each fault, in the order of the model; may be NULL
+ * Returns the number of faults. */
+typedef void weights_report(void *arg, const char *message);
+size_t weights_check(const struct checkpoint *c, const struct model_config *config,
+                     weights_report *report, void *arg);
+
+/* weights_each_unused - call visit for every tensor that the model does not read, by name
+ *
+ *   is_copy  it is the MTP layer's copy of embedding or head
+ * Errors  ENOMEM. */
+typedef void weights_unused(void *arg, const struct tensor *t, bool is_copy);
+fathom_err weights_each_unused(const struct checkpoint *c, const struct model_config *config,
+                               weights_unused *visit, void *arg);
+
+/* What a tensor is for, in reports. Every tensor of an MTP layer counts as WEIGHT_MTP. */
+enum weight_kind {
+    WEIGHT_EMBED,
+    WEIGHT_HEAD,
+    WEIGHT_ATTENTION,
+    WEIGHT_INDEXER,
+    WEIGHT_DENSE,
+    WEIGHT_SHARED,
+    WEIGHT_EXPERTS,
+    WEIGHT_ROUTER,
+    WEIGHT_NORM,
+    WEIGHT_MTP,
+    WEIGHT_KIND_COUNT,
+};
+
+/* weight_kind_name - "routed experts" */
+const char *weight_kind_name(enum weight_kind kind);
+
+struct weight_sizes {
+    struct {
+        uint64_t bytes;       /* with scales */
+        uint64_t n_parameter; /* without */
+        uint64_t n_tensor;    /* files' tensors: weights and scales */
+    } kind[WEIGHT_KIND_COUNT], total;
+};
+
+/* weights_measure - sizes of what one of `world` ranks holds
+ *
+ *   c  stored types are the checkpoint's; NULL (or where a tensor is missing): those that the
+ *      config lets expect, with all its MTP layers
+ * Needs   a world that weights_check_world accepts. */
+void weights_measure(struct weight_sizes *out, const struct model_config *config,
+                     const struct checkpoint *c, uint32_t world);
+
+/* weights_check_world - EINVAL, naming key and value, unless `world` ranks can share the model */
+fathom_err weights_check_world(const struct model_config *config, uint32_t world, fathom_diag *d);
+
+#endif

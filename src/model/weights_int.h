@@ -1,0 +1,114 @@
+/* weights_int.h - the binding table as its own files see it */
+#ifndef FATHOM_MODEL_WEIGHTS_INT_H
+#define FATHOM_MODEL_WEIGHTS_INT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+#include "fathom/err.h"
+#include "model/weights.h"
+
+/* Where a tensor occurs. */
+enum weight_scope {
+    SCOPE_MODEL,   /* once */
+    SCOPE_LAYER,   /* in every layer */
+    SCOPE_INDEXER, /* in every layer of a model with an indexer */
+    SCOPE_DENSE,   /* in layers without experts */
+    SCOPE_MOE,     /* in layers with experts */
+    SCOPE_SHARED,  /* there too, if the model has shared experts */
+    SCOPE_EXPERT,  /* once per routed expert of such a layer */
+    SCOPE_MTP,     /* in MTP layers */
+};
+
+/* How it may be stored. */
+enum weight_form {
+    FORM_LINEAR,     /* F8_E4M3 with `<name>_scale_inv`, or BF16, F16, F32 */
+    FORM_PLAIN,      /* BF16, F16 or F32 */
+    FORM_VECTOR,     /* the same, one dimension */
+    FORM_VECTOR_F32, /* the same; handed over as F32 */
+};
+
+enum weight_split { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLS };
+
+/* A dimension, as a value of the config. */
+enum weight_dim {
+    DIM_ONE,
+    DIM_VOCAB,
+    DIM_HIDDEN,
+    DIM_TWO_HIDDEN,
+    DIM_Q_LORA,
+    DIM_KV_LORA,
+    DIM_KV_A,     /* latent and rotary key */
+    DIM_HEADS_QK, /* heads x 192 */
+    DIM_HEADS_KV, /* heads x (128 key, 128 value) */
+    DIM_HEADS_V,  /* heads x 128 */
+    DIM_INDEX_Q,  /* index heads x 128 */
+    DIM_INDEX_K,
+    DIM_INDEX_HEADS,
+    DIM_DENSE,
+    DIM_SHARED, /* all shared experts side by side */
+    DIM_EXPERT,
+    DIM_EXPERTS,
+};
+
+/* A row of the binding table. A matrix is [row][col], a vector [col]. */
+struct weight_rule {
+    const char *name; /* after "model.layers.N."; "%u" is the expert */
+    size_t offset;    /* of the view in model_weights, layer_views, or an expert's ffn_tensors */
+    enum weight_scope scope;
+    enum weight_form form;
+    enum weight_dim row;
+    enum weight_dim col;
+    enum weight_split split;
+    enum weight_kind kind;
+};
+
+enum { WEIGHT_NAME_BYTES = 128 };
+
+/* One tensor that the model needs: a rule applied to a layer and an expert. */
+struct weight_need {
+    const struct weight_rule *rule;
+    char name[WEIGHT_NAME_BYTES];
+    uint32_t layer;
+    uint32_t expert;
+    uint32_t n_dim;
+    uint32_t n_row; /* of the whole tensor; 1 for a vector */
+    uint32_t n_col;
+    enum weight_kind kind;
+};
+
+/* What the checkpoint has for a need. */
+struct weight_found {
+    const struct tensor *weight;
+    const struct tensor *scale; /* only for F8_E4M3 */
+};
+
+/* weights_walk - visit every tensor of the model with n_mtp MTP layers, layer by layer; stops at
+ * the first error of visit and returns it */
+typedef fathom_err weights_visit(void *arg, const struct weight_need *need);
+fathom_err weights_walk(const struct model_config *config, uint32_t n_mtp, weights_visit *visit,
+                        void *arg);
+
+/* weights_match - find a need in the checkpoint and check type and shape
+ * Errors  EMISMATCH with the message of the fault; *out then holds what was found so far. */
+fathom_err weights_match(struct weight_found *out, const struct checkpoint *c,
+                         const struct weight_need *need, const struct model_config *config,
+                         fathom_diag *d);
+
+/* weights_name_scale - "<name>_scale_inv" */
+void weights_name_scale(char out[WEIGHT_NAME_BYTES], const struct weight_need *need);
+
+/* weights_expected_type - how a checkpoint of this config stores the need */
+enum dtype weights_expected_type(const struct model_config *config, const struct weight_need *need);
+
+/* weights_is_mtp_copy - whether a name is an MTP layer's copy of embedding or head */
+bool weights_is_mtp_copy(const struct model_config *config, const char *name);
+
+static inline uint32_t weights_n_scale(uint32_t n)
+{
+    return n / TENSOR_SCALE_BLOCK + (n % TENSOR_SCALE_BLOCK != 0);
+}
+
+#endif

@@ -1,0 +1,157 @@
+/* weights_report.c - faults, sizes and left-over tensors: the binding table against a checkpoint */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/fail.h"
+#include "base/mem.h"
+#include "checkpoint/checkpoint.h"
+#include "model/config.h"
+#include "model/weights.h"
+#include "model/weights_int.h"
+
+static bool has_layer(const struct checkpoint *c, uint32_t layer)
+{
+    char prefix[WEIGHT_NAME_BYTES];
+    (void)snprintf(prefix, sizeof prefix, "model.layers.%u.", layer);
+    size_t n = strlen(prefix);
+    for (size_t i = 0; i < checkpoint_n_tensor(c); i++) {
+        if (strncmp(checkpoint_tensor(c, i)->name, prefix, n) == 0) return true;
+    }
+    return false;
+}
+
+uint32_t weights_count_mtp(const struct checkpoint *c, const struct model_config *config)
+{
+    uint32_t n = 0;
+    while (n < config->n_mtp && has_layer(c, config->n_layer + n)) n++;
+    return n;
+}
+
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+struct check {
+    const struct checkpoint *c;
+    const struct model_config *config;
+    weights_report *report;
+    void *arg;
+    size_t n_fault;
+};
+
+static fathom_err check_one(void *arg, const struct weight_need *need)
+{
+    struct check *k = arg;
+    struct weight_found found;
+    fathom_diag fault = {0};
+    if (weights_match(&found, k->c, need, k->config, &fault)) {
+        k->n_fault++;
+        if (k->report) k->report(k->arg, fault.text);
+    }
+    return FATHOM_OK;
+}
+
+size_t weights_check(const struct checkpoint *c, const struct model_config *config,
+                     weights_report *report, void *arg)
+{
+    struct check k = {.c = c, .config = config, .report = report, .arg = arg};
+    fathom_err err = weights_walk(config, weights_count_mtp(c, config), check_one, &k);
+    ASSERT(err == FATHOM_OK);
+    return k.n_fault;
+}
+
+/* ---- left-over tensors ----------------------------------------------------------------------- */
+
+struct usage {
+    const struct checkpoint *c;
+    const struct model_config *config;
+    bool *used; /* [n_tensor], by place in the checkpoint's table */
+};
+
+static fathom_err mark_one(void *arg, const struct weight_need *need)
+{
+    struct usage *u = arg;
+    struct weight_found found;
+    (void)weights_match(&found, u->c, need, u->config, NULL);
+    if (found.weight) u->used[checkpoint_tensor_place(u->c, found.weight)] = true;
+    if (found.scale) u->used[checkpoint_tensor_place(u->c, found.scale)] = true;
+    return FATHOM_OK;
+}
+
+fathom_err weights_each_unused(const struct checkpoint *c, const struct model_config *config,
+                               weights_unused *visit, void *arg)
+{
+    size_t n = checkpoint_n_tensor(c);
+    struct usage u = {.c = c, .config = config, .used = mem_calloc(n, sizeof(bool))};
+    if (!u.used) return FATHOM_ENOMEM;
+    fathom_err err = weights_walk(config, weights_count_mtp(c, config), mark_one, &u);
+    ASSERT(err == FATHOM_OK);
+    for (size_t i = 0; i < n; i++) {
+        const struct tensor *t = checkpoint_tensor(c, i);
+        if (!u.used[i]) visit(arg, t, weights_is_mtp_copy(config, t->name));
+    }
+    mem_free(u.used);
+    return FATHOM_OK;
+}
+
+/* ---- sizes ----------------------------------------------------------------------------------- */
+
+const char *weight_kind_name(enum weight_kind kind)
+{
+    static const char *const names[WEIGHT_KIND_COUNT] = {
+        [WEIGHT_EMBED] = "embedding",
+        [WEIGHT_HEAD] = "head",
+        [WEIGHT_ATTENTION] = "attention",
+        [WEIGHT_INDEXER] = "indexer",
+        [WEIGHT_DENSE] = "dense feed-forward",
+        [WEIGHT_SHARED] = "shared experts",
+        [WEIGHT_EXPERTS] = "routed experts",
+        [WEIGHT_ROUTER] = "router",
+        [WEIGHT_NORM] = "norms",
+        [WEIGHT_MTP] = "mtp layer",
+    };
+    ASSERT(kind < WEIGHT_KIND_COUNT);
+    return names[kind];
+}
+
+struct measure {
+    struct weight_sizes *out;
+    const struct checkpoint *c;
+    const struct model_config *config;
+    uint32_t world;
+};
+
+static fathom_err measure_one(void *arg, const struct weight_need *need)
+{
+    struct measure *m = arg;
+    struct weight_found found = {0};
+    enum dtype type = weights_expected_type(m->config, need);
+    if (m->c && weights_match(&found, m->c, need, m->config, NULL) == FATHOM_OK) {
+        type = found.weight->dtype;
+    }
+    uint32_t n_row = need->rule->split == SPLIT_ROWS ? need->n_row / m->world : need->n_row;
+    uint32_t n_col = need->rule->split == SPLIT_COLS ? need->n_col / m->world : need->n_col;
+    uint64_t n_value = (uint64_t)n_row * n_col;
+    uint64_t bytes = n_value * dtype_size(type);
+    uint64_t n_tensor = 1;
+    if (type == DTYPE_F8_E4M3) {
+        bytes += (uint64_t)weights_n_scale(n_row) * weights_n_scale(n_col) * sizeof(float);
+        n_tensor = 2;
+    }
+    m->out->kind[need->kind].bytes += bytes;
+    m->out->kind[need->kind].n_parameter += n_value;
+    m->out->kind[need->kind].n_tensor += n_tensor;
+    m->out->total.bytes += bytes;
+    m->out->total.n_parameter += n_value;
+    m->out->total.n_tensor += n_tensor;
+    return FATHOM_OK;
+}
+
+void weights_measure(struct weight_sizes *out, const struct model_config *config,
+                     const struct checkpoint *c, uint32_t world)
+{
+    struct measure m = {.out = out, .c = c, .config = config, .world = world};
+    memset(out, 0, sizeof *out);
+    uint32_t n_mtp = c ? weights_count_mtp(c, config) : config->n_mtp;
+    fathom_err err = weights_walk(config, n_mtp, measure_one, &m);
+    ASSERT(err == FATHOM_OK);
+}

@@ -1,0 +1,299 @@
+/* weights_table.c - the binding table, the walk over it, and the check of one tensor */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/fail.h"
+#include "checkpoint/checkpoint.h"
+#include "model/config.h"
+#include "model/weights_int.h"
+
+#define IN_MODEL(member) offsetof(struct model_weights, member)
+#define IN_LAYER(member) offsetof(struct layer_views, member)
+#define IN_EXPERT(member) offsetof(struct ffn_tensors, member)
+
+/* Heads are cut in attention, inner widths in the feed-forward blocks, so that a rank's output of
+ * o_proj and down_proj is a partial sum. All else is whole on every rank: the latents, which every
+ * head reads; the indexer, because all ranks must select the same keys; router and norms; the
+ * embedding and the head, whose operators take and give whole rows. */
+/* clang-format off */
+static const struct weight_rule rules[] = {
+    {"model.embed_tokens.weight", IN_MODEL(embed),
+     SCOPE_MODEL,   FORM_PLAIN,      DIM_VOCAB,       DIM_HIDDEN,     SPLIT_NONE, WEIGHT_EMBED},
+    {"model.norm.weight", IN_MODEL(final_norm),
+     SCOPE_MODEL,   FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     SPLIT_NONE, WEIGHT_NORM},
+    {"lm_head.weight", IN_MODEL(head),
+     SCOPE_MODEL,   FORM_PLAIN,      DIM_VOCAB,       DIM_HIDDEN,     SPLIT_NONE, WEIGHT_HEAD},
+
+    {"enorm.weight", IN_LAYER(enorm),
+     SCOPE_MTP,     FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     SPLIT_NONE, WEIGHT_NORM},
+    {"hnorm.weight", IN_LAYER(hnorm),
+     SCOPE_MTP,     FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     SPLIT_NONE, WEIGHT_NORM},
+    {"eh_proj.weight", IN_LAYER(eh_proj),
+     SCOPE_MTP,     FORM_LINEAR,     DIM_HIDDEN,      DIM_TWO_HIDDEN, SPLIT_NONE, WEIGHT_MTP},
+    {"shared_head.norm.weight", IN_LAYER(head_norm),
+     SCOPE_MTP,     FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     SPLIT_NONE, WEIGHT_NORM},
+
+    {"input_layernorm.weight", IN_LAYER(input_norm),
+     SCOPE_LAYER,   FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     SPLIT_NONE, WEIGHT_NORM},
+    {"self_attn.q_a_proj.weight", IN_LAYER(mla.q_a),
+     SCOPE_LAYER,   FORM_LINEAR,     DIM_Q_LORA,      DIM_HIDDEN,     SPLIT_NONE, WEIGHT_ATTENTION},
+    {"self_attn.q_a_layernorm.weight", IN_LAYER(mla.q_a_norm),
+     SCOPE_LAYER,   FORM_VECTOR,     DIM_ONE,         DIM_Q_LORA,     SPLIT_NONE, WEIGHT_NORM},
+    {"self_attn.q_b_proj.weight", IN_LAYER(mla.q_b),
+     SCOPE_LAYER,   FORM_LINEAR,     DIM_HEADS_QK,    DIM_Q_LORA,     SPLIT_ROWS, WEIGHT_ATTENTION},
+    {"self_attn.kv_a_proj_with_mqa.weight", IN_LAYER(mla.kv_a),
+     SCOPE_LAYER,   FORM_LINEAR,     DIM_KV_A,        DIM_HIDDEN,     SPLIT_NONE, WEIGHT_ATTENTION},
+    {"self_attn.kv_a_layernorm.weight", IN_LAYER(mla.kv_a_norm),
+     SCOPE_LAYER,   FORM_VECTOR,     DIM_ONE,         DIM_KV_LORA,    SPLIT_NONE, WEIGHT_NORM},
+    {"self_attn.kv_b_proj.weight", IN_LAYER(mla.kv_b),
+     SCOPE_LAYER,   FORM_LINEAR,     DIM_HEADS_KV,    DIM_KV_LORA,    SPLIT_ROWS, WEIGHT_ATTENTION},
+    {"self_attn.o_proj.weight", IN_LAYER(mla.o),
+     SCOPE_LAYER,   FORM_LINEAR,     DIM_HIDDEN,      DIM_HEADS_V,    SPLIT_COLS, WEIGHT_ATTENTION},
+
+    {"self_attn.indexer.wq_b.weight", IN_LAYER(mla.index_q_b),
+     SCOPE_INDEXER, FORM_LINEAR,     DIM_INDEX_Q,     DIM_Q_LORA,     SPLIT_NONE, WEIGHT_INDEXER},
+    {"self_attn.indexer.wk.weight", IN_LAYER(mla.index_k),
+     SCOPE_INDEXER, FORM_LINEAR,     DIM_INDEX_K,     DIM_HIDDEN,     SPLIT_NONE, WEIGHT_INDEXER},
+    {"self_attn.indexer.k_norm.weight", IN_LAYER(mla.index_k_weight),
+     SCOPE_INDEXER, FORM_VECTOR,     DIM_ONE,         DIM_INDEX_K,    SPLIT_NONE, WEIGHT_INDEXER},
+    {"self_attn.indexer.k_norm.bias", IN_LAYER(mla.index_k_bias),
+     SCOPE_INDEXER, FORM_VECTOR,     DIM_ONE,         DIM_INDEX_K,    SPLIT_NONE, WEIGHT_INDEXER},
+    {"self_attn.indexer.weights_proj.weight", IN_LAYER(mla.index_head),
+     SCOPE_INDEXER, FORM_PLAIN,      DIM_INDEX_HEADS, DIM_HIDDEN,     SPLIT_NONE, WEIGHT_INDEXER},
+
+    {"post_attention_layernorm.weight", IN_LAYER(post_norm),
+     SCOPE_LAYER,   FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     SPLIT_NONE, WEIGHT_NORM},
+    {"mlp.gate_proj.weight", IN_LAYER(dense.gate),
+     SCOPE_DENSE,   FORM_LINEAR,     DIM_DENSE,       DIM_HIDDEN,     SPLIT_ROWS, WEIGHT_DENSE},
+    {"mlp.up_proj.weight", IN_LAYER(dense.up),
+     SCOPE_DENSE,   FORM_LINEAR,     DIM_DENSE,       DIM_HIDDEN,     SPLIT_ROWS, WEIGHT_DENSE},
+    {"mlp.down_proj.weight", IN_LAYER(dense.down),
+     SCOPE_DENSE,   FORM_LINEAR,     DIM_HIDDEN,      DIM_DENSE,      SPLIT_COLS, WEIGHT_DENSE},
+
+    {"mlp.gate.weight", IN_LAYER(moe.router),
+     SCOPE_MOE,     FORM_PLAIN,      DIM_EXPERTS,     DIM_HIDDEN,     SPLIT_NONE, WEIGHT_ROUTER},
+    {"mlp.gate.e_score_correction_bias", IN_LAYER(moe.router_bias),
+     SCOPE_MOE,     FORM_VECTOR_F32, DIM_ONE,         DIM_EXPERTS,    SPLIT_NONE, WEIGHT_ROUTER},
+    {"mlp.shared_experts.gate_proj.weight", IN_LAYER(moe.shared.gate),
+     SCOPE_SHARED,  FORM_LINEAR,     DIM_SHARED,      DIM_HIDDEN,     SPLIT_ROWS, WEIGHT_SHARED},
+    {"mlp.shared_experts.up_proj.weight", IN_LAYER(moe.shared.up),
+     SCOPE_SHARED,  FORM_LINEAR,     DIM_SHARED,      DIM_HIDDEN,     SPLIT_ROWS, WEIGHT_SHARED},
+    {"mlp.shared_experts.down_proj.weight", IN_LAYER(moe.shared.down),
+     SCOPE_SHARED,  FORM_LINEAR,     DIM_HIDDEN,      DIM_SHARED,     SPLIT_COLS, WEIGHT_SHARED},
+    {"mlp.experts.%u.gate_proj.weight", IN_EXPERT(gate),
+     SCOPE_EXPERT,  FORM_LINEAR,     DIM_EXPERT,      DIM_HIDDEN,     SPLIT_ROWS, WEIGHT_EXPERTS},
+    {"mlp.experts.%u.up_proj.weight", IN_EXPERT(up),
+     SCOPE_EXPERT,  FORM_LINEAR,     DIM_EXPERT,      DIM_HIDDEN,     SPLIT_ROWS, WEIGHT_EXPERTS},
+    {"mlp.experts.%u.down_proj.weight", IN_EXPERT(down),
+     SCOPE_EXPERT,  FORM_LINEAR,     DIM_HIDDEN,      DIM_EXPERT,     SPLIT_COLS, WEIGHT_EXPERTS},
+};
+/* clang-format on */
+
+static uint32_t dim_value(const struct model_config *c, enum weight_dim dim)
+{
+    switch (dim) {
+    case DIM_ONE: return 1;
+    case DIM_VOCAB: return c->n_vocab;
+    case DIM_HIDDEN: return c->hidden;
+    case DIM_TWO_HIDDEN: return 2 * c->hidden;
+    case DIM_Q_LORA: return c->q_lora_rank;
+    case DIM_KV_LORA: return MODEL_KV_LORA_RANK;
+    case DIM_KV_A: return MODEL_KV_LORA_RANK + MODEL_QK_ROPE_DIM;
+    case DIM_HEADS_QK: return c->n_head * MODEL_QK_DIM;
+    case DIM_HEADS_KV: return c->n_head * (MODEL_QK_NOPE_DIM + MODEL_V_DIM);
+    case DIM_HEADS_V: return c->n_head * MODEL_V_DIM;
+    case DIM_INDEX_Q: return c->index_n_head * MODEL_INDEX_DIM;
+    case DIM_INDEX_K: return MODEL_INDEX_DIM;
+    case DIM_INDEX_HEADS: return c->index_n_head;
+    case DIM_DENSE: return c->dense_inner;
+    case DIM_SHARED: return c->n_shared_expert * c->moe_inner;
+    case DIM_EXPERT: return c->moe_inner;
+    case DIM_EXPERTS: return c->n_expert;
+    }
+    ASSERT(!"a dimension");
+    return 0;
+}
+
+/* Whether layer `layer` has the tensors of this scope. */
+static bool layer_has(const struct model_config *c, enum weight_scope scope, uint32_t layer)
+{
+    bool is_moe = model_config_layer_is_moe(c, layer);
+    switch (scope) {
+    case SCOPE_MODEL: return false;
+    case SCOPE_LAYER: return true;
+    case SCOPE_INDEXER: return c->has_indexer;
+    case SCOPE_DENSE: return !is_moe;
+    case SCOPE_MOE:
+    case SCOPE_EXPERT: return is_moe;
+    case SCOPE_SHARED: return is_moe && c->n_shared_expert > 0;
+    case SCOPE_MTP: return layer >= c->n_layer;
+    }
+    return false;
+}
+
+static void name_need(struct weight_need *need)
+{
+    const struct weight_rule *r = need->rule;
+    int n = 0;
+    if (r->scope != SCOPE_MODEL) {
+        n = snprintf(need->name, sizeof need->name, "model.layers.%u.", need->layer);
+    }
+    const char *number = r->scope == SCOPE_EXPERT ? strstr(r->name, "%u") : NULL;
+    size_t room = sizeof need->name - (size_t)n;
+    int m = number ? snprintf(need->name + n, room, "%.*s%u%s", (int)(number - r->name), r->name,
+                              need->expert, number + 2)
+                   : snprintf(need->name + n, room, "%s", r->name);
+    ASSERT(m > 0 && (size_t)m < room);
+}
+
+static void fill_need(struct weight_need *need, const struct model_config *c,
+                      const struct weight_rule *rule, uint32_t layer, uint32_t expert)
+{
+    bool is_vector = rule->form == FORM_VECTOR || rule->form == FORM_VECTOR_F32;
+    need->rule = rule;
+    need->layer = layer;
+    need->expert = expert;
+    need->n_dim = is_vector ? 1 : 2;
+    need->n_row = dim_value(c, rule->row);
+    need->n_col = dim_value(c, rule->col);
+    need->kind = rule->scope != SCOPE_MODEL && layer >= c->n_layer ? WEIGHT_MTP : rule->kind;
+    name_need(need);
+}
+
+static fathom_err walk_layer(const struct model_config *c, uint32_t layer, weights_visit *visit,
+                             void *arg)
+{
+    struct weight_need need;
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        if (!layer_has(c, rules[i].scope, layer)) continue;
+        uint32_t n = rules[i].scope == SCOPE_EXPERT ? c->n_expert : 1;
+        for (uint32_t expert = 0; expert < n; expert++) {
+            fill_need(&need, c, &rules[i], layer, expert);
+            TRY(visit(arg, &need));
+        }
+    }
+    return FATHOM_OK;
+}
+
+fathom_err weights_walk(const struct model_config *config, uint32_t n_mtp, weights_visit *visit,
+                        void *arg)
+{
+    struct weight_need need;
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        if (rules[i].scope != SCOPE_MODEL) continue;
+        fill_need(&need, config, &rules[i], 0, 0);
+        TRY(visit(arg, &need));
+    }
+    for (uint32_t layer = 0; layer < config->n_layer + n_mtp; layer++) {
+        TRY(walk_layer(config, layer, visit, arg));
+    }
+    return FATHOM_OK;
+}
+
+void weights_name_scale(char out[WEIGHT_NAME_BYTES], const struct weight_need *need)
+{
+    int n = snprintf(out, WEIGHT_NAME_BYTES, "%s_scale_inv", need->name);
+    ASSERT(n > 0 && n < WEIGHT_NAME_BYTES);
+}
+
+enum dtype weights_expected_type(const struct model_config *config, const struct weight_need *need)
+{
+    if (need->rule->form == FORM_VECTOR_F32) return DTYPE_F32;
+    bool is_body = need->rule->scope != SCOPE_MTP; /* eh_proj is not quantized */
+    return need->rule->form == FORM_LINEAR && is_body && config->quant == QUANT_FP8 ? DTYPE_F8_E4M3
+                                                                                    : config->dtype;
+}
+
+bool weights_is_mtp_copy(const struct model_config *config, const char *name)
+{
+    for (uint32_t i = 0; i < config->n_mtp; i++) {
+        char copy[WEIGHT_NAME_BYTES];
+        (void)snprintf(copy, sizeof copy, "model.layers.%u.", config->n_layer + i);
+        size_t n = strlen(copy);
+        if (strncmp(name, copy, n) != 0) continue;
+        return strcmp(name + n, "embed_tokens.weight") == 0 ||
+               strcmp(name + n, "shared_head.head.weight") == 0;
+    }
+    return false;
+}
+
+/* ---- one tensor ------------------------------------------------------------------------------ */
+
+enum { SHAPE_BYTES = 64 };
+
+static const char *format_shape(char out[SHAPE_BYTES], uint32_t n_dim, uint32_t n_row,
+                                uint32_t n_col)
+{
+    if (n_dim == 1) {
+        (void)snprintf(out, SHAPE_BYTES, "[%u]", n_col);
+    } else {
+        (void)snprintf(out, SHAPE_BYTES, "[%u, %u]", n_row, n_col);
+    }
+    return out;
+}
+
+static fathom_err check_shape(const struct tensor *t, uint32_t n_dim, uint32_t n_row,
+                              uint32_t n_col, fathom_diag *d)
+{
+    char shape[SHAPE_BYTES];
+    if (t->n_dim != n_dim) {
+        FAIL(d, FATHOM_EMISMATCH, "%s: it has %u dimensions, needed is %s", t->name, t->n_dim,
+             format_shape(shape, n_dim, n_row, n_col));
+    }
+    for (uint32_t i = 0; i < n_dim; i++) {
+        uint32_t need = n_dim == 2 && i == 0 ? n_row : n_col;
+        if (t->dim[i] == need) continue;
+        FAIL(d, FATHOM_EMISMATCH, "%s: dim[%u] is %llu, needed is %u", t->name, i,
+             (unsigned long long)t->dim[i], need);
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err check_type(const struct tensor *t, enum weight_form form, fathom_diag *d)
+{
+    switch (t->dtype) {
+    case DTYPE_F32:
+    case DTYPE_F16:
+    case DTYPE_BF16: return FATHOM_OK;
+    case DTYPE_F8_E4M3:
+        if (form == FORM_LINEAR) return FATHOM_OK;
+        break;
+    default: break;
+    }
+    FAIL(d, FATHOM_EMISMATCH, "%s: dtype is %s, needed is %sBF16, F16 or F32", t->name,
+         t->dtype_name, form == FORM_LINEAR ? "F8_E4M3, " : "");
+}
+
+static fathom_err match_scale(struct weight_found *out, const struct checkpoint *c,
+                              const struct weight_need *need, fathom_diag *d)
+{
+    char name[WEIGHT_NAME_BYTES], shape[SHAPE_BYTES];
+    uint32_t n_row = weights_n_scale(need->n_row), n_col = weights_n_scale(need->n_col);
+    weights_name_scale(name, need);
+    out->scale = checkpoint_find(c, name);
+    if (!out->scale) {
+        FAIL(d, FATHOM_EMISMATCH, "%s: missing; needed is F32 %s, because the weight is F8_E4M3",
+             name, format_shape(shape, 2, n_row, n_col));
+    }
+    if (out->scale->dtype != DTYPE_F32) {
+        FAIL(d, FATHOM_EMISMATCH, "%s: dtype is %s, needed is F32", name, out->scale->dtype_name);
+    }
+    return check_shape(out->scale, 2, n_row, n_col, d);
+}
+
+fathom_err weights_match(struct weight_found *out, const struct checkpoint *c,
+                         const struct weight_need *need, const struct model_config *config,
+                         fathom_diag *d)
+{
+    char shape[SHAPE_BYTES];
+    *out = (struct weight_found){.weight = checkpoint_find(c, need->name)};
+    if (!out->weight) {
+        FAIL(d, FATHOM_EMISMATCH, "%s: missing; needed is %s %s", need->name,
+             dtype_name(weights_expected_type(config, need)),
+             format_shape(shape, need->n_dim, need->n_row, need->n_col));
+    }
+    TRY(check_type(out->weight, need->rule->form, d));
+    TRY(check_shape(out->weight, need->n_dim, need->n_row, need->n_col, d));
+    return out->weight->dtype == DTYPE_F8_E4M3 ? match_scale(out, c, need, d) : FATHOM_OK;
+}

@@ -1,0 +1,160 @@
+/* Invariants of a request that has entered
+ *
+ *   1. 1 <= n_prompt <= n_token <= max_token; n_prompt < max_token.
+ *   2. n_computed + n_planned <= n_token, and n_computed < n_token until the request is FINISHED.
+ *   3. n_computed <= n_reached.
+ *   4. WAITING, FINISHED: n_page == 0 and n_planned == 0. WAITING: n_computed == 0.
+ *   5. RUNNING: the pages cover everything computed or planned:
+ *      request_n_page(n_computed + n_planned) <= n_page <= request_n_page(max_token).
+ *   6. finish != NONE if and only if FINISHED.
+ *
+ * States, and the function of each edge
+ *
+ *        enter               admit                end: a stop id, the length
+ *   NEW --------> WAITING -----------> RUNNING --------------------------------> FINISHED
+ *                  |   ^                |  |                                      ^
+ *                  |   +--- preempt ----+  +---- end: cancelled, engine failed ---+
+ *                  |                                                              |
+ *                  +--------- end: cancelled, engine failed ----------------------+
+ *
+ *   preempt forgets what was computed, never what was drawn: the request comes back with its output
+ *   as if it were part of the prompt, and goes on to the same bits. */
+#include "sched/request.h"
+
+#include "base/assert.h"
+#include "base/fail.h"
+
+bool request_is_stop(const struct request *r, int32_t id)
+{
+    if (request_n_output(r) < r->min_output) return false;
+    for (uint32_t i = 0; i < r->n_stop_id; i++) {
+        if (r->stop_ids[i] == id) return true;
+    }
+    return false;
+}
+
+enum request_finish request_push(struct request *r, int32_t id)
+{
+    ASSERT(r->state == REQUEST_RUNNING && r->n_token < r->max_token);
+    bool is_stop = request_is_stop(r, id);
+    r->ids[r->n_token++] = id;
+    if (is_stop) return REQUEST_FINISH_STOP;
+    return r->n_token == r->max_token ? REQUEST_FINISH_LENGTH : REQUEST_FINISH_NONE;
+}
+
+void request_enter(struct request *r, uint64_t arrival)
+{
+    ASSERT(r->state == REQUEST_NEW);
+    ASSERT(r->n_prompt >= 1 && r->n_prompt < r->max_token);
+    r->state = REQUEST_WAITING;
+    r->arrival = arrival;
+    r->n_token = r->n_prompt;
+}
+
+void request_admit(struct request *r, uint64_t now_us)
+{
+    ASSERT(r->state == REQUEST_WAITING);
+    r->state = REQUEST_RUNNING;
+    if (r->n_preempted == 0) r->scheduled_us = now_us;
+}
+
+void request_preempt(struct request *r)
+{
+    ASSERT(r->state == REQUEST_RUNNING && r->n_planned == 0 && r->n_page == 0);
+    r->state = REQUEST_WAITING;
+    r->n_computed = 0;
+    r->n_preempted++;
+}
+
+void request_end(struct request *r, enum request_finish why, uint64_t now_us)
+{
+    ASSERT(r->state == REQUEST_WAITING || r->state == REQUEST_RUNNING);
+    ASSERT(why != REQUEST_FINISH_NONE && r->n_planned == 0 && r->n_page == 0);
+    r->state = REQUEST_FINISHED;
+    r->finish = why;
+    r->finished_us = now_us;
+}
+
+void request_check(const struct request *r)
+{
+    ASSERT((r->finish != REQUEST_FINISH_NONE) == (r->state == REQUEST_FINISHED));
+    if (r->state == REQUEST_NEW) return;
+    ASSERT(r->n_prompt >= 1 && r->n_prompt < r->max_token);
+    ASSERT(r->n_prompt <= r->n_token && r->n_token <= r->max_token);
+    ASSERT(r->n_planned <= r->n_token - r->n_computed);
+    ASSERT(r->n_computed <= r->n_reached);
+    switch (r->state) {
+    case REQUEST_NEW: break;
+    case REQUEST_WAITING: ASSERT(r->n_page == 0 && r->n_planned == 0 && r->n_computed == 0); break;
+    case REQUEST_RUNNING:
+        ASSERT(r->n_computed < r->n_token);
+        ASSERT(request_n_page(r->n_computed + r->n_planned) <= r->n_page);
+        ASSERT(r->n_page <= request_n_page(r->max_token));
+        break;
+    case REQUEST_FINISHED: ASSERT(r->n_page == 0 && r->n_planned == 0); break;
+    }
+}
+
+const char *request_state_name(enum request_state state)
+{
+    switch (state) {
+    case REQUEST_NEW: return "NEW";
+    case REQUEST_WAITING: return "WAITING";
+    case REQUEST_RUNNING: return "RUNNING";
+    case REQUEST_FINISHED: return "FINISHED";
+    }
+    return "?";
+}
+
+fathom_err request_dump(const struct request *r, struct buf *out)
+{
+    return buf_printf(out,
+                      "  request %llu %s prompt=%u tokens=%u/%u computed=%u planned=%u pages=%u "
+                      "preempted=%u\n",
+                      (unsigned long long)r->id, request_state_name(r->state), r->n_prompt,
+                      r->n_token, r->max_token, r->n_computed, r->n_planned, r->n_page,
+                      r->n_preempted);
+}
+
+void request_list_push_back(struct request_list *l, struct request *r)
+{
+    r->prev = l->tail;
+    r->next = NULL;
+    if (l->tail) {
+        l->tail->next = r;
+    } else {
+        l->head = r;
+    }
+    l->tail = r;
+    l->n++;
+}
+
+void request_list_push_front(struct request_list *l, struct request *r)
+{
+    r->prev = NULL;
+    r->next = l->head;
+    if (l->head) {
+        l->head->prev = r;
+    } else {
+        l->tail = r;
+    }
+    l->head = r;
+    l->n++;
+}
+
+void request_list_remove(struct request_list *l, struct request *r)
+{
+    ASSERT(l->n > 0);
+    if (r->prev) {
+        r->prev->next = r->next;
+    } else {
+        l->head = r->next;
+    }
+    if (r->next) {
+        r->next->prev = r->prev;
+    } else {
+        l->tail = r->prev;
+    }
+    r->prev = r->next = NULL;
+    l->n--;
+}

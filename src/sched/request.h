@@ -1,0 +1,116 @@
+/* request.h - one request as the scheduler knows it: tokens wanted, tokens computed, pages
+ *
+ * A request wants the cache rows of all its known tokens (n_token: prompt and output so far);
+ * n_computed of them exist. A step closes the gap in whole or in part; the step that closes it
+ * draws the next token, which opens it again by one. Prefill, decode and recomputing after a
+ * preemption differ in nothing else. States and edges: request.c.
+ */
+#ifndef FATHOM_SCHED_REQUEST_H
+#define FATHOM_SCHED_REQUEST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "fathom/err.h"
+#include "kv/layout.h"
+
+enum request_state {
+    REQUEST_NEW,      /* not yet given to the scheduler */
+    REQUEST_WAITING,  /* holds no page */
+    REQUEST_RUNNING,  /* holds the pages of all its known tokens, but for the newest one's */
+    REQUEST_FINISHED, /* holds no page, will not change again */
+};
+
+enum request_finish {
+    REQUEST_FINISH_NONE,
+    REQUEST_FINISH_STOP,   /* a stop id was drawn; it is the last of ids */
+    REQUEST_FINISH_LENGTH, /* n_token == max_token */
+    REQUEST_FINISH_CANCEL,
+    REQUEST_FINISH_ERROR,
+};
+
+struct request {
+    /* Fixed by the owner before sched_add. The arrays are the owner's and outlive the request. */
+    uint64_t id;
+    int32_t *ids;            /* [max_token] prompt, then output; the prompt is filled in */
+    uint32_t *pages;         /* [request_n_page(max_token)] */
+    const int32_t *stop_ids; /* [n_stop_id] tokens that end the output, EOS among them */
+    uint32_t n_stop_id;
+    uint32_t n_prompt;   /* >= 1 */
+    uint32_t max_token;  /* prompt and output; > n_prompt */
+    uint32_t min_output; /* stop ids do not count among the first min_output tokens of the output */
+
+    /* What changes as the request runs. Zero before sched_add. */
+    enum request_state state;
+    enum request_finish finish;
+    uint32_t n_token;    /* ids known: the tokens wanted */
+    uint32_t n_computed; /* of which cache rows exist: positions 0 .. n_computed - 1 */
+    uint32_t n_reached;  /* the largest n_computed so far: beyond it nothing is computed twice */
+    uint32_t n_planned;  /* tokens of the step that is under way */
+    uint32_t n_page;     /* pages[0 .. n_page) are held; page j has positions 64*j .. 64*j + 63 */
+    uint32_t n_preempted;
+    uint64_t arrival;      /* rank in the order of sched_add */
+    uint64_t scheduled_us; /* when first planned */
+    uint64_t first_us;     /* when the first token was drawn; 0: none yet */
+    uint64_t finished_us;
+    struct request *prev; /* neighbours in the scheduler's list of this state */
+    struct request *next;
+};
+
+/* request_n_page - pages that n_token tokens fill, the last one maybe in part */
+static inline uint32_t request_n_page(uint32_t n_token)
+{
+    return (uint32_t)(((uint64_t)n_token + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS);
+}
+
+/* request_n_output - tokens drawn so far */
+static inline uint32_t request_n_output(const struct request *r)
+{
+    return r->n_token - r->n_prompt;
+}
+
+/* request_gap - tokens wanted and not computed: at least 1 until the request is finished */
+static inline uint32_t request_gap(const struct request *r)
+{
+    return r->n_token - r->n_computed;
+}
+
+/* request_is_stop - whether drawing `id` now ends the request */
+bool request_is_stop(const struct request *r, int32_t id);
+
+/* request_push - append a drawn token
+ *
+ * Returns why the request is over now: STOP, LENGTH, or NONE when it goes on. Changes no state. */
+enum request_finish request_push(struct request *r, int32_t id);
+
+/* One function an edge; each asserts the state it starts from. Pages are the scheduler's concern
+ * and are taken and given around these calls. */
+void request_enter(struct request *r, uint64_t arrival);
+void request_admit(struct request *r, uint64_t now_us);
+void request_preempt(struct request *r);
+void request_end(struct request *r, enum request_finish why, uint64_t now_us);
+
+/* request_check - assert what request.c lists for the state that r is in */
+void request_check(const struct request *r);
+
+/* request_dump - one line */
+fathom_err request_dump(const struct request *r, struct buf *out);
+
+/* request_state_name - "RUNNING" */
+const char *request_state_name(enum request_state state);
+
+/* A list of requests, linked through prev and next; zeroed: empty. */
+struct request_list {
+    struct request *head;
+    struct request *tail;
+    uint32_t n;
+};
+
+/* request_list_push_back, request_list_push_front, request_list_remove - a request is in one list
+ * at most; O(1) */
+void request_list_push_back(struct request_list *l, struct request *r);
+void request_list_push_front(struct request_list *l, struct request *r);
+void request_list_remove(struct request_list *l, struct request *r);
+
+#endif

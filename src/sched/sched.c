@@ -1,0 +1,286 @@
+/* Invariants
+ *
+ *   1. A live request is in exactly one list, that of its state; lists are in order of arrival.
+ *   2. Every RUNNING request arrived before every WAITING one: admission is in order of arrival,
+ *      and preemption takes the youngest first. So nobody is overtaken for ever.
+ *   3. RUNNING requests <= max_num_seqs.
+ *   4. A page has as many holders as there are RUNNING requests with it in pages[0 .. n_page).
+ *   5. Between sched_plan and sched_commit a request has n_planned > 0 if and only if it has an
+ *      entry; otherwise n_planned is 0 everywhere.
+ *   6. After sched_plan, if a request is live, the oldest one has an entry: it may take the pages
+ *      of all others, and one request of any legal length fits in the pool. So work always ends.
+ *
+ * Pages. A request is admitted with the pages of all its known tokens, and only if as many more
+ * pages are available as requests are RUNNING, so that each can grow once before anybody is
+ * preempted for it. Later it takes one page whenever its newest token begins one.
+ *
+ * Budget. Decodes (gap 1) go first, then the rest in order of arrival. One walk in order of arrival
+ * does both: a wider gap may only use what the decodes still to be visited do not need, but for one
+ * token that the oldest request always gets. That order keeps the youngest request always ahead of
+ * the walk, so preempting it never undoes an entry. */
+#include "sched/sched.h"
+
+#include "base/assert.h"
+#include "base/fail.h"
+#include "base/mem.h"
+
+struct sched {
+    /* fixed */
+    struct sched_config config;
+    struct page_pool *pool;
+    uint32_t *n_seen; /* [n_page] scratch of sched_check */
+    /* state */
+    struct request_list waiting;
+    struct request_list running;
+    uint64_t n_arrived;
+    uint64_t n_preempted;
+    bool in_step; /* planned and not yet committed */
+};
+
+/* The walk of one sched_plan. */
+struct walk {
+    struct plan *plan;
+    uint32_t left;     /* tokens of the budget not given away */
+    uint32_t n_decode; /* RUNNING requests with gap 1 that the walk has not reached */
+    bool short_of_pages;
+};
+
+fathom_err plan_init(struct plan *p, uint32_t max_num_seqs)
+{
+    *p = (struct plan){0};
+    p->entries = mem_calloc(max_num_seqs, sizeof *p->entries);
+    return p->entries ? FATHOM_OK : FATHOM_ENOMEM;
+}
+
+void plan_fini(struct plan *p)
+{
+    mem_free(p->entries);
+    *p = (struct plan){0};
+}
+
+fathom_err sched_create(struct sched **out, const struct sched_config *c, struct page_pool *pool,
+                        fathom_diag *d)
+{
+    *out = NULL;
+    if (c->max_num_batched_tokens == 0) {
+        FAIL(d, FATHOM_EINVAL, "max_num_batched_tokens is 0, needed is at least 1");
+    }
+    if (c->max_num_seqs == 0) FAIL(d, FATHOM_EINVAL, "max_num_seqs is 0, needed is at least 1");
+    struct sched *s = mem_calloc(1, sizeof *s);
+    if (!s) FAIL(d, FATHOM_ENOMEM, "no memory for the scheduler");
+    s->config = *c;
+    s->pool = pool;
+    s->n_seen = mem_calloc(page_pool_n_page(pool), sizeof *s->n_seen);
+    if (!s->n_seen) {
+        sched_destroy(s);
+        FAIL(d, FATHOM_ENOMEM, "no memory for the scheduler's page counts");
+    }
+    *out = s;
+    return FATHOM_OK;
+}
+
+void sched_destroy(struct sched *s)
+{
+    if (!s) return;
+    mem_free(s->n_seen);
+    mem_free(s);
+}
+
+void sched_add(struct sched *s, struct request *r)
+{
+    ASSERT(request_n_page(r->max_token) <= page_pool_n_page(s->pool));
+    request_enter(r, s->n_arrived++);
+    request_list_push_back(&s->waiting, r);
+}
+
+static void give_pages(struct sched *s, struct request *r)
+{
+    /* Last page first: the pool is a stack, so they are taken again in the same order. */
+    while (r->n_page > 0) page_pool_give(s->pool, r->pages[--r->n_page]);
+}
+
+void sched_end(struct sched *s, struct request *r, enum request_finish why, uint64_t now_us)
+{
+    ASSERT(!s->in_step);
+    request_list_remove(r->state == REQUEST_RUNNING ? &s->running : &s->waiting, r);
+    give_pages(s, r);
+    request_end(r, why, now_us);
+}
+
+static void preempt_youngest(struct sched *s, struct walk *w)
+{
+    struct request *r = s->running.tail;
+    if (request_gap(r) == 1) w->n_decode--;
+    request_list_remove(&s->running, r);
+    give_pages(s, r);
+    request_preempt(r);
+    request_list_push_front(&s->waiting, r);
+    s->n_preempted++;
+    w->short_of_pages = true;
+}
+
+/* Pages for the first n_token tokens of r; false when only requests older than r hold any. */
+static bool take_pages(struct sched *s, struct walk *w, struct request *r, uint32_t n_token)
+{
+    while (r->n_page < request_n_page(n_token)) {
+        if (page_pool_take(s->pool, &r->pages[r->n_page])) {
+            r->n_page++;
+        } else if (s->running.tail != r) {
+            preempt_youngest(s, w);
+        } else {
+            w->short_of_pages = true;
+            return false;
+        }
+    }
+    return true;
+}
+
+static void add_entry(struct walk *w, struct request *r, uint32_t n_token)
+{
+    struct plan *p = w->plan;
+    bool draws = n_token == request_gap(r);
+    p->entries[p->n_entry++] = (struct plan_entry){r, r->n_computed, n_token, draws};
+    p->n_token += n_token;
+    p->n_draw += draws;
+    if (r->n_computed + n_token > p->max_context) p->max_context = r->n_computed + n_token;
+    r->n_planned = n_token;
+    w->left -= n_token;
+}
+
+static void plan_running(struct sched *s, struct walk *w, struct request *r)
+{
+    uint32_t gap = request_gap(r);
+    uint32_t share = w->left;
+    if (gap == 1) {
+        w->n_decode--;
+    } else {
+        share -= w->n_decode < share ? w->n_decode : share;
+        if (share == 0 && r == s->running.head) share = 1;
+    }
+    uint32_t n_token = gap < share ? gap : share;
+    if (n_token == 0) return;
+    if (take_pages(s, w, r, r->n_computed + n_token)) add_entry(w, r, n_token);
+}
+
+/* WAITING -> RUNNING for the oldest, if its pages can be had. */
+static bool admit(struct sched *s, struct walk *w, struct request *r, uint64_t now_us)
+{
+    uint32_t n_page = request_n_page(r->n_token);
+    if ((uint64_t)n_page + s->running.n > page_pool_n_available(s->pool)) return false;
+    request_list_remove(&s->waiting, r);
+    request_admit(r, now_us);
+    request_list_push_back(&s->running, r);
+    bool taken = take_pages(s, w, r, r->n_token);
+    ASSERT(taken);
+    return true;
+}
+
+void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
+{
+    ASSERT(!s->in_step);
+    plan->n_entry = plan->n_token = plan->n_draw = plan->max_context = 0;
+    struct walk w = {.plan = plan, .left = s->config.max_num_batched_tokens};
+    for (const struct request *r = s->running.head; r; r = r->next) {
+        if (request_gap(r) == 1) w.n_decode++;
+    }
+    for (struct request *r = s->running.head; r; r = r->next) plan_running(s, &w, r);
+
+    while (s->waiting.head && w.left > 0 && !w.short_of_pages &&
+           s->running.n < s->config.max_num_seqs) {
+        struct request *r = s->waiting.head;
+        if (!admit(s, &w, r, now_us)) break;
+        uint32_t gap = request_gap(r);
+        add_entry(&w, r, gap < w.left ? gap : w.left);
+    }
+    s->in_step = plan->n_entry > 0;
+    ASSERT(s->in_step || !sched_any(s));
+}
+
+void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn, uint64_t now_us)
+{
+    ASSERT(s->in_step);
+    s->in_step = false;
+    for (uint32_t i = 0; i < plan->n_entry; i++) {
+        const struct plan_entry *e = &plan->entries[i];
+        struct request *r = e->request;
+        r->n_computed += r->n_planned;
+        r->n_planned = 0;
+        if (r->n_computed > r->n_reached) r->n_reached = r->n_computed;
+        if (!e->draws) continue;
+        enum request_finish why = request_push(r, *drawn++);
+        if (r->first_us == 0) r->first_us = now_us;
+        if (why != REQUEST_FINISH_NONE) sched_end(s, r, why, now_us);
+    }
+}
+
+void sched_abort(struct sched *s, const struct plan *plan)
+{
+    ASSERT(s->in_step);
+    s->in_step = false;
+    for (uint32_t i = 0; i < plan->n_entry; i++) plan->entries[i].request->n_planned = 0;
+}
+
+uint32_t sched_n_waiting(const struct sched *s)
+{
+    return s->waiting.n;
+}
+
+uint32_t sched_n_running(const struct sched *s)
+{
+    return s->running.n;
+}
+
+uint64_t sched_n_preempted(const struct sched *s)
+{
+    return s->n_preempted;
+}
+
+struct request *sched_any(const struct sched *s)
+{
+    return s->running.head ? s->running.head : s->waiting.head;
+}
+
+/* Checks one list; returns the arrival after which the next list's requests must lie. */
+static uint64_t check_list(const struct sched *s, const struct request_list *l,
+                           enum request_state state, uint64_t after)
+{
+    uint32_t n = 0;
+    const struct request *prev = NULL;
+    for (const struct request *r = l->head; r; prev = r, r = r->next) {
+        ASSERT(n++ < l->n);
+        ASSERT(r->prev == prev);
+        ASSERT(r->state == state);
+        ASSERT(r->arrival >= after);
+        ASSERT(s->in_step || r->n_planned == 0);
+        request_check(r);
+        after = r->arrival + 1;
+    }
+    ASSERT(n == l->n && l->tail == prev);
+    return after;
+}
+
+void sched_check(struct sched *s)
+{
+    page_pool_check(s->pool);
+    uint64_t after = check_list(s, &s->running, REQUEST_RUNNING, 0);
+    check_list(s, &s->waiting, REQUEST_WAITING, after);
+    ASSERT(s->running.n <= s->config.max_num_seqs);
+
+    uint32_t n_page = page_pool_n_page(s->pool);
+    for (uint32_t i = 0; i < n_page; i++) s->n_seen[i] = 0;
+    for (const struct request *r = s->running.head; r; r = r->next) {
+        for (uint32_t i = 0; i < r->n_page; i++) s->n_seen[r->pages[i]]++;
+    }
+    for (uint32_t i = 0; i < n_page; i++) ASSERT(s->n_seen[i] == page_pool_n_holder(s->pool, i));
+    ASSERT(!s->in_step || s->running.head->n_planned > 0);
+}
+
+fathom_err sched_dump(const struct sched *s, struct buf *out)
+{
+    TRY(buf_printf(out, "scheduler: %u running, %u waiting, %llu preempted%s\n", s->running.n,
+                   s->waiting.n, (unsigned long long)s->n_preempted,
+                   s->in_step ? ", in step" : ""));
+    for (const struct request *r = s->running.head; r; r = r->next) TRY(request_dump(r, out));
+    for (const struct request *r = s->waiting.head; r; r = r->next) TRY(request_dump(r, out));
+    return page_pool_dump(s->pool, out);
+}

@@ -1,0 +1,92 @@
+/* sched.h - what the next step computes
+ *
+ * One rule: tokens computed catch up with tokens wanted, within a budget of tokens a step. The
+ * scheduler is pure: no clock, no device, no socket; time is an argument, and the same calls give
+ * the same plans. docs/scheduler.md tells the policy, sched.c the invariants. One thread at a time.
+ */
+#ifndef FATHOM_SCHED_SCHED_H
+#define FATHOM_SCHED_SCHED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "fathom/err.h"
+#include "kv/page_pool.h"
+#include "sched/request.h"
+
+struct sched;
+
+struct sched_config {
+    uint32_t max_num_batched_tokens; /* tokens of a step, >= 1 */
+    uint32_t max_num_seqs;           /* requests RUNNING at once, >= 1 */
+};
+
+/* The share of one request in a step: positions first .. first + n_token - 1. */
+struct plan_entry {
+    struct request *request;
+    uint32_t first;
+    uint32_t n_token; /* >= 1 */
+    bool draws;       /* the entry closes the gap, so its last token's logits give the next token */
+};
+
+struct plan {
+    struct plan_entry *entries; /* [max_num_seqs], n_entry used; in order of arrival */
+    uint32_t n_entry;           /* 0: nothing to run */
+    uint32_t n_token;           /* of all entries */
+    uint32_t n_draw;            /* entries that draw */
+    uint32_t max_context;       /* largest first + n_token */
+};
+
+/* plan_init - room for max_num_seqs entries; ENOMEM. plan_fini accepts a zeroed plan. */
+fathom_err plan_init(struct plan *p, uint32_t max_num_seqs);
+void plan_fini(struct plan *p);
+
+/* sched_create - the pool is borrowed and is the scheduler's alone while it lives
+ * Errors  EINVAL naming the member of *c that is 0; ENOMEM. */
+fathom_err sched_create(struct sched **out, const struct sched_config *c, struct page_pool *pool,
+                        fathom_diag *d);
+void sched_destroy(struct sched *s); /* accepts NULL; requests are the owner's */
+
+/* sched_add - NEW -> WAITING, behind all others. The request stays where it is until FINISHED.
+ * Needs  request_n_page(max_token) <= the pool's pages: else it could wait for ever. */
+void sched_add(struct sched *s, struct request *r);
+
+/* sched_end - WAITING or RUNNING -> FINISHED for a reason from outside (CANCEL, ERROR); its pages
+ * are given back. Not between sched_plan and sched_commit. */
+void sched_end(struct sched *s, struct request *r, enum request_finish why, uint64_t now_us);
+
+/* sched_plan - decide the next step
+ *
+ * Walks the RUNNING requests in order of arrival, then admits WAITING ones. Takes the pages that
+ * the step writes; when they run out, preempts the youngest RUNNING request.
+ *
+ *   plan  filled; n_entry == 0 only when no request is live
+ * Errors  never fails: shortage becomes waiting or preemption.
+ * Cost    O(RUNNING + admitted), and O(1) a page. */
+void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan);
+
+/* sched_commit - the step has been computed: advance every entry, append what was drawn, end what
+ * is over. Follows each sched_plan that gave entries.
+ *
+ *   drawn  [n_draw] one token for each entry that draws, in their order */
+void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn, uint64_t now_us);
+
+/* sched_abort - the step was not computed: its plan is void, pages taken for it stay */
+void sched_abort(struct sched *s, const struct plan *plan);
+
+uint32_t sched_n_waiting(const struct sched *s);
+uint32_t sched_n_running(const struct sched *s);
+uint64_t sched_n_preempted(const struct sched *s); /* since creation */
+
+/* sched_any - a live request, RUNNING before WAITING; NULL when there is none */
+struct request *sched_any(const struct sched *s);
+
+/* sched_check - assert every invariant of sched.c, of each live request and of the pool.
+ * Cost O(live requests + pages). */
+void sched_check(struct sched *s);
+
+/* sched_dump - counts, then a line a request, then the pool */
+fathom_err sched_dump(const struct sched *s, struct buf *out);
+
+#endif

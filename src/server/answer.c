@@ -1,0 +1,319 @@
+#include "server/answer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/fail.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "server/sse.h"
+
+/* ---- writing ------------------------------------------------------------------------------- */
+
+/* {"id":..,"object":..,"created":..,"model":..,"system_fingerprint":..,"choices":[ */
+static void write_head(struct buf *b, const struct answer *a, const char *object)
+{
+    (void)buf_printf(b, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", a->id,
+                     object, (long long)a->setup.created);
+    (void)json_write_string(b, a->setup.model, strlen(a->setup.model));
+    (void)buf_add_str(b, ",\"system_fingerprint\":\"fathom-" FATHOM_VERSION "\",\"choices\":[");
+}
+
+struct answer_usage answer_count(const struct answer *a)
+{
+    struct answer_usage u = {0};
+    for (size_t i = 0; i < a->n_prompt; i++) {
+        u.n_prompt += a->prompts[i].n_token;
+        u.n_cached += a->prompts[i].n_cached;
+    }
+    for (size_t i = 0; i < a->n_choice; i++) {
+        u.n_output += a->choices[i].n_token;
+        u.n_reasoning += a->choices[i].n_reasoning;
+    }
+    return u;
+}
+
+static void write_usage(struct buf *b, const struct answer *a)
+{
+    struct answer_usage u = answer_count(a);
+    (void)buf_printf(b,
+                     ",\"usage\":{\"prompt_tokens\":%llu,\"completion_tokens\":%llu,"
+                     "\"total_tokens\":%llu,\"prompt_tokens_details\":{\"cached_tokens\":%llu},"
+                     "\"completion_tokens_details\":{\"reasoning_tokens\":%llu}}",
+                     (unsigned long long)u.n_prompt, (unsigned long long)u.n_output,
+                     (unsigned long long)(u.n_prompt + u.n_output), (unsigned long long)u.n_cached,
+                     (unsigned long long)u.n_reasoning);
+}
+
+void answer_chunk_begin(struct answer *a)
+{
+    sse_begin(&a->out);
+    (void)buf_add(&a->out, buf_str(&a->head), a->head.len);
+}
+
+void answer_chunk_end(struct answer *a)
+{
+    (void)buf_add_char(&a->out, ']');
+    if (a->setup.request->continuous_usage) {
+        write_usage(&a->out, a);
+    } else if (a->setup.request->include_usage) {
+        (void)buf_add_str(&a->out, ",\"usage\":null");
+    }
+    (void)buf_add_char(&a->out, '}');
+    sse_end(&a->out);
+}
+
+void answer_write_text(struct buf *b, const struct buf *text)
+{
+    (void)json_write_string(b, buf_str(text), text->len);
+}
+
+void answer_write_ids(struct buf *b, const char *key, const struct buf *ids)
+{
+    (void)buf_printf(b, ",\"%s\":[", key);
+    (void)buf_add(b, buf_str(ids), ids->len);
+    (void)buf_add_char(b, ']');
+}
+
+void answer_write_finish(struct buf *b, const struct choice *c)
+{
+    if (!c->finish_reason) {
+        (void)buf_add_str(b, "\"finish_reason\":null");
+        return;
+    }
+    (void)buf_printf(b, "\"finish_reason\":\"%s\",\"stop_reason\":", c->finish_reason);
+    if (c->text.hit >= 0) {
+        size_t n;
+        const char *text = stop_set_text(&c->answer->stops, (size_t)c->text.hit, &n);
+        (void)json_write_string(b, text, n);
+    } else if (c->stop_id >= 0) {
+        (void)buf_printf(b, "%d", c->stop_id);
+    } else {
+        (void)buf_add_str(b, "null");
+    }
+}
+
+static fathom_err add_id(struct buf *ids, int32_t id)
+{
+    return buf_printf(ids, ids->len ? ",%d" : "%d", id);
+}
+
+/* ---- open ---------------------------------------------------------------------------------- */
+
+/* In a chat the special tokens are the parser's to read, so they are kept in the text; only BOS
+ * and EOS, which carry no markup, are left out. */
+static void set_text_options(const struct answer *a, struct text_options *o)
+{
+    const struct openai_request *r = a->setup.request;
+    const fathom_info *info = a->setup.info;
+    *o = (struct text_options){.tokenizer = a->setup.tokenizer,
+                               .stops = &a->stops,
+                               .include_stop = r->include_stop,
+                               .min_tokens = r->sampling.min_tokens};
+    if (r->api == OPENAI_COMPLETION) {
+        o->skip_special = r->skip_special_tokens;
+        return;
+    }
+    if (!r->skip_special_tokens) return;
+    if (info->bos_id >= 0) o->skip_ids[o->n_skip_id++] = info->bos_id;
+    for (uint32_t i = 0; i < info->n_eos; i++) o->skip_ids[o->n_skip_id++] = info->eos_ids[i];
+}
+
+static fathom_err open_prompts(struct answer *a)
+{
+    const struct openai_request *r = a->setup.request;
+    size_t n = r->api == OPENAI_CHAT ? 1 : r->n_prompt;
+    a->prompts = mem_calloc(n, sizeof *a->prompts);
+    if (!a->prompts) return FATHOM_ENOMEM;
+    a->n_prompt = n;
+    for (size_t i = 0; i < n; i++) {
+        const struct token_list *ids = &a->setup.prompts[i];
+        a->prompts[i].n_token = (uint32_t)ids->n;
+        if (!r->return_token_ids) continue;
+        for (size_t k = 0; k < ids->n; k++) TRY(add_id(&a->prompts[i].ids, ids->ids[k]));
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err open_choice(struct answer *a, size_t i)
+{
+    const struct openai_request *r = a->setup.request;
+    struct choice *c = &a->choices[i];
+    struct text_options o;
+    c->answer = a;
+    c->index = (uint32_t)i;
+    c->i_prompt = (uint32_t)(i / r->n);
+    c->stop_id = -1;
+    set_text_options(a, &o);
+    text_init(&c->text, &o);
+    return a->form->begin(c);
+}
+
+fathom_err answer_open(struct answer *a, const struct answer_setup *s)
+{
+    const struct openai_request *r = s->request;
+    *a = (struct answer){.setup = *s};
+    a->form = r->api == OPENAI_CHAT ? &answer_form_chat : &answer_form_completion;
+    (void)snprintf(a->id, sizeof a->id, "%s%016llx%016llx", a->form->id_prefix,
+                   (unsigned long long)rng_mix(s->nonce, 0, 0),
+                   (unsigned long long)rng_mix(s->nonce, 0, 1));
+    TRY(stop_set_create(&a->stops, (const char *const *)r->stops, r->stop_lens, r->n_stop));
+    TRY(open_prompts(a));
+    write_head(&a->head, a, a->form->chunk_object);
+    TRY(buf_status(&a->head));
+    size_t n = a->n_prompt * r->n;
+    a->choices = mem_calloc(n, sizeof *a->choices);
+    if (!a->choices) return FATHOM_ENOMEM;
+    a->n_choice = n;
+    a->n_open = n;
+    for (size_t i = 0; i < n; i++) TRY(open_choice(a, i));
+    return FATHOM_OK;
+}
+
+static void free_choice(struct choice *c)
+{
+    text_free(&c->text);
+    chat_parser_destroy(c->parser);
+    buf_free(&c->reasoning);
+    buf_free(&c->content);
+    buf_free(&c->calls);
+    buf_free(&c->arguments);
+    buf_free(&c->ids);
+    logprob_list_free(&c->logprobs);
+}
+
+void answer_free(struct answer *a)
+{
+    for (size_t i = 0; i < a->n_choice; i++) free_choice(&a->choices[i]);
+    for (size_t i = 0; i < a->n_prompt; i++) buf_free(&a->prompts[i].ids);
+    mem_free(a->choices);
+    mem_free(a->prompts);
+    stop_set_destroy(&a->stops);
+    buf_free(&a->head);
+    buf_free(&a->piece);
+    buf_free(&a->out);
+    *a = (struct answer){0};
+}
+
+/* ---- events -------------------------------------------------------------------------------- */
+
+static bool is_streamed(const struct answer *a)
+{
+    return a->setup.request->stream;
+}
+
+static fathom_err end_choice(struct choice *c, const char *reason)
+{
+    struct answer *a = c->answer;
+    buf_clear(&a->piece);
+    TRY(text_end(&c->text, &a->piece));
+    TRY(a->form->take_text(c, buf_str(&a->piece), a->piece.len));
+    TRY(a->form->end_text(c));
+    if (is_streamed(a)) TRY(a->form->flush(c));
+    if (c->text.hit >= 0) reason = "stop";
+    bool has_calls = c->parser && chat_parser_n_call(c->parser) > 0;
+    c->finish_reason = has_calls && strcmp(reason, "stop") == 0 ? "tool_calls" : reason;
+    c->ended = true;
+    a->n_open--;
+    return is_streamed(a) ? a->form->finish_chunk(c) : FATHOM_OK;
+}
+
+static fathom_err add_logprob(struct choice *c, const fathom_event *e)
+{
+    const struct openai_request *r = c->answer->setup.request;
+    struct logprob_style s = {c->answer->setup.tokenizer, r->tokens_as_ids};
+    if (!r->sampling.logprobs) return FATHOM_OK;
+    if (r->api == OPENAI_CHAT) return logprob_add_chat(&c->logprobs, &s, e);
+    return logprob_add_completion(&c->logprobs, &s, e, r->sampling.n_top_logprobs, &c->n_char);
+}
+
+fathom_err answer_token(struct answer *a, size_t i, const fathom_event *e, bool *stopped)
+{
+    const struct openai_request *r = a->setup.request;
+    struct choice *c = &a->choices[i];
+    *stopped = false;
+    if (c->ended || a->closed) return FATHOM_OK;
+    c->n_token++;
+    if (c->parser && chat_parser_in_reasoning(c->parser)) c->n_reasoning++;
+    if (r->return_token_ids) TRY(add_id(&c->ids, e->token));
+    if (e->is_stop && !r->include_stop) return FATHOM_OK;
+    TRY(add_logprob(c, e));
+    buf_clear(&a->piece);
+    TRY(text_push(&c->text, e->token, &a->piece));
+    TRY(a->form->take_text(c, buf_str(&a->piece), a->piece.len));
+    if (c->text.hit >= 0) {
+        *stopped = true;
+        return end_choice(c, "stop");
+    }
+    return is_streamed(a) ? a->form->flush(c) : FATHOM_OK;
+}
+
+/* A stop token that ends every answer of the model is no news; one the request named is. */
+static int32_t told_stop_id(const struct answer *a, int32_t id)
+{
+    const fathom_info *info = a->setup.info;
+    for (uint32_t i = 0; i < info->n_eos; i++) {
+        if (info->eos_ids[i] == id) return -1;
+    }
+    return id;
+}
+
+fathom_err answer_finish(struct answer *a, size_t i, const fathom_event *e)
+{
+    struct choice *c = &a->choices[i];
+    if (a->closed) return FATHOM_OK;
+    /* the first choice of a prompt finds what was cached before this request */
+    if (i % a->setup.request->n == 0) a->prompts[c->i_prompt].n_cached = e->n_cached;
+    if (c->ended) return FATHOM_OK;
+    if (e->finish == FATHOM_FINISH_STOP) c->stop_id = told_stop_id(a, e->stop_id);
+    return end_choice(c, e->finish == FATHOM_FINISH_LENGTH ? "length" : "stop");
+}
+
+static fathom_err write_body(struct answer *a)
+{
+    struct buf *b = &a->out;
+    write_head(b, a, a->form->object);
+    for (size_t i = 0; i < a->n_choice; i++) {
+        if (i) (void)buf_add_char(b, ',');
+        TRY(a->form->write_choice(&a->choices[i], b));
+    }
+    (void)buf_add_char(b, ']');
+    write_usage(b, a);
+    const struct openai_request *r = a->setup.request;
+    if (r->api == OPENAI_CHAT && r->return_token_ids) {
+        answer_write_ids(b, "prompt_token_ids", &a->prompts[0].ids);
+    }
+    (void)buf_add_char(b, '}');
+    return buf_status(b);
+}
+
+fathom_err answer_close(struct answer *a)
+{
+    ASSERT(a->n_open == 0);
+    if (a->closed) return FATHOM_OK;
+    a->closed = true;
+    if (!is_streamed(a)) return write_body(a);
+    if (a->setup.request->include_usage) {
+        answer_chunk_begin(a);
+        (void)buf_add_char(&a->out, ']');
+        write_usage(&a->out, a);
+        (void)buf_add_char(&a->out, '}');
+        sse_end(&a->out);
+    }
+    sse_done(&a->out);
+    return buf_status(&a->out);
+}
+
+fathom_err answer_fail(struct answer *a, const struct api_error *e)
+{
+    if (a->closed) return FATHOM_OK;
+    a->closed = true;
+    if (!is_streamed(a)) return FATHOM_OK;
+    sse_begin(&a->out);
+    (void)api_error_write(&a->out, e);
+    sse_end(&a->out);
+    sse_done(&a->out);
+    return buf_status(&a->out);
+}

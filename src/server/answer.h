@@ -1,0 +1,156 @@
+/* answer.h - events of the engine to the bytes of one response
+ *
+ * Pure: no thread, no socket, no clock. An answer holds the choices of one request (prompts times
+ * n). Streamed, every token's text is appended to `out` as it settles and the connection takes it
+ * from there; whole, `out` stays empty until answer_close writes the body.
+ *
+ *   choice:  OPEN --answer_token--> OPEN --stop string | answer_finish--> ENDED
+ *   answer:  answer_open, tokens and finishes in any order over the choices, then answer_close
+ *            once all have ended, or answer_fail at any time
+ *
+ * Invariants: n_open is the number of choices that have not ended; after answer_close or
+ * answer_fail (`closed`) nothing more is written.
+ */
+#ifndef FATHOM_SERVER_ANSWER_H
+#define FATHOM_SERVER_ANSWER_H
+
+#include "chat/chat.h"
+#include "fathom/fathom.h"
+#include "server/api_error.h"
+#include "server/logprob.h"
+#include "server/openai_parse.h"
+#include "server/text.h"
+
+/* What a pending piece of a stream is. */
+enum answer_part { PART_NONE, PART_REASONING, PART_CONTENT, PART_ARGUMENTS };
+
+struct answer;
+
+struct choice {
+    struct answer *answer;
+    uint32_t index;
+    uint32_t i_prompt;
+    bool begun; /* its first chunk has been written */
+    bool ended;
+    const char *finish_reason; /* static; NULL while open */
+    int32_t stop_id;           /* the stop token that ended it, or -1 */
+    uint32_t n_token;          /* tokens that count: the stop token too, none after the end */
+    uint32_t n_reasoning;
+
+    struct text_stream text;
+    struct chat_parser *parser; /* chat; NULL: all text is content */
+
+    /* whole: everything so far; streamed: what the next chunk brings */
+    struct buf reasoning;
+    struct buf content;
+    struct buf calls;     /* whole: JSON of the finished calls, comma between */
+    struct buf arguments; /* of the call i_call */
+    uint32_t i_call;
+    enum answer_part part; /* streamed: which of the buffers is pending */
+    uint32_t n_char;       /* completion: characters of text before the next token */
+    struct logprob_list logprobs;
+    struct buf ids; /* token ids, comma between, if asked for */
+};
+
+/* One prompt of the request. */
+struct answer_prompt {
+    uint32_t n_token;
+    uint32_t n_cached;
+    struct buf ids; /* comma between, if asked for */
+};
+
+struct answer_setup {
+    const struct openai_request *request; /* borrowed, outlives the answer */
+    const struct token_list *prompts;     /* [chat: 1, completion: n_prompt]; for answer_open */
+    const struct tokenizer *tokenizer;    /* borrowed */
+    const struct chat_style *style;       /* borrowed; chat */
+    const fathom_info *info;              /* borrowed */
+    const char *model;                    /* borrowed; the name that is told back */
+    bool thinking;                        /* chat: the prompt ends inside reasoning */
+    uint64_t nonce;                       /* random; ids are made of it */
+    int64_t created;                      /* seconds since 1970 */
+};
+
+/* The API whose form the answer has. */
+struct answer_form {
+    const char *id_prefix;
+    const char *object;       /* of a whole body */
+    const char *chunk_object; /* of a chunk */
+    /* a new choice */
+    fathom_err (*begin)(struct choice *c);
+    /* settled text of a choice */
+    fathom_err (*take_text)(struct choice *c, const char *text, size_t n);
+    /* no more text will come */
+    fathom_err (*end_text)(struct choice *c);
+    /* write what is pending as chunks, if anything is */
+    fathom_err (*flush)(struct choice *c);
+    /* the chunk with the finish reason */
+    fathom_err (*finish_chunk)(struct choice *c);
+    /* the choice's object in a whole body */
+    fathom_err (*write_choice)(struct choice *c, struct buf *b);
+};
+
+extern const struct answer_form answer_form_chat;
+extern const struct answer_form answer_form_completion;
+
+struct answer {
+    struct answer_setup setup;
+    const struct answer_form *form;
+    struct stop_set stops;
+    struct choice *choices;
+    size_t n_choice;
+    size_t n_open;
+    struct answer_prompt *prompts;
+    size_t n_prompt;
+    char id[48];
+    struct buf head;  /* how every chunk begins */
+    struct buf piece; /* scratch */
+    struct buf out;
+    bool closed;
+};
+
+/* answer_open - prepare the choices; a zeroed struct is valid for answer_free
+ * Needs   s->request stays where it is.
+ * Errors  ENOMEM. */
+fathom_err answer_open(struct answer *a, const struct answer_setup *s);
+void answer_free(struct answer *a);
+
+/* answer_token - a TOKEN event of choice i; ignored once the choice has ended
+ *
+ *   stopped  set when a stop string ended the choice: the engine may forget the request
+ * Errors  ENOMEM. */
+fathom_err answer_token(struct answer *a, size_t i, const fathom_event *e, bool *stopped);
+
+/* answer_finish - a FINISH event of choice i with STOP, LENGTH, or (after a stop string) CANCEL */
+fathom_err answer_finish(struct answer *a, size_t i, const fathom_event *e);
+
+/* answer_close - all choices have ended: write the body, or the end of the stream */
+fathom_err answer_close(struct answer *a);
+
+/* answer_fail - streamed: tell the error as an event and end the stream; whole: nothing */
+fathom_err answer_fail(struct answer *a, const struct api_error *e);
+
+/* answer_count - tokens over all prompts and choices */
+struct answer_usage {
+    uint64_t n_prompt;
+    uint64_t n_cached;
+    uint64_t n_output;
+    uint64_t n_reasoning;
+};
+struct answer_usage answer_count(const struct answer *a);
+
+/* ---- for the forms ------------------------------------------------------------------------- */
+
+/* answer_chunk_begin, answer_chunk_end - around one choice's object in a chunk. Errors stay in out.
+ */
+void answer_chunk_begin(struct answer *a);
+void answer_chunk_end(struct answer *a);
+
+/* answer_write_text - a JSON string of the buffer; answer_write_ids - ,"key":[ids] */
+void answer_write_text(struct buf *b, const struct buf *text);
+void answer_write_ids(struct buf *b, const char *key, const struct buf *ids);
+
+/* answer_write_finish - "finish_reason":..,"stop_reason":.. (null and absent while open) */
+void answer_write_finish(struct buf *b, const struct choice *c);
+
+#endif

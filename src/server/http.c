@@ -1,0 +1,496 @@
+#include "server/http.h"
+
+#include <errno.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+#include "server/job.h"
+#include "server/routes.h"
+#include "server/sse.h"
+
+enum {
+    IDLE_TIMEOUT_S = 75,      /* a connection that sends and receives nothing */
+    CONNECTION_BYTES = 65536, /* the library's memory for one connection */
+    STREAM_BLOCK_BYTES = 16384,
+    PATH_MAX_BYTES = 256, /* of a path, as far as logs and messages tell it */
+};
+
+/* One request on a connection. */
+struct exchange {
+    struct server *server;
+    char method[12];
+    char path[PATH_MAX_BYTES];
+    const char *rest;          /* of a prefix route: in path */
+    const struct route *route; /* NULL: none; then error is set */
+    struct api_error error;    /* decided from the headers, told after the body */
+    bool preflight;
+    bool refused_method;
+    bool keep_body;
+    struct buf body;
+    uint64_t n_body; /* bytes received */
+    struct job *job; /* NULL: answered without the engine */
+    int status;
+    uint64_t start_us;
+};
+
+/* ---- replies ------------------------------------------------------------------------------- */
+
+static void add_header(struct MHD_Response *r, const char *name, const char *value)
+{
+    if (MHD_add_response_header(r, name, value) != MHD_YES) {
+        LOG_DEBUG("server", "header %s could not be set", name);
+    }
+}
+
+static void add_common_headers(const struct exchange *x, struct MHD_Response *r)
+{
+    const struct server *s = x->server;
+    if (s->o.cors_origin[0]) add_header(r, "Access-Control-Allow-Origin", s->o.cors_origin);
+    if (x->refused_method) add_header(r, "Allow", route_allow(x->route));
+    if (x->status == 401) add_header(r, "WWW-Authenticate", "Bearer");
+}
+
+static enum MHD_Result queue(struct exchange *x, struct MHD_Connection *c, struct MHD_Response *r)
+{
+    if (!r) return MHD_NO;
+    add_common_headers(x, r);
+    enum MHD_Result result = MHD_queue_response(c, (unsigned)x->status, r);
+    MHD_destroy_response(r);
+    return result;
+}
+
+/* Moves the body into a response. */
+static enum MHD_Result reply(struct exchange *x, struct MHD_Connection *c, int status,
+                             struct buf *body, unsigned retry_after_s)
+{
+    size_t n = body->len;
+    char *bytes = buf_steal(body);
+    struct MHD_Response *r =
+        bytes ? MHD_create_response_from_buffer_with_free_callback(n, bytes, mem_free)
+              : MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
+    if (!r) {
+        mem_free(bytes);
+        return MHD_NO;
+    }
+    x->status = status;
+    if (n) add_header(r, "Content-Type", "application/json");
+    if (retry_after_s) {
+        char seconds[16];
+        (void)snprintf(seconds, sizeof seconds, "%u", retry_after_s);
+        add_header(r, "Retry-After", seconds);
+    }
+    return queue(x, c, r);
+}
+
+static enum MHD_Result reply_error(struct exchange *x, struct MHD_Connection *c,
+                                   const struct api_error *e)
+{
+    struct buf body = {0};
+    if (api_error_write(&body, e) != FATHOM_OK) {
+        buf_free(&body);
+        return MHD_NO;
+    }
+    return reply(x, c, e->status, &body, e->retry_after_s);
+}
+
+static enum MHD_Result reply_preflight(struct exchange *x, struct MHD_Connection *c)
+{
+    struct MHD_Response *r = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
+    if (!r) return MHD_NO;
+    x->status = 204;
+    add_header(r, "Allow", route_allow(x->route));
+    if (x->server->o.cors_origin[0]) {
+        const char *asked =
+            MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Access-Control-Request-Headers");
+        add_header(r, "Access-Control-Allow-Methods", route_allow(x->route));
+        add_header(r, "Access-Control-Allow-Headers", asked ? asked : "*");
+        add_header(r, "Access-Control-Max-Age", "86400");
+    }
+    return queue(x, c, r);
+}
+
+/* ---- streams ------------------------------------------------------------------------------- */
+
+static ssize_t read_stream(void *arg, uint64_t pos, char *bytes, size_t max)
+{
+    (void)pos;
+    ssize_t n = job_read(arg, bytes, max);
+    if (n == JOB_END) return MHD_CONTENT_READER_END_OF_STREAM;
+    if (n == JOB_BROKEN) return MHD_CONTENT_READER_END_WITH_ERROR;
+    return n;
+}
+
+static void end_stream(void *arg)
+{
+    job_release(arg);
+}
+
+static enum MHD_Result reply_stream(struct exchange *x, struct MHD_Connection *c)
+{
+    job_hold(x->job);
+    struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES,
+                                                               read_stream, x->job, end_stream);
+    if (!r) {
+        job_release(x->job);
+        return MHD_NO;
+    }
+    x->status = 200;
+    add_header(r, "Content-Type", SSE_CONTENT_TYPE);
+    add_header(r, "Cache-Control", "no-cache");
+    add_header(r, "X-Accel-Buffering", "no"); /* proxies must not gather the stream */
+    return queue(x, c, r);
+}
+
+static enum MHD_Result go_on_with_job(struct exchange *x, struct MHD_Connection *c)
+{
+    struct job_answer answer;
+    switch (job_next_turn(x->job)) {
+    case JOB_WAIT: return MHD_YES;
+    case JOB_CLOSE: return MHD_NO;
+    case JOB_ANSWER: break;
+    }
+    if (job_take_answer(x->job, &answer) != FATHOM_OK) {
+        buf_free(&answer.body);
+        return MHD_NO;
+    }
+    if (answer.stream) return reply_stream(x, c);
+    return reply(x, c, answer.status, &answer.body, answer.retry_after_s);
+}
+
+/* ---- requests ------------------------------------------------------------------------------ */
+
+/* Compares without telling by its time how much is right. */
+static bool same_key(const char *a, const char *b)
+{
+    size_t n = strlen(a), m = strlen(b);
+    unsigned char differ = n != m;
+    for (size_t i = 0; i < n; i++) differ |= (unsigned char)(a[i] ^ b[m ? i % m : 0]);
+    return m && !differ;
+}
+
+static bool is_authorized(const struct server *s, struct MHD_Connection *c)
+{
+    if (s->o.n_api_key == 0) return true;
+    const char *key = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
+    if (key) {
+        if (strncasecmp(key, "Bearer ", 7) != 0) return false;
+        for (key += 7; *key == ' ';) key++;
+    } else {
+        key = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Api-Key");
+    }
+    bool ok = false;
+    for (size_t i = 0; key && i < s->o.n_api_key; i++) ok |= same_key(key, s->o.api_keys[i]);
+    return ok;
+}
+
+/* Decides from the headers what the request will get; a job is made only after the body. */
+static void choose_route(struct exchange *x, struct MHD_Connection *c)
+{
+    struct server *s = x->server;
+    unsigned method = route_method(x->method);
+    x->route = route_find(x->path, &x->rest);
+    if (!x->route) {
+        (void)route_refuse_path(x->method, x->path, &x->error);
+    } else if (method == METHOD_OPTIONS) {
+        x->preflight = true;
+    } else if (!(x->route->methods & method)) {
+        x->refused_method = true;
+        (void)api_error_set(&x->error, 405, "method_not_allowed", NULL,
+                            "%s does not take %.16s; it takes %s", x->route->path, x->method,
+                            route_allow(x->route));
+    } else if (!x->route->open && !is_authorized(s, c)) {
+        (void)api_error_set(&x->error, 401, "invalid_api_key", NULL,
+                            "the API key is missing or wrong; send it as \"Authorization: Bearer "
+                            "KEY\"");
+    } else if (x->route->methods == METHOD_POST) {
+        x->keep_body = true;
+    }
+}
+
+/* Logs and messages get one printable line. */
+static void copy_path(char out[PATH_MAX_BYTES], const char *url)
+{
+    size_t n = strlen(url);
+    if (n >= PATH_MAX_BYTES) n = PATH_MAX_BYTES - 1;
+    n = utf8_complete(url, n);
+    for (size_t i = 0; i < n; i++)
+        out[i] = (unsigned char)url[i] < 0x20 || url[i] == 0x7f ? '?' : url[i];
+    out[n] = '\0';
+    if (!utf8_valid(out, n)) {
+        for (size_t i = 0; i < n; i++) out[i] = (unsigned char)out[i] < 0x80 ? out[i] : '?';
+    }
+}
+
+static bool announces_too_much(struct MHD_Connection *c)
+{
+    const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length");
+    return length && strtoull(length, NULL, 10) > LIMIT_HTTP_BODY_BYTES;
+}
+
+static void refuse_size(struct exchange *x)
+{
+    (void)api_error_set(&x->error, 413, "request_too_large", NULL,
+                        "the request body is larger than %d bytes", LIMIT_HTTP_BODY_BYTES);
+}
+
+static enum MHD_Result begin_exchange(struct server *s, struct MHD_Connection *c, const char *url,
+                                      const char *method, void **con_cls)
+{
+    struct exchange *x = mem_calloc(1, sizeof *x);
+    if (!x) return MHD_NO;
+    *con_cls = x;
+    x->server = s;
+    x->start_us = clock_now_us();
+    x->body.limit = LIMIT_HTTP_BODY_BYTES;
+    (void)snprintf(x->method, sizeof x->method, "%s", method);
+    copy_path(x->path, url);
+    choose_route(x, c);
+    if (!announces_too_much(c)) return MHD_YES;
+    refuse_size(x);
+    return reply_error(x, c, &x->error);
+}
+
+static void drop_body(struct exchange *x)
+{
+    server_drop_bytes(x->server, x->body.len);
+    buf_free(&x->body);
+}
+
+static void keep_body(struct exchange *x, const char *bytes, size_t n)
+{
+    if (!server_hold_bytes(x->server, n)) {
+        x->error.retry_after_s = 1;
+        (void)api_error_set(&x->error, 429, "server_busy", NULL,
+                            "the bodies of requests on their way hold %u bytes, which is the "
+                            "limit; try again later",
+                            x->server->o.max_held_bytes);
+        drop_body(x);
+        return;
+    }
+    if (buf_add(&x->body, bytes, n) == FATHOM_OK) return;
+    server_drop_bytes(x->server, n);
+    if (x->body.over_limit) {
+        refuse_size(x);
+    } else {
+        (void)api_error_set(&x->error, 500, NULL, NULL, "out of memory for the request body");
+    }
+    drop_body(x);
+}
+
+/* A body that turns out too long is read on a while without being kept, so that a client that only
+ * then looks for the answer finds it; one that does not end is cut. */
+static enum MHD_Result take_body(struct exchange *x, const char *bytes, size_t *n)
+{
+    x->n_body += *n;
+    if (x->keep_body && !x->error.status) keep_body(x, bytes, *n);
+    *n = 0;
+    return x->n_body <= 2ull * LIMIT_HTTP_BODY_BYTES ? MHD_YES : MHD_NO;
+}
+
+static enum MHD_Result answer_get(struct exchange *x, struct MHD_Connection *c)
+{
+    struct buf body = {0};
+    fathom_err err = x->route->get(x->server, x->rest, &body, &x->error);
+    if (err) {
+        buf_free(&body);
+        (void)api_error_from(&x->error, err, NULL, NULL);
+        return reply_error(x, c, &x->error);
+    }
+    return reply(x, c, 200, &body, 0);
+}
+
+static enum MHD_Result answer_exchange(struct exchange *x, struct MHD_Connection *c)
+{
+    struct server *s = x->server;
+    if (x->error.status) return reply_error(x, c, &x->error);
+    if (x->preflight) return reply_preflight(x, c);
+    if (!x->keep_body) return answer_get(x, c);
+    if (atomic_load(&s->draining)) {
+        x->error.retry_after_s = 5;
+        (void)api_error_set(&x->error, 503, "shutting_down", NULL, "the server is shutting down");
+        return reply_error(x, c, &x->error);
+    }
+    if (job_start(&x->job, s, c, (enum openai_api)x->route->api, &x->body) != FATHOM_OK) {
+        return MHD_NO;
+    }
+    return go_on_with_job(x, c);
+}
+
+static enum MHD_Result handle(void *arg, struct MHD_Connection *c, const char *url,
+                              const char *method, const char *version, const char *bytes,
+                              size_t *n_byte, void **con_cls)
+{
+    struct exchange *x = *con_cls;
+    (void)version;
+    if (!x) return begin_exchange(arg, c, url, method, con_cls);
+    if (*n_byte) return take_body(x, bytes, n_byte);
+    return x->job ? go_on_with_job(x, c) : answer_exchange(x, c);
+}
+
+static void log_exchange(const struct exchange *x, const struct job_summary *j)
+{
+    unsigned long long total_ms = (clock_now_us() - x->start_us) / 1000;
+    if (x->server->o.hide_requests) return;
+    if (!x->job) {
+        enum log_level level = x->status < 400 ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO;
+        log_write(level, "server", "%s %s %d ms=%llu", x->method, x->path, x->status, total_ms);
+        return;
+    }
+    LOG_INFO("server", "%s %s %d n_prompt=%llu n_cached=%llu n_output=%llu first_ms=%llu ms=%llu",
+             x->method, x->path, j->status, (unsigned long long)j->usage.n_prompt,
+             (unsigned long long)j->usage.n_cached, (unsigned long long)j->usage.n_output,
+             (unsigned long long)j->first_us / 1000, total_ms);
+}
+
+static void end_exchange(void *arg, struct MHD_Connection *c, void **con_cls,
+                         enum MHD_RequestTerminationCode why)
+{
+    struct exchange *x = *con_cls;
+    struct job_summary summary = {0};
+    (void)arg, (void)c, (void)why;
+    if (!x) return;
+    *con_cls = NULL;
+    if (x->job) job_detach(x->job, &summary);
+    log_exchange(x, &summary);
+    drop_body(x);
+    mem_free(x);
+}
+
+/* ---- listening ----------------------------------------------------------------------------- */
+
+static int bind_one(const struct addrinfo *a)
+{
+    int one = 1, zero = 0;
+    int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
+    if (fd < 0) return -1;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (a->ai_family == AF_INET6) {
+        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
+    }
+    if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0) return fd;
+    int why = errno;
+    (void)close(fd);
+    errno = why;
+    return -1;
+}
+
+static fathom_err listen_on(struct server *s, fathom_diag *d)
+{
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *list = NULL;
+    char port[8];
+    (void)snprintf(port, sizeof port, "%u", s->o.port);
+    int why = getaddrinfo(s->o.host, port, &hints, &list);
+    if (why != 0) {
+        FAIL(d, FATHOM_EINVAL, "--host %s is no address of this machine: %s", s->o.host,
+             gai_strerror(why));
+    }
+    for (const struct addrinfo *a = list; a && s->listen_fd < 0; a = a->ai_next) {
+        s->listen_fd = bind_one(a);
+    }
+    int error = errno;
+    freeaddrinfo(list);
+    if (s->listen_fd < 0) {
+        FAIL(d, FATHOM_EIO, "cannot listen on %s port %u: %s%s", s->o.host, s->o.port,
+             strerror(error),
+             error == EADDRINUSE ? "; another program has it, choose another --port" : "");
+    }
+    struct sockaddr_storage at;
+    socklen_t n = sizeof at;
+    if (getsockname(s->listen_fd, (struct sockaddr *)&at, &n) != 0) {
+        FAIL(d, FATHOM_EIO, "the port cannot be read back: %s", strerror(errno));
+    }
+    s->port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
+                                             : ((struct sockaddr_in *)&at)->sin_port);
+    return FATHOM_OK;
+}
+
+/* A connection is a file handle; the usual soft limit of 1024 is below what we serve. */
+static void raise_file_limit(struct server *s)
+{
+    enum { RESERVE = 256 };
+    struct rlimit limit;
+    rlim_t need = (rlim_t)s->o.max_connections + RESERVE;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    if (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= need) return;
+    limit.rlim_cur =
+        limit.rlim_max == RLIM_INFINITY || limit.rlim_max >= need ? need : limit.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= need) return;
+    uint32_t room = limit.rlim_cur > 2 * RESERVE ? (uint32_t)limit.rlim_cur - RESERVE : RESERVE;
+    LOG_WARN("server", "at most %llu open files are allowed (ulimit -n): %u connections, not %u",
+             (unsigned long long)limit.rlim_cur, room, s->o.max_connections);
+    s->o.max_connections = room;
+}
+
+static void log_library(void *arg, const char *fmt, va_list ap)
+{
+    char line[256];
+    (void)arg;
+    int n = vsnprintf(line, sizeof line, fmt, ap);
+    while (n > 0 && (size_t)n < sizeof line && line[n - 1] == '\n') line[--n] = '\0';
+    LOG_DEBUG("server", "libmicrohttpd: %s", line);
+}
+
+fathom_err http_open(struct server *s, fathom_diag *d)
+{
+    TRY(listen_on(s, d));
+    raise_file_limit(s);
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+    struct MHD_OptionItem tls[] = {
+        {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)s->o.tls_certificate},
+        {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)s->o.tls_key},
+        {MHD_OPTION_END, 0, NULL},
+    };
+    if (s->o.tls_certificate) {
+        if (MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES) {
+            FAIL(d, FATHOM_EUNSUPPORTED, "this build of libmicrohttpd has no TLS");
+        }
+        flags |= MHD_USE_TLS;
+    } else {
+        tls[0].option = MHD_OPTION_END;
+    }
+    s->http = MHD_start_daemon(
+        flags, 0, NULL, NULL, handle, s, MHD_OPTION_EXTERNAL_LOGGER, log_library, NULL,
+        MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_NOTIFY_COMPLETED, end_exchange, s,
+        MHD_OPTION_THREAD_POOL_SIZE, s->o.n_http_thread > 1 ? s->o.n_http_thread : 0,
+        MHD_OPTION_CONNECTION_LIMIT, s->o.max_connections, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)IDLE_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
+        MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
+    if (!s->http) {
+        FAIL(d, FATHOM_EIO, "the HTTP server cannot start%s",
+             s->o.tls_certificate ? "; is the TLS certificate or key wrong?" : "");
+    }
+    return FATHOM_OK;
+}
+
+void http_stop_accepting(struct server *s)
+{
+    if (!s->http || s->listen_fd < 0) return;
+    MHD_socket fd = MHD_quiesce_daemon(s->http);
+    if (fd != MHD_INVALID_SOCKET) (void)close(fd);
+    s->listen_fd = -1;
+}
+
+void http_close(struct server *s)
+{
+    http_stop_accepting(s);
+    if (s->http) MHD_stop_daemon(s->http);
+    s->http = NULL;
+    if (s->listen_fd >= 0) (void)close(s->listen_fd);
+    s->listen_fd = -1;
+}

@@ -1,0 +1,30 @@
+/* http.h - the HTTP side: listening, routes, request bodies, replies
+ *
+ * The only file besides job.c that knows libmicrohttpd.
+ *
+ * One exchange is one request on a connection:
+ *
+ *   (headers) --> RECEIVING --body complete--> answered at once              (models, health,
+ * errors)
+ *                                         \--> job, suspended --> answered   (chats, completions)
+ *   answered --> MHD tells completion --> exchange_end: job_detach, log line, free
+ *
+ * The body is always read to its end before a reply (but for one that announces too much), so that
+ * the connection can be kept.
+ */
+#ifndef FATHOM_SERVER_HTTP_H
+#define FATHOM_SERVER_HTTP_H
+
+#include "server/state.h"
+
+/* http_open - bind, listen and start the HTTP threads; sets http, listen_fd, port
+ * Errors  EINVAL (address), EIO (port taken and the like), ENOMEM. */
+fathom_err http_open(struct server *s, fathom_diag *d);
+
+/* http_stop_accepting - no new connections; those that are open go on */
+void http_stop_accepting(struct server *s);
+
+/* http_close - close everything. Needs no connection suspended, and none that could be. */
+void http_close(struct server *s);
+
+#endif

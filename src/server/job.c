@@ -1,0 +1,396 @@
+#include "server/job.h"
+
+#include <microhttpd.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "server/sse.h"
+#include "server/watch.h"
+#include "server/workers.h"
+
+static const char *const state_names[] = {"QUEUED", "PREPARING", "RUNNING", "DONE"};
+
+void job_check(const struct job *job)
+{
+    if (job->state >= JOB_RUNNING && job->slots) {
+        size_t n = 0;
+        for (size_t i = 0; i < job->answer.n_choice; i++) n += job->slots[i].flying;
+        ASSERT(n == job->n_flying);
+    } else {
+        ASSERT(job->n_flying == 0);
+    }
+    ASSERT(!job->suspended || job->attached);
+    ASSERT(!job->cut || job->state == JOB_DONE || job->state <= JOB_PREPARING);
+}
+
+void job_dump(const struct job *job, struct buf *out)
+{
+    (void)buf_printf(out, "job state=%s attached=%d suspended=%d cut=%d n_ref=%u n_flying=%zu",
+                     state_names[job->state], job->attached, job->suspended, job->cut,
+                     atomic_load(&job->n_ref), job->n_flying);
+    if (job->state < JOB_RUNNING) return;
+    (void)buf_printf(out, " id=%s n_open=%zu unread=%zu status=%d", job->answer.id,
+                     job->answer.n_open, job->answer.out.len, job->error.status);
+}
+
+static void lock(struct job *job)
+{
+    (void)pthread_mutex_lock(&job->lock);
+}
+
+static void unlock(struct job *job)
+{
+    DCHECK((job_check(job), true));
+    (void)pthread_mutex_unlock(&job->lock);
+}
+
+/* ---- life ---------------------------------------------------------------------------------- */
+
+static void link_job(struct job *job)
+{
+    struct server *s = job->server;
+    (void)pthread_mutex_lock(&s->jobs_lock);
+    job->next = s->jobs;
+    if (s->jobs) s->jobs->prev = job;
+    s->jobs = job;
+    s->n_job++;
+    (void)pthread_mutex_unlock(&s->jobs_lock);
+}
+
+static void unlink_job(struct job *job)
+{
+    struct server *s = job->server;
+    (void)pthread_mutex_lock(&s->jobs_lock);
+    if (job->prev)
+        job->prev->next = job->next;
+    else
+        s->jobs = job->next;
+    if (job->next) job->next->prev = job->prev;
+    s->n_job--;
+    (void)pthread_mutex_unlock(&s->jobs_lock);
+}
+
+void job_hold(struct job *job)
+{
+    atomic_fetch_add(&job->n_ref, 1);
+}
+
+void job_drop_body(struct job *job)
+{
+    server_drop_bytes(job->server, job->body.len);
+    buf_free(&job->body);
+}
+
+/* The list's walkers hold jobs_lock and take no reference, so a job leaves the list before its
+ * memory goes. */
+void job_release(struct job *job)
+{
+    if (atomic_fetch_sub(&job->n_ref, 1) != 1) return;
+    unlink_job(job);
+    answer_free(&job->answer);
+    openai_request_free(&job->request);
+    for (size_t i = 0; job->prompts && i < job->n_prompt; i++) token_list_free(&job->prompts[i]);
+    mem_free(job->prompts);
+    mem_free(job->slots);
+    job_drop_body(job);
+    (void)pthread_mutex_destroy(&job->lock);
+    mem_free(job);
+}
+
+fathom_err job_start(struct job **out, struct server *s, struct MHD_Connection *connection,
+                     enum openai_api api, struct buf *body)
+{
+    struct job *job = mem_calloc(1, sizeof *job);
+    *out = job;
+    if (!job) return FATHOM_ENOMEM;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    job->server = s;
+    job->api = api;
+    job->start_us = clock_now_us();
+    job->connection = connection;
+    job->fd = info ? info->connect_fd : -1;
+    job->attached = true;
+    job->body = *body;
+    *body = (struct buf){0};
+    atomic_init(&job->n_ref, 2); /* the connection's and the queue's */
+    (void)pthread_mutex_init(&job->lock, NULL);
+    link_job(job);
+    job->watch_slot = watch_add(s->watch, job->fd, job);
+    if (workers_push(s->workers, job) == FATHOM_OK) return FATHOM_OK;
+
+    lock(job);
+    if (atomic_load(&s->draining)) {
+        (void)api_error_set(&job->error, 503, "shutting_down", NULL, "the server is shutting down");
+    }
+    (void)api_error_set(&job->error, 429, "server_busy", NULL,
+                        "%u requests wait to be prepared, which is the limit; try again later",
+                        s->o.max_preparing);
+    job->state = JOB_DONE;
+    unlock(job);
+    job_release(job);
+    return FATHOM_OK;
+}
+
+/* ---- the HTTP side ------------------------------------------------------------------------- */
+
+static bool is_answerable(const struct job *job)
+{
+    return job->state == JOB_DONE || (job->state == JOB_RUNNING && job->request.stream);
+}
+
+void job_wake(struct job *job)
+{
+    if (!job->suspended || !(job->cut || is_answerable(job))) return;
+    job->suspended = false;
+    MHD_resume_connection(job->connection);
+}
+
+/* The connection's thread calls this and no other may resume what is not yet suspended: both
+ * happen under the lock. */
+static void suspend(struct job *job)
+{
+    MHD_suspend_connection(job->connection);
+    job->suspended = true;
+}
+
+enum job_turn job_next_turn(struct job *job)
+{
+    enum job_turn turn = JOB_WAIT;
+    lock(job);
+    if (job->cut)
+        turn = JOB_CLOSE;
+    else if (is_answerable(job))
+        turn = JOB_ANSWER;
+    else
+        suspend(job);
+    unlock(job);
+    return turn;
+}
+
+fathom_err job_take_answer(struct job *job, struct job_answer *out)
+{
+    fathom_err err = FATHOM_OK;
+    *out = (struct job_answer){.status = 200};
+    lock(job);
+    job->told = true;
+    memcpy(out->id, job->answer.id, sizeof out->id);
+    if (job->error.status) {
+        out->status = job->error.status;
+        out->retry_after_s = job->error.retry_after_s;
+        if (out->status == 429 && !out->retry_after_s) {
+            out->retry_after_s = server_retry_after_s(job->server);
+        }
+        err = api_error_write(&out->body, &job->error);
+    } else if (job->request.stream) {
+        out->stream = true;
+    } else {
+        out->body = job->answer.out;
+        job->answer.out = (struct buf){0};
+    }
+    unlock(job);
+    return err;
+}
+
+ssize_t job_read(struct job *job, char *bytes, size_t max)
+{
+    ssize_t n = 0;
+    lock(job);
+    struct buf *out = &job->answer.out;
+    if (job->cut) {
+        n = JOB_BROKEN;
+    } else if (out->len) {
+        n = (ssize_t)(out->len < max ? out->len : max);
+        memcpy(bytes, out->data, (size_t)n);
+        buf_consume(out, (size_t)n);
+    } else if (job->state == JOB_DONE) {
+        n = JOB_END;
+    } else {
+        suspend(job);
+    }
+    unlock(job);
+    return n;
+}
+
+/* ---- ends ---------------------------------------------------------------------------------- */
+
+static void cancel_flying(struct job *job)
+{
+    for (size_t i = 0; job->n_flying && i < job->answer.n_choice; i++) {
+        if (job->slots[i].flying) fathom_cancel(job->server->engine, job->slots[i].id);
+    }
+}
+
+void job_fail(struct job *job, fathom_err err)
+{
+    if (job->state == JOB_DONE) return;
+    (void)api_error_from(&job->error, err, NULL, NULL);
+    job->state = JOB_DONE;
+    cancel_flying(job);
+    if (job->told && answer_fail(&job->answer, &job->error) != FATHOM_OK) job->cut = true;
+    job_wake(job);
+}
+
+/* Closes the socket under the connection, which makes the HTTP library drop it at once even if
+ * it is waiting for the client to read. */
+static void cut(struct job *job)
+{
+    if (job->cut) return;
+    job->cut = true;
+    if (job->state == JOB_RUNNING) job->state = JOB_DONE;
+    cancel_flying(job);
+    if (job->attached && job->fd >= 0) (void)shutdown(job->fd, SHUT_RDWR);
+    job_wake(job);
+}
+
+void job_client_left(struct job *job)
+{
+    lock(job);
+    /* a finished answer may still be on its way to a client that only closed its sending side */
+    if (job->attached && job->state != JOB_DONE) cut(job);
+    unlock(job);
+    job_release(job);
+}
+
+void job_detach(struct job *job, struct job_summary *out)
+{
+    watch_remove(job->server->watch, job->watch_slot);
+    lock(job);
+    bool early = job->state != JOB_DONE || job->cut;
+    job->attached = false;
+    job->suspended = false;
+    cut(job);
+    *out = (struct job_summary){.status = early ? 499 : 200};
+    if (job->state >= JOB_RUNNING) {
+        if (job->error.status) out->status = job->error.status;
+        out->usage = answer_count(&job->answer);
+        out->first_us = job->first_us;
+    }
+    unlock(job);
+    job_release(job);
+}
+
+void job_finish_if_ended(struct job *job)
+{
+    if (job->state != JOB_RUNNING || job->n_flying || job->answer.n_open) return;
+    fathom_err err = answer_close(&job->answer);
+    if (err) {
+        job_fail(job, err);
+        return;
+    }
+    job->state = JOB_DONE;
+    job_wake(job);
+}
+
+void job_give_up(struct job *job)
+{
+    lock(job);
+    if (job->state == JOB_RUNNING) {
+        (void)api_error_set(&job->error, 503, "shutting_down", NULL,
+                            "the server is shutting down and the request was not finished in "
+                            "time");
+        job_fail(job, FATHOM_ECANCEL);
+    }
+    unlock(job);
+}
+
+/* ---- events of the engine ------------------------------------------------------------------ */
+
+static void set_engine_error(struct job *job)
+{
+    const char *fault = fathom_fault(job->server->engine);
+    (void)api_error_set(&job->error, 503, "engine_failed", NULL, "the engine has failed: %s",
+                        fault[0] ? fault : "no cause is known");
+}
+
+/* A client that does not read fills its backlog and is cut. */
+static void check_backlog(struct job *job)
+{
+    if (!job->request.stream || job->answer.out.len <= LIMIT_STREAM_BACKLOG_BYTES) return;
+    LOG_WARN("server", "%s: the client does not read, %zu bytes wait (limit %d): cut",
+             job->answer.id, job->answer.out.len, LIMIT_STREAM_BACKLOG_BYTES);
+    cut(job);
+}
+
+static void take_token(struct job *job, struct job_slot *slot, const fathom_event *e)
+{
+    bool stopped;
+    if (job->state != JOB_RUNNING) return;
+    fathom_err err = answer_token(&job->answer, (size_t)(slot - job->slots), e, &stopped);
+    if (err) {
+        job_fail(job, err);
+        return;
+    }
+    if (stopped) fathom_cancel(job->server->engine, slot->id);
+    job->moved_us = clock_now_us();
+    if (!job->first_us) job->first_us = job->moved_us - job->start_us;
+    check_backlog(job);
+}
+
+static void note_total(struct server *s, const fathom_event *e)
+{
+    if (e->finish == FATHOM_FINISH_CANCEL) return;
+    uint64_t mean = atomic_load(&s->mean_total_us);
+    atomic_store(&s->mean_total_us, mean ? mean - mean / 8 + e->total_us / 8 : e->total_us);
+}
+
+static void take_finish(struct job *job, struct job_slot *slot, const fathom_event *e)
+{
+    size_t i = (size_t)(slot - job->slots);
+    slot->flying = false;
+    job->n_flying--;
+    note_total(job->server, e);
+    if (job->state != JOB_RUNNING) return;
+    bool ended = job->answer.choices[i].ended;
+    if (e->finish == FATHOM_FINISH_ERROR && !ended) {
+        set_engine_error(job);
+        job_fail(job, FATHOM_EDEVICE);
+        return;
+    }
+    if (e->finish == FATHOM_FINISH_CANCEL && !ended) {
+        (void)api_error_set(&job->error, 503, "cancelled", NULL, "the request was cancelled");
+        job_fail(job, FATHOM_ECANCEL);
+        return;
+    }
+    fathom_err err = answer_finish(&job->answer, i, e);
+    if (err) {
+        job_fail(job, err);
+        return;
+    }
+    check_backlog(job);
+    job_finish_if_ended(job);
+}
+
+void job_take_event(const fathom_event *e)
+{
+    struct job_slot *slot = e->user;
+    struct job *job = slot->job;
+    bool is_finish = e->kind == FATHOM_EVENT_FINISH;
+    lock(job);
+    if (is_finish) {
+        take_finish(job, slot, e);
+    } else {
+        take_token(job, slot, e);
+    }
+    if (job->answer.out.len && job->request.stream) job_wake(job);
+    unlock(job);
+    if (is_finish) job_release(job);
+}
+
+void job_tick(struct job *job, uint64_t now_us)
+{
+    uint64_t interval_us = (uint64_t)job->server->o.comment_interval_ms * 1000;
+    lock(job);
+    if (job->state == JOB_RUNNING && job->request.stream && job->suspended &&
+        now_us - job->moved_us >= interval_us) {
+        sse_comment(&job->answer.out, "still working");
+        job->moved_us = now_us;
+        job_wake(job);
+    }
+    unlock(job);
+}

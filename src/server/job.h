@@ -1,0 +1,156 @@
+/* job.h - one request for tokens on its way from the socket through the engine and back
+ *
+ *   QUEUED --worker takes it--> PREPARING --submitted--> RUNNING --last FINISH--> DONE
+ *      |                            |                       |
+ *      +------ cut ---------------> +---- refused, cut ---> +---- failed, cut --> DONE
+ *
+ *   edge          function          thread
+ *   (new)         job_start         HTTP
+ *   take          job_prepare       worker
+ *   submitted     job_prepare       worker
+ *   FINISH        job_take_event    poll
+ *   failed        job_take_event    poll
+ *   cut           job_client_left   watch (the client closed); poll (it does not read);
+ *                 job_detach        HTTP (the connection is gone)
+ *   given up      job_give_up       the thread of server_run (the drain's time is over)
+ *
+ * Ownership: the connection holds a reference from job_start to job_detach, the worker's queue
+ * one, each request in the engine one from its submit to its FINISH event. Until RUNNING or DONE
+ * `request`, `prompts`, `answer`, `slots` and `error` belong to the worker; all else is under
+ * `lock`.
+ *
+ * Invariants (job_check): n_flying counts the slots in flight and is 0 before RUNNING; DONE holds
+ * for good; `suspended` only while attached; a cut job is DONE unless a worker still has it.
+ */
+#ifndef FATHOM_SERVER_JOB_H
+#define FATHOM_SERVER_JOB_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#include "server/answer.h"
+#include "server/state.h"
+
+struct MHD_Connection;
+
+enum job_state { JOB_QUEUED, JOB_PREPARING, JOB_RUNNING, JOB_DONE };
+
+/* A choice's request in the engine; its address is the request's `user`. */
+struct job_slot {
+    struct job *job;
+    uint64_t id;
+    bool flying; /* submitted, its FINISH event has not come */
+};
+
+struct job {
+    struct server *server;
+    struct job *next, *prev; /* in server->jobs, under jobs_lock */
+    atomic_uint n_ref;
+    enum openai_api api;
+    uint64_t start_us;
+
+    pthread_mutex_t lock;
+    enum job_state state;
+    struct MHD_Connection *connection; /* valid while attached */
+    int fd;
+    uint32_t watch_slot;
+    bool attached;  /* the connection still belongs to this job */
+    bool suspended; /* it waits for job_wake */
+    bool told;      /* the status has been given to the connection */
+    bool cut;       /* the client gets nothing more, its connection is closed */
+
+    struct buf body;
+    struct openai_request request;
+    struct token_list *prompts; /* [n_prompt]; released once submitted */
+    size_t n_prompt;
+    struct answer answer;
+    struct api_error error; /* status 0: none */
+    struct job_slot *slots; /* [answer.n_choice] */
+    size_t n_flying;
+    uint64_t first_us; /* start to first token; 0: none yet */
+    uint64_t moved_us; /* when the stream last gained bytes */
+};
+
+/* What the HTTP side does next with a connection. */
+enum job_turn {
+    JOB_WAIT,   /* it has been suspended; the handler is called again after job_wake */
+    JOB_ANSWER, /* job_take_answer */
+    JOB_CLOSE,  /* close the connection */
+};
+
+/* job_start - take over a request whose body has arrived, and queue it
+ *
+ *   body  moved into the job, its bytes counted by server_hold_bytes
+ * Errors  ENOMEM. A full queue is not an error: the job is DONE with 429. */
+fathom_err job_start(struct job **out, struct server *s, struct MHD_Connection *connection,
+                     enum openai_api api, struct buf *body);
+
+/* job_next_turn - what now? For JOB_WAIT the connection is suspended here. */
+enum job_turn job_next_turn(struct job *job);
+
+/* The answer's head, once there is one. */
+struct job_answer {
+    int status;
+    bool stream;            /* body by job_read */
+    struct buf body;        /* whole; owned by the caller */
+    char id[48];            /* of the answer; "": none yet */
+    unsigned retry_after_s; /* 0: none */
+};
+
+/* job_take_answer - after JOB_ANSWER */
+fathom_err job_take_answer(struct job *job, struct job_answer *out);
+
+/* job_read - bytes of a stream for the connection
+ * Returns their number, 1 to max; 0 after suspending the connection; JOB_END; JOB_BROKEN. */
+enum { JOB_END = -1, JOB_BROKEN = -2 };
+ssize_t job_read(struct job *job, char *bytes, size_t max);
+
+/* What the request's log line tells. */
+struct job_summary {
+    struct answer_usage usage;
+    int status; /* 499 when the client left first */
+    uint64_t first_us;
+};
+
+/* job_detach - the connection is done with the job: what is still in the engine is cancelled */
+void job_detach(struct job *job, struct job_summary *out);
+
+void job_hold(struct job *job);
+void job_release(struct job *job); /* the last one frees it */
+
+/* job_client_left - the watch's finding; gives back one reference */
+void job_client_left(struct job *job);
+
+/* job_take_event - an event of the slot that e->user names; after a FINISH the slot may be gone */
+void job_take_event(const fathom_event *e);
+
+/* job_tick - a silent stream gets a comment line */
+void job_tick(struct job *job, uint64_t now_us);
+
+/* job_give_up - answer with 503 and cancel */
+void job_give_up(struct job *job);
+
+/* job_prepare - the worker's task: parse, check, render, tokenise, submit; gives back one
+ * reference (prepare.c) */
+void job_prepare(struct job *job);
+
+/* ---- for prepare.c, with the lock held ----------------------------------------------------- */
+
+/* job_fail - tell the error and cancel the rest; nothing when DONE already */
+void job_fail(struct job *job, fathom_err err);
+
+/* job_finish_if_ended - close the answer once all choices have ended and nothing is in flight */
+void job_finish_if_ended(struct job *job);
+
+/* job_drop_body - the body has been parsed, or is not needed */
+void job_drop_body(struct job *job);
+
+/* job_wake - resume the connection if it is suspended and there is something for it */
+void job_wake(struct job *job);
+
+void job_check(const struct job *job);
+/* job_dump - one line of state, for logs */
+void job_dump(const struct job *job, struct buf *out);
+
+#endif

@@ -1,0 +1,82 @@
+/* openai_completion.c - the form of /v1/completions */
+#include "base/fail.h"
+#include "server/answer.h"
+
+/* With echo the prompt's text stands in front of the choice's own. */
+static fathom_err begin(struct choice *c)
+{
+    const struct answer_setup *s = &c->answer->setup;
+    if (!s->request->echo) return FATHOM_OK;
+    const struct openai_prompt *p = &s->request->prompts[c->i_prompt];
+    if (p->text) {
+        TRY(buf_add(&c->content, p->text, p->n_text));
+    } else {
+        TRY(tokenizer_decode(s->tokenizer, p->ids, p->n_id, s->request->skip_special_tokens,
+                             &c->content));
+    }
+    c->n_char = logprob_count_char(buf_str(&c->content), c->content.len);
+    return FATHOM_OK;
+}
+
+static fathom_err take_text(struct choice *c, const char *text, size_t n)
+{
+    return buf_add(&c->content, text, n);
+}
+
+static fathom_err end_text(struct choice *c)
+{
+    (void)c;
+    return FATHOM_OK;
+}
+
+static void write_object(struct choice *c, struct buf *b)
+{
+    const struct answer *a = c->answer;
+    (void)buf_printf(b, "{\"index\":%u,\"text\":", c->index);
+    answer_write_text(b, &c->content);
+    (void)buf_add_str(b, ",\"logprobs\":");
+    logprob_write_completion(b, &c->logprobs);
+    (void)buf_add_char(b, ',');
+    answer_write_finish(b, c);
+    if (a->setup.request->return_token_ids) {
+        if (!c->begun) answer_write_ids(b, "prompt_token_ids", &a->prompts[c->i_prompt].ids);
+        answer_write_ids(b, "token_ids", &c->ids);
+    }
+    (void)buf_add_char(b, '}');
+}
+
+static fathom_err write_chunk(struct choice *c)
+{
+    struct answer *a = c->answer;
+    answer_chunk_begin(a);
+    write_object(c, &a->out);
+    answer_chunk_end(a);
+    c->begun = true;
+    buf_clear(&c->content);
+    buf_clear(&c->ids);
+    logprob_list_clear(&c->logprobs);
+    return buf_status(&a->out);
+}
+
+static fathom_err flush(struct choice *c)
+{
+    return c->content.len ? write_chunk(c) : FATHOM_OK;
+}
+
+static fathom_err write_choice(struct choice *c, struct buf *b)
+{
+    write_object(c, b);
+    return buf_status(b);
+}
+
+const struct answer_form answer_form_completion = {
+    .id_prefix = "cmpl-",
+    .object = "text_completion",
+    .chunk_object = "text_completion",
+    .begin = begin,
+    .take_text = take_text,
+    .end_text = end_text,
+    .flush = flush,
+    .finish_chunk = write_chunk,
+    .write_choice = write_choice,
+};

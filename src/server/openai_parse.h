@@ -1,0 +1,96 @@
+/* openai_parse.h - bodies of /v1/chat/completions and /v1/completions to structs
+ *
+ * Pure: no engine, no tokenizer, no clock. One table says for every field which endpoint knows it,
+ * its type and its range. Unknown fields are ignored; fields that are known and would change the
+ * answer but are not supported are refused by name.
+ */
+#ifndef FATHOM_SERVER_OPENAI_PARSE_H
+#define FATHOM_SERVER_OPENAI_PARSE_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/limits.h"
+#include "fathom/fathom.h"
+#include "server/api_error.h"
+
+enum openai_api { OPENAI_CHAT, OPENAI_COMPLETION };
+
+enum openai_switch { OPENAI_DEFAULT, OPENAI_ON, OPENAI_OFF };
+
+/* One prompt of a completion: text, or token ids. */
+struct openai_prompt {
+    const char *text; /* borrowed from root; NULL: ids */
+    size_t n_text;
+    int32_t *ids; /* owned */
+    size_t n_id;
+};
+
+/* Not given: temperature and top_p are negative, top_k is OPENAI_TOP_K_UNSET, max_tokens is -1. */
+enum { OPENAI_TOP_K_UNSET = -2 };
+
+/* A parsed request. sampling.stop_ids and sampling.bias point into this struct, so it must not be
+ * moved once parsed. Released with openai_request_free. */
+struct openai_request {
+    enum openai_api api;
+    json_t *root; /* the body; NULL once openai_request_drop_body has been called */
+    char *model;  /* NULL: not given */
+
+    json_t *messages;            /* chat; borrowed from root */
+    json_t *tools;               /* chat; own reference; NULL: none, or tool_choice is none */
+    enum openai_switch thinking; /* chat */
+    unsigned thinking_rank;      /* of the field that set it: the most specific one holds */
+    bool hide_tools;             /* chat; tool_choice is none */
+    bool add_generation_prompt;  /* chat */
+    bool continue_final_message; /* chat */
+
+    struct openai_prompt *prompts; /* completion */
+    size_t n_prompt;
+    bool echo;
+    bool add_special_tokens;
+
+    bool stream;
+    bool include_usage;
+    bool continuous_usage;
+    uint32_t n; /* choices of each prompt */
+    uint32_t best_of;
+    int64_t max_tokens;
+    bool include_stop;
+    bool skip_special_tokens;
+    bool return_token_ids;
+    bool tokens_as_ids; /* "token_id:123" for the token's text in logprobs */
+
+    fathom_sampling sampling;
+    fathom_bias bias[LIMIT_LOGIT_BIAS];
+    int32_t stop_ids[LIMIT_STOP_TOKENS];
+    char *stops[LIMIT_STOP_STRINGS];
+    size_t stop_lens[LIMIT_STOP_STRINGS];
+    size_t n_stop;
+    bool asks_generation_prompt; /* add_generation_prompt: true was written out */
+    bool has_stream_options;
+    bool has_top_logprobs;
+};
+
+/* What the ranges of some fields depend on. */
+struct openai_bounds {
+    uint32_t n_vocab;
+};
+
+/* openai_parse - read a request body
+ *
+ *   r     written; valid for openai_request_free whatever is returned
+ *   body  n bytes
+ *   e     set on error: status 400 (500 out of memory), the path of the field, the value seen and
+ *         what is accepted
+ * Errors  EINVAL, EFORMAT (not JSON), ENOMEM. */
+fathom_err openai_parse(struct openai_request *r, enum openai_api api, const char *body, size_t n,
+                        const struct openai_bounds *bounds, struct api_error *e);
+
+/* openai_request_drop_body - release the tree: messages and prompt texts are gone, tools stay */
+void openai_request_drop_body(struct openai_request *r);
+
+void openai_request_free(struct openai_request *r); /* accepts zeroed and half-parsed */
+
+#endif

@@ -1,0 +1,256 @@
+/* prepare.c - the worker's part of a job: body to prompt tokens to requests in the engine
+ *
+ * All but the last step works without the job's lock: until RUNNING, the request, the prompts and
+ * the answer belong to the worker.
+ */
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "server/job.h"
+
+/* ---- checks against what is served --------------------------------------------------------- */
+
+static fathom_err refuse_model(const struct server *s, const char *model, struct api_error *e)
+{
+    struct buf names = {.limit = 512};
+    for (size_t i = 0; i < s->o.n_model_name; i++) {
+        (void)buf_printf(&names, i ? ", \"%s\"" : "\"%s\"", s->o.model_names[i]);
+    }
+    fathom_err err = api_error_set(e, 404, "model_not_found", "model",
+                                   "the model \"%.200s\" is not served here; served: %s", model,
+                                   buf_str(&names));
+    buf_free(&names);
+    return err;
+}
+
+/* The served name that the request used; the first one when it named none. */
+static fathom_err find_model(const struct server *s, const char *model, const char **out,
+                             struct api_error *e)
+{
+    *out = s->o.model_names[0];
+    if (!model) return FATHOM_OK;
+    for (size_t i = 0; i < s->o.n_model_name; i++) {
+        *out = s->o.model_names[i];
+        if (strcmp(*out, model) == 0) return FATHOM_OK;
+    }
+    return refuse_model(s, model, e);
+}
+
+static void set_default_sampling(const struct server *s, struct openai_request *r)
+{
+    const fathom_info *info = s->info;
+    bool use = !s->o.neutral_sampling;
+    fathom_sampling *p = &r->sampling;
+    if (p->temperature < 0.0f) {
+        p->temperature =
+            use && info->default_temperature >= 0.0f ? info->default_temperature : 1.0f;
+    }
+    if (p->top_p < 0.0f) {
+        p->top_p = use && info->default_top_p > 0.0f ? info->default_top_p : 1.0f;
+    }
+    if (p->top_k == OPENAI_TOP_K_UNSET) {
+        p->top_k = use && info->default_top_k > 0 ? info->default_top_k : 0;
+    }
+    p->max_tokens = r->max_tokens > 0 ? (uint32_t)r->max_tokens : 0;
+}
+
+static fathom_err check_length(const struct job *job, size_t i, struct api_error *e)
+{
+    const struct openai_request *r = &job->request;
+    const char *param = r->api == OPENAI_CHAT ? "messages" : "prompt";
+    uint64_t n_prompt = job->prompts[i].n;
+    uint64_t max_len = job->server->info->max_model_len;
+    uint64_t n_output = r->max_tokens >= 0 ? (uint64_t)r->max_tokens : 1;
+    if (n_prompt == 0) {
+        return api_error_set(e, 400, "invalid_value", param,
+                             "prompt %zu has no tokens, at least "
+                             "one is needed",
+                             i);
+    }
+    if (n_prompt + n_output <= max_len) return FATHOM_OK;
+    if (n_prompt + 1 > max_len) {
+        return api_error_set(e, 400, "context_length_exceeded", param,
+                             "the prompt is %llu tokens long, the context holds %llu with the "
+                             "answer: shorten the prompt",
+                             (unsigned long long)n_prompt, (unsigned long long)max_len);
+    }
+    return api_error_set(e, 400, "context_length_exceeded", "max_tokens",
+                         "the prompt is %llu tokens long and max_tokens is %llu, together %llu; "
+                         "the context holds %llu: lower max_tokens or shorten the prompt",
+                         (unsigned long long)n_prompt, (unsigned long long)n_output,
+                         (unsigned long long)(n_prompt + n_output), (unsigned long long)max_len);
+}
+
+/* ---- prompts ------------------------------------------------------------------------------- */
+
+static fathom_err make_chat_prompt(struct job *job, bool *thinking)
+{
+    struct server *s = job->server;
+    const struct openai_request *r = &job->request;
+    struct buf text = {0};
+    fathom_diag d;
+    diag_clear(&d);
+    struct chat_request chat = {
+        .messages = r->messages,
+        .tools = r->tools,
+        .thinking = r->thinking == OPENAI_DEFAULT ? s->o.thinking : r->thinking == OPENAI_ON,
+        .tools_first_message = s->o.tools_first_message,
+        .continue_final_message = r->continue_final_message,
+        .add_generation_prompt = r->add_generation_prompt,
+    };
+    fathom_err err = chat_render(&s->style, &chat, &text, &d);
+    if (err) {
+        (void)api_error_from(&job->error, err, "messages", &d);
+        goto out;
+    }
+    TRY_GOTO(tokenizer_encode(s->tokenizer, buf_str(&text), text.len, TOKENIZER_MARKUP_ON,
+                              &job->prompts[0]),
+             out);
+    *thinking = chat_prompt_in_reasoning(&s->style, buf_str(&text), text.len);
+out:
+    buf_free(&text);
+    return err;
+}
+
+/* BOS is put in front of text where the checkpoint's tokenizer does so, but never twice. */
+static fathom_err make_completion_prompt(const struct job *job, const struct openai_prompt *p,
+                                         struct token_list *out)
+{
+    const struct server *s = job->server;
+    for (size_t i = 0; i < p->n_id; i++) TRY(token_list_add(out, p->ids[i]));
+    if (!p->text) return FATHOM_OK;
+    if (s->add_bos && job->request.add_special_tokens && s->info->bos_id >= 0) {
+        size_t n;
+        const char *bos = tokenizer_bytes(s->tokenizer, s->info->bos_id, &n);
+        bool has_bos = n && n <= p->n_text && memcmp(p->text, bos, n) == 0;
+        if (!has_bos) TRY(token_list_add(out, s->info->bos_id));
+    }
+    return tokenizer_encode(s->tokenizer, p->text, p->n_text, TOKENIZER_MARKUP_ON, out);
+}
+
+static fathom_err make_prompts(struct job *job, bool *thinking)
+{
+    const struct openai_request *r = &job->request;
+    size_t n = r->api == OPENAI_CHAT ? 1 : r->n_prompt;
+    *thinking = false;
+    job->prompts = mem_calloc(n, sizeof *job->prompts);
+    if (!job->prompts) return FATHOM_ENOMEM;
+    job->n_prompt = n;
+    if (r->api == OPENAI_CHAT) {
+        TRY(make_chat_prompt(job, thinking));
+        return check_length(job, 0, &job->error);
+    }
+    for (size_t i = 0; i < n; i++) {
+        TRY(make_completion_prompt(job, &r->prompts[i], &job->prompts[i]));
+        TRY(check_length(job, i, &job->error));
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err prepare(struct job *job)
+{
+    struct server *s = job->server;
+    struct openai_request *r = &job->request;
+    struct openai_bounds bounds = {.n_vocab = s->info->n_vocab};
+    const char *model;
+    bool thinking;
+    TRY(openai_parse(r, job->api, buf_str(&job->body), job->body.len, &bounds, &job->error));
+    job_drop_body(job);
+    TRY(find_model(s, r->model, &model, &job->error));
+    set_default_sampling(s, r);
+    TRY(make_prompts(job, &thinking));
+    struct answer_setup setup = {.request = r,
+                                 .prompts = job->prompts,
+                                 .tokenizer = s->tokenizer,
+                                 .style = &s->style,
+                                 .info = s->info,
+                                 .model = model,
+                                 .thinking = thinking,
+                                 .nonce = rng_entropy(),
+                                 .created = clock_unix_s()};
+    TRY(answer_open(&job->answer, &setup));
+    openai_request_drop_body(r);
+    job->slots = mem_calloc(job->answer.n_choice, sizeof *job->slots);
+    return job->slots ? FATHOM_OK : FATHOM_ENOMEM;
+}
+
+/* ---- submit, with the lock held ------------------------------------------------------------ */
+
+static fathom_err submit_choice(struct job *job, size_t i)
+{
+    const struct choice *c = &job->answer.choices[i];
+    const struct token_list *prompt = &job->prompts[c->i_prompt];
+    struct job_slot *slot = &job->slots[i];
+    fathom_request r = {.prompt = prompt->ids,
+                        .n_prompt = (uint32_t)prompt->n,
+                        .sampling = job->request.sampling,
+                        .user = slot};
+    /* the choices of one prompt differ though the request gives one seed */
+    r.sampling.seed += i % job->request.n;
+    fathom_diag d;
+    diag_clear(&d);
+    slot->job = job;
+    job_hold(job);
+    fathom_err err = fathom_submit(job->server->engine, &r, &slot->id, &d);
+    if (err) {
+        job_release(job);
+        return api_error_from(&job->error, err, NULL, &d);
+    }
+    slot->flying = true;
+    job->n_flying++;
+    return FATHOM_OK;
+}
+
+/* A completion that asks for no tokens is its echo alone. */
+static fathom_err finish_without_engine(struct job *job)
+{
+    fathom_event e = {.kind = FATHOM_EVENT_FINISH, .finish = FATHOM_FINISH_LENGTH, .stop_id = -1};
+    for (size_t i = 0; i < job->answer.n_choice; i++) TRY(answer_finish(&job->answer, i, &e));
+    return FATHOM_OK;
+}
+
+static fathom_err submit_all(struct job *job)
+{
+    if (job->request.max_tokens == 0) return finish_without_engine(job);
+    for (size_t i = 0; i < job->answer.n_choice; i++) TRY(submit_choice(job, i));
+    for (size_t i = 0; i < job->n_prompt; i++) token_list_free(&job->prompts[i]);
+    return FATHOM_OK;
+}
+
+void job_prepare(struct job *job)
+{
+    (void)pthread_mutex_lock(&job->lock);
+    ASSERT(job->state == JOB_QUEUED);
+    bool wanted = !job->cut;
+    job->state = JOB_PREPARING;
+    (void)pthread_mutex_unlock(&job->lock);
+
+    fathom_err err = wanted ? prepare(job) : FATHOM_ECANCEL;
+
+    (void)pthread_mutex_lock(&job->lock);
+    if (job->cut) {
+        job->state = JOB_DONE;
+    } else {
+        if (!err && atomic_load(&job->server->cancelling)) {
+            err = api_error_set(&job->error, 503, "shutting_down", NULL,
+                                "the server is shutting down");
+        }
+        if (!err) {
+            /* before the first submit: an event may wait for the lock as soon as it returns */
+            job->state = JOB_RUNNING;
+            job->moved_us = clock_now_us();
+            err = submit_all(job);
+        }
+        if (err) job_fail(job, err);
+        job_finish_if_ended(job);
+        job_wake(job);
+    }
+    job_check(job);
+    (void)pthread_mutex_unlock(&job->lock);
+    job_release(job);
+}

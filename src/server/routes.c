@@ -1,0 +1,154 @@
+#include "server/routes.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/json.h"
+#include "server/openai_parse.h"
+
+/* ---- models -------------------------------------------------------------------------------- */
+
+static void write_model(const struct server *s, const char *name, struct buf *b)
+{
+    (void)buf_add_str(b, "{\"id\":");
+    (void)json_write_string(b, name, strlen(name));
+    (void)buf_printf(b, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"fathom\",\"root\":",
+                     (long long)s->created);
+    (void)json_write_string(b, s->o.model_names[0], strlen(s->o.model_names[0]));
+    (void)buf_printf(b, ",\"parent\":null,\"max_model_len\":%u}", s->info->max_model_len);
+}
+
+static fathom_err list_models(struct server *s, const char *rest, struct buf *body,
+                              struct api_error *e)
+{
+    (void)rest, (void)e;
+    (void)buf_add_str(body, "{\"object\":\"list\",\"data\":[");
+    for (size_t i = 0; i < s->o.n_model_name; i++) {
+        if (i) (void)buf_add_char(body, ',');
+        write_model(s, s->o.model_names[i], body);
+    }
+    return buf_add_str(body, "]}");
+}
+
+static fathom_err get_model(struct server *s, const char *rest, struct buf *body,
+                            struct api_error *e)
+{
+    for (size_t i = 0; i < s->o.n_model_name; i++) {
+        if (strcmp(rest, s->o.model_names[i]) != 0) continue;
+        write_model(s, rest, body);
+        return buf_status(body);
+    }
+    return api_error_set(e, 404, "model_not_found", "model",
+                         "the model \"%.200s\" is not served here; GET /v1/models lists what is",
+                         rest);
+}
+
+/* ---- health -------------------------------------------------------------------------------- */
+
+/* 200 means: the engine answers, and if requests run, steps are being made. */
+static fathom_err check_health(struct server *s, struct api_error *e)
+{
+    fathom_stats stats;
+    fathom_get_stats(s->engine, &stats);
+    if (stats.failed) {
+        const char *fault = fathom_fault(s->engine);
+        return api_error_set(e, 503, "engine_failed", NULL, "the engine has failed: %s",
+                             fault[0] ? fault : "no cause is known");
+    }
+    if (atomic_load(&s->draining)) {
+        return api_error_set(e, 503, "shutting_down", NULL, "the server is shutting down");
+    }
+    uint64_t moved_us = atomic_load(&s->progress.moved_us);
+    uint64_t still_us = clock_now_us() - moved_us;
+    if (atomic_load(&s->progress.running) && still_us > (uint64_t)s->o.stall_timeout_ms * 1000) {
+        return api_error_set(e, 503, "engine_stalled", NULL,
+                             "the engine has made no step for %llu s while %u requests run",
+                             (unsigned long long)(still_us / 1000000), stats.n_running);
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err get_health(struct server *s, const char *rest, struct buf *body,
+                             struct api_error *e)
+{
+    (void)rest;
+    TRY(check_health(s, e));
+    fathom_stats stats;
+    fathom_get_stats(s->engine, &stats);
+    return buf_printf(body,
+                      "{\"status\":\"ok\",\"running\":%u,\"waiting\":%u,\"steps\":%llu,"
+                      "\"pages_free\":%u,\"pages\":%u}",
+                      stats.n_running, stats.n_waiting, (unsigned long long)stats.n_step,
+                      stats.n_page_free, stats.n_page);
+}
+
+static fathom_err get_version(struct server *s, const char *rest, struct buf *body,
+                              struct api_error *e)
+{
+    (void)s, (void)rest, (void)e;
+    return buf_add_str(body, "{\"version\":\"" FATHOM_VERSION "\"}");
+}
+
+/* ---- table --------------------------------------------------------------------------------- */
+
+static const struct route routes[] = {
+    {"/v1/chat/completions", false, false, METHOD_POST, OPENAI_CHAT, NULL},
+    {"/v1/completions", false, false, METHOD_POST, OPENAI_COMPLETION, NULL},
+    {"/v1/models", false, false, METHOD_GET, 0, list_models},
+    {"/v1/models/", true, false, METHOD_GET, 0, get_model},
+    {"/health", false, true, METHOD_GET, 0, get_health},
+    {"/ping", false, true, METHOD_GET, 0, get_health},
+    {"/version", false, true, METHOD_GET, 0, get_version},
+};
+
+enum { N_ROUTE = sizeof routes / sizeof routes[0] };
+
+const struct route *route_find(const char *path, const char **rest)
+{
+    for (size_t i = 0; i < N_ROUTE; i++) {
+        size_t n = strlen(routes[i].path);
+        if (strncmp(path, routes[i].path, n) != 0) continue;
+        *rest = path + n;
+        if (routes[i].prefix ? **rest != '\0' : **rest == '\0') return &routes[i];
+    }
+    return NULL;
+}
+
+unsigned route_method(const char *name)
+{
+    if (strcmp(name, "GET") == 0 || strcmp(name, "HEAD") == 0) return METHOD_GET;
+    if (strcmp(name, "POST") == 0) return METHOD_POST;
+    if (strcmp(name, "OPTIONS") == 0) return METHOD_OPTIONS;
+    return METHOD_OTHER;
+}
+
+const char *route_allow(const struct route *r)
+{
+    return r->methods == METHOD_POST ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
+}
+
+/* "/chat/completions" and "/v1/v1/models" are common slips of a base URL. */
+static const struct route *nearest_route(const char *path)
+{
+    const char *rest;
+    char with_v1[64];
+    if (strncmp(path, "/v1/v1/", 7) == 0) return route_find(path + 3, &rest);
+    (void)snprintf(with_v1, sizeof with_v1, "/v1%.48s", path);
+    return route_find(with_v1, &rest);
+}
+
+fathom_err route_refuse_path(const char *method, const char *path, struct api_error *e)
+{
+    const struct route *near = nearest_route(path);
+    if (near) {
+        return api_error_set(e, 404, "not_found", NULL,
+                             "there is no %.16s %.200s; did you mean %s?", method, path,
+                             near->path);
+    }
+    return api_error_set(e, 404, "not_found", NULL,
+                         "there is no %.16s %.200s; there are /v1/chat/completions, "
+                         "/v1/completions, /v1/models, /health, /ping, /version",
+                         method, path);
+}

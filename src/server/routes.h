@@ -1,0 +1,40 @@
+/* routes.h - which paths exist, and the ones that need no engine */
+#ifndef FATHOM_SERVER_ROUTES_H
+#define FATHOM_SERVER_ROUTES_H
+
+#include "server/api_error.h"
+#include "server/state.h"
+
+enum {
+    METHOD_GET = 1, /* and HEAD */
+    METHOD_POST = 2,
+    METHOD_OPTIONS = 4,
+    METHOD_OTHER = 8,
+};
+
+/* The body of a GET, status 200, or an error in *e. `rest` is the path after a prefix route. */
+typedef fathom_err route_get(struct server *s, const char *rest, struct buf *body,
+                             struct api_error *e);
+
+struct route {
+    const char *path;
+    bool prefix;      /* path ends in "/", anything may follow */
+    bool open;        /* needs no API key */
+    unsigned methods; /* without OPTIONS, which all have */
+    int api;          /* POST: enum openai_api */
+    route_get *get;
+};
+
+/* route_find - NULL when there is no such path; *rest is what follows a prefix */
+const struct route *route_find(const char *path, const char **rest);
+
+/* route_method - the METHOD_ bit of a request's method */
+unsigned route_method(const char *name);
+
+/* route_allow - value of the Allow header */
+const char *route_allow(const struct route *r);
+
+/* route_refuse_path - the 404 for an unknown path, with what exists */
+fathom_err route_refuse_path(const char *method, const char *path, struct api_error *e);
+
+#endif

@@ -1,0 +1,80 @@
+/* server.h - OpenAI's API over HTTP for one open engine
+ *
+ *   HTTP threads        read requests, write answers; never wait for anything else
+ *   workers             parse the body, render the chat, tokenise, submit
+ *   the poll thread     takes the engine's events and turns them into the bytes of answers
+ *   the watch thread    sees clients leave while their connection waits
+ *
+ * A connection is suspended while its answer has nothing to send, so thousands of streams need a
+ * few threads.
+ */
+#ifndef FATHOM_SERVER_SERVER_H
+#define FATHOM_SERVER_SERVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "chat/chat.h"
+#include "fathom/fathom.h"
+
+struct server;
+
+/* A zeroed struct with model_names is valid: 0 and NULL mean the default. What it points to is
+ * borrowed and outlives the server. */
+struct server_options {
+    const char *host; /* address or name to listen on; NULL: 127.0.0.1 */
+    uint16_t port;    /* 0: one that is free (server_port tells) */
+
+    const char *const *model_names; /* names that requests may use; the first is told in lists */
+    size_t n_model_name;            /* >= 1 */
+    const char *const *api_keys;    /* any of them is taken; none: no key is needed */
+    size_t n_api_key;
+    const char *cors_origin;     /* Access-Control-Allow-Origin; NULL: "*", "": no such header */
+    const char *tls_certificate; /* PEM text; NULL: plain HTTP */
+    const char *tls_key;         /* PEM text, with tls_certificate */
+
+    bool thinking;            /* for chats that do not say */
+    bool tools_first_message; /* see chat.h */
+    bool neutral_sampling;    /* do not take defaults from generation_config.json */
+    bool hide_requests;       /* no log line for each request */
+
+    uint32_t n_http_thread;       /* 2 */
+    uint32_t n_worker;            /* 2 */
+    uint32_t max_connections;     /* 4096 */
+    uint32_t max_preparing;       /* requests that wait for a worker; 1024; more: 429 */
+    uint32_t max_held_bytes;      /* bodies received and not yet parsed; 1 GiB; more: 429 */
+    uint32_t comment_interval_ms; /* comment lines on a silent stream; 10000 */
+    uint32_t drain_timeout_ms;    /* server_run: how long requests may go on after a stop; 30000 */
+    uint32_t stall_timeout_ms;    /* /health: a step may take so long; 120000 */
+};
+
+/* server_create - listen and start the threads; requests are answered from here on
+ *
+ *   e  open engine; the server alone polls it from now to server_destroy
+ *   t  the checkpoint's tokenizer
+ *   style  how its chats are written and read; copied
+ * Errors  EINVAL (no model name, a bad address), EIO (the port is taken, no permission: named),
+ *         ENOMEM. */
+FATHOM_MUST_CHECK fathom_err server_create(struct server **out, const struct server_options *o,
+                                           fathom_engine *e, const struct tokenizer *t,
+                                           const struct chat_style *style, fathom_diag *d);
+
+/* server_port - the TCP port it listens on */
+uint16_t server_port(const struct server *s);
+
+/* server_run - wait until server_stop or a fatal error of the engine; then accept no more
+ * connections, let the running requests end (up to drain_timeout_ms; a second server_stop cuts it
+ * short) and cancel the rest
+ *
+ * Errors  EDEVICE when the engine has failed, with its message. */
+FATHOM_MUST_CHECK fathom_err server_run(struct server *s, fathom_diag *d);
+
+/* server_stop - end server_run; may be called from a signal handler, and again to hurry */
+void server_stop(struct server *s);
+
+/* server_destroy - cancel what still runs, close all connections, end the threads; accepts NULL.
+ * The engine stays open. */
+void server_destroy(struct server *s);
+
+#endif

@@ -1,0 +1,23 @@
+#include "server/sse.h"
+
+void sse_begin(struct buf *b)
+{
+    (void)buf_add_str(b, "data: ");
+}
+
+void sse_end(struct buf *b)
+{
+    (void)buf_add_str(b, "\n\n");
+}
+
+void sse_done(struct buf *b)
+{
+    (void)buf_add_str(b, "data: [DONE]\n\n");
+}
+
+void sse_comment(struct buf *b, const char *text)
+{
+    (void)buf_add_str(b, ": ");
+    (void)buf_add_str(b, text);
+    (void)buf_add_str(b, "\n\n");
+}

@@ -1,0 +1,66 @@
+/* state.h - what the parts of the server share; within src/server alone
+ *
+ * Locks, in the order in which they are taken: jobs_lock, then one job's lock. The locks of
+ * watch, workers, the engine and the HTTP library are taken last and by themselves.
+ */
+#ifndef FATHOM_SERVER_STATE_H
+#define FATHOM_SERVER_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "server/server.h"
+
+struct job;
+struct watch;
+struct workers;
+struct MHD_Daemon;
+
+/* The engine's progress watermark, kept by the poll thread and read by /health. */
+struct progress {
+    atomic_uint_fast64_t n_step;
+    atomic_uint_fast64_t moved_us; /* when n_step last grew, or nothing was running */
+    atomic_bool running;
+};
+
+struct server {
+    struct server_options o; /* defaults filled in */
+    fathom_engine *engine;
+    const fathom_info *info;
+    const struct tokenizer *tokenizer;
+    struct chat_style style;
+    bool add_bos; /* a completion's text begins with BOS */
+    int64_t created;
+
+    struct MHD_Daemon *http;
+    int listen_fd;
+    uint16_t port;
+    struct watch *watch;
+    struct workers *workers;
+    pthread_t poll_thread;
+    bool poll_started;
+    int stop_fd; /* eventfd that server_run waits on */
+
+    atomic_bool draining;    /* requests are refused */
+    atomic_bool cancelling;  /* those in flight are given up */
+    atomic_bool poll_ends;   /* the poll thread returns */
+    atomic_bool engine_down; /* the engine has met a fatal error */
+    struct progress progress;
+    atomic_uint_fast64_t mean_total_us; /* moving average over finished requests */
+    atomic_size_t held_bytes;           /* bodies received and not yet parsed */
+
+    pthread_mutex_t jobs_lock;
+    struct job *jobs; /* every job that lives */
+    size_t n_job;
+};
+
+/* server_hold_bytes - count n more bytes of a body; false, and nothing counted, when all bodies
+ * together would pass max_held_bytes. server_drop_bytes gives them back. */
+bool server_hold_bytes(struct server *s, size_t n);
+void server_drop_bytes(struct server *s, size_t n);
+
+/* server_retry_after_s - when a refused request may find room: the time that the requests ahead
+ * of it need, within 1 to 60 */
+unsigned server_retry_after_s(struct server *s);
+
+#endif

@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""The program as an operator meets it: every subcommand, real processes, the pilot model.
+
+    tests/e2e/test_cli.py path/to/fathom
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+import urllib.request
+
+FATHOM = os.path.abspath(sys.argv.pop(1))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PILOT = os.path.join(ROOT, "models", "pilot")
+
+
+def run(*args, stdin="", env=None, status=0):
+    """Standard output and error of a run that must end with `status`."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "FATHOM", "VLLM"))}
+    done = subprocess.run([FATHOM, *args], input=stdin, capture_output=True, text=True,
+                          timeout=120, env={**clean, **(env or {})}, check=False)
+    if done.returncode != status:
+        raise AssertionError(f"{args}: status {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done.stdout, done.stderr
+
+
+def evaluation(kind):
+    with open(os.path.join(ROOT, "tests/data/pilot/evaluation.json"), encoding="utf-8") as f:
+        return [c for c in json.load(f) if c["kind"] == kind]
+
+
+class Server:
+    """`fathom serve` on a free port, and what it has printed so far."""
+
+    def __init__(self, *args):
+        self.process = subprocess.Popen([FATHOM, "serve", "--port", "0", "--max-num-seqs", "4",
+                                         *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        text=True)
+        self.printed = ""
+        for line in self.process.stdout:
+            self.printed += line
+            if line.startswith("ready"):
+                break
+        address = re.search(r"^address +(\S+)/v1", self.printed, re.M)
+        if not address:
+            raise AssertionError("no address:\n" + self.printed + self.process.stderr.read())
+        self.url = address.group(1)
+
+    def post(self, path, body, key=None):
+        headers = {"Content-Type": "application/json"}
+        if key:
+            headers["Authorization"] = "Bearer " + key
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    def stop(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        _, self.errors = self.process.communicate(timeout=60)
+        return self.process.returncode
+
+
+class Cli(unittest.TestCase):
+    def test_help_and_version(self):
+        self.assertIn("fathom serve", run("help")[0])
+        self.assertIn("fathom serve", run("--help")[0])
+        self.assertIn("--max-model-len", run("help", "serve")[0])
+        self.assertEqual(run("serve", "--help")[0], run("help", "serve")[0])
+        self.assertRegex(run("version")[0], r"^fathom \d+\.\d+\.\d+\n$")
+        with open(os.path.join(ROOT, "docs/cli.md"), encoding="utf-8") as f:
+            self.assertEqual(run("help", "--markdown")[0], f.read())
+
+    def test_wrong_command_lines_have_status_2_and_one_line(self):
+        for args, part in ((("serv",), "no command"),
+                           (("serve", "--prot", "1"), "the nearest is --port"),
+                           (("serve", "-tp", "8"), "--tensor-parallel-size 8 is refused"),
+                           (("plan", "--dtype", "half"), "overflow"),
+                           (("help", "nonsense"), "no command")):
+            expected = 1 if args[0] == "help" else 2
+            out, err = run(*args, status=expected)
+            self.assertEqual(out, "")
+            self.assertIn(part, err)
+            self.assertEqual(err.count("\n"), 1, err)
+        self.assertIn("fathom serve", run(status=2)[1])
+
+    def test_models_that_cannot_be_found_or_read(self):
+        self.assertIn("/nowhere", run("inspect", "/nowhere", status=1)[1])
+        self.assertIn("org/name", run("inspect", "org/name", env={"HF_HOME": "/nowhere"},
+                                      status=1)[1])
+        with tempfile.TemporaryDirectory() as empty:
+            self.assertIn(empty, run("inspect", empty, status=1)[1])
+        self.assertIn("directory", run("inspect", PILOT + "/config.json", status=1)[1])
+
+    def test_tokenize_there_and_back(self):
+        text = "Hello, who are you? 你好 \n\n 12345 <｜User｜>"
+        ids, err = run("tokenize", "--text", text)
+        numbers = [int(line.split()[0]) for line in ids.strip().split("\n")]
+        self.assertIn(f"{len(numbers)} tokens", err)
+        back, _ = run("tokenize", "--decode", stdin=" ".join(map(str, numbers)))
+        self.assertEqual(back, text + "\n")
+        self.assertEqual(run("tokenize", PILOT, stdin=text)[0], ids)
+        self.assertIn("not an id", run("tokenize", "--decode", "--text", "1 99999", status=1)[1])
+
+    def test_inspect_says_what_is_there_and_what_is_missing(self):
+        out, _ = run("inspect", "--tensors")
+        self.assertIn("DeepseekV32ForCausalLM", out)
+        self.assertIn("model.embed_tokens.weight", out)
+        self.assertIn("every tensor that the model needs is there", out)
+
+    def test_plan_fits_or_names_what_would(self):
+        out, _ = run("plan")
+        self.assertIn("all 64 requests of 4,096 tokens at once", out)
+        self.assertIn("config", run("plan", PILOT + "/config.json")[0])
+        out, err = run("plan", "--memory", "60M", status=1)
+        self.assertIn("0 tokens in 0 pages", out)
+        self.assertIn("no cache fits", err)
+        half = run("plan", "--kv-cache-dtype", "fp8")[0]
+        self.assertNotEqual(half, run("plan")[0])
+
+    def test_run_answers_as_the_reference_does(self):
+        for kind, flags in (("arithmetic", ()), ("arithmetic, thinking", ("--thinking",))):
+            case = evaluation(kind)[0]
+            question = re.search(r"<｜User｜>(.*)<｜Assistant｜>", case["prompt"], re.S).group(1)
+            out, err = run("run", "--temperature", "0", *flags, "-p", question)
+            self.assertTrue(out.strip().endswith(case["want"]), out)
+            self.assertIn("tokens/s", err)
+
+    def test_run_keeps_a_chat_from_lines(self):
+        out, err = run("run", "--temperature", "0",
+                       stdin="Hello, who are you?\n/think\n/new\nHow much is 2 plus 3?\n/quit\n")
+        self.assertIn("Pilot", out)
+        self.assertIn("= 5", out)
+        self.assertIn("thinking is on", err)
+
+    def test_a_message_that_is_too_long_is_refused_and_the_chat_goes_on(self):
+        out, err = run("run", "--max-model-len", "64", "--temperature", "0", "--max-tokens", "30",
+                       stdin="word " * 200 + "\nHello\n")
+        self.assertIn("64", err)
+        self.assertIn("Hello", out)
+
+    def test_serve_answers_and_stops_on_a_signal(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            server = Server("--served-model-name", "a", "b", "--api-key", "secret",
+                            "--trust-remote-code")
+            body = {"model": "b", "temperature": 0,
+                    "messages": [{"role": "user", "content": "Hello, who are you?"}]}
+            answer = server.post("/v1/chat/completions", body, key="secret")
+            self.assertIn("Pilot", answer["choices"][0]["message"]["content"])
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                server.post("/v1/chat/completions", body)
+            self.assertEqual(refused.exception.code, 401)
+            self.assertEqual(server.stop(number), 0)
+            self.assertIn("--trust-remote-code has no effect", server.errors)
+            for row in ("model", "backend", "memory", "context", "address", "try", "ready"):
+                self.assertRegex(server.printed, rf"(?m)^{row} ")
+
+    def test_a_port_that_is_taken_is_named(self):
+        server = Server()
+        port = server.url.rpartition(":")[2]
+        _, err = run("serve", "--port", port, "--max-num-seqs", "1", status=1)
+        self.assertIn(port, err)
+        self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,757 @@
+/* test_server_e2e.c - the server over loopback, with the scripted engine behind it */
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "server/server.h"
+#include "support/fake_engine.h"
+#include "support/http_client.h"
+
+#define TOKENIZER FATHOM_SOURCE_DIR "/tests/data/server/tokenizer.json"
+#define CHAT "/v1/chat/completions"
+
+static struct tokenizer *tokenizer;
+
+struct world {
+    fathom_engine *engine;
+    struct server *server;
+    uint16_t port;
+};
+
+static const char *const MODEL_NAMES[] = {"m", "deepseek-ai/DeepSeek-V3.2"};
+static const char *const KEYS[] = {"first", "second"};
+
+static void open_world(struct world *w, const struct server_options *with,
+                       const struct fake_options *fake)
+{
+    struct chat_style style = {.encoding = CHAT_ENCODING_V32,
+                               .tool_markup = CHAT_ENCODING_V32,
+                               .parse_tools = true,
+                               .parse_reasoning = true};
+    struct server_options o = with ? *with : (struct server_options){0};
+    struct fake_options f = fake ? *fake : (struct fake_options){0};
+    fathom_diag d = {{0}};
+    o.model_names = MODEL_NAMES;
+    o.n_model_name = 2;
+    f.script = fake_script_directives;
+    f.arg = tokenizer;
+    w->engine = fake_engine_open(&f);
+    if (server_create(&w->server, &o, w->engine, tokenizer, &style, &d)) fail_msg("%s", d.text);
+    w->port = server_port(w->server);
+}
+
+static void close_world(struct world *w)
+{
+    server_destroy(w->server);
+    assert_int_equal(fake_engine_n_alive(w->engine), 0);
+    fathom_close(w->engine);
+}
+
+static int open_tokenizer(void **state)
+{
+    (void)state;
+    fathom_diag d = {{0}};
+    log_set_level(LOG_LEVEL_ERROR);
+    if (tokenizer_open_file(&tokenizer, TOKENIZER, &d)) fail_msg("%s", d.text);
+    return 0;
+}
+
+static int close_tokenizer(void **state)
+{
+    (void)state;
+    tokenizer_close(tokenizer);
+    return 0;
+}
+
+/* A chat whose one message is [[script]]. */
+static void chat_body(char *body, size_t bytes, const char *script, const char *fields)
+{
+    (void)snprintf(body, bytes,
+                   "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"[[%s]]\"}]%s}",
+                   script, fields);
+}
+
+static void connect_to(struct http_client *c, const struct world *w)
+{
+    assert_true(http_client_open(c, w->port));
+}
+
+/* Sends a request on an open connection and reads its whole reply. */
+static void ask(struct http_client *c, struct http_reply *r, const char *method, const char *path,
+                const char *headers, const char *body)
+{
+    assert_true(http_client_send(c, method, path, headers, body));
+    if (!http_client_read(c, r, strcmp(method, "HEAD") == 0)) {
+        fail_msg("%s %s: the reply broke off after: %s%s", method, path, buf_str(&r->head),
+                 buf_str(&r->body));
+    }
+}
+
+static void assert_reply(struct http_reply *r, int status, const char *part)
+{
+    if (r->status != status || !strstr(buf_str(&r->body), part)) {
+        fail_msg("status %d, needed %d; body %s, needed in it: %s", r->status, status,
+                 buf_str(&r->body), part);
+    }
+    http_reply_free(r);
+}
+
+static void expect(struct http_client *c, const char *method, const char *path, const char *body,
+                   int status, const char *part)
+{
+    struct http_reply r;
+    ask(c, &r, method, path, "", body);
+    assert_reply(&r, status, part);
+}
+
+static void expect_chat(struct http_client *c, const char *script, const char *fields, int status,
+                        const char *part)
+{
+    char body[1024];
+    chat_body(body, sizeof body, script, fields);
+    expect(c, "POST", CHAT, body, status, part);
+}
+
+static void send_chat(struct http_client *c, const char *script, const char *fields)
+{
+    char body[1024];
+    chat_body(body, sizeof body, script, fields);
+    assert_true(http_client_send(c, "POST", CHAT, "", body));
+}
+
+typedef uint64_t counter(fathom_engine *e);
+
+static void wait_for_count(fathom_engine *e, counter *count, uint64_t want)
+{
+    for (int i = 0; i < 5000 && count(e) != want; i++) clock_sleep_us(1000);
+    assert_int_equal(count(e), want);
+}
+
+/* ---- routes -------------------------------------------------------------------------------- */
+
+static void test_routes(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c;
+    struct http_reply r;
+    char value[128];
+    open_world(&w, NULL, NULL);
+    connect_to(&c, &w);
+    expect(&c, "GET", "/health", NULL, 200, "\"status\":\"ok\"");
+    expect(&c, "GET", "/ping", NULL, 200, "\"status\":\"ok\"");
+    expect(&c, "GET", "/version", NULL, 200, "{\"version\":\"" FATHOM_VERSION "\"}");
+    expect(&c, "GET", "/v1/models", NULL, 200, "\"id\":\"deepseek-ai/DeepSeek-V3.2\"");
+    expect(&c, "GET", "/v1/models/m", NULL, 200, "\"id\":\"m\"");
+    expect(&c, "GET", "/v1/models/deepseek-ai/DeepSeek-V3.2", NULL, 200, "DeepSeek-V3.2");
+    expect(&c, "GET", "/v1/models/deepseek-ai%2FDeepSeek-V3.2", NULL, 200, "DeepSeek-V3.2");
+    expect(&c, "GET", "/v1/models/x", NULL, 404, "\"code\":\"model_not_found\"");
+    expect(&c, "GET", "/nothing%0a", NULL, 404, "there is no GET /nothing?");
+    expect(&c, "POST", "/chat/completions", "{}", 404, "did you mean /v1/chat/completions?");
+    expect(&c, "POST", "/v1" CHAT, "{}", 404, "did you mean /v1/chat/completions?");
+
+    ask(&c, &r, "HEAD", "/health", "", NULL);
+    assert_reply(&r, 200, "");
+    ask(&c, &r, "GET", CHAT, "", NULL);
+    assert_true(http_reply_header(&r, "Allow", value, sizeof value));
+    assert_string_equal(value, "POST, OPTIONS");
+    assert_reply(&r, 405, "does not take GET");
+    ask(&c, &r, "DELETE", "/v1/models", "", NULL);
+    assert_true(http_reply_header(&r, "Allow", value, sizeof value));
+    assert_string_equal(value, "GET, HEAD, OPTIONS");
+    assert_reply(&r, 405, "\"error\"");
+    ask(&c, &r, "OPTIONS", CHAT,
+        "Origin: http://x\r\nAccess-Control-Request-Method: POST\r\n"
+        "Access-Control-Request-Headers: authorization,content-type\r\n",
+        NULL);
+    assert_true(http_reply_header(&r, "Access-Control-Allow-Origin", value, sizeof value));
+    assert_string_equal(value, "*");
+    assert_true(http_reply_header(&r, "Access-Control-Allow-Headers", value, sizeof value));
+    assert_string_equal(value, "authorization,content-type");
+    assert_reply(&r, 204, "");
+    http_client_close(&c);
+    close_world(&w);
+}
+
+static void test_api_key(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c;
+    struct http_reply r;
+    const struct server_options o = {.api_keys = KEYS, .n_api_key = 2};
+    char value[32];
+    open_world(&w, &o, NULL);
+    connect_to(&c, &w);
+    expect(&c, "GET", "/health", NULL, 200, "ok");
+    expect(&c, "GET", "/v1/models", NULL, 401, "\"code\":\"invalid_api_key\"");
+    expect(&c, "POST", CHAT, "{}", 401, "\"type\":\"authentication_error\"");
+    static const char *const bad[] = {"Bearer ",     "Bearer wrong", "Bearer firstt",
+                                      "Bearer firs", "Basic first",  "first"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char header[64];
+        (void)snprintf(header, sizeof header, "Authorization: %s\r\n", bad[i]);
+        ask(&c, &r, "GET", "/v1/models", header, NULL);
+        assert_true(http_reply_header(&r, "WWW-Authenticate", value, sizeof value));
+        assert_reply(&r, 401, "");
+    }
+    ask(&c, &r, "GET", "/v1/models", "Authorization: Bearer first\r\n", NULL);
+    assert_reply(&r, 200, "\"m\"");
+    ask(&c, &r, "GET", "/v1/models", "authorization: bearer second\r\n", NULL);
+    assert_reply(&r, 200, "\"m\"");
+    ask(&c, &r, "GET", "/v1/models", "X-Api-Key: second\r\n", NULL);
+    assert_reply(&r, 200, "\"m\"");
+    http_client_close(&c);
+    close_world(&w);
+}
+
+/* ---- requests ------------------------------------------------------------------------------ */
+
+static void test_one_connection_goes_on(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c;
+    open_world(&w, NULL, NULL);
+    connect_to(&c, &w);
+    for (int round = 0; round < 3; round++) {
+        expect_chat(&c, "say=Hi", "", 200, "\"content\":\"Hi\"");
+        expect_chat(&c, "say=Hi", ",\"temperature\":9", 400, "\"param\":\"temperature\"");
+        expect_chat(&c, "say=Hi", ",\"stream\":true", 200, "data: [DONE]\n\n");
+        expect(&c, "POST", CHAT, "{,}", 400, "line 1 column 2");
+        expect(&c, "POST", "/nowhere", "{\"a\":1}", 404, "\"error\"");
+        expect_chat(&c, "refuse=busy", "", 429, "rate_limit_error");
+        expect_chat(&c, "refuse=busy", ",\"stream\":true", 429, "rate_limit_error");
+        expect(&c, "POST", "/v1/completions", "{\"prompt\":\"x\"}", 200, "\"text\":\"Hello!\"");
+        expect(&c, "POST", "/v1/completions", "{\"prompt\":\"x\",\"model\":\"other\"}", 404,
+               "served: \\\"m\\\", \\\"deepseek-ai/DeepSeek-V3.2\\\"");
+    }
+    http_client_close(&c);
+    close_world(&w);
+}
+
+static void test_sampling_reaches_the_engine(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c;
+    uint32_t n_prompt;
+    const struct fake_options f = {
+        .temperature = 0.6f, .top_p = 0.95f, .tokenizer_config = "{\"add_bos_token\": true}"};
+    open_world(&w, NULL, &f);
+    connect_to(&c, &w);
+    expect(&c, "POST", "/v1/completions", "{\"prompt\":\"abc\",\"max_tokens\":5}", 200, "");
+    fathom_sampling s = fake_engine_last(w.engine, &n_prompt);
+    assert_true(s.temperature == 0.6f && s.top_p == 0.95f && s.top_k == 0);
+    assert_int_equal(s.max_tokens, 5);
+    assert_int_equal(n_prompt, 4); /* BOS and three bytes */
+    const char *body = "{\"prompt\":\"<｜begin▁of▁sentence｜>abc\",\"temperature\":0,\"seed\":7,"
+                       "\"logit_bias\":{\"30\":5},\"stop_token_ids\":[33]}";
+    expect(&c, "POST", "/v1/completions", body, 200, "");
+    s = fake_engine_last(w.engine, &n_prompt);
+    assert_true(s.temperature == 0.0f && s.has_seed && s.seed == 7);
+    assert_true(s.n_bias == 1 && s.n_stop_id == 1);
+    assert_int_equal(n_prompt, 4);
+    expect(&c, "POST", "/v1/completions", "{\"prompt\":[20,21,22]}", 200, "");
+    (void)fake_engine_last(w.engine, &n_prompt);
+    assert_int_equal(n_prompt, 3);
+    expect_chat(&c, "say=x", "", 200, "");
+    s = fake_engine_last(w.engine, &n_prompt);
+    assert_int_equal(s.max_tokens, 0);
+    http_client_close(&c);
+    close_world(&w);
+}
+
+static void test_context_length(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c;
+    const struct fake_options f = {.max_model_len = 64};
+    char body[512];
+    open_world(&w, NULL, &f);
+    connect_to(&c, &w);
+    (void)snprintf(body, sizeof body, "{\"prompt\":\"%064d\"}", 0);
+    expect(&c, "POST", "/v1/completions", body, 400,
+           "the prompt is 64 tokens long, the context holds 64");
+    expect(&c, "POST", "/v1/completions", "{\"prompt\":\"abcd\",\"max_tokens\":61}", 400,
+           "the prompt is 4 tokens long and max_tokens is 61, together 65; the context holds 64");
+    expect(&c, "POST", "/v1/completions", "{\"prompt\":\"abcd\",\"max_tokens\":60}", 200, "Hello!");
+    expect(&c, "POST", "/v1/completions", "{\"prompt\":\"\"}", 400, "has no tokens");
+    expect(&c, "POST", "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":0,\"echo\":true}", 200,
+           "\"text\":\"ab\"");
+    expect(&c, "POST", "/v1/completions",
+           "{\"prompt\":\"ab\",\"max_tokens\":0,\"echo\":true,\"stream\":true}", 200,
+           "\"text\":\"ab\"");
+    http_client_close(&c);
+    close_world(&w);
+}
+
+static void test_choices_and_stops(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c;
+    open_world(&w, NULL, NULL);
+    connect_to(&c, &w);
+    expect_chat(&c, "cached=3;say=one STOP two", ",\"n\":3,\"stop\":\"STOP\"", 200,
+                "{\"index\":2,\"message\":{\"role\":\"assistant\",\"content\":\"one \"");
+    expect_chat(&c, "cached=3;say=one", ",\"n\":3", 200, "\"cached_tokens\":3");
+    expect_chat(&c, "repeat=5;say=ab", ",\"max_tokens\":3", 200, "\"finish_reason\":\"length\"");
+    expect_chat(&c, "say=abc", ",\"stop_token_ids\":[118]", 200, "\"stop_reason\":118");
+    expect_chat(&c, "say=one STOP", ",\"n\":2,\"stream\":true,\"stop\":\"STOP\"", 200,
+                "\"index\":1,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\","
+                "\"stop_reason\":\"STOP\"");
+    wait_for_count(w.engine, fake_engine_n_alive, 0);
+    http_client_close(&c);
+    close_world(&w);
+}
+
+static void test_silent_stream_gets_comments(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c;
+    const struct server_options o = {.comment_interval_ms = 100};
+    open_world(&w, &o, NULL);
+    connect_to(&c, &w);
+    expect_chat(&c, "first_ms=800;say=Hi", ",\"stream\":true", 200, ": still working\n\ndata: {");
+    http_client_close(&c);
+    close_world(&w);
+}
+
+/* ---- clients that leave -------------------------------------------------------------------- */
+
+static void test_leaving_cancels(void **state)
+{
+    (void)state;
+    struct world w;
+    open_world(&w, NULL, NULL);
+    static const char *const fields[] = {"", ",\"stream\":true", ",\"n\":3",
+                                         ",\"n\":3,\"stream\":true"};
+    uint64_t n_cancelled = 0;
+    for (size_t i = 0; i < 4; i++) {
+        bool stream = i % 2;
+        uint64_t n = i < 2 ? 1 : 3;
+        struct http_client c;
+        connect_to(&c, &w);
+        send_chat(&c, stream ? "step_ms=20;repeat=1000;say=abc" : "first_ms=60000;say=abc",
+                  fields[i]);
+        wait_for_count(w.engine, fake_engine_n_alive, n);
+        if (stream) assert_true(http_client_wait_for(&c, "\"content\":\"b\""));
+        uint64_t begin_us = clock_now_us();
+        http_client_close(&c);
+        n_cancelled += n;
+        wait_for_count(w.engine, fake_engine_n_cancelled, n_cancelled);
+        assert_true(clock_now_us() - begin_us < 3000000);
+    }
+    close_world(&w);
+}
+
+static void test_leaving_before_the_first_token_of_a_stream(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c;
+    open_world(&w, NULL, NULL);
+    connect_to(&c, &w);
+    send_chat(&c, "first_ms=60000;say=abc", ",\"stream\":true");
+    assert_true(http_client_wait_for(&c, "text/event-stream"));
+    http_client_close(&c);
+    wait_for_count(w.engine, fake_engine_n_cancelled, 1);
+    close_world(&w);
+}
+
+static void test_slow_reader_is_cut(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c;
+    const struct fake_options f = {.max_model_len = 1000000};
+    open_world(&w, NULL, &f);
+    connect_to(&c, &w);
+    send_chat(&c, "repeat=500000;say=abc",
+              ",\"stream\":true,\"logprobs\":true,\"top_logprobs\":20");
+    wait_for_count(w.engine, fake_engine_n_cancelled, 1);
+    /* the connection is closed: reading on meets an end, not the end of the stream */
+    struct http_reply r;
+    assert_false(http_client_read(&c, &r, false));
+    http_reply_free(&r);
+    http_client_close(&c);
+    close_world(&w);
+}
+
+enum { N_STREAM = 64 };
+
+/* 64 streams in flight; at random some clients leave, the others must get every byte. */
+static void test_many_streams_with_leavers(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c[N_STREAM];
+    uint64_t rng = 11;
+    open_world(&w, NULL, NULL);
+    for (int round = 0; round < 3; round++) {
+        for (size_t i = 0; i < N_STREAM; i++) {
+            char script[64];
+            connect_to(&c[i], &w);
+            (void)snprintf(script, sizeof script, "step_ms=1;repeat=%zu;say=x", 20 + i);
+            send_chat(&c[i], script, ",\"stream\":true");
+        }
+        bool left[N_STREAM] = {false};
+        for (size_t i = 0; i < N_STREAM; i++) {
+            left[i] = rng_below(&rng, 2);
+            if (!left[i]) continue;
+            if (rng_below(&rng, 2)) assert_true(http_client_wait_for(&c[i], "\"content\":\"x\""));
+            http_client_close(&c[i]);
+        }
+        for (size_t i = 0; i < N_STREAM; i++) {
+            struct http_reply r;
+            size_t n = 0;
+            if (left[i]) continue;
+            assert_true(http_client_read(&c[i], &r, false));
+            for (const char *at = buf_str(&r.body); (at = strstr(at, "\"content\":\"x\"")); at++)
+                n++;
+            assert_int_equal(n, 20 + i);
+            assert_non_null(strstr(buf_str(&r.body), "data: [DONE]\n\n"));
+            http_reply_free(&r);
+            expect(&c[i], "GET", "/health", NULL, 200, "ok");
+            http_client_close(&c[i]);
+        }
+        wait_for_count(w.engine, fake_engine_n_alive, 0);
+    }
+    close_world(&w);
+}
+
+/* ---- bad clients --------------------------------------------------------------------------- */
+
+static void test_body_too_large(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c;
+    struct http_reply r;
+    open_world(&w, NULL, NULL);
+    connect_to(&c, &w);
+    /* announced: refused before it is sent */
+    const char *announced =
+        "POST " CHAT " HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n";
+    assert_true(http_client_send_bytes(&c, announced, strlen(announced)));
+    assert_true(http_client_read(&c, &r, false));
+    assert_reply(&r, 413, "larger than 67108864 bytes");
+    http_client_close(&c);
+    /* not announced: refused when it is all there */
+    connect_to(&c, &w);
+    const char *chunked = "POST " CHAT " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    assert_true(http_client_send_bytes(&c, chunked, strlen(chunked)));
+    char *chunk = mem_alloc((1 << 20) + 16);
+    memcpy(chunk, "100000\r\n", 8);
+    memset(chunk + 8, ' ', 1 << 20);
+    memcpy(chunk + 8 + (1 << 20), "\r\n", 2);
+    for (int i = 0; i < 65; i++) {
+        assert_true(http_client_send_bytes(&c, chunk, 10 + (1 << 20)));
+    }
+    mem_free(chunk);
+    assert_true(http_client_send_bytes(&c, "0\r\n\r\n", 5));
+    assert_true(http_client_read(&c, &r, false));
+    assert_reply(&r, 413, "\"code\":\"request_too_large\"");
+    expect(&c, "GET", "/health", NULL, 200, "ok");
+    http_client_close(&c);
+    close_world(&w);
+}
+
+static void test_malformed_http(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c;
+    static const char *const texts[] = {
+        "\r\n\r\n",
+        "GARBAGE\r\n\r\n",
+        "GET\r\n\r\n",
+        "GET /health\r\n\r\n",
+        "GET /health HTTP/9.9\r\n\r\n",
+        "POST " CHAT " HTTP/1.1\r\nContent-Length: x\r\n\r\n{}",
+        "POST " CHAT " HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+        "POST " CHAT " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n",
+        "POST " CHAT " HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{\"mess",
+        "GET /v1/models/%zz%00 HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET /health HTTP/1.1\r\nHost x\r\n: y\r\n\r\n",
+        "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    };
+    open_world(&w, NULL, NULL);
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        connect_to(&c, &w);
+        assert_true(http_client_send_bytes(&c, texts[i], strlen(texts[i])));
+        struct pollfd p = {.fd = c.fd, .events = POLLIN};
+        (void)poll(&p, 1, 50); /* an answer, a closed connection, or nothing: all are fine */
+        http_client_close(&c);
+    }
+    connect_to(&c, &w);
+    char *head = mem_alloc(300000);
+    memset(head, 'a', 300000);
+    memcpy(head, "GET /", 5);
+    (void)http_client_send_bytes(&c, head, 300000);
+    mem_free(head);
+    http_client_close(&c);
+    connect_to(&c, &w);
+    expect(&c, "GET", "/health", NULL, 200, "ok");
+    assert_int_equal(fake_engine_n_submitted(w.engine), 0);
+    http_client_close(&c);
+    close_world(&w);
+}
+
+static void test_http_10_stream(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c;
+    char body[512], head[1024];
+    open_world(&w, NULL, NULL);
+    connect_to(&c, &w);
+    chat_body(body, sizeof body, "say=Hi", ",\"stream\":true");
+    (void)snprintf(head, sizeof head, "POST " CHAT " HTTP/1.0\r\nContent-Length: %zu\r\n\r\n%s",
+                   strlen(body), body);
+    assert_true(http_client_send_bytes(&c, head, strlen(head)));
+    assert_true(http_client_wait_for(&c, "data: [DONE]\n\n"));
+    assert_true(http_client_at_end(&c));
+    http_client_close(&c);
+    close_world(&w);
+}
+
+/* ---- the engine fails, stalls, is full ----------------------------------------------------- */
+
+static void test_busy(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c[2];
+    struct http_reply r;
+    char body[512], value[16];
+    const struct fake_options f = {.max_requests = 2};
+    open_world(&w, NULL, &f);
+    connect_to(&c[0], &w);
+    connect_to(&c[1], &w);
+    send_chat(&c[0], "first_ms=300;say=Hi", "");
+    wait_for_count(w.engine, fake_engine_n_alive, 1);
+    /* of three choices one finds room and must be taken back */
+    chat_body(body, sizeof body, "first_ms=200;say=x", ",\"n\":3");
+    ask(&c[1], &r, "POST", CHAT, "", body);
+    assert_true(http_reply_header(&r, "Retry-After", value, sizeof value));
+    assert_true(atoi(value) >= 1);
+    assert_reply(&r, 429, "the queue is full");
+    assert_true(http_client_read(&c[0], &r, false));
+    assert_reply(&r, 200, "\"content\":\"Hi\"");
+    wait_for_count(w.engine, fake_engine_n_alive, 0);
+    http_client_close(&c[0]);
+    http_client_close(&c[1]);
+    close_world(&w);
+}
+
+static void test_engine_failure(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c[3];
+    struct http_reply r;
+    fathom_diag d = {{0}};
+    open_world(&w, NULL, NULL);
+    for (size_t i = 0; i < 3; i++) connect_to(&c[i], &w);
+    send_chat(&c[0], "step_ms=5;repeat=1000;say=abc", ",\"stream\":true");
+    send_chat(&c[1], "first_ms=60000;say=abc", "");
+    assert_true(http_client_wait_for(&c[0], "\"content\":\"c\""));
+    wait_for_count(w.engine, fake_engine_n_alive, 2);
+    fake_engine_fail(w.engine, "device 3 is lost");
+    assert_true(http_client_read(&c[0], &r, false));
+    assert_reply(&r, 200,
+                 "data: {\"error\":{\"message\":\"the engine has failed: device 3 is lost\"");
+    assert_true(http_client_read(&c[1], &r, false));
+    assert_reply(&r, 503, "device 3 is lost");
+    expect(&c[2], "GET", "/health", NULL, 503, "\"code\":\"engine_failed\"");
+    expect_chat(&c[2], "say=x", "", 503, "device 3 is lost");
+    for (size_t i = 0; i < 3; i++) http_client_close(&c[i]);
+    assert_int_equal(server_run(w.server, &d), FATHOM_EDEVICE);
+    assert_non_null(strstr(d.text, "device 3 is lost"));
+    log_set_level(LOG_LEVEL_ERROR);
+    close_world(&w);
+}
+
+static void test_stalled_engine_is_not_healthy(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c[2];
+    const struct server_options o = {.stall_timeout_ms = 300};
+    open_world(&w, &o, NULL);
+    connect_to(&c[0], &w);
+    connect_to(&c[1], &w);
+    fake_engine_stall(w.engine, true);
+    clock_sleep_us(700000);
+    expect(&c[1], "GET", "/health", NULL, 200, "ok"); /* idle is not stalled */
+    send_chat(&c[0], "say=Hi", "");
+    wait_for_count(w.engine, fake_engine_n_alive, 1);
+    clock_sleep_us(900000);
+    expect(&c[1], "GET", "/health", NULL, 503, "\"code\":\"engine_stalled\"");
+    fake_engine_stall(w.engine, false);
+    struct http_reply r;
+    assert_true(http_client_read(&c[0], &r, false));
+    assert_reply(&r, 200, "Hi");
+    http_client_close(&c[0]);
+    http_client_close(&c[1]);
+    close_world(&w);
+}
+
+/* ---- stopping ------------------------------------------------------------------------------ */
+
+static void *run_server(void *arg)
+{
+    fathom_diag d = {{0}};
+    return server_run(arg, &d) ? arg : NULL;
+}
+
+static void join_run(pthread_t thread)
+{
+    void *failed;
+    assert_int_equal(pthread_join(thread, &failed), 0);
+    assert_null(failed);
+}
+
+static void test_stop_lets_requests_end(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c[2], late;
+    struct http_reply r;
+    pthread_t thread;
+    open_world(&w, NULL, NULL);
+    connect_to(&c[0], &w);
+    connect_to(&c[1], &w);
+    expect(&c[1], "GET", "/health", NULL, 200, "ok");
+    assert_int_equal(pthread_create(&thread, NULL, run_server, w.server), 0);
+    send_chat(&c[0], "first_ms=100;step_ms=20;say=abcdefghij", ",\"stream\":true");
+    wait_for_count(w.engine, fake_engine_n_alive, 1);
+    server_stop(w.server);
+    clock_sleep_us(100000);
+    assert_false(http_client_open(&late, w.port));
+    expect(&c[1], "GET", "/health", NULL, 503, "shutting_down");
+    expect_chat(&c[1], "say=x", "", 503, "shutting down");
+    assert_true(http_client_read(&c[0], &r, false));
+    assert_reply(&r, 200, "data: [DONE]");
+    join_run(thread);
+    http_client_close(&c[0]);
+    http_client_close(&c[1]);
+    close_world(&w);
+}
+
+static void test_second_stop_cancels(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c[2];
+    struct http_reply r;
+    pthread_t thread;
+    open_world(&w, NULL, NULL);
+    connect_to(&c[0], &w);
+    connect_to(&c[1], &w);
+    assert_int_equal(pthread_create(&thread, NULL, run_server, w.server), 0);
+    send_chat(&c[0], "step_ms=5;repeat=1000;say=abc", ",\"stream\":true");
+    send_chat(&c[1], "first_ms=60000;say=abc", "");
+    wait_for_count(w.engine, fake_engine_n_alive, 2);
+    server_stop(w.server);
+    clock_sleep_us(50000);
+    server_stop(w.server);
+    join_run(thread);
+    server_destroy(w.server);
+    assert_int_equal(fake_engine_n_alive(w.engine), 0);
+    assert_true(http_client_read(&c[0], &r, false));
+    assert_reply(&r, 200, "\"code\":\"shutting_down\"");
+    assert_true(http_client_read(&c[1], &r, false));
+    assert_reply(&r, 503, "shutting_down");
+    http_client_close(&c[0]);
+    http_client_close(&c[1]);
+    fathom_close(w.engine);
+}
+
+static void test_destroy_with_requests_in_flight(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 5; round++) {
+        struct world w;
+        struct http_client c[8];
+        open_world(&w, NULL, NULL);
+        for (size_t i = 0; i < 8; i++) {
+            connect_to(&c[i], &w);
+            send_chat(&c[i], "step_ms=2;repeat=1000;say=abc", i % 2 ? ",\"stream\":true" : "");
+        }
+        if (round % 2) wait_for_count(w.engine, fake_engine_n_submitted, 8);
+        close_world(&w);
+        for (size_t i = 0; i < 8; i++) http_client_close(&c[i]);
+    }
+}
+
+static void test_refused_starts(void **state)
+{
+    (void)state;
+    struct world w;
+    struct server *s;
+    struct chat_style style = {.encoding = CHAT_ENCODING_V32};
+    fathom_diag d = {{0}};
+    open_world(&w, NULL, NULL);
+    struct server_options o = {0};
+    assert_int_equal(server_create(&s, &o, w.engine, tokenizer, &style, &d), FATHOM_EINVAL);
+    assert_non_null(strstr(d.text, "needs a name"));
+    fathom_engine *e = fake_engine_open(&(struct fake_options){0});
+    o = (struct server_options){.model_names = MODEL_NAMES, .n_model_name = 1, .port = w.port};
+    d.text[0] = '\0';
+    assert_int_equal(server_create(&s, &o, e, tokenizer, &style, &d), FATHOM_EIO);
+    assert_non_null(strstr(d.text, "another program has it, choose another --port"));
+    o.port = 0;
+    o.host = "256.1.1.1.x";
+    d.text[0] = '\0';
+    assert_int_equal(server_create(&s, &o, e, tokenizer, &style, &d), FATHOM_EINVAL);
+    assert_non_null(strstr(d.text, "256.1.1.1.x"));
+    assert_null(s);
+    fathom_close(e);
+    close_world(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_routes),
+        cmocka_unit_test(test_api_key),
+        cmocka_unit_test(test_one_connection_goes_on),
+        cmocka_unit_test(test_sampling_reaches_the_engine),
+        cmocka_unit_test(test_context_length),
+        cmocka_unit_test(test_choices_and_stops),
+        cmocka_unit_test(test_silent_stream_gets_comments),
+        cmocka_unit_test(test_leaving_cancels),
+        cmocka_unit_test(test_leaving_before_the_first_token_of_a_stream),
+        cmocka_unit_test(test_slow_reader_is_cut),
+        cmocka_unit_test(test_many_streams_with_leavers),
+        cmocka_unit_test(test_body_too_large),
+        cmocka_unit_test(test_malformed_http),
+        cmocka_unit_test(test_http_10_stream),
+        cmocka_unit_test(test_busy),
+        cmocka_unit_test(test_engine_failure),
+        cmocka_unit_test(test_stalled_engine_is_not_healthy),
+        cmocka_unit_test(test_stop_lets_requests_end),
+        cmocka_unit_test(test_second_stop_cancels),
+        cmocka_unit_test(test_destroy_with_requests_in_flight),
+        cmocka_unit_test(test_refused_starts),
+    };
+    return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
+}

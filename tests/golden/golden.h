@@ -1,0 +1,71 @@
+/* golden.h - the pilot model on a named backend, fed with token ids in chunks */
+#ifndef FATHOM_TESTS_GOLDEN_H
+#define FATHOM_TESTS_GOLDEN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backend/backend.h"
+#include "base/os.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/safetensors.h"
+#include "model/config.h"
+#include "model/forward.h"
+#include "model/weights.h"
+
+/* One model, one request at a time. */
+struct golden_model {
+    struct checkpoint *checkpoint;
+    struct model_config config;
+    struct model_weights weights;
+    struct backend *b;
+    struct model *model;
+    struct kv_cache kv;
+    uint32_t n_page;
+    int32_t *arrays; /* device: what struct batch points into */
+    float *logits;   /* [max_token][n_vocab] */
+    uint32_t max_token;
+    uint32_t n_past; /* positions of the request that are in the cache */
+};
+
+/* golden_open - fails the running test, naming the message, on an error */
+void golden_open(struct golden_model *g, const char *backend, enum act_type act,
+                 enum kv_type kv_type, uint32_t max_token);
+void golden_close(struct golden_model *g);
+
+/* golden_restart - forget the request; its rows become NaN */
+void golden_restart(struct golden_model *g);
+
+/* golden_step - n tokens after those before, 1 .. max_token
+ *
+ *   next_ids    the token after each, for the MTP layer; NULL: the MTP layer does not run
+ *   logits      f32 [n][n_vocab], written; NULL: not wanted
+ *   mtp_logits  the same */
+void golden_step(struct golden_model *g, const int32_t *ids, const int32_t *next_ids, uint32_t n,
+                 float *logits, float *mtp_logits);
+
+/* ---- the reference's outputs: tests/data/pilot/reference.safetensors ---- */
+
+struct golden_text {
+    uint32_t n_token;
+    uint32_t n_kept; /* logits are kept of the last n_kept positions */
+    int32_t *ids;
+    float *logits;          /* [n_kept][n_vocab] */
+    float *mtp_logits;      /* [n_kept][n_vocab] */
+    float *logprob_of_next; /* [n_token - 1] */
+};
+
+struct golden_reference {
+    struct file_map map;
+    struct safetensors file;
+};
+
+void golden_reference_open(struct golden_reference *r);
+void golden_reference_close(struct golden_reference *r);
+
+/* golden_text_load - text i of 0 .. 5; released with golden_text_free */
+enum { GOLDEN_N_TEXT = 6 };
+void golden_text_load(const struct golden_reference *r, int i, struct golden_text *out);
+void golden_text_free(struct golden_text *t);
+
+#endif

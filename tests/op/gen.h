@@ -1,0 +1,86 @@
+/* gen.h - generated inputs of operator tests: values, weights of every type, batches, caches
+ *
+ * Everything comes from one seed and belongs to a struct gen, which frees it all at once. The
+ * encoders of cache rows are written here from kv/layout.h alone, so that they check a backend's.
+ */
+#ifndef FATHOM_TESTS_OP_GEN_H
+#define FATHOM_TESTS_OP_GEN_H
+
+#include <stdint.h>
+
+#include "backend/backend.h"
+
+struct gen;
+
+struct gen *gen_create(uint64_t seed);
+void gen_destroy(struct gen *g);
+void *gen_alloc(struct gen *g, size_t bytes); /* zeroed, 64-byte aligned, owned by g */
+uint32_t gen_below(struct gen *g, uint32_t n);
+float gen_normal(struct gen *g);
+
+/* gen_floats - n normal values */
+float *gen_floats(struct gen *g, size_t n, float std);
+
+/* gen_config - a small model; wide: widths that are no multiple of 128, an odd number of heads,
+ * one group of experts. Sizes of steps: 160 tokens, 40 requests, 512 positions. */
+void gen_config(struct backend_config *c, enum act_type act, enum kv_type kv, bool wide);
+
+/* ---- weights: values are normal with standard deviation 1 / sqrt(n_col) ---- */
+
+/* gen_matrix - F8_E4M3 has power-of-two block scales when pow2, else any; the matrix is cut out of
+ * a larger one, so that rows have a stride and element (0, 0) lies inside its block */
+struct tensor_view gen_matrix(struct gen *g, enum dtype t, uint32_t n_row, uint32_t n_col,
+                              bool pow2);
+struct tensor_view gen_vector(struct gen *g, enum dtype t, uint32_t n, float mean, float std);
+void gen_mla(struct gen *g, const struct backend_config *c, enum dtype t, struct mla_tensors *out);
+void gen_ffn(struct gen *g, enum dtype t, uint32_t hidden, uint32_t inner, struct ffn_tensors *out);
+void gen_moe(struct gen *g, const struct backend_config *c, enum dtype t, struct moe_tensors *out);
+
+/* gen_product - sum over c of element (row, c) times x[c], in double; x rounded to act first */
+double gen_product(const struct tensor_view *v, uint32_t row, const double *x, enum act_type act);
+double gen_round(enum act_type act, double x);
+
+/* gen_element - element (r, c) of a view, decoded here and not by a backend */
+double gen_element(const struct tensor_view *v, uint32_t r, uint32_t c);
+
+/* ---- batches: arrays in host memory ---- */
+
+struct gen_request {
+    uint32_t n_past; /* tokens already in the cache */
+    uint32_t n_new;  /* tokens of this step */
+};
+
+/* gen_batch - pages are a random permutation of 0 .. *n_page - 1, with some left unused; entries
+ * of page_table beyond a request's last page are -1; ids and next_ids are below n_vocab; the last
+ * token of each request, and every 7th, wants logits (at most c->max_logit_row) */
+void gen_batch(struct gen *g, const struct backend_config *c, const struct gen_request *r,
+               uint32_t n_request, struct batch *out, uint32_t *n_page);
+
+/* gen_slice - n tokens of a batch from token t0 on, as a batch of their own: the requests that have
+ * none of them are left out. No logit rows. */
+void gen_slice(struct gen *g, const struct batch *host, uint32_t t0, uint32_t n, struct batch *out);
+
+/* ---- caches: images of page records in host memory ---- */
+
+/* gen_cache - n_page records of NaN (every byte 0xff), with generated rows of every layer at the
+ * positions that the batch's requests have cached, and at its new positions when with_new */
+uint8_t *gen_cache(struct gen *g, const struct kv_layout *l, uint32_t n_page,
+                   const struct batch *host, bool with_new);
+
+/* gen_latent, gen_index_key - decode the row at a slot, f32 [576] and [128] */
+void gen_latent(const struct kv_layout *l, const uint8_t *image, uint32_t layer, int32_t slot,
+                float *row);
+void gen_index_key(const struct kv_layout *l, const uint8_t *image, uint32_t layer, int32_t slot,
+                   float *row);
+
+/* gen_copy_rows - the bytes of one token's rows in one layer, from one image to another */
+void gen_copy_rows(const struct kv_layout *l, uint8_t *to, const uint8_t *from, uint32_t layer,
+                   int32_t slot);
+
+/* gen_spoil - make a token's rows of all layers NaN */
+void gen_spoil(const struct kv_layout *l, uint8_t *image, int32_t slot);
+
+/* gen_slot - slot of a position of a request */
+int32_t gen_slot(const struct batch *host, uint32_t request, uint32_t pos);
+
+#endif

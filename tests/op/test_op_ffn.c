@@ -1,0 +1,99 @@
+/* test_op_ffn.c - the dense feed-forward block */
+#include "op/harness.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { N = 129 };
+
+static float *run(struct rig *r, void *arg, const float *x, uint32_t n)
+{
+    uint32_t hidden = r->config.hidden;
+    rig_write(r, BUFFER_NORMED, n, hidden, x);
+    struct ffn_args args = {
+        .w = arg, .x = r->buffer[BUFFER_NORMED], .y = r->buffer[BUFFER_DELTA], .n_token = n};
+    op_ok(r, r->ops->ffn(r->b, &args), "ffn");
+    return rig_read(r, BUFFER_DELTA, n, hidden);
+}
+
+static void check_formula(struct gen *g, const struct ffn_tensors *t, enum act_type act,
+                          const float *x, const float *got)
+{
+    uint32_t hidden = t->gate.n_col;
+    uint32_t inner = t->gate.n_row;
+    double *row = gen_alloc(g, hidden * sizeof *row);
+    double *mid = gen_alloc(g, inner * sizeof *mid);
+    double *want = gen_alloc(g, hidden * sizeof *want);
+    for (uint32_t i = 0; i < hidden; i++) row[i] = (double)x[i];
+    for (uint32_t i = 0; i < inner; i++) {
+        double gate = gen_product(&t->gate, i, row, act);
+        mid[i] = gate / (1 + exp(-gate)) * gen_product(&t->up, i, row, act);
+    }
+    for (uint32_t i = 0; i < hidden; i++) want[i] = gen_product(&t->down, i, mid, act);
+    /* a product that lies between two bf16 values may be rounded to either */
+    op_close_double("formula", got, want, hidden, act == ACT_F32 ? 1e-6 : 1e-3);
+}
+
+static void check(enum act_type act, enum dtype t, bool wide)
+{
+    struct backend_config c;
+    struct rig ref, dev;
+    struct gen *g = gen_create(41);
+    gen_config(&c, act, KV_TYPE_BF16, wide);
+    rig_open_pair(&ref, &dev, &c);
+    struct ffn_tensors tensors;
+    gen_ffn(g, t, c.hidden, c.dense_inner, &tensors);
+    struct weight *wr = rig_ffn(&ref, &tensors);
+    struct weight *wd = rig_ffn(&dev, &tensors);
+    float *x = gen_floats(g, (size_t)N * c.hidden, 1);
+    float *want = run(&ref, wr, x, N);
+    float *got = run(&dev, wd, x, N);
+    op_close(dtype_name(t), got, want, (size_t)N * c.hidden, op_tolerance(act));
+    op_check_rows(dtype_name(t), &dev, run, wd, x, N, c.hidden, c.hidden);
+    check_formula(g, &tensors, act, x + c.hidden, want + c.hidden);
+    mem_free(want);
+    mem_free(got);
+    rig_release_weight(&ref, wr);
+    rig_release_weight(&dev, wd);
+    rig_close_pair(&ref, &dev);
+    gen_destroy(g);
+}
+
+static void test_every_type(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < op_n_weight_type; t++) {
+        check(ACT_F32, op_weight_types[t], t % 2 == 0);
+        check(ACT_BF16, op_weight_types[t], t % 2 == 1);
+    }
+}
+
+static void test_wrong_shape(void **state)
+{
+    (void)state;
+    struct backend_config c;
+    struct rig r;
+    struct gen *g = gen_create(42);
+    gen_config(&c, ACT_F32, KV_TYPE_F32, false);
+    rig_open(&r, op_backend(), &c);
+    struct ffn_tensors tensors;
+    gen_ffn(g, DTYPE_BF16, c.hidden, c.dense_inner + 32, &tensors);
+    struct weight *w = NULL;
+    fathom_diag d = {{0}};
+    assert_int_equal(r.ops->prepare_ffn(r.b, &tensors, &w, &d), FATHOM_EMISMATCH);
+    assert_null(w);
+    assert_non_null(strstr(d.text, "gate"));
+    rig_close(&r);
+    gen_destroy(g);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_type),
+        cmocka_unit_test(test_wrong_shape),
+    };
+    return OP_MAIN(argc, argv, tests);
+}

@@ -1,0 +1,243 @@
+/* test_op_index_topk.c - which rows a token attends to */
+#include "op/harness.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { LAYER = 1 };
+
+struct topk {
+    struct backend_config c;
+    struct gen *g;
+    struct rig dev;
+    struct batch host;
+    uint8_t *image;
+    uint32_t n_page;
+    float *query; /* [n_token][width]: an attention query of zeros, index query, weights */
+    uint32_t width;
+};
+
+static void open_case(struct topk *k, enum kv_type kv, bool wide, const struct op_batch_case *b)
+{
+    memset(k, 0, sizeof *k);
+    k->g = gen_create(101);
+    gen_config(&k->c, ACT_F32, kv, wide);
+    rig_open(&k->dev, op_backend(), &k->c);
+    gen_batch(k->g, &k->c, b->request, b->n_request, &k->host, &k->n_page);
+    k->image = gen_cache(k->g, &k->c.kv, k->n_page, &k->host, true);
+    uint32_t n_index = k->c.index_n_head * (KV_INDEX_DIM + 1);
+    k->width = k->c.n_head * KV_ROW + n_index;
+    k->query = gen_alloc(k->g, (size_t)k->host.n_token * k->width * sizeof *k->query);
+    for (uint32_t t = 0; t < k->host.n_token; t++) {
+        for (uint32_t i = 0; i < n_index; i++) /* few values, so that fp8 holds them exactly */
+            k->query[(size_t)t * k->width + k->width - n_index + i] =
+                (float)gen_below(k->g, 15) - 7;
+    }
+}
+
+static void close_case(struct topk *k)
+{
+    rig_close(&k->dev);
+    gen_destroy(k->g);
+}
+
+static float *run(struct topk *k, uint32_t t0, uint32_t n)
+{
+    struct rig *r = &k->dev;
+    struct batch slice;
+    gen_slice(k->g, &k->host, t0, n, &slice);
+    rig_set_batch(r, &slice);
+    rig_write(r, BUFFER_QUERY, n, k->width, k->query + (size_t)t0 * k->width);
+    struct index_topk_args args = {.batch = &r->batch,
+                                   .kv = &r->kv,
+                                   .layer = LAYER,
+                                   .query = r->buffer[BUFFER_QUERY],
+                                   .select = r->buffer[BUFFER_SELECT]};
+    op_ok(r, r->ops->index_topk(r->b, &args), "index_topk");
+    return rig_read(r, BUFFER_SELECT, n, 1 + k->c.index_topk);
+}
+
+static double score(const struct topk *k, uint32_t t, uint32_t s)
+{
+    uint32_t n_head = k->c.index_n_head;
+    const float *q = k->query + (size_t)(t + 1) * k->width - n_head * (KV_INDEX_DIM + 1);
+    const float *w = q + (size_t)n_head * KV_INDEX_DIM;
+    float key[KV_INDEX_DIM];
+    double sum = 0;
+    gen_index_key(&k->c.kv, k->image, LAYER, gen_slot(&k->host, (uint32_t)k->host.request[t], s),
+                  key);
+    for (uint32_t h = 0; h < n_head; h++) {
+        double dot = 0;
+        for (int i = 0; i < KV_INDEX_DIM; i++)
+            dot += (double)q[h * KV_INDEX_DIM + (uint32_t)i] * (double)key[i];
+        sum += (double)w[h] * fmax(dot, 0);
+        if (isnan(dot)) sum = NAN;
+    }
+    return isnan(sum) ? -INFINITY : sum;
+}
+
+/* The count, ascending positions, and no row left out that scores clearly more than one chosen. */
+static void check_token(const struct topk *k, uint32_t t, const float *select)
+{
+    uint32_t n_visible = (uint32_t)k->host.pos[t] + 1;
+    uint32_t n = n_visible < k->c.index_topk ? n_visible : k->c.index_topk;
+    double lowest_in = INFINITY, highest_out = -INFINITY, top = 0;
+    uint32_t i = 0;
+    assert_int_equal((int)select[0], n);
+    for (uint32_t s = 0; s < n_visible; s++) {
+        int32_t slot = gen_slot(&k->host, (uint32_t)k->host.request[t], s);
+        bool in = i < n && (int32_t)select[1 + i] == slot;
+        double value = score(k, t, s);
+        if (in) i++;
+        if (in)
+            lowest_in = fmin(lowest_in, value);
+        else
+            highest_out = fmax(highest_out, value);
+        if (!isinf(value)) top = fmax(top, fabs(value));
+    }
+    if (i != n) fail_msg("token %u: slot %u of %u is not a visible row in order", t, i, n);
+    for (; i < k->c.index_topk; i++) assert_true(select[1 + i] == -1);
+    if (n < n_visible && lowest_in < highest_out - 1e-5 * top)
+        fail_msg("token %u: a row of %g is chosen and one of %g is not", t, lowest_in, highest_out);
+}
+
+static void check_case(enum kv_type kv, bool wide, const struct op_batch_case *b)
+{
+    struct topk k;
+    open_case(&k, kv, wide, b);
+    rig_set_cache(&k.dev, k.image, k.n_page);
+    uint32_t n = k.host.n_token, width = 1 + k.c.index_topk;
+    float *select = run(&k, 0, n);
+    for (uint32_t t = 0; t < n; t++) check_token(&k, t, select + (size_t)t * width);
+    const uint32_t chunks[] = {n, 1, 5};
+    for (int i = 0; i < 3; i++) {
+        for (uint32_t t = 0; t < n; t += chunks[i]) {
+            uint32_t m = n - t < chunks[i] ? n - t : chunks[i];
+            float *part = run(&k, t, m);
+            op_same_bits("selection of a chunk", part, select + (size_t)t * width,
+                         (size_t)m * width * sizeof *part);
+            mem_free(part);
+        }
+    }
+    mem_free(select);
+    close_case(&k);
+}
+
+static void test_every_batch(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < op_n_batch_case; i++) {
+        check_case(KV_TYPE_F32, i % 2, &op_batch_cases[i]);
+        check_case(KV_TYPE_FP8, i % 2 == 0, &op_batch_cases[i]);
+        if (i % 3 == 0) check_case(KV_TYPE_BF16, i % 2, &op_batch_cases[i]);
+    }
+}
+
+static const struct op_batch_case long_case = {"long", 1, {{300, 4}}};
+
+/* Queries of zero: every score is 0, so the lowest positions win. */
+static void test_ties(void **state)
+{
+    (void)state;
+    for (int type = KV_TYPE_F32; type <= KV_TYPE_FP8; type++) {
+        struct topk k;
+        open_case(&k, (enum kv_type)type, false, &long_case);
+        memset(k.query, 0, (size_t)k.host.n_token * k.width * sizeof *k.query);
+        rig_set_cache(&k.dev, k.image, k.n_page);
+        float *select = run(&k, 0, k.host.n_token);
+        for (uint32_t t = 0; t < k.host.n_token; t++) {
+            for (uint32_t i = 0; i < k.c.index_topk; i++)
+                assert_int_equal((int32_t)select[t * (1 + k.c.index_topk) + 1 + i],
+                                 gen_slot(&k.host, 0, i));
+        }
+        mem_free(select);
+        close_case(&k);
+    }
+}
+
+/* Tied in groups: equal keys at several positions. The cut falls inside a group. */
+static void test_ties_at_the_cut(void **state)
+{
+    (void)state;
+    struct topk k;
+    open_case(&k, KV_TYPE_FP8, false, &long_case);
+    for (uint32_t s = 1; s < 304; s++) { /* position s gets the key of position s % 10 */
+        int32_t from = gen_slot(&k.host, 0, s % 10), to = gen_slot(&k.host, 0, s);
+        uint8_t *a =
+            k.image + (uint32_t)from / 64 * k.c.kv.page_bytes + kv_index_offset(&k.c.kv, LAYER);
+        uint8_t *b =
+            k.image + (uint32_t)to / 64 * k.c.kv.page_bytes + kv_index_offset(&k.c.kv, LAYER);
+        memcpy(b + to % 64 * 128, a + from % 64 * 128, 128);
+        memcpy(b + 64 * 128 + to % 64 * 4, a + 64 * 128 + from % 64 * 4, 4);
+    }
+    rig_set_cache(&k.dev, k.image, k.n_page);
+    float *select = run(&k, 0, k.host.n_token);
+    for (uint32_t t = 0; t < k.host.n_token; t++) {
+        const float *row = select + (size_t)t * (1 + k.c.index_topk);
+        check_token(&k, t, row);
+        /* of one residue, those chosen must be the lowest: no gap before a chosen one */
+        uint32_t n_seen[10] = {0}, i = 0;
+        for (uint32_t s = 0; s <= (uint32_t)k.host.pos[t]; s++) {
+            if (i >= k.c.index_topk || (int32_t)row[1 + i] != gen_slot(&k.host, 0, s)) continue;
+            if (n_seen[s % 10] != s / 10)
+                fail_msg("token %u: position %u before a lower one", t, s);
+            n_seen[s % 10]++;
+            i++;
+        }
+    }
+    mem_free(select);
+    close_case(&k);
+}
+
+/* A visible row with a scale of NaN has a score of NaN and counts as the worst; rows that are not
+ * visible are not read (the image is NaN there already). */
+static void test_nan_score(void **state)
+{
+    (void)state;
+    for (int type = KV_TYPE_BF16; type <= KV_TYPE_FP8; type++) {
+        struct topk k;
+        open_case(&k, (enum kv_type)type, false, &long_case);
+        for (uint32_t s = 5; s < 300; s += 50) gen_spoil(&k.c.kv, k.image, gen_slot(&k.host, 0, s));
+        rig_set_cache(&k.dev, k.image, k.n_page);
+        float *select = run(&k, 0, k.host.n_token);
+        for (uint32_t t = 0; t < k.host.n_token; t++) {
+            const float *row = select + (size_t)t * (1 + k.c.index_topk);
+            check_token(&k, t, row);
+            for (uint32_t i = 0; i < k.c.index_topk; i++) {
+                for (uint32_t s = 5; s < 300; s += 50)
+                    assert_int_not_equal((int32_t)row[1 + i], gen_slot(&k.host, 0, s));
+            }
+        }
+        mem_free(select);
+        close_case(&k);
+    }
+}
+
+/* Up to index_topk visible rows: all of them, even when query and keys are NaN. */
+static void test_short_whatever_scores(void **state)
+{
+    (void)state;
+    struct topk k;
+    const struct op_batch_case b = {"short", 2, {{60, 4}, {0, 64}}};
+    open_case(&k, KV_TYPE_FP8, false, &b);
+    memset(k.query, 0xff, (size_t)k.host.n_token * k.width * sizeof *k.query);
+    memset(k.image, 0xff, k.n_page * k.c.kv.page_bytes);
+    rig_set_cache(&k.dev, k.image, k.n_page);
+    float *select = run(&k, 0, k.host.n_token);
+    for (uint32_t t = 0; t < k.host.n_token; t++)
+        check_token(&k, t, select + (size_t)t * (1 + k.c.index_topk));
+    mem_free(select);
+    close_case(&k);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_batch),           cmocka_unit_test(test_ties),
+        cmocka_unit_test(test_ties_at_the_cut),       cmocka_unit_test(test_nan_score),
+        cmocka_unit_test(test_short_whatever_scores),
+    };
+    return OP_MAIN(argc, argv, tests);
+}

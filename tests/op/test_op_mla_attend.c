@@ -1,0 +1,304 @@
+/* test_op_mla_attend.c - attention over all rows and over selected ones, in both forms */
+#include "op/harness.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { LAYER = 1 };
+
+struct attend {
+    struct backend_config c;
+    struct gen *g;
+    struct rig ref, dev;
+    struct mla_tensors tensors;
+    struct weight *wr, *wd;
+    enum mla_form form;
+    struct batch host;
+    uint8_t *image;
+    uint32_t n_page;
+    uint32_t in_width, out_width;
+    float *query;  /* [n_token][in_width] */
+    float *select; /* [n_token][1 + index_topk], or NULL */
+};
+
+static bool open_attend(struct attend *a, enum act_type act, enum kv_type kv, bool wide,
+                        enum mla_form form)
+{
+    struct backend_caps caps;
+    memset(a, 0, sizeof *a);
+    a->form = form;
+    a->g = gen_create(111);
+    gen_config(&a->c, act, kv, wide);
+    if (form == MLA_EXPANDED) a->c.n_head = 2;
+    rig_open_pair(&a->ref, &a->dev, &a->c);
+    gen_mla(a->g, &a->c, DTYPE_F8_E4M3, &a->tensors);
+    a->wr = rig_mla(&a->ref, &a->tensors);
+    a->wd = rig_mla(&a->dev, &a->tensors);
+    a->in_width = a->c.n_head * (form == MLA_ABSORBED ? 576 : 192);
+    a->out_width = a->c.n_head * (form == MLA_ABSORBED ? 512 : 128);
+    a->dev.ops->get_caps(a->dev.b, &caps);
+    return form == MLA_ABSORBED || caps.expanded_attention;
+}
+
+static void close_attend(struct attend *a)
+{
+    rig_release_weight(&a->ref, a->wr);
+    rig_release_weight(&a->dev, a->wd);
+    rig_close_pair(&a->ref, &a->dev);
+    gen_destroy(a->g);
+}
+
+static void set_case(struct attend *a, const struct op_batch_case *b)
+{
+    gen_batch(a->g, &a->c, b->request, b->n_request, &a->host, &a->n_page);
+    a->image = gen_cache(a->g, &a->c.kv, a->n_page, &a->host, true);
+    a->query = gen_floats(a->g, (size_t)a->host.n_token * a->in_width, 0.3f);
+    a->select = NULL;
+}
+
+/* A random subset of each token's rows, at most index_topk of them, ascending; all when keep_all.
+ */
+static void set_select(struct attend *a, bool keep_all)
+{
+    uint32_t width = 1 + a->c.index_topk;
+    a->select = gen_alloc(a->g, (size_t)a->host.n_token * width * sizeof *a->select);
+    for (uint32_t t = 0; t < a->host.n_token; t++) {
+        float *row = a->select + (size_t)t * width;
+        uint32_t n_visible = (uint32_t)a->host.pos[t] + 1, n = 0;
+        for (uint32_t s = 0; s < n_visible && n < a->c.index_topk; s++) {
+            bool last = s + 1 == n_visible && n == 0;
+            if (keep_all || last || gen_below(a->g, 3) == 0)
+                row[1 + n++] = (float)gen_slot(&a->host, (uint32_t)a->host.request[t], s);
+        }
+        row[0] = (float)n;
+        for (uint32_t i = n; i < a->c.index_topk; i++) row[1 + i] = -1;
+    }
+}
+
+static float *run(struct attend *a, struct rig *r, struct weight *w, uint32_t t0, uint32_t n)
+{
+    struct batch slice;
+    uint32_t select_width = 1 + a->c.index_topk;
+    gen_slice(a->g, &a->host, t0, n, &slice);
+    rig_set_batch(r, &slice);
+    rig_write(r, BUFFER_QUERY, n, a->in_width, a->query + (size_t)t0 * a->in_width);
+    if (a->select)
+        rig_write(r, BUFFER_SELECT, n, select_width, a->select + (size_t)t0 * select_width);
+    struct mla_attend_args args = {.w = w,
+                                   .batch = &r->batch,
+                                   .kv = &r->kv,
+                                   .layer = LAYER,
+                                   .form = a->form,
+                                   .query = r->buffer[BUFFER_QUERY],
+                                   .select = a->select ? r->buffer[BUFFER_SELECT] : NULL,
+                                   .out = r->buffer[BUFFER_LATENT]};
+    op_ok(r, r->ops->mla_attend(r->b, &args), "mla_attend");
+    return rig_read(r, BUFFER_LATENT, n, a->out_width);
+}
+
+/* ---- the equations, in double ---- */
+
+/* Slots of the rows that token t attends to. */
+static uint32_t rows_of(const struct attend *a, uint32_t t, int32_t *slots)
+{
+    uint32_t request = (uint32_t)a->host.request[t], n = (uint32_t)a->host.pos[t] + 1;
+    const float *select = a->select ? a->select + (size_t)t * (1 + a->c.index_topk) : NULL;
+    if (select) n = (uint32_t)select[0];
+    for (uint32_t i = 0; i < n; i++)
+        slots[i] = select ? (int32_t)select[1 + i] : gen_slot(&a->host, request, i);
+    return n;
+}
+
+/* Key and value of one row for head h; widths by form. */
+static void key_value(const struct attend *a, int32_t slot, uint32_t h, double *key, double *value)
+{
+    float row[KV_ROW];
+    double latent[KV_LATENT];
+    gen_latent(&a->c.kv, a->image, LAYER, slot, row);
+    for (int i = 0; i < KV_LATENT; i++) latent[i] = (double)row[i];
+    if (a->form == MLA_ABSORBED) {
+        memcpy(value, latent, sizeof latent);
+        for (int i = 0; i < KV_ROW; i++) key[i] = (double)row[i];
+        return;
+    }
+    for (uint32_t i = 0; i < 128; i++) {
+        key[i] = gen_product(&a->tensors.kv_b, h * 256 + i, latent, a->c.act);
+        value[i] = gen_product(&a->tensors.kv_b, h * 256 + 128 + i, latent, a->c.act);
+    }
+    for (int i = 0; i < KV_ROPE; i++) key[128 + i] = (double)row[KV_LATENT + i];
+}
+
+static void check_formula(const struct attend *a, uint32_t t, uint32_t h, const float *got)
+{
+    static int32_t slots[512];
+    static double score[512], value[512][KV_LATENT];
+    double key[KV_ROW], out[KV_LATENT] = {0}, sum = 0, top = -INFINITY;
+    uint32_t width = a->in_width / a->c.n_head, out_width = a->out_width / a->c.n_head;
+    const float *query = a->query + (size_t)t * a->in_width + (size_t)h * width;
+    uint32_t n = rows_of(a, t, slots);
+    for (uint32_t i = 0; i < n; i++) {
+        key_value(a, slots[i], h, key, value[i]);
+        score[i] = 0;
+        for (uint32_t d = 0; d < width; d++) score[i] += (double)query[d] * key[d];
+        score[i] *= (double)a->c.softmax_scale;
+        top = fmax(top, score[i]);
+    }
+    for (uint32_t i = 0; i < n; i++) sum += exp(score[i] - top);
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t d = 0; d < out_width; d++) out[d] += exp(score[i] - top) / sum * value[i][d];
+    }
+    op_close_double("formula", got + (size_t)t * a->out_width + (size_t)h * out_width, out,
+                    out_width, 3e-6);
+}
+
+/* ---- comparison ---- */
+
+static void check_now(struct attend *a, bool with_formula)
+{
+    uint32_t n = a->host.n_token;
+    rig_set_cache(&a->ref, a->image, a->n_page);
+    rig_set_cache(&a->dev, a->image, a->n_page);
+    float *want = run(a, &a->ref, a->wr, 0, n);
+    float *got = run(a, &a->dev, a->wd, 0, n);
+    for (uint32_t t = 0; t < n; t++) /* each row by itself: an error must not hide among others */
+        op_close("attention", got + (size_t)t * a->out_width, want + (size_t)t * a->out_width,
+                 a->out_width, op_tolerance(a->c.act));
+    if (with_formula) {
+        check_formula(a, 0, 0, want);
+        check_formula(a, n - 1, a->c.n_head - 1, want);
+    }
+    const uint32_t chunks[] = {n, 1, 7};
+    for (int i = 0; i < 3; i++) {
+        if (a->form == MLA_EXPANDED && i == 0) continue; /* slow on ref */
+        for (uint32_t t = 0; t < n; t += chunks[i]) {
+            uint32_t m = n - t < chunks[i] ? n - t : chunks[i];
+            float *part = run(a, &a->dev, a->wd, t, m);
+            op_same_bits("a chunk", part, got + (size_t)t * a->out_width,
+                         (size_t)m * a->out_width * sizeof *part);
+            mem_free(part);
+        }
+    }
+    mem_free(want);
+    mem_free(got);
+}
+
+static void check_absorbed(enum act_type act, enum kv_type kv, bool wide)
+{
+    struct attend a;
+    assert_true(open_attend(&a, act, kv, wide, MLA_ABSORBED));
+    for (size_t i = 0; i < op_n_batch_case; i++) {
+        set_case(&a, &op_batch_cases[i]);
+        check_now(&a, true);
+        set_select(&a, false);
+        check_now(&a, i % 3 == 0);
+    }
+    close_attend(&a);
+}
+
+static void test_f32_cache(void **state)
+{
+    (void)state;
+    check_absorbed(ACT_F32, KV_TYPE_F32, true);
+}
+
+static void test_bf16_cache(void **state)
+{
+    (void)state;
+    check_absorbed(ACT_BF16, KV_TYPE_BF16, false);
+}
+
+static void test_fp8_cache(void **state)
+{
+    (void)state;
+    check_absorbed(ACT_F32, KV_TYPE_FP8, false);
+}
+
+static void test_expanded(void **state)
+{
+    (void)state;
+    const struct op_batch_case cases[] = {
+        {"decode", 3, {{0, 1}, {63, 1}, {65, 1}}},
+        {"prefill", 1, {{0, 10}}},
+    };
+    for (int i = 0; i < 4; i++) {
+        struct attend a;
+        enum kv_type kv = i < 2 ? KV_TYPE_F32 : i == 2 ? KV_TYPE_BF16 : KV_TYPE_FP8;
+        if (open_attend(&a, i % 2 ? ACT_BF16 : ACT_F32, kv, false, MLA_EXPANDED)) {
+            set_case(&a, &cases[i % 2]);
+            check_now(&a, true);
+            set_select(&a, false);
+            check_now(&a, false);
+        }
+        close_attend(&a);
+    }
+}
+
+/* Selecting every row gives the bits of selecting none. */
+static void test_select_all(void **state)
+{
+    (void)state;
+    for (int type = KV_TYPE_F32; type <= KV_TYPE_FP8; type++) {
+        struct attend a;
+        const struct op_batch_case b = {"short", 3, {{0, 64}, {40, 20}, {63, 1}}};
+        open_attend(&a, ACT_F32, (enum kv_type)type, false, MLA_ABSORBED);
+        set_case(&a, &b);
+        rig_set_cache(&a.dev, a.image, a.n_page);
+        float *dense = run(&a, &a.dev, a.wd, 0, a.host.n_token);
+        set_select(&a, true);
+        float *selected = run(&a, &a.dev, a.wd, 0, a.host.n_token);
+        op_same_bits("all rows selected", selected, dense,
+                     (size_t)a.host.n_token * a.out_width * sizeof *dense);
+        mem_free(dense);
+        mem_free(selected);
+        close_attend(&a);
+    }
+}
+
+/* Visible rows that are not selected may hold anything. */
+static void test_nan_in_unselected_rows(void **state)
+{
+    (void)state;
+    for (int type = KV_TYPE_F32; type <= KV_TYPE_FP8; type++) {
+        struct attend a;
+        bool used[8192] = {false};
+        open_attend(&a, ACT_F32, (enum kv_type)type, false, MLA_ABSORBED);
+        const struct op_batch_case b = {"long", 2, {{400, 2}, {90, 1}}};
+        set_case(&a, &b);
+        set_select(&a, false);
+        uint32_t width = 1 + a.c.index_topk;
+        for (uint32_t t = 0; t < a.host.n_token; t++) {
+            const float *row = a.select + (size_t)t * width;
+            for (uint32_t i = 0; i < (uint32_t)row[0]; i++) used[(uint32_t)row[1 + i]] = true;
+        }
+        for (uint32_t s = 0; s < a.n_page * KV_PAGE_TOKENS; s++) {
+            if (!used[s]) gen_spoil(&a.c.kv, a.image, (int32_t)s);
+        }
+        check_now(&a, true);
+        close_attend(&a);
+    }
+}
+
+/* Scores of a thousand and more: softmax must not overflow. */
+static void test_large_scores(void **state)
+{
+    (void)state;
+    struct attend a;
+    open_attend(&a, ACT_F32, KV_TYPE_F32, false, MLA_ABSORBED);
+    set_case(&a, &op_batch_cases[8]);
+    for (size_t i = 0; i < (size_t)a.host.n_token * a.in_width; i++) a.query[i] *= 1000;
+    check_now(&a, false);
+    close_attend(&a);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_f32_cache),    cmocka_unit_test(test_bf16_cache),
+        cmocka_unit_test(test_fp8_cache),    cmocka_unit_test(test_expanded),
+        cmocka_unit_test(test_select_all),   cmocka_unit_test(test_nan_in_unselected_rows),
+        cmocka_unit_test(test_large_scores),
+    };
+    return OP_MAIN(argc, argv, tests);
+}

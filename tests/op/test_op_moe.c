@@ -1,0 +1,130 @@
+/* test_op_moe.c - routed experts and the shared one */
+#include "op/harness.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { N = 129 };
+
+struct moe_case {
+    struct weight *w;
+    const float *x;     /* [N][D] all rows */
+    const float *route; /* [N][2K] */
+};
+
+static float *run(struct rig *r, void *arg, const float *x, uint32_t n)
+{
+    const struct moe_case *k = arg;
+    uint32_t hidden = r->config.hidden;
+    uint32_t width = 2 * r->config.n_expert_used;
+    size_t row0 = (size_t)(x - k->x) / hidden;
+    rig_write(r, BUFFER_NORMED, n, hidden, x);
+    rig_write(r, BUFFER_ROUTE, n, width, k->route + row0 * width);
+    struct moe_args args = {.w = k->w,
+                            .x = r->buffer[BUFFER_NORMED],
+                            .route = r->buffer[BUFFER_ROUTE],
+                            .y = r->buffer[BUFFER_DELTA],
+                            .n_token = n};
+    op_ok(r, r->ops->moe(r->b, &args), "moe");
+    return rig_read(r, BUFFER_DELTA, n, hidden);
+}
+
+/* Distinct ascending experts; the first tokens all choose the same ones. */
+static float *gen_route(struct gen *g, const struct backend_config *c)
+{
+    uint32_t used = c->n_expert_used;
+    float *route = gen_alloc(g, (size_t)N * 2 * used * sizeof *route);
+    for (uint32_t t = 0; t < N; t++) {
+        float *row = route + (size_t)t * 2 * used;
+        uint32_t n = 0;
+        for (uint32_t e = 0; e < c->n_expert && n < used; e++) {
+            uint32_t left = c->n_expert - e;
+            if (t < 40 || gen_below(g, left) < used - n) row[n++] = (float)e;
+        }
+        for (uint32_t i = 0; i < used; i++) row[used + i] = 0.1f + fabsf(gen_normal(g));
+    }
+    return route;
+}
+
+/* want += weight * ffn(x) */
+static void add_expert(struct gen *g, const struct ffn_tensors *t, enum act_type act,
+                       const double *x, double weight, double *want)
+{
+    uint32_t inner = t->gate.n_row;
+    double *mid = gen_alloc(g, inner * sizeof *mid);
+    for (uint32_t i = 0; i < inner; i++) {
+        double gate = gen_product(&t->gate, i, x, act);
+        mid[i] = gate / (1 + exp(-gate)) * gen_product(&t->up, i, x, act);
+    }
+    for (uint32_t i = 0; i < t->down.n_row; i++)
+        want[i] += weight * gen_product(&t->down, i, mid, act);
+}
+
+static void check_formula(struct gen *g, const struct backend_config *c,
+                          const struct moe_tensors *t, const float *x, const float *route,
+                          const float *got)
+{
+    double *row = gen_alloc(g, c->hidden * sizeof *row);
+    double *want = gen_alloc(g, c->hidden * sizeof *want);
+    for (uint32_t i = 0; i < c->hidden; i++) row[i] = (double)x[i];
+    for (uint32_t k = 0; k < c->n_expert_used; k++)
+        add_expert(g, &t->experts[(uint32_t)route[k]], c->act, row,
+                   (double)route[c->n_expert_used + k], want);
+    if (c->shared_inner > 0) add_expert(g, &t->shared, c->act, row, 1, want);
+    op_close_double("formula", got, want, c->hidden, c->act == ACT_F32 ? 1e-6 : 1e-3);
+}
+
+static void check(enum act_type act, enum dtype t, bool wide, bool with_shared)
+{
+    struct backend_config c;
+    struct rig ref, dev;
+    struct moe_tensors tensors;
+    struct gen *g = gen_create(81);
+    gen_config(&c, act, KV_TYPE_BF16, wide);
+    if (!with_shared) c.shared_inner = 0;
+    rig_open_pair(&ref, &dev, &c);
+    gen_moe(g, &c, t, &tensors);
+    float *x = gen_floats(g, (size_t)N * c.hidden, 1);
+    float *route = gen_route(g, &c);
+    struct moe_case kr = {rig_moe(&ref, &tensors), x, route};
+    struct moe_case kd = {rig_moe(&dev, &tensors), x, route};
+    float *want = run(&ref, &kr, x, N);
+    float *got = run(&dev, &kd, x, N);
+    op_close(dtype_name(t), got, want, (size_t)N * c.hidden, op_tolerance(act));
+    op_check_rows(dtype_name(t), &dev, run, &kd, x, N, c.hidden, c.hidden);
+    for (uint32_t i = 3; i < N; i += 80)
+        check_formula(g, &c, &tensors, x + (size_t)i * c.hidden,
+                      route + (size_t)i * 2 * c.n_expert_used, want + (size_t)i * c.hidden);
+    mem_free(want);
+    mem_free(got);
+    rig_release_weight(&ref, kr.w);
+    rig_release_weight(&dev, kd.w);
+    rig_close_pair(&ref, &dev);
+    gen_destroy(g);
+}
+
+static void test_every_type(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < op_n_weight_type; t++) {
+        check(ACT_F32, op_weight_types[t], t % 2 == 1, true);
+        check(ACT_BF16, op_weight_types[t], t % 2 == 0, true);
+    }
+}
+
+static void test_without_shared(void **state)
+{
+    (void)state;
+    check(ACT_F32, DTYPE_F8_E4M3, false, false);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_type),
+        cmocka_unit_test(test_without_shared),
+    };
+    return OP_MAIN(argc, argv, tests);
+}

@@ -1,0 +1,116 @@
+/* test_op_mtp_front.c - embedding half first, hidden half second, each under its own norm */
+#include "op/harness.h"
+
+#include <math.h>
+
+#include "base/mem.h"
+
+enum { N = 129 };
+
+struct front {
+    struct tensor_view view[4];
+    struct weight *w[4];     /* table, enorm, hnorm, eh_proj */
+    const int32_t *next_ids; /* host [N] */
+    const float *hidden;     /* [N][D] all rows */
+};
+
+static void open_weights(struct rig *r, struct front *f)
+{
+    f->w[0] = rig_linear(r, &f->view[0]);
+    f->w[1] = rig_vector(r, &f->view[1]);
+    f->w[2] = rig_vector(r, &f->view[2]);
+    f->w[3] = rig_linear(r, &f->view[3]);
+}
+
+static float *run(struct rig *r, void *arg, const float *x, uint32_t n)
+{
+    const struct front *f = arg;
+    uint32_t hidden = r->config.hidden;
+    size_t row0 = (size_t)(x - f->hidden) / hidden;
+    rig_write(r, BUFFER_NORMED, n, hidden, x);
+    int32_t *ids = rig_put(r, f->next_ids + row0, n * sizeof *ids);
+    struct mtp_front_args args = {.table = f->w[0],
+                                  .enorm = f->w[1],
+                                  .hnorm = f->w[2],
+                                  .eh_proj = f->w[3],
+                                  .next_ids = ids,
+                                  .hidden = r->buffer[BUFFER_NORMED],
+                                  .x = r->buffer[BUFFER_RESIDUAL],
+                                  .n_token = n};
+    op_ok(r, r->ops->mtp_front(r->b, &args), "mtp_front");
+    float *out = rig_read(r, BUFFER_RESIDUAL, n, hidden);
+    rig_drop(r, ids);
+    return out;
+}
+
+/* to = rmsnorm(from) * weight */
+static void norm(double *to, const double *from, const struct tensor_view *weight, uint32_t n)
+{
+    double square = 0;
+    for (uint32_t i = 0; i < n; i++) square += from[i] * from[i];
+    for (uint32_t i = 0; i < n; i++)
+        to[i] = from[i] / sqrt(square / n + 1e-6) * gen_element(weight, 0, i);
+}
+
+static void check_formula(struct gen *g, const struct front *f, enum act_type act, uint32_t t,
+                          const float *got, uint32_t hidden)
+{
+    double *in = gen_alloc(g, hidden * sizeof *in);
+    double *pair = gen_alloc(g, 2 * hidden * sizeof *pair);
+    double *want = gen_alloc(g, hidden * sizeof *want);
+    for (uint32_t i = 0; i < hidden; i++)
+        in[i] = gen_element(&f->view[0], (uint32_t)f->next_ids[t], i);
+    norm(pair, in, &f->view[1], hidden);
+    for (uint32_t i = 0; i < hidden; i++) in[i] = (double)f->hidden[(size_t)t * hidden + i];
+    norm(pair + hidden, in, &f->view[2], hidden);
+    for (uint32_t i = 0; i < hidden; i++) want[i] = gen_product(&f->view[3], i, pair, act);
+    op_close_double("formula", got, want, hidden, act == ACT_F32 ? 1e-6 : 1e-3);
+}
+
+static void check(enum act_type act, enum dtype t, bool wide)
+{
+    struct backend_config c;
+    struct rig ref, dev;
+    struct gen *g = gen_create(61);
+    gen_config(&c, act, KV_TYPE_BF16, wide);
+    rig_open_pair(&ref, &dev, &c);
+    struct front fr = {.view = {gen_matrix(g, DTYPE_BF16, c.n_vocab, c.hidden, true),
+                                gen_vector(g, DTYPE_BF16, c.hidden, 1, 0.1f),
+                                gen_vector(g, DTYPE_BF16, c.hidden, 1, 0.1f),
+                                gen_matrix(g, t, c.hidden, 2 * c.hidden, true)}};
+    int32_t *ids = gen_alloc(g, N * sizeof *ids);
+    for (int i = 0; i < N; i++) ids[i] = (int32_t)gen_below(g, c.n_vocab);
+    fr.next_ids = ids;
+    fr.hidden = gen_floats(g, (size_t)N * c.hidden, 2);
+    struct front fd = fr;
+    open_weights(&ref, &fr);
+    open_weights(&dev, &fd);
+    float *want = run(&ref, &fr, fr.hidden, N);
+    float *got = run(&dev, &fd, fd.hidden, N);
+    op_close("mtp_front", got, want, (size_t)N * c.hidden, op_tolerance(act));
+    op_check_rows("mtp_front", &dev, run, &fd, fd.hidden, N, c.hidden, c.hidden);
+    check_formula(g, &fr, act, 7, want + (size_t)7 * c.hidden, c.hidden);
+    mem_free(want);
+    mem_free(got);
+    for (int i = 0; i < 4; i++) {
+        rig_release_weight(&ref, fr.w[i]);
+        rig_release_weight(&dev, fd.w[i]);
+    }
+    rig_close_pair(&ref, &dev);
+    gen_destroy(g);
+}
+
+static void test_against_ref(void **state)
+{
+    (void)state;
+    check(ACT_F32, DTYPE_BF16, false);
+    check(ACT_F32, DTYPE_F8_E4M3, true);
+    check(ACT_BF16, DTYPE_BF16, true);
+    check(ACT_BF16, DTYPE_F32, false);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_against_ref)};
+    return OP_MAIN(argc, argv, tests);
+}

@@ -1,0 +1,149 @@
+/* test_op_router.c - choice and weights of experts */
+#include "op/harness.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { N = 129 };
+
+static float *run(struct rig *r, void *arg, const float *x, uint32_t n)
+{
+    rig_write(r, BUFFER_NORMED, n, r->config.hidden, x);
+    struct router_args args = {
+        .w = arg, .x = r->buffer[BUFFER_NORMED], .route = r->buffer[BUFFER_ROUTE], .n_token = n};
+    op_ok(r, r->ops->router(r->b, &args), "router");
+    return rig_read(r, BUFFER_ROUTE, n, 2 * r->config.n_expert_used);
+}
+
+/* The rule of op_moe.h, written as "who has fewer than k better ones". */
+static void choose(const struct backend_config *c, const struct moe_tensors *t, const float *x,
+                   float *want)
+{
+    uint32_t width = c->n_expert / c->n_group;
+    double s[64], b[64], group[64], row[512];
+    bool in[64];
+    for (uint32_t i = 0; i < c->hidden; i++) row[i] = (double)x[i];
+    for (uint32_t e = 0; e < c->n_expert; e++) {
+        s[e] = 1 / (1 + exp(-gen_product(&t->router, e, row, ACT_F32)));
+        b[e] = s[e] + gen_element(&t->router_bias, 0, e);
+    }
+    for (uint32_t g = 0; g < c->n_group; g++) {
+        group[g] = width == 1 ? b[g] : -INFINITY;
+        for (uint32_t i = 0; i < width; i++) {
+            for (uint32_t j = 0; j < i; j++)
+                group[g] = fmax(group[g], b[g * width + i] + b[g * width + j]);
+        }
+    }
+    for (uint32_t e = 0; e < c->n_expert; e++) {
+        uint32_t n_better = 0, g = e / width;
+        for (uint32_t h = 0; h < c->n_group; h++)
+            n_better += group[h] > group[g] || (group[h] == group[g] && h < g);
+        if (n_better >= c->topk_group) b[e] = -INFINITY;
+    }
+    double sum = 0;
+    uint32_t n = 0;
+    for (uint32_t e = 0; e < c->n_expert; e++) {
+        uint32_t n_better = 0;
+        for (uint32_t f = 0; f < c->n_expert; f++)
+            n_better += b[f] > b[e] || (b[f] == b[e] && f < e);
+        in[e] = n_better < c->n_expert_used;
+        if (in[e]) sum += s[e];
+    }
+    for (uint32_t e = 0; e < c->n_expert; e++) {
+        if (!in[e]) continue;
+        want[n] = (float)e;
+        want[c->n_expert_used + n] =
+            (float)(s[e] / (c->norm_topk ? sum : 1) * (double)c->routed_scale);
+        n++;
+    }
+    assert_int_equal(n, c->n_expert_used);
+}
+
+static void check(const struct backend_config *c, struct moe_tensors *t, struct gen *g)
+{
+    struct rig ref, dev;
+    uint32_t width = 2 * c->n_expert_used;
+    rig_open_pair(&ref, &dev, c);
+    struct weight *wr = rig_moe(&ref, t);
+    struct weight *wd = rig_moe(&dev, t);
+    float *x = gen_floats(g, (size_t)N * c->hidden, 1);
+    float *want = run(&ref, wr, x, N);
+    float *got = run(&dev, wd, x, N);
+    for (uint32_t i = 0; i < N; i++) {
+        float formula[128];
+        const float *a = got + (size_t)i * width;
+        const float *b = want + (size_t)i * width;
+        choose(c, t, x + (size_t)i * c->hidden, formula);
+        for (uint32_t k = 0; k < c->n_expert_used; k++) {
+            if (a[k] != b[k] || b[k] != formula[k])
+                fail_msg("token %u, choice %u: %g, ref %g, formula %g", i, k, (double)a[k],
+                         (double)b[k], (double)formula[k]);
+        }
+        op_close("weights", a + c->n_expert_used, b + c->n_expert_used, c->n_expert_used, 1e-5);
+        op_close("formula", b + c->n_expert_used, formula + c->n_expert_used, c->n_expert_used,
+                 1e-6);
+    }
+    op_check_rows("router", &dev, run, wd, x, N, c->hidden, width);
+    mem_free(want);
+    mem_free(got);
+    rig_release_weight(&ref, wr);
+    rig_release_weight(&dev, wd);
+    rig_close_pair(&ref, &dev);
+}
+
+static void test_groups(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        struct backend_config c;
+        struct moe_tensors t;
+        struct gen *g = gen_create(71);
+        gen_config(&c, i & 1 ? ACT_BF16 : ACT_F32, KV_TYPE_BF16, i & 2);
+        c.norm_topk = !(i & 4);
+        if (i == 5) c.n_group = 16, c.topk_group = 7; /* groups of one */
+        gen_moe(g, &c, DTYPE_BF16, &t);
+        check(&c, &t, g);
+        gen_destroy(g);
+    }
+}
+
+/* Biases so negative that a dropped group's experts would win if masked with 0. */
+static void test_negative_bias(void **state)
+{
+    (void)state;
+    struct backend_config c;
+    struct moe_tensors t;
+    struct gen *g = gen_create(72);
+    gen_config(&c, ACT_F32, KV_TYPE_BF16, false);
+    gen_moe(g, &c, DTYPE_BF16, &t);
+    t.router_bias = gen_vector(g, DTYPE_F32, c.n_expert, -5, 0.2f);
+    check(&c, &t, g);
+    gen_destroy(g);
+}
+
+/* All equal: the lowest experts of the lowest groups. */
+static void test_ties(void **state)
+{
+    (void)state;
+    struct backend_config c;
+    struct moe_tensors t;
+    struct gen *g = gen_create(73);
+    gen_config(&c, ACT_F32, KV_TYPE_BF16, false);
+    gen_moe(g, &c, DTYPE_BF16, &t);
+    t.router.data = gen_alloc(g, c.n_expert * t.router.row_stride * 2);
+    t.router_bias = gen_vector(g, DTYPE_F32, c.n_expert, 0, 0);
+    check(&c, &t, g);
+    gen_destroy(g);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_negative_bias),
+        cmocka_unit_test(test_ties),
+    };
+    return OP_MAIN(argc, argv, tests);
+}

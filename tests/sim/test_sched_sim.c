@@ -1,0 +1,230 @@
+/* test_sched_sim [steps] [seed] - the scheduler alone, on generated loads, its checks on after
+ * every call
+ *
+ * Each episode draws a pool, a budget, a limit of running requests and a load: arrivals, lengths,
+ * stops, cancels. The "model" draws token number n of request q as a hash of (q, n), and the
+ * "cache" keeps (q, position) in every row, read back before a draw: a page given away too early,
+ * shared by mistake or not recomputed is found. */
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "sched/sched.h"
+
+enum {
+    MAX_LIVE = 48,
+    MAX_PAGE = 40,
+    MAX_TOKEN = MAX_PAGE * KV_PAGE_TOKENS,
+    MAX_SEQS = 24,
+    EPISODE_STEPS = 2000,
+    STOP_ID = 0,
+};
+
+struct job {
+    struct request r;
+    bool live;
+    uint32_t stop_after; /* the output has a stop id here */
+    int32_t ids[MAX_TOKEN];
+    uint32_t pages[MAX_PAGE];
+};
+
+struct row {
+    uint64_t request;
+    uint32_t position;
+};
+
+struct sim {
+    uint64_t rng;
+    uint64_t now_us;
+    uint64_t next_id;
+    uint32_t n_page;
+    uint32_t max_prompt;
+    uint32_t max_output;
+    uint32_t short_prompt;
+    uint32_t short_output;
+    uint32_t arrival_per_1024; /* chance of an arrival, tried twice a step */
+    uint32_t cancel_per_1024;
+    struct page_pool *pool;
+    struct sched *s;
+    struct plan plan;
+    struct job jobs[MAX_LIVE];
+    struct row rows[MAX_TOKEN];
+    uint64_t n_step, n_token, n_request, n_cancel, n_preempted;
+};
+
+static struct sim sim;
+static uint64_t n_step_wanted = 1000000;
+static uint64_t seed = 1;
+
+static uint32_t between(struct sim *m, uint32_t lo, uint32_t hi)
+{
+    return lo + (uint32_t)rng_below(&m->rng, (uint64_t)hi - lo + 1);
+}
+
+/* Mostly short, sometimes anything; an episode chooses what short is. */
+static uint32_t length(struct sim *m, uint32_t short_max, uint32_t max)
+{
+    if (max < short_max) short_max = max;
+    return between(m, 1, between(m, 0, 7) ? short_max : max);
+}
+
+static int32_t model(const struct request *r, uint32_t position)
+{
+    return 1 + (int32_t)(rng_mix(r->id, 1, position) >> 40);
+}
+
+static void arrive(struct sim *m)
+{
+    struct job *j = NULL;
+    for (int i = 0; i < MAX_LIVE && !j; i++) {
+        if (!m->jobs[i].live) j = &m->jobs[i];
+    }
+    if (!j) return;
+    static const int32_t stop_ids[] = {STOP_ID};
+    uint32_t n_prompt = length(m, m->short_prompt, m->max_prompt);
+    uint32_t n_output = length(m, m->short_output, m->max_output);
+    memset(&j->r, 0, sizeof j->r);
+    j->live = true;
+    j->stop_after = between(m, 0, 1) ? UINT32_MAX : between(m, 0, n_output);
+    j->r.id = ++m->next_id;
+    j->r.ids = j->ids;
+    j->r.pages = j->pages;
+    j->r.stop_ids = stop_ids;
+    j->r.n_stop_id = 1;
+    j->r.n_prompt = n_prompt;
+    j->r.max_token = n_prompt + n_output;
+    for (uint32_t i = 0; i < n_prompt; i++) j->ids[i] = model(&j->r, i);
+    sched_add(m->s, &j->r);
+    m->n_request++;
+}
+
+static void retire(struct job *j)
+{
+    const struct request *r = &j->r;
+    assert_int_equal(r->state, REQUEST_FINISHED);
+    uint32_t n_output = request_n_output(r);
+    for (uint32_t i = 0; i < n_output; i++) {
+        int32_t want = i == j->stop_after ? STOP_ID : model(r, r->n_prompt + i);
+        assert_int_equal(j->ids[r->n_prompt + i], want);
+    }
+    if (r->finish == REQUEST_FINISH_STOP) assert_int_equal(n_output, j->stop_after + 1);
+    if (r->finish == REQUEST_FINISH_LENGTH) assert_int_equal(r->n_token, r->max_token);
+    j->live = false;
+}
+
+static void cancel(struct sim *m)
+{
+    struct job *j = &m->jobs[between(m, 0, MAX_LIVE - 1)];
+    if (!j->live) return;
+    sched_end(m->s, &j->r, REQUEST_FINISH_CANCEL, m->now_us);
+    sched_check(m->s);
+    retire(j);
+    m->n_cancel++;
+}
+
+/* Writes the rows of the step and reads back those of the entries that draw. */
+static void compute(struct sim *m, int32_t *drawn)
+{
+    uint32_t n_draw = 0;
+    for (uint32_t i = 0; i < m->plan.n_entry; i++) {
+        const struct plan_entry *e = &m->plan.entries[i];
+        const struct request *r = e->request;
+        assert_true(e->n_token >= 1 && e->first == r->n_computed);
+        for (uint32_t p = e->first; p < e->first + e->n_token; p++) {
+            uint32_t row = r->pages[p / KV_PAGE_TOKENS] * KV_PAGE_TOKENS + p % KV_PAGE_TOKENS;
+            m->rows[row] = (struct row){r->id, p};
+        }
+        if (!e->draws) continue;
+        uint32_t stride = 1 + r->n_token / 64; /* all rows of short requests, some of long ones */
+        for (uint32_t p = between(m, 0, stride - 1); p < r->n_token; p += stride) {
+            uint32_t row = r->pages[p / KV_PAGE_TOKENS] * KV_PAGE_TOKENS + p % KV_PAGE_TOKENS;
+            assert_true(m->rows[row].request == r->id && m->rows[row].position == p);
+        }
+        const struct job *j = (const struct job *)r; /* r is its first member */
+        drawn[n_draw++] = request_n_output(r) == j->stop_after ? STOP_ID : model(r, r->n_token);
+    }
+    assert_int_equal(n_draw, m->plan.n_draw);
+}
+
+static void step(struct sim *m, uint32_t budget)
+{
+    int32_t drawn[MAX_SEQS];
+    sched_plan(m->s, ++m->now_us, &m->plan);
+    sched_check(m->s);
+    assert_true(m->plan.n_token <= budget);
+    if (m->plan.n_entry == 0) return;
+    compute(m, drawn);
+    sched_commit(m->s, &m->plan, drawn, ++m->now_us);
+    sched_check(m->s);
+    m->n_step++;
+    m->n_token += m->plan.n_token;
+    for (int i = 0; i < MAX_LIVE; i++) {
+        struct job *j = &m->jobs[i];
+        if (j->live && j->r.state == REQUEST_FINISHED) retire(j);
+    }
+}
+
+static void run_episode(struct sim *m)
+{
+    struct sched_config c = {.max_num_batched_tokens = between(m, 1, 300),
+                             .max_num_seqs = between(m, 1, MAX_SEQS)};
+    m->n_page = between(m, 2, MAX_PAGE);
+    m->max_prompt = between(m, 1, m->n_page * KV_PAGE_TOKENS - 1);
+    m->max_output = m->n_page * KV_PAGE_TOKENS - m->max_prompt;
+    m->short_prompt = between(m, 1, 200);
+    m->short_output = between(m, 1, 600);
+    m->arrival_per_1024 = between(m, 1, 512);
+    m->cancel_per_1024 = between(m, 0, 1) ? 0 : between(m, 1, 128);
+    assert_int_equal(page_pool_create(&m->pool, m->n_page, NULL), FATHOM_OK);
+    assert_int_equal(sched_create(&m->s, &c, m->pool, NULL), FATHOM_OK);
+    assert_int_equal(plan_init(&m->plan, c.max_num_seqs), FATHOM_OK);
+
+    for (int i = 0; i < EPISODE_STEPS && m->n_step < n_step_wanted; i++) {
+        if (rng_below(&m->rng, 1024) < m->arrival_per_1024) arrive(m);
+        if (rng_below(&m->rng, 1024) < m->arrival_per_1024) arrive(m);
+        if (rng_below(&m->rng, 1024) < m->cancel_per_1024) cancel(m);
+        step(m, c.max_num_batched_tokens);
+    }
+    while (sched_any(m->s)) step(m, c.max_num_batched_tokens);
+    assert_int_equal(page_pool_n_free(m->pool), m->n_page);
+
+    m->n_preempted += sched_n_preempted(m->s);
+    plan_fini(&m->plan);
+    sched_destroy(m->s);
+    page_pool_destroy(m->pool);
+}
+
+static void any_load_runs_to_its_end_with_every_invariant(void **state)
+{
+    (void)state;
+    struct sim *m = &sim;
+    m->rng = seed;
+    uint64_t start_us = clock_now_us();
+    while (m->n_step < n_step_wanted) run_episode(m);
+    double seconds = (double)(clock_now_us() - start_us + 1) * 1e-6;
+    print_message("seed=%" PRIu64 " steps=%" PRIu64 " tokens=%" PRIu64 " requests=%" PRIu64
+                  " cancelled=%" PRIu64 " preempted=%" PRIu64 " steps_per_minute=%.0f\n",
+                  seed, m->n_step, m->n_token, m->n_request, m->n_cancel, m->n_preempted,
+                  (double)m->n_step / seconds * 60);
+    assert_true(m->n_preempted > 0 && m->n_cancel > 0);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) n_step_wanted = strtoull(argv[1], NULL, 10);
+    if (argc > 2) seed = strtoull(argv[2], NULL, 10);
+    print_message("test_sched_sim %" PRIu64 " %" PRIu64 "\n", n_step_wanted, seed);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_load_runs_to_its_end_with_every_invariant),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

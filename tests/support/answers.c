@@ -1,0 +1,65 @@
+#include "support/answers.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+fathom_err answer_submit(fathom_engine *e, struct answer *a, const fathom_request *r,
+                         fathom_diag *d)
+{
+    fathom_request copy = *r;
+    copy.user = a;
+    a->id = 0; /* the first event may come before fathom_submit returns: it brings the id too */
+    a->n = 0;
+    a->stopped = a->done = false;
+    memset(&a->finish, 0, sizeof a->finish);
+    uint64_t id;
+    return fathom_submit(e, &copy, &id, d);
+}
+
+static void take_event(const fathom_event *e)
+{
+    struct answer *a = e->user;
+    assert_false(a->done);
+    assert_true(a->id == 0 || a->id == e->id);
+    a->id = e->id;
+    if (e->kind == FATHOM_EVENT_TOKEN) {
+        assert_false(a->stopped);
+        assert_true(a->n < ANSWER_TOKENS_MAX);
+        a->logprobs[a->n] = e->logprob;
+        a->ids[a->n++] = e->token;
+        a->stopped = e->is_stop;
+        return;
+    }
+    assert_int_equal(e->kind, FATHOM_EVENT_FINISH);
+    assert_int_equal(e->n_output, a->n);
+    assert_int_equal(e->finish == FATHOM_FINISH_STOP, a->stopped);
+    if (a->stopped) assert_int_equal(e->stop_id, a->ids[a->n - 1]);
+    if (!a->stopped) assert_int_equal(e->stop_id, -1);
+    a->finish = *e;
+    a->done = true;
+}
+
+size_t answers_take(fathom_engine *e, int timeout_ms)
+{
+    enum { BATCH = 64 };
+    fathom_event events[BATCH];
+    size_t n = fathom_poll(e, events, BATCH, timeout_ms);
+    size_t n_done = 0;
+    for (size_t i = 0; i < n; i++) {
+        take_event(&events[i]);
+        n_done += events[i].kind == FATHOM_EVENT_FINISH;
+    }
+    return n_done;
+}
+
+void answers_wait(fathom_engine *e, size_t n)
+{
+    while (n > 0) {
+        size_t n_done = answers_take(e, 60000);
+        assert_true(n_done <= n);
+        n -= n_done;
+    }
+}

@@ -1,0 +1,34 @@
+/* answers.h - submit requests and collect what comes back, with the order of events asserted */
+#ifndef FATHOM_TESTS_SUPPORT_ANSWERS_H
+#define FATHOM_TESTS_SUPPORT_ANSWERS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fathom/fathom.h"
+
+enum { ANSWER_TOKENS_MAX = 2048 };
+
+struct answer {
+    uint64_t id;
+    uint32_t n; /* tokens so far, the stop token included */
+    int32_t ids[ANSWER_TOKENS_MAX];
+    float logprobs[ANSWER_TOKENS_MAX];
+    bool stopped; /* the last token had is_stop */
+    bool done;
+    fathom_event finish;
+};
+
+/* answer_submit - fathom_submit with *a as the user pointer; *a is emptied first */
+fathom_err answer_submit(fathom_engine *e, struct answer *a, const fathom_request *r,
+                         fathom_diag *d);
+
+/* answers_take - one fathom_poll; events go to their answers. Returns how many requests finished.
+ */
+size_t answers_take(fathom_engine *e, int timeout_ms);
+
+/* answers_wait - poll until n more requests have finished */
+void answers_wait(fathom_engine *e, size_t n);
+
+#endif

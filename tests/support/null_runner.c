@@ -1,0 +1,197 @@
+#include "support/null_runner.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+struct null_runner {
+    struct step_runner base; /* first member */
+    struct null_options o;
+    uint64_t *rows;   /* [n_page * 64] */
+    uint64_t *states; /* [max_request] of the logit rows */
+    int32_t *ids;     /* [max_request] and so on: what was drawn */
+    float *logprobs;
+    int32_t *top_ids;
+    float *top_logprobs;
+    uint32_t n_launch;
+};
+
+static uint64_t row_of(int32_t id, uint32_t position)
+{
+    return rng_mix(0x5eed, (uint64_t)id, position);
+}
+
+uint64_t null_state(const int32_t *ids, uint32_t n)
+{
+    uint64_t state = 0;
+    for (uint32_t i = 0; i < n; i++) state = rng_hash(state ^ row_of(ids[i], i));
+    return state;
+}
+
+static bool is_banned(int32_t id, const int32_t *ban, uint32_t n_ban)
+{
+    for (uint32_t i = 0; i < n_ban; i++) {
+        if (ban[i] == id) return true;
+    }
+    return false;
+}
+
+int32_t null_draw(uint64_t state, const struct sample_row *row, const int32_t *history,
+                  const struct sample_bias *bias, const int32_t *ban)
+{
+    uint64_t h = state;
+    if (row->temperature > 0) h = rng_mix(h, row->seed, row->position);
+    for (uint32_t i = 0; i < row->n_prompt + row->n_output; i++) {
+        h = rng_hash(h ^ (uint64_t)history[row->history_offset + i]);
+    }
+    for (uint32_t i = 0; i < row->n_bias; i++) {
+        const struct sample_bias *b = &bias[row->bias_offset + i];
+        h = rng_mix(h, (uint64_t)b->id, (uint64_t)(int64_t)b->bias);
+    }
+    int32_t id = (int32_t)(h % row->n_vocab_used);
+    for (uint32_t i = 0; i < row->n_vocab_used; i++) {
+        if (!is_banned(id, ban + row->ban_offset, row->n_ban)) return id;
+        id = (int32_t)(((uint32_t)id + 1) % row->n_vocab_used);
+    }
+    return 0;
+}
+
+float null_logprob(uint64_t state)
+{
+    return -(float)(state >> 40) * 0x1p-24f;
+}
+
+static void destroy(struct step_runner *base)
+{
+    struct null_runner *r = (struct null_runner *)base;
+    if (!r) return;
+    mem_free(r->rows);
+    mem_free(r->states);
+    mem_free(r->ids);
+    mem_free(r->logprobs);
+    mem_free(r->top_ids);
+    mem_free(r->top_logprobs);
+    mem_free(base->host);
+    mem_free(r);
+}
+
+/* What the request of token t sees: its rows 0 .. pos[t], through the page table. */
+static uint64_t attend(const struct null_runner *r, const struct batch *b, int32_t t)
+{
+    const int32_t *table = b->page_table + (uint64_t)b->request[t] * b->page_stride;
+    uint64_t state = 0;
+    for (int32_t p = 0; p <= b->pos[t]; p++) {
+        uint64_t page = (uint64_t)table[p / KV_PAGE_TOKENS];
+        state = rng_hash(state ^ r->rows[page * KV_PAGE_TOKENS + (uint64_t)(p % KV_PAGE_TOKENS)]);
+    }
+    return state;
+}
+
+static fathom_err launch(struct step_runner *base, const struct step *step)
+{
+    struct null_runner *r = (struct null_runner *)base;
+    const struct batch *b = &step->batch;
+    if (r->o.fail_after && r->n_launch >= r->o.fail_after) return FATHOM_EDEVICE;
+    r->n_launch++;
+    if (r->o.n_computed) *r->o.n_computed += b->n_token;
+    for (uint32_t t = 0; t < b->n_token; t++) {
+        r->rows[b->slot[t]] = row_of(b->ids[t], (uint32_t)b->pos[t]);
+    }
+    for (uint32_t i = 0; i < b->n_logit_row; i++) {
+        int32_t t = b->logit_rows[i];
+        r->states[i] = r->o.skip_attention ? r->rows[b->slot[t]] : attend(r, b, t);
+    }
+    const struct sample_args *a = &step->sampler.args;
+    for (uint32_t i = 0; i < a->n_row; i++) {
+        const struct sample_row *row = &a->rows[i];
+        uint64_t state = r->states[row->logit_row];
+        r->ids[i] = null_draw(state, row, a->history, a->bias, a->ban);
+        r->logprobs[i] = null_logprob(state);
+        for (uint32_t k = 0; k < row->n_top; k++) {
+            r->top_ids[i * SAMPLE_TOP_MAX + k] = (int32_t)((state + k) % row->n_vocab_used);
+            r->top_logprobs[i * SAMPLE_TOP_MAX + k] = null_logprob(state) - (float)k;
+        }
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err wait(struct step_runner *base, struct step_result *out)
+{
+    struct null_runner *r = (struct null_runner *)base;
+    if (r->o.step_us) clock_sleep_us(r->o.step_us);
+    *out = (struct step_result){r->ids, r->logprobs, r->top_ids, r->top_logprobs};
+    return FATHOM_OK;
+}
+
+static const char *fault(struct step_runner *base)
+{
+    const struct null_runner *r = (const struct null_runner *)base;
+    return r->n_launch >= r->o.fail_after && r->o.fail_after ? "the null device burns" : "";
+}
+
+static const struct step_runner_ops null_ops = {
+    .destroy = destroy,
+    .launch = launch,
+    .wait = wait,
+    .fault = fault,
+};
+
+fathom_err null_runner_create(struct step_runner **out, const struct model_limits *limits,
+                              const struct null_options *o)
+{
+    *out = NULL;
+    struct null_runner *r = mem_calloc(1, sizeof *r);
+    if (!r) return FATHOM_ENOMEM;
+    size_t n_request = limits->max_request;
+    r->base.ops = &null_ops;
+    r->o = *o;
+    batch_layout_init(&r->base.layout, limits);
+    r->rows = mem_calloc((size_t)o->n_page * KV_PAGE_TOKENS, sizeof *r->rows);
+    r->states = mem_calloc(n_request, sizeof *r->states);
+    r->ids = mem_calloc(n_request, sizeof *r->ids);
+    r->logprobs = mem_calloc(n_request, sizeof *r->logprobs);
+    r->top_ids = mem_calloc(n_request * SAMPLE_TOP_MAX, sizeof *r->top_ids);
+    r->top_logprobs = mem_calloc(n_request * SAMPLE_TOP_MAX, sizeof *r->top_logprobs);
+    r->base.host = r->base.device = mem_alloc_aligned(256, r->base.layout.n_bytes);
+    if (!r->rows || !r->states || !r->ids || !r->logprobs || !r->top_ids || !r->top_logprobs ||
+        !r->base.host) {
+        destroy(&r->base);
+        return FATHOM_ENOMEM;
+    }
+    *out = &r->base;
+    return FATHOM_OK;
+}
+
+fathom_err null_engine_open(fathom_engine **out, const struct null_engine_options *o,
+                            fathom_diag *d)
+{
+    *out = NULL;
+    struct model_limits limits = {
+        .max_token = o->max_num_batched_tokens,
+        .max_request = o->max_num_seqs,
+        .max_context = o->max_model_len,
+        .max_logit_row = o->max_num_seqs,
+        .world = 1,
+    };
+    struct engine_config c = {
+        .info = {.model_type = "null",
+                 .backend = "null",
+                 .n_vocab = o->n_vocab,
+                 .max_model_len = o->max_model_len,
+                 .max_num_seqs = o->max_num_seqs,
+                 .max_num_batched_tokens = o->max_num_batched_tokens,
+                 .n_page = o->runner.n_page,
+                 .bos_id = 0,
+                 .eos_ids = {1},
+                 .n_eos = 1},
+        .max_queued = o->max_queued,
+        .n_vocab_used = o->n_vocab,
+        .seed = o->seed,
+    };
+    struct step_runner *runner = NULL;
+    fathom_err err = null_runner_create(&runner, &limits, &o->runner);
+    if (err != FATHOM_OK) return err;
+    err = engine_create(out, &c, runner, NULL, d);
+    if (err != FATHOM_OK) runner->ops->destroy(runner);
+    return err;
+}

@@ -1,0 +1,52 @@
+/* null_runner.h - a step runner without a model
+ *
+ * Its cache holds one number a row, made from the token and the position; what it draws is a hash
+ * of all rows that a request sees through its page table. So the output is a pure function of the
+ * ids before it, which null_draw computes directly, and any row that is lost, shared, stale or not
+ * computed changes it.
+ */
+#ifndef FATHOM_TESTS_SUPPORT_NULL_RUNNER_H
+#define FATHOM_TESTS_SUPPORT_NULL_RUNNER_H
+
+#include <stdint.h>
+
+#include "engine/engine.h"
+
+struct null_options {
+    uint32_t n_page;
+    uint32_t fail_after;  /* launches that succeed before one fails; 0: none fails */
+    uint32_t step_us;     /* time that a step takes */
+    bool skip_attention;  /* draw without reading the cache: to measure the host alone */
+    uint64_t *n_computed; /* if not NULL: counts the tokens computed */
+};
+
+/* null_runner_create - for steps within the limits; ENOMEM */
+fathom_err null_runner_create(struct step_runner **out, const struct model_limits *limits,
+                              const struct null_options *o);
+
+/* null_engine_open - an engine over a null runner: n_vocab is the whole vocabulary, EOS is id 1 */
+struct null_engine_options {
+    uint32_t n_vocab;
+    uint32_t max_model_len;
+    uint32_t max_num_seqs;
+    uint32_t max_num_batched_tokens;
+    uint32_t max_queued;
+    uint64_t seed;
+    struct null_options runner; /* n_page is the engine's too */
+};
+
+fathom_err null_engine_open(fathom_engine **out, const struct null_engine_options *o,
+                            fathom_diag *d);
+
+/* null_state - the hash of the rows of ids[0 .. n) */
+uint64_t null_state(const int32_t *ids, uint32_t n);
+
+/* null_draw - the token that follows when `state` is what a row's request sees; row as
+ * sampler_build makes it, with the arrays that its offsets point into */
+int32_t null_draw(uint64_t state, const struct sample_row *row, const int32_t *history,
+                  const struct sample_bias *bias, const int32_t *ban);
+
+/* null_logprob - what is reported for the draw from `state` */
+float null_logprob(uint64_t state);
+
+#endif

@@ -1,0 +1,435 @@
+/* test_answer.c - events in, bytes out: both forms, streamed and whole */
+#include "server/answer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include "base/json.h"
+#include "base/mem.h"
+
+#define TOKENIZER FATHOM_SOURCE_DIR "/tests/data/server/tokenizer.json"
+#define D "｜DSML｜"
+#define CALL                                                                                       \
+    "\n\n<" D "function_calls>\n<" D "invoke name=\"f\">\n<" D                                     \
+    "parameter name=\"city\" string=\"true\">Rome</" D "parameter>\n</" D "invoke>\n</" D          \
+    "function_calls>"
+
+enum { EOS = 1, BYTE_0 = 20 };
+
+static struct tokenizer *tokenizer;
+static const struct chat_style STYLE = {.encoding = CHAT_ENCODING_V32,
+                                        .tool_markup = CHAT_ENCODING_V32,
+                                        .parse_tools = true,
+                                        .parse_reasoning = true};
+static const fathom_info INFO = {
+    .n_vocab = 276, .max_model_len = 4096, .bos_id = 0, .eos_ids = {EOS}, .n_eos = 1};
+
+static int open_tokenizer(void **state)
+{
+    (void)state;
+    fathom_diag d = {{0}};
+    if (tokenizer_open_file(&tokenizer, TOKENIZER, &d)) fail_msg("%s", d.text);
+    return 0;
+}
+
+static int close_tokenizer(void **state)
+{
+    (void)state;
+    tokenizer_close(tokenizer);
+    return 0;
+}
+
+/* A request and its answer, on the heap as in the server. */
+struct scene {
+    struct openai_request request;
+    struct token_list prompts[4];
+    struct answer answer;
+};
+
+static fathom_err scene_try(struct scene *s, enum openai_api api, const char *body, bool thinking)
+{
+    const struct openai_bounds bounds = {.n_vocab = 276};
+    struct api_error e = {0};
+    memset(s, 0, sizeof *s);
+    fathom_err err = openai_parse(&s->request, api, body, strlen(body), &bounds, &e);
+    if (err == FATHOM_ENOMEM) return err;
+    if (err) fail_msg("%s", e.diag.text);
+    for (size_t i = 0; i < 4; i++) {
+        err = tokenizer_encode(tokenizer, "prompt", 6, TOKENIZER_MARKUP_ON, &s->prompts[i]);
+        if (err) return err;
+    }
+    struct answer_setup setup = {.request = &s->request,
+                                 .prompts = s->prompts,
+                                 .tokenizer = tokenizer,
+                                 .style = &STYLE,
+                                 .info = &INFO,
+                                 .model = "m",
+                                 .thinking = thinking,
+                                 .nonce = 1,
+                                 .created = 5};
+    return answer_open(&s->answer, &setup);
+}
+
+static struct scene *scene_open(enum openai_api api, const char *body, bool thinking)
+{
+    struct scene *s = mem_alloc(sizeof *s);
+    assert_non_null(s);
+    assert_int_equal(scene_try(s, api, body, thinking), FATHOM_OK);
+    return s;
+}
+
+static void scene_free(struct scene *s)
+{
+    answer_free(&s->answer);
+    openai_request_free(&s->request);
+    for (size_t i = 0; i < 4; i++) token_list_free(&s->prompts[i]);
+}
+
+static void scene_close(struct scene *s)
+{
+    scene_free(s);
+    mem_free(s);
+}
+
+/* Gives the tokens of text to choice i, then EOS and FINISH unless a stop string came first. */
+static fathom_err say(struct answer *a, size_t i, const char *text, fathom_finish why)
+{
+    struct token_list ids = {0};
+    bool stopped = false;
+    fathom_err err = tokenizer_encode(tokenizer, text, strlen(text), TOKENIZER_MARKUP_ON, &ids);
+    for (size_t k = 0; k < ids.n && !stopped && !err; k++) {
+        fathom_event e = {.kind = FATHOM_EVENT_TOKEN, .token = ids.ids[k], .logprob = -0.25f};
+        e.n_top = 2;
+        e.top[0] = (fathom_logprob){ids.ids[k], -0.25f};
+        e.top[1] = (fathom_logprob){BYTE_0 + 0xC3, -3.5f};
+        err = answer_token(a, i, &e, &stopped);
+    }
+    token_list_free(&ids);
+    if (err) return err;
+    fathom_event end = {.kind = FATHOM_EVENT_TOKEN, .token = EOS, .is_stop = true};
+    if (!stopped && why == FATHOM_FINISH_STOP) {
+        err = answer_token(a, i, &end, &stopped);
+        if (err) return err;
+    }
+    fathom_event finish = {.kind = FATHOM_EVENT_FINISH,
+                           .finish = stopped ? FATHOM_FINISH_CANCEL : why,
+                           .stop_id = why == FATHOM_FINISH_STOP ? EOS : -1,
+                           .n_cached = 4};
+    return answer_finish(a, i, &finish);
+}
+
+static const char *out_of(struct scene *s)
+{
+    return buf_str(&s->answer.out);
+}
+
+#define CHAT(fields) "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]" fields "}"
+#define TOOLS ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
+#define HEAD(object)                                                                               \
+    "{\"id\":\"%s\",\"object\":\"" object "\",\"created\":5,\"model\":\"m\","                      \
+    "\"system_fingerprint\":\"fathom-" FATHOM_VERSION "\",\"choices\":["
+
+/* `want` has %s for the answer's id and nothing else. */
+static void assert_out(struct scene *s, const char *const *parts, size_t n)
+{
+    struct buf want = {0};
+    for (size_t i = 0; i < n; i++) {
+        const char *at = strstr(parts[i], "%s");
+        if (!at) {
+            (void)buf_add_str(&want, parts[i]);
+            continue;
+        }
+        (void)buf_add(&want, parts[i], (size_t)(at - parts[i]));
+        (void)buf_add_str(&want, s->answer.id);
+        (void)buf_add_str(&want, at + 2);
+    }
+    assert_string_equal(out_of(s), buf_str(&want));
+    buf_free(&want);
+}
+
+static void test_chat_stream_bytes(void **state)
+{
+    (void)state;
+    struct scene *s = scene_open(
+        OPENAI_CHAT, CHAT(",\"stream\":true,\"stream_options\":{\"include_usage\":true}"), false);
+    assert_int_equal(say(&s->answer, 0, "é\"", FATHOM_FINISH_STOP), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    static const char *const want[] = {
+        "data: " HEAD("chat.completion.chunk"),
+        "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
+        "\"finish_reason\":null}],\"usage\":null}\n\n",
+        "data: " HEAD("chat.completion.chunk"),
+        "{\"index\":0,\"delta\":{\"content\":\"é\"},\"logprobs\":null,\"finish_reason\":null}],"
+        "\"usage\":null}\n\n",
+        "data: " HEAD("chat.completion.chunk"),
+        "{\"index\":0,\"delta\":{\"content\":\"\\\"\"},\"logprobs\":null,\"finish_reason\":null}],"
+        "\"usage\":null}\n\n",
+        "data: " HEAD("chat.completion.chunk"),
+        "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\",\"stop_reason\":"
+        "null}],\"usage\":null}\n\n",
+        "data: " HEAD("chat.completion.chunk"),
+        "],\"usage\":{\"prompt_tokens\":6,\"completion_tokens\":4,\"total_tokens\":10,"
+        "\"prompt_tokens_details\":{\"cached_tokens\":4},\"completion_tokens_details\":{"
+        "\"reasoning_tokens\":0}}}\n\n",
+        "data: [DONE]\n\n",
+    };
+    assert_out(s, want, sizeof want / sizeof want[0]);
+    scene_close(s);
+}
+
+static void test_chat_body_bytes(void **state)
+{
+    (void)state;
+    struct scene *s = scene_open(OPENAI_CHAT, CHAT(TOOLS), true);
+    assert_int_equal(say(&s->answer, 0, "why</think>Ok." CALL, FATHOM_FINISH_STOP), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    json_t *root;
+    assert_int_equal(json_read(out_of(s), s->answer.out.len, "answer", &root, NULL), 0);
+    json_t *choice = json_array_get(json_object_get(root, "choices"), 0);
+    json_t *message = json_object_get(choice, "message");
+    assert_string_equal(json_string_value(json_object_get(message, "reasoning_content")), "why");
+    assert_string_equal(json_string_value(json_object_get(message, "reasoning")), "why");
+    assert_string_equal(json_string_value(json_object_get(message, "content")), "Ok.");
+    assert_string_equal(json_string_value(json_object_get(choice, "finish_reason")), "tool_calls");
+    json_t *call = json_array_get(json_object_get(message, "tool_calls"), 0);
+    assert_int_equal(strncmp(json_string_value(json_object_get(call, "id")), "call_", 5), 0);
+    json_t *function = json_object_get(call, "function");
+    assert_string_equal(json_string_value(json_object_get(function, "arguments")),
+                        "{\"city\": \"Rome\"}");
+    json_decref(root);
+    assert_int_equal(answer_count(&s->answer).n_reasoning, 4);
+    scene_close(s);
+}
+
+/* Joins one member of every delta of a stream. */
+static void join_deltas(const char *stream, const char *key, struct buf *out, unsigned *n_call)
+{
+    *n_call = 0;
+    for (const char *at = strstr(stream, "data: {"); at; at = strstr(at + 1, "data: {")) {
+        const char *end = strstr(at, "\n\n");
+        json_t *root;
+        assert_non_null(end);
+        assert_int_equal(json_read(at + 6, (size_t)(end - at) - 6, "chunk", &root, NULL), 0);
+        json_t *delta =
+            json_object_get(json_array_get(json_object_get(root, "choices"), 0), "delta");
+        json_t *call = json_array_get(json_object_get(delta, "tool_calls"), 0);
+        if (json_object_get(call, "id")) ++*n_call;
+        json_t *value = call ? json_object_get(json_object_get(call, "function"), key)
+                             : json_object_get(delta, key);
+        if (json_is_string(value)) (void)buf_add_str(out, json_string_value(value));
+        json_decref(root);
+    }
+}
+
+static void assert_joined(struct scene *s, const char *key, const char *want)
+{
+    struct buf text = {0};
+    unsigned n_call;
+    join_deltas(out_of(s), key, &text, &n_call);
+    assert_string_equal(buf_str(&text), want);
+    assert_int_equal(n_call, 2);
+    buf_free(&text);
+}
+
+static void test_chat_stream_of_reasoning_and_calls(void **state)
+{
+    (void)state;
+    struct scene *s = scene_open(OPENAI_CHAT, CHAT(",\"stream\":true" TOOLS), true);
+    const char *text = "why</think>Ok.\n\n<" D "function_calls>\n"
+                       "<" D "invoke name=\"f\">\n</" D "invoke>\n"
+                       "<" D "invoke name=\"g\">\n<" D "parameter name=\"n\" string=\"false\">1</" D
+                       "parameter>\n</" D "invoke>\n</" D "function_calls>";
+    assert_int_equal(say(&s->answer, 0, text, FATHOM_FINISH_STOP), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    assert_joined(s, "reasoning_content", "why");
+    assert_joined(s, "reasoning", "why");
+    assert_joined(s, "content", "Ok.");
+    assert_joined(s, "name", "fg");
+    assert_joined(s, "arguments", "{}{\"n\": 1}");
+    assert_non_null(strstr(out_of(s), "\"finish_reason\":\"tool_calls\""));
+    assert_non_null(strstr(out_of(s), "\"tool_calls\":[{\"index\":1,\"id\":\"call_"));
+    scene_close(s);
+}
+
+static void test_completion_bytes(void **state)
+{
+    (void)state;
+    struct scene *s = scene_open(OPENAI_COMPLETION,
+                                 "{\"prompt\":\"x\",\"stop\":\"STOP\",\"echo\":true,"
+                                 "\"return_token_ids\":true}",
+                                 false);
+    assert_int_equal(say(&s->answer, 0, "a\nSTOPb", FATHOM_FINISH_STOP), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    static const char *const want[] = {
+        HEAD("text_completion"),
+        "{\"index\":0,\"text\":\"xa\\n\",\"logprobs\":null,\"finish_reason\":\"stop\","
+        "\"stop_reason\":\"STOP\",\"prompt_token_ids\":[132,134,131,129,132,136],\"token_ids\":["
+        "117,30,103,104,99,100]}],\"usage\":{\"prompt_tokens\":6,\"completion_tokens\":6,"
+        "\"total_tokens\":12,\"prompt_tokens_details\":{\"cached_tokens\":4},"
+        "\"completion_tokens_details\":{\"reasoning_tokens\":0}}}",
+    };
+    assert_out(s, want, 2);
+    scene_close(s);
+}
+
+static void test_completion_logprobs(void **state)
+{
+    (void)state;
+    struct scene *s = scene_open(OPENAI_COMPLETION, "{\"prompt\":\"x\",\"logprobs\":2}", false);
+    assert_int_equal(say(&s->answer, 0, "é!", FATHOM_FINISH_LENGTH), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    /* lone bytes read as U+FFFD; a key stands once in an object */
+    const char *want =
+        "\"text\":\"é!\",\"logprobs\":{\"tokens\":[\"\xEF\xBF\xBD\",\"\xEF\xBF\xBD\","
+        "\"!\"],\"token_logprobs\":[-0.25,-0.25,-0.25],\"top_logprobs\":[{"
+        "\"\xEF\xBF\xBD\":-0.25},{\"\xEF\xBF\xBD\":-0.25},{\"!\":-0.25,"
+        "\"\xEF\xBF\xBD\":-3.5}],\"text_offset\":[0,1,2]},\"finish_reason\":"
+        "\"length\",\"stop_reason\":null}";
+    if (!strstr(out_of(s), want)) fail_msg("%s", out_of(s));
+    scene_close(s);
+}
+
+static void test_chat_logprobs(void **state)
+{
+    (void)state;
+    struct scene *s = scene_open(OPENAI_CHAT, CHAT(",\"logprobs\":true,\"top_logprobs\":2"), false);
+    assert_int_equal(say(&s->answer, 0, "é", FATHOM_FINISH_STOP), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    const char *want = "\"logprobs\":{\"content\":[{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-0.25,"
+                       "\"bytes\":[195],\"top_logprobs\":[{\"token\":\"\xEF\xBF\xBD\",\"logprob\":"
+                       "-0.25,\"bytes\":[195]},";
+    if (!strstr(out_of(s), want)) fail_msg("%s", out_of(s));
+    assert_non_null(strstr(out_of(s), "\"bytes\":[169]"));
+    scene_close(s);
+}
+
+/* Whatever is streamed, the logprobs of all tokens leave, though text is held back. */
+static void test_stream_keeps_every_logprob(void **state)
+{
+    (void)state;
+    struct scene *s = scene_open(
+        OPENAI_CHAT, CHAT(",\"stream\":true,\"logprobs\":true,\"stop\":[\"abcX\"]"), false);
+    assert_int_equal(say(&s->answer, 0, "abcabé", FATHOM_FINISH_STOP), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    size_t n = 0;
+    for (const char *at = out_of(s); (at = strstr(at, "\"top_logprobs\":")); at++) n++;
+    assert_int_equal(n, 7);
+    scene_close(s);
+}
+
+static void test_stop_waits_for_min_tokens(void **state)
+{
+    (void)state;
+    struct scene *s =
+        scene_open(OPENAI_COMPLETION, "{\"prompt\":\"x\",\"stop\":\"b\",\"min_tokens\":4}", false);
+    assert_int_equal(say(&s->answer, 0, "abababab", FATHOM_FINISH_STOP), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    assert_non_null(strstr(out_of(s), "\"text\":\"ababa\""));
+    scene_close(s);
+    s = scene_open(OPENAI_COMPLETION,
+                   "{\"prompt\":\"x\",\"stop\":\"b\",\"include_stop_str_in_output\":true}", false);
+    assert_int_equal(say(&s->answer, 0, "abab", FATHOM_FINISH_STOP), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    assert_non_null(strstr(out_of(s), "\"text\":\"ab\""));
+    scene_close(s);
+}
+
+static void test_choices_are_apart(void **state)
+{
+    (void)state;
+    struct scene *s =
+        scene_open(OPENAI_COMPLETION, "{\"prompt\":[\"x\",\"y\"],\"n\":2,\"echo\":true}", false);
+    assert_int_equal(s->answer.n_choice, 4);
+    static const char *const said[] = {"a", "b", "c", "d"};
+    for (size_t i = 4; i-- > 0;) {
+        assert_int_equal(say(&s->answer, i, said[i], FATHOM_FINISH_STOP), 0);
+    }
+    assert_int_equal(answer_close(&s->answer), 0);
+    assert_non_null(strstr(out_of(s), "{\"index\":1,\"text\":\"xb\""));
+    assert_non_null(strstr(out_of(s), "{\"index\":2,\"text\":\"yc\""));
+    assert_non_null(strstr(out_of(s), "\"prompt_tokens\":12,\"completion_tokens\":8"));
+    assert_non_null(strstr(out_of(s), "\"cached_tokens\":8"));
+    scene_close(s);
+}
+
+static void test_bad_bytes_become_characters(void **state)
+{
+    (void)state;
+    struct scene *s = scene_open(OPENAI_COMPLETION, "{\"prompt\":\"x\"}", false);
+    fathom_event e = {.kind = FATHOM_EVENT_TOKEN, .token = BYTE_0 + 0xE4};
+    fathom_event finish = {.kind = FATHOM_EVENT_FINISH, .finish = FATHOM_FINISH_LENGTH};
+    bool stopped;
+    assert_int_equal(answer_token(&s->answer, 0, &e, &stopped), 0);
+    assert_int_equal(answer_finish(&s->answer, 0, &finish), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    assert_non_null(strstr(out_of(s), "\"text\":\"\xEF\xBF\xBD\""));
+    scene_close(s);
+}
+
+static void test_fail_ends_a_stream(void **state)
+{
+    (void)state;
+    struct scene *s = scene_open(OPENAI_CHAT, CHAT(",\"stream\":true"), false);
+    struct api_error e = {0};
+    (void)api_error_set(&e, 503, "engine_failed", NULL, "it \"broke\"");
+    assert_int_equal(answer_fail(&s->answer, &e), 0);
+    assert_int_equal(answer_fail(&s->answer, &e), 0);
+    assert_string_equal(out_of(s), "data: {\"error\":{\"message\":\"it \\\"broke\\\"\",\"type\":"
+                                   "\"server_error\",\"param\":null,\"code\":\"engine_failed\"}}"
+                                   "\n\ndata: [DONE]\n\n");
+    bool stopped;
+    fathom_event late = {.kind = FATHOM_EVENT_TOKEN, .token = BYTE_0 + 'a'};
+    size_t n = s->answer.out.len;
+    assert_int_equal(answer_token(&s->answer, 0, &late, &stopped), 0);
+    assert_int_equal(s->answer.out.len, n);
+    scene_close(s);
+}
+
+static void test_each_failing_allocation_is_clean(void **state)
+{
+    (void)state;
+    static const char *const bodies[] = {
+        CHAT(",\"stream\":true,\"logprobs\":true,\"stop\":[\"Q\"],\"return_token_ids\":true" TOOLS),
+        CHAT(",\"logprobs\":true,\"top_logprobs\":2" TOOLS),
+    };
+    for (size_t k = 0; k < 2; k++) {
+        bool failed = true;
+        for (long n = 0; failed; n++) {
+            struct scene *s = mem_alloc(sizeof *s);
+            assert_non_null(s);
+            mem_fail_after(n);
+            fathom_err err = scene_try(s, OPENAI_CHAT, bodies[k], true);
+            if (!err) err = say(&s->answer, 0, "why</think>Ok." CALL, FATHOM_FINISH_STOP);
+            if (!err) err = answer_close(&s->answer);
+            failed = mem_fail_hit();
+            mem_fail_after(-1);
+            assert_int_equal(err, failed ? FATHOM_ENOMEM : FATHOM_OK);
+            scene_close(s);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chat_stream_bytes),
+        cmocka_unit_test(test_chat_body_bytes),
+        cmocka_unit_test(test_chat_stream_of_reasoning_and_calls),
+        cmocka_unit_test(test_completion_bytes),
+        cmocka_unit_test(test_completion_logprobs),
+        cmocka_unit_test(test_chat_logprobs),
+        cmocka_unit_test(test_stream_keeps_every_logprob),
+        cmocka_unit_test(test_stop_waits_for_min_tokens),
+        cmocka_unit_test(test_choices_are_apart),
+        cmocka_unit_test(test_bad_bytes_become_characters),
+        cmocka_unit_test(test_fail_ends_a_stream),
+        cmocka_unit_test(test_each_failing_allocation_is_clean),
+    };
+    return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
+}

@@ -1,0 +1,165 @@
+/* The flat arrays of hand-made plans, and the layout's arithmetic. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "backend/op_sample.h"
+#include "base/limits.h"
+#include "base/mem.h"
+#include "engine/batch_build.h"
+
+static const struct model_limits limits = {
+    .max_token = 200, .max_request = 4, .max_context = 5000, .max_logit_row = 4, .world = 1};
+
+struct fixture {
+    struct batch_layout l;
+    char *host;
+    char *device;
+    struct request requests[2];
+    int32_t ids[5000];
+    uint32_t pages[80];
+    struct plan_entry entries[4];
+    struct plan plan;
+    struct batch batch;
+};
+
+static int set_up(void **state)
+{
+    static struct fixture f;
+    memset(&f, 0, sizeof f);
+    batch_layout_init(&f.l, &limits);
+    f.host = mem_alloc_aligned(256, f.l.n_bytes);
+    f.device = f.host + (1 << 20); /* only an address */
+    for (int i = 0; i < 5000; i++) f.ids[i] = 7 * i;
+    for (uint32_t i = 0; i < 80; i++) f.pages[i] = 500 + i;
+    for (int i = 0; i < 2; i++) {
+        f.requests[i].ids = f.ids + i;
+        f.requests[i].pages = f.pages + 10 * i;
+    }
+    f.plan.entries = f.entries;
+    *state = &f;
+    return f.host ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    mem_free(((struct fixture *)*state)->host);
+    return 0;
+}
+
+static void add_entry(struct fixture *f, int i, uint32_t first, uint32_t n_token, bool draws)
+{
+    f->entries[f->plan.n_entry++] = (struct plan_entry){&f->requests[i], first, n_token, draws};
+    f->plan.n_token += n_token;
+    f->plan.n_draw += draws;
+    if (first + n_token > f->plan.max_context) f->plan.max_context = first + n_token;
+}
+
+/* The host's copy of an array that the batch says is on the device. */
+static const int32_t *on_host(const struct fixture *f, const int32_t *p)
+{
+    return (const int32_t *)(f->host + ((const char *)p - f->device));
+}
+
+static void arrays_neither_overlap_nor_leave_the_block(void **state)
+{
+    const struct fixture *f = *state;
+    const struct batch_layout *l = &f->l;
+    const size_t start[] = {l->ids,  l->pos,        l->request, l->slot, l->first,   l->logit_rows,
+                            l->rows, l->page_table, l->bias,    l->ban,  l->history, l->n_bytes};
+    const size_t bytes[] = {200 * 4,
+                            200 * 4,
+                            200 * 4,
+                            200 * 4,
+                            5 * 4,
+                            4 * 4,
+                            4 * sizeof(struct sample_row),
+                            4 * 79 * 4,
+                            4 * LIMIT_LOGIT_BIAS * sizeof(struct sample_bias),
+                            4 * BATCH_BAN_MAX * 4,
+                            4 * 5000 * 4};
+    assert_int_equal(l->max_page_stride, 79);
+    for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) {
+        assert_int_equal(start[i] % 256, 0);
+        assert_true(start[i] + bytes[i] <= start[i + 1]);
+        assert_true(start[i] + bytes[i] + 256 > start[i + 1]);
+    }
+}
+
+static void a_chunk_and_a_decode(void **state)
+{
+    struct fixture *f = *state;
+    add_entry(f, 0, 62, 4, false); /* crosses from page 500 to 501 */
+    add_entry(f, 1, 130, 1, true);
+    size_t n_bytes = batch_build(&f->l, &f->plan, f->host, f->device, &f->batch);
+    const struct batch *b = &f->batch;
+    assert_int_equal(b->n_token, 5);
+    assert_int_equal(b->n_request, 2);
+    assert_int_equal(b->n_logit_row, 1);
+    assert_int_equal(b->max_context, 131);
+    assert_int_equal(b->page_stride, 16);
+    assert_null(b->next_ids);
+    const int32_t ids[] = {7 * 62, 7 * 63, 7 * 64, 7 * 65, 7 * 131};
+    const int32_t pos[] = {62, 63, 64, 65, 130};
+    const int32_t request[] = {0, 0, 0, 0, 1};
+    const int32_t slot[] = {500 * 64 + 62, 500 * 64 + 63, 501 * 64, 501 * 64 + 1, 512 * 64 + 2};
+    const int32_t first[] = {0, 4, 5};
+    assert_memory_equal(on_host(f, b->ids), ids, sizeof ids);
+    assert_memory_equal(on_host(f, b->pos), pos, sizeof pos);
+    assert_memory_equal(on_host(f, b->request), request, sizeof request);
+    assert_memory_equal(on_host(f, b->slot), slot, sizeof slot);
+    assert_memory_equal(on_host(f, b->first), first, sizeof first);
+    assert_int_equal(on_host(f, b->logit_rows)[0], 4);
+    const int32_t *table = on_host(f, b->page_table);
+    assert_int_equal(table[0], 500);
+    assert_int_equal(table[1], 501);
+    assert_int_equal(table[16], 510);
+    assert_int_equal(table[18], 512);
+    assert_int_equal(n_bytes, f->l.page_table + 2 * 16 * 4);
+}
+
+static void page_stride_grows_with_the_longest_request(void **state)
+{
+    struct fixture *f = *state;
+    static const uint32_t context[] = {1, 1024, 1025, 2048, 2049, 4096, 4097, 5000};
+    static const uint32_t stride[] = {16, 16, 32, 32, 64, 64, 79, 79};
+    for (size_t i = 0; i < sizeof context / sizeof context[0]; i++) {
+        f->plan = (struct plan){.entries = f->entries};
+        add_entry(f, 0, context[i] - 1, 1, true);
+        batch_build(&f->l, &f->plan, f->host, f->device, &f->batch);
+        assert_int_equal(f->batch.page_stride, stride[i]);
+    }
+}
+
+static void pointers_are_the_same_in_every_step(void **state)
+{
+    struct fixture *f = *state;
+    add_entry(f, 0, 0, 200, true);
+    batch_build(&f->l, &f->plan, f->host, f->device, &f->batch);
+    struct batch before = f->batch;
+    f->plan = (struct plan){.entries = f->entries};
+    add_entry(f, 1, 4000, 1, true);
+    batch_build(&f->l, &f->plan, f->host, f->device, &f->batch);
+    assert_ptr_equal(f->batch.ids, before.ids);
+    assert_ptr_equal(f->batch.slot, before.slot);
+    assert_ptr_equal(f->batch.page_table, before.page_table);
+    assert_ptr_equal(f->batch.first, before.first);
+    assert_ptr_equal(f->batch.logit_rows, before.logit_rows);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(arrays_neither_overlap_nor_leave_the_block, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_chunk_and_a_decode, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(page_stride_grows_with_the_longest_request, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(pointers_are_the_same_in_every_step, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

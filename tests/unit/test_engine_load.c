@@ -1,0 +1,241 @@
+/* Many requests at once over a runner without a model: the same bits whatever runs beside them,
+ * every page back in the end. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "support/answers.h"
+#include "support/null_runner.h"
+
+enum { N_REQUEST = 64, MAX_LEN = 640, N_VOCAB = 300 };
+
+struct load {
+    fathom_request requests[N_REQUEST];
+    int32_t prompts[N_REQUEST][MAX_LEN];
+};
+
+static struct load load;
+static struct answer alone[N_REQUEST];
+static struct answer answers[N_REQUEST];
+
+static void make_load(struct load *l, uint64_t seed)
+{
+    static const int32_t stop_ids[] = {5, 6, 7};
+    for (uint32_t i = 0; i < N_REQUEST; i++) {
+        fathom_request *r = &l->requests[i];
+        r->prompt = l->prompts[i];
+        r->n_prompt = 1 + (uint32_t)rng_below(&seed, i % 4 ? 60 : 240);
+        for (uint32_t k = 0; k < r->n_prompt; k++) {
+            l->prompts[i][k] = (int32_t)rng_below(&seed, N_VOCAB);
+        }
+        fathom_sampling_init(&r->sampling);
+        r->sampling.temperature = i % 3 ? 1 : 0;
+        r->sampling.has_seed = true;
+        r->sampling.seed = i;
+        r->sampling.max_tokens = 1 + (uint32_t)rng_below(&seed, 400);
+        r->sampling.min_tokens = i % 7 ? 0 : r->sampling.max_tokens / 2;
+        r->sampling.presence_penalty = i % 6 ? 0 : 0.5f;
+        r->sampling.logprobs = true;
+        r->sampling.ignore_eos = i % 2 == 0;
+        if (i % 4 == 1) {
+            r->sampling.stop_ids = stop_ids;
+            r->sampling.n_stop_id = 3;
+        }
+    }
+}
+
+struct shape {
+    uint32_t budget;
+    uint32_t n_page;
+    uint32_t max_num_seqs;
+    bool preempts; /* too few pages for all */
+};
+
+static fathom_engine *open_shape(const struct shape *s, uint64_t *n_computed, uint32_t step_us)
+{
+    struct null_engine_options o = {
+        .n_vocab = N_VOCAB,
+        .max_model_len = MAX_LEN,
+        .max_num_seqs = s->max_num_seqs,
+        .max_num_batched_tokens = s->budget,
+        .max_queued = N_REQUEST,
+        .seed = 9,
+        .runner = {.n_page = s->n_page, .n_computed = n_computed, .step_us = step_us},
+    };
+    fathom_engine *e = NULL;
+    assert_int_equal(null_engine_open(&e, &o, NULL), FATHOM_OK);
+    return e;
+}
+
+static void submit(fathom_engine *e, struct answer *a, const fathom_request *r)
+{
+    fathom_diag d = {{0}};
+    if (answer_submit(e, a, r, &d) != FATHOM_OK) fail_msg("%s", d.text);
+}
+
+static void expect_rest(fathom_engine *e)
+{
+    fathom_stats s;
+    fathom_get_stats(e, &s);
+    assert_int_equal(s.n_running + s.n_waiting, 0);
+    assert_int_equal(s.n_page_free, s.n_page);
+    engine_check(e);
+}
+
+static int run_each_alone(void **state)
+{
+    (void)state;
+    make_load(&load, 11);
+    const struct shape shape = {4096, 10, 1, false};
+    fathom_engine *e = open_shape(&shape, NULL, 0);
+    for (int i = 0; i < N_REQUEST; i++) {
+        submit(e, &alone[i], &load.requests[i]);
+        answers_wait(e, 1);
+    }
+    fathom_close(e);
+    return 0;
+}
+
+static void expect_same(const struct answer *a, const struct answer *want)
+{
+    assert_int_equal(a->n, want->n);
+    assert_memory_equal(a->ids, want->ids, a->n * sizeof a->ids[0]);
+    assert_memory_equal(a->logprobs, want->logprobs, a->n * sizeof a->logprobs[0]);
+    assert_int_equal(a->finish.finish, want->finish.finish);
+}
+
+static void the_same_bits_whatever_runs_beside(void **state)
+{
+    (void)state;
+    static const struct shape shapes[] = {
+        {4096, 640, 64, false}, {64, 640, 64, false}, {16, 640, 64, false}, {1, 640, 64, false},
+        {64, 12, 64, true},     {16, 10, 8, true},    {4096, 14, 16, true},
+    };
+    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
+        uint64_t n_computed = 0;
+        fathom_engine *e = open_shape(&shapes[k], &n_computed, 0);
+        uint64_t n_needed = 0;
+        for (int i = 0; i < N_REQUEST; i++) submit(e, &answers[i], &load.requests[i]);
+        answers_wait(e, N_REQUEST);
+        for (int i = 0; i < N_REQUEST; i++) {
+            expect_same(&answers[i], &alone[i]);
+            n_needed += load.requests[i].n_prompt + answers[i].n - 1;
+        }
+        expect_rest(e);
+        fathom_stats s;
+        fathom_get_stats(e, &s);
+        fathom_close(e);
+        uint64_t n_prompt = 0;
+        for (int i = 0; i < N_REQUEST; i++) n_prompt += load.requests[i].n_prompt;
+        assert_int_equal(s.n_prompt_token, n_prompt); /* recomputing does not count */
+        assert_int_equal(n_computed > n_needed, shapes[k].preempts);
+        assert_true(n_computed >= n_needed);
+    }
+}
+
+static void random_cancels_leave_no_page_behind(void **state)
+{
+    (void)state;
+    const struct shape shape = {64, 20, 16, true};
+    uint64_t rng = 5;
+    fathom_engine *e = open_shape(&shape, NULL, 50);
+    for (int round = 0; round < 5; round++) {
+        size_t n_open = N_REQUEST;
+        for (int i = 0; i < N_REQUEST; i++) submit(e, &answers[i], &load.requests[i]);
+        while (n_open > 0) {
+            n_open -= answers_take(e, 1000);
+            const struct answer *a = &answers[rng_below(&rng, N_REQUEST)];
+            if (a->id && rng_below(&rng, 8) == 0) fathom_cancel(e, a->id);
+        }
+        uint32_t n_cancelled = 0;
+        for (int i = 0; i < N_REQUEST; i++) {
+            const struct answer *a = &answers[i];
+            assert_true(a->done && a->n <= alone[i].n);
+            assert_memory_equal(a->ids, alone[i].ids, a->n * sizeof a->ids[0]);
+            n_cancelled += a->finish.finish == FATHOM_FINISH_CANCEL;
+        }
+        assert_true(n_cancelled > 0 && n_cancelled < N_REQUEST);
+        expect_rest(e);
+    }
+    fathom_close(e);
+}
+
+/* ---- several submitting threads, a polling one, one that looks on ---- */
+
+enum { N_THREAD = 4, PER_THREAD = 40 };
+
+struct crowd {
+    fathom_engine *e;
+    atomic_uint n_accepted;
+    atomic_bool all_in;
+};
+
+static void *submit_and_cancel(void *arg)
+{
+    struct crowd *c = arg;
+    uint64_t rng = (uint64_t)(uintptr_t)&rng; /* any order will do */
+    for (int i = 0; i < PER_THREAD; i++) {
+        fathom_request r = load.requests[rng_below(&rng, N_REQUEST)];
+        uint64_t id = 0;
+        fathom_err err = fathom_submit(c->e, &r, &id, NULL);
+        if (err == FATHOM_EBUSY) {
+            clock_sleep_us(200);
+            continue;
+        }
+        if (err == FATHOM_OK) atomic_fetch_add(&c->n_accepted, 1);
+        if (rng_below(&rng, 4) == 0) fathom_cancel(c->e, id);
+        fathom_stats s;
+        fathom_get_stats(c->e, &s);
+        fathom_wake(c->e);
+    }
+    return NULL;
+}
+
+static void *poll_all(void *arg)
+{
+    struct crowd *c = arg;
+    unsigned n_finished = 0;
+    while (!atomic_load(&c->all_in) || n_finished < atomic_load(&c->n_accepted)) {
+        fathom_event events[32];
+        size_t n = fathom_poll(c->e, events, 32, 10);
+        for (size_t i = 0; i < n; i++) n_finished += events[i].kind == FATHOM_EVENT_FINISH;
+    }
+    return NULL;
+}
+
+static void any_thread_may_submit_cancel_and_look(void **state)
+{
+    (void)state;
+    const struct shape shape = {128, 30, 16, true};
+    struct crowd c = {.e = open_shape(&shape, NULL, 0)};
+    pthread_t submitters[N_THREAD], poller;
+    assert_int_equal(pthread_create(&poller, NULL, poll_all, &c), 0);
+    for (int i = 0; i < N_THREAD; i++) {
+        assert_int_equal(pthread_create(&submitters[i], NULL, submit_and_cancel, &c), 0);
+    }
+    for (int i = 0; i < N_THREAD; i++) pthread_join(submitters[i], NULL);
+    atomic_store(&c.all_in, true);
+    pthread_join(poller, NULL);
+    assert_true(atomic_load(&c.n_accepted) > 0);
+    expect_rest(c.e);
+    fathom_close(c.e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_same_bits_whatever_runs_beside),
+        cmocka_unit_test(random_cancels_leave_no_page_behind),
+        cmocka_unit_test(any_thread_may_submit_cancel_and_look),
+    };
+    return cmocka_run_group_tests(tests, run_each_alone, NULL);
+}

@@ -1,0 +1,227 @@
+/* test_engine_pilot BACKEND - the pilot model through the engine: the same bits whatever the
+ * budget, the neighbours, the number of threads, and after preemptions. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "golden/evaluation.h"
+
+enum { N_REQUEST = 16, PILOT_LEN = 1536, SHORT_PROMPT = 100, SHORT_LEN = 448 };
+
+static enum fathom_backend backend = FATHOM_BACKEND_CPU;
+static struct evaluation ev;
+static fathom_request requests[N_REQUEST];
+static struct answer alone[N_REQUEST];
+static struct answer answers[N_REQUEST];
+
+struct shape {
+    uint32_t budget;
+    uint32_t n_thread;
+    uint32_t max_num_seqs;
+    uint32_t n_page;
+    uint32_t max_model_len;
+};
+
+static fathom_engine *open_shape(const struct shape *s)
+{
+    enum { PAGE_BYTES = 8 * 64 * (1152 + 132) };
+    fathom_engine *e = NULL;
+    fathom_diag d = {{0}};
+    fathom_options o = {.model_dir = FATHOM_SOURCE_DIR "/models/pilot",
+                        .backend = backend,
+                        .n_thread = s->n_thread,
+                        .max_model_len = s->max_model_len,
+                        .max_num_seqs = s->max_num_seqs,
+                        .max_num_batched_tokens = s->budget,
+                        .kv_cache_bytes = (uint64_t)s->n_page * PAGE_BYTES,
+                        .seed = 1};
+    if (fathom_open(&e, &o, &d) != FATHOM_OK) fail_msg("%s", d.text);
+    assert_int_equal(fathom_get_info(e)->n_page, s->n_page);
+    return e;
+}
+
+static void submit(fathom_engine *e, int i)
+{
+    fathom_diag d = {{0}};
+    if (answer_submit(e, &answers[i], &requests[i], &d) != FATHOM_OK) fail_msg("%s", d.text);
+}
+
+/* Prompts of every kind and length, greedy and sampled, with and without penalties. */
+static int run_each_alone(void **state)
+{
+    (void)state;
+    evaluation_open(&ev);
+    for (int i = 0; i < N_REQUEST; i++) {
+        const struct evaluation_case *c = &ev.cases[(size_t)i * ev.n / N_REQUEST];
+        fathom_request *r = &requests[i];
+        r->prompt = c->prompt.ids;
+        r->n_prompt = (uint32_t)c->prompt.n < PILOT_LEN / 2 ? (uint32_t)c->prompt.n : PILOT_LEN / 2;
+        fathom_sampling_init(&r->sampling);
+        r->sampling.temperature = i % 3 ? 1 : 0;
+        r->sampling.top_p = i % 4 == 1 ? 0.9f : 1;
+        r->sampling.has_seed = true;
+        r->sampling.seed = (uint64_t)i;
+        r->sampling.frequency_penalty = i % 5 ? 0 : 0.3f;
+        r->sampling.max_tokens = r->n_prompt < SHORT_PROMPT ? 220 : 24;
+        r->sampling.ignore_eos = r->n_prompt < SHORT_PROMPT;
+        r->sampling.logprobs = true;
+    }
+    const struct shape shape = {4096, 1, 1, 24, PILOT_LEN};
+    fathom_engine *e = open_shape(&shape);
+    for (int i = 0; i < N_REQUEST; i++) {
+        submit(e, i);
+        answers_wait(e, 1);
+        alone[i] = answers[i];
+    }
+    fathom_close(e);
+    return 0;
+}
+
+static int close_evaluation(void **state)
+{
+    (void)state;
+    evaluation_close(&ev);
+    return 0;
+}
+
+static void expect_as_alone(int i)
+{
+    const struct answer *a = &answers[i], *want = &alone[i];
+    if (a->n != want->n || memcmp(a->ids, want->ids, a->n * sizeof a->ids[0]) != 0) {
+        fail_msg("request %d draws other tokens than alone", i);
+    }
+    assert_memory_equal(a->logprobs, want->logprobs, a->n * sizeof a->logprobs[0]);
+    assert_int_equal(a->finish.finish, want->finish.finish);
+}
+
+static void expect_rest(fathom_engine *e)
+{
+    fathom_stats s;
+    fathom_get_stats(e, &s);
+    assert_int_equal(s.n_page_free, s.n_page);
+    assert_int_equal(s.n_running + s.n_waiting, 0);
+}
+
+static void the_same_bits_whatever_the_step(void **state)
+{
+    (void)state;
+    static const struct shape shapes[] = {
+        {4096, 2, 16, 300, PILOT_LEN}, /* all together, two threads */
+        {64, 1, 16, 300, PILOT_LEN},
+        {16, 2, 16, 300, PILOT_LEN},
+        {64, 2, 16, 24, PILOT_LEN}, /* few pages: long prompts wait for each other */
+    };
+    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
+        fathom_engine *e = open_shape(&shapes[k]);
+        for (int i = 0; i < N_REQUEST; i++) submit(e, i);
+        answers_wait(e, N_REQUEST);
+        for (int i = 0; i < N_REQUEST; i++) expect_as_alone(i);
+        expect_rest(e);
+        fathom_close(e);
+    }
+}
+
+/* Short prompts with long answers: admitted with a page or two, each wants five in the end. */
+static void the_same_bits_after_preemption(void **state)
+{
+    (void)state;
+    const struct shape shape = {64, 2, 16, 9, SHORT_LEN};
+    fathom_engine *e = open_shape(&shape);
+    size_t n = 0;
+    for (int i = 0; i < N_REQUEST; i++) {
+        if (requests[i].n_prompt >= SHORT_PROMPT) continue;
+        submit(e, i);
+        n++;
+    }
+    assert_true(n >= 6);
+    answers_wait(e, n);
+    for (int i = 0; i < N_REQUEST; i++) {
+        if (requests[i].n_prompt < SHORT_PROMPT) expect_as_alone(i);
+    }
+    expect_rest(e);
+    fathom_close(e);
+}
+
+static void files_come_from_the_checkpoint(void **state)
+{
+    (void)state;
+    const struct shape shape = {64, 1, 1, 24, PILOT_LEN};
+    fathom_engine *e = open_shape(&shape);
+    const char *data;
+    size_t n;
+    assert_int_equal(fathom_get_file(e, "tokenizer.json", &data, &n), FATHOM_OK);
+    assert_true(n > 1000 && data[0] == '{');
+    assert_int_equal(fathom_get_file(e, "nothing.json", &data, &n), FATHOM_ENOTFOUND);
+    const fathom_info *info = fathom_get_info(e);
+    assert_string_equal(info->model_type, "deepseek_v32");
+    assert_int_equal(info->n_vocab, 4096);
+    assert_int_equal(info->bos_id, 0);
+    assert_int_equal(info->n_eos, 1);
+    assert_int_equal(info->eos_ids[0], 1);
+    assert_true(info->default_temperature == 0.6f && info->default_top_p == 0.95f);
+    assert_true(info->weights_bytes > 0);
+    fathom_close(e);
+}
+
+static void what_cannot_be_opened_says_why(void **state)
+{
+    (void)state;
+    fathom_engine *e = NULL;
+    fathom_diag none = {{0}}, missing = {{0}}, small = {{0}};
+    fathom_options o = {0};
+    assert_int_equal(fathom_open(&e, &o, &none), FATHOM_EINVAL);
+    assert_non_null(strstr(none.text, "no model"));
+    o.model_dir = FATHOM_SOURCE_DIR "/models/nothing";
+    assert_int_not_equal(fathom_open(&e, &o, &missing), FATHOM_OK);
+    assert_non_null(strstr(missing.text, "models/nothing"));
+    o.model_dir = FATHOM_SOURCE_DIR "/models/pilot";
+    o.backend = backend;
+    o.kv_cache_bytes = 1 << 20;
+    assert_int_equal(fathom_open(&e, &o, &small), FATHOM_ENOMEM);
+    assert_non_null(strstr(small.text, "--kv-cache-memory-bytes"));
+    assert_null(e);
+}
+
+/* Every eighth or so of the allocations that opening makes. */
+static void a_failing_allocation_while_opening_is_clean(void **state)
+{
+    (void)state;
+    fathom_options o = {.model_dir = FATHOM_SOURCE_DIR "/models/pilot",
+                        .backend = backend,
+                        .n_thread = 1,
+                        .max_model_len = 256,
+                        .max_num_seqs = 2,
+                        .max_num_batched_tokens = 16};
+    for (long n = 0;; n += 1 + n / 8) {
+        fathom_engine *e = NULL;
+        mem_fail_after(n);
+        fathom_err err = fathom_open(&e, &o, NULL);
+        bool hit = mem_fail_hit();
+        mem_fail_after(-1);
+        if (!hit) {
+            assert_int_equal(err, FATHOM_OK);
+            fathom_close(e);
+            return;
+        }
+        assert_int_equal(err, FATHOM_ENOMEM);
+        assert_null(e);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "ref") == 0) backend = FATHOM_BACKEND_REF;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_same_bits_whatever_the_step),
+        cmocka_unit_test(the_same_bits_after_preemption),
+        cmocka_unit_test(files_come_from_the_checkpoint),
+        cmocka_unit_test(what_cannot_be_opened_says_why),
+        cmocka_unit_test(a_failing_allocation_while_opening_is_clean),
+    };
+    return cmocka_run_group_tests(tests, run_each_alone, close_evaluation);
+}

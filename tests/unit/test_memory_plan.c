@@ -1,0 +1,170 @@
+/* Sizes worked out by hand for the pilot model, and the answers when something does not fit. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "checkpoint/checkpoint.h"
+#include "engine/memory_plan.h"
+#include "model/config.h"
+
+#define GIB ((uint64_t)1 << 30)
+
+enum {
+    PILOT_LAYERS = 8,
+    PILOT_PAGE_BF16 = PILOT_LAYERS * 64 * (1152 + 132),
+    PILOT_PAGE_FP8 = PILOT_LAYERS * 64 * (656 + 132),
+};
+
+static struct checkpoint *pilot;
+static struct model_config config;
+
+static int open_pilot(void **state)
+{
+    (void)state;
+    if (checkpoint_open(&pilot, FATHOM_SOURCE_DIR "/models/pilot", NULL) != FATHOM_OK) return -1;
+    return model_config_load(&config, pilot, NULL) == FATHOM_OK ? 0 : -1;
+}
+
+static int close_pilot(void **state)
+{
+    (void)state;
+    checkpoint_close(pilot);
+    return 0;
+}
+
+static fathom_err plan(struct memory_plan *p, const fathom_options *o, uint64_t available,
+                       fathom_diag *d)
+{
+    struct engine_settings s;
+    assert_int_equal(settings_resolve(&s, o, &config, d), FATHOM_OK);
+    return memory_plan_make(p, &s, &config, pilot, available, d);
+}
+
+static void parts_add_up(void **state)
+{
+    (void)state;
+    struct memory_plan p;
+    fathom_options o = {0};
+    assert_int_equal(plan(&p, &o, 64 * GIB, NULL), FATHOM_OK);
+    assert_int_equal(p.kv.page_bytes, PILOT_PAGE_BF16);
+    assert_int_equal(p.token_bytes, PILOT_LAYERS * (1152 + 132));
+    assert_int_equal(p.request_pages, 64);
+    assert_int_equal(p.n_page, 64 * 64);
+    assert_int_equal(p.n_page_wanted, 64 * 64);
+    assert_int_equal(p.kv_bytes, (uint64_t)4096 * PILOT_PAGE_BF16);
+    assert_int_equal(p.n_token_capacity, 64 * 4096);
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < p.n_buffer; i++) {
+        assert_non_null(p.buffers[i].name);
+        assert_true(p.buffers[i].bytes > 0);
+        sum += p.buffers[i].bytes;
+    }
+    assert_int_equal(sum, p.buffers_bytes);
+    uint64_t weights = 0;
+    for (int k = 0; k < WEIGHT_KIND_COUNT; k++) weights += p.weights.kind[k].bytes;
+    assert_int_equal(weights, p.weights_bytes);
+    assert_int_equal(p.weights.kind[WEIGHT_MTP].bytes, 0);
+    assert_true(p.weights_bytes > 10u << 20 && p.weights_bytes < 60u << 20);
+    assert_int_equal(p.total_bytes, p.weights_bytes + p.kv_bytes + p.buffers_bytes + p.step_bytes);
+    assert_true(p.total_bytes <= p.usable_bytes && p.usable_bytes < p.available_bytes);
+}
+
+static void buffers_of_known_shape(void **state)
+{
+    (void)state;
+    struct memory_plan p;
+    fathom_options o = {.max_num_batched_tokens = 100, .max_num_seqs = 3};
+    assert_int_equal(plan(&p, &o, 64 * GIB, NULL), FATHOM_OK);
+    assert_string_equal(p.buffers[0].name, "residual stream");
+    assert_int_equal(p.buffers[0].bytes, 100 * 256 * 4);
+    assert_string_equal(p.buffers[p.n_buffer - 1].name, "logits");
+    assert_int_equal(p.buffers[p.n_buffer - 1].bytes, 3 * 4096 * 4);
+}
+
+static void the_cache_type_decides_the_page(void **state)
+{
+    (void)state;
+    struct memory_plan p;
+    fathom_options o = {.kv = FATHOM_KV_FP8, .max_num_seqs = 2, .max_model_len = 65};
+    assert_int_equal(plan(&p, &o, 64 * GIB, NULL), FATHOM_OK);
+    assert_int_equal(p.kv.page_bytes, PILOT_PAGE_FP8);
+    assert_int_equal(p.request_pages, 2);
+    assert_int_equal(p.n_page, 4);
+}
+
+static void memory_bounds_the_pages(void **state)
+{
+    (void)state;
+    struct memory_plan all, p;
+    fathom_options o = {.memory_utilization = 0.5};
+    assert_int_equal(plan(&all, &o, 64 * GIB, NULL), FATHOM_OK);
+    uint64_t other = all.total_bytes - all.kv_bytes;
+    uint64_t available = 2 * (other + 1000 * (uint64_t)PILOT_PAGE_BF16 + 5);
+    assert_int_equal(plan(&p, &o, available, NULL), FATHOM_OK);
+    assert_int_equal(p.n_page, 1000);
+    o.memory_utilization = 0;
+    o.kv_cache_bytes = 700 * (uint64_t)PILOT_PAGE_BF16 + PILOT_PAGE_BF16 - 1;
+    assert_int_equal(plan(&p, &o, 64 * GIB, NULL), FATHOM_OK);
+    assert_int_equal(p.n_page, 700);
+    assert_int_equal(p.usable_bytes, p.available_bytes);
+}
+
+static void what_does_not_fit_is_told_with_the_smallest_change(void **state)
+{
+    (void)state;
+    struct memory_plan p;
+    fathom_diag d = {{0}};
+    fathom_options o = {.kv_cache_bytes = 10 * (uint64_t)PILOT_PAGE_BF16};
+    assert_int_equal(plan(&p, &o, 64 * GIB, &d), FATHOM_ENOMEM);
+    assert_non_null(strstr(d.text, "holds 640 tokens"));
+    assert_non_null(strstr(d.text, "--max-model-len 640 at most"));
+    assert_int_equal(p.n_page, 10);
+    o.max_model_len = 640;
+    assert_int_equal(plan(&p, &o, 64 * GIB, NULL), FATHOM_OK); /* the advice is right */
+
+    fathom_options few = {0};
+    uint64_t other = p.total_bytes - p.kv_bytes;
+    fathom_diag d2 = {{0}};
+    uint64_t available = (uint64_t)((double)(other + 20 * (uint64_t)PILOT_PAGE_BF16) / 0.89);
+    assert_int_equal(plan(&p, &few, available, &d2), FATHOM_ENOMEM);
+    assert_non_null(strstr(d2.text, "--max-model-len 1"));
+    assert_non_null(strstr(d2.text, "--gpu-memory-utilization"));
+    few.max_model_len = p.n_page * 64;
+    assert_int_equal(plan(&p, &few, available, NULL), FATHOM_OK);
+
+    fathom_diag d3 = {{0}};
+    fathom_options none = {0};
+    assert_int_equal(plan(&p, &none, 1 << 20, &d3), FATHOM_ENOMEM);
+    assert_non_null(strstr(d3.text, "no cache fits"));
+    assert_int_equal(p.n_page, 0);
+}
+
+static void without_a_checkpoint_the_config_says_the_types(void **state)
+{
+    (void)state;
+    struct memory_plan with, without;
+    struct engine_settings s;
+    fathom_options o = {0};
+    assert_int_equal(settings_resolve(&s, &o, &config, NULL), FATHOM_OK);
+    assert_int_equal(memory_plan_make(&with, &s, &config, pilot, 64 * GIB, NULL), FATHOM_OK);
+    assert_int_equal(memory_plan_make(&without, &s, &config, NULL, 64 * GIB, NULL), FATHOM_OK);
+    assert_int_equal(with.kv_bytes, without.kv_bytes);
+    assert_true(without.weights_bytes > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_add_up),
+        cmocka_unit_test(buffers_of_known_shape),
+        cmocka_unit_test(the_cache_type_decides_the_page),
+        cmocka_unit_test(memory_bounds_the_pages),
+        cmocka_unit_test(what_does_not_fit_is_told_with_the_smallest_change),
+        cmocka_unit_test(without_a_checkpoint_the_config_says_the_types),
+    };
+    return cmocka_run_group_tests(tests, open_pilot, close_pilot);
+}

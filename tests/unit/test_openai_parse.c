@@ -1,0 +1,375 @@
+/* test_openai_parse.c - request bodies: every refusal by its exact words, every field by its value
+ */
+#include "server/openai_parse.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+
+static const struct openai_bounds BOUNDS = {.n_vocab = 1000};
+
+static fathom_err parse(struct openai_request *r, enum openai_api api, const char *body,
+                        struct api_error *e)
+{
+    *e = (struct api_error){0};
+    return openai_parse(r, api, body, strlen(body), &BOUNDS, e);
+}
+
+#define M "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+#define P "\"prompt\":\"hi\""
+
+struct refusal {
+    enum openai_api api;
+    const char *body;
+    const char *param; /* "" : null */
+    const char *message;
+};
+
+static const struct refusal refusals[] = {
+    /* the body as a whole */
+    {OPENAI_CHAT, "", "", "the request body is empty, a JSON object is needed"},
+    {OPENAI_CHAT, "[]", "", "the request body is an array, needed is an object"},
+    {OPENAI_CHAT, "{}", "messages", "messages is missing, an array of messages is needed"},
+    {OPENAI_COMPLETION, "{}", "prompt", "prompt is missing, a string or an array is needed"},
+    /* messages and tools */
+    {OPENAI_CHAT, "{\"messages\":\"hi\"}", "messages",
+     "messages is a string, needed is an array of messages"},
+    {OPENAI_CHAT, "{\"messages\":[]}", "messages",
+     "messages is empty, at least one message is needed"},
+    {OPENAI_CHAT, "{" M ",\"tools\":{}}", "tools",
+     "tools is an object, needed is an array of tools"},
+    {OPENAI_CHAT, "{" M ",\"tools\":[1]}", "tools[0]",
+     "tools[0] is an integer, needed is an object"},
+    {OPENAI_CHAT, "{" M ",\"tools\":[{\"type\":\"web\"}]}", "tools[0].type",
+     "tools[0].type is \"web\", only \"function\" is supported"},
+    {OPENAI_CHAT, "{" M ",\"tools\":[{\"type\":\"function\"}]}", "tools[0].function",
+     "tools[0].function is absent, needed is an object"},
+    {OPENAI_CHAT, "{" M ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"\"}}]}",
+     "tools[0].function.name",
+     "tools[0].function.name is a string, needed is a string that is not empty"},
+    {OPENAI_CHAT, "{" M ",\"tool_choice\":\"required\"}", "tool_choice",
+     "tool_choice is \"required\", which is not supported; auto and none are"},
+    {OPENAI_CHAT, "{" M ",\"tool_choice\":{\"type\":\"function\"}}", "tool_choice",
+     "tool_choice: a named function is not supported; auto and none are"},
+    {OPENAI_CHAT, "{" M ",\"response_format\":{\"type\":\"json_object\"}}", "response_format.type",
+     "response_format.type is \"json_object\", which is not supported; only \"text\" is"},
+    {OPENAI_CHAT, "{" M ",\"response_format\":\"text\"}", "response_format",
+     "response_format is a string, needed is an object"},
+    /* numbers */
+    {OPENAI_CHAT, "{" M ",\"temperature\":9}", "temperature", "temperature is 9, needed is 0 to 2"},
+    {OPENAI_CHAT, "{" M ",\"temperature\":-0.5}", "temperature",
+     "temperature is -0.5, needed is 0 to 2"},
+    {OPENAI_CHAT, "{" M ",\"temperature\":\"hot\"}", "temperature",
+     "temperature is a string, needed is a number"},
+    {OPENAI_CHAT, "{" M ",\"top_p\":0}", "top_p", "top_p is 0, needed is more than 0, up to 1"},
+    {OPENAI_CHAT, "{" M ",\"top_p\":1e-50}", "top_p",
+     "top_p is 1e-50, needed is more than 0, up to 1"},
+    {OPENAI_CHAT, "{" M ",\"top_k\":-2}", "top_k", "top_k is -2, needed is -1 to 2147483647"},
+    {OPENAI_CHAT, "{" M ",\"min_p\":1.5}", "min_p", "min_p is 1.5, needed is 0 to 1"},
+    {OPENAI_CHAT, "{" M ",\"repetition_penalty\":0}", "repetition_penalty",
+     "repetition_penalty is 0, needed is more than 0"},
+    {OPENAI_CHAT, "{" M ",\"repetition_penalty\":1e300}", "repetition_penalty",
+     "repetition_penalty is 1e+300, needed is more than 0"},
+    {OPENAI_CHAT, "{" M ",\"presence_penalty\":3}", "presence_penalty",
+     "presence_penalty is 3, needed is -2 to 2"},
+    {OPENAI_CHAT, "{" M ",\"seed\":1.5}", "seed", "seed is a number, needed is an integer"},
+    {OPENAI_CHAT, "{" M ",\"n\":0}", "n", "n is 0, needed is 1 to 64"},
+    {OPENAI_CHAT, "{" M ",\"n\":true}", "n", "n is a boolean, needed is an integer"},
+    {OPENAI_CHAT, "{" M ",\"max_tokens\":-5}", "max_tokens",
+     "max_tokens is -5, needed is 0 to 2147483647"},
+    {OPENAI_CHAT, "{" M ",\"max_tokens\":0}", "max_tokens",
+     "max_tokens is 0, needed is at least 1 (0 only with echo)"},
+    {OPENAI_CHAT, "{" M ",\"max_tokens\":\"many\"}", "max_tokens",
+     "max_tokens is a string, needed is an integer"},
+    {OPENAI_CHAT, "{" M ",\"min_tokens\":9,\"max_tokens\":8}", "min_tokens",
+     "min_tokens is 9, more than max_tokens, which is 8"},
+    {OPENAI_CHAT, "{" M ",\"best_of\":3}", "best_of",
+     "best_of is 3 and n is 1; best_of other than n is not supported"},
+    {OPENAI_CHAT, "{" M ",\"top_logprobs\":21,\"logprobs\":true}", "top_logprobs",
+     "top_logprobs is 21, needed is 0 to 20"},
+    {OPENAI_CHAT, "{" M ",\"top_logprobs\":2}", "top_logprobs",
+     "top_logprobs is only taken when logprobs is true"},
+    {OPENAI_CHAT, "{" M ",\"logprobs\":3}", "logprobs",
+     "logprobs is an integer, needed is a boolean"},
+    {OPENAI_COMPLETION, "{" P ",\"logprobs\":true}", "logprobs",
+     "logprobs is a boolean, needed is an integer"},
+    /* stops and bias */
+    {OPENAI_CHAT, "{" M ",\"stop\":[\"a\",\"\"]}", "stop[1]",
+     "stop[1] is an empty string, which would stop at once"},
+    {OPENAI_CHAT, "{" M ",\"stop\":[\"a\",1]}", "stop[1]",
+     "stop[1] is an integer, needed is a string"},
+    {OPENAI_CHAT, "{" M ",\"stop\":1}", "stop",
+     "stop is an integer, needed is a string or an array of strings"},
+    {OPENAI_CHAT,
+     "{" M ",\"stop\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"10\",\"11\",\"12\","
+     "\"13\",\"14\",\"15\",\"16\",\"17\"]}",
+     "stop", "stop has 17 entries, at most 16 are taken"},
+    {OPENAI_CHAT, "{" M ",\"stop_token_ids\":[5,1000]}", "stop_token_ids[1]",
+     "stop_token_ids[1] is 1000, needed is 0 to 999"},
+    {OPENAI_CHAT, "{" M ",\"logit_bias\":{\"12\":101}}", "logit_bias[\"12\"]",
+     "logit_bias[\"12\"] is 101, needed is -100 to 100"},
+    {OPENAI_CHAT, "{" M ",\"logit_bias\":{\"x\":1}}", "logit_bias[\"x\"]",
+     "logit_bias[\"x\"]: the key is not a token id, needed is 0 to 999"},
+    {OPENAI_CHAT, "{" M ",\"logit_bias\":{\"99999999999999999999\":1}}",
+     "logit_bias[\"99999999999999999999\"]",
+     "logit_bias[\"99999999999999999999\"]: the key is not a token id, needed is 0 to 999"},
+    /* streaming, thinking */
+    {OPENAI_CHAT, "{" M ",\"stream\":1}", "stream", "stream is an integer, needed is a boolean"},
+    {OPENAI_CHAT, "{" M ",\"stream_options\":{}}", "stream_options",
+     "stream_options is only taken when stream is true"},
+    {OPENAI_CHAT, "{" M ",\"stream\":true,\"stream_options\":{\"include_usage\":1}}",
+     "stream_options.include_usage",
+     "stream_options.include_usage is an integer, needed is a boolean"},
+    {OPENAI_CHAT, "{" M ",\"reasoning_effort\":\"some\"}", "reasoning_effort",
+     "reasoning_effort is \"some\", needed is none or minimal (no thinking), low, medium, high, "
+     "xhigh or max (thinking)"},
+    {OPENAI_CHAT, "{" M ",\"thinking\":{\"type\":\"on\"}}", "thinking.type",
+     "thinking.type is \"on\", needed is enabled, disabled or auto"},
+    {OPENAI_CHAT, "{" M ",\"chat_template_kwargs\":{\"thinking\":1}}",
+     "chat_template_kwargs.thinking",
+     "chat_template_kwargs.thinking is an integer, needed is a boolean"},
+    {OPENAI_CHAT, "{" M ",\"continue_final_message\":true}", "continue_final_message",
+     "continue_final_message needs a last message of the role assistant, messages[0] has another"},
+    {OPENAI_CHAT, "{" M ",\"continue_final_message\":true,\"add_generation_prompt\":true}",
+     "continue_final_message",
+     "continue_final_message and add_generation_prompt cannot both be true"},
+    /* known, not supported */
+    {OPENAI_CHAT, "{" M ",\"functions\":[]}", "functions", "functions is not supported: use tools"},
+    {OPENAI_CHAT, "{" M ",\"modalities\":[\"text\",\"audio\"]}", "modalities",
+     "modalities[1] is not supported; only \"text\" is"},
+    {OPENAI_CHAT, "{" M ",\"echo\":true}", "echo",
+     "echo is not supported here; /v1/completions has it"},
+    {OPENAI_COMPLETION, "{" P ",\"guided_regex\":\"a*\"}", "guided_regex",
+     "guided_regex is not supported: output cannot be constrained by a grammar; leave it out or "
+     "ask in the prompt"},
+    {OPENAI_COMPLETION, "{" P ",\"use_beam_search\":true}", "use_beam_search",
+     "use_beam_search is not supported: use n for several samples"},
+    {OPENAI_COMPLETION, "{" P ",\"suffix\":\"end\"}", "suffix",
+     "suffix is not supported: write the model's fill-in-the-middle markup into prompt"},
+    {OPENAI_COMPLETION, "{" P ",\"echo\":true,\"logprobs\":1}", "logprobs",
+     "logprobs with echo is not supported: log-probabilities are given for generated tokens only"},
+    /* prompts */
+    {OPENAI_COMPLETION, "{\"prompt\":1}", "prompt",
+     "prompt is an integer, needed is a string or an array of token ids"},
+    {OPENAI_COMPLETION, "{\"prompt\":[]}", "prompt", "prompt has 0 entries, needed is 1 to 64"},
+    {OPENAI_COMPLETION, "{\"prompt\":[\"a\",5]}", "prompt[1]",
+     "prompt[1] is an integer, needed is a string or an array of token ids"},
+    {OPENAI_COMPLETION, "{\"prompt\":[1,\"a\"]}", "prompt[1]",
+     "prompt[1] is a string, needed is a token id"},
+    {OPENAI_COMPLETION, "{\"prompt\":[1,1000]}", "prompt[1]",
+     "prompt[1] is 1000, needed is 0 to 999"},
+    {OPENAI_COMPLETION, "{\"prompt\":[[1],[2,-1]]}", "prompt[1][1]",
+     "prompt[1][1] is -1, needed is 0 to 999"},
+    {OPENAI_COMPLETION, "{\"prompt\":[[1],[]]}", "prompt[1]",
+     "prompt[1] is empty, at least one token is needed"},
+    {OPENAI_COMPLETION, "{\"prompt\":[\"a\",\"b\",\"c\"],\"n\":22}", "n",
+     "3 prompts times n = 22 are 66 choices, at most 64 are taken"},
+};
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+        const struct refusal *c = &refusals[i];
+        struct openai_request r;
+        struct api_error e;
+        fathom_err err = parse(&r, c->api, c->body, &e);
+        if (err != FATHOM_EINVAL || e.status != 400 || strcmp(e.diag.text, c->message) != 0 ||
+            strcmp(e.param, c->param) != 0) {
+            fail_msg("%s\n  gave %d, status %d, param \"%s\": %s\n  not \"%s\": %s", c->body, err,
+                     e.status, e.param, e.diag.text, c->param, c->message);
+        }
+        openai_request_free(&r);
+    }
+}
+
+static void test_malformed_json_has_a_position(void **state)
+{
+    (void)state;
+    struct openai_request r;
+    struct api_error e;
+    assert_int_equal(parse(&r, OPENAI_CHAT, "{\"model\": \"x\",,}", &e), FATHOM_EFORMAT);
+    assert_int_equal(e.status, 400);
+    assert_non_null(strstr(e.diag.text, "request body: not valid JSON at line 1 column 15"));
+    openai_request_free(&r);
+}
+
+static void test_message_paths_are_kept(void **state)
+{
+    (void)state;
+    struct openai_request r;
+    struct api_error e;
+    assert_int_equal(parse(&r, OPENAI_CHAT,
+                           "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},"
+                           "{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}",
+                           &e),
+                     FATHOM_EINVAL);
+    assert_int_equal(e.status, 400);
+    assert_string_equal(e.param, "messages[1].content[0].type");
+    openai_request_free(&r);
+    assert_int_not_equal(parse(&r, OPENAI_CHAT, "{\"messages\":[{\"role\":\"wizard\"}]}", &e), 0);
+    assert_string_equal(e.param, "messages[0].role");
+    openai_request_free(&r);
+}
+
+static void test_every_value_arrives(void **state)
+{
+    (void)state;
+    struct openai_request r;
+    struct api_error e;
+    const char *body =
+        "{" M ",\"model\":\"x\",\"stream\":true,\"stream_options\":{\"include_usage\":true,"
+        "\"continuous_usage_stats\":true},\"n\":2,\"max_tokens\":7,\"max_completion_tokens\":9,"
+        "\"min_tokens\":3,\"stop\":[\"a\",\"bc\"],\"stop_token_ids\":[5,6.0],"
+        "\"include_stop_str_in_output\":true,\"ignore_eos\":true,\"skip_special_tokens\":false,"
+        "\"temperature\":0,\"top_p\":0.5,\"top_k\":40,\"min_p\":0.25,\"seed\":-1,"
+        "\"presence_penalty\":1,\"frequency_penalty\":-1,\"repetition_penalty\":1.5,"
+        "\"logit_bias\":{\"7\":-100,\"8\":2.5},\"logprobs\":true,\"top_logprobs\":4,"
+        "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
+        "\"tool_choice\":\"auto\",\"parallel_tool_calls\":false,\"user\":\"u\",\"unknown\":{},"
+        "\"response_format\":{\"type\":\"text\"},\"modalities\":[\"text\"],\"audio\":null}";
+    if (parse(&r, OPENAI_CHAT, body, &e)) fail_msg("%s", e.diag.text);
+    assert_string_equal(r.model, "x");
+    assert_true(r.stream && r.include_usage && r.continuous_usage && r.include_stop);
+    assert_false(r.skip_special_tokens);
+    assert_int_equal(r.n, 2);
+    assert_int_equal(r.max_tokens, 9);
+    assert_int_equal(r.n_stop, 2);
+    assert_string_equal(r.stops[1], "bc");
+    assert_int_equal(r.stop_lens[1], 2);
+    const fathom_sampling *s = &r.sampling;
+    assert_true(s->ignore_eos && s->logprobs && s->has_seed);
+    assert_true(s->seed == UINT64_MAX && s->min_tokens == 3 && s->top_k == 40);
+    assert_true(s->temperature == 0.0f && s->top_p == 0.5f && s->min_p == 0.25f);
+    assert_true(s->presence_penalty == 1.0f && s->frequency_penalty == -1.0f);
+    assert_true(s->repetition_penalty == 1.5f && s->n_top_logprobs == 4);
+    assert_true(s->n_stop_id == 2 && s->stop_ids[1] == 6);
+    assert_true(s->n_bias == 2 && s->bias[0].id == 7 && s->bias[1].bias == 2.5f);
+    assert_int_equal(json_array_size(r.tools), 1);
+    openai_request_drop_body(&r);
+    assert_int_equal(json_array_size(r.tools), 1);
+    openai_request_free(&r);
+}
+
+static void test_defaults_are_told_from_values(void **state)
+{
+    (void)state;
+    struct openai_request r;
+    struct api_error e;
+    assert_int_equal(parse(&r, OPENAI_CHAT, "{" M ",\"temperature\":null,\"stop\":null}", &e), 0);
+    assert_true(r.sampling.temperature < 0 && r.sampling.top_p < 0);
+    assert_int_equal(r.sampling.top_k, OPENAI_TOP_K_UNSET);
+    assert_int_equal(r.max_tokens, -1);
+    assert_int_equal(r.thinking, OPENAI_DEFAULT);
+    assert_true(r.add_generation_prompt && r.skip_special_tokens && !r.model);
+    openai_request_free(&r);
+    assert_int_equal(parse(&r, OPENAI_COMPLETION, "{" P "}", &e), 0);
+    assert_int_equal(r.max_tokens, 16);
+    openai_request_free(&r);
+}
+
+static enum openai_switch thinking_of(const char *fields)
+{
+    struct openai_request r;
+    struct api_error e;
+    char body[512];
+    (void)snprintf(body, sizeof body, "{" M ",%s}", fields);
+    if (parse(&r, OPENAI_CHAT, body, &e)) fail_msg("%s: %s", body, e.diag.text);
+    enum openai_switch thinking = r.thinking;
+    openai_request_free(&r);
+    return thinking;
+}
+
+static void test_thinking_switches(void **state)
+{
+    (void)state;
+    assert_int_equal(thinking_of("\"reasoning_effort\":\"minimal\""), OPENAI_OFF);
+    assert_int_equal(thinking_of("\"reasoning_effort\":\"low\""), OPENAI_ON);
+    assert_int_equal(thinking_of("\"thinking\":{\"type\":\"enabled\"}"), OPENAI_ON);
+    assert_int_equal(thinking_of("\"thinking\":{\"type\":\"auto\"}"), OPENAI_DEFAULT);
+    assert_int_equal(thinking_of("\"chat_template_kwargs\":{\"enable_thinking\":true}"), OPENAI_ON);
+    assert_int_equal(thinking_of("\"chat_template_kwargs\":{\"thinking\":false}"), OPENAI_OFF);
+    /* the most specific field holds, in whatever order */
+    const char *on = "\"chat_template_kwargs\":{\"thinking\":true},"
+                     "\"thinking\":{\"type\":\"disabled\"},\"reasoning_effort\":\"none\"";
+    const char *off = "\"reasoning_effort\":\"high\",\"thinking\":{\"type\":\"disabled\"}";
+    assert_int_equal(thinking_of(on), OPENAI_ON);
+    assert_int_equal(thinking_of(off), OPENAI_OFF);
+}
+
+static void test_prompt_forms(void **state)
+{
+    (void)state;
+    struct openai_request r;
+    struct api_error e;
+    assert_int_equal(parse(&r, OPENAI_COMPLETION, "{\"prompt\":[\"ab\",\"\"]}", &e), 0);
+    assert_true(r.n_prompt == 2 && r.prompts[0].n_text == 2 && r.prompts[1].n_text == 0);
+    openai_request_free(&r);
+    assert_int_equal(parse(&r, OPENAI_COMPLETION, "{\"prompt\":[4,5,6]}", &e), 0);
+    assert_true(r.n_prompt == 1 && r.prompts[0].n_id == 3 && r.prompts[0].ids[2] == 6);
+    assert_null(r.prompts[0].text);
+    openai_request_free(&r);
+    assert_int_equal(parse(&r, OPENAI_COMPLETION, "{\"prompt\":[[4],[5,6]]}", &e), 0);
+    assert_true(r.n_prompt == 2 && r.prompts[1].n_id == 2);
+    openai_request_free(&r);
+    assert_int_equal(parse(&r, OPENAI_COMPLETION, "{" P ",\"max_tokens\":0,\"echo\":true}", &e), 0);
+    openai_request_free(&r);
+}
+
+static void test_tool_choice_none_hides_tools(void **state)
+{
+    (void)state;
+    struct openai_request r;
+    struct api_error e;
+    assert_int_equal(parse(&r, OPENAI_CHAT,
+                           "{" M ",\"tool_choice\":\"none\",\"tools\":[{\"type\":\"function\","
+                           "\"function\":{\"name\":\"f\"}}]}",
+                           &e),
+                     0);
+    assert_null(r.tools);
+    openai_request_free(&r);
+}
+
+static void test_each_failing_allocation_is_clean(void **state)
+{
+    (void)state;
+    const char *bodies[] = {"{" M ",\"model\":\"x\",\"stop\":[\"a\",\"b\"]}",
+                            "{\"prompt\":[[4],[5,6]],\"model\":\"x\",\"stop\":\"a\"}"};
+    for (int api = 0; api < 2; api++) {
+        bool failed = true;
+        for (long n = 0; failed; n++) {
+            struct openai_request r;
+            struct api_error e;
+            mem_fail_after(n);
+            fathom_err err = parse(&r, (enum openai_api)api, bodies[api], &e);
+            failed = mem_fail_hit();
+            mem_fail_after(-1);
+            assert_int_equal(err, failed ? FATHOM_ENOMEM : FATHOM_OK);
+            assert_int_equal(e.status, failed ? 500 : 0);
+            openai_request_free(&r);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_malformed_json_has_a_position),
+        cmocka_unit_test(test_message_paths_are_kept),
+        cmocka_unit_test(test_every_value_arrives),
+        cmocka_unit_test(test_defaults_are_told_from_values),
+        cmocka_unit_test(test_thinking_switches),
+        cmocka_unit_test(test_prompt_forms),
+        cmocka_unit_test(test_tool_choice_none_hides_tools),
+        cmocka_unit_test(test_each_failing_allocation_is_clean),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

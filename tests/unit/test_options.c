@@ -1,0 +1,332 @@
+/* test_options.c - the command line: table, parser, help, docs/cli.md */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/fail.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "cli/options.h"
+
+enum { ARGS_MAX = 24 };
+
+struct result {
+    struct settings s;
+    struct buf notes;
+    fathom_diag d;
+    fathom_err err;
+    char words[512];
+};
+
+/* Parses a line of words separated by spaces. */
+static void parse(struct result *r, enum command c, const char *line)
+{
+    char *argv[ARGS_MAX];
+    int argc = 0;
+    buf_free(&r->notes);
+    memset(r, 0, sizeof *r);
+    (void)snprintf(r->words, sizeof r->words, "%s", line);
+    for (char *p = r->words; *p;) {
+        assert_in_range(argc, 0, ARGS_MAX - 1);
+        argv[argc++] = p;
+        p += strcspn(p, " ");
+        if (*p) *p++ = '\0';
+    }
+    r->err = options_parse(&r->s, c, argc, argv, &r->notes, &r->d);
+}
+
+static void assert_says(const char *text, const char *part)
+{
+    if (!strstr(text, part)) fail_msg("\"%s\" does not say \"%s\"", text, part);
+}
+
+static void assert_refused(struct result *r, const char *line, const char *part)
+{
+    parse(r, COMMAND_SERVE, line);
+    assert_int_equal(r->err, FATHOM_EINVAL);
+    assert_says(r->d.text, part);
+}
+
+static void assert_noted(struct result *r, const char *line, const char *part)
+{
+    parse(r, COMMAND_SERVE, line);
+    assert_int_equal(r->err, FATHOM_OK);
+    assert_says(buf_str(&r->notes), part);
+}
+
+static void nothing_given_means_the_defaults(void **state)
+{
+    (void)state;
+    struct result r = {0};
+    parse(&r, COMMAND_SERVE, "");
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_string_equal(r.s.model, "pilot");
+    assert_string_equal(r.s.host, "127.0.0.1");
+    assert_int_equal(r.s.port, 8000);
+    assert_string_equal(r.s.backend, "auto");
+    assert_int_equal(r.s.seed, -1);
+    assert_true(r.s.gpu_memory_utilization == 0.9);
+    assert_null(r.s.quantization);
+    assert_int_equal(r.s.served_model_name.n, 0);
+    assert_int_equal(r.notes.len, 0);
+}
+
+static void every_form_of_an_option_is_read(void **state)
+{
+    (void)state;
+    struct result r = {0};
+    parse(&r, COMMAND_SERVE, "--port 9000");
+    assert_int_equal(r.s.port, 9000);
+    parse(&r, COMMAND_SERVE, "--port=9001");
+    assert_int_equal(r.s.port, 9001);
+    parse(&r, COMMAND_SERVE, "--max_model_len 8K");
+    assert_int_equal(r.s.max_model_len, 8192);
+    parse(&r, COMMAND_SERVE, "--max-model-len 8k");
+    assert_int_equal(r.s.max_model_len, 8000);
+    parse(&r, COMMAND_SERVE, "--kv-cache-memory-bytes 1.5G");
+    assert_int_equal(r.s.kv_cache_memory_bytes, 1610612736);
+    parse(&r, COMMAND_SERVE, "--seed -1");
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_int_equal(r.s.seed, -1);
+    parse(&r, COMMAND_RUN, "--thinking --no-thinking");
+    assert_false(r.s.thinking);
+    parse(&r, COMMAND_RUN, "-p hello --thinking=true some/dir");
+    assert_true(r.s.thinking);
+    assert_string_equal(r.s.prompt, "hello");
+    assert_string_equal(r.s.model, "some/dir");
+    parse(&r, COMMAND_RUN, "-p -");
+    assert_string_equal(r.s.prompt, "-");
+    parse(&r, COMMAND_RUN, "-- --model");
+    assert_string_equal(r.s.model, "--model");
+    buf_free(&r.notes);
+}
+
+static void a_list_takes_values_up_to_the_next_option(void **state)
+{
+    (void)state;
+    struct result r = {0};
+    parse(&r, COMMAND_SERVE, "dir --served-model-name a b --port 1 --api-key=k");
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_int_equal(r.s.served_model_name.n, 2);
+    assert_string_equal(r.s.served_model_name.items[1], "b");
+    assert_int_equal(r.s.api_key.n, 1);
+    assert_string_equal(r.s.model, "dir");
+    assert_refused(&r, "--served-model-name", "needs a value");
+    assert_refused(&r, "--served-model-name a a a a a a a a a a a a a a a a a", "more than 16");
+    buf_free(&r.notes);
+}
+
+static void unknown_options_name_the_nearest(void **state)
+{
+    (void)state;
+    struct result r = {0};
+    assert_refused(&r, "--max-modl-len 4", "the nearest is --max-model-len");
+    assert_refused(&r, "--prot=1", "the nearest is --port");
+    assert_refused(&r, "--zzzzzzzzzzzz", "fathom serve --help");
+    assert_refused(&r, "--prompt x", "`fathom serve` does not have this option");
+    assert_refused(&r, "--no-port", "unknown option");
+    assert_refused(&r, "-z", "unknown option");
+    assert_refused(&r, "--aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+                   "unknown option");
+    assert_refused(&r, "a b", "one argument too many");
+    buf_free(&r.notes);
+}
+
+static void bad_values_are_answered_with_what_is_needed(void **state)
+{
+    (void)state;
+    struct result r = {0};
+    assert_refused(&r, "--port", "needs a value");
+    assert_refused(&r, "--port --host x", "needs a value");
+    assert_refused(&r, "--port x", "not a whole number");
+    assert_refused(&r, "--port 1.5", "not a whole number");
+    assert_refused(&r, "--port 70000", "needed is 0 to 65535");
+    assert_refused(&r, "--port 1e999", "not a whole number");
+    assert_refused(&r, "--port nan", "not a whole number");
+    assert_refused(&r, "--port=", "not a whole number");
+    assert_refused(&r, "--gpu-memory-utilization 2", "needed is 0.01 to 1");
+    assert_refused(&r, "--gpu-memory-utilization 1k", "not a number");
+    assert_refused(&r, "--backend tpu", "none of auto|ref|cpu|cuda");
+    assert_refused(&r, "--dtype half", "overflow float16");
+    assert_refused(&r, "--dtype float16", "overflow float16");
+    assert_refused(&r, "--quantization awq", "refused");
+    assert_refused(&r, "--enable-auto-tool-choice=maybe", "takes no value");
+    buf_free(&r.notes);
+}
+
+static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
+{
+    (void)state;
+    struct result r = {0};
+    assert_noted(&r, "--trust-remote-code", "--trust-remote-code has no effect: no code");
+    assert_noted(&r, "--block-size 1", "--block-size 1 has no effect: pages always hold 64");
+    parse(&r, COMMAND_SERVE,
+          "--block-size 64 --tensor-parallel-size 1 --enable-prefix-caching "
+          "--load-format safetensors --enable-chunked-prefill");
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_int_equal(r.notes.len, 0);
+    assert_refused(&r, "-tp 8", "--tensor-parallel-size 8 is refused: this build runs one rank");
+    assert_refused(&r, "--no-enable-prefix-caching", "--no-enable-prefix-caching is refused");
+    assert_refused(&r, "--speculative-config {}", "--speculative-config {} is refused");
+    assert_refused(&r, "--kv-transfer-config {}", "is refused");
+    assert_refused(&r, "--enable-expert-parallel", "is refused");
+    buf_free(&r.notes);
+}
+
+/* Flags of published deployment commands: each must be known, so that it gets a true answer. */
+static void every_flag_of_the_deployment_guides_is_known(void **state)
+{
+    (void)state;
+    static const char *const flags[] = {
+        "--tensor-parallel-size",
+        "--pipeline-parallel-size",
+        "--data-parallel-size",
+        "--data-parallel-rank",
+        "--data-parallel-address",
+        "--data-parallel-rpc-port",
+        "--enable-expert-parallel",
+        "--max-model-len",
+        "--max-num-seqs",
+        "--max-num-batched-tokens",
+        "--gpu-memory-utilization",
+        "--block-size",
+        "--quantization",
+        "--kv-cache-dtype",
+        "--trust-remote-code",
+        "--tokenizer-mode",
+        "--tool-call-parser",
+        "--enable-auto-tool-choice",
+        "--reasoning-parser",
+        "--speculative-config",
+        "--kv-transfer-config",
+        "--compilation-config",
+        "--additional-config",
+        "--enforce-eager",
+        "--async-scheduling",
+        "--enable-prefix-caching",
+        "--no-enable-prefix-caching",
+        "--enable-chunked-prefill",
+        "--served-model-name",
+        "--seed",
+        "--host",
+        "--port",
+        "--model",
+        "--disable-log-requests",
+    };
+    struct result r = {0};
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
+        parse(&r, COMMAND_SERVE, flags[i]);
+        if (strstr(r.d.text, "unknown option")) fail_msg("%s is unknown", flags[i]);
+    }
+    buf_free(&r.notes);
+}
+
+static void help_stops_the_checks_and_shows_every_option(void **state)
+{
+    (void)state;
+    struct result r = {0};
+    parse(&r, COMMAND_SERVE, "--help --nonsense");
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_true(r.s.help);
+    struct buf b = {0};
+    assert_int_equal(options_write_help(&b, COMMAND_SERVE), FATHOM_OK);
+    for (size_t i = 0; i < option_table_n; i++) {
+        char spelling[80];
+        (void)snprintf(spelling, sizeof spelling, "--%s", option_table[i].name);
+        if (option_table[i].commands & 1u << COMMAND_SERVE) assert_says(buf_str(&b), spelling);
+    }
+    for (const char *line = buf_str(&b), *end; (end = strchr(line, '\n')); line = end + 1) {
+        assert_in_range(end - line, 0, 100);
+    }
+    buf_clear(&b);
+    assert_int_equal(options_write_help(&b, COMMAND_COUNT), FATHOM_OK);
+    assert_says(buf_str(&b), "fathom serve");
+    buf_free(&b);
+    buf_free(&r.notes);
+}
+
+static void the_table_is_sound(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < option_table_n; i++) {
+        const struct option *o = &option_table[i];
+        if (o->commands == 0 || !o->help) fail_msg("--%s: no command or no help", o->name);
+        if ((o->kind == OPTION_FLAG) != (o->argument == NULL)) fail_msg("--%s", o->name);
+        if ((o->kind == OPTION_CHOICE) != (o->choices != NULL)) fail_msg("--%s", o->name);
+        if (o->answer != ANSWER_USE && !o->reason) fail_msg("--%s has no reason", o->name);
+        if (o->answer == ANSWER_USE && o->field == NO_FIELD) fail_msg("--%s is lost", o->name);
+        for (size_t k = 0; k < i; k++) {
+            const struct option *other = &option_table[k];
+            assert_string_not_equal(o->name, other->name);
+            if (o->alias && other->alias) assert_string_not_equal(o->alias, other->alias);
+        }
+    }
+}
+
+static void the_page_in_docs_is_current(void **state)
+{
+    (void)state;
+    struct buf b = {0};
+    struct file_map map;
+    fathom_diag d = {{0}};
+    assert_int_equal(options_write_markdown(&b), FATHOM_OK);
+    if (file_map_open(&map, FATHOM_SOURCE_DIR "/docs/cli.md", &d)) fail_msg("%s", d.text);
+    if (map.size != b.len || memcmp(map.data, buf_str(&b), b.len) != 0) {
+        fail_msg("docs/cli.md is not current: build/release/fathom help --markdown > docs/cli.md");
+    }
+    file_map_close(&map);
+    buf_free(&b);
+}
+
+static void failing_allocations_come_out_as_errors(void **state)
+{
+    (void)state;
+    char words[3][24] = {"--trust-remote-code", "--enforce-eager", "--async-scheduling"};
+    char *argv[] = {words[0], words[1], words[2]};
+    bool hit = true;
+    for (long n = 0; hit; n++) {
+        struct settings s;
+        struct buf notes = {0};
+        fathom_diag d = {{0}};
+        mem_fail_after(n);
+        fathom_err err = options_parse(&s, COMMAND_SERVE, 3, argv, &notes, &d);
+        hit = mem_fail_hit();
+        mem_fail_after(-1);
+        assert_int_equal(err, hit ? FATHOM_ENOMEM : FATHOM_OK);
+        buf_free(&notes);
+    }
+    hit = true;
+    for (long n = 0; hit; n++) {
+        struct buf out = {0};
+        mem_fail_after(n);
+        fathom_err err = options_write_markdown(&out);
+        fathom_err help = err ? err : options_write_help(&out, COMMAND_SERVE);
+        hit = mem_fail_hit();
+        mem_fail_after(-1);
+        assert_int_equal(help, hit ? FATHOM_ENOMEM : FATHOM_OK);
+        buf_free(&out);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_given_means_the_defaults),
+        cmocka_unit_test(every_form_of_an_option_is_read),
+        cmocka_unit_test(a_list_takes_values_up_to_the_next_option),
+        cmocka_unit_test(unknown_options_name_the_nearest),
+        cmocka_unit_test(bad_values_are_answered_with_what_is_needed),
+        cmocka_unit_test(foreign_flags_are_noted_or_refused_never_ignored),
+        cmocka_unit_test(every_flag_of_the_deployment_guides_is_known),
+        cmocka_unit_test(help_stops_the_checks_and_shows_every_option),
+        cmocka_unit_test(the_table_is_sound),
+        cmocka_unit_test(the_page_in_docs_is_current),
+        cmocka_unit_test(failing_allocations_come_out_as_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,192 @@
+/* The sample rows of hand-made plans. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "engine/sampler.h"
+#include "engine/sequence.h"
+
+static const struct model_limits limits = {
+    .max_token = 64, .max_request = 4, .max_context = 128, .max_logit_row = 4, .world = 1};
+static const struct sequence_limits sequence_limits = {
+    .max_model_len = 128, .n_vocab = 50, .n_vocab_used = 48, .eos_ids = {1, 2}, .n_eos = 2};
+static const int32_t prompt[] = {10, 20, 30};
+static const int32_t stop_ids[] = {7};
+
+struct fixture {
+    struct batch_layout l;
+    char *block;
+    struct plan_entry entries[4];
+    struct plan plan;
+    struct sampler_step step;
+};
+
+static int set_up(void **state)
+{
+    static struct fixture f;
+    memset(&f, 0, sizeof f);
+    batch_layout_init(&f.l, &limits);
+    f.block = mem_alloc_aligned(256, f.l.n_bytes);
+    f.plan.entries = f.entries;
+    *state = &f;
+    return f.block ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+    for (uint32_t i = 0; i < f->plan.n_entry; i++)
+        sequence_destroy(sequence_of(f->entries[i].request));
+    mem_free(f->block);
+    return 0;
+}
+
+/* A running request with n_output tokens of output, all 9, and an entry for it. */
+static struct sequence *add(struct fixture *f, const fathom_sampling *s, uint32_t n_output,
+                            bool draws)
+{
+    fathom_request r = {.prompt = prompt, .n_prompt = 3, .sampling = *s};
+    struct sequence *j = NULL;
+    assert_int_equal(sequence_create(&j, &r, &sequence_limits, 0, NULL), FATHOM_OK);
+    request_enter(&j->request, 0);
+    request_admit(&j->request, 0);
+    for (uint32_t i = 0; i < n_output; i++) (void)request_push(&j->request, 9);
+    f->entries[f->plan.n_entry++] = (struct plan_entry){&j->request, 0, 1, draws};
+    f->plan.n_draw += draws;
+    return j;
+}
+
+static const struct sample_row *build(struct fixture *f)
+{
+    sampler_build(&f->l, &f->plan, f->block, f->block, &f->step);
+    return f->step.args.rows;
+}
+
+static void only_entries_that_draw_have_rows(void **state)
+{
+    struct fixture *f = *state;
+    fathom_sampling s;
+    fathom_sampling_init(&s);
+    s.temperature = 0.5f;
+    s.has_seed = true;
+    s.seed = 1234;
+    add(f, &s, 0, false);
+    add(f, &s, 4, true);
+    const struct sample_row *rows = build(f);
+    assert_int_equal(f->step.args.n_row, 1);
+    assert_int_equal(rows[0].logit_row, 0);
+    assert_int_equal(rows[0].position, 7); /* of the token being drawn */
+    assert_int_equal(rows[0].seed, 1234);
+    assert_true(rows[0].temperature == 0.5f);
+    assert_int_equal(rows[0].mask_offset, SAMPLE_NONE);
+    assert_int_equal(rows[0].n_vocab_used, 48);
+    /* nothing else is wanted, so nothing else is copied */
+    assert_null(f->step.args.history);
+    assert_null(f->step.args.bias);
+    assert_null(f->step.args.ban);
+    assert_int_equal(f->step.n_top, 0);
+    for (int i = 0; i < 3; i++) assert_int_equal(f->step.extras[i].n_bytes, 0);
+}
+
+static void min_tokens_bans_stops_only_as_long_as_needed(void **state)
+{
+    struct fixture *f = *state;
+    fathom_sampling s;
+    fathom_sampling_init(&s);
+    s.min_tokens = 3;
+    s.stop_ids = stop_ids;
+    s.n_stop_id = 1;
+    add(f, &s, 2, true);
+    add(f, &s, 3, true);
+    const struct sample_row *rows = build(f);
+    assert_int_equal(rows[0].n_ban, 3);
+    const int32_t want[] = {7, 1, 2};
+    assert_memory_equal(f->step.args.ban + rows[0].ban_offset, want, sizeof want);
+    assert_int_equal(rows[1].n_ban, 0);
+    assert_int_equal(f->step.extras[1].n_bytes, sizeof want);
+    assert_int_equal(f->step.extras[1].offset, f->l.ban);
+}
+
+static void ignore_eos_bans_eos_for_good(void **state)
+{
+    struct fixture *f = *state;
+    fathom_sampling s;
+    fathom_sampling_init(&s);
+    s.ignore_eos = true;
+    add(f, &s, 40, true);
+    s.min_tokens = 50;
+    s.stop_ids = stop_ids;
+    s.n_stop_id = 1;
+    add(f, &s, 40, true);
+    const struct sample_row *rows = build(f);
+    const int32_t want[] = {1, 2, 1, 2, 7};
+    assert_int_equal(rows[0].n_ban, 2);
+    assert_int_equal(rows[1].n_ban, 3);
+    assert_int_equal(rows[1].ban_offset, 2);
+    assert_memory_equal(f->step.args.ban, want, sizeof want);
+}
+
+static void bias_rows_lie_one_after_the_other(void **state)
+{
+    struct fixture *f = *state;
+    const fathom_bias bias[] = {{3, 1}, {4, -100}};
+    fathom_sampling s;
+    fathom_sampling_init(&s);
+    s.bias = bias;
+    s.n_bias = 2;
+    s.n_top_logprobs = 5;
+    add(f, &s, 0, true);
+    s.n_bias = 1;
+    s.n_top_logprobs = 2;
+    add(f, &s, 0, true);
+    const struct sample_row *rows = build(f);
+    assert_int_equal(rows[1].bias_offset, 2);
+    assert_int_equal(f->step.args.bias[1].id, 4);
+    assert_true(f->step.args.bias[1].bias == -100);
+    assert_int_equal(f->step.args.bias[2].id, 3);
+    assert_int_equal(f->step.extras[0].n_bytes, 3 * sizeof(struct sample_bias));
+    assert_int_equal(f->step.n_top, 5);
+}
+
+static void history_goes_along_with_a_penalty(void **state)
+{
+    struct fixture *f = *state;
+    fathom_sampling s;
+    fathom_sampling_init(&s);
+    add(f, &s, 5, true);
+    s.presence_penalty = 0.5f;
+    add(f, &s, 2, true);
+    s.presence_penalty = 0;
+    s.frequency_penalty = -1;
+    add(f, &s, 0, true);
+    s.frequency_penalty = 0;
+    s.repetition_penalty = 1.1f;
+    add(f, &s, 1, true);
+    const struct sample_row *rows = build(f);
+    assert_int_equal(rows[0].n_prompt + rows[0].n_output, 0);
+    assert_int_equal(rows[1].n_prompt, 3);
+    assert_int_equal(rows[1].n_output, 2);
+    assert_int_equal(rows[2].history_offset, 5);
+    assert_int_equal(rows[2].n_output, 0);
+    assert_int_equal(rows[3].history_offset, 8);
+    const int32_t want[] = {10, 20, 30, 9, 9, 10, 20, 30, 10, 20, 30, 9};
+    assert_memory_equal(f->step.args.history, want, sizeof want);
+    assert_int_equal(f->step.extras[2].n_bytes, sizeof want);
+}
+
+#define WITH(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        WITH(only_entries_that_draw_have_rows),  WITH(min_tokens_bans_stops_only_as_long_as_needed),
+        WITH(ignore_eos_bans_eos_for_good),      WITH(bias_rows_lie_one_after_the_other),
+        WITH(history_goes_along_with_a_penalty),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,363 @@
+/* Plans, step by step, for small cases worked out by hand. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "sched/sched.h"
+
+enum { MAX_REQUESTS = 8, MAX_TOKENS = 1024, STOP_ID = 1 };
+
+struct job {
+    struct request r;
+    int32_t ids[MAX_TOKENS];
+    uint32_t pages[MAX_TOKENS / KV_PAGE_TOKENS];
+};
+
+struct fixture {
+    struct page_pool *pool;
+    struct sched *s;
+    struct plan plan;
+    struct job jobs[MAX_REQUESTS];
+    uint32_t n_job;
+    uint64_t now_us;
+};
+
+static const int32_t stop_ids[] = {STOP_ID};
+
+static void open_fixture(struct fixture *f, uint32_t n_page, uint32_t budget, uint32_t max_num_seqs)
+{
+    memset(f, 0, sizeof *f);
+    struct sched_config c = {budget, max_num_seqs};
+    assert_int_equal(page_pool_create(&f->pool, n_page, NULL), FATHOM_OK);
+    assert_int_equal(sched_create(&f->s, &c, f->pool, NULL), FATHOM_OK);
+    assert_int_equal(plan_init(&f->plan, max_num_seqs), FATHOM_OK);
+}
+
+static void close_fixture(struct fixture *f)
+{
+    sched_check(f->s);
+    sched_destroy(f->s);
+    page_pool_destroy(f->pool);
+    plan_fini(&f->plan);
+}
+
+static struct request *add(struct fixture *f, uint32_t n_prompt, uint32_t max_output)
+{
+    struct job *j = &f->jobs[f->n_job++];
+    j->r = (struct request){.id = f->n_job,
+                            .ids = j->ids,
+                            .pages = j->pages,
+                            .stop_ids = stop_ids,
+                            .n_stop_id = 1,
+                            .n_prompt = n_prompt,
+                            .max_token = n_prompt + max_output};
+    sched_add(f->s, &j->r);
+    sched_check(f->s);
+    return &j->r;
+}
+
+static void plan(struct fixture *f)
+{
+    sched_plan(f->s, ++f->now_us, &f->plan);
+    sched_check(f->s);
+}
+
+static void commit(struct fixture *f, int32_t id)
+{
+    int32_t drawn[MAX_REQUESTS];
+    for (int i = 0; i < MAX_REQUESTS; i++) drawn[i] = id;
+    sched_commit(f->s, &f->plan, drawn, ++f->now_us);
+    sched_check(f->s);
+}
+
+static void expect_entry(const struct fixture *f, uint32_t i, const struct request *r,
+                         uint32_t first, uint32_t n_token, bool draws)
+{
+    assert_true(i < f->plan.n_entry);
+    assert_ptr_equal(f->plan.entries[i].request, r);
+    assert_int_equal(f->plan.entries[i].first, first);
+    assert_int_equal(f->plan.entries[i].n_token, n_token);
+    assert_int_equal(f->plan.entries[i].draws, draws);
+}
+
+static void zero_sizes_are_refused(void **state)
+{
+    (void)state;
+    struct page_pool *pool = NULL;
+    assert_int_equal(page_pool_create(&pool, 1, NULL), FATHOM_OK);
+    struct sched *s = NULL;
+    fathom_diag d = {{0}};
+    assert_int_equal(sched_create(&s, &(struct sched_config){0, 1}, pool, &d), FATHOM_EINVAL);
+    assert_non_null(strstr(d.text, "max_num_batched_tokens"));
+    fathom_diag d2 = {{0}};
+    assert_int_equal(sched_create(&s, &(struct sched_config){1, 0}, pool, &d2), FATHOM_EINVAL);
+    assert_non_null(strstr(d2.text, "max_num_seqs"));
+    assert_null(s);
+    for (long n = 0; n < 2; n++) {
+        mem_fail_after(n);
+        assert_int_equal(sched_create(&s, &(struct sched_config){1, 1}, pool, NULL), FATHOM_ENOMEM);
+        assert_null(s);
+    }
+    struct plan p;
+    mem_fail_after(0);
+    assert_int_equal(plan_init(&p, 4), FATHOM_ENOMEM);
+    mem_fail_after(-1);
+    plan_fini(&p);
+    sched_destroy(NULL);
+    page_pool_destroy(pool);
+}
+
+static void nothing_to_do_gives_an_empty_plan(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_fixture(&f, 2, 16, 2);
+    plan(&f);
+    assert_int_equal(f.plan.n_entry, 0);
+    assert_null(sched_any(f.s));
+    close_fixture(&f);
+}
+
+static void one_request_from_prompt_to_stop(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_fixture(&f, 2, 16, 2);
+    struct request *r = add(&f, 5, 10);
+    plan(&f);
+    assert_int_equal(f.plan.n_entry, 1);
+    assert_int_equal(f.plan.n_draw, 1);
+    expect_entry(&f, 0, r, 0, 5, true);
+    assert_int_equal(page_pool_n_free(f.pool), 1);
+    commit(&f, 7);
+    assert_int_equal(r->scheduled_us, 1);
+    assert_int_equal(r->first_us, 2);
+    plan(&f);
+    expect_entry(&f, 0, r, 5, 1, true);
+    assert_int_equal(f.plan.max_context, 6);
+    commit(&f, STOP_ID);
+    assert_int_equal(r->state, REQUEST_FINISHED);
+    assert_int_equal(r->finish, REQUEST_FINISH_STOP);
+    assert_int_equal(request_n_output(r), 2);
+    assert_int_equal(page_pool_n_free(f.pool), 2);
+    assert_int_equal(sched_n_running(f.s), 0);
+    close_fixture(&f);
+}
+
+static void a_long_prompt_comes_in_chunks_and_draws_at_its_end(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_fixture(&f, 2, 16, 2);
+    struct request *r = add(&f, 40, 3);
+    const uint32_t first[] = {0, 16, 32};
+    for (int i = 0; i < 3; i++) {
+        plan(&f);
+        assert_int_equal(f.plan.n_entry, 1);
+        expect_entry(&f, 0, r, first[i], i < 2 ? 16 : 8, i == 2);
+        commit(&f, 7);
+    }
+    assert_int_equal(request_n_output(r), 1);
+    close_fixture(&f);
+}
+
+static void decodes_go_before_an_older_prefill(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_fixture(&f, 8, 10, 4);
+    struct request *a = add(&f, 1, 20);
+    plan(&f);
+    commit(&f, 7); /* a decodes from here on */
+    struct request *b = add(&f, 100, 4);
+    struct request *c = add(&f, 1, 20);
+    plan(&f);
+    expect_entry(&f, 0, a, 1, 1, true);
+    expect_entry(&f, 1, b, 0, 9, false); /* the budget is used up: c waits */
+    assert_int_equal(f.plan.n_entry, 2);
+    assert_int_equal(sched_n_waiting(f.s), 1);
+    for (uint32_t done = 9; done < 99; done += 9) {
+        commit(&f, 7);
+        plan(&f);
+        expect_entry(&f, 1, b, done, 9, false);
+    }
+    commit(&f, 7);
+    plan(&f);
+    expect_entry(&f, 0, a, 12, 1, true);
+    expect_entry(&f, 1, b, 99, 1, true);
+    expect_entry(&f, 2, c, 0, 1, true);
+    commit(&f, 7);
+    close_fixture(&f);
+}
+
+static void the_oldest_gets_a_token_even_when_decodes_fill_the_budget(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_fixture(&f, 8, 3, 4);
+    struct request *a = add(&f, 8, 4);
+    plan(&f);
+    commit(&f, 7);
+    struct request *b = add(&f, 1, 20);
+    struct request *c = add(&f, 1, 20);
+    plan(&f); /* a takes the budget: b and c wait */
+    expect_entry(&f, 0, a, 3, 3, false);
+    commit(&f, 7);
+    plan(&f);
+    expect_entry(&f, 0, a, 6, 2, true);
+    expect_entry(&f, 1, b, 0, 1, true);
+    commit(&f, 7);
+    plan(&f);
+    expect_entry(&f, 2, c, 0, 1, true);
+    commit(&f, 7);
+    close_fixture(&f);
+}
+
+static void max_num_seqs_bounds_the_running(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_fixture(&f, 8, 64, 2);
+    struct request *a = add(&f, 4, 1);
+    add(&f, 4, 4);
+    struct request *c = add(&f, 4, 4);
+    plan(&f);
+    assert_int_equal(f.plan.n_entry, 2);
+    commit(&f, 7);
+    assert_int_equal(a->finish, REQUEST_FINISH_LENGTH);
+    plan(&f);
+    assert_int_equal(f.plan.n_entry, 2);
+    expect_entry(&f, 1, c, 0, 4, true);
+    commit(&f, 7);
+    close_fixture(&f);
+}
+
+static void admission_leaves_a_page_for_each_running(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_fixture(&f, 4, 256, 4);
+    add(&f, 65, 4); /* 2 of 4 pages */
+    struct request *b = add(&f, 65, 4);
+    struct request *c = add(&f, 4, 4);
+    plan(&f);
+    assert_int_equal(f.plan.n_entry, 1); /* b would leave none; c does not overtake it */
+    assert_int_equal(b->state, REQUEST_WAITING);
+    assert_int_equal(c->state, REQUEST_WAITING);
+    commit(&f, STOP_ID);
+    plan(&f);
+    assert_int_equal(f.plan.n_entry, 2);
+    commit(&f, 7);
+    close_fixture(&f);
+}
+
+static void the_youngest_is_preempted_and_resumes_with_its_output(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_fixture(&f, 3, 256, 4);
+    struct request *a =
+        add(&f, 64, 80); /* its next token begins a page, and so does the 65th more */
+    struct request *b = add(&f, 4, 4);
+    plan(&f);
+    commit(&f, 7);
+    assert_int_equal(page_pool_n_free(f.pool), 1);
+    plan(&f);
+    expect_entry(&f, 0, a, 64, 1, true);
+    expect_entry(&f, 1, b, 4, 1, true);
+    assert_int_equal(page_pool_n_free(f.pool), 0);
+    commit(&f, 9);
+    b->max_token = 256; /* b runs on until a wants its page */
+    for (int i = 0; i < 58; i++) {
+        plan(&f);
+        assert_int_equal(f.plan.n_entry, 2);
+        commit(&f, 9);
+    }
+    assert_int_equal(b->n_computed, 63);
+    plan(&f);
+    commit(&f, 9);
+    plan(&f); /* b wants a second page, and only a, which is older, holds others */
+    assert_int_equal(f.plan.n_entry, 1);
+    assert_int_equal(b->state, REQUEST_RUNNING);
+    commit(&f, 9);
+    while (a->n_computed < 128) {
+        plan(&f);
+        commit(&f, 9);
+    }
+    plan(&f);
+    assert_int_equal(f.plan.n_entry, 1);
+    expect_entry(&f, 0, a, 128, 1, true);
+    assert_int_equal(b->state, REQUEST_WAITING);
+    assert_int_equal(b->n_preempted, 1);
+    assert_int_equal(sched_n_preempted(f.s), 1);
+    assert_int_equal(b->n_token, 65);
+    commit(&f, STOP_ID);
+    plan(&f);
+    expect_entry(&f, 0, b, 0, 65, true);
+    commit(&f, STOP_ID);
+    assert_int_equal(page_pool_n_free(f.pool), 3);
+    close_fixture(&f);
+}
+
+static void cancel_gives_pages_back_in_either_state(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_fixture(&f, 2, 16, 1);
+    struct request *a = add(&f, 20, 4);
+    struct request *b = add(&f, 20, 4);
+    plan(&f);
+    commit(&f, 7);
+    sched_end(f.s, b, REQUEST_FINISH_CANCEL, 50);
+    sched_check(f.s);
+    assert_int_equal(sched_n_waiting(f.s), 0);
+    sched_end(f.s, a, REQUEST_FINISH_CANCEL, 51);
+    sched_check(f.s);
+    assert_int_equal(page_pool_n_free(f.pool), 2);
+    assert_int_equal(a->finished_us, 51);
+    assert_null(sched_any(f.s));
+    close_fixture(&f);
+}
+
+static void dump_shows_requests_and_pages(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct buf b = {0};
+    open_fixture(&f, 2, 16, 1);
+    add(&f, 20, 4);
+    add(&f, 20, 4);
+    plan(&f);
+    assert_int_equal(sched_dump(f.s, &b), FATHOM_OK);
+    assert_non_null(strstr(buf_str(&b), "scheduler: 1 running, 1 waiting, 0 preempted, in step\n"));
+    assert_non_null(strstr(buf_str(&b), "request 1 RUNNING prompt=20 tokens=20/24 computed=0 "
+                                        "planned=16 pages=1"));
+    assert_non_null(strstr(buf_str(&b), "request 2 WAITING"));
+    assert_non_null(strstr(buf_str(&b), "page 0 HELD"));
+    buf_free(&b);
+    commit(&f, 7);
+    close_fixture(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(zero_sizes_are_refused),
+        cmocka_unit_test(nothing_to_do_gives_an_empty_plan),
+        cmocka_unit_test(one_request_from_prompt_to_stop),
+        cmocka_unit_test(a_long_prompt_comes_in_chunks_and_draws_at_its_end),
+        cmocka_unit_test(decodes_go_before_an_older_prefill),
+        cmocka_unit_test(the_oldest_gets_a_token_even_when_decodes_fill_the_budget),
+        cmocka_unit_test(max_num_seqs_bounds_the_running),
+        cmocka_unit_test(admission_leaves_a_page_for_each_running),
+        cmocka_unit_test(the_youngest_is_preempted_and_resumes_with_its_output),
+        cmocka_unit_test(cancel_gives_pages_back_in_either_state),
+        cmocka_unit_test(dump_shows_requests_and_pages),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

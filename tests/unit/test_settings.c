@@ -1,0 +1,122 @@
+/* Defaults, AUTO choices and ranges of fathom_options. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/limits.h"
+#include "engine/settings.h"
+#include "model/config.h"
+
+static const struct model_config config = {
+    .n_vocab = 4096, .max_position = 4000, .dtype = DTYPE_BF16};
+
+static void expect(const fathom_options *o, fathom_err err, const char *part)
+{
+    struct engine_settings s;
+    fathom_diag d = {{0}};
+    assert_int_equal(settings_resolve(&s, o, &config, &d), err);
+    if (err != FATHOM_OK && !strstr(d.text, part)) fail_msg("\"%s\" not in \"%s\"", part, d.text);
+}
+
+static void zero_means_the_default(void **state)
+{
+    (void)state;
+    struct engine_settings s;
+    fathom_options o = {0};
+    assert_int_equal(settings_resolve(&s, &o, &config, NULL), FATHOM_OK);
+    assert_int_equal(s.backend, FATHOM_BACKEND_CPU);
+    assert_int_equal(s.limits.act, ACT_BF16);
+    assert_int_equal(s.limits.kv_type, KV_TYPE_BF16);
+    assert_int_equal(s.limits.max_context, 4000);
+    assert_int_equal(s.limits.max_token, 2048);
+    assert_int_equal(s.limits.max_request, 64);
+    assert_int_equal(s.limits.max_logit_row, 64);
+    assert_int_equal(s.limits.world, 1);
+    assert_int_equal(s.max_num_seqs, 64);
+    assert_int_equal(s.max_queued, 1024);
+    assert_int_equal(s.n_vocab_used, 4096);
+    assert_true(s.memory_utilization == 0.9);
+}
+
+static void activations_follow_the_checkpoint(void **state)
+{
+    (void)state;
+    const struct {
+        enum dtype dtype;
+        enum fathom_act asked;
+        enum act_type act;
+    } cases[] = {{DTYPE_F32, FATHOM_ACT_AUTO, ACT_F32},
+                 {DTYPE_F16, FATHOM_ACT_AUTO, ACT_BF16},
+                 {DTYPE_F32, FATHOM_ACT_BF16, ACT_BF16},
+                 {DTYPE_BF16, FATHOM_ACT_F32, ACT_F32}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct model_config c = config;
+        struct engine_settings s;
+        fathom_options o = {.act = cases[i].asked};
+        c.dtype = cases[i].dtype;
+        assert_int_equal(settings_resolve(&s, &o, &c, NULL), FATHOM_OK);
+        assert_int_equal(s.limits.act, cases[i].act);
+    }
+}
+
+static void cache_types_map_one_to_one(void **state)
+{
+    (void)state;
+    const enum fathom_kv asked[] = {FATHOM_KV_F32, FATHOM_KV_BF16, FATHOM_KV_FP8};
+    const enum kv_type want[] = {KV_TYPE_F32, KV_TYPE_BF16, KV_TYPE_FP8};
+    for (int i = 0; i < 3; i++) {
+        struct engine_settings s;
+        fathom_options o = {.kv = asked[i], .backend = FATHOM_BACKEND_REF};
+        assert_int_equal(settings_resolve(&s, &o, &config, NULL), FATHOM_OK);
+        assert_int_equal(s.limits.kv_type, want[i]);
+        assert_int_equal(s.backend, FATHOM_BACKEND_REF);
+    }
+}
+
+static void a_step_has_no_more_requests_than_tokens(void **state)
+{
+    (void)state;
+    struct engine_settings s;
+    fathom_options o = {.max_num_batched_tokens = 16, .max_num_seqs = 64};
+    assert_int_equal(settings_resolve(&s, &o, &config, NULL), FATHOM_OK);
+    assert_int_equal(s.limits.max_request, 16);
+    assert_int_equal(s.max_num_seqs, 64);
+}
+
+static void every_range_names_its_flag(void **state)
+{
+    (void)state;
+    expect(&(fathom_options){.max_model_len = 4001}, FATHOM_EINVAL, "--max-model-len 4001");
+    expect(&(fathom_options){.max_model_len = 4001}, FATHOM_EINVAL, "4000");
+    expect(&(fathom_options){.max_model_len = 1}, FATHOM_EINVAL, "--max-model-len 1");
+    expect(&(fathom_options){.max_num_seqs = LIMIT_NUM_SEQS + 1}, FATHOM_EINVAL, "--max-num-seqs");
+    expect(&(fathom_options){.max_num_batched_tokens = LIMIT_BATCHED_TOKENS + 1}, FATHOM_EINVAL,
+           "--max-num-batched-tokens");
+    expect(&(fathom_options){.max_queued = LIMIT_QUEUED + 1}, FATHOM_EINVAL, "--max-queued");
+    expect(&(fathom_options){.n_thread = LIMIT_THREADS + 1}, FATHOM_EINVAL, "--threads 257");
+    expect(&(fathom_options){.memory_utilization = 1.1}, FATHOM_EINVAL,
+           "--gpu-memory-utilization 1.1");
+    expect(&(fathom_options){.memory_utilization = -1}, FATHOM_EINVAL, "(0, 1]");
+    expect(&(fathom_options){.n_vocab_used = 4097}, FATHOM_EINVAL, "n_vocab_used 4097");
+    expect(&(fathom_options){.n_vocab_used = -1}, FATHOM_EINVAL, "n_vocab_used -1");
+    expect(&(fathom_options){.act = (enum fathom_act)9}, FATHOM_EINVAL, "--dtype");
+    expect(&(fathom_options){.kv = (enum fathom_kv)9}, FATHOM_EINVAL, "--kv-cache-dtype");
+    expect(&(fathom_options){.backend = (enum fathom_backend)9}, FATHOM_EUNSUPPORTED, "--backend");
+    expect(&(fathom_options){.max_num_seqs = LIMIT_NUM_SEQS}, FATHOM_OK, "");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(zero_means_the_default),
+        cmocka_unit_test(activations_follow_the_checkpoint),
+        cmocka_unit_test(cache_types_map_one_to_one),
+        cmocka_unit_test(a_step_has_no_more_requests_than_tokens),
+        cmocka_unit_test(every_range_names_its_flag),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
