@@ -54,18 +54,49 @@ struct stream {
     uint64_t sum[64]; /* by part, so that the reads are not dropped */
 };
 
+typedef uint64_t words __attribute__((vector_size(64)));
+
+static inline __attribute__((always_inline)) uint64_t add_words(const words *at, size_t n)
+{
+    words sum[4] = {{0}};
+    uint64_t total = 0;
+    for (size_t i = 0; i + 4 <= n; i += 4) {
+        for (size_t j = 0; j < 4; j++) sum[j] += at[i + j];
+    }
+    words all = sum[0] + sum[1] + sum[2] + sum[3];
+    for (int j = 0; j < 8; j++) total += all[j];
+    return total;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) static uint64_t add_wide(const words *at, size_t n)
+{
+    return add_words(at, n);
+}
+
+static bool is_wide(void)
+{
+    return __builtin_cpu_supports("avx512f");
+}
+#else
+static uint64_t add_wide(const words *at, size_t n)
+{
+    return add_words(at, n);
+}
+
+static bool is_wide(void)
+{
+    return false;
+}
+#endif
+
 static void read_part(void *arg, size_t part, size_t n_part, unsigned worker)
 {
     struct stream *s = arg;
-    typedef uint64_t words __attribute__((vector_size(64)));
+    size_t n = s->n / n_part / 8;
     const words *at = (const words *)(s->data + s->n / n_part * part);
-    words sum[4] = {{0}};
     (void)worker;
-    for (size_t i = 0; i + 4 <= s->n / n_part / 8; i += 4) {
-        for (int j = 0; j < 4; j++) sum[j] += at[i + (size_t)j];
-    }
-    words all = sum[0] + sum[1] + sum[2] + sum[3];
-    for (int j = 0; j < 8; j++) s->sum[part] += all[j];
+    s->sum[part] += is_wide() ? add_wide(at, n) : add_words(at, n);
 }
 
 /* GB/s, median of 9 */

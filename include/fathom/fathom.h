@@ -116,9 +116,9 @@ typedef struct fathom_sampling {
     float frequency_penalty;  /* [-2, 2]; output */
     bool has_seed;
     uint64_t seed;
-    uint32_t max_tokens; /* 0: up to max_model_len */
-    uint32_t min_tokens; /* no EOS and no stop token before */
-    bool ignore_eos;
+    uint32_t max_tokens;     /* 0: up to max_model_len */
+    uint32_t min_tokens;     /* no EOS and no stop token before */
+    bool ignore_eos;         /* EOS is a token like any other: it may be drawn and ends nothing */
     bool logprobs;           /* log-probability of each chosen token, before any penalty */
     uint32_t n_top_logprobs; /* 0 .. 20 alternatives */
     const fathom_bias *bias;

@@ -141,11 +141,11 @@ static void write_spread(struct buf *b, const char *name, const struct latency_s
 fathom_err latency_write_json(struct buf *b, const struct latency_options *o,
                               const struct latency_result *r, const fathom_info *info)
 {
-    (void)buf_printf(b,
-                     "{\"model_type\": \"%s\", \"backend\": \"%s\", \"batch\": %u, \"input_len\": %u, "
-                     "\"output_len\": %u, \"repeats\": %u",
-                     info->model_type, info->backend, o->n_request, o->n_input, o->n_output,
-                     o->n_repeat);
+    (void)buf_printf(
+        b,
+        "{\"model_type\": \"%s\", \"backend\": \"%s\", \"batch\": %u, \"input_len\": %u, "
+        "\"output_len\": %u, \"repeats\": %u",
+        info->model_type, info->backend, o->n_request, o->n_input, o->n_output, o->n_repeat);
     write_spread(b, "prefill_ms", &r->prefill_ms);
     write_spread(b, "step_ms", &r->step_ms);
     write_spread(b, "total_ms", &r->total_ms);

@@ -60,6 +60,8 @@ size_t checkpoint_n_tensor(const struct checkpoint *c);
 const struct tensor *checkpoint_tensor(const struct checkpoint *c, size_t i);
 size_t checkpoint_tensor_place(const struct checkpoint *c, const struct tensor *t);
 
+/* checkpoint_n_shard, checkpoint_shard_name - the safetensors files, in the order of
+ * tensor.i_shard; names are without the folder */
 size_t checkpoint_n_shard(const struct checkpoint *c);
 const char *checkpoint_shard_name(const struct checkpoint *c, size_t i_shard);
 

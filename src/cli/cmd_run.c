@@ -1,8 +1,6 @@
 /* cmd_run.c - fathom run: a chat in the terminal, or one prompt */
 #include <histedit.h>
 #include <locale.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +11,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "cli/dialog.h"
+#include "cli/signals.h"
 
 enum { HISTORY_LINES = 1000 };
 
@@ -62,14 +61,6 @@ static char *prompt_text(EditLine *el)
     return (char *)(uintptr_t)text; /* the library does not write to it */
 }
 
-static void block_interrupt(bool on)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    pthread_sigmask(on ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL);
-}
-
 static fathom_err chat_in_terminal(struct dialog *c, fathom_diag *d)
 {
     HistEvent event;
@@ -88,9 +79,7 @@ static fathom_err chat_in_terminal(struct dialog *c, fathom_diag *d)
     (void)el_set(el, EL_HIST, history, lines);
     while (!over && !err) {
         int n = 0;
-        block_interrupt(false);
         const char *typed = el_gets(el, &n);
-        block_interrupt(true);
         if (!typed || n <= 0) break;
         (void)history(lines, &event, H_ENTER, typed);
         char *line = mem_strndup(typed, (size_t)n);
@@ -134,9 +123,17 @@ static fathom_err answer_prompt(struct dialog *c, const char *prompt, fathom_dia
     return err;
 }
 
+/* Ctrl-C ends an answer. At the prompt it does nothing, so that one that comes a moment late does
+ * not end the chat. */
+static void interrupt_answer(void *dialog)
+{
+    dialog_interrupt(dialog);
+}
+
 fathom_err cmd_run(const struct invocation *v, fathom_diag *d)
 {
     const struct settings *s = v->settings;
+    struct signal_taker signals;
     struct text_model text = {0};
     struct dialog dialog = {0};
     fathom_engine *engine = NULL;
@@ -144,12 +141,14 @@ fathom_err cmd_run(const struct invocation *v, fathom_diag *d)
     fathom_err err;
     (void)setlocale(LC_CTYPE, "");
     if (log_get_level() == LOG_LEVEL_INFO) log_set_level(LOG_LEVEL_WARN);
+    TRY_GOTO(signal_taker_start(&signals, false, d), done);
     TRY_GOTO(text_model_open(&text, v->model, s, d), done);
     engine_options(&o, s, v->model);
     o.n_vocab_used = text.n_vocab_used;
     if (o.max_num_seqs == 0) o.max_num_seqs = 1;
     TRY_GOTO(fathom_open(&engine, &o, d), done);
     TRY_GOTO(dialog_open(&dialog, engine, &text, s, d), done);
+    signal_taker_listen(&signals, interrupt_answer, &dialog);
     if (s->prompt) {
         err = answer_prompt(&dialog, s->prompt, d);
     } else if (isatty(STDIN_FILENO)) {
@@ -159,6 +158,7 @@ fathom_err cmd_run(const struct invocation *v, fathom_diag *d)
         err = chat_by_lines(&dialog, d);
     }
 done:
+    signal_taker_end(&signals);
     dialog_close(&dialog);
     fathom_close(engine);
     text_model_close(&text);

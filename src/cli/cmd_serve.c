@@ -1,67 +1,22 @@
 /* cmd_serve.c - fathom serve: open the engine, start the server, wait for a signal
  *
- * SIGINT and SIGTERM are blocked in every thread and taken by one that waits for them. While the
- * model loads they end the process; then the first lets running requests finish, the second cancels
- * them.
+ * While the model loads, SIGINT and SIGTERM end the process; then the first lets running requests
+ * finish, the second cancels them.
  */
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fail.h"
 #include "base/os.h"
 #include "cli/cli.h"
+#include "cli/signals.h"
 #include "server/server.h"
 
-enum { STATUS_INTERRUPTED = 130 };
-
-struct signal_taker {
-    sigset_t set;
-    pthread_t thread;
-    bool started;
-    struct server *_Atomic server; /* NULL while the model loads */
-    _Atomic bool done;
-};
-
-static void *take_signals(void *arg)
+static void stop_server(void *server)
 {
-    struct signal_taker *t = arg;
-    int number;
-    while (sigwait(&t->set, &number) == 0 && !atomic_load(&t->done)) {
-        struct server *server = atomic_load(&t->server);
-        if (!server) _exit(STATUS_INTERRUPTED);
-        fprintf(stderr,
-                "fathom: stopping; running requests may finish, a second signal ends them\n");
-        server_stop(server);
-    }
-    return NULL;
-}
-
-static fathom_err signal_taker_start(struct signal_taker *t, fathom_diag *d)
-{
-    memset(t, 0, sizeof *t);
-    sigemptyset(&t->set);
-    sigaddset(&t->set, SIGINT);
-    sigaddset(&t->set, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &t->set, NULL);
-    (void)signal(SIGPIPE, SIG_IGN);
-    if (pthread_create(&t->thread, NULL, take_signals, t) != 0) {
-        FAIL(d, FATHOM_EIO, "the thread that waits for signals cannot be started");
-    }
-    t->started = true;
-    return FATHOM_OK;
-}
-
-static void signal_taker_end(struct signal_taker *t)
-{
-    if (!t->started) return;
-    atomic_store(&t->done, true);
-    pthread_kill(t->thread, SIGINT);
-    pthread_join(t->thread, NULL);
+    fprintf(stderr, "fathom: stopping; running requests may finish, a second signal ends them\n");
+    server_stop(server);
 }
 
 /* The two PEM files as strings; both or neither. */
@@ -158,7 +113,7 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     struct server_options so;
     fathom_options eo;
     fathom_err err;
-    TRY_GOTO(signal_taker_start(&signals, d), done);
+    TRY_GOTO(signal_taker_start(&signals, true, d), done);
     TRY_GOTO(read_tls(&certificate, &key, v->settings, d), done);
     fill_options(&so, v, &certificate, &key);
     TRY_GOTO(text_model_open(&text, v->model, v->settings, d), done);
@@ -167,7 +122,7 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     TRY_GOTO(fathom_open(&engine, &eo, d), done);
     print_engine(fathom_get_info(engine), &so);
     TRY_GOTO(server_create(&server, &so, engine, text.tokenizer, &text.style, d), done);
-    atomic_store(&signals.server, server);
+    signal_taker_listen(&signals, stop_server, server);
     print_address(server, &so, start_us);
     err = server_run(server, d);
 done:

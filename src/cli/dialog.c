@@ -1,11 +1,8 @@
 /* dialog.c - render, submit, poll, print */
 #include "cli/dialog.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "base/fail.h"
@@ -36,13 +33,12 @@ fathom_err dialog_reset(struct dialog *c)
     c->messages = messages;
     if (!c->system) return FATHOM_OK;
     json_t *m = json_pack("{s:s, s:s}", "role", "system", "content", c->system);
-    return m && json_array_append_new(messages, m) == 0 ? FATHOM_OK : FATHOM_ENOMEM;
+    return m && json_array_append_new(messages, m) == 0 ? FATHOM_OK : FATHOM_EINVAL;
 }
 
 fathom_err dialog_open(struct dialog *c, fathom_engine *e, const struct text_model *t,
                        const struct settings *s, fathom_diag *d)
 {
-    sigset_t set;
     *c = (struct dialog){
         .engine = e,
         .text = t,
@@ -52,32 +48,21 @@ fathom_err dialog_open(struct dialog *c, fathom_engine *e, const struct text_mod
         .temperature = s->temperature,
         .top_p = s->top_p,
         .max_tokens = (uint32_t)s->max_tokens,
-        .signals = -1,
     };
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
-    c->signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
-    if (c->signals < 0) FAIL(d, FATHOM_EIO, "signals cannot be read");
     fathom_err err = dialog_reset(c);
-    if (err) FAIL(d, err, "the system message is not UTF-8 or memory is short");
-    return FATHOM_OK;
+    if (err == FATHOM_EINVAL) FAIL(d, FATHOM_EINVAL, "--system: the text is not UTF-8");
+    return err;
 }
 
 void dialog_close(struct dialog *c)
 {
-    if (c->engine && c->signals >= 0) (void)close(c->signals);
     json_decref(c->messages);
     memset(c, 0, sizeof *c);
 }
 
-/* Whether SIGINT has come since the last look. */
-static bool interrupted(const struct dialog *c)
+void dialog_interrupt(struct dialog *c)
 {
-    struct signalfd_siginfo info;
-    bool any = false;
-    while (read(c->signals, &info, sizeof info) == (ssize_t)sizeof info) any = true;
-    return any;
+    atomic_store(&c->interrupted, true);
 }
 
 /* ---- printing ---------------------------------------------------------------------------- */
@@ -194,7 +179,7 @@ static fathom_err stream(struct answer *a, uint64_t id)
             err = take_event(a, &events[i]);
             if (err) fathom_cancel(a->dialog->engine, id);
         }
-        if (interrupted(a->dialog)) fathom_cancel(a->dialog->engine, id);
+        if (atomic_load(&a->dialog->interrupted)) fathom_cancel(a->dialog->engine, id);
     }
     return err;
 }
@@ -204,7 +189,7 @@ static fathom_err answer(struct dialog *c, struct buf *content, fathom_diag *d)
     struct answer a = {.dialog = c};
     uint64_t id;
     fathom_err err;
-    (void)interrupted(c);
+    atomic_store(&c->interrupted, false);
     detok_init(&a.detok, c->text->tokenizer, false);
     TRY_GOTO(chat_parser_create(&a.parser, &c->text->style, c->thinking, NULL, print_event, &a),
              done);

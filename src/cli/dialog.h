@@ -3,12 +3,13 @@
 #define FATHOM_CLI_DIALOG_H
 
 #include <jansson.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "cli/cli.h"
 
 /* Answers stream to standard output, reasoning dimmed when it is a terminal; numbers go to
- * standard error. A SIGINT during an answer ends that answer. */
+ * standard error. */
 struct dialog {
     fathom_engine *engine;         /* borrowed */
     const struct text_model *text; /* borrowed */
@@ -18,18 +19,21 @@ struct dialog {
     bool colour;
     double temperature; /* negative: the checkpoint's, here and below */
     double top_p;
-    uint32_t max_tokens; /* 0: up to the context */
-    int signals;         /* signalfd of SIGINT */
+    uint32_t max_tokens;      /* 0: up to the context */
+    _Atomic bool interrupted; /* set by dialog_interrupt, cleared when an answer begins */
 };
 
-/* dialog_open - SIGINT is blocked from here on in this thread; closed with dialog_close, which
- * accepts a zeroed struct. Errors ENOMEM, EIO. */
+/* dialog_open - an empty conversation; closed with dialog_close, which accepts a zeroed struct.
+ * Errors ENOMEM; EINVAL when the system message is not UTF-8. */
 fathom_err dialog_open(struct dialog *c, fathom_engine *e, const struct text_model *t,
                        const struct settings *s, fathom_diag *d);
 void dialog_close(struct dialog *c);
 
 /* dialog_reset - forget the messages */
 fathom_err dialog_reset(struct dialog *c);
+
+/* dialog_interrupt - end the answer that is streaming, if one is; may be called from any thread */
+void dialog_interrupt(struct dialog *c);
 
 /* dialog_ask - add a user message, stream the answer, add it too
  *

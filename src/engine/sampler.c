@@ -29,7 +29,6 @@ static void add_bans(struct cursor *c, const struct sequence *q, struct sample_r
     const struct request *r = &q->request;
     int32_t *ban = (int32_t *)((char *)c->block + c->l->ban);
     row->ban_offset = c->n_ban;
-    for (uint32_t i = 0; i < q->n_banned; i++) ban[c->n_ban++] = q->banned[i];
     if (request_n_output(r) < r->min_output) {
         for (uint32_t i = 0; i < r->n_stop_id; i++) ban[c->n_ban++] = r->stop_ids[i];
     }

@@ -1,9 +1,8 @@
 /* sampler.h - from the requests of a plan to the rows of the sample operator
  *
  * A draw is keyed by (seed, position of the token drawn), so it does not depend on the step, the
- * neighbours or what happened before. min_tokens bans the stop ids while they do not count;
- * ignore_eos bans the EOS ids for good. The prompt and output go along only for rows with a
- * penalty.
+ * neighbours or what happened before. min_tokens bans the stop ids while they do not count. The
+ * prompt and output go along only for rows with a penalty.
  */
 #ifndef FATHOM_ENGINE_SAMPLER_H
 #define FATHOM_ENGINE_SAMPLER_H

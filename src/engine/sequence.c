@@ -114,7 +114,6 @@ fathom_err sequence_check(const fathom_request *r, const struct sequence_limits 
 /* Sizes of a sequence's arrays, in the order in which they lie behind the struct. */
 struct sequence_sizes {
     size_t n_stop; /* the caller's, then EOS unless it is ignored */
-    size_t n_banned;
     size_t n_bias;
     size_t n_page;
     size_t n_token;
@@ -129,13 +128,12 @@ static void measure(struct sequence_sizes *z, const fathom_request *r,
     const fathom_sampling *s = &r->sampling;
     size_t n_output = s->max_tokens ? s->max_tokens : l->max_model_len - r->n_prompt;
     z->n_stop = s->n_stop_id + (s->ignore_eos ? 0 : l->n_eos);
-    z->n_banned = s->ignore_eos ? l->n_eos : 0;
     z->n_bias = s->n_bias;
     z->n_token = r->n_prompt + n_output;
     z->n_page = request_n_page((uint32_t)z->n_token);
     z->n_logprob = s->logprobs || s->n_top_logprobs ? n_output : 0;
     z->n_top = n_output * s->n_top_logprobs;
-    z->n_bytes = sizeof(struct sequence) + (z->n_stop + z->n_banned) * sizeof(int32_t) +
+    z->n_bytes = sizeof(struct sequence) + z->n_stop * sizeof(int32_t) +
                  z->n_bias * sizeof(struct sample_bias) + z->n_page * sizeof(uint32_t) +
                  z->n_token * sizeof(int32_t) + z->n_logprob * sizeof(float) +
                  z->n_top * sizeof(fathom_logprob);
@@ -183,7 +181,6 @@ fathom_err sequence_create(struct sequence **out, const fathom_request *r,
     memset(q, 0, sizeof *q);
     char *end = (char *)(q + 1);
     int32_t *stop_ids = carve(&end, z.n_stop, sizeof(int32_t));
-    q->banned = carve(&end, z.n_banned, sizeof(int32_t));
     q->bias = carve(&end, z.n_bias, sizeof(struct sample_bias));
     q->request.pages = carve(&end, z.n_page, sizeof(uint32_t));
     q->request.ids = carve(&end, z.n_token, sizeof(int32_t));
@@ -192,12 +189,10 @@ fathom_err sequence_create(struct sequence **out, const fathom_request *r,
 
     memcpy(q->request.ids, r->prompt, r->n_prompt * sizeof(int32_t));
     for (uint32_t i = 0; i < s->n_stop_id; i++) stop_ids[i] = s->stop_ids[i];
-    int32_t *eos_ids = s->ignore_eos ? q->banned : stop_ids + s->n_stop_id;
-    for (uint32_t i = 0; i < l->n_eos; i++) eos_ids[i] = l->eos_ids[i];
+    for (size_t i = s->n_stop_id; i < z.n_stop; i++) stop_ids[i] = l->eos_ids[i - s->n_stop_id];
     for (uint32_t i = 0; i < s->n_bias; i++) {
         q->bias[i] = (struct sample_bias){s->bias[i].id, s->bias[i].bias};
     }
-    q->n_banned = (uint32_t)z.n_banned;
     q->request.stop_ids = stop_ids;
     q->request.n_stop_id = (uint32_t)z.n_stop;
     q->request.n_prompt = r->n_prompt;

@@ -39,8 +39,6 @@ struct sequence {
     struct sample_row row;    /* the constant part of the request's sample rows */
     bool has_seed;            /* row.seed is the caller's */
     struct sample_bias *bias; /* [row.n_bias] */
-    int32_t *banned;          /* [n_banned] never drawn: EOS under ignore_eos */
-    uint32_t n_banned;
 
     /* the engine's, one value a drawn token; read by the poller up to n_published */
     float *logprobs;      /* [max output], NULL when not asked for */

@@ -55,11 +55,13 @@ fathom_err model_forward(struct model *m, const struct batch *batch, const struc
  * Needs   model_has_mtp; the same batch as before. */
 fathom_err model_mtp(struct model *m, const struct batch *batch, const struct kv_cache *kv);
 
+/* model_has_mtp - whether the draft layer was asked for and is in the checkpoint */
 bool model_has_mtp(const struct model *m);
 
 /* model_logits - LOGITS of the last call, row i for batch->logit_rows[i] */
 struct buffer *model_logits(struct model *m);
 
+/* model_weights_bytes - device memory of all prepared weights, as packed */
 uint64_t model_weights_bytes(const struct model *m);
 
 #endif

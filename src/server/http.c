@@ -41,6 +41,7 @@ struct exchange {
     struct buf body;
     uint64_t n_body; /* bytes received */
     struct job *job; /* NULL: answered without the engine */
+    char id[48];     /* of the answer, told in X-Request-Id; "": none */
     int status;
     uint64_t start_us;
 };
@@ -58,6 +59,7 @@ static void add_common_headers(const struct exchange *x, struct MHD_Response *r)
 {
     const struct server *s = x->server;
     if (s->o.cors_origin[0]) add_header(r, "Access-Control-Allow-Origin", s->o.cors_origin);
+    if (x->id[0]) add_header(r, "X-Request-Id", x->id);
     if (x->refused_method) add_header(r, "Allow", route_allow(x->route));
     if (x->status == 401) add_header(r, "WWW-Authenticate", "Bearer");
 }
@@ -165,6 +167,7 @@ static enum MHD_Result go_on_with_job(struct exchange *x, struct MHD_Connection 
         buf_free(&answer.body);
         return MHD_NO;
     }
+    memcpy(x->id, answer.id, sizeof x->id);
     if (answer.stream) return reply_stream(x, c);
     return reply(x, c, answer.status, &answer.body, answer.retry_after_s);
 }

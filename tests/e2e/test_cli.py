@@ -6,11 +6,14 @@
 
 import json
 import os
+import pty
 import re
+import select
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import urllib.request
 
@@ -63,6 +66,32 @@ class Server:
         self.process.send_signal(number)
         _, self.errors = self.process.communicate(timeout=60)
         return self.process.returncode
+
+
+class Terminal:
+    """`fathom run` in a pseudo terminal."""
+
+    def __init__(self):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execv(FATHOM, [FATHOM, "run", "--temperature", "0"])
+        self.seen = ""
+        self.at = 0  # what is before has been waited for
+
+    def until(self, part, after="", seconds=60):
+        """Types `after`, then reads until `part` has been printed."""
+        os.write(self.fd, after.encode())
+        end = time.monotonic() + seconds
+        while part not in self.seen[self.at:]:
+            if time.monotonic() > end:
+                raise AssertionError(f"{part!r} did not come:\n{self.seen}")
+            if select.select([self.fd], [], [], 0.2)[0]:
+                self.seen += os.read(self.fd, 4096).decode(errors="replace")
+        self.at = self.seen.index(part, self.at) + len(part)
+
+    def leave(self):
+        os.write(self.fd, b"\x04")
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
 class Cli(unittest.TestCase):
@@ -136,6 +165,20 @@ class Cli(unittest.TestCase):
         self.assertIn("Pilot", out)
         self.assertIn("= 5", out)
         self.assertIn("thinking is on", err)
+
+    def test_run_in_a_terminal(self):
+        terminal = Terminal()
+        terminal.until("> ")
+        terminal.until("tokens/s", "Hello, who are you?\n")
+        self.assertIn("Pilot", terminal.seen)
+        terminal.until("/nothink", "/help\n")
+        terminal.until("thinking is on", "/think\n")
+        terminal.until("> ")
+        terminal.until("", "\x03")
+        time.sleep(0.3)  # the terminal drops what is typed while it handles Ctrl-C
+        terminal.until("tokens/s", "How much is 2 plus 3?\n")
+        self.assertIn("\x1b[2m", terminal.seen)
+        self.assertEqual(terminal.leave(), 0)
 
     def test_a_message_that_is_too_long_is_refused_and_the_chat_goes_on(self):
         out, err = run("run", "--max-model-len", "64", "--temperature", "0", "--max-tokens", "30",

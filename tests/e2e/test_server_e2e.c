@@ -310,6 +310,13 @@ static void test_choices_and_stops(void **state)
     expect_chat(&c, "cached=3;say=one STOP two", ",\"n\":3,\"stop\":\"STOP\"", 200,
                 "{\"index\":2,\"message\":{\"role\":\"assistant\",\"content\":\"one \"");
     expect_chat(&c, "cached=3;say=one", ",\"n\":3", 200, "\"cached_tokens\":3");
+    struct http_reply r;
+    char id[64], body[512];
+    chat_body(body, sizeof body, "say=x", "");
+    ask(&c, &r, "POST", CHAT, "", body);
+    assert_true(http_reply_header(&r, "X-Request-Id", id, sizeof id));
+    assert_non_null(strstr(buf_str(&r.body), id));
+    http_reply_free(&r);
     expect_chat(&c, "repeat=5;say=ab", ",\"max_tokens\":3", 200, "\"finish_reason\":\"length\"");
     expect_chat(&c, "say=abc", ",\"stop_token_ids\":[118]", 200, "\"stop_reason\":118");
     expect_chat(&c, "say=one STOP", ",\"n\":2,\"stream\":true,\"stop\":\"STOP\"", 200,
@@ -469,6 +476,24 @@ static void test_body_too_large(void **state)
     assert_true(http_client_read(&c, &r, false));
     assert_reply(&r, 413, "\"code\":\"request_too_large\"");
     expect(&c, "GET", "/health", NULL, 200, "ok");
+    http_client_close(&c);
+    close_world(&w);
+}
+
+static void test_bodies_held_are_limited(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c;
+    const struct server_options o = {.max_held_bytes = 1000};
+    char body[2000];
+    open_world(&w, &o, NULL);
+    connect_to(&c, &w);
+    (void)snprintf(body, sizeof body, "{\"prompt\":\"%0999d\"}", 0);
+    for (int round = 0; round < 3; round++) {
+        expect(&c, "POST", "/v1/completions", body, 429, "hold 1000 bytes, which is the limit");
+        expect_chat(&c, "say=Hi", "", 200, "\"content\":\"Hi\"");
+    }
     http_client_close(&c);
     close_world(&w);
 }
@@ -724,6 +749,16 @@ static void test_refused_starts(void **state)
     assert_int_equal(server_create(&s, &o, e, tokenizer, &style, &d), FATHOM_EINVAL);
     assert_non_null(strstr(d.text, "256.1.1.1.x"));
     assert_null(s);
+    o.host = NULL;
+    bool failed = true;
+    for (long n = 0; failed; n++) {
+        mem_fail_after(n);
+        fathom_err err = server_create(&s, &o, e, tokenizer, &style, &d);
+        failed = mem_fail_hit();
+        mem_fail_after(-1);
+        assert_int_equal(err, failed ? FATHOM_ENOMEM : FATHOM_OK);
+        server_destroy(s);
+    }
     fathom_close(e);
     close_world(&w);
 }
@@ -743,6 +778,7 @@ int main(void)
         cmocka_unit_test(test_slow_reader_is_cut),
         cmocka_unit_test(test_many_streams_with_leavers),
         cmocka_unit_test(test_body_too_large),
+        cmocka_unit_test(test_bodies_held_are_limited),
         cmocka_unit_test(test_malformed_http),
         cmocka_unit_test(test_http_10_stream),
         cmocka_unit_test(test_busy),

@@ -137,7 +137,7 @@ static fathom_err buffer_create(struct backend *b, enum buffer_kind kind, struct
     buf->kind = kind;
     buf->n_row = kind == BUFFER_LOGITS ? c->max_logit_row : c->max_token;
     buf->width = buffer_width(c, kind);
-    buf->stride = pad32(buf->width);
+    buf->stride = row_stride(buf->width);
     if (has_value) buf->value = alloc_rows(buf->n_row, buf->stride, sizeof *buf->value);
     if (has_operand)
         buf->operand = alloc_rows(buf->n_row, buf->stride, operand_bytes(cpu->operand));

@@ -46,8 +46,8 @@ static void norm_row(void *arg, size_t t, size_t n, unsigned worker)
     (void)worker;
     float *out = row_of(a->out, t);
     cpu->k->add_norm(row_of(a->x, t), a->delta ? row_of(a->delta, t) : NULL, a->weight->vector,
-                     a->x->stride, cpu->c.hidden, cpu->c.norm_eps, out);
-    cpu_to_operand(cpu, out, a->out->stride,
+                     pad32(cpu->c.hidden), cpu->c.hidden, cpu->c.norm_eps, out);
+    cpu_to_operand(cpu, out, pad32(cpu->c.hidden),
                    operand_row(cpu->operand, a->out->operand, t * a->out->stride));
 }
 
@@ -89,7 +89,7 @@ fathom_err cpu_ffn(struct backend *b, const struct ffn_args *a)
         .n_group = 1,
         .n_token = a->n_token,
         .inner = cpu->arena,
-        .inner_stride = pad32(cpu->c.dense_inner),
+        .inner_stride = row_stride(cpu->c.dense_inner),
         .y = a->y->value,
         .y_stride = a->y->stride,
     };
@@ -103,7 +103,7 @@ struct gather_task {
     struct cpu_backend *cpu;
     const struct head_args *head;
     const struct mtp_front_args *mtp;
-    float *row; /* mtp: f32 [n][2 * stride] */
+    float *row; /* mtp: f32 [n][2 * pad32(hidden)] */
     void *x;    /* operands */
 };
 
@@ -114,7 +114,7 @@ static void gather_head_row(void *arg, size_t i, size_t n, unsigned worker)
     (void)n;
     (void)worker;
     ASSERT(task->head->rows[i] >= 0 && (uint32_t)task->head->rows[i] < hidden->n_row);
-    cpu_to_operand(task->cpu, row_of(hidden, (uint32_t)task->head->rows[i]), hidden->stride,
+    cpu_to_operand(task->cpu, row_of(hidden, (uint32_t)task->head->rows[i]), pad32(hidden->width),
                    operand_row(task->cpu->operand, task->x, i * hidden->stride));
 }
 
@@ -137,31 +137,31 @@ fathom_err cpu_head(struct backend *b, const struct head_args *a)
 }
 
 /* The two halves stand side by side without padding between them, as eh_proj's columns do. */
-static void gather_mtp_row(void *arg, size_t t, size_t n, unsigned worker)
+static void gather_mtp_row(void *arg, size_t t, size_t n_item, unsigned worker)
 {
     const struct gather_task *task = arg;
     const struct mtp_front_args *a = task->mtp;
     const struct cpu_backend *cpu = task->cpu;
     const struct packed *table = &a->table->linear;
     uint32_t hidden = cpu->c.hidden;
-    uint32_t stride = a->hidden->stride;
-    float *pair = task->row + t * 2 * stride;
-    float *second = task->row + t * 2 * stride + hidden;
-    (void)n;
+    uint32_t n = pad32(hidden);
+    float *pair = task->row + t * 2 * n;
+    float *second = pair + hidden;
+    (void)n_item;
     (void)worker;
     ASSERT(a->next_ids[t] >= 0 && (uint32_t)a->next_ids[t] < table->n_row);
-    memset(pair, 0, 2 * stride * sizeof *pair);
+    memset(pair, 0, 2 * n * sizeof *pair);
     packed_row(table, (uint32_t)a->next_ids[t], pair);
-    cpu->k->add_norm(pair, NULL, a->enorm->vector, stride, hidden, cpu->c.norm_eps, pair);
-    cpu->k->add_norm(row_of(a->hidden, t), NULL, a->hnorm->vector, stride, hidden, cpu->c.norm_eps,
+    cpu->k->add_norm(pair, NULL, a->enorm->vector, n, hidden, cpu->c.norm_eps, pair);
+    cpu->k->add_norm(row_of(a->hidden, t), NULL, a->hnorm->vector, n, hidden, cpu->c.norm_eps,
                      second);
     cpu_to_operand(cpu, pair, pad32(2 * hidden),
-                   operand_row(cpu->operand, task->x, t * pad32(2 * hidden)));
+                   operand_row(cpu->operand, task->x, t * row_stride(2 * hidden)));
 }
 
 struct mtp_scratch {
-    float *row; /* [n_token][2 * stride] */
-    void *x;    /* operand [n_token][pad32(2 * hidden)] */
+    float *row; /* [n_token][2 * pad32(hidden)] */
+    void *x;    /* operand [n_token][row_stride(2 * hidden)] */
 };
 
 static size_t lay_out_mtp(const struct cpu_backend *cpu, uint32_t n_token, struct mtp_scratch *s,
@@ -169,7 +169,7 @@ static size_t lay_out_mtp(const struct cpu_backend *cpu, uint32_t n_token, struc
 {
     struct carver c = {.base = base};
     s->row = carve(&c, (size_t)n_token * 2 * pad32(cpu->c.hidden), sizeof(float));
-    s->x = carve(&c, (size_t)n_token * pad32(2 * cpu->c.hidden), operand_bytes(cpu->operand));
+    s->x = carve(&c, (size_t)n_token * row_stride(2 * cpu->c.hidden), operand_bytes(cpu->operand));
     return c.used;
 }
 
@@ -182,7 +182,7 @@ fathom_err cpu_mtp_front(struct backend *b, const struct mtp_front_args *a)
     struct gemm_job job = {
         .w = &a->eh_proj->linear,
         .x = s.x,
-        .x_stride = pad32(2 * cpu->c.hidden),
+        .x_stride = row_stride(2 * cpu->c.hidden),
         .n_token = a->n_token,
         .y = a->x->value,
         .y_stride = a->x->stride,
@@ -196,7 +196,7 @@ size_t cpu_dense_arena_bytes(const struct cpu_backend *cpu)
 {
     const struct backend_config *c = &cpu->c;
     struct mtp_scratch s;
-    size_t head = (size_t)c->max_logit_row * pad32(c->hidden) * operand_bytes(cpu->operand);
-    size_t ffn = (size_t)c->max_token * pad32(c->dense_inner) * operand_bytes(cpu->operand);
+    size_t head = (size_t)c->max_logit_row * row_stride(c->hidden) * operand_bytes(cpu->operand);
+    size_t ffn = (size_t)c->max_token * row_stride(c->dense_inner) * operand_bytes(cpu->operand);
     return max_size(lay_out_mtp(cpu, c->max_token, &s, NULL), max_size(head, ffn));
 }

@@ -13,7 +13,13 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { MAX_TILE = 12 };
+enum {
+    MAX_TILE = 6,         /* rows of x in registers, against two panels */
+    BLOCKS_AT_A_TIME = 2, /* of columns, for all rows of x before the next: they stay near */
+    /* What a tile asks for ahead of itself: the rows of x after the first find their panels in
+     * cache and leave memory idle unless the next panels are under way. */
+    PREFETCH_BYTES = 4096,
+};
 
 INLINE void dot(__m512 *sum, __m512i a, __m512i b)
 {
@@ -77,27 +83,29 @@ INLINE void add_block(float *y, __m512 part, __m512 scale, bool first)
         _mm512_storeu_ps(y, _mm512_fmadd_ps(part, scale, _mm512_loadu_ps(y)));
 }
 
+/* Decoding costs nothing beside 4 or more rows of x: the look-ups run where the dot products do
+ * not. So a weight is decoded again for every tile, and no decoded copy is kept. */
 INLINE void block_tile(const int M, const int P, enum pack_kind kind, const struct block *b)
 {
     __m512 part[MAX_TILE][4];
-    const uint16_t *x[4];
+    const uint16_t *x[2] = {b->x, b->x + 3 * b->x_stride};
     const size_t step = b->x_stride;
     const struct tables t = load_tables();
     const uint32_t group_bytes = pack_group_bytes(kind);
-#pragma GCC unroll 12
+#pragma GCC unroll 6
     for (int m = 0; m < M; m++) {
 #pragma GCC unroll 4
         for (int v = 0; v < 2 * P; v++) part[m][v] = _mm512_setzero_ps();
     }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) x[i] = b->x + 3 * i * step;
     const uint8_t *w0 = b->panel[0];
     const uint8_t *w1 = b->panel[1];
     for (uint32_t p = 0; p < b->n_pair; p++) {
         __m512i w[4];
         load_group(kind, &t, w0, w);
         if (P == 2) load_group(kind, &t, w1, w + 2);
-#pragma GCC unroll 12
+        _mm_prefetch((const char *)w0 + PREFETCH_BYTES, _MM_HINT_T0);
+        if (P == 2) _mm_prefetch((const char *)w1 + PREFETCH_BYTES, _MM_HINT_T0);
+#pragma GCC unroll 6
         for (int m = 0; m < M; m++) {
             __m512i pair = broadcast_pair(x[m / 3] + (size_t)(m % 3) * step);
 #pragma GCC unroll 4
@@ -105,15 +113,15 @@ INLINE void block_tile(const int M, const int P, enum pack_kind kind, const stru
         }
         w0 += group_bytes;
         w1 += group_bytes;
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) x[i] += 2;
+        x[0] += 2;
+        x[1] += 2;
     }
 #pragma GCC unroll 2
     for (int i = 0; i < P; i++) {
         bool one = b->scale_lanes == 1;
         __m512 s0 = one ? _mm512_set1_ps(*b->scale[i]) : _mm512_loadu_ps(b->scale[i]);
         __m512 s1 = one ? s0 : _mm512_loadu_ps(b->scale[i] + 16);
-#pragma GCC unroll 12
+#pragma GCC unroll 6
         for (int m = 0; m < M; m++) {
             float *y = b->y + (size_t)m * b->y_stride + i * PANEL;
             add_block(y, part[m][2 * i], s0, b->first);
@@ -129,50 +137,28 @@ typedef void tile_function(const struct block *b);
     {                                                                                              \
         block_tile(M, P, KIND, b);                                                                 \
     }
-#define TILES(KIND)                                                                                \
-    TILE(1, 2, KIND)                                                                               \
-    TILE(2, 2, KIND)                                                                               \
-    TILE(3, 2, KIND)                                                                               \
-    TILE(4, 2, KIND)                                                                               \
-    TILE(5, 2, KIND)                                                                               \
-    TILE(6, 2, KIND)                                                                               \
-    TILE(1, 1, KIND)                                                                               \
-    TILE(2, 1, KIND)                                                                               \
-    TILE(3, 1, KIND)                                                                               \
-    TILE(4, 1, KIND)                                                                               \
-    TILE(5, 1, KIND)                                                                               \
-    TILE(6, 1, KIND)                                                                               \
-    TILE(7, 1, KIND)                                                                               \
-    TILE(8, 1, KIND)                                                                               \
-    TILE(9, 1, KIND)                                                                               \
-    TILE(10, 1, KIND)                                                                              \
-    TILE(11, 1, KIND)                                                                              \
-    TILE(12, 1, KIND)
-
-TILES(PACK_FP8)
-TILES(PACK_BF16)
-
-enum { MAX_PAIR_TILE = 6 }; /* rows of x up to which two panels are taken at a time */
-
-static tile_function *const pair_tiles[2][MAX_PAIR_TILE + 1] = {
-#define PAIR_ROW(KIND)                                                                             \
+#define TILES(P, KIND)                                                                             \
+    TILE(1, P, KIND)                                                                               \
+    TILE(2, P, KIND)                                                                               \
+    TILE(3, P, KIND)                                                                               \
+    TILE(4, P, KIND)                                                                               \
+    TILE(5, P, KIND)                                                                               \
+    TILE(6, P, KIND)
+#define TILE_ROW(P, KIND)                                                                          \
     {                                                                                              \
-        NULL, tile_1_2_##KIND, tile_2_2_##KIND, tile_3_2_##KIND, tile_4_2_##KIND, tile_5_2_##KIND, \
-            tile_6_2_##KIND                                                                        \
+        tile_1_##P##_##KIND, tile_2_##P##_##KIND, tile_3_##P##_##KIND, tile_4_##P##_##KIND,        \
+            tile_5_##P##_##KIND, tile_6_##P##_##KIND                                               \
     }
-    [PACK_FP8] = PAIR_ROW(PACK_FP8),
-    [PACK_BF16] = PAIR_ROW(PACK_BF16),
-};
 
-static tile_function *const tiles[2][MAX_TILE + 1] = {
-#define TILE_ROW(KIND)                                                                             \
-    {                                                                                              \
-        NULL, tile_1_1_##KIND, tile_2_1_##KIND, tile_3_1_##KIND, tile_4_1_##KIND, tile_5_1_##KIND, \
-            tile_6_1_##KIND, tile_7_1_##KIND, tile_8_1_##KIND, tile_9_1_##KIND, tile_10_1_##KIND,  \
-            tile_11_1_##KIND, tile_12_1_##KIND                                                     \
-    }
-    [PACK_FP8] = TILE_ROW(PACK_FP8),
-    [PACK_BF16] = TILE_ROW(PACK_BF16),
+TILES(1, PACK_FP8)
+TILES(2, PACK_FP8)
+TILES(1, PACK_BF16)
+TILES(2, PACK_BF16)
+
+/* By kind of weight, panels - 1 and rows - 1. */
+static tile_function *const tiles[2][2][MAX_TILE] = {
+    [PACK_FP8] = {TILE_ROW(1, PACK_FP8), TILE_ROW(2, PACK_FP8)},
+    [PACK_BF16] = {TILE_ROW(1, PACK_BF16), TILE_ROW(2, PACK_BF16)},
 };
 
 /* ---- whole products ---- */
@@ -182,76 +168,32 @@ static const float *scale_at(const struct packed *w, uint32_t panel, uint32_t bl
     return w->scale + ((size_t)panel * w->n_block + block) * w->scale_lanes;
 }
 
-/* A few rows of x: every panel is read once, two at a time, and decoded in registers. */
-static void gemm_few(const struct gemm_call *c)
+/* Blocks [block0, block1) of n_panel (1 or 2) panels from `panel` against all rows of x, in tiles
+ * of nearly equal height. */
+static void gemm_blocks(const struct gemm_call *c, uint32_t panel, uint32_t n_panel,
+                        uint32_t block0, uint32_t block1)
 {
     const struct packed *w = c->w;
-    for (uint32_t i = 0; i < c->n_panel;) {
-        uint32_t n = c->n_token <= MAX_PAIR_TILE && i + 2 <= c->n_panel ? 2 : 1;
-        const uint8_t *at = w->data + (size_t)(c->panel0 + i) * w->panel_bytes;
-        tile_function *tile = n == 2 ? pair_tiles[w->kind][c->n_token] : tiles[w->kind][c->n_token];
-        for (uint32_t block = 0; block < w->n_block; block++) {
-            struct block b = {
-                .panel = {at, at + w->panel_bytes},
-                .scale = {scale_at(w, c->panel0 + i, block),
-                          scale_at(w, c->panel0 + i + n - 1, block)},
-                .scale_lanes = w->scale_lanes,
-                .n_pair = packed_block_pairs(w, block),
-                .first = block == 0,
-                .x = (const uint16_t *)c->x + 2 * packed_block_start(w, block),
-                .x_stride = c->x_stride,
-                .y = c->y + (size_t)i * PANEL,
-                .y_stride = c->y_stride,
-            };
-            tile(&b);
-            at += (size_t)b.n_pair * pack_group_bytes(w->kind);
-        }
-        i += n;
-    }
-}
-
-static void decode_groups(const uint8_t *groups, uint32_t n_pair, uint8_t *out)
-{
-    const struct tables t = load_tables();
-    for (uint32_t p = 0; p < n_pair; p++) {
-        __m512i w[2];
-        load_group(PACK_FP8, &t, groups + (size_t)p * 64, w);
-        _mm512_store_si512(out + (size_t)p * 128, w[0]);
-        _mm512_store_si512(out + (size_t)p * 128 + 64, w[1]);
-    }
-}
-
-/* Blocks [block0, block1) of one panel against all rows of x, in tiles of nearly equal height. */
-static void gemm_chunk(const struct gemm_call *c, uint32_t i_panel, uint32_t block0,
-                       uint32_t block1)
-{
-    const struct packed *w = c->w;
-    uint32_t pair0 = packed_block_start(w, block0);
-    const uint8_t *groups = w->data + (size_t)(c->panel0 + i_panel) * w->panel_bytes +
-                            (size_t)pair0 * pack_group_bytes(w->kind);
-    if (w->kind == PACK_FP8) {
-        uint32_t end = packed_block_start(w, block1 - 1) + packed_block_pairs(w, block1 - 1);
-        decode_groups(groups, end - pair0, c->decoded);
-        groups = c->decoded;
-    }
     uint32_t n_tile = (c->n_token + MAX_TILE - 1) / MAX_TILE;
     for (uint32_t i = 0, t = 0; i < n_tile; i++) {
         uint32_t m = (c->n_token - t + n_tile - i - 1) / (n_tile - i);
-        const uint8_t *at = groups;
+        tile_function *tile = tiles[w->kind][n_panel - 1][m - 1];
         for (uint32_t block = block0; block < block1; block++) {
+            uint32_t pair = packed_block_start(w, block);
+            const uint8_t *at =
+                w->data + (size_t)panel * w->panel_bytes + (size_t)pair * pack_group_bytes(w->kind);
             struct block b = {
-                .panel = {at, at},
-                .scale = {scale_at(w, c->panel0 + i_panel, block), NULL},
+                .panel = {at, at + w->panel_bytes},
+                .scale = {scale_at(w, panel, block), scale_at(w, panel + n_panel - 1, block)},
                 .scale_lanes = w->scale_lanes,
                 .n_pair = packed_block_pairs(w, block),
                 .first = block == 0,
-                .x = (const uint16_t *)c->x + t * c->x_stride + 2 * packed_block_start(w, block),
+                .x = (const uint16_t *)c->x + t * c->x_stride + 2 * pair,
                 .x_stride = c->x_stride,
-                .y = c->y + t * c->y_stride + (size_t)i_panel * PANEL,
+                .y = c->y + t * c->y_stride + (size_t)(panel - c->panel0) * PANEL,
                 .y_stride = c->y_stride,
             };
-            tiles[PACK_BF16][m](&b);
-            at += (size_t)b.n_pair * pack_group_bytes(PACK_BF16);
+            tile(&b);
         }
         t += m;
     }
@@ -295,14 +237,14 @@ void cpu_gemm_bf16_avx512(const struct gemm_call *c)
     const struct packed *w = c->w;
     if (w->kind == PACK_F32) {
         gemm_f32_weight(c);
-    } else if (c->n_token <= MAX_TILE) {
-        gemm_few(c);
-    } else {
-        for (uint32_t i = 0; i < c->n_panel; i++) {
-            for (uint32_t block = 0; block < w->n_block; block += CHUNK_BLOCKS) {
-                uint32_t end = block + CHUNK_BLOCKS;
-                gemm_chunk(c, i, block, end < w->n_block ? end : w->n_block);
-            }
+        return;
+    }
+    uint32_t end = c->panel0 + c->n_panel;
+    for (uint32_t panel = c->panel0; panel < end; panel += 2) {
+        for (uint32_t block = 0; block < w->n_block; block += BLOCKS_AT_A_TIME) {
+            uint32_t last = block + BLOCKS_AT_A_TIME;
+            gemm_blocks(c, panel, panel + 1 < end ? 2 : 1, block,
+                        last < w->n_block ? last : w->n_block);
         }
     }
 }
@@ -408,7 +350,7 @@ void cpu_attend_bf16_avx512(const struct attend_call *c)
     }
 }
 
-/* ---- index keys to panels ---- */
+/* ---- codes to panels ---- */
 
 /* 16 rows of 16 words of 32 bits become 16 columns. */
 INLINE void transpose_16x16(__m512i r[16])
@@ -443,19 +385,15 @@ INLINE void transpose_16x16(__m512i r[16])
     }
 }
 
-/* 16 rows by 16 words from byte `offset` of each key, as columns; zero from n_row on. */
-static void load_columns(const uint8_t *keys, uint32_t row0, uint32_t n_row, uint32_t offset,
-                         __m512i column[16])
+/* 16 rows by 16 words, as columns; zero from n_row on. */
+static void load_columns(const uint8_t *rows, size_t stride, uint32_t n_row, __m512i column[16])
 {
-    for (uint32_t r = 0; r < 16; r++) {
-        column[r] = row0 + r < n_row
-                        ? _mm512_loadu_si512(keys + (size_t)(row0 + r) * KV_INDEX_DIM + offset)
-                        : _mm512_setzero_si512();
-    }
+    for (uint32_t r = 0; r < 16; r++)
+        column[r] = r < n_row ? _mm512_loadu_si512(rows + r * stride) : _mm512_setzero_si512();
     transpose_16x16(column);
 }
 
-void cpu_pack_codes_avx512(const uint8_t *keys, uint32_t n_row, uint8_t *panels)
+void cpu_pack_codes_avx512(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel)
 {
     _Alignas(64) uint16_t even_words[PANEL], odd_words[PANEL];
     for (uint32_t r = 0; r < PANEL; r++) {
@@ -466,16 +404,13 @@ void cpu_pack_codes_avx512(const uint8_t *keys, uint32_t n_row, uint8_t *panels)
     }
     const __m512i even = _mm512_load_si512(even_words);
     const __m512i odd = _mm512_load_si512(odd_words);
-    for (uint32_t panel = 0; panel < GROUP_ROWS / PANEL; panel++) {
-        for (uint32_t half = 0; half < 2; half++) {
-            __m512i a[16], b[16];
-            load_columns(keys, panel * PANEL, n_row, half * 64, a);
-            load_columns(keys, panel * PANEL + 16, n_row, half * 64, b);
-            uint8_t *out = panels + ((size_t)panel * PAIRS_PER_BLOCK + half * 32) * 64;
-            for (uint32_t i = 0; i < 16; i++, out += 128) {
-                _mm512_storeu_si512(out, _mm512_permutex2var_epi16(a[i], even, b[i]));
-                _mm512_storeu_si512(out + 64, _mm512_permutex2var_epi16(a[i], odd, b[i]));
-            }
+    for (uint32_t half = 0; half < 2; half++, rows += 64) {
+        __m512i a[16], b[16];
+        load_columns(rows, stride, n_row, a);
+        load_columns(rows + 16 * stride, stride, n_row > 16 ? n_row - 16 : 0, b);
+        for (uint32_t i = 0; i < 16; i++, panel += 128) {
+            _mm512_storeu_si512(panel, _mm512_permutex2var_epi16(a[i], even, b[i]));
+            _mm512_storeu_si512(panel + 64, _mm512_permutex2var_epi16(a[i], odd, b[i]));
         }
     }
 }

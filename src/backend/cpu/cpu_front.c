@@ -20,14 +20,14 @@ static const float INDEX_NORM_EPS =
 enum { SERIAL_ROWS = 2 };
 
 struct front_scratch {
-    float *qa;      /* [T][pad32(q_lora)] */
+    float *qa;      /* [T][row_stride(q_lora)] */
     float *kv;      /* [T][576] */
     float *key;     /* [T][128] index key */
     float *weight;  /* [T][pad32(index_n_head)] index head weights */
-    float *q;       /* [T][pad32(H * (nope + 64))] */
+    float *q;       /* [T][row_stride(H * (nope + 64))] */
     float *index_q; /* [T][index_n_head * 128] */
-    void *qa_act;   /* operand [T][pad32(q_lora)] */
-    void *nope_act; /* operand [T][H * nope] */
+    void *qa_act;   /* operand [T][row_stride(q_lora)] */
+    void *nope_act; /* operand [T][row_stride(H * nope)] */
 };
 
 static size_t lay_out_front(const struct cpu_backend *cpu, uint32_t n_token,
@@ -37,14 +37,14 @@ static size_t lay_out_front(const struct cpu_backend *cpu, uint32_t n_token,
     size_t t = n_token;
     size_t act = operand_bytes(cpu->operand);
     struct carver v = {.base = base};
-    s->qa = carve(&v, t * pad32(c->q_lora_rank), sizeof(float));
+    s->qa = carve(&v, t * row_stride(c->q_lora_rank), sizeof(float));
     s->kv = carve(&v, t * KV_ROW, sizeof(float));
     s->key = carve(&v, t * KV_INDEX_DIM, sizeof(float));
     s->weight = carve(&v, t * pad32(c->index_n_head), sizeof(float));
-    s->q = carve(&v, t * pad32(c->n_head * (c->nope_dim + KV_ROPE)), sizeof(float));
+    s->q = carve(&v, t * row_stride(c->n_head * (c->nope_dim + KV_ROPE)), sizeof(float));
     s->index_q = carve(&v, t * c->index_n_head * KV_INDEX_DIM, sizeof(float));
-    s->qa_act = carve(&v, t * pad32(c->q_lora_rank), act);
-    s->nope_act = carve(&v, t * c->n_head * c->nope_dim, act);
+    s->qa_act = carve(&v, t * row_stride(c->q_lora_rank), act);
+    s->nope_act = carve(&v, t * row_stride(c->n_head * c->nope_dim), act);
     return v.used;
 }
 
@@ -66,7 +66,7 @@ static void project_input(struct front_task *f)
     struct gemm_job *jobs = f->cpu->jobs;
     uint32_t n = 0;
     struct gemm_job j = from_x;
-    j.w = &w->q_a, j.y = f->s.qa, j.y_stride = pad32(c->q_lora_rank);
+    j.w = &w->q_a, j.y = f->s.qa, j.y_stride = row_stride(c->q_lora_rank);
     jobs[n++] = j;
     j.w = &w->kv_a, j.y = f->s.kv, j.y_stride = KV_ROW;
     jobs[n++] = j;
@@ -117,13 +117,14 @@ static void finish_input_row(void *arg, size_t t, size_t n, unsigned worker)
     const struct mla_front_args *a = f->a;
     const struct mla_weight *w = &a->w->mla;
     uint32_t lora = pad32(c->q_lora_rank);
-    float *qa = f->s.qa + t * lora;
+    float *qa = f->s.qa + t * row_stride(c->q_lora_rank);
     float *kv = f->s.kv + t * KV_ROW;
     int32_t slot = a->batch->slot[t];
     (void)n;
     (void)worker;
     cpu->k->add_norm(qa, NULL, w->q_a_norm, lora, c->q_lora_rank, c->norm_eps, qa);
-    cpu_to_operand(cpu, qa, lora, operand_row(cpu->operand, f->s.qa_act, t * lora));
+    cpu_to_operand(cpu, qa, lora,
+                   operand_row(cpu->operand, f->s.qa_act, t * row_stride(c->q_lora_rank)));
 
     cpu->k->add_norm(kv, NULL, w->kv_a_norm, KV_LATENT, KV_LATENT, c->norm_eps, kv);
     cpu->k->rope(kv + KV_LATENT, cpu_cos_sin(cpu, a->batch->pos[t]), c->rope_interleaved);
@@ -140,10 +141,10 @@ static void project_query(struct front_task *f)
     const struct mla_weight *w = &f->a->w->mla;
     const struct backend_config *c = &f->cpu->c;
     struct gemm_job j = {
-        .x = f->s.qa_act, .x_stride = pad32(c->q_lora_rank), .n_token = f->a->batch->n_token};
+        .x = f->s.qa_act, .x_stride = row_stride(c->q_lora_rank), .n_token = f->a->batch->n_token};
     struct gemm_job *jobs = f->cpu->jobs;
     uint32_t n = 0;
-    j.w = &w->q_b, j.y = f->s.q, j.y_stride = pad32(c->n_head * (c->nope_dim + KV_ROPE));
+    j.w = &w->q_b, j.y = f->s.q, j.y_stride = row_stride(c->n_head * (c->nope_dim + KV_ROPE));
     jobs[n++] = j;
     if (c->index_n_head > 0 && f->a->want_index_query) {
         j.w = &w->index_q_b, j.y = f->s.index_q, j.y_stride = c->index_n_head * KV_INDEX_DIM;
@@ -184,7 +185,7 @@ static void finish_query_row(void *arg, size_t t, size_t n, unsigned worker)
     const struct backend_config *c = &cpu->c;
     const struct mla_front_args *a = f->a;
     uint32_t head_dim = c->nope_dim + KV_ROPE;
-    float *q = f->s.q + t * pad32(c->n_head * head_dim);
+    float *q = f->s.q + t * row_stride(c->n_head * head_dim);
     float *query = a->query->value + t * a->query->stride;
     (void)n;
     (void)worker;
@@ -196,7 +197,7 @@ static void finish_query_row(void *arg, size_t t, size_t n, unsigned worker)
             memcpy(query + (size_t)h * head_dim, nope, head_dim * sizeof *nope);
             continue;
         }
-        size_t at = (t * c->n_head + h) * c->nope_dim;
+        size_t at = t * row_stride(c->n_head * c->nope_dim) + h * c->nope_dim;
         cpu_to_operand(cpu, nope, c->nope_dim, operand_row(cpu->operand, f->s.nope_act, at));
         memcpy(query + (size_t)h * KV_ROW + KV_LATENT, pe, KV_ROPE * sizeof *pe);
     }
@@ -213,7 +214,7 @@ static void absorb_key(struct front_task *f)
         jobs[h] = (struct gemm_job){
             .w = &a->w->mla.key_absorb[h],
             .x = operand_row(f->cpu->operand, f->s.nope_act, (size_t)h * c->nope_dim),
-            .x_stride = (size_t)c->n_head * c->nope_dim,
+            .x_stride = row_stride(c->n_head * c->nope_dim),
             .n_token = a->batch->n_token,
             .y = a->query->value + (size_t)h * KV_ROW,
             .y_stride = a->query->stride,
@@ -251,7 +252,7 @@ fathom_err cpu_mla_out(struct backend *b, const struct mla_out_args *a)
         .y_stride = a->y->stride,
     };
     if (a->form == MLA_ABSORBED) {
-        size_t stride = (size_t)c->n_head * c->v_dim;
+        size_t stride = row_stride(c->n_head * c->v_dim);
         for (uint32_t h = 0; h < c->n_head; h++) {
             cpu->jobs[h] = (struct gemm_job){
                 .w = &a->w->mla.value[h],
@@ -274,6 +275,7 @@ size_t cpu_front_arena_bytes(const struct cpu_backend *cpu)
 {
     const struct backend_config *c = &cpu->c;
     struct front_scratch s;
-    size_t heads = (size_t)c->max_token * c->n_head * c->v_dim * operand_bytes(cpu->operand);
+    size_t heads =
+        (size_t)c->max_token * row_stride(c->n_head * c->v_dim) * operand_bytes(cpu->operand);
     return max_size(lay_out_front(cpu, c->max_token, &s, NULL), heads);
 }

@@ -113,6 +113,22 @@ static void sum_heads(const struct index_task *task, const float *weight, const 
     for (uint32_t i = 0; i < n_row && key_scale; i++) score[i] *= key_scale[i];
 }
 
+/* The page's keys, rows from n_row on not read, as the two panels of *keys. */
+static void pack_page(const struct cpu_backend *cpu, const struct packed *keys, bool coded,
+                      const uint8_t *block, uint32_t n_row)
+{
+    size_t row_bytes = coded ? (size_t)KV_INDEX_DIM : KV_INDEX_ROW_BYTES_F32;
+    for (uint32_t i = 0; i < keys->n_panel; i++) {
+        const uint8_t *rows = block + i * PANEL * row_bytes;
+        uint8_t *panel = keys->data + i * keys->panel_bytes;
+        uint32_t n = n_row > i * PANEL ? min_u32(n_row - i * PANEL, PANEL) : 0;
+        if (keys->kind == PACK_FP8)
+            cpu->k->pack_codes(rows, row_bytes, n, panel);
+        else
+            cpu->k->pack_keys_f32(coded, rows, n, panel);
+    }
+}
+
 static void score_page(const struct index_task *task, const struct index_scratch *s,
                        const struct item *it, uint32_t i_page)
 {
@@ -128,11 +144,6 @@ static void score_page(const struct index_task *task, const struct index_scratch
                            kv_index_offset(&kv->layout, task->a->layer);
     uint32_t last = n_visible(task, it->token0 + it->n_token - 1);
     uint32_t n_row = min_u32(last - i_page * KV_PAGE_TOKENS, KV_PAGE_TOKENS);
-    if (cpu->index_operand == OPERAND_BF16)
-        cpu->k->pack_codes(block, n_row, s->panels);
-    else
-        cpu->k->pack_keys_f32(coded, block, n_row, s->panels);
-
     float one[GROUP_ROWS / PANEL] = {1, 1};
     enum pack_kind kind = cpu->index_operand == OPERAND_BF16 ? PACK_FP8 : PACK_F32;
     struct packed keys = {
@@ -148,6 +159,7 @@ static void score_page(const struct index_task *task, const struct index_scratch
         .data = s->panels,
         .scale = one,
     };
+    pack_page(cpu, &keys, coded, block, n_row);
     struct gemm_call call = {
         .w = &keys,
         .n_panel = keys.n_panel,

@@ -118,6 +118,14 @@ static inline uint32_t pad32(uint32_t n)
     return (n + 31) / 32 * 32;
 }
 
+/* Values from one row of n to the next: padded, and never a multiple of 4096 bytes, which would put
+ * the rows of a tile into the same few sets of the cache. */
+static inline uint32_t row_stride(uint32_t n)
+{
+    uint32_t padded = pad32(n);
+    return padded % 1024 == 0 ? padded + 32 : padded;
+}
+
 static inline uint32_t min_u32(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;

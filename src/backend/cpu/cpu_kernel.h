@@ -155,11 +155,11 @@ struct cpu_kernels {
 
     /* out[i] += w * max(0, dot[i]), n multiple of 32 */
     void (*add_relu)(float *out, float w, const float *dot, uint32_t n);
-    /* Up to 64 index keys, as rows, to two panels of one block of 64 pairs; rows from n_row on are
-     * zero and not read. pack_codes: codes to PACK_FP8, NULL without a bf16 dot product.
-     * pack_keys_f32: codes or f32 to PACK_F32. */
-    void (*pack_codes)(const uint8_t *keys, uint32_t n_row, uint8_t *panels);
-    void (*pack_keys_f32)(bool coded, const uint8_t *keys, uint32_t n_row, uint8_t *panels);
+    /* 128 columns of a panel (64 groups) from at most 32 rows; rows from n_row on are zero and not
+     * read. pack_codes: codes to PACK_FP8, rows `stride` bytes apart. pack_keys_f32: index keys, as
+     * the cache has them, to PACK_F32. */
+    void (*pack_codes)(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel);
+    void (*pack_keys_f32)(bool coded, const uint8_t *keys, uint32_t n_row, uint8_t *panel);
 
     /* (max, sum, out) of a group joined to those of the groups before it */
     void (*merge)(float *max, float *sum, float *out, float group_max, float group_sum,
@@ -182,7 +182,7 @@ extern const struct cpu_kernels cpu_kernels_avx512;
 /* cpu_dot_avx512.c, for the AVX-512 table */
 void cpu_gemm_bf16_avx512(const struct gemm_call *c);
 void cpu_attend_bf16_avx512(const struct attend_call *c);
-void cpu_pack_codes_avx512(const uint8_t *keys, uint32_t n_row, uint8_t *panels);
+void cpu_pack_codes_avx512(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel);
 #endif
 
 #endif

@@ -486,15 +486,12 @@ static void store_latent(enum kv_type type, const float *row, uint8_t *out)
 
 /* ---- the indexer ---- */
 
-/* Rows to columns: panel i holds rows 32 i .. 32 i + 31 as PACK_F32 groups. Rows from n_row on are
- * zero and not read. */
-static void pack_keys_f32(bool coded, const uint8_t *keys, uint32_t n_row, uint8_t *panels)
+static void pack_keys_f32(bool coded, const uint8_t *keys, uint32_t n_row, uint8_t *panel)
 {
-    float *out = (float *)(void *)panels;
+    float *column = (float *)(void *)panel;
     float row[KV_INDEX_DIM];
-    memset(out, 0, sizeof(float) * GROUP_ROWS * KV_INDEX_DIM);
-    for (uint32_t r = 0; r < n_row; r++) {
-        float *column = out + (size_t)(r / PANEL) * PANEL * KV_INDEX_DIM + r % PANEL;
+    memset(panel, 0, sizeof(float) * PANEL * KV_INDEX_DIM);
+    for (uint32_t r = 0; r < n_row; r++, column++) {
         if (coded)
             load_codes(keys + (size_t)r * KV_INDEX_DIM, KV_INDEX_DIM, OPERAND_F32, row);
         else
@@ -502,6 +499,19 @@ static void pack_keys_f32(bool coded, const uint8_t *keys, uint32_t n_row, uint8
         for (uint32_t k = 0; k < KV_INDEX_DIM; k++) column[(size_t)k * PANEL] = row[k];
     }
 }
+
+#ifndef KERNEL_PACK_CODES
+#define KERNEL_PACK_CODES pack_codes
+static void pack_codes(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel)
+{
+    memset(panel, 0, (size_t)PAIRS_PER_BLOCK * 64);
+    for (uint32_t r = 0; r < n_row; r++) {
+        const uint8_t *row = rows + r * stride;
+        uint8_t *to = panel + 2 * fp8_place(r);
+        for (uint32_t p = 0; p < PAIRS_PER_BLOCK; p++) memcpy(to + (size_t)p * 64, row + 2 * p, 2);
+    }
+}
+#endif
 
 static void add_relu(float *out, float w, const float *dot, uint32_t n)
 {
@@ -556,7 +566,6 @@ static void exp_row(const float *x, float max, uint32_t n, float *out)
 #define KERNEL_BF16_OPERAND OPERAND_F32
 #define KERNEL_GEMM_BF16 NULL
 #define KERNEL_ATTEND_BF16 NULL
-#define KERNEL_PACK_CODES NULL
 #endif
 
 const struct cpu_kernels KERNEL_TABLE = {

@@ -151,8 +151,8 @@ static size_t lay_out_moe(const struct cpu_backend *cpu, struct moe_task *t, uin
 {
     const struct backend_config *c = &cpu->c;
     size_t act = operand_bytes(cpu->operand);
-    t->inner_stride = pad32(max_u32(c->moe_inner, c->shared_inner));
-    size_t token_bytes = (size_t)c->n_expert_used * (pad32(c->hidden) + t->inner_stride) * act;
+    t->inner_stride = row_stride(max_u32(c->moe_inner, c->shared_inner));
+    size_t token_bytes = (size_t)c->n_expert_used * (row_stride(c->hidden) + t->inner_stride) * act;
     size_t run = max_size(GATHER_BYTES / token_bytes, MIN_RUN);
     t->n_run = run < c->max_token ? (uint32_t)run : c->max_token;
     size_t n_row = (size_t)t->n_run * c->n_expert_used;
@@ -160,7 +160,7 @@ static size_t lay_out_moe(const struct cpu_backend *cpu, struct moe_task *t, uin
     t->start = carve(&v, (size_t)c->n_expert + 1, sizeof *t->start);
     t->token = carve(&v, n_row, sizeof *t->token);
     t->weight = carve(&v, n_row, sizeof *t->weight);
-    t->x = carve(&v, n_row * pad32(c->hidden), act);
+    t->x = carve(&v, n_row * row_stride(c->hidden), act);
     t->inner = carve(&v, (n_row + t->n_run) * t->inner_stride, act);
     t->groups = carve(&v, (size_t)c->n_expert + 1, sizeof *t->groups);
     return v.used;

@@ -127,6 +127,7 @@ static void shape_panels(const struct pack_part *parts, uint32_t n_part, struct 
 /* ---- filling ---- */
 
 struct pack_task {
+    const struct cpu_kernels *k;
     const struct pack_part *parts;
     uint32_t n_part;
     struct packed *out;
@@ -145,23 +146,12 @@ static void put(enum pack_kind kind, uint8_t *panel, uint32_t row, uint32_t c, u
     }
 }
 
-/* Columns [c0, c1) of a row of FP8 codes that stand in memory side by side. */
-static void put_codes(uint8_t *panel, uint32_t row, uint32_t c0, uint32_t c1, const uint8_t *codes)
-{
-    uint8_t *to = panel + 2 * fp8_place(row);
-    for (uint32_t c = c0; c < c1; c++) to[(size_t)(c / 2) * 64 + c % 2] = codes[c];
-}
-
 static void fill_block(const struct pack_part *p, enum pack_kind kind, uint32_t row0,
                        uint32_t n_row, uint32_t c0, uint32_t c1, uint8_t *panel)
 {
     const struct tensor_view *v = p->view;
     for (uint32_t i = 0; i < n_row; i++) {
         uint32_t r = row0 + i;
-        if (kind == PACK_FP8 && v->data && !p->transposed) {
-            put_codes(panel, i, c0, c1, (const uint8_t *)v->data + (p->row0 + r) * v->row_stride);
-            continue;
-        }
         for (uint32_t c = c0; c < c1; c++) {
             uint32_t view_r = p->row0 + (p->transposed ? c : r);
             uint32_t view_c = p->transposed ? r : c;
@@ -187,7 +177,13 @@ static void fill_panel(void *arg, size_t i_panel, size_t n_panel, unsigned worke
     for (uint32_t b = 0; b < w->n_block; b++) {
         uint32_t c0 = 2 * packed_block_start(w, b);
         uint32_t c1 = min_u32(c0 + 2 * packed_block_pairs(w, b), w->n_col);
-        fill_block(p, w->kind, row0, n_row, c0, c1, panel);
+        if (w->kind == PACK_FP8 && p->view->data && !p->transposed && c1 - c0 == BLOCK_COLUMNS) {
+            const uint8_t *codes = (const uint8_t *)p->view->data;
+            task->k->pack_codes(codes + (p->row0 + row0) * p->view->row_stride + c0,
+                                p->view->row_stride, n_row, panel + (size_t)c0 / 2 * 64);
+        } else {
+            fill_block(p, w->kind, row0, n_row, c0, c1, panel);
+        }
         float *scale = w->scale + (i_panel * w->n_block + b) * w->scale_lanes;
         for (uint32_t i = 0; i < w->scale_lanes; i++) {
             uint32_t r = row0 + min_u32(i, n_row - 1);
@@ -226,7 +222,7 @@ fathom_err pack_matrix(struct cpu_backend *cpu, const struct pack_part *parts, u
         packed_free(out);
         FAIL(d, FATHOM_ENOMEM, "no memory for %s, %zu bytes", name, bytes);
     }
-    struct pack_task task = {.parts = parts, .n_part = n_part, .out = out};
+    struct pack_task task = {.k = cpu->k, .parts = parts, .n_part = n_part, .out = out};
     thread_pool_run(cpu->pool, out->n_panel, fill_panel, &task);
     return FATHOM_OK;
 }

@@ -3,7 +3,7 @@
  * Device memory is host memory and the queue is empty: every call has run when it returns, so the
  * fences and sync have nothing to wait for. Operators do not allocate: scratch is made here.
  */
-#include "ref_int.h"
+#include "backend/ref/ref_int.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* ref_dense.c - embed, add_norm, linear, ffn, head, mtp_front: equations in op_dense.h */
-#include "ref_int.h"
+#include "backend/ref/ref_int.h"
 
 #include <string.h>
 

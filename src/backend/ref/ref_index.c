@@ -1,5 +1,5 @@
 /* ref_index.c - the lightning indexer: its keys and queries, and index_topk (op_attn.h) */
-#include "ref_int.h"
+#include "backend/ref/ref_int.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "ref_int.h"
+#include "backend/ref/ref_int.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
  * Attention reads its rows in ascending position, once for the scores and once for the sum, which
  * is in double; backends that sum in f32 do so in the groups of 64 that op_attn.h fixes.
  */
-#include "ref_int.h"
+#include "backend/ref/ref_int.h"
 
 #include <math.h>
 #include <string.h>

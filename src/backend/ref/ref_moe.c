@@ -1,5 +1,5 @@
 /* ref_moe.c - router and moe: equations in op_moe.h */
-#include "ref_int.h"
+#include "backend/ref/ref_int.h"
 
 #include <math.h>
 #include <string.h>

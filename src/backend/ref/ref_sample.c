@@ -3,7 +3,7 @@
  * Probabilities are in double. After min_p and after top_k the probabilities of what is left are
  * taken to sum to 1 again, so top_p is a share of what top_k left.
  */
-#include "ref_int.h"
+#include "backend/ref/ref_int.h"
 
 #include <math.h>
 

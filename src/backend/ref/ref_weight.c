@@ -1,5 +1,5 @@
 /* ref_weight.c - tensors of a checkpoint to f32 matrices */
-#include "ref_int.h"
+#include "backend/ref/ref_int.h"
 
 #include <string.h>
 

@@ -1,15 +1,15 @@
 /* product_fp8.cu - FP8 matrix product for many rows on sm_90a
  *
- * One resident block a multiprocessor walks over tiles of 128 rows x 128 outputs. Warpgroup 0 fills a
- * ring of stages, one stage a K line of 128: the tile of inputs, the tile of weights, and their
+ * One resident block a multiprocessor walks over tiles of 128 rows x 128 outputs. Warpgroup 0 fills
+ * a ring of stages, one stage a K line of 128: the tile of inputs, the tile of weights, and their
  * scales. Warpgroups 1 and 2 own 64 rows each: four products of K = 32 sum one line in the tensor
  * cores, which keep few bits, then the sum times both scales is added in f32 to the share of K, and
- * shares to the total, in ascending order. The ring runs on across tiles, so the next tile is loaded
- * while one is stored.
+ * shares to the total, in ascending order. The ring runs on across tiles and finished rows leave by
+ * bulk stores, so the next tile is loaded and begun while one is stored.
  *
  * Plain products copy both tiles by tensor maps; two blocks of a cluster may take neighbouring row
- * tiles and send each other half of the weights, which saves a quarter of the reads. Mapped products
- * gather their rows by 16-byte copies and take weights alone by tensor map.
+ * tiles and send each other half of the weights, which saves a quarter of the reads. Mapped
+ * products gather their rows by 16-byte copies and take weights alone by tensor map.
  *
  * A stage goes round:
  *
@@ -31,7 +31,8 @@ enum {
     BN = SCALE_BLOCK,
     BK = 128,
     GROUP_ROWS = 64, /* of a warpgroup */
-    STAGES = 6,
+    WARP_ROWS = 16,
+    STAGES = 5,
     GROUP_THREADS = 128,
     CONSUMER_WARPS = 8,
     THREADS = 3 * GROUP_THREADS,
@@ -40,23 +41,28 @@ enum {
     PIECE = 16, /* bytes of one copy */
     PIECES = BK / PIECE,
     GATHER_ROWS = GROUP_THREADS / PIECES,
-    RASTER_TILES = 16,   /* row tiles that are walked together, for reuse in L2 */
-    RUN_LINES_MIN = 16,  /* lines that one lookup of rows should last for */
+    RASTER_TILES = 16,    /* row tiles that are walked together, for reuse in L2 */
+    RUN_LINES_MIN = 16,   /* lines that one lookup of rows should last for */
     SHARED_TILES_MIN = 9, /* odd numbers of row tiles from here on are walked in twos */
-    EXPERTS_MAX = 1 << 16,
+    EXPERTS_MAX = 2048,
 };
 
-struct alignas(1024) stages {
+enum { ALIGN_BYTES = 1024 };
+
+/* Shared memory of a block. Row r of `out` is rotated by ROTATE_BYTES * (r % 4), so that the four
+ * rows that half a warp writes at once lie in different banks. */
+struct alignas(ALIGN_BYTES) stages {
     uint8_t in[STAGES][BM * BK];
     uint8_t w[STAGES][BN * BK];
+    float out[CONSUMER_WARPS][WARP_ROWS][BN];
     float in_scale[STAGES][BM];
     float w_scale[STAGES];
     uint64_t full[STAGES];
     uint64_t empty[STAGES];
 };
 
-enum { ALIGN_BYTES = 1024, SHARED_BYTES = sizeof(struct stages) + ALIGN_BYTES };
-static_assert(SHARED_BYTES <= 227 * 1024, "shared memory of a block");
+enum { ROTATE_BYTES = 32, ROW_BYTES = BN * sizeof(float) };
+static_assert(sizeof(struct stages) <= 227 * 1024, "shared memory of a block");
 
 struct work {
     CUtensorMap in_map; /* plain only */
@@ -89,51 +95,54 @@ struct run {
     uint32_t col_end;
 };
 
-static __device__ __forceinline__ uint32_t run_count(const struct work &w)
+template <bool MAPPED> static __device__ __forceinline__ uint32_t run_count(const struct work &w)
 {
-    uint32_t n_row = w.a.tasks ? (uint32_t)*w.a.n_task : w.n_row_unit;
+    uint32_t n_row = MAPPED ? (uint32_t)*w.a.n_task : w.n_row_unit;
     return n_row * ceil_div(w.n_col_tile, w.run_cols);
 }
 
-/* Mapped: columns first, since a task's weights are shared with its neighbours alone. Plain: a band
- * of RASTER_TILES row tiles, rows first. */
-template <int SHARED>
+/* Mapped: columns first, since only neighbouring tasks have an expert in common. Plain: bands of
+ * RASTER_TILES row tiles, rows first inside a band. */
+template <bool MAPPED, int SHARED>
 static __device__ __forceinline__ struct run run_at(const struct work &w, uint32_t i, uint32_t rank)
 {
-    struct run r;
-    uint32_t n_col = ceil_div(w.n_col_tile, w.run_cols), unit;
-    if (w.a.tasks) {
+    const uint32_t n_col = ceil_div(w.n_col_tile, w.run_cols);
+    uint32_t unit, col;
+    if (MAPPED) {
         unit = i / n_col;
-        r.col = i % n_col;
+        col = i % n_col;
     } else {
         const uint32_t band = RASTER_TILES / SHARED, first = i / (band * n_col) * band;
         const uint32_t height = min(band, w.n_row_unit - first), rest = i % (band * n_col);
         unit = first + rest % height;
-        r.col = rest / height;
+        col = rest / height;
     }
+    struct run r;
     r.row_tile = (int)(unit * SHARED + rank);
-    r.col *= w.run_cols;
+    r.col = col * w.run_cols;
     r.col_end = min(r.col + w.run_cols, w.n_col_tile);
     return r;
 }
 
-static __device__ __forceinline__ void wait(uint64_t *barrier, uint32_t parity)
+/* Built with PRODUCT_WAIT_TRIES_MAX, a lost arrival ends the kernel instead of stopping the device.
+ */
+static __device__ __forceinline__ void wait_phase(uint64_t *barrier, uint32_t parity)
 {
-#ifdef PRODUCT_WAIT_CYCLES_MAX /* a lost arrival ends the kernel instead of stopping the device */
-    long long start = clock64();
-    while (!mbarrier_try_wait(smem_address(barrier), parity)) {
-        if (clock64() - start > PRODUCT_WAIT_CYCLES_MAX) __trap();
+    const uint32_t at = smem_address(barrier);
+#ifdef PRODUCT_WAIT_TRIES_MAX
+    for (uint32_t n = 0; !mbarrier_try_wait(at, parity); n++) {
+        if (n == PRODUCT_WAIT_TRIES_MAX) *(volatile int *)NULL = 0;
     }
 #else
-    while (!mbarrier_try_wait(smem_address(barrier), parity)) {}
+    while (!mbarrier_try_wait(at, parity)) continue;
 #endif
 }
 
-/* The copies of a producer thread: piece `thread % PIECES` of rows thread / PIECES, and every
+/* What a producer thread copies: piece `thread % PIECES` of row thread / PIECES and of every
  * GATHER_ROWS rows on; the scale of row `thread`. */
 struct gather {
     uint32_t from[BM / GATHER_ROWS]; /* in pieces from a.q */
-    int n;                           /* rows */
+    int n;                           /* how many of them */
     const float *scale;              /* NULL: no such row */
 };
 
@@ -143,18 +152,23 @@ static __device__ __forceinline__ struct gather gather_of(const struct work &w,
 {
     const int thread = (int)threadIdx.x, first = thread / PIECES;
     struct gather g;
-    g.n = 0;
+    g.n = MAPPED && rows.n > first ? (rows.n - first - 1) / GATHER_ROWS + 1 : 0;
+    g.scale = NULL;
+    if (rows.n <= 0) return g;
+    const int divisor = (int)w.a.in_divisor, last = rows.n - 1, mine = min(thread, last);
     if (MAPPED) {
-        const uint32_t row_pieces = w.a.k / PIECE;
 #pragma unroll
         for (int i = 0; i < BM / GATHER_ROWS; i++) {
-            int row = first + i * GATHER_ROWS;
-            if (row >= rows.n) continue;
-            g.from[i] = (uint32_t)in_row(w.a, rows, row) * row_pieces + (uint32_t)(thread % PIECES);
-            g.n = i + 1;
+            g.from[i] = (uint32_t)rows.rows[min(first + i * GATHER_ROWS, last)];
+        }
+#pragma unroll
+        for (int i = 0; i < BM / GATHER_ROWS; i++) {
+            uint32_t row = g.from[i] / (uint32_t)divisor;
+            g.from[i] = row * (w.a.k / PIECE) + (uint32_t)(thread % PIECES);
         }
     }
-    g.scale = thread < rows.n ? w.a.q_scale + (size_t)in_row(w.a, rows, thread) * w.n_line : NULL;
+    const int row = MAPPED ? rows.rows[mine] / divisor : rows.first + mine;
+    if (thread < rows.n) g.scale = w.a.q_scale + (size_t)row * w.n_line;
     return g;
 }
 
@@ -192,20 +206,21 @@ static __device__ __forceinline__ void load_tiles(const struct work &w, struct s
 }
 
 template <bool MAPPED, int SHARED>
-static __device__ __forceinline__ void produce(const struct work &w, struct stages *s, uint32_t rank)
+static __device__ __forceinline__ void produce(const struct work &w, struct stages *s,
+                                               uint32_t rank)
 {
     const int thread = (int)threadIdx.x;
-    const uint32_t n_run = run_count(w), step = gridDim.x / SHARED;
+    const uint32_t n_run = run_count<MAPPED>(w), step = gridDim.x / SHARED;
     struct ring at = {0, 0};
     for (uint32_t i = blockIdx.x / SHARED; i < n_run; i += step) {
-        const struct run r = run_at<SHARED>(w, i, rank);
+        const struct run r = run_at<MAPPED, SHARED>(w, i, rank);
         const struct product_rows rows = product_rows_of(w.a, r.row_tile, BM);
         const struct gather g = gather_of<MAPPED>(w, rows);
         const int expert = MAPPED ? w.a.tasks[r.row_tile].expert : 0;
         for (uint32_t col = r.col; col < r.col_end; col++) {
             const float *w_scale = rows.w_scale + (size_t)col * w.a.scale_stride;
             for (uint32_t line = 0; line < w.n_line; line++) {
-                wait(&s->empty[at.stage], at.parity ^ 1);
+                wait_phase(&s->empty[at.stage], at.parity ^ 1);
                 if (thread == 0) {
                     load_tiles<MAPPED, SHARED>(w, s, at.stage, rank, line, r.row_tile * BM,
                                                (int)col * BN, expert);
@@ -237,8 +252,9 @@ static __device__ __forceinline__ void release(struct stages *s, uint32_t stage,
 
 /* share += the next line's sum times its scales */
 template <bool MAPPED, int SHARED>
-static __device__ __forceinline__ void add_line(float (&share)[64], struct stages *s, uint32_t stage,
-                                                uint64_t in, uint64_t weight, int row, uint32_t lane)
+static __device__ __forceinline__ void add_line(float (&share)[64], struct stages *s,
+                                                uint32_t stage, uint64_t in, uint64_t weight,
+                                                int row, uint32_t lane)
 {
     if (MAPPED) async_proxy_fence();
     in += stage * (sizeof s->in[0] >> 4);
@@ -264,40 +280,54 @@ static __device__ __forceinline__ void add_line(float (&share)[64], struct stage
     }
 }
 
-/* The columns of one row that a lane holds: from sum[4 j], or [4 j + 2] for its second row */
-static __device__ __forceinline__ void store_row(float *out, const float *sum, uint32_t col,
-                                                 uint32_t n)
+/* Sends a warp's sums on their way. Row lane % 16 is `out`, NULL for none, from column 0 of the
+ * tile, of which n are stored: by lane row up to where the row wraps in shared memory, the rest by
+ * lane row + 16. */
+static __device__ __forceinline__ void store_tile(float (*stage)[BN], const float (&sum)[64],
+                                                  float *out, uint32_t n, uint32_t lane)
 {
+    const uint32_t base = smem_address(stage), row = lane % WARP_ROWS;
+    const uint32_t at = lane % 4 * 8 + lane / 4 % 4 * ROTATE_BYTES; /* row lane / 4, columns 2 t */
+    char *first = (char *)stage + lane / 4 * ROW_BYTES, *second = first + 8 * ROW_BYTES;
+    bulk_wait_read();
+    __syncwarp();
 #pragma unroll
     for (int j = 0; j < 16; j++) {
-        uint32_t at = col + (uint32_t)j * 8;
-        if (at < n) *(float2 *)(out + at) = make_float2(sum[4 * j], sum[4 * j + 1]);
+        const uint32_t place = (at + (uint32_t)j * 32) % ROW_BYTES;
+        *(float2 *)(first + place) = make_float2(sum[4 * j], sum[4 * j + 1]);
+        *(float2 *)(second + place) = make_float2(sum[4 * j + 2], sum[4 * j + 3]);
     }
+    async_proxy_fence();
+    __syncwarp();
+    const uint32_t turn = row % 4 * ROTATE_BYTES, n_byte = n * (uint32_t)sizeof(float);
+    const uint32_t head = min(n_byte, ROW_BYTES - turn), from = base + row * ROW_BYTES;
+    if (out && lane == row) bulk_store(out, from + turn, head);
+    if (out && lane != row && n_byte > head) bulk_store((char *)out + head, from, n_byte - head);
+    bulk_commit();
 }
 
 template <bool MAPPED, int SHARED, bool ONE_SHARE>
-static __device__ __forceinline__ void consume(const struct work &w, struct stages *s, uint32_t rank,
-                                               int group)
+static __device__ __forceinline__ void consume(const struct work &w, struct stages *s,
+                                               uint32_t rank, int group)
 {
     const uint32_t lane = threadIdx.x % WARP;
     const int warp = (int)threadIdx.x / WARP % 4;
-    const int row = group * GROUP_ROWS + warp * 16 + (int)lane / 4;
+    const int first = group * GROUP_ROWS + warp * WARP_ROWS, row = first + (int)lane / 4;
     const uint64_t in = wgmma_operand(smem_address(s->in[0]) + (uint32_t)(group * GROUP_ROWS * BK));
     const uint64_t weight = wgmma_operand(smem_address(s->w[0]));
-    const uint32_t n_run = run_count(w), step = gridDim.x / SHARED;
+    const uint32_t n_run = run_count<MAPPED>(w), step = gridDim.x / SHARED;
     const uint32_t n_share = ONE_SHARE ? 1 : w.n_share, n_line = w.n_line / n_share;
     struct ring at = {0, 0};
     for (uint32_t i = blockIdx.x / SHARED; i < n_run; i += step) {
-        const struct run r = run_at<SHARED>(w, i, rank);
+        const struct run r = run_at<MAPPED, SHARED>(w, i, rank);
         const struct product_rows rows = product_rows_of(w.a, r.row_tile, BM);
-        const bool idle = group * GROUP_ROWS >= rows.n;
-        float *out0 = NULL, *out1 = NULL;
-        if (row < rows.n) out0 = w.a.out + (size_t)out_row(rows, row) * w.a.out_stride;
-        if (row + 8 < rows.n) out1 = w.a.out + (size_t)out_row(rows, row + 8) * w.a.out_stride;
+        const int mine = first + (int)lane % WARP_ROWS;
+        float *out = NULL;
+        if (mine < rows.n) out = w.a.out + (size_t)out_row(rows, mine) * w.a.out_stride;
         for (uint32_t col = r.col; col < r.col_end; col++) {
-            if (idle) {
+            if (group * GROUP_ROWS >= rows.n) { /* no rows: keeps the ring going */
                 for (uint32_t line = 0; line < w.n_line; line++, advance(at)) {
-                    wait(&s->full[at.stage], at.parity);
+                    wait_phase(&s->full[at.stage], at.parity);
                     release<SHARED>(s, at.stage, lane);
                 }
                 continue;
@@ -306,17 +336,17 @@ static __device__ __forceinline__ void consume(const struct work &w, struct stag
             for (uint32_t i_share = 0; i_share < n_share; i_share++) {
                 float share[64] = {};
                 for (uint32_t line = 0; line < n_line; line++, advance(at)) {
-                    wait(&s->full[at.stage], at.parity);
+                    wait_phase(&s->full[at.stage], at.parity);
                     add_line<MAPPED, SHARED>(share, s, at.stage, in, weight, row, lane);
                 }
 #pragma unroll
                 for (int j = 0; j < 64; j++) total[j] = ONE_SHARE ? share[j] : total[j] + share[j];
             }
-            const uint32_t first = col * BN + lane % 4 * 2;
-            if (out0) store_row(out0, total, first, w.a.n);
-            if (out1) store_row(out1, total + 2, first, w.a.n);
+            store_tile(s->out[group * 4 + warp], total, out ? out + col * BN : NULL,
+                       min((uint32_t)BN, w.a.n - col * BN), lane);
         }
     }
+    bulk_wait();
 }
 
 template <bool MAPPED, int SHARED, bool ONE_SHARE>
@@ -325,8 +355,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ __align__(ALIGN_BYTES) unsigned char shared[];
-    const uint32_t base = smem_address(shared);
-    struct stages *s = (struct stages *)(shared + ((0u - base) & (ALIGN_BYTES - 1)));
+    struct stages *s = (struct stages *)shared;
     const int group = shfl((int)threadIdx.x / GROUP_THREADS, 0);
     const uint32_t rank = SHARED > 1 ? cluster_rank() : 0;
     if (threadIdx.x == 0) {
@@ -380,8 +409,8 @@ static cudaError_t make_map(CUtensorMap *map, const void *data, uint32_t k, uint
     const cuuint64_t stride[2] = {k, slab_stride};
     const cuuint32_t box[3] = {BK, box_rows, 1};
     const cuuint32_t step[3] = {1, 1, 1};
-    CUresult e = encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, (void *)data, size, stride, box, step,
-                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+    CUresult e = encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, (void *)data, size, stride, box,
+                        step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return e == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -400,8 +429,8 @@ template <bool MAPPED, int SHARED, bool ONE_SHARE>
 static cudaError_t launch(const struct work &w, uint32_t n_run, int n_sm, cudaStream_t stream)
 {
     auto *kernel = product_fp8_sm90_kernel<MAPPED, SHARED, ONE_SHARE>;
-    cudaError_t e =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+    cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         sizeof(struct stages));
     if (e != cudaSuccess) return e;
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -413,7 +442,7 @@ static cudaError_t launch(const struct work &w, uint32_t n_run, int n_sm, cudaSt
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(min(n_run, max((uint32_t)n_sm / SHARED, 1u)) * SHARED);
     config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = SHARED_BYTES;
+    config.dynamicSmemBytes = sizeof(struct stages);
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = SHARED > 1 ? 2 : 1;
@@ -421,7 +450,8 @@ static cudaError_t launch(const struct work &w, uint32_t n_run, int n_sm, cudaSt
 }
 
 template <bool MAPPED, int SHARED>
-static cudaError_t launch_shares(const struct work &w, uint32_t n_run, int n_sm, cudaStream_t stream)
+static cudaError_t launch_shares(const struct work &w, uint32_t n_run, int n_sm,
+                                 cudaStream_t stream)
 {
     return w.n_share == 1 ? launch<MAPPED, SHARED, true>(w, n_run, n_sm, stream)
                           : launch<MAPPED, SHARED, false>(w, n_run, n_sm, stream);

@@ -8,10 +8,10 @@
  *
  * n_tile   plain: tiles of PRODUCT_LARGE_TILE rows; mapped: tasks at most, *a.n_task the true count
  * n_sm     multiprocessors of the device
- * Needs    k a multiple of 128, n of 16, out_stride of 2; row0 and col0 0; w and q aligned to 16
- *          bytes, out to 8; mapped: w_stride a multiple of k, tasks of at most PRODUCT_LARGE_TILE rows
- * Edge     rows past n_token or past a task, and columns past n, are not written
- * Errors   cudaErrorInvalidValue if a tensor map cannot be made, or what the launch gives
+ * Needs    k a multiple of 128, n of 16, out_stride of 4; row0 and col0 0; w, q and out
+ *          aligned to 16 bytes; mapped: w_stride a multiple of k, tasks of at most
+ * PRODUCT_LARGE_TILE rows Edge     rows past n_token or past a task, and columns past n, are not
+ * written Errors   cudaErrorInvalidValue if a tensor map cannot be made, or what the launch gives
  * Numerics a row's bits depend on n, k, its input and the weights alone: not on its neighbours, its
  *          place, the number of rows or multiprocessors; K is cut as shares.h says */
 cudaError_t product_fp8_sm90(const struct product_args &a, uint32_t n_tile, int n_sm,

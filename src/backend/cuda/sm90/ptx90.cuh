@@ -39,17 +39,18 @@ static __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier)
 /* One arrival; the phase also waits for n_byte bytes of bulk copies. */
 static __device__ __forceinline__ void mbarrier_arrive_expect(uint32_t barrier, uint32_t n_byte)
 {
-    asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
-                 "r"(n_byte)
-                 : "memory");
+    asm volatile(
+        "mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
+        "r"(n_byte)
+        : "memory");
 }
 
 /* One arrival at a barrier of another block of the cluster: an address from cluster_address. */
 static __device__ __forceinline__ void mbarrier_arrive_cluster(uint32_t barrier_in_cluster)
 {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
-                     barrier_in_cluster)
-                 : "memory");
+    asm volatile(
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier_in_cluster)
+        : "memory");
 }
 
 /* One arrival, which was counted at init, once this thread's cp_async copies so far have landed. */
@@ -141,6 +142,33 @@ static __device__ __forceinline__ void async_proxy_fence(void)
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/* ---- copies out of shared memory: one group of them at a time ---- */
+
+/* n_byte, a multiple of 16; both addresses aligned to 16 */
+static __device__ __forceinline__ void bulk_store(void *dst, uint32_t src, uint32_t n_byte)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(src),
+                 "r"(n_byte)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void bulk_commit(void)
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* Until the sources of this thread's stores may be written again. */
+static __device__ __forceinline__ void bulk_wait_read(void)
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+/* Until this thread's stores are done. */
+static __device__ __forceinline__ void bulk_wait(void)
+{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 /* ---- registers of a warpgroup ---- */
 
 template <int N> static __device__ __forceinline__ void registers_raise(void)
@@ -155,8 +183,8 @@ template <int N> static __device__ __forceinline__ void registers_lower(void)
 
 /* ---- warpgroup products ---- */
 
-/* Descriptor of an operand: its address in units of 16 bytes, 1024 bytes from atom to atom, 128-byte
- * permutation. Adding 2 moves 32 bytes along K. */
+/* Descriptor of an operand: its address in units of 16 bytes, 1024 bytes from atom to atom,
+ * 128-byte permutation. Adding 2 moves 32 bytes along K. */
 static __device__ __forceinline__ uint64_t wgmma_operand(uint32_t address)
 {
     return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |

@@ -1,0 +1,659 @@
+/* product_bench.cu - FP8 matrix products of sm_90a: are they right, and how fast
+ *
+ *   bench_product [check | time]
+ *
+ * check  every case against a plain f32 product of the same codes: relative L2 error at most 1e-3;
+ *        rows and columns that are not the product's keep their poison; the same bits on repeat, on
+ *        fewer multiprocessors, with weights shared by two blocks or not, and beside fewer rows; a
+ *        product's bits are the sum of its shares'
+ * time   median of 20 launches over rotating weights, against the dense FP8 rate of the datasheet;
+ *        product_fp8_large, which every GPU has, beside it
+ *
+ * Sections run as processes of their own under one time limit, so that one that stops or faults
+ * does not take the others along. Exit status 0: all sections ended and all checks passed. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "backend/cuda/sm90/product_fp8.cuh"
+
+enum { LINE = 128, GUARD_ROWS = 8, GUARD_COLS = 16, LIMIT_S = 24, REPEAT = 20, WARM_UP = 3 };
+
+#define POISON 0x7fbadbadu
+#define PEAK_TFLOPS 1979.0
+#define REL_L2_MAX 1e-3
+
+/* Weak: the backend's own, where this program is linked with all of it. */
+__attribute__((weak)) fathom_err cuda_check(struct cuda_backend *c, cudaError_t e, const char *call,
+                                            const char *what)
+{
+    (void)c;
+    if (e == cudaSuccess) return FATHOM_OK;
+    fprintf(stderr, "%s (%s): %s\n", call, what, cudaGetErrorString(e));
+    return FATHOM_EDEVICE;
+}
+
+#define CUDA(call)                                                                                 \
+    do {                                                                                           \
+        cudaError_t e_ = (call);                                                                   \
+        if (e_ != cudaSuccess) {                                                                   \
+            printf("FAIL line %d: %s: %s\n", __LINE__, #call, cudaGetErrorString(e_));             \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static void *device_bytes(size_t n)
+{
+    void *p = NULL;
+    CUDA(cudaMalloc(&p, n));
+    return p;
+}
+
+static void *device_copy(const void *from, size_t n)
+{
+    void *p = device_bytes(n ? n : 1);
+    CUDA(cudaMemcpy(p, from, n, cudaMemcpyHostToDevice));
+    return p;
+}
+
+/* ---- generated operands ---- */
+
+static __device__ uint32_t mix(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    return (uint32_t)(x >> 32) ^ (uint32_t)x;
+}
+
+static __device__ float normal_at(uint64_t seed, uint64_t i)
+{
+    uint64_t at = (seed << 40) + i * 2 + 0x9e3779b97f4a7c15ull;
+    float u = ((float)mix(at) + 1.0f) * 0x1p-32f, v = (float)mix(at + 1) * 0x1p-32f;
+    return sqrtf(-2.0f * __logf(u)) * __cosf(6.2831853f * v);
+}
+
+/* Block: `rows` rows of one line, quantized with one power-of-two scale. Blocks differ in size by
+ * up to 2^5, so that a scale used in a wrong place shows. */
+__global__ void generate_kernel(uint8_t *q, float *scale, uint32_t rows, uint32_t n_row, uint32_t k,
+                                uint64_t seed)
+{
+    __shared__ float largest[8];
+    const uint32_t n_line = k / LINE, line = blockIdx.x % n_line, block = blockIdx.x / n_line;
+    const float size = exp2f((float)(mix(seed * 77 + blockIdx.x) % 6u) - 5.0f);
+    float amax = 0.0f;
+    for (uint32_t i = threadIdx.x; i < rows * LINE; i += blockDim.x) {
+        uint64_t at = (uint64_t)(block * rows + i / LINE) * k + line * LINE + i % LINE;
+        amax = fmaxf(amax, fabsf(normal_at(seed, at) * size));
+    }
+    amax = warp_max(amax);
+    if (threadIdx.x % WARP == 0) largest[threadIdx.x / WARP] = amax;
+    __syncthreads();
+    amax = 0.0f;
+    for (uint32_t i = 0; i < blockDim.x / WARP; i++) amax = fmaxf(amax, largest[i]);
+    const float s = fp8_scale(amax);
+    if (threadIdx.x == 0) scale[blockIdx.x] = s;
+    for (uint32_t i = threadIdx.x; i < rows * LINE; i += blockDim.x) {
+        uint64_t at = (uint64_t)(block * rows + i / LINE) * k + line * LINE + i % LINE;
+        if (block * rows + i / LINE >= n_row) continue;
+        q[at] = float_to_e4m3(normal_at(seed, at) * size / s);
+    }
+}
+
+static void generate(void *q, float *scale, uint32_t rows, uint32_t n_row, uint32_t k,
+                     uint64_t seed)
+{
+    unsigned n_block = ceil_div(n_row, rows) * (k / LINE);
+    generate_kernel<<<n_block, rows == 1 ? 32 : 256>>>((uint8_t *)q, scale, rows, n_row, k, seed);
+    CUDA(cudaGetLastError());
+}
+
+__global__ void poison_kernel(uint32_t *p, size_t n)
+{
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) p[i] = POISON;
+}
+
+static void poison(float *p, size_t n)
+{
+    poison_kernel<<<(unsigned)((n + 255) / 256), 256>>>((uint32_t *)p, n);
+}
+
+/* ---- what the product is ---- */
+
+enum { SIDE = 32 };
+
+/* Block: 32 x 32 outputs of row tile blockIdx.y, quarter blockIdx.z. f32 inside a line, double
+ * across lines. */
+__global__ void __launch_bounds__(256) plain_product_kernel(const struct product_args a)
+{
+    __shared__ float x[SIDE][LINE + 1], w[SIDE][LINE + 1];
+    const struct product_rows p = product_rows_of(a, (int)blockIdx.y, PRODUCT_LARGE_TILE);
+    const int r0 = (int)blockIdx.z * SIDE, tr = (int)threadIdx.x / SIDE,
+              tc = (int)threadIdx.x % SIDE;
+    if (r0 >= p.n) return;
+    const uint32_t n0 = blockIdx.x * SIDE, n_line = a.k / LINE;
+    double total[4] = {};
+    for (uint32_t line = 0; line < n_line; line++) {
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < SIDE * LINE; i += 256) {
+            int r = i / LINE, k = i % LINE;
+            int in = in_row(a, p, min(r0 + r, p.n - 1));
+            uint32_t n = min(n0 + (uint32_t)r, a.n - 1);
+            x[r][k] = e4m3_to_float(a.q[(size_t)in * a.k + line * LINE + (uint32_t)k]);
+            w[r][k] =
+                e4m3_to_float(((const uint8_t *)p.w)[(size_t)n * a.k + line * LINE + (uint32_t)k]);
+        }
+        __syncthreads();
+        const uint32_t n = min(n0 + (uint32_t)tc, a.n - 1);
+        const float ws = p.w_scale[(size_t)(n / LINE) * a.scale_stride + line];
+        for (int j = 0; j < 4; j++) {
+            int r = tr + 8 * j;
+            float sum = 0.0f;
+            for (int k = 0; k < LINE; k++) sum = fmaf(x[r][k], w[tc][k], sum);
+            int in = in_row(a, p, min(r0 + r, p.n - 1));
+            total[j] += (double)sum * (double)(ws * a.q_scale[(size_t)in * n_line + line]);
+        }
+    }
+    for (int j = 0; j < 4; j++) {
+        int r = r0 + tr + 8 * j;
+        uint32_t n = n0 + (uint32_t)tc;
+        if (r < p.n && n < a.n) a.out[(size_t)out_row(p, r) * a.out_stride + n] = (float)total[j];
+    }
+}
+
+struct tally {
+    double error, norm; /* sums of squares */
+    unsigned long long n, missing, stray, differing;
+};
+
+/* got against want, words of POISON in `want` being no output; `again` bit by bit against got */
+__global__ void compare_kernel(const float *got, const float *want, size_t n, struct tally *t)
+{
+    __shared__ double scratch[2][8];
+    double error = 0.0, norm = 0.0;
+    for (size_t i = (size_t)blockIdx.x * 256 + threadIdx.x; i < n; i += (size_t)gridDim.x * 256) {
+        uint32_t g = __float_as_uint(got[i]), r = __float_as_uint(want[i]);
+        if (r == POISON) {
+            if (g != POISON) atomicAdd(&t->stray, 1ull);
+            continue;
+        }
+        if (!isfinite(got[i])) {
+            atomicAdd(&t->missing, 1ull);
+            continue;
+        }
+        double d = (double)got[i] - (double)want[i];
+        error += d * d;
+        norm += (double)want[i] * (double)want[i];
+        atomicAdd(&t->n, 1ull);
+    }
+    for (int d = 16; d > 0; d >>= 1) {
+        error += __shfl_xor_sync(FULL_MASK, error, d);
+        norm += __shfl_xor_sync(FULL_MASK, norm, d);
+    }
+    if (threadIdx.x % WARP == 0) {
+        scratch[0][threadIdx.x / WARP] = error;
+        scratch[1][threadIdx.x / WARP] = norm;
+    }
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    for (int i = 1; i < 8; i++) {
+        error += scratch[0][i];
+        norm += scratch[1][i];
+    }
+    atomicAdd(&t->error, error);
+    atomicAdd(&t->norm, norm);
+}
+
+__global__ void differ_kernel(const uint32_t *a, const uint32_t *b, size_t n, struct tally *t)
+{
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n && a[i] != b[i]) atomicAdd(&t->differing, 1ull);
+}
+
+/* ---- a case ---- */
+
+struct problem {
+    struct product_args a;
+    uint32_t n_tile;
+    uint32_t n_out_row; /* rows of out, guard rows included */
+    void *owned[8];
+    uint32_t n_owned;
+};
+
+static void *own(struct problem *p, void *q)
+{
+    p->owned[p->n_owned++] = q;
+    return q;
+}
+
+static void release(struct problem *p)
+{
+    for (uint32_t i = 0; i < p->n_owned; i++) CUDA(cudaFree(p->owned[i]));
+    p->n_owned = 0;
+}
+
+static struct problem make_problem(uint32_t m, uint32_t n, uint32_t k, uint32_t n_expert,
+                                   uint32_t in_rows, uint32_t guard_cols)
+{
+    struct problem p = {};
+    const uint32_t n_block = ceil_div(n, LINE), n_line = k / LINE;
+    struct product_args *a = &p.a;
+    a->n = n;
+    a->k = k;
+    a->scale_stride = n_line;
+    a->w_stride = (size_t)n * k;
+    a->w_scale_step = (size_t)n_block * n_line;
+    a->w = own(&p, device_bytes(a->w_stride * n_expert));
+    a->w_scale = (float *)own(&p, device_bytes(a->w_scale_step * n_expert * 4));
+    for (uint32_t e = 0; e < n_expert; e++) {
+        generate((char *)a->w + e * a->w_stride, (float *)a->w_scale + e * a->w_scale_step, LINE, n,
+                 k, e + 1);
+    }
+    a->q = (uint8_t *)own(&p, device_bytes((size_t)in_rows * k));
+    a->q_scale = (float *)own(&p, device_bytes((size_t)in_rows * n_line * 4));
+    generate((void *)a->q, (float *)a->q_scale, 1, in_rows, k, 1000);
+    a->n_token = m;
+    a->out_stride = n + guard_cols;
+    a->in_divisor = 1;
+    p.n_out_row = m + (guard_cols ? GUARD_ROWS : 0);
+    p.n_tile = ceil_div(m, PRODUCT_LARGE_TILE);
+    return p;
+}
+
+static struct problem plain_problem(uint32_t m, uint32_t n, uint32_t k, uint32_t guard_cols)
+{
+    return make_problem(m, n, k, 1, m, guard_cols);
+}
+
+/* Rows 0 .. n_row - 1 belong to expert_of[row], or to none if it is negative. */
+static struct problem mapped_problem(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor,
+                                     uint32_t n_expert, const int *expert_of, uint32_t guard_cols)
+{
+    struct problem p = make_problem(n_row, n, k, n_expert, ceil_div(n_row, in_divisor), guard_cols);
+    int32_t *rows = (int32_t *)calloc(n_row + 1, sizeof *rows), n_task = 0, n_listed = 0;
+    const uint32_t max_task = n_expert + n_row / PRODUCT_LARGE_TILE;
+    struct task *tasks = (struct task *)calloc(max_task, sizeof *tasks);
+    for (int e = 0; e < (int)n_expert; e++) {
+        const int32_t first = n_listed;
+        for (uint32_t i = 0; i < n_row; i++) {
+            uint32_t r = (uint32_t)((uint64_t)i * 7919 % n_row); /* not in order */
+            if (expert_of[r] == e) rows[n_listed++] = (int32_t)r;
+        }
+        for (int32_t at = first; at < n_listed; at += PRODUCT_LARGE_TILE) {
+            int32_t left = n_listed - at;
+            tasks[n_task++] = {e, at, left < PRODUCT_LARGE_TILE ? left : PRODUCT_LARGE_TILE};
+        }
+    }
+    p.a.tasks = (struct task *)own(&p, device_copy(tasks, max_task * sizeof *tasks));
+    p.a.rows = (int32_t *)own(&p, device_copy(rows, n_row * sizeof *rows));
+    p.a.n_task = (int32_t *)own(&p, device_copy(&n_task, sizeof n_task));
+    p.a.in_divisor = in_divisor;
+    p.n_tile = max_task;
+    free(rows);
+    free(tasks);
+    return p;
+}
+
+/* ---- checks ---- */
+
+static int count_sm(void)
+{
+    int n = 0;
+    CUDA(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0));
+    return n;
+}
+
+static struct tally read_tally(struct tally *device)
+{
+    struct tally t;
+    CUDA(cudaMemcpy(&t, device, sizeof t, cudaMemcpyDeviceToHost));
+    CUDA(cudaMemset(device, 0, sizeof t));
+    return t;
+}
+
+static unsigned long long differing(const float *a, const float *b, size_t n, struct tally *t)
+{
+    differ_kernel<<<(unsigned)((n + 255) / 256), 256>>>((const uint32_t *)a, (const uint32_t *)b, n,
+                                                        t);
+    return read_tally(t).differing;
+}
+
+/* Runs a case in every form; true if all of it holds. */
+static bool check(const char *name, struct problem *p)
+{
+    const size_t n = (size_t)p->n_out_row * p->a.out_stride;
+    float *want = (float *)own(p, device_bytes(n * 4)), *got = (float *)own(p, device_bytes(n * 4));
+    float *again = (float *)own(p, device_bytes(n * 4));
+    struct tally *t = (struct tally *)device_bytes(sizeof *t);
+    CUDA(cudaMemset(t, 0, sizeof *t));
+    struct product_args a = p->a;
+    const int n_sm = count_sm();
+    poison(want, n);
+    a.out = want;
+    plain_product_kernel<<<dim3(ceil_div(a.n, SIDE), p->n_tile, 4), 256>>>(a);
+    poison(got, n);
+    a.out = got;
+    CUDA(product_fp8_sm90(a, p->n_tile, n_sm, NULL));
+    compare_kernel<<<256, 256>>>(got, want, n, t);
+    struct tally sum = read_tally(t);
+    const double rel = sum.norm > 0.0 ? sqrt(sum.error / sum.norm) : 0.0;
+    a.out = again;
+    unsigned long long changed[4] = {};
+    const struct {
+        int n_sm;
+        uint32_t shared;
+    } forms[3] = {{n_sm, 0}, {n_sm, 1}, {7, 2}};
+    for (int i = 0; i < 3; i++) {
+        poison(again, n);
+        CUDA(forms[i].shared
+                 ? product_fp8_sm90_shared(a, p->n_tile, forms[i].n_sm, forms[i].shared, NULL)
+                 : product_fp8_sm90(a, p->n_tile, forms[i].n_sm, NULL));
+        changed[i] = differing(got, again, n, t);
+    }
+    if (!a.tasks) { /* the first rows alone */
+        a.n_token = a.n_token / 2 + 1;
+        poison(again, n);
+        CUDA(product_fp8_sm90(a, ceil_div(a.n_token, PRODUCT_LARGE_TILE), n_sm, NULL));
+        changed[3] = differing(got, again, (size_t)a.n_token * a.out_stride, t);
+    }
+    const bool ok = rel <= REL_L2_MAX && sum.n + sum.missing > 0 && !sum.missing && !sum.stray &&
+                    !changed[0] && !changed[1] && !changed[2] && !changed[3];
+    printf("%s %-28s rel-L2 %.2e of %llu, missing %llu, stray %llu, bits changed: repeat %llu, one "
+           "block %llu, 7 SMs in twos %llu, fewer rows %llu\n",
+           ok ? "PASS" : "FAIL", name, rel, sum.n, sum.missing, sum.stray, changed[0], changed[1],
+           changed[2], changed[3]);
+    CUDA(cudaFree(t));
+    release(p);
+    return ok;
+}
+
+static int check_plain(void)
+{
+    static const uint32_t shapes[][3] = {{65, 576, 7168},   {127, 2240, 1536}, {128, 512, 256},
+                                         {129, 7168, 2048}, {300, 16, 128},    {640, 1168, 2304},
+                                         {1200, 144, 384},  {513, 2240, 7168}, {4095, 2240, 512},
+                                         {4096, 7168, 2048}};
+    bool ok = true;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const uint32_t *s = shapes[i];
+        char name[64];
+        (void)snprintf(name, sizeof name, "plain %u x %u x %u", s[0], s[1], s[2]);
+        struct problem p = plain_problem(s[0], s[1], s[2], GUARD_COLS);
+        ok = check(name, &p) && ok;
+    }
+    return ok ? 0 : 1;
+}
+
+/* to[r][0 .. width) = from[r][first .. first + width), elements of `size` bytes */
+static void *take_columns(struct problem *p, const void *from, uint32_t n_row, uint32_t stride,
+                          uint32_t first, uint32_t width, size_t size)
+{
+    void *to = own(p, device_bytes(n_row * width * size));
+    CUDA(cudaMemcpy2D(to, width * size, (const char *)from + first * size, stride * size,
+                      width * size, n_row, cudaMemcpyDeviceToDevice));
+    return to;
+}
+
+__global__ void add_kernel(float *sum, const float *share, size_t n)
+{
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) sum[i] += share[i];
+}
+
+/* A product is the sum of the products of its shares of K, in ascending order, bit by bit. */
+static int check_shares(void)
+{
+    enum { M = 200, N = 256, K = 2048, SHARES = 4, SHARE_K = K / SHARES, SIZE = M * N };
+    struct problem whole = plain_problem(M, N, K, 0), part = {};
+    float *got = (float *)own(&part, device_bytes(SIZE * 4));
+    float *sum = (float *)own(&part, device_bytes(SIZE * 4));
+    float *share = (float *)own(&part, device_bytes(SIZE * 4));
+    struct tally *t = (struct tally *)own(&part, device_bytes(sizeof *t));
+    CUDA(cudaMemset(t, 0, sizeof *t));
+    CUDA(cudaMemset(sum, 0, SIZE * 4));
+    whole.a.out = got;
+    CUDA(product_fp8_sm90(whole.a, whole.n_tile, count_sm(), NULL));
+    for (uint32_t i = 0; i < SHARES; i++) {
+        struct problem slice = {};
+        struct product_args a = whole.a;
+        const uint32_t n_line = K / LINE, width = SHARE_K / LINE;
+        a.k = SHARE_K;
+        a.scale_stride = width;
+        a.w = take_columns(&slice, whole.a.w, N, K, i * SHARE_K, SHARE_K, 1);
+        a.q = (uint8_t *)take_columns(&slice, whole.a.q, M, K, i * SHARE_K, SHARE_K, 1);
+        a.w_scale =
+            (float *)take_columns(&slice, whole.a.w_scale, N / LINE, n_line, i * width, width, 4);
+        a.q_scale = (float *)take_columns(&slice, whole.a.q_scale, M, n_line, i * width, width, 4);
+        a.out = share;
+        CUDA(product_fp8_sm90(a, whole.n_tile, count_sm(), NULL));
+        add_kernel<<<SIZE / 256, 256>>>(sum, share, SIZE);
+        release(&slice);
+    }
+    const unsigned long long n = differing(got, sum, SIZE, t);
+    printf("%s %-28s bits that are not the shares' sum: %llu\n", n ? "FAIL" : "PASS",
+           "shares 200 x 256 x 2048", n);
+    release(&whole);
+    release(&part);
+    return n ? 1 : 0;
+}
+
+/* Gives out rows to experts by counts, scattered; the rest belongs to none. */
+static int *spread(uint32_t n_row, const uint32_t *counts, uint32_t n_expert)
+{
+    int *of = (int *)malloc(n_row * sizeof *of);
+    for (uint32_t i = 0; i < n_row; i++) of[i] = -1;
+    uint32_t at = 0;
+    for (uint32_t e = 0; e < n_expert; e++) {
+        for (uint32_t i = 0; i < counts[e]; i++, at++) of[(uint64_t)at * 3571 % n_row] = (int)e;
+    }
+    return of;
+}
+
+static int check_mapped(void)
+{
+    static const uint32_t counts[12] = {0, 1, 63, 64, 65, 127, 128, 129, 300, 0, 16, 1};
+    static const struct {
+        uint32_t n_row, n, k, in_divisor;
+    } cases[] = {
+        {900, 512, 7168, 9}, {900, 7168, 256, 1}, {1000, 1040, 1536, 4}, {900, 576, 128, 9}};
+    bool ok = true;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[64];
+        (void)snprintf(name, sizeof name, "mapped %u x %u / %u", cases[i].n, cases[i].k,
+                       cases[i].in_divisor);
+        int *of = spread(cases[i].n_row, counts, 12);
+        struct problem p = mapped_problem(cases[i].n_row, cases[i].n, cases[i].k,
+                                          cases[i].in_divisor, 12, of, GUARD_COLS);
+        ok = check(name, &p) && ok;
+        free(of);
+    }
+    return ok ? 0 : 1;
+}
+
+/* ---- times ---- */
+
+enum form { FORM_SM90, FORM_SM90_ALONE, FORM_LARGE };
+
+static int by_value(const void *x, const void *y)
+{
+    float a = *(const float *)x, b = *(const float *)y;
+    return a < b ? -1 : a > b;
+}
+
+/* Weights rotate over n_copy copies, which lie one after the other. */
+static void measure(const char *name, const struct problem *p, enum form form, uint32_t n_copy,
+                    double n_row, double n_byte)
+{
+    struct cuda_backend c = {};
+    CUDA(cudaGetDeviceProperties(&c.properties, 0));
+    cudaEvent_t start[REPEAT], stop[REPEAT];
+    for (int i = 0; i < REPEAT; i++) {
+        CUDA(cudaEventCreate(&start[i]));
+        CUDA(cudaEventCreate(&stop[i]));
+    }
+    for (int i = -WARM_UP; i < REPEAT; i++) {
+        struct product_args a = p->a;
+        uint32_t copy = (uint32_t)(i + WARM_UP) % n_copy;
+        a.w = (const char *)a.w + copy * a.w_stride;
+        a.w_scale += copy * a.w_scale_step;
+        if (i >= 0) CUDA(cudaEventRecord(start[i]));
+        if (form == FORM_LARGE) {
+            if (product_fp8_large(&c, a, p->n_tile, name) != FATHOM_OK) exit(1);
+        } else if (form == FORM_SM90_ALONE) {
+            CUDA(product_fp8_sm90_shared(a, p->n_tile, c.properties.multiProcessorCount, 1, NULL));
+        } else {
+            CUDA(product_fp8_sm90(a, p->n_tile, c.properties.multiProcessorCount, NULL));
+        }
+        if (i >= 0) CUDA(cudaEventRecord(stop[i]));
+    }
+    CUDA(cudaDeviceSynchronize());
+    float ms[REPEAT];
+    for (int i = 0; i < REPEAT; i++) {
+        CUDA(cudaEventElapsedTime(&ms[i], start[i], stop[i]));
+        CUDA(cudaEventDestroy(start[i]));
+        CUDA(cudaEventDestroy(stop[i]));
+    }
+    qsort(ms, REPEAT, sizeof *ms, by_value);
+    const double us = ((double)ms[REPEAT / 2 - 1] + (double)ms[REPEAT / 2]) * 500.0;
+    const double tflops = 2.0 * n_row * p->a.n * p->a.k / us * 1e-6;
+    printf(
+        "%-26s %6.0f %6u %6u %9.1f us %7.0f TFLOP/s %5.1f%% of %.0f %7.0f GB/s (least %.1f us)\n",
+        name, n_row, p->a.n, p->a.k, us, tflops, tflops / PEAK_TFLOPS * 100.0, PEAK_TFLOPS,
+        n_byte / us * 1e-3, (double)ms[0] * 1e3);
+}
+
+static int time_plain(bool large)
+{
+    static const uint32_t shapes[][2] = {{7168, 2048}, {2240, 7168}, {11264, 1536}};
+    static const uint32_t sizes[] = {4096, 2048, 1024, 512, 256, 128};
+    enum { COPIES = 4 };
+    for (size_t i = 0; i < 3; i++) {
+        const uint32_t n = shapes[i][0], k = shapes[i][1];
+        struct problem p = make_problem(sizes[0], n, k, COPIES, sizes[0], 0);
+        p.a.out = (float *)own(&p, device_bytes((size_t)sizes[0] * n * 4));
+        for (size_t j = 0; j < sizeof sizes / sizeof *sizes; j++) {
+            const uint32_t m = sizes[j];
+            const double n_byte = (double)n * k + (double)m * k + 4.0 * m * n;
+            p.a.n_token = m;
+            p.n_tile = ceil_div(m, PRODUCT_LARGE_TILE);
+            if (large) {
+                if (j % 3 == 0) measure("large", &p, FORM_LARGE, COPIES, m, n_byte);
+                continue;
+            }
+            measure("sm90", &p, FORM_SM90, COPIES, m, n_byte);
+            measure("sm90, weights not shared", &p, FORM_SM90_ALONE, COPIES, m, n_byte);
+        }
+        release(&p);
+    }
+    return 0;
+}
+
+/* 4096 tokens, 8 of 256 experts drawn at random, the shared expert as number 257 */
+static int time_mapped(bool large)
+{
+    enum { TOKENS = 4096, USED = 8, SLOTS = USED + 1, EXPERTS = 257, ROWS = TOKENS * SLOTS };
+    static const uint32_t shapes[][3] = {{512, 7168, SLOTS}, {7168, 256, 1}};
+    int *of = (int *)malloc(ROWS * sizeof *of);
+    uint64_t state = 1;
+    for (int t = 0; t < TOKENS; t++) {
+        for (int s = 0; s < USED; s++) {
+            int e, used;
+            do {
+                state = state * 6364136223846793005ull + 1442695040888963407ull;
+                e = (int)(state >> 56);
+                for (used = 0; used < s && of[t * SLOTS + used] != e; used++) {
+                }
+            } while (used < s);
+            of[t * SLOTS + s] = e;
+        }
+        of[t * SLOTS + USED] = EXPERTS - 1;
+    }
+    for (size_t i = 0; i < 2; i++) {
+        const uint32_t n = shapes[i][0], k = shapes[i][1], divisor = shapes[i][2];
+        struct problem p = mapped_problem(ROWS, n, k, divisor, EXPERTS, of, 0);
+        p.a.out = (float *)own(&p, device_bytes((size_t)ROWS * n * 4));
+        const double n_byte = (double)n * k * EXPERTS + (double)ROWS / divisor * k + 4.0 * ROWS * n;
+        measure(large ? "large mapped" : "sm90 mapped", &p, large ? FORM_LARGE : FORM_SM90, 1, ROWS,
+                n_byte);
+        release(&p);
+    }
+    free(of);
+    return 0;
+}
+
+/* ---- sections ---- */
+
+static int time_large(void)
+{
+    return time_plain(true) | time_mapped(true);
+}
+
+static int time_plain_sm90(void)
+{
+    return time_plain(false);
+}
+
+static int time_mapped_sm90(void)
+{
+    return time_mapped(false);
+}
+
+static double now_s(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Runs a section as a process, until it ends or `end_s`. */
+static bool run_section(const char *name, int (*section)(void), double end_s)
+{
+    printf("-- %s\n", name);
+    (void)fflush(stdout);
+    const double start_s = now_s();
+    const pid_t child = fork();
+    if (child == 0) {
+        (void)setvbuf(stdout, NULL, _IOLBF, 0);
+        exit(section());
+    }
+    int status = 0;
+    while (waitpid(child, &status, WNOHANG) == 0) {
+        if (now_s() > end_s) {
+            (void)kill(child, SIGKILL);
+            (void)waitpid(child, &status, 0);
+            printf("FAIL %s: stopped, out of time\n", name);
+            return false;
+        }
+        (void)usleep(10000);
+    }
+    const bool ok = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    printf("-- %s: %s, %.1f s\n", name, ok ? "ok" : "FAIL", now_s() - start_s);
+    return ok;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name, *kind;
+        int (*run)(void);
+        double share; /* of the time limit that may be gone when it ends */
+    } sections[] = {{"check plain", "check", check_plain, 0.35},
+                    {"check mapped", "check", check_mapped, 0.5},
+                    {"check shares", "check", check_shares, 0.55},
+                    {"time plain", "time", time_plain_sm90, 0.7},
+                    {"time mapped", "time", time_mapped_sm90, 0.85},
+                    {"time product_fp8_large", "time", time_large, 1.0}};
+    const double start_s = now_s();
+    bool ok = true;
+    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
+        if (argc > 1 && strcmp(argv[1], sections[i].kind) != 0) continue;
+        const double share = argc > 1 ? 1.0 : sections[i].share;
+        ok = run_section(sections[i].name, sections[i].run, start_s + LIMIT_S * share) && ok;
+    }
+    printf("%s\n", ok ? "ALL PASS" : "SOME FAILED");
+    return ok ? 0 : 1;
+}

@@ -1,0 +1,39 @@
+/* signals.h - signals as calls on a thread of their own
+ *
+ * The signals are blocked in the thread that starts the taker and in all threads made after it; one
+ * thread waits for them. Until signal_taker_listen they end the process, so that loading can be
+ * interrupted.
+ */
+#ifndef FATHOM_CLI_SIGNALS_H
+#define FATHOM_CLI_SIGNALS_H
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "fathom/err.h"
+
+typedef void signal_listener(void *arg);
+
+struct signal_taker {
+    sigset_t set;
+    pthread_t thread;
+    bool started;
+    signal_listener *listener; /* written before `listening` */
+    void *arg;
+    _Atomic bool listening;
+    _Atomic bool done;
+};
+
+/* signal_taker_start - take SIGINT, and SIGTERM too if asked; SIGPIPE is ignored from here on
+ * Errors  EIO: the thread cannot be started. *t is written in any case. */
+fathom_err signal_taker_start(struct signal_taker *t, bool with_term, fathom_diag *d);
+
+/* signal_taker_listen - from now on each signal calls listener(arg), on the taker's thread; once */
+void signal_taker_listen(struct signal_taker *t, signal_listener *listener, void *arg);
+
+/* signal_taker_end - no call is running or follows; accepts a taker that did not start */
+void signal_taker_end(struct signal_taker *t);
+
+#endif

@@ -1,0 +1,504 @@
+/* The CPU backend's inner loops, every instruction set that this machine has: exact conversions,
+ * products and attention against sums in double, and bits that do not depend on neighbours. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "backend/cpu/cpu_int.h"
+#include "backend/cpu/cpu_topk.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+static const enum cpu_isa isas[] = {CPU_ISA_PORTABLE, CPU_ISA_AVX2, CPU_ISA_AVX512};
+enum { N_ISA = sizeof isas / sizeof *isas };
+
+static float normal(uint64_t *state)
+{
+    return rng_normal(state);
+}
+
+static void *aligned(size_t bytes)
+{
+    void *p = mem_alloc_aligned(64, bytes);
+    assert_non_null(p);
+    memset(p, 0, bytes);
+    return p;
+}
+
+static bool same_float(float a, float b)
+{
+    return f32_bits(a) == f32_bits(b) || (isnan(a) && isnan(b));
+}
+
+/* ---- conversions ---- */
+
+static void every_code_is_decoded_exactly(void **state)
+{
+    (void)state;
+    uint8_t codes[256];
+    float out[256];
+    for (int i = 0; i < 256; i++) codes[i] = (uint8_t)i;
+    for (int i = 0; i < N_ISA; i++) {
+        const struct cpu_kernels *k = cpu_kernels_of(isas[i]);
+        if (!k) continue;
+        k->load_codes(codes, 256, OPERAND_F32, out);
+        for (int c = 0; c < 256; c++) assert_true(same_float(out[c], f32_from_e4m3(codes[c])));
+        if (k->bf16_operand != OPERAND_BF16) continue;
+        uint16_t halves[256];
+        k->load_codes(codes, 256, OPERAND_BF16, halves);
+        for (int c = 0; c < 256; c++)
+            assert_true(same_float(f32_from_bf16(halves[c]), f32_from_e4m3(codes[c])));
+    }
+}
+
+static void quantizing_agrees_with_the_scalar_code(void **state)
+{
+    (void)state;
+    uint64_t seed = 5;
+    for (int i = 0; i < N_ISA; i++) {
+        const struct cpu_kernels *k = cpu_kernels_of(isas[i]);
+        if (!k) continue;
+        for (int round = 0; round < 200; round++) {
+            float x[KV_FP8_GROUP];
+            uint8_t code[KV_FP8_GROUP];
+            float top = 1e-4f;
+            for (int j = 0; j < KV_FP8_GROUP; j++) {
+                x[j] = ldexpf(normal(&seed), (int)rng_below(&seed, 24) - 12);
+                if (fabsf(x[j]) > top) top = fabsf(x[j]);
+            }
+            x[round % KV_FP8_GROUP] = round % 7 == 0 ? NAN : 0;
+            float scale = k->quantize_group(x, code);
+            top = 1e-4f;
+            for (int j = 0; j < KV_FP8_GROUP; j++) top = fabsf(x[j]) > top ? fabsf(x[j]) : top;
+            assert_true(scale == ue8m0_round_up(top / 448.0f));
+            for (int j = 0; j < KV_FP8_GROUP; j++)
+                assert_int_equal(code[j], e4m3_from_f32(x[j] / scale));
+        }
+    }
+}
+
+static void rounding_to_bf16_is_to_nearest_even(void **state)
+{
+    (void)state;
+    uint64_t seed = 6;
+    float in[32], back[32];
+    uint16_t half[32];
+    for (int i = 0; i < N_ISA; i++) {
+        const struct cpu_kernels *k = cpu_kernels_of(isas[i]);
+        if (!k) continue;
+        for (int round = 0; round < 2000; round++) {
+            for (int j = 0; j < 32; j++) {
+                uint32_t bits = (uint32_t)rng_next(&seed);
+                if (round % 2 == 0) bits = (bits & 0xffff0000) | 0x8000; /* ties */
+                if ((bits & 0x7f800000) == 0) bits |= 0x00800000; /* denormals may become 0 */
+                in[j] = f32_from_bits(bits);
+            }
+            k->to_operand(OPERAND_F32, true, in, 32, back);
+            for (int j = 0; j < 32; j++)
+                assert_true(same_float(back[j], f32_from_bf16(bf16_from_f32(in[j]))));
+            if (k->bf16_operand != OPERAND_BF16) continue;
+            k->to_operand(OPERAND_BF16, true, in, 32, half);
+            for (int j = 0; j < 32; j++) assert_true(same_float(f32_from_bf16(half[j]), back[j]));
+        }
+    }
+}
+
+static void exp_is_close_and_exact_at_its_ends(void **state)
+{
+    (void)state;
+    enum { N = 4096 };
+    static float x[N], e[N];
+    for (int i = 0; i < N; i++) x[i] = -87.0f * (float)i / N;
+    x[N - 1] = -INFINITY;
+    x[N - 2] = -1000;
+    for (int i = 0; i < N_ISA; i++) {
+        const struct cpu_kernels *k = cpu_kernels_of(isas[i]);
+        if (!k) continue;
+        k->exp_row(x, 0, N, e);
+        assert_true(e[0] == 1.0f);
+        assert_true(e[N - 1] == 0.0f && e[N - 2] == 0.0f);
+        for (int j = 0; j < N - 2; j++) {
+            double want = exp((double)x[j]);
+            assert_true(fabs((double)e[j] - want) <= 3e-7 * want);
+        }
+        float nan = NAN;
+        float row[32] = {0};
+        row[3] = nan;
+        k->exp_row(row, 0, 32, e);
+        assert_true(isnan(e[3]) && e[4] == 1.0f);
+    }
+}
+
+static void hadamard_is_the_sylvester_matrix(void **state)
+{
+    (void)state;
+    uint64_t seed = 8;
+    for (int i = 0; i < N_ISA; i++) {
+        const struct cpu_kernels *k = cpu_kernels_of(isas[i]);
+        if (!k) continue;
+        float x[KV_INDEX_DIM], y[KV_INDEX_DIM];
+        for (int j = 0; j < KV_INDEX_DIM; j++) y[j] = x[j] = normal(&seed);
+        k->hadamard(y);
+        for (int r = 0; r < KV_INDEX_DIM; r++) {
+            double want = 0;
+            for (int c = 0; c < KV_INDEX_DIM; c++)
+                want += __builtin_parity((unsigned)(r & c)) ? -(double)x[c] : (double)x[c];
+            assert_true(fabs((double)y[r] - want / sqrt(128)) < 1e-5);
+        }
+    }
+}
+
+/* ---- products ---- */
+
+/* A packed matrix of n_row x n_col made by hand, and its values. */
+struct made {
+    struct packed w;
+    float *value; /* [n_row][n_col], scaled */
+};
+
+static void put_raw(struct packed *w, uint32_t r, uint32_t c, float value)
+{
+    uint8_t *panel = w->data + r / PANEL * w->panel_bytes;
+    uint8_t *group = panel + (size_t)(c / 2) * pack_group_bytes(w->kind);
+    uint32_t row = r % PANEL;
+    uint16_t half = bf16_from_f32(value);
+    if (w->kind == PACK_FP8)
+        group[2 * fp8_place(row) + c % 2] = e4m3_from_f32(value);
+    else if (w->kind == PACK_BF16)
+        memcpy(group + 4 * row + 2 * (c % 2), &half, 2);
+    else
+        memcpy(group + 4 * ((c % 2) * PANEL + row), &value, 4);
+}
+
+static float through(enum pack_kind kind, float f)
+{
+    if (kind == PACK_FP8) return f32_from_e4m3(e4m3_from_f32(f));
+    return kind == PACK_BF16 ? f32_from_bf16(bf16_from_f32(f)) : f;
+}
+
+static struct made make(enum pack_kind kind, uint32_t n_row, uint32_t n_col, uint32_t first_pair,
+                        uint32_t scale_lanes, uint64_t *seed)
+{
+    struct made m;
+    struct packed *w = &m.w;
+    memset(w, 0, sizeof *w);
+    w->kind = kind;
+    w->n_row = n_row;
+    w->n_col = n_col;
+    w->n_panel = (n_row + PANEL - 1) / PANEL;
+    w->n_pair = (n_col + 1) / 2;
+    w->first_pair = min_u32(first_pair, w->n_pair);
+    w->n_block = 1 + (w->n_pair - w->first_pair + PAIRS_PER_BLOCK - 1) / PAIRS_PER_BLOCK;
+    w->scale_lanes = scale_lanes;
+    w->panel_bytes = (size_t)w->n_pair * pack_group_bytes(kind);
+    w->data = aligned(w->n_panel * w->panel_bytes);
+    size_t n_scale = (size_t)w->n_panel * w->n_block * scale_lanes;
+    w->scale = aligned(n_scale * sizeof *w->scale);
+    for (size_t i = 0; i < n_scale; i++) w->scale[i] = 0.5f + (float)rng_below(seed, 100) * 0.01f;
+    m.value = aligned((size_t)n_row * n_col * sizeof *m.value);
+    for (uint32_t r = 0; r < n_row; r++) {
+        for (uint32_t c = 0; c < n_col; c++) {
+            float f = normal(seed);
+            uint32_t pair = c / 2;
+            uint32_t block =
+                pair < w->first_pair ? 0 : 1 + (pair - w->first_pair) / PAIRS_PER_BLOCK;
+            size_t at = ((size_t)(r / PANEL) * w->n_block + block) * scale_lanes;
+            float scale = w->scale[at + (scale_lanes == 1 ? 0 : r % PANEL)];
+            put_raw(w, r, c, f);
+            m.value[(size_t)r * n_col + c] = through(kind, f) * scale;
+        }
+    }
+    return m;
+}
+
+static void drop(struct made *m)
+{
+    mem_free(m->w.data);
+    mem_free(m->w.scale);
+    mem_free(m->value);
+}
+
+enum { N_TOKEN = 29, X_STRIDE = 416, Y_STRIDE = 160 };
+
+static void check_product(const struct cpu_kernels *k, enum operand type, const struct made *m,
+                          uint64_t *seed)
+{
+    const struct packed *w = &m->w;
+    size_t size = operand_bytes(type);
+    float *x = aligned(N_TOKEN * X_STRIDE * sizeof *x);
+    uint8_t *act = aligned(N_TOKEN * X_STRIDE * size);
+    float *y = aligned(N_TOKEN * Y_STRIDE * sizeof *y);
+    float *one = aligned(N_TOKEN * Y_STRIDE * sizeof *one);
+    uint8_t *decoded = aligned(CHUNK_BYTES);
+    for (uint32_t t = 0; t < N_TOKEN; t++) {
+        for (uint32_t c = 0; c < w->n_col; c++)
+            x[t * X_STRIDE + c] = f32_from_bf16(bf16_from_f32(normal(seed)));
+        k->to_operand(type, false, x + t * X_STRIDE, X_STRIDE, act + t * X_STRIDE * size);
+    }
+    struct gemm_call call = {.w = w,
+                             .n_panel = w->n_panel,
+                             .n_token = N_TOKEN,
+                             .x = act,
+                             .x_stride = X_STRIDE,
+                             .y = y,
+                             .y_stride = Y_STRIDE,
+                             .decoded = decoded};
+    k->gemm[type](&call);
+    for (uint32_t t = 0; t < N_TOKEN; t++) {
+        for (uint32_t r = 0; r < w->n_row; r++) {
+            double want = 0;
+            for (uint32_t c = 0; c < w->n_col; c++)
+                want += (double)m->value[(size_t)r * w->n_col + c] * (double)x[t * X_STRIDE + c];
+            assert_true(fabs((double)y[t * Y_STRIDE + r] - want) < 1e-4 * sqrt(w->n_col) + 1e-6);
+        }
+    }
+    /* any run of tokens, any run of panels: the same bits */
+    for (int round = 0; round < 60; round++) {
+        uint32_t t0 = (uint32_t)rng_below(seed, N_TOKEN);
+        uint32_t p0 = (uint32_t)rng_below(seed, w->n_panel);
+        call.n_token = 1 + (uint32_t)rng_below(seed, N_TOKEN - t0);
+        call.panel0 = p0;
+        call.n_panel = 1 + (uint32_t)rng_below(seed, w->n_panel - p0);
+        call.x = act + t0 * X_STRIDE * size;
+        call.y = one;
+        k->gemm[type](&call);
+        for (uint32_t t = 0; t < call.n_token; t++)
+            assert_memory_equal(one + t * Y_STRIDE, y + (t0 + t) * Y_STRIDE + p0 * PANEL,
+                                call.n_panel * PANEL * sizeof *y);
+    }
+    mem_free(x);
+    mem_free(act);
+    mem_free(y);
+    mem_free(one);
+    mem_free(decoded);
+}
+
+static void products_are_right_and_rows_are_alone(void **state)
+{
+    (void)state;
+    uint64_t seed = 9;
+    static const uint32_t shapes[][4] = {
+        /* rows, columns, pairs of the first block, scales */
+        {32, 128, 64, 1}, {144, 400, 64, 1},    {144, 399, 13, PANEL},
+        {7, 3, 64, 1},    {33, 257, 64, PANEL}, {96, 386, 1, 1},
+    };
+    for (int i = 0; i < N_ISA; i++) {
+        const struct cpu_kernels *k = cpu_kernels_of(isas[i]);
+        if (!k) continue;
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+            for (int kind = 0; kind < N_PACK_KIND; kind++) {
+                struct made m = make((enum pack_kind)kind, shapes[s][0], shapes[s][1], shapes[s][2],
+                                     shapes[s][3], &seed);
+                check_product(k, OPERAND_F32, &m, &seed);
+                if (k->gemm[OPERAND_BF16]) check_product(k, OPERAND_BF16, &m, &seed);
+                drop(&m);
+            }
+        }
+    }
+}
+
+/* ---- attention ---- */
+
+enum { KEY = KV_ROW, VALUE = KV_LATENT, N_QUERY = 11 };
+
+struct group {
+    float *row; /* [64][KEY] bf16 values */
+    float *query;
+    void *row_act;
+    void *query_act;
+    float zero[KEY];
+    const void *pointer[GROUP_ROWS];
+    uint32_t visible[N_QUERY];
+    float score[N_QUERY * GROUP_ROWS];
+    float max[N_QUERY], sum[N_QUERY];
+    float *out;
+};
+
+static void run_group(const struct cpu_kernels *k, enum operand type, struct group *g,
+                      uint32_t n_row, uint32_t q0, uint32_t n_query)
+{
+    struct attend_call call = {.row = g->pointer,
+                               .n_row = n_row,
+                               .n_query = n_query,
+                               .key_dim = KEY,
+                               .value_dim = VALUE,
+                               .query = operand_row(type, g->query_act, (size_t)q0 * KEY),
+                               .query_stride = KEY,
+                               .n_visible = g->visible + q0,
+                               .softmax_scale = 0.05f,
+                               .score = g->score,
+                               .max = g->max,
+                               .sum = g->sum,
+                               .out = g->out,
+                               .out_stride = VALUE};
+    k->attend[type](&call);
+}
+
+static void check_group(const struct cpu_kernels *k, enum operand type, uint32_t n_row,
+                        uint64_t *seed)
+{
+    struct group *g = aligned(sizeof *g);
+    float *all = aligned(N_QUERY * VALUE * sizeof *all);
+    float max[N_QUERY];
+    g->row = aligned(GROUP_ROWS * KEY * sizeof *g->row);
+    g->query = aligned(N_QUERY * KEY * sizeof *g->query);
+    g->row_act = aligned(GROUP_ROWS * KEY * sizeof(float));
+    g->query_act = aligned(N_QUERY * KEY * sizeof(float));
+    g->out = aligned(N_QUERY * VALUE * sizeof *g->out);
+    for (uint32_t i = 0; i < n_row * KEY; i++)
+        g->row[i] = f32_from_bf16(bf16_from_f32(normal(seed)));
+    for (uint32_t i = 0; i < N_QUERY * KEY; i++)
+        g->query[i] = f32_from_bf16(bf16_from_f32(normal(seed)));
+    k->to_operand(type, false, g->row, GROUP_ROWS * KEY, g->row_act);
+    k->to_operand(type, false, g->query, N_QUERY * KEY, g->query_act);
+    for (uint32_t r = 0; r < GROUP_ROWS; r++)
+        g->pointer[r] = r < n_row ? operand_row(type, g->row_act, (size_t)r * KEY) : g->zero;
+    for (uint32_t q = 0; q < N_QUERY; q++) g->visible[q] = 1 + (uint32_t)rng_below(seed, n_row);
+    run_group(k, type, g, n_row, 0, N_QUERY);
+    memcpy(all, g->out, N_QUERY * VALUE * sizeof *all);
+    memcpy(max, g->max, sizeof max);
+    for (uint32_t q = 0; q < N_QUERY; q++) {
+        double score[GROUP_ROWS], top = -INFINITY, sum = 0;
+        for (uint32_t r = 0; r < g->visible[q]; r++) {
+            score[r] = 0;
+            for (int i = 0; i < KEY; i++)
+                score[r] += (double)g->query[q * KEY + i] * (double)g->row[r * KEY + i];
+            score[r] *= 0.05;
+            top = score[r] > top ? score[r] : top;
+        }
+        for (uint32_t r = 0; r < g->visible[q]; r++) sum += exp(score[r] - top);
+        assert_true(fabs((double)max[q] - top) < 1e-5 * (1 + fabs(top)));
+        assert_true(fabs((double)g->sum[q] - sum) < 1e-5 * sum);
+        for (int i = 0; i < VALUE; i++) {
+            double want = 0;
+            for (uint32_t r = 0; r < g->visible[q]; r++)
+                want += exp(score[r] - top) * (double)g->row[r * KEY + i];
+            double limit = type == OPERAND_BF16 ? 1e-2 * sum : 1e-4 * sum;
+            assert_true(fabs((double)all[q * VALUE + i] - want) < limit);
+        }
+    }
+    /* a query alone, or beside others: the same bits */
+    for (uint32_t q = 0; q < N_QUERY; q++) {
+        uint32_t n = 1 + (uint32_t)rng_below(seed, N_QUERY - q);
+        run_group(k, type, g, n_row, q, n);
+        assert_memory_equal(g->out, all + q * VALUE, n * VALUE * sizeof *all);
+    }
+    mem_free(g->row);
+    mem_free(g->query);
+    mem_free(g->row_act);
+    mem_free(g->query_act);
+    mem_free(g->out);
+    mem_free(g);
+    mem_free(all);
+}
+
+static void attention_is_right_and_queries_are_alone(void **state)
+{
+    (void)state;
+    uint64_t seed = 10;
+    static const uint32_t n_rows[] = {1, 2, 3, 4, 5, 31, 63, 64};
+    for (int i = 0; i < N_ISA; i++) {
+        const struct cpu_kernels *k = cpu_kernels_of(isas[i]);
+        if (!k) continue;
+        for (size_t n = 0; n < sizeof n_rows / sizeof *n_rows; n++) {
+            check_group(k, OPERAND_F32, n_rows[n], &seed);
+            if (k->attend[OPERAND_BF16]) check_group(k, OPERAND_BF16, n_rows[n], &seed);
+        }
+    }
+}
+
+/* ---- packing of codes ---- */
+
+static void packed_codes_stand_at_their_places(void **state)
+{
+    (void)state;
+    enum { STRIDE = 200, COLUMNS = 2 * PAIRS_PER_BLOCK };
+    uint64_t seed = 11;
+    uint8_t rows[PANEL * STRIDE];
+    uint8_t *panel = aligned(COLUMNS * PANEL);
+    for (size_t i = 0; i < sizeof rows; i++) rows[i] = (uint8_t)rng_next(&seed);
+    for (int i = 0; i < N_ISA; i++) {
+        const struct cpu_kernels *k = cpu_kernels_of(isas[i]);
+        if (!k) continue;
+        for (uint32_t n_row = 0; n_row <= PANEL; n_row++) {
+            k->pack_codes(rows, STRIDE, n_row, panel);
+            for (uint32_t r = 0; r < PANEL; r++) {
+                for (uint32_t c = 0; c < COLUMNS; c++) {
+                    uint8_t want = r < n_row ? rows[r * STRIDE + c] : 0;
+                    assert_int_equal(panel[c / 2 * 64 + 2 * fp8_place(r) + c % 2], want);
+                }
+            }
+        }
+    }
+    mem_free(panel);
+}
+
+/* ---- selection ---- */
+
+static int descending(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a;
+    uint32_t y = *(const uint32_t *)b;
+    return (x < y) - (x > y);
+}
+
+static void the_bound_separates_exactly_n(void **state)
+{
+    (void)state;
+    enum { N = 700 };
+    uint64_t seed = 12;
+    float x[N];
+    uint32_t keys[N], sorted[N];
+    for (int i = 0; i < N_ISA; i++) {
+        const struct cpu_kernels *k = cpu_kernels_of(isas[i]);
+        if (!k) continue;
+        for (int round = 0; round < 300; round++) {
+            uint32_t n_key = 1 + (uint32_t)rng_below(&seed, N);
+            uint32_t n = 1 + (uint32_t)rng_below(&seed, n_key);
+            for (uint32_t j = 0; j < n_key; j++) {
+                x[j] = normal(&seed);
+                if (round % 3 == 0) x[j] = roundf(x[j]); /* many ties */
+                if (round % 5 == 0 && j % 4 == 0) x[j] = j % 8 ? NAN : -INFINITY;
+            }
+            k->order_keys(x, n_key, keys);
+            for (uint32_t j = 0; j < n_key; j++) assert_int_equal(keys[j], topk_key(x[j]));
+            memcpy(sorted, keys, n_key * sizeof *keys);
+            qsort(sorted, n_key, sizeof *sorted, descending);
+            uint32_t n_equal;
+            uint32_t least = topk_least(k, keys, n_key, n, &n_equal);
+            uint32_t above = 0, equal = 0;
+            for (uint32_t j = 0; j < n_key; j++) {
+                above += keys[j] > least;
+                equal += keys[j] == least;
+            }
+            assert_true(least <= sorted[n - 1]);
+            assert_int_equal(above + (equal < n_equal ? equal : n_equal), n);
+        }
+    }
+    assert_true(topk_key(-0.0f) == topk_key(0.0f));
+    assert_true(topk_key(NAN) == topk_key(-INFINITY));
+    assert_true(topk_key(-1.0f) < topk_key(-0.5f) && topk_key(-0.5f) < topk_key(1e-30f));
+    assert_true(topk_key(3.0f) < topk_key(INFINITY));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_code_is_decoded_exactly),
+        cmocka_unit_test(quantizing_agrees_with_the_scalar_code),
+        cmocka_unit_test(rounding_to_bf16_is_to_nearest_even),
+        cmocka_unit_test(exp_is_close_and_exact_at_its_ends),
+        cmocka_unit_test(hadamard_is_the_sylvester_matrix),
+        cmocka_unit_test(products_are_right_and_rows_are_alone),
+        cmocka_unit_test(attention_is_right_and_queries_are_alone),
+        cmocka_unit_test(packed_codes_stand_at_their_places),
+        cmocka_unit_test(the_bound_separates_exactly_n),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
