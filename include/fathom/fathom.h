@@ -205,8 +205,10 @@ typedef struct fathom_stats {
     uint64_t n_output_token;
     uint64_t n_finished;
     uint64_t n_cancelled;
-    uint64_t busy_us; /* time spent in steps */
-    bool failed;      /* the engine has met a fatal error */
+    uint64_t n_preempted; /* requests that gave up their pages and were computed again */
+    uint64_t busy_us;     /* time spent in steps */
+    uint64_t wait_us;     /* of it: waiting for the device; the rest is the host's own work */
+    bool failed;          /* the engine has met a fatal error */
 } fathom_stats;
 
 /* fathom_get_stats - a snapshot; its members are read together, between two steps */

@@ -124,7 +124,9 @@ static uint32_t new_prompt_tokens(const struct plan_entry *entry)
 static fathom_err finish_step(fathom_engine *e, uint64_t start_us)
 {
     struct step_result result;
+    uint64_t wait_us = clock_now_us();
     TRY(e->runner->ops->wait(e->runner, &result));
+    e->stats.wait_us += clock_now_us() - wait_us;
     size_t n_draw = 0;
     for (uint32_t i = 0; i < e->plan.n_entry; i++) {
         const struct plan_entry *entry = &e->plan.entries[i];
@@ -141,6 +143,7 @@ static fathom_err finish_step(fathom_engine *e, uint64_t start_us)
     sched_check(e->sched);
 #endif
     e->stats.n_step++;
+    e->stats.n_preempted = sched_n_preempted(e->sched);
     e->stats.n_output_token += n_draw;
     e->stats.busy_us += now_us - start_us;
     publish(e, e->drawing, n_draw);
