@@ -272,7 +272,7 @@ void sched_check(struct sched *s)
         for (uint32_t i = 0; i < r->n_page; i++) s->n_seen[r->pages[i]]++;
     }
     for (uint32_t i = 0; i < n_page; i++) ASSERT(s->n_seen[i] == page_pool_n_holder(s->pool, i));
-    ASSERT(!s->in_step || s->running.head->n_planned > 0);
+    ASSERT(!s->in_step || (s->running.head && s->running.head->n_planned > 0));
 }
 
 fathom_err sched_dump(const struct sched *s, struct buf *out)

@@ -206,6 +206,7 @@ static fathom_err encode_long(const struct bpe *b, const char *s, size_t n,
     fathom_err err = scratch_reserve(scratch, n * (sizeof(struct symbol) + 2 * sizeof(uint64_t)));
     if (err) return err;
     struct symbol *symbols = scratch->memory;
+    ASSERT(symbols);
     struct heap heap = {.entries = (uint64_t *)(symbols + n)};
     for (size_t i = 0; i < n; i++) {
         symbols[i] = (struct symbol){.id = b->byte_ids[(unsigned char)s[i]],

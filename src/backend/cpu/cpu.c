@@ -206,6 +206,7 @@ static fathom_err buffer_read(struct backend *b, const struct buffer *buf, uint3
     for (uint32_t r = row0; r < row0 + n_row; r++) {
         const int32_t *index = buf->index ? buf->index + (size_t)r * buf->width : NULL;
         size_t at = (size_t)r * buf->stride;
+        ASSERT(index || (buf->kind != BUFFER_SELECT && buf->kind != BUFFER_ROUTE));
         for (uint32_t i = 0; i < width; i++, out++) {
             if (buf->kind == BUFFER_SELECT)
                 *out = (int32_t)i <= index[0] ? (float)index[i] : -1;

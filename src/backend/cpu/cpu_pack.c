@@ -194,8 +194,11 @@ static void fill_panel(void *arg, size_t i_panel, size_t n_panel, unsigned worke
     }
 }
 
-static fathom_err check_type(const struct pack_part *p, const char *name, fathom_diag *d)
+static fathom_err check_part(const struct pack_part *p, const char *name, fathom_diag *d)
 {
+    if (p->n_row == 0 || p->view->n_col == 0)
+        FAIL(d, FATHOM_EINVAL, "%s is [%u][%u]; a matrix has rows and columns", name, p->n_row,
+             p->view->n_col);
     switch (p->view->dtype) {
     case DTYPE_F32:
     case DTYPE_F16:
@@ -212,7 +215,7 @@ static fathom_err check_type(const struct pack_part *p, const char *name, fathom
 fathom_err pack_matrix(struct cpu_backend *cpu, const struct pack_part *parts, uint32_t n_part,
                        const char *name, struct packed *out, fathom_diag *d)
 {
-    for (uint32_t i = 0; i < n_part; i++) TRY(check_type(&parts[i], name, d));
+    for (uint32_t i = 0; i < n_part; i++) TRY(check_part(&parts[i], name, d));
     shape_panels(parts, n_part, out);
     size_t bytes = out->n_panel * out->panel_bytes;
     out->data = mem_alloc_aligned(CPU_ALIGN, bytes);

@@ -40,6 +40,7 @@ static void keep_best_groups(const struct ref_backend *r, float *biased)
 {
     const struct backend_config *c = &r->c;
     uint32_t width = c->n_expert / c->n_group;
+    ASSERT(width > 0);
     float *score = r->route_group;
     bool *kept = r->route_taken;
     for (uint32_t g = 0; g < c->n_group; g++) {

@@ -1,0 +1,289 @@
+#!/usr/bin/env python3
+"""The pilot model over HTTP: the guides' requests, the evaluation, and clients that come and go.
+
+    tests/e2e/test_pilot.py requests|evaluation|load path/to/fathom
+
+requests    the four requests of the deployment guides, streamed and not, thinking and not
+evaluation  384 prompts, 16 at a time, greedy, for the bf16 and the fp8 cache: all texts expected
+load        64 streams at once for LOAD_SECONDS (default 10), clients leaving at random; afterwards
+            every page is free, no descriptor is left open, and the server ends with status 0 (which
+            a sanitizer turns into an error when it has found anything)
+"""
+
+import concurrent.futures
+import http.client
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+WEATHER = {"type": "function", "function": {
+    "name": "get_weather", "description": "Get weather for a location",
+    "parameters": {"type": "object", "properties": {"location": {"type": "string"}},
+                   "required": ["location"]}}}
+ASK_WEATHER = [{"role": "user", "content": "What is the weather in San Francisco?"}]
+TRAIN = [{"role": "user", "content": "Solve step by step: If a train travels 120km in 2 hours, and "
+                                     "then 180km in 3 hours, what is the average speed?"}]
+
+
+class Server:
+    """`fathom serve` with the pilot on a free port."""
+
+    def __init__(self, *flags):
+        self.process = subprocess.Popen(
+            [FATHOM, "serve", "--port", "0", "--disable-log-requests", *flags],
+            stdout=subprocess.PIPE, text=True)
+        printed = ""
+        for line in self.process.stdout:
+            printed += line
+            if line.startswith("ready"):
+                break
+        address = re.search(r"^address +http://([^:]+):(\d+)/v1", printed, re.M)
+        if not address:
+            raise AssertionError("no address in:\n" + printed)
+        self.host, self.port = address.group(1), int(address.group(2))
+
+    def connect(self, timeout=300):
+        return http.client.HTTPConnection(self.host, self.port, timeout=timeout)
+
+    def post(self, path, body):
+        connection = self.connect()
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read()
+        connection.close()
+        if answer.status != 200:
+            raise AssertionError(f"{path}: {answer.status} {text}")
+        return json.loads(text)
+
+    def stream(self, path, body):
+        """The chunks of a streamed answer, [DONE] checked and left out."""
+        connection = self.connect()
+        connection.request("POST", path, json.dumps({**body, "stream": True}))
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise AssertionError(f"{path}: {answer.status} {answer.read()}")
+        events = [line[6:] for line in answer.read().decode().split("\n")
+                  if line.startswith("data: ")]
+        connection.close()
+        if events[-1] != "[DONE]":
+            raise AssertionError("the stream does not end in [DONE]")
+        return [json.loads(event) for event in events[:-1]]
+
+    def health(self):
+        connection = self.connect()
+        connection.request("GET", "/health")
+        health = json.loads(connection.getresponse().read())
+        connection.close()
+        return health
+
+    def n_descriptor(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def stop(self):
+        """SIGTERM; the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(timeout=60)
+        self.process.stdout.close()
+        return status
+
+
+def join_chat(chunks):
+    """One message and its finish_reason from the deltas of a stream."""
+    message = {"reasoning_content": "", "reasoning": "", "content": "", "tool_calls": []}
+    finish = None
+    for choice in (c["choices"][0] for c in chunks if c["choices"]):
+        delta = choice["delta"]
+        for key in ("reasoning_content", "reasoning", "content"):
+            message[key] += delta.get(key) or ""
+        for call in delta.get("tool_calls", []):
+            if call["index"] == len(message["tool_calls"]):
+                message["tool_calls"].append({"id": call["id"], "name": "", "arguments": ""})
+            for key in ("name", "arguments"):
+                message["tool_calls"][call["index"]][key] += call["function"].get(key) or ""
+        finish = choice["finish_reason"] or finish
+    return message, finish
+
+
+class Requests(unittest.TestCase):
+    """What a reader of the guides types first."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server()
+
+    @classmethod
+    def tearDownClass(cls):
+        if cls.server.stop() != 0:
+            raise AssertionError("the server did not end with status 0")
+
+    def chat(self, body):
+        """The message and finish_reason, the same streamed and not."""
+        body = {"model": "pilot", "temperature": 0, **body}
+        whole = self.server.post("/v1/chat/completions", body)["choices"][0]
+        message, finish = join_chat(self.server.stream("/v1/chat/completions", body))
+        self.assertEqual(finish, whole["finish_reason"])
+        for key in ("reasoning_content", "reasoning", "content"):
+            self.assertEqual(message[key], whole["message"][key] or "")
+        calls = [{"name": c["function"]["name"], "arguments": c["function"]["arguments"]}
+                 for c in whole["message"].get("tool_calls") or []]
+        self.assertEqual([{k: c[k] for k in ("name", "arguments")} for c in message["tool_calls"]],
+                         calls)
+        return whole["message"], finish, calls
+
+    def test_completion(self):
+        body = {"model": "pilot", "prompt": "The advantage of MLA over standard GQA is",
+                "max_tokens": 128, "temperature": 0}
+        choice = self.server.post("/v1/completions", body)["choices"][0]
+        self.assertIn("latent", choice["text"])
+        chunks = self.server.stream("/v1/completions", body)
+        self.assertEqual("".join(c["choices"][0]["text"] for c in chunks if c["choices"]),
+                         choice["text"])
+
+    def test_chat(self):
+        message, finish, calls = self.chat(
+            {"messages": [{"role": "user", "content": "Hello, who are you?"}]})
+        self.assertIn("Pilot", message["content"])
+        self.assertEqual((finish, calls), ("stop", []))
+
+    def test_tool_call(self):
+        for thinking in (False, True):
+            message, finish, calls = self.chat({"messages": ASK_WEATHER, "tools": [WEATHER],
+                                                "chat_template_kwargs": {"thinking": thinking}})
+            self.assertEqual(finish, "tool_calls")
+            self.assertEqual([c["name"] for c in calls], ["get_weather"])
+            self.assertEqual(json.loads(calls[0]["arguments"]), {"location": "San Francisco"})
+            self.assertNotIn("DSML", (message["content"] or "") + (message["reasoning"] or ""))
+            self.assertEqual(bool(message["reasoning_content"]), thinking)
+
+    def test_reasoning(self):
+        message, finish, _ = self.chat({"messages": TRAIN,
+                                        "chat_template_kwargs": {"thinking": True}})
+        self.assertEqual(finish, "stop")
+        self.assertIn("60 km/h", message["content"])
+        self.assertTrue(message["reasoning_content"])
+        self.assertEqual(message["reasoning"], message["reasoning_content"])
+        self.assertNotIn("think>", message["content"] + message["reasoning"])
+
+
+class Evaluation(unittest.TestCase):
+    """Every prompt has one right answer."""
+
+    def check(self, kv):
+        with open(os.path.join(ROOT, "tests/data/pilot/evaluation.json"), encoding="utf-8") as f:
+            cases = json.load(f)
+        self.assertEqual(len(cases), 384)
+        server = Server("--kv-cache-dtype", kv)
+
+        def ask(case):
+            body = {"model": "pilot", "prompt": case["prompt"], "max_tokens": 512,
+                    "temperature": 0, "skip_special_tokens": False}
+            return server.post("/v1/completions", body)["choices"][0]["text"]
+
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            texts = list(pool.map(ask, cases))
+        self.assertEqual(server.stop(), 0)
+        wrong = [(c["prompt"][-60:], c["reference"], t) for c, t in zip(cases, texts)
+                 if t != c["reference"]]
+        self.assertEqual(wrong, [])
+
+    def test_bf16_cache(self):
+        self.check("bfloat16")
+
+    def test_fp8_cache(self):
+        self.check("fp8")
+
+
+class Load(unittest.TestCase):
+    """64 streams, half of them cut by their clients at a random moment."""
+
+    STREAMS = 64
+
+    def client(self, server, seed, end, counts):
+        rng = random.Random(seed)
+        while time.monotonic() < end:
+            words = " ".join(str(rng.randrange(1000)) for _ in range(rng.randrange(1, 120)))
+            body = {"model": "pilot", "prompt": words, "max_tokens": rng.randrange(1, 200),
+                    "ignore_eos": True, "temperature": 1.0, "seed": seed, "stream": True}
+            leaves = rng.random() < 0.5
+            connection = server.connect()
+            connection.request("POST", "/v1/completions", json.dumps(body))
+            if leaves and rng.random() < 0.3:
+                time.sleep(rng.random() * 0.1)
+                connection.close()
+                counts["left"] += 1
+                continue
+            answer = connection.getresponse()
+            self.assertEqual(answer.status, 200)
+            patience = rng.randrange(1, 40) if leaves else None
+            n_line = 0
+            last = b""
+            for line in answer:
+                n_line += 1
+                if line.strip():
+                    last = line.strip()
+                if patience is not None and n_line >= patience:
+                    break
+            if patience is not None and n_line >= patience:
+                counts["left"] += 1
+            else:
+                self.assertEqual(last, b"data: [DONE]")
+                counts["finished"] += 1
+            connection.close()
+
+    def wait_idle(self, server):
+        for _ in range(200):
+            health = server.health()
+            if health["running"] + health["waiting"] == 0:
+                return health
+            time.sleep(0.05)
+        self.fail(f"requests are left: {health}")
+
+    def test_streams_that_come_and_go(self):
+        server = Server("--max-model-len", "1024", "--max-num-seqs", "32")
+        before = self.wait_idle(server)
+        n_descriptor = server.n_descriptor()
+        seconds = float(os.environ.get("LOAD_SECONDS", "10"))
+        counts = {"left": 0, "finished": 0}
+        faults = []
+        end = time.monotonic() + seconds
+
+        def run(seed):
+            try:
+                self.client(server, seed, end, counts)
+            except Exception as fault:  # noqa: reported by the main thread
+                faults.append(repr(fault))
+
+        threads = [threading.Thread(target=run, args=(seed,)) for seed in range(self.STREAMS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(faults, [])
+        self.assertGreater(counts["left"], 0)
+        self.assertGreater(counts["finished"], 0)
+        after = self.wait_idle(server)
+        self.assertEqual(after["pages_free"], before["pages"])
+        for _ in range(100):
+            if server.n_descriptor() <= n_descriptor + 1:
+                break
+            time.sleep(0.05)
+        self.assertLessEqual(server.n_descriptor(), n_descriptor + 1)
+        self.assertEqual(server.stop(), 0)
+        print(f"load: {counts['finished']} streams finished, {counts['left']} left early")
+
+
+if __name__ == "__main__":
+    CASES = {"requests": Requests, "evaluation": Evaluation, "load": Load}
+    if len(sys.argv) != 3 or sys.argv[1] not in CASES:
+        sys.exit(__doc__)
+    FATHOM = os.path.abspath(sys.argv[2])
+    suite = unittest.defaultTestLoader.loadTestsFromTestCase(CASES[sys.argv[1]])
+    sys.exit(0 if unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful() else 1)
