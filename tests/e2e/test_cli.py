@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.error
 import urllib.request
 
 FATHOM = os.path.abspath(sys.argv.pop(1))
@@ -40,10 +41,10 @@ def evaluation(kind):
 class Server:
     """`fathom serve` on a free port, and what it has printed so far."""
 
-    def __init__(self, *args):
+    def __init__(self, *args, env=None):
         self.process = subprocess.Popen([FATHOM, "serve", "--port", "0", "--max-num-seqs", "4",
                                          *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                        text=True)
+                                        text=True, env={**os.environ, **(env or {})})
         self.printed = ""
         for line in self.process.stdout:
             self.printed += line
@@ -125,6 +126,16 @@ class Cli(unittest.TestCase):
             self.assertIn(empty, run("inspect", empty, status=1)[1])
         self.assertIn("directory", run("inspect", PILOT + "/config.json", status=1)[1])
 
+    def test_a_repository_is_found_in_the_cache(self):
+        with tempfile.TemporaryDirectory() as home:
+            repository = os.path.join(home, "hub", "models--org--small")
+            os.makedirs(os.path.join(repository, "refs"))
+            os.makedirs(os.path.join(repository, "snapshots"))
+            os.symlink(PILOT, os.path.join(repository, "snapshots", "abc123"))
+            with open(os.path.join(repository, "refs", "main"), "w", encoding="utf-8") as f:
+                f.write("abc123")
+            self.assertIn("every tensor", run("inspect", "org/small", env={"HF_HOME": home})[0])
+
     def test_tokenize_there_and_back(self):
         text = "Hello, who are you? 你好 \n\n 12345 <｜User｜>"
         ids, err = run("tokenize", "--text", text)
@@ -201,6 +212,15 @@ class Cli(unittest.TestCase):
             self.assertIn("--trust-remote-code has no effect", server.errors)
             for row in ("model", "backend", "memory", "context", "address", "try", "ready"):
                 self.assertRegex(server.printed, rf"(?m)^{row} ")
+
+    def test_the_key_may_come_from_the_environment(self):
+        server = Server(env={"VLLM_API_KEY": "hush"})
+        body = {"model": "pilot", "prompt": "The", "max_tokens": 1}
+        self.assertEqual(len(server.post("/v1/completions", body, key="hush")["choices"]), 1)
+        with self.assertRaises(urllib.error.HTTPError):
+            server.post("/v1/completions", body, key="wrong")
+        self.assertNotIn("hush", server.printed)
+        self.assertEqual(server.stop(), 0)
 
     def test_a_port_that_is_taken_is_named(self):
         server = Server()
