@@ -22,7 +22,9 @@ fuzz:
 	@tools/deps fuzz
 	cmake --workflow --preset fuzz
 	tools/fuzz
-bench: all
+bench:
+	@tools/deps test
+	cmake --workflow --preset benches
 	tools/bench $(ARGS)
 clean:
 	rm -rf build

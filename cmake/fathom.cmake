@@ -70,6 +70,30 @@ function(fathom_fuzz name)
     endif()
 endfunction()
 
+# fathom_bench(name SOURCES bench/x.c ... DEPENDS ...)
+# bench/<name>: a program that prints figures. Not built by default; the target `benches` has all.
+# Sources are relative to the root.
+function(fathom_bench name)
+    cmake_parse_arguments(B "" "" "SOURCES;DEPENDS;LINK" ${ARGN})
+    list(TRANSFORM B_SOURCES PREPEND ${CMAKE_SOURCE_DIR}/)
+    list(TRANSFORM B_DEPENDS PREPEND fathom_)
+    add_executable(${name} EXCLUDE_FROM_ALL ${B_SOURCES})
+    set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+    target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+    target_link_libraries(${name} PRIVATE ${B_DEPENDS} ${B_LINK})
+    target_compile_definitions(${name} PRIVATE FATHOM_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+    set_property(GLOBAL APPEND PROPERTY FATHOM_BENCHES ${name})
+endfunction()
+
+# fathom_benches() - the target `benches`
+function(fathom_benches)
+    get_property(benches GLOBAL PROPERTY FATHOM_BENCHES)
+    add_custom_target(benches)
+    if(benches)
+        add_dependencies(benches ${benches})
+    endif()
+endfunction()
+
 # fathom_fuzzers() - the target `fuzzers`: every fuzzer and nothing else
 function(fathom_fuzzers)
     get_property(fuzzers GLOBAL PROPERTY FATHOM_FUZZERS)

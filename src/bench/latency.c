@@ -93,6 +93,15 @@ static void summarise(const struct latency_options *o, const struct run *runs, d
     out->output_tok_s = spread_of(scratch, n);
 }
 
+/* Of a device that works apart the engine waits for most of the time. */
+static double host_time(const fathom_stats *before, const fathom_stats *after)
+{
+    uint64_t n_step = after->n_step - before->n_step;
+    uint64_t busy_us = after->busy_us - before->busy_us;
+    uint64_t wait_us = after->wait_us - before->wait_us;
+    return n_step > 0 && wait_us > busy_us / 2 ? (double)(busy_us - wait_us) / (double)n_step : 0;
+}
+
 fathom_err latency_run(fathom_engine *e, const struct latency_options *o,
                        struct latency_result *out, fathom_diag *d)
 {
@@ -121,9 +130,7 @@ fathom_err latency_run(fathom_engine *e, const struct latency_options *o,
     fathom_get_stats(e, &after);
     if (!err) {
         summarise(o, runs, scratch, out);
-        uint64_t n_step = after.n_step - before.n_step;
-        uint64_t host_us = after.busy_us - before.busy_us - (after.wait_us - before.wait_us);
-        out->host_us_per_step = n_step ? (double)host_us / (double)n_step : 0;
+        out->host_us_per_step = host_time(&before, &after);
     }
     mem_free(ids);
     mem_free(events);

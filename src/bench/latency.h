@@ -33,7 +33,8 @@ struct latency_result {
     struct latency_spread total_ms;
     struct latency_spread output_tok_s; /* of the steps: n_request / step time */
     struct latency_spread prefill_tok_s;
-    double host_us_per_step; /* engine time of a step outside the wait for the device, mean */
+    double host_us_per_step; /* engine time of a step outside the wait for the device, mean; 0 when
+                                the host computes itself */
 };
 
 /* latency_run - errors of fathom_submit, EDEVICE when the engine fails, ENOMEM */

@@ -80,6 +80,7 @@ fathom_err cmd_run(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_inspect(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_tokenize(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_plan(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_bench(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_help(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_version(const struct invocation *v, fathom_diag *d);
 

@@ -14,9 +14,10 @@ enum { STATUS_OK = 0, STATUS_FAILED = 1, STATUS_USAGE = 2 };
 typedef fathom_err command_function(const struct invocation *v, fathom_diag *d);
 
 static command_function *const functions[COMMAND_COUNT] = {
-    [COMMAND_SERVE] = cmd_serve,       [COMMAND_RUN] = cmd_run,   [COMMAND_INSPECT] = cmd_inspect,
-    [COMMAND_TOKENIZE] = cmd_tokenize, [COMMAND_PLAN] = cmd_plan, [COMMAND_HELP] = cmd_help,
-    [COMMAND_VERSION] = cmd_version,
+    [COMMAND_SERVE] = cmd_serve,     [COMMAND_RUN] = cmd_run,
+    [COMMAND_INSPECT] = cmd_inspect, [COMMAND_TOKENIZE] = cmd_tokenize,
+    [COMMAND_PLAN] = cmd_plan,       [COMMAND_BENCH] = cmd_bench,
+    [COMMAND_HELP] = cmd_help,       [COMMAND_VERSION] = cmd_version,
 };
 
 static int fail(fathom_err err, const fathom_diag *d, int status)
@@ -78,9 +79,19 @@ int main(int argc, char **argv)
         fprintf(stderr, "fathom: \"%s\" is no command; `fathom help` lists them\n", argv[1]);
         return STATUS_USAGE;
     }
+    const char *kind = command_info(c)->kind;
+    int n_word = 2;
+    if (kind && argc > 2 && argv[2][0] != '-') {
+        if (strcmp(argv[2], kind) != 0) {
+            fprintf(stderr, "fathom: %s %s: there is only `fathom %s %s`\n", argv[1], argv[2],
+                    argv[1], kind);
+            return STATUS_USAGE;
+        }
+        n_word = 3;
+    }
     struct settings s;
     struct buf notes = {0};
-    fathom_err err = options_parse(&s, c, argc - 2, argv + 2, &notes, &d);
+    fathom_err err = options_parse(&s, c, argc - n_word, argv + n_word, &notes, &d);
     if (!err && !s.help && notes.len) fprintf(stderr, "%s", buf_str(&notes));
     buf_free(&notes);
     if (err) return fail(err, &d, STATUS_USAGE);

@@ -9,24 +9,26 @@
 
 enum {
     SERVE = ON(SERVE),
-    ENGINE = ON(SERVE) | ON(RUN),                 /* commands that start an engine */
+    ENGINE = ON(SERVE) | ON(RUN) | ON(BENCH),     /* commands that start an engine */
     PLANNED = ENGINE | ON(PLAN),                  /* commands that size one */
     MODEL = PLANNED | ON(INSPECT) | ON(TOKENIZE), /* commands that have a model */
     ALL = MODEL | ON(HELP) | ON(VERSION),
 };
 
 static const struct command_info commands[COMMAND_COUNT] = {
-    [COMMAND_SERVE] = {"serve", "[MODEL] [options]", "serve a model over HTTP", true},
-    [COMMAND_RUN] = {"run", "[MODEL] [options]", "chat in the terminal, or answer one prompt",
-                     true},
-    [COMMAND_INSPECT] = {"inspect", "[MODEL] [options]", "say what a checkpoint is and holds",
-                         true},
+    [COMMAND_SERVE] = {"serve", "[MODEL] [options]", "serve a model over HTTP", true, NULL},
+    [COMMAND_RUN] = {"run", "[MODEL] [options]", "chat in the terminal, or answer one prompt", true,
+                     NULL},
+    [COMMAND_INSPECT] = {"inspect", "[MODEL] [options]", "say what a checkpoint is and holds", true,
+                         NULL},
     [COMMAND_TOKENIZE] = {"tokenize", "[MODEL] [options]", "text to token ids, or ids to text",
-                          true},
+                          true, NULL},
     [COMMAND_PLAN] = {"plan", "[MODEL] [options]", "say where every byte goes, before loading",
-                      true},
-    [COMMAND_HELP] = {"help", "[COMMAND]", "print this, or the options of a command", false},
-    [COMMAND_VERSION] = {"version", "", "print the version", false},
+                      true, NULL},
+    [COMMAND_BENCH] = {"bench", "latency [MODEL] [options]",
+                       "time one batch: prefill, steps, tokens per second", true, "latency"},
+    [COMMAND_HELP] = {"help", "[COMMAND]", "print this, or the options of a command", false, NULL},
+    [COMMAND_VERSION] = {"version", "", "print the version", false, NULL},
 };
 
 /* A row that works, that is accepted without effect, that is refused. */
@@ -195,6 +197,20 @@ const struct option option_table[] = {
     {"memory", NULL, "BYTES", "0", "plan for a device with this much; 0: this machine",
      .kind = OPTION_COUNT, .hi = 1e15, .group = GROUP_COMMAND, .commands = ON(PLAN),
      .field = FIELD(memory_bytes), USE},
+    {"batch-size", NULL, "N", "8", "requests that run side by side", .kind = OPTION_COUNT, .lo = 1,
+     .hi = 65536, .group = GROUP_COMMAND, .commands = ON(BENCH), .field = FIELD(batch_size), USE},
+    {"input-len", NULL, "N", "32", "tokens of each prompt, random ids", .kind = OPTION_COUNT,
+     .lo = 1, .hi = 1 << 24, .group = GROUP_COMMAND, .commands = ON(BENCH),
+     .field = FIELD(input_len), USE},
+    {"output-len", NULL, "N", "128", "tokens of each answer", .kind = OPTION_COUNT, .lo = 1,
+     .hi = 1 << 24, .group = GROUP_COMMAND, .commands = ON(BENCH), .field = FIELD(output_len), USE},
+    {"num-iters-warmup", NULL, "N", "3", "runs that are not counted", .kind = OPTION_COUNT,
+     .hi = 1000, .group = GROUP_COMMAND, .commands = ON(BENCH), .field = FIELD(num_iters_warmup),
+     USE},
+    {"num-iters", NULL, "N", "10", "runs that are", .kind = OPTION_COUNT, .lo = 1, .hi = 1000,
+     .group = GROUP_COMMAND, .commands = ON(BENCH), .field = FIELD(num_iters), USE},
+    {"output-json", NULL, "FILE", NULL, "write the figures there too", .kind = OPTION_TEXT,
+     .group = GROUP_COMMAND, .commands = ON(BENCH), .field = FIELD(output_json), USE},
     {"markdown", NULL, NULL, NULL, "print docs/cli.md", .kind = OPTION_FLAG, .group = GROUP_COMMAND,
      .commands = ON(HELP), .field = FIELD(markdown), USE},
     {"help", "-h", NULL, NULL, "print the options of the command", .kind = OPTION_FLAG,

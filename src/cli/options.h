@@ -23,6 +23,7 @@ enum command {
     COMMAND_INSPECT,
     COMMAND_TOKENIZE,
     COMMAND_PLAN,
+    COMMAND_BENCH,
     COMMAND_HELP,
     COMMAND_VERSION,
     COMMAND_COUNT,
@@ -33,6 +34,7 @@ struct command_info {
     const char *arguments; /* "[MODEL] [options]" */
     const char *help;      /* one line */
     bool takes_model;      /* the first plain argument is the model */
+    const char *kind;      /* the word that must follow the name, or NULL */
 };
 
 /* command_info - the table row of a command */
@@ -95,6 +97,13 @@ struct settings {
     bool decode;
     bool tensors;
     int64_t memory_bytes; /* 0: this machine's */
+
+    int64_t batch_size;
+    int64_t input_len;
+    int64_t output_len;
+    int64_t num_iters_warmup;
+    int64_t num_iters;
+    const char *output_json; /* NULL: none */
 
     bool markdown;
     bool help;
