@@ -4,6 +4,7 @@
  *   bandwidth   reading memory with all workers: what decode is compared with
  *   host_null   what a step costs besides the model: 64 requests that decode over a null runner
  *   prefill     one prompt of 2048 tokens (or what the model takes), tokens a second
+ *   prefix      one prompt of 3000 tokens (likewise) that is new, and the same again
  *   decode      1, 4 and 16 streams of 256 tokens, tokens a second; for one stream the share of the
  *               bandwidth that reading the active weights once a token amounts to
  */
@@ -23,7 +24,7 @@
 #include "model/weights.h"
 #include "support/null_runner.h"
 
-enum { N_DECODE = 256, PREFILL_TOKENS = 2048, MAX_STREAMS = 64 };
+enum { N_DECODE = 256, PREFILL_TOKENS = 2048, PREFIX_TOKENS = 3000, MAX_STREAMS = 64 };
 
 static _Noreturn void die(const char *what, const fathom_diag *d)
 {
@@ -84,6 +85,7 @@ struct run {
     uint32_t n_prompt;
     uint32_t n_output;
     uint32_t n_vocab;
+    uint64_t text; /* equal: the same prompts */
 };
 
 struct timing {
@@ -97,7 +99,7 @@ struct timing {
 static void submit_all(fathom_engine *e, const struct run *r)
 {
     int32_t *prompt = mem_alloc_array(r->n_prompt, sizeof *prompt);
-    uint64_t rng = 1;
+    uint64_t rng = r->text;
     if (!prompt) die("prompt", NULL);
     for (uint32_t i = 0; i < r->n_stream; i++) {
         for (uint32_t k = 0; k < r->n_prompt; k++) {
@@ -157,7 +159,8 @@ static void bench_host(void)
     fathom_engine *e = NULL;
     fathom_diag d = {{0}};
     if (null_engine_open(&e, &o, &d) != FATHOM_OK) die("null engine", &d);
-    const struct run r = {.n_stream = 64, .n_prompt = 32, .n_output = 2000, .n_vocab = 1000};
+    const struct run r = {
+        .n_stream = 64, .n_prompt = 32, .n_output = 2000, .n_vocab = 1000, .text = 1};
     struct timing t = measure(e, &r);
     printf("bench=engine case=host_null streams=%u steps=%" PRIu64 " us_per_step=%.2f\n",
            r.n_stream, t.n_step, (double)t.busy_us / (double)t.n_step);
@@ -184,6 +187,28 @@ static double active_bytes(const char *model_dir)
     return bytes;
 }
 
+static void bench_prefill(fathom_engine *e, unsigned n_thread)
+{
+    const fathom_info *info = fathom_get_info(e);
+    uint32_t n_prompt = PREFILL_TOKENS;
+    if (n_prompt > info->max_model_len / 2) n_prompt = info->max_model_len / 2;
+    struct run r = {1, n_prompt, 1, info->n_vocab, 1};
+    (void)measure(e, &r); /* warm caches and worker threads */
+    r.text = 2;
+    struct timing t = measure(e, &r);
+    printf("bench=engine case=prefill prompt=%u threads=%u ttft_ms=%.2f tok_s=%.1f\n", r.n_prompt,
+           n_thread, (double)t.first_us * 1e-3, r.n_prompt / ((double)t.first_us * 1e-6));
+
+    n_prompt = PREFIX_TOKENS;
+    if (n_prompt > info->max_model_len - 1) n_prompt = info->max_model_len - 1;
+    r = (struct run){1, n_prompt, 1, info->n_vocab, 3};
+    struct timing fresh = measure(e, &r);
+    t = measure(e, &r);
+    printf("bench=engine case=prefix prompt=%u threads=%u ttft_ms=%.2f again_ms=%.2f faster=%.1f\n",
+           r.n_prompt, n_thread, (double)fresh.first_us * 1e-3, (double)t.first_us * 1e-3,
+           (double)fresh.first_us / (double)t.first_us);
+}
+
 static void bench_model(const char *model_dir, unsigned n_thread, double bandwidth)
 {
     fathom_engine *e = NULL;
@@ -199,19 +224,12 @@ static void bench_model(const char *model_dir, unsigned n_thread, double bandwid
     printf("bench=engine case=open backend=%s ready_ms=%.1f weights_mb=%.1f\n", info->backend,
            (double)(clock_now_us() - start_us) * 1e-3, (double)info->weights_bytes * 1e-6);
 
-    uint32_t n_prefill = PREFILL_TOKENS;
-    if (n_prefill > info->max_model_len / 2) n_prefill = info->max_model_len / 2;
-    struct run r = {.n_stream = 1, .n_prompt = n_prefill, .n_output = 1, .n_vocab = info->n_vocab};
-    (void)measure(e, &r); /* warm caches and worker threads */
-    struct timing t = measure(e, &r);
-    printf("bench=engine case=prefill prompt=%u threads=%u ttft_ms=%.2f tok_s=%.1f\n", r.n_prompt,
-           n_thread, (double)t.first_us * 1e-3, r.n_prompt / ((double)t.first_us * 1e-6));
-
+    bench_prefill(e, n_thread);
     double bytes = active_bytes(model_dir);
     const uint32_t streams[] = {1, 4, 16};
     for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++) {
-        r = (struct run){streams[i], 32, N_DECODE, info->n_vocab};
-        t = measure(e, &r);
+        const struct run r = {streams[i], 32, N_DECODE, info->n_vocab, 4};
+        struct timing t = measure(e, &r);
         double rate = streams[i] * (double)(N_DECODE - 1) / t.decode_s;
         printf("bench=engine case=decode streams=%u threads=%u tok_s=%.1f us_per_step=%.1f",
                streams[i], n_thread, rate, (double)t.busy_us / (double)t.n_step);

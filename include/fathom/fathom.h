@@ -58,6 +58,7 @@ typedef struct fathom_options {
     double memory_utilization;       /* share of free memory for weights and cache; 0: 0.9 */
     int32_t n_vocab_used;            /* ids from here on are never sampled; 0: all rows */
     uint64_t seed;                   /* of requests without their own; 0: from the system */
+    bool no_prefix_cache;            /* compute every prompt, also what is in the cache */
 } fathom_options;
 
 /* fathom_open - load a model and start the engine thread
@@ -133,7 +134,8 @@ typedef struct fathom_request {
     const int32_t *prompt; /* [n_prompt], ids in [0, n_vocab) */
     uint32_t n_prompt;     /* >= 1 */
     fathom_sampling sampling;
-    void *user; /* comes back in every event */
+    uint64_t cache_salt; /* cached pages are shared by requests of equal salt only */
+    void *user;          /* comes back in every event */
 } fathom_request;
 
 /* fathom_submit - queue a request; everything is copied
@@ -181,7 +183,7 @@ typedef struct fathom_event {
     int32_t stop_id; /* the stop token of FATHOM_FINISH_STOP, else -1 */
     uint32_t n_prompt;
     uint32_t n_output; /* tokens emitted, the stop token included */
-    uint32_t n_cached; /* prompt tokens that were found in the prefix cache */
+    uint32_t n_cached; /* prompt tokens found in the prefix cache; a multiple of 64 */
     uint64_t queue_us; /* submit to first scheduled */
     uint64_t first_us; /* submit to first token; 0: none */
     uint64_t total_us; /* submit to finish */
@@ -198,17 +200,19 @@ void fathom_wake(fathom_engine *e);
 typedef struct fathom_stats {
     uint32_t n_running;
     uint32_t n_waiting;
-    uint32_t n_page_free;
+    uint32_t n_page_free; /* of no request; their contents may be cached */
     uint32_t n_page;
     uint64_t n_step;         /* steps done: the progress watermark */
     uint64_t n_prompt_token; /* prompt tokens computed */
     uint64_t n_output_token;
     uint64_t n_finished;
     uint64_t n_cancelled;
-    uint64_t n_preempted; /* requests that gave up their pages and were computed again */
-    uint64_t busy_us;     /* time spent in steps */
-    uint64_t wait_us;     /* of it: waiting for the device; the rest is the host's own work */
-    bool failed;          /* the engine has met a fatal error */
+    uint64_t n_preempted;          /* requests that gave up their pages and were computed again */
+    uint64_t n_prefix_query_token; /* prompt tokens of requests begun, looked up in the cache */
+    uint64_t n_prefix_hit_token;   /* of them found */
+    uint64_t busy_us;              /* time spent in steps */
+    uint64_t wait_us; /* of it: waiting for the device; the rest is the host's own work */
+    bool failed;      /* the engine has met a fatal error */
 } fathom_stats;
 
 /* fathom_get_stats - a snapshot; its members are read together, between two steps */

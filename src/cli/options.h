@@ -66,6 +66,7 @@ struct settings {
     int64_t max_queued;
     int64_t kv_cache_memory_bytes;
     double gpu_memory_utilization;
+    bool enable_prefix_caching;
     int64_t seed; /* -1: from the system */
 
     const char *tokenizer_mode;

@@ -34,6 +34,7 @@
 #include "engine/mailbox.h"
 #include "engine/sequence.h"
 #include "kv/page_pool.h"
+#include "kv/prefix.h"
 #include "sched/sched.h"
 
 struct fathom_engine {
@@ -50,6 +51,7 @@ struct fathom_engine {
 
     /* the engine thread's */
     struct page_pool *pool;
+    struct prefix_cache *prefix; /* NULL: turned off */
     struct sched *sched;
     struct plan plan;
     struct step step;
@@ -74,6 +76,10 @@ static void publish(fathom_engine *e, struct sequence *const *sequences, size_t 
     e->stats.n_running = sched_n_running(e->sched);
     e->stats.n_waiting = sched_n_waiting(e->sched);
     e->stats.n_page_free = page_pool_n_available(e->pool);
+    const struct sched_totals *totals = sched_totals(e->sched);
+    e->stats.n_preempted = totals->n_preempted;
+    e->stats.n_prefix_query_token = totals->n_query_token;
+    e->stats.n_prefix_hit_token = totals->n_hit_token;
     mailbox_publish(e->mailbox, sequences, n, &e->stats);
 }
 
@@ -143,7 +149,6 @@ static fathom_err finish_step(fathom_engine *e, uint64_t start_us)
     sched_check(e->sched);
 #endif
     e->stats.n_step++;
-    e->stats.n_preempted = sched_n_preempted(e->sched);
     e->stats.n_output_token += n_draw;
     e->stats.busy_us += now_us - start_us;
     publish(e, e->drawing, n_draw);
@@ -220,7 +225,8 @@ static fathom_err make_parts(fathom_engine *e, const struct engine_config *c, fa
         FAIL(d, FATHOM_EINVAL, "%u pages do not hold one request of %u tokens", info->n_page,
              info->max_model_len);
     }
-    TRY(sched_create(&e->sched, &sched, e->pool, d));
+    if (!c->no_prefix_cache) TRY(prefix_create(&e->prefix, e->pool, d));
+    TRY(sched_create(&e->sched, &sched, e->pool, e->prefix, d));
     TRY(mailbox_create(&e->mailbox, info->max_num_seqs + c->max_queued, c->seed, d));
     e->drawing = mem_calloc(info->max_num_seqs, sizeof(struct sequence *));
     e->drawn = mem_calloc(info->max_num_seqs, sizeof *e->drawn);
@@ -269,6 +275,7 @@ void fathom_close(fathom_engine *e)
     mailbox_destroy(e->mailbox);
     plan_fini(&e->plan);
     sched_destroy(e->sched);
+    prefix_destroy(e->prefix);
     page_pool_destroy(e->pool);
     checkpoint_close(e->checkpoint);
     mem_free(e->drawing);

@@ -6,6 +6,7 @@
 #ifndef FATHOM_ENGINE_ENGINE_H
 #define FATHOM_ENGINE_ENGINE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "engine/step_runner.h"
@@ -18,6 +19,7 @@ struct engine_config {
     uint32_t max_queued;
     uint32_t n_vocab_used;
     uint64_t seed;
+    bool no_prefix_cache;
 };
 
 /* engine_create - start the engine's thread

@@ -95,6 +95,7 @@ fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag
     c.info.weights_bytes = runner_weights_bytes(runner);
     c.max_queued = settings.max_queued;
     c.n_vocab_used = settings.n_vocab_used;
+    c.no_prefix_cache = settings.no_prefix_cache;
     c.seed = o->seed ? o->seed : rng_entropy();
     TRY_GOTO(engine_create(out, &c, runner, checkpoint, d), fail);
     log_open(checkpoint_where(checkpoint), &c.info, runner, start_us);

@@ -198,6 +198,7 @@ fathom_err sequence_create(struct sequence **out, const fathom_request *r,
     q->request.n_prompt = r->n_prompt;
     q->request.max_token = (uint32_t)z.n_token;
     q->request.min_output = s->min_tokens;
+    q->request.cache_salt = r->cache_salt;
     q->user = r->user;
     q->submitted_us = now_us;
     fill_row(q, s, l);
@@ -257,6 +258,7 @@ void sequence_finish_event(const struct sequence *q, fathom_event *out)
     out->stop_id = r->finish == REQUEST_FINISH_STOP ? r->ids[r->n_token - 1] : -1;
     out->n_prompt = r->n_prompt;
     out->n_output = q->n_published;
+    out->n_cached = r->n_cached;
     uint64_t scheduled_us = r->scheduled_us ? r->scheduled_us : r->finished_us;
     out->queue_us = since(q->submitted_us, scheduled_us);
     out->first_us = r->first_us ? since(q->submitted_us, r->first_us) : 0;

@@ -75,6 +75,7 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
              o->memory_utilization);
     }
     out->kv_cache_bytes = o->kv_cache_bytes;
+    out->no_prefix_cache = o->no_prefix_cache;
     out->n_vocab_used = o->n_vocab_used ? (uint32_t)o->n_vocab_used : config->n_vocab;
     if (o->n_vocab_used < 0 || out->n_vocab_used > config->n_vocab) {
         FAIL(d, FATHOM_EINVAL, "n_vocab_used %d is out of range, needed is 0 to vocab_size, %u",

@@ -2,6 +2,7 @@
 #ifndef FATHOM_ENGINE_SETTINGS_H
 #define FATHOM_ENGINE_SETTINGS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "fathom/fathom.h"
@@ -23,6 +24,7 @@ struct engine_settings {
     uint32_t n_vocab_used;
     uint64_t kv_cache_bytes; /* 0: as much as is wanted and as memory allows */
     double memory_utilization;
+    bool no_prefix_cache;
 };
 
 /* settings_resolve - what the options mean for a model

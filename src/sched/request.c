@@ -3,9 +3,10 @@
  *   1. 1 <= n_prompt <= n_token <= max_token; n_prompt < max_token.
  *   2. n_computed + n_planned <= n_token, and n_computed < n_token until the request is FINISHED.
  *   3. n_computed <= n_reached.
- *   4. WAITING, FINISHED: n_page == 0 and n_planned == 0. WAITING: n_computed == 0.
+ *   4. WAITING, FINISHED: n_page == n_published == 0 and n_planned == 0. WAITING: n_computed == 0.
  *   5. RUNNING: the pages cover everything computed or planned:
  *      request_n_page(n_computed + n_planned) <= n_page <= request_n_page(max_token).
+ *      Published pages are computed: 64 * n_published <= n_computed.
  *   6. finish != NONE if and only if FINISHED.
  *
  * States, and the function of each edge
@@ -18,7 +19,8 @@
  *                  +--------- end: cancelled, engine failed ----------------------+
  *
  *   preempt forgets what was computed, never what was drawn: the request comes back with its output
- *   as if it were part of the prompt, and goes on to the same bits. */
+ *   as if it were part of the prompt, and goes on to the same bits. What it had computed may still
+ *   be in the prefix cache. */
 #include "sched/request.h"
 
 #include "base/assert.h"
@@ -51,11 +53,15 @@ void request_enter(struct request *r, uint64_t arrival)
     r->n_token = r->n_prompt;
 }
 
-void request_admit(struct request *r, uint64_t now_us)
+void request_admit(struct request *r, uint32_t n_found, uint64_t now_us)
 {
-    ASSERT(r->state == REQUEST_WAITING);
+    ASSERT(r->state == REQUEST_WAITING && n_found < r->n_token);
     r->state = REQUEST_RUNNING;
-    if (r->n_preempted == 0) r->scheduled_us = now_us;
+    r->n_computed = n_found;
+    if (r->n_reached < n_found) r->n_reached = n_found;
+    if (r->n_preempted > 0) return;
+    r->scheduled_us = now_us;
+    r->n_cached = n_found;
 }
 
 void request_preempt(struct request *r)
@@ -83,15 +89,22 @@ void request_check(const struct request *r)
     ASSERT(r->n_prompt <= r->n_token && r->n_token <= r->max_token);
     ASSERT(r->n_planned <= r->n_token - r->n_computed);
     ASSERT(r->n_computed <= r->n_reached);
+    ASSERT(r->n_cached < r->n_prompt);
     switch (r->state) {
     case REQUEST_NEW: break;
-    case REQUEST_WAITING: ASSERT(r->n_page == 0 && r->n_planned == 0 && r->n_computed == 0); break;
+    case REQUEST_WAITING:
+        ASSERT(r->n_page == 0 && r->n_published == 0);
+        ASSERT(r->n_planned == 0 && r->n_computed == 0);
+        break;
     case REQUEST_RUNNING:
         ASSERT(r->n_computed < r->n_token);
         ASSERT(request_n_page(r->n_computed + r->n_planned) <= r->n_page);
         ASSERT(r->n_page <= request_n_page(r->max_token));
+        ASSERT(r->n_published <= r->n_computed / KV_PAGE_TOKENS);
         break;
-    case REQUEST_FINISHED: ASSERT(r->n_page == 0 && r->n_planned == 0); break;
+    case REQUEST_FINISHED:
+        ASSERT(r->n_page == 0 && r->n_published == 0 && r->n_planned == 0);
+        break;
     }
 }
 
@@ -110,10 +123,10 @@ fathom_err request_dump(const struct request *r, struct buf *out)
 {
     return buf_printf(out,
                       "  request %llu %s prompt=%u tokens=%u/%u computed=%u planned=%u pages=%u "
-                      "preempted=%u\n",
+                      "published=%u cached=%u preempted=%u\n",
                       (unsigned long long)r->id, request_state_name(r->state), r->n_prompt,
                       r->n_token, r->max_token, r->n_computed, r->n_planned, r->n_page,
-                      r->n_preempted);
+                      r->n_published, r->n_cached, r->n_preempted);
 }
 
 void request_list_push_back(struct request_list *l, struct request *r)

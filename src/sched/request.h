@@ -2,8 +2,8 @@
  *
  * A request wants the cache rows of all its known tokens (n_token: prompt and output so far);
  * n_computed of them exist. A step closes the gap in whole or in part; the step that closes it
- * draws the next token, which opens it again by one. Prefill, decode and recomputing after a
- * preemption differ in nothing else. States and edges: request.c.
+ * draws the next token, which opens it again by one. Prefill, decode, going on from cached pages
+ * and recomputing after a preemption differ in nothing else. States and edges: request.c.
  */
 #ifndef FATHOM_SCHED_REQUEST_H
 #define FATHOM_SCHED_REQUEST_H
@@ -40,15 +40,18 @@ struct request {
     uint32_t n_prompt;   /* >= 1 */
     uint32_t max_token;  /* prompt and output; > n_prompt */
     uint32_t min_output; /* stop ids do not count among the first min_output tokens of the output */
+    uint64_t cache_salt; /* its pages are found by requests of the same salt alone */
 
     /* What changes as the request runs. Zero before sched_add. */
     enum request_state state;
     enum request_finish finish;
-    uint32_t n_token;    /* ids known: the tokens wanted */
-    uint32_t n_computed; /* of which cache rows exist: positions 0 .. n_computed - 1 */
-    uint32_t n_reached;  /* the largest n_computed so far: beyond it nothing is computed twice */
-    uint32_t n_planned;  /* tokens of the step that is under way */
-    uint32_t n_page;     /* pages[0 .. n_page) are held; page j has positions 64*j .. 64*j + 63 */
+    uint32_t n_token;     /* ids known: the tokens wanted */
+    uint32_t n_computed;  /* of which cache rows exist: positions 0 .. n_computed - 1 */
+    uint32_t n_reached;   /* the largest n_computed so far: beyond it nothing is computed twice */
+    uint32_t n_planned;   /* tokens of the step that is under way */
+    uint32_t n_page;      /* pages[0 .. n_page) are held; page j has positions 64*j .. 64*j + 63 */
+    uint32_t n_published; /* of them, from the first on: those in the prefix cache */
+    uint32_t n_cached;    /* prompt tokens that were found there when it was first admitted */
     uint32_t n_preempted;
     uint64_t arrival;      /* rank in the order of sched_add */
     uint64_t scheduled_us; /* when first planned */
@@ -85,9 +88,12 @@ bool request_is_stop(const struct request *r, int32_t id);
 enum request_finish request_push(struct request *r, int32_t id);
 
 /* One function an edge; each asserts the state it starts from. Pages are the scheduler's concern
- * and are taken and given around these calls. */
+ * and are taken and given around these calls.
+ *
+ *   n_found  tokens whose rows lie in published pages: computed without a step, fewer than n_token
+ */
 void request_enter(struct request *r, uint64_t arrival);
-void request_admit(struct request *r, uint64_t now_us);
+void request_admit(struct request *r, uint32_t n_found, uint64_t now_us);
 void request_preempt(struct request *r);
 void request_end(struct request *r, enum request_finish why, uint64_t now_us);
 

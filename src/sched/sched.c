@@ -5,6 +5,8 @@
  *      and preemption takes the youngest first. So nobody is overtaken for ever.
  *   3. RUNNING requests <= max_num_seqs.
  *   4. A page has as many holders as there are RUNNING requests with it in pages[0 .. n_page).
+ *      With a prefix cache every full page of a RUNNING request is published, and the cache finds
+ *      it by the request's tokens. Nobody writes to a published page.
  *   5. Between sched_plan and sched_commit a request has n_planned > 0 if and only if it has an
  *      entry; otherwise n_planned is 0 everywhere.
  *   6. After sched_plan, if a request is live, the oldest one has an entry: it may take the pages
@@ -12,7 +14,9 @@
  *
  * Pages. A request is admitted with the pages of all its known tokens, and only if as many more
  * pages are available as requests are RUNNING, so that each can grow once before anybody is
- * preempted for it. Later it takes one page whenever its newest token begins one.
+ * preempted for it. The leading ones come from the prefix cache if they are there, but for the one
+ * with the last token, since its logits are wanted. Later it takes one page whenever its newest
+ * token begins one.
  *
  * Budget. Decodes (gap 1) go first, then the rest in order of arrival. One walk in order of arrival
  * does both: a wider gap may only use what the decodes still to be visited do not need, but for one
@@ -28,12 +32,13 @@ struct sched {
     /* fixed */
     struct sched_config config;
     struct page_pool *pool;
-    uint32_t *n_seen; /* [n_page] scratch of sched_check */
+    struct prefix_cache *prefix; /* NULL: none */
+    uint32_t *n_seen;            /* [n_page] scratch of sched_check */
     /* state */
     struct request_list waiting;
     struct request_list running;
     uint64_t n_arrived;
-    uint64_t n_preempted;
+    struct sched_totals totals;
     bool in_step; /* planned and not yet committed */
 };
 
@@ -59,7 +64,7 @@ void plan_fini(struct plan *p)
 }
 
 fathom_err sched_create(struct sched **out, const struct sched_config *c, struct page_pool *pool,
-                        fathom_diag *d)
+                        struct prefix_cache *prefix, fathom_diag *d)
 {
     *out = NULL;
     if (c->max_num_batched_tokens == 0) {
@@ -70,6 +75,7 @@ fathom_err sched_create(struct sched **out, const struct sched_config *c, struct
     if (!s) FAIL(d, FATHOM_ENOMEM, "no memory for the scheduler");
     s->config = *c;
     s->pool = pool;
+    s->prefix = prefix;
     s->n_seen = mem_calloc(page_pool_n_page(pool), sizeof *s->n_seen);
     if (!s->n_seen) {
         sched_destroy(s);
@@ -95,8 +101,10 @@ void sched_add(struct sched *s, struct request *r)
 
 static void give_pages(struct sched *s, struct request *r)
 {
-    /* Last page first: the pool is a stack, so they are taken again in the same order. */
+    /* Last page first: the pool is a stack, so they are taken again in the same order, and of
+     * cached pages those are evicted first that follow others (prefix.c). */
     while (r->n_page > 0) page_pool_give(s->pool, r->pages[--r->n_page]);
+    r->n_published = 0;
 }
 
 void sched_end(struct sched *s, struct request *r, enum request_finish why, uint64_t now_us)
@@ -115,7 +123,7 @@ static void preempt_youngest(struct sched *s, struct walk *w)
     give_pages(s, r);
     request_preempt(r);
     request_list_push_front(&s->waiting, r);
-    s->n_preempted++;
+    s->totals.n_preempted++;
     w->short_of_pages = true;
 }
 
@@ -162,13 +170,33 @@ static void plan_running(struct sched *s, struct walk *w, struct request *r)
     if (take_pages(s, w, r, r->n_computed + n_token)) add_entry(w, r, n_token);
 }
 
+/* Takes what the prefix cache has of a request that is being admitted. */
+static void hold_found(struct sched *s, struct request *r, uint32_t n_found)
+{
+    for (uint32_t i = 0; i < n_found; i++) page_pool_ref(s->pool, r->pages[i]);
+    r->n_page = r->n_published = n_found;
+    if (!s->prefix || r->n_preempted > 0) return;
+    s->totals.n_query_token += r->n_prompt;
+    s->totals.n_hit_token += (uint64_t)n_found * KV_PAGE_TOKENS;
+}
+
 /* WAITING -> RUNNING for the oldest, if its pages can be had. */
 static bool admit(struct sched *s, struct walk *w, struct request *r, uint64_t now_us)
 {
-    uint32_t n_page = request_n_page(r->n_token);
-    if ((uint64_t)n_page + s->running.n > page_pool_n_available(s->pool)) return false;
+    uint64_t n_available = page_pool_n_available(s->pool);
+    if (1 + (uint64_t)s->running.n > n_available) return false; /* one page is never found */
+    uint32_t n_found = 0;
+    if (s->prefix) {
+        n_found = prefix_find(s->prefix, r->cache_salt, r->ids, r->n_token - 1, r->pages);
+    }
+    uint64_t n_take = request_n_page(r->n_token) - n_found;
+    for (uint32_t i = 0; i < n_found; i++) {
+        n_take += page_pool_state(s->pool, r->pages[i]) == PAGE_CACHED;
+    }
+    if (n_take + s->running.n > n_available) return false;
     request_list_remove(&s->waiting, r);
-    request_admit(r, now_us);
+    hold_found(s, r, n_found);
+    request_admit(r, n_found * KV_PAGE_TOKENS, now_us);
     request_list_push_back(&s->running, r);
     bool taken = take_pages(s, w, r, r->n_token);
     ASSERT(taken);
@@ -196,6 +224,15 @@ void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
     ASSERT(s->in_step || !sched_any(s));
 }
 
+static void publish_pages(struct sched *s, struct request *r)
+{
+    if (!s->prefix) return;
+    for (; r->n_published < r->n_computed / KV_PAGE_TOKENS; r->n_published++) {
+        r->pages[r->n_published] =
+            prefix_publish(s->prefix, r->cache_salt, r->ids, r->pages, r->n_published);
+    }
+}
+
 void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn, uint64_t now_us)
 {
     ASSERT(s->in_step);
@@ -206,6 +243,7 @@ void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn
         r->n_computed += r->n_planned;
         r->n_planned = 0;
         if (r->n_computed > r->n_reached) r->n_reached = r->n_computed;
+        publish_pages(s, r);
         if (!e->draws) continue;
         enum request_finish why = request_push(r, *drawn++);
         if (r->first_us == 0) r->first_us = now_us;
@@ -230,9 +268,9 @@ uint32_t sched_n_running(const struct sched *s)
     return s->running.n;
 }
 
-uint64_t sched_n_preempted(const struct sched *s)
+const struct sched_totals *sched_totals(const struct sched *s)
 {
-    return s->n_preempted;
+    return &s->totals;
 }
 
 struct request *sched_any(const struct sched *s)
@@ -273,14 +311,25 @@ void sched_check(struct sched *s)
     }
     for (uint32_t i = 0; i < n_page; i++) ASSERT(s->n_seen[i] == page_pool_n_holder(s->pool, i));
     ASSERT(!s->in_step || (s->running.head && s->running.head->n_planned > 0));
+    if (!s->prefix) return;
+    prefix_check(s->prefix);
+    for (const struct request *r = s->running.head; r; r = r->next) {
+        ASSERT(r->n_published == r->n_computed / KV_PAGE_TOKENS);
+        prefix_check_chain(s->prefix, r->cache_salt, r->ids, r->pages, r->n_published);
+    }
 }
 
 fathom_err sched_dump(const struct sched *s, struct buf *out)
 {
-    TRY(buf_printf(out, "scheduler: %u running, %u waiting, %llu preempted%s\n", s->running.n,
-                   s->waiting.n, (unsigned long long)s->n_preempted,
+    const struct sched_totals *t = &s->totals;
+    TRY(buf_printf(out,
+                   "scheduler: %u running, %u waiting, %llu preempted, %llu of %llu prompt tokens "
+                   "found%s\n",
+                   s->running.n, s->waiting.n, (unsigned long long)t->n_preempted,
+                   (unsigned long long)t->n_hit_token, (unsigned long long)t->n_query_token,
                    s->in_step ? ", in step" : ""));
     for (const struct request *r = s->running.head; r; r = r->next) TRY(request_dump(r, out));
     for (const struct request *r = s->waiting.head; r; r = r->next) TRY(request_dump(r, out));
+    if (s->prefix) TRY(prefix_dump(s->prefix, out));
     return page_pool_dump(s->pool, out);
 }

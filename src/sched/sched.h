@@ -13,6 +13,7 @@
 #include "base/buf.h"
 #include "fathom/err.h"
 #include "kv/page_pool.h"
+#include "kv/prefix.h"
 #include "sched/request.h"
 
 struct sched;
@@ -42,10 +43,13 @@ struct plan {
 fathom_err plan_init(struct plan *p, uint32_t max_num_seqs);
 void plan_fini(struct plan *p);
 
-/* sched_create - the pool is borrowed and is the scheduler's alone while it lives
+/* sched_create - the pool and what caches its pages are borrowed and are the scheduler's alone
+ * while it lives
+ *
+ *   prefix  over the same pool; NULL: no page is found again
  * Errors  EINVAL naming the member of *c that is 0; ENOMEM. */
 fathom_err sched_create(struct sched **out, const struct sched_config *c, struct page_pool *pool,
-                        fathom_diag *d);
+                        struct prefix_cache *prefix, fathom_diag *d);
 void sched_destroy(struct sched *s); /* accepts NULL; requests are the owner's */
 
 /* sched_add - NEW -> WAITING, behind all others. The request stays where it is until FINISHED.
@@ -58,16 +62,17 @@ void sched_end(struct sched *s, struct request *r, enum request_finish why, uint
 
 /* sched_plan - decide the next step
  *
- * Walks the RUNNING requests in order of arrival, then admits WAITING ones. Takes the pages that
- * the step writes; when they run out, preempts the youngest RUNNING request.
+ * Walks the RUNNING requests in order of arrival, then admits WAITING ones, with what the prefix
+ * cache has of them. Takes the pages that the step writes; when they run out, preempts the youngest
+ * RUNNING request.
  *
  *   plan  filled; n_entry == 0 only when no request is live
  * Errors  never fails: shortage becomes waiting or preemption.
- * Cost    O(RUNNING + admitted), and O(1) a page. */
+ * Cost    O(RUNNING + admitted), and O(1) a page; O(tokens found) for looking up. */
 void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan);
 
-/* sched_commit - the step has been computed: advance every entry, append what was drawn, end what
- * is over. Follows each sched_plan that gave entries.
+/* sched_commit - the step has been computed: advance every entry, publish the pages that are full,
+ * append what was drawn, end what is over. Follows each sched_plan that gave entries.
  *
  *   drawn  [n_draw] one token for each entry that draws, in their order */
 void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn, uint64_t now_us);
@@ -75,9 +80,19 @@ void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn
 /* sched_abort - the step was not computed: its plan is void, pages taken for it stay */
 void sched_abort(struct sched *s, const struct plan *plan);
 
+/* sched_n_waiting, sched_n_running - requests in a state */
 uint32_t sched_n_waiting(const struct sched *s);
 uint32_t sched_n_running(const struct sched *s);
-uint64_t sched_n_preempted(const struct sched *s); /* since creation */
+
+/* What has happened since creation. */
+struct sched_totals {
+    uint64_t n_preempted;
+    uint64_t n_query_token; /* prompt tokens looked up in the prefix cache, once a request */
+    uint64_t n_hit_token;   /* of them found */
+};
+
+/* sched_totals - the scheduler's own, up to date after each call */
+const struct sched_totals *sched_totals(const struct sched *s);
 
 /* sched_any - a live request, RUNNING before WAITING; NULL when there is none */
 struct request *sched_any(const struct sched *s);

@@ -8,6 +8,7 @@
 #include "base/fail.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/rng.h"
 
 #define AT(member) offsetof(struct openai_request, member)
 #define NO_GRAMMAR "output cannot be constrained by a grammar; leave it out or ask in the prompt"
@@ -43,6 +44,7 @@ const struct field openai_fields[] = {
     {"top_k", BOTH, field_int, AT(sampling.top_k), -1, INT32_MAX, false, NULL},
     {"min_p", BOTH, field_real, AT(sampling.min_p), 0, 1, false, NULL},
     {"seed", BOTH, field_seed, 0, 0, 0, false, NULL},
+    {"cache_salt", BOTH, field_cache_salt, 0, 0, 0, false, NULL},
     {"presence_penalty", BOTH, field_real, AT(sampling.presence_penalty), -2, 2, false, NULL},
     {"frequency_penalty", BOTH, field_real, AT(sampling.frequency_penalty), -2, 2, false, NULL},
     {"repetition_penalty", BOTH, field_real, AT(sampling.repetition_penalty), 0, INFINITY, true,
@@ -222,6 +224,22 @@ fathom_err field_seed(struct field_context *x, const struct field *f, json_t *v)
     if (!ok) return field_wrong_type(x, f->name, v, "an integer");
     x->r->sampling.has_seed = true;
     x->r->sampling.seed = (uint64_t)seed;
+    return FATHOM_OK;
+}
+
+/* Salts only keep requests apart, so a hash of the text does; 0 is the salt of those without. */
+fathom_err field_cache_salt(struct field_context *x, const struct field *f, json_t *v)
+{
+    if (!json_is_string(v)) return field_wrong_type(x, f->name, v, "a string");
+    const char *s = json_string_value(v);
+    size_t n = json_string_length(v);
+    if (n == 0) {
+        return api_error_set(x->e, 400, "invalid_value", f->name,
+                             "cache_salt is empty, needed is at least one character");
+    }
+    uint64_t h = 1;
+    for (size_t i = 0; i < n; i++) h = rng_hash(h ^ (unsigned char)s[i]);
+    x->r->cache_salt = h ? h : 1;
     return FATHOM_OK;
 }
 

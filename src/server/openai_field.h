@@ -44,6 +44,7 @@ field_read field_refuse_true; /* the same, but false is fine */
 /* Readers of one field each. */
 field_read field_model;
 field_read field_seed;
+field_read field_cache_salt;
 field_read field_max_tokens;
 field_read field_stop;
 field_read field_stop_token_ids;

@@ -61,6 +61,7 @@ struct openai_request {
     bool skip_special_tokens;
     bool return_token_ids;
     bool tokens_as_ids; /* "token_id:123" for the token's text in logprobs */
+    uint64_t cache_salt;
 
     fathom_sampling sampling;
     fathom_bias bias[LIMIT_LOGIT_BIAS];

@@ -124,6 +124,23 @@ class Requests(unittest.TestCase):
         if cls.server.stop() != 0:
             raise AssertionError("the server did not end with status 0")
 
+    def n_cached(self, text, **fields):
+        body = {"messages": [{"role": "user", "content": text}], "max_tokens": 4, **fields}
+        usage = self.server.post("/v1/chat/completions", body)["usage"]
+        return usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]
+
+    def test_a_prompt_seen_before_is_not_computed_again(self):
+        text = "The quick brown fox jumps over the lazy dog. " * 30
+        cached, n = self.n_cached(text)
+        self.assertGreater(n, 200)
+        self.assertLess(cached, 64)
+        again, _ = self.n_cached(text)
+        self.assertEqual(again, (n - 1) // 64 * 64)
+        longer, _ = self.n_cached(text + "And then?")
+        self.assertGreaterEqual(longer, again - 64)
+        self.assertEqual(self.n_cached(text, cache_salt="mine")[0], 0)
+        self.assertEqual(self.n_cached(text, cache_salt="mine")[0], again)
+
     def chat(self, body):
         """The message and finish_reason, the same streamed and not."""
         body = {"model": "pilot", "temperature": 0, **body}

@@ -1,10 +1,11 @@
 /* test_sched_sim [steps] [seed] - the scheduler alone, on generated loads, its checks on after
  * every call
  *
- * Each episode draws a pool, a budget, a limit of running requests and a load: arrivals, lengths,
- * stops, cancels. The "model" draws token number n of request q as a hash of (q, n), and the
- * "cache" keeps (q, position) in every row, read back before a draw: a page given away too early,
- * shared by mistake or not recomputed is found. */
+ * Each episode draws a pool, with or without a prefix cache, a budget, a limit of running requests
+ * and a load: arrivals, lengths, texts that begin as earlier ones did, stops, cancels. The "cache"
+ * keeps in every row a hash of all tokens up to it and of the salt, read back before a draw; the
+ * "model" draws a hash of the last one. So a page given away too early, shared by mistake or not
+ * recomputed is found. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,19 +28,25 @@ enum {
     MAX_SEQS = 24,
     EPISODE_STEPS = 2000,
     STOP_ID = 0,
+    N_TEXT = 6,
 };
 
 struct job {
     struct request r;
     bool live;
     uint32_t stop_after; /* the output has a stop id here */
+    uint64_t taste;      /* requests of one prompt and one taste draw the same */
+    uint32_t n_hash;
+    uint64_t hashes[MAX_TOKEN]; /* [n_hash] of ids[0 .. i] and the salt */
     int32_t ids[MAX_TOKEN];
     uint32_t pages[MAX_PAGE];
 };
 
-struct row {
-    uint64_t request;
-    uint32_t position;
+/* A text that was in the cache, to begin other prompts with. */
+struct text {
+    uint64_t salt;
+    uint32_t n;
+    int32_t ids[MAX_TOKEN];
 };
 
 struct sim {
@@ -53,12 +60,16 @@ struct sim {
     uint32_t short_output;
     uint32_t arrival_per_1024; /* chance of an arrival, tried twice a step */
     uint32_t cancel_per_1024;
+    uint32_t share_per_1024; /* chance that a prompt begins as a text before did */
     struct page_pool *pool;
+    struct prefix_cache *prefix; /* NULL in some episodes */
     struct sched *s;
     struct plan plan;
     struct job jobs[MAX_LIVE];
-    struct row rows[MAX_TOKEN];
-    uint64_t n_step, n_token, n_request, n_cancel, n_preempted;
+    struct text texts[N_TEXT];
+    uint64_t rows[MAX_TOKEN]; /* hashes */
+    uint64_t n_step, n_token, n_request, n_cancel;
+    struct sched_totals totals;
 };
 
 static struct sim sim;
@@ -77,9 +88,43 @@ static uint32_t length(struct sim *m, uint32_t short_max, uint32_t max)
     return between(m, 1, between(m, 0, 7) ? short_max : max);
 }
 
-static int32_t model(const struct request *r, uint32_t position)
+/* The hash of the first n tokens. */
+static uint64_t hash_of(struct job *j, uint32_t n)
 {
-    return 1 + (int32_t)(rng_mix(r->id, 1, position) >> 40);
+    for (; j->n_hash < n; j->n_hash++) {
+        uint64_t before = j->n_hash ? j->hashes[j->n_hash - 1] : j->r.cache_salt;
+        j->hashes[j->n_hash] = rng_mix(before, j->n_hash, (uint64_t)j->ids[j->n_hash]);
+    }
+    return j->hashes[n - 1];
+}
+
+/* The token after the first n. */
+static int32_t model(struct job *j, uint32_t n)
+{
+    if (n - j->r.n_prompt == j->stop_after) return STOP_ID;
+    return 1 + (int32_t)(rng_mix(hash_of(j, n), j->taste, 0) >> 40);
+}
+
+static void write_prompt(struct sim *m, struct job *j)
+{
+    uint32_t n = 0;
+    if (rng_below(&m->rng, 1024) < m->share_per_1024) {
+        const struct text *t = &m->texts[between(m, 0, N_TEXT - 1)];
+        n = t->n < j->r.n_prompt ? t->n : j->r.n_prompt;
+        if (between(m, 0, 1)) n = between(m, 0, n);
+        memcpy(j->ids, t->ids, n * sizeof j->ids[0]);
+        j->r.cache_salt = t->salt;
+    }
+    for (; n < j->r.n_prompt; n++) j->ids[n] = (int32_t)between(m, 1, 1 << 20);
+}
+
+static void keep_text(struct sim *m, const struct job *j)
+{
+    if (j->r.n_token < KV_PAGE_TOKENS) return;
+    struct text *t = &m->texts[between(m, 0, N_TEXT - 1)];
+    t->salt = between(m, 0, 7) ? j->r.cache_salt : 1;
+    t->n = j->r.n_token;
+    memcpy(t->ids, j->ids, t->n * sizeof t->ids[0]);
 }
 
 static void arrive(struct sim *m)
@@ -94,6 +139,8 @@ static void arrive(struct sim *m)
     uint32_t n_output = length(m, m->short_output, m->max_output);
     memset(&j->r, 0, sizeof j->r);
     j->live = true;
+    j->taste = between(m, 0, 1);
+    j->n_hash = 0;
     j->stop_after = between(m, 0, 1) ? UINT32_MAX : between(m, 0, n_output);
     j->r.id = ++m->next_id;
     j->r.ids = j->ids;
@@ -102,22 +149,22 @@ static void arrive(struct sim *m)
     j->r.n_stop_id = 1;
     j->r.n_prompt = n_prompt;
     j->r.max_token = n_prompt + n_output;
-    for (uint32_t i = 0; i < n_prompt; i++) j->ids[i] = model(&j->r, i);
+    write_prompt(m, j);
     sched_add(m->s, &j->r);
     m->n_request++;
 }
 
-static void retire(struct job *j)
+static void retire(struct sim *m, struct job *j)
 {
     const struct request *r = &j->r;
     assert_int_equal(r->state, REQUEST_FINISHED);
     uint32_t n_output = request_n_output(r);
     for (uint32_t i = 0; i < n_output; i++) {
-        int32_t want = i == j->stop_after ? STOP_ID : model(r, r->n_prompt + i);
-        assert_int_equal(j->ids[r->n_prompt + i], want);
+        assert_int_equal(j->ids[r->n_prompt + i], model(j, r->n_prompt + i));
     }
     if (r->finish == REQUEST_FINISH_STOP) assert_int_equal(n_output, j->stop_after + 1);
     if (r->finish == REQUEST_FINISH_LENGTH) assert_int_equal(r->n_token, r->max_token);
+    if (between(m, 0, 3) == 0) keep_text(m, j);
     j->live = false;
 }
 
@@ -127,7 +174,7 @@ static void cancel(struct sim *m)
     if (!j->live) return;
     sched_end(m->s, &j->r, REQUEST_FINISH_CANCEL, m->now_us);
     sched_check(m->s);
-    retire(j);
+    retire(m, j);
     m->n_cancel++;
 }
 
@@ -138,19 +185,19 @@ static void compute(struct sim *m, int32_t *drawn)
     for (uint32_t i = 0; i < m->plan.n_entry; i++) {
         const struct plan_entry *e = &m->plan.entries[i];
         const struct request *r = e->request;
+        struct job *j = (struct job *)e->request; /* r is its first member */
         assert_true(e->n_token >= 1 && e->first == r->n_computed);
         for (uint32_t p = e->first; p < e->first + e->n_token; p++) {
             uint32_t row = r->pages[p / KV_PAGE_TOKENS] * KV_PAGE_TOKENS + p % KV_PAGE_TOKENS;
-            m->rows[row] = (struct row){r->id, p};
+            m->rows[row] = hash_of(j, p + 1);
         }
         if (!e->draws) continue;
         uint32_t stride = 1 + r->n_token / 64; /* all rows of short requests, some of long ones */
         for (uint32_t p = between(m, 0, stride - 1); p < r->n_token; p += stride) {
             uint32_t row = r->pages[p / KV_PAGE_TOKENS] * KV_PAGE_TOKENS + p % KV_PAGE_TOKENS;
-            assert_true(m->rows[row].request == r->id && m->rows[row].position == p);
+            assert_true(m->rows[row] == hash_of(j, p + 1));
         }
-        const struct job *j = (const struct job *)r; /* r is its first member */
-        drawn[n_draw++] = request_n_output(r) == j->stop_after ? STOP_ID : model(r, r->n_token);
+        drawn[n_draw++] = model(j, r->n_token);
     }
     assert_int_equal(n_draw, m->plan.n_draw);
 }
@@ -169,7 +216,7 @@ static void step(struct sim *m, uint32_t budget)
     m->n_token += m->plan.n_token;
     for (int i = 0; i < MAX_LIVE; i++) {
         struct job *j = &m->jobs[i];
-        if (j->live && j->r.state == REQUEST_FINISHED) retire(j);
+        if (j->live && j->r.state == REQUEST_FINISHED) retire(m, j);
     }
 }
 
@@ -184,8 +231,13 @@ static void run_episode(struct sim *m)
     m->short_output = between(m, 1, 600);
     m->arrival_per_1024 = between(m, 1, 512);
     m->cancel_per_1024 = between(m, 0, 1) ? 0 : between(m, 1, 128);
+    m->share_per_1024 = between(m, 0, 1) ? 0 : between(m, 1, 1024);
+    m->prefix = NULL;
     assert_int_equal(page_pool_create(&m->pool, m->n_page, NULL), FATHOM_OK);
-    assert_int_equal(sched_create(&m->s, &c, m->pool, NULL), FATHOM_OK);
+    if (between(m, 0, 3)) {
+        assert_int_equal(prefix_create(&m->prefix, m->pool, NULL), FATHOM_OK);
+    }
+    assert_int_equal(sched_create(&m->s, &c, m->pool, m->prefix, NULL), FATHOM_OK);
     assert_int_equal(plan_init(&m->plan, c.max_num_seqs), FATHOM_OK);
 
     for (int i = 0; i < EPISODE_STEPS && m->n_step < n_step_wanted; i++) {
@@ -195,11 +247,16 @@ static void run_episode(struct sim *m)
         step(m, c.max_num_batched_tokens);
     }
     while (sched_any(m->s)) step(m, c.max_num_batched_tokens);
-    assert_int_equal(page_pool_n_free(m->pool), m->n_page);
+    assert_int_equal(page_pool_n_available(m->pool), m->n_page);
+    if (!m->prefix) assert_int_equal(page_pool_n_free(m->pool), m->n_page);
 
-    m->n_preempted += sched_n_preempted(m->s);
+    const struct sched_totals *t = sched_totals(m->s);
+    m->totals.n_preempted += t->n_preempted;
+    m->totals.n_query_token += t->n_query_token;
+    m->totals.n_hit_token += t->n_hit_token;
     plan_fini(&m->plan);
     sched_destroy(m->s);
+    prefix_destroy(m->prefix);
     page_pool_destroy(m->pool);
 }
 
@@ -212,10 +269,11 @@ static void any_load_runs_to_its_end_with_every_invariant(void **state)
     while (m->n_step < n_step_wanted) run_episode(m);
     double seconds = (double)(clock_now_us() - start_us + 1) * 1e-6;
     print_message("seed=%" PRIu64 " steps=%" PRIu64 " tokens=%" PRIu64 " requests=%" PRIu64
-                  " cancelled=%" PRIu64 " preempted=%" PRIu64 " steps_per_minute=%.0f\n",
-                  seed, m->n_step, m->n_token, m->n_request, m->n_cancel, m->n_preempted,
-                  (double)m->n_step / seconds * 60);
-    assert_true(m->n_preempted > 0 && m->n_cancel > 0);
+                  " cancelled=%" PRIu64 " preempted=%" PRIu64 " found=%" PRIu64 " of=%" PRIu64
+                  " steps_per_minute=%.0f\n",
+                  seed, m->n_step, m->n_token, m->n_request, m->n_cancel, m->totals.n_preempted,
+                  m->totals.n_hit_token, m->totals.n_query_token, (double)m->n_step / seconds * 60);
+    assert_true(m->totals.n_preempted > 0 && m->n_cancel > 0 && m->totals.n_hit_token > 0);
 }
 
 int main(int argc, char **argv)

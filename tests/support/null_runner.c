@@ -187,6 +187,7 @@ fathom_err null_engine_open(fathom_engine **out, const struct null_engine_option
         .max_queued = o->max_queued,
         .n_vocab_used = o->n_vocab,
         .seed = o->seed,
+        .no_prefix_cache = o->no_prefix_cache,
     };
     struct step_runner *runner = NULL;
     fathom_err err = null_runner_create(&runner, &limits, &o->runner);

@@ -32,6 +32,7 @@ struct null_engine_options {
     uint32_t max_num_batched_tokens;
     uint32_t max_queued;
     uint64_t seed;
+    bool no_prefix_cache;
     struct null_options runner; /* n_page is the engine's too */
 };
 

@@ -24,7 +24,9 @@ struct load {
 };
 
 static struct load load;
+static struct load shared; /* the same, with prompts that begin alike */
 static struct answer alone[N_REQUEST];
+static struct answer alone_shared[N_REQUEST];
 static struct answer answers[N_REQUEST];
 
 static void make_load(struct load *l, uint64_t seed)
@@ -53,11 +55,26 @@ static void make_load(struct load *l, uint64_t seed)
     }
 }
 
+/* Prompts of 240 tokens begin with some or all of one of two texts. */
+static void share_beginnings(struct load *l, uint64_t seed)
+{
+    for (uint32_t i = 0; i < N_REQUEST; i++) {
+        fathom_request *r = &l->requests[i];
+        uint32_t n = i < 2 ? 0 : (uint32_t)rng_below(&seed, 300);
+        r->prompt = l->prompts[i];
+        r->n_prompt = 240;
+        for (uint32_t k = 0; k < r->n_prompt; k++) {
+            l->prompts[i][k] = k < n ? l->prompts[i % 2][k] : (int32_t)rng_below(&seed, N_VOCAB);
+        }
+    }
+}
+
 struct shape {
     uint32_t budget;
     uint32_t n_page;
     uint32_t max_num_seqs;
     bool preempts; /* too few pages for all */
+    bool no_prefix_cache;
 };
 
 static fathom_engine *open_shape(const struct shape *s, uint64_t *n_computed, uint32_t step_us)
@@ -69,6 +86,7 @@ static fathom_engine *open_shape(const struct shape *s, uint64_t *n_computed, ui
         .max_num_batched_tokens = s->budget,
         .max_queued = N_REQUEST,
         .seed = 9,
+        .no_prefix_cache = s->no_prefix_cache,
         .runner = {.n_page = s->n_page, .n_computed = n_computed, .step_us = step_us},
     };
     fathom_engine *e = NULL;
@@ -95,10 +113,14 @@ static int run_each_alone(void **state)
 {
     (void)state;
     make_load(&load, 11);
-    const struct shape shape = {4096, 10, 1, false};
+    shared = load;
+    share_beginnings(&shared, 12);
+    const struct shape shape = {4096, 10, 1, false, true};
     fathom_engine *e = open_shape(&shape, NULL, 0);
     for (int i = 0; i < N_REQUEST; i++) {
         submit(e, &alone[i], &load.requests[i]);
+        answers_wait(e, 1);
+        submit(e, &alone_shared[i], &shared.requests[i]);
         answers_wait(e, 1);
     }
     fathom_close(e);
@@ -117,8 +139,9 @@ static void the_same_bits_whatever_runs_beside(void **state)
 {
     (void)state;
     static const struct shape shapes[] = {
-        {4096, 640, 64, false}, {64, 640, 64, false}, {16, 640, 64, false}, {1, 640, 64, false},
-        {64, 12, 64, true},     {16, 10, 8, true},    {4096, 14, 16, true},
+        {4096, 640, 64, false, false}, {64, 640, 64, false, true}, {16, 640, 64, false, false},
+        {1, 640, 64, false, false},    {64, 12, 64, true, false},  {16, 10, 8, true, true},
+        {4096, 14, 16, true, false},
     };
     for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
         uint64_t n_computed = 0;
@@ -142,10 +165,38 @@ static void the_same_bits_whatever_runs_beside(void **state)
     }
 }
 
+/* Two rounds: the second finds what the first has left. */
+static void the_same_bits_from_shared_pages(void **state)
+{
+    (void)state;
+    static const struct shape shapes[] = {
+        {4096, 640, 64, false, false}, {16, 640, 8, false, false}, {64, 64, 16, false, false},
+        {64, 12, 64, true, false},     {16, 10, 8, true, false},
+    };
+    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
+        fathom_engine *e = open_shape(&shapes[k], NULL, 0);
+        uint64_t n_cached = 0;
+        for (int round = 0; round < 2; round++) {
+            for (int i = 0; i < N_REQUEST; i++) submit(e, &answers[i], &shared.requests[i]);
+            answers_wait(e, N_REQUEST);
+            for (int i = 0; i < N_REQUEST; i++) {
+                expect_same(&answers[i], &alone_shared[i]);
+                n_cached += answers[i].finish.n_cached;
+            }
+            expect_rest(e);
+        }
+        fathom_stats s;
+        fathom_get_stats(e, &s);
+        fathom_close(e);
+        assert_int_equal(s.n_prefix_hit_token, n_cached);
+        assert_true(n_cached > 0);
+    }
+}
+
 static void random_cancels_leave_no_page_behind(void **state)
 {
     (void)state;
-    const struct shape shape = {64, 20, 16, true};
+    const struct shape shape = {64, 20, 16, true, false};
     uint64_t rng = 5;
     fathom_engine *e = open_shape(&shape, NULL, 50);
     for (int round = 0; round < 5; round++) {
@@ -215,7 +266,7 @@ static void *poll_all(void *arg)
 static void any_thread_may_submit_cancel_and_look(void **state)
 {
     (void)state;
-    const struct shape shape = {128, 30, 16, true};
+    const struct shape shape = {128, 30, 16, true, false};
     struct crowd c = {.e = open_shape(&shape, NULL, 0)};
     pthread_t submitters[N_THREAD], poller;
     assert_int_equal(pthread_create(&poller, NULL, poll_all, &c), 0);
@@ -234,6 +285,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_bits_whatever_runs_beside),
+        cmocka_unit_test(the_same_bits_from_shared_pages),
         cmocka_unit_test(random_cancels_leave_no_page_behind),
         cmocka_unit_test(any_thread_may_submit_cancel_and_look),
     };

@@ -1,5 +1,5 @@
 /* test_engine_pilot BACKEND - the pilot model through the engine: the same bits whatever the
- * budget, the neighbours, the number of threads, and after preemptions. */
+ * budget, the neighbours, the number of threads, after preemptions, and from cached pages. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,6 +25,7 @@ struct shape {
     uint32_t max_num_seqs;
     uint32_t n_page;
     uint32_t max_model_len;
+    bool no_prefix_cache;
 };
 
 static fathom_engine *open_shape(const struct shape *s)
@@ -39,6 +40,7 @@ static fathom_engine *open_shape(const struct shape *s)
                         .max_num_seqs = s->max_num_seqs,
                         .max_num_batched_tokens = s->budget,
                         .kv_cache_bytes = (uint64_t)s->n_page * PAGE_BYTES,
+                        .no_prefix_cache = s->no_prefix_cache,
                         .seed = 1};
     if (fathom_open(&e, &o, &d) != FATHOM_OK) fail_msg("%s", d.text);
     assert_int_equal(fathom_get_info(e)->n_page, s->n_page);
@@ -71,7 +73,7 @@ static int run_each_alone(void **state)
         r->sampling.ignore_eos = r->n_prompt < SHORT_PROMPT;
         r->sampling.logprobs = true;
     }
-    const struct shape shape = {4096, 1, 1, 24, PILOT_LEN};
+    const struct shape shape = {4096, 1, 1, 24, PILOT_LEN, true};
     fathom_engine *e = open_shape(&shape);
     for (int i = 0; i < N_REQUEST; i++) {
         submit(e, i);
@@ -111,10 +113,10 @@ static void the_same_bits_whatever_the_step(void **state)
 {
     (void)state;
     static const struct shape shapes[] = {
-        {4096, 2, 16, 300, PILOT_LEN}, /* all together, two threads */
-        {64, 1, 16, 300, PILOT_LEN},
-        {16, 2, 16, 300, PILOT_LEN},
-        {64, 2, 16, 24, PILOT_LEN}, /* few pages: long prompts wait for each other */
+        {4096, 2, 16, 300, PILOT_LEN, false}, /* all together, two threads */
+        {64, 1, 16, 300, PILOT_LEN, false},
+        {16, 2, 16, 300, PILOT_LEN, true},
+        {64, 2, 16, 24, PILOT_LEN, false}, /* few pages: long prompts wait for each other */
     };
     for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
         fathom_engine *e = open_shape(&shapes[k]);
@@ -130,7 +132,7 @@ static void the_same_bits_whatever_the_step(void **state)
 static void the_same_bits_after_preemption(void **state)
 {
     (void)state;
-    const struct shape shape = {64, 2, 16, 9, SHORT_LEN};
+    const struct shape shape = {64, 2, 16, 9, SHORT_LEN, false};
     fathom_engine *e = open_shape(&shape);
     size_t n = 0;
     for (int i = 0; i < N_REQUEST; i++) {
@@ -147,10 +149,111 @@ static void the_same_bits_after_preemption(void **state)
     fathom_close(e);
 }
 
+/* ---- conversations ---- */
+
+enum { N_TALK = 6, N_TURN = 3, TURN_TOKENS = 200 };
+
+/* A conversation: what was said so far, and what each turn drew without a prefix cache. */
+struct talk {
+    int32_t ids[PILOT_LEN];
+    uint32_t n;
+    struct answer turns[N_TURN];
+};
+
+static struct talk talks[N_TALK];
+
+/* Appends what turn `t` begins with. Talks 0 and 1, 2 and 3, ... begin alike. */
+static void say(struct talk *talk, int i, int t)
+{
+    int32_t which = t == 0 ? i / 2 : i + t * N_TALK;
+    const struct evaluation_case *c = &ev.cases[(size_t)which * 7 % ev.n];
+    uint32_t n = c->prompt.n < TURN_TOKENS ? (uint32_t)c->prompt.n : TURN_TOKENS;
+    memcpy(talk->ids + talk->n, c->prompt.ids, n * sizeof talk->ids[0]);
+    talk->n += n;
+}
+
+static void hear(struct talk *talk, const struct answer *a)
+{
+    memcpy(talk->ids + talk->n, a->ids, a->n * sizeof talk->ids[0]);
+    talk->n += a->n;
+}
+
+static void submit_turn(fathom_engine *e, int i)
+{
+    fathom_diag d = {{0}};
+    fathom_request r = {.prompt = talks[i].ids, .n_prompt = talks[i].n};
+    fathom_sampling_init(&r.sampling);
+    r.sampling.temperature = i % 2 ? 1 : 0;
+    r.sampling.has_seed = true;
+    r.sampling.seed = (uint64_t)i;
+    r.sampling.max_tokens = 80;
+    r.sampling.ignore_eos = true;
+    r.sampling.logprobs = true;
+    if (answer_submit(e, &answers[i], &r, &d) != FATHOM_OK) fail_msg("%s", d.text);
+}
+
+static void talk_without_a_cache(void)
+{
+    const struct shape shape = {4096, 1, 1, 24, PILOT_LEN, true};
+    fathom_engine *e = open_shape(&shape);
+    for (int i = 0; i < N_TALK; i++) {
+        for (int t = 0; t < N_TURN; t++) {
+            say(&talks[i], i, t);
+            submit_turn(e, i);
+            answers_wait(e, 1);
+            assert_int_equal(answers[i].finish.n_cached, 0);
+            talks[i].turns[t] = answers[i];
+            hear(&talks[i], &answers[i]);
+        }
+    }
+    fathom_close(e);
+}
+
+static void the_same_bits_from_cached_pages(void **state)
+{
+    (void)state;
+    static const struct shape shapes[] = {
+        {4096, 1, 16, 300, PILOT_LEN, false},
+        {64, 2, 16, 300, PILOT_LEN, false},
+        {16, 2, 16, 300, PILOT_LEN, false},
+        {64, 2, 16, 40, PILOT_LEN, false}, /* pages are evicted between the turns */
+    };
+    talk_without_a_cache();
+    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
+        fathom_engine *e = open_shape(&shapes[k]);
+        uint32_t n_before[N_TALK] = {0};
+        for (int i = 0; i < N_TALK; i++) talks[i].n = 0;
+        for (int t = 0; t < N_TURN; t++) {
+            for (int i = 0; i < N_TALK; i++) {
+                n_before[i] = talks[i].n;
+                say(&talks[i], i, t);
+                submit_turn(e, i);
+            }
+            answers_wait(e, N_TALK);
+            for (int i = 0; i < N_TALK; i++) {
+                const struct answer *a = &answers[i], *want = &talks[i].turns[t];
+                uint32_t n_computed = n_before[i] ? n_before[i] - 1 : 0;
+                assert_int_equal(a->n, want->n);
+                assert_memory_equal(a->ids, want->ids, a->n * sizeof a->ids[0]);
+                assert_memory_equal(a->logprobs, want->logprobs, a->n * sizeof a->logprobs[0]);
+                if (shapes[k].n_page == 300) {
+                    assert_true(a->finish.n_cached >= n_computed / 64 * 64);
+                }
+                hear(&talks[i], a);
+            }
+        }
+        fathom_stats s;
+        fathom_get_stats(e, &s);
+        assert_true(s.n_prefix_hit_token > 0 && s.n_prefix_hit_token < s.n_prefix_query_token);
+        expect_rest(e);
+        fathom_close(e);
+    }
+}
+
 static void files_come_from_the_checkpoint(void **state)
 {
     (void)state;
-    const struct shape shape = {64, 1, 1, 24, PILOT_LEN};
+    const struct shape shape = {64, 1, 1, 24, PILOT_LEN, false};
     fathom_engine *e = open_shape(&shape);
     const char *data;
     size_t n;
@@ -219,6 +322,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_bits_whatever_the_step),
         cmocka_unit_test(the_same_bits_after_preemption),
+        cmocka_unit_test(the_same_bits_from_cached_pages),
         cmocka_unit_test(files_come_from_the_checkpoint),
         cmocka_unit_test(what_cannot_be_opened_says_why),
         cmocka_unit_test(a_failing_allocation_while_opening_is_clean),

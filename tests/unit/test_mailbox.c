@@ -47,7 +47,7 @@ static void draw(struct mailbox *m, struct sequence *j, uint32_t n, enum request
     struct request *r = &j->request;
     if (r->state == REQUEST_NEW) {
         request_enter(r, 0);
-        request_admit(r, 0);
+        request_admit(r, 0, 0);
     }
     for (uint32_t i = 0; i < n; i++) (void)request_push(r, 40 + (int32_t)i);
     if (why != REQUEST_FINISH_NONE) request_end(r, why, 1);

@@ -79,6 +79,10 @@ static const struct refusal refusals[] = {
      "repetition_penalty is 1e+300, needed is more than 0"},
     {OPENAI_CHAT, "{" M ",\"presence_penalty\":3}", "presence_penalty",
      "presence_penalty is 3, needed is -2 to 2"},
+    {OPENAI_CHAT, "{" M ",\"cache_salt\":5}", "cache_salt",
+     "cache_salt is an integer, needed is a string"},
+    {OPENAI_CHAT, "{" M ",\"cache_salt\":\"\"}", "cache_salt",
+     "cache_salt is empty, needed is at least one character"},
     {OPENAI_CHAT, "{" M ",\"seed\":1.5}", "seed", "seed is a number, needed is an integer"},
     {OPENAI_CHAT, "{" M ",\"n\":0}", "n", "n is 0, needed is 1 to 64"},
     {OPENAI_CHAT, "{" M ",\"n\":true}", "n", "n is a boolean, needed is an integer"},
@@ -217,6 +221,31 @@ static void test_message_paths_are_kept(void **state)
     assert_int_not_equal(parse(&r, OPENAI_CHAT, "{\"messages\":[{\"role\":\"wizard\"}]}", &e), 0);
     assert_string_equal(e.param, "messages[0].role");
     openai_request_free(&r);
+}
+
+static void test_equal_salts_are_equal(void **state)
+{
+    (void)state;
+    static const char *const bodies[] = {
+        "{" M "}",
+        "{" M ",\"cache_salt\":\"ab\"}",
+        "{" M ",\"cache_salt\":\"ba\"}",
+        "{" M ",\"cache_salt\":\"a\"}",
+        "{\"cache_salt\":\"ab\"," M "}",
+    };
+    uint64_t salts[5];
+    for (int i = 0; i < 5; i++) {
+        struct openai_request r;
+        struct api_error e;
+        assert_int_equal(parse(&r, OPENAI_CHAT, bodies[i], &e), FATHOM_OK);
+        salts[i] = r.cache_salt;
+        openai_request_free(&r);
+    }
+    assert_int_equal(salts[0], 0);
+    assert_true(salts[1] == salts[4]);
+    for (int i = 0; i < 4; i++) {
+        for (int k = 0; k < i; k++) assert_true(salts[i] != salts[k]);
+    }
 }
 
 static void test_every_value_arrives(void **state)
@@ -364,6 +393,7 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_malformed_json_has_a_position),
         cmocka_unit_test(test_message_paths_are_kept),
+        cmocka_unit_test(test_equal_salts_are_equal),
         cmocka_unit_test(test_every_value_arrives),
         cmocka_unit_test(test_defaults_are_told_from_values),
         cmocka_unit_test(test_thinking_switches),

@@ -171,7 +171,6 @@ static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
     assert_int_equal(r.err, FATHOM_OK);
     assert_int_equal(r.notes.len, 0);
     assert_refused(&r, "-tp 8", "--tensor-parallel-size 8 is refused: this build runs one rank");
-    assert_refused(&r, "--no-enable-prefix-caching", "--no-enable-prefix-caching is refused");
     assert_refused(&r, "--speculative-config {}", "--speculative-config {} is refused");
     assert_refused(&r, "--kv-transfer-config {}", "is refused");
     assert_refused(&r, "--enable-expert-parallel", "is refused");

@@ -38,7 +38,7 @@ static struct request *make(struct fixture *f, uint32_t n_prompt, uint32_t max_t
 
 static void run(struct request *r)
 {
-    request_admit(r, 100);
+    request_admit(r, 0, 100);
     r->n_page = 1;
     request_check(r);
 }
@@ -126,9 +126,30 @@ static void preemption_keeps_the_output(void **state)
     assert_int_equal(r->state, REQUEST_WAITING);
     assert_int_equal(request_gap(r), 3);
     assert_int_equal(r->ids[2], 7);
-    request_admit(r, 999);
+    request_admit(r, 0, 999);
     assert_int_equal(r->scheduled_us, 100); /* the first time counts */
     assert_int_equal(r->n_reached, 2);
+}
+
+static void found_tokens_are_computed_and_count_once(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct request *r = make(&f, 3, MAX_TOKEN);
+    request_admit(r, 2, 100);
+    r->n_page = 1;
+    request_check(r);
+    assert_int_equal(request_gap(r), 1);
+    assert_int_equal(r->n_cached, 2);
+    assert_int_equal(r->n_reached, 2);
+    assert_int_equal(request_push(r, 7), REQUEST_FINISH_NONE);
+    r->n_page = 0;
+    request_preempt(r);
+    request_admit(r, 3, 200);
+    r->n_page = 1;
+    request_check(r);
+    assert_int_equal(r->n_computed, 3);
+    assert_int_equal(r->n_cached, 2); /* its own work, found again, is no gain */
 }
 
 static void ending_from_either_live_state(void **state)
@@ -156,7 +177,7 @@ static void dump_is_one_line(void **state)
     struct request *r = make(&f, 2, MAX_TOKEN);
     assert_int_equal(request_dump(r, &b), FATHOM_OK);
     assert_string_equal(buf_str(&b), "  request 9 WAITING prompt=2 tokens=2/8 computed=0 planned=0 "
-                                     "pages=0 preempted=0\n");
+                                     "pages=0 published=0 cached=0 preempted=0\n");
     buf_free(&b);
 }
 
@@ -192,6 +213,7 @@ int main(void)
         cmocka_unit_test(a_stop_id_at_the_last_place_is_a_stop),
         cmocka_unit_test(stop_ids_do_not_count_before_min_output),
         cmocka_unit_test(preemption_keeps_the_output),
+        cmocka_unit_test(found_tokens_are_computed_and_count_once),
         cmocka_unit_test(ending_from_either_live_state),
         cmocka_unit_test(dump_is_one_line),
         cmocka_unit_test(lists_keep_order_at_both_ends),

@@ -20,6 +20,7 @@ struct job {
 
 struct fixture {
     struct page_pool *pool;
+    struct prefix_cache *prefix; /* NULL: none */
     struct sched *s;
     struct plan plan;
     struct job jobs[MAX_REQUESTS];
@@ -34,14 +35,25 @@ static void open_fixture(struct fixture *f, uint32_t n_page, uint32_t budget, ui
     memset(f, 0, sizeof *f);
     struct sched_config c = {budget, max_num_seqs};
     assert_int_equal(page_pool_create(&f->pool, n_page, NULL), FATHOM_OK);
-    assert_int_equal(sched_create(&f->s, &c, f->pool, NULL), FATHOM_OK);
+    assert_int_equal(sched_create(&f->s, &c, f->pool, f->prefix, NULL), FATHOM_OK);
     assert_int_equal(plan_init(&f->plan, max_num_seqs), FATHOM_OK);
+}
+
+static void open_with_prefix(struct fixture *f, uint32_t n_page, uint32_t budget,
+                             uint32_t max_num_seqs)
+{
+    open_fixture(f, n_page, budget, max_num_seqs);
+    struct sched_config c = {budget, max_num_seqs};
+    sched_destroy(f->s);
+    assert_int_equal(prefix_create(&f->prefix, f->pool, NULL), FATHOM_OK);
+    assert_int_equal(sched_create(&f->s, &c, f->pool, f->prefix, NULL), FATHOM_OK);
 }
 
 static void close_fixture(struct fixture *f)
 {
     sched_check(f->s);
     sched_destroy(f->s);
+    prefix_destroy(f->prefix);
     page_pool_destroy(f->pool);
     plan_fini(&f->plan);
 }
@@ -92,15 +104,17 @@ static void zero_sizes_are_refused(void **state)
     assert_int_equal(page_pool_create(&pool, 1, NULL), FATHOM_OK);
     struct sched *s = NULL;
     fathom_diag d = {{0}};
-    assert_int_equal(sched_create(&s, &(struct sched_config){0, 1}, pool, &d), FATHOM_EINVAL);
+    assert_int_equal(sched_create(&s, &(struct sched_config){0, 1}, pool, NULL, &d), FATHOM_EINVAL);
     assert_non_null(strstr(d.text, "max_num_batched_tokens"));
     fathom_diag d2 = {{0}};
-    assert_int_equal(sched_create(&s, &(struct sched_config){1, 0}, pool, &d2), FATHOM_EINVAL);
+    assert_int_equal(sched_create(&s, &(struct sched_config){1, 0}, pool, NULL, &d2),
+                     FATHOM_EINVAL);
     assert_non_null(strstr(d2.text, "max_num_seqs"));
     assert_null(s);
     for (long n = 0; n < 2; n++) {
         mem_fail_after(n);
-        assert_int_equal(sched_create(&s, &(struct sched_config){1, 1}, pool, NULL), FATHOM_ENOMEM);
+        assert_int_equal(sched_create(&s, &(struct sched_config){1, 1}, pool, NULL, NULL),
+                         FATHOM_ENOMEM);
         assert_null(s);
     }
     struct plan p;
@@ -294,7 +308,7 @@ static void the_youngest_is_preempted_and_resumes_with_its_output(void **state)
     expect_entry(&f, 0, a, 128, 1, true);
     assert_int_equal(b->state, REQUEST_WAITING);
     assert_int_equal(b->n_preempted, 1);
-    assert_int_equal(sched_n_preempted(f.s), 1);
+    assert_int_equal(sched_totals(f.s)->n_preempted, 1);
     assert_int_equal(b->n_token, 65);
     commit(&f, STOP_ID);
     plan(&f);
@@ -324,6 +338,130 @@ static void cancel_gives_pages_back_in_either_state(void **state)
     close_fixture(&f);
 }
 
+/* ---- with a prefix cache ---- */
+
+static void expect_found(const struct fixture *f, uint64_t n_hit, uint64_t n_query)
+{
+    const struct sched_totals *t = sched_totals(f->s);
+    assert_int_equal(t->n_hit_token, n_hit);
+    assert_int_equal(t->n_query_token, n_query);
+}
+
+static void what_was_computed_is_found_and_goes_on_at_once(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_with_prefix(&f, 8, 256, 4);
+    struct request *a = add(&f, 200, 4);
+    plan(&f);
+    commit(&f, STOP_ID);
+    assert_int_equal(page_pool_n_cached(f.pool), 3);
+    assert_int_equal(a->n_cached, 0);
+    struct request *b = add(&f, 200, 4);
+    struct request *c = add(&f, 192, 4); /* its last page is found, but then nothing would draw */
+    plan(&f);
+    expect_entry(&f, 0, b, 192, 8, true);
+    expect_entry(&f, 1, c, 128, 64, true);
+    assert_int_equal(b->n_cached, 192);
+    assert_int_equal(c->n_cached, 128);
+    expect_found(&f, 320, 592);
+    assert_ptr_not_equal(b->pages[2], c->pages[2]);
+    commit(&f, 7);
+    assert_int_equal(b->pages[2], c->pages[2]); /* c's own gave way to the one that was there */
+    assert_int_equal(page_pool_n_holder(f.pool, b->pages[2]), 2);
+    plan(&f);
+    commit(&f, STOP_ID);
+    assert_int_equal(page_pool_n_available(f.pool), 8);
+    close_fixture(&f);
+}
+
+static void output_is_found_too(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_with_prefix(&f, 8, 256, 4);
+    struct request *a = add(&f, 60, 10);
+    for (int i = 0; i < 10; i++) {
+        plan(&f);
+        commit(&f, 7);
+    }
+    assert_int_equal(a->finish, REQUEST_FINISH_LENGTH);
+    assert_int_equal(prefix_n_page(f.prefix), 1);
+    struct job *next = &f.jobs[f.n_job];
+    for (uint32_t i = 0; i < 70; i++) next->ids[i] = a->ids[i];
+    add(&f, 75, 4);
+    plan(&f);
+    expect_entry(&f, 0, &next->r, 64, 11, true);
+    commit(&f, STOP_ID);
+    close_fixture(&f);
+}
+
+static void a_preempted_request_finds_its_own_pages(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_with_prefix(&f, 5, 256, 4);
+    struct request *a = add(&f, 120, 100);
+    struct request *b = add(&f, 60, 100);
+    f.jobs[1].ids[0] = 3; /* unlike a */
+    for (plan(&f); b->n_preempted == 0; plan(&f)) commit(&f, 7);
+    assert_int_equal(b->n_token, 129); /* a took the second of its two full pages */
+    commit(&f, STOP_ID);
+    assert_int_equal(a->state, REQUEST_FINISHED);
+    plan(&f);
+    expect_entry(&f, 0, b, 64, 65, true);
+    assert_int_equal(b->n_cached, 0);
+    expect_found(&f, 0, 180);
+    commit(&f, STOP_ID);
+    close_fixture(&f);
+}
+
+static void cached_pages_make_room(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_with_prefix(&f, 4, 256, 4);
+    struct request *a = add(&f, 250, 4);
+    plan(&f);
+    commit(&f, STOP_ID);
+    assert_int_equal(page_pool_n_cached(f.pool), 3);
+    f.jobs[1].ids[0] = 3;
+    struct request *b = add(&f, 140, 4); /* 3 pages: the free one and a's last two */
+    plan(&f);
+    expect_entry(&f, 0, b, 0, 140, true);
+    assert_int_equal(prefix_n_page(f.prefix), 1);
+    commit(&f, STOP_ID);
+    struct request *again = add(&f, 250, 4);
+    plan(&f);
+    expect_entry(&f, 0, again, 64, 186, true);
+    assert_int_equal(a->n_cached, 0);
+    commit(&f, STOP_ID);
+    close_fixture(&f);
+}
+
+/* A page that is found and CACHED is one less to take. */
+static void admission_counts_found_pages_that_nobody_holds(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_with_prefix(&f, 4, 256, 4);
+    add(&f, 130, 4);
+    plan(&f);
+    commit(&f, STOP_ID);
+    f.jobs[1].ids[0] = 3;
+    add(&f, 60, 80);
+    plan(&f);
+    commit(&f, 7); /* holds 1 of 4 pages; 2 are cached */
+    struct request *c = add(&f, 130, 4);
+    plan(&f); /* c would take all three and leave none to grow into */
+    assert_int_equal(c->state, REQUEST_WAITING);
+    commit(&f, STOP_ID);
+    plan(&f);
+    expect_entry(&f, 0, c, 128, 2, true);
+    commit(&f, STOP_ID);
+    close_fixture(&f);
+}
+
 static void dump_shows_requests_and_pages(void **state)
 {
     (void)state;
@@ -334,7 +472,8 @@ static void dump_shows_requests_and_pages(void **state)
     add(&f, 20, 4);
     plan(&f);
     assert_int_equal(sched_dump(f.s, &b), FATHOM_OK);
-    assert_non_null(strstr(buf_str(&b), "scheduler: 1 running, 1 waiting, 0 preempted, in step\n"));
+    assert_non_null(strstr(buf_str(&b), "scheduler: 1 running, 1 waiting, 0 preempted, "
+                                        "0 of 0 prompt tokens found, in step\n"));
     assert_non_null(strstr(buf_str(&b), "request 1 RUNNING prompt=20 tokens=20/24 computed=0 "
                                         "planned=16 pages=1"));
     assert_non_null(strstr(buf_str(&b), "request 2 WAITING"));
@@ -357,6 +496,11 @@ int main(void)
         cmocka_unit_test(admission_leaves_a_page_for_each_running),
         cmocka_unit_test(the_youngest_is_preempted_and_resumes_with_its_output),
         cmocka_unit_test(cancel_gives_pages_back_in_either_state),
+        cmocka_unit_test(what_was_computed_is_found_and_goes_on_at_once),
+        cmocka_unit_test(output_is_found_too),
+        cmocka_unit_test(a_preempted_request_finds_its_own_pages),
+        cmocka_unit_test(cached_pages_make_room),
+        cmocka_unit_test(admission_counts_found_pages_that_nobody_holds),
         cmocka_unit_test(dump_shows_requests_and_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

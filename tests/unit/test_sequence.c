@@ -261,7 +261,7 @@ static void events_tell_the_story(void **state)
     struct request *q = &j->request;
     q->id = 99;
     request_enter(q, 0);
-    request_admit(q, 1500);
+    request_admit(q, 2, 1500);
     assert_int_equal(request_push(q, 40), REQUEST_FINISH_NONE);
     assert_int_equal(request_push(q, 2), REQUEST_FINISH_STOP);
     q->first_us = 2500;
@@ -290,6 +290,7 @@ static void events_tell_the_story(void **state)
     assert_int_equal(e.stop_id, 2);
     assert_int_equal(e.n_prompt, 3);
     assert_int_equal(e.n_output, 2);
+    assert_int_equal(e.n_cached, 2);
     assert_int_equal(e.queue_us, 500);
     assert_int_equal(e.first_us, 1500);
     assert_int_equal(e.total_us, 3000);

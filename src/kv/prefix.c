@@ -1,0 +1,246 @@
+/* Invariants
+ *
+ *   1. A published page is HELD or CACHED, and every CACHED page is published.
+ *   2. The parent of a published page, which has the tokens before it, is published; a first page
+ *      has none. n_child counts the pages that name a page as their parent.
+ *   3. Who holds a published page holds its parent: prefix_find walks from the first page on, and
+ *      prefix_publish swaps a page for the published one of the same tokens.
+ *   4. No two published pages have the same parent (first pages: salt) and tokens.
+ *   5. A published page is in the bucket of its key exactly once, others are in none.
+ *
+ * Eviction takes children before parents. Requests give their last page first, so by 3 a page goes
+ * to CACHED no later than its parent, and the pool evicts the page that was given longest ago. A
+ * parent therefore stays where its children name it by its page number alone.
+ *
+ * States of a page here
+ *
+ *                prefix_publish                     page_pool_take evicts it
+ *   unpublished ----------------> published -----------------------------------> unpublished */
+#include "kv/prefix.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/fail.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "kv/layout.h"
+
+#define NO_PAGE UINT32_MAX
+
+/* What a page is found under. */
+struct key {
+    uint64_t salt; /* 0 but for a first page */
+    uint32_t parent;
+    const int32_t *ids; /* [64] */
+};
+
+struct node {
+    uint64_t salt;
+    uint32_t parent; /* NO_PAGE: a first page */
+    uint32_t n_child;
+    uint32_t next; /* in the bucket; NO_PAGE: the last */
+    bool published;
+    int32_t ids[KV_PAGE_TOKENS];
+};
+
+struct prefix_cache {
+    uint32_t n_page;
+    uint32_t n_published;
+    uint32_t bucket_mask; /* buckets are a power of two */
+    struct page_pool *pool;
+    struct node *nodes; /* [n_page] */
+    uint32_t *buckets;  /* [bucket_mask + 1] first node; NO_PAGE: empty */
+    uint32_t *n_seen;   /* [n_page] scratch of prefix_check */
+};
+
+static struct key key_of(uint64_t salt, uint32_t parent, const int32_t *ids)
+{
+    return (struct key){parent == NO_PAGE ? salt : 0, parent, ids};
+}
+
+static uint32_t *bucket_of(const struct prefix_cache *c, const struct key *k)
+{
+    uint64_t h = rng_hash(k->salt ^ (uint64_t)k->parent << 32);
+    for (int i = 0; i < KV_PAGE_TOKENS; i += 2) {
+        uint64_t two;
+        memcpy(&two, k->ids + i, sizeof two);
+        h = rng_hash(h ^ two);
+    }
+    return &c->buckets[h & c->bucket_mask];
+}
+
+static bool has_key(const struct node *n, const struct key *k)
+{
+    return n->parent == k->parent && n->salt == k->salt &&
+           memcmp(n->ids, k->ids, sizeof n->ids) == 0;
+}
+
+/* The page with the key in a bucket that begins with `page`; NO_PAGE: none. */
+static uint32_t search(const struct prefix_cache *c, uint32_t page, const struct key *k)
+{
+    while (page != NO_PAGE && !has_key(&c->nodes[page], k)) page = c->nodes[page].next;
+    return page;
+}
+
+/* The pool is about to hand the page out for other tokens. */
+static void forget(void *arg, uint32_t page)
+{
+    struct prefix_cache *c = arg;
+    struct node *n = &c->nodes[page];
+    ASSERT(n->published && n->n_child == 0);
+    const struct key k = {n->salt, n->parent, n->ids};
+    uint32_t *link = bucket_of(c, &k);
+    while (*link != page) link = &c->nodes[*link].next;
+    *link = n->next;
+    if (n->parent != NO_PAGE) c->nodes[n->parent].n_child--;
+    n->published = false;
+    c->n_published--;
+}
+
+fathom_err prefix_create(struct prefix_cache **out, struct page_pool *pool, fathom_diag *d)
+{
+    *out = NULL;
+    struct prefix_cache *c = mem_calloc(1, sizeof *c);
+    if (!c) FAIL(d, FATHOM_ENOMEM, "no memory for the prefix cache");
+    uint32_t n_page = page_pool_n_page(pool);
+    uint32_t n_bucket = 1;
+    while (n_bucket < n_page) n_bucket *= 2;
+    c->n_page = n_page;
+    c->bucket_mask = n_bucket - 1;
+    c->nodes = mem_calloc(n_page, sizeof *c->nodes);
+    c->buckets = mem_alloc_array(n_bucket, sizeof *c->buckets);
+    c->n_seen = mem_calloc(n_page, sizeof *c->n_seen);
+    if (!c->nodes || !c->buckets || !c->n_seen) {
+        prefix_destroy(c);
+        FAIL(d, FATHOM_ENOMEM, "no memory for the prefix cache of %u pages", n_page);
+    }
+    for (uint32_t i = 0; i < n_bucket; i++) c->buckets[i] = NO_PAGE;
+    c->pool = pool;
+    page_pool_on_evict(pool, forget, c);
+    *out = c;
+    return FATHOM_OK;
+}
+
+void prefix_destroy(struct prefix_cache *c)
+{
+    if (!c) return;
+    if (c->pool) page_pool_on_evict(c->pool, NULL, NULL);
+    mem_free(c->nodes);
+    mem_free(c->buckets);
+    mem_free(c->n_seen);
+    mem_free(c);
+}
+
+uint32_t prefix_find(const struct prefix_cache *c, uint64_t salt, const int32_t *ids, uint32_t n_id,
+                     uint32_t *pages)
+{
+    uint32_t parent = NO_PAGE;
+    uint32_t n = 0;
+    for (; n < n_id / KV_PAGE_TOKENS; n++) {
+        const struct key k = key_of(salt, parent, ids + (size_t)n * KV_PAGE_TOKENS);
+        parent = search(c, *bucket_of(c, &k), &k);
+        if (parent == NO_PAGE) break;
+        pages[n] = parent;
+    }
+    return n;
+}
+
+uint32_t prefix_publish(struct prefix_cache *c, uint64_t salt, const int32_t *ids,
+                        const uint32_t *pages, uint32_t i)
+{
+    uint32_t page = pages[i];
+    uint32_t parent = i > 0 ? pages[i - 1] : NO_PAGE;
+    struct node *n = &c->nodes[page];
+    ASSERT(!n->published && page_pool_n_holder(c->pool, page) == 1);
+    ASSERT(parent == NO_PAGE || c->nodes[parent].published);
+    const struct key k = key_of(salt, parent, ids + (size_t)i * KV_PAGE_TOKENS);
+    uint32_t *bucket = bucket_of(c, &k);
+    uint32_t twin = search(c, *bucket, &k);
+    if (twin != NO_PAGE) {
+        page_pool_ref(c->pool, twin);
+        page_pool_give(c->pool, page);
+        return twin;
+    }
+    *n = (struct node){.salt = k.salt, .parent = parent, .next = *bucket, .published = true};
+    memcpy(n->ids, k.ids, sizeof n->ids);
+    *bucket = page;
+    if (parent != NO_PAGE) c->nodes[parent].n_child++;
+    c->n_published++;
+    page_pool_keep(c->pool, page, true);
+    return page;
+}
+
+uint32_t prefix_n_page(const struct prefix_cache *c)
+{
+    return c->n_published;
+}
+
+/* What a published page says of itself and of its parent. */
+static void check_node(const struct prefix_cache *c, uint32_t page)
+{
+    const struct node *n = &c->nodes[page];
+    enum page_state state = page_pool_state(c->pool, page);
+    ASSERT(state != PAGE_FREE);
+    const struct key k = {n->salt, n->parent, n->ids};
+    ASSERT(search(c, *bucket_of(c, &k), &k) == page);
+    if (n->parent == NO_PAGE) return;
+    ASSERT(n->salt == 0);
+    ASSERT(n->parent < c->n_page && c->nodes[n->parent].published);
+    ASSERT(state == PAGE_CACHED || page_pool_state(c->pool, n->parent) == PAGE_HELD);
+    c->n_seen[n->parent]++;
+}
+
+void prefix_check(struct prefix_cache *c)
+{
+    uint32_t n_published = 0;
+    for (uint32_t i = 0; i < c->n_page; i++) c->n_seen[i] = 0;
+    for (uint32_t i = 0; i < c->n_page; i++) {
+        if (c->nodes[i].published) {
+            check_node(c, i);
+            n_published++;
+        } else {
+            ASSERT(page_pool_state(c->pool, i) != PAGE_CACHED);
+        }
+    }
+    ASSERT(n_published == c->n_published);
+    for (uint32_t i = 0; i < c->n_page; i++) {
+        ASSERT(!c->nodes[i].published || c->nodes[i].n_child == c->n_seen[i]);
+    }
+    uint32_t n_linked = 0;
+    for (uint32_t b = 0; b <= c->bucket_mask; b++) {
+        for (uint32_t i = c->buckets[b]; i != NO_PAGE; i = c->nodes[i].next) {
+            ASSERT(c->nodes[i].published && n_linked < c->n_published);
+            n_linked++;
+        }
+    }
+    ASSERT(n_linked == c->n_published);
+}
+
+void prefix_check_chain(const struct prefix_cache *c, uint64_t salt, const int32_t *ids,
+                        const uint32_t *pages, uint32_t n)
+{
+    uint32_t parent = NO_PAGE;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct key k = key_of(salt, parent, ids + (size_t)i * KV_PAGE_TOKENS);
+        ASSERT(c->nodes[pages[i]].published && has_key(&c->nodes[pages[i]], &k));
+        parent = pages[i];
+    }
+}
+
+fathom_err prefix_dump(const struct prefix_cache *c, struct buf *out)
+{
+    TRY(buf_printf(out, "prefix cache: %u pages\n", c->n_published));
+    for (uint32_t i = 0; i < c->n_page; i++) {
+        const struct node *n = &c->nodes[i];
+        if (!n->published) continue;
+        if (n->parent == NO_PAGE) {
+            TRY(buf_printf(out, "  page %u first, salt=%llu", i, (unsigned long long)n->salt));
+        } else {
+            TRY(buf_printf(out, "  page %u after %u", i, n->parent));
+        }
+        TRY(buf_printf(out, " children=%u begins %d %d %d\n", n->n_child, (int)n->ids[0],
+                       (int)n->ids[1], (int)n->ids[2]));
+    }
+    return FATHOM_OK;
+}

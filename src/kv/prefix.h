@@ -1,0 +1,60 @@
+/* prefix.h - pages found again by the tokens that they hold
+ *
+ * A page is published when its 64 tokens have been computed. It is found under its tokens and the
+ * page before it, the first page of a request under its tokens and the request's salt; so a page
+ * that is found stands for every token from the first on. Tokens are compared, not hashes: a page
+ * of other tokens cannot be found. Invariants: prefix.c. One thread at a time.
+ */
+#ifndef FATHOM_KV_PREFIX_H
+#define FATHOM_KV_PREFIX_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "fathom/err.h"
+#include "kv/page_pool.h"
+
+struct prefix_cache;
+
+/* prefix_create - nothing is published
+ *
+ *   pool  borrowed; while the cache lives, it alone decides which pages are kept and hears of
+ *         evictions
+ * Errors  ENOMEM */
+fathom_err prefix_create(struct prefix_cache **out, struct page_pool *pool, fathom_diag *d);
+void prefix_destroy(struct prefix_cache *c); /* accepts NULL */
+
+/* prefix_find - the published pages that hold the beginning of ids
+ *
+ *   ids    [n_id]
+ *   pages  [n_id / 64], written: page i has tokens 64*i .. 64*i + 63. Nobody holds them for this;
+ *          the caller refers to them before the next page_pool_take, or forgets them
+ * Returns  how many
+ * Cost     O(tokens found + 64) */
+uint32_t prefix_find(const struct prefix_cache *c, uint64_t salt, const int32_t *ids, uint32_t n_id,
+                     uint32_t *pages);
+
+/* prefix_publish - page `i` of a request has been computed and will not change
+ *
+ *   ids    the request's, 64*(i + 1) of them at least
+ *   pages  [i + 1] held by the request; those before i are published
+ * Returns  the page that the request holds from now on: pages[i], or one with the same tokens that
+ *          was published before, in whose favour pages[i] has been given back */
+uint32_t prefix_publish(struct prefix_cache *c, uint64_t salt, const int32_t *ids,
+                        const uint32_t *pages, uint32_t i);
+
+/* prefix_n_page - pages that are published now */
+uint32_t prefix_n_page(const struct prefix_cache *c);
+
+/* prefix_check - assert every invariant of prefix.c. Cost O(n_page * 64). */
+void prefix_check(struct prefix_cache *c);
+
+/* prefix_check_chain - assert that pages[0 .. n) are what prefix_find finds for ids */
+void prefix_check_chain(const struct prefix_cache *c, uint64_t salt, const int32_t *ids,
+                        const uint32_t *pages, uint32_t n);
+
+/* prefix_dump - the count, then a line a page */
+fathom_err prefix_dump(const struct prefix_cache *c, struct buf *out);
+
+#endif

@@ -1,0 +1,345 @@
+/* Publishing, finding, twins, eviction from the end of a chain, and a long random walk in which
+ * what is found is compared with what was published. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "base/rng.h"
+#include "kv/layout.h"
+#include "kv/prefix.h"
+
+enum { MAX_PAGES = 8, MAX_IDS = MAX_PAGES * KV_PAGE_TOKENS };
+
+struct fixture {
+    struct page_pool *pool;
+    struct prefix_cache *cache;
+};
+
+/* What a request has: its tokens and pages. */
+struct holder {
+    uint64_t salt;
+    int32_t ids[MAX_IDS];
+    uint32_t pages[MAX_PAGES];
+    uint32_t n;
+};
+
+static void open_fixture(struct fixture *f, uint32_t n_page)
+{
+    assert_int_equal(page_pool_create(&f->pool, n_page, NULL), FATHOM_OK);
+    assert_int_equal(prefix_create(&f->cache, f->pool, NULL), FATHOM_OK);
+}
+
+static void check(const struct fixture *f)
+{
+    page_pool_check(f->pool);
+    prefix_check(f->cache);
+}
+
+static void close_fixture(struct fixture *f)
+{
+    check(f);
+    prefix_destroy(f->cache);
+    page_pool_destroy(f->pool);
+}
+
+/* Tokens that begin as `like` does, up to the page `same`, and go on otherwise. */
+static void fill(struct holder *h, const struct holder *like, uint32_t same, int32_t other)
+{
+    memset(h, 0, sizeof *h);
+    for (uint32_t i = 0; i < MAX_IDS; i++) {
+        h->ids[i] = i < same * KV_PAGE_TOKENS ? like->ids[i] : other + (int32_t)i;
+    }
+}
+
+/* One more page, computed and published. */
+static void extend(struct fixture *f, struct holder *h)
+{
+    assert_true(page_pool_take(f->pool, &h->pages[h->n]));
+    h->pages[h->n] = prefix_publish(f->cache, h->salt, h->ids, h->pages, h->n);
+    h->n++;
+    prefix_check_chain(f->cache, h->salt, h->ids, h->pages, h->n);
+    check(f);
+}
+
+static void hold_found(struct fixture *f, struct holder *h, uint32_t n_page)
+{
+    h->n = prefix_find(f->cache, h->salt, h->ids, n_page * KV_PAGE_TOKENS, h->pages);
+    for (uint32_t i = 0; i < h->n; i++) page_pool_ref(f->pool, h->pages[i]);
+    check(f);
+}
+
+static void give_all(struct fixture *f, struct holder *h)
+{
+    while (h->n > 0) page_pool_give(f->pool, h->pages[--h->n]);
+    check(f);
+}
+
+static uint32_t n_found(const struct fixture *f, const struct holder *h)
+{
+    uint32_t pages[MAX_PAGES];
+    return prefix_find(f->cache, h->salt, h->ids, MAX_IDS, pages);
+}
+
+static void full_pages_are_found_by_their_tokens(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct holder a, b;
+    open_fixture(&f, 8);
+    fill(&a, &a, 0, 1000);
+    assert_int_equal(n_found(&f, &a), 0);
+    for (int i = 0; i < 3; i++) extend(&f, &a);
+    assert_int_equal(prefix_n_page(f.cache), 3);
+    uint32_t pages[MAX_PAGES];
+    assert_int_equal(prefix_find(f.cache, 0, a.ids, 63, pages), 0);
+    assert_int_equal(prefix_find(f.cache, 0, a.ids, 64, pages), 1);
+    assert_int_equal(prefix_find(f.cache, 0, a.ids, 191, pages), 2);
+    assert_int_equal(prefix_find(f.cache, 0, a.ids, MAX_IDS, pages), 3);
+    assert_memory_equal(pages, a.pages, 3 * sizeof pages[0]);
+
+    fill(&b, &a, 2, 5000);
+    assert_int_equal(n_found(&f, &b), 2);
+    b = a;
+    b.ids[191]++; /* the last token of a page counts as much as the first */
+    assert_int_equal(n_found(&f, &b), 2);
+    b = a;
+    b.ids[0]++;
+    assert_int_equal(n_found(&f, &b), 0);
+
+    give_all(&f, &a);
+    assert_int_equal(page_pool_n_cached(f.pool), 3);
+    assert_int_equal(n_found(&f, &a), 3);
+    close_fixture(&f);
+}
+
+/* With one page there is one bucket: only the comparison keeps pages apart. */
+static void every_token_counts(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct holder a, b;
+    open_fixture(&f, 1);
+    fill(&a, &a, 0, 1000);
+    extend(&f, &a);
+    for (int i = 0; i < KV_PAGE_TOKENS; i++) {
+        b = a;
+        b.ids[i]++;
+        assert_int_equal(n_found(&f, &b), 0);
+    }
+    b = a;
+    b.salt = 1;
+    assert_int_equal(n_found(&f, &b), 0);
+    assert_int_equal(n_found(&f, &a), 1);
+    give_all(&f, &a);
+    close_fixture(&f);
+}
+
+static void a_page_stands_for_all_tokens_before_it(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct holder a, b;
+    open_fixture(&f, 8);
+    fill(&a, &a, 0, 1000);
+    extend(&f, &a);
+    extend(&f, &a);
+    fill(&b, &a, 0, 7000);
+    memcpy(b.ids + 64, a.ids + 64, 64 * sizeof a.ids[0]); /* the second page's tokens are a's */
+    extend(&f, &b);
+    assert_int_equal(n_found(&f, &b), 1);
+    extend(&f, &b);
+    assert_int_not_equal(a.pages[1], b.pages[1]);
+    give_all(&f, &a);
+    give_all(&f, &b);
+    close_fixture(&f);
+}
+
+static void salts_are_apart(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct holder a, b;
+    open_fixture(&f, 8);
+    fill(&a, &a, 0, 1000);
+    extend(&f, &a);
+    extend(&f, &a);
+    b = a;
+    b.salt = 1;
+    b.n = 0;
+    assert_int_equal(n_found(&f, &b), 0);
+    extend(&f, &b);
+    extend(&f, &b);
+    assert_int_equal(prefix_n_page(f.cache), 4);
+    assert_int_equal(n_found(&f, &a), 2);
+    assert_int_equal(n_found(&f, &b), 2);
+    give_all(&f, &a);
+    give_all(&f, &b);
+    close_fixture(&f);
+}
+
+/* Two requests compute the same page at once: the later one goes on with the earlier one's. */
+static void a_twin_gives_way(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct holder a, b;
+    open_fixture(&f, 8);
+    fill(&a, &a, 0, 1000);
+    b = a;
+    extend(&f, &a);
+    extend(&f, &b);
+    assert_int_equal(a.pages[0], b.pages[0]);
+    assert_int_equal(page_pool_n_holder(f.pool, a.pages[0]), 2);
+    assert_int_equal(page_pool_n_free(f.pool), 7);
+    extend(&f, &b); /* b is ahead now */
+    give_all(&f, &a);
+    extend(&f, &b);
+    give_all(&f, &b);
+    assert_int_equal(n_found(&f, &a), 3);
+    close_fixture(&f);
+}
+
+static void the_longest_unused_goes_first_and_the_end_of_a_chain_before_its_start(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct holder a, b, c;
+    open_fixture(&f, 6);
+    fill(&a, &a, 0, 1000);
+    fill(&b, &a, 1, 5000); /* shares a's first page */
+    fill(&c, &a, 0, 9000);
+    for (int i = 0; i < 3; i++) extend(&f, &a);
+    hold_found(&f, &b, MAX_PAGES);
+    assert_int_equal(b.n, 1);
+    extend(&f, &b);
+    give_all(&f, &a);
+    give_all(&f, &b); /* b's give keeps the shared page fresh */
+    assert_int_equal(page_pool_n_cached(f.pool), 4);
+    for (int i = 0; i < 2; i++) extend(&f, &c); /* the two that were free */
+    extend(&f, &c);
+    assert_int_equal(n_found(&f, &a), 2);
+    extend(&f, &c);
+    assert_int_equal(n_found(&f, &a), 1);
+    assert_int_equal(n_found(&f, &b), 2);
+    extend(&f, &c);
+    assert_int_equal(n_found(&f, &b), 1);
+    extend(&f, &c);
+    assert_int_equal(n_found(&f, &a), 0);
+    uint32_t page;
+    assert_false(page_pool_take(f.pool, &page));
+    assert_int_equal(n_found(&f, &c), 6);
+    give_all(&f, &c);
+    close_fixture(&f);
+}
+
+/* Holders come, find, compute some pages and go, in a pool too small for all. What a page holds is
+ * known from outside, by a sum over all tokens up to its end. */
+static void whatever_happens_a_found_page_holds_the_tokens(void **state)
+{
+    (void)state;
+    enum { N_HOLDER = 6, N_PAGE = 20, N_STEP = 20000 };
+    static struct holder holders[N_HOLDER];
+    static uint64_t sums[N_PAGE];
+    struct fixture f;
+    uint64_t rng = 7, n_hit = 0, n_full = 0;
+    open_fixture(&f, N_PAGE);
+    for (int step = 0; step < N_STEP; step++) {
+        struct holder *h = &holders[rng_below(&rng, N_HOLDER)];
+        if (h->n == 0) {
+            uint64_t tree = rng_next(&rng); /* every page one of two: 2^8 texts of 8 pages */
+            h->salt = rng_below(&rng, 4) == 0;
+            for (uint32_t i = 0; i < MAX_IDS; i++) {
+                h->ids[i] = (int32_t)(tree >> i / KV_PAGE_TOKENS & 1);
+            }
+            hold_found(&f, h, 1 + (uint32_t)rng_below(&rng, MAX_PAGES));
+            n_hit += h->n;
+        }
+        uint64_t sum = h->salt;
+        for (uint32_t i = 0; i < h->n; i++) {
+            sum = rng_mix(sum, i, (uint64_t)h->ids[i * KV_PAGE_TOKENS]);
+            assert_true(sums[h->pages[i]] == sum);
+        }
+        uint32_t page;
+        if (h->n == MAX_PAGES || rng_below(&rng, 6) == 0) {
+            give_all(&f, h);
+        } else if (page_pool_take(f.pool, &page)) {
+            sums[page] = rng_mix(sum, h->n, (uint64_t)h->ids[h->n * KV_PAGE_TOKENS]);
+            h->pages[h->n] = page;
+            h->pages[h->n] = prefix_publish(f.cache, h->salt, h->ids, h->pages, h->n);
+            h->n++;
+        } else {
+            n_full++;
+            give_all(&f, h);
+        }
+        check(&f);
+    }
+    assert_true(n_hit > 1000 && n_full > 100);
+    for (int i = 0; i < N_HOLDER; i++) give_all(&f, &holders[i]);
+    assert_int_equal(page_pool_n_available(f.pool), N_PAGE);
+    close_fixture(&f);
+}
+
+static void every_failing_allocation_is_clean(void **state)
+{
+    (void)state;
+    struct page_pool *pool = NULL;
+    assert_int_equal(page_pool_create(&pool, 4, NULL), FATHOM_OK);
+    for (long n = 0;; n++) {
+        struct prefix_cache *c = NULL;
+        mem_fail_after(n);
+        fathom_err err = prefix_create(&c, pool, NULL);
+        bool hit = mem_fail_hit();
+        mem_fail_after(-1);
+        if (!hit) {
+            assert_int_equal(err, FATHOM_OK);
+            prefix_destroy(c);
+            assert_int_equal(n, 4);
+            break;
+        }
+        assert_int_equal(err, FATHOM_ENOMEM);
+        assert_null(c);
+    }
+    prefix_destroy(NULL);
+    page_pool_destroy(pool);
+}
+
+static void dump_shows_chains(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct holder a;
+    struct buf b = {0};
+    open_fixture(&f, 4);
+    fill(&a, &a, 0, 1000);
+    a.salt = 12;
+    extend(&f, &a);
+    extend(&f, &a);
+    assert_int_equal(prefix_dump(f.cache, &b), FATHOM_OK);
+    assert_string_equal(buf_str(&b), "prefix cache: 2 pages\n"
+                                     "  page 0 first, salt=12 children=1 begins 1000 1001 1002\n"
+                                     "  page 1 after 0 children=0 begins 1064 1065 1066\n");
+    buf_free(&b);
+    give_all(&f, &a);
+    close_fixture(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(full_pages_are_found_by_their_tokens),
+        cmocka_unit_test(every_token_counts),
+        cmocka_unit_test(a_page_stands_for_all_tokens_before_it),
+        cmocka_unit_test(salts_are_apart),
+        cmocka_unit_test(a_twin_gives_way),
+        cmocka_unit_test(the_longest_unused_goes_first_and_the_end_of_a_chain_before_its_start),
+        cmocka_unit_test(whatever_happens_a_found_page_holds_the_tokens),
+        cmocka_unit_test(every_failing_allocation_is_clean),
+        cmocka_unit_test(dump_shows_chains),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
