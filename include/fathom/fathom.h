@@ -198,7 +198,8 @@ void fathom_wake(fathom_engine *e);
 typedef struct fathom_stats {
     uint32_t n_running;
     uint32_t n_waiting;
-    uint32_t n_page_free;
+    uint32_t n_page_free;   /* that can be taken: with n_page_cached */
+    uint32_t n_page_cached; /* of which hold a prefix that may be found */
     uint32_t n_page;
     uint64_t n_step;         /* steps done: the progress watermark */
     uint64_t n_prompt_token; /* prompt tokens computed */

@@ -74,6 +74,7 @@ static void publish(fathom_engine *e, struct sequence *const *sequences, size_t 
     e->stats.n_running = sched_n_running(e->sched);
     e->stats.n_waiting = sched_n_waiting(e->sched);
     e->stats.n_page_free = page_pool_n_available(e->pool);
+    e->stats.n_page_cached = page_pool_n_cached(e->pool);
     mailbox_publish(e->mailbox, sequences, n, &e->stats);
 }
 

@@ -68,6 +68,7 @@ static enum MHD_Result queue(struct exchange *x, struct MHD_Connection *c, struc
 {
     if (!r) return MHD_NO;
     add_common_headers(x, r);
+    metrics_note_response(&x->server->metrics, x->status);
     enum MHD_Result result = MHD_queue_response(c, (unsigned)x->status, r);
     MHD_destroy_response(r);
     return result;
@@ -87,7 +88,10 @@ static enum MHD_Result reply(struct exchange *x, struct MHD_Connection *c, int s
         return MHD_NO;
     }
     x->status = status;
-    if (n) add_header(r, "Content-Type", "application/json");
+    if (n) {
+        bool is_route = status == 200 && x->route && x->route->type;
+        add_header(r, "Content-Type", is_route ? x->route->type : "application/json");
+    }
     if (retry_after_s) {
         char seconds[16];
         (void)snprintf(seconds, sizeof seconds, "%u", retry_after_s);
@@ -104,6 +108,7 @@ static enum MHD_Result reply_error(struct exchange *x, struct MHD_Connection *c,
         buf_free(&body);
         return MHD_NO;
     }
+    metrics_note_error(&x->server->metrics, e->code);
     return reply(x, c, e->status, &body, e->retry_after_s);
 }
 
@@ -136,16 +141,19 @@ static ssize_t read_stream(void *arg, uint64_t pos, char *bytes, size_t max)
 
 static void end_stream(void *arg)
 {
-    job_release(arg);
+    struct job *job = arg;
+    atomic_fetch_sub(&job->server->metrics.n_stream, 1);
+    job_release(job);
 }
 
 static enum MHD_Result reply_stream(struct exchange *x, struct MHD_Connection *c)
 {
     job_hold(x->job);
+    atomic_fetch_add(&x->server->metrics.n_stream, 1);
     struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES,
                                                                read_stream, x->job, end_stream);
     if (!r) {
-        job_release(x->job);
+        end_stream(x->job);
         return MHD_NO;
     }
     x->status = 200;
@@ -169,6 +177,7 @@ static enum MHD_Result go_on_with_job(struct exchange *x, struct MHD_Connection 
     }
     memcpy(x->id, answer.id, sizeof x->id);
     if (answer.stream) return reply_stream(x, c);
+    if (answer.status >= 400) metrics_note_error(&x->server->metrics, answer.code);
     return reply(x, c, answer.status, &answer.body, answer.retry_after_s);
 }
 
@@ -366,9 +375,18 @@ static void end_exchange(void *arg, struct MHD_Connection *c, void **con_cls,
     if (!x) return;
     *con_cls = NULL;
     if (x->job) job_detach(x->job, &summary);
+    if (!x->status) metrics_note_response(&x->server->metrics, 499);
     log_exchange(x, &summary);
     drop_body(x);
     mem_free(x);
+}
+
+static void count_connection(void *arg, struct MHD_Connection *c, void **socket_context,
+                             enum MHD_ConnectionNotificationCode what)
+{
+    struct server *s = arg;
+    (void)c, (void)socket_context;
+    atomic_fetch_add(&s->metrics.n_connection, what == MHD_CONNECTION_NOTIFY_STARTED ? 1 : -1);
 }
 
 /* ---- listening ----------------------------------------------------------------------------- */
@@ -470,10 +488,11 @@ fathom_err http_open(struct server *s, fathom_diag *d)
     s->http = MHD_start_daemon(
         flags, 0, NULL, NULL, handle, s, MHD_OPTION_EXTERNAL_LOGGER, log_library, NULL,
         MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_NOTIFY_COMPLETED, end_exchange, s,
-        MHD_OPTION_THREAD_POOL_SIZE, s->o.n_http_thread > 1 ? s->o.n_http_thread : 0,
-        MHD_OPTION_CONNECTION_LIMIT, s->o.max_connections, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)IDLE_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
-        MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
+        MHD_OPTION_NOTIFY_CONNECTION, count_connection, s, MHD_OPTION_THREAD_POOL_SIZE,
+        s->o.n_http_thread > 1 ? s->o.n_http_thread : 0, MHD_OPTION_CONNECTION_LIMIT,
+        s->o.max_connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_ARRAY, tls,
+        MHD_OPTION_END);
     if (!s->http) {
         FAIL(d, FATHOM_EIO, "the HTTP server cannot start%s",
              s->o.tls_certificate ? "; is the TLS certificate or key wrong?" : "");

@@ -216,6 +216,8 @@ static fathom_err finish_without_engine(struct job *job)
 
 static fathom_err submit_all(struct job *job)
 {
+    struct metrics *m = &job->server->metrics;
+    for (size_t i = 0; i < job->n_prompt; i++) histogram_observe(&m->n_choice, job->request.n);
     if (job->request.max_tokens == 0) return finish_without_engine(job);
     for (size_t i = 0; i < job->answer.n_choice; i++) TRY(submit_choice(job, i));
     for (size_t i = 0; i < job->n_prompt; i++) token_list_free(&job->prompts[i]);

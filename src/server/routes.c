@@ -84,6 +84,22 @@ static fathom_err get_health(struct server *s, const char *rest, struct buf *bod
                       stats.n_page_free, stats.n_page);
 }
 
+static fathom_err get_metrics(struct server *s, const char *rest, struct buf *body,
+                              struct api_error *e)
+{
+    (void)rest, (void)e;
+    fathom_stats stats;
+    fathom_get_stats(s->engine, &stats);
+    const struct metrics_view view = {.model_name = s->o.model_names[0],
+                                      .info = s->info,
+                                      .stats = &stats,
+                                      .held_bytes = atomic_load(&s->held_bytes),
+                                      .n_job = server_n_job(s),
+                                      .start_s = s->created,
+                                      .draining = atomic_load(&s->draining)};
+    return metrics_write(body, &s->metrics, &view);
+}
+
 static fathom_err get_version(struct server *s, const char *rest, struct buf *body,
                               struct api_error *e)
 {
@@ -94,13 +110,14 @@ static fathom_err get_version(struct server *s, const char *rest, struct buf *bo
 /* ---- table --------------------------------------------------------------------------------- */
 
 static const struct route routes[] = {
-    {"/v1/chat/completions", false, false, METHOD_POST, OPENAI_CHAT, NULL},
-    {"/v1/completions", false, false, METHOD_POST, OPENAI_COMPLETION, NULL},
-    {"/v1/models", false, false, METHOD_GET, 0, list_models},
-    {"/v1/models/", true, false, METHOD_GET, 0, get_model},
-    {"/health", false, true, METHOD_GET, 0, get_health},
-    {"/ping", false, true, METHOD_GET, 0, get_health},
-    {"/version", false, true, METHOD_GET, 0, get_version},
+    {"/v1/chat/completions", false, false, METHOD_POST, OPENAI_CHAT, NULL, NULL},
+    {"/v1/completions", false, false, METHOD_POST, OPENAI_COMPLETION, NULL, NULL},
+    {"/v1/models", false, false, METHOD_GET, 0, list_models, NULL},
+    {"/v1/models/", true, false, METHOD_GET, 0, get_model, NULL},
+    {"/health", false, true, METHOD_GET, 0, get_health, NULL},
+    {"/ping", false, true, METHOD_GET, 0, get_health, NULL},
+    {"/metrics", false, false, METHOD_GET, 0, get_metrics, PROMETHEUS_CONTENT_TYPE},
+    {"/version", false, true, METHOD_GET, 0, get_version, NULL},
 };
 
 enum { N_ROUTE = sizeof routes / sizeof routes[0] };
@@ -149,6 +166,6 @@ fathom_err route_refuse_path(const char *method, const char *path, struct api_er
     }
     return api_error_set(e, 404, "not_found", NULL,
                          "there is no %.16s %.200s; there are /v1/chat/completions, "
-                         "/v1/completions, /v1/models, /health, /ping, /version",
+                         "/v1/completions, /v1/models, /health, /ping, /metrics, /version",
                          method, path);
 }

@@ -178,6 +178,7 @@ fathom_err server_create(struct server **out, const struct server_options *o, fa
     s->style = *style;
     s->created = clock_unix_s();
     s->listen_fd = s->stop_fd = -1;
+    metrics_init(&s->metrics, s->info->max_model_len);
     atomic_init(&s->progress.moved_us, clock_now_us());
     (void)pthread_mutex_init(&s->jobs_lock, NULL);
     fathom_err err = start(s, d);
@@ -216,7 +217,7 @@ static bool wait_for_stop(struct server *s, int timeout_ms)
     return read(s->stop_fd, &count, sizeof count) == sizeof count;
 }
 
-static size_t count_jobs(struct server *s)
+size_t server_n_job(struct server *s)
 {
     (void)pthread_mutex_lock(&s->jobs_lock);
     size_t n = s->n_job;
@@ -231,10 +232,10 @@ fathom_err server_run(struct server *s, fathom_diag *d)
     }
     atomic_store(&s->draining, true);
     http_stop_accepting(s);
-    size_t n_job = count_jobs(s);
+    size_t n_job = server_n_job(s);
     if (n_job) LOG_INFO("server", "stopping: %zu requests are in flight", n_job);
     uint64_t end_us = clock_now_us() + (uint64_t)s->o.drain_timeout_ms * 1000;
-    while (count_jobs(s) && clock_now_us() < end_us && !wait_for_stop(s, STEP_MS)) {
+    while (server_n_job(s) && clock_now_us() < end_us && !wait_for_stop(s, STEP_MS)) {
     }
     if (atomic_load(&s->engine_down)) {
         FAIL(d, FATHOM_EDEVICE, "the engine has failed: %s", fathom_fault(s->engine));
@@ -254,7 +255,7 @@ static void give_up_jobs(struct server *s)
 static void wait_for_jobs(struct server *s, unsigned timeout_ms)
 {
     uint64_t end_us = clock_now_us() + (uint64_t)timeout_ms * 1000;
-    while (count_jobs(s) && clock_now_us() < end_us) clock_sleep_us(1000);
+    while (server_n_job(s) && clock_now_us() < end_us) clock_sleep_us(1000);
 }
 
 static void log_jobs(struct server *s)
@@ -294,7 +295,7 @@ void server_destroy(struct server *s)
         fathom_wake(s->engine);
         (void)pthread_join(s->poll_thread, NULL);
     }
-    if (count_jobs(s)) log_jobs(s);
+    if (server_n_job(s)) log_jobs(s);
     watch_destroy(s->watch);
     if (s->stop_fd >= 0) (void)close(s->stop_fd);
     (void)pthread_mutex_destroy(&s->jobs_lock);

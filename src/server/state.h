@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "server/metrics.h"
 #include "server/server.h"
 
 struct job;
@@ -48,6 +49,7 @@ struct server {
     struct progress progress;
     atomic_uint_fast64_t mean_total_us; /* moving average over finished requests */
     atomic_size_t held_bytes;           /* bodies received and not yet parsed */
+    struct metrics metrics;
 
     pthread_mutex_t jobs_lock;
     struct job *jobs; /* every job that lives */
@@ -58,6 +60,9 @@ struct server {
  * together would pass max_held_bytes. server_drop_bytes gives them back. */
 bool server_hold_bytes(struct server *s, size_t n);
 void server_drop_bytes(struct server *s, size_t n);
+
+/* server_n_job - requests on their way */
+size_t server_n_job(struct server *s);
 
 /* server_retry_after_s - when a refused request may find room: the time that the requests ahead
  * of it need, within 1 to 60 */
