@@ -317,7 +317,9 @@ void fathom_wake(fathom_engine *e)
 
 void fathom_get_stats(fathom_engine *e, fathom_stats *out)
 {
+    const struct step_runner *r = e->runner;
     mailbox_get_stats(e->mailbox, out);
+    out->progress = (out->n_step << 40) + (r->ops->progress ? r->ops->progress(r) : 0);
 }
 
 const char *fathom_fault(fathom_engine *e)
