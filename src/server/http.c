@@ -21,8 +21,8 @@
 #include "server/sse.h"
 
 enum {
-    IDLE_TIMEOUT_S = 75,      /* a connection that sends and receives nothing */
-    CONNECTION_BYTES = 65536, /* the library's memory for one connection */
+    SILENCE_S = 75,          /* an answer that is not read at all */
+    OVER_LIMIT_RESERVE = 64, /* connections above the limit that are told so */
     STREAM_BLOCK_BYTES = 16384,
     PATH_MAX_BYTES = 256, /* of a path, as far as logs and messages tell it */
 };
@@ -37,6 +37,7 @@ struct exchange {
     struct api_error error;    /* decided from the headers, told after the body */
     bool preflight;
     bool refused_method;
+    struct gate_pass *pass;
     bool keep_body;
     struct buf body;
     uint64_t n_body; /* bytes received */
@@ -61,6 +62,9 @@ static void add_common_headers(const struct exchange *x, struct MHD_Response *r)
     if (s->o.cors_origin[0]) add_header(r, "Access-Control-Allow-Origin", s->o.cors_origin);
     if (x->id[0]) add_header(r, "X-Request-Id", x->id);
     if (x->refused_method) add_header(r, "Allow", route_allow(x->route));
+    if (gate_is_over_limit(x->pass) || atomic_load(&s->draining)) {
+        add_header(r, "Connection", "close");
+    }
     if (x->status == 401) add_header(r, "WWW-Authenticate", "Bearer");
 }
 
@@ -226,6 +230,12 @@ static void choose_route(struct exchange *x, struct MHD_Connection *c)
         (void)api_error_set(&x->error, 401, "invalid_api_key", NULL,
                             "the API key is missing or wrong; send it as \"Authorization: Bearer "
                             "KEY\"");
+    } else if (x->route->methods == METHOD_POST && gate_is_over_limit(x->pass)) {
+        x->error.retry_after_s = 1;
+        (void)api_error_set(&x->error, 503, "too_many_connections", NULL,
+                            "%u connections are open, which is the limit (--max-connections); try "
+                            "again later",
+                            s->o.max_connections);
     } else if (x->route->methods == METHOD_POST) {
         x->keep_body = true;
     }
@@ -257,6 +267,13 @@ static void refuse_size(struct exchange *x)
                         "the request body is larger than %d bytes", LIMIT_HTTP_BODY_BYTES);
 }
 
+static struct gate_pass *pass_of(struct MHD_Connection *c)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
 static enum MHD_Result begin_exchange(struct server *s, struct MHD_Connection *c, const char *url,
                                       const char *method, void **con_cls)
 {
@@ -265,12 +282,15 @@ static enum MHD_Result begin_exchange(struct server *s, struct MHD_Connection *c
     *con_cls = x;
     x->server = s;
     x->start_us = clock_now_us();
+    x->pass = pass_of(c);
+    gate_move(s->gate, x->pass, GATE_BODY, x->start_us);
     x->body.limit = LIMIT_HTTP_BODY_BYTES;
     (void)snprintf(x->method, sizeof x->method, "%s", method);
     copy_path(x->path, url);
     choose_route(x, c);
     if (!announces_too_much(c)) return MHD_YES;
     refuse_size(x);
+    gate_move(s->gate, x->pass, GATE_ANSWER, x->start_us);
     return reply_error(x, c, &x->error);
 }
 
@@ -326,6 +346,7 @@ static enum MHD_Result answer_get(struct exchange *x, struct MHD_Connection *c)
 static enum MHD_Result answer_exchange(struct exchange *x, struct MHD_Connection *c)
 {
     struct server *s = x->server;
+    gate_move(s->gate, x->pass, GATE_ANSWER, clock_now_us());
     if (x->error.status) return reply_error(x, c, &x->error);
     if (x->preflight) return reply_preflight(x, c);
     if (!x->keep_body) return answer_get(x, c);
@@ -377,16 +398,22 @@ static void end_exchange(void *arg, struct MHD_Connection *c, void **con_cls,
     if (x->job) job_detach(x->job, &summary);
     if (!x->status) metrics_note_response(&x->server->metrics, 499);
     log_exchange(x, &summary);
+    gate_move(x->server->gate, x->pass, GATE_HEAD, clock_now_us());
     drop_body(x);
     mem_free(x);
 }
 
-static void count_connection(void *arg, struct MHD_Connection *c, void **socket_context,
-                             enum MHD_ConnectionNotificationCode what)
+static void pass_gate(void *arg, struct MHD_Connection *c, void **socket_context,
+                      enum MHD_ConnectionNotificationCode what)
 {
     struct server *s = arg;
-    (void)c, (void)socket_context;
-    atomic_fetch_add(&s->metrics.n_connection, what == MHD_CONNECTION_NOTIFY_STARTED ? 1 : -1);
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+        gate_leave(s->gate, *socket_context);
+        return;
+    }
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    *socket_context = info ? gate_enter(s->gate, info->connect_fd, clock_now_us()) : NULL;
 }
 
 /* ---- listening ----------------------------------------------------------------------------- */
@@ -443,7 +470,7 @@ static fathom_err listen_on(struct server *s, fathom_diag *d)
 /* A connection is a file handle; the usual soft limit of 1024 is below what we serve. */
 static void raise_file_limit(struct server *s)
 {
-    enum { RESERVE = 256 };
+    enum { RESERVE = 256 + OVER_LIMIT_RESERVE };
     struct rlimit limit;
     rlim_t need = (rlim_t)s->o.max_connections + RESERVE;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -488,11 +515,11 @@ fathom_err http_open(struct server *s, fathom_diag *d)
     s->http = MHD_start_daemon(
         flags, 0, NULL, NULL, handle, s, MHD_OPTION_EXTERNAL_LOGGER, log_library, NULL,
         MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_NOTIFY_COMPLETED, end_exchange, s,
-        MHD_OPTION_NOTIFY_CONNECTION, count_connection, s, MHD_OPTION_THREAD_POOL_SIZE,
+        MHD_OPTION_NOTIFY_CONNECTION, pass_gate, s, MHD_OPTION_THREAD_POOL_SIZE,
         s->o.n_http_thread > 1 ? s->o.n_http_thread : 0, MHD_OPTION_CONNECTION_LIMIT,
-        s->o.max_connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_ARRAY, tls,
-        MHD_OPTION_END);
+        s->o.max_connections + OVER_LIMIT_RESERVE, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)SILENCE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)LIMIT_HTTP_HEAD_BYTES,
+        MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
     if (!s->http) {
         FAIL(d, FATHOM_EIO, "the HTTP server cannot start%s",
              s->o.tls_certificate ? "; is the TLS certificate or key wrong?" : "");

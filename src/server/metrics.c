@@ -272,8 +272,9 @@ static void write_server(struct scrape *s, const struct metrics *m, const struct
                 "Requests cancelled because their client left.", value_of(&m->n_left));
     write_count(s, "fathom_streams", PROMETHEUS_GAUGE, "Streams open.",
                 (uint64_t)atomic_load(&m->n_stream));
-    write_count(s, "fathom_connections", PROMETHEUS_GAUGE, "Connections open.",
-                (uint64_t)atomic_load(&m->n_connection));
+    write_count(s, "fathom_connections", PROMETHEUS_GAUGE, "Connections open.", v->n_connection);
+    write_count(s, "fathom_late_connections_total", PROMETHEUS_COUNTER,
+                "Connections closed because a request did not come in time.", v->n_late);
     write_count(s, "fathom_requests_in_flight", PROMETHEUS_GAUGE,
                 "Requests from their complete body to the end of their answer.", v->n_job);
     write_count(s, "fathom_body_bytes_held", PROMETHEUS_GAUGE,

@@ -47,7 +47,6 @@ struct metrics {
     atomic_uint_fast64_t n_backlog_cut;                 /* clients that did not read */
     atomic_uint_fast64_t n_left;                        /* answers nobody waits for any more */
     atomic_int_fast64_t n_stream;                       /* streams open now */
-    atomic_int_fast64_t n_connection;                   /* connections open now */
 };
 
 /* metrics_init - bounds of token counts go up to max_model_len */
@@ -81,7 +80,9 @@ struct metrics_view {
     const fathom_stats *stats;
     uint64_t held_bytes; /* bodies received and not yet parsed */
     uint64_t n_job;      /* requests on their way, from their complete body to their answer's end */
-    int64_t start_s;     /* when the server started, seconds since 1970 */
+    uint64_t n_connection;
+    uint64_t n_late; /* connections closed because a request did not come in time */
+    int64_t start_s; /* when the server started, seconds since 1970 */
     bool draining;
 };
 

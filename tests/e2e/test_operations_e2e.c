@@ -1,6 +1,7 @@
-/* test_operations_e2e.c - what operators see of the server: metrics */
+/* test_operations_e2e.c - what operators see of the server: metrics, probes, limits */
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -134,18 +135,18 @@ static void a_cut_of_a_slow_reader_is_counted(void **state)
 {
     (void)state;
     struct world w;
-    struct http_client c, operator;
+    struct http_client c, probe;
     const struct fake_options f = {.max_model_len = 1000000};
     world_open(&w, NULL, &f);
     world_connect(&c, &w);
-    world_connect(&operator, & w);
+    world_connect(&probe, &w);
     send_chat(&c, "repeat=500000;say=abc",
               ",\"stream\":true,\"logprobs\":true,\"top_logprobs\":20");
     wait_for_count(w.engine, fake_engine_n_cancelled, 1);
-    wait_for_value(&operator, "fathom_backlog_cuts_total", "", 1);
-    wait_for_value(&operator, "fathom_disconnects_total", "", 0);
+    wait_for_value(&probe, "fathom_backlog_cuts_total", "", 1);
+    wait_for_value(&probe, "fathom_disconnects_total", "", 0);
     http_client_close(&c);
-    http_client_close(&operator);
+    http_client_close(&probe);
     world_close(&w);
 }
 
@@ -165,6 +166,143 @@ static void a_key_guards_the_metrics(void **state)
     world_close(&w);
 }
 
+/* ---- limits -------------------------------------------------------------------------------- */
+
+/* Sends bytes one by one, 20 ms apart, until the server closes the connection; how long it took. */
+static uint64_t dribble(struct http_client *c, const char *text)
+{
+    uint64_t begin_us = clock_now_us();
+    for (const char *at = text; clock_now_us() - begin_us < 5000000; at += at[1] != '\0') {
+        char byte;
+        if (!http_client_send_bytes(c, at, 1)) break;
+        if (recv(c->fd, &byte, 1, MSG_DONTWAIT) == 0) break;
+        clock_sleep_us(20000);
+    }
+    return clock_now_us() - begin_us;
+}
+
+static void a_request_that_trickles_in_is_cut(void **state)
+{
+    (void)state;
+    const struct server_options o = {
+        .head_timeout_ms = 300, .idle_timeout_ms = 600, .body_timeout_ms = 300};
+    struct world w;
+    struct http_client c, probe;
+    world_open(&w, &o, NULL);
+    static const char *const texts[] = {
+        "GET /health HTTP/1.1\r\nHost: test\r\nX: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+        "POST " CHAT " HTTP/1.1\r\nHost: test\r\nContent-Length: 1000\r\n\r\n{\"messages\"  "};
+    for (size_t i = 0; i < 2; i++) {
+        world_connect(&c, &w);
+        size_t head = i ? strlen(texts[i]) - 14 : 0; /* at once, so that the body is what is late */
+        assert_true(http_client_send_bytes(&c, texts[i], head));
+        uint64_t took_us = dribble(&c, texts[i] + head);
+        if (took_us < 250000 || took_us > 2000000)
+            fail_msg("cut after %d ms", (int)(took_us / 1000));
+        http_client_close(&c);
+    }
+    world_connect(&probe, &w);
+    wait_for_value(&probe, "fathom_late_connections_total", "", 2);
+    /* a connection that has been answered may be idle for longer, and no longer */
+    world_connect(&c, &w);
+    expect(&c, "GET", "/health", NULL, 200, "ok");
+    clock_sleep_us(400000);
+    expect(&c, "GET", "/health", NULL, 200, "ok");
+    assert_true(http_client_at_end(&c));
+    http_client_close(&c);
+    http_client_close(&probe);
+    world_close(&w);
+}
+
+static void an_answer_has_no_deadline(void **state)
+{
+    (void)state;
+    const struct server_options o = {
+        .head_timeout_ms = 100, .idle_timeout_ms = 100, .body_timeout_ms = 100};
+    struct world w;
+    struct http_client c;
+    world_open(&w, &o, NULL);
+    world_connect(&c, &w);
+    expect_chat(&c, "first_ms=900;say=Hi", "", 200, "Hi");
+    http_client_close(&c);
+    world_close(&w);
+}
+
+static void one_connection_too_many_is_told_so(void **state)
+{
+    (void)state;
+    const struct server_options o = {.max_connections = 2};
+    struct world w;
+    struct http_client c[3];
+    struct http_reply r;
+    char body[256], value[16];
+    world_open(&w, &o, NULL);
+    for (size_t i = 0; i < 3; i++) {
+        world_connect(&c[i], &w);
+        expect(&c[i], "GET", "/health", NULL, 200, "ok"); /* probes are always answered */
+        if (i == 2) {
+            assert_true(http_client_at_end(&c[2]));
+            http_client_close(&c[2]);
+        }
+    }
+    world_connect(&c[2], &w);
+    chat_body(body, sizeof body, "say=x", "");
+    ask(&c[2], &r, "POST", CHAT, "", body);
+    assert_true(http_reply_header(&r, "Retry-After", value, sizeof value));
+    assert_reply(&r, 503, "\"code\":\"too_many_connections\"");
+    assert_true(http_client_at_end(&c[2]));
+    http_client_close(&c[2]);
+    for (size_t i = 0; i < 2; i++) expect_chat(&c[i], "say=x", "", 200, "x");
+    for (size_t i = 0; i < 2; i++) http_client_close(&c[i]);
+    world_close(&w);
+}
+
+static void headers_too_long_are_answered(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c;
+    world_open(&w, NULL, NULL);
+    world_connect(&c, &w);
+    struct buf head = {0};
+    (void)buf_add_str(&head, "GET /health HTTP/1.1\r\nHost: test\r\nX: ");
+    for (int i = 0; i < 100000; i++) (void)buf_add_char(&head, 'x');
+    (void)buf_add_str(&head, "\r\n\r\n");
+    (void)http_client_send_bytes(&c, head.data, head.len);
+    assert_true(http_client_wait_for(&c, "HTTP/1.1 431 "));
+    buf_free(&head);
+    http_client_close(&c);
+    world_close(&w);
+}
+
+/* The longest token of the tests' tokenizer is an added one; a prompt of more bytes than the
+ * context's tokens could cover is refused by its length alone. */
+static void text_that_cannot_fit_is_refused_by_its_bytes(void **state)
+{
+    (void)state;
+    const struct fake_options f = {.max_model_len = 8};
+    struct world w;
+    struct http_client c;
+    struct buf body = {0};
+    world_open(&w, NULL, &f);
+    world_connect(&c, &w);
+    (void)buf_add_str(&body, "{\"prompt\":\"");
+    for (int i = 0; i < 5000; i++) (void)buf_add_char(&body, 'a');
+    (void)buf_add_str(&body, "\"}");
+    expect(&c, "POST", COMPLETIONS, buf_str(&body), 400,
+           "the prompt is 5000 bytes long, the context holds 8 tokens and the longest one has");
+    buf_clear(&body);
+    (void)buf_add_str(&body, "{\"messages\":[{\"role\":\"user\",\"content\":\"");
+    for (int i = 0; i < 5000; i++) (void)buf_add_char(&body, 'a');
+    (void)buf_add_str(&body, "\"}]}");
+    expect(&c, "POST", CHAT, buf_str(&body), 400, "the prompt is more than ");
+    expect(&c, "POST", COMPLETIONS, "{\"prompt\":\"abc\",\"max_tokens\":2}", 200, "");
+    wait_for_value(&c, "fathom_request_errors_total", "code=\"context_length_exceeded\"", 2);
+    buf_free(&body);
+    http_client_close(&c);
+    world_close(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -172,6 +310,11 @@ int main(void)
         cmocka_unit_test(what_is_open_and_what_was_left_is_counted),
         cmocka_unit_test(a_cut_of_a_slow_reader_is_counted),
         cmocka_unit_test(a_key_guards_the_metrics),
+        cmocka_unit_test(a_request_that_trickles_in_is_cut),
+        cmocka_unit_test(an_answer_has_no_deadline),
+        cmocka_unit_test(one_connection_too_many_is_told_so),
+        cmocka_unit_test(headers_too_long_are_answered),
+        cmocka_unit_test(text_that_cannot_fit_is_refused_by_its_bytes),
     };
     return cmocka_run_group_tests(tests, world_setup, world_teardown);
 }

@@ -510,10 +510,12 @@ static void test_stalled_engine_is_not_healthy(void **state)
     wait_for_count(w.engine, fake_engine_n_alive, 1);
     clock_sleep_us(900000);
     expect(&c[1], "GET", "/health", NULL, 503, "\"code\":\"engine_stalled\"");
+    expect(&c[1], "GET", "/ready", NULL, 503, "1 requests run, 0 wait");
     fake_engine_stall(w.engine, false);
     struct http_reply r;
     assert_true(http_client_read(&c[0], &r, false));
     assert_reply(&r, 200, "Hi");
+    expect(&c[1], "GET", "/ready", NULL, 200, "ok");
     http_client_close(&c[0]);
     http_client_close(&c[1]);
     world_close(&w);
@@ -540,6 +542,7 @@ static void test_stop_lets_requests_end(void **state)
     struct world w;
     struct http_client c[2], late;
     struct http_reply r;
+    char value[16];
     pthread_t thread;
     world_open(&w, NULL, NULL);
     world_connect(&c[0], &w);
@@ -550,9 +553,19 @@ static void test_stop_lets_requests_end(void **state)
     wait_for_count(w.engine, fake_engine_n_alive, 1);
     server_stop(w.server);
     clock_sleep_us(100000);
-    assert_false(http_client_open(&late, w.port));
-    expect(&c[1], "GET", "/health", NULL, 503, "shutting_down");
-    expect_chat(&c[1], "say=x", "", 503, "shutting down");
+    /* probes and requests are answered, on new connections too, which are closed then */
+    expect(&c[1], "GET", "/ready", NULL, 503, "shutting_down");
+    assert_true(http_client_at_end(&c[1]));
+    world_connect(&late, &w);
+    expect(&late, "GET", "/health", NULL, 200, "\"status\":\"draining\"");
+    http_client_close(&late);
+    world_connect(&late, &w);
+    send_chat(&late, "say=x", "");
+    assert_true(http_client_read(&late, &r, false));
+    assert_true(http_reply_header(&r, "Retry-After", value, sizeof value));
+    assert_reply(&r, 503, "shutting down");
+    assert_true(http_client_at_end(&late));
+    http_client_close(&late);
     assert_true(http_client_read(&c[0], &r, false));
     assert_reply(&r, 200, "data: [DONE]");
     join_run(thread);
