@@ -200,9 +200,10 @@ void fathom_wake(fathom_engine *e);
 typedef struct fathom_stats {
     uint32_t n_running;
     uint32_t n_waiting;
-    uint32_t n_page_free; /* of no request; their contents may be cached */
+    uint32_t n_page_free;   /* that can be taken: with n_page_cached */
+    uint32_t n_page_cached; /* of which hold a prefix that may be found */
     uint32_t n_page;
-    uint64_t n_step;         /* steps done: the progress watermark */
+    uint64_t n_step;         /* steps done */
     uint64_t n_prompt_token; /* prompt tokens computed */
     uint64_t n_output_token;
     uint64_t n_finished;
@@ -211,11 +212,14 @@ typedef struct fathom_stats {
     uint64_t n_prefix_query_token; /* prompt tokens of requests begun, looked up in the cache */
     uint64_t n_prefix_hit_token;   /* of them found */
     uint64_t busy_us;              /* time spent in steps */
-    uint64_t wait_us; /* of it: waiting for the device; the rest is the host's own work */
-    bool failed;      /* the engine has met a fatal error */
+    uint64_t wait_us;  /* of it: waiting for the device; the rest is the host's own work */
+    uint64_t progress; /* changes as steps get on, within a step too where the backend can tell.
+                          While requests are live and it stays as it is, the engine is stuck. */
+    bool failed;       /* the engine has met a fatal error */
 } fathom_stats;
 
-/* fathom_get_stats - a snapshot; its members are read together, between two steps */
+/* fathom_get_stats - a snapshot; its members, but for progress, are read together between two
+ * steps */
 void fathom_get_stats(fathom_engine *e, fathom_stats *out);
 
 /* fathom_fault - the message of the fatal error, "" while there is none */

@@ -129,6 +129,9 @@ struct backend_ops {
     void (*graph_destroy)(struct backend *b, struct graph *g);
     /* The message of the first device error, "" when there is none. */
     const char *(*fault)(struct backend *b);
+    /* A number that changes as the work of a step gets on, read from any thread; NULL where that
+     * cannot be told before the step is done. */
+    uint64_t (*progress)(const struct backend *b);
 
     /* ---- buffers ---- */
     fathom_err (*buffer_create)(struct backend *b, enum buffer_kind kind, struct buffer **out,

@@ -7,7 +7,11 @@ enum {
     LIMIT_PATH_BYTES = 4096,                    /* a path: EINVAL */
     LIMIT_TENSOR_RANK = 8,                      /* dimensions of a tensor: EFORMAT */
     LIMIT_SAFETENSORS_HEADER_BYTES = 100 << 20, /* header of one shard: EFORMAT */
+    LIMIT_HTTP_HEAD_BYTES = 64 << 10,           /* request line and headers: 431, closed */
+    LIMIT_HTTP_HEAD_MS = 30000,                 /* for them to come: closed */
+    LIMIT_HTTP_IDLE_MS = 75000,                 /* the same after an answer: closed */
     LIMIT_HTTP_BODY_BYTES = 64 << 20,           /* request body: 413 */
+    LIMIT_HTTP_BODY_MS = 120000,                /* for it to come: closed */
     LIMIT_HTTP_HELD_BYTES = 1 << 30,            /* bodies of all requests, not yet parsed: 429 */
     LIMIT_TOP_LOGPROBS = 20,                    /* top_logprobs: 400 */
     LIMIT_STOP_STRINGS = 16,                    /* stop strings of a request: 400 */

@@ -34,6 +34,7 @@ struct thread_pool {
     bool stop; /* under lock */
     _Atomic unsigned n_asleep;
     _Atomic uint64_t epoch;
+    _Atomic uint64_t n_loop; /* begun; written by the caller alone */
 
     thread_task *task;
     void *arg;
@@ -146,8 +147,13 @@ unsigned thread_pool_size(const struct thread_pool *p)
 void thread_pool_run(struct thread_pool *p, size_t n_item, thread_task *task, void *arg)
 {
     if (n_item == 0) return;
+    uint64_t n_loop = atomic_load_explicit(&p->n_loop, memory_order_relaxed);
+    atomic_store_explicit(&p->n_loop, n_loop + 1, memory_order_relaxed);
     if (p->n_thread == 1 || n_item == 1) {
-        for (size_t i = 0; i < n_item; i++) task(arg, i, n_item, 0);
+        for (size_t i = 0; i < n_item; i++) {
+            atomic_store_explicit(&p->next, i, memory_order_relaxed);
+            task(arg, i, n_item, 0);
+        }
         return;
     }
     p->task = task;
@@ -171,4 +177,10 @@ void thread_pool_run(struct thread_pool *p, size_t n_item, thread_task *task, vo
             sched_yield(); /* more workers than processors: let them finish */
         }
     }
+}
+
+uint64_t thread_pool_progress(const struct thread_pool *p)
+{
+    uint64_t n_loop = atomic_load_explicit(&p->n_loop, memory_order_relaxed);
+    return (n_loop << 24) + atomic_load_explicit(&p->next, memory_order_relaxed);
 }

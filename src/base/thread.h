@@ -8,6 +8,7 @@
 #define FATHOM_BASE_THREAD_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "fathom/err.h"
 
@@ -28,5 +29,9 @@ unsigned thread_pool_size(const struct thread_pool *p);
  * order to whoever is free; returns when all are done. What an item computes must not depend on
  * the worker. */
 void thread_pool_run(struct thread_pool *p, size_t n_item, thread_task *task, void *arg);
+
+/* thread_pool_progress - a number that changes with every item that is begun. Any thread may read
+ * it, to see whether a loop gets on. */
+uint64_t thread_pool_progress(const struct thread_pool *p);
 
 #endif

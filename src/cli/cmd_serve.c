@@ -64,6 +64,8 @@ static void fill_options(struct server_options *o, const struct invocation *v,
     o->hide_requests = s->disable_log_requests || !s->enable_log_requests;
     o->drain_timeout_ms = (uint32_t)(s->drain_timeout * 1000);
     if (o->drain_timeout_ms == 0) o->drain_timeout_ms = 1;
+    o->stall_timeout_ms = (uint32_t)(s->stall_timeout * 1000);
+    o->max_connections = (uint32_t)s->max_connections;
 }
 
 static void print_engine(const fathom_info *info, const struct server_options *o)
@@ -113,6 +115,7 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     struct server_options so;
     fathom_options eo;
     fathom_err err;
+    bool stuck;
     TRY_GOTO(signal_taker_start(&signals, true, d), done);
     TRY_GOTO(read_tls(&certificate, &key, v->settings, d), done);
     fill_options(&so, v, &certificate, &key);
@@ -127,8 +130,9 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     err = server_run(server, d);
 done:
     signal_taker_end(&signals);
+    stuck = server && server_is_stuck(server);
     server_destroy(server);
-    fathom_close(engine);
+    if (!stuck) fathom_close(engine); /* which would wait for the step */
     text_model_close(&text);
     buf_free(&certificate);
     buf_free(&key);

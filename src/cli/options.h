@@ -82,6 +82,8 @@ struct settings {
     const char *ssl_keyfile;
     const char *cors_origin;
     double drain_timeout; /* seconds */
+    double stall_timeout; /* seconds; 0: as the backend needs */
+    int64_t max_connections;
     bool enable_log_requests;
     bool disable_log_requests;
     const char *generation_config;

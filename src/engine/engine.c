@@ -80,6 +80,7 @@ static void publish(fathom_engine *e, struct sequence *const *sequences, size_t 
     e->stats.n_preempted = totals->n_preempted;
     e->stats.n_prefix_query_token = totals->n_query_token;
     e->stats.n_prefix_hit_token = totals->n_hit_token;
+    e->stats.n_page_cached = page_pool_n_cached(e->pool);
     mailbox_publish(e->mailbox, sequences, n, &e->stats);
 }
 
@@ -323,7 +324,9 @@ void fathom_wake(fathom_engine *e)
 
 void fathom_get_stats(fathom_engine *e, fathom_stats *out)
 {
+    const struct step_runner *r = e->runner;
     mailbox_get_stats(e->mailbox, out);
+    out->progress = (out->n_step << 40) + (r->ops->progress ? r->ops->progress(r) : 0);
 }
 
 const char *fathom_fault(fathom_engine *e)

@@ -110,11 +110,18 @@ static const char *fault(struct step_runner *base)
     return r->backend->ops->fault(r->backend);
 }
 
+static uint64_t progress(const struct step_runner *base)
+{
+    const struct backend *b = runner_of_const(base)->backend;
+    return b->ops->progress ? b->ops->progress(b) : 0;
+}
+
 static const struct step_runner_ops runner_ops = {
     .destroy = destroy,
     .launch = launch,
     .wait = wait,
     .fault = fault,
+    .progress = progress,
 };
 
 /* ---- making it ------------------------------------------------------------------------------ */

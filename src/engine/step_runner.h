@@ -39,6 +39,9 @@ struct step_runner_ops {
     fathom_err (*wait)(struct step_runner *r, struct step_result *out);
     /* The cause of that error; "" when the runner has none to tell. */
     const char *(*fault)(struct step_runner *r);
+    /* A number that changes as the step under way gets on, read from any thread; NULL: only its
+     * end can be seen. */
+    uint64_t (*progress)(const struct step_runner *r);
 };
 
 struct step_runner {

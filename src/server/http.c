@@ -21,8 +21,8 @@
 #include "server/sse.h"
 
 enum {
-    IDLE_TIMEOUT_S = 75,      /* a connection that sends and receives nothing */
-    CONNECTION_BYTES = 65536, /* the library's memory for one connection */
+    SILENCE_S = 75,          /* an answer that is not read at all */
+    OVER_LIMIT_RESERVE = 64, /* connections above the limit that are told so */
     STREAM_BLOCK_BYTES = 16384,
     PATH_MAX_BYTES = 256, /* of a path, as far as logs and messages tell it */
 };
@@ -37,6 +37,7 @@ struct exchange {
     struct api_error error;    /* decided from the headers, told after the body */
     bool preflight;
     bool refused_method;
+    struct gate_pass *pass;
     bool keep_body;
     struct buf body;
     uint64_t n_body; /* bytes received */
@@ -61,6 +62,9 @@ static void add_common_headers(const struct exchange *x, struct MHD_Response *r)
     if (s->o.cors_origin[0]) add_header(r, "Access-Control-Allow-Origin", s->o.cors_origin);
     if (x->id[0]) add_header(r, "X-Request-Id", x->id);
     if (x->refused_method) add_header(r, "Allow", route_allow(x->route));
+    if (gate_is_over_limit(x->pass) || atomic_load(&s->draining)) {
+        add_header(r, "Connection", "close");
+    }
     if (x->status == 401) add_header(r, "WWW-Authenticate", "Bearer");
 }
 
@@ -68,6 +72,7 @@ static enum MHD_Result queue(struct exchange *x, struct MHD_Connection *c, struc
 {
     if (!r) return MHD_NO;
     add_common_headers(x, r);
+    metrics_note_response(&x->server->metrics, x->status);
     enum MHD_Result result = MHD_queue_response(c, (unsigned)x->status, r);
     MHD_destroy_response(r);
     return result;
@@ -87,7 +92,10 @@ static enum MHD_Result reply(struct exchange *x, struct MHD_Connection *c, int s
         return MHD_NO;
     }
     x->status = status;
-    if (n) add_header(r, "Content-Type", "application/json");
+    if (n) {
+        bool is_route = status == 200 && x->route && x->route->type;
+        add_header(r, "Content-Type", is_route ? x->route->type : "application/json");
+    }
     if (retry_after_s) {
         char seconds[16];
         (void)snprintf(seconds, sizeof seconds, "%u", retry_after_s);
@@ -104,6 +112,7 @@ static enum MHD_Result reply_error(struct exchange *x, struct MHD_Connection *c,
         buf_free(&body);
         return MHD_NO;
     }
+    metrics_note_error(&x->server->metrics, e->code);
     return reply(x, c, e->status, &body, e->retry_after_s);
 }
 
@@ -136,16 +145,19 @@ static ssize_t read_stream(void *arg, uint64_t pos, char *bytes, size_t max)
 
 static void end_stream(void *arg)
 {
-    job_release(arg);
+    struct job *job = arg;
+    atomic_fetch_sub(&job->server->metrics.n_stream, 1);
+    job_release(job);
 }
 
 static enum MHD_Result reply_stream(struct exchange *x, struct MHD_Connection *c)
 {
     job_hold(x->job);
+    atomic_fetch_add(&x->server->metrics.n_stream, 1);
     struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES,
                                                                read_stream, x->job, end_stream);
     if (!r) {
-        job_release(x->job);
+        end_stream(x->job);
         return MHD_NO;
     }
     x->status = 200;
@@ -169,6 +181,7 @@ static enum MHD_Result go_on_with_job(struct exchange *x, struct MHD_Connection 
     }
     memcpy(x->id, answer.id, sizeof x->id);
     if (answer.stream) return reply_stream(x, c);
+    if (answer.status >= 400) metrics_note_error(&x->server->metrics, answer.code);
     return reply(x, c, answer.status, &answer.body, answer.retry_after_s);
 }
 
@@ -217,6 +230,12 @@ static void choose_route(struct exchange *x, struct MHD_Connection *c)
         (void)api_error_set(&x->error, 401, "invalid_api_key", NULL,
                             "the API key is missing or wrong; send it as \"Authorization: Bearer "
                             "KEY\"");
+    } else if (x->route->methods == METHOD_POST && gate_is_over_limit(x->pass)) {
+        x->error.retry_after_s = 1;
+        (void)api_error_set(&x->error, 503, "too_many_connections", NULL,
+                            "%u connections are open, which is the limit (--max-connections); try "
+                            "again later",
+                            s->o.max_connections);
     } else if (x->route->methods == METHOD_POST) {
         x->keep_body = true;
     }
@@ -248,6 +267,13 @@ static void refuse_size(struct exchange *x)
                         "the request body is larger than %d bytes", LIMIT_HTTP_BODY_BYTES);
 }
 
+static struct gate_pass *pass_of(struct MHD_Connection *c)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
 static enum MHD_Result begin_exchange(struct server *s, struct MHD_Connection *c, const char *url,
                                       const char *method, void **con_cls)
 {
@@ -256,12 +282,15 @@ static enum MHD_Result begin_exchange(struct server *s, struct MHD_Connection *c
     *con_cls = x;
     x->server = s;
     x->start_us = clock_now_us();
+    x->pass = pass_of(c);
+    gate_move(s->gate, x->pass, GATE_BODY, x->start_us);
     x->body.limit = LIMIT_HTTP_BODY_BYTES;
     (void)snprintf(x->method, sizeof x->method, "%s", method);
     copy_path(x->path, url);
     choose_route(x, c);
     if (!announces_too_much(c)) return MHD_YES;
     refuse_size(x);
+    gate_move(s->gate, x->pass, GATE_ANSWER, x->start_us);
     return reply_error(x, c, &x->error);
 }
 
@@ -317,6 +346,7 @@ static enum MHD_Result answer_get(struct exchange *x, struct MHD_Connection *c)
 static enum MHD_Result answer_exchange(struct exchange *x, struct MHD_Connection *c)
 {
     struct server *s = x->server;
+    gate_move(s->gate, x->pass, GATE_ANSWER, clock_now_us());
     if (x->error.status) return reply_error(x, c, &x->error);
     if (x->preflight) return reply_preflight(x, c);
     if (!x->keep_body) return answer_get(x, c);
@@ -366,9 +396,24 @@ static void end_exchange(void *arg, struct MHD_Connection *c, void **con_cls,
     if (!x) return;
     *con_cls = NULL;
     if (x->job) job_detach(x->job, &summary);
+    if (!x->status) metrics_note_response(&x->server->metrics, 499);
     log_exchange(x, &summary);
+    gate_move(x->server->gate, x->pass, GATE_HEAD, clock_now_us());
     drop_body(x);
     mem_free(x);
+}
+
+static void pass_gate(void *arg, struct MHD_Connection *c, void **socket_context,
+                      enum MHD_ConnectionNotificationCode what)
+{
+    struct server *s = arg;
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+        gate_leave(s->gate, *socket_context);
+        return;
+    }
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    *socket_context = info ? gate_enter(s->gate, info->connect_fd, clock_now_us()) : NULL;
 }
 
 /* ---- listening ----------------------------------------------------------------------------- */
@@ -425,7 +470,7 @@ static fathom_err listen_on(struct server *s, fathom_diag *d)
 /* A connection is a file handle; the usual soft limit of 1024 is below what we serve. */
 static void raise_file_limit(struct server *s)
 {
-    enum { RESERVE = 256 };
+    enum { RESERVE = 256 + OVER_LIMIT_RESERVE };
     struct rlimit limit;
     rlim_t need = (rlim_t)s->o.max_connections + RESERVE;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -470,9 +515,10 @@ fathom_err http_open(struct server *s, fathom_diag *d)
     s->http = MHD_start_daemon(
         flags, 0, NULL, NULL, handle, s, MHD_OPTION_EXTERNAL_LOGGER, log_library, NULL,
         MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_NOTIFY_COMPLETED, end_exchange, s,
-        MHD_OPTION_THREAD_POOL_SIZE, s->o.n_http_thread > 1 ? s->o.n_http_thread : 0,
-        MHD_OPTION_CONNECTION_LIMIT, s->o.max_connections, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)IDLE_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
+        MHD_OPTION_NOTIFY_CONNECTION, pass_gate, s, MHD_OPTION_THREAD_POOL_SIZE,
+        s->o.n_http_thread > 1 ? s->o.n_http_thread : 0, MHD_OPTION_CONNECTION_LIMIT,
+        s->o.max_connections + OVER_LIMIT_RESERVE, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)SILENCE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)LIMIT_HTTP_HEAD_BYTES,
         MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
     if (!s->http) {
         FAIL(d, FATHOM_EIO, "the HTTP server cannot start%s",

@@ -182,6 +182,7 @@ fathom_err job_take_answer(struct job *job, struct job_answer *out)
     memcpy(out->id, job->answer.id, sizeof out->id);
     if (job->error.status) {
         out->status = job->error.status;
+        out->code = job->error.code;
         out->retry_after_s = job->error.retry_after_s;
         if (out->status == 429 && !out->retry_after_s) {
             out->retry_after_s = server_retry_after_s(job->server);
@@ -232,8 +233,16 @@ void job_fail(struct job *job, fathom_err err)
     (void)api_error_from(&job->error, err, NULL, NULL);
     job->state = JOB_DONE;
     cancel_flying(job);
+    if (job->told) metrics_note_error(&job->server->metrics, job->error.code);
     if (job->told && answer_fail(&job->answer, &job->error) != FATHOM_OK) job->cut = true;
     job_wake(job);
+}
+
+/* The client has left: nobody reads the answer. */
+static void count_left(struct job *job)
+{
+    if (job->state == JOB_DONE || job->cut) return;
+    atomic_fetch_add(&job->server->metrics.n_left, 1);
 }
 
 /* Closes the socket under the connection, which makes the HTTP library drop it at once even if
@@ -252,7 +261,10 @@ void job_client_left(struct job *job)
 {
     lock(job);
     /* a finished answer may still be on its way to a client that only closed its sending side */
-    if (job->attached && job->state != JOB_DONE) cut(job);
+    if (job->attached && job->state != JOB_DONE) {
+        count_left(job);
+        cut(job);
+    }
     unlock(job);
     job_release(job);
 }
@@ -264,6 +276,7 @@ void job_detach(struct job *job, struct job_summary *out)
     bool early = job->state != JOB_DONE || job->cut;
     job->attached = false;
     job->suspended = false;
+    count_left(job);
     cut(job);
     *out = (struct job_summary){.status = early ? 499 : 200};
     if (job->state >= JOB_RUNNING) {
@@ -314,20 +327,35 @@ static void check_backlog(struct job *job)
     if (!job->request.stream || job->answer.out.len <= LIMIT_STREAM_BACKLOG_BYTES) return;
     LOG_WARN("server", "%s: the client does not read, %zu bytes wait (limit %d): cut",
              job->answer.id, job->answer.out.len, LIMIT_STREAM_BACKLOG_BYTES);
+    atomic_fetch_add(&job->server->metrics.n_backlog_cut, 1);
     cut(job);
+}
+
+static void note_token(struct job *job, struct job_slot *slot, uint64_t now_us)
+{
+    struct metrics *m = &job->server->metrics;
+    if (slot->last_us) {
+        histogram_observe(&m->inter_token, now_us - slot->last_us);
+    } else {
+        histogram_observe(&m->first_token, now_us - job->start_us);
+    }
+    slot->last_us = now_us;
+    slot->n_token++;
 }
 
 static void take_token(struct job *job, struct job_slot *slot, const fathom_event *e)
 {
     bool stopped;
     if (job->state != JOB_RUNNING) return;
+    uint64_t now_us = clock_now_us();
+    if (!job->answer.choices[slot - job->slots].ended) note_token(job, slot, now_us);
     fathom_err err = answer_token(&job->answer, (size_t)(slot - job->slots), e, &stopped);
     if (err) {
         job_fail(job, err);
         return;
     }
     if (stopped) fathom_cancel(job->server->engine, slot->id);
-    job->moved_us = clock_now_us();
+    job->moved_us = now_us;
     if (!job->first_us) job->first_us = job->moved_us - job->start_us;
     check_backlog(job);
 }
@@ -339,14 +367,27 @@ static void note_total(struct server *s, const fathom_event *e)
     atomic_store(&s->mean_total_us, mean ? mean - mean / 8 + e->total_us / 8 : e->total_us);
 }
 
+/* A choice that a stop string ended was cancelled in the engine and stopped all the same. */
+static enum metric_finish finish_of(fathom_finish finish, bool ended)
+{
+    if (ended || finish == FATHOM_FINISH_STOP) return METRIC_FINISH_STOP;
+    if (finish == FATHOM_FINISH_LENGTH) return METRIC_FINISH_LENGTH;
+    return finish == FATHOM_FINISH_ERROR ? METRIC_FINISH_ERROR : METRIC_FINISH_ABORT;
+}
+
 static void take_finish(struct job *job, struct job_slot *slot, const fathom_event *e)
 {
     size_t i = (size_t)(slot - job->slots);
+    bool ended = job->answer.choices[i].ended;
+    const struct metric_request request = {.finish = finish_of(e->finish, ended),
+                                           .total_us = clock_now_us() - job->start_us,
+                                           .n_output = slot->n_token,
+                                           .max_tokens = job->request.sampling.max_tokens};
     slot->flying = false;
     job->n_flying--;
     note_total(job->server, e);
+    metrics_note_finish(&job->server->metrics, &request, e);
     if (job->state != JOB_RUNNING) return;
-    bool ended = job->answer.choices[i].ended;
     if (e->finish == FATHOM_FINISH_ERROR && !ended) {
         set_engine_error(job);
         job_fail(job, FATHOM_EDEVICE);

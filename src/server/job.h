@@ -40,7 +40,9 @@ enum job_state { JOB_QUEUED, JOB_PREPARING, JOB_RUNNING, JOB_DONE };
 struct job_slot {
     struct job *job;
     uint64_t id;
-    bool flying; /* submitted, its FINISH event has not come */
+    bool flying;      /* submitted, its FINISH event has not come */
+    uint64_t last_us; /* when its last token came; 0: none yet */
+    uint32_t n_token; /* that came while the job was RUNNING */
 };
 
 struct job {
@@ -92,6 +94,7 @@ enum job_turn job_next_turn(struct job *job);
 /* The answer's head, once there is one. */
 struct job_answer {
     int status;
+    const char *code;       /* of the error that the body tells, NULL: none */
     bool stream;            /* body by job_read */
     struct buf body;        /* whole; owned by the caller */
     char id[48];            /* of the answer; "": none yet */

@@ -86,13 +86,25 @@ static fathom_err check_length(const struct job *job, size_t i, struct api_error
                          (unsigned long long)(n_prompt + n_output), (unsigned long long)max_len);
 }
 
+/* Text that no sequence of tokens within the context covers is refused before it costs anything:
+ * tokenising takes a multiple of its memory. */
+static fathom_err refuse_bytes(struct job *job, const char *param, size_t n, bool is_all)
+{
+    const struct server *s = job->server;
+    return api_error_set(&job->error, 400, "context_length_exceeded", param,
+                         "the prompt is %s%zu bytes long, the context holds %u tokens and the "
+                         "longest one has %zu bytes: at most %zu bytes fit; shorten the prompt",
+                         is_all ? "" : "more than ", n, s->info->max_model_len,
+                         s->max_prompt_bytes / s->info->max_model_len, s->max_prompt_bytes);
+}
+
 /* ---- prompts ------------------------------------------------------------------------------- */
 
 static fathom_err make_chat_prompt(struct job *job, bool *thinking)
 {
     struct server *s = job->server;
     const struct openai_request *r = &job->request;
-    struct buf text = {0};
+    struct buf text = {.limit = s->max_prompt_bytes};
     fathom_diag d;
     diag_clear(&d);
     struct chat_request chat = {
@@ -104,6 +116,10 @@ static fathom_err make_chat_prompt(struct job *job, bool *thinking)
         .add_generation_prompt = r->add_generation_prompt,
     };
     fathom_err err = chat_render(&s->style, &chat, &text, &d);
+    if (text.over_limit) {
+        err = refuse_bytes(job, "messages", s->max_prompt_bytes, false);
+        goto out;
+    }
     if (err) {
         (void)api_error_from(&job->error, err, "messages", &d);
         goto out;
@@ -118,12 +134,13 @@ out:
 }
 
 /* BOS is put in front of text where the checkpoint's tokenizer does so, but never twice. */
-static fathom_err make_completion_prompt(const struct job *job, const struct openai_prompt *p,
+static fathom_err make_completion_prompt(struct job *job, const struct openai_prompt *p,
                                          struct token_list *out)
 {
     const struct server *s = job->server;
     for (size_t i = 0; i < p->n_id; i++) TRY(token_list_add(out, p->ids[i]));
     if (!p->text) return FATHOM_OK;
+    if (p->n_text > s->max_prompt_bytes) return refuse_bytes(job, "prompt", p->n_text, true);
     if (s->add_bos && job->request.add_special_tokens && s->info->bos_id >= 0) {
         size_t n;
         const char *bos = tokenizer_bytes(s->tokenizer, s->info->bos_id, &n);
@@ -217,6 +234,8 @@ static fathom_err finish_without_engine(struct job *job)
 
 static fathom_err submit_all(struct job *job)
 {
+    struct metrics *m = &job->server->metrics;
+    for (size_t i = 0; i < job->n_prompt; i++) histogram_observe(&m->n_choice, job->request.n);
     if (job->request.max_tokens == 0) return finish_without_engine(job);
     for (size_t i = 0; i < job->answer.n_choice; i++) TRY(submit_choice(job, i));
     for (size_t i = 0; i < job->n_prompt; i++) token_list_free(&job->prompts[i]);

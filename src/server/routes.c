@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/fail.h"
 #include "base/json.h"
 #include "server/openai_parse.h"
@@ -45,43 +44,24 @@ static fathom_err get_model(struct server *s, const char *rest, struct buf *body
                          rest);
 }
 
-/* ---- health -------------------------------------------------------------------------------- */
+/* ---- the server ---------------------------------------------------------------------------- */
 
-/* 200 means: the engine answers, and if requests run, steps are being made. */
-static fathom_err check_health(struct server *s, struct api_error *e)
+static fathom_err get_metrics(struct server *s, const char *rest, struct buf *body,
+                              struct api_error *e)
 {
+    (void)rest, (void)e;
     fathom_stats stats;
     fathom_get_stats(s->engine, &stats);
-    if (stats.failed) {
-        const char *fault = fathom_fault(s->engine);
-        return api_error_set(e, 503, "engine_failed", NULL, "the engine has failed: %s",
-                             fault[0] ? fault : "no cause is known");
-    }
-    if (atomic_load(&s->draining)) {
-        return api_error_set(e, 503, "shutting_down", NULL, "the server is shutting down");
-    }
-    uint64_t moved_us = atomic_load(&s->progress.moved_us);
-    uint64_t still_us = clock_now_us() - moved_us;
-    if (atomic_load(&s->progress.running) && still_us > (uint64_t)s->o.stall_timeout_ms * 1000) {
-        return api_error_set(e, 503, "engine_stalled", NULL,
-                             "the engine has made no step for %llu s while %u requests run",
-                             (unsigned long long)(still_us / 1000000), stats.n_running);
-    }
-    return FATHOM_OK;
-}
-
-static fathom_err get_health(struct server *s, const char *rest, struct buf *body,
-                             struct api_error *e)
-{
-    (void)rest;
-    TRY(check_health(s, e));
-    fathom_stats stats;
-    fathom_get_stats(s->engine, &stats);
-    return buf_printf(body,
-                      "{\"status\":\"ok\",\"running\":%u,\"waiting\":%u,\"steps\":%llu,"
-                      "\"pages_free\":%u,\"pages\":%u}",
-                      stats.n_running, stats.n_waiting, (unsigned long long)stats.n_step,
-                      stats.n_page_free, stats.n_page);
+    const struct metrics_view view = {.model_name = s->o.model_names[0],
+                                      .info = s->info,
+                                      .stats = &stats,
+                                      .held_bytes = atomic_load(&s->held_bytes),
+                                      .n_job = server_n_job(s),
+                                      .n_connection = gate_n(s->gate),
+                                      .n_late = gate_n_late(s->gate),
+                                      .start_s = s->created,
+                                      .draining = atomic_load(&s->draining)};
+    return metrics_write(body, &s->metrics, &view);
 }
 
 static fathom_err get_version(struct server *s, const char *rest, struct buf *body,
@@ -94,13 +74,17 @@ static fathom_err get_version(struct server *s, const char *rest, struct buf *bo
 /* ---- table --------------------------------------------------------------------------------- */
 
 static const struct route routes[] = {
-    {"/v1/chat/completions", false, false, METHOD_POST, OPENAI_CHAT, NULL},
-    {"/v1/completions", false, false, METHOD_POST, OPENAI_COMPLETION, NULL},
-    {"/v1/models", false, false, METHOD_GET, 0, list_models},
-    {"/v1/models/", true, false, METHOD_GET, 0, get_model},
-    {"/health", false, true, METHOD_GET, 0, get_health},
-    {"/ping", false, true, METHOD_GET, 0, get_health},
-    {"/version", false, true, METHOD_GET, 0, get_version},
+    {"/v1/chat/completions", false, false, METHOD_POST, OPENAI_CHAT, NULL, NULL},
+    {"/v1/completions", false, false, METHOD_POST, OPENAI_COMPLETION, NULL, NULL},
+    {"/v1/models", false, false, METHOD_GET, 0, list_models, NULL},
+    {"/v1/models/", true, false, METHOD_GET, 0, get_model, NULL},
+    {"/health", false, true, METHOD_GET, 0, health_get_live, NULL},
+    {"/health/live", false, true, METHOD_GET, 0, health_get_live, NULL},
+    {"/ping", false, true, METHOD_GET, 0, health_get_live, NULL},
+    {"/ready", false, true, METHOD_GET, 0, health_get_ready, NULL},
+    {"/health/ready", false, true, METHOD_GET, 0, health_get_ready, NULL},
+    {"/metrics", false, false, METHOD_GET, 0, get_metrics, PROMETHEUS_CONTENT_TYPE},
+    {"/version", false, true, METHOD_GET, 0, get_version, NULL},
 };
 
 enum { N_ROUTE = sizeof routes / sizeof routes[0] };
@@ -149,6 +133,6 @@ fathom_err route_refuse_path(const char *method, const char *path, struct api_er
     }
     return api_error_set(e, 404, "not_found", NULL,
                          "there is no %.16s %.200s; there are /v1/chat/completions, "
-                         "/v1/completions, /v1/models, /health, /ping, /version",
+                         "/v1/completions, /v1/models, /health, /ready, /metrics, /version",
                          method, path);
 }

@@ -12,7 +12,8 @@ enum {
     METHOD_OTHER = 8,
 };
 
-/* The body of a GET, status 200, or an error in *e. `rest` is the path after a prefix route. */
+/* The body of a GET, status 200 and JSON unless the route says another type, or an error in *e.
+ * `rest` is the path after a prefix route. */
 typedef fathom_err route_get(struct server *s, const char *rest, struct buf *body,
                              struct api_error *e);
 
@@ -23,6 +24,7 @@ struct route {
     unsigned methods; /* without OPTIONS, which all have */
     int api;          /* POST: enum openai_api */
     route_get *get;
+    const char *type; /* of the body; NULL: JSON */
 };
 
 /* route_find - NULL when there is no such path; *rest is what follows a prefix */

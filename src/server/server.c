@@ -4,7 +4,8 @@
  *                                                (server_run)        (server_destroy)
  *
  *   SERVING     requests are taken
- *   DRAINING    `draining`: no new connections, new requests get 503, the rest go on
+ *   DRAINING    `draining`: new requests get 503, connections are still taken so that they and the
+ *               probes of /ready are told so; the rest go on
  *   CANCELLING  `cancelling`: what is in flight is answered with 503 and cancelled
  *   CLOSED      no connection, no thread; the jobs are gone, unless the engine does not give its
  *               requests back in time
@@ -38,22 +39,18 @@ enum {
     POLL_EVENTS = 64,
     POLL_TIMEOUT_MS = 250,
     TICK_US = 250000,
+    FAREWELL_MS = 5000,         /* a drain with an engine that has failed or is stuck */
     LAST_WORDS_MS = 1000,       /* for answers that are on their way out */
     ENGINE_PATIENCE_MS = 30000, /* for the FINISH events of cancelled requests */
 };
 
 /* ---- the poll thread ----------------------------------------------------------------------- */
 
-static void update_progress(struct server *s, uint64_t now_us)
+static void look_at_engine(struct server *s)
 {
     fathom_stats stats;
+    (void)health_look(s);
     fathom_get_stats(s->engine, &stats);
-    bool running = stats.n_running > 0;
-    if (!running || stats.n_step != atomic_load(&s->progress.n_step)) {
-        atomic_store(&s->progress.moved_us, now_us);
-    }
-    atomic_store(&s->progress.n_step, stats.n_step);
-    atomic_store(&s->progress.running, running);
     if (stats.failed && !atomic_exchange(&s->engine_down, true)) {
         LOG_ERROR("server", "the engine has failed: %s", fathom_fault(s->engine));
         server_stop(s);
@@ -62,7 +59,8 @@ static void update_progress(struct server *s, uint64_t now_us)
 
 static void tick(struct server *s, uint64_t now_us)
 {
-    update_progress(s, now_us);
+    look_at_engine(s);
+    (void)gate_sweep(s->gate, now_us);
     (void)pthread_mutex_lock(&s->jobs_lock);
     for (struct job *job = s->jobs; job; job = job->next) job_tick(job, now_us);
     (void)pthread_mutex_unlock(&s->jobs_lock);
@@ -113,7 +111,14 @@ static void set_default(uint32_t *value, uint32_t fallback)
     if (*value == 0) *value = fallback;
 }
 
-static void fill_options(struct server_options *o)
+/* Probes see a stuck step within 5 s: this and a tick. The reference backend tells nothing of a
+ * step before its end, and may take minutes for one. */
+static uint32_t default_stall_ms(const fathom_info *info)
+{
+    return strcmp(info->backend, "ref") == 0 ? 600000 : 4000;
+}
+
+static void fill_options(struct server_options *o, const fathom_info *info)
 {
     if (!o->host) o->host = "127.0.0.1";
     if (!o->cors_origin) o->cors_origin = "*";
@@ -124,7 +129,10 @@ static void fill_options(struct server_options *o)
     set_default(&o->max_held_bytes, LIMIT_HTTP_HELD_BYTES);
     set_default(&o->comment_interval_ms, 10000);
     set_default(&o->drain_timeout_ms, 30000);
-    set_default(&o->stall_timeout_ms, 120000);
+    set_default(&o->head_timeout_ms, LIMIT_HTTP_HEAD_MS);
+    set_default(&o->body_timeout_ms, LIMIT_HTTP_BODY_MS);
+    set_default(&o->idle_timeout_ms, LIMIT_HTTP_IDLE_MS);
+    set_default(&o->stall_timeout_ms, default_stall_ms(info));
 }
 
 /* add_bos_token of tokenizer_config.json; a checkpoint without the file adds none. */
@@ -148,9 +156,26 @@ static fathom_err read_add_bos(struct server *s, fathom_diag *d)
     return err;
 }
 
+/* The context's length in the longest token there is. */
+static size_t prompt_bytes(const struct server *s)
+{
+    size_t longest = 1;
+    for (int32_t id = tokenizer_n_token(s->tokenizer) - 1; id >= 0; id--) {
+        size_t n;
+        (void)tokenizer_bytes(s->tokenizer, id, &n);
+        if (n > longest) longest = n;
+    }
+    return longest * s->info->max_model_len;
+}
+
 static fathom_err start(struct server *s, fathom_diag *d)
 {
     static const struct watch_actions watch_actions = {job_hold, job_client_left};
+    const struct gate_limits gate_limits = {.max_connections = s->o.max_connections,
+                                            .head_timeout_ms = s->o.head_timeout_ms,
+                                            .idle_timeout_ms = s->o.idle_timeout_ms,
+                                            .body_timeout_ms = s->o.body_timeout_ms};
+    TRY(gate_create(&s->gate, &gate_limits));
     TRY(read_add_bos(s, d));
     s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->stop_fd < 0) FAIL(d, FATHOM_EIO, "no handle to wait on: %s", strerror(errno));
@@ -171,14 +196,16 @@ fathom_err server_create(struct server **out, const struct server_options *o, fa
     struct server *s = mem_calloc(1, sizeof *s);
     if (!s) FAIL(d, FATHOM_ENOMEM, "out of memory for the server");
     s->o = *o;
-    fill_options(&s->o);
     s->engine = e;
     s->info = fathom_get_info(e);
+    fill_options(&s->o, s->info);
     s->tokenizer = t;
     s->style = *style;
     s->created = clock_unix_s();
     s->listen_fd = s->stop_fd = -1;
-    atomic_init(&s->progress.moved_us, clock_now_us());
+    metrics_init(&s->metrics, s->info->max_model_len);
+    health_init(&s->health, clock_now_us());
+    s->max_prompt_bytes = prompt_bytes(s);
     (void)pthread_mutex_init(&s->jobs_lock, NULL);
     fathom_err err = start(s, d);
     if (err) {
@@ -216,7 +243,7 @@ static bool wait_for_stop(struct server *s, int timeout_ms)
     return read(s->stop_fd, &count, sizeof count) == sizeof count;
 }
 
-static size_t count_jobs(struct server *s)
+size_t server_n_job(struct server *s)
 {
     (void)pthread_mutex_lock(&s->jobs_lock);
     size_t n = s->n_job;
@@ -230,16 +257,26 @@ fathom_err server_run(struct server *s, fathom_diag *d)
     while (!wait_for_stop(s, -1)) {
     }
     atomic_store(&s->draining, true);
-    http_stop_accepting(s);
-    size_t n_job = count_jobs(s);
+    size_t n_job = server_n_job(s);
     if (n_job) LOG_INFO("server", "stopping: %zu requests are in flight", n_job);
-    uint64_t end_us = clock_now_us() + (uint64_t)s->o.drain_timeout_ms * 1000;
-    while (count_jobs(s) && clock_now_us() < end_us && !wait_for_stop(s, STEP_MS)) {
+    uint64_t start_us = clock_now_us();
+    while (server_n_job(s) && !wait_for_stop(s, STEP_MS)) {
+        uint64_t waited_ms = (clock_now_us() - start_us) / 1000;
+        if (waited_ms >= s->o.drain_timeout_ms) break;
+        if (waited_ms >= FAREWELL_MS && (atomic_load(&s->engine_down) || server_is_stuck(s))) break;
     }
     if (atomic_load(&s->engine_down)) {
         FAIL(d, FATHOM_EDEVICE, "the engine has failed: %s", fathom_fault(s->engine));
     }
+    if (server_is_stuck(s)) {
+        FAIL(d, FATHOM_EDEVICE, "the engine is stuck in a step; its requests were given up");
+    }
     return FATHOM_OK;
+}
+
+bool server_is_stuck(struct server *s)
+{
+    return health_look(s);
 }
 
 /* ---- destroy ------------------------------------------------------------------------------- */
@@ -254,7 +291,7 @@ static void give_up_jobs(struct server *s)
 static void wait_for_jobs(struct server *s, unsigned timeout_ms)
 {
     uint64_t end_us = clock_now_us() + (uint64_t)timeout_ms * 1000;
-    while (count_jobs(s) && clock_now_us() < end_us) clock_sleep_us(1000);
+    while (server_n_job(s) && clock_now_us() < end_us) clock_sleep_us(1000);
 }
 
 static void log_jobs(struct server *s)
@@ -289,13 +326,14 @@ void server_destroy(struct server *s)
     if (!s) return;
     end_jobs(s);
     if (s->poll_started) {
-        wait_for_jobs(s, ENGINE_PATIENCE_MS);
+        wait_for_jobs(s, health_look(s) ? LAST_WORDS_MS : ENGINE_PATIENCE_MS);
         atomic_store(&s->poll_ends, true);
         fathom_wake(s->engine);
         (void)pthread_join(s->poll_thread, NULL);
     }
-    if (count_jobs(s)) log_jobs(s);
+    if (server_n_job(s)) log_jobs(s);
     watch_destroy(s->watch);
+    gate_destroy(s->gate);
     if (s->stop_fd >= 0) (void)close(s->stop_fd);
     (void)pthread_mutex_destroy(&s->jobs_lock);
     mem_free(s);

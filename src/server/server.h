@@ -41,12 +41,15 @@ struct server_options {
 
     uint32_t n_http_thread;       /* 2 */
     uint32_t n_worker;            /* 2 */
-    uint32_t max_connections;     /* 4096 */
+    uint32_t max_connections;     /* 4096; requests on more: 503 */
     uint32_t max_preparing;       /* requests that wait for a worker; 1024; more: 429 */
     uint32_t max_held_bytes;      /* bodies received and not yet parsed; 1 GiB; more: 429 */
     uint32_t comment_interval_ms; /* comment lines on a silent stream; 10000 */
     uint32_t drain_timeout_ms;    /* server_run: how long requests may go on after a stop; 30000 */
-    uint32_t stall_timeout_ms;    /* /health: a step may take so long; 120000 */
+    uint32_t stall_timeout_ms;    /* /health: the engine may stand still so long; 4000 */
+    uint32_t head_timeout_ms;     /* this and the next two: limits.h */
+    uint32_t idle_timeout_ms;
+    uint32_t body_timeout_ms;
 };
 
 /* server_create - listen and start the threads; requests are answered from here on
@@ -63,12 +66,15 @@ FATHOM_MUST_CHECK fathom_err server_create(struct server **out, const struct ser
 /* server_port - the TCP port it listens on */
 uint16_t server_port(const struct server *s);
 
-/* server_run - wait until server_stop or a fatal error of the engine; then accept no more
- * connections, let the running requests end (up to drain_timeout_ms; a second server_stop cuts it
- * short) and cancel the rest
+/* server_run - wait until server_stop or a fatal error of the engine; then refuse new requests and
+ * let the running ones end (up to drain_timeout_ms; a second server_stop cuts it short). What still
+ * runs then is cancelled by server_destroy.
  *
- * Errors  EDEVICE when the engine has failed, with its message. */
+ * Errors  EDEVICE when the engine has failed, with its message, or is stuck. */
 FATHOM_MUST_CHECK fathom_err server_run(struct server *s, fathom_diag *d);
+
+/* server_is_stuck - the engine makes no progress: fathom_close would wait for it, maybe for ever */
+bool server_is_stuck(struct server *s);
 
 /* server_stop - end server_run; may be called from a signal handler, and again to hurry */
 void server_stop(struct server *s);

@@ -9,19 +9,15 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "server/gate.h"
+#include "server/health.h"
+#include "server/metrics.h"
 #include "server/server.h"
 
 struct job;
 struct watch;
 struct workers;
 struct MHD_Daemon;
-
-/* The engine's progress watermark, kept by the poll thread and read by /health. */
-struct progress {
-    atomic_uint_fast64_t n_step;
-    atomic_uint_fast64_t moved_us; /* when n_step last grew, or nothing was running */
-    atomic_bool running;
-};
 
 struct server {
     struct server_options o; /* defaults filled in */
@@ -35,19 +31,22 @@ struct server {
     struct MHD_Daemon *http;
     int listen_fd;
     uint16_t port;
+    struct gate *gate;
     struct watch *watch;
     struct workers *workers;
     pthread_t poll_thread;
     bool poll_started;
-    int stop_fd; /* eventfd that server_run waits on */
+    size_t max_prompt_bytes; /* text longer than this cannot fit the context */
+    int stop_fd;             /* eventfd that server_run waits on */
 
     atomic_bool draining;    /* requests are refused */
     atomic_bool cancelling;  /* those in flight are given up */
     atomic_bool poll_ends;   /* the poll thread returns */
     atomic_bool engine_down; /* the engine has met a fatal error */
-    struct progress progress;
+    struct health health;
     atomic_uint_fast64_t mean_total_us; /* moving average over finished requests */
     atomic_size_t held_bytes;           /* bodies received and not yet parsed */
+    struct metrics metrics;
 
     pthread_mutex_t jobs_lock;
     struct job *jobs; /* every job that lives */
@@ -58,6 +57,9 @@ struct server {
  * together would pass max_held_bytes. server_drop_bytes gives them back. */
 bool server_hold_bytes(struct server *s, size_t n);
 void server_drop_bytes(struct server *s, size_t n);
+
+/* server_n_job - requests on their way */
+size_t server_n_job(struct server *s);
 
 /* server_retry_after_s - when a refused request may find room: the time that the requests ahead
  * of it need, within 1 to 60 */

@@ -84,6 +84,15 @@ class Server:
         connection.close()
         return health
 
+    def metrics(self):
+        """{"name{labels}": value} of a scrape."""
+        connection = self.connect()
+        connection.request("GET", "/metrics")
+        lines = connection.getresponse().read().decode().splitlines()
+        connection.close()
+        samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, value in samples}
+
     def n_descriptor(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
@@ -179,6 +188,26 @@ class Requests(unittest.TestCase):
             self.assertEqual(json.loads(calls[0]["arguments"]), {"location": "San Francisco"})
             self.assertNotIn("DSML", (message["content"] or "") + (message["reasoning"] or ""))
             self.assertEqual(bool(message["reasoning_content"]), thinking)
+
+    def test_metrics(self):
+        before = self.server.metrics()
+        body = {"model": "pilot", "prompt": "one two three four five", "max_tokens": 7,
+                "ignore_eos": True}
+        usage = self.server.post("/v1/completions", body)["usage"]
+        after = self.server.metrics()
+
+        def grown(name, labels=""):
+            key = name + '{model_name="pilot",engine="0"' + labels + "}"
+            return after[key] - before[key]
+
+        self.assertEqual(grown("vllm:prompt_tokens_total"), usage["prompt_tokens"])
+        self.assertEqual(grown("vllm:generation_tokens_total"), 7)
+        self.assertEqual(grown("vllm:request_success_total", ',finished_reason="length"'), 1)
+        self.assertEqual(grown("vllm:time_to_first_token_seconds_count"), 1)
+        self.assertEqual(grown("vllm:inter_token_latency_seconds_count"), 6)
+        self.assertGreater(grown("vllm:e2e_request_latency_seconds_sum"), 0)
+        self.assertGreaterEqual(grown("fathom_steps_total"), 7)
+        self.assertEqual(grown("fathom_pages", ',state="held"'), 0)
 
     def test_reasoning(self):
         message, finish, _ = self.chat({"messages": TRAIN,

@@ -16,129 +16,9 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/rng.h"
-#include "server/server.h"
-#include "support/fake_engine.h"
-#include "support/http_client.h"
+#include "support/world.h"
 
-#define TOKENIZER FATHOM_SOURCE_DIR "/tests/data/server/tokenizer.json"
-#define CHAT "/v1/chat/completions"
-
-static struct tokenizer *tokenizer;
-
-struct world {
-    fathom_engine *engine;
-    struct server *server;
-    uint16_t port;
-};
-
-static const char *const MODEL_NAMES[] = {"m", "deepseek-ai/DeepSeek-V3.2"};
 static const char *const KEYS[] = {"first", "second"};
-
-static void open_world(struct world *w, const struct server_options *with,
-                       const struct fake_options *fake)
-{
-    struct chat_style style = {.encoding = CHAT_ENCODING_V32,
-                               .tool_markup = CHAT_ENCODING_V32,
-                               .parse_tools = true,
-                               .parse_reasoning = true};
-    struct server_options o = with ? *with : (struct server_options){0};
-    struct fake_options f = fake ? *fake : (struct fake_options){0};
-    fathom_diag d = {{0}};
-    o.model_names = MODEL_NAMES;
-    o.n_model_name = 2;
-    f.script = fake_script_directives;
-    f.arg = tokenizer;
-    w->engine = fake_engine_open(&f);
-    if (server_create(&w->server, &o, w->engine, tokenizer, &style, &d)) fail_msg("%s", d.text);
-    w->port = server_port(w->server);
-}
-
-static void close_world(struct world *w)
-{
-    server_destroy(w->server);
-    assert_int_equal(fake_engine_n_alive(w->engine), 0);
-    fathom_close(w->engine);
-}
-
-static int open_tokenizer(void **state)
-{
-    (void)state;
-    fathom_diag d = {{0}};
-    log_set_level(LOG_LEVEL_ERROR);
-    if (tokenizer_open_file(&tokenizer, TOKENIZER, &d)) fail_msg("%s", d.text);
-    return 0;
-}
-
-static int close_tokenizer(void **state)
-{
-    (void)state;
-    tokenizer_close(tokenizer);
-    return 0;
-}
-
-/* A chat whose one message is [[script]]. */
-static void chat_body(char *body, size_t bytes, const char *script, const char *fields)
-{
-    (void)snprintf(body, bytes,
-                   "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"[[%s]]\"}]%s}",
-                   script, fields);
-}
-
-static void connect_to(struct http_client *c, const struct world *w)
-{
-    assert_true(http_client_open(c, w->port));
-}
-
-/* Sends a request on an open connection and reads its whole reply. */
-static void ask(struct http_client *c, struct http_reply *r, const char *method, const char *path,
-                const char *headers, const char *body)
-{
-    assert_true(http_client_send(c, method, path, headers, body));
-    if (!http_client_read(c, r, strcmp(method, "HEAD") == 0)) {
-        fail_msg("%s %s: the reply broke off after: %s%s", method, path, buf_str(&r->head),
-                 buf_str(&r->body));
-    }
-}
-
-static void assert_reply(struct http_reply *r, int status, const char *part)
-{
-    if (r->status != status || !strstr(buf_str(&r->body), part)) {
-        fail_msg("status %d, needed %d; body %s, needed in it: %s", r->status, status,
-                 buf_str(&r->body), part);
-    }
-    http_reply_free(r);
-}
-
-static void expect(struct http_client *c, const char *method, const char *path, const char *body,
-                   int status, const char *part)
-{
-    struct http_reply r;
-    ask(c, &r, method, path, "", body);
-    assert_reply(&r, status, part);
-}
-
-static void expect_chat(struct http_client *c, const char *script, const char *fields, int status,
-                        const char *part)
-{
-    char body[1024];
-    chat_body(body, sizeof body, script, fields);
-    expect(c, "POST", CHAT, body, status, part);
-}
-
-static void send_chat(struct http_client *c, const char *script, const char *fields)
-{
-    char body[1024];
-    chat_body(body, sizeof body, script, fields);
-    assert_true(http_client_send(c, "POST", CHAT, "", body));
-}
-
-typedef uint64_t counter(fathom_engine *e);
-
-static void wait_for_count(fathom_engine *e, counter *count, uint64_t want)
-{
-    for (int i = 0; i < 5000 && count(e) != want; i++) clock_sleep_us(1000);
-    assert_int_equal(count(e), want);
-}
 
 /* ---- routes -------------------------------------------------------------------------------- */
 
@@ -149,8 +29,8 @@ static void test_routes(void **state)
     struct http_client c;
     struct http_reply r;
     char value[128];
-    open_world(&w, NULL, NULL);
-    connect_to(&c, &w);
+    world_open(&w, NULL, NULL);
+    world_connect(&c, &w);
     expect(&c, "GET", "/health", NULL, 200, "\"status\":\"ok\"");
     expect(&c, "GET", "/ping", NULL, 200, "\"status\":\"ok\"");
     expect(&c, "GET", "/version", NULL, 200, "{\"version\":\"" FATHOM_VERSION "\"}");
@@ -183,7 +63,7 @@ static void test_routes(void **state)
     assert_string_equal(value, "authorization,content-type");
     assert_reply(&r, 204, "");
     http_client_close(&c);
-    close_world(&w);
+    world_close(&w);
 }
 
 static void test_api_key(void **state)
@@ -194,8 +74,8 @@ static void test_api_key(void **state)
     struct http_reply r;
     const struct server_options o = {.api_keys = KEYS, .n_api_key = 2};
     char value[32];
-    open_world(&w, &o, NULL);
-    connect_to(&c, &w);
+    world_open(&w, &o, NULL);
+    world_connect(&c, &w);
     expect(&c, "GET", "/health", NULL, 200, "ok");
     expect(&c, "GET", "/v1/models", NULL, 401, "\"code\":\"invalid_api_key\"");
     expect(&c, "POST", CHAT, "{}", 401, "\"type\":\"authentication_error\"");
@@ -215,7 +95,7 @@ static void test_api_key(void **state)
     ask(&c, &r, "GET", "/v1/models", "X-Api-Key: second\r\n", NULL);
     assert_reply(&r, 200, "\"m\"");
     http_client_close(&c);
-    close_world(&w);
+    world_close(&w);
 }
 
 /* ---- requests ------------------------------------------------------------------------------ */
@@ -225,8 +105,8 @@ static void test_one_connection_goes_on(void **state)
     (void)state;
     struct world w;
     struct http_client c;
-    open_world(&w, NULL, NULL);
-    connect_to(&c, &w);
+    world_open(&w, NULL, NULL);
+    world_connect(&c, &w);
     for (int round = 0; round < 3; round++) {
         expect_chat(&c, "say=Hi", "", 200, "\"content\":\"Hi\"");
         expect_chat(&c, "say=Hi", ",\"temperature\":9", 400, "\"param\":\"temperature\"");
@@ -240,7 +120,7 @@ static void test_one_connection_goes_on(void **state)
                "served: \\\"m\\\", \\\"deepseek-ai/DeepSeek-V3.2\\\"");
     }
     http_client_close(&c);
-    close_world(&w);
+    world_close(&w);
 }
 
 static void test_sampling_reaches_the_engine(void **state)
@@ -251,8 +131,8 @@ static void test_sampling_reaches_the_engine(void **state)
     uint32_t n_prompt;
     const struct fake_options f = {
         .temperature = 0.6f, .top_p = 0.95f, .tokenizer_config = "{\"add_bos_token\": true}"};
-    open_world(&w, NULL, &f);
-    connect_to(&c, &w);
+    world_open(&w, NULL, &f);
+    world_connect(&c, &w);
     expect(&c, "POST", "/v1/completions", "{\"prompt\":\"abc\",\"max_tokens\":5}", 200, "");
     fathom_sampling s = fake_engine_last(w.engine, &n_prompt);
     assert_true(s.temperature == 0.6f && s.top_p == 0.95f && s.top_k == 0);
@@ -272,7 +152,7 @@ static void test_sampling_reaches_the_engine(void **state)
     s = fake_engine_last(w.engine, &n_prompt);
     assert_int_equal(s.max_tokens, 0);
     http_client_close(&c);
-    close_world(&w);
+    world_close(&w);
 }
 
 static void test_context_length(void **state)
@@ -282,8 +162,8 @@ static void test_context_length(void **state)
     struct http_client c;
     const struct fake_options f = {.max_model_len = 64};
     char body[512];
-    open_world(&w, NULL, &f);
-    connect_to(&c, &w);
+    world_open(&w, NULL, &f);
+    world_connect(&c, &w);
     (void)snprintf(body, sizeof body, "{\"prompt\":\"%064d\"}", 0);
     expect(&c, "POST", "/v1/completions", body, 400,
            "the prompt is 64 tokens long, the context holds 64");
@@ -297,7 +177,7 @@ static void test_context_length(void **state)
            "{\"prompt\":\"ab\",\"max_tokens\":0,\"echo\":true,\"stream\":true}", 200,
            "\"text\":\"ab\"");
     http_client_close(&c);
-    close_world(&w);
+    world_close(&w);
 }
 
 static void test_choices_and_stops(void **state)
@@ -305,8 +185,8 @@ static void test_choices_and_stops(void **state)
     (void)state;
     struct world w;
     struct http_client c;
-    open_world(&w, NULL, NULL);
-    connect_to(&c, &w);
+    world_open(&w, NULL, NULL);
+    world_connect(&c, &w);
     expect_chat(&c, "cached=3;say=one STOP two", ",\"n\":3,\"stop\":\"STOP\"", 200,
                 "{\"index\":2,\"message\":{\"role\":\"assistant\",\"content\":\"one \"");
     expect_chat(&c, "cached=3;say=one", ",\"n\":3", 200, "\"cached_tokens\":3");
@@ -324,7 +204,7 @@ static void test_choices_and_stops(void **state)
                 "\"stop_reason\":\"STOP\"");
     wait_for_count(w.engine, fake_engine_n_alive, 0);
     http_client_close(&c);
-    close_world(&w);
+    world_close(&w);
 }
 
 static void test_silent_stream_gets_comments(void **state)
@@ -333,11 +213,11 @@ static void test_silent_stream_gets_comments(void **state)
     struct world w;
     struct http_client c;
     const struct server_options o = {.comment_interval_ms = 100};
-    open_world(&w, &o, NULL);
-    connect_to(&c, &w);
+    world_open(&w, &o, NULL);
+    world_connect(&c, &w);
     expect_chat(&c, "first_ms=800;say=Hi", ",\"stream\":true", 200, ": still working\n\ndata: {");
     http_client_close(&c);
-    close_world(&w);
+    world_close(&w);
 }
 
 /* ---- clients that leave -------------------------------------------------------------------- */
@@ -346,7 +226,7 @@ static void test_leaving_cancels(void **state)
 {
     (void)state;
     struct world w;
-    open_world(&w, NULL, NULL);
+    world_open(&w, NULL, NULL);
     static const char *const fields[] = {"", ",\"stream\":true", ",\"n\":3",
                                          ",\"n\":3,\"stream\":true"};
     uint64_t n_cancelled = 0;
@@ -354,7 +234,7 @@ static void test_leaving_cancels(void **state)
         bool stream = i % 2;
         uint64_t n = i < 2 ? 1 : 3;
         struct http_client c;
-        connect_to(&c, &w);
+        world_connect(&c, &w);
         send_chat(&c, stream ? "step_ms=20;repeat=1000;say=abc" : "first_ms=60000;say=abc",
                   fields[i]);
         wait_for_count(w.engine, fake_engine_n_alive, n);
@@ -365,7 +245,7 @@ static void test_leaving_cancels(void **state)
         wait_for_count(w.engine, fake_engine_n_cancelled, n_cancelled);
         assert_true(clock_now_us() - begin_us < 3000000);
     }
-    close_world(&w);
+    world_close(&w);
 }
 
 static void test_leaving_before_the_first_token_of_a_stream(void **state)
@@ -373,13 +253,13 @@ static void test_leaving_before_the_first_token_of_a_stream(void **state)
     (void)state;
     struct world w;
     struct http_client c;
-    open_world(&w, NULL, NULL);
-    connect_to(&c, &w);
+    world_open(&w, NULL, NULL);
+    world_connect(&c, &w);
     send_chat(&c, "first_ms=60000;say=abc", ",\"stream\":true");
     assert_true(http_client_wait_for(&c, "text/event-stream"));
     http_client_close(&c);
     wait_for_count(w.engine, fake_engine_n_cancelled, 1);
-    close_world(&w);
+    world_close(&w);
 }
 
 static void test_slow_reader_is_cut(void **state)
@@ -388,8 +268,8 @@ static void test_slow_reader_is_cut(void **state)
     struct world w;
     struct http_client c;
     const struct fake_options f = {.max_model_len = 1000000};
-    open_world(&w, NULL, &f);
-    connect_to(&c, &w);
+    world_open(&w, NULL, &f);
+    world_connect(&c, &w);
     send_chat(&c, "repeat=500000;say=abc",
               ",\"stream\":true,\"logprobs\":true,\"top_logprobs\":20");
     wait_for_count(w.engine, fake_engine_n_cancelled, 1);
@@ -398,7 +278,7 @@ static void test_slow_reader_is_cut(void **state)
     assert_false(http_client_read(&c, &r, false));
     http_reply_free(&r);
     http_client_close(&c);
-    close_world(&w);
+    world_close(&w);
 }
 
 enum { N_STREAM = 64 };
@@ -410,11 +290,11 @@ static void test_many_streams_with_leavers(void **state)
     struct world w;
     struct http_client c[N_STREAM];
     uint64_t rng = 11;
-    open_world(&w, NULL, NULL);
+    world_open(&w, NULL, NULL);
     for (int round = 0; round < 3; round++) {
         for (size_t i = 0; i < N_STREAM; i++) {
             char script[64];
-            connect_to(&c[i], &w);
+            world_connect(&c[i], &w);
             (void)snprintf(script, sizeof script, "step_ms=1;repeat=%zu;say=x", 20 + i);
             send_chat(&c[i], script, ",\"stream\":true");
         }
@@ -440,7 +320,7 @@ static void test_many_streams_with_leavers(void **state)
         }
         wait_for_count(w.engine, fake_engine_n_alive, 0);
     }
-    close_world(&w);
+    world_close(&w);
 }
 
 /* ---- bad clients --------------------------------------------------------------------------- */
@@ -451,8 +331,8 @@ static void test_body_too_large(void **state)
     struct world w;
     struct http_client c;
     struct http_reply r;
-    open_world(&w, NULL, NULL);
-    connect_to(&c, &w);
+    world_open(&w, NULL, NULL);
+    world_connect(&c, &w);
     /* announced: refused before it is sent */
     const char *announced =
         "POST " CHAT " HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n";
@@ -461,7 +341,7 @@ static void test_body_too_large(void **state)
     assert_reply(&r, 413, "larger than 67108864 bytes");
     http_client_close(&c);
     /* not announced: refused when it is all there */
-    connect_to(&c, &w);
+    world_connect(&c, &w);
     const char *chunked = "POST " CHAT " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
     assert_true(http_client_send_bytes(&c, chunked, strlen(chunked)));
     char *chunk = mem_alloc((1 << 20) + 16);
@@ -477,7 +357,7 @@ static void test_body_too_large(void **state)
     assert_reply(&r, 413, "\"code\":\"request_too_large\"");
     expect(&c, "GET", "/health", NULL, 200, "ok");
     http_client_close(&c);
-    close_world(&w);
+    world_close(&w);
 }
 
 static void test_bodies_held_are_limited(void **state)
@@ -487,15 +367,15 @@ static void test_bodies_held_are_limited(void **state)
     struct http_client c;
     const struct server_options o = {.max_held_bytes = 1000};
     char body[2000];
-    open_world(&w, &o, NULL);
-    connect_to(&c, &w);
+    world_open(&w, &o, NULL);
+    world_connect(&c, &w);
     (void)snprintf(body, sizeof body, "{\"prompt\":\"%0999d\"}", 0);
     for (int round = 0; round < 3; round++) {
         expect(&c, "POST", "/v1/completions", body, 429, "hold 1000 bytes, which is the limit");
         expect_chat(&c, "say=Hi", "", 200, "\"content\":\"Hi\"");
     }
     http_client_close(&c);
-    close_world(&w);
+    world_close(&w);
 }
 
 static void test_malformed_http(void **state)
@@ -517,26 +397,26 @@ static void test_malformed_http(void **state)
         "GET /health HTTP/1.1\r\nHost x\r\n: y\r\n\r\n",
         "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     };
-    open_world(&w, NULL, NULL);
+    world_open(&w, NULL, NULL);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        connect_to(&c, &w);
+        world_connect(&c, &w);
         assert_true(http_client_send_bytes(&c, texts[i], strlen(texts[i])));
         struct pollfd p = {.fd = c.fd, .events = POLLIN};
         (void)poll(&p, 1, 50); /* an answer, a closed connection, or nothing: all are fine */
         http_client_close(&c);
     }
-    connect_to(&c, &w);
+    world_connect(&c, &w);
     char *head = mem_alloc(300000);
     memset(head, 'a', 300000);
     memcpy(head, "GET /", 5);
     (void)http_client_send_bytes(&c, head, 300000);
     mem_free(head);
     http_client_close(&c);
-    connect_to(&c, &w);
+    world_connect(&c, &w);
     expect(&c, "GET", "/health", NULL, 200, "ok");
     assert_int_equal(fake_engine_n_submitted(w.engine), 0);
     http_client_close(&c);
-    close_world(&w);
+    world_close(&w);
 }
 
 static void test_http_10_stream(void **state)
@@ -545,8 +425,8 @@ static void test_http_10_stream(void **state)
     struct world w;
     struct http_client c;
     char body[512], head[1024];
-    open_world(&w, NULL, NULL);
-    connect_to(&c, &w);
+    world_open(&w, NULL, NULL);
+    world_connect(&c, &w);
     chat_body(body, sizeof body, "say=Hi", ",\"stream\":true");
     (void)snprintf(head, sizeof head, "POST " CHAT " HTTP/1.0\r\nContent-Length: %zu\r\n\r\n%s",
                    strlen(body), body);
@@ -554,7 +434,7 @@ static void test_http_10_stream(void **state)
     assert_true(http_client_wait_for(&c, "data: [DONE]\n\n"));
     assert_true(http_client_at_end(&c));
     http_client_close(&c);
-    close_world(&w);
+    world_close(&w);
 }
 
 /* ---- the engine fails, stalls, is full ----------------------------------------------------- */
@@ -567,9 +447,9 @@ static void test_busy(void **state)
     struct http_reply r;
     char body[512], value[16];
     const struct fake_options f = {.max_requests = 2};
-    open_world(&w, NULL, &f);
-    connect_to(&c[0], &w);
-    connect_to(&c[1], &w);
+    world_open(&w, NULL, &f);
+    world_connect(&c[0], &w);
+    world_connect(&c[1], &w);
     send_chat(&c[0], "first_ms=300;say=Hi", "");
     wait_for_count(w.engine, fake_engine_n_alive, 1);
     /* of three choices one finds room and must be taken back */
@@ -583,7 +463,7 @@ static void test_busy(void **state)
     wait_for_count(w.engine, fake_engine_n_alive, 0);
     http_client_close(&c[0]);
     http_client_close(&c[1]);
-    close_world(&w);
+    world_close(&w);
 }
 
 static void test_engine_failure(void **state)
@@ -593,8 +473,8 @@ static void test_engine_failure(void **state)
     struct http_client c[3];
     struct http_reply r;
     fathom_diag d = {{0}};
-    open_world(&w, NULL, NULL);
-    for (size_t i = 0; i < 3; i++) connect_to(&c[i], &w);
+    world_open(&w, NULL, NULL);
+    for (size_t i = 0; i < 3; i++) world_connect(&c[i], &w);
     send_chat(&c[0], "step_ms=5;repeat=1000;say=abc", ",\"stream\":true");
     send_chat(&c[1], "first_ms=60000;say=abc", "");
     assert_true(http_client_wait_for(&c[0], "\"content\":\"c\""));
@@ -611,7 +491,7 @@ static void test_engine_failure(void **state)
     assert_int_equal(server_run(w.server, &d), FATHOM_EDEVICE);
     assert_non_null(strstr(d.text, "device 3 is lost"));
     log_set_level(LOG_LEVEL_ERROR);
-    close_world(&w);
+    world_close(&w);
 }
 
 static void test_stalled_engine_is_not_healthy(void **state)
@@ -620,9 +500,9 @@ static void test_stalled_engine_is_not_healthy(void **state)
     struct world w;
     struct http_client c[2];
     const struct server_options o = {.stall_timeout_ms = 300};
-    open_world(&w, &o, NULL);
-    connect_to(&c[0], &w);
-    connect_to(&c[1], &w);
+    world_open(&w, &o, NULL);
+    world_connect(&c[0], &w);
+    world_connect(&c[1], &w);
     fake_engine_stall(w.engine, true);
     clock_sleep_us(700000);
     expect(&c[1], "GET", "/health", NULL, 200, "ok"); /* idle is not stalled */
@@ -630,13 +510,15 @@ static void test_stalled_engine_is_not_healthy(void **state)
     wait_for_count(w.engine, fake_engine_n_alive, 1);
     clock_sleep_us(900000);
     expect(&c[1], "GET", "/health", NULL, 503, "\"code\":\"engine_stalled\"");
+    expect(&c[1], "GET", "/ready", NULL, 503, "1 requests run, 0 wait");
     fake_engine_stall(w.engine, false);
     struct http_reply r;
     assert_true(http_client_read(&c[0], &r, false));
     assert_reply(&r, 200, "Hi");
+    expect(&c[1], "GET", "/ready", NULL, 200, "ok");
     http_client_close(&c[0]);
     http_client_close(&c[1]);
-    close_world(&w);
+    world_close(&w);
 }
 
 /* ---- stopping ------------------------------------------------------------------------------ */
@@ -660,25 +542,36 @@ static void test_stop_lets_requests_end(void **state)
     struct world w;
     struct http_client c[2], late;
     struct http_reply r;
+    char value[16];
     pthread_t thread;
-    open_world(&w, NULL, NULL);
-    connect_to(&c[0], &w);
-    connect_to(&c[1], &w);
+    world_open(&w, NULL, NULL);
+    world_connect(&c[0], &w);
+    world_connect(&c[1], &w);
     expect(&c[1], "GET", "/health", NULL, 200, "ok");
     assert_int_equal(pthread_create(&thread, NULL, run_server, w.server), 0);
     send_chat(&c[0], "first_ms=100;step_ms=20;say=abcdefghij", ",\"stream\":true");
     wait_for_count(w.engine, fake_engine_n_alive, 1);
     server_stop(w.server);
     clock_sleep_us(100000);
-    assert_false(http_client_open(&late, w.port));
-    expect(&c[1], "GET", "/health", NULL, 503, "shutting_down");
-    expect_chat(&c[1], "say=x", "", 503, "shutting down");
+    /* probes and requests are answered, on new connections too, which are closed then */
+    expect(&c[1], "GET", "/ready", NULL, 503, "shutting_down");
+    assert_true(http_client_at_end(&c[1]));
+    world_connect(&late, &w);
+    expect(&late, "GET", "/health", NULL, 200, "\"status\":\"draining\"");
+    http_client_close(&late);
+    world_connect(&late, &w);
+    send_chat(&late, "say=x", "");
+    assert_true(http_client_read(&late, &r, false));
+    assert_true(http_reply_header(&r, "Retry-After", value, sizeof value));
+    assert_reply(&r, 503, "shutting down");
+    assert_true(http_client_at_end(&late));
+    http_client_close(&late);
     assert_true(http_client_read(&c[0], &r, false));
     assert_reply(&r, 200, "data: [DONE]");
     join_run(thread);
     http_client_close(&c[0]);
     http_client_close(&c[1]);
-    close_world(&w);
+    world_close(&w);
 }
 
 static void test_second_stop_cancels(void **state)
@@ -688,9 +581,9 @@ static void test_second_stop_cancels(void **state)
     struct http_client c[2];
     struct http_reply r;
     pthread_t thread;
-    open_world(&w, NULL, NULL);
-    connect_to(&c[0], &w);
-    connect_to(&c[1], &w);
+    world_open(&w, NULL, NULL);
+    world_connect(&c[0], &w);
+    world_connect(&c[1], &w);
     assert_int_equal(pthread_create(&thread, NULL, run_server, w.server), 0);
     send_chat(&c[0], "step_ms=5;repeat=1000;say=abc", ",\"stream\":true");
     send_chat(&c[1], "first_ms=60000;say=abc", "");
@@ -716,13 +609,13 @@ static void test_destroy_with_requests_in_flight(void **state)
     for (int round = 0; round < 5; round++) {
         struct world w;
         struct http_client c[8];
-        open_world(&w, NULL, NULL);
+        world_open(&w, NULL, NULL);
         for (size_t i = 0; i < 8; i++) {
-            connect_to(&c[i], &w);
+            world_connect(&c[i], &w);
             send_chat(&c[i], "step_ms=2;repeat=1000;say=abc", i % 2 ? ",\"stream\":true" : "");
         }
         if (round % 2) wait_for_count(w.engine, fake_engine_n_submitted, 8);
-        close_world(&w);
+        world_close(&w);
         for (size_t i = 0; i < 8; i++) http_client_close(&c[i]);
     }
 }
@@ -734,33 +627,34 @@ static void test_refused_starts(void **state)
     struct server *s;
     struct chat_style style = {.encoding = CHAT_ENCODING_V32};
     fathom_diag d = {{0}};
-    open_world(&w, NULL, NULL);
+    world_open(&w, NULL, NULL);
     struct server_options o = {0};
-    assert_int_equal(server_create(&s, &o, w.engine, tokenizer, &style, &d), FATHOM_EINVAL);
+    assert_int_equal(server_create(&s, &o, w.engine, world_tokenizer(), &style, &d), FATHOM_EINVAL);
     assert_non_null(strstr(d.text, "needs a name"));
     fathom_engine *e = fake_engine_open(&(struct fake_options){0});
-    o = (struct server_options){.model_names = MODEL_NAMES, .n_model_name = 1, .port = w.port};
+    o = (struct server_options){
+        .model_names = world_model_names, .n_model_name = 1, .port = w.port};
     d.text[0] = '\0';
-    assert_int_equal(server_create(&s, &o, e, tokenizer, &style, &d), FATHOM_EIO);
+    assert_int_equal(server_create(&s, &o, e, world_tokenizer(), &style, &d), FATHOM_EIO);
     assert_non_null(strstr(d.text, "another program has it, choose another --port"));
     o.port = 0;
     o.host = "256.1.1.1.x";
     d.text[0] = '\0';
-    assert_int_equal(server_create(&s, &o, e, tokenizer, &style, &d), FATHOM_EINVAL);
+    assert_int_equal(server_create(&s, &o, e, world_tokenizer(), &style, &d), FATHOM_EINVAL);
     assert_non_null(strstr(d.text, "256.1.1.1.x"));
     assert_null(s);
     o.host = NULL;
     bool failed = true;
     for (long n = 0; failed; n++) {
         mem_fail_after(n);
-        fathom_err err = server_create(&s, &o, e, tokenizer, &style, &d);
+        fathom_err err = server_create(&s, &o, e, world_tokenizer(), &style, &d);
         failed = mem_fail_hit();
         mem_fail_after(-1);
         assert_int_equal(err, failed ? FATHOM_ENOMEM : FATHOM_OK);
         server_destroy(s);
     }
     fathom_close(e);
-    close_world(&w);
+    world_close(&w);
 }
 
 int main(void)
@@ -789,5 +683,5 @@ int main(void)
         cmocka_unit_test(test_destroy_with_requests_in_flight),
         cmocka_unit_test(test_refused_starts),
     };
-    return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
+    return cmocka_run_group_tests(tests, world_setup, world_teardown);
 }

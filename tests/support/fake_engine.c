@@ -7,6 +7,8 @@
 #include <string.h>
 #include <time.h>
 
+#define END_OF_SENTENCE "<｜end▁of▁sentence｜>"
+
 enum { EOS_ID = 1, MAX_STOP = 64 };
 
 /* One request. Waiting while !running. */
@@ -43,6 +45,8 @@ struct fathom_engine {
     uint32_t last_n_prompt;
     char fault[256];
     bool woken, ending, stalled;
+    uint64_t stalled_us;
+    struct tokenizer *tokenizer; /* of fathom_open */
 };
 
 static uint64_t now_us(void)
@@ -98,35 +102,35 @@ static void finish(fathom_engine *e, struct request *r, fathom_finish why, int32
     free(r);
 }
 
-static bool is_stop_id(const struct request *r, int32_t id)
+static bool is_stop_id(const fathom_engine *e, const struct request *r, int32_t id)
 {
     if (r->n_output < r->sampling.min_tokens) return false;
-    if (id == EOS_ID && !r->sampling.ignore_eos) return true;
+    if (id == e->o.eos_id && !r->sampling.ignore_eos) return true;
     for (uint32_t i = 0; i < r->sampling.n_stop_id; i++) {
         if (r->stop_ids[i] == id) return true;
     }
     return false;
 }
 
-static int32_t next_token(const struct request *r)
+static int32_t next_token(const fathom_engine *e, const struct request *r)
 {
     uint64_t repeat = r->plan.n_repeat ? r->plan.n_repeat : 1;
     if (r->plan.say.n && r->n_output < r->plan.say.n * repeat) {
         return r->plan.say.ids[r->n_output % r->plan.say.n];
     }
-    if (!r->sampling.ignore_eos && r->n_output >= r->sampling.min_tokens) return EOS_ID;
+    if (!r->sampling.ignore_eos && r->n_output >= r->sampling.min_tokens) return e->o.eos_id;
     return r->plan.say.n ? r->plan.say.ids[r->n_output % r->plan.say.n] : 20 + 'x';
 }
 
 static void emit_token(fathom_engine *e, struct request *r)
 {
-    int32_t id = next_token(r);
+    int32_t id = next_token(e, r);
     uint64_t now = now_us();
     fathom_event event = {.kind = FATHOM_EVENT_TOKEN,
                           .id = r->id,
                           .user = r->user,
                           .token = id,
-                          .is_stop = is_stop_id(r, id)};
+                          .is_stop = is_stop_id(e, r, id)};
     if (r->sampling.logprobs) {
         event.logprob = -0.5f;
         event.n_top = r->sampling.n_top_logprobs;
@@ -143,6 +147,32 @@ static void emit_token(fathom_engine *e, struct request *r)
         finish(e, r, FATHOM_FINISH_STOP, id);
     else if (r->n_output >= r->max_tokens)
         finish(e, r, FATHOM_FINISH_LENGTH, -1);
+}
+
+static void fail_all(fathom_engine *e, const char *why)
+{
+    (void)snprintf(e->fault, sizeof e->fault, "%s", why);
+    e->stats.failed = true;
+    while (e->first) finish(e, e->first, FATHOM_FINISH_ERROR, -1);
+}
+
+static void stall(fathom_engine *e, bool on)
+{
+    e->stalled = on;
+    e->stalled_us = now_us();
+}
+
+/* Whether the script has something else in mind than an end of this request. */
+static bool ends_badly(fathom_engine *e, const struct request *r)
+{
+    uint64_t repeat = r->plan.n_repeat ? r->plan.n_repeat : 1;
+    if (!(r->plan.fails || r->plan.stalls) || r->n_output < r->plan.say.n * repeat) return false;
+    if (r->plan.fails) {
+        fail_all(e, "the scripted device is lost");
+    } else {
+        stall(e, true);
+    }
+    return true;
 }
 
 /* One pass over all requests; returns when the next is due. */
@@ -169,11 +199,13 @@ static uint64_t step(fathom_engine *e)
         if (e->stalled) continue;
         uint64_t due = r->due_us;
         if (due <= now) {
+            if (ends_badly(e, r)) break;
             emit_token(e, r);
             due = now;
         }
         if (due < next) next = due;
     }
+    if (!e->first) n_running = n_waiting = 0;
     e->stats.n_running = n_running;
     e->stats.n_waiting = n_waiting;
     if (n_running && !e->stalled) e->stats.n_step++;
@@ -213,6 +245,7 @@ fathom_engine *fake_engine_open(const struct fake_options *o)
     fathom_engine *e = must(calloc(1, sizeof *e));
     pthread_condattr_t attr;
     e->o = *o;
+    if (!e->o.eos_id) e->o.eos_id = EOS_ID;
     e->last = &e->first;
     e->next_id = 1;
     e->info = (fathom_info){.model_type = "deepseek_v32",
@@ -223,7 +256,7 @@ fathom_engine *fake_engine_open(const struct fake_options *o)
                             .max_num_batched_tokens = 2048,
                             .n_page = 64,
                             .bos_id = 0,
-                            .eos_ids = {EOS_ID},
+                            .eos_ids = {e->o.eos_id},
                             .n_eos = 1,
                             .default_temperature = o->temperature > 0 ? o->temperature : -1.0f,
                             .default_top_p = o->top_p > 0 ? o->top_p : -1.0f,
@@ -241,11 +274,31 @@ fathom_engine *fake_engine_open(const struct fake_options *o)
 
 /* ---- fathom.h ------------------------------------------------------------------------------ */
 
+static fathom_err open_tokenizer(struct tokenizer **out, const fathom_options *o, fathom_diag *d)
+{
+    char path[4096];
+    if (o->bundle) {
+        for (size_t i = 0; i < o->bundle->n_file; i++) {
+            const fathom_bundle_file *f = &o->bundle->files[i];
+            if (strcmp(f->name, "tokenizer.json") != 0) continue;
+            return tokenizer_open(out, (const char *)f->data, f->size, f->name, d);
+        }
+        return FATHOM_ENOTFOUND;
+    }
+    (void)snprintf(path, sizeof path, "%s/tokenizer.json", o->model_dir);
+    return tokenizer_open_file(out, path, d);
+}
+
 fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag *d)
 {
-    static const struct fake_options plain;
-    (void)o, (void)d;
-    *out = fake_engine_open(&plain);
+    struct tokenizer *t;
+    fathom_err err = open_tokenizer(&t, o, d);
+    if (err) return err;
+    *out = fake_engine_open(&(struct fake_options){.script = fake_script_directives,
+                                                   .arg = t,
+                                                   .n_vocab = (uint32_t)tokenizer_n_token(t),
+                                                   .eos_id = tokenizer_find(t, END_OF_SENTENCE)});
+    (*out)->tokenizer = t;
     return FATHOM_OK;
 }
 
@@ -260,6 +313,7 @@ void fathom_close(fathom_engine *e)
     (void)pthread_mutex_destroy(&e->lock);
     (void)pthread_cond_destroy(&e->work);
     (void)pthread_cond_destroy(&e->events);
+    tokenizer_close(e->tokenizer);
     free(e->queue);
     free(e);
 }
@@ -379,6 +433,7 @@ void fathom_get_stats(fathom_engine *e, fathom_stats *out)
 {
     (void)pthread_mutex_lock(&e->lock);
     *out = e->stats;
+    out->progress = e->stalled ? e->stalled_us : now_us();
     (void)pthread_mutex_unlock(&e->lock);
 }
 
@@ -395,16 +450,14 @@ const char *fathom_fault(fathom_engine *e)
 void fake_engine_fail(fathom_engine *e, const char *why)
 {
     (void)pthread_mutex_lock(&e->lock);
-    (void)snprintf(e->fault, sizeof e->fault, "%s", why);
-    e->stats.failed = true;
-    while (e->first) finish(e, e->first, FATHOM_FINISH_ERROR, -1);
+    fail_all(e, why);
     (void)pthread_mutex_unlock(&e->lock);
 }
 
 void fake_engine_stall(fathom_engine *e, bool on)
 {
     (void)pthread_mutex_lock(&e->lock);
-    e->stalled = on;
+    stall(e, on);
     (void)pthread_cond_broadcast(&e->work);
     (void)pthread_mutex_unlock(&e->lock);
 }
@@ -472,6 +525,8 @@ static void obey(struct fake_plan *p, const struct tokenizer *t, const char *tex
         }
         if (strncmp(c, "cached=", 7) == 0) p->n_cached = (uint32_t)strtoul(c + 7, NULL, 10);
         if (strncmp(c, "refuse=", 7) == 0) refuse_by_name(p, c + 7);
+        if (strncmp(c, "then=fail", 9) == 0) p->fails = true;
+        if (strncmp(c, "then=stall", 10) == 0) p->stalls = true;
     }
     fake_plan_say(p, t, "Hello!");
 }

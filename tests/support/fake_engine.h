@@ -18,6 +18,8 @@ struct fake_plan {
     uint32_t first_us;     /* before the first token */
     uint32_t step_us;      /* between tokens */
     uint32_t n_cached;
+    bool fails;  /* the engine fails where the request would end */
+    bool stalls; /* the engine stops making steps there, for good */
 };
 
 typedef void fake_script(void *arg, const fathom_request *r, struct fake_plan *plan);
@@ -26,6 +28,7 @@ struct fake_options {
     fake_script *script;
     void *arg;
     uint32_t n_vocab;             /* 0: 276 */
+    int32_t eos_id;               /* 0: 1 */
     uint32_t max_model_len;       /* 0: 4096 */
     uint32_t max_running;         /* more wait; 0: no limit */
     uint32_t max_requests;        /* running and waiting; more: EBUSY; 0: no limit */
@@ -52,7 +55,10 @@ fathom_sampling fake_engine_last(fathom_engine *e, uint32_t *n_prompt);
 
 /* fake_script_directives - a script that obeys the prompt's last [[...]]: words "key=value" apart
  * by ";": say (text, up to the end), repeat, first_ms, step_ms, cached, refuse (busy | limit |
- * device). Without one it says "Hello!". arg: const struct tokenizer *. */
+ * device), then (fail | stall). Without one it says "Hello!". arg: const struct tokenizer *.
+ *
+ * fathom_open gives an engine with this script and the tokenizer of the bundle or directory that it
+ * is asked to open: with this file in place of the engine the program serves the script. */
 fake_script fake_script_directives;
 
 /* fake_plan_say - append the tokens of text, markup included */

@@ -1,5 +1,7 @@
 #include "support/null_runner.h"
 
+#include <stdatomic.h>
+
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -14,6 +16,7 @@ struct null_runner {
     int32_t *top_ids;
     float *top_logprobs;
     uint32_t n_launch;
+    atomic_uint n_moved;
 };
 
 static uint64_t row_of(int32_t id, uint32_t position)
@@ -118,7 +121,11 @@ static fathom_err launch(struct step_runner *base, const struct step *step)
 static fathom_err wait(struct step_runner *base, struct step_result *out)
 {
     struct null_runner *r = (struct null_runner *)base;
-    if (r->o.step_us) clock_sleep_us(r->o.step_us);
+    uint32_t n_part = r->o.n_part ? r->o.n_part : 1;
+    for (uint32_t i = 0; r->o.step_us && i < n_part; i++) {
+        clock_sleep_us(r->o.step_us / n_part);
+        atomic_fetch_add(&r->n_moved, 1);
+    }
     *out = (struct step_result){r->ids, r->logprobs, r->top_ids, r->top_logprobs};
     return FATHOM_OK;
 }
@@ -129,11 +136,18 @@ static const char *fault(struct step_runner *base)
     return r->n_launch >= r->o.fail_after && r->o.fail_after ? "the null device burns" : "";
 }
 
+static uint64_t progress(const struct step_runner *base)
+{
+    const struct null_runner *r = (const struct null_runner *)base;
+    return r->o.n_part ? atomic_load(&r->n_moved) : 0;
+}
+
 static const struct step_runner_ops null_ops = {
     .destroy = destroy,
     .launch = launch,
     .wait = wait,
     .fault = fault,
+    .progress = progress,
 };
 
 fathom_err null_runner_create(struct step_runner **out, const struct model_limits *limits,

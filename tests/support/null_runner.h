@@ -16,6 +16,7 @@ struct null_options {
     uint32_t n_page;
     uint32_t fail_after;  /* launches that succeed before one fails; 0: none fails */
     uint32_t step_us;     /* time that a step takes */
+    uint32_t n_part;      /* in so many parts, each a sign of progress; 0: progress is not told */
     bool skip_attention;  /* draw without reading the cache: to measure the host alone */
     uint64_t *n_computed; /* if not NULL: counts the tokens computed */
 };

@@ -493,6 +493,39 @@ static void a_pool_too_small_for_one_request_is_refused(void **state)
     assert_null(e);
 }
 
+/* The largest number of looks, 10 ms apart, at which a running engine's progress stood still. */
+static int longest_stillness(fathom_engine *e)
+{
+    fathom_stats s;
+    uint64_t last = 0;
+    int still = 0, longest = 0;
+    do {
+        fathom_get_stats(e, &s);
+        still = s.progress == last ? still + 1 : 0;
+        if (still > longest) longest = still;
+        last = s.progress;
+        clock_sleep_us(10000);
+    } while (s.n_finished == 0);
+    return longest;
+}
+
+static void a_slow_step_is_not_a_stuck_one(void **state)
+{
+    (void)state;
+    struct null_engine_options o = defaults();
+    o.runner.step_us = 600000;
+    for (int parts = 0; parts < 2; parts++) {
+        o.runner.n_part = parts ? 60 : 0;
+        fathom_engine *e = open_with(&o);
+        fathom_request r = greedy(1);
+        submit(e, &answers[0], &r);
+        int still = longest_stillness(e);
+        if (parts ? still > 30 : still < 40) fail_msg("progress stood still for %d looks", still);
+        answers_wait(e, 1);
+        fathom_close(e);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -513,6 +546,7 @@ int main(void)
         cmocka_unit_test(closing_with_live_requests_releases_everything),
         cmocka_unit_test(every_failing_allocation_is_clean),
         cmocka_unit_test(a_pool_too_small_for_one_request_is_refused),
+        cmocka_unit_test(a_slow_step_is_not_a_stuck_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -95,6 +95,42 @@ static void pools_come_and_go_without_work(void **state)
     thread_pool_destroy(NULL);
 }
 
+struct watched {
+    struct thread_pool *pool;
+    uint64_t seen[8]; /* progress as item i sees it */
+};
+
+static void see_progress(void *arg, size_t i, size_t n, unsigned worker)
+{
+    struct watched *w = arg;
+    (void)n, (void)worker;
+    w->seen[i] = thread_pool_progress(w->pool);
+}
+
+static void progress_moves_from_item_to_item(void **state)
+{
+    (void)state;
+    struct watched w;
+    assert_int_equal(thread_pool_create(&w.pool, 1, NULL), FATHOM_OK);
+    uint64_t last = thread_pool_progress(w.pool);
+    for (int loop = 0; loop < 3; loop++) {
+        thread_pool_run(w.pool, 8, see_progress, &w);
+        for (int i = 0; i < 8; i++) {
+            assert_true(w.seen[i] > last);
+            last = w.seen[i];
+        }
+    }
+    thread_pool_destroy(w.pool);
+    assert_int_equal(thread_pool_create(&w.pool, 3, NULL), FATHOM_OK);
+    last = thread_pool_progress(w.pool);
+    for (int loop = 0; loop < 20; loop++) {
+        thread_pool_run(w.pool, loop % 8 + 1, see_progress, &w);
+        assert_true(thread_pool_progress(w.pool) > last);
+        last = thread_pool_progress(w.pool);
+    }
+    thread_pool_destroy(w.pool);
+}
+
 static void bad_sizes_and_failing_allocations_are_errors(void **state)
 {
     (void)state;
@@ -122,6 +158,7 @@ int main(void)
         cmocka_unit_test(every_item_is_done_once),
         cmocka_unit_test(sleeping_workers_wake_up),
         cmocka_unit_test(pools_come_and_go_without_work),
+        cmocka_unit_test(progress_moves_from_item_to_item),
         cmocka_unit_test(bad_sizes_and_failing_allocations_are_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

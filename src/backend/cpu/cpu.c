@@ -17,7 +17,7 @@
 
 void cpu_rows(struct cpu_backend *cpu, size_t n, size_t serial_below, thread_task *task, void *arg)
 {
-    if (n >= serial_below && cpu->n_thread > 1) {
+    if (n >= serial_below) {
         thread_pool_run(cpu->pool, n, task, arg);
     } else {
         for (size_t i = 0; i < n; i++) task(arg, i, n, 0);
@@ -81,6 +81,11 @@ static const char *fault(struct backend *b)
 {
     (void)b;
     return "";
+}
+
+static uint64_t progress(const struct backend *b)
+{
+    return thread_pool_progress(((const struct cpu_backend *)b)->pool);
 }
 
 /* ---- buffers ---- */
@@ -278,6 +283,7 @@ static const struct backend_ops cpu_ops = {
     .fence_record = fence,
     .fence_wait = fence,
     .fault = fault,
+    .progress = progress,
     .buffer_create = buffer_create,
     .buffer_destroy = buffer_destroy,
     .buffer_read = buffer_read,

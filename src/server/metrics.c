@@ -1,0 +1,302 @@
+#include "server/metrics.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+
+/* Bounds of vLLM's histograms, in microseconds. */
+static const uint64_t first_token_bounds[] = {
+    1000,     5000,     10000,    20000,     40000,     60000,     80000,   100000,
+    250000,   500000,   750000,   1000000,   2500000,   5000000,   7500000, 10000000,
+    20000000, 40000000, 80000000, 160000000, 640000000, 2560000000};
+static const uint64_t output_token_bounds[] = {
+    10000,  25000,   50000,   75000,   100000,  150000,   200000,   300000,   400000,  500000,
+    750000, 1000000, 2500000, 5000000, 7500000, 10000000, 20000000, 40000000, 80000000};
+static const uint64_t request_bounds[] = {
+    300000,   500000,    800000,    1000000,   1500000,   2000000,    2500000,
+    5000000,  10000000,  15000000,  20000000,  30000000,  40000000,   50000000,
+    60000000, 120000000, 240000000, 480000000, 960000000, 1920000000, 7680000000};
+static const uint64_t choice_bounds[] = {1, 2, 5, 10, 20};
+
+#define COUNT_OF(a) (sizeof(a) / sizeof(a)[0])
+
+/* Codes of answers that tell an error (docs/api.md); what is not here counts in the last row. */
+static const char *const codes[] = {"cancelled",
+                                    "context_length_exceeded",
+                                    "engine_failed",
+                                    "engine_stalled",
+                                    "invalid_api_key",
+                                    "invalid_type",
+                                    "invalid_value",
+                                    "method_not_allowed",
+                                    "missing_required_parameter",
+                                    "model_not_found",
+                                    "not_found",
+                                    "request_too_large",
+                                    "server_busy",
+                                    "shutting_down",
+                                    "too_many_connections",
+                                    "unsupported_parameter",
+                                    "unsupported_value",
+                                    "other"};
+static_assert(COUNT_OF(codes) <= METRIC_CODES_MAX, "a counter for each code");
+
+static const int statuses[] = {200, 204, 400, 401, 404, 405, 408, 413, 429, 499, 500, 503, 0};
+static_assert(COUNT_OF(statuses) <= METRIC_STATUS_MAX, "a counter for each status");
+
+static const char *const finish_names[METRIC_FINISH_COUNT] = {"stop", "length", "abort", "error"};
+
+void metrics_init(struct metrics *m, uint32_t max_model_len)
+{
+    memset(m, 0, sizeof *m);
+    histogram_init(&m->first_token, first_token_bounds, COUNT_OF(first_token_bounds), 1e6);
+    histogram_init(&m->inter_token, output_token_bounds, COUNT_OF(output_token_bounds), 1e6);
+    histogram_init(&m->output_token, output_token_bounds, COUNT_OF(output_token_bounds), 1e6);
+    struct histogram *const of_requests[] = {&m->total, &m->queue, &m->prefill, &m->decode,
+                                             &m->inference};
+    for (size_t i = 0; i < COUNT_OF(of_requests); i++) {
+        histogram_init(of_requests[i], request_bounds, COUNT_OF(request_bounds), 1e6);
+    }
+    histogram_init_125(&m->n_prompt, max_model_len);
+    histogram_init_125(&m->n_output, max_model_len);
+    histogram_init_125(&m->max_tokens, max_model_len);
+    histogram_init(&m->n_choice, choice_bounds, COUNT_OF(choice_bounds), 1);
+}
+
+/* ---- counting ------------------------------------------------------------------------------ */
+
+static void count(atomic_uint_fast64_t *counter, uint64_t n)
+{
+    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+static uint64_t value_of(const atomic_uint_fast64_t *counter)
+{
+    return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+void metrics_note_finish(struct metrics *m, const struct metric_request *r, const fathom_event *e)
+{
+    count(&m->n_finished[r->finish], 1);
+    if (r->finish != METRIC_FINISH_STOP && r->finish != METRIC_FINISH_LENGTH) return;
+    count(&m->n_prefix_query, e->n_prompt);
+    count(&m->n_prefix_hit, e->n_cached);
+    histogram_observe(&m->total, r->total_us);
+    histogram_observe(&m->queue, e->queue_us);
+    histogram_observe(&m->n_prompt, e->n_prompt);
+    histogram_observe(&m->n_output, r->n_output);
+    if (r->max_tokens) histogram_observe(&m->max_tokens, r->max_tokens);
+    if (e->first_us < e->queue_us || e->total_us < e->first_us) return; /* no token was drawn */
+    uint64_t decode_us = e->total_us - e->first_us;
+    histogram_observe(&m->prefill, e->first_us - e->queue_us);
+    histogram_observe(&m->decode, decode_us);
+    histogram_observe(&m->inference, e->total_us - e->queue_us);
+    if (e->n_output > 1) histogram_observe(&m->output_token, decode_us / (e->n_output - 1));
+}
+
+void metrics_note_response(struct metrics *m, int status)
+{
+    size_t i = 0;
+    while (i + 1 < COUNT_OF(statuses) && statuses[i] != status) i++;
+    count(&m->n_response[i], 1);
+}
+
+void metrics_note_error(struct metrics *m, const char *code)
+{
+    size_t i = 0;
+    while (i + 1 < COUNT_OF(codes) && (!code || strcmp(codes[i], code) != 0)) i++;
+    count(&m->n_error[i], 1);
+}
+
+/* ---- text ---------------------------------------------------------------------------------- */
+
+/* Where a scrape is being written. */
+struct scrape {
+    struct buf *b;
+    struct buf labels; /* of every sample: model_name, engine */
+};
+
+static void write_count(struct scrape *s, const char *name, enum prometheus_type type,
+                        const char *help, uint64_t value)
+{
+    prometheus_family(s->b, name, type, help);
+    prometheus_count(s->b, name, &s->labels, value);
+}
+
+static void write_value(struct scrape *s, const char *name, enum prometheus_type type,
+                        const char *help, double value)
+{
+    prometheus_family(s->b, name, type, help);
+    prometheus_value(s->b, name, &s->labels, value);
+}
+
+static void write_histogram(struct scrape *s, const char *name, const char *help,
+                            struct histogram *h)
+{
+    prometheus_family(s->b, name, PROMETHEUS_HISTOGRAM, help);
+    prometheus_histogram(s->b, name, &s->labels, h);
+}
+
+/* One sample of a family with one more label. */
+static void write_labelled(struct scrape *s, const char *name, const char *label, const char *value,
+                           uint64_t n)
+{
+    size_t len = s->labels.len;
+    prometheus_label(&s->labels, label, value);
+    prometheus_count(s->b, name, &s->labels, n);
+    if (s->labels.len > len) {
+        s->labels.len = len;
+        s->labels.data[len] = '\0';
+    }
+}
+
+static void write_vllm_state(struct scrape *s, const struct metrics *m,
+                             const struct metrics_view *v)
+{
+    const fathom_stats *t = v->stats;
+    uint32_t n_held = t->n_page - t->n_page_free;
+    write_count(s, "vllm:num_requests_running", PROMETHEUS_GAUGE,
+                "Requests that take part in steps.", t->n_running);
+    write_count(s, "vllm:num_requests_waiting", PROMETHEUS_GAUGE,
+                "Requests that wait for the scheduler.", t->n_waiting);
+    write_value(s, "vllm:kv_cache_usage_perc", PROMETHEUS_GAUGE,
+                "Share of the cache's pages that requests hold; 1 is all.",
+                t->n_page ? (double)n_held / t->n_page : 0);
+    write_count(s, "vllm:prompt_tokens_total", PROMETHEUS_COUNTER, "Prompt tokens computed.",
+                t->n_prompt_token);
+    write_count(s, "vllm:generation_tokens_total", PROMETHEUS_COUNTER, "Tokens generated.",
+                t->n_output_token);
+    write_count(s, "vllm:num_preemptions_total", PROMETHEUS_COUNTER,
+                "Times a request gave up its pages.", t->n_preempted);
+    write_count(s, "vllm:prefix_cache_queries_total", PROMETHEUS_COUNTER,
+                "Prompt tokens looked for in the prefix cache.", value_of(&m->n_prefix_query));
+    write_count(s, "vllm:prefix_cache_hits_total", PROMETHEUS_COUNTER,
+                "Prompt tokens found in the prefix cache.", value_of(&m->n_prefix_hit));
+
+    const char *name = "vllm:request_success_total";
+    prometheus_family(s->b, name, PROMETHEUS_COUNTER, "Requests that ended, by their reason.");
+    for (int i = 0; i < METRIC_FINISH_COUNT; i++) {
+        write_labelled(s, name, "finished_reason", finish_names[i], value_of(&m->n_finished[i]));
+    }
+}
+
+static void write_vllm_histograms(struct scrape *s, struct metrics *m)
+{
+    write_histogram(s, "vllm:time_to_first_token_seconds",
+                    "From the complete request to its first token.", &m->first_token);
+    write_histogram(s, "vllm:inter_token_latency_seconds", "Between two tokens of a request.",
+                    &m->inter_token);
+    write_histogram(s, "vllm:time_per_output_token_seconds", "The same under its older name.",
+                    &m->inter_token);
+    write_histogram(s, "vllm:request_time_per_output_token_seconds",
+                    "Mean time between the tokens of a request.", &m->output_token);
+    write_histogram(s, "vllm:e2e_request_latency_seconds",
+                    "From the complete request to its last token.", &m->total);
+    write_histogram(s, "vllm:request_queue_time_seconds", "Waiting for the scheduler.", &m->queue);
+    write_histogram(s, "vllm:request_inference_time_seconds", "From the scheduler to the end.",
+                    &m->inference);
+    write_histogram(s, "vllm:request_prefill_time_seconds",
+                    "From the scheduler to the first token.", &m->prefill);
+    write_histogram(s, "vllm:request_decode_time_seconds", "From the first token to the last.",
+                    &m->decode);
+    write_histogram(s, "vllm:request_prompt_tokens", "Prompt tokens of a request.", &m->n_prompt);
+    write_histogram(s, "vllm:request_generation_tokens", "Tokens generated for a request.",
+                    &m->n_output);
+    write_histogram(s, "vllm:request_params_max_tokens", "max_tokens of requests that gave it.",
+                    &m->max_tokens);
+    write_histogram(s, "vllm:request_params_n", "n of requests.", &m->n_choice);
+}
+
+/* Facts as labels of a constant 1; releases them. */
+static void write_info(struct scrape *s, const char *name, const char *help, struct buf *labels)
+{
+    prometheus_family(s->b, name, PROMETHEUS_GAUGE, help);
+    prometheus_count(s->b, name, labels, 1);
+    if (buf_status(labels) != FATHOM_OK) s->b->failed = true;
+    buf_free(labels);
+}
+
+static void write_infos(struct scrape *s, const struct metrics_view *v)
+{
+    struct buf cache = {0}, build = {0};
+    char n_page[16];
+    (void)snprintf(n_page, sizeof n_page, "%u", v->info->n_page);
+    prometheus_label(&cache, "engine", "0");
+    prometheus_label(&cache, "block_size", "64");
+    prometheus_label(&cache, "num_gpu_blocks", n_page);
+    write_info(s, "vllm:cache_config_info", "Pages of the cache, and tokens of a page.", &cache);
+    prometheus_label(&build, "version", FATHOM_VERSION);
+    prometheus_label(&build, "backend", v->info->backend);
+    prometheus_label(&build, "model_type", v->info->model_type);
+    write_info(s, "fathom_build_info", "The program and its model.", &build);
+}
+
+static void write_engine(struct scrape *s, const struct metrics_view *v)
+{
+    const fathom_stats *t = v->stats;
+    write_count(s, "fathom_engine_up", PROMETHEUS_GAUGE, "0 once the engine has failed.",
+                !t->failed);
+    write_count(s, "fathom_steps_total", PROMETHEUS_COUNTER, "Steps made.", t->n_step);
+    write_value(s, "fathom_step_busy_seconds_total", PROMETHEUS_COUNTER, "Time spent in steps.",
+                (double)t->busy_us / 1e6);
+    write_value(s, "fathom_step_wait_seconds_total", PROMETHEUS_COUNTER,
+                "Of it, waiting for the device; the rest is the host's own work.",
+                (double)t->wait_us / 1e6);
+    prometheus_family(s->b, "fathom_pages", PROMETHEUS_GAUGE, "Pages of the cache by state.");
+    write_labelled(s, "fathom_pages", "state", "free", t->n_page_free - t->n_page_cached);
+    write_labelled(s, "fathom_pages", "state", "cached", t->n_page_cached);
+    write_labelled(s, "fathom_pages", "state", "held", t->n_page - t->n_page_free);
+}
+
+static void write_server(struct scrape *s, const struct metrics *m, const struct metrics_view *v)
+{
+    const char *name = "fathom_http_responses_total";
+    prometheus_family(s->b, name, PROMETHEUS_COUNTER,
+                      "Answers by HTTP status; 499: the client left before.");
+    for (size_t i = 0; i < COUNT_OF(statuses); i++) {
+        char status[16] = "other";
+        if (statuses[i]) (void)snprintf(status, sizeof status, "%d", statuses[i]);
+        write_labelled(s, name, "status", status, value_of(&m->n_response[i]));
+    }
+    name = "fathom_request_errors_total";
+    prometheus_family(s->b, name, PROMETHEUS_COUNTER,
+                      "Errors told, by status or within a stream, by their code.");
+    for (size_t i = 0; i < COUNT_OF(codes); i++) {
+        write_labelled(s, name, "code", codes[i], value_of(&m->n_error[i]));
+    }
+    write_count(s, "fathom_backlog_cuts_total", PROMETHEUS_COUNTER,
+                "Streams cut because their client did not read.", value_of(&m->n_backlog_cut));
+    write_count(s, "fathom_disconnects_total", PROMETHEUS_COUNTER,
+                "Requests cancelled because their client left.", value_of(&m->n_left));
+    write_count(s, "fathom_streams", PROMETHEUS_GAUGE, "Streams open.",
+                (uint64_t)atomic_load(&m->n_stream));
+    write_count(s, "fathom_connections", PROMETHEUS_GAUGE, "Connections open.", v->n_connection);
+    write_count(s, "fathom_late_connections_total", PROMETHEUS_COUNTER,
+                "Connections closed because a request did not come in time.", v->n_late);
+    write_count(s, "fathom_requests_in_flight", PROMETHEUS_GAUGE,
+                "Requests from their complete body to the end of their answer.", v->n_job);
+    write_count(s, "fathom_body_bytes_held", PROMETHEUS_GAUGE,
+                "Bodies received and not yet parsed.", v->held_bytes);
+    write_count(s, "fathom_draining", PROMETHEUS_GAUGE,
+                "1 while requests in flight end and new ones are refused.", v->draining);
+    name = "process_start_time_seconds";
+    prometheus_family(s->b, name, PROMETHEUS_GAUGE, "When the server started, since 1970.");
+    prometheus_value(s->b, name, NULL, (double)v->start_s);
+}
+
+fathom_err metrics_write(struct buf *b, struct metrics *m, const struct metrics_view *v)
+{
+    struct scrape s = {.b = b};
+    prometheus_label(&s.labels, "model_name", v->model_name);
+    prometheus_label(&s.labels, "engine", "0");
+    write_vllm_state(&s, m, v);
+    write_vllm_histograms(&s, m);
+    write_infos(&s, v);
+    write_engine(&s, v);
+    write_server(&s, m, v);
+    if (buf_status(&s.labels) != FATHOM_OK) b->failed = true;
+    buf_free(&s.labels);
+    return buf_status(b);
+}

@@ -1,0 +1,92 @@
+/* metrics.h - what the server counts, and GET /metrics
+ *
+ * Two prefixes. vllm: holds the names that dashboards and autoscalers are written against, with
+ * vLLM's meaning and bounds; fathom_ holds what only fathom has. docs/operations.md lists both.
+ *
+ * Events of requests are counted where they happen, by any thread, without a lock; what the engine
+ * counts itself comes from fathom_get_stats when it is asked for.
+ */
+#ifndef FATHOM_SERVER_METRICS_H
+#define FATHOM_SERVER_METRICS_H
+
+#include "fathom/fathom.h"
+#include "server/prometheus.h"
+
+/* How a request in the engine ended, in vLLM's words. */
+enum metric_finish {
+    METRIC_FINISH_STOP,
+    METRIC_FINISH_LENGTH,
+    METRIC_FINISH_ABORT,
+    METRIC_FINISH_ERROR,
+    METRIC_FINISH_COUNT,
+};
+
+enum { METRIC_CODES_MAX = 32, METRIC_STATUS_MAX = 16 };
+
+struct metrics {
+    /* per request in the engine, of those that ended with STOP or LENGTH; microseconds, tokens */
+    struct histogram first_token;  /* from the complete body to the first token */
+    struct histogram inter_token;  /* between two tokens of one request */
+    struct histogram output_token; /* mean of a request's inter_token */
+    struct histogram total;        /* from the complete body to the end */
+    struct histogram queue;        /* waiting for the scheduler */
+    struct histogram prefill;      /* from there to the first token */
+    struct histogram decode;       /* from there to the end */
+    struct histogram inference;    /* both */
+    struct histogram n_prompt;
+    struct histogram n_output;
+    struct histogram max_tokens; /* as the request asked */
+    struct histogram n_choice;   /* n of a request, one for each of its prompts */
+
+    atomic_uint_fast64_t n_finished[METRIC_FINISH_COUNT];
+    atomic_uint_fast64_t n_prefix_query; /* prompt tokens of finished requests */
+    atomic_uint_fast64_t n_prefix_hit;   /* of which found in the prefix cache */
+
+    atomic_uint_fast64_t n_error[METRIC_CODES_MAX];     /* by row of the tables in metrics.c */
+    atomic_uint_fast64_t n_response[METRIC_STATUS_MAX]; /* likewise */
+    atomic_uint_fast64_t n_backlog_cut;                 /* clients that did not read */
+    atomic_uint_fast64_t n_left;                        /* answers nobody waits for any more */
+    atomic_int_fast64_t n_stream;                       /* streams open now */
+};
+
+/* metrics_init - bounds of token counts go up to max_model_len */
+void metrics_init(struct metrics *m, uint32_t max_model_len);
+
+/* What is known of a request in the engine when it ends. */
+struct metric_request {
+    enum metric_finish finish;
+    uint64_t total_us; /* since the body was complete */
+    uint32_t n_output;
+    uint32_t max_tokens; /* 0: not given */
+};
+
+/* metrics_note_finish - a FINISH event
+ *
+ *   e  the event; the times of its engine are used for queue, prefill and decode */
+void metrics_note_finish(struct metrics *m, const struct metric_request *r, const fathom_event *e);
+
+/* metrics_note_response - an answer begins with this HTTP status; 499: the client left before */
+void metrics_note_response(struct metrics *m, int status);
+
+/* metrics_note_error - a request was told an error, by status or within its stream
+ *
+ *   code  as in the answer's `code`; NULL and codes that metrics.c does not list count as other */
+void metrics_note_error(struct metrics *m, const char *code);
+
+/* What stands beside the counters in a scrape. */
+struct metrics_view {
+    const char *model_name;
+    const fathom_info *info;
+    const fathom_stats *stats;
+    uint64_t held_bytes; /* bodies received and not yet parsed */
+    uint64_t n_job;      /* requests on their way, from their complete body to their answer's end */
+    uint64_t n_connection;
+    uint64_t n_late; /* connections closed because a request did not come in time */
+    int64_t start_s; /* when the server started, seconds since 1970 */
+    bool draining;
+};
+
+/* metrics_write - the whole text. Errors  ENOMEM. */
+fathom_err metrics_write(struct buf *b, struct metrics *m, const struct metrics_view *v);
+
+#endif

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""How the program ends: drained, failed, stuck. Its engine is the scripted one of the tests.
+
+    tests/e2e/test_lifecycle.py path/to/fathom_scripted
+
+A prompt says what its request does (tests/support/fake_engine.h): [[step_ms=20;say=abc]] speaks,
+[[then=fail;say=]] makes the engine fail, [[then=stall;say=]] leaves it stuck in a step.
+"""
+
+import concurrent.futures
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+COMPLETIONS = "/v1/completions"
+
+
+class Server:
+    """The program on a free port."""
+
+    def __init__(self, *flags):
+        self.process = subprocess.Popen(
+            [FATHOM, "serve", "--port", "0", *flags],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        printed = ""
+        for line in self.process.stdout:
+            printed += line
+            if line.startswith("ready"):
+                break
+        address = re.search(r"^address +http://([^:]+):(\d+)/v1", printed, re.M)
+        if not address:
+            raise AssertionError("no address in:\n" + printed + self.process.stderr.read())
+        self.address = address.group(1), int(address.group(2))
+
+    def connect(self):
+        return http.client.HTTPConnection(*self.address, timeout=30)
+
+    def ask(self, script, **fields):
+        """Status and text of a completion on a connection of its own."""
+        connection = self.connect()
+        body = {"prompt": f"[[{script}]]", "max_tokens": 1000, **fields}
+        connection.request("POST", COMPLETIONS, json.dumps(body))
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, text
+
+    def get(self, path):
+        connection = self.connect()
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, text
+
+    def running(self):
+        return json.loads(self.get("/health")[1])["running"]
+
+    def end(self, timeout=20):
+        """Exit status and what it said on standard error."""
+        _, errors = self.process.communicate(timeout=timeout)
+        return self.process.returncode, errors
+
+
+def wait_until(condition, seconds=10):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("it did not come to pass")
+        time.sleep(0.02)
+
+
+class Lifecycle(unittest.TestCase):
+
+    def test_a_failed_engine_ends_the_process_after_every_answer(self):
+        server = Server()
+        with concurrent.futures.ThreadPoolExecutor(5) as pool:
+            waiting = [pool.submit(server.ask, "first_ms=60000;say=x", stream=i % 2 == 1)
+                       for i in range(4)]
+            wait_until(lambda: server.running() == 4)
+            status, text = server.ask("step_ms=20;then=fail;say=one two", stream=True)
+            self.assertEqual(status, 200)
+            self.assertIn("the engine has failed: the scripted device is lost", text)
+            for i, future in enumerate(waiting):
+                status, text = future.result()
+                self.assertEqual(status, 200 if i % 2 else 503)
+                self.assertIn("the scripted device is lost", text)
+        begin = time.monotonic()
+        status, errors = server.end()
+        self.assertLess(time.monotonic() - begin, 7)
+        self.assertEqual(status, 1)
+        self.assertIn("fathom: the engine has failed: the scripted device is lost", errors)
+
+    def test_a_stuck_step_is_seen_within_five_seconds(self):
+        server = Server()
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            slow = pool.submit(server.ask, "first_ms=60000;say=x")
+            wait_until(lambda: server.running() == 1)
+            time.sleep(5)  # slow is not stuck
+            self.assertEqual(server.get("/health")[0], 200)
+            self.assertEqual(server.get("/ready")[0], 200)
+            stuck = pool.submit(server.ask, "then=stall;say=x")
+            begin = time.monotonic()
+            wait_until(lambda: server.get("/health")[0] == 503)
+            self.assertLess(time.monotonic() - begin, 5)
+            for path in ("/health", "/ready", "/ping", "/health/live", "/health/ready"):
+                status, text = server.get(path)
+                self.assertEqual(status, 503)
+                self.assertIn("engine_stalled", text)
+            server.process.send_signal(signal.SIGTERM)
+            for future in (slow, stuck):
+                status, text = future.result()
+                self.assertEqual(status, 503)
+                self.assertIn("shutting_down", text)
+        status, errors = server.end()
+        self.assertEqual(status, 1)
+        self.assertIn("the engine is stuck", errors)
+
+    def test_a_drain_lets_requests_end(self):
+        server = Server()
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            running = pool.submit(server.ask, "step_ms=100;say=abcdefghijklmnopqrst", stream=True)
+            wait_until(lambda: server.running() == 1)
+            self.assertEqual(server.get("/ready")[0], 200)
+            server.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: server.get("/ready")[0] == 503)
+            status, text = server.get("/health")
+            self.assertEqual((status, json.loads(text)["status"]), (200, "draining"))
+            status, text = server.ask("say=x")
+            self.assertEqual(status, 503)
+            self.assertIn("shutting_down", text)
+            status, text = running.result()
+            self.assertEqual(status, 200)
+            self.assertTrue(text.endswith("data: [DONE]\n\n"))
+        self.assertEqual(server.end()[0], 0)
+
+    def test_a_drain_has_an_end(self):
+        server = Server("--shutdown-timeout", "0.5")
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            running = pool.submit(server.ask, "first_ms=60000;say=x")
+            wait_until(lambda: server.running() == 1)
+            begin = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            status, text = running.result()
+            self.assertLess(time.monotonic() - begin, 5)
+            self.assertEqual(status, 503)
+            self.assertIn("not finished in time", text)
+        self.assertEqual(server.end()[0], 0)
+
+    def test_flags_of_limits(self):
+        server = Server("--max-connections", "1", "--stall-timeout", "0.3")
+        first = server.connect()
+        first.request("GET", "/health")
+        self.assertEqual(first.getresponse().read()[:1], b"{")
+        status, text = server.ask("say=x")
+        self.assertEqual(status, 503)
+        self.assertIn("1 connections are open, which is the limit (--max-connections)", text)
+        first.request("POST", COMPLETIONS, json.dumps({"prompt": "[[then=stall;say=x]]"}))
+        begin = time.monotonic()
+        wait_until(lambda: server.get("/health")[0] == 503)
+        self.assertLess(time.monotonic() - begin, 3)
+        first.close()
+        server.process.kill()
+        server.end()
+
+
+if __name__ == "__main__":
+    FATHOM = os.path.abspath(sys.argv.pop(1))
+    unittest.main(verbosity=2)

@@ -1,0 +1,194 @@
+#include <stdio.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "server/metrics.h"
+#include "support/exposition.h"
+
+static const fathom_info info = {
+    .model_type = "deepseek_v32", .backend = "cpu", .max_model_len = 4096, .n_page = 100};
+static const fathom_stats stats = {.n_running = 3,
+                                   .n_waiting = 2,
+                                   .n_page = 100,
+                                   .n_page_free = 25,
+                                   .n_page_cached = 5,
+                                   .n_step = 7,
+                                   .n_prompt_token = 900,
+                                   .n_output_token = 60,
+                                   .n_preempted = 1,
+                                   .busy_us = 2500000,
+                                   .wait_us = 1500000};
+
+static struct metrics metrics;
+
+static int init_metrics(void **state)
+{
+    (void)state;
+    metrics_init(&metrics, info.max_model_len);
+    return 0;
+}
+
+static fathom_err write_as(struct buf *b, const char *model_name)
+{
+    const struct metrics_view v = {.model_name = model_name,
+                                   .info = &info,
+                                   .stats = &stats,
+                                   .held_bytes = 11,
+                                   .n_job = 6,
+                                   .start_s = 1700000000};
+    return metrics_write(b, &metrics, &v);
+}
+
+/* A scrape that holds together; released by the caller. */
+static struct buf scrape(void)
+{
+    struct buf b = {0};
+    char why[256] = "";
+    assert_int_equal(write_as(&b, "m"), FATHOM_OK);
+    if (!exposition_check(buf_str(&b), why, sizeof why)) fail_msg("%s in:\n%s", why, buf_str(&b));
+    return b;
+}
+
+static void assert_sample(const struct buf *b, const char *name, const char *part, double want)
+{
+    double got = exposition_value(buf_str(b), name, part);
+    if (got != want) fail_msg("%s %s is %g, needed is %g", name, part, got, want);
+}
+
+static void what_the_engine_counts_is_told(void **state)
+{
+    (void)state;
+    struct buf b = scrape();
+    assert_sample(&b, "vllm:num_requests_running", "{model_name=\"m\",engine=\"0\"}", 3);
+    assert_sample(&b, "vllm:num_requests_waiting", "", 2);
+    assert_sample(&b, "vllm:kv_cache_usage_perc", "", 0.75);
+    assert_sample(&b, "vllm:prompt_tokens_total", "", 900);
+    assert_sample(&b, "vllm:generation_tokens_total", "", 60);
+    assert_sample(&b, "vllm:num_preemptions_total", "", 1);
+    assert_sample(&b, "vllm:cache_config_info", "num_gpu_blocks=\"100\"", 1);
+    assert_sample(&b, "fathom_build_info", "backend=\"cpu\"", 1);
+    assert_sample(&b, "fathom_steps_total", "", 7);
+    assert_sample(&b, "fathom_step_busy_seconds_total", "", 2.5);
+    assert_sample(&b, "fathom_step_wait_seconds_total", "", 1.5);
+    assert_sample(&b, "fathom_pages", "state=\"free\"", 20);
+    assert_sample(&b, "fathom_pages", "state=\"cached\"", 5);
+    assert_sample(&b, "fathom_pages", "state=\"held\"", 75);
+    assert_sample(&b, "fathom_engine_up", "", 1);
+    assert_sample(&b, "fathom_requests_in_flight", "", 6);
+    assert_sample(&b, "fathom_body_bytes_held", "", 11);
+    assert_sample(&b, "process_start_time_seconds", "", 1700000000);
+    buf_free(&b);
+}
+
+static void a_finished_request_is_in_every_histogram(void **state)
+{
+    (void)state;
+    const struct metric_request r = {
+        .finish = METRIC_FINISH_LENGTH, .total_us = 2600000, .n_output = 11, .max_tokens = 11};
+    const fathom_event e = {.kind = FATHOM_EVENT_FINISH,
+                            .n_prompt = 640,
+                            .n_cached = 128,
+                            .n_output = 11,
+                            .queue_us = 400000,
+                            .first_us = 1400000,
+                            .total_us = 2400000};
+    metrics_note_finish(&metrics, &r, &e);
+    struct buf b = scrape();
+    assert_sample(&b, "vllm:request_success_total", "finished_reason=\"length\"", 1);
+    assert_sample(&b, "vllm:request_success_total", "finished_reason=\"stop\"", 0);
+    assert_sample(&b, "vllm:prefix_cache_queries_total", "", 640);
+    assert_sample(&b, "vllm:prefix_cache_hits_total", "", 128);
+    assert_sample(&b, "vllm:e2e_request_latency_seconds_sum", "", 2.6);
+    assert_sample(&b, "vllm:request_queue_time_seconds_sum", "", 0.4);
+    assert_sample(&b, "vllm:request_prefill_time_seconds_sum", "", 1);
+    assert_sample(&b, "vllm:request_decode_time_seconds_sum", "", 1);
+    assert_sample(&b, "vllm:request_inference_time_seconds_sum", "", 2);
+    assert_sample(&b, "vllm:request_time_per_output_token_seconds_sum", "", 0.1);
+    assert_sample(&b, "vllm:request_prompt_tokens_bucket", "le=\"500.0\"", 0);
+    assert_sample(&b, "vllm:request_prompt_tokens_bucket", "le=\"1000.0\"", 1);
+    assert_sample(&b, "vllm:request_generation_tokens_sum", "", 11);
+    assert_sample(&b, "vllm:request_params_max_tokens_count", "", 1);
+    buf_free(&b);
+}
+
+static void one_that_was_given_up_is_counted_and_not_measured(void **state)
+{
+    (void)state;
+    const fathom_event e = {.kind = FATHOM_EVENT_FINISH, .n_prompt = 5, .total_us = 10};
+    metrics_note_finish(&metrics, &(struct metric_request){.finish = METRIC_FINISH_ABORT}, &e);
+    metrics_note_finish(&metrics, &(struct metric_request){.finish = METRIC_FINISH_ERROR}, &e);
+    /* stopped before the first token: there is no prefill to measure */
+    const fathom_event early = {.n_prompt = 5, .queue_us = 7, .first_us = 0, .total_us = 9};
+    metrics_note_finish(&metrics, &(struct metric_request){.finish = METRIC_FINISH_STOP}, &early);
+    struct buf b = scrape();
+    assert_sample(&b, "vllm:request_success_total", "finished_reason=\"abort\"", 1);
+    assert_sample(&b, "vllm:request_success_total", "finished_reason=\"error\"", 1);
+    assert_sample(&b, "vllm:e2e_request_latency_seconds_count", "", 1);
+    assert_sample(&b, "vllm:request_prefill_time_seconds_count", "", 0);
+    buf_free(&b);
+}
+
+static void errors_and_answers_are_counted_by_kind(void **state)
+{
+    (void)state;
+    metrics_note_error(&metrics, "server_busy");
+    metrics_note_error(&metrics, "server_busy");
+    metrics_note_error(&metrics, NULL);
+    metrics_note_error(&metrics, "a code of the future");
+    metrics_note_response(&metrics, 200);
+    metrics_note_response(&metrics, 429);
+    metrics_note_response(&metrics, 418);
+    struct buf b = scrape();
+    assert_sample(&b, "fathom_request_errors_total", "code=\"server_busy\"", 2);
+    assert_sample(&b, "fathom_request_errors_total", "code=\"other\"", 2);
+    assert_sample(&b, "fathom_http_responses_total", "status=\"200\"", 1);
+    assert_sample(&b, "fathom_http_responses_total", "status=\"429\"", 1);
+    assert_sample(&b, "fathom_http_responses_total", "status=\"other\"", 1);
+    assert_sample(&b, "fathom_http_responses_total", "status=\"500\"", 0);
+    buf_free(&b);
+}
+
+static void a_name_may_have_any_character(void **state)
+{
+    (void)state;
+    struct buf b = {0};
+    char why[256] = "";
+    assert_int_equal(write_as(&b, "a \"b\" \\ c\nd"), FATHOM_OK);
+    if (!exposition_check(buf_str(&b), why, sizeof why)) fail_msg("%s", why);
+    assert_non_null(strstr(buf_str(&b), "model_name=\"a \\\"b\\\" \\\\ c\\nd\""));
+    buf_free(&b);
+}
+
+static void each_failing_allocation_is_told(void **state)
+{
+    (void)state;
+    bool failed = true;
+    for (long n = 0; failed; n++) {
+        struct buf b = {0};
+        mem_fail_after(n);
+        fathom_err err = write_as(&b, "m");
+        failed = mem_fail_hit();
+        mem_fail_after(-1);
+        assert_int_equal(err, failed ? FATHOM_ENOMEM : FATHOM_OK);
+        buf_free(&b);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(what_the_engine_counts_is_told, init_metrics),
+        cmocka_unit_test_setup(a_finished_request_is_in_every_histogram, init_metrics),
+        cmocka_unit_test_setup(one_that_was_given_up_is_counted_and_not_measured, init_metrics),
+        cmocka_unit_test_setup(errors_and_answers_are_counted_by_kind, init_metrics),
+        cmocka_unit_test_setup(a_name_may_have_any_character, init_metrics),
+        cmocka_unit_test_setup(each_failing_allocation_is_told, init_metrics),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
