@@ -1,7 +1,11 @@
-/* One loop at a time: `epoch` counts loops; the caller publishes the loop, bumps the epoch and
- * works; a worker that sees a new epoch takes items from `next` until they run out and then counts
- * itself out of `n_busy`. The caller returns when n_busy is 0, so no worker can touch the loop's
- * arguments afterwards. */
+/* One loop at a time. `ticket` is the loop's number in its high half and its unclaimed items in the
+ * low half; the caller publishes a loop by storing it and then works too. Whoever swaps the ticket
+ * for one item less owns that item; a swap with a past number fails, so a worker that comes late
+ * (or was off its processor meanwhile) touches nothing. The caller returns when all items are
+ * done: it waits for workers that hold an item, never for one that sleeps.
+ *
+ *   task, arg, n_item  change only while no item is unclaimed or unfinished
+ */
 #include "base/thread.h"
 
 #include <pthread.h>
@@ -33,15 +37,23 @@ struct thread_pool {
     bool sync_ready;
     bool stop; /* under lock */
     _Atomic unsigned n_asleep;
-    _Atomic uint64_t epoch;
-    _Atomic uint64_t n_loop; /* begun; written by the caller alone */
 
-    thread_task *task;
-    void *arg;
-    size_t n_item;
-    _Alignas(64) _Atomic size_t next;
-    _Alignas(64) _Atomic unsigned n_busy;
+    thread_task *_Atomic task;
+    void *_Atomic arg;
+    _Atomic uint32_t n_item;
+    _Alignas(64) _Atomic uint64_t ticket;
+    _Alignas(64) _Atomic uint32_t n_done;
 };
+
+static inline uint32_t loop_of(uint64_t ticket)
+{
+    return (uint32_t)(ticket >> 32);
+}
+
+static inline uint32_t unclaimed(uint64_t ticket)
+{
+    return (uint32_t)ticket;
+}
 
 static inline void cpu_relax(void)
 {
@@ -52,25 +64,37 @@ static inline void cpu_relax(void)
 #endif
 }
 
-static void take_items(struct thread_pool *p, unsigned worker)
+/* Items of loop number `loop` until none is left. A swap that succeeds shows that the loop is still
+ * on, so that what was read before it belongs to this loop. */
+static void take_items(struct thread_pool *p, uint32_t loop, unsigned worker)
 {
-    for (;;) {
-        size_t i = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
-        if (i >= p->n_item) return;
-        p->task(p->arg, i, p->n_item, worker);
+    uint64_t ticket = atomic_load_explicit(&p->ticket, memory_order_acquire);
+    while (loop_of(ticket) == loop && unclaimed(ticket) > 0) {
+        thread_task *task = atomic_load_explicit(&p->task, memory_order_relaxed);
+        void *arg = atomic_load_explicit(&p->arg, memory_order_relaxed);
+        uint32_t n_item = atomic_load_explicit(&p->n_item, memory_order_relaxed);
+        uint32_t item = n_item - unclaimed(ticket);
+        if (!atomic_compare_exchange_weak_explicit(&p->ticket, &ticket, ticket - 1,
+                                                   memory_order_acq_rel, memory_order_acquire))
+            continue;
+        task(arg, item, n_item, worker);
+        atomic_fetch_add_explicit(&p->n_done, 1, memory_order_release);
+        ticket = atomic_load_explicit(&p->ticket, memory_order_acquire);
     }
 }
 
-/* Waits until the epoch differs from `seen`; false when the pool stops. */
-static bool wait_for_loop(struct thread_pool *p, uint64_t seen)
+/* Waits for a loop other than `seen`, into *loop; false when the pool stops. */
+static bool wait_for_loop(struct thread_pool *p, uint32_t seen, uint32_t *loop)
 {
     for (int turn = 0; turn < SPIN_TURNS; turn++) {
-        if (atomic_load_explicit(&p->epoch, memory_order_acquire) != seen) return true;
+        *loop = loop_of(atomic_load_explicit(&p->ticket, memory_order_acquire));
+        if (*loop != seen) return true;
         cpu_relax();
     }
     pthread_mutex_lock(&p->lock);
     atomic_fetch_add(&p->n_asleep, 1);
-    while (atomic_load(&p->epoch) == seen && !p->stop) pthread_cond_wait(&p->wake, &p->lock);
+    while ((*loop = loop_of(atomic_load(&p->ticket))) == seen && !p->stop)
+        pthread_cond_wait(&p->wake, &p->lock);
     atomic_fetch_sub(&p->n_asleep, 1);
     bool go_on = !p->stop;
     pthread_mutex_unlock(&p->lock);
@@ -80,11 +104,7 @@ static bool wait_for_loop(struct thread_pool *p, uint64_t seen)
 static void *worker_main(void *arg)
 {
     struct worker *w = arg;
-    struct thread_pool *p = w->pool;
-    for (uint64_t seen = 0; wait_for_loop(p, seen); seen++) {
-        take_items(p, w->id);
-        atomic_fetch_sub_explicit(&p->n_busy, 1, memory_order_release);
-    }
+    for (uint32_t loop = 0; wait_for_loop(w->pool, loop, &loop);) take_items(w->pool, loop, w->id);
     return NULL;
 }
 
@@ -147,29 +167,30 @@ unsigned thread_pool_size(const struct thread_pool *p)
 void thread_pool_run(struct thread_pool *p, size_t n_item, thread_task *task, void *arg)
 {
     if (n_item == 0) return;
-    uint64_t n_loop = atomic_load_explicit(&p->n_loop, memory_order_relaxed);
-    atomic_store_explicit(&p->n_loop, n_loop + 1, memory_order_relaxed);
-    if (p->n_thread == 1 || n_item == 1) {
-        for (size_t i = 0; i < n_item; i++) {
-            atomic_store_explicit(&p->next, i, memory_order_relaxed);
+    ASSERT(n_item <= UINT32_MAX);
+    uint32_t loop = loop_of(atomic_load_explicit(&p->ticket, memory_order_relaxed)) + 1;
+    if (p->n_thread == 1 || n_item == 1) { /* a loop without items for others */
+        atomic_store_explicit(&p->n_done, 0, memory_order_relaxed);
+        atomic_store_explicit(&p->ticket, (uint64_t)loop << 32, memory_order_relaxed);
+        for (uint32_t i = 0; i < n_item; i++) {
             task(arg, i, n_item, 0);
+            atomic_store_explicit(&p->n_done, i + 1, memory_order_relaxed);
         }
         return;
     }
-    p->task = task;
-    p->arg = arg;
-    p->n_item = n_item;
-    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
-    atomic_store_explicit(&p->n_busy, p->n_thread - 1, memory_order_relaxed);
-    atomic_fetch_add(&p->epoch, 1);
+    atomic_store_explicit(&p->task, task, memory_order_relaxed);
+    atomic_store_explicit(&p->arg, arg, memory_order_relaxed);
+    atomic_store_explicit(&p->n_item, (uint32_t)n_item, memory_order_relaxed);
+    atomic_store_explicit(&p->n_done, 0, memory_order_relaxed);
+    atomic_store(&p->ticket, (uint64_t)loop << 32 | n_item);
     if (atomic_load(&p->n_asleep) > 0) {
         pthread_mutex_lock(&p->lock);
         pthread_cond_broadcast(&p->wake);
         pthread_mutex_unlock(&p->lock);
     }
-    take_items(p, 0);
+    take_items(p, loop, 0);
     int turn = 0;
-    while (atomic_load_explicit(&p->n_busy, memory_order_acquire) != 0) {
+    while (atomic_load_explicit(&p->n_done, memory_order_acquire) != n_item) {
         if (turn < SPIN_TURNS) {
             turn++;
             cpu_relax();
@@ -181,6 +202,7 @@ void thread_pool_run(struct thread_pool *p, size_t n_item, thread_task *task, vo
 
 uint64_t thread_pool_progress(const struct thread_pool *p)
 {
-    uint64_t n_loop = atomic_load_explicit(&p->n_loop, memory_order_relaxed);
-    return (n_loop << 24) + atomic_load_explicit(&p->next, memory_order_relaxed);
+    uint64_t ticket = atomic_load_explicit(&p->ticket, memory_order_relaxed);
+    return ((uint64_t)loop_of(ticket) << 32) +
+           atomic_load_explicit(&p->n_done, memory_order_relaxed);
 }

@@ -196,6 +196,42 @@ static void bits_do_not_depend_on_the_cut(void **state)
     check_cuts(CPU_ISA_PORTABLE, ACT_BF16, KV_TYPE_FP8, false);
 }
 
+/* Equal scores everywhere: the first index_topk positions, and not one slot more. */
+static void equal_scores_select_the_first(void **state)
+{
+    (void)state;
+    static const struct gen_request requests[] = {{300, 1}, {280, 2}, {100, 1}};
+    struct gen *g = gen_create(23);
+    struct backend_config c;
+    struct backend *b;
+    struct batch batch;
+    struct buffer *query, *select;
+    uint32_t n_page;
+    fathom_diag d = {0};
+    gen_config(&c, ACT_BF16, KV_TYPE_FP8, false);
+    gen_batch(g, &c, requests, 3, &batch, &n_page);
+    ok(backend_cpu_create(&b, &c, &d));
+    ok(b->ops->buffer_create(b, BUFFER_QUERY, &query, &d)); /* zero: every score is 0 */
+    ok(b->ops->buffer_create(b, BUFFER_SELECT, &select, &d));
+    struct kv_cache kv = {
+        .base = gen_cache(g, &c.kv, n_page, &batch, true), .n_page = n_page, .layout = c.kv};
+    struct index_topk_args a = {.batch = &batch, .kv = &kv, .query = query, .select = select};
+    ok(b->ops->index_topk(b, &a));
+    float *row = gen_alloc(g, (1 + c.index_topk) * sizeof *row);
+    for (uint32_t t = 0; t < batch.n_token; t++) {
+        uint32_t n = min_u32((uint32_t)batch.pos[t] + 1, c.index_topk);
+        ok(b->ops->buffer_read(b, select, t, 1, 1 + c.index_topk, row));
+        assert_true(row[0] == (float)n);
+        for (uint32_t i = 0; i < n; i++)
+            assert_true(row[1 + i] == (float)gen_slot(&batch, (uint32_t)batch.request[t], i));
+    }
+    assert_int_equal(select->index[(size_t)batch.n_token * select->width], 0); /* untouched */
+    b->ops->buffer_destroy(b, query);
+    b->ops->buffer_destroy(b, select);
+    b->ops->destroy(b);
+    gen_destroy(g);
+}
+
 /* ---- weights ---- */
 
 static struct cpu_backend small_backend(void)
@@ -422,6 +458,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_do_not_depend_on_the_cut),
+        cmocka_unit_test(equal_scores_select_the_first),
         cmocka_unit_test(panels_hold_the_matrix),
         cmocka_unit_test(generated_values_have_their_deviation),
         cmocka_unit_test(odd_configurations_are_refused),

@@ -443,8 +443,8 @@ static void run_waves(struct attend_task *task, uint32_t n_item)
                 item++;
             }
         }
-        cpu_rows(task->cpu, task->n_used, 0, run_slot, task);
-        cpu_rows(task->cpu, last - task->item0 + 1, 2, merge_slots, task);
+        cpu_items(task->cpu, task->n_used, run_slot, task);
+        cpu_items(task->cpu, last - task->item0 + 1, merge_slots, task);
     }
 }
 
@@ -471,7 +471,7 @@ fathom_err cpu_mla_attend(struct backend *b, const struct mla_attend_args *a)
     cut_blocks(&task);
     uint32_t n_item = task.n_block * task.n_chunk;
     if (n_item >= ITEMS_PER_THREAD * cpu->n_thread)
-        cpu_rows(cpu, n_item, 0, run_item, &task);
+        cpu_items(cpu, n_item, run_item, &task);
     else
         run_waves(&task, n_item);
     return FATHOM_OK;

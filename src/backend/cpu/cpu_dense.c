@@ -5,8 +5,6 @@
 
 #include "base/assert.h"
 
-enum { SERIAL_ROWS = 4 }; /* fewer rows than this are not worth a parallel loop */
-
 static float *row_of(const struct buffer *buf, size_t t)
 {
     return buf->value + t * buf->stride;
@@ -26,7 +24,7 @@ static void embed_row(void *arg, size_t t, size_t n, unsigned worker)
 fathom_err cpu_embed(struct backend *b, const struct embed_args *a)
 {
     struct embed_args args = *a;
-    cpu_rows(cpu_of(b), a->n_token, SERIAL_ROWS, embed_row, &args);
+    cpu_rows(cpu_of(b), a->n_token, (size_t)4 * cpu_of(b)->c.hidden, embed_row, &args);
     return FATHOM_OK;
 }
 
@@ -54,7 +52,7 @@ static void norm_row(void *arg, size_t t, size_t n, unsigned worker)
 fathom_err cpu_add_norm(struct backend *b, const struct add_norm_args *a)
 {
     struct norm_task task = {.cpu = cpu_of(b), .a = a};
-    cpu_rows(cpu_of(b), a->n_token, SERIAL_ROWS, norm_row, &task);
+    cpu_rows(cpu_of(b), a->n_token, cpu_of(b)->c.hidden, norm_row, &task);
     return FATHOM_OK;
 }
 
@@ -131,7 +129,7 @@ fathom_err cpu_head(struct backend *b, const struct head_args *a)
         .y_stride = a->logits->stride,
     };
     if (a->n_row == 0) return FATHOM_OK;
-    cpu_rows(cpu, a->n_row, SERIAL_ROWS, gather_head_row, &task);
+    cpu_rows(cpu, a->n_row, cpu->c.hidden, gather_head_row, &task);
     cpu_gemm(cpu, cpu->operand, &job, 1);
     return FATHOM_OK;
 }
@@ -187,7 +185,7 @@ fathom_err cpu_mtp_front(struct backend *b, const struct mtp_front_args *a)
         .y = a->x->value,
         .y_stride = a->x->stride,
     };
-    cpu_rows(cpu, a->n_token, SERIAL_ROWS, gather_mtp_row, &task);
+    cpu_rows(cpu, a->n_token, (size_t)4 * cpu->c.hidden, gather_mtp_row, &task);
     cpu_gemm(cpu, cpu->operand, &job, 1);
     return FATHOM_OK;
 }

@@ -325,26 +325,28 @@ INLINE void value_tile(const int Q, const struct attend_call *c, const uint16_t 
     }
 }
 
-/* Four rows, then the columns of 64 values, are outermost: they stay in the nearest cache while all
- * queries pass. */
+INLINE void score_rows(const int Q, const struct attend_call *c, uint32_t q)
+{
+    for (uint32_t r = 0; r < c->n_row; r += 4) score_tile(Q, c, q, r);
+}
+
+/* Columns of 64 values are outermost: a group's stay in the nearest cache while all queries pass.
+ */
 void cpu_attend_bf16_avx512(const struct attend_call *c)
 {
     _Alignas(64) uint16_t weight[QUERY_MAX * GROUP_ROWS];
-    for (uint32_t r = 0; r < c->n_row; r += 4) {
-        uint32_t q = 0;
-        for (; q + 4 <= c->n_query; q += 4) score_tile(4, c, q, r);
-        for (; q + 2 <= c->n_query; q += 2) score_tile(2, c, q, r);
-        for (; q < c->n_query; q++) score_tile(1, c, q, r);
-    }
-    for (uint32_t q = 0; q < c->n_query; q++) {
+    uint32_t q = 0;
+    for (; q + 4 <= c->n_query; q += 4) score_rows(4, c, q);
+    for (; q + 2 <= c->n_query; q += 2) score_rows(2, c, q);
+    for (; q < c->n_query; q++) score_rows(1, c, q);
+    for (q = 0; q < c->n_query; q++) {
         const float *score = c->score + (size_t)q * GROUP_ROWS;
         cpu_kernels_avx512.softmax_group(c, q);
         for (uint32_t r = 0; r < GROUP_ROWS; r += 16)
             v_store_bf16(weight + (size_t)q * GROUP_ROWS + r, v_load(score + r));
     }
     for (uint32_t i = 0; i < c->value_dim; i += 64) {
-        uint32_t q = 0;
-        for (; q + 4 <= c->n_query; q += 4) value_tile(4, c, weight, q, i);
+        for (q = 0; q + 4 <= c->n_query; q += 4) value_tile(4, c, weight, q, i);
         for (; q + 2 <= c->n_query; q += 2) value_tile(2, c, weight, q, i);
         for (; q < c->n_query; q++) value_tile(1, c, weight, q, i);
     }

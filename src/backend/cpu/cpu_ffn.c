@@ -94,7 +94,7 @@ static void run_gate_up(struct cpu_backend *cpu, struct ffn_call *f)
         g->first_item = n_item;
         n_item += (g->w->gate_up.n_panel + task.n_panel - 1) / task.n_panel * blocks_of(g);
     }
-    cpu_rows(cpu, n_item, 0, gate_up_item, &task);
+    cpu_items(cpu, n_item, gate_up_item, &task);
 }
 
 /* ---- down ---- */
@@ -159,5 +159,5 @@ void cpu_ffn_groups(struct cpu_backend *cpu, struct ffn_call *f)
     struct ffn_task task = {.cpu = cpu, .call = f};
     uint32_t share = n_panel / (cpu->n_thread * ITEMS_PER_THREAD);
     task.n_panel = share >= MAX_PANELS ? MAX_PANELS : max_u32(share / PAIR * PAIR, PAIR);
-    cpu_rows(cpu, (n_panel + task.n_panel - 1) / task.n_panel, 0, down_item, &task);
+    cpu_items(cpu, (n_panel + task.n_panel - 1) / task.n_panel, down_item, &task);
 }

@@ -17,8 +17,6 @@
 static const float INDEX_NORM_EPS =
     1e-6f; /* of the index key's LayerNorm; no model names another */
 
-enum { SERIAL_ROWS = 2 };
-
 struct front_scratch {
     float *qa;      /* [T][row_stride(q_lora)] */
     float *kv;      /* [T][576] */
@@ -226,13 +224,14 @@ static void absorb_key(struct front_task *f)
 fathom_err cpu_mla_front(struct backend *b, const struct mla_front_args *a)
 {
     struct cpu_backend *cpu = cpu_of(b);
+    const struct backend_config *c = &cpu->c;
     struct front_task f = {.cpu = cpu, .a = a};
-    ASSERT(a->layer < a->kv->layout.n_layer && a->kv->layout.type == cpu->c.kv.type);
+    ASSERT(a->layer < a->kv->layout.n_layer && a->kv->layout.type == c->kv.type);
     lay_out_front(cpu, a->batch->n_token, &f.s, cpu->arena);
     project_input(&f);
-    cpu_rows(cpu, a->batch->n_token, SERIAL_ROWS, finish_input_row, &f);
+    cpu_rows(cpu, a->batch->n_token, c->q_lora_rank + KV_ROW, finish_input_row, &f);
     project_query(&f);
-    cpu_rows(cpu, a->batch->n_token, SERIAL_ROWS, finish_query_row, &f);
+    cpu_rows(cpu, a->batch->n_token, a->query->width, finish_query_row, &f);
     if (a->form == MLA_ABSORBED) absorb_key(&f);
     return FATHOM_OK;
 }

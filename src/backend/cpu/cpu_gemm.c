@@ -119,5 +119,9 @@ void cpu_gemm(struct cpu_backend *cpu, enum operand type, struct gemm_job *jobs,
         jobs[i].first_item = n_item;
         n_item += (size_t)n_group * blocks_of(&jobs[i]);
     }
-    cpu_rows(cpu, n_item, work < SERIAL_WORK ? n_item + 1 : 0, run_item, &task);
+    if (work < SERIAL_WORK) {
+        for (size_t i = 0; i < n_item; i++) run_item(&task, i, n_item, 0);
+    } else {
+        cpu_items(cpu, n_item, run_item, &task);
+    }
 }

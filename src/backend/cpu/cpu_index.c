@@ -255,8 +255,8 @@ static void select_token(void *arg, size_t i, size_t n, unsigned worker)
         const uint32_t *keys = s.keys + page * KV_PAGE_TOKENS;
         int32_t slots[KV_PAGE_TOKENS];
         uint32_t n_row = min_u32(n_key - page * KV_PAGE_TOKENS, KV_PAGE_TOKENS);
-        uint32_t n_taken = n_equal < n_keep ? take_some(keys, n_row, least, &n_equal, slots)
-                                            : take_all(keys, n_row, least, slots);
+        uint32_t n_taken = n_equal != TOPK_ALL ? take_some(keys, n_row, least, &n_equal, slots)
+                                               : take_all(keys, n_row, least, slots);
         for (uint32_t r = 0; r < n_taken; r++) *out++ = pages[page] * KV_PAGE_TOKENS + slots[r];
     }
 }
@@ -300,8 +300,8 @@ fathom_err cpu_index_topk(struct backend *b, const struct index_topk_args *a)
     for (; task.token0 < a->batch->n_token; task.token0 += task.n_wave) {
         uint32_t n = min_u32(task.n_wave, a->batch->n_token - task.token0);
         cut_items(&task, task.token0 + n);
-        cpu_rows(cpu, task.n_item, 0, score_item, &task);
-        cpu_rows(cpu, n, 2, select_token, &task);
+        cpu_items(cpu, task.n_item, score_item, &task);
+        cpu_rows(cpu, n, a->batch->max_context, select_token, &task);
     }
     return FATHOM_OK;
 }

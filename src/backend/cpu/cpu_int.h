@@ -193,9 +193,12 @@ static inline const float *cpu_cos_sin(const struct cpu_backend *cpu, int32_t po
 
 /* ---- cpu.c ---- */
 
-/* cpu_rows - task(arg, i, n, worker) for i in [0, n): in parallel when there are at least
- * `serial_below` of them */
-void cpu_rows(struct cpu_backend *cpu, size_t n, size_t serial_below, thread_task *task, void *arg);
+/* cpu_rows - task(arg, i, n, worker) for i in [0, n). For many small pieces of much the same size,
+ * each of about `width` values: they are handed out in runs, because handing one out costs a tenth
+ * of a microsecond or more, and a loop that is not worth it stays on this thread. cpu_items hands
+ * out one by one pieces that are work enough. */
+void cpu_rows(struct cpu_backend *cpu, size_t n, size_t width, thread_task *task, void *arg);
+void cpu_items(struct cpu_backend *cpu, size_t n, thread_task *task, void *arg);
 
 /* ---- cpu_gemm.c ---- */
 

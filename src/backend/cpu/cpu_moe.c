@@ -11,7 +11,7 @@
 
 #include "base/assert.h"
 
-enum { SERIAL_ROWS = 4, GATHER_BYTES = 64 << 20, MIN_RUN = 64 };
+enum { GATHER_BYTES = 64 << 20, MIN_RUN = 64 };
 
 /* ---- router ---- */
 
@@ -127,7 +127,7 @@ fathom_err cpu_router(struct backend *b, const struct router_args *a)
         .y_stride = pad32(cpu->c.n_expert),
     };
     cpu_gemm(cpu, OPERAND_F32, &job, 1);
-    cpu_rows(cpu, a->n_token, SERIAL_ROWS, route_token, &task);
+    cpu_rows(cpu, a->n_token, (size_t)16 * cpu->c.n_expert, route_token, &task);
     return FATHOM_OK;
 }
 
@@ -227,7 +227,7 @@ static void run_tokens(struct moe_task *task, uint32_t n_token)
     };
     group_rows(task, n_token);
     /* one token is its own gathered row, whatever the expert */
-    if (n_token > 1) cpu_rows(cpu, n_row, SERIAL_ROWS * 8, gather_row, task);
+    if (n_token > 1) cpu_rows(cpu, n_row, stride / 4, gather_row, task);
     for (uint32_t e = 0; e < cpu->c.n_expert; e++) {
         uint32_t row0 = task->start[e];
         if (task->start[e + 1] == row0) continue;

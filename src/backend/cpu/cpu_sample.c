@@ -344,6 +344,6 @@ static void sample_row(void *arg, size_t i, size_t n_item, unsigned worker)
 fathom_err cpu_sample(struct backend *b, const struct sample_args *a)
 {
     struct sample_task task = {.cpu = cpu_of(b), .a = a};
-    cpu_rows(cpu_of(b), a->n_row, 2, sample_row, &task);
+    cpu_items(cpu_of(b), a->n_row, sample_row, &task);
     return FATHOM_OK;
 }

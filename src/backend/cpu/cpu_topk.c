@@ -15,7 +15,7 @@ uint32_t topk_least(const struct cpu_kernels *k, const uint32_t *keys, uint32_t 
         uint32_t middle = (uint32_t)((low + high) / 2);
         uint32_t count = k->count_from(keys, n_key, middle);
         if (count == n) {
-            *n_equal = n;
+            *n_equal = TOPK_ALL;
             return middle;
         }
         if (count > n) {

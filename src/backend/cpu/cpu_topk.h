@@ -9,6 +9,8 @@
 
 struct cpu_kernels;
 
+#define TOPK_ALL UINT32_MAX
+
 /* topk_key - larger values have larger keys; NaN counts as -inf, -0 as 0 */
 static inline uint32_t topk_key(float value)
 {
@@ -17,7 +19,7 @@ static inline uint32_t topk_key(float value)
 }
 
 /* topk_least - a bound of the n largest of n_key keys, 1 <= n <= n_key: all keys above it are among
- * them, and of those equal to it the first n_equal (all of them when n_equal is n)
+ * them, and of those equal to it the first n_equal, or every one when that is TOPK_ALL
  *
  * Cost     at most 32 passes that count; no scratch. */
 uint32_t topk_least(const struct cpu_kernels *k, const uint32_t *keys, uint32_t n_key, uint32_t n,
