@@ -30,8 +30,8 @@ unsigned thread_pool_size(const struct thread_pool *p);
  * the worker. */
 void thread_pool_run(struct thread_pool *p, size_t n_item, thread_task *task, void *arg);
 
-/* thread_pool_progress - a number that changes with every loop begun and item done. Any thread may read
- * it, to see whether a loop gets on. */
+/* thread_pool_progress - a number that changes with every loop begun and item done. Any thread may
+ * read it, to see whether a loop gets on. */
 uint64_t thread_pool_progress(const struct thread_pool *p);
 
 #endif
