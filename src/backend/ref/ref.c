@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/assert.h"
+#include "backend/host_device.h"
 #include "base/fail.h"
 #include "base/mem.h"
 #include "base/os.h"
@@ -39,54 +39,6 @@ static void get_caps(struct backend *b, struct backend_caps *out)
     os_memory_bytes(&out->memory_bytes, &out->memory_free_bytes);
     out->expanded_attention = true;
     for (int t = KV_TYPE_F32; t <= KV_TYPE_FP8; t++) out->kv_types[t] = true;
-}
-
-/* ---- memory and queue ---- */
-
-static fathom_err alloc(struct backend *b, size_t bytes, const char *what, void **out,
-                        fathom_diag *d)
-{
-    (void)b;
-    *out = mem_alloc_pages(bytes);
-    if (!*out) FAIL(d, FATHOM_ENOMEM, "no memory for %s, %zu bytes", what, bytes);
-    return FATHOM_OK;
-}
-
-static void release(struct backend *b, void *p)
-{
-    (void)b;
-    mem_free_pages(p);
-}
-
-static fathom_err alloc_host(struct backend *b, size_t bytes, void **out, fathom_diag *d)
-{
-    return alloc(b, bytes, "host memory", out, d);
-}
-
-static fathom_err copy(struct backend *b, void *to, const void *from, size_t bytes)
-{
-    (void)b;
-    memcpy(to, from, bytes);
-    return FATHOM_OK;
-}
-
-static fathom_err sync(struct backend *b)
-{
-    (void)b;
-    return FATHOM_OK;
-}
-
-static fathom_err fence(struct backend *b, int slot)
-{
-    (void)b;
-    ASSERT(slot == 0 || slot == 1);
-    return FATHOM_OK;
-}
-
-static const char *fault(struct backend *b)
-{
-    (void)b;
-    return "";
 }
 
 /* ---- buffers ---- */
@@ -228,16 +180,16 @@ static fathom_err all_reduce(struct backend *b, struct buffer *delta, uint32_t n
 static const struct backend_ops ref_ops = {
     .destroy = destroy,
     .get_caps = get_caps,
-    .alloc = alloc,
-    .release = release,
-    .alloc_host = alloc_host,
-    .release_host = release,
-    .copy_in = copy,
-    .copy_out = copy,
-    .sync = sync,
-    .fence_record = fence,
-    .fence_wait = fence,
-    .fault = fault,
+    .alloc = host_alloc,
+    .release = host_release,
+    .alloc_host = host_alloc_pinned,
+    .release_host = host_release,
+    .copy_in = host_copy,
+    .copy_out = host_copy,
+    .sync = host_sync,
+    .fence_record = host_fence,
+    .fence_wait = host_fence,
+    .fault = host_fault,
     .buffer_create = buffer_create,
     .buffer_destroy = buffer_destroy,
     .buffer_read = buffer_read,

@@ -1,0 +1,29 @@
+/* host_device.h - device functions of a backend whose device is the host: memory is memory, the
+ * queue is done when an operator returns. ref and cpu put these into their tables. */
+#ifndef FATHOM_BACKEND_HOST_DEVICE_H
+#define FATHOM_BACKEND_HOST_DEVICE_H
+
+#include <stddef.h>
+
+#include "fathom/err.h"
+
+struct backend;
+
+/* host_alloc - zeroed pages, taken from the system on first touch; ENOMEM names `what`.
+ * host_alloc_pinned - the same as host memory. host_release accepts NULL. */
+fathom_err host_alloc(struct backend *b, size_t bytes, const char *what, void **out,
+                      fathom_diag *d);
+fathom_err host_alloc_pinned(struct backend *b, size_t bytes, void **out, fathom_diag *d);
+void host_release(struct backend *b, void *p);
+
+/* host_copy - both directions; never fails */
+fathom_err host_copy(struct backend *b, void *to, const void *from, size_t bytes);
+
+/* host_sync, host_fence - nothing is ever under way; never fail */
+fathom_err host_sync(struct backend *b);
+fathom_err host_fence(struct backend *b, int slot);
+
+/* host_fault - "": memory has no faults that a program could tell of */
+const char *host_fault(struct backend *b);
+
+#endif
