@@ -133,20 +133,20 @@ static inline void v_store_bf16(uint16_t *p, vf a)
 
 /* ---- e4m3 ---- */
 
-/* Codes in the low byte of each lane; their sign and magnitude are moved apart by the caller. */
-static inline vf v_from_fields(__m256i magnitude, __m256i sign)
+/* The values of codes that stand in the top byte of each lane; what is below is dropped. The shift
+ * copies the sign down over the exponent's upper bits, the mask takes the copies away. */
+static inline vf v_from_top_byte(__m256i code)
 {
-    vf f = _mm256_castsi256_ps(_mm256_or_si256(magnitude, sign));
-    return _mm256_mul_ps(f, _mm256_set1_ps(0x1p120f));
+    __m256i bits = _mm256_and_si256(_mm256_srai_epi32(code, 4), _mm256_set1_epi32((int)0x87f00000));
+    return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0x1p120f));
 }
 
 static inline vf v_load_e4m3(const uint8_t *p)
 {
     __m256i code = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
-    __m256i bits = _mm256_and_si256(code, _mm256_set1_epi32(0x7f));
-    __m256i sign = _mm256_slli_epi32(_mm256_and_si256(code, _mm256_set1_epi32(0x80)), 24);
-    vf value = v_from_fields(_mm256_slli_epi32(bits, 20), sign);
-    __m256i is_nan = _mm256_cmpeq_epi32(bits, _mm256_set1_epi32(0x7f));
+    __m256i magnitude = _mm256_and_si256(code, _mm256_set1_epi32(0x7f));
+    __m256i is_nan = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7f));
+    vf value = v_from_top_byte(_mm256_slli_epi32(code, 24));
     return _mm256_or_ps(value, _mm256_castsi256_ps(is_nan));
 }
 
@@ -166,10 +166,8 @@ static inline void v_pair_fp8(const uint8_t *group, int v, vf *even, vf *odd)
     __m128i run0 = _mm_loadl_epi64((const __m128i *)p);
     __m128i run1 = _mm_loadl_epi64((const __m128i *)(p + 16));
     __m256i pair = _mm256_cvtepu16_epi32(_mm_unpacklo_epi64(run0, run1));
-    *even = v_from_fields(_mm256_slli_epi32(_mm256_and_si256(pair, _mm256_set1_epi32(0x007f)), 20),
-                          _mm256_slli_epi32(_mm256_and_si256(pair, _mm256_set1_epi32(0x0080)), 24));
-    *odd = v_from_fields(_mm256_slli_epi32(_mm256_and_si256(pair, _mm256_set1_epi32(0x7f00)), 12),
-                         _mm256_slli_epi32(_mm256_and_si256(pair, _mm256_set1_epi32(0x8000)), 16));
+    *even = v_from_top_byte(_mm256_slli_epi32(pair, 24));
+    *odd = v_from_top_byte(_mm256_slli_epi32(pair, 16));
 }
 
 #endif
