@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "engine/admission.h"
 #include "engine/step_runner.h"
 #include "fathom/fathom.h"
 
@@ -16,6 +17,8 @@ struct checkpoint;
 struct engine_config {
     fathom_info info; /* complete; its strings are copied */
     uint32_t max_queued;
+    struct admission_config admission; /* its limits of requests and tokens are taken from info */
+    bool priorities;
     uint32_t n_vocab_used;
     uint64_t seed;
 };

@@ -27,6 +27,7 @@ enum request_finish {
     REQUEST_FINISH_STOP,   /* a stop id was drawn; it is the last of ids */
     REQUEST_FINISH_LENGTH, /* n_token == max_token */
     REQUEST_FINISH_CANCEL,
+    REQUEST_FINISH_EXPIRED, /* it waited until it could not be served in time */
     REQUEST_FINISH_ERROR,
 };
 
@@ -40,6 +41,8 @@ struct request {
     uint32_t n_prompt;   /* >= 1 */
     uint32_t max_token;  /* prompt and output; > n_prompt */
     uint32_t min_output; /* stop ids do not count among the first min_output tokens of the output */
+    int32_t priority;    /* lower is earlier */
+    uint32_t share;      /* whose it is: turn.h */
 
     /* What changes as the request runs. Zero before sched_add. */
     enum request_state state;
@@ -51,6 +54,7 @@ struct request {
     uint32_t n_page;     /* pages[0 .. n_page) are held; page j has positions 64*j .. 64*j + 63 */
     uint32_t n_preempted;
     uint64_t arrival;      /* rank in the order of sched_add */
+    uint64_t turn;         /* turn.h */
     uint64_t scheduled_us; /* when first planned */
     uint64_t first_us;     /* when the first token was drawn; 0: none yet */
     uint64_t finished_us;
