@@ -54,6 +54,10 @@ typedef struct fathom_options {
     uint32_t max_num_batched_tokens; /* tokens of a step; 0: 2048 */
     uint32_t max_num_seqs;           /* requests that run at once; 0: 64 */
     uint32_t max_queued;             /* requests that wait; 0: 1024 */
+    uint64_t max_queued_tokens;      /* prompt tokens that wait to be computed; 0: no limit */
+    uint32_t slo_ttft_ms;            /* promised to the first token; 0: nothing is */
+    uint32_t slo_tpot_ms;            /* promised from token to token; 0: nothing is */
+    bool priorities;                 /* requests may have one; else they run as they come */
     uint64_t kv_cache_bytes;         /* 0: max_num_seqs requests of max_model_len, within memory */
     double memory_utilization;       /* share of free memory for weights and cache; 0: 0.9 */
     int32_t n_vocab_used;            /* ids from here on are never sampled; 0: all rows */
@@ -135,6 +139,8 @@ typedef struct fathom_request {
     uint32_t n_prompt;     /* >= 1 */
     fathom_sampling sampling;
     uint64_t cache_salt; /* cached pages are shared by requests of equal salt only */
+    int32_t priority;    /* lower is earlier; other than 0 only with fathom_options.priorities */
+    uint32_t share;      /* whose it is: waiting requests of different shares take turns */
     void *user;          /* comes back in every event */
 } fathom_request;
 
@@ -142,7 +148,7 @@ typedef struct fathom_request {
  *
  * Errors  EINVAL  a value out of range: names it, the value and the range
  *         ELIMIT  n_prompt + max_tokens over max_model_len: names both numbers
- *         EBUSY   the queue is full
+ *         EBUSY   the queue is full, or a promise of fathom_options could not be kept: in numbers
  *         EDEVICE the engine has failed */
 FATHOM_MUST_CHECK fathom_err fathom_submit(fathom_engine *e, const fathom_request *r, uint64_t *id,
                                            fathom_diag *d);
@@ -156,7 +162,8 @@ typedef enum fathom_finish {
     FATHOM_FINISH_STOP,   /* EOS or a stop token; that token's event came before, with is_stop */
     FATHOM_FINISH_LENGTH, /* max_tokens or max_model_len */
     FATHOM_FINISH_CANCEL,
-    FATHOM_FINISH_ERROR, /* the engine failed */
+    FATHOM_FINISH_EXPIRED, /* it had waited for slo_ttft_ms and was not started */
+    FATHOM_FINISH_ERROR,   /* the engine failed */
 } fathom_finish;
 
 typedef struct fathom_logprob {
@@ -208,11 +215,21 @@ typedef struct fathom_stats {
     uint64_t n_output_token;
     uint64_t n_finished;
     uint64_t n_cancelled;
-    uint64_t n_preempted;          /* requests that gave up their pages and were computed again */
+    uint64_t n_preempted;      /* requests that gave up their pages and were computed again */
+    uint64_t n_refused_full;   /* EBUSY: as many requests as there is room for */
+    uint64_t n_refused_tokens; /* EBUSY: max_queued_tokens */
+    uint64_t n_refused_ttft;   /* EBUSY: slo_ttft_ms */
+    uint64_t n_expired;
     uint64_t n_prefix_query_token; /* prompt tokens of requests begun, looked up in the cache */
     uint64_t n_prefix_hit_token;   /* of them found */
-    uint64_t busy_us;              /* time spent in steps */
-    uint64_t wait_us;  /* of it: waiting for the device; the rest is the host's own work */
+    uint64_t n_backlog_token;      /* prompt tokens of live requests that are not computed yet */
+    /* as measured lately; 0: not known */
+    double prefill_token_us; /* time of one prompt token */
+    double decode_step_us;   /* of a step, for its decodes alone */
+    uint64_t first_token_us; /* that a short prompt submitted now may expect */
+    uint64_t retry_after_us; /* until a request that was refused now may be taken */
+    uint64_t busy_us;        /* time spent in steps */
+    uint64_t wait_us;        /* of it: waiting for the device; the rest is the host's own work */
     uint64_t progress; /* changes as steps get on, within a step too where the backend can tell.
                           While requests are live and it stays as it is, the engine is stuck. */
     bool failed;       /* the engine has met a fatal error */

@@ -83,9 +83,31 @@ const struct option option_table[] = {
     {"max-num-batched-tokens", NULL, "N", "0", "tokens of one step; 0: 2048", .kind = OPTION_COUNT,
      .hi = 1 << 20, .group = GROUP_MEMORY, .commands = PLANNED,
      .field = FIELD(max_num_batched_tokens), USE},
-    {"max-queued", NULL, "N", "0",
+    {"max-queued", "--max-num-queued-reqs", "N", "0",
      "requests that wait; one more is answered 429 with Retry-After; 0: 1024", .kind = OPTION_COUNT,
      .hi = 1 << 20, .group = GROUP_MEMORY, .commands = SERVE, .field = FIELD(max_queued), USE},
+    {"max-num-queued-tokens", NULL, "N", "0",
+     "prompt tokens that wait to be computed; a request that brings more is answered 429 with "
+     "Retry-After, unless no other waits; 0: no limit",
+     .kind = OPTION_COUNT, .hi = 1e15, .group = GROUP_MEMORY, .commands = SERVE,
+     .field = FIELD(max_num_queued_tokens), USE},
+    {"slo-ttft-ms", NULL, "MS", "0",
+     "promised from a request to its first token: who would wait longer, as measured rates tell, "
+     "is "
+     "answered 429 with Retry-After; 0: no promise",
+     .kind = OPTION_COUNT, .hi = 86400000, .group = GROUP_MEMORY, .commands = SERVE,
+     .field = FIELD(slo_ttft_ms), USE},
+    {"slo-tpot-ms", NULL, "MS", "0",
+     "promised from token to token: bounds the prompt tokens of a step and the requests that run "
+     "at "
+     "once; 0: no promise",
+     .kind = OPTION_COUNT, .hi = 86400000, .group = GROUP_MEMORY, .commands = SERVE,
+     .field = FIELD(slo_tpot_ms), USE},
+    {"scheduling-policy", NULL, "NAME", "fcfs",
+     "order of waiting requests; fcfs: of arrival, API keys taking turns; priority: the field "
+     "`priority` of a request goes first, lower is earlier",
+     .kind = OPTION_CHOICE, .choices = "fcfs|priority", .group = GROUP_MEMORY, .commands = SERVE,
+     .field = FIELD(scheduling_policy), USE},
     {"kv-cache-dtype", NULL, "TYPE", "auto",
      "what the cache holds; auto: bfloat16; fp8: 656 bytes a token and layer, scaled by powers "
      "of two",
@@ -266,8 +288,6 @@ const struct option option_table[] = {
      FOREIGN, NOTE(NULL, "it configures a plug-in that fathom does not have")},
     {"async-scheduling", NULL, NULL, NULL, "plan the next step while the device runs",
      .kind = OPTION_FLAG, FOREIGN, NOTE(NULL, "the engine decides when steps overlap")},
-    {"scheduling-policy", NULL, "NAME", "fcfs", "order of waiting requests", .kind = OPTION_TEXT,
-     FOREIGN, REFUSE("fcfs", "requests run in the order of arrival")},
     {"num-gpu-blocks-override", NULL, "N", NULL, "pages of the cache", ANY_COUNT, FOREIGN,
      REFUSE(NULL, "use --kv-cache-memory-bytes")},
     {"swap-space", NULL, "GIB", "0", "host memory for preempted requests", .kind = OPTION_NUMBER,

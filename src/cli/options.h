@@ -64,6 +64,10 @@ struct settings {
     int64_t max_num_seqs;     /* 0: the engine's default, here and below */
     int64_t max_num_batched_tokens;
     int64_t max_queued;
+    int64_t max_num_queued_tokens;
+    int64_t slo_ttft_ms;
+    int64_t slo_tpot_ms;
+    const char *scheduling_policy;
     int64_t kv_cache_memory_bytes;
     double gpu_memory_utilization;
     bool enable_prefix_caching;

@@ -1,6 +1,7 @@
 /* The engine's thread and the public functions around it
  *
  *   loop:  take_mail                     new sequences, cancels
+ *          end_expired                   those that waited too long
  *          sched_plan                    whose tokens, which pages
  *          batch_build, sampler_build    into the runner's block
  *          launch                        -- the device works from here
@@ -46,6 +47,7 @@ struct fathom_engine {
     struct step_runner *runner;
     struct checkpoint *checkpoint;
     struct mailbox *mailbox;
+    struct admission_config admission;
     pthread_t thread;
     bool has_thread;
 
@@ -58,6 +60,7 @@ struct fathom_engine {
     struct sequence **drawing; /* [max_num_seqs] sequences of the step that draw, in its order */
     int32_t *drawn;            /* [max_num_seqs] */
     fathom_stats stats;
+    struct admission_rates rates;
     bool failed;
 };
 
@@ -71,6 +74,11 @@ static void publish(fathom_engine *e, struct sequence *const *sequences, size_t 
             e->stats.n_finished++;
         } else if (r->finish == REQUEST_FINISH_CANCEL) {
             e->stats.n_cancelled++;
+        } else if (r->finish == REQUEST_FINISH_EXPIRED) {
+            e->stats.n_expired++;
+        }
+        if (r->finish != REQUEST_FINISH_NONE && r->first_us) {
+            admission_note_end(&e->rates, r->finished_us - r->scheduled_us);
         }
     }
     e->stats.n_running = sched_n_running(e->sched);
@@ -81,20 +89,50 @@ static void publish(fathom_engine *e, struct sequence *const *sequences, size_t 
     e->stats.n_prefix_query_token = totals->n_query_token;
     e->stats.n_prefix_hit_token = totals->n_hit_token;
     e->stats.n_page_cached = page_pool_n_cached(e->pool);
+    mailbox_set_rates(e->mailbox, &e->rates);
     mailbox_publish(e->mailbox, sequences, n, &e->stats);
+}
+
+/* The sequence's part of the backlog is so many tokens from now on. */
+static void set_owed(fathom_engine *e, struct sequence *q, uint32_t n)
+{
+    e->stats.n_backlog_token += n;
+    e->stats.n_backlog_token -= q->n_owed;
+    q->n_owed = n;
 }
 
 static void end_sequence(fathom_engine *e, struct sequence *q, enum request_finish why)
 {
     sched_end(e->sched, &q->request, why, clock_now_us());
+    set_owed(e, q, 0);
     publish(e, &q, 1);
 }
 
 static void take_mail(fathom_engine *e)
 {
     struct sequence *q;
-    while ((q = mailbox_take_new(e->mailbox))) sched_add(e->sched, &q->request);
+    bool any = false;
+    for (; (q = mailbox_take_new(e->mailbox)); any = true) {
+        sched_add(e->sched, &q->request);
+        set_owed(e, q, q->request.n_prompt);
+    }
     while ((q = mailbox_take_cancel(e->mailbox))) end_sequence(e, q, REQUEST_FINISH_CANCEL);
+    if (any) publish(e, NULL, 0); /* who comes next is judged by what has been taken */
+}
+
+/* A promise that has been broken in the queue is answered, not kept late. */
+static void end_expired(fathom_engine *e, uint64_t now_us)
+{
+    if (e->admission.ttft_us == 0) return;
+    struct request *next;
+    for (struct request *r = sched_first_waiting(e->sched); r; r = next) {
+        next = r->next;
+        struct sequence *q = sequence_of(r);
+        bool fresh = r->n_preempted == 0;
+        if (fresh && admission_has_expired(&e->admission, q->submitted_us, now_us)) {
+            end_sequence(e, q, REQUEST_FINISH_EXPIRED);
+        }
+    }
 }
 
 static fathom_err launch_step(fathom_engine *e)
@@ -128,6 +166,28 @@ static uint32_t new_prompt_tokens(const struct plan_entry *entry)
     return to > from ? to - from : 0;
 }
 
+/* What the step was for, and what it tells of the next ones. */
+static void note_step(fathom_engine *e, uint64_t us, uint64_t now_us)
+{
+    struct admission_step step = {.us = us,
+                                  .n_running = sched_n_running(e->sched),
+                                  .short_of_pages = sched_is_short_of_pages(e->sched)};
+    for (uint32_t i = 0; i < e->plan.n_entry; i++) {
+        const struct plan_entry *entry = &e->plan.entries[i];
+        struct sequence *q = sequence_of(entry->request);
+        uint32_t end = entry->first + entry->n_token;
+        uint32_t n_prompt = q->request.n_prompt;
+        uint32_t n_left = n_prompt > end ? n_prompt - end : 0;
+        if (n_left < q->n_owed) set_owed(e, q, n_left);
+        if (entry->first >= n_prompt) {
+            step.n_decode++;
+        } else {
+            step.n_prefill += entry->n_token;
+        }
+    }
+    admission_note_step(&e->rates, &step, now_us);
+}
+
 static fathom_err finish_step(fathom_engine *e, uint64_t start_us)
 {
     struct step_result result;
@@ -152,6 +212,7 @@ static fathom_err finish_step(fathom_engine *e, uint64_t start_us)
     e->stats.n_step++;
     e->stats.n_output_token += n_draw;
     e->stats.busy_us += now_us - start_us;
+    note_step(e, now_us - start_us, now_us);
     publish(e, e->drawing, n_draw);
     return FATHOM_OK;
 }
@@ -177,6 +238,8 @@ static void run_step(fathom_engine *e)
 {
     uint64_t start_us = clock_now_us();
     bool forbidden = mem_forbid(true);
+    struct sched_bounds bounds = admission_bounds(&e->admission, &e->rates);
+    sched_set_bounds(e->sched, &bounds);
     sched_plan(e->sched, start_us, &e->plan);
     fathom_err err = launch_step(e);
     if (err == FATHOM_OK) err = finish_step(e, start_us);
@@ -191,6 +254,7 @@ static void *engine_main(void *arg)
     while (mailbox_wait(e->mailbox, idle)) {
         take_mail(e);
         if (e->failed) end_all(e, REQUEST_FINISH_ERROR);
+        end_expired(e, clock_now_us());
         idle = !sched_any(e->sched);
         if (idle) {
             sched_check(e->sched);
@@ -229,6 +293,7 @@ static fathom_err make_parts(fathom_engine *e, const struct engine_config *c, fa
     if (!c->no_prefix_cache) TRY(prefix_create(&e->prefix, e->pool, d));
     TRY(sched_create(&e->sched, &sched, e->pool, e->prefix, d));
     TRY(mailbox_create(&e->mailbox, info->max_num_seqs + c->max_queued, c->seed, d));
+    mailbox_set_admission(e->mailbox, &e->admission);
     e->drawing = mem_calloc(info->max_num_seqs, sizeof(struct sequence *));
     e->drawn = mem_calloc(info->max_num_seqs, sizeof *e->drawn);
     if (!e->drawing || !e->drawn || plan_init(&e->plan, info->max_num_seqs) != FATHOM_OK) {
@@ -248,6 +313,10 @@ fathom_err engine_create(fathom_engine **out, const struct engine_config *c,
     fathom_err err;
     copy_info(e, &c->info);
     e->limits.n_vocab_used = c->n_vocab_used;
+    e->limits.priorities = c->priorities;
+    e->admission = c->admission;
+    e->admission.max_num_seqs = c->info.max_num_seqs;
+    e->admission.max_num_batched_tokens = c->info.max_num_batched_tokens;
     TRY_GOTO(make_parts(e, c, d), fail);
     e->runner = runner;
     e->checkpoint = checkpoint;

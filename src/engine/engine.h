@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/admission.h"
 #include "engine/step_runner.h"
 #include "fathom/fathom.h"
 
@@ -17,6 +18,8 @@ struct checkpoint;
 struct engine_config {
     fathom_info info; /* complete; its strings are copied */
     uint32_t max_queued;
+    struct admission_config admission; /* its limits of requests and tokens are taken from info */
+    bool priorities;
     uint32_t n_vocab_used;
     uint64_t seed;
     bool no_prefix_cache;

@@ -27,6 +27,7 @@
 #include <time.h>
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/fail.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -52,6 +53,11 @@ struct mailbox {
     uint64_t n_submitted;
     struct list lists[SEQUENCE_LIST_COUNT];
     fathom_stats stats;
+    struct admission_config admission;
+    struct admission_rates rates;
+    uint64_t n_new_token; /* prompt tokens of the NEW list */
+    uint64_t n_refused_full;
+    uint64_t n_refused[ADMISSION_TTFT + 1];
     bool woken;
     bool closed;
     char fault[FATHOM_DIAG_BYTES]; /* written once, before `failed` */
@@ -105,6 +111,7 @@ fathom_err mailbox_create(struct mailbox **out, uint32_t n_slot, uint64_t seed, 
     m->n_slot = m->n_free = n_slot;
     m->seed = seed;
     while ((1u << m->slot_bits) < n_slot) m->slot_bits++;
+    m->admission = (struct admission_config){.max_num_seqs = n_slot, .max_num_batched_tokens = 1};
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -135,30 +142,63 @@ void mailbox_destroy(struct mailbox *m)
     mem_free(m);
 }
 
+void mailbox_set_admission(struct mailbox *m, const struct admission_config *c)
+{
+    pthread_mutex_lock(&m->lock);
+    m->admission = *c;
+    pthread_mutex_unlock(&m->lock);
+}
+
 /* ---- callers ---- */
+
+static struct admission_load load_of(const struct mailbox *m, uint64_t now_us)
+{
+    const struct list *fresh = &m->lists[SEQUENCE_LIST_NEW];
+    return (struct admission_load){m->stats.n_running + m->stats.n_waiting + fresh->n,
+                                   m->stats.n_backlog_token + m->n_new_token, now_us};
+}
+
+/* Whether there is a slot, and admission agrees; counts a refusal. */
+static bool judge(struct mailbox *m, const struct sequence *q, fathom_diag *d)
+{
+    if (m->n_free == 0) {
+        (void)diag_fail(d, FATHOM_EBUSY,
+                        "%u requests are running, waiting or not yet read: the queue is full. Try "
+                        "again later, or raise --max-queued",
+                        m->n_slot);
+        m->n_refused_full++;
+        return false;
+    }
+    struct admission_load load = load_of(m, q->submitted_us);
+    enum admission_verdict verdict =
+        admission_judge(&m->admission, &m->rates, &load, q->request.n_prompt, d);
+    if (verdict == ADMISSION_TAKEN) return true;
+    m->n_refused[verdict]++;
+    return false;
+}
 
 fathom_err mailbox_submit(struct mailbox *m, struct sequence *q, uint64_t *id, fathom_diag *d)
 {
     if (atomic_load(&m->failed)) FAIL(d, FATHOM_EDEVICE, "the engine has failed: %s", m->fault);
     pthread_mutex_lock(&m->lock);
-    bool refused = m->n_free == 0 || m->closed || atomic_load(&m->failed);
-    if (!refused) {
+    bool over = m->closed || atomic_load(&m->failed);
+    bool taken = !over && judge(m, q, d);
+    if (taken) {
         uint64_t rank = ++m->n_submitted;
         q->slot = m->free_slots[--m->n_free];
         m->slots[q->slot] = q;
         q->request.id = rank << m->slot_bits | q->slot;
         if (!q->has_seed) q->row.seed = rng_mix(m->seed, rank, 0);
         *id = q->request.id;
+        m->n_new_token += q->request.n_prompt;
         list_push(m, SEQUENCE_LIST_NEW, q);
         pthread_cond_signal(&m->work);
     }
     pthread_mutex_unlock(&m->lock);
-    if (!refused) return FATHOM_OK;
+    if (taken) return FATHOM_OK;
+    if (!over) return FATHOM_EBUSY;
     if (atomic_load(&m->failed)) FAIL(d, FATHOM_EDEVICE, "the engine has failed: %s", m->fault);
-    FAIL(d, FATHOM_EBUSY,
-         "%u requests are running, waiting or not yet read: the queue is full. Try again later, or "
-         "raise --max-queued",
-         m->n_slot);
+    FAIL(d, FATHOM_EBUSY, "the engine is being closed");
 }
 
 void mailbox_cancel(struct mailbox *m, uint64_t id)
@@ -241,7 +281,16 @@ void mailbox_get_stats(struct mailbox *m, fathom_stats *out)
 {
     pthread_mutex_lock(&m->lock);
     *out = m->stats;
+    struct admission_load load = load_of(m, clock_now_us());
     out->n_waiting += m->lists[SEQUENCE_LIST_NEW].n;
+    out->n_backlog_token = load.n_backlog_token;
+    out->n_refused_full = m->n_refused_full;
+    out->n_refused_tokens = m->n_refused[ADMISSION_TOKENS];
+    out->n_refused_ttft = m->n_refused[ADMISSION_TTFT];
+    out->prefill_token_us = m->rates.token_us;
+    out->decode_step_us = m->rates.fixed_us;
+    out->first_token_us = admission_first_token_us(&m->admission, &m->rates, &load, 1);
+    out->retry_after_us = admission_retry_us(&m->admission, &m->rates, &load);
     out->failed = atomic_load(&m->failed);
     pthread_mutex_unlock(&m->lock);
 }
@@ -277,7 +326,10 @@ struct sequence *mailbox_take_new(struct mailbox *m)
 {
     pthread_mutex_lock(&m->lock);
     struct sequence *q = m->lists[SEQUENCE_LIST_NEW].head;
-    if (q) list_remove(m, SEQUENCE_LIST_NEW, q);
+    if (q) {
+        list_remove(m, SEQUENCE_LIST_NEW, q);
+        m->n_new_token -= q->request.n_prompt;
+    }
     pthread_mutex_unlock(&m->lock);
     return q;
 }
@@ -310,6 +362,13 @@ void mailbox_publish(struct mailbox *m, struct sequence *const *sequences, size_
     pthread_mutex_unlock(&m->lock);
 }
 
+void mailbox_set_rates(struct mailbox *m, const struct admission_rates *rates)
+{
+    pthread_mutex_lock(&m->lock);
+    m->rates = *rates;
+    pthread_mutex_unlock(&m->lock);
+}
+
 void mailbox_fail(struct mailbox *m, const char *message)
 {
     pthread_mutex_lock(&m->lock);
@@ -339,6 +398,12 @@ void mailbox_check(struct mailbox *m)
         ASSERT(!(q->is_over && q->links[SEQUENCE_LIST_CANCEL].linked));
         for (int k = 0; k < SEQUENCE_LIST_COUNT; k++) n_linked[k] += q->links[k].linked;
     }
+    uint64_t n_new_token = 0;
+    for (const struct sequence *q = m->lists[SEQUENCE_LIST_NEW].head; q;
+         q = q->links[SEQUENCE_LIST_NEW].next) {
+        n_new_token += q->request.n_prompt;
+    }
+    ASSERT(n_new_token == m->n_new_token);
     ASSERT(n_used + m->n_free == m->n_slot);
     for (uint32_t i = 0; i < m->n_free; i++) {
         ASSERT(m->free_slots[i] < m->n_slot && !m->slots[m->free_slots[i]]);

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/admission.h"
 #include "engine/sequence.h"
 #include "fathom/fathom.h"
 
@@ -27,10 +28,13 @@ struct mailbox;
 fathom_err mailbox_create(struct mailbox **out, uint32_t n_slot, uint64_t seed, fathom_diag *d);
 void mailbox_destroy(struct mailbox *m); /* accepts NULL; releases every sequence still in a slot */
 
+/* mailbox_set_admission - what mailbox_submit judges by; before anything is submitted */
+void mailbox_set_admission(struct mailbox *m, const struct admission_config *c);
+
 /* ---- callers' side: any thread -------------------------------------------------------------- */
 
 /* mailbox_submit - the sequence is the mailbox's on success; gives it its id
- * Errors  EBUSY   no slot is free
+ * Errors  EBUSY   no slot is free, or admission_judge is against it
  *         EDEVICE mailbox_fail came before, with its message */
 fathom_err mailbox_submit(struct mailbox *m, struct sequence *q, uint64_t *id, fathom_diag *d);
 void mailbox_cancel(struct mailbox *m, uint64_t id);
@@ -39,7 +43,8 @@ void mailbox_cancel(struct mailbox *m, uint64_t id);
 size_t mailbox_poll(struct mailbox *m, fathom_event *events, size_t max, int timeout_ms);
 void mailbox_wake(struct mailbox *m);
 
-/* mailbox_get_stats - what was published last; sequences not yet taken count as waiting */
+/* mailbox_get_stats - what was published last; sequences not yet taken count as waiting. What is
+ * expected follows from the rates and the time of the call. */
 void mailbox_get_stats(struct mailbox *m, fathom_stats *out);
 
 /* mailbox_fault - "" until mailbox_fail */
@@ -62,6 +67,9 @@ struct sequence *mailbox_take_cancel(struct mailbox *m);
  * FINISHED, after which the engine must not touch them; replaces the statistics */
 void mailbox_publish(struct mailbox *m, struct sequence *const *sequences, size_t n,
                      const fathom_stats *stats);
+
+/* mailbox_set_rates - what has been measured, for mailbox_submit to judge by */
+void mailbox_set_rates(struct mailbox *m, const struct admission_rates *rates);
 
 /* mailbox_fail - from now on mailbox_submit is refused with this message; the first one counts */
 void mailbox_fail(struct mailbox *m, const char *message);

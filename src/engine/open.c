@@ -94,6 +94,8 @@ fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag
     c.info.backend = runner_backend_name(runner);
     c.info.weights_bytes = runner_weights_bytes(runner);
     c.max_queued = settings.max_queued;
+    c.admission = settings.admission;
+    c.priorities = settings.priorities;
     c.n_vocab_used = settings.n_vocab_used;
     c.no_prefix_cache = settings.no_prefix_cache;
     c.seed = o->seed ? o->seed : rng_entropy();

@@ -105,6 +105,13 @@ fathom_err sequence_check(const fathom_request *r, const struct sequence_limits 
     for (uint32_t i = 0; i < r->n_prompt; i++) {
         TRY(check_id("prompt", i, r->prompt[i], l->n_vocab, d));
     }
+    if (r->priority != 0 && !l->priorities) {
+        FAIL(
+            d, FATHOM_EINVAL,
+            "priority is %d, and requests run in the order of arrival: leave it out, or start with "
+            "--scheduling-policy priority",
+            (int)r->priority);
+    }
     TRY(check_numbers(&r->sampling, d));
     return check_lists(&r->sampling, l, d);
 }
@@ -199,6 +206,8 @@ fathom_err sequence_create(struct sequence **out, const fathom_request *r,
     q->request.max_token = (uint32_t)z.n_token;
     q->request.min_output = s->min_tokens;
     q->request.cache_salt = r->cache_salt;
+    q->request.priority = r->priority;
+    q->request.share = r->share;
     q->user = r->user;
     q->submitted_us = now_us;
     fill_row(q, s, l);
@@ -236,6 +245,7 @@ static fathom_finish finish_of(enum request_finish finish)
     case REQUEST_FINISH_STOP: return FATHOM_FINISH_STOP;
     case REQUEST_FINISH_LENGTH: return FATHOM_FINISH_LENGTH;
     case REQUEST_FINISH_CANCEL: return FATHOM_FINISH_CANCEL;
+    case REQUEST_FINISH_EXPIRED: return FATHOM_FINISH_EXPIRED;
     case REQUEST_FINISH_ERROR: return FATHOM_FINISH_ERROR;
     }
     return FATHOM_FINISH_ERROR;

@@ -44,6 +44,8 @@ struct sequence {
     float *logprobs;      /* [max output], NULL when not asked for */
     fathom_logprob *tops; /* [max output][row.n_top], NULL when row.n_top is 0 */
 
+    uint32_t n_owed; /* the engine's: prompt tokens that count in the backlog */
+
     /* the mailbox's, under its lock */
     uint32_t slot;
     uint32_t n_published; /* output tokens that may be polled */
@@ -59,6 +61,7 @@ struct sequence_limits {
     uint32_t n_vocab_used;
     int32_t eos_ids[8];
     uint32_t n_eos;
+    bool priorities;
 };
 
 /* sequence_of - the sequence around a request of the scheduler */

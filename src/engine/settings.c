@@ -66,6 +66,12 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
                     &out->max_num_seqs, d));
     TRY(check_count("--max-queued", o->max_queued, SETTINGS_MAX_QUEUED, LIMIT_QUEUED,
                     &out->max_queued, d));
+    out->admission = (struct admission_config){.max_num_seqs = out->max_num_seqs,
+                                               .max_num_batched_tokens = l->max_token,
+                                               .max_queued_tokens = o->max_queued_tokens,
+                                               .ttft_us = (uint64_t)o->slo_ttft_ms * 1000,
+                                               .tpot_us = (uint64_t)o->slo_tpot_ms * 1000};
+    out->priorities = o->priorities;
     l->max_request = out->max_num_seqs < l->max_token ? out->max_num_seqs : l->max_token;
     l->max_logit_row = l->max_request;
 

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/admission.h"
 #include "fathom/fathom.h"
 #include "model/forward.h"
 
@@ -21,6 +22,8 @@ struct engine_settings {
     struct model_limits limits;  /* max_context is max_model_len */
     uint32_t max_num_seqs;
     uint32_t max_queued;
+    struct admission_config admission;
+    bool priorities;
     uint32_t n_vocab_used;
     uint64_t kv_cache_bytes; /* 0: as much as is wanted and as memory allows */
     double memory_utilization;

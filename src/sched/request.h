@@ -27,6 +27,7 @@ enum request_finish {
     REQUEST_FINISH_STOP,   /* a stop id was drawn; it is the last of ids */
     REQUEST_FINISH_LENGTH, /* n_token == max_token */
     REQUEST_FINISH_CANCEL,
+    REQUEST_FINISH_EXPIRED, /* it waited until it could not be served in time */
     REQUEST_FINISH_ERROR,
 };
 
@@ -41,6 +42,8 @@ struct request {
     uint32_t max_token;  /* prompt and output; > n_prompt */
     uint32_t min_output; /* stop ids do not count among the first min_output tokens of the output */
     uint64_t cache_salt; /* its pages are found by requests of the same salt alone */
+    int32_t priority;    /* lower is earlier */
+    uint32_t share;      /* whose it is: turn.h */
 
     /* What changes as the request runs. Zero before sched_add. */
     enum request_state state;
@@ -54,6 +57,7 @@ struct request {
     uint32_t n_cached;    /* prompt tokens that were found there when it was first admitted */
     uint32_t n_preempted;
     uint64_t arrival;      /* rank in the order of sched_add */
+    uint64_t turn;         /* turn.h */
     uint64_t scheduled_us; /* when first planned */
     uint64_t first_us;     /* when the first token was drawn; 0: none yet */
     uint64_t finished_us;

@@ -1,15 +1,16 @@
 /* Invariants
  *
- *   1. A live request is in exactly one list, that of its state; lists are in order of arrival.
- *   2. Every RUNNING request arrived before every WAITING one: admission is in order of arrival,
- *      and preemption takes the youngest first. So nobody is overtaken for ever.
+ *   1. A live request is in exactly one list, that of its state; lists are in the order of turn.h.
+ *   2. Every RUNNING request comes before every WAITING one that has the same or a higher priority
+ *      number: admission is in order, and preemption takes the last first. So among requests of one
+ *      priority nobody is overtaken for ever.
  *   3. RUNNING requests <= max_num_seqs.
  *   4. A page has as many holders as there are RUNNING requests with it in pages[0 .. n_page).
  *      With a prefix cache every full page of a RUNNING request is published, and the cache finds
  *      it by the request's tokens. Nobody writes to a published page.
  *   5. Between sched_plan and sched_commit a request has n_planned > 0 if and only if it has an
  *      entry; otherwise n_planned is 0 everywhere.
- *   6. After sched_plan, if a request is live, the oldest one has an entry: it may take the pages
+ *   6. After sched_plan, if a request is live, the first one has an entry: it may take the pages
  *      of all others, and one request of any legal length fits in the pool. So work always ends.
  *
  * Pages. A request is admitted with the pages of all its known tokens, and only if as many more
@@ -18,15 +19,17 @@
  * with the last token, since its logits are wanted. Later it takes one page whenever its newest
  * token begins one.
  *
- * Budget. Decodes (gap 1) go first, then the rest in order of arrival. One walk in order of arrival
- * does both: a wider gap may only use what the decodes still to be visited do not need, but for one
- * token that the oldest request always gets. That order keeps the youngest request always ahead of
- * the walk, so preempting it never undoes an entry. */
+ * Budget. Decodes (gap 1) go first, then the rest in order. One walk in order does both: a wider
+ * gap may only use what the decodes still to be visited do not need, but for one token that the
+ * first request always gets. That order keeps the last request always ahead of the walk, so
+ * preempting it never undoes an entry. While any request decodes, wider gaps together get
+ * bounds.max_prefill at most, so that a step is never much longer than a decode. */
 #include "sched/sched.h"
 
 #include "base/assert.h"
 #include "base/fail.h"
 #include "base/mem.h"
+#include "sched/turn.h"
 
 struct sched {
     /* fixed */
@@ -37,15 +40,19 @@ struct sched {
     /* state */
     struct request_list waiting;
     struct request_list running;
+    struct sched_bounds bounds;
+    struct turns turns;
     uint64_t n_arrived;
     struct sched_totals totals;
-    bool in_step; /* planned and not yet committed */
+    bool short_of_pages; /* in the last plan */
+    bool in_step;        /* planned and not yet committed */
 };
 
 /* The walk of one sched_plan. */
 struct walk {
     struct plan *plan;
     uint32_t left;     /* tokens of the budget not given away */
+    uint32_t prefill;  /* of which wider gaps may take */
     uint32_t n_decode; /* RUNNING requests with gap 1 that the walk has not reached */
     bool short_of_pages;
 };
@@ -74,6 +81,7 @@ fathom_err sched_create(struct sched **out, const struct sched_config *c, struct
     struct sched *s = mem_calloc(1, sizeof *s);
     if (!s) FAIL(d, FATHOM_ENOMEM, "no memory for the scheduler");
     s->config = *c;
+    s->bounds = (struct sched_bounds){c->max_num_seqs, c->max_num_batched_tokens};
     s->pool = pool;
     s->prefix = prefix;
     s->n_seen = mem_calloc(page_pool_n_page(pool), sizeof *s->n_seen);
@@ -96,7 +104,8 @@ void sched_add(struct sched *s, struct request *r)
 {
     ASSERT(request_n_page(r->max_token) <= page_pool_n_page(s->pool));
     request_enter(r, s->n_arrived++);
-    request_list_push_back(&s->waiting, r);
+    turns_give(&s->turns, r);
+    request_list_insert(&s->waiting, r);
 }
 
 static void give_pages(struct sched *s, struct request *r)
@@ -115,26 +124,32 @@ void sched_end(struct sched *s, struct request *r, enum request_finish why, uint
     request_end(r, why, now_us);
 }
 
-static void preempt_youngest(struct sched *s, struct walk *w)
+void sched_set_bounds(struct sched *s, const struct sched_bounds *bounds)
+{
+    ASSERT(bounds->max_running >= 1 && bounds->max_prefill >= 1);
+    s->bounds = *bounds;
+}
+
+static void preempt_last(struct sched *s, struct walk *w)
 {
     struct request *r = s->running.tail;
     if (request_gap(r) == 1) w->n_decode--;
     request_list_remove(&s->running, r);
     give_pages(s, r);
     request_preempt(r);
-    request_list_push_front(&s->waiting, r);
+    request_list_insert(&s->waiting, r);
     s->totals.n_preempted++;
     w->short_of_pages = true;
 }
 
-/* Pages for the first n_token tokens of r; false when only requests older than r hold any. */
+/* Pages for the first n_token tokens of r; false when only requests before r hold any. */
 static bool take_pages(struct sched *s, struct walk *w, struct request *r, uint32_t n_token)
 {
     while (r->n_page < request_n_page(n_token)) {
         if (page_pool_take(s->pool, &r->pages[r->n_page])) {
             r->n_page++;
         } else if (s->running.tail != r) {
-            preempt_youngest(s, w);
+            preempt_last(s, w);
         } else {
             w->short_of_pages = true;
             return false;
@@ -153,6 +168,7 @@ static void add_entry(struct walk *w, struct request *r, uint32_t n_token)
     if (r->n_computed + n_token > p->max_context) p->max_context = r->n_computed + n_token;
     r->n_planned = n_token;
     w->left -= n_token;
+    if (request_gap(r) > 1) w->prefill -= n_token < w->prefill ? n_token : w->prefill;
 }
 
 static void plan_running(struct sched *s, struct walk *w, struct request *r)
@@ -163,6 +179,7 @@ static void plan_running(struct sched *s, struct walk *w, struct request *r)
         w->n_decode--;
     } else {
         share -= w->n_decode < share ? w->n_decode : share;
+        if (share > w->prefill) share = w->prefill;
         if (share == 0 && r == s->running.head) share = 1;
     }
     uint32_t n_token = gap < share ? gap : share;
@@ -180,11 +197,14 @@ static void hold_found(struct sched *s, struct request *r, uint32_t n_found)
     s->totals.n_hit_token += (uint64_t)n_found * KV_PAGE_TOKENS;
 }
 
-/* WAITING -> RUNNING for the oldest, if its pages can be had. */
+/* WAITING -> RUNNING for the first, if its pages can be had. */
 static bool admit(struct sched *s, struct walk *w, struct request *r, uint64_t now_us)
 {
     uint64_t n_available = page_pool_n_available(s->pool);
-    if (1 + (uint64_t)s->running.n > n_available) return false; /* one page is never found */
+    if (1 + (uint64_t)s->running.n > n_available) { /* one page is never found */
+        w->short_of_pages = true;
+        return false;
+    }
     uint32_t n_found = 0;
     if (s->prefix) {
         n_found = prefix_find(s->prefix, r->cache_salt, r->ids, r->n_token - 1, r->pages);
@@ -193,11 +213,15 @@ static bool admit(struct sched *s, struct walk *w, struct request *r, uint64_t n
     for (uint32_t i = 0; i < n_found; i++) {
         n_take += page_pool_state(s->pool, r->pages[i]) == PAGE_CACHED;
     }
-    if (n_take + s->running.n > n_available) return false;
+    if (n_take + s->running.n > n_available) {
+        w->short_of_pages = true;
+        return false;
+    }
     request_list_remove(&s->waiting, r);
     hold_found(s, r, n_found);
     request_admit(r, n_found * KV_PAGE_TOKENS, now_us);
-    request_list_push_back(&s->running, r);
+    turns_note_admitted(&s->turns, r);
+    request_list_insert(&s->running, r);
     bool taken = take_pages(s, w, r, r->n_token);
     ASSERT(taken);
     return true;
@@ -211,15 +235,20 @@ void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
     for (const struct request *r = s->running.head; r; r = r->next) {
         if (request_gap(r) == 1) w.n_decode++;
     }
+    w.prefill = w.n_decode > 0 ? s->bounds.max_prefill : w.left;
     for (struct request *r = s->running.head; r; r = r->next) plan_running(s, &w, r);
 
-    while (s->waiting.head && w.left > 0 && !w.short_of_pages &&
-           s->running.n < s->config.max_num_seqs) {
+    uint32_t max_running = s->config.max_num_seqs;
+    if (s->bounds.max_running < max_running) max_running = s->bounds.max_running;
+    while (s->waiting.head && w.left > 0 && w.prefill > 0 && !w.short_of_pages &&
+           s->running.n < max_running) {
         struct request *r = s->waiting.head;
         if (!admit(s, &w, r, now_us)) break;
+        uint32_t share = w.left < w.prefill ? w.left : w.prefill;
         uint32_t gap = request_gap(r);
-        add_entry(&w, r, gap < w.left ? gap : w.left);
+        add_entry(&w, r, gap < share ? gap : share);
     }
+    s->short_of_pages = w.short_of_pages;
     s->in_step = plan->n_entry > 0;
     ASSERT(s->in_step || !sched_any(s));
 }
@@ -273,14 +302,23 @@ const struct sched_totals *sched_totals(const struct sched *s)
     return &s->totals;
 }
 
+bool sched_is_short_of_pages(const struct sched *s)
+{
+    return s->short_of_pages;
+}
+
+struct request *sched_first_waiting(const struct sched *s)
+{
+    return s->waiting.head;
+}
+
 struct request *sched_any(const struct sched *s)
 {
     return s->running.head ? s->running.head : s->waiting.head;
 }
 
-/* Checks one list; returns the arrival after which the next list's requests must lie. */
-static uint64_t check_list(const struct sched *s, const struct request_list *l,
-                           enum request_state state, uint64_t after)
+static void check_list(const struct sched *s, const struct request_list *l,
+                       enum request_state state)
 {
     uint32_t n = 0;
     const struct request *prev = NULL;
@@ -288,20 +326,29 @@ static uint64_t check_list(const struct sched *s, const struct request_list *l,
         ASSERT(n++ < l->n);
         ASSERT(r->prev == prev);
         ASSERT(r->state == state);
-        ASSERT(r->arrival >= after);
+        ASSERT(!prev || request_is_before(prev, r));
         ASSERT(s->in_step || r->n_planned == 0);
         request_check(r);
-        after = r->arrival + 1;
     }
     ASSERT(n == l->n && l->tail == prev);
-    return after;
+}
+
+/* Invariant 2. */
+static void check_order(const struct sched *s)
+{
+    for (const struct request *r = s->running.head; r; r = r->next) {
+        const struct request *w = s->waiting.head;
+        while (w && w->priority < r->priority) w = w->next;
+        ASSERT(!w || request_is_before(r, w));
+    }
 }
 
 void sched_check(struct sched *s)
 {
     page_pool_check(s->pool);
-    uint64_t after = check_list(s, &s->running, REQUEST_RUNNING, 0);
-    check_list(s, &s->waiting, REQUEST_WAITING, after);
+    check_list(s, &s->running, REQUEST_RUNNING);
+    check_list(s, &s->waiting, REQUEST_WAITING);
+    check_order(s);
     ASSERT(s->running.n <= s->config.max_num_seqs);
 
     uint32_t n_page = page_pool_n_page(s->pool);

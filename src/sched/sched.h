@@ -23,6 +23,12 @@ struct sched_config {
     uint32_t max_num_seqs;           /* requests RUNNING at once, >= 1 */
 };
 
+/* Limits of one step, below those of sched_config. */
+struct sched_bounds {
+    uint32_t max_running; /* requests RUNNING; more are not admitted, none is preempted */
+    uint32_t max_prefill; /* tokens of gaps wider than one, while any request decodes */
+};
+
 /* The share of one request in a step: positions first .. first + n_token - 1. */
 struct plan_entry {
     struct request *request;
@@ -32,7 +38,7 @@ struct plan_entry {
 };
 
 struct plan {
-    struct plan_entry *entries; /* [max_num_seqs], n_entry used; in order of arrival */
+    struct plan_entry *entries; /* [max_num_seqs], n_entry used; in order (turn.h), then the new */
     uint32_t n_entry;           /* 0: nothing to run */
     uint32_t n_token;           /* of all entries */
     uint32_t n_draw;            /* entries that draw */
@@ -52,7 +58,7 @@ fathom_err sched_create(struct sched **out, const struct sched_config *c, struct
                         struct prefix_cache *prefix, fathom_diag *d);
 void sched_destroy(struct sched *s); /* accepts NULL; requests are the owner's */
 
-/* sched_add - NEW -> WAITING, behind all others. The request stays where it is until FINISHED.
+/* sched_add - NEW -> WAITING, in its turn. The request stays where it is until FINISHED.
  * Needs  request_n_page(max_token) <= the pool's pages: else it could wait for ever. */
 void sched_add(struct sched *s, struct request *r);
 
@@ -60,9 +66,12 @@ void sched_add(struct sched *s, struct request *r);
  * are given back. Not between sched_plan and sched_commit. */
 void sched_end(struct sched *s, struct request *r, enum request_finish why, uint64_t now_us);
 
+/* sched_set_bounds - for the plans from now on; both at least 1 */
+void sched_set_bounds(struct sched *s, const struct sched_bounds *bounds);
+
 /* sched_plan - decide the next step
  *
- * Walks the RUNNING requests in order of arrival, then admits WAITING ones, with what the prefix
+ * Walks the RUNNING requests in order (turn.h), then admits WAITING ones, with what the prefix
  * cache has of them. Takes the pages that the step writes; when they run out, preempts the youngest
  * RUNNING request.
  *
@@ -93,6 +102,12 @@ struct sched_totals {
 
 /* sched_totals - the scheduler's own, up to date after each call */
 const struct sched_totals *sched_totals(const struct sched *s);
+
+/* sched_is_short_of_pages - in the last plan a request waited or was preempted for want of pages */
+bool sched_is_short_of_pages(const struct sched *s);
+
+/* sched_first_waiting - the WAITING request that is next; its `next` follows it */
+struct request *sched_first_waiting(const struct sched *s);
 
 /* sched_any - a live request, RUNNING before WAITING; NULL when there is none */
 struct request *sched_any(const struct sched *s);

@@ -38,6 +38,7 @@ struct exchange {
     bool preflight;
     bool refused_method;
     struct gate_pass *pass;
+    uint32_t share; /* number of the API key */
     bool keep_body;
     struct buf body;
     uint64_t n_body; /* bytes received */
@@ -196,8 +197,10 @@ static bool same_key(const char *a, const char *b)
     return m && !differ;
 }
 
-static bool is_authorized(const struct server *s, struct MHD_Connection *c)
+/* Whether the request has a key, and which. */
+static bool is_authorized(const struct server *s, struct MHD_Connection *c, uint32_t *number)
 {
+    *number = 0;
     if (s->o.n_api_key == 0) return true;
     const char *key = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
     if (key) {
@@ -207,7 +210,11 @@ static bool is_authorized(const struct server *s, struct MHD_Connection *c)
         key = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Api-Key");
     }
     bool ok = false;
-    for (size_t i = 0; key && i < s->o.n_api_key; i++) ok |= same_key(key, s->o.api_keys[i]);
+    for (size_t i = 0; key && i < s->o.n_api_key; i++) {
+        bool same = same_key(key, s->o.api_keys[i]);
+        if (same && !ok) *number = (uint32_t)i;
+        ok |= same;
+    }
     return ok;
 }
 
@@ -226,7 +233,7 @@ static void choose_route(struct exchange *x, struct MHD_Connection *c)
         (void)api_error_set(&x->error, 405, "method_not_allowed", NULL,
                             "%s does not take %.16s; it takes %s", x->route->path, x->method,
                             route_allow(x->route));
-    } else if (!x->route->open && !is_authorized(s, c)) {
+    } else if (!x->route->open && !is_authorized(s, c, &x->share)) {
         (void)api_error_set(&x->error, 401, "invalid_api_key", NULL,
                             "the API key is missing or wrong; send it as \"Authorization: Bearer "
                             "KEY\"");
@@ -355,7 +362,7 @@ static enum MHD_Result answer_exchange(struct exchange *x, struct MHD_Connection
         (void)api_error_set(&x->error, 503, "shutting_down", NULL, "the server is shutting down");
         return reply_error(x, c, &x->error);
     }
-    if (job_start(&x->job, s, c, (enum openai_api)x->route->api, &x->body) != FATHOM_OK) {
+    if (job_start(&x->job, s, c, (enum openai_api)x->route->api, x->share, &x->body) != FATHOM_OK) {
         return MHD_NO;
     }
     return go_on_with_job(x, c);

@@ -103,7 +103,7 @@ void job_release(struct job *job)
 }
 
 fathom_err job_start(struct job **out, struct server *s, struct MHD_Connection *connection,
-                     enum openai_api api, struct buf *body)
+                     enum openai_api api, uint32_t share, struct buf *body)
 {
     struct job *job = mem_calloc(1, sizeof *job);
     *out = job;
@@ -112,6 +112,7 @@ fathom_err job_start(struct job **out, struct server *s, struct MHD_Connection *
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     job->server = s;
     job->api = api;
+    job->share = share;
     job->start_us = clock_now_us();
     job->connection = connection;
     job->fd = info ? info->connect_fd : -1;
@@ -139,9 +140,12 @@ fathom_err job_start(struct job **out, struct server *s, struct MHD_Connection *
 
 /* ---- the HTTP side ------------------------------------------------------------------------- */
 
+/* A stream begins with its first bytes, a token's or a comment's: what goes wrong before is told by
+ * the status. */
 static bool is_answerable(const struct job *job)
 {
-    return job->state == JOB_DONE || (job->state == JOB_RUNNING && job->request.stream);
+    if (job->state == JOB_DONE) return true;
+    return job->state == JOB_RUNNING && job->request.stream && job->answer.out.len > 0;
 }
 
 void job_wake(struct job *job)
@@ -360,13 +364,6 @@ static void take_token(struct job *job, struct job_slot *slot, const fathom_even
     check_backlog(job);
 }
 
-static void note_total(struct server *s, const fathom_event *e)
-{
-    if (e->finish == FATHOM_FINISH_CANCEL) return;
-    uint64_t mean = atomic_load(&s->mean_total_us);
-    atomic_store(&s->mean_total_us, mean ? mean - mean / 8 + e->total_us / 8 : e->total_us);
-}
-
 /* A choice that a stop string ended was cancelled in the engine and stopped all the same. */
 static enum metric_finish finish_of(fathom_finish finish, bool ended)
 {
@@ -385,12 +382,19 @@ static void take_finish(struct job *job, struct job_slot *slot, const fathom_eve
                                            .max_tokens = job->request.sampling.max_tokens};
     slot->flying = false;
     job->n_flying--;
-    note_total(job->server, e);
     metrics_note_finish(&job->server->metrics, &request, e);
     if (job->state != JOB_RUNNING) return;
     if (e->finish == FATHOM_FINISH_ERROR && !ended) {
         set_engine_error(job);
         job_fail(job, FATHOM_EDEVICE);
+        return;
+    }
+    if (e->finish == FATHOM_FINISH_EXPIRED && !ended) {
+        (void)api_error_set(&job->error, 429, "server_busy", NULL,
+                            "the request has waited for %.2f s without being started, longer than "
+                            "its first token may take (--slo-ttft-ms); try again later",
+                            (double)e->total_us / 1e6);
+        job_fail(job, FATHOM_EBUSY);
         return;
     }
     if (e->finish == FATHOM_FINISH_CANCEL && !ended) {

@@ -248,6 +248,23 @@ static void write_engine(struct scrape *s, const struct metrics_view *v)
     write_labelled(s, "fathom_pages", "state", "free", t->n_page_free - t->n_page_cached);
     write_labelled(s, "fathom_pages", "state", "cached", t->n_page_cached);
     write_labelled(s, "fathom_pages", "state", "held", t->n_page - t->n_page_free);
+    write_count(s, "fathom_backlog_tokens", PROMETHEUS_GAUGE,
+                "Prompt tokens of live requests that are not computed yet.", t->n_backlog_token);
+    const char *name = "fathom_requests_refused_total";
+    prometheus_family(s->b, name, PROMETHEUS_COUNTER,
+                      "Requests that the engine did not take, or gave back unstarted.");
+    write_labelled(s, name, "reason", "queue_full", t->n_refused_full);
+    write_labelled(s, name, "reason", "queued_tokens", t->n_refused_tokens);
+    write_labelled(s, name, "reason", "slo_ttft", t->n_refused_ttft);
+    write_labelled(s, name, "reason", "expired", t->n_expired);
+    write_value(s, "fathom_prefill_token_seconds", PROMETHEUS_GAUGE,
+                "Time of one prompt token, as measured lately; 0: unknown.",
+                t->prefill_token_us / 1e6);
+    write_value(s, "fathom_decode_step_seconds", PROMETHEUS_GAUGE,
+                "Time of a step for its decodes alone; 0: unknown.", t->decode_step_us / 1e6);
+    write_value(s, "fathom_expected_first_token_seconds", PROMETHEUS_GAUGE,
+                "Until the first token of a short prompt that came now; 0: unknown.",
+                (double)t->first_token_us / 1e6);
 }
 
 static void write_server(struct scrape *s, const struct metrics *m, const struct metrics_view *v)

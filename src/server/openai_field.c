@@ -27,6 +27,7 @@ const struct field openai_fields[] = {
     {"stream", BOTH, field_flag, AT(stream), 0, 0, false, NULL},
     {"stream_options", BOTH, field_stream_options, 0, 0, 0, false, NULL},
     {"n", BOTH, field_count, AT(n), 1, LIMIT_CHOICES, false, NULL},
+    {"priority", BOTH, field_int, AT(priority), INT32_MIN, INT32_MAX, false, NULL},
     {"best_of", BOTH, field_count, AT(best_of), 1, LIMIT_CHOICES, false, NULL},
     {"max_tokens", BOTH, field_max_tokens, 0, 0, INT32_MAX, false, NULL},
     {"max_completion_tokens", BOTH, field_max_tokens, 0, 0, INT32_MAX, false, NULL},

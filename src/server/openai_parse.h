@@ -55,6 +55,7 @@ struct openai_request {
     bool include_usage;
     bool continuous_usage;
     uint32_t n; /* choices of each prompt */
+    int32_t priority;
     uint32_t best_of;
     int64_t max_tokens;
     bool include_stop;

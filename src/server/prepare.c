@@ -207,6 +207,8 @@ static fathom_err submit_choice(struct job *job, size_t i)
                         .n_prompt = (uint32_t)prompt->n,
                         .sampling = job->request.sampling,
                         .cache_salt = job->request.cache_salt,
+                        .priority = job->request.priority,
+                        .share = job->share,
                         .user = slot};
     /* the choices of one prompt differ though the request gives one seed */
     r.sampling.seed += i % job->request.n;

@@ -99,8 +99,7 @@ unsigned server_retry_after_s(struct server *s)
 {
     fathom_stats stats;
     fathom_get_stats(s->engine, &stats);
-    uint64_t rounds = stats.n_waiting / (s->info->max_num_seqs ? s->info->max_num_seqs : 1) + 1;
-    uint64_t wait_s = atomic_load(&s->mean_total_us) * rounds / 1000000;
+    uint64_t wait_s = (stats.retry_after_us + 999999) / 1000000;
     return wait_s < 1 ? 1 : wait_s > 60 ? 60 : (unsigned)wait_s;
 }
 

@@ -44,8 +44,7 @@ struct server {
     atomic_bool poll_ends;   /* the poll thread returns */
     atomic_bool engine_down; /* the engine has met a fatal error */
     struct health health;
-    atomic_uint_fast64_t mean_total_us; /* moving average over finished requests */
-    atomic_size_t held_bytes;           /* bodies received and not yet parsed */
+    atomic_size_t held_bytes; /* bodies received and not yet parsed */
     struct metrics metrics;
 
     pthread_mutex_t jobs_lock;
@@ -61,8 +60,8 @@ void server_drop_bytes(struct server *s, size_t n);
 /* server_n_job - requests on their way */
 size_t server_n_job(struct server *s);
 
-/* server_retry_after_s - when a refused request may find room: the time that the requests ahead
- * of it need, within 1 to 60 */
+/* server_retry_after_s - when a refused request may be taken, as the engine expects, within 1 to 60
+ */
 unsigned server_retry_after_s(struct server *s);
 
 #endif

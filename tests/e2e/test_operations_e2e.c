@@ -166,6 +166,28 @@ static void a_key_guards_the_metrics(void **state)
     world_close(&w);
 }
 
+static void an_expired_request_is_told_by_the_status(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c;
+    struct http_reply r;
+    char body[256], value[16];
+    world_open(&w, NULL, NULL);
+    world_connect(&c, &w);
+    for (int stream = 0; stream < 2; stream++) {
+        chat_body(body, sizeof body,
+                  "first_ms=50;then=expire;say=", stream ? ",\"stream\":true" : "");
+        ask(&c, &r, "POST", CHAT, "", body);
+        assert_true(http_reply_header(&r, "Retry-After", value, sizeof value));
+        assert_reply(&r, 429, "without being started, longer than its first token may take");
+    }
+    wait_for_value(&c, "fathom_request_errors_total", "code=\"server_busy\"", 2);
+    wait_for_value(&c, "vllm:request_success_total", "finished_reason=\"abort\"", 2);
+    http_client_close(&c);
+    world_close(&w);
+}
+
 /* ---- limits -------------------------------------------------------------------------------- */
 
 /* Sends bytes one by one, 20 ms apart, until the server closes the connection; how long it took. */
@@ -310,6 +332,7 @@ int main(void)
         cmocka_unit_test(what_is_open_and_what_was_left_is_counted),
         cmocka_unit_test(a_cut_of_a_slow_reader_is_counted),
         cmocka_unit_test(a_key_guards_the_metrics),
+        cmocka_unit_test(an_expired_request_is_told_by_the_status),
         cmocka_unit_test(a_request_that_trickles_in_is_cut),
         cmocka_unit_test(an_answer_has_no_deadline),
         cmocka_unit_test(one_connection_too_many_is_told_so),

@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
 """The pilot model over HTTP: the guides' requests, the evaluation, and clients that come and go.
 
-    tests/e2e/test_pilot.py requests|evaluation|load path/to/fathom
+    tests/e2e/test_pilot.py requests|refusals|evaluation|load|flood path/to/fathom
 
+refusals    what the flags about the queue refuse
 requests    the four requests of the deployment guides, streamed and not, thinking and not
 evaluation  384 prompts, 16 at a time, greedy, for the bf16 and the fp8 cache: all texts expected
 load        64 streams at once for LOAD_SECONDS (default 10), clients leaving at random; afterwards
             every page is free, no descriptor is left open, and the server ends with status 0 (which
             a sanitizer turns into an error when it has found anything)
+flood       FLOOD_STREAMS (default 1000) streams at once against a bounded queue, and with a promise
+            about the first token: each is served whole or refused with 429, memory stays flat
 """
 
+import asyncio
 import concurrent.futures
 import http.client
 import json
@@ -92,6 +96,10 @@ class Server:
         connection.close()
         samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
         return {name: float(value) for name, value in samples}
+
+    def resident_kib(self):
+        with open(f"/proc/{self.process.pid}/status", encoding="utf-8") as f:
+            return int(re.search(r"VmRSS:\s+(\d+)", f.read()).group(1))
 
     def n_descriptor(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
@@ -219,6 +227,36 @@ class Requests(unittest.TestCase):
         self.assertNotIn("think>", message["content"] + message["reasoning"])
 
 
+class Refusals(unittest.TestCase):
+    """What is refused, by default and by what an operator asks for."""
+
+    def refused(self, server, body, *parts):
+        with self.assertRaises(AssertionError) as caught:
+            server.post("/v1/completions", {"model": "pilot", "max_tokens": 2, **body})
+        for part in parts:
+            self.assertIn(part, str(caught.exception))
+
+    def test_priorities(self):
+        server = Server()
+        self.refused(server, {"prompt": "a", "priority": 1}, "400", "--scheduling-policy priority")
+        self.assertEqual(server.stop(), 0)
+        server = Server("--scheduling-policy", "priority")
+        server.post("/v1/completions", {"prompt": "a", "max_tokens": 2, "priority": -5})
+        self.assertEqual(server.stop(), 0)
+
+    def test_queued_tokens(self):
+        server = Server("--max-num-queued-tokens", "100", "--max-num-batched-tokens", "16")
+        body = {"model": "pilot", "prompt": "one two three " * 150, "max_tokens": 1}
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            first = pool.submit(server.post, "/v1/completions", body)
+            while server.health()["running"] == 0:
+                time.sleep(0.005)
+            self.refused(server, {"prompt": "one two three " * 40}, "429",
+                         "--max-num-queued-tokens")
+            self.assertEqual(first.result()["usage"]["completion_tokens"], 1)
+        self.assertEqual(server.stop(), 0)
+
+
 class Evaluation(unittest.TestCase):
     """Every prompt has one right answer."""
 
@@ -326,8 +364,72 @@ class Load(unittest.TestCase):
         print(f"load: {counts['finished']} streams finished, {counts['left']} left early")
 
 
+class Flood(unittest.TestCase):
+    """More streams at once than there is room for."""
+
+    STREAMS = int(os.environ.get("FLOOD_STREAMS", "1000"))
+
+    async def client(self, server, seed, tally):
+        """One stream; counts how it ended and notes when its first token came."""
+        rng = random.Random(seed)
+        words = " ".join(str(rng.randrange(1000)) for _ in range(rng.randrange(1, 40)))
+        body = json.dumps({"model": "pilot", "prompt": words, "max_tokens": 16, "ignore_eos": True,
+                           "stream": True}).encode()
+        reader, writer = await asyncio.open_connection(server.host, server.port, limit=1 << 20)
+        begin = time.monotonic()
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                     b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        head = await reader.readuntil(b"\r\n\r\n")
+        first = time.monotonic() - begin
+        text = await reader.read()
+        writer.close()
+        if head.startswith(b"HTTP/1.1 200 ") and b"data: [DONE]\n\n\r\n0\r\n\r\n" in text:
+            tally["served"] += 1
+            tally["first"].append(first)
+        elif head.startswith(b"HTTP/1.1 429 ") and b"\r\nRetry-After: " in head:
+            tally["refused"] += 1
+        else:
+            tally["torn"].append((head[:200], text[-200:]))
+
+    async def round(self, server, tally):
+        await asyncio.gather(*(self.client(server, seed, tally) for seed in range(self.STREAMS)))
+
+    def flood(self, *flags, rounds=2):
+        server = Server("--max-model-len", "512", "--max-num-seqs", "32", *flags)
+        server.post("/v1/completions", {"prompt": "one " * 200, "max_tokens": 4})
+        resident = []
+        for i in range(rounds):
+            tally = {"served": 0, "refused": 0, "first": [], "torn": []}
+            begin = time.monotonic()
+            asyncio.run(self.round(server, tally))
+            resident.append(server.resident_kib())
+            tally["first"].sort()
+            print(f"{' '.join(flags)} round {i + 1}: {tally['served']} served, {tally['refused']} "
+                  f"refused, {time.monotonic() - begin:.1f} s, first token at p50 "
+                  f"{tally['first'][len(tally['first']) // 2]:.2f} s, last "
+                  f"{tally['first'][-1]:.2f} s, {resident[-1]} KiB resident")
+            self.assertEqual(tally["torn"], [])
+            self.assertEqual(tally["served"] + tally["refused"], self.STREAMS)
+            self.assertGreater(tally["served"], 0)
+        self.assertLess(resident[-1] - resident[0], 8192)
+        metrics = server.metrics()
+        key = 'vllm:kv_cache_usage_perc{model_name="pilot",engine="0"}'
+        self.assertEqual(metrics[key], 0)
+        self.assertEqual(server.stop(), 0)
+        return metrics
+
+    def test_a_bounded_queue(self):
+        self.flood("--max-queued", "200")
+
+    def test_a_promise_about_the_first_token(self):
+        metrics = self.flood("--slo-ttft-ms", "2000")
+        refused = sum(value for name, value in metrics.items()
+                      if name.startswith("fathom_requests_refused_total"))
+        self.assertGreater(refused, 0)
+
+
 if __name__ == "__main__":
-    CASES = {"requests": Requests, "evaluation": Evaluation, "load": Load}
+    CASES = {"requests": Requests, "refusals": Refusals, "evaluation": Evaluation, "load": Load, "flood": Flood}
     if len(sys.argv) != 3 or sys.argv[1] not in CASES:
         sys.exit(__doc__)
     FATHOM = os.path.abspath(sys.argv[2])

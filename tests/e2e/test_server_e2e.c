@@ -251,12 +251,13 @@ static void test_leaving_cancels(void **state)
 static void test_leaving_before_the_first_token_of_a_stream(void **state)
 {
     (void)state;
+    const struct server_options o = {.comment_interval_ms = 100};
     struct world w;
     struct http_client c;
-    world_open(&w, NULL, NULL);
+    world_open(&w, &o, NULL);
     world_connect(&c, &w);
     send_chat(&c, "first_ms=60000;say=abc", ",\"stream\":true");
-    assert_true(http_client_wait_for(&c, "text/event-stream"));
+    assert_true(http_client_wait_for(&c, "text/event-stream")); /* with the first comment */
     http_client_close(&c);
     wait_for_count(w.engine, fake_engine_n_cancelled, 1);
     world_close(&w);

@@ -61,6 +61,9 @@ struct sim {
     uint32_t arrival_per_1024; /* chance of an arrival, tried twice a step */
     uint32_t cancel_per_1024;
     uint32_t share_per_1024; /* chance that a prompt begins as a text before did */
+    uint32_t n_priority;
+    uint32_t n_share;
+    bool bounded;
     struct page_pool *pool;
     struct prefix_cache *prefix; /* NULL in some episodes */
     struct sched *s;
@@ -149,6 +152,8 @@ static void arrive(struct sim *m)
     j->r.n_stop_id = 1;
     j->r.n_prompt = n_prompt;
     j->r.max_token = n_prompt + n_output;
+    j->r.priority = (int32_t)between(m, 0, m->n_priority) - 1;
+    j->r.share = between(m, 0, m->n_share);
     write_prompt(m, j);
     sched_add(m->s, &j->r);
     m->n_request++;
@@ -202,12 +207,43 @@ static void compute(struct sim *m, int32_t *drawn)
     assert_int_equal(n_draw, m->plan.n_draw);
 }
 
+static uint32_t n_running_with_gap_1(const struct sim *m)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < MAX_LIVE; i++) {
+        const struct request *r = &m->jobs[i].r;
+        n += m->jobs[i].live && r->state == REQUEST_RUNNING && request_gap(r) == 1;
+    }
+    return n;
+}
+
+/* While somebody decodes, the rest gets what the bounds allow. */
+static void check_bounds(const struct sim *m, const struct sched_bounds *bounds, uint32_t n_decode,
+                         uint32_t n_running)
+{
+    uint32_t n_prefill = 0;
+    for (uint32_t i = 0; i < m->plan.n_entry; i++) {
+        const struct plan_entry *e = &m->plan.entries[i];
+        if (request_gap(e->request) > 1) n_prefill += e->n_token;
+    }
+    if (n_decode > 0) assert_true(n_prefill <= bounds->max_prefill);
+    assert_true(sched_n_running(m->s) <= bounds->max_running || sched_n_running(m->s) <= n_running);
+}
+
 static void step(struct sim *m, uint32_t budget)
 {
     int32_t drawn[MAX_SEQS];
+    struct sched_bounds bounds = {MAX_SEQS, budget};
+    if (m->bounded) {
+        bounds = (struct sched_bounds){between(m, 1, MAX_SEQS), between(m, 1, budget)};
+    }
+    sched_set_bounds(m->s, &bounds);
+    uint32_t n_decode = n_running_with_gap_1(m);
+    uint32_t n_running = sched_n_running(m->s);
     sched_plan(m->s, ++m->now_us, &m->plan);
     sched_check(m->s);
     assert_true(m->plan.n_token <= budget);
+    check_bounds(m, &bounds, n_decode, n_running);
     if (m->plan.n_entry == 0) return;
     compute(m, drawn);
     sched_commit(m->s, &m->plan, drawn, ++m->now_us);
@@ -233,6 +269,9 @@ static void run_episode(struct sim *m)
     m->cancel_per_1024 = between(m, 0, 1) ? 0 : between(m, 1, 128);
     m->share_per_1024 = between(m, 0, 1) ? 0 : between(m, 1, 1024);
     m->prefix = NULL;
+    m->n_priority = between(m, 0, 1) ? 0 : between(m, 1, 3);
+    m->n_share = between(m, 0, 1) ? 0 : between(m, 1, 5);
+    m->bounded = between(m, 0, 1);
     assert_int_equal(page_pool_create(&m->pool, m->n_page, NULL), FATHOM_OK);
     if (between(m, 0, 3)) {
         assert_int_equal(prefix_create(&m->prefix, m->pool, NULL), FATHOM_OK);

@@ -163,12 +163,15 @@ static void stall(fathom_engine *e, bool on)
 }
 
 /* Whether the script has something else in mind than an end of this request. */
-static bool ends_badly(fathom_engine *e, const struct request *r)
+static bool ends_badly(fathom_engine *e, struct request *r)
 {
     uint64_t repeat = r->plan.n_repeat ? r->plan.n_repeat : 1;
-    if (!(r->plan.fails || r->plan.stalls) || r->n_output < r->plan.say.n * repeat) return false;
+    bool badly = r->plan.fails || r->plan.stalls || r->plan.expires;
+    if (!badly || r->n_output < r->plan.say.n * repeat) return false;
     if (r->plan.fails) {
         fail_all(e, "the scripted device is lost");
+    } else if (r->plan.expires) {
+        finish(e, r, FATHOM_FINISH_EXPIRED, -1);
     } else {
         stall(e, true);
     }
@@ -199,7 +202,10 @@ static uint64_t step(fathom_engine *e)
         if (e->stalled) continue;
         uint64_t due = r->due_us;
         if (due <= now) {
-            if (ends_badly(e, r)) break;
+            if (ends_badly(e, r)) {
+                next = now;
+                break;
+            }
             emit_token(e, r);
             due = now;
         }
@@ -527,6 +533,7 @@ static void obey(struct fake_plan *p, const struct tokenizer *t, const char *tex
         if (strncmp(c, "refuse=", 7) == 0) refuse_by_name(p, c + 7);
         if (strncmp(c, "then=fail", 9) == 0) p->fails = true;
         if (strncmp(c, "then=stall", 10) == 0) p->stalls = true;
+        if (strncmp(c, "then=expire", 11) == 0) p->expires = true;
     }
     fake_plan_say(p, t, "Hello!");
 }

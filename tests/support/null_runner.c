@@ -16,6 +16,7 @@ struct null_runner {
     int32_t *top_ids;
     float *top_logprobs;
     uint32_t n_launch;
+    uint32_t n_prefill; /* tokens of the step beyond one of each request */
     atomic_uint n_moved;
 };
 
@@ -96,6 +97,10 @@ static fathom_err launch(struct step_runner *base, const struct step *step)
     const struct batch *b = &step->batch;
     if (r->o.fail_after && r->n_launch >= r->o.fail_after) return FATHOM_EDEVICE;
     r->n_launch++;
+    r->n_prefill = b->n_token - b->n_request;
+    if (r->o.max_mixed && b->n_request > 1 && b->n_token > *r->o.max_mixed) {
+        *r->o.max_mixed = b->n_token;
+    }
     if (r->o.n_computed) *r->o.n_computed += b->n_token;
     for (uint32_t t = 0; t < b->n_token; t++) {
         r->rows[b->slot[t]] = row_of(b->ids[t], (uint32_t)b->pos[t]);
@@ -122,8 +127,9 @@ static fathom_err wait(struct step_runner *base, struct step_result *out)
 {
     struct null_runner *r = (struct null_runner *)base;
     uint32_t n_part = r->o.n_part ? r->o.n_part : 1;
-    for (uint32_t i = 0; r->o.step_us && i < n_part; i++) {
-        clock_sleep_us(r->o.step_us / n_part);
+    uint64_t step_us = r->o.step_us + (uint64_t)r->n_prefill * r->o.token_us;
+    for (uint32_t i = 0; step_us && i < n_part; i++) {
+        clock_sleep_us(step_us / n_part);
         atomic_fetch_add(&r->n_moved, 1);
     }
     *out = (struct step_result){r->ids, r->logprobs, r->top_ids, r->top_logprobs};
@@ -199,6 +205,8 @@ fathom_err null_engine_open(fathom_engine **out, const struct null_engine_option
                  .eos_ids = {1},
                  .n_eos = 1},
         .max_queued = o->max_queued,
+        .admission = o->admission,
+        .priorities = o->priorities,
         .n_vocab_used = o->n_vocab,
         .seed = o->seed,
         .no_prefix_cache = o->no_prefix_cache,

@@ -15,10 +15,12 @@
 struct null_options {
     uint32_t n_page;
     uint32_t fail_after;  /* launches that succeed before one fails; 0: none fails */
-    uint32_t step_us;     /* time that a step takes */
+    uint32_t step_us;     /* time that a step takes, */
+    uint32_t token_us;    /* and that each token of more than one of a request adds */
     uint32_t n_part;      /* in so many parts, each a sign of progress; 0: progress is not told */
     bool skip_attention;  /* draw without reading the cache: to measure the host alone */
     uint64_t *n_computed; /* if not NULL: counts the tokens computed */
+    uint32_t *max_mixed;  /* if not NULL: the most tokens of a step of more than one request */
 };
 
 /* null_runner_create - for steps within the limits; ENOMEM */
@@ -32,6 +34,8 @@ struct null_engine_options {
     uint32_t max_num_seqs;
     uint32_t max_num_batched_tokens;
     uint32_t max_queued;
+    struct admission_config admission;
+    bool priorities;
     uint64_t seed;
     bool no_prefix_cache;
     struct null_options runner; /* n_page is the engine's too */

@@ -66,6 +66,7 @@ static void expect_rest(fathom_engine *e)
     fathom_get_stats(e, &s);
     assert_int_equal(s.n_running, 0);
     assert_int_equal(s.n_waiting, 0);
+    assert_int_equal(s.n_backlog_token, 0);
     assert_int_equal(s.n_page_free, s.n_page);
     engine_check(e);
 }

@@ -86,6 +86,8 @@ static const struct refusal refusals[] = {
     {OPENAI_CHAT, "{" M ",\"seed\":1.5}", "seed", "seed is a number, needed is an integer"},
     {OPENAI_CHAT, "{" M ",\"n\":0}", "n", "n is 0, needed is 1 to 64"},
     {OPENAI_CHAT, "{" M ",\"n\":true}", "n", "n is a boolean, needed is an integer"},
+    {OPENAI_CHAT, "{" M ",\"priority\":0.5}", "priority",
+     "priority is a number, needed is an integer"},
     {OPENAI_CHAT, "{" M ",\"max_tokens\":-5}", "max_tokens",
      "max_tokens is -5, needed is 0 to 2147483647"},
     {OPENAI_CHAT, "{" M ",\"max_tokens\":0}", "max_tokens",
@@ -255,7 +257,8 @@ static void test_every_value_arrives(void **state)
     struct api_error e;
     const char *body =
         "{" M ",\"model\":\"x\",\"stream\":true,\"stream_options\":{\"include_usage\":true,"
-        "\"continuous_usage_stats\":true},\"n\":2,\"max_tokens\":7,\"max_completion_tokens\":9,"
+        "\"continuous_usage_stats\":true},\"n\":2,\"priority\":-4,\"max_tokens\":7,\"max_"
+        "completion_tokens\":9,"
         "\"min_tokens\":3,\"stop\":[\"a\",\"bc\"],\"stop_token_ids\":[5,6.0],"
         "\"include_stop_str_in_output\":true,\"ignore_eos\":true,\"skip_special_tokens\":false,"
         "\"temperature\":0,\"top_p\":0.5,\"top_k\":40,\"min_p\":0.25,\"seed\":-1,"
@@ -269,6 +272,7 @@ static void test_every_value_arrives(void **state)
     assert_true(r.stream && r.include_usage && r.continuous_usage && r.include_stop);
     assert_false(r.skip_special_tokens);
     assert_int_equal(r.n, 2);
+    assert_int_equal(r.priority, -4);
     assert_int_equal(r.max_tokens, 9);
     assert_int_equal(r.n_stop, 2);
     assert_string_equal(r.stops[1], "bc");

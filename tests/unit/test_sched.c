@@ -462,6 +462,70 @@ static void admission_counts_found_pages_that_nobody_holds(void **state)
     close_fixture(&f);
 }
 
+static void lower_priority_numbers_go_first_and_keep_their_pages(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_fixture(&f, 4, 64, 2);
+    struct request *late = add(&f, 10, 100);
+    struct request *plain = add(&f, 10, 100);
+    struct job *j = &f.jobs[f.n_job++];
+    j->r = (struct request){.id = 9,
+                            .ids = j->ids,
+                            .pages = j->pages,
+                            .n_prompt = 10,
+                            .max_token = 150,
+                            .priority = -3};
+    sched_add(f.s, &j->r);
+    assert_ptr_equal(sched_first_waiting(f.s), &j->r);
+    plan(&f);
+    assert_int_equal(f.plan.n_entry, 2);
+    expect_entry(&f, 0, &j->r, 0, 10, true);
+    expect_entry(&f, 1, late, 0, 10, true);
+    commit(&f, 7);
+    plan(&f); /* who came first does not matter: the urgent one leads the walk */
+    expect_entry(&f, 0, &j->r, 10, 1, true);
+    commit(&f, 7);
+    assert_int_equal(plain->state, REQUEST_WAITING);
+    close_fixture(&f);
+}
+
+static void running_requests_leave_a_bounded_share_to_prefill(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_fixture(&f, 16, 64, 4);
+    sched_set_bounds(f.s, &(struct sched_bounds){3, 8});
+    struct request *first = add(&f, 100, 10);
+    plan(&f);
+    expect_entry(&f, 0, first, 0, 64, false); /* nobody decodes: all of the budget */
+    commit(&f, 7);
+    plan(&f);
+    expect_entry(&f, 0, first, 64, 36, true);
+    commit(&f, 7);
+    struct request *a = add(&f, 20, 10);
+    struct request *b = add(&f, 20, 10);
+    plan(&f);
+    assert_int_equal(f.plan.n_entry, 2);
+    expect_entry(&f, 0, first, 100, 1, true);
+    expect_entry(&f, 1, a, 0, 8, false);
+    commit(&f, 7);
+    assert_int_equal(b->state, REQUEST_WAITING);
+    plan(&f);
+    commit(&f, 7);
+    plan(&f);
+    assert_int_equal(f.plan.n_entry, 3);
+    expect_entry(&f, 1, a, 16, 4, true);
+    expect_entry(&f, 2, b, 0, 4, false);
+    commit(&f, 7);
+    add(&f, 1, 10);
+    plan(&f);
+    assert_int_equal(f.plan.n_entry, 3); /* three may run */
+    assert_false(sched_is_short_of_pages(f.s));
+    commit(&f, 7);
+    close_fixture(&f);
+}
+
 static void dump_shows_requests_and_pages(void **state)
 {
     (void)state;
@@ -501,6 +565,8 @@ int main(void)
         cmocka_unit_test(a_preempted_request_finds_its_own_pages),
         cmocka_unit_test(cached_pages_make_room),
         cmocka_unit_test(admission_counts_found_pages_that_nobody_holds),
+        cmocka_unit_test(lower_priority_numbers_go_first_and_keep_their_pages),
+        cmocka_unit_test(running_requests_leave_a_bounded_share_to_prefill),
         cmocka_unit_test(dump_shows_requests_and_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

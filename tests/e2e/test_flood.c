@@ -1,0 +1,170 @@
+/* test_flood [clients] [rounds] - more streaming clients at once than the queue has room for
+ *
+ * Every client gets one of two answers: a stream that is whole, or 429 with Retry-After. None is
+ * torn, nothing is left in the server afterwards, and from the second round on the process does not
+ * grow. The engine is the scripted one, so the server is what is tested. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "support/world.h"
+
+enum {
+    CLIENTS_MAX = 4000,
+    TOKENS = 20,
+    ROOM = 300, /* requests that the engine takes */
+    GROWTH_PAGES = 1024,
+    PATIENCE_MS = 60000,
+};
+
+struct client {
+    int fd;
+    struct buf in;
+    bool done;
+};
+
+static struct client clients[CLIENTS_MAX];
+static struct pollfd polls[CLIENTS_MAX];
+static size_t n_client = 1000;
+static size_t n_round = 3;
+
+static size_t resident_pages(void)
+{
+    char text[128] = "";
+    unsigned long all = 0, resident = 0;
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    (void)close(fd);
+    if (n <= 0 || sscanf(text, "%lu %lu", &all, &resident) != 2) return 0;
+    return resident;
+}
+
+static void open_clients(const struct world *w)
+{
+    char body[256], request[512];
+    chat_body(body, sizeof body, "first_ms=100;step_ms=10;repeat=20;say=x", ",\"stream\":true");
+    int n = snprintf(request, sizeof request,
+                     "POST " CHAT " HTTP/1.1\r\nHost: test\r\nConnection: close\r\n"
+                     "Content-Length: %zu\r\n\r\n%s",
+                     strlen(body), body);
+    for (size_t i = 0; i < n_client; i++) {
+        struct http_client c;
+        assert_true(http_client_open(&c, w->port));
+        assert_true(http_client_send_bytes(&c, request, (size_t)n));
+        (void)fcntl(c.fd, F_SETFL, O_NONBLOCK);
+        clients[i] = (struct client){.fd = c.fd};
+    }
+}
+
+/* Takes what has come; the answer is done when the server closes. */
+static void take(struct client *c)
+{
+    char bytes[16384];
+    ssize_t n;
+    while ((n = recv(c->fd, bytes, sizeof bytes, 0)) > 0) {
+        assert_int_equal(buf_add(&c->in, bytes, (size_t)n), FATHOM_OK);
+    }
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    c->done = true;
+    (void)close(c->fd);
+    c->fd = -1;
+}
+
+static void take_all(void)
+{
+    uint64_t end_us = clock_now_us() + PATIENCE_MS * 1000ull;
+    for (size_t n_done = 0; n_done < n_client;) {
+        for (size_t i = 0; i < n_client; i++) {
+            polls[i] = (struct pollfd){.fd = clients[i].fd, .events = POLLIN};
+        }
+        if (clock_now_us() > end_us)
+            fail_msg("%zu of %zu clients wait", n_client - n_done, n_client);
+        if (poll(polls, n_client, 1000) <= 0) continue;
+        for (size_t i = 0; i < n_client; i++) {
+            if (!polls[i].revents) continue;
+            take(&clients[i]);
+            n_done += clients[i].done;
+        }
+    }
+}
+
+static size_t count_text(const char *text, const char *part)
+{
+    size_t n = 0;
+    for (const char *at = text; (at = strstr(at, part)); at++) n++;
+    return n;
+}
+
+/* Returns whether the client was served; fails the test unless it was, whole, or was refused. */
+static bool check(struct client *c, size_t i)
+{
+    const char *text = buf_str(&c->in);
+    bool served = strncmp(text, "HTTP/1.1 200 ", 13) == 0;
+    if (served) {
+        size_t n = count_text(text, "\"content\":\"x\"");
+        if (n != TOKENS || !strstr(text, "data: [DONE]\n\n\r\n0\r\n\r\n")) {
+            fail_msg("client %zu: a torn stream of %zu tokens: %s", i, n, text);
+        }
+    } else if (strncmp(text, "HTTP/1.1 429 ", 13) != 0 || !strstr(text, "\r\nRetry-After: ") ||
+               !strstr(text, "\"code\":\"server_busy\"}}")) {
+        fail_msg("client %zu: neither served nor refused: %s", i, text);
+    }
+    buf_free(&c->in);
+    return served;
+}
+
+static void everyone_is_served_or_refused(void **state)
+{
+    (void)state;
+    struct world w;
+    size_t resident = 0;
+    const struct server_options o = {.max_connections = CLIENTS_MAX};
+    const struct fake_options f = {.max_running = 64, .max_requests = ROOM};
+    world_open(&w, &o, &f);
+    for (size_t round = 0; round < n_round; round++) {
+        uint64_t begin_us = clock_now_us();
+        size_t n_served = 0;
+        open_clients(&w);
+        take_all();
+        for (size_t i = 0; i < n_client; i++) n_served += check(&clients[i], i);
+        wait_for_count(w.engine, fake_engine_n_alive, 0);
+        size_t now = resident_pages();
+        print_message("round %zu: %zu clients, %zu served, %zu refused, %.2f s, %zu KiB resident\n",
+                      round + 1, n_client, n_served, n_client - n_served,
+                      (double)(clock_now_us() - begin_us) / 1e6, now * 4);
+        assert_true(n_served >= ROOM);
+        if (n_client > 3 * ROOM) assert_true(n_served < n_client);
+        if (round > 0 && now > resident + GROWTH_PAGES) {
+            fail_msg("%zu pages more than after the first round", now - resident);
+        }
+        if (round == 0) resident = now;
+    }
+    world_close(&w);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) n_client = strtoul(argv[1], NULL, 10);
+    if (argc > 2) n_round = strtoul(argv[2], NULL, 10);
+    if (n_client < ROOM || n_client > CLIENTS_MAX || n_round == 0) {
+        (void)fprintf(stderr, "usage: test_flood [clients, %d to %d] [rounds]\n", ROOM,
+                      CLIENTS_MAX);
+        return 2;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(everyone_is_served_or_refused),
+    };
+    return cmocka_run_group_tests(tests, world_setup, world_teardown);
+}
