@@ -76,7 +76,9 @@ size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *
             request[t] = (int32_t)i;
             slot[t] = table[p / KV_PAGE_TOKENS] * KV_PAGE_TOKENS + (int32_t)(p % KV_PAGE_TOKENS);
         }
-        if (e->draws) logit_rows[n_logit_row++] = (int32_t)t - 1;
+        for (uint32_t k = 0; e->draws && k <= e->n_draft; k++) {
+            logit_rows[n_logit_row++] = (int32_t)(t - 1 - e->n_draft + k);
+        }
     }
     first[plan->n_entry] = (int32_t)t;
 

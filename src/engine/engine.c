@@ -226,7 +226,7 @@ static fathom_err make_parts(fathom_engine *e, const struct engine_config *c, fa
         FAIL(d, FATHOM_EINVAL, "%u pages do not hold one request of %u tokens", info->n_page,
              info->max_model_len);
     }
-    if (!c->no_prefix_cache) TRY(prefix_create(&e->prefix, e->pool, d));
+    if (!c->no_prefix_cache) TRY(prefix_create(&e->prefix, e->pool, false, d));
     TRY(sched_create(&e->sched, &sched, e->pool, e->prefix, d));
     TRY(mailbox_create(&e->mailbox, info->max_num_seqs + c->max_queued, c->seed, d));
     e->drawing = mem_calloc(info->max_num_seqs, sizeof(struct sequence *));
