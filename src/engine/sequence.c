@@ -201,6 +201,7 @@ fathom_err sequence_create(struct sequence **out, const fathom_request *r,
     q->request.cache_salt = r->cache_salt;
     q->user = r->user;
     q->submitted_us = now_us;
+    draft_pace_init(&q->pace);
     fill_row(q, s, l);
     *out = q;
     return FATHOM_OK;

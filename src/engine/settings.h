@@ -21,6 +21,7 @@ struct engine_settings {
     struct model_limits limits;  /* max_context is max_model_len */
     uint32_t max_num_seqs;
     uint32_t max_queued;
+    uint32_t n_draft; /* with_mtp of the limits if not 0 */
     uint32_t n_vocab_used;
     uint64_t kv_cache_bytes; /* 0: as much as is wanted and as memory allows */
     double memory_utilization;

@@ -586,7 +586,7 @@ static void drafts_preempt_nobody(void **state)
     guess(b, 20, 21, 22);
     plan(&f);
     expect_entry(&f, 0, a, 60, 4, true);
-    assert_int_equal(a->n_page, 2); /* room for the drafts after these */
+    assert_int_equal(a->n_page, 2);      /* room for the drafts after these */
     expect_entry(&f, 1, b, 62, 2, true); /* one draft fits into the page it has */
     assert_int_equal(f.plan.entries[1].n_draft, 1);
     assert_int_equal(sched_totals(f.s)->n_preempted, 0);
