@@ -72,6 +72,7 @@ void engine_options(fathom_options *out, const struct settings *s, const struct 
         .max_queued = (uint32_t)s->max_queued,
         .kv_cache_bytes = (uint64_t)s->kv_cache_memory_bytes,
         .memory_utilization = s->gpu_memory_utilization,
+        .n_draft = s->n_draft,
         .no_prefix_cache = !s->enable_prefix_caching,
         .seed = s->seed < 0 ? 0 : (uint64_t)s->seed,
     };
