@@ -7,6 +7,7 @@
  *   prefix      one prompt of 3000 tokens (likewise) that is new, and the same again
  *   decode      1, 4 and 16 streams of 256 tokens, tokens a second; for one stream the share of the
  *               bandwidth that reading the active weights once a token amounts to
+ *   draft       the same for one stream with 0 to 4 drafts of the MTP layer, if there is one
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -240,6 +241,43 @@ static void bench_model(const char *model_dir, unsigned n_thread, double bandwid
     fathom_close(e);
 }
 
+static bool has_mtp(const char *model_dir)
+{
+    struct checkpoint *c = NULL;
+    struct model_config config;
+    fathom_diag d = {{0}};
+    if (checkpoint_open(&c, model_dir, &d) != FATHOM_OK) die("checkpoint", &d);
+    if (model_config_load(&config, c, &d) != FATHOM_OK) die("config", &d);
+    bool has = config.n_mtp > 0 && weights_count_mtp(c, &config) == config.n_mtp;
+    checkpoint_close(c);
+    return has;
+}
+
+static void bench_drafts(const char *model_dir, unsigned n_thread, uint32_t n_draft)
+{
+    fathom_engine *e = NULL;
+    fathom_diag d = {{0}};
+    fathom_options o = {.model_dir = model_dir,
+                        .backend = FATHOM_BACKEND_CPU,
+                        .n_thread = n_thread,
+                        .max_num_seqs = 1,
+                        .n_draft = n_draft};
+    if (fathom_open(&e, &o, &d) != FATHOM_OK) die("open", &d);
+    struct run r = {1, 32, N_DECODE, fathom_get_info(e)->n_vocab, 1};
+    (void)measure(e, &r); /* warm caches and worker threads */
+    double seconds = 0;
+    uint64_t n_step = 0;
+    for (r.text = 2; r.text < 8; r.text++) {
+        struct timing t = measure(e, &r);
+        seconds += t.decode_s;
+        n_step += t.n_step - 1;
+    }
+    double n_token = 6.0 * (N_DECODE - 1);
+    printf("bench=engine case=draft drafts=%u threads=%u tok_s=%.1f tokens_per_step=%.2f\n",
+           n_draft, n_thread, n_token / seconds, n_token / (double)n_step);
+    fathom_close(e);
+}
+
 int main(int argc, char **argv)
 {
     const char *model_dir = argc > 1 ? argv[1] : FATHOM_SOURCE_DIR "/models/pilot";
@@ -247,5 +285,8 @@ int main(int argc, char **argv)
     double bandwidth = measure_bandwidth(n_thread);
     bench_host();
     bench_model(model_dir, n_thread, bandwidth);
+    for (uint32_t n = 0; n <= FATHOM_DRAFT_MAX && has_mtp(model_dir); n++) {
+        bench_drafts(model_dir, n_thread, n);
+    }
     return 0;
 }

@@ -42,6 +42,8 @@ typedef enum fathom_backend {
 typedef enum fathom_act { FATHOM_ACT_AUTO, FATHOM_ACT_F32, FATHOM_ACT_BF16 } fathom_act;
 typedef enum fathom_kv { FATHOM_KV_AUTO, FATHOM_KV_F32, FATHOM_KV_BF16, FATHOM_KV_FP8 } fathom_kv;
 
+enum { FATHOM_DRAFT_MAX = 4 };
+
 /* fathom_options - a zeroed struct with model_dir or bundle set is valid: 0 means the default. */
 typedef struct fathom_options {
     const char *model_dir;       /* resolved directory; or */
@@ -62,7 +64,9 @@ typedef struct fathom_options {
     double memory_utilization;       /* share of free memory for weights and cache; 0: 0.9 */
     int32_t n_vocab_used;            /* ids from here on are never sampled; 0: all rows */
     uint64_t seed;                   /* of requests without their own; 0: from the system */
-    bool no_prefix_cache;            /* compute every prompt, also what is in the cache */
+    uint32_t n_draft;     /* tokens that the MTP layer guesses ahead, 0 .. FATHOM_DRAFT_MAX;
+                             outputs are the same bits with any number */
+    bool no_prefix_cache; /* compute every prompt, also what is in the cache */
 } fathom_options;
 
 /* fathom_open - load a model and start the engine thread
@@ -84,6 +88,7 @@ typedef struct fathom_info {
     uint32_t max_model_len;
     uint32_t max_num_seqs;
     uint32_t max_num_batched_tokens;
+    uint32_t n_draft;
     uint32_t n_page; /* pages of 64 tokens */
     uint64_t weights_bytes;
     uint64_t kv_bytes;
@@ -222,7 +227,9 @@ typedef struct fathom_stats {
     uint64_t n_expired;
     uint64_t n_prefix_query_token; /* prompt tokens of requests begun, looked up in the cache */
     uint64_t n_prefix_hit_token;   /* of them found */
-    uint64_t n_backlog_token;      /* prompt tokens of live requests that are not computed yet */
+    uint64_t n_draft_token[FATHOM_DRAFT_MAX];    /* [i]: drafts i + 1 tokens ahead */
+    uint64_t n_accepted_token[FATHOM_DRAFT_MAX]; /* of them those that were what was drawn */
+    uint64_t n_backlog_token; /* prompt tokens of live requests that are not computed yet */
     /* as measured lately; 0: not known */
     double prefill_token_us; /* time of one prompt token */
     double decode_step_us;   /* of a step, for its decodes alone */

@@ -19,13 +19,15 @@ struct batch {
     uint32_t max_context; /* largest pos + 1 in the step, host's knowledge for choosing kernels */
     uint32_t page_stride; /* entries of page_table per request */
     const int32_t *ids;   /* i32 [T]      device; token ids */
-    const int32_t *next_ids;   /* i32 [T]      device; the token after each (MTP only, else NULL) */
-    const int32_t *pos;        /* i32 [T]      device; position in the request, 0 .. */
-    const int32_t *request;    /* i32 [T]      device; row of page_table */
-    const int32_t *slot;       /* i32 [T]      device; page * 64 + pos % 64: where the rows go */
-    const int32_t *page_table; /* i32 [R][page_stride] device; page of positions 64*j .. 64*j+63 */
-    const int32_t *first;      /* i32 [R + 1]  device; first token of each request, T at the end */
-    const int32_t *logit_rows; /* i32 [n_logit_row] device; token indexes, ascending */
+    const int32_t *next_ids; /* i32 [T]      device; the token after each (MTP only, else NULL) */
+    const int32_t *hidden_rows; /* i32 [T]     device; MTP only: the row of hidden states that each
+                                   token goes on from; NULL: its own */
+    const int32_t *pos;         /* i32 [T]      device; position in the request, 0 .. */
+    const int32_t *request;     /* i32 [T]      device; row of page_table */
+    const int32_t *slot;        /* i32 [T]      device; page * 64 + pos % 64: where the rows go */
+    const int32_t *page_table;  /* i32 [R][page_stride] device; page of positions 64*j .. 64*j+63 */
+    const int32_t *first;       /* i32 [R + 1]  device; first token of each request, T at the end */
+    const int32_t *logit_rows;  /* i32 [n_logit_row] device; token indexes, ascending */
 };
 
 /* The pages in device memory; a page record is page_bytes at base + page * page_bytes. */

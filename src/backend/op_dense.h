@@ -88,10 +88,11 @@ struct head_args {
 
 /* mtp_front - the draft layer's input
  *
- *   x[t] = eh_proj [ rmsnorm(table[next_ids[t]]; enorm) ; rmsnorm(hidden[t]; hnorm) ]
+ *   x[t] = eh_proj [ rmsnorm(table[next_ids[t]]; enorm) ; rmsnorm(hidden[rows[t]]; hnorm) ]
  *
  *   hidden   NORMED: the target's output after the final norm (or the draft's own, normed)
  *   next_ids i32 [T], device: the token at position pos[t] + 1
+ *   rows     i32 [T], device; NULL: row t for token t
  *   eh_proj  prepare_linear of [D][2D]; enorm, hnorm prepare_vector of [D]
  *   x        RESIDUAL, written
  */
@@ -102,6 +103,7 @@ struct mtp_front_args {
     const struct weight *eh_proj;
     const int32_t *next_ids;
     const struct buffer *hidden;
+    const int32_t *rows;
     struct buffer *x;
     uint32_t n_token;
 };

@@ -81,6 +81,7 @@ static void print_engine(const fathom_info *info, const struct server_options *o
               count_text(a, info->max_model_len), count_text(b, (uint64_t)info->n_page * 64),
               info->max_num_seqs);
     print_row("step", "%s tokens", count_text(c, info->max_num_batched_tokens));
+    if (info->n_draft) print_row("drafts", "up to %u tokens of the MTP layer", info->n_draft);
 }
 
 static void print_address(const struct server *server, const struct server_options *o,

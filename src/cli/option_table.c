@@ -130,6 +130,13 @@ const struct option option_table[] = {
      "begins the same; outputs are the same bits either way",
      .kind = OPTION_FLAG, .group = GROUP_MEMORY, .commands = SERVE,
      .field = FIELD(enable_prefix_caching), USE},
+    {"speculative-config", NULL, "JSON", NULL,
+     "{\"method\": \"deepseek_mtp\", \"num_speculative_tokens\": N}: each step also computes up to "
+     "N "
+     "tokens (1 to 4) that the MTP layer guesses and keeps those that are right; outputs are the "
+     "same bits either way",
+     .kind = OPTION_TEXT, .group = GROUP_MEMORY, .commands = PLANNED,
+     .field = FIELD(speculative_config), USE},
     {"enable-chunked-prefill", NULL, NULL, NULL, "run long prompts in chunks", .kind = OPTION_FLAG,
      .group = GROUP_MEMORY, .commands = SERVE, .field = NO_FIELD,
      NOTE("true", "long prompts always run in chunks of at most max-num-batched-tokens")},
@@ -275,9 +282,6 @@ const struct option option_table[] = {
      REFUSE(NULL, "this build does not transfer cache pages between machines: leave it out")},
 
     /* ---- flags of vLLM ---- */
-    {"speculative-config", NULL, "JSON", NULL, "drafts of several tokens a step",
-     .kind = OPTION_TEXT, FOREIGN,
-     REFUSE(NULL, "this build decodes one token a step; outputs are the same without the flag")},
     {"trust-remote-code", NULL, NULL, NULL, "run Python of the checkpoint", .kind = OPTION_FLAG,
      FOREIGN, NOTE("false", "no code of a checkpoint is ever run")},
     {"enforce-eager", NULL, NULL, NULL, "no recorded graphs", .kind = OPTION_FLAG, FOREIGN,

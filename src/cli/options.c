@@ -8,6 +8,7 @@
 
 #include "base/assert.h"
 #include "base/fail.h"
+#include "cli/speculative.h"
 
 enum { NAME_BYTES = 64 };
 
@@ -327,5 +328,5 @@ fathom_err options_parse(struct settings *s, enum command command, int argc, cha
             TRY(take_plain(&p, arg, &model_given));
         }
     }
-    return FATHOM_OK;
+    return s->help ? FATHOM_OK : speculative_parse(s->speculative_config, &s->n_draft, d);
 }

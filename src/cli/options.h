@@ -71,7 +71,9 @@ struct settings {
     int64_t kv_cache_memory_bytes;
     double gpu_memory_utilization;
     bool enable_prefix_caching;
-    int64_t seed; /* -1: from the system */
+    const char *speculative_config; /* NULL: not given */
+    uint32_t n_draft;               /* what it says; 0: none */
+    int64_t seed;                   /* -1: from the system */
 
     const char *tokenizer_mode;
     const char *tool_call_parser;

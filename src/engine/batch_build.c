@@ -20,15 +20,18 @@ void batch_layout_init(struct batch_layout *l, const struct model_limits *limits
     size_t n_request = limits->max_request;
     l->max_token = limits->max_token;
     l->max_request = limits->max_request;
+    l->max_logit_row = limits->max_logit_row;
     l->max_context = limits->max_context;
     l->max_page_stride = request_n_page(limits->max_context);
     l->ids = place(&end, n_token, sizeof(int32_t));
+    l->next_ids = place(&end, limits->with_mtp ? n_token : 0, sizeof(int32_t));
+    l->hidden_rows = place(&end, limits->with_mtp ? n_request : 0, sizeof(int32_t));
     l->pos = place(&end, n_token, sizeof(int32_t));
     l->request = place(&end, n_token, sizeof(int32_t));
     l->slot = place(&end, n_token, sizeof(int32_t));
     l->first = place(&end, n_request + 1, sizeof(int32_t));
-    l->logit_rows = place(&end, n_request, sizeof(int32_t));
-    l->rows = place(&end, n_request, sizeof(struct sample_row));
+    l->logit_rows = place(&end, l->max_logit_row, sizeof(int32_t));
+    l->rows = place(&end, l->max_logit_row, sizeof(struct sample_row));
     l->page_table = place(&end, n_request * l->max_page_stride, sizeof(int32_t));
     l->bias = place(&end, n_request * LIMIT_LOGIT_BIAS, sizeof(struct sample_bias));
     l->ban = place(&end, n_request * BATCH_BAN_MAX, sizeof(int32_t));
@@ -54,6 +57,7 @@ size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *
 {
     ASSERT(plan->n_entry >= 1 && plan->n_entry <= l->max_request);
     ASSERT(plan->n_token <= l->max_token && plan->max_context <= l->max_context);
+    ASSERT(plan->n_draw <= l->max_logit_row);
     uint32_t stride = page_stride(l, plan->max_context);
     int32_t *ids = array(host, l->ids);
     int32_t *pos = array(host, l->pos);
@@ -76,7 +80,9 @@ size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *
             request[t] = (int32_t)i;
             slot[t] = table[p / KV_PAGE_TOKENS] * KV_PAGE_TOKENS + (int32_t)(p % KV_PAGE_TOKENS);
         }
-        if (e->draws) logit_rows[n_logit_row++] = (int32_t)t - 1;
+        for (uint32_t k = 0; e->draws && k <= e->n_draft; k++) {
+            logit_rows[n_logit_row++] = (int32_t)(t - 1 - e->n_draft + k);
+        }
     }
     first[plan->n_entry] = (int32_t)t;
 
@@ -87,6 +93,7 @@ size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *
     out->page_stride = stride;
     out->ids = array(device, l->ids);
     out->next_ids = NULL;
+    out->hidden_rows = NULL;
     out->pos = array(device, l->pos);
     out->request = array(device, l->request);
     out->slot = array(device, l->slot);

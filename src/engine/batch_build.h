@@ -6,8 +6,10 @@
  * the block brings it over; bias, bans and histories follow and are copied only when a row has
  * some (sampler.h).
  *
- *   ids | pos | request | slot | first | logit_rows | sample rows | page table || bias | ban |
- *   history
+ *   ids | next ids | hidden rows | pos | request | slot | first | logit_rows | sample rows |
+ *   page table || bias | ban | history
+ *
+ * Next ids and hidden rows are there with the draft layer only.
  */
 #ifndef FATHOM_ENGINE_BATCH_BUILD_H
 #define FATHOM_ENGINE_BATCH_BUILD_H
@@ -22,21 +24,24 @@
 struct batch_layout {
     uint32_t max_token;
     uint32_t max_request;
+    uint32_t max_logit_row;
     uint32_t max_context;
     uint32_t max_page_stride;
     /* offsets in bytes; [n] is the array's room */
-    size_t ids;        /* i32 [max_token] */
-    size_t pos;        /* i32 [max_token] */
-    size_t request;    /* i32 [max_token] */
-    size_t slot;       /* i32 [max_token] */
-    size_t first;      /* i32 [max_request + 1] */
-    size_t logit_rows; /* i32 [max_request] */
-    size_t rows;       /* struct sample_row [max_request] */
-    size_t page_table; /* i32 [max_request][max_page_stride] */
-    size_t bias;       /* struct sample_bias [max_request][LIMIT_LOGIT_BIAS] */
-    size_t ban;        /* i32 [max_request][BATCH_BAN_MAX] */
-    size_t history;    /* i32 [max_request][max_context] */
-    size_t n_bytes;    /* of the block */
+    size_t ids;         /* i32 [max_token] */
+    size_t next_ids;    /* i32 [max_token], or nothing */
+    size_t hidden_rows; /* i32 [max_request], or nothing */
+    size_t pos;         /* i32 [max_token] */
+    size_t request;     /* i32 [max_token] */
+    size_t slot;        /* i32 [max_token] */
+    size_t first;       /* i32 [max_request + 1] */
+    size_t logit_rows;  /* i32 [max_logit_row] */
+    size_t rows;        /* struct sample_row [max_logit_row] */
+    size_t page_table;  /* i32 [max_request][max_page_stride] */
+    size_t bias;        /* struct sample_bias [max_request][LIMIT_LOGIT_BIAS] */
+    size_t ban;         /* i32 [max_request][BATCH_BAN_MAX] */
+    size_t history;     /* i32 [max_request][max_context] */
+    size_t n_bytes;     /* of the block */
 };
 
 enum { BATCH_BAN_MAX = 128 }; /* bans of one row: stop ids and EOS ids */

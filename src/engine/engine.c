@@ -8,6 +8,7 @@
  *          wait                          -- to here
  *          sched_commit                  append what was drawn, end what is over
  *          mailbox_publish               events
+ *          drafter_begin, launch, wait   with drafts: the draft layer, once or a few times
  *
  * States of the engine, kept by its thread
  *
@@ -32,6 +33,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "checkpoint/checkpoint.h"
+#include "engine/draft.h"
 #include "engine/mailbox.h"
 #include "engine/sequence.h"
 #include "kv/page_pool.h"
@@ -58,7 +60,7 @@ struct fathom_engine {
     struct plan plan;
     struct step step;
     struct sequence **drawing; /* [max_num_seqs] sequences of the step that draw, in its order */
-    int32_t *drawn;            /* [max_num_seqs] */
+    struct drafter drafter;
     fathom_stats stats;
     struct admission_rates rates;
     bool failed;
@@ -139,15 +141,16 @@ static fathom_err launch_step(fathom_engine *e)
 {
     struct step_runner *r = e->runner;
     struct step *s = &e->step;
+    s->is_draft = false;
     s->prefix_bytes = batch_build(&r->layout, &e->plan, r->host, r->device, &s->batch);
     sampler_build(&r->layout, &e->plan, r->host, r->device, &s->sampler);
     return r->ops->launch(r, s);
 }
 
-/* Keeps the log-probabilities of draw `i` with the token that it is about to become. */
-static void keep_logprobs(struct sequence *q, const struct step_result *result, size_t i)
+/* Keeps the log-probabilities of draw `i` with output token `n_output`, which it may become. */
+static void keep_logprobs(struct sequence *q, const struct step_result *result, size_t i,
+                          uint32_t n_output)
 {
-    uint32_t n_output = request_n_output(&q->request);
     if (q->logprobs) q->logprobs[n_output] = result->logprobs[i];
     uint32_t n_top = q->row.n_top;
     for (uint32_t k = 0; k < n_top; k++) {
@@ -188,6 +191,21 @@ static void note_step(fathom_engine *e, uint64_t us, uint64_t now_us)
     admission_note_step(&e->rates, &step, now_us);
 }
 
+/* What a committed entry has drawn, and how its drafts fared. */
+static void count_drawn(fathom_engine *e, const struct plan_entry *entry)
+{
+    if (!entry->draws) return;
+    struct sequence *q = sequence_of(entry->request);
+    uint32_t n_drawn = q->request.n_token - (entry->first + entry->n_token - entry->n_draft);
+    e->stats.n_output_token += n_drawn;
+    for (uint32_t i = 0; i < entry->n_draft; i++) {
+        e->stats.n_draft_token[i]++;
+        e->stats.n_accepted_token[i] += i + 1 < n_drawn;
+    }
+    draft_pace_note(&q->pace, entry->n_draft, n_drawn - 1);
+}
+
+/* Fails before the commit only. */
 static fathom_err finish_step(fathom_engine *e, uint64_t start_us)
 {
     struct step_result result;
@@ -195,25 +213,49 @@ static fathom_err finish_step(fathom_engine *e, uint64_t start_us)
     TRY(e->runner->ops->wait(e->runner, &result));
     e->stats.wait_us += clock_now_us() - wait_us;
     size_t n_draw = 0;
+    size_t n_drawing = 0;
     for (uint32_t i = 0; i < e->plan.n_entry; i++) {
         const struct plan_entry *entry = &e->plan.entries[i];
         e->stats.n_prompt_token += new_prompt_tokens(entry);
         if (!entry->draws) continue;
         struct sequence *q = sequence_of(entry->request);
-        keep_logprobs(q, &result, n_draw);
-        e->drawn[n_draw] = result.ids[n_draw];
-        e->drawing[n_draw++] = q;
+        uint32_t n_output = request_n_output(&q->request);
+        for (uint32_t k = 0; k <= entry->n_draft; k++) {
+            keep_logprobs(q, &result, n_draw++, n_output + k);
+        }
+        e->drawing[n_drawing++] = q;
     }
     uint64_t now_us = clock_now_us();
-    sched_commit(e->sched, &e->plan, e->drawn, now_us);
+    sched_commit(e->sched, &e->plan, result.ids, now_us);
+    for (uint32_t i = 0; i < e->plan.n_entry; i++) count_drawn(e, &e->plan.entries[i]);
 #ifdef FATHOM_DCHECK
     sched_check(e->sched);
 #endif
     e->stats.n_step++;
-    e->stats.n_output_token += n_draw;
     e->stats.busy_us += now_us - start_us;
     note_step(e, now_us - start_us, now_us);
-    publish(e, e->drawing, n_draw);
+    if (e->drafter.max_draft > 0) drafter_begin(&e->drafter, &e->plan, e->runner, &e->step);
+    publish(e, e->drawing, n_drawing); /* from here on nobody touches those that are over */
+    return FATHOM_OK;
+}
+
+static fathom_err make_drafts(fathom_engine *e)
+{
+    struct step_runner *r = e->runner;
+    uint64_t start_us = clock_now_us();
+    if (e->drafter.max_draft == 0) return FATHOM_OK;
+    do {
+        struct step_result result;
+        TRY(r->ops->launch(r, &e->step));
+        uint64_t wait_us = clock_now_us();
+        TRY(r->ops->wait(r, &result));
+        e->stats.wait_us += clock_now_us() - wait_us;
+        drafter_take(&e->drafter, result.ids);
+    } while (drafter_continue(&e->drafter, r, &e->step));
+#ifdef FATHOM_DCHECK
+    sched_check(e->sched);
+#endif
+    e->stats.busy_us += clock_now_us() - start_us;
     return FATHOM_OK;
 }
 
@@ -231,7 +273,6 @@ static void fail_engine(fathom_engine *e, fathom_err err)
     LOG_ERROR("engine", "step %llu failed: %s", (unsigned long long)e->stats.n_step, cause);
     e->failed = true;
     mailbox_fail(e->mailbox, cause);
-    sched_abort(e->sched, &e->plan);
 }
 
 static void run_step(fathom_engine *e)
@@ -243,6 +284,11 @@ static void run_step(fathom_engine *e)
     sched_plan(e->sched, start_us, &e->plan);
     fathom_err err = launch_step(e);
     if (err == FATHOM_OK) err = finish_step(e, start_us);
+    if (err == FATHOM_OK) {
+        err = make_drafts(e);
+    } else {
+        sched_abort(e->sched, &e->plan);
+    }
     mem_forbid(forbidden);
     if (err != FATHOM_OK) fail_engine(e, err);
 }
@@ -284,19 +330,20 @@ static fathom_err make_parts(fathom_engine *e, const struct engine_config *c, fa
 {
     const fathom_info *info = &c->info;
     struct sched_config sched = {.max_num_batched_tokens = info->max_num_batched_tokens,
-                                 .max_num_seqs = info->max_num_seqs};
+                                 .max_num_seqs = info->max_num_seqs,
+                                 .max_draft = info->n_draft};
     TRY(page_pool_create(&e->pool, info->n_page, d));
     if (request_n_page(info->max_model_len) > info->n_page) {
         FAIL(d, FATHOM_EINVAL, "%u pages do not hold one request of %u tokens", info->n_page,
              info->max_model_len);
     }
-    if (!c->no_prefix_cache) TRY(prefix_create(&e->prefix, e->pool, d));
+    if (!c->no_prefix_cache) TRY(prefix_create(&e->prefix, e->pool, info->n_draft > 0, d));
     TRY(sched_create(&e->sched, &sched, e->pool, e->prefix, d));
     TRY(mailbox_create(&e->mailbox, info->max_num_seqs + c->max_queued, c->seed, d));
     mailbox_set_admission(e->mailbox, &e->admission);
     e->drawing = mem_calloc(info->max_num_seqs, sizeof(struct sequence *));
-    e->drawn = mem_calloc(info->max_num_seqs, sizeof *e->drawn);
-    if (!e->drawing || !e->drawn || plan_init(&e->plan, info->max_num_seqs) != FATHOM_OK) {
+    if (!e->drawing || plan_init(&e->plan, info->max_num_seqs) != FATHOM_OK ||
+        drafter_init(&e->drafter, info->n_draft, info->max_num_seqs) != FATHOM_OK) {
         FAIL(d, FATHOM_ENOMEM, "no memory for plans of %u requests", info->max_num_seqs);
     }
     e->stats.n_page = e->stats.n_page_free = info->n_page;
@@ -349,7 +396,7 @@ void fathom_close(fathom_engine *e)
     page_pool_destroy(e->pool);
     checkpoint_close(e->checkpoint);
     mem_free(e->drawing);
-    mem_free(e->drawn);
+    drafter_fini(&e->drafter);
     mem_free(e);
 }
 

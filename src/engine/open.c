@@ -12,12 +12,23 @@
 #include "engine/engine.h"
 #include "engine/runner.h"
 #include "model/config.h"
+#include "model/weights.h"
 
 static fathom_err open_checkpoint(struct checkpoint **out, const fathom_options *o, fathom_diag *d)
 {
     if (o->bundle) return checkpoint_open_bundle(out, o->bundle, d);
     if (o->model_dir) return checkpoint_open(out, o->model_dir, d);
     FAIL(d, FATHOM_EINVAL, "no model: neither model_dir nor bundle is given");
+}
+
+static fathom_err check_draft_layer(const struct engine_settings *s, const struct checkpoint *c,
+                                    const struct model_config *config, fathom_diag *d)
+{
+    if (s->n_draft == 0 || weights_count_mtp(c, config) == config->n_mtp) return FATHOM_OK;
+    FAIL(d, FATHOM_EUNSUPPORTED,
+         "--speculative-config: config.json announces an MTP layer and the checkpoint does not "
+         "hold it. Leave the flag out, or take a checkpoint with the tensors of model.layers.%u",
+         config->n_layer);
 }
 
 static void add_eos(fathom_info *info, const int32_t *ids, uint32_t n)
@@ -50,6 +61,7 @@ static void fill_sizes(fathom_info *info, const struct engine_settings *s,
     info->max_model_len = s->limits.max_context;
     info->max_num_seqs = s->max_num_seqs;
     info->max_num_batched_tokens = s->limits.max_token;
+    info->n_draft = s->n_draft;
     info->n_page = plan->n_page;
     info->kv_bytes = plan->kv_bytes;
 }
@@ -84,6 +96,7 @@ fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag
     TRY_GOTO(model_config_load(&config, checkpoint, d), fail);
     TRY_GOTO(generation_config_load(&generation, checkpoint, config.n_vocab, d), fail);
     TRY_GOTO(settings_resolve(&settings, o, &config, d), fail);
+    TRY_GOTO(check_draft_layer(&settings, checkpoint, &config, d), fail);
     os_memory_bytes(&total, &available);
     TRY_GOTO(memory_plan_make(&plan, &settings, &config, checkpoint, available, d), fail);
     TRY_GOTO(runner_create(&runner, &settings, &plan, &config, checkpoint, d), fail);

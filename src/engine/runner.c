@@ -8,10 +8,10 @@
 
 /* The drawn tokens, in device memory and, at the same offsets, in host memory. */
 struct draw_layout {
-    size_t ids;          /* i32 [max_request] */
-    size_t logprobs;     /* f32 [max_request] */
-    size_t top_ids;      /* i32 [max_request][SAMPLE_TOP_MAX] */
-    size_t top_logprobs; /* f32 [max_request][SAMPLE_TOP_MAX] */
+    size_t ids;          /* i32 [max_logit_row] */
+    size_t logprobs;     /* f32 [max_logit_row] */
+    size_t top_ids;      /* i32 [max_logit_row][SAMPLE_TOP_MAX] */
+    size_t top_logprobs; /* f32 [max_logit_row][SAMPLE_TOP_MAX] */
     size_t n_bytes;
 };
 
@@ -78,7 +78,11 @@ static fathom_err launch(struct step_runner *base, const struct step *step)
         const struct block_range *extra = &step->sampler.extras[i];
         TRY(copy_in(r, extra->offset, extra->n_bytes));
     }
-    TRY(model_forward(r->model, &step->batch, &r->kv));
+    if (step->is_draft) {
+        TRY(model_mtp(r->model, &step->batch, &r->kv));
+    } else {
+        TRY(model_forward(r->model, &step->batch, &r->kv));
+    }
     r->wants_top = step->sampler.n_top > 0;
     if (step->sampler.args.n_row == 0) return FATHOM_OK;
 
@@ -155,6 +159,7 @@ static fathom_err make_model(struct model_runner *r, const struct engine_setting
         err = model_create(&r->model, r->backend, config, &weights, &s->limits, d);
     }
     weights_release(&weights);
+    ASSERT(err || model_has_mtp(r->model) == s->limits.with_mtp);
     return err;
 }
 
@@ -169,12 +174,12 @@ static fathom_err make_memory(struct model_runner *r, const struct memory_plan *
                               fathom_diag *d)
 {
     struct backend *b = r->backend;
-    size_t n_request = r->base.layout.max_request;
+    size_t n_row = r->base.layout.max_logit_row;
     size_t end = 0;
-    r->draw.ids = place(&end, n_request);
-    r->draw.logprobs = place(&end, n_request);
-    r->draw.top_ids = place(&end, n_request * SAMPLE_TOP_MAX);
-    r->draw.top_logprobs = place(&end, n_request * SAMPLE_TOP_MAX);
+    r->draw.ids = place(&end, n_row);
+    r->draw.logprobs = place(&end, n_row);
+    r->draw.top_ids = place(&end, n_row * SAMPLE_TOP_MAX);
+    r->draw.top_logprobs = place(&end, n_row * SAMPLE_TOP_MAX);
     r->draw.n_bytes = end;
     r->kv.n_page = plan->n_page;
     r->kv.layout = plan->kv;

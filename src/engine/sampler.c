@@ -8,31 +8,26 @@
 
 static_assert(LIMIT_STOP_TOKENS + 2 * 8 <= BATCH_BAN_MAX, "bans of one request");
 
-/* Where the next row's part of the three shared arrays begins, in elements. */
-struct cursor {
-    void *block;
-    const struct batch_layout *l;
-    uint32_t n_bias;
-    uint32_t n_ban;
-    uint32_t n_history;
-};
-
-static void add_bias(struct cursor *c, const struct sequence *q, struct sample_row *row)
+void sampler_begin(struct sampler *s, const struct batch_layout *l, void *host)
 {
-    struct sample_bias *bias = (struct sample_bias *)((char *)c->block + c->l->bias);
-    row->bias_offset = c->n_bias;
-    for (uint32_t i = 0; i < row->n_bias; i++) bias[c->n_bias++] = q->bias[i];
+    *s = (struct sampler){.host = host, .l = l};
 }
 
-static void add_bans(struct cursor *c, const struct sequence *q, struct sample_row *row)
+static void add_bias(struct sampler *s, const struct sequence *q, struct sample_row *row)
 {
-    const struct request *r = &q->request;
-    int32_t *ban = (int32_t *)((char *)c->block + c->l->ban);
-    row->ban_offset = c->n_ban;
-    if (request_n_output(r) < r->min_output) {
-        for (uint32_t i = 0; i < r->n_stop_id; i++) ban[c->n_ban++] = r->stop_ids[i];
-    }
-    row->n_ban = c->n_ban - row->ban_offset;
+    struct sample_bias *bias = (struct sample_bias *)((char *)s->host + s->l->bias);
+    row->bias_offset = s->n_bias;
+    for (uint32_t i = 0; i < row->n_bias; i++) bias[s->n_bias++] = q->bias[i];
+}
+
+/* Bans of the first row, if it has any: the later ones have the same or none. */
+static void add_bans(struct sampler *s, const struct request *r, struct sample_row *row)
+{
+    int32_t *ban = (int32_t *)((char *)s->host + s->l->ban);
+    row->ban_offset = s->n_ban;
+    if (row->n_output >= r->min_output) return;
+    for (uint32_t i = 0; i < r->n_stop_id; i++) ban[s->n_ban++] = r->stop_ids[i];
+    row->n_ban = r->n_stop_id;
 }
 
 static bool has_penalty(const struct sample_row *row)
@@ -41,49 +36,69 @@ static bool has_penalty(const struct sample_row *row)
            row->frequency_penalty != 0;
 }
 
-static void add_history(struct cursor *c, const struct sequence *q, struct sample_row *row)
+/* The ids before the last of n rows; each row reads as many as it has. */
+static void add_history(struct sampler *s, const struct request *r, uint32_t n_id,
+                        struct sample_row *row)
 {
-    if (!has_penalty(row)) return;
+    int32_t *history = (int32_t *)((char *)s->host + s->l->history);
+    row->history_offset = s->n_history;
+    memcpy(history + s->n_history, r->ids, n_id * sizeof(int32_t));
+    s->n_history += n_id;
+}
+
+void sampler_add(struct sampler *s, const struct sequence *q, uint32_t position, uint32_t n,
+                 bool plain)
+{
     const struct request *r = &q->request;
-    int32_t *history = (int32_t *)((char *)c->block + c->l->history);
-    row->history_offset = c->n_history;
-    row->n_prompt = r->n_prompt;
-    row->n_output = request_n_output(r);
-    memcpy(history + c->n_history, r->ids, r->n_token * sizeof(int32_t));
-    c->n_history += r->n_token;
+    struct sample_row *rows = (struct sample_row *)((char *)s->host + s->l->rows) + s->n_row;
+    struct sample_row first = q->row;
+    ASSERT(n >= 1 && s->n_row + n <= s->l->max_logit_row);
+    if (plain) first.n_top = first.want_logprob = 0;
+    first.n_output = position - r->n_prompt;
+    add_bias(s, q, &first);
+    add_bans(s, r, &first);
+    bool penalty = has_penalty(&first);
+    if (penalty) add_history(s, r, position + n - 1, &first);
+    for (uint32_t i = 0; i < n; i++) {
+        struct sample_row *row = &rows[i];
+        *row = first;
+        row->logit_row = s->n_row++;
+        row->position = position + i;
+        if (first.n_output + i >= r->min_output) row->n_ban = 0;
+        row->n_prompt = penalty ? r->n_prompt : 0;
+        row->n_output = penalty ? first.n_output + i : 0;
+    }
+    if (first.n_top > s->n_top) s->n_top = first.n_top;
+}
+
+void sampler_end(const struct sampler *s, void *device, struct sampler_step *out)
+{
+    const struct batch_layout *l = s->l;
+    ASSERT(s->n_bias <= l->max_request * (uint32_t)LIMIT_LOGIT_BIAS);
+    ASSERT(s->n_ban <= l->max_request * (uint32_t)BATCH_BAN_MAX);
+    memset(out, 0, sizeof *out);
+    char *base = device;
+    struct sample_args *a = &out->args;
+    a->n_row = s->n_row;
+    a->rows = (const struct sample_row *)(base + l->rows);
+    if (s->n_history) a->history = (const int32_t *)(base + l->history);
+    if (s->n_bias) a->bias = (const struct sample_bias *)(base + l->bias);
+    if (s->n_ban) a->ban = (const int32_t *)(base + l->ban);
+    out->n_top = s->n_top;
+    out->extras[0] = (struct block_range){l->bias, s->n_bias * sizeof(struct sample_bias)};
+    out->extras[1] = (struct block_range){l->ban, s->n_ban * sizeof(int32_t)};
+    out->extras[2] = (struct block_range){l->history, s->n_history * sizeof(int32_t)};
 }
 
 void sampler_build(const struct batch_layout *l, const struct plan *plan, void *host, void *device,
                    struct sampler_step *out)
 {
-    struct cursor c = {.block = host, .l = l};
-    struct sample_row *rows = (struct sample_row *)((char *)host + l->rows);
-    uint32_t n_row = 0;
-    memset(out, 0, sizeof *out);
+    struct sampler s;
+    sampler_begin(&s, l, host);
     for (uint32_t i = 0; i < plan->n_entry; i++) {
-        if (!plan->entries[i].draws) continue;
-        const struct sequence *q = sequence_of(plan->entries[i].request);
-        struct sample_row *row = &rows[n_row];
-        *row = q->row;
-        row->logit_row = n_row++;
-        row->position = q->request.n_token;
-        add_bias(&c, q, row);
-        add_bans(&c, q, row);
-        add_history(&c, q, row);
-        if (row->n_top > out->n_top) out->n_top = row->n_top;
+        const struct plan_entry *e = &plan->entries[i];
+        if (!e->draws) continue;
+        sampler_add(&s, sequence_of(e->request), e->request->n_token, 1 + e->n_draft, false);
     }
-    ASSERT(n_row <= l->max_request);
-    ASSERT(c.n_bias <= l->max_request * (uint32_t)LIMIT_LOGIT_BIAS);
-    ASSERT(c.n_ban <= l->max_request * (uint32_t)BATCH_BAN_MAX);
-
-    char *base = device;
-    struct sample_args *a = &out->args;
-    a->n_row = n_row;
-    a->rows = (const struct sample_row *)(base + l->rows);
-    if (c.n_history) a->history = (const int32_t *)(base + l->history);
-    if (c.n_bias) a->bias = (const struct sample_bias *)(base + l->bias);
-    if (c.n_ban) a->ban = (const int32_t *)(base + l->ban);
-    out->extras[0] = (struct block_range){l->bias, c.n_bias * sizeof(struct sample_bias)};
-    out->extras[1] = (struct block_range){l->ban, c.n_ban * sizeof(int32_t)};
-    out->extras[2] = (struct block_range){l->history, c.n_history * sizeof(int32_t)};
+    sampler_end(&s, device, out);
 }

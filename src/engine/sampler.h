@@ -1,12 +1,14 @@
-/* sampler.h - from the requests of a plan to the rows of the sample operator
+/* sampler.h - from requests that draw to the rows of the sample operator
  *
  * A draw is keyed by (seed, position of the token drawn), so it does not depend on the step, the
  * neighbours or what happened before. min_tokens bans the stop ids while they do not count. The
- * prompt and output go along only for rows with a penalty.
+ * prompt and output go along only for rows with a penalty. A token after drafts is drawn as if they
+ * were output: row for row what a step without drafts would draw.
  */
 #ifndef FATHOM_ENGINE_SAMPLER_H
 #define FATHOM_ENGINE_SAMPLER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,13 +22,38 @@ struct block_range {
     size_t n_bytes;
 };
 
+struct sequence;
+
 struct sampler_step {
     struct sample_args args;      /* logits and outputs are left to the runner; n_row may be 0 */
     uint32_t n_top;               /* the largest of the rows' */
     struct block_range extras[3]; /* bias, bans, histories: what to copy besides the prefix */
 };
 
-/* sampler_build - write the rows of every entry that draws, in the plan's order
+/* A step's rows being written. */
+struct sampler {
+    void *host;
+    const struct batch_layout *l;
+    uint32_t n_row;
+    uint32_t n_top;
+    uint32_t n_bias; /* elements used of the arrays that rows share */
+    uint32_t n_ban;
+    uint32_t n_history;
+};
+
+/* sampler_begin, sampler_add, sampler_end - rows one after the other; each is for the logit row of
+ * its own number
+ *
+ *   position  the draws are for positions position .. position + n - 1, all ids before them known
+ *             or guessed
+ *   plain     nobody wants log-probabilities */
+void sampler_begin(struct sampler *s, const struct batch_layout *l, void *host);
+void sampler_add(struct sampler *s, const struct sequence *q, uint32_t position, uint32_t n,
+                 bool plain);
+void sampler_end(const struct sampler *s, void *device, struct sampler_step *out);
+
+/* sampler_build - write the rows of every entry that draws, in the plan's order: one for its last
+ * known token and one for each draft
  *
  *   host, device  as for batch_build
  * Needs   every request of the plan is the first member of a struct sequence. */

@@ -210,6 +210,7 @@ fathom_err sequence_create(struct sequence **out, const fathom_request *r,
     q->request.share = r->share;
     q->user = r->user;
     q->submitted_us = now_us;
+    draft_pace_init(&q->pace);
     fill_row(q, s, l);
     *out = q;
     return FATHOM_OK;

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "backend/op_sample.h"
+#include "engine/draft_pace.h"
 #include "fathom/fathom.h"
 #include "sched/request.h"
 
@@ -43,6 +44,7 @@ struct sequence {
     /* the engine's, one value a drawn token; read by the poller up to n_published */
     float *logprobs;      /* [max output], NULL when not asked for */
     fathom_logprob *tops; /* [max output][row.n_top], NULL when row.n_top is 0 */
+    struct draft_pace pace;
 
     uint32_t n_owed; /* the engine's: prompt tokens that count in the backlog */
 

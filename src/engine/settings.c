@@ -41,6 +41,27 @@ static fathom_err resolve_types(struct engine_settings *out, const fathom_option
     return FATHOM_OK;
 }
 
+static fathom_err resolve_drafts(struct engine_settings *out, const fathom_options *o,
+                                 const struct model_config *config, fathom_diag *d)
+{
+    struct model_limits *l = &out->limits;
+    if (o->n_draft > FATHOM_DRAFT_MAX) {
+        FAIL(d, FATHOM_EINVAL,
+             "--speculative-config: num_speculative_tokens is %u, needed is 1 to %d", o->n_draft,
+             FATHOM_DRAFT_MAX);
+    }
+    if (o->n_draft > 0 && config->n_mtp == 0) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "--speculative-config: the model has no MTP layer to draft with "
+             "(num_nextn_predict_layers is 0). Leave the flag out");
+    }
+    out->n_draft = o->n_draft;
+    l->with_mtp = o->n_draft > 0;
+    uint64_t n_row = (uint64_t)l->max_request * (1 + o->n_draft);
+    l->max_logit_row = n_row < l->max_token ? (uint32_t)n_row : l->max_token;
+    return FATHOM_OK;
+}
+
 fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o,
                             const struct model_config *config, fathom_diag *d)
 {
@@ -73,7 +94,7 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
                                                .tpot_us = (uint64_t)o->slo_tpot_ms * 1000};
     out->priorities = o->priorities;
     l->max_request = out->max_num_seqs < l->max_token ? out->max_num_seqs : l->max_token;
-    l->max_logit_row = l->max_request;
+    TRY(resolve_drafts(out, o, config, d));
 
     out->memory_utilization = o->memory_utilization == 0 ? 0.9 : o->memory_utilization;
     if (!(out->memory_utilization > 0 && out->memory_utilization <= 1)) {

@@ -24,6 +24,7 @@ struct engine_settings {
     uint32_t max_queued;
     struct admission_config admission;
     bool priorities;
+    uint32_t n_draft; /* with_mtp of the limits if not 0 */
     uint32_t n_vocab_used;
     uint64_t kv_cache_bytes; /* 0: as much as is wanted and as memory allows */
     double memory_utilization;

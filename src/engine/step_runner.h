@@ -7,6 +7,7 @@
 #ifndef FATHOM_ENGINE_STEP_RUNNER_H
 #define FATHOM_ENGINE_STEP_RUNNER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,6 +17,7 @@
 #include "fathom/err.h"
 
 struct step {
+    bool is_draft;       /* the draft layer goes over the batch, after a step without is_draft */
     size_t prefix_bytes; /* of the block: what batch_build returned */
     struct batch batch;
     struct sampler_step sampler;

@@ -32,7 +32,7 @@
 struct key {
     uint64_t salt; /* 0 but for a first page */
     uint32_t parent;
-    const int32_t *ids; /* [64] */
+    const int32_t *ids; /* [n_key_id] */
 };
 
 struct node {
@@ -41,12 +41,13 @@ struct node {
     uint32_t n_child;
     uint32_t next; /* in the bucket; NO_PAGE: the last */
     bool published;
-    int32_t ids[KV_PAGE_TOKENS];
+    int32_t ids[KV_PAGE_TOKENS + 1]; /* n_key_id of them */
 };
 
 struct prefix_cache {
     uint32_t n_page;
     uint32_t n_published;
+    uint32_t n_key_id;    /* 64, or 65 with the token after the page */
     uint32_t bucket_mask; /* buckets are a power of two */
     struct page_pool *pool;
     struct node *nodes; /* [n_page] */
@@ -62,24 +63,25 @@ static struct key key_of(uint64_t salt, uint32_t parent, const int32_t *ids)
 static uint32_t *bucket_of(const struct prefix_cache *c, const struct key *k)
 {
     uint64_t h = rng_hash(k->salt ^ (uint64_t)k->parent << 32);
-    for (int i = 0; i < KV_PAGE_TOKENS; i += 2) {
-        uint64_t two;
-        memcpy(&two, k->ids + i, sizeof two);
+    for (uint32_t i = 0; i < c->n_key_id; i += 2) {
+        uint64_t two = 0;
+        memcpy(&two, k->ids + i, i + 1 < c->n_key_id ? sizeof two : sizeof k->ids[0]);
         h = rng_hash(h ^ two);
     }
     return &c->buckets[h & c->bucket_mask];
 }
 
-static bool has_key(const struct node *n, const struct key *k)
+static bool has_key(const struct prefix_cache *c, uint32_t page, const struct key *k)
 {
+    const struct node *n = &c->nodes[page];
     return n->parent == k->parent && n->salt == k->salt &&
-           memcmp(n->ids, k->ids, sizeof n->ids) == 0;
+           memcmp(n->ids, k->ids, c->n_key_id * sizeof n->ids[0]) == 0;
 }
 
 /* The page with the key in a bucket that begins with `page`; NO_PAGE: none. */
 static uint32_t search(const struct prefix_cache *c, uint32_t page, const struct key *k)
 {
-    while (page != NO_PAGE && !has_key(&c->nodes[page], k)) page = c->nodes[page].next;
+    while (page != NO_PAGE && !has_key(c, page, k)) page = c->nodes[page].next;
     return page;
 }
 
@@ -98,7 +100,8 @@ static void forget(void *arg, uint32_t page)
     c->n_published--;
 }
 
-fathom_err prefix_create(struct prefix_cache **out, struct page_pool *pool, fathom_diag *d)
+fathom_err prefix_create(struct prefix_cache **out, struct page_pool *pool, bool with_next,
+                         fathom_diag *d)
 {
     *out = NULL;
     struct prefix_cache *c = mem_calloc(1, sizeof *c);
@@ -107,6 +110,7 @@ fathom_err prefix_create(struct prefix_cache **out, struct page_pool *pool, fath
     uint32_t n_bucket = 1;
     while (n_bucket < n_page) n_bucket *= 2;
     c->n_page = n_page;
+    c->n_key_id = KV_PAGE_TOKENS + with_next;
     c->bucket_mask = n_bucket - 1;
     c->nodes = mem_calloc(n_page, sizeof *c->nodes);
     c->buckets = mem_alloc_array(n_bucket, sizeof *c->buckets);
@@ -137,7 +141,7 @@ uint32_t prefix_find(const struct prefix_cache *c, uint64_t salt, const int32_t 
 {
     uint32_t parent = NO_PAGE;
     uint32_t n = 0;
-    for (; n < n_id / KV_PAGE_TOKENS; n++) {
+    for (; (n + 1) * (uint64_t)KV_PAGE_TOKENS < n_id; n++) {
         const struct key k = key_of(salt, parent, ids + (size_t)n * KV_PAGE_TOKENS);
         parent = search(c, *bucket_of(c, &k), &k);
         if (parent == NO_PAGE) break;
@@ -163,7 +167,7 @@ uint32_t prefix_publish(struct prefix_cache *c, uint64_t salt, const int32_t *id
         return twin;
     }
     *n = (struct node){.salt = k.salt, .parent = parent, .next = *bucket, .published = true};
-    memcpy(n->ids, k.ids, sizeof n->ids);
+    memcpy(n->ids, k.ids, c->n_key_id * sizeof n->ids[0]);
     *bucket = page;
     if (parent != NO_PAGE) c->nodes[parent].n_child++;
     c->n_published++;
@@ -223,7 +227,7 @@ void prefix_check_chain(const struct prefix_cache *c, uint64_t salt, const int32
     uint32_t parent = NO_PAGE;
     for (uint32_t i = 0; i < n; i++) {
         const struct key k = key_of(salt, parent, ids + (size_t)i * KV_PAGE_TOKENS);
-        ASSERT(c->nodes[pages[i]].published && has_key(&c->nodes[pages[i]], &k));
+        ASSERT(c->nodes[pages[i]].published && has_key(c, pages[i], &k));
         parent = pages[i];
     }
 }

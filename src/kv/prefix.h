@@ -3,7 +3,8 @@
  * A page is published when its 64 tokens have been computed. It is found under its tokens and the
  * page before it, the first page of a request under its tokens and the request's salt; so a page
  * that is found stands for every token from the first on. Tokens are compared, not hashes: a page
- * of other tokens cannot be found. Invariants: prefix.c. One thread at a time.
+ * of other tokens cannot be found. With the draft layer, whose row at a position depends on the
+ * token after it, a page is found under that one too. Invariants: prefix.c. One thread at a time.
  */
 #ifndef FATHOM_KV_PREFIX_H
 #define FATHOM_KV_PREFIX_H
@@ -19,25 +20,26 @@ struct prefix_cache;
 
 /* prefix_create - nothing is published
  *
- *   pool  borrowed; while the cache lives, it alone decides which pages are kept and hears of
- *         evictions
+ *   pool       borrowed; while the cache lives, it alone decides which pages are kept and hears of
+ *              evictions
+ *   with_next  records depend on the token after the page
  * Errors  ENOMEM */
-fathom_err prefix_create(struct prefix_cache **out, struct page_pool *pool, fathom_diag *d);
+fathom_err prefix_create(struct prefix_cache **out, struct page_pool *pool, bool with_next,
+                         fathom_diag *d);
 void prefix_destroy(struct prefix_cache *c); /* accepts NULL */
 
-/* prefix_find - the published pages that hold the beginning of ids
+/* prefix_find - the published pages that hold the beginning of ids, but not all of them
  *
  *   ids    [n_id]
- *   pages  [n_id / 64], written: page i has tokens 64*i .. 64*i + 63. Nobody holds them for this;
- *          the caller refers to them before the next page_pool_take, or forgets them
- * Returns  how many
+ *   pages  [(n_id - 1) / 64], written: page i has tokens 64*i .. 64*i + 63. Nobody holds them for
+ * this; the caller refers to them before the next page_pool_take, or forgets them Returns  how many
  * Cost     O(tokens found + 64) */
 uint32_t prefix_find(const struct prefix_cache *c, uint64_t salt, const int32_t *ids, uint32_t n_id,
                      uint32_t *pages);
 
 /* prefix_publish - page `i` of a request has been computed and will not change
  *
- *   ids    the request's, 64*(i + 1) of them at least
+ *   ids    the request's, more than 64*(i + 1) of them
  *   pages  [i + 1] held by the request; those before i are published
  * Returns  the page that the request holds from now on: pages[i], or one with the same tokens that
  *          was published before, in whose favour pages[i] has been given back */

@@ -48,11 +48,11 @@ void model_destroy(struct model *m); /* accepts NULL */
  * Errors  EDEVICE. Enqueues only. */
 fathom_err model_forward(struct model *m, const struct batch *batch, const struct kv_cache *kv);
 
-/* model_mtp - the draft layer over the same tokens
+/* model_mtp - the draft layer over the same tokens, or over tokens that go on from some of them
  *
  * Reads the hidden states that the last model_forward (or model_mtp) left, and batch->next_ids;
  * writes the MTP layer's cache rows and the draft logits of batch->logit_rows over the logits.
- * Needs   model_has_mtp; the same batch as before. */
+ * Needs   model_has_mtp; the same batch as before, or hidden_rows that name rows of it. */
 fathom_err model_mtp(struct model *m, const struct batch *batch, const struct kv_cache *kv);
 
 /* model_has_mtp - whether the draft layer was asked for and is in the checkpoint */

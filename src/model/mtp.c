@@ -6,7 +6,8 @@
  * At position i it reads token i + 1 and the target's hidden state of position i, and predicts
  * token i + 2. Rope and cache use position i; its cache is one more layer of the page. Embedding
  * and head are the model's own. The hidden state is the one after the final norm, and the draft
- * leaves its own normed state in its place, so a second draft step goes on from there.
+ * leaves its own normed state in its place, so a second draft step goes on from there: it has fewer
+ * tokens, and batch->hidden_rows says which rows they go on from.
  */
 #include "base/assert.h"
 #include "base/fail.h"
@@ -21,6 +22,7 @@ fathom_err model_mtp(struct model *m, const struct batch *batch, const struct kv
                                    .eh_proj = m->mtp.eh_proj,
                                    .next_ids = batch->next_ids,
                                    .hidden = m->hidden,
+                                   .rows = batch->hidden_rows,
                                    .x = m->residual,
                                    .n_token = batch->n_token};
     TRY(m->ops->mtp_front(m->b, &front));

@@ -1,7 +1,8 @@
 /* Invariants of a request that has entered
  *
  *   1. 1 <= n_prompt <= n_token <= max_token; n_prompt < max_token.
- *   2. n_computed + n_planned <= n_token, and n_computed < n_token until the request is FINISHED.
+ *   2. n_computed + n_planned <= n_token + n_draft, and n_computed < n_token until the request is
+ *      FINISHED. Drafts follow a gap of 1, and n_token + n_draft < max_token.
  *   3. n_computed <= n_reached.
  *   4. WAITING, FINISHED: n_page == n_published == 0 and n_planned == 0. WAITING: n_computed == 0.
  *   5. RUNNING: the pages cover everything computed or planned:
@@ -68,7 +69,7 @@ void request_preempt(struct request *r)
 {
     ASSERT(r->state == REQUEST_RUNNING && r->n_planned == 0 && r->n_page == 0);
     r->state = REQUEST_WAITING;
-    r->n_computed = 0;
+    r->n_computed = r->n_draft = 0;
     r->n_preempted++;
 }
 
@@ -77,6 +78,7 @@ void request_end(struct request *r, enum request_finish why, uint64_t now_us)
     ASSERT(r->state == REQUEST_WAITING || r->state == REQUEST_RUNNING);
     ASSERT(why != REQUEST_FINISH_NONE && r->n_planned == 0 && r->n_page == 0);
     r->state = REQUEST_FINISHED;
+    r->n_draft = 0;
     r->finish = why;
     r->finished_us = now_us;
 }
@@ -87,7 +89,9 @@ void request_check(const struct request *r)
     if (r->state == REQUEST_NEW) return;
     ASSERT(r->n_prompt >= 1 && r->n_prompt < r->max_token);
     ASSERT(r->n_prompt <= r->n_token && r->n_token <= r->max_token);
-    ASSERT(r->n_planned <= r->n_token - r->n_computed);
+    ASSERT(r->n_planned <= r->n_token + r->n_draft - r->n_computed);
+    ASSERT(r->n_draft == 0 || (r->state == REQUEST_RUNNING && request_gap(r) == 1));
+    ASSERT(r->n_draft == 0 || r->n_draft <= request_draft_room(r));
     ASSERT(r->n_computed <= r->n_reached);
     ASSERT(r->n_cached < r->n_prompt);
     switch (r->state) {
@@ -121,12 +125,13 @@ const char *request_state_name(enum request_state state)
 
 fathom_err request_dump(const struct request *r, struct buf *out)
 {
-    return buf_printf(out,
-                      "  request %llu %s prompt=%u tokens=%u/%u computed=%u planned=%u pages=%u "
-                      "published=%u cached=%u preempted=%u\n",
-                      (unsigned long long)r->id, request_state_name(r->state), r->n_prompt,
-                      r->n_token, r->max_token, r->n_computed, r->n_planned, r->n_page,
-                      r->n_published, r->n_cached, r->n_preempted);
+    return buf_printf(
+        out,
+        "  request %llu %s prompt=%u tokens=%u/%u computed=%u drafts=%u planned=%u pages=%u "
+        "published=%u cached=%u preempted=%u\n",
+        (unsigned long long)r->id, request_state_name(r->state), r->n_prompt, r->n_token,
+        r->max_token, r->n_computed, r->n_draft, r->n_planned, r->n_page, r->n_published,
+        r->n_cached, r->n_preempted);
 }
 
 void request_list_push_back(struct request_list *l, struct request *r)

@@ -3,7 +3,9 @@
  * A request wants the cache rows of all its known tokens (n_token: prompt and output so far);
  * n_computed of them exist. A step closes the gap in whole or in part; the step that closes it
  * draws the next token, which opens it again by one. Prefill, decode, going on from cached pages
- * and recomputing after a preemption differ in nothing else. States and edges: request.c.
+ * and recomputing after a preemption differ in nothing else. Drafts widen the gap: guesses at the
+ * tokens to come, computed along with the known ones and kept as far as they are what is drawn.
+ * States and edges: request.c.
  */
 #ifndef FATHOM_SCHED_REQUEST_H
 #define FATHOM_SCHED_REQUEST_H
@@ -51,7 +53,9 @@ struct request {
     uint32_t n_token;     /* ids known: the tokens wanted */
     uint32_t n_computed;  /* of which cache rows exist: positions 0 .. n_computed - 1 */
     uint32_t n_reached;   /* the largest n_computed so far: beyond it nothing is computed twice */
-    uint32_t n_planned;   /* tokens of the step that is under way */
+    uint32_t n_draft;     /* ids[n_token .. n_token + n_draft) are guesses; the owner may set them
+                             between sched_commit and sched_plan when the gap is 1 */
+    uint32_t n_planned;   /* tokens of the step that is under way, drafts included */
     uint32_t n_page;      /* pages[0 .. n_page) are held; page j has positions 64*j .. 64*j + 63 */
     uint32_t n_published; /* of them, from the first on: those in the prefix cache */
     uint32_t n_cached;    /* prompt tokens that were found there when it was first admitted */
@@ -85,6 +89,13 @@ static inline uint32_t request_gap(const struct request *r)
 
 /* request_is_stop - whether drawing `id` now ends the request */
 bool request_is_stop(const struct request *r, int32_t id);
+
+/* request_draft_room - drafts that a request can have: they and the token drawn after them end
+ * within max_token */
+static inline uint32_t request_draft_room(const struct request *r)
+{
+    return r->max_token - 1 - r->n_token;
+}
 
 /* request_push - append a drawn token
  *

@@ -17,7 +17,8 @@
  * pages are available as requests are RUNNING, so that each can grow once before anybody is
  * preempted for it. The leading ones come from the prefix cache if they are there, but for the one
  * with the last token, since its logits are wanted. Later it takes one page whenever its newest
- * token begins one.
+ * token begins one. With drafts it also takes, if that costs nobody a preemption, the pages of
+ * their positions and of those that the next drafts will be made at.
  *
  * Budget. Decodes (gap 1) go first, then the rest in order. One walk in order does both: a wider
  * gap may only use what the decodes still to be visited do not need, but for one token that the
@@ -158,13 +159,33 @@ static bool take_pages(struct sched *s, struct walk *w, struct request *r, uint3
     return true;
 }
 
-static void add_entry(struct walk *w, struct request *r, uint32_t n_token)
+/* How many drafts of r the step can take beside n_known tokens, for which r has the pages. */
+static uint32_t fit_drafts(struct sched *s, const struct walk *w, struct request *r,
+                           uint32_t n_known)
+{
+    if (s->config.max_draft == 0) return 0;
+    uint32_t spare = w->left - n_known;
+    spare -= w->n_decode < spare ? w->n_decode : spare;
+    uint32_t n_draft = r->n_draft < spare ? r->n_draft : spare;
+    uint64_t end = (uint64_t)r->n_token + n_draft + s->config.max_draft - 1;
+    if (end > r->max_token) end = r->max_token;
+    while (r->n_page < request_n_page((uint32_t)end) &&
+           page_pool_take(s->pool, &r->pages[r->n_page])) {
+        r->n_page++;
+    }
+    uint32_t room = r->n_page * (uint32_t)KV_PAGE_TOKENS - r->n_token;
+    return n_draft < room ? n_draft : room;
+}
+
+static void add_entry(struct sched *s, struct walk *w, struct request *r, uint32_t n_known)
 {
     struct plan *p = w->plan;
-    bool draws = n_token == request_gap(r);
-    p->entries[p->n_entry++] = (struct plan_entry){r, r->n_computed, n_token, draws};
+    bool draws = n_known == request_gap(r);
+    uint32_t n_draft = draws ? fit_drafts(s, w, r, n_known) : 0;
+    uint32_t n_token = n_known + n_draft;
+    p->entries[p->n_entry++] = (struct plan_entry){r, r->n_computed, n_token, n_draft, draws};
     p->n_token += n_token;
-    p->n_draw += draws;
+    p->n_draw += draws ? 1 + n_draft : 0;
     if (r->n_computed + n_token > p->max_context) p->max_context = r->n_computed + n_token;
     r->n_planned = n_token;
     w->left -= n_token;
@@ -184,7 +205,7 @@ static void plan_running(struct sched *s, struct walk *w, struct request *r)
     }
     uint32_t n_token = gap < share ? gap : share;
     if (n_token == 0) return;
-    if (take_pages(s, w, r, r->n_computed + n_token)) add_entry(w, r, n_token);
+    if (take_pages(s, w, r, r->n_computed + n_token)) add_entry(s, w, r, n_token);
 }
 
 /* Takes what the prefix cache has of a request that is being admitted. */
@@ -207,7 +228,7 @@ static bool admit(struct sched *s, struct walk *w, struct request *r, uint64_t n
     }
     uint32_t n_found = 0;
     if (s->prefix) {
-        n_found = prefix_find(s->prefix, r->cache_salt, r->ids, r->n_token - 1, r->pages);
+        n_found = prefix_find(s->prefix, r->cache_salt, r->ids, r->n_token, r->pages);
     }
     uint64_t n_take = request_n_page(r->n_token) - n_found;
     for (uint32_t i = 0; i < n_found; i++) {
@@ -246,7 +267,7 @@ void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
         if (!admit(s, &w, r, now_us)) break;
         uint32_t share = w.left < w.prefill ? w.left : w.prefill;
         uint32_t gap = request_gap(r);
-        add_entry(&w, r, gap < share ? gap : share);
+        add_entry(s, &w, r, gap < share ? gap : share);
     }
     s->short_of_pages = w.short_of_pages;
     s->in_step = plan->n_entry > 0;
@@ -262,6 +283,17 @@ static void publish_pages(struct sched *s, struct request *r)
     }
 }
 
+/* Appends what was drawn for an entry, up to the first token that its draft did not foresee. */
+static enum request_finish push_drawn(struct request *r, uint32_t n_draft, const int32_t *drawn)
+{
+    for (uint32_t i = 0;; i++) {
+        bool foreseen = i < n_draft && r->ids[r->n_token] == drawn[i];
+        enum request_finish why = request_push(r, drawn[i]);
+        if (why != REQUEST_FINISH_NONE || !foreseen) return why;
+        r->n_computed++;
+    }
+}
+
 void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn, uint64_t now_us)
 {
     ASSERT(s->in_step);
@@ -269,13 +301,16 @@ void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn
     for (uint32_t i = 0; i < plan->n_entry; i++) {
         const struct plan_entry *e = &plan->entries[i];
         struct request *r = e->request;
-        r->n_computed += r->n_planned;
-        r->n_planned = 0;
+        enum request_finish why = REQUEST_FINISH_NONE;
+        r->n_computed += e->n_token - e->n_draft;
+        r->n_planned = r->n_draft = 0;
+        if (e->draws) {
+            why = push_drawn(r, e->n_draft, drawn);
+            drawn += 1 + e->n_draft;
+            if (r->first_us == 0) r->first_us = now_us;
+        }
         if (r->n_computed > r->n_reached) r->n_reached = r->n_computed;
         publish_pages(s, r);
-        if (!e->draws) continue;
-        enum request_finish why = request_push(r, *drawn++);
-        if (r->first_us == 0) r->first_us = now_us;
         if (why != REQUEST_FINISH_NONE) sched_end(s, r, why, now_us);
     }
 }

@@ -21,6 +21,7 @@ struct sched;
 struct sched_config {
     uint32_t max_num_batched_tokens; /* tokens of a step, >= 1 */
     uint32_t max_num_seqs;           /* requests RUNNING at once, >= 1 */
+    uint32_t max_draft;              /* drafts of a request; 0: there are none */
 };
 
 /* Limits of one step, below those of sched_config. */
@@ -33,15 +34,17 @@ struct sched_bounds {
 struct plan_entry {
     struct request *request;
     uint32_t first;
-    uint32_t n_token; /* >= 1 */
-    bool draws;       /* the entry closes the gap, so its last token's logits give the next token */
+    uint32_t n_token; /* >= 1, drafts included */
+    uint32_t n_draft; /* the last of them are guesses; 0 unless draws */
+    bool draws;       /* the entry closes the gap, so the logits of its last known token give the
+                         next one, and those of each draft the one after it */
 };
 
 struct plan {
     struct plan_entry *entries; /* [max_num_seqs], n_entry used; in order (turn.h), then the new */
     uint32_t n_entry;           /* 0: nothing to run */
     uint32_t n_token;           /* of all entries */
-    uint32_t n_draw;            /* entries that draw */
+    uint32_t n_draw;            /* tokens drawn: 1 + n_draft for each entry that draws */
     uint32_t max_context;       /* largest first + n_token */
 };
 
@@ -73,17 +76,20 @@ void sched_set_bounds(struct sched *s, const struct sched_bounds *bounds);
  *
  * Walks the RUNNING requests in order (turn.h), then admits WAITING ones, with what the prefix
  * cache has of them. Takes the pages that the step writes; when they run out, preempts the youngest
- * RUNNING request.
+ * RUNNING request. Drafts get what is left of the budget, and pages that nobody must be preempted
+ * for.
  *
  *   plan  filled; n_entry == 0 only when no request is live
  * Errors  never fails: shortage becomes waiting or preemption.
  * Cost    O(RUNNING + admitted), and O(1) a page; O(tokens found) for looking up. */
 void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan);
 
-/* sched_commit - the step has been computed: advance every entry, publish the pages that are full,
- * append what was drawn, end what is over. Follows each sched_plan that gave entries.
+/* sched_commit - the step has been computed: advance every entry, append what was drawn, publish
+ * the pages that are full, end what is over. Follows each sched_plan that gave entries.
  *
- *   drawn  [n_draw] one token for each entry that draws, in their order */
+ *   drawn  [n_draw] the tokens drawn, in the order of the entries. Those after a draft count as
+ * long as the drafts before them are what was drawn; later ones are dropped, and the rows of wrong
+ * drafts are as if never written */
 void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn, uint64_t now_us);
 
 /* sched_abort - the step was not computed: its plan is void, pages taken for it stay */

@@ -182,6 +182,31 @@ static void write_vllm_state(struct scrape *s, const struct metrics *m,
     }
 }
 
+/* Only of an engine that drafts. */
+static void write_vllm_drafts(struct scrape *s, const struct metrics_view *v)
+{
+    const fathom_stats *t = v->stats;
+    uint64_t n_draft = 0, n_accepted = 0;
+    if (v->info->n_draft == 0) return;
+    for (uint32_t i = 0; i < v->info->n_draft; i++) {
+        n_draft += t->n_draft_token[i];
+        n_accepted += t->n_accepted_token[i];
+    }
+    write_count(s, "vllm:spec_decode_num_drafts_total", PROMETHEUS_COUNTER,
+                "Times a request had drafts in a step.", t->n_draft_token[0]);
+    write_count(s, "vllm:spec_decode_num_draft_tokens_total", PROMETHEUS_COUNTER, "Tokens drafted.",
+                n_draft);
+    write_count(s, "vllm:spec_decode_num_accepted_tokens_total", PROMETHEUS_COUNTER,
+                "Of them those that were kept.", n_accepted);
+    const char *name = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+    prometheus_family(s->b, name, PROMETHEUS_COUNTER, "The same by their place among the drafts.");
+    for (uint32_t i = 0; i < v->info->n_draft; i++) {
+        char place[16];
+        (void)snprintf(place, sizeof place, "%u", i);
+        write_labelled(s, name, "position", place, t->n_accepted_token[i]);
+    }
+}
+
 static void write_vllm_histograms(struct scrape *s, struct metrics *m)
 {
     write_histogram(s, "vllm:time_to_first_token_seconds",
@@ -309,6 +334,7 @@ fathom_err metrics_write(struct buf *b, struct metrics *m, const struct metrics_
     prometheus_label(&s.labels, "model_name", v->model_name);
     prometheus_label(&s.labels, "engine", "0");
     write_vllm_state(&s, m, v);
+    write_vllm_drafts(&s, v);
     write_vllm_histograms(&s, m);
     write_infos(&s, v);
     write_engine(&s, v);

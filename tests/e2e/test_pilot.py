@@ -227,6 +227,18 @@ class Requests(unittest.TestCase):
         self.assertNotIn("think>", message["content"] + message["reasoning"])
 
 
+    def test_drafts_change_nothing(self):
+        drafting = Server("--speculative-config",
+                          '{"method": "deepseek_mtp", "num_speculative_tokens": 2}')
+        for temperature in (0, 1):
+            body = {"messages": TRAIN, "temperature": temperature, "seed": 7, "max_tokens": 100,
+                    "logprobs": True, "presence_penalty": 0.5}
+            want, got = (s.post("/v1/chat/completions", body) for s in (self.server, drafting))
+            self.assertEqual(got["choices"], want["choices"])
+            self.assertEqual(got["usage"]["completion_tokens"], want["usage"]["completion_tokens"])
+        self.assertEqual(drafting.stop(), 0)
+
+
 class Refusals(unittest.TestCase):
     """What is refused, by default and by what an operator asks for."""
 

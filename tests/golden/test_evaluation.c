@@ -1,10 +1,11 @@
-/* test_evaluation BACKEND KV - the pilot's 384 prompts, greedy, through the engine's public
- * functions with 16 in flight: every answer must spell what an independent float32 implementation
- * spells. */
+/* test_evaluation BACKEND KV [DRAFTS] - the pilot's 384 prompts, greedy, through the engine's
+ * public functions with 16 in flight: every answer must spell what an independent float32
+ * implementation spells. With two drafts or more a request must get 2.5 tokens a step. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -17,6 +18,7 @@ enum { N_IN_FLIGHT = 16, MAX_TOKENS = 256 };
 static struct {
     enum fathom_backend backend;
     enum fathom_kv kv;
+    uint32_t n_draft;
     struct evaluation ev;
     struct answer answers[N_IN_FLIGHT];
     size_t cases[N_IN_FLIGHT]; /* case that each answer is for */
@@ -30,6 +32,7 @@ static fathom_engine *open_pilot(void)
                         .backend = test.backend,
                         .kv = test.kv,
                         .max_num_seqs = N_IN_FLIGHT,
+                        .n_draft = test.n_draft,
                         .kv_cache_bytes = (uint64_t)300 << 20};
     if (fathom_open(&e, &o, &d) != FATHOM_OK) fail_msg("%s", d.text);
     return e;
@@ -45,6 +48,22 @@ static void submit_case(fathom_engine *e, size_t i_answer, size_t i_case)
     test.cases[i_answer] = i_case;
     fathom_diag d = {{0}};
     if (answer_submit(e, &test.answers[i_answer], &r, &d) != FATHOM_OK) fail_msg("%s", d.text);
+}
+
+/* Of the steps after a request's first token: an answer of n tokens without drafts takes n - 1. */
+static void check_drafts(const fathom_stats *s)
+{
+    uint64_t n_step = s->n_output_token - s->n_finished;
+    uint64_t n_token = n_step;
+    for (uint32_t i = 0; i < test.n_draft; i++) {
+        n_step -= s->n_accepted_token[i];
+        print_message("draft %u: %llu made, %llu kept\n", i + 1,
+                      (unsigned long long)s->n_draft_token[i],
+                      (unsigned long long)s->n_accepted_token[i]);
+    }
+    double rate = (double)n_token / (double)n_step;
+    print_message("%.3f tokens a step of a request\n", rate);
+    if (test.n_draft >= 2) assert_true(rate >= 2.5);
 }
 
 static void every_answer_is_the_references(void **state)
@@ -75,6 +94,7 @@ static void every_answer_is_the_references(void **state)
     print_message("%zu of %zu right, %llu prompt and %llu output tokens in %.1f s\n", n_right,
                   test.ev.n, (unsigned long long)s.n_prompt_token,
                   (unsigned long long)s.n_output_token, (double)(clock_now_us() - start_us) * 1e-6);
+    if (test.n_draft) check_drafts(&s);
     assert_int_equal(s.n_page_free, s.n_page);
     fathom_close(e);
     assert_int_equal(test.ev.n, 384);
@@ -84,14 +104,15 @@ static void every_answer_is_the_references(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc != 3) {
-        print_error("usage: test_evaluation ref|cpu bf16|fp8|f32\n");
+    if (argc != 3 && argc != 4) {
+        print_error("usage: test_evaluation ref|cpu bf16|fp8|f32 [drafts]\n");
         return 2;
     }
     test.backend = strcmp(argv[1], "ref") == 0 ? FATHOM_BACKEND_REF : FATHOM_BACKEND_CPU;
     test.kv = strcmp(argv[2], "fp8") == 0   ? FATHOM_KV_FP8
               : strcmp(argv[2], "f32") == 0 ? FATHOM_KV_F32
                                             : FATHOM_KV_BF16;
+    test.n_draft = argc == 4 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0;
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_answer_is_the_references)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

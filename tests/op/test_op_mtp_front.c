@@ -2,6 +2,7 @@
 #include "op/harness.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/mem.h"
 
@@ -12,6 +13,7 @@ struct front {
     struct weight *w[4];     /* table, enorm, hnorm, eh_proj */
     const int32_t *next_ids; /* host [N] */
     const float *hidden;     /* [N][D] all rows */
+    bool reversed;           /* token t goes on from row n - 1 - t, and the rows lie that way */
 };
 
 static void open_weights(struct rig *r, struct front *f)
@@ -22,12 +24,35 @@ static void open_weights(struct rig *r, struct front *f)
     f->w[3] = rig_linear(r, &f->view[3]);
 }
 
+/* The rows of x in reverse order, and where each token finds its own. */
+static int32_t *write_reversed(struct rig *r, const float *x, uint32_t n)
+{
+    uint32_t hidden = r->config.hidden;
+    float *turned = mem_alloc_array((size_t)n * hidden, sizeof *turned);
+    int32_t *rows = mem_alloc_array(n, sizeof *rows);
+    assert_true(turned && rows);
+    for (uint32_t t = 0; t < n; t++) {
+        rows[t] = (int32_t)(n - 1 - t);
+        memcpy(turned + (size_t)rows[t] * hidden, x + (size_t)t * hidden, hidden * sizeof *x);
+    }
+    rig_write(r, BUFFER_NORMED, n, hidden, turned);
+    int32_t *out = rig_put(r, rows, n * sizeof *rows);
+    mem_free(turned);
+    mem_free(rows);
+    return out;
+}
+
 static float *run(struct rig *r, void *arg, const float *x, uint32_t n)
 {
     const struct front *f = arg;
     uint32_t hidden = r->config.hidden;
     size_t row0 = (size_t)(x - f->hidden) / hidden;
-    rig_write(r, BUFFER_NORMED, n, hidden, x);
+    int32_t *rows = NULL;
+    if (f->reversed) {
+        rows = write_reversed(r, x, n);
+    } else {
+        rig_write(r, BUFFER_NORMED, n, hidden, x);
+    }
     int32_t *ids = rig_put(r, f->next_ids + row0, n * sizeof *ids);
     struct mtp_front_args args = {.table = f->w[0],
                                   .enorm = f->w[1],
@@ -35,11 +60,13 @@ static float *run(struct rig *r, void *arg, const float *x, uint32_t n)
                                   .eh_proj = f->w[3],
                                   .next_ids = ids,
                                   .hidden = r->buffer[BUFFER_NORMED],
+                                  .rows = rows,
                                   .x = r->buffer[BUFFER_RESIDUAL],
                                   .n_token = n};
     op_ok(r, r->ops->mtp_front(r->b, &args), "mtp_front");
     float *out = rig_read(r, BUFFER_RESIDUAL, n, hidden);
     rig_drop(r, ids);
+    if (rows) rig_drop(r, rows);
     return out;
 }
 
@@ -67,6 +94,16 @@ static void check_formula(struct gen *g, const struct front *f, enum act_type ac
     op_close_double("formula", got, want, hidden, act == ACT_F32 ? 1e-6 : 1e-3);
 }
 
+/* The same bits whatever rows the hidden states lie in. */
+static void check_chosen_rows(struct rig *r, const struct front *f, const float *want)
+{
+    struct front turned = *f;
+    turned.reversed = true;
+    float *got = run(r, &turned, f->hidden, N);
+    assert_memory_equal(got, want, (size_t)N * r->config.hidden * sizeof *got);
+    mem_free(got);
+}
+
 static void check(enum act_type act, enum dtype t, bool wide)
 {
     struct backend_config c;
@@ -88,6 +125,8 @@ static void check(enum act_type act, enum dtype t, bool wide)
     float *want = run(&ref, &fr, fr.hidden, N);
     float *got = run(&dev, &fd, fd.hidden, N);
     op_close("mtp_front", got, want, (size_t)N * c.hidden, op_tolerance(act));
+    check_chosen_rows(&ref, &fr, want);
+    check_chosen_rows(&dev, &fd, got);
     op_check_rows("mtp_front", &dev, run, &fd, fd.hidden, N, c.hidden, c.hidden);
     check_formula(g, &fr, act, 7, want + (size_t)7 * c.hidden, c.hidden);
     mem_free(want);

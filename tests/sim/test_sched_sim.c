@@ -5,7 +5,8 @@
  * and a load: arrivals, lengths, texts that begin as earlier ones did, stops, cancels. The "cache"
  * keeps in every row a hash of all tokens up to it and of the salt, read back before a draw; the
  * "model" draws a hash of the last one. So a page given away too early, shared by mistake or not
- * recomputed is found. */
+ * recomputed is found. In some episodes there are drafts, some of them right, and the rows of a
+ * draft layer, which depend on the token after; making drafts scribbles on the rows ahead. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,6 +30,8 @@ enum {
     EPISODE_STEPS = 2000,
     STOP_ID = 0,
     N_TEXT = 6,
+    MAX_DRAFT = 4,
+    MAX_BUDGET = 300,
 };
 
 struct job {
@@ -65,13 +68,17 @@ struct sim {
     uint32_t n_share;
     bool bounded;
     struct page_pool *pool;
+    uint32_t max_draft;
+    uint32_t right_per_1024;     /* chance that a draft is right */
     struct prefix_cache *prefix; /* NULL in some episodes */
     struct sched *s;
     struct plan plan;
     struct job jobs[MAX_LIVE];
     struct text texts[N_TEXT];
-    uint64_t rows[MAX_TOKEN]; /* hashes */
-    uint64_t n_step, n_token, n_request, n_cancel;
+    uint64_t rows[MAX_TOKEN];       /* hashes */
+    uint64_t draft_rows[MAX_TOKEN]; /* hashes of one token more */
+    uint32_t step_rows[MAX_BUDGET]; /* where the step's tokens went */
+    uint64_t n_step, n_token, n_request, n_cancel, n_draft, n_accepted;
     struct sched_totals totals;
 };
 
@@ -183,26 +190,42 @@ static void cancel(struct sim *m)
     m->n_cancel++;
 }
 
+static uint32_t row_of(const struct request *r, uint32_t p)
+{
+    return r->pages[p / KV_PAGE_TOKENS] * KV_PAGE_TOKENS + p % KV_PAGE_TOKENS;
+}
+
+/* All rows of a short request, some of a long one; with the draft layer's if it `drafts`. */
+static void read_back(struct sim *m, struct job *j, uint32_t n, bool drafts)
+{
+    uint32_t stride = 1 + n / 64;
+    for (uint32_t p = between(m, 0, stride - 1); p < n; p += stride) {
+        assert_true(m->rows[row_of(&j->r, p)] == hash_of(j, p + 1));
+        if (drafts) assert_true(m->draft_rows[row_of(&j->r, p)] == hash_of(j, p + 2));
+    }
+}
+
 /* Writes the rows of the step and reads back those of the entries that draw. */
 static void compute(struct sim *m, int32_t *drawn)
 {
     uint32_t n_draw = 0;
+    uint32_t t = 0;
     for (uint32_t i = 0; i < m->plan.n_entry; i++) {
         const struct plan_entry *e = &m->plan.entries[i];
         const struct request *r = e->request;
         struct job *j = (struct job *)e->request; /* r is its first member */
         assert_true(e->n_token >= 1 && e->first == r->n_computed);
         for (uint32_t p = e->first; p < e->first + e->n_token; p++) {
-            uint32_t row = r->pages[p / KV_PAGE_TOKENS] * KV_PAGE_TOKENS + p % KV_PAGE_TOKENS;
-            m->rows[row] = hash_of(j, p + 1);
+            assert_true(p / KV_PAGE_TOKENS < r->n_page);
+            m->step_rows[t] = row_of(r, p);
+            m->rows[m->step_rows[t++]] = hash_of(j, p + 1);
         }
         if (!e->draws) continue;
-        uint32_t stride = 1 + r->n_token / 64; /* all rows of short requests, some of long ones */
-        for (uint32_t p = between(m, 0, stride - 1); p < r->n_token; p += stride) {
-            uint32_t row = r->pages[p / KV_PAGE_TOKENS] * KV_PAGE_TOKENS + p % KV_PAGE_TOKENS;
-            assert_true(m->rows[row] == hash_of(j, p + 1));
-        }
-        drawn[n_draw++] = model(j, r->n_token);
+        assert_int_equal(e->first + e->n_token, r->n_token + e->n_draft);
+        read_back(m, j, r->n_token + e->n_draft, false);
+        for (uint32_t k = 0; k <= e->n_draft; k++) drawn[n_draw++] = model(j, r->n_token + k);
+        m->n_draft += e->n_draft;
+        if (j->n_hash > r->n_token) j->n_hash = r->n_token; /* drafts may be wrong */
     }
     assert_int_equal(n_draw, m->plan.n_draw);
 }
@@ -230,9 +253,54 @@ static void check_bounds(const struct sim *m, const struct sched_bounds *bounds,
     assert_true(sched_n_running(m->s) <= bounds->max_running || sched_n_running(m->s) <= n_running);
 }
 
+/* After the commit: the draft layer over the step's tokens, at the rows where they were. */
+static void compute_draft_layer(struct sim *m)
+{
+    uint32_t t = 0;
+    for (uint32_t i = 0; i < m->plan.n_entry; i++) {
+        const struct plan_entry *e = &m->plan.entries[i];
+        struct job *j = (struct job *)e->request;
+        for (uint32_t p = e->first; p < e->first + e->n_token; p++, t++) {
+            m->draft_rows[m->step_rows[t]] = p + 1 < j->r.n_token ? hash_of(j, p + 2) : 0;
+        }
+    }
+}
+
+/* Guesses at what comes next, made at positions whose pages the request has. */
+static void make_drafts(struct sim *m, struct job *j)
+{
+    struct request *r = &j->r;
+    if (r->state != REQUEST_RUNNING || request_gap(r) != 1) return;
+    read_back(m, j, r->n_computed, true);
+    uint32_t n = between(m, 0, m->max_draft);
+    uint32_t n_page_row = r->n_page * KV_PAGE_TOKENS - r->n_computed;
+    if (n > request_draft_room(r)) n = request_draft_room(r);
+    if (n > n_page_row + 1) n = n_page_row + 1;
+    for (r->n_draft = 0; r->n_draft < n; r->n_draft++) {
+        uint32_t at = r->n_token + r->n_draft;
+        bool right = rng_below(&m->rng, 1024) < m->right_per_1024;
+        r->ids[at] = right ? model(j, at) : (int32_t)between(m, 1, 1 << 20);
+        if (r->n_draft > 0) m->draft_rows[row_of(r, r->n_computed + r->n_draft - 1)] = 0;
+    }
+    if (j->n_hash > r->n_token) j->n_hash = r->n_token;
+}
+
+static void draft(struct sim *m)
+{
+    if (m->max_draft == 0) return;
+    compute_draft_layer(m);
+    for (uint32_t i = 0; i < m->plan.n_entry; i++) {
+        const struct plan_entry *e = &m->plan.entries[i];
+        uint32_t n_new = e->request->n_token - (e->first + e->n_token - e->n_draft);
+        if (e->draws) m->n_accepted += n_new - 1;
+        make_drafts(m, (struct job *)e->request);
+    }
+    sched_check(m->s);
+}
+
 static void step(struct sim *m, uint32_t budget)
 {
-    int32_t drawn[MAX_SEQS];
+    int32_t drawn[MAX_BUDGET];
     struct sched_bounds bounds = {MAX_SEQS, budget};
     if (m->bounded) {
         bounds = (struct sched_bounds){between(m, 1, MAX_SEQS), between(m, 1, budget)};
@@ -248,6 +316,7 @@ static void step(struct sim *m, uint32_t budget)
     compute(m, drawn);
     sched_commit(m->s, &m->plan, drawn, ++m->now_us);
     sched_check(m->s);
+    draft(m);
     m->n_step++;
     m->n_token += m->plan.n_token;
     for (int i = 0; i < MAX_LIVE; i++) {
@@ -258,8 +327,11 @@ static void step(struct sim *m, uint32_t budget)
 
 static void run_episode(struct sim *m)
 {
-    struct sched_config c = {.max_num_batched_tokens = between(m, 1, 300),
-                             .max_num_seqs = between(m, 1, MAX_SEQS)};
+    m->max_draft = between(m, 0, 1) ? 0 : between(m, 1, MAX_DRAFT);
+    m->right_per_1024 = between(m, 0, 1024);
+    struct sched_config c = {.max_num_batched_tokens = between(m, 1, MAX_BUDGET),
+                             .max_num_seqs = between(m, 1, MAX_SEQS),
+                             .max_draft = m->max_draft};
     m->n_page = between(m, 2, MAX_PAGE);
     m->max_prompt = between(m, 1, m->n_page * KV_PAGE_TOKENS - 1);
     m->max_output = m->n_page * KV_PAGE_TOKENS - m->max_prompt;
@@ -274,7 +346,7 @@ static void run_episode(struct sim *m)
     m->bounded = between(m, 0, 1);
     assert_int_equal(page_pool_create(&m->pool, m->n_page, NULL), FATHOM_OK);
     if (between(m, 0, 3)) {
-        assert_int_equal(prefix_create(&m->prefix, m->pool, NULL), FATHOM_OK);
+        assert_int_equal(prefix_create(&m->prefix, m->pool, m->max_draft > 0, NULL), FATHOM_OK);
     }
     assert_int_equal(sched_create(&m->s, &c, m->pool, m->prefix, NULL), FATHOM_OK);
     assert_int_equal(plan_init(&m->plan, c.max_num_seqs), FATHOM_OK);
@@ -309,10 +381,12 @@ static void any_load_runs_to_its_end_with_every_invariant(void **state)
     double seconds = (double)(clock_now_us() - start_us + 1) * 1e-6;
     print_message("seed=%" PRIu64 " steps=%" PRIu64 " tokens=%" PRIu64 " requests=%" PRIu64
                   " cancelled=%" PRIu64 " preempted=%" PRIu64 " found=%" PRIu64 " of=%" PRIu64
-                  " steps_per_minute=%.0f\n",
+                  " drafts=%" PRIu64 " accepted=%" PRIu64 " steps_per_minute=%.0f\n",
                   seed, m->n_step, m->n_token, m->n_request, m->n_cancel, m->totals.n_preempted,
-                  m->totals.n_hit_token, m->totals.n_query_token, (double)m->n_step / seconds * 60);
+                  m->totals.n_hit_token, m->totals.n_query_token, m->n_draft, m->n_accepted,
+                  (double)m->n_step / seconds * 60);
     assert_true(m->totals.n_preempted > 0 && m->n_cancel > 0 && m->totals.n_hit_token > 0);
+    assert_true(m->n_accepted > 0 && m->n_draft > m->n_accepted);
 }
 
 int main(int argc, char **argv)

@@ -9,9 +9,10 @@
 struct null_runner {
     struct step_runner base; /* first member */
     struct null_options o;
-    uint64_t *rows;   /* [n_page * 64] */
-    uint64_t *states; /* [max_request] of the logit rows */
-    int32_t *ids;     /* [max_request] and so on: what was drawn */
+    uint64_t *rows;       /* [n_page * 64] */
+    uint64_t *draft_rows; /* [n_page * 64] */
+    uint64_t *states;     /* [max_logit_row] of the logit rows */
+    int32_t *ids;         /* [max_logit_row] and so on: what was drawn */
     float *logprobs;
     int32_t *top_ids;
     float *top_logprobs;
@@ -70,6 +71,7 @@ static void destroy(struct step_runner *base)
     struct null_runner *r = (struct null_runner *)base;
     if (!r) return;
     mem_free(r->rows);
+    mem_free(r->draft_rows);
     mem_free(r->states);
     mem_free(r->ids);
     mem_free(r->logprobs);
@@ -79,16 +81,30 @@ static void destroy(struct step_runner *base)
     mem_free(r);
 }
 
-/* What the request of token t sees: its rows 0 .. pos[t], through the page table. */
-static uint64_t attend(const struct null_runner *r, const struct batch *b, int32_t t)
+/* What the request of token t sees: its rows 0 .. pos[t], through the page table. The draft layer's
+ * rows are one token ahead, so before them comes the model's first. */
+static uint64_t attend(const struct null_runner *r, const struct batch *b, int32_t t, bool is_draft)
 {
     const int32_t *table = b->page_table + (uint64_t)b->request[t] * b->page_stride;
-    uint64_t state = 0;
+    uint64_t state = is_draft ? rng_hash(r->rows[(uint64_t)table[0] * KV_PAGE_TOKENS]) : 0;
+    const uint64_t *rows = is_draft ? r->draft_rows : r->rows;
     for (int32_t p = 0; p <= b->pos[t]; p++) {
         uint64_t page = (uint64_t)table[p / KV_PAGE_TOKENS];
-        state = rng_hash(state ^ r->rows[page * KV_PAGE_TOKENS + (uint64_t)(p % KV_PAGE_TOKENS)]);
+        state = rng_hash(state ^ rows[page * KV_PAGE_TOKENS + (uint64_t)(p % KV_PAGE_TOKENS)]);
     }
     return state;
+}
+
+static void write_rows(struct null_runner *r, const struct batch *b, bool is_draft)
+{
+    for (uint32_t t = 0; t < b->n_token; t++) {
+        uint32_t position = (uint32_t)b->pos[t];
+        if (is_draft) {
+            r->draft_rows[b->slot[t]] = row_of(b->next_ids[t], position + 1);
+        } else {
+            r->rows[b->slot[t]] = row_of(b->ids[t], position);
+        }
+    }
 }
 
 static fathom_err launch(struct step_runner *base, const struct step *step)
@@ -101,19 +117,18 @@ static fathom_err launch(struct step_runner *base, const struct step *step)
     if (r->o.max_mixed && b->n_request > 1 && b->n_token > *r->o.max_mixed) {
         *r->o.max_mixed = b->n_token;
     }
-    if (r->o.n_computed) *r->o.n_computed += b->n_token;
-    for (uint32_t t = 0; t < b->n_token; t++) {
-        r->rows[b->slot[t]] = row_of(b->ids[t], (uint32_t)b->pos[t]);
-    }
+    if (r->o.n_computed && !step->is_draft) *r->o.n_computed += b->n_token;
+    write_rows(r, b, step->is_draft);
     for (uint32_t i = 0; i < b->n_logit_row; i++) {
         int32_t t = b->logit_rows[i];
-        r->states[i] = r->o.skip_attention ? r->rows[b->slot[t]] : attend(r, b, t);
+        r->states[i] = r->o.skip_attention ? r->rows[b->slot[t]] : attend(r, b, t, step->is_draft);
     }
     const struct sample_args *a = &step->sampler.args;
     for (uint32_t i = 0; i < a->n_row; i++) {
         const struct sample_row *row = &a->rows[i];
         uint64_t state = r->states[row->logit_row];
         r->ids[i] = null_draw(state, row, a->history, a->bias, a->ban);
+        if (step->is_draft && state % 8 < r->o.n_wrong) r->ids[i] = (r->ids[i] + 1) % 2;
         r->logprobs[i] = null_logprob(state);
         for (uint32_t k = 0; k < row->n_top; k++) {
             r->top_ids[i * SAMPLE_TOP_MAX + k] = (int32_t)((state + k) % row->n_vocab_used);
@@ -162,19 +177,20 @@ fathom_err null_runner_create(struct step_runner **out, const struct model_limit
     *out = NULL;
     struct null_runner *r = mem_calloc(1, sizeof *r);
     if (!r) return FATHOM_ENOMEM;
-    size_t n_request = limits->max_request;
+    size_t n_row = limits->max_logit_row;
     r->base.ops = &null_ops;
     r->o = *o;
     batch_layout_init(&r->base.layout, limits);
     r->rows = mem_calloc((size_t)o->n_page * KV_PAGE_TOKENS, sizeof *r->rows);
-    r->states = mem_calloc(n_request, sizeof *r->states);
-    r->ids = mem_calloc(n_request, sizeof *r->ids);
-    r->logprobs = mem_calloc(n_request, sizeof *r->logprobs);
-    r->top_ids = mem_calloc(n_request * SAMPLE_TOP_MAX, sizeof *r->top_ids);
-    r->top_logprobs = mem_calloc(n_request * SAMPLE_TOP_MAX, sizeof *r->top_logprobs);
+    r->draft_rows = mem_calloc((size_t)o->n_page * KV_PAGE_TOKENS, sizeof *r->draft_rows);
+    r->states = mem_calloc(n_row, sizeof *r->states);
+    r->ids = mem_calloc(n_row, sizeof *r->ids);
+    r->logprobs = mem_calloc(n_row, sizeof *r->logprobs);
+    r->top_ids = mem_calloc(n_row * SAMPLE_TOP_MAX, sizeof *r->top_ids);
+    r->top_logprobs = mem_calloc(n_row * SAMPLE_TOP_MAX, sizeof *r->top_logprobs);
     r->base.host = r->base.device = mem_alloc_aligned(256, r->base.layout.n_bytes);
-    if (!r->rows || !r->states || !r->ids || !r->logprobs || !r->top_ids || !r->top_logprobs ||
-        !r->base.host) {
+    if (!r->rows || !r->draft_rows || !r->states || !r->ids || !r->logprobs || !r->top_ids ||
+        !r->top_logprobs || !r->base.host) {
         destroy(&r->base);
         return FATHOM_ENOMEM;
     }
@@ -190,7 +206,8 @@ fathom_err null_engine_open(fathom_engine **out, const struct null_engine_option
         .max_token = o->max_num_batched_tokens,
         .max_request = o->max_num_seqs,
         .max_context = o->max_model_len,
-        .max_logit_row = o->max_num_seqs,
+        .max_logit_row = o->max_num_seqs * (1 + o->n_draft),
+        .with_mtp = o->n_draft > 0,
         .world = 1,
     };
     struct engine_config c = {
@@ -200,6 +217,7 @@ fathom_err null_engine_open(fathom_engine **out, const struct null_engine_option
                  .max_model_len = o->max_model_len,
                  .max_num_seqs = o->max_num_seqs,
                  .max_num_batched_tokens = o->max_num_batched_tokens,
+                 .n_draft = o->n_draft,
                  .n_page = o->runner.n_page,
                  .bos_id = 0,
                  .eos_ids = {1},

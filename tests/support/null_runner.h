@@ -3,7 +3,8 @@
  * Its cache holds one number a row, made from the token and the position; what it draws is a hash
  * of all rows that a request sees through its page table. So the output is a pure function of the
  * ids before it, which null_draw computes directly, and any row that is lost, shared, stale or not
- * computed changes it.
+ * computed changes it. The draft layer has rows of its own, one token ahead, and draws from them
+ * what the next step will: its drafts are right exactly if every row of it is.
  */
 #ifndef FATHOM_TESTS_SUPPORT_NULL_RUNNER_H
 #define FATHOM_TESTS_SUPPORT_NULL_RUNNER_H
@@ -18,6 +19,7 @@ struct null_options {
     uint32_t step_us;     /* time that a step takes, */
     uint32_t token_us;    /* and that each token of more than one of a request adds */
     uint32_t n_part;      /* in so many parts, each a sign of progress; 0: progress is not told */
+    uint32_t n_wrong;     /* of 8 drafts, those that are wrong all the same */
     bool skip_attention;  /* draw without reading the cache: to measure the host alone */
     uint64_t *n_computed; /* if not NULL: counts the tokens computed */
     uint32_t *max_mixed;  /* if not NULL: the most tokens of a step of more than one request */
@@ -38,6 +40,7 @@ struct null_engine_options {
     bool priorities;
     uint64_t seed;
     bool no_prefix_cache;
+    uint32_t n_draft;
     struct null_options runner; /* n_page is the engine's too */
 };
 

@@ -53,7 +53,7 @@ static int tear_down(void **state)
 
 static void add_entry(struct fixture *f, int i, uint32_t first, uint32_t n_token, bool draws)
 {
-    f->entries[f->plan.n_entry++] = (struct plan_entry){&f->requests[i], first, n_token, draws};
+    f->entries[f->plan.n_entry++] = (struct plan_entry){&f->requests[i], first, n_token, 0, draws};
     f->plan.n_token += n_token;
     f->plan.n_draw += draws;
     if (first + n_token > f->plan.max_context) f->plan.max_context = first + n_token;
@@ -122,6 +122,26 @@ static void a_chunk_and_a_decode(void **state)
     assert_int_equal(n_bytes, f->l.page_table + 2 * 16 * 4);
 }
 
+static void drafts_have_rows_and_the_draft_layer_arrays(void **state)
+{
+    struct fixture *f = *state;
+    add_entry(f, 0, 0, 5, false);
+    add_entry(f, 1, 130, 3, true); /* one known token and two drafts */
+    f->entries[1].n_draft = 2;
+    batch_build(&f->l, &f->plan, f->host, f->device, &f->batch);
+    const int32_t rows[] = {5, 6, 7};
+    assert_int_equal(f->batch.n_logit_row, 3);
+    assert_memory_equal(on_host(f, f->batch.logit_rows), rows, sizeof rows);
+    assert_int_equal(f->l.next_ids, f->l.pos); /* nothing without the layer */
+    struct model_limits with = limits;
+    struct batch_layout l;
+    with.with_mtp = true;
+    batch_layout_init(&l, &with);
+    assert_true(l.hidden_rows >= l.next_ids + 200 * 4);
+    assert_true(l.pos >= l.hidden_rows + 4 * 4);
+    assert_true(l.page_table > l.pos); /* copied with what every step has */
+}
+
 static void page_stride_grows_with_the_longest_request(void **state)
 {
     struct fixture *f = *state;
@@ -157,6 +177,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(arrays_neither_overlap_nor_leave_the_block, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_chunk_and_a_decode, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(drafts_have_rows_and_the_draft_layer_arrays, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(page_stride_grows_with_the_longest_request, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(pointers_are_the_same_in_every_step, set_up, tear_down),

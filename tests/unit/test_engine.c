@@ -443,6 +443,47 @@ static void the_first_device_error_ends_everything_with_its_cause(void **state)
     fathom_close(e);
 }
 
+/* With drafts a step has several launches; whichever fails, it is the last. */
+static void a_device_error_while_drafting_ends_everything(void **state)
+{
+    (void)state;
+    struct null_engine_options o = defaults();
+    o.n_draft = 3;
+    for (o.runner.fail_after = 1; o.runner.fail_after < 12; o.runner.fail_after++) {
+        fathom_engine *e = open_with(&o);
+        fathom_request r = greedy(100);
+        r.sampling.ignore_eos = true;
+        submit(e, &answers[0], &r);
+        answers_wait(e, 1);
+        assert_int_equal(answers[0].finish.finish, FATHOM_FINISH_ERROR);
+        assert_string_equal(fathom_fault(e), "the null device burns");
+        fathom_close(e);
+    }
+}
+
+static void drafts_are_counted_by_place(void **state)
+{
+    (void)state;
+    struct null_engine_options o = defaults();
+    o.n_draft = 3;
+    fathom_engine *e = open_with(&o);
+    assert_int_equal(fathom_get_info(e)->n_draft, 3);
+    fathom_request r = greedy(101);
+    r.sampling.ignore_eos = true;
+    submit(e, &answers[0], &r);
+    answers_wait(e, 1);
+    fathom_stats s;
+    fathom_get_stats(e, &s);
+    assert_int_equal(s.n_step, 1 + 25); /* the prompt's, then four tokens a step */
+    assert_int_equal(s.n_output_token, 101);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(s.n_draft_token[i], 25);
+        assert_int_equal(s.n_accepted_token[i], 25);
+    }
+    assert_int_equal(s.n_draft_token[3], 0);
+    fathom_close(e);
+}
+
 static void closing_with_live_requests_releases_everything(void **state)
 {
     (void)state;
@@ -459,6 +500,7 @@ static void every_failing_allocation_is_clean(void **state)
 {
     (void)state;
     struct null_engine_options o = defaults();
+    o.n_draft = 2;
     for (long n = 0;; n++) {
         fathom_engine *e = NULL;
         mem_fail_after(n);
@@ -544,6 +586,8 @@ int main(void)
         cmocka_unit_test(a_caller_that_does_not_poll_loses_nothing_and_blocks_nobody),
         cmocka_unit_test(cancel_works_waiting_running_and_late),
         cmocka_unit_test(the_first_device_error_ends_everything_with_its_cause),
+        cmocka_unit_test(a_device_error_while_drafting_ends_everything),
+        cmocka_unit_test(drafts_are_counted_by_place),
         cmocka_unit_test(closing_with_live_requests_releases_everything),
         cmocka_unit_test(every_failing_allocation_is_clean),
         cmocka_unit_test(a_pool_too_small_for_one_request_is_refused),

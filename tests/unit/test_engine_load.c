@@ -75,6 +75,8 @@ struct shape {
     uint32_t max_num_seqs;
     bool preempts; /* too few pages for all */
     bool no_prefix_cache;
+    uint32_t n_draft;
+    uint32_t n_wrong; /* of 8 drafts */
 };
 
 static fathom_engine *open_shape(const struct shape *s, uint64_t *n_computed, uint32_t step_us)
@@ -87,7 +89,11 @@ static fathom_engine *open_shape(const struct shape *s, uint64_t *n_computed, ui
         .max_queued = N_REQUEST,
         .seed = 9,
         .no_prefix_cache = s->no_prefix_cache,
-        .runner = {.n_page = s->n_page, .n_computed = n_computed, .step_us = step_us},
+        .n_draft = s->n_draft,
+        .runner = {.n_page = s->n_page,
+                   .n_computed = n_computed,
+                   .step_us = step_us,
+                   .n_wrong = s->n_wrong},
     };
     fathom_engine *e = NULL;
     assert_int_equal(null_engine_open(&e, &o, NULL), FATHOM_OK);
@@ -115,7 +121,8 @@ static int run_each_alone(void **state)
     make_load(&load, 11);
     shared = load;
     share_beginnings(&shared, 12);
-    const struct shape shape = {4096, 10, 1, false, true};
+    const struct shape shape = {
+        .budget = 4096, .n_page = 10, .max_num_seqs = 1, .no_prefix_cache = true};
     fathom_engine *e = open_shape(&shape, NULL, 0);
     for (int i = 0; i < N_REQUEST; i++) {
         submit(e, &alone[i], &load.requests[i]);
@@ -139,9 +146,13 @@ static void the_same_bits_whatever_runs_beside(void **state)
 {
     (void)state;
     static const struct shape shapes[] = {
-        {4096, 640, 64, false, false}, {64, 640, 64, false, true}, {16, 640, 64, false, false},
-        {1, 640, 64, false, false},    {64, 12, 64, true, false},  {16, 10, 8, true, true},
-        {4096, 14, 16, true, false},
+        {.budget = 4096, .n_page = 640, .max_num_seqs = 64},
+        {.budget = 64, .n_page = 640, .max_num_seqs = 64, .no_prefix_cache = true},
+        {.budget = 16, .n_page = 640, .max_num_seqs = 64},
+        {.budget = 1, .n_page = 640, .max_num_seqs = 64},
+        {.budget = 64, .n_page = 12, .max_num_seqs = 64, .preempts = true},
+        {.budget = 16, .n_page = 10, .max_num_seqs = 8, .preempts = true, .no_prefix_cache = true},
+        {.budget = 4096, .n_page = 14, .max_num_seqs = 16, .preempts = true},
     };
     for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
         uint64_t n_computed = 0;
@@ -170,8 +181,11 @@ static void the_same_bits_from_shared_pages(void **state)
 {
     (void)state;
     static const struct shape shapes[] = {
-        {4096, 640, 64, false, false}, {16, 640, 8, false, false}, {64, 64, 16, false, false},
-        {64, 12, 64, true, false},     {16, 10, 8, true, false},
+        {.budget = 4096, .n_page = 640, .max_num_seqs = 64},
+        {.budget = 16, .n_page = 640, .max_num_seqs = 8},
+        {.budget = 64, .n_page = 64, .max_num_seqs = 16},
+        {.budget = 64, .n_page = 12, .max_num_seqs = 64, .preempts = true},
+        {.budget = 16, .n_page = 10, .max_num_seqs = 8, .preempts = true},
     };
     for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
         fathom_engine *e = open_shape(&shapes[k], NULL, 0);
@@ -193,10 +207,49 @@ static void the_same_bits_from_shared_pages(void **state)
     }
 }
 
+/* The null runner's drafts are right exactly if every row of its draft layer is. */
+static void the_same_bits_with_drafts_and_all_of_them_right(void **state)
+{
+    (void)state;
+    static const struct shape shapes[] = {
+        {.budget = 4096, .n_page = 640, .max_num_seqs = 64, .n_draft = 1},
+        {.budget = 64, .n_page = 640, .max_num_seqs = 16, .n_draft = 4},
+        {.budget = 16, .n_page = 640, .max_num_seqs = 8, .n_draft = 2, .no_prefix_cache = true},
+        {.budget = 3, .n_page = 640, .max_num_seqs = 8, .n_draft = 2},
+        {.budget = 64, .n_page = 12, .max_num_seqs = 64, .n_draft = 3},
+        {.budget = 16, .n_page = 10, .max_num_seqs = 8, .n_draft = 4},
+        {.budget = 128, .n_page = 64, .max_num_seqs = 16, .n_draft = 4, .n_wrong = 3},
+        {.budget = 64, .n_page = 12, .max_num_seqs = 64, .n_draft = 2, .n_wrong = 6},
+    };
+    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
+        const struct shape *shape = &shapes[k];
+        fathom_engine *e = open_shape(shape, NULL, 0);
+        for (int round = 0; round < 2; round++) {
+            for (int i = 0; i < N_REQUEST; i++) submit(e, &answers[i], &shared.requests[i]);
+            answers_wait(e, N_REQUEST);
+            for (int i = 0; i < N_REQUEST; i++) expect_same(&answers[i], &alone_shared[i]);
+        }
+        expect_rest(e);
+        fathom_stats s;
+        fathom_get_stats(e, &s);
+        fathom_close(e);
+        uint64_t n_draft = 0, n_accepted = 0;
+        for (uint32_t i = 0; i < FATHOM_DRAFT_MAX; i++) {
+            assert_true(i < shape->n_draft || s.n_draft_token[i] == 0);
+            n_draft += s.n_draft_token[i];
+            n_accepted += s.n_accepted_token[i];
+        }
+        /* a request that ends leaves drafts that nobody has judged */
+        uint64_t n_left = 2 * N_REQUEST * shape->n_draft;
+        assert_true(n_accepted > 500 && n_accepted < n_draft);
+        assert_int_equal(n_accepted + n_left >= n_draft, shape->n_wrong == 0);
+    }
+}
+
 static void random_cancels_leave_no_page_behind(void **state)
 {
     (void)state;
-    const struct shape shape = {64, 20, 16, true, false};
+    const struct shape shape = {.budget = 64, .n_page = 20, .max_num_seqs = 16, .preempts = true};
     uint64_t rng = 5;
     fathom_engine *e = open_shape(&shape, NULL, 50);
     for (int round = 0; round < 5; round++) {
@@ -266,7 +319,7 @@ static void *poll_all(void *arg)
 static void any_thread_may_submit_cancel_and_look(void **state)
 {
     (void)state;
-    const struct shape shape = {128, 30, 16, true, false};
+    const struct shape shape = {.budget = 128, .n_page = 30, .max_num_seqs = 16, .preempts = true};
     struct crowd c = {.e = open_shape(&shape, NULL, 0)};
     pthread_t submitters[N_THREAD], poller;
     assert_int_equal(pthread_create(&poller, NULL, poll_all, &c), 0);
@@ -286,6 +339,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_bits_whatever_runs_beside),
         cmocka_unit_test(the_same_bits_from_shared_pages),
+        cmocka_unit_test(the_same_bits_with_drafts_and_all_of_them_right),
         cmocka_unit_test(random_cancels_leave_no_page_behind),
         cmocka_unit_test(any_thread_may_submit_cancel_and_look),
     };

@@ -1,5 +1,6 @@
 /* test_engine_pilot BACKEND - the pilot model through the engine: the same bits whatever the
- * budget, the neighbours, the number of threads, after preemptions, and from cached pages. */
+ * budget, the neighbours, the number of threads, after preemptions, from cached pages, and with
+ * drafts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,11 +27,13 @@ struct shape {
     uint32_t n_page;
     uint32_t max_model_len;
     bool no_prefix_cache;
+    uint32_t n_draft;
 };
 
 static fathom_engine *open_shape(const struct shape *s)
 {
-    enum { PAGE_BYTES = 8 * 64 * (1152 + 132) };
+    enum { LAYER_BYTES = 64 * (1152 + 132), N_LAYER = 8 };
+    uint64_t page_bytes = (N_LAYER + (s->n_draft > 0)) * (uint64_t)LAYER_BYTES;
     fathom_engine *e = NULL;
     fathom_diag d = {{0}};
     fathom_options o = {.model_dir = FATHOM_SOURCE_DIR "/models/pilot",
@@ -39,7 +42,8 @@ static fathom_engine *open_shape(const struct shape *s)
                         .max_model_len = s->max_model_len,
                         .max_num_seqs = s->max_num_seqs,
                         .max_num_batched_tokens = s->budget,
-                        .kv_cache_bytes = (uint64_t)s->n_page * PAGE_BYTES,
+                        .kv_cache_bytes = s->n_page * page_bytes,
+                        .n_draft = s->n_draft,
                         .no_prefix_cache = s->no_prefix_cache,
                         .seed = 1};
     if (fathom_open(&e, &o, &d) != FATHOM_OK) fail_msg("%s", d.text);
@@ -73,7 +77,7 @@ static int run_each_alone(void **state)
         r->sampling.ignore_eos = r->n_prompt < SHORT_PROMPT;
         r->sampling.logprobs = true;
     }
-    const struct shape shape = {4096, 1, 1, 24, PILOT_LEN, true};
+    const struct shape shape = {4096, 1, 1, 24, PILOT_LEN, true, 0};
     fathom_engine *e = open_shape(&shape);
     for (int i = 0; i < N_REQUEST; i++) {
         submit(e, i);
@@ -113,10 +117,13 @@ static void the_same_bits_whatever_the_step(void **state)
 {
     (void)state;
     static const struct shape shapes[] = {
-        {4096, 2, 16, 300, PILOT_LEN, false}, /* all together, two threads */
-        {64, 1, 16, 300, PILOT_LEN, false},
-        {16, 2, 16, 300, PILOT_LEN, true},
-        {64, 2, 16, 24, PILOT_LEN, false}, /* few pages: long prompts wait for each other */
+        {4096, 2, 16, 300, PILOT_LEN, false, 0}, /* all together, two threads */
+        {64, 1, 16, 300, PILOT_LEN, false, 0},
+        {16, 2, 16, 300, PILOT_LEN, true, 0},
+        {4096, 1, 16, 300, PILOT_LEN, false, 2},
+        {64, 2, 16, 300, PILOT_LEN, true, 4},
+        {64, 2, 16, 24, PILOT_LEN, false, 1},
+        {64, 2, 16, 24, PILOT_LEN, false, 0}, /* few pages: long prompts wait for each other */
     };
     for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
         fathom_engine *e = open_shape(&shapes[k]);
@@ -132,21 +139,27 @@ static void the_same_bits_whatever_the_step(void **state)
 static void the_same_bits_after_preemption(void **state)
 {
     (void)state;
-    const struct shape shape = {64, 2, 16, 9, SHORT_LEN, false};
-    fathom_engine *e = open_shape(&shape);
-    size_t n = 0;
-    for (int i = 0; i < N_REQUEST; i++) {
-        if (requests[i].n_prompt >= SHORT_PROMPT) continue;
-        submit(e, i);
-        n++;
+    for (uint32_t n_draft = 0; n_draft <= 3; n_draft += 3) {
+        const struct shape shape = {64, 2, 16, 9, SHORT_LEN, false, n_draft};
+        fathom_engine *e = open_shape(&shape);
+        size_t n = 0;
+        for (int i = 0; i < N_REQUEST; i++) {
+            if (requests[i].n_prompt >= SHORT_PROMPT) continue;
+            submit(e, i);
+            n++;
+        }
+        assert_true(n >= 6);
+        answers_wait(e, n);
+        for (int i = 0; i < N_REQUEST; i++) {
+            if (requests[i].n_prompt < SHORT_PROMPT) expect_as_alone(i);
+        }
+        expect_rest(e);
+        fathom_stats s;
+        fathom_get_stats(e, &s);
+        assert_true(s.n_preempted > 0);
+        assert_int_equal(s.n_accepted_token[1] > 0, n_draft > 0);
+        fathom_close(e);
     }
-    assert_true(n >= 6);
-    answers_wait(e, n);
-    for (int i = 0; i < N_REQUEST; i++) {
-        if (requests[i].n_prompt < SHORT_PROMPT) expect_as_alone(i);
-    }
-    expect_rest(e);
-    fathom_close(e);
 }
 
 /* ---- conversations ---- */
@@ -194,7 +207,7 @@ static void submit_turn(fathom_engine *e, int i)
 
 static void talk_without_a_cache(void)
 {
-    const struct shape shape = {4096, 1, 1, 24, PILOT_LEN, true};
+    const struct shape shape = {4096, 1, 1, 24, PILOT_LEN, true, 0};
     fathom_engine *e = open_shape(&shape);
     for (int i = 0; i < N_TALK; i++) {
         for (int t = 0; t < N_TURN; t++) {
@@ -213,10 +226,9 @@ static void the_same_bits_from_cached_pages(void **state)
 {
     (void)state;
     static const struct shape shapes[] = {
-        {4096, 1, 16, 300, PILOT_LEN, false},
-        {64, 2, 16, 300, PILOT_LEN, false},
-        {16, 2, 16, 300, PILOT_LEN, false},
-        {64, 2, 16, 40, PILOT_LEN, false}, /* pages are evicted between the turns */
+        {4096, 1, 16, 300, PILOT_LEN, false, 0}, {64, 2, 16, 300, PILOT_LEN, false, 0},
+        {16, 2, 16, 300, PILOT_LEN, false, 0},   {64, 2, 16, 300, PILOT_LEN, false, 2},
+        {64, 2, 16, 40, PILOT_LEN, false, 0}, /* pages are evicted between the turns */
     };
     talk_without_a_cache();
     for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
@@ -253,7 +265,7 @@ static void the_same_bits_from_cached_pages(void **state)
 static void files_come_from_the_checkpoint(void **state)
 {
     (void)state;
-    const struct shape shape = {64, 1, 1, 24, PILOT_LEN, false};
+    const struct shape shape = {64, 1, 1, 24, PILOT_LEN, false, 0};
     fathom_engine *e = open_shape(&shape);
     const char *data;
     size_t n;

@@ -96,6 +96,21 @@ static void the_cache_type_decides_the_page(void **state)
     assert_int_equal(p.n_page, 4);
 }
 
+static void drafts_cost_a_layer_of_weights_and_of_cache(void **state)
+{
+    (void)state;
+    struct memory_plan without, with;
+    fathom_options o = {.max_num_seqs = 2, .max_model_len = 65};
+    assert_int_equal(plan(&without, &o, 64 * GIB, NULL), FATHOM_OK);
+    o.n_draft = 2;
+    assert_int_equal(plan(&with, &o, 64 * GIB, NULL), FATHOM_OK);
+    assert_true(with.weights.kind[WEIGHT_MTP].bytes > 0);
+    assert_int_equal(with.kv.page_bytes * 8, without.kv.page_bytes * 9);
+    assert_int_equal(with.buffers[with.n_buffer - 1].bytes,
+                     3 * without.buffers[without.n_buffer - 1].bytes);
+    assert_true(with.step_bytes > without.step_bytes);
+}
+
 static void memory_bounds_the_pages(void **state)
 {
     (void)state;
@@ -162,6 +177,7 @@ int main(void)
         cmocka_unit_test(parts_add_up),
         cmocka_unit_test(buffers_of_known_shape),
         cmocka_unit_test(the_cache_type_decides_the_page),
+        cmocka_unit_test(drafts_cost_a_layer_of_weights_and_of_cache),
         cmocka_unit_test(memory_bounds_the_pages),
         cmocka_unit_test(what_does_not_fit_is_told_with_the_smallest_change),
         cmocka_unit_test(without_a_checkpoint_the_config_says_the_types),

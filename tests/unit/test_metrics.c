@@ -11,19 +11,19 @@
 #include "server/metrics.h"
 #include "support/exposition.h"
 
-static const fathom_info info = {
+static fathom_info info = {
     .model_type = "deepseek_v32", .backend = "cpu", .max_model_len = 4096, .n_page = 100};
-static const fathom_stats stats = {.n_running = 3,
-                                   .n_waiting = 2,
-                                   .n_page = 100,
-                                   .n_page_free = 25,
-                                   .n_page_cached = 5,
-                                   .n_step = 7,
-                                   .n_prompt_token = 900,
-                                   .n_output_token = 60,
-                                   .n_preempted = 1,
-                                   .busy_us = 2500000,
-                                   .wait_us = 1500000};
+static fathom_stats stats = {.n_running = 3,
+                             .n_waiting = 2,
+                             .n_page = 100,
+                             .n_page_free = 25,
+                             .n_page_cached = 5,
+                             .n_step = 7,
+                             .n_prompt_token = 900,
+                             .n_output_token = 60,
+                             .n_preempted = 1,
+                             .busy_us = 2500000,
+                             .wait_us = 1500000};
 
 static struct metrics metrics;
 
@@ -84,6 +84,28 @@ static void what_the_engine_counts_is_told(void **state)
     assert_sample(&b, "fathom_body_bytes_held", "", 11);
     assert_sample(&b, "process_start_time_seconds", "", 1700000000);
     buf_free(&b);
+}
+
+static void an_engine_that_drafts_tells_how_they_fare(void **state)
+{
+    (void)state;
+    struct buf b = scrape();
+    assert_null(strstr(buf_str(&b), "spec_decode"));
+    buf_free(&b);
+    info.n_draft = 2;
+    stats.n_draft_token[0] = 100;
+    stats.n_draft_token[1] = 90;
+    stats.n_accepted_token[0] = 80;
+    stats.n_accepted_token[1] = 40;
+    b = scrape();
+    assert_sample(&b, "vllm:spec_decode_num_drafts_total", "", 100);
+    assert_sample(&b, "vllm:spec_decode_num_draft_tokens_total", "", 190);
+    assert_sample(&b, "vllm:spec_decode_num_accepted_tokens_total", "", 120);
+    const char *name = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+    assert_sample(&b, name, "position=\"0\"", 80);
+    assert_sample(&b, name, "position=\"1\"", 40);
+    buf_free(&b);
+    info.n_draft = 0;
 }
 
 static void a_finished_request_is_in_every_histogram(void **state)
@@ -184,6 +206,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(what_the_engine_counts_is_told, init_metrics),
+        cmocka_unit_test_setup(an_engine_that_drafts_tells_how_they_fare, init_metrics),
         cmocka_unit_test_setup(a_finished_request_is_in_every_histogram, init_metrics),
         cmocka_unit_test_setup(one_that_was_given_up_is_counted_and_not_measured, init_metrics),
         cmocka_unit_test_setup(errors_and_answers_are_counted_by_kind, init_metrics),

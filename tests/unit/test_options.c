@@ -159,6 +159,23 @@ static void bad_values_are_answered_with_what_is_needed(void **state)
     buf_free(&r.notes);
 }
 
+static void speculation_is_read_at_once(void **state)
+{
+    (void)state;
+    struct result r = {0};
+    parse(&r, COMMAND_SERVE, "--speculative-config {\"num_speculative_tokens\":3}");
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_int_equal(r.s.n_draft, 3);
+    assert_refused(&r, "--speculative-config {}", "num_speculative_tokens is missing");
+    parse(&r, COMMAND_SERVE, "--port 1");
+    assert_int_equal(r.s.n_draft, 0);
+    assert_true(r.s.enable_prefix_caching);
+    parse(&r, COMMAND_SERVE, "--no-enable-prefix-caching");
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_false(r.s.enable_prefix_caching);
+    buf_free(&r.notes);
+}
+
 static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
 {
     (void)state;
@@ -171,7 +188,6 @@ static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
     assert_int_equal(r.err, FATHOM_OK);
     assert_int_equal(r.notes.len, 0);
     assert_refused(&r, "-tp 8", "--tensor-parallel-size 8 is refused: this build runs one rank");
-    assert_refused(&r, "--speculative-config {}", "--speculative-config {} is refused");
     assert_refused(&r, "--kv-transfer-config {}", "is refused");
     assert_refused(&r, "--enable-expert-parallel", "is refused");
     buf_free(&r.notes);
@@ -320,6 +336,7 @@ int main(void)
         cmocka_unit_test(a_list_takes_values_up_to_the_next_option),
         cmocka_unit_test(unknown_options_name_the_nearest),
         cmocka_unit_test(bad_values_are_answered_with_what_is_needed),
+        cmocka_unit_test(speculation_is_read_at_once),
         cmocka_unit_test(foreign_flags_are_noted_or_refused_never_ignored),
         cmocka_unit_test(every_flag_of_the_deployment_guides_is_known),
         cmocka_unit_test(help_stops_the_checks_and_shows_every_option),

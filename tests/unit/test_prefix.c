@@ -13,7 +13,7 @@
 #include "kv/layout.h"
 #include "kv/prefix.h"
 
-enum { MAX_PAGES = 8, MAX_IDS = MAX_PAGES * KV_PAGE_TOKENS };
+enum { MAX_PAGES = 8, MAX_IDS = MAX_PAGES * KV_PAGE_TOKENS + 1 };
 
 struct fixture {
     struct page_pool *pool;
@@ -28,10 +28,15 @@ struct holder {
     uint32_t n;
 };
 
-static void open_fixture(struct fixture *f, uint32_t n_page)
+static void open_as(struct fixture *f, uint32_t n_page, bool with_next)
 {
     assert_int_equal(page_pool_create(&f->pool, n_page, NULL), FATHOM_OK);
-    assert_int_equal(prefix_create(&f->cache, f->pool, NULL), FATHOM_OK);
+    assert_int_equal(prefix_create(&f->cache, f->pool, with_next, NULL), FATHOM_OK);
+}
+
+static void open_fixture(struct fixture *f, uint32_t n_page)
+{
+    open_as(f, n_page, false);
 }
 
 static void check(const struct fixture *f)
@@ -68,7 +73,7 @@ static void extend(struct fixture *f, struct holder *h)
 
 static void hold_found(struct fixture *f, struct holder *h, uint32_t n_page)
 {
-    h->n = prefix_find(f->cache, h->salt, h->ids, n_page * KV_PAGE_TOKENS, h->pages);
+    h->n = prefix_find(f->cache, h->salt, h->ids, n_page * KV_PAGE_TOKENS + 1, h->pages);
     for (uint32_t i = 0; i < h->n; i++) page_pool_ref(f->pool, h->pages[i]);
     check(f);
 }
@@ -96,9 +101,9 @@ static void full_pages_are_found_by_their_tokens(void **state)
     for (int i = 0; i < 3; i++) extend(&f, &a);
     assert_int_equal(prefix_n_page(f.cache), 3);
     uint32_t pages[MAX_PAGES];
-    assert_int_equal(prefix_find(f.cache, 0, a.ids, 63, pages), 0);
-    assert_int_equal(prefix_find(f.cache, 0, a.ids, 64, pages), 1);
-    assert_int_equal(prefix_find(f.cache, 0, a.ids, 191, pages), 2);
+    assert_int_equal(prefix_find(f.cache, 0, a.ids, 64, pages), 0);
+    assert_int_equal(prefix_find(f.cache, 0, a.ids, 65, pages), 1);
+    assert_int_equal(prefix_find(f.cache, 0, a.ids, 192, pages), 2);
     assert_int_equal(prefix_find(f.cache, 0, a.ids, MAX_IDS, pages), 3);
     assert_memory_equal(pages, a.pages, 3 * sizeof pages[0]);
 
@@ -136,6 +141,32 @@ static void every_token_counts(void **state)
     assert_int_equal(n_found(&f, &b), 0);
     assert_int_equal(n_found(&f, &a), 1);
     give_all(&f, &a);
+    close_fixture(&f);
+}
+
+static void with_the_draft_layer_the_token_after_counts(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct holder a, b, c;
+    open_as(&f, 8, true);
+    fill(&a, &a, 0, 1000);
+    extend(&f, &a);
+    extend(&f, &a);
+    assert_int_equal(n_found(&f, &a), 2);
+    b = a;
+    b.ids[64]++; /* begins the second page */
+    assert_int_equal(n_found(&f, &b), 0);
+    c = a;
+    c.ids[128]++; /* follows the second page */
+    assert_int_equal(n_found(&f, &c), 1);
+    c.n = 0;
+    hold_found(&f, &c, MAX_PAGES);
+    extend(&f, &c); /* its own second page: the same tokens, another one after them */
+    assert_int_not_equal(c.pages[1], a.pages[1]);
+    assert_int_equal(n_found(&f, &c), 2);
+    give_all(&f, &a);
+    give_all(&f, &c);
     close_fixture(&f);
 }
 
@@ -292,7 +323,7 @@ static void every_failing_allocation_is_clean(void **state)
     for (long n = 0;; n++) {
         struct prefix_cache *c = NULL;
         mem_fail_after(n);
-        fathom_err err = prefix_create(&c, pool, NULL);
+        fathom_err err = prefix_create(&c, pool, false, NULL);
         bool hit = mem_fail_hit();
         mem_fail_after(-1);
         if (!hit) {
@@ -333,6 +364,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(full_pages_are_found_by_their_tokens),
         cmocka_unit_test(every_token_counts),
+        cmocka_unit_test(with_the_draft_layer_the_token_after_counts),
         cmocka_unit_test(a_page_stands_for_all_tokens_before_it),
         cmocka_unit_test(salts_are_apart),
         cmocka_unit_test(a_twin_gives_way),

@@ -176,8 +176,9 @@ static void dump_is_one_line(void **state)
     struct buf b = {0};
     struct request *r = make(&f, 2, MAX_TOKEN);
     assert_int_equal(request_dump(r, &b), FATHOM_OK);
-    assert_string_equal(buf_str(&b), "  request 9 WAITING prompt=2 tokens=2/8 computed=0 planned=0 "
-                                     "pages=0 published=0 cached=0 preempted=0\n");
+    assert_string_equal(buf_str(&b),
+                        "  request 9 WAITING prompt=2 tokens=2/8 computed=0 drafts=0 planned=0 "
+                        "pages=0 published=0 cached=0 preempted=0\n");
     buf_free(&b);
 }
 

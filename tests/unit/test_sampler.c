@@ -12,7 +12,7 @@
 #include "engine/sequence.h"
 
 static const struct model_limits limits = {
-    .max_token = 64, .max_request = 4, .max_context = 128, .max_logit_row = 4, .world = 1};
+    .max_token = 64, .max_request = 4, .max_context = 128, .max_logit_row = 12, .world = 1};
 static const struct sequence_limits sequence_limits = {
     .max_model_len = 128, .n_vocab = 50, .n_vocab_used = 48, .eos_ids = {1, 2}, .n_eos = 2};
 static const int32_t prompt[] = {10, 20, 30};
@@ -56,7 +56,7 @@ static struct sequence *add(struct fixture *f, const fathom_sampling *s, uint32_
     request_enter(&j->request, 0);
     request_admit(&j->request, 0, 0);
     for (uint32_t i = 0; i < n_output; i++) (void)request_push(&j->request, 9);
-    f->entries[f->plan.n_entry++] = (struct plan_entry){&j->request, 0, 1, draws};
+    f->entries[f->plan.n_entry++] = (struct plan_entry){&j->request, 0, 1, 0, draws};
     f->plan.n_draw += draws;
     return j;
 }
@@ -110,6 +110,38 @@ static void min_tokens_bans_stops_only_as_long_as_needed(void **state)
     assert_int_equal(rows[1].n_ban, 0);
     assert_int_equal(f->step.extras[1].n_bytes, sizeof want);
     assert_int_equal(f->step.extras[1].offset, f->l.ban);
+}
+
+/* A row for the last known token and one for each draft: as if the drafts before were output. */
+static void drafts_have_rows_of_their_own(void **state)
+{
+    struct fixture *f = *state;
+    fathom_sampling s;
+    fathom_sampling_init(&s);
+    s.frequency_penalty = 1;
+    s.min_tokens = 3;
+    struct sequence *q = add(f, &s, 1, true);
+    struct sequence *other = add(f, &s, 5, true);
+    q->request.ids[4] = 41;
+    q->request.ids[5] = 42;
+    f->entries[0].n_draft = q->request.n_draft = 2;
+    const struct sample_row *rows = build(f);
+    assert_int_equal(f->step.args.n_row, 4);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(rows[i].logit_row, i);
+        assert_int_equal(rows[i].position, 4 + i);
+        assert_int_equal(rows[i].n_prompt, 3);
+        assert_int_equal(rows[i].n_output, 1 + i);
+        assert_int_equal(rows[i].n_ban, i < 2 ? 2 : 0); /* two of the three are drawn too early */
+        assert_int_equal(rows[i].history_offset, 0);
+    }
+    const int32_t history[] = {10, 20, 30, 9, 41, 42};
+    assert_memory_equal(f->step.args.history, history, sizeof history);
+    assert_int_equal(rows[3].logit_row, 3);
+    assert_int_equal(rows[3].history_offset, 6);
+    assert_int_equal(rows[3].position, other->request.n_token);
+    assert_int_equal(f->step.extras[2].n_bytes, (6 + 8) * sizeof(int32_t));
+    assert_int_equal(f->step.extras[1].n_bytes, 2 * sizeof(int32_t));
 }
 
 static void ignored_eos_is_never_banned(void **state)
@@ -183,6 +215,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         WITH(only_entries_that_draw_have_rows),  WITH(min_tokens_bans_stops_only_as_long_as_needed),
+        WITH(drafts_have_rows_of_their_own),     WITH(bias_rows_lie_one_after_the_other),
         WITH(ignored_eos_is_never_banned),       WITH(bias_rows_lie_one_after_the_other),
         WITH(history_goes_along_with_a_penalty),
     };

@@ -25,6 +25,7 @@ struct fixture {
     struct plan plan;
     struct job jobs[MAX_REQUESTS];
     uint32_t n_job;
+    uint32_t max_draft;
     uint64_t now_us;
 };
 
@@ -33,20 +34,28 @@ static const int32_t stop_ids[] = {STOP_ID};
 static void open_fixture(struct fixture *f, uint32_t n_page, uint32_t budget, uint32_t max_num_seqs)
 {
     memset(f, 0, sizeof *f);
-    struct sched_config c = {budget, max_num_seqs};
+    struct sched_config c = {budget, max_num_seqs, f->max_draft};
     assert_int_equal(page_pool_create(&f->pool, n_page, NULL), FATHOM_OK);
     assert_int_equal(sched_create(&f->s, &c, f->pool, f->prefix, NULL), FATHOM_OK);
     assert_int_equal(plan_init(&f->plan, max_num_seqs), FATHOM_OK);
 }
 
+/* With a prefix cache, and drafts if max_draft is not 0. */
+static void open_more(struct fixture *f, uint32_t n_page, uint32_t budget, uint32_t max_num_seqs,
+                      uint32_t max_draft)
+{
+    open_fixture(f, n_page, budget, max_num_seqs);
+    f->max_draft = max_draft;
+    struct sched_config c = {budget, max_num_seqs, f->max_draft};
+    sched_destroy(f->s);
+    assert_int_equal(prefix_create(&f->prefix, f->pool, max_draft > 0, NULL), FATHOM_OK);
+    assert_int_equal(sched_create(&f->s, &c, f->pool, f->prefix, NULL), FATHOM_OK);
+}
+
 static void open_with_prefix(struct fixture *f, uint32_t n_page, uint32_t budget,
                              uint32_t max_num_seqs)
 {
-    open_fixture(f, n_page, budget, max_num_seqs);
-    struct sched_config c = {budget, max_num_seqs};
-    sched_destroy(f->s);
-    assert_int_equal(prefix_create(&f->prefix, f->pool, NULL), FATHOM_OK);
-    assert_int_equal(sched_create(&f->s, &c, f->pool, f->prefix, NULL), FATHOM_OK);
+    open_more(f, n_page, budget, max_num_seqs, 0);
 }
 
 static void close_fixture(struct fixture *f)
@@ -104,16 +113,17 @@ static void zero_sizes_are_refused(void **state)
     assert_int_equal(page_pool_create(&pool, 1, NULL), FATHOM_OK);
     struct sched *s = NULL;
     fathom_diag d = {{0}};
-    assert_int_equal(sched_create(&s, &(struct sched_config){0, 1}, pool, NULL, &d), FATHOM_EINVAL);
+    assert_int_equal(sched_create(&s, &(struct sched_config){0, 1, 0}, pool, NULL, &d),
+                     FATHOM_EINVAL);
     assert_non_null(strstr(d.text, "max_num_batched_tokens"));
     fathom_diag d2 = {{0}};
-    assert_int_equal(sched_create(&s, &(struct sched_config){1, 0}, pool, NULL, &d2),
+    assert_int_equal(sched_create(&s, &(struct sched_config){1, 0, 0}, pool, NULL, &d2),
                      FATHOM_EINVAL);
     assert_non_null(strstr(d2.text, "max_num_seqs"));
     assert_null(s);
     for (long n = 0; n < 2; n++) {
         mem_fail_after(n);
-        assert_int_equal(sched_create(&s, &(struct sched_config){1, 1}, pool, NULL, NULL),
+        assert_int_equal(sched_create(&s, &(struct sched_config){1, 1, 0}, pool, NULL, NULL),
                          FATHOM_ENOMEM);
         assert_null(s);
     }
@@ -526,6 +536,128 @@ static void running_requests_leave_a_bounded_share_to_prefill(void **state)
     close_fixture(&f);
 }
 
+/* ---- with drafts ---- */
+
+static void guess(struct request *r, int32_t a, int32_t b, int32_t c)
+{
+    const int32_t ids[] = {a, b, c};
+    memcpy(r->ids + r->n_token, ids, sizeof ids);
+    r->n_draft = 3;
+}
+
+static void commit_drawn(struct fixture *f, int32_t a, int32_t b, int32_t c, int32_t d)
+{
+    const int32_t drawn[] = {a, b, c, d};
+    sched_commit(f->s, &f->plan, drawn, ++f->now_us);
+    sched_check(f->s);
+}
+
+static void drafts_count_up_to_the_first_wrong_one(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_more(&f, 8, 64, 4, 3);
+    struct request *r = add(&f, 10, 50);
+    plan(&f);
+    expect_entry(&f, 0, r, 0, 10, true);
+    commit(&f, 7);
+    guess(r, 20, 21, 22);
+    plan(&f);
+    expect_entry(&f, 0, r, 10, 4, true);
+    assert_int_equal(f.plan.entries[0].n_draft, 3);
+    assert_int_equal(f.plan.n_draw, 4);
+    commit_drawn(&f, 20, 21, 30, 31);
+    assert_int_equal(r->n_token, 14);
+    assert_int_equal(r->n_computed, 13);
+    assert_int_equal(r->n_draft, 0);
+    const int32_t want[] = {7, 20, 21, 30};
+    assert_memory_equal(r->ids + 10, want, sizeof want);
+    guess(r, 20, 21, 22);
+    plan(&f);
+    commit_drawn(&f, 19, 21, 22, 23);
+    assert_int_equal(r->n_token, 15);
+    guess(r, 20, 21, 22);
+    plan(&f);
+    commit_drawn(&f, 20, 21, 22, 23);
+    assert_int_equal(r->n_token, 19);
+    assert_int_equal(r->ids[18], 23);
+    plan(&f); /* no draft: one token as ever */
+    expect_entry(&f, 0, r, 18, 1, true);
+    commit(&f, STOP_ID);
+    close_fixture(&f);
+}
+
+static void a_stop_among_the_drafts_ends_it_there(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_more(&f, 8, 64, 4, 3);
+    struct request *r = add(&f, 10, 50);
+    plan(&f);
+    commit(&f, 7);
+    guess(r, 20, STOP_ID, 22);
+    plan(&f);
+    commit_drawn(&f, 20, STOP_ID, 22, 23);
+    assert_int_equal(r->finish, REQUEST_FINISH_STOP);
+    assert_int_equal(r->n_token, 13);
+    struct request *s = add(&f, 10, 5);
+    plan(&f);
+    commit(&f, 7);
+    guess(s, 20, 21, 22);
+    assert_int_equal(request_draft_room(s), 3);
+    plan(&f);
+    commit_drawn(&f, 20, 21, 22, 23);
+    assert_int_equal(s->finish, REQUEST_FINISH_LENGTH);
+    assert_int_equal(s->n_token, s->max_token);
+    assert_int_equal(page_pool_n_available(f.pool), 8);
+    close_fixture(&f);
+}
+
+static void drafts_take_what_is_left_of_the_budget(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_more(&f, 8, 6, 4, 3);
+    struct request *a = add(&f, 2, 50);
+    struct request *b = add(&f, 2, 50);
+    struct request *c = add(&f, 2, 50);
+    plan(&f);
+    commit(&f, 7);
+    guess(a, 20, 21, 22);
+    guess(b, 20, 21, 22);
+    guess(c, 20, 21, 22);
+    plan(&f); /* 6 tokens: one for each, and three drafts of the oldest */
+    expect_entry(&f, 0, a, 2, 4, true);
+    expect_entry(&f, 1, b, 2, 1, true);
+    expect_entry(&f, 2, c, 2, 1, true);
+    assert_int_equal(f.plan.n_draw, 6);
+    sched_abort(f.s, &f.plan);
+    close_fixture(&f);
+}
+
+/* Three pages: a's drafts take the last one, and only a preemption would give b another. */
+static void drafts_preempt_nobody(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_more(&f, 3, 256, 4, 3);
+    struct request *a = add(&f, 60, 60);
+    struct request *b = add(&f, 62, 60);
+    f.jobs[1].ids[0] = 3;
+    plan(&f);
+    commit(&f, 7);
+    guess(a, 20, 21, 22);
+    guess(b, 20, 21, 22);
+    plan(&f);
+    expect_entry(&f, 0, a, 60, 4, true);
+    assert_int_equal(a->n_page, 2);      /* room for the drafts after these */
+    expect_entry(&f, 1, b, 62, 2, true); /* one draft fits into the page it has */
+    assert_int_equal(f.plan.entries[1].n_draft, 1);
+    assert_int_equal(sched_totals(f.s)->n_preempted, 0);
+    sched_abort(f.s, &f.plan);
+    close_fixture(&f);
+}
+
 static void dump_shows_requests_and_pages(void **state)
 {
     (void)state;
@@ -538,8 +670,9 @@ static void dump_shows_requests_and_pages(void **state)
     assert_int_equal(sched_dump(f.s, &b), FATHOM_OK);
     assert_non_null(strstr(buf_str(&b), "scheduler: 1 running, 1 waiting, 0 preempted, "
                                         "0 of 0 prompt tokens found, in step\n"));
-    assert_non_null(strstr(buf_str(&b), "request 1 RUNNING prompt=20 tokens=20/24 computed=0 "
-                                        "planned=16 pages=1"));
+    assert_non_null(strstr(buf_str(&b),
+                           "request 1 RUNNING prompt=20 tokens=20/24 computed=0 drafts=0 "
+                           "planned=16 pages=1"));
     assert_non_null(strstr(buf_str(&b), "request 2 WAITING"));
     assert_non_null(strstr(buf_str(&b), "page 0 HELD"));
     buf_free(&b);
@@ -567,6 +700,10 @@ int main(void)
         cmocka_unit_test(admission_counts_found_pages_that_nobody_holds),
         cmocka_unit_test(lower_priority_numbers_go_first_and_keep_their_pages),
         cmocka_unit_test(running_requests_leave_a_bounded_share_to_prefill),
+        cmocka_unit_test(drafts_count_up_to_the_first_wrong_one),
+        cmocka_unit_test(a_stop_among_the_drafts_ends_it_there),
+        cmocka_unit_test(drafts_take_what_is_left_of_the_budget),
+        cmocka_unit_test(drafts_preempt_nobody),
         cmocka_unit_test(dump_shows_requests_and_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

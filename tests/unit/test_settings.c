@@ -87,6 +87,31 @@ static void a_step_has_no_more_requests_than_tokens(void **state)
     assert_int_equal(s.max_num_seqs, 64);
 }
 
+static void drafts_need_rows_and_a_layer_that_makes_them(void **state)
+{
+    (void)state;
+    struct engine_settings s;
+    struct model_config c = config;
+    c.n_mtp = 1;
+    fathom_options o = {.max_num_seqs = 8, .n_draft = 3};
+    assert_int_equal(settings_resolve(&s, &o, &c, NULL), FATHOM_OK);
+    assert_int_equal(s.n_draft, 3);
+    assert_true(s.limits.with_mtp);
+    assert_int_equal(s.limits.max_logit_row, 32);
+    o.max_num_batched_tokens = 20;
+    assert_int_equal(settings_resolve(&s, &o, &c, NULL), FATHOM_OK);
+    assert_int_equal(s.limits.max_logit_row, 20);
+    fathom_diag d = {{0}};
+    c.n_mtp = 0;
+    assert_int_equal(settings_resolve(&s, &o, &c, &d), FATHOM_EUNSUPPORTED);
+    assert_non_null(strstr(d.text, "no MTP layer"));
+    o.n_draft = 0;
+    assert_int_equal(settings_resolve(&s, &o, &c, NULL), FATHOM_OK);
+    assert_false(s.limits.with_mtp);
+    assert_int_equal(s.limits.max_logit_row, 8);
+    expect(&(fathom_options){.n_draft = 5}, FATHOM_EINVAL, "num_speculative_tokens is 5");
+}
+
 static void every_range_names_its_flag(void **state)
 {
     (void)state;
@@ -116,6 +141,7 @@ int main(void)
         cmocka_unit_test(activations_follow_the_checkpoint),
         cmocka_unit_test(cache_types_map_one_to_one),
         cmocka_unit_test(a_step_has_no_more_requests_than_tokens),
+        cmocka_unit_test(drafts_need_rows_and_a_layer_that_makes_them),
         cmocka_unit_test(every_range_names_its_flag),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

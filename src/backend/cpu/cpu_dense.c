@@ -151,7 +151,9 @@ static void gather_mtp_row(void *arg, size_t t, size_t n_item, unsigned worker)
     memset(pair, 0, 2 * n * sizeof *pair);
     packed_row(table, (uint32_t)a->next_ids[t], pair);
     cpu->k->add_norm(pair, NULL, a->enorm->vector, n, hidden, cpu->c.norm_eps, pair);
-    cpu->k->add_norm(row_of(a->hidden, t), NULL, a->hnorm->vector, n, hidden, cpu->c.norm_eps,
+    size_t row = a->rows ? (size_t)a->rows[t] : t;
+    ASSERT(row < a->hidden->n_row);
+    cpu->k->add_norm(row_of(a->hidden, row), NULL, a->hnorm->vector, n, hidden, cpu->c.norm_eps,
                      second);
     cpu_to_operand(cpu, pair, pad32(2 * hidden),
                    operand_row(cpu->operand, task->x, t * row_stride(2 * hidden)));

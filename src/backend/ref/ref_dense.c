@@ -95,7 +95,9 @@ fathom_err ref_mtp_front(struct backend *b, const struct mtp_front_args *a)
         ASSERT(a->next_ids[t] >= 0 && (uint32_t)a->next_ids[t] < table->n_row);
         const float *embedding = table->value + (size_t)a->next_ids[t] * hidden;
         ref_rmsnorm(embedding, a->enorm->matrix.value, hidden, r->c.norm_eps, pair);
-        ref_rmsnorm(row_of(a->hidden, t), a->hnorm->matrix.value, hidden, r->c.norm_eps,
+        uint32_t row = a->rows ? (uint32_t)a->rows[t] : t;
+        ASSERT(row < a->hidden->n_row);
+        ref_rmsnorm(row_of(a->hidden, row), a->hnorm->matrix.value, hidden, r->c.norm_eps,
                     pair + hidden);
         ref_round(r->c.act, pair, 2 * hidden, pair);
         ref_matvec(&a->eh_proj->matrix, 0, hidden, pair, row_of(a->x, t));

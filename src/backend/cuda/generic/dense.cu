@@ -189,19 +189,20 @@ fathom_err cuda_head(struct backend *b, const struct head_args *a)
 /* One block a token: [ rmsnorm(embedding) ; rmsnorm(hidden) ] */
 __global__ void __launch_bounds__(NORM_THREADS)
     mtp_concat_kernel(struct matrix table, const int32_t *ids, const float *hidden,
-                      const float *enorm, const float *hnorm, float *out, __nv_bfloat16 *out_h,
-                      uint32_t n, float eps)
+                      const int32_t *rows, const float *enorm, const float *hnorm, float *out,
+                      __nv_bfloat16 *out_h, uint32_t n, float eps)
 {
     __shared__ float scratch[NORM_THREADS / WARP + 1];
     kernel_begin();
     size_t row = (size_t)ids[blockIdx.x] * n;
+    size_t from = (size_t)(rows ? rows[blockIdx.x] : (int32_t)blockIdx.x) * n;
     for (int half = 0; half < 2; half++) {
         float sum = 0.0f;
         float *to = out + (size_t)blockIdx.x * 2 * n + (size_t)half * n;
         for (uint32_t i = threadIdx.x; i < n; i += NORM_THREADS) {
             float v;
             if (half) {
-                v = hidden[(size_t)blockIdx.x * n + i];
+                v = hidden[from + i];
             } else {
                 v = table.dtype == DTYPE_BF16
                         ? __bfloat162float(((const __nv_bfloat16 *)table.data)[row + i])
@@ -227,8 +228,8 @@ fathom_err cuda_mtp_front(struct backend *b, const struct mtp_front_args *a)
     struct cuda_backend *c = cuda_of(b);
     __nv_bfloat16 *h = c->fast ? c->mtp_h : NULL;
     TRY(cuda_launch(c, "mtp_front", mtp_concat_kernel, dim3(a->n_token), NORM_THREADS, 0,
-                    a->table->linear, a->next_ids, a->hidden->f, a->enorm->vector, a->hnorm->vector,
-                    c->mtp_f, h, c->c.hidden, c->c.norm_eps));
+                    a->table->linear, a->next_ids, a->hidden->f, a->rows, a->enorm->vector,
+                    a->hnorm->vector, c->mtp_f, h, c->c.hidden, c->c.norm_eps));
     struct act x = {c->mtp_f, h, NULL, NULL, 2 * c->c.hidden};
     return cuda_product(c, &a->eh_proj->linear, &x, a->n_token, a->x->f, c->c.hidden, "mtp_front");
 }

@@ -1,0 +1,114 @@
+#include "engine/draft.h"
+
+#include "base/assert.h"
+#include "base/mem.h"
+#include "engine/sequence.h"
+
+fathom_err drafter_init(struct drafter *d, uint32_t max_draft, uint32_t max_num_seqs)
+{
+    *d = (struct drafter){.max_draft = max_draft};
+    if (max_draft == 0) return FATHOM_OK;
+    d->targets = mem_calloc(max_num_seqs, sizeof *d->targets);
+    return d->targets ? plan_init(&d->plan, max_num_seqs) : FATHOM_ENOMEM;
+}
+
+void drafter_fini(struct drafter *d)
+{
+    mem_free(d->targets);
+    plan_fini(&d->plan);
+    *d = (struct drafter){0};
+}
+
+static int32_t *array(const struct step_runner *r, size_t offset)
+{
+    return (int32_t *)((char *)r->host + offset);
+}
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Drafts that r gets: as many as pay, end within its length, and are made at positions whose pages
+ * it has. The first is made at the position of the last row computed, each other one further on. */
+static uint32_t count_wanted(const struct drafter *d, struct request *r)
+{
+    if (r->state != REQUEST_RUNNING) return 0;
+    uint32_t n_row_ahead = r->n_page * (uint32_t)KV_PAGE_TOKENS - r->n_computed;
+    uint32_t n = draft_pace_next(&sequence_of(r)->pace, d->max_draft);
+    return least(least(n, request_draft_room(r)), n_row_ahead + 1);
+}
+
+/* Drafts are drawn by the rows of the targets, in their order. */
+static void draw_next(const struct drafter *d, const struct step_runner *r, struct step *step)
+{
+    struct sampler s;
+    sampler_begin(&s, &r->layout, r->host);
+    for (uint32_t i = 0; i < d->n_target; i++) {
+        const struct request *q = d->targets[i].request;
+        sampler_add(&s, sequence_of(d->targets[i].request), q->n_token + q->n_draft, 1, true);
+    }
+    sampler_end(&s, r->device, &step->sampler);
+}
+
+void drafter_begin(struct drafter *d, const struct plan *plan, const struct step_runner *r,
+                   struct step *step)
+{
+    int32_t *next_ids = array(r, r->layout.next_ids);
+    int32_t *logit_rows = array(r, r->layout.logit_rows);
+    uint32_t t = 0;
+    d->n_target = 0;
+    for (uint32_t i = 0; i < plan->n_entry; i++) {
+        const struct plan_entry *e = &plan->entries[i];
+        struct request *q = e->request;
+        uint32_t row = t + q->n_computed - 1 - e->first;
+        /* What follows a wrong draft is not known and does not matter: its row is not kept. */
+        for (uint32_t p = e->first; p < e->first + e->n_token; p++) {
+            next_ids[t++] = p + 1 < q->n_token ? q->ids[p + 1] : 0;
+        }
+        uint32_t n_wanted = e->draws ? count_wanted(d, q) : 0;
+        if (n_wanted == 0) continue;
+        logit_rows[d->n_target] = (int32_t)row;
+        d->targets[d->n_target++] = (struct draft_target){q, n_wanted, (int32_t)row};
+    }
+    step->is_draft = true;
+    step->batch.next_ids = (const int32_t *)((const char *)r->device + r->layout.next_ids);
+    step->batch.n_logit_row = d->n_target;
+    draw_next(d, r, step);
+}
+
+void drafter_take(struct drafter *d, const int32_t *ids)
+{
+    for (uint32_t i = 0; i < d->n_target; i++) {
+        struct request *q = d->targets[i].request;
+        q->ids[q->n_token + q->n_draft++] = ids[i];
+    }
+}
+
+bool drafter_continue(struct drafter *d, const struct step_runner *r, struct step *step)
+{
+    struct plan *plan = &d->plan;
+    int32_t *next_ids = array(r, r->layout.next_ids);
+    int32_t *hidden_rows = array(r, r->layout.hidden_rows);
+    uint32_t n = 0;
+    plan->max_context = 0;
+    for (uint32_t i = 0; i < d->n_target; i++) {
+        struct draft_target target = d->targets[i];
+        struct request *q = target.request;
+        if (q->n_draft == target.n_wanted) continue;
+        uint32_t first = q->n_computed + q->n_draft - 1;
+        plan->entries[n] = (struct plan_entry){q, first, 1, 0, true};
+        if (first + 1 > plan->max_context) plan->max_context = first + 1;
+        next_ids[n] = q->ids[first + 1];
+        hidden_rows[n] = target.row;
+        target.row = (int32_t)n;
+        d->targets[n++] = target;
+    }
+    d->n_target = plan->n_entry = plan->n_token = plan->n_draw = n;
+    if (n == 0) return false;
+    step->prefix_bytes = batch_build(&r->layout, plan, r->host, r->device, &step->batch);
+    step->batch.next_ids = (const int32_t *)((const char *)r->device + r->layout.next_ids);
+    step->batch.hidden_rows = (const int32_t *)((const char *)r->device + r->layout.hidden_rows);
+    draw_next(d, r, step);
+    return true;
+}

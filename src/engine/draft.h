@@ -1,0 +1,58 @@
+/* draft.h - guesses of the draft layer (MTP) at the next tokens of each request
+ *
+ * After a step of the model the draft layer goes over the same tokens once, which writes its cache
+ * rows at every position and gives one draft to each request that goes on; further passes over the
+ * last draft alone give the others. The next step computes the drafts beside the known tokens and
+ * keeps those that are what is drawn (sched_commit), so they change the speed and nothing else.
+ *
+ * A draft is drawn as the token itself will be: same parameters, same noise. When the draft
+ * layer's logits are near the model's, both draw the same token, greedy or not.
+ *
+ *   drafter_begin      the pass over the step's tokens    launch, wait
+ *   drafter_take       the drafts that it drew
+ *   drafter_continue   the pass over those                launch, wait, drafter_take, ...
+ */
+#ifndef FATHOM_ENGINE_DRAFT_H
+#define FATHOM_ENGINE_DRAFT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/step_runner.h"
+#include "sched/sched.h"
+
+/* A request that gets drafts after the step under way. */
+struct draft_target {
+    struct request *request;
+    uint32_t n_wanted;
+    int32_t row; /* its last token in the pass before */
+};
+
+struct drafter {
+    uint32_t max_draft;           /* 0: no drafts, and nothing else here is used */
+    struct draft_target *targets; /* [max_num_seqs], n_target used */
+    uint32_t n_target;
+    struct plan plan; /* of the passes after the first */
+};
+
+/* drafter_init - ENOMEM. drafter_fini accepts a zeroed drafter. */
+fathom_err drafter_init(struct drafter *d, uint32_t max_draft, uint32_t max_num_seqs);
+void drafter_fini(struct drafter *d);
+
+/* drafter_begin - write the pass over the tokens of a step
+ *
+ *   plan  committed; the pages of its requests are still as they were, also those given back
+ *   r     its block holds the step's arrays
+ *   step  the model's step; becomes the draft layer's
+ * Needs  max_draft > 0; every request is the first member of a struct sequence. */
+void drafter_begin(struct drafter *d, const struct plan *plan, const struct step_runner *r,
+                   struct step *step);
+
+/* drafter_take - append what a pass drew to the drafts of its requests; ids in its order */
+void drafter_take(struct drafter *d, const int32_t *ids);
+
+/* drafter_continue - write the pass that makes one draft more for those who want it; false when
+ * nobody does */
+bool drafter_continue(struct drafter *d, const struct step_runner *r, struct step *step);
+
+#endif
