@@ -1,0 +1,307 @@
+/* grammar_calls.c - tool calls as each release writes them
+ *
+ *   V3, R1  CALLS_BEGIN call ("\n" call)* CALLS_END
+ *           call = CALL_BEGIN "function" SEP name "\n```json\n" object "\n```" CALL_END
+ *   V3.1    CALLS_BEGIN call+ CALLS_END          call = CALL_BEGIN name SEP object CALL_END
+ *   V3.2    "\n\n" <D function_calls> "\n" call+ </D function_calls>
+ *           call  = <D invoke name="N"> "\n" (param "\n")+ </D invoke> "\n"; "\n" without params
+ *           param = <D parameter name="K" string="B"> value </D parameter>
+ *
+ * A V3.2 string is raw text, so what a schema says of it is decided on its characters; the lengths
+ * of a text that has no other rule are counted up to RAW_LENGTH_MAX and not beyond.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/json.h"
+#include "base/utf8.h"
+#include "chat/chat_int.h"
+#include "chat/schema_int.h"
+
+#define TAG_PARAMETER_END "</" CHAT_DSML "parameter>"
+
+enum { RAW_LENGTH_MAX = 256 };
+
+struct tool {
+    const char *name;
+    const json_t *parameters; /* NULL: none */
+    char path[96];            /* for messages */
+};
+
+struct writer {
+    struct grammar_builder *b;
+    fathom_diag *d;
+};
+
+static uint32_t markup(struct writer *w, uint32_t from, const char *text)
+{
+    return grammar_put_markup(w->b, from, text);
+}
+
+static uint32_t text(struct writer *w, uint32_t from, const char *s)
+{
+    return grammar_put_text(w->b, from, s, strlen(s));
+}
+
+/* ---- arguments as JSON ------------------------------------------------------------------ */
+
+static fathom_err put_object(struct writer *w, uint32_t from, const struct tool *t, uint32_t *to)
+{
+    struct schema_compiler c;
+    if (!t->parameters) {
+        *to = text(w, from, "{}");
+        return FATHOM_OK;
+    }
+    struct flat f;
+    flat_init(&f);
+    *to = grammar_add_state(w->b);
+    fathom_err err = schema_open(&c, w->b, t->parameters, t->path, w->d);
+    if (!err) err = flat_merge(&c, &f, t->parameters);
+    f.types &= TYPE_OBJECT;
+    if (!err) err = schema_put_flat(&c, from, &f, *to);
+    if (!err) err = schema_finish(&c);
+    flat_free(&f);
+    schema_close(&c);
+    return err;
+}
+
+static fathom_err put_call_v3(struct writer *w, uint32_t from, const struct tool *t, uint32_t *to)
+{
+    uint32_t at = markup(w, from, CHAT_CALL_BEGIN "function" CHAT_CALL_SEP);
+    at = text(w, text(w, at, t->name), "\n```json\n");
+    TRY(put_object(w, at, t, &at));
+    *to = markup(w, text(w, at, "\n```"), CHAT_CALL_END);
+    return FATHOM_OK;
+}
+
+static fathom_err put_call_v31(struct writer *w, uint32_t from, const struct tool *t, uint32_t *to)
+{
+    uint32_t at = text(w, markup(w, from, CHAT_CALL_BEGIN), t->name);
+    TRY(put_object(w, markup(w, at, CHAT_CALL_SEP), t, &at));
+    *to = markup(w, at, CHAT_CALL_END);
+    return FATHOM_OK;
+}
+
+/* ---- arguments as DSML ------------------------------------------------------------------ */
+
+/* A text that must not hold the closing tag. */
+static fathom_err without_tag(struct dfa *d)
+{
+    struct nfa n;
+    struct dfa tag, other, both;
+    const char *end = TAG_PARAMETER_END;
+    nfa_init(&n, 256);
+    uint32_t start = nfa_state(&n), at = start;
+    nfa_any(&n, start, start);
+    for (size_t i = 0, len, size = strlen(end); i < size; i += len) {
+        uint32_t cp = (uint32_t)utf8_next(end + i, size - i, &len), next = nfa_state(&n);
+        nfa_edge(&n, at, cp, cp, next);
+        at = next;
+    }
+    nfa_any(&n, at, at);
+    fathom_err err = n.err;
+    if (!err) err = dfa_build(&tag, &n, start, at, DFA_OPEN, 256, NULL);
+    nfa_free(&n);
+    TRY(err);
+    err = dfa_negate(&other, &tag);
+    dfa_free(&tag);
+    TRY(err);
+    err = dfa_intersect(&both, d, &other, SCHEMA_STATES_MAX);
+    dfa_free(&other);
+    TRY(err);
+    dfa_free(d);
+    *d = both;
+    return FATHOM_OK;
+}
+
+struct value {
+    struct writer *w;
+    uint32_t from; /* inside the tag's quotes, before true or false */
+    uint32_t to;   /* after the closing tag */
+};
+
+/* The strings that constraints without alternatives allow, raw. */
+static fathom_err put_raw(struct schema_compiler *c, struct flat *f, void *arg)
+{
+    struct value *v = arg;
+    struct writer *w = v->w;
+    struct dfa d;
+    if (!(schema_types(f) & TYPE_STRING)) return FATHOM_OK;
+    uint32_t at = text(w, v->from, "true\">");
+    if (f->min_length > RAW_LENGTH_MAX && !f->string_rules) f->min_length = 0;
+    if (f->max_length > RAW_LENGTH_MAX && !f->string_rules) f->max_length = UINT32_MAX;
+    bool bounded = f->min_length > 0 || f->max_length != UINT32_MAX;
+    if (!f->values && !f->string_rules && !bounded) {
+        grammar_join(w->b, grammar_put_until(w->b, at, TAG_PARAMETER_END), v->to);
+        return FATHOM_OK;
+    }
+    TRY(string_build(c, f, &d));
+    fathom_err err = without_tag(&d);
+    if (!err && !dfa_is_empty(&d)) {
+        at = grammar_put_dfa(w->b, at, &d);
+        grammar_join(w->b, markup(w, at, TAG_PARAMETER_END), v->to);
+    }
+    dfa_free(&d);
+    if (err != FATHOM_ELIMIT) return err;
+    FAIL(c->d, err, "schema %s: the rules of a string together need more than %d states",
+         buf_str(&c->path), SCHEMA_STATES_MAX);
+}
+
+/* All other values, as JSON. */
+static fathom_err put_plain(struct schema_compiler *c, struct flat *f, void *arg)
+{
+    struct value *v = arg;
+    f->types = schema_types(f) & ~(unsigned)TYPE_STRING;
+    if (!f->types) return FATHOM_OK;
+    uint32_t end = grammar_add_state(v->w->b), at = text(v->w, v->from, "false\">");
+    TRY(schema_put_flat(c, at, f, end));
+    grammar_join(v->w->b, markup(v->w, end, TAG_PARAMETER_END), v->to);
+    return FATHOM_OK;
+}
+
+static fathom_err put_parameter(struct writer *w, struct schema_compiler *c, uint32_t from,
+                                const struct member *m, uint32_t to)
+{
+    struct flat f;
+    flat_init(&f);
+    uint32_t at = text(w, markup(w, from, "<" CHAT_DSML "parameter name=\""), m->name);
+    struct value v = {w, text(w, at, "\" string=\""), grammar_add_state(w->b)};
+    size_t mark = schema_enter(c, "properties");
+    (void)schema_enter(c, m->name);
+    fathom_err err = flat_merge(c, &f, m->schema);
+    if (!err) err = flat_each(c, &f, put_raw, &v);
+    if (!err) err = flat_each(c, &f, put_plain, &v);
+    if (!err) schema_leave(c, mark);
+    grammar_join(w->b, text(w, v.to, "\n"), to);
+    flat_free(&f);
+    return err;
+}
+
+struct body {
+    struct writer *w;
+    uint32_t from, to;
+};
+
+/* The parameters of an object, in order; "\n" alone when there are none. */
+static fathom_err put_members(struct schema_compiler *c, struct flat *f, void *arg)
+{
+    struct body *body = arg;
+    struct grammar_builder *b = body->w->b;
+    struct members m;
+    bool any_required = false;
+    if (!(schema_types(f) & TYPE_OBJECT)) return FATHOM_OK;
+    if (f->values) {
+        FAIL(c->d, FATHOM_EUNSUPPORTED, "schema %s: \"enum\" of the arguments is not supported",
+             buf_str(&c->path));
+    }
+    TRY(members_collect(c, f, &m));
+    fathom_err err = FATHOM_OK;
+    uint32_t skipped = body->from, given = 0;
+    for (size_t i = 0; i < m.n && !err && !f->never; i++) {
+        uint32_t next_given = grammar_add_state(b), next_skipped = grammar_add_state(b);
+        uint32_t begin = grammar_add_state(b);
+        grammar_join(b, skipped, begin);
+        if (i > 0) grammar_join(b, given, begin);
+        err = put_parameter(body->w, c, begin, &m.list[i], next_given);
+        if (!m.list[i].required) {
+            grammar_join(b, skipped, next_skipped);
+            if (i > 0) grammar_join(b, given, next_given);
+        }
+        any_required |= m.list[i].required;
+        skipped = next_skipped;
+        given = next_given;
+    }
+    if (!err && !f->never) {
+        if (m.n > 0) grammar_join(b, given, body->to);
+        if (!any_required) grammar_join(b, text(body->w, skipped, "\n"), body->to);
+    }
+    members_free(&m);
+    return err;
+}
+
+static fathom_err put_call_v32(struct writer *w, uint32_t from, const struct tool *t, uint32_t *to)
+{
+    struct schema_compiler c;
+    struct flat f;
+    uint32_t at = text(w, markup(w, from, "<" CHAT_DSML "invoke name=\""), t->name);
+    struct body body = {w, text(w, at, "\">\n"), grammar_add_state(w->b)};
+    json_t *none = t->parameters ? NULL : json_object();
+    const json_t *schema = t->parameters ? t->parameters : none;
+    if (!schema) return FATHOM_ENOMEM;
+    flat_init(&f);
+    fathom_err err = schema_open(&c, w->b, schema, t->path, w->d);
+    if (!err) err = flat_merge(&c, &f, schema);
+    if (!err) err = flat_each(&c, &f, put_members, &body);
+    if (!err) err = schema_finish(&c);
+    flat_free(&f);
+    schema_close(&c);
+    json_decref(none);
+    *to = markup(w, body.to, "</" CHAT_DSML "invoke>\n");
+    return err;
+}
+
+/* ---- the block -------------------------------------------------------------------------- */
+
+struct block {
+    const char *open, *between, *close;
+    fathom_err (*put_call)(struct writer *w, uint32_t from, const struct tool *t, uint32_t *to);
+};
+
+static const struct block blocks[CHAT_ENCODING_COUNT] = {
+    [CHAT_ENCODING_V3] = {CHAT_CALLS_BEGIN, "\n", CHAT_CALLS_END, put_call_v3},
+    [CHAT_ENCODING_R1] = {CHAT_CALLS_BEGIN, "\n", CHAT_CALLS_END, put_call_v3},
+    [CHAT_ENCODING_V31] = {CHAT_CALLS_BEGIN, "", CHAT_CALLS_END, put_call_v31},
+    [CHAT_ENCODING_V32] = {"\n\n<" CHAT_DSML "function_calls>\n", "",
+                           "</" CHAT_DSML "function_calls>", put_call_v32},
+};
+
+static fathom_err put_tools(struct writer *w, const struct grammar_calls *calls, uint32_t from,
+                            uint32_t to)
+{
+    bool found = false;
+    for (size_t i = 0; i < json_array_size(calls->tools); i++) {
+        const json_t *function = json_object_get(json_array_get(calls->tools, i), "function");
+        const json_t *parameters = json_object_get(function, "parameters");
+        struct tool t = {.name = json_string_value(json_object_get(function, "name"))};
+        uint32_t end;
+        if (calls->name && strcmp(calls->name, t.name) != 0) continue;
+        if (json_is_object(parameters)) t.parameters = parameters;
+        (void)snprintf(t.path, sizeof t.path, "tools[%zu].function.parameters#", i);
+        TRY(blocks[calls->markup].put_call(w, from, &t, &end));
+        grammar_join(w->b, end, to);
+        found = true;
+    }
+    if (found) return FATHOM_OK;
+    if (!calls->name) FAIL(w->d, FATHOM_EINVAL, "a tool call is required and there are no tools");
+    FAIL(w->d, FATHOM_EINVAL, "tool_choice names \"%s\", which is none of the tools", calls->name);
+}
+
+static fathom_err put_block(struct writer *w, const struct grammar_calls *calls, uint32_t rule)
+{
+    const struct block *block = &blocks[calls->markup];
+    struct grammar_builder *b = w->b;
+    uint32_t first = grammar_add_state(b), last = grammar_add_state(b);
+    grammar_join(b, markup(w, grammar_rule_begin(b, rule), block->open), first);
+    TRY(put_tools(w, calls, first, last));
+    if (calls->parallel) grammar_join(b, text(w, last, block->between), first);
+    grammar_join(b, markup(w, last, block->close), grammar_rule_end(b, rule));
+    return FATHOM_OK;
+}
+
+fathom_err grammar_from_calls(struct grammar **out, const struct grammar_vocab *v,
+                              const struct grammar_calls *calls,
+                              const struct grammar_options *options, fathom_diag *d)
+{
+    struct grammar_options own = options ? *options : (struct grammar_options){0};
+    struct writer w = {.d = d};
+    *out = NULL;
+    if (own.space == GRAMMAR_SPACE_LINES) own.space = GRAMMAR_SPACE_ONE;
+    TRY(chat_check_tools(calls->tools, "tools", d));
+    TRY(grammar_builder_create(&w.b, v, &own));
+    uint32_t rule = grammar_add_rule(w.b);
+    fathom_err err = put_block(&w, calls, rule);
+    if (!err) err = grammar_build(out, w.b, rule, d);
+    grammar_builder_destroy(w.b);
+    return err;
+}
