@@ -406,7 +406,7 @@ class Flood(unittest.TestCase):
     async def round(self, server, tally):
         await asyncio.gather(*(self.client(server, seed, tally) for seed in range(self.STREAMS)))
 
-    def flood(self, *flags, rounds=2):
+    def flood(self, *flags, rounds=3):
         server = Server("--max-model-len", "512", "--max-num-seqs", "32", *flags)
         server.post("/v1/completions", {"prompt": "one " * 200, "max_tokens": 4})
         resident = []
@@ -423,7 +423,7 @@ class Flood(unittest.TestCase):
             self.assertEqual(tally["torn"], [])
             self.assertEqual(tally["served"] + tally["refused"], self.STREAMS)
             self.assertGreater(tally["served"], 0)
-        self.assertLess(resident[-1] - resident[0], 8192)
+        self.assertLess(resident[-1] - resident[0], 24 * 1024)  # more served, more buffers
         metrics = server.metrics()
         key = 'vllm:kv_cache_usage_perc{model_name="pilot",engine="0"}'
         self.assertEqual(metrics[key], 0)
