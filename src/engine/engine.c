@@ -63,6 +63,7 @@ struct fathom_engine {
     struct drafter drafter;
     fathom_stats stats;
     struct admission_rates rates;
+    struct admission_step measured; /* the step under way */
     bool failed;
 };
 
@@ -169,11 +170,10 @@ static uint32_t new_prompt_tokens(const struct plan_entry *entry)
     return to > from ? to - from : 0;
 }
 
-/* What the step was for, and what it tells of the next ones. */
-static void note_step(fathom_engine *e, uint64_t us, uint64_t now_us)
+/* What the step is for, taken down before it is published; its duration is known later. */
+static void count_step(fathom_engine *e)
 {
-    struct admission_step step = {.us = us,
-                                  .n_running = sched_n_running(e->sched),
+    struct admission_step step = {.n_running = sched_n_running(e->sched),
                                   .short_of_pages = sched_is_short_of_pages(e->sched)};
     for (uint32_t i = 0; i < e->plan.n_entry; i++) {
         const struct plan_entry *entry = &e->plan.entries[i];
@@ -188,7 +188,7 @@ static void note_step(fathom_engine *e, uint64_t us, uint64_t now_us)
             step.n_prefill += entry->n_token;
         }
     }
-    admission_note_step(&e->rates, &step, now_us);
+    e->measured = step;
 }
 
 /* What a committed entry has drawn, and how its drafts fared. */
@@ -233,7 +233,7 @@ static fathom_err finish_step(fathom_engine *e, uint64_t start_us)
 #endif
     e->stats.n_step++;
     e->stats.busy_us += now_us - start_us;
-    note_step(e, now_us - start_us, now_us);
+    count_step(e);
     if (e->drafter.max_draft > 0) drafter_begin(&e->drafter, &e->plan, e->runner, &e->step);
     publish(e, e->drawing, n_drawing); /* from here on nobody touches those that are over */
     return FATHOM_OK;
@@ -290,7 +290,13 @@ static void run_step(fathom_engine *e)
         sched_abort(e->sched, &e->plan);
     }
     mem_forbid(forbidden);
-    if (err != FATHOM_OK) fail_engine(e, err);
+    if (err != FATHOM_OK) {
+        fail_engine(e, err);
+        return;
+    }
+    uint64_t now_us = clock_now_us();
+    e->measured.us = now_us - start_us; /* drafts included: the next tokens wait for them */
+    admission_note_step(&e->rates, &e->measured, now_us);
 }
 
 static void *engine_main(void *arg)

@@ -189,7 +189,7 @@ static void add_entry(struct sched *s, struct walk *w, struct request *r, uint32
     if (r->n_computed + n_token > p->max_context) p->max_context = r->n_computed + n_token;
     r->n_planned = n_token;
     w->left -= n_token;
-    if (request_gap(r) > 1) w->prefill -= n_token < w->prefill ? n_token : w->prefill;
+    if (request_gap(r) > 1) w->prefill -= n_known < w->prefill ? n_known : w->prefill;
 }
 
 static void plan_running(struct sched *s, struct walk *w, struct request *r)

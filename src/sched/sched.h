@@ -75,7 +75,7 @@ void sched_set_bounds(struct sched *s, const struct sched_bounds *bounds);
 /* sched_plan - decide the next step
  *
  * Walks the RUNNING requests in order (turn.h), then admits WAITING ones, with what the prefix
- * cache has of them. Takes the pages that the step writes; when they run out, preempts the youngest
+ * cache has of them. Takes the pages that the step writes; when they run out, preempts the last
  * RUNNING request. Drafts get what is left of the budget, and pages that nobody must be preempted
  * for.
  *

@@ -81,8 +81,6 @@ void metrics_note_finish(struct metrics *m, const struct metric_request *r, cons
 {
     count(&m->n_finished[r->finish], 1);
     if (r->finish != METRIC_FINISH_STOP && r->finish != METRIC_FINISH_LENGTH) return;
-    count(&m->n_prefix_query, e->n_prompt);
-    count(&m->n_prefix_hit, e->n_cached);
     histogram_observe(&m->total, r->total_us);
     histogram_observe(&m->queue, e->queue_us);
     histogram_observe(&m->n_prompt, e->n_prompt);
@@ -171,9 +169,9 @@ static void write_vllm_state(struct scrape *s, const struct metrics *m,
     write_count(s, "vllm:num_preemptions_total", PROMETHEUS_COUNTER,
                 "Times a request gave up its pages.", t->n_preempted);
     write_count(s, "vllm:prefix_cache_queries_total", PROMETHEUS_COUNTER,
-                "Prompt tokens looked for in the prefix cache.", value_of(&m->n_prefix_query));
+                "Prompt tokens looked for in the prefix cache.", t->n_prefix_query_token);
     write_count(s, "vllm:prefix_cache_hits_total", PROMETHEUS_COUNTER,
-                "Prompt tokens found in the prefix cache.", value_of(&m->n_prefix_hit));
+                "Prompt tokens found in the prefix cache.", t->n_prefix_hit_token);
 
     const char *name = "vllm:request_success_total";
     prometheus_family(s->b, name, PROMETHEUS_COUNTER, "Requests that ended, by their reason.");

@@ -39,8 +39,6 @@ struct metrics {
     struct histogram n_choice;   /* n of a request, one for each of its prompts */
 
     atomic_uint_fast64_t n_finished[METRIC_FINISH_COUNT];
-    atomic_uint_fast64_t n_prefix_query; /* prompt tokens of finished requests */
-    atomic_uint_fast64_t n_prefix_hit;   /* of which found in the prefix cache */
 
     atomic_uint_fast64_t n_error[METRIC_CODES_MAX];     /* by row of the tables in metrics.c */
     atomic_uint_fast64_t n_response[METRIC_STATUS_MAX]; /* likewise */

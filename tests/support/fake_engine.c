@@ -196,6 +196,8 @@ static uint64_t step(fathom_engine *e)
         }
         if (!r->running) {
             r->running = true;
+            e->stats.n_prefix_query_token += r->n_prompt;
+            e->stats.n_prefix_hit_token += r->plan.n_cached;
             r->due_us = now + r->plan.first_us;
         }
         n_running++;

@@ -26,6 +26,7 @@ static struct null_engine_options defaults(void)
         .max_num_batched_tokens = 256,
         .max_queued = 60,
         .seed = 3,
+        .no_prefix_cache = true, /* every prompt costs what it says */
         .runner = {.n_page = 64, .step_us = 2000},
     };
 }
@@ -173,8 +174,7 @@ static uint32_t most_tokens_beside_a_decode(uint64_t tpot_us)
     uint32_t most = 0;
     struct null_engine_options o = defaults();
     o.admission.tpot_us = tpot_us;
-    o.no_prefix_cache = true; /* the same prompt comes again and again */
-    o.runner.token_us = 200;  /* 256 tokens take 53 ms */
+    o.runner.token_us = 200; /* 256 tokens take 53 ms */
     o.runner.max_mixed = &most;
     fathom_engine *e = open_with(&o);
     fathom_request talker = asking(10, 200), big = asking(900, 1);

@@ -22,6 +22,8 @@ static fathom_stats stats = {.n_running = 3,
                              .n_prompt_token = 900,
                              .n_output_token = 60,
                              .n_preempted = 1,
+                             .n_prefix_query_token = 640,
+                             .n_prefix_hit_token = 128,
                              .busy_us = 2500000,
                              .wait_us = 1500000};
 
