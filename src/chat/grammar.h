@@ -148,7 +148,7 @@ void matcher_reset(struct matcher *m);
  * Errors  EINVAL for fewer words than grammar_vocab_n_word; more are cleared.
  * Edge    never empty: where the grammar can go on, some token does; where it cannot, EOS does.
  *         After EOS only EOS is allowed.
- * Cost    see docs/grammar.md; some 150 KB of stack. */
+ * Cost    see docs/grammar.md; some 200 KB of stack. */
 fathom_err matcher_fill_mask(const struct matcher *m, uint32_t *words, size_t n_word);
 
 /* matcher_accept_token - go over one token; EINVAL, and nothing changes, when it is not allowed */

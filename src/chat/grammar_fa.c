@@ -234,6 +234,7 @@ static fathom_err numbering_find(struct numbering *x, const uint32_t *list, uint
     uint64_t at = hash_list(list, n) & (x->n_slot - 1);
     for (; x->slots[at]; at = (at + 1) & (x->n_slot - 1)) {
         uint32_t i = x->slots[at] - 1;
+        ASSERT(i < x->n_list);
         if (x->begin[i + 1] - x->begin[i] != n) continue;
         if (n && memcmp(x->items + x->begin[i], list, n * sizeof *list) != 0) continue;
         *index = i;

@@ -60,6 +60,10 @@ struct flat {
     json_t *names;    /* array of schemas */
     uint32_t min_properties, max_properties;
     json_t *groups; /* array of arrays of schemas: one of each must hold */
+    /* "unevaluated..." speaks of what its own schema leaves open. In one that others are joined to
+     * (inner), this is known only as long as they say nothing of members or items. */
+    bool inner_properties, inner_items;
+    uint32_t n_members, n_elements; /* schemas that do */
 };
 
 /* A subschema with a rule of its own, drawn when its turn comes. */

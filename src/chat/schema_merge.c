@@ -103,6 +103,12 @@ static fathom_err append(json_t **array, const json_t *value)
     return *array && json_array_append(*array, (json_t *)value) == 0 ? FATHOM_OK : FATHOM_ENOMEM;
 }
 
+/* Whether a schema of others forbids anything; NULL does not. */
+static bool restricts(const json_t *additional)
+{
+    return additional && !json_is_true(additional);
+}
+
 /* *slot and a schema must both hold. */
 static fathom_err conjoin(json_t **slot, const json_t *schema)
 {
@@ -356,6 +362,7 @@ static fathom_err merge_items(struct schema_compiler *c, struct flat *f, const s
         return malformed(c, "prefixItems", prefix, "an array of schemas");
     }
     if (items && !is_schema(items)) return malformed(c, "items", items, "a schema");
+    f->n_elements++;
     return merge_elements(f, prefix, items);
 }
 
@@ -363,6 +370,7 @@ static fathom_err merge_unevaluated_items(struct schema_compiler *c, struct flat
                                           const struct site *at)
 {
     if (!is_schema(at->value)) return malformed(c, "unevaluatedItems", at->value, "a schema");
+    f->inner_items |= restricts(at->value) && c->depth > 1;
     return conjoin(&f->unevaluated_items, at->value);
 }
 
@@ -422,11 +430,6 @@ static fathom_err join_patterns(json_t **to, const json_t *patterns)
     return FATHOM_OK;
 }
 
-static bool restricts(const json_t *additional)
-{
-    return additional && !json_is_true(additional);
-}
-
 /* The schemas of a "properties" or "patternProperties". */
 static fathom_err check_schemas(struct schema_compiler *c, const char *keyword,
                                 const json_t *schemas)
@@ -458,10 +461,9 @@ static fathom_err merge_members(struct schema_compiler *c, struct flat *f, const
     if (additional && !is_schema(additional)) {
         return malformed(c, "additionalProperties", additional, "a schema");
     }
-    bool one_sided =
+    bool apart =
         (!f->patterns || !restricts(additional)) && (!patterns || !restricts(f->additional));
-    bool alone = !f->properties && !f->patterns && !f->additional;
-    if (!one_sided && !alone) {
+    if (f->n_members++ > 0 && !apart) {
         TRY(unsupported(c, "patternProperties", " together with another \"additionalProperties\""));
     }
     json_t *joined = json_object();
@@ -487,6 +489,7 @@ static fathom_err merge_unevaluated(struct schema_compiler *c, struct flat *f,
                                     const struct site *at)
 {
     if (!is_schema(at->value)) return malformed(c, "unevaluatedProperties", at->value, "a schema");
+    f->inner_properties |= restricts(at->value) && c->depth > 1;
     return conjoin(&f->unevaluated, at->value);
 }
 
@@ -680,6 +683,12 @@ fathom_err flat_each(struct schema_compiler *c, const struct flat *f, flat_visit
     if (f->never) return FATHOM_OK;
     if (json_array_size(f->groups) == 0) {
         struct flat copy;
+        if (f->inner_properties && f->n_members > 1) {
+            TRY(unsupported(c, "unevaluatedProperties", " in a schema that others are joined to"));
+        }
+        if (f->inner_items && f->n_elements > 1) {
+            TRY(unsupported(c, "unevaluatedItems", " in a schema that others are joined to"));
+        }
         TRY(flat_copy(&copy, f));
         err = visit(c, &copy, arg);
         flat_free(&copy);

@@ -1,10 +1,16 @@
 /* schema_ref.c - "$ref": pointers and anchors within the schema */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/fail.h"
 #include "base/json.h"
 #include "chat/schema_int.h"
+
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
 
 /* One step of a JSON pointer, unescaped; returns the position after it. */
 static size_t read_step(const char *pointer, struct buf *step)
@@ -13,13 +19,12 @@ static size_t read_step(const char *pointer, struct buf *step)
     buf_clear(step);
     for (; pointer[i] && pointer[i] != '/'; i++) {
         char c = pointer[i];
-        unsigned byte;
-        int n_read = 0;
+        int high = c == '%' ? hex_digit(pointer[i + 1]) : -1;
+        int low = high >= 0 ? hex_digit(pointer[i + 2]) : -1;
         if (c == '~' && (pointer[i + 1] == '0' || pointer[i + 1] == '1')) {
             c = pointer[++i] == '0' ? '~' : '/';
-        } else if (c == '%' && sscanf(pointer + i + 1, "%2x%n", &byte, &n_read) == 1 &&
-                   n_read == 2) {
-            c = (char)byte;
+        } else if (low >= 0) {
+            c = (char)(high << 4 | low);
             i += 2;
         }
         (void)buf_add_char(step, c);

@@ -38,6 +38,7 @@ def judge(case, text):
 
 
 def main():
+    sys.setrecursionlimit(100000)  # outputs may be nested some hundred deep
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
     parser.add_argument("--walks", type=int, default=20)

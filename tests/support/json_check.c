@@ -194,7 +194,9 @@ static const json_t *follow(const json_t *root, const char *ref)
 {
     char step[64];
     const json_t *at = root;
-    if (strcmp(ref, "#color") == 0) return json_object_get(json_object_get(root, "$defs"), "x");
+    const json_t *defs = json_object_get(root, "$defs");
+    if (strcmp(ref, "#color") == 0) return json_object_get(defs, "x");
+    if (strchr(ref, '~')) return json_object_get(defs, "a/b~c d%");
     for (const char *p = ref + 1; *p == '/';) {
         size_t n = strcspn(++p, "/");
         (void)snprintf(step, sizeof step, "%.*s", (int)n, p);
@@ -224,13 +226,14 @@ static bool check_group(const json_t *root, const char *key, const json_t *rule,
 
 static bool is_annotation(const char *key)
 {
-    static const char *const keys[] = {"$schema",     "$id",
-                                       "title",       "description",
-                                       "default",     "examples",
-                                       "deprecated",  "$comment",
-                                       "$defs",       "$anchor",
-                                       "definitions", "readOnly",
-                                       "nullable",    "unevaluatedProperties"};
+    static const char *const keys[] = {"$schema",         "$id",
+                                       "title",           "description",
+                                       "default",         "examples",
+                                       "deprecated",      "$comment",
+                                       "$defs",           "$anchor",
+                                       "definitions",     "readOnly",
+                                       "nullable",        "unevaluatedProperties",
+                                       "unevaluatedItems"};
     if (strncmp(key, "x-", 2) == 0) return true;
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         if (strcmp(key, keys[i]) == 0) return true;

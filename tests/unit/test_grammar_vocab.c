@@ -74,6 +74,30 @@ static void masks_are_exact(void **state)
     }
 }
 
+/* Strings with few characters left: where tables of lengths change over, for every token. */
+static void masks_near_the_longest(void **state)
+{
+    const struct grammar_data *g = *state;
+    const uint32_t n_max = g->v->n_char_max;
+    const uint32_t lengths[] = {0,  1,         TEXT_SHORT - 1, TEXT_SHORT, TEXT_SHORT + 1,
+                                30, n_max - 1, n_max,          n_max + 1};
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        char schema[64];
+        (void)snprintf(schema, sizeof schema, "{\"type\": \"string\", \"maxLength\": %u}",
+                       lengths[i]);
+        struct grammar *grammar = grammar_of_schema(g, schema, NULL);
+        struct matcher *m = matcher_of(g, grammar);
+        assert_int_equal(matcher_accept_bytes(m, "\"", 1), FATHOM_OK);
+        if (!mask_is_exact(g, grammar, m, 0, 1)) fail_msg("%s", schema);
+        if (lengths[i] > 1) {
+            assert_int_equal(matcher_accept_bytes(m, "\\", 1), FATHOM_OK);
+            if (!mask_is_exact(g, grammar, m, 0, 7)) fail_msg("%s, in an escape", schema);
+        }
+        matcher_destroy(m);
+        grammar_release(grammar);
+    }
+}
+
 static void special_tokens_never(void **state)
 {
     const struct grammar_data *g = *state;
@@ -158,7 +182,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trie_holds_every_token), cmocka_unit_test(masks_are_exact),
-        cmocka_unit_test(special_tokens_never), cmocka_unit_test(needs_all_bytes),
-        cmocka_unit_test(survives_failing_allocations)};
+        cmocka_unit_test(masks_near_the_longest), cmocka_unit_test(special_tokens_never),
+        cmocka_unit_test(needs_all_bytes),        cmocka_unit_test(survives_failing_allocations)};
     return cmocka_run_group_tests(tests, open_v3, close_v3);
 }

@@ -49,6 +49,11 @@ static const struct refusal refusals[] = {
     {"{\"patternProperties\": {\"(\": {}}}", FATHOM_EINVAL, "without its )"},
     {"{\"allOf\": [{\"patternProperties\": {\"^a\": {}}}, {\"additionalProperties\": false}]}",
      FATHOM_EUNSUPPORTED, "\"patternProperties\" is not supported together with another"},
+    {"{\"properties\": {\"a\": {}}, \"allOf\": [{\"properties\": {\"b\": {}}, "
+     "\"unevaluatedProperties\": false}]}",
+     FATHOM_EUNSUPPORTED, "\"unevaluatedProperties\" is not supported in a schema that others"},
+    {"{\"prefixItems\": [{}], \"anyOf\": [{\"items\": {}, \"unevaluatedItems\": false}]}",
+     FATHOM_EUNSUPPORTED, "\"unevaluatedItems\" is not supported in a schema that others"},
     {"{\"type\": \"number\", \"multipleOf\": 0.123456789}", FATHOM_EUNSUPPORTED, "\"multipleOf\""},
     {"{\"type\": \"number\", \"minimum\": 1e-30}", FATHOM_EUNSUPPORTED, "\"minimum\""},
     {"{\"type\": \"number\", \"multipleOf\": 0}", FATHOM_EINVAL, "a number above 0"},
