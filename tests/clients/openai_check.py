@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
-"""The OpenAI Python client against a running server.
+"""The OpenAI Python client against a server.
 
-    openai_check.py BASE_URL [--key KEY] [--model NAME] [--fake]
+    openai_check.py --url BASE_URL [--key KEY] [--model NAME] [--fake]
+    openai_check.py --start-fake FAKE_SERVER | --start-pilot FATHOM
 
 Checks form, not content, so any model will do. With --fake the server is tests/e2e/fake_server and
-what it answers is checked too. Skips with one line when the openai package is not installed.
+what it answers is checked too. Skips with one line when the openai package cannot be installed.
 """
 import argparse
+import contextlib
 import sys
 import time
 
-try:
-    import openai
-except ImportError:
-    print("openai_check: skipped, the Python package openai is not installed")
-    sys.exit(0)
+import client_env
+
+client_env.enter("openai")
+
+import openai  # noqa: E402
 
 CHECKS = []
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say hello."}]
@@ -207,19 +209,14 @@ def fake_leave(c, m):
     assert time.time() - begin < 2
 
 
-def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("base")
-    p.add_argument("--key", default="none")
-    p.add_argument("--model")
-    p.add_argument("--fake", action="store_true")
-    a = p.parse_args()
-    client = openai.OpenAI(base_url=a.base.rstrip("/") + "/v1", api_key=a.key, max_retries=0,
+def run_checks(url, key, model, fake):
+    """How many have failed."""
+    client = openai.OpenAI(base_url=url.rstrip("/") + "/v1", api_key=key, max_retries=0,
                            timeout=120)
-    model = a.model or client.models.list().data[0].id
+    model = model or client.models.list().data[0].id
     failed = 0
-    for f, fake in CHECKS:
-        if fake and not a.fake:
+    for f, needs_fake in CHECKS:
+        if needs_fake and not fake:
             continue
         try:
             f(client, model)
@@ -228,6 +225,31 @@ def main():
             failed += 1
             print(f"FAIL  {f.__name__}: {type(e).__name__}: {e}")
     print(f"{failed} failed" if failed else "all passed")
+    return failed
+
+
+def server_of(options):
+    """A context manager of the port, or of None for a server that runs already."""
+    if options.start_fake:
+        return client_env.started_fake(options.start_fake)
+    if options.start_pilot:
+        return client_env.started_pilot(options.start_pilot)
+    return contextlib.nullcontext()
+
+
+def main():
+    p = argparse.ArgumentParser()
+    server = p.add_mutually_exclusive_group(required=True)
+    server.add_argument("--url")
+    server.add_argument("--start-fake")
+    server.add_argument("--start-pilot")
+    p.add_argument("--key", default="none")
+    p.add_argument("--model")
+    p.add_argument("--fake", action="store_true")
+    a = p.parse_args()
+    with server_of(a) as port:
+        url = a.url or f"http://127.0.0.1:{port}"
+        failed = run_checks(url, a.key, a.model, a.fake or bool(a.start_fake))
     return 1 if failed else 0
 
 
