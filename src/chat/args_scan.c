@@ -309,11 +309,26 @@ bool args_scan_complete(const struct args_scan *a)
 
 /* ---- completion ------------------------------------------------------------------------- */
 
+/* Completes \u and its digits so far with zeros, but never to NUL, which many readers refuse.
+ * Returns the character. */
+static uint32_t close_hex(uint32_t escape, unsigned n_digit, struct buf *out)
+{
+    static const char *const not_nul[] = {"0020", "020", "20", "9"};
+    if (escape == 0 && n_digit < 4) {
+        (void)buf_add_str(out, not_nul[n_digit]);
+        return n_digit < 3 ? ' ' : '\t';
+    }
+    for (unsigned i = n_digit; i < 4; i++) {
+        (void)buf_add_char(out, '0');
+        escape <<= 4;
+    }
+    return escape;
+}
+
 /* Completes the escape under way; a first half of a surrogate pair gets a second half. */
 static void close_escape(const struct args_scan *a, struct buf *out)
 {
     static const char low[] = "\\udc00";
-    uint32_t escape = a->escape;
     bool high = a->high;
     if (a->n_escape == 1 && !high) {
         (void)buf_add_char(out, '\\');
@@ -328,10 +343,7 @@ static void close_escape(const struct args_scan *a, struct buf *out)
         return;
     }
     if (a->n_escape > 0) {
-        for (unsigned i = a->n_escape; i < 6; i++) {
-            (void)buf_add_char(out, '0');
-            escape <<= 4;
-        }
+        uint32_t escape = close_hex(a->escape, a->n_escape - 2u, out);
         high = escape >= 0xD800 && escape < 0xDC00;
     }
     if (high) (void)buf_add_str(out, low);

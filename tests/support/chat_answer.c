@@ -84,19 +84,29 @@ static fathom_err push_copy(struct chat_parser *p, const char *s, size_t n)
     return err;
 }
 
+/* The next piece's bytes, before the end of the text limits them. */
+static size_t next_piece(enum answer_cut cut, uint64_t n, size_t at, uint64_t *rng, size_t most)
+{
+    switch (cut) {
+    case ANSWER_BYTES: return 1;
+    case ANSWER_RANDOM: return next_random(rng) % (most + 1);
+    case ANSWER_TWO: return at == 0 ? n : SIZE_MAX;
+    case ANSWER_STEPS: return n;
+    default: return SIZE_MAX;
+    }
+}
+
 fathom_err answer_run(struct answer *out, const struct answer_input *in, enum answer_cut cut,
-                      uint64_t seed)
+                      uint64_t n_cut)
 {
     struct chat_parser *p;
-    uint64_t rng = seed * 0x9E3779B97F4A7C15u + 1;
+    uint64_t rng = n_cut * 0x9E3779B97F4A7C15u + 1;
     answer_init(out);
     out->check_utf8 = utf8_valid(in->text, in->n);
     fathom_err err = chat_parser_create(&p, in->style, in->thinking, in->tools, answer_sink, out);
     size_t most = 1 + next_random(&rng) % 40;
     for (size_t i = 0; i < in->n && !err;) {
-        size_t n = in->n - i;
-        if (cut == ANSWER_BYTES) n = 1;
-        if (cut == ANSWER_RANDOM) n = next_random(&rng) % (most + 1);
+        size_t n = next_piece(cut, n_cut, i, &rng, most);
         if (n > in->n - i) n = in->n - i;
         err = push_copy(p, in->text + i, n);
         i += n;

@@ -34,13 +34,19 @@ struct answer_input {
     size_t n;
 };
 
-/* How the text is cut: whole, byte by byte, or at random with `seed`. */
-enum answer_cut { ANSWER_WHOLE, ANSWER_BYTES, ANSWER_RANDOM };
+/* How the text is cut. */
+enum answer_cut {
+    ANSWER_WHOLE,
+    ANSWER_BYTES,  /* byte by byte */
+    ANSWER_RANDOM, /* at random, with the seed `n` */
+    ANSWER_TWO,    /* once, after n bytes */
+    ANSWER_STEPS,  /* every n bytes */
+};
 
 /* answer_run - parse; *out is filled also when an error is returned. Order and numbers of the
  * events are ASSERTed. Released with answer_free. */
 fathom_err answer_run(struct answer *out, const struct answer_input *in, enum answer_cut cut,
-                      uint64_t seed);
+                      uint64_t n);
 
 /* answer_sink - the collector, for parsers made by hand; needs an answer_init'ed argument */
 void answer_init(struct answer *a);
