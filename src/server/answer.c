@@ -8,18 +8,6 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/rng.h"
-#include "server/sse.h"
-
-/* ---- writing ------------------------------------------------------------------------------- */
-
-/* {"id":..,"object":..,"created":..,"model":..,"system_fingerprint":..,"choices":[ */
-static void write_head(struct buf *b, const struct answer *a, const char *object)
-{
-    (void)buf_printf(b, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", a->id,
-                     object, (long long)a->setup.created);
-    (void)json_write_string(b, a->setup.model, strlen(a->setup.model));
-    (void)buf_add_str(b, ",\"system_fingerprint\":\"fathom-" FATHOM_VERSION "\",\"choices\":[");
-}
 
 struct answer_usage answer_count(const struct answer *a)
 {
@@ -35,64 +23,14 @@ struct answer_usage answer_count(const struct answer *a)
     return u;
 }
 
-static void write_usage(struct buf *b, const struct answer *a)
-{
-    struct answer_usage u = answer_count(a);
-    (void)buf_printf(b,
-                     ",\"usage\":{\"prompt_tokens\":%llu,\"completion_tokens\":%llu,"
-                     "\"total_tokens\":%llu,\"prompt_tokens_details\":{\"cached_tokens\":%llu},"
-                     "\"completion_tokens_details\":{\"reasoning_tokens\":%llu}}",
-                     (unsigned long long)u.n_prompt, (unsigned long long)u.n_output,
-                     (unsigned long long)(u.n_prompt + u.n_output), (unsigned long long)u.n_cached,
-                     (unsigned long long)u.n_reasoning);
-}
-
-void answer_chunk_begin(struct answer *a)
-{
-    sse_begin(&a->out);
-    (void)buf_add(&a->out, buf_str(&a->head), a->head.len);
-}
-
-void answer_chunk_end(struct answer *a)
-{
-    (void)buf_add_char(&a->out, ']');
-    if (a->setup.request->continuous_usage) {
-        write_usage(&a->out, a);
-    } else if (a->setup.request->include_usage) {
-        (void)buf_add_str(&a->out, ",\"usage\":null");
-    }
-    (void)buf_add_char(&a->out, '}');
-    sse_end(&a->out);
-}
-
 void answer_write_text(struct buf *b, const struct buf *text)
 {
     (void)json_write_string(b, buf_str(text), text->len);
 }
 
-void answer_write_ids(struct buf *b, const char *key, const struct buf *ids)
+bool answer_is_streamed(const struct answer *a)
 {
-    (void)buf_printf(b, ",\"%s\":[", key);
-    (void)buf_add(b, buf_str(ids), ids->len);
-    (void)buf_add_char(b, ']');
-}
-
-void answer_write_finish(struct buf *b, const struct choice *c)
-{
-    if (!c->finish_reason) {
-        (void)buf_add_str(b, "\"finish_reason\":null");
-        return;
-    }
-    (void)buf_printf(b, "\"finish_reason\":\"%s\",\"stop_reason\":", c->finish_reason);
-    if (c->text.hit >= 0) {
-        size_t n;
-        const char *text = stop_set_text(&c->answer->stops, (size_t)c->text.hit, &n);
-        (void)json_write_string(b, text, n);
-    } else if (c->stop_id >= 0) {
-        (void)buf_printf(b, "%d", c->stop_id);
-    } else {
-        (void)buf_add_str(b, "null");
-    }
+    return a->setup.request->stream;
 }
 
 static fathom_err add_id(struct buf *ids, int32_t id)
@@ -124,7 +62,7 @@ static void set_text_options(const struct answer *a, struct text_options *o)
 static fathom_err open_prompts(struct answer *a)
 {
     const struct openai_request *r = a->setup.request;
-    size_t n = r->api == OPENAI_CHAT ? 1 : r->n_prompt;
+    size_t n = openai_is_chat(r->api) ? 1 : r->n_prompt;
     a->prompts = mem_calloc(n, sizeof *a->prompts);
     if (!a->prompts) return FATHOM_ENOMEM;
     a->n_prompt = n;
@@ -135,6 +73,12 @@ static fathom_err open_prompts(struct answer *a)
         for (size_t k = 0; k < ids->n; k++) TRY(add_id(&a->prompts[i].ids, ids->ids[k]));
     }
     return FATHOM_OK;
+}
+
+static fathom_err take_event(void *arg, const struct chat_event *e)
+{
+    struct choice *c = arg;
+    return c->answer->form->take(c, e);
 }
 
 static fathom_err open_choice(struct answer *a, size_t i)
@@ -148,21 +92,29 @@ static fathom_err open_choice(struct answer *a, size_t i)
     c->stop_id = -1;
     set_text_options(a, &o);
     text_init(&c->text, &o);
-    return a->form->begin(c);
+    if (openai_is_chat(r->api)) {
+        TRY(chat_parser_create(&c->parser, a->setup.style, a->setup.thinking, r->tools, take_event,
+                               c));
+    }
+    return a->form->begin ? a->form->begin(c) : FATHOM_OK;
 }
+
+static const struct answer_form *const forms[] = {
+    [OPENAI_CHAT] = &answer_form_chat,
+    [OPENAI_COMPLETION] = &answer_form_completion,
+};
 
 fathom_err answer_open(struct answer *a, const struct answer_setup *s)
 {
     const struct openai_request *r = s->request;
     *a = (struct answer){.setup = *s};
-    a->form = r->api == OPENAI_CHAT ? &answer_form_chat : &answer_form_completion;
+    a->form = forms[r->api];
     (void)snprintf(a->id, sizeof a->id, "%s%016llx%016llx", a->form->id_prefix,
                    (unsigned long long)rng_mix(s->nonce, 0, 0),
                    (unsigned long long)rng_mix(s->nonce, 0, 1));
     TRY(stop_set_create(&a->stops, (const char *const *)r->stops, r->stop_lens, r->n_stop));
     TRY(open_prompts(a));
-    write_head(&a->head, a, a->form->chunk_object);
-    TRY(buf_status(&a->head));
+    if (a->form->open) TRY(a->form->open(a));
     size_t n = a->n_prompt * r->n;
     a->choices = mem_calloc(n, sizeof *a->choices);
     if (!a->choices) return FATHOM_ENOMEM;
@@ -186,6 +138,7 @@ static void free_choice(struct choice *c)
 
 void answer_free(struct answer *a)
 {
+    if (a->form && a->form->free) a->form->free(a);
     for (size_t i = 0; i < a->n_choice; i++) free_choice(&a->choices[i]);
     for (size_t i = 0; i < a->n_prompt; i++) buf_free(&a->prompts[i].ids);
     mem_free(a->choices);
@@ -199,9 +152,12 @@ void answer_free(struct answer *a)
 
 /* ---- events -------------------------------------------------------------------------------- */
 
-static bool is_streamed(const struct answer *a)
+/* What the choice says next: text of the model, in order. */
+static fathom_err take_text(struct choice *c, const struct buf *text)
 {
-    return a->setup.request->stream;
+    if (c->parser) return chat_parser_push(c->parser, buf_str(text), text->len);
+    const struct chat_event e = {.kind = CHAT_EVENT_CONTENT, .text = buf_str(text), .n = text->len};
+    return take_event(c, &e);
 }
 
 static fathom_err end_choice(struct choice *c, const char *reason)
@@ -209,15 +165,15 @@ static fathom_err end_choice(struct choice *c, const char *reason)
     struct answer *a = c->answer;
     buf_clear(&a->piece);
     TRY(text_end(&c->text, &a->piece));
-    TRY(a->form->take_text(c, buf_str(&a->piece), a->piece.len));
-    TRY(a->form->end_text(c));
-    if (is_streamed(a)) TRY(a->form->flush(c));
+    TRY(take_text(c, &a->piece));
+    if (c->parser) TRY(chat_parser_finish(c->parser));
+    if (answer_is_streamed(a)) TRY(a->form->flush(c));
     if (c->text.hit >= 0) reason = "stop";
     bool has_calls = c->parser && chat_parser_n_call(c->parser) > 0;
     c->finish_reason = has_calls && strcmp(reason, "stop") == 0 ? "tool_calls" : reason;
     c->ended = true;
     a->n_open--;
-    return is_streamed(a) ? a->form->finish_chunk(c) : FATHOM_OK;
+    return a->form->end(c);
 }
 
 static fathom_err add_logprob(struct choice *c, const fathom_event *e)
@@ -225,7 +181,7 @@ static fathom_err add_logprob(struct choice *c, const fathom_event *e)
     const struct openai_request *r = c->answer->setup.request;
     struct logprob_style s = {c->answer->setup.tokenizer, r->tokens_as_ids};
     if (!r->sampling.logprobs) return FATHOM_OK;
-    if (r->api == OPENAI_CHAT) return logprob_add_chat(&c->logprobs, &s, e);
+    if (openai_is_chat(r->api)) return logprob_add_chat(&c->logprobs, &s, e);
     return logprob_add_completion(&c->logprobs, &s, e, r->sampling.n_top_logprobs, &c->n_char);
 }
 
@@ -242,12 +198,12 @@ fathom_err answer_token(struct answer *a, size_t i, const fathom_event *e, bool 
     TRY(add_logprob(c, e));
     buf_clear(&a->piece);
     TRY(text_push(&c->text, e->token, &a->piece));
-    TRY(a->form->take_text(c, buf_str(&a->piece), a->piece.len));
+    TRY(take_text(c, &a->piece));
     if (c->text.hit >= 0) {
         *stopped = true;
         return end_choice(c, "stop");
     }
-    return is_streamed(a) ? a->form->flush(c) : FATHOM_OK;
+    return answer_is_streamed(a) ? a->form->flush(c) : FATHOM_OK;
 }
 
 /* A stop token that ends every answer of the model is no news; one the request named is. */
@@ -271,49 +227,22 @@ fathom_err answer_finish(struct answer *a, size_t i, const fathom_event *e)
     return end_choice(c, e->finish == FATHOM_FINISH_LENGTH ? "length" : "stop");
 }
 
-static fathom_err write_body(struct answer *a)
-{
-    struct buf *b = &a->out;
-    write_head(b, a, a->form->object);
-    for (size_t i = 0; i < a->n_choice; i++) {
-        if (i) (void)buf_add_char(b, ',');
-        TRY(a->form->write_choice(&a->choices[i], b));
-    }
-    (void)buf_add_char(b, ']');
-    write_usage(b, a);
-    const struct openai_request *r = a->setup.request;
-    if (r->api == OPENAI_CHAT && r->return_token_ids) {
-        answer_write_ids(b, "prompt_token_ids", &a->prompts[0].ids);
-    }
-    (void)buf_add_char(b, '}');
-    return buf_status(b);
-}
-
 fathom_err answer_close(struct answer *a)
 {
     ASSERT(a->n_open == 0);
     if (a->closed) return FATHOM_OK;
     a->closed = true;
-    if (!is_streamed(a)) return write_body(a);
-    if (a->setup.request->include_usage) {
-        answer_chunk_begin(a);
-        (void)buf_add_char(&a->out, ']');
-        write_usage(&a->out, a);
-        (void)buf_add_char(&a->out, '}');
-        sse_end(&a->out);
-    }
-    sse_done(&a->out);
-    return buf_status(&a->out);
+    return a->form->close(a);
 }
 
 fathom_err answer_fail(struct answer *a, const struct api_error *e)
 {
     if (a->closed) return FATHOM_OK;
     a->closed = true;
-    if (!is_streamed(a)) return FATHOM_OK;
-    sse_begin(&a->out);
-    (void)api_error_write(&a->out, e);
-    sse_end(&a->out);
-    sse_done(&a->out);
-    return buf_status(&a->out);
+    return answer_is_streamed(a) ? a->form->fail(a, e) : FATHOM_OK;
+}
+
+fathom_err answer_keep_alive(struct answer *a)
+{
+    return a->closed ? FATHOM_OK : a->form->keep_alive(a);
 }

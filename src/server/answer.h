@@ -71,23 +71,28 @@ struct answer_setup {
     int64_t created;                      /* seconds since 1970 */
 };
 
-/* The API whose form the answer has. */
+/* The API whose form the answer has. It is told what the model says as the events of chat.h; a
+ * completion's text is all content. */
 struct answer_form {
     const char *id_prefix;
-    const char *object;       /* of a whole body */
-    const char *chunk_object; /* of a chunk */
-    /* a new choice */
+    /* before the first choice; NULL: nothing to do */
+    fathom_err (*open)(struct answer *a);
+    /* releases what open and the events have put into a->own; NULL: nothing */
+    void (*free)(struct answer *a);
+    /* a new choice; NULL: nothing to do */
     fathom_err (*begin)(struct choice *c);
-    /* settled text of a choice */
-    fathom_err (*take_text)(struct choice *c, const char *text, size_t n);
-    /* no more text will come */
-    fathom_err (*end_text)(struct choice *c);
-    /* write what is pending as chunks, if anything is */
+    /* what a choice says next */
+    fathom_err (*take)(struct choice *c, const struct chat_event *e);
+    /* streamed: a token has been taken, write what is pending */
     fathom_err (*flush)(struct choice *c);
-    /* the chunk with the finish reason */
-    fathom_err (*finish_chunk)(struct choice *c);
-    /* the choice's object in a whole body */
-    fathom_err (*write_choice)(struct choice *c, struct buf *b);
+    /* the choice has ended, nothing is pending, finish_reason is set */
+    fathom_err (*end)(struct choice *c);
+    /* all choices have ended and all counts are known: the body, or the end of the stream */
+    fathom_err (*close)(struct answer *a);
+    /* streamed: the error as an event, and the end of the stream */
+    fathom_err (*fail)(struct answer *a, const struct api_error *e);
+    /* streamed: bytes that say that the server is alive, and nothing else */
+    fathom_err (*keep_alive)(struct answer *a);
 };
 
 extern const struct answer_form answer_form_chat;
@@ -103,8 +108,9 @@ struct answer {
     struct answer_prompt *prompts;
     size_t n_prompt;
     char id[48];
-    struct buf head;  /* how every chunk begins */
+    struct buf head;  /* chat, completion: how every chunk begins */
     struct buf piece; /* scratch */
+    void *own;        /* the form's */
     struct buf out;
     bool closed;
 };
@@ -139,18 +145,15 @@ struct answer_usage {
 };
 struct answer_usage answer_count(const struct answer *a);
 
+/* answer_keep_alive - streamed: bytes for a client that has waited long */
+fathom_err answer_keep_alive(struct answer *a);
+
 /* ---- for the forms ------------------------------------------------------------------------- */
 
-/* answer_chunk_begin, answer_chunk_end - around one choice's object in a chunk. Errors stay in out.
- */
-void answer_chunk_begin(struct answer *a);
-void answer_chunk_end(struct answer *a);
+/* answer_is_streamed - whether what is said leaves at once */
+bool answer_is_streamed(const struct answer *a);
 
-/* answer_write_text - a JSON string of the buffer; answer_write_ids - ,"key":[ids] */
+/* answer_write_text - a JSON string of the buffer */
 void answer_write_text(struct buf *b, const struct buf *text);
-void answer_write_ids(struct buf *b, const char *key, const struct buf *ids);
-
-/* answer_write_finish - "finish_reason":..,"stop_reason":.. (null and absent while open) */
-void answer_write_finish(struct buf *b, const struct choice *c);
 
 #endif

@@ -9,7 +9,6 @@
 #include "base/fail.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "server/sse.h"
 #include "server/watch.h"
 #include "server/workers.h"
 
@@ -433,7 +432,7 @@ void job_tick(struct job *job, uint64_t now_us)
     lock(job);
     if (job->state == JOB_RUNNING && job->request.stream && job->suspended &&
         now_us - job->moved_us >= interval_us) {
-        sse_comment(&job->answer.out, "still working");
+        (void)answer_keep_alive(&job->answer);
         job->moved_us = now_us;
         job_wake(job);
     }

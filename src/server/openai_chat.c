@@ -10,12 +10,7 @@
 #include "base/fail.h"
 #include "base/json.h"
 #include "base/rng.h"
-#include "server/answer.h"
-
-static bool is_streamed(const struct choice *c)
-{
-    return c->answer->setup.request->stream;
-}
+#include "server/openai_chunk.h"
 
 static void write_call_id(struct buf *b, const struct choice *c)
 {
@@ -29,7 +24,7 @@ static void write_call_id(struct buf *b, const struct choice *c)
 
 static void delta_begin(struct choice *c)
 {
-    answer_chunk_begin(c->answer);
+    openai_chunk_begin(c->answer);
     (void)buf_printf(&c->answer->out, "{\"index\":%u,\"delta\":{", c->index);
 }
 
@@ -44,13 +39,13 @@ static void delta_end(struct choice *c, bool with_extras)
         (void)buf_add_str(b, "null");
     }
     (void)buf_add_char(b, ',');
-    answer_write_finish(b, c);
+    openai_write_finish(b, c);
     if (with_extras && c->answer->setup.request->return_token_ids) {
-        answer_write_ids(b, "token_ids", &c->ids);
+        openai_write_ids(b, "token_ids", &c->ids);
         buf_clear(&c->ids);
     }
     (void)buf_add_char(b, '}');
-    answer_chunk_end(c->answer);
+    openai_chunk_end(c->answer);
 }
 
 /* The first chunk of a choice tells the role and brings no text. */
@@ -61,7 +56,7 @@ static void write_role_once(struct choice *c)
     delta_begin(c);
     (void)buf_add_str(&c->answer->out, "\"role\":\"assistant\",\"content\":\"\"");
     if (c->answer->setup.request->return_token_ids) {
-        answer_write_ids(&c->answer->out, "prompt_token_ids", &c->answer->prompts[0].ids);
+        openai_write_ids(&c->answer->out, "prompt_token_ids", &c->answer->prompts[0].ids);
     }
     delta_end(c, false);
 }
@@ -113,8 +108,9 @@ static fathom_err write_call_begin(struct choice *c, const char *name, size_t n)
     return buf_status(b);
 }
 
-static fathom_err finish_chunk(struct choice *c)
+static fathom_err end(struct choice *c)
 {
+    if (!answer_is_streamed(c->answer)) return FATHOM_OK;
     write_role_once(c);
     delta_begin(c);
     delta_end(c, true);
@@ -128,14 +124,14 @@ static fathom_err gather(struct choice *c, enum answer_part part, struct buf *to
                          const struct chat_event *e)
 {
     if (e->n == 0) return FATHOM_OK;
-    if (is_streamed(c) && c->part != part) TRY(flush(c));
+    if (answer_is_streamed(c->answer) && c->part != part) TRY(flush(c));
     c->part = part;
     return buf_add(to, e->text, e->n);
 }
 
 static fathom_err begin_call(struct choice *c, const struct chat_event *e)
 {
-    if (is_streamed(c)) {
+    if (answer_is_streamed(c->answer)) {
         TRY(flush(c));
         c->i_call = e->i_call;
         return write_call_begin(c, e->text, e->n);
@@ -151,15 +147,14 @@ static fathom_err begin_call(struct choice *c, const struct chat_event *e)
 
 static fathom_err end_call(struct choice *c)
 {
-    if (is_streamed(c)) return flush(c);
+    if (answer_is_streamed(c->answer)) return flush(c);
     (void)buf_add_str(&c->calls, ",\"arguments\":");
     answer_write_text(&c->calls, &c->arguments);
     return buf_add_str(&c->calls, "}}");
 }
 
-static fathom_err take_event(void *arg, const struct chat_event *e)
+static fathom_err take(struct choice *c, const struct chat_event *e)
 {
-    struct choice *c = arg;
     switch (e->kind) {
     case CHAT_EVENT_REASONING: return gather(c, PART_REASONING, &c->reasoning, e);
     case CHAT_EVENT_CONTENT: return gather(c, PART_CONTENT, &c->content, e);
@@ -168,22 +163,6 @@ static fathom_err take_event(void *arg, const struct chat_event *e)
     case CHAT_EVENT_TOOL_END: return end_call(c);
     }
     return FATHOM_OK;
-}
-
-static fathom_err begin(struct choice *c)
-{
-    const struct answer_setup *s = &c->answer->setup;
-    return chat_parser_create(&c->parser, s->style, s->thinking, s->request->tools, take_event, c);
-}
-
-static fathom_err take_text(struct choice *c, const char *text, size_t n)
-{
-    return chat_parser_push(c->parser, text, n);
-}
-
-static fathom_err end_text(struct choice *c)
-{
-    return chat_parser_finish(c->parser);
 }
 
 /* ---- whole body ---------------------------------------------------------------------------- */
@@ -218,27 +197,35 @@ static void write_message(struct buf *b, const struct choice *c)
     (void)buf_add_char(b, '}');
 }
 
-static fathom_err write_choice(struct choice *c, struct buf *b)
+static void write_choice(struct buf *b, struct choice *c)
 {
     (void)buf_printf(b, "{\"index\":%u,\"message\":", c->index);
     write_message(b, c);
     (void)buf_add_str(b, ",\"logprobs\":");
     logprob_write_chat(b, &c->logprobs);
     (void)buf_add_char(b, ',');
-    answer_write_finish(b, c);
-    if (c->answer->setup.request->return_token_ids) answer_write_ids(b, "token_ids", &c->ids);
+    openai_write_finish(b, c);
+    if (c->answer->setup.request->return_token_ids) openai_write_ids(b, "token_ids", &c->ids);
     (void)buf_add_char(b, '}');
-    return buf_status(b);
+}
+
+static fathom_err open(struct answer *a)
+{
+    return openai_chunk_open(a, "chat.completion.chunk");
+}
+
+static fathom_err close(struct answer *a)
+{
+    return openai_close(a, "chat.completion", write_choice);
 }
 
 const struct answer_form answer_form_chat = {
     .id_prefix = "chatcmpl-",
-    .object = "chat.completion",
-    .chunk_object = "chat.completion.chunk",
-    .begin = begin,
-    .take_text = take_text,
-    .end_text = end_text,
+    .open = open,
+    .take = take,
     .flush = flush,
-    .finish_chunk = finish_chunk,
-    .write_choice = write_choice,
+    .end = end,
+    .close = close,
+    .fail = openai_fail,
+    .keep_alive = openai_keep_alive,
 };

@@ -1,6 +1,6 @@
 /* openai_completion.c - the form of /v1/completions */
 #include "base/fail.h"
-#include "server/answer.h"
+#include "server/openai_chunk.h"
 
 /* With echo the prompt's text stands in front of the choice's own. */
 static fathom_err begin(struct choice *c)
@@ -18,18 +18,12 @@ static fathom_err begin(struct choice *c)
     return FATHOM_OK;
 }
 
-static fathom_err take_text(struct choice *c, const char *text, size_t n)
+static fathom_err take(struct choice *c, const struct chat_event *e)
 {
-    return buf_add(&c->content, text, n);
+    return buf_add(&c->content, e->text, e->n);
 }
 
-static fathom_err end_text(struct choice *c)
-{
-    (void)c;
-    return FATHOM_OK;
-}
-
-static void write_object(struct choice *c, struct buf *b)
+static void write_choice(struct buf *b, struct choice *c)
 {
     const struct answer *a = c->answer;
     (void)buf_printf(b, "{\"index\":%u,\"text\":", c->index);
@@ -37,10 +31,10 @@ static void write_object(struct choice *c, struct buf *b)
     (void)buf_add_str(b, ",\"logprobs\":");
     logprob_write_completion(b, &c->logprobs);
     (void)buf_add_char(b, ',');
-    answer_write_finish(b, c);
+    openai_write_finish(b, c);
     if (a->setup.request->return_token_ids) {
-        if (!c->begun) answer_write_ids(b, "prompt_token_ids", &a->prompts[c->i_prompt].ids);
-        answer_write_ids(b, "token_ids", &c->ids);
+        if (!c->begun) openai_write_ids(b, "prompt_token_ids", &a->prompts[c->i_prompt].ids);
+        openai_write_ids(b, "token_ids", &c->ids);
     }
     (void)buf_add_char(b, '}');
 }
@@ -48,9 +42,9 @@ static void write_object(struct choice *c, struct buf *b)
 static fathom_err write_chunk(struct choice *c)
 {
     struct answer *a = c->answer;
-    answer_chunk_begin(a);
-    write_object(c, &a->out);
-    answer_chunk_end(a);
+    openai_chunk_begin(a);
+    write_choice(&a->out, c);
+    openai_chunk_end(a);
     c->begun = true;
     buf_clear(&c->content);
     buf_clear(&c->ids);
@@ -63,20 +57,29 @@ static fathom_err flush(struct choice *c)
     return c->content.len ? write_chunk(c) : FATHOM_OK;
 }
 
-static fathom_err write_choice(struct choice *c, struct buf *b)
+static fathom_err end(struct choice *c)
 {
-    write_object(c, b);
-    return buf_status(b);
+    return answer_is_streamed(c->answer) ? write_chunk(c) : FATHOM_OK;
+}
+
+static fathom_err open(struct answer *a)
+{
+    return openai_chunk_open(a, "text_completion");
+}
+
+static fathom_err close(struct answer *a)
+{
+    return openai_close(a, "text_completion", write_choice);
 }
 
 const struct answer_form answer_form_completion = {
     .id_prefix = "cmpl-",
-    .object = "text_completion",
-    .chunk_object = "text_completion",
+    .open = open,
     .begin = begin,
-    .take_text = take_text,
-    .end_text = end_text,
+    .take = take,
     .flush = flush,
-    .finish_chunk = write_chunk,
-    .write_choice = write_choice,
+    .end = end,
+    .close = close,
+    .fail = openai_fail,
+    .keep_alive = openai_keep_alive,
 };

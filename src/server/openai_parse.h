@@ -18,6 +18,12 @@
 
 enum openai_api { OPENAI_CHAT, OPENAI_COMPLETION };
 
+/* openai_is_chat - messages come in and a parser reads what the model says */
+static inline bool openai_is_chat(enum openai_api api)
+{
+    return api != OPENAI_COMPLETION;
+}
+
 enum openai_switch { OPENAI_DEFAULT, OPENAI_ON, OPENAI_OFF };
 
 /* One prompt of a completion: text, or token ids. */
