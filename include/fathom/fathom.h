@@ -139,17 +139,39 @@ typedef struct fathom_sampling {
 
 void fathom_sampling_init(fathom_sampling *s);
 
+/* What one request may draw, said token by token by its owner: the engine knows no language.
+ *
+ * Before each draw the engine asks for a mask, and tells what was drawn. With drafts it looks
+ * ahead: it marks the place, steps over guesses and goes back; what is drawn does not depend on it.
+ * The engine's thread makes all calls but destroy, one at a time; none may allocate or wait. */
+typedef struct fathom_constraint_ops {
+    /* Overwrite words[0 .. n_word), which hold a bit for each of n_vocab ids: bit id % 32 of word
+     * id / 32 is set when id may come next. At least one is. */
+    void (*fill_mask)(const void *state, uint32_t *words, size_t n_word);
+    /* Go over a token; false, and nothing changes, when it may not come. */
+    bool (*accept)(void *state, int32_t id);
+    void (*mark)(void *state);    /* remember the place, and no other */
+    void (*go_back)(void *state); /* to the place marked; maybe several times */
+    void (*destroy)(void *state); /* from any thread; the last call */
+} fathom_constraint_ops;
+
+typedef struct fathom_constraint {
+    const fathom_constraint_ops *ops; /* NULL: none */
+    void *state;
+} fathom_constraint;
+
 typedef struct fathom_request {
     const int32_t *prompt; /* [n_prompt], ids in [0, n_vocab) */
     uint32_t n_prompt;     /* >= 1 */
     fathom_sampling sampling;
-    uint64_t cache_salt; /* cached pages are shared by requests of equal salt only */
-    int32_t priority;    /* lower is earlier; other than 0 only with fathom_options.priorities */
-    uint32_t share;      /* whose it is: waiting requests of different shares take turns */
-    void *user;          /* comes back in every event */
+    fathom_constraint constraint; /* of the output; the engine's once fathom_submit succeeds */
+    uint64_t cache_salt;          /* cached pages are shared by requests of equal salt only */
+    int32_t priority; /* lower is earlier; other than 0 only with fathom_options.priorities */
+    uint32_t share;   /* whose it is: waiting requests of different shares take turns */
+    void *user;       /* comes back in every event */
 } fathom_request;
 
-/* fathom_submit - queue a request; everything is copied
+/* fathom_submit - queue a request; everything is copied but the state of the constraint
  *
  * Errors  EINVAL  a value out of range: names it, the value and the range
  *         ELIMIT  n_prompt + max_tokens over max_model_len: names both numbers
@@ -167,8 +189,9 @@ typedef enum fathom_finish {
     FATHOM_FINISH_STOP,   /* EOS or a stop token; that token's event came before, with is_stop */
     FATHOM_FINISH_LENGTH, /* max_tokens or max_model_len */
     FATHOM_FINISH_CANCEL,
-    FATHOM_FINISH_EXPIRED, /* it had waited for slo_ttft_ms and was not started */
-    FATHOM_FINISH_ERROR,   /* the engine failed */
+    FATHOM_FINISH_EXPIRED,    /* it had waited for slo_ttft_ms and was not started */
+    FATHOM_FINISH_CONSTRAINT, /* its constraint left nothing to draw */
+    FATHOM_FINISH_ERROR,      /* the engine failed */
 } fathom_finish;
 
 typedef struct fathom_logprob {
@@ -237,6 +260,8 @@ typedef struct fathom_stats {
     uint64_t retry_after_us; /* until a request that was refused now may be taken */
     uint64_t busy_us;        /* time spent in steps */
     uint64_t wait_us;        /* of it: waiting for the device; the rest is the host's own work */
+    uint64_t mask_us;        /* of the host's: filling masks, while the device computes */
+    uint64_t n_mask;         /* masks filled */
     uint64_t progress; /* changes as steps get on, within a step too where the backend can tell.
                           While requests are live and it stays as it is, the engine is stuck. */
     bool failed;       /* the engine has met a fatal error */

@@ -13,7 +13,7 @@ static size_t place(size_t *end, size_t n, size_t size)
     return start;
 }
 
-void batch_layout_init(struct batch_layout *l, const struct model_limits *limits)
+void batch_layout_init(struct batch_layout *l, const struct model_limits *limits, uint32_t n_vocab)
 {
     size_t end = 0;
     size_t n_token = limits->max_token;
@@ -23,6 +23,7 @@ void batch_layout_init(struct batch_layout *l, const struct model_limits *limits
     l->max_logit_row = limits->max_logit_row;
     l->max_context = limits->max_context;
     l->max_page_stride = request_n_page(limits->max_context);
+    l->n_mask_word = (n_vocab + 31) / 32;
     l->ids = place(&end, n_token, sizeof(int32_t));
     l->next_ids = place(&end, limits->with_mtp ? n_token : 0, sizeof(int32_t));
     l->hidden_rows = place(&end, limits->with_mtp ? n_request : 0, sizeof(int32_t));
@@ -36,6 +37,7 @@ void batch_layout_init(struct batch_layout *l, const struct model_limits *limits
     l->bias = place(&end, n_request * LIMIT_LOGIT_BIAS, sizeof(struct sample_bias));
     l->ban = place(&end, n_request * BATCH_BAN_MAX, sizeof(int32_t));
     l->history = place(&end, n_request * l->max_context, sizeof(int32_t));
+    l->mask = place(&end, (size_t)l->max_logit_row * l->n_mask_word, sizeof(uint32_t));
     l->n_bytes = end;
 }
 

@@ -3,11 +3,11 @@
  * All arrays of a step lie in one block of host memory and, at the same offsets, in one block of
  * device memory. The offsets depend on the limits alone, so the pointers of a step never change.
  * What every step has comes first, its page table last of that, so that one copy of a prefix of
- * the block brings it over; bias, bans and histories follow and are copied only when a row has
- * some (sampler.h).
+ * the block brings it over; bias, bans, histories and masks follow and are copied only when a row
+ * has some (sampler.h).
  *
  *   ids | next ids | hidden rows | pos | request | slot | first | logit_rows | sample rows |
- *   page table || bias | ban | history
+ *   page table || bias | ban | history | mask
  *
  * Next ids and hidden rows are there with the draft layer only.
  */
@@ -27,6 +27,7 @@ struct batch_layout {
     uint32_t max_logit_row;
     uint32_t max_context;
     uint32_t max_page_stride;
+    uint32_t n_mask_word; /* of a row's mask: a bit for each id */
     /* offsets in bytes; [n] is the array's room */
     size_t ids;         /* i32 [max_token] */
     size_t next_ids;    /* i32 [max_token], or nothing */
@@ -41,13 +42,14 @@ struct batch_layout {
     size_t bias;        /* struct sample_bias [max_request][LIMIT_LOGIT_BIAS] */
     size_t ban;         /* i32 [max_request][BATCH_BAN_MAX] */
     size_t history;     /* i32 [max_request][max_context] */
+    size_t mask;        /* u32 [max_logit_row][n_mask_word] */
     size_t n_bytes;     /* of the block */
 };
 
 enum { BATCH_BAN_MAX = 128 }; /* bans of one row: stop ids and EOS ids */
 
-/* batch_layout_init - offsets and total for steps within the limits */
-void batch_layout_init(struct batch_layout *l, const struct model_limits *limits);
+/* batch_layout_init - offsets and total for steps within the limits, of a model of n_vocab ids */
+void batch_layout_init(struct batch_layout *l, const struct model_limits *limits, uint32_t n_vocab);
 
 /* batch_build - write the arrays of a plan
  *

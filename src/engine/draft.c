@@ -77,10 +77,28 @@ void drafter_begin(struct drafter *d, const struct plan *plan, const struct step
     draw_next(d, r, step);
 }
 
+uint32_t drafter_fill_masks(const struct drafter *d, const struct step_runner *r)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < d->n_target; i++) {
+        const struct constraint *c = &sequence_of(d->targets[i].request)->constraint;
+        if (!constraint_is_set(c)) continue;
+        constraint_fill(c, sampler_mask(&r->layout, r->host, n++), r->layout.n_mask_word);
+    }
+    return n;
+}
+
+/* A draft that cannot come is the end of its request's. The constraint stays ahead of the known
+ * tokens, where the next draft is drawn. */
 void drafter_take(struct drafter *d, const int32_t *ids)
 {
     for (uint32_t i = 0; i < d->n_target; i++) {
         struct request *q = d->targets[i].request;
+        struct constraint *c = &sequence_of(q)->constraint;
+        if (constraint_is_set(c) && !constraint_try(c, ids[i])) {
+            d->targets[i].n_wanted = q->n_draft;
+            continue;
+        }
         q->ids[q->n_token + q->n_draft++] = ids[i];
     }
 }

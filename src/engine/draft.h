@@ -6,11 +6,12 @@
  * keeps those that are what is drawn (sched_commit), so they change the speed and nothing else.
  *
  * A draft is drawn as the token itself will be: same parameters, same noise. When the draft
- * layer's logits are near the model's, both draw the same token, greedy or not.
+ * layer's logits are near the model's, both draw the same token, greedy or not. Under a constraint
+ * it has the token's mask too, and one that cannot come is dropped.
  *
- *   drafter_begin      the pass over the step's tokens    launch, wait
+ *   drafter_begin      the pass over the step's tokens    launch, drafter_fill_masks, draw, wait
  *   drafter_take       the drafts that it drew
- *   drafter_continue   the pass over those                launch, wait, drafter_take, ...
+ *   drafter_continue   the pass over those                launch, ..., drafter_take, ...
  */
 #ifndef FATHOM_ENGINE_DRAFT_H
 #define FATHOM_ENGINE_DRAFT_H
@@ -47,6 +48,9 @@ void drafter_fini(struct drafter *d);
  * Needs  max_draft > 0; every request is the first member of a struct sequence. */
 void drafter_begin(struct drafter *d, const struct plan *plan, const struct step_runner *r,
                    struct step *step);
+
+/* drafter_fill_masks - the masks of the pass; returns their number */
+uint32_t drafter_fill_masks(const struct drafter *d, const struct step_runner *r);
 
 /* drafter_take - append what a pass drew to the drafts of its requests; ids in its order */
 void drafter_take(struct drafter *d, const int32_t *ids);

@@ -5,8 +5,10 @@
  *          sched_plan                    whose tokens, which pages
  *          batch_build, sampler_build    into the runner's block
  *          launch                        -- the device works from here
+ *          sampler_fill_masks, draw      what constraints allow
  *          wait                          -- to here
  *          sched_commit                  append what was drawn, end what is over
+ *          follow                        constraints go over it
  *          mailbox_publish               events
  *          drafter_begin, launch, wait   with drafts: the draft layer, once or a few times
  *
@@ -138,6 +140,12 @@ static void end_expired(fathom_engine *e, uint64_t now_us)
     }
 }
 
+static void note_masks(fathom_engine *e, uint32_t n, uint64_t start_us)
+{
+    e->stats.n_mask += n;
+    e->stats.mask_us += clock_now_us() - start_us;
+}
+
 static fathom_err launch_step(fathom_engine *e)
 {
     struct step_runner *r = e->runner;
@@ -145,7 +153,12 @@ static fathom_err launch_step(fathom_engine *e)
     s->is_draft = false;
     s->prefix_bytes = batch_build(&r->layout, &e->plan, r->host, r->device, &s->batch);
     sampler_build(&r->layout, &e->plan, r->host, r->device, &s->sampler);
-    return r->ops->launch(r, s);
+    TRY(r->ops->launch(r, s));
+    if (s->sampler.masks.n_bytes) {
+        uint64_t start_us = clock_now_us();
+        note_masks(e, sampler_fill_masks(&r->layout, &e->plan, r->host), start_us);
+    }
+    return r->ops->draw(r, s);
 }
 
 /* Keeps the log-probabilities of draw `i` with output token `n_output`, which it may become. */
@@ -205,6 +218,20 @@ static void count_drawn(fathom_engine *e, const struct plan_entry *entry)
     draft_pace_note(&q->pace, entry->n_draft, n_drawn - 1);
 }
 
+/* The constraint of a committed entry goes over what was drawn. */
+static void follow(fathom_engine *e, const struct plan_entry *entry, uint64_t now_us)
+{
+    struct request *r = entry->request;
+    struct constraint *c = &sequence_of(r)->constraint;
+    if (!entry->draws || !constraint_is_set(c)) return;
+    uint32_t p = entry->first + entry->n_token - entry->n_draft;
+    while (r->state == REQUEST_RUNNING && p < r->n_token) {
+        if (!constraint_push(c, r->ids[p++])) {
+            sched_end(e->sched, r, REQUEST_FINISH_CONSTRAINT, now_us);
+        }
+    }
+}
+
 /* Fails before the commit only. */
 static fathom_err finish_step(fathom_engine *e, uint64_t start_us)
 {
@@ -227,7 +254,10 @@ static fathom_err finish_step(fathom_engine *e, uint64_t start_us)
     }
     uint64_t now_us = clock_now_us();
     sched_commit(e->sched, &e->plan, result.ids, now_us);
-    for (uint32_t i = 0; i < e->plan.n_entry; i++) count_drawn(e, &e->plan.entries[i]);
+    for (uint32_t i = 0; i < e->plan.n_entry; i++) {
+        count_drawn(e, &e->plan.entries[i]);
+        follow(e, &e->plan.entries[i], now_us);
+    }
 #ifdef FATHOM_DCHECK
     sched_check(e->sched);
 #endif
@@ -247,6 +277,11 @@ static fathom_err make_drafts(fathom_engine *e)
     do {
         struct step_result result;
         TRY(r->ops->launch(r, &e->step));
+        if (e->step.sampler.masks.n_bytes) {
+            uint64_t fill_us = clock_now_us();
+            note_masks(e, drafter_fill_masks(&e->drafter, r), fill_us);
+        }
+        TRY(r->ops->draw(r, &e->step));
         uint64_t wait_us = clock_now_us();
         TRY(r->ops->wait(r, &result));
         e->stats.wait_us += clock_now_us() - wait_us;
@@ -425,7 +460,9 @@ fathom_err fathom_submit(fathom_engine *e, const fathom_request *r, uint64_t *id
     TRY(sequence_check(r, &e->limits, d));
     TRY(sequence_create(&q, r, &e->limits, clock_now_us(), d));
     fathom_err err = mailbox_submit(e->mailbox, q, id, d);
-    if (err != FATHOM_OK) sequence_destroy(q);
+    if (err == FATHOM_OK) return FATHOM_OK;
+    sequence_give_back(q);
+    sequence_destroy(q);
     return err;
 }
 

@@ -46,7 +46,7 @@ static void plan_buffers(struct memory_plan *p, const struct engine_settings *s,
     add_buffer(p, "logits", b.max_logit_row, b.n_vocab);
 
     struct batch_layout layout;
-    batch_layout_init(&layout, &s->limits);
+    batch_layout_init(&layout, &s->limits, config->n_vocab);
     p->step_bytes = 2 * (uint64_t)layout.n_bytes;
 }
 

@@ -3,6 +3,7 @@
 #include "base/assert.h"
 #include "base/fail.h"
 #include "base/mem.h"
+#include "model/config.h"
 #include "model/forward.h"
 #include "model/weights.h"
 
@@ -72,20 +73,22 @@ static fathom_err copy_in(struct model_runner *r, size_t offset, size_t n_bytes)
 static fathom_err launch(struct step_runner *base, const struct step *step)
 {
     struct model_runner *r = runner_of(base);
-    const struct backend_ops *ops = r->backend->ops;
     TRY(copy_in(r, 0, step->prefix_bytes));
     for (int i = 0; i < 3; i++) {
         const struct block_range *extra = &step->sampler.extras[i];
         TRY(copy_in(r, extra->offset, extra->n_bytes));
     }
-    if (step->is_draft) {
-        TRY(model_mtp(r->model, &step->batch, &r->kv));
-    } else {
-        TRY(model_forward(r->model, &step->batch, &r->kv));
-    }
+    if (step->is_draft) return model_mtp(r->model, &step->batch, &r->kv);
+    return model_forward(r->model, &step->batch, &r->kv);
+}
+
+static fathom_err draw(struct step_runner *base, const struct step *step)
+{
+    struct model_runner *r = runner_of(base);
+    const struct backend_ops *ops = r->backend->ops;
     r->wants_top = step->sampler.n_top > 0;
     if (step->sampler.args.n_row == 0) return FATHOM_OK;
-
+    TRY(copy_in(r, step->sampler.masks.offset, step->sampler.masks.n_bytes));
     struct sample_args args = step->sampler.args;
     args.logits = model_logits(r->model);
     args.ids = at(r->draw_device, r->draw.ids);
@@ -123,6 +126,7 @@ static uint64_t progress(const struct step_runner *base)
 static const struct step_runner_ops runner_ops = {
     .destroy = destroy,
     .launch = launch,
+    .draw = draw,
     .wait = wait,
     .fault = fault,
     .progress = progress,
@@ -199,7 +203,7 @@ fathom_err runner_create(struct step_runner **out, const struct engine_settings 
     if (!r) FAIL(d, FATHOM_ENOMEM, "no memory for the model's runner");
     fathom_err err;
     r->base.ops = &runner_ops;
-    batch_layout_init(&r->base.layout, &s->limits);
+    batch_layout_init(&r->base.layout, &s->limits, config->n_vocab);
     TRY_GOTO(make_backend(r, s, config, d), fail);
     TRY_GOTO(make_model(r, s, config, checkpoint, d), fail);
     TRY_GOTO(make_memory(r, plan, d), fail);

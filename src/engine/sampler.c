@@ -58,6 +58,7 @@ void sampler_add(struct sampler *s, const struct sequence *q, uint32_t position,
     add_bias(s, q, &first);
     add_bans(s, r, &first);
     bool penalty = has_penalty(&first);
+    bool masked = constraint_is_set(&q->constraint);
     if (penalty) add_history(s, r, position + n - 1, &first);
     for (uint32_t i = 0; i < n; i++) {
         struct sample_row *row = &rows[i];
@@ -65,6 +66,7 @@ void sampler_add(struct sampler *s, const struct sequence *q, uint32_t position,
         row->logit_row = s->n_row++;
         row->position = position + i;
         if (first.n_output + i >= r->min_output) row->n_ban = 0;
+        if (masked) row->mask_offset = s->n_mask++ * s->l->n_mask_word;
         row->n_prompt = penalty ? r->n_prompt : 0;
         row->n_output = penalty ? first.n_output + i : 0;
     }
@@ -84,10 +86,18 @@ void sampler_end(const struct sampler *s, void *device, struct sampler_step *out
     if (s->n_history) a->history = (const int32_t *)(base + l->history);
     if (s->n_bias) a->bias = (const struct sample_bias *)(base + l->bias);
     if (s->n_ban) a->ban = (const int32_t *)(base + l->ban);
+    if (s->n_mask) a->mask = (const uint32_t *)(base + l->mask);
     out->n_top = s->n_top;
     out->extras[0] = (struct block_range){l->bias, s->n_bias * sizeof(struct sample_bias)};
     out->extras[1] = (struct block_range){l->ban, s->n_ban * sizeof(int32_t)};
     out->extras[2] = (struct block_range){l->history, s->n_history * sizeof(int32_t)};
+    size_t mask_bytes = l->n_mask_word * sizeof(uint32_t);
+    out->masks = (struct block_range){l->mask, s->n_mask * mask_bytes};
+}
+
+uint32_t *sampler_mask(const struct batch_layout *l, void *host, uint32_t i)
+{
+    return (uint32_t *)((char *)host + l->mask) + (size_t)i * l->n_mask_word;
 }
 
 void sampler_build(const struct batch_layout *l, const struct plan *plan, void *host, void *device,
@@ -101,4 +111,30 @@ void sampler_build(const struct batch_layout *l, const struct plan *plan, void *
         sampler_add(&s, sequence_of(e->request), e->request->n_token, 1 + e->n_draft, false);
     }
     sampler_end(&s, device, out);
+}
+
+/* The masks of one entry, from number `first` on. */
+static void fill_entry(const struct batch_layout *l, const struct plan_entry *e, void *host,
+                       uint32_t first)
+{
+    const struct request *r = e->request;
+    struct constraint *c = &sequence_of(e->request)->constraint;
+    constraint_return(c);
+    for (uint32_t i = 0; i <= e->n_draft; i++) {
+        if (i > 0 && !constraint_try(c, r->ids[r->n_token + i - 1])) break;
+        constraint_fill(c, sampler_mask(l, host, first + i), l->n_mask_word);
+    }
+    constraint_return(c);
+}
+
+uint32_t sampler_fill_masks(const struct batch_layout *l, const struct plan *plan, void *host)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < plan->n_entry; i++) {
+        const struct plan_entry *e = &plan->entries[i];
+        if (!e->draws || !constraint_is_set(&sequence_of(e->request)->constraint)) continue;
+        fill_entry(l, e, host, n);
+        n += 1 + e->n_draft;
+    }
+    return n;
 }

@@ -3,7 +3,8 @@
  * A draw is keyed by (seed, position of the token drawn), so it does not depend on the step, the
  * neighbours or what happened before. min_tokens bans the stop ids while they do not count. The
  * prompt and output go along only for rows with a penalty. A token after drafts is drawn as if they
- * were output: row for row what a step without drafts would draw.
+ * were output: row for row what a step without drafts would draw. Rows under a constraint have a
+ * mask each, in their order.
  */
 #ifndef FATHOM_ENGINE_SAMPLER_H
 #define FATHOM_ENGINE_SAMPLER_H
@@ -28,6 +29,7 @@ struct sampler_step {
     struct sample_args args;      /* logits and outputs are left to the runner; n_row may be 0 */
     uint32_t n_top;               /* the largest of the rows' */
     struct block_range extras[3]; /* bias, bans, histories: what to copy besides the prefix */
+    struct block_range masks;     /* to be filled and copied before the draws */
 };
 
 /* A step's rows being written. */
@@ -39,6 +41,7 @@ struct sampler {
     uint32_t n_bias; /* elements used of the arrays that rows share */
     uint32_t n_ban;
     uint32_t n_history;
+    uint32_t n_mask;
 };
 
 /* sampler_begin, sampler_add, sampler_end - rows one after the other; each is for the logit row of
@@ -52,6 +55,9 @@ void sampler_add(struct sampler *s, const struct sequence *q, uint32_t position,
                  bool plain);
 void sampler_end(const struct sampler *s, void *device, struct sampler_step *out);
 
+/* sampler_mask - room for mask number i of a step */
+uint32_t *sampler_mask(const struct batch_layout *l, void *host, uint32_t i);
+
 /* sampler_build - write the rows of every entry that draws, in the plan's order: one for its last
  * known token and one for each draft
  *
@@ -59,5 +65,10 @@ void sampler_end(const struct sampler *s, void *device, struct sampler_step *out
  * Needs   every request of the plan is the first member of a struct sequence. */
 void sampler_build(const struct batch_layout *l, const struct plan *plan, void *host, void *device,
                    struct sampler_step *out);
+
+/* sampler_fill_masks - write the masks of the rows that sampler_build made: a draft's token counts
+ * as drawn for the rows after it. Those after a draft that cannot be drawn do not matter.
+ * Returns their number. */
+uint32_t sampler_fill_masks(const struct batch_layout *l, const struct plan *plan, void *host);
 
 #endif

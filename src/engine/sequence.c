@@ -211,6 +211,7 @@ fathom_err sequence_create(struct sequence **out, const fathom_request *r,
     q->user = r->user;
     q->submitted_us = now_us;
     draft_pace_init(&q->pace);
+    q->constraint.owner = r->constraint;
     fill_row(q, s, l);
     *out = q;
     return FATHOM_OK;
@@ -218,7 +219,13 @@ fathom_err sequence_create(struct sequence **out, const fathom_request *r,
 
 void sequence_destroy(struct sequence *q)
 {
+    if (q) constraint_destroy(&q->constraint);
     mem_free(q);
+}
+
+void sequence_give_back(struct sequence *q)
+{
+    q->constraint = (struct constraint){0};
 }
 
 /* ---- events ---- */
@@ -247,6 +254,7 @@ static fathom_finish finish_of(enum request_finish finish)
     case REQUEST_FINISH_LENGTH: return FATHOM_FINISH_LENGTH;
     case REQUEST_FINISH_CANCEL: return FATHOM_FINISH_CANCEL;
     case REQUEST_FINISH_EXPIRED: return FATHOM_FINISH_EXPIRED;
+    case REQUEST_FINISH_CONSTRAINT: return FATHOM_FINISH_CONSTRAINT;
     case REQUEST_FINISH_ERROR: return FATHOM_FINISH_ERROR;
     }
     return FATHOM_FINISH_ERROR;

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "backend/op_sample.h"
+#include "engine/constraint.h"
 #include "engine/draft_pace.h"
 #include "fathom/fathom.h"
 #include "sched/request.h"
@@ -45,6 +46,7 @@ struct sequence {
     float *logprobs;      /* [max output], NULL when not asked for */
     fathom_logprob *tops; /* [max output][row.n_top], NULL when row.n_top is 0 */
     struct draft_pace pace;
+    struct constraint constraint;
 
     uint32_t n_owed; /* the engine's: prompt tokens that count in the backlog */
 
@@ -76,10 +78,12 @@ static inline struct sequence *sequence_of(struct request *r)
 fathom_err sequence_check(const fathom_request *r, const struct sequence_limits *l, fathom_diag *d);
 
 /* sequence_create - a copy of a checked request, state NEW; its id, slot and (without has_seed)
- * seed are the mailbox's to give. ENOMEM. sequence_destroy accepts NULL. */
+ * seed are the mailbox's to give. ENOMEM. sequence_destroy accepts NULL and destroys the
+ * constraint, which sequence_give_back takes out before. */
 fathom_err sequence_create(struct sequence **out, const fathom_request *r,
                            const struct sequence_limits *l, uint64_t now_us, fathom_diag *d);
 void sequence_destroy(struct sequence *q);
+void sequence_give_back(struct sequence *q);
 
 /* sequence_token_event, sequence_finish_event - the event of output token `i`, and the last one */
 void sequence_token_event(const struct sequence *q, uint32_t i, fathom_event *out);

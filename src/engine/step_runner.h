@@ -1,8 +1,8 @@
 /* step_runner.h - who computes a step: the model on a backend (runner.c), or a test's stand-in
  *
- * The engine writes the arrays of a step into `host` and calls launch, then wait. Between the two
- * the device works and the engine is free. One step is under way at a time; the engine's thread
- * makes all calls but create and destroy.
+ * The engine writes the arrays of a step into `host` and calls launch, draw and wait. From launch
+ * on the device works and the engine is free; masks are written before draw, while it computes. One
+ * step is under way at a time; the engine's thread makes all calls but create and destroy.
  */
 #ifndef FATHOM_ENGINE_STEP_RUNNER_H
 #define FATHOM_ENGINE_STEP_RUNNER_H
@@ -35,9 +35,11 @@ struct step_runner;
 
 struct step_runner_ops {
     void (*destroy)(struct step_runner *r); /* accepts NULL */
-    /* Enqueue a step; *step may change after the return, the block only after wait. */
+    /* Enqueue the model over the batch; of the block only the masks may change until wait. */
     fathom_err (*launch)(struct step_runner *r, const struct step *step);
-    /* Wait for it. An error of either call is final. */
+    /* Enqueue the draws of the same step; then *step may change, the block only after wait. */
+    fathom_err (*draw)(struct step_runner *r, const struct step *step);
+    /* Wait for it. An error of any of the three is final. */
     fathom_err (*wait)(struct step_runner *r, struct step_result *out);
     /* The cause of that error; "" when the runner has none to tell. */
     const char *(*fault)(struct step_runner *r);

@@ -29,7 +29,8 @@ enum request_finish {
     REQUEST_FINISH_STOP,   /* a stop id was drawn; it is the last of ids */
     REQUEST_FINISH_LENGTH, /* n_token == max_token */
     REQUEST_FINISH_CANCEL,
-    REQUEST_FINISH_EXPIRED, /* it waited until it could not be served in time */
+    REQUEST_FINISH_EXPIRED,    /* it waited until it could not be served in time */
+    REQUEST_FINISH_CONSTRAINT, /* nothing could be drawn */
     REQUEST_FINISH_ERROR,
 };
 

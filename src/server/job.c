@@ -401,6 +401,13 @@ static void take_finish(struct job *job, struct job_slot *slot, const fathom_eve
         job_fail(job, FATHOM_ECANCEL);
         return;
     }
+    if (e->finish == FATHOM_FINISH_CONSTRAINT && !ended) {
+        (void)api_error_set(&job->error, 500, "grammar_failed", NULL,
+                            "the grammar of the answer left no token to go on with after %u",
+                            e->n_output);
+        job_fail(job, FATHOM_ELIMIT);
+        return;
+    }
     fathom_err err = answer_finish(&job->answer, i, e);
     if (err) {
         job_fail(job, err);

@@ -33,6 +33,12 @@ uint64_t null_state(const int32_t *ids, uint32_t n)
     return state;
 }
 
+static bool is_masked(int32_t id, const struct sample_row *row, const uint32_t *mask)
+{
+    if (row->mask_offset == SAMPLE_NONE) return false;
+    return !(mask[row->mask_offset + (uint32_t)id / 32] >> (id % 32) & 1);
+}
+
 static bool is_banned(int32_t id, const int32_t *ban, uint32_t n_ban)
 {
     for (uint32_t i = 0; i < n_ban; i++) {
@@ -42,7 +48,7 @@ static bool is_banned(int32_t id, const int32_t *ban, uint32_t n_ban)
 }
 
 int32_t null_draw(uint64_t state, const struct sample_row *row, const int32_t *history,
-                  const struct sample_bias *bias, const int32_t *ban)
+                  const struct sample_bias *bias, const int32_t *ban, const uint32_t *mask)
 {
     uint64_t h = state;
     if (row->temperature > 0) h = rng_mix(h, row->seed, row->position);
@@ -55,7 +61,8 @@ int32_t null_draw(uint64_t state, const struct sample_row *row, const int32_t *h
     }
     int32_t id = (int32_t)(h % row->n_vocab_used);
     for (uint32_t i = 0; i < row->n_vocab_used; i++) {
-        if (!is_banned(id, ban + row->ban_offset, row->n_ban)) return id;
+        bool banned = is_banned(id, ban + row->ban_offset, row->n_ban);
+        if (!banned && !is_masked(id, row, mask)) return id;
         id = (int32_t)(((uint32_t)id + 1) % row->n_vocab_used);
     }
     return 0;
@@ -123,11 +130,17 @@ static fathom_err launch(struct step_runner *base, const struct step *step)
         int32_t t = b->logit_rows[i];
         r->states[i] = r->o.skip_attention ? r->rows[b->slot[t]] : attend(r, b, t, step->is_draft);
     }
+    return FATHOM_OK;
+}
+
+static fathom_err draw(struct step_runner *base, const struct step *step)
+{
+    struct null_runner *r = (struct null_runner *)base;
     const struct sample_args *a = &step->sampler.args;
     for (uint32_t i = 0; i < a->n_row; i++) {
         const struct sample_row *row = &a->rows[i];
         uint64_t state = r->states[row->logit_row];
-        r->ids[i] = null_draw(state, row, a->history, a->bias, a->ban);
+        r->ids[i] = null_draw(state, row, a->history, a->bias, a->ban, a->mask);
         if (step->is_draft && state % 8 < r->o.n_wrong) r->ids[i] = (r->ids[i] + 1) % 2;
         r->logprobs[i] = null_logprob(state);
         for (uint32_t k = 0; k < row->n_top; k++) {
@@ -166,13 +179,14 @@ static uint64_t progress(const struct step_runner *base)
 static const struct step_runner_ops null_ops = {
     .destroy = destroy,
     .launch = launch,
+    .draw = draw,
     .wait = wait,
     .fault = fault,
     .progress = progress,
 };
 
 fathom_err null_runner_create(struct step_runner **out, const struct model_limits *limits,
-                              const struct null_options *o)
+                              uint32_t n_vocab, const struct null_options *o)
 {
     *out = NULL;
     struct null_runner *r = mem_calloc(1, sizeof *r);
@@ -180,7 +194,7 @@ fathom_err null_runner_create(struct step_runner **out, const struct model_limit
     size_t n_row = limits->max_logit_row;
     r->base.ops = &null_ops;
     r->o = *o;
-    batch_layout_init(&r->base.layout, limits);
+    batch_layout_init(&r->base.layout, limits, n_vocab);
     r->rows = mem_calloc((size_t)o->n_page * KV_PAGE_TOKENS, sizeof *r->rows);
     r->draft_rows = mem_calloc((size_t)o->n_page * KV_PAGE_TOKENS, sizeof *r->draft_rows);
     r->states = mem_calloc(n_row, sizeof *r->states);
@@ -230,7 +244,7 @@ fathom_err null_engine_open(fathom_engine **out, const struct null_engine_option
         .no_prefix_cache = o->no_prefix_cache,
     };
     struct step_runner *runner = NULL;
-    fathom_err err = null_runner_create(&runner, &limits, &o->runner);
+    fathom_err err = null_runner_create(&runner, &limits, o->n_vocab, &o->runner);
     if (err != FATHOM_OK) return err;
     err = engine_create(out, &c, runner, NULL, d);
     if (err != FATHOM_OK) runner->ops->destroy(runner);

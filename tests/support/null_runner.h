@@ -25,9 +25,9 @@ struct null_options {
     uint32_t *max_mixed;  /* if not NULL: the most tokens of a step of more than one request */
 };
 
-/* null_runner_create - for steps within the limits; ENOMEM */
+/* null_runner_create - for steps within the limits and ids below n_vocab; ENOMEM */
 fathom_err null_runner_create(struct step_runner **out, const struct model_limits *limits,
-                              const struct null_options *o);
+                              uint32_t n_vocab, const struct null_options *o);
 
 /* null_engine_open - an engine over a null runner: n_vocab is the whole vocabulary, EOS is id 1 */
 struct null_engine_options {
@@ -53,7 +53,7 @@ uint64_t null_state(const int32_t *ids, uint32_t n);
 /* null_draw - the token that follows when `state` is what a row's request sees; row as
  * sampler_build makes it, with the arrays that its offsets point into */
 int32_t null_draw(uint64_t state, const struct sample_row *row, const int32_t *history,
-                  const struct sample_bias *bias, const int32_t *ban);
+                  const struct sample_bias *bias, const int32_t *ban, const uint32_t *mask);
 
 /* null_logprob - what is reported for the draw from `state` */
 float null_logprob(uint64_t state);

@@ -31,7 +31,7 @@ static int set_up(void **state)
 {
     static struct fixture f;
     memset(&f, 0, sizeof f);
-    batch_layout_init(&f.l, &limits);
+    batch_layout_init(&f.l, &limits, 50);
     f.host = mem_alloc_aligned(256, f.l.n_bytes);
     f.device = f.host + (1 << 20); /* only an address */
     for (int i = 0; i < 5000; i++) f.ids[i] = 7 * i;
@@ -69,8 +69,9 @@ static void arrays_neither_overlap_nor_leave_the_block(void **state)
 {
     const struct fixture *f = *state;
     const struct batch_layout *l = &f->l;
-    const size_t start[] = {l->ids,  l->pos,        l->request, l->slot, l->first,   l->logit_rows,
-                            l->rows, l->page_table, l->bias,    l->ban,  l->history, l->n_bytes};
+    const size_t start[] = {l->ids,        l->pos,  l->request,    l->slot, l->first,
+                            l->logit_rows, l->rows, l->page_table, l->bias, l->ban,
+                            l->history,    l->mask, l->n_bytes};
     const size_t bytes[] = {200 * 4,
                             200 * 4,
                             200 * 4,
@@ -81,7 +82,8 @@ static void arrays_neither_overlap_nor_leave_the_block(void **state)
                             4 * 79 * 4,
                             4 * LIMIT_LOGIT_BIAS * sizeof(struct sample_bias),
                             4 * BATCH_BAN_MAX * 4,
-                            4 * 5000 * 4};
+                            4 * 5000 * 4,
+                            4 * 2 * 4};
     assert_int_equal(l->max_page_stride, 79);
     for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) {
         assert_int_equal(start[i] % 256, 0);
@@ -136,7 +138,7 @@ static void drafts_have_rows_and_the_draft_layer_arrays(void **state)
     struct model_limits with = limits;
     struct batch_layout l;
     with.with_mtp = true;
-    batch_layout_init(&l, &with);
+    batch_layout_init(&l, &with, 50);
     assert_true(l.hidden_rows >= l.next_ids + 200 * 4);
     assert_true(l.pos >= l.hidden_rows + 4 * 4);
     assert_true(l.page_table > l.pos); /* copied with what every step has */

@@ -319,14 +319,15 @@ static void penalties_and_bias_reach_the_sampler(void **state)
     memcpy(ids, prompt, sizeof prompt);
     const struct sample_bias want_bias[] = {{3, 5}};
     for (uint32_t i = 0; i < answers[0].n; i++) {
-        struct sample_row row = {.n_prompt = 5, .n_output = i, .n_vocab_used = 1000};
+        struct sample_row row = {
+            .n_prompt = 5, .n_output = i, .n_vocab_used = 1000, .mask_offset = SAMPLE_NONE};
         assert_int_equal(answers[0].ids[i],
-                         null_draw(null_state(ids, 5 + i), &row, ids, NULL, NULL));
+                         null_draw(null_state(ids, 5 + i), &row, ids, NULL, NULL, NULL));
         ids[5 + i] = answers[0].ids[i];
     }
-    struct sample_row row = {.n_bias = 1, .n_vocab_used = 1000};
+    struct sample_row row = {.n_bias = 1, .n_vocab_used = 1000, .mask_offset = SAMPLE_NONE};
     assert_int_equal(answers[1].ids[0],
-                     null_draw(null_state(prompt, 5), &row, NULL, want_bias, NULL));
+                     null_draw(null_state(prompt, 5), &row, NULL, want_bias, NULL, NULL));
     fathom_close(e);
 }
 

@@ -30,7 +30,7 @@ static int set_up(void **state)
 {
     static struct fixture f;
     memset(&f, 0, sizeof f);
-    batch_layout_init(&f.l, &limits);
+    batch_layout_init(&f.l, &limits, 50);
     f.block = mem_alloc_aligned(256, f.l.n_bytes);
     f.plan.entries = f.entries;
     *state = &f;

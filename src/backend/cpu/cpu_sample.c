@@ -118,12 +118,21 @@ static void penalize(const struct sample_row *row, const int32_t *history, float
     }
 }
 
+/* A word at a time: most are all 0 or all 1. */
+static void apply_mask(const uint32_t *words, float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 32) {
+        uint32_t word = words[i / 32];
+        uint32_t n_bit = n - i < 32 ? n - i : 32;
+        if (word == UINT32_MAX) continue;
+        for (uint32_t k = 0; k < n_bit; k++) x[i + k] = word >> k & 1 ? x[i + k] : -INFINITY;
+    }
+}
+
 static void shape(const struct sample_args *a, const struct sample_row *row, float *x, uint32_t n,
                   uint32_t *count)
 {
-    for (uint32_t i = 0; row->mask_offset != SAMPLE_NONE && i < n; i++) {
-        if (!mask_allows(row, a->mask, i)) x[i] = -INFINITY;
-    }
+    if (row->mask_offset != SAMPLE_NONE) apply_mask(a->mask + row->mask_offset, x, n);
     for (uint32_t i = 0; i < row->n_ban; i++) {
         int32_t id = a->ban[row->ban_offset + i];
         if (id >= 0 && (uint32_t)id < n) x[id] = -INFINITY;
@@ -332,8 +341,7 @@ static void sample_row(void *arg, size_t i, size_t n_item, unsigned worker)
         list_top(x, n, lse, row->n_top, a->top_ids + i * SAMPLE_TOP_MAX,
                  a->top_logprobs + i * SAMPLE_TOP_MAX);
     if (is_shaped(row)) {
-        memcpy(s.raw, x, n * sizeof *x);
-        raw = s.raw;
+        if (row->want_logprob) raw = memcpy(s.raw, x, n * sizeof *x);
         shape(a, row, x, n, s.keys);
     }
     bool any = cpu->k->max(x, n) > -INFINITY;
