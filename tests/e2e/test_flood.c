@@ -1,8 +1,10 @@
 /* test_flood [clients] [rounds] - more streaming clients at once than the queue has room for
  *
  * Every client gets one of two answers: a stream that is whole, or 429 with Retry-After. None is
- * torn, nothing is left in the server afterwards, and from the second round on the process does not
- * grow. The engine is the scripted one, so the server is what is tested. */
+ * torn, nothing is left in the server afterwards, every round leaves as many open descriptors as
+ * there were before it, and from the second round on the process does not grow. The engine is the
+ * scripted one, so the server is what is tested; tests/e2e/test_pilot.py floods the program. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -56,6 +58,23 @@ static size_t resident_pages(void)
     (void)close(fd);
     if (n <= 0 || sscanf(text, "%lu %lu", &all, &resident) != 2) return 0;
     return resident;
+}
+
+static size_t n_descriptor(void)
+{
+    size_t n = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    assert_non_null(dir);
+    while (readdir(dir)) n++;
+    (void)closedir(dir);
+    return n;
+}
+
+/* The server closes its ends a moment after the clients have closed theirs. */
+static void wait_for_descriptors(size_t n)
+{
+    for (int i = 0; i < 5000 && n_descriptor() != n; i++) clock_sleep_us(1000);
+    assert_int_equal(n_descriptor(), n);
 }
 
 static void open_clients(const struct world *w)
@@ -140,6 +159,7 @@ static void everyone_is_served_or_refused(void **state)
     const struct server_options o = {.max_connections = CLIENTS_MAX};
     const struct fake_options f = {.max_running = 64, .max_requests = ROOM};
     world_open(&w, &o, &f);
+    size_t n_open = n_descriptor();
     for (size_t round = 0; round < n_round; round++) {
         uint64_t begin_us = clock_now_us();
         size_t n_served = 0;
@@ -147,6 +167,7 @@ static void everyone_is_served_or_refused(void **state)
         take_all();
         for (size_t i = 0; i < n_client; i++) n_served += check(&clients[i], i);
         wait_for_count(w.engine, fake_engine_n_alive, 0);
+        wait_for_descriptors(n_open);
         size_t now = resident_pages();
         print_message("round %zu: %zu clients, %zu served, %zu refused, %.2f s, %zu KiB resident\n",
                       round + 1, n_client, n_served, n_client - n_served,

@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include "base/rng.h"
+
 fathom_err answer_submit(fathom_engine *e, struct answer *a, const fathom_request *r,
                          fathom_diag *d)
 {
@@ -13,10 +15,20 @@ fathom_err answer_submit(fathom_engine *e, struct answer *a, const fathom_reques
     copy.user = a;
     a->id = 0; /* the first event may come before fathom_submit returns: it brings the id too */
     a->n = 0;
+    a->top_hash = 0;
     a->stopped = a->done = false;
     memset(&a->finish, 0, sizeof a->finish);
     uint64_t id;
     return fathom_submit(e, &copy, &id, d);
+}
+
+static void hash_tops(struct answer *a, const fathom_event *e)
+{
+    for (uint32_t i = 0; i < e->n_top; i++) {
+        uint32_t bits;
+        memcpy(&bits, &e->top[i].logprob, sizeof bits);
+        a->top_hash = rng_mix(a->top_hash, (uint64_t)e->top[i].id, bits);
+    }
 }
 
 static void take_event(const fathom_event *e)
@@ -28,6 +40,7 @@ static void take_event(const fathom_event *e)
     if (e->kind == FATHOM_EVENT_TOKEN) {
         assert_false(a->stopped);
         assert_true(a->n < ANSWER_TOKENS_MAX);
+        hash_tops(a, e);
         a->logprobs[a->n] = e->logprob;
         a->ids[a->n++] = e->token;
         a->stopped = e->is_stop;

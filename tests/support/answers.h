@@ -15,7 +15,8 @@ struct answer {
     uint32_t n; /* tokens so far, the stop token included */
     int32_t ids[ANSWER_TOKENS_MAX];
     float logprobs[ANSWER_TOKENS_MAX];
-    bool stopped; /* the last token had is_stop */
+    uint64_t top_hash; /* of all alternatives: ids and bits, in order */
+    bool stopped;      /* the last token had is_stop */
     bool done;
     fathom_event finish;
 };
