@@ -11,14 +11,23 @@
 struct checkpoint;
 struct tokenizer;
 
-/* What is read from the environment; only environment_read does. Members are NULL when unset. */
+enum { ENVIRONMENT_VARIABLES_MAX = 256, ENVIRONMENT_NAME_BYTES = 72, ENVIRONMENT_LEVEL_BYTES = 16 };
+
+/* What is read from the environment; environment.c alone does. */
 struct environment {
     char hf_home[LIMIT_PATH_BYTES]; /* $HF_HOME, else ~/.cache/huggingface; "" without either */
-    const char *api_key;            /* $FATHOM_API_KEY, else $VLLM_API_KEY */
+    struct option_variable variables[ENVIRONMENT_VARIABLES_MAX]; /* vLLM's first, then FATHOM_* */
+    size_t n_variable;
+    char names[ENVIRONMENT_VARIABLES_MAX][ENVIRONMENT_NAME_BYTES];
+    char level[ENVIRONMENT_LEVEL_BYTES];
 };
 
-/* environment_read - an empty variable counts as unset */
+/* environment_read - an empty variable counts as unset. What it holds points into it: it is not
+ * copied. */
 void environment_read(struct environment *e);
+
+/* environment_tell - environment_notes of the process's variables */
+fathom_err environment_tell(struct buf *notes);
 
 /* The checkpoint that MODEL means: a directory, the bundle, or a config.json alone. */
 struct model_source {

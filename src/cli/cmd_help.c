@@ -16,7 +16,9 @@ fathom_err cmd_help(const struct invocation *v, fathom_diag *d)
         }
     }
     struct buf b = {0};
-    fathom_err err = s->markdown ? options_write_markdown(&b) : options_write_help(&b, about);
+    fathom_err err = s->markdown ? options_write_markdown(&b)
+                     : s->flags  ? options_write_flags(&b)
+                                 : options_write_help(&b, about, NULL, d);
     if (!err) (void)fputs(buf_str(&b), stdout);
     buf_free(&b);
     return err;

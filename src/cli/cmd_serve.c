@@ -43,19 +43,13 @@ static void fill_options(struct server_options *o, const struct invocation *v,
                          const struct buf *certificate, const struct buf *key)
 {
     const struct settings *s = v->settings;
-    const struct environment *e = v->environment;
     memset(o, 0, sizeof *o);
     o->host = s->host;
     o->port = (uint16_t)s->port;
     o->model_names = s->served_model_name.n ? s->served_model_name.items : &v->model->name;
     o->n_model_name = s->served_model_name.n ? s->served_model_name.n : 1;
-    if (s->api_key.n) {
-        o->api_keys = s->api_key.items;
-        o->n_api_key = s->api_key.n;
-    } else if (e->api_key) {
-        o->api_keys = &e->api_key;
-        o->n_api_key = 1;
-    }
+    o->api_keys = s->api_key.items;
+    o->n_api_key = s->api_key.n;
     o->cors_origin = s->cors_origin;
     o->tls_certificate = certificate->len ? buf_str(certificate) : NULL;
     o->tls_key = key->len ? buf_str(key) : NULL;
@@ -121,6 +115,10 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     TRY_GOTO(read_tls(&certificate, &key, v->settings, d), done);
     fill_options(&so, v, &certificate, &key);
     TRY_GOTO(text_model_open(&text, v->model, v->settings, d), done);
+    if (v->settings->dry_run) {
+        err = cmd_plan(v, d);
+        goto done;
+    }
     engine_options(&eo, v->settings, v->model);
     eo.n_vocab_used = text.n_vocab_used;
     TRY_GOTO(fathom_open(&engine, &eo, d), done);

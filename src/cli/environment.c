@@ -1,15 +1,46 @@
 /* environment.c - the only reader of environment variables */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/environment_table.h"
+
+extern char **environ;
 
 /* A variable that is set to nothing counts as unset. */
 static const char *variable(const char *name)
 {
     const char *value = getenv(name);
     return value && *value ? value : NULL;
+}
+
+/* vLLM's names of levels are Python's, in capitals. */
+static const char *level_text(char out[ENVIRONMENT_LEVEL_BYTES], const char *value)
+{
+    size_t n = strlen(value);
+    if (n >= ENVIRONMENT_LEVEL_BYTES) n = ENVIRONMENT_LEVEL_BYTES - 1;
+    for (size_t i = 0; i < n; i++) out[i] = (char)tolower((unsigned char)value[i]);
+    out[n] = '\0';
+    return out;
+}
+
+static void add(struct environment *e, const char *name, const char *option, const char *value)
+{
+    if (!value || e->n_variable == ENVIRONMENT_VARIABLES_MAX) return;
+    e->variables[e->n_variable++] = (struct option_variable){name, option, value};
+}
+
+/* FATHOM_MAX_MODEL_LEN for max-model-len */
+static void add_option(struct environment *e, const struct option *o)
+{
+    char *name = e->names[e->n_variable % ENVIRONMENT_VARIABLES_MAX];
+    int n = snprintf(name, ENVIRONMENT_NAME_BYTES, "FATHOM_%s", o->name);
+    for (int i = 0; i < n && i < ENVIRONMENT_NAME_BYTES; i++) {
+        name[i] = (char)(name[i] == '-' ? '_' : toupper((unsigned char)name[i]));
+    }
+    if (n < ENVIRONMENT_NAME_BYTES) add(e, name, o->name, variable(name));
 }
 
 void environment_read(struct environment *e)
@@ -24,6 +55,13 @@ void environment_read(struct environment *e)
         n = snprintf(e->hf_home, sizeof e->hf_home, "%s/.cache/huggingface", home);
     }
     if (n < 0 || (size_t)n >= sizeof e->hf_home) e->hf_home[0] = '\0';
-    e->api_key = variable("FATHOM_API_KEY");
-    if (!e->api_key) e->api_key = variable("VLLM_API_KEY");
+    const char *level = variable("VLLM_LOGGING_LEVEL");
+    if (level) add(e, "VLLM_LOGGING_LEVEL", "log-level", level_text(e->level, level));
+    add(e, "VLLM_API_KEY", "api-key", variable("VLLM_API_KEY"));
+    for (size_t i = 0; i < option_table_n; i++) add_option(e, &option_table[i]);
+}
+
+fathom_err environment_tell(struct buf *notes)
+{
+    return environment_notes(notes, environ);
 }

@@ -26,13 +26,14 @@ static int fail(fathom_err err, const fathom_diag *d, int status)
     return status;
 }
 
-static int print_help(FILE *to, enum command c)
+static int print_help(FILE *to, enum command c, const char *topic)
 {
     struct buf b = {0};
-    fathom_err err = options_write_help(&b, c);
+    fathom_diag d = {{0}};
+    fathom_err err = options_write_help(&b, c, topic, &d);
     if (!err) (void)fputs(buf_str(&b), to);
     buf_free(&b);
-    return err ? STATUS_FAILED : STATUS_OK;
+    return err ? fail(err, &d, STATUS_USAGE) : STATUS_OK;
 }
 
 /* The command of the first argument; the usual spellings of help and version are commands too. */
@@ -45,21 +46,26 @@ static enum command find_command(const char *word)
 
 static void set_log_level(const char *name)
 {
-    static const char *const names[] = {"error", "warn", "info", "debug"};
-    for (int i = 0; i <= LOG_LEVEL_DEBUG; i++) {
-        if (strcmp(names[i], name) == 0) log_set_level((enum log_level)i);
+    static const struct {
+        const char *name;
+        enum log_level level;
+    } names[] = {{"error", LOG_LEVEL_ERROR},  {"warn", LOG_LEVEL_WARN},
+                 {"info", LOG_LEVEL_INFO},    {"debug", LOG_LEVEL_DEBUG},
+                 {"warning", LOG_LEVEL_WARN}, {"critical", LOG_LEVEL_ERROR},
+                 {"trace", LOG_LEVEL_DEBUG}};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(names[i].name, name) == 0) log_set_level(names[i].level);
     }
 }
 
-static int run_command(enum command c, struct settings *s, fathom_diag *d)
+static int run_command(enum command c, const struct settings *s, const struct environment *e,
+                       fathom_diag *d)
 {
-    struct environment environment;
     struct model_source model;
-    struct invocation v = {s, &environment, NULL};
-    environment_read(&environment);
+    struct invocation v = {s, e, NULL};
     set_log_level(s->log_level);
     if (command_info(c)->takes_model) {
-        fathom_err err = model_source_find(&model, s, &environment, d);
+        fathom_err err = model_source_find(&model, s, e, d);
         if (err) return fail(err, d, STATUS_FAILED);
         v.model = &model;
     }
@@ -67,11 +73,32 @@ static int run_command(enum command c, struct settings *s, fathom_diag *d)
     return err ? fail(err, d, STATUS_FAILED) : STATUS_OK;
 }
 
+/* The options of a command, then the command. */
+static int parse_and_run(enum command c, int argc, char **argv)
+{
+    struct environment environment;
+    struct settings s = {0};
+    struct buf notes = {0};
+    fathom_diag d = {{0}};
+    environment_read(&environment);
+    const struct option_input in = {argc, argv, environment.variables, environment.n_variable};
+    fathom_err err = options_parse(&s, c, &in, &notes, &d);
+    if (!err && (c == COMMAND_SERVE || c == COMMAND_BENCH)) err = environment_tell(&notes);
+    int status = err ? fail(err, &d, STATUS_USAGE) : STATUS_OK;
+    if (!s.help && notes.len) fprintf(stderr, "%s", buf_str(&notes));
+    buf_free(&notes);
+    if (!err) {
+        status =
+            s.help ? print_help(stdout, c, s.help_topic) : run_command(c, &s, &environment, &d);
+    }
+    settings_free(&s);
+    return status;
+}
+
 int main(int argc, char **argv)
 {
-    fathom_diag d = {{0}};
     if (argc < 2) {
-        (void)print_help(stderr, COMMAND_COUNT);
+        (void)print_help(stderr, COMMAND_COUNT, NULL);
         return STATUS_USAGE;
     }
     enum command c = find_command(argv[1]);
@@ -89,11 +116,5 @@ int main(int argc, char **argv)
         }
         n_word = 3;
     }
-    struct settings s;
-    struct buf notes = {0};
-    fathom_err err = options_parse(&s, c, argc - n_word, argv + n_word, &notes, &d);
-    if (!err && !s.help && notes.len) fprintf(stderr, "%s", buf_str(&notes));
-    buf_free(&notes);
-    if (err) return fail(err, &d, STATUS_USAGE);
-    return s.help ? print_help(stdout, c) : run_command(c, &s, &d);
+    return parse_and_run(c, argc - n_word, argv + n_word);
 }

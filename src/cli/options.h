@@ -6,10 +6,14 @@
  * An operator brings command lines written for vLLM. Each of its flags gets one of three answers:
  * it works; it is accepted without effect and one line says why; it is refused and one line says
  * why. Nothing is ignored in silence.
+ *
+ * An option may also stand in a file (--config) or in the environment. The command line holds over
+ * the file, the file over the environment, the environment over the default.
  */
 #ifndef FATHOM_CLI_OPTIONS_H
 #define FATHOM_CLI_OPTIONS_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -52,8 +56,10 @@ struct string_list {
 };
 
 /* What the command line says; options that were not given hold their defaults. Strings belong to
- * argv or to the table. */
+ * argv, to the environment, to the table or to `texts`. */
 struct settings {
+    json_t *texts; /* an array that owns what neither argv nor the table holds; NULL: nothing */
+    const char *config; /* the file of options, or NULL */
     const char *model;
     const char *backend;
     const char *dtype;
@@ -115,7 +121,10 @@ struct settings {
     const char *output_json; /* NULL: none */
 
     bool markdown;
+    bool flags;
+    bool dry_run;
     bool help;
+    const char *help_topic;  /* what --help is asked about; NULL: all */
     struct string_list rest; /* plain arguments after the model */
 };
 
@@ -126,6 +135,8 @@ enum option_kind {
     OPTION_COUNT,  /* an integer within lo .. hi; 4k is 4000, 4K is 4096, also m M g G */
     OPTION_NUMBER, /* a decimal number within lo .. hi */
     OPTION_LIST,   /* one or more strings, up to the next option */
+    OPTION_JSON,   /* a JSON object; --x.key value sets one key of it, --x.key+ value appends */
+    OPTION_HELP,   /* a flag that may be followed by a topic */
 };
 
 enum option_answer {
@@ -138,6 +149,8 @@ enum option_group {
     GROUP_MODEL,
     GROUP_MEMORY,
     GROUP_SERVER,
+    GROUP_SECURITY,
+    GROUP_LOG,
     GROUP_CHAT,
     GROUP_COMMAND, /* what only one command has */
     GROUP_PARALLEL,
@@ -168,25 +181,52 @@ struct option {
 extern const struct option option_table[];
 extern const size_t option_table_n;
 
-/* settings_init - every option at its default */
+/* settings_init - every option at its default. settings_free accepts settings that were zeroed. */
 void settings_init(struct settings *s);
+void settings_free(struct settings *s);
 
-/* options_parse - the arguments after the command
+/* An option that the environment gives: VARIABLE=value. */
+struct option_variable {
+    const char *variable; /* for messages */
+    const char *option;   /* its name in the table */
+    const char *value;
+};
+
+/* What options_parse reads. */
+struct option_input {
+    int argc;                                /* arguments after the command */
+    char **argv;                             /* [argc] */
+    const struct option_variable *variables; /* those that the command does not have are skipped */
+    size_t n_variable;
+};
+
+/* options_parse - from the environment, then a file, then the command line
  *
- *   s      written; settings_init is done here
- *   notes  a line for each option that was accepted without effect
- * Forms: --name value, --name=value, --name, --no-name, alias; _ may stand for - in a name; after
- * "--" everything is plain. With --help the rest is not checked.
+ *   s      written; settings_init is done here. The caller frees it, after an error too.
+ *   notes  a line for each option that was accepted without effect, and for each that was refused
+ *          beside the first
+ * Forms: --name value, --name=value, --name, --no-name, alias; _ may stand for - in a name, and a
+ * beginning that fits one name alone for the name; --name.key value for an option that is a JSON
+ * object; after "--" everything is plain. With --help the rest is not checked.
  * Errors  EINVAL: unknown option (with the nearest known one), bad value (with what is accepted),
- *         refused option (with the reason); ENOMEM. */
-fathom_err options_parse(struct settings *s, enum command command, int argc, char **argv,
+ *         refused option (with the reason); EFORMAT, EIO, ENOTFOUND: the file; ENOMEM. */
+fathom_err options_parse(struct settings *s, enum command command, const struct option_input *in,
                          struct buf *notes, fathom_diag *d);
 
-/* options_write_help - what `fathom --help` and `fathom COMMAND --help` print; COMMAND_COUNT for
- * the overview */
-fathom_err options_write_help(struct buf *out, enum command command);
+/* option_by_name, option_has_command - of the table; NULL when there is no such option */
+const struct option *option_by_name(const char *name);
+bool option_has_command(const struct option *o, enum command c);
 
-/* options_write_markdown - docs/cli.md */
+/* options_write_help - what `fathom --help` and `fathom COMMAND --help` print; COMMAND_COUNT for
+ * the overview
+ *
+ *   topic  NULL: all; a group's name; or part of an option's name
+ * Errors  EINVAL: the topic is neither. */
+fathom_err options_write_help(struct buf *out, enum command command, const char *topic,
+                              fathom_diag *d);
+
+/* options_write_markdown, options_write_flags - docs/cli.md and docs/flags.md */
 fathom_err options_write_markdown(struct buf *out);
+fathom_err options_write_flags(struct buf *out);
 
 #endif

@@ -2,18 +2,24 @@
 #include <string.h>
 
 #include "base/fail.h"
+#include "cli/environment_table.h"
 #include "cli/options.h"
 
 enum { HELP_COLUMNS = 96, HELP_INDENT = 32 };
 
-static const char *const group_titles[GROUP_COUNT] = {
-    [GROUP_MODEL] = "Model",
-    [GROUP_MEMORY] = "Memory and scheduling",
-    [GROUP_SERVER] = "Server",
-    [GROUP_CHAT] = "Chats",
-    [GROUP_COMMAND] = "This command",
-    [GROUP_PARALLEL] = "More than one device",
-    [GROUP_FOREIGN] = "Known from vLLM",
+/* A group's title, and its name after --help= */
+static const struct {
+    const char *title, *name;
+} groups[GROUP_COUNT] = {
+    [GROUP_MODEL] = {"Model", "model"},
+    [GROUP_MEMORY] = {"Memory and scheduling", "memory"},
+    [GROUP_SERVER] = {"Server", "server"},
+    [GROUP_SECURITY] = {"Who may ask", "security"},
+    [GROUP_LOG] = {"Logs", "log"},
+    [GROUP_CHAT] = {"Chats", "chat"},
+    [GROUP_COMMAND] = {"This command", "command"},
+    [GROUP_PARALLEL] = {"More than one device", "parallel"},
+    [GROUP_FOREIGN] = {"Known from vLLM", "vllm"},
 };
 
 static bool in_group(const struct option *o, enum command c, enum option_group g)
@@ -116,24 +122,77 @@ static void add_overview(struct buf *b)
                          "`fathom COMMAND --help` lists the options of a command.\n");
 }
 
-fathom_err options_write_help(struct buf *out, enum command command)
+/* The group that a topic names; GROUP_COUNT: none. */
+static int find_group(const char *topic)
+{
+    int g = 0;
+    while (g < GROUP_COUNT && strcmp(groups[g].name, topic) != 0) g++;
+    return g;
+}
+
+/* Does the topic, a group or part of a name, ask for this option? `_` may stand for `-`. */
+static bool is_about(const struct option *o, const char *topic)
+{
+    int g = topic ? find_group(topic) : GROUP_COUNT;
+    if (!topic || o->group == (enum option_group)g) return true;
+    if (g < GROUP_COUNT) return false;
+    if (strncmp(topic, "--", 2) == 0) topic += 2;
+    for (const char *at = o->name; *at; at++) {
+        size_t n = 0;
+        while (topic[n] && at[n] == (topic[n] == '_' ? '-' : topic[n])) n++;
+        if (!topic[n]) return true;
+    }
+    return false;
+}
+
+static size_t add_groups(struct buf *b, enum command c, const char *topic)
+{
+    size_t n = 0;
+    for (int g = 0; g < GROUP_COUNT; g++) {
+        bool begun = false;
+        for (size_t i = 0; i < option_table_n; i++) {
+            const struct option *o = &option_table[i];
+            if (!in_group(o, c, (enum option_group)g) || !is_about(o, topic)) continue;
+            if (!begun) (void)buf_printf(b, "\n%s:\n", groups[g].title);
+            add_option_help(b, o);
+            begun = true;
+            n++;
+        }
+    }
+    return n;
+}
+
+static void add_group_names(struct buf *b, enum command c)
+{
+    (void)buf_add_str(
+        b, "\n--help=TOPIC shows less: options whose name holds TOPIC, or one of the groups\n ");
+    for (int g = 0; g < GROUP_COUNT; g++) {
+        if (has_group(c, (enum option_group)g)) (void)buf_printf(b, " %s", groups[g].name);
+    }
+    (void)buf_add_char(b, '\n');
+}
+
+fathom_err options_write_help(struct buf *out, enum command command, const char *topic,
+                              fathom_diag *d)
 {
     if (command == COMMAND_COUNT) {
         add_overview(out);
         return buf_status(out);
     }
     const struct command_info *info = command_info(command);
+    struct buf names = {0};
+    fathom_err err = FATHOM_OK;
+    add_group_names(&names, command);
     (void)buf_printf(out, "fathom %s %s\n\n%s\n", info->name, info->arguments, info->help);
-    for (int g = 0; g < GROUP_COUNT; g++) {
-        if (!has_group(command, (enum option_group)g)) continue;
-        (void)buf_printf(out, "\n%s:\n", group_titles[g]);
-        for (size_t i = 0; i < option_table_n; i++) {
-            if (in_group(&option_table[i], command, (enum option_group)g)) {
-                add_option_help(out, &option_table[i]);
-            }
-        }
+    if (add_groups(out, command, topic) == 0) {
+        err = diag_fail(d, FATHOM_EINVAL, "--help=%s: no option of `fathom %s` is called so", topic,
+                        info->name);
+    } else if (!topic) {
+        (void)buf_add_str(out, buf_str(&names));
     }
-    return buf_status(out);
+    if (buf_status(&names)) out->failed = true;
+    buf_free(&names);
+    return err ? err : buf_status(out);
 }
 
 /* ---- docs/cli.md ------------------------------------------------------------------------- */
@@ -194,7 +253,7 @@ static void add_command_section(struct buf *b, enum command c)
     for (int g = 0; g < GROUP_COUNT; g++) {
         if (!has_group(c, (enum option_group)g)) continue;
         (void)buf_printf(b, "\n### %s\n\n| option | default | meaning |\n|---|---|---|\n",
-                         group_titles[g]);
+                         groups[g].title);
         for (size_t i = 0; i < option_table_n; i++) {
             if (in_group(&option_table[i], c, (enum option_group)g)) add_row(b, &option_table[i]);
         }
@@ -208,13 +267,84 @@ fathom_err options_write_markdown(struct buf *out)
         "# The command line\n\n"
         "Made by `fathom help --markdown` from `src/cli/option_table.c`; a test compares.\n\n"
         "Options are written `--name value` or `--name=value`, flags `--name` or `--no-name`; `_` "
-        "may\nstand for `-` in a name. Counts take `k m g` (thousands) and `K M G` (powers of "
-        "1024). An option\nof vLLM works, or is accepted without effect, or is refused; the last "
-        "two print one line that\nsays why. The status is 0, 2 for a wrong command line and 1 for "
-        "anything else that failed.\n\n"
-        "Environment: `HF_HOME` (default `~/.cache/huggingface`) is where `org/name` is looked "
-        "up;\n"
-        "`FATHOM_API_KEY`, then `VLLM_API_KEY`, is the key when `--api-key` is absent.\n");
+        "may\nstand for `-` in a name, and a beginning that fits one name alone for the name. "
+        "Counts take\n`k m g` (thousands) and `K M G` (powers of 1024). One key of an option that "
+        "is a JSON object is\nset with `--name.key value`, and `--name.key+ value` appends to an "
+        "array. An option of vLLM works,\nor is accepted without effect, or is refused; the last "
+        "two print one line that says why\n([flags.md](flags.md)). The status is 0, 2 for a wrong "
+        "command line and 1 for anything else that\nfailed.\n\n"
+        "An option may also stand in a file (`--config`) and in the environment: "
+        "`FATHOM_MAX_MODEL_LEN=4096`\nis `--max-model-len 4096`, and so for every option. The "
+        "command line holds over the file, the file\nover the environment. `HF_HOME` (default "
+        "`~/.cache/huggingface`) is where `org/name` is looked up;\n`VLLM_API_KEY` and "
+        "`VLLM_LOGGING_LEVEL` are `--api-key` and `--log-level`.\n\n"
+        "```yaml\n"
+        "# serve.yaml: fathom serve --config serve.yaml\n"
+        "model: deepseek-ai/DeepSeek-V3.2\n"
+        "served-model-name: [deepseek, deepseek-v3.2]\n"
+        "max-model-len: 64K\n"
+        "speculative-config: {method: deepseek_mtp, num_speculative_tokens: 2}\n"
+        "```\n");
     for (int c = 0; c < COMMAND_COUNT; c++) add_command_section(out, (enum command)c);
+    return buf_status(out);
+}
+
+/* ---- docs/flags.md ----------------------------------------------------------------------- */
+
+static void add_flag_row(struct buf *b, const struct option *o)
+{
+    static const char *const answers[] = {
+        [ANSWER_USE] = "acts", [ANSWER_NOTE] = "accepted", [ANSWER_REFUSE] = "refused"};
+    struct buf spelling = {0};
+    add_spelling(&spelling, o);
+    if (buf_status(&spelling)) b->failed = true;
+    (void)buf_add_str(b, "| `");
+    add_cell(b, buf_str(&spelling));
+    (void)buf_printf(b, "` | %s | ", answers[o->answer]);
+    if (o->answer == ANSWER_USE) {
+        add_cell(b, o->help);
+        if (o->refused) {
+            (void)buf_add_str(b, "; refused: `");
+            add_cell(b, o->refused);
+            (void)buf_printf(b, "`, since %s", o->reason);
+        }
+    } else {
+        if (o->plain) {
+            (void)buf_add_str(b, "`");
+            add_cell(b, o->plain);
+            (void)buf_add_str(b, "` is taken in silence; else: ");
+        }
+        (void)buf_add_str(b, o->reason);
+    }
+    (void)buf_add_str(b, " |\n");
+    buf_free(&spelling);
+}
+
+fathom_err options_write_flags(struct buf *out)
+{
+    (void)buf_add_str(
+        out,
+        "# vLLM's flags and variables\n\n"
+        "Made by `fathom help --flags` from `src/cli/option_table.c` and "
+        "`src/cli/environment_table.c`; a test\ncompares. It is about `fathom serve`: a command "
+        "line of `vllm serve` works with `vllm` replaced by\n`fathom`, or says in one line what "
+        "happens instead. A flag **acts**; or is **accepted**: the server\nstarts and says why the "
+        "flag has no effect; or is **refused**: the server does not start, and the\nline says why "
+        "and what to use. Several refused flags are told all at once. A flag that is not here is\n"
+        "unknown, and the answer names the nearest one.\n");
+    for (int g = 0; g < GROUP_COUNT; g++) {
+        (void)buf_printf(out, "\n## %s\n\n| flag | answer | |\n|---|---|---|\n", groups[g].title);
+        for (size_t i = 0; i < option_table_n; i++) {
+            if (in_group(&option_table[i], COMMAND_SERVE, (enum option_group)g)) {
+                add_flag_row(out, &option_table[i]);
+            }
+        }
+    }
+    (void)buf_add_str(out, "\n## Environment\n\n| variable | answer | |\n|---|---|---|\n");
+    for (size_t i = 0; i < environment_table_n; i++) {
+        const struct environment_row *e = &environment_table[i];
+        (void)buf_printf(out, "| `%s` | %s | %s |\n", e->pattern, e->acts ? "acts" : "accepted",
+                         e->text);
+    }
     return buf_status(out);
 }

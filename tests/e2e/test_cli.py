@@ -116,8 +116,11 @@ class Cli(unittest.TestCase):
         self.assertIn("--max-model-len", run("help", "serve")[0])
         self.assertEqual(run("serve", "--help")[0], run("help", "serve")[0])
         self.assertRegex(run("version")[0], r"^fathom \d+\.\d+\.\d+\n$")
-        with open(os.path.join(ROOT, "docs/cli.md"), encoding="utf-8") as f:
-            self.assertEqual(run("help", "--markdown")[0], f.read())
+        for page, flag in (("docs/cli.md", "--markdown"), ("docs/flags.md", "--flags")):
+            with open(os.path.join(ROOT, page), encoding="utf-8") as f:
+                self.assertEqual(run("help", flag)[0], f.read())
+        self.assertIn("--max-num-seqs", run("serve", "--help=max_num")[0])
+        self.assertIn("no option", run("serve", "--help=nonsense", status=2)[1])
 
     def test_wrong_command_lines_have_status_2_and_one_line(self):
         for args, part in ((("serv",), "no command"),
@@ -251,6 +254,18 @@ class Cli(unittest.TestCase):
             server.post("/v1/completions", body, key="wrong")
         self.assertNotIn("hush", server.printed)
         self.assertEqual(server.stop(), 0)
+
+    def test_options_from_a_file_and_from_the_environment(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "serve.yaml")
+            with open(path, "w", encoding="utf-8") as f:
+                f.write("model: pilot\nmax-num-seqs: 2\nserved-model-name: [a, b]\n")
+            out, err = run("serve", "--config", path, "--dry-run",
+                           env={"FATHOM_MAX_NUM_SEQS": "9", "FATHOM_MAX_MODEL_LEN": "1024",
+                                "FATHOM_NONSENSE": "1", "HF_TOKEN": "x"})
+        self.assertIn("all 2 requests of 1,024 tokens at once", out)
+        self.assertIn("FATHOM_NONSENSE has no effect: there is no such option", err)
+        self.assertIn("HF_TOKEN has no effect: nothing is downloaded", err)
 
     def test_a_port_that_is_taken_is_named(self):
         server = Server()

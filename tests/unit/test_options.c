@@ -23,12 +23,18 @@ struct result {
     char words[512];
 };
 
+static void forget(struct result *r)
+{
+    buf_free(&r->notes);
+    settings_free(&r->s);
+}
+
 /* Parses a line of words separated by spaces. */
 static void parse(struct result *r, enum command c, const char *line)
 {
     char *argv[ARGS_MAX];
     int argc = 0;
-    buf_free(&r->notes);
+    forget(r);
     memset(r, 0, sizeof *r);
     (void)snprintf(r->words, sizeof r->words, "%s", line);
     for (char *p = r->words; *p;) {
@@ -37,7 +43,8 @@ static void parse(struct result *r, enum command c, const char *line)
         p += strcspn(p, " ");
         if (*p) *p++ = '\0';
     }
-    r->err = options_parse(&r->s, c, argc, argv, &r->notes, &r->d);
+    const struct option_input in = {argc, argv, NULL, 0};
+    r->err = options_parse(&r->s, c, &in, &r->notes, &r->d);
 }
 
 static void assert_says(const char *text, const char *part)
@@ -103,7 +110,7 @@ static void every_form_of_an_option_is_read(void **state)
     assert_string_equal(r.s.prompt, "-");
     parse(&r, COMMAND_RUN, "-- --model");
     assert_string_equal(r.s.model, "--model");
-    buf_free(&r.notes);
+    forget(&r);
 }
 
 static void a_list_takes_values_up_to_the_next_option(void **state)
@@ -118,7 +125,7 @@ static void a_list_takes_values_up_to_the_next_option(void **state)
     assert_string_equal(r.s.model, "dir");
     assert_refused(&r, "--served-model-name", "needs a value");
     assert_refused(&r, "--served-model-name a a a a a a a a a a a a a a a a a", "more than 16");
-    buf_free(&r.notes);
+    forget(&r);
 }
 
 static void unknown_options_name_the_nearest(void **state)
@@ -134,7 +141,7 @@ static void unknown_options_name_the_nearest(void **state)
     assert_refused(&r, "--aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
                    "unknown option");
     assert_refused(&r, "a b", "one argument too many");
-    buf_free(&r.notes);
+    forget(&r);
 }
 
 static void bad_values_are_answered_with_what_is_needed(void **state)
@@ -156,7 +163,7 @@ static void bad_values_are_answered_with_what_is_needed(void **state)
     assert_refused(&r, "--dtype float16", "overflow float16");
     assert_refused(&r, "--quantization awq", "refused");
     assert_refused(&r, "--enable-auto-tool-choice=maybe", "takes no value");
-    buf_free(&r.notes);
+    forget(&r);
 }
 
 static void speculation_is_read_at_once(void **state)
@@ -173,7 +180,77 @@ static void speculation_is_read_at_once(void **state)
     parse(&r, COMMAND_SERVE, "--no-enable-prefix-caching");
     assert_int_equal(r.err, FATHOM_OK);
     assert_false(r.s.enable_prefix_caching);
-    buf_free(&r.notes);
+    forget(&r);
+}
+
+static void a_beginning_that_fits_one_name_stands_for_it(void **state)
+{
+    (void)state;
+    struct result r = {0};
+    parse(&r, COMMAND_SERVE, "--max-model 4096 --trust --no-enable-prefix");
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_int_equal(r.s.max_model_len, 4096);
+    assert_false(r.s.enable_prefix_caching);
+    assert_refused(&r, "--max-num 1", "may be --max-num-seqs, --max-num-batched-tokens");
+    assert_refused(&r, "--no-max-model 1", "unknown option");
+    forget(&r);
+}
+
+static void one_key_of_an_object_may_be_set(void **state)
+{
+    (void)state;
+    struct result r = {0};
+    parse(&r, COMMAND_SERVE,
+          "--speculative_config.method mtp --speculative-config.num_speculative_tokens=2");
+    assert_string_equal(r.d.text, "");
+    assert_int_equal(r.s.n_draft, 2);
+    assert_string_equal(r.s.speculative_config,
+                        "{\"method\":\"mtp\",\"num_speculative_tokens\":2}");
+    parse(&r, COMMAND_SERVE,
+          "--speculative-config {\"num_speculative_tokens\":1} "
+          "--speculative-config.num_speculative_tokens 4");
+    assert_int_equal(r.s.n_draft, 4);
+    assert_noted(&r, "-cc.cudagraph_mode FULL_DECODE_ONLY", "--compilation-config");
+    assert_noted(&r, "--compilation-config.cudagraph_capture_sizes+ 3", "--compilation-config");
+    assert_refused(&r, "--port.x 1", "--port is no JSON object, so it has no key \"x\"");
+    assert_refused(&r, "--speculative-config. 1", "a key is missing");
+    assert_refused(&r, "--speculative-config.a..b 1", "a key is missing");
+    assert_refused(&r, "--speculative-config [1]", "an array, needed is an object");
+    assert_refused(&r, "--additional-config {", "not valid JSON");
+    forget(&r);
+}
+
+static void all_refusals_are_told_at_once(void **state)
+{
+    (void)state;
+    struct result r = {0};
+    assert_refused(&r, "-tp 8 --trust-remote-code -pp 2", "--tensor-parallel-size 8 is refused");
+    assert_says(buf_str(&r.notes), "--pipeline-parallel-size 2 is refused");
+    assert_says(buf_str(&r.notes), "--trust-remote-code has no effect");
+    forget(&r);
+}
+
+static void help_may_be_about_a_group_or_a_name(void **state)
+{
+    (void)state;
+    struct result r = {0};
+    struct buf b = {0};
+    fathom_diag d = {{0}};
+    parse(&r, COMMAND_SERVE, "--help=security");
+    assert_string_equal(r.s.help_topic, "security");
+    parse(&r, COMMAND_SERVE, "--help max_num");
+    assert_string_equal(r.s.help_topic, "max_num");
+    assert_int_equal(options_write_help(&b, COMMAND_SERVE, "security", &d), FATHOM_OK);
+    assert_says(buf_str(&b), "--api-key");
+    assert_null(strstr(buf_str(&b), "--port"));
+    buf_clear(&b);
+    assert_int_equal(options_write_help(&b, COMMAND_SERVE, "--max_num", &d), FATHOM_OK);
+    assert_says(buf_str(&b), "--max-num-seqs");
+    assert_null(strstr(buf_str(&b), "--max-model-len"));
+    assert_int_equal(options_write_help(&b, COMMAND_SERVE, "nonsense", &d), FATHOM_EINVAL);
+    assert_says(d.text, "no option of");
+    buf_free(&b);
+    forget(&r);
 }
 
 static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
@@ -190,7 +267,7 @@ static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
     assert_refused(&r, "-tp 8", "--tensor-parallel-size 8 is refused: this build runs one rank");
     assert_refused(&r, "--kv-transfer-config {}", "is refused");
     assert_refused(&r, "--enable-expert-parallel", "is refused");
-    buf_free(&r.notes);
+    forget(&r);
 }
 
 /* Flags of published deployment commands: each must be known, so that it gets a true answer. */
@@ -238,7 +315,7 @@ static void every_flag_of_the_deployment_guides_is_known(void **state)
         parse(&r, COMMAND_SERVE, flags[i]);
         if (strstr(r.d.text, "unknown option")) fail_msg("%s is unknown", flags[i]);
     }
-    buf_free(&r.notes);
+    forget(&r);
 }
 
 static void help_stops_the_checks_and_shows_every_option(void **state)
@@ -249,7 +326,7 @@ static void help_stops_the_checks_and_shows_every_option(void **state)
     assert_int_equal(r.err, FATHOM_OK);
     assert_true(r.s.help);
     struct buf b = {0};
-    assert_int_equal(options_write_help(&b, COMMAND_SERVE), FATHOM_OK);
+    assert_int_equal(options_write_help(&b, COMMAND_SERVE, NULL, NULL), FATHOM_OK);
     for (size_t i = 0; i < option_table_n; i++) {
         char spelling[80];
         (void)snprintf(spelling, sizeof spelling, "--%s", option_table[i].name);
@@ -259,10 +336,10 @@ static void help_stops_the_checks_and_shows_every_option(void **state)
         assert_in_range(end - line, 0, 100);
     }
     buf_clear(&b);
-    assert_int_equal(options_write_help(&b, COMMAND_COUNT), FATHOM_OK);
+    assert_int_equal(options_write_help(&b, COMMAND_COUNT, NULL, NULL), FATHOM_OK);
     assert_says(buf_str(&b), "fathom serve");
     buf_free(&b);
-    buf_free(&r.notes);
+    forget(&r);
 }
 
 static void the_table_is_sound(void **state)
@@ -271,6 +348,7 @@ static void the_table_is_sound(void **state)
     for (size_t i = 0; i < option_table_n; i++) {
         const struct option *o = &option_table[i];
         if (o->commands == 0 || !o->help) fail_msg("--%s: no command or no help", o->name);
+        if (strlen(o->name) >= 60) fail_msg("--%s is too long", o->name);
         if ((o->kind == OPTION_FLAG) != (o->argument == NULL)) fail_msg("--%s", o->name);
         if ((o->kind == OPTION_CHOICE) != (o->choices != NULL)) fail_msg("--%s", o->name);
         if (o->answer != ANSWER_USE && !o->reason) fail_msg("--%s has no reason", o->name);
@@ -283,18 +361,26 @@ static void the_table_is_sound(void **state)
     }
 }
 
-static void the_page_in_docs_is_current(void **state)
+static void assert_current(const struct buf *b, const char *path, const char *command)
+{
+    struct file_map map;
+    fathom_diag d = {{0}};
+    if (file_map_open(&map, path, &d)) fail_msg("%s", d.text);
+    if (map.size != b->len || memcmp(map.data, buf_str(b), b->len) != 0) {
+        fail_msg("%s is not current: build/release/%s > %s", path, command, path);
+    }
+    file_map_close(&map);
+}
+
+static void the_pages_in_docs_are_current(void **state)
 {
     (void)state;
     struct buf b = {0};
-    struct file_map map;
-    fathom_diag d = {{0}};
     assert_int_equal(options_write_markdown(&b), FATHOM_OK);
-    if (file_map_open(&map, FATHOM_SOURCE_DIR "/docs/cli.md", &d)) fail_msg("%s", d.text);
-    if (map.size != b.len || memcmp(map.data, buf_str(&b), b.len) != 0) {
-        fail_msg("docs/cli.md is not current: build/release/fathom help --markdown > docs/cli.md");
-    }
-    file_map_close(&map);
+    assert_current(&b, FATHOM_SOURCE_DIR "/docs/cli.md", "fathom help --markdown");
+    buf_clear(&b);
+    assert_int_equal(options_write_flags(&b), FATHOM_OK);
+    assert_current(&b, FATHOM_SOURCE_DIR "/docs/flags.md", "fathom help --flags");
     buf_free(&b);
 }
 
@@ -309,18 +395,21 @@ static void failing_allocations_come_out_as_errors(void **state)
         struct buf notes = {0};
         fathom_diag d = {{0}};
         mem_fail_after(n);
-        fathom_err err = options_parse(&s, COMMAND_SERVE, 3, argv, &notes, &d);
+        const struct option_input in = {3, argv, NULL, 0};
+        fathom_err err = options_parse(&s, COMMAND_SERVE, &in, &notes, &d);
         hit = mem_fail_hit();
         mem_fail_after(-1);
         assert_int_equal(err, hit ? FATHOM_ENOMEM : FATHOM_OK);
         buf_free(&notes);
+        settings_free(&s);
     }
     hit = true;
     for (long n = 0; hit; n++) {
         struct buf out = {0};
         mem_fail_after(n);
         fathom_err err = options_write_markdown(&out);
-        fathom_err help = err ? err : options_write_help(&out, COMMAND_SERVE);
+        fathom_err flags = err ? err : options_write_flags(&out);
+        fathom_err help = flags ? flags : options_write_help(&out, COMMAND_SERVE, NULL, NULL);
         hit = mem_fail_hit();
         mem_fail_after(-1);
         assert_int_equal(help, hit ? FATHOM_ENOMEM : FATHOM_OK);
@@ -337,11 +426,15 @@ int main(void)
         cmocka_unit_test(unknown_options_name_the_nearest),
         cmocka_unit_test(bad_values_are_answered_with_what_is_needed),
         cmocka_unit_test(speculation_is_read_at_once),
+        cmocka_unit_test(a_beginning_that_fits_one_name_stands_for_it),
+        cmocka_unit_test(one_key_of_an_object_may_be_set),
+        cmocka_unit_test(all_refusals_are_told_at_once),
+        cmocka_unit_test(help_may_be_about_a_group_or_a_name),
         cmocka_unit_test(foreign_flags_are_noted_or_refused_never_ignored),
         cmocka_unit_test(every_flag_of_the_deployment_guides_is_known),
         cmocka_unit_test(help_stops_the_checks_and_shows_every_option),
         cmocka_unit_test(the_table_is_sound),
-        cmocka_unit_test(the_page_in_docs_is_current),
+        cmocka_unit_test(the_pages_in_docs_are_current),
         cmocka_unit_test(failing_allocations_come_out_as_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,117 @@
+#include "cli/environment_table.h"
+
+#include <ctype.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "cli/options_int.h"
+
+#define DOWNLOAD "nothing is downloaded; give a directory as MODEL, or set HF_HOME"
+#define ASCEND "it configures Ascend's libraries"
+#define AMD "it configures AMD's libraries"
+#define LINKS "this build runs on one host"
+
+const struct environment_row environment_table[] = {
+    {"VLLM_API_KEY", true, "--api-key"},
+    {"VLLM_LOGGING_LEVEL", true, "--log-level"},
+    {"FATHOM_*", true, "FATHOM_MAX_MODEL_LEN is --max-model-len, and so for every option"},
+    {"HF_HOME", true, "where org/name is looked up"},
+    {"CUDA_VISIBLE_DEVICES", true, "which GPUs there are: the driver reads it"},
+    {"HF_TOKEN", false, DOWNLOAD},
+    {"HUGGING_FACE_HUB_TOKEN", false, DOWNLOAD},
+    {"HF_HUB_*", false, DOWNLOAD},
+    {"HF_ENDPOINT", false, DOWNLOAD},
+    {"VLLM_USE_MODELSCOPE", false, DOWNLOAD},
+    {"MODELSCOPE_*", false, DOWNLOAD},
+    {"VLLM_ROCM_*", false, AMD},
+    {"AITER_*", false, AMD},
+    {"HIP_VISIBLE_DEVICES", false, AMD},
+    {"VLLM_ASCEND_*", false, ASCEND},
+    {"ASCEND_*", false, ASCEND},
+    {"HCCL_*", false, ASCEND},
+    {"ACL_OP_INIT_MODE", false, ASCEND},
+    {"PYTORCH_NPU_ALLOC_CONF", false, ASCEND},
+    {"TASK_QUEUE_ENABLE", false, ASCEND},
+    {"VLLM_TORCH_PROFILER_*", false,
+     "it profiles PyTorch; use perf or nsys on the process, and /metrics"},
+    {"VLLM_NIXL_*", false, "this build does not transfer cache pages between machines"},
+    {"VLLM_MOONCAKE_*", false, "this build does not transfer cache pages between machines"},
+    {"VLLM_HOST_IP", false, LINKS},
+    {"RAYHEAD_ADDRESS", false, LINKS},
+    {"GLOO_SOCKET_IFNAME", false, LINKS},
+    {"TP_SOCKET_IFNAME", false, LINKS},
+    {"NCCL_SOCKET_IFNAME", false, LINKS},
+    {"NCCL_IB_*", false, LINKS},
+    {"NCCL_DEBUG", false, LINKS},
+    {"OMP_*", false, "use --threads"},
+    {"PYTORCH_CUDA_ALLOC_CONF", false, "it configures PyTorch, which fathom does not have"},
+    {"VLLM_*", false, "it configures vLLM's Python"},
+};
+
+const size_t environment_table_n = sizeof environment_table / sizeof environment_table[0];
+
+static bool fits(const char *pattern, const char *name, size_t n)
+{
+    size_t m = strlen(pattern);
+    if (m && pattern[m - 1] == '*') return n >= m - 1 && strncmp(pattern, name, m - 1) == 0;
+    return n == m && strncmp(pattern, name, n) == 0;
+}
+
+const struct environment_row *environment_find(const char *name, size_t n)
+{
+    for (size_t i = 0; i < environment_table_n; i++) {
+        if (fits(environment_table[i].pattern, name, n)) return &environment_table[i];
+    }
+    return NULL;
+}
+
+/* FATHOM_MAX_MODEL_LEN is the option max-model-len. */
+static bool is_option(const char *name, size_t n)
+{
+    char option[OPTION_NAME_BYTES];
+    if (n <= 7 || n - 7 >= sizeof option) return false;
+    for (size_t i = 7; i <= n; i++) {
+        char c = i < n ? name[i] : '\0';
+        option[i - 7] = (char)(c == '_' ? '-' : tolower((unsigned char)c));
+    }
+    return option_by_name(option) != NULL;
+}
+
+/* Does an earlier row have the same text? */
+static bool is_told_before(const struct environment_row *row)
+{
+    for (const struct environment_row *r = environment_table; r < row; r++) {
+        if (strcmp(r->text, row->text) == 0) return true;
+    }
+    return false;
+}
+
+/* The variables that are answered like this row, in one line. */
+static fathom_err note_row(struct buf *notes, const struct environment_row *row,
+                           char *const *variables)
+{
+    unsigned n_name = 0;
+    for (char *const *v = variables; *v; v++) {
+        size_t n = strcspn(*v, "=");
+        if (!(*v)[n] || !(*v)[n + 1]) continue;
+        const struct environment_row *found = environment_find(*v, n);
+        if (!found || strcmp(found->text, row->text) != 0) continue;
+        TRY(buf_printf(notes, "%s%.*s", n_name++ ? ", " : "", (int)n, *v));
+    }
+    if (n_name == 0) return FATHOM_OK;
+    return buf_printf(notes, " %s no effect: %s\n", n_name > 1 ? "have" : "has", row->text);
+}
+
+fathom_err environment_notes(struct buf *notes, char *const *variables)
+{
+    for (size_t i = 0; i < environment_table_n; i++) {
+        const struct environment_row *row = &environment_table[i];
+        if (!row->acts && !is_told_before(row)) TRY(note_row(notes, row, variables));
+    }
+    for (char *const *v = variables; *v; v++) {
+        size_t n = strcspn(*v, "=");
+        if (strncmp(*v, "FATHOM_", 7) != 0 || is_option(*v, n)) continue;
+        TRY(buf_printf(notes, "%.*s has no effect: there is no such option\n", (int)n, *v));
+    }
+    return FATHOM_OK;
+}

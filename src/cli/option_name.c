@@ -1,0 +1,152 @@
+/* option_name.c - from what was typed to a row of the table */
+#include <string.h>
+
+#include "base/fail.h"
+#include "cli/options_int.h"
+
+/* Edits (insert, delete, replace) that turn a into b; both shorter than OPTION_NAME_BYTES. */
+static unsigned edit_distance(const char *a, const char *b)
+{
+    unsigned row[OPTION_NAME_BYTES];
+    size_t n = strlen(b);
+    for (size_t j = 0; j <= n; j++) row[j] = (unsigned)j;
+    for (size_t i = 1; a[i - 1]; i++) {
+        unsigned diagonal = row[0];
+        row[0] = (unsigned)i;
+        for (size_t j = 1; j <= n; j++) {
+            unsigned best = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            if (diagonal + 1 < best) best = diagonal + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            row[j] = best;
+        }
+    }
+    return row[n];
+}
+
+bool option_has_command(const struct option *o, enum command c)
+{
+    return (o->commands >> c & 1u) != 0;
+}
+
+/* The option of this command nearest in spelling; NULL when none is near. */
+static const struct option *nearest_option(const char *name, enum command c)
+{
+    const struct option *found = NULL;
+    unsigned best = (unsigned)strlen(name) / 3 + 1;
+    for (size_t i = 0; i < option_table_n; i++) {
+        const struct option *o = &option_table[i];
+        if (!option_has_command(o, c)) continue;
+        unsigned distance = edit_distance(name, o->name);
+        if (distance < best || (distance == best && !found)) {
+            best = distance;
+            found = o;
+        }
+    }
+    return found;
+}
+
+const struct option *option_by_name(const char *name)
+{
+    for (size_t i = 0; i < option_table_n; i++) {
+        if (strcmp(option_table[i].name, name) == 0) return &option_table[i];
+    }
+    return NULL;
+}
+
+static const struct option *option_by_alias(const char *spelling)
+{
+    for (size_t i = 0; i < option_table_n; i++) {
+        const char *alias = option_table[i].alias;
+        if (alias && strcmp(alias, spelling) == 0) return &option_table[i];
+    }
+    return NULL;
+}
+
+/* The only option of the command whose name begins like this; NULL and their names in *several when
+ * there are more, NULL alone when there is none. */
+static const struct option *option_by_beginning(const char *name, enum command c,
+                                                struct buf *several)
+{
+    const struct option *found = NULL;
+    size_t n = strlen(name);
+    unsigned count = 0;
+    for (size_t i = 0; n && i < option_table_n; i++) {
+        const struct option *o = &option_table[i];
+        if (!option_has_command(o, c) || strncmp(o->name, name, n) != 0) continue;
+        (void)buf_printf(several, "%s--%s", count++ ? ", " : "", o->name);
+        found = o;
+    }
+    if (count == 1) buf_free(several);
+    return count == 1 ? found : NULL;
+}
+
+static fathom_err unknown_option(const struct option_walk *w, const char *spelling,
+                                 const char *name)
+{
+    const char *command = command_info(w->command)->name;
+    if (option_by_name(name)) {
+        FAIL(w->diag, FATHOM_EINVAL, "%s: `fathom %s` does not have this option", spelling,
+             command);
+    }
+    const struct option *near = nearest_option(name, w->command);
+    if (near) {
+        FAIL(w->diag, FATHOM_EINVAL, "%s: unknown option; the nearest is --%s", spelling,
+             near->name);
+    }
+    FAIL(w->diag, FATHOM_EINVAL, "%s: unknown option; `fathom %s --help` lists them", spelling,
+         command);
+}
+
+/* An option without its own spelling: --no-x, a beginning, nothing. */
+static fathom_err find_loosely(const struct option_walk *w, const char *spelling, const char *name,
+                               struct option_match *out)
+{
+    struct buf several = {0};
+    bool no = strncmp(name, "no-", 3) == 0;
+    const struct option *o = no ? option_by_name(name + 3) : NULL;
+    if (!o && !option_by_name(name)) o = option_by_beginning(name, w->command, &several);
+    if (!o && no && !several.len) o = option_by_beginning(name + 3, w->command, &several);
+    out->negated = no && o && strncmp(o->name, "no-", 3) != 0;
+    out->option = o;
+    fathom_err err = FATHOM_OK;
+    if (several.len) {
+        err = diag_fail(w->diag, FATHOM_EINVAL, "%s: may be %s; write it out", spelling,
+                        buf_str(&several));
+    } else if (!o || !option_has_command(o, w->command) ||
+               (out->negated && o->kind != OPTION_FLAG)) {
+        err = unknown_option(w, spelling, name);
+    }
+    buf_free(&several);
+    return err;
+}
+
+/* The name of --a_b.c=d is a-b: it ends at the first dot or '='. */
+fathom_err option_find(const struct option_walk *w, const char *arg, struct option_match *out)
+{
+    char spelling[OPTION_NAME_BYTES + 2];
+    char name[OPTION_NAME_BYTES + 2] = "";
+    const char *equals = strchr(arg, '=');
+    size_t whole = equals ? (size_t)(equals - arg) : strlen(arg);
+    const char *dot = memchr(arg, '.', whole);
+    size_t n = dot ? (size_t)(dot - arg) : whole;
+    *out = (struct option_match){.value = equals ? equals + 1 : NULL,
+                                 .path = dot ? dot + 1 : NULL,
+                                 .path_len = dot ? whole - n - 1 : 0};
+    if (n >= OPTION_NAME_BYTES) FAIL(w->diag, FATHOM_EINVAL, "%.60s...: unknown option", arg);
+    memcpy(spelling, arg, n);
+    spelling[n] = '\0';
+    out->option = option_by_alias(spelling);
+    if (!out->option && strncmp(spelling, "--", 2) == 0) {
+        for (size_t i = 2; i <= n; i++) name[i - 2] = spelling[i] == '_' ? '-' : spelling[i];
+        out->option = option_by_name(name);
+    }
+    if (!out->option || !option_has_command(out->option, w->command)) {
+        TRY(find_loosely(w, spelling, name, out));
+    }
+    if (dot && out->option->kind != OPTION_JSON) {
+        FAIL(w->diag, FATHOM_EINVAL, "--%s is no JSON object, so it has no key \"%.*s\"",
+             out->option->name, (int)out->path_len, out->path);
+    }
+    return FATHOM_OK;
+}

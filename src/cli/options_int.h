@@ -1,0 +1,56 @@
+/* options_int.h - what the files that read options share */
+#ifndef FATHOM_CLI_OPTIONS_INT_H
+#define FATHOM_CLI_OPTIONS_INT_H
+
+#include "cli/options.h"
+
+enum { OPTION_NAME_BYTES = 64 };
+
+/* One walk over everything that gives options. */
+struct option_walk {
+    struct settings *settings;
+    enum command command;
+    const char *origin; /* where the words come from: a variable, a file; NULL: the command line */
+    struct buf *notes;
+    fathom_diag *diag;
+    unsigned n_refused;
+};
+
+/* What an argument names. */
+struct option_match {
+    const struct option *option;
+    bool negated;     /* --no-x */
+    const char *path; /* of --x.path: what follows the dot; NULL: none. Within the argument. */
+    size_t path_len;
+    const char *value; /* after '='; NULL: none */
+};
+
+/* option_find - the option that an argument beginning with '-' names
+ * Errors  EINVAL: none, with the nearest; several begin like it, with their names; the command does
+ *         not have it. */
+fathom_err option_find(const struct option_walk *w, const char *arg, struct option_match *out);
+
+/* option_set - check one value and store it where the table says; then the answer of an option that
+ * has no effect (a note) or is refused (counted; the first message goes to diag, the rest to notes)
+ *
+ * A list grows by the value. Errors  EINVAL: a bad value; ENOMEM. A refusal is none. */
+fathom_err option_set(struct option_walk *w, const struct option *o, const char *text);
+
+/* option_set_key - one key of an option that is a JSON object
+ *
+ *   path  "a.b": keys from the outermost; a '+' at the end appends to an array
+ *   text  JSON, or a string when it is not */
+fathom_err option_set_key(struct option_walk *w, const struct option *o, const char *path,
+                          size_t path_len, const char *text);
+
+/* option_clear - the list is empty again */
+void option_clear(struct settings *s, const struct option *o);
+
+/* option_keep - a copy of the text that lives as long as the settings; NULL: out of memory */
+const char *option_keep(struct settings *s, const char *text);
+
+/* option_read_file - the options of a file: YAML, or JSON when its name ends in .json; an object
+ * whose keys are names without dashes */
+fathom_err option_read_file(struct option_walk *w, const char *path);
+
+#endif

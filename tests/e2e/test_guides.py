@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Command lines of published deployment guides, with `vllm` replaced by `fathom`.
+
+    tests/e2e/test_guides.py path/to/fathom
+
+tests/data/guides holds them word for word. A server's command is run with --dry-run and the pilot
+model: it must end as its entry says, with every refusal in one line; without the refused flags it
+must pass. Requests are sent to a real server.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import unittest
+
+from test_cli import FATHOM, ROOT, Server
+
+CONTEXT = "4096"  # the pilot's
+
+# vLLM's images run `vllm serve` with the arguments after the image's name.
+IMAGE = re.compile(r"docker run .*?vllm/vllm-openai\S*\s+(--)", re.S)
+
+
+def entries():
+    path = os.path.join(ROOT, "tests/data/guides/commands.json")
+    with open(path, encoding="utf-8") as f:
+        return json.load(f)
+
+
+def words(entry):
+    """The command as fathom's arguments."""
+    text = IMAGE.sub(r"vllm serve \1", entry["command"].replace("\\\n", " "))
+    for name, value in entry.get("variables", {}).items():
+        text = re.sub(rf"\${name}\b", value, text)
+    split = shlex.split(text)
+    if split[0] != "vllm":
+        raise AssertionError(f"{split[0]} is not vllm: {text}")
+    return split[1:]
+
+
+def with_pilot(arguments):
+    """The same for the pilot model and a free port."""
+    out = list(arguments)
+    if "--model" in out:
+        out[out.index("--model") + 1] = "pilot"
+    else:
+        out[1] = "pilot"
+    for flag, value in (("--port", "0"), ("--max-model-len", CONTEXT)):
+        if flag in out:
+            out[out.index(flag) + 1] = value
+    return out
+
+
+def without(arguments, refused):
+    """Without the flags of `refused` and their values."""
+    out = []
+    skipping = False
+    for word in arguments:
+        if word.startswith("--"):
+            skipping = word in refused
+        if not skipping:
+            out.append(word)
+    return out
+
+
+def run(arguments, environment):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "FATHOM", "VLLM"))}
+    return subprocess.run([FATHOM, *arguments], capture_output=True, text=True, timeout=60,
+                          env={**clean, **environment}, check=False)
+
+
+class Guides(unittest.TestCase):
+    def test_servers_start_or_say_why_not(self):
+        for entry in entries():
+            if "status" not in entry:
+                continue
+            with self.subTest(entry["source"]):
+                environment = entry.get("environment", {})
+                arguments = with_pilot(words(entry)) + ["--dry-run"]
+                done = run(arguments, environment)
+                self.assertEqual(done.returncode, entry["status"], done.stderr)
+                for part in entry["says"]:
+                    self.assertIn(part, done.stderr)
+                for line in done.stderr.splitlines():
+                    self.assertRegex(line, r"(is refused|ha(s|ve) no effect|is FP8 already)")
+                refused = re.findall(r"(--[a-z-]+)\b.* is refused: ", done.stderr)
+                accepted = run(without(arguments, refused), environment)
+                self.assertEqual(accepted.returncode, 0, accepted.stderr)
+                self.assertIn("needed, together", accepted.stdout)
+                for name in environment:
+                    if name not in ("HF_HOME", "VLLM_API_KEY", "VLLM_LOGGING_LEVEL"):
+                        self.assertRegex(accepted.stderr, rf"\b{name}\b.* no effect")
+
+    def test_benchmarks_are_understood(self):
+        for entry in entries():
+            if not entry["command"].startswith("vllm bench"):
+                continue
+            done = run(with_pilot(words(entry)) + ["--help"], {})
+            if "there is only" in done.stderr:
+                self.skipTest(done.stderr.strip())
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_requests_are_answered(self):
+        if not shutil.which("curl"):
+            self.skipTest("curl is not installed")
+        requests = [e["command"] for e in entries() if e["command"].startswith("curl")]
+        names = {json.loads(shlex.split(r.replace("\\\n", " "))[-1])["model"] for r in requests}
+        server = Server("--served-model-name", *sorted(names))
+        for text in requests:
+            split = shlex.split(text.replace("\\\n", " "))
+            split[1] = server.url + "/v1/" + split[1].partition("/v1/")[2]
+            done = subprocess.run([*split, "-s", "--fail-with-body"], capture_output=True, text=True,
+                                  timeout=120, check=False)
+            self.assertEqual(done.returncode, 0, f"{text}\n{done.stdout}{done.stderr}")
+            answer = json.loads(done.stdout)
+            self.assertIn(answer["choices"][0]["finish_reason"], ("stop", "length", "tool_calls"))
+            self.assertIn(answer["model"], names)
+        self.assertGreaterEqual(len(requests), 6)
+        self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
