@@ -90,6 +90,7 @@ static void print_address(const struct server *server, const struct server_optio
                    server_port(server));
     print_row("address", "%s/v1%s%s", base, is_any ? " and every other address of this host" : "",
               o->n_api_key ? ", with an API key" : "");
+    print_row("page", "%s/", base);
     print_row("try",
               "curl %s/v1/chat/completions -H 'Content-Type: application/json'%s -d "
               "'{\"model\": \"%s\", \"messages\": [{\"role\": \"user\", \"content\": "

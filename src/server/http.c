@@ -17,6 +17,7 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "server/job.h"
+#include "server/page.h"
 #include "server/routes.h"
 #include "server/sse.h"
 
@@ -66,7 +67,14 @@ static void add_common_headers(const struct exchange *x, struct MHD_Response *r)
     if (gate_is_over_limit(x->pass) || atomic_load(&s->draining)) {
         add_header(r, "Connection", "close");
     }
-    if (x->status == 401) add_header(r, "WWW-Authenticate", "Bearer");
+    bool page = x->route && x->route->page;
+    if (x->status == 401) add_header(r, "WWW-Authenticate", page ? PAGE_LOGIN : "Bearer");
+    if (page) {
+        add_header(r, "Content-Security-Policy", PAGE_POLICY);
+        add_header(r, "X-Content-Type-Options", "nosniff");
+        add_header(r, "Referrer-Policy", "no-referrer");
+        add_header(r, "Cache-Control", "no-cache");
+    }
 }
 
 static enum MHD_Result queue(struct exchange *x, struct MHD_Connection *c, struct MHD_Response *r)
@@ -77,6 +85,12 @@ static enum MHD_Result queue(struct exchange *x, struct MHD_Connection *c, struc
     enum MHD_Result result = MHD_queue_response(c, (unsigned)x->status, r);
     MHD_destroy_response(r);
     return result;
+}
+
+static const char *body_type(const struct exchange *x)
+{
+    if (x->route && x->route->page) return page_type(x->rest);
+    return x->route && x->route->type ? x->route->type : "application/json";
 }
 
 /* Moves the body into a response. */
@@ -94,8 +108,7 @@ static enum MHD_Result reply(struct exchange *x, struct MHD_Connection *c, int s
     }
     x->status = status;
     if (n) {
-        bool is_route = status == 200 && x->route && x->route->type;
-        add_header(r, "Content-Type", is_route ? x->route->type : "application/json");
+        add_header(r, "Content-Type", status == 200 ? body_type(x) : "application/json");
     }
     if (retry_after_s) {
         char seconds[16];
@@ -197,24 +210,36 @@ static bool same_key(const char *a, const char *b)
     return m && !differ;
 }
 
-/* Whether the request has a key, and which. */
-static bool is_authorized(const struct server *s, struct MHD_Connection *c, uint32_t *number)
+static bool is_key(const struct server *s, const char *key, uint32_t *number)
 {
-    *number = 0;
-    if (s->o.n_api_key == 0) return true;
-    const char *key = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
-    if (key) {
-        if (strncasecmp(key, "Bearer ", 7) != 0) return false;
-        for (key += 7; *key == ' ';) key++;
-    } else {
-        key = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Api-Key");
-    }
     bool ok = false;
     for (size_t i = 0; key && i < s->o.n_api_key; i++) {
         bool same = same_key(key, s->o.api_keys[i]);
         if (same && !ok) *number = (uint32_t)i;
         ok |= same;
     }
+    return ok;
+}
+
+/* Whether the request has a key, and which: as a bearer's, as X-Api-Key, or as the password that a
+ * browser asks for. */
+static bool is_authorized(const struct server *s, struct MHD_Connection *c, uint32_t *number)
+{
+    *number = 0;
+    if (s->o.n_api_key == 0) return true;
+    const char *key = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
+    if (!key) {
+        return is_key(s, MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Api-Key"), number);
+    }
+    if (strncasecmp(key, "Bearer ", 7) == 0) {
+        for (key += 7; *key == ' ';) key++;
+        return is_key(s, key, number);
+    }
+    char *password = NULL;
+    char *name = MHD_basic_auth_get_username_password(c, &password);
+    bool ok = is_key(s, password, number);
+    MHD_free(name);
+    MHD_free(password);
     return ok;
 }
 

@@ -6,6 +6,7 @@
 #include "base/fail.h"
 #include "base/json.h"
 #include "server/openai_parse.h"
+#include "server/page.h"
 
 /* ---- models -------------------------------------------------------------------------------- */
 
@@ -71,20 +72,34 @@ static fathom_err get_version(struct server *s, const char *rest, struct buf *bo
     return buf_add_str(body, "{\"version\":\"" FATHOM_VERSION "\"}");
 }
 
+static fathom_err get_page(struct server *s, const char *rest, struct buf *body,
+                           struct api_error *e)
+{
+    (void)s;
+    const struct page_file *file = page_find(rest);
+    if (file) return buf_add(body, file->data, file->n);
+    return api_error_set(e, 404, "not_found", NULL, "the page has no file \"%.200s\"", rest);
+}
+
 /* ---- table --------------------------------------------------------------------------------- */
 
 static const struct route routes[] = {
-    {"/v1/chat/completions", false, false, METHOD_POST, OPENAI_CHAT, NULL, NULL},
-    {"/v1/completions", false, false, METHOD_POST, OPENAI_COMPLETION, NULL, NULL},
-    {"/v1/models", false, false, METHOD_GET, 0, list_models, NULL},
-    {"/v1/models/", true, false, METHOD_GET, 0, get_model, NULL},
-    {"/health", false, true, METHOD_GET, 0, health_get_live, NULL},
-    {"/health/live", false, true, METHOD_GET, 0, health_get_live, NULL},
-    {"/ping", false, true, METHOD_GET, 0, health_get_live, NULL},
-    {"/ready", false, true, METHOD_GET, 0, health_get_ready, NULL},
-    {"/health/ready", false, true, METHOD_GET, 0, health_get_ready, NULL},
-    {"/metrics", false, false, METHOD_GET, 0, get_metrics, PROMETHEUS_CONTENT_TYPE},
-    {"/version", false, true, METHOD_GET, 0, get_version, NULL},
+    {.path = "/v1/chat/completions", .methods = METHOD_POST, .api = OPENAI_CHAT},
+    {.path = "/v1/completions", .methods = METHOD_POST, .api = OPENAI_COMPLETION},
+    {.path = "/v1/models", .methods = METHOD_GET, .get = list_models},
+    {.path = "/v1/models/", .prefix = true, .methods = METHOD_GET, .get = get_model},
+    {.path = "/health", .open = true, .methods = METHOD_GET, .get = health_get_live},
+    {.path = "/health/live", .open = true, .methods = METHOD_GET, .get = health_get_live},
+    {.path = "/ping", .open = true, .methods = METHOD_GET, .get = health_get_live},
+    {.path = "/ready", .open = true, .methods = METHOD_GET, .get = health_get_ready},
+    {.path = "/health/ready", .open = true, .methods = METHOD_GET, .get = health_get_ready},
+    {.path = "/metrics",
+     .methods = METHOD_GET,
+     .get = get_metrics,
+     .type = PROMETHEUS_CONTENT_TYPE},
+    {.path = "/", .page = true, .methods = METHOD_GET, .get = get_page},
+    {.path = "/ui/", .prefix = true, .page = true, .methods = METHOD_GET, .get = get_page},
+    {.path = "/version", .open = true, .methods = METHOD_GET, .get = get_version},
 };
 
 enum { N_ROUTE = sizeof routes / sizeof routes[0] };

@@ -21,10 +21,11 @@ struct route {
     const char *path;
     bool prefix;      /* path ends in "/", anything may follow */
     bool open;        /* needs no API key */
+    bool page;        /* for a browser: page.h */
     unsigned methods; /* without OPTIONS, which all have */
     int api;          /* POST: enum openai_api */
     route_get *get;
-    const char *type; /* of the body; NULL: JSON */
+    const char *type; /* of the body; NULL: JSON, or of a page the path's */
 };
 
 /* route_find - NULL when there is no such path; *rest is what follows a prefix */

@@ -162,12 +162,9 @@ class Browser:
         return result["result"].get("value")
 
     def wait(self, condition, timeout_s=None):
-        """Wait until an expression is true; returns its value."""
+        """Wait until an expression is true."""
         end = time.monotonic() + (timeout_s or self.timeout_s)
-        while True:
-            value = self.run(condition)
-            if value:
-                return value
+        while not self.run(f"Boolean({condition})"):
             if time.monotonic() > end:
                 raise BrowserError("never true: " + condition)
             time.sleep(0.02)

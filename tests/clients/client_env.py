@@ -78,6 +78,7 @@ def started(command, pattern):
     finally:
         process.terminate()
         process.wait(timeout=20)
+        process.stdout.close()
 
 
 def started_fake(program):
