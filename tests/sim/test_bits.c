@@ -4,9 +4,9 @@
  *
  * What may be done to a run is a table of features. Every pair of them gets a run, and so do random
  * sets of them until there have been enough cases; a case is one request of a run. The requests
- * are random: prompts that begin alike, greedy and sampled, penalties, bias, stops, alternatives.
- * A feature tells from the engine's counts that it took place, so that no run is vain. The model
- * is small_model.h's, on the cpu backend. */
+ * are random: prompts that begin alike, greedy and sampled, penalties, bias, stops, alternatives,
+ * constraints. A feature tells from the engine's counts that it took place, so that no run is vain.
+ * The model is small_model.h's, on the cpu backend. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,6 +19,7 @@
 #include <cmocka.h>
 
 #include "base/log.h"
+#include "base/mem.h"
 #include "base/rng.h"
 #include "support/answers.h"
 #include "support/small_model.h"
@@ -57,6 +58,7 @@ struct question {
     int32_t prompt[MAX_PROMPT];
     fathom_bias bias[2];
     int32_t stop_ids[2];
+    bool constrained;
 };
 
 static struct question questions[N_REQUEST];
@@ -96,6 +98,47 @@ static void choose_sampling(struct question *q)
     }
 }
 
+/* A constraint that allows about half of the ids, another half after each token. */
+struct walk {
+    uint64_t now, marked;
+};
+
+static bool may_come(const struct walk *w, int32_t id)
+{
+    int32_t always = 2 + (int32_t)(w->now % (N_VOCAB_USED - 2));
+    return id == always || rng_mix(w->now, (uint64_t)id, 0) % 2;
+}
+
+static void fill_mask(const void *state, uint32_t *words, size_t n_word)
+{
+    memset(words, 0, n_word * sizeof *words);
+    for (int32_t id = 0; id < SMALL_MODEL_VOCAB; id++) {
+        if (may_come(state, id)) words[id / 32] |= 1u << (id % 32);
+    }
+}
+
+static bool accept(void *state, int32_t id)
+{
+    struct walk *w = state;
+    if (!may_come(w, id)) return false;
+    w->now = rng_mix(w->now, (uint64_t)id, 1);
+    return true;
+}
+
+static void mark(void *state)
+{
+    struct walk *w = state;
+    w->marked = w->now;
+}
+
+static void go_back(void *state)
+{
+    struct walk *w = state;
+    w->now = w->marked;
+}
+
+static const fathom_constraint_ops walk_ops = {fill_mask, accept, mark, go_back, mem_free};
+
 /* An answer of more than a page, whatever is drawn. */
 static void make_long(struct question *q)
 {
@@ -123,6 +166,7 @@ static void make_questions(void)
         q->request = (fathom_request){.prompt = q->prompt, .n_prompt = n};
         choose_sampling(q);
         if (k < N_LONG) make_long(q);
+        q->constrained = one_in(4);
     }
 }
 
@@ -168,7 +212,12 @@ static fathom_engine *open_run(const struct run *r)
 static void submit(fathom_engine *e, struct answer *a, uint32_t k)
 {
     fathom_diag d = {{0}};
-    if (answer_submit(e, a, &questions[k].request, &d) != FATHOM_OK) fail_msg("%s", d.text);
+    fathom_request r = questions[k].request;
+    if (questions[k].constrained) {
+        r.constraint = (fathom_constraint){&walk_ops, mem_calloc(1, sizeof(struct walk))};
+        assert_non_null(r.constraint.state);
+    }
+    if (answer_submit(e, a, &r, &d) != FATHOM_OK) fail_msg("%s", d.text);
 }
 
 static struct answer plain[N_VARIANT][N_REQUEST];
