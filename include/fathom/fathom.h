@@ -131,6 +131,9 @@ typedef struct fathom_sampling {
     bool ignore_eos;         /* EOS is a token like any other: it may be drawn and ends nothing */
     bool logprobs;           /* log-probability of each chosen token, before any penalty */
     uint32_t n_top_logprobs; /* 0 .. 20 alternatives */
+    bool prompt_logprobs;    /* of each prompt token but the first: it has nothing before it. The
+                                prompt is then computed in full, whatever the prefix cache has */
+    uint32_t n_prompt_top_logprobs; /* 0 .. 20 alternatives */
     const fathom_bias *bias;
     uint32_t n_bias;
     const int32_t *stop_ids;
@@ -201,16 +204,21 @@ typedef struct fathom_logprob {
 
 enum { FATHOM_TOP_LOGPROBS_MAX = 20 };
 
-typedef enum fathom_event_kind { FATHOM_EVENT_TOKEN, FATHOM_EVENT_FINISH } fathom_event_kind;
+typedef enum fathom_event_kind {
+    FATHOM_EVENT_TOKEN,
+    FATHOM_EVENT_PROMPT, /* a prompt token, from the second one on; before any TOKEN */
+    FATHOM_EVENT_FINISH
+} fathom_event_kind;
 
 typedef struct fathom_event {
     fathom_event_kind kind;
     uint64_t id;
     void *user;
-    /* TOKEN */
+    /* TOKEN, PROMPT */
     int32_t token;
     bool is_stop;  /* the token that ended the request: EOS or a stop id, not text */
     float logprob; /* if asked for */
+    uint32_t rank; /* PROMPT: place of the token among all, 1: the likeliest */
     uint32_t n_top;
     fathom_logprob top[FATHOM_TOP_LOGPROBS_MAX]; /* descending */
     /* FINISH */

@@ -28,6 +28,8 @@ struct sample_row {
     uint64_t position; /* of the token being drawn: the draw is keyed by (seed, position) */
     uint32_t n_top;    /* alternatives wanted, 0 .. SAMPLE_TOP_MAX */
     uint32_t want_logprob;
+    uint32_t is_given; /* the token is given_id: nothing is drawn, only logprob and top are told */
+    int32_t given_id;
     uint32_t history_offset; /* ids: n_prompt of the prompt, then n_output of the output */
     uint32_t n_prompt;
     uint32_t n_output;
@@ -39,7 +41,7 @@ struct sample_row {
     uint32_t n_vocab_used; /* ids from here on are never drawn */
 };
 
-/* sample - draw one token a row
+/* sample - draw one token a row, or tell how likely a given one is
  *
  *   logprob and top are of the raw logits: x - logsumexp(x) over all n_vocab_used ids
  *   then, in this order: mask, bans and n_vocab_used (-inf); bias; repetition penalty over prompt
@@ -55,10 +57,14 @@ struct sample_row {
  *   rows     struct sample_row [n_row], device
  *   history, bias, ban, mask   device; may be NULL when no row uses them
  *   ids      i32 [n_row], device, written
- *   logprobs f32 [n_row], device, written
+ *   logprobs f32 [n_row], device, written; 0 without want_logprob
+ *   ranks    u32 [n_row], device, written: the token's place among all n_vocab_used ids by raw
+ *            logit, from 1 on, ties to the lower id; 0 without want_logprob
  *   top_ids, top_logprobs  [n_row][SAMPLE_TOP_MAX], device, descending; ties to the lower id
+ * Needs    given rows behind all others: those that draw may need scratch memory, by row
  * Edge     everything banned: the lowest id of what the mask allows, else id 0.
- *          NaN logits count as -inf.
+ *          NaN logits count as -inf. A given id from n_vocab_used on has logprob -inf and comes
+ *          last.
  */
 struct sample_args {
     struct buffer *logits;
@@ -70,6 +76,7 @@ struct sample_args {
     const uint32_t *mask;
     int32_t *ids;
     float *logprobs;
+    uint32_t *ranks;
     int32_t *top_ids;
     float *top_logprobs;
 };

@@ -59,7 +59,7 @@ size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *
 {
     ASSERT(plan->n_entry >= 1 && plan->n_entry <= l->max_request);
     ASSERT(plan->n_token <= l->max_token && plan->max_context <= l->max_context);
-    ASSERT(plan->n_draw <= l->max_logit_row);
+    ASSERT(plan->n_draw + plan->n_score <= l->max_logit_row);
     uint32_t stride = page_stride(l, plan->max_context);
     int32_t *ids = array(host, l->ids);
     int32_t *pos = array(host, l->pos);
@@ -81,6 +81,10 @@ size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *
             pos[t] = (int32_t)p;
             request[t] = (int32_t)i;
             slot[t] = table[p / KV_PAGE_TOKENS] * KV_PAGE_TOKENS + (int32_t)(p % KV_PAGE_TOKENS);
+        }
+        for (uint32_t k = 0; k < e->n_score; k++) {
+            uint32_t position = request_n_scored(r) + k;
+            logit_rows[n_logit_row++] = first[i] + (int32_t)(position - e->first);
         }
         for (uint32_t k = 0; e->draws && k <= e->n_draft; k++) {
             logit_rows[n_logit_row++] = (int32_t)(t - 1 - e->n_draft + k);

@@ -46,7 +46,7 @@ static void draw_next(const struct drafter *d, const struct step_runner *r, stru
     sampler_begin(&s, &r->layout, r->host);
     for (uint32_t i = 0; i < d->n_target; i++) {
         const struct request *q = d->targets[i].request;
-        sampler_add(&s, sequence_of(d->targets[i].request), q->n_token + q->n_draft, 1, true);
+        sampler_add(&s, sequence_of(d->targets[i].request), i, q->n_token + q->n_draft, 1, true);
     }
     sampler_end(&s, r->device, &step->sampler);
 }
@@ -115,7 +115,7 @@ bool drafter_continue(struct drafter *d, const struct step_runner *r, struct ste
         struct request *q = target.request;
         if (q->n_draft == target.n_wanted) continue;
         uint32_t first = q->n_computed + q->n_draft - 1;
-        plan->entries[n] = (struct plan_entry){q, first, 1, 0, true};
+        plan->entries[n] = (struct plan_entry){q, first, 1, 0, 0, true};
         if (first + 1 > plan->max_context) plan->max_context = first + 1;
         next_ids[n] = q->ids[first + 1];
         hidden_rows[n] = target.row;
@@ -123,6 +123,7 @@ bool drafter_continue(struct drafter *d, const struct step_runner *r, struct ste
         d->targets[n++] = target;
     }
     d->n_target = plan->n_entry = plan->n_token = plan->n_draw = n;
+    plan->n_score = 0;
     if (n == 0) return false;
     step->prefix_bytes = batch_build(&r->layout, plan, r->host, r->device, &step->batch);
     step->batch.next_ids = (const int32_t *)((const char *)r->device + r->layout.next_ids);

@@ -61,7 +61,7 @@ struct fathom_engine {
     struct sched *sched;
     struct plan plan;
     struct step step;
-    struct sequence **drawing; /* [max_num_seqs] sequences of the step that draw, in its order */
+    struct sequence **told; /* [max_num_seqs] sequences with events of the step, in its order */
     struct drafter drafter;
     fathom_stats stats;
     struct admission_rates rates;
@@ -173,6 +173,22 @@ static void keep_logprobs(struct sequence *q, const struct step_result *result, 
     }
 }
 
+/* Keeps what sample rows from `i` on tell of prompt tokens. */
+static void keep_scores(struct sequence *q, const struct step_result *result, size_t i,
+                        uint32_t n_score)
+{
+    uint32_t first = request_n_scored(&q->request);
+    uint32_t n_top = q->n_prompt_top;
+    for (uint32_t k = 0; k < n_score; k++, i++) {
+        q->scores[first + k] = (struct prompt_score){result->logprobs[i], result->ranks[i]};
+        for (uint32_t j = 0; j < n_top; j++) {
+            q->prompt_tops[(size_t)(first + k) * n_top + j] =
+                (fathom_logprob){result->top_ids[i * SAMPLE_TOP_MAX + j],
+                                 result->top_logprobs[i * SAMPLE_TOP_MAX + j]};
+        }
+    }
+}
+
 /* Prompt tokens that the entry computes for the first time. */
 static uint32_t new_prompt_tokens(const struct plan_entry *entry)
 {
@@ -232,6 +248,27 @@ static void follow(fathom_engine *e, const struct plan_entry *entry, uint64_t no
     }
 }
 
+/* Returns how many sequences have something to tell. */
+static size_t keep_results(fathom_engine *e, const struct step_result *result)
+{
+    size_t n_told = 0;
+    size_t i_draw = 0;
+    size_t i_score = e->plan.n_draw; /* the rows of prompts come last */
+    for (uint32_t i = 0; i < e->plan.n_entry; i++) {
+        const struct plan_entry *entry = &e->plan.entries[i];
+        struct sequence *q = sequence_of(entry->request);
+        uint32_t n_output = request_n_output(&q->request);
+        e->stats.n_prompt_token += new_prompt_tokens(entry);
+        for (uint32_t k = 0; entry->draws && k <= entry->n_draft; k++) {
+            keep_logprobs(q, result, i_draw++, n_output + k);
+        }
+        keep_scores(q, result, i_score, entry->n_score);
+        i_score += entry->n_score;
+        if (entry->draws || entry->n_score > 0) e->told[n_told++] = q;
+    }
+    return n_told;
+}
+
 /* Fails before the commit only. */
 static fathom_err finish_step(fathom_engine *e, uint64_t start_us)
 {
@@ -239,19 +276,7 @@ static fathom_err finish_step(fathom_engine *e, uint64_t start_us)
     uint64_t wait_us = clock_now_us();
     TRY(e->runner->ops->wait(e->runner, &result));
     e->stats.wait_us += clock_now_us() - wait_us;
-    size_t n_draw = 0;
-    size_t n_drawing = 0;
-    for (uint32_t i = 0; i < e->plan.n_entry; i++) {
-        const struct plan_entry *entry = &e->plan.entries[i];
-        e->stats.n_prompt_token += new_prompt_tokens(entry);
-        if (!entry->draws) continue;
-        struct sequence *q = sequence_of(entry->request);
-        uint32_t n_output = request_n_output(&q->request);
-        for (uint32_t k = 0; k <= entry->n_draft; k++) {
-            keep_logprobs(q, &result, n_draw++, n_output + k);
-        }
-        e->drawing[n_drawing++] = q;
-    }
+    size_t n_told = keep_results(e, &result);
     uint64_t now_us = clock_now_us();
     sched_commit(e->sched, &e->plan, result.ids, now_us);
     for (uint32_t i = 0; i < e->plan.n_entry; i++) {
@@ -265,7 +290,7 @@ static fathom_err finish_step(fathom_engine *e, uint64_t start_us)
     e->stats.busy_us += now_us - start_us;
     count_step(e);
     if (e->drafter.max_draft > 0) drafter_begin(&e->drafter, &e->plan, e->runner, &e->step);
-    publish(e, e->drawing, n_drawing); /* from here on nobody touches those that are over */
+    publish(e, e->told, n_told); /* from here on nobody touches those that are over */
     return FATHOM_OK;
 }
 
@@ -372,7 +397,8 @@ static fathom_err make_parts(fathom_engine *e, const struct engine_config *c, fa
     const fathom_info *info = &c->info;
     struct sched_config sched = {.max_num_batched_tokens = info->max_num_batched_tokens,
                                  .max_num_seqs = info->max_num_seqs,
-                                 .max_draft = info->n_draft};
+                                 .max_draft = info->n_draft,
+                                 .max_score = c->max_score};
     TRY(page_pool_create(&e->pool, info->n_page, d));
     if (request_n_page(info->max_model_len) > info->n_page) {
         FAIL(d, FATHOM_EINVAL, "%u pages do not hold one request of %u tokens", info->n_page,
@@ -382,8 +408,8 @@ static fathom_err make_parts(fathom_engine *e, const struct engine_config *c, fa
     TRY(sched_create(&e->sched, &sched, e->pool, e->prefix, d));
     TRY(mailbox_create(&e->mailbox, info->max_num_seqs + c->max_queued, c->seed, d));
     mailbox_set_admission(e->mailbox, &e->admission);
-    e->drawing = mem_calloc(info->max_num_seqs, sizeof(struct sequence *));
-    if (!e->drawing || plan_init(&e->plan, info->max_num_seqs) != FATHOM_OK ||
+    e->told = mem_calloc(info->max_num_seqs, sizeof(struct sequence *));
+    if (!e->told || plan_init(&e->plan, info->max_num_seqs) != FATHOM_OK ||
         drafter_init(&e->drafter, info->n_draft, info->max_num_seqs) != FATHOM_OK) {
         FAIL(d, FATHOM_ENOMEM, "no memory for plans of %u requests", info->max_num_seqs);
     }
@@ -436,7 +462,7 @@ void fathom_close(fathom_engine *e)
     prefix_destroy(e->prefix);
     page_pool_destroy(e->pool);
     checkpoint_close(e->checkpoint);
-    mem_free(e->drawing);
+    mem_free(e->told);
     drafter_fini(&e->drafter);
     mem_free(e);
 }

@@ -21,6 +21,7 @@ struct engine_config {
     struct admission_config admission; /* its limits of requests and tokens are taken from info */
     bool priorities;
     uint32_t n_vocab_used;
+    uint32_t max_score; /* of sched_config; the runner has rows of logits for them */
     uint64_t seed;
     bool no_prefix_cache;
 };

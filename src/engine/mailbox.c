@@ -247,7 +247,7 @@ size_t mailbox_poll(struct mailbox *m, fathom_event *events, size_t max, int tim
         struct sequence *q;
         while (n < max && (q = m->lists[SEQUENCE_LIST_READY].head)) {
             if (q->n_polled < q->n_published) {
-                sequence_token_event(q, q->n_polled++, &events[n++]);
+                sequence_event(q, q->n_polled++, &events[n++]);
                 if (q->n_polled < q->n_published || q->is_over) continue;
                 list_remove(m, SEQUENCE_LIST_READY, q);
             } else {
@@ -352,7 +352,7 @@ void mailbox_publish(struct mailbox *m, struct sequence *const *sequences, size_
     for (size_t i = 0; i < n; i++) {
         struct sequence *q = sequences[i];
         ASSERT(!q->is_over);
-        q->n_published = request_n_output(&q->request);
+        q->n_published = sequence_n_event(q);
         q->is_over = q->request.state == REQUEST_FINISHED;
         if (q->is_over) list_remove(m, SEQUENCE_LIST_CANCEL, q);
         if (q->is_over || q->n_polled < q->n_published) list_push(m, SEQUENCE_LIST_READY, q);

@@ -110,6 +110,7 @@ fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag
     c.admission = settings.admission;
     c.priorities = settings.priorities;
     c.n_vocab_used = settings.n_vocab_used;
+    c.max_score = settings.max_score;
     c.no_prefix_cache = settings.no_prefix_cache;
     c.seed = o->seed ? o->seed : rng_entropy();
     TRY_GOTO(engine_create(out, &c, runner, checkpoint, d), fail);

@@ -11,6 +11,7 @@
 struct draw_layout {
     size_t ids;          /* i32 [max_logit_row] */
     size_t logprobs;     /* f32 [max_logit_row] */
+    size_t ranks;        /* u32 [max_logit_row] */
     size_t top_ids;      /* i32 [max_logit_row][SAMPLE_TOP_MAX] */
     size_t top_logprobs; /* f32 [max_logit_row][SAMPLE_TOP_MAX] */
     size_t n_bytes;
@@ -93,6 +94,7 @@ static fathom_err draw(struct step_runner *base, const struct step *step)
     args.logits = model_logits(r->model);
     args.ids = at(r->draw_device, r->draw.ids);
     args.logprobs = at(r->draw_device, r->draw.logprobs);
+    args.ranks = at(r->draw_device, r->draw.ranks);
     args.top_ids = at(r->draw_device, r->draw.top_ids);
     args.top_logprobs = at(r->draw_device, r->draw.top_logprobs);
     TRY(ops->sample(r->backend, &args));
@@ -106,6 +108,7 @@ static fathom_err wait(struct step_runner *base, struct step_result *out)
     TRY(r->backend->ops->sync(r->backend));
     out->ids = at(r->draw_host, r->draw.ids);
     out->logprobs = at(r->draw_host, r->draw.logprobs);
+    out->ranks = at(r->draw_host, r->draw.ranks);
     out->top_ids = r->wants_top ? at(r->draw_host, r->draw.top_ids) : NULL;
     out->top_logprobs = r->wants_top ? at(r->draw_host, r->draw.top_logprobs) : NULL;
     return FATHOM_OK;
@@ -182,6 +185,7 @@ static fathom_err make_memory(struct model_runner *r, const struct memory_plan *
     size_t end = 0;
     r->draw.ids = place(&end, n_row);
     r->draw.logprobs = place(&end, n_row);
+    r->draw.ranks = place(&end, n_row);
     r->draw.top_ids = place(&end, n_row * SAMPLE_TOP_MAX);
     r->draw.top_logprobs = place(&end, n_row * SAMPLE_TOP_MAX);
     r->draw.n_bytes = end;

@@ -46,13 +46,21 @@ static void add_history(struct sampler *s, const struct request *r, uint32_t n_i
     s->n_history += n_id;
 }
 
-void sampler_add(struct sampler *s, const struct sequence *q, uint32_t position, uint32_t n,
-                 bool plain)
+static struct sample_row *take_rows(struct sampler *s, uint32_t n)
+{
+    struct sample_row *rows = (struct sample_row *)((char *)s->host + s->l->rows) + s->n_row;
+    ASSERT(s->n_row + n <= s->l->max_logit_row);
+    s->n_row += n;
+    return rows;
+}
+
+void sampler_add(struct sampler *s, const struct sequence *q, uint32_t logit_row, uint32_t position,
+                 uint32_t n, bool plain)
 {
     const struct request *r = &q->request;
-    struct sample_row *rows = (struct sample_row *)((char *)s->host + s->l->rows) + s->n_row;
+    struct sample_row *rows = take_rows(s, n);
     struct sample_row first = q->row;
-    ASSERT(n >= 1 && s->n_row + n <= s->l->max_logit_row);
+    ASSERT(n >= 1);
     if (plain) first.n_top = first.want_logprob = 0;
     first.n_output = position - r->n_prompt;
     add_bias(s, q, &first);
@@ -63,7 +71,7 @@ void sampler_add(struct sampler *s, const struct sequence *q, uint32_t position,
     for (uint32_t i = 0; i < n; i++) {
         struct sample_row *row = &rows[i];
         *row = first;
-        row->logit_row = s->n_row++;
+        row->logit_row = logit_row + i;
         row->position = position + i;
         if (first.n_output + i >= r->min_output) row->n_ban = 0;
         if (masked) row->mask_offset = s->n_mask++ * s->l->n_mask_word;
@@ -71,6 +79,24 @@ void sampler_add(struct sampler *s, const struct sequence *q, uint32_t position,
         row->n_output = penalty ? first.n_output + i : 0;
     }
     if (first.n_top > s->n_top) s->n_top = first.n_top;
+}
+
+void sampler_add_prompt(struct sampler *s, const struct sequence *q, uint32_t logit_row,
+                        uint32_t first, uint32_t n)
+{
+    struct sample_row *rows = take_rows(s, n);
+    for (uint32_t i = 0; i < n; i++) {
+        rows[i] = (struct sample_row){.logit_row = logit_row + i,
+                                      .top_p = 1,
+                                      .repetition_penalty = 1,
+                                      .n_top = q->n_prompt_top,
+                                      .want_logprob = 1,
+                                      .is_given = 1,
+                                      .given_id = q->request.ids[first + 1 + i],
+                                      .mask_offset = SAMPLE_NONE,
+                                      .n_vocab_used = q->row.n_vocab_used};
+    }
+    if (q->n_prompt_top > s->n_top) s->n_top = q->n_prompt_top;
 }
 
 void sampler_end(const struct sampler *s, void *device, struct sampler_step *out)
@@ -105,10 +131,21 @@ void sampler_build(const struct batch_layout *l, const struct plan *plan, void *
 {
     struct sampler s;
     sampler_begin(&s, l, host);
+    uint32_t logit_row = 0;
     for (uint32_t i = 0; i < plan->n_entry; i++) {
         const struct plan_entry *e = &plan->entries[i];
+        const struct sequence *q = sequence_of(e->request);
+        logit_row += e->n_score;
         if (!e->draws) continue;
-        sampler_add(&s, sequence_of(e->request), e->request->n_token, 1 + e->n_draft, false);
+        sampler_add(&s, q, logit_row, q->request.n_token, 1 + e->n_draft, false);
+        logit_row += 1 + e->n_draft;
+    }
+    logit_row = 0;
+    for (uint32_t i = 0; plan->n_score > 0 && i < plan->n_entry; i++) {
+        const struct plan_entry *e = &plan->entries[i];
+        const struct sequence *q = sequence_of(e->request);
+        sampler_add_prompt(&s, q, logit_row, request_n_scored(&q->request), e->n_score);
+        logit_row += e->n_score + (e->draws ? 1 + e->n_draft : 0);
     }
     sampler_end(&s, device, out);
 }

@@ -1,10 +1,12 @@
-/* sampler.h - from requests that draw to the rows of the sample operator
+/* sampler.h - from requests that draw, or want logits of their prompt, to the rows of the sample
+ * operator
  *
  * A draw is keyed by (seed, position of the token drawn), so it does not depend on the step, the
  * neighbours or what happened before. min_tokens bans the stop ids while they do not count. The
  * prompt and output go along only for rows with a penalty. A token after drafts is drawn as if they
  * were output: row for row what a step without drafts would draw. Rows under a constraint have a
- * mask each, in their order.
+ * mask each, in their order. A prompt token is a given one: its logits are those of the token
+ * before it, and nothing about it is drawn.
  */
 #ifndef FATHOM_ENGINE_SAMPLER_H
 #define FATHOM_ENGINE_SAMPLER_H
@@ -44,22 +46,26 @@ struct sampler {
     uint32_t n_mask;
 };
 
-/* sampler_begin, sampler_add, sampler_end - rows one after the other; each is for the logit row of
- * its own number
+/* sampler_begin, sampler_add, sampler_add_prompt, sampler_end - rows one after the other, those of
+ * prompts last
  *
+ *   logit_row the first of n logit rows, one after the other
  *   position  the draws are for positions position .. position + n - 1, all ids before them known
  *             or guessed
- *   plain     nobody wants log-probabilities */
+ *   plain     nobody wants log-probabilities
+ *   first     the rows tell of the prompt tokens first + 1 .. first + n */
 void sampler_begin(struct sampler *s, const struct batch_layout *l, void *host);
-void sampler_add(struct sampler *s, const struct sequence *q, uint32_t position, uint32_t n,
-                 bool plain);
+void sampler_add(struct sampler *s, const struct sequence *q, uint32_t logit_row, uint32_t position,
+                 uint32_t n, bool plain);
+void sampler_add_prompt(struct sampler *s, const struct sequence *q, uint32_t logit_row,
+                        uint32_t first, uint32_t n);
 void sampler_end(const struct sampler *s, void *device, struct sampler_step *out);
 
 /* sampler_mask - room for mask number i of a step */
 uint32_t *sampler_mask(const struct batch_layout *l, void *host, uint32_t i);
 
 /* sampler_build - write the rows of every entry that draws, in the plan's order: one for its last
- * known token and one for each draft
+ * known token and one for each draft; then those of prompts, in the plan's order too
  *
  *   host, device  as for batch_build
  * Needs   every request of the plan is the first member of a struct sequence. */

@@ -62,6 +62,10 @@ static fathom_err check_numbers(const fathom_sampling *s, fathom_diag *d)
         FAIL(d, FATHOM_EINVAL, "n_top_logprobs is %u, needed is 0 to %d", s->n_top_logprobs,
              FATHOM_TOP_LOGPROBS_MAX);
     }
+    if (s->n_prompt_top_logprobs > FATHOM_TOP_LOGPROBS_MAX) {
+        FAIL(d, FATHOM_EINVAL, "n_prompt_top_logprobs is %u, needed is 0 to %d",
+             s->n_prompt_top_logprobs, FATHOM_TOP_LOGPROBS_MAX);
+    }
     if (s->max_tokens > 0 && s->min_tokens > s->max_tokens) {
         FAIL(d, FATHOM_EINVAL, "min_tokens is %u, needed is 0 to max_tokens, %u", s->min_tokens,
              s->max_tokens);
@@ -126,6 +130,8 @@ struct sequence_sizes {
     size_t n_token;
     size_t n_logprob;
     size_t n_top;
+    size_t n_score;
+    size_t n_prompt_top;
     size_t n_bytes;
 };
 
@@ -140,13 +146,17 @@ static void measure(struct sequence_sizes *z, const fathom_request *r,
     z->n_page = request_n_page((uint32_t)z->n_token);
     z->n_logprob = s->logprobs || s->n_top_logprobs ? n_output : 0;
     z->n_top = n_output * s->n_top_logprobs;
+    z->n_score = s->prompt_logprobs ? r->n_prompt - 1 : 0;
+    z->n_prompt_top = z->n_score * s->n_prompt_top_logprobs;
     z->n_bytes = sizeof(struct sequence) + z->n_stop * sizeof(int32_t) +
                  z->n_bias * sizeof(struct sample_bias) + z->n_page * sizeof(uint32_t) +
                  z->n_token * sizeof(int32_t) + z->n_logprob * sizeof(float) +
-                 z->n_top * sizeof(fathom_logprob);
+                 z->n_top * sizeof(fathom_logprob) + z->n_score * sizeof(struct prompt_score) +
+                 z->n_prompt_top * sizeof(fathom_logprob);
 }
 
-static_assert(_Alignof(struct sample_bias) <= 4 && _Alignof(fathom_logprob) <= 4,
+static_assert(_Alignof(struct sample_bias) <= 4 && _Alignof(fathom_logprob) <= 4 &&
+                  _Alignof(struct prompt_score) <= 4,
               "the arrays behind a sequence lie at multiples of 4");
 
 static void *carve(char **end, size_t n, size_t size)
@@ -193,6 +203,8 @@ fathom_err sequence_create(struct sequence **out, const fathom_request *r,
     q->request.ids = carve(&end, z.n_token, sizeof(int32_t));
     q->logprobs = carve(&end, z.n_logprob, sizeof(float));
     q->tops = carve(&end, z.n_top, sizeof(fathom_logprob));
+    q->scores = carve(&end, z.n_score, sizeof(struct prompt_score));
+    q->prompt_tops = carve(&end, z.n_prompt_top, sizeof(fathom_logprob));
 
     memcpy(q->request.ids, r->prompt, r->n_prompt * sizeof(int32_t));
     for (uint32_t i = 0; i < s->n_stop_id; i++) stop_ids[i] = s->stop_ids[i];
@@ -204,6 +216,8 @@ fathom_err sequence_create(struct sequence **out, const fathom_request *r,
     q->request.n_stop_id = (uint32_t)z.n_stop;
     q->request.n_prompt = r->n_prompt;
     q->request.max_token = (uint32_t)z.n_token;
+    q->request.n_to_score = (uint32_t)z.n_score;
+    q->n_prompt_top = s->n_prompt_top_logprobs;
     q->request.min_output = s->min_tokens;
     q->request.cache_salt = r->cache_salt;
     q->request.priority = r->priority;
@@ -230,20 +244,49 @@ void sequence_give_back(struct sequence *q)
 
 /* ---- events ---- */
 
-void sequence_token_event(const struct sequence *q, uint32_t i, fathom_event *out)
+uint32_t sequence_n_event(const struct sequence *q)
+{
+    return request_n_scored(&q->request) + request_n_output(&q->request);
+}
+
+static void set_top(fathom_event *out, const fathom_logprob *tops, uint32_t i, uint32_t n_top)
+{
+    out->n_top = n_top;
+    if (n_top) memcpy(out->top, tops + (size_t)i * n_top, n_top * sizeof out->top[0]);
+}
+
+static void fill_prompt_event(const struct sequence *q, uint32_t i, fathom_event *out)
+{
+    out->kind = FATHOM_EVENT_PROMPT;
+    out->token = q->request.ids[1 + i];
+    out->logprob = q->scores[i].logprob;
+    out->rank = q->scores[i].rank;
+    set_top(out, q->prompt_tops, i, q->n_prompt_top);
+}
+
+static void fill_token_event(const struct sequence *q, uint32_t i, fathom_event *out)
 {
     const struct request *r = &q->request;
-    uint32_t n_top = q->row.n_top;
-    memset(out, 0, sizeof *out);
+    uint32_t n_output = q->n_published - r->n_to_score;
     out->kind = FATHOM_EVENT_TOKEN;
-    out->id = r->id;
-    out->user = q->user;
     out->token = r->ids[r->n_prompt + i];
-    out->is_stop = q->is_over && r->finish == REQUEST_FINISH_STOP && i + 1 == q->n_published;
+    out->is_stop = q->is_over && r->finish == REQUEST_FINISH_STOP && i + 1 == n_output;
     out->logprob = q->logprobs ? q->logprobs[i] : 0;
-    out->n_top = n_top;
-    if (n_top) memcpy(out->top, q->tops + (size_t)i * n_top, n_top * sizeof out->top[0]);
+    set_top(out, q->tops, i, q->row.n_top);
+}
+
+void sequence_event(const struct sequence *q, uint32_t i, fathom_event *out)
+{
+    uint32_t n_to_score = q->request.n_to_score;
+    memset(out, 0, sizeof *out);
+    out->id = q->request.id;
+    out->user = q->user;
     out->stop_id = -1;
+    if (i < n_to_score) {
+        fill_prompt_event(q, i, out);
+    } else {
+        fill_token_event(q, i - n_to_score, out);
+    }
 }
 
 static fathom_finish finish_of(enum request_finish finish)
@@ -276,7 +319,7 @@ void sequence_finish_event(const struct sequence *q, fathom_event *out)
     out->finish = finish_of(r->finish);
     out->stop_id = r->finish == REQUEST_FINISH_STOP ? r->ids[r->n_token - 1] : -1;
     out->n_prompt = r->n_prompt;
-    out->n_output = q->n_published;
+    out->n_output = request_n_output(r);
     out->n_cached = r->n_cached;
     uint64_t scheduled_us = r->scheduled_us ? r->scheduled_us : r->finished_us;
     out->queue_us = since(q->submitted_us, scheduled_us);

@@ -32,6 +32,12 @@ struct sequence_link {
     bool linked;
 };
 
+/* How likely a prompt token is after those before it. */
+struct prompt_score {
+    float logprob;
+    uint32_t rank;
+};
+
 struct sequence {
     struct request request; /* first member: the scheduler's entries point at it */
 
@@ -41,10 +47,14 @@ struct sequence {
     struct sample_row row;    /* the constant part of the request's sample rows */
     bool has_seed;            /* row.seed is the caller's */
     struct sample_bias *bias; /* [row.n_bias] */
+    uint32_t n_prompt_top;    /* alternatives of each prompt token */
 
-    /* the engine's, one value a drawn token; read by the poller up to n_published */
-    float *logprobs;      /* [max output], NULL when not asked for */
-    fathom_logprob *tops; /* [max output][row.n_top], NULL when row.n_top is 0 */
+    /* the engine's, one value a prompt token from the second on and one a drawn token; read by the
+     * poller up to n_published */
+    struct prompt_score *scores; /* [request.n_to_score], NULL when that is 0 */
+    fathom_logprob *prompt_tops; /* [request.n_to_score][n_prompt_top], NULL when that is 0 */
+    float *logprobs;             /* [max output], NULL when not asked for */
+    fathom_logprob *tops;        /* [max output][row.n_top], NULL when row.n_top is 0 */
     struct draft_pace pace;
     struct constraint constraint;
 
@@ -52,7 +62,7 @@ struct sequence {
 
     /* the mailbox's, under its lock */
     uint32_t slot;
-    uint32_t n_published; /* output tokens that may be polled */
+    uint32_t n_published; /* prompt tokens scored, then output tokens, that may be polled */
     uint32_t n_polled;
     bool is_over; /* the request is FINISHED: after the last token comes the FINISH event */
     struct sequence_link links[SEQUENCE_LIST_COUNT];
@@ -85,8 +95,11 @@ fathom_err sequence_create(struct sequence **out, const fathom_request *r,
 void sequence_destroy(struct sequence *q);
 void sequence_give_back(struct sequence *q);
 
-/* sequence_token_event, sequence_finish_event - the event of output token `i`, and the last one */
-void sequence_token_event(const struct sequence *q, uint32_t i, fathom_event *out);
+/* sequence_n_event - PROMPT and TOKEN events there are so far */
+uint32_t sequence_n_event(const struct sequence *q);
+
+/* sequence_event, sequence_finish_event - PROMPT or TOKEN event `i`, and the last one */
+void sequence_event(const struct sequence *q, uint32_t i, fathom_event *out);
 void sequence_finish_event(const struct sequence *q, fathom_event *out);
 
 #endif

@@ -57,7 +57,8 @@ static fathom_err resolve_drafts(struct engine_settings *out, const fathom_optio
     }
     out->n_draft = o->n_draft;
     l->with_mtp = o->n_draft > 0;
-    uint64_t n_row = (uint64_t)l->max_request * (1 + o->n_draft);
+    out->max_score = SETTINGS_MAX_SCORE < l->max_token ? SETTINGS_MAX_SCORE : l->max_token;
+    uint64_t n_row = (uint64_t)l->max_request * (1 + o->n_draft) + out->max_score;
     l->max_logit_row = n_row < l->max_token ? (uint32_t)n_row : l->max_token;
     return FATHOM_OK;
 }

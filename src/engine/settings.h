@@ -15,6 +15,7 @@ enum {
     SETTINGS_MAX_NUM_SEQS = 64,
     SETTINGS_MAX_NUM_BATCHED_TOKENS = 2048,
     SETTINGS_MAX_QUEUED = 1024,
+    SETTINGS_MAX_SCORE = 256, /* prompt tokens of a step whose logits are wanted */
 };
 
 struct engine_settings {
@@ -24,7 +25,8 @@ struct engine_settings {
     uint32_t max_queued;
     struct admission_config admission;
     bool priorities;
-    uint32_t n_draft; /* with_mtp of the limits if not 0 */
+    uint32_t n_draft;   /* with_mtp of the limits if not 0 */
+    uint32_t max_score; /* there are rows of logits for so many prompt tokens besides the draws */
     uint32_t n_vocab_used;
     uint64_t kv_cache_bytes; /* 0: as much as is wanted and as memory allows */
     double memory_utilization;

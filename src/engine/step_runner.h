@@ -27,6 +27,7 @@ struct step {
 struct step_result {
     const int32_t *ids;        /* i32 [n_row] */
     const float *logprobs;     /* f32 [n_row] */
+    const uint32_t *ranks;     /* u32 [n_row] */
     const int32_t *top_ids;    /* i32 [n_row][SAMPLE_TOP_MAX]; NULL when no row asked */
     const float *top_logprobs; /* f32 [n_row][SAMPLE_TOP_MAX]; likewise */
 };

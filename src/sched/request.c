@@ -48,7 +48,7 @@ enum request_finish request_push(struct request *r, int32_t id)
 void request_enter(struct request *r, uint64_t arrival)
 {
     ASSERT(r->state == REQUEST_NEW);
-    ASSERT(r->n_prompt >= 1 && r->n_prompt < r->max_token);
+    ASSERT(r->n_prompt >= 1 && r->n_prompt < r->max_token && r->n_to_score < r->n_prompt);
     r->state = REQUEST_WAITING;
     r->arrival = arrival;
     r->n_token = r->n_prompt;
@@ -93,6 +93,8 @@ void request_check(const struct request *r)
     ASSERT(r->n_draft == 0 || (r->state == REQUEST_RUNNING && request_gap(r) == 1));
     ASSERT(r->n_draft == 0 || r->n_draft <= request_draft_room(r));
     ASSERT(r->n_computed <= r->n_reached);
+    ASSERT(r->n_to_score < r->n_prompt);
+    ASSERT(request_n_scored(r) == r->n_to_score || r->n_cached == 0);
     ASSERT(r->n_cached < r->n_prompt);
     switch (r->state) {
     case REQUEST_NEW: break;

@@ -43,6 +43,8 @@ struct request {
     uint32_t n_stop_id;
     uint32_t n_prompt;   /* >= 1 */
     uint32_t max_token;  /* prompt and output; > n_prompt */
+    uint32_t n_to_score; /* logits are also wanted of the prompt's first so many tokens, each once:
+                            0 .. n_prompt - 1 */
     uint32_t min_output; /* stop ids do not count among the first min_output tokens of the output */
     uint64_t cache_salt; /* its pages are found by requests of the same salt alone */
     int32_t priority;    /* lower is earlier */
@@ -90,6 +92,13 @@ static inline uint32_t request_gap(const struct request *r)
 
 /* request_is_stop - whether drawing `id` now ends the request */
 bool request_is_stop(const struct request *r, int32_t id);
+
+/* request_n_scored - of the n_to_score tokens, those whose logits a step has given. Until they are
+ * all done such a request goes on from no cached page, so all it has reached has been computed. */
+static inline uint32_t request_n_scored(const struct request *r)
+{
+    return r->n_reached < r->n_to_score ? r->n_reached : r->n_to_score;
+}
 
 /* request_draft_room - drafts that a request can have: they and the token drawn after them end
  * within max_token */

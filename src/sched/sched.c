@@ -24,7 +24,9 @@
  * gap may only use what the decodes still to be visited do not need, but for one token that the
  * first request always gets. That order keeps the last request always ahead of the walk, so
  * preempting it never undoes an entry. While any request decodes, wider gaps together get
- * bounds.max_prefill at most, so that a step is never much longer than a decode. */
+ * bounds.max_prefill at most, so that a step is never much longer than a decode. A request that
+ * wants logits of its prompt gets no more tokens than max_score allows, which all of them share,
+ * and goes on from cached pages only when it has them all. */
 #include "sched/sched.h"
 
 #include "base/assert.h"
@@ -54,6 +56,7 @@ struct walk {
     struct plan *plan;
     uint32_t left;     /* tokens of the budget not given away */
     uint32_t prefill;  /* of which wider gaps may take */
+    uint32_t score;    /* prompt tokens whose logits the step can still give */
     uint32_t n_decode; /* RUNNING requests with gap 1 that the walk has not reached */
     bool short_of_pages;
 };
@@ -79,6 +82,7 @@ fathom_err sched_create(struct sched **out, const struct sched_config *c, struct
         FAIL(d, FATHOM_EINVAL, "max_num_batched_tokens is 0, needed is at least 1");
     }
     if (c->max_num_seqs == 0) FAIL(d, FATHOM_EINVAL, "max_num_seqs is 0, needed is at least 1");
+    if (c->max_score == 0) FAIL(d, FATHOM_EINVAL, "max_score is 0, needed is at least 1");
     struct sched *s = mem_calloc(1, sizeof *s);
     if (!s) FAIL(d, FATHOM_ENOMEM, "no memory for the scheduler");
     s->config = *c;
@@ -177,14 +181,37 @@ static uint32_t fit_drafts(struct sched *s, const struct walk *w, struct request
     return n_draft < room ? n_draft : room;
 }
 
+/* How many of the next n tokens of r the step can take for the logits that r wants of them. */
+static uint32_t fit_score(const struct walk *w, const struct request *r, uint32_t n)
+{
+    uint32_t n_scored = request_n_scored(r);
+    uint32_t n_left = r->n_to_score - n_scored;
+    if (n_left <= w->score) return n;
+    uint32_t room = n_scored - r->n_computed + w->score;
+    return n < room ? n : room;
+}
+
+/* Tokens of an entry whose logits are wanted. */
+static uint32_t count_score(const struct request *r, uint32_t n_known)
+{
+    uint32_t n_scored = request_n_scored(r);
+    uint32_t end = r->n_computed + n_known;
+    if (end > r->n_to_score) end = r->n_to_score;
+    return end > n_scored ? end - n_scored : 0;
+}
+
 static void add_entry(struct sched *s, struct walk *w, struct request *r, uint32_t n_known)
 {
     struct plan *p = w->plan;
     bool draws = n_known == request_gap(r);
     uint32_t n_draft = draws ? fit_drafts(s, w, r, n_known) : 0;
     uint32_t n_token = n_known + n_draft;
-    p->entries[p->n_entry++] = (struct plan_entry){r, r->n_computed, n_token, n_draft, draws};
+    uint32_t n_score = count_score(r, n_known);
+    p->entries[p->n_entry++] =
+        (struct plan_entry){r, r->n_computed, n_token, n_draft, n_score, draws};
     p->n_token += n_token;
+    p->n_score += n_score;
+    w->score -= n_score;
     p->n_draw += draws ? 1 + n_draft : 0;
     if (r->n_computed + n_token > p->max_context) p->max_context = r->n_computed + n_token;
     r->n_planned = n_token;
@@ -203,9 +230,15 @@ static void plan_running(struct sched *s, struct walk *w, struct request *r)
         if (share > w->prefill) share = w->prefill;
         if (share == 0 && r == s->running.head) share = 1;
     }
-    uint32_t n_token = gap < share ? gap : share;
+    uint32_t n_token = fit_score(w, r, gap < share ? gap : share);
     if (n_token == 0) return;
     if (take_pages(s, w, r, r->n_computed + n_token)) add_entry(s, w, r, n_token);
+}
+
+/* Whether r may go on from cached pages. */
+static bool is_found(const struct sched *s, const struct request *r)
+{
+    return s->prefix && request_n_scored(r) == r->n_to_score;
 }
 
 /* Takes what the prefix cache has of a request that is being admitted. */
@@ -213,7 +246,7 @@ static void hold_found(struct sched *s, struct request *r, uint32_t n_found)
 {
     for (uint32_t i = 0; i < n_found; i++) page_pool_ref(s->pool, r->pages[i]);
     r->n_page = r->n_published = n_found;
-    if (!s->prefix || r->n_preempted > 0) return;
+    if (!is_found(s, r) || r->n_preempted > 0) return;
     s->totals.n_query_token += r->n_prompt;
     s->totals.n_hit_token += (uint64_t)n_found * KV_PAGE_TOKENS;
 }
@@ -227,7 +260,7 @@ static bool admit(struct sched *s, struct walk *w, struct request *r, uint64_t n
         return false;
     }
     uint32_t n_found = 0;
-    if (s->prefix) {
+    if (is_found(s, r)) {
         n_found = prefix_find(s->prefix, r->cache_salt, r->ids, r->n_token, r->pages);
     }
     uint64_t n_take = request_n_page(r->n_token) - n_found;
@@ -251,8 +284,9 @@ static bool admit(struct sched *s, struct walk *w, struct request *r, uint64_t n
 void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
 {
     ASSERT(!s->in_step);
-    plan->n_entry = plan->n_token = plan->n_draw = plan->max_context = 0;
-    struct walk w = {.plan = plan, .left = s->config.max_num_batched_tokens};
+    plan->n_entry = plan->n_token = plan->n_draw = plan->n_score = plan->max_context = 0;
+    struct walk w = {
+        .plan = plan, .left = s->config.max_num_batched_tokens, .score = s->config.max_score};
     for (const struct request *r = s->running.head; r; r = r->next) {
         if (request_gap(r) == 1) w.n_decode++;
     }
@@ -264,10 +298,10 @@ void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
     while (s->waiting.head && w.left > 0 && w.prefill > 0 && !w.short_of_pages &&
            s->running.n < max_running) {
         struct request *r = s->waiting.head;
-        if (!admit(s, &w, r, now_us)) break;
+        if (fit_score(&w, r, 1) == 0 || !admit(s, &w, r, now_us)) break;
         uint32_t share = w.left < w.prefill ? w.left : w.prefill;
         uint32_t gap = request_gap(r);
-        add_entry(s, &w, r, gap < share ? gap : share);
+        add_entry(s, &w, r, fit_score(&w, r, gap < share ? gap : share));
     }
     s->short_of_pages = w.short_of_pages;
     s->in_step = plan->n_entry > 0;

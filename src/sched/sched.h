@@ -22,6 +22,7 @@ struct sched_config {
     uint32_t max_num_batched_tokens; /* tokens of a step, >= 1 */
     uint32_t max_num_seqs;           /* requests RUNNING at once, >= 1 */
     uint32_t max_draft;              /* drafts of a request; 0: there are none */
+    uint32_t max_score;              /* prompt tokens whose logits a step gives, >= 1 */
 };
 
 /* Limits of one step, below those of sched_config. */
@@ -36,6 +37,7 @@ struct plan_entry {
     uint32_t first;
     uint32_t n_token; /* >= 1, drafts included */
     uint32_t n_draft; /* the last of them are guesses; 0 unless draws */
+    uint32_t n_score; /* of these the logits are wanted besides: from request_n_scored on */
     bool draws;       /* the entry closes the gap, so the logits of its last known token give the
                          next one, and those of each draft the one after it */
 };
@@ -45,6 +47,7 @@ struct plan {
     uint32_t n_entry;           /* 0: nothing to run */
     uint32_t n_token;           /* of all entries */
     uint32_t n_draw;            /* tokens drawn: 1 + n_draft for each entry that draws */
+    uint32_t n_score;           /* of all entries */
     uint32_t max_context;       /* largest first + n_token */
 };
 

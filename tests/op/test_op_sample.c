@@ -26,6 +26,7 @@ struct sampling {
 struct result {
     int32_t ids[ROWS];
     float logprobs[ROWS];
+    uint32_t ranks[ROWS];
     int32_t top_ids[ROWS][SAMPLE_TOP_MAX];
     float top_logprobs[ROWS][SAMPLE_TOP_MAX];
 };
@@ -73,6 +74,7 @@ static void run(struct sampling *s, struct rig *r, struct result *out)
                                .mask = mask,
                                .ids = device->ids,
                                .logprobs = device->logprobs,
+                               .ranks = device->ranks,
                                .top_ids = device->top_ids[0],
                                .top_logprobs = device->top_logprobs[0]};
     op_ok(r, r->ops->sample(r->b, &args), "sample");
@@ -95,6 +97,7 @@ static void run_both(struct sampling *s, struct result *out)
         assert_int_equal(out->ids[i], want.ids[i]);
         if (s->row[i].want_logprob && isfinite(want.logprobs[i]))
             assert_true(fabsf(out->logprobs[i] - want.logprobs[i]) < 1e-4f);
+        assert_int_equal(out->ranks[i], want.ranks[i]);
         for (uint32_t k = 0; k < s->row[i].n_top; k++) {
             assert_int_equal(out->top_ids[i][k], want.top_ids[i][k]);
             if (isfinite(want.top_logprobs[i][k]))
@@ -149,6 +152,46 @@ static void test_greedy_and_logprobs(void **state)
     assert_int_equal(out.top_ids[2][0], 3);
     assert_int_equal(out.top_ids[2][1], 700);
     assert_int_not_equal(out.ids[3], 9);
+    close_sampling(&s);
+}
+
+/* Nothing is drawn for a given token: the shape of the row does not count, only the raw logits. */
+static void test_given_tokens(void **state)
+{
+    (void)state;
+    struct sampling s;
+    struct result out;
+    open_sampling(&s, 6);
+    for (uint32_t i = 0; i < 6; i++) {
+        s.row[i].want_logprob = 1;
+        s.row[i].n_top = 3;
+        if (i == 0) continue; /* one that draws comes first */
+        s.row[i].is_given = 1;
+        s.row[i].given_id = (int32_t)(i * 200);
+        s.row[i].temperature = 1;
+        s.row[i].n_ban = 1;
+        s.ban[0] = (int32_t)(i * 200);
+    }
+    s.logits[1 * V + 200] = 50;                       /* the likeliest */
+    s.logits[2 * V + 7] = s.logits[2 * V + 400] = 40; /* a tie: the lower id comes first */
+    s.logits[3 * V + 600] = NAN;                      /* impossible */
+    s.row[4].n_vocab_used = 800;                      /* outside: impossible and last */
+    run_both(&s, &out);
+    for (uint32_t i = 1; i < 6; i++) assert_int_equal(out.ids[i], i * 200);
+    assert_int_equal(out.ranks[0], 1);
+    assert_int_equal(out.ranks[1], 1);
+    assert_int_equal(out.top_ids[1][0], 200);
+    assert_int_equal(out.ranks[2], 2);
+    assert_int_equal(out.ranks[3], V);
+    assert_true(out.logprobs[3] == -INFINITY);
+    assert_int_equal(out.ranks[4], 801);
+    assert_true(out.logprobs[4] == -INFINITY);
+    const float *x = s.logits + 5 * V;
+    double lse = logsumexp(x, V);
+    assert_true(fabs((double)out.logprobs[5] - ((double)x[1000] - lse)) < 1e-4);
+    uint32_t rank = 1;
+    for (uint32_t i = 0; i < V; i++) rank += x[i] > x[1000];
+    assert_int_equal(out.ranks[5], rank);
     close_sampling(&s);
 }
 
@@ -337,6 +380,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_greedy_and_logprobs), cmocka_unit_test(test_mask_ban_bias),
         cmocka_unit_test(test_penalties),           cmocka_unit_test(test_cutoffs),
         cmocka_unit_test(test_keyed_draws),         cmocka_unit_test(test_distribution),
+        cmocka_unit_test(test_given_tokens),
     };
     return OP_MAIN(argc, argv, tests);
 }

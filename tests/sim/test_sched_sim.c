@@ -40,6 +40,7 @@ struct job {
     uint32_t stop_after; /* the output has a stop id here */
     uint64_t taste;      /* requests of one prompt and one taste draw the same */
     uint32_t n_hash;
+    uint32_t n_score;           /* prompt tokens scored so far */
     uint64_t hashes[MAX_TOKEN]; /* [n_hash] of ids[0 .. i] and the salt */
     int32_t ids[MAX_TOKEN];
     uint32_t pages[MAX_PAGE];
@@ -69,6 +70,7 @@ struct sim {
     bool bounded;
     struct page_pool *pool;
     uint32_t max_draft;
+    uint32_t max_score;
     uint32_t right_per_1024;     /* chance that a draft is right */
     struct prefix_cache *prefix; /* NULL in some episodes */
     struct sched *s;
@@ -78,7 +80,7 @@ struct sim {
     uint64_t rows[MAX_TOKEN];       /* hashes */
     uint64_t draft_rows[MAX_TOKEN]; /* hashes of one token more */
     uint32_t step_rows[MAX_BUDGET]; /* where the step's tokens went */
-    uint64_t n_step, n_token, n_request, n_cancel, n_draft, n_accepted;
+    uint64_t n_step, n_token, n_request, n_cancel, n_draft, n_accepted, n_score;
     struct sched_totals totals;
 };
 
@@ -161,6 +163,8 @@ static void arrive(struct sim *m)
     j->r.max_token = n_prompt + n_output;
     j->r.priority = (int32_t)between(m, 0, m->n_priority) - 1;
     j->r.share = between(m, 0, m->n_share);
+    if (between(m, 0, 7) == 0) j->r.n_to_score = between(m, 0, n_prompt - 1);
+    j->n_score = 0;
     write_prompt(m, j);
     sched_add(m->s, &j->r);
     m->n_request++;
@@ -174,6 +178,7 @@ static void retire(struct sim *m, struct job *j)
     for (uint32_t i = 0; i < n_output; i++) {
         assert_int_equal(j->ids[r->n_prompt + i], model(j, r->n_prompt + i));
     }
+    if (n_output > 0) assert_int_equal(j->n_score, r->n_to_score);
     if (r->finish == REQUEST_FINISH_STOP) assert_int_equal(n_output, j->stop_after + 1);
     if (r->finish == REQUEST_FINISH_LENGTH) assert_int_equal(r->n_token, r->max_token);
     if (between(m, 0, 3) == 0) keep_text(m, j);
@@ -205,6 +210,16 @@ static void read_back(struct sim *m, struct job *j, uint32_t n, bool drafts)
     }
 }
 
+/* Prompt tokens are scored one after the other, each once, from tokens of the entry. */
+static void take_score(struct sim *m, struct job *j, const struct plan_entry *e)
+{
+    if (e->n_score == 0) return;
+    assert_int_equal(j->n_score, request_n_scored(&j->r));
+    assert_true(j->n_score >= e->first && j->n_score + e->n_score <= e->first + e->n_token);
+    j->n_score += e->n_score;
+    m->n_score += e->n_score;
+}
+
 /* Writes the rows of the step and reads back those of the entries that draw. */
 static void compute(struct sim *m, int32_t *drawn)
 {
@@ -220,6 +235,7 @@ static void compute(struct sim *m, int32_t *drawn)
             m->step_rows[t] = row_of(r, p);
             m->rows[m->step_rows[t++]] = hash_of(j, p + 1);
         }
+        take_score(m, j, e);
         if (!e->draws) continue;
         assert_int_equal(e->first + e->n_token, r->n_token + e->n_draft);
         read_back(m, j, r->n_token + e->n_draft, false);
@@ -310,7 +326,7 @@ static void step(struct sim *m, uint32_t budget)
     uint32_t n_running = sched_n_running(m->s);
     sched_plan(m->s, ++m->now_us, &m->plan);
     sched_check(m->s);
-    assert_true(m->plan.n_token <= budget);
+    assert_true(m->plan.n_token <= budget && m->plan.n_score <= m->max_score);
     check_bounds(m, &bounds, n_decode, n_running);
     if (m->plan.n_entry == 0) return;
     compute(m, drawn);
@@ -331,7 +347,9 @@ static void run_episode(struct sim *m)
     m->right_per_1024 = between(m, 0, 1024);
     struct sched_config c = {.max_num_batched_tokens = between(m, 1, MAX_BUDGET),
                              .max_num_seqs = between(m, 1, MAX_SEQS),
-                             .max_draft = m->max_draft};
+                             .max_draft = m->max_draft,
+                             .max_score = between(m, 1, MAX_BUDGET)};
+    m->max_score = c.max_score;
     m->n_page = between(m, 2, MAX_PAGE);
     m->max_prompt = between(m, 1, m->n_page * KV_PAGE_TOKENS - 1);
     m->max_output = m->n_page * KV_PAGE_TOKENS - m->max_prompt;
@@ -386,6 +404,7 @@ static void any_load_runs_to_its_end_with_every_invariant(void **state)
                   m->totals.n_hit_token, m->totals.n_query_token, m->n_draft, m->n_accepted,
                   (double)m->n_step / seconds * 60);
     assert_true(m->totals.n_preempted > 0 && m->n_cancel > 0 && m->totals.n_hit_token > 0);
+    assert_true(m->n_score > 0);
     assert_true(m->n_accepted > 0 && m->n_draft > m->n_accepted);
 }
 

@@ -14,7 +14,7 @@ fathom_err answer_submit(fathom_engine *e, struct answer *a, const fathom_reques
     fathom_request copy = *r;
     copy.user = a;
     a->id = 0; /* the first event may come before fathom_submit returns: it brings the id too */
-    a->n = 0;
+    a->n = a->n_prompt = 0;
     a->top_hash = 0;
     a->stopped = a->done = false;
     memset(&a->finish, 0, sizeof a->finish);
@@ -31,6 +31,18 @@ static void hash_tops(struct answer *a, const fathom_event *e)
     }
 }
 
+static void take_prompt_token(struct answer *a, const fathom_event *e)
+{
+    assert_int_equal(a->n, 0);
+    assert_true(a->n_prompt < ANSWER_TOKENS_MAX);
+    a->prompt[a->n_prompt].id = e->token;
+    a->prompt[a->n_prompt].logprob = e->logprob;
+    a->prompt[a->n_prompt].rank = e->rank;
+    a->prompt[a->n_prompt].n_top = e->n_top;
+    for (uint32_t i = 0; i < 2; i++) a->prompt[a->n_prompt].top[i] = e->top[i];
+    a->n_prompt++;
+}
+
 static void take_event(const fathom_event *e)
 {
     struct answer *a = e->user;
@@ -44,6 +56,10 @@ static void take_event(const fathom_event *e)
         a->logprobs[a->n] = e->logprob;
         a->ids[a->n++] = e->token;
         a->stopped = e->is_stop;
+        return;
+    }
+    if (e->kind == FATHOM_EVENT_PROMPT) {
+        take_prompt_token(a, e);
         return;
     }
     assert_int_equal(e->kind, FATHOM_EVENT_FINISH);

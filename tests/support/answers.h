@@ -15,6 +15,14 @@ struct answer {
     uint32_t n; /* tokens so far, the stop token included */
     int32_t ids[ANSWER_TOKENS_MAX];
     float logprobs[ANSWER_TOKENS_MAX];
+    uint32_t n_prompt; /* prompt tokens told of so far, from the second on */
+    struct {
+        int32_t id;
+        float logprob;
+        uint32_t rank;
+        uint32_t n_top;
+        fathom_logprob top[2]; /* of n_top, the first ones */
+    } prompt[ANSWER_TOKENS_MAX];
     uint64_t top_hash; /* of all alternatives: ids and bits, in order */
     bool stopped;      /* the last token had is_stop */
     bool done;

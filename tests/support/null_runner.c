@@ -15,6 +15,7 @@ struct null_runner {
     int32_t *ids;         /* [max_logit_row] and so on: what was drawn */
     float *logprobs;
     int32_t *top_ids;
+    uint32_t *ranks;
     float *top_logprobs;
     uint32_t n_launch;
     uint32_t n_prefill; /* tokens of the step beyond one of each request */
@@ -84,6 +85,7 @@ static void destroy(struct step_runner *base)
     mem_free(r->logprobs);
     mem_free(r->top_ids);
     mem_free(r->top_logprobs);
+    mem_free(r->ranks);
     mem_free(base->host);
     mem_free(r);
 }
@@ -140,7 +142,9 @@ static fathom_err draw(struct step_runner *base, const struct step *step)
     for (uint32_t i = 0; i < a->n_row; i++) {
         const struct sample_row *row = &a->rows[i];
         uint64_t state = r->states[row->logit_row];
-        r->ids[i] = null_draw(state, row, a->history, a->bias, a->ban, a->mask);
+        r->ids[i] = row->is_given ? row->given_id
+                                  : null_draw(state, row, a->history, a->bias, a->ban, a->mask);
+        r->ranks[i] = (uint32_t)(state % 100) + 1;
         if (step->is_draft && state % 8 < r->o.n_wrong) r->ids[i] = (r->ids[i] + 1) % 2;
         r->logprobs[i] = null_logprob(state);
         for (uint32_t k = 0; k < row->n_top; k++) {
@@ -160,7 +164,7 @@ static fathom_err wait(struct step_runner *base, struct step_result *out)
         clock_sleep_us(step_us / n_part);
         atomic_fetch_add(&r->n_moved, 1);
     }
-    *out = (struct step_result){r->ids, r->logprobs, r->top_ids, r->top_logprobs};
+    *out = (struct step_result){r->ids, r->logprobs, r->ranks, r->top_ids, r->top_logprobs};
     return FATHOM_OK;
 }
 
@@ -201,10 +205,11 @@ fathom_err null_runner_create(struct step_runner **out, const struct model_limit
     r->ids = mem_calloc(n_row, sizeof *r->ids);
     r->logprobs = mem_calloc(n_row, sizeof *r->logprobs);
     r->top_ids = mem_calloc(n_row * SAMPLE_TOP_MAX, sizeof *r->top_ids);
+    r->ranks = mem_calloc(n_row, sizeof *r->ranks);
     r->top_logprobs = mem_calloc(n_row * SAMPLE_TOP_MAX, sizeof *r->top_logprobs);
     r->base.host = r->base.device = mem_alloc_aligned(256, r->base.layout.n_bytes);
     if (!r->rows || !r->draft_rows || !r->states || !r->ids || !r->logprobs || !r->top_ids ||
-        !r->top_logprobs || !r->base.host) {
+        !r->top_logprobs || !r->ranks || !r->base.host) {
         destroy(&r->base);
         return FATHOM_ENOMEM;
     }
@@ -216,11 +221,12 @@ fathom_err null_engine_open(fathom_engine **out, const struct null_engine_option
                             fathom_diag *d)
 {
     *out = NULL;
+    uint32_t max_score = o->max_score ? o->max_score : 4;
     struct model_limits limits = {
         .max_token = o->max_num_batched_tokens,
         .max_request = o->max_num_seqs,
         .max_context = o->max_model_len,
-        .max_logit_row = o->max_num_seqs * (1 + o->n_draft),
+        .max_logit_row = o->max_num_seqs * (1 + o->n_draft) + max_score,
         .with_mtp = o->n_draft > 0,
         .world = 1,
     };
@@ -240,6 +246,7 @@ fathom_err null_engine_open(fathom_engine **out, const struct null_engine_option
         .admission = o->admission,
         .priorities = o->priorities,
         .n_vocab_used = o->n_vocab,
+        .max_score = max_score,
         .seed = o->seed,
         .no_prefix_cache = o->no_prefix_cache,
     };

@@ -41,6 +41,7 @@ struct null_engine_options {
     uint64_t seed;
     bool no_prefix_cache;
     uint32_t n_draft;
+    uint32_t max_score;         /* 0: 4 */
     struct null_options runner; /* n_page is the engine's too */
 };
 

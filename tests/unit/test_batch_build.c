@@ -13,7 +13,7 @@
 #include "engine/batch_build.h"
 
 static const struct model_limits limits = {
-    .max_token = 200, .max_request = 4, .max_context = 5000, .max_logit_row = 4, .world = 1};
+    .max_token = 200, .max_request = 4, .max_context = 5000, .max_logit_row = 8, .world = 1};
 
 struct fixture {
     struct batch_layout l;
@@ -53,7 +53,8 @@ static int tear_down(void **state)
 
 static void add_entry(struct fixture *f, int i, uint32_t first, uint32_t n_token, bool draws)
 {
-    f->entries[f->plan.n_entry++] = (struct plan_entry){&f->requests[i], first, n_token, 0, draws};
+    f->entries[f->plan.n_entry++] =
+        (struct plan_entry){&f->requests[i], first, n_token, 0, 0, draws};
     f->plan.n_token += n_token;
     f->plan.n_draw += draws;
     if (first + n_token > f->plan.max_context) f->plan.max_context = first + n_token;
@@ -77,8 +78,8 @@ static void arrays_neither_overlap_nor_leave_the_block(void **state)
                             200 * 4,
                             200 * 4,
                             5 * 4,
-                            4 * 4,
-                            4 * sizeof(struct sample_row),
+                            8 * 4,
+                            8 * sizeof(struct sample_row),
                             4 * 79 * 4,
                             4 * LIMIT_LOGIT_BIAS * sizeof(struct sample_bias),
                             4 * BATCH_BAN_MAX * 4,
@@ -144,6 +145,22 @@ static void drafts_have_rows_and_the_draft_layer_arrays(void **state)
     assert_true(l.page_table > l.pos); /* copied with what every step has */
 }
 
+/* Of an entry, prompt tokens not scored before, then what draws. */
+static void scored_prompt_tokens_have_rows(void **state)
+{
+    struct fixture *f = *state;
+    add_entry(f, 0, 60, 5, true);
+    f->requests[0].n_to_score = 64;
+    f->requests[0].n_reached = 62; /* two tokens are computed again */
+    f->entries[0].n_score = 2;
+    add_entry(f, 1, 130, 1, true);
+    f->plan.n_score = 2;
+    batch_build(&f->l, &f->plan, f->host, f->device, &f->batch);
+    const int32_t rows[] = {2, 3, 4, 5};
+    assert_int_equal(f->batch.n_logit_row, 4);
+    assert_memory_equal(on_host(f, f->batch.logit_rows), rows, sizeof rows);
+}
+
 static void page_stride_grows_with_the_longest_request(void **state)
 {
     struct fixture *f = *state;
@@ -181,6 +198,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_chunk_and_a_decode, set_up, tear_down),
         cmocka_unit_test_setup_teardown(drafts_have_rows_and_the_draft_layer_arrays, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(scored_prompt_tokens_have_rows, set_up, tear_down),
         cmocka_unit_test_setup_teardown(page_stride_grows_with_the_longest_request, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(pointers_are_the_same_in_every_step, set_up, tear_down),

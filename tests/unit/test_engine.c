@@ -273,6 +273,51 @@ static void alternatives_come_with_each_token(void **state)
     fathom_close(e);
 }
 
+/* Each prompt token's number follows from the ids before it, whatever the steps: few rows of
+ * logits, drafts, neighbours, a prompt that is in the cache. */
+static void prompt_tokens_are_told_once_and_in_order(void **state)
+{
+    (void)state;
+    for (uint32_t n_draft = 0; n_draft < 3; n_draft++) {
+        struct null_engine_options o = defaults();
+        o.n_draft = n_draft;
+        o.max_score = 7;
+        fathom_engine *e = open_with(&o);
+        int32_t ids[150];
+        for (int32_t i = 0; i < 150; i++) ids[i] = 2 + i * 7 % 900;
+        for (uint32_t round = 0; round < 2; round++) {
+            for (uint32_t i = 0; i < 8; i++) {
+                fathom_request r = greedy(20);
+                r.prompt = ids + i;
+                r.n_prompt = 150 - 20 * i;
+                r.sampling.ignore_eos = true;
+                r.sampling.prompt_logprobs = i % 4 != 3;
+                r.sampling.n_prompt_top_logprobs = i % 3;
+                submit(e, &answers[i], &r);
+            }
+            answers_wait(e, 8);
+            for (uint32_t i = 0; i < 8; i++) {
+                const struct answer *a = &answers[i];
+                uint32_t n_prompt = 150 - 20 * i;
+                assert_int_equal(a->n, 20);
+                assert_int_equal(a->n_prompt, i % 4 != 3 ? n_prompt - 1 : 0);
+                assert_int_equal(a->finish.n_output, 20);
+                if (a->n_prompt > 0) assert_int_equal(a->finish.n_cached, 0);
+                for (uint32_t k = 0; k < a->n_prompt; k++) {
+                    uint64_t s = null_state(ids + i, k + 1);
+                    assert_int_equal(a->prompt[k].id, ids[i + k + 1]);
+                    assert_true(a->prompt[k].logprob == null_logprob(s));
+                    assert_int_equal(a->prompt[k].rank, s % 100 + 1);
+                    assert_int_equal(a->prompt[k].n_top, i % 3);
+                    if (i % 3 > 0) assert_int_equal(a->prompt[k].top[0].id, s % 1000);
+                }
+            }
+            expect_rest(e);
+        }
+        fathom_close(e);
+    }
+}
+
 static void seeds_make_runs_repeatable(void **state)
 {
     (void)state;
@@ -581,6 +626,7 @@ int main(void)
         cmocka_unit_test(eos_stops_unless_told_otherwise),
         cmocka_unit_test(no_max_tokens_means_up_to_the_models_length),
         cmocka_unit_test(alternatives_come_with_each_token),
+        cmocka_unit_test(prompt_tokens_are_told_once_and_in_order),
         cmocka_unit_test(seeds_make_runs_repeatable),
         cmocka_unit_test(penalties_and_bias_reach_the_sampler),
         cmocka_unit_test(bad_requests_are_refused_at_the_door),

@@ -135,6 +135,48 @@ static void the_same_bits_whatever_the_step(void **state)
     }
 }
 
+/* A request whose prompt is another's prompt and answer: what drawing an answer token said of it is
+ * what the prompt's log-probabilities say, to the bit. */
+static void a_prompt_is_scored_as_it_was_drawn(void **state)
+{
+    (void)state;
+    static const struct shape shapes[] = {
+        {4096, 1, 16, 300, PILOT_LEN, false, 0},
+        {50, 2, 16, 300, PILOT_LEN, false, 0},
+        {64, 2, 16, 30, PILOT_LEN, false, 2},
+    };
+    static int32_t texts[N_REQUEST][PILOT_LEN];
+    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
+        fathom_engine *e = open_shape(&shapes[k]);
+        for (int i = 0; i < N_REQUEST; i++) {
+            fathom_diag d = {{0}};
+            fathom_request r = {.prompt = texts[i], .n_prompt = requests[i].n_prompt + alone[i].n};
+            memcpy(texts[i], requests[i].prompt, requests[i].n_prompt * sizeof(int32_t));
+            memcpy(texts[i] + requests[i].n_prompt, alone[i].ids, alone[i].n * sizeof(int32_t));
+            fathom_sampling_init(&r.sampling);
+            r.sampling.max_tokens = 1;
+            r.sampling.prompt_logprobs = true;
+            r.sampling.n_prompt_top_logprobs = 1;
+            if (answer_submit(e, &answers[i], &r, &d) != FATHOM_OK) fail_msg("%s", d.text);
+        }
+        answers_wait(e, N_REQUEST);
+        for (int i = 0; i < N_REQUEST; i++) {
+            const struct answer *a = &answers[i];
+            uint32_t n_prompt = requests[i].n_prompt;
+            assert_int_equal(a->n_prompt, n_prompt + alone[i].n - 1);
+            for (uint32_t t = 0; t < alone[i].n; t++) {
+                assert_true(a->prompt[n_prompt - 1 + t].logprob == alone[i].logprobs[t]);
+            }
+            for (uint32_t t = 0; t < a->n_prompt; t++) {
+                assert_int_equal(a->prompt[t].rank == 1, a->prompt[t].top[0].id == a->prompt[t].id);
+                assert_true(a->prompt[t].top[0].logprob >= a->prompt[t].logprob);
+            }
+        }
+        expect_rest(e);
+        fathom_close(e);
+    }
+}
+
 /* Short prompts with long answers: admitted with a page or two, each wants five in the end. */
 static void the_same_bits_after_preemption(void **state)
 {
@@ -333,6 +375,7 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "ref") == 0) backend = FATHOM_BACKEND_REF;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_bits_whatever_the_step),
+        cmocka_unit_test(a_prompt_is_scored_as_it_was_drawn),
         cmocka_unit_test(the_same_bits_after_preemption),
         cmocka_unit_test(the_same_bits_from_cached_pages),
         cmocka_unit_test(files_come_from_the_checkpoint),

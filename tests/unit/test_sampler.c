@@ -56,7 +56,7 @@ static struct sequence *add(struct fixture *f, const fathom_sampling *s, uint32_
     request_enter(&j->request, 0);
     request_admit(&j->request, 0, 0);
     for (uint32_t i = 0; i < n_output; i++) (void)request_push(&j->request, 9);
-    f->entries[f->plan.n_entry++] = (struct plan_entry){&j->request, 0, 1, 0, draws};
+    f->entries[f->plan.n_entry++] = (struct plan_entry){&j->request, 0, 1, 0, 0, draws};
     f->plan.n_draw += draws;
     return j;
 }
@@ -144,6 +144,39 @@ static void drafts_have_rows_of_their_own(void **state)
     assert_int_equal(f->step.extras[1].n_bytes, 2 * sizeof(int32_t));
 }
 
+/* Rows that draw come first; each row knows its logits. */
+static void prompt_tokens_are_given_ones_behind_the_draws(void **state)
+{
+    struct fixture *f = *state;
+    fathom_sampling s;
+    fathom_sampling_init(&s);
+    s.temperature = 0.5f;
+    s.frequency_penalty = 1;
+    s.prompt_logprobs = true;
+    s.n_prompt_top_logprobs = 7;
+    struct sequence *q = add(f, &s, 0, true);
+    f->entries[0].n_score = f->plan.n_score = q->request.n_to_score;
+    assert_int_equal(f->plan.n_score, 2);
+    s.prompt_logprobs = false;
+    add(f, &s, 1, true);
+    const struct sample_row *rows = build(f);
+    assert_int_equal(f->step.args.n_row, 4);
+    assert_int_equal(rows[0].logit_row, 2);
+    assert_int_equal(rows[0].is_given, 0);
+    assert_int_equal(rows[0].n_top, 0);
+    assert_int_equal(rows[1].logit_row, 3);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(rows[2 + i].logit_row, i);
+        assert_int_equal(rows[2 + i].is_given, 1);
+        assert_int_equal(rows[2 + i].given_id, prompt[1 + i]);
+        assert_int_equal(rows[2 + i].want_logprob, 1);
+        assert_int_equal(rows[2 + i].n_top, 7);
+        assert_int_equal(rows[2 + i].n_vocab_used, 48);
+        assert_int_equal(rows[2 + i].n_prompt + rows[2 + i].n_output, 0);
+    }
+    assert_int_equal(f->step.n_top, 7);
+}
+
 static void ignored_eos_is_never_banned(void **state)
 {
     struct fixture *f = *state;
@@ -214,9 +247,12 @@ static void history_goes_along_with_a_penalty(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH(only_entries_that_draw_have_rows),  WITH(min_tokens_bans_stops_only_as_long_as_needed),
-        WITH(drafts_have_rows_of_their_own),     WITH(bias_rows_lie_one_after_the_other),
-        WITH(ignored_eos_is_never_banned),       WITH(bias_rows_lie_one_after_the_other),
+        WITH(only_entries_that_draw_have_rows),
+        WITH(min_tokens_bans_stops_only_as_long_as_needed),
+        WITH(drafts_have_rows_of_their_own),
+        WITH(prompt_tokens_are_given_ones_behind_the_draws),
+        WITH(ignored_eos_is_never_banned),
+        WITH(bias_rows_lie_one_after_the_other),
         WITH(history_goes_along_with_a_penalty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "sched/sched.h"
 
-enum { MAX_REQUESTS = 8, MAX_TOKENS = 1024, STOP_ID = 1 };
+enum { MAX_REQUESTS = 8, MAX_TOKENS = 1024, MAX_SCORE = 32, STOP_ID = 1 };
 
 struct job {
     struct request r;
@@ -34,7 +34,7 @@ static const int32_t stop_ids[] = {STOP_ID};
 static void open_fixture(struct fixture *f, uint32_t n_page, uint32_t budget, uint32_t max_num_seqs)
 {
     memset(f, 0, sizeof *f);
-    struct sched_config c = {budget, max_num_seqs, f->max_draft};
+    struct sched_config c = {budget, max_num_seqs, f->max_draft, MAX_SCORE};
     assert_int_equal(page_pool_create(&f->pool, n_page, NULL), FATHOM_OK);
     assert_int_equal(sched_create(&f->s, &c, f->pool, f->prefix, NULL), FATHOM_OK);
     assert_int_equal(plan_init(&f->plan, max_num_seqs), FATHOM_OK);
@@ -46,7 +46,7 @@ static void open_more(struct fixture *f, uint32_t n_page, uint32_t budget, uint3
 {
     open_fixture(f, n_page, budget, max_num_seqs);
     f->max_draft = max_draft;
-    struct sched_config c = {budget, max_num_seqs, f->max_draft};
+    struct sched_config c = {budget, max_num_seqs, f->max_draft, MAX_SCORE};
     sched_destroy(f->s);
     assert_int_equal(prefix_create(&f->prefix, f->pool, max_draft > 0, NULL), FATHOM_OK);
     assert_int_equal(sched_create(&f->s, &c, f->pool, f->prefix, NULL), FATHOM_OK);
@@ -113,17 +113,21 @@ static void zero_sizes_are_refused(void **state)
     assert_int_equal(page_pool_create(&pool, 1, NULL), FATHOM_OK);
     struct sched *s = NULL;
     fathom_diag d = {{0}};
-    assert_int_equal(sched_create(&s, &(struct sched_config){0, 1, 0}, pool, NULL, &d),
+    assert_int_equal(sched_create(&s, &(struct sched_config){0, 1, 0, 1}, pool, NULL, &d),
                      FATHOM_EINVAL);
     assert_non_null(strstr(d.text, "max_num_batched_tokens"));
     fathom_diag d2 = {{0}};
-    assert_int_equal(sched_create(&s, &(struct sched_config){1, 0, 0}, pool, NULL, &d2),
+    assert_int_equal(sched_create(&s, &(struct sched_config){1, 0, 0, 1}, pool, NULL, &d2),
                      FATHOM_EINVAL);
     assert_non_null(strstr(d2.text, "max_num_seqs"));
+    fathom_diag d3 = {{0}};
+    assert_int_equal(sched_create(&s, &(struct sched_config){1, 1, 0, 0}, pool, NULL, &d3),
+                     FATHOM_EINVAL);
+    assert_non_null(strstr(d3.text, "max_score"));
     assert_null(s);
     for (long n = 0; n < 2; n++) {
         mem_fail_after(n);
-        assert_int_equal(sched_create(&s, &(struct sched_config){1, 1, 0}, pool, NULL, NULL),
+        assert_int_equal(sched_create(&s, &(struct sched_config){1, 1, 0, 1}, pool, NULL, NULL),
                          FATHOM_ENOMEM);
         assert_null(s);
     }
@@ -658,6 +662,107 @@ static void drafts_preempt_nobody(void **state)
     close_fixture(&f);
 }
 
+/* ---- logits of prompts ---- */
+
+static struct request *add_scored(struct fixture *f, uint32_t n_prompt, uint32_t max_output)
+{
+    struct request *r = add(f, n_prompt, max_output);
+    r->n_to_score = n_prompt - 1;
+    return r;
+}
+
+static void expect_score(const struct fixture *f, uint32_t i, uint32_t n_score)
+{
+    assert_int_equal(f->plan.entries[i].n_score, n_score);
+}
+
+static void scored_prompts_share_the_rows_of_a_step(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_fixture(&f, 16, 256, 4);
+    struct request *a = add_scored(&f, 40, 5);
+    struct request *b = add_scored(&f, 30, 5);
+    struct request *c = add(&f, 50, 5);
+    plan(&f);
+    expect_entry(&f, 0, a, 0, 32, false);
+    expect_score(&f, 0, MAX_SCORE);
+    assert_int_equal(f.plan.n_entry, 1); /* no row is left for b, and c does not overtake it */
+    assert_int_equal(f.plan.n_score, MAX_SCORE);
+    commit(&f, 7);
+    assert_int_equal(request_n_scored(a), 32);
+    plan(&f);
+    expect_entry(&f, 0, a, 32, 8, true); /* the last token's logits are those of the draw */
+    expect_score(&f, 0, 7);
+    expect_entry(&f, 1, b, 0, 25, false);
+    expect_score(&f, 1, 25);
+    expect_entry(&f, 2, c, 0, 50, true);
+    expect_score(&f, 2, 0);
+    assert_int_equal(f.plan.n_draw, 2);
+    commit(&f, 7);
+    plan(&f);
+    expect_entry(&f, 1, b, 25, 5, true);
+    expect_score(&f, 1, 4);
+    commit(&f, STOP_ID);
+    close_fixture(&f);
+}
+
+static void a_scored_prompt_uses_no_cached_page_until_it_is_scored(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_with_prefix(&f, 8, 512, 4);
+    (void)add(&f, 130, 5);
+    plan(&f);
+    commit(&f, STOP_ID);
+    struct request *r = add_scored(&f, 130, 200);
+    for (uint32_t i = 0; i < 4; i++) {
+        plan(&f);
+        expect_entry(&f, 0, r, i * MAX_SCORE, MAX_SCORE, false);
+        expect_score(&f, 0, MAX_SCORE);
+        commit(&f, 7);
+    }
+    plan(&f);
+    expect_entry(&f, 0, r, 128, 2, true);
+    expect_score(&f, 0, 1);
+    commit(&f, 7);
+    assert_int_equal(r->n_cached, 0);
+    assert_int_equal(sched_totals(f.s)->n_query_token, 130); /* the first one's alone */
+    struct request *again = add(&f, 130, 5);
+    plan(&f);
+    expect_entry(&f, 1, again, 128, 2, true);
+    commit(&f, STOP_ID);
+    close_fixture(&f);
+}
+
+/* What has been scored before a preemption is computed again and not scored twice. Nine pages: a
+ * has one and grows, b has seven and loses them when a needs its third. */
+static void a_preempted_prompt_is_scored_once(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_fixture(&f, 9, 5, 4);
+    struct request *a = add(&f, 63, 100);
+    struct request *b = add_scored(&f, 400, 20);
+    uint32_t n_score = 0;
+    uint32_t n_before = 0;
+    while (b->state != REQUEST_FINISHED) {
+        plan(&f);
+        for (uint32_t i = 0; i < f.plan.n_entry; i++) {
+            const struct plan_entry *e = &f.plan.entries[i];
+            if (e->request != b) continue;
+            n_score += e->n_score;
+            if (b->n_preempted == 0) n_before += e->n_score;
+            if (e->first + e->n_token <= n_before && b->n_preempted) expect_score(&f, i, 0);
+        }
+        commit(&f, a->n_token == 130 || a->state == REQUEST_FINISHED ? STOP_ID : 7);
+    }
+    assert_int_equal(b->n_preempted, 1);
+    assert_true(n_before > 200 && n_before < 399);
+    assert_int_equal(n_score, 399);
+    close_fixture(&f);
+}
+
 static void dump_shows_requests_and_pages(void **state)
 {
     (void)state;
@@ -704,6 +809,9 @@ int main(void)
         cmocka_unit_test(a_stop_among_the_drafts_ends_it_there),
         cmocka_unit_test(drafts_take_what_is_left_of_the_budget),
         cmocka_unit_test(drafts_preempt_nobody),
+        cmocka_unit_test(scored_prompts_share_the_rows_of_a_step),
+        cmocka_unit_test(a_scored_prompt_uses_no_cached_page_until_it_is_scored),
+        cmocka_unit_test(a_preempted_prompt_is_scored_once),
         cmocka_unit_test(dump_shows_requests_and_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

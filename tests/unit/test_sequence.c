@@ -271,7 +271,7 @@ static void events_tell_the_story(void **state)
     j->n_published = 2;
     j->is_over = true;
 
-    sequence_token_event(j, 0, &e);
+    sequence_event(j, 0, &e);
     assert_int_equal(e.kind, FATHOM_EVENT_TOKEN);
     assert_int_equal(e.id, 99);
     assert_ptr_equal(e.user, prompt);
@@ -280,7 +280,7 @@ static void events_tell_the_story(void **state)
     assert_true(e.logprob == -0.5f);
     assert_int_equal(e.n_top, 1);
     assert_int_equal(e.top[0].id, 41);
-    sequence_token_event(j, 1, &e);
+    sequence_event(j, 1, &e);
     assert_int_equal(e.token, 2);
     assert_true(e.is_stop);
 
@@ -297,6 +297,52 @@ static void events_tell_the_story(void **state)
     sequence_destroy(j);
 }
 
+/* Prompt tokens come before those drawn, in one numbering. */
+static void prompt_events_come_first(void **state)
+{
+    (void)state;
+    fathom_request r = make();
+    r.sampling.prompt_logprobs = true;
+    r.sampling.n_prompt_top_logprobs = 2;
+    struct sequence *j = NULL;
+    fathom_event e;
+    assert_int_equal(sequence_create(&j, &r, &limits, 0, NULL), FATHOM_OK);
+    struct request *q = &j->request;
+    assert_int_equal(q->n_to_score, 2);
+    request_enter(q, 0);
+    request_admit(q, 0, 0);
+    assert_int_equal(sequence_n_event(j), 0);
+    q->n_reached = 1;
+    assert_int_equal(sequence_n_event(j), 1);
+    q->n_reached = 3;
+    assert_int_equal(request_push(q, 2), REQUEST_FINISH_STOP);
+    assert_int_equal(sequence_n_event(j), 3);
+    for (uint32_t i = 0; i < 2; i++) {
+        j->scores[i] = (struct prompt_score){-1.0f - (float)i, 5 + i};
+        j->prompt_tops[2 * i] = (fathom_logprob){40, -0.5f};
+        j->prompt_tops[2 * i + 1] = (fathom_logprob){41 + (int32_t)i, -0.75f};
+    }
+    request_end(q, REQUEST_FINISH_STOP, 0);
+    j->n_published = 3;
+    j->is_over = true;
+    sequence_event(j, 1, &e);
+    assert_int_equal(e.kind, FATHOM_EVENT_PROMPT);
+    assert_int_equal(e.token, prompt[2]);
+    assert_true(e.logprob == -2.0f);
+    assert_int_equal(e.rank, 6);
+    assert_int_equal(e.n_top, 2);
+    assert_int_equal(e.top[1].id, 42);
+    assert_false(e.is_stop);
+    sequence_event(j, 2, &e);
+    assert_int_equal(e.kind, FATHOM_EVENT_TOKEN);
+    assert_int_equal(e.token, 2);
+    assert_true(e.is_stop);
+    assert_int_equal(e.n_top, 0);
+    sequence_finish_event(j, &e);
+    assert_int_equal(e.n_output, 1);
+    sequence_destroy(j);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -310,6 +356,7 @@ int main(void)
         cmocka_unit_test(tiny_temperatures_are_greedy),
         cmocka_unit_test(a_failing_allocation_is_clean),
         cmocka_unit_test(events_tell_the_story),
+        cmocka_unit_test(prompt_events_come_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

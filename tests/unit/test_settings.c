@@ -34,7 +34,8 @@ static void zero_means_the_default(void **state)
     assert_int_equal(s.limits.max_context, 4000);
     assert_int_equal(s.limits.max_token, 2048);
     assert_int_equal(s.limits.max_request, 64);
-    assert_int_equal(s.limits.max_logit_row, 64);
+    assert_int_equal(s.limits.max_logit_row, 64 + SETTINGS_MAX_SCORE);
+    assert_int_equal(s.max_score, SETTINGS_MAX_SCORE);
     assert_int_equal(s.limits.world, 1);
     assert_int_equal(s.max_num_seqs, 64);
     assert_int_equal(s.max_queued, 1024);
@@ -97,10 +98,11 @@ static void drafts_need_rows_and_a_layer_that_makes_them(void **state)
     assert_int_equal(settings_resolve(&s, &o, &c, NULL), FATHOM_OK);
     assert_int_equal(s.n_draft, 3);
     assert_true(s.limits.with_mtp);
-    assert_int_equal(s.limits.max_logit_row, 32);
+    assert_int_equal(s.limits.max_logit_row, 32 + SETTINGS_MAX_SCORE);
     o.max_num_batched_tokens = 20;
     assert_int_equal(settings_resolve(&s, &o, &c, NULL), FATHOM_OK);
-    assert_int_equal(s.limits.max_logit_row, 20);
+    assert_int_equal(s.limits.max_logit_row, 20); /* as many as a step has tokens */
+    assert_int_equal(s.max_score, 20);
     fathom_diag d = {{0}};
     c.n_mtp = 0;
     assert_int_equal(settings_resolve(&s, &o, &c, &d), FATHOM_EUNSUPPORTED);
@@ -108,7 +110,7 @@ static void drafts_need_rows_and_a_layer_that_makes_them(void **state)
     o.n_draft = 0;
     assert_int_equal(settings_resolve(&s, &o, &c, NULL), FATHOM_OK);
     assert_false(s.limits.with_mtp);
-    assert_int_equal(s.limits.max_logit_row, 8);
+    assert_int_equal(s.limits.max_logit_row, 20);
     expect(&(fathom_options){.n_draft = 5}, FATHOM_EINVAL, "num_speculative_tokens is 5");
 }
 

@@ -65,6 +65,15 @@ static float logprob_of(float x, double lse)
     return (float)((double)x - lse);
 }
 
+static uint32_t rank_of(const float *x, uint32_t n, uint32_t id)
+{
+    uint32_t rank = 1;
+    if (id >= n) return n + 1;
+    for (uint32_t i = 0; i < id; i++) rank += x[i] >= x[id];
+    for (uint32_t i = id + 1; i < n; i++) rank += x[i] > x[id];
+    return rank;
+}
+
 /* The n_top largest, descending, ties to the lower id, by insertion. */
 static void list_top(const float *x, uint32_t n, double lse, uint32_t n_top, int32_t *ids,
                      float *logprobs)
@@ -316,6 +325,16 @@ static int32_t choose(const struct cpu_kernels *k, const struct sample_row *row,
     return draw(row, n_left, top, s);
 }
 
+/* Writes over x when the row is shaped. */
+static int32_t take_id(const struct cpu_backend *cpu, const struct sample_args *a,
+                       const struct sample_row *row, float *x, struct sample_scratch *s)
+{
+    uint32_t n = row->n_vocab_used;
+    if (is_shaped(row)) shape(a, row, x, n, s->keys);
+    bool any = cpu->k->max(x, n) > -INFINITY;
+    return any ? choose(cpu->k, row, x, n, s) : fallback(row, a->mask, n);
+}
+
 struct sample_task {
     struct cpu_backend *cpu;
     const struct sample_args *a;
@@ -340,13 +359,16 @@ static void sample_row(void *arg, size_t i, size_t n_item, unsigned worker)
     if (row->n_top > 0)
         list_top(x, n, lse, row->n_top, a->top_ids + i * SAMPLE_TOP_MAX,
                  a->top_logprobs + i * SAMPLE_TOP_MAX);
-    if (is_shaped(row)) {
-        if (row->want_logprob) raw = memcpy(s.raw, x, n * sizeof *x);
-        shape(a, row, x, n, s.keys);
+    if (!row->is_given && row->want_logprob && is_shaped(row)) {
+        raw = memcpy(s.raw, x, n * sizeof *x);
     }
-    bool any = cpu->k->max(x, n) > -INFINITY;
-    a->ids[i] = any ? choose(cpu->k, row, x, n, &s) : fallback(row, a->mask, n);
-    a->logprobs[i] = row->want_logprob ? logprob_of(raw[a->ids[i]], lse) : 0;
+    a->ids[i] = row->is_given ? row->given_id : take_id(cpu, a, row, x, &s);
+    a->logprobs[i] = 0;
+    a->ranks[i] = 0;
+    if (!row->want_logprob) return;
+    uint32_t id = (uint32_t)a->ids[i];
+    a->logprobs[i] = id < n ? logprob_of(raw[id], lse) : -INFINITY;
+    a->ranks[i] = rank_of(raw, n, id);
 }
 
 fathom_err cpu_sample(struct backend *b, const struct sample_args *a)

@@ -37,6 +37,15 @@ static void list_top(struct scored *sorted, const float *x, uint32_t n, double l
     }
 }
 
+static uint32_t rank_of(const float *x, uint32_t n, uint32_t id)
+{
+    uint32_t rank = 1;
+    for (uint32_t i = 0; i < n; i++) {
+        rank += id >= n || x[i] > x[id] || (x[i] == x[id] && i < id);
+    }
+    return rank;
+}
+
 static bool mask_allows(const struct sample_row *row, const uint32_t *mask, uint32_t id)
 {
     if (row->mask_offset == SAMPLE_NONE) return true;
@@ -144,6 +153,16 @@ static int32_t draw(struct ref_backend *r, const struct sample_row *row, const f
     return best;
 }
 
+static int32_t take_id(struct ref_backend *r, const struct sample_args *a,
+                       const struct sample_row *row, float *x, uint32_t n)
+{
+    bool any = false;
+    if (row->is_given) return row->given_id;
+    shape_logits(a, row, x, n);
+    for (uint32_t j = 0; j < n; j++) any |= x[j] > -INFINITY;
+    return any ? draw(r, row, x, n) : fallback(row, a->mask, n);
+}
+
 fathom_err ref_sample(struct backend *b, const struct sample_args *a)
 {
     struct ref_backend *r = ref_of(b);
@@ -160,11 +179,13 @@ fathom_err ref_sample(struct backend *b, const struct sample_args *a)
         double lse = row->want_logprob || row->n_top > 0 ? log_sum_exp(raw, n) : 0;
         if (row->n_top > 0) list_top(r->scored, raw, n, lse, a, i, row->n_top);
 
-        shape_logits(a, row, x, n);
-        bool any = false;
-        for (uint32_t j = 0; j < n; j++) any |= x[j] > -INFINITY;
-        a->ids[i] = any ? draw(r, row, x, n) : fallback(row, a->mask, n);
-        a->logprobs[i] = row->want_logprob ? logprob_of(raw[a->ids[i]], lse) : 0;
+        a->ids[i] = take_id(r, a, row, x, n);
+        a->logprobs[i] = 0;
+        a->ranks[i] = 0;
+        if (!row->want_logprob) continue;
+        uint32_t id = (uint32_t)a->ids[i];
+        a->logprobs[i] = id < n ? logprob_of(raw[id], lse) : -INFINITY;
+        a->ranks[i] = rank_of(raw, n, id);
     }
     return FATHOM_OK;
 }

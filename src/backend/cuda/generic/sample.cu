@@ -64,6 +64,21 @@ static __device__ __forceinline__ uint32_t order_key(float v)
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
+/* How many values come before that of `id`, and one: ties to the lower id. */
+static __device__ uint32_t rank_of(const float *x, int n, int id, struct sample_shared *sh)
+{
+    __syncthreads();
+    if (threadIdx.x == 0) sh->bin = 1;
+    __syncthreads();
+    int before = 0;
+    for (int i = (int)threadIdx.x; i < n; i += THREADS) {
+        before += id >= n || x[i] > x[id] || (x[i] == x[id] && i < id);
+    }
+    atomicAdd(&sh->bin, before);
+    __syncthreads();
+    return (uint32_t)sh->bin;
+}
+
 /* What stays of a row: keys above `key`, and those equal to it with an id below `id_end`. */
 struct cut {
     uint32_t key;
@@ -282,9 +297,21 @@ struct kernel_args {
     float *raw;      /* the same: logits before shaping */
     int32_t *ids;
     float *logprobs;
+    uint32_t *ranks;
     int32_t *top_ids;
     float *top_logprobs;
 };
+
+static __device__ int take_id(const struct sample_row &row, const struct kernel_args &a, float *x,
+                              int n, struct sample_shared *sh)
+{
+    uint32_t *count = a.count + (size_t)blockIdx.x * a.n_vocab;
+    shape(row, a.history, a.bias, a.ban, a.mask, x, n, count);
+    __syncthreads();
+    int id = draw(row, x, n, sh);
+    if (id >= n || id < 0) id = 0;
+    return largest_is_impossible(x, n, sh) ? first_allowed(row, a.mask, n, sh) : id;
+}
 
 __global__ void __launch_bounds__(THREADS) sample_kernel(const struct kernel_args a)
 {
@@ -292,12 +319,9 @@ __global__ void __launch_bounds__(THREADS) sample_kernel(const struct kernel_arg
     kernel_begin();
     const struct sample_row row = a.rows[blockIdx.x];
     float *x = a.logits + (size_t)row.logit_row * a.n_vocab;
-    uint32_t *count = a.count + (size_t)blockIdx.x * a.n_vocab;
-    float *raw = a.raw + (size_t)blockIdx.x * a.n_vocab;
     const int n = (int)row.n_vocab_used;
     for (int i = (int)threadIdx.x; i < n; i += THREADS) {
         if (x[i] != x[i]) x[i] = -INFINITY;
-        raw[i] = x[i];
     }
     __syncthreads();
     float lse = 0.0f;
@@ -316,22 +340,28 @@ __global__ void __launch_bounds__(THREADS) sample_kernel(const struct kernel_arg
             a.top_logprobs[blockIdx.x * SAMPLE_TOP_MAX + k] = last.value - lse;
         }
     }
-    shape(row, a.history, a.bias, a.ban, a.mask, x, n, count);
-    __syncthreads();
-    int id = draw(row, x, n, &sh);
-    if (id >= n || id < 0) id = 0;
-    if (largest_is_impossible(x, n, &sh)) id = first_allowed(row, a.mask, n, &sh);
+    int id = row.given_id;
+    const float *raw = x;
+    if (!row.is_given) {
+        float *copy = a.raw + (size_t)blockIdx.x * a.n_vocab;
+        for (int i = (int)threadIdx.x; i < n; i += THREADS) copy[i] = x[i];
+        raw = copy;
+        id = take_id(row, a, x, n, &sh);
+    }
+    uint32_t rank = row.want_logprob ? rank_of(raw, n, id, &sh) : 0;
     if (threadIdx.x == 0) {
         a.ids[blockIdx.x] = id;
-        a.logprobs[blockIdx.x] = row.want_logprob ? raw[id] - lse : 0.0f;
+        a.ranks[blockIdx.x] = rank;
+        float logprob = id < n ? raw[id] - lse : -INFINITY;
+        a.logprobs[blockIdx.x] = row.want_logprob ? logprob : 0.0f;
     }
 }
 
 fathom_err cuda_sample(struct backend *b, const struct sample_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
-    struct kernel_args k = {a->logits->f, c->c.n_vocab, a->rows,         a->history,    a->bias,
-                            a->ban,       a->mask,      c->sample_count, c->sample_raw, a->ids,
-                            a->logprobs,  a->top_ids,   a->top_logprobs};
+    struct kernel_args k = {a->logits->f, c->c.n_vocab, a->rows,         a->history,     a->bias,
+                            a->ban,       a->mask,      c->sample_count, c->sample_raw,  a->ids,
+                            a->logprobs,  a->ranks,     a->top_ids,      a->top_logprobs};
     return cuda_launch(c, "sample", sample_kernel, dim3(a->n_row), THREADS, 0, k);
 }
