@@ -1,9 +1,10 @@
 """What the tests with foreign clients share: their Python packages, and a server to talk to.
 
-The packages stand in requirements.txt, each with its version and the hashes of its files, and are
-installed into build/venv from the package index when a test first asks for them. To take newer
-versions: uv pip compile --universal --python-version 3.11 --no-header --no-annotate
---generate-hashes, with the names openai, anthropic and jsonschema.
+The packages stand in requirements*.txt, each with its version and the hashes of its files, and are
+installed from the package index when a test first asks for them: those of requirements.txt into
+build/venv, those of requirements-lm-eval.txt into build/venv-lm-eval. To take newer versions: uv pip
+compile --universal --python-version 3.11 --no-header --no-annotate --generate-hashes, with the names
+openai, anthropic and jsonschema; lm_eval[api]; uv.
 """
 import contextlib
 import fcntl
@@ -15,9 +16,6 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-REQUIREMENTS = os.path.join(HERE, "requirements.txt")
-VENV = os.path.join(ROOT, "build", "venv")
-PYTHON = os.path.join(VENV, "bin", "python")
 SKIPPED = 77  # the exit status that CTest takes for "skipped"
 
 
@@ -34,34 +32,40 @@ def run(*command):
     return lines[-1] if done.returncode else None
 
 
-def install():
-    """Make VENV hold what REQUIREMENTS says; None, or why it cannot."""
-    with open(REQUIREMENTS, "rb") as f:
+def install(venv, requirements):
+    """Make the folder `venv` hold what a file says; None, or why it cannot."""
+    with open(requirements, "rb") as f:
         wanted = hashlib.sha256(f.read()).hexdigest()
-    stamp = os.path.join(VENV, "installed")
-    os.makedirs(os.path.dirname(VENV), exist_ok=True)
-    with open(VENV + ".lock", "w") as lock:  # tests may run side by side
+    stamp = os.path.join(venv, "installed")
+    python = os.path.join(venv, "bin", "python")
+    os.makedirs(os.path.dirname(venv), exist_ok=True)
+    with open(venv + ".lock", "w") as lock:  # tests may run side by side
         fcntl.flock(lock, fcntl.LOCK_EX)
         with contextlib.suppress(OSError), open(stamp) as f:
             if f.read() == wanted:
                 return None
-        why = run(sys.executable, "-m", "venv", "--clear", VENV)
-        why = why or run(PYTHON, "-m", "pip", "install", "--quiet", "--no-input", "--retries", "1",
+        why = run(sys.executable, "-m", "venv", "--clear", venv)
+        why = why or run(python, "-m", "pip", "install", "--quiet", "--no-input", "--retries", "1",
                          "--timeout", "20", "--require-hashes", "--only-binary", ":all:",
-                         "--requirement", REQUIREMENTS)
+                         "--requirement", os.path.join(HERE, "requirements-uv.txt"))
+        why = why or run(python, "-m", "uv", "pip", "install", "--quiet", "--python", python,
+                         "--require-hashes", "--requirement", requirements)
         if why is None:
             with open(stamp, "w") as f:
                 f.write(wanted)
         return why
 
 
-def enter(*packages):
-    """Go on in VENV: returns there, or ends the program as skipped."""
-    if os.path.realpath(sys.prefix) != os.path.realpath(VENV):
-        why = install()
+def enter(*packages, requirements="requirements.txt"):
+    """Go on in the environment of a requirements file: returns there, or ends the program as
+    skipped."""
+    venv = os.path.join(ROOT, "build", requirements.replace("requirements", "venv")[:-len(".txt")])
+    if os.path.realpath(sys.prefix) != os.path.realpath(venv):
+        why = install(venv, os.path.join(HERE, requirements))
         if why:
-            skip(f"{' and '.join(packages)} cannot be installed into {VENV}: {why}")
-        os.execv(PYTHON, [PYTHON, *sys.argv])
+            skip(f"{' and '.join(packages)} cannot be installed into {venv}: {why}")
+        python = os.path.join(venv, "bin", "python")
+        os.execv(python, [python, *sys.argv])
 
 
 @contextlib.contextmanager

@@ -44,7 +44,7 @@ def shoot(page, name):
 class Page(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = client_env.started_pilot(PROGRAM)
+        cls.server = client_env.started_pilot(PROGRAM, "--disable-log-requests")
         cls.port = cls.server.__enter__()
         cls.url = f"http://127.0.0.1:{cls.port}/"
 
