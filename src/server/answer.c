@@ -33,6 +33,14 @@ bool answer_is_streamed(const struct answer *a)
     return a->setup.request->stream;
 }
 
+void answer_write_id(struct buf *b, const struct choice *c, const char *prefix, uint32_t i)
+{
+    uint64_t nonce = c->answer->setup.nonce;
+    uint64_t key = ((uint64_t)c->index << 32 | i) + 1;
+    (void)buf_printf(b, "\"%s%016llx%08x\"", prefix, (unsigned long long)rng_mix(nonce, key, 0),
+                     (unsigned)rng_mix(nonce, key, 1));
+}
+
 static fathom_err add_id(struct buf *ids, int32_t id)
 {
     return buf_printf(ids, ids->len ? ",%d" : "%d", id);
@@ -102,6 +110,8 @@ static fathom_err open_choice(struct answer *a, size_t i)
 static const struct answer_form *const forms[] = {
     [OPENAI_CHAT] = &answer_form_chat,
     [OPENAI_COMPLETION] = &answer_form_completion,
+    [ANTHROPIC_MESSAGES] = &answer_form_messages,
+    [ANTHROPIC_COUNT] = &answer_form_count,
 };
 
 fathom_err answer_open(struct answer *a, const struct answer_setup *s)

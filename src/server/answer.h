@@ -97,6 +97,8 @@ struct answer_form {
 
 extern const struct answer_form answer_form_chat;
 extern const struct answer_form answer_form_completion;
+extern const struct answer_form answer_form_messages;
+extern const struct answer_form answer_form_count;
 
 struct answer {
     struct answer_setup setup;
@@ -155,5 +157,8 @@ bool answer_is_streamed(const struct answer *a);
 
 /* answer_write_text - a JSON string of the buffer */
 void answer_write_text(struct buf *b, const struct buf *text);
+
+/* answer_write_id - a quoted id of its own for the i-th thing that a choice says */
+void answer_write_id(struct buf *b, const struct choice *c, const char *prefix, uint32_t i);
 
 #endif

@@ -101,3 +101,29 @@ fathom_err api_error_write(struct buf *b, const struct api_error *e)
     (void)buf_add_str(b, "}}");
     return buf_status(b);
 }
+
+void api_error_write_message(struct buf *b, const struct api_error *e)
+{
+    write_text(b, e->diag.text);
+}
+
+static const char *anthropic_type(const struct api_error *e)
+{
+    switch (e->status) {
+    case 401: return "authentication_error";
+    case 404: return "not_found_error";
+    case 413: return "request_too_large";
+    case 429: return "rate_limit_error";
+    case 503: return e->retry_after_s ? "overloaded_error" : "api_error";
+    default: return e->status < 500 ? "invalid_request_error" : "api_error";
+    }
+}
+
+fathom_err api_error_write_anthropic(struct buf *b, const struct api_error *e)
+{
+    (void)buf_printf(
+        b, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", anthropic_type(e));
+    api_error_write_message(b, e);
+    (void)buf_add_str(b, "}}");
+    return buf_status(b);
+}

@@ -1,4 +1,4 @@
-/* api_error.h - what a refused request is told, in OpenAI's form
+/* api_error.h - what a refused request is told, in OpenAI's form or Anthropic's
  *
  * Clients choose their exception by the status and retry on 408, 409, 429 and 5xx, so a fault of
  * the request is never answered with 5xx.
@@ -42,5 +42,12 @@ const char *api_error_type(int status);
 
 /* api_error_write - {"error":{"message":..,"type":..,"param":..,"code":..}} */
 fathom_err api_error_write(struct buf *b, const struct api_error *e);
+
+/* api_error_write_anthropic - {"type":"error","error":{"type":..,"message":..}}; the type follows
+ * from the status: "invalid_request_error", "rate_limit_error", "api_error" ... */
+fathom_err api_error_write_anthropic(struct buf *b, const struct api_error *e);
+
+/* api_error_write_message - the message alone, as a JSON string */
+void api_error_write_message(struct buf *b, const struct api_error *e);
 
 #endif

@@ -21,6 +21,8 @@
 #include "server/routes.h"
 #include "server/sse.h"
 
+#define ANTHROPIC_VERSION "2023-06-01"
+
 enum {
     SILENCE_S = 75,          /* an answer that is not read at all */
     OVER_LIMIT_RESERVE = 64, /* connections above the limit that are told so */
@@ -58,11 +60,17 @@ static void add_header(struct MHD_Response *r, const char *name, const char *val
     }
 }
 
+/* Errors have the form of the API that was asked. */
+static bool is_anthropic(const struct exchange *x)
+{
+    return x->route && !x->route->get && openai_is_anthropic((enum openai_api)x->route->api);
+}
+
 static void add_common_headers(const struct exchange *x, struct MHD_Response *r)
 {
     const struct server *s = x->server;
     if (s->o.cors_origin[0]) add_header(r, "Access-Control-Allow-Origin", s->o.cors_origin);
-    if (x->id[0]) add_header(r, "X-Request-Id", x->id);
+    if (x->id[0]) add_header(r, is_anthropic(x) ? "request-id" : "X-Request-Id", x->id);
     if (x->refused_method) add_header(r, "Allow", route_allow(x->route));
     if (gate_is_over_limit(x->pass) || atomic_load(&s->draining)) {
         add_header(r, "Connection", "close");
@@ -122,7 +130,9 @@ static enum MHD_Result reply_error(struct exchange *x, struct MHD_Connection *c,
                                    const struct api_error *e)
 {
     struct buf body = {0};
-    if (api_error_write(&body, e) != FATHOM_OK) {
+    fathom_err err =
+        is_anthropic(x) ? api_error_write_anthropic(&body, e) : api_error_write(&body, e);
+    if (err) {
         buf_free(&body);
         return MHD_NO;
     }
@@ -243,6 +253,12 @@ static bool is_authorized(const struct server *s, struct MHD_Connection *c, uint
     return ok;
 }
 
+static bool is_known_version(struct MHD_Connection *c)
+{
+    const char *version = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "anthropic-version");
+    return !version || strcmp(version, ANTHROPIC_VERSION) == 0;
+}
+
 /* Decides from the headers what the request will get; a job is made only after the body. */
 static void choose_route(struct exchange *x, struct MHD_Connection *c)
 {
@@ -268,6 +284,10 @@ static void choose_route(struct exchange *x, struct MHD_Connection *c)
                             "%u connections are open, which is the limit (--max-connections); try "
                             "again later",
                             s->o.max_connections);
+    } else if (is_anthropic(x) && !is_known_version(c)) {
+        (void)api_error_set(&x->error, 400, "unsupported_value", "anthropic-version",
+                            "the header anthropic-version names a version that is not served; "
+                            "send " ANTHROPIC_VERSION " or leave it out");
     } else if (x->route->methods == METHOD_POST) {
         x->keep_body = true;
     }

@@ -190,7 +190,8 @@ fathom_err job_take_answer(struct job *job, struct job_answer *out)
         if (out->status == 429 && !out->retry_after_s) {
             out->retry_after_s = server_retry_after_s(job->server);
         }
-        err = api_error_write(&out->body, &job->error);
+        err = openai_is_anthropic(job->api) ? api_error_write_anthropic(&out->body, &job->error)
+                                            : api_error_write(&out->body, &job->error);
     } else if (job->request.stream) {
         out->stream = true;
     } else {

@@ -9,15 +9,12 @@
 
 #include "base/fail.h"
 #include "base/json.h"
-#include "base/rng.h"
 #include "server/openai_chunk.h"
 
 static void write_call_id(struct buf *b, const struct choice *c)
 {
-    uint64_t nonce = c->answer->setup.nonce;
-    uint64_t key = ((uint64_t)c->index << 32 | c->i_call) + 1;
-    (void)buf_printf(b, "\"id\":\"call_%016llx%08x\"", (unsigned long long)rng_mix(nonce, key, 0),
-                     (unsigned)rng_mix(nonce, key, 1));
+    (void)buf_add_str(b, "\"id\":");
+    answer_write_id(b, c, "call_", c->i_call);
 }
 
 /* ---- chunks -------------------------------------------------------------------------------- */

@@ -128,6 +128,23 @@ fathom_err field_out_of_range(struct field_context *x, const char *path, const j
                          range);
 }
 
+fathom_err field_check_keys(struct field_context *x, const char *path, const json_t *object,
+                            const char *const *keys)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach ((json_t *)object, key, value) {
+        size_t i = 0;
+        while (keys[i] && strcmp(keys[i], key) != 0) i++;
+        if (keys[i] || json_is_null(value)) continue;
+        char at[API_PARAM_BYTES];
+        (void)snprintf(at, sizeof at, "%s.%.60s", path, key);
+        return api_error_set(x->e, 400, "unsupported_parameter", at,
+                             "%s is not known here; leave it out", at);
+    }
+    return FATHOM_OK;
+}
+
 /* ---- readers by type ----------------------------------------------------------------------- */
 
 int64_t field_integer(const json_t *v, bool *ok)
@@ -194,6 +211,11 @@ fathom_err field_none(struct field_context *x, const struct field *f, json_t *v)
 {
     (void)x, (void)f, (void)v;
     return FATHOM_OK;
+}
+
+fathom_err field_object(struct field_context *x, const struct field *f, json_t *v)
+{
+    return json_is_object(v) ? FATHOM_OK : field_wrong_type(x, f->name, v, "an object");
 }
 
 fathom_err field_refuse(struct field_context *x, const struct field *f, json_t *v)
@@ -289,8 +311,8 @@ fathom_err field_stop(struct field_context *x, const struct field *f, json_t *v)
     size_t n = json_array_size(v);
     if (n > LIMIT_STOP_STRINGS) return too_many(x, f->name, n, LIMIT_STOP_STRINGS);
     for (size_t i = 0; i < n; i++) {
-        char path[32];
-        (void)snprintf(path, sizeof path, "stop[%zu]", i);
+        char path[48];
+        (void)snprintf(path, sizeof path, "%s[%zu]", f->name, i);
         TRY(add_stop(x, path, json_array_get(v, i)));
     }
     return FATHOM_OK;

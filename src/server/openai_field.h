@@ -1,11 +1,20 @@
-/* openai_field.h - the table of request fields and the readers of their types; within
- * openai_parse alone */
+/* openai_field.h - the tables of request fields and the readers of their types; within
+ * openai_parse alone
+ *
+ * Each family of endpoints has a table of its own. What another API calls by another name or gives
+ * another form is turned into the chat's and read by the chat's reader (field_pass). */
 #ifndef FATHOM_SERVER_OPENAI_FIELD_H
 #define FATHOM_SERVER_OPENAI_FIELD_H
 
 #include "server/openai_parse.h"
 
-enum { CHAT = 1 << OPENAI_CHAT, COMPLETION = 1 << OPENAI_COMPLETION, BOTH = CHAT | COMPLETION };
+enum {
+    CHAT = 1 << OPENAI_CHAT,
+    COMPLETION = 1 << OPENAI_COMPLETION,
+    BOTH = CHAT | COMPLETION,
+    MESSAGES = 1 << ANTHROPIC_MESSAGES,
+    COUNT = 1 << ANTHROPIC_COUNT,
+};
 
 /* What a reader works on. */
 struct field_context {
@@ -29,8 +38,25 @@ struct field {
     const char *note;
 };
 
-extern const struct field openai_fields[];
+extern const struct field openai_fields[]; /* chat, completion: others are ignored */
 extern const size_t openai_fields_n;
+extern const struct field anthropic_fields[]; /* messages, count: others are refused */
+extern const size_t anthropic_fields_n;
+
+/* field_pass - read a value as the field of this name of a chat */
+fathom_err field_pass(struct field_context *x, const char *name, json_t *v);
+
+/* anthropic_check - rules over several fields of messages and count; makes r->messages */
+fathom_err anthropic_check(struct field_context *x);
+
+/* anthropic_read_messages - system and messages as the messages of a chat (anthropic_input.c) */
+fathom_err anthropic_read_messages(struct field_context *x, const json_t *system,
+                                   const json_t *messages);
+
+/* field_check_keys - members of an object that are not null must be among `keys`, which ends in
+ * NULL */
+fathom_err field_check_keys(struct field_context *x, const char *path, const json_t *object,
+                            const char *const *keys);
 
 /* Readers by type; each writes the member at f->offset. */
 field_read field_flag;        /* bool */
@@ -38,6 +64,7 @@ field_read field_real;        /* float within the range */
 field_read field_count;       /* uint32_t within the range */
 field_read field_int;         /* int32_t within the range */
 field_read field_none;        /* accepted, no effect */
+field_read field_object;      /* the same, but an object */
 field_read field_refuse;      /* not supported: f->note says what instead */
 field_read field_refuse_true; /* the same, but false is fine */
 
@@ -65,6 +92,12 @@ field_read field_template_kwargs;
 field_read field_modalities;
 field_read field_add_generation_prompt;
 field_read field_prompt;
+field_read field_anthropic_tools;
+field_read field_anthropic_tool_choice;
+field_read field_anthropic_thinking;
+field_read field_anthropic_output_config;
+field_read field_anthropic_output_format;
+field_read field_anthropic_context;
 
 /* field_integer - v as an integer; 3.0 counts as 3. *ok tells whether it is one. */
 int64_t field_integer(const json_t *v, bool *ok);

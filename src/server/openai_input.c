@@ -32,7 +32,8 @@ fathom_err field_messages(struct field_context *x, const struct field *f, json_t
         path_of_message(d.text, f->name, path, sizeof path);
         return api_error_from(x->e, err, path[0] ? path : f->name, &d);
     }
-    x->r->messages = v;
+    json_decref(x->r->messages);
+    x->r->messages = json_incref(v);
     return FATHOM_OK;
 }
 
@@ -76,7 +77,8 @@ fathom_err field_tools(struct field_context *x, const struct field *f, json_t *v
                              "tools has %zu entries, at most %d are taken", n, LIMIT_TOOLS);
     }
     for (size_t i = 0; i < n; i++) TRY(check_tool(x, i, json_array_get(v, i)));
-    if (n) x->r->tools = json_incref(v);
+    json_decref(x->r->tools);
+    x->r->tools = n ? json_incref(v) : NULL;
     return FATHOM_OK;
 }
 

@@ -1,7 +1,9 @@
 #include "server/openai_parse.h"
 
+#include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/fail.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -15,7 +17,7 @@ static void set_defaults(struct openai_request *r, enum openai_api api)
 {
     memset(r, 0, sizeof *r);
     r->api = api;
-    r->n = 1;
+    r->n = api == ANTHROPIC_COUNT ? 0 : 1;
     r->max_tokens = -1;
     r->skip_special_tokens = true;
     r->add_special_tokens = true;
@@ -28,11 +30,35 @@ static void set_defaults(struct openai_request *r, enum openai_api api)
 
 static const struct field *find_field(const char *name, enum openai_api api)
 {
-    for (size_t i = 0; i < openai_fields_n; i++) {
-        const struct field *f = &openai_fields[i];
+    bool other = openai_is_anthropic(api);
+    const struct field *fields = other ? anthropic_fields : openai_fields;
+    size_t n = other ? anthropic_fields_n : openai_fields_n;
+    for (size_t i = 0; i < n; i++) {
+        const struct field *f = &fields[i];
         if ((f->apis & (1u << api)) && strcmp(f->name, name) == 0) return f;
     }
     return NULL;
+}
+
+fathom_err field_pass(struct field_context *x, const char *name, json_t *v)
+{
+    const struct field *f = find_field(name, OPENAI_CHAT);
+    ASSERT(f);
+    return f->read(x, f, v);
+}
+
+/* Clients of OpenAI's older endpoints send much that only some servers know; the other APIs refuse
+ * what they do not know. */
+static fathom_err take_unknown(const struct field_context *x, const char *key)
+{
+    if (!openai_is_anthropic(x->r->api)) {
+        LOG_DEBUG("server", "request field \"%.64s\" is unknown and ignored", key);
+        return FATHOM_OK;
+    }
+    char path[API_PARAM_BYTES];
+    (void)snprintf(path, sizeof path, "%.64s", key);
+    return api_error_set(x->e, 400, "unsupported_parameter", path,
+                         "%s is not a known field; leave it out", path);
 }
 
 static fathom_err read_fields(struct field_context *x)
@@ -40,13 +66,9 @@ static fathom_err read_fields(struct field_context *x)
     const char *key;
     json_t *value;
     json_object_foreach (x->r->root, key, value) {
-        const struct field *f = find_field(key, x->r->api);
-        if (!f) {
-            LOG_DEBUG("server", "request field \"%.64s\" is unknown and ignored", key);
-            continue;
-        }
         if (json_is_null(value)) continue;
-        TRY(f->read(x, f, value));
+        const struct field *f = find_field(key, x->r->api);
+        TRY(f ? f->read(x, f, value) : take_unknown(x, key));
     }
     return FATHOM_OK;
 }
@@ -75,7 +97,7 @@ static fathom_err check_choices(struct openai_request *r, struct api_error *e)
                              "best_of is %u and n is %u; best_of other than n is not supported",
                              r->best_of, r->n);
     }
-    size_t n_prompt = r->api == OPENAI_CHAT ? 1 : r->n_prompt;
+    size_t n_prompt = openai_is_chat(r->api) ? 1 : r->n_prompt;
     if (n_prompt * r->n > LIMIT_CHOICES) {
         return api_error_set(e, 400, "invalid_value", "n",
                              "%zu prompts times n = %u are %zu choices, at most %d are taken",
@@ -110,10 +132,6 @@ static fathom_err check_chat(struct openai_request *r, struct api_error *e)
                                  last);
         }
     }
-    if (r->hide_tools) {
-        json_decref(r->tools);
-        r->tools = NULL;
-    }
     return FATHOM_OK;
 }
 
@@ -131,9 +149,26 @@ static fathom_err check_completion(struct openai_request *r, struct api_error *e
     return FATHOM_OK;
 }
 
-static fathom_err check_together(struct openai_request *r, struct api_error *e)
+static fathom_err check_endpoint(struct field_context *x)
 {
-    TRY(r->api == OPENAI_CHAT ? check_chat(r, e) : check_completion(r, e));
+    switch (x->r->api) {
+    case OPENAI_CHAT: return check_chat(x->r, x->e);
+    case OPENAI_COMPLETION: return check_completion(x->r, x->e);
+    case ANTHROPIC_MESSAGES:
+    case ANTHROPIC_COUNT: return anthropic_check(x);
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err check_together(struct field_context *x)
+{
+    struct openai_request *r = x->r;
+    struct api_error *e = x->e;
+    TRY(check_endpoint(x));
+    if (r->hide_tools) {
+        json_decref(r->tools);
+        r->tools = NULL;
+    }
     TRY(check_output_length(r, e));
     TRY(check_choices(r, e));
     if (r->has_stream_options && !r->stream) {
@@ -168,7 +203,7 @@ static fathom_err parse_body(struct openai_request *r, const char *body, size_t 
     }
     struct field_context x = {r, bounds, e};
     TRY(read_fields(&x));
-    return check_together(r, e);
+    return check_together(&x);
 }
 
 fathom_err openai_parse(struct openai_request *r, enum openai_api api, const char *body, size_t n,
@@ -182,6 +217,7 @@ fathom_err openai_parse(struct openai_request *r, enum openai_api api, const cha
 
 void openai_request_drop_body(struct openai_request *r)
 {
+    json_decref(r->messages);
     r->messages = NULL;
     for (size_t i = 0; i < r->n_prompt; i++) {
         r->prompts[i].text = NULL;
@@ -197,6 +233,7 @@ void openai_request_free(struct openai_request *r)
     mem_free(r->prompts);
     for (size_t i = 0; i < r->n_stop; i++) mem_free(r->stops[i]);
     mem_free(r->model);
+    json_decref(r->messages);
     json_decref(r->tools);
     json_decref(r->root);
     memset(r, 0, sizeof *r);

@@ -1,8 +1,9 @@
-/* openai_parse.h - bodies of /v1/chat/completions and /v1/completions to structs
+/* openai_parse.h - bodies of the endpoints that have a prompt, to structs
  *
- * Pure: no engine, no tokenizer, no clock. One table says for every field which endpoint knows it,
- * its type and its range. Unknown fields are ignored; fields that are known and would change the
- * answer but are not supported are refused by name.
+ * Pure: no engine, no tokenizer, no clock. A table says for every field which endpoint knows it,
+ * its type and its range. Fields that are known and would change the answer but are not supported
+ * are refused by name. Unknown fields are ignored by /v1/chat/completions and /v1/completions and
+ * refused by the others. Every API but completions comes out as a chat.
  */
 #ifndef FATHOM_SERVER_OPENAI_PARSE_H
 #define FATHOM_SERVER_OPENAI_PARSE_H
@@ -16,12 +17,24 @@
 #include "fathom/fathom.h"
 #include "server/api_error.h"
 
-enum openai_api { OPENAI_CHAT, OPENAI_COMPLETION };
+/* The endpoints that have a prompt; the last one only counts its tokens. */
+enum openai_api {
+    OPENAI_CHAT,
+    OPENAI_COMPLETION,
+    ANTHROPIC_MESSAGES,
+    ANTHROPIC_COUNT,
+};
 
 /* openai_is_chat - messages come in and a parser reads what the model says */
 static inline bool openai_is_chat(enum openai_api api)
 {
     return api != OPENAI_COMPLETION;
+}
+
+/* openai_is_anthropic - errors have Anthropic's form, unknown fields are refused */
+static inline bool openai_is_anthropic(enum openai_api api)
+{
+    return api == ANTHROPIC_MESSAGES || api == ANTHROPIC_COUNT;
 }
 
 enum openai_switch { OPENAI_DEFAULT, OPENAI_ON, OPENAI_OFF };
@@ -44,13 +57,14 @@ struct openai_request {
     json_t *root; /* the body; NULL once openai_request_drop_body has been called */
     char *model;  /* NULL: not given */
 
-    json_t *messages;            /* chat; borrowed from root */
+    json_t *messages;            /* chat; own reference, in the form of chat.h */
     json_t *tools;               /* chat; own reference; NULL: none, or tool_choice is none */
     enum openai_switch thinking; /* chat */
     unsigned thinking_rank;      /* of the field that set it: the most specific one holds */
     bool hide_tools;             /* chat; tool_choice is none */
     bool add_generation_prompt;  /* chat */
     bool continue_final_message; /* chat */
+    bool hide_thinking;          /* messages: reasoning blocks have no text */
 
     struct openai_prompt *prompts; /* completion */
     size_t n_prompt;
@@ -60,7 +74,7 @@ struct openai_request {
     bool stream;
     bool include_usage;
     bool continuous_usage;
-    uint32_t n; /* choices of each prompt */
+    uint32_t n; /* choices of each prompt; 0: the prompt is only counted */
     int32_t priority;
     uint32_t best_of;
     int64_t max_tokens;

@@ -62,7 +62,7 @@ static void set_default_sampling(const struct server *s, struct openai_request *
 static fathom_err check_length(const struct job *job, size_t i, struct api_error *e)
 {
     const struct openai_request *r = &job->request;
-    const char *param = r->api == OPENAI_CHAT ? "messages" : "prompt";
+    const char *param = openai_is_chat(r->api) ? "messages" : "prompt";
     uint64_t n_prompt = job->prompts[i].n;
     uint64_t max_len = job->server->info->max_model_len;
     uint64_t n_output = r->max_tokens >= 0 ? (uint64_t)r->max_tokens : 1;
@@ -153,14 +153,14 @@ static fathom_err make_completion_prompt(struct job *job, const struct openai_pr
 static fathom_err make_prompts(struct job *job, bool *thinking)
 {
     const struct openai_request *r = &job->request;
-    size_t n = r->api == OPENAI_CHAT ? 1 : r->n_prompt;
+    size_t n = openai_is_chat(r->api) ? 1 : r->n_prompt;
     *thinking = false;
     job->prompts = mem_calloc(n, sizeof *job->prompts);
     if (!job->prompts) return FATHOM_ENOMEM;
     job->n_prompt = n;
-    if (r->api == OPENAI_CHAT) {
+    if (openai_is_chat(r->api)) {
         TRY(make_chat_prompt(job, thinking));
-        return check_length(job, 0, &job->error);
+        return r->n ? check_length(job, 0, &job->error) : FATHOM_OK;
     }
     for (size_t i = 0; i < n; i++) {
         TRY(make_completion_prompt(job, &r->prompts[i], &job->prompts[i]));
@@ -237,7 +237,9 @@ static fathom_err finish_without_engine(struct job *job)
 static fathom_err submit_all(struct job *job)
 {
     struct metrics *m = &job->server->metrics;
-    for (size_t i = 0; i < job->n_prompt; i++) histogram_observe(&m->n_choice, job->request.n);
+    for (size_t i = 0; i < job->n_prompt && job->request.n; i++) {
+        histogram_observe(&m->n_choice, job->request.n);
+    }
     if (job->request.max_tokens == 0) return finish_without_engine(job);
     for (size_t i = 0; i < job->answer.n_choice; i++) TRY(submit_choice(job, i));
     for (size_t i = 0; i < job->n_prompt; i++) token_list_free(&job->prompts[i]);

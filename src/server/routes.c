@@ -86,6 +86,8 @@ static fathom_err get_page(struct server *s, const char *rest, struct buf *body,
 static const struct route routes[] = {
     {.path = "/v1/chat/completions", .methods = METHOD_POST, .api = OPENAI_CHAT},
     {.path = "/v1/completions", .methods = METHOD_POST, .api = OPENAI_COMPLETION},
+    {.path = "/v1/messages", .methods = METHOD_POST, .api = ANTHROPIC_MESSAGES},
+    {.path = "/v1/messages/count_tokens", .methods = METHOD_POST, .api = ANTHROPIC_COUNT},
     {.path = "/v1/models", .methods = METHOD_GET, .get = list_models},
     {.path = "/v1/models/", .prefix = true, .methods = METHOD_GET, .get = get_model},
     {.path = "/health", .open = true, .methods = METHOD_GET, .get = health_get_live},
@@ -148,6 +150,7 @@ fathom_err route_refuse_path(const char *method, const char *path, struct api_er
     }
     return api_error_set(e, 404, "not_found", NULL,
                          "there is no %.16s %.200s; there are /v1/chat/completions, "
-                         "/v1/completions, /v1/models, /health, /ready, /metrics, /version",
+                         "/v1/completions, /v1/messages, /v1/messages/count_tokens, "
+                         "/v1/models, /health, /ready, /metrics, /version",
                          method, path);
 }

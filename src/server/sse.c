@@ -5,6 +5,12 @@ void sse_begin(struct buf *b)
     (void)buf_add_str(b, "data: ");
 }
 
+void sse_begin_named(struct buf *b, const char *name)
+{
+    (void)buf_printf(b, "event: %s\n", name);
+    sse_begin(b);
+}
+
 void sse_end(struct buf *b)
 {
     (void)buf_add_str(b, "\n\n");

@@ -14,6 +14,9 @@
 void sse_begin(struct buf *b);
 void sse_end(struct buf *b);
 
+/* sse_begin_named - sse_begin of an event with a name, for clients that tell events by it */
+void sse_begin_named(struct buf *b, const char *name);
+
 /* sse_done - "data: [DONE]", the end of an OpenAI stream */
 void sse_done(struct buf *b);
 

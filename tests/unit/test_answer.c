@@ -12,122 +12,15 @@
 
 #include "base/json.h"
 #include "base/mem.h"
+#include "support/scene.h"
 
-#define TOKENIZER FATHOM_SOURCE_DIR "/tests/data/server/tokenizer.json"
 #define D "｜DSML｜"
 #define CALL                                                                                       \
     "\n\n<" D "function_calls>\n<" D "invoke name=\"f\">\n<" D                                     \
     "parameter name=\"city\" string=\"true\">Rome</" D "parameter>\n</" D "invoke>\n</" D          \
     "function_calls>"
 
-enum { EOS = 1, BYTE_0 = 20 };
-
-static struct tokenizer *tokenizer;
-static const struct chat_style STYLE = {.encoding = CHAT_ENCODING_V32,
-                                        .tool_markup = CHAT_ENCODING_V32,
-                                        .parse_tools = true,
-                                        .parse_reasoning = true};
-static const fathom_info INFO = {
-    .n_vocab = 276, .max_model_len = 4096, .bos_id = 0, .eos_ids = {EOS}, .n_eos = 1};
-
-static int open_tokenizer(void **state)
-{
-    (void)state;
-    fathom_diag d = {{0}};
-    if (tokenizer_open_file(&tokenizer, TOKENIZER, &d)) fail_msg("%s", d.text);
-    return 0;
-}
-
-static int close_tokenizer(void **state)
-{
-    (void)state;
-    tokenizer_close(tokenizer);
-    return 0;
-}
-
-/* A request and its answer, on the heap as in the server. */
-struct scene {
-    struct openai_request request;
-    struct token_list prompts[4];
-    struct answer answer;
-};
-
-static fathom_err scene_try(struct scene *s, enum openai_api api, const char *body, bool thinking)
-{
-    const struct openai_bounds bounds = {.n_vocab = 276};
-    struct api_error e = {0};
-    memset(s, 0, sizeof *s);
-    fathom_err err = openai_parse(&s->request, api, body, strlen(body), &bounds, &e);
-    if (err == FATHOM_ENOMEM) return err;
-    if (err) fail_msg("%s", e.diag.text);
-    for (size_t i = 0; i < 4; i++) {
-        err = tokenizer_encode(tokenizer, "prompt", 6, TOKENIZER_MARKUP_ON, &s->prompts[i]);
-        if (err) return err;
-    }
-    struct answer_setup setup = {.request = &s->request,
-                                 .prompts = s->prompts,
-                                 .tokenizer = tokenizer,
-                                 .style = &STYLE,
-                                 .info = &INFO,
-                                 .model = "m",
-                                 .thinking = thinking,
-                                 .nonce = 1,
-                                 .created = 5};
-    return answer_open(&s->answer, &setup);
-}
-
-static struct scene *scene_open(enum openai_api api, const char *body, bool thinking)
-{
-    struct scene *s = mem_alloc(sizeof *s);
-    assert_non_null(s);
-    assert_int_equal(scene_try(s, api, body, thinking), FATHOM_OK);
-    return s;
-}
-
-static void scene_free(struct scene *s)
-{
-    answer_free(&s->answer);
-    openai_request_free(&s->request);
-    for (size_t i = 0; i < 4; i++) token_list_free(&s->prompts[i]);
-}
-
-static void scene_close(struct scene *s)
-{
-    scene_free(s);
-    mem_free(s);
-}
-
-/* Gives the tokens of text to choice i, then EOS and FINISH unless a stop string came first. */
-static fathom_err say(struct answer *a, size_t i, const char *text, fathom_finish why)
-{
-    struct token_list ids = {0};
-    bool stopped = false;
-    fathom_err err = tokenizer_encode(tokenizer, text, strlen(text), TOKENIZER_MARKUP_ON, &ids);
-    for (size_t k = 0; k < ids.n && !stopped && !err; k++) {
-        fathom_event e = {.kind = FATHOM_EVENT_TOKEN, .token = ids.ids[k], .logprob = -0.25f};
-        e.n_top = 2;
-        e.top[0] = (fathom_logprob){ids.ids[k], -0.25f};
-        e.top[1] = (fathom_logprob){BYTE_0 + 0xC3, -3.5f};
-        err = answer_token(a, i, &e, &stopped);
-    }
-    token_list_free(&ids);
-    if (err) return err;
-    fathom_event end = {.kind = FATHOM_EVENT_TOKEN, .token = EOS, .is_stop = true};
-    if (!stopped && why == FATHOM_FINISH_STOP) {
-        err = answer_token(a, i, &end, &stopped);
-        if (err) return err;
-    }
-    fathom_event finish = {.kind = FATHOM_EVENT_FINISH,
-                           .finish = stopped ? FATHOM_FINISH_CANCEL : why,
-                           .stop_id = why == FATHOM_FINISH_STOP ? EOS : -1,
-                           .n_cached = 4};
-    return answer_finish(a, i, &finish);
-}
-
-static const char *out_of(struct scene *s)
-{
-    return buf_str(&s->answer.out);
-}
+enum { BYTE_0 = 20 };
 
 #define CHAT(fields) "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]" fields "}"
 #define TOOLS ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
@@ -149,7 +42,7 @@ static void assert_out(struct scene *s, const char *const *parts, size_t n)
         (void)buf_add_str(&want, s->answer.id);
         (void)buf_add_str(&want, at + 2);
     }
-    assert_string_equal(out_of(s), buf_str(&want));
+    assert_string_equal(scene_out(s), buf_str(&want));
     buf_free(&want);
 }
 
@@ -158,7 +51,7 @@ static void test_chat_stream_bytes(void **state)
     (void)state;
     struct scene *s = scene_open(
         OPENAI_CHAT, CHAT(",\"stream\":true,\"stream_options\":{\"include_usage\":true}"), false);
-    assert_int_equal(say(&s->answer, 0, "é\"", FATHOM_FINISH_STOP), 0);
+    assert_int_equal(scene_say(&s->answer, 0, "é\"", FATHOM_FINISH_STOP), 0);
     assert_int_equal(answer_close(&s->answer), 0);
     static const char *const want[] = {
         "data: " HEAD("chat.completion.chunk"),
@@ -187,10 +80,10 @@ static void test_chat_body_bytes(void **state)
 {
     (void)state;
     struct scene *s = scene_open(OPENAI_CHAT, CHAT(TOOLS), true);
-    assert_int_equal(say(&s->answer, 0, "why</think>Ok." CALL, FATHOM_FINISH_STOP), 0);
+    assert_int_equal(scene_say(&s->answer, 0, "why</think>Ok." CALL, FATHOM_FINISH_STOP), 0);
     assert_int_equal(answer_close(&s->answer), 0);
     json_t *root;
-    assert_int_equal(json_read(out_of(s), s->answer.out.len, "answer", &root, NULL), 0);
+    assert_int_equal(json_read(scene_out(s), s->answer.out.len, "answer", &root, NULL), 0);
     json_t *choice = json_array_get(json_object_get(root, "choices"), 0);
     json_t *message = json_object_get(choice, "message");
     assert_string_equal(json_string_value(json_object_get(message, "reasoning_content")), "why");
@@ -231,7 +124,7 @@ static void assert_joined(struct scene *s, const char *key, const char *want)
 {
     struct buf text = {0};
     unsigned n_call;
-    join_deltas(out_of(s), key, &text, &n_call);
+    join_deltas(scene_out(s), key, &text, &n_call);
     assert_string_equal(buf_str(&text), want);
     assert_int_equal(n_call, 2);
     buf_free(&text);
@@ -245,15 +138,15 @@ static void test_chat_stream_of_reasoning_and_calls(void **state)
                        "<" D "invoke name=\"f\">\n</" D "invoke>\n"
                        "<" D "invoke name=\"g\">\n<" D "parameter name=\"n\" string=\"false\">1</" D
                        "parameter>\n</" D "invoke>\n</" D "function_calls>";
-    assert_int_equal(say(&s->answer, 0, text, FATHOM_FINISH_STOP), 0);
+    assert_int_equal(scene_say(&s->answer, 0, text, FATHOM_FINISH_STOP), 0);
     assert_int_equal(answer_close(&s->answer), 0);
     assert_joined(s, "reasoning_content", "why");
     assert_joined(s, "reasoning", "why");
     assert_joined(s, "content", "Ok.");
     assert_joined(s, "name", "fg");
     assert_joined(s, "arguments", "{}{\"n\": 1}");
-    assert_non_null(strstr(out_of(s), "\"finish_reason\":\"tool_calls\""));
-    assert_non_null(strstr(out_of(s), "\"tool_calls\":[{\"index\":1,\"id\":\"call_"));
+    assert_non_null(strstr(scene_out(s), "\"finish_reason\":\"tool_calls\""));
+    assert_non_null(strstr(scene_out(s), "\"tool_calls\":[{\"index\":1,\"id\":\"call_"));
     scene_close(s);
 }
 
@@ -264,7 +157,7 @@ static void test_completion_bytes(void **state)
                                  "{\"prompt\":\"x\",\"stop\":\"STOP\",\"echo\":true,"
                                  "\"return_token_ids\":true}",
                                  false);
-    assert_int_equal(say(&s->answer, 0, "a\nSTOPb", FATHOM_FINISH_STOP), 0);
+    assert_int_equal(scene_say(&s->answer, 0, "a\nSTOPb", FATHOM_FINISH_STOP), 0);
     assert_int_equal(answer_close(&s->answer), 0);
     static const char *const want[] = {
         HEAD("text_completion"),
@@ -282,7 +175,7 @@ static void test_completion_logprobs(void **state)
 {
     (void)state;
     struct scene *s = scene_open(OPENAI_COMPLETION, "{\"prompt\":\"x\",\"logprobs\":2}", false);
-    assert_int_equal(say(&s->answer, 0, "é!", FATHOM_FINISH_LENGTH), 0);
+    assert_int_equal(scene_say(&s->answer, 0, "é!", FATHOM_FINISH_LENGTH), 0);
     assert_int_equal(answer_close(&s->answer), 0);
     /* lone bytes read as U+FFFD; a key stands once in an object */
     const char *want =
@@ -291,7 +184,7 @@ static void test_completion_logprobs(void **state)
         "\"\xEF\xBF\xBD\":-0.25},{\"\xEF\xBF\xBD\":-0.25},{\"!\":-0.25,"
         "\"\xEF\xBF\xBD\":-3.5}],\"text_offset\":[0,1,2]},\"finish_reason\":"
         "\"length\",\"stop_reason\":null}";
-    if (!strstr(out_of(s), want)) fail_msg("%s", out_of(s));
+    if (!strstr(scene_out(s), want)) fail_msg("%s", scene_out(s));
     scene_close(s);
 }
 
@@ -299,13 +192,13 @@ static void test_chat_logprobs(void **state)
 {
     (void)state;
     struct scene *s = scene_open(OPENAI_CHAT, CHAT(",\"logprobs\":true,\"top_logprobs\":2"), false);
-    assert_int_equal(say(&s->answer, 0, "é", FATHOM_FINISH_STOP), 0);
+    assert_int_equal(scene_say(&s->answer, 0, "é", FATHOM_FINISH_STOP), 0);
     assert_int_equal(answer_close(&s->answer), 0);
     const char *want = "\"logprobs\":{\"content\":[{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-0.25,"
                        "\"bytes\":[195],\"top_logprobs\":[{\"token\":\"\xEF\xBF\xBD\",\"logprob\":"
                        "-0.25,\"bytes\":[195]},";
-    if (!strstr(out_of(s), want)) fail_msg("%s", out_of(s));
-    assert_non_null(strstr(out_of(s), "\"bytes\":[169]"));
+    if (!strstr(scene_out(s), want)) fail_msg("%s", scene_out(s));
+    assert_non_null(strstr(scene_out(s), "\"bytes\":[169]"));
     scene_close(s);
 }
 
@@ -315,10 +208,10 @@ static void test_stream_keeps_every_logprob(void **state)
     (void)state;
     struct scene *s = scene_open(
         OPENAI_CHAT, CHAT(",\"stream\":true,\"logprobs\":true,\"stop\":[\"abcX\"]"), false);
-    assert_int_equal(say(&s->answer, 0, "abcabé", FATHOM_FINISH_STOP), 0);
+    assert_int_equal(scene_say(&s->answer, 0, "abcabé", FATHOM_FINISH_STOP), 0);
     assert_int_equal(answer_close(&s->answer), 0);
     size_t n = 0;
-    for (const char *at = out_of(s); (at = strstr(at, "\"top_logprobs\":")); at++) n++;
+    for (const char *at = scene_out(s); (at = strstr(at, "\"top_logprobs\":")); at++) n++;
     assert_int_equal(n, 7);
     scene_close(s);
 }
@@ -328,15 +221,15 @@ static void test_stop_waits_for_min_tokens(void **state)
     (void)state;
     struct scene *s =
         scene_open(OPENAI_COMPLETION, "{\"prompt\":\"x\",\"stop\":\"b\",\"min_tokens\":4}", false);
-    assert_int_equal(say(&s->answer, 0, "abababab", FATHOM_FINISH_STOP), 0);
+    assert_int_equal(scene_say(&s->answer, 0, "abababab", FATHOM_FINISH_STOP), 0);
     assert_int_equal(answer_close(&s->answer), 0);
-    assert_non_null(strstr(out_of(s), "\"text\":\"ababa\""));
+    assert_non_null(strstr(scene_out(s), "\"text\":\"ababa\""));
     scene_close(s);
     s = scene_open(OPENAI_COMPLETION,
                    "{\"prompt\":\"x\",\"stop\":\"b\",\"include_stop_str_in_output\":true}", false);
-    assert_int_equal(say(&s->answer, 0, "abab", FATHOM_FINISH_STOP), 0);
+    assert_int_equal(scene_say(&s->answer, 0, "abab", FATHOM_FINISH_STOP), 0);
     assert_int_equal(answer_close(&s->answer), 0);
-    assert_non_null(strstr(out_of(s), "\"text\":\"ab\""));
+    assert_non_null(strstr(scene_out(s), "\"text\":\"ab\""));
     scene_close(s);
 }
 
@@ -348,13 +241,13 @@ static void test_choices_are_apart(void **state)
     assert_int_equal(s->answer.n_choice, 4);
     static const char *const said[] = {"a", "b", "c", "d"};
     for (size_t i = 4; i-- > 0;) {
-        assert_int_equal(say(&s->answer, i, said[i], FATHOM_FINISH_STOP), 0);
+        assert_int_equal(scene_say(&s->answer, i, said[i], FATHOM_FINISH_STOP), 0);
     }
     assert_int_equal(answer_close(&s->answer), 0);
-    assert_non_null(strstr(out_of(s), "{\"index\":1,\"text\":\"xb\""));
-    assert_non_null(strstr(out_of(s), "{\"index\":2,\"text\":\"yc\""));
-    assert_non_null(strstr(out_of(s), "\"prompt_tokens\":12,\"completion_tokens\":8"));
-    assert_non_null(strstr(out_of(s), "\"cached_tokens\":8"));
+    assert_non_null(strstr(scene_out(s), "{\"index\":1,\"text\":\"xb\""));
+    assert_non_null(strstr(scene_out(s), "{\"index\":2,\"text\":\"yc\""));
+    assert_non_null(strstr(scene_out(s), "\"prompt_tokens\":12,\"completion_tokens\":8"));
+    assert_non_null(strstr(scene_out(s), "\"cached_tokens\":8"));
     scene_close(s);
 }
 
@@ -368,7 +261,7 @@ static void test_bad_bytes_become_characters(void **state)
     assert_int_equal(answer_token(&s->answer, 0, &e, &stopped), 0);
     assert_int_equal(answer_finish(&s->answer, 0, &finish), 0);
     assert_int_equal(answer_close(&s->answer), 0);
-    assert_non_null(strstr(out_of(s), "\"text\":\"\xEF\xBF\xBD\""));
+    assert_non_null(strstr(scene_out(s), "\"text\":\"\xEF\xBF\xBD\""));
     scene_close(s);
 }
 
@@ -380,9 +273,9 @@ static void test_fail_ends_a_stream(void **state)
     (void)api_error_set(&e, 503, "engine_failed", NULL, "it \"broke\"");
     assert_int_equal(answer_fail(&s->answer, &e), 0);
     assert_int_equal(answer_fail(&s->answer, &e), 0);
-    assert_string_equal(out_of(s), "data: {\"error\":{\"message\":\"it \\\"broke\\\"\",\"type\":"
-                                   "\"server_error\",\"param\":null,\"code\":\"engine_failed\"}}"
-                                   "\n\ndata: [DONE]\n\n");
+    assert_string_equal(scene_out(s), "data: {\"error\":{\"message\":\"it \\\"broke\\\"\",\"type\":"
+                                      "\"server_error\",\"param\":null,\"code\":\"engine_failed\"}}"
+                                      "\n\ndata: [DONE]\n\n");
     bool stopped;
     fathom_event late = {.kind = FATHOM_EVENT_TOKEN, .token = BYTE_0 + 'a'};
     size_t n = s->answer.out.len;
@@ -405,7 +298,7 @@ static void test_each_failing_allocation_is_clean(void **state)
             assert_non_null(s);
             mem_fail_after(n);
             fathom_err err = scene_try(s, OPENAI_CHAT, bodies[k], true);
-            if (!err) err = say(&s->answer, 0, "why</think>Ok." CALL, FATHOM_FINISH_STOP);
+            if (!err) err = scene_say(&s->answer, 0, "why</think>Ok." CALL, FATHOM_FINISH_STOP);
             if (!err) err = answer_close(&s->answer);
             failed = mem_fail_hit();
             mem_fail_after(-1);
@@ -431,5 +324,5 @@ int main(void)
         cmocka_unit_test(test_fail_ends_a_stream),
         cmocka_unit_test(test_each_failing_allocation_is_clean),
     };
-    return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
+    return cmocka_run_group_tests(tests, scene_setup, scene_teardown);
 }
