@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -150,4 +151,9 @@ void os_memory_bytes(uint64_t *total, uint64_t *available)
     uint64_t left = used < limit ? limit - used : 0;
     *total = limit;
     if (left < *available) *available = left;
+}
+
+void os_name_thread(const char *name)
+{
+    (void)prctl(PR_SET_NAME, name);
 }

@@ -40,4 +40,7 @@ unsigned os_n_cpu(void);
  * it is available now */
 void os_memory_bytes(uint64_t *total, uint64_t *available);
 
+/* os_name_thread - what `top -H` and profilers call the calling thread; 15 characters count */
+void os_name_thread(const char *name);
+
 #endif

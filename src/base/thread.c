@@ -19,6 +19,7 @@
 #include "base/fail.h"
 #include "base/limits.h"
 #include "base/mem.h"
+#include "base/os.h"
 
 enum { SPIN_TURNS = 4000 };
 
@@ -104,6 +105,7 @@ static bool wait_for_loop(struct thread_pool *p, uint32_t seen, uint32_t *loop)
 static void *worker_main(void *arg)
 {
     struct worker *w = arg;
+    os_name_thread("compute");
     for (uint32_t loop = 0; wait_for_loop(w->pool, loop, &loop);) take_items(w->pool, loop, w->id);
     return NULL;
 }

@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/fail.h"
+#include "base/os.h"
 
 enum { STATUS_SIGNAL = 128 };
 
@@ -12,6 +13,7 @@ static void *take_signals(void *arg)
 {
     struct signal_taker *t = arg;
     int number;
+    os_name_thread("signals");
     while (sigwait(&t->set, &number) == 0 && !atomic_load(&t->done)) {
         if (!atomic_load(&t->listening)) _exit(STATUS_SIGNAL + number);
         t->listener(t->arg);

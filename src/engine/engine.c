@@ -34,6 +34,7 @@
 #include "base/fail.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/os.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/draft.h"
 #include "engine/mailbox.h"
@@ -363,6 +364,7 @@ static void *engine_main(void *arg)
 {
     fathom_engine *e = arg;
     bool idle = false;
+    os_name_thread("engine");
     while (mailbox_wait(e->mailbox, idle)) {
         take_mail(e);
         if (e->failed) end_all(e, REQUEST_FINISH_ERROR);

@@ -29,6 +29,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/os.h"
 #include "server/http.h"
 #include "server/job.h"
 #include "server/state.h"
@@ -71,6 +72,7 @@ static void *poll_main(void *arg)
     struct server *s = arg;
     fathom_event events[POLL_EVENTS];
     uint64_t tick_us = 0;
+    os_name_thread("poll");
     while (!atomic_load(&s->poll_ends)) {
         size_t n = fathom_poll(s->engine, events, POLL_EVENTS, POLL_TIMEOUT_MS);
         for (size_t i = 0; i < n; i++) job_take_event(&events[i]);

@@ -18,6 +18,7 @@
 #include "base/fail.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/os.h"
 
 struct slot {
     struct job *job; /* NULL: free */
@@ -70,6 +71,7 @@ static void *watch_main(void *arg)
 {
     struct watch *w = arg;
     struct epoll_event events[64];
+    os_name_thread("watch");
     while (!is_ending(w)) {
         int n = epoll_wait(w->epoll_fd, events, 64, -1);
         for (int i = 0; i < n; i++) {

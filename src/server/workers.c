@@ -5,6 +5,7 @@
 
 #include "base/fail.h"
 #include "base/mem.h"
+#include "base/os.h"
 
 /* Invariant: the n jobs at queue[(first + 0 .. n-1) % max] wait, oldest first. */
 struct workers {
@@ -37,6 +38,7 @@ static struct job *take_job(struct workers *w)
 static void *work(void *arg)
 {
     struct workers *w = arg;
+    os_name_thread("prepare");
     for (struct job *job = take_job(w); job; job = take_job(w)) w->task(job);
     return NULL;
 }

@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <sys/prctl.h>
+
 #include <cmocka.h>
 
 #include <stdio.h>
@@ -93,6 +95,15 @@ static void the_machine_has_processors_and_memory(void **state)
     assert_in_range(os_n_cpu(), 1, 100000);
 }
 
+static void a_thread_has_the_name_it_gave_itself(void **state)
+{
+    (void)state;
+    char name[32] = "";
+    os_name_thread("a name that is too long");
+    assert_int_equal(prctl(PR_GET_NAME, name), 0);
+    assert_string_equal(name, "a name that is ");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -101,6 +112,7 @@ int main(void)
         cmocka_unit_test(what_cannot_be_mapped_is_named),
         cmocka_unit_test(paths_join_within_their_room),
         cmocka_unit_test(the_machine_has_processors_and_memory),
+        cmocka_unit_test(a_thread_has_the_name_it_gave_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
