@@ -16,6 +16,7 @@ enum { ENVIRONMENT_VARIABLES_MAX = 256, ENVIRONMENT_NAME_BYTES = 72, ENVIRONMENT
 /* What is read from the environment; environment.c alone does. */
 struct environment {
     char hf_home[LIMIT_PATH_BYTES]; /* $HF_HOME, else ~/.cache/huggingface; "" without either */
+    char history[LIMIT_PATH_BYTES]; /* of `fathom run`, in $XDG_STATE_HOME, else ~/.local/state */
     struct option_variable variables[ENVIRONMENT_VARIABLES_MAX]; /* vLLM's first, then FATHOM_* */
     size_t n_variable;
     char names[ENVIRONMENT_VARIABLES_MAX][ENVIRONMENT_NAME_BYTES];

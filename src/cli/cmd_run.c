@@ -1,7 +1,5 @@
 /* cmd_run.c - fathom run: a chat in the terminal, or one prompt */
-#include <histedit.h>
 #include <locale.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,100 +7,56 @@
 
 #include "base/fail.h"
 #include "base/log.h"
-#include "base/mem.h"
 #include "cli/dialog.h"
+#include "cli/dialog_command.h"
 #include "cli/signals.h"
+#include "cli/terminal.h"
 
-enum { HISTORY_LINES = 1000 };
-
-static const char help_text[] = "/new           start a new chat\n"
-                                "/think         let the model reason before it answers\n"
-                                "/nothink       answer at once\n"
-                                "/help          this list\n"
-                                "/quit          leave; so does Ctrl-D. Ctrl-C ends an answer\n";
-
-/* Does a line that starts with '/'. Returns false when the chat is over. */
-static bool do_command(struct dialog *c, const char *line)
+/* One message of the user. Errors of one message do not end the chat; a fault of the device does.
+ */
+static fathom_err take_message(struct dialog *c, const char *message, bool *over, fathom_diag *d)
 {
-    if (strcmp(line, "/quit") == 0 || strcmp(line, "/exit") == 0) return false;
-    if (strcmp(line, "/new") == 0) {
-        if (dialog_reset(c)) fprintf(stderr, "out of memory\n");
-    } else if (strcmp(line, "/think") == 0 || strcmp(line, "/nothink") == 0) {
-        c->thinking = strcmp(line, "/think") == 0;
-        fprintf(stderr, "thinking is %s\n", c->thinking ? "on" : "off");
-    } else {
-        (void)fputs(help_text, stderr);
-    }
-    return true;
-}
-
-/* One line of the user. Errors of one message do not end the chat; a fault of the device does. */
-static fathom_err take_line(struct dialog *c, char *line, bool *over, fathom_diag *d)
-{
-    line[strcspn(line, "\r\n")] = '\0';
-    if (line[0] == '\0') return FATHOM_OK;
-    if (line[0] == '/') {
-        *over = !do_command(c, line);
-        return FATHOM_OK;
-    }
-    fathom_err err = dialog_ask(c, line, d);
+    if (message[0] == '\0') return FATHOM_OK;
+    fathom_err err =
+        message[0] == '/' ? dialog_command(c, message, over, d) : dialog_ask(c, message, d);
     if (err == FATHOM_EDEVICE || !err) return err;
     fprintf(stderr, "fathom: %s\n", d->text[0] ? d->text : fathom_err_text(err));
     diag_clear(d);
     return FATHOM_OK;
 }
 
-/* ---- with a terminal --------------------------------------------------------------------- */
-
-static char *prompt_text(EditLine *el)
+static fathom_err chat_in_terminal(struct dialog *c, const char *history, fathom_diag *d)
 {
-    static const char text[] = "> ";
-    (void)el;
-    return (char *)(uintptr_t)text; /* the library does not write to it */
-}
-
-static fathom_err chat_in_terminal(struct dialog *c, fathom_diag *d)
-{
-    HistEvent event;
-    History *lines = history_init();
-    EditLine *el = el_init("fathom", stdin, stdout, stderr);
-    fathom_err err = FATHOM_OK;
+    struct terminal *terminal;
+    struct message_lines message = {0};
     bool over = false;
-    if (!lines || !el) {
-        err = diag_fail(d, FATHOM_EIO, "the terminal cannot be set up for editing");
-        goto done;
-    }
-    (void)history(lines, &event, H_SETSIZE, HISTORY_LINES);
-    (void)el_set(el, EL_PROMPT, prompt_text);
-    (void)el_set(el, EL_EDITOR, "emacs");
-    (void)el_set(el, EL_SIGNAL, 1);
-    (void)el_set(el, EL_HIST, history, lines);
+    TRY(terminal_open(&terminal, history, d));
+    fathom_err err = FATHOM_OK;
     while (!over && !err) {
-        int n = 0;
-        const char *typed = el_gets(el, &n);
-        if (!typed || n <= 0) break;
-        (void)history(lines, &event, H_ENTER, typed);
-        char *line = mem_strndup(typed, (size_t)n);
-        err = line ? take_line(c, line, &over, d) : FATHOM_ENOMEM;
-        mem_free(line);
+        err = terminal_read(terminal, &message);
+        if (!err) err = take_message(c, buf_str(&message.text), &over, d);
+        message_lines_free(&message);
     }
-done:
-    if (el) el_end(el);
-    if (lines) history_end(lines);
-    return err;
+    terminal_close(terminal);
+    return err == FATHOM_ECANCEL ? FATHOM_OK : err;
 }
 
-/* ---- without ----------------------------------------------------------------------------- */
-
-/* Every line of standard input is a message. */
+/* Every line of standard input is a message, or a part of one. */
 static fathom_err chat_by_lines(struct dialog *c, fathom_diag *d)
 {
+    struct message_lines message = {0};
     char *line = NULL;
     size_t cap = 0;
     bool over = false;
     fathom_err err = FATHOM_OK;
-    while (!over && !err && getline(&line, &cap, stdin) >= 0) err = take_line(c, line, &over, d);
+    while (!over && !err && getline(&line, &cap, stdin) >= 0) {
+        if (message_lines_add(&message, line, strcspn(line, "\r\n"))) continue;
+        err = buf_status(&message.text);
+        if (!err) err = take_message(c, buf_str(&message.text), &over, d);
+        message_lines_free(&message);
+    }
     free(line); /* getline's */
+    message_lines_free(&message);
     return err;
 }
 
@@ -153,7 +107,7 @@ fathom_err cmd_run(const struct invocation *v, fathom_diag *d)
         err = answer_prompt(&dialog, s->prompt, d);
     } else if (isatty(STDIN_FILENO)) {
         fprintf(stderr, "%s; /help lists the commands\n", v->model->name);
-        err = chat_in_terminal(&dialog, d);
+        err = chat_in_terminal(&dialog, v->environment->history, d);
     } else {
         err = chat_by_lines(&dialog, d);
     }

@@ -1,11 +1,13 @@
 /* dialog.c - render, submit, poll, print */
 #include "cli/dialog.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/fail.h"
+#include "base/json.h"
 #include "tokenizer/detok.h"
 #include "tokenizer/tokenizer.h"
 
@@ -25,15 +27,90 @@ struct answer {
     bool finished;
 };
 
-fathom_err dialog_reset(struct dialog *c)
+/* ---- messages ---------------------------------------------------------------------------- */
+
+static const char *role_of(const struct dialog *c, size_t i)
 {
-    json_t *messages = json_array();
-    if (!messages) return FATHOM_ENOMEM;
+    const char *role = json_string_value(json_object_get(json_array_get(c->messages, i), "role"));
+    return role ? role : "";
+}
+
+static const char *content_of(const struct dialog *c, size_t i)
+{
+    const char *content =
+        json_string_value(json_object_get(json_array_get(c->messages, i), "content"));
+    return content ? content : "";
+}
+
+/* Forgets the messages from number `n` on. */
+static void cut(struct dialog *c, size_t n)
+{
+    while (json_array_size(c->messages) > n) {
+        (void)json_array_remove(c->messages, json_array_size(c->messages) - 1);
+    }
+}
+
+static bool has_system(const struct dialog *c)
+{
+    return json_array_size(c->messages) > 0 && strcmp(role_of(c, 0), "system") == 0;
+}
+
+const char *dialog_system(const struct dialog *c)
+{
+    return has_system(c) ? content_of(c, 0) : "";
+}
+
+fathom_err dialog_set_system(struct dialog *c, const char *text, fathom_diag *d)
+{
+    json_t *m = NULL;
+    if (text && *text) {
+        m = json_pack("{s:s, s:s}", "role", "system", "content", text);
+        if (!m) FAIL(d, FATHOM_EINVAL, "the system message is not UTF-8");
+    }
+    if (has_system(c)) (void)json_array_remove(c->messages, 0);
+    return !m || json_array_insert_new(c->messages, 0, m) == 0 ? FATHOM_OK : FATHOM_ENOMEM;
+}
+
+void dialog_reset(struct dialog *c)
+{
+    cut(c, has_system(c) ? 1 : 0);
+}
+
+/* The number of the last message of the user; SIZE_MAX: none. */
+static size_t find_question(const struct dialog *c)
+{
+    for (size_t i = json_array_size(c->messages); i-- > 0;) {
+        if (strcmp(role_of(c, i), "user") == 0) return i;
+    }
+    return SIZE_MAX;
+}
+
+bool dialog_undo(struct dialog *c)
+{
+    size_t question = find_question(c);
+    if (question == SIZE_MAX) return false;
+    cut(c, question);
+    return true;
+}
+
+fathom_err dialog_save(const struct dialog *c, const char *path, fathom_diag *d)
+{
+    if (json_dump_file(c->messages, path, JSON_INDENT(2)) == 0) return FATHOM_OK;
+    FAIL(d, FATHOM_EIO, "%s cannot be written: %s", path, strerror(errno));
+}
+
+fathom_err dialog_load(struct dialog *c, const char *path, fathom_diag *d)
+{
+    json_t *messages = NULL;
+    TRY(json_read_file(path, &messages, d));
+    fathom_err err = chat_check_messages(messages, d);
+    if (err) {
+        json_decref(messages);
+        return err;
+    }
     json_decref(c->messages);
     c->messages = messages;
-    if (!c->system) return FATHOM_OK;
-    json_t *m = json_pack("{s:s, s:s}", "role", "system", "content", c->system);
-    return m && json_array_append_new(messages, m) == 0 ? FATHOM_OK : FATHOM_EINVAL;
+    return FATHOM_OK;
 }
 
 fathom_err dialog_open(struct dialog *c, fathom_engine *e, const struct text_model *t,
@@ -42,16 +119,16 @@ fathom_err dialog_open(struct dialog *c, fathom_engine *e, const struct text_mod
     *c = (struct dialog){
         .engine = e,
         .text = t,
-        .system = s->system,
+        .messages = json_array(),
         .thinking = s->thinking,
         .colour = isatty(STDOUT_FILENO) == 1,
         .temperature = s->temperature,
         .top_p = s->top_p,
         .max_tokens = (uint32_t)s->max_tokens,
+        .has_seed = s->seed >= 0,
+        .seed = s->seed >= 0 ? (uint64_t)s->seed : 0,
     };
-    fathom_err err = dialog_reset(c);
-    if (err == FATHOM_EINVAL) FAIL(d, FATHOM_EINVAL, "--system: the text is not UTF-8");
-    return err;
+    return c->messages ? dialog_set_system(c, s->system, d) : FATHOM_ENOMEM;
 }
 
 void dialog_close(struct dialog *c)
@@ -96,7 +173,7 @@ static fathom_err print_event(void *arg, const struct chat_event *e)
     return FATHOM_OK;
 }
 
-static void print_numbers(const fathom_event *f)
+static void print_numbers(const struct dialog *c, const fathom_event *f)
 {
     double decode_s = (double)(f->total_us - f->first_us) / 1e6;
     fprintf(stderr, "%u prompt tokens (%u cached), %u tokens", f->n_prompt, f->n_cached,
@@ -105,6 +182,8 @@ static void print_numbers(const fathom_event *f)
         fprintf(stderr, ", %.1f tokens/s", (double)(f->n_output - 1) / decode_s);
     }
     if (f->first_us) fprintf(stderr, ", first after %.0f ms", (double)f->first_us / 1e3);
+    fprintf(stderr, ", context %u of %u", f->n_prompt + f->n_output,
+            fathom_get_info(c->engine)->max_model_len);
     if (f->finish == FATHOM_FINISH_LENGTH) fprintf(stderr, ", cut off by the length limit");
     if (f->finish == FATHOM_FINISH_CANCEL) fprintf(stderr, ", interrupted");
     fprintf(stderr, "\n");
@@ -122,6 +201,8 @@ static void fill_sampling(fathom_sampling *s, const struct dialog *c)
     if (c->temperature >= 0) s->temperature = (float)c->temperature;
     if (c->top_p >= 0) s->top_p = (float)c->top_p;
     s->max_tokens = c->max_tokens;
+    s->has_seed = c->has_seed;
+    s->seed = c->seed;
 }
 
 /* Renders and tokenises the messages and queues the request. */
@@ -203,7 +284,7 @@ static fathom_err answer(struct dialog *c, struct buf *content, fathom_diag *d)
         err = diag_fail(d, FATHOM_EDEVICE, "%s", fathom_fault(c->engine));
         goto done;
     }
-    print_numbers(&a.finish);
+    print_numbers(c, &a.finish);
     *content = a.content;
     memset(&a.content, 0, sizeof a.content);
 done:
@@ -212,22 +293,36 @@ done:
     return err;
 }
 
-fathom_err dialog_ask(struct dialog *c, const char *message, fathom_diag *d)
+/* Answers what the messages end with. */
+static fathom_err go_on(struct dialog *c, fathom_diag *d)
 {
     struct buf content = {0};
-    size_t n_before = json_array_size(c->messages);
-    json_t *m = json_pack("{s:s, s:s}", "role", "user", "content", message);
-    fathom_err err = FATHOM_OK;
-    if (!m || json_array_append_new(c->messages, m) != 0) {
-        FAIL(d, FATHOM_EINVAL, "the message is not UTF-8");
-    }
-    TRY_GOTO(answer(c, &content, d), done);
-    m = json_pack("{s:s, s:s%}", "role", "assistant", "content", buf_str(&content), content.len);
-    if (!m || json_array_append_new(c->messages, m) != 0) err = FATHOM_ENOMEM;
-done:
-    while (err && json_array_size(c->messages) > n_before) {
-        (void)json_array_remove(c->messages, json_array_size(c->messages) - 1);
+    fathom_err err = answer(c, &content, d);
+    if (!err) {
+        json_t *m = json_pack("{s:s, s:s%}", "role", "assistant", "content", buf_str(&content),
+                              content.len);
+        if (!m || json_array_append_new(c->messages, m) != 0) err = FATHOM_ENOMEM;
     }
     buf_free(&content);
     return err;
+}
+
+fathom_err dialog_ask(struct dialog *c, const char *message, fathom_diag *d)
+{
+    size_t n_before = json_array_size(c->messages);
+    json_t *m = json_pack("{s:s, s:s}", "role", "user", "content", message);
+    if (!m || json_array_append_new(c->messages, m) != 0) {
+        FAIL(d, FATHOM_EINVAL, "the message is not UTF-8");
+    }
+    fathom_err err = go_on(c, d);
+    if (err) cut(c, n_before);
+    return err;
+}
+
+fathom_err dialog_retry(struct dialog *c, fathom_diag *d)
+{
+    size_t question = find_question(c);
+    if (question == SIZE_MAX) FAIL(d, FATHOM_EINVAL, "there is no message yet to answer again");
+    cut(c, question + 1);
+    return go_on(c, d);
 }

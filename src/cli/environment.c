@@ -43,18 +43,25 @@ static void add_option(struct environment *e, const struct option *o)
     if (n < ENVIRONMENT_NAME_BYTES) add(e, name, o->name, variable(name));
 }
 
+/* "" when it does not fit. */
+static void join(char out[LIMIT_PATH_BYTES], const char *folder, const char *rest)
+{
+    int n = snprintf(out, LIMIT_PATH_BYTES, "%s%s", folder, rest);
+    if (n < 0 || n >= LIMIT_PATH_BYTES) out[0] = '\0';
+}
+
 void environment_read(struct environment *e)
 {
     memset(e, 0, sizeof *e);
     const char *hf_home = variable("HF_HOME");
+    const char *state = variable("XDG_STATE_HOME");
     const char *home = variable("HOME");
-    int n = 0;
-    if (hf_home) {
-        n = snprintf(e->hf_home, sizeof e->hf_home, "%s", hf_home);
-    } else if (home) {
-        n = snprintf(e->hf_home, sizeof e->hf_home, "%s/.cache/huggingface", home);
+    if (home) {
+        join(e->hf_home, home, "/.cache/huggingface");
+        join(e->history, home, "/.local/state/fathom/history");
     }
-    if (n < 0 || (size_t)n >= sizeof e->hf_home) e->hf_home[0] = '\0';
+    if (hf_home) join(e->hf_home, hf_home, "");
+    if (state) join(e->history, state, "/fathom/history");
     const char *level = variable("VLLM_LOGGING_LEVEL");
     if (level) add(e, "VLLM_LOGGING_LEVEL", "log-level", level_text(e->level, level));
     add(e, "VLLM_API_KEY", "api-key", variable("VLLM_API_KEY"));

@@ -72,13 +72,14 @@ class Server:
 class Terminal:
     """`fathom run` in a pseudo terminal."""
 
-    def __init__(self):
+    def __init__(self, home):
         try:
             self.pid, self.fd = pty.fork()
         except OSError as e:
             raise unittest.SkipTest(f"this machine has no pseudo terminal: {e}") from e
         if self.pid == 0:
-            os.execv(FATHOM, [FATHOM, "run", "--temperature", "0"])
+            env = {**os.environ, "HOME": home, "XDG_STATE_HOME": ""}
+            os.execve(FATHOM, [FATHOM, "run", "--temperature", "0"], env)
         self.seen = ""
         self.at = 0  # what is before has been waited for
 
@@ -210,19 +211,57 @@ class Cli(unittest.TestCase):
         self.assertIn("= 5", out)
         self.assertIn("thinking is on", err)
 
+    def test_run_does_commands(self):
+        with tempfile.TemporaryDirectory() as folder:
+            chat, text = os.path.join(folder, "chat.json"), os.path.join(folder, "text")
+            with open(text, "w") as f:
+                f.write("How much is 20 plus 30?")
+            out, err = run("run", "--temperature", "0", stdin="\n".join([
+                "/retry", "/undo", "/sing", "/set", "/set speed 3", "/set temperature hot",
+                "/set seed 7", "/set top_p 0.5", "/set max_tokens 60", "/system Be brief.", "/set",
+                "/system", "/file", "/file /nowhere", "/file " + text, "/retry", "/save " + chat,
+                "/undo", "/save " + chat + "2", "/new now", "/load " + text, "/load " + chat,
+                "How much is 2 plus \\", "3?", '"""', "How much is", "4 plus 5?", '"""',
+                "/save " + chat + "3", "/quit", "/help"]))
+            for part in ("no message yet to answer", "no message to take back",
+                         'no command "/sing"', "top_p -1", 'no "speed" to set',
+                         'temperature is "hot"', "seed 7", "top_p 0.5", "max_tokens 60",
+                         "system: Be brief.", "/file needs a PATH", "/nowhere",
+                         "/new takes nothing", "context "):
+                self.assertIn(part, err)
+            self.assertNotIn("/undo", err)  # /quit comes before /help
+            self.assertEqual(out.count("= 50"), 2)
+            contents = []
+            for name in (chat, chat + "2", chat + "3"):
+                with open(name) as f:
+                    contents.append([m["content"] for m in json.load(f)])
+            self.assertEqual(len(contents[0]), 2)
+            self.assertEqual(contents[1], [])
+            self.assertEqual(contents[2][:3], [*contents[0], "How much is 2 plus \n3?"])
+            self.assertEqual(contents[2][4], "How much is\n4 plus 5?")
+
     def test_run_in_a_terminal(self):
-        terminal = Terminal()
-        terminal.until("> ")
-        terminal.until("tokens/s", "Hello, who are you?\n")
-        self.assertIn("Pilot", terminal.seen)
-        terminal.until("/nothink", "/help\n")
-        terminal.until("thinking is on", "/think\n")
-        terminal.until("> ")
-        terminal.until("", "\x03")
-        time.sleep(0.3)  # the terminal drops what is typed while it handles Ctrl-C
-        terminal.until("tokens/s", "How much is 2 plus 3?\n")
-        self.assertIn("\x1b[2m", terminal.seen)
-        self.assertEqual(terminal.leave(), 0)
+        with tempfile.TemporaryDirectory() as home:
+            terminal = Terminal(home)
+            terminal.until("> ")
+            terminal.until("tokens/s", "Hello, who are you?\n")
+            self.assertIn("Pilot", terminal.seen)
+            terminal.until("/nothink", "/help\n")
+            terminal.until("thinking is on", "/thi\t\n")
+            terminal.until("> ")
+            terminal.until("", "\x03")
+            time.sleep(0.3)  # the terminal drops what is typed while it handles Ctrl-C
+            terminal.until(". ", "How much is \\\n")
+            terminal.until("tokens/s", "2 plus 3?\n")
+            self.assertIn("\x1b[2m", terminal.seen)
+            self.assertEqual(terminal.leave(), 0)
+            history = os.path.join(home, ".local/state/fathom/history")
+            self.assertEqual(os.stat(history).st_mode & 0o777, 0o600)
+            again = Terminal(home)
+            again.until("> ")
+            again.until("2 plus 3?", "\x1b[A")
+            again.until("tokens/s", "\n")
+            self.assertEqual(again.leave(), 0)
 
     def test_a_message_that_is_too_long_is_refused_and_the_chat_goes_on(self):
         out, err = run("run", "--max-model-len", "64", "--temperature", "0", "--max-tokens", "30",
