@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/cuda/cuda.h"
+#include "backend/backend.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/os.h"

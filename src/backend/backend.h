@@ -63,7 +63,7 @@ struct backend_config {
     uint32_t shared_inner; /* width of all shared experts together; 0: none */
     float routed_scale;
     bool norm_topk;   /* weights of the chosen experts are divided by their sum */
-    uint32_t n_vocab; /* V */
+    uint32_t n_vocab; /* V: this rank's rows of embedding and head */
     struct kv_layout kv;
     uint32_t max_token;     /* largest T */
     uint32_t max_request;   /* largest R, and rows of one sample call */
@@ -74,6 +74,7 @@ struct backend_config {
     uint32_t rank;
     uint32_t world;
     struct comm *comm; /* NULL when world == 1 */
+    bool is_slice;     /* one rank of `world` is measured by itself: collectives do nothing */
 };
 
 /* Activations that cross the seam. Shapes are for T = max_token (max_logit_row for LOGITS). */
@@ -173,7 +174,7 @@ struct backend_ops {
     fathom_err (*mtp_front)(struct backend *b, const struct mtp_front_args *a);
     fathom_err (*sample)(struct backend *b, const struct sample_args *a);
 
-    /* ---- collectives; no-ops when world == 1 ---- */
+    /* ---- collectives; no-ops when world == 1 or is_slice ---- */
     fathom_err (*all_reduce)(struct backend *b, struct buffer *delta, uint32_t n_token);
 };
 
@@ -181,5 +182,31 @@ struct backend_ops {
  * Errors  EINVAL, EUNSUPPORTED naming the member of *c; ENOMEM. */
 fathom_err backend_ref_create(struct backend **out, const struct backend_config *c, fathom_diag *d);
 fathom_err backend_cpu_create(struct backend **out, const struct backend_config *c, fathom_diag *d);
+
+/* backend_cuda_create - one GPU, c->device
+ * backend_cuda_generic_create - the same without the kernels tuned for one kind of GPU
+ * Errors  as above; EDEVICE: no such device. A build without CUDA answers EUNSUPPORTED. */
+fathom_err backend_cuda_create(struct backend **out, const struct backend_config *c,
+                               fathom_diag *d);
+fathom_err backend_cuda_generic_create(struct backend **out, const struct backend_config *c,
+                                       fathom_diag *d);
+
+/* What a GPU is and has left. */
+struct cuda_device_info {
+    char name[64];
+    int capability; /* 90 for sm_90 */
+    uint64_t memory_bytes;
+    uint64_t memory_free_bytes;
+};
+
+/* backend_cuda_count - devices that can be used; 0 without a driver, or in a build without CUDA
+ * backend_cuda_query - errors as for backend_cuda_create */
+int backend_cuda_count(void);
+fathom_err backend_cuda_query(struct cuda_device_info *out, int device, fathom_diag *d);
+
+/* backend_cuda_extra_bytes - device memory that this configuration needs besides weights, cache and
+ * 4 bytes for each value of the buffers: the operators' scratch and second forms of activations.
+ * Pure, in every build. */
+uint64_t backend_cuda_extra_bytes(const struct backend_config *c);
 
 #endif

@@ -259,7 +259,7 @@ static fathom_err open_all(struct checkpoint *c, fathom_diag *d)
 }
 
 static fathom_err open_checkpoint(struct checkpoint **out, const char *where,
-                                  const fathom_bundle *bundle, fathom_diag *d)
+                                  const fathom_bundle *bundle, bool with_weights, fathom_diag *d)
 {
     *out = NULL;
     struct checkpoint *c = mem_calloc(1, sizeof *c);
@@ -268,8 +268,9 @@ static fathom_err open_checkpoint(struct checkpoint **out, const char *where,
     ASSERT(failed == 0);
     c->bundle = bundle;
     c->where = mem_strdup(where);
-    fathom_err err =
-        c->where ? open_all(c, d) : diag_fail(d, FATHOM_ENOMEM, "%s: out of memory", where);
+    fathom_err err = FATHOM_OK;
+    if (!c->where) err = diag_fail(d, FATHOM_ENOMEM, "%s: out of memory", where);
+    if (!err && with_weights) err = open_all(c, d);
     if (err) {
         checkpoint_close(c);
         return err;
@@ -280,13 +281,19 @@ static fathom_err open_checkpoint(struct checkpoint **out, const char *where,
 
 fathom_err checkpoint_open(struct checkpoint **out, const char *dir, fathom_diag *d)
 {
-    return open_checkpoint(out, dir, NULL, d);
+    return open_checkpoint(out, dir, NULL, true, d);
 }
 
 fathom_err checkpoint_open_bundle(struct checkpoint **out, const fathom_bundle *bundle,
                                   fathom_diag *d)
 {
-    return open_checkpoint(out, bundle->name, bundle, d);
+    return open_checkpoint(out, bundle->name, bundle, true, d);
+}
+
+fathom_err checkpoint_open_files(struct checkpoint **out, const char *dir,
+                                 const fathom_bundle *bundle, fathom_diag *d)
+{
+    return open_checkpoint(out, bundle ? bundle->name : dir, bundle, false, d);
 }
 
 void checkpoint_close(struct checkpoint *c)
@@ -316,6 +323,7 @@ void checkpoint_close(struct checkpoint *c)
 
 const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name)
 {
+    if (c->n_tensor == 0) return NULL;
     uint32_t slot = c->slots[find_slot(c, name)];
     return slot ? &c->tensors[slot - 1] : NULL;
 }

@@ -49,6 +49,13 @@ fathom_err checkpoint_open(struct checkpoint **out, const char *dir, fathom_diag
 /* checkpoint_open_bundle - the same over files in memory; the bundle outlives the checkpoint */
 fathom_err checkpoint_open_bundle(struct checkpoint **out, const fathom_bundle *bundle,
                                   fathom_diag *d);
+
+/* checkpoint_open_files - a checkpoint whose weights are not looked at: its other files alone
+ *
+ *   dir, bundle  one of them, the other NULL
+ * Errors  ENOMEM. */
+fathom_err checkpoint_open_files(struct checkpoint **out, const char *dir,
+                                 const fathom_bundle *bundle, fathom_diag *d);
 void checkpoint_close(struct checkpoint *c); /* accepts NULL */
 
 /* checkpoint_find - a tensor by name; NULL if there is none */

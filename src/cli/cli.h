@@ -3,6 +3,7 @@
 #define FATHOM_CLI_CLI_H
 
 #include "base/limits.h"
+#include "base/os.h"
 #include "chat/chat.h"
 #include "cli/options.h"
 #include "fathom/err.h"
@@ -34,18 +35,24 @@ fathom_err environment_tell(struct buf *notes);
 struct model_source {
     char dir[LIMIT_PATH_BYTES];  /* "" for the bundle and for a file */
     const fathom_bundle *bundle; /* NULL: none */
-    bool is_config;              /* MODEL is a file: a config without weights */
-    const char *name;            /* MODEL as given, without trailing slashes */
+    bool is_config;              /* MODEL is a file: a config without weights, in `config` */
+    struct file_map config_map;
+    fathom_bundle_file config_file;
+    fathom_bundle config;
+    const char *name; /* MODEL as given, without trailing slashes */
     char name_text[LIMIT_PATH_BYTES];
 };
 
 /* model_source_find - "pilot" is the bundle, a file is a config; anything else goes to
- * checkpoint_resolve, whose errors it has */
+ * checkpoint_resolve, whose errors it has. model_source_close accepts a zeroed struct. */
 fathom_err model_source_find(struct model_source *m, const struct settings *s,
                              const struct environment *e, fathom_diag *d);
+void model_source_close(struct model_source *m);
 
-/* model_source_open - its files; the caller closes the checkpoint. EINVAL for a config alone. */
-fathom_err model_source_open(struct checkpoint **out, const struct model_source *m, fathom_diag *d);
+/* model_source_open - its files; the caller closes the checkpoint. EINVAL for a config alone. With
+ * --load-format dummy the weights are not looked at and need not be there. */
+fathom_err model_source_open(struct checkpoint **out, const struct model_source *m,
+                             const struct settings *s, fathom_diag *d);
 
 /* A checkpoint's way with text. */
 struct text_model {
@@ -55,11 +62,9 @@ struct text_model {
     int32_t n_vocab_used; /* ids that are tokens: of the tokenizer, within the model's */
 };
 
-/* text_model_open - tokenizer and chat style, as the command line may override it; also checks
- * --quantization against the checkpoint. Closed with text_model_close, which accepts a zeroed
- * struct.
- * Errors  those of the checkpoint, the config and the tokenizer; EINVAL for what the checkpoint
- *         contradicts. */
+/* text_model_open - tokenizer and chat style, as the command line may override it. Closed with
+ * text_model_close, which accepts a zeroed struct.
+ * Errors  those of the checkpoint, the config and the tokenizer. */
 fathom_err text_model_open(struct text_model *out, const struct model_source *m,
                            const struct settings *s, fathom_diag *d);
 void text_model_close(struct text_model *t);

@@ -149,7 +149,7 @@ fathom_err cmd_inspect(const struct invocation *v, fathom_diag *d)
     struct checkpoint *c = NULL;
     struct model_config config;
     fathom_err err;
-    TRY_GOTO(model_source_open(&c, v->model, d), done);
+    TRY_GOTO(model_source_open(&c, v->model, v->settings, d), done);
     TRY_GOTO(model_config_load(&config, c, d), done);
     print_row("checkpoint", "%s: %zu shards, %zu tensors", checkpoint_where(c),
               checkpoint_n_shard(c), checkpoint_n_tensor(c));

@@ -61,18 +61,25 @@ static void print_plan(const struct memory_plan *p, const struct engine_settings
 
 /* The config, and the checkpoint it belongs to: NULL when MODEL is a config.json alone. */
 static fathom_err open_model(struct checkpoint **c, struct model_config *config,
-                             const struct model_source *m, fathom_diag *d)
+                             const struct invocation *v, fathom_diag *d)
 {
     *c = NULL;
-    if (!m->is_config) {
-        TRY(model_source_open(c, m, d));
-        return model_config_load(config, *c, d);
+    if (v->model->is_config) {
+        const struct file_map *map = &v->model->config_map;
+        return model_config_parse(config, map->data, map->size, d);
     }
-    struct file_map map;
-    TRY(file_map_open(&map, m->name, d));
-    fathom_err err = model_config_parse(config, map.data, map.size, d);
-    file_map_close(&map);
-    return err;
+    TRY(model_source_open(c, v->model, v->settings, d));
+    return model_config_load(config, *c, d);
+}
+
+/* A GPU can be planned for where there is none, if its memory is given. */
+static fathom_err find_memory(uint64_t *bytes, const struct engine_settings *s, fathom_diag *d)
+{
+    fathom_diag inner = {{0}};
+    fathom_err err = memory_available(bytes, s, &inner);
+    if (err)
+        return diag_fail(d, err, "%s. To plan without the device, add --memory 141g", inner.text);
+    return FATHOM_OK;
 }
 
 fathom_err cmd_plan(const struct invocation *v, fathom_diag *d)
@@ -83,13 +90,11 @@ fathom_err cmd_plan(const struct invocation *v, fathom_diag *d)
     struct memory_plan plan;
     fathom_options o;
     fathom_err err;
-    TRY_GOTO(open_model(&c, &config, v->model, d), done);
+    TRY_GOTO(open_model(&c, &config, v, d), done);
     engine_options(&o, v->settings, v->model);
     TRY_GOTO(settings_resolve(&settings, &o, &config, d), done);
-    uint64_t total;
-    uint64_t available;
-    os_memory_bytes(&total, &available);
-    if (v->settings->memory_bytes) available = (uint64_t)v->settings->memory_bytes;
+    uint64_t available = (uint64_t)v->settings->memory_bytes;
+    if (available == 0) TRY_GOTO(find_memory(&available, &settings, d), done);
     err = memory_plan_make(&plan, &settings, &config, c, available, d);
     if (err && err != FATHOM_ENOMEM) goto done;
     print_row("model", "%s (%s)%s", v->model->name, config.model_type,

@@ -111,7 +111,7 @@ fathom_err cmd_tokenize(const struct invocation *v, fathom_diag *d)
     const char *json;
     size_t n;
     fathom_err err;
-    TRY_GOTO(model_source_open(&c, v->model, d), done);
+    TRY_GOTO(model_source_open(&c, v->model, v->settings, d), done);
     err = checkpoint_file(c, "tokenizer.json", &json, &n, d);
     if (err) {
         err = diag_fail(d, err, "%s has no tokenizer.json", checkpoint_where(c));

@@ -70,6 +70,7 @@ static int run_command(enum command c, const struct settings *s, const struct en
         v.model = &model;
     }
     fathom_err err = functions[c](&v, d);
+    if (v.model) model_source_close(v.model);
     return err ? fail(err, d, STATUS_FAILED) : STATUS_OK;
 }
 

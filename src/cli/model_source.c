@@ -24,15 +24,37 @@ fathom_err model_source_find(struct model_source *m, const struct settings *s,
         return FATHOM_OK;
     }
     m->is_config = path_exists(m->name) && !path_is_dir(m->name);
-    if (m->is_config) return FATHOM_OK;
+    if (m->is_config) {
+        TRY(file_map_open(&m->config_map, m->name, d));
+        m->config_file = (fathom_bundle_file){.name = "config.json",
+                                              .data = (const unsigned char *)m->config_map.data,
+                                              .size = m->config_map.size};
+        m->config = (fathom_bundle){.name = m->name, .files = &m->config_file, .n_file = 1};
+        return FATHOM_OK;
+    }
     return checkpoint_resolve(m->dir, m->name, e->hf_home[0] ? e->hf_home : NULL, d);
 }
 
-fathom_err model_source_open(struct checkpoint **out, const struct model_source *m, fathom_diag *d)
+void model_source_close(struct model_source *m)
+{
+    file_map_close(&m->config_map);
+    memset(m, 0, sizeof *m);
+}
+
+static bool wants_dummy(const struct settings *s)
+{
+    return strcmp(s->load_format, "dummy") == 0;
+}
+
+fathom_err model_source_open(struct checkpoint **out, const struct model_source *m,
+                             const struct settings *s, fathom_diag *d)
 {
     *out = NULL;
     if (m->is_config) {
         FAIL(d, FATHOM_EINVAL, "%s is a file, needed is the directory of a checkpoint", m->name);
+    }
+    if (wants_dummy(s)) {
+        return checkpoint_open_files(out, m->bundle ? NULL : m->dir, m->bundle, d);
     }
     return m->bundle ? checkpoint_open_bundle(out, m->bundle, d) : checkpoint_open(out, m->dir, d);
 }
@@ -47,6 +69,7 @@ static fathom_backend backend_of(const char *name)
 static fathom_act act_of(const char *name)
 {
     if (strcmp(name, "auto") == 0) return FATHOM_ACT_AUTO;
+    if (strcmp(name, "fp8") == 0) return FATHOM_ACT_FP8;
     return strcmp(name, "bfloat16") == 0 ? FATHOM_ACT_BF16 : FATHOM_ACT_F32;
 }
 
@@ -60,8 +83,8 @@ static fathom_kv kv_of(const char *name)
 void engine_options(fathom_options *out, const struct settings *s, const struct model_source *m)
 {
     *out = (fathom_options){
-        .model_dir = m->bundle ? NULL : m->dir,
-        .bundle = m->bundle,
+        .model_dir = m->bundle || m->is_config ? NULL : m->dir,
+        .bundle = m->is_config ? &m->config : m->bundle,
         .backend = backend_of(s->backend),
         .act = act_of(s->dtype),
         .kv = kv_of(s->kv_cache_dtype),
@@ -78,6 +101,11 @@ void engine_options(fathom_options *out, const struct settings *s, const struct 
         .memory_utilization = s->gpu_memory_utilization,
         .n_draft = s->n_draft,
         .no_prefix_cache = !s->enable_prefix_caching,
+        .dummy = wants_dummy(s),
+        .quantize_fp8 = s->quantization != NULL,
+        .world = (uint32_t)s->tensor_parallel_size,
+        .rank_slice = s->rank_slice >= 0,
+        .rank = s->rank_slice >= 0 ? (uint32_t)s->rank_slice : 0,
         .seed = s->seed < 0 ? 0 : (uint64_t)s->seed,
     };
 }

@@ -56,17 +56,27 @@ const struct option option_table[] = {
      .kind = OPTION_COUNT, .hi = 256, .group = GROUP_MODEL, .commands = PLANNED,
      .field = FIELD(threads), USE},
     {"dtype", NULL, "TYPE", "auto",
-     "what activations are rounded to between operators; auto: the checkpoint's type",
-     .kind = OPTION_CHOICE, .choices = "auto|float32|float|bfloat16", .refused = "half|float16",
+     "what activations are rounded to between operators; auto: the checkpoint's type, on a GPU fp8 "
+     "where widths allow; fp8: inputs of FP8 weights are e4m3 with a power-of-two scale for each "
+     "128, others bfloat16",
+     .kind = OPTION_CHOICE, .choices = "auto|float32|float|bfloat16|fp8", .refused = "half|float16",
      .reason = "the activations of this family overflow float16; use bfloat16 or float32",
      .group = GROUP_MODEL, .commands = PLANNED, .field = FIELD(dtype), USE},
     {"quantization", "-q", "METHOD", NULL,
-     "fp8 for a checkpoint that is FP8 already, which it says and goes on; weights are always "
-     "taken as the checkpoint stores them",
+     "fp8: linear weights that are BF16, F16 or F32 become FP8 blocks of 128 x 128 while they "
+     "load; a checkpoint that is FP8 already says so and goes on; default: weights are taken as "
+     "they are stored",
      .kind = OPTION_CHOICE, .choices = "fp8|deepseek_v3",
      .refused = "awq|awq_marlin|gptq|gptq_marlin|ascend|compressed-tensors|bitsandbytes|modelopt",
      .reason = "weights are FP8 blocks, BF16, F16 or F32, as the checkpoint stores them",
      .group = GROUP_MODEL, .commands = PLANNED, .field = FIELD(quantization), USE},
+    {"load-format", NULL, "NAME", "auto",
+     "auto: weights are read from safetensors; dummy: they are made up from the shapes of "
+     "config.json, for measurements: outputs mean nothing",
+     .kind = OPTION_CHOICE, .choices = "auto|safetensors|dummy",
+     .refused = "pt|npcache|tensorizer|runai_streamer|bitsandbytes|sharded_state|gguf|mistral",
+     .reason = "weights are read from safetensors", .group = GROUP_MODEL, .commands = MODEL,
+     .field = FIELD(load_format), USE},
     {"seed", NULL, "N", "-1",
      "seed of requests that bring none; -1: drawn from the system at start", .kind = OPTION_COUNT,
      .lo = -1, .hi = 9e15, .group = GROUP_MODEL, .commands = ENGINE, .field = FIELD(seed), USE},
@@ -173,7 +183,8 @@ const struct option option_table[] = {
      .field = FIELD(drain_timeout), USE},
     {"stall-timeout", NULL, "SECONDS", "0",
      "how long the engine may make no progress, within a step or between two, before /health and "
-     "/ready say 503; 0: 4, and 600 for the backend ref, which tells nothing of a step before its "
+     "/ready say 503; 0: 4, and 30 for cuda and 600 for ref, which tell nothing of a step before "
+     "its "
      "end",
      .kind = OPTION_NUMBER, .hi = 86400, .group = GROUP_SERVER, .commands = SERVE,
      .field = FIELD(stall_timeout), USE},
@@ -269,8 +280,15 @@ const struct option option_table[] = {
      .kind = OPTION_HELP, .group = GROUP_COMMAND, .commands = ALL, .field = FIELD(help), USE},
 
     /* ---- more than one device ---- */
-    {"tensor-parallel-size", "-tp", "N", "1", "ranks that share every layer", ANY_COUNT, PARALLEL,
-     REFUSE("1", ONE_RANK)},
+    {"tensor-parallel-size", "-tp", "N", "1",
+     "ranks that share every layer; this build runs one rank: more than 1 goes with --rank-slice",
+     .kind = OPTION_COUNT, .lo = 1, .hi = 1024, .group = GROUP_PARALLEL, .commands = PLANNED,
+     .field = FIELD(tensor_parallel_size), USE},
+    {"rank-slice", NULL, "R", "-1",
+     "benchmark mode: load what rank R of --tensor-parallel-size holds and run it by itself, "
+     "collectives left out: times are one rank's, outputs mean nothing",
+     .kind = OPTION_COUNT, .lo = -1, .hi = 1023, .group = GROUP_PARALLEL, .commands = PLANNED,
+     .field = FIELD(rank_slice), USE},
     {"pipeline-parallel-size", "-pp", "N", "1", "ranks that share the list of layers", ANY_COUNT,
      PARALLEL, REFUSE("1", ONE_RANK)},
     {"data-parallel-size", "-dp", "N", "1", "ranks that share the requests", ANY_COUNT, PARALLEL,
@@ -343,8 +361,6 @@ const struct option option_table[] = {
      .hi = 1e9, FOREIGN, REFUSE("0", "weights are not split between device and host")},
     {"tokenizer", NULL, "PATH", NULL, "another tokenizer", .kind = OPTION_TEXT, FOREIGN,
      REFUSE(NULL, "the tokenizer is the checkpoint's tokenizer.json")},
-    {"load-format", NULL, "NAME", "auto", "format of the weights", .kind = OPTION_TEXT, FOREIGN,
-     REFUSE("auto|safetensors", "weights are read from safetensors")},
     {"revision", NULL, "NAME", NULL, "branch or commit of a hub model", .kind = OPTION_TEXT,
      FOREIGN, REFUSE(NULL, "give the directory of the snapshot as MODEL")},
     {"download-dir", NULL, "DIR", NULL, "where to download to", .kind = OPTION_TEXT, FOREIGN,

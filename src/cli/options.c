@@ -95,6 +95,24 @@ static fathom_err take_plain(struct option_walk *w, const char *arg, bool *model
     return FATHOM_OK;
 }
 
+/* Ranks that cannot be had are refused before anything is opened. */
+static fathom_err check_ranks(const struct settings *s, fathom_diag *d)
+{
+    if (s->tensor_parallel_size > 1 && s->rank_slice < 0) {
+        FAIL(d, FATHOM_EINVAL,
+             "--tensor-parallel-size %lld is refused: this build runs one rank: leave the flag out "
+             "or give 1. To measure one rank of %lld by itself, add --rank-slice R",
+             (long long)s->tensor_parallel_size, (long long)s->tensor_parallel_size);
+    }
+    if (s->rank_slice >= s->tensor_parallel_size) {
+        FAIL(d, FATHOM_EINVAL,
+             "--rank-slice %lld of --tensor-parallel-size %lld: needed is a rank below the number "
+             "of ranks",
+             (long long)s->rank_slice, (long long)s->tensor_parallel_size);
+    }
+    return FATHOM_OK;
+}
+
 static fathom_err take_arguments(struct option_walk *w, const struct option_input *in)
 {
     struct cursor c = {in->argv, in->argc, 0};
@@ -177,6 +195,7 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
         }
     }
     TRY_GOTO(take_arguments(&w, in), done);
+    if (!s->help) TRY_GOTO(check_ranks(s, d), done);
     if (!s->help) err = speculative_parse(s->speculative_config, &s->n_draft, d);
     if (!err && !s->help && w.n_refused) err = FATHOM_EINVAL;
 done:

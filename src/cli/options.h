@@ -65,9 +65,12 @@ struct settings {
     const char *dtype;
     const char *kv_cache_dtype;
     const char *quantization; /* NULL: not given */
-    int64_t threads;          /* 0: all processors */
-    int64_t max_model_len;    /* 0: the checkpoint's */
-    int64_t max_num_seqs;     /* 0: the engine's default, here and below */
+    const char *load_format;
+    int64_t tensor_parallel_size;
+    int64_t rank_slice;    /* -1: not given */
+    int64_t threads;       /* 0: all processors */
+    int64_t max_model_len; /* 0: the checkpoint's */
+    int64_t max_num_seqs;  /* 0: the engine's default, here and below */
     int64_t max_num_batched_tokens;
     int64_t max_queued;
     int64_t max_num_queued_tokens;

@@ -44,21 +44,6 @@ static fathom_err choose_style(struct text_model *t, struct checkpoint *c, const
     return err;
 }
 
-/* --quantization fp8 asks for what the checkpoint has to be already. */
-static fathom_err check_quantization(const struct model_config *config, const struct settings *s,
-                                     fathom_diag *d)
-{
-    if (!s->quantization) return FATHOM_OK;
-    if (config->quant != QUANT_FP8) {
-        FAIL(d, FATHOM_EINVAL,
-             "--quantization %s is refused: the checkpoint is %s and weights are served as they "
-             "are stored; leave the flag out",
-             s->quantization, config->quant_name[0] ? config->quant_name : "not quantized");
-    }
-    fprintf(stderr, "--quantization %s: the checkpoint is FP8 already\n", s->quantization);
-    return FATHOM_OK;
-}
-
 fathom_err text_model_open(struct text_model *out, const struct model_source *m,
                            const struct settings *s, fathom_diag *d)
 {
@@ -68,9 +53,8 @@ fathom_err text_model_open(struct text_model *out, const struct model_source *m,
     size_t n;
     fathom_err err;
     memset(out, 0, sizeof *out);
-    TRY_GOTO(model_source_open(&c, m, d), done);
+    TRY_GOTO(model_source_open(&c, m, s, d), done);
     TRY_GOTO(model_config_load(&config, c, d), done);
-    TRY_GOTO(check_quantization(&config, s, d), done);
     (void)snprintf(out->model_type, sizeof out->model_type, "%s", config.model_type);
     err = checkpoint_file(c, "tokenizer.json", &json, &n, d);
     if (err) {

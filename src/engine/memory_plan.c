@@ -2,7 +2,9 @@
 
 #include <string.h>
 
+#include "backend/backend.h"
 #include "base/fail.h"
+#include "base/os.h"
 #include "engine/batch_build.h"
 #include "model/config.h"
 
@@ -11,7 +13,10 @@
 static void plan_weights(struct memory_plan *p, const struct engine_settings *s,
                          const struct model_config *config, const struct checkpoint *c)
 {
-    weights_measure(&p->weights, config, c, s->limits.world);
+    struct model_config stored = *config;
+    if (s->limits.quantize_fp8) stored.quant = QUANT_FP8;
+    bool as_stored = !s->limits.quantize_fp8 && !s->dummy;
+    weights_measure(&p->weights, &stored, as_stored ? c : NULL, s->limits.world);
     if (!s->limits.with_mtp) {
         p->weights.total.bytes -= p->weights.kind[WEIGHT_MTP].bytes;
         p->weights.total.n_parameter -= p->weights.kind[WEIGHT_MTP].n_parameter;
@@ -44,6 +49,9 @@ static void plan_buffers(struct memory_plan *p, const struct engine_settings *s,
     add_buffer(p, "attention outputs", n_token, (uint64_t)b.n_head * KV_LATENT);
     if (b.n_expert) add_buffer(p, "expert choices", n_token, 2 * (uint64_t)b.n_expert_used);
     add_buffer(p, "logits", b.max_logit_row, b.n_vocab);
+    if (s->backend == FATHOM_BACKEND_CUDA) {
+        add_buffer(p, "operators' scratch", 1, backend_cuda_extra_bytes(&b) / 4);
+    }
 
     struct batch_layout layout;
     batch_layout_init(&layout, &s->limits, config->n_vocab);
@@ -99,6 +107,19 @@ static fathom_err refuse(const struct memory_plan *p, const struct engine_settin
          (double)p->usable_bytes / GIB, (double)p->available_bytes / GIB,
          (double)p->weights_bytes / GIB, (double)(p->buffers_bytes + p->step_bytes) / GIB,
          (double)(other + need - p->usable_bytes) / GIB);
+}
+
+fathom_err memory_available(uint64_t *bytes, const struct engine_settings *s, fathom_diag *d)
+{
+    uint64_t total;
+    struct cuda_device_info device;
+    if (s->backend != FATHOM_BACKEND_CUDA) {
+        os_memory_bytes(&total, bytes);
+        return FATHOM_OK;
+    }
+    TRY(backend_cuda_query(&device, s->limits.device, d));
+    *bytes = device.memory_free_bytes;
+    return FATHOM_OK;
 }
 
 fathom_err memory_plan_make(struct memory_plan *out, const struct engine_settings *s,

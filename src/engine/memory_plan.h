@@ -1,8 +1,8 @@
 /* memory_plan.h - every byte of an engine, computed before anything is loaded
  *
  * Pure: from settings, configuration and the names and types in the checkpoint to sizes.
- * fathom_open allocates what the plan says, and `fathom plan` prints the same struct. What a
- * backend adds for its own scratch and for packing is not in it.
+ * fathom_open allocates what the plan says, and `fathom plan` prints the same struct. What the CPU
+ * backend adds for its own scratch, and any backend for packing, is not in it.
  */
 #ifndef FATHOM_ENGINE_MEMORY_PLAN_H
 #define FATHOM_ENGINE_MEMORY_PLAN_H
@@ -23,7 +23,7 @@ struct memory_part {
     uint64_t bytes;
 };
 
-enum { MEMORY_BUFFERS_MAX = 8 };
+enum { MEMORY_BUFFERS_MAX = 9 };
 
 struct memory_plan {
     /* weights as the checkpoint stores them; a kind that is not loaded is 0 */
@@ -39,7 +39,8 @@ struct memory_plan {
     uint64_t kv_bytes;         /* n_page pages */
     uint64_t n_token_capacity; /* n_page * 64 */
 
-    /* activations between operators, at 4 bytes a value: no backend uses more */
+    /* activations between operators, at 4 bytes a value, and on a GPU what its operators need
+     * besides */
     struct memory_part buffers[MEMORY_BUFFERS_MAX];
     uint32_t n_buffer;
     uint64_t buffers_bytes;
@@ -51,6 +52,10 @@ struct memory_plan {
     uint64_t usable_bytes;    /* of which may be used: by memory_utilization, or all where the size
                                  of the cache was given */
 };
+
+/* memory_available - memory that is free now: the GPU's, or the machine's
+ * Errors  those of backend_cuda_query. */
+fathom_err memory_available(uint64_t *bytes, const struct engine_settings *s, fathom_diag *d);
 
 /* memory_plan_make - sizes and the number of pages
  *

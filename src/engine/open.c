@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "base/fail.h"
 #include "base/log.h"
-#include "base/os.h"
 #include "base/rng.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/engine.h"
@@ -16,6 +15,10 @@
 
 static fathom_err open_checkpoint(struct checkpoint **out, const fathom_options *o, fathom_diag *d)
 {
+    bool any = o->bundle || o->model_dir;
+    if (any && o->dummy) {
+        return checkpoint_open_files(out, o->model_dir, o->bundle, d);
+    }
     if (o->bundle) return checkpoint_open_bundle(out, o->bundle, d);
     if (o->model_dir) return checkpoint_open(out, o->model_dir, d);
     FAIL(d, FATHOM_EINVAL, "no model: neither model_dir nor bundle is given");
@@ -24,7 +27,9 @@ static fathom_err open_checkpoint(struct checkpoint **out, const fathom_options 
 static fathom_err check_draft_layer(const struct engine_settings *s, const struct checkpoint *c,
                                     const struct model_config *config, fathom_diag *d)
 {
-    if (s->n_draft == 0 || weights_count_mtp(c, config) == config->n_mtp) return FATHOM_OK;
+    if (s->n_draft == 0 || s->dummy || weights_count_mtp(c, config) == config->n_mtp) {
+        return FATHOM_OK;
+    }
     FAIL(d, FATHOM_EUNSUPPORTED,
          "--speculative-config: config.json announces an MTP layer and the checkpoint does not "
          "hold it. Leave the flag out, or take a checkpoint with the tensors of model.layers.%u",
@@ -62,8 +67,34 @@ static void fill_sizes(fathom_info *info, const struct engine_settings *s,
     info->max_num_seqs = s->max_num_seqs;
     info->max_num_batched_tokens = s->limits.max_token;
     info->n_draft = s->n_draft;
+    info->dummy = s->dummy;
+    info->rank = s->limits.rank;
+    info->world = s->limits.world;
     info->n_page = plan->n_page;
     info->kv_bytes = plan->kv_bytes;
+}
+
+/* Which weights these are, when they are not simply the checkpoint's. */
+static void log_weights(const fathom_options *o, const struct engine_settings *s,
+                        const struct model_config *config)
+{
+    if (o->quantize_fp8 && config->quant == QUANT_FP8) {
+        LOG_INFO("engine", "quantization=fp8: the checkpoint is FP8 already");
+    } else if (o->quantize_fp8) {
+        LOG_INFO("engine", "quantization=fp8: linear weights become FP8 blocks of 128 x 128, scale "
+                           "= largest / 448, while they load");
+    }
+    if (s->dummy) {
+        LOG_WARN("engine",
+                 "load_format=dummy: normally distributed weights of a fixed seed, experts "
+                 "chosen near uniformly; outputs mean nothing");
+    }
+    if (s->limits.is_slice) {
+        LOG_WARN("engine",
+                 "benchmark mode: rank %u of %u runs by itself with %u of %u heads and rows of the "
+                 "vocabulary in proportion, collectives left out; outputs mean nothing",
+                 s->limits.rank, s->limits.world, config->n_head / s->limits.world, config->n_head);
+    }
 }
 
 static void log_open(const char *where, const fathom_info *info, const struct step_runner *runner,
@@ -90,14 +121,15 @@ fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag
     struct engine_settings settings;
     struct memory_plan plan;
     struct engine_config c = {0};
-    uint64_t total, available;
+    uint64_t available;
 
     TRY_GOTO(open_checkpoint(&checkpoint, o, d), fail);
     TRY_GOTO(model_config_load(&config, checkpoint, d), fail);
     TRY_GOTO(generation_config_load(&generation, checkpoint, config.n_vocab, d), fail);
     TRY_GOTO(settings_resolve(&settings, o, &config, d), fail);
     TRY_GOTO(check_draft_layer(&settings, checkpoint, &config, d), fail);
-    os_memory_bytes(&total, &available);
+    log_weights(o, &settings, &config);
+    TRY_GOTO(memory_available(&available, &settings, d), fail);
     TRY_GOTO(memory_plan_make(&plan, &settings, &config, checkpoint, available, d), fail);
     TRY_GOTO(runner_create(&runner, &settings, &plan, &config, checkpoint, d), fail);
 

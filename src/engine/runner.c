@@ -7,6 +7,8 @@
 #include "model/forward.h"
 #include "model/weights.h"
 
+enum { DUMMY_SEED = 1 };
+
 /* The drawn tokens, in device memory and, at the same offsets, in host memory. */
 struct draw_layout {
     size_t ids;          /* i32 [max_logit_row] */
@@ -145,6 +147,7 @@ static fathom_err make_backend(struct model_runner *r, const struct engine_setti
     switch (s->backend) {
     case FATHOM_BACKEND_REF: TRY(backend_ref_create(&r->backend, &c, d)); break;
     case FATHOM_BACKEND_CPU: TRY(backend_cpu_create(&r->backend, &c, d)); break;
+    case FATHOM_BACKEND_CUDA: TRY(backend_cuda_create(&r->backend, &c, d)); break;
     default: FAIL(d, FATHOM_EUNSUPPORTED, "this build does not have the backend asked for");
     }
     r->backend->ops->get_caps(r->backend, &r->caps);
@@ -156,12 +159,23 @@ static fathom_err make_backend(struct model_runner *r, const struct engine_setti
     return FATHOM_OK;
 }
 
+static fathom_err get_weights(struct model_weights *w, const struct engine_settings *s,
+                              const struct model_config *config,
+                              const struct checkpoint *checkpoint, fathom_diag *d)
+{
+    const struct model_limits *l = &s->limits;
+    if (!s->dummy) return weights_bind(w, checkpoint, config, l->rank, l->world, d);
+    struct model_config made = *config;
+    if (l->quantize_fp8) made.quant = QUANT_FP8;
+    return weights_generate(w, &made, DUMMY_SEED, l->rank, l->world, d);
+}
+
 static fathom_err make_model(struct model_runner *r, const struct engine_settings *s,
                              const struct model_config *config, const struct checkpoint *checkpoint,
                              fathom_diag *d)
 {
     struct model_weights weights;
-    fathom_err err = weights_bind(&weights, checkpoint, config, s->limits.rank, s->limits.world, d);
+    fathom_err err = get_weights(&weights, s, config, checkpoint, d);
     if (err == FATHOM_OK) {
         err = model_create(&r->model, r->backend, config, &weights, &s->limits, d);
     }
@@ -208,6 +222,7 @@ fathom_err runner_create(struct step_runner **out, const struct engine_settings 
     fathom_err err;
     r->base.ops = &runner_ops;
     batch_layout_init(&r->base.layout, &s->limits, config->n_vocab);
+    if (s->limits.is_slice) r->base.layout.n_vocab_row = config->n_vocab / s->limits.world;
     TRY_GOTO(make_backend(r, s, config, d), fail);
     TRY_GOTO(make_model(r, s, config, checkpoint, d), fail);
     TRY_GOTO(make_memory(r, plan, d), fail);

@@ -1,8 +1,10 @@
 #include "engine/settings.h"
 
+#include "backend/backend.h"
 #include "base/fail.h"
 #include "base/limits.h"
 #include "model/config.h"
+#include "model/weights.h"
 
 static fathom_err check_count(const char *flag, uint32_t given, uint32_t fallback, uint32_t max,
                               uint32_t *out, fathom_diag *d)
@@ -14,29 +16,76 @@ static fathom_err check_count(const char *flag, uint32_t given, uint32_t fallbac
     return FATHOM_OK;
 }
 
+static fathom_err resolve_ranks(struct engine_settings *out, const fathom_options *o,
+                                fathom_diag *d)
+{
+    struct model_limits *l = &out->limits;
+    l->world = o->world ? o->world : 1;
+    l->rank = o->rank;
+    l->is_slice = o->rank_slice;
+    if (!o->rank_slice && l->world > 1) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "--tensor-parallel-size %u is refused: this build runs one rank: leave the flag out "
+             "or give 1. To measure one rank of %u by itself, add --rank-slice R",
+             l->world, l->world);
+    }
+    if (o->rank_slice && (l->world < 2 || l->rank >= l->world)) {
+        FAIL(d, FATHOM_EINVAL,
+             "--rank-slice %u of --tensor-parallel-size %u: needed is a rank below the number of "
+             "ranks, and 2 ranks or more",
+             l->rank, l->world);
+    }
+    return FATHOM_OK;
+}
+
+/* Whether the inputs of every product are whole groups of 128 on this rank. */
+static bool widths_fit_fp8(const struct model_config *c, uint32_t world)
+{
+    const uint32_t widths[] = {c->hidden, c->q_lora_rank, c->dense_inner / world,
+                               c->moe_inner / world, c->n_shared_expert * c->moe_inner / world};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        if (widths[i] % TENSOR_SCALE_BLOCK != 0) return false;
+    }
+    return true;
+}
+
+static enum act_type default_act(const struct engine_settings *s, const struct model_config *config)
+{
+    if (config->dtype == DTYPE_F32) return ACT_F32;
+    bool fp8 = s->backend == FATHOM_BACKEND_CUDA && s->limits.kv_type != KV_TYPE_F32;
+    return fp8 && widths_fit_fp8(config, s->limits.world) ? ACT_FP8 : ACT_BF16;
+}
+
+static fathom_err resolve_backend(struct engine_settings *out, const fathom_options *o,
+                                  fathom_diag *d)
+{
+    switch (o->backend) {
+    case FATHOM_BACKEND_AUTO:
+        out->backend = backend_cuda_count() > 0 ? FATHOM_BACKEND_CUDA : FATHOM_BACKEND_CPU;
+        return FATHOM_OK;
+    case FATHOM_BACKEND_REF:
+    case FATHOM_BACKEND_CPU:
+    case FATHOM_BACKEND_CUDA: out->backend = o->backend; return FATHOM_OK;
+    }
+    FAIL(d, FATHOM_EUNSUPPORTED, "--backend: no backend has the number %d", (int)o->backend);
+}
+
 static fathom_err resolve_types(struct engine_settings *out, const fathom_options *o,
                                 const struct model_config *config, fathom_diag *d)
 {
-    out->backend = o->backend == FATHOM_BACKEND_AUTO ? FATHOM_BACKEND_CPU : o->backend;
-    switch (out->backend) {
-    case FATHOM_BACKEND_REF:
-    case FATHOM_BACKEND_CPU: break;
-    default:
-        FAIL(d, FATHOM_EUNSUPPORTED, "--backend: this build has the backends cpu and ref, not %s",
-             out->backend == FATHOM_BACKEND_CUDA ? "cuda" : "the one asked for");
-    }
-    switch (o->act) {
-    case FATHOM_ACT_AUTO: out->limits.act = config->dtype == DTYPE_F32 ? ACT_F32 : ACT_BF16; break;
-    case FATHOM_ACT_F32: out->limits.act = ACT_F32; break;
-    case FATHOM_ACT_BF16: out->limits.act = ACT_BF16; break;
-    default: FAIL(d, FATHOM_EINVAL, "--dtype: no activation type has the number %d", (int)o->act);
-    }
     switch (o->kv) {
     case FATHOM_KV_F32: out->limits.kv_type = KV_TYPE_F32; break;
     case FATHOM_KV_AUTO:
     case FATHOM_KV_BF16: out->limits.kv_type = KV_TYPE_BF16; break;
     case FATHOM_KV_FP8: out->limits.kv_type = KV_TYPE_FP8; break;
     default: FAIL(d, FATHOM_EINVAL, "--kv-cache-dtype: no type has the number %d", (int)o->kv);
+    }
+    switch (o->act) {
+    case FATHOM_ACT_AUTO: out->limits.act = default_act(out, config); break;
+    case FATHOM_ACT_F32: out->limits.act = ACT_F32; break;
+    case FATHOM_ACT_BF16: out->limits.act = ACT_BF16; break;
+    case FATHOM_ACT_FP8: out->limits.act = ACT_FP8; break;
+    default: FAIL(d, FATHOM_EINVAL, "--dtype: no activation type has the number %d", (int)o->act);
     }
     return FATHOM_OK;
 }
@@ -68,9 +117,13 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
 {
     *out = (struct engine_settings){0};
     struct model_limits *l = &out->limits;
+    TRY(resolve_ranks(out, o, d));
+    TRY(weights_check_world(config, l->world, d));
+    TRY(resolve_backend(out, o, d));
     TRY(resolve_types(out, o, config, d));
+    out->dummy = o->dummy;
+    l->quantize_fp8 = o->quantize_fp8 && config->quant != QUANT_FP8;
     l->n_thread = o->n_thread;
-    l->world = 1;
     if (o->n_thread > LIMIT_THREADS) {
         FAIL(d, FATHOM_EINVAL, "--threads %u is out of range, needed is 0 to %d", o->n_thread,
              LIMIT_THREADS);
@@ -109,5 +162,7 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
         FAIL(d, FATHOM_EINVAL, "n_vocab_used %d is out of range, needed is 0 to vocab_size, %u",
              (int)o->n_vocab_used, config->n_vocab);
     }
+    uint32_t n_vocab_row = config->n_vocab / l->world;
+    if (out->n_vocab_used > n_vocab_row) out->n_vocab_used = n_vocab_row;
     return FATHOM_OK;
 }

@@ -20,6 +20,7 @@ enum {
 
 struct engine_settings {
     enum fathom_backend backend; /* never AUTO */
+    bool dummy;                  /* weights are made up */
     struct model_limits limits;  /* max_context is max_model_len */
     uint32_t max_num_seqs;
     uint32_t max_queued;
@@ -35,7 +36,8 @@ struct engine_settings {
 
 /* settings_resolve - what the options mean for a model
  *
- * AUTO: backend cpu; activations f32 for an f32 checkpoint, else bf16; cache bf16.
+ * AUTO: backend cuda where there is a device, else cpu; activations f32 for an f32 checkpoint, else
+ * bf16, on cuda fp8 if the widths of a rank are multiples of 128; cache bf16.
  * Errors  EINVAL, EUNSUPPORTED: names the flag, the value and the range. */
 fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o,
                             const struct model_config *config, fathom_diag *d);

@@ -24,6 +24,8 @@ struct model_limits {
     int device;
     uint32_t rank;
     uint32_t world;
+    bool is_slice;     /* see struct backend_config */
+    bool quantize_fp8; /* linear weights that are not FP8 become FP8 blocks while they load */
     bool with_mtp; /* load the MTP layer and give it room in the pages, if the checkpoint has it */
 };
 

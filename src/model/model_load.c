@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "model/config.h"
 #include "model/model_int.h"
+#include "model/quantize.h"
 #include "model/weights.h"
 
 void model_backend_config(struct backend_config *out, const struct model_config *config,
@@ -38,7 +39,7 @@ void model_backend_config(struct backend_config *out, const struct model_config 
     out->shared_inner = c->n_shared_expert * c->moe_inner / world;
     out->routed_scale = c->routed_scale;
     out->norm_topk = c->norm_topk;
-    out->n_vocab = c->n_vocab;
+    out->n_vocab = c->n_vocab / world;
     kv_layout_init(&out->kv, limits->kv_type, c->n_layer + (has_mtp ? 1 : 0), c->has_indexer);
     out->max_token = limits->max_token;
     out->max_request = limits->max_request;
@@ -48,6 +49,7 @@ void model_backend_config(struct backend_config *out, const struct model_config 
     out->device = limits->device;
     out->rank = limits->rank;
     out->world = world;
+    out->is_slice = limits->is_slice;
 }
 
 /* ---- weights ---- */
@@ -124,7 +126,37 @@ static fathom_err load_mtp(struct model *m, const struct layer_views *v, fathom_
     return load_layer(m, m->n_layer, v, &m->mtp.layer, d);
 }
 
-static fathom_err load_weights(struct model *m, const struct model_weights *w, fathom_diag *d)
+/* Layer i, or the MTP layer after the last; through q if it is not NULL. */
+static fathom_err load_one(struct model *m, uint32_t i, const struct model_weights *w,
+                           struct quantizer *q, fathom_diag *d)
+{
+    struct layer_views quantized;
+    const struct layer_views *v = &w->layers[i];
+    if (q) {
+        TRY(quantize_layer(q, v, &quantized, d));
+        v = &quantized;
+    }
+    return i < m->n_layer ? load_layer(m, i, v, &m->layers[i], d) : load_mtp(m, v, d);
+}
+
+static fathom_err load_layers(struct model *m, const struct model_weights *w,
+                              const struct model_config *config, const struct model_limits *limits,
+                              fathom_diag *d)
+{
+    struct quantizer q = {0};
+    fathom_err err = FATHOM_OK;
+    if (limits->quantize_fp8) err = quantizer_init(&q, config->n_expert, limits->n_thread, d);
+    uint32_t n = m->n_layer + (m->has_mtp ? 1 : 0);
+    for (uint32_t i = 0; i < n && !err; i++) {
+        err = load_one(m, i, w, limits->quantize_fp8 ? &q : NULL, d);
+    }
+    quantizer_fini(&q);
+    return err;
+}
+
+static fathom_err load_weights(struct model *m, const struct model_weights *w,
+                               const struct model_config *config, const struct model_limits *limits,
+                               fathom_diag *d)
 {
     struct place place = place_of(d, "embed_tokens");
     TRY(load_linear(m, &place, &w->embed, &m->embed));
@@ -134,9 +166,7 @@ static fathom_err load_weights(struct model *m, const struct model_weights *w, f
     TRY(load_linear(m, &place, &w->head, &m->head));
     m->layers = mem_calloc(m->n_layer, sizeof *m->layers);
     if (!m->layers) FAIL(d, FATHOM_ENOMEM, "no memory for a table of %u layers", m->n_layer);
-    for (uint32_t i = 0; i < m->n_layer; i++)
-        TRY(load_layer(m, i, &w->layers[i], &m->layers[i], d));
-    return m->has_mtp ? load_mtp(m, &w->layers[m->n_layer], d) : FATHOM_OK;
+    return load_layers(m, w, config, limits, d);
 }
 
 /* ---- buffers ---- */
@@ -182,7 +212,7 @@ fathom_err model_create(struct model **out, struct backend *b, const struct mode
     m->n_layer = config->n_layer;
     m->index_topk = config->has_indexer ? config->index_topk : 0;
     m->has_mtp = limits->with_mtp && weights->n_mtp > 0;
-    TRY_GOTO(load_weights(m, weights, d), fail);
+    TRY_GOTO(load_weights(m, weights, config, limits, d), fail);
     TRY_GOTO(make_buffers(m, d), fail);
     *out = m;
     return FATHOM_OK;

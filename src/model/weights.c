@@ -191,7 +191,8 @@ fathom_err weights_check_world(const struct model_config *config, uint32_t world
         uint32_t value;
     } cut[] = {{"num_attention_heads", config->n_head},
                {"intermediate_size", config->dense_inner},
-               {"moe_intermediate_size", config->moe_inner}};
+               {"moe_intermediate_size", config->moe_inner},
+               {"vocab_size", config->n_vocab}};
     for (size_t i = 0; i < sizeof cut / sizeof *cut; i++) {
         if (cut[i].value % world == 0) continue;
         FAIL(d, FATHOM_EINVAL,

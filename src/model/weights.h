@@ -62,7 +62,7 @@ struct model_weights {
  * Errors  EMISMATCH     a tensor is missing or has another shape or type: names the first one, what
  *                       it is and what is needed, and how many more there are
  *         EUNSUPPORTED  a quantization method that is not read
- *         EINVAL        heads or inner widths that `world` does not divide
+ *         EINVAL        heads, inner widths or a vocabulary that `world` does not divide
  *         ENOMEM */
 fathom_err weights_bind(struct model_weights *w, const struct checkpoint *c,
                         const struct model_config *config, uint32_t rank, uint32_t world,

@@ -13,17 +13,17 @@
 #define IN_EXPERT(member) offsetof(struct ffn_tensors, member)
 
 /* Heads are cut in attention, inner widths in the feed-forward blocks, so that a rank's output of
- * o_proj and down_proj is a partial sum. All else is whole on every rank: the latents, which every
- * head reads; the indexer, because all ranks must select the same keys; router and norms; the
- * embedding and the head, whose operators take and give whole rows. */
+ * o_proj and down_proj is a partial sum; the vocabulary is cut in embedding and head. All else is
+ * whole on every rank: the latents, which every head reads; the indexer, because all ranks must
+ * select the same keys; router and norms. */
 /* clang-format off */
 static const struct weight_rule rules[] = {
     {"model.embed_tokens.weight", IN_MODEL(embed),
-     SCOPE_MODEL,   FORM_PLAIN,      DIM_VOCAB,       DIM_HIDDEN,     SPLIT_NONE, WEIGHT_EMBED},
+     SCOPE_MODEL,   FORM_PLAIN,      DIM_VOCAB,       DIM_HIDDEN,     SPLIT_ROWS, WEIGHT_EMBED},
     {"model.norm.weight", IN_MODEL(final_norm),
      SCOPE_MODEL,   FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     SPLIT_NONE, WEIGHT_NORM},
     {"lm_head.weight", IN_MODEL(head),
-     SCOPE_MODEL,   FORM_PLAIN,      DIM_VOCAB,       DIM_HIDDEN,     SPLIT_NONE, WEIGHT_HEAD},
+     SCOPE_MODEL,   FORM_PLAIN,      DIM_VOCAB,       DIM_HIDDEN,     SPLIT_ROWS, WEIGHT_HEAD},
 
     {"enorm.weight", IN_LAYER(enorm),
      SCOPE_MTP,     FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     SPLIT_NONE, WEIGHT_NORM},

@@ -17,7 +17,12 @@ static void write_model(const struct server *s, const char *name, struct buf *b)
     (void)buf_printf(b, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"fathom\",\"root\":",
                      (long long)s->created);
     (void)json_write_string(b, s->o.model_names[0], strlen(s->o.model_names[0]));
-    (void)buf_printf(b, ",\"parent\":null,\"max_model_len\":%u}", s->info->max_model_len);
+    (void)buf_printf(b, ",\"parent\":null,\"max_model_len\":%u", s->info->max_model_len);
+    if (s->info->dummy || s->info->world > 1) {
+        (void)buf_printf(b, ",\"benchmark\":{\"dummy_weights\":%s,\"rank\":%u,\"ranks\":%u}",
+                         s->info->dummy ? "true" : "false", s->info->rank, s->info->world);
+    }
+    (void)buf_add_char(b, '}');
 }
 
 static fathom_err list_models(struct server *s, const char *rest, struct buf *body,

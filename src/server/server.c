@@ -113,10 +113,11 @@ static void set_default(uint32_t *value, uint32_t fallback)
 }
 
 /* Probes see a stuck step within 5 s: this and a tick. The reference backend tells nothing of a
- * step before its end, and may take minutes for one. */
+ * step before its end, and may take minutes for one; a GPU neither, and may take seconds. */
 static uint32_t default_stall_ms(const fathom_info *info)
 {
-    return strcmp(info->backend, "ref") == 0 ? 600000 : 4000;
+    if (strcmp(info->backend, "ref") == 0) return 600000;
+    return strcmp(info->backend, "cuda") == 0 ? 30000 : 4000;
 }
 
 static void fill_options(struct server_options *o, const fathom_info *info)

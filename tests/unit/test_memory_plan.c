@@ -162,6 +162,42 @@ static void what_does_not_fit_is_told_with_the_smallest_change(void **state)
     assert_int_equal(p.n_page, 0);
 }
 
+static void a_gpu_needs_room_for_its_operators(void **state)
+{
+    (void)state;
+    struct memory_plan cpu, gpu;
+    fathom_options o = {.backend = FATHOM_BACKEND_CPU, .max_num_batched_tokens = 512};
+    assert_int_equal(plan(&cpu, &o, 64 * GIB, NULL), FATHOM_OK);
+    o.backend = FATHOM_BACKEND_CUDA;
+    assert_int_equal(plan(&gpu, &o, 64 * GIB, NULL), FATHOM_OK);
+    const struct memory_part *last = &gpu.buffers[gpu.n_buffer - 1];
+    assert_int_equal(gpu.n_buffer, cpu.n_buffer + 1);
+    assert_string_equal(last->name, "operators' scratch");
+    /* the widest parts alone: outputs of 5 experts a token, twice the logits of a row */
+    assert_true(last->bytes > (uint64_t)512 * 5 * 256 * 4 + 2 * 64 * 4096 * 4);
+    assert_true(last->bytes < GIB);
+    uint64_t few = last->bytes;
+    o.max_num_batched_tokens = 1024;
+    assert_int_equal(plan(&gpu, &o, 64 * GIB, NULL), FATHOM_OK);
+    assert_true(gpu.buffers[gpu.n_buffer - 1].bytes > few);
+}
+
+static void a_slice_takes_its_share(void **state)
+{
+    (void)state;
+    struct memory_plan whole, half;
+    fathom_options o = {.backend = FATHOM_BACKEND_CPU};
+    assert_int_equal(plan(&whole, &o, 64 * GIB, NULL), FATHOM_OK);
+    o.world = 2;
+    o.rank_slice = true;
+    assert_int_equal(plan(&half, &o, 64 * GIB, NULL), FATHOM_OK);
+    assert_int_equal(2 * half.weights.kind[WEIGHT_EXPERTS].n_parameter,
+                     whole.weights.kind[WEIGHT_EXPERTS].n_parameter);
+    assert_int_equal(2 * half.weights.kind[WEIGHT_HEAD].bytes,
+                     whole.weights.kind[WEIGHT_HEAD].bytes);
+    assert_int_equal(half.kv_bytes, whole.kv_bytes); /* every rank holds the cache */
+}
+
 static void without_a_checkpoint_the_config_says_the_types(void **state)
 {
     (void)state;
@@ -184,6 +220,8 @@ int main(void)
         cmocka_unit_test(drafts_cost_a_layer_of_weights_and_of_cache),
         cmocka_unit_test(memory_bounds_the_pages),
         cmocka_unit_test(what_does_not_fit_is_told_with_the_smallest_change),
+        cmocka_unit_test(a_gpu_needs_room_for_its_operators),
+        cmocka_unit_test(a_slice_takes_its_share),
         cmocka_unit_test(without_a_checkpoint_the_config_says_the_types),
     };
     return cmocka_run_group_tests(tests, open_pilot, close_pilot);

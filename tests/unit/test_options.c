@@ -224,8 +224,8 @@ static void all_refusals_are_told_at_once(void **state)
 {
     (void)state;
     struct result r = {0};
-    assert_refused(&r, "-tp 8 --trust-remote-code -pp 2", "--tensor-parallel-size 8 is refused");
-    assert_says(buf_str(&r.notes), "--pipeline-parallel-size 2 is refused");
+    assert_refused(&r, "-pp 2 --trust-remote-code -dp 2", "--pipeline-parallel-size 2 is refused");
+    assert_says(buf_str(&r.notes), "--data-parallel-size 2 is refused");
     assert_says(buf_str(&r.notes), "--trust-remote-code has no effect");
     forget(&r);
 }
@@ -265,6 +265,13 @@ static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
     assert_int_equal(r.err, FATHOM_OK);
     assert_int_equal(r.notes.len, 0);
     assert_refused(&r, "-tp 8", "--tensor-parallel-size 8 is refused: this build runs one rank");
+    assert_refused(&r, "-tp 8 --rank-slice 8", "--rank-slice 8 of --tensor-parallel-size 8");
+    assert_refused(&r, "--load-format gguf", "weights are read from safetensors");
+    parse(&r, COMMAND_BENCH, "--load-format dummy -tp 8 --rank-slice 3 --dtype fp8");
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_int_equal(r.s.tensor_parallel_size, 8);
+    assert_int_equal(r.s.rank_slice, 3);
+    assert_string_equal(r.s.load_format, "dummy");
     assert_refused(&r, "--kv-transfer-config {}", "is refused");
     assert_refused(&r, "--enable-expert-parallel", "is refused");
     forget(&r);

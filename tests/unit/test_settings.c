@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "backend/backend.h"
 #include "base/limits.h"
 #include "engine/settings.h"
 #include "model/config.h"
@@ -28,6 +29,7 @@ static void zero_means_the_default(void **state)
     struct engine_settings s;
     fathom_options o = {0};
     assert_int_equal(settings_resolve(&s, &o, &config, NULL), FATHOM_OK);
+    if (backend_cuda_count() > 0) skip(); /* it is chosen, and fp8 with it */
     assert_int_equal(s.backend, FATHOM_BACKEND_CPU);
     assert_int_equal(s.limits.act, ACT_BF16);
     assert_int_equal(s.limits.kv_type, KV_TYPE_BF16);
@@ -114,6 +116,50 @@ static void drafts_need_rows_and_a_layer_that_makes_them(void **state)
     expect(&(fathom_options){.n_draft = 5}, FATHOM_EINVAL, "num_speculative_tokens is 5");
 }
 
+static void a_gpu_takes_fp8_where_widths_allow(void **state)
+{
+    (void)state;
+    struct engine_settings s;
+    struct model_config c = config;
+    c.hidden = c.q_lora_rank = c.dense_inner = 256;
+    fathom_options o = {.backend = FATHOM_BACKEND_CUDA};
+    assert_int_equal(settings_resolve(&s, &o, &c, NULL), FATHOM_OK);
+    assert_int_equal(s.backend, FATHOM_BACKEND_CUDA);
+    assert_int_equal(s.limits.act, ACT_FP8);
+    c.q_lora_rank = 96;
+    assert_int_equal(settings_resolve(&s, &o, &c, NULL), FATHOM_OK);
+    assert_int_equal(s.limits.act, ACT_BF16);
+    c.q_lora_rank = 128;
+    o.kv = FATHOM_KV_F32;
+    assert_int_equal(settings_resolve(&s, &o, &c, NULL), FATHOM_OK);
+    assert_int_equal(s.limits.act, ACT_BF16);
+    o = (fathom_options){.backend = FATHOM_BACKEND_CPU, .act = FATHOM_ACT_FP8};
+    assert_int_equal(settings_resolve(&s, &o, &c, NULL), FATHOM_OK);
+    assert_int_equal(s.limits.act, ACT_FP8);
+}
+
+static void a_slice_is_one_rank_of_many(void **state)
+{
+    (void)state;
+    struct engine_settings s;
+    struct model_config c = config;
+    c.n_head = c.dense_inner = c.moe_inner = 256;
+    fathom_options o = {.world = 8, .rank = 3, .rank_slice = true};
+    assert_int_equal(settings_resolve(&s, &o, &c, NULL), FATHOM_OK);
+    assert_true(s.limits.is_slice);
+    assert_int_equal(s.limits.rank, 3);
+    assert_int_equal(s.limits.world, 8);
+    assert_int_equal(s.n_vocab_used, 512);
+    expect(&(fathom_options){.world = 8}, FATHOM_EUNSUPPORTED, "add --rank-slice R");
+    expect(&(fathom_options){.world = 8, .rank = 8, .rank_slice = true}, FATHOM_EINVAL,
+           "--rank-slice 8 of --tensor-parallel-size 8");
+    expect(&(fathom_options){.world = 1, .rank_slice = true}, FATHOM_EINVAL, "2 ranks or more");
+    c.n_head = 12;
+    fathom_diag d = {{0}};
+    assert_int_equal(settings_resolve(&s, &o, &c, &d), FATHOM_EINVAL);
+    assert_non_null(strstr(d.text, "num_attention_heads"));
+}
+
 static void every_range_names_its_flag(void **state)
 {
     (void)state;
@@ -144,6 +190,8 @@ int main(void)
         cmocka_unit_test(cache_types_map_one_to_one),
         cmocka_unit_test(a_step_has_no_more_requests_than_tokens),
         cmocka_unit_test(drafts_need_rows_and_a_layer_that_makes_them),
+        cmocka_unit_test(a_gpu_takes_fp8_where_widths_allow),
+        cmocka_unit_test(a_slice_is_one_rank_of_many),
         cmocka_unit_test(every_range_names_its_flag),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

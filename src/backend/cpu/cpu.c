@@ -325,7 +325,7 @@ static fathom_err check_sizes(const struct backend_config *c, fathom_diag *d)
         FAIL(d, FATHOM_EUNSUPPORTED,
              "act is fp8; the cpu backend has no fp8 products and rounds activations to bf16 or "
              "f32");
-    if (c->world > 1)
+    if (c->world > 1 && !c->is_slice)
         FAIL(d, FATHOM_EUNSUPPORTED, "world is %u; the cpu backend runs on one rank", c->world);
     return FATHOM_OK;
 }

@@ -161,6 +161,7 @@ static fathom_err write_index_row(struct cuda_backend *c, struct buffer *buf, ui
             c,
             cudaMemcpyAsync(buf->q + (size_t)row * n, codes, n, cudaMemcpyHostToDevice, c->stream),
             "copy", "buffer_write");
+        if (!err) err = c->base.ops->sync(&c->base);
         mem_free(codes);
         TRY(err);
     }
@@ -263,6 +264,7 @@ static fathom_err write_pairs(struct cuda_backend *c, struct buffer *buf, uint32
                                              cudaMemcpyHostToDevice, c->stream),
                              "copy", "buffer_write");
         }
+        if (!err) err = c->base.ops->sync(&c->base); /* ids and count are used again */
     }
     mem_free(ids);
     return err;

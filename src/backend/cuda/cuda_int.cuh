@@ -16,6 +16,7 @@
 
 extern "C" {
 #include "backend/backend.h"
+#include "backend/cuda/scratch.h"
 #include "base/assert.h"
 #include "base/fail.h"
 }
@@ -131,17 +132,23 @@ struct cuda_backend {
     struct backend base; /* first */
     struct backend_config c;
     bool fast;
+    bool generic; /* no kernel tuned for one kind of GPU */
+    bool sm90;    /* large FP8 products run on sm90/product_fp8.cu where their shape allows */
     int device;
     struct cudaDeviceProp properties;
     cudaStream_t stream;
     cudaEvent_t fences[2];
     char fault[FAULT_BYTES];
+    struct {
+        const char *what;
+        dim3 grid;
+    } last; /* launch */
     uint64_t allocated_bytes;
-    /* scratch of the operators, sized at creation */
-    float *front;      /* [T][rows of mla.front] */
-    float *query;      /* [T][rows of mla.query] */
-    float *index_head; /* [T][Hi] */
-    float *qa_f;       /* [T][q_lora] */
+    void *scratch[SCRATCH_N]; /* of the operators; by name: */
+    float *front;             /* [T][rows of mla.front] */
+    float *query;             /* [T][rows of mla.query] */
+    float *index_head;        /* [T][Hi] */
+    float *qa_f;              /* [T][q_lora] */
     uint8_t *qa_q;
     float *qa_scale;
     float *index_k;     /* [T][128] */
@@ -163,10 +170,8 @@ struct cuda_backend {
     struct task_map map;
     float *mtp_f; /* [T][2D] */
     __nv_bfloat16 *mtp_h;
-    uint32_t *sample_count; /* [max_request][V] */
+    uint32_t *sample_count; /* [rows of a sample call][V] */
     float *sample_raw;
-    void *scratch[32]; /* everything above, to release */
-    uint32_t n_scratch;
 };
 
 static inline struct cuda_backend *cuda_of(struct backend *b)
@@ -225,7 +230,6 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
 
 /* attend.cu: limits of its kernels; once at creation */
 fathom_err cuda_attend_init(struct cuda_backend *c);
-uint32_t cuda_attend_parts(const struct backend_config *g);
 
 /* dense.cu: fills q and scale from f, rows of `width` (a multiple of 128) */
 fathom_err cuda_quantize(struct cuda_backend *c, const float *f, uint32_t n_row, uint32_t width,

@@ -5,17 +5,21 @@
 #include "backend/cuda/cuda_int.cuh"
 
 extern "C" {
-#include "backend/cuda/cuda.h"
+#include "backend/cuda/scratch.h"
 #include "base/log.h"
 #include "base/mem.h"
 }
 
+/* An error of the device itself comes out of a later call, so the last launch is named too. */
 fathom_err cuda_check(struct cuda_backend *c, cudaError_t e, const char *call, const char *what)
 {
     if (e == cudaSuccess) return FATHOM_OK;
     if (c->fault[0] == '\0') {
-        (void)snprintf(c->fault, sizeof c->fault, "device %d (%s): %s in %s: %s (%s)", c->device,
-                       c->properties.name, call, what, cudaGetErrorName(e), cudaGetErrorString(e));
+        (void)snprintf(c->fault, sizeof c->fault,
+                       "device %d (%s): %s in %s: %s (%s); last launched: %s, grid %u x %u x %u",
+                       c->device, c->properties.name, call, what, cudaGetErrorName(e),
+                       cudaGetErrorString(e), c->last.what ? c->last.what : "nothing",
+                       c->last.grid.x, c->last.grid.y, c->last.grid.z);
     }
     return FATHOM_EDEVICE;
 }
@@ -173,7 +177,7 @@ static void destroy(struct backend *b)
 {
     if (!b) return;
     struct cuda_backend *c = cuda_of(b);
-    for (uint32_t i = 0; i < c->n_scratch; i++) (void)cudaFree(c->scratch[i]);
+    for (int i = 0; i < SCRATCH_N; i++) (void)cudaFree(c->scratch[i]);
     for (int i = 0; i < 2; i++) {
         if (c->fences[i]) (void)cudaEventDestroy(c->fences[i]);
     }
@@ -198,6 +202,7 @@ static const struct backend_ops cuda_ops = {
     graph_launch,
     graph_destroy,
     get_fault,
+    NULL, /* progress within a step cannot be told */
     cuda_buffer_create,
     cuda_buffer_destroy,
     cuda_buffer_read,
@@ -234,6 +239,9 @@ static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
              "head widths are %u and %u, the cuda backend needs 128 and 128", c->nope_dim,
              c->v_dim);
     }
+    if (c->world > 1 && !c->is_slice) {
+        FAIL(d, FATHOM_EUNSUPPORTED, "world is %u; the cuda backend runs on one rank", c->world);
+    }
     if (c->hidden > 16384 || c->hidden % 4) {
         FAIL(d, FATHOM_EUNSUPPORTED,
              "hidden is %u, the cuda backend needs a multiple of 4 up to 16384", c->hidden);
@@ -243,83 +251,111 @@ static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
              "%u experts with %u used in %u groups, at most 1023, 32 and 32 are supported",
              c->n_expert, c->n_expert_used, c->n_group);
     }
+    if (c->act == ACT_FP8 && c->kv.type == KV_TYPE_F32) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "fp8 activations go with a bfloat16 or fp8 cache; use --kv-cache-dtype bfloat16");
+    }
     if (c->act == ACT_FP8 && (c->hidden % 128 || c->q_lora_rank % 128 || c->dense_inner % 128 ||
                               (c->n_expert && c->moe_inner % 128))) {
         FAIL(d, FATHOM_EUNSUPPORTED,
              "fp8 activations need widths that are multiples of 128: hidden %u, q_lora %u, dense "
-             "%u, experts %u; use --dtype float32",
+             "%u, experts %u; use --dtype bfloat16",
              c->hidden, c->q_lora_rank, c->dense_inner, c->moe_inner);
     }
     return FATHOM_OK;
 }
 
-static fathom_err scratch_add(struct cuda_backend *c, size_t bytes, const char *what, void **out,
-                              fathom_diag *d)
-{
-    TRY(device_alloc(&c->base, bytes, what, out, d));
-    c->scratch[c->n_scratch++] = *out;
-    return FATHOM_OK;
-}
-
-enum { SCORE_SCRATCH_BYTES = 256 << 20 };
-
 static fathom_err make_scratch(struct cuda_backend *c, fathom_diag *d)
 {
-    const struct backend_config *g = &c->c;
-    size_t t = g->max_token, hidden = g->hidden;
-    size_t index_q = (size_t)g->index_n_head * 128;
-    size_t n_slot = g->n_expert_used + (g->shared_inner ? 1 : 0);
-    size_t moe_rows = g->n_expert ? t * n_slot : 0;
-    size_t mid = t * (g->dense_inner > g->shared_inner ? g->dense_inner : g->shared_inner);
-    if (moe_rows * g->moe_inner > mid) mid = moe_rows * g->moe_inner;
-    c->part_rows = cuda_attend_parts(g);
-    size_t score_row_bytes = (size_t)ceil_div(g->max_context, 64) * 64 * 4;
-    size_t score_rows = SCORE_SCRATCH_BYTES / score_row_bytes + 1;
-    c->score_rows = (uint32_t)(score_rows < t ? score_rows : t);
-    size_t max_task = moe_rows ? moe_rows / 8 + g->n_expert + 1 : 1;
-    const struct {
-        void **p;
-        size_t bytes;
-        const char *what;
-    } rows[] = {
-        {(void **)&c->front, t * (g->q_lora_rank + 128 + KV_ROW) * 4, "front"},
-        {(void **)&c->query, t * (g->n_head * 192 + index_q) * 4, "query"},
-        {(void **)&c->index_head, t * g->index_n_head * 4, "index head"},
-        {(void **)&c->qa_f, t * g->q_lora_rank * 4, "query latent"},
-        {(void **)&c->qa_q, t * g->q_lora_rank, "query latent codes"},
-        {(void **)&c->qa_scale, t * ceil_div(g->q_lora_rank, 128) * 4, "query latent scales"},
-        {(void **)&c->index_score,
-         g->index_n_head ? (size_t)c->score_rows * ceil_div(g->max_context, 64) * 64 * 4 : 4,
-         "index scores"},
-        {(void **)&c->part_out, (size_t)c->part_rows * g->n_head * KV_LATENT * 4,
-         "attention parts"},
-        {(void **)&c->part_stat, (size_t)c->part_rows * g->n_head * 8, "attention statistics"},
-        {(void **)&c->heads_f, t * g->n_head * 128 * 4, "heads"},
-        {(void **)&c->heads_q, t * g->n_head * 128, "heads codes"},
-        {(void **)&c->heads_scale, t * g->n_head * 4, "heads scales"},
-        {(void **)&c->mid, mid * 2 * 4, "ffn gate and up"},
-        {(void **)&c->mid_f, mid * 4, "ffn product"},
-        {(void **)&c->mid_q, mid, "ffn codes"},
-        {(void **)&c->mid_scale, mid / 32 + 4, "ffn scales"},
-        {(void **)&c->slot_out, moe_rows * hidden * 4, "expert outputs"},
-        {(void **)&c->shared_out, g->n_expert ? t * hidden * 4 : 4, "shared expert output"},
-        {(void **)&c->router_score, t * g->n_expert * 4, "router scores"},
-        {(void **)&c->map.tasks, max_task * sizeof(struct task), "expert tasks"},
-        {(void **)&c->map.n_task, 4, "expert task count"},
-        {(void **)&c->map.rows, (moe_rows + 1) * 4, "expert rows"},
-        {(void **)&c->sample_count, (size_t)g->max_request * g->n_vocab * 4, "token counts"},
-        {(void **)&c->sample_raw, (size_t)g->max_request * g->n_vocab * 4, "raw logits"},
-        {(void **)&c->mtp_f, t * hidden * 2 * 4, "draft input"},
-        {(void **)&c->mtp_h, t * hidden * 2 * 2, "draft input"},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        TRY(scratch_add(c, rows[i].bytes, rows[i].what, rows[i].p, d));
+    struct cuda_scratch_sizes sizes;
+    static_assert(sizeof(struct task) == 12, "scratch.c");
+    cuda_scratch_measure(&sizes, &c->c);
+    c->score_rows = sizes.score_rows;
+    c->part_rows = sizes.part_rows;
+    for (int i = 0; i < SCRATCH_N; i++) {
+        TRY(device_alloc(&c->base, (size_t)sizes.bytes[i], cuda_scratch_name((enum cuda_scratch)i),
+                         &c->scratch[i], d));
     }
     return FATHOM_OK;
 }
 
-extern "C" fathom_err backend_cuda_create(struct backend **out, const struct backend_config *config,
-                                          fathom_diag *d)
+static void name_scratch(struct cuda_backend *c)
+{
+    void *const *s = c->scratch;
+    c->front = (float *)s[SCRATCH_FRONT];
+    c->query = (float *)s[SCRATCH_QUERY];
+    c->index_head = (float *)s[SCRATCH_INDEX_HEAD];
+    c->qa_f = (float *)s[SCRATCH_QA_F];
+    c->qa_q = (uint8_t *)s[SCRATCH_QA_Q];
+    c->qa_scale = (float *)s[SCRATCH_QA_SCALE];
+    c->index_score = (float *)s[SCRATCH_INDEX_SCORE];
+    c->part_out = (float *)s[SCRATCH_PART_OUT];
+    c->part_stat = (float *)s[SCRATCH_PART_STAT];
+    c->heads_f = (float *)s[SCRATCH_HEADS_F];
+    c->heads_q = (uint8_t *)s[SCRATCH_HEADS_Q];
+    c->heads_scale = (float *)s[SCRATCH_HEADS_SCALE];
+    c->mid = (float *)s[SCRATCH_MID];
+    c->mid_f = (float *)s[SCRATCH_MID_F];
+    c->mid_q = (uint8_t *)s[SCRATCH_MID_Q];
+    c->mid_scale = (float *)s[SCRATCH_MID_SCALE];
+    c->slot_out = (float *)s[SCRATCH_SLOT_OUT];
+    c->shared_out = (float *)s[SCRATCH_SHARED_OUT];
+    c->router_score = (float *)s[SCRATCH_ROUTER_SCORE];
+    c->map.tasks = (struct task *)s[SCRATCH_TASKS];
+    c->map.n_task = (int32_t *)s[SCRATCH_TASK_COUNT];
+    c->map.rows = (int32_t *)s[SCRATCH_TASK_ROWS];
+    c->sample_count = (uint32_t *)s[SCRATCH_SAMPLE_COUNT];
+    c->sample_raw = (float *)s[SCRATCH_SAMPLE_RAW];
+    c->mtp_f = (float *)s[SCRATCH_MTP_F];
+    c->mtp_h = (__nv_bfloat16 *)s[SCRATCH_MTP_H];
+}
+
+static fathom_err open_device(struct cuda_backend *c, fathom_diag *d)
+{
+    cudaError_t e = cudaSetDevice(c->device);
+    if (e == cudaSuccess) e = cudaGetDeviceProperties(&c->properties, c->device);
+    if (e != cudaSuccess) {
+        (void)cudaGetLastError();
+        FAIL(d, FATHOM_EDEVICE, "CUDA device %d cannot be used: %s", c->device,
+             cudaGetErrorString(e));
+    }
+    int capability = c->properties.major * 10 + c->properties.minor;
+    if (c->fast && capability < 89) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "fp8 activations need a GPU from sm_89 on, %s is sm_%d; use --dtype bfloat16",
+             c->properties.name, capability);
+    }
+    c->sm90 = c->fast && c->properties.major == 9 && !c->generic;
+    return FATHOM_OK;
+}
+
+static fathom_err open_queue(struct cuda_backend *c)
+{
+    CU_TRY(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "create");
+    for (int i = 0; i < 2; i++) CU_TRY(c, cudaEventCreate(&c->fences[i]), "create");
+    return cuda_attend_init(c);
+}
+
+/* Which kernels compute what, decided here for the life of the backend. */
+static void log_kernels(const struct cuda_backend *c)
+{
+    const char *many = !c->fast  ? "float"
+                       : c->sm90 ? "product_fp8 (sm_90, wgmma)"
+                                 : "product_large (mma.sync)";
+    const char *few = c->fast ? "product_small (streams weights)" : "float";
+    const char *dense[] = {"linear", "mla_front", "mla_out", "ffn", "moe"};
+    for (size_t i = 0; i < sizeof dense / sizeof *dense; i++) {
+        LOG_INFO("cuda", "operator=%s few_rows=\"%s\" many_rows=\"%s\"", dense[i], few, many);
+    }
+    const char *path = c->fast ? "tensor cores" : "float";
+    const char *other[] = {"router", "index_topk", "mla_attend"};
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        LOG_INFO("cuda", "operator=%s kernels=\"%s\"", other[i], path);
+    }
+}
+
+static fathom_err create(struct backend **out, const struct backend_config *config, bool generic,
+                         fathom_diag *d)
 {
     *out = NULL;
     TRY(check_config(config, d));
@@ -329,42 +365,58 @@ extern "C" fathom_err backend_cuda_create(struct backend **out, const struct bac
     c->c = *config;
     c->device = config->device;
     c->fast = config->act == ACT_FP8;
-    cudaError_t e = cudaSetDevice(c->device);
-    if (e == cudaSuccess) e = cudaGetDeviceProperties(&c->properties, c->device);
-    if (e != cudaSuccess) {
-        (void)cudaGetLastError();
-        fathom_err err = diag_fail(d, FATHOM_EDEVICE, "CUDA device %d cannot be used: %s",
-                                   c->device, cudaGetErrorString(e));
-        mem_free(c);
-        return err;
-    }
-    if (c->fast && c->properties.major * 10 + c->properties.minor < 89) {
-        fathom_err err = diag_fail(d, FATHOM_EUNSUPPORTED,
-                                   "fp8 activations need a GPU from sm_89 on, %s is sm_%d%d; use "
-                                   "--dtype float32",
-                                   c->properties.name, c->properties.major, c->properties.minor);
-        mem_free(c);
-        return err;
-    }
-    fathom_err err = cuda_check(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
-                                "cudaStreamCreate", "create");
-    for (int i = 0; i < 2 && !err; i++) {
-        err = cuda_check(c, cudaEventCreateWithFlags(&c->fences[i], cudaEventDisableTiming),
-                         "cudaEventCreate", "create");
-    }
-    if (!err) err = cuda_attend_init(c);
+    c->generic = generic;
+    fathom_err err = open_device(c, d);
+    if (!err) err = open_queue(c);
     if (!err) err = make_scratch(c, d);
+    if (!err) err = sync_queue(&c->base);
     if (err) {
         if (c->fault[0]) err = diag_fail(d, err, "%s", c->fault);
         destroy(&c->base);
         return err;
     }
+    name_scratch(c);
+    log_kernels(c);
     *out = &c->base;
     return FATHOM_OK;
 }
 
-extern "C" int backend_cuda_device_count(void)
+extern "C" fathom_err backend_cuda_create(struct backend **out, const struct backend_config *config,
+                                          fathom_diag *d)
+{
+    return create(out, config, false, d);
+}
+
+extern "C" fathom_err backend_cuda_generic_create(struct backend **out,
+                                                  const struct backend_config *config,
+                                                  fathom_diag *d)
+{
+    return create(out, config, true, d);
+}
+
+extern "C" int backend_cuda_count(void)
 {
     int n = 0;
-    return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
+    if (cudaGetDeviceCount(&n) == cudaSuccess) return n;
+    (void)cudaGetLastError();
+    return 0;
+}
+
+extern "C" fathom_err backend_cuda_query(struct cuda_device_info *out, int device, fathom_diag *d)
+{
+    struct cudaDeviceProp properties;
+    size_t n_free = 0, total = 0;
+    memset(out, 0, sizeof *out);
+    cudaError_t e = cudaSetDevice(device);
+    if (e == cudaSuccess) e = cudaGetDeviceProperties(&properties, device);
+    if (e == cudaSuccess) e = cudaMemGetInfo(&n_free, &total);
+    if (e != cudaSuccess) {
+        (void)cudaGetLastError();
+        FAIL(d, FATHOM_EDEVICE, "CUDA device %d cannot be used: %s", device, cudaGetErrorString(e));
+    }
+    (void)snprintf(out->name, sizeof out->name, "%.63s", properties.name);
+    out->capability = properties.major * 10 + properties.minor;
+    out->memory_bytes = total;
+    out->memory_free_bytes = n_free;
+    return FATHOM_OK;
 }

@@ -24,6 +24,8 @@ static fathom_err cuda_launch(struct cuda_backend *c, const char *what, void (*k
     config.stream = c->stream;
     config.attrs = &attribute;
     config.numAttrs = c->properties.major >= 9 ? 1 : 0;
+    c->last.what = what;
+    c->last.grid = grid;
     return cuda_check(c, cudaLaunchKernelEx(&config, kernel, PARAMS(args)...), "launch", what);
 }
 

@@ -1,5 +1,6 @@
 /* product.cu - which kernel a product runs on: by path, weight type and number of rows alone */
 #include "backend/cuda/product.cuh"
+#include "backend/cuda/sm90/product_fp8.cuh"
 
 enum { SMALL_TOKENS_MAX = 64 };
 
@@ -20,7 +21,7 @@ static struct product_args make_args(const struct cuda_backend *c, const struct 
     a.q_scale = in->scale;
     a.out = out;
     a.out_stride = stride;
-    a.round = c->c.act == ACT_BF16;
+    a.round = c->c.act != ACT_F32;
     return a;
 }
 
@@ -35,6 +36,29 @@ static uint32_t token_tile(uint32_t n_token)
     return n_token <= 8 ? 8 : n_token <= 16 ? 16 : 32;
 }
 
+static bool is_aligned(const void *p)
+{
+    return (uintptr_t)p % 16 == 0;
+}
+
+/* What sm90/product_fp8.cuh needs. */
+static bool fits_sm90(const struct product_args &a)
+{
+    return a.k % 128 == 0 && a.n % 16 == 0 && a.out_stride % 4 == 0 && is_aligned(a.w) &&
+           is_aligned(a.q) && is_aligned(a.out) && (!a.tasks || a.w_stride % a.k == 0);
+}
+
+/* Both kernels give the same bits: shares.h. */
+static fathom_err product_many_rows(struct cuda_backend *c, const struct product_args &a,
+                                    uint32_t n_tile, const char *what)
+{
+    if (!c->sm90 || !fits_sm90(a)) return product_fp8_large(c, a, n_tile, what);
+    c->last.what = what;
+    c->last.grid = dim3((unsigned)c->properties.multiProcessorCount);
+    return cuda_check(c, product_fp8_sm90(a, n_tile, c->properties.multiProcessorCount, c->stream),
+                      "product_fp8_sm90", what);
+}
+
 fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const struct act *in,
                         uint32_t n_token, float *out, uint32_t stride, const char *what)
 {
@@ -45,7 +69,7 @@ fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const st
         if (n_token <= SMALL_TOKENS_MAX) {
             return product_small(c, a, tile, ceil_div(n_token, tile), true, what);
         }
-        return product_fp8_large(c, a, ceil_div(n_token, PRODUCT_LARGE_TILE), what);
+        return product_many_rows(c, a, ceil_div(n_token, PRODUCT_LARGE_TILE), what);
     }
     if (c->fast && w->dtype == DTYPE_BF16 && w->n_col % 64 == 0 && in->h) {
         return product_small(c, a, tile, ceil_div(n_token, tile), false, what);
@@ -75,7 +99,7 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
     a.w_scale_step = w->scale_stride;
     if (cuda_wants_fp8(c, &w->first) && in->q) {
         if (c->map.tile == PRODUCT_LARGE_TILE)
-            return product_fp8_large(c, a, c->map.max_task, what);
+            return product_many_rows(c, a, c->map.max_task, what);
         return product_small(c, a, c->map.tile, c->map.max_task, true, what);
     }
     return product_float(c, a, w->first.dtype, c->map.max_task, what);

@@ -149,6 +149,15 @@ static fathom_err check_shape(const struct tensor_view *v, const char *name, uin
          v->n_col, n_row, n_col);
 }
 
+/* Copies n floats that may go away on return. */
+static fathom_err upload_values(struct cuda_backend *c, void *dst, const float *values, size_t n,
+                                const char *what)
+{
+    CU_TRY(c, cudaMemcpyAsync(dst, values, n * 4, cudaMemcpyHostToDevice, c->stream), what);
+    CU_TRY(c, cudaStreamSynchronize(c->stream), what);
+    return FATHOM_OK;
+}
+
 /* Copies rows of a strided host view; F16 is widened on the way. */
 static fathom_err upload_rows(struct cuda_backend *c, void *dst, const struct tensor_view *v,
                               const char *what, fathom_diag *d)
@@ -171,8 +180,7 @@ static fathom_err upload_rows(struct cuda_backend *c, void *dst, const struct te
             wide[(size_t)r * v->n_col + i] = f32_from_f16(h);
         }
     }
-    fathom_err err = cuda_check(
-        c, cudaMemcpyAsync(dst, wide, n * 4, cudaMemcpyHostToDevice, c->stream), "copy", what);
+    fathom_err err = upload_values(c, dst, wide, n, what);
     mem_free(wide);
     return err;
 }
@@ -282,30 +290,21 @@ static fathom_err vector_make(struct cuda_backend *c, struct weight *w, float **
 {
     size_t n = (size_t)v->n_row * v->n_col;
     TRY(take(c, w, n * 4, what, (void **)out, d));
-    if (!v->data) {
-        /* a norm's weight: one plus a little, so that a dummy model is neither dead nor wild */
-        float *ones = (float *)mem_alloc_array(n, 4);
-        if (!ones) FAIL(d, FATHOM_ENOMEM, "%s: no host memory", what);
-        for (size_t i = 0; i < n; i++) ones[i] = v->generate_std > 0 ? 1.0f : 0.0f;
-        fathom_err err = cuda_check(
-            c, cudaMemcpyAsync(*out, ones, n * 4, cudaMemcpyHostToDevice, c->stream), "copy", what);
-        mem_free(ones);
-        return err;
-    }
     float *wide = (float *)mem_alloc_array(n, 4);
     if (!wide) FAIL(d, FATHOM_ENOMEM, "%s: no host memory", what);
     for (size_t i = 0; i < n; i++) {
         const char *p = (const char *)v->data + i * dtype_size(v->dtype);
         uint16_t h;
-        if (v->dtype == DTYPE_F32) {
+        if (!v->data) {
+            wide[i] = 1.0f; /* a made-up model with norms of one is neither dead nor wild */
+        } else if (v->dtype == DTYPE_F32) {
             memcpy(&wide[i], p, 4);
         } else {
             memcpy(&h, p, 2);
             wide[i] = v->dtype == DTYPE_BF16 ? f32_from_bf16(h) : f32_from_f16(h);
         }
     }
-    fathom_err err = cuda_check(
-        c, cudaMemcpyAsync(*out, wide, n * 4, cudaMemcpyHostToDevice, c->stream), "copy", what);
+    fathom_err err = upload_values(c, *out, wide, n, what);
     mem_free(wide);
     return err;
 }

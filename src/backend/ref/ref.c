@@ -262,7 +262,7 @@ static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
     for (size_t i = 0; i < sizeof positive / sizeof *positive; i++) {
         if (positive[i].value == 0) FAIL(d, FATHOM_EINVAL, "%s is 0", positive[i].name);
     }
-    if (c->world > 1)
+    if (c->world > 1 && !c->is_slice)
         FAIL(d, FATHOM_EUNSUPPORTED, "world is %u; the reference backend runs on one rank",
              c->world);
     if (c->index_n_head > 0 && c->index_topk == 0)

@@ -14,12 +14,10 @@
 enum {
     THREADS = 256,
     HEADS = 16,
-    GROUP = KV_PAGE_TOKENS,
+    GROUP = ATTEND_GROUP,
     PITCH = KV_ROW + 8, /* bf16 a row in shared memory; 1168 bytes: rows fall into other banks */
     P_PITCH = GROUP + 8,
-    SPAN = 8,             /* groups of a span */
-    GROUP_TOKENS_MAX = 8, /* up to so many tokens a block takes one group */
-    SPAN_TOKENS_MAX = 64, /* up to so many a span */
+    SPAN = ATTEND_SPAN,
 };
 
 enum piece { PIECE_GROUP, PIECE_SPAN, PIECE_TOKEN };
@@ -410,13 +408,13 @@ static fathom_err run_attend(struct cuda_backend *c, struct attend_args &k, uint
     uint32_t heads = ceil_div(k.n_head, HEADS);
     size_t bytes = sizeof(struct attend_shared);
     dim3 combine(k.n_head, n_token);
-    if (n_token <= GROUP_TOKENS_MAX) {
+    if (n_token <= ATTEND_GROUP_TOKENS_MAX) {
         k.n_part = n_group;
         TRY(cuda_launch(c, what, attend_kernel<PIECE_GROUP>, dim3(n_group, n_token, heads), THREADS,
                         bytes, k));
         return cuda_launch(c, what, combine_kernel<true>, combine, COMBINE_THREADS, 0, k);
     }
-    if (n_token <= SPAN_TOKENS_MAX) {
+    if (n_token <= ATTEND_SPAN_TOKENS_MAX) {
         k.n_part = n_span;
         TRY(cuda_launch(c, what, attend_kernel<PIECE_SPAN>, dim3(n_span, n_token, heads), THREADS,
                         bytes, k));
@@ -424,17 +422,6 @@ static fathom_err run_attend(struct cuda_backend *c, struct attend_args &k, uint
     }
     return cuda_launch(c, what, attend_kernel<PIECE_TOKEN>, dim3(1, n_token, heads), THREADS, bytes,
                        k);
-}
-
-/* Parts that the largest split needs room for. */
-uint32_t cuda_attend_parts(const struct backend_config *g)
-{
-    uint32_t rows = g->max_context;
-    if (g->index_n_head && rows > g->index_topk) rows = g->index_topk;
-    uint32_t n_group = ceil_div(rows, GROUP), n_span = ceil_div(n_group, SPAN);
-    uint32_t few = g->max_token < GROUP_TOKENS_MAX ? g->max_token : (uint32_t)GROUP_TOKENS_MAX;
-    uint32_t more = g->max_token < SPAN_TOKENS_MAX ? g->max_token : (uint32_t)SPAN_TOKENS_MAX;
-    return few * n_group > more * n_span ? few * n_group : more * n_span;
 }
 
 fathom_err cuda_mla_attend(struct backend *b, const struct mla_attend_args *a)

@@ -1,0 +1,68 @@
+/* options.h - what fathom_open is told: the model, what computes it, and within which limits */
+#ifndef FATHOM_OPTIONS_H
+#define FATHOM_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A checkpoint linked into the program. */
+typedef struct fathom_bundle_file {
+    const char *name;
+    const unsigned char *data;
+    size_t size;
+} fathom_bundle_file;
+
+typedef struct fathom_bundle {
+    const char *name;
+    const fathom_bundle_file *files;
+    size_t n_file;
+} fathom_bundle;
+
+typedef enum fathom_backend {
+    FATHOM_BACKEND_AUTO,
+    FATHOM_BACKEND_REF,
+    FATHOM_BACKEND_CPU,
+    FATHOM_BACKEND_CUDA
+} fathom_backend;
+typedef enum fathom_act {
+    FATHOM_ACT_AUTO,
+    FATHOM_ACT_F32,
+    FATHOM_ACT_BF16,
+    FATHOM_ACT_FP8
+} fathom_act;
+typedef enum fathom_kv { FATHOM_KV_AUTO, FATHOM_KV_F32, FATHOM_KV_BF16, FATHOM_KV_FP8 } fathom_kv;
+
+enum { FATHOM_DRAFT_MAX = 4 };
+
+/* fathom_options - a zeroed struct with model_dir or bundle set is valid: 0 means the default. */
+typedef struct fathom_options {
+    const char *model_dir;       /* resolved directory; or */
+    const fathom_bundle *bundle; /* a linked-in checkpoint */
+    fathom_backend backend;
+    fathom_act act;                  /* AUTO: the checkpoint's, on a GPU FP8 if the widths allow */
+    fathom_kv kv;                    /* AUTO: bf16 */
+    uint32_t n_thread;               /* CPU workers; 0: all processors */
+    uint32_t max_model_len;          /* prompt and output, tokens; 0: the checkpoint's */
+    uint32_t max_num_batched_tokens; /* tokens of a step; 0: 2048 */
+    uint32_t max_num_seqs;           /* requests that run at once; 0: 64 */
+    uint32_t max_queued;             /* requests that wait; 0: 1024 */
+    uint64_t max_queued_tokens;      /* prompt tokens that wait to be computed; 0: no limit */
+    uint32_t slo_ttft_ms;            /* promised to the first token; 0: nothing is */
+    uint32_t slo_tpot_ms;            /* promised from token to token; 0: nothing is */
+    bool priorities;                 /* requests may have one; else they run as they come */
+    uint64_t kv_cache_bytes;         /* 0: max_num_seqs requests of max_model_len, within memory */
+    double memory_utilization;       /* share of free memory for weights and cache; 0: 0.9 */
+    int32_t n_vocab_used;            /* ids from here on are never sampled; 0: all rows */
+    uint64_t seed;                   /* of requests without their own; 0: from the system */
+    uint32_t n_draft;     /* tokens that the MTP layer guesses ahead, 0 .. FATHOM_DRAFT_MAX;
+                             outputs are the same bits with any number */
+    bool no_prefix_cache; /* compute every prompt, also what is in the cache */
+    bool dummy;           /* weights are made up from the shapes of config.json */
+    bool quantize_fp8;    /* BF16, F16 and F32 linear weights become FP8 blocks while loading */
+    uint32_t world;       /* ranks that share every layer; 0: 1 */
+    bool rank_slice; /* for measurements: rank `rank` of `world` by itself, without collectives */
+    uint32_t rank;
+} fathom_options;
+
+#endif

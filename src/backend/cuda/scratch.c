@@ -1,0 +1,134 @@
+#include "backend/cuda/scratch.h"
+
+#include "base/assert.h"
+
+enum {
+    SCORE_BYTES = 256 << 20, /* of index scores; a step with more tokens is scored in pieces */
+    TASK_BYTES = 12,         /* struct task */
+    TASK_ROWS_MIN = 8,       /* rows of the smallest full task */
+    FP8_GROUP = 128,
+};
+
+static uint64_t div_up(uint64_t a, uint64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t most(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint32_t part_rows(const struct backend_config *c)
+{
+    uint64_t rows = c->max_context;
+    if (c->index_n_head) rows = least(rows, c->index_topk);
+    uint64_t n_group = div_up(rows, ATTEND_GROUP);
+    uint64_t n_span = div_up(n_group, ATTEND_SPAN);
+    return (uint32_t)most(least(c->max_token, ATTEND_GROUP_TOKENS_MAX) * n_group,
+                          least(c->max_token, ATTEND_SPAN_TOKENS_MAX) * n_span);
+}
+
+static void measure_attention(struct cuda_scratch_sizes *s, const struct backend_config *c)
+{
+    uint64_t t = c->max_token;
+    uint64_t lora = c->q_lora_rank;
+    uint64_t heads = c->n_head;
+    uint64_t index_query = (uint64_t)c->index_n_head * KV_INDEX_DIM;
+    uint64_t score_row = div_up(c->max_context, KV_PAGE_TOKENS) * KV_PAGE_TOKENS * 4;
+    s->score_rows = (uint32_t)least(SCORE_BYTES / score_row + 1, t);
+    s->part_rows = part_rows(c);
+    s->bytes[SCRATCH_FRONT] = t * (lora + KV_INDEX_DIM + KV_ROW) * 4;
+    s->bytes[SCRATCH_QUERY] = t * (heads * (c->nope_dim + KV_ROPE) + index_query) * 4;
+    s->bytes[SCRATCH_INDEX_HEAD] = t * c->index_n_head * 4;
+    s->bytes[SCRATCH_QA_F] = t * lora * 4;
+    s->bytes[SCRATCH_QA_Q] = t * lora;
+    s->bytes[SCRATCH_QA_SCALE] = t * div_up(lora, FP8_GROUP) * 4;
+    s->bytes[SCRATCH_INDEX_SCORE] = c->index_n_head ? s->score_rows * score_row : 4;
+    s->bytes[SCRATCH_PART_OUT] = s->part_rows * heads * KV_LATENT * 4;
+    s->bytes[SCRATCH_PART_STAT] = s->part_rows * heads * 8;
+    s->bytes[SCRATCH_HEADS_F] = t * heads * c->v_dim * 4;
+    s->bytes[SCRATCH_HEADS_Q] = t * heads * c->v_dim;
+    s->bytes[SCRATCH_HEADS_SCALE] = t * heads * 4;
+}
+
+static void measure_feed_forward(struct cuda_scratch_sizes *s, const struct backend_config *c)
+{
+    uint64_t t = c->max_token;
+    uint64_t n_slot = c->n_expert_used + (c->shared_inner ? 1 : 0);
+    uint64_t rows = c->n_expert ? t * n_slot : 0;
+    uint64_t mid = most(t * most(c->dense_inner, c->shared_inner), rows * c->moe_inner);
+    uint64_t n_task = rows ? rows / TASK_ROWS_MIN + c->n_expert + 1 : 1;
+    s->bytes[SCRATCH_MID] = mid * 2 * 4;
+    s->bytes[SCRATCH_MID_F] = mid * 4;
+    s->bytes[SCRATCH_MID_Q] = mid;
+    s->bytes[SCRATCH_MID_SCALE] = mid / FP8_GROUP * 4 + 4;
+    s->bytes[SCRATCH_SLOT_OUT] = rows * c->hidden * 4;
+    s->bytes[SCRATCH_SHARED_OUT] = c->n_expert ? t * c->hidden * 4 : 4;
+    s->bytes[SCRATCH_ROUTER_SCORE] = t * c->n_expert * 4;
+    s->bytes[SCRATCH_TASKS] = n_task * TASK_BYTES;
+    s->bytes[SCRATCH_TASK_COUNT] = 4;
+    s->bytes[SCRATCH_TASK_ROWS] = (rows + 1) * 4;
+}
+
+void cuda_scratch_measure(struct cuda_scratch_sizes *out, const struct backend_config *c)
+{
+    uint64_t n_sample = most(c->max_request, c->max_logit_row);
+    measure_attention(out, c);
+    measure_feed_forward(out, c);
+    out->bytes[SCRATCH_SAMPLE_COUNT] = n_sample * c->n_vocab * 4;
+    out->bytes[SCRATCH_SAMPLE_RAW] = n_sample * c->n_vocab * 4;
+    out->bytes[SCRATCH_MTP_F] = (uint64_t)c->max_token * c->hidden * 2 * 4;
+    out->bytes[SCRATCH_MTP_H] = (uint64_t)c->max_token * c->hidden * 2 * 2;
+}
+
+const char *cuda_scratch_name(enum cuda_scratch part)
+{
+    static const char *const names[SCRATCH_N] = {
+        [SCRATCH_FRONT] = "front",
+        [SCRATCH_QUERY] = "query",
+        [SCRATCH_INDEX_HEAD] = "index head",
+        [SCRATCH_QA_F] = "query latent",
+        [SCRATCH_QA_Q] = "query latent codes",
+        [SCRATCH_QA_SCALE] = "query latent scales",
+        [SCRATCH_INDEX_SCORE] = "index scores",
+        [SCRATCH_PART_OUT] = "attention parts",
+        [SCRATCH_PART_STAT] = "attention statistics",
+        [SCRATCH_HEADS_F] = "heads",
+        [SCRATCH_HEADS_Q] = "heads codes",
+        [SCRATCH_HEADS_SCALE] = "heads scales",
+        [SCRATCH_MID] = "ffn gate and up",
+        [SCRATCH_MID_F] = "ffn product",
+        [SCRATCH_MID_Q] = "ffn codes",
+        [SCRATCH_MID_SCALE] = "ffn scales",
+        [SCRATCH_SLOT_OUT] = "expert outputs",
+        [SCRATCH_SHARED_OUT] = "shared expert output",
+        [SCRATCH_ROUTER_SCORE] = "router scores",
+        [SCRATCH_TASKS] = "expert tasks",
+        [SCRATCH_TASK_COUNT] = "expert task count",
+        [SCRATCH_TASK_ROWS] = "expert rows",
+        [SCRATCH_SAMPLE_COUNT] = "token counts",
+        [SCRATCH_SAMPLE_RAW] = "raw logits",
+        [SCRATCH_MTP_F] = "draft input",
+        [SCRATCH_MTP_H] = "draft input, bf16",
+    };
+    ASSERT(part < SCRATCH_N);
+    return names[part];
+}
+
+/* NORMED rows exist twice (input of layers, of the head), with bf16 values, codes and scales beside
+ * the f32 ones on the fast path. QUERY and LATENT rows stay below 4 bytes a value. */
+uint64_t backend_cuda_extra_bytes(const struct backend_config *c)
+{
+    struct cuda_scratch_sizes s;
+    uint64_t n = 0;
+    cuda_scratch_measure(&s, c);
+    for (int i = 0; i < SCRATCH_N; i++) n += s.bytes[i];
+    if (c->act == ACT_FP8) n += 2 * (uint64_t)c->max_token * (3 * c->hidden + c->hidden / 32);
+    return n;
+}

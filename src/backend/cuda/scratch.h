@@ -1,0 +1,61 @@
+/* scratch.h - device memory of the CUDA backend's operators, as arithmetic of the configuration
+ *
+ * Plain C and in every build, so that `fathom plan` sizes a GPU without having one. */
+#ifndef FATHOM_BACKEND_CUDA_SCRATCH_H
+#define FATHOM_BACKEND_CUDA_SCRATCH_H
+
+#include <stdint.h>
+
+#include "backend/backend.h"
+
+/* How attention is cut (generic/attend.cu). */
+enum {
+    ATTEND_GROUP = KV_PAGE_TOKENS, /* rows of a group */
+    ATTEND_SPAN = 8,               /* groups of a span */
+    ATTEND_GROUP_TOKENS_MAX = 8,   /* up to so many tokens a block takes one group */
+    ATTEND_SPAN_TOKENS_MAX = 64,   /* up to so many a span */
+};
+
+enum cuda_scratch {
+    SCRATCH_FRONT,      /* f32 [T][rows of mla.front] */
+    SCRATCH_QUERY,      /* f32 [T][rows of mla.query] */
+    SCRATCH_INDEX_HEAD, /* f32 [T][Hi] */
+    SCRATCH_QA_F,       /* f32 [T][q_lora], its codes and scales */
+    SCRATCH_QA_Q,
+    SCRATCH_QA_SCALE,
+    SCRATCH_INDEX_SCORE, /* f32 [score_rows][max_context] */
+    SCRATCH_PART_OUT,    /* f32 [part_rows][H][512] */
+    SCRATCH_PART_STAT,   /* f32 [part_rows][H][2] */
+    SCRATCH_HEADS_F,     /* f32 [T][H*128], its codes and scales */
+    SCRATCH_HEADS_Q,
+    SCRATCH_HEADS_SCALE,
+    SCRATCH_MID,   /* f32 [rows][2 * inner], the widest of dense and experts */
+    SCRATCH_MID_F, /* f32 [rows][inner], its codes and scales */
+    SCRATCH_MID_Q,
+    SCRATCH_MID_SCALE,
+    SCRATCH_SLOT_OUT,     /* f32 [T * n_slot][D] */
+    SCRATCH_SHARED_OUT,   /* f32 [T][D] */
+    SCRATCH_ROUTER_SCORE, /* f32 [T][E] */
+    SCRATCH_TASKS,        /* struct task */
+    SCRATCH_TASK_COUNT,
+    SCRATCH_TASK_ROWS,
+    SCRATCH_SAMPLE_COUNT, /* u32 [rows][V] */
+    SCRATCH_SAMPLE_RAW,   /* f32 [rows][V] */
+    SCRATCH_MTP_F,        /* f32 [T][2D], and bf16 */
+    SCRATCH_MTP_H,
+    SCRATCH_N,
+};
+
+struct cuda_scratch_sizes {
+    uint64_t bytes[SCRATCH_N];
+    uint32_t score_rows; /* tokens whose index scores have room at once */
+    uint32_t part_rows;  /* parts that the largest split of attention leaves apart */
+};
+
+/* cuda_scratch_measure - sizes for steps within the configuration's limits */
+void cuda_scratch_measure(struct cuda_scratch_sizes *out, const struct backend_config *c);
+
+/* cuda_scratch_name - "attention parts" */
+const char *cuda_scratch_name(enum cuda_scratch part);
+
+#endif
