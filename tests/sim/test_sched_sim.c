@@ -5,8 +5,13 @@
  * and a load: arrivals, lengths, texts that begin as earlier ones did, stops, cancels. The "cache"
  * keeps in every row a hash of all tokens up to it and of the salt, read back before a draw; the
  * "model" draws a hash of the last one. So a page given away too early, shared by mistake or not
- * recomputed is found. In some episodes there are drafts, some of them right, and the rows of a
- * draft layer, which depend on the token after; making drafts scribbles on the rows ahead. */
+ * recomputed is found. Some steps fail, after having spoiled some of the rows they were to write;
+ * then all requests end, or the step is planned again. Some requests expire while they wait. In
+ * some episodes there are drafts, some of them right, and the rows of a draft layer, which depend
+ * on the token after; making drafts scribbles on the rows ahead.
+ *
+ * Besides, small loads are each run to their end again and again, with one request cancelled before
+ * the first step, before the second, and so on: every page comes back. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,6 +33,7 @@ enum {
     MAX_TOKEN = MAX_PAGE * KV_PAGE_TOKENS,
     MAX_SEQS = 24,
     EPISODE_STEPS = 2000,
+    N_SMALL = 1000,
     STOP_ID = 0,
     N_TEXT = 6,
     MAX_DRAFT = 4,
@@ -37,6 +43,7 @@ enum {
 struct job {
     struct request r;
     bool live;
+    uint64_t arrived_us;
     uint32_t stop_after; /* the output has a stop id here */
     uint64_t taste;      /* requests of one prompt and one taste draw the same */
     uint32_t n_hash;
@@ -64,6 +71,8 @@ struct sim {
     uint32_t short_output;
     uint32_t arrival_per_1024; /* chance of an arrival, tried twice a step */
     uint32_t cancel_per_1024;
+    uint32_t fail_per_1024;  /* chance that a step fails */
+    uint64_t patience_us;    /* who waits longer expires; 0: nobody does */
     uint32_t share_per_1024; /* chance that a prompt begins as a text before did */
     uint32_t n_priority;
     uint32_t n_share;
@@ -81,6 +90,7 @@ struct sim {
     uint64_t draft_rows[MAX_TOKEN]; /* hashes of one token more */
     uint32_t step_rows[MAX_BUDGET]; /* where the step's tokens went */
     uint64_t n_step, n_token, n_request, n_cancel, n_draft, n_accepted, n_score;
+    uint64_t n_failed, n_expired;
     struct sched_totals totals;
 };
 
@@ -154,6 +164,7 @@ static void arrive(struct sim *m)
     j->taste = between(m, 0, 1);
     j->n_hash = 0;
     j->stop_after = between(m, 0, 1) ? UINT32_MAX : between(m, 0, n_output);
+    j->arrived_us = m->now_us;
     j->r.id = ++m->next_id;
     j->r.ids = j->ids;
     j->r.pages = j->pages;
@@ -185,14 +196,32 @@ static void retire(struct sim *m, struct job *j)
     j->live = false;
 }
 
+static void end_job(struct sim *m, struct request *r, enum request_finish why)
+{
+    sched_end(m->s, r, why, m->now_us);
+    sched_check(m->s);
+    retire(m, (struct job *)r); /* r is its first member */
+}
+
 static void cancel(struct sim *m)
 {
     struct job *j = &m->jobs[between(m, 0, MAX_LIVE - 1)];
     if (!j->live) return;
-    sched_end(m->s, &j->r, REQUEST_FINISH_CANCEL, m->now_us);
-    sched_check(m->s);
-    retire(m, j);
+    end_job(m, &j->r, REQUEST_FINISH_CANCEL);
     m->n_cancel++;
+}
+
+/* Those that have waited too long and were never started. */
+static void expire(struct sim *m)
+{
+    struct request *next;
+    for (struct request *r = sched_first_waiting(m->s); m->patience_us && r; r = next) {
+        next = r->next;
+        if (r->n_preempted > 0) continue;
+        if (m->now_us - ((struct job *)r)->arrived_us <= m->patience_us) continue;
+        end_job(m, r, REQUEST_FINISH_EXPIRED);
+        m->n_expired++;
+    }
 }
 
 static uint32_t row_of(const struct request *r, uint32_t p)
@@ -314,9 +343,28 @@ static void draft(struct sim *m)
     sched_check(m->s);
 }
 
+/* The device has written some of the rows, and wrongly. The engine ends all that lives, or tries
+ * again. */
+static void fail_step(struct sim *m)
+{
+    for (uint32_t i = 0; i < m->plan.n_entry; i++) {
+        const struct plan_entry *e = &m->plan.entries[i];
+        uint32_t n = between(m, 0, e->n_token);
+        for (uint32_t p = e->first; p < e->first + n; p++) m->rows[row_of(e->request, p)] = 0;
+    }
+    sched_abort(m->s, &m->plan);
+    sched_check(m->s);
+    m->n_failed++;
+    if (between(m, 0, 1)) return;
+    struct request *r;
+    while ((r = sched_any(m->s))) end_job(m, r, REQUEST_FINISH_ERROR);
+    assert_int_equal(page_pool_n_available(m->pool), m->n_page);
+}
+
 static void step(struct sim *m, uint32_t budget)
 {
     int32_t drawn[MAX_BUDGET];
+    expire(m);
     struct sched_bounds bounds = {MAX_SEQS, budget};
     if (m->bounded) {
         bounds = (struct sched_bounds){between(m, 1, MAX_SEQS), between(m, 1, budget)};
@@ -329,6 +377,10 @@ static void step(struct sim *m, uint32_t budget)
     assert_true(m->plan.n_token <= budget && m->plan.n_score <= m->max_score);
     check_bounds(m, &bounds, n_decode, n_running);
     if (m->plan.n_entry == 0) return;
+    if (rng_below(&m->rng, 1024) < m->fail_per_1024) {
+        fail_step(m);
+        return;
+    }
     compute(m, drawn);
     sched_commit(m->s, &m->plan, drawn, ++m->now_us);
     sched_check(m->s);
@@ -341,44 +393,41 @@ static void step(struct sim *m, uint32_t budget)
     }
 }
 
-static void run_episode(struct sim *m)
+/* What any load may be; the sizes are set before. */
+static void draw_load(struct sim *m, struct sched_config *c)
 {
     m->max_draft = between(m, 0, 1) ? 0 : between(m, 1, MAX_DRAFT);
     m->right_per_1024 = between(m, 0, 1024);
-    struct sched_config c = {.max_num_batched_tokens = between(m, 1, MAX_BUDGET),
-                             .max_num_seqs = between(m, 1, MAX_SEQS),
-                             .max_draft = m->max_draft,
-                             .max_score = between(m, 1, MAX_BUDGET)};
-    m->max_score = c.max_score;
-    m->n_page = between(m, 2, MAX_PAGE);
+    *c = (struct sched_config){.max_num_batched_tokens = between(m, 1, MAX_BUDGET),
+                               .max_num_seqs = between(m, 1, MAX_SEQS),
+                               .max_draft = m->max_draft,
+                               .max_score = between(m, 1, MAX_BUDGET)};
+    m->max_score = c->max_score;
     m->max_prompt = between(m, 1, m->n_page * KV_PAGE_TOKENS - 1);
     m->max_output = m->n_page * KV_PAGE_TOKENS - m->max_prompt;
-    m->short_prompt = between(m, 1, 200);
-    m->short_output = between(m, 1, 600);
-    m->arrival_per_1024 = between(m, 1, 512);
-    m->cancel_per_1024 = between(m, 0, 1) ? 0 : between(m, 1, 128);
     m->share_per_1024 = between(m, 0, 1) ? 0 : between(m, 1, 1024);
-    m->prefix = NULL;
     m->n_priority = between(m, 0, 1) ? 0 : between(m, 1, 3);
     m->n_share = between(m, 0, 1) ? 0 : between(m, 1, 5);
     m->bounded = between(m, 0, 1);
+}
+
+static void open_world(struct sim *m, const struct sched_config *c)
+{
+    m->prefix = NULL;
     assert_int_equal(page_pool_create(&m->pool, m->n_page, NULL), FATHOM_OK);
     if (between(m, 0, 3)) {
         assert_int_equal(prefix_create(&m->prefix, m->pool, m->max_draft > 0, NULL), FATHOM_OK);
     }
-    assert_int_equal(sched_create(&m->s, &c, m->pool, m->prefix, NULL), FATHOM_OK);
-    assert_int_equal(plan_init(&m->plan, c.max_num_seqs), FATHOM_OK);
+    assert_int_equal(sched_create(&m->s, c, m->pool, m->prefix, NULL), FATHOM_OK);
+    assert_int_equal(plan_init(&m->plan, c->max_num_seqs), FATHOM_OK);
+}
 
-    for (int i = 0; i < EPISODE_STEPS && m->n_step < n_step_wanted; i++) {
-        if (rng_below(&m->rng, 1024) < m->arrival_per_1024) arrive(m);
-        if (rng_below(&m->rng, 1024) < m->arrival_per_1024) arrive(m);
-        if (rng_below(&m->rng, 1024) < m->cancel_per_1024) cancel(m);
-        step(m, c.max_num_batched_tokens);
-    }
-    while (sched_any(m->s)) step(m, c.max_num_batched_tokens);
+/* With no request left, every page can be taken. */
+static void close_world(struct sim *m)
+{
+    assert_null(sched_any(m->s));
     assert_int_equal(page_pool_n_available(m->pool), m->n_page);
     if (!m->prefix) assert_int_equal(page_pool_n_free(m->pool), m->n_page);
-
     const struct sched_totals *t = sched_totals(m->s);
     m->totals.n_preempted += t->n_preempted;
     m->totals.n_query_token += t->n_query_token;
@@ -387,6 +436,74 @@ static void run_episode(struct sim *m)
     sched_destroy(m->s);
     prefix_destroy(m->prefix);
     page_pool_destroy(m->pool);
+}
+
+static void run_episode(struct sim *m)
+{
+    struct sched_config c;
+    m->n_page = between(m, 2, MAX_PAGE);
+    m->short_prompt = between(m, 1, 200);
+    m->short_output = between(m, 1, 600);
+    m->arrival_per_1024 = between(m, 1, 512);
+    m->cancel_per_1024 = between(m, 0, 1) ? 0 : between(m, 1, 128);
+    m->fail_per_1024 = between(m, 0, 1) ? 0 : between(m, 1, 64);
+    m->patience_us = between(m, 0, 1) ? 0 : between(m, 1, 400);
+    draw_load(m, &c);
+    open_world(m, &c);
+    for (int i = 0; i < EPISODE_STEPS && m->n_step < n_step_wanted; i++) {
+        if (rng_below(&m->rng, 1024) < m->arrival_per_1024) arrive(m);
+        if (rng_below(&m->rng, 1024) < m->arrival_per_1024) arrive(m);
+        if (rng_below(&m->rng, 1024) < m->cancel_per_1024) cancel(m);
+        step(m, c.max_num_batched_tokens);
+    }
+    while (sched_any(m->s)) step(m, c.max_num_batched_tokens);
+    close_world(m);
+}
+
+/* A small load, whose first request is cancelled before step number `cancel_at`. Returns whether
+ * it lived until then. */
+static bool run_small(struct sim *m, uint64_t load_seed, uint32_t cancel_at)
+{
+    struct sched_config c;
+    struct job *first = &m->jobs[0];
+    bool cancelled = false;
+    m->rng = load_seed;
+    m->n_page = between(m, 2, 8);
+    m->short_prompt = between(m, 1, 150);
+    m->short_output = between(m, 1, 12);
+    m->fail_per_1024 = between(m, 0, 3) ? 0 : 64;
+    m->patience_us = 0;
+    draw_load(m, &c);
+    if (c.max_num_batched_tokens < 16) c.max_num_batched_tokens = 16;
+    if (m->max_output > m->short_output) m->max_output = m->short_output;
+    open_world(m, &c);
+    uint32_t n_request = between(m, 1, 4);
+    for (uint32_t i = 0; i < n_request || sched_any(m->s); i++) {
+        if (i < n_request) arrive(m);
+        if (i == cancel_at && first->live) {
+            end_job(m, &first->r, REQUEST_FINISH_CANCEL);
+            cancelled = true;
+        }
+        step(m, c.max_num_batched_tokens);
+    }
+    close_world(m);
+    return cancelled;
+}
+
+static void a_cancel_before_any_step_gives_every_page_back(void **state)
+{
+    (void)state;
+    struct sim *m = &sim;
+    uint64_t loads = seed;
+    uint64_t n_run = 0;
+    for (int i = 0; i < N_SMALL; i++) {
+        uint64_t load_seed = rng_next(&loads);
+        for (uint32_t at = 0; run_small(m, load_seed, at); at++) n_run++;
+    }
+    print_message("seed=%" PRIu64 " loads=%d cancels=%" PRIu64 " steps=%" PRIu64 "\n", seed,
+                  N_SMALL, n_run, m->n_step);
+    assert_true(n_run > 4 * N_SMALL);
+    memset(m, 0, sizeof *m);
 }
 
 static void any_load_runs_to_its_end_with_every_invariant(void **state)
@@ -399,12 +516,13 @@ static void any_load_runs_to_its_end_with_every_invariant(void **state)
     double seconds = (double)(clock_now_us() - start_us + 1) * 1e-6;
     print_message("seed=%" PRIu64 " steps=%" PRIu64 " tokens=%" PRIu64 " requests=%" PRIu64
                   " cancelled=%" PRIu64 " preempted=%" PRIu64 " found=%" PRIu64 " of=%" PRIu64
-                  " drafts=%" PRIu64 " accepted=%" PRIu64 " steps_per_minute=%.0f\n",
+                  " drafts=%" PRIu64 " accepted=%" PRIu64 " failed=%" PRIu64 " expired=%" PRIu64
+                  " steps_per_minute=%.0f\n",
                   seed, m->n_step, m->n_token, m->n_request, m->n_cancel, m->totals.n_preempted,
                   m->totals.n_hit_token, m->totals.n_query_token, m->n_draft, m->n_accepted,
-                  (double)m->n_step / seconds * 60);
+                  m->n_failed, m->n_expired, (double)m->n_step / seconds * 60);
     assert_true(m->totals.n_preempted > 0 && m->n_cancel > 0 && m->totals.n_hit_token > 0);
-    assert_true(m->n_score > 0);
+    assert_true(m->n_score > 0 && m->n_failed > 0 && m->n_expired > 0);
     assert_true(m->n_accepted > 0 && m->n_draft > m->n_accepted);
 }
 
@@ -414,6 +532,7 @@ int main(int argc, char **argv)
     if (argc > 2) seed = strtoull(argv[2], NULL, 10);
     print_message("test_sched_sim %" PRIu64 " %" PRIu64 "\n", n_step_wanted, seed);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_cancel_before_any_step_gives_every_page_back),
         cmocka_unit_test(any_load_runs_to_its_end_with_every_invariant),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
