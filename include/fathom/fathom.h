@@ -138,6 +138,10 @@ typedef struct fathom_request {
 FATHOM_MUST_CHECK fathom_err fathom_submit(fathom_engine *e, const fathom_request *r, uint64_t *id,
                                            fathom_diag *d);
 
+/* fathom_reset_cache - requests submitted from now on find no page of those before; what runs goes
+ * on. The pages are taken again as they are needed. */
+void fathom_reset_cache(fathom_engine *e);
+
 /* fathom_cancel - stop a request within one step; a FINISH event with FATHOM_FINISH_CANCEL (or the
  * reason that came first) still follows. Unknown and finished ids are ignored. */
 void fathom_cancel(fathom_engine *e, uint64_t id);

@@ -8,8 +8,8 @@
 
 #include "base/clock.h"
 #include "base/fail.h"
-#include "base/os.h"
 #include "cli/cli.h"
+#include "cli/serve_setup.h"
 #include "cli/signals.h"
 #include "server/server.h"
 
@@ -17,49 +17,6 @@ static void stop_server(void *server)
 {
     fprintf(stderr, "fathom: stopping; running requests may finish, a second signal ends them\n");
     server_stop(server);
-}
-
-/* The two PEM files as strings; both or neither. */
-static fathom_err read_tls(struct buf *certificate, struct buf *key, const struct settings *s,
-                           fathom_diag *d)
-{
-    const char *paths[2] = {s->ssl_certfile, s->ssl_keyfile};
-    struct buf *texts[2] = {certificate, key};
-    if (!paths[0] && !paths[1]) return FATHOM_OK;
-    if (!paths[0] || !paths[1]) {
-        FAIL(d, FATHOM_EINVAL, "--ssl-certfile and --ssl-keyfile: one is given, needed are both");
-    }
-    for (int i = 0; i < 2; i++) {
-        struct file_map map;
-        TRY(file_map_open(&map, paths[i], d));
-        fathom_err err = buf_add(texts[i], map.data, map.size);
-        file_map_close(&map);
-        TRY(err);
-    }
-    return FATHOM_OK;
-}
-
-static void fill_options(struct server_options *o, const struct invocation *v,
-                         const struct buf *certificate, const struct buf *key)
-{
-    const struct settings *s = v->settings;
-    memset(o, 0, sizeof *o);
-    o->host = s->host;
-    o->port = (uint16_t)s->port;
-    o->model_names = s->served_model_name.n ? s->served_model_name.items : &v->model->name;
-    o->n_model_name = s->served_model_name.n ? s->served_model_name.n : 1;
-    o->api_keys = s->api_key.items;
-    o->n_api_key = s->api_key.n;
-    o->cors_origin = s->cors_origin;
-    o->tls_certificate = certificate->len ? buf_str(certificate) : NULL;
-    o->tls_key = key->len ? buf_str(key) : NULL;
-    o->thinking = s->thinking;
-    o->neutral_sampling = strcmp(s->generation_config, "vllm") == 0;
-    o->hide_requests = s->disable_log_requests || !s->enable_log_requests;
-    o->drain_timeout_ms = (uint32_t)(s->drain_timeout * 1000);
-    if (o->drain_timeout_ms == 0) o->drain_timeout_ms = 1;
-    o->stall_timeout_ms = (uint32_t)(s->stall_timeout * 1000);
-    o->max_connections = (uint32_t)s->max_connections;
 }
 
 static void print_engine(const fathom_info *info, const struct server_options *o)
@@ -82,6 +39,13 @@ static void print_address(const struct server *server, const struct server_optio
                           uint64_t start_us)
 {
     const char *scheme = o->tls_certificate ? "https" : "http";
+    if (o->admin_socket)
+        print_row("admin", "curl --unix-socket %s http://fathom/server_info", o->admin_socket);
+    if (o->uds) {
+        print_row("address", "%s", o->uds);
+        print_row("ready", "after %.2f s", (double)(clock_now_us() - start_us) / 1e6);
+        return;
+    }
     bool is_v6 = strchr(o->host, ':') != NULL;
     bool is_any = strcmp(o->host, "0.0.0.0") == 0 || strcmp(o->host, "::") == 0;
     char base[LIMIT_PATH_BYTES];
@@ -104,17 +68,14 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     uint64_t start_us = clock_now_us();
     struct signal_taker signals;
     struct text_model text = {0};
-    struct buf certificate = {0};
-    struct buf key = {0};
+    struct serve_setup setup = {0};
     struct server *server = NULL;
     fathom_engine *engine = NULL;
-    struct server_options so;
     fathom_options eo;
     fathom_err err;
     bool stuck;
     TRY_GOTO(signal_taker_start(&signals, true, d), done);
-    TRY_GOTO(read_tls(&certificate, &key, v->settings, d), done);
-    fill_options(&so, v, &certificate, &key);
+    TRY_GOTO(serve_setup_read(&setup, v, d), done);
     TRY_GOTO(text_model_open(&text, v->model, v->settings, d), done);
     if (v->settings->dry_run) {
         err = cmd_plan(v, d);
@@ -123,10 +84,10 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     engine_options(&eo, v->settings, v->model);
     eo.n_vocab_used = text.n_vocab_used;
     TRY_GOTO(fathom_open(&engine, &eo, d), done);
-    print_engine(fathom_get_info(engine), &so);
-    TRY_GOTO(server_create(&server, &so, engine, text.tokenizer, &text.style, d), done);
+    print_engine(fathom_get_info(engine), &setup.options);
+    TRY_GOTO(server_create(&server, &setup.options, engine, text.tokenizer, &text.style, d), done);
     signal_taker_listen(&signals, stop_server, server);
-    print_address(server, &so, start_us);
+    print_address(server, &setup.options, start_us);
     err = server_run(server, d);
 done:
     signal_taker_end(&signals);
@@ -134,7 +95,6 @@ done:
     server_destroy(server);
     if (!stuck) fathom_close(engine); /* which would wait for the step */
     text_model_close(&text);
-    buf_free(&certificate);
-    buf_free(&key);
+    serve_setup_free(&setup);
     return err;
 }

@@ -97,6 +97,44 @@ static fathom_err check_json(const struct option *o, const char *text, fathom_di
     return FATHOM_OK;
 }
 
+static fathom_err add_item(struct string_list *list, const struct option *o, const char *text,
+                           fathom_diag *d)
+{
+    if (list->n == STRING_LIST_MAX) {
+        FAIL(d, FATHOM_EINVAL, "--%s: more than %d values", o->name, STRING_LIST_MAX);
+    }
+    list->items[list->n++] = text;
+    return FATHOM_OK;
+}
+
+/* A value of a list, or a JSON array of several. */
+static fathom_err add_items(struct settings *s, const struct option *o, const char *text,
+                            struct string_list *list, fathom_diag *d)
+{
+    json_t *array = text[0] == '[' ? json_loads(text, 0, NULL) : NULL;
+    size_t i;
+    json_t *item;
+    fathom_err err = FATHOM_OK;
+    if (!json_is_array(array)) {
+        json_decref(array);
+        return add_item(list, o, text, d);
+    }
+    json_array_foreach (array, i, item) {
+        const char *kept = json_is_string(item) ? option_keep(s, json_string_value(item)) : NULL;
+        if (!json_is_string(item)) {
+            err = diag_fail(d, FATHOM_EINVAL, "--%s: item %zu is %s, needed is a string", o->name,
+                            i, json_type_text(item));
+        } else if (!kept) {
+            err = FATHOM_ENOMEM;
+        } else {
+            err = add_item(list, o, kept, d);
+        }
+        if (err) break;
+    }
+    json_decref(array);
+    return err;
+}
+
 /* What a key is set to: JSON, or the text itself. */
 static json_t *read_loosely(const char *text)
 {
@@ -175,15 +213,15 @@ static fathom_err store(struct settings *s, const struct option *o, const char *
     case OPTION_CHOICE: *(const char **)field = text; break;
     case OPTION_COUNT: *(int64_t *)field = (int64_t)number; break;
     case OPTION_NUMBER: *(double *)field = number; break;
-    case OPTION_LIST: {
-        struct string_list *list = field;
-        if (list->n == STRING_LIST_MAX) {
-            FAIL(d, FATHOM_EINVAL, "--%s: more than %d values", o->name, STRING_LIST_MAX);
-        }
-        list->items[list->n++] = text;
-        break;
+    case OPTION_LIST: return add_items(s, o, text, field, d);
     }
-    }
+    return FATHOM_OK;
+}
+
+fathom_err option_refuse(struct option_walk *w, const char *line)
+{
+    if (w->n_refused++) return buf_printf(w->notes, "%s\n", line);
+    (void)diag_fail(w->diag, FATHOM_EINVAL, "%s", line);
     return FATHOM_OK;
 }
 
@@ -199,8 +237,8 @@ static fathom_err answer(struct option_walk *w, const struct option *o, const ch
     (void)buf_printf(&line, "%s%s--%s%s%s%s %s: %s", from, *from ? ": " : "", no, o->name,
                      *shown ? " " : "", shown, refused ? "is refused" : "has no effect", o->reason);
     fathom_err err = buf_status(&line);
-    if (!err && refused && w->n_refused++ == 0) {
-        (void)diag_fail(w->diag, FATHOM_EINVAL, "%s", buf_str(&line));
+    if (!err && refused) {
+        err = option_refuse(w, buf_str(&line));
     } else if (!err) {
         err = buf_printf(w->notes, "%s\n", buf_str(&line));
     }

@@ -96,16 +96,21 @@ static fathom_err take_plain(struct option_walk *w, const char *arg, bool *model
 }
 
 /* Ranks that cannot be had are refused before anything is opened. */
-static fathom_err check_ranks(const struct settings *s, fathom_diag *d)
+static fathom_err check_ranks(struct option_walk *w)
 {
+    const struct settings *s = w->settings;
     if (s->tensor_parallel_size > 1 && s->rank_slice < 0) {
-        FAIL(d, FATHOM_EINVAL,
-             "--tensor-parallel-size %lld is refused: this build runs one rank: leave the flag out "
-             "or give 1. To measure one rank of %lld by itself, add --rank-slice R",
-             (long long)s->tensor_parallel_size, (long long)s->tensor_parallel_size);
+        char line[256];
+        (void)snprintf(
+            line, sizeof line,
+            "--tensor-parallel-size %lld is refused: this build runs one rank: leave the "
+            "flag out or give 1. To measure one rank of %lld by itself, add "
+            "--rank-slice R",
+            (long long)s->tensor_parallel_size, (long long)s->tensor_parallel_size);
+        return option_refuse(w, line);
     }
     if (s->rank_slice >= s->tensor_parallel_size) {
-        FAIL(d, FATHOM_EINVAL,
+        FAIL(w->diag, FATHOM_EINVAL,
              "--rank-slice %lld of --tensor-parallel-size %lld: needed is a rank below the number "
              "of ranks",
              (long long)s->rank_slice, (long long)s->tensor_parallel_size);
@@ -195,7 +200,7 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
         }
     }
     TRY_GOTO(take_arguments(&w, in), done);
-    if (!s->help) TRY_GOTO(check_ranks(s, d), done);
+    if (!s->help) TRY_GOTO(check_ranks(&w), done);
     if (!s->help) err = speculative_parse(s->speculative_config, &s->n_draft, d);
     if (!err && !s->help && w.n_refused) err = FATHOM_EINVAL;
 done:

@@ -93,14 +93,26 @@ struct settings {
     int64_t port;
     struct string_list served_model_name;
     struct string_list api_key;
-    const char *ssl_certfile; /* NULL: plain HTTP */
+    const char *uds;       /* NULL: host and port */
+    const char *root_path; /* NULL: none; so is everything down to ssl_cert_reqs */
+    const char *api_key_file;
+    const char *admin_socket;
+    const char *ssl_certfile;
     const char *ssl_keyfile;
-    const char *cors_origin;
+    const char *ssl_ca_certs;
+    const char *ssl_cert_reqs;
+    bool open_metrics;
+    bool allow_credentials;
+    struct string_list allowed_origins;
+    struct string_list allowed_methods;
+    struct string_list allowed_headers;
     double drain_timeout; /* seconds */
     double stall_timeout; /* seconds; 0: as the backend needs */
     int64_t max_connections;
     bool enable_log_requests;
     bool disable_log_requests;
+    bool disable_uvicorn_access_log;
+    const char *access_log; /* NULL: none */
     const char *generation_config;
     const char *log_level;
 

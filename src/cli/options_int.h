@@ -43,6 +43,10 @@ fathom_err option_set(struct option_walk *w, const struct option *o, const char 
 fathom_err option_set_key(struct option_walk *w, const struct option *o, const char *path,
                           size_t path_len, const char *text);
 
+/* option_refuse - the line tells which option is refused and why: the walk goes on, its end fails
+ */
+fathom_err option_refuse(struct option_walk *w, const char *line);
+
 /* option_clear - the list is empty again */
 void option_clear(struct settings *s, const struct option *o);
 

@@ -26,6 +26,7 @@
 #include "engine/engine.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -55,6 +56,7 @@ struct fathom_engine {
     struct admission_config admission;
     pthread_t thread;
     bool has_thread;
+    atomic_uint_fast64_t cache_epoch; /* goes into the salt of new requests */
 
     /* the engine thread's */
     struct page_pool *pool;
@@ -485,13 +487,21 @@ fathom_err fathom_get_file(fathom_engine *e, const char *name, const char **data
 fathom_err fathom_submit(fathom_engine *e, const fathom_request *r, uint64_t *id, fathom_diag *d)
 {
     struct sequence *q = NULL;
-    TRY(sequence_check(r, &e->limits, d));
-    TRY(sequence_create(&q, r, &e->limits, clock_now_us(), d));
+    fathom_request with = *r;
+    with.cache_salt ^= atomic_load(&e->cache_epoch) * 0x9e3779b97f4a7c15u;
+    TRY(sequence_check(&with, &e->limits, d));
+    TRY(sequence_create(&q, &with, &e->limits, clock_now_us(), d));
     fathom_err err = mailbox_submit(e->mailbox, q, id, d);
     if (err == FATHOM_OK) return FATHOM_OK;
     sequence_give_back(q);
     sequence_destroy(q);
     return err;
+}
+
+/* Pages of other salts are never found, so they are the first to be taken. */
+void fathom_reset_cache(fathom_engine *e)
+{
+    atomic_fetch_add(&e->cache_epoch, 1);
 }
 
 void fathom_cancel(fathom_engine *e, uint64_t id)

@@ -1,8 +1,8 @@
 #include "server/http.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <microhttpd.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,10 +16,14 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "server/access.h"
+#include "server/access_log.h"
 #include "server/job.h"
+#include "server/listen.h"
 #include "server/page.h"
 #include "server/routes.h"
 #include "server/sse.h"
+#include "server/tls.h"
 
 #define ANTHROPIC_VERSION "2023-06-01"
 
@@ -42,11 +46,13 @@ struct exchange {
     bool refused_method;
     struct gate_pass *pass;
     uint32_t share; /* number of the API key */
+    bool has_share; /* a key was needed and brought */
     bool keep_body;
     struct buf body;
-    uint64_t n_body; /* bytes received */
-    struct job *job; /* NULL: answered without the engine */
-    char id[48];     /* of the answer, told in X-Request-Id; "": none */
+    uint64_t n_body;                   /* bytes received */
+    struct job *job;                   /* NULL: answered without the engine */
+    char id[48];                       /* of the answer; "": none */
+    char request_id[REQUEST_ID_BYTES]; /* the client's; "": the answer's is told instead */
     int status;
     uint64_t start_us;
 };
@@ -66,11 +72,28 @@ static bool is_anthropic(const struct exchange *x)
     return x->route && !x->route->get && openai_is_anthropic((enum openai_api)x->route->api);
 }
 
-static void add_common_headers(const struct exchange *x, struct MHD_Response *r)
+/* What a browser wants to know before it shows the answer to a page. */
+static void add_cors_headers(const struct exchange *x, struct MHD_Connection *c,
+                             struct MHD_Response *r)
+{
+    bool varies;
+    const char *page = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Origin");
+    const char *origin = access_origin(&x->server->o, page, &varies);
+    if (varies) add_header(r, "Vary", "Origin");
+    if (!origin) return;
+    add_header(r, "Access-Control-Allow-Origin", origin);
+    if (x->server->o.allow_credentials) add_header(r, "Access-Control-Allow-Credentials", "true");
+    if (!x->preflight) add_header(r, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+}
+
+static void add_common_headers(const struct exchange *x, struct MHD_Connection *c,
+                               struct MHD_Response *r)
 {
     const struct server *s = x->server;
-    if (s->o.cors_origin[0]) add_header(r, "Access-Control-Allow-Origin", s->o.cors_origin);
-    if (x->id[0]) add_header(r, is_anthropic(x) ? "request-id" : "X-Request-Id", x->id);
+    const char *id = x->request_id[0] ? x->request_id : x->id;
+    add_cors_headers(x, c, r);
+    if (*id) add_header(r, "X-Request-Id", id);
+    if (x->id[0] && is_anthropic(x)) add_header(r, "request-id", x->id);
     if (x->refused_method) add_header(r, "Allow", route_allow(x->route));
     if (gate_is_over_limit(x->pass) || atomic_load(&s->draining)) {
         add_header(r, "Connection", "close");
@@ -88,7 +111,7 @@ static void add_common_headers(const struct exchange *x, struct MHD_Response *r)
 static enum MHD_Result queue(struct exchange *x, struct MHD_Connection *c, struct MHD_Response *r)
 {
     if (!r) return MHD_NO;
-    add_common_headers(x, r);
+    add_common_headers(x, c, r);
     metrics_note_response(&x->server->metrics, x->status);
     enum MHD_Result result = MHD_queue_response(c, (unsigned)x->status, r);
     MHD_destroy_response(r);
@@ -142,17 +165,24 @@ static enum MHD_Result reply_error(struct exchange *x, struct MHD_Connection *c,
 
 static enum MHD_Result reply_preflight(struct exchange *x, struct MHD_Connection *c)
 {
-    struct MHD_Response *r = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
-    if (!r) return MHD_NO;
+    const struct server_options *o = &x->server->o;
+    const char *asked =
+        MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Access-Control-Request-Headers");
+    struct buf methods = {0}, headers = {0};
+    (void)access_list(&methods, o->cors_methods, o->n_cors_method, route_allow(x->route));
+    (void)access_list(&headers, o->cors_headers, o->n_cors_header, asked ? asked : "*");
+    bool ok = !buf_status(&methods) && !buf_status(&headers);
+    struct MHD_Response *r =
+        ok ? MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT) : NULL;
     x->status = 204;
-    add_header(r, "Allow", route_allow(x->route));
-    if (x->server->o.cors_origin[0]) {
-        const char *asked =
-            MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Access-Control-Request-Headers");
-        add_header(r, "Access-Control-Allow-Methods", route_allow(x->route));
-        add_header(r, "Access-Control-Allow-Headers", asked ? asked : "*");
+    if (r) add_header(r, "Allow", route_allow(x->route));
+    if (r && o->n_origin) {
+        add_header(r, "Access-Control-Allow-Methods", buf_str(&methods));
+        add_header(r, "Access-Control-Allow-Headers", buf_str(&headers));
         add_header(r, "Access-Control-Max-Age", "86400");
     }
+    buf_free(&methods);
+    buf_free(&headers);
     return queue(x, c, r);
 }
 
@@ -211,43 +241,19 @@ static enum MHD_Result go_on_with_job(struct exchange *x, struct MHD_Connection 
 
 /* ---- requests ------------------------------------------------------------------------------ */
 
-/* Compares without telling by its time how much is right. */
-static bool same_key(const char *a, const char *b)
+/* Whether the request needs no key or has one. */
+static bool is_authorized(struct exchange *x, struct MHD_Connection *c)
 {
-    size_t n = strlen(a), m = strlen(b);
-    unsigned char differ = n != m;
-    for (size_t i = 0; i < n; i++) differ |= (unsigned char)(a[i] ^ b[m ? i % m : 0]);
-    return m && !differ;
-}
-
-static bool is_key(const struct server *s, const char *key, uint32_t *number)
-{
-    bool ok = false;
-    for (size_t i = 0; key && i < s->o.n_api_key; i++) {
-        bool same = same_key(key, s->o.api_keys[i]);
-        if (same && !ok) *number = (uint32_t)i;
-        ok |= same;
-    }
-    return ok;
-}
-
-/* Whether the request has a key, and which: as a bearer's, as X-Api-Key, or as the password that a
- * browser asks for. */
-static bool is_authorized(const struct server *s, struct MHD_Connection *c, uint32_t *number)
-{
-    *number = 0;
-    if (s->o.n_api_key == 0) return true;
-    const char *key = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
-    if (!key) {
-        return is_key(s, MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Api-Key"), number);
-    }
-    if (strncasecmp(key, "Bearer ", 7) == 0) {
-        for (key += 7; *key == ' ';) key++;
-        return is_key(s, key, number);
-    }
-    char *password = NULL;
+    const struct server_options *o = &x->server->o;
+    if (x->route && route_is_open(o, x->route)) return true;
+    x->has_share = o->n_api_key > 0;
+    const char *given = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
+    const char *key = access_bearer(given);
+    if (!given) key = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Api-Key");
+    if (key || !x->has_share) return access_has_key(o, key, &x->share);
+    char *password = NULL; /* that a browser has asked for */
     char *name = MHD_basic_auth_get_username_password(c, &password);
-    bool ok = is_key(s, password, number);
+    bool ok = access_has_key(o, password, &x->share);
     MHD_free(name);
     MHD_free(password);
     return ok;
@@ -264,20 +270,24 @@ static void choose_route(struct exchange *x, struct MHD_Connection *c)
 {
     struct server *s = x->server;
     unsigned method = route_method(x->method);
-    x->route = route_find(x->path, &x->rest);
-    if (!x->route) {
-        (void)route_refuse_path(x->method, x->path, &x->error);
-    } else if (method == METHOD_OPTIONS) {
+    x->route = route_find(access_path(&s->o, x->path), &x->rest);
+    if (!tls_client_is_known(&s->o, c)) {
+        (void)api_error_set(&x->error, 403, "client_certificate", NULL,
+                            "this server asks for a client certificate that its authorities have "
+                            "signed");
+    } else if (x->route && method == METHOD_OPTIONS) {
         x->preflight = true;
+    } else if (!is_authorized(x, c)) {
+        (void)api_error_set(&x->error, 401, "invalid_api_key", NULL,
+                            "the API key is missing or wrong; send it as \"Authorization: Bearer "
+                            "KEY\"");
+    } else if (!x->route) {
+        (void)route_refuse_path(x->method, x->path, &x->error);
     } else if (!(x->route->methods & method)) {
         x->refused_method = true;
         (void)api_error_set(&x->error, 405, "method_not_allowed", NULL,
                             "%s does not take %.16s; it takes %s", x->route->path, x->method,
                             route_allow(x->route));
-    } else if (!x->route->open && !is_authorized(s, c, &x->share)) {
-        (void)api_error_set(&x->error, 401, "invalid_api_key", NULL,
-                            "the API key is missing or wrong; send it as \"Authorization: Bearer "
-                            "KEY\"");
     } else if (x->route->methods == METHOD_POST && gate_is_over_limit(x->pass)) {
         x->error.retry_after_s = 1;
         (void)api_error_set(&x->error, 503, "too_many_connections", NULL,
@@ -339,6 +349,8 @@ static enum MHD_Result begin_exchange(struct server *s, struct MHD_Connection *c
     x->body.limit = LIMIT_HTTP_BODY_BYTES;
     (void)snprintf(x->method, sizeof x->method, "%s", method);
     copy_path(x->path, url);
+    access_request_id(x->request_id,
+                      MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Request-Id"));
     choose_route(x, c);
     if (!announces_too_much(c)) return MHD_YES;
     refuse_size(x);
@@ -439,17 +451,57 @@ static void log_exchange(const struct exchange *x, const struct job_summary *j)
              (unsigned long long)j->first_us / 1000, total_ms);
 }
 
+static void remote_text(char out[INET6_ADDRSTRLEN], struct MHD_Connection *c)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const struct sockaddr *a = info ? info->client_addr : NULL;
+    out[0] = '\0';
+    if (a && a->sa_family == AF_INET) {
+        (void)inet_ntop(AF_INET, &((const struct sockaddr_in *)a)->sin_addr, out, INET6_ADDRSTRLEN);
+    } else if (a && a->sa_family == AF_INET6) {
+        (void)inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)a)->sin6_addr, out,
+                        INET6_ADDRSTRLEN);
+    }
+}
+
+static void log_access(const struct exchange *x, struct MHD_Connection *c,
+                       const struct job_summary *j)
+{
+    char remote[INET6_ADDRSTRLEN];
+    if (x->server->access_log_fd < 0) return;
+    remote_text(remote, c);
+    const struct access_entry e = {.request_id = x->request_id,
+                                   .id = x->id,
+                                   .remote = remote,
+                                   .method = x->method,
+                                   .path = x->path,
+                                   .status = x->job      ? j->status
+                                             : x->status ? x->status
+                                                         : 499,
+                                   .has_key = x->has_share && !x->error.status,
+                                   .key = x->share,
+                                   .has_tokens = x->job != NULL,
+                                   .n_prompt = j->usage.n_prompt,
+                                   .n_cached = j->usage.n_cached,
+                                   .n_output = j->usage.n_output,
+                                   .first_ms = j->first_us / 1000,
+                                   .total_ms = (clock_now_us() - x->start_us) / 1000};
+    access_log_write(x->server->access_log_fd, &e);
+}
+
 static void end_exchange(void *arg, struct MHD_Connection *c, void **con_cls,
                          enum MHD_RequestTerminationCode why)
 {
     struct exchange *x = *con_cls;
     struct job_summary summary = {0};
-    (void)arg, (void)c, (void)why;
+    (void)arg, (void)why;
     if (!x) return;
     *con_cls = NULL;
     if (x->job) job_detach(x->job, &summary);
     if (!x->status) metrics_note_response(&x->server->metrics, 499);
     log_exchange(x, &summary);
+    log_access(x, c, &summary);
     gate_move(x->server->gate, x->pass, GATE_HEAD, clock_now_us());
     drop_body(x);
     mem_free(x);
@@ -469,55 +521,6 @@ static void pass_gate(void *arg, struct MHD_Connection *c, void **socket_context
 }
 
 /* ---- listening ----------------------------------------------------------------------------- */
-
-static int bind_one(const struct addrinfo *a)
-{
-    int one = 1, zero = 0;
-    int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
-    if (fd < 0) return -1;
-    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (a->ai_family == AF_INET6) {
-        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
-    }
-    if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0) return fd;
-    int why = errno;
-    (void)close(fd);
-    errno = why;
-    return -1;
-}
-
-static fathom_err listen_on(struct server *s, fathom_diag *d)
-{
-    struct addrinfo hints = {.ai_family = AF_UNSPEC,
-                             .ai_socktype = SOCK_STREAM,
-                             .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
-    struct addrinfo *list = NULL;
-    char port[8];
-    (void)snprintf(port, sizeof port, "%u", s->o.port);
-    int why = getaddrinfo(s->o.host, port, &hints, &list);
-    if (why != 0) {
-        FAIL(d, FATHOM_EINVAL, "--host %s is no address of this machine: %s", s->o.host,
-             gai_strerror(why));
-    }
-    for (const struct addrinfo *a = list; a && s->listen_fd < 0; a = a->ai_next) {
-        s->listen_fd = bind_one(a);
-    }
-    int error = errno;
-    freeaddrinfo(list);
-    if (s->listen_fd < 0) {
-        FAIL(d, FATHOM_EIO, "cannot listen on %s port %u: %s%s", s->o.host, s->o.port,
-             strerror(error),
-             error == EADDRINUSE ? "; another program has it, choose another --port" : "");
-    }
-    struct sockaddr_storage at;
-    socklen_t n = sizeof at;
-    if (getsockname(s->listen_fd, (struct sockaddr *)&at, &n) != 0) {
-        FAIL(d, FATHOM_EIO, "the port cannot be read back: %s", strerror(errno));
-    }
-    s->port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
-                                             : ((struct sockaddr_in *)&at)->sin_port);
-    return FATHOM_OK;
-}
 
 /* A connection is a file handle; the usual soft limit of 1024 is below what we serve. */
 static void raise_file_limit(struct server *s)
@@ -548,12 +551,21 @@ static void log_library(void *arg, const char *fmt, va_list ap)
 
 fathom_err http_open(struct server *s, fathom_diag *d)
 {
-    TRY(listen_on(s, d));
+    TRY(tls_check(&s->o, d));
+    if (s->o.access_log) TRY(access_log_open(&s->access_log_fd, s->o.access_log, d));
+    if (s->o.uds) {
+        TRY(listen_unix(s->o.uds, &s->listen_fd, d));
+        s->has_uds = true;
+    } else {
+        TRY(listen_tcp(s->o.host, s->o.port, &s->listen_fd, &s->port, d));
+    }
     raise_file_limit(s);
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
     struct MHD_OptionItem tls[] = {
         {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)s->o.tls_certificate},
         {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)s->o.tls_key},
+        {s->o.tls_client_ca ? MHD_OPTION_HTTPS_MEM_TRUST : MHD_OPTION_END, 0,
+         (void *)s->o.tls_client_ca},
         {MHD_OPTION_END, 0, NULL},
     };
     if (s->o.tls_certificate) {
@@ -573,8 +585,7 @@ fathom_err http_open(struct server *s, fathom_diag *d)
         (unsigned)SILENCE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)LIMIT_HTTP_HEAD_BYTES,
         MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
     if (!s->http) {
-        FAIL(d, FATHOM_EIO, "the HTTP server cannot start%s",
-             s->o.tls_certificate ? "; is the TLS certificate or key wrong?" : "");
+        FAIL(d, FATHOM_EIO, "the HTTP server cannot start");
     }
     return FATHOM_OK;
 }
@@ -594,4 +605,8 @@ void http_close(struct server *s)
     s->http = NULL;
     if (s->listen_fd >= 0) (void)close(s->listen_fd);
     s->listen_fd = -1;
+    if (s->has_uds) (void)unlink(s->o.uds);
+    s->has_uds = false;
+    if (s->access_log_fd >= 0) (void)close(s->access_log_fd);
+    s->access_log_fd = -1;
 }

@@ -95,18 +95,19 @@ static const struct route routes[] = {
     {.path = "/v1/messages/count_tokens", .methods = METHOD_POST, .api = ANTHROPIC_COUNT},
     {.path = "/v1/models", .methods = METHOD_GET, .get = list_models},
     {.path = "/v1/models/", .prefix = true, .methods = METHOD_GET, .get = get_model},
-    {.path = "/health", .open = true, .methods = METHOD_GET, .get = health_get_live},
-    {.path = "/health/live", .open = true, .methods = METHOD_GET, .get = health_get_live},
-    {.path = "/ping", .open = true, .methods = METHOD_GET, .get = health_get_live},
-    {.path = "/ready", .open = true, .methods = METHOD_GET, .get = health_get_ready},
-    {.path = "/health/ready", .open = true, .methods = METHOD_GET, .get = health_get_ready},
+    {.path = "/health", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = health_get_live},
+    {.path = "/health/live", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = health_get_live},
+    {.path = "/ping", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = health_get_live},
+    {.path = "/ready", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = health_get_ready},
+    {.path = "/health/ready", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = health_get_ready},
     {.path = "/metrics",
+     .guard = ROUTE_METRICS,
      .methods = METHOD_GET,
      .get = get_metrics,
      .type = PROMETHEUS_CONTENT_TYPE},
     {.path = "/", .page = true, .methods = METHOD_GET, .get = get_page},
     {.path = "/ui/", .prefix = true, .page = true, .methods = METHOD_GET, .get = get_page},
-    {.path = "/version", .open = true, .methods = METHOD_GET, .get = get_version},
+    {.path = "/version", .methods = METHOD_GET, .get = get_version},
 };
 
 enum { N_ROUTE = sizeof routes / sizeof routes[0] };
@@ -120,6 +121,16 @@ const struct route *route_find(const char *path, const char **rest)
         if (routes[i].prefix ? **rest != '\0' : **rest == '\0') return &routes[i];
     }
     return NULL;
+}
+
+const struct route *route_at(size_t i)
+{
+    return i < N_ROUTE ? &routes[i] : NULL;
+}
+
+bool route_is_open(const struct server_options *o, const struct route *r)
+{
+    return r->guard == ROUTE_PROBE || (r->guard == ROUTE_METRICS && o->open_metrics);
 }
 
 unsigned route_method(const char *name)

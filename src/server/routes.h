@@ -19,8 +19,12 @@ typedef fathom_err route_get(struct server *s, const char *rest, struct buf *bod
 
 struct route {
     const char *path;
-    bool prefix;      /* path ends in "/", anything may follow */
-    bool open;        /* needs no API key */
+    bool prefix; /* path ends in "/", anything may follow */
+    enum {
+        ROUTE_GUARDED, /* needs an API key, when there are any */
+        ROUTE_PROBE,   /* never does */
+        ROUTE_METRICS, /* does unless open_metrics */
+    } guard;
     bool page;        /* for a browser: page.h */
     unsigned methods; /* without OPTIONS, which all have */
     int api;          /* POST: enum openai_api */
@@ -30,6 +34,12 @@ struct route {
 
 /* route_find - NULL when there is no such path; *rest is what follows a prefix */
 const struct route *route_find(const char *path, const char **rest);
+
+/* route_at - the i-th route; NULL past the last */
+const struct route *route_at(size_t i);
+
+/* route_is_open - it needs no API key */
+bool route_is_open(const struct server_options *o, const struct route *r);
 
 /* route_method - the METHOD_ bit of a request's method */
 unsigned route_method(const char *name);

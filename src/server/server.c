@@ -30,6 +30,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "server/admin.h"
 #include "server/http.h"
 #include "server/job.h"
 #include "server/state.h"
@@ -123,7 +124,6 @@ static uint32_t default_stall_ms(const fathom_info *info)
 static void fill_options(struct server_options *o, const fathom_info *info)
 {
     if (!o->host) o->host = "127.0.0.1";
-    if (!o->cors_origin) o->cors_origin = "*";
     set_default(&o->n_http_thread, 2);
     set_default(&o->n_worker, 2);
     set_default(&o->max_connections, 4096);
@@ -187,7 +187,8 @@ static fathom_err start(struct server *s, fathom_diag *d)
         FAIL(d, FATHOM_EIO, "the thread that polls the engine cannot be started");
     }
     s->poll_started = true;
-    return http_open(s, d);
+    TRY(http_open(s, d));
+    return s->o.admin_socket ? admin_open(&s->admin, s, d) : FATHOM_OK;
 }
 
 fathom_err server_create(struct server **out, const struct server_options *o, fathom_engine *e,
@@ -204,7 +205,7 @@ fathom_err server_create(struct server **out, const struct server_options *o, fa
     s->tokenizer = t;
     s->style = *style;
     s->created = clock_unix_s();
-    s->listen_fd = s->stop_fd = -1;
+    s->listen_fd = s->access_log_fd = s->stop_fd = -1;
     metrics_init(&s->metrics, s->info->max_model_len);
     health_init(&s->health, clock_now_us());
     s->max_prompt_bytes = prompt_bytes(s);
@@ -296,16 +297,22 @@ static void wait_for_jobs(struct server *s, unsigned timeout_ms)
     while (server_n_job(s) && clock_now_us() < end_us) clock_sleep_us(1000);
 }
 
-static void log_jobs(struct server *s)
+void server_dump_jobs(struct server *s, struct buf *out)
 {
     (void)pthread_mutex_lock(&s->jobs_lock);
     for (struct job *job = s->jobs; job; job = job->next) {
-        struct buf line = {0};
-        job_dump(job, &line);
-        LOG_ERROR("server", "left behind: %s", buf_str(&line));
-        buf_free(&line);
+        job_dump(job, out);
+        (void)buf_add_char(out, '\n');
     }
     (void)pthread_mutex_unlock(&s->jobs_lock);
+}
+
+static void log_jobs(struct server *s)
+{
+    struct buf lines = {0};
+    server_dump_jobs(s, &lines);
+    LOG_ERROR("server", "left behind:\n%s", buf_str(&lines));
+    buf_free(&lines);
 }
 
 /* The workers see `cancelling`, and every job is DONE once they have ended. The last answers get
@@ -326,6 +333,7 @@ static void end_jobs(struct server *s)
 void server_destroy(struct server *s)
 {
     if (!s) return;
+    admin_close(s->admin);
     end_jobs(s);
     if (s->poll_started) {
         wait_for_jobs(s, health_look(s) ? LAST_WORDS_MS : ENGINE_PATIENCE_MS);

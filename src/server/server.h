@@ -23,16 +23,29 @@ struct server;
 /* A zeroed struct with model_names is valid: 0 and NULL mean the default. What it points to is
  * borrowed and outlives the server. */
 struct server_options {
-    const char *host; /* address or name to listen on; NULL: 127.0.0.1 */
-    uint16_t port;    /* 0: one that is free (server_port tells) */
+    const char *host;         /* address or name to listen on; NULL: 127.0.0.1 */
+    uint16_t port;            /* 0: one that is free (server_port tells) */
+    const char *uds;          /* path of a socket to listen on instead; NULL: none */
+    const char *admin_socket; /* path of the socket for operators (admin.h); NULL: none */
+    const char *root_path;    /* prefix that a proxy leaves on paths; NULL: none */
 
     const char *const *model_names; /* names that requests may use; the first is told in lists */
     size_t n_model_name;            /* >= 1 */
     const char *const *api_keys;    /* any of them is taken; none: no key is needed */
     size_t n_api_key;
-    const char *cors_origin;     /* Access-Control-Allow-Origin; NULL: "*", "": no such header */
+    bool open_metrics;          /* /metrics needs no key */
+    const char *const *origins; /* pages that may ask from a browser; "*": all; none: no CORS */
+    size_t n_origin;
+    const char *const *cors_methods; /* that a preflight is told; "*": those of the route */
+    size_t n_cors_method;
+    const char *const *cors_headers; /* likewise; "*": those that it asks for */
+    size_t n_cors_header;
+    bool allow_credentials;
     const char *tls_certificate; /* PEM text; NULL: plain HTTP */
     const char *tls_key;         /* PEM text, with tls_certificate */
+    const char *tls_client_ca;   /* PEM text: clients must bring a certificate of these; NULL: no */
+    bool tls_client_optional;    /* they need not, but what they bring must be right */
+    const char *access_log;      /* file, "-": standard output; NULL: none */
 
     bool thinking;            /* for chats that do not say */
     bool tools_first_message; /* see chat.h */

@@ -14,6 +14,7 @@
 #include "server/metrics.h"
 #include "server/server.h"
 
+struct admin;
 struct job;
 struct watch;
 struct workers;
@@ -30,6 +31,9 @@ struct server {
 
     struct MHD_Daemon *http;
     int listen_fd;
+    bool has_uds;        /* o.uds is our file */
+    int access_log_fd;   /* -1: none */
+    struct admin *admin; /* NULL: none */
     uint16_t port;
     struct gate *gate;
     struct watch *watch;
@@ -59,6 +63,9 @@ void server_drop_bytes(struct server *s, size_t n);
 
 /* server_n_job - requests on their way */
 size_t server_n_job(struct server *s);
+
+/* server_dump_jobs - a line for each of them */
+void server_dump_jobs(struct server *s, struct buf *out);
 
 /* server_retry_after_s - when a refused request may be taken, as the engine expects, within 1 to 60
  */

@@ -94,7 +94,8 @@ static void errors_have_its_form(void **state)
     messages_body(body, sizeof body, "say=Hi", "");
     expect(&c, "POST", MESSAGES, body, 401,
            "{\"type\":\"error\",\"error\":{\"type\":\"authentication_error\",\"message\":");
-    expect(&c, "GET", MESSAGES, NULL, 405, "{\"type\":\"error\",");
+    ask(&c, &r, "GET", MESSAGES, "x-api-key: secret\r\n", NULL);
+    assert_reply(&r, 405, "{\"type\":\"error\",");
     ask(&c, &r, "POST", MESSAGES, "x-api-key: secret\r\nanthropic-version: 2023-06-01\r\n", body);
     assert_true(http_reply_header(&r, "request-id", id, sizeof id));
     assert_int_equal(strncmp(id, "msg_", 4), 0);

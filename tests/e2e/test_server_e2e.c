@@ -29,7 +29,14 @@ static void test_routes(void **state)
     struct http_client c;
     struct http_reply r;
     char value[128];
-    world_open(&w, NULL, NULL);
+    static const char *const all[] = {"*"};
+    const struct server_options o = {.origins = all,
+                                     .n_origin = 1,
+                                     .cors_headers = all,
+                                     .n_cors_header = 1,
+                                     .cors_methods = all,
+                                     .n_cors_method = 1};
+    world_open(&w, &o, NULL);
     world_connect(&c, &w);
     expect(&c, "GET", "/health", NULL, 200, "\"status\":\"ok\"");
     expect(&c, "GET", "/ping", NULL, 200, "\"status\":\"ok\"");

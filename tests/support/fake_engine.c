@@ -40,6 +40,7 @@ struct fathom_engine {
     size_t first_event, n_event, cap_event; /* queue[first_event .. + n_event) wait */
     uint64_t next_id;
     uint64_t n_submitted, n_alive, n_cancelled;
+    uint64_t n_reset;
     fathom_stats stats;
     fathom_sampling last_sampling;
     uint32_t last_n_prompt;
@@ -435,6 +436,21 @@ void fathom_wake(fathom_engine *e)
     e->woken = true;
     (void)pthread_cond_broadcast(&e->events);
     (void)pthread_mutex_unlock(&e->lock);
+}
+
+void fathom_reset_cache(fathom_engine *e)
+{
+    (void)pthread_mutex_lock(&e->lock);
+    e->n_reset++;
+    (void)pthread_mutex_unlock(&e->lock);
+}
+
+uint64_t fake_engine_n_reset(fathom_engine *e)
+{
+    (void)pthread_mutex_lock(&e->lock);
+    uint64_t n = e->n_reset;
+    (void)pthread_mutex_unlock(&e->lock);
+    return n;
 }
 
 void fathom_get_stats(fathom_engine *e, fathom_stats *out)

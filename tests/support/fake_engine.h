@@ -50,6 +50,9 @@ uint64_t fake_engine_n_submitted(fathom_engine *e);
 uint64_t fake_engine_n_alive(fathom_engine *e);
 uint64_t fake_engine_n_cancelled(fathom_engine *e);
 
+/* fake_engine_n_reset - calls of fathom_reset_cache */
+uint64_t fake_engine_n_reset(fathom_engine *e);
+
 /* fake_engine_last - the sampling of the last request submitted, and its prompt's length; the
  * pointers in it are not valid */
 fathom_sampling fake_engine_last(fathom_engine *e, uint32_t *n_prompt);

@@ -106,7 +106,7 @@ static void output_is_what_the_tokens_before_it_say(void **state)
 }
 
 /* A first turn of 5 + 100 tokens and a second one that begins with it. */
-static void run_two_turns(fathom_engine *e, uint64_t second_salt)
+static void run_two_turns(fathom_engine *e, uint64_t second_salt, bool reset)
 {
     fathom_request r = greedy(100);
     r.cache_salt = 1;
@@ -119,6 +119,7 @@ static void run_two_turns(fathom_engine *e, uint64_t second_salt)
     r.prompt = ids;
     r.n_prompt = 108;
     r.cache_salt = second_salt;
+    if (reset) fathom_reset_cache(e);
     submit(e, &answers[1], &r);
     answers_wait(e, 1);
     assert_int_equal(answers[1].ids[0], null_state(ids, 108) % 1000);
@@ -130,12 +131,24 @@ static void a_second_turn_finds_the_first(void **state)
     (void)state;
     fathom_engine *e = open_default();
     fathom_stats s;
-    run_two_turns(e, 1);
+    run_two_turns(e, 1, false);
     assert_int_equal(answers[1].finish.n_cached, 64);
     fathom_get_stats(e, &s);
     assert_int_equal(s.n_prefix_query_token, 5 + 108);
     assert_int_equal(s.n_prefix_hit_token, 64);
     assert_int_equal(s.n_prompt_token, 5 + 108 - 64);
+    expect_rest(e);
+    fathom_close(e);
+}
+
+static void a_reset_forgets_the_first(void **state)
+{
+    (void)state;
+    fathom_engine *e = open_default();
+    run_two_turns(e, 1, true);
+    assert_int_equal(answers[1].finish.n_cached, 0);
+    run_two_turns(e, 1, false); /* what came after the reset is found */
+    assert_int_equal(answers[1].finish.n_cached, 64);
     expect_rest(e);
     fathom_close(e);
 }
@@ -148,7 +161,7 @@ static void a_page_of_another_salt_or_without_a_cache_is_not_found(void **state)
         o.no_prefix_cache = i == 1;
         fathom_engine *e = open_with(&o);
         fathom_stats s;
-        run_two_turns(e, i == 0 ? 2 : 1);
+        run_two_turns(e, i == 0 ? 2 : 1, false);
         assert_int_equal(answers[1].finish.n_cached, 0);
         fathom_get_stats(e, &s);
         assert_int_equal(s.n_prefix_query_token, i == 0 ? 113 : 0);
@@ -620,6 +633,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(output_is_what_the_tokens_before_it_say),
         cmocka_unit_test(a_second_turn_finds_the_first),
+        cmocka_unit_test(a_reset_forgets_the_first),
         cmocka_unit_test(a_page_of_another_salt_or_without_a_cache_is_not_found),
         cmocka_unit_test(info_and_files),
         cmocka_unit_test(a_stop_id_ends_it_and_is_reported),

@@ -187,7 +187,7 @@ static void a_beginning_that_fits_one_name_stands_for_it(void **state)
 {
     (void)state;
     struct result r = {0};
-    parse(&r, COMMAND_SERVE, "--max-model 4096 --trust --no-enable-prefix");
+    parse(&r, COMMAND_SERVE, "--max-model 4096 --trust-remote --no-enable-prefix");
     assert_int_equal(r.err, FATHOM_OK);
     assert_int_equal(r.s.max_model_len, 4096);
     assert_false(r.s.enable_prefix_caching);

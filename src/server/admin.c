@@ -1,0 +1,243 @@
+#include "server/admin.h"
+
+#include <microhttpd.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "server/job.h"
+#include "server/listen.h"
+#include "server/routes.h"
+
+enum { CONNECTIONS_MAX = 8, SILENCE_S = 30 };
+
+struct admin {
+    struct server *server;
+    struct MHD_Daemon *http;
+    int fd;
+};
+
+/* What is asked, and the argument after '?': level for /log_level, NULL elsewhere. */
+typedef fathom_err admin_action(struct server *s, const char *argument, struct buf *body,
+                                struct api_error *e);
+
+/* ---- actions ------------------------------------------------------------------------------- */
+
+static fathom_err say_ok(struct buf *body)
+{
+    return buf_add_str(body, "{\"status\":\"ok\"}\n");
+}
+
+static fathom_err tell_server(struct server *s, const char *argument, struct buf *body,
+                              struct api_error *e)
+{
+    (void)argument, (void)e;
+    const fathom_info *info = s->info;
+    fathom_stats stats;
+    fathom_get_stats(s->engine, &stats);
+    (void)buf_add_str(body, "{\"version\":\"" FATHOM_VERSION "\",\"models\":[");
+    for (size_t i = 0; i < s->o.n_model_name; i++) {
+        if (i) (void)buf_add_char(body, ',');
+        (void)json_write_string(body, s->o.model_names[i], strlen(s->o.model_names[i]));
+    }
+    (void)buf_printf(body,
+                     "],\"model_type\":\"%s\",\"backend\":\"%s\",\"max_model_len\":%u,"
+                     "\"max_num_seqs\":%u,\"max_num_batched_tokens\":%u,\"draft_tokens\":%u,",
+                     info->model_type, info->backend, info->max_model_len, info->max_num_seqs,
+                     info->max_num_batched_tokens, info->n_draft);
+    (void)buf_printf(body, "\"weights_bytes\":%llu,\"kv_bytes\":%llu,\"pages\":%u,",
+                     (unsigned long long)info->weights_bytes, (unsigned long long)info->kv_bytes,
+                     info->n_page);
+    return buf_printf(body,
+                      "\"uptime_s\":%lld,\"draining\":%s,\"running\":%u,\"waiting\":%u,"
+                      "\"api_keys\":%zu}\n",
+                      (long long)(clock_unix_s() - s->created),
+                      atomic_load(&s->draining) ? "true" : "false", stats.n_running,
+                      stats.n_waiting, s->o.n_api_key);
+}
+
+static fathom_err tell_state(struct server *s, const char *argument, struct buf *body,
+                             struct api_error *e)
+{
+    (void)argument, (void)e;
+    fathom_stats stats;
+    fathom_get_stats(s->engine, &stats);
+    (void)buf_printf(body,
+                     "engine running=%u waiting=%u step=%llu progress=%llu pages_free=%u "
+                     "pages_cached=%u pages=%u failed=%d\n",
+                     stats.n_running, stats.n_waiting, (unsigned long long)stats.n_step,
+                     (unsigned long long)stats.progress, stats.n_page_free, stats.n_page_cached,
+                     stats.n_page, stats.failed);
+    (void)buf_printf(body, "server connections=%u held_bytes=%zu draining=%d\n", gate_n(s->gate),
+                     atomic_load(&s->held_bytes), atomic_load(&s->draining));
+    server_dump_jobs(s, body);
+    return buf_status(body);
+}
+
+static const char *const level_names[] = {"error", "warn", "info", "debug"};
+
+static fathom_err tell_level(struct server *s, const char *argument, struct buf *body,
+                             struct api_error *e)
+{
+    (void)s, (void)argument, (void)e;
+    return buf_printf(body, "{\"level\":\"%s\"}\n", level_names[log_get_level()]);
+}
+
+static fathom_err set_level(struct server *s, const char *argument, struct buf *body,
+                            struct api_error *e)
+{
+    (void)s;
+    for (int i = 0; argument && i <= LOG_LEVEL_DEBUG; i++) {
+        if (strcmp(argument, level_names[i]) != 0) continue;
+        log_set_level((enum log_level)i);
+        return say_ok(body);
+    }
+    return api_error_set(e, 400, "invalid_value", "level",
+                         "level is \"%.40s\", needed is error, warn, info or debug: POST "
+                         "/log_level?level=debug",
+                         argument ? argument : "");
+}
+
+static fathom_err drain(struct server *s, const char *argument, struct buf *body,
+                        struct api_error *e)
+{
+    (void)argument, (void)e;
+    server_stop(s);
+    return say_ok(body);
+}
+
+static fathom_err reset_cache(struct server *s, const char *argument, struct buf *body,
+                              struct api_error *e)
+{
+    (void)argument, (void)e;
+    fathom_reset_cache(s->engine);
+    return say_ok(body);
+}
+
+static fathom_err tell_metrics(struct server *s, const char *argument, struct buf *body,
+                               struct api_error *e)
+{
+    const char *rest;
+    (void)argument;
+    return route_find("/metrics", &rest)->get(s, "", body, e);
+}
+
+static const struct {
+    unsigned method;
+    const char *path;
+    admin_action *action;
+} actions[] = {
+    {METHOD_GET, "/server_info", tell_server},
+    {METHOD_GET, "/state", tell_state},
+    {METHOD_GET, "/metrics", tell_metrics},
+    {METHOD_GET, "/health", NULL},
+    {METHOD_GET, "/log_level", tell_level},
+    {METHOD_POST, "/log_level", set_level},
+    {METHOD_POST, "/drain", drain},
+    {METHOD_POST, "/reset_prefix_cache", reset_cache},
+};
+
+enum { N_ACTION = sizeof actions / sizeof actions[0] };
+
+static fathom_err act(struct server *s, const char *method, const char *path, const char *argument,
+                      struct buf *body, struct api_error *e)
+{
+    unsigned bit = route_method(method);
+    for (size_t i = 0; i < N_ACTION; i++) {
+        if (actions[i].method != bit || strcmp(actions[i].path, path) != 0) continue;
+        if (bit == METHOD_POST) LOG_INFO("admin", "%s %s", path, argument ? argument : "");
+        if (!actions[i].action) return health_get_live(s, "", body, e);
+        return actions[i].action(s, argument, body, e);
+    }
+    struct buf list = {0};
+    for (size_t i = 0; i < N_ACTION; i++) {
+        (void)buf_printf(&list, "%s%s %s", i ? ", " : "",
+                         actions[i].method == METHOD_POST ? "POST" : "GET", actions[i].path);
+    }
+    fathom_err err = api_error_set(e, 404, "not_found", NULL,
+                                   "there is no %.16s %.100s here; there "
+                                   "are %s",
+                                   method, path, buf_str(&list));
+    buf_free(&list);
+    return err;
+}
+
+/* ---- HTTP ---------------------------------------------------------------------------------- */
+
+static enum MHD_Result reply(struct MHD_Connection *c, int status, struct buf *body)
+{
+    size_t n = body->len;
+    char *bytes = buf_steal(body);
+    struct MHD_Response *r = MHD_create_response_from_buffer_with_free_callback(n, bytes, mem_free);
+    if (!r) {
+        mem_free(bytes);
+        return MHD_NO;
+    }
+    enum MHD_Result result = MHD_queue_response(c, (unsigned)status, r);
+    MHD_destroy_response(r);
+    return result;
+}
+
+/* A body is read and dropped; con_cls tells that the headers have been seen. */
+static enum MHD_Result handle(void *arg, struct MHD_Connection *c, const char *url,
+                              const char *method, const char *version, const char *bytes,
+                              size_t *n_byte, void **con_cls)
+{
+    struct admin *a = arg;
+    struct buf body = {0};
+    struct api_error e = {0};
+    (void)version, (void)bytes;
+    if (!*con_cls || *n_byte) {
+        *con_cls = a;
+        *n_byte = 0;
+        return MHD_YES;
+    }
+    const char *level = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "level");
+    fathom_err err = act(a->server, method, url, level, &body, &e);
+    if (err) {
+        buf_clear(&body);
+        (void)api_error_from(&e, err, NULL, NULL);
+        if (api_error_write(&body, &e) != FATHOM_OK) {
+            buf_free(&body);
+            return MHD_NO;
+        }
+    }
+    return reply(c, err ? e.status : 200, &body);
+}
+
+fathom_err admin_open(struct admin **out, struct server *s, fathom_diag *d)
+{
+    int fd;
+    *out = NULL;
+    TRY(listen_unix(s->o.admin_socket, &fd, d));
+    struct admin *a = mem_calloc(1, sizeof *a);
+    if (a) {
+        a->server = s;
+        a->fd = fd;
+        a->http = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, handle, a,
+                                   MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+                                   (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
+                                   (unsigned)SILENCE_S, MHD_OPTION_END);
+    }
+    if (a && a->http) {
+        *out = a;
+        return FATHOM_OK;
+    }
+    fathom_err err = a ? FATHOM_EIO : FATHOM_ENOMEM;
+    (void)close(fd);
+    (void)unlink(s->o.admin_socket);
+    mem_free(a);
+    FAIL(d, err, "the server of --admin-socket cannot start");
+}
+
+void admin_close(struct admin *a)
+{
+    if (!a) return;
+    MHD_stop_daemon(a->http);
+    (void)unlink(a->server->o.admin_socket);
+    mem_free(a);
+}

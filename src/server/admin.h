@@ -1,0 +1,21 @@
+/* admin.h - a socket file for the operator, apart from the port for requests
+ *
+ * The file has mode 0600: who may open it is the file system's business, so there are no keys. HTTP
+ * is spoken on it: curl --unix-socket PATH http://fathom/state. What it can do stands in one table
+ * in admin.c; docs/security.md lists it.
+ */
+#ifndef FATHOM_SERVER_ADMIN_H
+#define FATHOM_SERVER_ADMIN_H
+
+#include "server/state.h"
+
+struct admin;
+
+/* admin_open - listen at options.admin_socket, on a thread of its own
+ * Errors  those of listen_unix; EIO: the thread cannot be started; ENOMEM. */
+fathom_err admin_open(struct admin **out, struct server *s, fathom_diag *d);
+
+/* admin_close - ends the thread and removes the file; accepts NULL */
+void admin_close(struct admin *a);
+
+#endif

@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""TLS, keys from files and the operator's socket, with the scripted engine of the tests.
+
+    tests/e2e/test_security.py path/to/fathom_scripted
+
+Certificates are made by openssl; without it the tests of TLS are skipped.
+"""
+
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import unittest
+import urllib.error
+import urllib.request
+
+import test_lifecycle
+from test_lifecycle import Server
+
+MODELS = "/v1/models"
+
+
+def openssl(*args):
+    subprocess.run(["openssl", *args], check=True, capture_output=True, timeout=60)
+
+
+def make_certificate(folder, name, *, ca=None, days="30"):
+    """A key and a certificate, signed by itself or by `ca`; their paths."""
+    key, certificate = (os.path.join(folder, name + end) for end in (".key", ".crt"))
+    common = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key,
+              "-subj", f"/CN={name}"]
+    if ca is None:
+        openssl("req", "-x509", *common, "-out", certificate, "-days", days,
+                "-addext", "subjectAltName=IP:127.0.0.1")
+    else:
+        request = os.path.join(folder, name + ".csr")
+        openssl("req", "-new", *common, "-out", request)
+        openssl("x509", "-req", "-in", request, "-CA", ca[1], "-CAkey", ca[0], "-CAcreateserial",
+                "-days", days, "-out", certificate)
+    return key, certificate
+
+
+def get(server, path, context=None, key=None):
+    """Status and text; the server's own errors too."""
+    scheme = "https" if context else "http"
+    url = f"{scheme}://{server.address[0]}:{server.address[1]}{path}"
+    headers = {"Authorization": "Bearer " + key} if key else {}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20,
+                                    context=context) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode()
+
+
+def stop(server):
+    server.process.terminate()
+    return server.end()
+
+
+@unittest.skipUnless(shutil.which("openssl"), "openssl is not installed")
+class Tls(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp()
+        cls.server = make_certificate(cls.folder, "server")
+        cls.authority = make_certificate(cls.folder, "authority")
+        cls.client = make_certificate(cls.folder, "client", ca=cls.authority)
+        cls.stranger = make_certificate(cls.folder, "stranger")
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    def flags(self, *more):
+        return ("--ssl-keyfile", self.server[0], "--ssl-certfile", self.server[1], *more)
+
+    def context(self, client=None):
+        context = ssl.create_default_context(cafile=self.server[1])
+        if client:
+            context.load_cert_chain(client[1], client[0])
+        return context
+
+    def refused(self, *flags):
+        done = subprocess.run([test_lifecycle.FATHOM, "serve", "--port", "0", *flags],
+                              capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        return done.stderr
+
+    def test_a_certificate_makes_it_https(self):
+        server = Server(*self.flags("--api-key", "secret"))
+        self.assertEqual(get(server, "/health", self.context())[0], 200)
+        self.assertEqual(get(server, MODELS, self.context())[0], 401)
+        self.assertEqual(get(server, MODELS, self.context(), key="secret")[0], 200)
+        with self.assertRaises(urllib.error.URLError):  # it knows nobody who signed it
+            get(server, "/health", ssl.create_default_context())
+        with socket.create_connection(server.address, timeout=20) as plain:
+            plain.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            self.assertNotIn(b"200", plain.recv(4096))
+        self.assertEqual(get(server, "/health", self.context())[0], 200)
+        self.assertEqual(stop(server)[0], 0)
+
+    def test_clients_may_be_asked_for_a_certificate(self):
+        server = Server(*self.flags("--ssl-ca-certs", self.authority[1]))
+        for client, status in ((None, 403), (self.stranger, 403), (self.client, 200)):
+            for path in ("/health", MODELS, "/metrics"):
+                answer, text = get(server, path, self.context(client))
+                self.assertEqual(answer, status, text)
+        self.assertEqual(stop(server)[0], 0)
+        server = Server(*self.flags("--ssl-ca-certs", self.authority[1], "--ssl-cert-reqs", "1"))
+        for client, status in ((None, 200), (self.stranger, 403), (self.client, 200)):
+            self.assertEqual(get(server, MODELS, self.context(client))[0], status)
+        self.assertEqual(stop(server)[0], 0)
+        server = Server(*self.flags("--ssl-ca-certs", self.authority[1], "--ssl-cert-reqs", "0"))
+        self.assertEqual(get(server, MODELS, self.context())[0], 200)
+        self.assertEqual(stop(server)[0], 0)
+
+    def test_files_that_do_not_fit_are_named(self):
+        junk = os.path.join(self.folder, "junk")
+        with open(junk, "w", encoding="utf-8") as f:
+            f.write("junk")
+        key, certificate = self.server
+        for flags, part in (
+                (("--ssl-keyfile", key), "needed are both"),
+                (("--ssl-certfile", certificate), "needed are both"),
+                (("--ssl-ca-certs", certificate), "need --ssl-certfile"),
+                (self.flags("--ssl-cert-reqs", "2"), "needs --ssl-ca-certs"),
+                (("--ssl-keyfile", key, "--ssl-certfile", "/nowhere.crt"), "/nowhere.crt"),
+                (("--ssl-keyfile", self.client[0], "--ssl-certfile", certificate),
+                 "the key of --ssl-keyfile does not belong to the certificate"),
+                (("--ssl-keyfile", key, "--ssl-certfile", junk), "--ssl-certfile holds no"),
+                (("--ssl-keyfile", junk, "--ssl-certfile", certificate), "--ssl-keyfile holds no"),
+                (self.flags("--ssl-ca-certs", junk), "--ssl-ca-certs holds no certificate")):
+            self.assertIn(part, self.refused(*flags))
+
+    def test_a_certificate_that_ends_soon_is_told(self):
+        key, certificate = make_certificate(self.folder, "soon", days="3")
+        server = Server("--ssl-keyfile", key, "--ssl-certfile", certificate)
+        self.assertIn("the TLS certificate ends in", stop(server)[1])
+
+
+class Keys(unittest.TestCase):
+    def test_keys_come_from_a_file_too(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "keys")
+            with open(path, "w", encoding="utf-8") as f:
+                f.write("# the team's\n\n  one \r\ntwo")
+            server = Server("--api-key-file", path, "--api-key", "three")
+            for key, status in (("one", 200), ("two", 200), ("three", 200), ("four", 401),
+                                ("# the team's", 401), (None, 401)):
+                self.assertEqual(get(server, MODELS, key=key)[0], status)
+            self.assertEqual(stop(server)[0], 0)
+            with open(path, "w", encoding="utf-8") as f:
+                f.write("# none\n")
+            done = subprocess.run([test_lifecycle.FATHOM, "serve", "--api-key-file", path],
+                                  capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("holds no key", done.stderr)
+
+    def test_the_operators_socket_ends_the_server(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "admin.sock")
+            server = Server("--admin-socket", path, "--api-key", "k", "--access-log",
+                            os.path.join(folder, "log"))
+            with socket.socket(socket.AF_UNIX) as s:
+                s.connect(path)
+                s.sendall(b"POST /drain HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+                self.assertIn(b"200 OK", s.recv(4096))
+            self.assertEqual(server.end()[0], 0)
+            self.assertFalse(os.path.exists(path))
+
+    def test_the_access_log_may_go_to_standard_output(self):
+        server = Server("--access-log", "-", "--disable-uvicorn-access-log")
+        get(server, MODELS)
+        server.process.terminate()
+        line = json.loads(server.process.stdout.readline())
+        self.assertEqual((line["path"], line["status"]), (MODELS, 200))
+        status, errors = server.end()
+        self.assertEqual(status, 0)
+        self.assertNotIn(MODELS, errors)
+
+
+if __name__ == "__main__":
+    test_lifecycle.FATHOM = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
