@@ -15,19 +15,17 @@ flood       FLOOD_STREAMS (default 1000) streams at once for FLOOD_ROUNDS (defau
 """
 
 import asyncio
-import atexit
 import concurrent.futures
-import http.client
 import json
 import os
 import random
 import re
-import signal
-import subprocess
 import sys
 import threading
 import time
 import unittest
+
+from served import Server
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WEATHER = {"type": "function", "function": {
@@ -37,105 +35,6 @@ WEATHER = {"type": "function", "function": {
 ASK_WEATHER = [{"role": "user", "content": "What is the weather in San Francisco?"}]
 TRAIN = [{"role": "user", "content": "Solve step by step: If a train travels 120km in 2 hours, and "
                                      "then 180km in 3 hours, what is the average speed?"}]
-
-
-class Server:
-    """`fathom serve` with the pilot on a free port."""
-
-    def __init__(self, *flags):
-        self.process = subprocess.Popen(
-            [FATHOM, "serve", "--port", "0", "--disable-log-requests", *flags],
-            stdout=subprocess.PIPE, text=True)
-        atexit.register(self.kill)  # a failed test leaves nothing that runs
-        printed = ""
-        for line in self.process.stdout:
-            printed += line
-            if line.startswith("ready"):
-                break
-        address = re.search(r"^address +http://([^:]+):(\d+)/v1", printed, re.M)
-        if not address:
-            raise AssertionError("no address in:\n" + printed)
-        self.host, self.port = address.group(1), int(address.group(2))
-
-    def connect(self, timeout=300):
-        return http.client.HTTPConnection(self.host, self.port, timeout=timeout)
-
-    def post(self, path, body):
-        connection = self.connect()
-        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        text = answer.read()
-        connection.close()
-        if answer.status != 200:
-            raise AssertionError(f"{path}: {answer.status} {text}")
-        return json.loads(text)
-
-    def stream(self, path, body):
-        """The chunks of a streamed answer, [DONE] checked and left out."""
-        connection = self.connect()
-        connection.request("POST", path, json.dumps({**body, "stream": True}))
-        answer = connection.getresponse()
-        if answer.status != 200:
-            raise AssertionError(f"{path}: {answer.status} {answer.read()}")
-        events = [line[6:] for line in answer.read().decode().split("\n")
-                  if line.startswith("data: ")]
-        connection.close()
-        if events[-1] != "[DONE]":
-            raise AssertionError("the stream does not end in [DONE]")
-        return [json.loads(event) for event in events[:-1]]
-
-    def health(self):
-        connection = self.connect()
-        connection.request("GET", "/health")
-        health = json.loads(connection.getresponse().read())
-        connection.close()
-        return health
-
-    def metrics(self):
-        """{"name{labels}": value} of a scrape."""
-        connection = self.connect()
-        connection.request("GET", "/metrics")
-        lines = connection.getresponse().read().decode().splitlines()
-        connection.close()
-        samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-        return {name: float(value) for name, value in samples}
-
-    def resident_kib(self):
-        with open(f"/proc/{self.process.pid}/status", encoding="utf-8") as f:
-            return int(re.search(r"VmRSS:\s+(\d+)", f.read()).group(1))
-
-    def n_descriptor(self):
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
-
-    def wait_idle(self):
-        """Until no request is left; the health then."""
-        for _ in range(200):
-            health = self.health()
-            if health["running"] + health["waiting"] == 0:
-                return health
-            time.sleep(0.05)
-        raise AssertionError(f"requests are left: {health}")
-
-    def wait_descriptors(self, n):
-        """Until no more than n descriptors are open."""
-        for _ in range(100):
-            if self.n_descriptor() <= n:
-                return
-            time.sleep(0.05)
-        raise AssertionError(f"{self.n_descriptor()} descriptors are open, expected are {n}")
-
-    def kill(self):
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-
-    def stop(self):
-        """SIGTERM; the exit status."""
-        self.process.send_signal(signal.SIGTERM)
-        status = self.process.wait(timeout=60)
-        self.process.stdout.close()
-        atexit.unregister(self.kill)
-        return status
 
 
 def join_chat(chunks):
@@ -481,6 +380,6 @@ if __name__ == "__main__":
              "flood": Flood}
     if len(sys.argv) != 3 or sys.argv[1] not in CASES:
         sys.exit(__doc__)
-    FATHOM = os.path.abspath(sys.argv[2])
+    Server.path = os.path.abspath(sys.argv[2])
     suite = unittest.defaultTestLoader.loadTestsFromTestCase(CASES[sys.argv[1]])
     sys.exit(0 if unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful() else 1)
