@@ -101,6 +101,7 @@ struct grammar_calls {
     const json_t *tools;       /* that chat_check_tools accepts */
     const char *name;          /* this tool alone; NULL: any of them */
     bool parallel;             /* one or more calls; false: exactly one */
+    bool strict_only;          /* tools without "strict": true take any arguments */
 };
 
 /* grammar_from_calls - an answer that is tool calls and nothing else, as the release writes them
@@ -112,6 +113,32 @@ struct grammar_calls {
 fathom_err grammar_from_calls(struct grammar **out, const struct grammar_vocab *v,
                               const struct grammar_calls *calls,
                               const struct grammar_options *options, fathom_diag *d);
+
+/* What an answer says besides calls. */
+enum grammar_content {
+    GRAMMAR_CONTENT_NONE,
+    GRAMMAR_CONTENT_TEXT,   /* any text in which no tool markup begins */
+    GRAMMAR_CONTENT_OBJECT, /* any JSON object */
+    GRAMMAR_CONTENT_SCHEMA, /* value: the schema */
+    GRAMMAR_CONTENT_REGEX,  /* value: the pattern, a string */
+    GRAMMAR_CONTENT_CHOICE, /* value: the choices, an array of strings */
+};
+
+struct grammar_answer {
+    bool thinking; /* begins inside reasoning: any text up to </think>, then what follows */
+    enum grammar_content content;
+    const json_t *value;
+    const struct grammar_calls *calls; /* instead of the content, or after a TEXT; NULL: none */
+};
+
+/* grammar_from_answer - a whole answer, as the functions above make its parts
+ *
+ *   options  space is ONE at most where there are calls
+ * Needs    a content or calls
+ * Errors   as the functions above */
+fathom_err grammar_from_answer(struct grammar **out, const struct grammar_vocab *v,
+                               const struct grammar_answer *answer,
+                               const struct grammar_options *options, fathom_diag *d);
 
 /* grammar_retain - one more holder. grammar_release - one less; the last one frees it. Accepts
  * NULL. */

@@ -95,4 +95,19 @@ uint32_t grammar_put_space(struct grammar_builder *b, uint32_t from, enum gramma
 fathom_err grammar_put_schema(struct grammar_builder *b, uint32_t from, const json_t *schema,
                               uint32_t *to, fathom_diag *d);
 
+/* grammar_put_regex - a text that a pattern (chat/regex.h) matches as a whole; grammar_put_choice -
+ * one of the strings of an array (grammar_simple.c). Errors as grammar_from_regex, _choice. */
+fathom_err grammar_put_regex(struct grammar_builder *b, uint32_t from, const char *pattern,
+                             size_t n, uint32_t *to, fathom_diag *d);
+fathom_err grammar_put_choice(struct grammar_builder *b, uint32_t from, const json_t *choices,
+                              uint32_t *to, fathom_diag *d);
+
+/* grammar_put_calls - tool calls; grammar_put_text_and_calls - text in which no markup of them
+ * begins, and then maybe calls (grammar_calls.c). Errors as grammar_from_calls. */
+fathom_err grammar_put_calls(struct grammar_builder *b, uint32_t from,
+                             const struct grammar_calls *calls, uint32_t *to, fathom_diag *d);
+fathom_err grammar_put_text_and_calls(struct grammar_builder *b, uint32_t from,
+                                      const struct grammar_calls *calls, uint32_t *to,
+                                      fathom_diag *d);
+
 #endif

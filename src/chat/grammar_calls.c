@@ -7,6 +7,8 @@
  *           call  = <D invoke name="N"> "\n" (param "\n")+ </D invoke> "\n"; "\n" without params
  *           param = <D parameter name="K" string="B"> value </D parameter>
  *
+ * A tool whose arguments are not held to its schema takes any object, or any parameters.
+ *
  * A V3.2 string is raw text, so what a schema says of it is decided on its characters; the lengths
  * of a text that has no other rule are counted up to RAW_LENGTH_MAX and not beyond.
  */
@@ -17,6 +19,7 @@
 #include "base/json.h"
 #include "base/utf8.h"
 #include "chat/chat_int.h"
+#include "chat/regex.h"
 #include "chat/schema_int.h"
 
 #define TAG_PARAMETER_END "</" CHAT_DSML "parameter>"
@@ -26,6 +29,7 @@ enum { RAW_LENGTH_MAX = 256 };
 struct tool {
     const char *name;
     const json_t *parameters; /* NULL: none */
+    bool is_loose;            /* any arguments */
     char path[96];            /* for messages */
 };
 
@@ -49,6 +53,10 @@ static uint32_t text(struct writer *w, uint32_t from, const char *s)
 static fathom_err put_object(struct writer *w, uint32_t from, const struct tool *t, uint32_t *to)
 {
     struct schema_compiler c;
+    if (t->is_loose) {
+        *to = grammar_put_json(w->b, from, GRAMMAR_JSON_OBJECT);
+        return FATHOM_OK;
+    }
     if (!t->parameters) {
         *to = text(w, from, "{}");
         return FATHOM_OK;
@@ -85,29 +93,40 @@ static fathom_err put_call_v31(struct writer *w, uint32_t from, const struct too
 
 /* ---- arguments as DSML ------------------------------------------------------------------ */
 
+/* The texts in which neither tag occurs; the second may be NULL. */
+static fathom_err free_of(struct dfa *out, const char *first, const char *second)
+{
+    const char *const tags[] = {first, second};
+    struct nfa n;
+    struct dfa found;
+    nfa_init(&n, 256);
+    uint32_t start = nfa_state(&n), last = nfa_state(&n);
+    nfa_any(&n, start, start);
+    for (size_t k = 0; k < 2 && tags[k]; k++) {
+        uint32_t at = start;
+        for (size_t i = 0, len, size = strlen(tags[k]); i < size; i += len) {
+            uint32_t cp = (uint32_t)utf8_next(tags[k] + i, size - i, &len), next = nfa_state(&n);
+            nfa_edge(&n, at, cp, cp, next);
+            at = next;
+        }
+        nfa_link(&n, at, NFA_EPSILON, last);
+    }
+    nfa_any(&n, last, last);
+    fathom_err err = n.err;
+    if (!err) err = dfa_build(&found, &n, start, last, DFA_OPEN, 256, NULL);
+    nfa_free(&n);
+    TRY(err);
+    err = dfa_negate(out, &found);
+    dfa_free(&found);
+    return err;
+}
+
 /* A text that must not hold the closing tag. */
 static fathom_err without_tag(struct dfa *d)
 {
-    struct nfa n;
-    struct dfa tag, other, both;
-    const char *end = TAG_PARAMETER_END;
-    nfa_init(&n, 256);
-    uint32_t start = nfa_state(&n), at = start;
-    nfa_any(&n, start, start);
-    for (size_t i = 0, len, size = strlen(end); i < size; i += len) {
-        uint32_t cp = (uint32_t)utf8_next(end + i, size - i, &len), next = nfa_state(&n);
-        nfa_edge(&n, at, cp, cp, next);
-        at = next;
-    }
-    nfa_any(&n, at, at);
-    fathom_err err = n.err;
-    if (!err) err = dfa_build(&tag, &n, start, at, DFA_OPEN, 256, NULL);
-    nfa_free(&n);
-    TRY(err);
-    err = dfa_negate(&other, &tag);
-    dfa_free(&tag);
-    TRY(err);
-    err = dfa_intersect(&both, d, &other, SCHEMA_STATES_MAX);
+    struct dfa other, both;
+    TRY(free_of(&other, TAG_PARAMETER_END, NULL));
+    fathom_err err = dfa_intersect(&both, d, &other, SCHEMA_STATES_MAX);
     dfa_free(&other);
     TRY(err);
     dfa_free(d);
@@ -220,40 +239,95 @@ static fathom_err put_members(struct schema_compiler *c, struct flat *f, void *a
     return err;
 }
 
-static fathom_err put_call_v32(struct writer *w, uint32_t from, const struct tool *t, uint32_t *to)
+/* Parameters of any names: raw text, or JSON but for strings. */
+static fathom_err put_any_parameters(struct writer *w, uint32_t from, uint32_t to)
+{
+    static const enum grammar_json values[] = {GRAMMAR_JSON_OBJECT, GRAMMAR_JSON_ARRAY,
+                                               GRAMMAR_JSON_NUMBER};
+    static const char *const words[] = {"true", "false", "null"};
+    struct grammar_builder *b = w->b;
+    uint32_t next = grammar_add_state(b), after = grammar_add_state(b), name, plain, end;
+    grammar_join(b, text(w, from, "\n"), to);
+    grammar_join(b, from, next);
+    uint32_t at = markup(w, next, "<" CHAT_DSML "parameter name=\"");
+    TRY(grammar_put_regex(b, at, "[^\"\\n]+", 7, &name, w->d));
+    name = text(w, name, "\" string=\"");
+    at = grammar_put_until(b, text(w, name, "true\">"), TAG_PARAMETER_END);
+    grammar_join(b, at, after);
+    plain = text(w, name, "false\">");
+    end = grammar_add_state(b);
+    for (size_t i = 0; i < 3; i++) {
+        grammar_join(b, grammar_put_json(b, plain, values[i]), end);
+        grammar_join(b, text(w, plain, words[i]), end);
+    }
+    grammar_join(b, markup(w, end, TAG_PARAMETER_END), after);
+    at = text(w, after, "\n");
+    grammar_join(b, at, next);
+    grammar_join(b, at, to);
+    return FATHOM_OK;
+}
+
+/* The parameters that a schema describes. */
+static fathom_err put_parameters(struct writer *w, const struct tool *t, struct body *body)
 {
     struct schema_compiler c;
     struct flat f;
-    uint32_t at = text(w, markup(w, from, "<" CHAT_DSML "invoke name=\""), t->name);
-    struct body body = {w, text(w, at, "\">\n"), grammar_add_state(w->b)};
     json_t *none = t->parameters ? NULL : json_object();
     const json_t *schema = t->parameters ? t->parameters : none;
     if (!schema) return FATHOM_ENOMEM;
     flat_init(&f);
     fathom_err err = schema_open(&c, w->b, schema, t->path, w->d);
     if (!err) err = flat_merge(&c, &f, schema);
-    if (!err) err = flat_each(&c, &f, put_members, &body);
+    if (!err) err = flat_each(&c, &f, put_members, body);
     if (!err) err = schema_finish(&c);
     flat_free(&f);
     schema_close(&c);
     json_decref(none);
-    *to = markup(w, body.to, "</" CHAT_DSML "invoke>\n");
     return err;
+}
+
+static fathom_err put_call_v32(struct writer *w, uint32_t from, const struct tool *t, uint32_t *to)
+{
+    uint32_t at = text(w, markup(w, from, "<" CHAT_DSML "invoke name=\""), t->name);
+    struct body body = {w, text(w, at, "\">\n"), grammar_add_state(w->b)};
+    TRY(t->is_loose ? put_any_parameters(w, body.from, body.to) : put_parameters(w, t, &body));
+    *to = markup(w, body.to, "</" CHAT_DSML "invoke>\n");
+    return FATHOM_OK;
 }
 
 /* ---- the block -------------------------------------------------------------------------- */
 
 struct block {
-    const char *open, *between, *close;
+    const char *lead, *open, *between, *close;
+    const char *begins[2]; /* what text before it does not hold */
     fathom_err (*put_call)(struct writer *w, uint32_t from, const struct tool *t, uint32_t *to);
 };
 
 static const struct block blocks[CHAT_ENCODING_COUNT] = {
-    [CHAT_ENCODING_V3] = {CHAT_CALLS_BEGIN, "\n", CHAT_CALLS_END, put_call_v3},
-    [CHAT_ENCODING_R1] = {CHAT_CALLS_BEGIN, "\n", CHAT_CALLS_END, put_call_v3},
-    [CHAT_ENCODING_V31] = {CHAT_CALLS_BEGIN, "", CHAT_CALLS_END, put_call_v31},
-    [CHAT_ENCODING_V32] = {"\n\n<" CHAT_DSML "function_calls>\n", "",
-                           "</" CHAT_DSML "function_calls>", put_call_v32},
+    [CHAT_ENCODING_V3] = {"",
+                          CHAT_CALLS_BEGIN,
+                          "\n",
+                          CHAT_CALLS_END,
+                          {CHAT_CALLS_BEGIN, CHAT_CALL_BEGIN},
+                          put_call_v3},
+    [CHAT_ENCODING_R1] = {"",
+                          CHAT_CALLS_BEGIN,
+                          "\n",
+                          CHAT_CALLS_END,
+                          {CHAT_CALLS_BEGIN, CHAT_CALL_BEGIN},
+                          put_call_v3},
+    [CHAT_ENCODING_V31] = {"",
+                           CHAT_CALLS_BEGIN,
+                           "",
+                           CHAT_CALLS_END,
+                           {CHAT_CALLS_BEGIN, CHAT_CALL_BEGIN},
+                           put_call_v31},
+    [CHAT_ENCODING_V32] = {"\n\n",
+                           "<" CHAT_DSML "function_calls>\n",
+                           "",
+                           "</" CHAT_DSML "function_calls>",
+                           {"<" CHAT_DSML, NULL},
+                           put_call_v32},
 };
 
 static fathom_err put_tools(struct writer *w, const struct grammar_calls *calls, uint32_t from,
@@ -267,6 +341,7 @@ static fathom_err put_tools(struct writer *w, const struct grammar_calls *calls,
         uint32_t end;
         if (calls->name && strcmp(calls->name, t.name) != 0) continue;
         if (json_is_object(parameters)) t.parameters = parameters;
+        t.is_loose = calls->strict_only && !json_is_true(json_object_get(function, "strict"));
         (void)snprintf(t.path, sizeof t.path, "tools[%zu].function.parameters#", i);
         TRY(blocks[calls->markup].put_call(w, from, &t, &end));
         grammar_join(w->b, end, to);
@@ -277,31 +352,43 @@ static fathom_err put_tools(struct writer *w, const struct grammar_calls *calls,
     FAIL(w->d, FATHOM_EINVAL, "tool_choice names \"%s\", which is none of the tools", calls->name);
 }
 
-static fathom_err put_block(struct writer *w, const struct grammar_calls *calls, uint32_t rule)
+/* From before the opening marker to after the closing one. */
+static fathom_err put_block(struct writer *w, const struct grammar_calls *calls, uint32_t from,
+                            uint32_t *to)
 {
     const struct block *block = &blocks[calls->markup];
     struct grammar_builder *b = w->b;
     uint32_t first = grammar_add_state(b), last = grammar_add_state(b);
-    grammar_join(b, markup(w, grammar_rule_begin(b, rule), block->open), first);
+    grammar_join(b, markup(w, from, block->open), first);
     TRY(put_tools(w, calls, first, last));
     if (calls->parallel) grammar_join(b, text(w, last, block->between), first);
-    grammar_join(b, markup(w, last, block->close), grammar_rule_end(b, rule));
+    *to = markup(w, last, block->close);
     return FATHOM_OK;
 }
 
-fathom_err grammar_from_calls(struct grammar **out, const struct grammar_vocab *v,
-                              const struct grammar_calls *calls,
-                              const struct grammar_options *options, fathom_diag *d)
+fathom_err grammar_put_calls(struct grammar_builder *b, uint32_t from,
+                             const struct grammar_calls *calls, uint32_t *to, fathom_diag *d)
 {
-    struct grammar_options own = options ? *options : (struct grammar_options){0};
-    struct writer w = {.d = d};
-    *out = NULL;
-    if (own.space == GRAMMAR_SPACE_LINES) own.space = GRAMMAR_SPACE_ONE;
+    struct writer w = {b, d};
     TRY(chat_check_tools(calls->tools, "tools", d));
-    TRY(grammar_builder_create(&w.b, v, &own));
-    uint32_t rule = grammar_add_rule(w.b);
-    fathom_err err = put_block(&w, calls, rule);
-    if (!err) err = grammar_build(out, w.b, rule, d);
-    grammar_builder_destroy(w.b);
-    return err;
+    return put_block(&w, calls, text(&w, from, blocks[calls->markup].lead), to);
+}
+
+fathom_err grammar_put_text_and_calls(struct grammar_builder *b, uint32_t from,
+                                      const struct grammar_calls *calls, uint32_t *to,
+                                      fathom_diag *d)
+{
+    struct writer w = {b, d};
+    const char *const *begins = blocks[calls->markup].begins;
+    struct dfa plain;
+    uint32_t end;
+    TRY(chat_check_tools(calls->tools, "tools", d));
+    TRY(free_of(&plain, begins[0], begins[1]));
+    uint32_t at = grammar_put_dfa(b, from, &plain);
+    dfa_free(&plain);
+    TRY(put_block(&w, calls, at, &end));
+    *to = grammar_add_state(b);
+    grammar_join(b, at, *to);
+    grammar_join(b, end, *to);
+    return FATHOM_OK;
 }

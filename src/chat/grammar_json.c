@@ -182,17 +182,3 @@ uint32_t grammar_put_literal(struct grammar_builder *b, uint32_t from, const jso
     if (n > 0) at = grammar_put_space(b, at, GRAMMAR_IN_BRACKET);
     return put(b, at, object ? "}" : "]");
 }
-
-fathom_err grammar_from_json_object(struct grammar **out, const struct grammar_vocab *v,
-                                    const struct grammar_options *options, fathom_diag *d)
-{
-    struct grammar_builder *b;
-    *out = NULL;
-    TRY(grammar_builder_create(&b, v, options));
-    uint32_t rule = grammar_add_rule(b);
-    uint32_t at = grammar_put_json(b, grammar_rule_begin(b, rule), GRAMMAR_JSON_OBJECT);
-    grammar_join(b, at, grammar_rule_end(b, rule));
-    fathom_err err = grammar_build(out, b, rule, d);
-    grammar_builder_destroy(b);
-    return err;
-}

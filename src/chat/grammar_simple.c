@@ -4,34 +4,18 @@
 #include "chat/grammar_build_int.h"
 #include "chat/regex.h"
 
-/* A builder with one rule, whose begin state is *at. */
-static fathom_err begin(struct grammar_builder **b, const struct grammar_vocab *v, uint32_t *rule,
-                        uint32_t *at)
+fathom_err grammar_put_regex(struct grammar_builder *b, uint32_t from, const char *pattern,
+                             size_t n, uint32_t *to, fathom_diag *d)
 {
-    TRY(grammar_builder_create(b, v, NULL));
-    *rule = grammar_add_rule(*b);
-    *at = grammar_rule_begin(*b, *rule);
-    return FATHOM_OK;
-}
-
-fathom_err grammar_from_regex(struct grammar **out, const struct grammar_vocab *v,
-                              const char *pattern, size_t n, fathom_diag *d)
-{
-    struct grammar_builder *b = NULL;
     struct dfa dfa;
-    uint32_t rule, at;
-    *out = NULL;
     TRY(regex_compile(&dfa, pattern, n, REGEX_FULL, d));
     fathom_err err = FATHOM_OK;
     if (dfa_is_empty(&dfa)) {
-        TRY_GOTO(diag_fail(d, FATHOM_EINVAL, "no text matches the pattern"), out);
+        err = diag_fail(d, FATHOM_EINVAL, "no text matches the pattern");
+    } else {
+        *to = grammar_put_dfa(b, from, &dfa);
     }
-    TRY_GOTO(begin(&b, v, &rule, &at), out);
-    grammar_join(b, grammar_put_dfa(b, at, &dfa), grammar_rule_end(b, rule));
-    TRY_GOTO(grammar_build(out, b, rule, d), out);
-out:
     dfa_free(&dfa);
-    grammar_builder_destroy(b);
     return err;
 }
 
@@ -57,21 +41,15 @@ static fathom_err check_choices(const json_t *choices, fathom_diag *d)
     return FATHOM_OK;
 }
 
-fathom_err grammar_from_choice(struct grammar **out, const struct grammar_vocab *v,
-                               const json_t *choices, fathom_diag *d)
+fathom_err grammar_put_choice(struct grammar_builder *b, uint32_t from, const json_t *choices,
+                              uint32_t *to, fathom_diag *d)
 {
-    struct grammar_builder *b;
-    uint32_t rule, at;
-    *out = NULL;
     TRY(check_choices(choices, d));
-    TRY(begin(&b, v, &rule, &at));
+    *to = grammar_add_state(b);
     for (size_t i = 0; i < json_array_size(choices); i++) {
         const json_t *choice = json_array_get(choices, i);
-        uint32_t to =
-            grammar_put_text(b, at, json_string_value(choice), json_string_length(choice));
-        grammar_join(b, to, grammar_rule_end(b, rule));
+        const char *text = json_string_value(choice);
+        grammar_join(b, grammar_put_text(b, from, text, json_string_length(choice)), *to);
     }
-    fathom_err err = grammar_build(out, b, rule, d);
-    grammar_builder_destroy(b);
-    return err;
+    return FATHOM_OK;
 }

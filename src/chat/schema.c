@@ -303,21 +303,3 @@ fathom_err grammar_put_schema(struct grammar_builder *b, uint32_t from, const js
     schema_close(&c);
     return err;
 }
-
-fathom_err grammar_from_schema(struct grammar **out, const struct grammar_vocab *v,
-                               const json_t *schema, const struct grammar_options *options,
-                               fathom_diag *d)
-{
-    struct grammar_builder *b;
-    uint32_t to;
-    *out = NULL;
-    TRY(grammar_builder_create(&b, v, options));
-    uint32_t rule = grammar_add_rule(b);
-    fathom_err err = grammar_put_schema(b, grammar_rule_begin(b, rule), schema, &to, d);
-    if (!err) {
-        grammar_join(b, to, grammar_rule_end(b, rule));
-        err = grammar_build(out, b, rule, d);
-    }
-    grammar_builder_destroy(b);
-    return err;
-}

@@ -114,7 +114,7 @@ static struct grammar *compile(const struct env *e, enum chat_encoding markup, c
 {
     struct grammar *out;
     fathom_diag d = {""};
-    struct grammar_calls calls = {markup, e->tools, name, parallel};
+    struct grammar_calls calls = {markup, e->tools, name, parallel, false};
     if (grammar_from_calls(&out, e->g.v, &calls, NULL, &d)) fail_msg("%s", d.text);
     return out;
 }
@@ -278,7 +278,7 @@ static void refused(const struct env *e, const char *tools, const char *name, fa
     json_t *tree = NULL;
     if (json_read(tools, strlen(tools), "tools", &tree, &d)) fail_msg("%s", d.text);
     for (int markup = 0; markup < CHAT_ENCODING_COUNT; markup++) {
-        struct grammar_calls calls = {(enum chat_encoding)markup, tree, name, true};
+        struct grammar_calls calls = {(enum chat_encoding)markup, tree, name, true, false};
         d.text[0] = '\0';
         fathom_err err = grammar_from_calls(&out, e->g.v, &calls, NULL, &d);
         if (err != want || !strstr(d.text, why)) fail_msg("%d: %s", err, d.text);
@@ -307,7 +307,7 @@ static void survives_failing_allocations(void **state)
     for (size_t i = 0; i < 2; i++) {
         for (long n = 0;; n += 1 + n / 50) {
             struct grammar *grammar;
-            struct grammar_calls calls = {markups[i], e->tools, NULL, true};
+            struct grammar_calls calls = {markups[i], e->tools, NULL, true, false};
             mem_fail_after(n);
             fathom_err err = grammar_from_calls(&grammar, e->g.v, &calls, NULL, NULL);
             bool hit = mem_fail_hit();

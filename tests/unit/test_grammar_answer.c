@@ -1,0 +1,225 @@
+/* Whole answers: reasoning before content, content or calls, text and then maybe calls. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/json.h"
+#include "base/mem.h"
+#include "chat/chat_int.h"
+#include "support/chat_answer.h"
+#include "support/grammar_data.h"
+#include "support/tokenizer_data.h"
+
+#define D "｜DSML｜"
+#define INVOKE(name, body) "<" D "invoke name=\"" name "\">\n" body "</" D "invoke>\n"
+#define PARAMETER(name, kind, value)                                                               \
+    "<" D "parameter name=\"" name "\" string=\"" kind "\">" value "</" D "parameter>\n"
+#define BLOCK(calls) "\n\n<" D "function_calls>\n" calls "</" D "function_calls>"
+#define V31(calls) CHAT_CALLS_BEGIN calls CHAT_CALLS_END
+#define CALL31(name, args) CHAT_CALL_BEGIN name CHAT_CALL_SEP args CHAT_CALL_END
+#define CALL3(name, args)                                                                          \
+    CHAT_CALL_BEGIN "function" CHAT_CALL_SEP name "\n```json\n" args "\n```" CHAT_CALL_END
+
+static const char tools_text[] =
+    "[{\"type\": \"function\", \"function\": {\"name\": \"tight\", \"strict\": true, "
+    "\"parameters\": {\"type\": \"object\", \"properties\": {\"n\": {\"type\": \"integer\"}}, "
+    "\"required\": [\"n\"]}}}, {\"type\": \"function\", \"function\": {\"name\": \"loose\", "
+    "\"parameters\": {\"type\": \"object\", \"properties\": {\"n\": {\"type\": \"integer\"}}, "
+    "\"not\": {}}}}]";
+
+static const char schema_text[] =
+    "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}}, \"required\": "
+    "[\"a\"]}";
+
+struct env {
+    struct grammar_data g;
+    json_t *tools;
+    json_t *schema;
+};
+
+static struct grammar *compile(const struct env *e, const struct grammar_answer *a)
+{
+    struct grammar *out;
+    fathom_diag d = {""};
+    if (grammar_from_answer(&out, e->g.v, a, NULL, &d)) fail_msg("%s", d.text);
+    return out;
+}
+
+/* Takes a text as tokens, markers as such or as text. */
+static bool takes_as(const struct env *e, struct grammar *grammar, const char *text,
+                     enum tokenizer_markup markup)
+{
+    struct token_list ids = {0};
+    struct matcher *m = matcher_of(&e->g, grammar);
+    bool ok = true;
+    assert_int_equal(tokenizer_encode(e->g.t, text, strlen(text), markup, &ids), FATHOM_OK);
+    for (size_t i = 0; i < ids.n && ok; i++) {
+        assert_int_equal(matcher_fill_mask(m, e->g.words, e->g.n_word), FATHOM_OK);
+        ok = matcher_accept_token(m, ids.ids[i]) == FATHOM_OK;
+        assert_int_equal(e->g.words[ids.ids[i] / 32] >> (ids.ids[i] % 32) & 1, ok);
+    }
+    ok = ok && matcher_can_end(m);
+    matcher_destroy(m);
+    token_list_free(&ids);
+    return ok;
+}
+
+static void expect(const struct env *e, const struct grammar_answer *a, const char *text, bool want)
+{
+    struct grammar *grammar = compile(e, a);
+    bool marked = takes_as(e, grammar, text, TOKENIZER_MARKUP_ON);
+    bool plain = takes_as(e, grammar, text, TOKENIZER_MARKUP_OFF);
+    if (marked != want || plain != want) fail_msg("%d %d, not %d: %s", marked, plain, want, text);
+    grammar_release(grammar);
+}
+
+static void content_comes_after_reasoning(void **state)
+{
+    const struct env *e = *state;
+    struct grammar_answer a = {
+        .thinking = true, .content = GRAMMAR_CONTENT_SCHEMA, .value = e->schema};
+    expect(e, &a, "Let me see: {\"b\"</think>{\"a\": 1}", true);
+    expect(e, &a, "</think>{\"a\": 1}", true);
+    expect(e, &a, "<think>\nhm\n</think>{\"a\": 1}", true);
+    expect(e, &a, "{\"a\": 1}", false); /* still reasoning */
+    expect(e, &a, "hm</think>", false);
+    expect(e, &a, "hm</think>{\"a\": \"x\"}", false);
+    expect(e, &a, "hm</think>\n\n{\"a\": 1}", false);
+    a.thinking = false;
+    expect(e, &a, "{\"a\": 1}", true);
+    expect(e, &a, "hm</think>{\"a\": 1}", false);
+    json_t *value = json_string("[a-c]*");
+    a = (struct grammar_answer){true, GRAMMAR_CONTENT_REGEX, value, NULL};
+    expect(e, &a, "x</think>abc", true);
+    expect(e, &a, "x</think>", true); /* the pattern takes nothing, too */
+    expect(e, &a, "x</think>abd", false);
+    json_decref(value);
+    value = json_pack("[s, s]", "yes", "no");
+    a = (struct grammar_answer){true, GRAMMAR_CONTENT_CHOICE, value, NULL};
+    expect(e, &a, "yes? no?</think>no", true);
+    expect(e, &a, "yes? no?</think>maybe", false);
+    json_decref(value);
+}
+
+static void content_or_calls(void **state)
+{
+    const struct env *e = *state;
+    struct grammar_calls calls = {CHAT_ENCODING_V32, e->tools, NULL, true, true};
+    struct grammar_answer a = {false, GRAMMAR_CONTENT_SCHEMA, e->schema, &calls};
+    expect(e, &a, "{\"a\": 1}", true);
+    expect(e, &a, BLOCK(INVOKE("tight", PARAMETER("n", "false", "3"))), true);
+    expect(e, &a, BLOCK(INVOKE("tight", PARAMETER("n", "true", "3"))), false);
+    expect(e, &a, "{\"a\": 1}" BLOCK(INVOKE("tight", PARAMETER("n", "false", "3"))), false);
+    expect(e, &a, "Well", false);
+    a.content = GRAMMAR_CONTENT_NONE;
+    a.thinking = true;
+    expect(e, &a, "Well</think>" BLOCK(INVOKE("tight", PARAMETER("n", "false", "3"))), true);
+    expect(e, &a, "Well</think>{\"a\": 1}", false);
+}
+
+static void text_and_then_maybe_calls(void **state)
+{
+    const struct env *e = *state;
+    struct grammar_calls calls = {CHAT_ENCODING_V32, e->tools, NULL, true, true};
+    struct grammar_answer a = {.content = GRAMMAR_CONTENT_TEXT, .calls = &calls};
+    expect(e, &a, "", true);
+    expect(e, &a, "a < b, <b>c</b>\n\n<", true);
+    expect(e, &a, "Yes." BLOCK(INVOKE("tight", PARAMETER("n", "false", "3"))), true);
+    expect(e, &a, BLOCK(INVOKE("tight", "\n")), false);
+    expect(e, &a, BLOCK(INVOKE("loose", "\n")), true);
+    expect(e, &a,
+           BLOCK(INVOKE("loose",
+                        PARAMETER("x", "true", "raw <b>") PARAMETER("y", "false", "[1, {}]"))),
+           true);
+    expect(e, &a, BLOCK(INVOKE("loose", PARAMETER("x", "false", "\"text\""))), false);
+    expect(e, &a, BLOCK(INVOKE("third", "\n")), false);
+    expect(e, &a, "<" D "invoke name=\"tight\">", false);
+    expect(e, &a, BLOCK(INVOKE("loose", "\n")) "more", false);
+    calls.markup = CHAT_ENCODING_V31;
+    expect(e, &a, "So:" V31(CALL31("loose", "{\"x\": [\"y\"]}") CALL31("tight", "{\"n\": 1}")),
+           true);
+    expect(e, &a, V31(CALL31("tight", "{\"x\": 1}")), false);
+    expect(e, &a, CALL31("tight", "{\"n\": 1}"), false); /* the parser would take it for a call */
+    calls.markup = CHAT_ENCODING_V3;
+    calls.parallel = false;
+    expect(e, &a, "So:" V31(CALL3("loose", "{}")), true);
+    expect(e, &a, V31(CALL3("loose", "{}") "\n" CALL3("loose", "{}")), false);
+    expect(e, &a, V31(CALL3("tight", "{}")), false);
+}
+
+/* All tools are held to their schemas unless only strict ones are. */
+static void strictness_is_asked_for(void **state)
+{
+    const struct env *e = *state;
+    struct grammar *out;
+    fathom_diag d = {""};
+    struct grammar_calls calls = {CHAT_ENCODING_V31, e->tools, NULL, true, false};
+    struct grammar_answer a = {.calls = &calls};
+    assert_int_equal(grammar_from_answer(&out, e->g.v, &a, NULL, &d), FATHOM_EUNSUPPORTED);
+    assert_non_null(strstr(d.text, "tools[1].function.parameters#"));
+    assert_non_null(strstr(d.text, "\"not\""));
+}
+
+static void survives_failing_allocations(void **state)
+{
+    const struct env *e = *state;
+    struct grammar_calls calls = {CHAT_ENCODING_V32, e->tools, NULL, true, true};
+    const struct grammar_answer answers[] = {
+        {true, GRAMMAR_CONTENT_SCHEMA, e->schema, &calls},
+        {true, GRAMMAR_CONTENT_TEXT, NULL, &calls},
+    };
+    for (size_t i = 0; i < 2; i++) {
+        for (long n = 0;; n += 1 + n / 50) {
+            struct grammar *out;
+            mem_fail_after(n);
+            fathom_err err = grammar_from_answer(&out, e->g.v, &answers[i], NULL, NULL);
+            bool hit = mem_fail_hit();
+            mem_fail_after(-1);
+            grammar_release(out);
+            if (!hit) {
+                assert_int_equal(err, FATHOM_OK);
+                break;
+            }
+            assert_int_equal(err, FATHOM_ENOMEM);
+        }
+    }
+}
+
+static json_t *read_json(const char *text)
+{
+    json_t *tree = NULL;
+    assert_int_equal(json_read(text, strlen(text), "test", &tree, NULL), FATHOM_OK);
+    return tree;
+}
+
+static int set_up(void **state)
+{
+    static struct env e;
+    grammar_data_open(&e.g, TOKENIZER_PILOT_JSON);
+    e.tools = read_json(tools_text);
+    e.schema = read_json(schema_text);
+    *state = &e;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct env *e = *state;
+    json_decref(e->tools);
+    json_decref(e->schema);
+    grammar_data_close(&e->g);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(content_comes_after_reasoning), cmocka_unit_test(content_or_calls),
+        cmocka_unit_test(text_and_then_maybe_calls),     cmocka_unit_test(strictness_is_asked_for),
+        cmocka_unit_test(survives_failing_allocations),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
