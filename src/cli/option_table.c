@@ -412,7 +412,7 @@ const struct option option_table[] = {
     {"chat-template", NULL, "FILE", NULL, "another chat template", .kind = OPTION_TEXT, FOREIGN,
      REFUSE(NULL, "chats are encoded as the checkpoint was trained; see --tokenizer-mode")},
     {"structured-outputs-config", NULL, "JSON", NULL, "grammar engine", .kind = OPTION_JSON,
-     FOREIGN, REFUSE(NULL, "outputs are not constrained by a grammar in this build")},
+     FOREIGN, NOTE(NULL, "there is one grammar engine, which is always on")},
     {"enable-lora", NULL, NULL, NULL, "low-rank adapters", .kind = OPTION_FLAG, FOREIGN,
      REFUSE("false", "adapters are not supported")},
     {"api-server-count", NULL, "N", "1", "processes that parse HTTP", ANY_COUNT, FOREIGN,

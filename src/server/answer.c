@@ -170,6 +170,12 @@ static fathom_err take_text(struct choice *c, const struct buf *text)
     return take_event(c, &e);
 }
 
+/* OpenAI's and vLLM's word for the end of a call that was asked for by name is "stop". */
+static bool is_named(const struct openai_request *r)
+{
+    return r->api == OPENAI_CHAT && r->rule.tool_choice == TOOL_CHOICE_NAMED;
+}
+
 static fathom_err end_choice(struct choice *c, const char *reason)
 {
     struct answer *a = c->answer;
@@ -179,7 +185,7 @@ static fathom_err end_choice(struct choice *c, const char *reason)
     if (c->parser) TRY(chat_parser_finish(c->parser));
     if (answer_is_streamed(a)) TRY(a->form->flush(c));
     if (c->text.hit >= 0) reason = "stop";
-    bool has_calls = c->parser && chat_parser_n_call(c->parser) > 0;
+    bool has_calls = c->parser && chat_parser_n_call(c->parser) > 0 && !is_named(a->setup.request);
     c->finish_reason = has_calls && strcmp(reason, "stop") == 0 ? "tool_calls" : reason;
     c->ended = true;
     a->n_open--;

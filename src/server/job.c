@@ -92,6 +92,7 @@ void job_release(struct job *job)
     if (atomic_fetch_sub(&job->n_ref, 1) != 1) return;
     unlink_job(job);
     answer_free(&job->answer);
+    grammar_release(job->grammar);
     openai_request_free(&job->request);
     for (size_t i = 0; job->prompts && i < job->n_prompt; i++) token_list_free(&job->prompts[i]);
     mem_free(job->prompts);

@@ -18,6 +18,9 @@ static const uint64_t request_bounds[] = {
     300000,   500000,    800000,    1000000,   1500000,   2000000,    2500000,
     5000000,  10000000,  15000000,  20000000,  30000000,  40000000,   50000000,
     60000000, 120000000, 240000000, 480000000, 960000000, 1920000000, 7680000000};
+static const uint64_t compile_bounds[] = {100,    200,    500,     1000,    2000,
+                                          5000,   10000,  20000,   50000,   100000,
+                                          200000, 500000, 1000000, 2000000, 5000000};
 static const uint64_t choice_bounds[] = {1, 2, 5, 10, 20};
 
 #define COUNT_OF(a) (sizeof(a) / sizeof(a)[0])
@@ -63,6 +66,7 @@ void metrics_init(struct metrics *m, uint32_t max_model_len)
     histogram_init_125(&m->n_prompt, max_model_len);
     histogram_init_125(&m->n_output, max_model_len);
     histogram_init_125(&m->max_tokens, max_model_len);
+    histogram_init(&m->grammar_compile, compile_bounds, COUNT_OF(compile_bounds), 1e6);
     histogram_init(&m->n_choice, choice_bounds, COUNT_OF(choice_bounds), 1);
 }
 
@@ -291,6 +295,29 @@ static void write_engine(struct scrape *s, const struct metrics_view *v)
                 (double)t->first_token_us / 1e6);
 }
 
+static void write_grammars(struct scrape *s, struct metrics *m, const struct metrics_view *v)
+{
+    const struct grammar_cache_stats *g = v->grammars;
+    write_count(s, "fathom_grammar_cache_hits_total", PROMETHEUS_COUNTER,
+                "Requests whose grammar was compiled already.", g->n_hit);
+    write_count(s, "fathom_grammar_cache_misses_total", PROMETHEUS_COUNTER,
+                "Requests whose grammar had to be compiled.", g->n_miss);
+    write_count(s, "fathom_grammar_failures_total", PROMETHEUS_COUNTER,
+                "Of these, grammars that cannot be compiled.", g->n_failed);
+    write_count(s, "fathom_grammar_evictions_total", PROMETHEUS_COUNTER,
+                "Grammars dropped for want of room.", g->n_evicted);
+    write_count(s, "fathom_grammar_cache_entries", PROMETHEUS_GAUGE, "Grammars held.", g->n_entry);
+    write_count(s, "fathom_grammar_cache_bytes", PROMETHEUS_GAUGE,
+                "Their memory, as of the last compilation.", g->n_byte);
+    write_histogram(s, "fathom_grammar_compile_seconds", "Compilation of a grammar.",
+                    &m->grammar_compile);
+    write_count(s, "fathom_masks_total", PROMETHEUS_COUNTER,
+                "Masks of tokens that a grammar allows, one for each token drawn under it.",
+                v->stats->n_mask);
+    write_value(s, "fathom_mask_seconds_total", PROMETHEUS_COUNTER, "Time taken to fill them.",
+                (double)v->stats->mask_us / 1e6);
+}
+
 static void write_server(struct scrape *s, const struct metrics *m, const struct metrics_view *v)
 {
     const char *name = "fathom_http_responses_total";
@@ -337,6 +364,7 @@ fathom_err metrics_write(struct buf *b, struct metrics *m, const struct metrics_
     write_vllm_histograms(&s, m);
     write_infos(&s, v);
     write_engine(&s, v);
+    write_grammars(&s, m, v);
     write_server(&s, m, v);
     if (buf_status(&s.labels) != FATHOM_OK) b->failed = true;
     buf_free(&s.labels);

@@ -10,6 +10,7 @@
 #define FATHOM_SERVER_METRICS_H
 
 #include "fathom/fathom.h"
+#include "server/grammar_cache.h"
 #include "server/prometheus.h"
 
 /* How a request in the engine ended, in vLLM's words. */
@@ -35,8 +36,9 @@ struct metrics {
     struct histogram inference;    /* both */
     struct histogram n_prompt;
     struct histogram n_output;
-    struct histogram max_tokens; /* as the request asked */
-    struct histogram n_choice;   /* n of a request, one for each of its prompts */
+    struct histogram max_tokens;      /* as the request asked */
+    struct histogram grammar_compile; /* of a grammar; microseconds */
+    struct histogram n_choice;        /* n of a request, one for each of its prompts */
 
     atomic_uint_fast64_t n_finished[METRIC_FINISH_COUNT];
 
@@ -76,6 +78,7 @@ struct metrics_view {
     const char *model_name;
     const fathom_info *info;
     const fathom_stats *stats;
+    const struct grammar_cache_stats *grammars;
     uint64_t held_bytes; /* bodies received and not yet parsed */
     uint64_t n_job;      /* requests on their way, from their complete body to their answer's end */
     uint64_t n_connection;

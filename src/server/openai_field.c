@@ -11,14 +11,14 @@
 #include "base/rng.h"
 
 #define AT(member) offsetof(struct openai_request, member)
-#define NO_GRAMMAR "output cannot be constrained by a grammar; leave it out or ask in the prompt"
+#define NO_GRAMMAR "use response_format, guided_json, guided_regex or guided_choice"
 
 const struct field openai_fields[] = {
     {"model", BOTH, field_model, 0, 0, 0, false, NULL},
     {"messages", CHAT, field_messages, 0, 0, 0, false, NULL},
     {"tools", CHAT, field_tools, 0, 0, 0, false, NULL},
     {"tool_choice", CHAT, field_tool_choice, 0, 0, 0, false, NULL},
-    {"parallel_tool_calls", CHAT, field_none, 0, 0, 0, false, NULL},
+    {"parallel_tool_calls", CHAT, field_parallel_tool_calls, 0, 0, 0, false, NULL},
     {"prompt", COMPLETION, field_prompt, 0, 0, 0, false, NULL},
     {"echo", BOTH, field_flag, AT(echo), 0, 0, false, NULL},
     {"suffix", COMPLETION, field_suffix, 0, 0, 0, false, NULL},
@@ -62,6 +62,11 @@ const struct field openai_fields[] = {
     {"reasoning_effort", CHAT, field_reasoning_effort, 0, 0, 0, false, NULL},
     {"thinking", CHAT, field_thinking, 0, 0, 0, false, NULL},
     {"response_format", BOTH, field_response_format, 0, 0, 0, false, NULL},
+    {"guided_json", BOTH, field_guided_json, 0, 0, 0, false, NULL},
+    {"guided_regex", BOTH, field_guided_regex, 0, 0, 0, false, NULL},
+    {"guided_choice", BOTH, field_guided_choice, 0, 0, 0, false, NULL},
+    {"structured_outputs", BOTH, field_structured_outputs, 0, 0, 0, false, NULL},
+    {"guided_decoding_backend", BOTH, field_none, 0, 0, 0, false, NULL},
     {"modalities", CHAT, field_modalities, 0, 0, 0, false, NULL},
 
     {"user", BOTH, field_none, 0, 0, 0, false, NULL},
@@ -85,11 +90,10 @@ const struct field openai_fields[] = {
     {"truncate_prompt_tokens", BOTH, field_refuse, 0, 0, 0, false, "send a shorter prompt"},
     {"allowed_token_ids", BOTH, field_refuse, 0, 0, 0, false, "use logit_bias"},
     {"bad_words", BOTH, field_refuse, 0, 0, 0, false, "use logit_bias with -100"},
-    {"guided_json", BOTH, field_refuse, 0, 0, 0, false, NO_GRAMMAR},
-    {"guided_regex", BOTH, field_refuse, 0, 0, 0, false, NO_GRAMMAR},
-    {"guided_choice", BOTH, field_refuse, 0, 0, 0, false, NO_GRAMMAR},
     {"guided_grammar", BOTH, field_refuse, 0, 0, 0, false, NO_GRAMMAR},
-    {"structured_outputs", BOTH, field_refuse, 0, 0, 0, false, NO_GRAMMAR},
+    {"guided_whitespace_pattern", BOTH, field_refuse, 0, 0, 0, false,
+     "use structured_outputs.disable_any_whitespace"},
+    {"structural_tag", BOTH, field_refuse, 0, 0, 0, false, NO_GRAMMAR},
 };
 
 const size_t openai_fields_n = sizeof openai_fields / sizeof openai_fields[0];

@@ -82,25 +82,6 @@ fathom_err field_tools(struct field_context *x, const struct field *f, json_t *v
     return FATHOM_OK;
 }
 
-/* "auto" leaves it to the model. "none" is kept by not showing it the tools at all. */
-fathom_err field_tool_choice(struct field_context *x, const struct field *f, json_t *v)
-{
-    if (json_is_object(v)) {
-        return api_error_set(x->e, 400, "unsupported_value", f->name,
-                             "tool_choice: a named function is not supported; auto and none are");
-    }
-    if (!json_is_string(v)) return field_wrong_type(x, f->name, v, "a string");
-    const char *s = json_string_value(v);
-    if (strcmp(s, "auto") == 0) return FATHOM_OK;
-    if (strcmp(s, "none") == 0) {
-        x->r->hide_tools = true;
-        return FATHOM_OK;
-    }
-    bool known = strcmp(s, "required") == 0;
-    return api_error_set(x->e, 400, known ? "unsupported_value" : "invalid_value", f->name,
-                         "tool_choice is \"%.40s\", which is not supported; auto and none are", s);
-}
-
 /* ---- prompts of a completion --------------------------------------------------------------- */
 
 static fathom_err read_ids(struct field_context *x, const char *path, const json_t *v,

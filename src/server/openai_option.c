@@ -1,4 +1,4 @@
-/* openai_option.c - the fields of a request that are objects of options: streaming, format,
+/* openai_option.c - the fields of a request that are objects of options: streaming,
  * thinking */
 #include <stdio.h>
 #include <string.h>
@@ -28,21 +28,6 @@ fathom_err field_stream_options(struct field_context *x, const struct field *f, 
     x->r->has_stream_options = true;
     TRY(read_flag_in(x, f->name, v, "include_usage", &x->r->include_usage));
     return read_flag_in(x, f->name, v, "continuous_usage_stats", &x->r->continuous_usage);
-}
-
-fathom_err field_response_format(struct field_context *x, const struct field *f, json_t *v)
-{
-    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
-    const json_t *type = json_object_get(v, "type");
-    if (!json_is_string(type)) {
-        return field_wrong_type(x, "response_format.type", type, "a string");
-    }
-    const char *name = json_string_value(type);
-    if (strcmp(name, "text") == 0) return FATHOM_OK;
-    return api_error_set(x->e, 400, "unsupported_value", "response_format.type",
-                         "response_format.type is \"%.40s\", which is not supported; only "
-                         "\"text\" is",
-                         name);
 }
 
 fathom_err field_modalities(struct field_context *x, const struct field *f, json_t *v)

@@ -165,10 +165,11 @@ static fathom_err check_together(struct field_context *x)
     struct openai_request *r = x->r;
     struct api_error *e = x->e;
     TRY(check_endpoint(x));
-    if (r->hide_tools) {
+    if (r->rule.tool_choice == TOOL_CHOICE_NONE) {
         json_decref(r->tools);
         r->tools = NULL;
     }
+    TRY(answer_rule_check(&r->rule, r->tools, e));
     TRY(check_output_length(r, e));
     TRY(check_choices(r, e));
     if (r->has_stream_options && !r->stream) {
@@ -218,7 +219,8 @@ fathom_err openai_parse(struct openai_request *r, enum openai_api api, const cha
 void openai_request_drop_body(struct openai_request *r)
 {
     json_decref(r->messages);
-    r->messages = NULL;
+    json_decref(r->response_format);
+    r->messages = r->response_format = NULL;
     for (size_t i = 0; i < r->n_prompt; i++) {
         r->prompts[i].text = NULL;
         r->prompts[i].n_text = 0;
@@ -234,7 +236,9 @@ void openai_request_free(struct openai_request *r)
     for (size_t i = 0; i < r->n_stop; i++) mem_free(r->stops[i]);
     mem_free(r->model);
     json_decref(r->messages);
+    json_decref(r->response_format);
     json_decref(r->tools);
+    answer_rule_free(&r->rule);
     json_decref(r->root);
     memset(r, 0, sizeof *r);
 }

@@ -15,6 +15,7 @@
 
 #include "base/limits.h"
 #include "fathom/fathom.h"
+#include "server/answer_rule.h"
 #include "server/api_error.h"
 
 /* The endpoints that have a prompt; the last one only counts its tokens. */
@@ -58,10 +59,10 @@ struct openai_request {
     char *model;  /* NULL: not given */
 
     json_t *messages;            /* chat; own reference, in the form of chat.h */
+    json_t *response_format;     /* chat; of a schema; own reference */
     json_t *tools;               /* chat; own reference; NULL: none, or tool_choice is none */
     enum openai_switch thinking; /* chat */
     unsigned thinking_rank;      /* of the field that set it: the most specific one holds */
-    bool hide_tools;             /* chat; tool_choice is none */
     bool add_generation_prompt;  /* chat */
     bool continue_final_message; /* chat */
     bool hide_thinking;          /* messages: reasoning blocks have no text */
@@ -83,6 +84,8 @@ struct openai_request {
     bool return_token_ids;
     bool tokens_as_ids; /* "token_id:123" for the token's text in logprobs */
     uint64_t cache_salt;
+
+    struct answer_rule rule;
 
     fathom_sampling sampling;
     fathom_bias bias[LIMIT_LOGIT_BIAS];

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "server/grammar_constraint.h"
 #include "server/job.h"
 
 /* ---- checks against what is served --------------------------------------------------------- */
@@ -110,6 +111,7 @@ static fathom_err make_chat_prompt(struct job *job, bool *thinking)
     struct chat_request chat = {
         .messages = r->messages,
         .tools = r->tools,
+        .response_format = r->response_format,
         .thinking = r->thinking == OPENAI_DEFAULT ? s->o.thinking : r->thinking == OPENAI_ON,
         .tools_first_message = s->o.tools_first_message,
         .continue_final_message = r->continue_final_message,
@@ -169,6 +171,33 @@ static fathom_err make_prompts(struct job *job, bool *thinking)
     return FATHOM_OK;
 }
 
+/* ---- the form of the answer ---------------------------------------------------------------- */
+
+static fathom_err make_grammar(struct job *job, bool thinking)
+{
+    struct server *s = job->server;
+    const struct answer_rule *rule = &job->request.rule;
+    const json_t *tools = s->style.parse_tools ? job->request.tools : NULL;
+    struct grammar_answer answer;
+    struct grammar_calls calls;
+    fathom_diag d;
+    if (job->request.n == 0) return FATHOM_OK; /* its tokens are only counted */
+    if (!tools && rule->tool_choice >= TOOL_CHOICE_REQUIRED) {
+        return api_error_set(&job->error, 400, "unsupported_value", "tool_choice",
+                             "tool_choice demands a call, and this server does not read calls "
+                             "(--tool-call-parser none)");
+    }
+    if (!answer_rule_grammar(rule, tools, s->style.tool_markup, thinking, &answer, &calls)) {
+        return FATHOM_OK;
+    }
+    diag_clear(&d);
+    fathom_err err = grammar_cache_get(s->grammars, &answer, &rule->options, &job->grammar, &d);
+    if (!err || err == FATHOM_ENOMEM) return err;
+    bool of_tools = !rule->param || strncmp(d.text, "schema tools[", 13) == 0;
+    const char *code = err == FATHOM_EUNSUPPORTED ? "unsupported_value" : "invalid_value";
+    return api_error_set(&job->error, 400, code, of_tools ? "tools" : rule->param, "%s", d.text);
+}
+
 static fathom_err prepare(struct job *job)
 {
     struct server *s = job->server;
@@ -181,6 +210,7 @@ static fathom_err prepare(struct job *job)
     TRY(find_model(s, r->model, &model, &job->error));
     set_default_sampling(s, r);
     TRY(make_prompts(job, &thinking));
+    TRY(make_grammar(job, thinking));
     struct answer_setup setup = {.request = r,
                                  .prompts = job->prompts,
                                  .tokenizer = s->tokenizer,
@@ -214,11 +244,17 @@ static fathom_err submit_choice(struct job *job, size_t i)
     r.sampling.seed += i % job->request.n;
     fathom_diag d;
     diag_clear(&d);
+    if (job->grammar) {
+        fathom_err err =
+            grammar_constraint_create(&r.constraint, job->grammar, job->server->info, &d);
+        if (err) return api_error_from(&job->error, err, job->request.rule.param, &d);
+    }
     slot->job = job;
     job_hold(job);
     fathom_err err = fathom_submit(job->server->engine, &r, &slot->id, &d);
     if (err) {
         job_release(job);
+        if (job->grammar) r.constraint.ops->destroy(r.constraint.state);
         return api_error_from(&job->error, err, NULL, &d);
     }
     slot->flying = true;
@@ -243,6 +279,8 @@ static fathom_err submit_all(struct job *job)
     if (job->request.max_tokens == 0) return finish_without_engine(job);
     for (size_t i = 0; i < job->answer.n_choice; i++) TRY(submit_choice(job, i));
     for (size_t i = 0; i < job->n_prompt; i++) token_list_free(&job->prompts[i]);
+    grammar_release(job->grammar);
+    job->grammar = NULL;
     return FATHOM_OK;
 }
 

@@ -57,10 +57,13 @@ static fathom_err get_metrics(struct server *s, const char *rest, struct buf *bo
 {
     (void)rest, (void)e;
     fathom_stats stats;
+    struct grammar_cache_stats grammars;
+    grammar_cache_get_stats(s->grammars, &grammars);
     fathom_get_stats(s->engine, &stats);
     const struct metrics_view view = {.model_name = s->o.model_names[0],
                                       .info = s->info,
                                       .stats = &stats,
+                                      .grammars = &grammars,
                                       .held_bytes = atomic_load(&s->held_bytes),
                                       .n_job = server_n_job(s),
                                       .n_connection = gate_n(s->gate),

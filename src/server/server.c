@@ -177,7 +177,12 @@ static fathom_err start(struct server *s, fathom_diag *d)
                                             .head_timeout_ms = s->o.head_timeout_ms,
                                             .idle_timeout_ms = s->o.idle_timeout_ms,
                                             .body_timeout_ms = s->o.body_timeout_ms};
+    const struct grammar_cache_config grammars = {.tokenizer = s->tokenizer,
+                                                  .n_vocab = s->info->n_vocab,
+                                                  .max_bytes = LIMIT_GRAMMAR_CACHE_BYTES,
+                                                  .compile_us = &s->metrics.grammar_compile};
     TRY(gate_create(&s->gate, &gate_limits));
+    TRY(grammar_cache_create(&s->grammars, &grammars));
     TRY(read_add_bos(s, d));
     s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->stop_fd < 0) FAIL(d, FATHOM_EIO, "no handle to wait on: %s", strerror(errno));
@@ -341,7 +346,11 @@ void server_destroy(struct server *s)
         fathom_wake(s->engine);
         (void)pthread_join(s->poll_thread, NULL);
     }
-    if (server_n_job(s)) log_jobs(s);
+    if (server_n_job(s)) {
+        log_jobs(s); /* the engine may be using their grammars, which stay */
+    } else {
+        grammar_cache_destroy(s->grammars);
+    }
     watch_destroy(s->watch);
     gate_destroy(s->gate);
     if (s->stop_fd >= 0) (void)close(s->stop_fd);

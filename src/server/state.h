@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "server/gate.h"
+#include "server/grammar_cache.h"
 #include "server/health.h"
 #include "server/metrics.h"
 #include "server/server.h"
@@ -50,6 +51,7 @@ struct server {
     struct health health;
     atomic_size_t held_bytes; /* bodies received and not yet parsed */
     struct metrics metrics;
+    struct grammar_cache *grammars;
 
     pthread_mutex_t jobs_lock;
     struct job *jobs; /* every job that lives */

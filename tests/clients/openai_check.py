@@ -127,8 +127,8 @@ def errors(c, m):
     assert refused(400, create, model=m, messages=MESSAGES, temperature=9).param == "temperature"
     assert refused(400, create, model=m, messages=MESSAGES, max_tokens=-5).param == "max_tokens"
     refused(400, create, model=m, messages=[{"role": "wizard", "content": "x"}])
-    refused(400, create, model=m, messages=MESSAGES, response_format={"type": "json_object"})
-    refused(400, create, model=m, messages=MESSAGES, tools=TOOLS, tool_choice="required")
+    refused(400, create, model=m, messages=MESSAGES, response_format={"type": "structural_tag"})
+    refused(400, create, model=m, messages=MESSAGES, tool_choice="required")
     refused(400, create, model=m, messages=[{"role": "user", "content": [
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]}])
     refused(404, c.embeddings.create, model=m, input="x")

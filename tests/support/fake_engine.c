@@ -20,6 +20,7 @@ struct request {
     uint32_t n_prompt;
     uint32_t max_tokens;
     fathom_sampling sampling;
+    fathom_constraint constraint;
     int32_t stop_ids[MAX_STOP];
     uint32_t n_output;
     uint64_t submit_us, first_us, due_us;
@@ -100,6 +101,7 @@ static void finish(fathom_engine *e, struct request *r, fathom_finish why, int32
         break;
     }
     token_list_free(&r->plan.say);
+    if (r->constraint.ops) r->constraint.ops->destroy(r->constraint.state);
     free(r);
 }
 
@@ -123,9 +125,26 @@ static int32_t next_token(const fathom_engine *e, const struct request *r)
     return r->plan.say.n ? r->plan.say.ids[r->n_output % r->plan.say.n] : 20 + 'x';
 }
 
+/* Under a constraint the script must say what it allows, by its mask too. */
+static bool may_say(const fathom_engine *e, struct request *r, int32_t id)
+{
+    uint32_t n_word = (e->info.n_vocab + 31) / 32;
+    if (!r->constraint.ops) return true;
+    uint32_t *words = must(calloc(n_word, sizeof *words));
+    r->constraint.ops->fill_mask(r->constraint.state, words, n_word);
+    bool is_set = words[id / 32] >> (id % 32) & 1;
+    free(words);
+    if (r->constraint.ops->accept(r->constraint.state, id) != is_set) abort();
+    return is_set;
+}
+
 static void emit_token(fathom_engine *e, struct request *r)
 {
     int32_t id = next_token(e, r);
+    if (!may_say(e, r, id)) {
+        finish(e, r, FATHOM_FINISH_CONSTRAINT, -1);
+        return;
+    }
     uint64_t now = now_us();
     fathom_event event = {.kind = FATHOM_EVENT_TOKEN,
                           .id = r->id,
@@ -378,6 +397,7 @@ fathom_err fathom_submit(fathom_engine *e, const fathom_request *r, uint64_t *id
         q->plan = plan;
         q->n_prompt = r->n_prompt;
         q->sampling = r->sampling;
+        q->constraint = r->constraint;
         for (uint32_t i = 0; i < r->sampling.n_stop_id && i < MAX_STOP; i++) {
             q->stop_ids[i] = r->sampling.stop_ids[i];
         }

@@ -1,5 +1,7 @@
 /* fake_engine.h - fathom.h without a model: a script says what every request answers
  *
+ * A constraint must allow what the script says, else the request ends as the engine ends it.
+ *
  * One thread makes steps; each request emits its next token when its time has come. The whole of
  * fathom.h is there: limits, cancel, events in order, stop ids, statistics, failure.
  */

@@ -38,9 +38,11 @@ static int init_metrics(void **state)
 
 static fathom_err write_as(struct buf *b, const char *model_name)
 {
+    static const struct grammar_cache_stats grammars = {.n_hit = 5, .n_miss = 3, .n_failed = 1};
     const struct metrics_view v = {.model_name = model_name,
                                    .info = &info,
                                    .stats = &stats,
+                                   .grammars = &grammars,
                                    .held_bytes = 11,
                                    .n_job = 6,
                                    .start_s = 1700000000};

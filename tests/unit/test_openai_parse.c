@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "base/json.h"
 #include "base/mem.h"
 
 static const struct openai_bounds BOUNDS = {.n_vocab = 1000};
@@ -24,6 +25,7 @@ static fathom_err parse(struct openai_request *r, enum openai_api api, const cha
 
 #define M "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
 #define P "\"prompt\":\"hi\""
+#define TOOL "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
 
 struct refusal {
     enum openai_api api;
@@ -55,11 +57,67 @@ static const struct refusal refusals[] = {
      "tools[0].function.name",
      "tools[0].function.name is a string, needed is a string that is not empty"},
     {OPENAI_CHAT, "{" M ",\"tool_choice\":\"required\"}", "tool_choice",
-     "tool_choice is \"required\", which is not supported; auto and none are"},
-    {OPENAI_CHAT, "{" M ",\"tool_choice\":{\"type\":\"function\"}}", "tool_choice",
-     "tool_choice: a named function is not supported; auto and none are"},
-    {OPENAI_CHAT, "{" M ",\"response_format\":{\"type\":\"json_object\"}}", "response_format.type",
-     "response_format.type is \"json_object\", which is not supported; only \"text\" is"},
+     "tool_choice demands a call and there are no tools"},
+    {OPENAI_CHAT, "{" M ",\"tool_choice\":\"always\"}", "tool_choice",
+     "tool_choice is \"always\", needed is auto, none, required or a function"},
+    {OPENAI_CHAT, "{" M ",\"tool_choice\":{\"type\":\"function\"}}", "tool_choice.function.name",
+     "tool_choice.function.name is absent, needed is a string"},
+    {OPENAI_CHAT, "{" M ",\"tool_choice\":{\"type\":\"custom\"}}", "tool_choice.type",
+     "tool_choice.type is \"custom\", only \"function\" is supported"},
+    {OPENAI_CHAT,
+     "{" M "," TOOL ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"x\"}}}",
+     "tool_choice", "tool_choice names \"x\", which is none of the tools"},
+    {OPENAI_CHAT,
+     "{" M "," TOOL ",\"tool_choice\":\"required\",\"guided_json\":{\"type\":\"object\"}}",
+     "tool_choice",
+     "tool_choice demands a call and guided_json says what the content must be: an answer cannot "
+     "be "
+     "both"},
+    {OPENAI_CHAT, "{" M ",\"parallel_tool_calls\":1}", "parallel_tool_calls",
+     "parallel_tool_calls is an integer, needed is a boolean"},
+    {OPENAI_CHAT, "{" M ",\"response_format\":{\"type\":\"structural_tag\"}}",
+     "response_format.type",
+     "response_format.type is \"structural_tag\", which is not supported; text, json_object and "
+     "json_schema are"},
+    {OPENAI_CHAT, "{" M ",\"response_format\":{\"type\":\"json_schema\"}}",
+     "response_format.json_schema", "response_format.json_schema is absent, needed is an object"},
+    {OPENAI_CHAT, "{" M ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}}",
+     "response_format.json_schema.schema",
+     "response_format.json_schema.schema is missing, a JSON schema is needed"},
+    {OPENAI_CHAT,
+     "{" M ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":[]}}}",
+     "response_format.json_schema.schema",
+     "response_format.json_schema.schema is an array, needed is an object (a JSON schema)"},
+    {OPENAI_CHAT,
+     "{" M ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{},"
+     "\"strict\":\"yes\"}}}",
+     "response_format.json_schema.strict",
+     "response_format.json_schema.strict is a string, needed is a boolean"},
+    {OPENAI_CHAT, "{" M ",\"response_format\":{\"type\":\"json_object\"},\"guided_json\":{}}",
+     "guided_json",
+     "response_format and guided_json both say what the answer must be, only one may"},
+    {OPENAI_COMPLETION, "{" P ",\"guided_json\":{},\"guided_choice\":[\"a\"]}", "guided_choice",
+     "guided_json and guided_choice both say what the answer must be, only one may"},
+    {OPENAI_COMPLETION, "{" P ",\"guided_json\":\"[1]\"}", "guided_json",
+     "guided_json is an array, needed is a JSON schema"},
+    {OPENAI_COMPLETION, "{" P ",\"guided_json\":7}", "guided_json",
+     "guided_json is an integer, needed is an object (a JSON schema)"},
+    {OPENAI_COMPLETION, "{" P ",\"guided_choice\":\"a\"}", "guided_choice",
+     "guided_choice is a string, needed is an array of strings"},
+    {OPENAI_COMPLETION, "{" P ",\"structured_outputs\":{}}", "structured_outputs",
+     "structured_outputs says nothing of the answer; json, regex, choice or json_object is needed"},
+    {OPENAI_COMPLETION, "{" P ",\"structured_outputs\":{\"regex\":\"a\",\"choice\":[\"a\"]}}",
+     "structured_outputs",
+     "structured_outputs.regex and structured_outputs.choice both say what the answer must be, "
+     "only "
+     "one may"},
+    {OPENAI_COMPLETION, "{" P ",\"structured_outputs\":{\"structural_tag\":\"x\"}}",
+     "structured_outputs.structural_tag",
+     "structured_outputs.structural_tag is not supported: use json, regex, choice or json_object"},
+    {OPENAI_COMPLETION, "{" P ",\"structured_outputs\":{\"whitespace_pattern\":\" \"}}",
+     "structured_outputs.whitespace_pattern",
+     "structured_outputs.whitespace_pattern is not supported: use json, regex, choice or "
+     "json_object"},
     {OPENAI_CHAT, "{" M ",\"response_format\":\"text\"}", "response_format",
      "response_format is a string, needed is an object"},
     /* numbers */
@@ -152,9 +210,9 @@ static const struct refusal refusals[] = {
      "modalities[1] is not supported; only \"text\" is"},
     {OPENAI_CHAT, "{" M ",\"echo\":true}", "echo",
      "echo is not supported here; /v1/completions has it"},
-    {OPENAI_COMPLETION, "{" P ",\"guided_regex\":\"a*\"}", "guided_regex",
-     "guided_regex is not supported: output cannot be constrained by a grammar; leave it out or "
-     "ask in the prompt"},
+    {OPENAI_COMPLETION, "{" P ",\"guided_grammar\":\"a*\"}", "guided_grammar",
+     "guided_grammar is not supported: use response_format, guided_json, guided_regex or "
+     "guided_choice"},
     {OPENAI_COMPLETION, "{" P ",\"use_beam_search\":true}", "use_beam_search",
      "use_beam_search is not supported: use n for several samples"},
     {OPENAI_COMPLETION, "{" P ",\"suffix\":\"end\"}", "suffix",
@@ -370,11 +428,77 @@ static void test_tool_choice_none_hides_tools(void **state)
     openai_request_free(&r);
 }
 
+struct rule_case {
+    enum openai_api api;
+    const char *body;
+    enum grammar_content content;
+    const char *value; /* as compact JSON; NULL: none */
+    const char *param;
+    enum tool_choice choice;
+};
+
+static const struct rule_case rule_cases[] = {
+    {OPENAI_CHAT, "{" M ",\"response_format\":{\"type\":\"text\"}}", GRAMMAR_CONTENT_NONE, NULL,
+     NULL, TOOL_CHOICE_AUTO},
+    {OPENAI_CHAT, "{" M ",\"response_format\":{\"type\":\"json_object\"}}", GRAMMAR_CONTENT_OBJECT,
+     NULL, "response_format", TOOL_CHOICE_AUTO},
+    {OPENAI_CHAT,
+     "{" M ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\","
+     "\"strict\":true,\"description\":\"d\",\"schema\":{\"type\":\"null\"}}}}",
+     GRAMMAR_CONTENT_SCHEMA, "{\"type\":\"null\"}", "response_format.json_schema.schema",
+     TOOL_CHOICE_AUTO},
+    {OPENAI_COMPLETION, "{" P ",\"guided_json\":{\"type\":\"null\"}}", GRAMMAR_CONTENT_SCHEMA,
+     "{\"type\":\"null\"}", "guided_json", TOOL_CHOICE_AUTO},
+    {OPENAI_COMPLETION, "{" P ",\"guided_json\":\"{\\\"type\\\": \\\"null\\\"}\"}",
+     GRAMMAR_CONTENT_SCHEMA, "{\"type\":\"null\"}", "guided_json", TOOL_CHOICE_AUTO},
+    {OPENAI_COMPLETION, "{" P ",\"guided_regex\":\"a+\",\"guided_decoding_backend\":\"x\"}",
+     GRAMMAR_CONTENT_REGEX, "\"a+\"", "guided_regex", TOOL_CHOICE_AUTO},
+    {OPENAI_COMPLETION, "{" P ",\"guided_choice\":[\"a\",\"b\"]}", GRAMMAR_CONTENT_CHOICE,
+     "[\"a\",\"b\"]", "guided_choice", TOOL_CHOICE_AUTO},
+    {OPENAI_CHAT,
+     "{" M ",\"structured_outputs\":{\"choice\":[\"a\"],\"regex\":null,\"disable_fallback\":true}}",
+     GRAMMAR_CONTENT_CHOICE, "[\"a\"]", "structured_outputs.choice", TOOL_CHOICE_AUTO},
+    {OPENAI_CHAT, "{" M ",\"structured_outputs\":{\"json_object\":true}}", GRAMMAR_CONTENT_OBJECT,
+     NULL, "structured_outputs.json_object", TOOL_CHOICE_AUTO},
+    {OPENAI_CHAT, "{" M "," TOOL ",\"tool_choice\":\"required\"}", GRAMMAR_CONTENT_NONE, NULL, NULL,
+     TOOL_CHOICE_REQUIRED},
+    {OPENAI_CHAT,
+     "{" M "," TOOL ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}}",
+     GRAMMAR_CONTENT_NONE, NULL, NULL, TOOL_CHOICE_NAMED},
+    {OPENAI_CHAT, "{" M "," TOOL ",\"guided_json\":{}}", GRAMMAR_CONTENT_SCHEMA, "{}",
+     "guided_json", TOOL_CHOICE_AUTO},
+};
+
+static void test_what_the_answer_must_be(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof rule_cases / sizeof rule_cases[0]; i++) {
+        const struct rule_case *c = &rule_cases[i];
+        struct openai_request r;
+        struct api_error e;
+        struct buf value = {0};
+        if (parse(&r, c->api, c->body, &e)) fail_msg("%s: %s", c->body, e.diag.text);
+        openai_request_drop_body(&r); /* the rule has references of its own */
+        assert_int_equal(r.rule.content, c->content);
+        assert_int_equal(r.rule.tool_choice, c->choice);
+        if (c->param) assert_string_equal(r.rule.param, c->param);
+        assert_int_equal(r.rule.value != NULL, c->value != NULL);
+        if (c->value) {
+            assert_int_equal(json_write(&value, r.rule.value), FATHOM_OK);
+            assert_string_equal(buf_str(&value), c->value);
+        }
+        buf_free(&value);
+        openai_request_free(&r);
+    }
+}
+
 static void test_each_failing_allocation_is_clean(void **state)
 {
     (void)state;
-    const char *bodies[] = {"{" M ",\"model\":\"x\",\"stop\":[\"a\",\"b\"]}",
-                            "{\"prompt\":[[4],[5,6]],\"model\":\"x\",\"stop\":\"a\"}"};
+    const char *bodies[] = {
+        "{" M "," TOOL ",\"model\":\"x\",\"stop\":[\"a\",\"b\"],\"tool_choice\":{\"type\":"
+        "\"function\",\"function\":{\"name\":\"f\"}}}",
+        "{\"prompt\":[[4],[5,6]],\"model\":\"x\",\"stop\":\"a\",\"guided_json\":\"{}\"}"};
     for (int api = 0; api < 2; api++) {
         bool failed = true;
         for (long n = 0; failed; n++) {
@@ -403,6 +527,7 @@ int main(void)
         cmocka_unit_test(test_thinking_switches),
         cmocka_unit_test(test_prompt_forms),
         cmocka_unit_test(test_tool_choice_none_hides_tools),
+        cmocka_unit_test(test_what_the_answer_must_be),
         cmocka_unit_test(test_each_failing_allocation_is_clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

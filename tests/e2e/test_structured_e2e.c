@@ -1,0 +1,172 @@
+/* test_structured_e2e.c - outputs held to a grammar, over loopback: what a request says reaches the
+ * engine as a constraint, which the scripted engine must satisfy as a model would */
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/world.h"
+
+#define SCHEMA                                                                                     \
+    "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]}"
+#define FORMAT                                                                                     \
+    ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\","              \
+    "\"schema\":" SCHEMA "}}"
+#define TOOL(strict)                                                                               \
+    ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":" strict           \
+    ",\"parameters\":" SCHEMA "}}]"
+#define D "｜DSML｜"
+/* a call of f with one parameter, as it stands within a JSON string */
+#define CALL(kind, value)                                                                          \
+    "\\n\\n<" D "function_calls>\\n<" D "invoke name=\\\"f\\\">\\n<" D                             \
+    "parameter name=\\\"a\\\" string=\\\"" kind "\\\">" value "</" D "parameter>\\n</" D           \
+    "invoke>\\n</" D "function_calls>"
+#define NAMED ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}"
+
+struct step {
+    const char *script;
+    const char *fields;
+    int status;
+    const char *part;
+};
+
+static void run_steps(const struct step *steps, size_t n)
+{
+    struct world w;
+    struct http_client c;
+    world_open(&w, NULL, NULL);
+    world_connect(&c, &w);
+    for (size_t i = 0; i < n; i++) {
+        expect_chat(&c, steps[i].script, steps[i].fields, steps[i].status, steps[i].part);
+    }
+    http_client_close(&c);
+    world_close(&w);
+}
+
+static void test_contents(void **state)
+{
+    (void)state;
+    static const struct step steps[] = {
+        {"say={\\\"a\\\": 1}", FORMAT, 200, "\"content\":\"{\\\"a\\\": 1}\""},
+        {"say={\\\"a\\\": 1}", FORMAT ",\"stream\":true", 200, "\"finish_reason\":\"stop\""},
+        {"say={\\\"a\\\": true}", FORMAT, 500, "\"code\":\"grammar_failed\""},
+        {"say=Hello!", FORMAT ",\"n\":2", 500, "the grammar of the answer left no token"},
+        {"say={\\\"a\\\": 1}", ",\"guided_json\":" SCHEMA ",\"n\":3,\"logprobs\":true", 200,
+         "\"index\":2"},
+        {"say={\\\"b\\\": [1]}", ",\"response_format\":{\"type\":\"json_object\"}", 200, "[1]}"},
+        {"say=[1]", ",\"response_format\":{\"type\":\"json_object\"}", 500, "grammar_failed"},
+        {"say=Hello!", ",\"response_format\":{\"type\":\"text\"}", 200, "Hello!"},
+        {"say=cat", ",\"guided_choice\":[\"cat\",\"dog\"]", 200, "\"content\":\"cat\""},
+        {"say=cow", ",\"structured_outputs\":{\"choice\":[\"cat\",\"dog\"]}", 500, ""},
+        {"say=ab12", ",\"guided_regex\":\"[a-z]+[0-9]+\"", 200, "ab12"},
+        {"say=ab12", ",\"guided_regex\":\"[a-z]+[0-9]+\",\"stop\":\"b1\"", 200,
+         "\"content\":\"a\""},
+        {"say=ab12", ",\"guided_regex\":\"[a-z]+[0-9]+\",\"max_tokens\":2", 200,
+         "\"finish_reason\":\"length\""},
+    };
+    run_steps(steps, sizeof steps / sizeof steps[0]);
+}
+
+static void test_reasoning_is_free(void **state)
+{
+    (void)state;
+    static const char thinking[] = FORMAT ",\"chat_template_kwargs\":{\"thinking\":true}";
+    static const struct step steps[] = {
+        {"say=Well, {[ what?</think>{\\\"a\\\": 1}", thinking, 200,
+         "\"content\":\"{\\\"a\\\": 1}\",\"refusal\":null,\"reasoning_content\":\"Well, {[ "
+         "what?\""},
+        {"say=Well</think>no", thinking, 500, "grammar_failed"},
+        {"say={\\\"a\\\": 1}", thinking, 500, "grammar_failed"},
+    };
+    run_steps(steps, sizeof steps / sizeof steps[0]);
+}
+
+static void test_calls(void **state)
+{
+    (void)state;
+    static const char args[] = "\"name\":\"f\",\"arguments\":\"{\\\"a\\\": 7}\"";
+    static const struct step steps[] = {
+        {"say=" CALL("false", "7"), TOOL("false") ",\"tool_choice\":\"required\"", 200, args},
+        {"say=" CALL("false", "7"), TOOL("false") ",\"tool_choice\":\"required\"", 200,
+         "\"finish_reason\":\"tool_calls\""},
+        {"say=" CALL("false", "7"), TOOL("false") NAMED, 200, "\"finish_reason\":\"stop\""},
+        {"say=" CALL("true", "7"), TOOL("false") ",\"tool_choice\":\"required\"", 500, ""},
+        {"say=No.", TOOL("false") ",\"tool_choice\":\"required\"", 500, "grammar_failed"},
+        {"say=Hm</think>" CALL("false", "7"),
+         TOOL("false") ",\"tool_choice\":\"required\",\"thinking\":{\"type\":\"enabled\"}", 200,
+         args},
+        {"say=No.", TOOL("false") ",\"tool_choice\":\"auto\"", 200, "No."},
+        {"say=" CALL("true", "x"), TOOL("false"), 200, "{\\\"a\\\": \\\"x\\\"}"},
+        {"say=" CALL("true", "x"), TOOL("true"), 500, "grammar_failed"},
+        {"say=Look: " CALL("false", "7"), TOOL("true"), 200, args},
+        {"say=No.", TOOL("true"), 200, "\"content\":\"No.\""},
+        {"say={\\\"a\\\": 1}", TOOL("false") FORMAT, 200, "\"content\":\"{\\\"a\\\": 1}\""},
+        {"say=" CALL("false", "7"), TOOL("false") FORMAT, 200, args},
+        {"say=No.", TOOL("false") FORMAT, 500, "grammar_failed"},
+        {"say={\\\"a\\\": 1}", TOOL("false") FORMAT ",\"tool_choice\":\"none\"", 200, "a"},
+    };
+    run_steps(steps, sizeof steps / sizeof steps[0]);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    static const struct step steps[] = {
+        {"say=x", ",\"guided_json\":{\"type\":\"array\",\"items\":{\"contains\":{}}}", 400,
+         "schema #/items: the keyword \\\"contains\\\" is not supported\",\"type\":"
+         "\"invalid_request_error\",\"param\":\"guided_json\",\"code\":\"unsupported_value\""},
+        {"say=x", ",\"guided_regex\":\"(a\"", 400, "\"param\":\"guided_regex\""},
+        {"say=x", ",\"guided_choice\":[]", 400, "\"code\":\"invalid_value\""},
+        {"say=x", ",\"guided_choice\":[1]", 400, "choice 0 is an integer"},
+        {"say=x", ",\"guided_grammar\":\"root ::= x\"", 400, "\"param\":\"guided_grammar\""},
+        {"say=x", ",\"tool_choice\":\"required\"", 400, "there are no tools"},
+        {"say=x", TOOL("true") ",\"tool_choice\":\"required\"" FORMAT, 400, "cannot be both"},
+        {"say=x", FORMAT ",\"guided_json\":{}", 400, "only one may"},
+        {"say=x",
+         ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"not\":"
+         "{}}}}],\"tool_choice\":\"required\"",
+         400, "\"param\":\"tools\""},
+    };
+    run_steps(steps, sizeof steps / sizeof steps[0]);
+}
+
+static void test_completions_and_metrics(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c;
+    world_open(&w, NULL, NULL);
+    world_connect(&c, &w);
+    for (int i = 0; i < 3; i++) {
+        expect(&c, "POST", COMPLETIONS,
+               "{\"prompt\":[\"[[say={\\\"a\\\": 2}]]\",\"[[say={\\\"a\\\": "
+               "3}]]\"],\"guided_json\":" SCHEMA ",\"max_tokens\":20}",
+               200, "\"text\":\"{\\\"a\\\": 3}\"");
+    }
+    expect_chat(&c, "say=x", ",\"guided_json\":{\"not\":{}}", 400, "");
+    expect(&c, "GET", "/metrics", NULL, 200,
+           "fathom_grammar_cache_hits_total{model_name=\"m\",engine=\"0\"} 2\n");
+    expect(&c, "GET", "/metrics", NULL, 200,
+           "fathom_grammar_cache_misses_total{model_name=\"m\",engine=\"0\"} 2\n");
+    expect(&c, "GET", "/metrics", NULL, 200,
+           "fathom_grammar_failures_total{model_name=\"m\",engine=\"0\"} 1\n");
+    expect(&c, "GET", "/metrics", NULL, 200,
+           "fathom_grammar_compile_seconds_count{model_name=\"m\",engine=\"0\"} 2\n");
+    http_client_close(&c);
+    world_close(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_contents),
+        cmocka_unit_test(test_reasoning_is_free),
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_completions_and_metrics),
+    };
+    return cmocka_run_group_tests(tests, world_setup, world_teardown);
+}

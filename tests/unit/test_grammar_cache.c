@@ -1,0 +1,308 @@
+/* The cache of grammars: what counts as the same, who compiles, what goes when room is short; and a
+ * grammar as the engine's constraint. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/json.h"
+#include "base/limits.h"
+#include "base/mem.h"
+#include "server/grammar_cache.h"
+#include "server/grammar_constraint.h"
+#include "support/tokenizer_data.h"
+
+static struct tokenizer *tokenizer;
+static struct histogram compile_us;
+
+static struct grammar_cache *open_cache(size_t max_bytes)
+{
+    struct grammar_cache *c;
+    const struct grammar_cache_config config = {
+        .tokenizer = tokenizer, .n_vocab = 4096, .max_bytes = max_bytes, .compile_us = &compile_us};
+    assert_int_equal(grammar_cache_create(&c, &config), FATHOM_OK);
+    return c;
+}
+
+static json_t *read_json(const char *text)
+{
+    json_t *tree = NULL;
+    assert_int_equal(json_read(text, strlen(text), "test", &tree, NULL), FATHOM_OK);
+    return tree;
+}
+
+static fathom_err get_with(struct grammar_cache *c, const char *schema,
+                           const struct grammar_options *o, bool thinking, struct grammar **out,
+                           fathom_diag *d)
+{
+    json_t *tree = read_json(schema);
+    struct grammar_answer a = {
+        .thinking = thinking, .content = GRAMMAR_CONTENT_SCHEMA, .value = tree};
+    fathom_err err = grammar_cache_get(c, &a, o, out, d);
+    json_decref(tree);
+    grammar_cache_check(c);
+    return err;
+}
+
+static struct grammar *get(struct grammar_cache *c, const char *schema)
+{
+    struct grammar *g;
+    const struct grammar_options o = {0};
+    assert_int_equal(get_with(c, schema, &o, false, &g, NULL), FATHOM_OK);
+    return g;
+}
+
+static struct grammar_cache_stats stats_of(struct grammar_cache *c)
+{
+    struct grammar_cache_stats s;
+    grammar_cache_get_stats(c, &s);
+    return s;
+}
+
+static void the_same_text_is_compiled_once(void **state)
+{
+    (void)state;
+    struct grammar_cache *c = open_cache(1 << 20);
+    const struct grammar_options plain = {0}, tight = {.space = GRAMMAR_SPACE_NONE};
+    struct grammar *a = get(c, "{\"type\":\"integer\",\"minimum\":1}"), *b;
+    b = get(c, "{ \"type\": \"integer\", \"minimum\": 1 }");
+    assert_ptr_equal(a, b);
+    grammar_release(b);
+    assert_int_equal(get_with(c, "{\"type\":\"integer\",\"minimum\":1}", &tight, false, &b, NULL),
+                     0);
+    assert_ptr_not_equal(a, b);
+    grammar_release(b);
+    assert_int_equal(get_with(c, "{\"type\":\"integer\",\"minimum\":1}", &plain, true, &b, NULL),
+                     0);
+    assert_ptr_not_equal(a, b);
+    grammar_release(b);
+    b = get(c,
+            "{\"minimum\":1,\"type\":\"integer\"}"); /* the order of members is kept in outputs */
+    assert_ptr_not_equal(a, b);
+    grammar_release(b);
+    grammar_release(a);
+    struct grammar_cache_stats s = stats_of(c);
+    assert_true(s.n_hit == 1 && s.n_miss == 4 && s.n_entry == 4 && s.n_failed == 0);
+    assert_true(s.n_byte > 0 && s.n_evicted == 0);
+    struct buf text = {0};
+    assert_int_equal(grammar_cache_dump(c, &text), FATHOM_OK);
+    assert_non_null(strstr(buf_str(&text), "READY"));
+    buf_free(&text);
+    grammar_cache_destroy(c);
+}
+
+static void failures_are_remembered(void **state)
+{
+    (void)state;
+    struct grammar_cache *c = open_cache(1 << 20);
+    const struct grammar_options o = {0};
+    for (int i = 0; i < 3; i++) {
+        struct grammar *g = NULL;
+        fathom_diag d = {""};
+        assert_int_equal(get_with(c, "{\"not\": {}}", &o, false, &g, &d), FATHOM_EUNSUPPORTED);
+        assert_null(g);
+        assert_non_null(strstr(d.text, "\"not\""));
+    }
+    struct grammar_cache_stats s = stats_of(c);
+    assert_true(s.n_miss == 1 && s.n_failed == 1 && s.n_hit == 2);
+    grammar_cache_destroy(c);
+}
+
+static void the_least_recently_used_go(void **state)
+{
+    (void)state;
+    enum { N = 40 };
+    struct grammar_cache *c = open_cache(60000);
+    for (int i = 0; i < N; i++) {
+        char schema[64];
+        (void)snprintf(schema, sizeof schema, "{\"type\":\"integer\",\"minimum\":%d}", i);
+        grammar_release(get(c, schema));
+        grammar_release(get(c, "{\"type\":\"null\"}")); /* in use all the time */
+        assert_true(stats_of(c).n_byte <= 60000);
+    }
+    struct grammar_cache_stats s = stats_of(c);
+    assert_true(s.n_evicted > 0 && s.n_entry < N);
+    assert_int_equal(s.n_entry + s.n_evicted, N + 1);
+    assert_int_equal(s.n_hit, N - 1);
+    grammar_cache_destroy(c);
+    c = open_cache(1); /* nothing stays, and what is asked for is given all the same */
+    struct grammar *g = get(c, "{\"type\":\"null\"}");
+    assert_int_equal(stats_of(c).n_entry, 0);
+    grammar_release(g);
+    grammar_cache_destroy(c);
+}
+
+static void long_texts_are_refused(void **state)
+{
+    (void)state;
+    struct grammar_cache *c = open_cache(1 << 20);
+    char *text = mem_alloc(LIMIT_GRAMMAR_TEXT_BYTES + 1);
+    assert_non_null(text);
+    memset(text, 'a', LIMIT_GRAMMAR_TEXT_BYTES);
+    text[LIMIT_GRAMMAR_TEXT_BYTES] = '\0';
+    json_t *value = json_pack("[s]", text);
+    struct grammar_answer a = {.content = GRAMMAR_CONTENT_CHOICE, .value = value};
+    const struct grammar_options o = {0};
+    struct grammar *g;
+    fathom_diag d = {""};
+    assert_int_equal(grammar_cache_get(c, &a, &o, &g, &d), FATHOM_ELIMIT);
+    assert_non_null(strstr(d.text, "1048576 bytes"));
+    json_decref(value);
+    mem_free(text);
+    grammar_cache_destroy(c);
+}
+
+struct racer {
+    pthread_t thread;
+    struct grammar_cache *c;
+    struct grammar *g;
+};
+
+static void *race(void *arg)
+{
+    struct racer *r = arg;
+    json_t *tree = json_pack("{s:s, s:s}", "type", "string", "pattern", "^([a-z]{1,40}-){1,20}$");
+    struct grammar_answer a = {.content = GRAMMAR_CONTENT_SCHEMA, .value = tree};
+    const struct grammar_options o = {0};
+    if (grammar_cache_get(r->c, &a, &o, &r->g, NULL) != FATHOM_OK) r->g = NULL;
+    json_decref(tree);
+    return NULL;
+}
+
+static void one_thread_compiles_for_all(void **state)
+{
+    (void)state;
+    enum { N = 4 };
+    struct racer racers[N];
+    struct grammar_cache *c = open_cache(1 << 24);
+    for (int i = 0; i < N; i++) {
+        racers[i] = (struct racer){.c = c};
+        assert_int_equal(pthread_create(&racers[i].thread, NULL, race, &racers[i]), 0);
+    }
+    for (int i = 0; i < N; i++) {
+        (void)pthread_join(racers[i].thread, NULL);
+        assert_non_null(racers[i].g);
+        assert_ptr_equal(racers[i].g, racers[0].g);
+    }
+    for (int i = 0; i < N; i++) grammar_release(racers[i].g);
+    assert_int_equal(stats_of(c).n_miss, 1);
+    assert_int_equal(stats_of(c).n_hit, N - 1);
+    grammar_cache_check(c);
+    grammar_cache_destroy(c);
+}
+
+static void survives_failing_allocations(void **state)
+{
+    (void)state;
+    json_t *tree = read_json("{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}}}");
+    struct grammar_answer a = {.content = GRAMMAR_CONTENT_SCHEMA, .value = tree};
+    const struct grammar_options o = {0};
+    bool hit = true;
+    for (long n = 0; hit; n += 1 + n / 50) {
+        struct grammar_cache *c = open_cache(1 << 20);
+        struct grammar *g;
+        mem_fail_after(n);
+        fathom_err err = grammar_cache_get(c, &a, &o, &g, NULL);
+        hit = mem_fail_hit();
+        mem_fail_after(-1);
+        /* giving memory back may fail without harm; want of memory is not remembered */
+        assert_true(err == FATHOM_OK || (hit && err == FATHOM_ENOMEM));
+        assert_int_equal(stats_of(c).n_entry, err == FATHOM_OK);
+        grammar_cache_check(c);
+        grammar_release(g);
+        grammar_cache_destroy(c);
+    }
+    json_decref(tree);
+}
+
+static void a_small_vocabulary_cannot_be_masked(void **state)
+{
+    (void)state;
+    struct grammar_cache *c;
+    struct grammar *g;
+    fathom_diag d = {""};
+    const struct grammar_cache_config config = {
+        .tokenizer = tokenizer, .n_vocab = 1000, .max_bytes = 1 << 20};
+    assert_int_equal(grammar_cache_create(&c, &config), FATHOM_OK);
+    const struct grammar_options o = {0};
+    assert_int_equal(get_with(c, "{}", &o, false, &g, &d), FATHOM_EUNSUPPORTED);
+    assert_non_null(strstr(d.text, "the model 1000"));
+    grammar_cache_destroy(c);
+}
+
+/* Looks ahead and comes back, and ends with EOS. */
+static void a_grammar_is_a_constraint(void **state)
+{
+    (void)state;
+    struct grammar_cache *c = open_cache(1 << 20);
+    struct grammar *g = get(c, "{\"enum\":[1]}");
+    fathom_info info = {.n_vocab = 4096, .n_draft = 1, .eos_ids = {1}, .n_eos = 1};
+    fathom_constraint k;
+    uint32_t words[4096 / 32];
+    struct token_list ids = {0};
+    assert_int_equal(grammar_constraint_create(&k, g, &info, NULL), FATHOM_OK);
+    grammar_release(g);
+    assert_int_equal(tokenizer_encode(tokenizer, "1", 1, TOKENIZER_MARKUP_OFF, &ids), FATHOM_OK);
+    assert_int_equal(ids.n, 1);
+    int32_t one = ids.ids[0];
+    token_list_free(&ids);
+    k.ops->mark(k.state);
+    assert_false(k.ops->accept(k.state, 1));
+    assert_true(k.ops->accept(k.state, one));
+    assert_true(k.ops->accept(k.state, 1));
+    k.ops->go_back(k.state);
+    k.ops->fill_mask(k.state, words, 4096 / 32);
+    assert_true(words[one / 32] >> (one % 32) & 1);
+    assert_false(words[0] >> 1 & 1);
+    assert_true(k.ops->accept(k.state, one));
+    k.ops->fill_mask(k.state, words, 4096 / 32);
+    assert_int_equal(words[0], 1u << 1);
+    k.ops->destroy(k.state);
+
+    g = get(c, "{\"enum\":[1]}");
+    info.n_eos = 0;
+    assert_int_equal(grammar_constraint_create(&k, g, &info, NULL), FATHOM_EUNSUPPORTED);
+    info.n_eos = 1;
+    for (long n = 0; n < 3; n++) {
+        mem_fail_after(n);
+        assert_int_equal(grammar_constraint_create(&k, g, &info, NULL), FATHOM_ENOMEM);
+        mem_fail_after(-1);
+        assert_null(k.ops);
+    }
+    grammar_release(g);
+    grammar_cache_destroy(c);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    static const uint64_t bounds[] = {1000};
+    histogram_init(&compile_us, bounds, 1, 1e6);
+    return tokenizer_open_file(&tokenizer, TOKENIZER_PILOT_JSON, NULL) == FATHOM_OK ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    tokenizer_close(tokenizer);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_same_text_is_compiled_once),
+        cmocka_unit_test(failures_are_remembered),
+        cmocka_unit_test(the_least_recently_used_go),
+        cmocka_unit_test(long_texts_are_refused),
+        cmocka_unit_test(one_thread_compiles_for_all),
+        cmocka_unit_test(survives_failing_allocations),
+        cmocka_unit_test(a_small_vocabulary_cannot_be_masked),
+        cmocka_unit_test(a_grammar_is_a_constraint),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
