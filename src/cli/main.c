@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/crash.h"
 #include "base/fail.h"
 #include "base/log.h"
 #include "cli/cli.h"
@@ -98,6 +99,7 @@ static int parse_and_run(enum command c, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    crash_install(FATHOM_VERSION);
     if (argc < 2) {
         (void)print_help(stderr, COMMAND_COUNT, NULL);
         return STATUS_USAGE;

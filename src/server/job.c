@@ -6,6 +6,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/crash.h"
 #include "base/fail.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -91,6 +92,7 @@ void job_release(struct job *job)
 {
     if (atomic_fetch_sub(&job->n_ref, 1) != 1) return;
     unlink_job(job);
+    crash_drop(job->crash_slot);
     answer_free(&job->answer);
     grammar_release(job->grammar);
     openai_request_free(&job->request);
@@ -113,6 +115,7 @@ fathom_err job_start(struct job **out, struct server *s, struct MHD_Connection *
     job->server = s;
     job->api = api;
     job->share = share;
+    job->crash_slot = CRASH_NO_SLOT;
     job->start_us = clock_now_us();
     job->connection = connection;
     job->fd = info ? info->connect_fd : -1;

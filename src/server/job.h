@@ -52,6 +52,7 @@ struct job {
     enum openai_api api;
     uint32_t share; /* whose it is: fathom_request */
     uint64_t start_us;
+    int crash_slot; /* where a crash report finds its id */
 
     pthread_mutex_t lock;
     enum job_state state;

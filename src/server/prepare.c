@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/crash.h"
 #include "base/fail.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -221,6 +222,7 @@ static fathom_err prepare(struct job *job)
                                  .nonce = rng_entropy(),
                                  .created = clock_unix_s()};
     TRY(answer_open(&job->answer, &setup));
+    job->crash_slot = crash_note(job->answer.id);
     openai_request_drop_body(r);
     job->slots = mem_calloc(job->answer.n_choice, sizeof *job->slots);
     return job->slots ? FATHOM_OK : FATHOM_ENOMEM;

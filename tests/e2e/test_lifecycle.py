@@ -153,6 +153,22 @@ class Lifecycle(unittest.TestCase):
             self.assertIn("not finished in time", text)
         self.assertEqual(server.end()[0], 0)
 
+    def test_a_crash_names_the_requests_in_flight(self):
+        server = Server()
+        connection = server.connect()
+        body = {"prompt": "[[step_ms=50;say=abcdefghijklmnopqrstuvwxyz]]", "stream": True}
+        connection.request("POST", COMPLETIONS, json.dumps(body))
+        answer = connection.getresponse()
+        first = json.loads(answer.readline().decode().removeprefix("data: "))
+        server.process.send_signal(signal.SIGSEGV)
+        status, errors = server.end()
+        self.assertEqual(status, -signal.SIGSEGV)
+        self.assertIn("has met a fault of its own", errors)
+        self.assertIn(f"sent by process {os.getpid()}", errors)
+        self.assertIn(f"in flight:\n    {first['id']}\n", errors)
+        self.assertNotIn("abcdef", errors)
+        connection.close()
+
     def test_flags_of_limits(self):
         server = Server("--max-connections", "1", "--stall-timeout", "0.3")
         first = server.connect()

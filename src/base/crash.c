@@ -1,0 +1,160 @@
+#include "base/crash.h"
+
+#include <execinfo.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CAUSE_BYTES = 512, FRAMES_MAX = 64, STACK_BYTES = 64 << 10, LIST_MAX = 64 };
+
+static struct crash {
+    const char *version;
+    char cause[CAUSE_BYTES];
+    atomic_int cause_state; /* 0: none, 1: being written, 2: there */
+    atomic_uint next;       /* where the search for a free slot begins */
+    atomic_bool taken[CRASH_SLOTS];
+    atomic_bool written[CRASH_SLOTS];
+    char texts[CRASH_SLOTS][CRASH_TEXT_BYTES];
+    atomic_bool reporting;
+    char stack[STACK_BYTES]; /* a handler on a stack that has overflowed has none of its own */
+} crash;
+
+/* ---- what is in flight ---------------------------------------------------------------------- */
+
+int crash_note(const char *text)
+{
+    unsigned from = atomic_fetch_add(&crash.next, 1);
+    for (unsigned i = 0; i < CRASH_SLOTS; i++) {
+        unsigned slot = (from + i) % CRASH_SLOTS;
+        if (atomic_exchange(&crash.taken[slot], true)) continue;
+        size_t n = strlen(text);
+        if (n >= CRASH_TEXT_BYTES) n = CRASH_TEXT_BYTES - 1;
+        memcpy(crash.texts[slot], text, n);
+        crash.texts[slot][n] = '\0';
+        atomic_store(&crash.written[slot], true);
+        return (int)slot;
+    }
+    return CRASH_NO_SLOT;
+}
+
+void crash_drop(int slot)
+{
+    if (slot == CRASH_NO_SLOT) return;
+    atomic_store(&crash.written[slot], false);
+    atomic_store(&crash.taken[slot], false);
+}
+
+void crash_set_cause(const char *text)
+{
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&crash.cause_state, &none, 1)) return;
+    size_t n = strlen(text);
+    if (n >= CAUSE_BYTES) n = CAUSE_BYTES - 1;
+    memcpy(crash.cause, text, n);
+    atomic_store(&crash.cause_state, 2);
+}
+
+/* ---- the report: nothing but write, backtrace and loads -------------------------------------- */
+
+static void put(int fd, const char *text)
+{
+    ssize_t n = write(fd, text, strlen(text));
+    (void)n;
+}
+
+static void put_number(int fd, uint64_t value, unsigned base)
+{
+    char digits[24];
+    size_t i = sizeof digits;
+    digits[--i] = '\0';
+    do {
+        digits[--i] = "0123456789abcdef"[value % base];
+        value /= base;
+    } while (value);
+    put(fd, digits + i);
+}
+
+static const char *signal_text(int number)
+{
+    switch (number) {
+    case SIGSEGV: return "SIGSEGV, memory that is not there";
+    case SIGBUS: return "SIGBUS, memory that cannot be read: a file that has shrunk, or a bad disk";
+    case SIGFPE: return "SIGFPE, arithmetic";
+    case SIGILL: return "SIGILL, an instruction that this processor does not have";
+    case SIGABRT: return "SIGABRT";
+    default: return "a signal";
+    }
+}
+
+static void put_in_flight(int fd)
+{
+    unsigned n = 0;
+    for (int i = 0; i < CRASH_SLOTS; i++) {
+        if (!atomic_load(&crash.written[i])) continue;
+        if (n++ >= LIST_MAX) continue;
+        put(fd, n == 1 ? "in flight:\n    " : "    ");
+        put(fd, crash.texts[i]);
+        put(fd, "\n");
+    }
+    if (n == 0) put(fd, "in flight: nothing\n");
+    if (n > LIST_MAX) {
+        put(fd, "    and ");
+        put_number(fd, n - LIST_MAX, 10);
+        put(fd, " more\n");
+    }
+}
+
+void crash_write_report(int fd, const siginfo_t *info)
+{
+    int number = info ? info->si_signo : 0;
+    void *frames[FRAMES_MAX];
+    put(fd, "\nfathom ");
+    put(fd, crash.version ? crash.version : "");
+    put(fd, " has met a fault of its own and ends.\ncause: ");
+    put(fd, number ? signal_text(number) : "none");
+    if (info && info->si_code <= 0 && info->si_pid != getpid()) {
+        put(fd, ", sent by process ");
+        put_number(fd, (uint64_t)info->si_pid, 10);
+    } else if (number == SIGSEGV || number == SIGBUS) {
+        put(fd, ", at 0x");
+        put_number(fd, (uint64_t)(uintptr_t)info->si_addr, 16);
+    }
+    if (atomic_load(&crash.cause_state) == 2) {
+        put(fd, ": ");
+        put(fd, crash.cause);
+    }
+    put(fd, "\n");
+    put_in_flight(fd);
+    put(fd, "backtrace (addr2line -Cfe fathom ADDRESS names the lines):\n");
+    int n = backtrace(frames, FRAMES_MAX);
+    backtrace_symbols_fd(frames, n, fd);
+}
+
+/* The first thread that gets here reports; the others wait for the end of the process. */
+static void on_fault(int number, siginfo_t *info, void *context)
+{
+    (void)context;
+    if (atomic_exchange(&crash.reporting, true)) {
+        for (;;) pause();
+    }
+    crash_write_report(STDERR_FILENO, info);
+    (void)signal(number, SIG_DFL);
+    (void)raise(number);
+}
+
+void crash_install(const char *version)
+{
+    static const int numbers[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+    void *frames[1];
+    const stack_t stack = {.ss_sp = crash.stack, .ss_size = STACK_BYTES};
+    struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    crash.version = version;
+    (void)backtrace(frames, 1); /* its first call loads a library */
+    (void)sigaltstack(&stack, NULL);
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        (void)sigaction(numbers[i], &action, NULL);
+    }
+}

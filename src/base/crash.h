@@ -1,0 +1,37 @@
+/* crash.h - what is printed when the process dies of a fault
+ *
+ * On SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT (an ASSERT), standard error gets the version, the
+ * cause, the ids of what was in flight and a backtrace; then the signal takes its usual way, so
+ * that the status and the core dump are what they would have been. The handler has no argument,
+ * which is why the table of what is in flight is global.
+ *
+ * A slot is FREE or TAKEN; whoever takes it writes its text before it says TAKEN, so the handler
+ * never reads half a text. Everything here is lock-free.
+ */
+#ifndef FATHOM_BASE_CRASH_H
+#define FATHOM_BASE_CRASH_H
+
+#include <signal.h>
+
+enum { CRASH_SLOTS = 8192, CRASH_TEXT_BYTES = 56, CRASH_NO_SLOT = -1 };
+
+/* crash_install - from now on; `version` outlives the process. Once, from the main thread. */
+void crash_install(const char *version);
+
+/* crash_note - name something in flight; CRASH_NO_SLOT when the table is full: it goes unnamed
+ *
+ *   text  cut to CRASH_TEXT_BYTES - 1; printable
+ * Any thread. Cost  a few loads, however many are in flight. */
+int crash_note(const char *text);
+
+/* crash_drop - it has ended; accepts CRASH_NO_SLOT */
+void crash_drop(int slot);
+
+/* crash_set_cause - what a following abort() is about; the first one counts */
+void crash_set_cause(const char *text);
+
+/* crash_write_report - what the handler prints, on file `fd`; NULL: no signal. Calls only what a
+ * signal handler may. */
+void crash_write_report(int fd, const siginfo_t *info);
+
+#endif
