@@ -94,6 +94,12 @@ fathom_err path_newest_dir(char *out, size_t out_bytes, const char *dir)
     return err;
 }
 
+fathom_err path_make_dir(const char *path, fathom_diag *d)
+{
+    if (mkdir(path, 0700) == 0 || (errno == EEXIST && path_is_dir(path))) return FATHOM_OK;
+    FAIL(d, FATHOM_EIO, "%s: cannot be made a directory: %s", path, strerror(errno));
+}
+
 /* The first line of a small file of the system; false when there is none. */
 static bool read_line(const char *path, char *line, size_t line_bytes)
 {

@@ -1,5 +1,5 @@
-/* os.h - files, memory maps and the machine: the only system-call file besides log, mem and thread
- */
+/* os.h - files, memory maps and the machine: with direct_file, log, mem and thread the only files
+ * that call the system */
 #ifndef FATHOM_BASE_OS_H
 #define FATHOM_BASE_OS_H
 
@@ -31,6 +31,10 @@ fathom_err path_join(char *out, size_t out_bytes, const char *dir, const char *n
  * name. ENOTFOUND when dir has none or cannot be read, EINVAL when the path does not fit; out is
  * then empty. Names that begin with a dot do not count. */
 fathom_err path_newest_dir(char *out, size_t out_bytes, const char *dir);
+
+/* path_make_dir - a directory for its owner alone, if it is not there; what is above it must be
+ * Errors  EIO names path and cause, also for a file of that name. */
+fathom_err path_make_dir(const char *path, fathom_diag *d);
 
 /* os_n_cpu - processors this process may use, at least 1: its affinity, within the container's
  * quota */

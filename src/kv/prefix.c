@@ -7,6 +7,8 @@
  *      prefix_publish swaps a page for the published one of the same tokens.
  *   4. No two published pages have the same parent (first pages: salt) and tokens.
  *   5. A published page is in the bucket of its key exactly once, others are in none.
+ *   6. With tiers, a published page has the name that its record goes by there, which hashes its
+ *      tokens and those before it. A page is in the ring of offered ones at most once.
  *
  * Eviction takes children before parents. Requests give their last page first, so by 3 a page goes
  * to CACHED no later than its parent, and the pool evicts the page that was given longest ago. A
@@ -25,6 +27,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "kv/layout.h"
+#include "kv/tiers.h"
 
 #define NO_PAGE UINT32_MAX
 
@@ -41,6 +44,8 @@ struct node {
     uint32_t n_child;
     uint32_t next; /* in the bucket; NO_PAGE: the last */
     bool published;
+    bool offered;
+    struct hash128 name;             /* with tiers */
     int32_t ids[KV_PAGE_TOKENS + 1]; /* n_key_id of them */
 };
 
@@ -50,9 +55,13 @@ struct prefix_cache {
     uint32_t n_key_id;    /* 64, or 65 with the token after the page */
     uint32_t bucket_mask; /* buckets are a power of two */
     struct page_pool *pool;
-    struct node *nodes; /* [n_page] */
-    uint32_t *buckets;  /* [bucket_mask + 1] first node; NO_PAGE: empty */
-    uint32_t *n_seen;   /* [n_page] scratch of prefix_check */
+    struct node *nodes;  /* [n_page] */
+    uint32_t *buckets;   /* [bucket_mask + 1] first node; NO_PAGE: empty */
+    uint32_t *n_seen;    /* [n_page] scratch of prefix_check */
+    struct tiers *tiers; /* NULL: none */
+    uint32_t *offered;   /* [n_page] a ring */
+    uint32_t first_offered;
+    uint32_t n_offered;
 };
 
 static struct key key_of(uint64_t salt, uint32_t parent, const int32_t *ids)
@@ -85,12 +94,29 @@ static uint32_t search(const struct prefix_cache *c, uint32_t page, const struct
     return page;
 }
 
+/* What the record of a page is called in the tiers. */
+static struct tier_name name_of(const struct prefix_cache *c, const struct hash128 *key,
+                                const int32_t *ids)
+{
+    struct tier_name name = {.key = *key, .n_id = c->n_key_id};
+    memcpy(name.ids, ids, c->n_key_id * sizeof ids[0]);
+    return name;
+}
+
+static void keep(struct prefix_cache *c, uint32_t page, bool overwritten)
+{
+    const struct node *n = &c->nodes[page];
+    const struct tier_name name = name_of(c, &n->name, n->ids);
+    tiers_keep(c->tiers, &name, page, overwritten);
+}
+
 /* The pool is about to hand the page out for other tokens. */
 static void forget(void *arg, uint32_t page)
 {
     struct prefix_cache *c = arg;
     struct node *n = &c->nodes[page];
     ASSERT(n->published && n->n_child == 0);
+    if (c->tiers) keep(c, page, true);
     const struct key k = {n->salt, n->parent, n->ids};
     uint32_t *link = bucket_of(c, &k);
     while (*link != page) link = &c->nodes[*link].next;
@@ -133,7 +159,17 @@ void prefix_destroy(struct prefix_cache *c)
     mem_free(c->nodes);
     mem_free(c->buckets);
     mem_free(c->n_seen);
+    mem_free(c->offered);
     mem_free(c);
+}
+
+fathom_err prefix_attach_tiers(struct prefix_cache *c, struct tiers *tiers, fathom_diag *d)
+{
+    ASSERT(c->n_published == 0);
+    c->offered = mem_alloc_array(c->n_page, sizeof *c->offered);
+    if (!c->offered) FAIL(d, FATHOM_ENOMEM, "no memory for %u offered pages", c->n_page);
+    c->tiers = tiers;
+    return FATHOM_OK;
 }
 
 uint32_t prefix_find(const struct prefix_cache *c, uint64_t salt, const int32_t *ids, uint32_t n_id,
@@ -150,29 +186,144 @@ uint32_t prefix_find(const struct prefix_cache *c, uint64_t salt, const int32_t 
     return n;
 }
 
+/* The name that those of the pages after `page` are made from; NO_PAGE: of first pages. */
+static struct hash128 name_before(const struct prefix_cache *c, uint64_t salt, uint32_t page)
+{
+    return page == NO_PAGE ? tier_key_first(tiers_secret(c->tiers), salt) : c->nodes[page].name;
+}
+
+static struct hash128 name_after(const struct prefix_cache *c, const struct hash128 *before,
+                                 const int32_t *ids)
+{
+    return tier_key_next(tiers_secret(c->tiers), before, ids, c->n_key_id);
+}
+
+/* A page that the request alone holds is found under k, and called `name`, from now on. */
+static void insert(struct prefix_cache *c, uint32_t page, const struct key *k,
+                   const struct hash128 *name)
+{
+    struct node *n = &c->nodes[page];
+    ASSERT(!n->published && page_pool_n_holder(c->pool, page) == 1);
+    ASSERT(k->parent == NO_PAGE || c->nodes[k->parent].published);
+    uint32_t *bucket = bucket_of(c, k);
+    *n = (struct node){.salt = k->salt,
+                       .parent = k->parent,
+                       .next = *bucket,
+                       .published = true,
+                       .offered = n->offered,
+                       .name = *name};
+    memcpy(n->ids, k->ids, c->n_key_id * sizeof n->ids[0]);
+    *bucket = page;
+    if (k->parent != NO_PAGE) c->nodes[k->parent].n_child++;
+    c->n_published++;
+    page_pool_keep(c->pool, page, true);
+}
+
+/* The published page of the key in place of one that the request holds; NO_PAGE: there is none. */
+static uint32_t swap_for_twin(struct prefix_cache *c, uint32_t page, const struct key *k)
+{
+    uint32_t twin = search(c, *bucket_of(c, k), k);
+    if (twin == NO_PAGE) return NO_PAGE;
+    page_pool_ref(c->pool, twin);
+    page_pool_give(c->pool, page);
+    return twin;
+}
+
 uint32_t prefix_publish(struct prefix_cache *c, uint64_t salt, const int32_t *ids,
                         const uint32_t *pages, uint32_t i)
 {
     uint32_t page = pages[i];
     uint32_t parent = i > 0 ? pages[i - 1] : NO_PAGE;
-    struct node *n = &c->nodes[page];
-    ASSERT(!n->published && page_pool_n_holder(c->pool, page) == 1);
-    ASSERT(parent == NO_PAGE || c->nodes[parent].published);
     const struct key k = key_of(salt, parent, ids + (size_t)i * KV_PAGE_TOKENS);
-    uint32_t *bucket = bucket_of(c, &k);
-    uint32_t twin = search(c, *bucket, &k);
-    if (twin != NO_PAGE) {
-        page_pool_ref(c->pool, twin);
-        page_pool_give(c->pool, page);
-        return twin;
+    uint32_t twin = swap_for_twin(c, page, &k);
+    if (twin != NO_PAGE) return twin;
+    struct hash128 name = {0};
+    if (c->tiers) {
+        name = name_before(c, salt, parent);
+        name = name_after(c, &name, k.ids);
     }
-    *n = (struct node){.salt = k.salt, .parent = parent, .next = *bucket, .published = true};
-    memcpy(n->ids, k.ids, c->n_key_id * sizeof n->ids[0]);
-    *bucket = page;
-    if (parent != NO_PAGE) c->nodes[parent].n_child++;
-    c->n_published++;
-    page_pool_keep(c->pool, page, true);
+    insert(c, page, &k, &name);
     return page;
+}
+
+/* ---- tiers ---- */
+
+struct tiers *prefix_tiers(const struct prefix_cache *c)
+{
+    return c->tiers;
+}
+
+struct prefix_match prefix_find_tiers(const struct prefix_cache *c, uint64_t salt,
+                                      const int32_t *ids, uint32_t n_id, const uint32_t *pages,
+                                      uint32_t n_page)
+{
+    struct prefix_match m = {0};
+    if (!c->tiers) return m;
+    struct hash128 name = name_before(c, salt, n_page > 0 ? pages[n_page - 1] : NO_PAGE);
+    for (uint32_t i = n_page; (i + 1) * (uint64_t)KV_PAGE_TOKENS < n_id; i++, m.n_page++) {
+        name = name_after(c, &name, ids + (size_t)i * KV_PAGE_TOKENS);
+        enum tier_place place = tiers_find(c->tiers, &name);
+        if (place == TIER_NOWHERE) break;
+        m.n_disk += place == TIER_ON_DISK;
+    }
+    if (!tiers_pay(c->tiers, m.n_page, m.n_disk)) return (struct prefix_match){0};
+    return m;
+}
+
+/* Has the tiers read what comes after a page that is not there yet. */
+static void read_ahead(struct prefix_cache *c, struct hash128 name, const int32_t *ids,
+                       uint32_t first, uint32_t end)
+{
+    for (uint32_t i = first; i < end; i++) {
+        name = name_after(c, &name, ids + (size_t)i * KV_PAGE_TOKENS);
+        const struct tier_name whole = name_of(c, &name, ids + (size_t)i * KV_PAGE_TOKENS);
+        if (!tiers_read_ahead(c->tiers, &whole)) return;
+    }
+}
+
+enum prefix_fetch prefix_fetch(struct prefix_cache *c, uint64_t salt, const int32_t *ids,
+                               uint32_t *pages, uint32_t first, uint32_t end, uint32_t *n_filled)
+{
+    *n_filled = 0;
+    if (!c->tiers) return PREFIX_FETCH_LOST;
+    for (uint32_t i = first; i < end; i++, ++*n_filled) {
+        uint32_t parent = i > 0 ? pages[i - 1] : NO_PAGE;
+        const struct key k = key_of(salt, parent, ids + (size_t)i * KV_PAGE_TOKENS);
+        uint32_t twin = swap_for_twin(c, pages[i], &k);
+        if (twin != NO_PAGE) {
+            pages[i] = twin;
+            continue;
+        }
+        struct hash128 name = name_before(c, salt, parent);
+        name = name_after(c, &name, k.ids);
+        const struct tier_name whole = name_of(c, &name, k.ids);
+        switch (tiers_restore(c->tiers, &whole, pages[i])) {
+        case TIER_RESTORED: insert(c, pages[i], &k, &name); break;
+        case TIER_WAIT: read_ahead(c, name, ids, i + 1, end); return PREFIX_FETCH_WAIT;
+        case TIER_GONE: return PREFIX_FETCH_LOST;
+        }
+    }
+    return PREFIX_FETCHED;
+}
+
+void prefix_offer(struct prefix_cache *c, uint32_t page)
+{
+    struct node *n = &c->nodes[page];
+    if (!c->tiers || n->offered || page_pool_state(c->pool, page) != PAGE_CACHED) return;
+    n->offered = true;
+    c->offered[(c->first_offered + c->n_offered++) % c->n_page] = page;
+}
+
+bool prefix_keep_offered(struct prefix_cache *c)
+{
+    while (c->n_offered > 0 && tiers_may_copy(c->tiers)) {
+        uint32_t page = c->offered[c->first_offered];
+        c->first_offered = (c->first_offered + 1) % c->n_page;
+        c->n_offered--;
+        c->nodes[page].offered = false;
+        if (c->nodes[page].published) keep(c, page, false);
+    }
+    return c->n_offered > 0;
 }
 
 uint32_t prefix_n_page(const struct prefix_cache *c)
@@ -219,6 +370,9 @@ void prefix_check(struct prefix_cache *c)
         }
     }
     ASSERT(n_linked == c->n_published);
+    uint32_t n_offered = 0;
+    for (uint32_t i = 0; i < c->n_page; i++) n_offered += c->nodes[i].offered;
+    ASSERT(n_offered == c->n_offered);
 }
 
 void prefix_check_chain(const struct prefix_cache *c, uint64_t salt, const int32_t *ids,

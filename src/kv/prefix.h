@@ -17,6 +17,7 @@
 #include "kv/page_pool.h"
 
 struct prefix_cache;
+struct tiers;
 
 /* prefix_create - nothing is published
  *
@@ -27,6 +28,12 @@ struct prefix_cache;
 fathom_err prefix_create(struct prefix_cache **out, struct page_pool *pool, bool with_next,
                          fathom_diag *d);
 void prefix_destroy(struct prefix_cache *c); /* accepts NULL */
+
+/* prefix_attach_tiers - pages that leave the cache go to the tiers, and are found there
+ *
+ *   tiers  borrowed; outlives the cache. Its page and token counts are the cache's
+ * Errors  ENOMEM. Before the first page is published. */
+fathom_err prefix_attach_tiers(struct prefix_cache *c, struct tiers *tiers, fathom_diag *d);
 
 /* prefix_find - the published pages that hold the beginning of ids, but not all of them
  *
@@ -45,6 +52,49 @@ uint32_t prefix_find(const struct prefix_cache *c, uint64_t salt, const int32_t 
  *          was published before, in whose favour pages[i] has been given back */
 uint32_t prefix_publish(struct prefix_cache *c, uint64_t salt, const int32_t *ids,
                         const uint32_t *pages, uint32_t i);
+
+/* ---- with tiers; without them there is nothing to find, to wait for or to keep --------------- */
+
+/* What the tiers have of a request beyond the cache. */
+struct prefix_match {
+    uint32_t n_page;
+    uint32_t n_disk; /* of them not in memory */
+};
+
+/* prefix_find_tiers - the pages after the first n_page that the tiers hold, but not all of ids
+ *
+ *   pages   [n_page] what prefix_find has found
+ * Returns  none if restoring them does not pay (tiers.h). Cost: 400 ns a page. */
+struct prefix_match prefix_find_tiers(const struct prefix_cache *c, uint64_t salt,
+                                      const int32_t *ids, uint32_t n_id, const uint32_t *pages,
+                                      uint32_t n_page);
+
+enum prefix_fetch {
+    PREFIX_FETCHED,    /* all pages are there */
+    PREFIX_FETCH_WAIT, /* more will come: ask again in the next step */
+    PREFIX_FETCH_LOST, /* no more will come */
+};
+
+/* prefix_fetch - fill pages of a request from the tiers, as far as that goes now
+ *
+ *   pages     [end] held by the request; those before `first` are published
+ *   first     the first page to be filled
+ *   n_filled  written: how many were filled and published. A page may have been swapped, as by
+ *             prefix_publish */
+enum prefix_fetch prefix_fetch(struct prefix_cache *c, uint64_t salt, const int32_t *ids,
+                               uint32_t *pages, uint32_t first, uint32_t end, uint32_t *n_filled);
+
+/* prefix_tiers - NULL: there are none */
+struct tiers *prefix_tiers(const struct prefix_cache *c);
+
+/* prefix_offer - a holder has given the page; if it is CACHED now, the tiers get a copy in time */
+void prefix_offer(struct prefix_cache *c, uint32_t page);
+
+/* prefix_keep_offered - hand offered pages to the tiers, as many as the step may copy. Not while
+ * rows of a published page are still to be written: between two steps.
+ *
+ * Returns  whether some are left. */
+bool prefix_keep_offered(struct prefix_cache *c);
 
 /* prefix_n_page - pages that are published now */
 uint32_t prefix_n_page(const struct prefix_cache *c);

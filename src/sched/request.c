@@ -5,23 +5,29 @@
  *      FINISHED. Drafts follow a gap of 1, and n_token + n_draft < max_token.
  *   3. n_computed <= n_reached.
  *   4. WAITING, FINISHED: n_page == n_published == 0 and n_planned == 0. WAITING: n_computed == 0.
- *   5. RUNNING: the pages cover everything computed or planned:
+ *   5. FETCHING: it has the pages of n_token; n_computed == 64 * n_published, and fetch.first <=
+ *      n_published <= fetch.end, all of them before the page of the last token. n_planned == 0.
+ *   6. RUNNING: the pages cover everything computed or planned:
  *      request_n_page(n_computed + n_planned) <= n_page <= request_n_page(max_token).
  *      Published pages are computed: 64 * n_published <= n_computed.
- *   6. finish != NONE if and only if FINISHED.
+ *   7. finish != NONE if and only if FINISHED.
  *
  * States, and the function of each edge
  *
- *        enter               admit                end: a stop id, the length
- *   NEW --------> WAITING -----------> RUNNING --------------------------------> FINISHED
- *                  |   ^                |  |                                      ^
- *                  |   +--- preempt ----+  +---- end: cancelled, engine failed ---+
- *                  |                                                              |
- *                  +--------- end: cancelled, engine failed ----------------------+
+ *        enter             admit                    a stop id, the length
+ *   NEW --------> WAITING ---------> RUNNING ------------------------------> FINISHED
+ *                 |  ^  ^            |   ^                                      ^
+ *                 |  |  +- preempt --+   |                                      |
+ *     start_fetch |  | stop_fetch        | admit: all have come,                |
+ *                 v  |                   | or no more will                      |
+ *                FETCHING ---------------+                                      |
+ *                 |  ^
+ *                 +--+ fill                 end, from any live state: cancelled, expired, failed
  *
  *   preempt forgets what was computed, never what was drawn: the request comes back with its output
  *   as if it were part of the prompt, and goes on to the same bits. What it had computed may still
- *   be in the prefix cache. */
+ *   be in the prefix cache, or in the tiers. stop_fetch does the same to one that
+ *   has not begun: what was filled stays in the prefix cache. */
 #include "sched/request.h"
 
 #include "base/assert.h"
@@ -54,9 +60,34 @@ void request_enter(struct request *r, uint64_t arrival)
     r->n_token = r->n_prompt;
 }
 
+void request_fill(struct request *r, uint32_t n_page, uint64_t now_us)
+{
+    ASSERT(r->state == REQUEST_FETCHING && r->n_published + n_page <= r->fetch.end);
+    r->n_published += n_page;
+    r->n_computed = r->n_published * KV_PAGE_TOKENS;
+    if (r->n_reached < r->n_computed) r->n_reached = r->n_computed;
+    if (n_page > 0) r->fetch.moved_us = now_us;
+}
+
+void request_start_fetch(struct request *r, const struct request_fetch *fetch)
+{
+    ASSERT(r->state == REQUEST_WAITING && fetch->first == r->n_published);
+    r->state = REQUEST_FETCHING;
+    r->fetch = *fetch;
+    request_fill(r, 0, fetch->start_us);
+}
+
+void request_stop_fetch(struct request *r)
+{
+    ASSERT(r->state == REQUEST_FETCHING && r->n_page == 0);
+    r->state = REQUEST_WAITING;
+    r->n_computed = 0;
+}
+
 void request_admit(struct request *r, uint32_t n_found, uint64_t now_us)
 {
-    ASSERT(r->state == REQUEST_WAITING && n_found < r->n_token);
+    ASSERT(r->state == REQUEST_WAITING || r->state == REQUEST_FETCHING);
+    ASSERT(n_found < r->n_token);
     r->state = REQUEST_RUNNING;
     r->n_computed = n_found;
     if (r->n_reached < n_found) r->n_reached = n_found;
@@ -75,7 +106,8 @@ void request_preempt(struct request *r)
 
 void request_end(struct request *r, enum request_finish why, uint64_t now_us)
 {
-    ASSERT(r->state == REQUEST_WAITING || r->state == REQUEST_RUNNING);
+    ASSERT(r->state == REQUEST_WAITING || r->state == REQUEST_FETCHING ||
+           r->state == REQUEST_RUNNING);
     ASSERT(why != REQUEST_FINISH_NONE && r->n_planned == 0 && r->n_page == 0);
     r->state = REQUEST_FINISHED;
     r->n_draft = 0;
@@ -102,6 +134,12 @@ void request_check(const struct request *r)
         ASSERT(r->n_page == 0 && r->n_published == 0);
         ASSERT(r->n_planned == 0 && r->n_computed == 0);
         break;
+    case REQUEST_FETCHING:
+        ASSERT(r->n_page == request_n_page(r->n_token) && r->n_planned == 0);
+        ASSERT(r->n_computed == r->n_published * KV_PAGE_TOKENS);
+        ASSERT(r->fetch.first <= r->n_published && r->n_published <= r->fetch.end);
+        ASSERT(r->fetch.end <= (r->n_token - 1) / KV_PAGE_TOKENS);
+        break;
     case REQUEST_RUNNING:
         ASSERT(r->n_computed < r->n_token);
         ASSERT(request_n_page(r->n_computed + r->n_planned) <= r->n_page);
@@ -119,6 +157,7 @@ const char *request_state_name(enum request_state state)
     switch (state) {
     case REQUEST_NEW: return "NEW";
     case REQUEST_WAITING: return "WAITING";
+    case REQUEST_FETCHING: return "FETCHING";
     case REQUEST_RUNNING: return "RUNNING";
     case REQUEST_FINISHED: return "FINISHED";
     }

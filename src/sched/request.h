@@ -20,6 +20,8 @@
 enum request_state {
     REQUEST_NEW,      /* not yet given to the scheduler */
     REQUEST_WAITING,  /* holds no page */
+    REQUEST_FETCHING, /* holds the pages of all its known tokens, the first ones being filled with
+                         records from the tiers; is in no step */
     REQUEST_RUNNING,  /* holds the pages of all its known tokens, but for the newest one's */
     REQUEST_FINISHED, /* holds no page, will not change again */
 };
@@ -32,6 +34,15 @@ enum request_finish {
     REQUEST_FINISH_EXPIRED,    /* it waited until it could not be served in time */
     REQUEST_FINISH_CONSTRAINT, /* nothing could be drawn */
     REQUEST_FINISH_ERROR,
+};
+
+/* Pages that come from the tiers. */
+struct request_fetch {
+    uint32_t first; /* pages[first .. end) are to be filled */
+    uint32_t end;
+    bool from_disk; /* some of them */
+    uint64_t start_us;
+    uint64_t moved_us; /* when the last page came */
 };
 
 struct request {
@@ -61,12 +72,13 @@ struct request {
     uint32_t n_planned;   /* tokens of the step that is under way, drafts included */
     uint32_t n_page;      /* pages[0 .. n_page) are held; page j has positions 64*j .. 64*j + 63 */
     uint32_t n_published; /* of them, from the first on: those in the prefix cache */
-    uint32_t n_cached;    /* prompt tokens that were found there when it was first admitted */
+    uint32_t n_cached;    /* prompt tokens that were found there or in the tiers, when first run */
     uint32_t n_preempted;
-    uint64_t arrival;      /* rank in the order of sched_add */
-    uint64_t turn;         /* turn.h */
-    uint64_t scheduled_us; /* when first planned */
-    uint64_t first_us;     /* when the first token was drawn; 0: none yet */
+    struct request_fetch fetch; /* the one that goes on or the last one */
+    uint64_t arrival;           /* rank in the order of sched_add */
+    uint64_t turn;              /* turn.h */
+    uint64_t scheduled_us;      /* when first planned */
+    uint64_t first_us;          /* when the first token was drawn; 0: none yet */
     uint64_t finished_us;
     struct request *prev; /* neighbours in the scheduler's list of this state */
     struct request *next;
@@ -116,8 +128,11 @@ enum request_finish request_push(struct request *r, int32_t id);
  * and are taken and given around these calls.
  *
  *   n_found  tokens whose rows lie in published pages: computed without a step, fewer than n_token
- */
+ *   fetch    its first page is the one after those */
 void request_enter(struct request *r, uint64_t arrival);
+void request_start_fetch(struct request *r, const struct request_fetch *fetch);
+void request_fill(struct request *r, uint32_t n_page, uint64_t now_us); /* as many more came */
+void request_stop_fetch(struct request *r);
 void request_admit(struct request *r, uint32_t n_found, uint64_t now_us);
 void request_preempt(struct request *r);
 void request_end(struct request *r, enum request_finish why, uint64_t now_us);

@@ -1,17 +1,19 @@
 /* Invariants
  *
  *   1. A live request is in exactly one list, that of its state; lists are in the order of turn.h.
- *   2. Every RUNNING request comes before every WAITING one that has the same or a higher priority
- *      number: admission is in order, and preemption takes the last first. So among requests of one
- *      priority nobody is overtaken for ever.
- *   3. RUNNING requests <= max_num_seqs.
- *   4. A page has as many holders as there are RUNNING requests with it in pages[0 .. n_page).
- *      With a prefix cache every full page of a RUNNING request is published, and the cache finds
- *      it by the request's tokens. Nobody writes to a published page.
+ *   2. Every RUNNING or FETCHING request comes before every WAITING one that has the same or a
+ *      higher priority number: admission is in order, and preemption takes the last first. So among
+ *      requests of one priority nobody is overtaken for ever.
+ *   3. RUNNING and FETCHING requests <= max_num_seqs.
+ *   4. A page has as many holders as there are RUNNING or FETCHING requests with it in
+ *      pages[0 .. n_page). With a prefix cache every full page of a RUNNING request is published,
+ *      and the cache finds it by the request's tokens; so are the pages of a FETCHING one that have
+ *      been filled. Nobody writes to a published page.
  *   5. Between sched_plan and sched_commit a request has n_planned > 0 if and only if it has an
  *      entry; otherwise n_planned is 0 everywhere.
- *   6. After sched_plan, if a request is live, the first one has an entry: it may take the pages
- *      of all others, and one request of any legal length fits in the pool. So work always ends.
+ *   6. After sched_plan, if a request is live, the first one has an entry or is FETCHING: it may
+ *      take the pages of all others, and one request of any legal length fits in the pool. And
+ *      FETCHING ends by its time. So work always ends.
  *
  * Pages. A request is admitted with the pages of all its known tokens, and only if as many more
  * pages are available as requests are RUNNING, so that each can grow once before anybody is
@@ -19,6 +21,11 @@
  * with the last token, since its logits are wanted. Later it takes one page whenever its newest
  * token begins one. With drafts it also takes, if that costs nobody a preemption, the pages of
  * their positions and of those that the next drafts will be made at.
+ *
+ * Fetching. A request of which the tiers have pages beyond the cache takes its pages as others do
+ * and has them filled before it runs; who comes after it is admitted meanwhile. It gets on from
+ * wherever filling stops: when all have come, when one is gone, when computing them would have
+ * been faster.
  *
  * Budget. Decodes (gap 1) go first, then the rest in order. One walk in order does both: a wider
  * gap may only use what the decodes still to be visited do not need, but for one token that the
@@ -32,6 +39,7 @@
 #include "base/assert.h"
 #include "base/fail.h"
 #include "base/mem.h"
+#include "kv/tiers.h"
 #include "sched/turn.h"
 
 struct sched {
@@ -42,6 +50,7 @@ struct sched {
     uint32_t *n_seen;            /* [n_page] scratch of sched_check */
     /* state */
     struct request_list waiting;
+    struct request_list fetching;
     struct request_list running;
     struct sched_bounds bounds;
     struct turns turns;
@@ -113,18 +122,30 @@ void sched_add(struct sched *s, struct request *r)
     request_list_insert(&s->waiting, r);
 }
 
+static struct request_list *list_of(struct sched *s, enum request_state state)
+{
+    ASSERT(state == REQUEST_WAITING || state == REQUEST_FETCHING || state == REQUEST_RUNNING);
+    return state == REQUEST_RUNNING    ? &s->running
+           : state == REQUEST_FETCHING ? &s->fetching
+                                       : &s->waiting;
+}
+
 static void give_pages(struct sched *s, struct request *r)
 {
     /* Last page first: the pool is a stack, so they are taken again in the same order, and of
      * cached pages those are evicted first that follow others (prefix.c). */
-    while (r->n_page > 0) page_pool_give(s->pool, r->pages[--r->n_page]);
+    while (r->n_page > 0) {
+        uint32_t page = r->pages[--r->n_page];
+        page_pool_give(s->pool, page);
+        if (s->prefix) prefix_offer(s->prefix, page);
+    }
     r->n_published = 0;
 }
 
 void sched_end(struct sched *s, struct request *r, enum request_finish why, uint64_t now_us)
 {
     ASSERT(!s->in_step);
-    request_list_remove(r->state == REQUEST_RUNNING ? &s->running : &s->waiting, r);
+    request_list_remove(list_of(s, r->state), r);
     give_pages(s, r);
     request_end(r, why, now_us);
 }
@@ -135,15 +156,28 @@ void sched_set_bounds(struct sched *s, const struct sched_bounds *bounds)
     s->bounds = *bounds;
 }
 
-static void preempt_last(struct sched *s, struct walk *w)
+/* The last request that holds pages. */
+static struct request *last_holder(const struct sched *s)
 {
     struct request *r = s->running.tail;
-    if (request_gap(r) == 1) w->n_decode--;
-    request_list_remove(&s->running, r);
+    struct request *f = s->fetching.tail;
+    return !r || (f && request_is_before(r, f)) ? f : r;
+}
+
+static void preempt_last(struct sched *s, struct walk *w)
+{
+    struct request *r = last_holder(s);
+    bool has_run = r->state == REQUEST_RUNNING;
+    if (has_run && request_gap(r) == 1) w->n_decode--;
+    request_list_remove(list_of(s, r->state), r);
     give_pages(s, r);
-    request_preempt(r);
+    if (has_run) {
+        request_preempt(r);
+        s->totals.n_preempted++;
+    } else {
+        request_stop_fetch(r);
+    }
     request_list_insert(&s->waiting, r);
-    s->totals.n_preempted++;
     w->short_of_pages = true;
 }
 
@@ -153,7 +187,7 @@ static bool take_pages(struct sched *s, struct walk *w, struct request *r, uint3
     while (r->n_page < request_n_page(n_token)) {
         if (page_pool_take(s->pool, &r->pages[r->n_page])) {
             r->n_page++;
-        } else if (s->running.tail != r) {
+        } else if (last_holder(s) != r) {
             preempt_last(s, w);
         } else {
             w->short_of_pages = true;
@@ -241,44 +275,108 @@ static bool is_found(const struct sched *s, const struct request *r)
     return s->prefix && request_n_scored(r) == r->n_to_score;
 }
 
-/* Takes what the prefix cache has of a request that is being admitted. */
-static void hold_found(struct sched *s, struct request *r, uint32_t n_found)
+/* What the cache and the tiers have of a request. */
+struct findings {
+    uint32_t n_page; /* in pages, not held */
+    struct prefix_match match;
+};
+
+static struct findings look_up(struct sched *s, struct request *r)
 {
-    for (uint32_t i = 0; i < n_found; i++) page_pool_ref(s->pool, r->pages[i]);
-    r->n_page = r->n_published = n_found;
-    if (!is_found(s, r) || r->n_preempted > 0) return;
-    s->totals.n_query_token += r->n_prompt;
-    s->totals.n_hit_token += (uint64_t)n_found * KV_PAGE_TOKENS;
+    struct findings f = {0};
+    if (!is_found(s, r)) return f;
+    f.n_page = prefix_find(s->prefix, r->cache_salt, r->ids, r->n_token, r->pages);
+    f.match = prefix_find_tiers(s->prefix, r->cache_salt, r->ids, r->n_token, r->pages, f.n_page);
+    return f;
 }
 
-/* WAITING -> RUNNING for the first, if its pages can be had. */
-static bool admit(struct sched *s, struct walk *w, struct request *r, uint64_t now_us)
+static uint32_t n_holding(const struct sched *s)
 {
-    uint64_t n_available = page_pool_n_available(s->pool);
-    if (1 + (uint64_t)s->running.n > n_available) { /* one page is never found */
-        w->short_of_pages = true;
-        return false;
-    }
-    uint32_t n_found = 0;
-    if (is_found(s, r)) {
-        n_found = prefix_find(s->prefix, r->cache_salt, r->ids, r->n_token, r->pages);
-    }
+    return s->running.n + s->fetching.n;
+}
+
+/* Whether the pages of a request can be had, those that were found counted in. */
+static bool has_room(const struct sched *s, const struct request *r, uint32_t n_found)
+{
     uint64_t n_take = request_n_page(r->n_token) - n_found;
     for (uint32_t i = 0; i < n_found; i++) {
         n_take += page_pool_state(s->pool, r->pages[i]) == PAGE_CACHED;
     }
-    if (n_take + s->running.n > n_available) {
-        w->short_of_pages = true;
-        return false;
-    }
-    request_list_remove(&s->waiting, r);
-    hold_found(s, r, n_found);
-    request_admit(r, n_found * KV_PAGE_TOKENS, now_us);
-    turns_note_admitted(&s->turns, r);
-    request_list_insert(&s->running, r);
-    bool taken = take_pages(s, w, r, r->n_token);
-    ASSERT(taken);
+    return n_take + n_holding(s) <= page_pool_n_available(s->pool);
+}
+
+/* Fills what can be filled now; true when that is over. */
+static bool go_on_fetching(struct sched *s, struct request *r, uint64_t now_us)
+{
+    const struct request_fetch *f = &r->fetch;
+    struct tiers *tiers = prefix_tiers(s->prefix);
+    uint32_t n_filled;
+    enum prefix_fetch got =
+        prefix_fetch(s->prefix, r->cache_salt, r->ids, r->pages, r->n_published, f->end, &n_filled);
+    request_fill(r, n_filled, now_us);
+    uint32_t n_page = r->n_published - f->first;
+    uint64_t took_us = now_us - f->start_us;
+    bool late = took_us > tiers_patience_us(tiers, f->end - f->first) ||
+                now_us - f->moved_us > TIERS_STALL_US;
+    if (got == PREFIX_FETCH_WAIT && !late) return false;
+    tiers_note_fetch(tiers, n_page, f->from_disk, took_us);
     return true;
+}
+
+/* To RUNNING, from a list that it is no longer in. */
+static void start(struct sched *s, struct request *r, uint64_t now_us)
+{
+    uint32_t n_found = r->n_published * KV_PAGE_TOKENS;
+    if (is_found(s, r) && r->n_preempted == 0) {
+        s->totals.n_query_token += r->n_prompt;
+        s->totals.n_hit_token += n_found;
+    }
+    request_admit(r, n_found, now_us);
+    request_list_insert(&s->running, r);
+}
+
+/* The first WAITING request takes its pages, if they can be had, and is RUNNING or FETCHING. */
+static bool admit(struct sched *s, struct walk *w, struct request *r, uint64_t now_us)
+{
+    w->short_of_pages = 1 + (uint64_t)n_holding(s) > page_pool_n_available(s->pool);
+    if (w->short_of_pages) return false; /* one page is never found */
+    struct findings found = look_up(s, r);
+    w->short_of_pages = !has_room(s, r, found.n_page);
+    if (w->short_of_pages) return false;
+    request_list_remove(&s->waiting, r);
+    for (uint32_t i = 0; i < found.n_page; i++) page_pool_ref(s->pool, r->pages[i]);
+    r->n_page = r->n_published = found.n_page;
+    turns_note_admitted(&s->turns, r);
+    while (r->n_page < request_n_page(r->n_token)) {
+        bool taken = page_pool_take(s->pool, &r->pages[r->n_page]);
+        ASSERT(taken);
+        r->n_page++;
+    }
+    if (found.match.n_page > 0) {
+        const struct request_fetch fetch = {.first = found.n_page,
+                                            .end = found.n_page + found.match.n_page,
+                                            .from_disk = found.match.n_disk > 0,
+                                            .start_us = now_us,
+                                            .moved_us = now_us};
+        request_start_fetch(r, &fetch);
+        if (!go_on_fetching(s, r, now_us)) {
+            request_list_insert(&s->fetching, r);
+            return true;
+        }
+    }
+    start(s, r, now_us);
+    return true;
+}
+
+static void fetch_more(struct sched *s, uint64_t now_us)
+{
+    struct request *next;
+    for (struct request *r = s->fetching.head; r; r = next) {
+        next = r->next;
+        if (!go_on_fetching(s, r, now_us)) continue;
+        request_list_remove(&s->fetching, r);
+        start(s, r, now_us);
+    }
 }
 
 void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
@@ -287,6 +385,7 @@ void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
     plan->n_entry = plan->n_token = plan->n_draw = plan->n_score = plan->max_context = 0;
     struct walk w = {
         .plan = plan, .left = s->config.max_num_batched_tokens, .score = s->config.max_score};
+    fetch_more(s, now_us);
     for (const struct request *r = s->running.head; r; r = r->next) {
         if (request_gap(r) == 1) w.n_decode++;
     }
@@ -296,16 +395,17 @@ void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
     uint32_t max_running = s->config.max_num_seqs;
     if (s->bounds.max_running < max_running) max_running = s->bounds.max_running;
     while (s->waiting.head && w.left > 0 && w.prefill > 0 && !w.short_of_pages &&
-           s->running.n < max_running) {
+           n_holding(s) < max_running) {
         struct request *r = s->waiting.head;
         if (fit_score(&w, r, 1) == 0 || !admit(s, &w, r, now_us)) break;
+        if (r->state == REQUEST_FETCHING) continue;
         uint32_t share = w.left < w.prefill ? w.left : w.prefill;
         uint32_t gap = request_gap(r);
         add_entry(s, &w, r, fit_score(&w, r, gap < share ? gap : share));
     }
     s->short_of_pages = w.short_of_pages;
     s->in_step = plan->n_entry > 0;
-    ASSERT(s->in_step || !sched_any(s));
+    ASSERT(s->in_step || s->fetching.head || !sched_any(s));
 }
 
 static void publish_pages(struct sched *s, struct request *r)
@@ -361,6 +461,11 @@ uint32_t sched_n_waiting(const struct sched *s)
     return s->waiting.n;
 }
 
+uint32_t sched_n_fetching(const struct sched *s)
+{
+    return s->fetching.n;
+}
+
 uint32_t sched_n_running(const struct sched *s)
 {
     return s->running.n;
@@ -383,7 +488,8 @@ struct request *sched_first_waiting(const struct sched *s)
 
 struct request *sched_any(const struct sched *s)
 {
-    return s->running.head ? s->running.head : s->waiting.head;
+    if (s->running.head) return s->running.head;
+    return s->fetching.head ? s->fetching.head : s->waiting.head;
 }
 
 static void check_list(const struct sched *s, const struct request_list *l,
@@ -403,12 +509,23 @@ static void check_list(const struct sched *s, const struct request_list *l,
 }
 
 /* Invariant 2. */
-static void check_order(const struct sched *s)
+static void check_order(const struct sched *s, const struct request_list *l)
 {
-    for (const struct request *r = s->running.head; r; r = r->next) {
+    for (const struct request *r = l->head; r; r = r->next) {
         const struct request *w = s->waiting.head;
         while (w && w->priority < r->priority) w = w->next;
         ASSERT(!w || request_is_before(r, w));
+    }
+}
+
+/* The holders of pages, and what the prefix cache knows of them. */
+static void check_pages(struct sched *s, const struct request_list *l)
+{
+    for (const struct request *r = l->head; r; r = r->next) {
+        for (uint32_t i = 0; i < r->n_page; i++) s->n_seen[r->pages[i]]++;
+        if (!s->prefix) continue;
+        ASSERT(r->n_published == r->n_computed / KV_PAGE_TOKENS);
+        prefix_check_chain(s->prefix, r->cache_salt, r->ids, r->pages, r->n_published);
     }
 }
 
@@ -416,35 +533,34 @@ void sched_check(struct sched *s)
 {
     page_pool_check(s->pool);
     check_list(s, &s->running, REQUEST_RUNNING);
+    check_list(s, &s->fetching, REQUEST_FETCHING);
     check_list(s, &s->waiting, REQUEST_WAITING);
-    check_order(s);
-    ASSERT(s->running.n <= s->config.max_num_seqs);
+    check_order(s, &s->running);
+    check_order(s, &s->fetching);
+    ASSERT(n_holding(s) <= s->config.max_num_seqs);
 
     uint32_t n_page = page_pool_n_page(s->pool);
     for (uint32_t i = 0; i < n_page; i++) s->n_seen[i] = 0;
-    for (const struct request *r = s->running.head; r; r = r->next) {
-        for (uint32_t i = 0; i < r->n_page; i++) s->n_seen[r->pages[i]]++;
-    }
+    if (s->prefix) prefix_check(s->prefix);
+    check_pages(s, &s->running);
+    check_pages(s, &s->fetching);
     for (uint32_t i = 0; i < n_page; i++) ASSERT(s->n_seen[i] == page_pool_n_holder(s->pool, i));
-    ASSERT(!s->in_step || (s->running.head && s->running.head->n_planned > 0));
-    if (!s->prefix) return;
-    prefix_check(s->prefix);
-    for (const struct request *r = s->running.head; r; r = r->next) {
-        ASSERT(r->n_published == r->n_computed / KV_PAGE_TOKENS);
-        prefix_check_chain(s->prefix, r->cache_salt, r->ids, r->pages, r->n_published);
-    }
+    ASSERT(!s->in_step || s->running.head);
+    ASSERT(!s->in_step || s->running.head->n_planned > 0 || s->fetching.head);
 }
 
 fathom_err sched_dump(const struct sched *s, struct buf *out)
 {
     const struct sched_totals *t = &s->totals;
     TRY(buf_printf(out,
-                   "scheduler: %u running, %u waiting, %llu preempted, %llu of %llu prompt tokens "
+                   "scheduler: %u running, %u fetching, %u waiting, %llu preempted, %llu of %llu "
+                   "prompt tokens "
                    "found%s\n",
-                   s->running.n, s->waiting.n, (unsigned long long)t->n_preempted,
+                   s->running.n, s->fetching.n, s->waiting.n, (unsigned long long)t->n_preempted,
                    (unsigned long long)t->n_hit_token, (unsigned long long)t->n_query_token,
                    s->in_step ? ", in step" : ""));
     for (const struct request *r = s->running.head; r; r = r->next) TRY(request_dump(r, out));
+    for (const struct request *r = s->fetching.head; r; r = r->next) TRY(request_dump(r, out));
     for (const struct request *r = s->waiting.head; r; r = r->next) TRY(request_dump(r, out));
     if (s->prefix) TRY(prefix_dump(s->prefix, out));
     return page_pool_dump(s->pool, out);

@@ -68,8 +68,8 @@ void sched_destroy(struct sched *s); /* accepts NULL; requests are the owner's *
  * Needs  request_n_page(max_token) <= the pool's pages: else it could wait for ever. */
 void sched_add(struct sched *s, struct request *r);
 
-/* sched_end - WAITING or RUNNING -> FINISHED for a reason from outside (CANCEL, ERROR); its pages
- * are given back. Not between sched_plan and sched_commit. */
+/* sched_end - WAITING, FETCHING or RUNNING -> FINISHED for a reason from outside (CANCEL, ERROR);
+ * its pages are given back. Not between sched_plan and sched_commit. */
 void sched_end(struct sched *s, struct request *r, enum request_finish why, uint64_t now_us);
 
 /* sched_set_bounds - for the plans from now on; both at least 1 */
@@ -77,15 +77,18 @@ void sched_set_bounds(struct sched *s, const struct sched_bounds *bounds);
 
 /* sched_plan - decide the next step
  *
- * Walks the RUNNING requests in order (turn.h), then admits WAITING ones, with what the prefix
- * cache has of them. Takes the pages that the step writes; when they run out, preempts the last
- * RUNNING request. Drafts get what is left of the budget, and pages that nobody must be preempted
- * for.
+ * Fills pages of FETCHING requests, which run when all have come or no more will. Walks the RUNNING
+ * requests in order (turn.h), then admits WAITING ones, with what the prefix cache has of them; one
+ * of which the tiers have more goes by FETCHING. Takes the pages that the step writes; when they
+ * run out, preempts the last request. Drafts get what is left of the budget, and pages that nobody
+ * must be preempted for.
  *
- *   plan  filled; n_entry == 0 only when no request is live
+ *   plan  filled; n_entry == 0 only when no request is live, or when all that could get on wait for
+ *         pages from the tiers: plan again when some have come, or after SCHED_FETCH_POLL_US
  * Errors  never fails: shortage becomes waiting or preemption.
  * Cost    O(RUNNING + admitted), and O(1) a page; O(tokens found) for looking up. */
 void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan);
+enum { SCHED_FETCH_POLL_US = 100000 };
 
 /* sched_commit - the step has been computed: advance every entry, append what was drawn, publish
  * the pages that are full, end what is over. Follows each sched_plan that gave entries.
@@ -98,15 +101,16 @@ void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn
 /* sched_abort - the step was not computed: its plan is void, pages taken for it stay */
 void sched_abort(struct sched *s, const struct plan *plan);
 
-/* sched_n_waiting, sched_n_running - requests in a state */
+/* sched_n_waiting, sched_n_fetching, sched_n_running - requests in a state */
 uint32_t sched_n_waiting(const struct sched *s);
+uint32_t sched_n_fetching(const struct sched *s);
 uint32_t sched_n_running(const struct sched *s);
 
 /* What has happened since creation. */
 struct sched_totals {
     uint64_t n_preempted;
-    uint64_t n_query_token; /* prompt tokens looked up in the prefix cache, once a request */
-    uint64_t n_hit_token;   /* of them found */
+    uint64_t n_query_token; /* prompt tokens looked up, once a request */
+    uint64_t n_hit_token;   /* of them found, in the cache or in the tiers */
 };
 
 /* sched_totals - the scheduler's own, up to date after each call */
@@ -118,7 +122,7 @@ bool sched_is_short_of_pages(const struct sched *s);
 /* sched_first_waiting - the WAITING request that is next; its `next` follows it */
 struct request *sched_first_waiting(const struct sched *s);
 
-/* sched_any - a live request, RUNNING before WAITING; NULL when there is none */
+/* sched_any - a live request, RUNNING before FETCHING before WAITING; NULL when there is none */
 struct request *sched_any(const struct sched *s);
 
 /* sched_check - assert every invariant of sched.c, of each live request and of the pool.

@@ -11,7 +11,12 @@
  * on the token after; making drafts scribbles on the rows ahead.
  *
  * Besides, small loads are each run to their end again and again, with one request cancelled before
- * the first step, before the second, and so on: every page comes back. */
+ * the first step, before the second, and so on: every page comes back.
+ *
+ * In some episodes pages that leave the cache go to tiers: memory and a disk that is late, fails,
+ * damages what it writes and is killed at the end of the episode; the next one may find what it
+ * left. Rows are copied with their pages, so a wrong page, or a damaged one that is taken, is found
+ * as any wrong row is. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +30,9 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "kv/tiers.h"
 #include "sched/sched.h"
+#include "support/sim_disk.h"
 
 enum {
     MAX_LIVE = 48,
@@ -38,6 +45,10 @@ enum {
     N_TEXT = 6,
     MAX_DRAFT = 4,
     MAX_BUDGET = 300,
+    MAX_RAM = 40,
+    MAX_DISK = 100,
+    ROW_BYTES = 2 * (int)sizeof(uint64_t), /* of the model and of the draft layer */
+    PAGE_BYTES = KV_PAGE_TOKENS * ROW_BYTES,
 };
 
 struct job {
@@ -82,6 +93,12 @@ struct sim {
     uint32_t max_score;
     uint32_t right_per_1024;     /* chance that a draft is right */
     struct prefix_cache *prefix; /* NULL in some episodes */
+    struct tiers *tiers;         /* NULL in many */
+    struct tier_io *disk;        /* NULL: memory alone */
+    struct platter *platter;     /* what an episode before has left; NULL: nothing */
+    struct hash128 platter_model;
+    bool with_tiers;
+    bool late_sync; /* copies are known to be done only in the next step */
     struct sched *s;
     struct plan plan;
     struct job jobs[MAX_LIVE];
@@ -92,9 +109,12 @@ struct sim {
     uint64_t n_step, n_token, n_request, n_cancel, n_draft, n_accepted, n_score;
     uint64_t n_failed, n_expired;
     struct sched_totals totals;
+    struct tiers_stats tier_totals;
+    uint64_t n_idle_step; /* nothing could be planned: all wait for pages */
 };
 
 static struct sim sim;
+static _Alignas(DIRECT_ALIGN) unsigned char ram[MAX_RAM][DIRECT_ALIGN];
 static uint64_t n_step_wanted = 1000000;
 static uint64_t seed = 1;
 
@@ -361,6 +381,86 @@ static void fail_step(struct sim *m)
     assert_int_equal(page_pool_n_available(m->pool), m->n_page);
 }
 
+/* ---- tiers ---- */
+
+static fathom_err page_out(void *arg, uint32_t page, void *to)
+{
+    struct sim *m = arg;
+    const size_t half = PAGE_BYTES / 2;
+    memcpy(to, &m->rows[page * KV_PAGE_TOKENS], half);
+    memcpy((char *)to + half, &m->draft_rows[page * KV_PAGE_TOKENS], half);
+    return FATHOM_OK;
+}
+
+static fathom_err page_in(void *arg, uint32_t page, const void *from)
+{
+    struct sim *m = arg;
+    const size_t half = PAGE_BYTES / 2;
+    memcpy(&m->rows[page * KV_PAGE_TOKENS], from, half);
+    memcpy(&m->draft_rows[page * KV_PAGE_TOKENS], (const char *)from + half, half);
+    return FATHOM_OK;
+}
+
+/* The disk of an episode, with what the one before left if it was of the same kind. */
+static void open_disk(struct sim *m, struct tiers_config *c)
+{
+    struct sim_disk_options o = {.model = {0, m->max_draft > 0}, .seed = rng_next(&m->rng)};
+    o.max_delay = between(m, 0, 1) ? between(m, 0, 3) : between(m, 0, 40);
+    o.fail_per_1024 = between(m, 0, 3) ? 0 : between(m, 1, 512);
+    o.flip_per_1024 = between(m, 0, 1) ? 0 : between(m, 1, 256);
+    o.stuck = between(m, 0, 15) == 0;
+    if (!m->platter || !hash128_equal(&m->platter_model, &o.model) || between(m, 0, 3) == 0) {
+        platter_destroy(m->platter);
+        m->platter = platter_create(MAX_DISK, PAGE_BYTES);
+        m->platter_model = o.model;
+    }
+    c->io = m->disk = sim_disk_create(m->platter, &o);
+    c->n_disk = MAX_DISK;
+    c->found = platter_find(m->platter, &o.model, &c->n_found);
+}
+
+static void open_tiers(struct sim *m)
+{
+    struct tiers_config c = {.page_bytes = PAGE_BYTES,
+                             .n_ram = between(m, TIERS_MIN_RAM, MAX_RAM),
+                             .ram = ram[0],
+                             .step_bytes = between(m, 1, 20) * (uint64_t)PAGE_BYTES,
+                             .secret = {1, 2},
+                             .device = {page_out, page_in, m}};
+    m->disk = NULL;
+    m->late_sync = between(m, 0, 1);
+    if (between(m, 0, 3)) open_disk(m, &c);
+    assert_int_equal(tiers_create(&m->tiers, &c, NULL), FATHOM_OK);
+    assert_int_equal(prefix_attach_tiers(m->prefix, m->tiers, NULL), FATHOM_OK);
+}
+
+static void close_tiers(struct sim *m)
+{
+    if (!m->tiers) return;
+    const struct tiers_stats *s = tiers_get_stats(m->tiers);
+    struct tiers_stats *t = &m->tier_totals;
+    t->n_kept += s->n_kept;
+    t->n_written += s->n_written;
+    t->n_read += s->n_read;
+    t->n_restored_ram += s->n_restored_ram;
+    t->n_restored_disk += s->n_restored_disk;
+    t->n_dropped += s->n_dropped;
+    t->n_write_failed += s->n_write_failed;
+    for (int i = 0; i < TIER_VERDICT_COUNT; i++) t->n_rejected[i] += s->n_rejected[i];
+    tiers_destroy(m->tiers);
+    m->tiers = NULL;
+}
+
+static void begin_tiers(struct sim *m)
+{
+    if (!m->tiers) return;
+    if (m->late_sync) tiers_synced(m->tiers);
+    double prefill_page_us = between(m, 0, 7) ? 0 : (double)between(m, 1, 2000000);
+    tiers_begin_step(m->tiers, m->now_us, prefill_page_us);
+    (void)prefix_keep_offered(m->prefix);
+    tiers_check(m->tiers);
+}
+
 static void step(struct sim *m, uint32_t budget)
 {
     int32_t drawn[MAX_BUDGET];
@@ -371,12 +471,21 @@ static void step(struct sim *m, uint32_t budget)
     }
     sched_set_bounds(m->s, &bounds);
     uint32_t n_decode = n_running_with_gap_1(m);
-    uint32_t n_running = sched_n_running(m->s);
-    sched_plan(m->s, ++m->now_us, &m->plan);
+    uint32_t n_running = sched_n_running(m->s) + sched_n_fetching(m->s);
+    m->now_us += 1 + (m->tiers ? between(m, 0, 200000) : 0);
+    begin_tiers(m);
+    sched_plan(m->s, m->now_us, &m->plan);
     sched_check(m->s);
+    if (m->tiers) {
+        if (!m->late_sync) tiers_synced(m->tiers);
+        tiers_check(m->tiers);
+    }
     assert_true(m->plan.n_token <= budget && m->plan.n_score <= m->max_score);
     check_bounds(m, &bounds, n_decode, n_running);
-    if (m->plan.n_entry == 0) return;
+    if (m->plan.n_entry == 0) {
+        m->n_idle_step += sched_n_fetching(m->s) > 0;
+        return;
+    }
     if (rng_below(&m->rng, 1024) < m->fail_per_1024) {
         fail_step(m);
         return;
@@ -406,6 +515,13 @@ static void draw_load(struct sim *m, struct sched_config *c)
     m->max_prompt = between(m, 1, m->n_page * KV_PAGE_TOKENS - 1);
     m->max_output = m->n_page * KV_PAGE_TOKENS - m->max_prompt;
     m->share_per_1024 = between(m, 0, 1) ? 0 : between(m, 1, 1024);
+    m->with_tiers = between(m, 0, 2) == 0;
+    if (m->with_tiers) { /* long prompts that begin alike */
+        m->share_per_1024 = between(m, 700, 1024);
+        m->short_prompt = between(m, 200, 1500);
+        m->short_output = between(m, 1, 80);
+        m->patience_us *= 10000;
+    }
     m->n_priority = between(m, 0, 1) ? 0 : between(m, 1, 3);
     m->n_share = between(m, 0, 1) ? 0 : between(m, 1, 5);
     m->bounded = between(m, 0, 1);
@@ -415,8 +531,9 @@ static void open_world(struct sim *m, const struct sched_config *c)
 {
     m->prefix = NULL;
     assert_int_equal(page_pool_create(&m->pool, m->n_page, NULL), FATHOM_OK);
-    if (between(m, 0, 3)) {
+    if (m->with_tiers || between(m, 0, 3)) {
         assert_int_equal(prefix_create(&m->prefix, m->pool, m->max_draft > 0, NULL), FATHOM_OK);
+        if (m->with_tiers) open_tiers(m);
     }
     assert_int_equal(sched_create(&m->s, c, m->pool, m->prefix, NULL), FATHOM_OK);
     assert_int_equal(plan_init(&m->plan, c->max_num_seqs), FATHOM_OK);
@@ -435,6 +552,7 @@ static void close_world(struct sim *m)
     plan_fini(&m->plan);
     sched_destroy(m->s);
     prefix_destroy(m->prefix);
+    close_tiers(m);
     page_pool_destroy(m->pool);
 }
 
@@ -487,6 +605,8 @@ static bool run_small(struct sim *m, uint64_t load_seed, uint32_t cancel_at)
         step(m, c.max_num_batched_tokens);
     }
     close_world(m);
+    platter_destroy(m->platter); /* the load is the same every time */
+    m->platter = NULL;
     return cancelled;
 }
 
@@ -524,6 +644,17 @@ static void any_load_runs_to_its_end_with_every_invariant(void **state)
     assert_true(m->totals.n_preempted > 0 && m->n_cancel > 0 && m->totals.n_hit_token > 0);
     assert_true(m->n_score > 0 && m->n_failed > 0 && m->n_expired > 0);
     assert_true(m->n_accepted > 0 && m->n_draft > m->n_accepted);
+    const struct tiers_stats *t = &m->tier_totals;
+    print_message("tiers: kept=%" PRIu64 " written=%" PRIu64 " read=%" PRIu64 " restored=%" PRIu64
+                  "+%" PRIu64 " dropped=%" PRIu64 " write_failed=%" PRIu64 " damaged=%" PRIu64
+                  " failed=%" PRIu64 " idle_steps=%" PRIu64 "\n",
+                  t->n_kept, t->n_written, t->n_read, t->n_restored_ram, t->n_restored_disk,
+                  t->n_dropped, t->n_write_failed, t->n_rejected[TIER_BAD_CHECKSUM],
+                  t->n_rejected[TIER_BAD_IO] + t->n_rejected[TIER_BAD_TRUNCATED], m->n_idle_step);
+    assert_true(t->n_restored_ram > 0 && t->n_restored_disk > 0 && t->n_write_failed > 0);
+    assert_true(t->n_rejected[TIER_BAD_CHECKSUM] > 0 && t->n_rejected[TIER_BAD_IO] > 0);
+    assert_true(t->n_dropped > 0 && m->n_idle_step > 0);
+    platter_destroy(m->platter);
 }
 
 int main(int argc, char **argv)

@@ -773,7 +773,7 @@ static void dump_shows_requests_and_pages(void **state)
     add(&f, 20, 4);
     plan(&f);
     assert_int_equal(sched_dump(f.s, &b), FATHOM_OK);
-    assert_non_null(strstr(buf_str(&b), "scheduler: 1 running, 1 waiting, 0 preempted, "
+    assert_non_null(strstr(buf_str(&b), "scheduler: 1 running, 0 fetching, 1 waiting, 0 preempted, "
                                         "0 of 0 prompt tokens found, in step\n"));
     assert_non_null(strstr(buf_str(&b),
                            "request 1 RUNNING prompt=20 tokens=20/24 computed=0 drafts=0 "

@@ -1,0 +1,318 @@
+/* Invariants
+ *
+ *   1. kv.index is 1 + n_slot blocks: the super block, then the header of each slot; zeros: the
+ * slot is empty. kv.pages is n_slot pages, each rounded up to blocks. Slots have the same place
+ *      whatever their number is, so a directory may be given another size and keeps what fits.
+ *   2. A record is there when its header and its page have the sums that the header names.
+ *
+ * A write puts down the page, then the header. Killed between the two, the slot has the header of
+ * the record before over another page, or one that is half of each: its sum is wrong, and whoever
+ * reads it is told so. So a crash costs the one record that was being written and the one that it
+ * replaced. Nothing is ever repaired or fsynced: what a power cut takes away is found out the same
+ * way, and is computed again. */
+#include "kv/tier_disk.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/fail.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "base/rng.h"
+
+enum { SCAN_BLOCKS = 256 };
+
+struct tier_disk {
+    struct hash128 model;
+    struct hash128 secret;
+    uint64_t page_bytes;
+    uint64_t place_bytes; /* of a page in kv.pages */
+    uint32_t n_slot;
+    struct direct_file index;
+    struct direct_file pages;
+    unsigned char *block; /* [DIRECT_ALIGN] a header on its way */
+    struct tier_found *found;
+    uint32_t n_found;
+    uint64_t n_rejected[TIER_VERDICT_COUNT];
+};
+
+uint32_t tier_disk_n_slot(uint64_t bytes, uint64_t page_bytes)
+{
+    if (bytes < DIRECT_ALIGN) return 0;
+    uint64_t n = (bytes - DIRECT_ALIGN) / tier_disk_slot_bytes(page_bytes);
+    return n < INT32_MAX ? (uint32_t)n : INT32_MAX;
+}
+
+static uint64_t header_offset(uint32_t slot)
+{
+    return (1 + (uint64_t)slot) * DIRECT_ALIGN;
+}
+
+/* ---- opening ---- */
+
+static fathom_err open_file(struct direct_file *f, const char *dir, const char *name,
+                            fathom_diag *d)
+{
+    char path[LIMIT_PATH_BYTES];
+    if (path_join(path, sizeof path, dir, name) != FATHOM_OK) {
+        FAIL(d, FATHOM_EINVAL, "--kv-offload-dir %s: the path is too long", dir);
+    }
+    return direct_file_open(f, path, d);
+}
+
+static fathom_err lock(struct tier_disk *t, const char *dir, fathom_diag *d)
+{
+    fathom_err err = direct_file_lock(&t->index);
+    if (err == FATHOM_EBUSY) {
+        FAIL(d, err,
+             "--kv-offload-dir %s is in use by another process. Give each server a directory of "
+             "its own",
+             dir);
+    }
+    if (err) FAIL(d, err, "--kv-offload-dir %s: kv.index cannot be locked", dir);
+    return FATHOM_OK;
+}
+
+static bool is_zero(const unsigned char *p, size_t n)
+{
+    while (n > 0 && *p == 0) n--, p++;
+    return n == 0;
+}
+
+/* What the super block says; GOOD for a new directory too, which has none. */
+static fathom_err read_super(struct tier_disk *t, const char *dir, uint64_t index_bytes,
+                             enum tier_verdict *verdict, bool *is_new, fathom_diag *d)
+{
+    *verdict = TIER_GOOD;
+    *is_new = index_bytes == 0;
+    if (*is_new) return FATHOM_OK;
+    memset(t->block, 0, DIRECT_ALIGN);
+    fathom_err err = direct_file_read(&t->index, t->block, DIRECT_ALIGN, 0, NULL);
+    if (err != FATHOM_OK && err != FATHOM_ELIMIT) {
+        FAIL(d, FATHOM_EIO, "--kv-offload-dir %s: kv.index cannot be read", dir);
+    }
+    *is_new = err == FATHOM_OK && is_zero(t->block, DIRECT_ALIGN); /* killed while it was made */
+    if (*is_new) return FATHOM_OK;
+    struct tier_super s;
+    memcpy(&s, t->block, sizeof s);
+    *verdict = tier_super_judge(&s, &t->model, t->page_bytes);
+    if (*verdict == TIER_BAD_IO) {
+        FAIL(d, FATHOM_EFORMAT,
+             "--kv-offload-dir %s: kv.index is not an index of cache pages. Remove it, or give "
+             "another directory",
+             dir);
+    }
+    t->secret = s.secret;
+    return FATHOM_OK;
+}
+
+static int by_order(const void *a, const void *b)
+{
+    const struct tier_found *x = a, *y = b;
+    return (x->order > y->order) - (x->order < y->order);
+}
+
+/* One header of the index. `verdict` is that of the whole directory, pages_bytes what there is of
+ * kv.pages. */
+static void take_header(struct tier_disk *t, const unsigned char *block, uint32_t slot,
+                        enum tier_verdict verdict, uint64_t pages_bytes)
+{
+    struct tier_header h;
+    memcpy(&h, block, sizeof h);
+    if (is_zero(block, sizeof h)) return;
+    if (verdict == TIER_GOOD) verdict = tier_header_judge(&h, &t->model, t->page_bytes);
+    if (verdict == TIER_GOOD && (slot + 1) * t->place_bytes > pages_bytes) {
+        verdict = TIER_BAD_TRUNCATED;
+    }
+    if (verdict != TIER_GOOD) {
+        t->n_rejected[verdict]++;
+        return;
+    }
+    if (slot >= t->n_slot) return; /* the directory has been made smaller */
+    t->found[t->n_found++] = (struct tier_found){h.name.key, h.order, slot};
+}
+
+static fathom_err scan(struct tier_disk *t, uint64_t index_bytes, enum tier_verdict verdict,
+                       fathom_diag *d)
+{
+    uint64_t pages_bytes = 0;
+    TRY(direct_file_size(&t->pages, &pages_bytes));
+    unsigned char *blocks = mem_alloc_aligned(DIRECT_ALIGN, SCAN_BLOCKS * (size_t)DIRECT_ALIGN);
+    if (!blocks) FAIL(d, FATHOM_ENOMEM, "no memory to read kv.index");
+    fathom_err err = FATHOM_OK;
+    uint64_t n_block = index_bytes / DIRECT_ALIGN;
+    uint64_t n_header = n_block > 0 ? n_block - 1 : 0;
+    for (uint64_t i = 0; i < n_header && err == FATHOM_OK;) {
+        uint64_t n = n_header - i < SCAN_BLOCKS ? n_header - i : SCAN_BLOCKS;
+        err = direct_file_read(&t->index, blocks, n * DIRECT_ALIGN, (1 + i) * DIRECT_ALIGN, d);
+        for (uint64_t k = 0; k < n && err == FATHOM_OK; k++, i++) {
+            take_header(t, blocks + k * DIRECT_ALIGN, (uint32_t)i, verdict, pages_bytes);
+        }
+    }
+    mem_free(blocks);
+    if (t->n_found) qsort(t->found, t->n_found, sizeof t->found[0], by_order);
+    return err;
+}
+
+static fathom_err write_super(struct tier_disk *t, fathom_diag *d)
+{
+    struct tier_super s;
+    t->secret = (struct hash128){rng_entropy(), rng_entropy()};
+    tier_super_fill(&s, &t->model, t->page_bytes, &t->secret);
+    memset(t->block, 0, DIRECT_ALIGN);
+    memcpy(t->block, &s, sizeof s);
+    return direct_file_write(&t->index, t->block, DIRECT_ALIGN, 0, d);
+}
+
+static void log_start(const struct tier_disk *t, const char *dir)
+{
+    uint64_t n_rejected = 0;
+    for (int v = TIER_GOOD + 1; v < TIER_VERDICT_COUNT; v++) n_rejected += t->n_rejected[v];
+    LOG_INFO("kv", "offload_dir=%s slots=%u found=%u rejected=%llu", dir, t->n_slot, t->n_found,
+             (unsigned long long)n_rejected);
+    for (int v = TIER_GOOD + 1; v < TIER_VERDICT_COUNT; v++) {
+        if (t->n_rejected[v] == 0) continue;
+        LOG_WARN("kv", "offload_dir=%s records=%llu are not taken: %s", dir,
+                 (unsigned long long)t->n_rejected[v], tier_verdict_name((enum tier_verdict)v));
+    }
+    if (!tier_disk_is_direct(t)) {
+        LOG_WARN("kv", "offload_dir=%s has no direct I/O: pages also go through the system's cache",
+                 dir);
+    }
+}
+
+static fathom_err fill(struct tier_disk *t, const char *dir, fathom_diag *d)
+{
+    uint64_t index_bytes = 0;
+    enum tier_verdict verdict;
+    bool is_new;
+    TRY(path_make_dir(dir, d));
+    TRY(open_file(&t->index, dir, "kv.index", d));
+    TRY(lock(t, dir, d));
+    TRY(open_file(&t->pages, dir, "kv.pages", d));
+    TRY(direct_file_size(&t->index, &index_bytes));
+    TRY(read_super(t, dir, index_bytes, &verdict, &is_new, d));
+    if (!is_new) TRY(scan(t, index_bytes, verdict, d));
+    if (is_new || verdict != TIER_GOOD) {
+        TRY(direct_file_resize(&t->index, 0, d));
+        TRY(direct_file_resize(&t->index, DIRECT_ALIGN, d));
+        TRY(write_super(t, d));
+    }
+    TRY(direct_file_resize(&t->index, header_offset(t->n_slot), d));
+    return direct_file_resize(&t->pages, t->n_slot * t->place_bytes, d);
+}
+
+fathom_err tier_disk_open(struct tier_disk **out, const struct tier_disk_config *c, fathom_diag *d)
+{
+    *out = NULL;
+    uint32_t n_slot = tier_disk_n_slot(c->bytes, c->page_bytes);
+    if (n_slot == 0) {
+        FAIL(d, FATHOM_EINVAL,
+             "--kv-offload-dir-size %llu does not hold one page; needed is at least %llu",
+             (unsigned long long)c->bytes,
+             (unsigned long long)(DIRECT_ALIGN + tier_disk_slot_bytes(c->page_bytes)));
+    }
+    struct tier_disk *t = mem_calloc(1, sizeof *t);
+    if (!t) FAIL(d, FATHOM_ENOMEM, "no memory for the disk tier");
+    t->index.fd = t->pages.fd = -1;
+    t->model = c->model;
+    t->page_bytes = c->page_bytes;
+    t->place_bytes = direct_round(c->page_bytes);
+    t->n_slot = n_slot;
+    t->block = mem_alloc_aligned(DIRECT_ALIGN, DIRECT_ALIGN);
+    t->found = mem_calloc(n_slot, sizeof *t->found);
+    fathom_err err = FATHOM_ENOMEM;
+    fathom_diag cause = {{0}};
+    if (t->block && t->found) err = fill(t, c->dir, &cause);
+    if (err != FATHOM_OK) {
+        tier_disk_close(t);
+        if (cause.text[0] == '-') FAIL(d, err, "%s", cause.text);
+        FAIL(d, err, "--kv-offload-dir %s, --kv-offload-dir-size %llu: %s", c->dir,
+             (unsigned long long)c->bytes, cause.text[0] ? cause.text : fathom_err_text(err));
+    }
+    log_start(t, c->dir);
+    *out = t;
+    return FATHOM_OK;
+}
+
+void tier_disk_close(struct tier_disk *t)
+{
+    if (!t) return;
+    direct_file_close(&t->pages);
+    direct_file_close(&t->index);
+    mem_free(t->block);
+    mem_free(t->found);
+    mem_free(t);
+}
+
+const struct tier_found *tier_disk_found(const struct tier_disk *t, uint32_t *n)
+{
+    *n = t->n_found;
+    return t->found;
+}
+
+void tier_disk_forget(struct tier_disk *t)
+{
+    mem_free(t->found);
+    t->found = NULL;
+    t->n_found = 0;
+}
+
+uint64_t tier_disk_n_rejected(const struct tier_disk *t, enum tier_verdict why)
+{
+    return t->n_rejected[why];
+}
+
+const struct hash128 *tier_disk_secret(const struct tier_disk *t)
+{
+    return &t->secret;
+}
+
+uint32_t tier_disk_capacity(const struct tier_disk *t)
+{
+    return t->n_slot;
+}
+
+bool tier_disk_is_direct(const struct tier_disk *t)
+{
+    return t->index.direct && t->pages.direct;
+}
+
+/* ---- records ---- */
+
+static enum tier_verdict verdict_of(fathom_err err)
+{
+    if (err == FATHOM_OK) return TIER_GOOD;
+    return err == FATHOM_ELIMIT ? TIER_BAD_TRUNCATED : TIER_BAD_IO;
+}
+
+enum tier_verdict tier_disk_write(struct tier_disk *t, uint32_t slot, uint64_t order,
+                                  const struct tier_name *name, const void *page, fathom_diag *d)
+{
+    ASSERT(slot < t->n_slot);
+    struct tier_header h;
+    tier_header_fill(&h, &t->model, t->page_bytes, order, name, page);
+    fathom_err err = direct_file_write(&t->pages, page, t->place_bytes, slot * t->place_bytes, d);
+    if (err) return verdict_of(err);
+    memset(t->block, 0, DIRECT_ALIGN);
+    memcpy(t->block, &h, sizeof h);
+    return verdict_of(direct_file_write(&t->index, t->block, DIRECT_ALIGN, header_offset(slot), d));
+}
+
+enum tier_verdict tier_disk_read(struct tier_disk *t, uint32_t slot, const struct tier_name *name,
+                                 void *page, fathom_diag *d)
+{
+    ASSERT(slot < t->n_slot);
+    struct tier_header h;
+    fathom_err err = direct_file_read(&t->index, t->block, DIRECT_ALIGN, header_offset(slot), d);
+    if (err) return verdict_of(err);
+    memcpy(&h, t->block, sizeof h);
+    enum tier_verdict v = tier_header_judge(&h, &t->model, t->page_bytes);
+    if (v != TIER_GOOD) return v;
+    err = direct_file_read(&t->pages, page, t->place_bytes, slot * t->place_bytes, d);
+    if (err) return verdict_of(err);
+    return tier_record_judge(&h, &t->model, t->page_bytes, name, page);
+}

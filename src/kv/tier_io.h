@@ -1,0 +1,44 @@
+/* tier_io.h - reads and writes of records, done by somebody else while the engine goes on
+ *
+ * The owner submits jobs and takes them back when they are done; it never waits. The real one is a
+ * thread over a directory (tier_thread.h); tests have others, which are slow or fail as told.
+ */
+#ifndef FATHOM_KV_TIER_IO_H
+#define FATHOM_KV_TIER_IO_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kv/tier_record.h"
+
+enum tier_job_kind { TIER_JOB_READ, TIER_JOB_WRITE };
+
+struct tier_job {
+    enum tier_job_kind kind;
+    uint32_t entry;               /* the owner's */
+    uint32_t slot;                /* of the disk */
+    uint64_t order;               /* of a write */
+    const struct tier_name *name; /* what is written, or has to be found; lives until it is done */
+    void *page;                   /* likewise; aligned to DIRECT_ALIGN, and room up to it */
+    enum tier_verdict verdict;    /* of a job that is done. A write is GOOD, BAD_IO, or
+                                     BAD_TRUNCATED: there is no room */
+};
+
+enum { TIER_JOBS_MAX = 64 }; /* submitted and not taken back */
+
+struct tier_io;
+
+struct tier_io_ops {
+    void (*destroy)(struct tier_io *io); /* what is under way is finished first */
+    /* Needs fewer than TIER_JOBS_MAX jobs that have not been taken back. Reads go before writes,
+     * else in the order of submission. */
+    void (*submit)(struct tier_io *io, const struct tier_job *job);
+    /* A job that is done; false: none is. */
+    bool (*take_done)(struct tier_io *io, struct tier_job *job);
+};
+
+struct tier_io {
+    const struct tier_io_ops *ops;
+};
+
+#endif

@@ -1,0 +1,99 @@
+/* tier_record.h - what a page record carries with it outside of the device's cache
+ *
+ * A record is the page of kv/layout.h, byte for byte, and a header that says whose it is: the
+ * layout's version, the model, the tokens, their key in the chain from the first token on, and sums
+ * over both parts. A record is taken for what was asked for when all of that is right, and for
+ * nothing otherwise.
+ */
+#ifndef FATHOM_KV_TIER_RECORD_H
+#define FATHOM_KV_TIER_RECORD_H
+
+#include <assert.h>
+#include <stdint.h>
+
+#include "base/direct_file.h"
+#include "base/hash.h"
+#include "kv/layout.h"
+
+enum {
+    TIER_FORMAT = 1,                  /* changes when any byte below moves or changes its meaning */
+    TIER_MAX_ID = KV_PAGE_TOKENS + 1, /* with the token after the page */
+};
+
+/* Why a record is not taken. */
+enum tier_verdict {
+    TIER_GOOD,
+    TIER_BAD_IO,        /* the disk fails */
+    TIER_BAD_TRUNCATED, /* the file ends before it */
+    TIER_BAD_CHECKSUM,  /* damaged, or torn by a crash while it was written */
+    TIER_BAD_VERSION,   /* of another format or layout */
+    TIER_BAD_MODEL,     /* of another model, cache type or build */
+    TIER_BAD_TOKENS,    /* of other tokens than asked for */
+    TIER_VERDICT_COUNT
+};
+
+/* tier_verdict_name - "checksum" */
+const char *tier_verdict_name(enum tier_verdict v);
+
+/* What a page is found under: a hash of its tokens and of those before, by a secret key. */
+struct tier_name {
+    struct hash128 key;
+    uint32_t n_id; /* 64, or 65 with the draft layer */
+    int32_t ids[TIER_MAX_ID];
+};
+
+/* The header, as it lies in the first bytes of a block of DIRECT_ALIGN. */
+struct tier_header {
+    uint64_t magic;
+    uint32_t format;
+    uint32_t layout;
+    struct hash128 model;
+    uint64_t page_bytes;
+    uint64_t order;    /* rises with every record written */
+    uint64_t page_sum; /* hash_checksum of the page */
+    struct tier_name name;
+    uint64_t sum; /* hash_checksum of all bytes before */
+};
+
+static_assert(sizeof(struct tier_name) == 280 && sizeof(struct tier_header) == 344,
+              "no padding: every byte of a header is in its sum");
+
+/* The first block of an index file: whose records follow. */
+struct tier_super {
+    uint64_t magic;
+    uint32_t format;
+    uint32_t layout;
+    struct hash128 model;
+    uint64_t page_bytes;
+    struct hash128 secret; /* of the keys */
+    uint64_t sum;
+};
+
+static_assert(sizeof(struct tier_super) == 64, "no padding");
+
+/* tier_header_fill - of a page of page_bytes; reads the page */
+void tier_header_fill(struct tier_header *h, const struct hash128 *model, uint64_t page_bytes,
+                      uint64_t order, const struct tier_name *name, const void *page);
+
+/* tier_header_judge - whether a header is whole and this model's */
+enum tier_verdict tier_header_judge(const struct tier_header *h, const struct hash128 *model,
+                                    uint64_t page_bytes);
+
+/* tier_record_judge - the same, and of the tokens asked for, and its page is whole */
+enum tier_verdict tier_record_judge(const struct tier_header *h, const struct hash128 *model,
+                                    uint64_t page_bytes, const struct tier_name *name,
+                                    const void *page);
+
+/* tier_super_fill, tier_super_judge - of an index file; TIER_BAD_IO: it is no such file at all */
+void tier_super_fill(struct tier_super *s, const struct hash128 *model, uint64_t page_bytes,
+                     const struct hash128 *secret);
+enum tier_verdict tier_super_judge(const struct tier_super *s, const struct hash128 *model,
+                                   uint64_t page_bytes);
+
+/* tier_key_next - the key of a page from that of the page before it, or from tier_key_first.
+ * Cost: about 400 ns. */
+struct hash128 tier_key_first(const struct hash128 *secret, uint64_t salt);
+struct hash128 tier_key_next(const struct hash128 *secret, const struct hash128 *before,
+                             const int32_t *ids, uint32_t n_id);
+
+#endif

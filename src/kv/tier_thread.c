@@ -1,0 +1,154 @@
+/* Invariants, under the lock
+ *
+ *   1. Every job that was submitted and not taken back is in one of the rings, or is the one that
+ *      the thread has in its hands; together TIER_JOBS_MAX at most, so no ring overflows.
+ *   2. The page and name of a job are the thread's until it is in the ring `done`.
+ *
+ *   submit --> reads, writes --thread--> done --> take_done
+ *
+ * The first fault of a read and of a write is logged; later ones are only counted, by the owner. */
+#include "kv/tier_thread.h"
+
+#include <pthread.h>
+
+#include "base/assert.h"
+#include "base/fail.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+struct ring {
+    struct tier_job jobs[TIER_JOBS_MAX];
+    uint32_t first;
+    uint32_t n;
+};
+
+struct tier_thread {
+    struct tier_io base; /* first member */
+    struct tier_disk *disk;
+    void (*done_hook)(void *arg);
+    void *done_arg;
+    pthread_t thread;
+    bool has_thread;
+    bool logged[2]; /* by kind; the thread's own */
+    /* under the lock */
+    pthread_mutex_t lock;
+    pthread_cond_t work;
+    struct ring todo[2]; /* by kind */
+    struct ring done;
+    bool closed;
+};
+
+static void ring_put(struct ring *r, const struct tier_job *job)
+{
+    ASSERT(r->n < TIER_JOBS_MAX);
+    r->jobs[(r->first + r->n++) % TIER_JOBS_MAX] = *job;
+}
+
+static bool ring_take(struct ring *r, struct tier_job *job)
+{
+    if (r->n == 0) return false;
+    *job = r->jobs[r->first];
+    r->first = (r->first + 1) % TIER_JOBS_MAX;
+    r->n--;
+    return true;
+}
+
+static void do_job(struct tier_thread *t, struct tier_job *job)
+{
+    fathom_diag d = {{0}};
+    bool is_read = job->kind == TIER_JOB_READ;
+    job->verdict = is_read
+                       ? tier_disk_read(t->disk, job->slot, job->name, job->page, &d)
+                       : tier_disk_write(t->disk, job->slot, job->order, job->name, job->page, &d);
+    if (job->verdict == TIER_GOOD || t->logged[job->kind]) return;
+    t->logged[job->kind] = true;
+    LOG_WARN("kv", "offloaded page %s: %s%s%s (later ones are counted in the metrics)",
+             is_read ? "not taken" : "not written", tier_verdict_name(job->verdict),
+             d.text[0] ? ": " : "", d.text);
+}
+
+/* The next job: false once the ring is closed and nothing is left to write. */
+static bool next_job(struct tier_thread *t, struct tier_job *job)
+{
+    pthread_mutex_lock(&t->lock);
+    bool any;
+    while (!(any = ring_take(&t->todo[TIER_JOB_READ], job) ||
+                   ring_take(&t->todo[TIER_JOB_WRITE], job)) &&
+           !t->closed) {
+        pthread_cond_wait(&t->work, &t->lock);
+    }
+    pthread_mutex_unlock(&t->lock);
+    return any;
+}
+
+static void *thread_main(void *arg)
+{
+    struct tier_thread *t = arg;
+    struct tier_job job;
+    while (next_job(t, &job)) {
+        do_job(t, &job);
+        pthread_mutex_lock(&t->lock);
+        ring_put(&t->done, &job);
+        pthread_mutex_unlock(&t->lock);
+        t->done_hook(t->done_arg);
+    }
+    return NULL;
+}
+
+static void submit(struct tier_io *io, const struct tier_job *job)
+{
+    struct tier_thread *t = (struct tier_thread *)io;
+    pthread_mutex_lock(&t->lock);
+    ring_put(&t->todo[job->kind], job);
+    pthread_cond_signal(&t->work);
+    pthread_mutex_unlock(&t->lock);
+}
+
+static bool take_done(struct tier_io *io, struct tier_job *job)
+{
+    struct tier_thread *t = (struct tier_thread *)io;
+    pthread_mutex_lock(&t->lock);
+    bool any = ring_take(&t->done, job);
+    pthread_mutex_unlock(&t->lock);
+    return any;
+}
+
+static void destroy(struct tier_io *io)
+{
+    struct tier_thread *t = (struct tier_thread *)io;
+    if (t->has_thread) {
+        pthread_mutex_lock(&t->lock);
+        t->closed = true;
+        pthread_cond_signal(&t->work);
+        pthread_mutex_unlock(&t->lock);
+        pthread_join(t->thread, NULL);
+    }
+    pthread_cond_destroy(&t->work);
+    pthread_mutex_destroy(&t->lock);
+    tier_disk_close(t->disk);
+    mem_free(t);
+}
+
+static const struct tier_io_ops thread_ops = {
+    .destroy = destroy, .submit = submit, .take_done = take_done};
+
+fathom_err tier_thread_create(struct tier_io **out, struct tier_disk *disk, void (*done)(void *arg),
+                              void *arg, fathom_diag *d)
+{
+    *out = NULL;
+    struct tier_thread *t = mem_calloc(1, sizeof *t);
+    if (!t) FAIL(d, FATHOM_ENOMEM, "no memory for the thread of the disk tier");
+    t->base.ops = &thread_ops;
+    t->done_hook = done;
+    t->done_arg = arg;
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_cond_init(&t->work, NULL);
+    if (pthread_create(&t->thread, NULL, thread_main, t) != 0) {
+        destroy(&t->base);
+        FAIL(d, FATHOM_EIO, "the thread of the disk tier cannot be started");
+    }
+    t->has_thread = true;
+    t->disk = disk;
+    *out = &t->base;
+    return FATHOM_OK;
+}

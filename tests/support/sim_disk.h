@@ -1,0 +1,41 @@
+/* sim_disk.h - a disk tier in memory that is late, loses, damages and fails as it is told
+ *
+ * Records are kept with their real headers and judged by them, so what is damaged is found out as
+ * on a real disk. A platter outlives the disk that wrote it, as a directory outlives a process:
+ * jobs that were not done when the disk is destroyed never happen, and one may be torn.
+ */
+#ifndef FATHOM_TESTS_SUPPORT_SIM_DISK_H
+#define FATHOM_TESTS_SUPPORT_SIM_DISK_H
+
+#include "kv/tier_io.h"
+#include "kv/tiers.h"
+
+struct platter;
+
+/* platter_create - slots of pages of page_bytes, all empty */
+struct platter *platter_create(uint32_t n_slot, uint64_t page_bytes);
+void platter_destroy(struct platter *p);
+
+/* platter_find - what a process that starts now finds, the record written last at the end; the
+ * array belongs to the platter */
+const struct tier_found *platter_find(struct platter *p, const struct hash128 *model, uint32_t *n);
+
+/* platter_page - the page of a slot, to damage it */
+unsigned char *platter_page(struct platter *p, uint32_t slot);
+
+struct sim_disk_options {
+    struct hash128 model;
+    uint64_t seed;
+    uint32_t max_delay;     /* polls before a job is done, at most */
+    uint32_t fail_per_1024; /* jobs that fail */
+    uint32_t flip_per_1024; /* writes of which a bit is flipped */
+    bool stuck;             /* no job is ever done */
+};
+
+/* sim_disk_create - the platter outlives it */
+struct tier_io *sim_disk_create(struct platter *p, const struct sim_disk_options *o);
+
+/* sim_disk_options_of - to be changed while it runs */
+struct sim_disk_options *sim_disk_options_of(struct tier_io *io);
+
+#endif

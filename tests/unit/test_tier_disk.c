@@ -1,0 +1,431 @@
+/* A directory of records: what is written is found by the next that opens it; whatever happens to
+ * the files in between is found out; and the thread over it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "kv/tier_disk.h"
+#include "kv/tier_thread.h"
+
+enum { PAGE = 5000, N_SLOT = 4, ROOM = 8192 };
+
+static const struct hash128 model = {11, 12}, other_model = {11, 13};
+
+struct world {
+    char dir[64];
+    char index[96];
+    char pages[96];
+    struct tier_disk *disk;
+    unsigned char *page; /* [ROOM] */
+    fathom_diag d;
+};
+
+static fathom_err open_as(struct world *w, const struct hash128 *m, uint32_t n_slot)
+{
+    const struct tier_disk_config c = {.dir = w->dir,
+                                       .bytes = DIRECT_ALIGN + n_slot * tier_disk_slot_bytes(PAGE),
+                                       .page_bytes = PAGE,
+                                       .model = *m};
+    w->d.text[0] = '\0';
+    tier_disk_close(w->disk);
+    return tier_disk_open(&w->disk, &c, &w->d);
+}
+
+static int open_world(void **state)
+{
+    struct world *w = calloc(1, sizeof *w);
+    (void)snprintf(w->dir, sizeof w->dir, "/tmp/fathom-tier-%d", (int)getpid());
+    (void)snprintf(w->index, sizeof w->index, "%s/kv.index", w->dir);
+    (void)snprintf(w->pages, sizeof w->pages, "%s/kv.pages", w->dir);
+    w->page = mem_alloc_aligned(DIRECT_ALIGN, ROOM);
+    if (open_as(w, &model, N_SLOT) != FATHOM_OK) fail_msg("%s", w->d.text);
+    *state = w;
+    return 0;
+}
+
+static int close_world(void **state)
+{
+    struct world *w = *state;
+    tier_disk_close(w->disk);
+    (void)unlink(w->index);
+    (void)unlink(w->pages);
+    (void)rmdir(w->dir);
+    mem_free(w->page);
+    free(w);
+    return 0;
+}
+
+static struct tier_name name_of(uint32_t i)
+{
+    struct tier_name n = {.key = {i, 1}, .n_id = KV_PAGE_TOKENS};
+    for (int k = 0; k < KV_PAGE_TOKENS; k++) n.ids[k] = (int32_t)i * 1000 + k;
+    return n;
+}
+
+static void fill_page(struct world *w, uint32_t i)
+{
+    memset(w->page, 0, ROOM);
+    for (size_t k = 0; k < PAGE; k++) w->page[k] = (unsigned char)(k * 7 + i);
+}
+
+static enum tier_verdict write_record(struct world *w, uint32_t slot, uint32_t i)
+{
+    const struct tier_name name = name_of(i);
+    fill_page(w, i);
+    return tier_disk_write(w->disk, slot, i, &name, w->page, &w->d);
+}
+
+static enum tier_verdict read_record(struct world *w, uint32_t slot, uint32_t i)
+{
+    const struct tier_name name = name_of(i);
+    memset(w->page, 0xee, ROOM);
+    enum tier_verdict v = tier_disk_read(w->disk, slot, &name, w->page, &w->d);
+    for (size_t k = 0; v == TIER_GOOD && k < PAGE; k++) {
+        assert_int_equal(w->page[k], (unsigned char)(k * 7 + i));
+    }
+    return v;
+}
+
+/* Slots 0, 1, 2 have records 30, 10, 20. */
+static void write_three(struct world *w)
+{
+    assert_int_equal(write_record(w, 0, 30), TIER_GOOD);
+    assert_int_equal(write_record(w, 1, 10), TIER_GOOD);
+    assert_int_equal(write_record(w, 2, 20), TIER_GOOD);
+}
+
+static uint32_t n_found(const struct world *w)
+{
+    uint32_t n;
+    (void)tier_disk_found(w->disk, &n);
+    return n;
+}
+
+static void change(const char *path, long offset, unsigned char flip)
+{
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, offset, SEEK_SET), 0);
+    int c = fgetc(f);
+    assert_int_equal(fseek(f, offset, SEEK_SET), 0);
+    assert_int_not_equal(fputc(c ^ flip, f), EOF);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void a_new_directory_is_empty(void **state)
+{
+    struct world *w = *state;
+    struct stat st;
+    assert_int_equal(tier_disk_capacity(w->disk), N_SLOT);
+    assert_int_equal(n_found(w), 0);
+    assert_int_equal(stat(w->dir, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0700);
+    assert_int_equal(stat(w->pages, &st), 0);
+    assert_int_equal(st.st_size, N_SLOT * ROOM);
+    assert_int_equal(read_record(w, 0, 1), TIER_BAD_CHECKSUM); /* nothing is no record */
+}
+
+static void records_outlive_the_process(void **state)
+{
+    struct world *w = *state;
+    write_three(w);
+    const struct hash128 secret = *tier_disk_secret(w->disk);
+    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    uint32_t n;
+    const struct tier_found *f = tier_disk_found(w->disk, &n);
+    assert_int_equal(n, 3);
+    for (uint32_t i = 0; i < n; i++) assert_int_equal(f[i].order, 10 * (i + 1));
+    assert_int_equal(f[0].slot, 1);
+    assert_int_equal(f[0].key.lo, 10);
+    assert_true(hash128_equal(&secret, tier_disk_secret(w->disk)));
+    assert_int_equal(read_record(w, 0, 30), TIER_GOOD);
+    assert_int_equal(read_record(w, 0, 10), TIER_BAD_TOKENS);
+    tier_disk_forget(w->disk);
+    assert_int_equal(n_found(w), 0);
+}
+
+static void a_directory_may_grow_and_shrink(void **state)
+{
+    struct world *w = *state;
+    write_three(w);
+    assert_int_equal(open_as(w, &model, 100), FATHOM_OK);
+    assert_int_equal(n_found(w), 3);
+    assert_int_equal(write_record(w, 99, 5), TIER_GOOD);
+    assert_int_equal(open_as(w, &model, 2), FATHOM_OK);
+    assert_int_equal(n_found(w), 2);
+    assert_int_equal(read_record(w, 1, 10), TIER_GOOD);
+}
+
+static void damage_is_found(void **state)
+{
+    struct world *w = *state;
+    write_three(w);
+    change(w->pages, 1 * ROOM + 777, 4);               /* record 10: seen when it is read */
+    change(w->index, (1 + 2) * DIRECT_ALIGN + 100, 4); /* record 20: seen at the start */
+    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(n_found(w), 2);
+    assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_CHECKSUM), 1);
+    assert_int_equal(read_record(w, 1, 10), TIER_BAD_CHECKSUM);
+    assert_int_equal(read_record(w, 2, 20), TIER_BAD_CHECKSUM);
+    assert_int_equal(read_record(w, 0, 30), TIER_GOOD);
+}
+
+static void another_version_of_one_record_is_found(void **state)
+{
+    struct world *w = *state;
+    write_three(w);
+    change(w->index, 1 * DIRECT_ALIGN + 8, 2); /* the format's low byte */
+    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(n_found(w), 2);
+    assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_VERSION), 1);
+}
+
+static void a_torn_write_is_found(void **state)
+{
+    struct world *w = *state;
+    write_three(w);
+    struct tier_disk *disk = w->disk;
+    w->disk = NULL;
+    assert_int_equal(truncate(w->index, 2 * DIRECT_ALIGN), 0); /* headers of 1 and 2 are gone */
+    tier_disk_close(disk);
+    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(n_found(w), 1);
+    /* the page was overwritten, and its header not */
+    FILE *f = fopen(w->pages, "r+b");
+    for (int i = 0; i < ROOM / 2; i++) assert_int_not_equal(fputc(1, f), EOF);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(read_record(w, 0, 30), TIER_BAD_CHECKSUM);
+}
+
+static void truncated_pages_are_found(void **state)
+{
+    struct world *w = *state;
+    write_three(w);
+    tier_disk_close(w->disk);
+    w->disk = NULL;
+    assert_int_equal(truncate(w->pages, ROOM + 100), 0);
+    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(n_found(w), 1);
+    assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_TRUNCATED), 2);
+    assert_int_equal(truncate(w->pages, 0), 0); /* under a running server */
+    assert_int_equal(read_record(w, 0, 30), TIER_BAD_TRUNCATED);
+}
+
+static void another_models_records_are_given_up(void **state)
+{
+    struct world *w = *state;
+    write_three(w);
+    const struct hash128 secret = *tier_disk_secret(w->disk);
+    assert_int_equal(open_as(w, &other_model, N_SLOT), FATHOM_OK);
+    assert_int_equal(n_found(w), 0);
+    assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_MODEL), 3);
+    assert_false(hash128_equal(&secret, tier_disk_secret(w->disk)));
+    assert_int_equal(open_as(w, &other_model, N_SLOT), FATHOM_OK); /* they are counted once */
+    assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_MODEL), 0);
+}
+
+static void another_versions_directory_is_given_up(void **state)
+{
+    struct world *w = *state;
+    write_three(w);
+    change(w->index, 12, 2); /* the layout's low byte of the super block */
+    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(n_found(w), 0);
+    assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_VERSION), 3);
+}
+
+static void a_file_that_is_not_ours_is_left_alone(void **state)
+{
+    struct world *w = *state;
+    write_three(w);
+    change(w->index, 0, 0xff);
+    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_EFORMAT);
+    assert_non_null(strstr(w->d.text, "kv.index is not an index of cache pages. Remove it"));
+    assert_null(w->disk);
+    change(w->index, 0, 0xff);
+    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(n_found(w), 3);
+}
+
+static void a_directory_that_was_being_made_is_made(void **state)
+{
+    struct world *w = *state;
+    tier_disk_close(w->disk);
+    w->disk = NULL;
+    assert_int_equal(truncate(w->index, 0), 0);
+    assert_int_equal(truncate(w->index, DIRECT_ALIGN), 0); /* zeros */
+    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(write_record(w, 0, 1), TIER_GOOD);
+    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(n_found(w), 1);
+}
+
+static void an_index_cut_short_is_made_again(void **state)
+{
+    struct world *w = *state;
+    write_three(w);
+    tier_disk_close(w->disk);
+    w->disk = NULL;
+    assert_int_equal(truncate(w->index, 40), 0);
+    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(n_found(w), 0);
+    assert_int_equal(write_record(w, 0, 1), TIER_GOOD);
+    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(n_found(w), 1);
+}
+
+static void one_process_has_a_directory(void **state)
+{
+    struct world *w = *state;
+    struct world second = *w;
+    second.disk = NULL;
+    assert_int_equal(open_as(&second, &model, N_SLOT), FATHOM_EBUSY);
+    assert_non_null(strstr(second.d.text, "is in use by another process"));
+    assert_non_null(strstr(second.d.text, w->dir));
+    assert_int_equal(write_record(w, 0, 1), TIER_GOOD);
+}
+
+static void what_cannot_be_opened_is_named(void **state)
+{
+    struct world *w = *state;
+    struct tier_disk *disk = NULL;
+    fathom_diag d = {{0}};
+    struct tier_disk_config c = {
+        .dir = "/nowhere/deep", .bytes = 1 << 20, .page_bytes = PAGE, .model = model};
+    assert_int_equal(tier_disk_open(&disk, &c, &d), FATHOM_EIO);
+    assert_non_null(strstr(d.text, "--kv-offload-dir /nowhere/deep"));
+    c.bytes = 10000;
+    d.text[0] = '\0';
+    assert_int_equal(tier_disk_open(&disk, &c, &d), FATHOM_EINVAL);
+    assert_non_null(strstr(d.text, "10000 does not hold one page; needed is at least 16384"));
+    c = (struct tier_disk_config){
+        .dir = w->dir, .bytes = (uint64_t)1 << 60, .page_bytes = (uint64_t)1 << 58, .model = model};
+    tier_disk_close(w->disk);
+    w->disk = NULL;
+    d.text[0] = '\0';
+    assert_int_equal(tier_disk_open(&disk, &c, &d), FATHOM_ELIMIT);
+    assert_non_null(strstr(d.text, "bytes cannot be had"));
+}
+
+static void opening_survives_any_failed_allocation(void **state)
+{
+    struct world *w = *state;
+    write_three(w);
+    for (long n = 0;; n++) {
+        mem_fail_after(n);
+        fathom_err err = open_as(w, &model, N_SLOT);
+        bool hit = mem_fail_hit();
+        mem_fail_after(-1);
+        if (!hit) {
+            assert_int_equal(err, FATHOM_OK);
+            break;
+        }
+        assert_int_equal(err, FATHOM_ENOMEM);
+        assert_null(w->disk);
+    }
+    assert_int_equal(n_found(w), 3);
+}
+
+/* ---- the thread ---- */
+
+static void count_done(void *arg)
+{
+    __atomic_fetch_add((int *)arg, 1, __ATOMIC_RELAXED);
+}
+
+static void take(struct tier_io *io, struct tier_job *job)
+{
+    for (int i = 0; i < 10000; i++) {
+        if (io->ops->take_done(io, job)) return;
+        clock_sleep_us(1000);
+    }
+    fail_msg("the job is not done");
+}
+
+static void the_thread_does_jobs_in_turn(void **state)
+{
+    struct world *w = *state;
+    struct tier_io *io = NULL;
+    int n_done = 0;
+    assert_int_equal(tier_thread_create(&io, w->disk, count_done, &n_done, NULL), FATHOM_OK);
+    w->disk = NULL;
+    struct tier_name names[N_SLOT];
+    unsigned char *pages = mem_alloc_aligned(DIRECT_ALIGN, N_SLOT * ROOM);
+    for (uint32_t i = 0; i < N_SLOT; i++) {
+        names[i] = name_of(i);
+        fill_page(w, i);
+        memcpy(pages + i * ROOM, w->page, ROOM);
+        io->ops->submit(io, &(struct tier_job){.kind = TIER_JOB_WRITE,
+                                               .entry = i,
+                                               .slot = i,
+                                               .order = i,
+                                               .name = &names[i],
+                                               .page = pages + i * ROOM});
+    }
+    struct tier_job job;
+    for (uint32_t i = 0; i < N_SLOT; i++) {
+        take(io, &job);
+        assert_int_equal(job.entry, i);
+        assert_int_equal(job.verdict, TIER_GOOD);
+    }
+    struct tier_name wrong = name_of(9);
+    io->ops->submit(
+        io, &(struct tier_job){
+                .kind = TIER_JOB_READ, .entry = 7, .slot = 2, .name = &names[2], .page = w->page});
+    take(io, &job);
+    assert_int_equal(job.verdict, TIER_GOOD);
+    assert_int_equal(job.entry, 7);
+    assert_memory_equal(w->page, pages + 2 * ROOM, PAGE);
+    io->ops->submit(
+        io, &(struct tier_job){.kind = TIER_JOB_READ, .slot = 2, .name = &wrong, .page = w->page});
+    take(io, &job);
+    assert_int_equal(job.verdict, TIER_BAD_TOKENS);
+    assert_false(io->ops->take_done(io, &job));
+    io->ops->submit(
+        io, &(struct tier_job){
+                .kind = TIER_JOB_WRITE, .slot = 3, .order = 99, .name = &wrong, .page = pages});
+    io->ops->destroy(io); /* and that one is still written */
+    assert_int_equal(n_done, N_SLOT + 3);
+    mem_free(pages);
+    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    uint32_t n;
+    const struct tier_found *f = tier_disk_found(w->disk, &n);
+    assert_int_equal(n, N_SLOT);
+    assert_int_equal(f[n - 1].order, 99);
+}
+
+int main(void)
+{
+#define CASE(f) cmocka_unit_test_setup_teardown(f, open_world, close_world)
+    const struct CMUnitTest tests[] = {
+        CASE(a_new_directory_is_empty),
+        CASE(records_outlive_the_process),
+        CASE(a_directory_may_grow_and_shrink),
+        CASE(damage_is_found),
+        CASE(another_version_of_one_record_is_found),
+        CASE(a_torn_write_is_found),
+        CASE(truncated_pages_are_found),
+        CASE(another_models_records_are_given_up),
+        CASE(another_versions_directory_is_given_up),
+        CASE(a_file_that_is_not_ours_is_left_alone),
+        CASE(a_directory_that_was_being_made_is_made),
+        CASE(an_index_cut_short_is_made_again),
+        CASE(one_process_has_a_directory),
+        CASE(what_cannot_be_opened_is_named),
+        CASE(opening_survives_any_failed_allocation),
+        CASE(the_thread_does_jobs_in_turn),
+    };
+    log_set_level(LOG_LEVEL_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
