@@ -63,6 +63,11 @@ typedef struct fathom_options {
     uint32_t world;       /* ranks that share every layer; 0: 1 */
     bool rank_slice; /* for measurements: rank `rank` of `world` by itself, without collectives */
     uint32_t rank;
+    /* steps that a GPU replays as a whole instead of taking kernel by kernel */
+    bool enforce_eager;          /* none */
+    const uint32_t *graph_sizes; /* tokens of a step, any order; steps in between are padded */
+    uint32_t n_graph_size;       /* 0: a list up to the largest decode step */
+    uint32_t n_graph_warm_up;    /* runs before each is recorded; 0: 1 */
 } fathom_options;
 
 #endif

@@ -53,6 +53,7 @@ static void print_plan(const struct memory_plan *p, const struct engine_settings
     printf("\nstep of %u tokens\n", s->limits.max_token);
     for (uint32_t i = 0; i < p->n_buffer; i++) print_size(p->buffers[i].name, p->buffers[i].bytes);
     print_size("arrays", p->step_bytes);
+    if (p->padding_bytes) print_size("padding rows' page", p->padding_bytes);
     printf("\n");
     print_size("needed, together", p->total_bytes);
     print_size("may be used", p->usable_bytes);

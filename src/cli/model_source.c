@@ -106,6 +106,10 @@ void engine_options(fathom_options *out, const struct settings *s, const struct 
         .world = (uint32_t)s->tensor_parallel_size,
         .rank_slice = s->rank_slice >= 0,
         .rank = s->rank_slice >= 0 ? (uint32_t)s->rank_slice : 0,
+        .enforce_eager = s->enforce_eager || s->compilation.no_graphs,
+        .graph_sizes = s->compilation.sizes,
+        .n_graph_size = s->compilation.n_size,
+        .n_graph_warm_up = s->compilation.n_warm_up,
         .seed = s->seed < 0 ? 0 : (uint64_t)s->seed,
     };
 }

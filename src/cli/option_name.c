@@ -121,6 +121,16 @@ static fathom_err find_loosely(const struct option_walk *w, const char *spelling
     return err;
 }
 
+/* -O3 is -O 3, and -O.key is a key of --compilation-config. */
+static void find_letter_o(const char *arg, const char *spelling, struct option_match *out)
+{
+    if (strncmp(spelling, "-O", 2) != 0) return;
+    if (out->path) out->option = option_by_name("compilation-config");
+    if (spelling[2] < '0' || spelling[2] > '9') return;
+    out->option = option_by_name("optimization-level");
+    out->value = arg + 2;
+}
+
 /* The name of --a_b.c=d is a-b: it ends at the first dot or '='. */
 fathom_err option_find(const struct option_walk *w, const char *arg, struct option_match *out)
 {
@@ -137,6 +147,7 @@ fathom_err option_find(const struct option_walk *w, const char *arg, struct opti
     memcpy(spelling, arg, n);
     spelling[n] = '\0';
     out->option = option_by_alias(spelling);
+    find_letter_o(arg, spelling, out);
     if (!out->option && strncmp(spelling, "--", 2) == 0) {
         for (size_t i = 2; i <= n; i++) name[i - 2] = spelling[i] == '_' ? '-' : spelling[i];
         out->option = option_by_name(name);

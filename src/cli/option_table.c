@@ -148,6 +148,22 @@ const struct option option_table[] = {
      "same bits either way",
      .kind = OPTION_JSON, .group = GROUP_MEMORY, .commands = PLANNED,
      .field = FIELD(speculative_config), USE},
+    {"enforce-eager", NULL, NULL, NULL,
+     "a GPU takes every step kernel by kernel; default: decode steps are recorded at start and "
+     "replayed as a whole. A CPU records nothing",
+     .kind = OPTION_FLAG, .group = GROUP_MEMORY, .commands = PLANNED, .field = FIELD(enforce_eager),
+     USE},
+    {"compilation-config", "-cc", "JSON", NULL,
+     "which steps are recorded: cudagraph_mode NONE or FULL, cudagraph_capture_sizes (tokens of a "
+     "step; steps in between are padded), cudagraph_num_of_warmups; kernels are compiled ahead of "
+     "time, so that other keys have no effect",
+     .kind = OPTION_JSON, .group = GROUP_MEMORY, .commands = PLANNED,
+     .field = FIELD(compilation_config), USE},
+    {"optimization-level", "-O", "N", "-1",
+     "0: as --enforce-eager; 1 to 3: decode steps are recorded; -O.KEY is a key of "
+     "--compilation-config; -1: not given",
+     .kind = OPTION_COUNT, .lo = -1, .hi = 3, .group = GROUP_MEMORY, .commands = PLANNED,
+     .field = FIELD(optimization_level), USE},
     {"enable-chunked-prefill", NULL, NULL, NULL, "run long prompts in chunks", .kind = OPTION_FLAG,
      .group = GROUP_MEMORY, .commands = SERVE, .field = NO_FIELD,
      NOTE("true", "long prompts always run in chunks of at most max-num-batched-tokens")},
@@ -384,10 +400,6 @@ const struct option option_table[] = {
     /* ---- flags of vLLM ---- */
     {"trust-remote-code", NULL, NULL, NULL, "run Python of the checkpoint", .kind = OPTION_FLAG,
      FOREIGN, NOTE("false", "no code of a checkpoint is ever run")},
-    {"enforce-eager", NULL, NULL, NULL, "no recorded graphs", .kind = OPTION_FLAG, FOREIGN,
-     NOTE("false", "there is nothing to warm up and nothing compiled at run time")},
-    {"compilation-config", "-cc", "JSON", NULL, "what is compiled and captured at start",
-     .kind = OPTION_JSON, FOREIGN, NOTE(NULL, "kernels are compiled ahead of time")},
     {"additional-config", NULL, "JSON", NULL, "settings of a platform plug-in", .kind = OPTION_JSON,
      FOREIGN, NOTE(NULL, "it configures a plug-in that fathom does not have")},
     {"async-scheduling", NULL, NULL, NULL, "plan the next step while the device runs",

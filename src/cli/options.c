@@ -201,7 +201,11 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
     }
     TRY_GOTO(take_arguments(&w, in), done);
     if (!s->help) TRY_GOTO(check_ranks(&w), done);
-    if (!s->help) err = speculative_parse(s->speculative_config, &s->n_draft, d);
+    if (!s->help) TRY_GOTO(speculative_parse(s->speculative_config, &s->n_draft, d), done);
+    if (!s->help) {
+        err = compilation_parse(s->compilation_config, s->optimization_level, &s->compilation,
+                                notes, d);
+    }
     if (!err && !s->help && w.n_refused) err = FATHOM_EINVAL;
 done:
     if (err && !w.n_refused) name_origin(&w);

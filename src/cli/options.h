@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "cli/compilation.h"
 #include "fathom/err.h"
 
 enum command {
@@ -80,6 +81,10 @@ struct settings {
     int64_t kv_cache_memory_bytes;
     double gpu_memory_utilization;
     bool enable_prefix_caching;
+    const char *compilation_config; /* NULL: not given */
+    int64_t optimization_level;     /* -1: not given */
+    bool enforce_eager;
+    struct compilation compilation; /* what the first two say */
     const char *speculative_config; /* NULL: not given */
     uint32_t n_draft;               /* what it says; 0: none */
     int64_t seed;                   /* -1: from the system */

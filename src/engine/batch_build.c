@@ -4,7 +4,8 @@
 #include "base/assert.h"
 #include "base/limits.h"
 
-enum { ARRAY_ALIGN = 256, MIN_PAGE_STRIDE = 16 };
+/* Few strides, because each is a context of recorded steps (step_graph.h). */
+enum { ARRAY_ALIGN = 256, MIN_PAGE_STRIDE = 32, STRIDE_FACTOR = 4 };
 
 static size_t place(size_t *end, size_t n, size_t size)
 {
@@ -27,7 +28,7 @@ void batch_layout_init(struct batch_layout *l, const struct model_limits *limits
     l->n_mask_word = (n_vocab + 31) / 32;
     l->ids = place(&end, n_token, sizeof(int32_t));
     l->next_ids = place(&end, limits->with_mtp ? n_token : 0, sizeof(int32_t));
-    l->hidden_rows = place(&end, limits->with_mtp ? n_request : 0, sizeof(int32_t));
+    l->hidden_rows = place(&end, limits->with_mtp ? n_token : 0, sizeof(int32_t));
     l->pos = place(&end, n_token, sizeof(int32_t));
     l->request = place(&end, n_token, sizeof(int32_t));
     l->slot = place(&end, n_token, sizeof(int32_t));
@@ -42,11 +43,11 @@ void batch_layout_init(struct batch_layout *l, const struct model_limits *limits
     l->n_bytes = end;
 }
 
-static uint32_t page_stride(const struct batch_layout *l, uint32_t max_context)
+uint32_t batch_page_stride(const struct batch_layout *l, uint32_t max_context)
 {
     uint32_t need = request_n_page(max_context);
     uint32_t stride = MIN_PAGE_STRIDE;
-    while (stride < need) stride *= 2;
+    while (stride < need) stride *= STRIDE_FACTOR;
     return stride < l->max_page_stride ? stride : l->max_page_stride;
 }
 
@@ -55,13 +56,26 @@ static inline int32_t *array(void *block, size_t offset)
     return (int32_t *)((char *)block + offset);
 }
 
+void batch_locate(const struct batch_layout *l, void *device, struct batch *out)
+{
+    *out = (struct batch){
+        .ids = array(device, l->ids),
+        .pos = array(device, l->pos),
+        .request = array(device, l->request),
+        .slot = array(device, l->slot),
+        .page_table = array(device, l->page_table),
+        .first = array(device, l->first),
+        .logit_rows = array(device, l->logit_rows),
+    };
+}
+
 size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *host, void *device,
                    struct batch *out)
 {
     ASSERT(plan->n_entry >= 1 && plan->n_entry <= l->max_request);
     ASSERT(plan->n_token <= l->max_token && plan->max_context <= l->max_context);
     ASSERT(plan->n_draw + plan->n_score <= l->max_logit_row);
-    uint32_t stride = page_stride(l, plan->max_context);
+    uint32_t stride = batch_page_stride(l, plan->max_context);
     int32_t *ids = array(host, l->ids);
     int32_t *pos = array(host, l->pos);
     int32_t *request = array(host, l->request);
@@ -93,19 +107,11 @@ size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *
     }
     first[plan->n_entry] = (int32_t)t;
 
+    batch_locate(l, device, out);
     out->n_token = t;
     out->n_request = plan->n_entry;
     out->n_logit_row = n_logit_row;
     out->max_context = plan->max_context;
     out->page_stride = stride;
-    out->ids = array(device, l->ids);
-    out->next_ids = NULL;
-    out->hidden_rows = NULL;
-    out->pos = array(device, l->pos);
-    out->request = array(device, l->request);
-    out->slot = array(device, l->slot);
-    out->page_table = array(device, l->page_table);
-    out->first = array(device, l->first);
-    out->logit_rows = array(device, l->logit_rows);
     return l->page_table + (size_t)plan->n_entry * stride * sizeof(int32_t);
 }

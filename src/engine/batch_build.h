@@ -33,7 +33,7 @@ struct batch_layout {
     /* offsets in bytes; [n] is the array's room */
     size_t ids;         /* i32 [max_token] */
     size_t next_ids;    /* i32 [max_token], or nothing */
-    size_t hidden_rows; /* i32 [max_request], or nothing */
+    size_t hidden_rows; /* i32 [max_token], or nothing */
     size_t pos;         /* i32 [max_token] */
     size_t request;     /* i32 [max_token] */
     size_t slot;        /* i32 [max_token] */
@@ -59,12 +59,18 @@ static inline int32_t batch_id(const struct batch_layout *l, int32_t id)
 /* batch_layout_init - offsets and total for steps within the limits, of a model of n_vocab ids */
 void batch_layout_init(struct batch_layout *l, const struct model_limits *limits, uint32_t n_vocab);
 
+/* batch_page_stride - entries of the page table for each request of a step whose longest one has
+ * max_context tokens: the smallest that holds it of 32, 128, 512, ... and max_page_stride */
+uint32_t batch_page_stride(const struct batch_layout *l, uint32_t max_context);
+
+/* batch_locate - pointers of the arrays in a block; counts are 0, the draft layer's arrays NULL */
+void batch_locate(const struct batch_layout *l, void *device, struct batch *out);
+
 /* batch_build - write the arrays of a plan
  *
  *   host    the block, written
  *   device  the block that *out points into: the same one, or its twin
- *   out     filled; page_stride is the smallest of max_page_stride and the powers of two from 16
- *           that holds the longest request of the step
+ *   out     filled
  * Needs    plan->n_entry >= 1, within the layout's limits.
  * Returns  bytes of the prefix to copy, sample rows included. */
 size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *host, void *device,

@@ -58,6 +58,12 @@ static void plan_buffers(struct memory_plan *p, const struct engine_settings *s,
     p->step_bytes = 2 * (uint64_t)layout.n_bytes;
 }
 
+/* All but the cache. */
+static uint64_t fixed_bytes(const struct memory_plan *p)
+{
+    return p->weights_bytes + p->buffers_bytes + p->step_bytes + p->padding_bytes;
+}
+
 static void plan_cache(struct memory_plan *p, const struct engine_settings *s)
 {
     p->token_bytes = p->kv.page_bytes / KV_PAGE_TOKENS;
@@ -66,7 +72,7 @@ static void plan_cache(struct memory_plan *p, const struct engine_settings *s)
     uint64_t max_page = INT32_MAX / KV_PAGE_TOKENS;
     p->n_page_wanted = (uint32_t)(wanted < max_page ? wanted : max_page);
 
-    uint64_t other = p->weights_bytes + p->buffers_bytes + p->step_bytes;
+    uint64_t other = fixed_bytes(p);
     uint64_t room = p->usable_bytes > other ? p->usable_bytes - other : 0;
     if (s->kv_cache_bytes && s->kv_cache_bytes < room) room = s->kv_cache_bytes;
     uint64_t n_page = room / p->kv.page_bytes;
@@ -81,7 +87,7 @@ static fathom_err refuse(const struct memory_plan *p, const struct engine_settin
                          fathom_diag *d)
 {
     uint64_t need = p->request_pages * p->kv.page_bytes;
-    uint64_t other = p->weights_bytes + p->buffers_bytes + p->step_bytes;
+    uint64_t other = fixed_bytes(p);
     uint32_t fitting = p->n_page * (uint32_t)KV_PAGE_TOKENS;
     if (s->kv_cache_bytes && s->kv_cache_bytes < need && other + need <= p->usable_bytes) {
         FAIL(d, FATHOM_ENOMEM,
@@ -135,6 +141,8 @@ fathom_err memory_plan_make(struct memory_plan *out, const struct engine_setting
                    config->has_indexer);
     plan_weights(out, s, config, c);
     plan_buffers(out, s, config);
+    bool records = s->backend == FATHOM_BACKEND_CUDA && s->graphs.n_size > 0;
+    if (records) out->padding_bytes = out->kv.page_bytes;
     plan_cache(out, s);
     if (out->n_page < out->request_pages) return refuse(out, s, d);
     return FATHOM_OK;

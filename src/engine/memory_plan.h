@@ -45,9 +45,10 @@ struct memory_plan {
     uint32_t n_buffer;
     uint64_t buffers_bytes;
 
-    uint64_t step_bytes; /* arrays that describe a step, in host and in device memory */
+    uint64_t padding_bytes; /* page that padding rows of recorded steps use; 0: none are recorded */
+    uint64_t step_bytes;    /* arrays that describe a step, in host and in device memory */
 
-    uint64_t total_bytes;     /* weights, cache, buffers, step */
+    uint64_t total_bytes;     /* weights, cache, buffers, step, padding */
     uint64_t available_bytes; /* as given */
     uint64_t usable_bytes;    /* of which may be used: by memory_utilization, or all where the size
                                  of the cache was given */

@@ -1,8 +1,11 @@
 #include "engine/runner.h"
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/fail.h"
+#include "base/log.h"
 #include "base/mem.h"
+#include "engine/step_graph.h"
 #include "model/config.h"
 #include "model/forward.h"
 #include "model/weights.h"
@@ -25,6 +28,7 @@ struct model_runner {
     struct backend_caps caps;
     struct model *model;
     struct kv_cache kv;
+    struct step_graphs *graphs; /* NULL: every step runs as it is */
     struct draw_layout draw;
     void *draw_device;
     void *draw_host;
@@ -48,6 +52,7 @@ static void destroy(struct step_runner *base)
     if (r->backend) {
         const struct backend_ops *ops = r->backend->ops;
         (void)ops->sync(r->backend);
+        step_graphs_destroy(r->graphs);
         model_destroy(r->model);
         if (r->kv.base) ops->release(r->backend, r->kv.base);
         if (base->device) ops->release(r->backend, base->device);
@@ -73,16 +78,24 @@ static fathom_err copy_in(struct model_runner *r, size_t offset, size_t n_bytes)
                                     at(r->base.host, offset), n_bytes);
 }
 
+static fathom_err compute(void *arg, const struct batch *batch, enum step_pass pass)
+{
+    struct model_runner *r = arg;
+    if (pass == STEP_MODEL) return model_forward(r->model, batch, &r->kv);
+    return model_mtp(r->model, batch, &r->kv);
+}
+
 static fathom_err launch(struct step_runner *base, const struct step *step)
 {
     struct model_runner *r = runner_of(base);
+    struct graph *graph = step_graphs_pick(r->graphs, step);
     TRY(copy_in(r, 0, step->prefix_bytes));
     for (int i = 0; i < 3; i++) {
         const struct block_range *extra = &step->sampler.extras[i];
         TRY(copy_in(r, extra->offset, extra->n_bytes));
     }
-    if (step->is_draft) return model_mtp(r->model, &step->batch, &r->kv);
-    return model_forward(r->model, &step->batch, &r->kv);
+    if (graph) return r->backend->ops->graph_launch(r->backend, graph);
+    return compute(r, &step->batch, step_pass_of(step));
 }
 
 static fathom_err draw(struct step_runner *base, const struct step *step)
@@ -139,24 +152,28 @@ static const struct step_runner_ops runner_ops = {
 
 /* ---- making it ------------------------------------------------------------------------------ */
 
-static fathom_err make_backend(struct model_runner *r, const struct engine_settings *s,
+static fathom_err make_backend(struct backend **out, const struct engine_settings *s,
                                const struct model_config *config, fathom_diag *d)
 {
     struct backend_config c;
     model_backend_config(&c, config, &s->limits, s->limits.with_mtp);
     switch (s->backend) {
-    case FATHOM_BACKEND_REF: TRY(backend_ref_create(&r->backend, &c, d)); break;
-    case FATHOM_BACKEND_CPU: TRY(backend_cpu_create(&r->backend, &c, d)); break;
-    case FATHOM_BACKEND_CUDA: TRY(backend_cuda_create(&r->backend, &c, d)); break;
+    case FATHOM_BACKEND_REF: TRY(backend_ref_create(out, &c, d)); break;
+    case FATHOM_BACKEND_CPU: TRY(backend_cpu_create(out, &c, d)); break;
+    case FATHOM_BACKEND_CUDA: TRY(backend_cuda_create(out, &c, d)); break;
     default: FAIL(d, FATHOM_EUNSUPPORTED, "this build does not have the backend asked for");
     }
-    r->backend->ops->get_caps(r->backend, &r->caps);
-    if (!r->caps.kv_types[c.kv.type]) {
-        static const char *const names[] = {"f32", "bf16", "fp8"};
-        FAIL(d, FATHOM_EUNSUPPORTED, "--kv-cache-dtype %s does not work on backend %s",
-             names[c.kv.type], r->caps.name);
-    }
     return FATHOM_OK;
+}
+
+static fathom_err check_caps(struct model_runner *r, const struct engine_settings *s,
+                             fathom_diag *d)
+{
+    static const char *const names[] = {"f32", "bf16", "fp8"};
+    r->backend->ops->get_caps(r->backend, &r->caps);
+    if (r->caps.kv_types[s->limits.kv_type]) return FATHOM_OK;
+    FAIL(d, FATHOM_EUNSUPPORTED, "--kv-cache-dtype %s does not work on backend %s",
+         names[s->limits.kv_type], r->caps.name);
 }
 
 static fathom_err get_weights(struct model_weights *w, const struct engine_settings *s,
@@ -203,34 +220,69 @@ static fathom_err make_memory(struct model_runner *r, const struct memory_plan *
     r->draw.top_ids = place(&end, n_row * SAMPLE_TOP_MAX);
     r->draw.top_logprobs = place(&end, n_row * SAMPLE_TOP_MAX);
     r->draw.n_bytes = end;
-    r->kv.n_page = plan->n_page;
+    r->kv.n_page = plan->n_page + (plan->padding_bytes ? 1 : 0);
     r->kv.layout = plan->kv;
-    TRY(b->ops->alloc(b, plan->kv_bytes, "the KV cache", &r->kv.base, d));
+    TRY(b->ops->alloc(b, plan->kv_bytes + plan->padding_bytes, "the KV cache", &r->kv.base, d));
     TRY(b->ops->alloc(b, r->base.layout.n_bytes, "step arrays", &r->base.device, d));
     TRY(b->ops->alloc(b, end, "drawn tokens", &r->draw_device, d));
     TRY(b->ops->alloc_host(b, r->base.layout.n_bytes, &r->base.host, d));
     return b->ops->alloc_host(b, end, &r->draw_host, d);
 }
 
-fathom_err runner_create(struct step_runner **out, const struct engine_settings *s,
-                         const struct memory_plan *plan, const struct model_config *config,
-                         const struct checkpoint *checkpoint, fathom_diag *d)
+/* Recordings where the backend can and the settings want them. */
+static fathom_err make_graphs(struct model_runner *r, const struct engine_settings *s,
+                              const struct memory_plan *plan, fathom_diag *d)
+{
+    if (!r->caps.graphs || s->graphs.n_size == 0 || plan->padding_bytes == 0) {
+        LOG_INFO("engine", "recorded_steps=0: %s",
+                 r->caps.graphs ? "none are wanted" : "this backend runs every step as it comes");
+        return FATHOM_OK;
+    }
+    struct step_graph_config c = s->graphs;
+    uint64_t start_us = clock_now_us();
+    c.padding_page = plan->n_page;
+    TRY(step_graphs_create(&r->graphs, r->backend, &r->base, &c, compute, r, d));
+    LOG_INFO("engine", "recorded_steps=%u sizes=%u..%u ms=%llu", step_graphs_count(r->graphs),
+             c.sizes[0], c.sizes[c.n_size - 1],
+             (unsigned long long)((clock_now_us() - start_us) / 1000));
+    return FATHOM_OK;
+}
+
+fathom_err runner_create_on(struct step_runner **out, struct backend *backend,
+                            const struct engine_settings *s, const struct memory_plan *plan,
+                            const struct model_config *config, const struct checkpoint *checkpoint,
+                            fathom_diag *d)
 {
     *out = NULL;
     struct model_runner *r = mem_calloc(1, sizeof *r);
-    if (!r) FAIL(d, FATHOM_ENOMEM, "no memory for the model's runner");
+    if (!r) {
+        backend->ops->destroy(backend);
+        FAIL(d, FATHOM_ENOMEM, "no memory for the model's runner");
+    }
     fathom_err err;
     r->base.ops = &runner_ops;
+    r->backend = backend;
     batch_layout_init(&r->base.layout, &s->limits, config->n_vocab);
     if (s->limits.is_slice) r->base.layout.n_vocab_row = config->n_vocab / s->limits.world;
-    TRY_GOTO(make_backend(r, s, config, d), fail);
+    TRY_GOTO(check_caps(r, s, d), fail);
     TRY_GOTO(make_model(r, s, config, checkpoint, d), fail);
     TRY_GOTO(make_memory(r, plan, d), fail);
+    TRY_GOTO(make_graphs(r, s, plan, d), fail);
     *out = &r->base;
     return FATHOM_OK;
 fail:
     destroy(&r->base);
     return err;
+}
+
+fathom_err runner_create(struct step_runner **out, const struct engine_settings *s,
+                         const struct memory_plan *plan, const struct model_config *config,
+                         const struct checkpoint *checkpoint, fathom_diag *d)
+{
+    struct backend *backend = NULL;
+    *out = NULL;
+    TRY(make_backend(&backend, s, config, d));
+    return runner_create_on(out, backend, s, plan, config, checkpoint, d);
 }
 
 const char *runner_backend_name(const struct step_runner *r)

@@ -8,6 +8,7 @@
 #include "engine/settings.h"
 #include "engine/step_runner.h"
 
+struct backend;
 struct checkpoint;
 struct model_config;
 
@@ -19,6 +20,13 @@ struct model_config;
 fathom_err runner_create(struct step_runner **out, const struct engine_settings *s,
                          const struct memory_plan *plan, const struct model_config *config,
                          const struct checkpoint *checkpoint, fathom_diag *d);
+
+/* runner_create_on - the same over a backend that the caller has made from the settings; it is the
+ * runner's from now on, also after a failure */
+fathom_err runner_create_on(struct step_runner **out, struct backend *backend,
+                            const struct engine_settings *s, const struct memory_plan *plan,
+                            const struct model_config *config, const struct checkpoint *checkpoint,
+                            fathom_diag *d);
 
 /* runner_backend_name - "cpu"; runner_device - "AMD EPYC, avx512, 2 threads" */
 const char *runner_backend_name(const struct step_runner *r);

@@ -1,5 +1,7 @@
 #include "engine/settings.h"
 
+#include <string.h>
+
 #include "backend/backend.h"
 #include "base/fail.h"
 #include "base/limits.h"
@@ -112,6 +114,37 @@ static fathom_err resolve_drafts(struct engine_settings *out, const fathom_optio
     return FATHOM_OK;
 }
 
+/* Sizes in ascending order, each once, no larger than a step. */
+static fathom_err resolve_graphs(struct engine_settings *out, const fathom_options *o,
+                                 fathom_diag *d)
+{
+    struct step_graph_config *c = &out->graphs;
+    c->with_drafts = out->limits.with_mtp;
+    c->n_warm_up = o->n_graph_warm_up ? o->n_graph_warm_up : 1;
+    if (o->enforce_eager) return FATHOM_OK;
+    if (o->n_graph_size == 0) {
+        uint64_t n_row = (uint64_t)out->limits.max_request * (1 + out->n_draft);
+        bool all = n_row < out->limits.max_token;
+        c->n_size = step_graph_sizes(c->sizes, all ? (uint32_t)n_row : out->limits.max_token);
+        return FATHOM_OK;
+    }
+    if (o->n_graph_size > STEP_GRAPH_SIZES_MAX) {
+        FAIL(d, FATHOM_EINVAL, "--compilation-config: %u cudagraph_capture_sizes, at most %d",
+             o->n_graph_size, STEP_GRAPH_SIZES_MAX);
+    }
+    for (uint32_t i = 0; i < o->n_graph_size; i++) {
+        uint32_t size = o->graph_sizes[i];
+        uint32_t at = c->n_size;
+        if (size == 0 || size > out->limits.max_token) continue; /* no step has it */
+        while (at > 0 && c->sizes[at - 1] > size) at--;
+        if (at > 0 && c->sizes[at - 1] == size) continue;
+        memmove(&c->sizes[at + 1], &c->sizes[at], (c->n_size - at) * sizeof size);
+        c->sizes[at] = size;
+        c->n_size++;
+    }
+    return FATHOM_OK;
+}
+
 fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o,
                             const struct model_config *config, fathom_diag *d)
 {
@@ -149,6 +182,7 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
     out->priorities = o->priorities;
     l->max_request = out->max_num_seqs < l->max_token ? out->max_num_seqs : l->max_token;
     TRY(resolve_drafts(out, o, config, d));
+    TRY(resolve_graphs(out, o, d));
 
     out->memory_utilization = o->memory_utilization == 0 ? 0.9 : o->memory_utilization;
     if (!(out->memory_utilization > 0 && out->memory_utilization <= 1)) {

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "engine/admission.h"
+#include "engine/step_graph.h"
 #include "fathom/fathom.h"
 #include "model/forward.h"
 
@@ -32,6 +33,7 @@ struct engine_settings {
     uint64_t kv_cache_bytes; /* 0: as much as is wanted and as memory allows */
     double memory_utilization;
     bool no_prefix_cache;
+    struct step_graph_config graphs; /* n_size 0: none; padding_page is the runner's */
 };
 
 /* settings_resolve - what the options mean for a model

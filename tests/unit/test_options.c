@@ -210,13 +210,36 @@ static void one_key_of_an_object_may_be_set(void **state)
           "--speculative-config {\"num_speculative_tokens\":1} "
           "--speculative-config.num_speculative_tokens 4");
     assert_int_equal(r.s.n_draft, 4);
-    assert_noted(&r, "-cc.cudagraph_mode FULL_DECODE_ONLY", "--compilation-config");
-    assert_noted(&r, "--compilation-config.cudagraph_capture_sizes+ 3", "--compilation-config");
+    assert_noted(&r, "-cc.cudagraph_mode PIECEWISE", "--compilation-config");
+    assert_noted(&r, "--additional-config.sizes+ 3", "--additional-config");
+    parse(&r, COMMAND_SERVE, "-cc.cudagraph_capture_sizes+ 3 -cc.cudagraph_capture_sizes+ 6");
+    assert_int_equal(r.s.compilation.n_size, 2);
+    assert_int_equal(r.s.compilation.sizes[1], 6);
     assert_refused(&r, "--port.x 1", "--port is no JSON object, so it has no key \"x\"");
     assert_refused(&r, "--speculative-config. 1", "a key is missing");
     assert_refused(&r, "--speculative-config.a..b 1", "a key is missing");
     assert_refused(&r, "--speculative-config [1]", "an array, needed is an object");
     assert_refused(&r, "--additional-config {", "not valid JSON");
+    forget(&r);
+}
+
+static void what_is_recorded_may_be_said_in_all_of_vllms_ways(void **state)
+{
+    (void)state;
+    struct result r = {0};
+    parse(&r, COMMAND_SERVE, "-O3 --enforce-eager");
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_int_equal(r.s.optimization_level, 3);
+    assert_true(r.s.enforce_eager);
+    assert_false(r.s.compilation.no_graphs);
+    parse(&r, COMMAND_SERVE, "-O 0");
+    assert_true(r.s.compilation.no_graphs);
+    parse(&r, COMMAND_BENCH, "-O.cudagraph_mode=NONE");
+    assert_true(r.s.compilation.no_graphs);
+    parse(&r, COMMAND_PLAN, "-cc.cudagraph_num_of_warmups=2");
+    assert_int_equal(r.s.compilation.n_warm_up, 2);
+    assert_refused(&r, "-O9", "--optimization-level: 9 is out of range");
+    assert_refused(&r, "-cc.cudagraph_mode=SOME", "cudagraph_mode is SOME");
     forget(&r);
 }
 
@@ -435,6 +458,7 @@ int main(void)
         cmocka_unit_test(speculation_is_read_at_once),
         cmocka_unit_test(a_beginning_that_fits_one_name_stands_for_it),
         cmocka_unit_test(one_key_of_an_object_may_be_set),
+        cmocka_unit_test(what_is_recorded_may_be_said_in_all_of_vllms_ways),
         cmocka_unit_test(all_refusals_are_told_at_once),
         cmocka_unit_test(help_may_be_about_a_group_or_a_name),
         cmocka_unit_test(foreign_flags_are_noted_or_refused_never_ignored),

@@ -160,6 +160,32 @@ static void a_slice_is_one_rank_of_many(void **state)
     assert_non_null(strstr(d.text, "num_attention_heads"));
 }
 
+static void recorded_sizes_are_sorted_and_within_a_step(void **state)
+{
+    (void)state;
+    struct engine_settings s;
+    const uint32_t given[] = {8, 1, 300, 8, 3, 0, 200};
+    fathom_options o = {.max_num_seqs = 6, .max_num_batched_tokens = 200};
+    assert_int_equal(settings_resolve(&s, &o, &config, NULL), FATHOM_OK);
+    const uint32_t usual[] = {1, 2, 4, 6};
+    assert_int_equal(s.graphs.n_size, 4);
+    assert_memory_equal(s.graphs.sizes, usual, sizeof usual);
+    assert_int_equal(s.graphs.n_warm_up, 1);
+    o.graph_sizes = given;
+    o.n_graph_size = 7;
+    o.n_graph_warm_up = 3;
+    assert_int_equal(settings_resolve(&s, &o, &config, NULL), FATHOM_OK);
+    const uint32_t sorted[] = {1, 3, 8, 200};
+    assert_int_equal(s.graphs.n_size, 4);
+    assert_memory_equal(s.graphs.sizes, sorted, sizeof sorted);
+    assert_int_equal(s.graphs.n_warm_up, 3);
+    o.enforce_eager = true;
+    assert_int_equal(settings_resolve(&s, &o, &config, NULL), FATHOM_OK);
+    assert_int_equal(s.graphs.n_size, 0);
+    expect(&(fathom_options){.graph_sizes = given, .n_graph_size = 129}, FATHOM_EINVAL,
+           "129 cudagraph_capture_sizes");
+}
+
 static void every_range_names_its_flag(void **state)
 {
     (void)state;
@@ -192,6 +218,7 @@ int main(void)
         cmocka_unit_test(drafts_need_rows_and_a_layer_that_makes_them),
         cmocka_unit_test(a_gpu_takes_fp8_where_widths_allow),
         cmocka_unit_test(a_slice_is_one_rank_of_many),
+        cmocka_unit_test(recorded_sizes_are_sorted_and_within_a_step),
         cmocka_unit_test(every_range_names_its_flag),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

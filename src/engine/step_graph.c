@@ -1,0 +1,209 @@
+#include "engine/step_graph.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/fail.h"
+#include "base/mem.h"
+
+enum { CONTEXTS_MAX = 16 };
+
+struct step_graphs {
+    struct backend *b;
+    struct batch_layout layout;
+    void *host;
+    struct step_graph_config c;
+    uint32_t strides[CONTEXTS_MAX]; /* ascending */
+    uint32_t n_context;
+    uint32_t n_graph;
+    struct graph *graphs[STEP_PASS_N][CONTEXTS_MAX][STEP_GRAPH_SIZES_MAX]; /* NULL: none */
+};
+
+enum step_pass step_pass_of(const struct step *step)
+{
+    if (!step->is_draft) return STEP_MODEL;
+    return step->batch.hidden_rows ? STEP_DRAFT_ROWS : STEP_DRAFT;
+}
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+uint32_t step_graph_sizes(uint32_t sizes[STEP_GRAPH_SIZES_MAX], uint32_t n_row)
+{
+    enum { FEW = 8, EIGHTHS = 64, LARGEST = 256 };
+    uint32_t last = least(n_row, LARGEST);
+    uint32_t n = 0;
+    for (uint32_t size = 1; size < last;) {
+        sizes[n++] = size;
+        size += size < FEW ? size : size < EIGHTHS ? 8 : 16;
+    }
+    sizes[n++] = last;
+    return n;
+}
+
+/* ---- padding -------------------------------------------------------------------------------- */
+
+static int32_t *array(void *host, size_t offset)
+{
+    return (int32_t *)((char *)host + offset);
+}
+
+/* Rows n_token .. size - 1, and logit rows up to n_row. Their cache rows differ, so that no two
+ * rows write the same bytes. */
+static void write_padding(const struct step_graphs *g, uint32_t n_token, uint32_t size,
+                          uint32_t n_logit_row, uint32_t n_row)
+{
+    const struct batch_layout *l = &g->layout;
+    int32_t page = (int32_t)(g->c.padding_page * (uint32_t)KV_PAGE_TOKENS);
+    for (uint32_t t = n_token; t < size; t++) {
+        array(g->host, l->ids)[t] = 0;
+        array(g->host, l->pos)[t] = 0;
+        array(g->host, l->request)[t] = 0;
+        array(g->host, l->slot)[t] = page + (int32_t)(t % KV_PAGE_TOKENS);
+        if (!g->c.with_drafts) continue;
+        array(g->host, l->next_ids)[t] = 0;
+        array(g->host, l->hidden_rows)[t] = 0;
+    }
+    for (uint32_t i = n_logit_row; i < n_row; i++) array(g->host, l->logit_rows)[i] = 0;
+}
+
+static uint32_t logit_rows_of(const struct step_graphs *g, uint32_t size)
+{
+    return least(size, g->layout.max_logit_row);
+}
+
+/* ---- recording ------------------------------------------------------------------------------ */
+
+/* A pass over the device's arrays with `size` tokens and room for `stride` pages a request. */
+static struct batch batch_of(const struct step_graphs *g, void *device, enum step_pass pass,
+                             uint32_t size, uint32_t stride)
+{
+    const struct batch_layout *l = &g->layout;
+    struct batch batch;
+    batch_locate(l, device, &batch);
+    batch.n_token = size;
+    batch.n_request = least(size, l->max_request);
+    batch.n_logit_row = logit_rows_of(g, size);
+    batch.max_context = least(stride * (uint32_t)KV_PAGE_TOKENS, l->max_context);
+    batch.page_stride = stride;
+    if (pass != STEP_MODEL) batch.next_ids = (const int32_t *)((char *)device + l->next_ids);
+    if (pass == STEP_DRAFT_ROWS) {
+        batch.hidden_rows = (const int32_t *)((char *)device + l->hidden_rows);
+    }
+    return batch;
+}
+
+static fathom_err record(struct step_graphs *g, const struct batch *batch, enum step_pass pass,
+                         step_compute *compute, void *arg, struct graph **out)
+{
+    const struct backend_ops *ops = g->b->ops;
+    for (uint32_t i = 0; i < g->c.n_warm_up; i++) TRY(compute(arg, batch, pass));
+    TRY(ops->sync(g->b));
+    TRY(ops->graph_begin(g->b));
+    fathom_err err = compute(arg, batch, pass);
+    fathom_err end_err = ops->graph_end(g->b, out);
+    g->n_graph += end_err == FATHOM_OK;
+    return err ? err : end_err;
+}
+
+static fathom_err record_all(struct step_graphs *g, void *device, step_compute *compute, void *arg,
+                             fathom_diag *d)
+{
+    static const char *const names[STEP_PASS_N] = {"the model", "the draft layer",
+                                                   "the draft layer over rows"};
+    int n_pass = g->c.with_drafts ? STEP_PASS_N : 1;
+    for (int p = 0; p < n_pass; p++) {
+        for (uint32_t k = 0; k < g->n_context; k++) {
+            for (uint32_t i = 0; i < g->c.n_size; i++) {
+                /* one row a request at most: no step is larger than the first size that holds */
+                bool enough = i > 0 && g->c.sizes[i - 1] >= g->layout.max_request;
+                if (p == STEP_DRAFT_ROWS && enough) break;
+                enum step_pass pass = (enum step_pass)p;
+                uint32_t size = g->c.sizes[i];
+                struct batch batch = batch_of(g, device, pass, size, g->strides[k]);
+                fathom_err err = record(g, &batch, pass, compute, arg, &g->graphs[p][k][i]);
+                if (err == FATHOM_OK) continue;
+                FAIL(d, err, "recording %s, %u tokens, context %u: %s", names[p], size,
+                     batch.max_context, g->b->ops->fault(g->b));
+            }
+        }
+    }
+    return FATHOM_OK;
+}
+
+static void list_contexts(struct step_graphs *g)
+{
+    uint32_t stride = batch_page_stride(&g->layout, 1);
+    g->strides[g->n_context++] = stride;
+    while (stride < g->layout.max_page_stride) {
+        stride = batch_page_stride(&g->layout, stride * (uint32_t)KV_PAGE_TOKENS + 1);
+        ASSERT(g->n_context < CONTEXTS_MAX);
+        g->strides[g->n_context++] = stride;
+    }
+}
+
+fathom_err step_graphs_create(struct step_graphs **out, struct backend *b, struct step_runner *r,
+                              const struct step_graph_config *c, step_compute *compute, void *arg,
+                              fathom_diag *d)
+{
+    *out = NULL;
+    struct step_graphs *g = mem_calloc(1, sizeof *g);
+    if (!g) FAIL(d, FATHOM_ENOMEM, "no memory for the table of recorded steps");
+    fathom_err err;
+    g->b = b;
+    g->layout = r->layout;
+    g->host = r->host;
+    g->c = *c;
+    ASSERT(c->n_size >= 1 && c->n_warm_up >= 1);
+    ASSERT(c->sizes[c->n_size - 1] <= r->layout.max_token);
+    list_contexts(g);
+    uint32_t largest = c->sizes[c->n_size - 1];
+    write_padding(g, 0, largest, 0, logit_rows_of(g, largest));
+    array(r->host, r->layout.page_table)[0] = (int32_t)c->padding_page;
+    TRY_GOTO(b->ops->copy_in(b, r->device, r->host, r->layout.bias), fail);
+    TRY_GOTO(record_all(g, r->device, compute, arg, d), fail);
+    *out = g;
+    return FATHOM_OK;
+fail:
+    step_graphs_destroy(g);
+    return err;
+}
+
+void step_graphs_destroy(struct step_graphs *g)
+{
+    if (!g) return;
+    for (int p = 0; p < STEP_PASS_N; p++) {
+        for (uint32_t k = 0; k < CONTEXTS_MAX; k++) {
+            for (uint32_t i = 0; i < STEP_GRAPH_SIZES_MAX; i++) {
+                if (g->graphs[p][k][i]) g->b->ops->graph_destroy(g->b, g->graphs[p][k][i]);
+            }
+        }
+    }
+    mem_free(g);
+}
+
+uint32_t step_graphs_count(const struct step_graphs *g)
+{
+    return g ? g->n_graph : 0;
+}
+
+/* ---- replay --------------------------------------------------------------------------------- */
+
+struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step)
+{
+    if (!g) return NULL;
+    const struct batch *b = &step->batch;
+    uint32_t i = 0;
+    uint32_t k = 0;
+    while (i < g->c.n_size && g->c.sizes[i] < b->n_token) i++;
+    while (k < g->n_context && g->strides[k] != b->page_stride) k++;
+    if (i == g->c.n_size || k == g->n_context) return NULL;
+    struct graph *graph = g->graphs[step_pass_of(step)][k][i];
+    uint32_t size = g->c.sizes[i];
+    /* rows of a prompt may want more logits than a recording of its size makes */
+    if (!graph || b->n_logit_row > logit_rows_of(g, size)) return NULL;
+    write_padding(g, b->n_token, size, b->n_logit_row, logit_rows_of(g, size));
+    return graph;
+}

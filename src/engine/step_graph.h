@@ -1,0 +1,69 @@
+/* step_graph.h - recorded steps: a step is replayed from the smallest recording that holds it
+ *
+ * A device that runs apart would wait for the host to enqueue a thousand kernels a step; a
+ * recording of them is launched in one call. A recording fixes the counts of a step, all else lies
+ * in device memory. There is one for each
+ *
+ *   pass     the model, the draft layer over a step, the draft layer over some of its rows
+ *   size     tokens, from a list
+ *   context  pages of the longest request: the strides of batch_page_stride
+ *
+ * and a step is filled up to its size with padding rows: token 0 at position 0 of request 0, with
+ * cache rows in a page that no request has. A row's bits do not depend on its neighbours, so
+ * padding changes none. Steps larger than the largest size run as they are.
+ *
+ * Belongs to the engine's thread; recordings are made at creation and do not change.
+ */
+#ifndef FATHOM_ENGINE_STEP_GRAPH_H
+#define FATHOM_ENGINE_STEP_GRAPH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backend/backend.h"
+#include "engine/step_runner.h"
+
+enum step_pass { STEP_MODEL, STEP_DRAFT, STEP_DRAFT_ROWS, STEP_PASS_N };
+
+enum { STEP_GRAPH_SIZES_MAX = 128 };
+
+/* step_pass_of - which pass a step is */
+enum step_pass step_pass_of(const struct step *step);
+
+/* Enqueues a pass over a batch. */
+typedef fathom_err step_compute(void *arg, const struct batch *batch, enum step_pass pass);
+
+struct step_graph_config {
+    uint32_t sizes[STEP_GRAPH_SIZES_MAX]; /* ascending, 1 .. max_token */
+    uint32_t n_size;                      /* 0: nothing is recorded */
+    uint32_t n_warm_up;    /* runs before each recording; the first loads the kernels: >= 1 */
+    bool with_drafts;      /* the draft layer's passes too */
+    uint32_t padding_page; /* of the cache: read and written by padding rows alone */
+};
+
+/* step_graph_sizes - the list for decode steps of up to n_row rows: 1, 2, 4, then every 8th up to
+ * 64, every 16th up to 256, and n_row itself if it is no more; returns how many */
+uint32_t step_graph_sizes(uint32_t sizes[STEP_GRAPH_SIZES_MAX], uint32_t n_row);
+
+struct step_graphs;
+
+/* step_graphs_create - record every pass, size and context
+ *
+ *   b        with caps.graphs; borrowed, outlives the recordings
+ *   r        its layout, host and device blocks; the blocks are written
+ *   compute  called n_warm_up times, and once while b records, for each
+ * Errors  ENOMEM, EDEVICE: says which recording; the cause is b's fault. */
+fathom_err step_graphs_create(struct step_graphs **out, struct backend *b, struct step_runner *r,
+                              const struct step_graph_config *c, step_compute *compute, void *arg,
+                              fathom_diag *d);
+void step_graphs_destroy(struct step_graphs *g); /* accepts NULL */
+
+/* step_graphs_count - how many recordings there are */
+uint32_t step_graphs_count(const struct step_graphs *g);
+
+/* step_graphs_pick - the recording to replay for a step, NULL when it has to run as it is
+ *
+ * Writes the padding rows into the step's host block, before it is copied. g may be NULL. */
+struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step);
+
+#endif
