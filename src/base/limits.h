@@ -14,6 +14,8 @@ enum {
     LIMIT_HTTP_BODY_MS = 120000,                /* for it to come: closed */
     LIMIT_HTTP_HELD_BYTES = 1 << 30,            /* bodies of all requests, not yet parsed: 429 */
     LIMIT_TOP_LOGPROBS = 20,                    /* top_logprobs: 400 */
+    LIMIT_PROMPT_LOGPROBS = 1 << 20,            /* entries for prompt tokens: 400 */
+    LIMIT_REQUEST_ID_BYTES = 64,                /* request_id, X-Request-Id: 400, ignored */
     LIMIT_STOP_STRINGS = 16,                    /* stop strings of a request: 400 */
     LIMIT_STOP_TOKENS = 64,                     /* stop_token_ids of a request: 400 */
     LIMIT_LOGIT_BIAS = 1024,                    /* entries of logit_bias: 400 */

@@ -83,9 +83,12 @@ static fathom_err open_prompts(struct answer *a)
     return FATHOM_OK;
 }
 
+/* What the request does not want to be told goes no further. */
 static fathom_err take_event(void *arg, const struct chat_event *e)
 {
     struct choice *c = arg;
+    const struct openai_request *r = c->answer->setup.request;
+    if (e->kind == CHAT_EVENT_REASONING && !r->include_reasoning) return FATHOM_OK;
     return c->answer->form->take(c, e);
 }
 
@@ -114,14 +117,26 @@ static const struct answer_form *const forms[] = {
     [ANTHROPIC_COUNT] = &answer_form_count,
 };
 
+static void write_id(struct answer *a)
+{
+    const char *prefix = a->form->id_prefix;
+    uint64_t nonce = a->setup.nonce;
+    const char *given = a->setup.request_id;
+    if (given && given[0]) {
+        (void)snprintf(a->id, sizeof a->id, "%s%s", prefix, given);
+    } else {
+        (void)snprintf(a->id, sizeof a->id, "%s%016llx%016llx", prefix,
+                       (unsigned long long)rng_mix(nonce, 0, 0),
+                       (unsigned long long)rng_mix(nonce, 0, 1));
+    }
+}
+
 fathom_err answer_open(struct answer *a, const struct answer_setup *s)
 {
     const struct openai_request *r = s->request;
     *a = (struct answer){.setup = *s};
     a->form = forms[r->api];
-    (void)snprintf(a->id, sizeof a->id, "%s%016llx%016llx", a->form->id_prefix,
-                   (unsigned long long)rng_mix(s->nonce, 0, 0),
-                   (unsigned long long)rng_mix(s->nonce, 0, 1));
+    write_id(a);
     TRY(stop_set_create(&a->stops, (const char *const *)r->stops, r->stop_lens, r->n_stop));
     TRY(open_prompts(a));
     if (a->form->open) TRY(a->form->open(a));
@@ -150,7 +165,10 @@ void answer_free(struct answer *a)
 {
     if (a->form && a->form->free) a->form->free(a);
     for (size_t i = 0; i < a->n_choice; i++) free_choice(&a->choices[i]);
-    for (size_t i = 0; i < a->n_prompt; i++) buf_free(&a->prompts[i].ids);
+    for (size_t i = 0; i < a->n_prompt; i++) {
+        buf_free(&a->prompts[i].ids);
+        logprob_list_free(&a->prompts[i].scores);
+    }
     mem_free(a->choices);
     mem_free(a->prompts);
     stop_set_destroy(&a->stops);
@@ -192,10 +210,30 @@ static fathom_err end_choice(struct choice *c, const char *reason)
     return a->form->end(c);
 }
 
+struct logprob_style answer_logprob_style(const struct answer *a)
+{
+    const struct openai_request *r = a->setup.request;
+    return (struct logprob_style){a->setup.tokenizer, r->tokens_as_ids, r->skip_special_tokens};
+}
+
+fathom_err answer_prompt_token(struct answer *a, size_t i, const fathom_event *e)
+{
+    const struct openai_request *r = a->setup.request;
+    struct choice *c = &a->choices[i];
+    struct logprob_style s = answer_logprob_style(a);
+    if (c->ended || a->closed) return FATHOM_OK;
+    if (r->echo && r->sampling.logprobs) {
+        TRY(logprob_add_completion(&c->logprobs, &s, e, r->sampling.n_top_logprobs,
+                                   &c->n_prompt_char));
+    }
+    if (!r->prompt_logprobs || i % r->n > 0) return FATHOM_OK;
+    return logprob_add_prompt(&a->prompts[c->i_prompt].scores, &s, e, r->n_prompt_logprobs);
+}
+
 static fathom_err add_logprob(struct choice *c, const fathom_event *e)
 {
     const struct openai_request *r = c->answer->setup.request;
-    struct logprob_style s = {c->answer->setup.tokenizer, r->tokens_as_ids};
+    struct logprob_style s = answer_logprob_style(c->answer);
     if (!r->sampling.logprobs) return FATHOM_OK;
     if (openai_is_chat(r->api)) return logprob_add_chat(&c->logprobs, &s, e);
     return logprob_add_completion(&c->logprobs, &s, e, r->sampling.n_top_logprobs, &c->n_char);
@@ -206,8 +244,9 @@ fathom_err answer_token(struct answer *a, size_t i, const fathom_event *e, bool 
     const struct openai_request *r = a->setup.request;
     struct choice *c = &a->choices[i];
     *stopped = false;
-    if (c->ended || a->closed) return FATHOM_OK;
+    if (c->ended || a->closed || r->max_tokens == 0) return FATHOM_OK;
     c->n_token++;
+    c->sum_logprob += (double)e->logprob;
     if (c->parser && chat_parser_in_reasoning(c->parser)) c->n_reasoning++;
     if (r->return_token_ids) TRY(add_id(&c->ids, e->token));
     if (e->is_stop && !r->include_stop) return FATHOM_OK;

@@ -24,6 +24,8 @@
 /* What a pending piece of a stream is. */
 enum answer_part { PART_NONE, PART_REASONING, PART_CONTENT, PART_ARGUMENTS };
 
+enum { ANSWER_ID_BYTES = 16 + LIMIT_REQUEST_ID_BYTES };
+
 struct answer;
 
 struct choice {
@@ -36,6 +38,7 @@ struct choice {
     int32_t stop_id;           /* the stop token that ended it, or -1 */
     uint32_t n_token;          /* tokens that count: the stop token too, none after the end */
     uint32_t n_reasoning;
+    double sum_logprob; /* of its tokens, where the likeliest choices are told */
 
     struct text_stream text;
     struct chat_parser *parser; /* chat; NULL: all text is content */
@@ -46,8 +49,9 @@ struct choice {
     struct buf calls;     /* whole: JSON of the finished calls, comma between */
     struct buf arguments; /* of the call i_call */
     uint32_t i_call;
-    enum answer_part part; /* streamed: which of the buffers is pending */
-    uint32_t n_char;       /* completion: characters of text before the next token */
+    enum answer_part part;  /* streamed: which of the buffers is pending */
+    uint32_t n_char;        /* completion: characters of text before the next token */
+    uint32_t n_prompt_char; /* the same for the prompt that it echoes */
     struct logprob_list logprobs;
     struct buf ids; /* token ids, comma between, if asked for */
 };
@@ -56,7 +60,8 @@ struct choice {
 struct answer_prompt {
     uint32_t n_token;
     uint32_t n_cached;
-    struct buf ids; /* comma between, if asked for */
+    struct buf ids;             /* comma between, if asked for */
+    struct logprob_list scores; /* in vLLM's form, if asked for */
 };
 
 struct answer_setup {
@@ -68,6 +73,7 @@ struct answer_setup {
     const char *model;                    /* borrowed; the name that is told back */
     bool thinking;                        /* chat: the prompt ends inside reasoning */
     uint64_t nonce;                       /* random; ids are made of it */
+    const char *request_id;               /* for answer_open; NULL or "": the client gave none */
     int64_t created;                      /* seconds since 1970 */
 };
 
@@ -109,7 +115,7 @@ struct answer {
     size_t n_open;
     struct answer_prompt *prompts;
     size_t n_prompt;
-    char id[48];
+    char id[ANSWER_ID_BYTES];
     struct buf head;  /* chat, completion: how every chunk begins */
     struct buf piece; /* scratch */
     void *own;        /* the form's */
@@ -122,6 +128,10 @@ struct answer {
  * Errors  ENOMEM. */
 fathom_err answer_open(struct answer *a, const struct answer_setup *s);
 void answer_free(struct answer *a);
+
+/* answer_prompt_token - a PROMPT event of choice i
+ * Errors  ENOMEM. */
+fathom_err answer_prompt_token(struct answer *a, size_t i, const fathom_event *e);
 
 /* answer_token - a TOKEN event of choice i; ignored once the choice has ended
  *
@@ -154,6 +164,9 @@ fathom_err answer_keep_alive(struct answer *a);
 
 /* answer_is_streamed - whether what is said leaves at once */
 bool answer_is_streamed(const struct answer *a);
+
+/* answer_logprob_style - how the request wants tokens to be named */
+struct logprob_style answer_logprob_style(const struct answer *a);
 
 /* answer_write_text - a JSON string of the buffer */
 void answer_write_text(struct buf *b, const struct buf *text);

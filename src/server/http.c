@@ -51,7 +51,7 @@ struct exchange {
     struct buf body;
     uint64_t n_body;                   /* bytes received */
     struct job *job;                   /* NULL: answered without the engine */
-    char id[48];                       /* of the answer; "": none */
+    char id[ANSWER_ID_BYTES];          /* of the answer; "": none */
     char request_id[REQUEST_ID_BYTES]; /* the client's; "": the answer's is told instead */
     int status;
     uint64_t start_us;

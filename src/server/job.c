@@ -104,6 +104,14 @@ void job_release(struct job *job)
     mem_free(job);
 }
 
+/* What a client or a proxy calls the request, if it can be a part of the answer's id. */
+static void read_request_id(struct job *job)
+{
+    const char *id = MHD_lookup_connection_value(job->connection, MHD_HEADER_KIND, "X-Request-Id");
+    if (!id || !openai_is_request_id(id)) return;
+    memcpy(job->request_id, id, strlen(id) + 1);
+}
+
 fathom_err job_start(struct job **out, struct server *s, struct MHD_Connection *connection,
                      enum openai_api api, uint32_t share, struct buf *body)
 {
@@ -120,6 +128,7 @@ fathom_err job_start(struct job **out, struct server *s, struct MHD_Connection *
     job->connection = connection;
     job->fd = info ? info->connect_fd : -1;
     job->attached = true;
+    read_request_id(job);
     job->body = *body;
     *body = (struct buf){0};
     atomic_init(&job->n_ref, 2); /* the connection's and the queue's */
@@ -351,6 +360,13 @@ static void note_token(struct job *job, struct job_slot *slot, uint64_t now_us)
     slot->n_token++;
 }
 
+static void take_prompt_token(struct job *job, struct job_slot *slot, const fathom_event *e)
+{
+    if (job->state != JOB_RUNNING) return;
+    fathom_err err = answer_prompt_token(&job->answer, (size_t)(slot - job->slots), e);
+    if (err) job_fail(job, err);
+}
+
 static void take_token(struct job *job, struct job_slot *slot, const fathom_event *e)
 {
     bool stopped;
@@ -428,10 +444,10 @@ void job_take_event(const fathom_event *e)
     struct job *job = slot->job;
     bool is_finish = e->kind == FATHOM_EVENT_FINISH;
     lock(job);
-    if (is_finish) {
-        take_finish(job, slot, e);
-    } else {
-        take_token(job, slot, e);
+    switch (e->kind) {
+    case FATHOM_EVENT_PROMPT: take_prompt_token(job, slot, e); break;
+    case FATHOM_EVENT_TOKEN: take_token(job, slot, e); break;
+    case FATHOM_EVENT_FINISH: take_finish(job, slot, e); break;
     }
     if (job->answer.out.len && job->request.stream) job_wake(job);
     unlock(job);

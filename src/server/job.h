@@ -52,7 +52,8 @@ struct job {
     enum openai_api api;
     uint32_t share; /* whose it is: fathom_request */
     uint64_t start_us;
-    int crash_slot; /* where a crash report finds its id */
+    char request_id[LIMIT_REQUEST_ID_BYTES + 1]; /* of the header X-Request-Id; "": none */
+    int crash_slot;                              /* where a crash report finds its id */
 
     pthread_mutex_t lock;
     enum job_state state;
@@ -98,11 +99,11 @@ enum job_turn job_next_turn(struct job *job);
 /* The answer's head, once there is one. */
 struct job_answer {
     int status;
-    const char *code;       /* of the error that the body tells, NULL: none */
-    bool stream;            /* body by job_read */
-    struct buf body;        /* whole; owned by the caller */
-    char id[48];            /* of the answer; "": none yet */
-    unsigned retry_after_s; /* 0: none */
+    const char *code;         /* of the error that the body tells, NULL: none */
+    bool stream;              /* body by job_read */
+    struct buf body;          /* whole; owned by the caller */
+    char id[ANSWER_ID_BYTES]; /* of the answer; "": none yet */
+    unsigned retry_after_s;   /* 0: none */
 };
 
 /* job_take_answer - after JOB_ANSWER */

@@ -137,19 +137,20 @@ static void write_pair(struct buf *b, const struct logprob_style *s, struct key_
 
 /* The alternatives; the chosen token is always among them. */
 static void write_completion_top(struct buf *b, const struct logprob_style *s,
-                                 const fathom_event *e)
+                                 const fathom_event *e, uint32_t n_top)
 {
     struct key_list keys = {.n = 0};
     (void)buf_add_char(b, '{');
-    for (uint32_t i = 0; i < e->n_top; i++) {
+    for (uint32_t i = 0; i < n_top && i < e->n_top; i++) {
         write_pair(b, s, &keys, e->top[i].id, e->top[i].logprob);
     }
     write_pair(b, s, &keys, e->token, e->logprob);
     (void)buf_add_char(b, '}');
 }
 
-fathom_err logprob_add_completion(struct logprob_list *l, const struct logprob_style *s,
-                                  const fathom_event *e, uint32_t n_top, uint32_t *n_char)
+/* The token itself and its offset, in two of the four arrays; commas in all. */
+static void begin_entry(struct logprob_list *l, const struct logprob_style *s, int32_t id,
+                        uint32_t *n_char)
 {
     if (l->n++) {
         (void)buf_add_char(&l->tokens, ',');
@@ -157,19 +158,65 @@ fathom_err logprob_add_completion(struct logprob_list *l, const struct logprob_s
         (void)buf_add_char(&l->top, ',');
         (void)buf_add_char(&l->offsets, ',');
     }
-    uint32_t n = write_token(&l->tokens, s, e->token);
-    write_value(&l->values, e->logprob);
-    if (n_top) {
-        write_completion_top(&l->top, s, e);
-    } else {
-        (void)buf_add_str(&l->top, "null");
-    }
+    uint32_t n = write_token(&l->tokens, s, id);
     (void)buf_printf(&l->offsets, "%u", *n_char);
-    *n_char += n;
+    if (!s->skip_special || !tokenizer_is_special(s->tokenizer, id)) *n_char += n;
+}
+
+static fathom_err list_status(const struct logprob_list *l)
+{
     TRY(buf_status(&l->tokens));
     TRY(buf_status(&l->values));
     TRY(buf_status(&l->top));
     return buf_status(&l->offsets);
+}
+
+fathom_err logprob_add_completion(struct logprob_list *l, const struct logprob_style *s,
+                                  const fathom_event *e, uint32_t n_top, uint32_t *n_char)
+{
+    begin_entry(l, s, e->token, n_char);
+    write_value(&l->values, e->logprob);
+    if (n_top) {
+        write_completion_top(&l->top, s, e, n_top);
+    } else {
+        (void)buf_add_str(&l->top, "null");
+    }
+    return list_status(l);
+}
+
+fathom_err logprob_add_first(struct logprob_list *l, const struct logprob_style *s, int32_t id,
+                             uint32_t *n_char)
+{
+    begin_entry(l, s, id, n_char);
+    (void)buf_add_str(&l->values, "null");
+    (void)buf_add_str(&l->top, "null");
+    return list_status(l);
+}
+
+static void write_ranked(struct buf *b, const struct logprob_style *s, int32_t id, float logprob,
+                         uint32_t rank)
+{
+    (void)buf_printf(b, "\"%d\":{\"logprob\":", id);
+    write_value(b, logprob);
+    (void)buf_printf(b, ",\"rank\":%u,\"decoded_token\":", rank);
+    (void)write_token(b, s, id);
+    (void)buf_add_char(b, '}');
+}
+
+fathom_err logprob_add_prompt(struct logprob_list *l, const struct logprob_style *s,
+                              const fathom_event *e, uint32_t n_top)
+{
+    struct buf *b = &l->tokens;
+    l->n++;
+    (void)buf_add_str(b, ",{");
+    write_ranked(b, s, e->token, e->logprob, e->rank);
+    for (uint32_t i = 0; i < n_top && i < e->n_top; i++) {
+        if (e->top[i].id == e->token) continue;
+        (void)buf_add_char(b, ',');
+        write_ranked(b, s, e->top[i].id, e->top[i].logprob, i + 1);
+    }
+    (void)buf_add_char(b, '}');
+    return buf_status(b);
 }
 
 void logprob_write_chat(struct buf *b, const struct logprob_list *l)

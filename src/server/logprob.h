@@ -22,7 +22,8 @@ void logprob_list_free(struct logprob_list *l);
 /* How a token is named. */
 struct logprob_style {
     const struct tokenizer *tokenizer;
-    bool as_ids; /* "token_id:123" */
+    bool as_ids;       /* "token_id:123" */
+    bool skip_special; /* special tokens leave no text: they move no offset */
 };
 
 /* logprob_add_chat - {"token","logprob","bytes","top_logprobs"} of the event's token */
@@ -31,10 +32,20 @@ fathom_err logprob_add_chat(struct logprob_list *l, const struct logprob_style *
 
 /* logprob_add_completion - one entry in each of the four arrays
  *
- *   n_top   alternatives asked for; 0 gives null in top_logprobs
+ *   n_top   alternatives asked for, the event may have more; 0 gives null in top_logprobs
  *   n_char  characters of text before this token; advanced past it */
 fathom_err logprob_add_completion(struct logprob_list *l, const struct logprob_style *s,
                                   const fathom_event *e, uint32_t n_top, uint32_t *n_char);
+
+/* logprob_add_first - the same for a prompt's first token, of which nothing is known: null */
+fathom_err logprob_add_first(struct logprob_list *l, const struct logprob_style *s, int32_t id,
+                             uint32_t *n_char);
+
+/* logprob_add_prompt - a prompt token in vLLM's form, to l->tokens: an object of the token and up
+ * to n_top alternatives by their ids, {"5":{"logprob","rank","decoded_token"}}; a comma before it,
+ * since null comes first */
+fathom_err logprob_add_prompt(struct logprob_list *l, const struct logprob_style *s,
+                              const fathom_event *e, uint32_t n_top);
 
 /* logprob_write_* - the object, or null for an empty list. Errors stay in b. */
 void logprob_write_chat(struct buf *b, const struct logprob_list *l);

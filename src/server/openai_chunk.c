@@ -57,6 +57,15 @@ void openai_write_ids(struct buf *b, const char *key, const struct buf *ids)
     (void)buf_add_char(b, ']');
 }
 
+void openai_write_scores(struct buf *b, const struct answer *a, size_t i)
+{
+    const struct buf *scores = &a->prompts[i].scores.tokens;
+    if (!a->setup.request->prompt_logprobs) return;
+    (void)buf_add_str(b, ",\"prompt_logprobs\":[null");
+    (void)buf_add(b, buf_str(scores), scores->len);
+    (void)buf_add_char(b, ']');
+}
+
 void openai_write_finish(struct buf *b, const struct choice *c)
 {
     if (!c->finish_reason) {
@@ -88,6 +97,41 @@ static fathom_err close_stream(struct answer *a)
     return buf_status(&a->out);
 }
 
+static double likelihood(const struct choice *c)
+{
+    return c->n_token ? c->sum_logprob / c->n_token : 0;
+}
+
+/* Numbers the choices that are told, the n_told likeliest of each prompt, the likeliest first by
+ * the mean over their tokens; the others get numbers past them. */
+static void rank_choices(struct answer *a)
+{
+    const struct openai_request *r = a->setup.request;
+    for (size_t i = 0; i < a->n_choice && r->n_told < r->n; i++) {
+        struct choice *c = &a->choices[i];
+        uint32_t rank = 0;
+        for (size_t k = c->i_prompt * (size_t)r->n; k < (c->i_prompt + 1) * (size_t)r->n; k++) {
+            double other = likelihood(&a->choices[k]);
+            rank += other > likelihood(c) || (other == likelihood(c) && k < i);
+        }
+        c->index = rank < r->n_told ? c->i_prompt * r->n_told + rank : UINT32_MAX;
+    }
+}
+
+/* In the order of their numbers. */
+static void write_choices(struct buf *b, struct answer *a,
+                          void (*write_choice)(struct buf *b, struct choice *c))
+{
+    size_t n_told = a->n_prompt * a->setup.request->n_told;
+    rank_choices(a);
+    for (size_t n = 0; n < n_told; n++) {
+        struct choice *c = a->choices;
+        while (c->index != n) c++;
+        if (n) (void)buf_add_char(b, ',');
+        write_choice(b, c);
+    }
+}
+
 fathom_err openai_close(struct answer *a, const char *object,
                         void (*write_choice)(struct buf *b, struct choice *c))
 {
@@ -95,15 +139,13 @@ fathom_err openai_close(struct answer *a, const char *object,
     struct buf *b = &a->out;
     if (answer_is_streamed(a)) return close_stream(a);
     write_head(b, a, object);
-    for (size_t i = 0; i < a->n_choice; i++) {
-        if (i) (void)buf_add_char(b, ',');
-        write_choice(b, &a->choices[i]);
-    }
+    write_choices(b, a, write_choice);
     (void)buf_add_char(b, ']');
     write_usage(b, a);
     if (r->api == OPENAI_CHAT && r->return_token_ids) {
         openai_write_ids(b, "prompt_token_ids", &a->prompts[0].ids);
     }
+    if (r->api == OPENAI_CHAT) openai_write_scores(b, a, 0);
     (void)buf_add_char(b, '}');
     return buf_status(b);
 }

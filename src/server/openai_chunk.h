@@ -15,6 +15,9 @@ void openai_chunk_end(struct answer *a);
 /* openai_write_ids - ,"key":[ids] */
 void openai_write_ids(struct buf *b, const char *key, const struct buf *ids);
 
+/* openai_write_scores - ,"prompt_logprobs":[null,..] of prompt i if the request wants them */
+void openai_write_scores(struct buf *b, const struct answer *a, size_t i);
+
 /* openai_write_finish - "finish_reason":..,"stop_reason":.. (null and absent while open) */
 void openai_write_finish(struct buf *b, const struct choice *c);
 

@@ -6,16 +6,19 @@
 static fathom_err begin(struct choice *c)
 {
     const struct answer_setup *s = &c->answer->setup;
-    if (!s->request->echo) return FATHOM_OK;
-    const struct openai_prompt *p = &s->request->prompts[c->i_prompt];
-    if (p->text) {
+    const struct openai_request *r = s->request;
+    if (!r->echo) return FATHOM_OK;
+    const struct openai_prompt *p = &r->prompts[c->i_prompt];
+    const struct token_list *ids = &s->prompts[c->i_prompt];
+    if (p->text && !r->truncate) {
         TRY(buf_add(&c->content, p->text, p->n_text));
     } else {
-        TRY(tokenizer_decode(s->tokenizer, p->ids, p->n_id, s->request->skip_special_tokens,
-                             &c->content));
+        TRY(tokenizer_decode(s->tokenizer, ids->ids, ids->n, r->skip_special_tokens, &c->content));
     }
     c->n_char = logprob_count_char(buf_str(&c->content), c->content.len);
-    return FATHOM_OK;
+    if (!r->sampling.logprobs) return FATHOM_OK;
+    struct logprob_style style = answer_logprob_style(c->answer);
+    return logprob_add_first(&c->logprobs, &style, ids->ids[0], &c->n_prompt_char);
 }
 
 static fathom_err take(struct choice *c, const struct chat_event *e)
@@ -36,6 +39,7 @@ static void write_choice(struct buf *b, struct choice *c)
         if (!c->begun) openai_write_ids(b, "prompt_token_ids", &a->prompts[c->i_prompt].ids);
         openai_write_ids(b, "token_ids", &c->ids);
     }
+    openai_write_scores(b, a, c->i_prompt);
     (void)buf_add_char(b, '}');
 }
 

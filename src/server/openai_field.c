@@ -13,22 +13,29 @@
 #define AT(member) offsetof(struct openai_request, member)
 #define NO_GRAMMAR "use response_format, guided_json, guided_regex or guided_choice"
 
+#define NO_MEDIA "messages are text"
+
 const struct field openai_fields[] = {
     {"model", BOTH, field_model, 0, 0, 0, false, NULL},
     {"messages", CHAT, field_messages, 0, 0, 0, false, NULL},
     {"tools", CHAT, field_tools, 0, 0, 0, false, NULL},
     {"tool_choice", CHAT, field_tool_choice, 0, 0, 0, false, NULL},
     {"parallel_tool_calls", CHAT, field_parallel_tool_calls, 0, 0, 0, false, NULL},
+    {"include_reasoning", CHAT, field_flag, AT(include_reasoning), 0, 0, false, NULL},
     {"prompt", COMPLETION, field_prompt, 0, 0, 0, false, NULL},
-    {"echo", BOTH, field_flag, AT(echo), 0, 0, false, NULL},
+    {"echo", COMPLETION, field_flag, AT(echo), 0, 0, false, NULL},
+    {"echo", CHAT, field_refuse, 0, 0, 0, false, "/v1/completions has it"},
     {"suffix", COMPLETION, field_suffix, 0, 0, 0, false, NULL},
-    {"add_special_tokens", BOTH, field_flag, AT(add_special_tokens), 0, 0, false, NULL},
+    {"add_special_tokens", COMPLETION, field_flag, AT(add_special_tokens), 0, 0, false, NULL},
+    {"add_special_tokens", CHAT, field_refuse, 0, 0, 0, false, "a chat has its BOS already"},
+    {"truncate_prompt_tokens", BOTH, field_truncate, AT(truncate), -1, INT32_MAX, false, NULL},
+    {"truncation_side", BOTH, field_truncation_side, 0, 0, 0, false, NULL},
 
     {"stream", BOTH, field_flag, AT(stream), 0, 0, false, NULL},
     {"stream_options", BOTH, field_stream_options, 0, 0, 0, false, NULL},
     {"n", BOTH, field_count, AT(n), 1, LIMIT_CHOICES, false, NULL},
     {"priority", BOTH, field_int, AT(priority), INT32_MIN, INT32_MAX, false, NULL},
-    {"best_of", BOTH, field_count, AT(best_of), 1, LIMIT_CHOICES, false, NULL},
+    {"best_of", COMPLETION, field_count, AT(best_of), 1, LIMIT_CHOICES, false, NULL},
     {"max_tokens", BOTH, field_max_tokens, 0, 0, INT32_MAX, false, NULL},
     {"max_completion_tokens", BOTH, field_max_tokens, 0, 0, INT32_MAX, false, NULL},
     {"min_tokens", BOTH, field_count, AT(sampling.min_tokens), 0, INT32_MAX, false, NULL},
@@ -46,6 +53,7 @@ const struct field openai_fields[] = {
     {"min_p", BOTH, field_real, AT(sampling.min_p), 0, 1, false, NULL},
     {"seed", BOTH, field_seed, 0, 0, 0, false, NULL},
     {"cache_salt", BOTH, field_cache_salt, 0, 0, 0, false, NULL},
+    {"request_id", BOTH, field_request_id, 0, 0, 0, false, NULL},
     {"presence_penalty", BOTH, field_real, AT(sampling.presence_penalty), -2, 2, false, NULL},
     {"frequency_penalty", BOTH, field_real, AT(sampling.frequency_penalty), -2, 2, false, NULL},
     {"repetition_penalty", BOTH, field_real, AT(sampling.repetition_penalty), 0, INFINITY, true,
@@ -54,6 +62,7 @@ const struct field openai_fields[] = {
     {"logprobs", CHAT, field_chat_logprobs, 0, 0, 0, false, NULL},
     {"logprobs", COMPLETION, field_completion_logprobs, 0, 0, LIMIT_TOP_LOGPROBS, false, NULL},
     {"top_logprobs", CHAT, field_top_logprobs, 0, 0, LIMIT_TOP_LOGPROBS, false, NULL},
+    {"prompt_logprobs", BOTH, field_prompt_logprobs, 0, 0, LIMIT_TOP_LOGPROBS, false, NULL},
 
     {"add_generation_prompt", CHAT, field_add_generation_prompt, AT(add_generation_prompt), 0, 0,
      false, NULL},
@@ -75,21 +84,36 @@ const struct field openai_fields[] = {
     {"service_tier", BOTH, field_none, 0, 0, 0, false, NULL},
     {"safety_identifier", BOTH, field_none, 0, 0, 0, false, NULL},
     {"prompt_cache_key", BOTH, field_none, 0, 0, 0, false, NULL},
+    {"prompt_cache_retention", BOTH, field_none, 0, 0, 0, false, NULL},
+    {"session_id", BOTH, field_none, 0, 0, 0, false, NULL},
+    {"stream_interval", BOTH, field_none, 0, 0, 0, false, NULL},
+    {"length_penalty", BOTH, field_none, 0, 0, 0, false, NULL},
     {"spaces_between_special_tokens", BOTH, field_none, 0, 0, 0, false, NULL},
 
     {"audio", CHAT, field_refuse, 0, 0, 0, false, "only text is generated"},
     {"functions", CHAT, field_refuse, 0, 0, 0, false, "use tools"},
     {"function_call", CHAT, field_refuse, 0, 0, 0, false, "use tool_choice"},
     {"prediction", CHAT, field_refuse, 0, 0, 0, false, "leave it out"},
+    {"verbosity", CHAT, field_refuse, 0, 0, 0, false, "ask for it in a message"},
+    {"documents", CHAT, field_refuse, 0, 0, 0, false, "put them into a message"},
+    {"media_io_kwargs", CHAT, field_refuse, 0, 0, 0, false, NO_MEDIA},
+    {"mm_processor_kwargs", BOTH, field_refuse, 0, 0, 0, false, NO_MEDIA},
+    {"prompt_embeds", COMPLETION, field_refuse, 0, 0, 0, false, "send text or token ids"},
     {"web_search_options", CHAT, field_refuse, 0, 0, 0, false, "give a search tool in tools"},
     {"chat_template", CHAT, field_refuse, 0, 0, 0, false,
      "the checkpoint decides how messages are rendered"},
-    {"prompt_logprobs", BOTH, field_refuse, 0, 0, 0, false,
-     "log-probabilities are given for generated tokens only"},
-    {"use_beam_search", BOTH, field_refuse_true, 0, 0, 0, false, "use n for several samples"},
-    {"truncate_prompt_tokens", BOTH, field_refuse, 0, 0, 0, false, "send a shorter prompt"},
+    {"use_beam_search", BOTH, field_refuse, 0, 0, 0, false, "use n for several samples"},
     {"allowed_token_ids", BOTH, field_refuse, 0, 0, 0, false, "use logit_bias"},
     {"bad_words", BOTH, field_refuse, 0, 0, 0, false, "use logit_bias with -100"},
+    {"logprob_token_ids", BOTH, field_refuse, 0, 0, 0, false, "use top_logprobs"},
+    {"thinking_token_budget", BOTH, field_refuse, 0, 0, 0, false, "use max_tokens"},
+    {"repetition_detection", BOTH, field_refuse, 0, 0, 0, false, "use frequency_penalty"},
+    {"watermarking", BOTH, field_refuse, 0, 0, 0, false, "output has no watermark"},
+    {"vllm_xargs", BOTH, field_refuse, 0, 0, 0, false, "there are no extensions"},
+    {"kv_transfer_params", BOTH, field_refuse, 0, 0, 0, false, "send the prompt"},
+    {"ec_transfer_params", BOTH, field_refuse, 0, 0, 0, false, "send the prompt"},
+    {"return_prompt_text", BOTH, field_refuse, 0, 0, 0, false, "use return_token_ids"},
+    {"return_token_offsets", BOTH, field_refuse, 0, 0, 0, false, "use logprobs"},
     {"guided_grammar", BOTH, field_refuse, 0, 0, 0, false, NO_GRAMMAR},
     {"guided_whitespace_pattern", BOTH, field_refuse, 0, 0, 0, false,
      "use structured_outputs.disable_any_whitespace"},
@@ -222,16 +246,18 @@ fathom_err field_object(struct field_context *x, const struct field *f, json_t *
     return json_is_object(v) ? FATHOM_OK : field_wrong_type(x, f->name, v, "an object");
 }
 
-fathom_err field_refuse(struct field_context *x, const struct field *f, json_t *v)
+/* What a client sends to say that it does not want something. */
+static bool is_off(const json_t *v)
 {
-    (void)v;
-    return api_error_set(x->e, 400, "unsupported_parameter", f->name, "%s is not supported: %s",
-                         f->name, f->note);
+    return json_is_false(v) || (json_is_array(v) && json_array_size(v) == 0) ||
+           (json_is_object(v) && json_object_size(v) == 0);
 }
 
-fathom_err field_refuse_true(struct field_context *x, const struct field *f, json_t *v)
+fathom_err field_refuse(struct field_context *x, const struct field *f, json_t *v)
 {
-    return json_is_false(v) ? FATHOM_OK : field_refuse(x, f, v);
+    if (is_off(v)) return FATHOM_OK;
+    return api_error_set(x->e, 400, "unsupported_parameter", f->name, "%s is not supported: %s",
+                         f->name, f->note);
 }
 
 /* ---- readers of one field ------------------------------------------------------------------ */
@@ -413,11 +439,53 @@ fathom_err field_top_logprobs(struct field_context *x, const struct field *f, js
     return FATHOM_OK;
 }
 
+fathom_err field_prompt_logprobs(struct field_context *x, const struct field *f, json_t *v)
+{
+    int64_t i;
+    TRY(read_integer(x, f, v, &i));
+    x->r->prompt_logprobs = true;
+    x->r->n_prompt_logprobs = (uint32_t)i;
+    return FATHOM_OK;
+}
+
 fathom_err field_suffix(struct field_context *x, const struct field *f, json_t *v)
 {
     if (!json_is_string(v)) return field_wrong_type(x, f->name, v, "a string");
     if (json_string_length(v) == 0) return FATHOM_OK;
-    return api_error_set(x->e, 400, "unsupported_parameter", f->name,
-                         "suffix is not supported: write the model's fill-in-the-middle markup "
-                         "into prompt");
+    x->r->suffix = json_string_value(v);
+    x->r->n_suffix = json_string_length(v);
+    return FATHOM_OK;
+}
+
+fathom_err field_truncate(struct field_context *x, const struct field *f, json_t *v)
+{
+    TRY(field_int(x, f, v));
+    if (x->r->truncate != 0) return FATHOM_OK;
+    return api_error_set(x->e, 400, "invalid_value", f->name,
+                         "%s is 0, needed is a number of tokens, or -1 for as many as fit",
+                         f->name);
+}
+
+fathom_err field_truncation_side(struct field_context *x, const struct field *f, json_t *v)
+{
+    const char *s = json_string_value(v);
+    if (!s) return field_wrong_type(x, f->name, v, "a string");
+    x->r->truncate_right = strcmp(s, "right") == 0;
+    if (x->r->truncate_right || strcmp(s, "left") == 0) return FATHOM_OK;
+    return api_error_set(x->e, 400, "invalid_value", f->name,
+                         "truncation_side is \"%.40s\", needed is left or right", s);
+}
+
+fathom_err field_request_id(struct field_context *x, const struct field *f, json_t *v)
+{
+    if (!json_is_string(v)) return field_wrong_type(x, f->name, v, "a string");
+    const char *s = json_string_value(v);
+    if (!openai_is_request_id(s)) {
+        return api_error_set(x->e, 400, "invalid_value", f->name,
+                             "request_id is \"%.80s\", needed are 1 to %d letters, digits or "
+                             "characters of -_.:",
+                             s, LIMIT_REQUEST_ID_BYTES);
+    }
+    (void)snprintf(x->r->request_id, sizeof x->r->request_id, "%s", s);
+    return FATHOM_OK;
 }

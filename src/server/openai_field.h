@@ -38,9 +38,9 @@ struct field {
     const char *note;
 };
 
-extern const struct field openai_fields[]; /* chat, completion: others are ignored */
+extern const struct field openai_fields[]; /* chat, completion */
 extern const size_t openai_fields_n;
-extern const struct field anthropic_fields[]; /* messages, count: others are refused */
+extern const struct field anthropic_fields[]; /* messages, count */
 extern const size_t anthropic_fields_n;
 
 /* field_pass - read a value as the field of this name of a chat */
@@ -59,14 +59,13 @@ fathom_err field_check_keys(struct field_context *x, const char *path, const jso
                             const char *const *keys);
 
 /* Readers by type; each writes the member at f->offset. */
-field_read field_flag;        /* bool */
-field_read field_real;        /* float within the range */
-field_read field_count;       /* uint32_t within the range */
-field_read field_int;         /* int32_t within the range */
-field_read field_none;        /* accepted, no effect */
-field_read field_object;      /* the same, but an object */
-field_read field_refuse;      /* not supported: f->note says what instead */
-field_read field_refuse_true; /* the same, but false is fine */
+field_read field_flag;   /* bool */
+field_read field_real;   /* float within the range */
+field_read field_count;  /* uint32_t within the range */
+field_read field_int;    /* int32_t within the range */
+field_read field_none;   /* accepted, no effect */
+field_read field_object; /* the same, but an object */
+field_read field_refuse; /* not supported: f->note says what instead; false and empty are fine */
 
 /* Readers of one field each. */
 field_read field_model;
@@ -81,12 +80,15 @@ field_read field_completion_logprobs;
 field_read field_top_logprobs;
 field_read field_stream_options;
 field_read field_response_format;
-field_read field_best_of;
 field_read field_guided_json;
 field_read field_guided_regex;
 field_read field_guided_choice;
 field_read field_structured_outputs;
 field_read field_suffix;
+field_read field_prompt_logprobs;
+field_read field_truncate;
+field_read field_truncation_side;
+field_read field_request_id;
 field_read field_messages;
 field_read field_tools;
 field_read field_tool_choice;

@@ -25,6 +25,9 @@ static fathom_err read_flag_in(struct field_context *x, const char *parent, cons
 fathom_err field_stream_options(struct field_context *x, const struct field *f, json_t *v)
 {
     if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    static const char *const keys[] = {"include_usage", "continuous_usage_stats",
+                                       "include_obfuscation", NULL};
+    TRY(field_check_keys(x, f->name, v, keys));
     x->r->has_stream_options = true;
     TRY(read_flag_in(x, f->name, v, "include_usage", &x->r->include_usage));
     return read_flag_in(x, f->name, v, "continuous_usage_stats", &x->r->continuous_usage);
@@ -108,9 +111,10 @@ fathom_err field_thinking(struct field_context *x, const struct field *f, json_t
 
 fathom_err field_template_kwargs(struct field_context *x, const struct field *f, json_t *v)
 {
-    static const char *const keys[] = {"enable_thinking", "thinking"};
+    static const char *const keys[] = {"enable_thinking", "thinking", NULL};
     if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+    TRY(field_check_keys(x, f->name, v, keys));
+    for (size_t i = 0; keys[i]; i++) {
         const json_t *value = json_object_get(v, keys[i]);
         if (!value || json_is_null(value)) continue;
         bool on = false;

@@ -6,7 +6,6 @@
 #include "base/assert.h"
 #include "base/fail.h"
 #include "base/json.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "server/openai_field.h"
 
@@ -22,17 +21,24 @@ static void set_defaults(struct openai_request *r, enum openai_api api)
     r->skip_special_tokens = true;
     r->add_special_tokens = true;
     r->add_generation_prompt = true;
+    r->include_reasoning = true;
     fathom_sampling_init(&r->sampling);
     r->sampling.temperature = -1.0f;
     r->sampling.top_p = -1.0f;
     r->sampling.top_k = OPENAI_TOP_K_UNSET;
 }
 
-static const struct field *find_field(const char *name, enum openai_api api)
+static const struct field *fields_of(enum openai_api api, size_t *n)
 {
     bool other = openai_is_anthropic(api);
-    const struct field *fields = other ? anthropic_fields : openai_fields;
-    size_t n = other ? anthropic_fields_n : openai_fields_n;
+    *n = other ? anthropic_fields_n : openai_fields_n;
+    return other ? anthropic_fields : openai_fields;
+}
+
+static const struct field *find_field(const char *name, enum openai_api api)
+{
+    size_t n;
+    const struct field *fields = fields_of(api, &n);
     for (size_t i = 0; i < n; i++) {
         const struct field *f = &fields[i];
         if ((f->apis & (1u << api)) && strcmp(f->name, name) == 0) return f;
@@ -47,18 +53,69 @@ fathom_err field_pass(struct field_context *x, const char *name, json_t *v)
     return f->read(x, f, v);
 }
 
-/* Clients of OpenAI's older endpoints send much that only some servers know; the other APIs refuse
- * what they do not know. */
-static fathom_err take_unknown(const struct field_context *x, const char *key)
+static const char *const paths[] = {
+    [OPENAI_CHAT] = "/v1/chat/completions",
+    [OPENAI_COMPLETION] = "/v1/completions",
+    [ANTHROPIC_MESSAGES] = "/v1/messages",
+    [ANTHROPIC_COUNT] = "/v1/messages/count_tokens",
+};
+
+enum { NAME_BYTES = 48 };
+
+/* Letters to add, drop or change to make b of a; more than NAME_BYTES for long names. */
+static unsigned distance(const char *a, const char *b)
 {
-    if (!openai_is_anthropic(x->r->api)) {
-        LOG_DEBUG("server", "request field \"%.64s\" is unknown and ignored", key);
-        return FATHOM_OK;
+    unsigned row[NAME_BYTES + 1];
+    size_t n = strlen(a), m = strlen(b);
+    if (n > NAME_BYTES || m > NAME_BYTES) return NAME_BYTES + 1;
+    for (unsigned k = 0; k <= m; k++) row[k] = k;
+    for (size_t i = 0; i < n; i++) {
+        unsigned diagonal = row[0]++;
+        for (size_t k = 1; k <= m; k++) {
+            unsigned least = diagonal + (a[i] != b[k - 1]);
+            if (row[k] + 1 < least) least = row[k] + 1;
+            if (row[k - 1] + 1 < least) least = row[k - 1] + 1;
+            diagonal = row[k];
+            row[k] = least;
+        }
     }
-    char path[API_PARAM_BYTES];
-    (void)snprintf(path, sizeof path, "%.64s", key);
-    return api_error_set(x->e, 400, "unsupported_parameter", path,
-                         "%s is not a known field; leave it out", path);
+    return row[m];
+}
+
+/* The field that a misspelt one may stand for, NULL when none is near. */
+static const char *find_near(const char *name, enum openai_api api)
+{
+    const char *best = NULL;
+    unsigned least = 3;
+    size_t n;
+    const struct field *fields = fields_of(api, &n);
+    for (size_t i = 0; i < n; i++) {
+        const struct field *f = &fields[i];
+        unsigned d = distance(name, f->name);
+        if (d >= least || !(f->apis & (1u << api)) || f->read == field_refuse) continue;
+        least = d;
+        best = f->name;
+    }
+    return best;
+}
+
+static fathom_err refuse_unknown(struct field_context *x, const char *key)
+{
+    enum openai_api api = x->r->api;
+    enum openai_api other = api == OPENAI_COMPLETION ? OPENAI_CHAT : OPENAI_COMPLETION;
+    const char *near = find_near(key, api);
+    char name[NAME_BYTES + 1];
+    (void)snprintf(name, sizeof name, "%s", key);
+    if (near) {
+        return api_error_set(x->e, 400, "unknown_parameter", name,
+                             "%s is no field of %s; did you mean %s?", name, paths[api], near);
+    }
+    if (!openai_is_anthropic(api) && find_field(key, other)) {
+        return api_error_set(x->e, 400, "unknown_parameter", name,
+                             "%s is no field of %s; %s has it", name, paths[api], paths[other]);
+    }
+    return api_error_set(x->e, 400, "unknown_parameter", name, "%s is no field of %s; leave it out",
+                         name, paths[api]);
 }
 
 static fathom_err read_fields(struct field_context *x)
@@ -68,7 +125,7 @@ static fathom_err read_fields(struct field_context *x)
     json_object_foreach (x->r->root, key, value) {
         if (json_is_null(value)) continue;
         const struct field *f = find_field(key, x->r->api);
-        TRY(f ? f->read(x, f, value) : take_unknown(x, key));
+        TRY(f ? f->read(x, f, value) : refuse_unknown(x, key));
     }
     return FATHOM_OK;
 }
@@ -92,11 +149,17 @@ static fathom_err check_output_length(struct openai_request *r, struct api_error
 
 static fathom_err check_choices(struct openai_request *r, struct api_error *e)
 {
-    if (r->best_of && r->best_of != r->n) {
-        return api_error_set(e, 400, "unsupported_parameter", "best_of",
-                             "best_of is %u and n is %u; best_of other than n is not supported",
-                             r->best_of, r->n);
+    r->n_told = r->n;
+    if (r->best_of && r->best_of < r->n) {
+        return api_error_set(e, 400, "invalid_value", "best_of",
+                             "best_of is %u and n is %u, needed is at least n", r->best_of, r->n);
     }
+    if (r->best_of > r->n && r->stream) {
+        return api_error_set(e, 400, "invalid_value", "best_of",
+                             "best_of is more than n, so what is told is known at the end: it "
+                             "cannot be streamed");
+    }
+    if (r->best_of) r->n = r->best_of;
     size_t n_prompt = openai_is_chat(r->api) ? 1 : r->n_prompt;
     if (n_prompt * r->n > LIMIT_CHOICES) {
         return api_error_set(e, 400, "invalid_value", "n",
@@ -111,10 +174,6 @@ static fathom_err check_chat(struct openai_request *r, struct api_error *e)
     if (!r->messages) {
         return api_error_set(e, 400, "missing_required_parameter", "messages",
                              "messages is missing, an array of messages is needed");
-    }
-    if (r->echo) {
-        return api_error_set(e, 400, "unsupported_parameter", "echo",
-                             "echo is not supported here; /v1/completions has it");
     }
     if (r->continue_final_message) {
         if (r->asks_generation_prompt) {
@@ -141,10 +200,26 @@ static fathom_err check_completion(struct openai_request *r, struct api_error *e
         return api_error_set(e, 400, "missing_required_parameter", "prompt",
                              "prompt is missing, a string or an array is needed");
     }
-    if (r->echo && r->sampling.logprobs) {
-        return api_error_set(e, 400, "unsupported_parameter", "logprobs",
-                             "logprobs with echo is not supported: log-probabilities are given "
-                             "for generated tokens only");
+    if (r->echo && r->suffix) {
+        return api_error_set(e, 400, "unsupported_parameter", "echo",
+                             "echo with suffix is not supported");
+    }
+    return FATHOM_OK;
+}
+
+/* What the engine has to tell of prompt tokens: the more of what two fields want. */
+static fathom_err check_prompt_logprobs(struct openai_request *r, struct api_error *e)
+{
+    fathom_sampling *s = &r->sampling;
+    bool echoed = r->echo && s->logprobs;
+    if (r->prompt_logprobs && r->stream) {
+        return api_error_set(e, 400, "invalid_value", "prompt_logprobs",
+                             "prompt_logprobs cannot be streamed; leave stream out");
+    }
+    s->prompt_logprobs = r->prompt_logprobs || echoed;
+    s->n_prompt_top_logprobs = r->n_prompt_logprobs;
+    if (echoed && s->n_top_logprobs > r->n_prompt_logprobs) {
+        s->n_prompt_top_logprobs = s->n_top_logprobs;
     }
     return FATHOM_OK;
 }
@@ -171,6 +246,7 @@ static fathom_err check_together(struct field_context *x)
     }
     TRY(answer_rule_check(&r->rule, r->tools, e));
     TRY(check_output_length(r, e));
+    TRY(check_prompt_logprobs(r, e));
     TRY(check_choices(r, e));
     if (r->has_stream_options && !r->stream) {
         return api_error_set(e, 400, "invalid_value", "stream_options",
@@ -181,6 +257,17 @@ static fathom_err check_together(struct field_context *x)
                              "top_logprobs is only taken when logprobs is true");
     }
     return FATHOM_OK;
+}
+
+bool openai_is_request_id(const char *s)
+{
+    size_t n = strlen(s);
+    if (n == 0 || n > LIMIT_REQUEST_ID_BYTES) return false;
+    for (; *s; s++) {
+        bool is_letter = (*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z');
+        if (!is_letter && !(*s >= '0' && *s <= '9') && !strchr("-_.:", *s)) return false;
+    }
+    return true;
 }
 
 /* ---- entry --------------------------------------------------------------------------------- */
@@ -221,6 +308,7 @@ void openai_request_drop_body(struct openai_request *r)
     json_decref(r->messages);
     json_decref(r->response_format);
     r->messages = r->response_format = NULL;
+    r->suffix = NULL;
     for (size_t i = 0; i < r->n_prompt; i++) {
         r->prompts[i].text = NULL;
         r->prompts[i].n_text = 0;

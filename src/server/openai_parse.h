@@ -1,9 +1,9 @@
 /* openai_parse.h - bodies of the endpoints that have a prompt, to structs
  *
  * Pure: no engine, no tokenizer, no clock. A table says for every field which endpoint knows it,
- * its type and its range. Fields that are known and would change the answer but are not supported
- * are refused by name. Unknown fields are ignored by /v1/chat/completions and /v1/completions and
- * refused by the others. Every API but completions comes out as a chat.
+ * its type and its range. A field that is not in it is refused by name, and so is one that is
+ * known, would change the answer and is not supported: nothing that was asked for is passed over in
+ * silence. Every API but completions comes out as a chat.
  */
 #ifndef FATHOM_SERVER_OPENAI_PARSE_H
 #define FATHOM_SERVER_OPENAI_PARSE_H
@@ -32,7 +32,7 @@ static inline bool openai_is_chat(enum openai_api api)
     return api != OPENAI_COMPLETION;
 }
 
-/* openai_is_anthropic - errors have Anthropic's form, unknown fields are refused */
+/* openai_is_anthropic - errors have Anthropic's form */
 static inline bool openai_is_anthropic(enum openai_api api)
 {
     return api == ANTHROPIC_MESSAGES || api == ANTHROPIC_COUNT;
@@ -65,25 +65,34 @@ struct openai_request {
     unsigned thinking_rank;      /* of the field that set it: the most specific one holds */
     bool add_generation_prompt;  /* chat */
     bool continue_final_message; /* chat */
+    bool include_reasoning;      /* chat; false: reasoning is thought and not told */
     bool hide_thinking;          /* messages: reasoning blocks have no text */
 
     struct openai_prompt *prompts; /* completion */
     size_t n_prompt;
     bool echo;
     bool add_special_tokens;
+    const char *suffix; /* completion; borrowed from root; NULL: none */
+    size_t n_suffix;
+    int32_t truncate; /* tokens of a prompt that are kept; 0: all, -1: as many as fit */
+    bool truncate_right;
 
     bool stream;
     bool include_usage;
     bool continuous_usage;
-    uint32_t n; /* choices of each prompt; 0: the prompt is only counted */
+    uint32_t n;      /* choices of each prompt; 0: the prompt is only counted */
+    uint32_t n_told; /* of them, the likeliest so many are told; n: all */
     int32_t priority;
     uint32_t best_of;
     int64_t max_tokens;
     bool include_stop;
     bool skip_special_tokens;
     bool return_token_ids;
-    bool tokens_as_ids; /* "token_id:123" for the token's text in logprobs */
+    bool tokens_as_ids;   /* "token_id:123" for the token's text in logprobs */
+    bool prompt_logprobs; /* told in the form of vLLM; echo with logprobs is OpenAI's */
+    uint32_t n_prompt_logprobs;
     uint64_t cache_salt;
+    char request_id[LIMIT_REQUEST_ID_BYTES + 1]; /* "": not given */
 
     struct answer_rule rule;
 
@@ -112,6 +121,10 @@ struct openai_bounds {
  * Errors  EINVAL, EFORMAT (not JSON), ENOMEM. */
 fathom_err openai_parse(struct openai_request *r, enum openai_api api, const char *body, size_t n,
                         const struct openai_bounds *bounds, struct api_error *e);
+
+/* openai_is_request_id - whether s can be a part of an answer's id: letters, digits, "-_.:", up to
+ * LIMIT_REQUEST_ID_BYTES */
+bool openai_is_request_id(const char *s);
 
 /* openai_request_drop_body - release the tree: messages and prompt texts are gone, tools stay */
 void openai_request_drop_body(struct openai_request *r);

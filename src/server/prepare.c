@@ -61,6 +61,20 @@ static void set_default_sampling(const struct server *s, struct openai_request *
     p->max_tokens = r->max_tokens > 0 ? (uint32_t)r->max_tokens : 0;
 }
 
+/* Each entry of a prompt's log-probabilities waits in memory until the answer is complete. */
+static fathom_err check_prompt_logprobs(const struct openai_request *r, uint64_t n_prompt,
+                                        struct api_error *e)
+{
+    uint64_t n = n_prompt * (1 + r->sampling.n_prompt_top_logprobs);
+    if (!r->sampling.prompt_logprobs || n <= LIMIT_PROMPT_LOGPROBS) return FATHOM_OK;
+    return api_error_set(e, 400, "invalid_value",
+                         r->prompt_logprobs ? "prompt_logprobs" : "logprobs",
+                         "the prompt's %llu tokens with %u alternatives each are %llu entries, at "
+                         "most %d are told: ask for fewer alternatives",
+                         (unsigned long long)n_prompt, r->sampling.n_prompt_top_logprobs,
+                         (unsigned long long)n, LIMIT_PROMPT_LOGPROBS);
+}
+
 static fathom_err check_length(const struct job *job, size_t i, struct api_error *e)
 {
     const struct openai_request *r = &job->request;
@@ -68,6 +82,8 @@ static fathom_err check_length(const struct job *job, size_t i, struct api_error
     uint64_t n_prompt = job->prompts[i].n;
     uint64_t max_len = job->server->info->max_model_len;
     uint64_t n_output = r->max_tokens >= 0 ? (uint64_t)r->max_tokens : 1;
+    if (r->sampling.prompt_logprobs && n_output == 0) n_output = 1; /* drawn and not told */
+    TRY(check_prompt_logprobs(r, n_prompt, e));
     if (n_prompt == 0) {
         return api_error_set(e, 400, "invalid_value", param,
                              "prompt %zu has no tokens, at least "
@@ -137,20 +153,89 @@ out:
 }
 
 /* BOS is put in front of text where the checkpoint's tokenizer does so, but never twice. */
-static fathom_err make_completion_prompt(struct job *job, const struct openai_prompt *p,
-                                         struct token_list *out)
+static fathom_err add_bos(struct job *job, const struct openai_prompt *p, struct token_list *out)
+{
+    const struct server *s = job->server;
+    if (!p->text || !s->add_bos || !job->request.add_special_tokens || s->info->bos_id < 0) {
+        return FATHOM_OK;
+    }
+    size_t n;
+    const char *bos = tokenizer_bytes(s->tokenizer, s->info->bos_id, &n);
+    bool has_bos = n && n <= p->n_text && memcmp(p->text, bos, n) == 0;
+    return has_bos ? FATHOM_OK : token_list_add(out, s->info->bos_id);
+}
+
+static fathom_err add_prompt(struct job *job, const struct openai_prompt *p, struct token_list *out)
 {
     const struct server *s = job->server;
     for (size_t i = 0; i < p->n_id; i++) TRY(token_list_add(out, p->ids[i]));
     if (!p->text) return FATHOM_OK;
     if (p->n_text > s->max_prompt_bytes) return refuse_bytes(job, "prompt", p->n_text, true);
-    if (s->add_bos && job->request.add_special_tokens && s->info->bos_id >= 0) {
-        size_t n;
-        const char *bos = tokenizer_bytes(s->tokenizer, s->info->bos_id, &n);
-        bool has_bos = n && n <= p->n_text && memcmp(p->text, bos, n) == 0;
-        if (!has_bos) TRY(token_list_add(out, s->info->bos_id));
-    }
     return tokenizer_encode(s->tokenizer, p->text, p->n_text, TOKENIZER_MARKUP_ON, out);
+}
+
+/* What surrounds prompt and suffix; fills in the middle is what the model writes. */
+struct fim {
+    int32_t begin, hole, end;
+};
+
+static fathom_err find_fim(struct job *job, struct fim *f)
+{
+    const struct tokenizer *t = job->server->tokenizer;
+    *f = (struct fim){tokenizer_find(t, "<｜fim▁begin｜>"), tokenizer_find(t, "<｜fim▁hole｜>"),
+                      tokenizer_find(t, "<｜fim▁end｜>")};
+    if (f->begin >= 0 && f->hole >= 0 && f->end >= 0) return FATHOM_OK;
+    return api_error_set(&job->error, 400, "unsupported_parameter", "suffix",
+                         "suffix is not supported by this model: its tokenizer has no tokens to "
+                         "fill in the middle (<｜fim▁begin｜>, <｜fim▁hole｜>, <｜fim▁end｜>)");
+}
+
+static fathom_err make_infill_prompt(struct job *job, const struct openai_prompt *p,
+                                     struct token_list *out)
+{
+    const struct server *s = job->server;
+    const struct openai_request *r = &job->request;
+    struct fim f;
+    TRY(find_fim(job, &f));
+    if (r->n_suffix > s->max_prompt_bytes) return refuse_bytes(job, "suffix", r->n_suffix, true);
+    TRY(add_bos(job, p, out));
+    TRY(token_list_add(out, f.begin));
+    TRY(add_prompt(job, p, out));
+    TRY(token_list_add(out, f.hole));
+    TRY(tokenizer_encode(s->tokenizer, r->suffix, r->n_suffix, TOKENIZER_MARKUP_ON, out));
+    return token_list_add(out, f.end);
+}
+
+static fathom_err make_completion_prompt(struct job *job, const struct openai_prompt *p,
+                                         struct token_list *out)
+{
+    if (job->request.suffix) return make_infill_prompt(job, p, out);
+    TRY(add_bos(job, p, out));
+    return add_prompt(job, p, out);
+}
+
+/* Keeps the last tokens, or the first; BOS stays. */
+static fathom_err truncate_prompt(struct job *job, struct token_list *l)
+{
+    const struct openai_request *r = &job->request;
+    const fathom_info *info = job->server->info;
+    if (r->truncate == 0) return FATHOM_OK;
+    if (r->truncate > 0 && (uint32_t)r->truncate > info->max_model_len) {
+        return api_error_set(&job->error, 400, "invalid_value", "truncate_prompt_tokens",
+                             "truncate_prompt_tokens is %d, the context holds %u tokens",
+                             r->truncate, info->max_model_len);
+    }
+    uint64_t n_output = r->max_tokens > 0 ? (uint64_t)r->max_tokens : 1;
+    uint64_t room = info->max_model_len > n_output ? info->max_model_len - n_output : 1;
+    size_t n = r->truncate > 0 ? (size_t)r->truncate : (size_t)room;
+    if (l->n <= n) return FATHOM_OK;
+    size_t n_first = l->ids[0] == info->bos_id ? 1 : 0;
+    size_t n_last = n > n_first ? n - n_first : 0;
+    if (!r->truncate_right) {
+        memmove(l->ids + n_first, l->ids + l->n - n_last, n_last * sizeof *l->ids);
+    }
+    l->n = n;
+    return FATHOM_OK;
 }
 
 static fathom_err make_prompts(struct job *job, bool *thinking)
@@ -163,10 +248,12 @@ static fathom_err make_prompts(struct job *job, bool *thinking)
     job->n_prompt = n;
     if (openai_is_chat(r->api)) {
         TRY(make_chat_prompt(job, thinking));
+        TRY(truncate_prompt(job, &job->prompts[0]));
         return r->n ? check_length(job, 0, &job->error) : FATHOM_OK;
     }
     for (size_t i = 0; i < n; i++) {
         TRY(make_completion_prompt(job, &r->prompts[i], &job->prompts[i]));
+        TRY(truncate_prompt(job, &job->prompts[i]));
         TRY(check_length(job, i, &job->error));
     }
     return FATHOM_OK;
@@ -220,6 +307,7 @@ static fathom_err prepare(struct job *job)
                                  .model = model,
                                  .thinking = thinking,
                                  .nonce = rng_entropy(),
+                                 .request_id = r->request_id[0] ? r->request_id : job->request_id,
                                  .created = clock_unix_s()};
     TRY(answer_open(&job->answer, &setup));
     job->crash_slot = crash_note(job->answer.id);
@@ -244,6 +332,10 @@ static fathom_err submit_choice(struct job *job, size_t i)
                         .user = slot};
     /* the choices of one prompt differ though the request gives one seed */
     r.sampling.seed += i % job->request.n;
+    if (job->request.n_told < job->request.n) r.sampling.logprobs = true;
+    if (job->request.max_tokens == 0) r.sampling.max_tokens = 1;
+    /* echo tells the prompt with every choice, vLLM's form once */
+    if (!job->request.echo && i % job->request.n > 0) r.sampling.prompt_logprobs = false;
     fathom_diag d;
     diag_clear(&d);
     if (job->grammar) {
@@ -264,7 +356,7 @@ static fathom_err submit_choice(struct job *job, size_t i)
     return FATHOM_OK;
 }
 
-/* A completion that asks for no tokens is its echo alone. */
+/* A completion that asks for no tokens and no log-probabilities is its echo alone. */
 static fathom_err finish_without_engine(struct job *job)
 {
     fathom_event e = {.kind = FATHOM_EVENT_FINISH, .finish = FATHOM_FINISH_LENGTH, .stop_id = -1};
@@ -278,7 +370,9 @@ static fathom_err submit_all(struct job *job)
     for (size_t i = 0; i < job->n_prompt && job->request.n; i++) {
         histogram_observe(&m->n_choice, job->request.n);
     }
-    if (job->request.max_tokens == 0) return finish_without_engine(job);
+    if (job->request.max_tokens == 0 && !job->request.sampling.prompt_logprobs) {
+        return finish_without_engine(job);
+    }
     for (size_t i = 0; i < job->answer.n_choice; i++) TRY(submit_choice(job, i));
     for (size_t i = 0; i < job->n_prompt; i++) token_list_free(&job->prompts[i]);
     grammar_release(job->grammar);

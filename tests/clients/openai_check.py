@@ -101,8 +101,7 @@ def chat_fields(c, m):
                               reasoning_effort="low",
                               extra_body={"top_k": 20, "min_p": 0.0, "repetition_penalty": 1.1,
                                           "chat_template_kwargs": {"thinking": False},
-                                          "thinking": {"type": "disabled"},
-                                          "some_unknown_field": {"a": 1}})
+                                          "thinking": {"type": "disabled"}})
 
 
 @check()
@@ -131,6 +130,8 @@ def errors(c, m):
     refused(400, create, model=m, messages=MESSAGES, tool_choice="required")
     refused(400, create, model=m, messages=[{"role": "user", "content": [
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]}])
+    e = refused(400, create, model=m, messages=MESSAGES, extra_body={"temprature": 1})
+    assert e.param == "temprature" and e.code == "unknown_parameter" and "temperature?" in e.message
     refused(404, c.embeddings.create, model=m, input="x")
     e = refused(400, create, model=m, max_tokens=4,
                 messages=[{"role": "user", "content": "word " * 300000}])

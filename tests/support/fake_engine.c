@@ -18,6 +18,7 @@ struct request {
     void *user;
     struct fake_plan plan;
     uint32_t n_prompt;
+    int32_t *prompt; /* [n_prompt] until its tokens have been told, if they are asked for */
     uint32_t max_tokens;
     fathom_sampling sampling;
     fathom_constraint constraint;
@@ -102,6 +103,7 @@ static void finish(fathom_engine *e, struct request *r, fathom_finish why, int32
     }
     token_list_free(&r->plan.say);
     if (r->constraint.ops) r->constraint.ops->destroy(r->constraint.state);
+    free(r->prompt);
     free(r);
 }
 
@@ -169,6 +171,27 @@ static void emit_token(fathom_engine *e, struct request *r)
         finish(e, r, FATHOM_FINISH_LENGTH, -1);
 }
 
+/* The prompt's tokens from the second on: number i has log-probability -i / 8 and comes second,
+ * behind 'b'. */
+static void tell_prompt(fathom_engine *e, struct request *r)
+{
+    for (uint32_t i = 1; r->prompt && i < r->n_prompt; i++) {
+        fathom_event event = {.kind = FATHOM_EVENT_PROMPT,
+                              .id = r->id,
+                              .user = r->user,
+                              .token = r->prompt[i],
+                              .logprob = -(float)i / 8,
+                              .rank = 2,
+                              .n_top = r->sampling.n_prompt_top_logprobs};
+        if (event.n_top > 2) event.n_top = 2;
+        event.top[0] = (fathom_logprob){20 + 'b', -0.0625f};
+        event.top[1] = (fathom_logprob){r->prompt[i], -(float)i / 8};
+        push_event(e, &event);
+    }
+    free(r->prompt);
+    r->prompt = NULL;
+}
+
 static void fail_all(fathom_engine *e, const char *why)
 {
     (void)snprintf(e->fault, sizeof e->fault, "%s", why);
@@ -216,6 +239,7 @@ static uint64_t step(fathom_engine *e)
         }
         if (!r->running) {
             r->running = true;
+            tell_prompt(e, r);
             e->stats.n_prefix_query_token += r->n_prompt;
             e->stats.n_prefix_hit_token += r->plan.n_cached;
             r->due_us = now + r->plan.first_us;
@@ -398,6 +422,10 @@ fathom_err fathom_submit(fathom_engine *e, const fathom_request *r, uint64_t *id
         q->n_prompt = r->n_prompt;
         q->sampling = r->sampling;
         q->constraint = r->constraint;
+        if (r->sampling.prompt_logprobs) {
+            q->prompt = must(malloc(r->n_prompt * sizeof *q->prompt));
+            memcpy(q->prompt, r->prompt, r->n_prompt * sizeof *q->prompt);
+        }
         for (uint32_t i = 0; i < r->sampling.n_stop_id && i < MAX_STOP; i++) {
             q->stop_ids[i] = r->sampling.stop_ids[i];
         }

@@ -81,6 +81,24 @@ void scene_close(struct scene *s)
     mem_free(s);
 }
 
+fathom_err scene_score(struct answer *a, size_t i)
+{
+    struct token_list ids = {0};
+    fathom_err err = tokenizer_encode(tokenizer, "prompt", 6, TOKENIZER_MARKUP_ON, &ids);
+    for (size_t k = 1; k < ids.n && !err; k++) {
+        fathom_event e = {.kind = FATHOM_EVENT_PROMPT,
+                          .token = ids.ids[k],
+                          .logprob = -(float)k / 8,
+                          .rank = 2,
+                          .n_top = 2};
+        e.top[0] = (fathom_logprob){BYTE_0 + 0xC3, -0.0625f};
+        e.top[1] = (fathom_logprob){ids.ids[k], -(float)k / 8};
+        err = answer_prompt_token(a, i, &e);
+    }
+    token_list_free(&ids);
+    return err;
+}
+
 fathom_err scene_say(struct answer *a, size_t i, const char *text, fathom_finish why)
 {
     struct token_list ids = {0};

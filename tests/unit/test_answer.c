@@ -188,6 +188,113 @@ static void test_completion_logprobs(void **state)
     scene_close(s);
 }
 
+#define SCORED "\"tokens\":[\"p\",\"r\",\"o\",\"m\",\"p\",\"t\""
+#define SCORES "\"token_logprobs\":[null,-0.125,-0.25,-0.375,-0.5,-0.625"
+
+/* With echo the prompt's tokens stand before the answer's, the first one without a number. */
+static void test_echoed_logprobs(void **state)
+{
+    (void)state;
+    struct scene *s = scene_open(OPENAI_COMPLETION,
+                                 "{\"prompt\":\"prompt\",\"echo\":true,\"logprobs\":1}", false);
+    assert_int_equal(scene_score(&s->answer, 0), 0);
+    assert_int_equal(scene_say(&s->answer, 0, "!", FATHOM_FINISH_LENGTH), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    const char *want = "\"text\":\"prompt!\",\"logprobs\":{" SCORED ",\"!\"]," SCORES ",-0.25],"
+                       "\"top_logprobs\":[null,{\"\xEF\xBF\xBD\":-0.0625,\"r\":-0.125},";
+    if (!strstr(scene_out(s), want)) fail_msg("%s", scene_out(s));
+    assert_non_null(strstr(scene_out(s), "\"text_offset\":[0,1,2,3,4,5,6]"));
+    scene_close(s);
+
+    /* the prompt alone: the token that the engine draws all the same is not told */
+    s = scene_open(OPENAI_COMPLETION,
+                   "{\"prompt\":\"prompt\",\"echo\":true,\"logprobs\":0,\"max_tokens\":0}", false);
+    assert_int_equal(scene_score(&s->answer, 0), 0);
+    assert_int_equal(scene_say(&s->answer, 0, "!", FATHOM_FINISH_LENGTH), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    want = "\"text\":\"prompt\",\"logprobs\":{" SCORED "]," SCORES "],"
+           "\"top_logprobs\":[null,null,null,null,null,null]";
+    if (!strstr(scene_out(s), want)) fail_msg("%s", scene_out(s));
+    assert_non_null(strstr(scene_out(s), "\"finish_reason\":\"length\""));
+    assert_non_null(strstr(scene_out(s), "\"completion_tokens\":0,"));
+    scene_close(s);
+
+    /* streamed: all of it is in the first chunk */
+    s = scene_open(OPENAI_COMPLETION,
+                   "{\"prompt\":\"prompt\",\"echo\":true,\"logprobs\":0,\"stream\":true}", false);
+    assert_int_equal(scene_score(&s->answer, 0), 0);
+    assert_int_equal(scene_say(&s->answer, 0, "!?", FATHOM_FINISH_LENGTH), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    want = "\"text\":\"prompt!\",\"logprobs\":{" SCORED ",\"!\"]";
+    if (!strstr(scene_out(s), want)) fail_msg("%s", scene_out(s));
+    assert_non_null(strstr(scene_out(s), "\"text\":\"?\",\"logprobs\":{\"tokens\":[\"?\"]"));
+    scene_close(s);
+}
+
+/* vLLM's form: by token id, with ranks; once for each prompt. */
+static void test_prompt_logprobs(void **state)
+{
+    (void)state;
+    static const char entry[] =
+        "\"prompt_logprobs\":[null,{\"134\":{\"logprob\":-0.125,\"rank\":2,\"decoded_token\":"
+        "\"r\"},\"215\":{\"logprob\":-0.0625,\"rank\":1,\"decoded_token\":\"\xEF\xBF\xBD\"}},{";
+    struct scene *s = scene_open(OPENAI_CHAT, CHAT(",\"prompt_logprobs\":2,\"n\":2"), false);
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(scene_score(&s->answer, i), 0);
+        assert_int_equal(scene_say(&s->answer, i, "!", FATHOM_FINISH_STOP), 0);
+    }
+    assert_int_equal(answer_close(&s->answer), 0);
+    const char *at = strstr(scene_out(s), entry);
+    if (!at || strstr(at + 5, "prompt_logprobs")) fail_msg("%s", scene_out(s));
+    assert_non_null(strstr(scene_out(s), "}]}")); /* the body ends with it */
+    scene_close(s);
+    s = scene_open(OPENAI_COMPLETION, "{\"prompt\":[\"prompt\",\"prompt\"],\"prompt_logprobs\":1}",
+                   false);
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(scene_score(&s->answer, i), 0);
+        assert_int_equal(scene_say(&s->answer, i, "!", FATHOM_FINISH_STOP), 0);
+    }
+    assert_int_equal(answer_close(&s->answer), 0);
+    at = strstr(scene_out(s), entry);
+    if (!at || !strstr(at + 5, entry)) fail_msg("%s", scene_out(s));
+    scene_close(s);
+}
+
+/* Of best_of the likeliest are told, the likeliest first; all tokens are counted. */
+static void test_best_of(void **state)
+{
+    (void)state;
+    struct scene *s =
+        scene_open(OPENAI_COMPLETION, "{\"prompt\":\"x\",\"n\":2,\"best_of\":3}", false);
+    static const float logprobs[] = {-2, -0.5f, -1};
+    for (size_t i = 0; i < 3; i++) {
+        bool stopped;
+        fathom_event e = {.kind = FATHOM_EVENT_TOKEN, .logprob = logprobs[i]};
+        e.token = (int32_t)(20 + 'a' + i);
+        assert_int_equal(answer_token(&s->answer, i, &e, &stopped), 0);
+        e = (fathom_event){.kind = FATHOM_EVENT_FINISH, .finish = FATHOM_FINISH_LENGTH};
+        assert_int_equal(answer_finish(&s->answer, i, &e), 0);
+    }
+    assert_int_equal(answer_close(&s->answer), 0);
+    assert_non_null(strstr(scene_out(s), "{\"index\":0,\"text\":\"b\""));
+    assert_non_null(strstr(scene_out(s), ",{\"index\":1,\"text\":\"c\""));
+    assert_null(strstr(scene_out(s), "\"text\":\"a\""));
+    assert_non_null(strstr(scene_out(s), "\"completion_tokens\":3,"));
+    scene_close(s);
+}
+
+static void test_reasoning_is_told_if_wanted(void **state)
+{
+    (void)state;
+    struct scene *s = scene_open(OPENAI_CHAT, CHAT(",\"include_reasoning\":false"), true);
+    assert_int_equal(scene_say(&s->answer, 0, "why</think>Ok.", FATHOM_FINISH_STOP), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    assert_null(strstr(scene_out(s), "why"));
+    assert_non_null(strstr(scene_out(s), "\"content\":\"Ok.\""));
+    assert_non_null(strstr(scene_out(s), "\"reasoning_tokens\":4"));
+    scene_close(s);
+}
+
 static void test_chat_logprobs(void **state)
 {
     (void)state;
@@ -316,6 +423,10 @@ int main(void)
         cmocka_unit_test(test_chat_stream_of_reasoning_and_calls),
         cmocka_unit_test(test_completion_bytes),
         cmocka_unit_test(test_completion_logprobs),
+        cmocka_unit_test(test_echoed_logprobs),
+        cmocka_unit_test(test_prompt_logprobs),
+        cmocka_unit_test(test_best_of),
+        cmocka_unit_test(test_reasoning_is_told_if_wanted),
         cmocka_unit_test(test_chat_logprobs),
         cmocka_unit_test(test_stream_keeps_every_logprob),
         cmocka_unit_test(test_stop_waits_for_min_tokens),

@@ -84,8 +84,8 @@ static const struct refusal refusals[] = {
      "the last message has a tool_use, needed is a message with its tool_result after it"},
     {"{" ASK ",\"system\":7}", "system",
      "system is an integer, needed is a string or an array of text blocks"},
-    {"{" ASK ",\"wat\":7}", "wat", "wat is not a known field; leave it out"},
-    {"{" ASK ",\"n\":2}", "n", "n is not a known field; leave it out"},
+    {"{" ASK ",\"wat\":7}", "wat", "wat is no field of /v1/messages; leave it out"},
+    {"{" ASK ",\"n\":2}", "n", "n is no field of /v1/messages; leave it out"},
     {"{" ASK ",\"max_tokens\":0}", "max_tokens", "max_tokens is 0, needed is 1 to 2147483647"},
     {"{" ASK ",\"temperature\":3}", "temperature", "temperature is 3, needed is 0 to 2"},
     {"{" ASK ",\"stop_sequences\":[\"a\",\"\"]}", "stop_sequences[1]",
@@ -116,7 +116,7 @@ static const struct refusal refusals[] = {
      "context_management",
      "context_management.edits[0] is \"clear_tool_uses_20250919\", which is not supported: send "
      "the messages as they shall be read"},
-    {"{" ASK ",\"mcp_servers\":[]}", "mcp_servers",
+    {"{" ASK ",\"mcp_servers\":[{}]}", "mcp_servers",
      "mcp_servers is not supported: tools run at the client; list them"},
 };
 

@@ -154,8 +154,26 @@ static const struct refusal refusals[] = {
      "max_tokens is a string, needed is an integer"},
     {OPENAI_CHAT, "{" M ",\"min_tokens\":9,\"max_tokens\":8}", "min_tokens",
      "min_tokens is 9, more than max_tokens, which is 8"},
-    {OPENAI_CHAT, "{" M ",\"best_of\":3}", "best_of",
-     "best_of is 3 and n is 1; best_of other than n is not supported"},
+    {OPENAI_COMPLETION, "{" P ",\"best_of\":1,\"n\":2}", "best_of",
+     "best_of is 1 and n is 2, needed is at least n"},
+    {OPENAI_COMPLETION, "{" P ",\"best_of\":2,\"stream\":true}", "best_of",
+     "best_of is more than n, so what is told is known at the end: it cannot be streamed"},
+    {OPENAI_COMPLETION, "{\"prompt\":[\"a\",\"b\"],\"best_of\":40}", "n",
+     "2 prompts times n = 40 are 80 choices, at most 64 are taken"},
+    {OPENAI_CHAT, "{" M ",\"prompt_logprobs\":-1}", "prompt_logprobs",
+     "prompt_logprobs is -1, needed is 0 to 20"},
+    {OPENAI_CHAT, "{" M ",\"prompt_logprobs\":1,\"stream\":true}", "prompt_logprobs",
+     "prompt_logprobs cannot be streamed; leave stream out"},
+    {OPENAI_CHAT, "{" M ",\"truncate_prompt_tokens\":0}", "truncate_prompt_tokens",
+     "truncate_prompt_tokens is 0, needed is a number of tokens, or -1 for as many as fit"},
+    {OPENAI_COMPLETION, "{" P ",\"truncate_prompt_tokens\":-2}", "truncate_prompt_tokens",
+     "truncate_prompt_tokens is -2, needed is -1 to 2147483647"},
+    {OPENAI_COMPLETION, "{" P ",\"truncation_side\":\"up\"}", "truncation_side",
+     "truncation_side is \"up\", needed is left or right"},
+    {OPENAI_CHAT, "{" M ",\"request_id\":\"a b\"}", "request_id",
+     "request_id is \"a b\", needed are 1 to 64 letters, digits or characters of -_.:"},
+    {OPENAI_CHAT, "{" M ",\"request_id\":7}", "request_id",
+     "request_id is an integer, needed is a string"},
     {OPENAI_CHAT, "{" M ",\"top_logprobs\":21,\"logprobs\":true}", "top_logprobs",
      "top_logprobs is 21, needed is 0 to 20"},
     {OPENAI_CHAT, "{" M ",\"top_logprobs\":2}", "top_logprobs",
@@ -205,20 +223,47 @@ static const struct refusal refusals[] = {
      "continue_final_message",
      "continue_final_message and add_generation_prompt cannot both be true"},
     /* known, not supported */
-    {OPENAI_CHAT, "{" M ",\"functions\":[]}", "functions", "functions is not supported: use tools"},
+    {OPENAI_CHAT, "{" M ",\"functions\":[{}]}", "functions",
+     "functions is not supported: use tools"},
+    {OPENAI_CHAT, "{" M ",\"chat_template\":\"{{ x }}\"}", "chat_template",
+     "chat_template is not supported: the checkpoint decides how messages are rendered"},
+    {OPENAI_CHAT, "{" M ",\"audio\":{\"voice\":\"x\"}}", "audio",
+     "audio is not supported: only text is generated"},
+    {OPENAI_CHAT, "{" M ",\"verbosity\":\"low\"}", "verbosity",
+     "verbosity is not supported: ask for it in a message"},
+    {OPENAI_CHAT, "{" M ",\"documents\":[{}]}", "documents",
+     "documents is not supported: put them into a message"},
+    {OPENAI_CHAT, "{" M ",\"bad_words\":[\"x\"]}", "bad_words",
+     "bad_words is not supported: use logit_bias with -100"},
+    {OPENAI_COMPLETION, "{" P ",\"prompt_embeds\":\"AA==\"}", "prompt_embeds",
+     "prompt_embeds is not supported: send text or token ids"},
+    {OPENAI_CHAT, "{" M ",\"thinking_token_budget\":100}", "thinking_token_budget",
+     "thinking_token_budget is not supported: use max_tokens"},
+    {OPENAI_CHAT, "{" M ",\"stream\":true,\"stream_options\":{\"usage\":true}}",
+     "stream_options.usage", "stream_options.usage is not known here; leave it out"},
+    {OPENAI_CHAT, "{" M ",\"chat_template_kwargs\":{\"think\":true}}", "chat_template_kwargs.think",
+     "chat_template_kwargs.think is not known here; leave it out"},
+    /* unknown */
+    {OPENAI_CHAT, "{" M ",\"temprature\":1}", "temprature",
+     "temprature is no field of /v1/chat/completions; did you mean temperature?"},
+    {OPENAI_CHAT, "{" M ",\"prompt\":\"x\"}", "prompt",
+     "prompt is no field of /v1/chat/completions; /v1/completions has it"},
+    {OPENAI_COMPLETION, "{" P ",\"messages\":[]}", "messages",
+     "messages is no field of /v1/completions; /v1/chat/completions has it"},
+    {OPENAI_COMPLETION, "{" P ",\"frobnicate\":1}", "frobnicate",
+     "frobnicate is no field of /v1/completions; leave it out"},
     {OPENAI_CHAT, "{" M ",\"modalities\":[\"text\",\"audio\"]}", "modalities",
      "modalities[1] is not supported; only \"text\" is"},
-    {OPENAI_CHAT, "{" M ",\"echo\":true}", "echo",
-     "echo is not supported here; /v1/completions has it"},
+    {OPENAI_CHAT, "{" M ",\"echo\":true}", "echo", "echo is not supported: /v1/completions has it"},
     {OPENAI_COMPLETION, "{" P ",\"guided_grammar\":\"a*\"}", "guided_grammar",
      "guided_grammar is not supported: use response_format, guided_json, guided_regex or "
      "guided_choice"},
     {OPENAI_COMPLETION, "{" P ",\"use_beam_search\":true}", "use_beam_search",
      "use_beam_search is not supported: use n for several samples"},
-    {OPENAI_COMPLETION, "{" P ",\"suffix\":\"end\"}", "suffix",
-     "suffix is not supported: write the model's fill-in-the-middle markup into prompt"},
-    {OPENAI_COMPLETION, "{" P ",\"echo\":true,\"logprobs\":1}", "logprobs",
-     "logprobs with echo is not supported: log-probabilities are given for generated tokens only"},
+    {OPENAI_COMPLETION, "{" P ",\"suffix\":\"end\",\"echo\":true}", "echo",
+     "echo with suffix is not supported"},
+    {OPENAI_COMPLETION, "{" P ",\"suffix\":1}", "suffix",
+     "suffix is an integer, needed is a string"},
     /* prompts */
     {OPENAI_COMPLETION, "{\"prompt\":1}", "prompt",
      "prompt is an integer, needed is a string or an array of token ids"},
@@ -323,7 +368,10 @@ static void test_every_value_arrives(void **state)
         "\"presence_penalty\":1,\"frequency_penalty\":-1,\"repetition_penalty\":1.5,"
         "\"logit_bias\":{\"7\":-100,\"8\":2.5},\"logprobs\":true,\"top_logprobs\":4,"
         "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
-        "\"tool_choice\":\"auto\",\"parallel_tool_calls\":false,\"user\":\"u\",\"unknown\":{},"
+        "\"tool_choice\":\"auto\",\"parallel_tool_calls\":false,\"user\":\"u\",\"unknown\":null,"
+        "\"bad_words\":[],\"use_beam_search\":false,\"length_penalty\":1.0,"
+        "\"request_id\":\"a-1:b.2_c\",\"truncate_prompt_tokens\":-1,\"truncation_side\":\"right\","
+        "\"include_reasoning\":false,"
         "\"response_format\":{\"type\":\"text\"},\"modalities\":[\"text\"],\"audio\":null}";
     if (parse(&r, OPENAI_CHAT, body, &e)) fail_msg("%s", e.diag.text);
     assert_string_equal(r.model, "x");
@@ -343,6 +391,9 @@ static void test_every_value_arrives(void **state)
     assert_true(s->repetition_penalty == 1.5f && s->n_top_logprobs == 4);
     assert_true(s->n_stop_id == 2 && s->stop_ids[1] == 6);
     assert_true(s->n_bias == 2 && s->bias[0].id == 7 && s->bias[1].bias == 2.5f);
+    assert_string_equal(r.request_id, "a-1:b.2_c");
+    assert_true(r.truncate == -1 && r.truncate_right);
+    assert_false(r.include_reasoning);
     assert_int_equal(json_array_size(r.tools), 1);
     openai_request_drop_body(&r);
     assert_int_equal(json_array_size(r.tools), 1);
@@ -363,6 +414,47 @@ static void test_defaults_are_told_from_values(void **state)
     openai_request_free(&r);
     assert_int_equal(parse(&r, OPENAI_COMPLETION, "{" P "}", &e), 0);
     assert_int_equal(r.max_tokens, 16);
+    openai_request_free(&r);
+}
+
+static void test_prompt_logprobs_are_the_more_of_two_wishes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *fields;
+        bool wanted;
+        uint32_t n_top;
+    } cases[] = {
+        {",\"echo\":true", false, 0},
+        {",\"logprobs\":5", false, 0},
+        {",\"echo\":true,\"logprobs\":5", true, 5},
+        {",\"prompt_logprobs\":3", true, 3},
+        {",\"prompt_logprobs\":0", true, 0},
+        {",\"prompt_logprobs\":3,\"echo\":true,\"logprobs\":5", true, 5},
+        {",\"prompt_logprobs\":9,\"echo\":true,\"logprobs\":5", true, 9},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct openai_request r;
+        struct api_error e;
+        char body[256];
+        (void)snprintf(body, sizeof body, "{" P "%s}", cases[i].fields);
+        assert_int_equal(parse(&r, OPENAI_COMPLETION, body, &e), FATHOM_OK);
+        assert_int_equal(r.sampling.prompt_logprobs, cases[i].wanted);
+        assert_int_equal(r.sampling.n_prompt_top_logprobs, cases[i].n_top);
+        openai_request_free(&r);
+    }
+}
+
+static void test_best_of_makes_more_choices_than_are_told(void **state)
+{
+    (void)state;
+    struct openai_request r;
+    struct api_error e;
+    assert_int_equal(parse(&r, OPENAI_COMPLETION, "{" P ",\"n\":2,\"best_of\":5}", &e), FATHOM_OK);
+    assert_true(r.n == 5 && r.n_told == 2);
+    openai_request_free(&r);
+    assert_int_equal(parse(&r, OPENAI_COMPLETION, "{" P ",\"n\":2}", &e), FATHOM_OK);
+    assert_true(r.n == 2 && r.n_told == 2);
     openai_request_free(&r);
 }
 
@@ -524,6 +616,8 @@ int main(void)
         cmocka_unit_test(test_equal_salts_are_equal),
         cmocka_unit_test(test_every_value_arrives),
         cmocka_unit_test(test_defaults_are_told_from_values),
+        cmocka_unit_test(test_prompt_logprobs_are_the_more_of_two_wishes),
+        cmocka_unit_test(test_best_of_makes_more_choices_than_are_told),
         cmocka_unit_test(test_thinking_switches),
         cmocka_unit_test(test_prompt_forms),
         cmocka_unit_test(test_tool_choice_none_hides_tools),

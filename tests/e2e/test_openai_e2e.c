@@ -1,0 +1,201 @@
+/* test_openai_e2e.c - what requests may ask for, over loopback: prompts and what is told of them */
+#include <stdio.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "base/os.h"
+#include "support/world.h"
+
+#define TOKENIZER FATHOM_SOURCE_DIR "/tests/data/server/tokenizer.json"
+
+static struct world w;
+static struct http_client c;
+
+static int open_world(void **state)
+{
+    if (world_setup(state) != 0) return -1;
+    const struct fake_options f = {.tokenizer_config = "{\"add_bos_token\": true}",
+                                   .max_model_len = 64};
+    world_open(&w, NULL, &f);
+    world_connect(&c, &w);
+    return 0;
+}
+
+static int close_world(void **state)
+{
+    http_client_close(&c);
+    world_close(&w);
+    return world_teardown(state);
+}
+
+static void complete(const char *fields, int status, const char *part)
+{
+    char body[512];
+    (void)snprintf(body, sizeof body, "{%s,\"return_token_ids\":true}", fields);
+    expect(&c, "POST", COMPLETIONS, body, status, part);
+}
+
+/* ---- prompts ------------------------------------------------------------------------------- */
+
+static void a_suffix_is_filled_in_before(void **state)
+{
+    (void)state;
+    complete("\"prompt\":\"ab\",\"suffix\":\"c\"", 200,
+             "\"prompt_token_ids\":[0,18,117,118,17,119,19]");
+    complete("\"prompt\":[30,31],\"suffix\":\"c\"", 200,
+             "\"prompt_token_ids\":[18,30,31,17,119,19]");
+    complete("\"prompt\":\"ab\",\"suffix\":\"\"", 200, "\"prompt_token_ids\":[0,117,118]");
+}
+
+/* The tokenizer of the other tests, but for one character of the hole's spelling. */
+static struct tokenizer *open_without_hole(void)
+{
+    struct file_map map;
+    struct tokenizer *t = NULL;
+    assert_int_equal(file_map_open(&map, TOKENIZER, NULL), FATHOM_OK);
+    char *text = mem_strndup(map.data, map.size);
+    file_map_close(&map);
+    for (char *at = text; (at = strstr(at, "fim▁hole"));) *at = 'x';
+    assert_int_equal(tokenizer_open(&t, text, strlen(text), "t", NULL), FATHOM_OK);
+    mem_free(text);
+    return t;
+}
+
+static void a_model_without_fim_tokens_says_so(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_without_hole();
+    struct fake_options f = {.script = fake_script_directives, .arg = t};
+    struct world other = {.engine = fake_engine_open(&f)};
+    struct http_client client;
+    const struct server_options o = {.model_names = world_model_names, .n_model_name = 2};
+    const struct chat_style style = {.encoding = CHAT_ENCODING_V32};
+    assert_int_equal(server_create(&other.server, &o, other.engine, t, &style, NULL), FATHOM_OK);
+    other.port = server_port(other.server);
+    world_connect(&client, &other);
+    expect(
+        &client, "POST", COMPLETIONS, "{\"prompt\":\"ab\",\"suffix\":\"c\"}", 400,
+        "{\"error\":{\"message\":\"suffix is not supported by this model: its tokenizer has no "
+        "tokens to fill in the middle (<｜fim▁begin｜>, <｜fim▁hole｜>, <｜fim▁end｜>)\",\"type\":"
+        "\"invalid_request_error\",\"param\":\"suffix\",\"code\":\"unsupported_parameter\"}}");
+    http_client_close(&client);
+    world_close(&other);
+    tokenizer_close(t);
+}
+
+/* BOS stays, then the last tokens, or the first. */
+static void long_prompts_can_be_cut(void **state)
+{
+    (void)state;
+#define LONG "\"prompt\":\"abcdefgh\","
+    complete(LONG "\"truncate_prompt_tokens\":3", 200, "\"prompt_token_ids\":[0,123,124]");
+    complete(LONG "\"truncate_prompt_tokens\":1", 200, "\"prompt_token_ids\":[0]");
+    complete(LONG "\"truncate_prompt_tokens\":3,\"truncation_side\":\"right\"", 200,
+             "\"prompt_token_ids\":[0,117,118]");
+    complete(LONG "\"truncate_prompt_tokens\":9", 200, "[0,117,118,119,120,121,122,123,124]");
+    complete(LONG "\"truncate_prompt_tokens\":-1,\"max_tokens\":60", 200,
+             "\"prompt_token_ids\":[0,122,123,124]");
+    complete(LONG "\"truncate_prompt_tokens\":3,\"echo\":true", 200, "\"text\":\"ghHello!\"");
+    complete("\"prompt\":[30,31,32],\"truncate_prompt_tokens\":2", 200,
+             "\"prompt_token_ids\":[31,32]");
+    complete(LONG "\"truncate_prompt_tokens\":65", 400,
+             "truncate_prompt_tokens is 65, the context holds 64 tokens");
+    expect_chat(&c, "say=x", ",\"truncate_prompt_tokens\":4,\"return_token_ids\":true", 200,
+                "\"usage\":{\"prompt_tokens\":4,");
+}
+
+static void special_tokens_are_added_unless_refused(void **state)
+{
+    (void)state;
+    complete("\"prompt\":\"a\",\"add_special_tokens\":false", 200, "\"prompt_token_ids\":[117]");
+    complete("\"prompt\":[\"a\",\"b\"]", 200, "\"prompt_token_ids\":[0,118]");
+    complete("\"prompt\":[[30],[31,32]]", 200, "\"prompt_token_ids\":[31,32]");
+}
+
+/* ---- log-probabilities of prompts ---------------------------------------------------------- */
+
+static void echo_with_logprobs_tells_the_prompt(void **state)
+{
+    (void)state;
+    complete("\"prompt\":\"ab\",\"echo\":true,\"logprobs\":1,\"max_tokens\":0", 200,
+             "\"text\":\"ab\",\"logprobs\":{\"tokens\":[\"<｜begin▁of▁sentence｜>\",\"a\",\"b\"],"
+             "\"token_logprobs\":[null,-0.125,-0.25],\"top_logprobs\":[null,{\"b\":-0.0625,\"a\":"
+             "-0.125},{\"b\":-0.0625}],\"text_offset\":[0,0,1]},\"finish_reason\":\"length\"");
+    uint32_t n_prompt;
+    fathom_sampling s = fake_engine_last(w.engine, &n_prompt);
+    assert_int_equal(n_prompt, 3);
+    assert_true(s.prompt_logprobs && s.n_prompt_top_logprobs == 1 && s.max_tokens == 1);
+    complete("\"prompt\":\"ab\",\"echo\":true,\"logprobs\":0,\"max_tokens\":1", 200,
+             "\"token_logprobs\":[null,-0.125,-0.25,-0.5]");
+    complete("\"prompt\":\"ab\",\"echo\":true,\"logprobs\":0,\"n\":2", 200, "\"index\":1");
+    complete("\"prompt\":\"ab\",\"echo\":true,\"max_tokens\":0", 200, "\"text\":\"ab\"");
+}
+
+static void prompt_logprobs_are_told_once(void **state)
+{
+    (void)state;
+    complete("\"prompt\":\"ab\",\"prompt_logprobs\":0", 200,
+             "\"prompt_logprobs\":[null,{\"117\":{\"logprob\":-0.125,\"rank\":2,\"decoded_token\":"
+             "\"a\"}},{\"118\":");
+    expect_chat(&c, "say=x", ",\"prompt_logprobs\":1,\"n\":2", 200, "\"prompt_logprobs\":[null,{");
+    complete("\"prompt\":\"ab\",\"prompt_logprobs\":1,\"stream\":true", 400, "cannot be streamed");
+    complete("\"prompt\":\"ab\",\"prompt_logprobs\":21", 400, "needed is 0 to 20");
+}
+
+/* ---- choices ------------------------------------------------------------------------------- */
+
+static void the_best_of_several_is_told(void **state)
+{
+    (void)state;
+    uint64_t n = fake_engine_n_submitted(w.engine);
+    complete("\"prompt\":\"a\",\"best_of\":3,\"max_tokens\":2", 200, "\"completion_tokens\":6,");
+    assert_int_equal(fake_engine_n_submitted(w.engine), n + 3);
+    uint32_t n_prompt;
+    assert_true(fake_engine_last(w.engine, &n_prompt).logprobs);
+    complete(
+        "\"prompt\":\"a\",\"best_of\":3,\"max_tokens\":2", 200,
+        "\"choices\":[{\"index\":0,\"text\":\"He\",\"logprobs\":null,\"finish_reason\":"
+        "\"length\",\"stop_reason\":null,\"prompt_token_ids\":[0,117],\"token_ids\":[92,121]}],"
+        "\"usage\"");
+}
+
+/* ---- names --------------------------------------------------------------------------------- */
+
+static void answers_are_called_as_the_request(void **state)
+{
+    (void)state;
+    struct http_reply r;
+    char value[128];
+    ask(&c, &r, "POST", COMPLETIONS, "", "{\"prompt\":\"a\",\"request_id\":\"job-7\"}");
+    assert_true(http_reply_header(&r, "X-Request-Id", value, sizeof value));
+    assert_string_equal(value, "cmpl-job-7");
+    assert_reply(&r, 200, "{\"id\":\"cmpl-job-7\",");
+    ask(&c, &r, "POST", COMPLETIONS, "X-Request-Id: from.proxy\r\n", "{\"prompt\":\"a\"}");
+    assert_reply(&r, 200, "{\"id\":\"cmpl-from.proxy\",");
+    ask(&c, &r, "POST", COMPLETIONS, "X-Request-Id: a\"b\r\n", "{\"prompt\":\"a\"}");
+    assert_null(strstr(buf_str(&r.body), "a\"b"));
+    assert_reply(&r, 200, "{\"id\":\"cmpl-");
+    char body[200];
+    (void)snprintf(body, sizeof body, "{\"prompt\":\"a\",\"request_id\":\"%065d\"}", 0);
+    expect(&c, "POST", COMPLETIONS, body, 400, "\"param\":\"request_id\"");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_suffix_is_filled_in_before),
+        cmocka_unit_test(a_model_without_fim_tokens_says_so),
+        cmocka_unit_test(long_prompts_can_be_cut),
+        cmocka_unit_test(special_tokens_are_added_unless_refused),
+        cmocka_unit_test(echo_with_logprobs_tells_the_prompt),
+        cmocka_unit_test(prompt_logprobs_are_told_once),
+        cmocka_unit_test(the_best_of_several_is_told),
+        cmocka_unit_test(answers_are_called_as_the_request),
+    };
+    return cmocka_run_group_tests(tests, open_world, close_world);
+}
