@@ -25,13 +25,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "server/server.h"
-#include "support/null_runner.h"
-#include "tokenizer/tokenizer.h"
+#include "support/null_server.h"
 
-#define TOKENIZER_JSON FATHOM_SOURCE_DIR "/models/pilot/tokenizer.json"
-
-enum { MAX_STREAMS = 2048, N_VOCAB = 4000, PROMPT_ROOM = 64 };
+enum { MAX_STREAMS = 2048, PROMPT_ROOM = 64 };
 
 struct load {
     uint32_t n_stream;
@@ -163,18 +159,10 @@ static struct times take_times(void)
 
 /* ---- a case --------------------------------------------------------------------------------- */
 
-static struct server *open_server(fathom_engine **e, const struct tokenizer *t,
-                                  const struct load *l)
+static void open_server(struct null_server *s, const struct load *l)
 {
-    static const char *const names[] = {"m"};
-    const struct chat_style style = {.encoding = CHAT_ENCODING_V32,
-                                     .tool_markup = CHAT_ENCODING_V32,
-                                     .parse_tools = true,
-                                     .parse_reasoning = true};
-    const struct server_options o = {.model_names = names, .n_model_name = 1};
     uint32_t max_len = PROMPT_ROOM + l->n_token;
-    struct null_engine_options n = {
-        .n_vocab = N_VOCAB,
+    const struct null_engine_options e = {
         .max_model_len = max_len,
         .max_num_seqs = l->n_stream,
         .max_num_batched_tokens = 8192,
@@ -183,11 +171,8 @@ static struct server *open_server(fathom_engine **e, const struct tokenizer *t,
                    .step_us = l->step_us,
                    .skip_attention = true},
     };
-    struct server *s = NULL;
     fathom_diag d = {{0}};
-    if (null_engine_open(e, &n, &d) != FATHOM_OK) die("engine", &d);
-    if (server_create(&s, &o, *e, t, &style, &d) != FATHOM_OK) die("server", &d);
-    return s;
+    if (null_server_open(s, &e, NULL, &d) != FATHOM_OK) die("server", &d);
 }
 
 static void run_case(const struct load *l)
@@ -195,15 +180,11 @@ static void run_case(const struct load *l)
     static const char *const names[] = {"engine", "poll", "http", "other"};
     int port_fd = -1, status = 1;
     pid_t clients = start_clients(l, &port_fd);
-    struct tokenizer *t = NULL;
-    fathom_engine *e = NULL;
-    fathom_diag d = {{0}};
-    if (tokenizer_open_file(&t, TOKENIZER_JSON, &d) != FATHOM_OK) die("tokenizer", &d);
-    struct server *s = open_server(&e, t, l);
-    uint16_t port = server_port(s);
+    struct null_server s;
+    open_server(&s, l);
     struct times before = take_times();
     uint64_t start_us = clock_now_us();
-    if (write(port_fd, &port, sizeof port) != sizeof port) die("clients", NULL);
+    if (write(port_fd, &s.port, sizeof s.port) != sizeof s.port) die("clients", NULL);
     (void)close(port_fd);
     if (waitpid(clients, &status, 0) != clients || status != 0) die("a stream", NULL);
     double seconds = (double)(clock_now_us() - start_us) * 1e-6;
@@ -216,9 +197,7 @@ static void run_case(const struct load *l)
     }
     printf("\n");
     (void)fflush(stdout);
-    server_destroy(s);
-    fathom_close(e);
-    tokenizer_close(t);
+    null_server_close(&s);
 }
 
 int main(int argc, char **argv)
