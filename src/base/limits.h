@@ -13,6 +13,9 @@ enum {
     LIMIT_HTTP_BODY_BYTES = 64 << 20,           /* request body: 413 */
     LIMIT_HTTP_BODY_MS = 120000,                /* for it to come: closed */
     LIMIT_HTTP_HELD_BYTES = 1 << 30,            /* bodies of all requests, not yet parsed: 429 */
+    LIMIT_STORED_RESPONSES = 4096,              /* kept for /v1/responses: the oldest leave */
+    LIMIT_STORED_BYTES = 256 << 20,             /* of them together: likewise */
+    LIMIT_STORED_S = 86400,                     /* how long one is kept: likewise */
     LIMIT_TOP_LOGPROBS = 20,                    /* top_logprobs: 400 */
     LIMIT_PROMPT_LOGPROBS = 1 << 20,            /* entries for prompt tokens: 400 */
     LIMIT_REQUEST_ID_BYTES = 64,                /* request_id, X-Request-Id: 400, ignored */

@@ -114,6 +114,9 @@ struct settings {
     double drain_timeout; /* seconds */
     double stall_timeout; /* seconds; 0: as the backend needs */
     int64_t max_connections;
+    int64_t max_stored_responses; /* 0: none are kept */
+    int64_t max_stored_response_bytes;
+    double stored_response_ttl; /* seconds */
     bool enable_log_requests;
     bool disable_log_requests;
     bool disable_uvicorn_access_log;

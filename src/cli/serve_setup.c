@@ -122,6 +122,10 @@ static void fill_options(struct server_options *o, const struct invocation *v)
     if (o->drain_timeout_ms == 0) o->drain_timeout_ms = 1;
     o->stall_timeout_ms = (uint32_t)(s->stall_timeout * 1000);
     o->max_connections = (uint32_t)s->max_connections;
+    o->keep_no_responses = s->max_stored_responses == 0;
+    o->max_stored_responses = (uint32_t)s->max_stored_responses;
+    o->max_stored_bytes = (uint64_t)s->max_stored_response_bytes;
+    o->stored_response_s = (uint32_t)s->stored_response_ttl;
 }
 
 fathom_err serve_setup_read(struct serve_setup *out, const struct invocation *v, fathom_diag *d)

@@ -111,9 +111,8 @@ static fathom_err open_choice(struct answer *a, size_t i)
 }
 
 static const struct answer_form *const forms[] = {
-    [OPENAI_CHAT] = &answer_form_chat,
-    [OPENAI_COMPLETION] = &answer_form_completion,
-    [ANTHROPIC_MESSAGES] = &answer_form_messages,
+    [OPENAI_CHAT] = &answer_form_chat,           [OPENAI_COMPLETION] = &answer_form_completion,
+    [OPENAI_RESPONSES] = &answer_form_responses, [ANTHROPIC_MESSAGES] = &answer_form_messages,
     [ANTHROPIC_COUNT] = &answer_form_count,
 };
 
@@ -235,6 +234,8 @@ static fathom_err add_logprob(struct choice *c, const fathom_event *e)
     const struct openai_request *r = c->answer->setup.request;
     struct logprob_style s = answer_logprob_style(c->answer);
     if (!r->sampling.logprobs) return FATHOM_OK;
+    /* the Responses API has them for messages only */
+    if (r->api == OPENAI_RESPONSES && chat_parser_in_reasoning(c->parser)) return FATHOM_OK;
     if (openai_is_chat(r->api)) return logprob_add_chat(&c->logprobs, &s, e);
     return logprob_add_completion(&c->logprobs, &s, e, r->sampling.n_top_logprobs, &c->n_char);
 }

@@ -21,6 +21,13 @@ fathom_err answer_rule_set_content(struct answer_rule *r, enum grammar_content c
     return FATHOM_OK;
 }
 
+void answer_rule_rename(struct answer_rule *r, const char *field, const char *param)
+{
+    if (r->content == GRAMMAR_CONTENT_NONE) return;
+    r->field = field;
+    r->param = param;
+}
+
 fathom_err answer_rule_set_tool(struct answer_rule *r, const char *name, size_t n)
 {
     mem_free(r->tool_name);

@@ -41,6 +41,9 @@ fathom_err answer_rule_set_content(struct answer_rule *r, enum grammar_content c
                                    const char *field, const char *param, json_t *value,
                                    struct api_error *e);
 
+/* answer_rule_rename - the content was said under another name; both are static */
+void answer_rule_rename(struct answer_rule *r, const char *field, const char *param);
+
 /* answer_rule_set_tool - NAMED, this tool; ENOMEM */
 fathom_err answer_rule_set_tool(struct answer_rule *r, const char *name, size_t n);
 

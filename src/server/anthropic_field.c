@@ -40,20 +40,14 @@ const struct field anthropic_fields[] = {
     {"cache_salt", MESSAGES, field_cache_salt, 0, 0, 0, false, NULL},
     {"chat_template_kwargs", ASKED, field_template_kwargs, 0, 0, 0, false, NULL},
 
+    {"stop", ASKED, field_refuse, 0, 0, 0, false, "use stop_sequences"},
+    {"max_completion_tokens", ASKED, field_refuse, 0, 0, 0, false, "use max_tokens"},
+    {"response_format", ASKED, field_refuse, 0, 0, 0, false, "use output_config.format"},
     {"mcp_servers", ASKED, field_refuse, 0, 0, 0, false, "tools run at the client; list them"},
     {"container", ASKED, field_refuse, 0, 0, 0, false, "nothing is run here; leave it out"},
 };
 
 const size_t anthropic_fields_n = sizeof anthropic_fields / sizeof anthropic_fields[0];
-
-/* Passes a value that was made here to the chat's reader and releases it. */
-static fathom_err pass_new(struct field_context *x, const char *name, json_t *v)
-{
-    if (!v) return FATHOM_ENOMEM;
-    fathom_err err = field_pass(x, name, v);
-    json_decref(v);
-    return err;
-}
 
 /* ---- tools --------------------------------------------------------------------------------- */
 
@@ -134,7 +128,7 @@ static fathom_err pass_choice(struct field_context *x, const char *type, json_t 
     static const char *const words[][2] = {{"auto", "auto"}, {"none", "none"}, {"any", "required"}};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         if (strcmp(type, words[i][0]) == 0) {
-            return pass_new(x, "tool_choice", json_string(words[i][1]));
+            return field_pass_new(x, "tool_choice", json_string(words[i][1]));
         }
     }
     if (strcmp(type, "tool") != 0) {
@@ -143,8 +137,9 @@ static fathom_err pass_choice(struct field_context *x, const char *type, json_t 
                              type);
     }
     if (!json_is_string(name)) return field_wrong_type(x, "tool_choice.name", name, "a string");
-    return pass_new(x, "tool_choice",
-                    json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name));
+    return field_pass_new(
+        x, "tool_choice",
+        json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name));
 }
 
 fathom_err field_anthropic_tool_choice(struct field_context *x, const struct field *f, json_t *v)
@@ -160,7 +155,7 @@ fathom_err field_anthropic_tool_choice(struct field_context *x, const struct fie
             return field_wrong_type(x, "tool_choice.disable_parallel_tool_use", single,
                                     "a boolean");
         }
-        TRY(pass_new(x, "parallel_tool_calls", json_boolean(!json_is_true(single))));
+        TRY(field_pass_new(x, "parallel_tool_calls", json_boolean(!json_is_true(single))));
     }
     return pass_choice(x, json_string_value(type), json_object_get(v, "name"));
 }
@@ -196,8 +191,9 @@ fathom_err field_anthropic_thinking(struct field_context *x, const struct field 
     return field_pass(x, f->name, v);
 }
 
-/* {"type": "json_schema", "schema": {...}} as a chat's response_format. */
-static fathom_err pass_format(struct field_context *x, const char *path, json_t *v)
+/* {"type": "json_schema", "schema": {...}} as a chat's response_format. Paths are static. */
+static fathom_err pass_format(struct field_context *x, const char *path, const char *schema_path,
+                              json_t *v)
 {
     static const char *const keys[] = {"type", "schema", NULL};
     char at[API_PARAM_BYTES];
@@ -211,11 +207,12 @@ static fathom_err pass_format(struct field_context *x, const char *path, json_t 
         return api_error_set(x->e, 400, "invalid_value", at,
                              "%s is \"%.40s\", needed is json_schema", at, json_string_value(type));
     }
-    (void)snprintf(at, sizeof at, "%s.schema", path);
-    if (!json_is_object(schema)) return field_wrong_type(x, at, schema, "an object");
-    return pass_new(x, "response_format",
-                    json_pack("{s:s, s:{s:s, s:O, s:b}}", "type", "json_schema", "json_schema",
-                              "name", "output", "schema", schema, "strict", 1));
+    if (!json_is_object(schema)) return field_wrong_type(x, schema_path, schema, "an object");
+    TRY(field_pass_new(x, "response_format",
+                       json_pack("{s:s, s:{s:s, s:O, s:b}}", "type", "json_schema", "json_schema",
+                                 "name", "output", "schema", schema, "strict", 1)));
+    answer_rule_rename(&x->r->rule, path, schema_path);
+    return FATHOM_OK;
 }
 
 fathom_err field_anthropic_output_config(struct field_context *x, const struct field *f, json_t *v)
@@ -240,12 +237,12 @@ fathom_err field_anthropic_output_config(struct field_context *x, const struct f
     }
     json_t *format = json_object_get(v, "format");
     if (!format || json_is_null(format)) return FATHOM_OK;
-    return pass_format(x, "output_config.format", format);
+    return pass_format(x, "output_config.format", "output_config.format.schema", format);
 }
 
 fathom_err field_anthropic_output_format(struct field_context *x, const struct field *f, json_t *v)
 {
-    return pass_format(x, f->name, v);
+    return pass_format(x, f->name, "output_format.schema", v);
 }
 
 /* Thinking of earlier turns is rendered as the checkpoint was trained, whatever is kept of it;

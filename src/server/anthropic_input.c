@@ -13,46 +13,13 @@
 #include "base/json.h"
 #include "server/openai_field.h"
 
-/* Where a value stands in the body: "messages[2].content[0]". */
-struct place {
-    char path[API_PARAM_BYTES];
-};
-
-static struct place place_in(const char *parent, const char *member, size_t i)
-{
-    struct place p;
-    (void)snprintf(p.path, sizeof p.path, "%.80s%.24s[%zu]", parent, member, i);
-    return p;
-}
-
-static struct place member_of(const char *parent, const char *member)
-{
-    struct place p;
-    (void)snprintf(p.path, sizeof p.path, "%.96s.%.24s", parent, member);
-    return p;
-}
-
-static fathom_err push(json_t *list, json_t *value)
-{
-    return json_array_append_new(list, value) == 0 ? FATHOM_OK : FATHOM_ENOMEM;
-}
-
-/* A string member that must be there; borrowed. */
-static fathom_err get_string(struct field_context *x, const char *path, const json_t *object,
-                             const char *key, json_t **out)
-{
-    *out = json_object_get(object, key);
-    if (json_is_string(*out)) return FATHOM_OK;
-    return field_wrong_type(x, member_of(path, key).path, *out, "a string");
-}
-
 /* The type of a block; borrowed. */
 static fathom_err get_type(struct field_context *x, const char *path, const json_t *block,
                            const char **out)
 {
     json_t *type;
     if (!json_is_object(block)) return field_wrong_type(x, path, block, "an object (a block)");
-    TRY(get_string(x, path, block, "type", &type));
+    TRY(field_get_string(x, path, block, "type", &type));
     *out = json_string_value(type);
     return FATHOM_OK;
 }
@@ -60,7 +27,7 @@ static fathom_err get_type(struct field_context *x, const char *path, const json
 static fathom_err refuse_block(struct field_context *x, const char *path, const char *type,
                                const char *taken)
 {
-    const struct place at = member_of(path, "type");
+    const struct field_place at = field_member(path, "type");
     return api_error_set(x->e, 400, "unsupported_value", at.path,
                          "%s is \"%.60s\", which is not supported; %s", at.path, type, taken);
 }
@@ -70,7 +37,7 @@ static fathom_err read_text(struct field_context *x, const char *path, const jso
 {
     static const char *const keys[] = {"type", "text", "cache_control", "citations", NULL};
     TRY(field_check_keys(x, path, block, keys));
-    return get_string(x, path, block, "text", out);
+    return field_get_string(x, path, block, "text", out);
 }
 
 /* A string, or an array of text blocks, as the content of a chat's message: *out is a new
@@ -89,7 +56,7 @@ static fathom_err read_plain(struct field_context *x, const char *path, json_t *
     json_t *parts = json_array();
     if (!parts) return FATHOM_ENOMEM;
     for (size_t i = 0; i < json_array_size(v); i++) {
-        const struct place at = place_in(path, "", i);
+        const struct field_place at = field_element(path, i);
         const json_t *block = json_array_get(v, i);
         const char *type;
         json_t *text;
@@ -98,7 +65,7 @@ static fathom_err read_plain(struct field_context *x, const char *path, json_t *
             TRY_GOTO(refuse_block(x, at.path, type, "only text is"), out);
         }
         TRY_GOTO(read_text(x, at.path, block, &text), out);
-        TRY_GOTO(push(parts, json_pack("{s:s, s:O}", "type", "text", "text", text)), out);
+        TRY_GOTO(field_push(parts, json_pack("{s:s, s:O}", "type", "text", "text", text)), out);
     }
     *out = parts;
     return FATHOM_OK;
@@ -118,7 +85,7 @@ struct turn {
 static fathom_err add_text(struct turn *t, json_t *text)
 {
     if (!t->parts) t->parts = json_array();
-    return push(t->parts, json_pack("{s:s, s:O}", "type", "text", "text", text));
+    return field_push(t->parts, json_pack("{s:s, s:O}", "type", "text", "text", text));
 }
 
 static fathom_err end_text(struct turn *t)
@@ -126,7 +93,7 @@ static fathom_err end_text(struct turn *t)
     json_t *parts = t->parts;
     if (!parts) return FATHOM_OK;
     t->parts = NULL;
-    return push(t->messages, json_pack("{s:s, s:o}", "role", "user", "content", parts));
+    return field_push(t->messages, json_pack("{s:s, s:o}", "role", "user", "content", parts));
 }
 
 static fathom_err add_result(struct field_context *x, const char *path, const json_t *block,
@@ -136,12 +103,12 @@ static fathom_err add_result(struct field_context *x, const char *path, const js
                                        "is_error", "cache_control", NULL};
     json_t *id, *content;
     TRY(field_check_keys(x, path, block, keys));
-    TRY(get_string(x, path, block, "tool_use_id", &id));
+    TRY(field_get_string(x, path, block, "tool_use_id", &id));
     json_t *v = json_object_get(block, "content");
     if (!v || json_is_null(v)) {
         content = json_string("");
     } else {
-        TRY(read_plain(x, member_of(path, "content").path, v, &content));
+        TRY(read_plain(x, field_member(path, "content").path, v, &content));
     }
     json_t *message =
         json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id", id, "content", content);
@@ -150,14 +117,14 @@ static fathom_err add_result(struct field_context *x, const char *path, const js
         json_decref(message);
         return err;
     }
-    return push(t->messages, message);
+    return field_push(t->messages, message);
 }
 
 static fathom_err add_user_blocks(struct field_context *x, const char *path, const json_t *blocks,
                                   struct turn *t)
 {
     for (size_t i = 0; i < json_array_size(blocks); i++) {
-        const struct place at = place_in(path, ".content", i);
+        const struct field_place at = field_element(field_member(path, "content").path, i);
         const json_t *block = json_array_get(blocks, i);
         const char *type;
         json_t *text;
@@ -190,18 +157,18 @@ static fathom_err add_call(struct field_context *x, const char *path, const json
                                        "cache_control", "caller", NULL};
     json_t *id, *name;
     TRY(field_check_keys(x, path, block, keys));
-    TRY(get_string(x, path, block, "id", &id));
-    TRY(get_string(x, path, block, "name", &name));
+    TRY(field_get_string(x, path, block, "id", &id));
+    TRY(field_get_string(x, path, block, "name", &name));
     if (json_string_length(name) == 0) {
-        return field_wrong_type(x, member_of(path, "name").path, name,
+        return field_wrong_type(x, field_member(path, "name").path, name,
                                 "a string that is not empty");
     }
     json_t *input = json_object_get(block, "input");
     if (!json_is_object(input)) {
-        return field_wrong_type(x, member_of(path, "input").path, input, "an object");
+        return field_wrong_type(x, field_member(path, "input").path, input, "an object");
     }
-    return push(s->calls, json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function",
-                                    "function", "name", name, "arguments", input));
+    return field_push(s->calls, json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function",
+                                          "function", "name", name, "arguments", input));
 }
 
 static fathom_err add_assistant_block(struct field_context *x, const char *path,
@@ -217,7 +184,7 @@ static fathom_err add_assistant_block(struct field_context *x, const char *path,
     }
     if (strcmp(type, "thinking") == 0) {
         TRY(field_check_keys(x, path, block, thinking_keys));
-        TRY(get_string(x, path, block, "thinking", &text));
+        TRY(field_get_string(x, path, block, "thinking", &text));
         return buf_add(&s->thinking, json_string_value(text), json_string_length(text));
     }
     if (strcmp(type, "tool_use") == 0) return add_call(x, path, block, s);
@@ -230,14 +197,15 @@ static fathom_err add_assistant_blocks(struct field_context *x, const char *path
     struct said s = {.calls = json_array()};
     fathom_err err = s.calls ? FATHOM_OK : FATHOM_ENOMEM;
     for (size_t i = 0; !err && i < json_array_size(blocks); i++) {
-        const struct place at = place_in(path, ".content", i);
+        const struct field_place at = field_element(field_member(path, "content").path, i);
         err = add_assistant_block(x, at.path, json_array_get(blocks, i), &s);
     }
     if (err) goto out;
     json_t *calls = json_array_size(s.calls) ? s.calls : NULL;
-    err = push(messages, json_pack("{s:s, s:s%, s:s%, s:O*}", "role", "assistant", "content",
-                                   buf_str(&s.text), s.text.len, "reasoning_content",
-                                   buf_str(&s.thinking), s.thinking.len, "tool_calls", calls));
+    err =
+        field_push(messages, json_pack("{s:s, s:s%, s:s%, s:O*}", "role", "assistant", "content",
+                                       buf_str(&s.text), s.text.len, "reasoning_content",
+                                       buf_str(&s.thinking), s.thinking.len, "tool_calls", calls));
 out:
     buf_free(&s.thinking);
     buf_free(&s.text);
@@ -256,10 +224,10 @@ static fathom_err add_message(struct field_context *x, const char *path, const j
         return field_wrong_type(x, path, message, "an object with role and content");
     }
     TRY(field_check_keys(x, path, message, keys));
-    TRY(get_string(x, path, message, "role", &role));
+    TRY(field_get_string(x, path, message, "role", &role));
     bool is_user = strcmp(json_string_value(role), "user") == 0;
     if (!is_user && strcmp(json_string_value(role), "assistant") != 0) {
-        const struct place at = member_of(path, "role");
+        const struct field_place at = field_member(path, "role");
         return api_error_set(x->e, 400, "invalid_value", at.path,
                              "%s is \"%.40s\", needed is user or assistant; system is a field of "
                              "its own",
@@ -267,10 +235,10 @@ static fathom_err add_message(struct field_context *x, const char *path, const j
     }
     json_t *content = json_object_get(message, "content");
     if (json_is_string(content)) {
-        return push(messages, json_pack("{s:O, s:O}", "role", role, "content", content));
+        return field_push(messages, json_pack("{s:O, s:O}", "role", role, "content", content));
     }
     if (!json_is_array(content) || json_array_size(content) == 0) {
-        return field_wrong_type(x, member_of(path, "content").path, content,
+        return field_wrong_type(x, field_member(path, "content").path, content,
                                 "a string or an array of blocks that is not empty");
     }
     if (!is_user) return add_assistant_blocks(x, path, content, messages);
@@ -295,10 +263,10 @@ fathom_err anthropic_read_messages(struct field_context *x, const json_t *system
     if (system && !json_is_null(system)) {
         json_t *content;
         TRY(read_plain(x, "system", (json_t *)system, &content));
-        TRY(push(out, json_pack("{s:s, s:o}", "role", "system", "content", content)));
+        TRY(field_push(out, json_pack("{s:s, s:o}", "role", "system", "content", content)));
     }
     for (size_t i = 0; i < json_array_size(messages); i++) {
-        const struct place at = place_in("messages", "", i);
+        const struct field_place at = field_element("messages", i);
         TRY(add_message(x, at.path, json_array_get(messages, i), out));
     }
     return FATHOM_OK;

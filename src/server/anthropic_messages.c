@@ -67,8 +67,8 @@ static void write_usage(struct buf *b, const struct answer *a)
 
 static const char *stop_reason(const struct choice *c)
 {
-    if (strcmp(c->finish_reason, "tool_calls") == 0) return "tool_use";
     if (strcmp(c->finish_reason, "length") == 0) return "max_tokens";
+    if (chat_parser_n_call(c->parser) > 0) return "tool_use";
     return c->text.hit >= 0 ? "stop_sequence" : "end_turn";
 }
 

@@ -66,10 +66,16 @@ static void add_header(struct MHD_Response *r, const char *name, const char *val
     }
 }
 
+/* Whether a job will answer: the body is needed, and the engine. */
+static bool has_prompt(const struct exchange *x)
+{
+    return x->route && !x->route->get && !x->route->call;
+}
+
 /* Errors have the form of the API that was asked. */
 static bool is_anthropic(const struct exchange *x)
 {
-    return x->route && !x->route->get && openai_is_anthropic((enum openai_api)x->route->api);
+    return has_prompt(x) && openai_is_anthropic((enum openai_api)x->route->api);
 }
 
 /* What a browser wants to know before it shows the answer to a page. */
@@ -288,7 +294,7 @@ static void choose_route(struct exchange *x, struct MHD_Connection *c)
         (void)api_error_set(&x->error, 405, "method_not_allowed", NULL,
                             "%s does not take %.16s; it takes %s", x->route->path, x->method,
                             route_allow(x->route));
-    } else if (x->route->methods == METHOD_POST && gate_is_over_limit(x->pass)) {
+    } else if (has_prompt(x) && gate_is_over_limit(x->pass)) {
         x->error.retry_after_s = 1;
         (void)api_error_set(&x->error, 503, "too_many_connections", NULL,
                             "%u connections are open, which is the limit (--max-connections); try "
@@ -298,7 +304,7 @@ static void choose_route(struct exchange *x, struct MHD_Connection *c)
         (void)api_error_set(&x->error, 400, "unsupported_value", "anthropic-version",
                             "the header anthropic-version names a version that is not served; "
                             "send " ANTHROPIC_VERSION " or leave it out");
-    } else if (x->route->methods == METHOD_POST) {
+    } else if (has_prompt(x)) {
         x->keep_body = true;
     }
 }
@@ -395,10 +401,22 @@ static enum MHD_Result take_body(struct exchange *x, const char *bytes, size_t *
     return x->n_body <= 2ull * LIMIT_HTTP_BODY_BYTES ? MHD_YES : MHD_NO;
 }
 
-static enum MHD_Result answer_get(struct exchange *x, struct MHD_Connection *c)
+static fathom_err call_route(struct exchange *x, struct MHD_Connection *c, struct buf *body)
+{
+    if (x->route->get) return x->route->get(x->server, x->rest, body, &x->error);
+    const char *stream = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "stream");
+    const struct route_request r = {.method = route_method(x->method),
+                                    .rest = x->rest,
+                                    .share = x->share,
+                                    .stream = stream && strcmp(stream, "true") == 0};
+    return x->route->call(x->server, &r, body, &x->error);
+}
+
+/* What needs no engine is answered at once. */
+static enum MHD_Result answer_route(struct exchange *x, struct MHD_Connection *c)
 {
     struct buf body = {0};
-    fathom_err err = x->route->get(x->server, x->rest, &body, &x->error);
+    fathom_err err = call_route(x, c, &body);
     if (err) {
         buf_free(&body);
         (void)api_error_from(&x->error, err, NULL, NULL);
@@ -413,7 +431,7 @@ static enum MHD_Result answer_exchange(struct exchange *x, struct MHD_Connection
     gate_move(s->gate, x->pass, GATE_ANSWER, clock_now_us());
     if (x->error.status) return reply_error(x, c, &x->error);
     if (x->preflight) return reply_preflight(x, c);
-    if (!x->keep_body) return answer_get(x, c);
+    if (!x->keep_body) return answer_route(x, c);
     if (atomic_load(&s->draining)) {
         x->error.retry_after_s = 5;
         (void)api_error_set(&x->error, 503, "shutting_down", NULL, "the server is shutting down");

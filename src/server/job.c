@@ -10,6 +10,8 @@
 #include "base/fail.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "server/response_store.h"
+#include "server/responses.h"
 #include "server/watch.h"
 #include "server/workers.h"
 
@@ -96,6 +98,7 @@ void job_release(struct job *job)
     answer_free(&job->answer);
     grammar_release(job->grammar);
     openai_request_free(&job->request);
+    response_store_release(job->server->responses, job->previous);
     for (size_t i = 0; job->prompts && i < job->n_prompt; i++) token_list_free(&job->prompts[i]);
     mem_free(job->prompts);
     mem_free(job->slots);
@@ -313,6 +316,7 @@ void job_finish_if_ended(struct job *job)
         job_fail(job, err);
         return;
     }
+    if (job->request.responses) responses_keep(job, responses_status_of(&job->answer));
     job->state = JOB_DONE;
     job_wake(job);
 }

@@ -70,9 +70,10 @@ struct job {
     struct token_list *prompts; /* [n_prompt]; released once submitted */
     size_t n_prompt;
     struct answer answer;
-    struct api_error error;  /* status 0: none */
-    struct grammar *grammar; /* of every choice; NULL: none; released once submitted */
-    struct job_slot *slots;  /* [answer.n_choice] */
+    struct api_error error;         /* status 0: none */
+    struct grammar *grammar;        /* of every choice; NULL: none; released once submitted */
+    struct job_slot *slots;         /* [answer.n_choice] */
+    struct response_link *previous; /* what a response goes on from, held; NULL: nothing */
     size_t n_flying;
     uint64_t first_us; /* start to first token; 0: none yet */
     uint64_t moved_us; /* when the stream last gained bytes */

@@ -156,6 +156,33 @@ fathom_err field_out_of_range(struct field_context *x, const char *path, const j
                          range);
 }
 
+struct field_place field_element(const char *parent, size_t i)
+{
+    struct field_place p;
+    (void)snprintf(p.path, sizeof p.path, "%.96s[%zu]", parent, i);
+    return p;
+}
+
+struct field_place field_member(const char *parent, const char *member)
+{
+    struct field_place p;
+    (void)snprintf(p.path, sizeof p.path, "%.80s.%.40s", parent, member);
+    return p;
+}
+
+fathom_err field_get_string(struct field_context *x, const char *path, const json_t *object,
+                            const char *key, json_t **out)
+{
+    *out = json_object_get(object, key);
+    if (json_is_string(*out)) return FATHOM_OK;
+    return field_wrong_type(x, field_member(path, key).path, *out, "a string");
+}
+
+fathom_err field_push(json_t *list, json_t *value)
+{
+    return json_array_append_new(list, value) == 0 ? FATHOM_OK : FATHOM_ENOMEM;
+}
+
 fathom_err field_check_keys(struct field_context *x, const char *path, const json_t *object,
                             const char *const *keys)
 {
@@ -165,10 +192,9 @@ fathom_err field_check_keys(struct field_context *x, const char *path, const jso
         size_t i = 0;
         while (keys[i] && strcmp(keys[i], key) != 0) i++;
         if (keys[i] || json_is_null(value)) continue;
-        char at[API_PARAM_BYTES];
-        (void)snprintf(at, sizeof at, "%s.%.60s", path, key);
-        return api_error_set(x->e, 400, "unsupported_parameter", at,
-                             "%s is not known here; leave it out", at);
+        const struct field_place at = field_member(path, key);
+        return api_error_set(x->e, 400, "unsupported_parameter", at.path,
+                             "%s is not known here; leave it out", at.path);
     }
     return FATHOM_OK;
 }

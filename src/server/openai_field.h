@@ -14,6 +14,7 @@ enum {
     BOTH = CHAT | COMPLETION,
     MESSAGES = 1 << ANTHROPIC_MESSAGES,
     COUNT = 1 << ANTHROPIC_COUNT,
+    RESPONSES = 1 << OPENAI_RESPONSES,
 };
 
 /* What a reader works on. */
@@ -46,12 +47,25 @@ extern const size_t anthropic_fields_n;
 /* field_pass - read a value as the field of this name of a chat */
 fathom_err field_pass(struct field_context *x, const char *name, json_t *v);
 
+extern const struct field responses_fields[]; /* responses: others are refused */
+extern const size_t responses_fields_n;
+
 /* anthropic_check - rules over several fields of messages and count; makes r->messages */
 fathom_err anthropic_check(struct field_context *x);
 
 /* anthropic_read_messages - system and messages as the messages of a chat (anthropic_input.c) */
 fathom_err anthropic_read_messages(struct field_context *x, const json_t *system,
                                    const json_t *messages);
+
+/* responses_check - rules over several fields of responses; makes r->messages and r->responses */
+fathom_err responses_check(struct field_context *x);
+
+/* responses_read_items - items as the messages of a chat (responses_input.c)
+ *
+ *   instructions  a string, or NULL
+ *   before        items of the conversation so far, in order; input: of this request */
+fathom_err responses_read_items(struct field_context *x, const json_t *instructions,
+                                const json_t *before, const json_t *input);
 
 /* field_check_keys - members of an object that are not null must be among `keys`, which ends in
  * NULL */
@@ -99,6 +113,17 @@ field_read field_template_kwargs;
 field_read field_modalities;
 field_read field_add_generation_prompt;
 field_read field_prompt;
+field_read field_responses_text;
+field_read field_responses_string;
+field_read field_responses_metadata;
+field_read field_responses_tools;
+field_read field_responses_tool_choice;
+field_read field_responses_parallel;
+field_read field_responses_reasoning;
+field_read field_responses_include;
+field_read field_responses_top_logprobs;
+field_read field_responses_truncation;
+field_read field_responses_stream_options;
 field_read field_anthropic_tools;
 field_read field_anthropic_tool_choice;
 field_read field_anthropic_thinking;
@@ -108,6 +133,23 @@ field_read field_anthropic_context;
 
 /* field_integer - v as an integer; 3.0 counts as 3. *ok tells whether it is one. */
 int64_t field_integer(const json_t *v, bool *ok);
+
+/* Where a value stands in the body: "messages[2].content[0]". */
+struct field_place {
+    char path[API_PARAM_BYTES];
+};
+struct field_place field_element(const char *parent, size_t i);
+struct field_place field_member(const char *parent, const char *member);
+
+/* field_get_string - a member that must be a string, borrowed */
+fathom_err field_get_string(struct field_context *x, const char *path, const json_t *object,
+                            const char *key, json_t **out);
+
+/* field_push - append a new reference; NULL is ENOMEM */
+fathom_err field_push(json_t *list, json_t *value);
+
+/* field_pass_new - field_pass of a new reference, which is released; NULL is ENOMEM */
+fathom_err field_pass_new(struct field_context *x, const char *name, json_t *v);
 
 /* field_wrong_type - the 400 for a value of another type; path is printf-like */
 fathom_err field_wrong_type(struct field_context *x, const char *path, const json_t *v,

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "server/openai_field.h"
+#include "server/responses.h"
 
 /* Completions stop after this many tokens unless told otherwise, as OpenAI's do. */
 enum { COMPLETION_MAX_TOKENS = 16 };
@@ -30,9 +31,12 @@ static void set_defaults(struct openai_request *r, enum openai_api api)
 
 static const struct field *fields_of(enum openai_api api, size_t *n)
 {
-    bool other = openai_is_anthropic(api);
-    *n = other ? anthropic_fields_n : openai_fields_n;
-    return other ? anthropic_fields : openai_fields;
+    switch (api) {
+    case OPENAI_RESPONSES: *n = responses_fields_n; return responses_fields;
+    case ANTHROPIC_MESSAGES:
+    case ANTHROPIC_COUNT: *n = anthropic_fields_n; return anthropic_fields;
+    default: *n = openai_fields_n; return openai_fields;
+    }
 }
 
 static const struct field *find_field(const char *name, enum openai_api api)
@@ -53,9 +57,18 @@ fathom_err field_pass(struct field_context *x, const char *name, json_t *v)
     return f->read(x, f, v);
 }
 
+fathom_err field_pass_new(struct field_context *x, const char *name, json_t *v)
+{
+    if (!v) return FATHOM_ENOMEM;
+    fathom_err err = field_pass(x, name, v);
+    json_decref(v);
+    return err;
+}
+
 static const char *const paths[] = {
     [OPENAI_CHAT] = "/v1/chat/completions",
     [OPENAI_COMPLETION] = "/v1/completions",
+    [OPENAI_RESPONSES] = "/v1/responses",
     [ANTHROPIC_MESSAGES] = "/v1/messages",
     [ANTHROPIC_COUNT] = "/v1/messages/count_tokens",
 };
@@ -110,7 +123,7 @@ static fathom_err refuse_unknown(struct field_context *x, const char *key)
         return api_error_set(x->e, 400, "unknown_parameter", name,
                              "%s is no field of %s; did you mean %s?", name, paths[api], near);
     }
-    if (!openai_is_anthropic(api) && find_field(key, other)) {
+    if ((api == OPENAI_CHAT || api == OPENAI_COMPLETION) && find_field(key, other)) {
         return api_error_set(x->e, 400, "unknown_parameter", name,
                              "%s is no field of %s; %s has it", name, paths[api], paths[other]);
     }
@@ -229,6 +242,7 @@ static fathom_err check_endpoint(struct field_context *x)
     switch (x->r->api) {
     case OPENAI_CHAT: return check_chat(x->r, x->e);
     case OPENAI_COMPLETION: return check_completion(x->r, x->e);
+    case OPENAI_RESPONSES: return responses_check(x);
     case ANTHROPIC_MESSAGES:
     case ANTHROPIC_COUNT: return anthropic_check(x);
     }
@@ -289,6 +303,10 @@ static fathom_err parse_body(struct openai_request *r, const char *body, size_t 
                              "the request body is %s, needed is an object",
                              json_type_text(r->root));
     }
+    if (r->api == OPENAI_RESPONSES) {
+        r->responses = mem_calloc(1, sizeof *r->responses);
+        if (!r->responses) return FATHOM_ENOMEM;
+    }
     struct field_context x = {r, bounds, e};
     TRY(read_fields(&x));
     return check_together(&x);
@@ -327,6 +345,11 @@ void openai_request_free(struct openai_request *r)
     json_decref(r->response_format);
     json_decref(r->tools);
     answer_rule_free(&r->rule);
+    if (r->responses) {
+        buf_free(&r->responses->echo);
+        buf_free(&r->responses->items);
+        mem_free(r->responses);
+    }
     json_decref(r->root);
     memset(r, 0, sizeof *r);
 }

@@ -22,6 +22,7 @@
 enum openai_api {
     OPENAI_CHAT,
     OPENAI_COMPLETION,
+    OPENAI_RESPONSES,
     ANTHROPIC_MESSAGES,
     ANTHROPIC_COUNT,
 };
@@ -68,6 +69,8 @@ struct openai_request {
     bool include_reasoning;      /* chat; false: reasoning is thought and not told */
     bool hide_thinking;          /* messages: reasoning blocks have no text */
 
+    struct responses_request *responses; /* responses; owned; else NULL */
+
     struct openai_prompt *prompts; /* completion */
     size_t n_prompt;
     bool echo;
@@ -107,9 +110,13 @@ struct openai_request {
     bool has_top_logprobs;
 };
 
-/* What the ranges of some fields depend on. */
+/* What the values of some fields depend on. */
 struct openai_bounds {
     uint32_t n_vocab;
+    /* Appends the items of a conversation up to a stored response, in order; 400 in *e when there
+     * is no such response. NULL: none are stored. */
+    fathom_err (*recall)(void *arg, const char *id, json_t *items, struct api_error *e);
+    void *recall_arg;
 };
 
 /* openai_parse - read a request body

@@ -14,6 +14,7 @@
 #include "base/rng.h"
 #include "server/grammar_constraint.h"
 #include "server/job.h"
+#include "server/responses.h"
 
 /* ---- checks against what is served --------------------------------------------------------- */
 
@@ -75,10 +76,16 @@ static fathom_err check_prompt_logprobs(const struct openai_request *r, uint64_t
                          (unsigned long long)n, LIMIT_PROMPT_LOGPROBS);
 }
 
+static const char *prompt_field(const struct openai_request *r)
+{
+    if (r->api == OPENAI_RESPONSES) return "input";
+    return openai_is_chat(r->api) ? "messages" : "prompt";
+}
+
 static fathom_err check_length(const struct job *job, size_t i, struct api_error *e)
 {
     const struct openai_request *r = &job->request;
-    const char *param = openai_is_chat(r->api) ? "messages" : "prompt";
+    const char *param = prompt_field(r);
     uint64_t n_prompt = job->prompts[i].n;
     uint64_t max_len = job->server->info->max_model_len;
     uint64_t n_output = r->max_tokens >= 0 ? (uint64_t)r->max_tokens : 1;
@@ -97,11 +104,13 @@ static fathom_err check_length(const struct job *job, size_t i, struct api_error
                              "answer: shorten the prompt",
                              (unsigned long long)n_prompt, (unsigned long long)max_len);
     }
-    return api_error_set(e, 400, "context_length_exceeded", "max_tokens",
-                         "the prompt is %llu tokens long and max_tokens is %llu, together %llu; "
-                         "the context holds %llu: lower max_tokens or shorten the prompt",
-                         (unsigned long long)n_prompt, (unsigned long long)n_output,
-                         (unsigned long long)(n_prompt + n_output), (unsigned long long)max_len);
+    const char *length = r->api == OPENAI_RESPONSES ? "max_output_tokens" : "max_tokens";
+    return api_error_set(e, 400, "context_length_exceeded", length,
+                         "the prompt is %llu tokens long and %s is %llu, together %llu; the "
+                         "context holds %llu: lower %s or shorten the prompt",
+                         (unsigned long long)n_prompt, length, (unsigned long long)n_output,
+                         (unsigned long long)(n_prompt + n_output), (unsigned long long)max_len,
+                         length);
 }
 
 /* Text that no sequence of tokens within the context covers is refused before it costs anything:
@@ -136,11 +145,11 @@ static fathom_err make_chat_prompt(struct job *job, bool *thinking)
     };
     fathom_err err = chat_render(&s->style, &chat, &text, &d);
     if (text.over_limit) {
-        err = refuse_bytes(job, "messages", s->max_prompt_bytes, false);
+        err = refuse_bytes(job, prompt_field(r), s->max_prompt_bytes, false);
         goto out;
     }
     if (err) {
-        (void)api_error_from(&job->error, err, "messages", &d);
+        (void)api_error_from(&job->error, err, prompt_field(r), &d);
         goto out;
     }
     TRY_GOTO(tokenizer_encode(s->tokenizer, buf_str(&text), text.len, TOKENIZER_MARKUP_ON,
@@ -290,7 +299,9 @@ static fathom_err prepare(struct job *job)
 {
     struct server *s = job->server;
     struct openai_request *r = &job->request;
-    struct openai_bounds bounds = {.n_vocab = s->info->n_vocab};
+    const struct openai_bounds bounds = {.n_vocab = s->info->n_vocab,
+                                         .recall = s->responses ? responses_recall : NULL,
+                                         .recall_arg = job};
     const char *model;
     bool thinking;
     TRY(openai_parse(r, job->api, buf_str(&job->body), job->body.len, &bounds, &job->error));

@@ -94,6 +94,11 @@ static fathom_err get_page(struct server *s, const char *rest, struct buf *body,
 static const struct route routes[] = {
     {.path = "/v1/chat/completions", .methods = METHOD_POST, .api = OPENAI_CHAT},
     {.path = "/v1/completions", .methods = METHOD_POST, .api = OPENAI_COMPLETION},
+    {.path = "/v1/responses", .methods = METHOD_POST, .api = OPENAI_RESPONSES},
+    {.path = "/v1/responses/",
+     .prefix = true,
+     .methods = METHOD_GET | METHOD_POST | METHOD_DELETE,
+     .call = responses_call},
     {.path = "/v1/messages", .methods = METHOD_POST, .api = ANTHROPIC_MESSAGES},
     {.path = "/v1/messages/count_tokens", .methods = METHOD_POST, .api = ANTHROPIC_COUNT},
     {.path = "/v1/models", .methods = METHOD_GET, .get = list_models},
@@ -141,11 +146,13 @@ unsigned route_method(const char *name)
     if (strcmp(name, "GET") == 0 || strcmp(name, "HEAD") == 0) return METHOD_GET;
     if (strcmp(name, "POST") == 0) return METHOD_POST;
     if (strcmp(name, "OPTIONS") == 0) return METHOD_OPTIONS;
+    if (strcmp(name, "DELETE") == 0) return METHOD_DELETE;
     return METHOD_OTHER;
 }
 
 const char *route_allow(const struct route *r)
 {
+    if (r->methods & METHOD_DELETE) return "GET, HEAD, POST, DELETE, OPTIONS";
     return r->methods == METHOD_POST ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
 }
 
@@ -169,7 +176,7 @@ fathom_err route_refuse_path(const char *method, const char *path, struct api_er
     }
     return api_error_set(e, 404, "not_found", NULL,
                          "there is no %.16s %.200s; there are /v1/chat/completions, "
-                         "/v1/completions, /v1/messages, /v1/messages/count_tokens, "
+                         "/v1/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens, "
                          "/v1/models, /health, /ready, /metrics, /version",
                          method, path);
 }

@@ -10,6 +10,7 @@ enum {
     METHOD_POST = 2,
     METHOD_OPTIONS = 4,
     METHOD_OTHER = 8,
+    METHOD_DELETE = 16,
 };
 
 /* The body of a GET, status 200 and JSON unless the route says another type, or an error in *e.
@@ -17,6 +18,21 @@ enum {
 typedef fathom_err route_get(struct server *s, const char *rest, struct buf *body,
                              struct api_error *e);
 
+/* A request that needs no engine and is more than a GET of a path. */
+struct route_request {
+    unsigned method;
+    const char *rest;
+    uint32_t share; /* number of the API key */
+    bool stream;    /* the query asks for a stream */
+};
+typedef fathom_err route_call(struct server *s, const struct route_request *r, struct buf *body,
+                              struct api_error *e);
+
+/* responses_call - /v1/responses/ID by GET and DELETE, /v1/responses/ID/cancel by POST
+ * (responses_route.c) */
+route_call responses_call;
+
+/* Without get and call it is one that has a prompt. */
 struct route {
     const char *path;
     bool prefix; /* path ends in "/", anything may follow */
@@ -29,6 +45,7 @@ struct route {
     unsigned methods; /* without OPTIONS, which all have */
     int api;          /* POST: enum openai_api */
     route_get *get;
+    route_call *call;
     const char *type; /* of the body; NULL: JSON, or of a page the path's */
 };
 

@@ -33,6 +33,7 @@
 #include "server/admin.h"
 #include "server/http.h"
 #include "server/job.h"
+#include "server/response_store.h"
 #include "server/state.h"
 #include "server/watch.h"
 #include "server/workers.h"
@@ -134,6 +135,9 @@ static void fill_options(struct server_options *o, const fathom_info *info)
     set_default(&o->head_timeout_ms, LIMIT_HTTP_HEAD_MS);
     set_default(&o->body_timeout_ms, LIMIT_HTTP_BODY_MS);
     set_default(&o->idle_timeout_ms, LIMIT_HTTP_IDLE_MS);
+    set_default(&o->max_stored_responses, LIMIT_STORED_RESPONSES);
+    set_default(&o->stored_response_s, LIMIT_STORED_S);
+    if (o->max_stored_bytes == 0) o->max_stored_bytes = LIMIT_STORED_BYTES;
     set_default(&o->stall_timeout_ms, default_stall_ms(info));
 }
 
@@ -181,8 +185,12 @@ static fathom_err start(struct server *s, fathom_diag *d)
                                                   .n_vocab = s->info->n_vocab,
                                                   .max_bytes = LIMIT_GRAMMAR_CACHE_BYTES,
                                                   .compile_us = &s->metrics.grammar_compile};
+    const struct response_limits kept = {.max = s->o.max_stored_responses,
+                                         .bytes = s->o.max_stored_bytes,
+                                         .age_us = (uint64_t)s->o.stored_response_s * 1000000};
     TRY(gate_create(&s->gate, &gate_limits));
     TRY(grammar_cache_create(&s->grammars, &grammars));
+    if (!s->o.keep_no_responses) TRY(response_store_create(&s->responses, &kept));
     TRY(read_add_bos(s, d));
     s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->stop_fd < 0) FAIL(d, FATHOM_EIO, "no handle to wait on: %s", strerror(errno));
@@ -353,6 +361,7 @@ void server_destroy(struct server *s)
     }
     watch_destroy(s->watch);
     gate_destroy(s->gate);
+    if (s->responses && server_n_job(s) == 0) response_store_destroy(s->responses);
     if (s->stop_fd >= 0) (void)close(s->stop_fd);
     (void)pthread_mutex_destroy(&s->jobs_lock);
     mem_free(s);

@@ -52,6 +52,11 @@ struct server_options {
     bool neutral_sampling;    /* do not take defaults from generation_config.json */
     bool hide_requests;       /* no log line for each request */
 
+    bool keep_no_responses;        /* of /v1/responses */
+    uint32_t max_stored_responses; /* and these: limits.h */
+    uint64_t max_stored_bytes;
+    uint32_t stored_response_s;
+
     uint32_t n_http_thread;       /* 2 */
     uint32_t n_worker;            /* 2 */
     uint32_t max_connections;     /* 4096; requests on more: 503 */

@@ -18,6 +18,7 @@
 struct admin;
 struct job;
 struct watch;
+struct response_store;
 struct workers;
 struct MHD_Daemon;
 
@@ -39,6 +40,7 @@ struct server {
     struct gate *gate;
     struct watch *watch;
     struct workers *workers;
+    struct response_store *responses; /* NULL: none are kept */
     pthread_t poll_thread;
     bool poll_started;
     size_t max_prompt_bytes; /* text longer than this cannot fit the context */

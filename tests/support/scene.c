@@ -36,9 +36,15 @@ int scene_teardown(void **state)
     return 0;
 }
 
+static fathom_err recall_nothing(void *arg, const char *id, json_t *items, struct api_error *e)
+{
+    (void)arg, (void)items;
+    return api_error_set(e, 400, NULL, NULL, "there is no response %s", id);
+}
+
 fathom_err scene_try(struct scene *s, enum openai_api api, const char *body, bool thinking)
 {
-    const struct openai_bounds bounds = {.n_vocab = 276};
+    const struct openai_bounds bounds = {.n_vocab = 276, .recall = recall_nothing};
     struct api_error e = {0};
     memset(s, 0, sizeof *s);
     fathom_err err = openai_parse(&s->request, api, body, strlen(body), &bounds, &e);

@@ -1,0 +1,664 @@
+/* test_responses.c - /v1/responses: bodies to chats, what is said to items, streamed and whole */
+#include "server/responses.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include "base/fail.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "chat/chat.h"
+#include "support/scene.h"
+
+#define D "｜DSML｜"
+#define ASK "\"input\":\"x\""
+#define TOOL "\"tools\":[{\"type\":\"function\",\"name\":\"f\"}]"
+
+static json_t *tree(const char *text)
+{
+    json_t *root;
+    fathom_diag d = {{0}};
+    if (json_read(text, strlen(text), "text", &root, &d)) fail_msg("%s: %s", d.text, text);
+    return root;
+}
+
+/* One response is stored, "resp_1": a question and its answer. */
+#define STORED                                                                                     \
+    "[{\"role\":\"user\",\"content\":\"q\"},"                                                      \
+    "{\"id\":\"rs_1\",\"type\":\"reasoning\",\"status\":\"completed\",\"summary\":[],"             \
+    "\"content\":[{\"type\":\"reasoning_text\",\"text\":\"why\"}]},"                               \
+    "{\"id\":\"fc_1\",\"type\":\"function_call\",\"status\":\"completed\",\"call_id\":\"c1\","     \
+    "\"name\":\"f\",\"arguments\":\"{}\"}]"
+
+static fathom_err recall(void *arg, const char *id, json_t *items, struct api_error *e)
+{
+    (void)arg;
+    if (strcmp(id, "resp_1") != 0) {
+        return api_error_set(e, 400, "previous_response_not_found", "previous_response_id",
+                             "there is no response %s", id);
+    }
+    json_t *stored = json_loads(STORED, 0, NULL);
+    bool ok = json_array_extend(items, stored) == 0;
+    json_decref(stored);
+    return ok ? FATHOM_OK : FATHOM_ENOMEM;
+}
+
+static const struct openai_bounds BOUNDS = {.n_vocab = 1000, .recall = recall};
+static const struct openai_bounds NO_STORE = {.n_vocab = 1000};
+
+static fathom_err parse(struct openai_request *r, const struct openai_bounds *bounds,
+                        const char *body, struct api_error *e)
+{
+    *e = (struct api_error){0};
+    return openai_parse(r, OPENAI_RESPONSES, body, strlen(body), bounds, e);
+}
+
+/* ---- bodies -------------------------------------------------------------------------------- */
+
+struct refusal {
+    const char *body;
+    const char *param;
+    const char *message;
+};
+
+#define INPUT(items) "{\"input\":[" items "]}"
+
+static const struct refusal refusals[] = {
+    {"{}", "input", "input is missing, a string or an array of items is needed"},
+    {"{\"input\":7}", "input", "input is an integer, needed is a string or an array of items"},
+    {"{\"input\":[]}", "input", "input is empty, at least one item is needed"},
+    {INPUT("1"), "input[0]", "input[0] is an integer, needed is an object (an item)"},
+    {INPUT("{}"), "input[0].role", "input[0].role is absent, needed is a string"},
+    {INPUT("{\"role\":\"tool\",\"content\":\"x\"}"), "input[0].role",
+     "input[0].role is \"tool\", needed is user, assistant, system or developer"},
+    {INPUT("{\"role\":\"user\"}"), "input[0].content",
+     "input[0].content is absent, needed is a string or an array of parts that is not empty"},
+    {INPUT("{\"role\":\"user\",\"content\":[{\"type\":\"input_image\",\"image_url\":\"x\"}]}"),
+     "input[0].content[0].type",
+     "input[0].content[0].type is \"input_image\", which is not supported; only input_text is"},
+    {INPUT("{\"role\":\"user\",\"content\":\"x\",\"wat\":1}"), "input[0].wat",
+     "input[0].wat is not known here; leave it out"},
+    {INPUT("{\"role\":\"assistant\",\"content\":[{\"type\":\"input_text\",\"text\":\"x\"}]}"),
+     "input[0].content[0].type",
+     "input[0].content[0].type is \"input_text\", which is not supported; only output_text is"},
+    {INPUT("{\"type\":\"web_search_call\",\"id\":\"x\"}"), "input[0].type",
+     "input[0].type is \"web_search_call\", which is not supported; message, reasoning, "
+     "function_call and function_call_output are"},
+    {INPUT("{\"type\":\"item_reference\",\"id\":\"x\"}"), "input[0].type",
+     "input[0].type is \"item_reference\", which is not supported; message, reasoning, "
+     "function_call and function_call_output are"},
+    {INPUT("{\"type\":\"reasoning\",\"summary\":[],\"encrypted_content\":\"zzz\"}"),
+     "input[0].encrypted_content",
+     "input[0].encrypted_content cannot be read here: it comes from another server; leave the item "
+     "out"},
+    {INPUT("{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\",\"arguments\":\"[1]\"}"),
+     "input[0].arguments", "input[0].arguments holds an array, needed is an object"},
+    {INPUT("{\"type\":\"function_call\",\"name\":\"f\",\"arguments\":\"{}\"}"), "input[0].call_id",
+     "input[0].call_id is absent, needed is a string"},
+    {INPUT("{\"type\":\"function_call_output\",\"call_id\":\"c\"}"), "input[0].output",
+     "input[0].output is absent, needed is a string or an array of parts that is not empty"},
+    {"{" ASK ",\"whatever\":1}", "whatever", "whatever is no field of /v1/responses; leave it out"},
+    {"{" ASK ",\"tool_choise\":1}", "tool_choise",
+     "tool_choise is no field of /v1/responses; did you mean tool_choice?"},
+    {"{" ASK ",\"messages\":[1]}", "messages", "messages is not supported: use input"},
+    {"{" ASK ",\"max_tokens\":4}", "max_tokens",
+     "max_tokens is not supported: use max_output_tokens"},
+    {"{" ASK ",\"background\":true}", "background",
+     "background is not supported: an answer lives as long as its connection; stream it"},
+    {"{" ASK ",\"conversation\":\"c\"}", "conversation",
+     "conversation is not supported: use previous_response_id"},
+    {"{" ASK ",\"truncation\":\"auto\"}", "truncation",
+     "truncation is only supported as \"disabled\": what is too long is refused; send a shorter "
+     "input"},
+    {"{" ASK ",\"include\":[\"file_search_call.results\"]}", "include[0]",
+     "include[0] is \"file_search_call.results\", which is not supported; "
+     "message.output_text.logprobs and reasoning.encrypted_content are"},
+    {"{" ASK ",\"tools\":[{\"type\":\"web_search\"}]}", "tools[0].type",
+     "tools[0].type is \"web_search\", a tool that does not run here; only \"function\" is "
+     "supported"},
+    {"{" ASK ",\"tools\":[{\"type\":\"function\"}]}", "tools[0].name",
+     "tools[0].name is absent, needed is a string"},
+    {"{" ASK ",\"tool_choice\":{\"type\":\"file_search\"}}", "tool_choice.type",
+     "tool_choice.type is \"file_search\", which is not supported; only \"function\" is"},
+    {"{" ASK ",\"reasoning\":{\"summary\":\"wat\"}}", "reasoning.summary",
+     "reasoning.summary is not known, needed is auto, concise or detailed"},
+    {"{" ASK ",\"reasoning\":{\"effort\":1}}", "reasoning.effort",
+     "reasoning.effort is an integer, needed is a string"},
+    {"{" ASK ",\"reasoning\":{\"wat\":1}}", "reasoning.wat",
+     "reasoning.wat is not known here; leave it out"},
+    {"{" ASK ",\"text\":{\"verbosity\":\"low\"}}", "text.verbosity",
+     "text.verbosity is not supported but for \"medium\": ask in the instructions"},
+    {"{" ASK ",\"text\":{\"format\":{\"type\":\"wat\"}}}", "text.format.type",
+     "text.format.type is \"wat\", needed is text, json_object or json_schema"},
+    {"{" ASK ",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"n\"}}}",
+     "text.format.schema", "text.format.schema is absent, needed is an object (a JSON schema)"},
+    {"{" ASK ",\"metadata\":{\"k\":1}}", "metadata.k",
+     "metadata.k is an integer, needed is a string"},
+    {"{" ASK ",\"stream_options\":{}}", "stream_options",
+     "stream_options is only taken when stream is true"},
+    {"{" ASK ",\"max_output_tokens\":0}", "max_output_tokens",
+     "max_output_tokens is 0, needed is 1 to 2147483647"},
+    {"{" ASK ",\"previous_response_id\":\"resp_2\"}", "previous_response_id",
+     "there is no response resp_2"},
+    {"{" ASK ",\"store\":1}", "store", "store is an integer, needed is a boolean"},
+};
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+        const struct refusal *c = &refusals[i];
+        struct openai_request r;
+        struct api_error e;
+        fathom_err err = parse(&r, &BOUNDS, c->body, &e);
+        if (err != FATHOM_EINVAL || e.status != 400 || strcmp(e.diag.text, c->message) != 0 ||
+            strcmp(e.param, c->param) != 0) {
+            fail_msg("%s\n  gave %d, status %d, param \"%s\": %s\n  not \"%s\": %s", c->body, err,
+                     e.status, e.param, e.diag.text, c->param, c->message);
+        }
+        openai_request_free(&r);
+    }
+}
+
+/* A body and the chat that means the same. */
+static const char *const translations[][2] = {
+    {ASK, "[{\"role\":\"user\",\"content\":\"x\"}]"},
+    {ASK ",\"instructions\":\"s\"",
+     "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"x\"}]"},
+    {"\"input\":["
+     "{\"role\":\"developer\",\"content\":\"d\"},"
+     "{\"type\":\"message\",\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":"
+     "\"a\"},{\"type\":\"input_text\",\"text\":\"b\"}]},"
+     "{\"type\":\"reasoning\",\"id\":\"r\",\"summary\":[{\"type\":\"summary_text\",\"text\":\"s\"}]"
+     ","
+     "\"content\":[{\"type\":\"reasoning_text\",\"text\":\"why\"}]},"
+     "{\"type\":\"message\",\"role\":\"assistant\",\"id\":\"m\",\"status\":\"completed\","
+     "\"content\":[{\"type\":\"output_text\",\"text\":\"one\",\"annotations\":[]}]},"
+     "{\"type\":\"function_call\",\"call_id\":\"c1\",\"name\":\"f\",\"arguments\":\"{\\\"k\\\":1}"
+     "\"},"
+     "{\"type\":\"function_call\",\"call_id\":\"c2\",\"name\":\"g\",\"arguments\":\"\"},"
+     "{\"role\":\"assistant\",\"content\":\"two\"},"
+     "{\"type\":\"function_call_output\",\"call_id\":\"c1\",\"output\":\"r1\"},"
+     "{\"type\":\"function_call_output\",\"call_id\":\"c2\",\"output\":[{\"type\":\"input_text\","
+     "\"text\":\"r2\"}]},"
+     "{\"role\":\"assistant\",\"content\":\"p\"},{\"role\":\"assistant\",\"content\":\"q\"},"
+     "{\"type\":\"reasoning\",\"summary\":[{\"type\":\"summary_text\",\"text\":\"sum\"}]}]",
+     "[{\"role\":\"developer\",\"content\":\"d\"},"
+     "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\","
+     "\"text\":\"b\"}]},"
+     "{\"role\":\"assistant\",\"content\":\"onetwo\",\"reasoning_content\":\"why\",\"tool_calls\":["
+     "{\"id\":\"c1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":"
+     "\"{\\\"k\\\":1}\"}},"
+     "{\"id\":\"c2\",\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"\"}}]},"
+     "{\"role\":\"tool\",\"tool_call_id\":\"c1\",\"content\":\"r1\"},"
+     "{\"role\":\"tool\",\"tool_call_id\":\"c2\",\"content\":[{\"type\":\"text\",\"text\":\"r2\"}]}"
+     ","
+     "{\"role\":\"assistant\",\"content\":\"p\",\"reasoning_content\":\"\"},"
+     "{\"role\":\"assistant\",\"content\":\"q\",\"reasoning_content\":\"\"},"
+     "{\"role\":\"assistant\",\"content\":\"\",\"reasoning_content\":\"sum\"}]"},
+    {"\"previous_response_id\":\"resp_1\",\"instructions\":\"s\",\"input\":["
+     "{\"type\":\"function_call_output\",\"call_id\":\"c1\",\"output\":\"r\"}]",
+     "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"q\"},"
+     "{\"role\":\"assistant\",\"content\":\"\",\"reasoning_content\":\"why\",\"tool_calls\":["
+     "{\"id\":\"c1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},"
+     "{\"role\":\"tool\",\"tool_call_id\":\"c1\",\"content\":\"r\"}]"},
+};
+
+static void test_items_become_a_chat(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof translations / sizeof translations[0]; i++) {
+        struct openai_request r;
+        struct api_error e;
+        struct buf body = {0};
+        (void)buf_printf(&body, "{%s}", translations[i][0]);
+        if (parse(&r, &BOUNDS, buf_str(&body), &e)) fail_msg("%s", e.diag.text);
+        json_t *want = tree(translations[i][1]);
+        if (!json_equal(r.messages, want)) {
+            fail_msg("%s\nbecame %s\nnot    %s", translations[i][0], json_dumps(r.messages, 0),
+                     translations[i][1]);
+        }
+        json_decref(want);
+        assert_int_equal(chat_check_messages(r.messages, NULL), FATHOM_OK);
+        openai_request_free(&r);
+        buf_free(&body);
+    }
+}
+
+static void test_every_value_arrives(void **state)
+{
+    (void)state;
+    struct openai_request r;
+    struct api_error e;
+    const char *body =
+        "{" ASK ",\"model\":\"x\",\"stream\":true,\"stream_options\":{\"include_obfuscation\":false"
+        "},\"max_output_tokens\":7,\"temperature\":0.5,\"top_p\":0.25,\"top_logprobs\":3,\"top_k\":"
+        "4,\"seed\":9,\"reasoning\":{\"effort\":\"high\",\"summary\":\"auto\"},\"store\":false,"
+        "\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"description\":null,\"parameters\":{"
+        "\"type\":\"object\"},\"strict\":false}],\"tool_choice\":\"auto\",\"parallel_tool_calls\":"
+        "true,\"metadata\":{\"k\":\"v\"},\"include\":[\"reasoning.encrypted_content\"],"
+        "\"text\":{\"format\":{\"type\":\"text\"},\"verbosity\":\"medium\"},\"background\":false,"
+        "\"truncation\":\"disabled\",\"user\":\"u\",\"service_tier\":\"auto\"}";
+    if (parse(&r, &BOUNDS, body, &e)) fail_msg("%s", e.diag.text);
+    assert_string_equal(r.model, "x");
+    assert_true(r.stream && r.max_tokens == 7 && r.thinking == OPENAI_ON);
+    assert_true(r.sampling.temperature == 0.5f && r.sampling.top_p == 0.25f);
+    assert_true(r.sampling.logprobs && r.sampling.n_top_logprobs == 3);
+    assert_true(r.sampling.top_k == 4 && r.sampling.seed == 9);
+    assert_true(r.responses->summary && !r.responses->store && r.responses->items.len == 0);
+    json_t *want = tree("[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{"
+                        "\"type\":\"object\"},\"strict\":false}}]");
+    assert_true(json_equal(r.tools, want));
+    json_decref(want);
+    assert_non_null(strstr(buf_str(&r.responses->echo), ",\"metadata\":{\"k\":\"v\"},"));
+    assert_non_null(strstr(buf_str(&r.responses->echo), ",\"top_logprobs\":3,\"user\":\"u\""));
+    openai_request_free(&r);
+}
+
+static void test_store_is_asked_for_or_not(void **state)
+{
+    (void)state;
+    struct openai_request r;
+    struct api_error e;
+    assert_int_equal(parse(&r, &BOUNDS, "{" ASK "}", &e), 0);
+    assert_true(r.responses->store);
+    assert_string_equal(buf_str(&r.responses->items),
+                        "[{\"type\":\"message\",\"role\":\"user\",\"content\":\"x\"}]");
+    openai_request_free(&r);
+    assert_int_equal(parse(&r, &NO_STORE, "{" ASK ",\"store\":false}", &e), 0);
+    assert_false(r.responses->store);
+    openai_request_free(&r);
+    assert_int_equal(parse(&r, &NO_STORE, "{" ASK ",\"store\":true}", &e), FATHOM_EINVAL);
+    assert_string_equal(e.param, "store");
+    openai_request_free(&r);
+    assert_int_equal(parse(&r, &NO_STORE, "{" ASK ",\"previous_response_id\":\"resp_1\"}", &e),
+                     FATHOM_EINVAL);
+    assert_string_equal(e.param, "previous_response_id");
+    openai_request_free(&r);
+}
+
+/* ---- answers ------------------------------------------------------------------------------- */
+
+#define SAID                                                                                       \
+    "why</think>Ok.\n\n<" D "function_calls>\n<" D "invoke name=\"f\">\n<" D                       \
+    "parameter name=\"city\" string=\"true\">Rome</" D "parameter>\n</" D "invoke>\n<" D           \
+    "invoke name=\"g\">\n</" D "invoke>\n</" D "function_calls>"
+
+/* The output that SAID makes, ids left out. */
+#define OUTPUT                                                                                     \
+    "[{\"type\":\"reasoning\",\"status\":\"completed\",\"summary\":[],\"content\":["               \
+    "{\"type\":\"reasoning_text\",\"text\":\"why\"}]},"                                            \
+    "{\"type\":\"message\",\"status\":\"completed\",\"role\":\"assistant\",\"content\":["          \
+    "{\"type\":\"output_text\",\"text\":\"Ok.\",\"annotations\":[],\"logprobs\":[]}]},"            \
+    "{\"type\":\"function_call\",\"status\":\"completed\",\"name\":\"f\","                         \
+    "\"arguments\":\"{\\\"city\\\": \\\"Rome\\\"}\"},"                                             \
+    "{\"type\":\"function_call\",\"status\":\"completed\",\"name\":\"g\",\"arguments\":\"{}\"}]"
+
+static struct scene *play(const char *fields, const char *said, fathom_finish why)
+{
+    char body[512];
+    (void)snprintf(body, sizeof body, "{" ASK "," TOOL "%s}", fields);
+    struct scene *s = scene_open(OPENAI_RESPONSES, body, true);
+    assert_int_equal(scene_say(&s->answer, 0, said, why), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    return s;
+}
+
+static void strip_ids(json_t *output)
+{
+    static const char *const prefixes[][2] = {
+        {"reasoning", "rs_"}, {"message", "msg_"}, {"function_call", "fc_"}};
+    size_t i;
+    json_t *item;
+    json_array_foreach (output, i, item) {
+        const char *type = json_string_value(json_object_get(item, "type"));
+        const char *id = json_string_value(json_object_get(item, "id"));
+        for (int k = 0; k < 3; k++) {
+            if (strcmp(type, prefixes[k][0]) != 0) continue;
+            assert_int_equal(strncmp(id, prefixes[k][1], strlen(prefixes[k][1])), 0);
+        }
+        (void)json_object_del(item, "id");
+        const char *call = json_string_value(json_object_get(item, "call_id"));
+        assert_true(!call || strncmp(call, "call_", 5) == 0);
+        (void)json_object_del(item, "call_id");
+    }
+}
+
+static void assert_member(const json_t *object, const char *key, const char *want)
+{
+    json_t *value = tree(want);
+    if (!json_equal(json_object_get(object, key), value)) {
+        fail_msg("%s is %s, not %s", key, json_dumps(json_object_get(object, key), JSON_ENCODE_ANY),
+                 want);
+    }
+    json_decref(value);
+}
+
+static void assert_response(const struct scene *s, json_t *root, const char *status,
+                            const char *output)
+{
+    char usage[256];
+    unsigned n = s->answer.choices[0].n_token;
+    (void)snprintf(usage, sizeof usage,
+                   "{\"input_tokens\":6,\"input_tokens_details\":{\"cached_tokens\":4,"
+                   "\"cache_write_tokens\":0},\"output_tokens\":%u,\"output_tokens_details\":{"
+                   "\"reasoning_tokens\":4},\"total_tokens\":%u}",
+                   n, n + 6);
+    strip_ids(json_object_get(root, "output"));
+    assert_member(root, "output", output);
+    assert_member(root, "status", status);
+    assert_member(root, "usage", usage);
+    assert_member(root, "object", "\"response\"");
+    assert_member(root, "created_at", "5");
+    assert_member(root, "error", "null");
+    assert_string_equal(json_string_value(json_object_get(root, "id")), s->answer.id);
+}
+
+static void test_whole_response(void **state)
+{
+    (void)state;
+    struct scene *s = play("", SAID, FATHOM_FINISH_STOP);
+    json_t *root = tree(scene_out(s));
+    assert_response(s, root, "\"completed\"", OUTPUT);
+    assert_member(root, "tools", "[{\"type\":\"function\",\"name\":\"f\"}]");
+    assert_member(root, "tool_choice", "\"auto\"");
+    assert_member(root, "parallel_tool_calls", "true");
+    assert_int_equal(strncmp(s->answer.id, "resp_", 5), 0);
+    json_decref(root);
+    scene_close(s);
+}
+
+static void test_what_is_cut_is_incomplete(void **state)
+{
+    (void)state;
+    struct scene *s = play("", "why</think>Ok", FATHOM_FINISH_LENGTH);
+    json_t *root = tree(scene_out(s));
+    assert_response(
+        s, root, "\"incomplete\"",
+        "[{\"type\":\"reasoning\",\"status\":\"completed\",\"summary\":[],\"content\":["
+        "{\"type\":\"reasoning_text\",\"text\":\"why\"}]},{\"type\":\"message\",\"status\":"
+        "\"incomplete\",\"role\":\"assistant\",\"content\":[{\"type\":\"output_text\",\"text\":"
+        "\"Ok\",\"annotations\":[],\"logprobs\":[]}]}]");
+    assert_member(root, "incomplete_details", "{\"reason\":\"max_output_tokens\"}");
+    json_decref(root);
+    scene_close(s);
+}
+
+static void test_summary_is_the_reasoning(void **state)
+{
+    (void)state;
+    struct scene *s = play(",\"stream\":true,\"reasoning\":{\"summary\":\"auto\"}", "why</think>Ok",
+                           FATHOM_FINISH_STOP);
+    static const char *const parts[] = {
+        "event: response.reasoning_summary_part.added\n",
+        "\"summary_index\":0,\"part\":{\"type\":\"summary_text\",\"text\":\"\"}}",
+        "event: response.reasoning_summary_text.delta\n",
+        "event: response.reasoning_summary_text.done\n",
+        "\"summary_index\":0,\"text\":\"why\"}",
+        "event: response.reasoning_summary_part.done\n",
+        "\"summary\":[{\"type\":\"summary_text\",\"text\":\"why\"}]}",
+    };
+    const char *at = scene_out(s);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        at = strstr(at, parts[i]);
+        if (!at) fail_msg("%s\nis not in its place in %s", parts[i], scene_out(s));
+    }
+    assert_null(strstr(scene_out(s), "reasoning_text"));
+    scene_close(s);
+}
+
+static void test_logprobs_are_the_messages(void **state)
+{
+    (void)state;
+    for (int streamed = 0; streamed < 2; streamed++) {
+        struct scene *s = play(streamed ? ",\"stream\":true,\"top_logprobs\":2"
+                                        : ",\"include\":[\"message.output_text.logprobs\"]",
+                               "why</think>ab", FATHOM_FINISH_STOP);
+        const char *last = strstr(scene_out(s), streamed ? "response.completed\"" : "{");
+        size_t n = 0;
+        for (const char *at = last; (at = strstr(at, "\"top_logprobs\":[")); at++) n++;
+        assert_int_equal(n, 2);
+        const char *at = strstr(last, "\"logprobs\":[{\"token\":\"a\",");
+        assert_non_null(at);
+        assert_non_null(strstr(at, "},{\"token\":\"b\","));
+        if (streamed) {
+            assert_non_null(strstr(scene_out(s), "\"delta\":\"b\",\"logprobs\":[{\"token\":\"b\""));
+        }
+        scene_close(s);
+    }
+}
+
+/* ---- streams ------------------------------------------------------------------------------- */
+
+/* What a client makes of a stream: the items as their events build them. */
+struct reader {
+    json_t *output;
+    struct buf text; /* deltas of the open item */
+    json_int_t next; /* sequence number */
+    json_t *last;    /* the response of the last event */
+    unsigned n_created;
+};
+
+static void read_done(struct reader *r, const json_t *e, const char *member)
+{
+    assert_string_equal(json_string_value(json_object_get(e, member)), buf_str(&r->text));
+    buf_clear(&r->text);
+}
+
+static void read_event(struct reader *r, json_t *e)
+{
+    const char *type = json_string_value(json_object_get(e, "type"));
+    json_t *item = json_object_get(e, "item");
+    assert_int_equal(json_integer_value(json_object_get(e, "sequence_number")), r->next++);
+    if (json_object_get(e, "output_index")) {
+        bool added = strcmp(type, "response.output_item.added") == 0;
+        assert_int_equal(json_integer_value(json_object_get(e, "output_index")),
+                         json_array_size(r->output) - !added);
+    }
+    if (strcmp(type, "response.output_item.added") == 0) {
+        assert_member(item, "status", "\"in_progress\"");
+        (void)json_array_append(r->output, item);
+    } else if (strcmp(type, "response.output_item.done") == 0) {
+        size_t i = json_array_size(r->output) - 1;
+        assert_true(json_equal(json_object_get(json_array_get(r->output, i), "id"),
+                               json_object_get(item, "id")));
+        (void)json_array_set(r->output, i, item);
+    } else if (strstr(type, ".delta")) {
+        (void)buf_add_str(&r->text, json_string_value(json_object_get(e, "delta")));
+    } else if (strcmp(type, "response.function_call_arguments.done") == 0) {
+        read_done(r, e, "arguments");
+    } else if (strstr(type, "_text.done")) {
+        read_done(r, e, "text");
+    }
+    if (json_object_get(e, "response")) {
+        json_decref(r->last);
+        r->last = json_incref(json_object_get(e, "response"));
+        r->n_created += strcmp(type, "response.created") == 0;
+    }
+}
+
+static void read_stream(struct reader *r, const struct scene *s)
+{
+    r->output = json_array();
+    for (const char *at = scene_out(s); *at;) {
+        char name[80];
+        json_t *e;
+        assert_int_equal(sscanf(at, "event: %79s\n", name), 1);
+        const char *data = strstr(at, "\ndata: ");
+        const char *end = strstr(data, "\n\n");
+        assert_int_equal(json_read(data + 7, (size_t)(end - data) - 7, "event", &e, NULL), 0);
+        assert_string_equal(json_string_value(json_object_get(e, "type")), name);
+        read_event(r, e);
+        json_decref(e);
+        at = end + 2;
+    }
+}
+
+static void reader_free(struct reader *r)
+{
+    json_decref(r->output);
+    json_decref(r->last);
+    buf_free(&r->text);
+}
+
+static void test_stream_is_the_whole_in_pieces(void **state)
+{
+    (void)state;
+    struct scene *s = play(",\"stream\":true", SAID, FATHOM_FINISH_STOP);
+    struct reader r = {0};
+    read_stream(&r, s);
+    assert_int_equal(r.n_created, 1);
+    assert_true(json_equal(r.output, json_object_get(r.last, "output")));
+    assert_response(s, r.last, "\"completed\"", OUTPUT);
+    reader_free(&r);
+    scene_close(s);
+}
+
+static void test_an_empty_answer_streams(void **state)
+{
+    (void)state;
+    struct scene *s = scene_open(OPENAI_RESPONSES, "{" ASK ",\"stream\":true}", false);
+    struct reader r = {0};
+    assert_int_equal(scene_say(&s->answer, 0, "", FATHOM_FINISH_STOP), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    read_stream(&r, s);
+    assert_int_equal(r.next, 3);
+    assert_member(r.last, "output", "[]");
+    reader_free(&r);
+    scene_close(s);
+}
+
+static void test_a_failure_ends_the_stream(void **state)
+{
+    (void)state;
+    struct scene *s = scene_open(OPENAI_RESPONSES, "{" ASK ",\"stream\":true}", false);
+    fathom_event token = {.kind = FATHOM_EVENT_TOKEN, .token = 117}; /* "a" */
+    struct api_error e = {0};
+    struct reader r = {0};
+    bool stopped;
+    assert_int_equal(answer_token(&s->answer, 0, &token, &stopped), 0);
+    (void)api_error_set(&e, 503, "engine_failed", NULL, "the engine has failed");
+    assert_int_equal(answer_fail(&s->answer, &e), 0);
+    read_stream(&r, s);
+    assert_member(r.last, "status", "\"failed\"");
+    assert_member(r.last, "error",
+                  "{\"code\":\"server_error\",\"message\":\"the engine has failed\"}");
+    assert_member(json_array_get(r.output, 0), "status", "\"incomplete\"");
+    reader_free(&r);
+    scene_close(s);
+}
+
+static void test_what_was_said_is_written_at_any_time(void **state)
+{
+    (void)state;
+    struct scene *s = scene_open(OPENAI_RESPONSES, "{" ASK "}", false);
+    fathom_event token = {.kind = FATHOM_EVENT_TOKEN, .token = 117};
+    struct responses_part part;
+    struct buf b = {0};
+    bool stopped;
+    assert_int_equal(answer_token(&s->answer, 0, &token, &stopped), 0);
+    assert_int_equal(responses_end_item(&s->answer), 0);
+    assert_int_equal(responses_write(&b, &s->answer, RESPONSES_CANCELLED, NULL, &part), 0);
+    json_t *root = tree(buf_str(&b));
+    json_t *output;
+    assert_int_equal(json_read(b.data + part.output_at, part.n_output, "output", &output, NULL), 0);
+    assert_true(json_equal(json_object_get(root, "output"), output));
+    assert_int_equal(json_array_size(output), 1);
+    assert_member(root, "status", "\"cancelled\"");
+    json_decref(root);
+    json_decref(output);
+    buf_free(&b);
+    scene_close(s);
+}
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+static fathom_err play_all(struct scene *s, const char *body)
+{
+    TRY(scene_try(s, OPENAI_RESPONSES, body, true));
+    TRY(scene_say(&s->answer, 0, SAID, FATHOM_FINISH_STOP));
+    return answer_close(&s->answer);
+}
+
+static void test_each_failing_allocation_is_clean(void **state)
+{
+    (void)state;
+    static const char *const bodies[] = {"{" ASK "," TOOL ",\"include\":["
+                                         "\"message.output_text.logprobs\"]}",
+                                         "{" ASK "," TOOL ",\"stream\":true}"};
+    for (int i = 0; i < 2; i++) {
+        fathom_err err = FATHOM_ENOMEM;
+        bool failed = true;
+        for (long n = 0; failed; n++) {
+            static struct scene s;
+            mem_fail_after(n);
+            err = play_all(&s, bodies[i]);
+            failed = mem_fail_hit();
+            mem_fail_after(-1);
+            if (failed) assert_int_equal(err, FATHOM_ENOMEM);
+            scene_free(&s);
+        }
+        assert_int_equal(err, FATHOM_OK);
+    }
+}
+
+static long n_allocation;
+
+static void *count_allocation(size_t n)
+{
+    n_allocation++;
+    return mem_alloc(n);
+}
+
+/* The trees of the tools and of the chat. The JSON library does not survive a failure while it
+ * reads a body, so allocations fail from the end of that on. */
+static void test_each_failing_allocation_of_a_tree_is_clean(void **state)
+{
+    (void)state;
+    struct buf body = {0};
+    (void)buf_printf(&body, "{%s,\"instructions\":\"s\"," TOOL ",\"tool_choice\":\"auto\"}",
+                     translations[2][0]);
+    bool failed = true;
+    json_set_alloc_funcs(count_allocation, mem_free);
+    json_decref(tree(buf_str(&body)));
+    json_set_alloc_funcs(mem_alloc, mem_free);
+    for (long n = n_allocation; failed; n++) {
+        struct openai_request r;
+        struct api_error e;
+        mem_fail_after(n);
+        fathom_err err = parse(&r, &BOUNDS, buf_str(&body), &e);
+        failed = mem_fail_hit();
+        mem_fail_after(-1);
+        assert_true((err != FATHOM_OK) == failed);
+        openai_request_free(&r);
+    }
+    json_set_alloc_funcs(malloc, free);
+    buf_free(&body);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_items_become_a_chat),
+        cmocka_unit_test(test_every_value_arrives),
+        cmocka_unit_test(test_store_is_asked_for_or_not),
+        cmocka_unit_test(test_whole_response),
+        cmocka_unit_test(test_what_is_cut_is_incomplete),
+        cmocka_unit_test(test_summary_is_the_reasoning),
+        cmocka_unit_test(test_logprobs_are_the_messages),
+        cmocka_unit_test(test_stream_is_the_whole_in_pieces),
+        cmocka_unit_test(test_an_empty_answer_streams),
+        cmocka_unit_test(test_a_failure_ends_the_stream),
+        cmocka_unit_test(test_what_was_said_is_written_at_any_time),
+        cmocka_unit_test(test_each_failing_allocation_is_clean),
+        cmocka_unit_test(test_each_failing_allocation_of_a_tree_is_clean),
+    };
+    return cmocka_run_group_tests(tests, scene_setup, scene_teardown);
+}
