@@ -92,6 +92,13 @@ void buf_clear(struct buf *b)
     if (b->data) b->data[0] = '\0';
 }
 
+void buf_truncate(struct buf *b, size_t n)
+{
+    ASSERT(n <= b->len);
+    b->len = n;
+    if (b->data) b->data[n] = '\0';
+}
+
 void buf_consume(struct buf *b, size_t n)
 {
     ASSERT(n <= b->len);

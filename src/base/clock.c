@@ -14,6 +14,13 @@ uint64_t clock_now_us(void)
     return clock_now_ns() / 1000u;
 }
 
+uint64_t clock_thread_cpu_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
+}
+
 int64_t clock_unix_s(void)
 {
     return (int64_t)time(NULL);

@@ -11,10 +11,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fail.h"
+#include "base/limits.h"
 
 fathom_err file_map_open(struct file_map *m, const char *path, fathom_diag *d)
 {
@@ -162,4 +164,69 @@ void os_memory_bytes(uint64_t *total, uint64_t *available)
 void os_name_thread(const char *name)
 {
     (void)prctl(PR_SET_NAME, name);
+}
+
+uint64_t os_allow_files(uint64_t need)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+    if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < need) {
+        limit.rlim_cur =
+            limit.rlim_max == RLIM_INFINITY || limit.rlim_max >= need ? need : limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+        if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+    }
+    return limit.rlim_cur;
+}
+
+fathom_err os_make_dir(const char *path, fathom_diag *d)
+{
+    char part[LIMIT_PATH_BYTES];
+    size_t n = strlen(path);
+    if (n == 0 || n >= sizeof part) {
+        FAIL(d, FATHOM_EINVAL, "a path has %zu bytes, needed is 1 to %zu", n, sizeof part - 1);
+    }
+    for (size_t i = 1; i <= n; i++) {
+        if (path[i] != '/' && path[i] != '\0') continue;
+        memcpy(part, path, i);
+        part[i] = '\0';
+        if (mkdir(part, 0777) != 0 && errno != EEXIST) {
+            FAIL(d, FATHOM_EIO, "%s: the directory cannot be made: %s", part, strerror(errno));
+        }
+    }
+    if (!path_is_dir(path)) FAIL(d, FATHOM_EIO, "%s is not a directory", path);
+    return FATHOM_OK;
+}
+
+fathom_err os_write_file(const char *path, const void *bytes, size_t n, bool append, fathom_diag *d)
+{
+    FILE *f = fopen(path, append ? "ae" : "we");
+    bool ok = f && fwrite(bytes, 1, n, f) == n;
+    if (f && fclose(f) != 0) ok = false;
+    if (!ok) FAIL(d, FATHOM_EIO, "%s: cannot be written: %s", path, strerror(errno));
+    return FATHOM_OK;
+}
+
+const char *os_machine_text(char out[MACHINE_TEXT_BYTES])
+{
+    char line[256];
+    char name[128] = "a processor without a name";
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    while (f && fgets(line, sizeof line, f)) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
+        const char *from = colon + 1 + strspn(colon + 1, " ");
+        (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(from, "\n"), from);
+        break;
+    }
+    if (f) (void)fclose(f);
+    unsigned n = os_n_cpu();
+    (void)snprintf(out, MACHINE_TEXT_BYTES, "%s, %u processor%s", name, n, n == 1 ? "" : "s");
+    return out;
+}
+
+double os_load(void)
+{
+    double load[1];
+    return getloadavg(load, 1) == 1 ? load[0] : -1;
 }

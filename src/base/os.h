@@ -40,6 +40,26 @@ fathom_err path_make_dir(const char *path, fathom_diag *d);
  * quota */
 unsigned os_n_cpu(void);
 
+/* os_allow_files - ask for room for so many open files, within what the system grants this process.
+ * Returns how many may be open now. */
+uint64_t os_allow_files(uint64_t need);
+
+/* os_make_dir - a directory, and those above it that are missing; one that is there is fine
+ * Errors  EIO, with path and cause; EINVAL for a path that is too long. */
+fathom_err os_make_dir(const char *path, fathom_diag *d);
+
+/* os_write_file - n bytes, over what the file held, or after it
+ * Errors  EIO, with path and cause. */
+fathom_err os_write_file(const char *path, const void *bytes, size_t n, bool append,
+                         fathom_diag *d);
+
+/* os_machine_text - the processor's name and how many, such as "AMD EPYC 9B45, 2 processors" */
+enum { MACHINE_TEXT_BYTES = 160 };
+const char *os_machine_text(char out[MACHINE_TEXT_BYTES]);
+
+/* os_load - processes that want a processor, a mean over the last minute; negative: not known */
+double os_load(void);
+
 /* os_memory_bytes - memory of the machine, or of the container when that is less, and how much of
  * it is available now */
 void os_memory_bytes(uint64_t *total, uint64_t *available);

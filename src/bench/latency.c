@@ -1,7 +1,5 @@
 #include "bench/latency.h"
 
-#include <stdlib.h>
-
 #include "base/clock.h"
 #include "base/fail.h"
 #include "base/json.h"
@@ -61,21 +59,8 @@ static fathom_err run_once(fathom_engine *e, const struct latency_options *o, ui
     return FATHOM_OK;
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a;
-    double y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static struct latency_spread spread_of(double *values, uint32_t n)
-{
-    qsort(values, n, sizeof *values, compare_doubles);
-    return (struct latency_spread){values[0], values[n / 2], values[n - 1]};
-}
-
-static void summarise(const struct latency_options *o, const struct run *runs, double *scratch,
-                      struct latency_result *out)
+static void summarise_runs(const struct latency_options *o, const struct run *runs, double *scratch,
+                           struct latency_result *out)
 {
     uint32_t n = o->n_repeat;
     for (uint32_t i = 0; i < n; i++) scratch[i] = runs[i].prefill_ms;
@@ -129,7 +114,7 @@ fathom_err latency_run(fathom_engine *e, const struct latency_options *o,
     }
     fathom_get_stats(e, &after);
     if (!err) {
-        summarise(o, runs, scratch, out);
+        summarise_runs(o, runs, scratch, out);
         out->host_us_per_step = host_time(&before, &after);
     }
     mem_free(ids);
@@ -139,7 +124,7 @@ fathom_err latency_run(fathom_engine *e, const struct latency_options *o,
     return err;
 }
 
-static void write_spread(struct buf *b, const char *name, const struct latency_spread *s)
+static void write_spread(struct buf *b, const char *name, const struct spread *s)
 {
     (void)buf_printf(b, ", \"%s\": {\"min\": %.3f, \"median\": %.3f, \"max\": %.3f}", name, s->min,
                      s->median, s->max);

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "bench/summary.h"
 #include "fathom/fathom.h"
 
 struct latency_options {
@@ -20,19 +21,12 @@ struct latency_options {
     uint64_t seed;
 };
 
-/* Smallest, median and largest of the repeats. */
-struct latency_spread {
-    double min;
-    double median;
-    double max;
-};
-
 struct latency_result {
-    struct latency_spread prefill_ms; /* submit to the last request's first token */
-    struct latency_spread step_ms;    /* from there on, per step; 0 when n_output is 1 */
-    struct latency_spread total_ms;
-    struct latency_spread output_tok_s; /* of the steps: n_request / step time */
-    struct latency_spread prefill_tok_s;
+    struct spread prefill_ms; /* submit to the last request's first token */
+    struct spread step_ms;    /* from there on, per step; 0 when n_output is 1 */
+    struct spread total_ms;
+    struct spread output_tok_s; /* of the steps: n_request / step time */
+    struct spread prefill_tok_s;
     double host_us_per_step; /* engine time of a step outside the wait for the device, mean; 0 when
                                 the host computes itself */
 };

@@ -20,6 +20,8 @@ struct environment {
     char history[LIMIT_PATH_BYTES]; /* of `fathom run`, in $XDG_STATE_HOME, else ~/.local/state */
     struct option_variable variables[ENVIRONMENT_VARIABLES_MAX]; /* vLLM's first, then FATHOM_* */
     size_t n_variable;
+    const char *api_key; /* of a server under test: $OPENAI_API_KEY, $FATHOM_API_KEY,
+                            $VLLM_API_KEY; NULL: none */
     char names[ENVIRONMENT_VARIABLES_MAX][ENVIRONMENT_NAME_BYTES];
     char level[ENVIRONMENT_LEVEL_BYTES];
 };
@@ -95,7 +97,11 @@ fathom_err cmd_run(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_inspect(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_tokenize(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_plan(const struct invocation *v, fathom_diag *d);
-fathom_err cmd_bench(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_bench_latency(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_bench_throughput(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_bench_serve(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_bench_sweep(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_bench_report(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_help(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_version(const struct invocation *v, fathom_diag *d);
 

@@ -1,13 +1,14 @@
-/* cmd_bench.c - fathom bench latency: one batch, start to end */
-#include <errno.h>
+/* cmd_bench.c - fathom bench latency and fathom bench throughput: the engine in this process */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/fail.h"
+#include "base/os.h"
 #include "bench/latency.h"
-#include "cli/cli.h"
+#include "bench/throughput.h"
+#include "cli/bench_cli.h"
 
-static void print_spread(const char *name, const char *unit, const struct latency_spread *s)
+static void print_spread(const char *name, const char *unit, const struct spread *s)
 {
     print_row(name, "%.2f %s (%.2f to %.2f)", s->median, unit, s->min, s->max);
 }
@@ -26,16 +27,7 @@ static void print_result(const struct latency_options *o, const struct latency_r
     if (r->host_us_per_step > 0) print_row("host", "%.1f us a step", r->host_us_per_step);
 }
 
-static fathom_err write_file(const char *path, const struct buf *b, fathom_diag *d)
-{
-    FILE *f = fopen(path, "we");
-    bool ok = f && fwrite(buf_str(b), 1, b->len, f) == b->len;
-    if (f && fclose(f) != 0) ok = false;
-    if (!ok) FAIL(d, FATHOM_EIO, "%s: cannot be written: %s", path, strerror(errno));
-    return FATHOM_OK;
-}
-
-fathom_err cmd_bench(const struct invocation *v, fathom_diag *d)
+fathom_err cmd_bench_latency(const struct invocation *v, fathom_diag *d)
 {
     const struct settings *s = v->settings;
     struct latency_options o = {.n_request = (uint32_t)s->batch_size,
@@ -43,7 +35,7 @@ fathom_err cmd_bench(const struct invocation *v, fathom_diag *d)
                                 .n_output = (uint32_t)s->output_len,
                                 .n_warm_up = (uint32_t)s->num_iters_warmup,
                                 .n_repeat = (uint32_t)s->num_iters,
-                                .seed = s->seed < 0 ? 0 : (uint64_t)s->seed};
+                                .seed = (uint64_t)s->bench.seed};
     struct latency_result r;
     fathom_options options;
     fathom_engine *e = NULL;
@@ -56,10 +48,68 @@ fathom_err cmd_bench(const struct invocation *v, fathom_diag *d)
     print_result(&o, &r);
     if (s->output_json) {
         TRY_GOTO(latency_write_json(&json, &o, &r, fathom_get_info(e)), done);
-        TRY_GOTO(write_file(s->output_json, &json, d), done);
+        TRY_GOTO(os_write_file(s->output_json, buf_str(&json), json.len, false, d), done);
     }
 done:
     buf_free(&json);
+    fathom_close(e);
+    return err;
+}
+
+/* ---- throughput -------------------------------------------------------------------------- */
+
+static void print_throughput(const struct throughput_result *r, const struct dataset_options *o)
+{
+    double s = r->seconds > 0 ? r->seconds : 1;
+    print_row("workload", "%s, %zu requests, %.1f tokens in and %.1f out on average, seed %llu",
+              dataset_kind_name(o->kind), r->n_request, (double)r->n_input / (double)r->n_request,
+              (double)r->n_output / (double)r->n_request, (unsigned long long)o->seed);
+    print_row("time", "%.3f s", r->seconds);
+    print_row("cached", "%llu of %llu prompt tokens were found in the prefix cache",
+              (unsigned long long)r->n_cached, (unsigned long long)r->n_input);
+    printf("Throughput: %.2f requests/s, %.2f total tokens/s, %.2f output tokens/s\n",
+           (double)r->n_request / s, (double)(r->n_input + r->n_output) / s,
+           (double)r->n_output / s);
+    printf("Total num prompt tokens:  %llu\nTotal num output tokens:  %llu\n",
+           (unsigned long long)r->n_input, (unsigned long long)r->n_output);
+}
+
+fathom_err cmd_bench_throughput(const struct invocation *v, fathom_diag *d)
+{
+    const struct settings *s = v->settings;
+    struct bench_tokenizer t = {0};
+    struct dataset dataset = {0};
+    struct dataset_options o;
+    struct throughput_result r;
+    struct buf json = {0};
+    fathom_options options;
+    fathom_engine *e = NULL;
+    fathom_err err;
+    engine_options(&options, s, v->model);
+    TRY_GOTO(
+        bench_tokenizer_open(&t, s->bench.tokenizer ? s->bench.tokenizer : v->model->name, v, d),
+        done);
+    TRY_GOTO(bench_dataset(&o, s, t.adds_bos ? 1 : 0, d), done);
+    o.n += (size_t)s->bench.num_warmups;
+    TRY_GOTO(dataset_create(&dataset, &o, t.tokenizer, d), done);
+    TRY_GOTO(fathom_open(&e, &options, d), done);
+    int32_t bos_id = t.adds_bos ? fathom_get_info(e)->bos_id : -1;
+    size_t n_warm_up = (size_t)s->bench.num_warmups;
+    if (n_warm_up) {
+        TRY_GOTO(throughput_run(&r, e, dataset.items, n_warm_up, t.tokenizer, bos_id, d), done);
+    }
+    TRY_GOTO(throughput_run(&r, e, dataset.items + n_warm_up, dataset.n - n_warm_up, t.tokenizer,
+                            bos_id, d),
+             done);
+    print_throughput(&r, &o);
+    if (s->output_json) {
+        TRY_GOTO(throughput_write_json(&json, &r, fathom_get_info(e)), done);
+        TRY_GOTO(os_write_file(s->output_json, buf_str(&json), json.len, false, d), done);
+    }
+done:
+    buf_free(&json);
+    dataset_destroy(&dataset);
+    bench_tokenizer_close(&t);
     fathom_close(e);
     return err;
 }

@@ -9,10 +9,11 @@ fathom_err cmd_help(const struct invocation *v, fathom_diag *d)
     const struct settings *s = v->settings;
     enum command about = COMMAND_COUNT;
     if (s->rest.n) {
-        about = command_find(s->rest.items[0]);
-        if (about == COMMAND_COUNT) {
+        size_t n_used;
+        about = command_find(s->rest.items, s->rest.n, &n_used);
+        if (n_used < s->rest.n) {
             FAIL(d, FATHOM_EINVAL, "\"%s\" is no command; `fathom help` lists them",
-                 s->rest.items[0]);
+                 s->rest.items[n_used]);
         }
     }
     struct buf b = {0};

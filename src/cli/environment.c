@@ -66,6 +66,9 @@ void environment_read(struct environment *e)
     if (level) add(e, "VLLM_LOGGING_LEVEL", "log-level", level_text(e->level, level));
     add(e, "VLLM_API_KEY", "api-key", variable("VLLM_API_KEY"));
     for (size_t i = 0; i < option_table_n; i++) add_option(e, &option_table[i]);
+    e->api_key = variable("OPENAI_API_KEY");
+    if (!e->api_key) e->api_key = variable("FATHOM_API_KEY");
+    if (!e->api_key) e->api_key = variable("VLLM_API_KEY");
 }
 
 fathom_err environment_tell(struct buf *notes)

@@ -15,10 +15,18 @@ enum { STATUS_OK = 0, STATUS_FAILED = 1, STATUS_USAGE = 2 };
 typedef fathom_err command_function(const struct invocation *v, fathom_diag *d);
 
 static command_function *const functions[COMMAND_COUNT] = {
-    [COMMAND_SERVE] = cmd_serve,     [COMMAND_RUN] = cmd_run,
-    [COMMAND_INSPECT] = cmd_inspect, [COMMAND_TOKENIZE] = cmd_tokenize,
-    [COMMAND_PLAN] = cmd_plan,       [COMMAND_BENCH] = cmd_bench,
-    [COMMAND_HELP] = cmd_help,       [COMMAND_VERSION] = cmd_version,
+    [COMMAND_SERVE] = cmd_serve,
+    [COMMAND_RUN] = cmd_run,
+    [COMMAND_INSPECT] = cmd_inspect,
+    [COMMAND_TOKENIZE] = cmd_tokenize,
+    [COMMAND_PLAN] = cmd_plan,
+    [COMMAND_BENCH_LATENCY] = cmd_bench_latency,
+    [COMMAND_BENCH_THROUGHPUT] = cmd_bench_throughput,
+    [COMMAND_BENCH_SERVE] = cmd_bench_serve,
+    [COMMAND_BENCH_SWEEP] = cmd_bench_sweep,
+    [COMMAND_BENCH_REPORT] = cmd_bench_report,
+    [COMMAND_HELP] = cmd_help,
+    [COMMAND_VERSION] = cmd_version,
 };
 
 static int fail(fathom_err err, const fathom_diag *d, int status)
@@ -37,12 +45,31 @@ static int print_help(FILE *to, enum command c, const char *topic)
     return err ? fail(err, &d, STATUS_USAGE) : STATUS_OK;
 }
 
-/* The command of the first argument; the usual spellings of help and version are commands too. */
-static enum command find_command(const char *word)
+/* The command of the first words, of which *n_used belong to it; the usual spellings of help and
+ * version are commands too. */
+static enum command find_command(const char *const *words, size_t n, size_t *n_used)
 {
-    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) return COMMAND_HELP;
-    if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0) return COMMAND_VERSION;
-    return command_find(word);
+    *n_used = 1;
+    if (strcmp(words[0], "--help") == 0 || strcmp(words[0], "-h") == 0) return COMMAND_HELP;
+    if (strcmp(words[0], "--version") == 0 || strcmp(words[0], "-V") == 0) return COMMAND_VERSION;
+    return command_find(words, n, n_used);
+}
+
+/* Says what would have been a command. */
+static int unknown_command(const char *word, const char *next)
+{
+    struct buf names = {0};
+    (void)command_names(&names, word);
+    if (!names.len) {
+        fprintf(stderr, "fathom: \"%s\" is no command; `fathom help` lists them\n", word);
+    } else if (next) {
+        fprintf(stderr, "fathom: %s %s: after \"%s\" comes one of %s\n", word, next, word,
+                buf_str(&names));
+    } else {
+        fprintf(stderr, "fathom: %s: what follows is missing, one of %s\n", word, buf_str(&names));
+    }
+    buf_free(&names);
+    return STATUS_USAGE;
 }
 
 static void set_log_level(const char *name)
@@ -85,7 +112,8 @@ static int parse_and_run(enum command c, int argc, char **argv)
     environment_read(&environment);
     const struct option_input in = {argc, argv, environment.variables, environment.n_variable};
     fathom_err err = options_parse(&s, c, &in, &notes, &d);
-    if (!err && (c == COMMAND_SERVE || c == COMMAND_BENCH)) err = environment_tell(&notes);
+    if (!err && (c == COMMAND_SERVE || c == COMMAND_BENCH_LATENCY || c == COMMAND_BENCH_THROUGHPUT))
+        err = environment_tell(&notes);
     int status = err ? fail(err, &d, STATUS_USAGE) : STATUS_OK;
     if (!s.help && notes.len) fprintf(stderr, "%s", buf_str(&notes));
     buf_free(&notes);
@@ -104,20 +132,9 @@ int main(int argc, char **argv)
         (void)print_help(stderr, COMMAND_COUNT, NULL);
         return STATUS_USAGE;
     }
-    enum command c = find_command(argv[1]);
-    if (c == COMMAND_COUNT) {
-        fprintf(stderr, "fathom: \"%s\" is no command; `fathom help` lists them\n", argv[1]);
-        return STATUS_USAGE;
-    }
-    const char *kind = command_info(c)->kind;
-    int n_word = 2;
-    if (kind && argc > 2 && argv[2][0] != '-') {
-        if (strcmp(argv[2], kind) != 0) {
-            fprintf(stderr, "fathom: %s %s: there is only `fathom %s %s`\n", argv[1], argv[2],
-                    argv[1], kind);
-            return STATUS_USAGE;
-        }
-        n_word = 3;
-    }
-    return parse_and_run(c, argc - n_word, argv + n_word);
+    size_t n_word;
+    enum command c = find_command((const char *const *)(argv + 1), (size_t)argc - 1, &n_word);
+    if (c == COMMAND_COUNT) return unknown_command(argv[1], argc > 2 ? argv[2] : NULL);
+    int n_before = 1 + (int)n_word;
+    return parse_and_run(c, argc - n_before, argv + n_before);
 }

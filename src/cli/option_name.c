@@ -54,13 +54,26 @@ const struct option *option_by_name(const char *name)
     return NULL;
 }
 
-static const struct option *option_by_alias(const char *spelling)
+const struct option *option_of_command(const char *name, enum command c)
 {
     for (size_t i = 0; i < option_table_n; i++) {
-        const char *alias = option_table[i].alias;
-        if (alias && strcmp(alias, spelling) == 0) return &option_table[i];
+        const struct option *o = &option_table[i];
+        if (option_has_command(o, c) && strcmp(o->name, name) == 0) return o;
     }
     return NULL;
+}
+
+/* That of the command; without one, that which others have. */
+static const struct option *option_by_alias(const char *spelling, enum command c)
+{
+    const struct option *elsewhere = NULL;
+    for (size_t i = 0; i < option_table_n; i++) {
+        const struct option *o = &option_table[i];
+        if (!o->alias || strcmp(o->alias, spelling) != 0) continue;
+        if (option_has_command(o, c)) return o;
+        elsewhere = o;
+    }
+    return elsewhere;
 }
 
 /* The only option of the command whose name begins like this; NULL and their names in *several when
@@ -104,7 +117,7 @@ static fathom_err find_loosely(const struct option_walk *w, const char *spelling
 {
     struct buf several = {0};
     bool no = strncmp(name, "no-", 3) == 0;
-    const struct option *o = no ? option_by_name(name + 3) : NULL;
+    const struct option *o = no ? option_of_command(name + 3, w->command) : NULL;
     if (!o && !option_by_name(name)) o = option_by_beginning(name, w->command, &several);
     if (!o && no && !several.len) o = option_by_beginning(name + 3, w->command, &several);
     out->negated = no && o && strncmp(o->name, "no-", 3) != 0;
@@ -146,11 +159,11 @@ fathom_err option_find(const struct option_walk *w, const char *arg, struct opti
     if (n >= OPTION_NAME_BYTES) FAIL(w->diag, FATHOM_EINVAL, "%.60s...: unknown option", arg);
     memcpy(spelling, arg, n);
     spelling[n] = '\0';
-    out->option = option_by_alias(spelling);
+    out->option = option_by_alias(spelling, w->command);
     find_letter_o(arg, spelling, out);
     if (!out->option && strncmp(spelling, "--", 2) == 0) {
         for (size_t i = 2; i <= n; i++) name[i - 2] = spelling[i] == '_' ? '-' : spelling[i];
-        out->option = option_by_name(name);
+        out->option = option_of_command(name, w->command);
     }
     if (!out->option || !option_has_command(out->option, w->command)) {
         TRY(find_loosely(w, spelling, name, out));

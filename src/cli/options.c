@@ -8,11 +8,32 @@
 #include "cli/options_int.h"
 #include "cli/speculative.h"
 
-enum command command_find(const char *name)
+enum command command_find(const char *const *words, size_t n, size_t *n_used)
 {
-    int c = 0;
-    while (c < COMMAND_COUNT && strcmp(command_info((enum command)c)->name, name) != 0) c++;
-    return (enum command)c;
+    for (int c = 0; c < COMMAND_COUNT; c++) {
+        const char *name = command_info((enum command)c)->name;
+        size_t n_first = strcspn(name, " ");
+        bool two = name[n_first] == ' ';
+        *n_used = two ? 2 : 1;
+        if (n < *n_used || strlen(words[0]) != n_first) continue;
+        if (strncmp(words[0], name, n_first) != 0) continue;
+        if (!two || strcmp(words[1], name + n_first + 1) == 0) return (enum command)c;
+    }
+    *n_used = 0;
+    return COMMAND_COUNT;
+}
+
+fathom_err command_names(struct buf *out, const char *word)
+{
+    size_t n = strlen(word);
+    bool first = true;
+    for (int c = 0; c < COMMAND_COUNT; c++) {
+        const char *name = command_info((enum command)c)->name;
+        if (strncmp(name, word, n) != 0 || name[n] != ' ') continue;
+        (void)buf_printf(out, "%s%s", first ? "" : ", ", name + n + 1);
+        first = false;
+    }
+    return buf_status(out);
 }
 
 /* ---- the command line -------------------------------------------------------------------- */
@@ -87,7 +108,7 @@ static fathom_err take_plain(struct option_walk *w, const char *arg, bool *model
         *model_given = true;
         return FATHOM_OK;
     }
-    if (w->command != COMMAND_HELP || rest->n == 1) {
+    if (!command_info(w->command)->takes_rest || rest->n == STRING_LIST_MAX) {
         FAIL(w->diag, FATHOM_EINVAL, "\"%s\": one argument too many for `fathom %s`", arg,
              command_info(w->command)->name);
     }
@@ -138,12 +159,15 @@ static fathom_err take_arguments(struct option_walk *w, const struct option_inpu
 
 /* ---- what stands elsewhere --------------------------------------------------------------- */
 
+/* A variable means what it means to `fathom serve`: a command whose option of that name is another
+ * one does not read it. */
 static fathom_err take_variables(struct option_walk *w, const struct option_input *in)
 {
     for (size_t i = 0; i < in->n_variable; i++) {
         const struct option_variable *v = &in->variables[i];
-        const struct option *o = option_by_name(v->option);
-        if (!o || !option_has_command(o, w->command) || o->kind == OPTION_HELP) continue;
+        const struct option *o = option_of_command(v->option, w->command);
+        const struct option *of_server = option_of_command(v->option, COMMAND_SERVE);
+        if (!o || (of_server && o != of_server) || o->kind == OPTION_HELP) continue;
         w->origin = v->variable;
         const char *value = v->value;
         if (o->kind == OPTION_LIST) option_clear(w->settings, o);

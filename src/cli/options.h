@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "cli/bench_settings.h"
 #include "cli/compilation.h"
 #include "fathom/err.h"
 
@@ -28,33 +29,35 @@ enum command {
     COMMAND_INSPECT,
     COMMAND_TOKENIZE,
     COMMAND_PLAN,
-    COMMAND_BENCH,
+    COMMAND_BENCH_LATENCY,
+    COMMAND_BENCH_THROUGHPUT,
+    COMMAND_BENCH_SERVE,
+    COMMAND_BENCH_SWEEP,
+    COMMAND_BENCH_REPORT,
     COMMAND_HELP,
     COMMAND_VERSION,
     COMMAND_COUNT,
 };
 
 struct command_info {
-    const char *name;
+    const char *name;      /* one word, or two: "bench serve" */
     const char *arguments; /* "[MODEL] [options]" */
     const char *help;      /* one line */
     bool takes_model;      /* the first plain argument is the model */
-    const char *kind;      /* the word that must follow the name, or NULL */
+    bool takes_rest;       /* plain arguments go to settings.rest */
 };
 
 /* command_info - the table row of a command */
 const struct command_info *command_info(enum command c);
 
-/* command_find - COMMAND_COUNT when there is no such command */
-enum command command_find(const char *name);
+/* command_find - the command whose words words[0 .. n) begin with; COMMAND_COUNT when there is none
+ *
+ *   n_used  words of its name, 0 when there is none */
+enum command command_find(const char *const *words, size_t n, size_t *n_used);
 
-enum { STRING_LIST_MAX = 16 };
-
-/* Strings of argv, in order. */
-struct string_list {
-    const char *items[STRING_LIST_MAX];
-    size_t n;
-};
+/* command_names - append what may follow `word` in a name of two words: "latency, throughput";
+ * nothing when it begins none */
+fathom_err command_names(struct buf *out, const char *word);
 
 /* What the command line says; options that were not given hold their defaults. Strings belong to
  * argv, to the environment, to the table or to `texts`. */
@@ -142,6 +145,7 @@ struct settings {
     int64_t num_iters_warmup;
     int64_t num_iters;
     const char *output_json; /* NULL: none */
+    struct bench_settings bench;
 
     bool markdown;
     bool flags;
@@ -176,6 +180,10 @@ enum option_group {
     GROUP_LOG,
     GROUP_CHAT,
     GROUP_COMMAND, /* what only one command has */
+    GROUP_TARGET,  /* the server that is measured */
+    GROUP_DATASET, /* what it is sent */
+    GROUP_LOAD,    /* how fast */
+    GROUP_RESULT,  /* what is kept */
     GROUP_PARALLEL,
     GROUP_FOREIGN, /* flags of vLLM that have no effect or are refused */
     GROUP_COUNT,
@@ -236,8 +244,10 @@ struct option_input {
 fathom_err options_parse(struct settings *s, enum command command, const struct option_input *in,
                          struct buf *notes, fathom_diag *d);
 
-/* option_by_name, option_has_command - of the table; NULL when there is no such option */
+/* option_by_name - the first of this name in the table, NULL when there is none; others of the same
+ * name belong to other commands. option_of_command - that which the command has, or NULL. */
 const struct option *option_by_name(const char *name);
+const struct option *option_of_command(const char *name, enum command c);
 bool option_has_command(const struct option *o, enum command c);
 
 /* options_write_help - what `fathom --help` and `fathom COMMAND --help` print; COMMAND_COUNT for

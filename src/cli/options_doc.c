@@ -18,6 +18,10 @@ static const struct {
     [GROUP_LOG] = {"Logs", "log"},
     [GROUP_CHAT] = {"Chats", "chat"},
     [GROUP_COMMAND] = {"This command", "command"},
+    [GROUP_TARGET] = {"Server under test", "target"},
+    [GROUP_DATASET] = {"Dataset", "dataset"},
+    [GROUP_LOAD] = {"Load", "load"},
+    [GROUP_RESULT] = {"Results", "results"},
     [GROUP_PARALLEL] = {"More than one device", "parallel"},
     [GROUP_FOREIGN] = {"Known from vLLM", "vllm"},
 };
@@ -116,7 +120,7 @@ static void add_overview(struct buf *b)
     (void)buf_add_str(b, "fathom serves DeepSeek-V3, R1, V3.1 and V3.2.\n\nCommands:\n");
     for (int c = 0; c < COMMAND_COUNT; c++) {
         const struct command_info *info = command_info((enum command)c);
-        (void)buf_printf(b, "  fathom %-8s %-18s  %s\n", info->name, info->arguments, info->help);
+        (void)buf_printf(b, "  fathom %-16s %-18s  %s\n", info->name, info->arguments, info->help);
     }
     (void)buf_add_str(b, "\nWithout MODEL, the pilot model linked into the program is used.\n"
                          "`fathom COMMAND --help` lists the options of a command.\n");
@@ -333,6 +337,7 @@ fathom_err options_write_flags(struct buf *out)
         "and what to use. Several refused flags are told all at once. A flag that is not here is\n"
         "unknown, and the answer names the nearest one.\n");
     for (int g = 0; g < GROUP_COUNT; g++) {
+        if (!has_group(COMMAND_SERVE, (enum option_group)g)) continue;
         (void)buf_printf(out, "\n## %s\n\n| flag | answer | |\n|---|---|---|\n", groups[g].title);
         for (size_t i = 0; i < option_table_n; i++) {
             if (in_group(&option_table[i], COMMAND_SERVE, (enum option_group)g)) {

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include "base/fail.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/os.h"
 #include "base/utf8.h"
 #include "server/access.h"
 #include "server/access_log.h"
@@ -544,17 +544,12 @@ static void pass_gate(void *arg, struct MHD_Connection *c, void **socket_context
 static void raise_file_limit(struct server *s)
 {
     enum { RESERVE = 256 + OVER_LIMIT_RESERVE };
-    struct rlimit limit;
-    rlim_t need = (rlim_t)s->o.max_connections + RESERVE;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-    if (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= need) return;
-    limit.rlim_cur =
-        limit.rlim_max == RLIM_INFINITY || limit.rlim_max >= need ? need : limit.rlim_max;
-    (void)setrlimit(RLIMIT_NOFILE, &limit);
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= need) return;
-    uint32_t room = limit.rlim_cur > 2 * RESERVE ? (uint32_t)limit.rlim_cur - RESERVE : RESERVE;
+    uint64_t need = (uint64_t)s->o.max_connections + RESERVE;
+    uint64_t allowed = os_allow_files(need);
+    if (allowed == 0 || allowed >= need) return;
+    uint32_t room = allowed > 2 * RESERVE ? (uint32_t)allowed - RESERVE : RESERVE;
     LOG_WARN("server", "at most %llu open files are allowed (ulimit -n): %u connections, not %u",
-             (unsigned long long)limit.rlim_cur, room, s->o.max_connections);
+             (unsigned long long)allowed, room, s->o.max_connections);
     s->o.max_connections = room;
 }
 

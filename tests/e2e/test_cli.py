@@ -193,8 +193,24 @@ class Cli(unittest.TestCase):
         for spread in (result["prefill_ms"], result["step_ms"], result["output_tok_s"]):
             self.assertTrue(0 < spread["min"] <= spread["median"] <= spread["max"])
         self.assertLess(result["step_ms"]["median"], result["total_ms"]["median"])
-        run("bench", "throughput", status=2)
+        self.assertIn("one of latency, throughput", run("bench", "nonsense", status=2)[1])
         run("bench", "latency", "--input-len", "4000", "--output-len", "200", status=1)
+
+    def test_bench_throughput_times_many_requests(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "out.json")
+            out, _ = run("bench", "throughput", "--num-prompts", "6", "--input-len", "40",
+                         "--output-len", "8", "--num-warmups", "2", "--max-num-seqs", "2",
+                         "--max-model-len", "256", "--output-json", path)
+            with open(path, encoding="utf-8") as f:
+                result = json.load(f)
+        self.assertRegex(out, r"Throughput: [\d.]+ requests/s, [\d.]+ total tokens/s, "
+                              r"[\d.]+ output tokens/s")
+        self.assertIn("random, 6 requests, 40.0 tokens in and 8.0 out", out)
+        self.assertEqual((result["num_requests"], result["total_num_tokens"]), (6, 6 * 48))
+        self.assertAlmostEqual(result["tokens_per_second"] * result["elapsed_time"], 288, delta=1)
+        self.assertIn("needs --dataset-path", run("bench", "throughput", "--dataset-name",
+                                                  "sharegpt", status=1)[1])
 
     def test_run_answers_as_the_reference_does(self):
         for kind, flags in (("arithmetic", ()), ("arithmetic, thinking", ("--thinking",))):

@@ -124,8 +124,90 @@ static void a_list_takes_values_up_to_the_next_option(void **state)
     assert_int_equal(r.s.api_key.n, 1);
     assert_string_equal(r.s.model, "dir");
     assert_refused(&r, "--served-model-name", "needs a value");
-    assert_refused(&r, "--served-model-name a a a a a a a a a a a a a a a a a", "more than 16");
     forget(&r);
+}
+
+static void a_list_is_bounded(void **state)
+{
+    (void)state;
+    static struct settings s;
+    char *argv[STRING_LIST_MAX + 2];
+    char option[] = "--served-model-name";
+    char value[] = "a";
+    struct buf notes = {0};
+    fathom_diag d = {{0}};
+    argv[0] = option;
+    for (int i = 1; i < STRING_LIST_MAX + 2; i++) argv[i] = value;
+    struct option_input in = {STRING_LIST_MAX + 1, argv, NULL, 0};
+    assert_int_equal(options_parse(&s, COMMAND_SERVE, &in, &notes, &d), FATHOM_OK);
+    settings_free(&s);
+    in.argc++;
+    assert_int_equal(options_parse(&s, COMMAND_SERVE, &in, &notes, &d), FATHOM_EINVAL);
+    assert_says(d.text, "more than 256");
+    settings_free(&s);
+    buf_free(&notes);
+}
+
+static void one_name_may_mean_something_else_to_another_command(void **state)
+{
+    (void)state;
+    static struct result r;
+    parse(&r, COMMAND_BENCH_SERVE, "--tokenizer dir --backend vllm --temperature 0.5");
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_string_equal(r.s.bench.tokenizer, "dir");
+    assert_string_equal(r.s.bench.backend, "vllm");
+    assert_string_equal(r.s.backend, "auto");
+    assert_true(r.s.temperature == -1);
+    assert_refused(&r, "--tokenizer dir", "is refused");
+    parse(&r, COMMAND_BENCH_SERVE, "--random-input 200 --num-prompt=7");
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_int_equal(r.s.bench.random_input_len, 200);
+    assert_int_equal(r.s.bench.num_prompts, 7);
+    parse(&r, COMMAND_BENCH_REPORT, "a.json b.json --output c.html");
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_int_equal(r.s.rest.n, 2);
+    forget(&r);
+}
+
+static void a_variable_means_what_it_means_to_the_server(void **state)
+{
+    (void)state;
+    static struct settings s;
+    const struct option_variable variables[] = {{"FATHOM_BACKEND", "backend", "ref"},
+                                                {"FATHOM_BURSTINESS", "burstiness", "2"}};
+    const struct option_input in = {0, NULL, variables, 2};
+    struct buf notes = {0};
+    assert_int_equal(options_parse(&s, COMMAND_BENCH_SERVE, &in, &notes, NULL), FATHOM_OK);
+    assert_string_equal(s.bench.backend, "openai");
+    assert_true(s.bench.burstiness == 2);
+    settings_free(&s);
+    assert_int_equal(options_parse(&s, COMMAND_BENCH_LATENCY, &in, &notes, NULL), FATHOM_OK);
+    assert_string_equal(s.backend, "ref");
+    settings_free(&s);
+    buf_free(&notes);
+}
+
+static void commands_have_one_word_or_two(void **state)
+{
+    (void)state;
+    const char *words[] = {"bench", "sweep", "--help"};
+    size_t n_used;
+    struct buf names = {0};
+    assert_int_equal(command_find(words, 3, &n_used), COMMAND_BENCH_SWEEP);
+    assert_int_equal(n_used, 2);
+    assert_int_equal(command_find(words, 1, &n_used), COMMAND_COUNT);
+    assert_int_equal(n_used, 0);
+    words[1] = "sweeps";
+    assert_int_equal(command_find(words, 2, &n_used), COMMAND_COUNT);
+    words[0] = "serve";
+    assert_int_equal(command_find(words, 2, &n_used), COMMAND_SERVE);
+    assert_int_equal(n_used, 1);
+    assert_int_equal(command_names(&names, "bench"), FATHOM_OK);
+    assert_string_equal(buf_str(&names), "latency, throughput, serve, sweep, report");
+    buf_clear(&names);
+    assert_int_equal(command_names(&names, "benc"), FATHOM_OK);
+    assert_int_equal(names.len, 0);
+    buf_free(&names);
 }
 
 static void unknown_options_name_the_nearest(void **state)
@@ -234,7 +316,7 @@ static void what_is_recorded_may_be_said_in_all_of_vllms_ways(void **state)
     assert_false(r.s.compilation.no_graphs);
     parse(&r, COMMAND_SERVE, "-O 0");
     assert_true(r.s.compilation.no_graphs);
-    parse(&r, COMMAND_BENCH, "-O.cudagraph_mode=NONE");
+    parse(&r, COMMAND_BENCH_LATENCY, "-O.cudagraph_mode=NONE");
     assert_true(r.s.compilation.no_graphs);
     parse(&r, COMMAND_PLAN, "-cc.cudagraph_num_of_warmups=2");
     assert_int_equal(r.s.compilation.n_warm_up, 2);
@@ -290,7 +372,7 @@ static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
     assert_refused(&r, "-tp 8", "--tensor-parallel-size 8 is refused: this build runs one rank");
     assert_refused(&r, "-tp 8 --rank-slice 8", "--rank-slice 8 of --tensor-parallel-size 8");
     assert_refused(&r, "--load-format gguf", "weights are read from safetensors");
-    parse(&r, COMMAND_BENCH, "--load-format dummy -tp 8 --rank-slice 3 --dtype fp8");
+    parse(&r, COMMAND_BENCH_LATENCY, "--load-format dummy -tp 8 --rank-slice 3 --dtype fp8");
     assert_int_equal(r.err, FATHOM_OK);
     assert_int_equal(r.s.tensor_parallel_size, 8);
     assert_int_equal(r.s.rank_slice, 3);
@@ -385,6 +467,7 @@ static void the_table_is_sound(void **state)
         if (o->answer == ANSWER_USE && o->field == NO_FIELD) fail_msg("--%s is lost", o->name);
         for (size_t k = 0; k < i; k++) {
             const struct option *other = &option_table[k];
+            if (!(o->commands & other->commands)) continue;
             assert_string_not_equal(o->name, other->name);
             if (o->alias && other->alias) assert_string_not_equal(o->alias, other->alias);
         }
@@ -453,6 +536,10 @@ int main(void)
         cmocka_unit_test(nothing_given_means_the_defaults),
         cmocka_unit_test(every_form_of_an_option_is_read),
         cmocka_unit_test(a_list_takes_values_up_to_the_next_option),
+        cmocka_unit_test(a_list_is_bounded),
+        cmocka_unit_test(one_name_may_mean_something_else_to_another_command),
+        cmocka_unit_test(a_variable_means_what_it_means_to_the_server),
+        cmocka_unit_test(commands_have_one_word_or_two),
         cmocka_unit_test(unknown_options_name_the_nearest),
         cmocka_unit_test(bad_values_are_answered_with_what_is_needed),
         cmocka_unit_test(speculation_is_read_at_once),

@@ -1,0 +1,30 @@
+/* http_target.h - a server, and plain questions to it */
+#ifndef FATHOM_BENCH_HTTP_TARGET_H
+#define FATHOM_BENCH_HTTP_TARGET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/buf.h"
+#include "fathom/err.h"
+
+enum { HTTP_ANSWER_BYTES = 64 << 20 };
+
+struct http_target {
+    const char *base_url;       /* "http://127.0.0.1:8000", no slash at the end */
+    const char *api_key;        /* NULL: none */
+    const char *const *headers; /* "name=value" each */
+    size_t n_header;
+    bool insecure;    /* any certificate will do */
+    double timeout_s; /* of a whole request */
+};
+
+/* http_get - the answer to GET base_url + path
+ *
+ *   body    appended, whatever the status
+ *   status  of HTTP
+ * Errors  EIO with the cause when no answer came; EINVAL for a header without '='; ENOMEM. */
+fathom_err http_get(const struct http_target *t, const char *path, struct buf *body, long *status,
+                    fathom_diag *d);
+
+#endif

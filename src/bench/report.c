@@ -1,0 +1,274 @@
+#include "bench/report.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "bench/report_int.h"
+
+static const double saturated_from = 0.95; /* of the best output rate */
+
+/* ---- at a glance ------------------------------------------------------------------------- */
+
+static void add_entry(struct buf *out, const char *name, double value, const char *unit)
+{
+    (void)buf_printf(out, "<dt>%s</dt><dd>", name);
+    number_add(out, value);
+    (void)buf_printf(out, " %s</dd>", unit);
+}
+
+/* The point of a series with the best output rate; NULL when it has none. */
+static const struct report_point *best_point(const struct report_series *s)
+{
+    const struct report_point *best = NULL;
+    for (size_t i = 0; i < s->n_point; i++) {
+        const struct report_point *p = &s->first[i];
+        double rate = p->values[REPORT_OUTPUT_RATE].value;
+        if (!best || rate > best->values[REPORT_OUTPUT_RATE].value) best = p;
+    }
+    return best;
+}
+
+static void add_load(struct buf *out, const struct report_point *p)
+{
+    if (!isinf(p->rate)) {
+        number_add(out, p->rate);
+        (void)buf_add_str(out, " req/s offered");
+    } else if (p->concurrency) {
+        (void)buf_printf(out, "%u in flight", p->concurrency);
+    } else {
+        (void)buf_add_str(out, "all at once");
+    }
+}
+
+static void add_card(struct buf *out, const struct report_series *s)
+{
+    const struct report_point *best = best_point(s);
+    const struct report_point *least = NULL;     /* of the smallest concurrency */
+    const struct report_point *saturated = NULL; /* of the smallest that is near the best */
+    double best_served = 0;
+    double best_output = best->values[REPORT_OUTPUT_RATE].value;
+    struct buf name = {0};
+    for (size_t i = 0; i < s->n_point; i++) {
+        const struct report_point *p = &s->first[i];
+        if (p->values[REPORT_REQUEST_RATE].value > best_served) {
+            best_served = p->values[REPORT_REQUEST_RATE].value;
+        }
+        if (!isinf(p->rate) || !p->concurrency) continue;
+        if (!least || p->concurrency < least->concurrency) least = p;
+        bool is_near = p->values[REPORT_OUTPUT_RATE].value >= saturated_from * best_output;
+        if (is_near && (!saturated || p->concurrency < saturated->concurrency)) saturated = p;
+    }
+    series_name(&name, s, DIFFER_ENGINE | DIFFER_MODEL | DIFFER_INPUT | DIFFER_OUTPUT);
+    (void)buf_add_str(out, "<section class=\"card\"><h3>");
+    html_add(out, buf_str(&name));
+    (void)buf_add_str(out, "</h3><dl><dd class=\"big\">");
+    number_add(out, best_output);
+    (void)buf_add_str(out, " <small>output tok/s at ");
+    add_load(out, best);
+    (void)buf_add_str(out, "</small></dd>");
+    if (least && least->values[REPORT_TPOT_MEDIAN].value > 0) {
+        char what[48];
+        (void)snprintf(what, sizeof what, "A stream with %u in flight", least->concurrency);
+        add_entry(out, what, 1000 / least->values[REPORT_TPOT_MEDIAN].value, "tok/s");
+        add_entry(out, "Its time to first token", least->values[REPORT_TTFT_MEDIAN].value, "ms");
+    }
+    if (saturated) add_entry(out, "Saturated from", saturated->concurrency, "in flight");
+    add_entry(out, "Most requests served", best_served, "req/s");
+    (void)buf_add_str(out, "</dl></section>\n");
+    buf_free(&name);
+}
+
+/* ---- all points -------------------------------------------------------------------------- */
+
+static void add_cell(struct buf *out, const struct report_value *v)
+{
+    (void)buf_add_str(out, "<td>");
+    if (v->has) number_add(out, v->value);
+    if (v->has && v->hi > v->lo) {
+        (void)buf_add_str(out, " <small>");
+        number_add(out, v->lo);
+        (void)buf_add_str(out, "–");
+        number_add(out, v->hi);
+        (void)buf_add_str(out, "</small>");
+    }
+    (void)buf_add_str(out, "</td>");
+}
+
+/* Whether the benchmark found its own figures sound. */
+static void add_verdict(struct buf *out, const struct report_point *p)
+{
+    (void)buf_add_str(out, "<td class=\"text\">");
+    if (p->n_failed) {
+        (void)buf_printf(out, "<span class=\"bad\">%llu failed</span> ",
+                         (unsigned long long)p->n_failed);
+    }
+    if (!p->is_checked) {
+        (void)buf_add_str(out, "not checked");
+    } else if (p->little_holds && !p->client_is_limit && !p->is_cached) {
+        (void)buf_add_str(out, "<span class=\"good\">sound</span>");
+    }
+    if (p->is_checked && !p->little_holds) {
+        (void)buf_add_str(out, "<span class=\"bad\">Little's law fails</span> ");
+    }
+    if (p->client_is_limit) (void)buf_add_str(out, "<span class=\"bad\">client saturated</span> ");
+    if (p->is_cached) (void)buf_add_str(out, "<span class=\"bad\">prompts were cached</span>");
+    (void)buf_add_str(out, "</td>");
+}
+
+static void add_point_row(struct buf *out, const struct report_data *r,
+                          const struct report_point *p, unsigned differ)
+{
+    static const enum report_field fields[] = {
+        REPORT_REQUEST_RATE, REPORT_OUTPUT_RATE, REPORT_TOTAL_RATE, REPORT_TTFT_MEDIAN,
+        REPORT_TTFT_P99,     REPORT_ITL_MEDIAN,  REPORT_ITL_P99,    REPORT_E2EL_MEDIAN,
+    };
+    struct buf name = {0};
+    series_name(&name, &r->series[p->series], differ);
+    (void)buf_add_str(out, "<tr><th scope=\"row\">");
+    html_add(out, buf_str(&name));
+    if (name.len) (void)buf_add_str(out, ", ");
+    buf_free(&name);
+    add_load(out, p);
+    (void)buf_printf(out, "</th><td>%llu</td>", (unsigned long long)p->n_completed);
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        add_cell(out, &p->values[fields[i]]);
+    }
+    add_verdict(out, p);
+    (void)buf_add_str(out, "</tr>\n");
+}
+
+static void add_points(struct buf *out, const struct report_data *r, unsigned differ)
+{
+    static const char *const heads[] = {"requests",    "req/s",      "output tok/s",
+                                        "total tok/s", "TTFT ms",    "TTFT p99 ms",
+                                        "ITL ms",      "ITL p99 ms", "TTLT ms"};
+    (void)buf_add_str(out,
+                      "<h2 id=\"points\">All points</h2><p>Medians where nothing else is said; "
+                      "small figures are the spread over repeated runs.</p>\n"
+                      "<div class=\"scroll\" tabindex=\"0\"><table><thead><tr>"
+                      "<th scope=\"col\">load</th>");
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
+        (void)buf_printf(out, "<th scope=\"col\">%s</th>", heads[i]);
+    }
+    (void)buf_add_str(out, "<th scope=\"col\" class=\"text\">checks</th></tr></thead><tbody>\n");
+    for (size_t i = 0; i < r->n_point; i++) add_point_row(out, r, &r->points[i], differ);
+    (void)buf_add_str(out, "</tbody></table></div>\n");
+}
+
+/* ---- what was run, and the words --------------------------------------------------------- */
+
+static void add_workloads(struct buf *out, const struct report_data *r)
+{
+    (void)buf_add_str(out, "<h2 id=\"workloads\">Workloads</h2><p>What was sent for each point, "
+                           "and from which machine.</p><ol class=\"loads\">\n");
+    for (size_t i = 0; i < r->n_point; i++) {
+        const struct report_point *p = &r->points[i];
+        (void)buf_add_str(out, "<li>");
+        html_add(out, p->workload[0] ? p->workload : "the file does not say what was sent");
+        (void)buf_add_str(out, " · ");
+        html_add(out, p->engine);
+        (void)buf_add_str(out, ", ");
+        html_add(out, p->model);
+        if (p->client[0]) {
+            (void)buf_add_str(out, " · client: ");
+            html_add(out, p->client);
+        }
+        if (p->date[0]) {
+            (void)buf_add_str(out, " · ");
+            html_add(out, p->date);
+        }
+        (void)buf_add_str(out, "</li>\n");
+    }
+    (void)buf_add_str(out, "</ol>\n");
+}
+
+static const char words[] =
+    "<h2 id=\"words\">What the words mean</h2><dl class=\"words\">"
+    "<dt>TTFT, time to first token</dt><dd>From sending a request to the first event with text. "
+    "The wait for the client's own limit of requests in flight is not in it.</dd>"
+    "<dt>TTLT, time to last token</dt><dd>From sending to the last event with text; also called "
+    "end-to-end latency (E2EL).</dd>"
+    "<dt>ITL, inter-token latency</dt><dd>From one event with text to the next, all requests "
+    "together. An event may carry several tokens.</dd>"
+    "<dt>Throughput</dt><dd>Tokens of completed requests over the time from the first request to "
+    "the last answer, as the server counted them. Total adds the prompts'.</dd>"
+    "<dt>Saturated</dt><dd>The smallest concurrency that gives 95 % of the best output rate.</dd>"
+    "<dt>Sound</dt><dd>Throughput times latency agrees with the requests that were in flight "
+    "(Little's law, within 5 %), the client had time to spare, and no prompt had been sent "
+    "before.</dd></dl>\n";
+
+/* ---- the page ---------------------------------------------------------------------------- */
+
+static void add_header(struct buf *out, const struct report_data *r, const struct report_options *o,
+                       const struct section *sections, size_t n)
+{
+    (void)buf_add_str(out, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+                           "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"
+                           "<title>");
+    html_add(out, o->title);
+    (void)buf_printf(out, "</title><style>\n%s</style></head>\n<body><header><h1>", report_style);
+    html_add(out, o->title);
+    (void)buf_printf(out, "</h1><p class=\"lead\">%zu point%s in %zu series", r->n_point,
+                     r->n_point == 1 ? "" : "s", r->n_series);
+    (void)buf_add_str(out, " · ");
+    html_add(out, o->made);
+    (void)buf_add_str(out, "</p><nav aria-label=\"Sections\"><ul>");
+    for (size_t i = 0; i < n; i++) {
+        struct buf title = {0};
+        section_title(&title, r, &sections[i]);
+        (void)buf_printf(out, "<li><a href=\"#s%zu\">", i);
+        html_add(out, n == 1 ? "Charts" : buf_str(&title));
+        (void)buf_add_str(out, "</a></li>");
+        buf_free(&title);
+    }
+    (void)buf_add_str(out, "<li><a href=\"#points\">All points</a></li>"
+                           "<li><a href=\"#workloads\">Workloads</a></li>"
+                           "<li><a href=\"#words\">Words</a></li></ul></nav></header>\n<main>\n");
+}
+
+static void add_cards(struct buf *out, const struct report_data *r)
+{
+    (void)buf_add_str(out, "<div class=\"cards\">\n");
+    for (size_t i = 0; i < r->n_series; i++) add_card(out, &r->series[i]);
+    (void)buf_add_str(out, "</div>\n");
+}
+
+static fathom_err add_section(struct buf *out, const struct report_data *r,
+                              const struct report_options *o, const struct section *s, size_t i)
+{
+    struct buf text = {0};
+    section_title(&text, r, s);
+    (void)buf_printf(out, "<section aria-labelledby=\"s%zu\"><h2 id=\"s%zu\">", i, i);
+    html_add(out, buf_str(&text));
+    buf_clear(&text);
+    section_common(&text, r, s);
+    (void)buf_add_str(out, "</h2><p>");
+    html_add(out, s->n > 1 ? buf_str(&text) : "");
+    (void)buf_add_str(out, "</p>\n");
+    buf_free(&text);
+    TRY(section_write(out, r, o, s, i));
+    return buf_add_str(out, "</section>\n");
+}
+
+fathom_err report_write(struct buf *out, const struct report_data *r,
+                        const struct report_options *o, fathom_diag *d)
+{
+    struct section sections[REPORT_SECTIONS_MAX];
+    unsigned differ = 0;
+    if (r->n_point == 0) FAIL(d, FATHOM_EINVAL, "there are no results to report");
+    size_t n = sections_make(sections, r);
+    for (size_t i = 0; i < n; i++) differ |= sections[i].differ;
+    add_header(out, r, o, sections, n);
+    add_cards(out, r);
+    for (size_t i = 0; i < n; i++) TRY(add_section(out, r, o, &sections[i], i));
+    add_points(out, r, differ);
+    add_workloads(out, r);
+    (void)buf_add_str(out, words);
+    (void)buf_add_str(out, "</main><footer><p>");
+    html_add(out, o->made);
+    return buf_add_str(out, "</p></footer>\n<script>addEventListener('beforeprint',()=>document."
+                            "querySelectorAll('details').forEach(d=>d.open=true))</script></body>"
+                            "</html>\n");
+}
