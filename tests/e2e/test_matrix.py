@@ -38,8 +38,12 @@ TOOLS = [{"type": "function", "function": {
     "name": "get_weather", "description": "Get weather for a location",
     "parameters": {"type": "object", "properties": {"location": {"type": "string"}},
                    "required": ["location"]}}}]
+SCHEMA = {"type": "object", "required": ["name", "age"], "properties": {
+    "name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0}}}
 ASKS = {
     "tools": {"tools": TOOLS},
+    "schema": {"response_format": {"type": "json_schema",
+                                   "json_schema": {"name": "person", "schema": SCHEMA}}},
     "logprobs": {"logprobs": True, "top_logprobs": 3},
     "n": {"n": 2},
     "seed": {"temperature": 1, "seed": 11},

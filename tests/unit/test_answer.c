@@ -394,17 +394,24 @@ static void test_fail_ends_a_stream(void **state)
 static void test_each_failing_allocation_is_clean(void **state)
 {
     (void)state;
-    static const char *const bodies[] = {
-        CHAT(",\"stream\":true,\"logprobs\":true,\"stop\":[\"Q\"],\"return_token_ids\":true" TOOLS),
-        CHAT(",\"logprobs\":true,\"top_logprobs\":2" TOOLS),
+    static const struct {
+        enum openai_api api;
+        const char *body;
+    } cases[] = {
+        {OPENAI_CHAT, CHAT(",\"stream\":true,\"logprobs\":true,\"stop\":[\"Q\"],"
+                           "\"return_token_ids\":true" TOOLS)},
+        {OPENAI_CHAT, CHAT(",\"logprobs\":true,\"top_logprobs\":2" TOOLS)},
+        {OPENAI_COMPLETION, "{\"prompt\":\"a\",\"echo\":true,\"logprobs\":2,\"stop\":\"Q\"}"},
+        {OPENAI_COMPLETION, "{\"prompt\":\"a\",\"stream\":true,\"logprobs\":1,"
+                            "\"stream_options\":{\"include_usage\":true}}"},
     };
-    for (size_t k = 0; k < 2; k++) {
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         bool failed = true;
         for (long n = 0; failed; n++) {
             struct scene *s = mem_alloc(sizeof *s);
             assert_non_null(s);
             mem_fail_after(n);
-            fathom_err err = scene_try(s, OPENAI_CHAT, bodies[k], true);
+            fathom_err err = scene_try(s, cases[k].api, cases[k].body, true);
             if (!err) err = scene_say(&s->answer, 0, "why</think>Ok." CALL, FATHOM_FINISH_STOP);
             if (!err) err = answer_close(&s->answer);
             failed = mem_fail_hit();

@@ -7,8 +7,11 @@
 
 #include <cmocka.h>
 
+#include "base/log.h"
+#include "base/mem.h"
 #include "base/os.h"
 #include "support/answers.h"
+#include "support/small_model.h"
 
 #define PILOT FATHOM_SOURCE_DIR "/models/pilot"
 
@@ -165,6 +168,44 @@ static void refusals_name_the_way_out(void **state)
     }
 }
 
+static void each_failing_allocation_while_opening_is_clean(void **state)
+{
+    (void)state;
+    struct small_model model;
+    log_set_level(LOG_LEVEL_ERROR);
+    small_model_make(&model, 1);
+    const fathom_options options[] = {
+        {.bundle = &model.bundle,
+         .backend = FATHOM_BACKEND_CPU,
+         .n_thread = 2,
+         .n_draft = 2,
+         .max_num_seqs = 2,
+         .max_model_len = 128},
+        {.bundle = &model.bundle,
+         .backend = FATHOM_BACKEND_REF,
+         .max_num_seqs = 2,
+         .max_model_len = 128,
+         .no_prefix_cache = true,
+         .kv = FATHOM_KV_FP8},
+    };
+    for (size_t i = 0; i < 2; i++) {
+        bool hit = true;
+        long n = 0;
+        for (; hit; n++) {
+            fathom_engine *e = NULL;
+            mem_fail_after(n);
+            fathom_err err = fathom_open(&e, &options[i], NULL);
+            hit = mem_fail_hit();
+            mem_fail_after(-1);
+            assert_int_equal(err, hit ? FATHOM_ENOMEM : FATHOM_OK);
+            if (hit) assert_null(e);
+            fathom_close(e);
+        }
+        assert_true(n > 50);
+    }
+    small_model_free(&model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -173,6 +214,7 @@ int main(void)
         cmocka_unit_test(a_rank_of_two_runs_by_itself),
         cmocka_unit_test(an_fp8_checkpoint_stays_what_it_is),
         cmocka_unit_test(refusals_name_the_way_out),
+        cmocka_unit_test(each_failing_allocation_while_opening_is_clean),
     };
     return cmocka_run_group_tests(tests, open_config, close_config);
 }
