@@ -110,6 +110,7 @@ struct settings {
     const char *ssl_ca_certs;
     const char *ssl_cert_reqs;
     bool open_metrics;
+    bool tokenizer_info;
     bool allow_credentials;
     struct string_list allowed_origins;
     struct string_list allowed_methods;

@@ -104,6 +104,7 @@ static void fill_options(struct server_options *o, const struct invocation *v)
     o->root_path = s->root_path;
     o->admin_socket = s->admin_socket;
     o->open_metrics = s->open_metrics;
+    o->tokenizer_info = s->tokenizer_info;
     o->model_names = s->served_model_name.n ? s->served_model_name.items : &v->model->name;
     o->n_model_name = s->served_model_name.n ? s->served_model_name.n : 1;
     o->origins = s->allowed_origins.items;

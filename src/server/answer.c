@@ -111,8 +111,13 @@ static fathom_err open_choice(struct answer *a, size_t i)
 }
 
 static const struct answer_form *const forms[] = {
-    [OPENAI_CHAT] = &answer_form_chat,           [OPENAI_COMPLETION] = &answer_form_completion,
-    [OPENAI_RESPONSES] = &answer_form_responses, [ANTHROPIC_MESSAGES] = &answer_form_messages,
+    [OPENAI_CHAT] = &answer_form_chat,
+    [OPENAI_COMPLETION] = &answer_form_completion,
+    [OPENAI_RESPONSES] = &answer_form_responses,
+    [ANTHROPIC_MESSAGES] = &answer_form_messages,
+    [OPENAI_TOKENIZE] = &answer_form_tokenize,
+    [OPENAI_TOKENIZE_CHAT] = &answer_form_tokenize,
+    [OPENAI_DETOKENIZE] = &answer_form_detokenize,
     [ANTHROPIC_COUNT] = &answer_form_count,
 };
 

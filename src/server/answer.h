@@ -104,6 +104,8 @@ struct answer_form {
 extern const struct answer_form answer_form_chat;
 extern const struct answer_form answer_form_completion;
 extern const struct answer_form answer_form_responses;
+extern const struct answer_form answer_form_tokenize;
+extern const struct answer_form answer_form_detokenize;
 extern const struct answer_form answer_form_messages;
 extern const struct answer_form answer_form_count;
 

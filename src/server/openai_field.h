@@ -15,6 +15,8 @@ enum {
     MESSAGES = 1 << ANTHROPIC_MESSAGES,
     COUNT = 1 << ANTHROPIC_COUNT,
     RESPONSES = 1 << OPENAI_RESPONSES,
+    TOKENIZE = 1 << OPENAI_TOKENIZE,
+    DETOKENIZE = 1 << OPENAI_DETOKENIZE,
 };
 
 /* What a reader works on. */
@@ -39,7 +41,7 @@ struct field {
     const char *note;
 };
 
-extern const struct field openai_fields[]; /* chat, completion */
+extern const struct field openai_fields[]; /* chat, completion, tokenize, detokenize */
 extern const size_t openai_fields_n;
 extern const struct field anthropic_fields[]; /* messages, count */
 extern const size_t anthropic_fields_n;
@@ -124,6 +126,8 @@ field_read field_responses_include;
 field_read field_responses_top_logprobs;
 field_read field_responses_truncation;
 field_read field_responses_stream_options;
+field_read field_text;
+field_read field_tokens;
 field_read field_anthropic_tools;
 field_read field_anthropic_tool_choice;
 field_read field_anthropic_thinking;

@@ -151,3 +151,17 @@ fathom_err field_prompt(struct field_context *x, const struct field *f, json_t *
     }
     return FATHOM_OK;
 }
+
+fathom_err field_text(struct field_context *x, const struct field *f, json_t *v)
+{
+    if (!json_is_string(v)) return field_wrong_type(x, f->name, v, "a string");
+    TRY(alloc_prompts(x, 1));
+    return read_prompt(x, f->name, v, &x->r->prompts[0]);
+}
+
+fathom_err field_tokens(struct field_context *x, const struct field *f, json_t *v)
+{
+    if (!json_is_array(v)) return field_wrong_type(x, f->name, v, "an array of token ids");
+    TRY(alloc_prompts(x, 1));
+    return json_array_size(v) ? read_ids(x, f->name, v, &x->r->prompts[0]) : FATHOM_OK;
+}

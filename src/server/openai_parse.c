@@ -17,7 +17,7 @@ static void set_defaults(struct openai_request *r, enum openai_api api)
 {
     memset(r, 0, sizeof *r);
     r->api = api;
-    r->n = api == ANTHROPIC_COUNT ? 0 : 1;
+    r->n = api >= ANTHROPIC_COUNT ? 0 : 1;
     r->max_tokens = -1;
     r->skip_special_tokens = true;
     r->add_special_tokens = true;
@@ -71,6 +71,8 @@ static const char *const paths[] = {
     [OPENAI_RESPONSES] = "/v1/responses",
     [ANTHROPIC_MESSAGES] = "/v1/messages",
     [ANTHROPIC_COUNT] = "/v1/messages/count_tokens",
+    [OPENAI_TOKENIZE] = "/tokenize",
+    [OPENAI_DETOKENIZE] = "/detokenize",
 };
 
 enum { NAME_BYTES = 48 };
@@ -237,6 +239,29 @@ static fathom_err check_prompt_logprobs(struct openai_request *r, struct api_err
     return FATHOM_OK;
 }
 
+static fathom_err check_tokenize(struct openai_request *r, struct api_error *e)
+{
+    r->return_token_ids = true;
+    if (r->messages && r->prompts) {
+        return api_error_set(e, 400, "invalid_value", "prompt",
+                             "prompt and messages are both there, needed is one of them");
+    }
+    if (r->messages) {
+        r->api = OPENAI_TOKENIZE_CHAT;
+        return check_chat(r, e);
+    }
+    if (r->prompts) return FATHOM_OK;
+    return api_error_set(e, 400, "missing_required_parameter", "prompt",
+                         "prompt and messages are missing, one of them is needed");
+}
+
+static fathom_err check_detokenize(const struct openai_request *r, struct api_error *e)
+{
+    if (r->prompts) return FATHOM_OK;
+    return api_error_set(e, 400, "missing_required_parameter", "tokens",
+                         "tokens is missing, an array of token ids is needed");
+}
+
 static fathom_err check_endpoint(struct field_context *x)
 {
     switch (x->r->api) {
@@ -245,6 +270,9 @@ static fathom_err check_endpoint(struct field_context *x)
     case OPENAI_RESPONSES: return responses_check(x);
     case ANTHROPIC_MESSAGES:
     case ANTHROPIC_COUNT: return anthropic_check(x);
+    case OPENAI_TOKENIZE: return check_tokenize(x->r, x->e);
+    case OPENAI_DETOKENIZE: return check_detokenize(x->r, x->e);
+    case OPENAI_TOKENIZE_CHAT: break; /* comes of the check */
     }
     return FATHOM_OK;
 }

@@ -18,19 +18,22 @@
 #include "server/answer_rule.h"
 #include "server/api_error.h"
 
-/* The endpoints that have a prompt; the last one only counts its tokens. */
+/* The endpoints that have a prompt; from ANTHROPIC_COUNT on without the engine. */
 enum openai_api {
     OPENAI_CHAT,
     OPENAI_COMPLETION,
     OPENAI_RESPONSES,
     ANTHROPIC_MESSAGES,
     ANTHROPIC_COUNT,
+    OPENAI_TOKENIZE,
+    OPENAI_TOKENIZE_CHAT, /* what OPENAI_TOKENIZE becomes when messages come in */
+    OPENAI_DETOKENIZE,
 };
 
 /* openai_is_chat - messages come in and a parser reads what the model says */
 static inline bool openai_is_chat(enum openai_api api)
 {
-    return api != OPENAI_COMPLETION;
+    return api != OPENAI_COMPLETION && api != OPENAI_TOKENIZE && api != OPENAI_DETOKENIZE;
 }
 
 /* openai_is_anthropic - errors have Anthropic's form */
@@ -91,8 +94,9 @@ struct openai_request {
     bool include_stop;
     bool skip_special_tokens;
     bool return_token_ids;
-    bool tokens_as_ids;   /* "token_id:123" for the token's text in logprobs */
-    bool prompt_logprobs; /* told in the form of vLLM; echo with logprobs is OpenAI's */
+    bool return_token_strs; /* tokenize */
+    bool tokens_as_ids;     /* "token_id:123" for the token's text in logprobs */
+    bool prompt_logprobs;   /* told in the form of vLLM; echo with logprobs is OpenAI's */
     uint32_t n_prompt_logprobs;
     uint64_t cache_salt;
     char request_id[LIMIT_REQUEST_ID_BYTES + 1]; /* "": not given */

@@ -263,7 +263,7 @@ static fathom_err make_prompts(struct job *job, bool *thinking)
     for (size_t i = 0; i < n; i++) {
         TRY(make_completion_prompt(job, &r->prompts[i], &job->prompts[i]));
         TRY(truncate_prompt(job, &job->prompts[i]));
-        TRY(check_length(job, i, &job->error));
+        if (r->n) TRY(check_length(job, i, &job->error));
     }
     return FATHOM_OK;
 }

@@ -73,6 +73,30 @@ static fathom_err get_metrics(struct server *s, const char *rest, struct buf *bo
     return metrics_write(body, &s->metrics, &view);
 }
 
+static fathom_err get_load(struct server *s, const char *rest, struct buf *body,
+                           struct api_error *e)
+{
+    (void)rest, (void)e;
+    return buf_printf(body, "{\"server_load\":%zu}", server_n_job(s));
+}
+
+static fathom_err get_tokenizer_info(struct server *s, const char *rest, struct buf *body,
+                                     struct api_error *e)
+{
+    const char *text;
+    size_t n;
+    (void)rest;
+    if (!s->o.tokenizer_info) {
+        return api_error_set(e, 404, "not_found", NULL,
+                             "/tokenizer_info is off: start with --enable-tokenizer-info-endpoint");
+    }
+    if (fathom_get_file(s->engine, "tokenizer_config.json", &text, &n) != FATHOM_OK) {
+        return api_error_set(e, 404, "not_found", NULL,
+                             "the checkpoint has no tokenizer_config.json");
+    }
+    return buf_add(body, text, n);
+}
+
 static fathom_err get_version(struct server *s, const char *rest, struct buf *body,
                               struct api_error *e)
 {
@@ -101,6 +125,10 @@ static const struct route routes[] = {
      .call = responses_call},
     {.path = "/v1/messages", .methods = METHOD_POST, .api = ANTHROPIC_MESSAGES},
     {.path = "/v1/messages/count_tokens", .methods = METHOD_POST, .api = ANTHROPIC_COUNT},
+    {.path = "/tokenize", .methods = METHOD_POST, .api = OPENAI_TOKENIZE},
+    {.path = "/detokenize", .methods = METHOD_POST, .api = OPENAI_DETOKENIZE},
+    {.path = "/tokenizer_info", .methods = METHOD_GET, .get = get_tokenizer_info},
+    {.path = "/load", .methods = METHOD_GET, .get = get_load},
     {.path = "/v1/models", .methods = METHOD_GET, .get = list_models},
     {.path = "/v1/models/", .prefix = true, .methods = METHOD_GET, .get = get_model},
     {.path = "/health", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = health_get_live},
@@ -177,6 +205,6 @@ fathom_err route_refuse_path(const char *method, const char *path, struct api_er
     return api_error_set(e, 404, "not_found", NULL,
                          "there is no %.16s %.200s; there are /v1/chat/completions, "
                          "/v1/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens, "
-                         "/v1/models, /health, /ready, /metrics, /version",
+                         "/v1/models, /tokenize, /detokenize, /health, /ready, /metrics, /version",
                          method, path);
 }

@@ -50,6 +50,7 @@ struct server_options {
     bool thinking;            /* for chats that do not say */
     bool tools_first_message; /* see chat.h */
     bool neutral_sampling;    /* do not take defaults from generation_config.json */
+    bool tokenizer_info;      /* GET /tokenizer_info shows tokenizer_config.json */
     bool hide_requests;       /* no log line for each request */
 
     bool keep_no_responses;        /* of /v1/responses */

@@ -164,6 +164,74 @@ static void the_best_of_several_is_told(void **state)
         "\"usage\"");
 }
 
+/* ---- tokens -------------------------------------------------------------------------------- */
+
+static void text_and_messages_are_tokenised(void **state)
+{
+    (void)state;
+    expect(&c, "POST", "/tokenize", "{\"prompt\":\"a é\",\"model\":\"m\"}", 200,
+           "{\"count\":5,\"max_model_len\":64,\"tokens\":[0,117,52,215,189],\"token_strs\":null}");
+    expect(&c, "POST", "/tokenize",
+           "{\"prompt\":\"a é\\n<｜User｜>\",\"add_special_tokens\":false,\"return_token_strs\":"
+           "true}",
+           200,
+           "\"tokens\":[117,52,215,189,30,3],\"token_strs\":[\"a\",\"Ġ\",\"Ã\",\"©\",\"Ċ\","
+           "\"<｜User｜>\"]}");
+    expect(&c, "POST", "/tokenize", "{\"prompt\":\"\",\"add_special_tokens\":false}", 200,
+           "{\"count\":0,\"max_model_len\":64,\"tokens\":[],");
+    expect(&c, "POST", "/tokenize",
+           "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"chat_template_kwargs\":{"
+           "\"thinking\":true}}",
+           200, "\"tokens\":[0,3,117,4,5]");
+    expect(&c, "POST", "/tokenize",
+           "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"add_generation_prompt\":"
+           "false}",
+           200, "\"tokens\":[0,3,117");
+    char body[300];
+    (void)snprintf(body, sizeof body, "{\"prompt\":\"%0100d\"}", 0);
+    expect(&c, "POST", "/tokenize", body, 200, "{\"count\":101,"); /* more than the context */
+    expect(&c, "POST", "/tokenize", "{}", 400, "prompt and messages are missing");
+    expect(&c, "POST", "/tokenize", "{\"prompt\":[1]}", 400,
+           "prompt is an array, needed is a string");
+    expect(&c, "POST", "/tokenize", "{\"prompt\":\"a\",\"messages\":[]}", 400, "messages is empty");
+    expect(&c, "POST", "/tokenize", "{\"prompt\":\"a\",\"temperature\":0}", 400,
+           "temperature is no field of /tokenize");
+    expect(&c, "POST", "/tokenize", "{\"prompt\":\"a\",\"model\":\"x\"}", 404, "model_not_found");
+}
+
+static void tokens_become_text(void **state)
+{
+    (void)state;
+    expect(&c, "POST", "/detokenize", "{\"tokens\":[0,117,52,215,189,30,3]}", 200,
+           "{\"prompt\":\"<｜begin▁of▁sentence｜>a é\\n<｜User｜>\"}");
+    expect(&c, "POST", "/detokenize", "{\"tokens\":[215]}", 200, "{\"prompt\":\"\xEF\xBF\xBD\"}");
+    expect(&c, "POST", "/detokenize", "{\"tokens\":[]}", 200, "{\"prompt\":\"\"}");
+    expect(&c, "POST", "/detokenize", "{\"tokens\":[276]}", 400,
+           "tokens[0] is 276, needed is 0 to");
+    expect(&c, "POST", "/detokenize", "{\"tokens\":\"a\"}", 400, "needed is an array of token ids");
+    expect(&c, "POST", "/detokenize", "{}", 400, "tokens is missing");
+}
+
+static void small_routes_answer(void **state)
+{
+    (void)state;
+    struct world other;
+    struct http_client client;
+    expect(&c, "GET", "/load", NULL, 200, "{\"server_load\":0}");
+    expect(&c, "GET", "/tokenizer_info", NULL, 404, "--enable-tokenizer-info-endpoint");
+    const struct fake_options f = {.tokenizer_config = "{\"tokenizer_class\":\"X\"}"};
+    world_open(&other, &(struct server_options){.tokenizer_info = true}, &f);
+    world_connect(&client, &other);
+    expect(&client, "GET", "/tokenizer_info", NULL, 200, "{\"tokenizer_class\":\"X\"}");
+    http_client_close(&client);
+    world_close(&other);
+    world_open(&other, &(struct server_options){.tokenizer_info = true}, NULL);
+    world_connect(&client, &other);
+    expect(&client, "GET", "/tokenizer_info", NULL, 404, "no tokenizer_config.json");
+    http_client_close(&client);
+    world_close(&other);
+}
+
 /* ---- names --------------------------------------------------------------------------------- */
 
 static void answers_are_called_as_the_request(void **state)
@@ -195,6 +263,9 @@ int main(void)
         cmocka_unit_test(echo_with_logprobs_tells_the_prompt),
         cmocka_unit_test(prompt_logprobs_are_told_once),
         cmocka_unit_test(the_best_of_several_is_told),
+        cmocka_unit_test(text_and_messages_are_tokenised),
+        cmocka_unit_test(tokens_become_text),
+        cmocka_unit_test(small_routes_answer),
         cmocka_unit_test(answers_are_called_as_the_request),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
