@@ -68,6 +68,9 @@ typedef struct fathom_options {
     const uint32_t *graph_sizes; /* tokens of a step, any order; steps in between are padded */
     uint32_t n_graph_size;       /* 0: a list up to the largest decode step */
     uint32_t n_graph_warm_up;    /* runs before each is recorded; 0: 1 */
+    /* called by fathom_open on its own thread as weights get their place; NULL: nobody asks */
+    void (*on_load)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
+    void *on_load_arg;
 } fathom_options;
 
 #endif

@@ -183,6 +183,9 @@ struct backend_ops {
 fathom_err backend_ref_create(struct backend **out, const struct backend_config *c, fathom_diag *d);
 fathom_err backend_cpu_create(struct backend **out, const struct backend_config *c, fathom_diag *d);
 
+/* backend_cpu_isa - the instruction set that backend_cpu_create computes with: "avx512 bf16" */
+const char *backend_cpu_isa(void);
+
 /* backend_cuda_create - one GPU, c->device
  * backend_cuda_generic_create - the same without the kernels tuned for one kind of GPU
  * Errors  as above; EDEVICE: no such device. A build without CUDA answers EUNSUPPORTED. */

@@ -6,6 +6,7 @@
 #include "base/os.h"
 #include "chat/chat.h"
 #include "cli/options.h"
+#include "cli/units.h"
 #include "fathom/err.h"
 #include "fathom/fathom.h"
 
@@ -74,21 +75,18 @@ void text_model_close(struct text_model *t);
 /* engine_options - the library's options from the command line's */
 void engine_options(fathom_options *out, const struct settings *s, const struct model_source *m);
 
+/* engine_open - fathom_open, with its progress on a terminal */
+fathom_err engine_open(fathom_engine **out, const fathom_options *o, fathom_diag *d);
+
 /* print_row - "name        text" on standard output, names in one column; flushed */
 void print_row(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-/* size_text - "33 MB", "671.4 GB": decimal units, into a caller's buffer */
-enum { SIZE_TEXT_BYTES = 32 };
-const char *size_text(char out[SIZE_TEXT_BYTES], uint64_t bytes);
-
-/* count_text - the digits of n in groups of three, "163 840" as "163,840" */
-const char *count_text(char out[SIZE_TEXT_BYTES], uint64_t n);
 
 /* What a subcommand is given. */
 struct invocation {
     const struct settings *settings;
     const struct environment *environment;
     struct model_source *model; /* found already, for commands that take one */
+    int *status;                /* of the process when the command succeeds; 0 */
 };
 
 /* The subcommands. What they say goes to standard output; an error is returned with a message. */
@@ -97,6 +95,7 @@ fathom_err cmd_run(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_inspect(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_tokenize(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_plan(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_doctor(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_bench_latency(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_bench_throughput(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_bench_serve(const struct invocation *v, fathom_diag *d);

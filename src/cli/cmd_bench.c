@@ -43,7 +43,7 @@ fathom_err cmd_bench_latency(const struct invocation *v, fathom_diag *d)
     fathom_err err;
     engine_options(&options, s, v->model);
     if (options.max_num_seqs == 0) options.max_num_seqs = o.n_request;
-    TRY_GOTO(fathom_open(&e, &options, d), done);
+    TRY_GOTO(engine_open(&e, &options, d), done);
     TRY_GOTO(latency_run(e, &o, &r, d), done);
     print_result(&o, &r);
     if (s->output_json) {
@@ -92,7 +92,7 @@ fathom_err cmd_bench_throughput(const struct invocation *v, fathom_diag *d)
     TRY_GOTO(bench_dataset(&o, s, t.adds_bos ? 1 : 0, d), done);
     o.n += (size_t)s->bench.num_warmups;
     TRY_GOTO(dataset_create(&dataset, &o, t.tokenizer, d), done);
-    TRY_GOTO(fathom_open(&e, &options, d), done);
+    TRY_GOTO(engine_open(&e, &options, d), done);
     int32_t bos_id = t.adds_bos ? fathom_get_info(e)->bos_id : -1;
     size_t n_warm_up = (size_t)s->bench.num_warmups;
     if (n_warm_up) {

@@ -155,7 +155,7 @@ fathom_err cmd_bench_sweep(const struct invocation *v, fathom_diag *d)
     const struct bench_settings *s = &v->settings->bench;
     const char *dir = s->result_dir ? s->result_dir : "results";
     struct settings own = *v->settings;
-    struct invocation one = {&own, v->environment, v->model};
+    struct invocation one = {&own, v->environment, v->model, v->status};
     struct bench_serve b = {.is_progress_shown = false};
     struct sweep_point *points = NULL;
     size_t n;

@@ -1,12 +1,7 @@
 /* cmd_plan.c - fathom plan: where every byte goes, before anything is loaded */
 #include <stdio.h>
 
-#include "base/fail.h"
-#include "base/os.h"
-#include "checkpoint/checkpoint.h"
-#include "cli/cli.h"
-#include "engine/memory_plan.h"
-#include "model/config.h"
+#include "cli/model_plan.h"
 
 static void print_size(const char *name, uint64_t bytes)
 {
@@ -60,50 +55,17 @@ static void print_plan(const struct memory_plan *p, const struct engine_settings
     print_size("available", p->available_bytes);
 }
 
-/* The config, and the checkpoint it belongs to: NULL when MODEL is a config.json alone. */
-static fathom_err open_model(struct checkpoint **c, struct model_config *config,
-                             const struct invocation *v, fathom_diag *d)
-{
-    *c = NULL;
-    if (v->model->is_config) {
-        const struct file_map *map = &v->model->config_map;
-        return model_config_parse(config, map->data, map->size, d);
-    }
-    TRY(model_source_open(c, v->model, v->settings, d));
-    return model_config_load(config, *c, d);
-}
-
-/* A GPU can be planned for where there is none, if its memory is given. */
-static fathom_err find_memory(uint64_t *bytes, const struct engine_settings *s, fathom_diag *d)
-{
-    fathom_diag inner = {{0}};
-    fathom_err err = memory_available(bytes, s, &inner);
-    if (err)
-        return diag_fail(d, err, "%s. To plan without the device, add --memory 141g", inner.text);
-    return FATHOM_OK;
-}
-
 fathom_err cmd_plan(const struct invocation *v, fathom_diag *d)
 {
-    struct checkpoint *c = NULL;
-    struct model_config config;
-    struct engine_settings settings;
-    struct memory_plan plan;
-    fathom_options o;
-    fathom_err err;
-    TRY_GOTO(open_model(&c, &config, v, d), done);
-    engine_options(&o, v->settings, v->model);
-    TRY_GOTO(settings_resolve(&settings, &o, &config, d), done);
-    uint64_t available = (uint64_t)v->settings->memory_bytes;
-    if (available == 0) TRY_GOTO(find_memory(&available, &settings, d), done);
-    err = memory_plan_make(&plan, &settings, &config, c, available, d);
-    if (err && err != FATHOM_ENOMEM) goto done;
-    print_row("model", "%s (%s)%s", v->model->name, config.model_type,
-              c ? "" : ", planned from the configuration alone");
-    printf("\n");
-    print_plan(&plan, &settings);
-    (void)fflush(stdout);
-done:
-    checkpoint_close(c);
+    struct model_plan p;
+    fathom_err err = model_plan_make(&p, v, d);
+    if (err == FATHOM_OK || p.plan.total_bytes) {
+        print_row("model", "%s (%s)%s", v->model->name, p.config.model_type,
+                  p.checkpoint ? "" : ", planned from the configuration alone");
+        printf("\n");
+        print_plan(&p.plan, &p.settings);
+        (void)fflush(stdout);
+    }
+    model_plan_close(&p);
     return err;
 }

@@ -100,7 +100,7 @@ fathom_err cmd_run(const struct invocation *v, fathom_diag *d)
     engine_options(&o, s, v->model);
     o.n_vocab_used = text.n_vocab_used;
     if (o.max_num_seqs == 0) o.max_num_seqs = 1;
-    TRY_GOTO(fathom_open(&engine, &o, d), done);
+    TRY_GOTO(engine_open(&engine, &o, d), done);
     TRY_GOTO(dialog_open(&dialog, engine, &text, s, d), done);
     signal_taker_listen(&signals, interrupt_answer, &dialog);
     if (s->prompt) {

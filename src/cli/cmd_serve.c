@@ -83,7 +83,7 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     }
     engine_options(&eo, v->settings, v->model);
     eo.n_vocab_used = text.n_vocab_used;
-    TRY_GOTO(fathom_open(&engine, &eo, d), done);
+    TRY_GOTO(engine_open(&engine, &eo, d), done);
     print_engine(fathom_get_info(engine), &setup.options);
     TRY_GOTO(server_create(&server, &setup.options, engine, text.tokenizer, &text.style, d), done);
     signal_taker_listen(&signals, stop_server, server);

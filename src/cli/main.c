@@ -1,6 +1,6 @@
 /* main.c - from argv to a subcommand, and from its error to a status
  *
- * Status 0: done. 1: something failed. 2: the command line is wrong.
+ * Status 0: done. 1: something failed. 2: the command line is wrong. 3: doctor's warnings.
  */
 #include <stdio.h>
 #include <string.h>
@@ -20,6 +20,7 @@ static command_function *const functions[COMMAND_COUNT] = {
     [COMMAND_INSPECT] = cmd_inspect,
     [COMMAND_TOKENIZE] = cmd_tokenize,
     [COMMAND_PLAN] = cmd_plan,
+    [COMMAND_DOCTOR] = cmd_doctor,
     [COMMAND_BENCH_LATENCY] = cmd_bench_latency,
     [COMMAND_BENCH_THROUGHPUT] = cmd_bench_throughput,
     [COMMAND_BENCH_SERVE] = cmd_bench_serve,
@@ -90,16 +91,17 @@ static int run_command(enum command c, const struct settings *s, const struct en
                        fathom_diag *d)
 {
     struct model_source model;
-    struct invocation v = {s, e, NULL};
+    int status = STATUS_OK;
+    struct invocation v = {s, e, NULL, &status};
     set_log_level(s->log_level);
-    if (command_info(c)->takes_model) {
+    if (command_info(c)->takes_model && c != COMMAND_DOCTOR) { /* which tells more of a bad one */
         fathom_err err = model_source_find(&model, s, e, d);
         if (err) return fail(err, d, STATUS_FAILED);
         v.model = &model;
     }
     fathom_err err = functions[c](&v, d);
     if (v.model) model_source_close(v.model);
-    return err ? fail(err, d, STATUS_FAILED) : STATUS_OK;
+    return err ? fail(err, d, STATUS_FAILED) : status;
 }
 
 /* The options of a command, then the command. */

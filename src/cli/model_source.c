@@ -6,6 +6,7 @@
 #include "checkpoint/checkpoint.h"
 #include "cli/cli.h"
 #include "cli/pilot_bundle.h"
+#include "cli/progress.h"
 
 fathom_err model_source_find(struct model_source *m, const struct settings *s,
                              const struct environment *e, fathom_diag *d)
@@ -112,4 +113,21 @@ void engine_options(fathom_options *out, const struct settings *s, const struct 
         .n_graph_warm_up = s->compilation.n_warm_up,
         .seed = s->seed < 0 ? 0 : (uint64_t)s->seed,
     };
+}
+
+static void tell_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+{
+    progress_tell(arg, done_bytes, total_bytes);
+}
+
+fathom_err engine_open(fathom_engine **out, const fathom_options *o, fathom_diag *d)
+{
+    struct progress progress;
+    fathom_options with = *o;
+    with.on_load = tell_progress;
+    with.on_load_arg = &progress;
+    progress_begin(&progress, "loading");
+    fathom_err err = fathom_open(out, &with, d);
+    progress_end(&progress);
+    return err;
 }

@@ -14,7 +14,7 @@ enum {
     SAMPLED = ON(BENCH_THROUGHPUT) | ONLINE,      /* commands that have a dataset */
     HOSTED = SERVE | OFFLINE,                     /* commands that take vLLM's engine options */
     ENGINE = HOSTED | ON(RUN),                    /* commands that start an engine */
-    PLANNED = ENGINE | ON(PLAN),                  /* commands that size one */
+    PLANNED = ENGINE | ON(PLAN) | ON(DOCTOR),     /* commands that size one */
     MODEL = PLANNED | ON(INSPECT) | ON(TOKENIZE), /* commands that have a model */
     ALL = MODEL | ONLINE | ON(BENCH_REPORT) | ON(HELP) | ON(VERSION),
 };
@@ -29,6 +29,10 @@ static const struct command_info commands[COMMAND_COUNT] = {
                           true, false},
     [COMMAND_PLAN] = {"plan", "[MODEL] [options]", "say where every byte goes, before loading",
                       true, false},
+    [COMMAND_DOCTOR] = {"doctor", "[MODEL] [options]",
+                        "look at the machine and the checkpoint; status 1: something will not "
+                        "work, 3: could be better",
+                        true, false},
     [COMMAND_BENCH_LATENCY] = {"bench latency", "[MODEL] [options]",
                                "time one batch: prefill, steps, tokens per second", true, false},
     [COMMAND_BENCH_THROUGHPUT] = {"bench throughput", "[MODEL] [options]",
@@ -186,9 +190,10 @@ const struct option option_table[] = {
 
     /* ---- server ---- */
     {"host", NULL, "ADDRESS", "127.0.0.1", "address to listen on; 0.0.0.0: all of IPv4",
-     .kind = OPTION_TEXT, .group = GROUP_SERVER, .commands = SERVE, .field = FIELD(host), USE},
+     .kind = OPTION_TEXT, .group = GROUP_SERVER, .commands = SERVE | ON(DOCTOR),
+     .field = FIELD(host), USE},
     {"port", NULL, "N", "8000", "port to listen on; 0: any free one, which is printed",
-     .kind = OPTION_COUNT, .hi = 65535, .group = GROUP_SERVER, .commands = SERVE,
+     .kind = OPTION_COUNT, .hi = 65535, .group = GROUP_SERVER, .commands = SERVE | ON(DOCTOR),
      .field = FIELD(port), USE},
     {"served-model-name", NULL, "NAME...", NULL,
      "names that requests may give, the first one shown; default: MODEL as given",
@@ -199,8 +204,8 @@ const struct option option_table[] = {
     {"root-path", NULL, "PATH", NULL, "prefix of paths that a proxy in front does not take off",
      .kind = OPTION_TEXT, .group = GROUP_SERVER, .commands = SERVE, .field = FIELD(root_path), USE},
     {"max-connections", NULL, "N", "4096", "connections at once; a request on one more gets 503",
-     .kind = OPTION_COUNT, .lo = 1, .hi = 1 << 20, .group = GROUP_SERVER, .commands = SERVE,
-     .field = FIELD(max_connections), USE},
+     .kind = OPTION_COUNT, .lo = 1, .hi = 1 << 20, .group = GROUP_SERVER,
+     .commands = SERVE | ON(DOCTOR), .field = FIELD(max_connections), USE},
     {"max-stored-responses", NULL, "N", "4096",
      "responses of /v1/responses that are kept, to be gone on from and told again; the oldest "
      "leave; 0: none",
@@ -340,7 +345,7 @@ const struct option option_table[] = {
     {"tensors", NULL, NULL, NULL, "list every tensor", .kind = OPTION_FLAG, .group = GROUP_COMMAND,
      .commands = ON(INSPECT), .field = FIELD(tensors), USE},
     {"memory", NULL, "BYTES", "0", "plan for a device with this much; 0: this machine",
-     .kind = OPTION_COUNT, .hi = 1e15, .group = GROUP_COMMAND, .commands = ON(PLAN),
+     .kind = OPTION_COUNT, .hi = 1e15, .group = GROUP_COMMAND, .commands = ON(PLAN) | ON(DOCTOR),
      .field = FIELD(memory_bytes), USE},
     {"batch-size", NULL, "N", "8", "requests that run side by side", .kind = OPTION_COUNT, .lo = 1,
      .hi = 65536, .group = GROUP_COMMAND, .commands = ON(BENCH_LATENCY), .field = FIELD(batch_size),
@@ -581,6 +586,13 @@ const struct option option_table[] = {
      .commands = ON(HELP), .field = FIELD(markdown), USE},
     {"flags", NULL, NULL, NULL, "print docs/flags.md", .kind = OPTION_FLAG, .group = GROUP_COMMAND,
      .commands = ON(HELP), .field = FIELD(flags), USE},
+    {"verify", NULL, NULL, NULL,
+     "compare every file with the hash that the Hugging Face cache has for it, which reads them "
+     "all",
+     .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = ON(DOCTOR), .field = FIELD(verify),
+     USE},
+    {"json", NULL, NULL, NULL, "print JSON", .kind = OPTION_FLAG, .group = GROUP_COMMAND,
+     .commands = ON(DOCTOR), .field = FIELD(json), USE},
     {"dry-run", NULL, NULL, NULL,
      "check the options and the checkpoint, print the plan of the memory, load nothing, end",
      .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = SERVE, .field = FIELD(dry_run), USE},
@@ -736,9 +748,9 @@ const struct option option_table[] = {
     {"stream-interval", NULL, "N", "1", "tokens in a chunk of a stream", ANY_COUNT, FOREIGN,
      NOTE("1", "a chunk holds whatever has come since the last one")},
     {"cudagraph-capture-sizes", NULL, "N...", NULL, "batch sizes with a recorded graph",
-     .kind = OPTION_LIST, FOREIGN, NOTE(NULL, "nothing is captured at start")},
+     .kind = OPTION_LIST, FOREIGN, NOTE(NULL, "use --compilation-config.cudagraph_capture_sizes")},
     {"max-cudagraph-capture-size", NULL, "N", NULL, "largest batch with a recorded graph",
-     ANY_COUNT, FOREIGN, NOTE(NULL, "nothing is captured at start")},
+     ANY_COUNT, FOREIGN, NOTE(NULL, "use --compilation-config.cudagraph_capture_sizes")},
     {"profiler-config", NULL, "JSON", NULL, "a profiler", .kind = OPTION_JSON, FOREIGN,
      REFUSE(NULL, "use perf or nsys on the process; /metrics tells the time of steps")},
     {"otlp-traces-endpoint", NULL, "URL", NULL, "where traces go", .kind = OPTION_TEXT, FOREIGN,

@@ -29,6 +29,7 @@ enum command {
     COMMAND_INSPECT,
     COMMAND_TOKENIZE,
     COMMAND_PLAN,
+    COMMAND_DOCTOR,
     COMMAND_BENCH_LATENCY,
     COMMAND_BENCH_THROUGHPUT,
     COMMAND_BENCH_SERVE,
@@ -147,6 +148,9 @@ struct settings {
     int64_t num_iters;
     const char *output_json; /* NULL: none */
     struct bench_settings bench;
+
+    bool verify;
+    bool json;
 
     bool markdown;
     bool flags;

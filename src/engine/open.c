@@ -131,6 +131,7 @@ fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag
     log_weights(o, &settings, &config);
     TRY_GOTO(memory_available(&available, &settings, d), fail);
     TRY_GOTO(memory_plan_make(&plan, &settings, &config, checkpoint, available, d), fail);
+    settings.limits.load_bytes = plan.weights_bytes;
     TRY_GOTO(runner_create(&runner, &settings, &plan, &config, checkpoint, d), fail);
 
     fill_tokens(&c.info, &config, &generation);

@@ -157,6 +157,8 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
     out->dummy = o->dummy;
     l->quantize_fp8 = o->quantize_fp8 && config->quant != QUANT_FP8;
     l->n_thread = o->n_thread;
+    l->on_load = o->on_load;
+    l->on_load_arg = o->on_load_arg;
     if (o->n_thread > LIMIT_THREADS) {
         FAIL(d, FATHOM_EINVAL, "--threads %u is out of range, needed is 0 to %d", o->n_thread,
              LIMIT_THREADS);

@@ -27,6 +27,10 @@ struct model_limits {
     bool is_slice;     /* see struct backend_config */
     bool quantize_fp8; /* linear weights that are not FP8 become FP8 blocks while they load */
     bool with_mtp; /* load the MTP layer and give it room in the pages, if the checkpoint has it */
+    /* called after each layer that is loaded, with the bytes of weights so far; NULL: not */
+    void (*on_load)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
+    void *on_load_arg;
+    uint64_t load_bytes; /* what is expected: total_bytes */
 };
 
 /* model_backend_config - what a backend must know to run this model within these limits */

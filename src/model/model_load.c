@@ -149,6 +149,8 @@ static fathom_err load_layers(struct model *m, const struct model_weights *w,
     uint32_t n = m->n_layer + (m->has_mtp ? 1 : 0);
     for (uint32_t i = 0; i < n && !err; i++) {
         err = load_one(m, i, w, limits->quantize_fp8 ? &q : NULL, d);
+        if (err || !limits->on_load) continue;
+        limits->on_load(limits->on_load_arg, model_weights_bytes(m), limits->load_bytes);
     }
     quantizer_fini(&q);
     return err;

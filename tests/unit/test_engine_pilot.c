@@ -95,6 +95,40 @@ static int close_evaluation(void **state)
     return 0;
 }
 
+/* What fathom_open has told while it loaded. */
+struct loading {
+    uint64_t done, total;
+    unsigned n;
+};
+
+static void take_loading(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+{
+    struct loading *l = arg;
+    assert_true(done_bytes > l->done);
+    l->done = done_bytes;
+    l->total = total_bytes;
+    l->n++;
+}
+
+static void loading_is_told_layer_by_layer(void **state)
+{
+    (void)state;
+    struct loading l = {0};
+    fathom_engine *e;
+    fathom_diag d = {{0}};
+    const fathom_options o = {.model_dir = FATHOM_SOURCE_DIR "/models/pilot",
+                              .backend = FATHOM_BACKEND_CPU,
+                              .max_num_seqs = 1,
+                              .max_model_len = 64,
+                              .on_load = take_loading,
+                              .on_load_arg = &l};
+    if (fathom_open(&e, &o, &d)) fail_msg("%s", d.text);
+    assert_int_equal(l.n, 8);
+    assert_int_equal(l.done, fathom_get_info(e)->weights_bytes);
+    assert_in_range(l.total, l.done / 2, l.done * 2);
+    fathom_close(e);
+}
+
 static void expect_as_alone(int i)
 {
     const struct answer *a = &answers[i], *want = &alone[i];
@@ -374,6 +408,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "ref") == 0) backend = FATHOM_BACKEND_REF;
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(loading_is_told_layer_by_layer),
         cmocka_unit_test(the_same_bits_whatever_the_step),
         cmocka_unit_test(a_prompt_is_scored_as_it_was_drawn),
         cmocka_unit_test(the_same_bits_after_preemption),

@@ -1,5 +1,6 @@
 #include "backend/cpu/cpu_isa.h"
 
+#include "backend/backend.h"
 #include "backend/cpu/cpu_kernel.h"
 
 #if defined(__x86_64__)
@@ -37,3 +38,8 @@ const struct cpu_kernels *cpu_kernels_of(enum cpu_isa isa)
 }
 
 #endif
+
+const char *backend_cpu_isa(void)
+{
+    return cpu_kernels_of(CPU_ISA_BEST)->isa;
+}

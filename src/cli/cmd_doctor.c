@@ -1,0 +1,234 @@
+/* cmd_doctor.c - fathom doctor: will this machine serve that model, and how well?
+ *
+ * Status 0: nothing to do. 3: it works and could be better. 1: something will not work.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fail.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "checkpoint/checkpoint.h"
+#include "cli/doctor.h"
+#include "cli/model_plan.h"
+#include "model/weights.h"
+#include "server/listen.h"
+
+enum { STATUS_BAD = 1, STATUS_WARN = 3 };
+
+static const char *const level_names[] = {
+    [FINDING_OK] = "ok", [FINDING_NOTE] = "note", [FINDING_WARN] = "warn", [FINDING_BAD] = "bad"};
+
+void doctor_find(struct doctor *d, enum finding_level level, const char *area, const char *advice,
+                 const char *fmt, ...)
+{
+    va_list ap;
+    if (d->n_finding == FINDINGS_MAX) return;
+    struct finding *f = &d->findings[d->n_finding++];
+    f->level = level;
+    f->area = area;
+    (void)snprintf(f->advice, sizeof f->advice, "%s", advice);
+    va_start(ap, fmt);
+    (void)vsnprintf(f->text, sizeof f->text, fmt, ap);
+    va_end(ap);
+}
+
+/* ---- port ---------------------------------------------------------------------------------- */
+
+void doctor_look_at_port(struct doctor *d, const struct settings *s)
+{
+    fathom_diag diag = {{0}};
+    uint16_t port;
+    int fd;
+    if (listen_tcp(s->host, (uint16_t)s->port, &fd, &port, &diag) == FATHOM_OK) {
+        (void)close(fd);
+        doctor_find(d, FINDING_OK, "port", "", "%s port %lld is free", s->host, (long long)s->port);
+    } else {
+        doctor_find(d, FINDING_BAD, "port", "choose another --port or --host", "%s", diag.text);
+    }
+}
+
+/* ---- model --------------------------------------------------------------------------------- */
+
+/* Bytes of all shards, and the path of the largest. */
+static uint64_t measure_shards(char largest[LIMIT_PATH_BYTES], const char *dir,
+                               const struct checkpoint *c)
+{
+    uint64_t total = 0;
+    off_t most = 0;
+    largest[0] = '\0';
+    for (size_t i = 0; i < checkpoint_n_shard(c); i++) {
+        char path[LIMIT_PATH_BYTES];
+        struct stat st;
+        if (path_join(path, sizeof path, dir, checkpoint_shard_name(c, i)) != FATHOM_OK) continue;
+        if (stat(path, &st) != 0) continue;
+        total += (uint64_t)st.st_size;
+        if (st.st_size <= most) continue;
+        most = st.st_size;
+        memcpy(largest, path, sizeof path);
+    }
+    return total;
+}
+
+static void look_at_disk(struct doctor *d, const struct model_source *m, const struct checkpoint *c)
+{
+    enum { SLOW_BYTES_S = 500000000 };
+    char path[LIMIT_PATH_BYTES], a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
+    if (m->bundle) {
+        doctor_find(d, FINDING_OK, "disk", "", "the weights are part of the program");
+        return;
+    }
+    uint64_t total = measure_shards(path, m->dir, c);
+    uint64_t rate = doctor_read_rate(path);
+    if (rate == 0) {
+        doctor_find(d, FINDING_BAD, "disk", "look at the file's permissions and at dmesg",
+                    "%s cannot be read", path);
+        return;
+    }
+    bool slow = rate < SLOW_BYTES_S && total / rate > 60;
+    doctor_find(d, slow ? FINDING_WARN : FINDING_OK, "disk",
+                slow ? "copy the checkpoint to a local NVMe disk" : "",
+                "%s of weights, read at %s/s: %.1f s to load at the best", size_text(a, total),
+                size_text(b, rate), (double)total / (double)rate);
+}
+
+/* The first fault of the weights, and how many there are. */
+struct faults {
+    size_t n;
+    char first[FINDING_TEXT_BYTES];
+};
+
+static void take_fault(void *arg, const char *message)
+{
+    struct faults *f = arg;
+    if (f->n++ == 0) (void)snprintf(f->first, sizeof f->first, "%s", message);
+}
+
+static void look_at_weights(struct doctor *d, const struct model_plan *p)
+{
+    struct faults faults = {0};
+    (void)weights_check(p->checkpoint, &p->config, take_fault, &faults);
+    if (faults.n) {
+        doctor_find(d, FINDING_BAD, "model",
+                    "download the checkpoint again; fathom inspect lists them",
+                    "%zu tensors are missing or wrong; the first: %.300s", faults.n, faults.first);
+    } else {
+        doctor_find(d, FINDING_OK, "model", "",
+                    "%s, %zu shards with %zu tensors: headers are sound, every tensor is there",
+                    p->config.model_type, checkpoint_n_shard(p->checkpoint),
+                    checkpoint_n_tensor(p->checkpoint));
+    }
+}
+
+static void look_at_plan(struct doctor *d, const struct model_plan *p, fathom_err err,
+                         const fathom_diag *diag)
+{
+    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES], c[SIZE_TEXT_BYTES];
+    if (err) {
+        doctor_find(d, FINDING_BAD, "plan", "fathom plan shows every byte", "%s", diag->text);
+        return;
+    }
+    bool all = p->plan.n_page >= p->plan.n_page_wanted;
+    doctor_find(d, all ? FINDING_OK : FINDING_NOTE, "plan",
+                all ? ""
+                    : "fewer --max-num-seqs, a smaller --max-model-len or --kv-cache-dtype fp8",
+                "%s of weights and %s of cache fit; %s tokens at once%s",
+                size_text(a, p->plan.weights_bytes), size_text(b, p->plan.kv_bytes),
+                count_text(c, p->plan.n_token_capacity),
+                all ? "" : ", fewer than all requests at their longest");
+}
+
+void doctor_look_at_model(struct doctor *d, const struct invocation *v)
+{
+    struct model_source source;
+    struct invocation with = *v;
+    struct model_plan p = {0};
+    fathom_diag diag = {{0}};
+    fathom_err err = model_source_find(&source, v->settings, v->environment, &diag);
+    if (err) {
+        doctor_find(d, FINDING_BAD, "model", "give a directory, org/name or pilot", "%s",
+                    diag.text);
+        return;
+    }
+    with.model = &source;
+    err = model_plan_make(&p, &with, &diag);
+    if (err && p.plan.total_bytes == 0) {
+        doctor_find(d, FINDING_BAD, "model", "", "%s", diag.text);
+    } else {
+        if (p.checkpoint) look_at_weights(d, &p);
+        look_at_plan(d, &p, err, &diag);
+        if (p.checkpoint) look_at_disk(d, &source, p.checkpoint);
+        if (source.dir[0] && v->settings->verify) doctor_check_hashes(d, source.dir);
+    }
+    model_plan_close(&p);
+    model_source_close(&source);
+}
+
+/* ---- the report ---------------------------------------------------------------------------- */
+
+static void print_findings(const struct doctor *d)
+{
+    for (size_t i = 0; i < d->n_finding; i++) {
+        const struct finding *f = &d->findings[i];
+        printf("%-5s %-10s %s\n", level_names[f->level], f->area, f->text);
+        if (f->advice[0]) printf("%-16s %s\n", "", f->advice);
+    }
+}
+
+static void add_text(struct buf *b, const char *name, const char *text)
+{
+    (void)buf_printf(b, "\"%s\":", name);
+    (void)json_write_string(b, text, strlen(text));
+}
+
+static fathom_err print_json(const struct doctor *d, enum finding_level worst)
+{
+    struct buf b = {0};
+    (void)buf_printf(&b, "{\"version\":\"%s\",\"worst\":\"%s\",\"findings\":[", FATHOM_VERSION,
+                     level_names[worst]);
+    for (size_t i = 0; i < d->n_finding; i++) {
+        const struct finding *f = &d->findings[i];
+        (void)buf_printf(&b, "%s\n{\"level\":\"%s\",", i ? "," : "", level_names[f->level]);
+        add_text(&b, "area", f->area);
+        (void)buf_add_char(&b, ',');
+        add_text(&b, "text", f->text);
+        (void)buf_add_char(&b, ',');
+        add_text(&b, "advice", f->advice);
+        (void)buf_add_char(&b, '}');
+    }
+    fathom_err err = buf_add_str(&b, "]}\n");
+    if (!err) (void)fputs(buf_str(&b), stdout);
+    buf_free(&b);
+    return err;
+}
+
+fathom_err cmd_doctor(const struct invocation *v, fathom_diag *diag)
+{
+    const struct settings *s = v->settings;
+    enum finding_level worst = FINDING_OK;
+    fathom_err err = FATHOM_OK;
+    struct doctor *d = mem_calloc(1, sizeof *d);
+    if (!d) FAIL(diag, FATHOM_ENOMEM, "out of memory for findings");
+    doctor_look_at_processor(d, s);
+    doctor_look_at_memory(d);
+    doctor_look_at_limits(d, s);
+    doctor_look_at_gpus(d, s);
+    doctor_look_at_port(d, s);
+    doctor_look_at_model(d, v);
+    for (size_t i = 0; i < d->n_finding; i++) {
+        if (d->findings[i].level > worst) worst = d->findings[i].level;
+    }
+    if (s->json) {
+        err = print_json(d, worst);
+    } else {
+        print_findings(d);
+    }
+    *v->status = worst == FINDING_BAD ? STATUS_BAD : worst == FINDING_WARN ? STATUS_WARN : 0;
+    mem_free(d);
+    return err;
+}

@@ -1,0 +1,49 @@
+#include "cli/model_plan.h"
+
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/os.h"
+#include "checkpoint/checkpoint.h"
+
+/* The config, and the checkpoint it belongs to: NULL when MODEL is a config.json alone. */
+static fathom_err open_model(struct checkpoint **c, struct model_config *config,
+                             const struct invocation *v, fathom_diag *d)
+{
+    *c = NULL;
+    if (v->model->is_config) {
+        const struct file_map *map = &v->model->config_map;
+        return model_config_parse(config, map->data, map->size, d);
+    }
+    TRY(model_source_open(c, v->model, v->settings, d));
+    return model_config_load(config, *c, d);
+}
+
+/* A GPU can be planned for where there is none, if its memory is given. */
+static fathom_err find_memory(uint64_t *bytes, const struct engine_settings *s, fathom_diag *d)
+{
+    fathom_diag inner = {{0}};
+    fathom_err err = memory_available(bytes, s, &inner);
+    if (err)
+        return diag_fail(d, err, "%s. To plan without the device, add --memory 141g", inner.text);
+    return FATHOM_OK;
+}
+
+fathom_err model_plan_make(struct model_plan *out, const struct invocation *v, fathom_diag *d)
+{
+    fathom_options o;
+    memset(out, 0, sizeof *out);
+    TRY(open_model(&out->checkpoint, &out->config, v, d));
+    engine_options(&o, v->settings, v->model);
+    TRY(settings_resolve(&out->settings, &o, &out->config, d));
+    uint64_t available = (uint64_t)v->settings->memory_bytes;
+    if (available == 0) TRY(find_memory(&available, &out->settings, d));
+    return memory_plan_make(&out->plan, &out->settings, &out->config, out->checkpoint, available,
+                            d);
+}
+
+void model_plan_close(struct model_plan *p)
+{
+    checkpoint_close(p->checkpoint);
+    memset(p, 0, sizeof *p);
+}

@@ -1,0 +1,22 @@
+/* model_plan.h - what the memory plan of a model is made from */
+#ifndef FATHOM_CLI_MODEL_PLAN_H
+#define FATHOM_CLI_MODEL_PLAN_H
+
+#include "cli/cli.h"
+#include "engine/memory_plan.h"
+#include "model/config.h"
+
+struct model_plan {
+    struct checkpoint *checkpoint; /* NULL: MODEL is a config.json alone */
+    struct model_config config;
+    struct engine_settings settings;
+    struct memory_plan plan;
+};
+
+/* model_plan_make - by the command line, for this machine or for --memory
+ * Errors  those of the checkpoint and its config. ENOMEM: the model does not fit; *out is then
+ *         filled all the same, told by plan.total_bytes > 0. The caller closes it in any case. */
+fathom_err model_plan_make(struct model_plan *out, const struct invocation *v, fathom_diag *d);
+void model_plan_close(struct model_plan *p);
+
+#endif

@@ -1,0 +1,35 @@
+/* progress.h - how far something long has got, on a terminal alone
+ *
+ * One line on standard error, written over at most ten times a second: what, how much of how much,
+ * the rate, the time left. Where standard error is no terminal nothing is written.
+ */
+#ifndef FATHOM_CLI_PROGRESS_H
+#define FATHOM_CLI_PROGRESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct progress {
+    const char *what; /* "loading" */
+    bool is_terminal;
+    uint64_t start_us;
+    uint64_t told_us; /* when the line was written last; 0: not yet */
+};
+
+/* progress_begin - the time starts; `what` outlives it */
+void progress_begin(struct progress *p, const char *what);
+
+/* progress_tell - so many bytes of so many are done */
+void progress_tell(struct progress *p, uint64_t done, uint64_t total);
+
+/* progress_end - the line is gone */
+void progress_end(struct progress *p);
+
+enum { PROGRESS_TEXT_BYTES = 128 };
+
+/* progress_text - the line after so many microseconds: "loading  12.3 of 689.0 GB, 2.1 GB/s, 5 min
+ * 20 s left" */
+const char *progress_text(char out[PROGRESS_TEXT_BYTES], const char *what, uint64_t done,
+                          uint64_t total, uint64_t elapsed_us);
+
+#endif

@@ -1,0 +1,66 @@
+/* test_progress.c - the line that tells how far loading has got */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "cli/progress.h"
+
+static void the_line_tells_rate_and_time_left(void **state)
+{
+    (void)state;
+    char text[PROGRESS_TEXT_BYTES];
+    assert_string_equal(progress_text(text, "loading", 100000000000, 700000000000, 50000000),
+                        "loading  100.0 GB of 700.0 GB, 2.0 GB/s, 5 min 0 s left");
+    assert_string_equal(progress_text(text, "loading", 1000000, 3000000, 500000),
+                        "loading  1.0 MB of 3.0 MB, 2.0 MB/s, 1 s left");
+    assert_string_equal(progress_text(text, "loading", 1000000000, 10000000000000, 1000000),
+                        "loading  1.0 GB of 10.0 TB, 1.0 GB/s, 2 h 46 min left");
+    assert_string_equal(progress_text(text, "loading", 0, 3000000, 0),
+                        "loading  0 bytes of 3.0 MB, 0 bytes/s");
+    assert_string_equal(progress_text(text, "loading", 4000000, 3000000, 1000000),
+                        "loading  3.0 MB of 3.0 MB, 4.0 MB/s, 0 s left");
+}
+
+static void nothing_is_written_where_there_is_no_terminal(void **state)
+{
+    (void)state;
+    struct progress p;
+    progress_begin(&p, "loading");
+    p.is_terminal = false;
+    p.start_us = 0;
+    progress_tell(&p, 1, 2);
+    assert_int_equal(p.told_us, 0);
+    progress_end(&p);
+}
+
+static void a_line_is_written_at_most_ten_times_a_second(void **state)
+{
+    (void)state;
+    struct progress p;
+    progress_begin(&p, "loading");
+    p.is_terminal = true;
+    progress_tell(&p, 1, 2); /* what is over at once is not told at all */
+    assert_int_equal(p.told_us, 0);
+    p.start_us = 0;
+    progress_tell(&p, 1, 2);
+    uint64_t told_us = p.told_us;
+    assert_true(told_us > 0);
+    progress_tell(&p, 2, 2);
+    assert_int_equal(p.told_us, told_us);
+    progress_end(&p);
+    assert_int_equal(p.told_us, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_line_tells_rate_and_time_left),
+        cmocka_unit_test(nothing_is_written_where_there_is_no_terminal),
+        cmocka_unit_test(a_line_is_written_at_most_ten_times_a_second),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
