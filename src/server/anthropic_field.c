@@ -30,6 +30,7 @@ const struct field anthropic_fields[] = {
     {"top_k", MESSAGES, field_int, AT(sampling.top_k), -1, INT32_MAX, false, NULL},
     {"metadata", MESSAGES, field_object, 0, 0, 0, false, NULL},
     {"service_tier", MESSAGES, field_none, 0, 0, 0, false, NULL},
+    {"speed", ASKED, field_anthropic_speed, 0, 0, 0, false, NULL},
 
     /* beyond Anthropic's */
     {"min_p", MESSAGES, field_real, AT(sampling.min_p), 0, 1, false, NULL},
@@ -48,6 +49,14 @@ const struct field anthropic_fields[] = {
 };
 
 const size_t anthropic_fields_n = sizeof anthropic_fields / sizeof anthropic_fields[0];
+
+/* There is one speed. */
+fathom_err field_anthropic_speed(struct field_context *x, const struct field *f, json_t *v)
+{
+    if (json_is_string(v) && strcmp(json_string_value(v), "standard") == 0) return FATHOM_OK;
+    return api_error_set(x->e, 400, "unsupported_value", f->name,
+                         "speed is only supported as \"standard\"");
+}
 
 /* ---- tools --------------------------------------------------------------------------------- */
 

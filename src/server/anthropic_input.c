@@ -1,6 +1,6 @@
 /* anthropic_input.c - system and messages of /v1/messages as the messages of a chat
  *
- *   system               a system message
+ *   system               a system message, wherever it stands
  *   user: text           one user message; a tool_result among it ends it
  *   user: tool_result    a tool message
  *   assistant            one message: thinking is its reasoning, text its content, put together
@@ -37,6 +37,11 @@ static fathom_err read_text(struct field_context *x, const char *path, const jso
 {
     static const char *const keys[] = {"type", "text", "cache_control", "citations", NULL};
     TRY(field_check_keys(x, path, block, keys));
+    if (json_array_size(json_object_get(block, "citations"))) {
+        const struct field_place at = field_member(path, "citations");
+        return api_error_set(x->e, 400, "unsupported_parameter", at.path,
+                             "%s is not supported: write sources into the text", at.path);
+    }
     return field_get_string(x, path, block, "text", out);
 }
 
@@ -215,6 +220,13 @@ out:
 
 /* ---- entry --------------------------------------------------------------------------------- */
 
+static fathom_err add_system(struct field_context *x, const char *path, json_t *v, json_t *messages)
+{
+    json_t *content;
+    TRY(read_plain(x, path, v, &content));
+    return field_push(messages, json_pack("{s:s, s:o}", "role", "system", "content", content));
+}
+
 static fathom_err add_message(struct field_context *x, const char *path, const json_t *message,
                               json_t *messages)
 {
@@ -226,14 +238,16 @@ static fathom_err add_message(struct field_context *x, const char *path, const j
     TRY(field_check_keys(x, path, message, keys));
     TRY(field_get_string(x, path, message, "role", &role));
     bool is_user = strcmp(json_string_value(role), "user") == 0;
+    json_t *content = json_object_get(message, "content");
+    if (strcmp(json_string_value(role), "system") == 0) {
+        return add_system(x, field_member(path, "content").path, content, messages);
+    }
     if (!is_user && strcmp(json_string_value(role), "assistant") != 0) {
         const struct field_place at = field_member(path, "role");
         return api_error_set(x->e, 400, "invalid_value", at.path,
-                             "%s is \"%.40s\", needed is user or assistant; system is a field of "
-                             "its own",
-                             at.path, json_string_value(role));
+                             "%s is \"%.40s\", needed is user, assistant or system", at.path,
+                             json_string_value(role));
     }
-    json_t *content = json_object_get(message, "content");
     if (json_is_string(content)) {
         return field_push(messages, json_pack("{s:O, s:O}", "role", role, "content", content));
     }
@@ -261,9 +275,7 @@ fathom_err anthropic_read_messages(struct field_context *x, const json_t *system
     json_t *out = x->r->messages = json_array();
     if (!out) return FATHOM_ENOMEM;
     if (system && !json_is_null(system)) {
-        json_t *content;
-        TRY(read_plain(x, "system", (json_t *)system, &content));
-        TRY(field_push(out, json_pack("{s:s, s:o}", "role", "system", "content", content)));
+        TRY(add_system(x, "system", (json_t *)system, out));
     }
     for (size_t i = 0; i < json_array_size(messages); i++) {
         const struct field_place at = field_element("messages", i);

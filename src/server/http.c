@@ -25,8 +25,6 @@
 #include "server/sse.h"
 #include "server/tls.h"
 
-#define ANTHROPIC_VERSION "2023-06-01"
-
 enum {
     SILENCE_S = 75,          /* an answer that is not read at all */
     OVER_LIMIT_RESERVE = 64, /* connections above the limit that are told so */
@@ -268,7 +266,7 @@ static bool is_authorized(struct exchange *x, struct MHD_Connection *c)
 static bool is_known_version(struct MHD_Connection *c)
 {
     const char *version = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "anthropic-version");
-    return !version || strcmp(version, ANTHROPIC_VERSION) == 0;
+    return !version || strcmp(version, "2023-06-01") == 0 || strcmp(version, "2026-10-21") == 0;
 }
 
 /* Decides from the headers what the request will get; a job is made only after the body. */
@@ -303,7 +301,7 @@ static void choose_route(struct exchange *x, struct MHD_Connection *c)
     } else if (is_anthropic(x) && !is_known_version(c)) {
         (void)api_error_set(&x->error, 400, "unsupported_value", "anthropic-version",
                             "the header anthropic-version names a version that is not served; "
-                            "send " ANTHROPIC_VERSION " or leave it out");
+                            "send 2026-10-21 or 2023-06-01, or leave it out");
     } else if (has_prompt(x)) {
         x->keep_body = true;
     }

@@ -128,6 +128,7 @@ field_read field_responses_truncation;
 field_read field_responses_stream_options;
 field_read field_text;
 field_read field_tokens;
+field_read field_anthropic_speed;
 field_read field_anthropic_tools;
 field_read field_anthropic_tool_choice;
 field_read field_anthropic_thinking;

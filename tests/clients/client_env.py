@@ -94,3 +94,19 @@ def started_fake(program):
 def started_pilot(program, *flags):
     """`fathom serve` with the pilot model on a free port"""
     return started([program, "serve", "--port", "0", *flags], r"address +http://\S+:(\d+)/")
+
+
+def run_checks(checks, fake, *args):
+    """Call each of the (function, needs the scripted server) with args; 1 when one has failed."""
+    failed = 0
+    for f, needs_fake in checks:
+        if needs_fake and not fake:
+            continue
+        try:
+            f(*args)
+            print(f"ok    {f.__name__}")
+        except Exception as e:  # one failing check must not hide the others
+            failed += 1
+            print(f"FAIL  {f.__name__}: {type(e).__name__}: {e}")
+    print(f"{failed} failed" if failed else "all passed")
+    return 1 if failed else 0

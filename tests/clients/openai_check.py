@@ -210,25 +210,6 @@ def fake_leave(c, m):
     assert time.time() - begin < 2
 
 
-def run_checks(url, key, model, fake):
-    """How many have failed."""
-    client = openai.OpenAI(base_url=url.rstrip("/") + "/v1", api_key=key, max_retries=0,
-                           timeout=120)
-    model = model or client.models.list().data[0].id
-    failed = 0
-    for f, needs_fake in CHECKS:
-        if needs_fake and not fake:
-            continue
-        try:
-            f(client, model)
-            print(f"ok    {f.__name__}")
-        except Exception as e:  # one failing check must not hide the others
-            failed += 1
-            print(f"FAIL  {f.__name__}: {type(e).__name__}: {e}")
-    print(f"{failed} failed" if failed else "all passed")
-    return failed
-
-
 def server_of(options):
     """A context manager of the port, or of None for a server that runs already."""
     if options.start_fake:
@@ -250,8 +231,10 @@ def main():
     a = p.parse_args()
     with server_of(a) as port:
         url = a.url or f"http://127.0.0.1:{port}"
-        failed = run_checks(url, a.key, a.model, a.fake or bool(a.start_fake))
-    return 1 if failed else 0
+        client = openai.OpenAI(base_url=url.rstrip("/") + "/v1", api_key=a.key, max_retries=0,
+                               timeout=120)
+        model = a.model or client.models.list().data[0].id
+        return client_env.run_checks(CHECKS, a.fake or bool(a.start_fake), client, model)
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ static void errors_have_its_form(void **state)
     assert_true(http_reply_header(&r, "request-id", id, sizeof id));
     assert_int_equal(strncmp(id, "msg_", 4), 0);
     assert_reply(&r, 200, "\"text\":\"Hi\"");
-    ask(&c, &r, "POST", MESSAGES, "x-api-key: secret\r\nanthropic-version: 2099-01-01\r\n", body);
+    ask(&c, &r, "POST", MESSAGES, "x-api-key: secret\r\nanthropic-version: 2022-01-01\r\n", body);
     assert_reply(&r, 400, "\"invalid_request_error\",\"message\":\"the header anthropic-version");
     ask(&c, &r, "POST", MESSAGES, "Authorization: Bearer secret\r\n", "{]");
     assert_reply(&r, 400, "\"invalid_request_error\",\"message\":\"request body: not valid JSON");

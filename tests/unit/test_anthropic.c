@@ -55,8 +55,12 @@ static const struct refusal refusals[] = {
     {MESSAGES("[]"), "messages", "messages is empty, at least one message is needed"},
     {MESSAGES("[1]"), "messages[0]",
      "messages[0] is an integer, needed is an object with role and content"},
-    {MESSAGES("[{\"role\":\"system\",\"content\":\"x\"}]"), "messages[0].role",
-     "messages[0].role is \"system\", needed is user or assistant; system is a field of its own"},
+    {MESSAGES("[{\"role\":\"tool\",\"content\":\"x\"}]"), "messages[0].role",
+     "messages[0].role is \"tool\", needed is user, assistant or system"},
+    {USER("[{\"type\":\"text\",\"text\":\"x\",\"citations\":[{}]}]"),
+     "messages[0].content[0].citations",
+     "messages[0].content[0].citations is not supported: write sources into the text"},
+    {"{" ASK ",\"speed\":\"fast\"}", "speed", "speed is only supported as \"standard\""},
     {USER("[]"), "messages[0].content",
      "messages[0].content is an array, needed is a string or an array of blocks that is not empty"},
     {USER("[{\"type\":\"image\",\"source\":{}}]"), "messages[0].content[0].type",
@@ -148,6 +152,11 @@ static const struct translation translations[] = {
     {ASK, "[{\"role\":\"user\",\"content\":\"x\"}]", false},
     {ASK ",\"system\":\"s\"",
      "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"x\"}]", false},
+    {"\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"system\","
+     "\"content\":[{\"type\":\"text\",\"text\":\"s\"}]},{\"role\":\"user\",\"content\":\"y\"}]",
+     "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"system\",\"content\":[{\"type\":\"text\","
+     "\"text\":\"s\"}]},{\"role\":\"user\",\"content\":\"y\"}]",
+     false},
     {ASK ",\"system\":[{\"type\":\"text\",\"text\":\"s\",\"cache_control\":{}}]",
      "[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":\"s\"}]},{\"role\":\"user\","
      "\"content\":\"x\"}]",
