@@ -121,12 +121,13 @@ static const struct answer_form *const forms[] = {
     [ANTHROPIC_COUNT] = &answer_form_count,
 };
 
+/* A response can be asked for by its id later, which is not for a client to choose. */
 static void write_id(struct answer *a)
 {
     const char *prefix = a->form->id_prefix;
     uint64_t nonce = a->setup.nonce;
     const char *given = a->setup.request_id;
-    if (given && given[0]) {
+    if (given && given[0] && a->setup.request->api != OPENAI_RESPONSES) {
         (void)snprintf(a->id, sizeof a->id, "%s%s", prefix, given);
     } else {
         (void)snprintf(a->id, sizeof a->id, "%s%016llx%016llx", prefix,

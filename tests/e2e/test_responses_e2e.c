@@ -79,6 +79,13 @@ static void the_same_as_a_chat(void **state)
     assert_int_equal(count_in(chat, "completion_tokens"), count_in(response, "output_tokens"));
     json_decref(chat);
     json_decref(response);
+    struct http_reply r;
+    ask(&c, &r, "POST", RESPONSES,
+        "X-Request-Id: 0123456789012345678901234567890123456789012345678901234567890123\r\n",
+        "{\"input\":\"[[say=Hi]]\"}");
+    assert_non_null(strstr(buf_str(&r.head), "0123456789012345678901234567890123456789"));
+    assert_null(strstr(buf_str(&r.body), "0123456789"));
+    assert_reply(&r, 200, "\"status\":\"completed\"");
     expect(&c, "POST", RESPONSES, "{]", 400, "{\"error\":{\"message\":\"request body: not valid");
     expect(&c, "POST", RESPONSES, "{\"model\":\"other\",\"input\":\"x\"}", 404, "model_not_found");
     expect(&c, "PUT", RESPONSES, "{}", 405, "method_not_allowed");
