@@ -22,7 +22,7 @@
 
 enum { N_RUN = 7, POSITIONS_MAX = 1 << 14 };
 
-enum kind { SCHEMA, OBJECT, REGEX, CALLS };
+enum kind { SCHEMA, OBJECT, REGEX, CALLS, REASONING };
 
 struct bench_case {
     const char *name;
@@ -47,6 +47,10 @@ static const char person_output[] =
     "\"ada.lovelace@example.com\", \"tags\": [\"mathematics\", \"poetical science\"], \"address\": "
     "{\"street\": \"12 St James's Square\", \"city\": \"London\", \"zip\": \"12345\"}, \"role\": "
     "\"admin\", \"score\": 0.975, \"active\": true}";
+
+static const char reasoning_output[] =
+    "The user wants a person. Ada Lovelace comes to mind: if x < y, she would say so.\n</think>"
+    "{\"name\": \"Ada\", \"age\": 36, \"role\": \"admin\"}";
 
 static const char any_output[] =
     "{\n    \"glossary\": {\n        \"title\": \"example glossary\",\n        \"list\": [1, 2.5, "
@@ -88,6 +92,7 @@ static const struct bench_case cases[] = {
     {"any JSON object", OBJECT, "", any_output},
     {"pattern", REGEX, pattern, pattern_output},
     {"V3.2 call", CALLS, tools, tools_output},
+    {"reasoning, then person", REASONING, person, reasoning_output},
 };
 
 static json_t *read_json(const char *text)
@@ -103,14 +108,17 @@ static struct grammar *compile(const struct grammar_vocab *v, const struct bench
 {
     struct grammar *g = NULL;
     fathom_diag d = {""};
-    json_t *tree = b->kind == SCHEMA || b->kind == CALLS ? read_json(b->grammar) : NULL;
+    json_t *tree = b->kind == OBJECT || b->kind == REGEX ? NULL : read_json(b->grammar);
     struct grammar_calls calls = {.markup = CHAT_ENCODING_V32, .tools = tree, .parallel = true};
+    struct grammar_answer answer = {
+        .thinking = true, .content = GRAMMAR_CONTENT_SCHEMA, .value = tree};
     fathom_err err = FATHOM_OK;
     switch (b->kind) {
     case SCHEMA: err = grammar_from_schema(&g, v, tree, NULL, &d); break;
     case OBJECT: err = grammar_from_json_object(&g, v, NULL, &d); break;
     case REGEX: err = grammar_from_regex(&g, v, b->grammar, strlen(b->grammar), &d); break;
     case CALLS: err = grammar_from_calls(&g, v, &calls, NULL, &d); break;
+    case REASONING: err = grammar_from_answer(&g, v, &answer, NULL, &d); break;
     }
     if (err) printf("%s: %s\n", b->name, d.text);
     ASSERT(!err);

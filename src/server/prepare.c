@@ -341,6 +341,7 @@ static fathom_err submit_choice(struct job *job, size_t i)
                         .priority = job->request.priority,
                         .share = job->share,
                         .user = slot};
+    ASSERT(job->request.n > 0); /* this is one of them */
     /* the choices of one prompt differ though the request gives one seed */
     r.sampling.seed += i % job->request.n;
     if (job->request.n_told < job->request.n) r.sampling.logprobs = true;
@@ -359,7 +360,7 @@ static fathom_err submit_choice(struct job *job, size_t i)
     fathom_err err = fathom_submit(job->server->engine, &r, &slot->id, &d);
     if (err) {
         job_release(job);
-        if (job->grammar) r.constraint.ops->destroy(r.constraint.state);
+        if (r.constraint.ops) r.constraint.ops->destroy(r.constraint.state);
         return api_error_from(&job->error, err, NULL, &d);
     }
     slot->flying = true;
