@@ -35,8 +35,9 @@ struct comm;
 struct graph;
 struct weight;
 
-/* What inputs of matrix products are rounded to. FP8: e4m3 with a power-of-two scale per 128
- * values for FP8 weights, bf16 for others. */
+/* What inputs of matrix products are rounded to. FP8: for matrices that tensor_takes_fp8 names,
+ * codes e4m3(x / s) for each 128 values, s = max(largest |x|, 1e-4) / 448 rounded up to a power of
+ * two; bf16 for others, for head and mtp_front, and for kv_b. */
 enum act_type { ACT_F32, ACT_BF16, ACT_FP8 };
 
 /* Fixed at creation. Counts of heads and inner widths are this rank's share. */

@@ -2,6 +2,7 @@
 #ifndef FATHOM_BACKEND_TENSOR_VIEW_H
 #define FATHOM_BACKEND_TENSOR_VIEW_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/dtype.h"
@@ -26,5 +27,13 @@ struct tensor_view {
     uint64_t generate_seed;
     float generate_std;
 };
+
+/* tensor_takes_fp8 - whether inputs of this matrix are quantized with ACT_FP8: it is FP8 itself,
+ * and its scale blocks begin where it does, as groups of its inputs do */
+static inline bool tensor_takes_fp8(const struct tensor_view *v)
+{
+    return v->dtype == DTYPE_F8_E4M3 && v->n_col % TENSOR_SCALE_BLOCK == 0 && v->scale_row0 == 0 &&
+           v->scale_col0 == 0;
+}
 
 #endif

@@ -221,7 +221,7 @@ static void test_continuation(void **state)
 
 static int usage(const char *program)
 {
-    fprintf(stderr, "usage: %s BACKEND f32|bf16 f32|bf16|fp8 CHUNK LIMIT\n", program);
+    fprintf(stderr, "usage: %s BACKEND f32|bf16|fp8 f32|bf16|fp8 CHUNK LIMIT\n", program);
     return 2;
 }
 

@@ -18,6 +18,7 @@ struct block {
 };
 
 struct gen {
+    bool aligned; /* scale blocks begin with the matrix */
     uint64_t state;
     struct block *blocks;
 };
@@ -27,6 +28,13 @@ struct gen *gen_create(uint64_t seed)
     struct gen *g = mem_calloc(1, sizeof *g);
     assert_non_null(g);
     g->state = seed;
+    return g;
+}
+
+struct gen *gen_create_for(uint64_t seed, enum act_type act)
+{
+    struct gen *g = gen_create(seed);
+    g->aligned = act == ACT_FP8;
     return g;
 }
 
@@ -139,13 +147,28 @@ double gen_element(const struct tensor_view *v, uint32_t r, uint32_t c)
 
 double gen_round(enum act_type act, double x)
 {
-    return act == ACT_BF16 ? (double)f32_from_bf16(bf16_from_f32((float)x)) : x;
+    return act == ACT_F32 ? x : (double)f32_from_bf16(bf16_from_f32((float)x));
+}
+
+/* The power of two that divides 128 values before they are rounded to e4m3. */
+static double group_scale(const double *x)
+{
+    double largest = 1e-4;
+    for (int i = 0; i < TENSOR_SCALE_BLOCK; i++) largest = fmax(largest, fabs(x[i]));
+    return exp2(ceil(log2(largest / 448)));
 }
 
 double gen_product(const struct tensor_view *v, uint32_t row, const double *x, enum act_type act)
 {
     double sum = 0;
-    for (uint32_t c = 0; c < v->n_col; c++) sum += gen_element(v, row, c) * gen_round(act, x[c]);
+    double scale = 0;
+    bool codes = act == ACT_FP8 && tensor_takes_fp8(v);
+    for (uint32_t c = 0; c < v->n_col; c++) {
+        if (codes && c % TENSOR_SCALE_BLOCK == 0) scale = group_scale(x + c);
+        double in = codes ? scale * (double)f32_from_e4m3(e4m3_from_f32((float)(x[c] / scale)))
+                          : gen_round(act, x[c]);
+        sum += gen_element(v, row, c) * in;
+    }
     return sum;
 }
 
@@ -153,8 +176,9 @@ struct tensor_view gen_matrix(struct gen *g, enum dtype t, uint32_t n_row, uint3
                               bool pow2)
 {
     /* Place of the view inside the larger matrix: (row0, col0), with rows of `stride`. */
-    uint32_t row0 = t == DTYPE_F8_E4M3 ? 64 : 3;
-    uint32_t col0 = t == DTYPE_F8_E4M3 ? 192 : 5;
+    uint32_t block = TENSOR_SCALE_BLOCK;
+    uint32_t row0 = t != DTYPE_F8_E4M3 ? 3 : g->aligned ? block : block / 2;
+    uint32_t col0 = t != DTYPE_F8_E4M3 ? 5 : g->aligned ? block : block / 2 * 3;
     uint32_t stride = col0 + n_col + 8;
     uint32_t full_row = row0 + n_row;
     float std = 1 / sqrtf((float)n_col);
@@ -162,7 +186,6 @@ struct tensor_view gen_matrix(struct gen *g, enum dtype t, uint32_t n_row, uint3
     struct tensor_view v = {.dtype = t, .n_row = n_row, .n_col = n_col, .row_stride = stride};
     v.data = (const uint8_t *)data + ((size_t)row0 * stride + col0) * dtype_size(t);
     if (t == DTYPE_F8_E4M3) {
-        uint32_t block = TENSOR_SCALE_BLOCK;
         uint32_t scale_row = (full_row + block - 1) / block;
         v.scale_stride = (stride + block - 1) / block;
         float *scale = gen_alloc(g, (size_t)scale_row * v.scale_stride * sizeof *scale);

@@ -13,6 +13,10 @@
 struct gen;
 
 struct gen *gen_create(uint64_t seed);
+
+/* gen_create_for - the same; with ACT_FP8 the scale blocks of its matrices begin where they do, so
+ * that their inputs are quantized */
+struct gen *gen_create_for(uint64_t seed, enum act_type act);
 void gen_destroy(struct gen *g);
 void *gen_alloc(struct gen *g, size_t bytes); /* zeroed, 64-byte aligned, owned by g */
 uint32_t gen_below(struct gen *g, uint32_t n);
@@ -36,9 +40,16 @@ void gen_mla(struct gen *g, const struct backend_config *c, enum dtype t, struct
 void gen_ffn(struct gen *g, enum dtype t, uint32_t hidden, uint32_t inner, struct ffn_tensors *out);
 void gen_moe(struct gen *g, const struct backend_config *c, enum dtype t, struct moe_tensors *out);
 
-/* gen_product - sum over c of element (row, c) times x[c], in double; x rounded to act first */
+/* gen_product - sum over c of element (row, c) times x[c], in double; x rounded to act first, as an
+ * input of this matrix with ACT_FP8. gen_round: one value of an input that is not quantized. */
 double gen_product(const struct tensor_view *v, uint32_t row, const double *x, enum act_type act);
 double gen_round(enum act_type act, double x);
+
+/* gen_wide_act - what act means for inputs that are never quantized */
+static inline enum act_type gen_wide_act(enum act_type act)
+{
+    return act == ACT_FP8 ? ACT_BF16 : act;
+}
 
 /* gen_element - element (r, c) of a view, decoded here and not by a backend */
 double gen_element(const struct tensor_view *v, uint32_t r, uint32_t c);

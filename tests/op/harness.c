@@ -21,6 +21,11 @@ bool op_is_ref(void)
     return strcmp(backend_name, "ref") == 0;
 }
 
+bool op_is_cuda(void)
+{
+    return strncmp(backend_name, "cuda", 4) == 0;
+}
+
 void op_ok(struct rig *r, fathom_err err, const char *what)
 {
     if (err != FATHOM_OK)
@@ -228,6 +233,11 @@ void rig_release_weight(struct rig *r, struct weight *w)
 double op_tolerance(enum act_type act)
 {
     return act == ACT_F32 ? 1e-5 : 1e-2;
+}
+
+double op_formula_limit(enum act_type act)
+{
+    return act == ACT_F32 ? 1e-6 : act == ACT_BF16 ? 1e-3 : 5e-3;
 }
 
 void op_close_double(const char *what, const float *got, const double *want, size_t n, double limit)

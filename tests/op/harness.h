@@ -47,6 +47,10 @@ const char *op_backend(void);
 /* op_is_ref - the backend under test is ref: check it against the formulae */
 bool op_is_ref(void);
 
+/* op_is_cuda - the backend under test is a GPU's, whose kernels for ACT_FP8 are others throughout
+ */
+bool op_is_cuda(void);
+
 /* rig_open - backend, and one buffer of every kind; fails the test on an error. rig_close also
  * checks the guard bands and that the backend has no fault. */
 void rig_open(struct rig *r, const char *backend, const struct backend_config *c);
@@ -89,6 +93,10 @@ void op_ok(struct rig *r, fathom_err err, const char *what);
 /* op_tolerance - the largest relative L2 error of one operator against ref: 1e-5 with ACT_F32,
  * 1e-2 with ACT_BF16 */
 double op_tolerance(enum act_type act);
+
+/* op_formula_limit - the same of ref against a formula in double, whose values may lie on the other
+ * side of a rounding boundary: 1e-6, 1e-3, and 5e-3 with ACT_FP8 */
+double op_formula_limit(enum act_type act);
 
 /* op_close - |got - want|_2 <= limit * |want|_2, no NaN, and no element off by more than 16 *
  * limit * the largest magnitude of want; prints the figures when it fails the test */

@@ -33,14 +33,14 @@ static void check_formula(struct gen *g, const struct ffn_tensors *t, enum act_t
     }
     for (uint32_t i = 0; i < hidden; i++) want[i] = gen_product(&t->down, i, mid, act);
     /* a product that lies between two bf16 values may be rounded to either */
-    op_close_double("formula", got, want, hidden, act == ACT_F32 ? 1e-6 : 1e-3);
+    op_close_double("formula", got, want, hidden, op_formula_limit(act));
 }
 
 static void check(enum act_type act, enum dtype t, bool wide)
 {
     struct backend_config c;
     struct rig ref, dev;
-    struct gen *g = gen_create(41);
+    struct gen *g = gen_create_for(41, act);
     gen_config(&c, act, KV_TYPE_BF16, wide);
     rig_open_pair(&ref, &dev, &c);
     struct ffn_tensors tensors;
@@ -67,6 +67,7 @@ static void test_every_type(void **state)
     for (size_t t = 0; t < op_n_weight_type; t++) {
         check(ACT_F32, op_weight_types[t], t % 2 == 0);
         check(ACT_BF16, op_weight_types[t], t % 2 == 1);
+        check(ACT_FP8, op_weight_types[t], false);
     }
 }
 

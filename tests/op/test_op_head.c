@@ -27,7 +27,7 @@ static void check(enum act_type act, enum dtype t, bool wide)
 {
     struct backend_config c;
     struct rig ref, dev;
-    struct gen *g = gen_create(51);
+    struct gen *g = gen_create_for(51, act);
     gen_config(&c, act, KV_TYPE_BF16, wide);
     rig_open_pair(&ref, &dev, &c);
     struct tensor_view v = gen_matrix(g, t, c.n_vocab, c.hidden, true);
@@ -56,7 +56,8 @@ static void check(enum act_type act, enum dtype t, bool wide)
     double *row = gen_alloc(g, c.hidden * sizeof *row);
     double *formula = gen_alloc(g, c.n_vocab * sizeof *formula);
     for (uint32_t i = 0; i < c.hidden; i++) row[i] = (double)x[5 * c.hidden + i];
-    for (uint32_t i = 0; i < c.n_vocab; i++) formula[i] = gen_product(&v, i, row, act);
+    for (uint32_t i = 0; i < c.n_vocab; i++)
+        formula[i] = gen_product(&v, i, row, gen_wide_act(act));
     op_close_double("formula", want + (size_t)5 * c.n_vocab, formula, c.n_vocab, 1e-6);
 
     mem_free(part);
@@ -76,6 +77,8 @@ static void test_against_ref(void **state)
     check(ACT_F32, DTYPE_F32, true);
     check(ACT_BF16, DTYPE_BF16, false);
     check(ACT_BF16, DTYPE_F8_E4M3, true);
+    check(ACT_FP8, DTYPE_BF16, false);
+    check(ACT_FP8, DTYPE_F8_E4M3, false);
 }
 
 int main(int argc, char **argv)

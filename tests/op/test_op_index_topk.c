@@ -19,11 +19,12 @@ struct topk {
     uint32_t width;
 };
 
-static void open_case(struct topk *k, enum kv_type kv, bool wide, const struct op_batch_case *b)
+static void open_case(struct topk *k, enum act_type act, enum kv_type kv, bool wide,
+                      const struct op_batch_case *b)
 {
     memset(k, 0, sizeof *k);
     k->g = gen_create(101);
-    gen_config(&k->c, ACT_F32, kv, wide);
+    gen_config(&k->c, act, kv, wide);
     rig_open(&k->dev, op_backend(), &k->c);
     gen_batch(k->g, &k->c, b->request, b->n_request, &k->host, &k->n_page);
     k->image = gen_cache(k->g, &k->c.kv, k->n_page, &k->host, true);
@@ -103,10 +104,10 @@ static void check_token(const struct topk *k, uint32_t t, const float *select)
         fail_msg("token %u: a row of %g is chosen and one of %g is not", t, lowest_in, highest_out);
 }
 
-static void check_case(enum kv_type kv, bool wide, const struct op_batch_case *b)
+static void check_case(enum act_type act, enum kv_type kv, bool wide, const struct op_batch_case *b)
 {
     struct topk k;
-    open_case(&k, kv, wide, b);
+    open_case(&k, act, kv, wide, b);
     rig_set_cache(&k.dev, k.image, k.n_page);
     uint32_t n = k.host.n_token, width = 1 + k.c.index_topk;
     float *select = run(&k, 0, n);
@@ -129,9 +130,10 @@ static void test_every_batch(void **state)
 {
     (void)state;
     for (size_t i = 0; i < op_n_batch_case; i++) {
-        check_case(KV_TYPE_F32, i % 2, &op_batch_cases[i]);
-        check_case(KV_TYPE_FP8, i % 2 == 0, &op_batch_cases[i]);
-        if (i % 3 == 0) check_case(KV_TYPE_BF16, i % 2, &op_batch_cases[i]);
+        check_case(ACT_F32, KV_TYPE_F32, i % 2, &op_batch_cases[i]);
+        check_case(ACT_F32, KV_TYPE_FP8, i % 2 == 0, &op_batch_cases[i]);
+        if (i % 3 == 0) check_case(ACT_F32, KV_TYPE_BF16, i % 2, &op_batch_cases[i]);
+        if (op_is_cuda()) check_case(ACT_FP8, KV_TYPE_FP8, false, &op_batch_cases[i]);
     }
 }
 
@@ -143,7 +145,7 @@ static void test_ties(void **state)
     (void)state;
     for (int type = KV_TYPE_F32; type <= KV_TYPE_FP8; type++) {
         struct topk k;
-        open_case(&k, (enum kv_type)type, false, &long_case);
+        open_case(&k, ACT_F32, (enum kv_type)type, false, &long_case);
         memset(k.query, 0, (size_t)k.host.n_token * k.width * sizeof *k.query);
         rig_set_cache(&k.dev, k.image, k.n_page);
         float *select = run(&k, 0, k.host.n_token);
@@ -162,7 +164,7 @@ static void test_ties_at_the_cut(void **state)
 {
     (void)state;
     struct topk k;
-    open_case(&k, KV_TYPE_FP8, false, &long_case);
+    open_case(&k, ACT_F32, KV_TYPE_FP8, false, &long_case);
     for (uint32_t s = 1; s < 304; s++) { /* position s gets the key of position s % 10 */
         int32_t from = gen_slot(&k.host, 0, s % 10), to = gen_slot(&k.host, 0, s);
         uint8_t *a =
@@ -198,7 +200,7 @@ static void test_nan_score(void **state)
     (void)state;
     for (int type = KV_TYPE_BF16; type <= KV_TYPE_FP8; type++) {
         struct topk k;
-        open_case(&k, (enum kv_type)type, false, &long_case);
+        open_case(&k, ACT_F32, (enum kv_type)type, false, &long_case);
         for (uint32_t s = 5; s < 300; s += 50) gen_spoil(&k.c.kv, k.image, gen_slot(&k.host, 0, s));
         rig_set_cache(&k.dev, k.image, k.n_page);
         float *select = run(&k, 0, k.host.n_token);
@@ -221,7 +223,7 @@ static void test_short_whatever_scores(void **state)
     (void)state;
     struct topk k;
     const struct op_batch_case b = {"short", 2, {{60, 4}, {0, 64}}};
-    open_case(&k, KV_TYPE_FP8, false, &b);
+    open_case(&k, ACT_F32, KV_TYPE_FP8, false, &b);
     memset(k.query, 0xff, (size_t)k.host.n_token * k.width * sizeof *k.query);
     memset(k.image, 0xff, k.n_page * k.c.kv.page_bytes);
     rig_set_cache(&k.dev, k.image, k.n_page);

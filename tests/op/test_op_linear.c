@@ -22,7 +22,7 @@ static void check(enum act_type act, enum dtype t, bool pow2, bool wide)
 {
     struct backend_config c;
     struct rig ref, dev;
-    struct gen *g = gen_create(31);
+    struct gen *g = gen_create_for(31, act);
     gen_config(&c, act, KV_TYPE_BF16, wide);
     rig_open_pair(&ref, &dev, &c);
     struct tensor_view v = gen_matrix(g, t, c.hidden, c.hidden, pow2);
@@ -58,6 +58,8 @@ static void test_every_type(void **state)
         for (size_t t = 0; t < op_n_weight_type; t++) check(act, op_weight_types[t], true, i & 2);
         check(act, DTYPE_F8_E4M3, false, i & 2);
     }
+    for (size_t t = 0; t < op_n_weight_type; t++) check(ACT_FP8, op_weight_types[t], true, false);
+    check(ACT_FP8, DTYPE_F8_E4M3, false, false);
 }
 
 /* A tensor without data is made by the backend: normal, and the same for the same seed. */

@@ -35,7 +35,7 @@ static void open_front(struct front *f, enum act_type act, enum kv_type kv, bool
 {
     memset(f, 0, sizeof *f);
     f->form = form;
-    f->g = gen_create(91);
+    f->g = gen_create_for(91, act);
     gen_config(&f->c, act, kv, wide);
     rig_open_pair(&f->ref, &f->dev, &f->c);
     gen_mla(f->g, &f->c, t, &f->tensors);
@@ -185,7 +185,7 @@ static void check_formula(struct front *f, uint32_t t, const float *query, const
     int32_t pos = f->host.pos[t], slot = f->host.slot[t];
     uint32_t width = query_width(f), n_index = f->c.index_n_head * KV_INDEX_DIM;
     uint32_t n_query = width - n_index - f->c.index_n_head;
-    double base = f->c.act == ACT_F32 ? 1e-6 : 2e-3;
+    double base = 2 * op_formula_limit(f->c.act);
     double *x = gen_alloc(f->g, f->c.hidden * sizeof *x);
     double *want = gen_alloc(f->g, width * sizeof *want);
     double row[KV_ROW], key[KV_INDEX_DIM];
@@ -315,6 +315,7 @@ static void test_bf16_cache(void **state)
     (void)state;
     check(ACT_F32, KV_TYPE_BF16, true, MLA_ABSORBED, DTYPE_BF16, 1, 3);
     check(ACT_BF16, KV_TYPE_BF16, false, MLA_ABSORBED, DTYPE_F8_E4M3, 0, 4);
+    check(ACT_FP8, KV_TYPE_BF16, false, MLA_ABSORBED, DTYPE_BF16, 0, 4);
 }
 
 static void test_fp8_cache(void **state)
@@ -322,6 +323,7 @@ static void test_fp8_cache(void **state)
     (void)state;
     check(ACT_F32, KV_TYPE_FP8, false, MLA_ABSORBED, DTYPE_F8_E4M3, 1, 3);
     check(ACT_BF16, KV_TYPE_FP8, true, MLA_EXPANDED, DTYPE_F16, 2, 4);
+    check(ACT_FP8, KV_TYPE_FP8, false, MLA_ABSORBED, DTYPE_F8_E4M3, 1, 3);
 }
 
 /* Zeros in give the floor of the scale: 2^ceil(log2(1e-4 / 448)) = 2^-22. */

@@ -40,11 +40,11 @@ static void check_formula(struct gen *g, const struct backend_config *c,
             }
             for (int j = 0; j < KV_LATENT; j++) latent[j] = (double)z[h * KV_LATENT + (uint32_t)j];
             uint32_t row = h * (c->nope_dim + c->v_dim) + c->nope_dim + i;
-            *out = gen_product(&t->kv_b, row, latent, c->act);
+            *out = gen_product(&t->kv_b, row, latent, gen_wide_act(c->act));
         }
     }
     for (uint32_t i = 0; i < c->hidden; i++) want[i] = gen_product(&t->o, i, heads, c->act);
-    op_close_double("formula", got, want, c->hidden, c->act == ACT_F32 ? 1e-6 : 1e-3);
+    op_close_double("formula", got, want, c->hidden, op_formula_limit(c->act));
 }
 
 static void check(enum act_type act, enum dtype t, bool wide, enum mla_form form)
@@ -53,7 +53,7 @@ static void check(enum act_type act, enum dtype t, bool wide, enum mla_form form
     struct rig ref, dev;
     struct mla_tensors tensors;
     struct backend_caps caps;
-    struct gen *g = gen_create(121);
+    struct gen *g = gen_create_for(121, act);
     gen_config(&c, act, KV_TYPE_BF16, wide);
     rig_open_pair(&ref, &dev, &c);
     gen_mla(g, &c, t, &tensors);
@@ -83,6 +83,8 @@ static void test_absorbed(void **state)
     for (size_t t = 0; t < op_n_weight_type; t++)
         check(t % 2 ? ACT_BF16 : ACT_F32, op_weight_types[t], t / 2 % 2, MLA_ABSORBED);
     check(ACT_F32, DTYPE_F8_E4M3, false, MLA_ABSORBED);
+    check(ACT_FP8, DTYPE_F8_E4M3, false, MLA_ABSORBED);
+    check(ACT_FP8, DTYPE_BF16, false, MLA_ABSORBED);
 }
 
 static void test_expanded(void **state)

@@ -73,7 +73,7 @@ static void check_formula(struct gen *g, const struct backend_config *c,
         add_expert(g, &t->experts[(uint32_t)route[k]], c->act, row,
                    (double)route[c->n_expert_used + k], want);
     if (c->shared_inner > 0) add_expert(g, &t->shared, c->act, row, 1, want);
-    op_close_double("formula", got, want, c->hidden, c->act == ACT_F32 ? 1e-6 : 1e-3);
+    op_close_double("formula", got, want, c->hidden, op_formula_limit(c->act));
 }
 
 static void check(enum act_type act, enum dtype t, bool wide, bool with_shared)
@@ -81,7 +81,7 @@ static void check(enum act_type act, enum dtype t, bool wide, bool with_shared)
     struct backend_config c;
     struct rig ref, dev;
     struct moe_tensors tensors;
-    struct gen *g = gen_create(81);
+    struct gen *g = gen_create_for(81, act);
     gen_config(&c, act, KV_TYPE_BF16, wide);
     if (!with_shared) c.shared_inner = 0;
     rig_open_pair(&ref, &dev, &c);
@@ -112,6 +112,8 @@ static void test_every_type(void **state)
         check(ACT_F32, op_weight_types[t], t % 2 == 1, true);
         check(ACT_BF16, op_weight_types[t], t % 2 == 0, true);
     }
+    check(ACT_FP8, DTYPE_F8_E4M3, false, true);
+    check(ACT_FP8, DTYPE_BF16, false, true);
 }
 
 static void test_without_shared(void **state)

@@ -90,8 +90,9 @@ static void check_formula(struct gen *g, const struct front *f, enum act_type ac
     norm(pair, in, &f->view[1], hidden);
     for (uint32_t i = 0; i < hidden; i++) in[i] = (double)f->hidden[(size_t)t * hidden + i];
     norm(pair + hidden, in, &f->view[2], hidden);
-    for (uint32_t i = 0; i < hidden; i++) want[i] = gen_product(&f->view[3], i, pair, act);
-    op_close_double("formula", got, want, hidden, act == ACT_F32 ? 1e-6 : 1e-3);
+    for (uint32_t i = 0; i < hidden; i++)
+        want[i] = gen_product(&f->view[3], i, pair, gen_wide_act(act));
+    op_close_double("formula", got, want, hidden, op_formula_limit(act));
 }
 
 /* The same bits whatever rows the hidden states lie in. */
@@ -108,7 +109,7 @@ static void check(enum act_type act, enum dtype t, bool wide)
 {
     struct backend_config c;
     struct rig ref, dev;
-    struct gen *g = gen_create(61);
+    struct gen *g = gen_create_for(61, act);
     gen_config(&c, act, KV_TYPE_BF16, wide);
     rig_open_pair(&ref, &dev, &c);
     struct front fr = {.view = {gen_matrix(g, DTYPE_BF16, c.n_vocab, c.hidden, true),
@@ -146,6 +147,8 @@ static void test_against_ref(void **state)
     check(ACT_F32, DTYPE_F8_E4M3, true);
     check(ACT_BF16, DTYPE_BF16, true);
     check(ACT_BF16, DTYPE_F32, false);
+    check(ACT_FP8, DTYPE_BF16, false);
+    check(ACT_FP8, DTYPE_F8_E4M3, false);
 }
 
 int main(int argc, char **argv)

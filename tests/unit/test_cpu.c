@@ -191,6 +191,7 @@ static void bits_do_not_depend_on_the_cut(void **state)
         if (!cpu_kernels_of(isas[i])) continue;
         check_cuts(isas[i], ACT_BF16, KV_TYPE_BF16, false);
         check_cuts(isas[i], ACT_F32, KV_TYPE_FP8, true);
+        check_cuts(isas[i], ACT_FP8, KV_TYPE_FP8, false);
     }
     check_cuts(CPU_ISA_BEST, ACT_BF16, KV_TYPE_F32, true);
     check_cuts(CPU_ISA_PORTABLE, ACT_BF16, KV_TYPE_FP8, false);
@@ -351,7 +352,6 @@ static void odd_configurations_are_refused(void **state)
     REFUSED(c.nope_dim = 100, FATHOM_EUNSUPPORTED, "nope_dim");
     REFUSED(c.v_dim = 48, FATHOM_EUNSUPPORTED, "v_dim");
     REFUSED(c.world = 2, FATHOM_EUNSUPPORTED, "world");
-    REFUSED(c.act = ACT_FP8, FATHOM_EUNSUPPORTED, "act");
     REFUSED(c.index_topk = 0, FATHOM_EINVAL, "index_topk");
     REFUSED(c.kv.has_index = false, FATHOM_EINVAL, "has_index");
     REFUSED(c.n_group = 5, FATHOM_EINVAL, "n_group");

@@ -321,10 +321,6 @@ static fathom_err check_sizes(const struct backend_config *c, fathom_diag *d)
     if (c->v_dim % PANEL != 0)
         FAIL(d, FATHOM_EUNSUPPORTED, "v_dim is %u; the cpu backend needs a multiple of %d",
              c->v_dim, PANEL);
-    if (c->act == ACT_FP8)
-        FAIL(d, FATHOM_EUNSUPPORTED,
-             "act is fp8; the cpu backend has no fp8 products and rounds activations to bf16 or "
-             "f32");
     if (c->world > 1 && !c->is_slice)
         FAIL(d, FATHOM_EUNSUPPORTED, "world is %u; the cpu backend runs on one rank", c->world);
     return FATHOM_OK;
@@ -377,7 +373,7 @@ static fathom_err make_scratch(struct cpu_backend *cpu, fathom_diag *d)
     const size_t arena[] = {cpu_dense_arena_bytes(cpu), cpu_front_arena_bytes(cpu),
                             cpu_index_arena_bytes(cpu), cpu_attend_arena_bytes(cpu),
                             cpu_moe_arena_bytes(cpu)};
-    const size_t worker[] = {cpu_gemm_worker_bytes(), cpu_ffn_worker_bytes(cpu),
+    const size_t worker[] = {cpu_gemm_worker_bytes(cpu), cpu_ffn_worker_bytes(cpu),
                              cpu_index_worker_bytes(cpu), cpu_attend_worker_bytes(cpu),
                              cpu_sample_worker_bytes(cpu)};
     for (size_t i = 0; i < sizeof arena / sizeof *arena; i++)
@@ -401,8 +397,9 @@ static fathom_err make_scratch(struct cpu_backend *cpu, fathom_diag *d)
     return FATHOM_OK;
 }
 
-/* How inputs are kept: bf16 where activations are bf16 and there is a dot product for it. Attention
- * follows unless the cache is f32; index codes are exact in bf16 whatever the activations. */
+/* How inputs are kept: f32 with ACT_FP8, rounded by each product for itself (cpu_gemm.c); bf16
+ * where activations are bf16 and there is a dot product for it. Attention follows unless the cache
+ * is f32; index codes are exact in bf16 whatever the activations. */
 static void choose_operands(struct cpu_backend *cpu)
 {
     enum operand bf16 = cpu->k->bf16_operand;

@@ -240,8 +240,8 @@ static void expand_rows(const struct attend_task *task, const struct attend_scra
     float *tile = s->tile;
     for (uint32_t i = 0; i < n_row; i++) {
         cpu->k->load_latent(c->kv.type, cached[i], OPERAND_F32, s->row);
-        cpu_to_operand(cpu, s->row, KV_LATENT,
-                       operand_row(cpu->operand, s->latent, (size_t)i * KV_LATENT));
+        cpu->k->to_operand(cpu->operand, cpu->c.act != ACT_F32, s->row, KV_LATENT,
+                           operand_row(cpu->operand, s->latent, (size_t)i * KV_LATENT));
         memcpy(tile + (size_t)i * width + c->nope_dim, s->row + KV_LATENT, KV_ROPE * sizeof(float));
     }
     const struct packed *halves[2] = {&task->a->w->mla.key[head], &task->a->w->mla.value[head]};

@@ -122,6 +122,7 @@ fathom_err cpu_head(struct backend *b, const struct head_args *a)
     struct gather_task task = {.cpu = cpu, .head = a, .x = cpu->arena};
     struct gemm_job job = {
         .w = &a->w->linear,
+        .rounding = INPUT_BF16,
         .x = task.x,
         .x_stride = a->hidden->stride,
         .n_token = a->n_row,
@@ -181,6 +182,7 @@ fathom_err cpu_mtp_front(struct backend *b, const struct mtp_front_args *a)
     struct gather_task task = {.cpu = cpu, .mtp = a, .row = s.row, .x = s.x};
     struct gemm_job job = {
         .w = &a->eh_proj->linear,
+        .rounding = INPUT_BF16,
         .x = s.x,
         .x_stride = row_stride(2 * cpu->c.hidden),
         .n_token = a->n_token,

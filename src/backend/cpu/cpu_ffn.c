@@ -14,11 +14,13 @@ enum { PAIR = 2, ITEMS_PER_THREAD = 4, MAX_PANELS = 8 };
 struct ffn_scratch {
     uint8_t *decoded; /* [CHUNK_BYTES] */
     float *tile;      /* [TOKEN_BLOCK][MAX_PANELS * PANEL] */
+    float *input;     /* cpu_input_bytes */
 };
 
-static size_t lay_out(struct ffn_scratch *s, uint8_t *base)
+static size_t lay_out(const struct cpu_backend *cpu, struct ffn_scratch *s, uint8_t *base)
 {
     struct carver c = {.base = base};
+    s->input = carve(&c, cpu_input_bytes(cpu), 1);
     s->decoded = carve(&c, CHUNK_BYTES, 1);
     s->tile = carve(&c, TOKEN_BLOCK * MAX_PANELS * PANEL, sizeof(float));
     return c.used;
@@ -27,8 +29,7 @@ static size_t lay_out(struct ffn_scratch *s, uint8_t *base)
 size_t cpu_ffn_worker_bytes(const struct cpu_backend *cpu)
 {
     struct ffn_scratch s;
-    (void)cpu;
-    return lay_out(&s, NULL);
+    return lay_out(cpu, &s, NULL);
 }
 
 struct ffn_task {
@@ -52,7 +53,7 @@ static void gate_up_item(void *arg, size_t item, size_t n_item, unsigned worker)
     struct ffn_scratch s;
     uint32_t i = 0;
     (void)n_item;
-    lay_out(&s, worker_scratch(cpu, worker));
+    lay_out(cpu, &s, worker_scratch(cpu, worker));
     while (i + 1 < f->n_group && f->groups[i + 1].first_item <= item) i++;
     const struct ffn_group *g = &f->groups[i];
     uint32_t at = (uint32_t)(item - g->first_item);
@@ -69,6 +70,7 @@ static void gate_up_item(void *arg, size_t item, size_t n_item, unsigned worker)
         .y_stride = PAIR * PANEL,
         .decoded = s.decoded,
     };
+    cpu_round_input(cpu, INPUT_AS_WEIGHT, &call, s.input);
     for (call.panel0 = panel0; call.panel0 < end; call.panel0 += PAIR) {
         cpu->k->gemm[cpu->operand](&call);
         for (uint32_t r = 0; r < call.n_token; r++) {
@@ -125,7 +127,7 @@ static void down_item(void *arg, size_t item, size_t n_item, unsigned worker)
     const struct ffn_call *f = task->call;
     struct ffn_scratch s;
     (void)n_item;
-    lay_out(&s, worker_scratch(cpu, worker));
+    lay_out(cpu, &s, worker_scratch(cpu, worker));
     uint32_t panel0 = (uint32_t)item * task->n_panel;
     uint32_t n_panel = min_u32(task->n_panel, f->groups[0].w->down.n_panel - panel0);
     /* one group of all rows, unweighted: its product is the result */
@@ -146,6 +148,7 @@ static void down_item(void *arg, size_t item, size_t n_item, unsigned worker)
                 .y_stride = (size_t)n_panel * PANEL,
                 .decoded = s.decoded,
             };
+            cpu_round_input(cpu, INPUT_AS_WEIGHT, &call, s.input);
             cpu->k->gemm[cpu->operand](&call);
             add_rows(task, g, row0, &call, alone);
         }

@@ -20,20 +20,69 @@ enum {
 struct gemm_scratch {
     uint8_t *decoded; /* [CHUNK_BYTES] */
     float *tile;      /* [TOKEN_BLOCK][PAIR * PANEL] */
+    float *input;     /* cpu_input_bytes */
 };
 
-static size_t lay_out(struct gemm_scratch *s, uint8_t *base)
+/* ---- inputs with ACT_FP8 ---- */
+
+size_t cpu_input_bytes(const struct cpu_backend *cpu)
+{
+    const struct backend_config *c = &cpu->c;
+    const uint32_t widths[] = {2 * c->hidden,  c->q_lora_rank, c->n_head * c->v_dim,
+                               c->dense_inner, c->moe_inner,   c->shared_inner,
+                               KV_LATENT,      c->nope_dim};
+    uint32_t widest = 0;
+    if (c->act != ACT_FP8) return 0;
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        widest = max_u32(widest, row_stride(widths[i]));
+    }
+    return (size_t)TOKEN_BLOCK * widest * sizeof(float);
+}
+
+static void round_to_codes(const struct cpu_kernels *k, const float *in, uint32_t n, float *out)
+{
+    for (uint32_t i = 0; i < n; i += KV_FP8_GROUP) {
+        uint8_t code[KV_FP8_GROUP];
+        float scale = k->quantize_group(in + i, code);
+        k->load_codes(code, KV_FP8_GROUP, OPERAND_F32, out + i);
+        for (uint32_t j = 0; j < KV_FP8_GROUP; j++) out[i + j] *= scale;
+    }
+}
+
+void cpu_round_input(const struct cpu_backend *cpu, enum input_rounding rounding,
+                     struct gemm_call *call, float *to)
+{
+    const struct packed *w = call->w;
+    uint32_t stride = row_stride(w->n_col);
+    if (cpu->c.act != ACT_FP8 || rounding == INPUT_EXACT) return;
+    for (uint32_t t = 0; t < call->n_token; t++) {
+        const float *in = (const float *)call->x + t * call->x_stride;
+        float *out = to + (size_t)t * stride;
+        if (rounding == INPUT_AS_WEIGHT && w->takes_fp8) {
+            round_to_codes(cpu->k, in, w->n_col, out);
+        } else {
+            cpu->k->to_operand(OPERAND_F32, true, in, pad32(w->n_col), out);
+        }
+    }
+    call->x = to;
+    call->x_stride = stride;
+}
+
+/* ---- the loop ---- */
+
+static size_t lay_out(const struct cpu_backend *cpu, struct gemm_scratch *s, uint8_t *base)
 {
     struct carver c = {.base = base};
+    s->input = carve(&c, cpu_input_bytes(cpu), 1);
     s->decoded = carve(&c, CHUNK_BYTES, 1);
     s->tile = carve(&c, TOKEN_BLOCK * PAIR * PANEL, sizeof(float));
     return c.used;
 }
 
-size_t cpu_gemm_worker_bytes(void)
+size_t cpu_gemm_worker_bytes(const struct cpu_backend *cpu)
 {
     struct gemm_scratch s;
-    return lay_out(&s, NULL);
+    return lay_out(cpu, &s, NULL);
 }
 
 struct gemm_task {
@@ -74,7 +123,7 @@ static void run_item(void *arg, size_t item, size_t n_item, unsigned worker)
     struct gemm_scratch s;
     uint32_t i = 0;
     (void)n_item;
-    lay_out(&s, worker_scratch(task->cpu, worker));
+    lay_out(task->cpu, &s, worker_scratch(task->cpu, worker));
     while (i + 1 < task->n_job && task->jobs[i + 1].first_item <= item) i++;
     const struct gemm_job *j = &task->jobs[i];
     uint32_t at = (uint32_t)(item - j->first_item);
@@ -89,6 +138,7 @@ static void run_item(void *arg, size_t item, size_t n_item, unsigned worker)
         .x_stride = j->x_stride,
         .decoded = s.decoded,
     };
+    cpu_round_input(task->cpu, j->rounding, &call, s.input);
     if (!j->y) {
         run_to_operand(task, j, &call, token0, &s);
         return;

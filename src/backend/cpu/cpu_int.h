@@ -76,9 +76,14 @@ struct weight {
     };
 };
 
+/* With ACT_FP8 operands are f32 values and each product rounds its own: AS_WEIGHT through e4m3
+ * codes if the weight takes_fp8, else to bf16. */
+enum input_rounding { INPUT_AS_WEIGHT, INPUT_BF16, INPUT_EXACT };
+
 /* One product of cpu_gemm: y[t] = w x[t], or the same rounded to an operand. */
 struct gemm_job {
     const struct packed *w;
+    enum input_rounding rounding;
     const void *x; /* operand [n_token][x_stride] */
     size_t x_stride;
     uint32_t n_token;
@@ -169,7 +174,7 @@ size_t cpu_attend_arena_bytes(const struct cpu_backend *cpu);
 size_t cpu_attend_worker_bytes(const struct cpu_backend *cpu);
 size_t cpu_moe_arena_bytes(const struct cpu_backend *cpu);
 size_t cpu_ffn_worker_bytes(const struct cpu_backend *cpu);
-size_t cpu_gemm_worker_bytes(void);
+size_t cpu_gemm_worker_bytes(const struct cpu_backend *cpu);
 size_t cpu_sample_worker_bytes(const struct cpu_backend *cpu);
 
 /* ---- rows of operands ---- */
@@ -204,6 +209,12 @@ void cpu_items(struct cpu_backend *cpu, size_t n, thread_task *task, void *arg);
 
 /* cpu_gemm - the products of n_job jobs in one parallel loop; x of all is of `type` */
 void cpu_gemm(struct cpu_backend *cpu, enum operand type, struct gemm_job *jobs, uint32_t n_job);
+
+/* cpu_round_input - makes call->x its rows rounded as inputs of call->w, in `to`, which has
+ * cpu_input_bytes (0, and nothing is done, unless act is ACT_FP8) */
+size_t cpu_input_bytes(const struct cpu_backend *cpu);
+void cpu_round_input(const struct cpu_backend *cpu, enum input_rounding rounding,
+                     struct gemm_call *call, float *to);
 
 /* ---- cpu_weight.c ---- */
 

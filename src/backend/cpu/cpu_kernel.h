@@ -65,8 +65,9 @@ struct packed {
     uint32_t n_block;     /* blocks of columns */
     uint32_t scale_lanes; /* scales of a panel's block: 1, or one per row */
     size_t panel_bytes;
-    uint8_t *data; /* [n_panel][panel_bytes], 64-byte aligned */
-    float *scale;  /* f32 [n_panel][n_block][scale_lanes] */
+    bool takes_fp8; /* inputs are quantized with ACT_FP8 */
+    uint8_t *data;  /* [n_panel][panel_bytes], 64-byte aligned */
+    float *scale;   /* f32 [n_panel][n_block][scale_lanes] */
 };
 
 static inline uint32_t packed_block_pairs(const struct packed *w, uint32_t block)

@@ -120,6 +120,7 @@ fathom_err cpu_router(struct backend *b, const struct router_args *a)
     lay_out_router(cpu, a->n_token, &task, cpu->arena);
     struct gemm_job job = {
         .w = &a->w->moe.router,
+        .rounding = INPUT_EXACT,
         .x = a->x->value,
         .x_stride = a->x->stride,
         .n_token = a->n_token,

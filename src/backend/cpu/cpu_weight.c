@@ -21,7 +21,9 @@ static fathom_err pack_whole(struct cpu_backend *cpu, const struct tensor_view *
 {
     TRY(check_shape(v, name, n_row, n_col, d));
     struct pack_part part = {.view = v, .n_row = n_row};
-    return pack_matrix(cpu, &part, 1, name, out, d);
+    TRY(pack_matrix(cpu, &part, 1, name, out, d));
+    out->takes_fp8 = tensor_takes_fp8(v);
+    return FATHOM_OK;
 }
 
 static fathom_err load_vector(const struct tensor_view *v, const char *name, uint32_t n,
@@ -45,6 +47,7 @@ static fathom_err load_ffn(struct cpu_backend *cpu, const struct ffn_tensors *t,
                                          {.view = &t->up, .n_row = inner}};
     out->inner = inner;
     TRY(pack_matrix(cpu, gate_up, 2, "gate and up", &out->gate_up, d));
+    out->gate_up.takes_fp8 = tensor_takes_fp8(&t->gate) && tensor_takes_fp8(&t->up);
     return pack_whole(cpu, &t->down, "down", hidden, inner, &out->down, d);
 }
 

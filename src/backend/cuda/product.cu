@@ -27,6 +27,7 @@ static struct product_args make_args(const struct cuda_backend *c, const struct 
 
 bool cuda_wants_fp8(const struct cuda_backend *c, const struct matrix *w)
 {
+    /* as tensor_takes_fp8 */
     return c->fast && w->dtype == DTYPE_F8_E4M3 && w->n_col % 128 == 0 && w->row0 == 0 &&
            w->col0 == 0;
 }

@@ -42,10 +42,7 @@ fathom_err ref_linear(struct backend *b, const struct linear_args *a)
 {
     struct ref_backend *r = ref_of(b);
     const struct matrix *w = &a->w->matrix;
-    for (uint32_t t = 0; t < a->n_token; t++) {
-        ref_round(r->c.act, row_of(a->x, t), w->n_col, r->x);
-        ref_matvec(w, 0, w->n_row, r->x, row_of(a->y, t));
-    }
+    for (uint32_t t = 0; t < a->n_token; t++) ref_product(r, w, row_of(a->x, t), row_of(a->y, t));
     return FATHOM_OK;
 }
 
@@ -54,21 +51,18 @@ void ref_ffn_row(struct ref_backend *r, const struct ffn_weight *w, const float 
     uint32_t inner = w->gate.n_row;
     float *gate = r->wide;
     float *up = r->wide2;
-    ref_matvec(&w->gate, 0, inner, x, gate);
-    ref_matvec(&w->up, 0, inner, x, up);
+    ref_product(r, &w->gate, x, gate);
+    ref_product(r, &w->up, x, up);
     for (uint32_t i = 0; i < inner; i++) gate[i] = ref_silu(gate[i]) * up[i];
-    ref_round(r->c.act, gate, inner, gate);
-    ref_matvec(&w->down, 0, w->down.n_row, gate, y);
+    ref_product(r, &w->down, gate, y);
 }
 
 /* y[t] = down( silu(gate x[t]) * (up x[t]) ) */
 fathom_err ref_ffn(struct backend *b, const struct ffn_args *a)
 {
     struct ref_backend *r = ref_of(b);
-    for (uint32_t t = 0; t < a->n_token; t++) {
-        ref_round(r->c.act, row_of(a->x, t), r->c.hidden, r->x);
-        ref_ffn_row(r, &a->w->ffn, r->x, row_of(a->y, t));
-    }
+    for (uint32_t t = 0; t < a->n_token; t++)
+        ref_ffn_row(r, &a->w->ffn, row_of(a->x, t), row_of(a->y, t));
     return FATHOM_OK;
 }
 

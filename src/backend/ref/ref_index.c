@@ -32,7 +32,7 @@ void ref_write_index_key(struct ref_backend *r, const struct mla_weight *w,
     uint8_t *block = index_block(kv, layer, slot);
     uint32_t row = (uint32_t)slot % KV_PAGE_TOKENS;
     float key[KV_INDEX_DIM];
-    ref_matvec(&w->index_k, 0, KV_INDEX_DIM, x, key);
+    ref_product(r, &w->index_k, x, key);
     ref_layernorm(key, w->index_k_weight.value, w->index_k_bias.value, KV_INDEX_DIM, INDEX_NORM_EPS,
                   key);
     rotate(r, pos, key);
@@ -67,8 +67,8 @@ void ref_index_query(struct ref_backend *r, const struct mla_weight *w, int32_t 
     uint32_t n_head = r->c.index_n_head;
     float *weight = query + (size_t)n_head * KV_INDEX_DIM;
     double factor = 1 / sqrt((double)n_head) / sqrt((double)KV_INDEX_DIM);
-    ref_matvec(&w->index_q_b, 0, n_head * KV_INDEX_DIM, qa, query);
-    ref_matvec(&w->index_head, 0, n_head, x, weight);
+    ref_product(r, &w->index_q_b, qa, query);
+    ref_product(r, &w->index_head, x, weight);
     for (uint32_t h = 0; h < n_head; h++) {
         float *q = query + (size_t)h * KV_INDEX_DIM;
         float scale = 1;

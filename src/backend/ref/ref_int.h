@@ -26,6 +26,7 @@ struct matrix {
     float *value; /* f32 [n_row][n_col] */
     uint32_t n_row;
     uint32_t n_col;
+    bool takes_fp8; /* inputs are quantized with ACT_FP8 */
 };
 
 struct ffn_weight {
@@ -103,8 +104,12 @@ float ref_dot(const float *a, const float *b, uint32_t n);
 /* ref_matvec - y[r] = W[r] . x for rows [row0, row0 + n_row) */
 void ref_matvec(const struct matrix *w, uint32_t row0, uint32_t n_row, const float *x, float *y);
 
-/* ref_round - out[i] = in[i] rounded to the activation type; in and out may be the same */
+/* ref_round - out[i] = in[i] rounded to the activation type, ACT_FP8 to bf16; in and out may be the
+ * same */
 void ref_round(enum act_type act, const float *in, uint32_t n, float *out);
+
+/* ref_product - y = W x, x rounded as an input of W; overwrites r->x */
+void ref_product(struct ref_backend *r, const struct matrix *w, const float *x, float *y);
 
 void ref_rmsnorm(const float *x, const float *weight, uint32_t n, float eps, float *out);
 void ref_layernorm(const float *x, const float *weight, const float *bias, uint32_t n, float eps,
@@ -156,17 +161,16 @@ fathom_err ref_router(struct backend *b, const struct router_args *a);
 fathom_err ref_moe(struct backend *b, const struct moe_args *a);
 fathom_err ref_sample(struct backend *b, const struct sample_args *a);
 
-/* ref_ffn_row - y = down( silu(gate x) * (up x) ); x is rounded already */
+/* ref_ffn_row - y = down( silu(gate x) * (up x) ); overwrites r->x, r->wide and r->wide2 */
 void ref_ffn_row(struct ref_backend *r, const struct ffn_weight *w, const float *x, float *y);
 
-/* ref_write_index_key - the index key of x (rounded already) goes to `slot` of `layer` */
+/* ref_write_index_key - the index key of x goes to `slot` of `layer` */
 void ref_write_index_key(struct ref_backend *r, const struct mla_weight *w,
                          const struct kv_cache *kv, uint32_t layer, int32_t slot, int32_t pos,
                          const float *x);
 
 /* ref_index_query - the index query and weights of one token
  *
- *   qa, x  rounded already
  *   query  f32 [index_n_head][128], then f32 [index_n_head] weights */
 void ref_index_query(struct ref_backend *r, const struct mla_weight *w, int32_t pos,
                      const float *qa, const float *x, float *query);

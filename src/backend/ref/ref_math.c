@@ -30,7 +30,27 @@ void ref_matvec(const struct matrix *w, uint32_t row0, uint32_t n_row, const flo
 void ref_round(enum act_type act, const float *in, uint32_t n, float *out)
 {
     for (uint32_t i = 0; i < n; i++)
-        out[i] = act == ACT_BF16 ? f32_from_bf16(bf16_from_f32(in[i])) : in[i];
+        out[i] = act == ACT_F32 ? in[i] : f32_from_bf16(bf16_from_f32(in[i]));
+}
+
+/* Each 128 values through their codes. */
+static void round_to_fp8(const float *in, uint32_t n, float *out)
+{
+    for (uint32_t i = 0; i < n; i += KV_FP8_GROUP) {
+        uint8_t code[KV_FP8_GROUP];
+        float scale = ref_fp8_group(in + i, code);
+        for (uint32_t k = 0; k < KV_FP8_GROUP; k++) out[i + k] = f32_from_e4m3(code[k]) * scale;
+    }
+}
+
+void ref_product(struct ref_backend *r, const struct matrix *w, const float *x, float *y)
+{
+    if (r->c.act == ACT_FP8 && w->takes_fp8) {
+        round_to_fp8(x, w->n_col, r->x);
+    } else {
+        ref_round(r->c.act, x, w->n_col, r->x);
+    }
+    ref_matvec(w, 0, w->n_row, r->x, y);
 }
 
 void ref_rmsnorm(const float *x, const float *weight, uint32_t n, float eps, float *out)

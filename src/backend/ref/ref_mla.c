@@ -92,7 +92,7 @@ static void cache_latent(struct ref_backend *r, const struct mla_front_args *a, 
 {
     const struct mla_weight *w = &a->w->mla;
     float kv[KV_ROW];
-    ref_matvec(&w->kv_a, 0, KV_ROW, x, kv);
+    ref_product(r, &w->kv_a, x, kv);
     ref_rmsnorm(kv, w->kv_a_norm.value, KV_LATENT, r->c.norm_eps, kv);
     ref_rope(&r->c, r->c.rope_interleaved, a->batch->pos[t], kv + KV_LATENT);
     write_latent(a->kv->layout.type, kv, ref_latent_at(a->kv, a->layer, a->batch->slot[t]));
@@ -106,7 +106,7 @@ static void project_query(struct ref_backend *r, const struct mla_front_args *a,
     uint32_t nope = r->c.nope_dim;
     uint32_t head_dim = nope + KV_ROPE;
     float *q = r->wide2;
-    ref_matvec(&w->q_b, 0, r->c.n_head * head_dim, qa, q);
+    ref_product(r, &w->q_b, qa, q);
     for (uint32_t h = 0; h < r->c.n_head; h++) {
         float *q_nope = q + (size_t)h * head_dim;
         float *q_pe = q_nope + nope;
@@ -126,14 +126,12 @@ fathom_err ref_mla_front(struct backend *b, const struct mla_front_args *a)
     struct ref_backend *r = ref_of(b);
     const struct mla_weight *w = &a->w->mla;
     const struct batch *batch = a->batch;
-    float *x = r->x;
     float *qa = r->wide;
     for (uint32_t t = 0; t < batch->n_token; t++) {
         float *query = a->query->value + (size_t)t * a->query->width;
-        ref_round(r->c.act, a->x->value + (size_t)t * a->x->width, r->c.hidden, x);
-        ref_matvec(&w->q_a, 0, r->c.q_lora_rank, x, qa);
+        const float *x = a->x->value + (size_t)t * a->x->width;
+        ref_product(r, &w->q_a, x, qa);
         ref_rmsnorm(qa, w->q_a_norm.value, r->c.q_lora_rank, r->c.norm_eps, qa);
-        ref_round(r->c.act, qa, r->c.q_lora_rank, qa);
         project_query(r, a, t, qa, query);
         cache_latent(r, a, t, x);
         if (r->c.index_n_head == 0) continue;
@@ -285,8 +283,7 @@ fathom_err ref_mla_out(struct backend *b, const struct mla_out_args *a)
                            heads + (size_t)h * v_dim);
             }
         }
-        ref_round(r->c.act, heads, r->c.n_head * v_dim, heads);
-        ref_matvec(&w->o, 0, r->c.hidden, heads, a->y->value + (size_t)t * a->y->width);
+        ref_product(r, &w->o, heads, a->y->value + (size_t)t * a->y->width);
     }
     return FATHOM_OK;
 }

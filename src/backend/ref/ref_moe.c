@@ -104,15 +104,15 @@ fathom_err ref_moe(struct backend *b, const struct moe_args *a)
         const int32_t *chosen = a->route->index + (size_t)t * a->route->width;
         const float *weight = a->route->value + (size_t)t * a->route->width;
         float *y = a->y->value + (size_t)t * a->y->width;
-        ref_round(r->c.act, a->x->value + (size_t)t * a->x->width, hidden, r->x);
+        const float *x = a->x->value + (size_t)t * a->x->width;
         memset(y, 0, hidden * sizeof *y);
         for (uint32_t i = 0; i < r->c.n_expert_used; i++) {
             ASSERT(chosen[i] >= 0 && (uint32_t)chosen[i] < w->n_expert);
-            ref_ffn_row(r, &w->experts[chosen[i]], r->x, part);
+            ref_ffn_row(r, &w->experts[chosen[i]], x, part);
             for (uint32_t d = 0; d < hidden; d++) y[d] += weight[i] * part[d];
         }
         if (r->c.shared_inner == 0) continue;
-        ref_ffn_row(r, &w->shared, r->x, part);
+        ref_ffn_row(r, &w->shared, x, part);
         for (uint32_t d = 0; d < hidden; d++) y[d] += part[d];
     }
     return FATHOM_OK;

@@ -92,6 +92,7 @@ static fathom_err decode(const struct tensor_view *v, struct want want, struct m
         FAIL(d, FATHOM_ENOMEM, "no memory for %s, %zu bytes", want.name, n * sizeof(float));
     out->n_row = v->n_row;
     out->n_col = v->n_col;
+    out->takes_fp8 = tensor_takes_fp8(v);
     if (v->data)
         decode_rows(v, out->value);
     else
