@@ -8,11 +8,14 @@
  *   decode      1, 4 and 16 streams of 256 tokens, tokens a second; for one stream the share of the
  *               bandwidth that reading the active weights once a token amounts to
  *   draft       the same for one stream with 0 to 4 drafts of the MTP layer, if there is one
+ *   tiers       the prompt of `prefix` again after another has taken its place in the cache: from
+ *               memory, from disk, from disk by a new process
  */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -241,6 +244,79 @@ static void bench_model(const char *model_dir, unsigned n_thread, double bandwid
     fathom_close(e);
 }
 
+/* Until all that was kept is on disk. */
+static void settle(fathom_engine *e)
+{
+    fathom_stats s;
+    do {
+        clock_sleep_us(20000);
+        fathom_get_stats(e, &s);
+    } while (s.tiers.n_unwritten > 0);
+}
+
+static void print_again(const char *tier, const struct timing *fresh, const struct timing *again,
+                        uint32_t n_prompt, uint64_t page_bytes)
+{
+    double bytes = (double)((n_prompt - 1) / 64) * (double)page_bytes;
+    printf("bench=engine case=tiers tier=%s prompt=%u fresh_ms=%.2f again_ms=%.2f faster=%.1f "
+           "gb_s=%.2f\n",
+           tier, n_prompt, (double)fresh->first_us * 1e-3, (double)again->first_us * 1e-3,
+           (double)fresh->first_us / (double)again->first_us,
+           bytes / ((double)again->first_us * 1e3));
+}
+
+/* One request at a time has room in the cache. Without memory the disk is all there is. */
+static void bench_tiers(const char *model_dir, unsigned n_thread, const char *dir)
+{
+    fathom_engine *e = NULL;
+    fathom_diag d = {{0}};
+    fathom_options o = {.model_dir = model_dir,
+                        .backend = FATHOM_BACKEND_CPU,
+                        .n_thread = n_thread,
+                        .max_num_seqs = 1,
+                        .max_model_len = PREFIX_TOKENS + 64,
+                        .offload_ram_bytes = dir ? 0 : (uint64_t)512 << 20,
+                        .offload_dir = dir,
+                        .offload_dir_bytes = dir ? (uint64_t)512 << 20 : 0};
+    if (fathom_open(&e, &o, &d) != FATHOM_OK) die("tiers", &d);
+    struct run r = {1, PREFIX_TOKENS, 1, fathom_get_info(e)->n_vocab, 1};
+    (void)measure(e, &r); /* warm caches and worker threads */
+    r.text = 2;
+    struct timing fresh = measure(e, &r);
+    r.text = 3;
+    (void)measure(e, &r);
+    settle(e);
+    r.text = 2;
+    struct timing again = measure(e, &r);
+    fathom_stats s;
+    fathom_get_stats(e, &s);
+    print_again(dir ? "disk" : "ram", &fresh, &again, r.n_prompt, s.tiers.page_bytes);
+    fathom_close(e);
+    if (!dir) return;
+    if (fathom_open(&e, &o, &d) != FATHOM_OK) die("tiers", &d);
+    r.text = 4;
+    (void)measure(e, &r);
+    r.text = 2;
+    again = measure(e, &r);
+    print_again("restart", &fresh, &again, r.n_prompt, s.tiers.page_bytes);
+    fathom_close(e);
+}
+
+static void bench_tiers_in(const char *model_dir, unsigned n_thread, const char *parent)
+{
+    char dir[1024];
+    char file[1100];
+    bench_tiers(model_dir, n_thread, NULL);
+    (void)snprintf(dir, sizeof dir, "%s/fathom-bench-XXXXXX", parent);
+    if (!mkdtemp(dir)) die("a directory", NULL);
+    bench_tiers(model_dir, n_thread, dir);
+    (void)snprintf(file, sizeof file, "%s/kv.index", dir);
+    (void)unlink(file);
+    (void)snprintf(file, sizeof file, "%s/kv.pages", dir);
+    (void)unlink(file);
+    (void)rmdir(dir);
+}
+
 static bool has_mtp(const char *model_dir)
 {
     struct checkpoint *c = NULL;
@@ -288,5 +364,7 @@ int main(int argc, char **argv)
     for (uint32_t n = 0; n <= FATHOM_DRAFT_MAX && has_mtp(model_dir); n++) {
         bench_drafts(model_dir, n_thread, n);
     }
+    const char *parent = getenv("TMPDIR");
+    bench_tiers_in(model_dir, n_thread, parent ? parent : "/tmp");
     return 0;
 }

@@ -12,6 +12,7 @@
 
 #include "fathom/err.h"
 #include "fathom/options.h"
+#include "fathom/tier_stats.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -185,7 +186,7 @@ typedef struct fathom_event {
     int32_t stop_id; /* the stop token of FATHOM_FINISH_STOP, else -1 */
     uint32_t n_prompt;
     uint32_t n_output; /* tokens emitted, the stop token included */
-    uint32_t n_cached; /* prompt tokens found in the prefix cache; a multiple of 64 */
+    uint32_t n_cached; /* prompt tokens found in cache or tiers; a multiple of 64 */
     uint64_t queue_us; /* submit to first scheduled */
     uint64_t first_us; /* submit to first token; 0: none */
     uint64_t total_us; /* submit to finish */
@@ -202,6 +203,7 @@ void fathom_wake(fathom_engine *e);
 typedef struct fathom_stats {
     uint32_t n_running;
     uint32_t n_waiting;
+    uint32_t n_fetching;    /* of those that wait: for pages from memory or disk */
     uint32_t n_page_free;   /* that can be taken: with n_page_cached */
     uint32_t n_page_cached; /* of which hold a prefix that may be found */
     uint32_t n_page;
@@ -216,7 +218,7 @@ typedef struct fathom_stats {
     uint64_t n_refused_ttft;   /* EBUSY: slo_ttft_ms */
     uint64_t n_expired;
     uint64_t n_prefix_query_token; /* prompt tokens of requests begun, looked up in the cache */
-    uint64_t n_prefix_hit_token;   /* of them found */
+    uint64_t n_prefix_hit_token;   /* of them found, in the cache or in the tiers */
     uint64_t n_draft_token[FATHOM_DRAFT_MAX];    /* [i]: drafts i + 1 tokens ahead */
     uint64_t n_accepted_token[FATHOM_DRAFT_MAX]; /* of them those that were what was drawn */
     uint64_t n_backlog_token; /* prompt tokens of live requests that are not computed yet */
@@ -229,6 +231,7 @@ typedef struct fathom_stats {
     uint64_t wait_us;        /* of it: waiting for the device; the rest is the host's own work */
     uint64_t mask_us;        /* of the host's: filling masks, while the device computes */
     uint64_t n_mask;         /* masks filled */
+    fathom_tier_stats tiers;
     uint64_t progress; /* changes as steps get on, within a step too where the backend can tell.
                           While requests are live and it stays as it is, the engine is stuck. */
     bool failed;       /* the engine has met a fatal error */

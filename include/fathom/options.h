@@ -58,10 +58,14 @@ typedef struct fathom_options {
     uint32_t n_draft;     /* tokens that the MTP layer guesses ahead, 0 .. FATHOM_DRAFT_MAX;
                              outputs are the same bits with any number */
     bool no_prefix_cache; /* compute every prompt, also what is in the cache */
-    bool dummy;           /* weights are made up from the shapes of config.json */
-    bool quantize_fp8;    /* BF16, F16 and F32 linear weights become FP8 blocks while loading */
-    uint32_t world;       /* ranks that share every layer; 0: 1 */
-    bool rank_slice; /* for measurements: rank `rank` of `world` by itself, without collectives */
+    /* Pages that leave the cache are kept, for requests that begin the same (docs/tiers.md). */
+    uint64_t offload_ram_bytes; /* host memory for them; 0: none, with a directory a little */
+    const char *offload_dir;    /* NULL: none; this engine's alone while it is open */
+    uint64_t offload_dir_bytes; /* that they may take there; needed with offload_dir */
+    bool dummy;                 /* weights are made up from the shapes of config.json */
+    bool quantize_fp8; /* BF16, F16 and F32 linear weights become FP8 blocks while loading */
+    uint32_t world;    /* ranks that share every layer; 0: 1 */
+    bool rank_slice;   /* for measurements: rank `rank` of `world` by itself, without collectives */
     uint32_t rank;
     /* steps that a GPU replays as a whole instead of taking kernel by kernel */
     bool enforce_eager;          /* none */

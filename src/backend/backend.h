@@ -95,6 +95,7 @@ struct buffer; /* backend's */
 struct backend_caps {
     const char *name;           /* "ref", "cpu", "cuda" */
     char device[128];           /* "AMD EPYC, avx512 bf16, 2 threads" */
+    char numerics[128];         /* what bits depend on: equal where all results are equal */
     uint64_t memory_bytes;      /* all */
     uint64_t memory_free_bytes; /* now */
     bool graphs;                /* graph_* work */

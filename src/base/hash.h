@@ -23,7 +23,7 @@ static inline bool hash128_equal(const struct hash128 *a, const struct hash128 *
 /* hash_keyed - SipHash-2-4 with 128 bits of output
  *
  * Who does not know the key can neither foretell a value nor make two inputs of one value.
- * Cost    about 1.3 cycles a byte.
+ * Cost    about a cycle a byte.
  * Source  Aumasson, Bernstein: SipHash, a fast short-input PRF; test vectors of its reference. */
 struct hash128 hash_keyed(const struct hash128 *key, const void *data, size_t n);
 
@@ -32,7 +32,7 @@ struct hash128 hash_keyed(const struct hash128 *key, const void *data, size_t n)
  * Two inputs of one length that differ within one aligned group of 8 bytes never have the same sum,
  * others by chance of 2^-64: each of 8 lanes steps by a bijection of its state and of the word that
  * it takes in, and so does the joining of lanes.
- * Cost    below reading the bytes from memory: 8 bytes a cycle from the cache. */
+ * Cost    that of reading the bytes from memory. */
 uint64_t hash_checksum(const void *data, size_t n);
 
 #endif

@@ -41,10 +41,23 @@ static void print_cache(const struct memory_plan *p, const struct engine_setting
     }
 }
 
+static void print_tiers(const struct memory_plan *p)
+{
+    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
+    if (p->n_ram_page == 0) return;
+    printf("\npages outside of the cache\n");
+    print_size("host memory", p->ram_bytes);
+    if (p->n_disk_page) print_size("directory", p->disk_bytes);
+    printf("  %s tokens in memory, %s on disk\n",
+           count_text(a, (uint64_t)p->n_ram_page * KV_PAGE_TOKENS),
+           count_text(b, (uint64_t)p->n_disk_page * KV_PAGE_TOKENS));
+}
+
 static void print_plan(const struct memory_plan *p, const struct engine_settings *s)
 {
     print_weights(p);
     print_cache(p, s);
+    print_tiers(p);
     printf("\nstep of %u tokens\n", s->limits.max_token);
     for (uint32_t i = 0; i < p->n_buffer; i++) print_size(p->buffers[i].name, p->buffers[i].bytes);
     print_size("arrays", p->step_bytes);

@@ -161,6 +161,20 @@ const struct option option_table[] = {
      "begins the same; outputs are the same bits either way",
      .kind = OPTION_FLAG, .group = GROUP_MEMORY, .commands = HOSTED,
      .field = FIELD(enable_prefix_caching), USE},
+    {"kv-offload-ram", NULL, "BYTES", "0",
+     "host memory for pages that leave the cache, such as 64G: who begins the same gets them back "
+     "instead of computing them; outputs are the same bits either way; 0: none",
+     .kind = OPTION_COUNT, .hi = 1e15, .group = GROUP_MEMORY, .commands = PLANNED,
+     .field = FIELD(kv_offload_ram), USE},
+    {"kv-offload-dir", NULL, "DIR", NULL,
+     "directory that they are written to as well, and found in after a restart; made if it is not "
+     "there; one server each",
+     .kind = OPTION_TEXT, .group = GROUP_MEMORY, .commands = PLANNED,
+     .field = FIELD(kv_offload_dir), USE},
+    {"kv-offload-dir-size", NULL, "BYTES", "0",
+     "what they may take there, such as 1T, taken at start; needed with --kv-offload-dir",
+     .kind = OPTION_COUNT, .hi = 1e15, .group = GROUP_MEMORY, .commands = PLANNED,
+     .field = FIELD(kv_offload_dir_size), USE},
     {"speculative-config", NULL, "JSON", NULL,
      "{\"method\": \"deepseek_mtp\", \"num_speculative_tokens\": N}: each step also computes up to "
      "N "
@@ -673,7 +687,11 @@ const struct option option_table[] = {
      REFUSE(NULL, "use --kv-cache-memory-bytes")},
     {"swap-space", NULL, "GIB", "0", "host memory for preempted requests", .kind = OPTION_NUMBER,
      .hi = 1e9, FOREIGN,
-     NOTE("0", "a preempted request is computed again from its prompt; nothing is swapped")},
+     NOTE("0", "the pages of a preempted request go where all pages go: use --kv-offload-ram")},
+    {"kv-offloading-size", NULL, "GIB", "0", "host memory for pages that leave the cache",
+     .kind = OPTION_NUMBER, .hi = 1e9, FOREIGN, REFUSE("0", "use --kv-offload-ram, in bytes")},
+    {"kv-offloading-backend", NULL, "NAME", "native", "what moves them", .kind = OPTION_TEXT,
+     FOREIGN, REFUSE("native", "use --kv-offload-ram and --kv-offload-dir")},
     {"cpu-offload-gb", NULL, "GIB", "0", "weights kept in host memory", .kind = OPTION_NUMBER,
      .hi = 1e9, FOREIGN, REFUSE("0", "weights are not split between device and host")},
     {"tokenizer", NULL, "PATH", NULL, "another tokenizer", .kind = OPTION_TEXT,

@@ -85,6 +85,9 @@ struct settings {
     int64_t kv_cache_memory_bytes;
     double gpu_memory_utilization;
     bool enable_prefix_caching;
+    int64_t kv_offload_ram;
+    const char *kv_offload_dir; /* NULL: none */
+    int64_t kv_offload_dir_size;
     const char *compilation_config; /* NULL: not given */
     int64_t optimization_level;     /* -1: not given */
     bool enforce_eager;

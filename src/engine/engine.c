@@ -2,7 +2,8 @@
  *
  *   loop:  take_mail                     new sequences, cancels
  *          end_expired                   those that waited too long
- *          sched_plan                    whose tokens, which pages
+ *          offload_begin_step            what the disk has done; pages to keep, out
+ *          sched_plan                    whose tokens, which pages; pages of the tiers, in
  *          batch_build, sampler_build    into the runner's block
  *          launch                        -- the device works from here
  *          sampler_fill_masks, draw      what constraints allow
@@ -39,6 +40,7 @@
 #include "checkpoint/checkpoint.h"
 #include "engine/draft.h"
 #include "engine/mailbox.h"
+#include "engine/offload.h"
 #include "engine/sequence.h"
 #include "kv/page_pool.h"
 #include "kv/prefix.h"
@@ -61,6 +63,7 @@ struct fathom_engine {
     /* the engine thread's */
     struct page_pool *pool;
     struct prefix_cache *prefix; /* NULL: turned off */
+    struct offload *offload;     /* NULL: there are no tiers */
     struct sched *sched;
     struct plan plan;
     struct step step;
@@ -90,13 +93,15 @@ static void publish(fathom_engine *e, struct sequence *const *sequences, size_t 
         }
     }
     e->stats.n_running = sched_n_running(e->sched);
-    e->stats.n_waiting = sched_n_waiting(e->sched);
+    e->stats.n_fetching = sched_n_fetching(e->sched);
+    e->stats.n_waiting = sched_n_waiting(e->sched) + e->stats.n_fetching;
     e->stats.n_page_free = page_pool_n_available(e->pool);
     const struct sched_totals *totals = sched_totals(e->sched);
     e->stats.n_preempted = totals->n_preempted;
     e->stats.n_prefix_query_token = totals->n_query_token;
     e->stats.n_prefix_hit_token = totals->n_hit_token;
     e->stats.n_page_cached = page_pool_n_cached(e->pool);
+    offload_fill_stats(e->offload, &e->stats.tiers);
     mailbox_set_rates(e->mailbox, &e->rates);
     mailbox_publish(e->mailbox, sequences, n, &e->stats);
 }
@@ -278,6 +283,7 @@ static fathom_err finish_step(fathom_engine *e, uint64_t start_us)
     struct step_result result;
     uint64_t wait_us = clock_now_us();
     TRY(e->runner->ops->wait(e->runner, &result));
+    offload_end_step(e->offload);
     e->stats.wait_us += clock_now_us() - wait_us;
     size_t n_told = keep_results(e, &result);
     uint64_t now_us = clock_now_us();
@@ -338,45 +344,69 @@ static void fail_engine(fathom_engine *e, fathom_err err)
     mailbox_fail(e->mailbox, cause);
 }
 
-static void run_step(fathom_engine *e)
+/* Plans, and has the tiers begin what the plan asks of them. */
+static fathom_err plan_step(fathom_engine *e, uint64_t now_us)
+{
+    struct sched_bounds bounds = admission_bounds(&e->admission, &e->rates);
+    sched_set_bounds(e->sched, &bounds);
+    (void)offload_begin_step(e->offload, e->prefix, now_us, e->rates.token_us);
+    sched_plan(e->sched, now_us, &e->plan);
+    if (e->plan.n_entry > 0) return offload_fault(e->offload);
+    TRY(offload_sync(e->offload)); /* all that live wait for pages */
+    publish(e, NULL, 0);
+    return FATHOM_OK;
+}
+
+/* Returns how long nothing can be done but wait. */
+static uint64_t run_step(fathom_engine *e)
 {
     uint64_t start_us = clock_now_us();
     bool forbidden = mem_forbid(true);
-    struct sched_bounds bounds = admission_bounds(&e->admission, &e->rates);
-    sched_set_bounds(e->sched, &bounds);
-    sched_plan(e->sched, start_us, &e->plan);
-    fathom_err err = launch_step(e);
-    if (err == FATHOM_OK) err = finish_step(e, start_us);
-    if (err == FATHOM_OK) {
-        err = make_drafts(e);
-    } else {
-        sched_abort(e->sched, &e->plan);
-    }
+    fathom_err err = plan_step(e, start_us);
+    bool any = e->plan.n_entry > 0;
+    if (err == FATHOM_OK && any) err = launch_step(e);
+    if (err == FATHOM_OK && any) err = finish_step(e, start_us);
+    if (err != FATHOM_OK && any) sched_abort(e->sched, &e->plan);
+    if (err == FATHOM_OK && any) err = make_drafts(e);
     mem_forbid(forbidden);
-    if (err != FATHOM_OK) {
-        fail_engine(e, err);
-        return;
-    }
+    if (err != FATHOM_OK) fail_engine(e, err);
+    if (err != FATHOM_OK || !any) return err ? 0 : SCHED_FETCH_POLL_US;
     uint64_t now_us = clock_now_us();
     e->measured.us = now_us - start_us; /* drafts included: the next tokens wait for them */
     admission_note_step(&e->rates, &e->measured, now_us);
+    return 0;
+}
+
+/* With no request there is time to copy pages that are worth keeping. Returns as run_step. */
+static uint64_t rest(fathom_engine *e, bool was_busy)
+{
+    if (was_busy) sched_check(e->sched);
+    if (!e->offload || e->failed) return MAILBOX_FOREVER;
+    uint32_t n_left = offload_begin_step(e->offload, e->prefix, clock_now_us(), e->rates.token_us);
+    fathom_err err = offload_sync(e->offload);
+    if (err != FATHOM_OK) fail_engine(e, err);
+    publish(e, NULL, 0);
+    bool more = n_left > 0 && tiers_has_room(offload_tiers(e->offload));
+    return more ? 0 : MAILBOX_FOREVER; /* or until the disk has done something */
 }
 
 static void *engine_main(void *arg)
 {
     fathom_engine *e = arg;
-    bool idle = false;
+    uint64_t wait_us = 0;
+    bool busy = true;
     os_name_thread("engine");
-    while (mailbox_wait(e->mailbox, idle)) {
+    while (mailbox_wait(e->mailbox, wait_us)) {
         take_mail(e);
         if (e->failed) end_all(e, REQUEST_FINISH_ERROR);
         end_expired(e, clock_now_us());
-        idle = !sched_any(e->sched);
-        if (idle) {
-            sched_check(e->sched);
-        } else {
-            run_step(e);
-        }
+        bool was_busy = busy;
+        busy = sched_any(e->sched) != NULL;
+        wait_us = busy ? run_step(e) : rest(e, was_busy);
+    }
+    if (e->offload && !e->failed) {
+        end_all(e, REQUEST_FINISH_CANCEL); /* their pages are worth as much as others */
+        offload_flush(e->offload, e->prefix);
     }
     return NULL;
 }
@@ -396,6 +426,19 @@ static void copy_info(fathom_engine *e, const fathom_info *info)
     memcpy(e->limits.eos_ids, info->eos_ids, sizeof e->limits.eos_ids);
 }
 
+static void kick(void *arg)
+{
+    mailbox_kick(arg);
+}
+
+static fathom_err make_tiers(fathom_engine *e, const struct offload_config *c, fathom_diag *d)
+{
+    if (c->n_ram_page == 0) return FATHOM_OK;
+    if (!e->prefix) FAIL(d, FATHOM_EINVAL, "tiers of the prefix cache, which is turned off");
+    TRY(offload_create(&e->offload, c, e->runner, kick, e->mailbox, d));
+    return prefix_attach_tiers(e->prefix, offload_tiers(e->offload), d);
+}
+
 static fathom_err make_parts(fathom_engine *e, const struct engine_config *c, fathom_diag *d)
 {
     const fathom_info *info = &c->info;
@@ -412,6 +455,7 @@ static fathom_err make_parts(fathom_engine *e, const struct engine_config *c, fa
     TRY(sched_create(&e->sched, &sched, e->pool, e->prefix, d));
     TRY(mailbox_create(&e->mailbox, info->max_num_seqs + c->max_queued, c->seed, d));
     mailbox_set_admission(e->mailbox, &e->admission);
+    TRY(make_tiers(e, &c->offload, d));
     e->told = mem_calloc(info->max_num_seqs, sizeof(struct sequence *));
     if (!e->told || plan_init(&e->plan, info->max_num_seqs) != FATHOM_OK ||
         drafter_init(&e->drafter, info->n_draft, info->max_num_seqs) != FATHOM_OK) {
@@ -435,9 +479,9 @@ fathom_err engine_create(fathom_engine **out, const struct engine_config *c,
     e->admission = c->admission;
     e->admission.max_num_seqs = c->info.max_num_seqs;
     e->admission.max_num_batched_tokens = c->info.max_num_batched_tokens;
-    TRY_GOTO(make_parts(e, c, d), fail);
     e->runner = runner;
     e->checkpoint = checkpoint;
+    TRY_GOTO(make_parts(e, c, d), fail);
     if (pthread_create(&e->thread, NULL, engine_main, e) != 0) {
         err = diag_fail(d, FATHOM_EIO, "the engine's thread cannot be started");
         goto fail;
@@ -446,6 +490,8 @@ fathom_err engine_create(fathom_engine **out, const struct engine_config *c,
     *out = e;
     return FATHOM_OK;
 fail:
+    offload_destroy(e->offload);
+    e->offload = NULL;
     e->runner = NULL; /* still the caller's, and so is the checkpoint */
     e->checkpoint = NULL;
     fathom_close(e);
@@ -459,6 +505,7 @@ void fathom_close(fathom_engine *e)
         mailbox_close(e->mailbox);
         pthread_join(e->thread, NULL);
     }
+    offload_destroy(e->offload);
     if (e->runner) e->runner->ops->destroy(e->runner);
     mailbox_destroy(e->mailbox);
     plan_fini(&e->plan);
@@ -523,7 +570,8 @@ void fathom_get_stats(fathom_engine *e, fathom_stats *out)
 {
     const struct step_runner *r = e->runner;
     mailbox_get_stats(e->mailbox, out);
-    out->progress = (out->n_step << 40) + (r->ops->progress ? r->ops->progress(r) : 0);
+    out->progress = (out->n_step << 40) + (r->ops->progress ? r->ops->progress(r) : 0) +
+                    out->tiers.n_ram_hit + out->tiers.n_disk_hit;
 }
 
 const char *fathom_fault(fathom_engine *e)

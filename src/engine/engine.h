@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "engine/admission.h"
+#include "engine/offload.h"
 #include "engine/step_runner.h"
 #include "fathom/fathom.h"
 
@@ -24,6 +25,7 @@ struct engine_config {
     uint32_t max_score; /* of sched_config; the runner has rows of logits for them */
     uint64_t seed;
     bool no_prefix_cache;
+    struct offload_config offload; /* n_ram_page 0: there are no tiers; needs the prefix cache */
 };
 
 /* engine_create - start the engine's thread

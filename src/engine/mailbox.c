@@ -59,6 +59,7 @@ struct mailbox {
     uint64_t n_refused_full;
     uint64_t n_refused[ADMISSION_TTFT + 1];
     bool woken;
+    bool kicked;
     bool closed;
     char fault[FATHOM_DIAG_BYTES]; /* written once, before `failed` */
     atomic_bool failed;
@@ -116,7 +117,7 @@ fathom_err mailbox_create(struct mailbox **out, uint32_t n_slot, uint64_t seed, 
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&m->lock, NULL);
-    pthread_cond_init(&m->work, NULL);
+    pthread_cond_init(&m->work, &attr);
     pthread_cond_init(&m->event, &attr);
     pthread_condattr_destroy(&attr);
     m->slots = mem_calloc(n_slot, sizeof *m->slots);
@@ -213,20 +214,22 @@ void mailbox_cancel(struct mailbox *m, uint64_t id)
     pthread_mutex_unlock(&m->lock);
 }
 
+static struct timespec time_after(uint64_t us)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    uint64_t ns = (uint64_t)t.tv_nsec + us % 1000000 * 1000;
+    t.tv_sec += (time_t)(us / 1000000 + ns / 1000000000);
+    t.tv_nsec = (long)(ns % 1000000000);
+    return t;
+}
+
 /* Waits for an event, a wake or the time-out; true if there is an event. */
 static bool wait_for_event(struct mailbox *m, int timeout_ms)
 {
     const struct list *ready = &m->lists[SEQUENCE_LIST_READY];
     struct timespec until = {0};
-    if (timeout_ms > 0) {
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += timeout_ms / 1000;
-        until.tv_nsec += timeout_ms % 1000 * 1000000L;
-        if (until.tv_nsec >= 1000000000L) {
-            until.tv_sec++;
-            until.tv_nsec -= 1000000000L;
-        }
-    }
+    if (timeout_ms > 0) until = time_after((uint64_t)timeout_ms * 1000);
     while (!ready->head && !m->woken && timeout_ms != 0) {
         if (timeout_ms < 0) {
             pthread_cond_wait(&m->event, &m->lock);
@@ -310,16 +313,33 @@ void mailbox_close(struct mailbox *m)
 
 /* ---- engine ---- */
 
-bool mailbox_wait(struct mailbox *m, bool idle)
+bool mailbox_wait(struct mailbox *m, uint64_t wait_us)
 {
+    bool forever = wait_us == MAILBOX_FOREVER;
+    struct timespec until = {0};
+    if (wait_us > 0 && !forever) until = time_after(wait_us);
     pthread_mutex_lock(&m->lock);
-    while (idle && !m->closed && !m->lists[SEQUENCE_LIST_NEW].head &&
+    bool late = wait_us == 0;
+    while (!late && !m->closed && !m->kicked && !m->lists[SEQUENCE_LIST_NEW].head &&
            !m->lists[SEQUENCE_LIST_CANCEL].head) {
-        pthread_cond_wait(&m->work, &m->lock);
+        if (forever) {
+            pthread_cond_wait(&m->work, &m->lock);
+        } else {
+            late = pthread_cond_timedwait(&m->work, &m->lock, &until) == ETIMEDOUT;
+        }
     }
+    m->kicked = false;
     bool open = !m->closed;
     pthread_mutex_unlock(&m->lock);
     return open;
+}
+
+void mailbox_kick(struct mailbox *m)
+{
+    pthread_mutex_lock(&m->lock);
+    m->kicked = true;
+    pthread_cond_signal(&m->work);
+    pthread_mutex_unlock(&m->lock);
 }
 
 struct sequence *mailbox_take_new(struct mailbox *m)

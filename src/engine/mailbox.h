@@ -55,8 +55,14 @@ void mailbox_close(struct mailbox *m);
 
 /* ---- engine's side: its thread -------------------------------------------------------------- */
 
-/* mailbox_wait - false when closed; with `idle`, first sleeps until there is something to take */
-bool mailbox_wait(struct mailbox *m, bool idle);
+/* mailbox_wait - false when closed; first sleeps until there is something to take or mailbox_kick,
+ * for wait_us at most (MAILBOX_FOREVER: without a limit) */
+#define MAILBOX_FOREVER UINT64_MAX
+bool mailbox_wait(struct mailbox *m, uint64_t wait_us);
+
+/* mailbox_kick - the engine has something to look at: the mailbox_wait under way, or the next one,
+ * returns. From any thread. */
+void mailbox_kick(struct mailbox *m);
 
 /* mailbox_take_new, mailbox_take_cancel - the next one, or NULL. A sequence is not given for
  * cancelling before it has been given as new. */

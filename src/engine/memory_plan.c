@@ -6,6 +6,7 @@
 #include "base/fail.h"
 #include "base/os.h"
 #include "engine/batch_build.h"
+#include "kv/tiers.h"
 #include "model/config.h"
 
 #define GIB ((double)(1u << 30))
@@ -58,10 +59,40 @@ static void plan_buffers(struct memory_plan *p, const struct engine_settings *s,
     p->step_bytes = 2 * (uint64_t)layout.n_bytes;
 }
 
-/* All but the cache. */
-static uint64_t fixed_bytes(const struct memory_plan *p)
+static bool is_host(const struct engine_settings *s)
 {
-    return p->weights_bytes + p->buffers_bytes + p->step_bytes + p->padding_bytes;
+    return s->backend != FATHOM_BACKEND_CUDA;
+}
+
+/* All but the cache. */
+static uint64_t fixed_bytes(const struct memory_plan *p, const struct engine_settings *s)
+{
+    uint64_t ram_bytes = is_host(s) ? p->ram_bytes : 0;
+    return p->weights_bytes + p->buffers_bytes + p->step_bytes + p->padding_bytes + ram_bytes;
+}
+
+static fathom_err plan_tiers(struct memory_plan *p, const struct engine_settings *s, fathom_diag *d)
+{
+    uint64_t place_bytes = direct_round(p->kv.page_bytes);
+    uint64_t n_ram = s->offload_ram_bytes / place_bytes;
+    if (s->offload_ram_bytes > 0 && n_ram < TIERS_MIN_RAM) {
+        FAIL(d, FATHOM_EINVAL,
+             "--kv-offload-ram %llu holds %llu pages of %llu bytes, needed are %d: give %llu at "
+             "least",
+             (unsigned long long)s->offload_ram_bytes, (unsigned long long)n_ram,
+             (unsigned long long)place_bytes, TIERS_MIN_RAM,
+             (unsigned long long)(TIERS_MIN_RAM * place_bytes));
+    }
+    if (n_ram == 0 && s->offload_dir) n_ram = TIERS_DEFAULT_RAM;
+    p->n_ram_page = n_ram < INT32_MAX ? (uint32_t)n_ram : INT32_MAX;
+    p->ram_bytes = p->n_ram_page * place_bytes;
+    if (!s->offload_dir) return FATHOM_OK;
+    p->n_disk_page = tier_disk_n_slot(s->offload_dir_bytes, p->kv.page_bytes);
+    p->disk_bytes = DIRECT_ALIGN + p->n_disk_page * tier_disk_slot_bytes(p->kv.page_bytes);
+    if (p->n_disk_page > 0) return FATHOM_OK;
+    FAIL(d, FATHOM_EINVAL, "--kv-offload-dir-size %llu does not hold one page: give %llu at least",
+         (unsigned long long)s->offload_dir_bytes,
+         (unsigned long long)(DIRECT_ALIGN + tier_disk_slot_bytes(p->kv.page_bytes)));
 }
 
 static void plan_cache(struct memory_plan *p, const struct engine_settings *s)
@@ -72,7 +103,7 @@ static void plan_cache(struct memory_plan *p, const struct engine_settings *s)
     uint64_t max_page = INT32_MAX / KV_PAGE_TOKENS;
     p->n_page_wanted = (uint32_t)(wanted < max_page ? wanted : max_page);
 
-    uint64_t other = fixed_bytes(p);
+    uint64_t other = fixed_bytes(p, s);
     uint64_t room = p->usable_bytes > other ? p->usable_bytes - other : 0;
     if (s->kv_cache_bytes && s->kv_cache_bytes < room) room = s->kv_cache_bytes;
     uint64_t n_page = room / p->kv.page_bytes;
@@ -87,7 +118,7 @@ static fathom_err refuse(const struct memory_plan *p, const struct engine_settin
                          fathom_diag *d)
 {
     uint64_t need = p->request_pages * p->kv.page_bytes;
-    uint64_t other = fixed_bytes(p);
+    uint64_t other = fixed_bytes(p, s);
     uint32_t fitting = p->n_page * (uint32_t)KV_PAGE_TOKENS;
     if (s->kv_cache_bytes && s->kv_cache_bytes < need && other + need <= p->usable_bytes) {
         FAIL(d, FATHOM_ENOMEM,
@@ -95,6 +126,13 @@ static fathom_err refuse(const struct memory_plan *p, const struct engine_settin
              "needs %llu bytes. Give at least that, or --max-model-len %u at most",
              (unsigned long long)s->kv_cache_bytes, fitting, s->limits.max_context,
              (unsigned long long)need, fitting);
+    }
+    if (is_host(s) && p->ram_bytes > 0 && other - p->ram_bytes + need <= p->usable_bytes) {
+        FAIL(d, FATHOM_ENOMEM,
+             "--kv-offload-ram %llu leaves no room for the cache of one request of --max-model-len "
+             "%u: give %llu at most",
+             (unsigned long long)p->ram_bytes, s->limits.max_context,
+             (unsigned long long)(p->usable_bytes - (other - p->ram_bytes) - need));
     }
     if (p->n_page > 0) {
         FAIL(d, FATHOM_ENOMEM,
@@ -128,6 +166,16 @@ fathom_err memory_available(uint64_t *bytes, const struct engine_settings *s, fa
     return FATHOM_OK;
 }
 
+fathom_err memory_check_host(const struct memory_plan *p, const struct engine_settings *s,
+                             fathom_diag *d)
+{
+    uint64_t total, available;
+    os_memory_bytes(&total, &available);
+    if (is_host(s) || p->ram_bytes <= available) return FATHOM_OK;
+    FAIL(d, FATHOM_ENOMEM, "--kv-offload-ram %llu: the machine has %llu bytes of memory free",
+         (unsigned long long)p->ram_bytes, (unsigned long long)available);
+}
+
 fathom_err memory_plan_make(struct memory_plan *out, const struct engine_settings *s,
                             const struct model_config *config, const struct checkpoint *c,
                             uint64_t available_bytes, fathom_diag *d)
@@ -143,6 +191,7 @@ fathom_err memory_plan_make(struct memory_plan *out, const struct engine_setting
     plan_buffers(out, s, config);
     bool records = s->backend == FATHOM_BACKEND_CUDA && s->graphs.n_size > 0;
     if (records) out->padding_bytes = out->kv.page_bytes;
+    TRY(plan_tiers(out, s, d));
     plan_cache(out, s);
     if (out->n_page < out->request_pages) return refuse(out, s, d);
     return FATHOM_OK;

@@ -45,10 +45,16 @@ struct memory_plan {
     uint32_t n_buffer;
     uint64_t buffers_bytes;
 
+    /* pages outside of the cache */
+    uint32_t n_ram_page; /* 0: there are no tiers */
+    uint64_t ram_bytes;  /* of host memory: on a CPU a part of total_bytes, else beside it */
+    uint32_t n_disk_page;
+    uint64_t disk_bytes;
+
     uint64_t padding_bytes; /* page that padding rows of recorded steps use; 0: none are recorded */
     uint64_t step_bytes;    /* arrays that describe a step, in host and in device memory */
 
-    uint64_t total_bytes;     /* weights, cache, buffers, step, padding */
+    uint64_t total_bytes;     /* weights, cache, buffers, step, padding, ram_bytes on a CPU */
     uint64_t available_bytes; /* as given */
     uint64_t usable_bytes;    /* of which may be used: by memory_utilization, or all where the size
                                  of the cache was given */
@@ -58,11 +64,17 @@ struct memory_plan {
  * Errors  those of backend_cuda_query. */
 fathom_err memory_available(uint64_t *bytes, const struct engine_settings *s, fathom_diag *d);
 
+/* memory_check_host - whether the machine has the memory tier's share free, where that is not in
+ * total_bytes; ENOMEM names the flag */
+fathom_err memory_check_host(const struct memory_plan *p, const struct engine_settings *s,
+                             fathom_diag *d);
+
 /* memory_plan_make - sizes and the number of pages
  *
  *   c                NULL: types that the config lets expect
  *   available_bytes  memory that is free before loading
- * Errors  ENOMEM  not even one request of max_model_len fits: names what is needed, what there is
+ * Errors  EINVAL  --kv-offload-ram or --kv-offload-dir-size are too small for their pages
+ *         ENOMEM  not even one request of max_model_len fits: names what is needed, what there is
  *                 and the flag to change. *out is filled all the same, with the pages that would
  *                 fit. */
 fathom_err memory_plan_make(struct memory_plan *out, const struct engine_settings *s,

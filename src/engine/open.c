@@ -3,6 +3,8 @@
  *   checkpoint -> config -> settings -> memory plan -> runner (backend, weights, cache) -> engine
  *
  * Nothing large is read or allocated before the memory plan has said that it fits. */
+#include <stdio.h>
+
 #include "base/clock.h"
 #include "base/fail.h"
 #include "base/log.h"
@@ -74,6 +76,24 @@ static void fill_sizes(fathom_info *info, const struct engine_settings *s,
     info->kv_bytes = plan->kv_bytes;
 }
 
+/* The tiers, and who may share them: whoever computes the same bits from the same weights. */
+static void fill_offload(struct offload_config *out, const struct engine_settings *s,
+                         const struct memory_plan *plan, struct checkpoint *checkpoint,
+                         const struct step_runner *runner)
+{
+    const struct model_limits *l = &s->limits;
+    char numerics[256];
+    snprintf(numerics, sizeof numerics, "%s, %s, act %d, rank %u of %u%s%s%s",
+             runner_backend_name(runner), runner_numerics(runner), (int)l->act, l->rank, l->world,
+             l->is_slice ? ", slice" : "", l->quantize_fp8 ? ", made fp8" : "",
+             s->dummy ? ", dummy" : "");
+    *out = (struct offload_config){.n_ram_page = plan->n_ram_page,
+                                   .dir = s->offload_dir,
+                                   .dir_bytes = s->offload_dir_bytes,
+                                   .page_bytes = plan->kv.page_bytes,
+                                   .model = offload_identify(checkpoint, &plan->kv, numerics)};
+}
+
 /* Which weights these are, when they are not simply the checkpoint's. */
 static void log_weights(const fathom_options *o, const struct engine_settings *s,
                         const struct model_config *config)
@@ -131,6 +151,7 @@ fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag
     log_weights(o, &settings, &config);
     TRY_GOTO(memory_available(&available, &settings, d), fail);
     TRY_GOTO(memory_plan_make(&plan, &settings, &config, checkpoint, available, d), fail);
+    TRY_GOTO(memory_check_host(&plan, &settings, d), fail);
     settings.limits.load_bytes = plan.weights_bytes;
     TRY_GOTO(runner_create(&runner, &settings, &plan, &config, checkpoint, d), fail);
 
@@ -145,6 +166,7 @@ fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag
     c.n_vocab_used = settings.n_vocab_used;
     c.max_score = settings.max_score;
     c.no_prefix_cache = settings.no_prefix_cache;
+    if (plan.n_ram_page > 0) fill_offload(&c.offload, &settings, &plan, checkpoint, runner);
     c.seed = o->seed ? o->seed : rng_entropy();
     TRY_GOTO(engine_create(out, &c, runner, checkpoint, d), fail);
     log_open(checkpoint_where(checkpoint), &c.info, runner, start_us);

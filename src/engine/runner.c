@@ -141,6 +141,42 @@ static uint64_t progress(const struct step_runner *base)
     return b->ops->progress ? b->ops->progress(b) : 0;
 }
 
+static void *record_of(const struct model_runner *r, uint32_t page)
+{
+    ASSERT(page < r->kv.n_page);
+    return at(r->kv.base, page * r->kv.layout.page_bytes);
+}
+
+static fathom_err page_out(struct step_runner *base, uint32_t page, void *to)
+{
+    struct model_runner *r = runner_of(base);
+    return r->backend->ops->copy_out(r->backend, to, record_of(r, page), r->kv.layout.page_bytes);
+}
+
+static fathom_err page_in(struct step_runner *base, uint32_t page, const void *from)
+{
+    struct model_runner *r = runner_of(base);
+    return r->backend->ops->copy_in(r->backend, record_of(r, page), from, r->kv.layout.page_bytes);
+}
+
+static fathom_err sync_device(struct step_runner *base)
+{
+    struct model_runner *r = runner_of(base);
+    return r->backend->ops->sync(r->backend);
+}
+
+static fathom_err alloc_host(struct step_runner *base, size_t bytes, void **out, fathom_diag *d)
+{
+    struct model_runner *r = runner_of(base);
+    return r->backend->ops->alloc_host(r->backend, bytes, out, d);
+}
+
+static void release_host(struct step_runner *base, void *p)
+{
+    struct model_runner *r = runner_of(base);
+    r->backend->ops->release_host(r->backend, p);
+}
+
 static const struct step_runner_ops runner_ops = {
     .destroy = destroy,
     .launch = launch,
@@ -148,6 +184,11 @@ static const struct step_runner_ops runner_ops = {
     .wait = wait,
     .fault = fault,
     .progress = progress,
+    .page_out = page_out,
+    .page_in = page_in,
+    .sync = sync_device,
+    .alloc_host = alloc_host,
+    .release_host = release_host,
 };
 
 /* ---- making it ------------------------------------------------------------------------------ */
@@ -288,6 +329,11 @@ fathom_err runner_create(struct step_runner **out, const struct engine_settings 
 const char *runner_backend_name(const struct step_runner *r)
 {
     return runner_of_const(r)->caps.name;
+}
+
+const char *runner_numerics(const struct step_runner *r)
+{
+    return runner_of_const(r)->caps.numerics;
 }
 
 const char *runner_device(const struct step_runner *r)

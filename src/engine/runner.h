@@ -32,6 +32,9 @@ fathom_err runner_create_on(struct step_runner **out, struct backend *backend,
 const char *runner_backend_name(const struct step_runner *r);
 const char *runner_device(const struct step_runner *r);
 
+/* runner_numerics - of its backend (backend.h) */
+const char *runner_numerics(const struct step_runner *r);
+
 /* runner_weights_bytes - what the prepared weights take */
 uint64_t runner_weights_bytes(const struct step_runner *r);
 

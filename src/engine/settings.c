@@ -145,6 +145,25 @@ static fathom_err resolve_graphs(struct engine_settings *out, const fathom_optio
     return FATHOM_OK;
 }
 
+static fathom_err resolve_offload(struct engine_settings *out, const fathom_options *o,
+                                  fathom_diag *d)
+{
+    bool has_dir = o->offload_dir && o->offload_dir[0];
+    if (has_dir != (o->offload_dir_bytes > 0)) {
+        FAIL(d, FATHOM_EINVAL, "--kv-offload-dir and --kv-offload-dir-size: give both or neither");
+    }
+    if ((has_dir || o->offload_ram_bytes > 0) && o->no_prefix_cache) {
+        FAIL(d, FATHOM_EINVAL,
+             "--kv-offload-ram and --kv-offload-dir keep pages of the prefix cache: leave "
+             "--no-enable-prefix-caching out");
+    }
+    out->no_prefix_cache = o->no_prefix_cache;
+    out->offload_ram_bytes = o->offload_ram_bytes;
+    out->offload_dir = has_dir ? o->offload_dir : NULL;
+    out->offload_dir_bytes = o->offload_dir_bytes;
+    return FATHOM_OK;
+}
+
 fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o,
                             const struct model_config *config, fathom_diag *d)
 {
@@ -192,7 +211,7 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
              o->memory_utilization);
     }
     out->kv_cache_bytes = o->kv_cache_bytes;
-    out->no_prefix_cache = o->no_prefix_cache;
+    TRY(resolve_offload(out, o, d));
     out->n_vocab_used = o->n_vocab_used ? (uint32_t)o->n_vocab_used : config->n_vocab;
     if (o->n_vocab_used < 0 || out->n_vocab_used > config->n_vocab) {
         FAIL(d, FATHOM_EINVAL, "n_vocab_used %d is out of range, needed is 0 to vocab_size, %u",

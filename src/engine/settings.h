@@ -33,6 +33,9 @@ struct engine_settings {
     uint64_t kv_cache_bytes; /* 0: as much as is wanted and as memory allows */
     double memory_utilization;
     bool no_prefix_cache;
+    uint64_t offload_ram_bytes;
+    const char *offload_dir; /* the caller's; NULL: none */
+    uint64_t offload_dir_bytes;
     struct step_graph_config graphs; /* n_size 0: none; padding_page is the runner's */
 };
 

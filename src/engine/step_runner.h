@@ -47,6 +47,14 @@ struct step_runner_ops {
     /* A number that changes as the step under way gets on, read from any thread; NULL: only its
      * end can be seen. */
     uint64_t (*progress)(const struct step_runner *r);
+
+    /* For tiers; NULL members: the runner has none of it. Copies of a whole page record of the
+     * cache, enqueued between the steps; `to` and `from` are memory of alloc_host. */
+    fathom_err (*page_out)(struct step_runner *r, uint32_t page, void *to);
+    fathom_err (*page_in)(struct step_runner *r, uint32_t page, const void *from);
+    fathom_err (*sync)(struct step_runner *r); /* wait for them, without a step */
+    fathom_err (*alloc_host)(struct step_runner *r, size_t bytes, void **out, fathom_diag *d);
+    void (*release_host)(struct step_runner *r, void *p);
 };
 
 struct step_runner {

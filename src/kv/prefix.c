@@ -314,7 +314,7 @@ void prefix_offer(struct prefix_cache *c, uint32_t page)
     c->offered[(c->first_offered + c->n_offered++) % c->n_page] = page;
 }
 
-bool prefix_keep_offered(struct prefix_cache *c)
+uint32_t prefix_keep_offered(struct prefix_cache *c)
 {
     while (c->n_offered > 0 && tiers_may_copy(c->tiers)) {
         uint32_t page = c->offered[c->first_offered];
@@ -323,7 +323,7 @@ bool prefix_keep_offered(struct prefix_cache *c)
         c->nodes[page].offered = false;
         if (c->nodes[page].published) keep(c, page, false);
     }
-    return c->n_offered > 0;
+    return c->n_offered;
 }
 
 uint32_t prefix_n_page(const struct prefix_cache *c)

@@ -64,7 +64,7 @@ struct prefix_match {
 /* prefix_find_tiers - the pages after the first n_page that the tiers hold, but not all of ids
  *
  *   pages   [n_page] what prefix_find has found
- * Returns  none if restoring them does not pay (tiers.h). Cost: 400 ns a page. */
+ * Returns  none if restoring them does not pay (tiers.h). Cost: 100 ns a page. */
 struct prefix_match prefix_find_tiers(const struct prefix_cache *c, uint64_t salt,
                                       const int32_t *ids, uint32_t n_id, const uint32_t *pages,
                                       uint32_t n_page);
@@ -93,8 +93,8 @@ void prefix_offer(struct prefix_cache *c, uint32_t page);
 /* prefix_keep_offered - hand offered pages to the tiers, as many as the step may copy. Not while
  * rows of a published page are still to be written: between two steps.
  *
- * Returns  whether some are left. */
-bool prefix_keep_offered(struct prefix_cache *c);
+ * Returns  how many are left, because the step may copy no more or the tiers have no room. */
+uint32_t prefix_keep_offered(struct prefix_cache *c);
 
 /* prefix_n_page - pages that are published now */
 uint32_t prefix_n_page(const struct prefix_cache *c);

@@ -91,7 +91,7 @@ enum tier_verdict tier_super_judge(const struct tier_super *s, const struct hash
                                    uint64_t page_bytes);
 
 /* tier_key_next - the key of a page from that of the page before it, or from tier_key_first.
- * Cost: about 400 ns. */
+ * Cost: about 100 ns. */
 struct hash128 tier_key_first(const struct hash128 *secret, uint64_t salt);
 struct hash128 tier_key_next(const struct hash128 *secret, const struct hash128 *before,
                              const int32_t *ids, uint32_t n_id);

@@ -448,6 +448,12 @@ void tiers_begin_step(struct tiers *t, uint64_t now_us, double prefill_page_us)
     count_used(t);
 }
 
+/* Pages of memory that are under way, or wait for a write; some are counted twice. */
+static uint32_t count_moving(const struct tiers *t)
+{
+    return t->lists[LIST_COPYING].n + t->lists[LIST_UNWRITTEN].n + t->n_writing + t->n_reading;
+}
+
 /* ---- the device ---- */
 
 void tiers_synced(struct tiers *t)
@@ -468,9 +474,14 @@ fathom_err tiers_fault(const struct tiers *t)
     return t->fault;
 }
 
+bool tiers_has_room(const struct tiers *t)
+{
+    return count_moving(t) < t->c.n_ram;
+}
+
 bool tiers_may_copy(const struct tiers *t)
 {
-    return t->n_left > 0;
+    return t->n_left > 0 && tiers_has_room(t);
 }
 
 void tiers_keep(struct tiers *t, const struct tier_name *name, uint32_t page, bool overwritten)
@@ -553,7 +564,7 @@ bool tiers_read_ahead(struct tiers *t, const struct tier_name *name)
 
 bool tiers_pay(const struct tiers *t, uint32_t n_page, uint32_t n_disk)
 {
-    if (n_page < TIERS_MIN_PAGES) return false;
+    if (n_page == 0 || (n_disk > 0 && n_page < TIERS_MIN_DISK_PAGES)) return false;
     const struct pace *p = &t->paces[n_disk > 0];
     bool known = p->page_us > 0 && t->now_us - p->seen_us < FRESH_US && t->prefill_page_us > 0;
     return !known || p->page_us <= t->prefill_page_us;
@@ -580,7 +591,7 @@ void tiers_note_fetch(struct tiers *t, uint32_t n_page, bool from_disk, uint64_t
 
 bool tiers_is_busy(const struct tiers *t)
 {
-    return t->lists[LIST_UNWRITTEN].n + t->n_writing + t->lists[LIST_COPYING].n > 0;
+    return count_moving(t) > 0;
 }
 
 const struct tiers_stats *tiers_get_stats(const struct tiers *t)

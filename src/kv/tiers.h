@@ -42,7 +42,8 @@ struct tiers_config {
     uint32_t n_found;
 };
 
-enum { TIERS_MIN_RAM = 16 }; /* pages on their way between device and disk */
+/* Pages on their way between device and disk: at least, and where nobody asks for more. */
+enum { TIERS_MIN_RAM = 16, TIERS_DEFAULT_RAM = 64 };
 
 /* tiers_create - Errors  EINVAL naming the member; ENOMEM. */
 fathom_err tiers_create(struct tiers **out, const struct tiers_config *c, fathom_diag *d);
@@ -69,7 +70,9 @@ fathom_err tiers_fault(const struct tiers *t);
  * only when its page is overwritten. */
 void tiers_keep(struct tiers *t, const struct tier_name *name, uint32_t page, bool overwritten);
 
-/* tiers_may_copy - whether the step has room for one more page that need not be copied now */
+/* tiers_has_room - a page could be kept without giving up one that is not written yet
+ * tiers_may_copy - the step has room, too, for one more page that need not be copied now */
+bool tiers_has_room(const struct tiers *t);
 bool tiers_may_copy(const struct tiers *t);
 
 enum tier_place { TIER_NOWHERE, TIER_IN_RAM, TIER_ON_DISK };
@@ -92,9 +95,9 @@ enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, ui
 bool tiers_read_ahead(struct tiers *t, const struct tier_name *name);
 
 /* tiers_pay - whether n pages, of which n_disk are on disk, come sooner than they are computed, by
- * what has been measured within a minute. What has not been measured pays. Fewer than
- * TIERS_MIN_PAGES do not. */
-enum { TIERS_MIN_PAGES = 2 };
+ * what has been measured within a minute. What has not been measured pays; but a disk is not waited
+ * for to save fewer than TIERS_MIN_DISK_PAGES. */
+enum { TIERS_MIN_DISK_PAGES = 2 };
 bool tiers_pay(const struct tiers *t, uint32_t n_page, uint32_t n_disk);
 
 /* tiers_patience_us - how long to wait for n pages: as long as computing them takes, and a second
@@ -105,7 +108,7 @@ enum { TIERS_STALL_US = 2000000 }; /* without one page more: nobody waits longer
 /* tiers_note_fetch - n pages came in so long, some of them from disk */
 void tiers_note_fetch(struct tiers *t, uint32_t n_page, bool from_disk, uint64_t us);
 
-/* tiers_is_busy - something is on its way to the disk, or waits for it */
+/* tiers_is_busy - a page is on its way, or waits for the disk */
 bool tiers_is_busy(const struct tiers *t);
 
 struct tiers_stats {

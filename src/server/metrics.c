@@ -186,6 +186,83 @@ static void write_vllm_state(struct scrape *s, const struct metrics *m,
     }
 }
 
+static const char *const tier_bad_names[FATHOM_TIER_BAD_COUNT] = {
+    [FATHOM_TIER_BAD_IO] = "io",
+    [FATHOM_TIER_BAD_TRUNCATED] = "truncated",
+    [FATHOM_TIER_BAD_CHECKSUM] = "checksum",
+    [FATHOM_TIER_BAD_VERSION] = "version",
+    [FATHOM_TIER_BAD_MODEL] = "model",
+    [FATHOM_TIER_BAD_TOKENS] = "tokens",
+};
+
+static void write_tier_events(struct scrape *s, const fathom_tier_stats *t)
+{
+    const struct {
+        const char *name, *help, *label;
+        const char *values[2];
+        uint64_t n[2];
+    } families[] = {
+        {"fathom_kv_tier_hits_total",
+         "Pages copied back to the device for a request, by where they were.",
+         "tier",
+         {"ram", "disk"},
+         {t->n_ram_hit, t->n_disk_hit}},
+        {"fathom_kv_tier_stored_pages_total",
+         "Pages copied from the device to memory, and written to disk.",
+         "tier",
+         {"ram", "disk"},
+         {t->n_kept, t->n_written}},
+        {"fathom_kv_tier_bytes_total",
+         "Bytes written to disk, and read from it.",
+         "direction",
+         {"write", "read"},
+         {t->n_written * t->page_bytes, t->n_read * t->page_bytes}},
+    };
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        prometheus_family(s->b, families[i].name, PROMETHEUS_COUNTER, families[i].help);
+        for (int k = 0; k < 2; k++) {
+            write_labelled(s, families[i].name, families[i].label, families[i].values[k],
+                           families[i].n[k]);
+        }
+    }
+}
+
+/* Only of an engine that keeps pages outside of its cache. */
+static void write_tiers(struct scrape *s, const struct metrics_view *v)
+{
+    const fathom_tier_stats *t = &v->stats->tiers;
+    if (t->n_ram_page == 0) return;
+    const char *name = "fathom_kv_tier_pages";
+    prometheus_family(s->b, name, PROMETHEUS_GAUGE, "Pages in memory and on disk.");
+    write_labelled(s, name, "tier", "ram", t->n_ram_used);
+    write_labelled(s, name, "tier", "disk", t->n_disk_used);
+    name = "fathom_kv_tier_capacity_pages";
+    prometheus_family(s->b, name, PROMETHEUS_GAUGE, "Pages that there is room for.");
+    write_labelled(s, name, "tier", "ram", t->n_ram_page);
+    write_labelled(s, name, "tier", "disk", t->n_disk_page);
+    write_count(s, "fathom_kv_tier_unwritten_pages", PROMETHEUS_GAUGE,
+                "Pages in memory that are not on disk yet.", t->n_unwritten);
+    write_tier_events(s, t);
+    write_count(s, "fathom_kv_tier_restores_total", PROMETHEUS_COUNTER,
+                "Requests that had pages copied back.", t->n_fetch);
+    write_value(s, "fathom_kv_tier_restore_seconds_total", PROMETHEUS_COUNTER,
+                "How long they waited for them, together.", (double)t->fetch_us * 1e-6);
+    name = "fathom_kv_tier_rejected_total";
+    prometheus_family(s->b, name, PROMETHEUS_COUNTER,
+                      "Records that were not taken, and computed again, by the reason.");
+    for (int i = 0; i < FATHOM_TIER_BAD_COUNT; i++) {
+        write_labelled(s, name, "reason", tier_bad_names[i], t->n_bad[i]);
+    }
+    write_count(s, "fathom_kv_tier_dropped_pages_total", PROMETHEUS_COUNTER,
+                "Pages given up before they were written.", t->n_dropped);
+    write_count(s, "fathom_kv_tier_write_errors_total", PROMETHEUS_COUNTER,
+                "Pages that could not be written.", t->n_write_failed);
+    write_count(s, "fathom_kv_tier_writes_off", PROMETHEUS_GAUGE,
+                "1 once the disk has failed too often and is only read.", t->writes_off);
+    write_count(s, "fathom_requests_fetching", PROMETHEUS_GAUGE, "Requests that wait for pages.",
+                v->stats->n_fetching);
+}
+
 /* Only of an engine that drafts. */
 static void write_vllm_drafts(struct scrape *s, const struct metrics_view *v)
 {
@@ -362,6 +439,7 @@ fathom_err metrics_write(struct buf *b, struct metrics *m, const struct metrics_
     prometheus_label(&s.labels, "engine", "0");
     write_vllm_state(&s, m, v);
     write_vllm_drafts(&s, v);
+    write_tiers(&s, v);
     write_vllm_histograms(&s, m);
     write_infos(&s, v);
     write_engine(&s, v);

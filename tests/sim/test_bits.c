@@ -15,18 +15,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "kv/tiers.h"
 #include "support/answers.h"
 #include "support/small_model.h"
 
 enum {
     N_REQUEST = 96,
     N_LONG = 24,
+    N_DEEP = 12,
     N_TEXT = 3,
     MAX_LEN = 256,
     MAX_PROMPT = 200,
@@ -149,7 +152,7 @@ static void make_long(struct question *q)
 }
 
 /* Most prompts begin as one of a few texts does; some are one and the same. The first N_LONG have
- * long answers. */
+ * long answers, N_DEEP after them prompts of three pages and more. */
 static void make_questions(void)
 {
     int32_t texts[N_TEXT][MAX_PROMPT];
@@ -160,6 +163,7 @@ static void make_questions(void)
         struct question *q = &questions[k];
         const int32_t *text = texts[between(0, N_TEXT - 1)];
         uint32_t n = k < N_LONG ? between(66, 96) : between(1, one_in(3) ? MAX_PROMPT : 90);
+        if (k >= N_LONG && k < N_LONG + N_DEEP) n = between(130, MAX_PROMPT);
         uint32_t n_same = one_in(4) ? 0 : between(0, n);
         if (one_in(3)) n_same = n;
         for (uint32_t i = 0; i < n; i++) q->prompt[i] = i < n_same ? text[i] : any_id();
@@ -177,6 +181,7 @@ struct run {
     uint32_t n_page;     /* 0: as many as all requests at once want */
     uint32_t n_wave;     /* the later ones find what the earlier have left in the cache */
     bool long_only;      /* only questions with long answers are asked */
+    bool deep_only;      /* else only those with long prompts */
     uint32_t cancel_one; /* of so many polls of the events; 0: nobody leaves */
 };
 
@@ -252,6 +257,23 @@ static void turn_on_prefix(struct run *r)
     r->n_wave = between(2, 3);
 }
 
+/* Fewer pages than requests that run leave behind; what is evicted comes back from memory, or from
+ * a directory which the next run finds as this one leaves it. */
+static void turn_on_tiers(struct run *r)
+{
+    static char dir[64];
+    turn_on_prefix(r);
+    r->n_wave = 3;
+    r->deep_only = true;
+    r->n_page = between(N_PAGE_FULL, N_PAGE_FULL + 2);
+    r->o.offload_ram_bytes = TIERS_MIN_RAM * direct_round(small_model_page_bytes(r->o.kv, true));
+    if (one_in(2)) return;
+    (void)snprintf(dir, sizeof dir, "/tmp/fathom-bits-%d", (int)getpid());
+    r->o.offload_ram_bytes = 0;
+    r->o.offload_dir = dir;
+    r->o.offload_dir_bytes = 8 << 20;
+}
+
 static void turn_on_chunks(struct run *r)
 {
     r->o.max_num_batched_tokens = one_in(4) ? between(1, 4) : between(5, 70);
@@ -302,6 +324,11 @@ static uint64_t count_hits(const fathom_stats *s)
     return s->n_prefix_hit_token;
 }
 
+static uint64_t count_tier_hits(const fathom_stats *s)
+{
+    return s->tiers.n_ram_hit + s->tiers.n_disk_hit;
+}
+
 static uint64_t count_preempted(const fathom_stats *s)
 {
     return s->n_preempted;
@@ -319,15 +346,11 @@ static const struct feature {
     void (*turn_on)(struct run *r);
     uint64_t (*count)(const fathom_stats *s); /* how often it took place; NULL: always */
 } features[] = {
-    {"drafts", turn_on_drafts, count_accepted},
-    {"prefix cache", turn_on_prefix, count_hits},
-    {"chunks", turn_on_chunks, NULL},
-    {"neighbours", turn_on_neighbours, NULL},
-    {"preemption", turn_on_preemption, count_preempted},
-    {"threads", turn_on_threads, NULL},
-    {"leavers", turn_on_leavers, count_cancelled},
-    {"fp8 cache", turn_on_fp8, NULL},
-    {"f32 activations", turn_on_f32, NULL},
+    {"drafts", turn_on_drafts, count_accepted}, {"prefix cache", turn_on_prefix, count_hits},
+    {"tiers", turn_on_tiers, count_tier_hits},  {"chunks", turn_on_chunks, NULL},
+    {"neighbours", turn_on_neighbours, NULL},   {"preemption", turn_on_preemption, count_preempted},
+    {"threads", turn_on_threads, NULL},         {"leavers", turn_on_leavers, count_cancelled},
+    {"fp8 cache", turn_on_fp8, NULL},           {"f32 activations", turn_on_f32, NULL},
 };
 
 enum { N_FEATURE = sizeof features / sizeof features[0] };
@@ -393,6 +416,7 @@ static void run_set(uint32_t set, uint32_t n)
         uint32_t first = i;
         for (; i < n * (wave + 1) / r.n_wave; i++) {
             asked[i] = between(0, (r.long_only ? N_LONG : N_REQUEST) - 1);
+            if (r.deep_only && !r.long_only) asked[i] = N_LONG + asked[i] % N_DEEP;
             submit(e, &answers[i], asked[i]);
         }
         for (size_t n_open = i - first; n_open > 0;) {
@@ -459,6 +483,12 @@ static int open_model(void **state)
 static int close_model(void **state)
 {
     (void)state;
+    char path[80];
+    static const char *const names[] = {"/kv.index", "/kv.pages", ""};
+    for (int i = 0; i < 3; i++) {
+        (void)snprintf(path, sizeof path, "/tmp/fathom-bits-%d%s", (int)getpid(), names[i]);
+        (void)remove(path);
+    }
     small_model_free(&model);
     return 0;
 }

@@ -1,8 +1,10 @@
 #include "support/null_runner.h"
 
 #include <stdatomic.h>
+#include <string.h>
 
 #include "base/clock.h"
+#include "base/fail.h"
 #include "base/mem.h"
 #include "base/rng.h"
 
@@ -180,6 +182,44 @@ static uint64_t progress(const struct step_runner *base)
     return r->o.n_part ? atomic_load(&r->n_moved) : 0;
 }
 
+static fathom_err page_out(struct step_runner *base, uint32_t page, void *to)
+{
+    const struct null_runner *r = (const struct null_runner *)base;
+    const size_t half = NULL_PAGE_BYTES / 2;
+    memcpy(to, &r->rows[page * KV_PAGE_TOKENS], half);
+    memcpy((char *)to + half, &r->draft_rows[page * KV_PAGE_TOKENS], half);
+    return FATHOM_OK;
+}
+
+static fathom_err page_in(struct step_runner *base, uint32_t page, const void *from)
+{
+    struct null_runner *r = (struct null_runner *)base;
+    const size_t half = NULL_PAGE_BYTES / 2;
+    memcpy(&r->rows[page * KV_PAGE_TOKENS], from, half);
+    memcpy(&r->draft_rows[page * KV_PAGE_TOKENS], (const char *)from + half, half);
+    return FATHOM_OK;
+}
+
+static fathom_err sync_device(struct step_runner *base)
+{
+    (void)base;
+    return FATHOM_OK;
+}
+
+static fathom_err alloc_host(struct step_runner *base, size_t bytes, void **out, fathom_diag *d)
+{
+    (void)base;
+    *out = mem_alloc_pages(bytes);
+    if (!*out) FAIL(d, FATHOM_ENOMEM, "no memory");
+    return FATHOM_OK;
+}
+
+static void release_host(struct step_runner *base, void *p)
+{
+    (void)base;
+    mem_free_pages(p);
+}
+
 static const struct step_runner_ops null_ops = {
     .destroy = destroy,
     .launch = launch,
@@ -187,6 +227,11 @@ static const struct step_runner_ops null_ops = {
     .wait = wait,
     .fault = fault,
     .progress = progress,
+    .page_out = page_out,
+    .page_in = page_in,
+    .sync = sync_device,
+    .alloc_host = alloc_host,
+    .release_host = release_host,
 };
 
 fathom_err null_runner_create(struct step_runner **out, const struct model_limits *limits,
@@ -249,6 +294,7 @@ fathom_err null_engine_open(fathom_engine **out, const struct null_engine_option
         .max_score = max_score,
         .seed = o->seed,
         .no_prefix_cache = o->no_prefix_cache,
+        .offload = o->offload,
     };
     struct step_runner *runner = NULL;
     fathom_err err = null_runner_create(&runner, &limits, o->n_vocab, &o->runner);

@@ -25,6 +25,8 @@ struct null_options {
     uint32_t *max_mixed;  /* if not NULL: the most tokens of a step of more than one request */
 };
 
+enum { NULL_PAGE_BYTES = 64 * 2 * 8 }; /* a row of the model's and one of the draft layer's */
+
 /* null_runner_create - for steps within the limits and ids below n_vocab; ENOMEM */
 fathom_err null_runner_create(struct step_runner **out, const struct model_limits *limits,
                               uint32_t n_vocab, const struct null_options *o);
@@ -40,6 +42,7 @@ struct null_engine_options {
     bool priorities;
     uint64_t seed;
     bool no_prefix_cache;
+    struct offload_config offload; /* page_bytes is NULL_PAGE_BYTES */
     uint32_t n_draft;
     uint32_t max_score;         /* 0: 4 */
     struct null_options runner; /* n_page is the engine's too */

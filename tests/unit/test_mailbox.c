@@ -243,14 +243,14 @@ static void closing_ends_the_wait(void **state)
     (void)state;
     struct mailbox *m = open_box(2);
     uint64_t id;
-    assert_true(mailbox_wait(m, false));
+    assert_true(mailbox_wait(m, 0));
     submit(m, &id);
-    assert_true(mailbox_wait(m, true));
+    assert_true(mailbox_wait(m, MAILBOX_FOREVER));
     fathom_stats stats;
     mailbox_get_stats(m, &stats);
     assert_int_equal(stats.n_waiting, 1); /* not taken yet, and counted all the same */
     mailbox_close(m);
-    assert_false(mailbox_wait(m, true));
+    assert_false(mailbox_wait(m, MAILBOX_FOREVER));
     mailbox_destroy(m);
 }
 

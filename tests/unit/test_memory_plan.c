@@ -73,6 +73,42 @@ static void parts_add_up(void **state)
     assert_true(p.total_bytes <= p.usable_bytes && p.usable_bytes < p.available_bytes);
 }
 
+static void tiers_take_whole_pages(void **state)
+{
+    (void)state;
+    enum { PLACE = (PILOT_PAGE_BF16 + 4095) / 4096 * 4096 };
+    struct memory_plan p, without;
+    fathom_diag d = {{0}};
+    fathom_options o = {.max_num_seqs = 1};
+    assert_int_equal(plan(&without, &o, 64 * GIB, NULL), FATHOM_OK);
+    assert_int_equal(without.n_ram_page, 0);
+    o.offload_ram_bytes = 100 * (uint64_t)PLACE + 99;
+    assert_int_equal(plan(&p, &o, 64 * GIB, NULL), FATHOM_OK);
+    assert_int_equal(p.n_ram_page, 100);
+    assert_int_equal(p.ram_bytes, 100 * PLACE);
+    assert_int_equal(p.total_bytes, without.total_bytes + p.ram_bytes);
+    o.offload_dir = "/x";
+    o.offload_dir_bytes = 4096 + 10 * (4096 + PLACE) + 4000;
+    assert_int_equal(plan(&p, &o, 64 * GIB, NULL), FATHOM_OK);
+    assert_int_equal(p.n_disk_page, 10);
+    assert_int_equal(p.disk_bytes, o.offload_dir_bytes - 4000);
+    o.offload_ram_bytes = 0; /* something has to be there */
+    assert_int_equal(plan(&p, &o, 64 * GIB, NULL), FATHOM_OK);
+    assert_int_equal(p.n_ram_page, 64);
+    o.offload_dir_bytes = 4096 + PLACE;
+    assert_int_equal(plan(&p, &o, 64 * GIB, &d), FATHOM_EINVAL);
+    assert_non_null(strstr(d.text, "does not hold one page: give 667648 at least"));
+    o = (fathom_options){.max_num_seqs = 1, .offload_ram_bytes = 15 * PLACE};
+    d.text[0] = '\0';
+    assert_int_equal(plan(&p, &o, 64 * GIB, &d), FATHOM_EINVAL);
+    assert_non_null(strstr(d.text, "needed are 16: give"));
+    o.offload_ram_bytes = 4 * GIB;
+    d.text[0] = '\0';
+    assert_int_equal(plan(&p, &o, 4 * GIB, &d), FATHOM_ENOMEM);
+    assert_non_null(strstr(d.text, "--kv-offload-ram 4294"));
+    assert_non_null(strstr(d.text, "leaves no room"));
+}
+
 static void buffers_of_known_shape(void **state)
 {
     (void)state;
@@ -215,6 +251,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_add_up),
+        cmocka_unit_test(tiers_take_whole_pages),
         cmocka_unit_test(buffers_of_known_shape),
         cmocka_unit_test(the_cache_type_decides_the_page),
         cmocka_unit_test(drafts_cost_a_layer_of_weights_and_of_cache),

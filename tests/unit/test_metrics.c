@@ -206,9 +206,50 @@ static void each_failing_allocation_is_told(void **state)
     }
 }
 
+static void tiers_are_told_where_there_are_some(void **state)
+{
+    (void)state;
+    struct buf without = scrape();
+    assert_null(strstr(buf_str(&without), "fathom_kv_tier"));
+    buf_free(&without);
+    const fathom_stats before = stats;
+    stats.n_fetching = 2;
+    stats.tiers = (fathom_tier_stats){.n_ram_page = 64,
+                                      .n_ram_used = 60,
+                                      .n_disk_page = 900,
+                                      .n_disk_used = 800,
+                                      .n_unwritten = 3,
+                                      .page_bytes = 1000,
+                                      .n_kept = 500,
+                                      .n_written = 400,
+                                      .n_read = 30,
+                                      .n_ram_hit = 20,
+                                      .n_disk_hit = 10,
+                                      .n_dropped = 5,
+                                      .n_write_failed = 9,
+                                      .n_bad[FATHOM_TIER_BAD_CHECKSUM] = 7,
+                                      .n_fetch = 6,
+                                      .fetch_us = 1500000,
+                                      .writes_off = true};
+    struct buf b = scrape();
+    assert_sample(&b, "fathom_kv_tier_pages", "tier=\"ram\"", 60);
+    assert_sample(&b, "fathom_kv_tier_capacity_pages", "tier=\"disk\"", 900);
+    assert_sample(&b, "fathom_kv_tier_hits_total", "tier=\"disk\"", 10);
+    assert_sample(&b, "fathom_kv_tier_stored_pages_total", "tier=\"disk\"", 400);
+    assert_sample(&b, "fathom_kv_tier_bytes_total", "direction=\"read\"", 30000);
+    assert_sample(&b, "fathom_kv_tier_restore_seconds_total", "", 1.5);
+    assert_sample(&b, "fathom_kv_tier_rejected_total", "reason=\"checksum\"", 7);
+    assert_sample(&b, "fathom_kv_tier_rejected_total", "reason=\"tokens\"", 0);
+    assert_sample(&b, "fathom_kv_tier_writes_off", "", 1);
+    assert_sample(&b, "fathom_requests_fetching", "", 2);
+    buf_free(&b);
+    stats = before;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(tiers_are_told_where_there_are_some, init_metrics),
         cmocka_unit_test_setup(what_the_engine_counts_is_told, init_metrics),
         cmocka_unit_test_setup(an_engine_that_drafts_tells_how_they_fare, init_metrics),
         cmocka_unit_test_setup(a_finished_request_is_in_every_histogram, init_metrics),

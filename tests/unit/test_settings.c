@@ -45,6 +45,22 @@ static void zero_means_the_default(void **state)
     assert_true(s.memory_utilization == 0.9);
 }
 
+static void tiers_want_both_halves_of_a_directory(void **state)
+{
+    (void)state;
+    struct engine_settings s;
+    expect(&(fathom_options){.offload_dir = "/x"}, FATHOM_EINVAL, "give both or neither");
+    expect(&(fathom_options){.offload_dir_bytes = 1}, FATHOM_EINVAL, "--kv-offload-dir-size");
+    expect(&(fathom_options){.offload_ram_bytes = 1 << 30, .no_prefix_cache = true}, FATHOM_EINVAL,
+           "leave --no-enable-prefix-caching out");
+    const fathom_options o = {
+        .offload_ram_bytes = 5, .offload_dir = "/x", .offload_dir_bytes = 1 << 30};
+    assert_int_equal(settings_resolve(&s, &o, &config, NULL), FATHOM_OK);
+    assert_int_equal(s.offload_ram_bytes, 5);
+    assert_string_equal(s.offload_dir, "/x");
+    assert_int_equal(s.offload_dir_bytes, 1 << 30);
+}
+
 static void activations_follow_the_checkpoint(void **state)
 {
     (void)state;
@@ -212,6 +228,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(zero_means_the_default),
+        cmocka_unit_test(tiers_want_both_halves_of_a_directory),
         cmocka_unit_test(activations_follow_the_checkpoint),
         cmocka_unit_test(cache_types_map_one_to_one),
         cmocka_unit_test(a_step_has_no_more_requests_than_tokens),

@@ -452,7 +452,9 @@ static void what_is_slower_than_computing_does_not_pay(void **state)
     struct world *w = *state;
     tiers_begin_step(w->t, 1000, 40000);
     assert_true(tiers_pay(w->t, 10, 0)); /* nothing is known */
-    assert_false(tiers_pay(w->t, 1, 0));
+    assert_true(tiers_pay(w->t, 1, 0));
+    assert_false(tiers_pay(w->t, 1, 1)); /* too little to wait for */
+    assert_false(tiers_pay(w->t, 0, 0));
     tiers_note_fetch(w->t, 10, true, 10 * 50000);
     assert_false(tiers_pay(w->t, 10, 3));
     assert_true(tiers_pay(w->t, 10, 0)); /* memory is not the disk */

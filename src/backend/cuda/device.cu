@@ -158,6 +158,7 @@ static void get_caps(struct backend *b, struct backend_caps *out)
     (void)snprintf(out->device, sizeof out->device, "%.64s, sm_%d%d, %d SMs, %s path",
                    c->properties.name, c->properties.major, c->properties.minor,
                    c->properties.multiProcessorCount, c->fast ? "fp8" : "float");
+    memcpy(out->numerics, out->device, sizeof out->numerics);
     out->memory_bytes = total;
     out->memory_free_bytes = n_free;
     out->graphs = true;

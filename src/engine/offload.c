@@ -1,0 +1,228 @@
+#include "engine/offload.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "checkpoint/checkpoint.h"
+#include "kv/tier_thread.h"
+
+struct offload {
+    struct step_runner *runner;
+    uint64_t page_bytes;
+    void *ram;
+    struct tiers *tiers;
+    uint64_t n_at_start[TIER_VERDICT_COUNT]; /* records that were not taken then */
+};
+
+static fathom_err page_out(void *arg, uint32_t page, void *to)
+{
+    struct offload *o = arg;
+    return o->runner->ops->page_out(o->runner, page, to);
+}
+
+static fathom_err page_in(void *arg, uint32_t page, const void *from)
+{
+    struct offload *o = arg;
+    return o->runner->ops->page_in(o->runner, page, from);
+}
+
+/* ---- life ---- */
+
+static fathom_err open_disk(struct tiers_config *out, struct offload *o,
+                            const struct offload_config *c, struct tier_disk **disk, fathom_diag *d)
+{
+    const struct tier_disk_config config = {
+        .dir = c->dir, .bytes = c->dir_bytes, .page_bytes = c->page_bytes, .model = c->model};
+    TRY(tier_disk_open(disk, &config, d));
+    out->n_disk = tier_disk_capacity(*disk);
+    out->secret = *tier_disk_secret(*disk);
+    out->found = tier_disk_found(*disk, &out->n_found);
+    for (int v = 0; v < TIER_VERDICT_COUNT; v++) {
+        o->n_at_start[v] = tier_disk_n_rejected(*disk, (enum tier_verdict)v);
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err make(struct offload *o, const struct offload_config *c, void (*wake)(void *arg),
+                       void *arg, fathom_diag *d)
+{
+    struct tiers_config t = {.page_bytes = c->page_bytes,
+                             .n_ram = c->n_ram_page,
+                             .step_bytes = OFFLOAD_STEP_BYTES,
+                             .secret = {rng_entropy(), rng_entropy()},
+                             .device = {page_out, page_in, o}};
+    struct tier_disk *disk = NULL;
+    fathom_err err;
+    TRY_GOTO(o->runner->ops->alloc_host(o->runner, c->n_ram_page * direct_round(c->page_bytes),
+                                        &o->ram, d),
+             fail);
+    t.ram = o->ram;
+    if (c->dir) {
+        TRY_GOTO(open_disk(&t, o, c, &disk, d), fail);
+        TRY_GOTO(tier_thread_create(&t.io, disk, wake, arg, d), fail);
+    }
+    err = tiers_create(&o->tiers, &t, d);
+    if (err == FATHOM_OK && disk) tier_disk_forget(disk);
+    if (err != FATHOM_OK && t.io) t.io->ops->destroy(t.io);
+    return err;
+fail:
+    tier_disk_close(disk);
+    return err;
+}
+
+fathom_err offload_create(struct offload **out, const struct offload_config *c,
+                          struct step_runner *runner, void (*wake)(void *arg), void *arg,
+                          fathom_diag *d)
+{
+    *out = NULL;
+    if (!runner->ops->page_out) {
+        FAIL(d, FATHOM_EUNSUPPORTED, "--kv-offload-ram, --kv-offload-dir: pages cannot be copied");
+    }
+    struct offload *o = mem_calloc(1, sizeof *o);
+    if (!o) FAIL(d, FATHOM_ENOMEM, "no memory for the tiers");
+    o->runner = runner;
+    o->page_bytes = c->page_bytes;
+    fathom_err err = make(o, c, wake, arg, d);
+    if (err != FATHOM_OK) {
+        offload_destroy(o);
+        return err;
+    }
+    *out = o;
+    return FATHOM_OK;
+}
+
+void offload_destroy(struct offload *o)
+{
+    if (!o) return;
+    tiers_destroy(o->tiers);
+    if (o->ram) o->runner->ops->release_host(o->runner, o->ram);
+    mem_free(o);
+}
+
+struct tiers *offload_tiers(const struct offload *o)
+{
+    return o ? o->tiers : NULL;
+}
+
+/* ---- steps ---- */
+
+uint32_t offload_begin_step(struct offload *o, struct prefix_cache *prefix, uint64_t now_us,
+                            double prefill_token_us)
+{
+    if (!o) return 0;
+    tiers_begin_step(o->tiers, now_us, prefill_token_us * KV_PAGE_TOKENS);
+    return prefix_keep_offered(prefix);
+}
+
+fathom_err offload_fault(const struct offload *o)
+{
+    return o ? tiers_fault(o->tiers) : FATHOM_OK;
+}
+
+void offload_end_step(struct offload *o)
+{
+    if (!o) return;
+    tiers_synced(o->tiers);
+#ifdef FATHOM_DCHECK
+    tiers_check(o->tiers);
+#endif
+}
+
+fathom_err offload_sync(struct offload *o)
+{
+    if (!o) return FATHOM_OK;
+    TRY(tiers_fault(o->tiers));
+    TRY(o->runner->ops->sync(o->runner));
+    offload_end_step(o);
+    return FATHOM_OK;
+}
+
+void offload_flush(struct offload *o, struct prefix_cache *prefix)
+{
+    if (!o) return;
+    uint64_t end_us = clock_now_us() + OFFLOAD_FLUSH_US;
+    for (uint64_t now_us; (now_us = clock_now_us()) < end_us;) {
+        uint32_t n_left = offload_begin_step(o, prefix, now_us, 0);
+        if (offload_sync(o) != FATHOM_OK || (n_left == 0 && !tiers_is_busy(o->tiers))) return;
+        if (n_left == 0 || !tiers_has_room(o->tiers)) clock_sleep_us(200);
+    }
+}
+
+static_assert((int)FATHOM_TIER_BAD_COUNT == (int)TIER_VERDICT_COUNT - 1, "reasons");
+
+void offload_fill_stats(const struct offload *o, fathom_tier_stats *out)
+{
+    *out = (fathom_tier_stats){0};
+    if (!o) return;
+    const struct tiers_stats *s = tiers_get_stats(o->tiers);
+    out->n_ram_page = s->n_ram;
+    out->n_ram_used = s->n_ram_used;
+    out->n_disk_page = s->n_disk;
+    out->n_disk_used = s->n_disk_used;
+    out->n_unwritten = s->n_unwritten;
+    out->page_bytes = o->page_bytes;
+    out->n_kept = s->n_kept;
+    out->n_written = s->n_written;
+    out->n_read = s->n_read;
+    out->n_ram_hit = s->n_restored_ram;
+    out->n_disk_hit = s->n_restored_disk;
+    out->n_dropped = s->n_dropped + s->n_refused;
+    out->n_write_failed = s->n_write_failed;
+    out->n_fetch = s->n_fetch;
+    out->fetch_us = s->fetch_us;
+    out->writes_off = s->writes_off;
+    for (int i = 0; i < FATHOM_TIER_BAD_COUNT; i++) {
+        out->n_bad[i] = s->n_rejected[i + 1] + o->n_at_start[i + 1];
+    }
+}
+
+/* ---- identity ---- */
+
+enum { SAMPLED_TENSORS = 1024, SAMPLE_BYTES = 256 };
+
+static void absorb(struct hash128 *h, const void *data, size_t n)
+{
+    *h = hash_keyed(h, data, n);
+}
+
+static void absorb_text(struct hash128 *h, const char *text)
+{
+    absorb(h, text, strlen(text));
+}
+
+static void absorb_tensor(struct hash128 *h, const struct tensor *t, bool sampled)
+{
+    absorb_text(h, t->name);
+    absorb_text(h, t->dtype_name);
+    absorb(h, t->dim, t->n_dim * sizeof t->dim[0]);
+    absorb(h, &t->n_bytes, sizeof t->n_bytes);
+    if (!sampled) return;
+    size_t n = t->n_bytes < SAMPLE_BYTES ? (size_t)t->n_bytes : SAMPLE_BYTES;
+    absorb(h, (const char *)t->data + (t->n_bytes - n) / 2, n);
+}
+
+struct hash128 offload_identify(struct checkpoint *c, const struct kv_layout *layout,
+                                const char *numerics)
+{
+    struct hash128 h = {0x66617468, 0x6f6d2d6b};
+    const char *config;
+    size_t n_config;
+    const uint64_t shape[] = {(uint64_t)layout->type, layout->n_layer, layout->has_index,
+                              layout->page_bytes};
+    absorb_text(&h, FATHOM_VERSION);
+    absorb_text(&h, numerics);
+    absorb(&h, shape, sizeof shape);
+    if (checkpoint_file(c, "config.json", &config, &n_config, NULL) == FATHOM_OK) {
+        absorb(&h, config, n_config);
+    }
+    size_t n_tensor = checkpoint_n_tensor(c);
+    size_t stride = n_tensor / SAMPLED_TENSORS + 1;
+    for (size_t i = 0; i < n_tensor; i++) {
+        absorb_tensor(&h, checkpoint_tensor(c, i), i % stride == 0);
+    }
+    return h;
+}

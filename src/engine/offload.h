@@ -1,0 +1,77 @@
+/* offload.h - the engine's tiers: memory and a directory for pages that leave the cache
+ *
+ * Puts together what kv/tiers.h needs: page records of the step runner's cache, host memory that
+ * its device reads and writes fast, the directory and its thread, and the identity of the model.
+ */
+#ifndef FATHOM_ENGINE_OFFLOAD_H
+#define FATHOM_ENGINE_OFFLOAD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/hash.h"
+#include "engine/step_runner.h"
+#include "fathom/fathom.h"
+#include "kv/prefix.h"
+#include "kv/tiers.h"
+
+struct checkpoint;
+
+struct offload_config {
+    uint32_t n_ram_page; /* 0: there are no tiers */
+    const char *dir;     /* NULL: memory alone; needed during offload_create only */
+    uint64_t dir_bytes;
+    uint64_t page_bytes;
+    struct hash128 model; /* whose records they are */
+};
+
+/* What is copied between device and memory in one step at most, beside pages that are evicted: a
+ * few milliseconds. */
+enum { OFFLOAD_STEP_BYTES = 128 << 20 };
+
+struct offload;
+
+/* offload_create - over the cache of a runner, which outlives it
+ *
+ *   wake  wake(arg) is called when the disk has done something; any thread
+ * Errors  those of tier_disk_open; ENOMEM, EIO. EUNSUPPORTED for a runner without copies of pages.
+ */
+fathom_err offload_create(struct offload **out, const struct offload_config *c,
+                          struct step_runner *runner, void (*wake)(void *arg), void *arg,
+                          fathom_diag *d);
+void offload_destroy(struct offload *o); /* accepts NULL */
+
+/* offload_tiers - for the prefix cache; NULL for NULL */
+struct tiers *offload_tiers(const struct offload *o);
+
+/* offload_begin_step - before a plan is made, or when there is nothing to plan
+ *
+ * Returns  how many pages wait to be copied after those that are copied now; 0 for NULL, for which
+ *          the next three do nothing. */
+uint32_t offload_begin_step(struct offload *o, struct prefix_cache *prefix, uint64_t now_us,
+                            double prefill_token_us);
+
+/* offload_fault - the first error of a copy, which is the device's and final */
+fathom_err offload_fault(const struct offload *o);
+
+/* offload_end_step - the device has done all it was given. offload_sync - the same, after waiting
+ * for it. An error is the device's, and final. */
+void offload_end_step(struct offload *o);
+fathom_err offload_sync(struct offload *o);
+
+/* offload_flush - write what is worth finding after a restart, for so long at most */
+enum { OFFLOAD_FLUSH_US = 5000000 };
+void offload_flush(struct offload *o, struct prefix_cache *prefix);
+
+/* offload_fill_stats - zeros for NULL */
+void offload_fill_stats(const struct offload *o, fathom_tier_stats *out);
+
+/* offload_identify - a number for everything that the bits of a page depend on, but its tokens
+ *
+ *   layout     of the cache
+ *   numerics   of the backend, and whatever else tells computations apart
+ * Configuration and tensors' names, types and shapes count whole, weights by samples. */
+struct hash128 offload_identify(struct checkpoint *c, const struct kv_layout *layout,
+                                const char *numerics);
+
+#endif

@@ -1,0 +1,258 @@
+/* The engine with tiers, over a runner without a model: what comes back is right, whatever happens
+ * to the directory, and a restart finds it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "support/answers.h"
+#include "support/null_runner.h"
+
+enum { N_TEXT = 6, N_PROMPT = 300, N_FOUND = 256, N_OUTPUT = 20, N_PAGE = 6 };
+
+static char dir[64];
+static struct answer answers[N_TEXT];
+static int32_t texts[N_TEXT][N_PROMPT + N_OUTPUT];
+
+static void remove_dir(void)
+{
+    static const char *const names[] = {"/kv.index", "/kv.pages", ""};
+    char path[96];
+    for (size_t i = 0; i < 3; i++) {
+        (void)snprintf(path, sizeof path, "%s%s", dir, names[i]);
+        (void)remove(path);
+    }
+}
+
+static int make_texts(void **state)
+{
+    (void)state;
+    (void)snprintf(dir, sizeof dir, "/tmp/fathom-engine-tiers-%d", (int)getpid());
+    for (int32_t t = 0; t < N_TEXT; t++) {
+        for (int32_t i = 0; i < N_PROMPT; i++) texts[t][i] = 2 + (t * 331 + i * 7) % 900;
+    }
+    return 0;
+}
+
+static int clean_up(void **state)
+{
+    (void)state;
+    remove_dir();
+    return 0;
+}
+
+static struct null_engine_options options(bool with_dir, uint32_t n_draft)
+{
+    return (struct null_engine_options){
+        .n_vocab = 1000,
+        .max_model_len = N_PAGE * 64,
+        .max_num_seqs = 4,
+        .max_num_batched_tokens = 128,
+        .max_queued = 24,
+        .seed = 3,
+        .n_draft = n_draft,
+        .offload = {.n_ram_page = with_dir ? TIERS_MIN_RAM : 64,
+                    .dir = with_dir ? dir : NULL,
+                    .dir_bytes = 1 << 20,
+                    .page_bytes = NULL_PAGE_BYTES,
+                    .model = {n_draft, 7}},
+        .runner = {.n_page = N_PAGE},
+    };
+}
+
+static fathom_engine *open_engine(bool with_dir, uint32_t n_draft)
+{
+    const struct null_engine_options o = options(with_dir, n_draft);
+    fathom_engine *e = NULL;
+    fathom_diag d = {{0}};
+    if (null_engine_open(&e, &o, &d) != FATHOM_OK) fail_msg("%s", d.text);
+    return e;
+}
+
+/* Asks for one text and expects what its tokens say. Returns how many tokens were found. */
+static uint32_t ask(fathom_engine *e, int t)
+{
+    fathom_request r = {.prompt = texts[t], .n_prompt = N_PROMPT};
+    fathom_diag d = {{0}};
+    fathom_sampling_init(&r.sampling);
+    r.sampling.temperature = 0;
+    r.sampling.max_tokens = N_OUTPUT;
+    r.sampling.ignore_eos = true;
+    if (answer_submit(e, &answers[t], &r, &d) != FATHOM_OK) fail_msg("%s", d.text);
+    answers_wait(e, 1);
+    for (uint32_t i = 0; i < N_OUTPUT; i++) {
+        int32_t id = (int32_t)(null_state(texts[t], N_PROMPT + i) % 1000);
+        assert_int_equal(answers[t].ids[i], id);
+        texts[t][N_PROMPT + i] = id;
+    }
+    return answers[t].finish.n_cached;
+}
+
+static fathom_stats settled(fathom_engine *e)
+{
+    fathom_stats s;
+    for (int i = 0; i < 2000; i++) {
+        clock_sleep_us(2000);
+        fathom_get_stats(e, &s);
+        if (s.tiers.n_unwritten == 0 && i > 5) return s;
+    }
+    fail_msg("pages are never written");
+    return s;
+}
+
+static void pages_come_back_from_memory(void **state)
+{
+    (void)state;
+    for (uint32_t n_draft = 0; n_draft <= 2; n_draft += 2) {
+        fathom_engine *e = open_engine(false, n_draft);
+        for (int t = 0; t < N_TEXT; t++) assert_int_equal(ask(e, t), 0);
+        for (int t = 0; t < N_TEXT; t++) assert_int_equal(ask(e, t), N_FOUND);
+        fathom_stats s;
+        fathom_get_stats(e, &s);
+        assert_true(s.tiers.n_ram_hit >= 3 * N_FOUND / 64);
+        assert_int_equal(s.tiers.n_disk_page, 0);
+        assert_int_equal(s.n_prefix_hit_token, N_TEXT * N_FOUND);
+        assert_int_equal(s.n_prompt_token, N_TEXT * (2 * N_PROMPT - N_FOUND));
+        assert_int_equal(s.n_page_free, s.n_page);
+        fathom_close(e);
+    }
+}
+
+static void pages_come_back_from_disk_and_after_a_restart(void **state)
+{
+    (void)state;
+    for (uint32_t n_draft = 0; n_draft <= 2; n_draft += 2) {
+        remove_dir();
+        fathom_engine *e = open_engine(true, n_draft);
+        for (int t = 0; t < N_TEXT; t++) {
+            assert_int_equal(ask(e, t), 0);
+            (void)settled(e);
+        }
+        assert_int_equal(ask(e, 0), N_FOUND);
+        fathom_stats s = settled(e);
+        assert_true(s.tiers.n_disk_hit > 0 && s.tiers.n_read >= s.tiers.n_disk_hit);
+        assert_int_equal(s.tiers.n_written, s.tiers.n_disk_used);
+        fathom_close(e);
+        e = open_engine(true, n_draft);
+        for (int t = 0; t < N_TEXT; t++) assert_int_equal(ask(e, t), N_FOUND);
+        fathom_get_stats(e, &s);
+        assert_int_equal(s.tiers.n_disk_hit, N_TEXT * N_FOUND / 64);
+        fathom_close(e);
+    }
+}
+
+static void closing_writes_what_is_worth_finding(void **state)
+{
+    (void)state;
+    remove_dir();
+    fathom_engine *e = open_engine(true, 0);
+    (void)ask(e, 1);
+    fathom_close(e); /* at once */
+    e = open_engine(true, 0);
+    assert_int_equal(ask(e, 1), N_FOUND);
+    fathom_close(e);
+}
+
+/* Flips a bit of each record's page. */
+static void damage_pages(void)
+{
+    char path[96];
+    (void)snprintf(path, sizeof path, "%s/kv.pages", dir);
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    for (long at = 600; fseek(f, at, SEEK_SET) == 0; at += 4096) {
+        int c = fgetc(f);
+        if (c == EOF) break;
+        assert_int_equal(fseek(f, at, SEEK_SET), 0);
+        assert_int_not_equal(fputc(c ^ 0x20, f), EOF);
+    }
+    assert_int_equal(fclose(f), 0);
+}
+
+static void what_is_damaged_is_computed(void **state)
+{
+    (void)state;
+    remove_dir();
+    fathom_engine *e = open_engine(true, 0);
+    (void)ask(e, 1);
+    fathom_close(e);
+    damage_pages();
+    e = open_engine(true, 0);
+    assert_int_equal(ask(e, 1), 0);
+    fathom_stats s;
+    fathom_get_stats(e, &s);
+    assert_true(s.tiers.n_bad[FATHOM_TIER_BAD_CHECKSUM] > 0);
+    assert_int_equal(s.n_finished, 1);
+    (void)settled(e);
+    (void)ask(e, 1); /* all that is bad has been found out */
+    fathom_close(e); /* which writes the pages anew */
+    e = open_engine(true, 0);
+    assert_int_equal(ask(e, 1), N_FOUND);
+    fathom_close(e);
+    e = open_engine(true, 2); /* records of another model */
+    assert_int_equal(ask(e, 1), 0);
+    fathom_get_stats(e, &s);
+    assert_true(s.tiers.n_bad[FATHOM_TIER_BAD_MODEL] > 0);
+    fathom_close(e);
+}
+
+static void one_engine_has_a_directory(void **state)
+{
+    (void)state;
+    const struct null_engine_options o = options(true, 0);
+    fathom_engine *e = open_engine(true, 0);
+    fathom_engine *second = NULL;
+    fathom_diag d = {{0}};
+    assert_int_equal(null_engine_open(&second, &o, &d), FATHOM_EBUSY);
+    assert_non_null(strstr(d.text, "is in use by another process"));
+    assert_null(second);
+    (void)ask(e, 0);
+    fathom_close(e);
+}
+
+static void tiers_need_the_prefix_cache(void **state)
+{
+    (void)state;
+    struct null_engine_options o = options(false, 0);
+    fathom_engine *e = NULL;
+    o.no_prefix_cache = true;
+    assert_int_equal(null_engine_open(&e, &o, NULL), FATHOM_EINVAL);
+}
+
+static void opening_survives_any_failed_allocation(void **state)
+{
+    (void)state;
+    const struct null_engine_options o = options(true, 0);
+    fathom_engine *e = NULL;
+    for (long n = 0; !e; n++) {
+        mem_fail_after(n);
+        fathom_err err = null_engine_open(&e, &o, NULL);
+        mem_fail_after(-1);
+        assert_true(err == FATHOM_OK || err == FATHOM_ENOMEM);
+    }
+    (void)ask(e, 0);
+    fathom_close(e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pages_come_back_from_memory),
+        cmocka_unit_test(pages_come_back_from_disk_and_after_a_restart),
+        cmocka_unit_test(closing_writes_what_is_worth_finding),
+        cmocka_unit_test(what_is_damaged_is_computed),
+        cmocka_unit_test(one_engine_has_a_directory),
+        cmocka_unit_test(tiers_need_the_prefix_cache),
+        cmocka_unit_test(opening_survives_any_failed_allocation),
+    };
+    log_set_level(LOG_LEVEL_ERROR);
+    return cmocka_run_group_tests(tests, make_texts, clean_up);
+}
