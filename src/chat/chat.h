@@ -75,6 +75,16 @@ struct chat_request {
  *         supported". */
 fathom_err chat_check_messages(const json_t *messages, fathom_diag *d);
 
+/* Where markers of the encoding begin in a prompt, ascending: what tokenizer_encode_marked needs.
+ * Zeroed: none. Released with chat_marks_free. */
+struct chat_marks {
+    size_t *at;
+    size_t n;
+    size_t cap;
+};
+
+void chat_marks_free(struct chat_marks *m);
+
 /* chat_render - append the prompt text to *out, BOS included (encode it without adding one)
  *
  * Text parts of a message are joined by newlines. Tool results are put into the order of the calls
@@ -89,9 +99,11 @@ fathom_err chat_check_messages(const json_t *messages, fathom_diag *d);
  *
  * Tools and a response schema stand after the system text; V3.2 takes them from a system or
  * developer message too ("tools", "response_format" of the message).
- * Errors  EINVAL with the path of what is wrong; ENOMEM. *out then holds an unfinished prompt. */
+ *   marks  the encoding's own markers, appended: whatever else is spelled like one comes from a
+ * message or a tool. In messages of the assistant think tags count as markers. May be NULL Errors
+ * EINVAL with the path of what is wrong; ENOMEM. *out is then as it was, or unfinished. */
 fathom_err chat_render(const struct chat_style *s, const struct chat_request *r, struct buf *out,
-                       fathom_diag *d);
+                       struct chat_marks *marks, fathom_diag *d);
 
 /* chat_prompt_in_reasoning - whether an answer to this rendered prompt begins inside reasoning:
  * what chat_parser_create wants to know. The last think tag of the open turn decides; without one

@@ -22,6 +22,11 @@
 #define CHAT_OUTPUT_END "<｜tool▁output▁end｜>"
 #define CHAT_DSML "｜DSML｜"
 
+/* A marker of the encoding itself, in a prompt under way: told from the same text in a message by a
+ * byte that no JSON string holds. chat_render takes the bytes out and keeps their places. */
+#define CHAT_MARK_BYTE '\xff'
+#define MARK(marker) "\xff" marker
+
 /* ---- style (chat_style.c) --------------------------------------------------------------- */
 
 /* Which markers are single tokens of the tokenizer. */
@@ -59,7 +64,11 @@ bool chat_message_has_content(const json_t *message);
 /* chat_add_content - append the text of the message; nothing when it has none */
 void chat_add_content(struct buf *out, const json_t *message);
 
-/* chat_add_content_after - the text after the last (or first) </think> in it, or all of it */
+/* chat_add_own_content - the same for a message of the assistant: its think tags are markers */
+void chat_add_own_content(struct buf *out, const json_t *message);
+
+/* chat_add_content_after - of a message of the assistant, the text after the last (or first)
+ * </think> in it, or all of it */
 enum chat_cut { CHAT_CUT_FIRST, CHAT_CUT_LAST };
 fathom_err chat_add_content_after(struct buf *out, const json_t *message, enum chat_cut cut);
 

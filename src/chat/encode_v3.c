@@ -20,30 +20,30 @@ struct encoder {
 
 static void add_calls(struct buf *out, const json_t *calls)
 {
-    (void)buf_add_str(out, CHAT_CALLS_BEGIN);
+    (void)buf_add_str(out, MARK(CHAT_CALLS_BEGIN));
     for (size_t i = 0; i < json_array_size(calls); i++) {
         if (i) (void)buf_add_char(out, '\n');
-        (void)buf_add_str(out, CHAT_CALL_BEGIN "function" CHAT_CALL_SEP);
+        (void)buf_add_str(out, MARK(CHAT_CALL_BEGIN) "function" MARK(CHAT_CALL_SEP));
         (void)buf_add_str(out, chat_call_name(calls, i));
         (void)buf_add_str(out, "\n```json\n");
         chat_add_arguments(out, calls, i);
-        (void)buf_add_str(out, "\n```" CHAT_CALL_END);
+        (void)buf_add_str(out, "\n```" MARK(CHAT_CALL_END));
     }
-    (void)buf_add_str(out, CHAT_CALLS_END);
+    (void)buf_add_str(out, MARK(CHAT_CALLS_END));
 }
 
 static fathom_err add_results(struct encoder *e, size_t first, const json_t *calls, size_t *n)
 {
     struct chat_results results;
     TRY(chat_results_open(&results, e->request->messages, first, calls));
-    (void)buf_add_str(e->out, CHAT_OUTPUTS_BEGIN);
+    (void)buf_add_str(e->out, MARK(CHAT_OUTPUTS_BEGIN));
     for (size_t i = 0; i < results.n; i++) {
         if (i) (void)buf_add_char(e->out, '\n');
-        (void)buf_add_str(e->out, CHAT_OUTPUT_BEGIN);
+        (void)buf_add_str(e->out, MARK(CHAT_OUTPUT_BEGIN));
         chat_add_content(e->out, results.messages[i]);
-        (void)buf_add_str(e->out, CHAT_OUTPUT_END);
+        (void)buf_add_str(e->out, MARK(CHAT_OUTPUT_END));
     }
-    (void)buf_add_str(e->out, CHAT_OUTPUTS_END);
+    (void)buf_add_str(e->out, MARK(CHAT_OUTPUTS_END));
     *n = results.n;
     chat_results_close(&results);
     return FATHOM_OK;
@@ -51,28 +51,28 @@ static fathom_err add_results(struct encoder *e, size_t first, const json_t *cal
 
 static fathom_err add_assistant(struct encoder *e, const json_t *m)
 {
-    if (!e->after_results) (void)buf_add_str(e->out, CHAT_ASSISTANT);
+    if (!e->after_results) (void)buf_add_str(e->out, MARK(CHAT_ASSISTANT));
     if (e->style->encoding == CHAT_ENCODING_R1) {
         TRY(chat_add_content_after(e->out, m, CHAT_CUT_LAST));
     } else {
-        chat_add_content(e->out, m);
+        chat_add_own_content(e->out, m);
     }
     const json_t *calls = chat_message_calls(m);
     if (calls) add_calls(e->out, calls);
-    return buf_add_str(e->out, CHAT_EOS);
+    return buf_add_str(e->out, MARK(CHAT_EOS));
 }
 
 /* The prefix of an answer, uncut. */
 static void add_prefix(struct encoder *e, const json_t *m)
 {
     const json_t *reasoning = chat_message_reasoning(m);
-    if (!e->after_results) (void)buf_add_str(e->out, CHAT_ASSISTANT);
+    if (!e->after_results) (void)buf_add_str(e->out, MARK(CHAT_ASSISTANT));
     if (reasoning && e->style->encoding == CHAT_ENCODING_R1) {
-        (void)buf_add_str(e->out, CHAT_THINK "\n");
+        (void)buf_add_str(e->out, MARK(CHAT_THINK) "\n");
         chat_text_append(e->out, reasoning);
-        if (chat_message_has_content(m)) (void)buf_add_str(e->out, CHAT_THINK_END);
+        if (chat_message_has_content(m)) (void)buf_add_str(e->out, MARK(CHAT_THINK_END));
     }
-    chat_add_content(e->out, m);
+    chat_add_own_content(e->out, m);
 }
 
 fathom_err chat_encode_v3(const struct chat_style *s, const struct chat_request *r, bool go_on,
@@ -89,7 +89,7 @@ fathom_err chat_encode_v3(const struct chat_style *s, const struct chat_request 
         case CHAT_ROLE_SYSTEM:
         case CHAT_ROLE_DEVELOPER: continue;
         case CHAT_ROLE_USER:
-            (void)buf_add_str(out, CHAT_USER);
+            (void)buf_add_str(out, MARK(CHAT_USER));
             chat_add_content(out, m);
             break;
         case CHAT_ROLE_ASSISTANT:
@@ -106,9 +106,9 @@ fathom_err chat_encode_v3(const struct chat_style *s, const struct chat_request 
         i += n - 1;
     }
     if (r->add_generation_prompt && !e.after_results) {
-        (void)buf_add_str(out, CHAT_ASSISTANT);
+        (void)buf_add_str(out, MARK(CHAT_ASSISTANT));
         bool open = s->encoding == CHAT_ENCODING_R1 && !s->model_opens_think;
-        if (open) (void)buf_add_str(out, CHAT_THINK "\n");
+        if (open) (void)buf_add_str(out, MARK(CHAT_THINK) "\n");
     }
     return buf_status(out);
 }

@@ -19,15 +19,15 @@ struct encoder {
 
 static void add_calls(struct buf *out, const json_t *calls)
 {
-    (void)buf_add_str(out, CHAT_CALLS_BEGIN);
+    (void)buf_add_str(out, MARK(CHAT_CALLS_BEGIN));
     for (size_t i = 0; i < json_array_size(calls); i++) {
-        (void)buf_add_str(out, CHAT_CALL_BEGIN);
+        (void)buf_add_str(out, MARK(CHAT_CALL_BEGIN));
         (void)buf_add_str(out, chat_call_name(calls, i));
-        (void)buf_add_str(out, CHAT_CALL_SEP);
+        (void)buf_add_str(out, MARK(CHAT_CALL_SEP));
         chat_add_arguments(out, calls, i);
-        (void)buf_add_str(out, CHAT_CALL_END);
+        (void)buf_add_str(out, MARK(CHAT_CALL_END));
     }
-    (void)buf_add_str(out, CHAT_CALLS_END);
+    (void)buf_add_str(out, MARK(CHAT_CALLS_END));
 }
 
 static fathom_err add_results(struct encoder *e, size_t first, const json_t *calls, size_t *n)
@@ -35,9 +35,9 @@ static fathom_err add_results(struct encoder *e, size_t first, const json_t *cal
     struct chat_results results;
     TRY(chat_results_open(&results, e->request->messages, first, calls));
     for (size_t i = 0; i < results.n; i++) {
-        (void)buf_add_str(e->out, CHAT_OUTPUT_BEGIN);
+        (void)buf_add_str(e->out, MARK(CHAT_OUTPUT_BEGIN));
         chat_add_content(e->out, results.messages[i]);
-        (void)buf_add_str(e->out, CHAT_OUTPUT_END);
+        (void)buf_add_str(e->out, MARK(CHAT_OUTPUT_END));
     }
     *n = results.n;
     chat_results_close(&results);
@@ -47,14 +47,14 @@ static fathom_err add_results(struct encoder *e, size_t first, const json_t *cal
 static fathom_err add_assistant(struct encoder *e, const json_t *m)
 {
     const json_t *calls = chat_message_calls(m);
-    if (e->after_user) (void)buf_add_str(e->out, CHAT_ASSISTANT CHAT_THINK_END);
+    if (e->after_user) (void)buf_add_str(e->out, MARK(CHAT_ASSISTANT) MARK(CHAT_THINK_END));
     if (calls || e->after_results) {
-        chat_add_content(e->out, m);
+        chat_add_own_content(e->out, m);
     } else {
         TRY(chat_add_content_after(e->out, m, CHAT_CUT_FIRST));
     }
     if (calls) add_calls(e->out, calls);
-    return buf_add_str(e->out, CHAT_EOS);
+    return buf_add_str(e->out, MARK(CHAT_EOS));
 }
 
 /* The prefix of an answer. In thinking mode a message flagged "prefix" is reasoning to go on from,
@@ -65,15 +65,15 @@ static void add_prefix(struct encoder *e, const json_t *m)
     const json_t *reasoning = thinking ? chat_message_reasoning(m) : NULL;
     bool flagged = thinking && json_is_true(json_object_get(m, "prefix"));
     bool content = chat_message_has_content(m);
-    if (e->after_user) (void)buf_add_str(e->out, CHAT_ASSISTANT);
+    if (e->after_user) (void)buf_add_str(e->out, MARK(CHAT_ASSISTANT));
     if (reasoning || flagged) {
-        (void)buf_add_str(e->out, CHAT_THINK);
+        (void)buf_add_str(e->out, MARK(CHAT_THINK));
         chat_text_append(e->out, reasoning);
-        if (reasoning && content) (void)buf_add_str(e->out, CHAT_THINK_END);
+        if (reasoning && content) (void)buf_add_str(e->out, MARK(CHAT_THINK_END));
     } else if (e->after_user) {
-        (void)buf_add_str(e->out, CHAT_THINK_END);
+        (void)buf_add_str(e->out, MARK(CHAT_THINK_END));
     }
-    chat_add_content(e->out, m);
+    chat_add_own_content(e->out, m);
 }
 
 fathom_err chat_encode_v31(const struct chat_request *r, bool go_on, struct buf *out)
@@ -90,7 +90,7 @@ fathom_err chat_encode_v31(const struct chat_request *r, bool go_on, struct buf 
         case CHAT_ROLE_SYSTEM:
         case CHAT_ROLE_DEVELOPER: continue;
         case CHAT_ROLE_USER:
-            (void)buf_add_str(out, CHAT_USER);
+            (void)buf_add_str(out, MARK(CHAT_USER));
             chat_add_content(out, m);
             break;
         case CHAT_ROLE_ASSISTANT:
@@ -108,8 +108,8 @@ fathom_err chat_encode_v31(const struct chat_request *r, bool go_on, struct buf 
         i += n - 1;
     }
     if (r->add_generation_prompt && e.after_user) {
-        (void)buf_add_str(out, CHAT_ASSISTANT);
-        (void)buf_add_str(out, r->thinking ? CHAT_THINK : CHAT_THINK_END);
+        (void)buf_add_str(out, MARK(CHAT_ASSISTANT));
+        (void)buf_add_str(out, r->thinking ? MARK(CHAT_THINK) : MARK(CHAT_THINK_END));
     }
     return buf_status(out);
 }

@@ -58,14 +58,14 @@ static void add_turn(struct encoder *e, size_t i, const char *lead, bool think)
 {
     if (i + 1 == e->n_message && !e->request->add_generation_prompt) return;
     (void)buf_add_str(e->out, lead);
-    (void)buf_add_str(e->out, think ? CHAT_THINK : CHAT_THINK_END);
+    (void)buf_add_str(e->out, think ? MARK(CHAT_THINK) : MARK(CHAT_THINK_END));
 }
 
 static void add_user(struct encoder *e, size_t i, const json_t *m)
 {
-    (void)buf_add_str(e->out, CHAT_USER);
+    (void)buf_add_str(e->out, MARK(CHAT_USER));
     chat_add_content(e->out, m);
-    add_turn(e, i, CHAT_ASSISTANT, e->request->thinking && i == e->i_last);
+    add_turn(e, i, MARK(CHAT_ASSISTANT), e->request->thinking && i == e->i_last);
 }
 
 static fathom_err add_developer(struct encoder *e, size_t i, const json_t *m)
@@ -75,11 +75,11 @@ static fathom_err add_developer(struct encoder *e, size_t i, const json_t *m)
         FAIL(e->d, FATHOM_EINVAL, "messages[%zu].content is empty, a developer message needs text",
              i);
     }
-    (void)buf_add_str(e->out, CHAT_USER);
+    (void)buf_add_str(e->out, MARK(CHAT_USER));
     add_sections(e, m, false);
     (void)buf_add_str(e->out, "\n\n# The user's message is: ");
     chat_add_content(e->out, m);
-    add_turn(e, i, CHAT_ASSISTANT, e->request->thinking && i == e->i_last);
+    add_turn(e, i, MARK(CHAT_ASSISTANT), e->request->thinking && i == e->i_last);
     return FATHOM_OK;
 }
 
@@ -88,14 +88,14 @@ static fathom_err add_developer(struct encoder *e, size_t i, const json_t *m)
 static void add_parameter(struct buf *out, const char *key, const json_t *value)
 {
     bool string = json_is_string(value);
-    (void)buf_printf(out, "<" CHAT_DSML "parameter name=\"%s\" string=\"%s\">", key,
+    (void)buf_printf(out, "<" MARK(CHAT_DSML) "parameter name=\"%s\" string=\"%s\">", key,
                      string ? "true" : "false");
     if (string) {
         chat_text_append(out, value);
     } else {
         (void)json_write_python(out, value);
     }
-    (void)buf_add_str(out, "</" CHAT_DSML "parameter>");
+    (void)buf_add_str(out, "</" MARK(CHAT_DSML) "parameter>");
 }
 
 static fathom_err add_invoke(struct buf *out, const json_t *calls, size_t i)
@@ -105,13 +105,13 @@ static fathom_err add_invoke(struct buf *out, const json_t *calls, size_t i)
     json_t *value;
     bool first = true;
     TRY(chat_call_arguments(calls, i, &arguments));
-    (void)buf_printf(out, "<" CHAT_DSML "invoke name=\"%s\">\n", chat_call_name(calls, i));
+    (void)buf_printf(out, "<" MARK(CHAT_DSML) "invoke name=\"%s\">\n", chat_call_name(calls, i));
     json_object_foreach (arguments, key, value) {
         if (!first) (void)buf_add_char(out, '\n');
         first = false;
         add_parameter(out, key, value);
     }
-    (void)buf_add_str(out, "\n</" CHAT_DSML "invoke>\n");
+    (void)buf_add_str(out, "\n</" MARK(CHAT_DSML) "invoke>\n");
     json_decref(arguments);
     return FATHOM_OK;
 }
@@ -124,16 +124,16 @@ static fathom_err add_assistant(struct encoder *e, size_t i, const json_t *m)
         const json_t *reasoning = chat_message_reasoning(m);
         bool open = prefix && reasoning && !chat_message_has_content(m);
         chat_text_append(e->out, reasoning);
-        if (!open) (void)buf_add_str(e->out, CHAT_THINK_END);
+        if (!open) (void)buf_add_str(e->out, MARK(CHAT_THINK_END));
     }
-    chat_add_content(e->out, m);
+    chat_add_own_content(e->out, m);
     if (prefix) return FATHOM_OK;
     if (calls) {
-        (void)buf_add_str(e->out, "\n\n<" CHAT_DSML "function_calls>\n");
+        (void)buf_add_str(e->out, "\n\n<" MARK(CHAT_DSML) "function_calls>\n");
         for (size_t k = 0; k < json_array_size(calls); k++) TRY(add_invoke(e->out, calls, k));
-        (void)buf_add_str(e->out, "</" CHAT_DSML "function_calls>");
+        (void)buf_add_str(e->out, "</" MARK(CHAT_DSML) "function_calls>");
     }
-    return buf_add_str(e->out, CHAT_EOS);
+    return buf_add_str(e->out, MARK(CHAT_EOS));
 }
 
 /* ---- results ---------------------------------------------------------------------------- */
@@ -204,7 +204,7 @@ fathom_err chat_encode_v32(const struct chat_request *r, bool go_on, struct buf 
     e.i_last = find_last(r, n_message);
     e.i_sections = r->tools_first_message ? n_message : find_system(r, n_message);
     TRY(check_message_tools(&e));
-    (void)buf_add_str(out, CHAT_BOS);
+    (void)buf_add_str(out, MARK(CHAT_BOS));
     if (e.i_sections == n_message) add_sections(&e, NULL, true);
     for (size_t i = 0; i < n_message; i++) {
         const json_t *m = json_array_get(r->messages, i);

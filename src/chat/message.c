@@ -58,6 +58,33 @@ void chat_add_content(struct buf *out, const json_t *message)
     }
 }
 
+static bool think_tag_at(const char *s, size_t n)
+{
+    static const char *const tags[] = {CHAT_THINK, CHAT_THINK_END};
+    for (int i = 0; i < 2; i++) {
+        size_t len = strlen(tags[i]);
+        if (n >= len && memcmp(s, tags[i], len) == 0) return true;
+    }
+    return false;
+}
+
+static void add_own_text(struct buf *out, const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (think_tag_at(s + i, n - i)) (void)buf_add_char(out, CHAT_MARK_BYTE);
+        (void)buf_add_char(out, s[i]);
+    }
+}
+
+void chat_add_own_content(struct buf *out, const json_t *message)
+{
+    struct buf text = {0};
+    chat_add_content(&text, message);
+    add_own_text(out, buf_str(&text), text.len);
+    if (text.failed) out->failed = true;
+    buf_free(&text);
+}
+
 fathom_err chat_add_content_after(struct buf *out, const json_t *message, enum chat_cut cut)
 {
     struct buf text = {0};
@@ -70,9 +97,9 @@ fathom_err chat_add_content_after(struct buf *out, const json_t *message, enum c
         start = i + n_tag;
         if (cut == CHAT_CUT_FIRST) break;
     }
-    if (!err) err = buf_add(out, buf_str(&text) + start, text.len - start);
+    if (!err) add_own_text(out, buf_str(&text) + start, text.len - start);
     buf_free(&text);
-    return err;
+    return err ? err : buf_status(out);
 }
 
 const json_t *chat_message_reasoning(const json_t *message)

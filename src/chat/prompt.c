@@ -2,6 +2,7 @@
 
 #include "base/fail.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "chat/chat_int.h"
 
 static const json_t *last_message(const struct chat_request *r)
@@ -30,8 +31,8 @@ static fathom_err check_request(const struct chat_request *r, bool go_on, fathom
     return FATHOM_OK;
 }
 
-fathom_err chat_render(const struct chat_style *s, const struct chat_request *r, struct buf *out,
-                       fathom_diag *d)
+static fathom_err encode(const struct chat_style *s, const struct chat_request *r, struct buf *out,
+                         fathom_diag *d)
 {
     bool go_on =
         r->continue_final_message || json_is_true(json_object_get(last_message(r), "prefix"));
@@ -43,10 +44,54 @@ fathom_err chat_render(const struct chat_style *s, const struct chat_request *r,
     }
 }
 
+static fathom_err add_mark(struct chat_marks *m, size_t at)
+{
+    if (m->n == m->cap) {
+        size_t cap = m->cap ? 2 * m->cap : 32;
+        size_t *grown = mem_resize(m->at, cap * sizeof *grown);
+        if (!grown) return FATHOM_ENOMEM;
+        m->at = grown;
+        m->cap = cap;
+    }
+    m->at[m->n++] = at;
+    return FATHOM_OK;
+}
+
+/* Appends the text without the bytes before markers; their places go to *marks. */
+static fathom_err take_marks(struct buf *out, const struct buf *text, struct chat_marks *marks)
+{
+    const char *s = buf_str(text);
+    for (size_t i = 0; i < text->len;) {
+        const char *mark = memchr(s + i, (unsigned char)CHAT_MARK_BYTE, text->len - i);
+        size_t n = mark ? (size_t)(mark - s) - i : text->len - i;
+        TRY(buf_add(out, s + i, n));
+        if (mark && marks) TRY(add_mark(marks, out->len));
+        i += n + 1;
+    }
+    return FATHOM_OK;
+}
+
+fathom_err chat_render(const struct chat_style *s, const struct chat_request *r, struct buf *out,
+                       struct chat_marks *marks, fathom_diag *d)
+{
+    struct buf text = {.limit = out->limit};
+    fathom_err err = encode(s, r, &text, d);
+    if (!err) err = take_marks(out, &text, marks);
+    out->over_limit |= text.over_limit;
+    buf_free(&text);
+    return err;
+}
+
+void chat_marks_free(struct chat_marks *m)
+{
+    mem_free(m->at);
+    *m = (struct chat_marks){0};
+}
+
 void chat_add_system(struct buf *out, const struct chat_request *r, enum chat_encoding e)
 {
     bool first = true;
-    (void)buf_add_str(out, CHAT_BOS);
+    (void)buf_add_str(out, MARK(CHAT_BOS));
     for (size_t i = 0; i < json_array_size(r->messages); i++) {
         const json_t *m = json_array_get(r->messages, i);
         enum chat_role role = chat_message_role(m);

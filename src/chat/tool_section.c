@@ -6,6 +6,16 @@
 #include "base/limits.h"
 #include "chat/chat_int.h"
 
+/* What the sections show of the markup is markup. */
+#define CALLS_BEGIN MARK(CHAT_CALLS_BEGIN)
+#define CALLS_END MARK(CHAT_CALLS_END)
+#define CALL_BEGIN MARK(CHAT_CALL_BEGIN)
+#define CALL_END MARK(CHAT_CALL_END)
+#define CALL_SEP MARK(CHAT_CALL_SEP)
+#define DSML MARK(CHAT_DSML)
+#define THINK MARK(CHAT_THINK)
+#define THINK_END MARK(CHAT_THINK_END)
+
 bool chat_has_tools(const json_t *tools)
 {
     return json_array_size(tools) > 0;
@@ -63,9 +73,9 @@ fathom_err chat_check_tools(const json_t *tools, const char *path, fathom_diag *
 
 /* V3.1 is trained on this section; V3 and R1 have none of their own and get the same one around
  * their own call syntax. What follows the format line belongs to it. */
-static const char format_v31[] = CHAT_CALLS_BEGIN CHAT_CALL_BEGIN
-    "tool_call_name" CHAT_CALL_SEP "tool_call_arguments" //
-    CHAT_CALL_END "{additional_tool_calls}" CHAT_CALLS_END "\n"
+static const char format_v31[] = CALLS_BEGIN CALL_BEGIN
+    "tool_call_name" CALL_SEP "tool_call_arguments" //
+    CALL_END "{additional_tool_calls}" CALLS_END "\n"
     "\n"
     "Where:\n"
     "- `tool_call_name` must be an exact match to one of the available tools\n"
@@ -73,11 +83,11 @@ static const char format_v31[] = CHAT_CALLS_BEGIN CHAT_CALL_BEGIN
     "Schema\n"
     "- For multiple tool calls, chain them directly without separators or spaces";
 
-static const char format_v3[] = CHAT_CALLS_BEGIN CHAT_CALL_BEGIN
-    "function" CHAT_CALL_SEP "tool_call_name\n"
+static const char format_v3[] = CALLS_BEGIN CALL_BEGIN
+    "function" CALL_SEP "tool_call_name\n"
     "```json\n"
     "tool_call_arguments\n"
-    "```" CHAT_CALL_END "{additional_tool_calls}" CHAT_CALLS_END "\n"
+    "```" CALL_END "{additional_tool_calls}" CALLS_END "\n"
     "\n"
     "Where:\n"
     "- `tool_call_name` must be an exact match to one of the available tools\n"
@@ -117,18 +127,18 @@ static const char preamble_v32[] =
     "## Tools\n"
     "\n"
     "You have access to a set of tools you can use to answer the user's question.\n"
-    "You can invoke functions by writing a \"<" CHAT_DSML "function_calls>\" block like the "
+    "You can invoke functions by writing a \"<" DSML "function_calls>\" block like the "
     "following as part of your reply to the user:\n"
-    "<" CHAT_DSML "function_calls>\n"
-    "<" CHAT_DSML "invoke name=\"$FUNCTION_NAME\">\n"
-    "<" CHAT_DSML "parameter name=\"$PARAMETER_NAME\" "
-    "string=\"true|false\">$PARAMETER_VALUE</" CHAT_DSML "parameter>\n"
+    "<" DSML "function_calls>\n"
+    "<" DSML "invoke name=\"$FUNCTION_NAME\">\n"
+    "<" DSML "parameter name=\"$PARAMETER_NAME\" "
+    "string=\"true|false\">$PARAMETER_VALUE</" DSML "parameter>\n"
     "...\n"
-    "</" CHAT_DSML "invoke>\n"
-    "<" CHAT_DSML "invoke name=\"$FUNCTION_NAME2\">\n"
+    "</" DSML "invoke>\n"
+    "<" DSML "invoke name=\"$FUNCTION_NAME2\">\n"
     "...\n"
-    "</" CHAT_DSML "invoke>\n"
-    "</" CHAT_DSML "function_calls>\n"
+    "</" DSML "invoke>\n"
+    "</" DSML "function_calls>\n"
     "\n"
     "String and scalar parameters should be specified as is without any escaping or "
     "quotes, while lists and objects should use JSON format. The \"string\" attribute "
@@ -138,15 +148,14 @@ static const char preamble_v32[] =
     "If the thinking_mode is enabled, then after function results you should strongly "
     "consider outputting a thinking block. Here is an example:\n"
     "\n"
-    "<" CHAT_DSML "function_calls>\n"
+    "<" DSML "function_calls>\n"
     "...\n"
-    "</" CHAT_DSML "function_calls>\n"
+    "</" DSML "function_calls>\n"
     "\n"
     "<function_results>\n"
     "...\n"
     "</function_results>\n"
-    "\n"
-    "<think>...thinking about results</think>\n"
+    "\n" THINK "...thinking about results" THINK_END "\n"
     "\n"
     "Here are the functions available in JSONSchema format:\n"
     "<functions>\n";

@@ -209,14 +209,15 @@ static void fill_sampling(fathom_sampling *s, const struct dialog *c)
 static fathom_err submit(const struct dialog *c, uint64_t *id, fathom_diag *d)
 {
     struct buf prompt = {0};
+    struct chat_marks marks = {0};
     struct token_list ids = {0};
     fathom_request r = {0};
     fathom_err err;
     const struct chat_request chat = {
         .messages = c->messages, .thinking = c->thinking, .add_generation_prompt = true};
-    TRY_GOTO(chat_render(&c->text->style, &chat, &prompt, d), done);
-    TRY_GOTO(tokenizer_encode(c->text->tokenizer, buf_str(&prompt), prompt.len, TOKENIZER_MARKUP_ON,
-                              &ids),
+    TRY_GOTO(chat_render(&c->text->style, &chat, &prompt, &marks, d), done);
+    TRY_GOTO(tokenizer_encode_marked(c->text->tokenizer, buf_str(&prompt), prompt.len, marks.at,
+                                     marks.n, &ids),
              done);
     fill_sampling(&r.sampling, c);
     r.prompt = ids.ids;
@@ -224,6 +225,7 @@ static fathom_err submit(const struct dialog *c, uint64_t *id, fathom_diag *d)
     TRY_GOTO(fathom_submit(c->engine, &r, id, d), done);
 done:
     token_list_free(&ids);
+    chat_marks_free(&marks);
     buf_free(&prompt);
     return err;
 }

@@ -325,6 +325,11 @@ const struct option option_table[] = {
      .refused = "qwen3|glm45|granite|mistral|openai_gptoss|kimi_k2",
      .reason = "it parses the markup of another family", .group = GROUP_CHAT, .commands = ENGINE,
      .field = FIELD(reasoning_parser), USE},
+    {"special-tokens-in-text", NULL, "NAME", "escape",
+     "what a chat's messages and tools spell like a control token: escape: it is text, so that it "
+     "cannot forge a turn; allow: it becomes one, as in vLLM",
+     .kind = OPTION_CHOICE, .choices = "escape|allow", .group = GROUP_CHAT, .commands = SERVE,
+     .field = FIELD(special_tokens_in_text), USE},
     {"enable-auto-tool-choice", NULL, NULL, NULL,
      "always on: a request with tools has its calls parsed", .kind = OPTION_FLAG,
      .group = GROUP_CHAT, .commands = SERVE, .field = FIELD(enable_auto_tool_choice), USE},

@@ -98,6 +98,7 @@ struct settings {
 
     const char *tokenizer_mode;
     const char *tool_call_parser;
+    const char *special_tokens_in_text;
     const char *reasoning_parser;
     bool enable_auto_tool_choice;
 

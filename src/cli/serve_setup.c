@@ -116,6 +116,7 @@ static void fill_options(struct server_options *o, const struct invocation *v)
     o->allow_credentials = s->allow_credentials;
     o->access_log = s->access_log;
     o->thinking = s->thinking;
+    o->markup_in_messages = strcmp(s->special_tokens_in_text, "allow") == 0;
     o->neutral_sampling = strcmp(s->generation_config, "vllm") == 0;
     o->hide_requests =
         s->disable_log_requests || s->disable_uvicorn_access_log || !s->enable_log_requests;

@@ -127,11 +127,24 @@ static fathom_err refuse_bytes(struct job *job, const char *param, size_t n, boo
 
 /* ---- prompts ------------------------------------------------------------------------------- */
 
+/* Control tokens are those of the encoding; what a message spells like one is text, unless the
+ * server is told to trust it. */
+static fathom_err encode_chat(const struct server *s, const struct buf *text,
+                              const struct chat_marks *marks, struct token_list *out)
+{
+    if (s->o.markup_in_messages) {
+        return tokenizer_encode(s->tokenizer, buf_str(text), text->len, TOKENIZER_MARKUP_ON, out);
+    }
+    return tokenizer_encode_marked(s->tokenizer, buf_str(text), text->len, marks->at, marks->n,
+                                   out);
+}
+
 static fathom_err make_chat_prompt(struct job *job, bool *thinking)
 {
     struct server *s = job->server;
     const struct openai_request *r = &job->request;
     struct buf text = {.limit = s->max_prompt_bytes};
+    struct chat_marks marks = {0};
     fathom_diag d;
     diag_clear(&d);
     struct chat_request chat = {
@@ -143,7 +156,7 @@ static fathom_err make_chat_prompt(struct job *job, bool *thinking)
         .continue_final_message = r->continue_final_message,
         .add_generation_prompt = r->add_generation_prompt,
     };
-    fathom_err err = chat_render(&s->style, &chat, &text, &d);
+    fathom_err err = chat_render(&s->style, &chat, &text, &marks, &d);
     if (text.over_limit) {
         err = refuse_bytes(job, prompt_field(r), s->max_prompt_bytes, false);
         goto out;
@@ -152,11 +165,10 @@ static fathom_err make_chat_prompt(struct job *job, bool *thinking)
         (void)api_error_from(&job->error, err, prompt_field(r), &d);
         goto out;
     }
-    TRY_GOTO(tokenizer_encode(s->tokenizer, buf_str(&text), text.len, TOKENIZER_MARKUP_ON,
-                              &job->prompts[0]),
-             out);
+    TRY_GOTO(encode_chat(s, &text, &marks, &job->prompts[0]), out);
     *thinking = chat_prompt_in_reasoning(&s->style, buf_str(&text), text.len);
 out:
+    chat_marks_free(&marks);
     buf_free(&text);
     return err;
 }

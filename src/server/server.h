@@ -49,6 +49,7 @@ struct server_options {
 
     bool thinking;            /* for chats that do not say */
     bool tools_first_message; /* see chat.h */
+    bool markup_in_messages;  /* what messages spell like a control token becomes one */
     bool neutral_sampling;    /* do not take defaults from generation_config.json */
     bool tokenizer_info;      /* GET /tokenizer_info shows tokenizer_config.json */
     bool hide_requests;       /* no log line for each request */

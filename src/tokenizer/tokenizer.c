@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/fail.h"
 #include "base/mem.h"
 #include "base/os.h"
@@ -76,7 +77,28 @@ struct encoding {
     struct token_list *out;
     struct bpe_scratch scratch;
     struct pretok_call pretok;
+    const char *text;
+    const size_t *marks; /* [n_mark] of tokenizer_encode_marked, ascending */
+    size_t n_mark;
+    bool marked;
 };
+
+/* Whether an added token may begin at s. */
+static bool may_begin(const struct encoding *e, const char *s)
+{
+    size_t at = (size_t)(s - e->text);
+    size_t lo = 0, hi = e->n_mark;
+    if (!e->marked) return true;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (e->marks[mid] < at) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo < e->n_mark && e->marks[lo] == at;
+}
 
 static fathom_err encode_piece(void *arg, const char *s, size_t n)
 {
@@ -93,38 +115,53 @@ static fathom_err encode_round(struct encoding *e, int round, const char *s, siz
     if (round == N_ADDED_ROUND) {
         return pretok_split(t->pretok, &e->pretok, s, n, encode_piece, e);
     }
-    size_t done = 0, at;
+    size_t done = 0, from = 0, at;
     for (;;) {
-        int32_t id = added_next(&t->added[round], &t->vocab, s, n, done, &at);
+        int32_t id = added_next(&t->added[round], &t->vocab, s, n, from, &at);
         if (id < 0) break;
+        from = at + 1;
+        if (!may_begin(e, s + at)) continue;
         TRY(encode_round(e, round + 1, s + done, at - done));
         TRY(token_list_add(e->out, id));
-        done = at + t->vocab.tokens[id].n_byte;
+        from = done = at + t->vocab.tokens[id].n_byte;
     }
     return encode_round(e, round + 1, s + done, n - done);
+}
+
+static fathom_err encode_text(struct encoding *e, enum tokenizer_markup markup, size_t n)
+{
+    fathom_err err = FATHOM_ELIMIT;
+    if (n < UINT32_MAX) {
+        err = encode_round(e, markup == TOKENIZER_MARKUP_ON ? 0 : N_ADDED_ROUND, e->text, n);
+    }
+    bpe_scratch_free(&e->scratch);
+    pretok_call_free(&e->pretok);
+    return err;
 }
 
 fathom_err tokenizer_encode(const struct tokenizer *t, const char *text, size_t n,
                             enum tokenizer_markup markup, struct token_list *out)
 {
-    struct encoding e = {.tokenizer = t, .out = out};
+    struct encoding e = {.tokenizer = t, .out = out, .text = text};
     struct buf repaired = {0};
     fathom_err err = FATHOM_OK;
     if (text_valid_prefix(text, n) < n) {
-        TRY_GOTO(text_repair(&repaired, text, n), out);
-        text = buf_str(&repaired);
+        err = text_repair(&repaired, text, n);
+        e.text = buf_str(&repaired);
         n = repaired.len;
     }
-    if (n >= UINT32_MAX) {
-        err = FATHOM_ELIMIT;
-        goto out;
-    }
-    err = encode_round(&e, markup == TOKENIZER_MARKUP_ON ? 0 : N_ADDED_ROUND, text, n);
-out:
+    if (!err) err = encode_text(&e, markup, n);
     buf_free(&repaired);
-    bpe_scratch_free(&e.scratch);
-    pretok_call_free(&e.pretok);
     return err;
+}
+
+fathom_err tokenizer_encode_marked(const struct tokenizer *t, const char *text, size_t n,
+                                   const size_t *marks, size_t n_mark, struct token_list *out)
+{
+    struct encoding e = {
+        .tokenizer = t, .out = out, .text = text, .marks = marks, .n_mark = n_mark, .marked = true};
+    ASSERT(text_valid_prefix(text, n) == n);
+    return encode_text(&e, TOKENIZER_MARKUP_ON, n);
 }
 
 /* ---- looking up and decoding --------------------------------------------------------------- */

@@ -60,6 +60,14 @@ enum tokenizer_markup {
 fathom_err tokenizer_encode(const struct tokenizer *t, const char *text, size_t n,
                             enum tokenizer_markup markup, struct token_list *out);
 
+/* tokenizer_encode_marked - the same, and an added token is one only where a mark says so;
+ * elsewhere its spelling is text like any other
+ *
+ *   marks   [n_mark] offsets into text, ascending
+ * Needs   text is well-formed UTF-8. */
+fathom_err tokenizer_encode_marked(const struct tokenizer *t, const char *text, size_t n,
+                                   const size_t *marks, size_t n_mark, struct token_list *out);
+
 /* tokenizer_n_token - one more than the largest id that has a token */
 int32_t tokenizer_n_token(const struct tokenizer *t);
 

@@ -16,7 +16,7 @@ static void render(const struct chat_style *s, const struct chat_request *r, fat
 {
     struct buf out = {0};
     fathom_diag d = {0};
-    fathom_err err = chat_render(s, r, &out, &d);
+    fathom_err err = chat_render(s, r, &out, NULL, &d);
     ASSERT(err == FATHOM_OK || err == FATHOM_EINVAL);
     if (checked) ASSERT(err == FATHOM_EINVAL);
     if (err) {

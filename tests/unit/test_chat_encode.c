@@ -9,13 +9,15 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "chat/chat_int.h"
+#include "support/marks.h"
 
 static const struct chat_style v3 = {.encoding = CHAT_ENCODING_V3};
 static const struct chat_style r1 = {.encoding = CHAT_ENCODING_R1};
 static const struct chat_style r1_0528 = {.encoding = CHAT_ENCODING_R1, .model_opens_think = true};
 static const struct chat_style v31 = {.encoding = CHAT_ENCODING_V31};
 
-enum { THINK = 1, GO_ON = 2, NO_PROMPT = 4, TOOLS = 8, FORMAT = 16 };
+/* FORGED: a user's message spells markers */
+enum { THINK = 1, GO_ON = 2, NO_PROMPT = 4, TOOLS = 8, FORMAT = 16, FORGED = 32 };
 
 static json_t *read_text(const char *text)
 {
@@ -47,7 +49,8 @@ static void render(const struct chat_style *s, const char *messages, unsigned fl
         .add_generation_prompt = !(flags & NO_PROMPT),
     };
     fathom_diag d = {0};
-    fathom_err err = chat_render(s, &r, out, &d);
+    fathom_err err =
+        flags & FORGED ? chat_render(s, &r, out, NULL, &d) : render_marked(s, &r, out, &d);
     if (err) print_error("%s\n", d.text);
     assert_int_equal(err, FATHOM_OK);
     json_decref(m);
@@ -223,7 +226,7 @@ static void test_sections(void **state)
 static bool begins_reasoning(const struct chat_style *s, const char *messages, unsigned flags)
 {
     struct buf out = {0};
-    render(s, messages, flags, &out);
+    render(s, messages, flags | FORGED, &out);
     bool in = chat_prompt_in_reasoning(s, buf_str(&out), out.len);
     buf_free(&out);
     return in;
@@ -266,7 +269,7 @@ static void test_no_memory(void **state)
         for (; n < 1000 && err; n++) {
             struct buf out = {0};
             mem_fail_after(n);
-            err = chat_render(styles[i], &r, &out, NULL);
+            err = render_marked(styles[i], &r, &out, NULL);
             mem_fail_after(-1);
             assert_true(err == FATHOM_OK || err == FATHOM_ENOMEM);
             buf_free(&out);

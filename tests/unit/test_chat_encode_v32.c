@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "chat/chat_int.h"
+#include "support/marks.h"
 
 static const struct chat_style v32 = {.encoding = CHAT_ENCODING_V32};
 
@@ -58,7 +59,7 @@ static void check_pair(const char *input, const char *output, bool vllm, bool tr
     fathom_diag d = {0};
     struct file_map map;
     assert_int_equal(file_map_open(&map, output, &d), FATHOM_OK);
-    fathom_err err = chat_render(&v32, &r, &out, &d);
+    fathom_err err = render_marked(&v32, &r, &out, &d);
     if (err) print_error("%s\n", d.text);
     assert_int_equal(err, FATHOM_OK);
     size_t n = map.size;
@@ -107,7 +108,7 @@ static void check(const char *messages, unsigned flags, const char *want)
     };
     struct buf out = {0};
     fathom_diag d = {0};
-    fathom_err err = chat_render(&v32, &r, &out, &d);
+    fathom_err err = render_marked(&v32, &r, &out, &d);
     if (err) print_error("%s\n", d.text);
     assert_int_equal(err, FATHOM_OK);
     assert_same(&out, want, strlen(want));
@@ -217,7 +218,7 @@ static void check_sections(const char *messages, bool first, const char *before,
     struct chat_request r = {
         .messages = m, .tools = tools, .response_format = format, .tools_first_message = first};
     struct buf out = {0};
-    assert_int_equal(chat_render(&v32, &r, &out, NULL), FATHOM_OK);
+    assert_int_equal(render_marked(&v32, &r, &out, NULL), FATHOM_OK);
     const char *preamble = strstr(buf_str(&out), "\n\n## Tools\n\nYou have access to a set of");
     assert_non_null(preamble);
     assert_int_equal((size_t)(preamble - out.data), strlen(before));
@@ -256,7 +257,7 @@ static void check_error(const char *messages, unsigned flags, const char *want)
         .messages = m, .thinking = flags & THINK, .continue_final_message = flags & GO_ON};
     struct buf out = {0};
     fathom_diag d = {0};
-    assert_int_equal(chat_render(&v32, &r, &out, &d), FATHOM_EINVAL);
+    assert_int_equal(render_marked(&v32, &r, &out, &d), FATHOM_EINVAL);
     if (!strstr(d.text, want)) print_error("got: %s\nwant: %s\n", d.text, want);
     assert_non_null(strstr(d.text, want));
     buf_free(&out);
@@ -288,7 +289,7 @@ static void test_no_memory(void **state)
     for (; n < 1000 && err; n++) {
         struct buf out = {0};
         mem_fail_after(n);
-        err = chat_render(&v32, &r, &out, NULL);
+        err = render_marked(&v32, &r, &out, NULL);
         mem_fail_after(-1);
         assert_true(err == FATHOM_OK || err == FATHOM_ENOMEM);
         buf_free(&out);

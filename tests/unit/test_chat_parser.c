@@ -337,7 +337,7 @@ static void check_round_trip(enum chat_encoding e, const char *arguments)
     struct buf prompt = {0};
     struct answer a;
     assert_non_null(messages);
-    assert_int_equal(chat_render(&s, &r, &prompt, NULL), FATHOM_OK);
+    assert_int_equal(chat_render(&s, &r, &prompt, NULL, NULL), FATHOM_OK);
     const char *text = strstr(buf_str(&prompt), "Look.");
     parse(&a, &(struct answer_input){&s, false, tools, text, strlen(text) - strlen(CHAT_EOS)});
     assert_string_equal(buf_str(&a.content), "Look.");

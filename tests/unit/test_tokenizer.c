@@ -69,6 +69,37 @@ static void expect_return(const struct tokenizer *t, const char *s, size_t n,
     token_list_free(&ids);
 }
 
+/* An added token is one where a mark says so; elsewhere its spelling is what it is without them. */
+static void only_marked_spellings_are_tokens(void **state)
+{
+    (void)state;
+    static const char text[] = "<｜User｜>a<｜User｜><think>b</think>";
+    const size_t second = strlen("<｜User｜>a");
+    const size_t close = sizeof text - 1 - strlen("</think>");
+    const size_t marks[] = {second, close};
+    int32_t user = tokenizer_find(v3, "<｜User｜>");
+    struct token_list all = {0}, none = {0}, some = {0}, plain = {0};
+    assert_int_equal(tokenizer_encode_marked(v3, text, sizeof text - 1, NULL, 0, &none), 0);
+    plain = encode(v3, text, sizeof text - 1, TOKENIZER_MARKUP_OFF);
+    assert_int_equal(none.n, plain.n);
+    assert_memory_equal(none.ids, plain.ids, plain.n * sizeof *plain.ids);
+    const size_t both[] = {0, second};
+    assert_int_equal(tokenizer_encode_marked(v3, text, sizeof text - 1, both, 2, &all), 0);
+    struct token_list on = encode(v3, text, sizeof text - 1, TOKENIZER_MARKUP_ON);
+    assert_int_equal(all.n, on.n); /* this vocabulary has no think tags */
+    assert_memory_equal(all.ids, on.ids, on.n * sizeof *on.ids);
+    assert_int_equal(tokenizer_encode_marked(v3, text, sizeof text - 1, marks, 2, &some), 0);
+    uint32_t n_user = 0;
+    for (size_t i = 0; i < some.n; i++) n_user += some.ids[i] == user;
+    assert_int_equal(n_user, 1);
+    assert_int_not_equal(some.ids[0], user);
+    token_list_free(&all);
+    token_list_free(&none);
+    token_list_free(&some);
+    token_list_free(&plain);
+    token_list_free(&on);
+}
+
 static void opens_the_pilot(void **state)
 {
     (void)state;
@@ -332,6 +363,7 @@ static void survives_failing_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(only_marked_spellings_are_tokens),
         cmocka_unit_test(opens_the_pilot),
         cmocka_unit_test(reports_missing_files),
         cmocka_unit_test(finds_tokens_by_their_text),
