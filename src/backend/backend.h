@@ -118,13 +118,16 @@ struct backend_ops {
     /* Host memory that the device reads and writes fast. */
     fathom_err (*alloc_host)(struct backend *b, size_t bytes, void **out, fathom_diag *d);
     void (*release_host)(struct backend *b, void *p);
-    /* Enqueued copies; the host side of copy_in may be reused after sync or fence_wait. */
+    /* Enqueued copies; the host side of copy_in may be reused after sync or fence_wait. Its source
+     * may be device memory too. */
     fathom_err (*copy_in)(struct backend *b, void *dst, const void *src, size_t bytes);
     fathom_err (*copy_out)(struct backend *b, void *dst, const void *src, size_t bytes);
     fathom_err (*sync)(struct backend *b);
     /* Marks a point of the queue (slot 0 or 1), and waits for it. */
     fathom_err (*fence_record)(struct backend *b, int slot);
     fathom_err (*fence_wait)(struct backend *b, int slot);
+    /* Time that the device took from the mark of slot 0 to that of slot 1; waits for both. */
+    fathom_err (*fence_elapsed)(struct backend *b, double *us);
     /* Recorded steps; NULL members when caps.graphs is false. */
     fathom_err (*graph_begin)(struct backend *b);
     fathom_err (*graph_end)(struct backend *b, struct graph **out);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/fail.h"
 #include "base/mem.h"
 
@@ -38,10 +39,23 @@ fathom_err host_sync(struct backend *b)
     return FATHOM_OK;
 }
 
-fathom_err host_fence(struct backend *b, int slot)
+fathom_err host_fence_wait(struct backend *b, int slot)
 {
     (void)b;
     ASSERT(slot == 0 || slot == 1);
+    return FATHOM_OK;
+}
+
+fathom_err host_fence_record(struct host_fences *f, int slot)
+{
+    ASSERT(slot == 0 || slot == 1);
+    f->at_ns[slot] = clock_now_ns();
+    return FATHOM_OK;
+}
+
+fathom_err host_fence_elapsed(const struct host_fences *f, double *us)
+{
+    *us = (double)(f->at_ns[1] - f->at_ns[0]) / 1e3;
     return FATHOM_OK;
 }
 

@@ -4,6 +4,7 @@
 #define FATHOM_BACKEND_HOST_DEVICE_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "fathom/err.h"
 
@@ -19,9 +20,16 @@ void host_release(struct backend *b, void *p);
 /* host_copy - both directions; never fails */
 fathom_err host_copy(struct backend *b, void *to, const void *from, size_t bytes);
 
-/* host_sync, host_fence - nothing is ever under way; never fail */
+/* host_sync, host_fence_wait - nothing is ever under way; never fail */
 fathom_err host_sync(struct backend *b);
-fathom_err host_fence(struct backend *b, int slot);
+fathom_err host_fence_wait(struct backend *b, int slot);
+
+/* The marks of a queue that is always done, for a backend's fence_record and fence_elapsed. */
+struct host_fences {
+    uint64_t at_ns[2];
+};
+fathom_err host_fence_record(struct host_fences *f, int slot);
+fathom_err host_fence_elapsed(const struct host_fences *f, double *us);
 
 /* host_fault - "": memory has no faults that a program could tell of */
 const char *host_fault(struct backend *b);

@@ -11,11 +11,11 @@ enum {
     SERVE = ON(SERVE),
     OFFLINE = ON(BENCH_LATENCY) | ON(BENCH_THROUGHPUT),
     ONLINE = ON(BENCH_SERVE) | ON(BENCH_SWEEP),
-    SAMPLED = ON(BENCH_THROUGHPUT) | ONLINE,      /* commands that have a dataset */
-    HOSTED = SERVE | OFFLINE,                     /* commands that take vLLM's engine options */
-    ENGINE = HOSTED | ON(RUN),                    /* commands that start an engine */
-    PLANNED = ENGINE | ON(PLAN) | ON(DOCTOR),     /* commands that size one */
-    MODEL = PLANNED | ON(INSPECT) | ON(TOKENIZE), /* commands that have a model */
+    SAMPLED = ON(BENCH_THROUGHPUT) | ONLINE, /* commands that have a dataset */
+    HOSTED = SERVE | OFFLINE,                /* commands that take vLLM's engine options */
+    ENGINE = HOSTED | ON(RUN),               /* commands that start an engine */
+    PLANNED = ENGINE | ON(PLAN) | ON(DOCTOR) | ON(BENCH_KERNELS), /* commands that size one */
+    MODEL = PLANNED | ON(INSPECT) | ON(TOKENIZE),                 /* commands that have a model */
     ALL = MODEL | ONLINE | ON(BENCH_REPORT) | ON(HELP) | ON(VERSION),
 };
 
@@ -35,6 +35,10 @@ static const struct command_info commands[COMMAND_COUNT] = {
                         true, false},
     [COMMAND_BENCH_LATENCY] = {"bench latency", "[MODEL] [options]",
                                "time one batch: prefill, steps, tokens per second", true, false},
+    [COMMAND_BENCH_KERNELS] = {"bench kernels", "[MODEL] [options]",
+                               "time every operator by itself beside the least it could take, "
+                               "with made-up weights; CSV",
+                               true, false},
     [COMMAND_BENCH_THROUGHPUT] = {"bench throughput", "[MODEL] [options]",
                                   "time many requests given to the engine at once", true, false},
     [COMMAND_BENCH_SERVE] = {"bench serve", "[options]",
@@ -376,10 +380,11 @@ const struct option option_table[] = {
      .hi = 1 << 24, .group = GROUP_COMMAND, .commands = ON(BENCH_LATENCY),
      .field = FIELD(output_len), USE},
     {"num-iters-warmup", NULL, "N", "3", "runs that are not counted", .kind = OPTION_COUNT,
-     .hi = 1000, .group = GROUP_COMMAND, .commands = ON(BENCH_LATENCY),
+     .hi = 1000, .group = GROUP_COMMAND, .commands = ON(BENCH_LATENCY) | ON(BENCH_KERNELS),
      .field = FIELD(num_iters_warmup), USE},
     {"num-iters", NULL, "N", "10", "runs that are", .kind = OPTION_COUNT, .lo = 1, .hi = 1000,
-     .group = GROUP_COMMAND, .commands = ON(BENCH_LATENCY), .field = FIELD(num_iters), USE},
+     .group = GROUP_COMMAND, .commands = ON(BENCH_LATENCY) | ON(BENCH_KERNELS),
+     .field = FIELD(num_iters), USE},
     {"output-json", NULL, "FILE", NULL, "write the figures there too", .kind = OPTION_TEXT,
      .group = GROUP_COMMAND, .commands = OFFLINE, .field = FIELD(output_json), USE},
     {"output", "-o", "FILE", "report.html", "the page", .kind = OPTION_TEXT, .group = GROUP_COMMAND,

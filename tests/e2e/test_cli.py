@@ -193,7 +193,7 @@ class Cli(unittest.TestCase):
         for spread in (result["prefill_ms"], result["step_ms"], result["output_tok_s"]):
             self.assertTrue(0 < spread["min"] <= spread["median"] <= spread["max"])
         self.assertLess(result["step_ms"]["median"], result["total_ms"]["median"])
-        self.assertIn("one of latency, throughput", run("bench", "nonsense", status=2)[1])
+        self.assertIn("one of latency, kernels, throughput", run("bench", "nonsense", status=2)[1])
         run("bench", "latency", "--input-len", "4000", "--output-len", "200", status=1)
 
     def test_bench_throughput_times_many_requests(self):

@@ -73,6 +73,16 @@ static uint64_t progress(const struct backend *b)
     return thread_pool_progress(((const struct cpu_backend *)b)->pool);
 }
 
+static fathom_err fence_record(struct backend *b, int slot)
+{
+    return host_fence_record(&cpu_of(b)->fences, slot);
+}
+
+static fathom_err fence_elapsed(struct backend *b, double *us)
+{
+    return host_fence_elapsed(&cpu_of(b)->fences, us);
+}
+
 /* ---- buffers ---- */
 
 static uint32_t index_width(const struct backend_config *c)
@@ -265,8 +275,9 @@ static const struct backend_ops cpu_ops = {
     .copy_in = host_copy,
     .copy_out = host_copy,
     .sync = host_sync,
-    .fence_record = host_fence,
-    .fence_wait = host_fence,
+    .fence_record = fence_record,
+    .fence_wait = host_fence_wait,
+    .fence_elapsed = fence_elapsed,
     .fault = host_fault,
     .progress = progress,
     .buffer_create = buffer_create,

@@ -11,12 +11,10 @@
 #ifndef FATHOM_BACKEND_CPU_INT_H
 #define FATHOM_BACKEND_CPU_INT_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "backend/backend.h"
 #include "backend/cpu/cpu_isa.h"
 #include "backend/cpu/cpu_kernel.h"
+#include "backend/host_device.h"
 #include "base/thread.h"
 
 enum {
@@ -97,6 +95,7 @@ struct gemm_job {
 struct cpu_backend {
     struct backend base;
     struct backend_config c;
+    struct host_fences fences;
     const struct cpu_kernels *k;
     struct thread_pool *pool;
     unsigned n_thread;
@@ -184,7 +183,7 @@ static inline void *operand_row(enum operand type, const void *rows, size_t i)
     return (uint8_t *)(uintptr_t)rows + i * operand_bytes(type);
 }
 
-/* cpu_to_operand - n values (a multiple of 32) as the input of a product */
+/* cpu_to_operand - n values (a multiple of 32) as inputs */
 static inline void cpu_to_operand(const struct cpu_backend *cpu, const float *in, uint32_t n,
                                   void *out)
 {

@@ -79,7 +79,7 @@ static void host_release(struct backend *b, void *p)
 static fathom_err copy_in(struct backend *b, void *dst, const void *src, size_t bytes)
 {
     struct cuda_backend *c = cuda_of(b);
-    CU_TRY(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, c->stream), "copy_in");
+    CU_TRY(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, c->stream), "copy_in");
     return FATHOM_OK;
 }
 
@@ -108,6 +108,16 @@ static fathom_err fence_wait(struct backend *b, int slot)
 {
     struct cuda_backend *c = cuda_of(b);
     CU_TRY(c, cudaEventSynchronize(c->fences[slot]), "fence");
+    return FATHOM_OK;
+}
+
+static fathom_err fence_elapsed(struct backend *b, double *us)
+{
+    struct cuda_backend *c = cuda_of(b);
+    float ms = 0.0f;
+    CU_TRY(c, cudaEventSynchronize(c->fences[1]), "fence");
+    CU_TRY(c, cudaEventElapsedTime(&ms, c->fences[0], c->fences[1]), "fence");
+    *us = (double)ms * 1e3;
     return FATHOM_OK;
 }
 
@@ -198,6 +208,7 @@ static const struct backend_ops cuda_ops = {
     sync_queue,
     fence_record,
     fence_wait,
+    fence_elapsed,
     graph_begin,
     graph_end,
     graph_launch,

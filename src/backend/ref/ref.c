@@ -42,6 +42,16 @@ static void get_caps(struct backend *b, struct backend_caps *out)
     for (int t = KV_TYPE_F32; t <= KV_TYPE_FP8; t++) out->kv_types[t] = true;
 }
 
+static fathom_err fence_record(struct backend *b, int slot)
+{
+    return host_fence_record(&ref_of(b)->fences, slot);
+}
+
+static fathom_err fence_elapsed(struct backend *b, double *us)
+{
+    return host_fence_elapsed(&ref_of(b)->fences, us);
+}
+
 /* ---- buffers ---- */
 
 static uint32_t index_width(const struct backend_config *c)
@@ -188,8 +198,9 @@ static const struct backend_ops ref_ops = {
     .copy_in = host_copy,
     .copy_out = host_copy,
     .sync = host_sync,
-    .fence_record = host_fence,
-    .fence_wait = host_fence,
+    .fence_record = fence_record,
+    .fence_wait = host_fence_wait,
+    .fence_elapsed = fence_elapsed,
     .fault = host_fault,
     .buffer_create = buffer_create,
     .buffer_destroy = buffer_destroy,

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "backend/backend.h"
+#include "backend/host_device.h"
 
 /* Rows of f32, but i32 in SELECT (count, slots) and ROUTE (experts; their weights in `value`). */
 struct buffer {
@@ -77,6 +78,7 @@ struct scored {
 struct ref_backend {
     struct backend base;
     struct backend_config c;
+    struct host_fences fences;
     /* Scratch, sized at creation; its content lives inside one operator. The three rows are as
      * wide as the widest of the model. */
     float *x;              /* the input of a product, rounded to the activation type */
