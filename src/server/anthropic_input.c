@@ -18,6 +18,7 @@ static fathom_err get_type(struct field_context *x, const char *path, const json
                            const char **out)
 {
     json_t *type;
+    *out = "";
     if (!json_is_object(block)) return field_wrong_type(x, path, block, "an object (a block)");
     TRY(field_get_string(x, path, block, "type", &type));
     *out = json_string_value(type);
@@ -64,7 +65,7 @@ static fathom_err read_plain(struct field_context *x, const char *path, json_t *
         const struct field_place at = field_element(path, i);
         const json_t *block = json_array_get(v, i);
         const char *type;
-        json_t *text;
+        json_t *text = NULL;
         TRY_GOTO(get_type(x, at.path, block, &type), out);
         if (strcmp(type, "text") != 0) {
             TRY_GOTO(refuse_block(x, at.path, type, "only text is"), out);
@@ -132,7 +133,7 @@ static fathom_err add_user_blocks(struct field_context *x, const char *path, con
         const struct field_place at = field_element(field_member(path, "content").path, i);
         const json_t *block = json_array_get(blocks, i);
         const char *type;
-        json_t *text;
+        json_t *text = NULL;
         TRY(get_type(x, at.path, block, &type));
         if (strcmp(type, "text") == 0) {
             TRY(read_text(x, at.path, block, &text));
@@ -181,7 +182,7 @@ static fathom_err add_assistant_block(struct field_context *x, const char *path,
 {
     static const char *const thinking_keys[] = {"type", "thinking", "signature", NULL};
     const char *type;
-    json_t *text;
+    json_t *text = NULL;
     TRY(get_type(x, path, block, &type));
     if (strcmp(type, "text") == 0) {
         TRY(read_text(x, path, block, &text));

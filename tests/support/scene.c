@@ -135,3 +135,26 @@ const char *scene_out(const struct scene *s)
 {
     return buf_str(&s->answer.out);
 }
+
+static fathom_err play(struct scene *s, enum openai_api api, const char *body, const char *said)
+{
+    fathom_err err = scene_try(s, api, body, true);
+    if (!err) err = scene_say(&s->answer, 0, said, FATHOM_FINISH_STOP);
+    return err ? err : answer_close(&s->answer);
+}
+
+void scene_fail_each(enum openai_api api, const char *body, const char *said)
+{
+    fathom_err err = FATHOM_ENOMEM;
+    bool failed = true;
+    for (long n = 0; failed; n++) {
+        static struct scene s;
+        mem_fail_after(n);
+        err = play(&s, api, body, said);
+        failed = mem_fail_hit();
+        mem_fail_after(-1);
+        if (failed) assert_int_equal(err, FATHOM_ENOMEM);
+        scene_free(&s);
+    }
+    assert_int_equal(err, FATHOM_OK);
+}

@@ -37,6 +37,9 @@ fathom_err scene_score(struct answer *a, size_t i);
  * first; 4 prompt tokens count as cached */
 fathom_err scene_say(struct answer *a, size_t i, const char *text, fathom_finish why);
 
+/* scene_fail_each - open, say and close with each allocation failing in turn */
+void scene_fail_each(enum openai_api api, const char *body, const char *said);
+
 /* scene_out - what the answer has written */
 const char *scene_out(const struct scene *s);
 

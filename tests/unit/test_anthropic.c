@@ -1,6 +1,5 @@
 /* test_anthropic.c - /v1/messages: bodies to chats, events to blocks, streamed and whole */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <setjmp.h>
@@ -8,10 +7,8 @@
 
 #include <cmocka.h>
 
-#include "base/fail.h"
 #include "base/json.h"
-#include "base/mem.h"
-#include "chat/chat.h"
+#include "support/request_check.h"
 #include "support/scene.h"
 
 #define D "｜DSML｜"
@@ -129,15 +126,7 @@ static void test_refusals(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
         const struct refusal *c = &refusals[i];
-        struct openai_request r;
-        struct api_error e;
-        fathom_err err = parse(&r, ANTHROPIC_MESSAGES, c->body, &e);
-        if (err != FATHOM_EINVAL || e.status != 400 || strcmp(e.diag.text, c->message) != 0 ||
-            strcmp(e.param, c->param) != 0) {
-            fail_msg("%s\n  gave %d, status %d, param \"%s\": %s\n  not \"%s\": %s", c->body, err,
-                     e.status, e.param, e.diag.text, c->param, c->message);
-        }
-        openai_request_free(&r);
+        check_refused(ANTHROPIC_MESSAGES, &BOUNDS, c->body, c->param, c->message);
     }
 }
 
@@ -194,17 +183,9 @@ static void test_messages_become_a_chat(void **state)
     for (size_t i = 0; i < sizeof translations / sizeof translations[0]; i++) {
         const struct translation *t = &translations[i];
         struct openai_request r;
-        struct api_error e;
         char body[2048];
         (void)snprintf(body, sizeof body, "{%s}", t->fields);
-        if (parse(&r, ANTHROPIC_MESSAGES, body, &e)) fail_msg("%s: %s", body, e.diag.text);
-        json_t *want = tree(t->messages);
-        if (!json_equal(r.messages, want)) {
-            char *seen = json_dumps(r.messages, 0);
-            fail_msg("%s\nbecame %s\nnot    %s", body, seen, t->messages);
-        }
-        json_decref(want);
-        assert_int_equal(chat_check_messages(r.messages, NULL), FATHOM_OK);
+        check_becomes(&r, ANTHROPIC_MESSAGES, &BOUNDS, body, t->messages);
         assert_int_equal(r.continue_final_message, t->continues);
         assert_int_equal(r.add_generation_prompt, !t->continues);
         openai_request_free(&r);
@@ -494,45 +475,15 @@ static void test_count_is_the_prompts(void **state)
     scene_close(s);
 }
 
-static fathom_err play_all(struct scene *s, const char *body)
-{
-    TRY(scene_try(s, ANTHROPIC_MESSAGES, body, true));
-    TRY(scene_say(&s->answer, 0, SAID, FATHOM_FINISH_STOP));
-    return answer_close(&s->answer);
-}
-
 static void test_each_failing_allocation_is_clean(void **state)
 {
     (void)state;
     static const char *const bodies[] = {"{" ASK "," TOOL ",\"system\":[{\"type\":\"text\","
                                          "\"text\":\"s\"}],\"stop_sequences\":[\"zz\"]}",
                                          "{" ASK "," TOOL ",\"stream\":true}"};
-    for (int i = 0; i < 2; i++) {
-        fathom_err err = FATHOM_ENOMEM;
-        bool failed = true;
-        for (long n = 0; failed; n++) {
-            static struct scene s;
-            mem_fail_after(n);
-            err = play_all(&s, bodies[i]);
-            failed = mem_fail_hit();
-            mem_fail_after(-1);
-            if (failed) assert_int_equal(err, FATHOM_ENOMEM);
-            scene_free(&s);
-        }
-        assert_int_equal(err, FATHOM_OK);
-    }
+    for (int i = 0; i < 2; i++) scene_fail_each(ANTHROPIC_MESSAGES, bodies[i], SAID);
 }
 
-static long n_allocation;
-
-static void *count_allocation(size_t n)
-{
-    n_allocation++;
-    return mem_alloc(n);
-}
-
-/* The trees of the tools and of the chat. The JSON library does not survive a failure while it
- * reads a body, so allocations fail from the end of that on. */
 static void test_each_failing_allocation_of_a_tree_is_clean(void **state)
 {
     (void)state;
@@ -542,21 +493,7 @@ static void test_each_failing_allocation_of_a_tree_is_clean(void **state)
                    "{%s,\"system\":\"s\"," TOOL ",\"tool_choice\":{\"type\":\"auto\","
                    "\"disable_parallel_tool_use\":true}}",
                    translations[last].fields);
-    bool failed = true;
-    json_set_alloc_funcs(count_allocation, mem_free);
-    json_decref(tree(body));
-    json_set_alloc_funcs(mem_alloc, mem_free);
-    for (long n = n_allocation; failed; n++) {
-        struct openai_request r;
-        struct api_error e;
-        mem_fail_after(n);
-        fathom_err err = parse(&r, ANTHROPIC_MESSAGES, body, &e);
-        failed = mem_fail_hit();
-        mem_fail_after(-1);
-        assert_true((err != FATHOM_OK) == failed);
-        openai_request_free(&r);
-    }
-    json_set_alloc_funcs(malloc, free);
+    check_failing_trees(ANTHROPIC_MESSAGES, &BOUNDS, body);
 }
 
 int main(void)

@@ -13,6 +13,7 @@
 
 #include "base/json.h"
 #include "base/mem.h"
+#include "support/request_check.h"
 
 static const struct openai_bounds BOUNDS = {.n_vocab = 1000};
 
@@ -287,15 +288,7 @@ static void test_refusals(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
         const struct refusal *c = &refusals[i];
-        struct openai_request r;
-        struct api_error e;
-        fathom_err err = parse(&r, c->api, c->body, &e);
-        if (err != FATHOM_EINVAL || e.status != 400 || strcmp(e.diag.text, c->message) != 0 ||
-            strcmp(e.param, c->param) != 0) {
-            fail_msg("%s\n  gave %d, status %d, param \"%s\": %s\n  not \"%s\": %s", c->body, err,
-                     e.status, e.param, e.diag.text, c->param, c->message);
-        }
-        openai_request_free(&r);
+        check_refused(c->api, &BOUNDS, c->body, c->param, c->message);
     }
 }
 

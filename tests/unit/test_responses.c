@@ -2,7 +2,6 @@
 #include "server/responses.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <setjmp.h>
@@ -10,10 +9,8 @@
 
 #include <cmocka.h>
 
-#include "base/fail.h"
 #include "base/json.h"
-#include "base/mem.h"
-#include "chat/chat.h"
+#include "support/request_check.h"
 #include "support/scene.h"
 
 #define D "｜DSML｜"
@@ -154,15 +151,7 @@ static void test_refusals(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
         const struct refusal *c = &refusals[i];
-        struct openai_request r;
-        struct api_error e;
-        fathom_err err = parse(&r, &BOUNDS, c->body, &e);
-        if (err != FATHOM_EINVAL || e.status != 400 || strcmp(e.diag.text, c->message) != 0 ||
-            strcmp(e.param, c->param) != 0) {
-            fail_msg("%s\n  gave %d, status %d, param \"%s\": %s\n  not \"%s\": %s", c->body, err,
-                     e.status, e.param, e.diag.text, c->param, c->message);
-        }
-        openai_request_free(&r);
+        check_refused(OPENAI_RESPONSES, &BOUNDS, c->body, c->param, c->message);
     }
 }
 
@@ -215,17 +204,9 @@ static void test_items_become_a_chat(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof translations / sizeof translations[0]; i++) {
         struct openai_request r;
-        struct api_error e;
         struct buf body = {0};
         (void)buf_printf(&body, "{%s}", translations[i][0]);
-        if (parse(&r, &BOUNDS, buf_str(&body), &e)) fail_msg("%s", e.diag.text);
-        json_t *want = tree(translations[i][1]);
-        if (!json_equal(r.messages, want)) {
-            fail_msg("%s\nbecame %s\nnot    %s", translations[i][0], json_dumps(r.messages, 0),
-                     translations[i][1]);
-        }
-        json_decref(want);
-        assert_int_equal(chat_check_messages(r.messages, NULL), FATHOM_OK);
+        check_becomes(&r, OPENAI_RESPONSES, &BOUNDS, buf_str(&body), translations[i][1]);
         openai_request_free(&r);
         buf_free(&body);
     }
@@ -579,66 +560,22 @@ static void test_what_was_said_is_written_at_any_time(void **state)
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
-static fathom_err play_all(struct scene *s, const char *body)
-{
-    TRY(scene_try(s, OPENAI_RESPONSES, body, true));
-    TRY(scene_say(&s->answer, 0, SAID, FATHOM_FINISH_STOP));
-    return answer_close(&s->answer);
-}
-
 static void test_each_failing_allocation_is_clean(void **state)
 {
     (void)state;
     static const char *const bodies[] = {"{" ASK "," TOOL ",\"include\":["
                                          "\"message.output_text.logprobs\"]}",
                                          "{" ASK "," TOOL ",\"stream\":true}"};
-    for (int i = 0; i < 2; i++) {
-        fathom_err err = FATHOM_ENOMEM;
-        bool failed = true;
-        for (long n = 0; failed; n++) {
-            static struct scene s;
-            mem_fail_after(n);
-            err = play_all(&s, bodies[i]);
-            failed = mem_fail_hit();
-            mem_fail_after(-1);
-            if (failed) assert_int_equal(err, FATHOM_ENOMEM);
-            scene_free(&s);
-        }
-        assert_int_equal(err, FATHOM_OK);
-    }
+    for (int i = 0; i < 2; i++) scene_fail_each(OPENAI_RESPONSES, bodies[i], SAID);
 }
 
-static long n_allocation;
-
-static void *count_allocation(size_t n)
-{
-    n_allocation++;
-    return mem_alloc(n);
-}
-
-/* The trees of the tools and of the chat. The JSON library does not survive a failure while it
- * reads a body, so allocations fail from the end of that on. */
 static void test_each_failing_allocation_of_a_tree_is_clean(void **state)
 {
     (void)state;
     struct buf body = {0};
     (void)buf_printf(&body, "{%s,\"instructions\":\"s\"," TOOL ",\"tool_choice\":\"auto\"}",
                      translations[2][0]);
-    bool failed = true;
-    json_set_alloc_funcs(count_allocation, mem_free);
-    json_decref(tree(buf_str(&body)));
-    json_set_alloc_funcs(mem_alloc, mem_free);
-    for (long n = n_allocation; failed; n++) {
-        struct openai_request r;
-        struct api_error e;
-        mem_fail_after(n);
-        fathom_err err = parse(&r, &BOUNDS, buf_str(&body), &e);
-        failed = mem_fail_hit();
-        mem_fail_after(-1);
-        assert_true((err != FATHOM_OK) == failed);
-        openai_request_free(&r);
-    }
-    json_set_alloc_funcs(malloc, free);
+    check_failing_trees(OPENAI_RESPONSES, &BOUNDS, buf_str(&body));
     buf_free(&body);
 }
 

@@ -1,0 +1,77 @@
+#include "support/request_check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include "base/json.h"
+#include "base/mem.h"
+#include "chat/chat.h"
+
+void check_refused(enum openai_api api, const struct openai_bounds *bounds, const char *body,
+                   const char *param, const char *message)
+{
+    struct openai_request r;
+    struct api_error e = {0};
+    fathom_err err = openai_parse(&r, api, body, strlen(body), bounds, &e);
+    if (err != FATHOM_EINVAL || e.status != 400 || strcmp(e.diag.text, message) != 0 ||
+        strcmp(e.param, param) != 0) {
+        fail_msg("%s\n  gave %d, status %d, param \"%s\": %s\n  not \"%s\": %s", body, err,
+                 e.status, e.param, e.diag.text, param, message);
+    }
+    openai_request_free(&r);
+}
+
+static json_t *read_json(const char *text)
+{
+    json_t *root;
+    fathom_diag d = {{0}};
+    if (json_read(text, strlen(text), "text", &root, &d)) fail_msg("%s: %s", d.text, text);
+    return root;
+}
+
+void check_becomes(struct openai_request *r, enum openai_api api,
+                   const struct openai_bounds *bounds, const char *body, const char *messages)
+{
+    struct api_error e = {0};
+    if (openai_parse(r, api, body, strlen(body), bounds, &e)) {
+        fail_msg("%s: %s", body, e.diag.text);
+    }
+    json_t *want = read_json(messages);
+    if (!json_equal(r->messages, want)) {
+        fail_msg("%s\nbecame %s\nnot    %s", body, json_dumps(r->messages, 0), messages);
+    }
+    json_decref(want);
+    assert_int_equal(chat_check_messages(r->messages, NULL), FATHOM_OK);
+}
+
+static long n_allocation;
+
+static void *count_allocation(size_t n)
+{
+    n_allocation++;
+    return mem_alloc(n);
+}
+
+void check_failing_trees(enum openai_api api, const struct openai_bounds *bounds, const char *body)
+{
+    bool failed = true;
+    n_allocation = 0;
+    json_set_alloc_funcs(count_allocation, mem_free);
+    json_decref(read_json(body));
+    for (long n = n_allocation; failed; n++) {
+        struct openai_request r;
+        struct api_error e = {0};
+        mem_fail_after(n);
+        fathom_err err = openai_parse(&r, api, body, strlen(body), bounds, &e);
+        failed = mem_fail_hit();
+        mem_fail_after(-1);
+        assert_true((err != FATHOM_OK) == failed);
+        openai_request_free(&r);
+    }
+    json_set_alloc_funcs(malloc, free);
+}
