@@ -1,11 +1,13 @@
-/* bench_host [STREAMS STEP_US TOKENS] - what a streamed token costs the host, the model left out
+/* bench_host [STREAMS STEP_US TOKENS [API]] - what a streamed token costs the host, the model left
+ * out
  *
  * The real engine and the real HTTP server over a runner that computes nothing and takes STEP_US a
  * step; a child process reads STREAMS streamed chats of TOKENS tokens. The processor time that the
  * server's process takes for one token is what is left of the model's budget on the host. One line
  * a case,
  *
- *   bench=host streams=.. step_us=.. tok_s=.. us_per_token=.. engine=.. poll=.. http=.. other=..
+ *   bench=host api=.. streams=.. step_us=.. tok_s=.. us_per_token=.. engine=.. poll=.. http=..
+ * other=..
  *
  * in microseconds of processor time a token: `engine` plans, builds batches, commits; `poll` makes
  * text and JSON; `http` sends it; `other` takes requests in, once a stream. A step of 0 us shows
@@ -29,10 +31,34 @@
 
 enum { MAX_STREAMS = 2048, PROMPT_ROOM = 64 };
 
+/* How an API is asked for n tokens, and how its streams end. */
+struct api {
+    const char *name;
+    const char *path;
+    const char *body; /* with %u for the tokens, %u for the seed */
+    const char *end;
+};
+
+#define SAME "\"model\":\"m\",\"stream\":true,\"ignore_eos\":true,"
+#define MESSAGES "\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]"
+
+static const struct api apis[] = {
+    {"chat", "/v1/chat/completions", "{" SAME MESSAGES ",\"max_tokens\":%u,\"seed\":%u}",
+     "data: [DONE]"},
+    {"responses", "/v1/responses",
+     "{" SAME "\"input\":\"hello\",\"store\":false,\"max_output_tokens\":%u,\"seed\":%u}",
+     "event: response.incomplete"},
+    {"messages", "/v1/messages", "{" SAME MESSAGES ",\"max_tokens\":%u,\"seed\":%u}",
+     "event: message_stop"},
+};
+
+enum { N_API = sizeof apis / sizeof apis[0] };
+
 struct load {
     uint32_t n_stream;
     uint32_t step_us;
     uint32_t n_token;
+    const struct api *api;
 };
 
 static _Noreturn void die(const char *what, const fathom_diag *d)
@@ -43,19 +69,16 @@ static _Noreturn void die(const char *what, const fathom_diag *d)
 
 /* ---- the clients, a process of their own ---------------------------------------------------- */
 
-static int open_stream(uint16_t port, uint32_t i, uint32_t n_token)
+static int open_stream(uint16_t port, uint32_t i, const struct load *l)
 {
     char body[256], request[512];
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port)};
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    int n_body = snprintf(body, sizeof body,
-                          "{\"model\":\"m\",\"stream\":true,\"max_tokens\":%u,\"ignore_eos\":true,"
-                          "\"seed\":%u,\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}",
-                          n_token, i);
+    int n_body = snprintf(body, sizeof body, l->api->body, l->n_token, i);
     int n = snprintf(request, sizeof request,
-                     "POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n"
+                     "POST %s HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n"
                      "Content-Length: %d\r\n\r\n%s",
-                     n_body, body);
+                     l->api->path, n_body, body);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || connect(fd, (struct sockaddr *)&to, sizeof to) != 0) die("connect", NULL);
     if (write(fd, request, (size_t)n) != n) die("send", NULL);
@@ -69,7 +92,7 @@ static int read_streams(uint16_t port, const struct load *l)
     static char bytes[65536];
     uint32_t n_open = l->n_stream, n_whole = 0;
     for (uint32_t i = 0; i < l->n_stream; i++) {
-        polls[i] = (struct pollfd){.fd = open_stream(port, i, l->n_token), .events = POLLIN};
+        polls[i] = (struct pollfd){.fd = open_stream(port, i, l), .events = POLLIN};
     }
     while (n_open > 0) {
         if (poll(polls, l->n_stream, 30000) <= 0) return 1;
@@ -78,7 +101,7 @@ static int read_streams(uint16_t port, const struct load *l)
             ssize_t n = read(polls[i].fd, bytes, sizeof bytes - 1);
             if (n > 0) {
                 bytes[n] = '\0';
-                n_whole += strstr(bytes, "data: [DONE]") != NULL;
+                n_whole += strstr(bytes, l->api->end) != NULL;
                 continue;
             }
             (void)close(polls[i].fd);
@@ -190,8 +213,8 @@ static void run_case(const struct load *l)
     double seconds = (double)(clock_now_us() - start_us) * 1e-6;
     struct times after = take_times();
     double n = (double)l->n_stream * l->n_token;
-    printf("bench=host streams=%u step_us=%u tok_s=%.0f us_per_token=%.2f", l->n_stream, l->step_us,
-           n / seconds, (after.total_us - before.total_us) / n);
+    printf("bench=host api=%s streams=%u step_us=%u tok_s=%.0f us_per_token=%.2f", l->api->name,
+           l->n_stream, l->step_us, n / seconds, (after.total_us - before.total_us) / n);
     for (int i = 0; i < STAGE_COUNT; i++) {
         printf(" %s=%.2f", names[i], (after.us[i] - before.us[i]) / n);
     }
@@ -200,15 +223,25 @@ static void run_case(const struct load *l)
     null_server_close(&s);
 }
 
+static const struct api *find_api(const char *name)
+{
+    for (int i = 0; i < N_API; i++) {
+        if (strcmp(apis[i].name, name) == 0) return &apis[i];
+    }
+    die("API", NULL);
+}
+
 int main(int argc, char **argv)
 {
     static const struct load cases[] = {
-        {1, 1000, 2000}, {64, 10000, 400}, {256, 20000, 200}, {1024, 50000, 100}, {64, 0, 4000}};
+        {1, 1000, 2000, &apis[0]},    {64, 10000, 400, &apis[0]}, {256, 20000, 200, &apis[0]},
+        {1024, 50000, 100, &apis[0]}, {64, 0, 4000, &apis[0]},    {256, 20000, 200, &apis[1]},
+        {256, 20000, 200, &apis[2]},  {64, 0, 4000, &apis[1]},    {64, 0, 4000, &apis[2]}};
     log_set_level(LOG_LEVEL_ERROR);
     if (argc > 3) {
-        const struct load l = {(uint32_t)strtoul(argv[1], NULL, 10),
-                               (uint32_t)strtoul(argv[2], NULL, 10),
-                               (uint32_t)strtoul(argv[3], NULL, 10)};
+        const struct load l = {
+            (uint32_t)strtoul(argv[1], NULL, 10), (uint32_t)strtoul(argv[2], NULL, 10),
+            (uint32_t)strtoul(argv[3], NULL, 10), find_api(argc > 4 ? argv[4] : "chat")};
         if (l.n_stream == 0 || l.n_stream > MAX_STREAMS) die("STREAMS", NULL);
         run_case(&l);
         return 0;

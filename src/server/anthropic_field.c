@@ -34,6 +34,8 @@ const struct field anthropic_fields[] = {
 
     /* beyond Anthropic's */
     {"min_p", MESSAGES, field_real, AT(sampling.min_p), 0, 1, false, NULL},
+    {"min_tokens", MESSAGES, field_count, AT(sampling.min_tokens), 0, INT32_MAX, false, NULL},
+    {"ignore_eos", MESSAGES, field_flag, AT(sampling.ignore_eos), 0, 0, false, NULL},
     {"seed", MESSAGES, field_seed, 0, 0, 0, false, NULL},
     {"repetition_penalty", MESSAGES, field_real, AT(sampling.repetition_penalty), 0, INFINITY, true,
      NULL},

@@ -6,7 +6,6 @@
 Checks form, not content, so any model will do; with --start-fake (tests/e2e/fake_server) what it
 answers too. Skips with one line when the anthropic package cannot be installed.
 """
-import argparse
 import sys
 
 import client_env
@@ -16,7 +15,7 @@ client_env.enter("anthropic")
 import anthropic  # noqa: E402
 import pydantic  # noqa: E402
 
-CHECKS = []
+CHECKS, check = client_env.check_list()
 ASK = [{"role": "user", "content": "Say hello."}]
 TOOL = {"name": "get_weather", "description": "Weather of a city",
         "input_schema": {"type": "object", "properties": {"city": {"type": "string"}},
@@ -28,16 +27,8 @@ CALL = (f"\n\n<{DSML}function_calls>\n<{DSML}invoke name=\"get_weather\">\n<{DSM
 THINKING = {"type": "enabled", "budget_tokens": 1024}
 
 
-def check(fake=False):
-    def add(f):
-        CHECKS.append((f, fake))
-        return f
-    return add
-
-
 def say(text, **options):
-    words = "".join(f"{k}={v};" for k, v in options.items())
-    return [{"role": "user", "content": f"[[{words}say={text}]]"}]
+    return [{"role": "user", "content": client_env.say(text, **options)}]
 
 
 def refused(status, kind, f, **kw):
@@ -207,20 +198,10 @@ def fake_errors(c, m):
     raise AssertionError("the stream did not tell the error")
 
 
-def main():
-    p = argparse.ArgumentParser()
-    server = p.add_mutually_exclusive_group(required=True)
-    server.add_argument("--start-fake")
-    server.add_argument("--start-pilot")
-    a = p.parse_args()
-    started = (client_env.started_fake(a.start_fake) if a.start_fake
-               else client_env.started_pilot(a.start_pilot))
-    with started as port:
-        client = anthropic.Anthropic(base_url=f"http://127.0.0.1:{port}", api_key="none",
-                                     max_retries=0, timeout=120)
-        model = "fake" if a.start_fake else "pilot"
-        return client_env.run_checks(CHECKS, bool(a.start_fake), client, model)
+def connect(url):
+    client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=120)
+    return client, client.models.list().data[0].id
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(client_env.main(CHECKS, connect))

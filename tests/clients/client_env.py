@@ -6,6 +6,7 @@ build/venv, those of requirements-lm-eval.txt into build/venv-lm-eval. To take n
 compile --universal --python-version 3.11 --no-header --no-annotate --generate-hashes, with the names
 openai, anthropic and jsonschema; lm_eval[api]; uv.
 """
+import argparse
 import contextlib
 import fcntl
 import hashlib
@@ -110,3 +111,34 @@ def run_checks(checks, fake, *args):
             print(f"FAIL  {f.__name__}: {type(e).__name__}: {e}")
     print(f"{failed} failed" if failed else "all passed")
     return 1 if failed else 0
+
+
+def check_list():
+    """An empty list of checks, and the decorator that appends to it."""
+    checks = []
+
+    def check(fake=False):
+        def add(f):
+            checks.append((f, fake))
+            return f
+        return add
+    return checks, check
+
+
+def say(text, **options):
+    """The words that make tests/e2e/fake_server say this text."""
+    words = "".join(f"{k}={v};" for k, v in options.items())
+    return f"[[{words}say={text}]]"
+
+
+def main(checks, connect):
+    """Start the server that the command line names and run the checks; connect makes their
+    arguments of its address."""
+    p = argparse.ArgumentParser()
+    server = p.add_mutually_exclusive_group(required=True)
+    server.add_argument("--start-fake")
+    server.add_argument("--start-pilot")
+    a = p.parse_args()
+    server = started_fake(a.start_fake) if a.start_fake else started_pilot(a.start_pilot)
+    with server as port:
+        return run_checks(checks, bool(a.start_fake), *connect(f"http://127.0.0.1:{port}"))

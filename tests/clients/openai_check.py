@@ -18,7 +18,7 @@ client_env.enter("openai")
 
 import openai  # noqa: E402
 
-CHECKS = []
+CHECKS, check = client_env.check_list()
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say hello."}]
 TOOLS = [{"type": "function", "function": {
     "name": "get_weather", "description": "Weather of a city",
@@ -27,16 +27,8 @@ TOOLS = [{"type": "function", "function": {
 DSML = "｜DSML｜"
 
 
-def check(fake=False):
-    def add(f):
-        CHECKS.append((f, fake))
-        return f
-    return add
-
-
 def say(text, **options):
-    words = "".join(f"{k}={v};" for k, v in options.items())
-    return [{"role": "user", "content": f"[[{words}say={text}]]"}]
+    return [{"role": "user", "content": client_env.say(text, **options)}]
 
 
 def refused(status, f, **kw):

@@ -6,7 +6,6 @@
 Checks form, not content, so any model will do; with --start-fake (tests/e2e/fake_server) what it
 answers too. Skips with one line when the openai package cannot be installed.
 """
-import argparse
 import sys
 
 import client_env
@@ -16,7 +15,8 @@ client_env.enter("openai")
 import openai  # noqa: E402
 import pydantic  # noqa: E402
 
-CHECKS = []
+CHECKS, check = client_env.check_list()
+say = client_env.say
 TOOL = {"type": "function", "name": "get_weather", "description": "Weather of a city",
         "strict": True,
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}},
@@ -25,18 +25,6 @@ DSML = "｜DSML｜"
 CALL = (f"\n\n<{DSML}function_calls>\n<{DSML}invoke name=\"get_weather\">\n<{DSML}parameter "
         f"name=\"city\" string=\"true\">Paris</{DSML}parameter>\n</{DSML}invoke>\n"
         f"</{DSML}function_calls>")
-
-
-def check(fake=False):
-    def add(f):
-        CHECKS.append((f, fake))
-        return f
-    return add
-
-
-def say(text, **options):
-    words = "".join(f"{k}={v};" for k, v in options.items())
-    return f"[[{words}say={text}]]"
 
 
 def refused(status, f, **kw):
@@ -207,20 +195,10 @@ def fake_errors(c, m):
     assert events[-1].response.error.code == "server_error"
 
 
-def main():
-    p = argparse.ArgumentParser()
-    server = p.add_mutually_exclusive_group(required=True)
-    server.add_argument("--start-fake")
-    server.add_argument("--start-pilot")
-    a = p.parse_args()
-    started = (client_env.started_fake(a.start_fake) if a.start_fake
-               else client_env.started_pilot(a.start_pilot))
-    with started as port:
-        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none",
-                               max_retries=0, timeout=120)
-        model = client.models.list().data[0].id
-        return client_env.run_checks(CHECKS, bool(a.start_fake), client, model)
+def connect(url):
+    client = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=120)
+    return client, client.models.list().data[0].id
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(client_env.main(CHECKS, connect))
