@@ -18,7 +18,7 @@ static struct crash {
     atomic_bool written[CRASH_SLOTS];
     char texts[CRASH_SLOTS][CRASH_TEXT_BYTES];
     atomic_bool reporting;
-    char stack[STACK_BYTES]; /* a handler on a stack that has overflowed has none of its own */
+    _Alignas(64) char stack[STACK_BYTES]; /* for a handler whose own stack has overflowed */
 } crash;
 
 /* ---- what is in flight ---------------------------------------------------------------------- */
