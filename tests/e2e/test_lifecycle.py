@@ -7,12 +7,14 @@ A prompt says what its request does (tests/support/fake_engine.h): [[step_ms=20;
 [[then=fail;say=]] makes the engine fail, [[then=stall;say=]] leaves it stuck in a step.
 """
 
+import atexit
 import concurrent.futures
 import http.client
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -28,6 +30,7 @@ class Server:
         self.process = subprocess.Popen(
             [FATHOM, "serve", "--port", "0", *flags],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        atexit.register(self.process.kill)  # a failed test leaves nothing that runs
         printed = ""
         for line in self.process.stdout:
             printed += line
@@ -96,6 +99,46 @@ class Lifecycle(unittest.TestCase):
         self.assertLess(time.monotonic() - begin, 7)
         self.assertEqual(status, 1)
         self.assertIn("fathom: the engine has failed: the scripted device is lost", errors)
+
+    def silent_reader(self, server, script):
+        """A client that asks for a stream, and does not read it."""
+        reader = socket.socket()
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.connect(server.address)
+        body = json.dumps({"prompt": f"[[{script}]]", "max_tokens": 4000, "stream": True})
+        reader.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+                       f"\r\n{body}".encode())
+        return reader
+
+    def test_a_reader_that_does_not_read_holds_up_no_end(self):
+        for ask, status in (("then=fail;say=x", 1), (None, 0)):
+            server = Server("--shutdown-timeout", "1")
+            reader = self.silent_reader(server, "step_ms=5;repeat=500;say=abcdefgh")
+            idle = server.connect()
+            idle.request("GET", "/health")
+            idle.getresponse().read()
+            wait_until(lambda: server.running() == 1)
+            time.sleep(0.5)
+            begin = time.monotonic()
+            if ask:
+                server.ask(ask)
+            else:
+                server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(server.end()[0], status)
+            self.assertLess(time.monotonic() - begin, 9)
+            reader.close()
+            idle.close()
+
+    def test_an_idle_connection_holds_up_no_drain(self):
+        server = Server()
+        idle = server.connect()
+        idle.request("GET", "/health")
+        idle.getresponse().read()
+        begin = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(server.end()[0], 0)
+        self.assertLess(time.monotonic() - begin, 3)
+        idle.close()
 
     def test_a_stuck_step_is_seen_within_five_seconds(self):
         server = Server()
