@@ -4,9 +4,9 @@
  *
  * What may be done to a run is a table of features. Every pair of them gets a run, and so do random
  * sets of them until there have been enough cases; a case is one request of a run. The requests
- * are random: prompts that begin alike, greedy and sampled, penalties, bias, stops, alternatives,
- * constraints. A feature tells from the engine's counts that it took place, so that no run is vain.
- * The model is small_model.h's, on the cpu backend. */
+ * are random: prompts that begin alike, greedy and sampled, penalties, bias, stops, constraints,
+ * alternatives, log-probabilities of the prompt. A feature tells from the engine's counts that it
+ * took place, so that no run is vain. The model is small_model.h's, on the cpu backend. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -89,6 +89,8 @@ static void choose_sampling(struct question *q)
     s->ignore_eos = !one_in(3);
     s->logprobs = true;
     s->n_top_logprobs = one_in(3) ? between(1, 8) : 0;
+    s->prompt_logprobs = one_in(6);
+    s->n_prompt_top_logprobs = s->prompt_logprobs ? between(0, 3) : 0;
     if (one_in(5)) {
         for (int i = 0; i < 2; i++) q->bias[i] = (fathom_bias){2 * i + 3, one_in(2) ? 2.0f : -2.0f};
         s->bias = q->bias;
@@ -376,7 +378,7 @@ static void expect_plain(const struct answer *a, const struct answer *want, uint
     size_t n = a->n * sizeof a->ids[0];
     bool same = left ? a->n <= want->n
                      : a->n == want->n && a->finish.finish == want->finish.finish &&
-                           a->top_hash == want->top_hash;
+                           a->n_prompt == want->n_prompt && a->hash == want->hash;
     if (same && memcmp(a->ids, want->ids, n) == 0 && memcmp(a->logprobs, want->logprobs, n) == 0) {
         return;
     }
@@ -384,6 +386,11 @@ static void expect_plain(const struct answer *a, const struct answer *want, uint
     while (at < a->n && at < want->n && a->ids[at] == want->ids[at] &&
            memcmp(&a->logprobs[at], &want->logprobs[at], sizeof a->logprobs[0]) == 0) {
         at++;
+    }
+    if (at == a->n && a->n == want->n) {
+        fail_msg("seed %" PRIu64 ", run %" PRIu64 " (%s): the prompt's log-probabilities, the "
+                 "alternatives or the finish are not the plain run's",
+                 seed, n_run, name_set(set));
     }
     fail_msg("seed %" PRIu64 ", run %" PRIu64 " (%s): output token %u of %u is not the plain run's "
              "(%d, %a and not %d, %a)",
@@ -450,7 +457,7 @@ static void every_pair_of_features_gives_the_plain_bits(void **state)
         for (uint32_t k = i; k < N_FEATURE; k++) {
             uint64_t seen_i = n_seen[i], seen_k = n_seen[k];
             for (int try = 0; n_seen[i] == seen_i || n_seen[k] == seen_k; try++) {
-                if (try == 20) {
+                if (try == 50) {
                     fail_msg("seed %" PRIu64 ": %s does not take place", seed,
                              name_set(1u << i | 1u << k));
                 }

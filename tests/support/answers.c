@@ -15,25 +15,34 @@ fathom_err answer_submit(fathom_engine *e, struct answer *a, const fathom_reques
     copy.user = a;
     a->id = 0; /* the first event may come before fathom_submit returns: it brings the id too */
     a->n = a->n_prompt = 0;
-    a->top_hash = 0;
+    a->hash = 0;
     a->stopped = a->done = false;
     memset(&a->finish, 0, sizeof a->finish);
     uint64_t id;
     return fathom_submit(e, &copy, &id, d);
 }
 
-static void hash_tops(struct answer *a, const fathom_event *e)
+static uint64_t bits_of(float f)
 {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+static void hash_event(struct answer *a, const fathom_event *e)
+{
+    if (e->kind == FATHOM_EVENT_PROMPT) {
+        a->hash = rng_mix(a->hash, (uint64_t)e->token, bits_of(e->logprob) << 32 | e->rank);
+    }
     for (uint32_t i = 0; i < e->n_top; i++) {
-        uint32_t bits;
-        memcpy(&bits, &e->top[i].logprob, sizeof bits);
-        a->top_hash = rng_mix(a->top_hash, (uint64_t)e->top[i].id, bits);
+        a->hash = rng_mix(a->hash, (uint64_t)e->top[i].id, bits_of(e->top[i].logprob));
     }
 }
 
 static void take_prompt_token(struct answer *a, const fathom_event *e)
 {
     assert_int_equal(a->n, 0);
+    hash_event(a, e);
     assert_true(a->n_prompt < ANSWER_TOKENS_MAX);
     a->prompt[a->n_prompt].id = e->token;
     a->prompt[a->n_prompt].logprob = e->logprob;
@@ -52,7 +61,7 @@ static void take_event(const fathom_event *e)
     if (e->kind == FATHOM_EVENT_TOKEN) {
         assert_false(a->stopped);
         assert_true(a->n < ANSWER_TOKENS_MAX);
-        hash_tops(a, e);
+        hash_event(a, e);
         a->logprobs[a->n] = e->logprob;
         a->ids[a->n++] = e->token;
         a->stopped = e->is_stop;

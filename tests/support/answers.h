@@ -23,8 +23,8 @@ struct answer {
         uint32_t n_top;
         fathom_logprob top[2]; /* of n_top, the first ones */
     } prompt[ANSWER_TOKENS_MAX];
-    uint64_t top_hash; /* of all alternatives: ids and bits, in order */
-    bool stopped;      /* the last token had is_stop */
+    uint64_t hash; /* of all alternatives and of the prompt: ids, bits, ranks, in order */
+    bool stopped;  /* the last token had is_stop */
     bool done;
     fathom_event finish;
 };
