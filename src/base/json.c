@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/fail.h"
+#include "base/json_big.h"
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/os.h"
@@ -43,6 +44,13 @@ static fathom_err load(const char *text, size_t n, size_t flags, const char *wha
     }
     *out = json_loadb(n ? text : "", n, JSON_DECODE_ANY | flags, &e);
     if (*out) return FATHOM_OK;
+    if (json_error_code(&e) == json_error_numeric_overflow) {
+        fathom_err err = json_big_read(text, n, JSON_DECODE_ANY | flags, out, &e);
+        if (err == FATHOM_OK) return err;
+        if (err == FATHOM_ENOMEM) {
+            FAIL(d, FATHOM_ENOMEM, "%s: out of memory while parsing JSON", what);
+        }
+    }
     /* a failed allocation leaves the parser without a message more often than with this code */
     if (json_error_code(&e) == json_error_out_of_memory || e.text[0] == '\0') {
         FAIL(d, FATHOM_ENOMEM, "%s: out of memory while parsing JSON", what);
@@ -173,6 +181,11 @@ static void write_value(struct buf *b, const json_t *v, const struct spelling *s
 
 static void write_object(struct buf *b, const json_t *v, const struct spelling *sp)
 {
+    const char *digits = json_big_digits(v);
+    if (digits) {
+        (void)buf_add_str(b, digits);
+        return;
+    }
     const char *key;
     json_t *member;
     bool first = true;
@@ -229,6 +242,7 @@ fathom_err json_write_python(struct buf *b, const json_t *value)
 const char *json_type_text(const json_t *value)
 {
     if (!value) return "absent";
+    if (json_big_digits(value)) return "an integer beyond 64 bits";
     switch (json_typeof(value)) {
     case JSON_OBJECT: return "an object";
     case JSON_ARRAY: return "an array";

@@ -22,8 +22,8 @@
  *   what  names the input in the message ("config.json", "request body")
  *   out   new reference
  * Errors  EFORMAT with line, column and byte, or nested deeper than LIMIT_JSON_DEPTH; ENOMEM.
- *         Duplicate keys: the last one holds. Any value may stand at the top; trailing bytes other
- *         than white space are an error.
+ *         Integers beyond 64 bits are kept as json_big.h tells. Duplicate keys: the last one holds.
+ * Any value may stand at the top; trailing bytes other than white space are an error.
  */
 fathom_err json_read(const char *text, size_t n, const char *what, json_t **out, fathom_diag *d);
 

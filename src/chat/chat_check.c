@@ -3,6 +3,7 @@
 
 #include "base/fail.h"
 #include "base/json.h"
+#include "base/json_big.h"
 #include "chat/chat_int.h"
 
 /* Where in the request the value under check stands: "messages[2].content[0]". */
@@ -71,10 +72,15 @@ static fathom_err check_optional_string(const json_t *object, const char *key, c
     FAIL(d, FATHOM_EINVAL, "%s.%s is %s, a string is needed", path, key, json_type_text(v));
 }
 
+static bool is_plain_object(const json_t *v)
+{
+    return json_is_object(v) && !json_big_digits(v);
+}
+
 static fathom_err check_arguments(const json_t *function, const char *path, fathom_diag *d)
 {
     const json_t *a = json_object_get(function, "arguments");
-    if (!a || json_is_null(a) || json_is_object(a)) return FATHOM_OK;
+    if (!a || json_is_null(a) || is_plain_object(a)) return FATHOM_OK;
     if (!json_is_string(a)) {
         FAIL(d, FATHOM_EINVAL,
              "%s.function.arguments is %s, a string that holds a JSON object is needed", path,
@@ -87,7 +93,7 @@ static fathom_err check_arguments(const json_t *function, const char *path, fath
     fathom_err err = json_read(json_string_value(a), json_string_length(a), what, &parsed, d);
     if (err == FATHOM_EFORMAT) return FATHOM_EINVAL;
     TRY(err);
-    bool object = json_is_object(parsed);
+    bool object = is_plain_object(parsed);
     const char *type = json_type_text(parsed);
     json_decref(parsed);
     if (object) return FATHOM_OK;

@@ -7,6 +7,7 @@
 
 #include "base/fail.h"
 #include "base/json.h"
+#include "base/json_big.h"
 #include "chat/grammar_build_int.h"
 
 enum { DIGITS_MAX = 18, EXPONENT_DIGITS_MAX = 2, INDENT_MAX = 64 };
@@ -159,7 +160,7 @@ static uint32_t put_scalar(struct grammar_builder *b, uint32_t from, const json_
 
 uint32_t grammar_put_literal(struct grammar_builder *b, uint32_t from, const json_t *value)
 {
-    bool object = json_is_object(value);
+    bool object = json_is_object(value) && !json_big_digits(value);
     if (!object && !json_is_array(value)) return put_scalar(b, from, value);
     size_t n = object ? json_object_size(value) : json_array_size(value);
     uint32_t at = put(b, from, object ? "{" : "[");

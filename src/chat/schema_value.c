@@ -3,6 +3,7 @@
 
 #include "base/fail.h"
 #include "base/json.h"
+#include "base/json_big.h"
 #include "base/utf8.h"
 #include "chat/schema_int.h"
 
@@ -27,7 +28,8 @@ static unsigned type_of(const json_t *value)
     case JSON_REAL: break;
     case JSON_STRING: return TYPE_STRING;
     case JSON_ARRAY: return TYPE_ARRAY;
-    case JSON_OBJECT: return TYPE_OBJECT;
+    case JSON_OBJECT:
+        return json_big_digits(value) ? TYPE_INTEGER | TYPE_NUMBER : (unsigned)TYPE_OBJECT;
     }
     double x = json_real_value(value);
     bool whole = x > -9e15 && x < 9e15 && x == (double)(int64_t)x;

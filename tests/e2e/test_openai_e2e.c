@@ -305,6 +305,43 @@ static void small_routes_answer(void **state)
     world_close(&other);
 }
 
+/* ---- integers beyond 64 bits ---------------------------------------------------------------- */
+
+#define BIG "123456789012345678901234567890"
+
+/* What is passed through keeps every digit; a field that wants a number says what it got. */
+static void big_integers_keep_their_digits(void **state)
+{
+    (void)state;
+    static const char call[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\","
+        "\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\",\"function\":{\"name\":\"f\","
+        "\"arguments\":\"{\\\"id\\\": " BIG "}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"1\","
+        "\"content\":\"ok\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\","
+        "\"parameters\":{\"properties\":{\"id\":{\"maximum\":" BIG "}}}}}]}";
+    char digits[3 * sizeof BIG] = "";
+    for (const char *at = BIG; *at; at++) {
+        size_t n = strlen(digits);
+        (void)snprintf(digits + n, sizeof digits - n, "%s%d", n ? "," : "", 20 + *at);
+    }
+    char ids[sizeof digits * 2];
+    (void)snprintf(ids, sizeof ids, "%s", digits);
+    struct http_reply r;
+    ask(&c, &r, "POST", "/tokenize", "", call);
+    assert_int_equal(r.status, 200);
+    assert_int_equal(count_id(buf_str(&r.body), ids), 2);
+    http_reply_free(&r);
+    complete("\"prompt\":\"a\",\"seed\":" BIG, 400,
+             "seed is an integer beyond 64 bits, needed is an integer");
+    complete("\"prompt\":\"a\",\"max_tokens\":" BIG, 400,
+             "max_tokens is an integer beyond 64 bits, needed is an integer");
+    complete("\"prompt\":[" BIG "]", 400, "prompt[0] is an integer beyond 64 bits");
+    expect(&c, "POST", CHAT, "{\"messages\":" BIG "}", 400,
+           "messages is an integer beyond 64 bits, needed is an array of messages");
+    expect(&c, "POST", CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":" BIG "}]}", 400,
+           "messages[0].content is an integer beyond 64 bits");
+}
+
 /* ---- names --------------------------------------------------------------------------------- */
 
 static void answers_are_called_as_the_request(void **state)
@@ -341,6 +378,7 @@ int main(void)
         cmocka_unit_test(text_and_messages_are_tokenised),
         cmocka_unit_test(tokens_become_text),
         cmocka_unit_test(small_routes_answer),
+        cmocka_unit_test(big_integers_keep_their_digits),
         cmocka_unit_test(answers_are_called_as_the_request),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
