@@ -29,6 +29,7 @@ fathom_err signal_taker_start(struct signal_taker *t, bool with_term, fathom_dia
     if (with_term) sigaddset(&t->set, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &t->set, NULL);
     (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a write that fails */
     if (pthread_create(&t->thread, NULL, take_signals, t) != 0) {
         FAIL(d, FATHOM_EIO, "the thread that waits for signals cannot be started");
     }

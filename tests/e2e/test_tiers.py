@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""Pages in a directory: they outlive the server, however it ends, and no answer depends on them.
+
+    tests/e2e/test_tiers.py path/to/fathom
+
+The server is killed under load TIER_KILLS times (default 5); every new one gives the answers of a
+server without tiers, tokens and log-probabilities, and finds what the ones before have left.
+"""
+
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+from served import Server
+
+N_KILL = int(os.environ.get("TIER_KILLS", "5"))
+# Two requests have room in the cache: whatever comes third drives the first one out.
+SMALL = ("--max-model-len", "512", "--max-num-seqs", "2", "--kv-cache-memory-bytes", "11M",
+         "--seed", "1")
+WORDS = "the quick brown fox jumps over a lazy dog while seven wizards count to ten".split()
+
+
+def text(i):
+    rng = random.Random(i)
+    return " ".join(rng.choice(WORDS) for _ in range(230))
+
+
+def ask(server, i):
+    """What the answer says of itself, and how many prompt tokens were found."""
+    body = {"model": "pilot", "prompt": text(i), "max_tokens": 8, "temperature": 0,
+            "ignore_eos": True, "logprobs": 1}
+    answer = server.post("/v1/completions", body)
+    choice = answer["choices"][0]
+    usage = answer["usage"]
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+    return (choice["text"], choice["logprobs"]["token_logprobs"]), cached
+
+
+def wait_until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("it did not come to pass")
+        time.sleep(0.02)
+
+
+def total(metrics, name, label=""):
+    return sum(v for k, v in metrics.items() if k.startswith(name + "{") and label in k)
+
+
+class Tiers(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        server = Server(*SMALL)
+        cls.expected = [ask(server, i)[0] for i in range(4)]
+        server.stop()
+
+    def setUp(self):
+        self.dir = tempfile.mkdtemp(prefix="fathom-tiers-")
+
+    def tearDown(self):
+        shutil.rmtree(self.dir)
+
+    def start(self, *flags):
+        size = () if flags else ("--kv-offload-dir-size", "40M")
+        return Server(*SMALL, "--kv-offload-dir", self.dir, *size, *flags)
+
+    def expect(self, server, i):
+        answer, cached = ask(server, i)
+        self.assertEqual(answer, self.expected[i])
+        return cached
+
+    def expect_all(self, server):
+        return sum(self.expect(server, i) for i in range(4))
+
+    def load(self, server):
+        """Requests until the server is gone; an answer that comes is right. New texts are written
+        over the records of old ones."""
+        rng = random.Random(threading.get_ident())
+        while True:
+            try:
+                self.expect(server, rng.randrange(4))
+                ask(server, rng.randrange(100, 1 << 30))
+            except (OSError, ValueError, EOFError):
+                return
+            except Exception as error:  # http.client's, of an answer cut off; or a wrong answer
+                if isinstance(error, AssertionError):
+                    self.wrong.append(error)
+                return
+
+    def test_a_killed_server_leaves_what_the_next_one_can_use(self):
+        self.wrong = []
+        n_found = 0
+        for kill in range(N_KILL):
+            server = self.start("--kv-offload-dir-size", "20M")  # 31 pages: eight texts
+            threads = [threading.Thread(target=self.load, args=(server,)) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            time.sleep(random.Random(kill).uniform(0.2, 1.2))
+            metrics = server.metrics()
+            n_found += total(metrics, "fathom_kv_tier_hits_total")
+            server.process.kill()
+            server.process.wait()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(self.wrong, [])
+        server = self.start("--kv-offload-dir-size", "20M")
+        cached = self.expect_all(server)
+        metrics = server.metrics()
+        n_rejected = total(metrics, "fathom_kv_tier_rejected_total")
+        self.assertGreater(cached + n_found, 0)
+        self.assertLessEqual(n_rejected, N_KILL)  # a kill tears one record at most
+        self.assertEqual(
+            n_rejected, total(metrics, "fathom_kv_tier_rejected_total", 'reason="checksum"'))
+        self.assertEqual(server.stop(), 0)
+
+    def test_a_server_that_ends_writes_what_is_worth_finding(self):
+        server = self.start()
+        self.assertEqual(self.expect(server, 0), 0)
+        self.assertEqual(server.stop(), 0)
+        server = self.start()
+        self.assertGreater(self.expect(server, 0), 128)
+        self.assertEqual(server.stop(), 0)
+
+    def test_a_directory_has_one_server(self):
+        server = self.start()
+        second = subprocess.run(
+            [Server.path, "serve", "--port", "0", *SMALL, "--kv-offload-dir", self.dir,
+             "--kv-offload-dir-size", "40M"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(second.returncode, 1)
+        self.assertIn(f"--kv-offload-dir {self.dir} is in use by another process", second.stderr)
+        self.expect(server, 1)
+        self.assertEqual(server.stop(), 0)
+
+    def test_a_full_disk_hurts_nobody(self):
+        server = self.start()
+        self.expect(server, 0)
+        wait_until(lambda: total(server.metrics(), "fathom_kv_tier_stored_pages_total", "disk") > 0)
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (4096, hard))
+        self.expect_all(server)
+        wait_until(lambda: total(server.metrics(), "fathom_kv_tier_write_errors_total") > 0)
+        self.expect_all(server)
+        self.assertEqual(server.stop(), 0)
+
+    def test_files_that_are_damaged_while_nobody_looks(self):
+        server = self.start()
+        self.expect_all(server)
+        self.assertEqual(server.stop(), 0)
+        path = os.path.join(self.dir, "kv.pages")
+        with open(path, "r+b") as f:
+            for at in range(5000, os.path.getsize(path), 4096):
+                f.seek(at)
+                f.write(b"rot")
+        server = self.start()
+        self.expect_all(server)
+        metrics = server.metrics()
+        self.assertGreater(total(metrics, "fathom_kv_tier_rejected_total", 'reason="checksum"'), 0)
+        self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    Server.path = sys.argv.pop(1)
+    unittest.main()
