@@ -12,6 +12,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include "base/json_big.h"
 #include "base/utf8.h"
 
 bool pattern_found(const char *pattern, const char *text, size_t n, bool whole)
@@ -38,6 +39,7 @@ static bool equal(const json_t *a, const json_t *b)
 
 static bool has_type(const json_t *value, const char *type)
 {
+    if (json_big_digits(value)) return strcmp(type, "integer") == 0 || strcmp(type, "number") == 0;
     if (strcmp(type, "null") == 0) return json_is_null(value);
     if (strcmp(type, "boolean") == 0) return json_is_boolean(value);
     if (strcmp(type, "integer") == 0) {
