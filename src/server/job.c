@@ -30,16 +30,6 @@ void job_check(const struct job *job)
     ASSERT(!job->cut || job->state == JOB_DONE || job->state <= JOB_PREPARING);
 }
 
-void job_dump(const struct job *job, struct buf *out)
-{
-    (void)buf_printf(out, "job state=%s attached=%d suspended=%d cut=%d n_ref=%u n_flying=%zu",
-                     state_names[job->state], job->attached, job->suspended, job->cut,
-                     atomic_load(&job->n_ref), job->n_flying);
-    if (job->state < JOB_RUNNING) return;
-    (void)buf_printf(out, " id=%s n_open=%zu unread=%zu status=%d", job->answer.id,
-                     job->answer.n_open, job->answer.out.len, job->error.status);
-}
-
 static void lock(struct job *job)
 {
     (void)pthread_mutex_lock(&job->lock);
@@ -49,6 +39,19 @@ static void unlock(struct job *job)
 {
     DCHECK((job_check(job), true));
     (void)pthread_mutex_unlock(&job->lock);
+}
+
+void job_dump(struct job *job, struct buf *out)
+{
+    lock(job);
+    (void)buf_printf(out, "job state=%s attached=%d suspended=%d cut=%d n_ref=%u n_flying=%zu",
+                     state_names[job->state], job->attached, job->suspended, job->cut,
+                     atomic_load(&job->n_ref), job->n_flying);
+    if (job->state >= JOB_RUNNING) {
+        (void)buf_printf(out, " id=%s n_open=%zu unread=%zu status=%d", job->answer.id,
+                         job->answer.n_open, job->answer.out.len, job->error.status);
+    }
+    unlock(job);
 }
 
 /* ---- life ---------------------------------------------------------------------------------- */

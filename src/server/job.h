@@ -159,7 +159,7 @@ void job_drop_body(struct job *job);
 void job_wake(struct job *job);
 
 void job_check(const struct job *job);
-/* job_dump - one line of state, for logs */
-void job_dump(const struct job *job, struct buf *out);
+/* job_dump - one line of state, for logs; takes the lock */
+void job_dump(struct job *job, struct buf *out);
 
 #endif
