@@ -61,7 +61,7 @@ void number_add(struct buf *out, double value)
     double size = fabs(value);
     if (!isfinite(value)) {
         (void)buf_add_str(out, "–");
-    } else if (size >= 99.95) {
+    } else if (size >= 99.95 || (size >= 10 && size == floor(size))) {
         add_grouped(out, value);
     } else {
         (void)buf_printf(out,
@@ -120,7 +120,7 @@ static struct frame make_frame(const struct chart *c)
         f.y_unit = "s";
     }
     f.x_log = c->x_is_count && f.x0 > 0 && f.x1 / f.x0 >= log_from;
-    if (!f.x_log) f.x0 = c->has_diagonal || f.x0 < f.x1 / 3 ? 0 : f.x0;
+    if (!f.x_log && !c->x_is_count) f.x0 = 0;
     if (c->has_diagonal && f.x1 > f.y1) f.y1 = f.x1;
     f.y_log = c->y_unit && strcmp(c->y_unit, "ms") == 0 && f.y1 / least_y >= log_y_from;
     f.y1 *= f.y_scale;
@@ -228,8 +228,9 @@ static void add_axes(struct buf *out, const struct chart *c, const struct frame 
         add_count_ticks(out, c, f);
     } else {
         double step = nice_step(f->x1 - f->x0, 7);
-        for (double x = ceil(f->x0 / step - 1e-6) * step; x <= f->x1 * 1.0001; x += step) {
-            add_x_tick(out, f, x);
+        double first = ceil(f->x0 / step - 1e-6);
+        for (int i = 0; (first + i) * step <= f->x1 * 1.0001; i++) {
+            add_x_tick(out, f, (first > 0 ? first : 0) * step + i * step);
         }
     }
     (void)buf_printf(out, "<text class=\"name\" x=\"%d\" y=\"%d\" text-anchor=\"middle\">",
@@ -261,8 +262,8 @@ static void add_marks(struct buf *out, const struct chart *c, const struct frame
         const struct chart_point *p = &l->points[i];
         double x = at_x(f, p->x);
         if (p->hi > p->lo) {
-            (void)buf_printf(out, "<path class=\"bar\" d=\"M%.1f %.1fV%.1f\"/>", x, at_y(f, p->lo),
-                             at_y(f, p->hi));
+            (void)buf_printf(out, "<path class=\"bar\" d=\"M%.1f %.1fh6m-3 0V%.1fm-3 0h6\"/>",
+                             x - 3, at_y(f, p->lo), at_y(f, p->hi));
         }
         add_mark(out, l->colour, x, at_y(f, p->y));
         (void)buf_add_str(out, "><title>");

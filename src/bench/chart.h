@@ -26,7 +26,7 @@ struct chart_line {
     char name[CHART_NAME_BYTES];
     unsigned colour; /* taken modulo CHART_COLOURS */
     bool is_dashed;
-    struct chart_point points[CHART_POINTS]; /* by ascending x */
+    struct chart_point points[CHART_POINTS]; /* in the order in which they are joined */
     size_t n;
 };
 
@@ -46,7 +46,8 @@ struct chart {
 /* html_add - text with & < > " ' escaped, ill-formed UTF-8 replaced */
 void html_add(struct buf *out, const char *text);
 
-/* number_add - three digits or more, in groups: "0.52", "31.4", "1,234" */
+/* number_add - three digits or more, whole numbers from 10 on as they are, thousands in groups:
+ * "0.52", "31.4", "64", "1,234" */
 void number_add(struct buf *out, double value);
 
 /* chart_has_range - whether two values of x are there, so that a line can be drawn */

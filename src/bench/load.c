@@ -216,7 +216,7 @@ static fathom_err write_body(struct slot *s, size_t i)
     char salt[96];
     const char *use = o->salt;
     if (o->salt && o->salt_each) {
-        (void)snprintf(salt, sizeof salt, "%s-%zu", o->salt, i);
+        (void)snprintf(salt, sizeof salt, "%s-%zu", o->salt, o->first + i);
         use = salt;
     }
     buf_clear(&s->body);

@@ -76,8 +76,9 @@ struct load_options {
     const double *due_s;  /* [n], ascending */
     size_t max_in_flight; /* 0: no bound */
     const char *salt;     /* cache_salt of all requests; NULL: none */
-    bool salt_each;       /* each adds its number to it */
-    load_watch *watch;    /* called some times a second; NULL: not */
+    bool salt_each;       /* each adds its number to it, counted from: */
+    size_t first;
+    load_watch *watch; /* called some times a second; NULL: not */
     void *watch_arg;
 };
 

@@ -74,10 +74,13 @@ static void add_card(struct buf *out, const struct report_series *s)
         add_entry(out, what, 1000 / least->values[REPORT_TPOT_MEDIAN].value, "tok/s");
         add_entry(out, "Its time to first token", least->values[REPORT_TTFT_MEDIAN].value, "ms");
     }
-    if (saturated) add_entry(out, "Saturated from", saturated->concurrency, "in flight");
+    if (saturated) {
+        (void)buf_printf(out, "<dt>Saturated from</dt><dd>%u in flight</dd>",
+                         saturated->concurrency);
+    }
     add_entry(out, "Most requests served", best_served, "req/s");
     (void)buf_add_str(out, "</dl></section>\n");
-    buf_free(&name);
+    part_end(out, &name);
 }
 
 /* ---- all points -------------------------------------------------------------------------- */
@@ -129,7 +132,7 @@ static void add_point_row(struct buf *out, const struct report_data *r,
     (void)buf_add_str(out, "<tr><th scope=\"row\">");
     html_add(out, buf_str(&name));
     if (name.len) (void)buf_add_str(out, ", ");
-    buf_free(&name);
+    part_end(out, &name);
     add_load(out, p);
     (void)buf_printf(out, "</th><td>%llu</td>", (unsigned long long)p->n_completed);
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
@@ -221,7 +224,7 @@ static void add_header(struct buf *out, const struct report_data *r, const struc
         (void)buf_printf(out, "<li><a href=\"#s%zu\">", i);
         html_add(out, n == 1 ? "Charts" : buf_str(&title));
         (void)buf_add_str(out, "</a></li>");
-        buf_free(&title);
+        part_end(out, &title);
     }
     (void)buf_add_str(out, "<li><a href=\"#points\">All points</a></li>"
                            "<li><a href=\"#workloads\">Workloads</a></li>"
@@ -242,12 +245,12 @@ static fathom_err add_section(struct buf *out, const struct report_data *r,
     section_title(&text, r, s);
     (void)buf_printf(out, "<section aria-labelledby=\"s%zu\"><h2 id=\"s%zu\">", i, i);
     html_add(out, buf_str(&text));
-    buf_clear(&text);
+    part_end(out, &text);
     section_common(&text, r, s);
     (void)buf_add_str(out, "</h2><p>");
     html_add(out, s->n > 1 ? buf_str(&text) : "");
     (void)buf_add_str(out, "</p>\n");
-    buf_free(&text);
+    part_end(out, &text);
     TRY(section_write(out, r, o, s, i));
     return buf_add_str(out, "</section>\n");
 }

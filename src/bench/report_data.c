@@ -66,6 +66,20 @@ static uint32_t read_length(const json_t *result, const char *stated, const char
     return length > 0 && length < UINT32_MAX ? (uint32_t)(length + 0.5) : 0;
 }
 
+/* The client's machine, and how busy it was with anything. */
+static void read_client(struct report_point *p, const json_t *result)
+{
+    const json_t *load = json_object_get(result, "client_load_average");
+    const char *machine = json_string_value(json_object_get(result, "client_machine"));
+    if (!machine || !*machine) return;
+    (void)snprintf(p->client, sizeof p->client, "%s", machine);
+    size_t n = strlen(p->client);
+    if (json_is_number(load)) {
+        (void)snprintf(p->client + n, sizeof p->client - n, ", load average %.1f before",
+                       json_number_value(load));
+    }
+}
+
 static void read_checks(struct report_point *p, const json_t *result)
 {
     const json_t *checks = json_object_get(result, "checks");
@@ -85,7 +99,7 @@ static void read_point(struct report_point *p, const json_t *result)
     copy_text(p->engine, sizeof p->engine, result, "label", backend);
     copy_text(p->model, sizeof p->model, result, "model_id", "unnamed");
     copy_text(p->workload, sizeof p->workload, result, "workload", "");
-    copy_text(p->client, sizeof p->client, result, "client_machine", "");
+    read_client(p, result);
     copy_text(p->date, sizeof p->date, result, "date", "");
     p->n_input =
         read_length(result, "input_len", is_random ? "prefix_len" : NULL, "total_input_tokens");

@@ -36,6 +36,9 @@ void series_name(struct buf *out, const struct report_series *s, unsigned differ
 fathom_err section_write(struct buf *out, const struct report_data *r,
                          const struct report_options *o, const struct section *s, size_t i);
 
+/* part_end - release a text that was made for a page; when it failed, so has the page */
+void part_end(struct buf *page, struct buf *part);
+
 /* report_style - the style sheet */
 extern const char report_style[];
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/fail.h"
 #include "base/mem.h"
 #include "bench/report_int.h"
 
@@ -67,6 +68,12 @@ size_t sections_make(struct section *out, const struct report_data *r)
 
 /* ---- names ------------------------------------------------------------------------------- */
 
+void part_end(struct buf *page, struct buf *part)
+{
+    if (buf_status(part) != FATHOM_OK) page->failed = true;
+    buf_free(part);
+}
+
 static void add_word(struct buf *out, const char *text)
 {
     if (out->len) (void)buf_add_str(out, ", ");
@@ -105,7 +112,7 @@ void section_title(struct buf *out, const struct report_data *r, const struct se
         struct buf name = {0};
         series_name(&name, &r->series[s->series[i]], s->differ);
         (void)buf_printf(out, "%s%s", i ? " against " : "", buf_str(&name));
-        buf_free(&name);
+        part_end(out, &name);
     }
 }
 
@@ -235,43 +242,38 @@ static double place(const struct report_point *p, enum axis x)
     return NAN;
 }
 
-/* Puts a point where it belongs by x; of two at one place the later holds. */
-static void insert_point(struct chart_line *l, const struct chart_point *p)
+/* Appends a point. Points come by rising load; of two of one load the later holds. */
+static void add_point(struct chart_line *l, const struct chart_point *p, bool same_load)
 {
-    size_t i = l->n;
-    while (i > 0 && l->points[i - 1].x > p->x) i--;
-    if (i > 0 && l->points[i - 1].x == p->x) {
-        l->points[i - 1] = *p;
-        return;
-    }
-    if (l->n == CHART_POINTS) return;
-    memmove(&l->points[i + 1], &l->points[i], (l->n - i) * sizeof *l->points);
-    l->points[i] = *p;
-    l->n++;
+    if (same_load && l->n) l->n--;
+    if (l->n < CHART_POINTS) l->points[l->n++] = *p;
 }
 
 static void fill_line(struct chart_line *l, const struct report_series *s, const struct plot *plot,
                       size_t figure, double x_max)
 {
+    const struct report_point *last = NULL;
     l->n = 0;
     for (size_t i = 0; i < s->n_point; i++) {
         const struct report_point *p = &s->first[i];
         const struct report_value *v = &p->values[plot->figures[figure].field];
         double x = place(p, plot->x);
         if (!isfinite(x) || x > x_max || !v->has) continue;
-        insert_point(l, &(struct chart_point){x, v->value, v->lo, v->hi});
+        bool same = last && last->concurrency == p->concurrency && last->rate == p->rate;
+        add_point(l, &(struct chart_point){x, v->value, v->lo, v->hi}, same);
+        last = p;
     }
 }
 
-static void name_line(struct chart_line *l, const struct report_series *s, unsigned differ,
-                      const char *figure)
+static void name_line(struct buf *page, struct chart_line *l, const struct report_series *s,
+                      unsigned differ, const char *figure)
 {
     struct buf name = {0};
     series_name(&name, s, differ);
     (void)snprintf(l->name, sizeof l->name, "%s%s%s", buf_str(&name),
                    name.len && *figure ? ", " : "", figure);
     if (!l->name[0]) (void)snprintf(l->name, sizeof l->name, "%s", s->first->engine);
-    buf_free(&name);
+    part_end(page, &name);
 }
 
 /* ---- charts ------------------------------------------------------------------------------ */
@@ -299,7 +301,7 @@ static fathom_err draw(struct sheet *h, const struct plot *plot, size_t first, s
             struct chart_line *l = &c->lines[c->n_line];
             fill_line(l, s, plot, k, x_max);
             if (l->n == 0) continue;
-            name_line(l, s, h->section->differ, plot->figures[k].name);
+            name_line(h->out, l, s, h->section->differ, plot->figures[k].name);
             l->colour = h->section->n == 1 ? (unsigned)k : (unsigned)i;
             l->is_dashed = k > 0;
             c->n_line++;
@@ -316,6 +318,7 @@ static fathom_err draw(struct sheet *h, const struct plot *plot, size_t first, s
         (void)buf_printf(&h->title, ", up to %.0f", x_max);
         (void)snprintf(c->id + n_id, sizeof c->id - (size_t)n_id, "-%.0f", x_max);
     }
+    TRY(buf_status(&h->title));
     c->title = buf_str(&h->title);
     c->x_label = axis_names[plot->x];
     c->y_label = plot->y_label;
@@ -330,7 +333,7 @@ static fathom_err draw(struct sheet *h, const struct plot *plot, size_t first, s
 static fathom_err draw_plot(struct sheet *h, const struct plot *plot, double x_max)
 {
     fathom_err err = FATHOM_OK;
-    if (h->section->n <= 3) return draw(h, plot, 0, plot->n_figure, x_max);
+    if (h->section->n <= 2) return draw(h, plot, 0, plot->n_figure, x_max);
     for (size_t k = 0; !err && k < plot->n_figure; k++) err = draw(h, plot, k, 1, x_max);
     return err;
 }

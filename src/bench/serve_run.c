@@ -74,6 +74,7 @@ static fathom_err send_items(const struct repeat *r, struct load_run *run, size_
         .max_in_flight = max_in_flight,
         .salt = r->salt[0] ? r->salt : NULL,
         .salt_each = o->cache == CACHE_OFF,
+        .first = from,
         .watch = from > o->n_warm_up ? o->watch : NULL,
         .watch_arg = o->arg,
     };

@@ -1,0 +1,377 @@
+#!/usr/bin/env python3
+"""fathom bench serve, sweep and report: against a server whose times are known, against one that
+fails in every way, and against the pilot, beside a client of another make.
+
+    tests/e2e/test_bench.py path/to/fathom
+"""
+
+import asyncio
+import contextlib
+import csv
+import glob
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+from served import Server
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "clients"))
+import bench_client  # noqa: E402
+
+FATHOM = os.path.abspath(sys.argv.pop(1))
+Server.path = FATHOM
+
+FIRST_S, GAP_S = 0.060, 0.010  # of the paced server
+METRICS = "".join(f'vllm:request_queue_time_seconds_{part} {{}}\n' for part in ("sum", "count"))
+
+
+def bench(*args, status=0, env=None):
+    """Standard output and error."""
+    clean = {k: v for k, v in os.environ.items()
+             if not k.startswith(("HF_", "FATHOM", "VLLM", "OPENAI"))}
+    done = subprocess.run([FATHOM, "bench", *args], capture_output=True, text=True, timeout=120,
+                          env={**clean, **(env or {})}, check=False)
+    if done.returncode != status:
+        raise AssertionError(f"{args}: status {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done.stdout, done.stderr
+
+
+class Paced:
+    """A server of completions and chats that answers at a known pace, or fails as its prompts' number
+    says: every request is kept with its headers."""
+
+    def __init__(self, failures=()):
+        self.failures, self.requests, self.n_finished = list(failures), [], 0
+        self.loop = asyncio.new_event_loop()
+        started = threading.Event()
+        self.thread = threading.Thread(target=self._run, args=(started,), daemon=True)
+        self.thread.start()
+        started.wait()
+
+    def _run(self, started):
+        asyncio.set_event_loop(self.loop)
+        server = self.loop.run_until_complete(
+            asyncio.start_server(self._connection, "127.0.0.1", 0))
+        self.port = server.sockets[0].getsockname()[1]
+        started.set()
+        self.loop.run_forever()
+        server.close()
+        left = asyncio.all_tasks(self.loop)
+        for task in left:
+            task.cancel()
+        self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        self.loop.close()
+
+    def stop(self):
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+
+    async def _connection(self, reader, writer):
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError,
+                                 asyncio.CancelledError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = re.search(rb"content-length: *(\d+)", head, re.I)
+                body = await reader.readexactly(int(length.group(1))) if length else b""
+                await self._answer(head.decode(), body, writer)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    async def _answer(self, head, body, writer):
+        path = head.split()[1]
+        if not body:
+            text = {"/metrics": METRICS.format(0.25 * self.n_finished, self.n_finished),
+                    "/v1/models": json.dumps({"data": [{"id": "paced"}]})}.get(path, "")
+            writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
+            return
+        body = json.loads(body)
+        how = self.failures[len(self.requests)] if len(self.requests) < len(self.failures) else ""
+        self.requests.append((path, head, body))
+        await self._stream(body, how, writer)
+        self.n_finished += 1
+
+    async def _stream(self, body, how, writer):
+        if how.isdigit():
+            text = json.dumps({"error": {"message": f"status {how}"}})
+            writer.write(f"HTTP/1.1 {how} x\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
+            return
+        is_chat = "messages" in body
+        n = body.get("max_tokens") or body["max_completion_tokens"]
+        clock = asyncio.get_running_loop()
+        start = clock.time()
+
+        def event(value):
+            data = f"data: {json.dumps(value)}\n\n".encode()
+            writer.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+                     b"Transfer-Encoding: chunked\r\n\r\n")
+        if is_chat:
+            event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
+        for i in range(n):
+            await asyncio.sleep(start + FIRST_S + i * GAP_S - clock.time())
+            if how and i == 1:
+                if how == "error":
+                    event({"error": {"message": "out of luck"}})
+                elif how == "nonsense":
+                    writer.write(b"9\r\ndata: {x\n\r\n2\r\n\n\n\r\n")
+                elif how == "hang":
+                    await asyncio.sleep(3)
+                writer.close()
+                return
+            text = " word"
+            event({"choices": [{"delta": {"content": text}} if is_chat else {"text": text}]})
+            await writer.drain()
+        event({"choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": n,
+                                        "prompt_tokens_details": {"cached_tokens": 0}}})
+        writer.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
+        await writer.drain()
+
+
+class KnownTimes(unittest.TestCase):
+    def setUp(self):
+        self.paced = Paced()
+        self.addCleanup(self.paced.stop)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def serve(self, *args, tokens=12):
+        out, err = bench("serve", "--port", str(self.paced.port), "--tokenizer", "pilot",
+                         "--input-len", "20", "--output-len", str(tokens), "--result-dir",
+                         self.folder, "--save-result", "--result-filename", "r.json", *args)
+        with open(os.path.join(self.folder, "r.json"), encoding="utf-8") as f:
+            return json.load(f), out, err
+
+    def near(self, value, want, share=0.06, absolute=4):
+        self.assertLess(abs(value - want), want * share + absolute, f"{value}, not about {want}")
+
+    def test_figures_are_what_the_server_did(self):
+        r, out, _ = self.serve("--num-prompts", "8", "--max-concurrency", "4", "--goodput",
+                               "ttft:1000", "e2el:20", "--metric-percentiles", "50,99")
+        whole = 1e3 * (FIRST_S + 11 * GAP_S)
+        for key in ("mean_ttft_ms", "median_ttft_ms", "p50_ttft_ms"):
+            self.near(r[key], 1e3 * FIRST_S)
+        for key in ("mean_tpot_ms", "median_tpot_ms", "mean_itl_ms"):
+            self.near(r[key], 1e3 * GAP_S, absolute=1.5)
+        self.near(r["mean_e2el_ms"], whole)
+        self.near(r["duration"], 2 * whole / 1e3, absolute=0.1)
+        self.near(r["output_throughput"], 96 / r["duration"], absolute=0.1)
+        self.assertEqual((r["completed"], r["failed"], r["request_goodput"]), (8, 0, 0))
+        self.assertEqual((r["total_input_tokens"], r["total_output_tokens"]), (160, 96))
+        self.assertEqual((r["max_concurrency"], r["max_concurrent_requests"]), (4, 4))
+        self.assertTrue(r["checks"]["littles_law_holds"])
+        self.near(r["checks"]["mean_in_flight"], 4, absolute=0.3)
+        self.near(r["checks"]["mean_client_wait_ms"], whole / 2, share=0.1, absolute=10)
+        self.near(r["server_metrics"]["mean_queue_ms"], 250, absolute=1)
+        self.assertEqual(r["model_id"], "paced")
+        for part in ("Serving Benchmark Result", "Mean TTFT (ms):", "P99 ITL (ms):",
+                     "Request goodput (req/s):", "workload  random 20 in, 12 out; 8 requests"):
+            self.assertIn(part, out)
+
+    def test_arrivals_keep_the_rate(self):
+        r, _, _ = self.serve("--num-prompts", "30", "--request-rate", "20", "--save-detailed",
+                             tokens=2)
+        starts = r["start_times"]
+        self.assertEqual(starts, sorted(starts))
+        self.near(starts[-1], 30 / 20, absolute=0.05)
+        self.near(r["request_throughput"], 30 / r["duration"], absolute=0.1)
+        self.assertEqual((r["request_rate"], r["max_concurrency"]), (20.0, None))
+        for key in ("input_lens", "output_lens", "ttfts", "itls", "generated_texts", "errors"):
+            self.assertEqual(len(r[key]), 30)
+        self.assertEqual((r["input_lens"][0], r["output_lens"][0]), (20, 2))
+        self.assertEqual(r["generated_texts"][3], " word word")
+
+    def test_chats_start_with_their_content_not_their_role(self):
+        r, _, _ = self.serve("--backend", "openai-chat", "--num-prompts", "3", "--header", "X-A=b c",
+                             "--api-key", "secret", "--extra-body", '{"top_p": 0.5}',
+                             "--cache", "off", "--ignore-eos", tokens=4)
+        self.near(r["mean_ttft_ms"], 1e3 * FIRST_S)
+        self.assertEqual(r["backend"], "openai-chat")
+        path, head, body = self.paced.requests[-1]
+        self.assertEqual(path, "/v1/chat/completions")
+        self.assertIn("Authorization: Bearer secret", head)
+        self.assertIn("X-A: b c", head)
+        self.assertEqual((body["top_p"], body["temperature"], body["ignore_eos"], body["stream"]),
+                         (0.5, 0, True, True))
+        salts = {body["cache_salt"] for _, _, body in self.paced.requests}
+        self.assertEqual(len(salts), len(self.paced.requests))
+
+    def test_the_key_comes_from_the_environment(self):
+        bench("serve", "--port", str(self.paced.port), "--tokenizer", "pilot", "--input-len", "20",
+              "--output-len", "2", "--num-prompts", "1", env={"OPENAI_API_KEY": "hush"})
+        self.assertIn("Bearer hush", self.paced.requests[-1][1])
+
+    def test_repeats_have_other_prompts_and_a_spread(self):
+        r, out, _ = self.serve("--num-prompts", "2", "--repeat", "3", "--num-warmups", "1",
+                               "--metadata", "gpu=none", "--label", "mine", tokens=2)
+        self.assertEqual((r["repeats"], r["gpu"], r["label"]), (3, "none", "mine"))
+        s = r["spread"]["median_ttft_ms"]
+        self.assertTrue(s["min"] <= s["median"] <= s["max"])
+        self.assertIn("Spread over runs", out)
+        prompts = [body["prompt"] for _, _, body in self.paced.requests]
+        self.assertEqual(len(prompts), 1 + 3 + 3 * 2)
+        self.assertEqual(len(set(prompts)), len(prompts))
+
+    def test_a_warm_cache_is_asked_for_twice(self):
+        self.serve("--num-prompts", "3", "--cache", "on", tokens=3)
+        prompts = [body["prompt"] for _, _, body in self.paced.requests][1:]
+        self.assertEqual(sorted(prompts[:3]), sorted(prompts[3:]))
+
+    def test_results_are_appended_and_named(self):
+        args = ("serve", "--port", str(self.paced.port), "--tokenizer", "pilot", "--input-len", "20",
+                "--output-len", "2", "--num-prompts", "1", "--result-dir", self.folder)
+        bench(*args, "--append-result", "--result-filename", "all.jsonl")
+        bench(*args, "--append-result", "--result-filename", "all.jsonl")
+        with open(os.path.join(self.folder, "all.jsonl"), encoding="utf-8") as f:
+            self.assertEqual(len([json.loads(line) for line in f]), 2)
+        bench(*args, "--save-result", "--max-concurrency", "1")
+        name = os.path.basename(glob.glob(self.folder + "/openai-*")[0])
+        self.assertRegex(name, r"^openai-infqps-concurrency1-paced-\d{8}-\d{6}\.json$")
+
+    def test_a_sweep_takes_up_where_it_was_ended(self):
+        args = ("sweep", "--port", str(self.paced.port), "--tokenizer", "pilot", "--input-len",
+                "20,40", "--output-len", "2", "--concurrency", "1,2", "--request-rate", "50",
+                "--num-prompts", "3", "--pause", "0", "--result-dir", self.folder)
+        bench(*args)
+        n = len(self.paced.requests)
+        self.assertEqual(n, 6 * 4)
+        self.assertEqual(len({b["prompt"] for _, _, b in self.paced.requests}), n)
+        os.unlink(os.path.join(self.folder, "in40-out2-c2.json"))
+        out, _ = bench(*args)
+        self.assertEqual(len(self.paced.requests), n + 4)
+        self.assertEqual(out.count("measured before"), 5)
+        with open(os.path.join(self.folder, "sweep.csv"), encoding="utf-8") as f:
+            rows = list(csv.DictReader(f))
+        self.assertEqual([row["max_concurrency"] for row in rows], ["1", "2", ""] * 2)
+        self.assertEqual({row["checks.littles_law_holds"] for row in rows}, {"true"})
+        _, err = bench(*args, "--ignore-eos", status=1)
+        self.assertIn("another workload", err)
+        page = os.path.join(self.folder, "page.html")
+        out, _ = bench("report", *sorted(glob.glob(self.folder + "/in*.json")), "-o", page,
+                       "--title", "A <b> & c")
+        self.assertIn("6 points, 2 series", out)
+        with open(page, encoding="utf-8") as f:
+            text = f.read()
+        self.assertIn("<h1>A &lt;b&gt; &amp; c</h1>", text)
+        self.assertEqual(text.count("<figure"), text.count("</figure>"))
+        self.assertNotRegex(text, r"(src|href)=\"?(https?:)?//|url\(|@import")
+
+    def test_what_cannot_be_run_says_why(self):
+        port = str(self.paced.port)
+        for args, status, part in (
+                (("serve", "--port", port, "--model", "no/such"), 1, "--tokenizer DIR"),
+                (("serve", "--port", port, "--request-rate", "fast"), 1, "--request-rate"),
+                (("serve", "--port", port, "--goodput", "ttft"), 1, "--goodput"),
+                (("serve", "--base-url", "ftp://x"), 1, "--base-url"),
+                (("serve", "--port", port, "--percentile-metrics", "tft"), 1, "tft"),
+                (("serve", "--port", port, "--header", "x", "--tokenizer", "pilot"), 1, "--header"),
+                (("serve", "--port", "1", "--model", "pilot", "--num-prompts", "1"), 1,
+                 "the first request"),
+                (("serve", "--backend", "tgi"), 2, "refused"),
+                (("sweep", "--port", port, "--concurrency", "0"), 1, "--concurrency"),
+                (("sweep", "--port", port), 1, "needs --concurrency or --request-rate"),
+                (("report",), 1, "name the results"),
+                (("report", "/nowhere.json"), 1, "/nowhere.json")):
+            out, err = bench(*args, status=status)
+            self.assertIn(part, err)
+            self.assertNotIn("Result", out)
+
+
+class Failures(unittest.TestCase):
+    def test_each_kind_is_counted_and_the_law_tells(self):
+        paced = Paced(["", "429", "500", "404", "cut", "error", "nonsense", "hang", "", ""])
+        self.addCleanup(paced.stop)
+        out, _ = bench("serve", "--port", str(paced.port), "--tokenizer", "pilot", "--input-len",
+                       "20", "--output-len", "4", "--num-prompts", "9", "--max-concurrency", "1",
+                       "--request-timeout", "1")
+        for kind in ("busy (429)", "server failed (5xx)", "refused (4xx)", "stream cut",
+                     "error in the stream", "not a stream", "timed out"):
+            self.assertRegex(out, rf"Failed, {re.escape(kind)}: +1\b")
+        self.assertRegex(out, r"Successful requests: +2\b")
+        self.assertRegex(out, r"Failed requests: +7\b")
+        self.assertIn("Little's law does not hold", out)
+        self.assertIn("The first failure: {\"error\": {\"message\": \"status 429\"}}", out)
+
+    def test_a_server_may_come_late(self):
+        paced = Paced(["503", "503"])
+        self.addCleanup(paced.stop)
+        args = ("serve", "--port", str(paced.port), "--tokenizer", "pilot", "--input-len", "20",
+                "--output-len", "2", "--num-prompts", "1")
+        bench(*args, "--ready-check-timeout-sec", "20")
+        paced.failures = [""] * len(paced.requests) + ["503"]
+        self.assertIn("503", bench(*args, status=1)[1])
+
+
+class Pilot(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--max-num-seqs", "8", "--max-model-len", "1024",
+                            "--no-enable-prefix-caching")
+        cls.url = f"http://{cls.server.host}:{cls.server.port}"
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.kill()
+
+    def test_the_guides_command_runs(self):
+        with open(os.path.join(ROOT, "tests/data/guides/commands.json"), encoding="utf-8") as f:
+            text = next(e["command"] for e in json.load(f) if e["command"].startswith("vllm bench"))
+        words = shlex.split(text)[2:]
+        words[words.index("--model") + 1] = "pilot"
+        words[words.index("--num-prompt") + 1] = "3"
+        words[words.index("--request-rate") + 1] = "20"
+        with tempfile.TemporaryDirectory() as folder:
+            words[words.index("--result-dir") + 1] = folder
+            out, err = bench(*words, "--base-url", self.url)
+            with open(glob.glob(folder + "/*.json")[0], encoding="utf-8") as f:
+                r = json.load(f)
+        self.assertEqual((r["completed"], r["input_len"], r["request_rate"]), (3, 200, 20.0))
+        self.assertEqual(r["total_input_tokens"], 3 * 200)
+        self.assertIn("Serving Benchmark Result", out)
+        self.assertEqual(err, "")
+
+    def test_another_client_measures_the_same(self):
+        """The same prompts, lengths and concurrency, turn about until one pair agrees: other work on
+        the machine can part them, a wrong clock would always."""
+        n, concurrency, tokens = 16, 4, 48
+        for attempt in range(4):
+            with tempfile.TemporaryDirectory() as folder:
+                bench("serve", "--base-url", self.url, "--model", "pilot", "--input-len", "64",
+                      "--output-len", str(tokens), "--num-prompts", str(n), "--max-concurrency",
+                      str(concurrency), "--ignore-eos", "--seed", str(attempt), "--save-result",
+                      "--result-dir", folder)
+                with open(glob.glob(folder + "/*.json")[0], encoding="utf-8") as f:
+                    ours = json.load(f)
+            bodies = [{"model": "pilot", "max_tokens": tokens, "ignore_eos": True, "temperature": 0,
+                       "stream": True, "stream_options": {"include_usage": True},
+                       "prompt": [400 + (attempt * 991 + i * 37 + k * k) % 3000 for k in range(64)]}
+                      for i in range(n)]
+            theirs = bench_client.measure(self.server.host, self.server.port, bodies, concurrency)
+            ratios = {key: ours[key] / theirs[key] for key in theirs}
+            if all(0.8 < ratio < 1.25 for ratio in ratios.values()):
+                return
+            time.sleep(0.5)
+        self.fail(f"ours over theirs: {ratios}")
+
+    def test_sonnets_find_their_shared_lines_in_the_cache(self):
+        server = Server("--max-num-seqs", "4", "--max-model-len", "1024")
+        out, _ = bench("serve", "--base-url", f"http://{server.host}:{server.port}", "--model",
+                       "pilot", "--dataset-name", "sonnet", "--num-prompts", "6", "--sonnet-input-len",
+                       "400", "--sonnet-output-len", "4", "--sonnet-prefix-len", "200",
+                       "--max-concurrency", "1", "--burstiness", "0.99")
+        hits = float(re.search(r"Prompt tokens found in cache \(%\): +([\d.]+)", out).group(1))
+        self.assertTrue(20 < hits < 60, out)
+        server.kill()
+
+
+if __name__ == "__main__":
+    unittest.main()
