@@ -98,10 +98,11 @@ def started_pilot(program, *flags):
 
 
 def run_checks(checks, fake, *args):
-    """Call each of the (function, needs the scripted server) with args; 1 when one has failed."""
+    """Call with args each of the (function, needs the scripted server, needs a model) whose needs
+    are met; 1 when one has failed."""
     failed = 0
-    for f, needs_fake in checks:
-        if needs_fake and not fake:
+    for f, needs_fake, needs_model in checks:
+        if needs_model if fake else needs_fake:
             continue
         try:
             f(*args)
@@ -117,9 +118,9 @@ def check_list():
     """An empty list of checks, and the decorator that appends to it."""
     checks = []
 
-    def check(fake=False):
+    def check(fake=False, model=False):
         def add(f):
-            checks.append((f, fake))
+            checks.append((f, fake, model))
             return f
         return add
     return checks, check
