@@ -67,7 +67,7 @@ static fathom_stats stats_of(const struct null_server *s)
 static void wait_for_load(const struct null_server *s, uint32_t n_running, uint32_t n_waiting)
 {
     fathom_stats stats = stats_of(s);
-    for (int i = 0; i < 5000; i++) {
+    for (int i = 0; i < 30000; i++) {
         if (stats.n_running == n_running && stats.n_waiting == n_waiting) return;
         clock_sleep_us(1000);
         stats = stats_of(s);
