@@ -341,6 +341,7 @@ static void submit(struct tiers *t, uint32_t i, enum tier_job_kind kind)
                                  .order = kind == TIER_JOB_WRITE ? t->order++ : 0,
                                  .name = &t->names[e->ram],
                                  .page = page_of(t, e->ram)};
+    ASSERT(t->c.io);
     t->c.io->ops->submit(t->c.io, &job);
 }
 

@@ -1,6 +1,6 @@
 /* test_engine_pilot BACKEND - the pilot model through the engine: the same bits whatever the
- * budget, the neighbours, the number of threads, after preemptions, from cached pages, and with
- * drafts. */
+ * budget, the neighbours, the number of threads, after preemptions, from cached pages, from tiers,
+ * and with drafts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,6 +28,7 @@ struct shape {
     uint32_t max_model_len;
     bool no_prefix_cache;
     uint32_t n_draft;
+    uint32_t n_ram_page; /* of the memory tier */
 };
 
 static fathom_engine *open_shape(const struct shape *s)
@@ -45,6 +46,7 @@ static fathom_engine *open_shape(const struct shape *s)
                         .kv_cache_bytes = s->n_page * page_bytes,
                         .n_draft = s->n_draft,
                         .no_prefix_cache = s->no_prefix_cache,
+                        .offload_ram_bytes = s->n_ram_page * (page_bytes + 4096),
                         .seed = 1};
     if (fathom_open(&e, &o, &d) != FATHOM_OK) fail_msg("%s", d.text);
     assert_int_equal(fathom_get_info(e)->n_page, s->n_page);
@@ -77,7 +79,7 @@ static int run_each_alone(void **state)
         r->sampling.ignore_eos = r->n_prompt < SHORT_PROMPT;
         r->sampling.logprobs = true;
     }
-    const struct shape shape = {4096, 1, 1, 24, PILOT_LEN, true, 0};
+    const struct shape shape = {4096, 1, 1, 24, PILOT_LEN, true, 0, 0};
     fathom_engine *e = open_shape(&shape);
     for (int i = 0; i < N_REQUEST; i++) {
         submit(e, i);
@@ -151,13 +153,13 @@ static void the_same_bits_whatever_the_step(void **state)
 {
     (void)state;
     static const struct shape shapes[] = {
-        {4096, 2, 16, 300, PILOT_LEN, false, 0}, /* all together, two threads */
-        {64, 1, 16, 300, PILOT_LEN, false, 0},
-        {16, 2, 16, 300, PILOT_LEN, true, 0},
-        {4096, 1, 16, 300, PILOT_LEN, false, 2},
-        {64, 2, 16, 300, PILOT_LEN, true, 4},
-        {64, 2, 16, 24, PILOT_LEN, false, 1},
-        {64, 2, 16, 24, PILOT_LEN, false, 0}, /* few pages: long prompts wait for each other */
+        {4096, 2, 16, 300, PILOT_LEN, false, 0, 0}, /* all together, two threads */
+        {64, 1, 16, 300, PILOT_LEN, false, 0, 0},
+        {16, 2, 16, 300, PILOT_LEN, true, 0, 0},
+        {4096, 1, 16, 300, PILOT_LEN, false, 2, 0},
+        {64, 2, 16, 300, PILOT_LEN, true, 4, 0},
+        {64, 2, 16, 24, PILOT_LEN, false, 1, 0},
+        {64, 2, 16, 24, PILOT_LEN, false, 0, 0}, /* few pages: long prompts wait for each other */
     };
     for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
         fathom_engine *e = open_shape(&shapes[k]);
@@ -175,9 +177,9 @@ static void a_prompt_is_scored_as_it_was_drawn(void **state)
 {
     (void)state;
     static const struct shape shapes[] = {
-        {4096, 1, 16, 300, PILOT_LEN, false, 0},
-        {50, 2, 16, 300, PILOT_LEN, false, 0},
-        {64, 2, 16, 30, PILOT_LEN, false, 2},
+        {4096, 1, 16, 300, PILOT_LEN, false, 0, 0},
+        {50, 2, 16, 300, PILOT_LEN, false, 0, 0},
+        {64, 2, 16, 30, PILOT_LEN, false, 2, 0},
     };
     static int32_t texts[N_REQUEST][PILOT_LEN];
     for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
@@ -216,7 +218,7 @@ static void the_same_bits_after_preemption(void **state)
 {
     (void)state;
     for (uint32_t n_draft = 0; n_draft <= 3; n_draft += 3) {
-        const struct shape shape = {64, 2, 16, 9, SHORT_LEN, false, n_draft};
+        const struct shape shape = {64, 2, 16, 9, SHORT_LEN, false, n_draft, 0};
         fathom_engine *e = open_shape(&shape);
         size_t n = 0;
         for (int i = 0; i < N_REQUEST; i++) {
@@ -283,7 +285,7 @@ static void submit_turn(fathom_engine *e, int i)
 
 static void talk_without_a_cache(void)
 {
-    const struct shape shape = {4096, 1, 1, 24, PILOT_LEN, true, 0};
+    const struct shape shape = {4096, 1, 1, 24, PILOT_LEN, true, 0, 0};
     fathom_engine *e = open_shape(&shape);
     for (int i = 0; i < N_TALK; i++) {
         for (int t = 0; t < N_TURN; t++) {
@@ -302,9 +304,10 @@ static void the_same_bits_from_cached_pages(void **state)
 {
     (void)state;
     static const struct shape shapes[] = {
-        {4096, 1, 16, 300, PILOT_LEN, false, 0}, {64, 2, 16, 300, PILOT_LEN, false, 0},
-        {16, 2, 16, 300, PILOT_LEN, false, 0},   {64, 2, 16, 300, PILOT_LEN, false, 2},
-        {64, 2, 16, 40, PILOT_LEN, false, 0}, /* pages are evicted between the turns */
+        {4096, 1, 16, 300, PILOT_LEN, false, 0, 0}, {64, 2, 16, 300, PILOT_LEN, false, 0, 0},
+        {16, 2, 16, 300, PILOT_LEN, false, 0, 0},   {64, 2, 16, 300, PILOT_LEN, false, 2, 0},
+        {64, 2, 16, 40, PILOT_LEN, false, 0, 0},   /* pages are evicted between the turns */
+        {64, 2, 16, 24, PILOT_LEN, false, 2, 200}, /* and come back from memory */
     };
     talk_without_a_cache();
     for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
@@ -324,7 +327,7 @@ static void the_same_bits_from_cached_pages(void **state)
                 assert_int_equal(a->n, want->n);
                 assert_memory_equal(a->ids, want->ids, a->n * sizeof a->ids[0]);
                 assert_memory_equal(a->logprobs, want->logprobs, a->n * sizeof a->logprobs[0]);
-                if (shapes[k].n_page == 300) {
+                if (shapes[k].n_page == 300 || shapes[k].n_ram_page > 0) {
                     assert_true(a->finish.n_cached >= n_computed / 64 * 64);
                 }
                 hear(&talks[i], a);
@@ -333,6 +336,7 @@ static void the_same_bits_from_cached_pages(void **state)
         fathom_stats s;
         fathom_get_stats(e, &s);
         assert_true(s.n_prefix_hit_token > 0 && s.n_prefix_hit_token < s.n_prefix_query_token);
+        assert_int_equal(s.tiers.n_ram_hit > 0, shapes[k].n_ram_page > 0);
         expect_rest(e);
         fathom_close(e);
     }
@@ -341,7 +345,7 @@ static void the_same_bits_from_cached_pages(void **state)
 static void files_come_from_the_checkpoint(void **state)
 {
     (void)state;
-    const struct shape shape = {64, 1, 1, 24, PILOT_LEN, false, 0};
+    const struct shape shape = {64, 1, 1, 24, PILOT_LEN, false, 0, 0};
     fathom_engine *e = open_shape(&shape);
     const char *data;
     size_t n;
