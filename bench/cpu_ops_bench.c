@@ -229,6 +229,7 @@ struct model {
     uint64_t spent_ns[N_OP];
     int32_t id;
     float logprob;
+    uint32_t rank;
 };
 
 static struct tensor_view generated(enum dtype t, uint32_t n_row, uint32_t n_col, float std)
@@ -449,7 +450,8 @@ static void run_step(struct model *m)
                                  .n_row = 1,
                                  .rows = &row,
                                  .ids = &m->id,
-                                 .logprobs = &m->logprob};
+                                 .logprobs = &m->logprob,
+                                 .ranks = &m->rank};
     TIMED(m, SAMPLE, m->ops->sample(m->b, &sample));
 }
 

@@ -223,8 +223,9 @@ def chat_message_forms(c, m):
     assert count([{"role": "developer", "content": "Be brief."}, MESSAGES[1]]) > 0
     prefix = {"role": "assistant", "content": "Well,"}
     flagged = count([MESSAGES[1], {**prefix, "prefix": True}])
-    r = c.chat.completions.create(model=m, messages=[MESSAGES[1], prefix], max_tokens=1, extra_body={
-        "continue_final_message": True, "add_generation_prompt": False})
+    r = c.chat.completions.create(
+        model=m, messages=[MESSAGES[1], prefix], max_tokens=1,
+        extra_body={"continue_final_message": True, "add_generation_prompt": False})
     assert r.usage.prompt_tokens == flagged
 
 
@@ -280,9 +281,10 @@ def response_formats(c, m):
     ask = lambda form: c.chat.completions.create(
         model=m, messages=MESSAGES, response_format=form, max_tokens=400).choices[0]
     assert ask({"type": "json_object"}).message.content.lstrip().startswith("{")
-    answer = ask({"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": {
-        "type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"],
-        "additionalProperties": False}}})
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"],
+              "additionalProperties": False}
+    answer = ask({"type": "json_schema",
+                  "json_schema": {"name": "answer", "strict": True, "schema": schema}})
     assert isinstance(json.loads(answer.message.content)["ok"], bool)
 
 
@@ -314,7 +316,8 @@ def completions_stream(c, m):
 
 @check()
 def completions_score_prompts(c, m):
-    r = c.completions.create(model=m, prompt=["One two", "Two"], max_tokens=0, echo=True, logprobs=2)
+    r = c.completions.create(model=m, prompt=["One two", "Two"], max_tokens=0, echo=True,
+                             logprobs=2)
     for choice in r.choices:
         scores = choice.logprobs
         assert choice.text in ("One two", "Two") and scores.token_logprobs[0] is None
