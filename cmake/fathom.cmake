@@ -1,6 +1,9 @@
 # How things are added to the build. A module's CMakeLists.txt names its sources, its tests and its
 # fuzzers; nothing is found by globbing.
 
+# Where the tests look for the tree's data; a relative path makes programs that can be taken along.
+set(FATHOM_TEST_DIR ${CMAKE_SOURCE_DIR} CACHE STRING "root of the tree at run time of the tests")
+
 # Without cmocka, with BUILD_TESTING off, or for fuzzing, tests are declared and not built.
 if(BUILD_TESTING AND CMOCKA_FOUND AND NOT FATHOM_FUZZ)
     set(FATHOM_TESTS ON)
@@ -30,7 +33,7 @@ function(fathom_test name)
     target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
     target_link_libraries(${name} PRIVATE ${T_DEPENDS} ${T_LINK}
         $<TARGET_NAME_IF_EXISTS:PkgConfig::CMOCKA>)
-    target_compile_definitions(${name} PRIVATE FATHOM_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+    target_compile_definitions(${name} PRIVATE FATHOM_SOURCE_DIR="${FATHOM_TEST_DIR}")
     if(NOT FATHOM_TESTS)
         set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
         return()

@@ -1,4 +1,4 @@
-/* golden.h - the pilot model on a named backend, fed with token ids in chunks */
+/* golden.h - a model on a named backend, fed with token ids in chunks */
 #ifndef FATHOM_TESTS_GOLDEN_H
 #define FATHOM_TESTS_GOLDEN_H
 
@@ -28,9 +28,16 @@ struct golden_model {
     uint32_t n_past; /* positions of the request that are in the cache */
 };
 
-/* golden_open - fails the running test, naming the message, on an error */
+/* golden_open - the pilot with its MTP layer; golden_open_dir - the model in a directory, without.
+ * Both fail the running test, naming the message, on an error. */
 void golden_open(struct golden_model *g, const char *backend, enum act_type act,
                  enum kv_type kv_type, uint32_t max_token);
+void golden_open_dir(struct golden_model *g, const char *dir, bool with_mtp, const char *backend,
+                     enum act_type act, enum kv_type kv_type, uint32_t max_token);
+
+/* golden_skip - whether the backend is a GPU's and there is none: says so */
+bool golden_skip(const char *backend);
+enum { GOLDEN_SKIPPED = 77 }; /* status of a program that has skipped everything */
 void golden_close(struct golden_model *g);
 
 /* golden_restart - forget the request; its rows become NaN */
@@ -44,15 +51,15 @@ void golden_restart(struct golden_model *g);
 void golden_step(struct golden_model *g, const int32_t *ids, const int32_t *next_ids, uint32_t n,
                  float *logits, float *mtp_logits);
 
-/* ---- the reference's outputs: tests/data/pilot/reference.safetensors ---- */
+/* ---- a reference's outputs: tests/data/pilot/reference.safetensors and the like ---- */
 
 struct golden_text {
     uint32_t n_token;
     uint32_t n_kept; /* logits are kept of the last n_kept positions */
     int32_t *ids;
     float *logits;          /* [n_kept][n_vocab] */
-    float *mtp_logits;      /* [n_kept][n_vocab] */
-    float *logprob_of_next; /* [n_token - 1] */
+    float *mtp_logits;      /* [n_kept][n_vocab]; NULL: the reference has none */
+    float *logprob_of_next; /* [n_token - 1]; NULL likewise */
 };
 
 struct golden_reference {
@@ -60,12 +67,14 @@ struct golden_reference {
     struct safetensors file;
 };
 
-void golden_reference_open(struct golden_reference *r);
+void golden_reference_open(struct golden_reference *r, const char *path);
 void golden_reference_close(struct golden_reference *r);
 
-/* golden_text_load - text i of 0 .. 5; released with golden_text_free */
+/* golden_text_load - text i from 0 on, false beyond the last; released with golden_text_free. The
+ * pilot's reference has GOLDEN_N_TEXT. */
+#define GOLDEN_PILOT_REFERENCE FATHOM_SOURCE_DIR "/tests/data/pilot/reference.safetensors"
 enum { GOLDEN_N_TEXT = 6 };
-void golden_text_load(const struct golden_reference *r, int i, struct golden_text *out);
+bool golden_text_load(const struct golden_reference *r, int i, struct golden_text *out);
 void golden_text_free(struct golden_text *t);
 
 #endif

@@ -333,6 +333,10 @@ int op_main(int argc, char **argv, const char *group, const struct CMUnitTest *t
         return 2;
     }
     if (argc == 2) backend_name = argv[1];
+    if (op_is_cuda() && backend_cuda_count() == 0) {
+        printf("skipped: %s needs a GPU and there is none\n", backend_name);
+        return 77;
+    }
     char name[128];
     snprintf(name, sizeof name, "%s on %s", group, backend_name);
     return _cmocka_run_group_tests(name, tests, n, NULL, NULL);
