@@ -322,18 +322,20 @@ __global__ void combine_slots_kernel(const float *rows, const float *weights, co
 }
 
 /* Rows of a task: small tiles stream the weights of every expert hit once or a few times; with
- * many rows an expert the large tile computes instead. */
-static uint32_t choose_tile(const struct cuda_backend *c, uint32_t n_row, uint32_t n_stack)
+ * many rows an expert the large tile computes instead, if both of its products can take it. */
+static uint32_t choose_tile(const struct cuda_backend *c, const struct weight *w, uint32_t n_row,
+                            uint32_t n_stack)
 {
     if (!c->fast) return PRODUCT_FLOAT_TILE;
     uint32_t mean = n_row / n_stack;
-    return mean < 4 ? 8 : mean < 10 ? 16 : mean < 24 ? 32 : PRODUCT_LARGE_TILE;
+    bool large = cuda_wants_fp8(c, &w->moe.up.first) && cuda_wants_fp8(c, &w->moe.down.first);
+    return mean < 4 ? 8 : mean < 10 ? 16 : mean < 24 || !large ? 32 : PRODUCT_LARGE_TILE;
 }
 
 static fathom_err make_map(struct cuda_backend *c, const struct moe_args *a, uint32_t n_slot)
 {
     uint32_t n_row = a->n_token * n_slot, n_stack = a->w->moe.up.n;
-    c->map.tile = choose_tile(c, n_row, n_stack);
+    c->map.tile = choose_tile(c, a->w, n_row, n_stack);
     uint32_t hit = n_row < n_stack ? n_row : n_stack;
     c->map.max_task = hit + n_row / c->map.tile;
     struct map_args m = {a->route->i, a->n_token,   c->c.n_expert_used, n_slot,     n_stack,
