@@ -173,9 +173,11 @@ static void add_y_axis(struct buf *out, const struct frame *f)
         return;
     }
     bool many = f->y1 / f->y0 > 1500;
-    for (double power = pow(10, floor(log10(f->y0))); power <= f->y1; power *= 10) {
+    int first = (int)floor(log10(f->y0));
+    int last = (int)floor(log10(f->y1));
+    for (int decade = first; decade <= last; decade++) {
         for (size_t i = 0; i < (many ? 1 : 3); i++) {
-            double value = power * leads[i];
+            double value = pow(10, decade) * leads[i];
             if (value >= f->y0 * 0.999 && value <= f->y1) add_y_tick(out, f, value);
         }
     }
@@ -210,7 +212,8 @@ static void add_count_ticks(struct buf *out, const struct chart *c, const struct
 {
     enum { ROOM = 34 };
     double last_px = -ROOM;
-    for (double x = next_x(c, -INFINITY); isfinite(x); x = next_x(c, x)) {
+    double x = -INFINITY;
+    while (isfinite(x = next_x(c, x))) {
         double px = at_x(f, x);
         bool is_last = !isfinite(next_x(c, x));
         if (!is_last && (px - last_px < ROOM || at_x(f, f->x1) - px < ROOM)) continue;
@@ -379,7 +382,8 @@ static void add_table(struct buf *out, const struct chart *c)
         (void)buf_add_str(out, "</th>");
     }
     (void)buf_add_str(out, "</tr></thead><tbody>");
-    for (double x = next_x(c, -INFINITY); isfinite(x); x = next_x(c, x)) {
+    double x = -INFINITY;
+    while (isfinite(x = next_x(c, x))) {
         (void)buf_add_str(out, "<tr><th scope=\"row\">");
         tick_add(out, x);
         (void)buf_add_str(out, "</th>");

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/fail.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -105,6 +106,7 @@ done:
 static void add_words(struct buf *text, const struct tokenizer *t, const struct token_list *words,
                       uint32_t n_word, uint64_t *state)
 {
+    ASSERT(words->n > 0 && words->ids);
     for (uint32_t i = 0; i < n_word; i++) {
         size_t n;
         const char *bytes = tokenizer_bytes(t, words->ids[rng_below(state, words->n)], &n);

@@ -321,8 +321,8 @@ static int on_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *kn
     if (what & CURL_POLL_IN) e.events |= EPOLLIN;
     if (what & CURL_POLL_OUT) e.events |= EPOLLOUT;
     int verb = known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
-    if (epoll_ctl(l->epoll, verb, fd, &e) != 0 && errno == EEXIST) {
-        (void)epoll_ctl(l->epoll, EPOLL_CTL_MOD, fd, &e);
+    if (epoll_ctl(l->epoll, verb, fd, &e) != 0 && (errno == EEXIST || errno == ENOENT)) {
+        (void)epoll_ctl(l->epoll, known ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &e);
     }
     (void)curl_multi_assign(l->multi, fd, l);
     return 0;
@@ -406,6 +406,19 @@ static fathom_err collect_finished(struct loop *l)
     return l->out_of_memory ? FATHOM_ENOMEM : FATHOM_OK;
 }
 
+/* Starts what is due and has room. A request may be over before it has been waited for, when its
+ * answer is there at once: that makes room again, and no socket would tell of it later. */
+static fathom_err start_and_collect(struct loop *l)
+{
+    size_t n_before;
+    do {
+        n_before = l->n_done;
+        TRY(start_due(l));
+        TRY(collect_finished(l));
+    } while (l->n_done > n_before);
+    return FATHOM_OK;
+}
+
 /* Sets the timer to the next thing that happens without a socket. */
 static void set_timer(struct loop *l)
 {
@@ -458,8 +471,9 @@ static fathom_err loop_run(struct loop *l, fathom_diag *d)
     uint64_t cpu_us = clock_thread_cpu_us();
     uint64_t woke_us = now_us(l);
     uint64_t longest_us = 0;
-    while (l->n_done < l->o->n) {
-        TRY(start_due(l));
+    for (;;) {
+        TRY(start_and_collect(l));
+        if (l->n_done == l->o->n) break;
         report(l);
         set_timer(l);
         uint64_t busy_us = now_us(l) - woke_us;

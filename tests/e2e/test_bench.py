@@ -37,7 +37,7 @@ def bench(*args, status=0, env=None):
     """Standard output and error."""
     clean = {k: v for k, v in os.environ.items()
              if not k.startswith(("HF_", "FATHOM", "VLLM", "OPENAI"))}
-    done = subprocess.run([FATHOM, "bench", *args], capture_output=True, text=True, timeout=120,
+    done = subprocess.run([FATHOM, "bench", *args], capture_output=True, text=True, timeout=60,
                           env={**clean, **(env or {})}, check=False)
     if done.returncode != status:
         raise AssertionError(f"{args}: status {done.returncode}\n{done.stdout}\n{done.stderr}")
@@ -300,6 +300,16 @@ class Failures(unittest.TestCase):
         self.assertRegex(out, r"Failed requests: +7\b")
         self.assertIn("Little's law does not hold", out)
         self.assertIn("The first failure: {\"error\": {\"message\": \"status 429\"}}", out)
+
+    def test_answers_that_are_there_at_once_stall_nothing(self):
+        paced = Paced([""] + ["429"] * 400)
+        self.addCleanup(paced.stop)
+        for concurrency in ("1", "7"):
+            paced.requests.clear()
+            out, _ = bench("serve", "--port", str(paced.port), "--tokenizer", "pilot",
+                           "--input-len", "4", "--output-len", "1", "--num-prompts", "400",
+                           "--max-concurrency", concurrency, status=1)
+            self.assertRegex(out, r"Failed, busy \(429\): +400\b")
 
     def test_a_server_may_come_late(self):
         paced = Paced(["503", "503"])
