@@ -7,21 +7,26 @@
 #include "backend/backend.h"
 #include "base/fail.h"
 
-/* FATHOM_BACKENDS is X(ref) X(cpu) ...: what this build has */
+/* FATHOM_BACKENDS is X(ref) X(cpu) ...: what this build has; FATHOM_SIM_BACKENDS the same, on a GPU
+ * that tests/simt simulates */
+#ifndef FATHOM_SIM_BACKENDS
+#define FATHOM_SIM_BACKENDS
+#endif
 #define X(name)                                                                                    \
     fathom_err backend_##name##_create(struct backend **out, const struct backend_config *c,       \
                                        fathom_diag *d);
-FATHOM_BACKENDS
+FATHOM_BACKENDS FATHOM_SIM_BACKENDS
 #undef X
 
-static inline fathom_err backend_create_named(struct backend **out, const char *name,
-                                              const struct backend_config *c, fathom_diag *d)
+    static inline fathom_err
+    backend_create_named(struct backend **out, const char *name, const struct backend_config *c,
+                         fathom_diag *d)
 {
 #define X(known)                                                                                   \
     if (strcmp(name, #known) == 0) return backend_##known##_create(out, c, d);
-    FATHOM_BACKENDS
+    FATHOM_BACKENDS FATHOM_SIM_BACKENDS
 #undef X
-    *out = NULL;
+        *out = NULL;
     FAIL(d, FATHOM_EINVAL, "this build has no backend %s", name);
 }
 

@@ -51,6 +51,9 @@ bool op_is_ref(void);
  */
 bool op_is_cuda(void);
 
+/* op_is_simulated - it is a thousand times slower than the thing itself: fewer cases will do */
+bool op_is_simulated(void);
+
 /* rig_open - backend, and one buffer of every kind; fails the test on an error. rig_close also
  * checks the guard bands and that the backend has no fault. */
 void rig_open(struct rig *r, const char *backend, const struct backend_config *c);

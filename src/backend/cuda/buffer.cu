@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "backend/cuda/common.cuh"
-#include "backend/cuda/cuda_int.cuh"
+#include "backend/cuda/launch.cuh"
 
 extern "C" {
 #include "base/mem.h"
@@ -210,6 +210,7 @@ fathom_err cuda_buffer_read(struct backend *b, const struct buffer *buf, uint32_
 
 __global__ void narrow_kernel(__nv_bfloat16 *h, const float *f, size_t n)
 {
+    kernel_begin();
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
     if (i < n) h[i] = __float2bfloat16_rn(f[i]);
 }
@@ -226,8 +227,8 @@ static fathom_err write_main(struct cuda_backend *c, struct buffer *buf, size_t 
     fathom_err err = cuda_check(c, cudaMemcpyAsync(f, in, n * 4, cudaMemcpyHostToDevice, c->stream),
                                 "copy", "buffer_write");
     if (!err && buf->h) {
-        narrow_kernel<<<(unsigned)((n + 255) / 256), 256, 0, c->stream>>>(buf->h + at, f, n);
-        err = CU_LAUNCHED(c, "buffer_write");
+        err = cuda_launch(c, "buffer_write", narrow_kernel, dim3((unsigned)((n + 255) / 256)), 256,
+                          0, buf->h + at, (const float *)f, n);
     }
     if (!err && buf->kind == BUFFER_NORMED && buf->q) {
         err = cuda_quantize(c, f, n_row, width, buf->q + at, buf->scale + at / 128, "buffer_write");

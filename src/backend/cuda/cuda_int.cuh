@@ -171,7 +171,7 @@ struct cuda_backend {
     float *mtp_f; /* [T][2D] */
     __nv_bfloat16 *mtp_h;
     uint32_t *sample_count; /* [rows of a sample call][V] */
-    float *sample_raw;
+    float *sample_shaped;
 };
 
 static inline struct cuda_backend *cuda_of(struct backend *b)
@@ -191,7 +191,6 @@ fathom_err cuda_check(struct cuda_backend *c, cudaError_t e, const char *call, c
         fathom_err cu_err_ = cuda_check((c), (call), #call, (what));                               \
         if (cu_err_ != FATHOM_OK) return cu_err_;                                                  \
     } while (0)
-#define CU_LAUNCHED(c, what) cuda_check((c), cudaGetLastError(), "launch", (what))
 
 /* weight.cu */
 fathom_err cuda_prepare_vector(struct backend *b, const struct tensor_view *v, struct weight **out,

@@ -317,7 +317,7 @@ static void name_scratch(struct cuda_backend *c)
     c->map.n_task = (int32_t *)s[SCRATCH_TASK_COUNT];
     c->map.rows = (int32_t *)s[SCRATCH_TASK_ROWS];
     c->sample_count = (uint32_t *)s[SCRATCH_SAMPLE_COUNT];
-    c->sample_raw = (float *)s[SCRATCH_SAMPLE_RAW];
+    c->sample_shaped = (float *)s[SCRATCH_SAMPLE_SHAPED];
     c->mtp_f = (float *)s[SCRATCH_MTP_F];
     c->mtp_h = (__nv_bfloat16 *)s[SCRATCH_MTP_H];
 }

@@ -10,6 +10,11 @@
 #define WARP 32
 #define FULL_MASK 0xffffffffu
 
+/* The block's dynamic shared memory as an array of a type. */
+#ifndef SHARED_DYNAMIC
+#define SHARED_DYNAMIC(type, name) extern __shared__ __align__(128) type name[]
+#endif
+
 typedef __nv_bfloat16 bf16;
 
 template <typename T> static __device__ __forceinline__ T shfl_xor(T v, int lane_mask)

@@ -82,7 +82,7 @@ void cuda_scratch_measure(struct cuda_scratch_sizes *out, const struct backend_c
     measure_attention(out, c);
     measure_feed_forward(out, c);
     out->bytes[SCRATCH_SAMPLE_COUNT] = n_sample * c->n_vocab * 4;
-    out->bytes[SCRATCH_SAMPLE_RAW] = n_sample * c->n_vocab * 4;
+    out->bytes[SCRATCH_SAMPLE_SHAPED] = n_sample * c->n_vocab * 4;
     out->bytes[SCRATCH_MTP_F] = (uint64_t)c->max_token * c->hidden * 2 * 4;
     out->bytes[SCRATCH_MTP_H] = (uint64_t)c->max_token * c->hidden * 2 * 2;
 }
@@ -113,7 +113,7 @@ const char *cuda_scratch_name(enum cuda_scratch part)
         [SCRATCH_TASK_COUNT] = "expert task count",
         [SCRATCH_TASK_ROWS] = "expert rows",
         [SCRATCH_SAMPLE_COUNT] = "token counts",
-        [SCRATCH_SAMPLE_RAW] = "raw logits",
+        [SCRATCH_SAMPLE_SHAPED] = "raw logits",
         [SCRATCH_MTP_F] = "draft input",
         [SCRATCH_MTP_H] = "draft input, bf16",
     };

@@ -39,9 +39,9 @@ enum cuda_scratch {
     SCRATCH_TASKS,        /* struct task */
     SCRATCH_TASK_COUNT,
     SCRATCH_TASK_ROWS,
-    SCRATCH_SAMPLE_COUNT, /* u32 [rows][V] */
-    SCRATCH_SAMPLE_RAW,   /* f32 [rows][V] */
-    SCRATCH_MTP_F,        /* f32 [T][2D], and bf16 */
+    SCRATCH_SAMPLE_COUNT,  /* u32 [rows][V] */
+    SCRATCH_SAMPLE_SHAPED, /* f32 [rows][V] */
+    SCRATCH_MTP_F,         /* f32 [T][2D], and bf16 */
     SCRATCH_MTP_H,
     SCRATCH_N,
 };

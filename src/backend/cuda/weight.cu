@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "backend/cuda/common.cuh"
-#include "backend/cuda/cuda_int.cuh"
+#include "backend/cuda/launch.cuh"
 
 extern "C" {
 #include "base/mem.h"
@@ -36,6 +36,7 @@ __global__ void generate_fp8_kernel(uint8_t *q, float *scale, uint32_t n_row, ui
                                     uint32_t scale_stride, uint64_t seed, float std)
 {
     __shared__ float scratch[33];
+    kernel_begin();
     uint32_t r0 = blockIdx.y * 128, c0 = blockIdx.x * 128;
     float amax = 0.0f;
     for (uint32_t i = threadIdx.x; i < 128 * 128; i += blockDim.x) {
@@ -61,6 +62,7 @@ __global__ void generate_fp8_kernel(uint8_t *q, float *scale, uint32_t n_row, ui
 
 template <typename T> __global__ void generate_kernel(T *p, uint64_t n, uint64_t seed, float std)
 {
+    kernel_begin();
     for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n;
          i += (uint64_t)gridDim.x * blockDim.x) {
         p[i] = (T)(std * normal_at(seed, i));
@@ -70,6 +72,7 @@ template <typename T> __global__ void generate_kernel(T *p, uint64_t n, uint64_t
 /* w[h][r][c] of kv_b as plain values: codes times scale, or a converted copy */
 template <typename OUT> __global__ void decode_kernel(OUT *out, struct matrix m)
 {
+    kernel_begin();
     uint64_t n = (uint64_t)m.n_row * m.n_col;
     for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n;
          i += (uint64_t)gridDim.x * blockDim.x) {
@@ -192,15 +195,15 @@ static fathom_err generate(struct cuda_backend *c, void *data, float *scale, uin
     float std = v->generate_std;
     if (v->dtype == DTYPE_F8_E4M3) {
         dim3 grid(ceil_div(v->n_col, 128), ceil_div(v->n_row, 128));
-        generate_fp8_kernel<<<grid, 256, 0, c->stream>>>((uint8_t *)data, scale, v->n_row, v->n_col,
-                                                         scale_stride, v->generate_seed, std);
-    } else if (v->dtype == DTYPE_BF16) {
-        generate_kernel<<<1024, 256, 0, c->stream>>>((__nv_bfloat16 *)data, n, v->generate_seed,
-                                                     std);
-    } else {
-        generate_kernel<<<1024, 256, 0, c->stream>>>((float *)data, n, v->generate_seed, std);
+        return cuda_launch(c, what, generate_fp8_kernel, grid, 256, 0, (uint8_t *)data, scale,
+                           v->n_row, v->n_col, scale_stride, v->generate_seed, std);
     }
-    return CU_LAUNCHED(c, what);
+    if (v->dtype == DTYPE_BF16) {
+        return cuda_launch(c, what, generate_kernel<__nv_bfloat16>, dim3(1024), 256, 0,
+                           (__nv_bfloat16 *)data, n, v->generate_seed, std);
+    }
+    return cuda_launch(c, what, generate_kernel<float>, dim3(1024), 256, 0, (float *)data, n,
+                       v->generate_seed, std);
 }
 
 /* Fills rows [row, row + v->n_row) of m (whose memory exists). FP8 parts stacked into one matrix
@@ -352,12 +355,15 @@ static fathom_err make_kv_b(struct cuda_backend *c, struct weight *w, const stru
     size_t n = (size_t)v->n_row * v->n_col;
     if (!err && c->fast) {
         err = take(c, w, n * 2, "kv_b", (void **)&w->mla.kv_b, d);
-        if (!err) decode_kernel<<<1024, 256, 0, c->stream>>>(w->mla.kv_b, m);
+        if (!err)
+            err = cuda_launch(c, "kv_b", decode_kernel<__nv_bfloat16>, dim3(1024), 256, 0,
+                              w->mla.kv_b, m);
     } else if (!err) {
         err = take(c, w, n * 4, "kv_b", (void **)&w->mla.kv_b_f, d);
-        if (!err) decode_kernel<<<1024, 256, 0, c->stream>>>(w->mla.kv_b_f, m);
+        if (!err)
+            err =
+                cuda_launch(c, "kv_b", decode_kernel<float>, dim3(1024), 256, 0, w->mla.kv_b_f, m);
     }
-    if (!err) err = CU_LAUNCHED(c, "kv_b");
     if (!err) err = cuda_check(c, cudaStreamSynchronize(c->stream), "sync", "kv_b");
     for (uint32_t i = 0; i < scratch.n_allocation; i++) {
         c->base.ops->release(&c->base, scratch.allocations[i]);

@@ -284,7 +284,7 @@ template <enum piece PIECE>
 __global__ void __launch_bounds__(THREADS, PIECE == PIECE_TOKEN ? 1 : 2)
     attend_kernel(const struct attend_args a)
 {
-    extern __shared__ __align__(128) unsigned char raw[];
+    SHARED_DYNAMIC(unsigned char, raw);
     struct attend_shared *sh = (struct attend_shared *)raw;
     const uint32_t token = blockIdx.y, head0 = blockIdx.z * HEADS;
     kernel_begin();

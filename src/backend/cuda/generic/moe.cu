@@ -163,7 +163,8 @@ static __device__ void choose_token(const struct choose_args &a, uint32_t token,
     }
     uint32_t better = 0;
     for (uint32_t g = 0; g < a.n_group; g++) {
-        better += g != lane && before(shfl(mine, (int)g), (int)g, mine, (int)lane);
+        float other = shfl(mine, (int)g); /* of every lane, also of lane g itself */
+        better += g != lane && before(other, (int)g, mine, (int)lane);
     }
     unsigned kept = warp_ballot(lane < a.n_group && better < a.topk_group);
     for (uint32_t e = lane; e < a.n_expert; e += WARP) {

@@ -2,8 +2,9 @@
  *
  * Block: 128 tokens x 64 outputs x 128 of K, 8 warps of 32 x 32, four stages of cp.async into
  * swizzled shared memory. Each 128-wide step is summed in the tensor cores, multiplied by the
- * token's and the block's scale, and added to an f32 sum of the current share of K; shares (the
- * same as in product_small.cu) are added in ascending order, so both files give the same bits. */
+ * token's and the block's scale, and added to an f32 sum of the current share of K; shares are
+ * added in ascending order. Shares, and the order of k inside a step, are those of
+ * product_small.cu, so both files give the same bits. */
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
 #include "backend/cuda/shares.h"
@@ -17,11 +18,11 @@ enum {
     STAGE_BYTES = (BM + BN) * BK,
 };
 
-/* Byte (row, 16-byte piece) of a tile with 128-byte rows: pieces permuted so that 8 rows of one
- * piece lie in different banks. */
+/* Byte (row, 16-byte piece) of a tile with 128-byte rows: pieces permuted so that four
+ * neighbouring pieces of two neighbouring rows lie in different banks. */
 static __device__ __forceinline__ uint32_t swizzle(int row, int piece)
 {
-    return (uint32_t)(row * BK + ((piece ^ (row & 7)) << 4));
+    return (uint32_t)(row * BK + ((piece ^ (row & 1) << 2) << 4));
 }
 
 struct large_shared {
@@ -51,30 +52,41 @@ static __device__ __forceinline__ void load_stage(const struct product_args &a,
     cp_async_commit();
 }
 
-/* c[m][n] = the tensor core's sum over one 128-wide step of a warp's 32 x 32 outputs */
-static __device__ __forceinline__ void multiply_stage(float (&c)[2][4][4], uint32_t base, int m0,
-                                                      int n0)
+/* A lane's part of a tile row: the 16 bytes at 16*t of both halves. Word j of each goes into the
+ * j-th product: the order of k of product_small.cu. */
+struct alignas(16) piece {
+    uint32_t lo[4], hi[4];
+};
+
+static __device__ __forceinline__ void load_piece(struct piece &to, const unsigned char *tile,
+                                                  int row)
 {
-    const int lane = (int)threadIdx.x % WARP;
+    const int t = (int)threadIdx.x % 4;
+    *(uint4 *)to.lo = *(const uint4 *)(tile + swizzle(row, t));
+    *(uint4 *)to.hi = *(const uint4 *)(tile + swizzle(row, 4 + t));
+}
+
+/* c[m][n] = the tensor core's sum over one 128-wide step of a warp's 32 x 32 outputs */
+static __device__ __forceinline__ void multiply_stage(float (&c)[2][4][4],
+                                                      const unsigned char *stage, int m0, int n0)
+{
+    const int g = (int)threadIdx.x % WARP / 4;
+    struct piece a[2][2], b[4];
 #pragma unroll
-    for (int step = 0; step < BK / 32; step++) {
-        uint32_t fa[2][4], fb[2][4];
+    for (int m = 0; m < 2; m++) {
+        load_piece(a[m][0], stage, m0 + m * 16 + g);
+        load_piece(a[m][1], stage, m0 + m * 16 + 8 + g);
+    }
 #pragma unroll
-        for (int m = 0; m < 2; m++) {
-            int row = m0 + m * 16 + lane % 16, piece = step * 2 + lane / 16;
-            ldmatrix_x4(fa[m], base + swizzle(row, piece));
-        }
+    for (int n = 0; n < 4; n++) load_piece(b[n], stage + BM * BK, n0 + n * 8 + g);
 #pragma unroll
-        for (int n = 0; n < 2; n++) {
-            int row = n0 + n * 16 + (lane / 16) * 8 + lane % 8, piece = step * 2 + (lane / 8) % 2;
-            ldmatrix_x4(fb[n], base + BM * BK + swizzle(row, piece));
-        }
+    for (int j = 0; j < 4; j++) {
 #pragma unroll
         for (int m = 0; m < 2; m++) {
 #pragma unroll
             for (int n = 0; n < 4; n++) {
-                mma_e4m3(c[m][n], fa[m][0], fa[m][1], fa[m][2], fa[m][3], fb[n / 2][n % 2 * 2],
-                         fb[n / 2][n % 2 * 2 + 1]);
+                mma_e4m3(c[m][n], a[m][0].lo[j], a[m][1].lo[j], a[m][0].hi[j], a[m][1].hi[j],
+                         b[n].lo[j], b[n].hi[j]);
             }
         }
     }
@@ -83,7 +95,7 @@ static __device__ __forceinline__ void multiply_stage(float (&c)[2][4][4], uint3
 __global__ void __launch_bounds__(THREADS, 1)
     product_fp8_large_kernel(const struct product_args a, const uint32_t share)
 {
-    extern __shared__ __align__(128) unsigned char tiles[];
+    SHARED_DYNAMIC(unsigned char, tiles);
     __shared__ struct large_shared rows;
     kernel_begin();
     struct product_rows p = product_rows_of(a, (int)blockIdx.y, BM);
@@ -123,7 +135,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             cp_async_commit();
         }
         float c[2][4][4] = {};
-        multiply_stage(c, base + s % STAGES * STAGE_BYTES, m0, nw);
+        multiply_stage(c, tiles + s % STAGES * STAGE_BYTES, m0, nw);
         float w_scale = ws[s];
 #pragma unroll
         for (int m = 0; m < 2; m++) {

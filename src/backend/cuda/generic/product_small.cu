@@ -154,7 +154,7 @@ template <int NT, int WK, int RT>
 __global__ void __launch_bounds__(WARPS *WARP, NT == 1 ? 2 : 1)
     product_fp8_small_kernel(const struct product_args a)
 {
-    extern __shared__ float shared[];
+    SHARED_DYNAMIC(float, shared);
     const int warp = (int)threadIdx.x / WARP, wk = warp % WK, wn = warp / WK;
     const uint32_t n_line = a.k / 128, share = n_line / WK, first = (uint32_t)wk * share;
     const uint32_t n_block = blockIdx.x * (WARPS / WK) * RT * 16;
@@ -205,7 +205,7 @@ template <int NT, int WK>
 __global__ void __launch_bounds__(WARPS *WARP, NT == 1 ? 2 : 1)
     product_bf16_small_kernel(const struct product_args a)
 {
-    extern __shared__ float shared[];
+    SHARED_DYNAMIC(float, shared);
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     const int g = lane / 4, t = lane % 4, wk = warp % WK, wn = warp / WK;
     const uint32_t n_block = blockIdx.x * (WARPS / WK) * 16, n0 = n_block + (uint32_t)wn * 16;

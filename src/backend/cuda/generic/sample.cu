@@ -294,7 +294,7 @@ struct kernel_args {
     const int32_t *ban;
     const uint32_t *mask;
     uint32_t *count; /* [row][n_vocab] */
-    float *raw;      /* the same: logits before shaping */
+    float *shaped;   /* the same: logits after shaping */
     int32_t *ids;
     float *logprobs;
     uint32_t *ranks;
@@ -341,18 +341,16 @@ __global__ void __launch_bounds__(THREADS) sample_kernel(const struct kernel_arg
         }
     }
     int id = row.given_id;
-    const float *raw = x;
-    if (!row.is_given) {
-        float *copy = a.raw + (size_t)blockIdx.x * a.n_vocab;
+    if (!row.is_given) { /* on a copy: rows may share their logits */
+        float *copy = a.shaped + (size_t)blockIdx.x * a.n_vocab;
         for (int i = (int)threadIdx.x; i < n; i += THREADS) copy[i] = x[i];
-        raw = copy;
-        id = take_id(row, a, x, n, &sh);
+        id = take_id(row, a, copy, n, &sh);
     }
-    uint32_t rank = row.want_logprob ? rank_of(raw, n, id, &sh) : 0;
+    uint32_t rank = row.want_logprob ? rank_of(x, n, id, &sh) : 0;
     if (threadIdx.x == 0) {
         a.ids[blockIdx.x] = id;
         a.ranks[blockIdx.x] = rank;
-        float logprob = id < n ? raw[id] - lse : -INFINITY;
+        float logprob = id < n ? x[id] - lse : -INFINITY;
         a.logprobs[blockIdx.x] = row.want_logprob ? logprob : 0.0f;
     }
 }
@@ -360,8 +358,8 @@ __global__ void __launch_bounds__(THREADS) sample_kernel(const struct kernel_arg
 fathom_err cuda_sample(struct backend *b, const struct sample_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
-    struct kernel_args k = {a->logits->f, c->c.n_vocab, a->rows,         a->history,     a->bias,
-                            a->ban,       a->mask,      c->sample_count, c->sample_raw,  a->ids,
+    struct kernel_args k = {a->logits->f, c->c.n_vocab, a->rows,         a->history,       a->bias,
+                            a->ban,       a->mask,      c->sample_count, c->sample_shaped, a->ids,
                             a->logprobs,  a->ranks,     a->top_ids,      a->top_logprobs};
     return cuda_launch(c, "sample", sample_kernel, dim3(a->n_row), THREADS, 0, k);
 }

@@ -1,0 +1,124 @@
+/* ptx.cuh - what src/backend/cuda/ptx.cuh spells as instructions, on the simulated GPU
+ *
+ * Fragments as there, from the definitions of mma and ldmatrix: lane = 4*g + t. */
+#ifndef FATHOM_TESTS_SIMT_PTX_CUH
+#define FATHOM_TESTS_SIMT_PTX_CUH
+
+#include "backend/cuda/port.cuh"
+
+extern "C" {
+#include "base/dtype.h"
+}
+
+/* What a lane brings to a product. */
+struct simt_fragment {
+    uint32_t a[4], b[2];
+};
+
+/* c[row][col] += sum over k; element(word, j): the j-th of n_word values of a register */
+template <typename ELEMENT>
+static inline void simt_mma(float c[4], const simt_fragment &mine, int n_word, ELEMENT element)
+{
+    const char *all = simt_warp_exchange(&mine, sizeof mine);
+    const int lane = (int)(threadIdx.x % SIMT_WARP), g = lane / 4, t = lane % 4;
+    for (int i = 0; i < 4; i++) {
+        const int row = g + i / 2 * 8, col = 2 * t + i % 2;
+        float sum = 0.0f;
+        for (int half = 0; half < 2; half++) {
+            for (int k = 0; k < 4; k++) {
+                auto left = simt_lane<simt_fragment>(all, (unsigned)(row % 8 * 4 + k));
+                auto right = simt_lane<simt_fragment>(all, (unsigned)(col * 4 + k));
+                const uint32_t a = left.a[half * 2 + row / 8], b = right.b[half];
+                for (int j = 0; j < n_word; j++) sum += element(a, j) * element(b, j);
+            }
+        }
+        c[i] += sum;
+    }
+}
+
+static inline void mma_e4m3(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                            uint32_t b0, uint32_t b1)
+{
+    simt_mma(c, {{a0, a1, a2, a3}, {b0, b1}}, 4,
+             [](uint32_t w, int j) { return f32_from_e4m3((uint8_t)(w >> 8 * j)); });
+}
+
+static inline void mma_bf16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                            uint32_t b0, uint32_t b1)
+{
+    simt_mma(c, {{a0, a1, a2, a3}, {b0, b1}}, 2,
+             [](uint32_t w, int j) { return f32_from_bf16((uint16_t)(w >> 16 * j)); });
+}
+
+/* Places in shared memory are told relative to its dynamic part. */
+static inline uint32_t smem_address(const void *p)
+{
+    return (uint32_t)(int32_t)((const char *)p - (const char *)simt_shared());
+}
+
+static inline char *simt_place(uint32_t address)
+{
+    return (char *)simt_shared() + (int32_t)address;
+}
+
+static inline void cp_async_16(uint32_t dst, const void *src, bool valid)
+{
+    simt_copy_later(simt_place(dst), src, valid);
+}
+
+static inline void cp_async_commit(void)
+{
+    simt_copy_commit();
+}
+
+template <int N> static inline void cp_async_wait(void)
+{
+    simt_copy_wait(N);
+}
+
+/* Lane i gives the place of row i % 8 of matrix i / 8; lane 4*g + t gets of each matrix the two
+ * values at row g, columns 2t and 2t+1, or transposed those at rows 2t and 2t+1, column g. */
+static inline void simt_ldmatrix(uint32_t r[4], uint32_t address, bool transposed)
+{
+    const char *all = simt_warp_exchange(&address, sizeof address);
+    const unsigned lane = threadIdx.x % SIMT_WARP, g = lane / 4, t = lane % 4;
+    for (unsigned m = 0; m < 4; m++) {
+        uint16_t v[2];
+        for (unsigned j = 0; j < 2; j++) {
+            unsigned row = transposed ? 2 * t + j : g, col = transposed ? g : 2 * t + j;
+            const char *at = simt_place(simt_lane<uint32_t>(all, m * 8 + row));
+            if ((uintptr_t)at % 16) abort(); /* rows begin at multiples of 16 bytes */
+            memcpy(&v[j], at + col * 2, 2);
+        }
+        r[m] = v[0] | (uint32_t)v[1] << 16;
+    }
+    (void)simt_warp_exchange(NULL, 0); /* nobody writes before all have read */
+}
+
+static inline void ldmatrix_x4(uint32_t r[4], uint32_t address)
+{
+    simt_ldmatrix(r, address, false);
+}
+
+static inline void ldmatrix_x4_trans(uint32_t r[4], uint32_t address)
+{
+    simt_ldmatrix(r, address, true);
+}
+
+static inline uint4 load_stream(const void *p)
+{
+    if ((uintptr_t)p % 16) abort();
+    uint4 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline void dependency_wait(void)
+{
+}
+
+static inline void dependency_release(void)
+{
+}
+
+#endif

@@ -1,0 +1,27 @@
+/* cuda_fp8.h - e4m3 of the simulated GPU */
+#ifndef FATHOM_TESTS_SIMT_CUDA_FP8_H
+#define FATHOM_TESTS_SIMT_CUDA_FP8_H
+
+#include "cuda_fp16.h"
+
+extern "C" {
+#include "base/dtype.h"
+}
+
+enum __nv_fp8_interpretation_t { __NV_E4M3 };
+enum __nv_saturation_t { __NV_SATFINITE };
+
+static inline __half_raw __nv_cvt_fp8_to_halfraw(uint8_t v, __nv_fp8_interpretation_t)
+{
+    return {f32_from_e4m3(v)};
+}
+static inline __half2_raw __nv_cvt_fp8x2_to_halfraw2(uint16_t v, __nv_fp8_interpretation_t)
+{
+    return {f32_from_e4m3((uint8_t)v), f32_from_e4m3((uint8_t)(v >> 8))};
+}
+static inline uint8_t __nv_cvt_float_to_fp8(float v, __nv_saturation_t, __nv_fp8_interpretation_t)
+{
+    return e4m3_from_f32(v);
+}
+
+#endif

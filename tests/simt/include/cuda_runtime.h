@@ -1,0 +1,265 @@
+/* cuda_runtime.h - what the CUDA backend uses of the runtime, on the simulated GPU (simt/simt.h)
+ *
+ * Types, launches and copies as there. A stream keeps what it is told in order and does it when
+ * somebody waits; a stream that is being captured gives what it is told to the graph instead.
+ * Memory of the device is the host's. */
+#ifndef FATHOM_TESTS_SIMT_CUDA_RUNTIME_H
+#define FATHOM_TESTS_SIMT_CUDA_RUNTIME_H
+
+#include <math.h>
+#include <string.h>
+
+#include <tuple>
+
+#include "simt/simt.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __align__(n) alignas(n)
+#define __shared__ static
+#define SHARED_DYNAMIC(type, name) type *const name = (type *)simt_shared()
+
+/* ---- vectors ------------------------------------------------------------------------------ */
+
+struct uint2 {
+    uint32_t x, y;
+};
+struct alignas(16) uint4 {
+    uint32_t x, y, z, w;
+};
+struct int2 {
+    int x, y;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+
+static inline uint2 make_uint2(uint32_t x, uint32_t y)
+{
+    return {x, y};
+}
+static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w)
+{
+    return {x, y, z, w};
+}
+static inline int2 make_int2(int x, int y)
+{
+    return {x, y};
+}
+static inline float2 make_float2(float x, float y)
+{
+    return {x, y};
+}
+static inline float4 make_float4(float x, float y, float z, float w)
+{
+    return {x, y, z, w};
+}
+
+/* ---- device functions --------------------------------------------------------------------- */
+
+static inline int min(int a, int b)
+{
+    return a < b ? a : b;
+}
+static inline int max(int a, int b)
+{
+    return a > b ? a : b;
+}
+static inline uint32_t min(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+static inline uint32_t max(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline uint32_t __float_as_uint(float v)
+{
+    uint32_t u;
+    memcpy(&u, &v, 4);
+    return u;
+}
+static inline float __uint_as_float(uint32_t u)
+{
+    float v;
+    memcpy(&v, &u, 4);
+    return v;
+}
+static inline int __popc(uint32_t v)
+{
+    return __builtin_popcount(v);
+}
+#define __expf expf
+#define __logf logf
+#define __cosf cosf
+static inline float rsqrtf(float x)
+{
+    return 1.0f / sqrtf(x);
+}
+
+template <typename T> static inline T atomicAdd(T *p, T v)
+{
+    T old = *p;
+    *p = old + v;
+    return old;
+}
+template <typename T> static inline T atomicOr(T *p, T v)
+{
+    T old = *p;
+    *p = old | v;
+    return old;
+}
+template <typename T> static inline T atomicMin(T *p, T v)
+{
+    T old = *p;
+    *p = old < v ? old : v;
+    return old;
+}
+
+static inline void __syncthreads(void)
+{
+    simt_block_wait();
+}
+static inline void __syncwarp(void)
+{
+    (void)simt_warp_exchange(NULL, 0);
+}
+
+template <typename T> static inline T simt_lane(const char *all, unsigned lane)
+{
+    T v;
+    memcpy(&v, all + (size_t)lane * SIMT_EXCHANGE_BYTES, sizeof v);
+    return v;
+}
+template <typename T> static inline T __shfl_xor_sync(unsigned, T v, int lane_mask)
+{
+    const char *all = simt_warp_exchange(&v, sizeof v);
+    return simt_lane<T>(all, threadIdx.x % SIMT_WARP ^ (unsigned)lane_mask);
+}
+template <typename T> static inline T __shfl_sync(unsigned, T v, int lane)
+{
+    return simt_lane<T>(simt_warp_exchange(&v, sizeof v), (unsigned)lane % SIMT_WARP);
+}
+template <typename T> static inline T __shfl_up_sync(unsigned, T v, unsigned distance)
+{
+    const char *all = simt_warp_exchange(&v, sizeof v);
+    unsigned lane = threadIdx.x % SIMT_WARP;
+    return lane < distance ? v : simt_lane<T>(all, lane - distance);
+}
+static inline unsigned __ballot_sync(unsigned, bool p)
+{
+    const char *all = simt_warp_exchange(&p, sizeof p);
+    unsigned bits = 0;
+    for (unsigned i = 0; i < SIMT_WARP; i++) bits |= (unsigned)simt_lane<bool>(all, i) << i;
+    return bits;
+}
+
+/* ---- runtime ------------------------------------------------------------------------------ */
+
+enum cudaError_t {
+    cudaSuccess,
+    cudaErrorInvalidValue,
+    cudaErrorMemoryAllocation,
+    cudaErrorStreamCapture,
+};
+enum cudaMemcpyKind {
+    cudaMemcpyHostToDevice,
+    cudaMemcpyDeviceToHost,
+    cudaMemcpyDeviceToDevice,
+    cudaMemcpyDefault
+};
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum { cudaStreamNonBlocking = 1 };
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal };
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
+
+struct simt_stream;
+struct simt_event;
+struct simt_graph;
+typedef struct simt_stream *cudaStream_t;
+typedef struct simt_event *cudaEvent_t;
+typedef struct simt_graph *cudaGraph_t, *cudaGraphExec_t;
+
+struct cudaDeviceProp {
+    char name[256];
+    int major, minor, multiProcessorCount;
+};
+
+struct cudaLaunchAttribute {
+    enum cudaLaunchAttributeID id;
+    struct {
+        int programmaticStreamSerializationAllowed;
+    } val;
+};
+
+struct cudaLaunchConfig_t {
+    dim3 gridDim, blockDim;
+    size_t dynamicSmemBytes;
+    cudaStream_t stream;
+    struct cudaLaunchAttribute *attrs;
+    unsigned numAttrs;
+};
+
+/* simt_enqueue - do this once the stream gets there */
+cudaError_t simt_enqueue(cudaStream_t stream, std::function<void()> action);
+
+cudaError_t cudaGetDeviceCount(int *n);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device);
+cudaError_t cudaGetLastError(void);
+const char *cudaGetErrorName(cudaError_t e);
+const char *cudaGetErrorString(cudaError_t e);
+cudaError_t cudaMalloc(void **out, size_t n);
+cudaError_t cudaFree(void *p);
+cudaError_t cudaMallocHost(void **out, size_t n);
+cudaError_t cudaFreeHost(void *p);
+cudaError_t cudaMemGetInfo(size_t *n_free, size_t *n_total);
+cudaError_t cudaMemcpy(void *to, const void *from, size_t n, cudaMemcpyKind kind);
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind kind,
+                            cudaStream_t stream);
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                              size_t width, size_t height, cudaMemcpyKind kind,
+                              cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void *p, int value, size_t n, cudaStream_t stream);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
+cudaError_t cudaEventCreate(cudaEvent_t *out);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
+
+template <typename F> static inline cudaError_t cudaFuncSetAttribute(F *, cudaFuncAttribute, int n)
+{
+    return n <= SIMT_SHARED_BYTES ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/* Arguments are copied now, as there. */
+template <typename... PARAMS, typename... ARGS>
+static inline cudaError_t cudaLaunchKernelEx(const struct cudaLaunchConfig_t *config,
+                                             void (*kernel)(PARAMS...), ARGS... args)
+{
+    const cudaLaunchConfig_t c = *config;
+    const std::tuple<PARAMS...> values(args...);
+    if (c.gridDim.x == 0 || c.gridDim.y == 0 || c.gridDim.z == 0) return cudaErrorInvalidValue;
+    return simt_enqueue(c.stream, [c, kernel, values] {
+        simt_run(c.gridDim, c.blockDim, c.dynamicSmemBytes,
+                 [kernel, &values] { std::apply(kernel, values); });
+    });
+}
+
+#endif

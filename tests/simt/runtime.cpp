@@ -1,0 +1,336 @@
+/* runtime.cpp - memory, streams, events and graphs of the simulated GPU
+ *
+ * A stream is a list of actions; a wait does them in order. Copies from memory of the host that is
+ * not pinned take the bytes at once and copies to it wait, as the runtime does. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "cuda_runtime.h"
+
+extern "C" {
+#include "base/clock.h"
+}
+
+typedef std::vector<std::function<void()>> actions;
+
+struct simt_stream {
+    std::deque<std::function<void()>> todo;
+    simt_graph *capture; /* NULL: none */
+};
+
+struct moment {
+    bool come;
+    uint64_t at_us;
+};
+
+struct simt_event {
+    std::shared_ptr<moment> when; /* empty: never recorded */
+    cudaStream_t stream;
+};
+
+struct simt_graph {
+    actions list;
+};
+
+namespace
+{
+
+enum { MEMORY_BYTES_MAX = 1 << 30 };
+
+size_t n_allocated;
+std::map<void *, size_t> allocations;
+std::map<const char *, size_t> pinned;
+std::vector<cudaStream_t> streams;
+
+/* Does the stream's actions until `until` is true, or all. */
+void drain(cudaStream_t stream, const bool *until)
+{
+    while (!stream->todo.empty() && !(until && *until)) {
+        std::function<void()> action = std::move(stream->todo.front());
+        stream->todo.pop_front();
+        action();
+    }
+}
+
+void drain_all(void)
+{
+    for (cudaStream_t s : streams) drain(s, NULL);
+}
+
+bool is_pinned(const void *p)
+{
+    auto after = pinned.upper_bound((const char *)p);
+    if (after == pinned.begin()) return false;
+    --after;
+    return (const char *)p < after->first + after->second;
+}
+
+bool is_device(const void *p)
+{
+    auto after = allocations.upper_bound((void *)p);
+    if (after == allocations.begin()) return false;
+    --after;
+    return (const char *)p < (const char *)after->first + after->second;
+}
+
+} // namespace
+
+cudaError_t simt_enqueue(cudaStream_t stream, std::function<void()> action)
+{
+    if (stream->capture) {
+        stream->capture->list.push_back(std::move(action));
+    } else {
+        stream->todo.push_back(std::move(action));
+    }
+    return cudaSuccess;
+}
+
+/* ---- device ------------------------------------------------------------------------------- */
+
+cudaError_t cudaGetDeviceCount(int *n)
+{
+    *n = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    return device == 0 ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
+{
+    if (device != 0) return cudaErrorInvalidValue;
+    *out = {};
+    (void)snprintf(out->name, sizeof out->name, "simulated");
+    out->major = 8;
+    out->minor = 9;
+    out->multiProcessorCount = 4;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    return cudaSuccess;
+}
+
+const char *cudaGetErrorName(cudaError_t e)
+{
+    static const char *const names[] = {"cudaSuccess", "cudaErrorInvalidValue",
+                                        "cudaErrorMemoryAllocation", "cudaErrorStreamCapture"};
+    return names[e];
+}
+
+const char *cudaGetErrorString(cudaError_t e)
+{
+    return cudaGetErrorName(e);
+}
+
+/* ---- memory ------------------------------------------------------------------------------- */
+
+cudaError_t cudaMalloc(void **out, size_t n)
+{
+    *out = NULL;
+    if (n > MEMORY_BYTES_MAX - n_allocated) return cudaErrorMemoryAllocation;
+    if (posix_memalign(out, 256, n) != 0) return cudaErrorMemoryAllocation;
+    memset(*out, 0xff, n);
+    allocations[*out] = n;
+    n_allocated += n;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *p)
+{
+    drain_all();
+    if (!p) return cudaSuccess;
+    auto at = allocations.find(p);
+    if (at == allocations.end()) return cudaErrorInvalidValue;
+    n_allocated -= at->second;
+    allocations.erase(at);
+    free(p);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMallocHost(void **out, size_t n)
+{
+    if (posix_memalign(out, 256, n) != 0) return cudaErrorMemoryAllocation;
+    pinned[(const char *)*out] = n;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void *p)
+{
+    drain_all();
+    if (pinned.erase((const char *)p) == 0) return cudaErrorInvalidValue;
+    free(p);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *n_free, size_t *n_total)
+{
+    *n_total = MEMORY_BYTES_MAX;
+    *n_free = MEMORY_BYTES_MAX - n_allocated;
+    return cudaSuccess;
+}
+
+/* ---- copies ------------------------------------------------------------------------------- */
+
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                              size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream)
+{
+    if (kind == cudaMemcpyDefault) {
+        kind = !is_device(from) ? cudaMemcpyHostToDevice
+               : is_device(to)  ? cudaMemcpyDeviceToDevice
+                                : cudaMemcpyDeviceToHost;
+    }
+    if (!is_device(kind == cudaMemcpyDeviceToHost ? from : to)) return cudaErrorInvalidValue;
+    auto copy_rows = [to, to_pitch, width, height](const char *rows, size_t pitch) {
+        for (size_t i = 0; i < height; i++) {
+            memcpy((char *)to + i * to_pitch, rows + i * pitch, width);
+        }
+    };
+    if (kind == cudaMemcpyHostToDevice && !is_pinned(from)) {
+        if (stream->capture) return cudaErrorStreamCapture;
+        auto taken = std::make_shared<std::vector<char>>(height * width);
+        for (size_t i = 0; i < height; i++) {
+            memcpy(taken->data() + i * width, (const char *)from + i * from_pitch, width);
+        }
+        return simt_enqueue(stream, [=] { copy_rows(taken->data(), width); });
+    }
+    bool waits = kind == cudaMemcpyDeviceToHost && !is_pinned(to);
+    if (waits && stream->capture) return cudaErrorStreamCapture;
+    (void)simt_enqueue(stream, [=] { copy_rows((const char *)from, from_pitch); });
+    if (waits) drain(stream, NULL);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind kind,
+                            cudaStream_t stream)
+{
+    return cudaMemcpy2DAsync(to, n, from, n, n, 1, kind, stream);
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t n, cudaMemcpyKind kind)
+{
+    (void)kind;
+    drain_all();
+    memcpy(to, from, n);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *p, int value, size_t n, cudaStream_t stream)
+{
+    return simt_enqueue(stream, [=] { memset(p, value, n); });
+}
+
+/* ---- streams ------------------------------------------------------------------------------ */
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
+{
+    (void)flags;
+    *out = new simt_stream();
+    streams.push_back(*out);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    drain(stream, NULL);
+    for (size_t i = 0; i < streams.size(); i++) {
+        if (streams[i] == stream) streams.erase(streams.begin() + (long)i);
+    }
+    delete stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    if (stream->capture) return cudaErrorStreamCapture;
+    drain(stream, NULL);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *out)
+{
+    *out = new simt_event();
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    delete event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    auto when = std::make_shared<moment>();
+    event->when = when;
+    event->stream = stream;
+    return simt_enqueue(stream, [when] { *when = {true, clock_now_us()}; });
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    if (event->when) drain(event->stream, &event->when->come);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
+{
+    if (!from->when || !to->when || !from->when->come || !to->when->come) {
+        return cudaErrorInvalidValue;
+    }
+    *ms = (float)(to->when->at_us - from->when->at_us) / 1000.0f;
+    return cudaSuccess;
+}
+
+/* ---- graphs ------------------------------------------------------------------------------- */
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode)
+{
+    (void)mode;
+    if (stream->capture) return cudaErrorStreamCapture;
+    stream->capture = new simt_graph();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out)
+{
+    if (!stream->capture) return cudaErrorStreamCapture;
+    *out = stream->capture;
+    stream->capture = NULL;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags)
+{
+    (void)flags;
+    *out = new simt_graph(*graph);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
+{
+    auto list = std::make_shared<actions>(graph->list);
+    return simt_enqueue(stream, [list] {
+        for (const std::function<void()> &action : *list) action();
+    });
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    delete graph;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
+{
+    delete graph;
+    return cudaSuccess;
+}

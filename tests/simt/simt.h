@@ -1,0 +1,64 @@
+/* simt.h - a GPU on the host: the CUDA backend's kernels, compiled as C++ and run thread by thread
+ *
+ * It serves the tests: the portable kernels run on every machine, with sanitizers if wished. What a
+ * GPU leaves open is varied on purpose or made to show:
+ *
+ *   order     the threads of a block run in an order that changes from block to block; a missing
+ *             barrier gives other bits on the next run
+ *   shared    dynamic shared memory holds NaN until it is written
+ *   streams   nothing of a stream is done before somebody waits for it, so memory of the host that
+ *             changes too early is seen changed
+ *   cp.async  nothing has arrived before the wait
+ *   blocks    run one after the other; a block that waits for another one never ends, and says so
+ *
+ * A thread is a fiber with a stack of its own. It runs until it needs others: __syncthreads waits
+ * for all threads of the block that have not returned, a warp's operation for those of the warp.
+ * One host thread at a time may use the device.
+ */
+#ifndef FATHOM_TESTS_SIMT_H
+#define FATHOM_TESTS_SIMT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <functional>
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_)
+    {
+    }
+};
+
+struct uint3 {
+    unsigned x, y, z;
+};
+
+/* Of the thread that runs. */
+extern uint3 threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
+
+enum { SIMT_WARP = 32, SIMT_EXCHANGE_BYTES = 64, SIMT_SHARED_BYTES = 232448 };
+
+/* simt_run - a grid of blocks, each thread of which calls body */
+void simt_run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body);
+
+/* simt_shared - the block's dynamic shared memory, [SIMT_SHARED_BYTES] */
+void *simt_shared(void);
+
+/* simt_block_wait - __syncthreads */
+void simt_block_wait(void);
+
+/* simt_warp_exchange - every thread of the warp brings n bytes and sees those of all
+ *
+ * Returns lane 0's; lane i's are i * SIMT_EXCHANGE_BYTES further. Valid until the thread's next but
+ * one exchange. Lanes that have returned have zeros. */
+const char *simt_warp_exchange(const void *mine, size_t n);
+
+/* simt_copy_later - cp.async of 16 bytes, or zeros; simt_copy_commit ends a group; simt_copy_wait
+ * makes all but the newest n groups of this thread arrive */
+void simt_copy_later(void *to, const void *from, bool valid);
+void simt_copy_commit(void);
+void simt_copy_wait(unsigned n_left);
+
+#endif
