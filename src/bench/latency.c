@@ -6,7 +6,9 @@
 #include "base/mem.h"
 #include "base/rng.h"
 
-enum { MAX_REPEAT = 1000, MAX_REQUEST = 65536, EVENTS = 256 };
+enum { MAX_REQUEST = 65536, EVENTS = 256 };
+
+const struct percentile_list latency_percentiles = {.at = {10, 25, 50, 75, 90, 99}, .n = 6};
 
 /* One run: when the last first token came, and when the last token did. */
 struct run {
@@ -69,6 +71,8 @@ static void summarise_runs(const struct latency_options *o, const struct run *ru
     out->step_ms = spread_of(scratch, n);
     for (uint32_t i = 0; i < n; i++) scratch[i] = runs[i].total_ms;
     out->total_ms = spread_of(scratch, n);
+    for (uint32_t i = 0; i < n; i++) scratch[i] = out->latencies_s[i] = runs[i].total_ms / 1e3;
+    summarise(&out->latency_s, scratch, n, &latency_percentiles);
     double n_prompt = (double)o->n_request * o->n_input;
     for (uint32_t i = 0; i < n; i++) scratch[i] = n_prompt * 1e3 / runs[i].prefill_ms;
     out->prefill_tok_s = spread_of(scratch, n);
@@ -92,9 +96,9 @@ fathom_err latency_run(fathom_engine *e, const struct latency_options *o,
 {
     *out = (struct latency_result){0};
     if (o->n_request == 0 || o->n_request > MAX_REQUEST || o->n_input == 0 || o->n_output == 0 ||
-        o->n_repeat == 0 || o->n_repeat > MAX_REPEAT) {
+        o->n_repeat == 0 || o->n_repeat > LATENCY_RUNS_MAX) {
         FAIL(d, FATHOM_EINVAL, "batch %u (1 to %d), input %u, output %u, repeats %u (1 to %d)",
-             o->n_request, MAX_REQUEST, o->n_input, o->n_output, o->n_repeat, MAX_REPEAT);
+             o->n_request, MAX_REQUEST, o->n_input, o->n_output, o->n_repeat, LATENCY_RUNS_MAX);
     }
     uint64_t state = o->seed;
     int32_t *ids = mem_alloc_array(o->n_input, sizeof *ids);
@@ -130,6 +134,22 @@ static void write_spread(struct buf *b, const char *name, const struct spread *s
                      s->median, s->max);
 }
 
+/* What vLLM writes, under its names. */
+static void write_latencies(struct buf *b, const struct latency_options *o,
+                            const struct latency_result *r)
+{
+    (void)buf_printf(b, ", \"avg_latency\": %.6f, \"latencies\": [", r->latency_s.mean);
+    for (uint32_t i = 0; i < o->n_repeat; i++) {
+        (void)buf_printf(b, "%s%.6f", i ? ", " : "", r->latencies_s[i]);
+    }
+    (void)buf_add_str(b, "], \"percentiles\": {");
+    for (size_t i = 0; i < latency_percentiles.n; i++) {
+        (void)buf_printf(b, "%s\"%.0f\": %.6f", i ? ", " : "", latency_percentiles.at[i],
+                         r->latency_s.percentiles[i]);
+    }
+    (void)buf_add_str(b, "}");
+}
+
 fathom_err latency_write_json(struct buf *b, const struct latency_options *o,
                               const struct latency_result *r, const fathom_info *info)
 {
@@ -143,5 +163,6 @@ fathom_err latency_write_json(struct buf *b, const struct latency_options *o,
     write_spread(b, "total_ms", &r->total_ms);
     write_spread(b, "prefill_tok_s", &r->prefill_tok_s);
     write_spread(b, "output_tok_s", &r->output_tok_s);
+    write_latencies(b, o, r);
     return buf_printf(b, ", \"host_us_per_step\": %.1f}\n", r->host_us_per_step);
 }

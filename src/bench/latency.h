@@ -12,12 +12,14 @@
 #include "bench/summary.h"
 #include "fathom/fathom.h"
 
+enum { LATENCY_RUNS_MAX = 1000 };
+
 struct latency_options {
     uint32_t n_request; /* the batch, >= 1 */
     uint32_t n_input;   /* tokens of each prompt, >= 1 */
     uint32_t n_output;  /* tokens of each answer, >= 1 */
     uint32_t n_warm_up; /* runs that are not counted */
-    uint32_t n_repeat;  /* runs that are, >= 1 */
+    uint32_t n_repeat;  /* runs that are, 1 .. LATENCY_RUNS_MAX */
     uint64_t seed;
 };
 
@@ -27,15 +29,21 @@ struct latency_result {
     struct spread total_ms;
     struct spread output_tok_s; /* of the steps: n_request / step time */
     struct spread prefill_tok_s;
-    double host_us_per_step; /* engine time of a step outside the wait for the device, mean; 0 when
-                                the host computes itself */
+    double host_us_per_step;  /* engine time of a step outside the wait for the device, mean; 0 when
+                                 the host computes itself */
+    struct summary latency_s; /* of the runs, at latency_percentiles */
+    double latencies_s[LATENCY_RUNS_MAX]; /* [n_repeat], in the order in which they ran */
 };
+
+/* Those that `vllm bench latency` writes. */
+extern const struct percentile_list latency_percentiles;
 
 /* latency_run - errors of fathom_submit, EDEVICE when the engine fails, ENOMEM */
 fathom_err latency_run(fathom_engine *e, const struct latency_options *o,
                        struct latency_result *out, fathom_diag *d);
 
-/* latency_write_json - one object on one line, options included */
+/* latency_write_json - one object on one line, options included. avg_latency, latencies and
+ * percentiles are vLLM's: seconds from the submission of a batch to its last token. */
 fathom_err latency_write_json(struct buf *b, const struct latency_options *o,
                               const struct latency_result *r, const fathom_info *info);
 

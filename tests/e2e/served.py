@@ -25,7 +25,7 @@ class Server:
             printed += line
             if line.startswith("ready"):
                 break
-        address = re.search(r"^address +http://([^:]+):(\d+)/v1", printed, re.M)
+        address = re.search(r"^address +https?://([^:]+):(\d+)/v1", printed, re.M)
         if not address:
             raise AssertionError("no address in:\n" + printed)
         self.host, self.port = address.group(1), int(address.group(2))

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ import threading
 import time
 import unittest
 
+from certificates import make_certificate
 from served import Server
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -286,6 +288,28 @@ class KnownTimes(unittest.TestCase):
             self.assertNotIn("Result", out)
 
 
+class Latency(unittest.TestCase):
+    def test_the_file_has_vllms_keys_beside_ours(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "latency.json")
+            bench("latency", "--batch-size", "2", "--input-len", "16", "--output-len", "4",
+                  "--num-iters-warmup", "1", "--num-iters", "5", "--output-json", path)
+            with open(path, encoding="utf-8") as f:
+                r = json.load(f)
+        self.assertEqual((r["batch"], r["input_len"], r["output_len"], r["repeats"]), (2, 16, 4, 5))
+        runs = sorted(r["latencies"])
+        self.assertEqual(len(runs), 5)
+        self.assertAlmostEqual(r["avg_latency"], sum(runs) / 5, places=5)
+        self.assertEqual(list(r["percentiles"]), ["10", "25", "50", "75", "90", "99"])
+        for percent, value in r["percentiles"].items():
+            at = 4 * int(percent) / 100
+            low = int(at)
+            want = runs[low] + (at - low) * (runs[min(low + 1, 4)] - runs[low])
+            self.assertAlmostEqual(value, want, places=5)
+        for value, ours in ((runs[0], "min"), (runs[2], "median"), (runs[-1], "max")):
+            self.assertAlmostEqual(1e3 * value, r["total_ms"][ours], places=2)
+
+
 class Failures(unittest.TestCase):
     def test_each_kind_is_counted_and_the_law_tells(self):
         paced = Paced(["", "429", "500", "404", "cut", "error", "nonsense", "hang", "", ""])
@@ -381,6 +405,27 @@ class Pilot(unittest.TestCase):
         hits = float(re.search(r"Prompt tokens found in cache \(%\): +([\d.]+)", out).group(1))
         self.assertTrue(20 < hits < 60, out)
         server.kill()
+
+
+@unittest.skipUnless(shutil.which("openssl"), "openssl is not installed")
+class Tls(unittest.TestCase):
+    def test_a_certificate_that_nobody_knows_needs_insecure(self):
+        with tempfile.TemporaryDirectory() as folder:
+            key, certificate = make_certificate(folder, "server")
+            server = Server("--max-num-seqs", "4", "--max-model-len", "512", "--ssl-keyfile", key,
+                            "--ssl-certfile", certificate, "--api-key", "secret")
+            self.addCleanup(server.kill)
+            where = f"{server.host}:{server.port}"
+            args = ("serve", "--model", "pilot", "--input-len", "16", "--output-len", "4",
+                    "--num-prompts", "4", "--api-key", "secret", "--base-url")
+            out, err = bench(*args, f"https://{where}", status=1)
+            self.assertIn("certificate", err)
+            self.assertNotIn("Result", out)
+            out, err = bench(*args, f"https://{where}", "--insecure")
+            self.assertRegex(out, r"Successful requests: +4\b")
+            self.assertRegex(out, r"Failed requests: +0\b")
+            self.assertEqual(err, "")
+            bench(*args, f"http://{where}", status=1)
 
 
 if __name__ == "__main__":

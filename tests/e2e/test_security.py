@@ -19,29 +19,10 @@ import urllib.error
 import urllib.request
 
 import test_lifecycle
+from certificates import make_certificate
 from test_lifecycle import Server
 
 MODELS = "/v1/models"
-
-
-def openssl(*args):
-    subprocess.run(["openssl", *args], check=True, capture_output=True, timeout=60)
-
-
-def make_certificate(folder, name, *, ca=None, days="30"):
-    """A key and a certificate, signed by itself or by `ca`; their paths."""
-    key, certificate = (os.path.join(folder, name + end) for end in (".key", ".crt"))
-    common = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key,
-              "-subj", f"/CN={name}"]
-    if ca is None:
-        openssl("req", "-x509", *common, "-out", certificate, "-days", days,
-                "-addext", "subjectAltName=IP:127.0.0.1")
-    else:
-        request = os.path.join(folder, name + ".csr")
-        openssl("req", "-new", *common, "-out", request)
-        openssl("x509", "-req", "-in", request, "-CA", ca[1], "-CAkey", ca[0], "-CAcreateserial",
-                "-days", days, "-out", certificate)
-    return key, certificate
 
 
 def get(server, path, context=None, key=None):
