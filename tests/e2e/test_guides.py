@@ -30,10 +30,38 @@ def entries():
         return json.load(f)
 
 
-def words(entry):
+def commands(beginning):
+    """The entries whose command begins so."""
+    return [e for e in entries() if e.get("command", "").startswith(beginning)]
+
+
+def launched(line):
+    """What the launcher of the Ascend guide gives to its template as $1 .. $7, rank by rank."""
+    split = shlex.split(line)
+    given = dict(zip(split[2::2], split[3::2]))
+    n_card = int(given["--tp-size"])
+    for i in range(int(given["--dp-size-local"])):
+        yield {"1": ",".join(str(card) for card in range(i * n_card, (i + 1) * n_card)),
+               "2": str(int(given["--vllm-start-port"]) + i),
+               "3": given["--dp-size"],
+               "4": str(int(given["--dp-rank-start"]) + i),
+               "5": given["--dp-address"],
+               "6": given["--dp-rpc-port"],
+               "7": given["--tp-size"]}
+
+
+def processes(entry):
+    """(variables of the shell, environment) of each process that the command is run in"""
+    ranks = launched(entry["launcher"]) if "launcher" in entry else [entry.get("variables", {})]
+    for variables in ranks:
+        yield variables, {name: variables[value[1:]] if value.startswith("$") else value
+                          for name, value in entry.get("environment", {}).items()}
+
+
+def words(entry, variables):
     """The command as fathom's arguments."""
     text = IMAGE.sub(r"vllm serve \1", entry["command"].replace("\\\n", " "))
-    for name, value in entry.get("variables", {}).items():
+    for name, value in variables.items():
         text = re.sub(rf"\${name}\b", value, text)
     split = shlex.split(text)
     if split[0] != "vllm":
@@ -73,38 +101,56 @@ def run(arguments, environment):
 
 
 class Guides(unittest.TestCase):
+    def assert_answered(self, entry, variables, environment):
+        arguments = with_pilot(words(entry, variables)) + ["--dry-run"]
+        done = run(arguments, environment)
+        self.assertEqual(done.returncode, entry["status"], done.stderr)
+        for part in entry["says"]:
+            self.assertIn(part, done.stderr)
+        for line in done.stderr.splitlines():
+            self.assertRegex(line, r"(is refused|ha(s|ve) no effect|is FP8 already)")
+        refused = re.findall(r"(--[a-z-]+)\b.* is refused: ", done.stderr)
+        accepted = run(without(arguments, refused), environment)
+        self.assertEqual(accepted.returncode, 0, accepted.stderr)
+        self.assertIn("needed, together", accepted.stdout)
+        self.assert_told(environment, accepted.stderr)
+
+    def assert_told(self, environment, text):
+        """Each variable that does nothing is named, once."""
+        for name in environment:
+            if name not in ("HF_HOME", "VLLM_API_KEY", "VLLM_LOGGING_LEVEL"):
+                self.assertEqual(len(re.findall(rf"\b{name}\b.* no effect", text)), 1, name)
+
     def test_servers_start_or_say_why_not(self):
+        n_process = 0
         for entry in entries():
             if "status" not in entry:
                 continue
-            with self.subTest(entry["source"]):
-                environment = entry.get("environment", {})
-                arguments = with_pilot(words(entry)) + ["--dry-run"]
-                done = run(arguments, environment)
-                self.assertEqual(done.returncode, entry["status"], done.stderr)
-                for part in entry["says"]:
-                    self.assertIn(part, done.stderr)
-                for line in done.stderr.splitlines():
-                    self.assertRegex(line, r"(is refused|ha(s|ve) no effect|is FP8 already)")
-                refused = re.findall(r"(--[a-z-]+)\b.* is refused: ", done.stderr)
-                accepted = run(without(arguments, refused), environment)
-                self.assertEqual(accepted.returncode, 0, accepted.stderr)
-                self.assertIn("needed, together", accepted.stdout)
-                for name in environment:
-                    if name not in ("HF_HOME", "VLLM_API_KEY", "VLLM_LOGGING_LEVEL"):
-                        self.assertRegex(accepted.stderr, rf"\b{name}\b.* no effect")
+            for variables, environment in processes(entry):
+                with self.subTest(entry["source"], **variables):
+                    self.assert_answered(entry, variables, environment)
+                n_process += 1
+        self.assertEqual(n_process, 5 + 1 + 1 + 4 + 4)
+
+    def test_variables_without_a_command_are_told(self):
+        alone = [e for e in entries() if "command" not in e]
+        self.assertGreaterEqual(len(alone), 1)
+        for entry in alone:
+            done = run(["serve", "pilot", "--dry-run"], entry["environment"])
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assert_told(entry["environment"], done.stderr)
 
     def test_benchmarks_are_understood(self):
-        for entry in entries():
-            if not entry["command"].startswith("vllm bench"):
-                continue
-            done = run(with_pilot(words(entry)) + ["--help"], {})
+        benchmarks = commands("vllm bench")
+        self.assertGreaterEqual(len(benchmarks), 1)
+        for entry in benchmarks:
+            done = run(with_pilot(words(entry, {})) + ["--help"], entry.get("environment", {}))
             self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_requests_are_answered(self):
         if not shutil.which("curl"):
             self.skipTest("curl is not installed")
-        requests = [e["command"] for e in entries() if e["command"].startswith("curl")]
+        requests = [e["command"] for e in commands("curl")]
         names = {json.loads(shlex.split(r.replace("\\\n", " "))[-1])["model"] for r in requests}
         server = Server("--served-model-name", *sorted(names))
         for text in requests:
