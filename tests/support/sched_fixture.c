@@ -1,0 +1,85 @@
+#include "support/sched_fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const int32_t stop_ids[] = {STOP_ID};
+
+void fixture_open(struct sched_fixture *f, uint32_t n_page, uint32_t budget, uint32_t max_num_seqs)
+{
+    memset(f, 0, sizeof *f);
+    struct sched_config c = {budget, max_num_seqs, f->max_draft, MAX_SCORE};
+    assert_int_equal(page_pool_create(&f->pool, n_page, NULL), FATHOM_OK);
+    assert_int_equal(sched_create(&f->s, &c, f->pool, f->prefix, NULL), FATHOM_OK);
+    assert_int_equal(plan_init(&f->plan, max_num_seqs), FATHOM_OK);
+}
+
+void fixture_open_more(struct sched_fixture *f, uint32_t n_page, uint32_t budget,
+                       uint32_t max_num_seqs, uint32_t max_draft)
+{
+    fixture_open(f, n_page, budget, max_num_seqs);
+    f->max_draft = max_draft;
+    struct sched_config c = {budget, max_num_seqs, f->max_draft, MAX_SCORE};
+    sched_destroy(f->s);
+    assert_int_equal(prefix_create(&f->prefix, f->pool, max_draft > 0, NULL), FATHOM_OK);
+    assert_int_equal(sched_create(&f->s, &c, f->pool, f->prefix, NULL), FATHOM_OK);
+}
+
+void fixture_open_cached(struct sched_fixture *f, uint32_t n_page, uint32_t budget,
+                         uint32_t max_num_seqs)
+{
+    fixture_open_more(f, n_page, budget, max_num_seqs, 0);
+}
+
+void fixture_close(struct sched_fixture *f)
+{
+    sched_check(f->s);
+    sched_destroy(f->s);
+    prefix_destroy(f->prefix);
+    page_pool_destroy(f->pool);
+    plan_fini(&f->plan);
+}
+
+struct request *fixture_add(struct sched_fixture *f, uint32_t n_prompt, uint32_t max_output)
+{
+    struct sched_job *j = &f->jobs[f->n_job++];
+    j->r = (struct request){.id = f->n_job,
+                            .ids = j->ids,
+                            .pages = j->pages,
+                            .stop_ids = stop_ids,
+                            .n_stop_id = 1,
+                            .n_prompt = n_prompt,
+                            .max_token = n_prompt + max_output};
+    sched_add(f->s, &j->r);
+    sched_check(f->s);
+    return &j->r;
+}
+
+void fixture_plan(struct sched_fixture *f)
+{
+    sched_plan(f->s, ++f->now_us, &f->plan);
+    sched_check(f->s);
+}
+
+void fixture_commit(struct sched_fixture *f, int32_t id)
+{
+    int32_t drawn[MAX_REQUESTS];
+    for (int i = 0; i < MAX_REQUESTS; i++) drawn[i] = id;
+    sched_commit(f->s, &f->plan, drawn, ++f->now_us);
+    sched_check(f->s);
+}
+
+void fixture_expect(const struct sched_fixture *f, uint32_t i, const struct request *r,
+                    uint32_t first, uint32_t n_token, bool draws)
+{
+    assert_true(i < f->plan.n_entry);
+    assert_ptr_equal(f->plan.entries[i].request, r);
+    assert_int_equal(f->plan.entries[i].first, first);
+    assert_int_equal(f->plan.entries[i].n_token, n_token);
+    assert_int_equal(f->plan.entries[i].draws, draws);
+}
