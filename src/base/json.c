@@ -1,6 +1,5 @@
 #include "base/json.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,77 +7,6 @@
 
 #include "base/fail.h"
 #include "base/json_big.h"
-#include "base/limits.h"
-#include "base/mem.h"
-#include "base/os.h"
-
-/* Brackets open at once, outside strings. The parser's own limit is four times ours. */
-static size_t nesting(const char *text, size_t n)
-{
-    size_t depth = 0;
-    size_t deepest = 0;
-    bool in_string = false;
-    for (size_t i = 0; i < n; i++) {
-        char c = text[i];
-        if (in_string) {
-            if (c == '\\') i++;
-            if (c == '"') in_string = false;
-        } else if (c == '"') {
-            in_string = true;
-        } else if (c == '[' || c == '{') {
-            if (++depth > deepest) deepest = depth;
-        } else if ((c == ']' || c == '}') && depth > 0) {
-            depth--;
-        }
-    }
-    return deepest;
-}
-
-static fathom_err load(const char *text, size_t n, size_t flags, const char *what, json_t **out,
-                       fathom_diag *d)
-{
-    json_error_t e;
-    *out = NULL;
-    if (nesting(text, n) > LIMIT_JSON_DEPTH) {
-        FAIL(d, FATHOM_EFORMAT, "%s: JSON is nested deeper than %d levels", what, LIMIT_JSON_DEPTH);
-    }
-    *out = json_loadb(n ? text : "", n, JSON_DECODE_ANY | flags, &e);
-    if (*out) return FATHOM_OK;
-    if (json_error_code(&e) == json_error_numeric_overflow) {
-        fathom_err err = json_big_read(text, n, JSON_DECODE_ANY | flags, out, &e);
-        if (err == FATHOM_OK) return err;
-        if (err == FATHOM_ENOMEM) {
-            FAIL(d, FATHOM_ENOMEM, "%s: out of memory while parsing JSON", what);
-        }
-    }
-    /* a failed allocation leaves the parser without a message more often than with this code */
-    if (json_error_code(&e) == json_error_out_of_memory || e.text[0] == '\0') {
-        FAIL(d, FATHOM_ENOMEM, "%s: out of memory while parsing JSON", what);
-    }
-    FAIL(d, FATHOM_EFORMAT, "%s: not valid JSON at line %d column %d (byte %d): %s", what, e.line,
-         e.column, e.position, e.text);
-}
-
-fathom_err json_read(const char *text, size_t n, const char *what, json_t **out, fathom_diag *d)
-{
-    return load(text, n, JSON_ALLOW_NUL, what, out, d);
-}
-
-fathom_err json_read_strict(const char *text, size_t n, const char *what, json_t **out,
-                            fathom_diag *d)
-{
-    return load(text, n, JSON_REJECT_DUPLICATES, what, out, d);
-}
-
-fathom_err json_read_file(const char *path, json_t **out, fathom_diag *d)
-{
-    struct file_map map;
-    *out = NULL;
-    TRY(file_map_open(&map, path, d));
-    fathom_err err = json_read(map.data, map.size, path, out, d);
-    file_map_close(&map);
-    return err;
-}
 
 fathom_err json_write_string(struct buf *b, const char *s, size_t n)
 {

@@ -9,15 +9,9 @@
 #define FATHOM_BASE_JSON_BIG_H
 
 #include <jansson.h>
-#include <stddef.h>
 
-#include "fathom/err.h"
-
-/* json_big_read - parse a text that holds such integers; otherwise as json_loadb, flags likewise
- *
- *   e  the error of the parser; a position behind such an integer is too large
- * Errors  ENOMEM; EFORMAT with *e. */
-fathom_err json_big_read(const char *text, size_t n, size_t flags, json_t **out, json_error_t *e);
+/* json_big_create - a new reference; NULL when out of memory */
+json_t *json_big_create(const char *digits);
 
 /* json_big_digits - the integer as it was written; NULL for any other value */
 const char *json_big_digits(const json_t *value);

@@ -242,6 +242,90 @@ static void failing_allocations_come_out(void **state)
     json_decref(v);
 }
 
+/* A text with a byte changed, dropped or put in, or cut off. */
+static size_t damage(char *text, size_t n, uint64_t *seed)
+{
+    static const char bytes[] = "{}[]\":,\\ud8c0123eE+-. \n\xc3\xa9\x01tfn";
+    size_t at = rng_next(seed) % n;
+    char c = bytes[rng_next(seed) % (sizeof bytes - 1)];
+    switch (rng_next(seed) % 4) {
+    case 0: text[at] = c; break;
+    case 1: memmove(text + at, text + at + 1, n - at - 1); return n - 1;
+    case 2:
+        memmove(text + at + 1, text + at, n - at);
+        text[at] = c;
+        return n + 1;
+    default: return at;
+    }
+    return n;
+}
+
+/* Jansson's own reader is the judge of what is JSON. */
+static void jansson_reads_the_same(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "{\"a\": [1, -2.5e-3, 0, -0, 1E+2], \"b\\u0041\\n\": {\"\": null}, \"a\": \"x\"}",
+        "[true, false, null, \"\\ud83d\\ude00 \xf0\x9f\x98\x80 \xc3\xa9 \\u00e9\\\\ "
+        "\\/\\b\\f\\r\\t\"]",
+        " \t\r\n{\"k\\\"\":[[],{},[{}],\"\\u0001\\u001F\\u2028\"]} ",
+    };
+    uint64_t seed = 5;
+    int n_read = 0;
+    for (int i = 0; i < 60000; i++) {
+        char text[256];
+        json_error_t e;
+        json_t *got, *want;
+        const char *from = texts[i % 3];
+        size_t n = strlen(from);
+        memcpy(text, from, n);
+        for (uint64_t k = rng_next(&seed) % 3; k-- > 0 && n > 1;) n = damage(text, n, &seed);
+        bool strict = i % 2;
+        size_t flags = JSON_DECODE_ANY | (strict ? JSON_REJECT_DUPLICATES : JSON_ALLOW_NUL);
+        want = json_loadb(text, n, flags, &e);
+        fathom_err err = (strict ? json_read_strict : json_read)(text, n, "t", &got, NULL);
+        if (!want != (err == FATHOM_EFORMAT) || (want && !json_equal(want, got))) {
+            fail_msg("%.*s: %d, jansson: %s", (int)n, text, err, want ? "read" : e.text);
+        }
+        n_read += want != NULL;
+        json_decref(want);
+        json_decref(got);
+    }
+    assert_in_range(n_read, 20000, 50000);
+}
+
+/* A chat request whose every allocation fails in turn. */
+static void reading_without_memory_says_so(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"model\":\"deepseek\",\"messages\":[{\"role\":\"system\",\"content\":\"Answer in one "
+        "sentence, in the language of the question, and name what it rests on.\"},"
+        "{\"role\":\"user\",\"content\":\"Why is\\nthe sky blue? Caf\\u00e9, \\ud83d\\ude00, "
+        "0123456789012345678901234567890123456789012345678901234567890123456789\"}],"
+        "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":"
+        "\"object\",\"properties\":{\"a\\tb\":{\"type\":\"integer\",\"maximum\":"
+        "99999999999999999999}},\"required\":[\"a\\tb\"]}}}],\"stop\":[\"a\",\"b\",\"c\",\"d\"],"
+        "\"temperature\":0.7,\"stream\":true,\"logit_bias\":{\"1\":1,\"2\":2,\"3\":3,\"4\":4,"
+        "\"5\":5,\"6\":6,\"7\":7,\"8\":8,\"9\":9,\"10\":10}}";
+    json_set_alloc_funcs(mem_alloc, mem_free);
+    bool hit = true;
+    long n = 0;
+    for (; hit; n++) {
+        json_t *v;
+        fathom_diag d = {{0}};
+        mem_fail_after(n);
+        fathom_err err = json_read_strict(text, sizeof text - 1, "body", &v, &d);
+        hit = mem_fail_hit();
+        mem_fail_after(-1);
+        assert_int_equal(err, hit ? FATHOM_ENOMEM : FATHOM_OK);
+        assert_string_equal(d.text, hit ? "body: out of memory while parsing JSON" : "");
+        json_decref(v);
+    }
+    json_set_alloc_funcs(malloc, free);
+    assert_true(n > 80);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -253,6 +337,8 @@ int main(void)
         cmocka_unit_test(members_are_typed_and_named_in_messages),
         cmocka_unit_test(the_last_of_equal_keys_holds),
         cmocka_unit_test(failing_allocations_come_out),
+        cmocka_unit_test(jansson_reads_the_same),
+        cmocka_unit_test(reading_without_memory_says_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
