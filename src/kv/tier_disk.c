@@ -8,8 +8,9 @@
  * A write puts down the page, then the header. Killed between the two, the slot has the header of
  * the record before over another page, or one that is half of each: its sum is wrong, and whoever
  * reads it is told so. So a crash costs the one record that was being written and the one that it
- * replaced. Nothing is ever repaired or fsynced: what a power cut takes away is found out the same
- * way, and is computed again. */
+ * replaced. A record that has not been taken, for whatever reason, has its header zeroed. Nothing
+ * is ever repaired or fsynced: what a power cut takes away is found out the same way, and is
+ * computed again. */
 #include "kv/tier_disk.h"
 
 #include <stdlib.h>
@@ -115,20 +116,30 @@ static int by_order(const void *a, const void *b)
     return (x->order > y->order) - (x->order < y->order);
 }
 
+/* A slot whose record has not been taken is empty from now on, as far as the disk lets us: else it
+ * would be counted again after the next start. */
+static void forget_record(struct tier_disk *t, uint32_t slot)
+{
+    memset(t->block, 0, DIRECT_ALIGN);
+    (void)direct_file_write(&t->index, t->block, DIRECT_ALIGN, header_offset(slot), NULL);
+}
+
 /* One header of the index. `verdict` is that of the whole directory, pages_bytes what there is of
  * kv.pages. */
 static void take_header(struct tier_disk *t, const unsigned char *block, uint32_t slot,
                         enum tier_verdict verdict, uint64_t pages_bytes)
 {
     struct tier_header h;
+    bool ours = verdict == TIER_GOOD; /* else the whole index is given up */
     memcpy(&h, block, sizeof h);
     if (is_zero(block, sizeof h)) return;
-    if (verdict == TIER_GOOD) verdict = tier_header_judge(&h, &t->model, t->page_bytes);
+    if (ours) verdict = tier_header_judge(&h, &t->model, t->page_bytes);
     if (verdict == TIER_GOOD && (slot + 1) * t->place_bytes > pages_bytes) {
         verdict = TIER_BAD_TRUNCATED;
     }
     if (verdict != TIER_GOOD) {
         t->n_rejected[verdict]++;
+        if (ours) forget_record(t, slot);
         return;
     }
     if (slot >= t->n_slot) return; /* the directory has been made smaller */
@@ -302,10 +313,9 @@ enum tier_verdict tier_disk_write(struct tier_disk *t, uint32_t slot, uint64_t o
     return verdict_of(direct_file_write(&t->index, t->block, DIRECT_ALIGN, header_offset(slot), d));
 }
 
-enum tier_verdict tier_disk_read(struct tier_disk *t, uint32_t slot, const struct tier_name *name,
-                                 void *page, fathom_diag *d)
+static enum tier_verdict read_record(struct tier_disk *t, uint32_t slot,
+                                     const struct tier_name *name, void *page, fathom_diag *d)
 {
-    ASSERT(slot < t->n_slot);
     struct tier_header h;
     fathom_err err = direct_file_read(&t->index, t->block, DIRECT_ALIGN, header_offset(slot), d);
     if (err) return verdict_of(err);
@@ -315,4 +325,13 @@ enum tier_verdict tier_disk_read(struct tier_disk *t, uint32_t slot, const struc
     err = direct_file_read(&t->pages, page, t->place_bytes, slot * t->place_bytes, d);
     if (err) return verdict_of(err);
     return tier_record_judge(&h, &t->model, t->page_bytes, name, page);
+}
+
+enum tier_verdict tier_disk_read(struct tier_disk *t, uint32_t slot, const struct tier_name *name,
+                                 void *page, fathom_diag *d)
+{
+    ASSERT(slot < t->n_slot);
+    enum tier_verdict v = read_record(t, slot, name, page, d);
+    if (v != TIER_GOOD) forget_record(t, slot);
+    return v;
 }

@@ -71,8 +71,8 @@ bool tier_disk_is_direct(const struct tier_disk *t);
  *
  *   page  [direct_round(page_bytes)], aligned to DIRECT_ALIGN
  *   d     names a fault of the disk
- * Returns  GOOD, or why the record is not taken; a write gives GOOD, BAD_IO or, without room,
- *          BAD_TRUNCATED. */
+ * Returns  GOOD, or why the record is not taken, and then its slot is empty; a write gives GOOD,
+ *          BAD_IO or, without room, BAD_TRUNCATED. */
 enum tier_verdict tier_disk_write(struct tier_disk *t, uint32_t slot, uint64_t order,
                                   const struct tier_name *name, const void *page, fathom_diag *d);
 enum tier_verdict tier_disk_read(struct tier_disk *t, uint32_t slot, const struct tier_name *name,

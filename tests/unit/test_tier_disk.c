@@ -181,6 +181,33 @@ static void damage_is_found(void **state)
     assert_int_equal(read_record(w, 0, 30), TIER_GOOD);
 }
 
+/* Whether it was found bad at the start or when it was read. */
+static void what_is_rejected_is_counted_once(void **state)
+{
+    struct world *w = *state;
+    write_three(w);
+    change(w->pages, 1 * ROOM + 777, 4);
+    change(w->index, (1 + 2) * DIRECT_ALIGN + 100, 4);
+    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_CHECKSUM), 1);
+    assert_int_equal(read_record(w, 1, 10), TIER_BAD_CHECKSUM);
+    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(n_found(w), 1);
+    assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_CHECKSUM), 0);
+    assert_int_equal(read_record(w, 0, 10), TIER_BAD_TOKENS);
+    tier_disk_close(w->disk);
+    w->disk = NULL;
+    assert_int_equal(truncate(w->pages, 0), 0);
+    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_TRUNCATED), 0);
+    assert_int_equal(write_record(w, 1, 10), TIER_GOOD);
+    assert_int_equal(truncate(w->pages, 0), 0);
+    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_TRUNCATED), 1);
+    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_TRUNCATED), 0);
+}
+
 static void another_version_of_one_record_is_found(void **state)
 {
     struct world *w = *state;
@@ -401,7 +428,7 @@ static void the_thread_does_jobs_in_turn(void **state)
     assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
     uint32_t n;
     const struct tier_found *f = tier_disk_found(w->disk, &n);
-    assert_int_equal(n, N_SLOT);
+    assert_int_equal(n, N_SLOT - 1); /* without the one that was rejected */
     assert_int_equal(f[n - 1].order, 99);
 }
 
@@ -413,6 +440,7 @@ int main(void)
         CASE(records_outlive_the_process),
         CASE(a_directory_may_grow_and_shrink),
         CASE(damage_is_found),
+        CASE(what_is_rejected_is_counted_once),
         CASE(another_version_of_one_record_is_found),
         CASE(a_torn_write_is_found),
         CASE(truncated_pages_are_found),
