@@ -105,8 +105,7 @@ static fathom_err set_level(struct server *s, const char *argument, struct buf *
 static fathom_err drain(struct server *s, const char *argument, struct buf *body,
                         struct api_error *e)
 {
-    (void)argument, (void)e;
-    server_stop(s);
+    (void)s, (void)argument, (void)e;
     return say_ok(body);
 }
 
@@ -126,33 +125,42 @@ static fathom_err tell_metrics(struct server *s, const char *argument, struct bu
     return route_find("/metrics", &rest)->get(s, "", body, e);
 }
 
-static const struct {
+static fathom_err tell_health(struct server *s, const char *argument, struct buf *body,
+                              struct api_error *e)
+{
+    (void)argument;
+    return health_get_live(s, "", body, e);
+}
+
+static const struct action {
     unsigned method;
     const char *path;
-    admin_action *action;
+    admin_action *call;
+    bool stops; /* the server, once the answer is out */
 } actions[] = {
-    {METHOD_GET, "/server_info", tell_server},
-    {METHOD_GET, "/state", tell_state},
-    {METHOD_GET, "/metrics", tell_metrics},
-    {METHOD_GET, "/health", NULL},
-    {METHOD_GET, "/log_level", tell_level},
-    {METHOD_POST, "/log_level", set_level},
-    {METHOD_POST, "/drain", drain},
-    {METHOD_POST, "/reset_prefix_cache", reset_cache},
+    {METHOD_GET, "/server_info", tell_server, false},
+    {METHOD_GET, "/state", tell_state, false},
+    {METHOD_GET, "/metrics", tell_metrics, false},
+    {METHOD_GET, "/health", tell_health, false},
+    {METHOD_GET, "/log_level", tell_level, false},
+    {METHOD_POST, "/log_level", set_level, false},
+    {METHOD_POST, "/drain", drain, true},
+    {METHOD_POST, "/reset_prefix_cache", reset_cache, false},
 };
 
 enum { N_ACTION = sizeof actions / sizeof actions[0] };
 
-static fathom_err act(struct server *s, const char *method, const char *path, const char *argument,
-                      struct buf *body, struct api_error *e)
+static const struct action *find_action(const char *method, const char *path)
 {
     unsigned bit = route_method(method);
     for (size_t i = 0; i < N_ACTION; i++) {
-        if (actions[i].method != bit || strcmp(actions[i].path, path) != 0) continue;
-        if (bit == METHOD_POST) LOG_INFO("admin", "%s %s", path, argument ? argument : "");
-        if (!actions[i].action) return health_get_live(s, "", body, e);
-        return actions[i].action(s, argument, body, e);
+        if (actions[i].method == bit && strcmp(actions[i].path, path) == 0) return &actions[i];
     }
+    return NULL;
+}
+
+static fathom_err refuse(const char *method, const char *path, struct api_error *e)
+{
     struct buf list = {0};
     for (size_t i = 0; i < N_ACTION; i++) {
         (void)buf_printf(&list, "%s%s %s", i ? ", " : "",
@@ -182,7 +190,8 @@ static enum MHD_Result reply(struct MHD_Connection *c, int status, struct buf *b
     return result;
 }
 
-/* A body is read and dropped; con_cls tells that the headers have been seen. */
+/* A body is read and dropped; con_cls is the admin from the headers on, and its server when that is
+ * to stop. */
 static enum MHD_Result handle(void *arg, struct MHD_Connection *c, const char *url,
                               const char *method, const char *version, const char *bytes,
                               size_t *n_byte, void **con_cls)
@@ -197,7 +206,11 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *c, const char *u
         return MHD_YES;
     }
     const char *level = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "level");
-    fathom_err err = act(a->server, method, url, level, &body, &e);
+    const struct action *action = find_action(method, url);
+    if (action && action->method == METHOD_POST)
+        LOG_INFO("admin", "%s %s", url, level ? level : "");
+    if (action && action->stops) *con_cls = a->server;
+    fathom_err err = action ? action->call(a->server, level, &body, &e) : refuse(method, url, &e);
     if (err) {
         buf_clear(&body);
         (void)api_error_from(&e, err, NULL, NULL);
@@ -209,6 +222,15 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *c, const char *u
     return reply(c, err ? e.status : 200, &body);
 }
 
+/* The answer is out, or its client has gone. */
+static void completed(void *arg, struct MHD_Connection *c, void **con_cls,
+                      enum MHD_RequestTerminationCode how)
+{
+    struct admin *a = arg;
+    (void)c, (void)how;
+    if (*con_cls == a->server) server_stop(a->server);
+}
+
 fathom_err admin_open(struct admin **out, struct server *s, fathom_diag *d)
 {
     int fd;
@@ -218,10 +240,10 @@ fathom_err admin_open(struct admin **out, struct server *s, fathom_diag *d)
     if (a) {
         a->server = s;
         a->fd = fd;
-        a->http = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, handle, a,
-                                   MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
-                                   (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
-                                   (unsigned)SILENCE_S, MHD_OPTION_END);
+        a->http = MHD_start_daemon(
+            MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, handle, a, MHD_OPTION_LISTEN_SOCKET, fd,
+            MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
+            (unsigned)SILENCE_S, MHD_OPTION_NOTIFY_COMPLETED, completed, a, MHD_OPTION_END);
     }
     if (a && a->http) {
         *out = a;
