@@ -5,14 +5,18 @@
 
 A streamed answer, reasoning, a tool call and its result, stopping, settings, errors, the charts, a
 phone, the dark scheme, and the API key. Nothing may be asked of another host and the browser may
-log no error. With DIR screenshots are put there.
+log no error. With DIR screenshots are put there; a few other clients are then busy with the server,
+so that its charts have something to show.
 """
 import base64
 import http.client
 import json
 import os
+import random
 import re
 import sys
+import threading
+import time
 import unittest
 
 import browser
@@ -21,6 +25,7 @@ import client_env
 TRAIN = ("Solve step by step: If a train travels 120km in 2 hours, and then 180km in 3 hours, what "
          "is the average speed?")
 ANSWERS = "document.querySelectorAll('article.assistant')"
+SHOT_S = 30  # of charts
 DONE = f"{ANSWERS}.length == %d && !document.querySelector('article.open')"
 LAST = f"{ANSWERS}[{ANSWERS}.length - 1]"
 
@@ -41,15 +46,42 @@ def shoot(page, name):
         page.screenshot(os.path.join(SHOTS, name + ".png"))
 
 
+class Load:
+    """Other clients, each with one short request after another"""
+
+    def __init__(self, port, n_client):
+        self.port, self.over = port, threading.Event()
+        self.clients = [threading.Thread(target=self.run, args=(random.Random(i),))
+                        for i in range(n_client)]
+        for client in self.clients:
+            client.start()
+
+    def run(self, draw):
+        while not self.over.wait(draw.expovariate(2)):
+            link = http.client.HTTPConnection("127.0.0.1", self.port)
+            link.request("POST", "/v1/completions", json.dumps(
+                {"prompt": [draw.randrange(400, 3000) for _ in range(draw.randrange(32, 1500))],
+                 "max_tokens": draw.randrange(16, 300), "ignore_eos": True, "temperature": 1}))
+            link.getresponse().read()
+
+    def stop(self):
+        self.over.set()
+        for client in self.clients:
+            client.join()
+
+
 class Page(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.server = client_env.started_pilot(PROGRAM, "--disable-log-requests")
         cls.port = cls.server.__enter__()
         cls.url = f"http://127.0.0.1:{cls.port}/"
+        cls.load = Load(cls.port, 5) if SHOTS else None
 
     @classmethod
     def tearDownClass(cls):
+        if cls.load:
+            cls.load.stop()
         cls.server.__exit__(None, None, None)
 
     def open(self, **options):
@@ -103,6 +135,8 @@ class Page(unittest.TestCase):
             self.assertGreater(page.run(f"{LAST}.querySelector('.thought').textContent.length"), 10)
             self.assertIn("Thought for", page.run(f"{LAST}.querySelector('summary').innerText"))
             page.wait("document.querySelectorAll('#charts .line[d^=M]').length >= 4")
+            if SHOTS:
+                time.sleep(SHOT_S)
             shoot(page, "page")
             self.assert_clean(page)
 
@@ -175,6 +209,8 @@ class Page(unittest.TestCase):
             shoot(page, "page-phone")
             page.click("#show-load")
             page.wait("document.querySelector('#load').getBoundingClientRect().width > 300")
+            if SHOTS:
+                time.sleep(SHOT_S)
             shoot(page, "page-phone-load")
             self.assert_clean(page)
 
