@@ -1,5 +1,6 @@
 /* test_structured_e2e.c - outputs held to a grammar, over loopback: what a request says reaches the
  * engine as a constraint, which the scripted engine must satisfy as a model would */
+#include <stdio.h>
 #include <string.h>
 
 #include <setjmp.h>
@@ -159,6 +160,39 @@ static void test_completions_and_metrics(void **state)
     world_close(&w);
 }
 
+/* All of it at once: forced calls of three choices in one stream, at temperature 1, with stop
+ * strings and a least length; the client goes at the start, in the midst of a call, at its end. */
+static void test_leaving_forced_calls(void **state)
+{
+    (void)state;
+    static const char fields[] =
+        TOOL("false") ",\"tool_choice\":\"required\",\"stream\":true,\"n\":3,"
+                      "\"temperature\":1,\"min_tokens\":9,\"seed\":5,"
+                      "\"stop\":[\"never\",\"said\"],\"logprobs\":true";
+    static const char *const until[] = {"\"role\":\"assistant\"", "\"name\":\"f\"",
+                                        "arguments\":\"{", "finish_reason\":\"tool_calls\""};
+    struct world w;
+    struct http_client c;
+    uint64_t n_cancelled = 0;
+    char script[800], digits[300];
+    memset(digits, '7', sizeof digits);
+    (void)snprintf(script, sizeof script, "step_ms=10;say=" CALL("false", "%.*s"),
+                   (int)sizeof digits, digits); /* seconds: who leaves is in time */
+    world_open(&w, NULL, NULL);
+    for (size_t i = 0; i < sizeof until / sizeof until[0]; i++) {
+        world_connect(&c, &w);
+        send_chat(&c, i < 3 ? script : "say=" CALL("false", "7"), fields);
+        assert_true(http_client_wait_for(&c, until[i]));
+        http_client_close(&c);
+        wait_for_count(w.engine, fake_engine_n_alive, 0);
+        if (i < 3) wait_for_count(w.engine, fake_engine_n_cancelled, n_cancelled += 3);
+    }
+    world_connect(&c, &w);
+    expect_chat(&c, "say=" CALL("false", "7"), fields, 200, "[DONE]");
+    http_client_close(&c);
+    world_close(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -167,6 +201,7 @@ int main(void)
         cmocka_unit_test(test_calls),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_completions_and_metrics),
+        cmocka_unit_test(test_leaving_forced_calls),
     };
     return cmocka_run_group_tests(tests, world_setup, world_teardown);
 }

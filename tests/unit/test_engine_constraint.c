@@ -237,6 +237,48 @@ static void min_tokens_and_a_constraint_that_has_ended_agree(void **state)
     fathom_close(e);
 }
 
+/* Every third request is cancelled, twice, after some of its tokens; what the others say is what
+ * they say without that. */
+static void cancelled_midway_a_constraint_is_given_back_once(void **state)
+{
+    (void)state;
+    for (uint32_t variant = 0; variant < 4; variant++) {
+        fathom_engine *e = NULL;
+        struct null_engine_options o = defaults();
+        o.n_draft = variant;
+        if (variant >= 2) o.runner.n_page = 8;
+        o.runner.step_us = 100;
+        assert_int_equal(null_engine_open(&e, &o, NULL), FATHOM_OK);
+        memset(walks, 0, sizeof walks);
+        for (uint32_t i = 0; i < N_REQUEST; i++) {
+            fathom_request r = request(i);
+            r.sampling.temperature = 1;
+            r.sampling.min_tokens = 60;
+            walks[i].n_word = 100 + i;
+            r.constraint = (fathom_constraint){&walk_ops, &walks[i]};
+            assert_int_equal(answer_submit(e, &answers[i], &r, NULL), FATHOM_OK);
+        }
+        for (size_t n_done = 0; n_done < N_REQUEST;) {
+            n_done += answers_take(e, 20);
+            for (uint32_t i = 0; i < N_REQUEST; i += 3) {
+                if (answers[i].n >= 2 + 3 * i) fathom_cancel(e, answers[i].id);
+            }
+        }
+        fathom_stats s;
+        fathom_get_stats(e, &s);
+        assert_int_equal(s.n_page_free, s.n_page);
+        assert_int_equal(s.n_backlog_token, 0);
+        fathom_close(e);
+        for (uint32_t i = 0; i < N_REQUEST; i++) {
+            bool cancelled = i % 3 == 0;
+            assert_int_equal(walks[i].n_destroyed, 1);
+            assert_int_equal(answers[i].finish.finish,
+                             cancelled ? FATHOM_FINISH_CANCEL : FATHOM_FINISH_STOP);
+            if (!cancelled) assert_int_equal(answers[i].n, 100 + i + 1);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -245,6 +287,7 @@ int main(void)
         cmocka_unit_test(a_constraint_that_allows_nothing_ends_its_request_alone),
         cmocka_unit_test(a_refused_request_leaves_the_constraint_with_its_owner),
         cmocka_unit_test(min_tokens_and_a_constraint_that_has_ended_agree),
+        cmocka_unit_test(cancelled_midway_a_constraint_is_given_back_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
