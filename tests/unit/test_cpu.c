@@ -159,8 +159,7 @@ static void run_cut(struct gen *g, const struct backend_config *c, enum cpu_isa 
 static void check_cuts(enum cpu_isa isa, enum act_type act, enum kv_type kv, bool wide)
 {
     static const struct gen_request requests[] = {{0, 130}, {0, 3}, {0, 1}, {0, 26}};
-    static const uint32_t cuts[][2] = {
-        {1, 1}, {1, 3}, {7, 2}, {64, 5}, {160, 4}}; /* step, threads */
+    static const uint32_t cuts[][2] = {{1, 3}, {7, 2}, {64, 5}, {160, 4}}; /* step, threads */
     struct gen *g = gen_create(17);
     struct backend_config c;
     struct tensors t;
