@@ -48,6 +48,20 @@ function(fathom_test name)
     set_tests_properties(${name} PROPERTIES LABELS "${T_LABELS}" TIMEOUT ${T_TIMEOUT})
 endfunction()
 
+# fathom_script(name target script label timeout arguments...)
+#
+# A test of a program by a script of tests/, which is given the arguments and the program's path. It
+# skips by ending with 77.
+function(fathom_script name target script label timeout)
+    if(NOT TARGET ${target})
+        return()
+    endif()
+    add_test(NAME ${name}
+        COMMAND ${CMAKE_SOURCE_DIR}/tests/${script} ${ARGN} $<TARGET_FILE:${target}>
+        WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout} SKIP_RETURN_CODE 77)
+endfunction()
+
 # fathom_fuzz(name SOURCES fuzz_x.c DEPENDS ...)
 # tests/fuzz/<name>: LLVMFuzzerTestOneInput over outside bytes. Every build makes a driver that
 # replays tests/fuzz/corpus/<name>/ (CTest label fuzz); with FATHOM_FUZZ it is a libFuzzer program.

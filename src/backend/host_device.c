@@ -64,3 +64,23 @@ const char *host_fault(struct backend *b)
     (void)b;
     return "";
 }
+
+uint32_t host_index_width(const struct backend_config *c)
+{
+    return c->index_n_head * (KV_INDEX_DIM + 1);
+}
+
+uint32_t host_buffer_width(const struct backend_config *c, enum buffer_kind kind)
+{
+    switch (kind) {
+    case BUFFER_RESIDUAL:
+    case BUFFER_NORMED:
+    case BUFFER_DELTA: return c->hidden;
+    case BUFFER_QUERY: return c->n_head * KV_ROW + host_index_width(c);
+    case BUFFER_SELECT: return 1 + c->index_topk;
+    case BUFFER_LATENT: return c->n_head * (c->v_dim > KV_LATENT ? c->v_dim : (uint32_t)KV_LATENT);
+    case BUFFER_ROUTE: return c->n_expert_used;
+    case BUFFER_LOGITS: return c->n_vocab;
+    }
+    return 0;
+}

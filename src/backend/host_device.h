@@ -6,9 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "fathom/err.h"
-
-struct backend;
+#include "backend/backend.h"
 
 /* host_alloc - zeroed pages, taken from the system on first touch; ENOMEM names `what`.
  * host_alloc_pinned - the same as host memory. host_release accepts NULL. */
@@ -30,6 +28,11 @@ struct host_fences {
 };
 fathom_err host_fence_record(struct host_fences *f, int slot);
 fathom_err host_fence_elapsed(const struct host_fences *f, double *us);
+
+/* host_index_width - values of the index query at the end of a row of BUFFER_QUERY
+ * host_buffer_width - values of a row of the buffer */
+uint32_t host_index_width(const struct backend_config *c);
+uint32_t host_buffer_width(const struct backend_config *c, enum buffer_kind kind);
 
 /* host_fault - "": memory has no faults that a program could tell of */
 const char *host_fault(struct backend *b);

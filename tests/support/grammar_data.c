@@ -64,6 +64,24 @@ static bool allows(const struct grammar_data *g, int32_t id)
     return g->words[id / 32] >> (id % 32) & 1;
 }
 
+bool matcher_takes_tokens(const struct grammar_data *g, struct grammar *grammar, const char *text,
+                          enum tokenizer_markup markup)
+{
+    struct token_list ids = {0};
+    struct matcher *m = matcher_of(g, grammar);
+    bool ok = true;
+    assert_int_equal(tokenizer_encode(g->t, text, strlen(text), markup, &ids), FATHOM_OK);
+    for (size_t i = 0; i < ids.n && ok; i++) {
+        assert_int_equal(matcher_fill_mask(m, g->words, g->n_word), FATHOM_OK);
+        ok = matcher_accept_token(m, ids.ids[i]) == FATHOM_OK;
+        assert_int_equal(g->words[ids.ids[i] / 32] >> (ids.ids[i] % 32) & 1, ok);
+    }
+    ok = ok && matcher_can_end(m);
+    matcher_destroy(m);
+    token_list_free(&ids);
+    return ok;
+}
+
 bool mask_is_exact(const struct grammar_data *g, struct grammar *grammar, const struct matcher *m,
                    int32_t first, int32_t stride)
 {

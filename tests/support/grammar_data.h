@@ -30,6 +30,11 @@ struct matcher *matcher_of(const struct grammar_data *g, struct grammar *grammar
 bool matcher_takes(const struct grammar_data *g, struct grammar *grammar, const char *text,
                    size_t n);
 
+/* matcher_takes_tokens - the same for the tokens of a text, markers as such or as text; each
+ * token's bit of the mask before it must say whether it is taken */
+bool matcher_takes_tokens(const struct grammar_data *g, struct grammar *grammar, const char *text,
+                          enum tokenizer_markup markup);
+
 /* mask_is_exact - the mask against every token (each `stride`-th, from `first` on) tried alone */
 bool mask_is_exact(const struct grammar_data *g, struct grammar *grammar, const struct matcher *m,
                    int32_t first, int32_t stride);

@@ -48,30 +48,11 @@ static struct grammar *compile(const struct env *e, const struct grammar_answer 
     return out;
 }
 
-/* Takes a text as tokens, markers as such or as text. */
-static bool takes_as(const struct env *e, struct grammar *grammar, const char *text,
-                     enum tokenizer_markup markup)
-{
-    struct token_list ids = {0};
-    struct matcher *m = matcher_of(&e->g, grammar);
-    bool ok = true;
-    assert_int_equal(tokenizer_encode(e->g.t, text, strlen(text), markup, &ids), FATHOM_OK);
-    for (size_t i = 0; i < ids.n && ok; i++) {
-        assert_int_equal(matcher_fill_mask(m, e->g.words, e->g.n_word), FATHOM_OK);
-        ok = matcher_accept_token(m, ids.ids[i]) == FATHOM_OK;
-        assert_int_equal(e->g.words[ids.ids[i] / 32] >> (ids.ids[i] % 32) & 1, ok);
-    }
-    ok = ok && matcher_can_end(m);
-    matcher_destroy(m);
-    token_list_free(&ids);
-    return ok;
-}
-
 static void expect(const struct env *e, const struct grammar_answer *a, const char *text, bool want)
 {
     struct grammar *grammar = compile(e, a);
-    bool marked = takes_as(e, grammar, text, TOKENIZER_MARKUP_ON);
-    bool plain = takes_as(e, grammar, text, TOKENIZER_MARKUP_OFF);
+    bool marked = matcher_takes_tokens(&e->g, grammar, text, TOKENIZER_MARKUP_ON);
+    bool plain = matcher_takes_tokens(&e->g, grammar, text, TOKENIZER_MARKUP_OFF);
     if (marked != want || plain != want) fail_msg("%d %d, not %d: %s", marked, plain, want, text);
     grammar_release(grammar);
 }

@@ -119,35 +119,17 @@ static struct grammar *compile(const struct env *e, enum chat_encoding markup, c
     return out;
 }
 
-/* Takes a text as tokens, markers as such or as text. */
-static bool takes(const struct env *e, struct grammar *grammar, const char *text,
-                  enum tokenizer_markup markup)
-{
-    struct token_list ids = {0};
-    struct matcher *m = matcher_of(&e->g, grammar);
-    bool ok = true;
-    assert_int_equal(tokenizer_encode(e->g.t, text, strlen(text), markup, &ids), FATHOM_OK);
-    for (size_t i = 0; i < ids.n && ok; i++) {
-        assert_int_equal(matcher_fill_mask(m, e->g.words, e->g.n_word), FATHOM_OK);
-        ok = matcher_accept_token(m, ids.ids[i]) == FATHOM_OK;
-        assert_int_equal(e->g.words[ids.ids[i] / 32] >> (ids.ids[i] % 32) & 1, ok);
-    }
-    ok = ok && matcher_can_end(m);
-    matcher_destroy(m);
-    token_list_free(&ids);
-    return ok;
-}
-
 static void takes_what_is_written(void **state)
 {
     const struct env *e = *state;
     for (size_t i = 0; i < sizeof call_cases / sizeof call_cases[0]; i++) {
         const struct call_case *c = &call_cases[i];
         struct grammar *grammar = compile(e, c->markup, NULL, true);
-        if (takes(e, grammar, c->text, TOKENIZER_MARKUP_ON) != c->taken) {
+        if (matcher_takes_tokens(&e->g, grammar, c->text, TOKENIZER_MARKUP_ON) != c->taken) {
             fail_msg("case %zu: %s", i, c->text);
         }
-        assert_int_equal(takes(e, grammar, c->text, TOKENIZER_MARKUP_OFF), c->taken);
+        assert_int_equal(matcher_takes_tokens(&e->g, grammar, c->text, TOKENIZER_MARKUP_OFF),
+                         c->taken);
         grammar_release(grammar);
     }
 }
@@ -157,11 +139,12 @@ static void one_call_or_a_named_one(void **state)
     const struct env *e = *state;
     struct grammar *one = compile(e, CHAT_ENCODING_V31, NULL, false);
     struct grammar *named = compile(e, CHAT_ENCODING_V31, "now", true);
-    assert_true(takes(e, one, V31(CALL31("now", "{}")), TOKENIZER_MARKUP_ON));
-    assert_false(takes(e, one, V31(CALL31("now", "{}") CALL31("now", "{}")), TOKENIZER_MARKUP_ON));
-    assert_true(takes(e, named, V31(CALL31("now", "{}")), TOKENIZER_MARKUP_ON));
-    assert_false(takes(e, named, V31(CALL31("note", "{\"short\": \"a\", \"any\": 1}")),
-                       TOKENIZER_MARKUP_ON));
+    assert_true(matcher_takes_tokens(&e->g, one, V31(CALL31("now", "{}")), TOKENIZER_MARKUP_ON));
+    assert_false(matcher_takes_tokens(&e->g, one, V31(CALL31("now", "{}") CALL31("now", "{}")),
+                                      TOKENIZER_MARKUP_ON));
+    assert_true(matcher_takes_tokens(&e->g, named, V31(CALL31("now", "{}")), TOKENIZER_MARKUP_ON));
+    assert_false(matcher_takes_tokens(
+        &e->g, named, V31(CALL31("note", "{\"short\": \"a\", \"any\": 1}")), TOKENIZER_MARKUP_ON));
     /* all of a named call without arguments is forced */
     struct matcher *m = matcher_of(&e->g, named);
     char bytes[256];

@@ -85,26 +85,6 @@ static fathom_err fence_elapsed(struct backend *b, double *us)
 
 /* ---- buffers ---- */
 
-static uint32_t index_width(const struct backend_config *c)
-{
-    return c->index_n_head * (KV_INDEX_DIM + 1);
-}
-
-static uint32_t buffer_width(const struct backend_config *c, enum buffer_kind kind)
-{
-    switch (kind) {
-    case BUFFER_RESIDUAL:
-    case BUFFER_NORMED:
-    case BUFFER_DELTA: return c->hidden;
-    case BUFFER_QUERY: return c->n_head * KV_ROW + index_width(c);
-    case BUFFER_SELECT: return 1 + c->index_topk;
-    case BUFFER_LATENT: return c->n_head * max_u32(c->v_dim, KV_LATENT);
-    case BUFFER_ROUTE: return c->n_expert_used;
-    case BUFFER_LOGITS: return c->n_vocab;
-    }
-    return 0;
-}
-
 static void buffer_destroy(struct backend *b, struct buffer *buf)
 {
     (void)b;
@@ -136,7 +116,7 @@ static fathom_err buffer_create(struct backend *b, enum buffer_kind kind, struct
     if (!buf) FAIL(d, FATHOM_ENOMEM, "no memory for a buffer");
     buf->kind = kind;
     buf->n_row = kind == BUFFER_LOGITS ? c->max_logit_row : c->max_token;
-    buf->width = buffer_width(c, kind);
+    buf->width = host_buffer_width(c, kind);
     buf->stride = row_stride(buf->width);
     if (has_value) buf->value = alloc_rows(buf->n_row, buf->stride, sizeof *buf->value);
     if (has_operand)
@@ -158,8 +138,8 @@ static fathom_err buffer_create(struct backend *b, enum buffer_kind kind, struct
 static bool is_width(const struct backend_config *c, const struct buffer *buf, uint32_t width)
 {
     uint32_t expanded = c->n_head * (c->nope_dim + KV_ROPE);
-    if (buf->kind == BUFFER_QUERY &&
-        (width == c->n_head * KV_ROW || width == expanded || width == expanded + index_width(c)))
+    if (buf->kind == BUFFER_QUERY && (width == c->n_head * KV_ROW || width == expanded ||
+                                      width == expanded + host_index_width(c)))
         return true;
     if (buf->kind == BUFFER_LATENT)
         return width == c->n_head * KV_LATENT || width == c->n_head * c->v_dim;
@@ -171,7 +151,7 @@ static uint32_t column_of(const struct backend_config *c, const struct buffer *b
                           uint32_t i)
 {
     uint32_t expanded = c->n_head * (c->nope_dim + KV_ROPE);
-    if (buf->kind == BUFFER_QUERY && width == expanded + index_width(c) && i >= expanded)
+    if (buf->kind == BUFFER_QUERY && width == expanded + host_index_width(c) && i >= expanded)
         return i - expanded + c->n_head * KV_ROW;
     return i;
 }

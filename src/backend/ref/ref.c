@@ -54,26 +54,6 @@ static fathom_err fence_elapsed(struct backend *b, double *us)
 
 /* ---- buffers ---- */
 
-static uint32_t index_width(const struct backend_config *c)
-{
-    return c->index_n_head * (KV_INDEX_DIM + 1);
-}
-
-static uint32_t buffer_width(const struct backend_config *c, enum buffer_kind kind)
-{
-    switch (kind) {
-    case BUFFER_RESIDUAL:
-    case BUFFER_NORMED:
-    case BUFFER_DELTA: return c->hidden;
-    case BUFFER_QUERY: return c->n_head * KV_ROW + index_width(c);
-    case BUFFER_SELECT: return 1 + c->index_topk;
-    case BUFFER_LATENT: return c->n_head * (c->v_dim > KV_LATENT ? c->v_dim : (uint32_t)KV_LATENT);
-    case BUFFER_ROUTE: return c->n_expert_used;
-    case BUFFER_LOGITS: return c->n_vocab;
-    }
-    return 0;
-}
-
 static void buffer_destroy(struct backend *b, struct buffer *buf)
 {
     (void)b;
@@ -93,7 +73,7 @@ static fathom_err buffer_create(struct backend *b, enum buffer_kind kind, struct
     if (!buf) FAIL(d, FATHOM_ENOMEM, "no memory for a buffer");
     buf->kind = kind;
     buf->n_row = kind == BUFFER_LOGITS ? c->max_logit_row : c->max_token;
-    buf->width = buffer_width(c, kind);
+    buf->width = host_buffer_width(c, kind);
     buf->value = mem_calloc((size_t)buf->n_row * buf->width, sizeof *buf->value);
     if (is_index) buf->index = mem_calloc((size_t)buf->n_row * buf->width, sizeof *buf->index);
     if (!buf->value || (is_index && !buf->index)) {
@@ -112,7 +92,7 @@ static uint32_t column(const struct backend_config *c, enum buffer_kind kind, ui
                        uint32_t i)
 {
     uint32_t expanded = c->n_head * (c->nope_dim + KV_ROPE);
-    if (kind == BUFFER_QUERY && width == expanded + index_width(c) && i >= expanded)
+    if (kind == BUFFER_QUERY && width == expanded + host_index_width(c) && i >= expanded)
         return i - expanded + c->n_head * KV_ROW;
     return i;
 }
@@ -124,7 +104,7 @@ static fathom_err check_access(const struct backend_config *c, const struct buff
     bool fits = width == buf->width;
     if (buf->kind == BUFFER_QUERY)
         fits = fits || width == c->n_head * KV_ROW || width == expanded ||
-               width == expanded + index_width(c);
+               width == expanded + host_index_width(c);
     if (buf->kind == BUFFER_LATENT)
         fits = width == c->n_head * KV_LATENT || width == c->n_head * c->v_dim;
     if (buf->kind == BUFFER_ROUTE) fits = width == 2 * buf->width;
