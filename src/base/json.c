@@ -8,6 +8,17 @@
 #include "base/fail.h"
 #include "base/json_big.h"
 
+json_t *json_copy_level(const json_t *value)
+{
+    json_t *copy = json_copy((json_t *)value);
+    if (json_object_size(copy) == json_object_size(value) &&
+        json_array_size(copy) == json_array_size(value)) {
+        return copy;
+    }
+    json_decref(copy);
+    return NULL;
+}
+
 fathom_err json_write_string(struct buf *b, const char *s, size_t n)
 {
     size_t start = 0;

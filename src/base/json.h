@@ -33,6 +33,10 @@ fathom_err json_read_strict(const char *text, size_t n, const char *what, json_t
 /* json_read_file - json_read for a file; EIO or ENOTFOUND when it cannot be read */
 fathom_err json_read_file(const char *path, json_t **out, fathom_diag *d);
 
+/* json_copy_level - a new value with the same members; NULL when out of memory, where jansson's
+ * json_copy leaves members out */
+json_t *json_copy_level(const json_t *value);
+
 /* json_write - compact: no white space, non-ASCII raw, key order kept */
 fathom_err json_write(struct buf *b, const json_t *value);
 

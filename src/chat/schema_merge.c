@@ -43,7 +43,7 @@ fathom_err flat_copy(struct flat *out, const struct flat *f)
     list_containers(out, containers);
     for (size_t i = 0; i < N_CONTAINER; i++) {
         if (!*containers[i]) continue;
-        *containers[i] = json_copy(*containers[i]);
+        *containers[i] = json_copy_level(*containers[i]);
         failed |= !*containers[i];
     }
     if (!failed) return FATHOM_OK;
@@ -620,7 +620,7 @@ static fathom_err merge_keywords(struct schema_compiler *c, struct flat *f, cons
 /* "nullable": the schema without it, or null. */
 static fathom_err merge_nullable(struct flat *f, const json_t *schema)
 {
-    json_t *plain = json_copy((json_t *)schema);
+    json_t *plain = json_copy_level(schema);
     if (plain) (void)json_object_del(plain, "nullable");
     json_t *group = json_pack("[o,{s:s}]", plain, "type", "null");
     fathom_err err = group ? append(&f->groups, group) : FATHOM_ENOMEM;

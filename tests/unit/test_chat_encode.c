@@ -290,5 +290,6 @@ int main(void)
         cmocka_unit_test(test_sections),  cmocka_unit_test(test_in_reasoning),
         cmocka_unit_test(test_no_memory),
     };
+    json_set_alloc_funcs(mem_alloc, mem_free);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -450,5 +450,6 @@ int main(void)
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_sink_fails),
         cmocka_unit_test(test_no_memory),
     };
+    json_set_alloc_funcs(mem_alloc, mem_free);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -202,5 +202,6 @@ int main(void)
         cmocka_unit_test(text_and_then_maybe_calls),     cmocka_unit_test(strictness_is_asked_for),
         cmocka_unit_test(survives_failing_allocations),
     };
+    json_set_alloc_funcs(mem_alloc, mem_free);
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

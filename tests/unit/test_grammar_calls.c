@@ -330,5 +330,6 @@ int main(void)
                                        cmocka_unit_test(outputs_are_calls),
                                        cmocka_unit_test(refuses),
                                        cmocka_unit_test(survives_failing_allocations)};
+    json_set_alloc_funcs(mem_alloc, mem_free);
     return cmocka_run_group_tests(tests, open_env, close_env);
 }

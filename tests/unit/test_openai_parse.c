@@ -617,5 +617,6 @@ int main(void)
         cmocka_unit_test(test_what_the_answer_must_be),
         cmocka_unit_test(test_each_failing_allocation_is_clean),
     };
+    json_set_alloc_funcs(mem_alloc, mem_free);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -131,5 +131,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_failing_allocation_is_answered),
     };
+    json_set_alloc_funcs(mem_alloc, mem_free);
     return cmocka_run_group_tests(tests, open_server, close_server);
 }

@@ -356,5 +356,6 @@ int main(void)
         cmocka_unit_test(test_integer_bounds),     cmocka_unit_test(test_number_bounds),
         cmocka_unit_test(test_optional_members),   cmocka_unit_test(test_large),
         cmocka_unit_test(test_failing_allocations)};
+    json_set_alloc_funcs(mem_alloc, mem_free);
     return cmocka_run_group_tests(tests, open_pilot, close_pilot);
 }
