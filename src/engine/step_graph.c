@@ -162,7 +162,11 @@ fathom_err step_graphs_create(struct step_graphs **out, struct backend *b, struc
     uint32_t largest = c->sizes[c->n_size - 1];
     write_padding(g, 0, largest, 0, logit_rows_of(g, largest));
     array(r->host, r->layout.page_table)[0] = (int32_t)c->padding_page;
-    TRY_GOTO(b->ops->copy_in(b, r->device, r->host, r->layout.bias), fail);
+    err = b->ops->copy_in(b, r->device, r->host, r->layout.bias);
+    if (err) {
+        err = diag_fail(d, err, "recording steps: %s", b->ops->fault(b));
+        goto fail;
+    }
     TRY_GOTO(record_all(g, r->device, compute, arg, d), fail);
     *out = g;
     return FATHOM_OK;

@@ -1,7 +1,8 @@
 /* runtime.cpp - memory, streams, events and graphs of the simulated GPU
  *
  * A stream is a list of actions; a wait does them in order. Copies from memory of the host that is
- * not pinned take the bytes at once and copies to it wait, as the runtime does. */
+ * not pinned take the bytes at once and copies to it wait, as the runtime does. Once the device has
+ * failed it does nothing more, and every call but those that release says so. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "cuda_runtime.h"
+#include "simt/simt_fault.h"
 
 extern "C" {
 #include "base/clock.h"
@@ -40,12 +42,34 @@ struct simt_graph {
 namespace
 {
 
-enum { MEMORY_BYTES_MAX = 1 << 30 };
+enum { MEMORY_BYTES = 1 << 30 };
 
+size_t memory_bytes = MEMORY_BYTES;
 size_t n_allocated;
+size_t n_event, n_graph, n_replay;
 std::map<void *, size_t> allocations;
 std::map<const char *, size_t> pinned;
 std::vector<cudaStream_t> streams;
+
+simt_call failing;    /* the kind that fails */
+long n_until_failure; /* calls of it that succeed before */
+bool has_failed;
+cudaError_t broken; /* what the device says from then on */
+
+bool fails(simt_call call)
+{
+    if (call != failing || n_until_failure-- > 0) return false;
+    failing = SIMT_NONE;
+    has_failed = true;
+    return true;
+}
+
+/* Of a call that can fail: the device's own error first. */
+cudaError_t outcome(simt_call call)
+{
+    if (broken) return broken;
+    return fails(call) ? cudaErrorLaunchFailure : cudaSuccess;
+}
 
 /* Does the stream's actions until `until` is true, or all. */
 void drain(cudaStream_t stream, const bool *until)
@@ -53,7 +77,7 @@ void drain(cudaStream_t stream, const bool *until)
     while (!stream->todo.empty() && !(until && *until)) {
         std::function<void()> action = std::move(stream->todo.front());
         stream->todo.pop_front();
-        action();
+        if (!broken) action();
     }
 }
 
@@ -90,6 +114,41 @@ cudaError_t simt_enqueue(cudaStream_t stream, std::function<void()> action)
     return cudaSuccess;
 }
 
+cudaError_t simt_launch(cudaStream_t stream, std::function<void()> kernel)
+{
+    cudaError_t e = outcome(SIMT_LAUNCH);
+    if (e) return e;
+    return simt_enqueue(stream, [kernel] {
+        if (fails(SIMT_KERNEL)) broken = cudaErrorLaunchFailure;
+        if (!broken) kernel();
+    });
+}
+
+/* ---- faults ------------------------------------------------------------------------------- */
+
+void simt_fail_after(simt_call call, long n)
+{
+    failing = call;
+    n_until_failure = n;
+    has_failed = false;
+    broken = cudaSuccess;
+}
+
+bool simt_fail_hit(void)
+{
+    return has_failed;
+}
+
+void simt_set_memory(size_t n_bytes)
+{
+    memory_bytes = n_bytes ? n_bytes : MEMORY_BYTES;
+}
+
+void simt_get_usage(struct simt_usage *out)
+{
+    *out = {allocations.size(), pinned.size(), streams.size(), n_event, n_graph, n_replay};
+}
+
 /* ---- device ------------------------------------------------------------------------------- */
 
 cudaError_t cudaGetDeviceCount(int *n)
@@ -122,7 +181,8 @@ cudaError_t cudaGetLastError(void)
 const char *cudaGetErrorName(cudaError_t e)
 {
     static const char *const names[] = {"cudaSuccess", "cudaErrorInvalidValue",
-                                        "cudaErrorMemoryAllocation", "cudaErrorStreamCapture"};
+                                        "cudaErrorMemoryAllocation", "cudaErrorStreamCapture",
+                                        "cudaErrorLaunchFailure"};
     return names[e];
 }
 
@@ -136,7 +196,11 @@ const char *cudaGetErrorString(cudaError_t e)
 cudaError_t cudaMalloc(void **out, size_t n)
 {
     *out = NULL;
-    if (n > MEMORY_BYTES_MAX - n_allocated) return cudaErrorMemoryAllocation;
+    if (broken) return broken;
+    if (fails(SIMT_MALLOC)) return cudaErrorMemoryAllocation;
+    if (n_allocated > memory_bytes || n > memory_bytes - n_allocated) {
+        return cudaErrorMemoryAllocation;
+    }
     if (posix_memalign(out, 256, n) != 0) return cudaErrorMemoryAllocation;
     memset(*out, 0xff, n);
     allocations[*out] = n;
@@ -158,6 +222,8 @@ cudaError_t cudaFree(void *p)
 
 cudaError_t cudaMallocHost(void **out, size_t n)
 {
+    if (broken) return broken;
+    if (fails(SIMT_MALLOC_HOST)) return cudaErrorMemoryAllocation;
     if (posix_memalign(out, 256, n) != 0) return cudaErrorMemoryAllocation;
     pinned[(const char *)*out] = n;
     return cudaSuccess;
@@ -173,9 +239,9 @@ cudaError_t cudaFreeHost(void *p)
 
 cudaError_t cudaMemGetInfo(size_t *n_free, size_t *n_total)
 {
-    *n_total = MEMORY_BYTES_MAX;
-    *n_free = MEMORY_BYTES_MAX - n_allocated;
-    return cudaSuccess;
+    *n_total = memory_bytes;
+    *n_free = memory_bytes > n_allocated ? memory_bytes - n_allocated : 0;
+    return broken;
 }
 
 /* ---- copies ------------------------------------------------------------------------------- */
@@ -183,6 +249,8 @@ cudaError_t cudaMemGetInfo(size_t *n_free, size_t *n_total)
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
                               size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream)
 {
+    cudaError_t e = outcome(SIMT_COPY);
+    if (e) return e;
     if (kind == cudaMemcpyDefault) {
         kind = !is_device(from) ? cudaMemcpyHostToDevice
                : is_device(to)  ? cudaMemcpyDeviceToDevice
@@ -206,7 +274,7 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
     if (waits && stream->capture) return cudaErrorStreamCapture;
     (void)simt_enqueue(stream, [=] { copy_rows((const char *)from, from_pitch); });
     if (waits) drain(stream, NULL);
-    return cudaSuccess;
+    return broken;
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind kind,
@@ -218,6 +286,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind
 cudaError_t cudaMemcpy(void *to, const void *from, size_t n, cudaMemcpyKind kind)
 {
     (void)kind;
+    cudaError_t e = outcome(SIMT_COPY);
+    if (e) return e;
     drain_all();
     memcpy(to, from, n);
     return cudaSuccess;
@@ -251,19 +321,23 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     if (stream->capture) return cudaErrorStreamCapture;
+    cudaError_t e = outcome(SIMT_SYNC);
+    if (e) return e;
     drain(stream, NULL);
-    return cudaSuccess;
+    return broken;
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t *out)
 {
     *out = new simt_event();
+    n_event++;
     return cudaSuccess;
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     delete event;
+    n_event--;
     return cudaSuccess;
 }
 
@@ -278,7 +352,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     if (event->when) drain(event->stream, &event->when->come);
-    return cudaSuccess;
+    return broken;
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
@@ -296,7 +370,9 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
 {
     (void)mode;
     if (stream->capture) return cudaErrorStreamCapture;
+    if (broken) return broken;
     stream->capture = new simt_graph();
+    n_graph++;
     return cudaSuccess;
 }
 
@@ -311,13 +387,19 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out)
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags)
 {
     (void)flags;
+    cudaError_t e = outcome(SIMT_INSTANTIATE);
+    if (e) return e;
     *out = new simt_graph(*graph);
+    n_graph++;
     return cudaSuccess;
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
 {
+    cudaError_t e = outcome(SIMT_LAUNCH);
+    if (e) return e;
     auto list = std::make_shared<actions>(graph->list);
+    n_replay++;
     return simt_enqueue(stream, [list] {
         for (const std::function<void()> &action : *list) action();
     });
@@ -326,11 +408,13 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
     delete graph;
+    n_graph--;
     return cudaSuccess;
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
 {
     delete graph;
+    n_graph--;
     return cudaSuccess;
 }

@@ -1,7 +1,7 @@
 /* simt.h - a GPU on the host: the CUDA backend's kernels, compiled as C++ and run thread by thread
  *
- * It serves the tests: the portable kernels run on every machine, with sanitizers if wished. What a
- * GPU leaves open is varied on purpose or made to show:
+ * It serves the tests: the portable kernels run on every machine, also with the address sanitizer.
+ * What a GPU leaves open is varied on purpose or made to show:
  *
  *   order     the threads of a block run in an order that changes from block to block; a missing
  *             barrier gives other bits on the next run

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -14,15 +15,16 @@
 #include "model/weights_int.h"
 #include "support/safetensors_write.h"
 
-static const char config_text[] =
+/* Widths of the residual stream, the dense layer, an expert and the latent of queries. */
+static const char config_format[] =
     "{\"architectures\": [\"DeepseekV32ForCausalLM\"], \"model_type\": \"deepseek_v32\","
-    "\"vocab_size\": 64, \"hidden_size\": 64, \"num_hidden_layers\": 2,"
+    "\"vocab_size\": 64, \"hidden_size\": %u, \"num_hidden_layers\": 2,"
     "\"num_nextn_predict_layers\": 1, \"first_k_dense_replace\": 1, \"moe_layer_freq\": 1,"
-    "\"intermediate_size\": 96, \"moe_intermediate_size\": 32, \"n_routed_experts\": 8,"
+    "\"intermediate_size\": %u, \"moe_intermediate_size\": %u, \"n_routed_experts\": 8,"
     "\"n_shared_experts\": 1, \"num_experts_per_tok\": 2, \"n_group\": 4, \"topk_group\": 2,"
     "\"routed_scaling_factor\": 2.5, \"scoring_func\": \"sigmoid\", \"topk_method\": "
     "\"noaux_tc\", \"norm_topk_prob\": true, \"num_attention_heads\": 2,"
-    "\"num_key_value_heads\": 2, \"q_lora_rank\": 32, \"kv_lora_rank\": 512,"
+    "\"num_key_value_heads\": 2, \"q_lora_rank\": %u, \"kv_lora_rank\": 512,"
     "\"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64, \"v_head_dim\": 128,"
     "\"attention_bias\": false, \"hidden_act\": \"silu\", \"rms_norm_eps\": 1e-6,"
     "\"rope_theta\": 10000, \"max_position_embeddings\": 512,"
@@ -66,22 +68,34 @@ static fathom_err add_tensor(void *arg, const struct weight_need *need)
     return FATHOM_OK;
 }
 
-void small_model_make(struct small_model *m, uint64_t seed)
+static void make(struct small_model *m, uint64_t seed, const uint32_t widths[4])
 {
     struct model_config config;
     struct maker maker = {.rng = seed};
     fathom_diag d = {{0}};
     memset(m, 0, sizeof *m);
-    if (model_config_parse(&config, config_text, sizeof config_text - 1, &d) != FATHOM_OK) {
+    int n = snprintf(m->config, sizeof m->config, config_format, widths[0], widths[1], widths[2],
+                     widths[3]);
+    assert_in_range(n, 1, sizeof m->config - 1);
+    if (model_config_parse(&config, m->config, (size_t)n, &d) != FATHOM_OK) {
         fail_msg("%s", d.text);
     }
     assert_int_equal(weights_walk(&config, config.n_mtp, add_tensor, &maker), FATHOM_OK);
     safetensors_finish(&maker.writer, 0, &m->weights);
-    m->files[0] = (fathom_bundle_file){"config.json", (const unsigned char *)config_text,
-                                       sizeof config_text - 1};
+    m->files[0] = (fathom_bundle_file){"config.json", (const unsigned char *)m->config, (size_t)n};
     m->files[1] = (fathom_bundle_file){"model.safetensors", (const unsigned char *)m->weights.data,
                                        m->weights.len};
     m->bundle = (fathom_bundle){.name = "small", .files = m->files, .n_file = 2};
+}
+
+void small_model_make(struct small_model *m, uint64_t seed)
+{
+    make(m, seed, (const uint32_t[]){64, 96, 32, 32});
+}
+
+void small_model_make_wide(struct small_model *m, uint64_t seed)
+{
+    make(m, seed, (const uint32_t[]){128, 128, 128, 128});
 }
 
 void small_model_free(struct small_model *m)

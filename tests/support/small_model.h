@@ -20,12 +20,17 @@ enum {
 
 struct small_model {
     struct buf weights;
+    char config[2048]; /* config.json */
     fathom_bundle_file files[2];
     fathom_bundle bundle; /* for fathom_options */
 };
 
 /* small_model_make - equal seeds give equal weights. A failure fails the running test. */
 void small_model_make(struct small_model *m, uint64_t seed);
+
+/* small_model_make_wide - its widths are whole scale blocks, so that quantize_fp8 and fp8
+ * activations take it */
+void small_model_make_wide(struct small_model *m, uint64_t seed);
 void small_model_free(struct small_model *m);
 
 /* small_model_page_bytes - of a page of the cache */

@@ -47,7 +47,11 @@ static fathom_err device_alloc(struct backend *b, size_t bytes, const char *what
     }
     if (e == cudaSuccess) e = cudaMemsetAsync(*out, 0, rounded ? rounded : 256, c->stream);
     fathom_err err = cuda_check(c, e, "cudaMalloc", what);
-    if (err) return diag_fail(d, err, "%s", c->fault);
+    if (err) {
+        (void)cudaFree(*out);
+        *out = NULL;
+        return diag_fail(d, err, "%s", c->fault);
+    }
     c->allocated_bytes += rounded;
     return FATHOM_OK;
 }

@@ -168,6 +168,7 @@ enum cudaError_t {
     cudaErrorInvalidValue,
     cudaErrorMemoryAllocation,
     cudaErrorStreamCapture,
+    cudaErrorLaunchFailure,
 };
 enum cudaMemcpyKind {
     cudaMemcpyHostToDevice,
@@ -209,6 +210,9 @@ struct cudaLaunchConfig_t {
 
 /* simt_enqueue - do this once the stream gets there */
 cudaError_t simt_enqueue(cudaStream_t stream, std::function<void()> action);
+
+/* simt_launch - the same for a kernel, which may be made to fail (simt_fault.h) */
+cudaError_t simt_launch(cudaStream_t stream, std::function<void()> kernel);
 
 cudaError_t cudaGetDeviceCount(int *n);
 cudaError_t cudaSetDevice(int device);
@@ -256,7 +260,7 @@ static inline cudaError_t cudaLaunchKernelEx(const struct cudaLaunchConfig_t *co
     const cudaLaunchConfig_t c = *config;
     const std::tuple<PARAMS...> values(args...);
     if (c.gridDim.x == 0 || c.gridDim.y == 0 || c.gridDim.z == 0) return cudaErrorInvalidValue;
-    return simt_enqueue(c.stream, [c, kernel, values] {
+    return simt_launch(c.stream, [c, kernel, values] {
         simt_run(c.gridDim, c.blockDim, c.dynamicSmemBytes,
                  [kernel, &values] { std::apply(kernel, values); });
     });

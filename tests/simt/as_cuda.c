@@ -1,0 +1,32 @@
+/* as_cuda.c - the simulated GPU takes the place of the CUDA backend
+ *
+ * A program that is linked with it has no need of cuda_absent.c, whose entry points these are. */
+#include "backend/backend.h"
+
+fathom_err backend_cuda_sim_create(struct backend **out, const struct backend_config *c,
+                                   fathom_diag *d);
+fathom_err backend_cuda_sim_generic_create(struct backend **out, const struct backend_config *c,
+                                           fathom_diag *d);
+int backend_cuda_sim_count(void);
+fathom_err backend_cuda_sim_query(struct cuda_device_info *out, int device, fathom_diag *d);
+
+fathom_err backend_cuda_create(struct backend **out, const struct backend_config *c, fathom_diag *d)
+{
+    return backend_cuda_sim_create(out, c, d);
+}
+
+fathom_err backend_cuda_generic_create(struct backend **out, const struct backend_config *c,
+                                       fathom_diag *d)
+{
+    return backend_cuda_sim_generic_create(out, c, d);
+}
+
+int backend_cuda_count(void)
+{
+    return backend_cuda_sim_count();
+}
+
+fathom_err backend_cuda_query(struct cuda_device_info *out, int device, fathom_diag *d)
+{
+    return backend_cuda_sim_query(out, device, d);
+}

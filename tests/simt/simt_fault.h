@@ -1,0 +1,41 @@
+/* simt_fault.h - making the simulated GPU fail, and what of it is in use */
+#ifndef FATHOM_TESTS_SIMT_FAULT_H
+#define FATHOM_TESTS_SIMT_FAULT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum simt_call {
+    SIMT_NONE,
+    SIMT_MALLOC,      /* cudaMalloc: no memory */
+    SIMT_MALLOC_HOST, /* cudaMallocHost: no memory */
+    SIMT_LAUNCH,      /* a launch, or its place in a recording, is refused */
+    SIMT_COPY,
+    SIMT_SYNC,
+    SIMT_INSTANTIATE, /* of a recording */
+    SIMT_KERNEL /* a kernel fails while it runs: whatever waits next says so, and all after it */
+};
+
+/* simt_fail_after - let n calls of a kind succeed and fail the next; SIMT_NONE: none fails, and the
+ * device works again. simt_fail_hit tells whether one has been failed since. */
+void simt_fail_after(enum simt_call call, long n);
+bool simt_fail_hit(void);
+
+/* simt_set_memory - bytes of the device; 0: 1 GiB, as at the start */
+void simt_set_memory(size_t n_bytes);
+
+struct simt_usage {
+    size_t n_allocation, n_pinned, n_stream, n_event, n_graph;
+    size_t n_replay; /* recordings launched since the start */
+};
+void simt_get_usage(struct simt_usage *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
