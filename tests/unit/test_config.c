@@ -184,80 +184,77 @@ static void variants_are_read(void **state)
     assert_string_equal(d.text, "");
 }
 
+enum { FORMAT = FATHOM_EFORMAT, UNSUPPORTED = FATHOM_EUNSUPPORTED };
+
+/* What a key's value, or its absence (NULL), is told to be. */
+static const struct {
+    const char *path, *value;
+    int err;
+    const char *message;
+} faults[] = {
+    {"architectures", "[\"LlamaForCausalLM\"]", UNSUPPORTED,
+     "the architecture is \"LlamaForCausalLM\" (model_type \"deepseek_v32\"); served are "
+     "DeepseekV3ForCausalLM (V3, R1, V3.1) and DeepseekV32ForCausalLM (V3.2)"},
+    {"kv_lora_rank", "256", UNSUPPORTED, "\"kv_lora_rank\" is 256, needed is 512"},
+    {"qk_nope_head_dim", "192", UNSUPPORTED, "\"qk_nope_head_dim\" is 192, needed is 128"},
+    {"qk_rope_head_dim", "32", UNSUPPORTED, "\"qk_rope_head_dim\" is 32, needed is 64"},
+    {"v_head_dim", "256", UNSUPPORTED, "\"v_head_dim\" is 256, needed is 128"},
+    {"index_head_dim", "64", UNSUPPORTED, "\"index_head_dim\" is 64, needed is 128"},
+    {"index_topk", NULL, FORMAT, "\"index_topk\" is missing"},
+    {"index_n_heads", "0", FORMAT, "\"index_n_heads\" is 0, needed is 1 to"},
+    {"hidden_size", NULL, FORMAT, "\"hidden_size\" is missing"},
+    {"hidden_size", "\"7168\"", FORMAT, "\"hidden_size\" is a string, an integer is needed"},
+    {"hidden_size", "-1", FORMAT, "\"hidden_size\" is -1, needed is 1 to"},
+    {"hidden_size", "99999999999", FORMAT, "\"hidden_size\" is 99999999999, needed is 1 to"},
+    {"q_lora_rank", "null", FORMAT, "\"q_lora_rank\" is missing"},
+    {"rms_norm_eps", "0", FORMAT, "\"rms_norm_eps\" is 0, needed is 1e-30 to 1"},
+    {"hidden_act", "\"gelu\"", UNSUPPORTED, "\"hidden_act\" is \"gelu\", needed is \"silu\""},
+    {"attention_bias", "true", UNSUPPORTED, "\"attention_bias\" is true, needed is false"},
+    {"tie_word_embeddings", "true", UNSUPPORTED, "\"tie_word_embeddings\" is true"},
+    {"torch_dtype", "\"float64\"", UNSUPPORTED, "\"torch_dtype\" is \"float64\", needed is"},
+    {"scoring_func", "\"softmax\"", UNSUPPORTED,
+     "\"scoring_func\" is \"softmax\", needed is \"sigmoid\""},
+    {"topk_method", "\"greedy\"", UNSUPPORTED,
+     "\"topk_method\" is \"greedy\", needed is \"noaux_tc\""},
+    {"n_group", "7", FORMAT, "\"n_routed_experts\" is 256, needed is a multiple of n_group = 7"},
+    {"topk_group", "9", FORMAT, "\"topk_group\" is 9, needed is 1 to 8"},
+    {"num_experts_per_tok", "129", FORMAT, "\"num_experts_per_tok\" is 129, needed is at most 128"},
+    {"num_experts_per_tok", "257", FORMAT, "\"num_experts_per_tok\" is 257, needed is 1 to 256"},
+    {"first_k_dense_replace", "62", FORMAT, "\"first_k_dense_replace\" is 62, needed is 0 to 61"},
+    {"moe_layer_freq", "0", FORMAT, "\"moe_layer_freq\" is 0, needed is 1 to"},
+    {"rope_theta", NULL, FORMAT, "\"rope_theta\" is missing"},
+    {"rope_theta", "1", FORMAT, "\"rope_theta\" is 1, needed is 2 to 1e+12"},
+    {"rope_scaling", "\"yarn\"", FORMAT, "\"rope_scaling\" is a string, an object is needed"},
+    {"rope_scaling", "{}", FORMAT, "\"type\" of \"rope_scaling\" is missing"},
+    {"rope_scaling.type", "\"linear\"", UNSUPPORTED,
+     "the type of \"rope_scaling\" is \"linear\", needed is \"yarn\" or \"default\""},
+    {"rope_scaling.factor", NULL, FORMAT, "\"factor\" is missing"},
+    {"rope_scaling.factor", "0.5", FORMAT, "\"factor\" is 0.5, needed is 1 to"},
+    {"rope_scaling.original_max_position_embeddings", NULL, FORMAT,
+     "\"original_max_position_embeddings\" is missing"},
+    {"rope_scaling.beta_slow", "33", FORMAT, "\"beta_slow\" is 33, needed is 0.001 to 32"},
+    {"rope_scaling.mscale_all_dim", "0.5", UNSUPPORTED,
+     "\"mscale\" 1 and \"mscale_all_dim\" 0.5 scale the rotary embedding by"},
+    {"rope_scaling.truncate", "false", UNSUPPORTED, "\"truncate\" is false, needed is true"},
+    {"eos_token_id", "129280", FORMAT, "\"eos_token_id\" is 129280, needed is 0 to 129279"},
+    {"eos_token_id", "[1, \"x\"]", FORMAT, "\"eos_token_id\" holds a string, a token id"},
+    {"eos_token_id", "[1,2,3,4,5,6,7,8,9]", FATHOM_ELIMIT, "\"eos_token_id\" has 9 ids, at most 8"},
+    {"bos_token_id", "-2", FORMAT, "\"bos_token_id\" is -2, needed is 0 to 129279"},
+    {"quantization_config", "7", FORMAT, "\"quantization_config\" is an integer"},
+    {"quantization_config.quant_method", NULL, FORMAT, "\"quant_method\" is missing"},
+    {"quantization_config.fmt", "\"e5m2\"", UNSUPPORTED, "\"fmt\" is \"e5m2\", needed is \"e4m3\""},
+    {"quantization_config.activation_scheme", "\"static\"", UNSUPPORTED,
+     "\"activation_scheme\" is \"static\", needed is \"dynamic\""},
+    {"quantization_config.weight_block_size", "[64, 128]", UNSUPPORTED,
+     "\"weight_block_size\" of \"quantization_config\" is [64, 128], needed is [128, 128]"},
+    {"quantization_config.weight_block_size", NULL, UNSUPPORTED, "needed is [128, 128]"},
+};
+
 static void faults_name_key_value_and_need(void **state)
 {
     (void)state;
-    enum { FORMAT = FATHOM_EFORMAT, UNSUPPORTED = FATHOM_EUNSUPPORTED };
-    static const struct {
-        const char *path, *value;
-        int err;
-        const char *message;
-    } cases[] = {
-        {"architectures", "[\"LlamaForCausalLM\"]", UNSUPPORTED,
-         "the architecture is \"LlamaForCausalLM\" (model_type \"deepseek_v32\"); served are "
-         "DeepseekV3ForCausalLM (V3, R1, V3.1) and DeepseekV32ForCausalLM (V3.2)"},
-        {"kv_lora_rank", "256", UNSUPPORTED, "\"kv_lora_rank\" is 256, needed is 512"},
-        {"qk_nope_head_dim", "192", UNSUPPORTED, "\"qk_nope_head_dim\" is 192, needed is 128"},
-        {"qk_rope_head_dim", "32", UNSUPPORTED, "\"qk_rope_head_dim\" is 32, needed is 64"},
-        {"v_head_dim", "256", UNSUPPORTED, "\"v_head_dim\" is 256, needed is 128"},
-        {"index_head_dim", "64", UNSUPPORTED, "\"index_head_dim\" is 64, needed is 128"},
-        {"index_topk", NULL, FORMAT, "\"index_topk\" is missing"},
-        {"index_n_heads", "0", FORMAT, "\"index_n_heads\" is 0, needed is 1 to"},
-        {"hidden_size", NULL, FORMAT, "\"hidden_size\" is missing"},
-        {"hidden_size", "\"7168\"", FORMAT, "\"hidden_size\" is a string, an integer is needed"},
-        {"hidden_size", "-1", FORMAT, "\"hidden_size\" is -1, needed is 1 to"},
-        {"hidden_size", "99999999999", FORMAT, "\"hidden_size\" is 99999999999, needed is 1 to"},
-        {"q_lora_rank", "null", FORMAT, "\"q_lora_rank\" is missing"},
-        {"rms_norm_eps", "0", FORMAT, "\"rms_norm_eps\" is 0, needed is 1e-30 to 1"},
-        {"hidden_act", "\"gelu\"", UNSUPPORTED, "\"hidden_act\" is \"gelu\", needed is \"silu\""},
-        {"attention_bias", "true", UNSUPPORTED, "\"attention_bias\" is true, needed is false"},
-        {"tie_word_embeddings", "true", UNSUPPORTED, "\"tie_word_embeddings\" is true"},
-        {"torch_dtype", "\"float64\"", UNSUPPORTED, "\"torch_dtype\" is \"float64\", needed is"},
-        {"scoring_func", "\"softmax\"", UNSUPPORTED,
-         "\"scoring_func\" is \"softmax\", needed is \"sigmoid\""},
-        {"topk_method", "\"greedy\"", UNSUPPORTED,
-         "\"topk_method\" is \"greedy\", needed is \"noaux_tc\""},
-        {"n_group", "7", FORMAT,
-         "\"n_routed_experts\" is 256, needed is a multiple of n_group = 7"},
-        {"topk_group", "9", FORMAT, "\"topk_group\" is 9, needed is 1 to 8"},
-        {"num_experts_per_tok", "129", FORMAT,
-         "\"num_experts_per_tok\" is 129, needed is at most 128"},
-        {"num_experts_per_tok", "257", FORMAT,
-         "\"num_experts_per_tok\" is 257, needed is 1 to 256"},
-        {"first_k_dense_replace", "62", FORMAT,
-         "\"first_k_dense_replace\" is 62, needed is 0 to 61"},
-        {"moe_layer_freq", "0", FORMAT, "\"moe_layer_freq\" is 0, needed is 1 to"},
-        {"rope_theta", NULL, FORMAT, "\"rope_theta\" is missing"},
-        {"rope_theta", "1", FORMAT, "\"rope_theta\" is 1, needed is 2 to 1e+12"},
-        {"rope_scaling", "\"yarn\"", FORMAT, "\"rope_scaling\" is a string, an object is needed"},
-        {"rope_scaling", "{}", FORMAT, "\"type\" of \"rope_scaling\" is missing"},
-        {"rope_scaling.type", "\"linear\"", UNSUPPORTED,
-         "the type of \"rope_scaling\" is \"linear\", needed is \"yarn\" or \"default\""},
-        {"rope_scaling.factor", NULL, FORMAT, "\"factor\" is missing"},
-        {"rope_scaling.factor", "0.5", FORMAT, "\"factor\" is 0.5, needed is 1 to"},
-        {"rope_scaling.original_max_position_embeddings", NULL, FORMAT,
-         "\"original_max_position_embeddings\" is missing"},
-        {"rope_scaling.beta_slow", "33", FORMAT, "\"beta_slow\" is 33, needed is 0.001 to 32"},
-        {"rope_scaling.mscale_all_dim", "0.5", UNSUPPORTED,
-         "\"mscale\" 1 and \"mscale_all_dim\" 0.5 scale the rotary embedding by"},
-        {"rope_scaling.truncate", "false", UNSUPPORTED, "\"truncate\" is false, needed is true"},
-        {"eos_token_id", "129280", FORMAT, "\"eos_token_id\" is 129280, needed is 0 to 129279"},
-        {"eos_token_id", "[1, \"x\"]", FORMAT, "\"eos_token_id\" holds a string, a token id"},
-        {"eos_token_id", "[1,2,3,4,5,6,7,8,9]", FATHOM_ELIMIT,
-         "\"eos_token_id\" has 9 ids, at most 8"},
-        {"bos_token_id", "-2", FORMAT, "\"bos_token_id\" is -2, needed is 0 to 129279"},
-        {"quantization_config", "7", FORMAT, "\"quantization_config\" is an integer"},
-        {"quantization_config.quant_method", NULL, FORMAT, "\"quant_method\" is missing"},
-        {"quantization_config.fmt", "\"e5m2\"", UNSUPPORTED,
-         "\"fmt\" is \"e5m2\", needed is \"e4m3\""},
-        {"quantization_config.activation_scheme", "\"static\"", UNSUPPORTED,
-         "\"activation_scheme\" is \"static\", needed is \"dynamic\""},
-        {"quantization_config.weight_block_size", "[64, 128]", UNSUPPORTED,
-         "\"weight_block_size\" of \"quantization_config\" is [64, 128], needed is [128, 128]"},
-        {"quantization_config.weight_block_size", NULL, UNSUPPORTED, "needed is [128, 128]"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        expect_fault(cases[i].path, cases[i].value, (fathom_err)cases[i].err, cases[i].message);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        expect_fault(faults[i].path, faults[i].value, (fathom_err)faults[i].err, faults[i].message);
     }
 }
 
