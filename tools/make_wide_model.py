@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""make_wide_model - a random model of real widths, and its logits by the transformers library
+"""make_wide_model - a model of real widths, and its logits by the transformers library
 
-    tools/make_wide_model.py OUT_DIR [--device cuda|cpu] [--layers N] [--contexts 1,63,64]
+    tools/make_wide_model.py OUT_DIR [--small] [--device cuda|cpu] [--contexts 1,63,64] [--caches f32]
 
-OUT_DIR gets config.json, model.safetensors and golden.safetensors for tests/golden/test_wide.c. The
-model has DeepSeek-V3.2's head widths, 16 heads, an indexer of 64 heads that selects 2048 rows, 256
-experts in 8 groups, and few narrow layers. Linear weights are FP8 blocks with power-of-two scales;
-the library computes in float32 on the values that they stand for.
+OUT_DIR gets config.json, model.safetensors and golden_f32, golden_bf16 and golden_fp8.safetensors for
+tests/golden/test_wide.c. The model has DeepSeek-V3.2's head widths and YaRN, 16 heads, an indexer of
+64 heads that selects 2048 rows, 256 experts in 8 groups, and few narrow layers. Linear weights are
+FP8 blocks with power-of-two scales; the library computes in float32 on the values that they stand for,
+once with the latent cache as it is and once each with it rounded as fathom's caches round it. What the
+library says in bfloat16 is printed, not kept.
 
-Needs torch, safetensors and a transformers release with DeepseekV32ForCausalLM.
+Needs numpy, torch, safetensors and a transformers release with DeepseekV32ForCausalLM.
 """
 
 import argparse
@@ -16,10 +18,22 @@ import json
 import os
 import sys
 
+import numpy as np
 import torch
+import transformers
 from safetensors.torch import save_file
+from torch.overrides import TorchFunctionMode
+from transformers import DynamicCache
+from transformers.initialization import no_init_weights
+
+try:
+    from transformers.models.deepseek_v32 import modeling_deepseek_v32 as modeling
+except ImportError:
+    sys.exit(f"make_wide_model: transformers {transformers.__version__} has no deepseek_v32; needed "
+             "is a release that has it")
 
 KEPT_POSITIONS = 16
+CHUNK = 512
 BLOCK = 128
 
 CONFIG = {
@@ -44,7 +58,7 @@ CONFIG = {
     "norm_topk_prob": True,
     "num_attention_heads": 16,
     "num_key_value_heads": 16,
-    "q_lora_rank": 512,
+    "q_lora_rank": 1536,
     "kv_lora_rank": 512,
     "qk_nope_head_dim": 128,
     "qk_rope_head_dim": 64,
@@ -54,6 +68,15 @@ CONFIG = {
     "hidden_act": "silu",
     "rms_norm_eps": 1e-6,
     "rope_theta": 10000,
+    "rope_scaling": {
+        "type": "yarn",
+        "factor": 40,
+        "original_max_position_embeddings": 4096,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+    },
     "max_position_embeddings": 16384,
     "index_n_heads": 64,
     "index_head_dim": 128,
@@ -73,38 +96,72 @@ CONFIG = {
     },
 }
 
+# What differs in the model that tests/data/wide describes.
+SMALL = {
+    "vocab_size": 512,
+    "hidden_size": 256,
+    "num_hidden_layers": 2,
+    "intermediate_size": 256,
+    "moe_intermediate_size": 128,
+    "max_position_embeddings": 256,
+    "index_topk": 48,
+}
+
+GOLDEN_RATIO = 0x9E3779B97F4A7C15
+
+
+def random_bytes(key: str, n: int) -> np.ndarray:
+    """n bytes that depend on `key` alone: splitmix64 from the FNV-1a hash of the key."""
+    seed = 0xCBF29CE484222325
+    for byte in key.encode():
+        seed = (seed ^ byte) * 0x100000001B3 % 2**64
+    words = np.arange(1, (n + 7) // 8 + 1, dtype=np.uint64)
+    words *= np.uint64(GOLDEN_RATIO)
+    words += np.uint64(seed)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        words ^= words >> np.uint64(shift)
+        words *= np.uint64(factor)
+    words ^= words >> np.uint64(31)
+    return words.view(np.uint8)[:n]
+
+
+def half_log2(cols: int) -> int:
+    """The smallest e with 4^e >= cols: 2^-e keeps a product's size over a row of cols."""
+    return (cols.bit_length() + (cols & (cols - 1) != 0)) // 2
+
 
 class Maker:
-    """Tensors as the checkpoint stores them, and the float32 values that they stand for."""
+    """Tensors as the checkpoint stores them, and the float32 values that they stand for. All are
+    functions of the tensor's name; tests/golden/wide_model.c makes the same bytes."""
 
-    def __init__(self, seed: int) -> None:
-        self.generator = torch.Generator().manual_seed(seed)
+    def __init__(self) -> None:
         self.stored: dict[str, torch.Tensor] = {}
         self.values: dict[str, torch.Tensor] = {}
 
-    def normal(self, *shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=self.generator)
-
-    def wide(self, name: str, value: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> None:
+    def plain(self, name: str, shape: tuple[int, ...], exponent: int, shift: int = 0,
+              centre: float = 0, dtype: torch.dtype = torch.bfloat16) -> None:
+        """centre + k * 2^exponent, k = a signed byte >> shift; exact in bfloat16."""
+        k = random_bytes(name, int(np.prod(shape))).view(np.int8) >> np.int8(shift)
+        value = torch.from_numpy(k.astype(np.float32)).view(shape) * 2.0**exponent + centre
         self.stored[name] = value.to(dtype)
-        self.values[name] = self.stored[name].float()
+        self.values[name] = value
+        assert torch.equal(self.stored[name].float(), value)
 
     def norm(self, name: str, n: int) -> None:
-        self.wide(name, 1 + 0.1 * self.normal(n))
+        self.plain(name, (n,), -6, shift=4, centre=1)
 
     def linear(self, name: str, rows: int, cols: int) -> None:
-        """FP8 blocks: scale = largest / 448 rounded up to a power of two."""
-        weight = self.normal(rows, cols) / cols**0.5
-        row_pad, col_pad = -rows % BLOCK, -cols % BLOCK
-        padded = torch.nn.functional.pad(weight, (0, col_pad, 0, row_pad))
-        blocks = padded.view((rows + row_pad) // BLOCK, BLOCK, (cols + col_pad) // BLOCK, BLOCK)
-        largest = blocks.abs().amax(dim=(1, 3)).clamp(min=1e-12)
-        scale = torch.exp2(torch.ceil(torch.log2(largest / 448)))
+        """Codes of four binades and either sign, 0.5 to 7.5; blocks of two different scales."""
+        raw = random_bytes(name, rows * cols)
+        codes = torch.from_numpy((raw & 0x80) | (0x30 + (raw & 0x1F))).view(rows, cols)
+        row_blocks, col_blocks = -(-rows // BLOCK), -(-cols // BLOCK)
+        halved = random_bytes(name + "_scale_inv", row_blocks * col_blocks) & 1
+        scale = torch.from_numpy(halved.astype(np.float32)).view(row_blocks, col_blocks)
+        scale = torch.exp2(-1 - half_log2(cols) - scale)
+        self.stored[name] = codes.view(torch.float8_e4m3fn)
+        self.stored[name + "_scale_inv"] = scale
         spread = scale.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)[:rows, :cols]
-        codes = (weight / spread).to(torch.float8_e4m3fn)
-        self.stored[name] = codes
-        self.stored[name + "_scale_inv"] = scale.float()
-        self.values[name] = codes.float() * spread
+        self.values[name] = self.stored[name].float() * spread
 
 
 def make_attention(m: Maker, prefix: str, c: dict) -> None:
@@ -120,8 +177,8 @@ def make_attention(m: Maker, prefix: str, c: dict) -> None:
     m.linear(index + "wq_b.weight", c["index_n_heads"] * 128, lora)
     m.linear(index + "wk.weight", 128, hidden)
     m.norm(index + "k_norm.weight", 128)
-    m.wide(index + "k_norm.bias", 0.1 * m.normal(128))
-    m.wide(index + "weights_proj.weight", m.normal(c["index_n_heads"], hidden) / hidden**0.5)
+    m.plain(index + "k_norm.bias", (128,), -10)
+    m.plain(index + "weights_proj.weight", (c["index_n_heads"], hidden), -6 - half_log2(hidden))
 
 
 def make_ffn(m: Maker, prefix: str, hidden: int, inner: int) -> None:
@@ -130,10 +187,10 @@ def make_ffn(m: Maker, prefix: str, hidden: int, inner: int) -> None:
     m.linear(prefix + "down_proj.weight", hidden, inner)
 
 
-def make_weights(c: dict, seed: int) -> Maker:
-    m = Maker(seed)
+def make_weights(c: dict) -> Maker:
+    m = Maker()
     hidden, vocab = c["hidden_size"], c["vocab_size"]
-    m.wide("model.embed_tokens.weight", m.normal(vocab, hidden))
+    m.plain("model.embed_tokens.weight", (vocab, hidden), -6)
     for i in range(c["num_hidden_layers"]):
         layer = f"model.layers.{i}."
         m.norm(layer + "input_layernorm.weight", hidden)
@@ -143,14 +200,22 @@ def make_weights(c: dict, seed: int) -> Maker:
             make_ffn(m, layer + "mlp.", hidden, c["intermediate_size"])
             continue
         n_expert = c["n_routed_experts"]
-        m.wide(layer + "mlp.gate.weight", m.normal(n_expert, hidden) / hidden**0.5)
-        m.wide(layer + "mlp.gate.e_score_correction_bias", 0.05 * m.normal(n_expert), torch.float32)
+        m.plain(layer + "mlp.gate.weight", (n_expert, hidden), -6 - half_log2(hidden))
+        m.plain(layer + "mlp.gate.e_score_correction_bias", (n_expert,), -11, dtype=torch.float32)
         make_ffn(m, layer + "mlp.shared_experts.", hidden, c["moe_intermediate_size"])
         for e in range(n_expert):
             make_ffn(m, layer + f"mlp.experts.{e}.", hidden, c["moe_intermediate_size"])
     m.norm("model.norm.weight", hidden)
-    m.wide("lm_head.weight", m.normal(vocab, hidden) / hidden**0.5)
+    m.plain("lm_head.weight", (vocab, hidden), -6 - half_log2(hidden))
     return m
+
+
+def keep_header(out: str) -> None:
+    """The header alone: wide_model.c makes the rest."""
+    with open(os.path.join(out, "model.safetensors"), "rb") as f:
+        header = f.read(int.from_bytes(f.read(8), "little"))
+    with open(os.path.join(out, "model.header.json"), "wb") as f:
+        f.write(header)
 
 
 def value_of(name: str, values: dict[str, torch.Tensor], n_expert: int) -> torch.Tensor:
@@ -169,57 +234,153 @@ def value_of(name: str, values: dict[str, torch.Tensor], n_expert: int) -> torch
 
 
 def open_library_model(c: dict, values: dict[str, torch.Tensor], device: str) -> torch.nn.Module:
-    try:
-        from transformers import DeepseekV32Config, DeepseekV32ForCausalLM
-    except ImportError:
-        import transformers
-        sys.exit(f"make_wide_model: transformers {transformers.__version__} has no "
-                 "DeepseekV32ForCausalLM; needed is a release that has it")
     plain = {k: v for k, v in c.items()
              if k not in ("quantization_config", "architectures", "model_type", "torch_dtype")}
-    plain["rope_parameters"] = {"rope_type": "default", "rope_theta": plain.pop("rope_theta")}
-    config = DeepseekV32Config(**plain)
+    rope = plain.pop("rope_scaling") | {"rope_theta": float(plain.pop("rope_theta"))}
+    rope["rope_type"] = rope.pop("type")
+    config = modeling.DeepseekV32Config(**plain, rope_parameters=rope)
     config._attn_implementation = "eager"
-    model = DeepseekV32ForCausalLM(config).float().eval()
-    state = model.state_dict()
-    for name, tensor in state.items():
+    with torch.device(device), no_init_weights():
+        model = modeling.DeepseekV32ForCausalLM(config).float().eval()
+    for name, tensor in model.state_dict().items():
         value = value_of(name, values, c["n_routed_experts"])
         if value.shape != tensor.shape:
             sys.exit(f"make_wide_model: {name} is {tuple(tensor.shape)} in the library and "
                      f"{tuple(value.shape)} here")
         tensor.copy_(value)
-    return model.to(device)
+    return model
+
+
+def as_cached(rows: torch.Tensor, cache: str) -> torch.Tensor:
+    """What a cache gives back for rows of the latent: 128 values share a power of two."""
+    if cache == "f32":
+        return rows
+    if cache == "bf16":
+        return rows.bfloat16().float()
+    groups = rows.unflatten(-1, (-1, BLOCK))
+    largest = groups.abs().amax(-1, keepdim=True).clamp(min=1e-4)
+    mantissa, exponent = torch.frexp(largest / 448)
+    scale = torch.ldexp(torch.ones_like(largest), exponent - (mantissa == 0.5).int())
+    return ((groups / scale).to(torch.float8_e4m3fn).float() * scale).flatten(-2)
+
+
+def hadamard(x: torch.Tensor) -> torch.Tensor:
+    """The transform of the last axis, which is its own inverse."""
+    n = x.shape[-1]
+    for half in (2**i for i in range(n.bit_length() - 1)):
+        left, right = x.unflatten(-1, (-1, 2, half)).unbind(-2)
+        x = torch.stack([left + right, left - right], -2).flatten(-3)
+    return x * n**-0.5
+
+
+class RoundedIndex(TorchFunctionMode):
+    """Inside the indexer: queries and keys are rounded to FP8 after a Hadamard transform where they
+    meet, which is the first product of matrices."""
+
+    met = False
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.matmul and not self.met:
+            self.met = True
+            with torch._C.DisableTorchFunction():
+                query, key = args[0], args[1].transpose(-1, -2)
+                query, key = (hadamard(as_cached(hadamard(x), "fp8")) for x in (query, key))
+                args = query, key.transpose(-1, -2)
+        return func(*args, **(kwargs or {}))
+
+
+class RoundedCache:
+    """While entered, the library reads latents, rotary keys and index keys as a cache of this type
+    holds them."""
+
+    def __init__(self, model: torch.nn.Module, cache: str) -> None:
+        self.attentions = [layer.self_attn for layer in model.model.layers]
+        self.cache = cache
+        self.rotate = modeling.apply_rotary_pos_emb_interleave
+        self.select = modeling.DeepseekV32Indexer.forward
+
+    def __enter__(self) -> None:
+        def rotate(*args, **kwargs):
+            query, key = self.rotate(*args, **kwargs)
+            return query, key.bfloat16().float()
+
+        def select(*args, **kwargs):
+            with RoundedIndex():
+                return self.select(*args, **kwargs)
+
+        self.hooks = [attention.kv_a_layernorm.register_forward_hook(
+            lambda module, args, out: as_cached(out, self.cache)) for attention in self.attentions]
+        if self.cache != "f32":
+            modeling.apply_rotary_pos_emb_interleave = rotate
+            modeling.DeepseekV32Indexer.forward = select
+
+    def __exit__(self, *exc: object) -> None:
+        modeling.apply_rotary_pos_emb_interleave = self.rotate
+        modeling.DeepseekV32Indexer.forward = self.select
+        for hook in self.hooks:
+            hook.remove()
+
+
+def logits_of(model: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    """Logits of the last positions, float32. In chunks: the library holds the scores of every
+    index head for all rows of a step."""
+    past = DynamicCache(config=model.config)
+    kept = []
+    for chunk in ids.to(model.device).split(CHUNK, dim=1):
+        kept.append(model(chunk, past_key_values=past, use_cache=True,
+                          logits_to_keep=KEPT_POSITIONS).logits[0].float().cpu())
+    return torch.cat(kept)[-min(KEPT_POSITIONS, ids.shape[1]):].contiguous()
+
+
+def error_of(got: torch.Tensor, want: torch.Tensor) -> str:
+    """Relative L2 of all positions, and of the one in the middle."""
+    per_position = (got - want).norm(dim=1) / want.norm(dim=1)
+    total = ((got - want).norm() / want.norm()).item()
+    return f"{total:.1e} (median position {per_position.median().item():.1e})"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("out")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--layers", type=int, default=CONFIG["num_hidden_layers"])
-    parser.add_argument("--contexts", default="1,63,64,65,2047,2048,2049,8192")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--small", action="store_true", help="the model of tests/data/wide")
+    parser.add_argument("--contexts", help="tokens of each text, with commas between")
+    parser.add_argument("--caches", default="f32,bf16,fp8", help="f32 and what to compare with it")
     args = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
+    config = CONFIG | SMALL if args.small else CONFIG
+    contexts = args.contexts or ("1,47,48,49,65" if args.small else "1,63,64,65,2047,2048,2049,8192")
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}, {args.device}")
 
-    config = CONFIG | {"num_hidden_layers": args.layers}
     os.makedirs(args.out, exist_ok=True)
     with open(os.path.join(args.out, "config.json"), "w", encoding="utf-8") as f:
         json.dump(config, f, indent=2)
-    with torch.no_grad():
-        made = make_weights(config, args.seed)
-        save_file(made.stored, os.path.join(args.out, "model.safetensors"))
-        model = open_library_model(config, made.values, args.device)
-        golden = {}
-        for i, n in enumerate(int(n) for n in args.contexts.split(",")):
-            ids = torch.randint(0, config["vocab_size"], (1, n), generator=made.generator)
-            logits = model(ids.to(args.device), use_cache=False).logits[0, -KEPT_POSITIONS:]
-            golden[f"{i}.ids"] = ids[0].to(torch.int32)
-            golden[f"{i}.logits"] = logits.float().cpu().contiguous()
-            print(f"text {i}: {n} tokens, logits of {len(logits)} positions, "
-                  f"standard deviation {logits.std().item():.3f}", flush=True)
-        save_file(golden, os.path.join(args.out, "golden.safetensors"))
+        f.write("\n")
+    made = make_weights(config)
+    save_file(made.stored, os.path.join(args.out, "model.safetensors"))
+    if args.small:
+        keep_header(args.out)
+    model = open_library_model(config, made.values, args.device)
+    golden = {cache: {} for cache in args.caches.split(",")}
+    for i, n in enumerate(int(n) for n in contexts.split(",")):
+        words = random_bytes(f"text {i}", 4 * n).view(np.uint32) % config["vocab_size"]
+        ids = torch.from_numpy(words.astype(np.int64))[None]
+        for cache, tensors in golden.items():
+            tensors[f"{i}.ids"] = ids[0].to(torch.int32)
+            with RoundedCache(model, cache):
+                tensors[f"{i}.logits"] = logits_of(model, ids)
+            error = error_of(tensors[f"{i}.logits"], golden["f32"][f"{i}.logits"])
+            print(f"text {i}, {n} tokens, cache {cache}: off float32 by {error}", flush=True)
+            save_file(tensors, os.path.join(args.out, f"golden_{cache}.safetensors"))
+    model.bfloat16()
+    for i, n in enumerate(int(n) for n in contexts.split(",")):
+        want = golden["f32"][f"{i}.logits"]
+        got = logits_of(model, golden["f32"][f"{i}.ids"].long()[None])
+        print(f"text {i}, {n} tokens, the library in bfloat16: {error_of(got, want)}; "
+              f"standard deviation {want.std().item():.3f}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    with torch.no_grad():
+        main()
