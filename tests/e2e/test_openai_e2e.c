@@ -290,7 +290,12 @@ static void small_routes_answer(void **state)
     (void)state;
     struct world other;
     struct http_client client;
-    expect(&c, "GET", "/load", NULL, 200, "{\"server_load\":0}");
+    for (bool idle = false; !idle;) { /* the request before leaves after its answer does */
+        struct http_reply r;
+        ask(&c, &r, "GET", "/load", "", NULL);
+        idle = strcmp(buf_str(&r.body), "{\"server_load\":0}") == 0;
+        assert_reply(&r, 200, "{\"server_load\":");
+    }
     expect(&c, "GET", "/tokenizer_info", NULL, 404, "--enable-tokenizer-info-endpoint");
     const struct fake_options f = {.tokenizer_config = "{\"tokenizer_class\":\"X\"}"};
     world_open(&other, &(struct server_options){.tokenizer_info = true}, &f);
