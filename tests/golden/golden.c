@@ -38,7 +38,7 @@ void golden_open(struct golden_model *g, const char *backend, enum act_type act,
 
 bool golden_skip(const char *backend)
 {
-    bool simulated = strcmp(backend, "cuda_sim") == 0;
+    bool simulated = strncmp(backend, "cuda_sim", 8) == 0;
     if (strncmp(backend, "cuda", 4) != 0 || simulated || backend_cuda_count() > 0) return false;
     print_message("skipped: %s needs a GPU and there is none\n", backend);
     return true;

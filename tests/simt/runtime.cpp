@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "cudaTypedefs.h"
 #include "cuda_runtime.h"
 #include "simt/simt_fault.h"
 
@@ -45,6 +46,7 @@ namespace
 enum { MEMORY_BYTES = 1 << 30 };
 
 size_t memory_bytes = MEMORY_BYTES;
+int capability[2] = {8, 9};
 size_t n_allocated;
 size_t n_event, n_graph, n_replay;
 std::map<void *, size_t> allocations;
@@ -151,6 +153,12 @@ void simt_get_usage(struct simt_usage *out)
 
 /* ---- device ------------------------------------------------------------------------------- */
 
+void simt_set_capability(int major, int minor)
+{
+    capability[0] = major;
+    capability[1] = minor;
+}
+
 cudaError_t cudaGetDeviceCount(int *n)
 {
     *n = 1;
@@ -167,9 +175,9 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
     if (device != 0) return cudaErrorInvalidValue;
     *out = {};
     (void)snprintf(out->name, sizeof out->name, "simulated");
-    out->major = 8;
-    out->minor = 9;
-    out->multiProcessorCount = 4;
+    out->major = capability[0];
+    out->minor = capability[1];
+    out->multiProcessorCount = 1; /* so that one resident block walks over all tiles */
     return cudaSuccess;
 }
 
@@ -180,9 +188,12 @@ cudaError_t cudaGetLastError(void)
 
 const char *cudaGetErrorName(cudaError_t e)
 {
-    static const char *const names[] = {"cudaSuccess", "cudaErrorInvalidValue",
-                                        "cudaErrorMemoryAllocation", "cudaErrorStreamCapture",
-                                        "cudaErrorLaunchFailure"};
+    static const char *const names[] = {"cudaSuccess",
+                                        "cudaErrorInvalidValue",
+                                        "cudaErrorMemoryAllocation",
+                                        "cudaErrorStreamCapture",
+                                        "cudaErrorLaunchFailure",
+                                        "cudaErrorNotSupported"};
     return names[e];
 }
 
@@ -416,5 +427,43 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
 {
     delete graph;
     n_graph--;
+    return cudaSuccess;
+}
+
+/* ---- tensor maps -------------------------------------------------------------------------- */
+
+namespace
+{
+
+CUresult encode(CUtensorMap *map, CUtensorMapDataType, cuuint32_t rank, void *data,
+                const cuuint64_t *size, const cuuint64_t *stride, const cuuint32_t *box,
+                const cuuint32_t *step, CUtensorMapInterleave, CUtensorMapSwizzle,
+                CUtensorMapL2promotion, CUtensorMapFloatOOBfill)
+{
+    if (rank != 3 || (uintptr_t)data % 16 || box[0] != 128) return CUDA_ERROR_INVALID_VALUE;
+    *map = {};
+    map->data = (const char *)data;
+    for (int i = 0; i < 3; i++) {
+        if (size[i] == 0 || box[i] == 0 || box[i] > 256 || step[i] != 1) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        if (i < 2 && (stride[i] % 16 || stride[i] == 0)) return CUDA_ERROR_INVALID_VALUE;
+        map->size[i] = size[i];
+        map->box[i] = box[i];
+        if (i < 2) map->stride[i] = stride[i];
+    }
+    return CUDA_SUCCESS;
+}
+
+} // namespace
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
+                                             unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult *result)
+{
+    (void)version, (void)flags;
+    if (strcmp(name, "cuTensorMapEncodeTiled") != 0) return cudaErrorInvalidValue;
+    *function = (void *)encode;
+    *result = cudaDriverEntryPointSuccess;
     return cudaSuccess;
 }

@@ -3,8 +3,8 @@
  * A fiber's states, each but IDLE a mask of its warp:
  *
  *   IDLE --block begins--> ready --needs the block--> at_block --all are there--> ready
- *     ^                      | `---needs the warp---> at_warp --all are there--> ready
- *     `------returns---------'
+ *     ^                    | |`---needs the warp---> at_warp --all are there--> ready
+ *     `------returns-------' `----looks again later--> paused --all have had a turn--> ready
  *
  * Invariants: one fiber runs at a time, or the scheduler; a fiber's stack is used by it alone and
  * kept from block to block.
@@ -30,11 +30,12 @@ dim3 blockDim, gridDim;
 namespace
 {
 
-enum { THREADS_MAX = 1024, STACK_BYTES = 256 << 10 };
+enum { THREADS_MAX = 1024, STACK_BYTES = 256 << 10, ROUNDS_MAX = 1000000 };
 
 struct copy {
     void *to;
     const void *from; /* NULL: zeros */
+    size_t n;
     unsigned group;
 };
 
@@ -48,11 +49,12 @@ struct fiber {
     ucontext_t first;
     uint3 index;              /* threadIdx */
     std::vector<copy> copies; /* cp.async that have not arrived, in order */
+    std::vector<copy> stores; /* bulk stores whose sources have not been read */
     unsigned group;           /* the one that is open */
 };
 
 struct warp {
-    uint32_t ready, at_warp, at_block; /* bit i: lane i */
+    uint32_t ready, at_warp, at_block, paused; /* bit i: lane i */
     unsigned n_alive, n_arrived;
     unsigned parity; /* which half of `slots` the next exchange uses */
     alignas(16) char slots[2][SIMT_WARP][SIMT_EXCHANGE_BYTES];
@@ -180,6 +182,7 @@ void release_warp(warp &w)
 
 void leave(void)
 {
+    if (!gpu.fibers[gpu.current].stores.empty()) die("a thread leaves before its stores were read");
     warp &w = gpu.warps[gpu.current / SIMT_WARP];
     gpu.n_alive--;
     w.n_alive--;
@@ -258,20 +261,34 @@ void begin_block(void)
         unsigned n = gpu.n_thread - i * SIMT_WARP;
         w.n_alive = n < SIMT_WARP ? n : SIMT_WARP;
         w.ready = w.n_alive < SIMT_WARP ? (1u << w.n_alive) - 1 : ~0u;
-        w.at_warp = w.at_block = 0;
+        w.at_warp = w.at_block = w.paused = 0;
         w.n_arrived = w.parity = 0;
         memset(w.slots, 0, sizeof w.slots);
     }
     for (unsigned i = 0; i < gpu.n_thread; i++) {
         gpu.fibers[i].copies.clear();
+        gpu.fibers[i].stores.clear();
         gpu.fibers[i].group = 0;
     }
+}
+
+/* Whether threads were waiting for a turn of the others, which they have had. */
+bool resume_paused(void)
+{
+    bool any = false;
+    for (unsigned i = 0; i < gpu.n_warp; i++) {
+        warp &w = gpu.warps[i];
+        any |= w.paused != 0;
+        w.ready |= w.paused;
+        w.paused = 0;
+    }
+    return any;
 }
 
 void run_block(void)
 {
     begin_block();
-    for (;;) {
+    for (unsigned round = 0;; round++) {
         unsigned turn = (unsigned)(next_random() >> 32);
         unsigned w = turn % gpu.n_warp;
         for (unsigned k = 0; k < gpu.n_warp; k++) {
@@ -279,7 +296,8 @@ void run_block(void)
             if (++w == gpu.n_warp) w = 0;
         }
         if (gpu.n_alive == 0) return;
-        release_block();
+        if (round == ROUNDS_MAX) die("threads look for ever for what does not come");
+        if (!resume_paused()) release_block();
     }
 }
 
@@ -341,10 +359,34 @@ const char *simt_warp_exchange(const void *mine, size_t n)
     return w.slots[parity][0];
 }
 
-void simt_copy_later(void *to, const void *from, bool valid)
+void simt_pause(void)
+{
+    gpu.warps[gpu.current / SIMT_WARP].paused |= 1u << gpu.current % SIMT_WARP;
+    yield();
+}
+
+void simt_fault(const char *what)
+{
+    die(what);
+}
+
+namespace
+{
+
+void perform(const copy &c)
+{
+    if (c.from)
+        memcpy(c.to, c.from, c.n);
+    else
+        memset(c.to, 0, c.n);
+}
+
+} // namespace
+
+void simt_copy_later(void *to, const void *from, size_t n, bool valid)
 {
     fiber &f = gpu.fibers[gpu.current];
-    f.copies.push_back({to, valid ? from : NULL, f.group});
+    f.copies.push_back({to, valid ? from : NULL, n, f.group});
 }
 
 void simt_copy_commit(void)
@@ -356,12 +398,18 @@ void simt_copy_wait(unsigned n_left)
 {
     fiber &f = gpu.fibers[gpu.current];
     size_t n = 0;
-    for (; n < f.copies.size() && f.copies[n].group + n_left < f.group; n++) {
-        const copy &c = f.copies[n];
-        if (c.from)
-            memcpy(c.to, c.from, 16);
-        else
-            memset(c.to, 0, 16);
-    }
+    for (; n < f.copies.size() && f.copies[n].group + n_left < f.group; n++) perform(f.copies[n]);
     f.copies.erase(f.copies.begin(), f.copies.begin() + (long)n);
+}
+
+void simt_store_later(void *to, const void *from, size_t n)
+{
+    gpu.fibers[gpu.current].stores.push_back({to, from, n, 0});
+}
+
+void simt_store_wait(void)
+{
+    fiber &f = gpu.fibers[gpu.current];
+    for (const copy &c : f.stores) perform(c);
+    f.stores.clear();
 }

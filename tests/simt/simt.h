@@ -55,10 +55,20 @@ void simt_block_wait(void);
  * one exchange. Lanes that have returned have zeros. */
 const char *simt_warp_exchange(const void *mine, size_t n);
 
-/* simt_copy_later - cp.async of 16 bytes, or zeros; simt_copy_commit ends a group; simt_copy_wait
+/* simt_pause - let all other threads have a turn, then go on */
+void simt_pause(void);
+
+/* simt_fault - end the process: a kernel did what it must not */
+[[noreturn]] void simt_fault(const char *what);
+
+/* simt_copy_later - cp.async of n bytes, or zeros; simt_copy_commit ends a group; simt_copy_wait
  * makes all but the newest n groups of this thread arrive */
-void simt_copy_later(void *to, const void *from, bool valid);
+void simt_copy_later(void *to, const void *from, size_t n, bool valid);
 void simt_copy_commit(void);
 void simt_copy_wait(unsigned n_left);
+
+/* simt_store_later - a bulk store, whose source is read no sooner than at simt_store_wait */
+void simt_store_later(void *to, const void *from, size_t n);
+void simt_store_wait(void);
 
 #endif

@@ -132,8 +132,8 @@ struct cuda_backend {
     struct backend base; /* first */
     struct backend_config c;
     bool fast;
-    bool generic; /* no kernel tuned for one kind of GPU */
-    bool sm90;    /* large FP8 products run on sm90/product_fp8.cu where their shape allows */
+    bool tuned; /* kernels for one kind of GPU, whose bits are others */
+    bool sm90;  /* large FP8 products run on sm90/product_fp8.cu where their shape allows */
     int device;
     struct cudaDeviceProp properties;
     cudaStream_t stream;

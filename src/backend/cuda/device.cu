@@ -341,7 +341,7 @@ static fathom_err open_device(struct cuda_backend *c, fathom_diag *d)
              "fp8 activations need a GPU from sm_89 on, %s is sm_%d; use --dtype bfloat16",
              c->properties.name, capability);
     }
-    c->sm90 = c->fast && c->properties.major == 9 && !c->generic;
+    c->sm90 = c->fast && c->properties.major == 9 && c->tuned;
     return FATHOM_OK;
 }
 
@@ -370,7 +370,7 @@ static void log_kernels(const struct cuda_backend *c)
     }
 }
 
-static fathom_err create(struct backend **out, const struct backend_config *config, bool generic,
+static fathom_err create(struct backend **out, const struct backend_config *config, bool tuned,
                          fathom_diag *d)
 {
     *out = NULL;
@@ -381,7 +381,7 @@ static fathom_err create(struct backend **out, const struct backend_config *conf
     c->c = *config;
     c->device = config->device;
     c->fast = config->act == ACT_FP8;
-    c->generic = generic;
+    c->tuned = tuned;
     fathom_err err = open_device(c, d);
     if (!err) err = open_queue(c);
     if (!err) err = make_scratch(c, d);
@@ -403,9 +403,8 @@ extern "C" fathom_err backend_cuda_create(struct backend **out, const struct bac
     return create(out, config, false, d);
 }
 
-extern "C" fathom_err backend_cuda_generic_create(struct backend **out,
-                                                  const struct backend_config *config,
-                                                  fathom_diag *d)
+extern "C" fathom_err backend_cuda_tuned_create(struct backend **out,
+                                                const struct backend_config *config, fathom_diag *d)
 {
     return create(out, config, true, d);
 }

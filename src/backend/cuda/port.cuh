@@ -10,9 +10,9 @@
 #define WARP 32
 #define FULL_MASK 0xffffffffu
 
-/* The block's dynamic shared memory as an array of a type. */
+/* The block's dynamic shared memory as an array of a type, aligned as permuted tiles need it. */
 #ifndef SHARED_DYNAMIC
-#define SHARED_DYNAMIC(type, name) extern __shared__ __align__(128) type name[]
+#define SHARED_DYNAMIC(type, name) extern __shared__ __align__(1024) type name[]
 #endif
 
 typedef __nv_bfloat16 bf16;

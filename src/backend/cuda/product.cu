@@ -49,8 +49,8 @@ static bool fits_sm90(const struct product_args &a)
            is_aligned(a.q) && is_aligned(a.out) && (!a.tasks || a.w_stride % a.k == 0);
 }
 
-/* Both kernels cut and add up K alike (shares.h); the sum of one line of 128 is the tensor core's,
- * and not known to be the same bits in both, nor in product_small. op_check_rows tells. */
+/* Both kernels cut and add up K alike (shares.h); the tuned one sums a line of 128 to other bits.
+ */
 static fathom_err product_many_rows(struct cuda_backend *c, const struct product_args &a,
                                     uint32_t n_tile, const char *what)
 {

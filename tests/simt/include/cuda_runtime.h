@@ -20,6 +20,7 @@
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
 #define __shared__ static
+#define __grid_constant__
 #define SHARED_DYNAMIC(type, name) type *const name = (type *)simt_shared()
 
 /* ---- vectors ------------------------------------------------------------------------------ */
@@ -169,6 +170,7 @@ enum cudaError_t {
     cudaErrorMemoryAllocation,
     cudaErrorStreamCapture,
     cudaErrorLaunchFailure,
+    cudaErrorNotSupported,
 };
 enum cudaMemcpyKind {
     cudaMemcpyHostToDevice,
@@ -179,7 +181,10 @@ enum cudaMemcpyKind {
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 enum { cudaStreamNonBlocking = 1 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal };
-enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
+enum cudaLaunchAttributeID {
+    cudaLaunchAttributeProgrammaticStreamSerialization,
+    cudaLaunchAttributeClusterDimension
+};
 
 struct simt_stream;
 struct simt_event;
@@ -197,6 +202,9 @@ struct cudaLaunchAttribute {
     enum cudaLaunchAttributeID id;
     struct {
         int programmaticStreamSerializationAllowed;
+        struct {
+            unsigned x, y, z;
+        } clusterDim;
     } val;
 };
 
@@ -207,6 +215,9 @@ struct cudaLaunchConfig_t {
     struct cudaLaunchAttribute *attrs;
     unsigned numAttrs;
 };
+
+/* simt_set_capability - what cudaGetDeviceProperties tells from now on; at first sm_89 */
+void simt_set_capability(int major, int minor);
 
 /* simt_enqueue - do this once the stream gets there */
 cudaError_t simt_enqueue(cudaStream_t stream, std::function<void()> action);

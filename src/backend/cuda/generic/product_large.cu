@@ -142,10 +142,10 @@ __global__ void __launch_bounds__(THREADS, 1)
             float s0 = w_scale * xs[m][0][s], s1 = w_scale * xs[m][1][s];
 #pragma unroll
             for (int n = 0; n < 4; n++) {
-                part[m][n][0] += c[m][n][0] * s0;
-                part[m][n][1] += c[m][n][1] * s0;
-                part[m][n][2] += c[m][n][2] * s1;
-                part[m][n][3] += c[m][n][3] * s1;
+                part[m][n][0] = fmaf(c[m][n][0], s0, part[m][n][0]);
+                part[m][n][1] = fmaf(c[m][n][1], s0, part[m][n][1]);
+                part[m][n][2] = fmaf(c[m][n][2], s1, part[m][n][2]);
+                part[m][n][3] = fmaf(c[m][n][3], s1, part[m][n][3]);
             }
         }
         if ((s + 1) % share == 0) {

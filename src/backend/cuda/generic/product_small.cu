@@ -143,10 +143,10 @@ multiply_fp8(float (&acc)[NT][4], const struct line &l, const struct product_arg
         }
         float s0 = w_scale * scale[(size_t)k.sum[i][0] * n_line];
         float s1 = w_scale * scale[(size_t)k.sum[i][1] * n_line];
-        acc[i][0] += c[0] * s0;
-        acc[i][1] += c[1] * s1;
-        acc[i][2] += c[2] * s0;
-        acc[i][3] += c[3] * s1;
+        acc[i][0] = fmaf(c[0], s0, acc[i][0]);
+        acc[i][1] = fmaf(c[1], s1, acc[i][1]);
+        acc[i][2] = fmaf(c[2], s0, acc[i][2]);
+        acc[i][3] = fmaf(c[3], s1, acc[i][3]);
     }
 }
 

@@ -354,7 +354,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     product_fp8_sm90_kernel(const __grid_constant__ struct work w)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    extern __shared__ __align__(ALIGN_BYTES) unsigned char shared[];
+    SHARED_DYNAMIC(unsigned char, shared);
     struct stages *s = (struct stages *)shared;
     const int group = shfl((int)threadIdx.x / GROUP_THREADS, 0);
     const uint32_t rank = SHARED > 1 ? cluster_rank() : 0;

@@ -63,7 +63,7 @@ static inline char *simt_place(uint32_t address)
 
 static inline void cp_async_16(uint32_t dst, const void *src, bool valid)
 {
-    simt_copy_later(simt_place(dst), src, valid);
+    simt_copy_later(simt_place(dst), src, 16, valid);
 }
 
 static inline void cp_async_commit(void)
@@ -87,7 +87,7 @@ static inline void simt_ldmatrix(uint32_t r[4], uint32_t address, bool transpose
         for (unsigned j = 0; j < 2; j++) {
             unsigned row = transposed ? 2 * t + j : g, col = transposed ? g : 2 * t + j;
             const char *at = simt_place(simt_lane<uint32_t>(all, m * 8 + row));
-            if ((uintptr_t)at % 16) abort(); /* rows begin at multiples of 16 bytes */
+            if ((uintptr_t)at % 16) simt_fault("a row of a matrix that is not aligned");
             memcpy(&v[j], at + col * 2, 2);
         }
         r[m] = v[0] | (uint32_t)v[1] << 16;
@@ -107,7 +107,7 @@ static inline void ldmatrix_x4_trans(uint32_t r[4], uint32_t address)
 
 static inline uint4 load_stream(const void *p)
 {
-    if ((uintptr_t)p % 16) abort();
+    if ((uintptr_t)p % 16) simt_fault("16 bytes that are not aligned");
     uint4 v;
     memcpy(&v, p, sizeof v);
     return v;

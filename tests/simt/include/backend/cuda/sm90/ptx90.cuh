@@ -1,0 +1,225 @@
+/* ptx90.cuh - what src/backend/cuda/sm90/ptx90.cuh spells as instructions, on the simulated GPU
+ *
+ * A barrier is told in its eight bytes as the hardware does: arrivals and bytes that the phase
+ * still waits for, and the phase's parity. Products are done when they are started and stores when
+ * their source is waited for. Clusters have one block. */
+#ifndef FATHOM_TESTS_SIMT_PTX90_CUH
+#define FATHOM_TESTS_SIMT_PTX90_CUH
+
+#include <cuda.h>
+
+#include "backend/cuda/ptx.cuh"
+
+/* ---- barriers in shared memory ---- */
+
+struct simt_barrier {
+    int16_t n_arrival, n_left;
+    int32_t bytes_and_parity; /* twice the bytes, plus the parity */
+};
+static_assert(sizeof(simt_barrier) == 8, "a barrier has eight bytes");
+
+static inline simt_barrier *simt_barrier_at(uint32_t address)
+{
+    return (simt_barrier *)simt_place(address);
+}
+
+static inline void simt_barrier_update(uint32_t barrier, int n_arrival, int n_byte)
+{
+    simt_barrier *b = simt_barrier_at(barrier);
+    if (b->n_left < n_arrival) simt_fault("more arrivals at a barrier than it waits for");
+    b->n_left = (int16_t)(b->n_left - n_arrival);
+    b->bytes_and_parity += 2 * n_byte;
+    if (b->n_left || b->bytes_and_parity / 2) return;
+    b->n_left = b->n_arrival;
+    b->bytes_and_parity ^= 1;
+}
+
+static inline void mbarrier_init(uint32_t barrier, uint32_t n_arrival)
+{
+    *simt_barrier_at(barrier) = {(int16_t)n_arrival, (int16_t)n_arrival, 0};
+}
+
+static inline void mbarrier_init_fence(void)
+{
+}
+
+static inline void mbarrier_arrive(uint32_t barrier)
+{
+    simt_barrier_update(barrier, 1, 0);
+}
+
+static inline void mbarrier_arrive_expect(uint32_t barrier, uint32_t n_byte)
+{
+    simt_barrier_at(barrier)->bytes_and_parity += 2 * (int32_t)n_byte;
+    simt_barrier_update(barrier, 1, 0);
+}
+
+static inline void mbarrier_arrive_cluster(uint32_t)
+{
+    simt_fault("a cluster of one block");
+}
+
+static inline void mbarrier_arrive_cp_async(uint32_t barrier)
+{
+    simt_copy_commit();
+    simt_copy_wait(0);
+    simt_barrier_update(barrier, 1, 0);
+}
+
+static inline bool mbarrier_try_wait(uint32_t barrier, uint32_t parity)
+{
+    bool over = ((uint32_t)simt_barrier_at(barrier)->bytes_and_parity & 1) != parity;
+    if (!over) simt_pause();
+    return over;
+}
+
+/* ---- clusters ---- */
+
+static inline uint32_t cluster_rank(void)
+{
+    return 0;
+}
+
+static inline uint32_t cluster_address(uint32_t address, uint32_t)
+{
+    return address;
+}
+
+static inline void cluster_arrive(void)
+{
+}
+
+static inline void cluster_wait(void)
+{
+}
+
+/* ---- copies into shared memory ---- */
+
+static inline void cp_async_4(uint32_t dst, const void *src)
+{
+    simt_copy_later(simt_place(dst), src, 4, true);
+}
+
+static inline void tensor_map_prefetch(const CUtensorMap *)
+{
+}
+
+/* An address of a permuted tile: bits 4 to 6 are turned by bits 7 to 9. */
+static inline uint32_t simt_permuted(uint32_t address)
+{
+    return address ^ (address >> 7 & 7) << 4;
+}
+
+static inline void tensor_load(uint32_t dst, const CUtensorMap *map, uint32_t barrier, int x, int y,
+                               int z)
+{
+    if (dst % 1024) simt_fault("a permuted tile that is not aligned to 1024 bytes");
+    for (uint32_t row = 0; row < map->box[1]; row++) {
+        for (uint32_t i = 0; i < map->box[0]; i++) {
+            uint64_t at[3] = {(uint64_t)x + i, (uint64_t)y + row, (uint64_t)z};
+            bool inside = at[0] < map->size[0] && at[1] < map->size[1] && at[2] < map->size[2];
+            char *to = simt_place(simt_permuted(dst + row * map->box[0] + i));
+            *to = inside ? map->data[at[0] + at[1] * map->stride[0] + at[2] * map->stride[1]] : 0;
+        }
+    }
+    simt_barrier_update(barrier, 0, -(int)(map->box[0] * map->box[1]));
+}
+
+static inline void tensor_load_multicast(uint32_t, const CUtensorMap *, uint32_t, int, int, int,
+                                         uint16_t)
+{
+    simt_fault("a cluster of one block");
+}
+
+static inline void async_proxy_fence(void)
+{
+}
+
+/* ---- copies out of shared memory ---- */
+
+static inline void bulk_store(void *dst, uint32_t src, uint32_t n_byte)
+{
+    if ((uintptr_t)dst % 16 || src % 16 || n_byte % 16) simt_fault("a store of no whole pieces");
+    simt_store_later(dst, simt_place(src), n_byte);
+}
+
+static inline void bulk_commit(void)
+{
+}
+
+static inline void bulk_wait_read(void)
+{
+    simt_store_wait();
+}
+
+static inline void bulk_wait(void)
+{
+    simt_store_wait();
+}
+
+template <int N> static inline void registers_raise(void)
+{
+}
+
+template <int N> static inline void registers_lower(void)
+{
+}
+
+/* ---- warpgroup products ---- */
+
+static inline uint64_t wgmma_operand(uint32_t address)
+{
+    return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |
+           (uint64_t)1 << 62;
+}
+
+static inline void wgmma_fence(void)
+{
+}
+
+static inline void wgmma_commit(void)
+{
+}
+
+/* Byte k of row `row` of an operand. */
+static inline uint8_t simt_operand_byte(uint64_t operand, uint32_t row, uint32_t k)
+{
+    uint32_t start = (uint32_t)(operand & 0x3fff) << 4;
+    uint32_t stride = (uint32_t)(operand >> 32 & 0x3fff) << 4;
+    return (uint8_t)*simt_place(simt_permuted(start + row / 8 * stride + row % 8 * 128 + k));
+}
+
+static inline void simt_operand_row(float (&out)[32], uint64_t operand, uint32_t row)
+{
+    for (uint32_t k = 0; k < 32; k++) out[k] = f32_from_e4m3(simt_operand_byte(operand, row, k));
+}
+
+static inline void wgmma_e4m3_add(float (&c)[64], uint64_t a, uint64_t b)
+{
+    const uint32_t lane = threadIdx.x % SIMT_WARP, warp = threadIdx.x / SIMT_WARP % 4;
+    const uint32_t g = lane / 4, t = lane % 4;
+    float rows[2][32], col[32];
+    simt_operand_row(rows[0], a, warp * 16 + g);
+    simt_operand_row(rows[1], a, warp * 16 + g + 8);
+    for (uint32_t j = 0; j < 16; j++) {
+        for (uint32_t i = 0; i < 2; i++) {
+            simt_operand_row(col, b, 8 * j + 2 * t + i);
+            for (uint32_t k = 0; k < 32; k++) {
+                c[4 * j + i] += rows[0][k] * col[k];
+                c[4 * j + 2 + i] += rows[1][k] * col[k];
+            }
+        }
+    }
+}
+
+static inline void wgmma_e4m3_start(float (&c)[64], uint64_t a, uint64_t b)
+{
+    for (float &x : c) x = 0.0f;
+    wgmma_e4m3_add(c, a, b);
+}
+
+static inline void wgmma_wait(float (&)[64])
+{
+}
+
+#endif
