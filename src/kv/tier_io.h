@@ -20,8 +20,10 @@ struct tier_job {
     uint64_t order;               /* of a write */
     const struct tier_name *name; /* what is written, or has to be found; lives until it is done */
     void *page;                   /* likewise; aligned to DIRECT_ALIGN, and room up to it */
-    enum tier_verdict verdict;    /* of a job that is done. A write is GOOD, BAD_IO, or
-                                     BAD_TRUNCATED: there is no room */
+    uint64_t sum;                 /* hash_checksum of the page: what is written must have it, and
+                                     what has been read has it */
+    enum tier_verdict verdict;    /* of a job that is done. A write is GOOD, BAD_IO, BAD_TRUNCATED:
+                                     there is no room, or BAD_CHECKSUM: nothing is written */
 };
 
 enum { TIER_JOBS_MAX = 64 }; /* submitted and not taken back */

@@ -53,13 +53,25 @@ static bool ring_take(struct ring *r, struct tier_job *job)
     return true;
 }
 
+static enum tier_verdict do_read(struct tier_thread *t, struct tier_job *job, fathom_diag *d)
+{
+    enum tier_verdict v = tier_disk_read(t->disk, job->slot, job->name, job->page, d);
+    if (v == TIER_GOOD) job->sum = hash_checksum(job->page, tier_disk_page_bytes(t->disk));
+    return v;
+}
+
+static enum tier_verdict do_write(struct tier_thread *t, const struct tier_job *job, fathom_diag *d)
+{
+    uint64_t sum = hash_checksum(job->page, tier_disk_page_bytes(t->disk));
+    if (sum != job->sum) return TIER_BAD_CHECKSUM;
+    return tier_disk_write(t->disk, job->slot, job->order, job->name, job->page, d);
+}
+
 static void do_job(struct tier_thread *t, struct tier_job *job)
 {
     fathom_diag d = {{0}};
     bool is_read = job->kind == TIER_JOB_READ;
-    job->verdict = is_read
-                       ? tier_disk_read(t->disk, job->slot, job->name, job->page, &d)
-                       : tier_disk_write(t->disk, job->slot, job->order, job->name, job->page, &d);
+    job->verdict = is_read ? do_read(t, job, &d) : do_write(t, job, &d);
     if (job->verdict == TIER_GOOD || t->logged[job->kind]) return;
     t->logged[job->kind] = true;
     LOG_WARN("kv", "offloaded page %s: %s%s%s (later ones are counted in the metrics)",

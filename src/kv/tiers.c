@@ -82,6 +82,7 @@ struct tiers {
     uint32_t *buckets;     /* [bucket_mask + 1] */
     uint32_t bucket_mask;
     struct tier_name *names; /* [n_ram] what a slot of memory holds, or is to be filled with */
+    uint64_t *sums;          /* [n_ram] of the pages that are READY */
     uint32_t *free_ram;      /* [n_ram] stacks of slots */
     uint32_t *free_disk;     /* [n_disk] */
     uint32_t n_free_ram, n_free_disk;
@@ -247,11 +248,11 @@ static fathom_err allocate(struct tiers *t)
     t->entries = mem_calloc(t->n_entry, sizeof *t->entries);
     t->buckets = mem_alloc_array(n_bucket, sizeof *t->buckets);
     t->names = mem_calloc(t->c.n_ram, sizeof *t->names);
+    t->sums = mem_calloc(t->c.n_ram, sizeof *t->sums);
     t->free_ram = mem_alloc_array(t->c.n_ram, sizeof *t->free_ram);
     t->free_disk = mem_alloc_array(t->c.n_disk, sizeof *t->free_disk);
-    if (!t->entries || !t->buckets || !t->names || !t->free_ram || !t->free_disk) {
-        return FATHOM_ENOMEM;
-    }
+    if (!t->entries || !t->buckets || !t->names || !t->sums) return FATHOM_ENOMEM;
+    if (!t->free_ram || !t->free_disk) return FATHOM_ENOMEM;
     for (uint32_t i = 0; i < n_bucket; i++) t->buckets[i] = NONE;
     t->unused = NONE;
     for (uint32_t i = t->n_entry; i-- > 0; t->unused = i) t->entries[i].next = t->unused;
@@ -320,6 +321,7 @@ void tiers_destroy(struct tiers *t)
     mem_free(t->entries);
     mem_free(t->buckets);
     mem_free(t->names);
+    mem_free(t->sums);
     mem_free(t->free_ram);
     mem_free(t->free_disk);
     mem_free(t);
@@ -340,7 +342,8 @@ static void submit(struct tiers *t, uint32_t i, enum tier_job_kind kind)
                                  .slot = e->disk,
                                  .order = kind == TIER_JOB_WRITE ? t->order++ : 0,
                                  .name = &t->names[e->ram],
-                                 .page = page_of(t, e->ram)};
+                                 .page = page_of(t, e->ram),
+                                 .sum = t->sums[e->ram]};
     ASSERT(t->c.io);
     t->c.io->ops->submit(t->c.io, &job);
 }
@@ -383,7 +386,7 @@ static bool start_read(struct tiers *t, uint32_t i, const struct tier_name *name
     return true;
 }
 
-static void end_read(struct tiers *t, uint32_t i, enum tier_verdict verdict)
+static void end_read(struct tiers *t, uint32_t i, enum tier_verdict verdict, uint64_t sum)
 {
     struct entry *e = &t->entries[i];
     ASSERT(e->ram_state == RAM_READING && e->disk_state == DISK_KEPT);
@@ -391,6 +394,7 @@ static void end_read(struct tiers *t, uint32_t i, enum tier_verdict verdict)
     if (verdict == TIER_GOOD) {
         t->stats.n_read++;
         e->ram_state = RAM_READY;
+        t->sums[e->ram] = sum;
         e->from_disk = true;
         return;
     }
@@ -413,6 +417,10 @@ static void end_write(struct tiers *t, uint32_t i, enum tier_verdict verdict)
         return;
     }
     give_disk(t, e);
+    if (verdict == TIER_BAD_CHECKSUM) { /* seen again by who wants the page, and dropped there */
+        t->stats.n_dropped++;
+        return;
+    }
     t->stats.n_write_failed++;
     if (++t->n_fault < TIERS_MAX_FAULTS || t->stats.writes_off) return;
     t->stats.writes_off = true;
@@ -440,7 +448,7 @@ void tiers_begin_step(struct tiers *t, uint64_t now_us, double prefill_page_us)
     struct tier_job job;
     while (t->c.io && t->c.io->ops->take_done(t->c.io, &job)) {
         if (job.kind == TIER_JOB_READ) {
-            end_read(t, job.entry, job.verdict);
+            end_read(t, job.entry, job.verdict, job.sum);
         } else {
             end_write(t, job.entry, job.verdict);
         }
@@ -464,6 +472,7 @@ void tiers_synced(struct tiers *t)
         list_remove(t, LIST_COPYING, i);
         if (e->ram_state != RAM_FILLING) continue;
         e->ram_state = RAM_READY;
+        t->sums[e->ram] = hash_checksum(page_of(t, e->ram), t->c.page_bytes);
         want_write(t, i);
     }
     start_writes(t);
@@ -528,6 +537,33 @@ static bool has_name(const struct tier_name *a, const struct tier_name *b)
     return a->n_id == b->n_id && memcmp(a->ids, b->ids, a->n_id * sizeof a->ids[0]) == 0;
 }
 
+/* A page that has changed in memory is given up, unless it is part of something that is under way;
+ * what is on disk is read again. */
+static enum tier_answer drop_damaged(struct tiers *t, uint32_t i, const struct tier_name *name)
+{
+    struct entry *e = &t->entries[i];
+    t->stats.n_rejected[TIER_BAD_CHECKSUM]++;
+    if (e->links[LIST_COPYING].linked || e->disk_state == DISK_WRITING) return TIER_GONE;
+    if (e->disk_state == DISK_WANTED) {
+        list_remove(t, LIST_UNWRITTEN, i);
+        e->disk_state = DISK_NONE;
+        t->stats.n_dropped++;
+    }
+    bool on_disk = e->disk_state == DISK_KEPT;
+    give_ram(t, e);
+    entry_tidy(t, i);
+    count_used(t);
+    if (!on_disk) return TIER_GONE;
+    (void)start_read(t, i, name);
+    return TIER_WAIT;
+}
+
+static bool is_damaged(const struct tiers *t, const struct entry *e)
+{
+    return e->ram_state == RAM_READY &&
+           hash_checksum(page_of(t, e->ram), t->c.page_bytes) != t->sums[e->ram];
+}
+
 enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, uint32_t page)
 {
     uint32_t i = search(t, &name->key);
@@ -539,6 +575,7 @@ enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, ui
         t->stats.n_rejected[TIER_BAD_TOKENS]++;
         return TIER_GONE;
     }
+    if (is_damaged(t, e)) return drop_damaged(t, i, name);
     /* A slot that is still being filled is copied all the same: copies are done in order. */
     t->fault = t->c.device.page_in(t->c.device.arg, page, page_of(t, e->ram));
     if (t->fault) return TIER_GONE;

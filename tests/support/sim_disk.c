@@ -95,17 +95,19 @@ static void write_record(struct sim_disk *s, const struct tier_job *job, bool to
     }
 }
 
-static enum tier_verdict do_job(struct sim_disk *s, const struct tier_job *job)
+static enum tier_verdict do_job(struct sim_disk *s, struct tier_job *job)
 {
     struct platter *p = s->platter;
     if (one_in_1024(s, s->o.fail_per_1024)) {
         return rng_next(&s->rng) % 2 ? TIER_BAD_IO : TIER_BAD_TRUNCATED;
     }
     if (job->kind == TIER_JOB_WRITE) {
+        if (hash_checksum(job->page, p->page_bytes) != job->sum) return TIER_BAD_CHECKSUM;
         write_record(s, job, false);
         return TIER_GOOD;
     }
     memcpy(job->page, platter_page(p, job->slot), p->page_bytes);
+    job->sum = hash_checksum(job->page, p->page_bytes);
     return tier_record_judge(&p->headers[job->slot], &s->o.model, p->page_bytes, job->name,
                              job->page);
 }

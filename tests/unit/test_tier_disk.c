@@ -398,7 +398,8 @@ static void the_thread_does_jobs_in_turn(void **state)
                                                .slot = i,
                                                .order = i,
                                                .name = &names[i],
-                                               .page = pages + i * ROOM});
+                                               .page = pages + i * ROOM,
+                                               .sum = hash_checksum(pages + i * ROOM, PAGE)});
     }
     struct tier_job job;
     for (uint32_t i = 0; i < N_SLOT; i++) {
@@ -413,17 +414,26 @@ static void the_thread_does_jobs_in_turn(void **state)
     take(io, &job);
     assert_int_equal(job.verdict, TIER_GOOD);
     assert_int_equal(job.entry, 7);
+    assert_int_equal(job.sum, hash_checksum(w->page, PAGE));
     assert_memory_equal(w->page, pages + 2 * ROOM, PAGE);
+    job.kind = TIER_JOB_WRITE;
+    job.sum ^= 1;
+    io->ops->submit(io, &job);
+    take(io, &job);
+    assert_int_equal(job.verdict, TIER_BAD_CHECKSUM);
     io->ops->submit(
         io, &(struct tier_job){.kind = TIER_JOB_READ, .slot = 2, .name = &wrong, .page = w->page});
     take(io, &job);
     assert_int_equal(job.verdict, TIER_BAD_TOKENS);
     assert_false(io->ops->take_done(io, &job));
-    io->ops->submit(
-        io, &(struct tier_job){
-                .kind = TIER_JOB_WRITE, .slot = 3, .order = 99, .name = &wrong, .page = pages});
+    io->ops->submit(io, &(struct tier_job){.kind = TIER_JOB_WRITE,
+                                           .slot = 3,
+                                           .order = 99,
+                                           .name = &wrong,
+                                           .page = pages,
+                                           .sum = hash_checksum(pages, PAGE)});
     io->ops->destroy(io); /* and that one is still written */
-    assert_int_equal(n_done, N_SLOT + 3);
+    assert_int_equal(n_done, N_SLOT + 4);
     mem_free(pages);
     assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
     uint32_t n;

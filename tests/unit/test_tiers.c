@@ -518,6 +518,60 @@ static void a_dump_shows_records(void **state)
     buf_free(&b);
 }
 
+/* Flips a bit of the one page that is in memory. */
+static void flip_in_memory(struct world *w, uint32_t i)
+{
+    for (size_t at = 0; at < N_RAM; at++) {
+        unsigned char *page = w->ram + at * DIRECT_ALIGN;
+        if (page[0] == (unsigned char)i && page[PAGE - 1] == (unsigned char)i) {
+            page[PAGE / 2] ^= 4;
+            return;
+        }
+    }
+    fail_msg("page %u is not in memory", i);
+}
+
+static void a_page_that_changed_in_memory_is_gone(void **state)
+{
+    struct world *w = *state;
+    keep(w, 5, true);
+    step(w);
+    assert_int_equal(restore(w, 5), TIER_RESTORED);
+    step(w);
+    flip_in_memory(w, 5);
+    assert_int_equal(restore(w, 5), TIER_GONE);
+    assert_int_equal(place_of(w, 5), TIER_NOWHERE);
+    const struct tiers_stats *s = tiers_get_stats(w->t);
+    assert_int_equal(s->n_rejected[TIER_BAD_CHECKSUM], 1);
+    assert_int_equal(s->n_ram_used, 0);
+}
+
+static void a_page_that_changed_in_memory_is_read_again(void **state)
+{
+    struct world *w = *state;
+    keep(w, 5, true);
+    settle(w);
+    flip_in_memory(w, 5);
+    assert_int_equal(restore(w, 5), TIER_WAIT);
+    settle(w);
+    assert_int_equal(restore(w, 5), TIER_RESTORED);
+    assert_int_equal(tiers_get_stats(w->t)->n_rejected[TIER_BAD_CHECKSUM], 1);
+}
+
+static void a_page_that_changed_in_memory_is_not_written(void **state)
+{
+    struct world *w = *state;
+    keep(w, 5, true);
+    tiers_synced(w->t); /* the write is under way */
+    flip_in_memory(w, 5);
+    settle(w);
+    const struct tiers_stats *s = tiers_get_stats(w->t);
+    assert_int_equal(s->n_written, 0);
+    assert_int_equal(s->n_write_failed, 0);
+    assert_int_equal(restore(w, 5), TIER_GONE);
+    assert_int_equal(place_of(w, 5), TIER_NOWHERE);
+}
+
 int main(void)
 {
 #define PLAIN(f) cmocka_unit_test_setup_teardown(f, open_world, close_world)
@@ -525,6 +579,9 @@ int main(void)
 #define DISK(f) cmocka_unit_test_setup_teardown(f, open_with_disk, close_world)
     const struct CMUnitTest tests[] = {
         RAM(what_is_kept_comes_back),
+        RAM(a_page_that_changed_in_memory_is_gone),
+        DISK(a_page_that_changed_in_memory_is_read_again),
+        DISK(a_page_that_changed_in_memory_is_not_written),
         RAM(the_page_used_longest_ago_goes_first),
         RAM(what_a_copy_reads_is_not_given_away),
         RAM(a_step_copies_what_it_may),
