@@ -268,6 +268,7 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
                                 : cudaMemcpyDeviceToHost;
     }
     if (!is_device(kind == cudaMemcpyDeviceToHost ? from : to)) return cudaErrorInvalidValue;
+    if (width == 0 || height == 0) return cudaSuccess;
     auto copy_rows = [to, to_pitch, width, height](const char *rows, size_t pitch) {
         for (size_t i = 0; i < height; i++) {
             memcpy((char *)to + i * to_pitch, rows + i * pitch, width);
