@@ -21,7 +21,7 @@ async def one_request(host, port, body):
     if b" 200 " not in status:
         raise RuntimeError(f"{status!r} {await reader.read()!r}")
     times, n_token = [], 0
-    while line := await reader.readline():
+    while (line := await reader.readline()) and line.strip() != b"data: [DONE]":
         if not line.startswith(b"data: {"):
             continue
         event = json.loads(line[6:])

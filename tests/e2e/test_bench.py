@@ -28,6 +28,7 @@ from served import Server
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests", "clients"))
 import bench_client  # noqa: E402
+import client_env  # noqa: E402
 
 FATHOM = os.path.abspath(sys.argv.pop(1))
 Server.path = FATHOM
@@ -194,6 +195,37 @@ class KnownTimes(unittest.TestCase):
         for part in ("Serving Benchmark Result", "Mean TTFT (ms):", "P99 ITL (ms):",
                      "Request goodput (req/s):", "workload  random 20 in, 12 out; 8 requests"):
             self.assertIn(part, out)
+
+    def assert_clients_agree(self, port, model, prompt, tokens, *args):
+        n, concurrency = 24, 8
+        out, _ = bench("serve", "--port", str(port), "--model", model, "--tokenizer", "pilot",
+                       "--num-prompts", str(n), "--max-concurrency", str(concurrency),
+                       "--result-dir", self.folder, "--save-result", "--result-filename", "r.json",
+                       *args)
+        with open(os.path.join(self.folder, "r.json"), encoding="utf-8") as f:
+            ours = json.load(f)
+        body = {"model": model, "prompt": prompt, "max_tokens": tokens, "stream": True,
+                "stream_options": {"include_usage": True}}
+        theirs = bench_client.measure("127.0.0.1", port, [body] * n, concurrency)
+        for key, value in theirs.items():
+            self.assertLess(abs(ours[key] / value - 1), 0.03, f"{key}: {ours[key]}, {value}\n{out}")
+
+    @undisturbed
+    def test_another_client_tells_the_same_of_another_server(self):
+        self.assert_clients_agree(self.paced.port, "paced", "x", 30, "--input-len", "20",
+                                  "--output-len", "30")
+
+    @undisturbed
+    def test_another_client_tells_the_same_of_fathom(self):
+        """The program with an engine that keeps a pace: what clients see is the clock's alone."""
+        program = os.path.join(os.path.dirname(FATHOM), "tests", "fathom_scripted")
+        prompt = "[[first_ms=60;step_ms=10;say=" + "one two three four five six " * 4 + "]]"
+        dataset = os.path.join(self.folder, "prompts.jsonl")
+        with open(dataset, "w", encoding="utf-8") as f:
+            f.write((json.dumps({"prompt": prompt}) + "\n") * 24)
+        with client_env.started_pilot(program, "--disable-log-requests") as port:
+            self.assert_clients_agree(port, "pilot", prompt, 200, "--dataset-name", "custom",
+                                      "--dataset-path", dataset, "--custom-output-len", "200")
 
     @undisturbed
     def test_arrivals_keep_the_rate(self):
