@@ -69,12 +69,12 @@ fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const st
     uint32_t tile = token_tile(n_token);
     if (cuda_wants_fp8(c, w) && in->q) {
         if (n_token <= SMALL_TOKENS_MAX) {
-            return product_small(c, a, tile, ceil_div(n_token, tile), true, what);
+            return product_small(c, a, tile, ceil_div(n_token, tile), what);
         }
         return product_many_rows(c, a, ceil_div(n_token, PRODUCT_LARGE_TILE), what);
     }
     if (c->fast && w->dtype == DTYPE_BF16 && w->n_col % 64 == 0 && in->h) {
-        return product_small(c, a, tile, ceil_div(n_token, tile), false, what);
+        return product_bf16(c, a, tile, ceil_div(n_token, tile), what);
     }
     return product_float(c, a, w->dtype, ceil_div(n_token, PRODUCT_FLOAT_TILE), what);
 }
@@ -102,7 +102,7 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
     if (cuda_wants_fp8(c, &w->first) && in->q) {
         if (c->map.tile == PRODUCT_LARGE_TILE)
             return product_many_rows(c, a, c->map.max_task, what);
-        return product_small(c, a, c->map.tile, c->map.max_task, true, what);
+        return product_small(c, a, c->map.tile, c->map.max_task, what);
     }
     return product_float(c, a, w->first.dtype, c->map.max_task, what);
 }

@@ -74,7 +74,9 @@ static __device__ __forceinline__ int in_row(const struct product_args &a,
 fathom_err product_float(struct cuda_backend *c, const struct product_args &a, enum dtype dtype,
                          uint32_t n_tile, const char *what);
 fathom_err product_small(struct cuda_backend *c, const struct product_args &a, uint32_t tile_tokens,
-                         uint32_t n_tile, bool fp8, const char *what);
+                         uint32_t n_tile, const char *what);
+fathom_err product_bf16(struct cuda_backend *c, const struct product_args &a, uint32_t tile_tokens,
+                        uint32_t n_tile, const char *what);
 fathom_err product_fp8_large(struct cuda_backend *c, const struct product_args &a, uint32_t n_tile,
                              const char *what);
 

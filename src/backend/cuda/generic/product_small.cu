@@ -1,11 +1,11 @@
-/* product_small.cu - matrix products with few rows: weights stream once, straight from their
+/* product_small.cu - FP8 matrix products with few rows: weights stream once, straight from their
  * checkpoint layout into tensor core registers
  *
  * A warp owns RT tiles of 16 outputs (the product's 16-row operand) and one share of K (shares.h);
  * tokens are the 8-column operand, up to NT groups of 8. The order of k inside a 128-byte line is
  * free as long as both operands use the same one, so a lane loads 16 bytes at 16*t of each half
  * line of its two rows and feeds the words as they lie: no shuffles, no shared memory, every
- * 32-byte sector used whole. FP8: one line is one scale block; its tensor core sum is multiplied by
+ * 32-byte sector used whole. One line is one scale block; its tensor core sum is multiplied by
  * both scales and added to an f32 sum. A token's bits depend neither on its neighbours nor on NT.
  *
  * Weights do not change, so a plain product loads its first lines before it waits for the kernel
@@ -202,61 +202,11 @@ __global__ void __launch_bounds__(WARPS *WARP, NT == 1 ? 2 : 1)
 }
 
 template <int NT, int WK>
-__global__ void __launch_bounds__(WARPS *WARP, NT == 1 ? 2 : 1)
-    product_bf16_small_kernel(const struct product_args a)
-{
-    SHARED_DYNAMIC(float, shared);
-    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
-    const int g = lane / 4, t = lane % 4, wk = warp % WK, wn = warp / WK;
-    const uint32_t n_block = blockIdx.x * (WARPS / WK) * 16, n0 = n_block + (uint32_t)wn * 16;
-    const uint32_t n_line = a.k / 64, share = n_line / WK, first = (uint32_t)wk * share;
-    const size_t row_bytes = (size_t)a.k * 2;
-    kernel_begin();
-    struct product_rows p = product_rows_of(a, (int)blockIdx.y, NT * 8);
-    if (p.n <= 0) return;
-    struct stream<1> s = make_stream<1>(a, p.w, n0, (uint32_t)row_bytes, first, share);
-    const char *x[NT];
-#pragma unroll
-    for (int i = 0; i < NT; i++) {
-        int token = min(i * 8 + g, p.n - 1);
-        x[i] = (const char *)a.h + (size_t)in_row(a, p, token) * row_bytes + 16 * t;
-    }
-    float acc[1][NT][4] = {};
-    for (uint32_t b = 0; b < share; b += AHEAD) {
-        struct line l[AHEAD];
-#pragma unroll
-        for (int u = 0; u < AHEAD; u++) {
-            if (b + (uint32_t)u < share) load_step(l[u], s, b + (uint32_t)u);
-        }
-#pragma unroll
-        for (int u = 0; u < AHEAD; u++) {
-            if (b + (uint32_t)u >= share) break;
-            size_t at = (size_t)(first + b + (uint32_t)u) * 128;
-#pragma unroll
-            for (int i = 0; i < NT; i++) {
-                uint4 lo = *(const uint4 *)(x[i] + at);
-                uint4 hi = *(const uint4 *)(x[i] + at + 64);
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    mma_bf16(acc[0][i], word(l[u].lo0, j), word(l[u].lo1, j), word(l[u].hi0, j),
-                             word(l[u].hi1, j), word(lo, j), word(hi, j));
-                }
-            }
-        }
-    }
-    finish<NT, WK, 1>(a, p, acc, shared, wk, wn, n_block);
-}
-
-template <int NT, int WK>
 static fathom_err launch(struct cuda_backend *c, const struct product_args &a, uint32_t n_tile,
-                         bool fp8, const char *what)
+                         const char *what)
 {
     enum { WN = WARPS / WK };
     size_t bytes = (size_t)WARPS * NT * 8 * sizeof(float);
-    if (!fp8) {
-        return cuda_launch(c, what, product_bf16_small_kernel<NT, WK>,
-                           dim3(ceil_div(a.n, WN * 16), n_tile), WARPS * WARP, bytes * 17, a);
-    }
     if (WK == 1 && NT <= 4 && a.k / 128 <= 2) { /* short rows: two tiles fill the pipeline */
         return cuda_launch(c, what, product_fp8_small_kernel < NT, WK, NT <= 4 && WK == 1 ? 2 : 1 >,
                            dim3(ceil_div(a.n, WN * 32), n_tile), WARPS * WARP, bytes * 33, a);
@@ -267,23 +217,23 @@ static fathom_err launch(struct cuda_backend *c, const struct product_args &a, u
 
 template <int NT>
 static fathom_err launch_share(struct cuda_backend *c, const struct product_args &a,
-                               uint32_t n_tile, bool fp8, const char *what)
+                               uint32_t n_tile, const char *what)
 {
-    switch (share_count(a.k / (fp8 ? 128 : 64))) {
-    case 8: return launch<NT, 8>(c, a, n_tile, fp8, what);
-    case 4: return launch<NT, 4>(c, a, n_tile, fp8, what);
-    case 2: return launch<NT, 2>(c, a, n_tile, fp8, what);
-    default: return launch<NT, 1>(c, a, n_tile, fp8, what);
+    switch (share_count(a.k / 128)) {
+    case 8: return launch<NT, 8>(c, a, n_tile, what);
+    case 4: return launch<NT, 4>(c, a, n_tile, what);
+    case 2: return launch<NT, 2>(c, a, n_tile, what);
+    default: return launch<NT, 1>(c, a, n_tile, what);
     }
 }
 
-/* Needs k a multiple of 128 (fp8; scale offsets 0) or 64 (bf16); tile_tokens 8, 16 or 32. */
+/* Needs k a multiple of 128, scale offsets 0; tile_tokens 8, 16 or 32. */
 fathom_err product_small(struct cuda_backend *c, const struct product_args &a, uint32_t tile_tokens,
-                         uint32_t n_tile, bool fp8, const char *what)
+                         uint32_t n_tile, const char *what)
 {
     switch (tile_tokens) {
-    case 8: return launch_share<1>(c, a, n_tile, fp8, what);
-    case 16: return launch_share<2>(c, a, n_tile, fp8, what);
-    default: return launch_share<4>(c, a, n_tile, fp8, what);
+    case 8: return launch_share<1>(c, a, n_tile, what);
+    case 16: return launch_share<2>(c, a, n_tile, what);
+    default: return launch_share<4>(c, a, n_tile, what);
     }
 }
