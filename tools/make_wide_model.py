@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
 """make_wide_model - a model of real widths, and its logits by the transformers library
 
-    tools/make_wide_model.py OUT_DIR [--small] [--device cuda|cpu] [--contexts 1,63,64] [--caches f32]
+    tools/make_wide_model.py OUT_DIR [--small] [--device cuda|cpu] [--contexts 1,63,64] [--roundings f32,fp8_fp8]
 
-OUT_DIR gets config.json, model.safetensors and golden_f32, golden_bf16 and golden_fp8.safetensors for
-tests/golden/test_wide.c. The model has DeepSeek-V3.2's head widths and YaRN, 16 heads, an indexer of
-64 heads that selects 2048 rows, 256 experts in 8 groups, and few narrow layers. Linear weights are
-FP8 blocks with power-of-two scales; the library computes in float32 on the values that they stand for,
-once with the latent cache as it is and once each with it rounded as fathom's caches round it. What the
-library says in bfloat16 is printed, not kept.
+OUT_DIR gets config.json, model.safetensors and golden_f32, golden_bf16, golden_fp8 and
+golden_fp8_fp8.safetensors for tests/golden/test_wide.c. The model has DeepSeek-V3.2's head widths and
+YaRN, 16 heads, an indexer of 64 heads that selects 2048 rows, 256 experts in 8 groups, and few narrow
+layers. Linear weights are FP8 blocks with power-of-two scales; the library computes in float32 on the
+values that they stand for: with the latent cache as it is, with it rounded as each of fathom's caches
+rounds it, and last with the inputs of FP8 weights rounded to FP8 as well, as fathom's products of FP8
+by FP8 round them. What the library says in bfloat16 is printed, not kept.
 
 Needs numpy, torch, safetensors and a transformers release with DeepseekV32ForCausalLM.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -190,7 +192,7 @@ def make_ffn(m: Maker, prefix: str, hidden: int, inner: int) -> None:
 def make_weights(c: dict) -> Maker:
     m = Maker()
     hidden, vocab = c["hidden_size"], c["vocab_size"]
-    m.plain("model.embed_tokens.weight", (vocab, hidden), -6)
+    m.plain("model.embed_tokens.weight", (vocab, hidden), -4)
     for i in range(c["num_hidden_layers"]):
         layer = f"model.layers.{i}."
         m.norm(layer + "input_layernorm.weight", hidden)
@@ -240,6 +242,7 @@ def open_library_model(c: dict, values: dict[str, torch.Tensor], device: str) ->
     rope["rope_type"] = rope.pop("type")
     config = modeling.DeepseekV32Config(**plain, rope_parameters=rope)
     config._attn_implementation = "eager"
+    config._experts_implementation = "eager"
     with torch.device(device), no_init_weights():
         model = modeling.DeepseekV32ForCausalLM(config).float().eval()
     for name, tensor in model.state_dict().items():
@@ -289,13 +292,38 @@ class RoundedIndex(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class RoundedCache:
-    """While entered, the library reads latents, rotary keys and index keys as a cache of this type
-    holds them."""
+class RoundedInputs(TorchFunctionMode):
+    """Products with FP8 weights take inputs of which 128 values share a power of two; kv_b works on
+    the attention's side, the router takes float32, what else has bfloat16 weights takes bfloat16."""
 
-    def __init__(self, model: torch.nn.Module, cache: str) -> None:
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.kinds = {}
+        for name, weight in model.named_parameters():
+            kind = "fp8"
+            if "kv_b_proj" in name or name.endswith("mlp.gate.weight"):
+                kind = "f32"
+            elif "weights_proj" in name or "lm_head" in name:
+                kind = "bf16"
+            self.kinds[weight.untyped_storage().data_ptr()] = kind
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.nn.functional.linear:
+            rows, weight, *rest = args
+            kind = self.kinds[weight.untyped_storage().data_ptr()]
+            with torch._C.DisableTorchFunction():
+                args = as_cached(rows, kind), weight, *rest
+        return func(*args, **(kwargs or {}))
+
+
+class Rounded:
+    """While entered, the library reads latents, rotary keys and index keys as a cache of this type
+    holds them; "CACHE_fp8" rounds the inputs of products too."""
+
+    def __init__(self, model: torch.nn.Module, rounding: str) -> None:
         self.attentions = [layer.self_attn for layer in model.model.layers]
-        self.cache = cache
+        self.cache, _, inputs = rounding.partition("_")
+        self.inputs = RoundedInputs(model) if inputs else contextlib.nullcontext()
         self.rotate = modeling.apply_rotary_pos_emb_interleave
         self.select = modeling.DeepseekV32Indexer.forward
 
@@ -310,11 +338,13 @@ class RoundedCache:
 
         self.hooks = [attention.kv_a_layernorm.register_forward_hook(
             lambda module, args, out: as_cached(out, self.cache)) for attention in self.attentions]
+        self.inputs.__enter__()
         if self.cache != "f32":
             modeling.apply_rotary_pos_emb_interleave = rotate
             modeling.DeepseekV32Indexer.forward = select
 
     def __exit__(self, *exc: object) -> None:
+        self.inputs.__exit__(*exc)
         modeling.apply_rotary_pos_emb_interleave = self.rotate
         modeling.DeepseekV32Indexer.forward = self.select
         for hook in self.hooks:
@@ -345,7 +375,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--small", action="store_true", help="the model of tests/data/wide")
     parser.add_argument("--contexts", help="tokens of each text, with commas between")
-    parser.add_argument("--caches", default="f32,bf16,fp8", help="f32 and what to compare with it")
+    parser.add_argument("--roundings", default="f32,bf16,fp8,fp8_fp8",
+                        help="f32 and what to compare with it: a cache's type, or CACHE_fp8")
     args = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
@@ -362,17 +393,17 @@ def main() -> None:
     if args.small:
         keep_header(args.out)
     model = open_library_model(config, made.values, args.device)
-    golden = {cache: {} for cache in args.caches.split(",")}
+    golden = {rounding: {} for rounding in args.roundings.split(",")}
     for i, n in enumerate(int(n) for n in contexts.split(",")):
         words = random_bytes(f"text {i}", 4 * n).view(np.uint32) % config["vocab_size"]
         ids = torch.from_numpy(words.astype(np.int64))[None]
-        for cache, tensors in golden.items():
+        for rounding, tensors in golden.items():
             tensors[f"{i}.ids"] = ids[0].to(torch.int32)
-            with RoundedCache(model, cache):
+            with Rounded(model, rounding):
                 tensors[f"{i}.logits"] = logits_of(model, ids)
             error = error_of(tensors[f"{i}.logits"], golden["f32"][f"{i}.logits"])
-            print(f"text {i}, {n} tokens, cache {cache}: off float32 by {error}", flush=True)
-            save_file(tensors, os.path.join(args.out, f"golden_{cache}.safetensors"))
+            print(f"text {i}, {n} tokens, {rounding}: off float32 by {error}", flush=True)
+            save_file(tensors, os.path.join(args.out, f"golden_{rounding}.safetensors"))
     model.bfloat16()
     for i, n in enumerate(int(n) for n in contexts.split(",")):
         want = golden["f32"][f"{i}.logits"]

@@ -10,10 +10,11 @@
 
 #include <cmocka.h>
 
+#include "backend/backend.h"
 #include "base/clock.h"
 #include "golden/evaluation.h"
 
-enum { N_IN_FLIGHT = 16, MAX_TOKENS = 256 };
+enum { N_IN_FLIGHT = 16, MAX_TOKENS = 256, SKIPPED = 77 };
 
 static struct {
     enum fathom_backend backend;
@@ -105,10 +106,16 @@ static void every_answer_is_the_references(void **state)
 int main(int argc, char **argv)
 {
     if (argc != 3 && argc != 4) {
-        print_error("usage: test_evaluation ref|cpu bf16|fp8|f32 [drafts]\n");
+        print_error("usage: test_evaluation ref|cpu|cuda bf16|fp8|f32 [drafts]\n");
         return 2;
     }
-    test.backend = strcmp(argv[1], "ref") == 0 ? FATHOM_BACKEND_REF : FATHOM_BACKEND_CPU;
+    if (strcmp(argv[1], "cuda") == 0 && backend_cuda_count() == 0) {
+        print_message("skipped: cuda needs a GPU and there is none\n");
+        return SKIPPED;
+    }
+    test.backend = strcmp(argv[1], "ref") == 0    ? FATHOM_BACKEND_REF
+                   : strcmp(argv[1], "cuda") == 0 ? FATHOM_BACKEND_CUDA
+                                                  : FATHOM_BACKEND_CPU;
     test.kv = strcmp(argv[2], "fp8") == 0   ? FATHOM_KV_FP8
               : strcmp(argv[2], "f32") == 0 ? FATHOM_KV_F32
                                             : FATHOM_KV_BF16;

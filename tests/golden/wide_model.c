@@ -69,7 +69,7 @@ static float plain_value(const struct tensor *t, uint8_t byte)
     if (ends_with(t->name, "norm.weight")) return 1 + (float)((k + 128) / 16 - 8) / 64;
     if (ends_with(t->name, "k_norm.bias")) return ldexpf((float)k, -10);
     if (ends_with(t->name, "e_score_correction_bias")) return ldexpf((float)k, -11);
-    if (ends_with(t->name, "embed_tokens.weight")) return ldexpf((float)k, -6);
+    if (ends_with(t->name, "embed_tokens.weight")) return ldexpf((float)k, -4);
     return ldexpf((float)k, -6 - half_log2(t->dim[1]));
 }
 
