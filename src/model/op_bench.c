@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/dtype.h"
 #include "base/fail.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -12,7 +13,7 @@
 #include "model/model_int.h"
 #include "model/weights.h"
 
-enum { SEED = 1, DENSE_LAYER = 0, MOE_LAYER = 1, ARRAY_ALIGN = 64, N_ARRAY = 8 };
+enum { SEED = 1, DENSE_LAYER = 0, MOE_LAYER = 1, ARRAY_ALIGN = 64, N_ARRAY = 8, FILL_BLOCKS = 509 };
 
 struct op_bench {
     struct backend *b;
@@ -60,6 +61,36 @@ static fathom_err make_weights(struct op_bench *p, fathom_diag *d)
     return err;
 }
 
+/* Index keys that differ: equal scores are not what index_topk finds in a context. The pages share
+ * FILL_BLOCKS blocks of them. */
+static fathom_err fill_index_keys(struct op_bench *p, fathom_diag *d)
+{
+    const struct kv_layout *l = &p->kv.layout;
+    if (!l->has_index || l->type == KV_TYPE_F32) return FATHOM_OK;
+    void *memory;
+    TRY(p->ops->alloc_host(p->b, (size_t)FILL_BLOCKS * KV_INDEX_BLOCK_BYTES_FP8, &memory, d));
+    uint8_t *blocks = memory;
+    uint64_t state = SEED;
+    for (uint32_t i = 0; i < FILL_BLOCKS; i++) {
+        uint8_t *block = blocks + (size_t)i * KV_INDEX_BLOCK_BYTES_FP8;
+        float scales[KV_PAGE_TOKENS];
+        for (uint32_t k = 0; k < KV_INDEX_SCALES_OFFSET; k++)
+            block[k] = e4m3_from_f32((float)rng_below(&state, 2048) / 1024 - 1);
+        for (uint32_t k = 0; k < KV_PAGE_TOKENS; k++) scales[k] = 1;
+        memcpy(block + KV_INDEX_SCALES_OFFSET, scales, sizeof scales);
+    }
+    fathom_err err = FATHOM_OK;
+    for (uint32_t page = 0; !err && page < p->kv.n_page; page++) {
+        char *to = (char *)p->kv.base + page * l->page_bytes + kv_index_offset(l, MOE_LAYER);
+        err = p->ops->copy_in(p->b, to,
+                              blocks + (size_t)(page % FILL_BLOCKS) * KV_INDEX_BLOCK_BYTES_FP8,
+                              KV_INDEX_BLOCK_BYTES_FP8);
+    }
+    if (!err) err = p->ops->sync(p->b);
+    p->ops->release_host(p->b, memory);
+    return err ? diag_fail(d, err, "%s", p->ops->fault(p->b)) : FATHOM_OK;
+}
+
 static fathom_err make_memory(struct op_bench *p, fathom_diag *d)
 {
     const struct backend_ops *ops = p->ops;
@@ -77,6 +108,7 @@ static fathom_err make_memory(struct op_bench *p, fathom_diag *d)
     void *host;
     TRY(ops->alloc(p->b, flush, "the copy between runs", &p->flush, d));
     TRY(ops->alloc(p->b, p->kv.n_page * p->kv.layout.page_bytes, "pages", &p->kv.base, d));
+    TRY(fill_index_keys(p, d));
     TRY(ops->alloc(p->b, p->n_int * sizeof(int32_t), "a batch", &device, d));
     p->device = device;
     size_t drawn = (size_t)l->max_request * (3 + 2 * SAMPLE_TOP_MAX) * sizeof(int32_t);

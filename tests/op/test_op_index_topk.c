@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "op/backends.h"
 
 enum { LAYER = 1 };
 
@@ -19,12 +20,13 @@ struct topk {
     uint32_t width;
 };
 
-static void open_case(struct topk *k, enum act_type act, enum kv_type kv, bool wide,
-                      const struct op_batch_case *b)
+static void open_long_case(struct topk *k, enum act_type act, enum kv_type kv, bool wide,
+                           const struct op_batch_case *b, uint32_t max_context)
 {
     memset(k, 0, sizeof *k);
     k->g = gen_create(101);
     gen_config(&k->c, act, kv, wide);
+    if (max_context) k->c.max_context = max_context;
     rig_open(&k->dev, op_backend(), &k->c);
     gen_batch(k->g, &k->c, b->request, b->n_request, &k->host, &k->n_page);
     k->image = gen_cache(k->g, &k->c.kv, k->n_page, &k->host, true);
@@ -36,6 +38,12 @@ static void open_case(struct topk *k, enum act_type act, enum kv_type kv, bool w
             k->query[(size_t)t * k->width + k->width - n_index + i] =
                 (float)gen_below(k->g, 15) - 7;
     }
+}
+
+static void open_case(struct topk *k, enum act_type act, enum kv_type kv, bool wide,
+                      const struct op_batch_case *b)
+{
+    open_long_case(k, act, kv, wide, b, 0);
 }
 
 static void close_case(struct topk *k)
@@ -129,7 +137,7 @@ static void check_case(enum act_type act, enum kv_type kv, bool wide, const stru
 static void test_every_batch(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < op_n_batch_case; i += op_is_simulated() ? 3 : 1) {
+    for (size_t i = 0; i < op_n_batch_case; i += op_is_simulated() ? 4 : 1) {
         check_case(ACT_F32, KV_TYPE_F32, i % 2, &op_batch_cases[i]);
         check_case(ACT_F32, KV_TYPE_FP8, i % 2 == 0, &op_batch_cases[i]);
         if (i % 3 == 0) check_case(ACT_F32, KV_TYPE_BF16, i % 2, &op_batch_cases[i]);
@@ -234,12 +242,60 @@ static void test_short_whatever_scores(void **state)
     close_case(&k);
 }
 
+/* More rows than one block of a GPU chooses from: just past it, and far enough that the second
+ * block's rows are more than are chosen. With queries of zero every row is as good. */
+static void test_long_context(void **state)
+{
+    (void)state;
+    const struct op_batch_case cases[] = {{"past", 2, {{32766, 4}, {90, 2}}},
+                                          {"far", 2, {{33500, 2}, {20, 1}}}};
+    for (size_t i = op_is_simulated() ? 1 : 0; i < 2; i++) {
+        struct topk k;
+        open_long_case(&k, op_is_cuda() ? ACT_FP8 : ACT_F32, KV_TYPE_FP8, false, &cases[i], 33600);
+        rig_set_cache(&k.dev, k.image, k.n_page);
+        uint32_t n = k.host.n_token, width = 1 + k.c.index_topk;
+        float *select = run(&k, 0, n);
+        for (uint32_t t = 0; t < n; t++) check_token(&k, t, select + (size_t)t * width);
+        float *last = run(&k, n - 1, 1);
+        op_same_bits("selection of a chunk", last, select + (size_t)(n - 1) * width,
+                     width * sizeof *last);
+        mem_free(last);
+        mem_free(select);
+        memset(k.query, 0, (size_t)n * k.width * sizeof *k.query);
+        select = run(&k, 0, 1);
+        for (uint32_t s = 0; s < k.c.index_topk; s++)
+            assert_int_equal((int32_t)select[1 + s], gen_slot(&k.host, 0, s));
+        mem_free(select);
+        close_case(&k);
+    }
+}
+
+/* What no kernel chooses is refused when the backend is made. */
+static void test_too_long(void **state)
+{
+    (void)state;
+    struct backend_config c;
+    struct backend *b = NULL;
+    fathom_diag d = {{0}};
+    if (!op_is_cuda()) return;
+    gen_config(&c, ACT_FP8, KV_TYPE_FP8, false);
+    c.index_topk = 20000;
+    c.max_context = 40000;
+    assert_int_equal(backend_create_named(&b, op_backend(), &c, &d), FATHOM_EUNSUPPORTED);
+    assert_non_null(strstr(d.text, "index_topk is 20000"));
+    assert_null(b);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_batch),           cmocka_unit_test(test_ties),
-        cmocka_unit_test(test_ties_at_the_cut),       cmocka_unit_test(test_nan_score),
+        cmocka_unit_test(test_every_batch),
+        cmocka_unit_test(test_ties),
+        cmocka_unit_test(test_ties_at_the_cut),
+        cmocka_unit_test(test_nan_score),
         cmocka_unit_test(test_short_whatever_scores),
+        cmocka_unit_test(test_long_context),
+        cmocka_unit_test(test_too_long),
     };
     return OP_MAIN(argc, argv, tests);
 }

@@ -60,6 +60,15 @@ static __device__ __forceinline__ float fp8_scale(float amax)
     return __uint_as_float((u + 0x7fffffu) & 0x7f800000u);
 }
 
+/* Four values as codes, the first lowest. The scale is a power of two: nothing is rounded twice. */
+static __device__ __forceinline__ uint32_t pack_e4m3(const float v[4], float scale)
+{
+    const float inverse = 1.0f / scale;
+    return (uint32_t)float_to_e4m3(v[0] * inverse) | (uint32_t)float_to_e4m3(v[1] * inverse) << 8 |
+           (uint32_t)float_to_e4m3(v[2] * inverse) << 16 |
+           (uint32_t)float_to_e4m3(v[3] * inverse) << 24;
+}
+
 static __device__ __forceinline__ float to_bf16_and_back(float v)
 {
     return __bfloat162float(__float2bfloat16_rn(v));

@@ -21,7 +21,7 @@ extern "C" {
 #include "base/fail.h"
 }
 
-enum { SCALE_BLOCK = TENSOR_SCALE_BLOCK, FAULT_BYTES = 512 };
+enum { SCALE_BLOCK = TENSOR_SCALE_BLOCK, FAULT_BYTES = 512, FRONT_LORA_MAX = 2048 };
 
 /* A matrix y = W x in device memory, row-major as in the checkpoint. */
 struct matrix {
@@ -152,8 +152,8 @@ struct cuda_backend {
     uint8_t *qa_q;
     float *qa_scale;
     float *index_k;     /* [T][128] */
-    float *index_score; /* [score_rows][max_context] */
-    uint32_t score_rows;
+    float *index_score; /* [score_floats] */
+    uint64_t score_floats;
     float *part_out;  /* [part rows][H][512] */
     float *part_stat; /* [part rows][H][2] */
     uint32_t part_rows;
@@ -227,8 +227,13 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
                                const struct act *in, uint32_t in_divisor, float *out,
                                uint32_t stride, const char *what);
 
+/* index.cu: whether its kernels choose so many of so many */
+bool cuda_topk_fits(uint32_t topk, uint32_t max_context);
+
 /* attend.cu: limits of its kernels; once at creation */
 fathom_err cuda_attend_init(struct cuda_backend *c);
+fathom_err cuda_front_init(struct cuda_backend *c); /* front.cu, out.cu: likewise */
+fathom_err cuda_out_init(struct cuda_backend *c);
 
 /* dense.cu: fills q and scale from f, rows of `width` (a multiple of 128) */
 fathom_err cuda_quantize(struct cuda_backend *c, const float *f, uint32_t n_row, uint32_t width,

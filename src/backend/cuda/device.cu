@@ -262,6 +262,18 @@ static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
         FAIL(d, FATHOM_EUNSUPPORTED,
              "hidden is %u, the cuda backend needs a multiple of 4 up to 16384", c->hidden);
     }
+    if (c->q_lora_rank > FRONT_LORA_MAX || c->q_lora_rank % 4) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "q_lora_rank is %u, the cuda backend needs a multiple of 4 up to %d", c->q_lora_rank,
+             FRONT_LORA_MAX);
+    }
+    if (c->index_n_head && !cuda_topk_fits(c->index_topk, c->max_context)) {
+        FAIL(
+            d, FATHOM_EUNSUPPORTED,
+            "index_topk is %u at contexts of %u, the cuda backend chooses at most 16384, and 32768 "
+            "over the spans of 32768 together; lower --max-model-len",
+            c->index_topk, c->max_context);
+    }
     if (c->n_expert >= 1024 || c->n_expert_used > 32 || c->n_group > 32) {
         FAIL(d, FATHOM_EUNSUPPORTED,
              "%u experts with %u used in %u groups, at most 1023, 32 and 32 are supported",
@@ -286,7 +298,7 @@ static fathom_err make_scratch(struct cuda_backend *c, fathom_diag *d)
     struct cuda_scratch_sizes sizes;
     static_assert(sizeof(struct task) == 12, "scratch.c");
     cuda_scratch_measure(&sizes, &c->c);
-    c->score_rows = sizes.score_rows;
+    c->score_floats = sizes.bytes[SCRATCH_INDEX_SCORE] / sizeof(float);
     c->part_rows = sizes.part_rows;
     for (int i = 0; i < SCRATCH_N; i++) {
         TRY(device_alloc(&c->base, (size_t)sizes.bytes[i], cuda_scratch_name((enum cuda_scratch)i),
@@ -349,7 +361,9 @@ static fathom_err open_queue(struct cuda_backend *c)
 {
     CU_TRY(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "create");
     for (int i = 0; i < 2; i++) CU_TRY(c, cudaEventCreate(&c->fences[i]), "create");
-    return cuda_attend_init(c);
+    TRY(cuda_attend_init(c));
+    TRY(cuda_front_init(c));
+    return cuda_out_init(c);
 }
 
 /* Which kernels compute what, decided here for the life of the backend. */

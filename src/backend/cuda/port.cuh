@@ -27,6 +27,12 @@ template <typename T> static __device__ __forceinline__ T shfl(T v, int lane)
     return __shfl_sync(FULL_MASK, v, lane);
 }
 
+/* of the lane `distance` below; lanes without one keep theirs */
+template <typename T> static __device__ __forceinline__ T shfl_up(T v, int distance)
+{
+    return __shfl_up_sync(FULL_MASK, v, (unsigned)distance);
+}
+
 static __device__ __forceinline__ unsigned warp_ballot(bool p)
 {
     return __ballot_sync(FULL_MASK, p);

@@ -34,14 +34,22 @@ static uint32_t part_rows(const struct backend_config *c)
                           least(c->max_token, ATTEND_SPAN_TOKENS_MAX) * n_span);
 }
 
+/* A span keeps its choice, keys and positions, over its scores; the last may have few of them. */
+uint32_t cuda_score_stride(const struct backend_config *c, uint32_t max_context)
+{
+    uint64_t stride = div_up(max_context, KV_PAGE_TOKENS) * KV_PAGE_TOKENS;
+    if (max_context > TOPK_SPAN) stride += 2 * (uint64_t)c->index_topk;
+    return (uint32_t)stride;
+}
+
 static void measure_attention(struct cuda_scratch_sizes *s, const struct backend_config *c)
 {
     uint64_t t = c->max_token;
     uint64_t lora = c->q_lora_rank;
     uint64_t heads = c->n_head;
     uint64_t index_query = (uint64_t)c->index_n_head * KV_INDEX_DIM;
-    uint64_t score_row = div_up(c->max_context, KV_PAGE_TOKENS) * KV_PAGE_TOKENS * 4;
-    s->score_rows = (uint32_t)least(SCORE_BYTES / score_row + 1, t);
+    uint64_t score_row = (uint64_t)cuda_score_stride(c, c->max_context) * 4;
+    uint64_t score_rows = least(SCORE_BYTES / score_row + 1, t);
     s->part_rows = part_rows(c);
     s->bytes[SCRATCH_FRONT] = t * (lora + KV_INDEX_DIM + KV_ROW) * 4;
     s->bytes[SCRATCH_QUERY] = t * (heads * (c->nope_dim + KV_ROPE) + index_query) * 4;
@@ -49,7 +57,7 @@ static void measure_attention(struct cuda_scratch_sizes *s, const struct backend
     s->bytes[SCRATCH_QA_F] = t * lora * 4;
     s->bytes[SCRATCH_QA_Q] = t * lora;
     s->bytes[SCRATCH_QA_SCALE] = t * div_up(lora, FP8_GROUP) * 4;
-    s->bytes[SCRATCH_INDEX_SCORE] = c->index_n_head ? s->score_rows * score_row : 4;
+    s->bytes[SCRATCH_INDEX_SCORE] = c->index_n_head ? score_rows * score_row : 4;
     s->bytes[SCRATCH_PART_OUT] = s->part_rows * heads * KV_LATENT * 4;
     s->bytes[SCRATCH_PART_STAT] = s->part_rows * heads * 8;
     s->bytes[SCRATCH_HEADS_F] = t * heads * c->v_dim * 4;

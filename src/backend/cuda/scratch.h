@@ -16,6 +16,10 @@ enum {
     ATTEND_SPAN_TOKENS_MAX = 64,   /* up to so many a span */
 };
 
+/* Scores that one block chooses from; of a longer row, one span after the other
+ * (generic/index.cu). */
+enum { TOPK_SPAN = 32768 };
+
 enum cuda_scratch {
     SCRATCH_FRONT,      /* f32 [T][rows of mla.front] */
     SCRATCH_QUERY,      /* f32 [T][rows of mla.query] */
@@ -23,7 +27,7 @@ enum cuda_scratch {
     SCRATCH_QA_F,       /* f32 [T][q_lora], its codes and scales */
     SCRATCH_QA_Q,
     SCRATCH_QA_SCALE,
-    SCRATCH_INDEX_SCORE, /* f32 [score_rows][max_context] */
+    SCRATCH_INDEX_SCORE, /* f32 [as many tokens as there is room for][cuda_score_stride] */
     SCRATCH_PART_OUT,    /* f32 [part_rows][H][512] */
     SCRATCH_PART_STAT,   /* f32 [part_rows][H][2] */
     SCRATCH_HEADS_F,     /* f32 [T][H*128], its codes and scales */
@@ -48,12 +52,15 @@ enum cuda_scratch {
 
 struct cuda_scratch_sizes {
     uint64_t bytes[SCRATCH_N];
-    uint32_t score_rows; /* tokens whose index scores have room at once */
-    uint32_t part_rows;  /* parts that the largest split of attention leaves apart */
+    uint32_t part_rows; /* parts that the largest split of attention leaves apart */
 };
 
 /* cuda_scratch_measure - sizes for steps within the configuration's limits */
 void cuda_scratch_measure(struct cuda_scratch_sizes *out, const struct backend_config *c);
+
+/* cuda_score_stride - floats from one token's index scores to the next's in a step whose longest
+ * context is this */
+uint32_t cuda_score_stride(const struct backend_config *c, uint32_t max_context);
 
 /* cuda_scratch_name - "attention parts" */
 const char *cuda_scratch_name(enum cuda_scratch part);

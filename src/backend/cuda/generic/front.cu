@@ -1,25 +1,42 @@
-/* front.cu - mla_front: projections, norms, rope, cache rows, absorbed queries, index queries */
+/* front.cu - mla_front: projections, norms, rope, cache rows, absorbed queries, index queries
+ *
+ * Two launches beside the products. front_kernel: norms, what goes to the cache. query_kernel: the
+ * query's latent part through W_UK, on tensor cores, with weights that were loaded before the wait
+ * for the products; its rotary part; the index queries. For many tokens the first of these three
+ * has a launch of its own, whose blocks keep a whole head's weights and take tile after tile of
+ * tokens. */
 #include "backend/cuda/kv.cuh"
 #include "backend/cuda/launch.cuh"
 
-enum { THREADS = 256 };
+enum {
+    THREADS = 256,
+    QA_STEPS = FRONT_LORA_MAX / (THREADS * 4), /* of a thread, through the query latent */
+    LATENT_WARPS = 4,
+    ABSORB_FEW_MAX = 64, /* tokens up to which one launch makes the queries */
+};
 
-/* Rope of pair i of 32 at `position`; angles in f32. */
+/* A pair by the angle whose sine and cosine are s and c */
+static __device__ __forceinline__ void turn(float &a, float &b, float s, float c)
+{
+    float x = a * c - b * s;
+    b = a * s + b * c;
+    a = x;
+}
+
+/* The same by an angle in f32 */
 static __device__ __forceinline__ void rotate(float &a, float &b, float angle)
 {
     float s, c;
     sincosf(angle, &s, &c);
-    float x = a * c - b * s;
-    b = a * s + b * c;
-    a = x;
+    turn(a, b, s, c);
 }
 
 struct front_args {
     const float *front; /* [T][n_front] */
     uint32_t n_front, index_row, kv_row, q_lora;
     const float *q_norm, *kv_norm, *index_weight, *index_bias;
-    float *qa_f;
-    uint8_t *qa_q; /* NULL on the float path */
+    float *qa_f;   /* NULL: nobody takes values */
+    uint8_t *qa_q; /* NULL: nobody takes codes */
     float *qa_scale;
     const int32_t *pos, *slot;
     struct kv_layer kv;
@@ -34,34 +51,8 @@ static __device__ __forceinline__ void quantize_warp(const float v[4], uint8_t *
     const int lane = (int)threadIdx.x % WARP;
     float amax = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
     float s = fp8_scale(warp_max(amax));
-    for (int i = 0; i < 4; i++) q[lane * 4 + i] = float_to_e4m3(v[i] / s);
+    *(uint32_t *)(q + lane * 4) = pack_e4m3(v, s);
     if (lane == 0) *scale = s;
-}
-
-static __device__ __forceinline__ void store_latent(const struct front_args &a, const float *c,
-                                                    const float *k_pe, int slot)
-{
-    char *row = kv_row(a.kv, slot);
-    if (a.kv.type != KV_TYPE_FP8) {
-        for (int i = (int)threadIdx.x; i < KV_ROW; i += THREADS) {
-            float v = i < KV_LATENT ? c[i] : k_pe[i - KV_LATENT];
-            if (a.kv.type == KV_TYPE_F32) {
-                ((float *)row)[i] = v;
-            } else {
-                ((__nv_bfloat16 *)row)[i] = __float2bfloat16_rn(v);
-            }
-        }
-        return;
-    }
-    int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
-    if (warp < KV_LATENT / KV_FP8_GROUP) {
-        quantize_warp(c + warp * KV_FP8_GROUP + lane * 4, (uint8_t *)row + warp * KV_FP8_GROUP,
-                      (float *)(row + KV_FP8_SCALES_OFFSET) + warp);
-    } else if (warp == KV_LATENT / KV_FP8_GROUP) {
-        for (int i = lane; i < KV_ROPE; i += WARP) {
-            ((__nv_bfloat16 *)(row + KV_FP8_ROPE_OFFSET))[i] = __float2bfloat16_rn(k_pe[i]);
-        }
-    }
 }
 
 /* 128-point Walsh-Hadamard transform over sqrt(128), natural order: 4 values a lane, element
@@ -95,19 +86,25 @@ static __device__ __forceinline__ void index_rope(float *v, const float *freq, b
     rotate(v[a], v[b], (float)position * freq[i]);
 }
 
-static __device__ __forceinline__ void store_index_key(const struct front_args &a, const float *src,
-                                                       float *k, int position, int slot)
+/* One warp; `k` holds 128 of it. */
+static __device__ __forceinline__ void front_index_key(const struct front_args &a, float *k)
 {
     const int lane = (int)threadIdx.x % WARP;
-    float v[4], sum = 0.0f, square = 0.0f;
-    for (int i = 0; i < 4; i++) sum += v[i] = src[lane * 4 + i];
-    float mean = warp_sum(sum) / KV_INDEX_DIM;
+    const float4 weight = ((const float4 *)a.index_weight)[lane];
+    const float4 bias = ((const float4 *)a.index_bias)[lane];
+    dependency_wait();
+    const int position = a.pos[blockIdx.x], slot = a.slot[blockIdx.x];
+    const float *row = a.front + (size_t)blockIdx.x * a.n_front + a.index_row;
+    float v[4], square = 0.0f;
+    *(float4 *)v = ((const float4 *)row)[lane];
+    __syncthreads(); /* that of front_latent, which the other warps run */
+    float mean = warp_sum(v[0] + v[1] + v[2] + v[3]) / KV_INDEX_DIM;
     for (int i = 0; i < 4; i++) square += (v[i] - mean) * (v[i] - mean);
     float r = rsqrtf(warp_sum(square) / KV_INDEX_DIM + 1e-6f);
-    for (int i = 0; i < 4; i++) {
-        int at = lane * 4 + i;
-        k[at] = (v[i] - mean) * r * a.index_weight[at] + a.index_bias[at];
-    }
+    k[lane * 4] = (v[0] - mean) * r * weight.x + bias.x;
+    k[lane * 4 + 1] = (v[1] - mean) * r * weight.y + bias.y;
+    k[lane * 4 + 2] = (v[2] - mean) * r * weight.z + bias.z;
+    k[lane * 4 + 3] = (v[3] - mean) * r * weight.w + bias.w;
     __syncwarp();
     index_rope(k, a.freq, a.index_interleaved, position);
     __syncwarp();
@@ -116,84 +113,141 @@ static __device__ __forceinline__ void store_index_key(const struct front_args &
     char *block = a.kv.index + (size_t)(slot / KV_PAGE_TOKENS) * a.kv.page_bytes;
     int j = slot % KV_PAGE_TOKENS;
     if (a.kv.type == KV_TYPE_F32) {
-        for (int i = 0; i < 4; i++) ((float *)block)[j * KV_INDEX_DIM + lane * 4 + i] = v[i];
+        ((float4 *)block)[j * (KV_INDEX_DIM / 4) + lane] = make_float4(v[0], v[1], v[2], v[3]);
     } else {
         quantize_warp(v, (uint8_t *)block + j * KV_INDEX_DIM,
                       (float *)(block + KV_INDEX_SCALES_OFFSET) + j);
     }
 }
 
-/* Norm of the query latent, and its codes. */
-static __device__ __forceinline__ void front_query(const struct front_args &a, const float *row,
-                                                   float *scratch)
+/* The block's norm of the query latent, and its codes, a group of 128 a warp. */
+static __device__ __forceinline__ void front_query(const struct front_args &a, float *scratch)
 {
-    float sum = 0.0f;
-    for (uint32_t i = threadIdx.x; i < a.q_lora; i += THREADS) sum += row[i] * row[i];
-    float r = rsqrtf(block_sum(sum, scratch) / (float)a.q_lora + a.eps);
-    float *qa = a.qa_f + (size_t)blockIdx.x * a.q_lora;
-    const int lane = (int)threadIdx.x % WARP;
-    for (uint32_t i = threadIdx.x * 4; i < a.q_lora; i += THREADS * 4) {
-        float v[4];
+    const uint32_t lane = threadIdx.x % WARP;
+    float v[QA_STEPS][4] = {}, weight[QA_STEPS][4], sum = 0.0f;
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            v[j] = row[i + (uint32_t)j] * r * a.q_norm[i + (uint32_t)j];
-            qa[i + (uint32_t)j] = v[j];
-        }
-        if (a.qa_q) { /* a warp holds one group of 128 */
-            uint32_t group = (i - (uint32_t)lane * 4) / 128;
-            quantize_warp(v, a.qa_q + (size_t)blockIdx.x * a.q_lora + group * 128,
-                          a.qa_scale + (size_t)blockIdx.x * (a.q_lora / 128) + group);
-        }
+    for (uint32_t i = 0; i < QA_STEPS; i++) {
+        const uint32_t at = (i * THREADS + threadIdx.x) * 4;
+        if (at < a.q_lora) *(float4 *)weight[i] = *(const float4 *)(a.q_norm + at);
+    }
+    dependency_wait();
+#pragma unroll
+    for (uint32_t i = 0; i < QA_STEPS; i++) {
+        const uint32_t at = (i * THREADS + threadIdx.x) * 4;
+        const float *row = a.front + (size_t)blockIdx.x * a.n_front;
+        if (at < a.q_lora) *(float4 *)v[i] = *(const float4 *)(row + at);
+#pragma unroll
+        for (int j = 0; j < 4; j++) sum += v[i][j] * v[i][j];
+    }
+    const float r = rsqrtf(block_sum(sum, scratch) / (float)a.q_lora + a.eps);
+#pragma unroll
+    for (uint32_t i = 0; i < QA_STEPS; i++) {
+        const uint32_t at = (i * THREADS + threadIdx.x) * 4;
+        if (at >= a.q_lora) break;
+#pragma unroll
+        for (int j = 0; j < 4; j++) v[i][j] *= r * weight[i][j];
+        const size_t to = (size_t)blockIdx.x * a.q_lora + at;
+        if (a.qa_f) *(float4 *)(a.qa_f + to) = *(const float4 *)v[i];
+        if (a.qa_q) quantize_warp(v[i], a.qa_q + to - lane * 4, a.qa_scale + to / 128);
     }
 }
 
-/* Norm of the latent, rope of the rotary key, the cache row. */
-static __device__ __forceinline__ void front_latent(const struct front_args &a, const float *kv,
-                                                    float *scratch, int position, int slot)
+/* Four values of a cache row that has no codes. */
+static __device__ __forceinline__ void store_four(const struct kv_layer &l, char *row, int at,
+                                                  const float v[4])
 {
-    __shared__ float c[KV_LATENT], k_pe[KV_ROPE];
-    float sum = 0.0f;
-    for (int i = (int)threadIdx.x; i < KV_LATENT; i += THREADS) sum += kv[i] * kv[i];
-    float r = rsqrtf(block_sum(sum, scratch) / KV_LATENT + a.eps);
-    for (int i = (int)threadIdx.x; i < KV_LATENT; i += THREADS) c[i] = kv[i] * r * a.kv_norm[i];
-    if (threadIdx.x < KV_ROPE / 2) {
-        int i = (int)threadIdx.x;
-        int x = a.interleaved ? 2 * i : i, y = a.interleaved ? 2 * i + 1 : i + KV_ROPE / 2;
-        float u = kv[KV_LATENT + x], v = kv[KV_LATENT + y];
-        rotate(u, v, (float)position * a.freq[i]);
-        k_pe[x] = u;
-        k_pe[y] = v;
+    if (l.type == KV_TYPE_F32) {
+        *(float4 *)((float *)row + at) = *(const float4 *)v;
+    } else {
+        *(uint2 *)((__nv_bfloat16 *)row + at) =
+            make_uint2(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]));
     }
-    __syncthreads();
-    store_latent(a, c, k_pe, slot);
 }
 
-/* Three blocks a token: the query latent, the latent row, the index key. */
+/* The rotary key of the row, one warp, a pair a lane. */
+static __device__ __forceinline__ void front_rotary(const struct front_args &a, char *row)
+{
+    const int lane = (int)threadIdx.x % WARP;
+    const int one = a.interleaved ? 2 * lane : lane;
+    const int two = a.interleaved ? 2 * lane + 1 : lane + KV_ROPE / 2;
+    const float *from = a.front + (size_t)blockIdx.x * a.n_front + a.kv_row + KV_LATENT;
+    float u = from[one], v = from[two];
+    rotate(u, v, (float)a.pos[blockIdx.x] * a.freq[lane]);
+    if (a.kv.type == KV_TYPE_F32) {
+        ((float *)row)[KV_LATENT + one] = u;
+        ((float *)row)[KV_LATENT + two] = v;
+    } else {
+        __nv_bfloat16 *to =
+            (__nv_bfloat16 *)row + (a.kv.type == KV_TYPE_FP8 ? KV_FP8_ROPE_OFFSET / 2 : KV_LATENT);
+        to[one] = __float2bfloat16_rn(u);
+        to[two] = __float2bfloat16_rn(v);
+    }
+}
+
+/* Norm of the latent, four warps; its group of 128 codes a warp. The fifth turns the rotary key. */
+static __device__ __forceinline__ void front_latent(const struct front_args &a, float *scratch)
+{
+    static_assert(KV_LATENT / 128 == LATENT_WARPS && KV_FP8_GROUP == 128, "a group a warp");
+    const int warp = (int)threadIdx.x / WARP, at = (int)threadIdx.x * 4;
+    float v[4] = {}, weight[4] = {};
+    if (warp < LATENT_WARPS) *(float4 *)weight = *(const float4 *)(a.kv_norm + at);
+    dependency_wait();
+    const float *from = a.front + (size_t)blockIdx.x * a.n_front + a.kv_row;
+    if (warp < LATENT_WARPS) *(float4 *)v = *(const float4 *)(from + at);
+    float sum = warp_sum(v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + v[3] * v[3]);
+    if (threadIdx.x % WARP == 0) scratch[warp] = sum;
+    __syncthreads();
+    char *row = kv_row(a.kv, a.slot[blockIdx.x]);
+    if (warp == LATENT_WARPS) front_rotary(a, row);
+    if (warp >= LATENT_WARPS) return;
+    sum = scratch[0];
+    for (int i = 1; i < LATENT_WARPS; i++) sum += scratch[i];
+    const float r = rsqrtf(sum / KV_LATENT + a.eps);
+#pragma unroll
+    for (int i = 0; i < 4; i++) v[i] *= r * weight[i];
+    if (a.kv.type != KV_TYPE_FP8) {
+        store_four(a.kv, row, at, v);
+    } else {
+        quantize_warp(v, (uint8_t *)row + warp * KV_FP8_GROUP,
+                      (float *)(row + KV_FP8_SCALES_OFFSET) + warp);
+    }
+}
+
+/* Two blocks a token: the query latent; the cache's rows, of which the last warp makes the index
+ * key. */
 __global__ void __launch_bounds__(THREADS) front_kernel(const struct front_args a)
 {
     __shared__ float scratch[THREADS / WARP + 1], key[KV_INDEX_DIM];
-    kernel_begin();
-    const float *row = a.front + (size_t)blockIdx.x * a.n_front;
-    const int position = a.pos[blockIdx.x], slot = a.slot[blockIdx.x];
+    dependency_release();
     if (blockIdx.y == 0) {
-        front_query(a, row, scratch);
-    } else if (blockIdx.y == 1) {
-        front_latent(a, row + a.kv_row, scratch, position, slot);
-    } else if (threadIdx.x < WARP) {
-        store_index_key(a, row + a.index_row, key, position, slot);
+        front_query(a, scratch);
+    } else if (threadIdx.x < THREADS - WARP) {
+        front_latent(a, scratch);
+    } else if (a.has_index) {
+        front_index_key(a, key);
     }
 }
+
+/* ---- queries ---- */
 
 struct query_args {
     const float *query; /* [T][n_query]: heads of 192, then index heads of 128 */
     uint32_t n_query, n_head, n_token;
-    const __nv_bfloat16 *kv_b; /* fast path */
+    const __nv_bfloat16 *kv_b; /* fast path: [H][256][512], the keys' rows first */
     const float *kv_b_f;       /* float path */
     const int32_t *pos;
     float freq[KV_ROPE / 2];
-    bool interleaved;
-    __nv_bfloat16 *h;
+    bool interleaved, index_interleaved, quantize;
+    __nv_bfloat16 *h; /* [T][n_head][576], fast path */
     float *f;
+    uint32_t n_index_head;    /* 0: no index queries */
+    const float *head_weight; /* [T][n_index_head], raw */
+    float weight_scale;       /* n_index_head^-1/2 * 128^-1/2 */
+    uint8_t *index_q;         /* codes, fast path */
+    float *index_f;           /* values (codes when quantizing), float path */
+    float *index_weight;      /* [T][n_index_head], written */
+    uint32_t n_absorb;        /* blocks of query_kernel that absorb; the others turn */
+    uint32_t n_each;          /* heads that a warp turns, at most TURN_HEADS */
 };
 
 static __device__ __forceinline__ void store_query(const struct query_args &a, size_t at, float v)
@@ -205,109 +259,325 @@ static __device__ __forceinline__ void store_query(const struct query_args &a, s
     }
 }
 
-enum { QUERY_TOKENS = 8, QUERY_COLS = 64, QUERY_SLICES = THREADS / (QUERY_COLS / 2) };
+enum { NOPE = 128, HEAD = NOPE + KV_ROPE };
 
-/* Block: 64 columns of one head's W_UK^T q_nope, up to 8 tokens; a thread sums 16 of the 128 terms
- * of two columns, and the 8 sums are added in ascending order. The first block of a head also
- * turns its rotary part. */
-__global__ void __launch_bounds__(THREADS) absorb_kernel(const struct query_args a)
+/* How W_UK^T q_nope is cut: a block has COLS of a head's 512 columns, as RT tiles of 16 (the
+ * 16-row operand) a warp; tokens are the 8-column one. The sum of a value is one chain over the 128
+ * terms whatever the cut. */
+template <int WARPS_, int RT_, int GROUPS_> struct absorb_shape {
+    enum {
+        WARPS = WARPS_,
+        RT = RT_,
+        GROUPS = GROUPS_,
+        THREADS = WARPS * WARP,
+        COLS = WARPS * RT * 16,
+        BLOCKS = KV_LATENT / COLS, /* of a head */
+        TOKENS = GROUPS * 8,       /* of a tile */
+        LOADS = TOKENS * NOPE / 4 / THREADS,
+    };
+    /* rows are padded so that eight of them lie in different banks */
+    struct shared {
+        unsigned char w[NOPE][COLS * 2 + 16];
+        unsigned char q[TOKENS][NOPE * 2 + 16];
+        unsigned char out[TOKENS][COLS * 2 + 16];
+    };
+};
+
+typedef absorb_shape<4, 1, 1> absorb_few;
+typedef absorb_shape<16, 2, 2> absorb_many;
+
+/* The block's weights, by way of shared memory: 16 columns times 16 terms a product. */
+template <typename SHAPE>
+static __device__ __forceinline__ void
+load_absorb(uint32_t (&w)[SHAPE::RT][NOPE / 16][4], const struct query_args &a,
+            typename SHAPE::shared *s, uint32_t head, uint32_t col0)
 {
-    __shared__ float q[QUERY_TOKENS][192], part[QUERY_SLICES][QUERY_TOKENS][QUERY_COLS];
-    const uint32_t head = blockIdx.x, col0 = blockIdx.y * QUERY_COLS,
-                   t0 = blockIdx.z * QUERY_TOKENS;
-    const uint32_t n = min((uint32_t)QUERY_TOKENS, a.n_token - t0);
-    const int slice = (int)threadIdx.x / (QUERY_COLS / 2),
-              pair = (int)threadIdx.x % (QUERY_COLS / 2);
-    float2 w[128 / QUERY_SLICES];
-    dependency_release();
-#pragma unroll
-    for (int i = 0; i < 128 / QUERY_SLICES; i++) {
-        size_t d = (size_t)(slice * (128 / QUERY_SLICES) + i);
-        size_t at = ((size_t)head * 256 + d) * KV_LATENT + col0 + (size_t)pair * 2;
-        w[i] = a.kv_b ? __bfloat1622float2(*(const __nv_bfloat162 *)(a.kv_b + at))
-                      : *(const float2 *)(a.kv_b_f + at);
+    enum { PIECES = SHAPE::COLS * 2 / 16 };
+    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    const __nv_bfloat16 *from = a.kv_b + (size_t)head * 2 * NOPE * KV_LATENT + col0;
+    for (uint32_t i = threadIdx.x; i < NOPE * PIECES; i += SHAPE::THREADS) {
+        const uint32_t row = i / PIECES, piece = i % PIECES;
+        cp_async_16(smem_address(s->w[row]) + piece * 16,
+                    from + (size_t)row * KV_LATENT + piece * 8, true);
     }
-    dependency_wait();
-    for (uint32_t i = threadIdx.x; i < QUERY_TOKENS * 192; i += THREADS) {
-        uint32_t t = i / 192, d = i % 192;
-        float v = t < n ? a.query[(size_t)(t0 + t) * a.n_query + head * 192 + d] : 0.0f;
-        q[t][d] = a.h && d < 128 ? to_bf16_and_back(v) : v;
-    }
+    cp_async_commit();
+    cp_async_wait<0>();
     __syncthreads();
 #pragma unroll
-    for (int t = 0; t < QUERY_TOKENS; t++) {
-        float x = 0.0f, y = 0.0f;
+    for (int r = 0; r < SHAPE::RT; r++) {
 #pragma unroll
-        for (int i = 0; i < 128 / QUERY_SLICES; i++) {
-            float v = q[t][slice * (128 / QUERY_SLICES) + i];
-            x = fmaf(v, w[i].x, x);
-            y = fmaf(v, w[i].y, y);
+        for (int k = 0; k < NOPE / 16; k++) {
+            const int row = k * 16 + lane / 16 * 8 + lane % 8;
+            const int col = (warp * SHAPE::RT + r) * 16 + lane / 8 % 2 * 8;
+            ldmatrix_x4_trans(w[r][k], smem_address(s->w[row]) + (uint32_t)col * 2);
         }
-        part[slice][t][pair * 2] = x;
-        part[slice][t][pair * 2 + 1] = y;
-    }
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < n * QUERY_COLS; i += THREADS) {
-        uint32_t t = i / QUERY_COLS, col = i % QUERY_COLS;
-        float sum = 0.0f;
-#pragma unroll
-        for (int k = 0; k < QUERY_SLICES; k++) sum += part[k][t][col];
-        store_query(a, ((size_t)(t0 + t) * a.n_head + head) * KV_ROW + col0 + col, sum);
-    }
-    if (blockIdx.y > 0) return;
-    for (uint32_t i = threadIdx.x; i < n * (KV_ROPE / 2); i += THREADS) {
-        uint32_t t = i / (KV_ROPE / 2), k = i % (KV_ROPE / 2);
-        uint32_t x = a.interleaved ? 2 * k : k, y = a.interleaved ? 2 * k + 1 : k + KV_ROPE / 2;
-        float u = q[t][128 + x], v = q[t][128 + y];
-        rotate(u, v, (float)a.pos[t0 + t] * a.freq[k]);
-        size_t at = ((size_t)(t0 + t) * a.n_head + head) * KV_ROW + KV_LATENT;
-        store_query(a, at + x, u);
-        store_query(a, at + y, v);
     }
 }
 
-struct index_query_args {
-    const float *query;
-    uint32_t n_query, offset, n_head, n_token;
-    const float *head_weight; /* [T][n_head], raw */
-    float scale;              /* n_head^-1/2 * 128^-1/2 */
-    const int32_t *pos;
-    float freq[KV_ROPE / 2];
-    bool interleaved, quantize;
-    uint8_t *q;    /* codes, fast path */
-    float *f;      /* values (codes when quantizing), float path */
-    float *weight; /* [T][n_head], written */
+/* This thread's values of a tile of queries; tokens beyond the end are zeros. */
+template <typename SHAPE>
+static __device__ __forceinline__ void
+load_queries(float4 (&q)[SHAPE::LOADS], const struct query_args &a, uint32_t head, uint32_t tile)
+{
+#pragma unroll
+    for (int i = 0; i < SHAPE::LOADS; i++) {
+        const uint32_t at = (uint32_t)i * SHAPE::THREADS + threadIdx.x, four = at % (NOPE / 4);
+        const uint32_t token = tile * SHAPE::TOKENS + at / (NOPE / 4);
+        q[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (token >= a.n_token) continue;
+        q[i] = *(const float4 *)(a.query + (size_t)token * a.n_query + head * HEAD + four * 4);
+    }
+}
+
+template <typename SHAPE>
+static __device__ __forceinline__ void store_queries(const float4 (&q)[SHAPE::LOADS],
+                                                     typename SHAPE::shared *s)
+{
+#pragma unroll
+    for (int i = 0; i < SHAPE::LOADS; i++) {
+        const uint32_t at = (uint32_t)i * SHAPE::THREADS + threadIdx.x, four = at % (NOPE / 4);
+        *(uint2 *)(s->q[at / (NOPE / 4)] + four * 8) =
+            make_uint2(pack_bf16(q[i].x, q[i].y), pack_bf16(q[i].z, q[i].w));
+    }
+}
+
+/* A tile's products, rounded to bf16, to s->out */
+template <typename SHAPE>
+static __device__ __forceinline__ void absorb_tile(const uint32_t (&w)[SHAPE::RT][NOPE / 16][4],
+                                                   typename SHAPE::shared *s)
+{
+    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    const int g = lane / 4, t = lane % 4;
+    float acc[SHAPE::RT][SHAPE::GROUPS][4] = {};
+#pragma unroll
+    for (int k = 0; k < NOPE / 16; k += 2) {
+#pragma unroll
+        for (int i = 0; i < SHAPE::GROUPS; i++) {
+            uint32_t q[4];
+            ldmatrix_x4(q, smem_address(s->q[i * 8 + lane % 8]) +
+                               (uint32_t)(k * 16 + lane / 8 * 8) * 2);
+#pragma unroll
+            for (int r = 0; r < SHAPE::RT * 2; r++) {
+                const uint32_t(&x)[4] = w[r % SHAPE::RT][k + r / SHAPE::RT];
+                const int half = r / SHAPE::RT * 2;
+                mma_bf16(acc[r % SHAPE::RT][i], x[0], x[1], x[2], x[3], q[half], q[half + 1]);
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < SHAPE::RT; r++) {
+#pragma unroll
+        for (int i = 0; i < SHAPE::GROUPS; i++) {
+            const int col = (warp * SHAPE::RT + r) * 16 + g;
+            __nv_bfloat16 *to = (__nv_bfloat16 *)s->out[i * 8 + 2 * t] + col;
+            __nv_bfloat16 *next = (__nv_bfloat16 *)s->out[i * 8 + 2 * t + 1] + col;
+            to[0] = __float2bfloat16_rn(acc[r][i][0]);
+            next[0] = __float2bfloat16_rn(acc[r][i][1]);
+            to[8] = __float2bfloat16_rn(acc[r][i][2]);
+            next[8] = __float2bfloat16_rn(acc[r][i][3]);
+        }
+    }
+}
+
+/* Block number i of those that absorb: columns of a head, and every n-th tile of tokens. Waits for
+ * the kernel before once its weights are there. */
+template <typename SHAPE>
+static __device__ __forceinline__ void absorb_block(const struct query_args &a, uint32_t i)
+{
+    enum { PIECES = SHAPE::COLS * 2 / 16 };
+    SHARED_DYNAMIC(unsigned char, shared);
+    typename SHAPE::shared *s = (typename SHAPE::shared *)shared;
+    const uint32_t col0 = i % SHAPE::BLOCKS * SHAPE::COLS, head = i / SHAPE::BLOCKS % a.n_head;
+    const uint32_t step = a.n_absorb / (SHAPE::BLOCKS * a.n_head);
+    const uint32_t n_tile = ceil_div(a.n_token, SHAPE::TOKENS);
+    uint32_t w[SHAPE::RT][NOPE / 16][4];
+    float4 q[SHAPE::LOADS];
+    load_absorb<SHAPE>(w, a, s, head, col0);
+    dependency_wait();
+    uint32_t tile = i / (SHAPE::BLOCKS * a.n_head);
+    load_queries<SHAPE>(q, a, head, tile);
+    for (; tile < n_tile; tile += step) {
+        store_queries<SHAPE>(q, s);
+        __syncthreads();
+        load_queries<SHAPE>(q, a, head, tile + step);
+        absorb_tile<SHAPE>(w, s);
+        __syncthreads();
+        for (uint32_t k = threadIdx.x; k < SHAPE::TOKENS * PIECES; k += SHAPE::THREADS) {
+            const uint32_t row = k / PIECES, piece = k % PIECES;
+            const uint32_t token = tile * SHAPE::TOKENS + row;
+            if (token >= a.n_token) break;
+            const size_t to = ((size_t)token * a.n_head + head) * KV_ROW + col0 + piece * 8;
+            *(uint4 *)(a.h + to) = *(const uint4 *)(s->out[row] + piece * 16);
+        }
+    }
+}
+
+enum { TURN_HEADS = 4, TURN_WARPS = absorb_few::WARPS };
+
+/* Rope's angles of one token: lane i has pair i's. */
+struct angles {
+    float s, c;
 };
 
-/* One warp a (token, index head). */
-__global__ void __launch_bounds__(THREADS) index_query_kernel(const struct index_query_args a)
+static __device__ __forceinline__ struct angles angles_at(const struct query_args &a,
+                                                          uint32_t token)
 {
-    __shared__ float values[THREADS / WARP][KV_INDEX_DIM];
-    uint32_t i = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
-    kernel_begin();
-    if (i >= a.n_token * a.n_head) return;
+    struct angles x;
+    sincosf((float)a.pos[token] * a.freq[threadIdx.x % WARP], &x.s, &x.c);
+    return x;
+}
+
+/* The rotary part of an attention query: this lane's pair. */
+static __device__ __forceinline__ void turn_head(const struct query_args &a, float2 v,
+                                                 const struct angles &x, uint32_t token,
+                                                 uint32_t head)
+{
+    const uint32_t lane = threadIdx.x % WARP;
+    const size_t to = ((size_t)token * a.n_head + head) * KV_ROW + KV_LATENT;
+    turn(v.x, v.y, x.s, x.c);
+    store_query(a, to + (a.interleaved ? 2 * lane : lane), v.x);
+    store_query(a, to + (a.interleaved ? 2 * lane + 1 : lane + KV_ROPE / 2), v.y);
+}
+
+/* An index query: rope, Hadamard, codes; its weight takes the scale. Lane i has values 4 i to
+ * 4 i + 3; `values` holds 128 of the warp. */
+static __device__ __forceinline__ void turn_index_head(const struct query_args &a, float4 from,
+                                                       const struct angles &x, float *values,
+                                                       uint32_t token, uint32_t head)
+{
     const int lane = (int)threadIdx.x % WARP;
-    uint32_t token = i / a.n_head, head = i % a.n_head;
-    float *v = values[threadIdx.x / WARP], x[4];
-    const float *from = a.query + (size_t)token * a.n_query + a.offset + head * KV_INDEX_DIM;
-    *(float4 *)(v + lane * 4) = *(const float4 *)(from + lane * 4);
+    const size_t row = (size_t)token * a.n_index_head + head;
+    const int one = a.index_interleaved ? 2 * lane : lane;
+    const int two = a.index_interleaved ? 2 * lane + 1 : lane + KV_ROPE / 2;
+    *(float4 *)(values + lane * 4) = from;
     __syncwarp();
-    index_rope(v, a.freq, a.interleaved, a.pos[token]);
+    turn(values[one], values[two], x.s, x.c);
     __syncwarp();
-    for (int j = 0; j < 4; j++) x[j] = v[lane * 4 + j];
-    hadamard(x);
-    float scale = 1.0f;
+    float v[4], scale = 1.0f;
+    *(float4 *)v = *(const float4 *)(values + lane * 4);
+    __syncwarp(); /* read, so the next head may come */
+    hadamard(v);
     if (a.quantize) {
-        float amax = fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3])));
+        float amax = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
         scale = fp8_scale(warp_max(amax));
     }
-    for (int j = 0; j < 4; j++) {
-        size_t at = (size_t)i * KV_INDEX_DIM + (size_t)(lane * 4 + j);
-        uint8_t code = float_to_e4m3(x[j] / scale);
-        if (a.q) a.q[at] = code;
-        if (a.f) a.f[at] = a.quantize ? e4m3_to_float(code) : x[j];
+    const size_t at = row * KV_INDEX_DIM + (size_t)lane * 4;
+    const uint32_t codes = pack_e4m3(v, scale);
+    if (a.index_q) *(uint32_t *)(a.index_q + at) = codes;
+    for (int i = 0; a.index_f && i < 4; i++) {
+        a.index_f[at + (size_t)i] = a.quantize ? e4m3_to_float((uint8_t)(codes >> 8 * i)) : v[i];
     }
-    if (lane == 0) a.weight[i] = a.head_weight[i] * a.scale * scale;
+    if (lane == 0) a.index_weight[row] = a.head_weight[row] * a.weight_scale * scale;
+}
+
+/* Warp number i of those that turn: up to TURN_HEADS heads, of attention and then of the index,
+ * token by token. */
+static __device__ __forceinline__ void turn_heads(const struct query_args &a, uint32_t i)
+{
+    __shared__ float values[TURN_WARPS][KV_INDEX_DIM];
+    const uint32_t lane = threadIdx.x % WARP, n_unit = a.n_head + a.n_index_head;
+    const uint32_t first = i * a.n_each, end = min(first + a.n_each, a.n_token * n_unit);
+    float4 v[TURN_HEADS];
+#pragma unroll
+    for (uint32_t k = 0; k < TURN_HEADS; k++) {
+        const uint32_t token = (first + k) / n_unit, unit = (first + k) % n_unit;
+        if (first + k >= end) break;
+        const float *row = a.query + (size_t)token * a.n_query;
+        if (unit < a.n_head) {
+            const float *from = row + unit * HEAD + NOPE;
+            v[k].x = from[a.interleaved ? 2 * lane : lane];
+            v[k].y = from[a.interleaved ? 2 * lane + 1 : lane + KV_ROPE / 2];
+        } else {
+            const uint32_t at = a.n_head * HEAD + (unit - a.n_head) * KV_INDEX_DIM;
+            v[k] = *(const float4 *)(row + at + lane * 4);
+        }
+    }
+    struct angles x = {};
+    uint32_t angles_of = UINT32_MAX;
+#pragma unroll
+    for (uint32_t k = 0; k < TURN_HEADS; k++) {
+        const uint32_t token = (first + k) / n_unit, unit = (first + k) % n_unit;
+        if (first + k >= end) break;
+        if (token != angles_of) x = angles_at(a, token);
+        angles_of = token;
+        if (unit < a.n_head) {
+            turn_head(a, make_float2(v[k].x, v[k].y), x, token, unit);
+        } else {
+            turn_index_head(a, v[k], x, values[threadIdx.x / WARP], token, unit - a.n_head);
+        }
+    }
+}
+
+/* Few tokens: everything that follows the query products. Many: the rotary parts and index queries
+ * alone. */
+__global__ void __launch_bounds__(absorb_few::THREADS) query_kernel(const struct query_args a)
+{
+    dependency_release();
+    if (blockIdx.x < a.n_absorb) {
+        absorb_block<absorb_few>(a, blockIdx.x);
+    } else {
+        dependency_wait();
+        turn_heads(a, (blockIdx.x - a.n_absorb) * TURN_WARPS + threadIdx.x / WARP);
+    }
+}
+
+__global__ void __launch_bounds__(absorb_many::THREADS, 1)
+    absorb_many_kernel(const struct query_args a)
+{
+    dependency_release();
+    absorb_block<absorb_many>(a, blockIdx.x);
+}
+
+enum { FLOAT_TOKENS = 8, FLOAT_COLS = 64, FLOAT_SLICES = THREADS / (FLOAT_COLS / 2) };
+
+/* Float path. Block: 64 columns of one head, up to 8 tokens; a thread sums 16 of the 128 terms of
+ * two columns, and the 8 sums are added in ascending order. */
+__global__ void __launch_bounds__(THREADS) absorb_float_kernel(const struct query_args a)
+{
+    enum { TERMS = NOPE / FLOAT_SLICES };
+    __shared__ float q[FLOAT_TOKENS][NOPE], part[FLOAT_SLICES][FLOAT_TOKENS][FLOAT_COLS];
+    const uint32_t head = blockIdx.x, col0 = blockIdx.y * FLOAT_COLS,
+                   t0 = blockIdx.z * FLOAT_TOKENS;
+    const uint32_t n = min((uint32_t)FLOAT_TOKENS, a.n_token - t0);
+    const int slice = (int)threadIdx.x / (FLOAT_COLS / 2),
+              pair = (int)threadIdx.x % (FLOAT_COLS / 2);
+    kernel_begin();
+    for (uint32_t i = threadIdx.x; i < FLOAT_TOKENS * NOPE; i += THREADS) {
+        uint32_t t = i / NOPE, d = i % NOPE;
+        q[t][d] = t < n ? a.query[(size_t)(t0 + t) * a.n_query + head * HEAD + d] : 0.0f;
+    }
+    __syncthreads();
+    float2 sum[FLOAT_TOKENS] = {};
+    for (int i = slice * TERMS; i < (slice + 1) * TERMS; i++) {
+        size_t at = ((size_t)head * 2 * NOPE + (size_t)i) * KV_LATENT + col0 + (size_t)pair * 2;
+        const float2 w = *(const float2 *)(a.kv_b_f + at);
+#pragma unroll
+        for (int t = 0; t < FLOAT_TOKENS; t++) {
+            sum[t].x = fmaf(q[t][i], w.x, sum[t].x);
+            sum[t].y = fmaf(q[t][i], w.y, sum[t].y);
+        }
+    }
+#pragma unroll
+    for (int t = 0; t < FLOAT_TOKENS; t++) {
+        part[slice][t][pair * 2] = sum[t].x;
+        part[slice][t][pair * 2 + 1] = sum[t].y;
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < n * FLOAT_COLS; i += THREADS) {
+        uint32_t t = i / FLOAT_COLS, col = i % FLOAT_COLS;
+        float all = 0.0f;
+#pragma unroll
+        for (int k = 0; k < FLOAT_SLICES; k++) all += part[k][t][col];
+        a.f[((size_t)(t0 + t) * a.n_head + head) * KV_ROW + col0 + col] = all;
+    }
+}
+
+static bool takes_codes_alone(const struct cuda_backend *c, const struct matrix_list *l)
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        if (!cuda_wants_fp8(c, &l->part[i])) return false;
+    }
+    return true;
 }
 
 static fathom_err run_front(struct cuda_backend *c, const struct mla_front_args *a)
@@ -323,8 +593,8 @@ static fathom_err run_front(struct cuda_backend *c, const struct mla_front_args 
     f.kv_norm = w->mla.kv_norm;
     f.index_weight = w->mla.index_weight;
     f.index_bias = w->mla.index_bias;
-    f.qa_f = c->qa_f;
     f.qa_q = cuda_wants_fp8(c, &w->mla.query.part[0]) ? c->qa_q : NULL;
+    f.qa_f = takes_codes_alone(c, &w->mla.query) ? NULL : c->qa_f;
     f.qa_scale = c->qa_scale;
     f.pos = a->batch->pos;
     f.slot = a->batch->slot;
@@ -334,11 +604,10 @@ static fathom_err run_front(struct cuda_backend *c, const struct mla_front_args 
     f.index_interleaved = c->c.index_rope_interleaved;
     f.has_index = c->c.index_n_head > 0;
     f.eps = c->c.norm_eps;
-    return cuda_launch(c, "mla_front", front_kernel, dim3(a->batch->n_token, f.has_index ? 3 : 2),
-                       THREADS, 0, f);
+    return cuda_launch(c, "mla_front", front_kernel, dim3(a->batch->n_token, 2), THREADS, 0, f);
 }
 
-static fathom_err run_absorb(struct cuda_backend *c, const struct mla_front_args *a)
+static struct query_args make_query(const struct cuda_backend *c, const struct mla_front_args *a)
 {
     struct query_args q = {};
     q.query = c->query;
@@ -350,35 +619,60 @@ static fathom_err run_absorb(struct cuda_backend *c, const struct mla_front_args
     q.pos = a->batch->pos;
     for (int i = 0; i < KV_ROPE / 2; i++) q.freq[i] = c->c.rope_freq[i];
     q.interleaved = c->c.rope_interleaved;
+    q.index_interleaved = c->c.index_rope_interleaved;
+    q.quantize = c->c.kv.type != KV_TYPE_F32;
     q.h = a->query->h;
     q.f = a->query->f;
-    a->query->form = MLA_ABSORBED;
-    dim3 grid(c->c.n_head, KV_LATENT / QUERY_COLS, ceil_div(a->batch->n_token, QUERY_TOKENS));
-    return cuda_launch(c, "mla_front", absorb_kernel, grid, THREADS, 0, q);
+    if (!a->want_index_query) return q;
+    q.n_index_head = c->c.index_n_head;
+    q.head_weight = c->index_head;
+    q.weight_scale = 1.0f / sqrtf((float)q.n_index_head * (float)KV_INDEX_DIM);
+    q.index_q = a->query->q;
+    q.index_f = a->query->index_f;
+    q.index_weight = a->query->index_weight;
+    return q;
 }
 
-static fathom_err run_index_query(struct cuda_backend *c, const struct mla_front_args *a,
-                                  const struct act *x)
+/* Absorbs in a launch of its own. */
+static fathom_err run_absorb(struct cuda_backend *c, struct query_args q)
 {
-    struct index_query_args q = {};
-    uint32_t n_head = c->c.index_n_head, n_token = a->batch->n_token;
-    TRY(cuda_product(c, &a->w->mla.index_head, x, n_token, c->index_head, n_head, "index_head"));
-    q.query = c->query;
-    q.n_query = a->w->mla.query.n_row;
-    q.offset = c->c.n_head * 192;
-    q.n_head = n_head;
-    q.n_token = n_token;
-    q.head_weight = c->index_head;
-    q.scale = 1.0f / sqrtf((float)n_head * (float)KV_INDEX_DIM);
-    q.pos = a->batch->pos;
-    for (int i = 0; i < KV_ROPE / 2; i++) q.freq[i] = c->c.rope_freq[i];
-    q.interleaved = c->c.index_rope_interleaved;
-    q.quantize = c->c.kv.type != KV_TYPE_F32;
-    q.q = a->query->q;
-    q.f = a->query->index_f;
-    q.weight = a->query->index_weight;
-    return cuda_launch(c, "mla_front", index_query_kernel,
-                       dim3(ceil_div(n_token * n_head, THREADS / WARP)), THREADS, 0, q);
+    if (!q.kv_b) {
+        const dim3 grid(q.n_head, KV_LATENT / FLOAT_COLS, ceil_div(q.n_token, FLOAT_TOKENS));
+        return cuda_launch(c, "mla_front", absorb_float_kernel, grid, THREADS, 0, q);
+    }
+    const uint32_t n_tile = ceil_div(q.n_token, absorb_many::TOKENS);
+    const uint32_t room = (uint32_t)c->properties.multiProcessorCount / q.n_head;
+    q.n_absorb = q.n_head * (n_tile < room ? n_tile : room > 0 ? room : 1);
+    return cuda_launch(c, "mla_front", absorb_many_kernel, dim3(q.n_absorb), absorb_many::THREADS,
+                       sizeof(absorb_many::shared), q);
+}
+
+static fathom_err run_queries(struct cuda_backend *c, const struct mla_front_args *a)
+{
+    struct query_args q = make_query(c, a);
+    a->query->form = MLA_ABSORBED;
+    q.n_each = q.n_token <= ABSORB_FEW_MAX ? 1 : TURN_HEADS;
+    if (q.kv_b && q.n_token <= ABSORB_FEW_MAX) {
+        const uint32_t n_tile = ceil_div(q.n_token, absorb_few::TOKENS);
+        q.n_absorb = q.n_head * absorb_few::BLOCKS * n_tile;
+    } else {
+        TRY(run_absorb(c, q));
+    }
+    const uint32_t n_unit = q.n_token * (q.n_head + q.n_index_head);
+    const uint32_t n_turn = ceil_div(n_unit, TURN_WARPS * q.n_each);
+    return cuda_launch(c, "mla_front", query_kernel, dim3(q.n_absorb + n_turn), absorb_few::THREADS,
+                       q.n_absorb ? sizeof(absorb_few::shared) : 0, q);
+}
+
+/* Raises the kernels' shared memory limit; called once when a backend is created. */
+fathom_err cuda_front_init(struct cuda_backend *c)
+{
+    if (!c->fast) return FATHOM_OK;
+    CU_TRY(c,
+           cudaFuncSetAttribute(absorb_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                (int)sizeof(absorb_many::shared)),
+           "mla_front");
+    return FATHOM_OK;
 }
 
 /* q_b, and index_q_b when an index query is wanted: rows at the end of one matrix, or the second */
@@ -400,10 +694,13 @@ fathom_err cuda_mla_front(struct backend *b, const struct mla_front_args *a)
     uint32_t n_token = a->batch->n_token;
     struct act x = {a->x->f, a->x->h, a->x->q, a->x->scale, c->c.hidden};
     TRY(cuda_product_list(c, &a->w->mla.front, &x, n_token, c->front, "q_a, index_k, kv_a"));
+    if (a->want_index_query) {
+        TRY(cuda_product(c, &a->w->mla.index_head, &x, n_token, c->index_head, c->c.index_n_head,
+                         "index_head"));
+    }
     TRY(run_front(c, a));
     bool fp8 = cuda_wants_fp8(c, &a->w->mla.query.part[0]);
     struct act qa = {c->qa_f, NULL, fp8 ? c->qa_q : NULL, c->qa_scale, c->c.q_lora_rank};
     TRY(run_query(c, a, &qa));
-    TRY(run_absorb(c, a));
-    return a->want_index_query ? run_index_query(c, a, &x) : FATHOM_OK;
+    return run_queries(c, a);
 }

@@ -1,13 +1,31 @@
-/* out.cu - mla_out in the absorbed form: values of each head, then the output projection */
+/* out.cu - mla_out in the absorbed form: values of each head, then the output projection
+ *
+ * Fast path: a block keeps the 128 x 512 values of one head's W_UV in registers, loaded before it
+ * waits for attention, and takes tile after tile of 16 tokens. A warp has 32 of the outputs (the
+ * 16-row operand of two products) and a quarter of the 512 inputs; tokens are the 8-column operand.
+ * The order of k inside a line of 128 bytes is that of product_small.cu. Quarters are added in
+ * ascending order, whatever the number of tokens; a head's 128 outputs are one quantization group.
+ */
 #include "backend/cuda/kv.cuh"
 #include "backend/cuda/launch.cuh"
 
-enum { OUT_TOKENS = 8 };
+enum {
+    VALUE_WARPS = 16,
+    VALUE_THREADS = VALUE_WARPS * WARP,
+    VALUE_DIM = 128,
+    VALUE_SHARES = 4,                            /* of the inputs */
+    VALUE_LINES = KV_LATENT / 64 / VALUE_SHARES, /* lines of 64 values of a share */
+    VALUE_TOKENS = VALUE_WARPS,                  /* of a tile: a warp writes one */
+    VALUE_STAGES = 3,
+    Z_PITCH = KV_LATENT * 2 + 64, /* bytes: neighbouring rows lie in different banks */
+    FLOAT_THREADS = 1024,
+    FLOAT_TOKENS = 8,
+};
 
 struct value_args {
     const __nv_bfloat16 *z_h; /* [T][H][512] */
     const float *z_f;
-    const __nv_bfloat16 *kv_b;
+    const __nv_bfloat16 *kv_b; /* [H][256][512], the values' rows from 128 on */
     const float *kv_b_f;
     uint32_t n_head, n_token;
     float *f; /* [T][H * 128] */
@@ -15,85 +33,206 @@ struct value_args {
     float *scale;
 };
 
-enum {
-    VALUE_THREADS = 1024,
-    VALUE_ROWS = 128 / (VALUE_THREADS / WARP),
-    VALUE_STEPS = KV_LATENT / (WARP * 8)
+struct value_shared {
+    unsigned char z[VALUE_STAGES][VALUE_TOKENS][Z_PITCH];
+    float part[VALUE_SHARES][VALUE_TOKENS][VALUE_DIM + 4];
 };
 
-/* Eight neighbouring values of W_UV as f32. */
-static __device__ __forceinline__ void load_value_row(const struct value_args &a, size_t at,
-                                                      float (&w)[8])
+/* 16 bytes at 16 t of each half of a line, as the products take them */
+struct alignas(16) line_words {
+    uint32_t lo[4], hi[4];
+};
+
+static __device__ __forceinline__ void load_words(struct line_words &to, const void *from)
 {
-    if (a.kv_b) {
-        uint4 v = *(const uint4 *)(a.kv_b + at);
-        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+    *(uint4 *)to.lo = *(const uint4 *)from;
+    *(uint4 *)to.hi = *(const uint4 *)((const char *)from + 64);
+}
+
+/* A warp's weights: two tiles of 16 outputs, rows g and g + 8 of each. */
+struct value_weights {
+    struct line_words v[2][VALUE_LINES][2];
+};
+
+static __device__ __forceinline__ void load_weights(struct value_weights &w,
+                                                    const struct value_args &a, int row0, int share)
+{
+    const int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    const size_t first = (size_t)blockIdx.x * 2 * VALUE_DIM + VALUE_DIM;
+    const char *from = (const char *)(a.kv_b + first * KV_LATENT);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            w[2 * i] = __uint_as_float(words[i] << 16);
-            w[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+    for (int i = 0; i < 4; i++) {
+        const char *row = from + (size_t)(row0 + i * 8 + g) * KV_LATENT * 2 + 16 * t;
+#pragma unroll
+        for (int l = 0; l < VALUE_LINES; l++) {
+            load_words(w.v[i / 2][l][i % 2], row + (size_t)(share * VALUE_LINES + l) * 128);
         }
-    } else {
-#pragma unroll
-        for (int i = 0; i < 8; i++) w[i] = a.kv_b_f[at + (size_t)i];
     }
 }
 
-/* Block: one head, up to 8 tokens; out = W_UV z. A warp makes 4 of the 128 outputs, lanes run along
- * the 512 inputs, 8 at a time; the 128 outputs are one quantization group. */
-__global__ void __launch_bounds__(VALUE_THREADS) value_kernel(const struct value_args a)
+/* A tile's latents on their way to a stage, one group of copies; tokens beyond the end are zeros.
+ */
+static __device__ __forceinline__ void fetch_tile(const struct value_args &a,
+                                                  struct value_shared *s, int stage, uint32_t tile)
 {
-    __shared__ float z[OUT_TOKENS][KV_LATENT], out[OUT_TOKENS][128];
-    const uint32_t head = blockIdx.x, t0 = blockIdx.y * OUT_TOKENS;
-    const uint32_t n = min((uint32_t)OUT_TOKENS, a.n_token - t0);
-    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
-    kernel_begin();
-    for (uint32_t i = threadIdx.x; i < OUT_TOKENS * KV_LATENT; i += VALUE_THREADS) {
-        uint32_t t = i / KV_LATENT;
-        size_t at = ((size_t)(t0 + t) * a.n_head + head) * KV_LATENT + i % KV_LATENT;
-        z[t][i % KV_LATENT] = t >= n ? 0.0f : a.z_h ? __bfloat162float(a.z_h[at]) : a.z_f[at];
+    enum { PIECES = KV_LATENT * 2 / 16 };
+    for (uint32_t i = threadIdx.x; i < VALUE_TOKENS * PIECES; i += VALUE_THREADS) {
+        const uint32_t row = i / PIECES, piece = i % PIECES, token = tile * VALUE_TOKENS + row;
+        const bool valid = token < a.n_token;
+        const size_t from = ((size_t)(valid ? token : 0) * a.n_head + blockIdx.x) * KV_LATENT;
+        cp_async_16(smem_address(s->z[stage][row]) + piece * 16, a.z_h + from + piece * 8, valid);
     }
-    __syncthreads();
-    for (int r = 0; r < VALUE_ROWS; r++) {
-        int v = warp * VALUE_ROWS + r;
-        size_t row = ((size_t)head * 256 + 128 + (size_t)v) * KV_LATENT;
-        float acc[OUT_TOKENS] = {};
+}
+
+/* A warp's 32 outputs and share of the inputs, for 8 tokens a group, to s->part */
+template <int GROUPS>
+static __device__ __forceinline__ void
+multiply_tile(struct value_shared *s, int stage, const struct value_weights &w, int row0, int share)
+{
+    const int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    float acc[2][GROUPS][4] = {};
 #pragma unroll
-        for (int k = 0; k < VALUE_STEPS; k++) {
-            float w[8];
-            int at = k * WARP * 8 + lane * 8;
-            load_value_row(a, row + (size_t)at, w);
+    for (int l = 0; l < VALUE_LINES; l++) {
+        struct line_words z[GROUPS];
 #pragma unroll
-            for (int t = 0; t < OUT_TOKENS; t++) {
-                const float4 *x = (const float4 *)(z[t] + at);
-                acc[t] += x[0].x * w[0] + x[0].y * w[1] + x[0].z * w[2] + x[0].w * w[3];
-                acc[t] += x[1].x * w[4] + x[1].y * w[5] + x[1].z * w[6] + x[1].w * w[7];
+        for (int i = 0; i < GROUPS; i++) {
+            load_words(z[i], s->z[stage][i * 8 + g] + (share * VALUE_LINES + l) * 128 + 16 * t);
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+#pragma unroll
+            for (int i = 0; i < GROUPS * 2; i++) {
+                const struct line_words &w0 = w.v[i % 2][l][0], &w1 = w.v[i % 2][l][1];
+                mma_bf16(acc[i % 2][i / 2], w0.lo[j], w1.lo[j], w0.hi[j], w1.hi[j], z[i / 2].lo[j],
+                         z[i / 2].hi[j]);
             }
         }
+    }
 #pragma unroll
-        for (int t = 0; t < OUT_TOKENS; t++) {
-            float sum = warp_sum(acc[t]);
-            if (lane == 0) out[t][v] = sum;
-        }
+    for (int i = 0; i < GROUPS * 2; i++) {
+        float *to = s->part[share][i / 2 * 8 + 2 * t] + row0 + i % 2 * 16 + g;
+        const float *c = acc[i % 2][i / 2];
+        to[0] = c[0];
+        to[VALUE_DIM + 4] = c[1];
+        to[8] = c[2];
+        to[VALUE_DIM + 4 + 8] = c[3];
+    }
+}
+
+/* The shares' sum of one token, a warp's 4 values a lane, as values or as codes */
+static __device__ __forceinline__ void
+write_token(const struct value_args &a, const struct value_shared *s, uint32_t i, uint32_t token)
+{
+    const int lane = (int)threadIdx.x % WARP;
+    const size_t row = (size_t)token * a.n_head + blockIdx.x;
+    float v[4] = {};
+#pragma unroll
+    for (int k = 0; k < VALUE_SHARES; k++) {
+        const float4 x = *(const float4 *)(s->part[k][i] + lane * 4);
+        v[0] += x.x;
+        v[1] += x.y;
+        v[2] += x.z;
+        v[3] += x.w;
+    }
+    if (!a.q) {
+        *(float4 *)(a.f + row * VALUE_DIM + (size_t)lane * 4) = *(const float4 *)v;
+        return;
+    }
+    const float amax = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
+    const float scale = fp8_scale(warp_max(amax));
+    *(uint32_t *)(a.q + row * VALUE_DIM + (size_t)lane * 4) = pack_e4m3(v, scale);
+    if (lane == 0) a.scale[row] = scale;
+}
+
+/* blockIdx.x: the head; y: the first tile, of which every gridDim.y-th is this block's */
+template <int GROUPS>
+__global__ void __launch_bounds__(VALUE_THREADS, 1) value_kernel(const struct value_args a)
+{
+    SHARED_DYNAMIC(struct value_shared, s);
+    const int warp = (int)threadIdx.x / WARP, share = warp % VALUE_SHARES;
+    const int row0 = warp / VALUE_SHARES * 32;
+    const uint32_t n_tile = ceil_div(a.n_token, VALUE_TOKENS);
+    struct value_weights w;
+    dependency_release();
+    load_weights(w, a, row0, share);
+    dependency_wait();
+    for (uint32_t i = 0; i < VALUE_STAGES - 1; i++) {
+        const uint32_t tile = blockIdx.y + i * gridDim.y;
+        if (tile < n_tile) fetch_tile(a, s, (int)i, tile);
+        cp_async_commit();
+    }
+    int stage = 0;
+    for (uint32_t tile = blockIdx.y; tile < n_tile; tile += gridDim.y) {
+        cp_async_wait<VALUE_STAGES - 2>();
+        __syncthreads();
+        const uint32_t next = tile + (VALUE_STAGES - 1) * gridDim.y;
+        if (next < n_tile) fetch_tile(a, s, (stage + VALUE_STAGES - 1) % VALUE_STAGES, next);
+        cp_async_commit();
+        multiply_tile<GROUPS>(s, stage, w, row0, share);
+        __syncthreads();
+        const uint32_t token = tile * VALUE_TOKENS + (uint32_t)warp;
+        if (token < a.n_token) write_token(a, s, (uint32_t)warp, token);
+        stage = (stage + 1) % VALUE_STAGES;
+    }
+}
+
+/* Float path. Block: one head, up to 8 tokens. A warp makes 4 of the 128 outputs, lanes run along
+ * the 512 inputs, 8 at a time. */
+__global__ void __launch_bounds__(FLOAT_THREADS) value_float_kernel(const struct value_args a)
+{
+    __shared__ float z[FLOAT_TOKENS][KV_LATENT];
+    const uint32_t head = blockIdx.x, t0 = blockIdx.y * FLOAT_TOKENS;
+    const uint32_t n = min((uint32_t)FLOAT_TOKENS, a.n_token - t0);
+    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+    kernel_begin();
+    for (uint32_t i = threadIdx.x; i < FLOAT_TOKENS * KV_LATENT; i += FLOAT_THREADS) {
+        uint32_t t = i / KV_LATENT;
+        size_t at = ((size_t)(t0 + t) * a.n_head + head) * KV_LATENT + i % KV_LATENT;
+        z[t][i % KV_LATENT] = t < n ? a.z_f[at] : 0.0f;
     }
     __syncthreads();
-    for (uint32_t t = (uint32_t)warp; t < n; t += VALUE_THREADS / WARP) {
-        size_t row = (size_t)(t0 + t) * a.n_head + head;
-        float v[4], amax = 0.0f;
-        for (int i = 0; i < 4; i++) {
-            v[i] = out[t][lane * 4 + i];
-            amax = fmaxf(amax, fabsf(v[i]));
+    for (int v = warp; v < VALUE_DIM; v += FLOAT_THREADS / WARP) {
+        const float *row = a.kv_b_f + ((size_t)head * 256 + 128 + (size_t)v) * KV_LATENT;
+        float acc[FLOAT_TOKENS] = {};
+        for (int k = lane * 4; k < KV_LATENT; k += WARP * 4) {
+            const float4 w = *(const float4 *)(row + k);
+#pragma unroll
+            for (int t = 0; t < FLOAT_TOKENS; t++) {
+                const float4 x = *(const float4 *)(z[t] + k);
+                acc[t] += x.x * w.x + x.y * w.y + x.z * w.z + x.w * w.w;
+            }
         }
-        if (!a.q) {
-            for (int i = 0; i < 4; i++) a.f[row * 128 + (size_t)(lane * 4 + i)] = v[i];
-            continue;
+        for (uint32_t t = 0; t < FLOAT_TOKENS; t++) {
+            float sum = warp_sum(acc[t]);
+            if (lane == 0 && t < n) {
+                a.f[((size_t)(t0 + t) * a.n_head + head) * VALUE_DIM + (size_t)v] = sum;
+            }
         }
-        float s = fp8_scale(warp_max(amax));
-        for (int i = 0; i < 4; i++) {
-            a.q[row * 128 + (size_t)(lane * 4 + i)] = float_to_e4m3(v[i] / s);
-        }
-        if (lane == 0) a.scale[row] = s;
     }
+}
+
+/* Raises the kernels' shared memory limit; called once when a backend is created. */
+fathom_err cuda_out_init(struct cuda_backend *c)
+{
+    const int bytes = (int)sizeof(struct value_shared);
+    const enum cudaFuncAttribute limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    if (!c->fast) return FATHOM_OK;
+    CU_TRY(c, cudaFuncSetAttribute(value_kernel<1>, limit, bytes), "mla_out");
+    CU_TRY(c, cudaFuncSetAttribute(value_kernel<2>, limit, bytes), "mla_out");
+    return FATHOM_OK;
+}
+
+static fathom_err run_values(struct cuda_backend *c, const struct value_args &v)
+{
+    if (!v.kv_b) {
+        const dim3 grid(v.n_head, ceil_div(v.n_token, FLOAT_TOKENS));
+        return cuda_launch(c, "mla_out", value_float_kernel, grid, FLOAT_THREADS, 0, v);
+    }
+    const uint32_t n_tile = ceil_div(v.n_token, VALUE_TOKENS);
+    const uint32_t room = (uint32_t)c->properties.multiProcessorCount / v.n_head;
+    const dim3 grid(v.n_head, n_tile < room ? n_tile : room > 0 ? room : 1);
+    return cuda_launch(c, "mla_out", v.n_token <= 8 ? value_kernel<1> : value_kernel<2>, grid,
+                       VALUE_THREADS, sizeof(struct value_shared), v);
 }
 
 fathom_err cuda_mla_out(struct backend *b, const struct mla_out_args *a)
@@ -103,8 +242,7 @@ fathom_err cuda_mla_out(struct backend *b, const struct mla_out_args *a)
     uint8_t *codes = cuda_wants_fp8(c, &a->w->mla.out) ? c->heads_q : NULL;
     struct value_args v = {a->z->h,    a->z->f,    a->w->mla.kv_b, a->w->mla.kv_b_f, c->c.n_head,
                            a->n_token, c->heads_f, codes,          c->heads_scale};
-    TRY(cuda_launch(c, "mla_out", value_kernel, dim3(c->c.n_head, ceil_div(a->n_token, OUT_TOKENS)),
-                    VALUE_THREADS, 0, v));
-    struct act heads = {c->heads_f, NULL, codes, c->heads_scale, c->c.n_head * 128};
+    TRY(run_values(c, v));
+    struct act heads = {c->heads_f, NULL, codes, c->heads_scale, c->c.n_head * VALUE_DIM};
     return cuda_product(c, &a->w->mla.out, &heads, a->n_token, a->y->f, c->c.hidden, "o");
 }

@@ -50,6 +50,19 @@ static inline void mma_bf16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, u
              [](uint32_t w, int j) { return f32_from_bf16((uint16_t)(w >> 16 * j)); });
 }
 
+static inline void mma_f16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                           uint32_t b0, uint32_t b1)
+{
+    simt_mma(c, {{a0, a1, a2, a3}, {b0, b1}}, 2,
+             [](uint32_t w, int j) { return f32_from_f16((uint16_t)(w >> 16 * j)); });
+}
+
+static inline uint32_t e4m3x2_to_f16x2(uint16_t v)
+{
+    return f16_from_f32(f32_from_e4m3((uint8_t)v)) |
+           (uint32_t)f16_from_f32(f32_from_e4m3((uint8_t)(v >> 8))) << 16;
+}
+
 /* Places in shared memory are told relative to its dynamic part. */
 static inline uint32_t smem_address(const void *p)
 {
