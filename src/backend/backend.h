@@ -99,8 +99,10 @@ struct backend_caps {
     uint64_t memory_bytes;      /* all */
     uint64_t memory_free_bytes; /* now */
     bool graphs;                /* graph_* work */
-    bool expanded_attention;    /* MLA_EXPANDED works */
-    bool kv_types[3];           /* by enum kv_type */
+    bool async; /* the queue is worked off apart from the caller, copies of host memory of
+                   alloc_host included: a step can be enqueued while one before it runs */
+    bool expanded_attention; /* MLA_EXPANDED works */
+    bool kv_types[3];        /* by enum kv_type */
 };
 
 struct backend {

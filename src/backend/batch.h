@@ -18,7 +18,8 @@ struct batch {
     uint32_t n_logit_row; /* rows whose logits are wanted, 0 .. T */
     uint32_t max_context; /* largest pos + 1 in the step, host's knowledge for choosing kernels */
     uint32_t page_stride; /* entries of page_table per request */
-    const int32_t *ids;   /* i32 [T]      device; token ids */
+    const int32_t *ids; /* i32 [T]      device; token ids; ~k: what row k drew in the step before */
+    const int32_t *drawn;    /* i32          device; that step's draws; NULL: no id is negative */
     const int32_t *next_ids; /* i32 [T]      device; the token after each (MTP only, else NULL) */
     const int32_t *hidden_rows; /* i32 [T]     device; MTP only: the row of hidden states that each
                                    token goes on from; NULL: its own */

@@ -2,6 +2,7 @@
 #ifndef FATHOM_BACKEND_OP_DENSE_H
 #define FATHOM_BACKEND_OP_DENSE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "backend/tensor_view.h"
@@ -10,19 +11,27 @@ struct batch;
 struct buffer;
 struct weight;
 
-/* embed - x[t] = table[ids[t]]
+/* embed - x[t] = table[ids[t]], and for a negative id table[drawn[~ids[t]]]
  *
  *   table  prepare_linear of [V][D]
- *   ids    i32 [T], device, in [0, V)
+ *   ids    i32 [T], device, below V
+ *   drawn  i32, device, in [0, V): what an earlier sample has drawn; NULL: no id is negative
  *   x      RESIDUAL, written
  * Numerics exact: the table's values. Cost T*D values read.
  */
 struct embed_args {
     const struct weight *table;
     const int32_t *ids;
+    const int32_t *drawn;
     uint32_t n_token;
     struct buffer *x;
 };
+
+/* embed_id - the id of token t */
+static inline int32_t embed_id(const struct embed_args *a, size_t t)
+{
+    return a->ids[t] < 0 ? a->drawn[~a->ids[t]] : a->ids[t];
+}
 
 /* add_norm - x[t] += delta[t]; out[t] = x[t] * rsqrt(mean(x[t]^2) + eps) * weight
  *

@@ -19,8 +19,11 @@
 
 fathom_err model_forward(struct model *m, const struct batch *batch, const struct kv_cache *kv)
 {
-    struct embed_args embed = {
-        .table = m->embed, .ids = batch->ids, .n_token = batch->n_token, .x = m->residual};
+    struct embed_args embed = {.table = m->embed,
+                               .ids = batch->ids,
+                               .drawn = batch->drawn,
+                               .n_token = batch->n_token,
+                               .x = m->residual};
     TRY(m->ops->embed(m->b, &embed));
     for (uint32_t i = 0; i < m->n_layer; i++)
         TRY(model_layer(m, &m->layers[i], i, i > 0, batch, kv));

@@ -254,7 +254,7 @@ typedef fathom_err op_run(const struct context *x);
 static fathom_err run_embed(const struct context *x)
 {
     struct model *m = x->p->m;
-    struct embed_args a = {m->embed, x->batch.ids, x->batch.n_token, m->residual};
+    struct embed_args a = {m->embed, x->batch.ids, NULL, x->batch.n_token, m->residual};
     return m->ops->embed(m->b, &a);
 }
 

@@ -16,9 +16,17 @@ static void check_type(enum dtype t, bool wide)
     for (uint32_t i = 0; i < 129; i++) ids[i] = (int32_t)gen_below(g, c.n_vocab);
     ids[0] = 0;
     ids[1] = (int32_t)c.n_vocab - 1;
-    int32_t *device_ids = rig_put(&r, ids, sizeof ids);
-    struct embed_args args = {
-        .table = w, .ids = device_ids, .n_token = 129, .x = r.buffer[BUFFER_RESIDUAL]};
+    int32_t given[129]; /* every third is what an earlier step drew */
+    for (int32_t i = 0; i < 129; i++) given[i] = i % 3 ? ids[i] : ~(128 - i);
+    int32_t drawn[129];
+    for (uint32_t i = 0; i < 129; i++) drawn[128 - i] = i % 3 ? -1 : ids[i];
+    int32_t *device_ids = rig_put(&r, given, sizeof given);
+    int32_t *device_drawn = rig_put(&r, drawn, sizeof drawn);
+    struct embed_args args = {.table = w,
+                              .ids = device_ids,
+                              .drawn = device_drawn,
+                              .n_token = 129,
+                              .x = r.buffer[BUFFER_RESIDUAL]};
     op_ok(&r, r.ops->embed(r.b, &args), "embed");
     float *x = rig_read(&r, BUFFER_RESIDUAL, 129, c.hidden);
     for (uint32_t i = 0; i < 129; i++) {
@@ -31,6 +39,7 @@ static void check_type(enum dtype t, bool wide)
     }
     mem_free(x);
     rig_drop(&r, device_ids);
+    rig_drop(&r, device_drawn);
     rig_release_weight(&r, w);
     rig_close(&r);
     gen_destroy(g);

@@ -119,7 +119,7 @@ static void run_step(struct rig *r, const struct batch *batch, float *out)
     const struct backend_ops *ops = r->b->ops;
     struct buffer **u = r->buffer;
     uint32_t n = batch->n_token;
-    struct embed_args embed = {r->table, batch->ids, n, u[BUFFER_RESIDUAL]};
+    struct embed_args embed = {r->table, batch->ids, NULL, n, u[BUFFER_RESIDUAL]};
     struct add_norm_args norm = {u[BUFFER_RESIDUAL], NULL, r->norm, u[BUFFER_NORMED], n};
     struct ffn_args ffn = {r->ffn, u[BUFFER_NORMED], u[BUFFER_DELTA], n};
     struct router_args router = {r->moe, u[BUFFER_NORMED], u[BUFFER_ROUTE], n};

@@ -17,8 +17,9 @@ static void embed_row(void *arg, size_t t, size_t n, unsigned worker)
     const struct embed_args *a = arg;
     (void)n;
     (void)worker;
-    ASSERT(a->ids[t] >= 0 && (uint32_t)a->ids[t] < a->table->linear.n_row);
-    packed_row(&a->table->linear, (uint32_t)a->ids[t], row_of(a->x, t));
+    int32_t id = embed_id(a, t);
+    ASSERT(id >= 0 && (uint32_t)id < a->table->linear.n_row);
+    packed_row(&a->table->linear, (uint32_t)id, row_of(a->x, t));
 }
 
 fathom_err cpu_embed(struct backend *b, const struct embed_args *a)

@@ -176,6 +176,7 @@ static void get_caps(struct backend *b, struct backend_caps *out)
     out->memory_bytes = total;
     out->memory_free_bytes = n_free;
     out->graphs = true;
+    out->async = true;
     out->expanded_attention = false;
     for (int t = 0; t < 3; t++) out->kv_types[t] = true;
 }

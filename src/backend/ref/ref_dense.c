@@ -10,14 +10,15 @@ static float *row_of(const struct buffer *buf, uint32_t t)
     return buf->value + (size_t)t * buf->width;
 }
 
-/* x[t] = table[ids[t]] */
+/* x[t] = table[id of t] */
 fathom_err ref_embed(struct backend *b, const struct embed_args *a)
 {
     uint32_t hidden = ref_of(b)->c.hidden;
     const struct matrix *table = &a->table->matrix;
     for (uint32_t t = 0; t < a->n_token; t++) {
-        ASSERT(a->ids[t] >= 0 && (uint32_t)a->ids[t] < table->n_row);
-        memcpy(row_of(a->x, t), table->value + (size_t)a->ids[t] * hidden, hidden * sizeof(float));
+        int32_t id = embed_id(a, t);
+        ASSERT(id >= 0 && (uint32_t)id < table->n_row);
+        memcpy(row_of(a->x, t), table->value + (size_t)id * hidden, hidden * sizeof(float));
     }
     return FATHOM_OK;
 }

@@ -5,10 +5,12 @@
 /* NORM_STEPS * NORM_THREADS * 4 is the widest hidden size: 16384 */
 enum { NORM_THREADS = 512, NORM_STEPS = 8 };
 
-__global__ void embed_kernel(float *x, struct matrix table, const int32_t *ids)
+__global__ void embed_kernel(float *x, struct matrix table, const int32_t *ids,
+                             const int32_t *drawn)
 {
     kernel_begin();
-    size_t row = (size_t)ids[blockIdx.x];
+    int32_t id = ids[blockIdx.x];
+    size_t row = (size_t)(id < 0 ? drawn[~id] : id);
     for (uint32_t i = threadIdx.x; i < table.n_col; i += blockDim.x) {
         size_t at = row * table.n_col + i;
         x[(size_t)blockIdx.x * table.n_col + i] =
@@ -21,7 +23,7 @@ fathom_err cuda_embed(struct backend *b, const struct embed_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
     return cuda_launch(c, "embed", embed_kernel, dim3(a->n_token), 256, 0, a->x->f,
-                       a->table->linear, a->ids);
+                       a->table->linear, a->ids, a->drawn);
 }
 
 /* Quantizes 128 values held 4 a lane by one warp and stores codes and scale. */
