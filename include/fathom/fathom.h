@@ -208,6 +208,7 @@ typedef struct fathom_stats {
     uint32_t n_page_cached; /* of which hold a prefix that may be found */
     uint32_t n_page;
     uint64_t n_step;         /* steps done */
+    uint64_t n_step_ahead;   /* of them launched while the one before ran */
     uint64_t n_prompt_token; /* prompt tokens computed */
     uint64_t n_output_token;
     uint64_t n_finished;

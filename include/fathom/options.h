@@ -67,6 +67,7 @@ typedef struct fathom_options {
     uint32_t world;    /* ranks that share every layer; 0: 1 */
     bool rank_slice;   /* for measurements: rank `rank` of `world` by itself, without collectives */
     uint32_t rank;
+    bool no_async; /* a GPU idles while the next step is planned; else the host plans it ahead */
     /* steps that a GPU replays as a whole instead of taking kernel by kernel */
     bool enforce_eager;          /* none */
     const uint32_t *graph_sizes; /* tokens of a step, any order; steps in between are padded */

@@ -120,6 +120,8 @@ fathom_err latency_run(fathom_engine *e, const struct latency_options *o,
     if (!err) {
         summarise_runs(o, runs, scratch, out);
         out->host_us_per_step = host_time(&before, &after);
+        out->ahead_share = (double)(after.n_step_ahead - before.n_step_ahead) /
+                           (double)(after.n_step - before.n_step);
     }
     mem_free(ids);
     mem_free(events);
@@ -164,5 +166,6 @@ fathom_err latency_write_json(struct buf *b, const struct latency_options *o,
     write_spread(b, "prefill_tok_s", &r->prefill_tok_s);
     write_spread(b, "output_tok_s", &r->output_tok_s);
     write_latencies(b, o, r);
-    return buf_printf(b, ", \"host_us_per_step\": %.1f}\n", r->host_us_per_step);
+    return buf_printf(b, ", \"host_us_per_step\": %.1f, \"ahead_share\": %.3f}\n",
+                      r->host_us_per_step, r->ahead_share);
 }

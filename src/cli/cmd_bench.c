@@ -24,7 +24,10 @@ static void print_result(const struct latency_options *o, const struct latency_r
         print_spread("output rate", "tok/s", &r->output_tok_s);
     }
     print_spread("whole", "ms", &r->total_ms);
-    if (r->host_us_per_step > 0) print_row("host", "%.1f us a step", r->host_us_per_step);
+    if (r->host_us_per_step > 0) {
+        print_row("host", "%.1f us a step, %.0f %% of them launched ahead", r->host_us_per_step,
+                  r->ahead_share * 100);
+    }
 }
 
 fathom_err cmd_bench_latency(const struct invocation *v, fathom_diag *d)

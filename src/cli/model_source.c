@@ -110,6 +110,7 @@ void engine_options(fathom_options *out, const struct settings *s, const struct 
         .world = (uint32_t)s->tensor_parallel_size,
         .rank_slice = s->rank_slice >= 0,
         .rank = s->rank_slice >= 0 ? (uint32_t)s->rank_slice : 0,
+        .no_async = !s->async_scheduling,
         .enforce_eager = s->enforce_eager || s->compilation.no_graphs,
         .graph_sizes = s->compilation.sizes,
         .n_graph_size = s->compilation.n_size,

@@ -193,6 +193,11 @@ const struct option option_table[] = {
      "replayed as a whole. A CPU records nothing",
      .kind = OPTION_FLAG, .group = GROUP_MEMORY, .commands = PLANNED, .field = FIELD(enforce_eager),
      USE},
+    {"async-scheduling", NULL, NULL, "true",
+     "a GPU gets the next decode step while the one before it runs, so that it does not wait for "
+     "the host; outputs are the same bits either way. A CPU takes one after the other",
+     .kind = OPTION_FLAG, .group = GROUP_MEMORY, .commands = PLANNED,
+     .field = FIELD(async_scheduling), USE},
     {"compilation-config", "-cc", "JSON", NULL,
      "which steps are recorded: cudagraph_mode NONE or FULL, cudagraph_capture_sizes (tokens of a "
      "step; steps in between are padded), cudagraph_num_of_warmups; kernels are compiled ahead of "

@@ -92,6 +92,7 @@ struct settings {
     const char *compilation_config; /* NULL: not given */
     int64_t optimization_level;     /* -1: not given */
     bool enforce_eager;
+    bool async_scheduling;
     struct compilation compilation; /* what the first two say */
     const char *speculative_config; /* NULL: not given */
     uint32_t n_draft;               /* what it says; 0: none */

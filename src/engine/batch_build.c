@@ -92,7 +92,7 @@ size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *
         for (uint32_t j = 0; j < n_page; j++) table[j] = (int32_t)r->pages[j];
         first[i] = (int32_t)t;
         for (uint32_t p = e->first; p < e->first + e->n_token; p++, t++) {
-            ids[t] = batch_id(l, r->ids[p]);
+            ids[t] = plan->is_ahead ? ~(int32_t)e->i_before : batch_id(l, r->ids[p]);
             pos[t] = (int32_t)p;
             request[t] = (int32_t)i;
             slot[t] = table[p / KV_PAGE_TOKENS] * KV_PAGE_TOKENS + (int32_t)(p % KV_PAGE_TOKENS);

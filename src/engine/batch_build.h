@@ -4,7 +4,7 @@
  * device memory. The offsets depend on the limits alone, so the pointers of a step never change.
  * What every step has comes first, its page table last of that, so that one copy of a prefix of
  * the block brings it over; bias, bans, histories and masks follow and are copied only when a row
- * has some (sampler.h).
+ * has some (sampler.h). A step planned ahead has no histories and no masks.
  *
  *   ids | next ids | hidden rows | pos | request | slot | first | logit_rows | sample rows |
  *   page table || bias | ban | history | mask
@@ -66,7 +66,7 @@ uint32_t batch_page_stride(const struct batch_layout *l, uint32_t max_context);
 /* batch_locate - pointers of the arrays in a block; counts are 0, the draft layer's arrays NULL */
 void batch_locate(const struct batch_layout *l, void *device, struct batch *out);
 
-/* batch_build - write the arrays of a plan
+/* batch_build - write the arrays of a plan; in one made ahead, ids are draws of the step before
  *
  *   host    the block, written
  *   device  the block that *out points into: the same one, or its twin

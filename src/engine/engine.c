@@ -7,11 +7,16 @@
  *          batch_build, sampler_build    into the runner's block
  *          launch                        -- the device works from here
  *          sampler_fill_masks, draw      what constraints allow
+ *          launch_ahead                  the step after it, if all of it but ids is known
  *          wait                          -- to here
  *          sched_commit                  append what was drawn, end what is over
  *          follow                        constraints go over it
  *          mailbox_publish               events
  *          drafter_begin, launch, wait   with drafts: the draft layer, once or a few times
+ *
+ * A step launched ahead begins the next round: the device goes from one step to the next while the
+ * host does everything else. What it computes for requests that the step before has ended, or that
+ * are cancelled meanwhile, is dropped; whoever comes waits for its end. Nothing else knows of it.
  *
  * States of the engine, kept by its thread
  *
@@ -46,6 +51,11 @@
 #include "kv/prefix.h"
 #include "sched/sched.h"
 
+struct flight {
+    struct plan plan;
+    struct step step;
+};
+
 struct fathom_engine {
     /* fixed */
     fathom_info info;
@@ -65,8 +75,11 @@ struct fathom_engine {
     struct prefix_cache *prefix; /* NULL: turned off */
     struct offload *offload;     /* NULL: there are no tiers */
     struct sched *sched;
-    struct plan plan;
-    struct step step;
+    struct flight flights[2];
+    struct flight *now;     /* the step under way, or planned next */
+    struct flight *next;    /* launched ahead of it; NULL: none */
+    bool is_launched;       /* now, before the round began */
+    uint64_t start_us;      /* of the step under way: when the one before was over, if later */
     struct sequence **told; /* [max_num_seqs] sequences with events of the step, in its order */
     struct drafter drafter;
     fathom_stats stats;
@@ -148,25 +161,49 @@ static void end_expired(fathom_engine *e, uint64_t now_us)
     }
 }
 
+static void set_bounds(fathom_engine *e)
+{
+    struct sched_bounds bounds = admission_bounds(&e->admission, &e->rates);
+    sched_set_bounds(e->sched, &bounds);
+}
+
 static void note_masks(fathom_engine *e, uint32_t n, uint64_t start_us)
 {
     e->stats.n_mask += n;
     e->stats.mask_us += clock_now_us() - start_us;
 }
 
-static fathom_err launch_step(fathom_engine *e)
+static fathom_err launch_step(fathom_engine *e, struct flight *f)
 {
     struct step_runner *r = e->runner;
-    struct step *s = &e->step;
+    struct step *s = &f->step;
     s->is_draft = false;
-    s->prefix_bytes = batch_build(&r->layout, &e->plan, r->host, r->device, &s->batch);
-    sampler_build(&r->layout, &e->plan, r->host, r->device, &s->sampler);
+    s->prefix_bytes = batch_build(&r->layout, &f->plan, r->host, r->device, &s->batch);
+    sampler_build(&r->layout, &f->plan, r->host, r->device, &s->sampler);
     TRY(r->ops->launch(r, s));
     if (s->sampler.masks.n_bytes) {
         uint64_t start_us = clock_now_us();
-        note_masks(e, sampler_fill_masks(&r->layout, &e->plan, r->host), start_us);
+        note_masks(e, sampler_fill_masks(&r->layout, &f->plan, r->host), start_us);
     }
     return r->ops->draw(r, s);
+}
+
+/* Launches the step after e->now, if nothing that decides it is still to come. */
+static fathom_err launch_ahead(fathom_engine *e)
+{
+    struct flight *next = &e->flights[e->now == e->flights];
+    if (!e->runner->is_async || !offload_is_quiet(e->offload, e->prefix)) return FATHOM_OK;
+    for (uint32_t i = 0; i < e->now->plan.n_entry; i++) {
+        const struct plan_entry *entry = &e->now->plan.entries[i];
+        if (sampler_reads_ids(sequence_of(entry->request))) return FATHOM_OK;
+    }
+    set_bounds(e);
+    if (!sched_plan_ahead(e->sched, &e->now->plan, &next->plan)) return FATHOM_OK;
+    TRY(offload_fault(e->offload));
+    e->runner->ops->turn(e->runner);
+    TRY(launch_step(e, next));
+    e->next = next;
+    return FATHOM_OK;
 }
 
 /* Keeps the log-probabilities of draw `i` with output token `n_output`, which it may become. */
@@ -212,8 +249,8 @@ static void count_step(fathom_engine *e)
 {
     struct admission_step step = {.n_running = sched_n_running(e->sched),
                                   .short_of_pages = sched_is_short_of_pages(e->sched)};
-    for (uint32_t i = 0; i < e->plan.n_entry; i++) {
-        const struct plan_entry *entry = &e->plan.entries[i];
+    for (uint32_t i = 0; i < e->now->plan.n_entry; i++) {
+        const struct plan_entry *entry = &e->now->plan.entries[i];
         struct sequence *q = sequence_of(entry->request);
         uint32_t end = entry->first + entry->n_token;
         uint32_t n_prompt = q->request.n_prompt;
@@ -260,15 +297,14 @@ static void follow(fathom_engine *e, const struct plan_entry *entry, uint64_t no
 static size_t keep_results(fathom_engine *e, const struct step_result *result)
 {
     size_t n_told = 0;
-    size_t i_draw = 0;
-    size_t i_score = e->plan.n_draw; /* the rows of prompts come last */
-    for (uint32_t i = 0; i < e->plan.n_entry; i++) {
-        const struct plan_entry *entry = &e->plan.entries[i];
+    size_t i_score = e->now->plan.n_draw; /* the rows of prompts come last */
+    for (uint32_t i = 0; i < e->now->plan.n_entry; i++) {
+        const struct plan_entry *entry = &e->now->plan.entries[i];
         struct sequence *q = sequence_of(entry->request);
         uint32_t n_output = request_n_output(&q->request);
         e->stats.n_prompt_token += new_prompt_tokens(entry);
         for (uint32_t k = 0; entry->draws && k <= entry->n_draft; k++) {
-            keep_logprobs(q, result, i_draw++, n_output + k);
+            keep_logprobs(q, result, entry->i_draw + k, n_output + k);
         }
         keep_scores(q, result, i_score, entry->n_score);
         i_score += entry->n_score;
@@ -278,27 +314,29 @@ static size_t keep_results(fathom_engine *e, const struct step_result *result)
 }
 
 /* Fails before the commit only. */
-static fathom_err finish_step(fathom_engine *e, uint64_t start_us)
+static fathom_err finish_step(fathom_engine *e)
 {
     struct step_result result;
     uint64_t wait_us = clock_now_us();
     TRY(e->runner->ops->wait(e->runner, &result));
-    offload_end_step(e->offload);
+    if (!e->next) offload_end_step(e->offload); /* the device has done all */
     e->stats.wait_us += clock_now_us() - wait_us;
     size_t n_told = keep_results(e, &result);
     uint64_t now_us = clock_now_us();
-    sched_commit(e->sched, &e->plan, result.ids, now_us);
-    for (uint32_t i = 0; i < e->plan.n_entry; i++) {
-        count_drawn(e, &e->plan.entries[i]);
-        follow(e, &e->plan.entries[i], now_us);
+    sched_commit(e->sched, &e->now->plan, result.ids, now_us);
+    for (uint32_t i = 0; i < e->now->plan.n_entry; i++) {
+        count_drawn(e, &e->now->plan.entries[i]);
+        follow(e, &e->now->plan.entries[i], now_us);
     }
 #ifdef FATHOM_DCHECK
     sched_check(e->sched);
 #endif
     e->stats.n_step++;
-    e->stats.busy_us += now_us - start_us;
+    e->stats.n_step_ahead += e->is_launched;
+    e->stats.busy_us += now_us - e->start_us;
     count_step(e);
-    if (e->drafter.max_draft > 0) drafter_begin(&e->drafter, &e->plan, e->runner, &e->step);
+    if (e->drafter.max_draft > 0)
+        drafter_begin(&e->drafter, &e->now->plan, e->runner, &e->now->step);
     publish(e, e->told, n_told); /* from here on nobody touches those that are over */
     return FATHOM_OK;
 }
@@ -310,17 +348,17 @@ static fathom_err make_drafts(fathom_engine *e)
     if (e->drafter.max_draft == 0) return FATHOM_OK;
     do {
         struct step_result result;
-        TRY(r->ops->launch(r, &e->step));
-        if (e->step.sampler.masks.n_bytes) {
+        TRY(r->ops->launch(r, &e->now->step));
+        if (e->now->step.sampler.masks.n_bytes) {
             uint64_t fill_us = clock_now_us();
             note_masks(e, drafter_fill_masks(&e->drafter, r), fill_us);
         }
-        TRY(r->ops->draw(r, &e->step));
+        TRY(r->ops->draw(r, &e->now->step));
         uint64_t wait_us = clock_now_us();
         TRY(r->ops->wait(r, &result));
         e->stats.wait_us += clock_now_us() - wait_us;
         drafter_take(&e->drafter, result.ids);
-    } while (drafter_continue(&e->drafter, r, &e->step));
+    } while (drafter_continue(&e->drafter, r, &e->now->step));
 #ifdef FATHOM_DCHECK
     sched_check(e->sched);
 #endif
@@ -341,39 +379,61 @@ static void fail_engine(fathom_engine *e, fathom_err err)
     if (cause[0] == '\0') cause = fathom_err_text(err);
     LOG_ERROR("engine", "step %llu failed: %s", (unsigned long long)e->stats.n_step, cause);
     e->failed = true;
+    e->next = NULL;
+    e->is_launched = false;
     mailbox_fail(e->mailbox, cause);
 }
 
 /* Plans, and has the tiers begin what the plan asks of them. */
 static fathom_err plan_step(fathom_engine *e, uint64_t now_us)
 {
-    struct sched_bounds bounds = admission_bounds(&e->admission, &e->rates);
-    sched_set_bounds(e->sched, &bounds);
+    set_bounds(e);
     (void)offload_begin_step(e->offload, e->prefix, now_us, e->rates.token_us);
-    sched_plan(e->sched, now_us, &e->plan);
-    if (e->plan.n_entry > 0) return offload_fault(e->offload);
+    sched_plan(e->sched, now_us, &e->now->plan);
+    if (e->now->plan.n_entry > 0) return offload_fault(e->offload);
     TRY(offload_sync(e->offload)); /* all that live wait for pages */
     publish(e, NULL, 0);
     return FATHOM_OK;
 }
 
+/* Has a step under way, if there is one to do. */
+static fathom_err start_step(fathom_engine *e, bool *any)
+{
+    *any = true;
+    if (e->is_launched) return FATHOM_OK;
+    e->start_us = clock_now_us();
+    fathom_err err = plan_step(e, e->start_us);
+    *any = e->now->plan.n_entry > 0;
+    return err || !*any ? err : launch_step(e, e->now);
+}
+
+/* The step is over; what was launched ahead of its end is the step under way. */
+static void end_step(fathom_engine *e)
+{
+    uint64_t now_us = clock_now_us();
+    e->measured.us = now_us - e->start_us; /* drafts included: the next tokens wait for them */
+    admission_note_step(&e->rates, &e->measured, now_us);
+    e->is_launched = e->next != NULL;
+    if (!e->next) return;
+    e->now = e->next;
+    e->next = NULL;
+    e->start_us = now_us;
+}
+
 /* Returns how long nothing can be done but wait. */
 static uint64_t run_step(fathom_engine *e)
 {
-    uint64_t start_us = clock_now_us();
+    bool any;
     bool forbidden = mem_forbid(true);
-    fathom_err err = plan_step(e, start_us);
-    bool any = e->plan.n_entry > 0;
-    if (err == FATHOM_OK && any) err = launch_step(e);
-    if (err == FATHOM_OK && any) err = finish_step(e, start_us);
-    if (err != FATHOM_OK && any) sched_abort(e->sched, &e->plan);
+    fathom_err err = start_step(e, &any);
+    if (err == FATHOM_OK && any) err = launch_ahead(e);
+    if (err == FATHOM_OK && any) err = finish_step(e);
+    if (err != FATHOM_OK && any) sched_abort(e->sched);
     if (err == FATHOM_OK && any) err = make_drafts(e);
     mem_forbid(forbidden);
     if (err != FATHOM_OK) fail_engine(e, err);
     if (err != FATHOM_OK || !any) return err ? 0 : SCHED_FETCH_POLL_US;
-    uint64_t now_us = clock_now_us();
-    e->measured.us = now_us - start_us; /* drafts included: the next tokens wait for them */
-    admission_note_step(&e->rates, &e->measured, now_us);
+    end_step(e);
     return 0;
 }
 
@@ -390,6 +450,16 @@ static uint64_t rest(fathom_engine *e, bool was_busy)
     return more ? 0 : MAILBOX_FOREVER; /* or until the disk has done something */
 }
 
+/* Waits for the step under way, of which nobody wants to know any more. */
+static void drop_step(fathom_engine *e)
+{
+    struct step_result result;
+    fathom_err err = e->runner->ops->wait(e->runner, &result);
+    sched_abort(e->sched);
+    e->is_launched = false;
+    if (err != FATHOM_OK) fail_engine(e, err);
+}
+
 static void *engine_main(void *arg)
 {
     fathom_engine *e = arg;
@@ -401,9 +471,10 @@ static void *engine_main(void *arg)
         if (e->failed) end_all(e, REQUEST_FINISH_ERROR);
         end_expired(e, clock_now_us());
         bool was_busy = busy;
-        busy = sched_any(e->sched) != NULL;
+        busy = sched_any(e->sched) != NULL || e->is_launched;
         wait_us = busy ? run_step(e) : rest(e, was_busy);
     }
+    if (e->is_launched) drop_step(e);
     if (e->offload && !e->failed) {
         end_all(e, REQUEST_FINISH_CANCEL); /* their pages are worth as much as others */
         offload_flush(e->offload, e->prefix);
@@ -457,7 +528,9 @@ static fathom_err make_parts(fathom_engine *e, const struct engine_config *c, fa
     mailbox_set_admission(e->mailbox, &e->admission);
     TRY(make_tiers(e, &c->offload, d));
     e->told = mem_calloc(info->max_num_seqs, sizeof(struct sequence *));
-    if (!e->told || plan_init(&e->plan, info->max_num_seqs) != FATHOM_OK ||
+    e->now = e->flights;
+    if (!e->told || plan_init(&e->flights[0].plan, info->max_num_seqs) != FATHOM_OK ||
+        plan_init(&e->flights[1].plan, info->max_num_seqs) != FATHOM_OK ||
         drafter_init(&e->drafter, info->n_draft, info->max_num_seqs) != FATHOM_OK) {
         FAIL(d, FATHOM_ENOMEM, "no memory for plans of %u requests", info->max_num_seqs);
     }
@@ -508,7 +581,7 @@ void fathom_close(fathom_engine *e)
     offload_destroy(e->offload);
     if (e->runner) e->runner->ops->destroy(e->runner);
     mailbox_destroy(e->mailbox);
-    plan_fini(&e->plan);
+    for (int i = 0; i < 2; i++) plan_fini(&e->flights[i].plan);
     sched_destroy(e->sched);
     prefix_destroy(e->prefix);
     page_pool_destroy(e->pool);

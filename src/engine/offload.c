@@ -118,6 +118,11 @@ uint32_t offload_begin_step(struct offload *o, struct prefix_cache *prefix, uint
     return prefix_keep_offered(prefix);
 }
 
+bool offload_is_quiet(const struct offload *o, const struct prefix_cache *prefix)
+{
+    return !o || (!tiers_is_busy(o->tiers) && prefix_n_offered(prefix) == 0);
+}
+
 fathom_err offload_fault(const struct offload *o)
 {
     return o ? tiers_fault(o->tiers) : FATHOM_OK;

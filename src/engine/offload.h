@@ -47,9 +47,12 @@ struct tiers *offload_tiers(const struct offload *o);
 /* offload_begin_step - before a plan is made, or when there is nothing to plan
  *
  * Returns  how many pages wait to be copied after those that are copied now; 0 for NULL, for which
- *          the next three do nothing. */
+ *          the next ones do nothing. */
 uint32_t offload_begin_step(struct offload *o, struct prefix_cache *prefix, uint64_t now_us,
                             double prefill_token_us);
+
+/* offload_is_quiet - no page is copied or waits for it; true for NULL */
+bool offload_is_quiet(const struct offload *o, const struct prefix_cache *prefix);
 
 /* offload_fault - the first error of a copy, which is the device's and final */
 fathom_err offload_fault(const struct offload *o);

@@ -22,6 +22,14 @@ struct draw_layout {
     size_t n_bytes;
 };
 
+/* What the host has of a step while it is under way; its fence has the same number. The second one
+ * is there only where the backend is asynchronous, its block without histories and masks. */
+struct slot {
+    void *block;
+    void *drawn;
+    bool wants_top;
+};
+
 struct model_runner {
     struct step_runner base; /* first member */
     struct backend *backend;
@@ -31,8 +39,9 @@ struct model_runner {
     struct step_graphs *graphs; /* NULL: every step runs as it is */
     struct draw_layout draw;
     void *draw_device;
-    void *draw_host;
-    bool wants_top; /* of the step under way */
+    struct slot slots[2];
+    uint32_t i_slot;  /* of the step that is written, or was launched last */
+    uint32_t n_drawn; /* steps that have been drawn and not waited for */
 };
 
 static struct model_runner *runner_of(struct step_runner *r)
@@ -57,8 +66,10 @@ static void destroy(struct step_runner *base)
         if (r->kv.base) ops->release(r->backend, r->kv.base);
         if (base->device) ops->release(r->backend, base->device);
         if (r->draw_device) ops->release(r->backend, r->draw_device);
-        if (base->host) ops->release_host(r->backend, base->host);
-        if (r->draw_host) ops->release_host(r->backend, r->draw_host);
+        for (int i = 0; i < 2; i++) {
+            if (r->slots[i].block) ops->release_host(r->backend, r->slots[i].block);
+            if (r->slots[i].drawn) ops->release_host(r->backend, r->slots[i].drawn);
+        }
         ops->destroy(r->backend);
     }
     mem_free(r);
@@ -81,14 +92,16 @@ static fathom_err copy_in(struct model_runner *r, size_t offset, size_t n_bytes)
 static fathom_err compute(void *arg, const struct batch *batch, enum step_pass pass)
 {
     struct model_runner *r = arg;
-    if (pass == STEP_MODEL) return model_forward(r->model, batch, &r->kv);
+    struct batch with = *batch;
+    with.drawn = at(r->draw_device, r->draw.ids);
+    if (pass == STEP_MODEL) return model_forward(r->model, &with, &r->kv);
     return model_mtp(r->model, batch, &r->kv);
 }
 
 static fathom_err launch(struct step_runner *base, const struct step *step)
 {
     struct model_runner *r = runner_of(base);
-    struct graph *graph = step_graphs_pick(r->graphs, step);
+    struct graph *graph = step_graphs_pick(r->graphs, step, base->host);
     TRY(copy_in(r, 0, step->prefix_bytes));
     for (int i = 0; i < 3; i++) {
         const struct block_range *extra = &step->sampler.extras[i];
@@ -102,8 +115,10 @@ static fathom_err draw(struct step_runner *base, const struct step *step)
 {
     struct model_runner *r = runner_of(base);
     const struct backend_ops *ops = r->backend->ops;
-    r->wants_top = step->sampler.n_top > 0;
-    if (step->sampler.args.n_row == 0) return FATHOM_OK;
+    struct slot *slot = &r->slots[r->i_slot];
+    slot->wants_top = step->sampler.n_top > 0;
+    r->n_drawn++;
+    if (step->sampler.args.n_row == 0) return ops->fence_record(r->backend, (int)r->i_slot);
     TRY(copy_in(r, step->sampler.masks.offset, step->sampler.masks.n_bytes));
     struct sample_args args = step->sampler.args;
     args.logits = model_logits(r->model);
@@ -113,19 +128,37 @@ static fathom_err draw(struct step_runner *base, const struct step *step)
     args.top_ids = at(r->draw_device, r->draw.top_ids);
     args.top_logprobs = at(r->draw_device, r->draw.top_logprobs);
     TRY(ops->sample(r->backend, &args));
-    size_t n_bytes = r->wants_top ? r->draw.n_bytes : r->draw.top_ids;
-    return ops->copy_out(r->backend, r->draw_host, r->draw_device, n_bytes);
+    size_t n_bytes = slot->wants_top ? r->draw.n_bytes : r->draw.top_ids;
+    TRY(ops->copy_out(r->backend, slot->drawn, r->draw_device, n_bytes));
+    return ops->fence_record(r->backend, (int)r->i_slot);
+}
+
+static void use_slot(struct model_runner *r, uint32_t i)
+{
+    r->i_slot = i;
+    r->base.host = r->slots[i].block;
+}
+
+static void turn(struct step_runner *base)
+{
+    struct model_runner *r = runner_of(base);
+    ASSERT(base->is_async && r->n_drawn == 1);
+    use_slot(r, r->i_slot ^ 1);
 }
 
 static fathom_err wait(struct step_runner *base, struct step_result *out)
 {
     struct model_runner *r = runner_of(base);
-    TRY(r->backend->ops->sync(r->backend));
-    out->ids = at(r->draw_host, r->draw.ids);
-    out->logprobs = at(r->draw_host, r->draw.logprobs);
-    out->ranks = at(r->draw_host, r->draw.ranks);
-    out->top_ids = r->wants_top ? at(r->draw_host, r->draw.top_ids) : NULL;
-    out->top_logprobs = r->wants_top ? at(r->draw_host, r->draw.top_logprobs) : NULL;
+    ASSERT(r->n_drawn > 0);
+    uint32_t i = r->n_drawn == 2 ? r->i_slot ^ 1 : r->i_slot;
+    const struct slot *slot = &r->slots[i];
+    TRY(r->backend->ops->fence_wait(r->backend, (int)i));
+    if (--r->n_drawn == 0) use_slot(r, 0);
+    out->ids = at(slot->drawn, r->draw.ids);
+    out->logprobs = at(slot->drawn, r->draw.logprobs);
+    out->ranks = at(slot->drawn, r->draw.ranks);
+    out->top_ids = slot->wants_top ? at(slot->drawn, r->draw.top_ids) : NULL;
+    out->top_logprobs = slot->wants_top ? at(slot->drawn, r->draw.top_logprobs) : NULL;
     return FATHOM_OK;
 }
 
@@ -182,6 +215,7 @@ static const struct step_runner_ops runner_ops = {
     .launch = launch,
     .draw = draw,
     .wait = wait,
+    .turn = turn,
     .fault = fault,
     .progress = progress,
     .page_out = page_out,
@@ -266,8 +300,13 @@ static fathom_err make_memory(struct model_runner *r, const struct memory_plan *
     TRY(b->ops->alloc(b, plan->kv_bytes + plan->padding_bytes, "the KV cache", &r->kv.base, d));
     TRY(b->ops->alloc(b, r->base.layout.n_bytes, "step arrays", &r->base.device, d));
     TRY(b->ops->alloc(b, end, "drawn tokens", &r->draw_device, d));
-    TRY(b->ops->alloc_host(b, r->base.layout.n_bytes, &r->base.host, d));
-    return b->ops->alloc_host(b, end, &r->draw_host, d);
+    for (int i = 0; i < (r->base.is_async ? 2 : 1); i++) {
+        size_t n_bytes = i == 0 ? r->base.layout.n_bytes : r->base.layout.history;
+        TRY(b->ops->alloc_host(b, n_bytes, &r->slots[i].block, d));
+        TRY(b->ops->alloc_host(b, end, &r->slots[i].drawn, d));
+    }
+    use_slot(r, 0);
+    return FATHOM_OK;
 }
 
 /* Recordings where the backend can and the settings want them. */
@@ -306,6 +345,7 @@ fathom_err runner_create_on(struct step_runner **out, struct backend *backend,
     batch_layout_init(&r->base.layout, &s->limits, config->n_vocab);
     if (s->limits.is_slice) r->base.layout.n_vocab_row = config->n_vocab / s->limits.world;
     TRY_GOTO(check_caps(r, s, d), fail);
+    r->base.is_async = r->caps.async && s->async;
     TRY_GOTO(make_model(r, s, config, checkpoint, d), fail);
     TRY_GOTO(make_memory(r, plan, d), fail);
     TRY_GOTO(make_graphs(r, s, plan, d), fail);

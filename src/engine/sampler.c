@@ -36,6 +36,11 @@ static bool has_penalty(const struct sample_row *row)
            row->frequency_penalty != 0;
 }
 
+bool sampler_reads_ids(const struct sequence *q)
+{
+    return has_penalty(&q->row) || constraint_is_set(&q->constraint);
+}
+
 /* The ids before the last of n rows; each row reads as many as it has. */
 static void add_history(struct sampler *s, const struct request *r, uint32_t n_id,
                         struct sample_row *row)
@@ -137,7 +142,8 @@ void sampler_build(const struct batch_layout *l, const struct plan *plan, void *
         const struct sequence *q = sequence_of(e->request);
         logit_row += e->n_score;
         if (!e->draws) continue;
-        sampler_add(&s, q, logit_row, q->request.n_token, 1 + e->n_draft, false);
+        uint32_t position = q->request.n_token + plan->is_ahead;
+        sampler_add(&s, q, logit_row, position, 1 + e->n_draft, false);
         logit_row += 1 + e->n_draft;
     }
     logit_row = 0;

@@ -61,6 +61,9 @@ void sampler_add_prompt(struct sampler *s, const struct sequence *q, uint32_t lo
                         uint32_t first, uint32_t n);
 void sampler_end(const struct sampler *s, void *device, struct sampler_step *out);
 
+/* sampler_reads_ids - whether the rows of q depend on the ids drawn before: penalties, masks */
+bool sampler_reads_ids(const struct sequence *q);
+
 /* sampler_mask - room for mask number i of a step */
 uint32_t *sampler_mask(const struct batch_layout *l, void *host, uint32_t i);
 
@@ -68,7 +71,8 @@ uint32_t *sampler_mask(const struct batch_layout *l, void *host, uint32_t i);
  * known token and one for each draft; then those of prompts, in the plan's order too
  *
  *   host, device  as for batch_build
- * Needs   every request of the plan is the first member of a struct sequence. */
+ * Needs   every request of the plan is the first member of a struct sequence; of a plan made ahead,
+ *         none that sampler_reads_ids. */
 void sampler_build(const struct batch_layout *l, const struct plan *plan, void *host, void *device,
                    struct sampler_step *out);
 

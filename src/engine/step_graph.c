@@ -11,7 +11,6 @@ enum { CONTEXTS_MAX = 16 };
 struct step_graphs {
     struct backend *b;
     struct batch_layout layout;
-    void *host;
     struct step_graph_config c;
     uint32_t strides[CONTEXTS_MAX]; /* ascending */
     uint32_t n_context;
@@ -52,21 +51,21 @@ static int32_t *array(void *host, size_t offset)
 
 /* Rows n_token .. size - 1, and logit rows up to n_row. Their cache rows differ, so that no two
  * rows write the same bytes. */
-static void write_padding(const struct step_graphs *g, uint32_t n_token, uint32_t size,
+static void write_padding(const struct step_graphs *g, void *host, uint32_t n_token, uint32_t size,
                           uint32_t n_logit_row, uint32_t n_row)
 {
     const struct batch_layout *l = &g->layout;
     int32_t page = (int32_t)(g->c.padding_page * (uint32_t)KV_PAGE_TOKENS);
     for (uint32_t t = n_token; t < size; t++) {
-        array(g->host, l->ids)[t] = 0;
-        array(g->host, l->pos)[t] = 0;
-        array(g->host, l->request)[t] = 0;
-        array(g->host, l->slot)[t] = page + (int32_t)(t % KV_PAGE_TOKENS);
+        array(host, l->ids)[t] = 0;
+        array(host, l->pos)[t] = 0;
+        array(host, l->request)[t] = 0;
+        array(host, l->slot)[t] = page + (int32_t)(t % KV_PAGE_TOKENS);
         if (!g->c.with_drafts) continue;
-        array(g->host, l->next_ids)[t] = 0;
-        array(g->host, l->hidden_rows)[t] = 0;
+        array(host, l->next_ids)[t] = 0;
+        array(host, l->hidden_rows)[t] = 0;
     }
-    for (uint32_t i = n_logit_row; i < n_row; i++) array(g->host, l->logit_rows)[i] = 0;
+    for (uint32_t i = n_logit_row; i < n_row; i++) array(host, l->logit_rows)[i] = 0;
 }
 
 static uint32_t logit_rows_of(const struct step_graphs *g, uint32_t size)
@@ -154,13 +153,12 @@ fathom_err step_graphs_create(struct step_graphs **out, struct backend *b, struc
     fathom_err err;
     g->b = b;
     g->layout = r->layout;
-    g->host = r->host;
     g->c = *c;
     ASSERT(c->n_size >= 1 && c->n_warm_up >= 1);
     ASSERT(c->sizes[c->n_size - 1] <= r->layout.max_token);
     list_contexts(g);
     uint32_t largest = c->sizes[c->n_size - 1];
-    write_padding(g, 0, largest, 0, logit_rows_of(g, largest));
+    write_padding(g, r->host, 0, largest, 0, logit_rows_of(g, largest));
     array(r->host, r->layout.page_table)[0] = (int32_t)c->padding_page;
     err = b->ops->copy_in(b, r->device, r->host, r->layout.bias);
     if (err) {
@@ -195,7 +193,7 @@ uint32_t step_graphs_count(const struct step_graphs *g)
 
 /* ---- replay --------------------------------------------------------------------------------- */
 
-struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step)
+struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step, void *host)
 {
     if (!g) return NULL;
     const struct batch *b = &step->batch;
@@ -208,6 +206,6 @@ struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step)
     uint32_t size = g->c.sizes[i];
     /* rows of a prompt may want more logits than a recording of its size makes */
     if (!graph || b->n_logit_row > logit_rows_of(g, size)) return NULL;
-    write_padding(g, b->n_token, size, b->n_logit_row, logit_rows_of(g, size));
+    write_padding(g, host, b->n_token, size, b->n_logit_row, logit_rows_of(g, size));
     return graph;
 }

@@ -64,6 +64,6 @@ uint32_t step_graphs_count(const struct step_graphs *g);
 /* step_graphs_pick - the recording to replay for a step, NULL when it has to run as it is
  *
  * Writes the padding rows into the step's host block, before it is copied. g may be NULL. */
-struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step);
+struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step, void *host);
 
 #endif

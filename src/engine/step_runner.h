@@ -2,7 +2,15 @@
  *
  * The engine writes the arrays of a step into `host` and calls launch, draw and wait. From launch
  * on the device works and the engine is free; masks are written before draw, while it computes. One
- * step is under way at a time; the engine's thread makes all calls but create and destroy.
+ * step is under way at a time; after turn, two:
+ *
+ *   launch, draw          step 0, in one block
+ *   turn, launch, draw    step 1, in the other; its ids are what step 0 draws
+ *   wait                  for step 0
+ *   turn, launch, draw    step 2, in the block of step 0
+ *   wait                  for step 1
+ *
+ * The engine's thread makes all calls but create and destroy.
  */
 #ifndef FATHOM_ENGINE_STEP_RUNNER_H
 #define FATHOM_ENGINE_STEP_RUNNER_H
@@ -23,7 +31,8 @@ struct step {
     struct sampler_step sampler;
 };
 
-/* What was drawn, in the order of the sample rows; valid until the next launch. */
+/* What was drawn, in the order of the sample rows; valid until the next wait, and the next launch
+ * without turn. */
 struct step_result {
     const int32_t *ids;        /* i32 [n_row] */
     const float *logprobs;     /* f32 [n_row] */
@@ -40,8 +49,11 @@ struct step_runner_ops {
     fathom_err (*launch)(struct step_runner *r, const struct step *step);
     /* Enqueue the draws of the same step; then *step may change, the block only after wait. */
     fathom_err (*draw)(struct step_runner *r, const struct step *step);
-    /* Wait for it. An error of any of the three is final. */
+    /* Wait for the step that was launched first. An error of any of the three is final. */
     fathom_err (*wait)(struct step_runner *r, struct step_result *out);
+    /* With is_async: change host to the other block while the step drawn last is under way; the one
+     * launched next has neither masks nor histories. */
+    void (*turn)(struct step_runner *r);
     /* The cause of that error; "" when the runner has none to tell. */
     const char *(*fault)(struct step_runner *r);
     /* A number that changes as the step under way gets on, read from any thread; NULL: only its
@@ -60,8 +72,9 @@ struct step_runner_ops {
 struct step_runner {
     const struct step_runner_ops *ops;
     struct batch_layout layout;
-    void *host;   /* block of layout.n_bytes that the engine writes */
-    void *device; /* its twin that the step's pointers point into; may be the same */
+    bool is_async; /* two steps may be under way */
+    void *host;    /* block of layout.n_bytes that the engine writes; after turn up to histories */
+    void *device;  /* its twin that the step's pointers point into; may be the same */
 };
 
 #endif

@@ -326,6 +326,11 @@ uint32_t prefix_keep_offered(struct prefix_cache *c)
     return c->n_offered;
 }
 
+uint32_t prefix_n_offered(const struct prefix_cache *c)
+{
+    return c->n_offered;
+}
+
 uint32_t prefix_n_page(const struct prefix_cache *c)
 {
     return c->n_published;

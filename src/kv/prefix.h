@@ -96,6 +96,9 @@ void prefix_offer(struct prefix_cache *c, uint32_t page);
  * Returns  how many are left, because the step may copy no more or the tiers have no room. */
 uint32_t prefix_keep_offered(struct prefix_cache *c);
 
+/* prefix_n_offered - pages that wait for prefix_keep_offered */
+uint32_t prefix_n_offered(const struct prefix_cache *c);
+
 /* prefix_n_page - pages that are published now */
 uint32_t prefix_n_page(const struct prefix_cache *c);
 

@@ -9,8 +9,9 @@
  *      pages[0 .. n_page). With a prefix cache every full page of a RUNNING request is published,
  *      and the cache finds it by the request's tokens; so are the pages of a FETCHING one that have
  *      been filled. Nobody writes to a published page.
- *   5. Between sched_plan and sched_commit a request has n_planned > 0 if and only if it has an
- *      entry; otherwise n_planned is 0 everywhere.
+ *   5. n_planned of a request is what its entries in the plans under way compute. There are two
+ *      such plans at most, between sched_plan_ahead and sched_commit of the first; the second has
+ *      an entry for each request that has one in the first and does not end with it by its length.
  *   6. After sched_plan, if a request is live, the first one has an entry or is FETCHING: it may
  *      take the pages of all others, and one request of any legal length fits in the pool. And
  *      FETCHING ends by its time. So work always ends.
@@ -33,7 +34,13 @@
  * preempting it never undoes an entry. While any request decodes, wider gaps together get
  * bounds.max_prefill at most, so that a step is never much longer than a decode. A request that
  * wants logits of its prompt gets no more tokens than max_score allows, which all of them share,
- * and goes on from cached pages only when it has them all. */
+ * and goes on from cached pages only when it has them all.
+ *
+ * Planning ahead. Whatever the steps under way write lies in pages that their requests had when
+ * they were planned. Such a page may be given back before they have run, when a request ends or
+ * goes on with another's page of the same tokens; whoever takes it writes it in a later step, and
+ * steps run one after the other. It is FREE, not CACHED: a row computed in vain lies behind all
+ * tokens known, and what is published lies before them. */
 #include "sched/sched.h"
 
 #include "base/assert.h"
@@ -56,8 +63,10 @@ struct sched {
     struct turns turns;
     uint64_t n_arrived;
     struct sched_totals totals;
-    bool short_of_pages; /* in the last plan */
-    bool in_step;        /* planned and not yet committed */
+    bool short_of_pages; /* in the last plan of sched_plan */
+    bool closed;         /* it could admit nobody, and since then nobody has come or ended */
+    struct plan *now;    /* planned and not yet committed; NULL: none is */
+    struct plan *next;   /* planned ahead of its commit; NULL: none is */
 };
 
 /* The walk of one sched_plan. */
@@ -118,6 +127,7 @@ void sched_add(struct sched *s, struct request *r)
 {
     ASSERT(request_n_page(r->max_token) <= page_pool_n_page(s->pool));
     request_enter(r, s->n_arrived++);
+    s->closed = false;
     turns_give(&s->turns, r);
     request_list_insert(&s->waiting, r);
 }
@@ -142,9 +152,20 @@ static void give_pages(struct sched *s, struct request *r)
     r->n_published = 0;
 }
 
+static void take_out(struct plan *p, struct request *r)
+{
+    uint32_t i = 0;
+    while (p->entries[i].request != r) i++;
+    p->n_entry--;
+    for (; i < p->n_entry; i++) p->entries[i] = p->entries[i + 1];
+    r->n_planned = 0;
+}
+
 void sched_end(struct sched *s, struct request *r, enum request_finish why, uint64_t now_us)
 {
-    ASSERT(!s->in_step);
+    ASSERT(!s->next);
+    if (r->n_planned > 0) take_out(s->now, r);
+    s->closed = false;
     request_list_remove(list_of(s, r->state), r);
     give_pages(s, r);
     request_end(r, why, now_us);
@@ -242,7 +263,7 @@ static void add_entry(struct sched *s, struct walk *w, struct request *r, uint32
     uint32_t n_token = n_known + n_draft;
     uint32_t n_score = count_score(r, n_known);
     p->entries[p->n_entry++] =
-        (struct plan_entry){r, r->n_computed, n_token, n_draft, n_score, draws};
+        (struct plan_entry){r, r->n_computed, n_token, n_draft, n_score, draws, p->n_draw, 0};
     p->n_token += n_token;
     p->n_score += n_score;
     w->score -= n_score;
@@ -379,10 +400,21 @@ static void fetch_more(struct sched *s, uint64_t now_us)
     }
 }
 
+/* Whether as many requests hold pages as may. */
+static bool is_full(const struct sched *s)
+{
+    return n_holding(s) >= s->config.max_num_seqs || n_holding(s) >= s->bounds.max_running;
+}
+
+static void plan_clear(struct plan *p)
+{
+    *p = (struct plan){.entries = p->entries};
+}
+
 void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
 {
-    ASSERT(!s->in_step);
-    plan->n_entry = plan->n_token = plan->n_draw = plan->n_score = plan->max_context = 0;
+    ASSERT(!s->now);
+    plan_clear(plan);
     struct walk w = {
         .plan = plan, .left = s->config.max_num_batched_tokens, .score = s->config.max_score};
     fetch_more(s, now_us);
@@ -392,10 +424,7 @@ void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
     w.prefill = w.n_decode > 0 ? s->bounds.max_prefill : w.left;
     for (struct request *r = s->running.head; r; r = r->next) plan_running(s, &w, r);
 
-    uint32_t max_running = s->config.max_num_seqs;
-    if (s->bounds.max_running < max_running) max_running = s->bounds.max_running;
-    while (s->waiting.head && w.left > 0 && w.prefill > 0 && !w.short_of_pages &&
-           n_holding(s) < max_running) {
+    while (s->waiting.head && w.left > 0 && w.prefill > 0 && !w.short_of_pages && !is_full(s)) {
         struct request *r = s->waiting.head;
         if (fit_score(&w, r, 1) == 0 || !admit(s, &w, r, now_us)) break;
         if (r->state == REQUEST_FETCHING) continue;
@@ -403,17 +432,72 @@ void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
         uint32_t gap = request_gap(r);
         add_entry(s, &w, r, fit_score(&w, r, gap < share ? gap : share));
     }
-    s->short_of_pages = w.short_of_pages;
-    s->in_step = plan->n_entry > 0;
-    ASSERT(s->in_step || s->fetching.head || !sched_any(s));
+    s->short_of_pages = s->closed = w.short_of_pages;
+    s->now = plan->n_entry > 0 ? plan : NULL;
+    ASSERT(s->now || s->fetching.head || !sched_any(s));
+}
+
+/* Whether what runs after the steps under way is what is in `plan`, as far as anybody knows. */
+static bool is_foreseen(const struct sched *s, const struct plan *plan)
+{
+    if (s->config.max_draft > 0 || s->fetching.head) return false;
+    if (s->waiting.head && !is_full(s) && !s->closed) return false;
+    if (plan->n_entry != s->running.n) return false;
+    for (uint32_t i = 0; i < plan->n_entry; i++) {
+        if (!plan->entries[i].draws) return false;
+    }
+    return true;
+}
+
+/* The tokens of an entry's request once the step has been computed; 0: it is over then. */
+static uint32_t n_token_after(const struct plan_entry *e)
+{
+    uint32_t n = e->request->n_token + 1;
+    return n < e->request->max_token ? n : 0;
+}
+
+bool sched_plan_ahead(struct sched *s, const struct plan *plan, struct plan *next)
+{
+    ASSERT(plan == s->now && next != plan && !s->next);
+    if (!is_foreseen(s, plan)) return false;
+    uint32_t n_entry = 0;
+    uint32_t n_take = 0;
+    for (uint32_t i = 0; i < plan->n_entry; i++) {
+        uint32_t n_token = n_token_after(&plan->entries[i]);
+        n_entry += n_token > 0;
+        n_take += request_n_page(n_token) > plan->entries[i].request->n_page;
+    }
+    if (n_entry == 0 || n_take > page_pool_n_available(s->pool)) return false;
+    plan_clear(next);
+    next->is_ahead = true;
+    for (uint32_t i = 0; i < plan->n_entry; i++) {
+        const struct plan_entry *e = &plan->entries[i];
+        struct request *r = e->request;
+        uint32_t n_token = n_token_after(e);
+        if (n_token == 0) continue;
+        if (request_n_page(n_token) > r->n_page) {
+            bool taken = page_pool_take(s->pool, &r->pages[r->n_page]);
+            ASSERT(taken);
+            r->n_page++;
+        }
+        uint32_t k = next->n_entry++;
+        next->entries[k] = (struct plan_entry){r, n_token - 1, 1, 0, 0, true, k, e->i_draw};
+        if (n_token > next->max_context) next->max_context = n_token;
+        r->n_planned++;
+    }
+    next->n_token = next->n_draw = next->n_entry;
+    s->next = next;
+    return true;
 }
 
 static void publish_pages(struct sched *s, struct request *r)
 {
     if (!s->prefix) return;
     for (; r->n_published < r->n_computed / KV_PAGE_TOKENS; r->n_published++) {
-        r->pages[r->n_published] =
-            prefix_publish(s->prefix, r->cache_salt, r->ids, r->pages, r->n_published);
+        uint32_t *page = &r->pages[r->n_published];
+        uint32_t kept = prefix_publish(s->prefix, r->cache_salt, r->ids, r->pages, r->n_published);
+        if (kept != *page) s->closed = false; /* one more is free */
+        *page = kept;
     }
 }
 
@@ -430,17 +514,18 @@ static enum request_finish push_drawn(struct request *r, uint32_t n_draft, const
 
 void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn, uint64_t now_us)
 {
-    ASSERT(s->in_step);
-    s->in_step = false;
+    ASSERT(plan == s->now);
+    s->now = s->next;
+    s->next = NULL;
     for (uint32_t i = 0; i < plan->n_entry; i++) {
         const struct plan_entry *e = &plan->entries[i];
         struct request *r = e->request;
         enum request_finish why = REQUEST_FINISH_NONE;
         r->n_computed += e->n_token - e->n_draft;
-        r->n_planned = r->n_draft = 0;
+        r->n_planned -= e->n_token;
+        r->n_draft = 0;
         if (e->draws) {
-            why = push_drawn(r, e->n_draft, drawn);
-            drawn += 1 + e->n_draft;
+            why = push_drawn(r, e->n_draft, drawn + e->i_draw);
             if (r->first_us == 0) r->first_us = now_us;
         }
         if (r->n_computed > r->n_reached) r->n_reached = r->n_computed;
@@ -449,11 +534,12 @@ void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn
     }
 }
 
-void sched_abort(struct sched *s, const struct plan *plan)
+/* The second plan has no request that the first has not. */
+void sched_abort(struct sched *s)
 {
-    ASSERT(s->in_step);
-    s->in_step = false;
-    for (uint32_t i = 0; i < plan->n_entry; i++) plan->entries[i].request->n_planned = 0;
+    ASSERT(s->now);
+    for (uint32_t i = 0; i < s->now->n_entry; i++) s->now->entries[i].request->n_planned = 0;
+    s->now = s->next = NULL;
 }
 
 uint32_t sched_n_waiting(const struct sched *s)
@@ -502,7 +588,7 @@ static void check_list(const struct sched *s, const struct request_list *l,
         ASSERT(r->prev == prev);
         ASSERT(r->state == state);
         ASSERT(!prev || request_is_before(prev, r));
-        ASSERT(s->in_step || r->n_planned == 0);
+        ASSERT(s->now || r->n_planned == 0);
         request_check(r);
     }
     ASSERT(n == l->n && l->tail == prev);
@@ -531,6 +617,7 @@ static void check_pages(struct sched *s, const struct request_list *l)
 
 void sched_check(struct sched *s)
 {
+    ASSERT(!s->next);
     page_pool_check(s->pool);
     check_list(s, &s->running, REQUEST_RUNNING);
     check_list(s, &s->fetching, REQUEST_FETCHING);
@@ -545,8 +632,8 @@ void sched_check(struct sched *s)
     check_pages(s, &s->running);
     check_pages(s, &s->fetching);
     for (uint32_t i = 0; i < n_page; i++) ASSERT(s->n_seen[i] == page_pool_n_holder(s->pool, i));
-    ASSERT(!s->in_step || s->running.head);
-    ASSERT(!s->in_step || s->running.head->n_planned > 0 || s->fetching.head);
+    if (!s->now || s->now->is_ahead) return;
+    ASSERT(s->running.head && (s->running.head->n_planned > 0 || s->fetching.head));
 }
 
 fathom_err sched_dump(const struct sched *s, struct buf *out)
@@ -558,7 +645,9 @@ fathom_err sched_dump(const struct sched *s, struct buf *out)
                    "found%s\n",
                    s->running.n, s->fetching.n, s->waiting.n, (unsigned long long)t->n_preempted,
                    (unsigned long long)t->n_hit_token, (unsigned long long)t->n_query_token,
-                   s->in_step ? ", in step" : ""));
+                   s->next  ? ", two steps under way"
+                   : s->now ? ", in step"
+                            : ""));
     for (const struct request *r = s->running.head; r; r = r->next) TRY(request_dump(r, out));
     for (const struct request *r = s->fetching.head; r; r = r->next) TRY(request_dump(r, out));
     for (const struct request *r = s->waiting.head; r; r = r->next) TRY(request_dump(r, out));

@@ -35,11 +35,13 @@ struct sched_bounds {
 struct plan_entry {
     struct request *request;
     uint32_t first;
-    uint32_t n_token; /* >= 1, drafts included */
-    uint32_t n_draft; /* the last of them are guesses; 0 unless draws */
-    uint32_t n_score; /* of these the logits are wanted besides: from request_n_scored on */
-    bool draws;       /* the entry closes the gap, so the logits of its last known token give the
-                         next one, and those of each draft the one after it */
+    uint32_t n_token;  /* >= 1, drafts included */
+    uint32_t n_draft;  /* the last of them are guesses; 0 unless draws */
+    uint32_t n_score;  /* of these the logits are wanted besides: from request_n_scored on */
+    bool draws;        /* the entry closes the gap, so the logits of its last known token give the
+                          next one, and those of each draft the one after it */
+    uint32_t i_draw;   /* the first of its draws, among those of the step */
+    uint32_t i_before; /* in a plan made ahead: the draw of the step before that it computes */
 };
 
 struct plan {
@@ -49,6 +51,7 @@ struct plan {
     uint32_t n_draw;            /* tokens drawn: 1 + n_draft for each entry that draws */
     uint32_t n_score;           /* of all entries */
     uint32_t max_context;       /* largest first + n_token */
+    bool is_ahead;              /* made by sched_plan_ahead */
 };
 
 /* plan_init - room for max_num_seqs entries; ENOMEM. plan_fini accepts a zeroed plan. */
@@ -69,7 +72,8 @@ void sched_destroy(struct sched *s); /* accepts NULL; requests are the owner's *
 void sched_add(struct sched *s, struct request *r);
 
 /* sched_end - WAITING, FETCHING or RUNNING -> FINISHED for a reason from outside (CANCEL, ERROR);
- * its pages are given back. Not between sched_plan and sched_commit. */
+ * its pages are given back. Of a step under way its entry is taken out, whose rows are computed in
+ * vain. Not while two steps are under way. */
 void sched_end(struct sched *s, struct request *r, enum request_finish why, uint64_t now_us);
 
 /* sched_set_bounds - for the plans from now on; both at least 1 */
@@ -90,16 +94,31 @@ void sched_set_bounds(struct sched *s, const struct sched_bounds *bounds);
 void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan);
 enum { SCHED_FETCH_POLL_US = 100000 };
 
-/* sched_commit - the step has been computed: advance every entry, append what was drawn, publish
- * the pages that are full, end what is over. Follows each sched_plan that gave entries.
+/* sched_plan_ahead - decide the step after the one under way, before it is known what that draws
  *
- *   drawn  [n_draw] the tokens drawn, in the order of the entries. Those after a draft count as
- * long as the drafts before them are what was drawn; later ones are dropped, and the rows of wrong
- * drafts are as if never written */
+ * Its requests go on with the token that each is about to draw, but for those whose length ends
+ * them. Until the commit of the step under way both are. What is drawn may end more of them: their
+ * entries are taken out of *next, and their rows are computed in vain, into pages that others get
+ * in later steps only.
+ *
+ *   plan  what sched_plan or sched_plan_ahead gave last and is not committed
+ *   next  filled; another one than plan
+ * Returns  false, with nothing changed, when the next step may be another one: there are drafts; a
+ *          request of the step draws nothing, or stands still, or one could be admitted, or fetches
+ *          pages; a request would have to be preempted; no request goes on. */
+bool sched_plan_ahead(struct sched *s, const struct plan *plan, struct plan *next);
+
+/* sched_commit - the step has been computed: advance every entry, append what was drawn, publish
+ * the pages that are full, end what is over. Follows each sched_plan that gave entries, and each
+ * sched_plan_ahead after the commit of the step before.
+ *
+ *   drawn  [n_draw] the tokens drawn: those of an entry from i_draw on. Those after a draft count
+ * as long as the drafts before them are what was drawn; later ones are dropped, and the rows of
+ * wrong drafts are as if never written */
 void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn, uint64_t now_us);
 
-/* sched_abort - the step was not computed: its plan is void, pages taken for it stay */
-void sched_abort(struct sched *s, const struct plan *plan);
+/* sched_abort - no step under way was computed: their plans are void, pages taken for them stay */
+void sched_abort(struct sched *s);
 
 /* sched_n_waiting, sched_n_fetching, sched_n_running - requests in a state */
 uint32_t sched_n_waiting(const struct sched *s);
@@ -125,8 +144,8 @@ struct request *sched_first_waiting(const struct sched *s);
 /* sched_any - a live request, RUNNING before FETCHING before WAITING; NULL when there is none */
 struct request *sched_any(const struct sched *s);
 
-/* sched_check - assert every invariant of sched.c, of each live request and of the pool.
- * Cost O(live requests + pages). */
+/* sched_check - assert every invariant of sched.c, of each live request and of the pool. Not while
+ * two steps are under way. Cost O(live requests + pages). */
 void sched_check(struct sched *s);
 
 /* sched_dump - counts, then a line a request, then the pool */

@@ -10,6 +10,9 @@
  * some episodes there are drafts, some of them right, and the rows of a draft layer, which depend
  * on the token after; making drafts scribbles on the rows ahead.
  *
+ * In some episodes without drafts steps are planned ahead of the end of the one before. What such a
+ * step computes for a request that has ended meanwhile spoils the rows that it was planned for.
+ *
  * Besides, small loads are each run to their end again and again, with one request cancelled before
  * the first step, before the second, and so on: every page comes back.
  *
@@ -100,14 +103,19 @@ struct sim {
     bool with_tiers;
     bool late_sync; /* copies are known to be done only in the next step */
     struct sched *s;
-    struct plan plan;
+    struct plan plans[2];
+    struct plan *plan; /* of the step under way, or the next one */
+    uint32_t ahead_per_1024;
+    bool is_ahead;                 /* plan was made ahead, and its step is under way */
+    uint32_t ahead_rows[MAX_SEQS]; /* where it writes, by draw */
+    uint32_t n_ahead_row;
     struct job jobs[MAX_LIVE];
     struct text texts[N_TEXT];
     uint64_t rows[MAX_TOKEN];       /* hashes */
     uint64_t draft_rows[MAX_TOKEN]; /* hashes of one token more */
     uint32_t step_rows[MAX_BUDGET]; /* where the step's tokens went */
     uint64_t n_step, n_token, n_request, n_cancel, n_draft, n_accepted, n_score;
-    uint64_t n_failed, n_expired;
+    uint64_t n_failed, n_expired, n_ahead, n_in_vain;
     struct sched_totals totals;
     struct tiers_stats tier_totals;
     uint64_t n_idle_step; /* nothing could be planned: all wait for pages */
@@ -274,8 +282,8 @@ static void compute(struct sim *m, int32_t *drawn)
 {
     uint32_t n_draw = 0;
     uint32_t t = 0;
-    for (uint32_t i = 0; i < m->plan.n_entry; i++) {
-        const struct plan_entry *e = &m->plan.entries[i];
+    for (uint32_t i = 0; i < m->plan->n_entry; i++) {
+        const struct plan_entry *e = &m->plan->entries[i];
         const struct request *r = e->request;
         struct job *j = (struct job *)e->request; /* r is its first member */
         assert_true(e->n_token >= 1 && e->first == r->n_computed);
@@ -288,11 +296,45 @@ static void compute(struct sim *m, int32_t *drawn)
         if (!e->draws) continue;
         assert_int_equal(e->first + e->n_token, r->n_token + e->n_draft);
         read_back(m, j, r->n_token + e->n_draft, false);
-        for (uint32_t k = 0; k <= e->n_draft; k++) drawn[n_draw++] = model(j, r->n_token + k);
+        for (uint32_t k = 0; k <= e->n_draft; k++) {
+            drawn[e->i_draw + k] = model(j, r->n_token + k);
+            n_draw++;
+        }
         m->n_draft += e->n_draft;
         if (j->n_hash > r->n_token) j->n_hash = r->n_token; /* drafts may be wrong */
     }
-    assert_int_equal(n_draw, m->plan.n_draw);
+    m->n_in_vain += m->plan->n_draw - n_draw;
+    assert_true(n_draw == m->plan->n_draw || m->plan->is_ahead);
+}
+
+/* The step planned ahead runs when the one before is over: the rows of all that it was planned for
+ * are spoiled, then those of the requests that still live are written. */
+static void spoil_ahead(struct sim *m)
+{
+    if (!m->is_ahead) return;
+    for (uint32_t i = 0; i < m->n_ahead_row; i++) m->rows[m->ahead_rows[i]] = 0;
+}
+
+/* Maybe the step after the one under way, planned before what that draws is known. */
+static struct plan *plan_ahead(struct sim *m)
+{
+    struct plan *next = &m->plans[m->plan == m->plans];
+    uint32_t n_available = page_pool_n_available(m->pool);
+    if (rng_below(&m->rng, 1024) >= m->ahead_per_1024) return NULL;
+    if (m->tiers && (tiers_is_busy(m->tiers) || prefix_n_offered(m->prefix) > 0)) return NULL;
+    if (!sched_plan_ahead(m->s, m->plan, next)) {
+        assert_int_equal(page_pool_n_available(m->pool), n_available);
+        return NULL;
+    }
+    assert_true(m->max_draft == 0 && next->n_entry > 0 && next->n_token == next->n_entry);
+    m->n_ahead_row = next->n_entry;
+    for (uint32_t i = 0; i < next->n_entry; i++) {
+        const struct plan_entry *e = &next->entries[i];
+        assert_true(e->draws && e->first == e->request->n_token && e->i_draw == i);
+        m->ahead_rows[i] = row_of(e->request, e->first);
+    }
+    m->n_ahead++;
+    return next;
 }
 
 static uint32_t n_running_with_gap_1(const struct sim *m)
@@ -310,8 +352,8 @@ static void check_bounds(const struct sim *m, const struct sched_bounds *bounds,
                          uint32_t n_running)
 {
     uint32_t n_prefill = 0;
-    for (uint32_t i = 0; i < m->plan.n_entry; i++) {
-        const struct plan_entry *e = &m->plan.entries[i];
+    for (uint32_t i = 0; i < m->plan->n_entry; i++) {
+        const struct plan_entry *e = &m->plan->entries[i];
         if (request_gap(e->request) > 1) n_prefill += e->n_token;
     }
     if (n_decode > 0) assert_true(n_prefill <= bounds->max_prefill);
@@ -322,8 +364,8 @@ static void check_bounds(const struct sim *m, const struct sched_bounds *bounds,
 static void compute_draft_layer(struct sim *m)
 {
     uint32_t t = 0;
-    for (uint32_t i = 0; i < m->plan.n_entry; i++) {
-        const struct plan_entry *e = &m->plan.entries[i];
+    for (uint32_t i = 0; i < m->plan->n_entry; i++) {
+        const struct plan_entry *e = &m->plan->entries[i];
         struct job *j = (struct job *)e->request;
         for (uint32_t p = e->first; p < e->first + e->n_token; p++, t++) {
             m->draft_rows[m->step_rows[t]] = p + 1 < j->r.n_token ? hash_of(j, p + 2) : 0;
@@ -354,8 +396,8 @@ static void draft(struct sim *m)
 {
     if (m->max_draft == 0) return;
     compute_draft_layer(m);
-    for (uint32_t i = 0; i < m->plan.n_entry; i++) {
-        const struct plan_entry *e = &m->plan.entries[i];
+    for (uint32_t i = 0; i < m->plan->n_entry; i++) {
+        const struct plan_entry *e = &m->plan->entries[i];
         uint32_t n_new = e->request->n_token - (e->first + e->n_token - e->n_draft);
         if (e->draws) m->n_accepted += n_new - 1;
         make_drafts(m, (struct job *)e->request);
@@ -367,13 +409,14 @@ static void draft(struct sim *m)
  * again. */
 static void fail_step(struct sim *m)
 {
-    for (uint32_t i = 0; i < m->plan.n_entry; i++) {
-        const struct plan_entry *e = &m->plan.entries[i];
+    for (uint32_t i = 0; i < m->plan->n_entry; i++) {
+        const struct plan_entry *e = &m->plan->entries[i];
         uint32_t n = between(m, 0, e->n_token);
         for (uint32_t p = e->first; p < e->first + n; p++) m->rows[row_of(e->request, p)] = 0;
     }
-    sched_abort(m->s, &m->plan);
+    sched_abort(m->s);
     sched_check(m->s);
+    m->is_ahead = false;
     m->n_failed++;
     if (between(m, 0, 1)) return;
     struct request *r;
@@ -461,9 +504,38 @@ static void begin_tiers(struct sim *m)
     tiers_check(m->tiers);
 }
 
-static void step(struct sim *m, uint32_t budget)
+/* To the end of the step under way, with the one after it maybe planned by then. */
+static void finish(struct sim *m)
 {
     int32_t drawn[MAX_BUDGET];
+    spoil_ahead(m);
+    if (rng_below(&m->rng, 1024) < m->fail_per_1024) {
+        if (between(m, 0, 1)) (void)plan_ahead(m);
+        fail_step(m);
+        return;
+    }
+    struct plan *next = plan_ahead(m);
+    compute(m, drawn);
+    sched_commit(m->s, m->plan, drawn, ++m->now_us);
+    sched_check(m->s);
+    draft(m);
+    m->n_step++;
+    m->n_token += m->plan->n_token;
+    for (int i = 0; i < MAX_LIVE; i++) {
+        struct job *j = &m->jobs[i];
+        if (j->live && j->r.state == REQUEST_FINISHED) retire(m, j);
+    }
+    m->is_ahead = next != NULL;
+    if (next) m->plan = next;
+}
+
+static bool is_busy(const struct sim *m)
+{
+    return m->is_ahead || sched_any(m->s);
+}
+
+static void step(struct sim *m, uint32_t budget)
+{
     expire(m);
     struct sched_bounds bounds = {MAX_SEQS, budget};
     if (m->bounded) {
@@ -473,39 +545,31 @@ static void step(struct sim *m, uint32_t budget)
     uint32_t n_decode = n_running_with_gap_1(m);
     uint32_t n_running = sched_n_running(m->s) + sched_n_fetching(m->s);
     m->now_us += 1 + (m->tiers ? between(m, 0, 200000) : 0);
+    if (m->is_ahead) {
+        finish(m);
+        return;
+    }
     begin_tiers(m);
-    sched_plan(m->s, m->now_us, &m->plan);
+    sched_plan(m->s, m->now_us, m->plan);
     sched_check(m->s);
     if (m->tiers) {
         if (!m->late_sync) tiers_synced(m->tiers);
         tiers_check(m->tiers);
     }
-    assert_true(m->plan.n_token <= budget && m->plan.n_score <= m->max_score);
+    assert_true(m->plan->n_token <= budget && m->plan->n_score <= m->max_score);
     check_bounds(m, &bounds, n_decode, n_running);
-    if (m->plan.n_entry == 0) {
+    if (m->plan->n_entry == 0) {
         m->n_idle_step += sched_n_fetching(m->s) > 0;
         return;
     }
-    if (rng_below(&m->rng, 1024) < m->fail_per_1024) {
-        fail_step(m);
-        return;
-    }
-    compute(m, drawn);
-    sched_commit(m->s, &m->plan, drawn, ++m->now_us);
-    sched_check(m->s);
-    draft(m);
-    m->n_step++;
-    m->n_token += m->plan.n_token;
-    for (int i = 0; i < MAX_LIVE; i++) {
-        struct job *j = &m->jobs[i];
-        if (j->live && j->r.state == REQUEST_FINISHED) retire(m, j);
-    }
+    finish(m);
 }
 
 /* What any load may be; the sizes are set before. */
 static void draw_load(struct sim *m, struct sched_config *c)
 {
     m->max_draft = between(m, 0, 1) ? 0 : between(m, 1, MAX_DRAFT);
+    m->ahead_per_1024 = between(m, 0, 1) ? 1024 : between(m, 0, 1024);
     m->right_per_1024 = between(m, 0, 1024);
     *c = (struct sched_config){.max_num_batched_tokens = between(m, 1, MAX_BUDGET),
                                .max_num_seqs = between(m, 1, MAX_SEQS),
@@ -536,7 +600,11 @@ static void open_world(struct sim *m, const struct sched_config *c)
         if (m->with_tiers) open_tiers(m);
     }
     assert_int_equal(sched_create(&m->s, c, m->pool, m->prefix, NULL), FATHOM_OK);
-    assert_int_equal(plan_init(&m->plan, c->max_num_seqs), FATHOM_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(plan_init(&m->plans[i], c->max_num_seqs), FATHOM_OK);
+    }
+    m->plan = m->plans;
+    m->is_ahead = false;
 }
 
 /* With no request left, every page can be taken. */
@@ -549,7 +617,7 @@ static void close_world(struct sim *m)
     m->totals.n_preempted += t->n_preempted;
     m->totals.n_query_token += t->n_query_token;
     m->totals.n_hit_token += t->n_hit_token;
-    plan_fini(&m->plan);
+    for (int i = 0; i < 2; i++) plan_fini(&m->plans[i]);
     sched_destroy(m->s);
     prefix_destroy(m->prefix);
     close_tiers(m);
@@ -574,7 +642,7 @@ static void run_episode(struct sim *m)
         if (rng_below(&m->rng, 1024) < m->cancel_per_1024) cancel(m);
         step(m, c.max_num_batched_tokens);
     }
-    while (sched_any(m->s)) step(m, c.max_num_batched_tokens);
+    while (is_busy(m)) step(m, c.max_num_batched_tokens);
     close_world(m);
 }
 
@@ -596,7 +664,7 @@ static bool run_small(struct sim *m, uint64_t load_seed, uint32_t cancel_at)
     if (m->max_output > m->short_output) m->max_output = m->short_output;
     open_world(m, &c);
     uint32_t n_request = between(m, 1, 4);
-    for (uint32_t i = 0; i < n_request || sched_any(m->s); i++) {
+    for (uint32_t i = 0; i < n_request || is_busy(m); i++) {
         if (i < n_request) arrive(m);
         if (i == cancel_at && first->live) {
             end_job(m, &first->r, REQUEST_FINISH_CANCEL);
@@ -637,12 +705,14 @@ static void any_load_runs_to_its_end_with_every_invariant(void **state)
     print_message("seed=%" PRIu64 " steps=%" PRIu64 " tokens=%" PRIu64 " requests=%" PRIu64
                   " cancelled=%" PRIu64 " preempted=%" PRIu64 " found=%" PRIu64 " of=%" PRIu64
                   " drafts=%" PRIu64 " accepted=%" PRIu64 " failed=%" PRIu64 " expired=%" PRIu64
-                  " steps_per_minute=%.0f\n",
+                  " ahead=%" PRIu64 " in_vain=%" PRIu64 " steps_per_minute=%.0f\n",
                   seed, m->n_step, m->n_token, m->n_request, m->n_cancel, m->totals.n_preempted,
                   m->totals.n_hit_token, m->totals.n_query_token, m->n_draft, m->n_accepted,
-                  m->n_failed, m->n_expired, (double)m->n_step / seconds * 60);
+                  m->n_failed, m->n_expired, m->n_ahead, m->n_in_vain,
+                  (double)m->n_step / seconds * 60);
     assert_true(m->totals.n_preempted > 0 && m->n_cancel > 0 && m->totals.n_hit_token > 0);
     assert_true(m->n_score > 0 && m->n_failed > 0 && m->n_expired > 0);
+    assert_true(m->n_ahead > 0 && m->n_in_vain > 0);
     assert_true(m->n_accepted > 0 && m->n_draft > m->n_accepted);
     const struct tiers_stats *t = &m->tier_totals;
     print_message("tiers: kept=%" PRIu64 " written=%" PRIu64 " read=%" PRIu64 " restored=%" PRIu64

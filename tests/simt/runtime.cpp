@@ -363,6 +363,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
+    cudaError_t e = outcome(SIMT_SYNC);
+    if (e) return e;
     if (event->when) drain(event->stream, &event->when->come);
     return broken;
 }

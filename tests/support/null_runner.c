@@ -3,10 +3,32 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/fail.h"
 #include "base/mem.h"
 #include "base/rng.h"
+
+/* What was drawn; each array has max_logit_row rows. */
+struct drawn {
+    int32_t *ids;
+    float *logprobs;
+    int32_t *top_ids;
+    uint32_t *ranks;
+    float *top_logprobs;
+};
+
+/* A step, or a copy of a page. */
+struct work {
+    bool is_step;
+    struct step step;
+    uint32_t i_block;
+    bool is_out;
+    uint32_t page;
+    void *host;
+};
+
+enum { MAX_WORK = 256 };
 
 struct null_runner {
     struct step_runner base; /* first member */
@@ -14,11 +36,13 @@ struct null_runner {
     uint64_t *rows;       /* [n_page * 64] */
     uint64_t *draft_rows; /* [n_page * 64] */
     uint64_t *states;     /* [max_logit_row] of the logit rows */
-    int32_t *ids;         /* [max_logit_row] and so on: what was drawn */
-    float *logprobs;
-    int32_t *top_ids;
-    uint32_t *ranks;
-    float *top_logprobs;
+    void *blocks[2];
+    struct drawn drawn[2];
+    struct work queue[MAX_WORK]; /* with is_async: n_work from i_work on, in a ring */
+    uint32_t i_work;
+    uint32_t n_work;
+    uint32_t n_queued; /* of them steps */
+    uint32_t i_block;  /* of the step that is written, or was launched last */
     uint32_t n_launch;
     uint32_t n_prefill; /* tokens of the step beyond one of each request */
     atomic_uint n_moved;
@@ -83,12 +107,14 @@ static void destroy(struct step_runner *base)
     mem_free(r->rows);
     mem_free(r->draft_rows);
     mem_free(r->states);
-    mem_free(r->ids);
-    mem_free(r->logprobs);
-    mem_free(r->top_ids);
-    mem_free(r->top_logprobs);
-    mem_free(r->ranks);
-    mem_free(base->host);
+    for (int i = 0; i < 2; i++) {
+        mem_free(r->drawn[i].ids);
+        mem_free(r->drawn[i].logprobs);
+        mem_free(r->drawn[i].top_ids);
+        mem_free(r->drawn[i].top_logprobs);
+        mem_free(r->drawn[i].ranks);
+        mem_free(r->blocks[i]);
+    }
     mem_free(r);
 }
 
@@ -106,14 +132,44 @@ static uint64_t attend(const struct null_runner *r, const struct batch *b, int32
     return state;
 }
 
-static void write_rows(struct null_runner *r, const struct batch *b, bool is_draft)
+static void write_rows(struct null_runner *r, const struct batch *b, bool is_draft,
+                       const int32_t *drawn_before)
 {
     for (uint32_t t = 0; t < b->n_token; t++) {
         uint32_t position = (uint32_t)b->pos[t];
+        int32_t id = b->ids[t] < 0 ? drawn_before[~b->ids[t]] : b->ids[t];
         if (is_draft) {
             r->draft_rows[b->slot[t]] = row_of(b->next_ids[t], position + 1);
         } else {
-            r->rows[b->slot[t]] = row_of(b->ids[t], position);
+            r->rows[b->slot[t]] = row_of(id, position);
+        }
+    }
+}
+
+static void compute(struct null_runner *r, const struct step *step, const int32_t *drawn_before)
+{
+    const struct batch *b = &step->batch;
+    write_rows(r, b, step->is_draft, drawn_before);
+    for (uint32_t i = 0; i < b->n_logit_row; i++) {
+        int32_t t = b->logit_rows[i];
+        r->states[i] = r->o.skip_attention ? r->rows[b->slot[t]] : attend(r, b, t, step->is_draft);
+    }
+}
+
+static void sample(const struct null_runner *r, const struct step *step, struct drawn *out)
+{
+    const struct sample_args *a = &step->sampler.args;
+    for (uint32_t i = 0; i < a->n_row; i++) {
+        const struct sample_row *row = &a->rows[i];
+        uint64_t state = r->states[row->logit_row];
+        out->ids[i] = row->is_given ? row->given_id
+                                    : null_draw(state, row, a->history, a->bias, a->ban, a->mask);
+        out->ranks[i] = (uint32_t)(state % 100) + 1;
+        if (step->is_draft && state % 8 < r->o.n_wrong) out->ids[i] = (out->ids[i] + 1) % 2;
+        out->logprobs[i] = null_logprob(state);
+        for (uint32_t k = 0; k < row->n_top; k++) {
+            out->top_ids[i * SAMPLE_TOP_MAX + k] = (int32_t)((state + k) % row->n_vocab_used);
+            out->top_logprobs[i * SAMPLE_TOP_MAX + k] = null_logprob(state) - (float)k;
         }
     }
 }
@@ -125,36 +181,72 @@ static fathom_err launch(struct step_runner *base, const struct step *step)
     if (r->o.fail_after && r->n_launch >= r->o.fail_after) return FATHOM_EDEVICE;
     r->n_launch++;
     r->n_prefill = b->n_token - b->n_request;
+    if (r->o.n_ahead) *r->o.n_ahead += r->n_queued;
     if (r->o.max_mixed && b->n_request > 1 && b->n_token > *r->o.max_mixed) {
         *r->o.max_mixed = b->n_token;
     }
     if (r->o.n_computed && !step->is_draft) *r->o.n_computed += b->n_token;
-    write_rows(r, b, step->is_draft);
-    for (uint32_t i = 0; i < b->n_logit_row; i++) {
-        int32_t t = b->logit_rows[i];
-        r->states[i] = r->o.skip_attention ? r->rows[b->slot[t]] : attend(r, b, t, step->is_draft);
-    }
+    if (!base->is_async) compute(r, step, NULL);
     return FATHOM_OK;
+}
+
+static struct work *add_work(struct null_runner *r)
+{
+    ASSERT(r->n_work < MAX_WORK);
+    return &r->queue[(r->i_work + r->n_work++) % MAX_WORK];
 }
 
 static fathom_err draw(struct step_runner *base, const struct step *step)
 {
     struct null_runner *r = (struct null_runner *)base;
-    const struct sample_args *a = &step->sampler.args;
-    for (uint32_t i = 0; i < a->n_row; i++) {
-        const struct sample_row *row = &a->rows[i];
-        uint64_t state = r->states[row->logit_row];
-        r->ids[i] = row->is_given ? row->given_id
-                                  : null_draw(state, row, a->history, a->bias, a->ban, a->mask);
-        r->ranks[i] = (uint32_t)(state % 100) + 1;
-        if (step->is_draft && state % 8 < r->o.n_wrong) r->ids[i] = (r->ids[i] + 1) % 2;
-        r->logprobs[i] = null_logprob(state);
-        for (uint32_t k = 0; k < row->n_top; k++) {
-            r->top_ids[i * SAMPLE_TOP_MAX + k] = (int32_t)((state + k) % row->n_vocab_used);
-            r->top_logprobs[i * SAMPLE_TOP_MAX + k] = null_logprob(state) - (float)k;
-        }
+    if (base->is_async) {
+        *add_work(r) = (struct work){.is_step = true, .step = *step, .i_block = r->i_block};
+        r->n_queued++;
+    } else {
+        sample(r, step, &r->drawn[0]);
     }
     return FATHOM_OK;
+}
+
+static void use_block(struct null_runner *r, uint32_t i)
+{
+    r->i_block = i;
+    r->base.host = r->base.device = r->blocks[i];
+}
+
+static void turn(struct step_runner *base)
+{
+    struct null_runner *r = (struct null_runner *)base;
+    ASSERT(base->is_async && r->n_queued == 1);
+    use_block(r, r->i_block ^ 1);
+    memset(base->host, 0x55, base->layout.n_bytes);
+}
+
+static void copy_page(struct null_runner *r, uint32_t page, void *host, bool is_out)
+{
+    const size_t half = NULL_PAGE_BYTES / 2;
+    void *parts[] = {&r->rows[page * KV_PAGE_TOKENS], &r->draft_rows[page * KV_PAGE_TOKENS]};
+    for (int i = 0; i < 2; i++) {
+        char *at = (char *)host + i * half;
+        memcpy(is_out ? at : parts[i], is_out ? parts[i] : at, half);
+    }
+}
+
+/* Does the work that was queued first. */
+static struct work *work_off(struct null_runner *r)
+{
+    ASSERT(r->n_work > 0);
+    struct work *w = &r->queue[r->i_work];
+    r->i_work = (r->i_work + 1) % MAX_WORK;
+    r->n_work--;
+    if (w->is_step) {
+        compute(r, &w->step, r->drawn[w->i_block ^ 1].ids);
+        sample(r, &w->step, &r->drawn[w->i_block]);
+        if (--r->n_queued == 0) use_block(r, 0);
+    } else {
+        copy_page(r, w->page, w->host, w->is_out);
+    }
+    return w;
 }
 
 static fathom_err wait(struct step_runner *base, struct step_result *out)
@@ -166,7 +258,10 @@ static fathom_err wait(struct step_runner *base, struct step_result *out)
         clock_sleep_us(step_us / n_part);
         atomic_fetch_add(&r->n_moved, 1);
     }
-    *out = (struct step_result){r->ids, r->logprobs, r->ranks, r->top_ids, r->top_logprobs};
+    const struct work *w = NULL;
+    while (base->is_async && (!w || !w->is_step)) w = work_off(r);
+    const struct drawn *d = &r->drawn[w ? w->i_block : 0];
+    *out = (struct step_result){d->ids, d->logprobs, d->ranks, d->top_ids, d->top_logprobs};
     return FATHOM_OK;
 }
 
@@ -182,27 +277,31 @@ static uint64_t progress(const struct step_runner *base)
     return r->o.n_part ? atomic_load(&r->n_moved) : 0;
 }
 
+static fathom_err move_page(struct step_runner *base, uint32_t page, void *host, bool is_out)
+{
+    struct null_runner *r = (struct null_runner *)base;
+    if (base->is_async) {
+        *add_work(r) = (struct work){.is_out = is_out, .page = page, .host = host};
+    } else {
+        copy_page(r, page, host, is_out);
+    }
+    return FATHOM_OK;
+}
+
 static fathom_err page_out(struct step_runner *base, uint32_t page, void *to)
 {
-    const struct null_runner *r = (const struct null_runner *)base;
-    const size_t half = NULL_PAGE_BYTES / 2;
-    memcpy(to, &r->rows[page * KV_PAGE_TOKENS], half);
-    memcpy((char *)to + half, &r->draft_rows[page * KV_PAGE_TOKENS], half);
-    return FATHOM_OK;
+    return move_page(base, page, to, true);
 }
 
 static fathom_err page_in(struct step_runner *base, uint32_t page, const void *from)
 {
-    struct null_runner *r = (struct null_runner *)base;
-    const size_t half = NULL_PAGE_BYTES / 2;
-    memcpy(&r->rows[page * KV_PAGE_TOKENS], from, half);
-    memcpy(&r->draft_rows[page * KV_PAGE_TOKENS], (const char *)from + half, half);
-    return FATHOM_OK;
+    return move_page(base, page, (void *)from, false);
 }
 
 static fathom_err sync_device(struct step_runner *base)
 {
-    (void)base;
+    struct null_runner *r = (struct null_runner *)base;
+    while (r->n_work > 0) (void)work_off(r);
     return FATHOM_OK;
 }
 
@@ -225,6 +324,7 @@ static const struct step_runner_ops null_ops = {
     .launch = launch,
     .draw = draw,
     .wait = wait,
+    .turn = turn,
     .fault = fault,
     .progress = progress,
     .page_out = page_out,
@@ -247,17 +347,24 @@ fathom_err null_runner_create(struct step_runner **out, const struct model_limit
     r->rows = mem_calloc((size_t)o->n_page * KV_PAGE_TOKENS, sizeof *r->rows);
     r->draft_rows = mem_calloc((size_t)o->n_page * KV_PAGE_TOKENS, sizeof *r->draft_rows);
     r->states = mem_calloc(n_row, sizeof *r->states);
-    r->ids = mem_calloc(n_row, sizeof *r->ids);
-    r->logprobs = mem_calloc(n_row, sizeof *r->logprobs);
-    r->top_ids = mem_calloc(n_row * SAMPLE_TOP_MAX, sizeof *r->top_ids);
-    r->ranks = mem_calloc(n_row, sizeof *r->ranks);
-    r->top_logprobs = mem_calloc(n_row * SAMPLE_TOP_MAX, sizeof *r->top_logprobs);
-    r->base.host = r->base.device = mem_alloc_aligned(256, r->base.layout.n_bytes);
-    if (!r->rows || !r->draft_rows || !r->states || !r->ids || !r->logprobs || !r->top_ids ||
-        !r->top_logprobs || !r->ranks || !r->base.host) {
+    bool all = r->rows && r->draft_rows && r->states;
+    r->base.is_async = o->is_async;
+    for (int i = 0; i < (o->is_async ? 2 : 1); i++) {
+        struct drawn *d = &r->drawn[i];
+        d->ids = mem_calloc(n_row, sizeof *d->ids);
+        d->logprobs = mem_calloc(n_row, sizeof *d->logprobs);
+        d->top_ids = mem_calloc(n_row * SAMPLE_TOP_MAX, sizeof *d->top_ids);
+        d->ranks = mem_calloc(n_row, sizeof *d->ranks);
+        d->top_logprobs = mem_calloc(n_row * SAMPLE_TOP_MAX, sizeof *d->top_logprobs);
+        r->blocks[i] = mem_alloc_aligned(256, r->base.layout.n_bytes);
+        all = all && d->ids && d->logprobs && d->top_ids && d->ranks && d->top_logprobs &&
+              r->blocks[i];
+    }
+    if (!all) {
         destroy(&r->base);
         return FATHOM_ENOMEM;
     }
+    use_block(r, 0);
     *out = &r->base;
     return FATHOM_OK;
 }

@@ -42,6 +42,7 @@ static fathom_options options_of(bool fp8)
                             .max_queued = N_REQUEST,
                             .n_thread = 1,
                             .seed = 1,
+                            .no_async = true,
                             .enforce_eager = true,
                             .no_prefix_cache = true};
 }
@@ -180,6 +181,54 @@ static void recorded_steps_give_the_same_bits(void **state)
     assert_true(count_replays() >= n_replay + 4);
 }
 
+/* Kernel by kernel and alone; then recorded, beside others, with pages found in the cache. The
+ * stream is worked off only as far as somebody waits, so what the host writes too early is seen. */
+static void steps_launched_ahead_give_the_same_bits(void **state)
+{
+    (void)state;
+    static struct answer a[N_REQUEST];
+    for (int fp8 = 0; fp8 < 2; fp8++) {
+        fathom_stats s;
+        fathom_options o = options_of(fp8);
+        o.no_async = false;
+        o.enforce_eager = !fp8;
+        o.no_prefix_cache = !fp8;
+        o.max_num_seqs = fp8 ? 3 : 1;
+        run(&o, fp8 ? 2 : 1, a, &s);
+        expect_same(a, plain[fp8], "launched ahead");
+        assert_true(s.n_step_ahead > 0 && s.n_step_ahead < s.n_step);
+    }
+}
+
+static void a_stop_drops_what_was_launched_ahead(void **state)
+{
+    (void)state;
+    static struct answer a[N_REQUEST];
+    fathom_options o = options_of(false);
+    fathom_stats s;
+    fathom_diag d = {{0}};
+    o.no_async = false;
+    o.enforce_eager = false;
+    o.max_num_seqs = 2;
+    fathom_engine *e = open_engine(&o);
+    fathom_request r = {.prompt = text, .n_prompt = questions[0].n_prompt};
+    fathom_sampling_init(&r.sampling);
+    r.sampling.temperature = 0;
+    r.sampling.stop_ids = &plain[0][0].ids[1];
+    r.sampling.n_stop_id = 1;
+    assert_int_equal(answer_submit(e, &a[0], &r, &d), FATHOM_OK);
+    assert_int_equal(submit(e, &a[1], 1, &d), FATHOM_OK);
+    answers_wait(e, 2);
+    assert_true(a[0].stopped);
+    assert_true(a[0].n <= 2 && a[0].ids[a[0].n - 1] == plain[0][0].ids[1]);
+    assert_memory_equal(a[1].ids, plain[0][1].ids, a[1].n * sizeof *a->ids);
+    assert_memory_equal(a[1].logprobs, plain[0][1].logprobs, a[1].n * sizeof *a->logprobs);
+    fathom_get_stats(e, &s);
+    assert_int_equal(s.n_page_free, s.n_page);
+    fathom_close(e);
+    expect_nothing_left("after a stop");
+}
+
 /* Drafts, pages found in the cache, prompts in chunks, several requests in a step. */
 static void drafts_prefixes_and_chunks_give_the_same_bits(void **state)
 {
@@ -306,23 +355,31 @@ static void a_failing_call_ends_the_engine_and_answers_all(void **state)
     static struct answer a[N_REQUEST];
     static const struct {
         enum simt_call call;
+        long n; /* calls that succeed */
         bool eager;
         const char *part;
     } cases[] = {
-        {SIMT_LAUNCH, true, "launch in "},
-        {SIMT_COPY, false, "cudaMemcpyAsync"},
-        {SIMT_SYNC, true, "cudaStreamSynchronize"},
-        {SIMT_KERNEL, true, "last launched: "},
+        {SIMT_LAUNCH, 1, true, "launch in "},
+        {SIMT_COPY, 1, false, "cudaMemcpyAsync"},
+        {SIMT_SYNC, 1, true, "cudaEventSynchronize"},
+        {SIMT_KERNEL, 1, true, "last launched: "},
+        /* while another step is under way */
+        {SIMT_COPY, 2, false, "cudaMemcpyAsync"},
+        {SIMT_COPY, 3, false, "cudaMemcpyAsync"},
+        {SIMT_SYNC, 0, false, "cudaEventSynchronize"},
+        {SIMT_LAUNCH, 60, true, "launch in "},
+        {SIMT_KERNEL, 60, true, "last launched: "},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fathom_options o = options_of(true);
         fathom_diag d = {{0}};
         fathom_stats s;
         o.enforce_eager = cases[i].eager;
+        o.no_async = i < 4;
         o.graph_sizes = &(const uint32_t){1};
         o.n_graph_size = 1;
         fathom_engine *e = open_engine(&o);
-        simt_fail_after(cases[i].call, 1);
+        simt_fail_after(cases[i].call, cases[i].n);
         for (int k = 0; k < N_REQUEST; k++) {
             fathom_err err = submit(e, &a[k], k, &d);
             assert_true(err == FATHOM_OK || (k > 0 && err == FATHOM_EDEVICE));
@@ -353,6 +410,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_answers_are_the_cpu_backends),
         cmocka_unit_test(recorded_steps_give_the_same_bits),
+        cmocka_unit_test(steps_launched_ahead_give_the_same_bits),
+        cmocka_unit_test(a_stop_drops_what_was_launched_ahead),
         cmocka_unit_test(drafts_prefixes_and_chunks_give_the_same_bits),
         cmocka_unit_test(pages_from_the_memory_tier_give_the_same_bits),
         cmocka_unit_test(a_ranks_slice_runs_by_itself),

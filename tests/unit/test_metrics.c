@@ -19,6 +19,7 @@ static fathom_stats stats = {.n_running = 3,
                              .n_page_free = 25,
                              .n_page_cached = 5,
                              .n_step = 7,
+                             .n_step_ahead = 5,
                              .n_prompt_token = 900,
                              .n_output_token = 60,
                              .n_preempted = 1,
@@ -78,6 +79,7 @@ static void what_the_engine_counts_is_told(void **state)
     assert_sample(&b, "vllm:cache_config_info", "num_gpu_blocks=\"100\"", 1);
     assert_sample(&b, "fathom_build_info", "backend=\"cpu\"", 1);
     assert_sample(&b, "fathom_steps_total", "", 7);
+    assert_sample(&b, "fathom_steps_ahead_total", "", 5);
     assert_sample(&b, "fathom_step_busy_seconds_total", "", 2.5);
     assert_sample(&b, "fathom_step_wait_seconds_total", "", 1.5);
     assert_sample(&b, "fathom_pages", "state=\"free\"", 20);

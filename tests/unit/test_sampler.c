@@ -56,7 +56,7 @@ static struct sequence *add(struct fixture *f, const fathom_sampling *s, uint32_
     request_enter(&j->request, 0);
     request_admit(&j->request, 0, 0);
     for (uint32_t i = 0; i < n_output; i++) (void)request_push(&j->request, 9);
-    f->entries[f->plan.n_entry++] = (struct plan_entry){&j->request, 0, 1, 0, 0, draws};
+    f->entries[f->plan.n_entry++] = (struct plan_entry){&j->request, 0, 1, 0, 0, draws, 0, 0};
     f->plan.n_draw += draws;
     return j;
 }

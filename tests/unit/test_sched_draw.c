@@ -104,7 +104,7 @@ static void drafts_take_what_is_left_of_the_budget(void **state)
     fixture_expect(&f, 1, b, 2, 1, true);
     fixture_expect(&f, 2, c, 2, 1, true);
     assert_int_equal(f.plan.n_draw, 6);
-    sched_abort(f.s, &f.plan);
+    sched_abort(f.s);
     fixture_close(&f);
 }
 
@@ -127,7 +127,7 @@ static void drafts_preempt_nobody(void **state)
     fixture_expect(&f, 1, b, 62, 2, true); /* one draft fits into the page it has */
     assert_int_equal(f.plan.entries[1].n_draft, 1);
     assert_int_equal(sched_totals(f.s)->n_preempted, 0);
-    sched_abort(f.s, &f.plan);
+    sched_abort(f.s);
     fixture_close(&f);
 }
 

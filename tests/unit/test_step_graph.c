@@ -152,7 +152,7 @@ static struct step step_of(const struct fixture *f, uint32_t n_token, uint32_t n
 /* The recording that a step is replayed from. */
 static const struct batch *picked(struct fixture *f, const struct step *s)
 {
-    struct graph *g = step_graphs_pick(f->graphs, s);
+    struct graph *g = step_graphs_pick(f->graphs, s, f->runner.host);
     return g ? &f->fake.seen[(uintptr_t)g - 1] : NULL;
 }
 
@@ -187,7 +187,7 @@ static void the_smallest_recording_that_holds_a_step_is_chosen(void **state)
     struct step draft = step_of(&f, 2, 2, 10);
     draft.is_draft = true;
     assert_null(picked(&f, &draft)); /* not recorded */
-    assert_null(step_graphs_pick(NULL, &draft));
+    assert_null(step_graphs_pick(NULL, &draft, NULL));
     close_fixture(&f);
 }
 
@@ -219,7 +219,7 @@ static void padding_rows_touch_no_request(void **state)
     const struct batch_layout *l = &f.runner.layout;
     memset(f.runner.host, 0x55, l->n_bytes);
     struct step s = step_of(&f, 5, 3, 10);
-    assert_non_null(step_graphs_pick(f.graphs, &s));
+    assert_non_null(step_graphs_pick(f.graphs, &s, f.runner.host));
     const size_t arrays[] = {l->ids, l->pos, l->request, l->next_ids, l->hidden_rows};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
         const int32_t *p = (const int32_t *)((char *)f.runner.host + arrays[i]);
