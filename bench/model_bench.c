@@ -143,7 +143,8 @@ static void open_model(struct bench *s, const char *path, uint32_t world, uint32
                                   .max_request = MAX_REQUEST,
                                   .max_context = s->context < MAX_TOKEN ? MAX_TOKEN : s->context,
                                   .max_logit_row = MAX_REQUEST,
-                                  .world = world};
+                                  .world = world,
+                                  .is_slice = world > 1};
     model_backend_config(&bc, &config, &limits, false);
     if (backend_cuda_create(&s->b, &bc, &d)) die("backend", &d);
     if (weights_generate(&weights, &config, 1, 0, world, &d)) die("weights", &d);

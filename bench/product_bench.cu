@@ -4,10 +4,12 @@
  *
  * check  every case against a plain f32 product of the same codes: relative L2 error at most 1e-3;
  *        rows and columns that are not the product's keep their poison; the same bits on repeat, on
- *        fewer multiprocessors, with weights shared by two blocks or not, and beside fewer rows; a
+ *        fewer multiprocessors, with weights shared by two blocks or not, beside fewer rows, and
+ *        from product_few with tiles of 8 to 64 rows, all at once or one item after the other; a
  *        product's bits are the sum of its shares'
- * time   median of 20 launches over rotating weights, against the dense FP8 rate of the datasheet;
- *        product_fp8_large, which every GPU has, beside it
+ * time   few rows: a recorded row of 20 launches over rotating weights, against the bytes at
+ *        4.1 TB/s, product_small beside it. Many rows: median of 20 launches over rotating weights,
+ *        against the dense FP8 rate of the datasheet, product_fp8_large beside it
  *
  * Sections run as processes of their own under one time limit, so that one that stops or faults
  * does not take the others along. Exit status 0: all sections ended and all checks passed. */
@@ -19,12 +21,17 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
 
-enum { LINE = 128, GUARD_ROWS = 8, GUARD_COLS = 16, LIMIT_S = 24, REPEAT = 20, WARM_UP = 3 };
+enum { LINE = 128, GUARD_ROWS = 8, GUARD_COLS = 16, LIMIT_S = 40, REPEAT = 20, WARM_UP = 3 };
+enum { TILES = 4, OWNED_MAX = 256 };
+
+static const uint32_t tiles[TILES] = {8, 16, 32, 64}; /* of product_few */
 
 #define POISON 0x7fbadbadu
 #define PEAK_TFLOPS 1979.0
+#define PEAK_TBS 4.1
 #define REL_L2_MAX 1e-3
 
 /* Weak: the backend's own, where this program is linked with all of it. */
@@ -219,8 +226,10 @@ __global__ void differ_kernel(const uint32_t *a, const uint32_t *b, size_t n, st
 struct problem {
     struct product_args a;
     uint32_t n_tile;
-    uint32_t n_out_row; /* rows of out, guard rows included */
-    void *owned[8];
+    uint32_t n_out_row;   /* rows of out, guard rows included */
+    const int *expert_of; /* of a row; NULL: not mapped */
+    uint32_t n_expert;
+    void *owned[OWNED_MAX];
     uint32_t n_owned;
 };
 
@@ -269,42 +278,55 @@ static struct problem plain_problem(uint32_t m, uint32_t n, uint32_t k, uint32_t
     return make_problem(m, n, k, 1, m, guard_cols);
 }
 
+/* Lists the rows in tasks of at most `tile`, for the rest of the problem's life. */
+static void map_rows(struct problem *p, uint32_t tile)
+{
+    const uint32_t n_row = p->a.n_token;
+    int32_t *rows = (int32_t *)calloc(n_row + 1, sizeof *rows), n_task = 0, n_listed = 0;
+    const uint32_t max_task = min(n_row, p->n_expert) + n_row / tile;
+    struct task *tasks = (struct task *)calloc(max_task, sizeof *tasks);
+    for (int e = 0; e < (int)p->n_expert; e++) {
+        const int32_t first = n_listed;
+        for (uint32_t i = 0; i < n_row; i++) {
+            uint32_t r = (uint32_t)((uint64_t)i * 7919 % n_row); /* not in order */
+            if (p->expert_of[r] == e) rows[n_listed++] = (int32_t)r;
+        }
+        for (int32_t at = first; at < n_listed; at += (int32_t)tile) {
+            int32_t left = n_listed - at;
+            tasks[n_task++] = {e, at, left < (int32_t)tile ? left : (int32_t)tile};
+        }
+    }
+    p->a.tasks = (struct task *)own(p, device_copy(tasks, max_task * sizeof *tasks));
+    p->a.rows = (int32_t *)own(p, device_copy(rows, n_row * sizeof *rows));
+    p->a.n_task = (int32_t *)own(p, device_copy(&n_task, sizeof n_task));
+    p->n_tile = max_task;
+    free(rows);
+    free(tasks);
+}
+
 /* Rows 0 .. n_row - 1 belong to expert_of[row], or to none if it is negative. */
 static struct problem mapped_problem(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor,
                                      uint32_t n_expert, const int *expert_of, uint32_t guard_cols)
 {
     struct problem p = make_problem(n_row, n, k, n_expert, ceil_div(n_row, in_divisor), guard_cols);
-    int32_t *rows = (int32_t *)calloc(n_row + 1, sizeof *rows), n_task = 0, n_listed = 0;
-    const uint32_t max_task = n_expert + n_row / PRODUCT_LARGE_TILE;
-    struct task *tasks = (struct task *)calloc(max_task, sizeof *tasks);
-    for (int e = 0; e < (int)n_expert; e++) {
-        const int32_t first = n_listed;
-        for (uint32_t i = 0; i < n_row; i++) {
-            uint32_t r = (uint32_t)((uint64_t)i * 7919 % n_row); /* not in order */
-            if (expert_of[r] == e) rows[n_listed++] = (int32_t)r;
-        }
-        for (int32_t at = first; at < n_listed; at += PRODUCT_LARGE_TILE) {
-            int32_t left = n_listed - at;
-            tasks[n_task++] = {e, at, left < PRODUCT_LARGE_TILE ? left : PRODUCT_LARGE_TILE};
-        }
-    }
-    p.a.tasks = (struct task *)own(&p, device_copy(tasks, max_task * sizeof *tasks));
-    p.a.rows = (int32_t *)own(&p, device_copy(rows, n_row * sizeof *rows));
-    p.a.n_task = (int32_t *)own(&p, device_copy(&n_task, sizeof n_task));
     p.a.in_divisor = in_divisor;
-    p.n_tile = max_task;
-    free(rows);
-    free(tasks);
+    p.expert_of = expert_of;
+    p.n_expert = n_expert;
+    map_rows(&p, PRODUCT_LARGE_TILE);
     return p;
 }
 
 /* ---- checks ---- */
 
-static int count_sm(void)
+static struct sm90_limits find_limits(void)
 {
-    int n = 0;
-    CUDA(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0));
-    return n;
+    struct sm90_limits limits = {};
+    int n_sm = 0;
+    CUDA(cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, 0));
+    limits.n_sm = (uint32_t)n_sm;
+    CUDA(product_few_init(&limits));
+    CUDA(product_fp8_sm90_init(&limits));
+    return limits;
 }
 
 static struct tally read_tally(struct tally *device)
@@ -322,6 +344,38 @@ static unsigned long long differing(const float *a, const float *b, size_t n, st
     return read_tally(t).differing;
 }
 
+/* Outputs of product_few that are not the bits of `want`, over all tiles; with n_cluster, so many
+ * clusters walk over all items: of one block, or where `shared` of as many as K has shares. */
+static unsigned long long differing_few(struct problem *p, const float *want, float *got,
+                                        uint32_t n_cluster, bool shared, struct tally *t)
+{
+    const size_t n = (size_t)p->n_out_row * p->a.out_stride;
+    struct sm90_limits limits = find_limits();
+    if (n_cluster) {
+        limits.n_sm = 0;
+        for (auto &row : limits.few) {
+            for (uint32_t &count : row) count = n_cluster;
+        }
+    }
+    unsigned long long sum = 0;
+    for (uint32_t tile : tiles) {
+        if (p->expert_of) map_rows(p, tile);
+        struct product_args a = p->a;
+        a.out = got;
+        poison(got, n);
+        const uint32_t n_tile = p->expert_of ? p->n_tile : ceil_div(a.n_token, tile);
+        if (shared) limits.n_sm = n_tile * ceil_div(a.n, 64) / 2 + 1;
+        CUDA(product_few(a, tile, n_tile, limits, NULL));
+        sum += differing(want, got, n, t);
+        if (p->expert_of) continue;
+        a.n_token = min(a.n_token, tile / 2 + 1); /* the first rows alone */
+        poison(got, n);
+        CUDA(product_few(a, tile, ceil_div(a.n_token, tile), limits, NULL));
+        sum += differing(want, got, (size_t)a.n_token * a.out_stride, t);
+    }
+    return sum;
+}
+
 /* Runs a case in every form; true if all of it holds. */
 static bool check(const char *name, struct problem *p)
 {
@@ -331,41 +385,47 @@ static bool check(const char *name, struct problem *p)
     struct tally *t = (struct tally *)device_bytes(sizeof *t);
     CUDA(cudaMemset(t, 0, sizeof *t));
     struct product_args a = p->a;
-    const int n_sm = count_sm();
+    struct sm90_limits limits = find_limits(), small = limits;
+    small.n_sm = 7;
+    small.n_pair = 3;
     poison(want, n);
     a.out = want;
     plain_product_kernel<<<dim3(ceil_div(a.n, SIDE), p->n_tile, 4), 256>>>(a);
     poison(got, n);
     a.out = got;
-    CUDA(product_fp8_sm90(a, p->n_tile, n_sm, NULL));
+    CUDA(product_fp8_sm90(a, p->n_tile, limits, NULL));
     compare_kernel<<<256, 256>>>(got, want, n, t);
     struct tally sum = read_tally(t);
     const double rel = sum.norm > 0.0 ? sqrt(sum.error / sum.norm) : 0.0;
     a.out = again;
-    unsigned long long changed[4] = {};
+    unsigned long long changed[6] = {};
     const struct {
-        int n_sm;
+        const struct sm90_limits *limits;
         uint32_t shared;
-    } forms[3] = {{n_sm, 0}, {n_sm, 1}, {7, 2}};
+    } forms[3] = {{&limits, 0}, {&limits, 1}, {&small, 2}};
     for (int i = 0; i < 3; i++) {
         poison(again, n);
         CUDA(forms[i].shared
-                 ? product_fp8_sm90_shared(a, p->n_tile, forms[i].n_sm, forms[i].shared, NULL)
-                 : product_fp8_sm90(a, p->n_tile, forms[i].n_sm, NULL));
+                 ? product_fp8_sm90_shared(a, p->n_tile, *forms[i].limits, forms[i].shared, NULL)
+                 : product_fp8_sm90(a, p->n_tile, *forms[i].limits, NULL));
         changed[i] = differing(got, again, n, t);
     }
     if (!a.tasks) { /* the first rows alone */
         a.n_token = a.n_token / 2 + 1;
         poison(again, n);
-        CUDA(product_fp8_sm90(a, ceil_div(a.n_token, PRODUCT_LARGE_TILE), n_sm, NULL));
+        CUDA(product_fp8_sm90(a, ceil_div(a.n_token, PRODUCT_LARGE_TILE), limits, NULL));
         changed[3] = differing(got, again, (size_t)a.n_token * a.out_stride, t);
     }
+    changed[4] = differing_few(p, got, again, 0, false, t);
+    changed[5] =
+        differing_few(p, got, again, 2, false, t) + differing_few(p, got, again, 2, true, t);
     const bool ok = rel <= REL_L2_MAX && sum.n + sum.missing > 0 && !sum.missing && !sum.stray &&
-                    !changed[0] && !changed[1] && !changed[2] && !changed[3];
+                    !changed[0] && !changed[1] && !changed[2] && !changed[3] && !changed[4] &&
+                    !changed[5];
     printf("%s %-28s rel-L2 %.2e of %llu, missing %llu, stray %llu, bits changed: repeat %llu, one "
-           "block %llu, 7 SMs in twos %llu, fewer rows %llu\n",
+           "block %llu, 7 SMs in twos %llu, fewer rows %llu, few %llu, few in turn %llu\n",
            ok ? "PASS" : "FAIL", name, rel, sum.n, sum.missing, sum.stray, changed[0], changed[1],
-           changed[2], changed[3]);
+           changed[2], changed[3], changed[4], changed[5]);
     CUDA(cudaFree(t));
     release(p);
     return ok;
@@ -373,7 +433,8 @@ static bool check(const char *name, struct problem *p)
 
 static int check_plain(void)
 {
-    static const uint32_t shapes[][3] = {{65, 576, 7168},   {127, 2240, 1536}, {128, 512, 256},
+    static const uint32_t shapes[][3] = {{1, 2240, 7168},   {7, 3072, 1536},   {33, 7168, 2304},
+                                         {65, 576, 7168},   {127, 2240, 1536}, {128, 512, 256},
                                          {129, 7168, 2048}, {300, 16, 128},    {640, 1168, 2304},
                                          {1200, 144, 384},  {513, 2240, 7168}, {4095, 2240, 512},
                                          {4096, 7168, 2048}};
@@ -409,6 +470,7 @@ static int check_shares(void)
 {
     enum { M = 200, N = 256, K = 2048, SHARES = 4, SHARE_K = K / SHARES, SIZE = M * N };
     struct problem whole = plain_problem(M, N, K, 0), part = {};
+    const struct sm90_limits limits = find_limits();
     float *got = (float *)own(&part, device_bytes(SIZE * 4));
     float *sum = (float *)own(&part, device_bytes(SIZE * 4));
     float *share = (float *)own(&part, device_bytes(SIZE * 4));
@@ -416,7 +478,7 @@ static int check_shares(void)
     CUDA(cudaMemset(t, 0, sizeof *t));
     CUDA(cudaMemset(sum, 0, SIZE * 4));
     whole.a.out = got;
-    CUDA(product_fp8_sm90(whole.a, whole.n_tile, count_sm(), NULL));
+    CUDA(product_fp8_sm90(whole.a, whole.n_tile, limits, NULL));
     for (uint32_t i = 0; i < SHARES; i++) {
         struct problem slice = {};
         struct product_args a = whole.a;
@@ -429,7 +491,7 @@ static int check_shares(void)
             (float *)take_columns(&slice, whole.a.w_scale, N / LINE, n_line, i * width, width, 4);
         a.q_scale = (float *)take_columns(&slice, whole.a.q_scale, M, n_line, i * width, width, 4);
         a.out = share;
-        CUDA(product_fp8_sm90(a, whole.n_tile, count_sm(), NULL));
+        CUDA(product_fp8_sm90(a, whole.n_tile, limits, NULL));
         add_kernel<<<SIZE / 256, 256>>>(sum, share, SIZE);
         release(&slice);
     }
@@ -476,7 +538,7 @@ static int check_mapped(void)
 
 /* ---- times ---- */
 
-enum form { FORM_SM90, FORM_SM90_ALONE, FORM_LARGE };
+enum form { FORM_SM90, FORM_SM90_PAIRS, FORM_LARGE };
 
 static int by_value(const void *x, const void *y)
 {
@@ -490,6 +552,7 @@ static void measure(const char *name, const struct problem *p, enum form form, u
 {
     struct cuda_backend c = {};
     CUDA(cudaGetDeviceProperties(&c.properties, 0));
+    c.limits = find_limits();
     cudaEvent_t start[REPEAT], stop[REPEAT];
     for (int i = 0; i < REPEAT; i++) {
         CUDA(cudaEventCreate(&start[i]));
@@ -503,10 +566,10 @@ static void measure(const char *name, const struct problem *p, enum form form, u
         if (i >= 0) CUDA(cudaEventRecord(start[i]));
         if (form == FORM_LARGE) {
             if (product_fp8_large(&c, a, p->n_tile, name) != FATHOM_OK) exit(1);
-        } else if (form == FORM_SM90_ALONE) {
-            CUDA(product_fp8_sm90_shared(a, p->n_tile, c.properties.multiProcessorCount, 1, NULL));
+        } else if (form == FORM_SM90_PAIRS) {
+            CUDA(product_fp8_sm90_shared(a, p->n_tile, c.limits, 2, NULL));
         } else {
-            CUDA(product_fp8_sm90(a, p->n_tile, c.properties.multiProcessorCount, NULL));
+            CUDA(product_fp8_sm90(a, p->n_tile, c.limits, NULL));
         }
         if (i >= 0) CUDA(cudaEventRecord(stop[i]));
     }
@@ -545,21 +608,20 @@ static int time_plain(bool large)
                 continue;
             }
             measure("sm90", &p, FORM_SM90, COPIES, m, n_byte);
-            measure("sm90, weights not shared", &p, FORM_SM90_ALONE, COPIES, m, n_byte);
+            measure("sm90, weights shared", &p, FORM_SM90_PAIRS, COPIES, m, n_byte);
         }
         release(&p);
     }
     return 0;
 }
 
-/* 4096 tokens, 8 of 256 experts drawn at random, the shared expert as number 257 */
-static int time_mapped(bool large)
+enum { USED = 8, SLOTS = USED + 1, EXPERTS = 257 };
+
+/* Tokens take 8 of 256 experts drawn at random, and the shared one, number 257. */
+static int *draw_experts(int n_token, uint64_t state)
 {
-    enum { TOKENS = 4096, USED = 8, SLOTS = USED + 1, EXPERTS = 257, ROWS = TOKENS * SLOTS };
-    static const uint32_t shapes[][3] = {{512, 7168, SLOTS}, {7168, 256, 1}};
-    int *of = (int *)malloc(ROWS * sizeof *of);
-    uint64_t state = 1;
-    for (int t = 0; t < TOKENS; t++) {
+    int *of = (int *)malloc((size_t)n_token * SLOTS * sizeof *of);
+    for (int t = 0; t < n_token; t++) {
         for (int s = 0; s < USED; s++) {
             int e, used;
             do {
@@ -572,13 +634,176 @@ static int time_mapped(bool large)
         }
         of[t * SLOTS + USED] = EXPERTS - 1;
     }
+    return of;
+}
+
+static const uint32_t expert_shapes[2][3] = {{512, 7168, SLOTS}, {7168, 256, 1}};
+
+static int time_mapped(bool large)
+{
+    enum { TOKENS = 4096, ROWS = TOKENS * SLOTS };
+    int *of = draw_experts(TOKENS, 1);
     for (size_t i = 0; i < 2; i++) {
-        const uint32_t n = shapes[i][0], k = shapes[i][1], divisor = shapes[i][2];
+        const uint32_t n = expert_shapes[i][0], k = expert_shapes[i][1];
+        const uint32_t divisor = expert_shapes[i][2];
         struct problem p = mapped_problem(ROWS, n, k, divisor, EXPERTS, of, 0);
         p.a.out = (float *)own(&p, device_bytes((size_t)ROWS * n * 4));
         const double n_byte = (double)n * k * EXPERTS + (double)ROWS / divisor * k + 4.0 * ROWS * n;
         measure(large ? "large mapped" : "sm90 mapped", &p, large ? FORM_LARGE : FORM_SM90, 1, ROWS,
                 n_byte);
+        release(&p);
+    }
+    free(of);
+    return 0;
+}
+
+/* ---- times of few rows ---- */
+
+struct shot {
+    struct product_args a;
+    uint32_t n_tile;
+};
+
+enum { FEW_SMALL = 0, FEW_MANY = 1 }; /* instead of a tile: product_small, product_fp8_sm90 */
+
+/* Microseconds a launch of a recorded row of n, median of 9 replays. */
+static double time_row(const struct shot *shots, uint32_t n, uint32_t tile)
+{
+    struct cuda_backend c = {};
+    CUDA(cudaGetDeviceProperties(&c.properties, 0));
+    CUDA(cudaStreamCreateWithFlags(&c.stream, cudaStreamNonBlocking));
+    c.limits = find_limits();
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CUDA(cudaStreamBeginCapture(c.stream, cudaStreamCaptureModeThreadLocal));
+    for (uint32_t i = 0; i < n; i++) {
+        const struct product_args &a = shots[i].a;
+        if (tile == FEW_SMALL) {
+            const uint32_t rows = a.tasks ? 8 : a.n_token <= 8 ? 8 : a.n_token <= 16 ? 16 : 32;
+            const uint32_t n_tile = a.tasks ? shots[i].n_tile : ceil_div(a.n_token, rows);
+            if (product_small(&c, a, rows, n_tile, "small") != FATHOM_OK) exit(1);
+        } else if (tile == FEW_MANY) {
+            CUDA(product_fp8_sm90(a, a.tasks ? shots[i].n_tile : ceil_div(a.n_token, 128), c.limits,
+                                  c.stream));
+        } else {
+            CUDA(product_few(a, tile, shots[i].n_tile, c.limits, c.stream));
+        }
+    }
+    CUDA(cudaStreamEndCapture(c.stream, &graph));
+    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    cudaEvent_t start, stop;
+    CUDA(cudaEventCreate(&start));
+    CUDA(cudaEventCreate(&stop));
+    float ms[9];
+    for (int i = -2; i < 9; i++) {
+        CUDA(cudaEventRecord(start, c.stream));
+        CUDA(cudaGraphLaunch(exec, c.stream));
+        CUDA(cudaEventRecord(stop, c.stream));
+        CUDA(cudaStreamSynchronize(c.stream));
+        if (i >= 0) CUDA(cudaEventElapsedTime(&ms[i], start, stop));
+    }
+    CUDA(cudaEventDestroy(start));
+    CUDA(cudaEventDestroy(stop));
+    CUDA(cudaGraphExecDestroy(exec));
+    CUDA(cudaGraphDestroy(graph));
+    CUDA(cudaStreamDestroy(c.stream));
+    qsort(ms, 9, sizeof *ms, by_value);
+    return (double)ms[4] * 1e3 / n;
+}
+
+static void print_row(const char *name, uint32_t rows, const struct product_args &a, double us,
+                      double n_byte)
+{
+    const double floor_us = n_byte / PEAK_TBS * 1e-6;
+    printf("%-22s %5u rows %6u x %5u %8.2f us, floor %7.2f: %5.1f%%\n", name, rows, a.n, a.k, us,
+           floor_us, floor_us / us * 100.0);
+}
+
+static int time_few_plain(void)
+{
+    static const uint32_t shapes[][2] = {{2240, 7168}, {3072, 1536}, {11264, 1536},
+                                         {7168, 2048}, {4608, 7168}, {7168, 2304}};
+    static const uint32_t sizes[] = {1, 8, 16, 32, 64, 128, 256, 512};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const uint32_t n = shapes[i][0], k = shapes[i][1], n_copy = (200u << 20) / (n * k) + 1;
+        struct problem p = make_problem(512, n, k, n_copy, 512, 0);
+        p.a.out = (float *)own(&p, device_bytes((size_t)512 * n * 4));
+        for (uint32_t m : sizes) {
+            const double n_byte = (double)n * k + (double)m * k + 4.0 * m * n;
+            const uint32_t tile = m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
+            struct shot shots[REPEAT];
+            for (uint32_t r = 0; r < REPEAT; r++) {
+                struct shot *s = &shots[r];
+                *s = {p.a, ceil_div(m, tile)};
+                s->a.n_token = m;
+                s->a.w = (const char *)p.a.w + r % n_copy * p.a.w_stride;
+                s->a.w_scale = p.a.w_scale + r % n_copy * p.a.w_scale_step;
+            }
+            print_row("few", m, p.a, time_row(shots, REPEAT, tile), n_byte);
+            if (m <= 64) {
+                print_row("small", m, p.a, time_row(shots, REPEAT, FEW_SMALL), n_byte);
+            }
+            print_row("many", m, p.a, time_row(shots, REPEAT, FEW_MANY), n_byte);
+        }
+        release(&p);
+    }
+    return 0;
+}
+
+/* Each launch with other experts; tasks of `tile` rows, or FEW_SMALL, or FEW_MANY. */
+static void time_experts(struct problem *p, int n_token, uint32_t divisor, uint32_t tile)
+{
+    enum { DRAWS = 8 };
+    struct shot shots[DRAWS];
+    double n_byte = 0.0;
+    for (uint32_t r = 0; r < DRAWS; r++) {
+        int *of = draw_experts(n_token, r + 1);
+        bool hit[EXPERTS] = {};
+        for (int i = 0; i < n_token * SLOTS; i++) hit[of[i]] = true;
+        for (bool h : hit) n_byte += h ? (double)p->a.n * p->a.k / DRAWS : 0.0;
+        p->a.n_token = (uint32_t)n_token * SLOTS;
+        p->expert_of = of;
+        map_rows(p, tile == FEW_MANY ? PRODUCT_LARGE_TILE : tile == FEW_SMALL ? 8 : tile);
+        shots[r] = {p->a, p->n_tile};
+        free(of);
+    }
+    n_byte += (double)p->a.n_token * (p->a.k / divisor + 4.0 * p->a.n);
+    char name[32];
+    (void)snprintf(name, sizeof name, "%s tile %u",
+                   tile == FEW_MANY    ? "many"
+                   : tile == FEW_SMALL ? "small"
+                                       : "few",
+                   tile == FEW_MANY    ? PRODUCT_LARGE_TILE
+                   : tile == FEW_SMALL ? 8
+                                       : tile);
+    print_row(name, p->a.n_token, p->a, time_row(shots, DRAWS, tile), n_byte);
+}
+
+static int time_few_mapped(void)
+{
+    enum { TOKENS = 2048, ROWS = TOKENS * SLOTS };
+    static const struct {
+        int n_token;
+        uint32_t tiles[5];
+    } cases[] = {{1, {0, 8, 1}},        {8, {0, 8, 1}},         {64, {0, 8, 16, 64, 1}},
+                 {256, {8, 16, 32, 1}}, {512, {16, 32, 64, 1}}, {1024, {32, 64, 1}},
+                 {2048, {64, 1}}};
+    int *of = draw_experts(TOKENS, 1);
+    for (size_t i = 0; i < 2; i++) {
+        const uint32_t divisor = expert_shapes[i][2];
+        struct problem p =
+            mapped_problem(ROWS, expert_shapes[i][0], expert_shapes[i][1], divisor, EXPERTS, of, 0);
+        p.a.out = (float *)own(&p, device_bytes((size_t)ROWS * p.a.n * 4));
+        const uint32_t n_owned = p.n_owned;
+        for (const auto &c : cases) {
+            for (size_t j = 0; j < 5; j++) {
+                if (j > 0 && c.tiles[j] == 0) break;
+                time_experts(&p, c.n_token, divisor, c.tiles[j]);
+                for (; p.n_owned > n_owned; p.n_owned--) {
+                    CUDA(cudaFree(p.owned[p.n_owned - 1]));
+                }
+            }
+        }
         release(&p);
     }
     free(of);
@@ -644,8 +869,10 @@ int main(int argc, char **argv)
     } sections[] = {{"check plain", "check", check_plain, 0.35},
                     {"check mapped", "check", check_mapped, 0.5},
                     {"check shares", "check", check_shares, 0.55},
-                    {"time plain", "time", time_plain_sm90, 0.7},
-                    {"time mapped", "time", time_mapped_sm90, 0.85},
+                    {"time few plain", "time", time_few_plain, 0.65},
+                    {"time few mapped", "time", time_few_mapped, 0.75},
+                    {"time plain", "time", time_plain_sm90, 0.85},
+                    {"time mapped", "time", time_mapped_sm90, 0.95},
                     {"time product_fp8_large", "time", time_large, 1.0}};
     const double start_s = now_s();
     bool ok = true;

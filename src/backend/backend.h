@@ -194,13 +194,12 @@ fathom_err backend_cpu_create(struct backend **out, const struct backend_config 
 const char *backend_cpu_isa(void);
 
 /* backend_cuda_create - one GPU, c->device
- * backend_cuda_tuned_create - the same with kernels for one kind of GPU that do not give the bits
- * of the others: a row then depends on the number of rows. For measurements. Errors  as above;
- * EDEVICE: no such device. A build without CUDA answers EUNSUPPORTED. */
+ * backend_cuda_generic_create - the same without the kernels for one kind of GPU, for tests
+ * Errors  as above; EDEVICE: no such device. A build without CUDA answers EUNSUPPORTED. */
 fathom_err backend_cuda_create(struct backend **out, const struct backend_config *c,
                                fathom_diag *d);
-fathom_err backend_cuda_tuned_create(struct backend **out, const struct backend_config *c,
-                                     fathom_diag *d);
+fathom_err backend_cuda_generic_create(struct backend **out, const struct backend_config *c,
+                                       fathom_diag *d);
 
 /* What a GPU is and has left. */
 struct cuda_device_info {

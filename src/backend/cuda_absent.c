@@ -18,8 +18,8 @@ fathom_err backend_cuda_create(struct backend **out, const struct backend_config
     return refuse(d);
 }
 
-fathom_err backend_cuda_tuned_create(struct backend **out, const struct backend_config *c,
-                                     fathom_diag *d)
+fathom_err backend_cuda_generic_create(struct backend **out, const struct backend_config *c,
+                                       fathom_diag *d)
 {
     return backend_cuda_create(out, c, d);
 }

@@ -287,11 +287,6 @@ bool op_is_simulated(void)
     return strncmp(backend_name, "cuda_sim", 8) == 0;
 }
 
-bool op_is_tuned(void)
-{
-    return strstr(backend_name, "_tuned") != NULL;
-}
-
 void op_check_rows(const char *what, struct rig *r, op_run *run, void *arg, const float *x,
                    uint32_t n_full, uint32_t in_width, uint32_t out_width)
 {
@@ -302,7 +297,6 @@ void op_check_rows(const char *what, struct rig *r, op_run *run, void *arg, cons
     mem_free(again);
     for (size_t i = 0; i < op_n_token_count; i += op_is_simulated() ? 6 : 1) {
         uint32_t n = op_token_counts[i];
-        if (op_is_tuned() && n <= 64) continue; /* its kernels of few rows give other bits */
         if (n > n_full || (op_is_simulated() && n > 33)) continue;
         uint32_t row0 = n * 37 % (n_full - n + 1);
         float *part = run(r, arg, x + (size_t)row0 * in_width, n);

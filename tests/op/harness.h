@@ -54,9 +54,6 @@ bool op_is_cuda(void);
 /* op_is_simulated - it is a thousand times slower than the thing itself: fewer cases will do */
 bool op_is_simulated(void);
 
-/* op_is_tuned - a row's bits depend on whether there are more than 64 */
-bool op_is_tuned(void);
-
 /* rig_open - backend, and one buffer of every kind; fails the test on an error. rig_close also
  * checks the guard bands and that the backend has no fault. */
 void rig_open(struct rig *r, const char *backend, const struct backend_config *c);

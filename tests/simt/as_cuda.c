@@ -5,8 +5,8 @@
 
 fathom_err backend_cuda_sim_create(struct backend **out, const struct backend_config *c,
                                    fathom_diag *d);
-fathom_err backend_cuda_sim_sm89_tuned_create(struct backend **out, const struct backend_config *c,
-                                              fathom_diag *d);
+fathom_err backend_cuda_sim_generic_create(struct backend **out, const struct backend_config *c,
+                                           fathom_diag *d);
 int backend_cuda_sim_count(void);
 fathom_err backend_cuda_sim_query(struct cuda_device_info *out, int device, fathom_diag *d);
 
@@ -15,10 +15,10 @@ fathom_err backend_cuda_create(struct backend **out, const struct backend_config
     return backend_cuda_sim_create(out, c, d);
 }
 
-fathom_err backend_cuda_tuned_create(struct backend **out, const struct backend_config *c,
-                                     fathom_diag *d)
+fathom_err backend_cuda_generic_create(struct backend **out, const struct backend_config *c,
+                                       fathom_diag *d)
 {
-    return backend_cuda_sim_sm89_tuned_create(out, c, d);
+    return backend_cuda_sim_generic_create(out, c, d);
 }
 
 int backend_cuda_count(void)

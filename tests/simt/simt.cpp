@@ -1,4 +1,4 @@
-/* simt.cpp - blocks, fibers, barriers
+/* simt.cpp - clusters of blocks, fibers, barriers
  *
  * A fiber's states, each but IDLE a mask of its warp:
  *
@@ -30,7 +30,12 @@ dim3 blockDim, gridDim;
 namespace
 {
 
-enum { THREADS_MAX = 1024, STACK_BYTES = 256 << 10, ROUNDS_MAX = 1000000 };
+enum {
+    THREADS_MAX = 1024, /* of a block */
+    FIBERS_MAX = 2048,  /* of a cluster */
+    STACK_BYTES = 256 << 10,
+    ROUNDS_MAX = 1000000
+};
 
 struct copy {
     void *to;
@@ -51,6 +56,7 @@ struct fiber {
     std::vector<copy> copies; /* cp.async that have not arrived, in order */
     std::vector<copy> stores; /* bulk stores whose sources have not been read */
     unsigned group;           /* the one that is open */
+    unsigned cluster_turn;    /* the cluster's when this one arrived */
 };
 
 struct warp {
@@ -60,10 +66,19 @@ struct warp {
     alignas(16) char slots[2][SIMT_WARP][SIMT_EXCHANGE_BYTES];
 };
 
+/* One of the cluster. Its warps, and so its fibers, begin at a multiple of the warps of a block. */
+struct block {
+    uint3 index; /* blockIdx */
+    unsigned n_alive, n_at_block;
+};
+
 struct device {
-    fiber fibers[THREADS_MAX];
-    warp warps[THREADS_MAX / SIMT_WARP];
-    unsigned n_thread, n_warp, n_alive, n_at_block;
+    fiber fibers[FIBERS_MAX];
+    warp warps[FIBERS_MAX / SIMT_WARP];
+    block blocks[SIMT_CLUSTER_MAX];
+    unsigned n_cluster;                  /* blocks that run together */
+    unsigned n_thread, n_warp;           /* of a block */
+    unsigned n_at_cluster, cluster_turn; /* arrivals of this turn; turns that are over */
     size_t shared_bytes;
     unsigned current; /* the fiber that runs */
     place scheduler;
@@ -75,15 +90,27 @@ struct device {
 };
 
 device gpu;
-alignas(1024) char shared[SIMT_SHARED_BYTES];
+alignas(1024) char shared[SIMT_CLUSTER_MAX][SIMT_SHARED_BYTES];
+static_assert(SIMT_SHARED_BYTES % 1024 == 0, "every block's shared memory is aligned");
+
+/* Of the fiber that runs. */
+unsigned current_rank(void)
+{
+    return gpu.current / SIMT_WARP / gpu.n_warp;
+}
+
+block &current_block(void)
+{
+    return gpu.blocks[current_rank()];
+}
 
 [[noreturn]] void die(const char *what)
 {
     fprintf(stderr,
             "simt: %s in block %u,%u,%u of %u,%u,%u: %u of %u threads left, %u at the block's "
             "barrier\n",
-            what, blockIdx.x, blockIdx.y, blockIdx.z, gridDim.x, gridDim.y, gridDim.z, gpu.n_alive,
-            gpu.n_thread, gpu.n_at_block);
+            what, blockIdx.x, blockIdx.y, blockIdx.z, gridDim.x, gridDim.y, gridDim.z,
+            current_block().n_alive, gpu.n_thread, current_block().n_at_block);
     abort();
 }
 
@@ -109,7 +136,7 @@ void come_to_stack(void *fake_stack, const void **from, size_t *n)
 void fence_shared(size_t n)
 {
     ASAN_UNPOISON_MEMORY_REGION(shared, sizeof shared);
-    ASAN_POISON_MEMORY_REGION(shared + n, sizeof shared - n);
+    for (char *one : shared) ASAN_POISON_MEMORY_REGION(one + n, SIMT_SHARED_BYTES - n);
 }
 #else
 void leave_stack(void **, const void *, size_t)
@@ -142,6 +169,7 @@ fiber &take_lane(warp &w, unsigned first, unsigned lane)
     w.ready &= ~(1u << lane);
     gpu.current = first + lane;
     threadIdx = gpu.fibers[gpu.current].index;
+    blockIdx = current_block().index;
     return gpu.fibers[gpu.current];
 }
 
@@ -184,7 +212,7 @@ void leave(void)
 {
     if (!gpu.fibers[gpu.current].stores.empty()) die("a thread leaves before its stores were read");
     warp &w = gpu.warps[gpu.current / SIMT_WARP];
-    gpu.n_alive--;
+    current_block().n_alive--;
     w.n_alive--;
     if (w.n_alive && w.n_arrived == w.n_alive) release_warp(w);
 }
@@ -241,23 +269,25 @@ void run_warp(unsigned first, unsigned turn)
     while (w.ready) resume(w, first, next_lane(w, turn % SIMT_WARP));
 }
 
-void release_block(void)
+/* Whether a block's threads were all at its barrier, which they leave. */
+bool release_block(unsigned rank)
 {
-    if (gpu.n_alive == 0 || gpu.n_at_block != gpu.n_alive) die("threads wait for each other");
-    gpu.n_at_block = 0;
-    for (unsigned i = 0; i < gpu.n_warp; i++) {
+    block &b = gpu.blocks[rank];
+    if (b.n_alive == 0 || b.n_at_block != b.n_alive) return false;
+    b.n_at_block = 0;
+    for (unsigned i = rank * gpu.n_warp; i < (rank + 1) * gpu.n_warp; i++) {
         gpu.warps[i].ready |= gpu.warps[i].at_block;
         gpu.warps[i].at_block = 0;
     }
+    return true;
 }
 
-void begin_block(void)
+void begin_block(unsigned rank, uint3 index)
 {
-    memset(shared, 0xff, gpu.shared_bytes);
-    gpu.n_alive = gpu.n_thread;
-    gpu.n_at_block = 0;
+    memset(shared[rank], 0xff, gpu.shared_bytes);
+    gpu.blocks[rank] = {index, gpu.n_thread, 0};
     for (unsigned i = 0; i < gpu.n_warp; i++) {
-        warp &w = gpu.warps[i];
+        warp &w = gpu.warps[rank * gpu.n_warp + i];
         unsigned n = gpu.n_thread - i * SIMT_WARP;
         w.n_alive = n < SIMT_WARP ? n : SIMT_WARP;
         w.ready = w.n_alive < SIMT_WARP ? (1u << w.n_alive) - 1 : ~0u;
@@ -266,9 +296,10 @@ void begin_block(void)
         memset(w.slots, 0, sizeof w.slots);
     }
     for (unsigned i = 0; i < gpu.n_thread; i++) {
-        gpu.fibers[i].copies.clear();
-        gpu.fibers[i].stores.clear();
-        gpu.fibers[i].group = 0;
+        fiber &f = gpu.fibers[rank * gpu.n_warp * SIMT_WARP + i];
+        f.copies.clear();
+        f.stores.clear();
+        f.group = 0;
     }
 }
 
@@ -276,7 +307,7 @@ void begin_block(void)
 bool resume_paused(void)
 {
     bool any = false;
-    for (unsigned i = 0; i < gpu.n_warp; i++) {
+    for (unsigned i = 0; i < gpu.n_warp * gpu.n_cluster; i++) {
         warp &w = gpu.warps[i];
         any |= w.paused != 0;
         w.ready |= w.paused;
@@ -285,59 +316,100 @@ bool resume_paused(void)
     return any;
 }
 
-void run_block(void)
+unsigned count_alive(void)
 {
-    begin_block();
-    for (unsigned round = 0;; round++) {
-        unsigned turn = (unsigned)(next_random() >> 32);
-        unsigned w = turn % gpu.n_warp;
-        for (unsigned k = 0; k < gpu.n_warp; k++) {
-            run_warp(w * SIMT_WARP, turn / 64);
-            if (++w == gpu.n_warp) w = 0;
-        }
-        if (gpu.n_alive == 0) return;
-        if (round == ROUNDS_MAX) die("threads look for ever for what does not come");
-        if (!resume_paused()) release_block();
-    }
+    unsigned n = 0;
+    for (unsigned i = 0; i < gpu.n_cluster; i++) n += gpu.blocks[i].n_alive;
+    return n;
 }
 
-void begin_grid(dim3 grid, dim3 block, size_t shared_bytes)
+/* The blocks from blockIdx on, as many as are in a cluster. */
+void run_cluster(void)
+{
+    const unsigned n_warp = gpu.n_warp * gpu.n_cluster;
+    const uint3 first = blockIdx;
+    gpu.n_at_cluster = gpu.cluster_turn = 0;
+    for (unsigned i = 0; i < gpu.n_cluster; i++) begin_block(i, {first.x + i, first.y, first.z});
+    for (unsigned round = 0;; round++) {
+        unsigned turn = (unsigned)(next_random() >> 32);
+        unsigned w = turn % n_warp;
+        for (unsigned k = 0; k < n_warp; k++) {
+            run_warp(w * SIMT_WARP, turn / 64);
+            if (++w == n_warp) w = 0;
+        }
+        if (count_alive() == 0) break;
+        if (round == ROUNDS_MAX) die("threads look for ever for what does not come");
+        bool any = resume_paused();
+        for (unsigned i = 0; i < gpu.n_cluster; i++) any |= release_block(i);
+        if (!any) die("threads wait for each other");
+    }
+    blockIdx = first;
+}
+
+void begin_grid(dim3 grid, dim3 block, unsigned n_cluster, size_t shared_bytes)
 {
     if (gpu.random == 0) gpu.random = 0x9e3779b97f4a7c15u;
     gpu.n_thread = block.x * block.y * block.z;
+    gpu.n_cluster = n_cluster;
+    gpu.n_warp = (gpu.n_thread + SIMT_WARP - 1) / SIMT_WARP;
     blockDim = block;
     gridDim = grid;
     if (gpu.n_thread == 0 || gpu.n_thread > THREADS_MAX) die("a block of too many threads");
+    if (n_cluster == 0 || n_cluster > SIMT_CLUSTER_MAX || grid.x % n_cluster ||
+        gpu.n_warp * SIMT_WARP * n_cluster > FIBERS_MAX) {
+        die("a cluster of too many blocks, or part of one");
+    }
     if (shared_bytes > SIMT_SHARED_BYTES) die("too much shared memory");
-    gpu.n_warp = (gpu.n_thread + SIMT_WARP - 1) / SIMT_WARP;
     gpu.shared_bytes = shared_bytes;
     fence_shared(shared_bytes);
-    for (unsigned i = 0; i < gpu.n_thread; i++) {
-        gpu.fibers[i].index = {i % block.x, i / block.x % block.y, i / block.x / block.y};
+    for (unsigned b = 0; b < n_cluster; b++) {
+        for (unsigned i = 0; i < gpu.n_thread; i++) {
+            gpu.fibers[b * gpu.n_warp * SIMT_WARP + i].index = {i % block.x, i / block.x % block.y,
+                                                                i / block.x / block.y};
+        }
     }
 }
 
 } // namespace
 
-void simt_run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body)
+void simt_run(dim3 grid, dim3 block, unsigned n_cluster, size_t shared_bytes,
+              const std::function<void()> &body)
 {
-    begin_grid(grid, block, shared_bytes);
+    begin_grid(grid, block, n_cluster, shared_bytes);
     gpu.body = &body;
     for (blockIdx.z = 0; blockIdx.z < grid.z; blockIdx.z++) {
         for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++) {
-            for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x++) run_block();
+            for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x += n_cluster) run_cluster();
         }
     }
 }
 
 void *simt_shared(void)
 {
-    return shared;
+    return shared[current_rank()];
+}
+
+unsigned simt_cluster_rank(void)
+{
+    return current_rank();
+}
+
+void simt_cluster_arrive(void)
+{
+    gpu.fibers[gpu.current].cluster_turn = gpu.cluster_turn;
+    if (++gpu.n_at_cluster < count_alive()) return;
+    gpu.n_at_cluster = 0;
+    gpu.cluster_turn++;
+}
+
+void simt_cluster_wait(void)
+{
+    while (gpu.fibers[gpu.current].cluster_turn == gpu.cluster_turn) simt_pause();
 }
 
 void simt_block_wait(void)
 {
-    gpu.n_at_block++;
+    current_block().n_at_block++;
     gpu.warps[gpu.current / SIMT_WARP].at_block |= 1u << gpu.current % SIMT_WARP;
     yield();
 }

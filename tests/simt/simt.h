@@ -9,7 +9,8 @@
  *   streams   nothing of a stream is done before somebody waits for it, so memory of the host that
  *             changes too early is seen changed
  *   cp.async  nothing has arrived before the wait
- *   blocks    run one after the other; a block that waits for another one never ends, and says so
+ *   blocks    run one after the other; a block that waits for another one never ends, and says so.
+ *             The blocks of a cluster run together
  *
  * A thread is a fiber with a stack of its own. It runs until it needs others: __syncthreads waits
  * for all threads of the block that have not returned, a warp's operation for those of the warp.
@@ -38,13 +39,24 @@ struct uint3 {
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
-enum { SIMT_WARP = 32, SIMT_EXCHANGE_BYTES = 64, SIMT_SHARED_BYTES = 232448 };
+enum { SIMT_WARP = 32, SIMT_EXCHANGE_BYTES = 64, SIMT_SHARED_BYTES = 232448, SIMT_CLUSTER_MAX = 8 };
 
-/* simt_run - a grid of blocks, each thread of which calls body */
-void simt_run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body);
+/* simt_run - a grid of blocks, each thread of which calls body; n_cluster neighbours along x run
+ * together: 1 to SIMT_CLUSTER_MAX, which divides the grid */
+void simt_run(dim3 grid, dim3 block, unsigned n_cluster, size_t shared_bytes,
+              const std::function<void()> &body);
 
-/* simt_shared - the block's dynamic shared memory, [SIMT_SHARED_BYTES] */
+/* simt_shared - the block's dynamic shared memory, [SIMT_SHARED_BYTES]; that of the cluster's next
+ * block is SIMT_SHARED_BYTES further. __shared__ variables exist once: kernels that run in clusters
+ * must not have any. */
 void *simt_shared(void);
+
+/* simt_cluster_rank - the block's place in its cluster */
+unsigned simt_cluster_rank(void);
+
+/* simt_cluster_arrive, simt_cluster_wait - barrier.cluster: every thread of the cluster, in turn */
+void simt_cluster_arrive(void);
+void simt_cluster_wait(void);
 
 /* simt_block_wait - __syncthreads */
 void simt_block_wait(void);

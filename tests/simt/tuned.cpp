@@ -8,6 +8,6 @@ fathom_err backend_cuda_sim_tuned_create(struct backend **out, const struct back
                                          fathom_diag *d)
 {
     simt_set_capability(9, 0);
-    return backend_cuda_tuned_create(out, c, d);
+    return backend_cuda_create(out, c, d);
 }
 }

@@ -128,12 +128,22 @@ struct task_map {
     uint32_t max_task; /* tasks at most, likewise: what the host launches */
 };
 
+/* What the products of sm90/ know of the device: multiprocessors, and clusters that run at once. */
+enum { FEW_TILES = 4, FEW_SHARES = 4 };
+struct sm90_limits {
+    uint32_t n_sm;
+    uint32_t n_pair;                     /* of product_fp8 */
+    uint32_t few[FEW_TILES][FEW_SHARES]; /* of product_few, by rows of a tile (8, 16, 32, 64) and
+                                            blocks of a cluster (1, 2, 4, 8) */
+};
+
 struct cuda_backend {
     struct backend base; /* first */
     struct backend_config c;
     bool fast;
-    bool tuned; /* kernels for one kind of GPU, whose bits are others */
-    bool sm90;  /* large FP8 products run on sm90/product_fp8.cu where their shape allows */
+    bool generic; /* kernels of one kind of GPU are left out */
+    bool sm90;    /* FP8 products run on sm90/ where the matrix allows */
+    struct sm90_limits limits;
     int device;
     struct cudaDeviceProp properties;
     cudaStream_t stream;

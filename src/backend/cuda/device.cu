@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "backend/cuda/cuda_int.cuh"
+#include "backend/cuda/sm90/product_few.cuh"
+#include "backend/cuda/sm90/product_fp8.cuh"
 
 extern "C" {
 #include "backend/cuda/scratch.h"
@@ -354,7 +356,7 @@ static fathom_err open_device(struct cuda_backend *c, fathom_diag *d)
              "fp8 activations need a GPU from sm_89 on, %s is sm_%d; use --dtype bfloat16",
              c->properties.name, capability);
     }
-    c->sm90 = c->fast && c->properties.major == 9 && c->tuned;
+    c->sm90 = c->fast && c->properties.major == 9 && !c->generic;
     return FATHOM_OK;
 }
 
@@ -362,6 +364,11 @@ static fathom_err open_queue(struct cuda_backend *c)
 {
     CU_TRY(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "create");
     for (int i = 0; i < 2; i++) CU_TRY(c, cudaEventCreate(&c->fences[i]), "create");
+    if (c->sm90) {
+        c->limits.n_sm = (uint32_t)c->properties.multiProcessorCount;
+        CU_TRY(c, product_few_init(&c->limits), "create");
+        CU_TRY(c, product_fp8_sm90_init(&c->limits), "create");
+    }
     TRY(cuda_attend_init(c));
     TRY(cuda_front_init(c));
     return cuda_out_init(c);
@@ -373,7 +380,9 @@ static void log_kernels(const struct cuda_backend *c)
     const char *many = !c->fast  ? "float"
                        : c->sm90 ? "product_fp8 (sm_90, wgmma)"
                                  : "product_large (mma.sync)";
-    const char *few = c->fast ? "product_small (streams weights)" : "float";
+    const char *few = !c->fast  ? "float"
+                      : c->sm90 ? "product_few (sm_90, wgmma, streams weights)"
+                                : "product_small (mma.sync, streams weights)";
     const char *dense[] = {"linear", "mla_front", "mla_out", "ffn", "moe"};
     for (size_t i = 0; i < sizeof dense / sizeof *dense; i++) {
         LOG_INFO("cuda", "operator=%s few_rows=\"%s\" many_rows=\"%s\"", dense[i], few, many);
@@ -385,7 +394,7 @@ static void log_kernels(const struct cuda_backend *c)
     }
 }
 
-static fathom_err create(struct backend **out, const struct backend_config *config, bool tuned,
+static fathom_err create(struct backend **out, const struct backend_config *config, bool generic,
                          fathom_diag *d)
 {
     *out = NULL;
@@ -396,7 +405,7 @@ static fathom_err create(struct backend **out, const struct backend_config *conf
     c->c = *config;
     c->device = config->device;
     c->fast = config->act == ACT_FP8;
-    c->tuned = tuned;
+    c->generic = generic;
     fathom_err err = open_device(c, d);
     if (!err) err = open_queue(c);
     if (!err) err = make_scratch(c, d);
@@ -418,8 +427,9 @@ extern "C" fathom_err backend_cuda_create(struct backend **out, const struct bac
     return create(out, config, false, d);
 }
 
-extern "C" fathom_err backend_cuda_tuned_create(struct backend **out,
-                                                const struct backend_config *config, fathom_diag *d)
+extern "C" fathom_err backend_cuda_generic_create(struct backend **out,
+                                                  const struct backend_config *config,
+                                                  fathom_diag *d)
 {
     return create(out, config, true, d);
 }

@@ -1,8 +1,12 @@
-/* product.cu - which kernel a product runs on: by path, weight type and number of rows alone */
+/* product.cu - which kernel a product runs on: by path, matrix and number of rows alone
+ *
+ * Kernels that a matrix runs on with few rows and with many give the same bits: those of generic/,
+ * or those of sm90/, whose tensor cores sum a line of 128 otherwise. */
 #include "backend/cuda/product.cuh"
+#include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
 
-enum { SMALL_TOKENS_MAX = 64 };
+enum { SMALL_TOKENS_MAX = 64, FEW_TOKENS_MAX = 64, FEW_TILE_MAX = 64 };
 
 static struct product_args make_args(const struct cuda_backend *c, const struct matrix *w,
                                      const struct act *in, float *out, uint32_t stride)
@@ -42,23 +46,42 @@ static bool is_aligned(const void *p)
     return (uintptr_t)p % 16 == 0;
 }
 
-/* What sm90/product_fp8.cuh needs. */
-static bool fits_sm90(const struct product_args &a)
+/* What sm90/ needs: the same for every number of rows. */
+static bool fits_sm90(const struct cuda_backend *c, const struct product_args &a)
 {
-    return a.k % 128 == 0 && a.n % 16 == 0 && a.out_stride % 4 == 0 && is_aligned(a.w) &&
+    return c->sm90 && a.k % 128 == 0 && a.n % 16 == 0 && a.out_stride % 4 == 0 && is_aligned(a.w) &&
            is_aligned(a.q) && is_aligned(a.out) && (!a.tasks || a.w_stride % a.k == 0);
 }
 
-/* Both kernels cut and add up K alike (shares.h); the tuned one sums a line of 128 to other bits.
- */
-static fathom_err product_many_rows(struct cuda_backend *c, const struct product_args &a,
-                                    uint32_t n_tile, const char *what)
+static fathom_err product_sm90(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
+                               uint32_t n_tile, const char *what)
 {
-    if (!c->sm90 || !fits_sm90(a)) return product_fp8_large(c, a, n_tile, what);
     c->last.what = what;
-    c->last.grid = dim3((unsigned)c->properties.multiProcessorCount);
-    return cuda_check(c, product_fp8_sm90(a, n_tile, c->properties.multiProcessorCount, c->stream),
-                      "product_fp8_sm90", what);
+    c->last.grid = dim3(c->limits.n_sm, tile, n_tile);
+    if (tile <= FEW_TILE_MAX) {
+        return cuda_check(c, product_few(a, tile, n_tile, c->limits, c->stream), "product_few",
+                          what);
+    }
+    return cuda_check(c, product_fp8_sm90(a, n_tile, c->limits, c->stream), "product_fp8_sm90",
+                      what);
+}
+
+static fathom_err product_fp8(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
+                              uint32_t n_tile, const char *what)
+{
+    if (fits_sm90(c, a)) return product_sm90(c, a, tile, n_tile, what);
+    if (tile == PRODUCT_LARGE_TILE) return product_fp8_large(c, a, n_tile, what);
+    return product_small(c, a, tile, n_tile, what);
+}
+
+/* Rows of a tile of a plain FP8 product. */
+static uint32_t fp8_tile(const struct cuda_backend *c, const struct product_args &a)
+{
+    if (!fits_sm90(c, a)) {
+        return a.n_token > SMALL_TOKENS_MAX ? PRODUCT_LARGE_TILE : token_tile(a.n_token);
+    }
+    if (a.n_token > FEW_TOKENS_MAX) return PRODUCT_LARGE_TILE;
+    return a.n_token > 32 ? FEW_TILE_MAX : token_tile(a.n_token);
 }
 
 fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const struct act *in,
@@ -66,14 +89,12 @@ fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const st
 {
     struct product_args a = make_args(c, w, in, out, stride);
     a.n_token = n_token;
-    uint32_t tile = token_tile(n_token);
     if (cuda_wants_fp8(c, w) && in->q) {
-        if (n_token <= SMALL_TOKENS_MAX) {
-            return product_small(c, a, tile, ceil_div(n_token, tile), what);
-        }
-        return product_many_rows(c, a, ceil_div(n_token, PRODUCT_LARGE_TILE), what);
+        uint32_t tile = fp8_tile(c, a);
+        return product_fp8(c, a, tile, ceil_div(n_token, tile), what);
     }
     if (c->fast && w->dtype == DTYPE_BF16 && w->n_col % 64 == 0 && in->h) {
+        uint32_t tile = token_tile(n_token);
         return product_bf16(c, a, tile, ceil_div(n_token, tile), what);
     }
     return product_float(c, a, w->dtype, ceil_div(n_token, PRODUCT_FLOAT_TILE), what);
@@ -100,9 +121,7 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
     a.w_stride = w->data_stride;
     a.w_scale_step = w->scale_stride;
     if (cuda_wants_fp8(c, &w->first) && in->q) {
-        if (c->map.tile == PRODUCT_LARGE_TILE)
-            return product_many_rows(c, a, c->map.max_task, what);
-        return product_small(c, a, c->map.tile, c->map.max_task, what);
+        return product_fp8(c, a, c->map.tile, c->map.max_task, what);
     }
     return product_float(c, a, w->first.dtype, c->map.max_task, what);
 }

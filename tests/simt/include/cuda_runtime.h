@@ -263,6 +263,24 @@ template <typename F> static inline cudaError_t cudaFuncSetAttribute(F *, cudaFu
     return n <= SIMT_SHARED_BYTES ? cudaSuccess : cudaErrorInvalidValue;
 }
 
+/* Few, so that clusters walk over several items. */
+template <typename F>
+static inline cudaError_t cudaOccupancyMaxActiveClusters(int *n, F *, const cudaLaunchConfig_t *)
+{
+    *n = 2;
+    return cudaSuccess;
+}
+
+static inline unsigned simt_cluster_size(const cudaLaunchConfig_t &c)
+{
+    for (unsigned i = 0; i < c.numAttrs; i++) {
+        if (c.attrs[i].id == cudaLaunchAttributeClusterDimension) {
+            return c.attrs[i].val.clusterDim.x;
+        }
+    }
+    return 1;
+}
+
 /* Arguments are copied now, as there. */
 template <typename... PARAMS, typename... ARGS>
 static inline cudaError_t cudaLaunchKernelEx(const struct cudaLaunchConfig_t *config,
@@ -270,9 +288,10 @@ static inline cudaError_t cudaLaunchKernelEx(const struct cudaLaunchConfig_t *co
 {
     const cudaLaunchConfig_t c = *config;
     const std::tuple<PARAMS...> values(args...);
+    const unsigned n_cluster = simt_cluster_size(c);
     if (c.gridDim.x == 0 || c.gridDim.y == 0 || c.gridDim.z == 0) return cudaErrorInvalidValue;
-    return simt_launch(c.stream, [c, kernel, values] {
-        simt_run(c.gridDim, c.blockDim, c.dynamicSmemBytes,
+    return simt_launch(c.stream, [c, n_cluster, kernel, values] {
+        simt_run(c.gridDim, c.blockDim, n_cluster, c.dynamicSmemBytes,
                  [kernel, &values] { std::apply(kernel, values); });
     });
 }

@@ -322,8 +322,8 @@ __global__ void combine_slots_kernel(const float *rows, const float *weights, co
     *(float4 *)(y + t * n + i) = sum;
 }
 
-/* Rows of a task: small tiles stream the weights of every expert hit once or a few times; with
- * many rows an expert the large tile computes instead, if both of its products can take it. */
+/* Rows of a task, of those that both products can take: small tiles stream the weights of every
+ * expert hit once or a few times; with many rows an expert the large tile computes instead. */
 static uint32_t choose_tile(const struct cuda_backend *c, const struct weight *w, uint32_t n_row,
                             uint32_t n_stack)
 {

@@ -21,15 +21,13 @@
  */
 #include "backend/cuda/sm90/product_fp8.cuh"
 
-#include <cudaTypedefs.h>
-
 #include "backend/cuda/shares.h"
-#include "backend/cuda/sm90/ptx90.cuh"
+#include "backend/cuda/sm90/stage.cuh"
 
 enum {
     BM = PRODUCT_LARGE_TILE,
     BN = SCALE_BLOCK,
-    BK = 128,
+    BK = LINE_BYTES,
     GROUP_ROWS = 64, /* of a warpgroup */
     WARP_ROWS = 16,
     STAGES = 5,
@@ -38,13 +36,9 @@ enum {
     THREADS = 3 * GROUP_THREADS,
     PRODUCER_REGISTERS = 40,
     CONSUMER_REGISTERS = 232,
-    PIECE = 16, /* bytes of one copy */
-    PIECES = BK / PIECE,
-    GATHER_ROWS = GROUP_THREADS / PIECES,
-    RASTER_TILES = 16,    /* row tiles that are walked together, for reuse in L2 */
-    RUN_LINES_MIN = 16,   /* lines that one lookup of rows should last for */
-    SHARED_TILES_MIN = 9, /* odd numbers of row tiles from here on are walked in twos */
-    EXPERTS_MAX = 2048,
+    GATHER_ROWS = GROUP_THREADS / LINE_PIECES,
+    RASTER_TILES = 16,  /* row tiles that are walked together, for reuse in L2 */
+    RUN_LINES_MIN = 16, /* lines that one lookup of rows should last for */
 };
 
 enum { ALIGN_BYTES = 1024 };
@@ -124,22 +118,8 @@ static __device__ __forceinline__ struct run run_at(const struct work &w, uint32
     return r;
 }
 
-/* Built with PRODUCT_WAIT_TRIES_MAX, a lost arrival ends the kernel instead of stopping the device.
- */
-static __device__ __forceinline__ void wait_phase(uint64_t *barrier, uint32_t parity)
-{
-    const uint32_t at = smem_address(barrier);
-#ifdef PRODUCT_WAIT_TRIES_MAX
-    for (uint32_t n = 0; !mbarrier_try_wait(at, parity); n++) {
-        if (n == PRODUCT_WAIT_TRIES_MAX) *(volatile int *)NULL = 0;
-    }
-#else
-    while (!mbarrier_try_wait(at, parity)) continue;
-#endif
-}
-
-/* What a producer thread copies: piece `thread % PIECES` of row thread / PIECES and of every
- * GATHER_ROWS rows on; the scale of row `thread`. */
+/* What a producer thread copies: piece `thread % LINE_PIECES` of row thread / LINE_PIECES and of
+ * every GATHER_ROWS rows on; the scale of row `thread`. */
 struct gather {
     uint32_t from[BM / GATHER_ROWS]; /* in pieces from a.q */
     int n;                           /* how many of them */
@@ -150,7 +130,7 @@ template <bool MAPPED>
 static __device__ __forceinline__ struct gather gather_of(const struct work &w,
                                                           const struct product_rows &rows)
 {
-    const int thread = (int)threadIdx.x, first = thread / PIECES;
+    const int thread = (int)threadIdx.x, first = thread / LINE_PIECES;
     struct gather g;
     g.n = MAPPED && rows.n > first ? (rows.n - first - 1) / GATHER_ROWS + 1 : 0;
     g.scale = NULL;
@@ -164,7 +144,7 @@ static __device__ __forceinline__ struct gather gather_of(const struct work &w,
 #pragma unroll
         for (int i = 0; i < BM / GATHER_ROWS; i++) {
             uint32_t row = g.from[i] / (uint32_t)divisor;
-            g.from[i] = row * (w.a.k / PIECE) + (uint32_t)(thread % PIECES);
+            g.from[i] = row * (w.a.k / PIECE_BYTES) + (uint32_t)(thread % LINE_PIECES);
         }
     }
     const int row = MAPPED ? rows.rows[mine] / divisor : rows.first + mine;
@@ -175,13 +155,13 @@ static __device__ __forceinline__ struct gather gather_of(const struct work &w,
 static __device__ __forceinline__ void gather_line(const struct work &w, const struct gather &g,
                                                    uint32_t dst, uint32_t line)
 {
-    const int thread = (int)threadIdx.x, first = thread / PIECES;
+    const int thread = (int)threadIdx.x, first = thread / LINE_PIECES;
     /* GATHER_ROWS is a multiple of 8: the permutation is the same for all rows of a thread */
-    dst += (uint32_t)(first * BK + ((thread % PIECES) ^ (first & 7)) * PIECE);
+    dst += (uint32_t)(first * BK + ((thread % LINE_PIECES) ^ (first & 7)) * PIECE_BYTES);
 #pragma unroll
     for (int i = 0; i < BM / GATHER_ROWS; i++) {
         if (i >= g.n) break;
-        const uint8_t *src = w.a.q + ((size_t)g.from[i] + (size_t)line * PIECES) * PIECE;
+        const uint8_t *src = w.a.q + ((size_t)g.from[i] + (size_t)line * LINE_PIECES) * PIECE_BYTES;
         cp_async_16(dst + (uint32_t)(i * GATHER_ROWS * BK), src, true);
     }
 }
@@ -389,76 +369,55 @@ __global__ void __launch_bounds__(THREADS, 1)
 #endif
 }
 
-static PFN_cuTensorMapEncodeTiled_v12000 find_encode(void)
-{
-    void *found = NULL;
-    enum cudaDriverEntryPointQueryResult result;
-    cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000,
-                                                     cudaEnableDefault, &result);
-    if (e != cudaSuccess || result != cudaDriverEntryPointSuccess) return NULL;
-    return (PFN_cuTensorMapEncodeTiled_v12000)found;
-}
-
-/* Map of slabs of `rows` rows of k bytes, cut into boxes of box_rows x 128 bytes. */
-static cudaError_t make_map(CUtensorMap *map, const void *data, uint32_t k, uint32_t rows,
-                            uint32_t n_slab, size_t slab_stride, uint32_t box_rows)
-{
-    static const PFN_cuTensorMapEncodeTiled_v12000 encode = find_encode();
-    if (!encode) return cudaErrorNotSupported;
-    const cuuint64_t size[3] = {k, rows, n_slab};
-    const cuuint64_t stride[2] = {k, slab_stride};
-    const cuuint32_t box[3] = {BK, box_rows, 1};
-    const cuuint32_t step[3] = {1, 1, 1};
-    CUresult e = encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, (void *)data, size, stride, box,
-                        step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return e == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
-}
-
 static cudaError_t make_maps(struct work *w, uint32_t n_block_shared)
 {
     const struct product_args &a = w->a;
     const uint32_t box_rows = BN / n_block_shared;
-    if (a.tasks) return make_map(&w->w_map, a.w, a.k, a.n, EXPERTS_MAX, a.w_stride, box_rows);
+    if (a.tasks) return make_map(&w->w_map, a.w, a.k, a.n, STACK_MATRICES, a.w_stride, box_rows);
     cudaError_t e = make_map(&w->in_map, a.q, a.k, a.n_token, 1, (size_t)a.k * a.n_token, BM);
     if (e != cudaSuccess) return e;
     return make_map(&w->w_map, a.w, a.k, a.n, 1, (size_t)a.k * a.n, box_rows);
 }
 
-template <bool MAPPED, int SHARED, bool ONE_SHARE>
-static cudaError_t launch(const struct work &w, uint32_t n_run, int n_sm, cudaStream_t stream)
+/* One launch's attributes; the configuration points at them. */
+struct launch_setup {
+    cudaLaunchAttribute attributes[2];
+    cudaLaunchConfig_t config;
+};
+
+static void set_launch(struct launch_setup *l, uint32_t n_block, uint32_t n_block_shared,
+                       cudaStream_t stream)
 {
-    auto *kernel = product_fp8_sm90_kernel<MAPPED, SHARED, ONE_SHARE>;
-    cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         sizeof(struct stages));
-    if (e != cudaSuccess) return e;
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = SHARED;
-    attributes[1].val.clusterDim.y = 1;
-    attributes[1].val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(min(n_run, max((uint32_t)n_sm / SHARED, 1u)) * SHARED);
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = sizeof(struct stages);
-    config.stream = stream;
-    config.attrs = attributes;
-    config.numAttrs = SHARED > 1 ? 2 : 1;
-    return cudaLaunchKernelEx(&config, kernel, w);
+    *l = {};
+    l->attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    l->attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    l->attributes[1].id = cudaLaunchAttributeClusterDimension;
+    l->attributes[1].val.clusterDim.x = n_block_shared;
+    l->attributes[1].val.clusterDim.y = 1;
+    l->attributes[1].val.clusterDim.z = 1;
+    l->config.gridDim = dim3(n_block);
+    l->config.blockDim = dim3(THREADS);
+    l->config.dynamicSmemBytes = sizeof(struct stages);
+    l->config.stream = stream;
+    l->config.attrs = l->attributes;
+    l->config.numAttrs = n_block_shared > 1 ? 2 : 1;
 }
 
 template <bool MAPPED, int SHARED>
-static cudaError_t launch_shares(const struct work &w, uint32_t n_run, int n_sm,
-                                 cudaStream_t stream)
+static cudaError_t launch(const struct work &w, uint32_t n_run, const struct sm90_limits &limits,
+                          cudaStream_t stream)
 {
-    return w.n_share == 1 ? launch<MAPPED, SHARED, true>(w, n_run, n_sm, stream)
-                          : launch<MAPPED, SHARED, false>(w, n_run, n_sm, stream);
+    struct launch_setup l;
+    const uint32_t n_unit = SHARED > 1 ? limits.n_pair : limits.n_sm;
+    set_launch(&l, min(n_run, n_unit) * SHARED, SHARED, stream);
+    return w.n_share == 1
+               ? cudaLaunchKernelEx(&l.config, product_fp8_sm90_kernel<MAPPED, SHARED, true>, w)
+               : cudaLaunchKernelEx(&l.config, product_fp8_sm90_kernel<MAPPED, SHARED, false>, w);
 }
 
-cudaError_t product_fp8_sm90_shared(const struct product_args &a, uint32_t n_tile, int n_sm,
-                                    uint32_t n_block_shared, cudaStream_t stream)
+cudaError_t product_fp8_sm90_shared(const struct product_args &a, uint32_t n_tile,
+                                    const struct sm90_limits &limits, uint32_t n_block_shared,
+                                    cudaStream_t stream)
 {
     const bool pairs = n_block_shared == 2 && !a.tasks;
     struct work w = {};
@@ -472,14 +431,41 @@ cudaError_t product_fp8_sm90_shared(const struct product_args &a, uint32_t n_til
     if (!n_run) return cudaSuccess;
     cudaError_t e = make_maps(&w, pairs ? 2 : 1);
     if (e != cudaSuccess) return e;
-    if (a.tasks) return launch_shares<true, 1>(w, n_run, n_sm, stream);
-    if (pairs) return launch_shares<false, 2>(w, n_run, n_sm, stream);
-    return launch_shares<false, 1>(w, n_run, n_sm, stream);
+    if (a.tasks) return launch<true, 1>(w, n_run, limits, stream);
+    if (pairs) return launch<false, 2>(w, n_run, limits, stream);
+    return launch<false, 1>(w, n_run, limits, stream);
 }
 
-cudaError_t product_fp8_sm90(const struct product_args &a, uint32_t n_tile, int n_sm,
-                             cudaStream_t stream)
+template <bool MAPPED, int SHARED> static cudaError_t raise_limits(void)
 {
-    const bool pairs = n_sm > 1 && (n_tile % 2 == 0 || n_tile >= SHARED_TILES_MIN);
-    return product_fp8_sm90_shared(a, n_tile, n_sm, pairs ? 2 : 1, stream);
+    auto *one = product_fp8_sm90_kernel<MAPPED, SHARED, true>;
+    auto *many = product_fp8_sm90_kernel<MAPPED, SHARED, false>;
+    cudaError_t e = cudaFuncSetAttribute(one, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         sizeof(struct stages));
+    if (e != cudaSuccess) return e;
+    return cudaFuncSetAttribute(many, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                sizeof(struct stages));
+}
+
+/* A device whose multiprocessors come in odd groups holds fewer pairs than half of them; a pair
+ * that had to wait for another one's end would double the time. */
+cudaError_t product_fp8_sm90_init(struct sm90_limits *out)
+{
+    struct launch_setup l;
+    int n_pair = 0;
+    cudaError_t e = raise_limits<true, 1>();
+    if (e == cudaSuccess) e = raise_limits<false, 1>();
+    if (e == cudaSuccess) e = raise_limits<false, 2>();
+    if (e != cudaSuccess) return e;
+    set_launch(&l, 2, 2, NULL);
+    e = cudaOccupancyMaxActiveClusters(&n_pair, product_fp8_sm90_kernel<false, 2, false>,
+                                       &l.config);
+    out->n_pair = (uint32_t)n_pair;
+    return e;
+}
+
+cudaError_t product_fp8_sm90(const struct product_args &a, uint32_t n_tile,
+                             const struct sm90_limits &limits, cudaStream_t stream)
+{
+    return product_fp8_sm90_shared(a, n_tile, limits, 1, stream);
 }

@@ -6,9 +6,9 @@
  *
  * Operands of the warpgroup products are K-major tiles with rows of 128 bytes; eight rows make an
  * atom of 1024 bytes, aligned to 1024, whose 16-byte pieces are permuted: piece p of row r lies at
- * place p ^ (r & 7). Sum of a warpgroup, 64 rows: warp w has rows 16 w to 16 w + 15, and lane
- * 4 g + t holds, for each j, in c[4 j], c[4 j + 1] row g, columns 8 j + 2 t and the next, in
- * c[4 j + 2], c[4 j + 3] row g + 8.
+ * place p ^ (r & 7). Sum of a warpgroup, 64 rows x 2 N columns for N values a thread: warp w has
+ * rows 16 w to 16 w + 15, and lane 4 g + t holds, for each j, in c[4 j], c[4 j + 1] row g, columns
+ * 8 j + 2 t and the next, in c[4 j + 2], c[4 j + 3] row g + 8.
  */
 #ifndef FATHOM_BACKEND_CUDA_SM90_PTX90_CUH
 #define FATHOM_BACKEND_CUDA_SM90_PTX90_CUH
@@ -74,6 +74,21 @@ static __device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint3
     return done != 0;
 }
 
+/* The same, and what other blocks of the cluster wrote before they arrived is seen. */
+static __device__ __forceinline__ bool mbarrier_try_wait_cluster(uint32_t barrier, uint32_t parity)
+{
+    uint32_t done;
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, p;\n"
+                 "}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return done != 0;
+}
+
 /* ---- clusters ---- */
 
 static __device__ __forceinline__ uint32_t cluster_rank(void)
@@ -89,6 +104,14 @@ static __device__ __forceinline__ uint32_t cluster_address(uint32_t address, uin
     uint32_t mapped;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
     return mapped;
+}
+
+/* Two values to an address from cluster_address. */
+static __device__ __forceinline__ void cluster_store(uint32_t address_in_cluster, float x, float y)
+{
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address_in_cluster), "f"(x),
+                 "f"(y)
+                 : "memory");
 }
 
 static __device__ __forceinline__ void cluster_arrive(void)
@@ -202,43 +225,58 @@ static __device__ __forceinline__ void wgmma_commit(void)
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-#define SUM_8(how, c, i)                                                                           \
-    how(c[i]), how(c[i + 1]), how(c[i + 2]), how(c[i + 3]), how(c[i + 4]), how(c[i + 5]),          \
-        how(c[i + 6]), how(c[i + 7])
-#define SUM_64(how, c)                                                                             \
-    SUM_8(how, c, 0), SUM_8(how, c, 8), SUM_8(how, c, 16), SUM_8(how, c, 24), SUM_8(how, c, 32),   \
-        SUM_8(how, c, 40), SUM_8(how, c, 48), SUM_8(how, c, 56)
-#define SUM_64_NAMES                                                                               \
-    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"  \
-    "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
-    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
+#define SUM_4(how, c, i) how(c[i]), how(c[i + 1]), how(c[i + 2]), how(c[i + 3])
+#define SUM_8(how, c, i) SUM_4(how, c, i), SUM_4(how, c, i + 4)
+#define SUM_16(how, c, i) SUM_8(how, c, i), SUM_8(how, c, i + 8)
+#define SUM_32(how, c, i) SUM_16(how, c, i), SUM_16(how, c, i + 16)
+#define SUM_64(how, c, i) SUM_32(how, c, i), SUM_32(how, c, i + 32)
+#define NAMES_4 "%0,%1,%2,%3"
+#define NAMES_8 NAMES_4 ",%4,%5,%6,%7"
+#define NAMES_16 NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define NAMES_32 NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define NAMES_64                                                                                   \
+    NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,"   \
+             "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 
-/* c = a * b^T, 64 x 128, K = 32 e4m3 */
-static __device__ __forceinline__ void wgmma_e4m3_start(float (&c)[64], uint64_t a, uint64_t b)
-{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 " SUM_64_NAMES
-                 ", %64, %65, 0, 1, 1;"
-                 : SUM_64("=f", c)
-                 : "l"(a), "l"(b));
-}
+/* Products of 64 rows x n_col columns, K = 32 e4m3, n values a thread: c = a * b^T, c += a * b^T,
+ * and the wait until every product committed has finished, after which c may be read. a_at and b_at
+ * number the operands behind the n of the sum. */
+#define WGMMA_E4M3(n, n_col, a_at, b_at)                                                           \
+    static __device__ __forceinline__ void wgmma_e4m3_start(float(&c)[n], uint64_t a, uint64_t b)  \
+    {                                                                                              \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n_col "k32.f32.e4m3.e4m3 {" NAMES_##n    \
+                     "}, %" #a_at ", %" #b_at ", 0, 1, 1;"                                         \
+                     : SUM_##n("=f", c, 0)                                                         \
+                     : "l"(a), "l"(b));                                                            \
+    }                                                                                              \
+    static __device__ __forceinline__ void wgmma_e4m3_add(float(&c)[n], uint64_t a, uint64_t b)    \
+    {                                                                                              \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n_col "k32.f32.e4m3.e4m3 {" NAMES_##n    \
+                     "}, %" #a_at ", %" #b_at ", 1, 1, 1;"                                         \
+                     : SUM_##n("+f", c, 0)                                                         \
+                     : "l"(a), "l"(b));                                                            \
+    }                                                                                              \
+    static __device__ __forceinline__ void wgmma_wait(float(&c)[n])                                \
+    {                                                                                              \
+        asm volatile("wgmma.wait_group.sync.aligned 0;" : SUM_##n("+f", c, 0)::"memory");          \
+    }
 
-/* c += a * b^T, likewise */
-static __device__ __forceinline__ void wgmma_e4m3_add(float (&c)[64], uint64_t a, uint64_t b)
-{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 " SUM_64_NAMES
-                 ", %64, %65, 1, 1, 1;"
-                 : SUM_64("+f", c)
-                 : "l"(a), "l"(b));
-}
+WGMMA_E4M3(4, 8, 4, 5)
+WGMMA_E4M3(8, 16, 8, 9)
+WGMMA_E4M3(16, 32, 16, 17)
+WGMMA_E4M3(32, 64, 32, 33)
+WGMMA_E4M3(64, 128, 64, 65)
 
-/* Until every product committed has finished; c may be read after it. */
-static __device__ __forceinline__ void wgmma_wait(float (&c)[64])
-{
-    asm volatile("wgmma.wait_group.sync.aligned 0;" : SUM_64("+f", c)::"memory");
-}
-
-#undef SUM_8
+#undef WGMMA_E4M3
+#undef NAMES_64
+#undef NAMES_32
+#undef NAMES_16
+#undef NAMES_8
+#undef NAMES_4
 #undef SUM_64
-#undef SUM_64_NAMES
+#undef SUM_32
+#undef SUM_16
+#undef SUM_8
+#undef SUM_4
 
 #endif

@@ -2,7 +2,8 @@
  *
  * A barrier is told in its eight bytes as the hardware does: arrivals and bytes that the phase
  * still waits for, and the phase's parity. Products are done when they are started and stores when
- * their source is waited for. Clusters have one block. */
+ * their source is waited for. Addresses in a cluster are told relative to this block's shared
+ * memory, as its own are. */
 #ifndef FATHOM_TESTS_SIMT_PTX90_CUH
 #define FATHOM_TESTS_SIMT_PTX90_CUH
 
@@ -54,9 +55,9 @@ static inline void mbarrier_arrive_expect(uint32_t barrier, uint32_t n_byte)
     simt_barrier_update(barrier, 1, 0);
 }
 
-static inline void mbarrier_arrive_cluster(uint32_t)
+static inline void mbarrier_arrive_cluster(uint32_t barrier_in_cluster)
 {
-    simt_fault("a cluster of one block");
+    simt_barrier_update(barrier_in_cluster, 1, 0);
 }
 
 static inline void mbarrier_arrive_cp_async(uint32_t barrier)
@@ -73,24 +74,38 @@ static inline bool mbarrier_try_wait(uint32_t barrier, uint32_t parity)
     return over;
 }
 
+static inline bool mbarrier_try_wait_cluster(uint32_t barrier, uint32_t parity)
+{
+    return mbarrier_try_wait(barrier, parity);
+}
+
 /* ---- clusters ---- */
 
 static inline uint32_t cluster_rank(void)
 {
-    return 0;
+    return simt_cluster_rank();
 }
 
-static inline uint32_t cluster_address(uint32_t address, uint32_t)
+static inline uint32_t cluster_address(uint32_t address, uint32_t rank)
 {
-    return address;
+    return address + (rank - simt_cluster_rank()) * SIMT_SHARED_BYTES;
+}
+
+static inline void cluster_store(uint32_t address_in_cluster, float x, float y)
+{
+    const float v[2] = {x, y};
+    if (address_in_cluster % sizeof v) simt_fault("a store that is not aligned");
+    memcpy(simt_place(address_in_cluster), v, sizeof v);
 }
 
 static inline void cluster_arrive(void)
 {
+    simt_cluster_arrive();
 }
 
 static inline void cluster_wait(void)
 {
+    simt_cluster_wait();
 }
 
 /* ---- copies into shared memory ---- */
@@ -125,10 +140,13 @@ static inline void tensor_load(uint32_t dst, const CUtensorMap *map, uint32_t ba
     simt_barrier_update(barrier, 0, -(int)(map->box[0] * map->box[1]));
 }
 
-static inline void tensor_load_multicast(uint32_t, const CUtensorMap *, uint32_t, int, int, int,
-                                         uint16_t)
+static inline void tensor_load_multicast(uint32_t dst, const CUtensorMap *map, uint32_t barrier,
+                                         int x, int y, int z, uint16_t blocks)
 {
-    simt_fault("a cluster of one block");
+    for (uint32_t rank = 0; rank < SIMT_CLUSTER_MAX; rank++) {
+        if (!(blocks >> rank & 1)) continue;
+        tensor_load(cluster_address(dst, rank), map, cluster_address(barrier, rank), x, y, z);
+    }
 }
 
 static inline void async_proxy_fence(void)
@@ -194,14 +212,15 @@ static inline void simt_operand_row(float (&out)[32], uint64_t operand, uint32_t
     for (uint32_t k = 0; k < 32; k++) out[k] = f32_from_e4m3(simt_operand_byte(operand, row, k));
 }
 
-static inline void wgmma_e4m3_add(float (&c)[64], uint64_t a, uint64_t b)
+/* Sums of 64 rows x 2 N columns. */
+template <int N> static inline void wgmma_e4m3_add(float (&c)[N], uint64_t a, uint64_t b)
 {
     const uint32_t lane = threadIdx.x % SIMT_WARP, warp = threadIdx.x / SIMT_WARP % 4;
     const uint32_t g = lane / 4, t = lane % 4;
     float rows[2][32], col[32];
     simt_operand_row(rows[0], a, warp * 16 + g);
     simt_operand_row(rows[1], a, warp * 16 + g + 8);
-    for (uint32_t j = 0; j < 16; j++) {
+    for (uint32_t j = 0; j < N / 4; j++) {
         for (uint32_t i = 0; i < 2; i++) {
             simt_operand_row(col, b, 8 * j + 2 * t + i);
             for (uint32_t k = 0; k < 32; k++) {
@@ -212,13 +231,13 @@ static inline void wgmma_e4m3_add(float (&c)[64], uint64_t a, uint64_t b)
     }
 }
 
-static inline void wgmma_e4m3_start(float (&c)[64], uint64_t a, uint64_t b)
+template <int N> static inline void wgmma_e4m3_start(float (&c)[N], uint64_t a, uint64_t b)
 {
     for (float &x : c) x = 0.0f;
     wgmma_e4m3_add(c, a, b);
 }
 
-static inline void wgmma_wait(float (&)[64])
+template <int N> static inline void wgmma_wait(float (&)[N])
 {
 }
 

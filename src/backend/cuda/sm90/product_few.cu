@@ -1,0 +1,584 @@
+/* product_few.cu - FP8 matrix product for few rows on sm_90a: weights stream once through a ring
+ *
+ * Weights are the 64-row operand of the warpgroup products, rows of input the N columns. A block
+ * makes tiles of 64 outputs, for one share of K (shares.h) or for all: its last warp fills a ring
+ * of stages, one stage a line of 128 of K, its first four multiply. With few tiles the shares of
+ * each are the blocks of a cluster: each block sends each of the others the part of its sums that
+ * the other one adds up and writes. With many tiles a block makes all shares of its own, one after
+ * the other. Lines are summed, scaled and added as in product_fp8.cu, and an element of the tensor
+ * cores' sum does not depend on the shape of the product, so the bits are the same.
+ *
+ * Weights do not change: those of a plain product are requested before the kernel waits for the one
+ * in front of it.
+ *
+ * A stage goes round:
+ *
+ *   empty --- all copies issued; full: 1 + 32 arrivals and the bytes ---> full
+ *   full ---- read by the four warps ---> empty
+ *
+ * The sums of item i are in parts[i % 2], and ready[i % 2] waits for every warp of the cluster. A
+ * warp sends sums of item i + 2 after all warps have sent those of i + 1, and so have read those of
+ * i: nothing has to say that a part is free. */
+#include "backend/cuda/sm90/product_few.cuh"
+
+#include "backend/cuda/shares.h"
+#include "backend/cuda/sm90/stage.cuh"
+
+enum {
+    BM = 64, /* outputs of a tile */
+    CONSUMERS = 128,
+    CONSUMER_WARPS = CONSUMERS / WARP,
+    THREADS = CONSUMERS + WARP,
+    STAGES_MAX = 8,
+    STAGES_MIN = 2,  /* of a block that makes one item */
+    UNITS = 8,       /* eighths of a tile: what a block of a cluster of 8 adds up */
+    RUN_LINES = 8,   /* lines that one lookup of a task's rows should last for */
+    ALONE_TILES = 2, /* tiles a multiprocessor from which on no K is shared */
+    SM_BYTES = 228 << 10,
+    BLOCK_BYTES = 1 << 10, /* what the device keeps for itself of each block's shared memory */
+    ALIGN_BYTES = 1024,
+};
+
+/* The start of a block's shared memory; sums for the cluster's exchange and the ring follow. */
+template <int N> struct alignas(ALIGN_BYTES) few_shared {
+    float in_scale[STAGES_MAX][N];
+    float w_scale[STAGES_MAX];
+    uint64_t full[STAGES_MAX];
+    uint64_t empty[STAGES_MAX];
+    uint64_t ready[2];
+};
+
+/* Eighth u of a tile has outputs 8 u to 8 u + 7. Sums lie as lanes hold them: [share][eighth of
+ * this block][group of 8 rows][lane], two values each. */
+template <int N> struct few_parts {
+    float2 sum[UNITS * N / 8 * WARP];
+};
+
+template <int N> struct few_stage {
+    uint8_t w[BM * LINE_BYTES];
+    uint8_t in[N * LINE_BYTES];
+};
+
+struct few_work {
+    CUtensorMap in_map; /* plain only */
+    CUtensorMap w_map;
+    struct product_args a;
+    uint32_t n_line;
+    uint32_t n_share;
+    uint32_t n_rank; /* blocks of a cluster: n_share or 1 */
+    uint32_t n_stage;
+    uint32_t n_part; /* 0: no cluster; 1: at most one item a cluster; 2 */
+    uint32_t n_col_tile;
+    uint32_t n_row_tile; /* plain */
+    uint32_t run_cols;   /* column tiles of a run */
+};
+
+/* A block's view of its shared memory. */
+template <int N> struct few_block {
+    struct few_shared<N> *s;
+    struct few_parts<N> *parts;
+    struct few_stage<N> *stages;
+    uint32_t rank;
+};
+
+struct few_ring {
+    uint32_t stage;
+    uint32_t parity;
+};
+
+static __device__ __forceinline__ void advance(struct few_ring &r, uint32_t n_stage)
+{
+    if (++r.stage == n_stage) {
+        r.stage = 0;
+        r.parity ^= 1;
+    }
+}
+
+/* A run: column tiles of one row tile, one after the other. */
+struct few_run {
+    int row_tile;
+    uint32_t col;
+    uint32_t col_end;
+};
+
+template <bool MAPPED>
+static __device__ __forceinline__ uint32_t run_count(const struct few_work &w)
+{
+    uint32_t n_row = MAPPED ? (uint32_t)*w.a.n_task : w.n_row_tile;
+    return n_row * ceil_div(w.n_col_tile, w.run_cols);
+}
+
+/* Mapped: the columns of a task one after the other. Plain: all rows of a column tile at once,
+ * which have its weights in common. */
+template <bool MAPPED>
+static __device__ __forceinline__ struct few_run run_at(const struct few_work &w, uint32_t i)
+{
+    const uint32_t n_col = ceil_div(w.n_col_tile, w.run_cols);
+    const uint32_t col = MAPPED ? i % n_col : i / w.n_row_tile;
+    struct few_run r;
+    r.row_tile = (int)(MAPPED ? i / n_col : i % w.n_row_tile);
+    r.col = col * w.run_cols;
+    r.col_end = min(r.col + w.run_cols, w.n_col_tile);
+    return r;
+}
+
+/* ---- the warp that loads ---- */
+
+enum { GATHER_ROWS = WARP / LINE_PIECES };
+
+/* What a lane copies: piece lane % LINE_PIECES of row lane / LINE_PIECES and of every GATHER_ROWS
+ * rows on; the scales of row `lane` and of every WARP rows on. */
+template <int N> struct few_gather {
+    uint32_t from[N / GATHER_ROWS];            /* in pieces from a.q */
+    const float *scale[(N + WARP - 1) / WARP]; /* NULL: no such row */
+    int n;                                     /* rows */
+};
+
+template <int N, bool MAPPED>
+static __device__ __forceinline__ void gather_of(struct few_gather<N> &g, const struct few_work &w,
+                                                 const struct product_rows &rows)
+{
+    const int lane = (int)threadIdx.x % WARP, last = rows.n - 1;
+    g.n = rows.n;
+    if (MAPPED) {
+#pragma unroll
+        for (int i = 0; i < N / GATHER_ROWS; i++) {
+            const int row = in_row(w.a, rows, min(lane / LINE_PIECES + i * GATHER_ROWS, last));
+            g.from[i] = (uint32_t)row * (w.a.k / PIECE_BYTES) + (uint32_t)(lane % LINE_PIECES);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < (N + WARP - 1) / WARP; i++) {
+        const int at = lane + i * WARP;
+        g.scale[i] = NULL;
+        if (at < rows.n) g.scale[i] = w.a.q_scale + (size_t)in_row(w.a, rows, at) * w.n_line;
+    }
+}
+
+template <int N>
+static __device__ __forceinline__ void
+gather_line(const struct few_work &w, const struct few_gather<N> &g, uint32_t dst, uint32_t line)
+{
+    const int lane = (int)threadIdx.x % WARP, first = lane / LINE_PIECES;
+#pragma unroll
+    for (int i = 0; i < N / GATHER_ROWS; i++) {
+        const int row = first + i * GATHER_ROWS;
+        if (row >= g.n) break;
+        const uint8_t *src = w.a.q + ((size_t)g.from[i] + (size_t)line * LINE_PIECES) * PIECE_BYTES;
+        const int place = (lane % LINE_PIECES) ^ (row & 7);
+        cp_async_16(dst + (uint32_t)(row * LINE_BYTES + place * PIECE_BYTES), src, true);
+    }
+}
+
+template <int N, bool MAPPED>
+static __device__ __forceinline__ void load_weights(const struct few_work &w,
+                                                    const struct few_block<N> &b, uint32_t stage,
+                                                    uint32_t line, uint32_t col, int expert)
+{
+    enum { BYTES = BM * LINE_BYTES + (MAPPED ? 0 : N * LINE_BYTES) };
+    const uint32_t full = smem_address(&b.s->full[stage]);
+    mbarrier_arrive_expect(full, BYTES);
+    tensor_load(smem_address(b.stages[stage].w), &w.w_map, full, (int)line * LINE_BYTES,
+                (int)col * BM, expert);
+}
+
+/* The inputs of one stage, by the whole warp. */
+template <int N, bool MAPPED>
+static __device__ __forceinline__ void load_inputs(const struct few_work &w,
+                                                   const struct few_block<N> &b, uint32_t stage,
+                                                   const struct few_gather<N> &g, uint32_t line,
+                                                   const struct product_rows &rows, uint32_t col)
+{
+    const int lane = (int)threadIdx.x % WARP;
+    const uint32_t full = smem_address(&b.s->full[stage]), in = smem_address(b.stages[stage].in);
+    if (lane == 0) {
+        const float *scale = rows.w_scale + (size_t)(col * BM / SCALE_BLOCK) * w.a.scale_stride;
+        cp_async_4(smem_address(&b.s->w_scale[stage]), scale + line);
+        if (!MAPPED) tensor_load(in, &w.in_map, full, (int)line * LINE_BYTES, rows.first, 0);
+    }
+    if (MAPPED) gather_line<N>(w, g, in, line);
+#pragma unroll
+    for (int i = 0; i < (N + WARP - 1) / WARP; i++) {
+        const int at = lane + i * WARP;
+        if (g.scale[i]) cp_async_4(smem_address(&b.s->in_scale[stage][at]), g.scale[i] + line);
+    }
+    mbarrier_arrive_cp_async(full);
+}
+
+template <int N, bool MAPPED>
+static __device__ __forceinline__ void produce(const struct few_work &w,
+                                               const struct few_block<N> &b)
+{
+    const bool leads = threadIdx.x % WARP == 0;
+    const uint32_t share = w.n_line / w.n_rank, line0 = b.rank * share; /* what is this block's */
+    const uint32_t step = gridDim.x / w.n_rank, first = blockIdx.x / w.n_rank;
+    uint32_t n_early = MAPPED ? 0 : min(share, w.n_stage);
+    if (leads) {
+        const uint32_t col = run_at<MAPPED>(w, first).col;
+        for (uint32_t i = 0; i < n_early; i++) {
+            load_weights<N, MAPPED>(w, b, i, line0 + i, col, 0);
+        }
+    }
+    dependency_wait();
+    const uint32_t n_run = run_count<MAPPED>(w);
+    struct few_ring at = {0, 0};
+    for (uint32_t i = first; i < n_run; i += step) {
+        const struct few_run r = run_at<MAPPED>(w, i);
+        const struct product_rows rows = product_rows_of(w.a, r.row_tile, N);
+        const int expert = MAPPED ? w.a.tasks[r.row_tile].expert : 0;
+        struct few_gather<N> g;
+        gather_of<N, MAPPED>(g, w, rows);
+        for (uint32_t col = r.col; col < r.col_end; col++) {
+            for (uint32_t line = line0; line < line0 + share; line++, advance(at, w.n_stage)) {
+                wait_phase(&b.s->empty[at.stage], at.parity ^ 1);
+                if (n_early) {
+                    n_early--;
+                } else if (leads) {
+                    load_weights<N, MAPPED>(w, b, at.stage, line, col, expert);
+                }
+                load_inputs<N, MAPPED>(w, b, at.stage, g, line, rows, col);
+            }
+        }
+    }
+}
+
+/* ---- the warps that multiply ---- */
+
+/* share += the next line's sum times its scales */
+template <int N, bool MAPPED>
+static __device__ __forceinline__ void add_line(float (&share)[N / 2], const struct few_block<N> &b,
+                                                uint32_t stage, uint32_t lane)
+{
+    const uint64_t weight = wgmma_operand(smem_address(b.stages[stage].w));
+    const uint64_t in = wgmma_operand(smem_address(b.stages[stage].in));
+    if (MAPPED) async_proxy_fence();
+    float c[N / 2];
+    wgmma_fence();
+    wgmma_e4m3_start(c, weight, in);
+#pragma unroll
+    for (uint64_t i = 2; i < LINE_BYTES / 16; i += 2) wgmma_e4m3_add(c, weight + i, in + i);
+    wgmma_commit();
+    const float w_scale = b.s->w_scale[stage];
+    float2 scale[N / 8]; /* of rows 8 j + 2 t and the next */
+#pragma unroll
+    for (int j = 0; j < N / 8; j++) {
+        scale[j] = *(const float2 *)&b.s->in_scale[stage][8 * j + 2 * (int)(lane % 4)];
+    }
+    wgmma_wait(c);
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(smem_address(&b.s->empty[stage]));
+#pragma unroll
+    for (int j = 0; j < N / 8; j++) {
+        const float s0 = w_scale * scale[j].x, s1 = w_scale * scale[j].y;
+        share[4 * j] = fmaf(c[4 * j], s0, share[4 * j]);
+        share[4 * j + 1] = fmaf(c[4 * j + 1], s1, share[4 * j + 1]);
+        share[4 * j + 2] = fmaf(c[4 * j + 2], s0, share[4 * j + 2]);
+        share[4 * j + 3] = fmaf(c[4 * j + 3], s1, share[4 * j + 3]);
+    }
+}
+
+/* Output `column` of rows 8 j + 2 t and the next. */
+static __device__ __forceinline__ void store_pair(const struct few_work &w,
+                                                  const struct product_rows &rows, int j,
+                                                  uint32_t column, float x, float y)
+{
+    const int row = 8 * j + 2 * ((int)threadIdx.x % 4);
+    if (column >= w.a.n) return;
+    if (row < rows.n) w.a.out[(size_t)out_row(rows, row) * w.a.out_stride + column] = x;
+    if (row + 1 < rows.n) w.a.out[(size_t)out_row(rows, row + 1) * w.a.out_stride + column] = y;
+}
+
+/* Sends a share's sums to the blocks that add them up: eighth u to block u / (eighths of a block).
+ */
+template <int N>
+static __device__ __forceinline__ void send_share(const struct few_work &w,
+                                                  const struct few_block<N> &b, uint32_t part,
+                                                  const float (&share)[N / 2])
+{
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, mine = UNITS / w.n_rank;
+#pragma unroll
+    for (uint32_t half = 0; half < 2; half++) {
+        const uint32_t unit = 2 * warp + half, to = unit / mine;
+        const uint32_t place = (b.rank * mine + unit % mine) * (N / 8) * WARP + lane;
+        const uint32_t at = cluster_address(smem_address(&b.parts[part].sum[place]), to);
+#pragma unroll
+        for (uint32_t j = 0; j < N / 8; j++) {
+            cluster_store(at + j * (uint32_t)(WARP * sizeof(float2)), share[4 * j + 2 * half],
+                          share[4 * j + 2 * half + 1]);
+        }
+    }
+    __syncwarp();
+    if (lane < w.n_rank) {
+        mbarrier_arrive_cluster(cluster_address(smem_address(&b.s->ready[part]), lane));
+    }
+}
+
+/* Adds up this block's eighths of a tile, shares in ascending order, and writes them. */
+template <int N>
+static __device__ __forceinline__ void
+add_shares(const struct few_work &w, const struct few_block<N> &b, uint32_t part, uint32_t parity,
+           const struct product_rows &rows, uint32_t column0)
+{
+    const uint32_t lane = threadIdx.x % WARP, mine = UNITS / w.n_rank, pairs = mine * (N / 8);
+    wait_phase<true>(&b.s->ready[part], parity);
+    for (uint32_t i = threadIdx.x / WARP; i < pairs; i += CONSUMER_WARPS) {
+        const float2 *from = b.parts[part].sum + i * WARP + lane;
+        float2 sum = make_float2(0.0f, 0.0f);
+        for (uint32_t share = 0; share < w.n_rank; share++) {
+            const float2 v = from[share * pairs * WARP];
+            sum.x += v.x;
+            sum.y += v.y;
+        }
+        const uint32_t unit = b.rank * mine + i / (N / 8);
+        store_pair(w, rows, (int)(i % (N / 8)), column0 + unit * 8 + lane / 4, sum.x, sum.y);
+    }
+}
+
+template <int N>
+static __device__ __forceinline__ void store_tile(const struct few_work &w,
+                                                  const struct product_rows &rows, uint32_t column0,
+                                                  const float (&sum)[N / 2])
+{
+    const uint32_t column = column0 + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
+#pragma unroll
+    for (int j = 0; j < N / 8; j++) {
+        store_pair(w, rows, j, column, sum[4 * j], sum[4 * j + 1]);
+        store_pair(w, rows, j, column + 8, sum[4 * j + 2], sum[4 * j + 3]);
+    }
+}
+
+template <int N, bool MAPPED>
+static __device__ __forceinline__ void consume(const struct few_work &w,
+                                               const struct few_block<N> &b)
+{
+    const uint32_t lane = threadIdx.x % WARP, share_lines = w.n_line / w.n_share;
+    const uint32_t own_shares = w.n_share / w.n_rank;
+    const uint32_t step = gridDim.x / w.n_rank, n_run = run_count<MAPPED>(w);
+    struct few_ring at = {0, 0};
+    uint32_t turn = 0; /* items so far */
+    for (uint32_t i = blockIdx.x / w.n_rank; i < n_run; i += step) {
+        const struct few_run r = run_at<MAPPED>(w, i);
+        const struct product_rows rows = product_rows_of(w.a, r.row_tile, N);
+        for (uint32_t col = r.col; col < r.col_end; col++, turn++) {
+            float total[N / 2] = {};
+            for (uint32_t i_share = 0; i_share < own_shares; i_share++) {
+                float share[N / 2] = {};
+                for (uint32_t line = 0; line < share_lines; line++, advance(at, w.n_stage)) {
+                    wait_phase(&b.s->full[at.stage], at.parity);
+                    add_line<N, MAPPED>(share, b, at.stage, lane);
+                }
+#pragma unroll
+                for (int j = 0; j < N / 2; j++)
+                    total[j] = own_shares > 1 ? total[j] + share[j] : share[j];
+            }
+            if (w.n_rank == 1) {
+                store_tile<N>(w, rows, col * BM, total);
+            } else {
+                send_share<N>(w, b, turn % 2, total);
+                add_shares<N>(w, b, turn % 2, turn / 2 % 2, rows, col * BM);
+            }
+        }
+    }
+}
+
+template <int N, bool MAPPED>
+__global__ void __launch_bounds__(THREADS, 2)
+    product_few_kernel(const __grid_constant__ struct few_work w)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    SHARED_DYNAMIC(unsigned char, shared);
+    struct few_block<N> b;
+    b.s = (struct few_shared<N> *)shared;
+    b.parts = (struct few_parts<N> *)(b.s + 1);
+    b.stages = (struct few_stage<N> *)(b.parts + w.n_part);
+    b.rank = w.n_rank > 1 ? cluster_rank() : 0;
+    if (threadIdx.x == CONSUMERS) {
+        tensor_map_prefetch(&w.w_map);
+        if (!MAPPED) tensor_map_prefetch(&w.in_map);
+        for (uint32_t i = 0; i < w.n_stage; i++) {
+            mbarrier_init(smem_address(&b.s->full[i]), 1 + WARP);
+            mbarrier_init(smem_address(&b.s->empty[i]), CONSUMER_WARPS);
+        }
+        for (int i = 0; i < 2; i++) {
+            mbarrier_init(smem_address(&b.s->ready[i]), CONSUMER_WARPS * w.n_rank);
+        }
+        mbarrier_init_fence();
+        async_proxy_fence();
+    }
+    __syncthreads();
+    if (w.n_rank > 1) cluster_arrive();
+    dependency_release();
+    if (threadIdx.x >= CONSUMERS) {
+        produce<N, MAPPED>(w, b);
+        if (w.n_rank > 1) cluster_wait();
+    } else {
+        dependency_wait();
+        if (w.n_rank > 1) cluster_wait(); /* every block's barriers are there */
+        consume<N, MAPPED>(w, b);
+    }
+#endif
+}
+
+/* ---- the host ---- */
+
+/* Shared memory of a block and how many a multiprocessor holds of them. */
+struct few_shape {
+    uint32_t n_part;
+    uint32_t n_stage;
+    uint32_t n_byte;
+    uint32_t per_sm;
+};
+
+template <int N> static struct few_shape shape_of(uint32_t n_part, uint32_t n_stage)
+{
+    struct few_shape f = {n_part, n_stage, 0, 0};
+    f.n_byte = (uint32_t)(sizeof(struct few_shared<N>) + n_part * sizeof(struct few_parts<N>) +
+                          n_stage * sizeof(struct few_stage<N>));
+    f.per_sm = SM_BYTES / (f.n_byte + BLOCK_BYTES);
+    return f;
+}
+
+/* Blocks that walk over many items: as deep a ring as two or three blocks leave room for. */
+template <int N> static struct few_shape walking_shape(uint32_t n_rank)
+{
+    const uint32_t n_part = n_rank > 1 ? 2 : 0;
+    for (uint32_t per_sm = 3; per_sm > 1; per_sm--) {
+        for (uint32_t n = STAGES_MAX; n >= 4; n--) {
+            const struct few_shape f = shape_of<N>(n_part, n);
+            if (f.per_sm >= per_sm) return f;
+        }
+    }
+    return shape_of<N>(n_part, 4);
+}
+
+/* Blocks for one item each, if the device holds all of them at once; else n_byte is 0. */
+template <int N>
+static struct few_shape single_shape(uint32_t n_rank, uint32_t n_block, uint32_t n_line,
+                                     uint32_t n_sm)
+{
+    const uint32_t n_part = n_rank > 1 ? 1 : 0;
+    for (uint32_t n = min(n_line, (uint32_t)STAGES_MAX); n >= min(n_line, (uint32_t)STAGES_MIN);
+         n--) {
+        const struct few_shape f = shape_of<N>(n_part, n);
+        if (n_block <= f.per_sm * n_sm * 15 / 16) return f; /* clusters leave some places empty */
+    }
+    return {};
+}
+
+/* One launch's attributes; they point into the struct. */
+struct few_launch {
+    cudaLaunchAttribute attributes[2];
+    cudaLaunchConfig_t config;
+};
+
+static void set_launch(struct few_launch *l, uint32_t n_block, uint32_t n_rank, uint32_t n_byte,
+                       cudaStream_t stream)
+{
+    *l = {};
+    l->attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    l->attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    l->attributes[1].id = cudaLaunchAttributeClusterDimension;
+    l->attributes[1].val.clusterDim.x = n_rank;
+    l->attributes[1].val.clusterDim.y = 1;
+    l->attributes[1].val.clusterDim.z = 1;
+    l->config.gridDim = dim3(n_block);
+    l->config.blockDim = dim3(THREADS);
+    l->config.dynamicSmemBytes = n_byte;
+    l->config.stream = stream;
+    l->config.attrs = l->attributes;
+    l->config.numAttrs = n_rank > 1 ? 2 : 1;
+}
+
+static cudaError_t make_maps(struct few_work *w, uint32_t tile)
+{
+    const struct product_args &a = w->a;
+    if (a.tasks) return make_map(&w->w_map, a.w, a.k, a.n, STACK_MATRICES, a.w_stride, BM);
+    cudaError_t e = make_map(&w->in_map, a.q, a.k, a.n_token, 1, (size_t)a.k * a.n_token, tile);
+    if (e != cudaSuccess) return e;
+    return make_map(&w->w_map, a.w, a.k, a.n, 1, (size_t)a.k * a.n, BM);
+}
+
+template <int N, bool MAPPED>
+static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
+                          const struct sm90_limits &limits, uint32_t i_tile, cudaStream_t stream)
+{
+    struct few_work w = {};
+    w.a = a;
+    w.n_line = a.k / LINE_BYTES;
+    w.n_share = share_count(w.n_line);
+    w.n_col_tile = ceil_div(a.n, BM);
+    w.n_row_tile = n_tile;
+    w.n_rank = n_tile * w.n_col_tile < limits.n_sm * ALONE_TILES ? w.n_share : 1;
+    w.run_cols = MAPPED && w.n_rank == 1 ? ceil_div(RUN_LINES, w.n_line) : 1;
+    const uint32_t run_lines = w.n_line / w.n_rank * w.run_cols;
+    uint32_t n_run = n_tile * ceil_div(w.n_col_tile, w.run_cols);
+    if (!n_run) return cudaSuccess;
+    struct few_shape f = single_shape<N>(w.n_rank, n_run * w.n_rank, run_lines, limits.n_sm);
+    if (!f.n_byte) {
+        f = walking_shape<N>(w.n_rank);
+        for (uint32_t i = 0; i < FEW_SHARES; i++) {
+            if (w.n_rank == 1u << i) n_run = min(n_run, limits.few[i_tile][i]);
+        }
+    }
+    w.n_stage = f.n_stage;
+    w.n_part = f.n_part;
+    cudaError_t e = make_maps(&w, N);
+    if (e != cudaSuccess) return e;
+    struct few_launch l;
+    set_launch(&l, n_run * w.n_rank, w.n_rank, f.n_byte, stream);
+    return cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED>, w);
+}
+
+template <int N, bool MAPPED> static cudaError_t init_kernel(uint32_t (&n_cluster)[FEW_SHARES])
+{
+    auto *kernel = product_few_kernel<N, MAPPED>;
+    cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         SM_BYTES - BLOCK_BYTES);
+    for (uint32_t i = 0; i < FEW_SHARES && e == cudaSuccess; i++) {
+        const uint32_t n_rank = 1u << i;
+        struct few_launch l;
+        int n = 0;
+        set_launch(&l, n_rank, n_rank, walking_shape<N>(n_rank).n_byte, NULL);
+        l.config.numAttrs = 2;
+        e = cudaOccupancyMaxActiveClusters(&n, kernel, &l.config);
+        n_cluster[i] = min(n_cluster[i], (uint32_t)max(n, 1));
+    }
+    return e;
+}
+
+template <int N> static cudaError_t init_tile(uint32_t (&n_cluster)[FEW_SHARES])
+{
+    for (uint32_t &n : n_cluster) n = UINT32_MAX;
+    cudaError_t e = init_kernel<N, false>(n_cluster);
+    return e == cudaSuccess ? init_kernel<N, true>(n_cluster) : e;
+}
+
+cudaError_t product_few_init(struct sm90_limits *out)
+{
+    cudaError_t e = init_tile<8>(out->few[0]);
+    if (e == cudaSuccess) e = init_tile<16>(out->few[1]);
+    if (e == cudaSuccess) e = init_tile<32>(out->few[2]);
+    if (e == cudaSuccess) e = init_tile<64>(out->few[3]);
+    return e;
+}
+
+template <int N>
+static cudaError_t launch_tile(const struct product_args &a, uint32_t n_tile,
+                               const struct sm90_limits &limits, uint32_t i_tile,
+                               cudaStream_t stream)
+{
+    return a.tasks ? launch<N, true>(a, n_tile, limits, i_tile, stream)
+                   : launch<N, false>(a, n_tile, limits, i_tile, stream);
+}
+
+cudaError_t product_few(const struct product_args &a, uint32_t tile, uint32_t n_tile,
+                        const struct sm90_limits &limits, cudaStream_t stream)
+{
+    switch (tile) {
+    case 8: return launch_tile<8>(a, n_tile, limits, 0, stream);
+    case 16: return launch_tile<16>(a, n_tile, limits, 1, stream);
+    case 32: return launch_tile<32>(a, n_tile, limits, 2, stream);
+    case 64: return launch_tile<64>(a, n_tile, limits, 3, stream);
+    default: return cudaErrorInvalidValue;
+    }
+}

@@ -1,0 +1,26 @@
+/* product_few.cuh - FP8 matrix product for few rows on sm_90a */
+#ifndef FATHOM_BACKEND_CUDA_SM90_PRODUCT_FEW_CUH
+#define FATHOM_BACKEND_CUDA_SM90_PRODUCT_FEW_CUH
+
+#include "backend/cuda/product.cuh"
+
+/* product_few_init - raises the kernels' limits and fills limits->few
+ *
+ * Needs    to be called once for a device, before product_few
+ * Errors   what the runtime says */
+cudaError_t product_few_init(struct sm90_limits *out);
+
+/* product_few - out[row][n] of struct product_args, plain or mapped, on the tensor cores
+ *
+ * tile     rows that a block takes at once: 8, 16, 32 or 64; mapped: tasks of at most so many
+ * n_tile   plain: tiles of rows; mapped: tasks at most, *a.n_task the true count
+ * limits   of the current device: n_sm, and what product_few_init fills
+ * Needs    k a multiple of 128, n of 16, row0 and col0 0; w and q aligned to 16 bytes; mapped:
+ *          w_stride a multiple of k
+ * Edge     rows past n_token or past a task, and columns past n, are not written
+ * Errors   cudaErrorInvalidValue if a tensor map cannot be made, or what the launch gives
+ * Numerics the bits of product_fp8_sm90, for every number of rows */
+cudaError_t product_few(const struct product_args &a, uint32_t tile, uint32_t n_tile,
+                        const struct sm90_limits &limits, cudaStream_t stream);
+
+#endif

@@ -1,0 +1,57 @@
+/* stage.cuh - what the FP8 products of sm_90a share: waiting for a stage, tensor maps */
+#ifndef FATHOM_BACKEND_CUDA_SM90_STAGE_CUH
+#define FATHOM_BACKEND_CUDA_SM90_STAGE_CUH
+
+#include <cudaTypedefs.h>
+
+#include "backend/cuda/sm90/ptx90.cuh"
+
+enum {
+    LINE_BYTES = 128, /* of K: a row of every tile */
+    PIECE_BYTES = 16, /* of one copy without a tensor map */
+    LINE_PIECES = LINE_BYTES / PIECE_BYTES,
+    STACK_MATRICES = 2048, /* experts of a stack at most */
+};
+
+/* Waits until the phase of this parity is over; CLUSTER: for arrivals of other blocks, whose writes
+ * are then seen. Built with PRODUCT_WAIT_TRIES_MAX, a lost arrival ends the kernel instead of
+ * stopping the device. */
+template <bool CLUSTER = false>
+static __device__ __forceinline__ void wait_phase(uint64_t *barrier, uint32_t parity)
+{
+    const uint32_t at = smem_address(barrier);
+    for (uint32_t n = 0;; n++) {
+        if (CLUSTER ? mbarrier_try_wait_cluster(at, parity) : mbarrier_try_wait(at, parity)) return;
+#ifdef PRODUCT_WAIT_TRIES_MAX
+        if (n == PRODUCT_WAIT_TRIES_MAX) *(volatile int *)NULL = 0;
+#endif
+    }
+}
+
+static inline PFN_cuTensorMapEncodeTiled_v12000 find_encode(void)
+{
+    void *found = NULL;
+    enum cudaDriverEntryPointQueryResult result;
+    cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000,
+                                                     cudaEnableDefault, &result);
+    if (e != cudaSuccess || result != cudaDriverEntryPointSuccess) return NULL;
+    return (PFN_cuTensorMapEncodeTiled_v12000)found;
+}
+
+/* Map of slabs of `rows` rows of k bytes, cut into permuted boxes of box_rows x 128 bytes. */
+static inline cudaError_t make_map(CUtensorMap *map, const void *data, uint32_t k, uint32_t rows,
+                                   uint32_t n_slab, size_t slab_stride, uint32_t box_rows)
+{
+    static const PFN_cuTensorMapEncodeTiled_v12000 encode = find_encode();
+    if (!encode) return cudaErrorNotSupported;
+    const cuuint64_t size[3] = {k, rows, n_slab};
+    const cuuint64_t stride[2] = {k, slab_stride};
+    const cuuint32_t box[3] = {LINE_BYTES, box_rows, 1};
+    const cuuint32_t step[3] = {1, 1, 1};
+    CUresult e = encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, (void *)data, size, stride, box,
+                        step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return e == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+#endif

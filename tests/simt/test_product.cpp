@@ -1,0 +1,219 @@
+/* test_product.cpp - the FP8 products of sm_90a on the simulated GPU: few rows and many give the
+ * same bits, whatever the tile and however many clusters there are, and write nothing else */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <vector>
+
+extern "C" {
+#include <cmocka.h>
+
+#include "base/dtype.h"
+}
+
+#include "backend/cuda/sm90/product_few.cuh"
+#include "backend/cuda/sm90/product_fp8.cuh"
+
+namespace
+{
+
+enum { LINE = 128, GUARD_COLS = 4, EXPERTS = 3, N_SM = 4 };
+
+const float guard = -1234.5f;
+
+struct problem {
+    product_args a;
+    uint32_t n_in, n_expert;
+    std::vector<uint8_t> w, q;
+    std::vector<float> w_scale, q_scale;
+    std::vector<task> tasks;
+    std::vector<int32_t> rows;
+    int32_t n_task;
+};
+
+uint32_t next(uint32_t &state)
+{
+    state = state * 1664525 + 1013904223;
+    return state >> 8;
+}
+
+void fill(std::vector<uint8_t> &codes, std::vector<float> &scales, uint32_t seed)
+{
+    for (uint8_t &c : codes) {
+        c = (uint8_t)next(seed);
+        if ((c & 0x7f) == 0x7f) c = 0; /* NaN */
+    }
+    for (float &s : scales) s = ldexpf(1.0f, (int)(next(seed) % 6) - 6);
+}
+
+/* Aligned like device memory: 16 bytes. */
+template <typename T> T *aligned(std::vector<T> &v, size_t n)
+{
+    v.resize(n + 16 / sizeof(T));
+    return (T *)(((uintptr_t)v.data() + 15) / 16 * 16);
+}
+
+void make(problem &p, uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, bool mapped)
+{
+    const uint32_t n_line = k / LINE, n_block = (n + LINE - 1) / LINE;
+    p = {};
+    p.n_expert = mapped ? EXPERTS : 1;
+    p.n_in = (n_row + in_divisor - 1) / in_divisor;
+    product_args &a = p.a;
+    a.n = n;
+    a.k = k;
+    a.n_token = n_row;
+    a.scale_stride = n_line;
+    a.w_stride = (size_t)n * k;
+    a.w_scale_step = (size_t)n_block * n_line;
+    a.in_divisor = in_divisor;
+    a.out_stride = n + GUARD_COLS;
+    a.w = aligned(p.w, a.w_stride * p.n_expert);
+    a.q = aligned(p.q, (size_t)p.n_in * k);
+    p.w_scale.resize(a.w_scale_step * p.n_expert);
+    p.q_scale.resize((size_t)p.n_in * n_line);
+    fill(p.w, p.w_scale, 1);
+    fill(p.q, p.q_scale, 2);
+    a.w_scale = p.w_scale.data();
+    a.q_scale = p.q_scale.data();
+}
+
+/* Row r belongs to expert r % 4; those of the fourth to none. */
+uint32_t map_rows(problem &p, uint32_t tile)
+{
+    p.tasks.clear();
+    p.rows.clear();
+    for (int32_t e = 0; e < EXPERTS; e++) {
+        const int32_t first = (int32_t)p.rows.size();
+        for (uint32_t r = (uint32_t)e; r < p.a.n_token; r += 4) p.rows.push_back((int32_t)r);
+        for (int32_t at = first; at < (int32_t)p.rows.size(); at += (int32_t)tile) {
+            p.tasks.push_back({e, at, min((int32_t)tile, (int32_t)p.rows.size() - at)});
+        }
+    }
+    p.n_task = (int32_t)p.tasks.size();
+    p.tasks.resize(p.tasks.size() + 2); /* the host does not know how many there are */
+    p.a.tasks = p.tasks.data();
+    p.a.n_task = &p.n_task;
+    p.a.rows = p.rows.data();
+    return (uint32_t)p.tasks.size();
+}
+
+/* Runs one kernel, tile 128 for that of many rows, on fresh outputs. */
+std::vector<float> run(problem &p, bool mapped, uint32_t tile, uint32_t n_row,
+                       const sm90_limits &limits)
+{
+    std::vector<float> storage;
+    const size_t n = (size_t)(p.a.n_token + 1) * p.a.out_stride;
+    product_args a = p.a;
+    a.out = aligned(storage, n);
+    std::fill(a.out, a.out + n, guard);
+    a.n_token = n_row;
+    const uint32_t n_tile = mapped ? map_rows(p, tile) : ceil_div(n_row, tile);
+    a.tasks = p.a.tasks;
+    a.n_task = p.a.n_task;
+    a.rows = p.a.rows;
+    cudaStream_t stream;
+    assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    cudaError_t e = tile == PRODUCT_LARGE_TILE ? product_fp8_sm90(a, n_tile, limits, stream)
+                                               : product_few(a, tile, n_tile, limits, stream);
+    assert_int_equal(e, cudaSuccess);
+    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
+    assert_int_equal(cudaStreamDestroy(stream), cudaSuccess);
+    return std::vector<float>(a.out, a.out + n);
+}
+
+/* The sum of products, with the outputs that nobody computes left alone. */
+void check_sums(const problem &p, bool mapped, const std::vector<float> &got)
+{
+    double error = 0.0, norm = 0.0;
+    const product_args &a = p.a;
+    const uint32_t n_line = a.k / LINE;
+    for (uint32_t r = 0; r <= a.n_token; r++) {
+        const uint32_t e = mapped ? r % 4 : 0;
+        for (uint32_t col = 0; col < a.out_stride; col++) {
+            const float out = got[(size_t)r * a.out_stride + col];
+            if (r == a.n_token || e >= p.n_expert || col >= a.n) {
+                assert_true(out == guard);
+                continue;
+            }
+            const uint8_t *w = (const uint8_t *)a.w + e * a.w_stride + (size_t)col * a.k;
+            const uint8_t *x = a.q + (size_t)(r / a.in_divisor) * a.k;
+            const float *ws = a.w_scale + e * a.w_scale_step + col / LINE * n_line;
+            const float *xs = a.q_scale + (size_t)(r / a.in_divisor) * n_line;
+            double sum = 0.0;
+            for (uint32_t i = 0; i < a.k; i++) {
+                sum += (double)(f32_from_e4m3(w[i]) * f32_from_e4m3(x[i])) *
+                       (double)(ws[i / LINE] * xs[i / LINE]);
+            }
+            error += ((double)out - sum) * ((double)out - sum);
+            norm += sum * sum;
+        }
+    }
+    assert_true(sqrt(error / norm) < 1e-5);
+}
+
+void check(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, bool mapped)
+{
+    problem p;
+    make(p, n_row, n, k, in_divisor, mapped);
+    sm90_limits roomy = {}, split = {}, tight = {};
+    assert_int_equal(product_few_init(&roomy), cudaSuccess);
+    assert_int_equal(product_fp8_sm90_init(&roomy), cudaSuccess);
+    roomy.n_sm = N_SM;
+    for (auto &row : tight.few) {
+        for (uint32_t &count : row) count = 2; /* and n_sm is 0: blocks walk over all tiles */
+    }
+    split = tight; /* the blocks of a cluster share the K of a tile */
+    const std::vector<float> want = run(p, mapped, PRODUCT_LARGE_TILE, n_row, roomy);
+    check_sums(p, mapped, want);
+    for (uint32_t tile : {8u, 16u, 32u, 64u}) {
+        split.n_sm = (n_row / tile + EXPERTS) * ceil_div(n, 64) / 2 + 1;
+        for (const sm90_limits &limits : {roomy, split, tight}) {
+            assert_true(run(p, mapped, tile, n_row, limits) == want);
+        }
+        if (mapped) continue;
+        const uint32_t some = min(n_row, tile / 2 + 1);
+        const std::vector<float> few = run(p, false, tile, some, roomy);
+        const size_t n_value = (size_t)some * p.a.out_stride;
+        assert_memory_equal(few.data(), want.data(), n_value * sizeof(float));
+        for (size_t i = n_value; i < few.size(); i++) assert_true(few[i] == guard);
+    }
+}
+
+void test_plain(void **)
+{
+    check(5, 80, 128, 1, false);       /* one line */
+    check(70, 144, 3 * 128, 1, false); /* one share */
+    check(17, 64, 6 * 128, 1, false);  /* two of three lines */
+    check(3, 208, 12 * 128, 1, false); /* four */
+    check(1, 64, 24 * 128, 1, false);  /* eight */
+    check(65, 128, 24 * 128, 1, false);
+}
+
+void test_mapped(void **)
+{
+    check(40, 144, 2 * 128, 1, true);
+    check(61, 80, 6 * 128, 4, true);
+    check(37, 64, 24 * 128, 9, true);
+}
+
+/* Pairs of blocks that share their weights: from two row tiles on. */
+void test_pairs(void **)
+{
+    check(140, 144, 2 * 128, 1, false);
+}
+
+} // namespace
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_mapped),
+        cmocka_unit_test(test_pairs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
