@@ -25,10 +25,11 @@ static void die(const char *what, const fathom_diag *d)
 static void print_line(void *arg, const struct op_bench_row *row)
 {
     (void)arg;
-    printf("%-12s %s %5u tokens, context %6u: %9.2f us, %8.1f GB/s, %7.2f TFLOP/s, floor %.2f\n",
+    printf("%-12s %s %5u tokens, context %6u: %9.2f us, in a train %9.2f, %8.1f GB/s, %7.2f "
+           "TFLOP/s, floor %.2f\n",
            row->op, row->shape.is_prefill ? "prefill" : "decode ", row->shape.n_token,
-           row->shape.context, row->us, row->bytes / row->us / 1e3, row->flop / row->us / 1e6,
-           row->floor_us);
+           row->shape.context, row->us, row->train_us, row->bytes / row->us / 1e3,
+           row->flop / row->us / 1e6, row->floor_us);
     (void)fflush(stdout);
 }
 

@@ -40,9 +40,9 @@ static fathom_err make_backend(struct backend **out, const struct engine_setting
 static void print_line(void *arg, const struct op_bench_row *row)
 {
     (void)arg;
-    printf("%s,%s,%u,%u,%.2f,%.1f,%.2f,%.2f,%.3f\n", row->op,
+    printf("%s,%s,%u,%u,%.2f,%.2f,%.1f,%.2f,%.2f,%.3f\n", row->op,
            row->shape.is_prefill ? "prefill" : "decode", row->shape.n_token, row->shape.context,
-           row->us, row->bytes / row->us / 1e3, row->flop / row->us / 1e6, row->floor_us,
+           row->us, row->train_us, row->bytes / row->us / 1e3, row->flop / row->us / 1e6, row->floor_us,
            row->floor_us / row->us);
     (void)fflush(stdout);
 }
@@ -53,7 +53,7 @@ static fathom_err run_shapes(struct op_bench *p, const struct model_limits *l, f
     static const uint32_t decodes[] = {1, 8, 64};
     static const uint32_t contexts[] = {2048, LONG_CONTEXT};
     static const uint32_t prefills[] = {512, PREFILL_TOKENS};
-    printf("operator,step,tokens,context,us,gb_s,tflop_s,floor_us,floor_share\n");
+    printf("operator,step,tokens,context,us,train_us,gb_s,tflop_s,floor_us,floor_share\n");
     for (int k = 0; k < 2; k++) {
         uint32_t context = contexts[k] < l->max_context ? contexts[k] : l->max_context;
         if (k > 0 && contexts[k - 1] >= l->max_context) break;

@@ -32,6 +32,7 @@ struct op_bench {
     void *drawn; /* device: what sample writes */
     double *us;  /* [n_repeat] */
     double bandwidth;
+    bool with_trains;
 };
 
 /* ---- making it ------------------------------------------------------------------------------ */
@@ -112,8 +113,8 @@ static fathom_err make_memory(struct op_bench *p, fathom_diag *d)
     TRY(ops->alloc(p->b, p->n_int * sizeof(int32_t), "a batch", &device, d));
     p->device = device;
     size_t drawn = (size_t)l->max_request * (3 + 2 * SAMPLE_TOP_MAX) * sizeof(int32_t);
-    TRY(ops->alloc(p->b, drawn + l->max_request * sizeof(struct sample_row), "draws", &p->drawn,
-                   d));
+    size_t rows = 2 * l->max_request * sizeof(struct sample_row);
+    TRY(ops->alloc(p->b, drawn + rows, "draws", &p->drawn, d));
     TRY(ops->alloc_host(p->b, p->n_int * sizeof(int32_t), &host, d));
     p->host = host;
     return FATHOM_OK;
@@ -153,6 +154,9 @@ fathom_err op_bench_create(struct op_bench **out, struct backend *b,
     p->limits = *limits;
     p->o = *o;
     op_bench_config(&p->c, config, limits);
+    struct backend_caps caps;
+    p->ops->get_caps(b, &caps);
+    p->with_trains = caps.graphs;
     TRY_GOTO(make_weights(p, d), fail);
     TRY_GOTO(make_memory(p, d), fail);
     err = measure_bandwidth(p);
@@ -349,6 +353,13 @@ static fathom_err run_sample(const struct context *x)
     return x->p->ops->sample(x->p->b, &x->sample);
 }
 
+static fathom_err run_sample_cut(const struct context *x)
+{
+    struct sample_args a = x->sample;
+    a.rows += x->p->limits.max_request;
+    return x->p->ops->sample(x->p->b, &a);
+}
+
 /* ---- what has to be moved and computed ------------------------------------------------------ */
 
 struct cost {
@@ -480,6 +491,33 @@ static fathom_err time_op(const struct context *x, op_run *run, double *us)
     return FATHOM_OK;
 }
 
+/* The operator TRAIN times in a row in one recorded step: what it adds to a step, launches hidden
+ * as there, its weights in the caches as far as they fit. */
+static fathom_err time_train(const struct context *x, op_run *run, double *us)
+{
+    enum { TRAIN = 16 };
+    struct op_bench *p = x->p;
+    struct graph *g;
+    TRY(p->ops->sync(p->b));
+    TRY(p->ops->graph_begin(p->b));
+    fathom_err err = FATHOM_OK;
+    for (int i = 0; i < TRAIN && !err; i++) err = run(x);
+    fathom_err end_err = p->ops->graph_end(p->b, &g);
+    if (err || end_err) return err ? err : end_err;
+    for (uint32_t i = 0; i < p->o.n_warm_up + p->o.n_repeat && !err; i++) {
+        double all = 0;
+        err = p->ops->fence_record(p->b, 0);
+        if (!err) err = p->ops->graph_launch(p->b, g);
+        if (!err) err = p->ops->fence_record(p->b, 1);
+        if (!err) err = p->ops->fence_elapsed(p->b, &all);
+        if (i >= p->o.n_warm_up) p->us[i - p->o.n_warm_up] = all / TRAIN;
+    }
+    p->ops->graph_destroy(p->b, g);
+    qsort(p->us, p->o.n_repeat, sizeof *p->us, compare);
+    *us = p->us[p->o.n_repeat / 2];
+    return err;
+}
+
 static fathom_err make_draws(struct context *x)
 {
     struct op_bench *p = x->p;
@@ -493,9 +531,11 @@ static fathom_err make_draws(struct context *x)
                              .seed = SEED,
                              .mask_offset = SAMPLE_NONE,
                              .n_vocab_used = p->c.n_vocab};
-    for (uint32_t i = 0; i < n; i++) {
-        row.logit_row = i;
-        TRY(p->ops->copy_in(p->b, &rows[i], &row, sizeof row));
+    for (uint32_t i = 0; i < 2 * n; i++) { /* plain rows, then rows with cut-offs */
+        row.logit_row = i % n;
+        row.temperature = i < n ? 1 : 0.6f;
+        row.top_p = i < n ? 1 : 0.95f;
+        TRY(p->ops->copy_in(p->b, &rows[i < n ? i : room + i - n], &row, sizeof row));
         TRY(p->ops->sync(p->b)); /* row is used again */
     }
     x->sample = (struct sample_args){.logits = p->m->logits,
@@ -534,6 +574,7 @@ static fathom_err run_all(struct context *x, const struct op_bench_shape *shape,
         {"moe", run_moe, cost_moe(x), c->n_expert > 0},
         {"head", run_head, product(x->p, rows, c->n_vocab, c->hidden, 2), true},
         {"sample", run_sample, draws, true},
+        {"sample_cut", run_sample_cut, draws, true},
     };
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         struct op_bench_row row = {.op = ops[i].name,
@@ -542,6 +583,7 @@ static fathom_err run_all(struct context *x, const struct op_bench_shape *shape,
                                    .flop = ops[i].cost.flop};
         if (!ops[i].present) continue;
         TRY(time_op(x, ops[i].run, &row.us));
+        if (x->p->with_trains) TRY(time_train(x, ops[i].run, &row.train_us));
         row.floor_us = 1e6 * row.bytes / x->p->bandwidth;
         report(arg, &row);
     }

@@ -22,8 +22,8 @@ static void choose(const struct backend_config *c, const struct moe_tensors *t, 
                    float *want)
 {
     uint32_t width = c->n_expert / c->n_group;
-    double s[64], b[64], group[64], row[512];
-    bool in[64];
+    double s[128], b[128], group[64], row[1152];
+    bool in[128];
     for (uint32_t i = 0; i < c->hidden; i++) row[i] = (double)x[i];
     for (uint32_t e = 0; e < c->n_expert; e++) {
         s[e] = 1 / (1 + exp(-gen_product(&t->router, e, row, ACT_F32)));
@@ -138,12 +138,44 @@ static void test_ties(void **state)
     gen_destroy(g);
 }
 
+/* FP8 activations: the router's inputs stay f32. Widths of more than one share of K, experts of
+ * more than one tile, groups that do not fit lanes. All experts have the same matrices, which
+ * nobody reads. */
+static void test_fp8(void **state)
+{
+    (void)state;
+    static const uint32_t hidden[] = {256, 1152}, n_expert[] = {16, 96}, n_group[] = {4, 8};
+    for (int i = 0; i < 2; i++) {
+        struct backend_config c;
+        struct moe_tensors t;
+        struct gen *g = gen_create_for(74, ACT_FP8);
+        gen_config(&c, ACT_FP8, KV_TYPE_BF16, false);
+        c.hidden = hidden[i];
+        c.n_expert = n_expert[i];
+        c.n_group = n_group[i];
+        c.topk_group = n_group[i] / 2;
+        c.n_expert_used = i ? 8 : 4;
+        uint32_t n = c.n_expert;
+        c.n_expert = 1;
+        gen_moe(g, &c, DTYPE_F8_E4M3, &t);
+        c.n_expert = n;
+        struct ffn_tensors *experts = gen_alloc(g, n * sizeof *experts);
+        for (uint32_t e = 0; e < n; e++) experts[e] = t.experts[0];
+        t.experts = experts;
+        t.router = gen_matrix(g, DTYPE_BF16, n, c.hidden, true);
+        t.router_bias = gen_vector(g, DTYPE_F32, n, 0, 0.2f);
+        check(&c, &t, g);
+        gen_destroy(g);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_negative_bias),
         cmocka_unit_test(test_ties),
+        cmocka_unit_test(test_fp8),
     };
     return OP_MAIN(argc, argv, tests);
 }

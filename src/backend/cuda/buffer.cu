@@ -66,12 +66,18 @@ fathom_err cuda_buffer_create(struct backend *b, enum buffer_kind kind, struct b
     return FATHOM_OK;
 }
 
+static void forget_map(struct cuda_backend *c, const struct buffer *route)
+{
+    if (c->map.route == route) c->map.route = NULL;
+}
+
 void cuda_buffer_destroy(struct backend *b, struct buffer *buf)
 {
     if (!buf) return;
     void *parts[] = {buf->f, buf->h, buf->q, buf->scale, buf->index_f, buf->index_weight,
                      buf->i, buf->n, buf->w};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) b->ops->release(b, parts[i]);
+    forget_map(cuda_of(b), buf);
     mem_free(buf);
 }
 
@@ -246,6 +252,7 @@ static fathom_err write_pairs(struct cuda_backend *c, struct buffer *buf, uint32
     int32_t *ids = (int32_t *)mem_alloc_array(k, 4);
     if (!ids) return FATHOM_ENOMEM;
     fathom_err err = FATHOM_OK;
+    forget_map(c, buf);
     for (uint32_t r = 0; !err && r < n_row; r++) {
         const float *row = in + (size_t)r * stride;
         int32_t count = (int32_t)row[0];

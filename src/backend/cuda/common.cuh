@@ -6,7 +6,6 @@
 
 #include "backend/cuda/port.cuh"
 
-#define FP8_MAX 448.0f
 #define FP8_AMAX_MIN 1e-4f
 
 static __device__ __forceinline__ float warp_sum(float v)
@@ -23,17 +22,15 @@ static __device__ __forceinline__ float warp_max(float v)
     return v;
 }
 
-/* Sum over the block, the same value in every thread; `scratch` holds one float a warp plus one. */
+/* Sum over the block, the same value in every thread; `scratch` holds one float a warp. */
 static __device__ __forceinline__ float block_sum(float v, float *scratch)
 {
-    int warp = (int)threadIdx.x / WARP, n_warp = (int)blockDim.x / WARP;
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     v = warp_sum(v);
     __syncthreads();
-    if (threadIdx.x % WARP == 0) scratch[warp] = v;
+    if (lane == 0) scratch[warp] = v;
     __syncthreads();
-    float sum = 0.0f;
-    for (int i = 0; i < n_warp; i++) sum += scratch[i];
-    return sum;
+    return warp_sum(lane < blockDim.x / WARP ? scratch[lane] : 0.0f);
 }
 
 static __device__ __forceinline__ float e4m3_to_float(uint8_t v)
@@ -47,17 +44,30 @@ static __device__ __forceinline__ uint8_t float_to_e4m3(float v)
     return (uint8_t)__nv_cvt_float_to_fp8(v, __NV_SATFINITE, __NV_E4M3);
 }
 
+/* Two codes, x in the low byte. */
+static __device__ __forceinline__ uint16_t float2_to_e4m3x2(float x, float y)
+{
+    return (uint16_t)__nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, __NV_E4M3);
+}
+
 static __device__ __forceinline__ float2 e4m3x2_to_float2(uint16_t v)
 {
     __half2_raw h = __nv_cvt_fp8x2_to_halfraw2(v, __NV_E4M3);
     return __half22float2(*(__half2 *)&h);
 }
 
-/* The scale of a group with the largest magnitude amax: amax / 448 rounded up to a power of two */
+/* The scale of a group with the largest magnitude amax: amax / 448 rounded up to a power of two.
+ * 448 is 1.75 * 2^8: an amax up to 1.75 * 2^e gives 2^(e - 8), a larger one the next. */
 static __device__ __forceinline__ float fp8_scale(float amax)
 {
-    uint32_t u = __float_as_uint(fmaxf(amax, FP8_AMAX_MIN) / FP8_MAX);
-    return __uint_as_float((u + 0x7fffffu) & 0x7f800000u);
+    uint32_t u = __float_as_uint(fmaxf(amax, FP8_AMAX_MIN));
+    return __uint_as_float(((u + 0x1fffffu) & 0x7f800000u) - (8u << 23));
+}
+
+/* 1 / s of a power of two, exactly */
+static __device__ __forceinline__ float fp8_inverse(float s)
+{
+    return __uint_as_float((254u << 23) - __float_as_uint(s));
 }
 
 /* Four values as codes, the first lowest. The scale is a power of two: nothing is rounded twice. */

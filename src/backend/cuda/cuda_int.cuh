@@ -110,10 +110,11 @@ struct act {
     const uint8_t *q;
     const float *scale; /* [T][width / 128] */
     uint32_t width;
+    const int32_t *rows; /* the rows that are meant, for weights that cuda_wants_bf16; NULL: all */
 };
 
-/* Which rows go to which expert, made on the device by moe_map. Slot s of token t is row
- * t * n_slot + s; `rows` lists them expert by expert. */
+/* Which rows go to which expert, made on the device by router or cuda_moe_map. Slot s of token t is
+ * row t * n_slot + s; `rows` lists them expert by expert. */
 struct task {
     int32_t expert;
     int32_t first; /* into rows */
@@ -121,6 +122,10 @@ struct task {
 };
 
 struct task_map {
+    const struct buffer *route; /* what it was made of last, NULL: to be made before use */
+    const struct weight *w;
+    uint32_t n_token;
+    int32_t *counts; /* [blocks of ROUTER_MAP_TOKENS][experts] */
     struct task *tasks;
     int32_t *n_task;
     int32_t *rows;
@@ -176,12 +181,13 @@ struct cuda_backend {
     float *mid_scale;
     float *slot_out;     /* [T * n_slot][D] */
     float *shared_out;   /* [T][D] */
-    float *router_score; /* [T][E] */
+    float *router_score; /* [share][T][pitch] (shares.h) */
     struct task_map map;
     float *mtp_f; /* [T][2D] */
     __nv_bfloat16 *mtp_h;
     uint32_t *sample_count; /* [rows of a sample call][V] */
     float *sample_shaped;
+    void *sample_parts;
 };
 
 static inline struct cuda_backend *cuda_of(struct backend *b)
@@ -232,6 +238,8 @@ fathom_err cuda_product_list(struct cuda_backend *c, const struct matrix_list *w
                              const struct act *in, uint32_t n_token, float *out, const char *what);
 /* whether this weight takes e4m3 activations */
 bool cuda_wants_fp8(const struct cuda_backend *c, const struct matrix *w);
+/* whether it takes bf16 ones, where they are there */
+bool cuda_wants_bf16(const struct cuda_backend *c, const struct matrix *w);
 /* the same per expert: row r of the map reads in[r / in_divisor] and writes out[r] */
 fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack *w,
                                const struct act *in, uint32_t in_divisor, float *out,
@@ -240,10 +248,19 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
 /* index.cu: whether its kernels choose so many of so many */
 bool cuda_topk_fits(uint32_t topk, uint32_t max_context);
 
-/* attend.cu: limits of its kernels; once at creation */
+/* limits of kernels; once at creation */
 fathom_err cuda_attend_init(struct cuda_backend *c);
-fathom_err cuda_front_init(struct cuda_backend *c); /* front.cu, out.cu: likewise */
+fathom_err cuda_front_init(struct cuda_backend *c);
 fathom_err cuda_out_init(struct cuda_backend *c);
+fathom_err product_bf16_init(struct cuda_backend *c);
+fathom_err cuda_router_init(struct cuda_backend *c);
+
+/* router.cu: makes c->map of a route, unless router has just made it beside that very route */
+fathom_err cuda_moe_map(struct cuda_backend *c, const struct weight *w, const struct buffer *route,
+                        uint32_t n_token);
+/* moe.cu: rows of a task, by weights and number of rows */
+uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uint32_t n_row,
+                       uint32_t n_stack);
 
 /* dense.cu: fills q and scale from f, rows of `width` (a multiple of 128) */
 fathom_err cuda_quantize(struct cuda_backend *c, const float *f, uint32_t n_row, uint32_t width,

@@ -332,11 +332,13 @@ static void name_scratch(struct cuda_backend *c)
     c->slot_out = (float *)s[SCRATCH_SLOT_OUT];
     c->shared_out = (float *)s[SCRATCH_SHARED_OUT];
     c->router_score = (float *)s[SCRATCH_ROUTER_SCORE];
+    c->map.counts = (int32_t *)s[SCRATCH_TASK_BLOCKS];
     c->map.tasks = (struct task *)s[SCRATCH_TASKS];
     c->map.n_task = (int32_t *)s[SCRATCH_TASK_COUNT];
     c->map.rows = (int32_t *)s[SCRATCH_TASK_ROWS];
     c->sample_count = (uint32_t *)s[SCRATCH_SAMPLE_COUNT];
     c->sample_shaped = (float *)s[SCRATCH_SAMPLE_SHAPED];
+    c->sample_parts = s[SCRATCH_SAMPLE_PARTS];
     c->mtp_f = (float *)s[SCRATCH_MTP_F];
     c->mtp_h = (__nv_bfloat16 *)s[SCRATCH_MTP_H];
 }
@@ -371,7 +373,9 @@ static fathom_err open_queue(struct cuda_backend *c)
     }
     TRY(cuda_attend_init(c));
     TRY(cuda_front_init(c));
-    return cuda_out_init(c);
+    TRY(cuda_out_init(c));
+    TRY(product_bf16_init(c));
+    return cuda_router_init(c);
 }
 
 /* Which kernels compute what, decided here for the life of the backend. */

@@ -33,6 +33,11 @@ template <typename T> static __device__ __forceinline__ T shfl_up(T v, int dista
     return __shfl_up_sync(FULL_MASK, v, (unsigned)distance);
 }
 
+static __device__ __forceinline__ uint32_t warp_largest(uint32_t v)
+{
+    return __reduce_max_sync(FULL_MASK, v);
+}
+
 static __device__ __forceinline__ unsigned warp_ballot(bool p)
 {
     return __ballot_sync(FULL_MASK, p);

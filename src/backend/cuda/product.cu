@@ -23,6 +23,7 @@ static struct product_args make_args(const struct cuda_backend *c, const struct 
     a.h = in->h;
     a.q = in->q;
     a.q_scale = in->scale;
+    a.in_rows = in->rows;
     a.out = out;
     a.out_stride = stride;
     a.round = c->c.act != ACT_F32;
@@ -34,6 +35,11 @@ bool cuda_wants_fp8(const struct cuda_backend *c, const struct matrix *w)
     /* as tensor_takes_fp8 */
     return c->fast && w->dtype == DTYPE_F8_E4M3 && w->n_col % 128 == 0 && w->row0 == 0 &&
            w->col0 == 0;
+}
+
+bool cuda_wants_bf16(const struct cuda_backend *c, const struct matrix *w)
+{
+    return c->fast && w->dtype == DTYPE_BF16 && w->n_col % 64 == 0;
 }
 
 static uint32_t token_tile(uint32_t n_token)
@@ -93,10 +99,7 @@ fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const st
         uint32_t tile = fp8_tile(c, a);
         return product_fp8(c, a, tile, ceil_div(n_token, tile), what);
     }
-    if (c->fast && w->dtype == DTYPE_BF16 && w->n_col % 64 == 0 && in->h) {
-        uint32_t tile = token_tile(n_token);
-        return product_bf16(c, a, tile, ceil_div(n_token, tile), what);
-    }
+    if (in->h && cuda_wants_bf16(c, w)) return product_bf16(c, a, what);
     return product_float(c, a, w->dtype, ceil_div(n_token, PRODUCT_FLOAT_TILE), what);
 }
 

@@ -18,8 +18,9 @@ struct product_args {
     const float *f;
     const __nv_bfloat16 *h;
     const uint8_t *q;
-    const float *q_scale; /* [rows][k / 128] */
-    bool round;           /* inputs are rounded to bf16: float kernel only */
+    const float *q_scale;   /* [rows][k / 128] */
+    bool round;             /* inputs are rounded to bf16: float kernel only */
+    const int32_t *in_rows; /* plain, bf16: row r reads in[in_rows[r]]; NULL: in[r] */
     uint32_t n_token;
     float *out;
     uint32_t out_stride;
@@ -75,8 +76,7 @@ fathom_err product_float(struct cuda_backend *c, const struct product_args &a, e
                          uint32_t n_tile, const char *what);
 fathom_err product_small(struct cuda_backend *c, const struct product_args &a, uint32_t tile_tokens,
                          uint32_t n_tile, const char *what);
-fathom_err product_bf16(struct cuda_backend *c, const struct product_args &a, uint32_t tile_tokens,
-                        uint32_t n_tile, const char *what);
+fathom_err product_bf16(struct cuda_backend *c, const struct product_args &a, const char *what);
 fathom_err product_fp8_large(struct cuda_backend *c, const struct product_args &a, uint32_t n_tile,
                              const char *what);
 

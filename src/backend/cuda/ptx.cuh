@@ -95,6 +95,12 @@ static __device__ __forceinline__ uint4 load_stream(const void *p)
     return v;
 }
 
+/* Brings the line of 128 bytes at p, or nothing, into L2. */
+static __device__ __forceinline__ void prefetch_l2(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
 /* Programmatic dependent launch: wait until the kernel before has finished and its writes can be
  * seen; let the next kernel begin its prologue. No-ops in a launch without the attribute. */
 static __device__ __forceinline__ void dependency_wait(void)

@@ -1,5 +1,6 @@
 #include "backend/cuda/scratch.h"
 
+#include "backend/cuda/shares.h"
 #include "base/assert.h"
 
 enum {
@@ -78,7 +79,9 @@ static void measure_feed_forward(struct cuda_scratch_sizes *s, const struct back
     s->bytes[SCRATCH_MID_SCALE] = mid / FP8_GROUP * 4 + 4;
     s->bytes[SCRATCH_SLOT_OUT] = rows * c->hidden * 4;
     s->bytes[SCRATCH_SHARED_OUT] = c->n_expert ? t * c->hidden * 4 : 4;
-    s->bytes[SCRATCH_ROUTER_SCORE] = t * c->n_expert * 4;
+    s->bytes[SCRATCH_ROUTER_SCORE] =
+        t * router_share_count(c->hidden) * router_score_pitch(c->n_expert) * 4;
+    s->bytes[SCRATCH_TASK_BLOCKS] = div_up(t, ROUTER_MAP_TOKENS) * (c->n_expert + 1) * 4;
     s->bytes[SCRATCH_TASKS] = n_task * TASK_BYTES;
     s->bytes[SCRATCH_TASK_COUNT] = 4;
     s->bytes[SCRATCH_TASK_ROWS] = (rows + 1) * 4;
@@ -91,6 +94,7 @@ void cuda_scratch_measure(struct cuda_scratch_sizes *out, const struct backend_c
     measure_feed_forward(out, c);
     out->bytes[SCRATCH_SAMPLE_COUNT] = n_sample * c->n_vocab * 4;
     out->bytes[SCRATCH_SAMPLE_SHAPED] = n_sample * c->n_vocab * 4;
+    out->bytes[SCRATCH_SAMPLE_PARTS] = n_sample * SAMPLE_PARTS * SAMPLE_PART_BYTES;
     out->bytes[SCRATCH_MTP_F] = (uint64_t)c->max_token * c->hidden * 2 * 4;
     out->bytes[SCRATCH_MTP_H] = (uint64_t)c->max_token * c->hidden * 2 * 2;
 }
@@ -117,11 +121,13 @@ const char *cuda_scratch_name(enum cuda_scratch part)
         [SCRATCH_SLOT_OUT] = "expert outputs",
         [SCRATCH_SHARED_OUT] = "shared expert output",
         [SCRATCH_ROUTER_SCORE] = "router scores",
+        [SCRATCH_TASK_BLOCKS] = "expert counts",
         [SCRATCH_TASKS] = "expert tasks",
         [SCRATCH_TASK_COUNT] = "expert task count",
         [SCRATCH_TASK_ROWS] = "expert rows",
         [SCRATCH_SAMPLE_COUNT] = "token counts",
         [SCRATCH_SAMPLE_SHAPED] = "raw logits",
+        [SCRATCH_SAMPLE_PARTS] = "draws",
         [SCRATCH_MTP_F] = "draft input",
         [SCRATCH_MTP_H] = "draft input, bf16",
     };

@@ -20,6 +20,9 @@ enum {
  * (generic/index.cu). */
 enum { TOPK_SPAN = 32768 };
 
+/* A row of logits is drawn from in so many parts (generic/sample.cu). */
+enum { SAMPLE_PARTS = 32, SAMPLE_PART_BYTES = 16 };
+
 enum cuda_scratch {
     SCRATCH_FRONT,      /* f32 [T][rows of mla.front] */
     SCRATCH_QUERY,      /* f32 [T][rows of mla.query] */
@@ -39,12 +42,14 @@ enum cuda_scratch {
     SCRATCH_MID_SCALE,
     SCRATCH_SLOT_OUT,     /* f32 [T * n_slot][D] */
     SCRATCH_SHARED_OUT,   /* f32 [T][D] */
-    SCRATCH_ROUTER_SCORE, /* f32 [T][E] */
-    SCRATCH_TASKS,        /* struct task */
+    SCRATCH_ROUTER_SCORE, /* f32 [share][T][pitch], shares.h */
+    SCRATCH_TASK_BLOCKS,
+    SCRATCH_TASKS, /* struct task */
     SCRATCH_TASK_COUNT,
     SCRATCH_TASK_ROWS,
     SCRATCH_SAMPLE_COUNT,  /* u32 [rows][V] */
     SCRATCH_SAMPLE_SHAPED, /* f32 [rows][V] */
+    SCRATCH_SAMPLE_PARTS,  /* [rows][SAMPLE_PARTS] of SAMPLE_PART_BYTES */
     SCRATCH_MTP_F,         /* f32 [T][2D], and bf16 */
     SCRATCH_MTP_H,
     SCRATCH_N,

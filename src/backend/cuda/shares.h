@@ -20,4 +20,21 @@ static inline uint32_t share_count(uint32_t n_line)
     return 1;
 }
 
+/* The router cuts its K into shares of so many lines; each writes a row of scores a token, with
+ * room for a multiple of 32 experts. */
+enum { ROUTER_SHARE_LINES = 16 };
+
+/* Tokens of a block that maps experts to rows. */
+enum { ROUTER_MAP_TOKENS = 64 };
+
+static inline uint32_t router_share_count(uint32_t n_col)
+{
+    return (n_col / 64 + ROUTER_SHARE_LINES - 1) / ROUTER_SHARE_LINES;
+}
+
+static inline uint32_t router_score_pitch(uint32_t n_expert)
+{
+    return n_expert <= 32 ? 32 : n_expert <= 256 ? 256 : 1024;
+}
+
 #endif

@@ -23,5 +23,10 @@ static inline uint8_t __nv_cvt_float_to_fp8(float v, __nv_saturation_t, __nv_fp8
 {
     return e4m3_from_f32(v);
 }
+static inline uint16_t __nv_cvt_float2_to_fp8x2(float2 v, __nv_saturation_t,
+                                                __nv_fp8_interpretation_t)
+{
+    return (uint16_t)(e4m3_from_f32(v.x) | e4m3_from_f32(v.y) << 8);
+}
 
 #endif

@@ -97,6 +97,10 @@ static inline int __popc(uint32_t v)
 {
     return __builtin_popcount(v);
 }
+static inline int __ffs(int v)
+{
+    return __builtin_ffs(v);
+}
 #define __expf expf
 #define __logf logf
 #define __cosf cosf
@@ -160,6 +164,16 @@ static inline unsigned __ballot_sync(unsigned, bool p)
     unsigned bits = 0;
     for (unsigned i = 0; i < SIMT_WARP; i++) bits |= (unsigned)simt_lane<bool>(all, i) << i;
     return bits;
+}
+
+static inline unsigned __reduce_max_sync(unsigned, unsigned v)
+{
+    const char *all = simt_warp_exchange(&v, sizeof v);
+    for (unsigned i = 0; i < SIMT_WARP; i++) {
+        unsigned other = simt_lane<unsigned>(all, i);
+        v = other > v ? other : v;
+    }
+    return v;
 }
 
 /* ---- runtime ------------------------------------------------------------------------------ */

@@ -2,40 +2,45 @@
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/launch.cuh"
 
-/* NORM_STEPS * NORM_THREADS * 4 is the widest hidden size: 16384 */
-enum { NORM_THREADS = 512, NORM_STEPS = 8 };
+/* The widest hidden size, 16384, is 8 steps of 4 values for each of NORM_THREADS. */
+enum { NORM_THREADS = 512, CONCAT_THREADS = 512, EMBED_THREADS = 256 };
 
-__global__ void embed_kernel(float *x, struct matrix table, const int32_t *ids,
-                             const int32_t *drawn)
+/* One thread 4 values of a row; needs a width that is a multiple of 4. */
+__global__ void __launch_bounds__(EMBED_THREADS)
+    embed_kernel(float *x, struct matrix table, const int32_t *ids, const int32_t *drawn)
 {
+    const uint32_t i = (blockIdx.y * EMBED_THREADS + threadIdx.x) * 4;
     kernel_begin();
-    int32_t id = ids[blockIdx.x];
-    size_t row = (size_t)(id < 0 ? drawn[~id] : id);
-    for (uint32_t i = threadIdx.x; i < table.n_col; i += blockDim.x) {
-        size_t at = row * table.n_col + i;
-        x[(size_t)blockIdx.x * table.n_col + i] =
-            table.dtype == DTYPE_BF16 ? __bfloat162float(((const __nv_bfloat16 *)table.data)[at])
-                                      : ((const float *)table.data)[at];
+    if (i >= table.n_col) return;
+    const int32_t id = ids[blockIdx.x];
+    const size_t at = (size_t)(id < 0 ? drawn[~id] : id) * table.n_col + i;
+    float4 v;
+    if (table.dtype == DTYPE_BF16) {
+        const uint2 h = *(const uint2 *)((const __nv_bfloat16 *)table.data + at);
+        v = make_float4(__uint_as_float(h.x << 16), __uint_as_float(h.x & 0xffff0000u),
+                        __uint_as_float(h.y << 16), __uint_as_float(h.y & 0xffff0000u));
+    } else {
+        v = *(const float4 *)((const float *)table.data + at);
     }
+    *(float4 *)(x + (size_t)blockIdx.x * table.n_col + i) = v;
 }
 
 fathom_err cuda_embed(struct backend *b, const struct embed_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
-    return cuda_launch(c, "embed", embed_kernel, dim3(a->n_token), 256, 0, a->x->f,
-                       a->table->linear, a->ids, a->drawn);
+    dim3 grid(a->n_token, ceil_div(a->table->linear.n_col, EMBED_THREADS * 4));
+    return cuda_launch(c, "embed", embed_kernel, grid, EMBED_THREADS, 0, a->x->f, a->table->linear,
+                       a->ids, a->drawn);
 }
 
 /* Quantizes 128 values held 4 a lane by one warp and stores codes and scale. */
-static __device__ __forceinline__ void quantize_group(const float v[4], uint8_t *q, float *scale)
+static __device__ __forceinline__ void quantize_group(const float4 &v, uint8_t *q, float *scale)
 {
     const int lane = (int)threadIdx.x % WARP;
-    float amax = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
-    float s = fp8_scale(warp_max(amax)), inverse = 1.0f / s;
-    uint32_t codes = 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++) codes |= (uint32_t)float_to_e4m3(v[i] * inverse) << (8 * i);
-    *(uint32_t *)(q + lane * 4) = codes;
+    float amax = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+    float s = fp8_scale(warp_max(amax)), inverse = fp8_inverse(s);
+    *(uint32_t *)(q + lane * 4) = (uint32_t)float2_to_e4m3x2(v.x * inverse, v.y * inverse) |
+                                  (uint32_t)float2_to_e4m3x2(v.z * inverse, v.w * inverse) << 16;
     if (lane == 0) *scale = s;
 }
 
@@ -45,8 +50,7 @@ __global__ void quantize_kernel(const float *f, uint32_t n_group, uint8_t *q, fl
     kernel_begin();
     if (group >= n_group) return;
     const float4 v = ((const float4 *)(f + (size_t)group * 128))[threadIdx.x % WARP];
-    const float values[4] = {v.x, v.y, v.z, v.w};
-    quantize_group(values, q + (size_t)group * 128, scale + group);
+    quantize_group(v, q + (size_t)group * 128, scale + group);
 }
 
 fathom_err cuda_quantize(struct cuda_backend *c, const float *f, uint32_t n_row, uint32_t width,
@@ -57,44 +61,62 @@ fathom_err cuda_quantize(struct cuda_backend *c, const float *f, uint32_t n_row,
                        scale);
 }
 
+struct norm_args {
+    float *x;
+    const float *delta; /* NULL: none */
+    const float *weight;
+    float *f;
+    __nv_bfloat16 *h; /* NULL: only f */
+    uint8_t *q;
+    float *scale;
+    uint32_t n;
+    float eps;
+};
+
 /* One block a token: x += delta; out = rmsnorm(x) in the forms that the next products take. A
- * thread keeps its values between the two passes: 4 * NORM_STEPS at most. */
-__global__ void __launch_bounds__(NORM_THREADS)
-    add_norm_kernel(float *x, const float *delta, const float *weight, float *f, __nv_bfloat16 *h,
-                    uint8_t *q, float *scale, uint32_t n, float eps)
+ * thread keeps its STEPS times 4 values to the end. STEPS and the number of threads, thus the order
+ * of the sum, depend on the width alone. */
+template <int STEPS>
+__global__ void __launch_bounds__(NORM_THREADS, STEPS == 4 ? 2 : 1)
+    add_norm_kernel(const struct norm_args a)
 {
-    __shared__ float scratch[NORM_THREADS / WARP + 1];
-    const size_t row = (size_t)blockIdx.x * n;
-    float4 v[NORM_STEPS];
+    __shared__ float scratch[NORM_THREADS / WARP];
+    const size_t row = (size_t)blockIdx.x * a.n;
+    const uint32_t first = threadIdx.x * 4, step = blockDim.x * 4;
+    const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    float4 v[STEPS], w[STEPS];
     float sum = 0.0f;
-    kernel_begin();
+    dependency_release();
+    if (first * STEPS < a.n) prefetch_l2(a.weight + first * STEPS);
+    dependency_wait();
 #pragma unroll
-    for (int j = 0; j < NORM_STEPS; j++) {
-        uint32_t i = ((uint32_t)j * NORM_THREADS + threadIdx.x) * 4;
-        if (i >= n) break;
-        v[j] = *(float4 *)(x + row + i);
-        if (delta) {
-            float4 d = *(const float4 *)(delta + row + i);
-            v[j] = make_float4(v[j].x + d.x, v[j].y + d.y, v[j].z + d.z, v[j].w + d.w);
-            *(float4 *)(x + row + i) = v[j];
+    for (int j = 0; j < STEPS; j++) { /* all in flight at once: w has room for delta */
+        uint32_t i = first + (uint32_t)j * step;
+        v[j] = i < a.n ? *(const float4 *)(a.x + row + i) : zero;
+        w[j] = i < a.n && a.delta ? *(const float4 *)(a.delta + row + i) : zero;
+    }
+#pragma unroll
+    for (int j = 0; j < STEPS; j++) {
+        uint32_t i = first + (uint32_t)j * step;
+        if (a.delta) {
+            v[j] = make_float4(v[j].x + w[j].x, v[j].y + w[j].y, v[j].z + w[j].z, v[j].w + w[j].w);
+            if (i < a.n) *(float4 *)(a.x + row + i) = v[j];
         }
         sum += v[j].x * v[j].x + v[j].y * v[j].y + v[j].z * v[j].z + v[j].w * v[j].w;
+        w[j] = i < a.n ? *(const float4 *)(a.weight + i) : zero;
     }
-    float r = rsqrtf(block_sum(sum, scratch) / (float)n + eps);
+    float r = rsqrtf(block_sum(sum, scratch) / (float)a.n + a.eps);
 #pragma unroll
-    for (int j = 0; j < NORM_STEPS; j++) {
-        uint32_t i = ((uint32_t)j * NORM_THREADS + threadIdx.x) * 4;
-        if (i >= n) break;
-        float4 w = *(const float4 *)(weight + i);
-        float4 o =
-            make_float4(v[j].x * r * w.x, v[j].y * r * w.y, v[j].z * r * w.z, v[j].w * r * w.w);
-        *(float4 *)(f + row + i) = o;
-        if (h) {
-            *(uint2 *)(h + row + i) = make_uint2(pack_bf16(o.x, o.y), pack_bf16(o.z, o.w));
-            const float values[4] = {o.x, o.y, o.z, o.w};
-            uint32_t group = i / 128; /* 4 values a lane: a warp holds one group of 128 */
-            quantize_group(values, q + row + (size_t)group * 128,
-                           scale + (size_t)blockIdx.x * (n / 128) + group);
+    for (int j = 0; j < STEPS; j++) {
+        uint32_t i = first + (uint32_t)j * step;
+        if (i >= a.n) break;
+        float4 o = make_float4(v[j].x * r * w[j].x, v[j].y * r * w[j].y, v[j].z * r * w[j].z,
+                               v[j].w * r * w[j].w);
+        *(float4 *)(a.f + row + i) = o;
+        if (a.h) { /* 4 values a lane: a warp holds one group of 128 */
+            *(uint2 *)(a.h + row + i) = make_uint2(pack_bf16(o.x, o.y), pack_bf16(o.z, o.w));
+            size_t group = (row + i) / 128;
+            quantize_group(o, a.q + group * 128, a.scale + group);
         }
     }
 }
@@ -102,30 +124,44 @@ __global__ void __launch_bounds__(NORM_THREADS)
 fathom_err cuda_add_norm(struct backend *b, const struct add_norm_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
-    return cuda_launch(c, "add_norm", add_norm_kernel, dim3(a->n_token), NORM_THREADS, 0, a->x->f,
-                       a->delta ? a->delta->f : NULL, a->weight->vector, a->out->f, a->out->h,
-                       a->out->q, a->out->scale, c->c.hidden, c->c.norm_eps);
+    struct norm_args k = {a->x->f,           a->delta ? a->delta->f : NULL,
+                          a->weight->vector, a->out->f,
+                          a->out->h,         a->out->q,
+                          a->out->scale,     c->c.hidden,
+                          c->c.norm_eps};
+    uint32_t n_step = k.n <= 4 * NORM_THREADS * 4 ? 4 : 8;
+    uint32_t threads = ceil_div(k.n, n_step * 4 * WARP) * WARP;
+    return cuda_launch(c, "add_norm", n_step == 4 ? add_norm_kernel<4> : add_norm_kernel<8>,
+                       dim3(a->n_token), threads, 0, k);
 }
 
-/* out = silu(gate) * up for rows [gate | up] of 2 * inner; codes too on the fast path. One warp a
- * group of 128, so that a group is quantized where it is made. */
+static __device__ __forceinline__ float4 swiglu(const float4 &g, const float4 &u)
+{
+    return make_float4(silu(g.x) * u.x, silu(g.y) * u.y, silu(g.z) * u.z, silu(g.w) * u.w);
+}
+
+/* out = silu(gate) * up for rows [gate | up] of 2 * inner; one thread 4 values. With codes (inner a
+ * multiple of 128) a warp has one group, which is quantized where it is made. */
 __global__ void swiglu_kernel(const float *gate_up, uint32_t n_row, uint32_t inner, float *f,
                               uint8_t *q, float *scale)
 {
-    uint32_t per_row = ceil_div(inner, 128);
+    const uint32_t per_row = ceil_div(inner, 128);
+    const uint32_t group = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     kernel_begin();
-    uint32_t group = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (group >= n_row * per_row) return;
-    uint32_t row = group / per_row, i0 = group % per_row * 128 + threadIdx.x % WARP * 4;
-    const float *g = gate_up + (size_t)row * 2 * inner, *u = g + inner;
-    float v[4];
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        uint32_t i = i0 + (uint32_t)j;
-        v[j] = i < inner ? silu(g[i]) * u[i] : 0.0f;
-        if (!q && i < inner) f[(size_t)row * inner + i] = v[j];
+    const uint32_t row = group / per_row, i = group % per_row * 128 + threadIdx.x % WARP * 4;
+    const float *g = gate_up + (size_t)row * 2 * inner + i, *u = g + inner;
+    if (q) {
+        quantize_group(swiglu(*(const float4 *)g, *(const float4 *)u), q + (size_t)group * 128,
+                       scale + group);
+    } else if (inner % 4 == 0) {
+        if (i < inner)
+            *(float4 *)(f + (size_t)row * inner + i) =
+                swiglu(*(const float4 *)g, *(const float4 *)u);
+    } else {
+        for (uint32_t j = 0; j < 4 && i + j < inner; j++)
+            f[(size_t)row * inner + i + j] = silu(g[j]) * u[j];
     }
-    if (q) quantize_group(v, q + (size_t)group * 128, scale + group);
 }
 
 fathom_err cuda_swiglu(struct cuda_backend *c, uint32_t n_row, uint32_t inner, bool fp8,
@@ -167,41 +203,39 @@ fathom_err cuda_linear(struct backend *b, const struct linear_args *a)
 }
 
 /* Rows of the hidden states that the head wants, side by side. */
-__global__ void gather_kernel(const float *f, const int32_t *rows, uint32_t n, float *out_f,
-                              __nv_bfloat16 *out_h)
+__global__ void gather_kernel(const float *f, const int32_t *rows, uint32_t n, float *out)
 {
     kernel_begin();
     size_t from = (size_t)rows[blockIdx.x] * n, to = (size_t)blockIdx.x * n;
-    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
-        out_f[to + i] = f[from + i];
-        if (out_h) out_h[to + i] = __float2bfloat16_rn(f[from + i]);
-    }
+    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) out[to + i] = f[from + i];
 }
 
 fathom_err cuda_head(struct backend *b, const struct head_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
-    __nv_bfloat16 *h = c->fast ? c->mtp_h : NULL;
-    TRY(cuda_launch(c, "head", gather_kernel, dim3(a->n_row), 256, 0, a->hidden->f, a->rows,
-                    c->c.hidden, c->mtp_f, h));
-    struct act x = {c->mtp_f, h, NULL, NULL, c->c.hidden};
+    struct act x = {NULL, a->hidden->h, NULL, NULL, c->c.hidden, a->rows};
+    if (!cuda_wants_bf16(c, &a->w->linear)) {
+        TRY(cuda_launch(c, "head", gather_kernel, dim3(a->n_row), 256, 0, a->hidden->f, a->rows,
+                        c->c.hidden, c->mtp_f));
+        x = {c->mtp_f, NULL, NULL, NULL, c->c.hidden, NULL};
+    }
     return cuda_product(c, &a->w->linear, &x, a->n_row, a->logits->f, c->c.n_vocab, "head");
 }
 
 /* One block a token: [ rmsnorm(embedding) ; rmsnorm(hidden) ] */
-__global__ void __launch_bounds__(NORM_THREADS)
+__global__ void __launch_bounds__(CONCAT_THREADS)
     mtp_concat_kernel(struct matrix table, const int32_t *ids, const float *hidden,
                       const int32_t *rows, const float *enorm, const float *hnorm, float *out,
                       __nv_bfloat16 *out_h, uint32_t n, float eps)
 {
-    __shared__ float scratch[NORM_THREADS / WARP + 1];
+    __shared__ float scratch[CONCAT_THREADS / WARP + 1];
     kernel_begin();
     size_t row = (size_t)ids[blockIdx.x] * n;
     size_t from = (size_t)(rows ? rows[blockIdx.x] : (int32_t)blockIdx.x) * n;
     for (int half = 0; half < 2; half++) {
         float sum = 0.0f;
         float *to = out + (size_t)blockIdx.x * 2 * n + (size_t)half * n;
-        for (uint32_t i = threadIdx.x; i < n; i += NORM_THREADS) {
+        for (uint32_t i = threadIdx.x; i < n; i += CONCAT_THREADS) {
             float v;
             if (half) {
                 v = hidden[from + i];
@@ -215,7 +249,7 @@ __global__ void __launch_bounds__(NORM_THREADS)
         }
         float r = rsqrtf(block_sum(sum, scratch) / (float)n + eps);
         const float *w = half ? hnorm : enorm;
-        for (uint32_t i = threadIdx.x; i < n; i += NORM_THREADS) {
+        for (uint32_t i = threadIdx.x; i < n; i += CONCAT_THREADS) {
             to[i] = to[i] * r * w[i];
             if (out_h) {
                 out_h[(size_t)blockIdx.x * 2 * n + (size_t)half * n + i] =
@@ -229,7 +263,7 @@ fathom_err cuda_mtp_front(struct backend *b, const struct mtp_front_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
     __nv_bfloat16 *h = c->fast ? c->mtp_h : NULL;
-    TRY(cuda_launch(c, "mtp_front", mtp_concat_kernel, dim3(a->n_token), NORM_THREADS, 0,
+    TRY(cuda_launch(c, "mtp_front", mtp_concat_kernel, dim3(a->n_token), CONCAT_THREADS, 0,
                     a->table->linear, a->next_ids, a->hidden->f, a->rows, a->enorm->vector,
                     a->hnorm->vector, c->mtp_f, h, c->c.hidden, c->c.norm_eps));
     struct act x = {c->mtp_f, h, NULL, NULL, 2 * c->c.hidden};

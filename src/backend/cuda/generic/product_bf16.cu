@@ -1,18 +1,30 @@
 /* product_bf16.cu - matrix products of BF16 weights: the head, narrow projections
  *
- * A warp owns 16 outputs (the product's 16-row operand) and one share of K (shares.h); tokens are
- * the 8-column operand, up to NT groups of 8. The order of k inside a 128-byte line is free as long
- * as both operands use the same one, so a lane loads 16 bytes at 16*t of each half line of its two
- * rows and feeds the words as they lie. A token's bits depend neither on its neighbours nor on NT.
- */
+ * A warp owns 16 outputs (the product's 16-row operand); tokens are the 8-column operand, NT groups
+ * of 8. K is cut into shares (shares.h): a share is one chain of products from zero, shares are
+ * added in ascending order. The order of k inside a 128-byte line is free as long as both operands
+ * use the same one, so a lane loads 16 bytes at 16*t of each half line of its two rows and feeds
+ * the words as they lie. A token's bits depend neither on its neighbours nor on the kernel:
+ *
+ *   narrow  few outputs: a block has 16 to 128, its warps share K
+ *   wide    enough outputs for every SM: a block has 128, each warp walks all of K with AHEAD lines
+ *           of weights on their way to registers; tokens stand in shared memory, where all warps
+ *           read them, so that weights are read once for up to 64 tokens
+ *
+ * Weights do not change: the first lines are requested before the wait. */
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
 #include "backend/cuda/shares.h"
 
-enum { WARPS = 8, AHEAD = 4, PITCH = 17 };
+enum { WARPS = 8, THREADS = WARPS * WARP, AHEAD = 4, LINE_BYTES = 128, PITCH = 17, TILE = 16 };
 
 struct line {
     uint4 lo[2], hi[2]; /* rows g and g + 8: first and second half of a 128-byte line */
+};
+
+/* A lane's two rows of weights, at 16 bytes of a line's first half. */
+struct weight_rows {
+    const char *at[2];
 };
 
 static __device__ __forceinline__ uint32_t word(const uint4 &v, int j)
@@ -20,15 +32,53 @@ static __device__ __forceinline__ uint32_t word(const uint4 &v, int j)
     return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w;
 }
 
-/* Adds the shares of a block's outputs and writes rows x outputs. */
-template <int NT, int WK>
-static __device__ __forceinline__ void finish(const struct product_args &a,
-                                              const struct product_rows &p, const float (*acc)[4],
-                                              float *shared, uint32_t n_block)
+static __device__ __forceinline__ struct weight_rows rows_of(const struct product_args &a,
+                                                             uint32_t n0)
 {
-    enum { AREA = NT * 8 * PITCH, N = WARPS / WK * 16 };
-    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
-    const int g = lane / 4, t = lane % 4;
+    const uint32_t g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    struct weight_rows w;
+#pragma unroll
+    for (uint32_t r = 0; r < 2; r++)
+        w.at[r] = (const char *)a.w + (size_t)min(n0 + r * 8 + g, a.n - 1) * a.k * 2 + 16 * t;
+    return w;
+}
+
+static __device__ __forceinline__ void load_line(struct line &l, const struct weight_rows &w,
+                                                 uint32_t line)
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        l.lo[r] = load_stream(w.at[r] + (size_t)line * LINE_BYTES);
+        l.hi[r] = load_stream(w.at[r] + (size_t)line * LINE_BYTES + 64);
+    }
+}
+
+static __device__ __forceinline__ void multiply(float (&c)[4], const struct line &l,
+                                                const uint4 &lo, const uint4 &hi)
+{
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        mma_bf16(c, word(l.lo[0], j), word(l.lo[1], j), word(l.hi[0], j), word(l.hi[1], j),
+                 word(lo, j), word(hi, j));
+    }
+}
+
+/* Where a token's inputs begin. */
+static __device__ __forceinline__ const char *input(const struct product_args &a, uint32_t token)
+{
+    const uint32_t i = min(token, a.n_token - 1);
+    return (const char *)a.h + (size_t)(a.in_rows ? (uint32_t)a.in_rows[i] : i) * a.k * 2;
+}
+
+/* ---- narrow ---- */
+
+/* Adds the shares of a block's outputs and writes tokens x outputs. */
+template <int NT, int WK>
+static __device__ __forceinline__ void finish(const struct product_args &a, const float (*acc)[4],
+                                              float *shared, uint32_t n_block, uint32_t token0)
+{
+    enum { AREA = NT * 8 * PITCH, N = WARPS / WK * TILE };
+    const uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < NT; i++) {
         float *col = shared + warp * AREA + (i * 8 + 2 * t) * PITCH + g;
@@ -38,100 +88,184 @@ static __device__ __forceinline__ void finish(const struct product_args &a,
         col[PITCH + 8] = acc[i][3];
     }
     __syncthreads();
-    for (int i = (int)threadIdx.x; i < p.n * N; i += WARPS * WARP) {
-        int n = i % N, row = i / N;
-        if (n_block + (uint32_t)n >= a.n) continue;
-        const float *from = shared + n / 16 * WK * AREA + row * PITCH + n % 16;
+    const uint32_t n_here = min(NT * 8u, a.n_token - token0);
+    for (uint32_t i = threadIdx.x; i < n_here * N; i += THREADS) {
+        const uint32_t n = i % N, row = i / N;
+        if (n_block + n >= a.n) continue;
+        const float *from = shared + n / TILE * WK * AREA + row * PITCH + n % TILE;
         float sum = from[0];
 #pragma unroll
         for (int j = 1; j < WK; j++) sum += from[j * AREA];
-        a.out[(size_t)out_row(p, row) * a.out_stride + n_block + (uint32_t)n] = sum;
+        a.out[(size_t)(token0 + row) * a.out_stride + n_block + n] = sum;
     }
 }
 
 template <int NT, int WK>
-__global__ void __launch_bounds__(WARPS *WARP, NT == 1 ? 2 : 1)
-    product_bf16_kernel(const struct product_args a)
+__global__ void __launch_bounds__(THREADS, NT == 1 ? 2 : 1)
+    product_bf16_narrow_kernel(const struct product_args a)
 {
     SHARED_DYNAMIC(float, shared);
-    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
-    const int g = lane / 4, t = lane % 4;
-    const uint32_t n_block = blockIdx.x * (WARPS / WK) * 16,
-                   n0 = n_block + (uint32_t)warp / WK * 16;
-    const uint32_t share = a.k / 64 / WK, first = (uint32_t)warp % WK * share;
-    const size_t row_bytes = (size_t)a.k * 2;
-    kernel_begin();
-    struct product_rows p = product_rows_of(a, (int)blockIdx.y, NT * 8);
-    if (p.n <= 0) return;
-    const char *w[2], *x[NT];
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        w[r] = p.w + (size_t)min(n0 + (uint32_t)(r * 8 + g), a.n - 1) * row_bytes + 16 * t;
-    }
-#pragma unroll
-    for (int i = 0; i < NT; i++) {
-        int token = min(i * 8 + g, p.n - 1);
-        x[i] = (const char *)a.h + (size_t)in_row(a, p, token) * row_bytes + 16 * t;
-    }
+    const uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    const uint32_t n_block = blockIdx.x * (WARPS / WK) * TILE, token0 = blockIdx.y * NT * 8;
+    const uint32_t share = a.k / 64 / WK, first = warp % WK * share;
+    const struct weight_rows w = rows_of(a, n_block + warp / WK * TILE);
+    struct line l[AHEAD];
     float acc[NT][4] = {};
+    dependency_release();
+#pragma unroll
+    for (uint32_t u = 0; u < AHEAD; u++) load_line(l[u], w, first + min(u, share - 1));
+    dependency_wait();
+    const char *x[NT];
+#pragma unroll
+    for (uint32_t i = 0; i < NT; i++) x[i] = input(a, token0 + i * 8 + g) + 16 * t;
     for (uint32_t b = 0; b < share; b += AHEAD) {
-        struct line l[AHEAD];
 #pragma unroll
-        for (int u = 0; u < AHEAD; u++) {
-            size_t at = (size_t)(first + min(b + (uint32_t)u, share - 1)) * 128;
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                l[u].lo[r] = load_stream(w[r] + at);
-                l[u].hi[r] = load_stream(w[r] + at + 64);
-            }
-        }
-#pragma unroll
-        for (int u = 0; u < AHEAD; u++) {
-            if (b + (uint32_t)u >= share) break;
-            size_t at = (size_t)(first + b + (uint32_t)u) * 128;
+        for (uint32_t u = 0; u < AHEAD; u++) {
+            if (b + u >= share) break;
+            const size_t at = (size_t)(first + b + u) * LINE_BYTES;
 #pragma unroll
             for (int i = 0; i < NT; i++) {
-                uint4 lo = *(const uint4 *)(x[i] + at);
-                uint4 hi = *(const uint4 *)(x[i] + at + 64);
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    mma_bf16(acc[i], word(l[u].lo[0], j), word(l[u].lo[1], j), word(l[u].hi[0], j),
-                             word(l[u].hi[1], j), word(lo, j), word(hi, j));
-                }
+                multiply(acc[i], l[u], *(const uint4 *)(x[i] + at),
+                         *(const uint4 *)(x[i] + at + 64));
             }
+            load_line(l[u], w, first + min(b + u + AHEAD, share - 1));
         }
     }
-    finish<NT, WK>(a, p, acc, shared, n_block);
+    finish<NT, WK>(a, acc, shared, n_block, token0);
 }
 
 template <int NT, int WK>
-static fathom_err launch(struct cuda_backend *c, const struct product_args &a, uint32_t n_tile,
-                         const char *what)
+static fathom_err launch_narrow(struct cuda_backend *c, const struct product_args &a,
+                                const char *what)
 {
-    dim3 grid(ceil_div(a.n, WARPS / WK * 16), n_tile);
+    dim3 grid(ceil_div(a.n, WARPS / WK * TILE), ceil_div(a.n_token, NT * 8));
     size_t bytes = (size_t)WARPS * NT * 8 * PITCH * sizeof(float);
-    return cuda_launch(c, what, product_bf16_kernel<NT, WK>, grid, WARPS * WARP, bytes, a);
+    return cuda_launch(c, what, product_bf16_narrow_kernel<NT, WK>, grid, THREADS, bytes, a);
 }
 
 template <int NT>
 static fathom_err launch_share(struct cuda_backend *c, const struct product_args &a,
-                               uint32_t n_tile, const char *what)
+                               const char *what)
 {
     switch (share_count(a.k / 64)) {
-    case 8: return launch<NT, 8>(c, a, n_tile, what);
-    case 4: return launch<NT, 4>(c, a, n_tile, what);
-    case 2: return launch<NT, 2>(c, a, n_tile, what);
-    default: return launch<NT, 1>(c, a, n_tile, what);
+    case 8: return launch_narrow<NT, 8>(c, a, what);
+    case 4: return launch_narrow<NT, 4>(c, a, what);
+    case 2: return launch_narrow<NT, 2>(c, a, what);
+    default: return launch_narrow<NT, 1>(c, a, what);
     }
 }
 
-/* Needs k a multiple of 64; tile_tokens 8, 16 or 32. */
-fathom_err product_bf16(struct cuda_backend *c, const struct product_args &a, uint32_t tile_tokens,
-                        uint32_t n_tile, const char *what)
+/* ---- wide ---- */
+
+enum { WIDE_ROWS = WARPS * TILE, STAGES = 3 };
+
+/* Where 16 bytes of a token's line stand: eight lanes that read two tokens meet all banks. */
+static __device__ __forceinline__ uint32_t place(uint32_t token, uint32_t chunk)
 {
-    switch (tile_tokens) {
-    case 8: return launch_share<1>(c, a, n_tile, what);
-    case 16: return launch_share<2>(c, a, n_tile, what);
-    default: return launch_share<4>(c, a, n_tile, what);
+    return token * LINE_BYTES + ((chunk ^ (token & 1) << 2) << 4);
+}
+
+/* AHEAD lines of all tokens from `line` on into a stage, one group of copies. */
+template <int NT>
+static __device__ __forceinline__ void copy_tokens(const struct product_args &a, uint32_t stage,
+                                                   const char *const (&x)[NT], uint32_t line)
+{
+    const uint32_t warp = threadIdx.x / WARP, chunk = threadIdx.x % 8;
+    const uint32_t u = threadIdx.x % WARP / 8; /* of AHEAD lines */
+#pragma unroll
+    for (uint32_t i = 0; i < NT; i++) {
+        if (line + u < a.k / 64)
+            cp_async_16(stage + u * NT * 8 * LINE_BYTES + place(i * 8 + warp, chunk),
+                        x[i] + (size_t)(line + u) * LINE_BYTES + chunk * 16, true);
     }
+    cp_async_commit();
+}
+
+template <int NT>
+__global__ void __launch_bounds__(THREADS, NT == 1 ? 2 : 1)
+    product_bf16_wide_kernel(const struct product_args a, uint32_t share)
+{
+    SHARED_DYNAMIC(float, shared);
+    enum { LINE_AREA = NT * 8 * LINE_BYTES, STAGE = AHEAD * LINE_AREA };
+    const uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    const uint32_t n0 = blockIdx.x * WIDE_ROWS + warp * TILE, token0 = blockIdx.y * NT * 8;
+    const uint32_t n_line = a.k / 64;
+    const uint32_t stages = smem_address(shared);
+    const struct weight_rows w = rows_of(a, n0);
+    struct line l[AHEAD];
+    float sum[NT][4] = {}, acc[NT][4] = {};
+    dependency_release();
+#pragma unroll
+    for (uint32_t u = 0; u < AHEAD; u++) load_line(l[u], w, min(u, n_line - 1));
+    dependency_wait();
+    const char *x[NT];
+#pragma unroll
+    for (uint32_t i = 0; i < NT; i++) x[i] = input(a, token0 + i * 8 + warp);
+    copy_tokens<NT>(a, stages, x, 0);
+    copy_tokens<NT>(a, stages + STAGE, x, AHEAD);
+    uint32_t left = share;
+    for (uint32_t b = 0, step = 0; b < n_line; b += AHEAD, step++) {
+        cp_async_wait<1>();
+        __syncthreads(); /* this step's tokens are there; those of the one before are done with */
+        copy_tokens<NT>(a, stages + (step + 2) % STAGES * STAGE, x, b + 2 * AHEAD);
+        const char *from = (const char *)shared + step % STAGES * STAGE;
+#pragma unroll
+        for (uint32_t u = 0; u < AHEAD; u++, from += LINE_AREA) {
+            if (b + u >= n_line) break;
+#pragma unroll
+            for (uint32_t i = 0; i < NT; i++) {
+                multiply(acc[i], l[u], *(const uint4 *)(from + place(i * 8 + g, t)),
+                         *(const uint4 *)(from + place(i * 8 + g, t + 4)));
+            }
+            load_line(l[u], w, min(b + u + AHEAD, n_line - 1));
+            if (--left) continue;
+            left = share;
+#pragma unroll
+            for (int i = 0; i < NT; i++) {
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                    sum[i][k] = b + u < share ? acc[i][k] : sum[i][k] + acc[i][k];
+                    acc[i][k] = 0.0f;
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < NT; i++) {
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++) {
+            const uint32_t n = n0 + g + k / 2 * 8, token = token0 + i * 8 + 2 * t + k % 2;
+            if (n < a.n && token < a.n_token) a.out[(size_t)token * a.out_stride + n] = sum[i][k];
+        }
+    }
+}
+
+template <int NT>
+static fathom_err launch_wide(struct cuda_backend *c, const struct product_args &a,
+                              const char *what)
+{
+    dim3 grid(ceil_div(a.n, WIDE_ROWS), ceil_div(a.n_token, NT * 8));
+    size_t bytes = (size_t)STAGES * AHEAD * NT * 8 * LINE_BYTES;
+    return cuda_launch(c, what, product_bf16_wide_kernel<NT>, grid, THREADS, bytes, a,
+                       a.k / 64 / share_count(a.k / 64));
+}
+
+/* Needs k a multiple of 64; plain rows, or those that in_rows lists. */
+fathom_err product_bf16(struct cuda_backend *c, const struct product_args &a, const char *what)
+{
+    enum { WIDE_BLOCKS_MIN = 64 };
+    if (a.n >= WIDE_BLOCKS_MIN * WIDE_ROWS) {
+        if (a.n_token <= 8) return launch_wide<1>(c, a, what);
+        return a.n_token <= 32 ? launch_wide<4>(c, a, what) : launch_wide<8>(c, a, what);
+    }
+    if (a.n_token <= 8) return launch_share<1>(c, a, what);
+    return a.n_token <= 16 ? launch_share<2>(c, a, what) : launch_share<4>(c, a, what);
+}
+
+fathom_err product_bf16_init(struct cuda_backend *c)
+{
+    enum { LARGEST = STAGES * AHEAD * 64 * LINE_BYTES };
+    const cudaFuncAttribute attribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    CU_TRY(c, cudaFuncSetAttribute(product_bf16_wide_kernel<8>, attribute, LARGEST), "create");
+    return FATHOM_OK;
 }

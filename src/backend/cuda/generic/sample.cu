@@ -1,4 +1,7 @@
-/* sample.cu - one block a row: raw log-probabilities, shaping, the cut-offs, the draw
+/* sample.cu - raw log-probabilities, shaping, the cut-offs, the draw
+ *
+ * A plain row, drawn from its logits as they are but for a mask and temperature, is drawn by PARTS
+ * blocks, of whose draws the best is taken. What else a row wants, one block does in many passes.
  *
  * Nothing is sorted. Each cut-off (top_k, top_p) is the key of the last value that stays, found in
  * four passes of 8 bits over order-preserving keys; counts are integers and masses are 2^-40 fixed
@@ -11,11 +14,15 @@ extern "C" {
 #include "base/rng.h"
 }
 
-enum { THREADS = 1024, WARPS = THREADS / WARP };
+enum { THREADS = 1024, WARPS = THREADS / WARP, PARTS = SAMPLE_PARTS, PART_THREADS = 256 };
 
 struct pick {
     float value;
     int id;
+};
+
+struct part {
+    struct pick largest, drawn;
 };
 
 struct sample_shared {
@@ -33,19 +40,26 @@ static __device__ __forceinline__ struct pick better(struct pick a, struct pick 
     return a.value > b.value || (a.value == b.value && a.id < b.id) ? a : b;
 }
 
-static __device__ struct pick block_pick(struct pick p, struct sample_shared *sh)
+static __device__ __forceinline__ struct pick warp_pick(struct pick p)
 {
 #pragma unroll
     for (int d = WARP / 2; d > 0; d >>= 1) {
         struct pick q = {shfl_xor(p.value, d), shfl_xor(p.id, d)};
         p = better(p, q);
     }
-    __syncthreads();
-    if (threadIdx.x % WARP == 0) sh->picks[threadIdx.x / WARP] = p;
-    __syncthreads();
-    p = sh->picks[0];
-    for (int w = 1; w < WARPS; w++) p = better(p, sh->picks[w]);
     return p;
+}
+
+/* The best of the block's, in every thread. */
+static __device__ struct pick block_pick(struct pick p, struct pick *picks)
+{
+    const uint32_t lane = threadIdx.x % WARP;
+    p = warp_pick(p);
+    __syncthreads();
+    if (lane == 0) picks[threadIdx.x / WARP] = p;
+    __syncthreads();
+    if (lane < blockDim.x / WARP) p = picks[lane];
+    return warp_pick(p);
 }
 
 static __device__ struct pick largest(const float *x, int n, struct sample_shared *sh)
@@ -55,7 +69,7 @@ static __device__ struct pick largest(const float *x, int n, struct sample_share
         struct pick q = {x[i], i};
         p = better(p, q);
     }
-    return block_pick(p, sh);
+    return block_pick(p, sh->picks);
 }
 
 static __device__ __forceinline__ uint32_t order_key(float v)
@@ -216,6 +230,12 @@ static __device__ void shape(const struct sample_row &row, const int32_t *histor
     }
 }
 
+/* The value by which an id is drawn: the largest wins. */
+static __device__ __forceinline__ float drawn_value(const struct sample_row &row, float x, int id)
+{
+    return x - logf(-logf(rng_unit(rng_mix(row.seed, row.position, (uint64_t)id))));
+}
+
 /* The token drawn from shaped logits; x is divided by the temperature on the way. */
 static __device__ int draw(const struct sample_row &row, float *x, int n, struct sample_shared *sh)
 {
@@ -260,11 +280,10 @@ static __device__ int draw(const struct sample_row &row, float *x, int n, struct
     struct pick p = {-INFINITY, best.id};
     for (int i = (int)threadIdx.x; i < n; i += THREADS) {
         if (!stays(c, x[i], i)) continue;
-        float u = rng_unit(rng_mix(row.seed, row.position, (uint64_t)i));
-        struct pick q = {x[i] - logf(-logf(u)), i};
+        struct pick q = {drawn_value(row, x[i], i), i};
         p = better(p, q);
     }
-    return block_pick(p, sh).id;
+    return block_pick(p, sh->picks).id;
 }
 
 /* Whether nothing may be drawn, and then what is given: the lowest id that the mask allows. */
@@ -281,7 +300,7 @@ static __device__ int first_allowed(const struct sample_row &row, const uint32_t
         struct pick q = {0.0f, i};
         if (allowed(row, mask, i)) p = better(p, q);
     }
-    p = block_pick(p, sh);
+    p = block_pick(p, sh->picks);
     return p.id < n ? p.id : 0;
 }
 
@@ -293,8 +312,9 @@ struct kernel_args {
     const struct sample_bias *bias;
     const int32_t *ban;
     const uint32_t *mask;
-    uint32_t *count; /* [row][n_vocab] */
-    float *shaped;   /* the same: logits after shaping */
+    uint32_t *count;    /* [row][n_vocab] */
+    float *shaped;      /* the same: logits after shaping */
+    struct part *parts; /* [row][PARTS] of plain rows */
     int32_t *ids;
     float *logprobs;
     uint32_t *ranks;
@@ -313,6 +333,52 @@ static __device__ int take_id(const struct sample_row &row, const struct kernel_
     return largest_is_impossible(x, n, sh) ? first_allowed(row, a.mask, n, sh) : id;
 }
 
+/* Neither shaped nor cut. */
+static __device__ __forceinline__ bool is_plain(const struct sample_row &row)
+{
+    const bool shaped = row.n_ban || row.n_bias || row.repetition_penalty != 1.0f ||
+                        row.frequency_penalty != 0.0f || row.presence_penalty != 0.0f;
+    const bool cut = row.min_p > 0.0f || row.top_k > 0 || row.top_p < 1.0f;
+    return !row.is_given && !shaped && (!cut || row.temperature <= 0.0f);
+}
+
+/* One part of a plain row's ids: the largest logit and the draw, as draw finds them. */
+__global__ void __launch_bounds__(PART_THREADS) part_kernel(const struct kernel_args a)
+{
+    __shared__ struct pick picks[PART_THREADS / WARP];
+    kernel_begin();
+    const struct sample_row row = a.rows[blockIdx.y];
+    if (!is_plain(row)) return;
+    const float *x = a.logits + (size_t)row.logit_row * a.n_vocab;
+    struct part p = {{-INFINITY, 0x7fffffff}, {-INFINITY, 0x7fffffff}};
+#pragma unroll 4
+    for (uint32_t i = blockIdx.x * PART_THREADS + threadIdx.x; i < row.n_vocab_used;
+         i += PARTS * PART_THREADS) {
+        const float v = x[i] == x[i] && allowed(row, a.mask, (int)i) ? x[i] : -INFINITY;
+        const struct pick largest = {v, (int)i};
+        p.largest = better(p.largest, largest);
+        if (row.temperature <= 0.0f || v / row.temperature == -INFINITY) continue;
+        const struct pick drawn = {drawn_value(row, v / row.temperature, (int)i), (int)i};
+        p.drawn = better(p.drawn, drawn);
+    }
+    p.largest = block_pick(p.largest, picks);
+    p.drawn = block_pick(p.drawn, picks);
+    if (threadIdx.x == 0) a.parts[blockIdx.y * PARTS + blockIdx.x] = p;
+}
+
+/* The token of a plain row, from its parts. */
+static __device__ int take_part(const struct sample_row &row, const struct kernel_args &a, int n,
+                                struct sample_shared *sh)
+{
+    static_assert(PARTS == WARP, "a lane a part");
+    const struct part mine = a.parts[blockIdx.x * PARTS + threadIdx.x % WARP];
+    const struct pick largest = warp_pick(mine.largest), drawn = warp_pick(mine.drawn);
+    const bool greedy = row.temperature <= 0.0f;
+    const float top = greedy ? largest.value : largest.value / row.temperature;
+    if (top == -INFINITY) return first_allowed(row, a.mask, n, sh);
+    return greedy || drawn.id >= n ? largest.id : drawn.id;
+}
+
 __global__ void __launch_bounds__(THREADS) sample_kernel(const struct kernel_args a)
 {
     __shared__ struct sample_shared sh;
@@ -320,10 +386,13 @@ __global__ void __launch_bounds__(THREADS) sample_kernel(const struct kernel_arg
     const struct sample_row row = a.rows[blockIdx.x];
     float *x = a.logits + (size_t)row.logit_row * a.n_vocab;
     const int n = (int)row.n_vocab_used;
-    for (int i = (int)threadIdx.x; i < n; i += THREADS) {
-        if (x[i] != x[i]) x[i] = -INFINITY;
+    const bool plain = is_plain(row);
+    if (!plain || row.want_logprob || row.n_top) {
+        for (int i = (int)threadIdx.x; i < n; i += THREADS) {
+            if (x[i] != x[i]) x[i] = -INFINITY;
+        }
+        __syncthreads();
     }
-    __syncthreads();
     float lse = 0.0f;
     if (row.want_logprob || row.n_top) lse = log_sum(x, n, largest(x, n, &sh).value, &sh);
     struct pick last = {INFINITY, -1};
@@ -334,14 +403,16 @@ __global__ void __launch_bounds__(THREADS) sample_kernel(const struct kernel_arg
             struct pick q = {x[i], i};
             if (below) p = better(p, q);
         }
-        last = block_pick(p, &sh);
+        last = block_pick(p, sh.picks);
         if (threadIdx.x == 0) {
             a.top_ids[blockIdx.x * SAMPLE_TOP_MAX + k] = last.id;
             a.top_logprobs[blockIdx.x * SAMPLE_TOP_MAX + k] = last.value - lse;
         }
     }
     int id = row.given_id;
-    if (!row.is_given) { /* on a copy: rows may share their logits */
+    if (plain) {
+        id = take_part(row, a, n, &sh);
+    } else if (!row.is_given) { /* on a copy: rows may share their logits */
         float *copy = a.shaped + (size_t)blockIdx.x * a.n_vocab;
         for (int i = (int)threadIdx.x; i < n; i += THREADS) copy[i] = x[i];
         id = take_id(row, a, copy, n, &sh);
@@ -350,16 +421,22 @@ __global__ void __launch_bounds__(THREADS) sample_kernel(const struct kernel_arg
     if (threadIdx.x == 0) {
         a.ids[blockIdx.x] = id;
         a.ranks[blockIdx.x] = rank;
-        float logprob = id < n ? x[id] - lse : -INFINITY;
-        a.logprobs[blockIdx.x] = row.want_logprob ? logprob : 0.0f;
+        a.logprobs[blockIdx.x] = !row.want_logprob ? 0.0f : id < n ? x[id] - lse : -INFINITY;
     }
 }
 
 fathom_err cuda_sample(struct backend *b, const struct sample_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
-    struct kernel_args k = {a->logits->f, c->c.n_vocab, a->rows,         a->history,       a->bias,
-                            a->ban,       a->mask,      c->sample_count, c->sample_shaped, a->ids,
-                            a->logprobs,  a->ranks,     a->top_ids,      a->top_logprobs};
+    struct kernel_args k = {a->logits->f,     c->c.n_vocab,
+                            a->rows,          a->history,
+                            a->bias,          a->ban,
+                            a->mask,          c->sample_count,
+                            c->sample_shaped, (struct part *)c->sample_parts,
+                            a->ids,           a->logprobs,
+                            a->ranks,         a->top_ids,
+                            a->top_logprobs};
+    static_assert(sizeof(struct part) == SAMPLE_PART_BYTES, "scratch.c");
+    TRY(cuda_launch(c, "sample", part_kernel, dim3(PARTS, a->n_row), PART_THREADS, 0, k));
     return cuda_launch(c, "sample", sample_kernel, dim3(a->n_row), THREADS, 0, k);
 }

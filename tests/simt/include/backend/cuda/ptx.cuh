@@ -126,6 +126,10 @@ static inline uint4 load_stream(const void *p)
     return v;
 }
 
+static inline void prefetch_l2(const void *)
+{
+}
+
 static inline void dependency_wait(void)
 {
 }

@@ -1,0 +1,772 @@
+/* router.cu - the router's scores, the choice of experts, and the map from experts to rows
+ *
+ * Scores: BF16 weights against f32 activations on the tensor cores, without rounding them: an
+ * activation is three bf16 planes. K is cut into lines of 64 and lines into shares of SHARE_LINES;
+ * a line is one chain of products from zero, lines are added in ascending order inside a share,
+ * shares in ascending order by the kernel that chooses. Both score kernels keep to that, so a
+ * token's bits do not depend on the number of tokens.
+ *
+ * Up to FEW_TOKENS, one block chooses for all tokens and maps; with more, blocks choose each for
+ * their tokens, count, and map. */
+#include "backend/cuda/launch.cuh"
+#include "backend/cuda/product.cuh"
+#include "backend/cuda/shares.h"
+
+enum { PLANES = 3, LINE = 64, LINE_BYTES = 128, TILE = 16, SHARE_LINES = ROUTER_SHARE_LINES };
+
+struct router_args_device {
+    struct matrix w;
+    const float *x; /* [T][D] */
+    uint32_t n_token;
+    uint32_t pitch; /* of a token's scores */
+    float *score;   /* [share][T][pitch] */
+};
+
+static __device__ __forceinline__ float *score_row(const struct router_args_device &a,
+                                                   uint32_t share, uint32_t token)
+{
+    return a.score + ((size_t)share * a.n_token + token) * a.pitch;
+}
+
+/* ---- scores, float path ---- */
+
+enum { FLOAT_THREADS = 256 };
+
+/* One block an (expert, token); thread i sums every 256th product, then a tree. */
+__global__ void __launch_bounds__(FLOAT_THREADS)
+    router_float_kernel(const struct router_args_device a)
+{
+    __shared__ float scratch[FLOAT_THREADS / WARP];
+    kernel_begin();
+    const uint32_t e = blockIdx.x, t = blockIdx.y, n = a.w.n_col;
+    float sum = 0.0f;
+    for (uint32_t k = threadIdx.x; k < n; k += FLOAT_THREADS) {
+        size_t at = (size_t)e * n + k;
+        float w = a.w.dtype == DTYPE_BF16 ? __bfloat162float(((const __nv_bfloat16 *)a.w.data)[at])
+                                          : ((const float *)a.w.data)[at];
+        sum = fmaf(w, a.x[(size_t)t * n + k], sum);
+    }
+    sum = block_sum(sum, scratch);
+    if (threadIdx.x == 0) score_row(a, 0, t)[e] = sum;
+}
+
+/* ---- scores, fast path ---- */
+
+/* Two f32 as three bf16 pairs whose sum is exact: 3 times 8 bits of mantissa. */
+static __device__ __forceinline__ void split_planes(float x, float y, uint32_t (&planes)[PLANES])
+{
+#pragma unroll
+    for (int i = 0; i < PLANES; i++) {
+        planes[i] = pack_bf16(x, y);
+        x -= __uint_as_float(planes[i] << 16);
+        y -= __uint_as_float(planes[i] & 0xffff0000u);
+    }
+}
+
+/* Where 16 bytes of a line lie: rows of 128 bytes whose chunks are permuted by row, so that eight
+ * rows' chunks of one place fall on different banks. */
+static __device__ __forceinline__ uint32_t chunk_place(uint32_t row, uint32_t chunk)
+{
+    return row * LINE_BYTES + ((chunk ^ (row & 7)) << 4);
+}
+
+/* A's fragment of 16 rows from `row0` on and the k-th 16 of a line. */
+static __device__ __forceinline__ void load_fragment(uint32_t (&r)[4], uint32_t base, uint32_t row0,
+                                                     uint32_t k)
+{
+    const uint32_t lane = threadIdx.x % WARP;
+    ldmatrix_x4(r, base + chunk_place(row0 + lane % 16, k * 2 + lane / 16));
+}
+
+enum { FEW_WARPS = 8, WARP_LINES = SHARE_LINES / FEW_WARPS, FEW_COLS = 32 };
+
+/* Values of one token (lane / 4) in a warp's lines: k = 16 j + 2 t + {0, 1, 8, 9} */
+struct few_values {
+    float2 v[WARP_LINES][4][2];
+};
+
+static __device__ __forceinline__ void load_values(struct few_values &x,
+                                                   const struct router_args_device &a,
+                                                   uint32_t token, uint32_t line0)
+{
+    const float *row = a.x + (size_t)min(token, a.n_token - 1) * a.w.n_col;
+#pragma unroll
+    for (int l = 0; l < WARP_LINES; l++) {
+        uint32_t line = min(line0 + (uint32_t)l, a.w.n_col / LINE - 1);
+        const float2 *from = (const float2 *)(row + line * LINE) + threadIdx.x % 4;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            x.v[l][j][0] = from[j * 8];
+            x.v[l][j][1] = from[j * 8 + 4];
+        }
+    }
+}
+
+/* Few tokens: a block makes a share of 16 experts for up to 32 tokens, 8 at a time; a warp has two
+ * of the share's lines. Weights are on their way to shared memory before the wait. */
+__global__ void __launch_bounds__(FEW_WARPS *WARP, 2)
+    router_few_kernel(const struct router_args_device a)
+{
+    alignas(128) __shared__ char weights[FEW_WARPS][WARP_LINES][TILE * LINE_BYTES];
+    __shared__ float part[SHARE_LINES][8][TILE + 1];
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, n_line = a.w.n_col / LINE;
+    const uint32_t e0 = blockIdx.x * TILE, share = blockIdx.y, token0 = blockIdx.z * FEW_COLS;
+    const uint32_t line0 = share * SHARE_LINES + warp * WARP_LINES;
+    dependency_release();
+#pragma unroll
+    for (uint32_t l = 0; l < WARP_LINES; l++) {
+        uint32_t at = smem_address(weights[warp][l]);
+#pragma unroll
+        for (uint32_t i = lane; i < TILE * 8; i += WARP) {
+            uint32_t row = i / 8, e = min(e0 + row, a.w.n_row - 1);
+            const char *from =
+                (const char *)a.w.data + ((size_t)e * n_line + line0 + l) * LINE_BYTES;
+            cp_async_16(at + chunk_place(row, i % 8),
+                        line0 + l < n_line ? from + i % 8 * 16 : a.w.data, line0 + l < n_line);
+        }
+    }
+    cp_async_commit();
+    dependency_wait();
+    struct few_values x;
+    load_values(x, a, token0 + lane / 4, line0);
+    cp_async_wait<0>();
+    __syncwarp();
+    const uint32_t n_here = min((uint32_t)FEW_COLS, a.n_token - token0);
+    for (uint32_t t0 = 0; t0 < n_here; t0 += 8) {
+#pragma unroll
+        for (uint32_t l = 0; l < WARP_LINES; l++) {
+            float c[4] = {};
+#pragma unroll
+            for (uint32_t j = 0; j < 4; j++) {
+                uint32_t w[4], b0[PLANES], b1[PLANES];
+                load_fragment(w, smem_address(weights[warp][l]), 0, j);
+                split_planes(x.v[l][j][0].x, x.v[l][j][0].y, b0);
+                split_planes(x.v[l][j][1].x, x.v[l][j][1].y, b1);
+#pragma unroll
+                for (int i = 0; i < PLANES; i++) mma_bf16(c, w[0], w[1], w[2], w[3], b0[i], b1[i]);
+            }
+            float(*to)[TILE + 1] = &part[warp * WARP_LINES + l][lane % 4 * 2];
+            to[0][lane / 4] = c[0];
+            to[1][lane / 4] = c[1];
+            to[0][lane / 4 + 8] = c[2];
+            to[1][lane / 4 + 8] = c[3];
+        }
+        if (t0 + 8 < n_here) load_values(x, a, token0 + t0 + 8 + lane / 4, line0);
+        __syncthreads();
+        const uint32_t e = threadIdx.x % TILE, i = threadIdx.x / TILE;
+        if (i < 8 && t0 + i < n_here) {
+            const uint32_t n = min((uint32_t)SHARE_LINES, n_line - share * SHARE_LINES);
+            float sum = 0.0f;
+#pragma unroll
+            for (uint32_t l = 0; l < SHARE_LINES; l++) {
+                if (l < n) sum += part[l][i][e];
+            }
+            score_row(a, share, token0 + t0 + i)[e0 + e] = sum;
+        }
+        __syncthreads();
+    }
+}
+
+/* Many tokens: a block makes a share of 128 experts for 64 tokens, its 4 warps 64 x 32 each. */
+enum {
+    MANY_WARPS = 4,
+    MANY_THREADS = MANY_WARPS * WARP,
+    MANY_ROWS = 128,
+    MANY_COLS = 64,
+    WARP_TILES = 4,  /* of 16 experts */
+    WARP_GROUPS = 4, /* of 8 tokens */
+    STAGES = 3,
+    WEIGHT_BYTES = MANY_ROWS * LINE_BYTES,
+    PLANE_BYTES = MANY_COLS * LINE_BYTES,
+    MANY_BYTES = STAGES * WEIGHT_BYTES + 2 * PLANES * PLANE_BYTES,
+    THREAD_CHUNKS = MANY_COLS * 8 / MANY_THREADS, /* of 8 values of a line */
+};
+
+/* A line of weights to a stage, one group of copies; lines past the end of the share are empty. */
+static __device__ __forceinline__ void copy_weights(const struct router_args_device &a,
+                                                    uint32_t stage, uint32_t e0, uint32_t line,
+                                                    bool valid)
+{
+#pragma unroll
+    for (uint32_t i = threadIdx.x; i < MANY_ROWS * 8; i += MANY_THREADS) {
+        uint32_t e = min(e0 + i / 8, a.w.n_row - 1);
+        const char *from = (const char *)a.w.data + (size_t)e * a.w.n_col * 2;
+        if (valid)
+            cp_async_16(stage + chunk_place(i / 8, i % 8),
+                        from + (size_t)line * LINE_BYTES + i % 8 * 16, true);
+    }
+    cp_async_commit();
+}
+
+struct many_values {
+    float4 v[THREAD_CHUNKS][2];
+};
+
+static __device__ __forceinline__ void load_values(struct many_values &x,
+                                                   const struct router_args_device &a,
+                                                   uint32_t token0, uint32_t line)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < THREAD_CHUNKS; i++) {
+        uint32_t at = i * MANY_THREADS + threadIdx.x, token = min(token0 + at / 8, a.n_token - 1);
+        const float4 *from =
+            (const float4 *)(a.x + (size_t)token * a.w.n_col + (size_t)line * LINE + at % 8 * 8);
+        x.v[i][0] = from[0];
+        x.v[i][1] = from[1];
+    }
+}
+
+/* The three planes of a line, each [token][128 bytes]. */
+static __device__ __forceinline__ void store_planes(const struct many_values &x, char *planes)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < THREAD_CHUNKS; i++) {
+        uint32_t at = i * MANY_THREADS + threadIdx.x, place = chunk_place(at / 8, at % 8);
+        const float4 lo = x.v[i][0], hi = x.v[i][1];
+        uint32_t p[4][PLANES];
+        split_planes(lo.x, lo.y, p[0]);
+        split_planes(lo.z, lo.w, p[1]);
+        split_planes(hi.x, hi.y, p[2]);
+        split_planes(hi.z, hi.w, p[3]);
+#pragma unroll
+        for (int k = 0; k < PLANES; k++) {
+            *(uint4 *)(planes + k * PLANE_BYTES + place) =
+                make_uint4(p[0][k], p[1][k], p[2][k], p[3][k]);
+        }
+    }
+}
+
+/* c = one line's products of a warp's 64 experts and 32 tokens */
+static __device__ __forceinline__ void multiply_line(float (&c)[WARP_TILES][WARP_GROUPS][4],
+                                                     uint32_t weights, uint32_t planes)
+{
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const uint32_t row0 = warp % 2 * WARP_TILES * TILE, col0 = warp / 2 * WARP_GROUPS * 8;
+#pragma unroll
+    for (int m = 0; m < WARP_TILES; m++) {
+#pragma unroll
+        for (int n = 0; n < WARP_GROUPS; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) c[m][n][i] = 0.0f;
+        }
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++) {
+        uint32_t w[WARP_TILES][4];
+#pragma unroll
+        for (uint32_t m = 0; m < WARP_TILES; m++) load_fragment(w[m], weights, row0 + m * TILE, j);
+#pragma unroll
+        for (uint32_t i = 0; i < PLANES; i++) {
+#pragma unroll
+            for (uint32_t n = 0; n < WARP_GROUPS; n += 2) {
+                uint32_t x[4]; /* two groups of tokens: k 0 to 7, k 8 to 15 of each */
+                ldmatrix_x4(x, planes + i * PLANE_BYTES +
+                                   chunk_place(col0 + n * 8 + lane / 16 * 8 + lane % 8,
+                                               j * 2 + lane / 8 % 2));
+#pragma unroll
+                for (uint32_t m = 0; m < WARP_TILES; m++) {
+                    mma_bf16(c[m][n], w[m][0], w[m][1], w[m][2], w[m][3], x[0], x[1]);
+                    mma_bf16(c[m][n + 1], w[m][0], w[m][1], w[m][2], w[m][3], x[2], x[3]);
+                }
+            }
+        }
+    }
+}
+
+__global__ void __launch_bounds__(MANY_THREADS, 2)
+    router_many_kernel(const struct router_args_device a)
+{
+    SHARED_DYNAMIC(char, shared);
+    const uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    const uint32_t e0 = blockIdx.x * MANY_ROWS, token0 = blockIdx.y * MANY_COLS;
+    const uint32_t share = blockIdx.z, first = share * SHARE_LINES;
+    const uint32_t n = min((uint32_t)SHARE_LINES, a.w.n_col / LINE - first);
+    char *planes = shared + STAGES * WEIGHT_BYTES;
+    const uint32_t weights_at = smem_address(shared), planes_at = smem_address(planes);
+    float sum[WARP_TILES][WARP_GROUPS][4] = {};
+    struct many_values x;
+    dependency_release();
+    copy_weights(a, weights_at, e0, first, true);
+    copy_weights(a, weights_at + WEIGHT_BYTES, e0, first + 1, n > 1);
+    dependency_wait();
+    load_values(x, a, token0, first);
+    store_planes(x, planes);
+    if (n > 1) load_values(x, a, token0, first + 1);
+    for (uint32_t l = 0; l < n; l++) {
+        float c[WARP_TILES][WARP_GROUPS][4];
+        cp_async_wait<1>();
+        __syncthreads(); /* line l is there; line l - 1 is done with */
+        copy_weights(a, weights_at + (l + 2) % STAGES * WEIGHT_BYTES, e0, first + l + 2, l + 2 < n);
+        multiply_line(c, weights_at + l % STAGES * WEIGHT_BYTES,
+                      planes_at + l % 2 * PLANES * PLANE_BYTES);
+#pragma unroll
+        for (int m = 0; m < WARP_TILES; m++) {
+#pragma unroll
+            for (int k = 0; k < WARP_GROUPS; k++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) sum[m][k][i] += c[m][k][i];
+            }
+        }
+        if (l + 1 < n) store_planes(x, planes + (l + 1) % 2 * PLANES * PLANE_BYTES);
+        if (l + 2 < n) load_values(x, a, token0, first + l + 2);
+    }
+#pragma unroll
+    for (uint32_t m = 0; m < WARP_TILES; m++) {
+#pragma unroll
+        for (uint32_t k = 0; k < WARP_GROUPS * 2; k++) {
+            uint32_t e = e0 + (warp % 2 * WARP_TILES + m) * TILE + g;
+            uint32_t token = token0 + warp / 2 * WARP_GROUPS * 8 + k / 2 * 8 + 2 * t + k % 2;
+            if (token >= a.n_token) continue;
+            float *to = score_row(a, share, token) + e;
+            if (e < a.pitch) to[0] = sum[m][k / 2][k % 2];
+            if (e + 8 < a.pitch) to[8] = sum[m][k / 2][k % 2 + 2];
+        }
+    }
+}
+
+/* ---- the choice ---- */
+
+enum { USED_MAX = 32, GROUPS_MAX = 32, FEW_TOKENS = 64, EXPERTS_MAX = 1024 };
+
+struct choose_args {
+    const float *score; /* [share][T][pitch] */
+    const float *bias;
+    uint32_t n_share, pitch;
+    uint32_t n_expert, n_group, topk_group, n_used;
+    float routed_scale;
+    bool norm_topk;
+    int32_t *experts; /* [T][n_used] */
+    float *weights;
+    uint32_t n_token;
+};
+
+/* A key of the same order as the value; never 0, which is what a taken expert has. */
+static __device__ __forceinline__ uint32_t order_key(float v)
+{
+    uint32_t u = __float_as_uint(v + 0.0f); /* one zero */
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+/* Scratch of a warp that chooses: values by group, a bank further from group to group; then the
+ * chosen ones' s in ascending order of experts. */
+template <int PER> struct choice {
+    float b[PER * WARP + GROUPS_MAX];
+};
+
+/* The sum of the two largest of a group, by one lane. */
+static __device__ __forceinline__ float group_score(const float *b, uint32_t size)
+{
+    float first = -INFINITY, second = -INFINITY;
+    for (uint32_t i = 0; i < size; i++) {
+        second = fmaxf(second, fminf(first, b[i]));
+        first = fmaxf(first, b[i]);
+    }
+    return size > 1 ? first + second : first;
+}
+
+/* Calls f(i, e, g) for a lane's experts e, PER in ascending order, and their groups g. */
+template <int PER, typename F>
+static __device__ __forceinline__ void each_expert(const struct choose_args &a, F f)
+{
+    const uint32_t size = a.n_expert / a.n_group, e0 = threadIdx.x % WARP * PER;
+    uint32_t g = e0 / size, left = size - e0 % size;
+#pragma unroll
+    for (uint32_t i = 0; i < PER; i++) {
+        if (e0 + i < a.n_expert) f(i, e0 + i, g);
+        if (--left == 0) {
+            g++;
+            left = size;
+        }
+    }
+}
+
+/* A mask of the groups that stay: a larger score first, then the lower group. */
+template <int PER>
+static __device__ __forceinline__ uint32_t keep_groups(const struct choose_args &a,
+                                                       const float (&b)[PER],
+                                                       struct choice<PER> *ch)
+{
+    const uint32_t lane = threadIdx.x % WARP, size = a.n_expert / a.n_group;
+    if (a.topk_group >= a.n_group) return FULL_MASK;
+    each_expert<PER>(a, [&](uint32_t i, uint32_t e, uint32_t g) { ch->b[e + g] = b[i]; });
+    __syncwarp();
+    const float mine = lane < a.n_group ? group_score(ch->b + lane * (size + 1), size) : -INFINITY;
+    uint32_t better = 0;
+    for (uint32_t g = 0; g < a.n_group; g++) {
+        float other = shfl(mine, (int)g); /* of every lane, also of lane g itself */
+        better += other > mine || (other == mine && g < lane);
+    }
+    __syncwarp();
+    return warp_ballot(lane < a.n_group && better < a.topk_group);
+}
+
+/* Takes the n_used largest keys of the warp, ties to the lower expert; each lane's as bits. */
+template <int PER>
+static __device__ __forceinline__ uint32_t take_largest(uint32_t (&key)[PER], uint32_t n_used)
+{
+    const uint32_t lane = threadIdx.x % WARP;
+    uint32_t taken = 0;
+    for (uint32_t k = 0; k < n_used; k++) {
+        uint32_t best = 0, at = 0;
+#pragma unroll
+        for (uint32_t i = 0; i < PER; i++) {
+            if (key[i] > best) {
+                best = key[i];
+                at = i;
+            }
+        }
+        const unsigned holders = warp_ballot(best == warp_largest(best));
+        if (lane != (uint32_t)__ffs((int)holders) - 1) continue;
+        taken |= 1u << at;
+#pragma unroll
+        for (uint32_t i = 0; i < PER; i++) key[i] = i == at ? 0 : key[i];
+    }
+    return taken;
+}
+
+/* Loads a token's scores, PER a lane in ascending order of experts, adding up shares. */
+template <int PER>
+static __device__ __forceinline__ void load_scores(float (&x)[PER], const struct choose_args &a,
+                                                   uint32_t token)
+{
+    const float *from = a.score + (size_t)token * a.pitch + threadIdx.x % WARP * PER;
+#pragma unroll
+    for (int i = 0; i < PER; i++) x[i] = 0.0f;
+#pragma unroll 7
+    for (uint32_t k = 0; k < a.n_share; k++, from += (size_t)a.n_token * a.pitch) {
+        if constexpr (PER == 1) {
+            x[0] += from[0];
+        } else {
+#pragma unroll
+            for (int i = 0; i < PER; i += 4) {
+                float4 v = *(const float4 *)(from + i);
+                x[i] += v.x;
+                x[i + 1] += v.y;
+                x[i + 2] += v.z;
+                x[i + 3] += v.w;
+            }
+        }
+    }
+}
+
+/* Chooses the experts of one token, by one warp; `experts` and `weights` get n_used each. */
+template <int PER, typename EXPERT>
+static __device__ __forceinline__ void
+choose_token(const struct choose_args &a, uint32_t token, const float (&bias)[PER],
+             struct choice<PER> *ch, EXPERT *experts, float *weights)
+{
+    const uint32_t lane = threadIdx.x % WARP;
+    float s[PER], b[PER];
+    load_scores(s, a, token);
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        s[i] = 1.0f / (1.0f + expf(-s[i]));
+        b[i] = s[i] + bias[i];
+        b[i] = b[i] == b[i] ? b[i] : -INFINITY;
+    }
+    const uint32_t kept = keep_groups(a, b, ch);
+    uint32_t key[PER] = {};
+    each_expert<PER>(a, [&](uint32_t i, uint32_t, uint32_t g) {
+        key[i] = order_key(kept >> g & 1u ? b[i] : -INFINITY);
+    });
+    const uint32_t taken = take_largest(key, a.n_used);
+    uint32_t place = (uint32_t)__popc(taken);
+#pragma unroll
+    for (unsigned d = 1; d < WARP; d <<= 1) {
+        uint32_t below = shfl_up(place, (int)d);
+        if (lane >= d) place += below;
+    }
+    place -= (uint32_t)__popc(taken);
+    const uint32_t first = place;
+#pragma unroll
+    for (uint32_t i = 0; i < PER; i++) {
+        if (taken >> i & 1u) ch->b[place++] = s[i];
+    }
+    __syncwarp();
+    float sum = 0.0f;
+    for (uint32_t k = 0; k < a.n_used; k++) sum += ch->b[k];
+    const float factor = a.norm_topk ? a.routed_scale / sum : a.routed_scale;
+    place = first;
+#pragma unroll
+    for (uint32_t i = 0; i < PER; i++) {
+        if (!(taken >> i & 1u)) continue;
+        experts[place] = (EXPERT)(lane * PER + i);
+        weights[place++] = s[i] * factor;
+    }
+    __syncwarp(); /* ch->b has been read */
+}
+
+template <int PER>
+static __device__ __forceinline__ void load_bias(float (&bias)[PER], const struct choose_args &a)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < PER; i++) {
+        uint32_t e = threadIdx.x % WARP * PER + i;
+        bias[i] = e < a.n_expert ? a.bias[e] : 0.0f;
+    }
+}
+
+enum { CHOOSE_WARPS = 4 };
+
+template <int PER>
+__global__ void __launch_bounds__(CHOOSE_WARPS *WARP) choose_kernel(const struct choose_args a)
+{
+    __shared__ struct choice<PER> choices[CHOOSE_WARPS];
+    const uint32_t warp = threadIdx.x / WARP, token = blockIdx.x * CHOOSE_WARPS + warp;
+    float bias[PER];
+    dependency_release();
+    load_bias(bias, a);
+    dependency_wait();
+    if (token >= a.n_token) return;
+    const size_t at = (size_t)token * a.n_used;
+    choose_token(a, token, bias, &choices[warp], a.experts + at, a.weights + at);
+}
+
+/* ---- the map ---- */
+
+struct map_args {
+    const int32_t *experts; /* [T][n_used] */
+    uint32_t n_token, n_used, n_slot, n_stack, tile;
+    int32_t *counts; /* [blocks of MAP_TOKENS tokens][n_stack] */
+    struct task *tasks;
+    int32_t *n_task, *rows;
+};
+
+enum { MAP_TOKENS = ROUTER_MAP_TOKENS, MAP_THREADS = 1024 };
+
+/* Exclusive sums of two counts over the block's threads; *total gets both sums. */
+static __device__ __forceinline__ int2 scan_pairs(int2 v, int2 *scratch, int2 *total)
+{
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    int2 sum = v;
+#pragma unroll
+    for (unsigned d = 1; d < WARP; d <<= 1) {
+        int x = shfl_up(sum.x, (int)d), y = shfl_up(sum.y, (int)d);
+        if (lane >= d) sum = make_int2(sum.x + x, sum.y + y);
+    }
+    if (lane == WARP - 1) scratch[warp] = sum;
+    __syncthreads();
+    int2 before_warp = make_int2(0, 0), all = make_int2(0, 0);
+    for (uint32_t w = 0; w < blockDim.x / WARP; w++) {
+        const int2 s = scratch[w];
+        if (w < warp) before_warp = make_int2(before_warp.x + s.x, before_warp.y + s.y);
+        all = make_int2(all.x + s.x, all.y + s.y);
+    }
+    *total = all;
+    return make_int2(before_warp.x + sum.x - v.x, before_warp.y + sum.y - v.y);
+}
+
+struct map_shared {
+    int count[MAP_THREADS]; /* of an expert; then where its next row goes */
+    int2 scratch[MAP_THREADS / WARP];
+};
+
+/* Places the rows of tokens t0 .. t0 + n by cursors; `experts` are theirs. The order of rows inside
+ * an expert may vary, which changes no bit: rows do not see each other. The shared expert, the last
+ * of the stack, has the tokens in order. */
+template <typename EXPERT>
+static __device__ __forceinline__ void place_rows(const struct map_args &a, const EXPERT *experts,
+                                                  uint32_t t0, uint32_t n, int *cursor)
+{
+    const int shared_first = cursor[a.n_stack - 1];
+    for (uint32_t i = threadIdx.x; i < n * a.n_slot; i += blockDim.x) {
+        const uint32_t t = i / a.n_slot, j = i % a.n_slot;
+        const int at = j < a.n_used ? atomicAdd(&cursor[experts[t * a.n_used + j]], 1)
+                                    : shared_first + (int)(t0 + t);
+        a.rows[at] = (int32_t)((t0 + t) * a.n_slot + j);
+    }
+}
+
+/* Thread e: tasks of expert e with n rows; returns where its rows begin. */
+static __device__ __forceinline__ int list_tasks(const struct map_args &a, int n, bool write,
+                                                 int2 *scratch)
+{
+    const int tile = (int)a.tile, n_task = (n + tile - 1) / tile;
+    int2 total, first = scan_pairs(make_int2(n, n_task), scratch, &total);
+    if (!write) return first.x;
+    if (threadIdx.x == 0) *a.n_task = total.y;
+    for (int i = 0; i < n_task; i++) {
+        struct task t = {(int32_t)threadIdx.x, first.x + i * tile, min(tile, n - i * tile)};
+        a.tasks[first.y + i] = t;
+    }
+    return first.x;
+}
+
+template <typename EXPERT>
+static __device__ __forceinline__ void count_rows(const struct map_args &a, const EXPERT *experts,
+                                                  uint32_t n, int *count)
+{
+    for (uint32_t i = threadIdx.x; i < n * a.n_used; i += blockDim.x)
+        atomicAdd(&count[experts[i]], 1);
+}
+
+/* Many tokens, first: rows of each expert in each block's tokens, the shared one left out. */
+__global__ void __launch_bounds__(MAP_THREADS) count_kernel(const struct map_args a)
+{
+    __shared__ int count[MAP_THREADS];
+    const uint32_t t0 = blockIdx.x * MAP_TOKENS, n = min((uint32_t)MAP_TOKENS, a.n_token - t0);
+    count[threadIdx.x] = 0;
+    kernel_begin();
+    __syncthreads();
+    count_rows(a, a.experts + (size_t)t0 * a.n_used, n, count);
+    __syncthreads();
+    if (threadIdx.x < a.n_stack)
+        a.counts[blockIdx.x * a.n_stack + threadIdx.x] = count[threadIdx.x];
+}
+
+/* Many tokens, second: each block adds up the counts and places its tokens' rows. */
+__global__ void __launch_bounds__(MAP_THREADS) map_kernel(const struct map_args a)
+{
+    __shared__ struct map_shared sh;
+    const uint32_t e = threadIdx.x, t0 = blockIdx.x * MAP_TOKENS;
+    int n = 0, n_before = 0;
+    kernel_begin();
+    if (e < a.n_stack) {
+        const int32_t *of = a.counts + e;
+#pragma unroll 16
+        for (uint32_t i = 0; i < gridDim.x; i++) {
+            int k = of[i * a.n_stack];
+            n += k;
+            n_before += i < blockIdx.x ? k : 0;
+        }
+        if (a.n_slot > a.n_used && e == a.n_stack - 1) n = (int)a.n_token;
+    }
+    const int first = list_tasks(a, n, blockIdx.x == 0, sh.scratch);
+    sh.count[e] = first + n_before;
+    __syncthreads();
+    place_rows(a, a.experts + (size_t)t0 * a.n_used, t0, min((uint32_t)MAP_TOKENS, a.n_token - t0),
+               sh.count);
+}
+
+/* Few tokens: one block chooses, a warp a token, and maps. */
+template <int PER>
+__global__ void __launch_bounds__(MAP_THREADS)
+    choose_few_kernel(const struct choose_args a, const struct map_args m)
+{
+    enum { CHOOSERS = PER <= 8 ? 32 : 8 };
+    __shared__ struct choice<PER> choices[CHOOSERS];
+    __shared__ struct map_shared sh;
+    __shared__ uint16_t experts[FEW_TOKENS * USED_MAX];
+    const uint32_t e = threadIdx.x, warp = threadIdx.x / WARP;
+    const uint32_t n_chooser = min((uint32_t)CHOOSERS, blockDim.x / WARP);
+    float bias[PER];
+    dependency_release();
+    load_bias(bias, a);
+    sh.count[e] = 0;
+    dependency_wait();
+    for (uint32_t t = warp; t < a.n_token && warp < n_chooser; t += n_chooser)
+        choose_token(a, t, bias, &choices[warp], experts + t * a.n_used,
+                     a.weights + (size_t)t * a.n_used);
+    __syncthreads();
+    count_rows(m, experts, a.n_token, sh.count);
+    for (uint32_t i = threadIdx.x; i < a.n_token * a.n_used; i += blockDim.x)
+        a.experts[i] = experts[i];
+    __syncthreads();
+    int n = sh.count[e];
+    if (m.n_slot > m.n_used && e == m.n_stack - 1) n = (int)a.n_token;
+    const int first = list_tasks(m, n, true, sh.scratch);
+    sh.count[e] = first;
+    __syncthreads();
+    place_rows(m, experts, 0, a.n_token, sh.count);
+}
+
+/* ---- launches ---- */
+
+static fathom_err run_scores(struct cuda_backend *c, const struct router_args *a,
+                             struct choose_args *k)
+{
+    struct router_args_device s = {a->w->moe.router, a->x->f, a->n_token, k->pitch,
+                                   c->router_score};
+    const uint32_t n_expert = s.w.n_row, n_token = a->n_token;
+    k->n_share = 1;
+    if (!c->fast || s.w.dtype != DTYPE_BF16 || s.w.n_col % LINE) {
+        return cuda_launch(c, "router", router_float_kernel, dim3(n_expert, n_token), FLOAT_THREADS,
+                           0, s);
+    }
+    k->n_share = router_share_count(s.w.n_col);
+    if (n_token <= FEW_TOKENS) {
+        dim3 grid(ceil_div(n_expert, TILE), k->n_share, ceil_div(n_token, FEW_COLS));
+        return cuda_launch(c, "router", router_few_kernel, grid, FEW_WARPS * WARP, 0, s);
+    }
+    dim3 grid(ceil_div(n_expert, MANY_ROWS), ceil_div(n_token, MANY_COLS), k->n_share);
+    return cuda_launch(c, "router", router_many_kernel, grid, MANY_THREADS, MANY_BYTES, s);
+}
+
+static uint32_t map_threads(uint32_t n_stack, uint32_t at_least)
+{
+    const uint32_t n = n_stack > at_least ? n_stack : at_least;
+    return ceil_div(n, WARP) * WARP;
+}
+
+template <int PER>
+static fathom_err choose(struct cuda_backend *c, const struct choose_args &k,
+                         const struct map_args *m)
+{
+    if (m) {
+        const uint32_t n_warp = k.n_token < MAP_THREADS / WARP ? k.n_token : MAP_THREADS / WARP;
+        return cuda_launch(c, "router", choose_few_kernel<PER>, dim3(1),
+                           map_threads(m->n_stack, n_warp * WARP), 0, k, *m);
+    }
+    return cuda_launch(c, "router", choose_kernel<PER>, dim3(ceil_div(k.n_token, CHOOSE_WARPS)),
+                       CHOOSE_WARPS * WARP, 0, k);
+}
+
+static struct map_args map_args_of(struct cuda_backend *c, const struct weight *w,
+                                   const struct buffer *route, uint32_t n_token)
+{
+    const uint32_t n_used = c->c.n_expert_used, n_slot = n_used + (w->moe.stacked_shared ? 1 : 0);
+    const uint32_t n_row = n_token * n_slot, n_stack = w->moe.up.n;
+    c->map.route = route;
+    c->map.w = w;
+    c->map.n_token = n_token;
+    c->map.tile = cuda_moe_tile(c, w, n_row, n_stack);
+    c->map.max_task = (n_row < n_stack ? n_row : n_stack) + n_row / c->map.tile;
+    return {route->i,    n_token,       n_used,       n_slot,        n_stack,
+            c->map.tile, c->map.counts, c->map.tasks, c->map.n_task, c->map.rows};
+}
+
+fathom_err cuda_moe_map(struct cuda_backend *c, const struct weight *w, const struct buffer *route,
+                        uint32_t n_token)
+{
+    if (c->map.route == route && c->map.w == w && c->map.n_token == n_token) return FATHOM_OK;
+    const struct map_args m = map_args_of(c, w, route, n_token);
+    const dim3 grid(ceil_div(n_token, MAP_TOKENS));
+    const uint32_t threads = map_threads(m.n_stack, 256);
+    c->map.route = NULL; /* what is in it may change before the next call */
+    TRY(cuda_launch(c, "moe map", count_kernel, grid, threads, 0, m));
+    return cuda_launch(c, "moe map", map_kernel, grid, threads, 0, m);
+}
+
+fathom_err cuda_router(struct backend *b, const struct router_args *a)
+{
+    struct cuda_backend *c = cuda_of(b);
+    struct choose_args k = {c->router_score,
+                            a->w->moe.bias,
+                            0,
+                            router_score_pitch(c->c.n_expert),
+                            c->c.n_expert,
+                            c->c.n_group,
+                            c->c.topk_group,
+                            c->c.n_expert_used,
+                            c->c.routed_scale,
+                            c->c.norm_topk,
+                            a->route->i,
+                            a->route->w,
+                            a->n_token};
+    TRY(run_scores(c, a, &k));
+    struct map_args m;
+    const bool few = a->n_token <= FEW_TOKENS;
+    c->map.route = NULL;
+    if (few) m = map_args_of(c, a->w, a->route, a->n_token);
+    if (k.pitch == 32) return choose<1>(c, k, few ? &m : NULL);
+    return k.pitch == 256 ? choose<8>(c, k, few ? &m : NULL) : choose<32>(c, k, few ? &m : NULL);
+}
+
+fathom_err cuda_router_init(struct cuda_backend *c)
+{
+    CU_TRY(c,
+           cudaFuncSetAttribute(router_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                MANY_BYTES),
+           "create");
+    return FATHOM_OK;
+}
