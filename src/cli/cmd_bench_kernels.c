@@ -42,8 +42,8 @@ static void print_line(void *arg, const struct op_bench_row *row)
     (void)arg;
     printf("%s,%s,%u,%u,%.2f,%.2f,%.1f,%.2f,%.2f,%.3f\n", row->op,
            row->shape.is_prefill ? "prefill" : "decode", row->shape.n_token, row->shape.context,
-           row->us, row->train_us, row->bytes / row->us / 1e3, row->flop / row->us / 1e6, row->floor_us,
-           row->floor_us / row->us);
+           row->us, row->train_us, row->bytes / row->us / 1e3, row->flop / row->us / 1e6,
+           row->floor_us, row->floor_us / row->us);
     (void)fflush(stdout);
 }
 

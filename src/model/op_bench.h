@@ -29,7 +29,7 @@ struct op_bench_row {
     struct op_bench_shape shape;
     double us;
     double train_us; /* in a recorded train of itself, caches warm; 0 without recorded steps */
-    double bytes; /* that have to be moved */
+    double bytes;    /* that have to be moved */
     double flop;
     double floor_us; /* bytes over bandwidth */
 };

@@ -1,0 +1,56 @@
+/* cuda_warp.h - what threads of the simulated GPU do together: barriers, shuffles, votes; a part of
+ * cuda_runtime.h */
+#ifndef FATHOM_TESTS_SIMT_CUDA_WARP_H
+#define FATHOM_TESTS_SIMT_CUDA_WARP_H
+
+#include "cuda_runtime.h"
+
+static inline void __syncthreads(void)
+{
+    simt_block_wait();
+}
+static inline void __syncwarp(void)
+{
+    (void)simt_warp_exchange(NULL, 0);
+}
+
+template <typename T> static inline T simt_lane(const char *all, unsigned lane)
+{
+    T v;
+    memcpy(&v, all + (size_t)lane * SIMT_EXCHANGE_BYTES, sizeof v);
+    return v;
+}
+template <typename T> static inline T __shfl_xor_sync(unsigned, T v, int lane_mask)
+{
+    const char *all = simt_warp_exchange(&v, sizeof v);
+    return simt_lane<T>(all, threadIdx.x % SIMT_WARP ^ (unsigned)lane_mask);
+}
+template <typename T> static inline T __shfl_sync(unsigned, T v, int lane)
+{
+    return simt_lane<T>(simt_warp_exchange(&v, sizeof v), (unsigned)lane % SIMT_WARP);
+}
+template <typename T> static inline T __shfl_up_sync(unsigned, T v, unsigned distance)
+{
+    const char *all = simt_warp_exchange(&v, sizeof v);
+    unsigned lane = threadIdx.x % SIMT_WARP;
+    return lane < distance ? v : simt_lane<T>(all, lane - distance);
+}
+static inline unsigned __ballot_sync(unsigned, bool p)
+{
+    const char *all = simt_warp_exchange(&p, sizeof p);
+    unsigned bits = 0;
+    for (unsigned i = 0; i < SIMT_WARP; i++) bits |= (unsigned)simt_lane<bool>(all, i) << i;
+    return bits;
+}
+
+static inline unsigned __reduce_max_sync(unsigned, unsigned v)
+{
+    const char *all = simt_warp_exchange(&v, sizeof v);
+    for (unsigned i = 0; i < SIMT_WARP; i++) {
+        unsigned other = simt_lane<unsigned>(all, i);
+        v = other > v ? other : v;
+    }
+    return v;
+}
+
+#endif
