@@ -53,7 +53,7 @@ struct sample_row {
  *   An id counts once for the repetition and presence penalties. Each cut-off works on what the one
  *   before left, its probabilities scaled to sum to 1.
  *
- *   logits   LOGITS; rows may be overwritten
+ *   logits   LOGITS; rows to sample may share one
  *   rows     struct sample_row [n_row], device
  *   history, bias, ban, mask   device; may be NULL when no row uses them
  *   ids      i32 [n_row], device, written

@@ -35,7 +35,7 @@ void batch_layout_init(struct batch_layout *l, const struct model_limits *limits
     l->first = place(&end, n_request + 1, sizeof(int32_t));
     l->logit_rows = place(&end, l->max_logit_row, sizeof(int32_t));
     l->rows = place(&end, l->max_logit_row, sizeof(struct sample_row));
-    l->page_table = place(&end, n_request * l->max_page_stride, sizeof(int32_t));
+    l->page_table = place(&end, (n_request + 1) * l->max_page_stride, sizeof(int32_t));
     l->bias = place(&end, n_request * LIMIT_LOGIT_BIAS, sizeof(struct sample_bias));
     l->ban = place(&end, n_request * BATCH_BAN_MAX, sizeof(int32_t));
     l->history = place(&end, n_request * l->max_context, sizeof(int32_t));

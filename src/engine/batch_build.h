@@ -40,7 +40,7 @@ struct batch_layout {
     size_t first;       /* i32 [max_request + 1] */
     size_t logit_rows;  /* i32 [max_logit_row] */
     size_t rows;        /* struct sample_row [max_logit_row] */
-    size_t page_table;  /* i32 [max_request][max_page_stride] */
+    size_t page_table;  /* i32 [max_request + 1][max_page_stride], the last for padding */
     size_t bias;        /* struct sample_bias [max_request][LIMIT_LOGIT_BIAS] */
     size_t ban;         /* i32 [max_request][BATCH_BAN_MAX] */
     size_t history;     /* i32 [max_request][max_context] */

@@ -101,8 +101,9 @@ static fathom_err compute(void *arg, const struct batch *batch, enum step_pass p
 static fathom_err launch(struct step_runner *base, const struct step *step)
 {
     struct model_runner *r = runner_of(base);
-    struct graph *graph = step_graphs_pick(r->graphs, step, base->host);
-    TRY(copy_in(r, 0, step->prefix_bytes));
+    size_t prefix_bytes;
+    struct graph *graph = step_graphs_pick(r->graphs, step, base->host, &prefix_bytes);
+    TRY(copy_in(r, 0, prefix_bytes));
     for (int i = 0; i < 3; i++) {
         const struct block_range *extra = &step->sampler.extras[i];
         TRY(copy_in(r, extra->offset, extra->n_bytes));

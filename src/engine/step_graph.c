@@ -49,23 +49,26 @@ static int32_t *array(void *host, size_t offset)
     return (int32_t *)((char *)host + offset);
 }
 
-/* Rows n_token .. size - 1, and logit rows up to n_row. Their cache rows differ, so that no two
- * rows write the same bytes. */
-static void write_padding(const struct step_graphs *g, void *host, uint32_t n_token, uint32_t size,
-                          uint32_t n_logit_row, uint32_t n_row)
+/* Rows n_token .. size - 1, and logit rows up to n_row. The padding is a request of its own behind
+ * those of the step, with a page of its own: operators may take a request's rows for neighbours in
+ * ascending position. Past a page's rows it starts again. */
+static void write_padding(const struct step_graphs *g, void *host, const struct batch *b,
+                          uint32_t size, uint32_t n_row)
 {
     const struct batch_layout *l = &g->layout;
-    int32_t page = (int32_t)(g->c.padding_page * (uint32_t)KV_PAGE_TOKENS);
-    for (uint32_t t = n_token; t < size; t++) {
+    int32_t page = (int32_t)g->c.padding_page;
+    for (uint32_t t = b->n_token; t < size; t++) {
+        int32_t pos = (int32_t)((t - b->n_token) % KV_PAGE_TOKENS);
         array(host, l->ids)[t] = 0;
-        array(host, l->pos)[t] = 0;
-        array(host, l->request)[t] = 0;
-        array(host, l->slot)[t] = page + (int32_t)(t % KV_PAGE_TOKENS);
+        array(host, l->pos)[t] = pos;
+        array(host, l->request)[t] = (int32_t)b->n_request;
+        array(host, l->slot)[t] = page * KV_PAGE_TOKENS + pos;
         if (!g->c.with_drafts) continue;
         array(host, l->next_ids)[t] = 0;
         array(host, l->hidden_rows)[t] = 0;
     }
-    for (uint32_t i = n_logit_row; i < n_row; i++) array(host, l->logit_rows)[i] = 0;
+    array(host, l->page_table)[(size_t)b->n_request * b->page_stride] = page;
+    for (uint32_t i = b->n_logit_row; i < n_row; i++) array(host, l->logit_rows)[i] = 0;
 }
 
 static uint32_t logit_rows_of(const struct step_graphs *g, uint32_t size)
@@ -158,8 +161,7 @@ fathom_err step_graphs_create(struct step_graphs **out, struct backend *b, struc
     ASSERT(c->sizes[c->n_size - 1] <= r->layout.max_token);
     list_contexts(g);
     uint32_t largest = c->sizes[c->n_size - 1];
-    write_padding(g, r->host, 0, largest, 0, logit_rows_of(g, largest));
-    array(r->host, r->layout.page_table)[0] = (int32_t)c->padding_page;
+    write_padding(g, r->host, &(struct batch){0}, largest, logit_rows_of(g, largest));
     err = b->ops->copy_in(b, r->device, r->host, r->layout.bias);
     if (err) {
         err = diag_fail(d, err, "recording steps: %s", b->ops->fault(b));
@@ -193,8 +195,10 @@ uint32_t step_graphs_count(const struct step_graphs *g)
 
 /* ---- replay --------------------------------------------------------------------------------- */
 
-struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step, void *host)
+struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step, void *host,
+                               size_t *prefix_bytes)
 {
+    *prefix_bytes = step->prefix_bytes;
     if (!g) return NULL;
     const struct batch *b = &step->batch;
     uint32_t i = 0;
@@ -206,6 +210,7 @@ struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step, v
     uint32_t size = g->c.sizes[i];
     /* rows of a prompt may want more logits than a recording of its size makes */
     if (!graph || b->n_logit_row > logit_rows_of(g, size)) return NULL;
-    write_padding(g, host, b->n_token, size, b->n_logit_row, logit_rows_of(g, size));
+    write_padding(g, host, b, size, logit_rows_of(g, size));
+    if (size > b->n_token) *prefix_bytes += (size_t)b->page_stride * sizeof(int32_t);
     return graph;
 }

@@ -63,7 +63,9 @@ uint32_t step_graphs_count(const struct step_graphs *g);
 
 /* step_graphs_pick - the recording to replay for a step, NULL when it has to run as it is
  *
- * Writes the padding rows into the step's host block, before it is copied. g may be NULL. */
-struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step, void *host);
+ * Writes the padding into the step's host block, before it is copied: *prefix_bytes is the step's
+ * own and the padding's page table, which lies behind it. g may be NULL. */
+struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step, void *host,
+                               size_t *prefix_bytes);
 
 #endif

@@ -347,6 +347,30 @@ static void test_keyed_draws(void **state)
     close_sampling(&s);
 }
 
+/* What one row does to its logits is not seen by another row of the same ones. */
+static void test_shared_logits(void **state)
+{
+    (void)state;
+    struct sampling s;
+    struct result alone, shared;
+    open_sampling(&s, ROWS);
+    for (uint32_t i = 1; i < ROWS; i++) memcpy(s.logits + (size_t)i * V, s.logits, V * 4);
+    for (int k = 0; k < 8; k++) s.bias[k] = (struct sample_bias){k * 3, 5};
+    for (int k = 0; k < 8; k++) s.ban[k] = k * 5;
+    for (uint32_t i = 0; i < ROWS; i++) {
+        s.row[i].want_logprob = 1;
+        s.row[i].temperature = i % 3 ? 0.8f : 0;
+        s.row[i].n_bias = i % 2 * 8;
+        s.row[i].n_ban = i % 4 < 2 ? 8 : 0;
+    }
+    run_both(&s, &alone);
+    for (uint32_t i = 0; i < ROWS; i++) s.row[i].logit_row = 7;
+    run_both(&s, &shared);
+    op_same_bits("ids", &shared.ids, &alone.ids, sizeof alone.ids);
+    op_same_bits("log-probabilities", &shared.logprobs, &alone.logprobs, sizeof alone.logprobs);
+    close_sampling(&s);
+}
+
 /* Thousands of draws from four ids: frequencies within five standard deviations. */
 static void test_distribution(void **state)
 {
@@ -381,7 +405,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_greedy_and_logprobs), cmocka_unit_test(test_mask_ban_bias),
         cmocka_unit_test(test_penalties),           cmocka_unit_test(test_cutoffs),
         cmocka_unit_test(test_keyed_draws),         cmocka_unit_test(test_distribution),
-        cmocka_unit_test(test_given_tokens),
+        cmocka_unit_test(test_given_tokens),        cmocka_unit_test(test_shared_logits),
     };
     return OP_MAIN(argc, argv, tests);
 }

@@ -80,7 +80,7 @@ static void arrays_neither_overlap_nor_leave_the_block(void **state)
                             5 * 4,
                             8 * 4,
                             8 * sizeof(struct sample_row),
-                            4 * 79 * 4,
+                            (4 + 1) * 79 * 4,
                             4 * LIMIT_LOGIT_BIAS * sizeof(struct sample_bias),
                             4 * BATCH_BAN_MAX * 4,
                             4 * 5000 * 4,

@@ -152,7 +152,8 @@ static struct step step_of(const struct fixture *f, uint32_t n_token, uint32_t n
 /* The recording that a step is replayed from. */
 static const struct batch *picked(struct fixture *f, const struct step *s)
 {
-    struct graph *g = step_graphs_pick(f->graphs, s, f->runner.host);
+    size_t prefix_bytes;
+    struct graph *g = step_graphs_pick(f->graphs, s, f->runner.host, &prefix_bytes);
     return g ? &f->fake.seen[(uintptr_t)g - 1] : NULL;
 }
 
@@ -187,7 +188,8 @@ static void the_smallest_recording_that_holds_a_step_is_chosen(void **state)
     struct step draft = step_of(&f, 2, 2, 10);
     draft.is_draft = true;
     assert_null(picked(&f, &draft)); /* not recorded */
-    assert_null(step_graphs_pick(NULL, &draft, NULL));
+    size_t prefix_bytes;
+    assert_null(step_graphs_pick(NULL, &draft, NULL, &prefix_bytes));
     close_fixture(&f);
 }
 
@@ -219,17 +221,27 @@ static void padding_rows_touch_no_request(void **state)
     const struct batch_layout *l = &f.runner.layout;
     memset(f.runner.host, 0x55, l->n_bytes);
     struct step s = step_of(&f, 5, 3, 10);
-    assert_non_null(step_graphs_pick(f.graphs, &s, f.runner.host));
-    const size_t arrays[] = {l->ids, l->pos, l->request, l->next_ids, l->hidden_rows};
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
-        const int32_t *p = (const int32_t *)((char *)f.runner.host + arrays[i]);
+    size_t prefix_bytes;
+    s.batch.n_request = 6; /* as many as there can be */
+    s.prefix_bytes = l->page_table + (size_t)6 * s.batch.page_stride * 4;
+    assert_non_null(step_graphs_pick(f.graphs, &s, f.runner.host, &prefix_bytes));
+    /* a request of its own behind the step's: positions 0, 1, 2 in the page of padding */
+    const struct {
+        size_t array;
+        int32_t first, step;
+    } want[] = {{l->ids, 0, 0},      {l->pos, 0, 1},         {l->request, 6, 0},
+                {l->next_ids, 0, 0}, {l->hidden_rows, 0, 0}, {l->slot, 77 * 64, 1}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        const int32_t *p = (const int32_t *)((char *)f.runner.host + want[i].array);
         assert_int_equal(p[4], 0x55555555);
-        for (int t = 5; t < 8; t++) assert_int_equal(p[t], 0);
+        for (int t = 0; t < 3; t++) assert_int_equal(p[5 + t], want[i].first + want[i].step * t);
         assert_int_equal(p[8], 0x55555555);
     }
-    const int32_t *slot = (const int32_t *)((char *)f.runner.host + l->slot);
-    assert_int_equal(slot[4], 0x55555555);
-    for (int t = 5; t < 8; t++) assert_int_equal(slot[t], 77 * 64 + t);
+    const int32_t *table = (const int32_t *)((char *)f.runner.host + s.prefix_bytes);
+    assert_int_equal(table[-1], 0x55555555);
+    assert_int_equal(table[0], 77);
+    assert_int_equal(prefix_bytes, s.prefix_bytes + (size_t)s.batch.page_stride * 4);
+    assert_true(prefix_bytes <= l->bias);
     const int32_t *rows = (const int32_t *)((char *)f.runner.host + l->logit_rows);
     assert_int_equal(rows[2], 0x55555555);
     for (int i = 3; i < 8; i++) assert_int_equal(rows[i], 0);
@@ -303,8 +315,10 @@ static void open_world(struct world *w, const char *name, uint32_t n_draft, bool
     if (engine_create(&w->engine, &e, runner, checkpoint, &d)) fail_msg("%s", d.text);
 }
 
-/* Prompts on both sides of index_topk (256), with answers that cross it. */
-static void run_requests(struct world *w, struct answer *answers, uint32_t n_output)
+/* Prompts on both sides of index_topk (256), with answers that cross it; one that fits a recording
+ * with padding behind it. */
+static void run_requests(struct world *w, struct answer *answers, uint32_t n_output,
+                         bool one_by_one)
 {
     static int32_t prompt[MAX_LEN];
     const uint32_t lengths[N_REQUEST] = {3, 70, 250, 260, 41};
@@ -322,25 +336,37 @@ static void run_requests(struct world *w, struct answer *answers, uint32_t n_out
         r.sampling.logprobs = true;
         r.sampling.max_tokens = n_output;
         if (answer_submit(w->engine, &answers[i], &r, &d) != FATHOM_OK) fail_msg("%s", d.text);
+        if (one_by_one) answers_wait(w->engine, 1);
     }
-    answers_wait(w->engine, N_REQUEST);
+    if (!one_by_one) answers_wait(w->engine, N_REQUEST);
+}
+
+static void compare_answers(const struct answer *got, const struct answer *want)
+{
+    for (int i = 0; i < N_REQUEST; i++) {
+        assert_int_equal(got[i].n, want[i].n);
+        assert_memory_equal(got[i].ids, want[i].ids, want[i].n * sizeof(int32_t));
+        assert_memory_equal(got[i].logprobs, want[i].logprobs, want[i].n * sizeof(float));
+    }
 }
 
 static void compare_replayed(const char *backend, uint32_t n_draft, uint32_t n_output)
 {
-    static struct answer plain[N_REQUEST], replayed[N_REQUEST];
+    static struct answer plain[N_REQUEST], replayed[N_REQUEST], alone[N_REQUEST];
     struct world w;
     open_world(&w, backend, n_draft, false, 0, FATHOM_OK);
-    run_requests(&w, plain, n_output);
-    assert_int_equal(w.recorder.n_recorded + w.recorder.n_launch, 0);
+    run_requests(&w, plain, n_output, false);
     fathom_close(w.engine);
+    assert_int_equal(w.recorder.n_recorded + w.recorder.n_launch, 0);
 
     open_world(&w, backend, n_draft, true, 0, FATHOM_OK);
     uint32_t n_recorded = w.recorder.n_recorded;
     assert_true(n_recorded > 0);
-    run_requests(&w, replayed, n_output);
+    run_requests(&w, replayed, n_output, false);
+    run_requests(&w, alone, n_output, true);
     fathom_stats stats;
     fathom_get_stats(w.engine, &stats);
+    fathom_close(w.engine);
     assert_int_equal(w.recorder.n_recorded, n_recorded); /* nothing is recorded on the way */
     if (n_draft == 0) {
         uint32_t n_eager = w.recorder.n_eager - n_recorded; /* without the warm-ups */
@@ -348,13 +374,9 @@ static void compare_replayed(const char *backend, uint32_t n_draft, uint32_t n_o
         assert_true(n_eager < stats.n_step / 2);
     }
     assert_true(w.recorder.n_launch > 4);
-    fathom_close(w.engine);
     assert_int_equal(w.recorder.n_destroyed, n_recorded);
-    for (int i = 0; i < N_REQUEST; i++) {
-        assert_int_equal(replayed[i].n, plain[i].n);
-        assert_memory_equal(replayed[i].ids, plain[i].ids, plain[i].n * sizeof(int32_t));
-        assert_memory_equal(replayed[i].logprobs, plain[i].logprobs, plain[i].n * sizeof(float));
-    }
+    compare_answers(replayed, plain);
+    compare_answers(alone, plain);
 }
 
 static void replayed_steps_give_the_same_bits(void **state)

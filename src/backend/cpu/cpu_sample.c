@@ -22,7 +22,8 @@ struct scored {
 };
 
 struct sample_scratch {
-    float *raw;            /* [V] the logits as they came */
+    float *raw;            /* [V] the logits as they came, NaN as -inf */
+    float *shaped;         /* [V] after mask, bias and penalties */
     float *score;          /* [V padded] of the ids that are left: logits over temperature */
     float *mass;           /* [V padded] exp(score - largest) */
     int32_t *id;           /* [V] the ids that are left, ascending */
@@ -36,6 +37,7 @@ static size_t lay_out(const struct cpu_backend *cpu, struct sample_scratch *s, u
     uint32_t n = pad32(cpu->c.n_vocab);
     struct carver c = {.base = base};
     s->raw = carve(&c, n, sizeof *s->raw);
+    s->shaped = carve(&c, n, sizeof *s->shaped);
     s->score = carve(&c, n, sizeof *s->score);
     s->mass = carve(&c, n, sizeof *s->mass);
     s->id = carve(&c, n, sizeof *s->id);
@@ -325,12 +327,15 @@ static int32_t choose(const struct cpu_kernels *k, const struct sample_row *row,
     return draw(row, n_left, top, s);
 }
 
-/* Writes over x when the row is shaped. */
 static int32_t take_id(const struct cpu_backend *cpu, const struct sample_args *a,
-                       const struct sample_row *row, float *x, struct sample_scratch *s)
+                       const struct sample_row *row, struct sample_scratch *s)
 {
     uint32_t n = row->n_vocab_used;
-    if (is_shaped(row)) shape(a, row, x, n, s->keys);
+    const float *x = s->raw;
+    if (is_shaped(row)) {
+        x = memcpy(s->shaped, s->raw, n * sizeof *x);
+        shape(a, row, s->shaped, n, s->keys);
+    }
     bool any = cpu->k->max(x, n) > -INFINITY;
     return any ? choose(cpu->k, row, x, n, s) : fallback(row, a->mask, n);
 }
@@ -346,29 +351,25 @@ static void sample_row(void *arg, size_t i, size_t n_item, unsigned worker)
     const struct cpu_backend *cpu = task->cpu;
     const struct sample_args *a = task->a;
     const struct sample_row *row = &a->rows[i];
-    float *x = a->logits->value + (size_t)row->logit_row * a->logits->stride;
+    const float *x = a->logits->value + (size_t)row->logit_row * a->logits->stride;
     uint32_t n = row->n_vocab_used;
     struct sample_scratch s;
-    const float *raw = x;
     double lse = 0;
     (void)n_item;
     lay_out(cpu, &s, worker_scratch(cpu, worker));
     ASSERT(n >= 1 && n <= cpu->c.n_vocab && row->n_top <= SAMPLE_TOP_MAX);
-    for (uint32_t j = 0; j < n; j++) x[j] = isnan(x[j]) ? -INFINITY : x[j];
-    if (row->want_logprob || row->n_top > 0) lse = log_sum_exp(cpu->k, x, n);
+    for (uint32_t j = 0; j < n; j++) s.raw[j] = isnan(x[j]) ? -INFINITY : x[j];
+    if (row->want_logprob || row->n_top > 0) lse = log_sum_exp(cpu->k, s.raw, n);
     if (row->n_top > 0)
-        list_top(x, n, lse, row->n_top, a->top_ids + i * SAMPLE_TOP_MAX,
+        list_top(s.raw, n, lse, row->n_top, a->top_ids + i * SAMPLE_TOP_MAX,
                  a->top_logprobs + i * SAMPLE_TOP_MAX);
-    if (!row->is_given && row->want_logprob && is_shaped(row)) {
-        raw = memcpy(s.raw, x, n * sizeof *x);
-    }
-    a->ids[i] = row->is_given ? row->given_id : take_id(cpu, a, row, x, &s);
+    a->ids[i] = row->is_given ? row->given_id : take_id(cpu, a, row, &s);
     a->logprobs[i] = 0;
     a->ranks[i] = 0;
     if (!row->want_logprob) return;
     uint32_t id = (uint32_t)a->ids[i];
-    a->logprobs[i] = id < n ? logprob_of(raw[id], lse) : -INFINITY;
-    a->ranks[i] = rank_of(raw, n, id);
+    a->logprobs[i] = id < n ? logprob_of(s.raw[id], lse) : -INFINITY;
+    a->ranks[i] = rank_of(s.raw, n, id);
 }
 
 fathom_err cpu_sample(struct backend *b, const struct sample_args *a)

@@ -6,6 +6,7 @@
 #include "backend/ref/ref_int.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/assert.h"
 #include "base/rng.h"
@@ -180,6 +181,7 @@ fathom_err ref_sample(struct backend *b, const struct sample_args *a)
         if (row->n_top > 0) list_top(r->scored, raw, n, lse, a, i, row->n_top);
 
         a->ids[i] = take_id(r, a, row, x, n);
+        memcpy(x, raw, n * sizeof *x); /* for a row that shares it */
         a->logprobs[i] = 0;
         a->ranks[i] = 0;
         if (!row->want_logprob) continue;
