@@ -5,9 +5,10 @@
  *
  * tests/data/pilot holds, for six texts, the logits of the last positions, the MTP layer's logits
  * of the same positions and the log-probability of every next token. Each text is fed in steps of
- * CHUNK tokens; the relative L2 error of logits and MTP logits must stay within LIMIT. The longest
- * text (3303 tokens) is far beyond index_topk (256), so sparse attention is part of it. With TOKENS
- * only texts up to that length are compared and nothing else is done, for slow backends.
+ * CHUNK tokens; the relative L2 error of logits must stay within LIMIT, that of MTP logits, which
+ * come a layer later, within twice as much. The longest text (3303 tokens) is far beyond index_topk
+ * (256), so sparse attention is part of it. With TOKENS only texts up to that length are compared
+ * and nothing else is done, for slow backends.
  *
  * The MTP layer at position i reads token i + 1 of the text. At the last position the text has
  * none; the reference read id 0 there, so that row is compared too, with id 0.
@@ -76,10 +77,10 @@ static int32_t argmax(const float *logits, uint32_t n)
     return best;
 }
 
-static void check_error(const char *what, struct error e)
+static void check_error(const char *what, struct error e, double limit)
 {
     print_message("  %-16s relative L2 %.2e, largest %.2e\n", what, e.l2, e.max);
-    if (!(e.l2 <= test.limit)) fail_msg("%s: %.3e is over %.1e", what, e.l2, test.limit);
+    if (!(e.l2 <= limit)) fail_msg("%s: %.3e is over %.1e", what, e.l2, limit);
 }
 
 /* The largest logit is the reference's wherever it leads by more than rounding can turn. */
@@ -161,8 +162,8 @@ static void test_texts(void **state)
         size_t skip = (size_t)(text.n_token - text.n_kept) * n_vocab;
         size_t kept = (size_t)text.n_kept * n_vocab;
         print_message("text %d, %u tokens\n", i, text.n_token);
-        check_error("logits", error_of(out.logits + skip, text.logits, kept));
-        check_error("MTP logits", error_of(out.mtp + skip, text.mtp_logits, kept));
+        check_error("logits", error_of(out.logits + skip, text.logits, kept), test.limit);
+        check_error("MTP logits", error_of(out.mtp + skip, text.mtp_logits, kept), 2 * test.limit);
         check_argmax(out.logits + skip, text.logits, text.n_kept, n_vocab);
         check_logprobs(&text, out.logits, n_vocab);
         drop(out);

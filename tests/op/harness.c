@@ -282,9 +282,16 @@ void op_same_bits(const char *what, const void *a, const void *b, size_t bytes)
     }
 }
 
-bool op_is_simulated(void)
+static bool is_simulated(void)
 {
     return strncmp(backend_name, "cuda_sim", 8) == 0;
+}
+
+static bool few_asked;
+
+bool op_wants_few(void)
+{
+    return few_asked || is_simulated();
 }
 
 void op_check_rows(const char *what, struct rig *r, op_run *run, void *arg, const float *x,
@@ -295,9 +302,9 @@ void op_check_rows(const char *what, struct rig *r, op_run *run, void *arg, cons
     float *again = run(r, arg, x, n_full);
     op_same_bits(what, again, full, n_full * row_bytes);
     mem_free(again);
-    for (size_t i = 0; i < op_n_token_count; i += op_is_simulated() ? 6 : 1) {
+    for (size_t i = 0; i < op_n_token_count; i += op_wants_few() ? 6 : 1) {
         uint32_t n = op_token_counts[i];
-        if (n > n_full || (op_is_simulated() && n > 33)) continue;
+        if (n > n_full || (op_wants_few() && n > 33)) continue;
         uint32_t row0 = n * 37 % (n_full - n + 1);
         float *part = run(r, arg, x + (size_t)row0 * in_width, n);
         op_same_bits(what, part, full + (size_t)row0 * out_width, n * row_bytes);
@@ -333,12 +340,13 @@ const size_t op_n_weight_type = sizeof op_weight_types / sizeof *op_weight_types
 
 int op_main(int argc, char **argv, const char *group, const struct CMUnitTest *tests, size_t n)
 {
-    if (argc > 2) {
-        fprintf(stderr, "usage: %s [BACKEND]\n", argv[0]);
+    few_asked = argc == 3 && strcmp(argv[2], "few") == 0;
+    if (argc > 3 || (argc == 3 && !few_asked)) {
+        fprintf(stderr, "usage: %s [BACKEND [few]]\n", argv[0]);
         return 2;
     }
-    if (argc == 2) backend_name = argv[1];
-    if (op_is_cuda() && !op_is_simulated() && backend_cuda_count() == 0) {
+    if (argc >= 2) backend_name = argv[1];
+    if (op_is_cuda() && !is_simulated() && backend_cuda_count() == 0) {
         printf("skipped: %s needs a GPU and there is none\n", backend_name);
         return 77;
     }

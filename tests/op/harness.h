@@ -51,8 +51,9 @@ bool op_is_ref(void);
  */
 bool op_is_cuda(void);
 
-/* op_is_simulated - it is a thousand times slower than the thing itself: fewer cases will do */
-bool op_is_simulated(void);
+/* op_wants_few - a simulated device or a checking tool is a thousand times slower than the thing
+ * itself: fewer cases will do */
+bool op_wants_few(void);
 
 /* rig_open - backend, and one buffer of every kind; fails the test on an error. rig_close also
  * checks the guard bands and that the backend has no fault. */

@@ -137,7 +137,7 @@ static void check_case(enum act_type act, enum kv_type kv, bool wide, const stru
 static void test_every_batch(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < op_n_batch_case; i += op_is_simulated() ? 4 : 1) {
+    for (size_t i = 0; i < op_n_batch_case; i += op_wants_few() ? 4 : 1) {
         check_case(ACT_F32, KV_TYPE_F32, i % 2, &op_batch_cases[i]);
         check_case(ACT_F32, KV_TYPE_FP8, i % 2 == 0, &op_batch_cases[i]);
         if (i % 3 == 0) check_case(ACT_F32, KV_TYPE_BF16, i % 2, &op_batch_cases[i]);
@@ -249,7 +249,7 @@ static void test_long_context(void **state)
     (void)state;
     const struct op_batch_case cases[] = {{"past", 2, {{32766, 4}, {90, 2}}},
                                           {"far", 2, {{33500, 2}, {20, 1}}}};
-    for (size_t i = op_is_simulated() ? 1 : 0; i < 2; i++) {
+    for (size_t i = op_wants_few() ? 1 : 0; i < 2; i++) {
         struct topk k;
         open_long_case(&k, op_is_cuda() ? ACT_FP8 : ACT_F32, KV_TYPE_FP8, false, &cases[i], 33600);
         rig_set_cache(&k.dev, k.image, k.n_page);

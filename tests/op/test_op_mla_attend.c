@@ -188,7 +188,7 @@ static void check_absorbed(enum act_type act, enum kv_type kv, bool wide)
 {
     struct attend a;
     assert_true(open_attend(&a, act, kv, wide, MLA_ABSORBED));
-    for (size_t i = 0; i < op_n_batch_case; i += op_is_simulated() ? 3 : 1) {
+    for (size_t i = 0; i < op_n_batch_case; i += op_wants_few() ? 3 : 1) {
         set_case(&a, &op_batch_cases[i]);
         check_now(&a, true);
         set_select(&a, false);

@@ -375,7 +375,7 @@ static void test_shared_logits(void **state)
 static void test_distribution(void **state)
 {
     (void)state;
-    const uint64_t n_round = op_is_simulated() ? 10 : 100;
+    const uint64_t n_round = op_wants_few() ? 10 : 100;
     struct sampling s;
     struct result out;
     uint32_t count[4] = {0};
