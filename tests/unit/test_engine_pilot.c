@@ -1,6 +1,6 @@
-/* test_engine_pilot BACKEND - the pilot model through the engine: the same bits whatever the
+/* test_engine_pilot ref|cpu|cuda - the pilot model through the engine: the same bits whatever the
  * budget, the neighbours, the number of threads, after preemptions, from cached pages, from tiers,
- * and with drafts. */
+ * and with drafts; on a GPU, which takes steps ahead of the end of the one before, as without. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,10 +9,13 @@
 
 #include <cmocka.h>
 
+#include "backend/backend.h"
 #include "base/mem.h"
 #include "golden/evaluation.h"
 
 enum { N_REQUEST = 16, PILOT_LEN = 1536, SHORT_PROMPT = 100, SHORT_LEN = 448 };
+
+enum { SKIPPED = 77 };
 
 static enum fathom_backend backend = FATHOM_BACKEND_CPU;
 static struct evaluation ev;
@@ -31,6 +34,8 @@ struct shape {
     uint32_t n_ram_page; /* of the memory tier */
 };
 
+static bool no_async;
+
 static fathom_engine *open_shape(const struct shape *s)
 {
     enum { LAYER_BYTES = 64 * (1152 + 132), N_LAYER = 8 };
@@ -47,6 +52,7 @@ static fathom_engine *open_shape(const struct shape *s)
                         .n_draft = s->n_draft,
                         .no_prefix_cache = s->no_prefix_cache,
                         .offload_ram_bytes = s->n_ram_page * (page_bytes + 4096),
+                        .no_async = no_async,
                         .seed = 1};
     if (fathom_open(&e, &o, &d) != FATHOM_OK) fail_msg("%s", d.text);
     assert_int_equal(fathom_get_info(e)->n_page, s->n_page);
@@ -80,7 +86,9 @@ static int run_each_alone(void **state)
         r->sampling.logprobs = true;
     }
     const struct shape shape = {4096, 1, 1, 24, PILOT_LEN, true, 0, 0};
+    no_async = true;
     fathom_engine *e = open_shape(&shape);
+    no_async = false;
     for (int i = 0; i < N_REQUEST; i++) {
         submit(e, i);
         answers_wait(e, 1);
@@ -410,7 +418,13 @@ static void a_failing_allocation_while_opening_is_clean(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1 && strcmp(argv[1], "ref") == 0) backend = FATHOM_BACKEND_REF;
+    const char *name = argc > 1 ? argv[1] : "cpu";
+    if (strcmp(name, "ref") == 0) backend = FATHOM_BACKEND_REF;
+    if (strcmp(name, "cuda") == 0) backend = FATHOM_BACKEND_CUDA;
+    if (backend == FATHOM_BACKEND_CUDA && backend_cuda_count() == 0) {
+        print_message("skipped: cuda needs a GPU and there is none\n");
+        return SKIPPED;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loading_is_told_layer_by_layer),
         cmocka_unit_test(the_same_bits_whatever_the_step),
