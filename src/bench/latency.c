@@ -17,37 +17,82 @@ struct run {
     double total_ms;
 };
 
-static fathom_err submit_all(fathom_engine *e, const struct latency_options *o, uint64_t *state,
-                             int32_t *ids, fathom_diag *d)
+/* What the engine did in some steps. */
+struct steps {
+    uint64_t n;
+    uint64_t n_ahead;
+    uint64_t busy_us;
+    uint64_t wait_us;
+};
+
+/* What all runs share. */
+struct bench {
+    fathom_engine *e;
+    const struct latency_options *o;
+    uint64_t state; /* of the generator of ids */
+    int32_t *ids;   /* [n_input] */
+    bool *started;  /* [n_request] whether the first token came */
+    fathom_event *events;
+    struct steps decodes; /* from the last first token on, of all runs since it was cleared */
+};
+
+static fathom_err submit_all(struct bench *b, fathom_diag *d)
 {
-    uint32_t n_vocab = fathom_get_info(e)->n_vocab;
+    const struct latency_options *o = b->o;
+    uint32_t n_vocab = fathom_get_info(b->e)->n_vocab;
     for (uint32_t i = 0; i < o->n_request; i++) {
-        for (uint32_t k = 0; k < o->n_input; k++) ids[k] = (int32_t)rng_below(state, n_vocab);
-        fathom_request r = {.prompt = ids, .n_prompt = o->n_input};
+        for (uint32_t k = 0; k < o->n_input; k++) {
+            b->ids[k] = (int32_t)rng_below(&b->state, n_vocab);
+        }
+        b->started[i] = false;
+        fathom_request r = {.prompt = b->ids, .n_prompt = o->n_input, .user = &b->started[i]};
         fathom_sampling_init(&r.sampling);
         r.sampling.temperature = 0;
         r.sampling.ignore_eos = true;
         r.sampling.max_tokens = o->n_output;
         uint64_t id;
-        TRY(fathom_submit(e, &r, &id, d));
+        TRY(fathom_submit(b->e, &r, &id, d));
     }
     return FATHOM_OK;
 }
 
-static fathom_err run_once(fathom_engine *e, const struct latency_options *o, uint64_t *state,
-                           int32_t *ids, fathom_event *events, struct run *out, fathom_diag *d)
+/* Adds what the engine did since `from`. */
+static void add_steps(struct bench *b, const fathom_stats *from)
 {
+    fathom_stats now;
+    fathom_get_stats(b->e, &now);
+    b->decodes.n += now.n_step - from->n_step;
+    b->decodes.n_ahead += now.n_step_ahead - from->n_step_ahead;
+    b->decodes.busy_us += now.busy_us - from->busy_us;
+    b->decodes.wait_us += now.wait_us - from->wait_us;
+}
+
+/* Whether this token is the last one of the first tokens. */
+static bool ends_prefill(struct bench *b, const fathom_event *ev, uint32_t *n_started)
+{
+    bool *started = ev->user;
+    if (ev->kind != FATHOM_EVENT_TOKEN || *started) return false;
+    *started = true;
+    return ++*n_started == b->o->n_request;
+}
+
+static fathom_err run_once(struct bench *b, struct run *out, fathom_diag *d)
+{
+    const struct latency_options *o = b->o;
     uint64_t start_us = clock_now_us();
     uint64_t first_us = start_us;
-    TRY(submit_all(e, o, state, ids, d));
+    fathom_stats at_first = {0};
+    TRY(submit_all(b, d));
+    uint32_t n_started = 0;
     uint32_t n_finished = 0;
     while (n_finished < o->n_request) {
-        size_t n = fathom_poll(e, events, EVENTS, -1);
+        size_t n = fathom_poll(b->e, b->events, EVENTS, -1);
         for (size_t i = 0; i < n; i++) {
-            const fathom_event *ev = &events[i];
+            const fathom_event *ev = &b->events[i];
+            if (ends_prefill(b, ev, &n_started)) fathom_get_stats(b->e, &at_first);
             if (ev->kind != FATHOM_EVENT_FINISH) continue;
             if (ev->finish == FATHOM_FINISH_ERROR) {
-                FAIL(d, FATHOM_EDEVICE, "the engine failed: %s", fathom_fault(e));
+                FAIL(d, FATHOM_EDEVICE, "the engine failed: %s", fathom_fault(b->e));
             }
             n_finished++;
             uint64_t request_first_us = start_us + ev->first_us;
@@ -55,6 +100,7 @@ static fathom_err run_once(fathom_engine *e, const struct latency_options *o, ui
         }
     }
     uint64_t end_us = clock_now_us();
+    if (n_started == o->n_request) add_steps(b, &at_first);
     out->prefill_ms = (double)(first_us - start_us) / 1e3;
     out->total_ms = (double)(end_us - start_us) / 1e3;
     out->step_ms = o->n_output > 1 ? (double)(end_us - first_us) / 1e3 / (o->n_output - 1) : 0;
@@ -83,12 +129,12 @@ static void summarise_runs(const struct latency_options *o, const struct run *ru
 }
 
 /* Of a device that works apart the engine waits for most of the time. */
-static double host_time(const fathom_stats *before, const fathom_stats *after)
+static void summarise_steps(const struct steps *s, struct latency_result *out)
 {
-    uint64_t n_step = after->n_step - before->n_step;
-    uint64_t busy_us = after->busy_us - before->busy_us;
-    uint64_t wait_us = after->wait_us - before->wait_us;
-    return n_step > 0 && wait_us > busy_us / 2 ? (double)(busy_us - wait_us) / (double)n_step : 0;
+    if (s->n == 0) return;
+    if (s->wait_us > s->busy_us / 2)
+        out->host_us_per_step = (double)(s->busy_us - s->wait_us) / (double)s->n;
+    out->ahead_share = (double)s->n_ahead / (double)s->n;
 }
 
 fathom_err latency_run(fathom_engine *e, const struct latency_options *o,
@@ -100,31 +146,25 @@ fathom_err latency_run(fathom_engine *e, const struct latency_options *o,
         FAIL(d, FATHOM_EINVAL, "batch %u (1 to %d), input %u, output %u, repeats %u (1 to %d)",
              o->n_request, MAX_REQUEST, o->n_input, o->n_output, o->n_repeat, LATENCY_RUNS_MAX);
     }
-    uint64_t state = o->seed;
-    int32_t *ids = mem_alloc_array(o->n_input, sizeof *ids);
-    fathom_event *events = mem_alloc_array(EVENTS, sizeof *events);
+    struct bench b = {.e = e, .o = o, .state = o->seed};
+    b.ids = mem_alloc_array(o->n_input, sizeof *b.ids);
+    b.started = mem_alloc_array(o->n_request, sizeof *b.started);
+    b.events = mem_alloc_array(EVENTS, sizeof *b.events);
     struct run *runs = mem_calloc(o->n_repeat, sizeof *runs);
     double *scratch = mem_calloc(o->n_repeat, sizeof *scratch);
-    fathom_err err = ids && events && runs && scratch ? FATHOM_OK : FATHOM_ENOMEM;
-    fathom_stats before = {0};
-    fathom_stats after = {0};
+    bool has_memory = b.ids && b.started && b.events && runs && scratch;
+    fathom_err err = has_memory ? FATHOM_OK : FATHOM_ENOMEM;
     struct run warm;
-    for (uint32_t i = 0; !err && i < o->n_warm_up; i++) {
-        err = run_once(e, o, &state, ids, events, &warm, d);
-    }
-    fathom_get_stats(e, &before);
-    for (uint32_t i = 0; !err && i < o->n_repeat; i++) {
-        err = run_once(e, o, &state, ids, events, &runs[i], d);
-    }
-    fathom_get_stats(e, &after);
+    for (uint32_t i = 0; !err && i < o->n_warm_up; i++) err = run_once(&b, &warm, d);
+    b.decodes = (struct steps){0};
+    for (uint32_t i = 0; !err && i < o->n_repeat; i++) err = run_once(&b, &runs[i], d);
     if (!err) {
         summarise_runs(o, runs, scratch, out);
-        out->host_us_per_step = host_time(&before, &after);
-        out->ahead_share = (double)(after.n_step_ahead - before.n_step_ahead) /
-                           (double)(after.n_step - before.n_step);
+        summarise_steps(&b.decodes, out);
     }
-    mem_free(ids);
-    mem_free(events);
+    mem_free(b.ids);
+    mem_free(b.started);
+    mem_free(b.events);
     mem_free(runs);
     mem_free(scratch);
     return err;

@@ -29,9 +29,9 @@ struct latency_result {
     struct spread total_ms;
     struct spread output_tok_s; /* of the steps: n_request / step time */
     struct spread prefill_tok_s;
-    double host_us_per_step;  /* engine time of a step outside the wait for the device, mean; 0 when
-                                 the host computes itself */
-    double ahead_share;       /* of the steps: those launched while the one before ran */
+    double host_us_per_step;  /* engine time of a decode step outside the wait for the device, mean;
+                                 0  when the host computes itself */
+    double ahead_share;       /* of the decode steps: those launched while the one before ran */
     struct summary latency_s; /* of the runs, at latency_percentiles */
     double latencies_s[LATENCY_RUNS_MAX]; /* [n_repeat], in the order in which they ran */
 };

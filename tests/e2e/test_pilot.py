@@ -334,7 +334,7 @@ class Flood(unittest.TestCase):
         server = Server("--max-model-len", "512", "--max-num-seqs", "32", *flags)
         server.post("/v1/completions", {"prompt": "one " * 200, "max_tokens": 4})
         n_descriptor = server.n_descriptor()
-        resident, n_served = [], []
+        resident, n_served, slowest_s = [], [], 0
         for i in range(rounds):
             tally = {"served": 0, "refused": 0, "first": [], "torn": []}
             begin = time.monotonic()
@@ -344,6 +344,7 @@ class Flood(unittest.TestCase):
             resident.append(server.resident_kib())
             n_served.append(tally["served"])
             tally["first"].sort()
+            slowest_s = max(slowest_s, tally["first"][-1])
             print(f"{' '.join(flags)} round {i + 1}: {tally['served']} served, {tally['refused']} "
                   f"refused, {time.monotonic() - begin:.1f} s, first token at p50 "
                   f"{tally['first'][len(tally['first']) // 2]:.2f} s, last "
@@ -358,21 +359,24 @@ class Flood(unittest.TestCase):
         # two rounds show how much the allocator holds at most; what leaks is there in all later ones
         later = min(resident[2:], default=0)
         self.assertLessEqual(later - max(resident[:2]), self.GROWTH_KIB)
-        return n_served, metrics
+        return n_served, metrics, slowest_s
 
     def test_room_for_all(self):
-        n_served, _ = self.flood("--max-queued", str(self.STREAMS), rounds=self.ROUNDS)
+        n_served, *_ = self.flood("--max-queued", str(self.STREAMS), rounds=self.ROUNDS)
         self.assertEqual(n_served, [self.STREAMS] * self.ROUNDS)
 
     def test_a_bounded_queue(self):
-        n_served, _ = self.flood("--max-queued", "200", rounds=1)
+        n_served, *_ = self.flood("--max-queued", "200", rounds=1)
         self.assertLess(n_served[0], self.STREAMS)
 
     def test_a_promise_about_the_first_token(self):
-        _, metrics = self.flood("--slo-ttft-ms", "500", rounds=1)
+        n_served, metrics, slowest_s = self.flood("--slo-ttft-ms", "500", rounds=1)
         refused = sum(value for name, value in metrics.items()
                       if name.startswith("fathom_requests_refused_total"))
-        self.assertGreater(refused, 0)
+        if n_served == [self.STREAMS]:  # a machine so fast that it can keep the promise to all
+            self.assertLess(slowest_s, 0.5)
+        else:
+            self.assertGreater(refused, 0)
 
 
 if __name__ == "__main__":
