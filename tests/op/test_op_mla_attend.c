@@ -23,14 +23,19 @@ struct attend {
     float *select; /* [n_token][1 + index_topk], or NULL */
 };
 
-static bool open_attend(struct attend *a, enum act_type act, enum kv_type kv, bool wide,
-                        enum mla_form form)
+/* max_context: 0, or longer than usual, with as many rows to select */
+static bool open_attend_of(struct attend *a, enum act_type act, enum kv_type kv, bool wide,
+                           enum mla_form form, uint32_t max_context)
 {
     struct backend_caps caps;
     memset(a, 0, sizeof *a);
     a->form = form;
     a->g = gen_create_for(111, act);
     gen_config(&a->c, act, kv, wide);
+    if (max_context) {
+        a->c.max_context = max_context;
+        a->c.index_topk = max_context;
+    }
     if (form == MLA_EXPANDED) a->c.n_head = 2;
     rig_open_pair(&a->ref, &a->dev, &a->c);
     gen_mla(a->g, &a->c, DTYPE_F8_E4M3, &a->tensors);
@@ -40,6 +45,12 @@ static bool open_attend(struct attend *a, enum act_type act, enum kv_type kv, bo
     a->out_width = a->c.n_head * (form == MLA_ABSORBED ? 512 : 128);
     a->dev.ops->get_caps(a->dev.b, &caps);
     return form == MLA_ABSORBED || caps.expanded_attention;
+}
+
+static bool open_attend(struct attend *a, enum act_type act, enum kv_type kv, bool wide,
+                        enum mla_form form)
+{
+    return open_attend_of(a, act, kv, wide, form, 0);
 }
 
 static void close_attend(struct attend *a)
@@ -282,6 +293,19 @@ static void test_nan_in_unselected_rows(void **state)
     }
 }
 
+/* More rows than one launch merges. */
+static void test_long_context(void **state)
+{
+    (void)state;
+    struct attend a;
+    const struct op_batch_case b = {"thousands", 2, {{2300, 3}, {2047, 2}}};
+    const enum act_type act = op_is_cuda() ? ACT_FP8 : ACT_BF16;
+    open_attend_of(&a, act, KV_TYPE_FP8, false, MLA_ABSORBED, 2400);
+    set_case(&a, &b);
+    check_now(&a, false);
+    close_attend(&a);
+}
+
 /* Scores of a thousand and more: softmax must not overflow. */
 static void test_large_scores(void **state)
 {
@@ -300,7 +324,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_f32_cache),    cmocka_unit_test(test_bf16_cache),
         cmocka_unit_test(test_fp8_cache),    cmocka_unit_test(test_expanded),
         cmocka_unit_test(test_select_all),   cmocka_unit_test(test_nan_in_unselected_rows),
-        cmocka_unit_test(test_large_scores),
+        cmocka_unit_test(test_long_context), cmocka_unit_test(test_large_scores),
     };
     return OP_MAIN(argc, argv, tests);
 }

@@ -10,23 +10,36 @@
 #include "backend/cuda/cuda_int.cuh"
 #include "backend/cuda/ptx.cuh"
 
+/* The grid's blocks in clusters of n_cluster neighbours in x. */
 template <typename... PARAMS, typename... ARGS>
-static fathom_err cuda_launch(struct cuda_backend *c, const char *what, void (*kernel)(PARAMS...),
-                              dim3 grid, unsigned threads, size_t shared_bytes, ARGS... args)
+static fathom_err cuda_launch_clusters(struct cuda_backend *c, const char *what,
+                                       void (*kernel)(PARAMS...), dim3 grid, unsigned n_cluster,
+                                       unsigned threads, size_t shared_bytes, ARGS... args)
 {
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = n_cluster;
+    attributes[1].val.clusterDim.y = 1;
+    attributes[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_bytes;
     config.stream = c->stream;
-    config.attrs = &attribute;
-    config.numAttrs = c->properties.major >= 9 ? 1 : 0;
+    config.attrs = attributes;
+    config.numAttrs = n_cluster > 1 ? 2 : c->properties.major >= 9 ? 1 : 0;
     c->last.what = what;
     c->last.grid = grid;
     return cuda_check(c, cudaLaunchKernelEx(&config, kernel, PARAMS(args)...), "launch", what);
+}
+
+template <typename... PARAMS, typename... ARGS>
+static fathom_err cuda_launch(struct cuda_backend *c, const char *what, void (*kernel)(PARAMS...),
+                              dim3 grid, unsigned threads, size_t shared_bytes, ARGS... args)
+{
+    return cuda_launch_clusters(c, what, kernel, grid, 1, threads, shared_bytes, args...);
 }
 
 /* The start of a kernel that has nothing to do before its predecessor's results. */

@@ -49,6 +49,34 @@ static __device__ __forceinline__ uint32_t e4m3x2_to_f16x2(uint16_t v)
     return r;
 }
 
+/* Four codes likewise, the lower two to *lo; the halves are not shifted apart. */
+static __device__ __forceinline__ void e4m3x4_to_f16x2(uint32_t codes, uint32_t *lo, uint32_t *hi)
+{
+    asm("{\n"
+        ".reg .b16 a, b;\n"
+        "mov.b32 {a, b}, %2;\n"
+        "cvt.rn.f16x2.e4m3x2 %0, a;\n"
+        "cvt.rn.f16x2.e4m3x2 %1, b;\n"
+        "}"
+        : "=r"(*lo), "=r"(*hi)
+        : "r"(codes));
+}
+
+static __device__ __forceinline__ uint32_t pack_f16(float lo, float hi)
+{
+    uint32_t v;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(hi), "f"(lo));
+    return v;
+}
+
+/* 2^x within 2 units in the last place; 0 below 2^-126 */
+static __device__ __forceinline__ float exp2_approx(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 static __device__ __forceinline__ uint32_t smem_address(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);

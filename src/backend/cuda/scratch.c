@@ -29,10 +29,8 @@ static uint32_t part_rows(const struct backend_config *c)
 {
     uint64_t rows = c->max_context;
     if (c->index_n_head) rows = least(rows, c->index_topk);
-    uint64_t n_group = div_up(rows, ATTEND_GROUP);
-    uint64_t n_span = div_up(n_group, ATTEND_SPAN);
-    return (uint32_t)most(least(c->max_token, ATTEND_GROUP_TOKENS_MAX) * n_group,
-                          least(c->max_token, ATTEND_SPAN_TOKENS_MAX) * n_span);
+    uint64_t n_unit = div_up(rows, (uint64_t)ATTEND_GROUP * ATTEND_UNIT);
+    return (uint32_t)(least(c->max_token, ATTEND_UNIT_TOKENS_MAX) * n_unit);
 }
 
 /* A span keeps its choice, keys and positions, over its scores; the last may have few of them. */

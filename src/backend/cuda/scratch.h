@@ -8,12 +8,13 @@
 
 #include "backend/backend.h"
 
-/* How attention is cut (generic/attend.cu). */
+/* How attention is cut (sm90/attend.cu). */
 enum {
     ATTEND_GROUP = KV_PAGE_TOKENS, /* rows of a group */
-    ATTEND_SPAN = 8,               /* groups of a span */
-    ATTEND_GROUP_TOKENS_MAX = 8,   /* up to so many tokens a block takes one group */
-    ATTEND_SPAN_TOKENS_MAX = 64,   /* up to so many a span */
+    ATTEND_UNIT = 4,               /* groups of a unit */
+    ATTEND_CLUSTER_MAX = 8,        /* up to so many units are merged by a cluster */
+    ATTEND_CLUSTER_TOKENS_MAX = 8, /* of each of so many tokens */
+    ATTEND_UNIT_TOKENS_MAX = 64,   /* else, up to so many, by a kernel of its own */
 };
 
 /* Scores that one block chooses from; of a longer row, one span after the other

@@ -101,6 +101,16 @@ static inline int __ffs(int v)
 {
     return __builtin_ffs(v);
 }
+/* byte i of the result is byte (selector >> 4i) % 8 of b:a */
+static inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector)
+{
+    const uint64_t both = (uint64_t)b << 32 | a;
+    uint32_t v = 0;
+    for (int i = 0; i < 4; i++) {
+        v |= (uint32_t)(both >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    }
+    return v;
+}
 #define __expf expf
 #define __logf logf
 #define __cosf cosf

@@ -89,6 +89,19 @@ static __device__ __forceinline__ bool mbarrier_try_wait_cluster(uint32_t barrie
     return done != 0;
 }
 
+/* True in one lane of a warp that has all its lanes here. */
+static __device__ __forceinline__ bool elect_lane(void)
+{
+    uint32_t chosen;
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "elect.sync _|p, 0xffffffff;\n"
+                 "selp.u32 %0, 1, 0, p;\n"
+                 "}"
+                 : "=r"(chosen));
+    return chosen != 0;
+}
+
 /* ---- clusters ---- */
 
 static __device__ __forceinline__ uint32_t cluster_rank(void)
@@ -114,6 +127,27 @@ static __device__ __forceinline__ void cluster_store(uint32_t address_in_cluster
                  : "memory");
 }
 
+/* Values at an address from cluster_address, aligned to their size. */
+static __device__ __forceinline__ float2 cluster_load_2(uint32_t address_in_cluster)
+{
+    float2 v;
+    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(v.x), "=f"(v.y)
+                 : "r"(address_in_cluster)
+                 : "memory");
+    return v;
+}
+
+static __device__ __forceinline__ float4 cluster_load_4(uint32_t address_in_cluster)
+{
+    float4 v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(address_in_cluster)
+                 : "memory");
+    return v;
+}
+
 static __device__ __forceinline__ void cluster_arrive(void)
 {
     asm volatile("barrier.cluster.arrive.release;" ::: "memory");
@@ -130,6 +164,16 @@ static __device__ __forceinline__ void cluster_wait(void)
 static __device__ __forceinline__ void cp_async_4(uint32_t dst, const void *src)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(dst), "l"(src) : "memory");
+}
+
+/* n_byte, a multiple of 16, both addresses aligned to 16; they count at the barrier. */
+static __device__ __forceinline__ void bulk_load(uint32_t dst, const void *src, uint32_t n_byte,
+                                                 uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(dst),
+                 "l"(src), "r"(n_byte), "r"(barrier)
+                 : "memory");
 }
 
 static __device__ __forceinline__ void tensor_map_prefetch(const CUtensorMap *map)

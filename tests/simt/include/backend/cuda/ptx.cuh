@@ -63,6 +63,23 @@ static inline uint32_t e4m3x2_to_f16x2(uint16_t v)
            (uint32_t)f16_from_f32(f32_from_e4m3((uint8_t)(v >> 8))) << 16;
 }
 
+static inline void e4m3x4_to_f16x2(uint32_t codes, uint32_t *lo, uint32_t *hi)
+{
+    const uint16_t low = (uint16_t)codes, high = (uint16_t)(codes >> 16);
+    *lo = e4m3x2_to_f16x2(low);
+    *hi = e4m3x2_to_f16x2(high);
+}
+
+static inline uint32_t pack_f16(float lo, float hi)
+{
+    return f16_from_f32(lo) | (uint32_t)f16_from_f32(hi) << 16;
+}
+
+static inline float exp2_approx(float x)
+{
+    return exp2f(x);
+}
+
 /* Places in shared memory are told relative to its dynamic part. */
 static inline uint32_t smem_address(const void *p)
 {

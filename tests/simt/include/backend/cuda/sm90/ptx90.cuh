@@ -79,6 +79,11 @@ static inline bool mbarrier_try_wait_cluster(uint32_t barrier, uint32_t parity)
     return mbarrier_try_wait(barrier, parity);
 }
 
+static inline bool elect_lane(void)
+{
+    return threadIdx.x % SIMT_WARP == 0;
+}
+
 /* ---- clusters ---- */
 
 static inline uint32_t cluster_rank(void)
@@ -98,6 +103,22 @@ static inline void cluster_store(uint32_t address_in_cluster, float x, float y)
     memcpy(simt_place(address_in_cluster), v, sizeof v);
 }
 
+static inline float2 cluster_load_2(uint32_t address_in_cluster)
+{
+    float2 v;
+    if (address_in_cluster % sizeof v) simt_fault("a load that is not aligned");
+    memcpy(&v, simt_place(address_in_cluster), sizeof v);
+    return v;
+}
+
+static inline float4 cluster_load_4(uint32_t address_in_cluster)
+{
+    float4 v;
+    if (address_in_cluster % sizeof v) simt_fault("a load that is not aligned");
+    memcpy(&v, simt_place(address_in_cluster), sizeof v);
+    return v;
+}
+
 static inline void cluster_arrive(void)
 {
     simt_cluster_arrive();
@@ -113,6 +134,14 @@ static inline void cluster_wait(void)
 static inline void cp_async_4(uint32_t dst, const void *src)
 {
     simt_copy_later(simt_place(dst), src, 4, true);
+}
+
+static inline void bulk_load(uint32_t dst, const void *src, uint32_t n_byte, uint32_t barrier)
+{
+    if (n_byte % 16 || (uintptr_t)src % 16 || (uintptr_t)simt_place(dst) % 16)
+        simt_fault("a bulk copy that is not aligned to 16 bytes");
+    memcpy(simt_place(dst), src, n_byte);
+    simt_barrier_update(barrier, 0, -(int)n_byte);
 }
 
 static inline void tensor_map_prefetch(const CUtensorMap *)

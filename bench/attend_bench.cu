@@ -1,0 +1,431 @@
+/* attend_bench.cu - attention of one rank of 8 (16 heads) by itself: is it right, and how fast
+ *
+ *   bench_attend [check | time] [bf16]
+ *
+ * check  outputs against plain f32 attention of the same cache: relative L2 error at most 5e-3; a
+ *        token's bits are the same whatever tokens run beside it
+ * time   median of 20 runs, each after a copy that empties the caches; decodes and pieces of one
+ *        prompt, with 2048 selected rows where the context is longer
+ *
+ * A line gives microseconds, GB/s and TFLOP/s of what has to be moved and computed, and the larger
+ * share of two floors: 4.2 TB/s, and 600 TFLOP/s, about what mma.sync reaches on an H200. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cuda/kv.cuh"
+
+enum {
+    N_HEAD = 16,
+    TOPK = 2048,
+    CONTEXT_MAX = 8192,
+    REQUEST_MAX = 64,
+    TOKEN_MAX = 4096,
+    REPEAT = 20,
+    FLUSH_BYTES = 256 << 20,
+};
+
+#define PEAK_BYTES 4.2e12
+#define PEAK_FLOPS 600e12
+#define REL_L2_MAX 5e-3
+#define SOFTMAX_SCALE 0.1352338f
+
+#define CUDA(call)                                                                                 \
+    do {                                                                                           \
+        cudaError_t e_ = (call);                                                                   \
+        if (e_ != cudaSuccess) {                                                                   \
+            printf("FAIL line %d: %s: %s\n", __LINE__, #call, cudaGetErrorString(e_));             \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static __host__ __device__ uint32_t mix(uint64_t x)
+{
+    x = (x + 0x9e3779b97f4a7c15ull) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    return (uint32_t)(x >> 32) ^ (uint32_t)x;
+}
+
+static __device__ float uniform(uint64_t i)
+{
+    return (float)mix(i) * 0x1p-31f - 1.0f;
+}
+
+/* ---- a cache and queries ---- */
+
+/* Block: one row. Scales differ by up to 2^3 so that one used in a wrong place shows. */
+__global__ void fill_cache_kernel(struct kv_layer l)
+{
+    const uint64_t slot = blockIdx.x, seed = slot * 1024;
+    char *row = kv_row(l, (int)slot);
+    for (int i = (int)threadIdx.x; i < KV_ROW; i += (int)blockDim.x) {
+        float v = uniform(seed + (uint64_t)i);
+        if (l.type == KV_TYPE_BF16) {
+            ((__nv_bfloat16 *)row)[i] = __float2bfloat16_rn(v);
+        } else if (i < KV_LATENT) {
+            ((uint8_t *)row)[i] = float_to_e4m3(v * FP8_MAX);
+        } else {
+            ((__nv_bfloat16 *)(row + KV_FP8_ROPE_OFFSET))[i - KV_LATENT] = __float2bfloat16_rn(v);
+        }
+    }
+    if (l.type == KV_TYPE_FP8 && threadIdx.x < 4) {
+        ((float *)(row + KV_FP8_SCALES_OFFSET))[threadIdx.x] =
+            exp2f(-9.0f - (float)(mix(seed + threadIdx.x + 600) % 4u));
+    }
+}
+
+__global__ void fill_query_kernel(__nv_bfloat16 *q, size_t n)
+{
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) q[i] = __float2bfloat16_rn(uniform(i + (1ull << 40)) * 0.6f);
+}
+
+/* Decodes of n_token requests at the end of `context`, with at most TOPK rows or with all; or the
+ * last n_token tokens of one prompt. */
+enum step { DECODE, DENSE, PREFILL };
+
+struct shape {
+    uint32_t n_token, context;
+    enum step step;
+};
+
+static const char *const step_names[] = {"decode", "dense", "prefill"};
+
+struct bench {
+    struct backend *b;
+    struct cuda_backend *c;
+    struct kv_cache kv;
+    struct buffer query, select, latent;
+    int32_t *pos, *request, *page_table;
+    struct batch batch;
+    bool selects;
+    float *want;
+    void *flush;
+    double rows_seen, rows_read; /* of the step; read counts a request's row once */
+};
+
+static void *device_bytes(size_t n)
+{
+    void *p = NULL;
+    CUDA(cudaMalloc(&p, n));
+    return p;
+}
+
+static void open_bench(struct bench *b, enum kv_type type)
+{
+    struct backend_config c = {};
+    fathom_diag d = {};
+    memset(b, 0, sizeof *b);
+    c.act = ACT_FP8;
+    c.hidden = 256;
+    c.n_head = N_HEAD;
+    c.q_lora_rank = 128;
+    c.nope_dim = c.v_dim = 128;
+    c.softmax_scale = SOFTMAX_SCALE;
+    c.index_topk = TOPK;
+    c.dense_inner = 128;
+    c.n_vocab = 16;
+    kv_layout_init(&c.kv, type, 1, false);
+    c.max_token = TOKEN_MAX;
+    c.max_request = REQUEST_MAX;
+    c.max_context = CONTEXT_MAX;
+    c.max_logit_row = 1;
+    c.world = 1;
+    if (backend_cuda_create(&b->b, &c, &d) != FATHOM_OK) {
+        printf("FAIL %s\n", d.text);
+        exit(1);
+    }
+    b->c = cuda_of(b->b);
+    b->kv.n_page = REQUEST_MAX * CONTEXT_MAX / KV_PAGE_TOKENS;
+    b->kv.layout = c.kv;
+    b->kv.base = device_bytes((size_t)b->kv.n_page * c.kv.page_bytes);
+    fill_cache_kernel<<<REQUEST_MAX * CONTEXT_MAX, 128>>>(kv_layer_of(&b->kv, 0));
+    const size_t n_query = (size_t)TOKEN_MAX * N_HEAD * KV_ROW;
+    const size_t n_out = (size_t)TOKEN_MAX * N_HEAD * KV_LATENT;
+    b->query.h = (__nv_bfloat16 *)device_bytes(n_query * 2);
+    fill_query_kernel<<<(unsigned)((n_query + 255) / 256), 256>>>(b->query.h, n_query);
+    b->latent.h = (__nv_bfloat16 *)device_bytes(n_out * 2);
+    b->want = (float *)device_bytes(n_out * 4);
+    b->select.i = (int32_t *)device_bytes((size_t)TOKEN_MAX * TOPK * 4);
+    b->select.n = (int32_t *)device_bytes(TOKEN_MAX * 4);
+    b->pos = (int32_t *)device_bytes(TOKEN_MAX * 4);
+    b->request = (int32_t *)device_bytes(TOKEN_MAX * 4);
+    b->page_table = (int32_t *)device_bytes((size_t)b->kv.n_page * 4);
+    b->flush = device_bytes(FLUSH_BYTES);
+    CUDA(cudaDeviceSynchronize());
+}
+
+/* A page's place in the cache: requests' pages lie in no order. */
+static int32_t page_of(uint32_t request, uint32_t page)
+{
+    const uint32_t pages = CONTEXT_MAX / KV_PAGE_TOKENS;
+    return (int32_t)((request * pages + page) * 2741u % (REQUEST_MAX * pages));
+}
+
+static void set_step(struct bench *b, struct shape s)
+{
+    const uint32_t n_token = s.n_token, context = s.context;
+    const bool is_prefill = s.step == PREFILL;
+    const uint32_t pages = CONTEXT_MAX / KV_PAGE_TOKENS;
+    int32_t *pos = (int32_t *)malloc(n_token * 4), *request = (int32_t *)malloc(n_token * 4);
+    int32_t *table = (int32_t *)malloc((size_t)REQUEST_MAX * pages * 4);
+    int32_t *slots = (int32_t *)calloc((size_t)n_token * TOPK, 4);
+    int32_t *counts = (int32_t *)malloc(n_token * 4);
+    for (uint32_t i = 0; i < REQUEST_MAX * pages; i++) table[i] = page_of(i / pages, i % pages);
+    b->rows_seen = 0;
+    for (uint32_t t = 0; t < n_token; t++) {
+        request[t] = is_prefill ? 0 : (int32_t)t;
+        pos[t] = (int32_t)(is_prefill ? context - n_token + t : context - 1);
+        const uint32_t n = (uint32_t)pos[t] + 1, seen = n < TOPK || s.step == DENSE ? n : TOPK;
+        for (uint32_t i = 0; i < min(seen, (uint32_t)TOPK);
+             i++) { /* ascending, one of each stretch of n / seen */
+            uint32_t lo = (uint32_t)((uint64_t)i * n / seen);
+            uint32_t hi = (uint32_t)((uint64_t)(i + 1) * n / seen);
+            uint32_t p = lo + mix(t * 4099ull + i) % (hi - lo);
+            slots[(size_t)t * TOPK + i] =
+                page_of((uint32_t)request[t], p / KV_PAGE_TOKENS) * KV_PAGE_TOKENS +
+                (int32_t)(p % KV_PAGE_TOKENS);
+        }
+        counts[t] = (int32_t)seen;
+        b->rows_seen += seen;
+    }
+    b->rows_read = is_prefill ? context : b->rows_seen;
+    b->selects = context > TOPK && s.step != DENSE;
+    CUDA(cudaMemcpy(b->pos, pos, n_token * 4, cudaMemcpyHostToDevice));
+    CUDA(cudaMemcpy(b->request, request, n_token * 4, cudaMemcpyHostToDevice));
+    CUDA(cudaMemcpy(b->page_table, table, (size_t)REQUEST_MAX * pages * 4, cudaMemcpyHostToDevice));
+    CUDA(cudaMemcpy(b->select.i, slots, (size_t)n_token * TOPK * 4, cudaMemcpyHostToDevice));
+    CUDA(cudaMemcpy(b->select.n, counts, n_token * 4, cudaMemcpyHostToDevice));
+    b->batch = {};
+    b->batch.n_token = n_token;
+    b->batch.n_request = is_prefill ? 1 : n_token;
+    b->batch.max_context = context;
+    b->batch.page_stride = pages;
+    b->batch.pos = b->pos;
+    b->batch.request = b->request;
+    b->batch.page_table = b->page_table;
+    free(pos);
+    free(request);
+    free(table);
+    free(slots);
+    free(counts);
+}
+
+/* Tokens t0 to t0 + n - 1 of the step, in a step of their own. */
+static void run(struct bench *b, uint32_t t0, uint32_t n, __nv_bfloat16 *out)
+{
+    struct batch batch = b->batch;
+    struct buffer query = b->query, select = b->select, latent = b->latent;
+    batch.n_token = n;
+    batch.pos += t0;
+    batch.request += t0;
+    query.h += (size_t)t0 * N_HEAD * KV_ROW;
+    select.i += (size_t)t0 * TOPK;
+    select.n += t0;
+    latent.h = out;
+    struct mla_attend_args a = {};
+    a.batch = &batch;
+    a.kv = &b->kv;
+    a.form = MLA_ABSORBED;
+    a.query = &query;
+    a.select = b->selects ? &select : NULL;
+    a.out = &latent;
+    if (cuda_mla_attend(b->b, &a) != FATHOM_OK) {
+        printf("FAIL %s\n", b->c->fault);
+        exit(1);
+    }
+}
+
+/* ---- check ---- */
+
+struct plain_rows {
+    const int32_t *slots, *counts; /* slots NULL: those of the page table */
+    const int32_t *page_table, *request;
+};
+
+static __device__ int plain_slot(const struct plain_rows &rows, uint32_t token, int r)
+{
+    if (rows.slots) return rows.slots[(size_t)token * TOPK + (size_t)r];
+    const int pages = CONTEXT_MAX / KV_PAGE_TOKENS;
+    return kv_slot(rows.page_table + rows.request[token] * pages, r);
+}
+
+/* Block: one (token, head); thread: two columns. */
+__global__ void plain_attend_kernel(struct kv_layer l, const __nv_bfloat16 *query,
+                                    struct plain_rows rows, float *out)
+{
+    __shared__ float score[CONTEXT_MAX], scratch[9];
+    const uint32_t token = blockIdx.y, head = blockIdx.x;
+    const __nv_bfloat16 *q = query + ((size_t)token * N_HEAD + head) * KV_ROW;
+    const int n = rows.counts[token];
+    float top = -INFINITY, sum = 0.0f, o[2] = {};
+    for (int r = (int)threadIdx.x; r < n; r += (int)blockDim.x) {
+        const char *row = kv_row(l, plain_slot(rows, token, r));
+        float dot = 0.0f;
+        for (int i = 0; i < KV_ROW; i++) {
+            dot = fmaf(__bfloat162float(q[i]), kv_value(l, row, i), dot);
+        }
+        score[r] = dot * SOFTMAX_SCALE;
+    }
+    __syncthreads();
+    for (int r = 0; r < n; r++) top = fmaxf(top, score[r]);
+    for (int r = (int)threadIdx.x; r < n; r += (int)blockDim.x) sum += expf(score[r] - top);
+    sum = block_sum(sum, scratch);
+    for (int r = 0; r < n; r++) {
+        const char *row = kv_row(l, plain_slot(rows, token, r));
+        float p = expf(score[r] - top) / sum;
+        for (int j = 0; j < 2; j++)
+            o[j] = fmaf(p, kv_value(l, row, (int)threadIdx.x * 2 + j), o[j]);
+    }
+    float *to = out + ((size_t)token * N_HEAD + head) * KV_LATENT;
+    to[threadIdx.x * 2] = o[0];
+    to[threadIdx.x * 2 + 1] = o[1];
+}
+
+/* Largest relative L2 error of a token among the first n. */
+static double worst_error(const struct bench *b, uint32_t n)
+{
+    const size_t width = N_HEAD * KV_LATENT;
+    float *want = (float *)malloc(n * width * 4);
+    uint16_t *got = (uint16_t *)malloc(n * width * 2);
+    double worst = 0;
+    CUDA(cudaMemcpy(want, b->want, n * width * 4, cudaMemcpyDeviceToHost));
+    CUDA(cudaMemcpy(got, b->latent.h, n * width * 2, cudaMemcpyDeviceToHost));
+    for (uint32_t t = 0; t < n; t++) {
+        double error = 0, norm = 0;
+        for (size_t i = t * width; i < (t + 1) * width; i++) {
+            uint32_t u = (uint32_t)got[i] << 16;
+            float v;
+            memcpy(&v, &u, 4);
+            error += ((double)v - (double)want[i]) * ((double)v - (double)want[i]);
+            norm += (double)want[i] * (double)want[i];
+        }
+        const double rel = sqrt(error / norm);
+        worst = rel <= worst ? worst : rel; /* a NaN stays */
+    }
+    free(want);
+    free(got);
+    return worst;
+}
+
+/* Tokens whose bits differ when they run in steps of `chunk` */
+static unsigned changed_tokens(struct bench *b, uint32_t n, uint32_t chunk)
+{
+    const size_t width = N_HEAD * KV_LATENT;
+    __nv_bfloat16 *again = (__nv_bfloat16 *)b->want;
+    char *x = (char *)malloc(n * width * 2), *y = (char *)malloc(n * width * 2);
+    unsigned changed = 0;
+    CUDA(cudaMemset(again, 0xff, n * width * 2));
+    for (uint32_t t = 0; t < n; t += chunk) {
+        run(b, t, n - t < chunk ? n - t : chunk, again + t * width);
+    }
+    CUDA(cudaStreamSynchronize(b->c->stream));
+    CUDA(cudaMemcpy(x, again, n * width * 2, cudaMemcpyDeviceToHost));
+    CUDA(cudaMemcpy(y, b->latent.h, n * width * 2, cudaMemcpyDeviceToHost));
+    for (uint32_t t = 0; t < n; t++) {
+        changed += memcmp(x + t * width * 2, y + t * width * 2, width * 2) != 0;
+    }
+    free(x);
+    free(y);
+    return changed;
+}
+
+static bool check(struct bench *b, struct shape s)
+{
+    set_step(b, s);
+    CUDA(cudaMemset(b->latent.h, 0xff, (size_t)s.n_token * N_HEAD * KV_LATENT * 2));
+    run(b, 0, s.n_token, b->latent.h);
+    CUDA(cudaStreamSynchronize(b->c->stream));
+    const struct plain_rows rows = {b->selects ? b->select.i : NULL, b->select.n, b->page_table,
+                                    b->request};
+    plain_attend_kernel<<<dim3(N_HEAD, s.n_token), KV_LATENT / 2>>>(kv_layer_of(&b->kv, 0),
+                                                                    b->query.h, rows, b->want);
+    CUDA(cudaDeviceSynchronize());
+    const double rel = worst_error(b, s.n_token);
+    const uint32_t chunks[] = {1, 7, 37, 64, 300};
+    bool ok = rel <= REL_L2_MAX;
+    printf("%s %u, context %u: largest relative error %.2e, tokens whose bits differ in steps of",
+           step_names[s.step], s.n_token, s.context, rel);
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks && chunks[i] < s.n_token; i++) {
+        const unsigned changed = changed_tokens(b, s.n_token, chunks[i]);
+        printf(" %u: %u", chunks[i], changed);
+        ok = ok && changed == 0;
+    }
+    printf(" %s\n", ok ? "PASS" : "FAIL");
+    return ok;
+}
+
+static bool check_all(struct bench *b)
+{
+    const struct shape shapes[] = {{1, 65, DECODE},    {8, 2048, DECODE},   {64, 2048, DECODE},
+                                   {64, 8000, DECODE}, {9, 5000, DENSE},    {70, 2500, DENSE},
+                                   {64, 100, DECODE},  {400, 400, PREFILL}, {300, 2300, PREFILL}};
+    bool ok = true;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) ok = check(b, shapes[i]) && ok;
+    return ok;
+}
+
+/* ---- time ---- */
+
+static int compare_floats(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void time_shape(struct bench *b, struct shape s)
+{
+    cudaEvent_t begin, end;
+    float ms[REPEAT];
+    set_step(b, s);
+    CUDA(cudaEventCreate(&begin));
+    CUDA(cudaEventCreate(&end));
+    for (int i = -2; i < REPEAT; i++) {
+        CUDA(cudaMemcpyAsync(b->flush, (char *)b->flush + FLUSH_BYTES / 2, FLUSH_BYTES / 2,
+                             cudaMemcpyDeviceToDevice, b->c->stream));
+        CUDA(cudaEventRecord(begin, b->c->stream));
+        run(b, 0, s.n_token, b->latent.h);
+        CUDA(cudaEventRecord(end, b->c->stream));
+        CUDA(cudaEventSynchronize(end));
+        if (i >= 0) CUDA(cudaEventElapsedTime(&ms[i], begin, end));
+    }
+    qsort(ms, REPEAT, sizeof *ms, compare_floats);
+    const double us = (double)ms[REPEAT / 2] * 1e3;
+    const double row = b->kv.layout.type == KV_TYPE_FP8 ? KV_ROW_BYTES_FP8 : KV_ROW_BYTES_BF16;
+    const double bytes = b->rows_read * row + (double)s.n_token * N_HEAD * (KV_ROW + KV_LATENT) * 2;
+    const double flop = 2.0 * N_HEAD * (KV_ROW + KV_LATENT) * b->rows_seen;
+    const double floor_us = fmax(bytes / PEAK_BYTES, flop / PEAK_FLOPS) * 1e6;
+    printf("%-8s %4u, context %4u: %8.1f us, least %7.1f  %6.0f GB/s %6.1f TFLOP/s\n",
+           step_names[s.step], s.n_token, s.context, us, ms[0] * 1e3, bytes / us * 1e-3,
+           flop / us * 1e-6);
+    printf("                            floor %.1f us, share %.2f\n", floor_us, floor_us / us);
+    CUDA(cudaEventDestroy(begin));
+    CUDA(cudaEventDestroy(end));
+}
+
+static void time_all(struct bench *b)
+{
+    const struct shape shapes[] = {
+        {1, 2048, DECODE},     {8, 2048, DECODE},    {64, 2048, DECODE},  {1, 8192, DECODE},
+        {8, 8192, DECODE},     {64, 8192, DECODE},   {512, 512, PREFILL}, {2048, 2048, PREFILL},
+        {4096, 4096, PREFILL}, {4096, 8192, PREFILL}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) time_shape(b, shapes[i]);
+}
+
+int main(int argc, char **argv)
+{
+    static struct bench b;
+    enum kv_type type = KV_TYPE_FP8;
+    bool checks = true, times = true, ok = true;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "bf16") == 0) type = KV_TYPE_BF16;
+        if (strcmp(argv[i], "check") == 0) times = false;
+        if (strcmp(argv[i], "time") == 0) checks = false;
+    }
+    open_bench(&b, type);
+    if (checks) ok = check_all(&b);
+    if (times) time_all(&b);
+    printf("%s\n", ok ? "ALL PASS" : "SOME FAILED");
+    return ok ? 0 : 1;
+}

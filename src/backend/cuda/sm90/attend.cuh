@@ -1,0 +1,41 @@
+/* attend.cuh - attention on tensor cores; docs/kernels/attend.md */
+#ifndef FATHOM_BACKEND_CUDA_SM90_ATTEND_CUH
+#define FATHOM_BACKEND_CUDA_SM90_ATTEND_CUH
+
+#include "backend/cuda/kv.cuh"
+
+struct attend_args {
+    const __nv_bfloat16 *h; /* [T][H][576] */
+    const float *f;         /* the same, float path */
+    const int32_t *pos, *request, *page_table;
+    uint32_t page_stride, n_head;
+    const int32_t *slots, *counts; /* NULL: every position up to pos */
+    uint32_t topk;
+    struct kv_layer kv;
+    float scale;
+    float *part_out, *part_stat; /* [T][n_part][H][512], [..][2]: units left apart */
+    uint32_t n_part;             /* units that a token has room for */
+    __nv_bfloat16 *out_h;        /* [T][H][512] */
+    float *out_f;
+};
+
+static __device__ __forceinline__ int row_count(const struct attend_args &a, uint32_t token)
+{
+    return a.slots ? a.counts[token] : a.pos[token] + 1;
+}
+
+/* The cache row of the i-th row that a token sees. */
+static __device__ __forceinline__ int row_slot(const struct attend_args &a, uint32_t token, int i)
+{
+    if (a.slots) return a.slots[(size_t)token * a.topk + i];
+    return kv_slot(a.page_table + (size_t)a.request[token] * a.page_stride, i);
+}
+
+/* attend_sm90 - out_h for n_token tokens of contexts up to max_context
+ * Needs  a cache of BF16 or FP8 rows; h, and part_out and part_stat as scratch.h sizes them.
+ * attend_sm90_init - raises the kernels' limits; once before */
+fathom_err attend_sm90(struct cuda_backend *c, struct attend_args a, uint32_t n_token,
+                       uint32_t max_context);
+fathom_err attend_sm90_init(struct cuda_backend *c);
+
+#endif
