@@ -64,7 +64,7 @@ __global__ void fill_cache_kernel(struct kv_layer l)
         if (l.type == KV_TYPE_BF16) {
             ((__nv_bfloat16 *)row)[i] = __float2bfloat16_rn(v);
         } else if (i < KV_LATENT) {
-            ((uint8_t *)row)[i] = float_to_e4m3(v * FP8_MAX);
+            ((uint8_t *)row)[i] = float_to_e4m3(v * 448.0f);
         } else {
             ((__nv_bfloat16 *)(row + KV_FP8_ROPE_OFFSET))[i - KV_LATENT] = __float2bfloat16_rn(v);
         }
