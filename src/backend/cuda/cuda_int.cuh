@@ -142,8 +142,14 @@ struct sm90_limits {
                                             blocks of a cluster (1, 2, 4, 8) */
 };
 
+enum { PINNED_MAX = 16 }; /* more of them are copied as any memory is */
+
 struct cuda_backend {
     struct backend base; /* first */
+    struct {
+        const char *base; /* NULL: free */
+        size_t n_bytes;
+    } pinned[PINNED_MAX]; /* memory of alloc_host */
     struct backend_config c;
     bool fast;
     bool generic; /* kernels of one kind of GPU are left out */
