@@ -21,12 +21,13 @@ struct topk {
 };
 
 static void open_long_case(struct topk *k, enum act_type act, enum kv_type kv, bool wide,
-                           const struct op_batch_case *b, uint32_t max_context)
+                           const struct op_batch_case *b, uint32_t max_context, uint32_t n_head)
 {
     memset(k, 0, sizeof *k);
     k->g = gen_create(101);
     gen_config(&k->c, act, kv, wide);
     if (max_context) k->c.max_context = max_context;
+    if (n_head) k->c.index_n_head = n_head;
     rig_open(&k->dev, op_backend(), &k->c);
     gen_batch(k->g, &k->c, b->request, b->n_request, &k->host, &k->n_page);
     k->image = gen_cache(k->g, &k->c.kv, k->n_page, &k->host, true);
@@ -43,7 +44,7 @@ static void open_long_case(struct topk *k, enum act_type act, enum kv_type kv, b
 static void open_case(struct topk *k, enum act_type act, enum kv_type kv, bool wide,
                       const struct op_batch_case *b)
 {
-    open_long_case(k, act, kv, wide, b, 0);
+    open_long_case(k, act, kv, wide, b, 0, 0);
 }
 
 static void close_case(struct topk *k)
@@ -112,10 +113,9 @@ static void check_token(const struct topk *k, uint32_t t, const float *select)
         fail_msg("token %u: a row of %g is chosen and one of %g is not", t, lowest_in, highest_out);
 }
 
-static void check_case(enum act_type act, enum kv_type kv, bool wide, const struct op_batch_case *b)
+static void check_open(struct topk *opened)
 {
-    struct topk k;
-    open_case(&k, act, kv, wide, b);
+    struct topk k = *opened;
     rig_set_cache(&k.dev, k.image, k.n_page);
     uint32_t n = k.host.n_token, width = 1 + k.c.index_topk;
     float *select = run(&k, 0, n);
@@ -131,7 +131,29 @@ static void check_case(enum act_type act, enum kv_type kv, bool wide, const stru
         }
     }
     mem_free(select);
+}
+
+static void check_case(enum act_type act, enum kv_type kv, bool wide, const struct op_batch_case *b)
+{
+    struct topk k;
+    open_case(&k, act, kv, wide, b);
+    check_open(&k);
     close_case(&k);
+}
+
+/* As many heads as the model has: tokens of several requests, one by one and in groups. */
+static void test_model_heads(void **state)
+{
+    (void)state;
+    const struct op_batch_case cases[] = {{"few", 3, {{130, 3}, {70, 1}, {10, 2}}},
+                                          {"many", 3, {{100, 70}, {200, 3}, {0, 80}}}};
+    if (!op_is_cuda()) return;
+    for (size_t i = 0; i < (op_wants_few() ? 1 : 2); i++) {
+        struct topk k;
+        open_long_case(&k, ACT_FP8, KV_TYPE_FP8, false, &cases[i], 0, 64);
+        check_open(&k);
+        close_case(&k);
+    }
 }
 
 static void test_every_batch(void **state)
@@ -251,7 +273,8 @@ static void test_long_context(void **state)
                                           {"far", 2, {{33500, 2}, {20, 1}}}};
     for (size_t i = op_wants_few() ? 1 : 0; i < 2; i++) {
         struct topk k;
-        open_long_case(&k, op_is_cuda() ? ACT_FP8 : ACT_F32, KV_TYPE_FP8, false, &cases[i], 33600);
+        open_long_case(&k, op_is_cuda() ? ACT_FP8 : ACT_F32, KV_TYPE_FP8, false, &cases[i], 33600,
+                       0);
         rig_set_cache(&k.dev, k.image, k.n_page);
         uint32_t n = k.host.n_token, width = 1 + k.c.index_topk;
         float *select = run(&k, 0, n);
@@ -296,6 +319,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_short_whatever_scores),
         cmocka_unit_test(test_long_context),
         cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_model_heads),
     };
     return OP_MAIN(argc, argv, tests);
 }

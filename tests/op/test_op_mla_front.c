@@ -30,6 +30,14 @@ static uint32_t query_width(const struct front *f)
     return f->c.n_head * head + f->c.index_n_head * (KV_INDEX_DIM + 1);
 }
 
+static void open_rigs(struct front *f, enum dtype t)
+{
+    rig_open_pair(&f->ref, &f->dev, &f->c);
+    gen_mla(f->g, &f->c, t, &f->tensors);
+    f->wr = rig_mla(&f->ref, &f->tensors);
+    f->wd = rig_mla(&f->dev, &f->tensors);
+}
+
 static void open_front(struct front *f, enum act_type act, enum kv_type kv, bool wide,
                        enum mla_form form, enum dtype t)
 {
@@ -37,10 +45,7 @@ static void open_front(struct front *f, enum act_type act, enum kv_type kv, bool
     f->form = form;
     f->g = gen_create_for(91, act);
     gen_config(&f->c, act, kv, wide);
-    rig_open_pair(&f->ref, &f->dev, &f->c);
-    gen_mla(f->g, &f->c, t, &f->tensors);
-    f->wr = rig_mla(&f->ref, &f->tensors);
-    f->wd = rig_mla(&f->dev, &f->tensors);
+    open_rigs(f, t);
 }
 
 static void close_front(struct front *f)
@@ -331,6 +336,26 @@ static void test_fp8_cache(void **state)
     check(ACT_FP8, KV_TYPE_FP8, false, MLA_ABSORBED, DTYPE_F8_E4M3, 1, 3);
 }
 
+/* Sums over K that are cut in several parts, and more tokens than parts are kept for. */
+static void test_many_tokens(void **state)
+{
+    (void)state;
+    const struct op_batch_case many = {"many", 2, {{0, 300}, {5, 230}}};
+    const struct op_batch_case few = {"few", 2, {{0, 9}, {5, 10}}};
+    struct front f;
+    if (!op_is_cuda()) return;
+    memset(&f, 0, sizeof f);
+    f.form = MLA_ABSORBED;
+    f.g = gen_create_for(91, ACT_FP8);
+    gen_config(&f.c, ACT_FP8, KV_TYPE_FP8, false);
+    f.c.hidden = 640;
+    f.c.index_n_head = 72;
+    f.c.max_token = 530;
+    open_rigs(&f, DTYPE_BF16);
+    check_case(&f, op_wants_few() ? &few : &many);
+    close_front(&f);
+}
+
 /* Zeros in give the floor of the scale: 2^ceil(log2(1e-4 / 448)) = 2^-22. */
 static void test_zero_row(void **state)
 {
@@ -362,9 +387,8 @@ static void test_zero_row(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f32_cache),
-        cmocka_unit_test(test_bf16_cache),
-        cmocka_unit_test(test_fp8_cache),
+        cmocka_unit_test(test_f32_cache), cmocka_unit_test(test_bf16_cache),
+        cmocka_unit_test(test_fp8_cache), cmocka_unit_test(test_many_tokens),
         cmocka_unit_test(test_zero_row),
     };
     return OP_MAIN(argc, argv, tests);

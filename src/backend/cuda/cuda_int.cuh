@@ -168,7 +168,7 @@ struct cuda_backend {
     void *scratch[SCRATCH_N]; /* of the operators; by name: */
     float *front;             /* [T][rows of mla.front] */
     float *query;             /* [T][rows of mla.query] */
-    float *index_head;        /* [T][Hi] */
+    float *index_head;        /* [T][Hi], or parts of it (generic/index_head.cuh) */
     float *qa_f;              /* [T][q_lora] */
     uint8_t *qa_q;
     float *qa_scale;
@@ -256,7 +256,8 @@ bool cuda_topk_fits(uint32_t topk, uint32_t max_context);
 
 /* limits of kernels; once at creation */
 fathom_err cuda_attend_init(struct cuda_backend *c);
-fathom_err cuda_front_init(struct cuda_backend *c);
+fathom_err cuda_query_init(struct cuda_backend *c);
+fathom_err cuda_index_head_init(struct cuda_backend *c);
 fathom_err cuda_out_init(struct cuda_backend *c);
 fathom_err product_bf16_init(struct cuda_backend *c);
 fathom_err cuda_router_init(struct cuda_backend *c);

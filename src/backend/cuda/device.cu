@@ -418,7 +418,8 @@ static fathom_err open_queue(struct cuda_backend *c)
         CU_TRY(c, product_fp8_sm90_init(&c->limits), "create");
     }
     TRY(cuda_attend_init(c));
-    TRY(cuda_front_init(c));
+    TRY(cuda_query_init(c));
+    TRY(cuda_index_head_init(c));
     TRY(cuda_out_init(c));
     TRY(product_bf16_init(c));
     return cuda_router_init(c);

@@ -38,6 +38,11 @@ static __device__ __forceinline__ uint32_t warp_largest(uint32_t v)
     return __reduce_max_sync(FULL_MASK, v);
 }
 
+static __device__ __forceinline__ int warp_total(int v)
+{
+    return __reduce_add_sync(FULL_MASK, v);
+}
+
 static __device__ __forceinline__ unsigned warp_ballot(bool p)
 {
     return __ballot_sync(FULL_MASK, p);

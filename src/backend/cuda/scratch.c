@@ -52,7 +52,8 @@ static void measure_attention(struct cuda_scratch_sizes *s, const struct backend
     s->part_rows = part_rows(c);
     s->bytes[SCRATCH_FRONT] = t * (lora + KV_INDEX_DIM + KV_ROW) * 4;
     s->bytes[SCRATCH_QUERY] = t * (heads * (c->nope_dim + KV_ROPE) + index_query) * 4;
-    s->bytes[SCRATCH_INDEX_HEAD] = t * c->index_n_head * 4;
+    uint64_t parts = least(t, INDEX_HEAD_FEW_MAX) * div_up(c->hidden, INDEX_HEAD_CHUNK);
+    s->bytes[SCRATCH_INDEX_HEAD] = most(t, parts) * c->index_n_head * 4;
     s->bytes[SCRATCH_QA_F] = t * lora * 4;
     s->bytes[SCRATCH_QA_Q] = t * lora;
     s->bytes[SCRATCH_QA_SCALE] = t * div_up(lora, FP8_GROUP) * 4;

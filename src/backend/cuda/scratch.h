@@ -21,13 +21,17 @@ enum {
  * (generic/index.cu). */
 enum { TOPK_SPAN = 32768 };
 
+/* Weights of the index heads: up to so many tokens each chunk of K leaves a part of the sum
+ * (generic/index_head.cuh). */
+enum { INDEX_HEAD_CHUNK = 256, INDEX_HEAD_FEW_MAX = 512 };
+
 /* A row of logits is drawn from in so many parts (generic/sample.cu). */
 enum { SAMPLE_PARTS = 32, SAMPLE_PART_BYTES = 16 };
 
 enum cuda_scratch {
     SCRATCH_FRONT,      /* f32 [T][rows of mla.front] */
     SCRATCH_QUERY,      /* f32 [T][rows of mla.query] */
-    SCRATCH_INDEX_HEAD, /* f32 [T][Hi] */
+    SCRATCH_INDEX_HEAD, /* f32 [T][Hi], or parts */
     SCRATCH_QA_F,       /* f32 [T][q_lora], its codes and scales */
     SCRATCH_QA_Q,
     SCRATCH_QA_SCALE,

@@ -34,6 +34,9 @@ struct alignas(16) uint4 {
 struct int2 {
     int x, y;
 };
+struct alignas(16) int4 {
+    int x, y, z, w;
+};
 struct alignas(8) float2 {
     float x, y;
 };
@@ -52,6 +55,10 @@ static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w)
 static inline int2 make_int2(int x, int y)
 {
     return {x, y};
+}
+static inline int4 make_int4(int x, int y, int z, int w)
+{
+    return {x, y, z, w};
 }
 static inline float2 make_float2(float x, float y)
 {

@@ -43,6 +43,13 @@ static inline unsigned __ballot_sync(unsigned, bool p)
     return bits;
 }
 
+static inline int __reduce_add_sync(unsigned, int v)
+{
+    const char *all = simt_warp_exchange(&v, sizeof v);
+    int sum = 0;
+    for (unsigned i = 0; i < SIMT_WARP; i++) sum += simt_lane<int>(all, i);
+    return sum;
+}
 static inline unsigned __reduce_max_sync(unsigned, unsigned v)
 {
     const char *all = simt_warp_exchange(&v, sizeof v);

@@ -13,9 +13,11 @@ enum {
     SCORE_WARPS = 4,
     WARP_KEYS = 32,
     SCORE_KEYS = SCORE_WARPS * WARP_KEYS, /* keys of a block */
+    CODE_PIECES = KV_INDEX_DIM / 16,      /* of a row */
     SCORE_TOKENS = 16,                    /* tokens of a block */
     SCORE_ALONE_MAX = 64,                 /* up to so many tokens have blocks of their own */
-    TOPK_THREADS = 1024,
+    SCORE_SHARED_MAX = 48 << 10,          /* what every block may have */
+    TOPK_THREADS = 512,
     TOPK_WARPS = TOPK_THREADS / WARP,
     TOPK_ITEMS_MAX = TOPK_SPAN / TOPK_THREADS, /* keys a thread holds */
     BIN_BITS = 11,
@@ -84,20 +86,13 @@ struct score_keys {
     uint32_t v[2][2][16];
 };
 
-/* Places of 16 bytes in rows of 128, permuted so that two neighbouring rows lie in different
- * banks. */
-static __device__ __forceinline__ uint32_t query_place(uint32_t row, uint32_t piece)
+/* 16 codes as pairs of f16. The order of the codes is the rows' own: the products take both sides
+ * in the same one. */
+static __device__ __forceinline__ void unpack_codes(uint32_t *out, uint4 v)
 {
-    return row * KV_INDEX_DIM + ((piece ^ (row & 1) << 2) << 4);
-}
-
-/* 32 codes, 16 of each half of a row, as pairs of f16. The order of the codes is the lines' own:
- * the products take both sides in the same one. */
-static __device__ __forceinline__ void unpack_codes(uint32_t (&out)[16], uint4 lo, uint4 hi)
-{
-    const uint32_t words[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
+    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 4; i++) {
         out[2 * i] = e4m3x2_to_f16x2((uint16_t)words[i]);
         out[2 * i + 1] = e4m3x2_to_f16x2((uint16_t)(words[i] >> 16));
     }
@@ -112,54 +107,117 @@ static __device__ __forceinline__ void load_keys(struct score_keys &k, const cha
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const char *row = page + (size_t)(j + tile * 16 + half * 8 + g) * KV_INDEX_DIM + 16 * t;
-            unpack_codes(k.v[tile][half], load_stream(row), load_stream(row + 64));
+            unpack_codes(k.v[tile][half], load_stream(row));
+            unpack_codes(k.v[tile][half] + 8, load_stream(row + 64));
         }
     }
 }
 
-/* A token's queries and head weights into shared memory; one group of copies. */
+/* A block's queries. A thread unpacks what it copied itself. */
+struct score_queries {
+    unsigned char *codes; /* of the next token: 16 bytes a piece */
+    uint4 *pairs;         /* of two tokens, [group of 8 heads][4 steps of 32 values][lane] */
+    float *weight;        /* of two tokens */
+};
+
+static __device__ __forceinline__ struct score_queries carve_queries(unsigned char *shared,
+                                                                     uint32_t n_head)
+{
+    const size_t codes_bytes = (size_t)n_head * KV_INDEX_DIM;
+    struct score_queries s;
+    s.codes = shared;
+    s.pairs = (uint4 *)(shared + codes_bytes);
+    s.weight = (float *)(shared + 5 * codes_bytes);
+    return s;
+}
+
+/* 16-byte pieces from one token's pairs to the other's */
+static __device__ __forceinline__ uint32_t pairs_stride(uint32_t n_head)
+{
+    return n_head * KV_INDEX_DIM * 2 / 16;
+}
+
+static size_t score_shared_bytes(uint32_t n_head)
+{
+    return (size_t)n_head * (5 * KV_INDEX_DIM + 2 * sizeof(float));
+}
+
+/* Copies of a token's codes, and of its head weights to their place; one group. */
 static __device__ __forceinline__ void fetch_query(const struct score_args &a, uint32_t token,
-                                                   unsigned char *codes, float *weight)
+                                                   const struct score_queries &s, uint32_t turn)
 {
     const char *q = (const char *)a.q + (size_t)token * a.n_head * KV_INDEX_DIM;
-    const uint32_t to = smem_address(codes), n_piece = KV_INDEX_DIM / 16;
-    for (uint32_t i = threadIdx.x; i < a.n_head * n_piece; i += SCORE_WARPS * WARP) {
-        cp_async_16(to + query_place(i / n_piece, i % n_piece), q + (size_t)i * 16, true);
+    for (uint32_t i = threadIdx.x; i < a.n_head * CODE_PIECES; i += SCORE_WARPS * WARP) {
+        cp_async_16(smem_address(s.codes) + i * 16, q + (size_t)i * 16, true);
     }
     const char *w = (const char *)(a.weight + (size_t)token * a.n_head);
     for (uint32_t i = threadIdx.x; i < a.n_head / 4; i += SCORE_WARPS * WARP) {
-        cp_async_16(smem_address(weight) + i * 16, w + (size_t)i * 16, true);
+        cp_async_16(smem_address(s.weight + turn * a.n_head) + i * 16, w + (size_t)i * 16, true);
     }
 }
 
-/* Sums of 32 keys over the heads, 8 heads (the 8-column operand) at a time; lane 4 g + t gets that
- * of key g + 8 t. */
-static __device__ __forceinline__ float sum_heads(const struct score_keys &k, uint32_t n_head,
-                                                  const unsigned char *codes, const float *weight)
+/* What fetch_query copied, as the 8-column operand: piece p of a head's row has 16 codes of half
+ * p / 4, of lanes with t = p % 4. */
+static __device__ __forceinline__ void unpack_query(const struct score_queries &s, uint32_t turn,
+                                                    uint32_t n_head)
 {
-    const uint32_t lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    float sum[4] = {};
-#pragma unroll 2
-    for (uint32_t h = 0; h < n_head; h += 8) {
-        uint32_t q[16];
-        float c[2][4] = {};
-        unpack_codes(q, *(const uint4 *)(codes + query_place(h + g, t)),
-                     *(const uint4 *)(codes + query_place(h + g, 4 + t)));
-        float2 w = *(const float2 *)(weight + h + 2 * t);
+    for (uint32_t i = threadIdx.x; i < n_head * CODE_PIECES; i += SCORE_WARPS * WARP) {
+        const uint32_t head = i / CODE_PIECES, piece = i % CODE_PIECES;
+        uint32_t v[8];
+        unpack_codes(v, *(const uint4 *)(s.codes + (size_t)i * 16));
+        uint4 *to = s.pairs + turn * pairs_stride(n_head) +
+                    (size_t)(head / 8 * 4 + piece / 4 * 2) * WARP + head % 8 * 4 + piece % 4;
+        to[0] = make_uint4(v[0], v[1], v[2], v[3]);
+        to[WARP] = make_uint4(v[4], v[5], v[6], v[7]);
+    }
+}
+
+/* Adds GROUPS times 8 heads to the sums of a warp's keys. */
+template <int GROUPS>
+static __device__ __forceinline__ void add_heads(float (&sum)[4], const struct score_keys &k,
+                                                 const uint4 *pairs, const float *weight)
+{
+    const uint32_t lane = threadIdx.x % WARP;
+    float c[GROUPS][2][4] = {};
 #pragma unroll
-        for (int i = 0; i < 16; i += 2) {
+    for (int i = 0; i < 4; i++) {
+        uint4 q[GROUPS];
 #pragma unroll
-            for (int tile = 0; tile < 2; tile++) {
-                mma_f16(c[tile], k.v[tile][0][i], k.v[tile][1][i], k.v[tile][0][i + 1],
-                        k.v[tile][1][i + 1], q[i], q[i + 1]);
-            }
+        for (int n = 0; n < GROUPS; n++) q[n] = pairs[(n * 4 + i) * WARP + (int)lane];
+#pragma unroll
+        for (int n = 0; n < GROUPS * 2; n++) {
+            const uint32_t(&v)[2][16] = k.v[n % 2];
+            mma_f16(c[n / 2][n % 2], v[0][4 * i], v[1][4 * i], v[0][4 * i + 1], v[1][4 * i + 1],
+                    q[n / 2].x, q[n / 2].y);
         }
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float *two = c[i / 2] + i % 2 * 2;
-            sum[i] += w.x * fmaxf(two[0], 0.0f) + w.y * fmaxf(two[1], 0.0f);
+        for (int n = 0; n < GROUPS * 2; n++) {
+            const uint32_t(&v)[2][16] = k.v[n % 2];
+            mma_f16(c[n / 2][n % 2], v[0][4 * i + 2], v[1][4 * i + 2], v[0][4 * i + 3],
+                    v[1][4 * i + 3], q[n / 2].z, q[n / 2].w);
         }
     }
+#pragma unroll
+    for (int n = 0; n < GROUPS; n++) {
+        const float2 w = *(const float2 *)(weight + n * 8 + lane % 4 * 2);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float *two = c[n][i / 2] + i % 2 * 2;
+            sum[i] = fmaf(w.x, fmaxf(two[0], 0.0f), sum[i]);
+            sum[i] = fmaf(w.y, fmaxf(two[1], 0.0f), sum[i]);
+        }
+    }
+}
+
+/* Sums of 32 keys over the heads in ascending order; lane 4 g + t gets that of key g + 8 t. */
+static __device__ __forceinline__ float sum_heads(const struct score_keys &k, uint32_t n_head,
+                                                  const uint4 *pairs, const float *weight)
+{
+    const uint32_t t = threadIdx.x % 4;
+    float sum[4] = {};
+    uint32_t h = 0;
+    for (; h + 16 <= n_head; h += 16) add_heads<2>(sum, k, pairs + h / 2 * WARP, weight + h);
+    if (h < n_head) add_heads<1>(sum, k, pairs + h / 2 * WARP, weight + h);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         sum[i] += shfl_xor(sum[i], 1);
@@ -176,8 +234,8 @@ static __device__ __forceinline__ uint32_t next_token(const struct score_args &a
     return i;
 }
 
-/* Fast path: a block scores 128 keys for some tokens; neighbours of one request share the keys. The
- * next token's queries are on their way while one is computed. */
+/* Fast path: a block scores 128 keys for some tokens; neighbours of one request share the keys.
+ * While one token is computed the next one's codes are on their way. */
 __global__ void __launch_bounds__(SCORE_WARPS *WARP, 4) score_kernel(const struct score_args a)
 {
     SHARED_DYNAMIC(unsigned char, shared);
@@ -185,20 +243,16 @@ __global__ void __launch_bounds__(SCORE_WARPS *WARP, 4) score_kernel(const struc
     const int s0 = first + (int)threadIdx.x / WARP * WARP_KEYS, j = s0 % KV_PAGE_TOKENS;
     const int s = s0 + lane / 4 + lane % 4 * 8; /* this lane's key */
     const uint32_t end = a.first_token + min(a.n_token, (blockIdx.y + 1) * a.n_each);
-    const uint32_t codes_bytes = a.n_head * KV_INDEX_DIM;
-    float *weights = (float *)(shared + 2 * codes_bytes);
+    const struct score_queries q = carve_queries(shared, a.n_head);
     struct score_keys keys;
     float scale = 0.0f;
     int request = -1;
     kernel_begin();
     uint32_t token = next_token(a, a.first_token + blockIdx.y * a.n_each, end, first);
-    if (token < end) fetch_query(a, token, shared, weights);
-    cp_async_commit();
+    if (token == end) return;
+    fetch_query(a, token, q, 0);
     for (uint32_t turn = 0; token < end; turn ^= 1) {
-        const uint32_t next = next_token(a, token + 1, end, first), other = turn ^ 1;
-        if (next < end) {
-            fetch_query(a, next, shared + other * codes_bytes, weights + other * a.n_head);
-        }
+        const uint32_t next = next_token(a, token + 1, end, first);
         cp_async_commit();
         if (s0 <= a.pos[token] && a.request[token] != request) {
             request = a.request[token];
@@ -207,15 +261,16 @@ __global__ void __launch_bounds__(SCORE_WARPS *WARP, 4) score_kernel(const struc
             load_keys(keys, page, j);
             scale = ((const float *)(page + KV_INDEX_SCALES_OFFSET))[s % KV_PAGE_TOKENS];
         }
-        cp_async_wait<1>();
-        __syncthreads();
+        cp_async_wait<0>();
+        unpack_query(q, turn, a.n_head);
+        __syncthreads(); /* also: nobody is at the token before any more */
+        if (next < end) fetch_query(a, next, q, turn ^ 1);
         if (s0 <= a.pos[token]) {
-            float sum =
-                sum_heads(keys, a.n_head, shared + turn * codes_bytes, weights + turn * a.n_head);
+            const float sum = sum_heads(keys, a.n_head, q.pairs + turn * pairs_stride(a.n_head),
+                                        q.weight + turn * a.n_head);
             if (s <= a.pos[token])
                 a.score[(size_t)(token - a.first_token) * a.stride + (uint32_t)s] = sum * scale;
         }
-        __syncthreads();
         token = next;
     }
 }
@@ -277,153 +332,172 @@ static __device__ __forceinline__ void load_items(uint32_t (&key)[ITEMS], float 
     }
 }
 
-/* Sums over the threads before this one; *all over all of them. `scratch` holds one a warp; a
- * barrier is on the way. */
-static __device__ __forceinline__ int sum_before(int v, int *scratch, int *all)
+/* The warp's sum, and that of the warps before; a barrier is on the way. `sums` holds one a warp.
+ */
+static __device__ __forceinline__ int sum_warps(int v, int *sums, int *mine)
 {
+    static_assert(TOPK_WARPS <= WARP, "a lane reads a warp's sum");
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    int sum = v;
-#pragma unroll
-    for (int d = 1; d < WARP; d <<= 1) {
-        int x = shfl_up(sum, d);
-        if (lane >= d) sum += x;
-    }
-    if (lane == WARP - 1) scratch[warp] = sum;
+    *mine = warp_total(v);
+    if (lane == 0) sums[warp] = *mine;
     __syncthreads();
-    int warps = scratch[lane];
-#pragma unroll
-    for (int d = 1; d < WARP; d <<= 1) {
-        int x = shfl_up(warps, d);
-        if (lane >= d) warps += x;
-    }
-    *all = shfl(warps, WARP - 1);
-    const int before = shfl(warps, warp > 0 ? warp - 1 : 0);
-    return sum - v + (warp > 0 ? before : 0);
+    return warp_total(lane < warp ? sums[lane] : 0);
 }
 
 struct topk_shared {
-    int bins[N_BIN];
-    int warps[TOPK_WARPS];
+    alignas(16) int bins[N_BIN];
+    int sums[2][TOPK_WARPS];
     uint32_t prefix;
-    int rest;
+    int want;  /* of the keys of the bin last found */
+    int n_key; /* that it holds */
 };
 
-/* The bin, counted from the highest, that the `want`-th largest is in: to s.prefix; and how many
- * are wanted of it: to s.rest. Leaves the bins empty. */
+/* The bin, counted from the highest, that the `want`-th largest is in, to s.prefix. Leaves the bins
+ * empty. */
 static __device__ __forceinline__ void find_bin(struct topk_shared &s, int want, uint32_t prefix,
                                                 int shift)
 {
-    static_assert(N_BIN == 2 * TOPK_THREADS, "two bins a thread");
-    const int high = N_BIN - 1 - 2 * (int)threadIdx.x;
-    const int n_high = s.bins[high], n_low = s.bins[high - 1];
-    int all;
-    const int before = sum_before(n_high + n_low, s.warps, &all);
-    s.bins[high] = s.bins[high - 1] = 0;
-    if (before < want && want <= before + n_high + n_low) {
-        const bool in_high = want <= before + n_high;
-        s.prefix = prefix | (uint32_t)(in_high ? high : high - 1) << shift;
-        s.rest = want - before - (in_high ? 0 : n_high);
+    static_assert(N_BIN == 4 * TOPK_THREADS, "four bins a thread");
+    const int lane = (int)threadIdx.x % WARP, low = N_BIN - 4 - 4 * (int)threadIdx.x;
+    int4 *const place = (int4 *)(s.bins + low);
+    const int4 n = *place;
+    int mine, sum = n.x + n.y + n.z + n.w;
+    int before = sum_warps(sum, s.sums[0], &mine);
+    *place = make_int4(0, 0, 0, 0);
+    if (before < want && want <= before + mine) { /* one warp's bins hold it */
+        const int own = sum;
+#pragma unroll
+        for (int d = 1; d < WARP; d <<= 1) {
+            const int x = shfl_up(sum, d);
+            if (lane >= d) sum += x;
+        }
+        before += sum - own;
+        const int counts[4] = {n.w, n.z, n.y, n.x};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (before < want && want <= before + counts[i]) {
+                s.prefix = prefix | (uint32_t)(low + 3 - i) << shift;
+                s.want = want - before;
+                s.n_key = counts[i];
+            }
+            before += counts[i];
+        }
     }
     __syncthreads();
 }
 
-/* The key of the `want`-th largest, and in *n_equal how many of its equals are wanted. */
+/* To s: the key of the `want`-th largest, how many keys equal it and how many of those are wanted.
+ */
 template <int ITEMS>
-static __device__ __forceinline__ uint32_t find_threshold(const uint32_t (&key)[ITEMS], int want,
-                                                          int *n_equal)
+static __device__ __forceinline__ void find_threshold(struct topk_shared &s,
+                                                      const uint32_t (&key)[ITEMS], int want)
 {
-    __shared__ struct topk_shared s;
     uint32_t prefix = 0;
-    for (int i = (int)threadIdx.x; i < N_BIN; i += TOPK_THREADS) s.bins[i] = 0;
+    ((int4 *)s.bins)[threadIdx.x] = make_int4(0, 0, 0, 0);
     __syncthreads();
 #pragma unroll
     for (int pass = 0; pass < 3; pass++) { /* of 11, 11 and 10 bits */
         const int shift = pass == 0 ? 32 - BIN_BITS : pass == 1 ? 32 - 2 * BIN_BITS : 0;
-        const uint32_t mask = pass == 0 ? 0 : 0xffffffffu << (pass == 1 ? 32 - BIN_BITS : 10);
         const uint32_t bits = pass == 2 ? 1023u : N_BIN - 1;
 #pragma unroll
         for (int i = 0; i < ITEMS; i++) {
-            if (key[i] != 0 && (key[i] & mask) == prefix)
-                (void)atomicAdd(&s.bins[key[i] >> shift & bits], 1);
+            const bool counts = pass == 0   ? key[i] != 0
+                                : pass == 1 ? key[i] >> (32 - BIN_BITS) == prefix >> (32 - BIN_BITS)
+                                            : key[i] >> 10 == prefix >> 10;
+            if (counts) (void)atomicAdd(&s.bins[key[i] >> shift & bits], 1);
         }
         __syncthreads();
         find_bin(s, want, prefix, shift);
         prefix = s.prefix;
-        want = s.rest;
+        want = s.want;
     }
-    *n_equal = want;
-    return prefix;
 }
 
-/* Writes what lies above the threshold, and the first n_equal of its equals, in the order of their
- * places. */
+/* Where a key goes that was taken as the `to`-th, `i` being the thread's number of it. */
 template <int ITEMS, enum topk_stage STAGE>
-static __device__ __forceinline__ void write_items(const struct topk_args &a,
-                                                   const uint32_t (&key)[ITEMS], float *row,
-                                                   uint32_t token, uint32_t threshold, int n_equal)
+static __device__ __forceinline__ void put_item(const struct topk_args &a, const int32_t *pages,
+                                                float *row, uint32_t token, uint32_t key, int i,
+                                                int to)
 {
-    __shared__ int above[TOPK_WARPS], equal[TOPK_WARPS];
-    const int lane = (int)threadIdx.x % WARP;
-    const uint32_t below = (1u << lane) - 1;
-    const int32_t *pages = a.page_table + (size_t)a.request[token] * a.page_stride;
-    int n_above = 0, n_same = 0, all;
-#pragma unroll
-    for (int i = 0; i < ITEMS; i++) {
-        n_above += key[i] > threshold;
-        n_same += key[i] == threshold;
+    uint32_t at = (uint32_t)item_place<ITEMS>(i);
+    if (STAGE == TOPK_CUT) {
+        uint32_t *left = span_keys(row, blockIdx.y);
+        left[to] = key;
+        left[a.topk + (uint32_t)to] = at + blockIdx.y * TOPK_SPAN;
+        return;
     }
-    /* of the warps before; lanes are counted by the ballots */
-    int before_above = shfl(sum_before(n_above, above, &all), 0);
-    int before_same = shfl(sum_before(n_same, equal, &all), 0);
+    if (STAGE == TOPK_MERGE) at = span_keys(row, at / a.topk)[a.topk + at % a.topk];
+    a.slots[(size_t)token * a.topk + (uint32_t)to] =
+        pages[at / KV_PAGE_TOKENS] * KV_PAGE_TOKENS + (int)(at % KV_PAGE_TOKENS);
+}
+
+/* Writes the keys from `threshold` on, of its equals the first n_equal, in the order of their
+ * places. EQUALS: not all of them are wanted. */
+template <int ITEMS, enum topk_stage STAGE, bool EQUALS>
+static __device__ __forceinline__ void
+write_items(const struct topk_args &a, struct topk_shared &s, const uint32_t (&key)[ITEMS],
+            const int32_t *pages, float *row, uint32_t token, uint32_t threshold, int n_equal)
+{
+    const uint32_t below = (1u << threadIdx.x % WARP) - 1;
+    int n_take = 0, n_same = 0, mine, before_same = 0;
 #pragma unroll
     for (int i = 0; i < ITEMS; i++) {
-        const unsigned lanes_above = warp_ballot(key[i] > threshold);
-        const unsigned lanes_same = warp_ballot(key[i] == threshold);
-        const int rank = before_same + __popc(lanes_same & below);
-        const bool take = key[i] > threshold || (key[i] == threshold && rank < n_equal);
-        const int to = before_above + __popc(lanes_above & below) + min(rank, n_equal);
-        before_above += __popc(lanes_above);
-        before_same += __popc(lanes_same);
-        if (!take) continue;
-        int at = item_place<ITEMS>(i);
-        if (STAGE == TOPK_CUT) {
-            uint32_t *left = span_keys(row, blockIdx.y);
-            left[to] = key[i];
-            left[a.topk + (uint32_t)to] = (uint32_t)at + blockIdx.y * TOPK_SPAN;
-            continue;
+        n_take += EQUALS ? key[i] > threshold : key[i] >= threshold;
+        if (EQUALS) n_same += key[i] == threshold;
+    }
+    int before = sum_warps(n_take, s.sums[0], &mine);
+    if (EQUALS) before_same = sum_warps(n_same, s.sums[1], &mine);
+#pragma unroll
+    for (int i = 0; i < ITEMS; i++) {
+        bool take = EQUALS ? key[i] > threshold : key[i] >= threshold;
+        const unsigned lanes = warp_ballot(take);
+        int to = before + __popc(lanes & below);
+        before += __popc(lanes);
+        if (EQUALS) {
+            const unsigned same = warp_ballot(key[i] == threshold);
+            const int rank = before_same + __popc(same & below);
+            before_same += __popc(same);
+            take = take || (key[i] == threshold && rank < n_equal);
+            to += min(rank, n_equal);
         }
-        if (STAGE == TOPK_MERGE) {
-            const uint32_t span = (uint32_t)at / a.topk, k = (uint32_t)at % a.topk;
-            at = (int)span_keys(row, span)[a.topk + k];
-        }
-        a.slots[(size_t)token * a.topk + (uint32_t)to] = kv_slot(pages, at);
+        if (take) put_item<ITEMS, STAGE>(a, pages, row, token, key[i], i, to);
     }
 }
 
 /* A block a token; TOPK_CUT: one a span of it. */
 template <int ITEMS, enum topk_stage STAGE>
-__global__ void __launch_bounds__(TOPK_THREADS, ITEMS <= 8 ? 2 : 1)
+__global__ void __launch_bounds__(TOPK_THREADS, ITEMS <= 8    ? 3
+                                                : ITEMS <= 16 ? 2
+                                                              : 1)
     topk_kernel(const struct topk_args a)
 {
+    __shared__ struct topk_shared s;
     const uint32_t token = a.first_token + blockIdx.x;
     kernel_begin();
     const int n = a.pos[token] + 1, topk = (int)a.topk;
     const int begin = STAGE == TOPK_CUT ? (int)blockIdx.y * TOPK_SPAN : 0;
+    const int32_t *pages = a.page_table + (size_t)a.request[token] * a.page_stride;
     if (STAGE == TOPK_CUT && (n <= topk || n <= begin)) return;
     if (STAGE != TOPK_CUT && threadIdx.x == 0) a.counts[token] = min(n, topk);
     if (n <= topk) {
-        const int32_t *pages = a.page_table + (size_t)a.request[token] * a.page_stride;
         int32_t *out = a.slots + (size_t)token * a.topk;
         for (int i = (int)threadIdx.x; i < n; i += TOPK_THREADS) out[i] = kv_slot(pages, i);
         return;
     }
     float *row = a.score + (size_t)blockIdx.x * a.stride;
-    uint32_t key[ITEMS];
+    uint32_t key[ITEMS], threshold = 1; /* a short last span keeps everything */
+    bool equals = false;
     load_items<ITEMS, STAGE>(key, row, n, a.topk);
-    int n_equal = 0;
-    uint32_t threshold = 0; /* a short last span keeps everything */
-    if (n - begin > topk) threshold = find_threshold<ITEMS>(key, topk, &n_equal);
-    write_items<ITEMS, STAGE>(a, key, row, token, threshold, n_equal);
+    if (n - begin > topk) {
+        find_threshold(s, key, topk);
+        threshold = s.prefix;
+        equals = s.want < s.n_key;
+    }
+    if (equals) {
+        write_items<ITEMS, STAGE, true>(a, s, key, pages, row, token, threshold, s.want);
+    } else {
+        write_items<ITEMS, STAGE, false>(a, s, key, pages, row, token, threshold, 0);
+    }
 }
 
 template <enum topk_stage STAGE>
@@ -433,12 +507,12 @@ static fathom_err launch_topk(struct cuda_backend *c, const struct topk_args &k,
     const uint32_t each = ceil_div(n_item, TOPK_THREADS);
     ASSERT(each <= TOPK_ITEMS_MAX);
     void (*kernel)(struct topk_args) = topk_kernel<TOPK_ITEMS_MAX, STAGE>;
-    if (each <= 4) {
-        kernel = topk_kernel<4, STAGE>;
-    } else if (each <= 8) {
+    if (each <= 8) {
         kernel = topk_kernel<8, STAGE>;
     } else if (each <= 16) {
         kernel = topk_kernel<16, STAGE>;
+    } else if (each <= 32) {
+        kernel = topk_kernel<32, STAGE>;
     }
     return cuda_launch(c, "index_topk", kernel, grid, TOPK_THREADS, 0, k);
 }
@@ -456,14 +530,15 @@ static fathom_err run_topk(struct cuda_backend *c, const struct topk_args &k, ui
 static fathom_err run_scores(struct cuda_backend *c, const struct score_args &s,
                              uint32_t max_context)
 {
-    const bool tensor_cores = c->fast && s.kv.type != KV_TYPE_F32 && s.n_head % 8 == 0;
+    const bool tensor_cores = c->fast && s.kv.type != KV_TYPE_F32 && s.n_head % 8 == 0 &&
+                              score_shared_bytes(s.n_head) <= SCORE_SHARED_MAX;
     const uint32_t n_tile = ceil_div(max_context, SCORE_KEYS);
     if (!tensor_cores) {
         return cuda_launch(c, "index scores", score_float_kernel, dim3(n_tile, s.n_token), THREADS,
                            0, s);
     }
     return cuda_launch(c, "index scores", score_kernel, dim3(n_tile, ceil_div(s.n_token, s.n_each)),
-                       SCORE_WARPS * WARP, 2 * s.n_head * (KV_INDEX_DIM + sizeof(float)), s);
+                       SCORE_WARPS * WARP, score_shared_bytes(s.n_head), s);
 }
 
 bool cuda_topk_fits(uint32_t topk, uint32_t max_context)

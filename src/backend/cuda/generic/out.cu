@@ -35,19 +35,8 @@ struct value_args {
 
 struct value_shared {
     unsigned char z[VALUE_STAGES][VALUE_TOKENS][Z_PITCH];
-    float part[VALUE_SHARES][VALUE_TOKENS][VALUE_DIM + 4];
+    float part[2][VALUE_SHARES][VALUE_TOKENS][VALUE_DIM + 4]; /* of two tiles */
 };
-
-/* 16 bytes at 16 t of each half of a line, as the products take them */
-struct alignas(16) line_words {
-    uint32_t lo[4], hi[4];
-};
-
-static __device__ __forceinline__ void load_words(struct line_words &to, const void *from)
-{
-    *(uint4 *)to.lo = *(const uint4 *)from;
-    *(uint4 *)to.hi = *(const uint4 *)((const char *)from + 64);
-}
 
 /* A warp's weights: two tiles of 16 outputs, rows g and g + 8 of each. */
 struct value_weights {
@@ -84,10 +73,11 @@ static __device__ __forceinline__ void fetch_tile(const struct value_args &a,
     }
 }
 
-/* A warp's 32 outputs and share of the inputs, for 8 tokens a group, to s->part */
+/* A warp's 32 outputs and share of the inputs, for 8 tokens a group, to s->part[turn] */
 template <int GROUPS>
-static __device__ __forceinline__ void
-multiply_tile(struct value_shared *s, int stage, const struct value_weights &w, int row0, int share)
+static __device__ __forceinline__ void multiply_tile(struct value_shared *s, int stage, int turn,
+                                                     const struct value_weights &w, int row0,
+                                                     int share)
 {
     const int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     float acc[2][GROUPS][4] = {};
@@ -110,7 +100,7 @@ multiply_tile(struct value_shared *s, int stage, const struct value_weights &w, 
     }
 #pragma unroll
     for (int i = 0; i < GROUPS * 2; i++) {
-        float *to = s->part[share][i / 2 * 8 + 2 * t] + row0 + i % 2 * 16 + g;
+        float *to = s->part[turn][share][i / 2 * 8 + 2 * t] + row0 + i % 2 * 16 + g;
         const float *c = acc[i % 2][i / 2];
         to[0] = c[0];
         to[VALUE_DIM + 4] = c[1];
@@ -120,15 +110,16 @@ multiply_tile(struct value_shared *s, int stage, const struct value_weights &w, 
 }
 
 /* The shares' sum of one token, a warp's 4 values a lane, as values or as codes */
-static __device__ __forceinline__ void
-write_token(const struct value_args &a, const struct value_shared *s, uint32_t i, uint32_t token)
+static __device__ __forceinline__ void write_token(const struct value_args &a,
+                                                   const struct value_shared *s, int turn,
+                                                   uint32_t i, uint32_t token)
 {
     const int lane = (int)threadIdx.x % WARP;
     const size_t row = (size_t)token * a.n_head + blockIdx.x;
     float v[4] = {};
 #pragma unroll
     for (int k = 0; k < VALUE_SHARES; k++) {
-        const float4 x = *(const float4 *)(s->part[k][i] + lane * 4);
+        const float4 x = *(const float4 *)(s->part[turn][k][i] + lane * 4);
         v[0] += x.x;
         v[1] += x.y;
         v[2] += x.z;
@@ -161,18 +152,24 @@ __global__ void __launch_bounds__(VALUE_THREADS, 1) value_kernel(const struct va
         if (tile < n_tile) fetch_tile(a, s, (int)i, tile);
         cp_async_commit();
     }
-    int stage = 0;
-    for (uint32_t tile = blockIdx.y; tile < n_tile; tile += gridDim.y) {
+    /* a tile is written while the next one is multiplied */
+    uint32_t before = n_tile;
+    int stage = 0, turn = 0;
+    for (uint32_t tile = blockIdx.y; before < n_tile || tile < n_tile; tile += gridDim.y) {
         cp_async_wait<VALUE_STAGES - 2>();
         __syncthreads();
-        const uint32_t next = tile + (VALUE_STAGES - 1) * gridDim.y;
-        if (next < n_tile) fetch_tile(a, s, (stage + VALUE_STAGES - 1) % VALUE_STAGES, next);
-        cp_async_commit();
-        multiply_tile<GROUPS>(s, stage, w, row0, share);
-        __syncthreads();
-        const uint32_t token = tile * VALUE_TOKENS + (uint32_t)warp;
-        if (token < a.n_token) write_token(a, s, (uint32_t)warp, token);
+        if (tile < n_tile) {
+            const uint32_t next = tile + (VALUE_STAGES - 1) * gridDim.y;
+            if (next < n_tile) fetch_tile(a, s, (stage + VALUE_STAGES - 1) % VALUE_STAGES, next);
+            cp_async_commit();
+            multiply_tile<GROUPS>(s, stage, turn, w, row0, share);
+        }
+        const uint32_t token = before * VALUE_TOKENS + (uint32_t)warp;
+        if (before < n_tile && token < a.n_token)
+            write_token(a, s, turn ^ 1, (uint32_t)warp, token);
+        before = tile < n_tile ? tile : n_tile;
         stage = (stage + 1) % VALUE_STAGES;
+        turn ^= 1;
     }
 }
 
