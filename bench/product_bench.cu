@@ -4,7 +4,7 @@
  *
  * check  every case against a plain f32 product of the same codes: relative L2 error at most 1e-3;
  *        rows and columns that are not the product's keep their poison; the same bits on repeat, on
- *        fewer multiprocessors, with weights shared by two blocks or not, beside fewer rows, and
+ *        fewer multiprocessors, beside fewer rows, and
  *        from product_few with tiles of 8 to 64 rows, all at once or one item after the other; a
  *        product's bits are the sum of its shares'
  * time   few rows: a recorded row of 20 launches over rotating weights, against the bytes at
@@ -325,7 +325,7 @@ static struct sm90_limits find_limits(void)
     CUDA(cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, 0));
     limits.n_sm = (uint32_t)n_sm;
     CUDA(product_few_init(&limits));
-    CUDA(product_fp8_sm90_init(&limits));
+    CUDA(product_fp8_sm90_init());
     return limits;
 }
 
@@ -387,7 +387,6 @@ static bool check(const char *name, struct problem *p)
     struct product_args a = p->a;
     struct sm90_limits limits = find_limits(), small = limits;
     small.n_sm = 7;
-    small.n_pair = 3;
     poison(want, n);
     a.out = want;
     plain_product_kernel<<<dim3(ceil_div(a.n, SIDE), p->n_tile, 4), 256>>>(a);
@@ -398,34 +397,28 @@ static bool check(const char *name, struct problem *p)
     struct tally sum = read_tally(t);
     const double rel = sum.norm > 0.0 ? sqrt(sum.error / sum.norm) : 0.0;
     a.out = again;
-    unsigned long long changed[6] = {};
-    const struct {
-        const struct sm90_limits *limits;
-        uint32_t shared;
-    } forms[3] = {{&limits, 0}, {&limits, 1}, {&small, 2}};
-    for (int i = 0; i < 3; i++) {
+    unsigned long long changed[5] = {};
+    const struct sm90_limits *const devices[2] = {&limits, &small};
+    for (int i = 0; i < 2; i++) {
         poison(again, n);
-        CUDA(forms[i].shared
-                 ? product_fp8_sm90_shared(a, p->n_tile, *forms[i].limits, forms[i].shared, NULL)
-                 : product_fp8_sm90(a, p->n_tile, *forms[i].limits, NULL));
+        CUDA(product_fp8_sm90(a, p->n_tile, *devices[i], NULL));
         changed[i] = differing(got, again, n, t);
     }
     if (!a.tasks) { /* the first rows alone */
         a.n_token = a.n_token / 2 + 1;
         poison(again, n);
         CUDA(product_fp8_sm90(a, ceil_div(a.n_token, PRODUCT_LARGE_TILE), limits, NULL));
-        changed[3] = differing(got, again, (size_t)a.n_token * a.out_stride, t);
+        changed[2] = differing(got, again, (size_t)a.n_token * a.out_stride, t);
     }
-    changed[4] = differing_few(p, got, again, 0, false, t);
-    changed[5] =
+    changed[3] = differing_few(p, got, again, 0, false, t);
+    changed[4] =
         differing_few(p, got, again, 2, false, t) + differing_few(p, got, again, 2, true, t);
-    const bool ok = rel <= REL_L2_MAX && sum.n + sum.missing > 0 && !sum.missing && !sum.stray &&
-                    !changed[0] && !changed[1] && !changed[2] && !changed[3] && !changed[4] &&
-                    !changed[5];
-    printf("%s %-28s rel-L2 %.2e of %llu, missing %llu, stray %llu, bits changed: repeat %llu, one "
-           "block %llu, 7 SMs in twos %llu, fewer rows %llu, few %llu, few in turn %llu\n",
+    bool ok = rel <= REL_L2_MAX && sum.n + sum.missing > 0 && !sum.missing && !sum.stray;
+    for (unsigned long long count : changed) ok = ok && !count;
+    printf("%s %-28s rel-L2 %.2e of %llu, missing %llu, stray %llu, bits changed: repeat %llu, 7 "
+           "SMs %llu, fewer rows %llu, few %llu, few in turn %llu\n",
            ok ? "PASS" : "FAIL", name, rel, sum.n, sum.missing, sum.stray, changed[0], changed[1],
-           changed[2], changed[3], changed[4], changed[5]);
+           changed[2], changed[3], changed[4]);
     CUDA(cudaFree(t));
     release(p);
     return ok;
@@ -538,7 +531,7 @@ static int check_mapped(void)
 
 /* ---- times ---- */
 
-enum form { FORM_SM90, FORM_SM90_PAIRS, FORM_LARGE };
+enum form { FORM_SM90, FORM_LARGE };
 
 static int by_value(const void *x, const void *y)
 {
@@ -566,8 +559,6 @@ static void measure(const char *name, const struct problem *p, enum form form, u
         if (i >= 0) CUDA(cudaEventRecord(start[i]));
         if (form == FORM_LARGE) {
             if (product_fp8_large(&c, a, p->n_tile, name) != FATHOM_OK) exit(1);
-        } else if (form == FORM_SM90_PAIRS) {
-            CUDA(product_fp8_sm90_shared(a, p->n_tile, c.limits, 2, NULL));
         } else {
             CUDA(product_fp8_sm90(a, p->n_tile, c.limits, NULL));
         }
@@ -608,7 +599,6 @@ static int time_plain(bool large)
                 continue;
             }
             measure("sm90", &p, FORM_SM90, COPIES, m, n_byte);
-            measure("sm90, weights shared", &p, FORM_SM90_PAIRS, COPIES, m, n_byte);
         }
         release(&p);
     }

@@ -289,7 +289,7 @@ static void check_case(struct front *f, const struct op_batch_case *k)
         const float *a = got + (size_t)t * width;
         const float *b = want + (size_t)t * width;
         /* the products before it are rounded to codes, which a sum of fewer bits may cross */
-        op_close("query", a, b, n_exact, 2 * op_tolerance(f->c.act));
+        op_close("query", a, b, n_exact, (f->c.act == ACT_FP8 ? 4 : 1) * op_tolerance(f->c.act));
         op_close("index query", a + n_exact, b + n_exact, width - n_exact, 4 * index_limit);
     }
     check_cache(f, want_image, got_image);

@@ -137,7 +137,6 @@ struct task_map {
 enum { FEW_TILES = 4, FEW_SHARES = 4 };
 struct sm90_limits {
     uint32_t n_sm;
-    uint32_t n_pair;                     /* of product_fp8 */
     uint32_t few[FEW_TILES][FEW_SHARES]; /* of product_few, by rows of a tile (8, 16, 32, 64) and
                                             blocks of a cluster (1, 2, 4, 8) */
 };

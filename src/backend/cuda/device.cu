@@ -415,7 +415,7 @@ static fathom_err open_queue(struct cuda_backend *c)
     if (c->sm90) {
         c->limits.n_sm = (uint32_t)c->properties.multiProcessorCount;
         CU_TRY(c, product_few_init(&c->limits), "create");
-        CU_TRY(c, product_fp8_sm90_init(&c->limits), "create");
+        CU_TRY(c, product_fp8_sm90_init(), "create");
     }
     TRY(cuda_attend_init(c));
     TRY(cuda_query_init(c));

@@ -3,6 +3,7 @@
  * Kernels that a matrix runs on with few rows and with many give the same bits: those of generic/,
  * or those of sm90/, whose tensor cores sum a line of 128 otherwise. */
 #include "backend/cuda/product.cuh"
+#include "backend/cuda/shares.h"
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
 
@@ -80,14 +81,29 @@ static fathom_err product_fp8(struct cuda_backend *c, const struct product_args 
     return product_small(c, a, tile, n_tile, what);
 }
 
+/* More than 32 rows: product_fp8 has one block a tile of 128 x 128 and walks through K, which is
+ * long where tiles are few; product_few shares K, and is slow where the device does not hold its
+ * blocks all at once. As measured on an H200. */
+static bool few_is_faster(const struct cuda_backend *c, const struct product_args &a)
+{
+    enum { LONG_LINES = 32, BLOCKS_PER_SM = 3 };
+    const uint32_t n_line = a.k / 128, n_sm = c->limits.n_sm;
+    if (n_line >= LONG_LINES) {
+        const uint32_t n_tile = ceil_div(a.n, 128) * ceil_div(a.n_token, PRODUCT_LARGE_TILE);
+        return a.n_token <= FEW_TOKENS_MAX || n_tile <= n_sm * 3 / 10;
+    }
+    return a.n_token <= FEW_TOKENS_MAX &&
+           ceil_div(a.n, 64) * share_count(n_line) < n_sm * BLOCKS_PER_SM;
+}
+
 /* Rows of a tile of a plain FP8 product. */
 static uint32_t fp8_tile(const struct cuda_backend *c, const struct product_args &a)
 {
     if (!fits_sm90(c, a)) {
         return a.n_token > SMALL_TOKENS_MAX ? PRODUCT_LARGE_TILE : token_tile(a.n_token);
     }
-    if (a.n_token > FEW_TOKENS_MAX) return PRODUCT_LARGE_TILE;
-    return a.n_token > 32 ? FEW_TILE_MAX : token_tile(a.n_token);
+    if (a.n_token <= 32) return token_tile(a.n_token);
+    return few_is_faster(c, a) ? (uint32_t)FEW_TILE_MAX : (uint32_t)PRODUCT_LARGE_TILE;
 }
 
 fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const struct act *in,

@@ -16,9 +16,9 @@
  *   empty --- all copies issued; full: 1 + 32 arrivals and the bytes ---> full
  *   full ---- read by the four warps ---> empty
  *
- * The sums of item i are in parts[i % 2], and ready[i % 2] waits for every warp of the cluster. A
- * warp sends sums of item i + 2 after all warps have sent those of i + 1, and so have read those of
- * i: nothing has to say that a part is free. */
+ * The sums of item i are in parts[i % 2], and their bytes count at ready[i % 2]. A block sends sums
+ * of item i + 1 after its warps have read those of i, which they say at `read`; so whoever has got
+ * those of i + 1 from every block may send those of i + 2, and nobody has to be asked. */
 #include "backend/cuda/sm90/product_few.cuh"
 
 #include "backend/cuda/shares.h"
@@ -30,10 +30,11 @@ enum {
     CONSUMER_WARPS = CONSUMERS / WARP,
     THREADS = CONSUMERS + WARP,
     STAGES_MAX = 8,
-    STAGES_MIN = 2,  /* of a block that makes one item */
-    UNITS = 8,       /* eighths of a tile: what a block of a cluster of 8 adds up */
-    RUN_LINES = 8,   /* lines that one lookup of a task's rows should last for */
-    ALONE_TILES = 2, /* tiles a multiprocessor from which on no K is shared */
+    SPLIT_STAGES_MIN = 2, /* of a block that makes one share of one tile */
+    ALONE_STAGES_MIN = 6, /* and of one that makes all of them */
+    UNITS = 8,            /* eighths of a tile: what a block of a cluster of 8 adds up */
+    RUN_LINES = 8,        /* lines that one lookup of a task's rows should last for */
+    ALONE_TILES = 2,      /* tiles a multiprocessor from which on no K is shared */
     SM_BYTES = 228 << 10,
     BLOCK_BYTES = 1 << 10, /* what the device keeps for itself of each block's shared memory */
     ALIGN_BYTES = 1024,
@@ -46,6 +47,7 @@ template <int N> struct alignas(ALIGN_BYTES) few_shared {
     uint64_t full[STAGES_MAX];
     uint64_t empty[STAGES_MAX];
     uint64_t ready[2];
+    uint64_t read;
 };
 
 /* Eighth u of a tile has outputs 8 u to 8 u + 7. Sums lie as lanes hold them: [share][eighth of
@@ -205,6 +207,22 @@ static __device__ __forceinline__ void load_inputs(const struct few_work &w,
     mbarrier_arrive_cp_async(full);
 }
 
+/* The weights of a block's first run, as many lines as the ring holds: before its rows are known,
+ * and where they do not depend on the kernel in front, before that has ended. Returns their number.
+ */
+template <int N, bool MAPPED>
+static __device__ __forceinline__ uint32_t load_early(const struct few_work &w,
+                                                      const struct few_block<N> &b,
+                                                      const struct few_run &r, int expert)
+{
+    const uint32_t share = w.n_line / w.n_rank, line0 = b.rank * share;
+    const uint32_t n = min(share * (r.col_end - r.col), w.n_stage);
+    for (uint32_t i = 0; i < n && threadIdx.x % WARP == 0; i++) {
+        load_weights<N, MAPPED>(w, b, i, line0 + i % share, r.col + i / share, expert);
+    }
+    return n;
+}
+
 template <int N, bool MAPPED>
 static __device__ __forceinline__ void produce(const struct few_work &w,
                                                const struct few_block<N> &b)
@@ -212,15 +230,13 @@ static __device__ __forceinline__ void produce(const struct few_work &w,
     const bool leads = threadIdx.x % WARP == 0;
     const uint32_t share = w.n_line / w.n_rank, line0 = b.rank * share; /* what is this block's */
     const uint32_t step = gridDim.x / w.n_rank, first = blockIdx.x / w.n_rank;
-    uint32_t n_early = MAPPED ? 0 : min(share, w.n_stage);
-    if (leads) {
-        const uint32_t col = run_at<MAPPED>(w, first).col;
-        for (uint32_t i = 0; i < n_early; i++) {
-            load_weights<N, MAPPED>(w, b, i, line0 + i, col, 0);
-        }
-    }
+    const struct few_run run0 = run_at<MAPPED>(w, first);
+    uint32_t n_early = 0;
+    if (!MAPPED) n_early = load_early<N, MAPPED>(w, b, run0, 0);
     dependency_wait();
+    const int expert0 = MAPPED ? w.a.tasks[run0.row_tile].expert : 0; /* if there is such a task */
     const uint32_t n_run = run_count<MAPPED>(w);
+    if (MAPPED && first < n_run) n_early = load_early<N, MAPPED>(w, b, run0, expert0);
     struct few_ring at = {0, 0};
     for (uint32_t i = first; i < n_run; i += step) {
         const struct few_run r = run_at<MAPPED>(w, i);
@@ -247,8 +263,9 @@ static __device__ __forceinline__ void produce(const struct few_work &w,
 /* share += the next line's sum times its scales */
 template <int N, bool MAPPED>
 static __device__ __forceinline__ void add_line(float (&share)[N / 2], const struct few_block<N> &b,
-                                                uint32_t stage, uint32_t lane)
+                                                uint32_t stage)
 {
+    const uint32_t lane = threadIdx.x % WARP;
     const uint64_t weight = wgmma_operand(smem_address(b.stages[stage].w));
     const uint64_t in = wgmma_operand(smem_address(b.stages[stage].in));
     if (MAPPED) async_proxy_fence();
@@ -277,6 +294,37 @@ static __device__ __forceinline__ void add_line(float (&share)[N / 2], const str
     }
 }
 
+/* share = the sum of the next share of K */
+template <int N, bool MAPPED>
+static __device__ __forceinline__ void sum_share(float (&share)[N / 2], const struct few_work &w,
+                                                 const struct few_block<N> &b, struct few_ring &at)
+{
+    const uint32_t n_line = w.n_line / w.n_share;
+#pragma unroll
+    for (int j = 0; j < N / 2; j++) share[j] = 0.0f;
+    for (uint32_t line = 0; line < n_line; line++, advance(at, w.n_stage)) {
+        wait_phase(&b.s->full[at.stage], at.parity);
+        add_line<N, MAPPED>(share, b, at.stage);
+    }
+}
+
+/* total = the sum of all shares, which are added to zero one after the other; one share as it is */
+template <int N, bool MAPPED>
+static __device__ __forceinline__ void sum_shares(float (&total)[N / 2], const struct few_work &w,
+                                                  const struct few_block<N> &b, struct few_ring &at)
+{
+    sum_share<N, MAPPED>(total, w, b, at);
+    if (w.n_share == 1) return;
+#pragma unroll
+    for (int j = 0; j < N / 2; j++) total[j] += 0.0f;
+    for (uint32_t i = 1; i < w.n_share; i++) {
+        float share[N / 2];
+        sum_share<N, MAPPED>(share, w, b, at);
+#pragma unroll
+        for (int j = 0; j < N / 2; j++) total[j] += share[j];
+    }
+}
+
 /* Output `column` of rows 8 j + 2 t and the next. */
 static __device__ __forceinline__ void store_pair(const struct few_work &w,
                                                   const struct product_rows &rows, int j,
@@ -296,20 +344,18 @@ static __device__ __forceinline__ void send_share(const struct few_work &w,
                                                   const float (&share)[N / 2])
 {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, mine = UNITS / w.n_rank;
+    const uint32_t ready = smem_address(&b.s->ready[part]);
 #pragma unroll
     for (uint32_t half = 0; half < 2; half++) {
         const uint32_t unit = 2 * warp + half, to = unit / mine;
         const uint32_t place = (b.rank * mine + unit % mine) * (N / 8) * WARP + lane;
         const uint32_t at = cluster_address(smem_address(&b.parts[part].sum[place]), to);
+        const uint32_t barrier = cluster_address(ready, to);
 #pragma unroll
         for (uint32_t j = 0; j < N / 8; j++) {
-            cluster_store(at + j * (uint32_t)(WARP * sizeof(float2)), share[4 * j + 2 * half],
-                          share[4 * j + 2 * half + 1]);
+            cluster_store(at + j * (uint32_t)(WARP * sizeof(float2)), barrier,
+                          share[4 * j + 2 * half], share[4 * j + 2 * half + 1]);
         }
-    }
-    __syncwarp();
-    if (lane < w.n_rank) {
-        mbarrier_arrive_cluster(cluster_address(smem_address(&b.s->ready[part]), lane));
     }
 }
 
@@ -332,6 +378,8 @@ add_shares(const struct few_work &w, const struct few_block<N> &b, uint32_t part
         const uint32_t unit = b.rank * mine + i / (N / 8);
         store_pair(w, rows, (int)(i % (N / 8)), column0 + unit * 8 + lane / 4, sum.x, sum.y);
     }
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(smem_address(&b.s->read));
 }
 
 template <int N>
@@ -347,12 +395,10 @@ static __device__ __forceinline__ void store_tile(const struct few_work &w,
     }
 }
 
-template <int N, bool MAPPED>
+template <int N, bool MAPPED, bool SPLIT>
 static __device__ __forceinline__ void consume(const struct few_work &w,
                                                const struct few_block<N> &b)
 {
-    const uint32_t lane = threadIdx.x % WARP, share_lines = w.n_line / w.n_share;
-    const uint32_t own_shares = w.n_share / w.n_rank;
     const uint32_t step = gridDim.x / w.n_rank, n_run = run_count<MAPPED>(w);
     struct few_ring at = {0, 0};
     uint32_t turn = 0; /* items so far */
@@ -360,29 +406,33 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
         const struct few_run r = run_at<MAPPED>(w, i);
         const struct product_rows rows = product_rows_of(w.a, r.row_tile, N);
         for (uint32_t col = r.col; col < r.col_end; col++, turn++) {
-            float total[N / 2] = {};
-            for (uint32_t i_share = 0; i_share < own_shares; i_share++) {
-                float share[N / 2] = {};
-                for (uint32_t line = 0; line < share_lines; line++, advance(at, w.n_stage)) {
-                    wait_phase(&b.s->full[at.stage], at.parity);
-                    add_line<N, MAPPED>(share, b, at.stage, lane);
+            float sum[N / 2];
+            if constexpr (SPLIT) {
+                if (threadIdx.x == 0) {
+                    mbarrier_arrive_expect(smem_address(&b.s->ready[turn % 2]),
+                                           sizeof(struct few_parts<N>));
                 }
-#pragma unroll
-                for (int j = 0; j < N / 2; j++)
-                    total[j] = own_shares > 1 ? total[j] + share[j] : share[j];
-            }
-            if (w.n_rank == 1) {
-                store_tile<N>(w, rows, col * BM, total);
-            } else {
-                send_share<N>(w, b, turn % 2, total);
+                sum_share<N, MAPPED>(sum, w, b, at);
+                if (turn) wait_phase(&b.s->read, (turn - 1) % 2);
+                send_share<N>(w, b, turn % 2, sum);
                 add_shares<N>(w, b, turn % 2, turn / 2 % 2, rows, col * BM);
+            } else {
+                sum_shares<N, MAPPED>(sum, w, b, at);
+                store_tile<N>(w, rows, col * BM, sum);
             }
         }
     }
 }
 
-template <int N, bool MAPPED>
-__global__ void __launch_bounds__(THREADS, 2)
+/* Blocks of a multiprocessor that registers leave room for: line, share and, where a block makes
+ * all shares, total take N / 2 a thread each. */
+template <int N, bool SPLIT> constexpr uint32_t blocks_max(void)
+{
+    return N <= 16 ? 6 : N == 32 ? (SPLIT ? 5 : 4) : (SPLIT ? 3 : 2);
+}
+
+template <int N, bool MAPPED, bool SPLIT>
+__global__ void __launch_bounds__(THREADS, blocks_max<N, SPLIT>())
     product_few_kernel(const __grid_constant__ struct few_work w)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -391,7 +441,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     b.s = (struct few_shared<N> *)shared;
     b.parts = (struct few_parts<N> *)(b.s + 1);
     b.stages = (struct few_stage<N> *)(b.parts + w.n_part);
-    b.rank = w.n_rank > 1 ? cluster_rank() : 0;
+    b.rank = SPLIT ? cluster_rank() : 0;
     if (threadIdx.x == CONSUMERS) {
         tensor_map_prefetch(&w.w_map);
         if (!MAPPED) tensor_map_prefetch(&w.in_map);
@@ -400,21 +450,22 @@ __global__ void __launch_bounds__(THREADS, 2)
             mbarrier_init(smem_address(&b.s->empty[i]), CONSUMER_WARPS);
         }
         for (int i = 0; i < 2; i++) {
-            mbarrier_init(smem_address(&b.s->ready[i]), CONSUMER_WARPS * w.n_rank);
+            mbarrier_init(smem_address(&b.s->ready[i]), 1);
         }
+        mbarrier_init(smem_address(&b.s->read), CONSUMER_WARPS);
         mbarrier_init_fence();
         async_proxy_fence();
     }
     __syncthreads();
-    if (w.n_rank > 1) cluster_arrive();
+    if (SPLIT) cluster_arrive_relaxed();
     dependency_release();
     if (threadIdx.x >= CONSUMERS) {
         produce<N, MAPPED>(w, b);
-        if (w.n_rank > 1) cluster_wait();
+        if (SPLIT) cluster_wait();
     } else {
         dependency_wait();
-        if (w.n_rank > 1) cluster_wait(); /* every block's barriers are there */
-        consume<N, MAPPED>(w, b);
+        if (SPLIT) cluster_wait(); /* every block's barriers are there */
+        consume<N, MAPPED, SPLIT>(w, b);
     }
 #endif
 }
@@ -434,7 +485,8 @@ template <int N> static struct few_shape shape_of(uint32_t n_part, uint32_t n_st
     struct few_shape f = {n_part, n_stage, 0, 0};
     f.n_byte = (uint32_t)(sizeof(struct few_shared<N>) + n_part * sizeof(struct few_parts<N>) +
                           n_stage * sizeof(struct few_stage<N>));
-    f.per_sm = SM_BYTES / (f.n_byte + BLOCK_BYTES);
+    f.per_sm = min(SM_BYTES / (f.n_byte + BLOCK_BYTES),
+                   n_part ? blocks_max<N, true>() : blocks_max<N, false>());
     return f;
 }
 
@@ -451,14 +503,15 @@ template <int N> static struct few_shape walking_shape(uint32_t n_rank)
     return shape_of<N>(n_part, 4);
 }
 
-/* Blocks for one item each, if the device holds all of them at once; else n_byte is 0. */
+/* Blocks for one item each, if the device holds all of them at once with rings that are deep
+ * enough; else n_byte is 0. */
 template <int N>
 static struct few_shape single_shape(uint32_t n_rank, uint32_t n_block, uint32_t n_line,
                                      uint32_t n_sm)
 {
     const uint32_t n_part = n_rank > 1 ? 1 : 0;
-    for (uint32_t n = min(n_line, (uint32_t)STAGES_MAX); n >= min(n_line, (uint32_t)STAGES_MIN);
-         n--) {
+    const uint32_t least = n_rank > 1 ? SPLIT_STAGES_MIN : ALONE_STAGES_MIN;
+    for (uint32_t n = min(n_line, (uint32_t)STAGES_MAX); n >= min(n_line, least); n--) {
         const struct few_shape f = shape_of<N>(n_part, n);
         if (n_block <= f.per_sm * n_sm * 15 / 16) return f; /* clusters leave some places empty */
     }
@@ -526,31 +579,40 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
     if (e != cudaSuccess) return e;
     struct few_launch l;
     set_launch(&l, n_run * w.n_rank, w.n_rank, f.n_byte, stream);
-    return cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED>, w);
+    return w.n_rank > 1 ? cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED, true>, w)
+                        : cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED, false>, w);
 }
 
-template <int N, bool MAPPED> static cudaError_t init_kernel(uint32_t (&n_cluster)[FEW_SHARES])
+/* Clusters of 2^i blocks that the device holds at once, no more than *n_cluster. */
+template <int N, bool MAPPED, bool SPLIT>
+static cudaError_t init_kernel(uint32_t i, uint32_t *n_cluster)
 {
-    auto *kernel = product_few_kernel<N, MAPPED>;
+    auto *kernel = product_few_kernel<N, MAPPED, SPLIT>;
+    const uint32_t n_rank = 1u << i;
+    struct few_launch l;
+    int n = 0;
     cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          SM_BYTES - BLOCK_BYTES);
-    for (uint32_t i = 0; i < FEW_SHARES && e == cudaSuccess; i++) {
-        const uint32_t n_rank = 1u << i;
-        struct few_launch l;
-        int n = 0;
-        set_launch(&l, n_rank, n_rank, walking_shape<N>(n_rank).n_byte, NULL);
-        l.config.numAttrs = 2;
-        e = cudaOccupancyMaxActiveClusters(&n, kernel, &l.config);
-        n_cluster[i] = min(n_cluster[i], (uint32_t)max(n, 1));
-    }
+    if (e != cudaSuccess) return e;
+    set_launch(&l, n_rank, n_rank, walking_shape<N>(n_rank).n_byte, NULL);
+    l.config.numAttrs = 2;
+    e = cudaOccupancyMaxActiveClusters(&n, kernel, &l.config);
+    *n_cluster = min(*n_cluster, (uint32_t)max(n, 1));
     return e;
 }
 
 template <int N> static cudaError_t init_tile(uint32_t (&n_cluster)[FEW_SHARES])
 {
-    for (uint32_t &n : n_cluster) n = UINT32_MAX;
-    cudaError_t e = init_kernel<N, false>(n_cluster);
-    return e == cudaSuccess ? init_kernel<N, true>(n_cluster) : e;
+    cudaError_t e = cudaSuccess;
+    for (uint32_t i = 0; i < FEW_SHARES && e == cudaSuccess; i++) {
+        n_cluster[i] = UINT32_MAX;
+        e = i ? init_kernel<N, false, true>(i, &n_cluster[i])
+              : init_kernel<N, false, false>(i, &n_cluster[i]);
+        if (e != cudaSuccess) return e;
+        e = i ? init_kernel<N, true, true>(i, &n_cluster[i])
+              : init_kernel<N, true, false>(i, &n_cluster[i]);
+    }
+    return e;
 }
 
 cudaError_t product_few_init(struct sm90_limits *out)

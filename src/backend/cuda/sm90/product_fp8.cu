@@ -7,14 +7,13 @@
  * shares to the total, in ascending order. The ring runs on across tiles and finished rows leave by
  * bulk stores, so the next tile is loaded and begun while one is stored.
  *
- * Plain products copy both tiles by tensor maps; two blocks of a cluster may take neighbouring row
- * tiles and send each other half of the weights, which saves a quarter of the reads. Mapped
- * products gather their rows by 16-byte copies and take weights alone by tensor map.
+ * Plain products copy both tiles by tensor maps. Mapped products gather their rows by 16-byte
+ * copies and take weights alone by tensor map.
  *
  * A stage goes round:
  *
  *   empty --- all copies issued; full: 1 + 128 arrivals and the bytes ---> full
- *   full ---- read by every warp that multiplies, of both blocks of a cluster ---> empty
+ *   full ---- read by every warp that multiplies ---> empty
  *
  * The parity of a stage's barrier flips each time round; struct ring holds the parity that the
  * consumers wait for, the producers wait for the other one.
@@ -65,7 +64,7 @@ struct work {
     uint32_t n_line;
     uint32_t n_share;
     uint32_t n_col_tile;
-    uint32_t n_row_unit; /* plain: row tiles, or pairs of them */
+    uint32_t n_row_tile; /* plain */
     uint32_t run_cols;   /* column tiles of a run */
 };
 
@@ -91,14 +90,14 @@ struct run {
 
 template <bool MAPPED> static __device__ __forceinline__ uint32_t run_count(const struct work &w)
 {
-    uint32_t n_row = MAPPED ? (uint32_t)*w.a.n_task : w.n_row_unit;
+    uint32_t n_row = MAPPED ? (uint32_t)*w.a.n_task : w.n_row_tile;
     return n_row * ceil_div(w.n_col_tile, w.run_cols);
 }
 
 /* Mapped: columns first, since only neighbouring tasks have an expert in common. Plain: bands of
  * RASTER_TILES row tiles, rows first inside a band. */
-template <bool MAPPED, int SHARED>
-static __device__ __forceinline__ struct run run_at(const struct work &w, uint32_t i, uint32_t rank)
+template <bool MAPPED>
+static __device__ __forceinline__ struct run run_at(const struct work &w, uint32_t i)
 {
     const uint32_t n_col = ceil_div(w.n_col_tile, w.run_cols);
     uint32_t unit, col;
@@ -106,13 +105,13 @@ static __device__ __forceinline__ struct run run_at(const struct work &w, uint32
         unit = i / n_col;
         col = i % n_col;
     } else {
-        const uint32_t band = RASTER_TILES / SHARED, first = i / (band * n_col) * band;
-        const uint32_t height = min(band, w.n_row_unit - first), rest = i % (band * n_col);
+        const uint32_t band = RASTER_TILES, first = i / (band * n_col) * band;
+        const uint32_t height = min(band, w.n_row_tile - first), rest = i % (band * n_col);
         unit = first + rest % height;
         col = rest / height;
     }
     struct run r;
-    r.row_tile = (int)(unit * SHARED + rank);
+    r.row_tile = (int)unit;
     r.col = col * w.run_cols;
     r.col_end = min(r.col + w.run_cols, w.n_col_tile);
     return r;
@@ -167,33 +166,27 @@ static __device__ __forceinline__ void gather_line(const struct work &w, const s
 }
 
 /* The tensor maps' copies of one stage, by one thread. */
-template <bool MAPPED, int SHARED>
+template <bool MAPPED>
 static __device__ __forceinline__ void load_tiles(const struct work &w, struct stages *s,
-                                                  uint32_t stage, uint32_t rank, uint32_t line,
-                                                  int row, int col, int expert)
+                                                  uint32_t stage, uint32_t line, int row, int col,
+                                                  int expert)
 {
-    enum { ROWS = BN / SHARED, BYTES = BN * BK + (MAPPED ? 0 : BM * BK) };
+    enum { BYTES = BN * BK + (MAPPED ? 0 : BM * BK) };
     const uint32_t full = smem_address(&s->full[stage]);
-    const int x = (int)line * BK, y = col + (int)rank * ROWS;
-    const uint32_t dst = smem_address(s->w[stage]) + rank * (ROWS * BK);
+    const int x = (int)line * BK;
     mbarrier_arrive_expect(full, BYTES);
-    if (SHARED > 1) {
-        tensor_load_multicast(dst, &w.w_map, full, x, y, expert, (uint16_t)((1 << SHARED) - 1));
-    } else {
-        tensor_load(dst, &w.w_map, full, x, y, expert);
-    }
+    tensor_load(smem_address(s->w[stage]), &w.w_map, full, x, col, expert);
     if (!MAPPED) tensor_load(smem_address(s->in[stage]), &w.in_map, full, x, row, 0);
 }
 
-template <bool MAPPED, int SHARED>
-static __device__ __forceinline__ void produce(const struct work &w, struct stages *s,
-                                               uint32_t rank)
+template <bool MAPPED>
+static __device__ __forceinline__ void produce(const struct work &w, struct stages *s)
 {
     const int thread = (int)threadIdx.x;
-    const uint32_t n_run = run_count<MAPPED>(w), step = gridDim.x / SHARED;
+    const uint32_t n_run = run_count<MAPPED>(w);
     struct ring at = {0, 0};
-    for (uint32_t i = blockIdx.x / SHARED; i < n_run; i += step) {
-        const struct run r = run_at<MAPPED, SHARED>(w, i, rank);
+    for (uint32_t i = blockIdx.x; i < n_run; i += gridDim.x) {
+        const struct run r = run_at<MAPPED>(w, i);
         const struct product_rows rows = product_rows_of(w.a, r.row_tile, BM);
         const struct gather g = gather_of<MAPPED>(w, rows);
         const int expert = MAPPED ? w.a.tasks[r.row_tile].expert : 0;
@@ -202,8 +195,8 @@ static __device__ __forceinline__ void produce(const struct work &w, struct stag
             for (uint32_t line = 0; line < w.n_line; line++) {
                 wait_phase(&s->empty[at.stage], at.parity ^ 1);
                 if (thread == 0) {
-                    load_tiles<MAPPED, SHARED>(w, s, at.stage, rank, line, r.row_tile * BM,
-                                               (int)col * BN, expert);
+                    load_tiles<MAPPED>(w, s, at.stage, line, r.row_tile * BM, (int)col * BN,
+                                       expert);
                     cp_async_4(smem_address(&s->w_scale[at.stage]), w_scale + line);
                 }
                 if (MAPPED) gather_line(w, g, smem_address(s->in[at.stage]), line);
@@ -217,21 +210,15 @@ static __device__ __forceinline__ void produce(const struct work &w, struct stag
     }
 }
 
-/* This warp has read the stage: tells the producers that write to it. */
-template <int SHARED>
+/* This warp has read the stage. */
 static __device__ __forceinline__ void release(struct stages *s, uint32_t stage, uint32_t lane)
 {
-    const uint32_t empty = smem_address(&s->empty[stage]);
     __syncwarp();
-    if (SHARED > 1) {
-        if (lane < SHARED) mbarrier_arrive_cluster(cluster_address(empty, lane));
-    } else {
-        if (lane == 0) mbarrier_arrive(empty);
-    }
+    if (lane == 0) mbarrier_arrive(smem_address(&s->empty[stage]));
 }
 
 /* share += the next line's sum times its scales */
-template <bool MAPPED, int SHARED>
+template <bool MAPPED>
 static __device__ __forceinline__ void add_line(float (&share)[64], struct stages *s,
                                                 uint32_t stage, uint64_t in, uint64_t weight,
                                                 int row, uint32_t lane)
@@ -250,7 +237,7 @@ static __device__ __forceinline__ void add_line(float (&share)[64], struct stage
     const float w_scale = s->w_scale[stage];
     const float s0 = w_scale * s->in_scale[stage][row], s1 = w_scale * s->in_scale[stage][row + 8];
     wgmma_wait(c);
-    release<SHARED>(s, stage, lane);
+    release(s, stage, lane);
 #pragma unroll
     for (int j = 0; j < 64; j += 4) {
         share[j] = fmaf(c[j], s0, share[j]);
@@ -286,20 +273,19 @@ static __device__ __forceinline__ void store_tile(float (*stage)[BN], const floa
     bulk_commit();
 }
 
-template <bool MAPPED, int SHARED, bool ONE_SHARE>
-static __device__ __forceinline__ void consume(const struct work &w, struct stages *s,
-                                               uint32_t rank, int group)
+template <bool MAPPED, bool ONE_SHARE>
+static __device__ __forceinline__ void consume(const struct work &w, struct stages *s, int group)
 {
     const uint32_t lane = threadIdx.x % WARP;
     const int warp = (int)threadIdx.x / WARP % 4;
     const int first = group * GROUP_ROWS + warp * WARP_ROWS, row = first + (int)lane / 4;
     const uint64_t in = wgmma_operand(smem_address(s->in[0]) + (uint32_t)(group * GROUP_ROWS * BK));
     const uint64_t weight = wgmma_operand(smem_address(s->w[0]));
-    const uint32_t n_run = run_count<MAPPED>(w), step = gridDim.x / SHARED;
+    const uint32_t n_run = run_count<MAPPED>(w);
     const uint32_t n_share = ONE_SHARE ? 1 : w.n_share, n_line = w.n_line / n_share;
     struct ring at = {0, 0};
-    for (uint32_t i = blockIdx.x / SHARED; i < n_run; i += step) {
-        const struct run r = run_at<MAPPED, SHARED>(w, i, rank);
+    for (uint32_t i = blockIdx.x; i < n_run; i += gridDim.x) {
+        const struct run r = run_at<MAPPED>(w, i);
         const struct product_rows rows = product_rows_of(w.a, r.row_tile, BM);
         const int mine = first + (int)lane % WARP_ROWS;
         float *out = NULL;
@@ -308,7 +294,7 @@ static __device__ __forceinline__ void consume(const struct work &w, struct stag
             if (group * GROUP_ROWS >= rows.n) { /* no rows: keeps the ring going */
                 for (uint32_t line = 0; line < w.n_line; line++, advance(at)) {
                     wait_phase(&s->full[at.stage], at.parity);
-                    release<SHARED>(s, at.stage, lane);
+                    release(s, at.stage, lane);
                 }
                 continue;
             }
@@ -317,7 +303,7 @@ static __device__ __forceinline__ void consume(const struct work &w, struct stag
                 float share[64] = {};
                 for (uint32_t line = 0; line < n_line; line++, advance(at)) {
                     wait_phase(&s->full[at.stage], at.parity);
-                    add_line<MAPPED, SHARED>(share, s, at.stage, in, weight, row, lane);
+                    add_line<MAPPED>(share, s, at.stage, in, weight, row, lane);
                 }
 #pragma unroll
                 for (int j = 0; j < 64; j++) total[j] = ONE_SHARE ? share[j] : total[j] + share[j];
@@ -329,7 +315,7 @@ static __device__ __forceinline__ void consume(const struct work &w, struct stag
     bulk_wait();
 }
 
-template <bool MAPPED, int SHARED, bool ONE_SHARE>
+template <bool MAPPED, bool ONE_SHARE>
 __global__ void __launch_bounds__(THREADS, 1)
     product_fp8_sm90_kernel(const __grid_constant__ struct work w)
 {
@@ -337,135 +323,84 @@ __global__ void __launch_bounds__(THREADS, 1)
     SHARED_DYNAMIC(unsigned char, shared);
     struct stages *s = (struct stages *)shared;
     const int group = shfl((int)threadIdx.x / GROUP_THREADS, 0);
-    const uint32_t rank = SHARED > 1 ? cluster_rank() : 0;
     if (threadIdx.x == 0) {
         tensor_map_prefetch(&w.w_map);
         if (!MAPPED) tensor_map_prefetch(&w.in_map);
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(smem_address(&s->full[i]), 1 + GROUP_THREADS);
-            mbarrier_init(smem_address(&s->empty[i]), CONSUMER_WARPS * SHARED);
+            mbarrier_init(smem_address(&s->empty[i]), CONSUMER_WARPS);
         }
         mbarrier_init_fence();
         async_proxy_fence();
     }
     __syncthreads();
-    if (SHARED > 1) {
-        cluster_arrive();
-        cluster_wait();
-    }
     dependency_release();
     dependency_wait();
     if (group == 0) {
         registers_lower<PRODUCER_REGISTERS>();
-        produce<MAPPED, SHARED>(w, s, rank);
+        produce<MAPPED>(w, s);
     } else {
         registers_raise<CONSUMER_REGISTERS>();
-        consume<MAPPED, SHARED, ONE_SHARE>(w, s, rank, group - 1);
-    }
-    if (SHARED > 1) { /* until nobody writes to this block's shared memory any more */
-        cluster_arrive();
-        cluster_wait();
+        consume<MAPPED, ONE_SHARE>(w, s, group - 1);
     }
 #endif
 }
 
-static cudaError_t make_maps(struct work *w, uint32_t n_block_shared)
+static cudaError_t make_maps(struct work *w)
 {
     const struct product_args &a = w->a;
-    const uint32_t box_rows = BN / n_block_shared;
-    if (a.tasks) return make_map(&w->w_map, a.w, a.k, a.n, STACK_MATRICES, a.w_stride, box_rows);
+    if (a.tasks) return make_map(&w->w_map, a.w, a.k, a.n, STACK_MATRICES, a.w_stride, BN);
     cudaError_t e = make_map(&w->in_map, a.q, a.k, a.n_token, 1, (size_t)a.k * a.n_token, BM);
     if (e != cudaSuccess) return e;
-    return make_map(&w->w_map, a.w, a.k, a.n, 1, (size_t)a.k * a.n, box_rows);
+    return make_map(&w->w_map, a.w, a.k, a.n, 1, (size_t)a.k * a.n, BN);
 }
 
-/* One launch's attributes; the configuration points at them. */
-struct launch_setup {
-    cudaLaunchAttribute attributes[2];
-    cudaLaunchConfig_t config;
-};
-
-static void set_launch(struct launch_setup *l, uint32_t n_block, uint32_t n_block_shared,
-                       cudaStream_t stream)
+template <bool MAPPED>
+static cudaError_t launch(const struct work &w, uint32_t n_block, cudaStream_t stream)
 {
-    *l = {};
-    l->attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    l->attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    l->attributes[1].id = cudaLaunchAttributeClusterDimension;
-    l->attributes[1].val.clusterDim.x = n_block_shared;
-    l->attributes[1].val.clusterDim.y = 1;
-    l->attributes[1].val.clusterDim.z = 1;
-    l->config.gridDim = dim3(n_block);
-    l->config.blockDim = dim3(THREADS);
-    l->config.dynamicSmemBytes = sizeof(struct stages);
-    l->config.stream = stream;
-    l->config.attrs = l->attributes;
-    l->config.numAttrs = n_block_shared > 1 ? 2 : 1;
-}
-
-template <bool MAPPED, int SHARED>
-static cudaError_t launch(const struct work &w, uint32_t n_run, const struct sm90_limits &limits,
-                          cudaStream_t stream)
-{
-    struct launch_setup l;
-    const uint32_t n_unit = SHARED > 1 ? limits.n_pair : limits.n_sm;
-    set_launch(&l, min(n_run, n_unit) * SHARED, SHARED, stream);
-    return w.n_share == 1
-               ? cudaLaunchKernelEx(&l.config, product_fp8_sm90_kernel<MAPPED, SHARED, true>, w)
-               : cudaLaunchKernelEx(&l.config, product_fp8_sm90_kernel<MAPPED, SHARED, false>, w);
-}
-
-cudaError_t product_fp8_sm90_shared(const struct product_args &a, uint32_t n_tile,
-                                    const struct sm90_limits &limits, uint32_t n_block_shared,
-                                    cudaStream_t stream)
-{
-    const bool pairs = n_block_shared == 2 && !a.tasks;
-    struct work w = {};
-    w.a = a;
-    w.n_line = a.k / BK;
-    w.n_share = share_count(w.n_line);
-    w.n_col_tile = ceil_div(a.n, BN);
-    w.n_row_unit = ceil_div(n_tile, pairs ? 2 : 1);
-    w.run_cols = a.tasks ? ceil_div(RUN_LINES_MIN, w.n_line) : 1;
-    const uint32_t n_run = w.n_row_unit * ceil_div(w.n_col_tile, w.run_cols);
-    if (!n_run) return cudaSuccess;
-    cudaError_t e = make_maps(&w, pairs ? 2 : 1);
-    if (e != cudaSuccess) return e;
-    if (a.tasks) return launch<true, 1>(w, n_run, limits, stream);
-    if (pairs) return launch<false, 2>(w, n_run, limits, stream);
-    return launch<false, 1>(w, n_run, limits, stream);
-}
-
-template <bool MAPPED, int SHARED> static cudaError_t raise_limits(void)
-{
-    auto *one = product_fp8_sm90_kernel<MAPPED, SHARED, true>;
-    auto *many = product_fp8_sm90_kernel<MAPPED, SHARED, false>;
-    cudaError_t e = cudaFuncSetAttribute(one, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         sizeof(struct stages));
-    if (e != cudaSuccess) return e;
-    return cudaFuncSetAttribute(many, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                sizeof(struct stages));
-}
-
-/* A device whose multiprocessors come in odd groups holds fewer pairs than half of them; a pair
- * that had to wait for another one's end would double the time. */
-cudaError_t product_fp8_sm90_init(struct sm90_limits *out)
-{
-    struct launch_setup l;
-    int n_pair = 0;
-    cudaError_t e = raise_limits<true, 1>();
-    if (e == cudaSuccess) e = raise_limits<false, 1>();
-    if (e == cudaSuccess) e = raise_limits<false, 2>();
-    if (e != cudaSuccess) return e;
-    set_launch(&l, 2, 2, NULL);
-    e = cudaOccupancyMaxActiveClusters(&n_pair, product_fp8_sm90_kernel<false, 2, false>,
-                                       &l.config);
-    out->n_pair = (uint32_t)n_pair;
-    return e;
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(n_block);
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = sizeof(struct stages);
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    return w.n_share == 1 ? cudaLaunchKernelEx(&config, product_fp8_sm90_kernel<MAPPED, true>, w)
+                          : cudaLaunchKernelEx(&config, product_fp8_sm90_kernel<MAPPED, false>, w);
 }
 
 cudaError_t product_fp8_sm90(const struct product_args &a, uint32_t n_tile,
                              const struct sm90_limits &limits, cudaStream_t stream)
 {
-    return product_fp8_sm90_shared(a, n_tile, limits, 1, stream);
+    struct work w = {};
+    w.a = a;
+    w.n_line = a.k / BK;
+    w.n_share = share_count(w.n_line);
+    w.n_col_tile = ceil_div(a.n, BN);
+    w.n_row_tile = n_tile;
+    w.run_cols = a.tasks ? ceil_div(RUN_LINES_MIN, w.n_line) : 1;
+    const uint32_t n_run = n_tile * ceil_div(w.n_col_tile, w.run_cols);
+    if (!n_run) return cudaSuccess;
+    cudaError_t e = make_maps(&w);
+    if (e != cudaSuccess) return e;
+    const uint32_t n_block = min(n_run, limits.n_sm);
+    return a.tasks ? launch<true>(w, n_block, stream) : launch<false>(w, n_block, stream);
+}
+
+template <bool MAPPED, bool ONE_SHARE> static cudaError_t raise_limit(void)
+{
+    return cudaFuncSetAttribute(product_fp8_sm90_kernel<MAPPED, ONE_SHARE>,
+                                cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(struct stages));
+}
+
+cudaError_t product_fp8_sm90_init(void)
+{
+    cudaError_t e = raise_limit<true, true>();
+    if (e == cudaSuccess) e = raise_limit<true, false>();
+    if (e == cudaSuccess) e = raise_limit<false, true>();
+    if (e == cudaSuccess) e = raise_limit<false, false>();
+    return e;
 }

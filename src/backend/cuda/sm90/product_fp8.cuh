@@ -4,16 +4,16 @@
 
 #include "backend/cuda/product.cuh"
 
-/* product_fp8_sm90_init - raises the kernels' limits and fills limits->n_pair
+/* product_fp8_sm90_init - raises the kernels' limits
  *
  * Needs    to be called once for a device, before product_fp8_sm90
  * Errors   what the runtime says */
-cudaError_t product_fp8_sm90_init(struct sm90_limits *out);
+cudaError_t product_fp8_sm90_init(void);
 
 /* product_fp8_sm90 - out[row][n] of struct product_args, plain or mapped, on the tensor cores
  *
  * n_tile   plain: tiles of PRODUCT_LARGE_TILE rows; mapped: tasks at most, *a.n_task the true count
- * limits   of the device: n_sm, and what product_fp8_sm90_init fills
+ * limits   of the device: n_sm
  * Needs    k a multiple of 128, n of 16, out_stride of 4; row0 and col0 0; w, q and out
  *          aligned to 16 bytes; mapped: w_stride a multiple of k, tasks of at most
  *          PRODUCT_LARGE_TILE rows
@@ -23,11 +23,5 @@ cudaError_t product_fp8_sm90_init(struct sm90_limits *out);
  *          place, the number of rows or multiprocessors; K is cut as shares.h says */
 cudaError_t product_fp8_sm90(const struct product_args &a, uint32_t n_tile,
                              const struct sm90_limits &limits, cudaStream_t stream);
-
-/* The same with the number of blocks, 1 or 2, that share a tile of weights; mapped: 1. For
- * measurements: product_fp8_sm90 chooses by n_tile. */
-cudaError_t product_fp8_sm90_shared(const struct product_args &a, uint32_t n_tile,
-                                    const struct sm90_limits &limits, uint32_t n_block_shared,
-                                    cudaStream_t stream);
 
 #endif

@@ -45,14 +45,6 @@ static __device__ __forceinline__ void mbarrier_arrive_expect(uint32_t barrier, 
         : "memory");
 }
 
-/* One arrival at a barrier of another block of the cluster: an address from cluster_address. */
-static __device__ __forceinline__ void mbarrier_arrive_cluster(uint32_t barrier_in_cluster)
-{
-    asm volatile(
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier_in_cluster)
-        : "memory");
-}
-
 /* One arrival, which was counted at init, once this thread's cp_async copies so far have landed. */
 static __device__ __forceinline__ void mbarrier_arrive_cp_async(uint32_t barrier)
 {
@@ -74,7 +66,7 @@ static __device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint3
     return done != 0;
 }
 
-/* The same, and what other blocks of the cluster wrote before they arrived is seen. */
+/* The same for a barrier at which cluster_store counts: what was stored is seen. */
 static __device__ __forceinline__ bool mbarrier_try_wait_cluster(uint32_t barrier, uint32_t parity)
 {
     uint32_t done;
@@ -119,11 +111,14 @@ static __device__ __forceinline__ uint32_t cluster_address(uint32_t address, uin
     return mapped;
 }
 
-/* Two values to an address from cluster_address. */
-static __device__ __forceinline__ void cluster_store(uint32_t address_in_cluster, float x, float y)
+/* Two values into the shared memory of a block of the cluster; their 8 bytes count at a barrier of
+ * that block. Both addresses are from cluster_address. */
+static __device__ __forceinline__ void cluster_store(uint32_t address_in_cluster,
+                                                     uint32_t barrier_in_cluster, float x, float y)
 {
-    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address_in_cluster), "f"(x),
-                 "f"(y)
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 "
+                 "[%0], {%2, %3}, [%1];" ::"r"(address_in_cluster),
+                 "r"(barrier_in_cluster), "f"(x), "f"(y)
                  : "memory");
 }
 
@@ -148,9 +143,18 @@ static __device__ __forceinline__ float4 cluster_load_4(uint32_t address_in_clus
     return v;
 }
 
+/* Every thread of the cluster is there, and what each wrote before it arrived is seen by those that
+ * wait. */
 static __device__ __forceinline__ void cluster_arrive(void)
 {
     asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+
+/* The same for barriers told by mbarrier_init_fence alone: does not wait for this thread's accesses
+ * of memory, which takes half a microsecond. */
+static __device__ __forceinline__ void cluster_arrive_relaxed(void)
+{
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }
 
 static __device__ __forceinline__ void cluster_wait(void)
@@ -188,17 +192,6 @@ static __device__ __forceinline__ void tensor_load(uint32_t dst, const CUtensorM
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(dst),
                  "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
-                 : "memory");
-}
-
-/* The same into each block of the cluster whose bit is set: same place, same barrier in each. */
-static __device__ __forceinline__ void tensor_load_multicast(uint32_t dst, const CUtensorMap *map,
-                                                             uint32_t barrier, int x, int y, int z,
-                                                             uint16_t blocks)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(dst),
-                 "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(blocks)
                  : "memory");
 }
 

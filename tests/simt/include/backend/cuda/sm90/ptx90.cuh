@@ -55,11 +55,6 @@ static inline void mbarrier_arrive_expect(uint32_t barrier, uint32_t n_byte)
     simt_barrier_update(barrier, 1, 0);
 }
 
-static inline void mbarrier_arrive_cluster(uint32_t barrier_in_cluster)
-{
-    simt_barrier_update(barrier_in_cluster, 1, 0);
-}
-
 static inline void mbarrier_arrive_cp_async(uint32_t barrier)
 {
     simt_copy_commit();
@@ -96,11 +91,13 @@ static inline uint32_t cluster_address(uint32_t address, uint32_t rank)
     return address + (rank - simt_cluster_rank()) * SIMT_SHARED_BYTES;
 }
 
-static inline void cluster_store(uint32_t address_in_cluster, float x, float y)
+static inline void cluster_store(uint32_t address_in_cluster, uint32_t barrier_in_cluster, float x,
+                                 float y)
 {
     const float v[2] = {x, y};
     if (address_in_cluster % sizeof v) simt_fault("a store that is not aligned");
     memcpy(simt_place(address_in_cluster), v, sizeof v);
+    simt_barrier_update(barrier_in_cluster, 0, -(int)sizeof v);
 }
 
 static inline float2 cluster_load_2(uint32_t address_in_cluster)
@@ -120,6 +117,11 @@ static inline float4 cluster_load_4(uint32_t address_in_cluster)
 }
 
 static inline void cluster_arrive(void)
+{
+    simt_cluster_arrive();
+}
+
+static inline void cluster_arrive_relaxed(void)
 {
     simt_cluster_arrive();
 }
@@ -167,15 +169,6 @@ static inline void tensor_load(uint32_t dst, const CUtensorMap *map, uint32_t ba
         }
     }
     simt_barrier_update(barrier, 0, -(int)(map->box[0] * map->box[1]));
-}
-
-static inline void tensor_load_multicast(uint32_t dst, const CUtensorMap *map, uint32_t barrier,
-                                         int x, int y, int z, uint16_t blocks)
-{
-    for (uint32_t rank = 0; rank < SIMT_CLUSTER_MAX; rank++) {
-        if (!(blocks >> rank & 1)) continue;
-        tensor_load(cluster_address(dst, rank), map, cluster_address(barrier, rank), x, y, z);
-    }
 }
 
 static inline void async_proxy_fence(void)
