@@ -1,6 +1,9 @@
 /* test_evaluation BACKEND KV [DRAFTS] - the pilot's 384 prompts, greedy, through the engine's
  * public functions with 16 in flight: every answer must spell what an independent float32
- * implementation spells. With two drafts or more a request must get 2.5 tokens a step. */
+ * implementation spells. On a GPU products are FP8, with a float32 cache float32. Where they are
+ * FP8, one that does not has to be a tie: it leaves the float32 answer at a token that is the
+ * second in float32, within TIE_NATS of the first. With two drafts or more a request must get 2.5
+ * tokens a step. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +17,7 @@
 #include "base/clock.h"
 #include "golden/evaluation.h"
 
-enum { N_IN_FLIGHT = 16, MAX_TOKENS = 256, SKIPPED = 77 };
+enum { N_IN_FLIGHT = 16, MAX_TOKENS = 256, SKIPPED = 77, WRONG_MAX = 4 };
 
 static struct {
     enum fathom_backend backend;
@@ -23,15 +26,21 @@ static struct {
     struct evaluation ev;
     struct answer answers[N_IN_FLIGHT];
     size_t cases[N_IN_FLIGHT]; /* case that each answer is for */
+    struct answer wrong[WRONG_MAX];
+    size_t wrong_cases[WRONG_MAX];
+    size_t n_wrong;
 } test;
 
-static fathom_engine *open_pilot(void)
+#define TIE_NATS 0.1f
+
+static fathom_engine *open_pilot(enum fathom_backend backend, fathom_act act, enum fathom_kv kv)
 {
     fathom_engine *e = NULL;
     fathom_diag d = {{0}};
     fathom_options o = {.model_dir = FATHOM_SOURCE_DIR "/models/pilot",
-                        .backend = test.backend,
-                        .kv = test.kv,
+                        .backend = backend,
+                        .act = act,
+                        .kv = kv,
                         .max_num_seqs = N_IN_FLIGHT,
                         .n_draft = test.n_draft,
                         .kv_cache_bytes = (uint64_t)300 << 20};
@@ -67,11 +76,59 @@ static void check_drafts(const fathom_stats *s)
     if (test.n_draft >= 2) assert_true(rate >= 2.5);
 }
 
+static void take_answer(const struct answer *a, size_t i_case, size_t *n_right)
+{
+    if (a->finish.finish == FATHOM_FINISH_STOP && evaluation_matches(&test.ev, i_case, a)) {
+        ++*n_right;
+        return;
+    }
+    if (test.n_wrong == WRONG_MAX) fail_msg("%d answers and more are wrong", WRONG_MAX + 1);
+    test.wrong[test.n_wrong] = *a;
+    test.wrong_cases[test.n_wrong++] = i_case;
+}
+
+/* Whether the first token of an answer that is not the float32 model's is nearly as good. */
+static bool is_tie(fathom_engine *e, const struct answer *wrong, const struct token_list *prompt)
+{
+    fathom_diag d = {{0}};
+    fathom_event ev = {0};
+    fathom_request r = {.prompt = prompt->ids, .n_prompt = prompt->n};
+    uint64_t id;
+    bool is_over = false, ties = false;
+    fathom_sampling_init(&r.sampling);
+    r.sampling.temperature = 0;
+    r.sampling.max_tokens = MAX_TOKENS;
+    r.sampling.n_top_logprobs = 2;
+    if (fathom_submit(e, &r, &id, &d) != FATHOM_OK) fail_msg("%s", d.text);
+    for (uint32_t i = 0; ev.kind != FATHOM_EVENT_FINISH; i++) {
+        if (fathom_poll(e, &ev, 1, -1) != 1 || ev.kind != FATHOM_EVENT_TOKEN || is_over) continue;
+        if (i < wrong->n && ev.token == wrong->ids[i]) continue;
+        is_over = true;
+        float behind = ev.top[0].logprob - ev.top[1].logprob;
+        ties = i < wrong->n && ev.top[1].id == wrong->ids[i] && behind < TIE_NATS;
+        print_message("  token %u: the second in float32 is %.3f nats behind\n", i, (double)behind);
+    }
+    return ties;
+}
+
+static void every_wrong_answer_is_a_tie(void)
+{
+    fathom_engine *e = open_pilot(FATHOM_BACKEND_CPU, FATHOM_ACT_F32, FATHOM_KV_F32);
+    for (size_t i = 0; i < test.n_wrong; i++) {
+        size_t k = test.wrong_cases[i];
+        if (!is_tie(e, &test.wrong[i], &test.ev.cases[k].prompt)) fail_msg("case %zu is wrong", k);
+    }
+    fathom_close(e);
+}
+
 static void every_answer_is_the_references(void **state)
 {
     (void)state;
     evaluation_open(&test.ev);
-    fathom_engine *e = open_pilot();
+    bool is_gpu = test.backend == FATHOM_BACKEND_CUDA;
+    bool is_fp8 = is_gpu && test.kv != FATHOM_KV_F32;
+    fathom_act act = is_fp8 ? FATHOM_ACT_FP8 : is_gpu ? FATHOM_ACT_F32 : FATHOM_ACT_AUTO;
+    fathom_engine *e = open_pilot(test.backend, act, test.kv);
     uint64_t start_us = clock_now_us();
     size_t n_sent = 0, n_done = 0, n_right = 0;
     while (n_sent < N_IN_FLIGHT && n_sent < test.ev.n) {
@@ -85,8 +142,7 @@ static void every_answer_is_the_references(void **state)
             if (!a->done) continue;
             a->done = false;
             n_done++;
-            n_right += a->finish.finish == FATHOM_FINISH_STOP &&
-                       evaluation_matches(&test.ev, test.cases[i], a);
+            take_answer(a, test.cases[i], &n_right);
             if (n_sent < test.ev.n) submit_case(e, i, n_sent++);
         }
     }
@@ -99,7 +155,12 @@ static void every_answer_is_the_references(void **state)
     assert_int_equal(s.n_page_free, s.n_page);
     fathom_close(e);
     assert_int_equal(test.ev.n, 384);
-    assert_int_equal(n_right, test.ev.n);
+    assert_int_equal(n_right + test.n_wrong, test.ev.n);
+    if (is_fp8) {
+        every_wrong_answer_is_a_tie();
+    } else {
+        assert_int_equal(test.n_wrong, 0);
+    }
     evaluation_close(&test.ev);
 }
 
