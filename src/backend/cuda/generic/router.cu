@@ -6,8 +6,9 @@
  * shares in ascending order by the kernel that chooses. Both score kernels keep to that, so a
  * token's bits do not depend on the number of tokens.
  *
- * Up to FEW_TOKENS, one block chooses for all tokens and maps; with more, blocks choose each for
- * their tokens, count, and map. */
+ * Up to CHOOSE_FEW tokens, one block chooses for all of them and maps; with more, blocks choose
+ * each for theirs, and the map is made by one block, or by many of which each has counted its
+ * tokens. */
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
 #include "backend/cuda/shares.h"
@@ -78,7 +79,18 @@ static __device__ __forceinline__ void load_fragment(uint32_t (&r)[4], uint32_t 
     ldmatrix_x4(r, base + chunk_place(row0 + lane % 16, k * 2 + lane / 16));
 }
 
-enum { FEW_WARPS = 8, WARP_LINES = SHARE_LINES / FEW_WARPS, FEW_COLS = 32 };
+enum {
+    FEW_WARPS = 8,
+    FEW_THREADS = FEW_WARPS * WARP,
+    FEW_COLS = 32,
+    WARP_LINES = SHARE_LINES / FEW_WARPS,
+};
+
+/* A block's experts: TILES of 16. Two read and split inputs half as often, one spreads weights over
+ * more blocks. */
+template <int TILES> struct few_sizes {
+    enum { ROWS = TILES * TILE, LINE_AREA = ROWS * LINE_BYTES, BYTES = SHARE_LINES * LINE_AREA };
+};
 
 /* Values of one token (lane / 4) in a warp's lines: k = 16 j + 2 t + {0, 1, 8, 9} */
 struct few_values {
@@ -102,64 +114,91 @@ static __device__ __forceinline__ void load_values(struct few_values &x,
     }
 }
 
-/* Few tokens: a block makes a share of 16 experts for up to 32 tokens, 8 at a time; a warp has two
- * of the share's lines. Weights are on their way to shared memory before the wait. */
-__global__ void __launch_bounds__(FEW_WARPS *WARP, 2)
-    router_few_kernel(const struct router_args_device a)
+/* A warp's lines of weights, on their way to `to`. */
+template <int TILES>
+static __device__ __forceinline__ void copy_lines(const struct router_args_device &a, uint32_t to,
+                                                  uint32_t e0, uint32_t line0)
 {
-    alignas(128) __shared__ char weights[FEW_WARPS][WARP_LINES][TILE * LINE_BYTES];
-    __shared__ float part[SHARE_LINES][8][TILE + 1];
-    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, n_line = a.w.n_col / LINE;
-    const uint32_t e0 = blockIdx.x * TILE, share = blockIdx.y, token0 = blockIdx.z * FEW_COLS;
-    const uint32_t line0 = share * SHARE_LINES + warp * WARP_LINES;
-    dependency_release();
+    const uint32_t lane = threadIdx.x % WARP, n_line = a.w.n_col / LINE;
 #pragma unroll
     for (uint32_t l = 0; l < WARP_LINES; l++) {
-        uint32_t at = smem_address(weights[warp][l]);
 #pragma unroll
-        for (uint32_t i = lane; i < TILE * 8; i += WARP) {
-            uint32_t row = i / 8, e = min(e0 + row, a.w.n_row - 1);
-            const char *from =
-                (const char *)a.w.data + ((size_t)e * n_line + line0 + l) * LINE_BYTES;
-            cp_async_16(at + chunk_place(row, i % 8),
-                        line0 + l < n_line ? from + i % 8 * 16 : a.w.data, line0 + l < n_line);
+        for (uint32_t i = lane; i < few_sizes<TILES>::ROWS * 8; i += WARP) {
+            const uint32_t row = i / 8, e = min(e0 + row, a.w.n_row - 1);
+            const size_t at = ((size_t)e * n_line + line0 + l) * LINE_BYTES + i % 8 * 16;
+            if (line0 + l < n_line)
+                cp_async_16(to + l * few_sizes<TILES>::LINE_AREA + chunk_place(row, i % 8),
+                            (const char *)a.w.data + at, true);
         }
     }
     cp_async_commit();
+}
+
+/* A line of weights times 8 tokens: sums to part[token][expert]. */
+template <int TILES>
+static __device__ __forceinline__ void multiply_few(float (*part)[few_sizes<TILES>::ROWS + 1],
+                                                    uint32_t weights, const float2 (&x)[4][2])
+{
+    const uint32_t lane = threadIdx.x % WARP;
+    float c[TILES][4] = {};
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++) {
+        uint32_t w[TILES][4], b0[PLANES], b1[PLANES];
+#pragma unroll
+        for (uint32_t m = 0; m < TILES; m++) load_fragment(w[m], weights, m * TILE, j);
+        split_planes(x[j][0].x, x[j][0].y, b0);
+        split_planes(x[j][1].x, x[j][1].y, b1);
+#pragma unroll
+        for (int i = 0; i < PLANES; i++) {
+#pragma unroll
+            for (int m = 0; m < TILES; m++)
+                mma_bf16(c[m], w[m][0], w[m][1], w[m][2], w[m][3], b0[i], b1[i]);
+        }
+    }
+#pragma unroll
+    for (uint32_t m = 0; m < TILES; m++) {
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++)
+            part[lane % 4 * 2 + i % 2][m * TILE + lane / 4 + i / 2 * 8] = c[m][i];
+    }
+}
+
+/* Few tokens: a block makes a share of its experts for up to 32 tokens, 8 at a time; a warp has two
+ * of the share's lines. Weights are on their way to shared memory before the wait, values of the
+ * next tokens while these are multiplied. */
+template <int TILES>
+__global__ void __launch_bounds__(FEW_THREADS, 2)
+    router_few_kernel(const struct router_args_device a)
+{
+    SHARED_DYNAMIC(char, shared);
+    enum { ROWS = few_sizes<TILES>::ROWS, AREA = few_sizes<TILES>::LINE_AREA };
+    __shared__ float part[SHARE_LINES][8][ROWS + 1];
+    const uint32_t warp = threadIdx.x / WARP, group = threadIdx.x % WARP / 4;
+    const uint32_t e0 = blockIdx.x * ROWS, share = blockIdx.y, token0 = blockIdx.z * FEW_COLS;
+    const uint32_t line0 = share * SHARE_LINES + warp * WARP_LINES;
+    const uint32_t n_line = min((uint32_t)SHARE_LINES, a.w.n_col / LINE - share * SHARE_LINES);
+    const uint32_t n_here = min((uint32_t)FEW_COLS, a.n_token - token0);
+    const uint32_t weights = smem_address(shared) + warp * WARP_LINES * AREA;
+    dependency_release();
+    copy_lines<TILES>(a, weights, e0, line0);
     dependency_wait();
-    struct few_values x;
-    load_values(x, a, token0 + lane / 4, line0);
+    struct few_values x, next;
+    load_values(next, a, token0 + group, line0);
     cp_async_wait<0>();
     __syncwarp();
-    const uint32_t n_here = min((uint32_t)FEW_COLS, a.n_token - token0);
     for (uint32_t t0 = 0; t0 < n_here; t0 += 8) {
+        x = next;
+        if (t0 + 8 < n_here) load_values(next, a, token0 + t0 + 8 + group, line0);
 #pragma unroll
-        for (uint32_t l = 0; l < WARP_LINES; l++) {
-            float c[4] = {};
-#pragma unroll
-            for (uint32_t j = 0; j < 4; j++) {
-                uint32_t w[4], b0[PLANES], b1[PLANES];
-                load_fragment(w, smem_address(weights[warp][l]), 0, j);
-                split_planes(x.v[l][j][0].x, x.v[l][j][0].y, b0);
-                split_planes(x.v[l][j][1].x, x.v[l][j][1].y, b1);
-#pragma unroll
-                for (int i = 0; i < PLANES; i++) mma_bf16(c, w[0], w[1], w[2], w[3], b0[i], b1[i]);
-            }
-            float(*to)[TILE + 1] = &part[warp * WARP_LINES + l][lane % 4 * 2];
-            to[0][lane / 4] = c[0];
-            to[1][lane / 4] = c[1];
-            to[0][lane / 4 + 8] = c[2];
-            to[1][lane / 4 + 8] = c[3];
-        }
-        if (t0 + 8 < n_here) load_values(x, a, token0 + t0 + 8 + lane / 4, line0);
+        for (uint32_t l = 0; l < WARP_LINES; l++)
+            multiply_few<TILES>(part[warp * WARP_LINES + l], weights + l * AREA, x.v[l]);
         __syncthreads();
-        const uint32_t e = threadIdx.x % TILE, i = threadIdx.x / TILE;
-        if (i < 8 && t0 + i < n_here) {
-            const uint32_t n = min((uint32_t)SHARE_LINES, n_line - share * SHARE_LINES);
+        const uint32_t e = threadIdx.x % ROWS, i = threadIdx.x / ROWS;
+        if (i < 8 && t0 + i < n_here && e0 + e < a.pitch) {
             float sum = 0.0f;
 #pragma unroll
             for (uint32_t l = 0; l < SHARE_LINES; l++) {
-                if (l < n) sum += part[l][i][e];
+                if (l < n_line) sum += part[l][i][e];
             }
             score_row(a, share, token0 + t0 + i)[e0 + e] = sum;
         }
@@ -326,7 +365,7 @@ __global__ void __launch_bounds__(MANY_THREADS, 2)
 
 /* ---- the choice ---- */
 
-enum { USED_MAX = 32, GROUPS_MAX = 32, FEW_TOKENS = 64, EXPERTS_MAX = 1024 };
+enum { USED_MAX = 32, GROUPS_MAX = 32, FEW_TOKENS = 64, CHOOSE_FEW = 8 };
 
 struct choose_args {
     const float *score; /* [share][T][pitch] */
@@ -357,6 +396,7 @@ template <int PER> struct choice {
 static __device__ __forceinline__ float group_score(const float *b, uint32_t size)
 {
     float first = -INFINITY, second = -INFINITY;
+#pragma unroll 4
     for (uint32_t i = 0; i < size; i++) {
         second = fmaxf(second, fminf(first, b[i]));
         first = fmaxf(first, b[i]);
@@ -400,26 +440,36 @@ static __device__ __forceinline__ uint32_t keep_groups(const struct choose_args 
     return warp_ballot(lane < a.n_group && better < a.topk_group);
 }
 
+/* The largest of N keys from `first` on, and the lowest place of one. */
+struct best {
+    uint32_t key, at;
+};
+
+template <int N, int PER>
+static __device__ __forceinline__ struct best best_of(const uint32_t (&key)[PER], uint32_t first)
+{
+    if constexpr (N == 1) {
+        return {key[first], first};
+    } else {
+        const struct best lo = best_of<N / 2>(key, first), hi = best_of<N / 2>(key, first + N / 2);
+        return hi.key > lo.key ? hi : lo;
+    }
+}
+
 /* Takes the n_used largest keys of the warp, ties to the lower expert; each lane's as bits. */
 template <int PER>
 static __device__ __forceinline__ uint32_t take_largest(uint32_t (&key)[PER], uint32_t n_used)
 {
     const uint32_t lane = threadIdx.x % WARP;
     uint32_t taken = 0;
+#pragma unroll 1
     for (uint32_t k = 0; k < n_used; k++) {
-        uint32_t best = 0, at = 0;
-#pragma unroll
-        for (uint32_t i = 0; i < PER; i++) {
-            if (key[i] > best) {
-                best = key[i];
-                at = i;
-            }
-        }
-        const unsigned holders = warp_ballot(best == warp_largest(best));
+        const struct best mine = best_of<PER>(key, 0);
+        const unsigned holders = warp_ballot(mine.key == warp_largest(mine.key));
         if (lane != (uint32_t)__ffs((int)holders) - 1) continue;
-        taken |= 1u << at;
+        taken |= 1u << mine.at;
 #pragma unroll
-        for (uint32_t i = 0; i < PER; i++) key[i] = i == at ? 0 : key[i];
+        for (uint32_t i = 0; i < PER; i++) key[i] = i == mine.at ? 0 : key[i];
     }
     return taken;
 }
@@ -450,10 +500,10 @@ static __device__ __forceinline__ void load_scores(float (&x)[PER], const struct
 }
 
 /* Chooses the experts of one token, by one warp; `experts` and `weights` get n_used each. */
-template <int PER, typename EXPERT>
+template <int PER>
 static __device__ __forceinline__ void
 choose_token(const struct choose_args &a, uint32_t token, const float (&bias)[PER],
-             struct choice<PER> *ch, EXPERT *experts, float *weights)
+             struct choice<PER> *ch, int32_t *experts, float *weights)
 {
     const uint32_t lane = threadIdx.x % WARP;
     float s[PER], b[PER];
@@ -484,13 +534,14 @@ choose_token(const struct choose_args &a, uint32_t token, const float (&bias)[PE
     }
     __syncwarp();
     float sum = 0.0f;
+#pragma unroll 1
     for (uint32_t k = 0; k < a.n_used; k++) sum += ch->b[k];
     const float factor = a.norm_topk ? a.routed_scale / sum : a.routed_scale;
     place = first;
 #pragma unroll
     for (uint32_t i = 0; i < PER; i++) {
         if (!(taken >> i & 1u)) continue;
-        experts[place] = (EXPERT)(lane * PER + i);
+        experts[place] = (int32_t)(lane * PER + i);
         weights[place++] = s[i] * factor;
     }
     __syncwarp(); /* ch->b has been read */
@@ -564,11 +615,11 @@ struct map_shared {
 /* Places the rows of tokens t0 .. t0 + n by cursors; `experts` are theirs. The order of rows inside
  * an expert may vary, which changes no bit: rows do not see each other. The shared expert, the last
  * of the stack, has the tokens in order. */
-template <typename EXPERT>
-static __device__ __forceinline__ void place_rows(const struct map_args &a, const EXPERT *experts,
+static __device__ __forceinline__ void place_rows(const struct map_args &a, const int32_t *experts,
                                                   uint32_t t0, uint32_t n, int *cursor)
 {
     const int shared_first = cursor[a.n_stack - 1];
+#pragma unroll 1
     for (uint32_t i = threadIdx.x; i < n * a.n_slot; i += blockDim.x) {
         const uint32_t t = i / a.n_slot, j = i % a.n_slot;
         const int at = j < a.n_used ? atomicAdd(&cursor[experts[t * a.n_used + j]], 1)
@@ -585,6 +636,7 @@ static __device__ __forceinline__ int list_tasks(const struct map_args &a, int n
     int2 total, first = scan_pairs(make_int2(n, n_task), scratch, &total);
     if (!write) return first.x;
     if (threadIdx.x == 0) *a.n_task = total.y;
+#pragma unroll 1
     for (int i = 0; i < n_task; i++) {
         struct task t = {(int32_t)threadIdx.x, first.x + i * tile, min(tile, n - i * tile)};
         a.tasks[first.y + i] = t;
@@ -592,15 +644,16 @@ static __device__ __forceinline__ int list_tasks(const struct map_args &a, int n
     return first.x;
 }
 
-template <typename EXPERT>
-static __device__ __forceinline__ void count_rows(const struct map_args &a, const EXPERT *experts,
+static __device__ __forceinline__ void count_rows(const struct map_args &a, const int32_t *experts,
                                                   uint32_t n, int *count)
 {
+#pragma unroll 1
     for (uint32_t i = threadIdx.x; i < n * a.n_used; i += blockDim.x)
         atomicAdd(&count[experts[i]], 1);
 }
 
-/* Many tokens, first: rows of each expert in each block's tokens, the shared one left out. */
+/* More than one block, first: rows of each expert in each block's tokens, the shared one left out.
+ */
 __global__ void __launch_bounds__(MAP_THREADS) count_kernel(const struct map_args a)
 {
     __shared__ int count[MAP_THREADS];
@@ -614,14 +667,22 @@ __global__ void __launch_bounds__(MAP_THREADS) count_kernel(const struct map_arg
         a.counts[blockIdx.x * a.n_stack + threadIdx.x] = count[threadIdx.x];
 }
 
-/* Many tokens, second: each block adds up the counts and places its tokens' rows. */
+/* One block counts and places all rows; of more, each adds up the counts and places its tokens'. */
 __global__ void __launch_bounds__(MAP_THREADS) map_kernel(const struct map_args a)
 {
     __shared__ struct map_shared sh;
     const uint32_t e = threadIdx.x, t0 = blockIdx.x * MAP_TOKENS;
+    const uint32_t n_token = min((uint32_t)MAP_TOKENS, a.n_token - t0);
+    const int32_t *experts = a.experts + (size_t)t0 * a.n_used;
     int n = 0, n_before = 0;
+    sh.count[e] = 0;
     kernel_begin();
-    if (e < a.n_stack) {
+    __syncthreads();
+    if (gridDim.x == 1) {
+        count_rows(a, experts, n_token, sh.count);
+        __syncthreads();
+        n = sh.count[e];
+    } else if (e < a.n_stack) {
         const int32_t *of = a.counts + e;
 #pragma unroll 16
         for (uint32_t i = 0; i < gridDim.x; i++) {
@@ -629,13 +690,12 @@ __global__ void __launch_bounds__(MAP_THREADS) map_kernel(const struct map_args 
             n += k;
             n_before += i < blockIdx.x ? k : 0;
         }
-        if (a.n_slot > a.n_used && e == a.n_stack - 1) n = (int)a.n_token;
     }
+    if (a.n_slot > a.n_used && e == a.n_stack - 1) n = (int)a.n_token;
     const int first = list_tasks(a, n, blockIdx.x == 0, sh.scratch);
     sh.count[e] = first + n_before;
     __syncthreads();
-    place_rows(a, a.experts + (size_t)t0 * a.n_used, t0, min((uint32_t)MAP_TOKENS, a.n_token - t0),
-               sh.count);
+    place_rows(a, experts, t0, n_token, sh.count);
 }
 
 /* Few tokens: one block chooses, a warp a token, and maps. */
@@ -643,22 +703,21 @@ template <int PER>
 __global__ void __launch_bounds__(MAP_THREADS)
     choose_few_kernel(const struct choose_args a, const struct map_args m)
 {
-    enum { CHOOSERS = PER <= 8 ? 32 : 8 };
-    __shared__ struct choice<PER> choices[CHOOSERS];
+    __shared__ struct choice<PER> choices[CHOOSE_FEW];
     __shared__ struct map_shared sh;
-    __shared__ uint16_t experts[FEW_TOKENS * USED_MAX];
+    __shared__ int32_t experts[CHOOSE_FEW * USED_MAX];
     const uint32_t e = threadIdx.x, warp = threadIdx.x / WARP;
-    const uint32_t n_chooser = min((uint32_t)CHOOSERS, blockDim.x / WARP);
     float bias[PER];
     dependency_release();
     load_bias(bias, a);
     sh.count[e] = 0;
     dependency_wait();
-    for (uint32_t t = warp; t < a.n_token && warp < n_chooser; t += n_chooser)
-        choose_token(a, t, bias, &choices[warp], experts + t * a.n_used,
-                     a.weights + (size_t)t * a.n_used);
+    if (warp < a.n_token)
+        choose_token(a, warp, bias, &choices[warp], experts + warp * a.n_used,
+                     a.weights + warp * a.n_used);
     __syncthreads();
     count_rows(m, experts, a.n_token, sh.count);
+#pragma unroll 1
     for (uint32_t i = threadIdx.x; i < a.n_token * a.n_used; i += blockDim.x)
         a.experts[i] = experts[i];
     __syncthreads();
@@ -672,6 +731,16 @@ __global__ void __launch_bounds__(MAP_THREADS)
 
 /* ---- launches ---- */
 
+template <int TILES>
+static fathom_err launch_few(struct cuda_backend *c, const struct router_args_device &a,
+                             uint32_t n_share)
+{
+    const uint32_t n_tile = ceil_div(a.w.n_row, few_sizes<TILES>::ROWS);
+    return cuda_launch(c, "router", router_few_kernel<TILES>,
+                       dim3(n_tile, n_share, ceil_div(a.n_token, FEW_COLS)), FEW_THREADS,
+                       few_sizes<TILES>::BYTES, a);
+}
+
 static fathom_err run_scores(struct cuda_backend *c, const struct router_args *a,
                              struct choose_args *k)
 {
@@ -684,10 +753,8 @@ static fathom_err run_scores(struct cuda_backend *c, const struct router_args *a
                            0, s);
     }
     k->n_share = router_share_count(s.w.n_col);
-    if (n_token <= FEW_TOKENS) {
-        dim3 grid(ceil_div(n_expert, TILE), k->n_share, ceil_div(n_token, FEW_COLS));
-        return cuda_launch(c, "router", router_few_kernel, grid, FEW_WARPS * WARP, 0, s);
-    }
+    if (n_token <= 8) return launch_few<1>(c, s, k->n_share);
+    if (n_token <= FEW_TOKENS) return launch_few<2>(c, s, k->n_share);
     dim3 grid(ceil_div(n_expert, MANY_ROWS), ceil_div(n_token, MANY_COLS), k->n_share);
     return cuda_launch(c, "router", router_many_kernel, grid, MANY_THREADS, MANY_BYTES, s);
 }
@@ -703,9 +770,8 @@ static fathom_err choose(struct cuda_backend *c, const struct choose_args &k,
                          const struct map_args *m)
 {
     if (m) {
-        const uint32_t n_warp = k.n_token < MAP_THREADS / WARP ? k.n_token : MAP_THREADS / WARP;
         return cuda_launch(c, "router", choose_few_kernel<PER>, dim3(1),
-                           map_threads(m->n_stack, n_warp * WARP), 0, k, *m);
+                           map_threads(m->n_stack, CHOOSE_FEW * WARP), 0, k, *m);
     }
     return cuda_launch(c, "router", choose_kernel<PER>, dim3(ceil_div(k.n_token, CHOOSE_WARPS)),
                        CHOOSE_WARPS * WARP, 0, k);
@@ -733,7 +799,7 @@ fathom_err cuda_moe_map(struct cuda_backend *c, const struct weight *w, const st
     const dim3 grid(ceil_div(n_token, MAP_TOKENS));
     const uint32_t threads = map_threads(m.n_stack, 256);
     c->map.route = NULL; /* what is in it may change before the next call */
-    TRY(cuda_launch(c, "moe map", count_kernel, grid, threads, 0, m));
+    if (grid.x > 1) TRY(cuda_launch(c, "moe map", count_kernel, grid, threads, 0, m));
     return cuda_launch(c, "moe map", map_kernel, grid, threads, 0, m);
 }
 
@@ -755,7 +821,7 @@ fathom_err cuda_router(struct backend *b, const struct router_args *a)
                             a->n_token};
     TRY(run_scores(c, a, &k));
     struct map_args m;
-    const bool few = a->n_token <= FEW_TOKENS;
+    const bool few = a->n_token <= CHOOSE_FEW;
     c->map.route = NULL;
     if (few) m = map_args_of(c, a->w, a->route, a->n_token);
     if (k.pitch == 32) return choose<1>(c, k, few ? &m : NULL);
@@ -764,9 +830,9 @@ fathom_err cuda_router(struct backend *b, const struct router_args *a)
 
 fathom_err cuda_router_init(struct cuda_backend *c)
 {
-    CU_TRY(c,
-           cudaFuncSetAttribute(router_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                MANY_BYTES),
-           "create");
+    const cudaFuncAttribute attribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    CU_TRY(c, cudaFuncSetAttribute(router_few_kernel<1>, attribute, few_sizes<1>::BYTES), "create");
+    CU_TRY(c, cudaFuncSetAttribute(router_few_kernel<2>, attribute, few_sizes<2>::BYTES), "create");
+    CU_TRY(c, cudaFuncSetAttribute(router_many_kernel, attribute, MANY_BYTES), "create");
     return FATHOM_OK;
 }

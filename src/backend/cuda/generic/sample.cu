@@ -31,6 +31,7 @@ struct sample_shared {
     unsigned long long mass[256];
     unsigned long long rest;
     uint32_t prefix;
+    unsigned long long bin_mass; /* of the bin found last */
     int bin;
     int equal[WARPS];
 };
@@ -112,6 +113,61 @@ static __device__ __forceinline__ unsigned long long mass_of(float v, float top,
     return (unsigned long long)(expf(v - top) * 0x1p40f);
 }
 
+static __device__ __forceinline__ unsigned long long warp_total(unsigned long long v)
+{
+#pragma unroll
+    for (int d = WARP / 2; d > 0; d >>= 1) v += shfl_xor(v, d);
+    return v;
+}
+
+/* Adds a warp's masses to the histogram, lanes with a negative bin none. Bins that many lanes share
+ * are added up first, because blocks that add to one address wait for each other: the first bins
+ * have nearly all values. */
+static __device__ __forceinline__ void add_masses(unsigned long long *bins, int bin,
+                                                  unsigned long long mass)
+{
+    enum { ROUNDS = 2 };
+    for (int i = 0; i < ROUNDS; i++) {
+        const unsigned open = warp_ballot(bin >= 0);
+        if (!open) return;
+        const int leader = __ffs((int)open) - 1, its = shfl(bin, leader);
+        const unsigned long long sum = warp_total(bin == its ? mass : 0);
+        if ((int)(threadIdx.x % WARP) == leader) atomicAdd(&bins[its], sum);
+        if (bin == its) bin = -1;
+    }
+    if (bin >= 0) atomicAdd(&bins[bin], mass);
+}
+
+/* By one warp: the bin, from the highest on, in which the mass reaches sh->rest; less what the ones
+ * above it have. The lowest one when none does. */
+static __device__ __forceinline__ void find_bin(struct sample_shared *sh, int shift)
+{
+    enum { EACH = 256 / WARP };
+    const int lane = (int)threadIdx.x % WARP;
+    int bin = 255 - lane * EACH;
+    unsigned long long mine = 0;
+    for (int i = 0; i < EACH; i++) mine += sh->mass[bin - i];
+    unsigned long long sum = mine;
+#pragma unroll
+    for (int d = 1; d < WARP; d <<= 1) {
+        unsigned long long before = shfl_up(sum, d);
+        if (lane >= d) sum += before;
+    }
+    const unsigned long long rest = sh->rest;
+    const unsigned there = warp_ballot(sum >= rest);
+    if (lane != (there ? __ffs((int)there) - 1 : WARP - 1)) return;
+    unsigned long long left = rest - (sum - mine);
+    for (int i = 1; i < EACH && sh->mass[bin] < left; i++) left -= sh->mass[bin--];
+    sh->rest = left;
+    sh->prefix |= (uint32_t)bin << shift;
+    sh->bin_mass = sh->mass[bin];
+}
+
+static __device__ __forceinline__ float value_of(uint32_t key)
+{
+    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
 /* The largest prefix of what stays under `c`, in descending order, whose mass without its last
  * value is below `want`: ids of equal values are taken in ascending order. */
 static __device__ struct cut tighten(const float *x, int n, const struct cut &c, float top,
@@ -125,18 +181,25 @@ static __device__ struct cut tighten(const float *x, int n, const struct cut &c,
         for (int i = (int)threadIdx.x; i < 256; i += THREADS) sh->mass[i] = 0;
         __syncthreads();
         uint32_t mask = shift == 24 ? 0 : 0xffffffffu << (shift + 8), prefix = sh->prefix;
-        for (int i = (int)threadIdx.x; i < n; i += THREADS) {
-            uint32_t key = order_key(x[i]);
-            if ((key & mask) != (prefix & mask) || !stays(c, x[i], i)) continue;
-            atomicAdd(&sh->mass[key >> shift & 255u], mass_of(x[i], top, count));
+        for (int base = 0; base < n; base += THREADS) {
+            const int i = base + (int)threadIdx.x;
+            const float v = i < n ? x[i] : -INFINITY;
+            const uint32_t key = order_key(v);
+            int bin = -1;
+            unsigned long long mass = 0;
+            if ((key & mask) == (prefix & mask) && stays(c, v, i)) mass = mass_of(v, top, count);
+            if (mass) bin = (int)(key >> shift & 255u);
+            add_masses(sh->mass, bin, mass);
         }
         __syncthreads();
-        if (threadIdx.x == 0) {
-            int bin = 255;
-            while (bin > 0 && sh->mass[bin] < sh->rest) sh->rest -= sh->mass[bin--];
-            sh->prefix |= (uint32_t)bin << shift;
-        }
+        if (threadIdx.x < WARP) find_bin(sh, shift);
         __syncthreads();
+    }
+    const uint32_t key = sh->prefix;
+    if (sh->bin_mass - mass_of(value_of(key), top, count) <
+        sh->rest) { /* all values like the last */
+        const struct cut all = {key, n};
+        return key < c.key || (key == c.key && n > c.id_end) ? c : all;
     }
     struct cut out = {sh->prefix, n};
     unsigned long long rest = sh->rest, seen = 0;
@@ -270,7 +333,8 @@ static __device__ int draw(const struct sample_row &row, float *x, int n, struct
         for (int i = (int)threadIdx.x; i < n; i += THREADS) {
             if (stays(c, x[i], i)) mine += mass_of(x[i], top, false);
         }
-        atomicAdd(&sh->rest, mine);
+        mine = warp_total(mine);
+        if (threadIdx.x % WARP == 0) atomicAdd(&sh->rest, mine);
         __syncthreads();
         unsigned long long want = (unsigned long long)((double)sh->rest * (double)row.top_p);
         __syncthreads();
@@ -314,7 +378,8 @@ struct kernel_args {
     const uint32_t *mask;
     uint32_t *count;    /* [row][n_vocab] */
     float *shaped;      /* the same: logits after shaping */
-    struct part *parts; /* [row][PARTS] of plain rows */
+    struct part *parts; /* [row][PARTS] of plain rows, n_part are made */
+    uint32_t n_part;
     int32_t *ids;
     float *logprobs;
     uint32_t *ranks;
@@ -353,7 +418,7 @@ __global__ void __launch_bounds__(PART_THREADS) part_kernel(const struct kernel_
     struct part p = {{-INFINITY, 0x7fffffff}, {-INFINITY, 0x7fffffff}};
 #pragma unroll 4
     for (uint32_t i = blockIdx.x * PART_THREADS + threadIdx.x; i < row.n_vocab_used;
-         i += PARTS * PART_THREADS) {
+         i += gridDim.x * PART_THREADS) {
         const float v = x[i] == x[i] && allowed(row, a.mask, (int)i) ? x[i] : -INFINITY;
         const struct pick largest = {v, (int)i};
         p.largest = better(p.largest, largest);
@@ -371,7 +436,9 @@ static __device__ int take_part(const struct sample_row &row, const struct kerne
                                 struct sample_shared *sh)
 {
     static_assert(PARTS == WARP, "a lane a part");
-    const struct part mine = a.parts[blockIdx.x * PARTS + threadIdx.x % WARP];
+    const uint32_t lane = threadIdx.x % WARP;
+    struct part mine = {{-INFINITY, 0x7fffffff}, {-INFINITY, 0x7fffffff}};
+    if (lane < a.n_part) mine = a.parts[blockIdx.x * PARTS + lane];
     const struct pick largest = warp_pick(mine.largest), drawn = warp_pick(mine.drawn);
     const bool greedy = row.temperature <= 0.0f;
     const float top = greedy ? largest.value : largest.value / row.temperature;
@@ -428,15 +495,17 @@ __global__ void __launch_bounds__(THREADS) sample_kernel(const struct kernel_arg
 fathom_err cuda_sample(struct backend *b, const struct sample_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
+    const uint32_t n_most = ceil_div(c->c.n_vocab, PART_THREADS);
+    const uint32_t n_part = n_most < PARTS ? n_most : PARTS;
     struct kernel_args k = {a->logits->f,     c->c.n_vocab,
                             a->rows,          a->history,
                             a->bias,          a->ban,
                             a->mask,          c->sample_count,
                             c->sample_shaped, (struct part *)c->sample_parts,
-                            a->ids,           a->logprobs,
-                            a->ranks,         a->top_ids,
-                            a->top_logprobs};
+                            n_part,           a->ids,
+                            a->logprobs,      a->ranks,
+                            a->top_ids,       a->top_logprobs};
     static_assert(sizeof(struct part) == SAMPLE_PART_BYTES, "scratch.c");
-    TRY(cuda_launch(c, "sample", part_kernel, dim3(PARTS, a->n_row), PART_THREADS, 0, k));
+    TRY(cuda_launch(c, "sample", part_kernel, dim3(k.n_part, a->n_row), PART_THREADS, 0, k));
     return cuda_launch(c, "sample", sample_kernel, dim3(a->n_row), THREADS, 0, k);
 }
