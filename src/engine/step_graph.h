@@ -41,8 +41,9 @@ struct step_graph_config {
     uint32_t padding_page; /* of the cache: read and written by padding rows alone */
 };
 
-/* step_graph_sizes - the list for decode steps of up to n_row rows: 1, 2, 4, then every 8th up to
- * 64, every 16th up to 256, and n_row itself if it is no more; returns how many */
+/* step_graph_sizes - the list for decode steps of up to n_row rows: each up to 8, then every 8th up
+ * to 64, every 16th up to 256, and n_row itself if it is no more; returns how many. Padding costs a
+ * small step most: each of its rows may want experts that no other row does. */
 uint32_t step_graph_sizes(uint32_t sizes[STEP_GRAPH_SIZES_MAX], uint32_t n_row);
 
 struct step_graphs;

@@ -183,8 +183,8 @@ static void recorded_sizes_are_sorted_and_within_a_step(void **state)
     const uint32_t given[] = {8, 1, 300, 8, 3, 0, 200};
     fathom_options o = {.max_num_seqs = 6, .max_num_batched_tokens = 200};
     assert_int_equal(settings_resolve(&s, &o, &config, NULL), FATHOM_OK);
-    const uint32_t usual[] = {1, 2, 4, 6};
-    assert_int_equal(s.graphs.n_size, 4);
+    const uint32_t usual[] = {1, 2, 3, 4, 5, 6};
+    assert_int_equal(s.graphs.n_size, 6);
     assert_memory_equal(s.graphs.sizes, usual, sizeof usual);
     assert_int_equal(s.graphs.n_warm_up, 1);
     o.graph_sizes = given;

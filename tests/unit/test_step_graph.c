@@ -26,13 +26,13 @@ static void sizes_grow_from_one_to_the_largest_decode_step(void **state)
 {
     (void)state;
     uint32_t sizes[STEP_GRAPH_SIZES_MAX];
-    const uint32_t small[] = {1, 2, 4, 5};
-    assert_int_equal(step_graph_sizes(sizes, 5), 4);
+    const uint32_t small[] = {1, 2, 3, 4, 5};
+    assert_int_equal(step_graph_sizes(sizes, 5), 5);
     assert_memory_equal(sizes, small, sizeof small);
     assert_int_equal(step_graph_sizes(sizes, 1), 1);
     assert_int_equal(sizes[0], 1);
-    const uint32_t usual[] = {1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64};
-    assert_int_equal(step_graph_sizes(sizes, 64), 11);
+    const uint32_t usual[] = {1, 2, 3, 4, 5, 6, 7, 8, 16, 24, 32, 40, 48, 56, 64};
+    assert_int_equal(step_graph_sizes(sizes, 64), 15);
     assert_memory_equal(sizes, usual, sizeof usual);
     uint32_t n = step_graph_sizes(sizes, 100000);
     assert_int_equal(sizes[n - 1], 256);

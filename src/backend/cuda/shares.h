@@ -34,7 +34,7 @@ static inline uint32_t router_share_count(uint32_t n_col)
 
 static inline uint32_t router_score_pitch(uint32_t n_expert)
 {
-    return n_expert <= 32 ? 32 : n_expert <= 256 ? 256 : 1024;
+    return (n_expert + 31) / 32 * 32;
 }
 
 #endif

@@ -365,7 +365,7 @@ __global__ void __launch_bounds__(MANY_THREADS, 2)
 
 /* ---- the choice ---- */
 
-enum { USED_MAX = 32, GROUPS_MAX = 32, FEW_TOKENS = 64, CHOOSE_FEW = 8 };
+enum { USED_MAX = 32, GROUPS_MAX = 32, EXPERTS_MAX = 1024, FEW_TOKENS = 64 };
 
 struct choose_args {
     const float *score; /* [share][T][pitch] */
@@ -379,6 +379,16 @@ struct choose_args {
     uint32_t n_token;
 };
 
+/* A block that chooses for a token, a thread an expert. */
+struct choice {
+    float s[EXPERTS_MAX];
+    float b[EXPERTS_MAX + GROUPS_MAX]; /* a bank further from group to group */
+    float group[GROUPS_MAX];
+    uint32_t key[EXPERTS_MAX]; /* candidates: of each warp its n_used best, descending */
+    uint32_t expert[EXPERTS_MAX];
+    uint32_t chosen[USED_MAX], sorted[USED_MAX];
+};
+
 /* A key of the same order as the value; never 0, which is what a taken expert has. */
 static __device__ __forceinline__ uint32_t order_key(float v)
 {
@@ -386,191 +396,121 @@ static __device__ __forceinline__ uint32_t order_key(float v)
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* Scratch of a warp that chooses: values by group, a bank further from group to group; then the
- * chosen ones' s in ascending order of experts. */
-template <int PER> struct choice {
-    float b[PER * WARP + GROUPS_MAX];
-};
-
-/* The sum of the two largest of a group, by one lane. */
-static __device__ __forceinline__ float group_score(const float *b, uint32_t size)
+/* The sum of shares of one expert's score. */
+static __device__ __forceinline__ float score_of(const struct choose_args &a, uint32_t token)
 {
-    float first = -INFINITY, second = -INFINITY;
-#pragma unroll 4
-    for (uint32_t i = 0; i < size; i++) {
-        second = fmaxf(second, fminf(first, b[i]));
-        first = fmaxf(first, b[i]);
-    }
-    return size > 1 ? first + second : first;
+    const float *from = a.score + (size_t)token * a.pitch + threadIdx.x;
+    float x = 0.0f;
+#pragma unroll 7
+    for (uint32_t k = 0; k < a.n_share; k++) x += from[(size_t)k * a.n_token * a.pitch];
+    return x;
 }
 
-/* Calls f(i, e, g) for a lane's experts e, PER in ascending order, and their groups g. */
-template <int PER, typename F>
-static __device__ __forceinline__ void each_expert(const struct choose_args &a, F f)
+/* first, second: the two largest of what was there and v */
+static __device__ __forceinline__ void take_two(float &first, float &second, float v)
 {
-    const uint32_t size = a.n_expert / a.n_group, e0 = threadIdx.x % WARP * PER;
-    uint32_t g = e0 / size, left = size - e0 % size;
-#pragma unroll
-    for (uint32_t i = 0; i < PER; i++) {
-        if (e0 + i < a.n_expert) f(i, e0 + i, g);
-        if (--left == 0) {
-            g++;
-            left = size;
+    second = fmaxf(second, fminf(first, v));
+    first = fmaxf(first, v);
+}
+
+/* Writes each group's sum of its two largest b: lanes among themselves where a group lies within a
+ * warp, else a thread a group. */
+static __device__ __forceinline__ void score_groups(const struct choose_args &a, float b,
+                                                    uint32_t size, struct choice *ch)
+{
+    const uint32_t e = threadIdx.x;
+    float first = b, second = -INFINITY;
+    if (size <= WARP && (size & (size - 1)) == 0) {
+        for (int d = 1; d < (int)size; d <<= 1) {
+            const float f = shfl_xor(first, d), g = shfl_xor(second, d);
+            second = fmaxf(fmaxf(second, g), fminf(first, f));
+            first = fmaxf(first, f);
+        }
+        if (e < a.n_expert && e % size == 0) ch->group[e / size] = size > 1 ? first + second : b;
+    } else {
+        if (e < a.n_expert) ch->b[e + e / size] = b;
+        __syncthreads();
+        if (e < a.n_group) {
+            first = -INFINITY;
+            for (uint32_t i = 0; i < size; i++) take_two(first, second, ch->b[e * (size + 1) + i]);
+            ch->group[e] = first + second;
         }
     }
+    __syncthreads();
 }
 
-/* A mask of the groups that stay: a larger score first, then the lower group. */
-template <int PER>
-static __device__ __forceinline__ uint32_t keep_groups(const struct choose_args &a,
-                                                       const float (&b)[PER],
-                                                       struct choice<PER> *ch)
+/* Whether this thread's expert is in a group that stays: a larger score first, then the lower one.
+ */
+static __device__ __forceinline__ bool is_kept(const struct choose_args &a, float b,
+                                               struct choice *ch)
 {
-    const uint32_t lane = threadIdx.x % WARP, size = a.n_expert / a.n_group;
-    if (a.topk_group >= a.n_group) return FULL_MASK;
-    each_expert<PER>(a, [&](uint32_t i, uint32_t e, uint32_t g) { ch->b[e + g] = b[i]; });
-    __syncwarp();
-    const float mine = lane < a.n_group ? group_score(ch->b + lane * (size + 1), size) : -INFINITY;
+    if (a.topk_group >= a.n_group) return true;
+    const uint32_t size = a.n_expert / a.n_group, mine = threadIdx.x / size;
+    score_groups(a, b, size, ch);
+    if (mine >= a.n_group) return false;
+    const float score = ch->group[mine];
     uint32_t better = 0;
-    for (uint32_t g = 0; g < a.n_group; g++) {
-        float other = shfl(mine, (int)g); /* of every lane, also of lane g itself */
-        better += other > mine || (other == mine && g < lane);
-    }
-    __syncwarp();
-    return warp_ballot(lane < a.n_group && better < a.topk_group);
+    for (uint32_t g = 0; g < a.n_group; g++)
+        better += ch->group[g] > score || (ch->group[g] == score && g < mine);
+    return better < a.topk_group;
 }
 
-/* The largest of N keys from `first` on, and the lowest place of one. */
-struct best {
-    uint32_t key, at;
-};
-
-template <int N, int PER>
-static __device__ __forceinline__ struct best best_of(const uint32_t (&key)[PER], uint32_t first)
+/* Each warp lists its n_used largest keys, ties to the lower expert. */
+static __device__ __forceinline__ void list_candidates(uint32_t key, uint32_t n_used,
+                                                       struct choice *ch)
 {
-    if constexpr (N == 1) {
-        return {key[first], first};
-    } else {
-        const struct best lo = best_of<N / 2>(key, first), hi = best_of<N / 2>(key, first + N / 2);
-        return hi.key > lo.key ? hi : lo;
-    }
-}
-
-/* Takes the n_used largest keys of the warp, ties to the lower expert; each lane's as bits. */
-template <int PER>
-static __device__ __forceinline__ uint32_t take_largest(uint32_t (&key)[PER], uint32_t n_used)
-{
-    const uint32_t lane = threadIdx.x % WARP;
-    uint32_t taken = 0;
+    const uint32_t lane = threadIdx.x % WARP, to = threadIdx.x / WARP * n_used;
 #pragma unroll 1
     for (uint32_t k = 0; k < n_used; k++) {
-        const struct best mine = best_of<PER>(key, 0);
-        const unsigned holders = warp_ballot(mine.key == warp_largest(mine.key));
+        const uint32_t best = warp_largest(key);
+        const unsigned holders = warp_ballot(key == best);
         if (lane != (uint32_t)__ffs((int)holders) - 1) continue;
-        taken |= 1u << mine.at;
-#pragma unroll
-        for (uint32_t i = 0; i < PER; i++) key[i] = i == mine.at ? 0 : key[i];
+        ch->key[to + k] = best;
+        ch->expert[to + k] = threadIdx.x;
+        key = 0;
     }
-    return taken;
+    __syncthreads();
 }
 
-/* Loads a token's scores, PER a lane in ascending order of experts, adding up shares. */
-template <int PER>
-static __device__ __forceinline__ void load_scores(float (&x)[PER], const struct choose_args &a,
-                                                   uint32_t token)
+/* The n_used best candidates: those with fewer better ones, counted by several threads each.
+ * Candidates stand in the order of their experts as far as keys are equal. */
+static __device__ __forceinline__ void choose_candidates(uint32_t n_used, struct choice *ch)
 {
-    const float *from = a.score + (size_t)token * a.pitch + threadIdx.x % WARP * PER;
-#pragma unroll
-    for (int i = 0; i < PER; i++) x[i] = 0.0f;
-#pragma unroll 7
-    for (uint32_t k = 0; k < a.n_share; k++, from += (size_t)a.n_token * a.pitch) {
-        if constexpr (PER == 1) {
-            x[0] += from[0];
-        } else {
-#pragma unroll
-            for (int i = 0; i < PER; i += 4) {
-                float4 v = *(const float4 *)(from + i);
-                x[i] += v.x;
-                x[i + 1] += v.y;
-                x[i + 2] += v.z;
-                x[i + 3] += v.w;
-            }
-        }
+    const uint32_t n = blockDim.x / WARP * n_used;
+    uint32_t each = 1; /* threads of a candidate */
+    while (each * 2 * n_used <= WARP) each *= 2;
+    const uint32_t mine = threadIdx.x / each;
+    const uint32_t key = mine < n ? ch->key[mine] : 0;
+    uint32_t better = 0;
+    if (mine < n) {
+        for (uint32_t i = threadIdx.x % each; i < n; i += each)
+            better += ch->key[i] > key || (ch->key[i] == key && i < mine);
     }
+    for (uint32_t d = 1; d < each; d *= 2) better += shfl_xor(better, (int)d);
+    if (mine < n && threadIdx.x % each == 0 && better < n_used)
+        ch->chosen[better] = ch->expert[mine];
+    __syncthreads();
 }
 
-/* Chooses the experts of one token, by one warp; `experts` and `weights` get n_used each. */
-template <int PER>
-static __device__ __forceinline__ void
-choose_token(const struct choose_args &a, uint32_t token, const float (&bias)[PER],
-             struct choice<PER> *ch, int32_t *experts, float *weights)
+/* By the first warp: the chosen experts in ascending order and their weights. Returns this lane's
+ * expert. */
+static __device__ __forceinline__ uint32_t write_choice(const struct choose_args &a, uint32_t token,
+                                                        struct choice *ch)
 {
-    const uint32_t lane = threadIdx.x % WARP;
-    float s[PER], b[PER];
-    load_scores(s, a, token);
-#pragma unroll
-    for (int i = 0; i < PER; i++) {
-        s[i] = 1.0f / (1.0f + expf(-s[i]));
-        b[i] = s[i] + bias[i];
-        b[i] = b[i] == b[i] ? b[i] : -INFINITY;
-    }
-    const uint32_t kept = keep_groups(a, b, ch);
-    uint32_t key[PER] = {};
-    each_expert<PER>(a, [&](uint32_t i, uint32_t, uint32_t g) {
-        key[i] = order_key(kept >> g & 1u ? b[i] : -INFINITY);
-    });
-    const uint32_t taken = take_largest(key, a.n_used);
-    uint32_t place = (uint32_t)__popc(taken);
-#pragma unroll
-    for (unsigned d = 1; d < WARP; d <<= 1) {
-        uint32_t below = shfl_up(place, (int)d);
-        if (lane >= d) place += below;
-    }
-    place -= (uint32_t)__popc(taken);
-    const uint32_t first = place;
-#pragma unroll
-    for (uint32_t i = 0; i < PER; i++) {
-        if (taken >> i & 1u) ch->b[place++] = s[i];
-    }
+    const uint32_t lane = threadIdx.x;
+    uint32_t place = 0;
+    for (uint32_t i = 0; i < a.n_used; i++)
+        place += lane < a.n_used && ch->chosen[i] < ch->chosen[lane];
+    if (lane < a.n_used) ch->sorted[place] = ch->chosen[lane];
     __syncwarp();
     float sum = 0.0f;
-#pragma unroll 1
-    for (uint32_t k = 0; k < a.n_used; k++) sum += ch->b[k];
+    for (uint32_t k = 0; k < a.n_used; k++) sum += ch->s[ch->sorted[k]];
+    if (lane >= a.n_used) return 0;
+    const uint32_t e = ch->sorted[lane];
     const float factor = a.norm_topk ? a.routed_scale / sum : a.routed_scale;
-    place = first;
-#pragma unroll
-    for (uint32_t i = 0; i < PER; i++) {
-        if (!(taken >> i & 1u)) continue;
-        experts[place] = (int32_t)(lane * PER + i);
-        weights[place++] = s[i] * factor;
-    }
-    __syncwarp(); /* ch->b has been read */
-}
-
-template <int PER>
-static __device__ __forceinline__ void load_bias(float (&bias)[PER], const struct choose_args &a)
-{
-#pragma unroll
-    for (uint32_t i = 0; i < PER; i++) {
-        uint32_t e = threadIdx.x % WARP * PER + i;
-        bias[i] = e < a.n_expert ? a.bias[e] : 0.0f;
-    }
-}
-
-enum { CHOOSE_WARPS = 4 };
-
-template <int PER>
-__global__ void __launch_bounds__(CHOOSE_WARPS *WARP) choose_kernel(const struct choose_args a)
-{
-    __shared__ struct choice<PER> choices[CHOOSE_WARPS];
-    const uint32_t warp = threadIdx.x / WARP, token = blockIdx.x * CHOOSE_WARPS + warp;
-    float bias[PER];
-    dependency_release();
-    load_bias(bias, a);
-    dependency_wait();
-    if (token >= a.n_token) return;
-    const size_t at = (size_t)token * a.n_used;
-    choose_token(a, token, bias, &choices[warp], a.experts + at, a.weights + at);
+    a.experts[(size_t)token * a.n_used + lane] = (int32_t)e;
+    a.weights[(size_t)token * a.n_used + lane] = ch->s[e] * factor;
+    return e;
 }
 
 /* ---- the map ---- */
@@ -698,35 +638,30 @@ __global__ void __launch_bounds__(MAP_THREADS) map_kernel(const struct map_args 
     place_rows(a, experts, t0, n_token, sh.count);
 }
 
-/* Few tokens: one block chooses, a warp a token, and maps. */
-template <int PER>
-__global__ void __launch_bounds__(MAP_THREADS)
-    choose_few_kernel(const struct choose_args a, const struct map_args m)
+/* A block a token. A step of a single one has its map written at once: a task a row. */
+__global__ void __launch_bounds__(EXPERTS_MAX)
+    choose_kernel(const struct choose_args a, const struct map_args m)
 {
-    __shared__ struct choice<PER> choices[CHOOSE_FEW];
-    __shared__ struct map_shared sh;
-    __shared__ int32_t experts[CHOOSE_FEW * USED_MAX];
-    const uint32_t e = threadIdx.x, warp = threadIdx.x / WARP;
-    float bias[PER];
+    __shared__ struct choice ch;
+    const uint32_t e = threadIdx.x, token = blockIdx.x;
+    const bool is_expert = e < a.n_expert;
     dependency_release();
-    load_bias(bias, a);
-    sh.count[e] = 0;
+    const float bias = is_expert ? a.bias[e] : 0.0f;
     dependency_wait();
-    if (warp < a.n_token)
-        choose_token(a, warp, bias, &choices[warp], experts + warp * a.n_used,
-                     a.weights + warp * a.n_used);
-    __syncthreads();
-    count_rows(m, experts, a.n_token, sh.count);
-#pragma unroll 1
-    for (uint32_t i = threadIdx.x; i < a.n_token * a.n_used; i += blockDim.x)
-        a.experts[i] = experts[i];
-    __syncthreads();
-    int n = sh.count[e];
-    if (m.n_slot > m.n_used && e == m.n_stack - 1) n = (int)a.n_token;
-    const int first = list_tasks(m, n, true, sh.scratch);
-    sh.count[e] = first;
-    __syncthreads();
-    place_rows(m, experts, 0, a.n_token, sh.count);
+    const float s = 1.0f / (1.0f + expf(-score_of(a, token)));
+    float b = is_expert ? s + bias : -INFINITY;
+    b = b == b ? b : -INFINITY;
+    ch.s[e] = s;
+    const bool kept = is_kept(a, b, &ch);
+    list_candidates(is_expert ? order_key(kept ? b : -INFINITY) : 0, a.n_used, &ch);
+    choose_candidates(a.n_used, &ch);
+    if (e >= WARP) return;
+    const uint32_t mine = write_choice(a, token, &ch);
+    if (!m.tasks || e >= m.n_slot) return;
+    const struct task t = {(int32_t)(e < m.n_used ? mine : m.n_stack - 1), (int32_t)e, 1};
+    m.tasks[e] = t;
+    m.rows[e] = (int32_t)e;
+    if (e == 0) *m.n_task = (int32_t)m.n_slot;
 }
 
 /* ---- launches ---- */
@@ -763,18 +698,6 @@ static uint32_t map_threads(uint32_t n_stack, uint32_t at_least)
 {
     const uint32_t n = n_stack > at_least ? n_stack : at_least;
     return ceil_div(n, WARP) * WARP;
-}
-
-template <int PER>
-static fathom_err choose(struct cuda_backend *c, const struct choose_args &k,
-                         const struct map_args *m)
-{
-    if (m) {
-        return cuda_launch(c, "router", choose_few_kernel<PER>, dim3(1),
-                           map_threads(m->n_stack, CHOOSE_FEW * WARP), 0, k, *m);
-    }
-    return cuda_launch(c, "router", choose_kernel<PER>, dim3(ceil_div(k.n_token, CHOOSE_WARPS)),
-                       CHOOSE_WARPS * WARP, 0, k);
 }
 
 static struct map_args map_args_of(struct cuda_backend *c, const struct weight *w,
@@ -820,12 +743,10 @@ fathom_err cuda_router(struct backend *b, const struct router_args *a)
                             a->route->w,
                             a->n_token};
     TRY(run_scores(c, a, &k));
-    struct map_args m;
-    const bool few = a->n_token <= CHOOSE_FEW;
+    struct map_args m = {};
     c->map.route = NULL;
-    if (few) m = map_args_of(c, a->w, a->route, a->n_token);
-    if (k.pitch == 32) return choose<1>(c, k, few ? &m : NULL);
-    return k.pitch == 256 ? choose<8>(c, k, few ? &m : NULL) : choose<32>(c, k, few ? &m : NULL);
+    if (a->n_token == 1 && k.n_used < WARP) m = map_args_of(c, a->w, a->route, 1);
+    return cuda_launch(c, "router", choose_kernel, dim3(a->n_token), k.pitch, 0, k, m);
 }
 
 fathom_err cuda_router_init(struct cuda_backend *c)

@@ -15,6 +15,7 @@ extern "C" {
 }
 
 enum { THREADS = 1024, WARPS = THREADS / WARP, PARTS = SAMPLE_PARTS, PART_THREADS = 256 };
+enum { MASS_BITS = 14, MASS_PIECES = 3 };
 
 struct pick {
     float value;
@@ -28,7 +29,7 @@ struct part {
 struct sample_shared {
     struct pick picks[WARPS];
     float sums[WARPS];
-    unsigned long long mass[256];
+    uint32_t mass[256][MASS_PIECES];
     unsigned long long rest;
     uint32_t prefix;
     unsigned long long bin_mass; /* of the bin found last */
@@ -113,29 +114,48 @@ static __device__ __forceinline__ unsigned long long mass_of(float v, float top,
     return (unsigned long long)(expf(v - top) * 0x1p40f);
 }
 
-static __device__ __forceinline__ unsigned long long warp_total(unsigned long long v)
+/* A mass is up to 2^40, of 2^17 values up to 2^57: it is added in pieces, because shared memory
+ * adds 32 bits at once and 64 by compare and swap. */
+static __device__ __forceinline__ void split_mass(uint32_t (&pieces)[MASS_PIECES],
+                                                  unsigned long long mass)
 {
-#pragma unroll
-    for (int d = WARP / 2; d > 0; d >>= 1) v += shfl_xor(v, d);
-    return v;
+    const uint32_t mask = (1u << MASS_BITS) - 1;
+    pieces[0] = (uint32_t)mass & mask;
+    pieces[1] = (uint32_t)(mass >> MASS_BITS) & mask;
+    pieces[2] = (uint32_t)(mass >> 2 * MASS_BITS);
+}
+
+static __device__ __forceinline__ unsigned long long
+join_mass(const uint32_t (&pieces)[MASS_PIECES])
+{
+    return pieces[0] + ((unsigned long long)pieces[1] << MASS_BITS) +
+           ((unsigned long long)pieces[2] << 2 * MASS_BITS);
 }
 
 /* Adds a warp's masses to the histogram, lanes with a negative bin none. Bins that many lanes share
- * are added up first, because blocks that add to one address wait for each other: the first bins
+ * are added up first, because threads that add to one place wait for each other: the first bins
  * have nearly all values. */
-static __device__ __forceinline__ void add_masses(unsigned long long *bins, int bin,
+static __device__ __forceinline__ void add_masses(uint32_t (*bins)[MASS_PIECES], int bin,
                                                   unsigned long long mass)
 {
     enum { ROUNDS = 2 };
+    uint32_t mine[MASS_PIECES];
+    split_mass(mine, mass);
+#pragma unroll
     for (int i = 0; i < ROUNDS; i++) {
         const unsigned open = warp_ballot(bin >= 0);
         if (!open) return;
         const int leader = __ffs((int)open) - 1, its = shfl(bin, leader);
-        const unsigned long long sum = warp_total(bin == its ? mass : 0);
-        if ((int)(threadIdx.x % WARP) == leader) atomicAdd(&bins[its], sum);
+#pragma unroll
+        for (int k = 0; k < MASS_PIECES; k++) {
+            const uint32_t sum = (uint32_t)warp_total(bin == its ? (int)mine[k] : 0);
+            if ((int)(threadIdx.x % WARP) == leader) atomicAdd(&bins[its][k], sum);
+        }
         if (bin == its) bin = -1;
     }
-    if (bin >= 0) atomicAdd(&bins[bin], mass);
+    if (bin < 0) return;
+#pragma unroll
+    for (int k = 0; k < MASS_PIECES; k++) atomicAdd(&bins[bin][k], mine[k]);
 }
 
 /* By one warp: the bin, from the highest on, in which the mass reaches sh->rest; less what the ones
@@ -146,7 +166,7 @@ static __device__ __forceinline__ void find_bin(struct sample_shared *sh, int sh
     const int lane = (int)threadIdx.x % WARP;
     int bin = 255 - lane * EACH;
     unsigned long long mine = 0;
-    for (int i = 0; i < EACH; i++) mine += sh->mass[bin - i];
+    for (int i = 0; i < EACH; i++) mine += join_mass(sh->mass[bin - i]);
     unsigned long long sum = mine;
 #pragma unroll
     for (int d = 1; d < WARP; d <<= 1) {
@@ -156,11 +176,14 @@ static __device__ __forceinline__ void find_bin(struct sample_shared *sh, int sh
     const unsigned long long rest = sh->rest;
     const unsigned there = warp_ballot(sum >= rest);
     if (lane != (there ? __ffs((int)there) - 1 : WARP - 1)) return;
-    unsigned long long left = rest - (sum - mine);
-    for (int i = 1; i < EACH && sh->mass[bin] < left; i++) left -= sh->mass[bin--];
+    unsigned long long left = rest - (sum - mine), mass = join_mass(sh->mass[bin]);
+    for (int i = 1; i < EACH && mass < left; i++) {
+        left -= mass;
+        mass = join_mass(sh->mass[--bin]);
+    }
     sh->rest = left;
     sh->prefix |= (uint32_t)bin << shift;
-    sh->bin_mass = sh->mass[bin];
+    sh->bin_mass = mass;
 }
 
 static __device__ __forceinline__ float value_of(uint32_t key)
@@ -178,7 +201,8 @@ static __device__ struct cut tighten(const float *x, int n, const struct cut &c,
         sh->rest = want;
     }
     for (int shift = 24; shift >= 0; shift -= 8) {
-        for (int i = (int)threadIdx.x; i < 256; i += THREADS) sh->mass[i] = 0;
+        for (int i = (int)threadIdx.x; i < 256 * MASS_PIECES; i += THREADS)
+            sh->mass[i / MASS_PIECES][i % MASS_PIECES] = 0;
         __syncthreads();
         uint32_t mask = shift == 24 ? 0 : 0xffffffffu << (shift + 8), prefix = sh->prefix;
         for (int base = 0; base < n; base += THREADS) {
@@ -333,7 +357,8 @@ static __device__ int draw(const struct sample_row &row, float *x, int n, struct
         for (int i = (int)threadIdx.x; i < n; i += THREADS) {
             if (stays(c, x[i], i)) mine += mass_of(x[i], top, false);
         }
-        mine = warp_total(mine);
+#pragma unroll
+        for (int d = WARP / 2; d > 0; d >>= 1) mine += shfl_xor(mine, d);
         if (threadIdx.x % WARP == 0) atomicAdd(&sh->rest, mine);
         __syncthreads();
         unsigned long long want = (unsigned long long)((double)sh->rest * (double)row.top_p);
