@@ -11,11 +11,13 @@
 enum {
     THREADS = 256,
     SCORE_WARPS = 4,
+    SCORE_BLOCKS = 16 / SCORE_WARPS, /* of a multiprocessor */
     WARP_KEYS = 32,
     SCORE_KEYS = SCORE_WARPS * WARP_KEYS, /* keys of a block */
     CODE_PIECES = KV_INDEX_DIM / 16,      /* of a row */
     SCORE_TOKENS = 16,                    /* tokens of a block */
-    SCORE_ALONE_MAX = 64,                 /* up to so many tokens have blocks of their own */
+    SCORE_ALONE_MAX = 64,                 /* up to so many tokens have blocks of their own, */
+    SCORE_WAVES = 2 * SCORE_BLOCKS,       /* at most so many a multiprocessor: two rounds */
     SCORE_SHARED_MAX = 48 << 10,          /* what every block may have */
     TOPK_THREADS = 512,
     TOPK_WARPS = TOPK_THREADS / WARP,
@@ -29,7 +31,6 @@ struct score_args {
     const float *f;      /* the same, float path */
     const float *weight; /* [T][heads] */
     uint32_t n_head, first_token, n_token, topk;
-    uint32_t n_each; /* tokens of a block */
     const int32_t *pos, *request, *page_table;
     uint32_t page_stride;
     struct kv_layer kv;
@@ -234,21 +235,64 @@ static __device__ __forceinline__ uint32_t next_token(const struct score_args &a
     return i;
 }
 
-/* Fast path: a block scores 128 keys for some tokens; neighbours of one request share the keys.
+/* Where a warp's 32 keys from position s0 of a request on lie. */
+static __device__ __forceinline__ const char *key_page(const struct score_args &a, int request,
+                                                       int s0)
+{
+    const int32_t *pages = a.page_table + (size_t)request * a.page_stride;
+    return a.kv.index + (size_t)pages[s0 / KV_PAGE_TOKENS] * a.kv.page_bytes;
+}
+
+static __device__ __forceinline__ float key_scale(const char *page, int s)
+{
+    return ((const float *)(page + KV_INDEX_SCALES_OFFSET))[s % KV_PAGE_TOKENS];
+}
+
+/* Fast path, few tokens: a block has one token, whose queries it unpacks once, and every
+ * gridDim.x-th tile of 128 keys. */
+__global__ void __launch_bounds__(SCORE_WARPS *WARP, SCORE_BLOCKS)
+    score_alone_kernel(const struct score_args a)
+{
+    SHARED_DYNAMIC(unsigned char, shared);
+    const uint32_t token = a.first_token + blockIdx.y;
+    const int lane = (int)threadIdx.x % WARP, step = (int)gridDim.x * SCORE_KEYS;
+    const int first = (int)blockIdx.x * SCORE_KEYS;
+    const struct score_queries q = carve_queries(shared, a.n_head);
+    kernel_begin();
+    if (!wants_scores(a, token, first)) return;
+    const int pos = a.pos[token], request = a.request[token];
+    fetch_query(a, token, q, 0);
+    cp_async_commit();
+    cp_async_wait<0>();
+    unpack_query(q, 0, a.n_head);
+    __syncthreads();
+    for (int s0 = first + (int)threadIdx.x / WARP * WARP_KEYS; s0 <= pos; s0 += step) {
+        const int s = s0 + lane / 4 + lane % 4 * 8; /* this lane's key */
+        const char *page = key_page(a, request, s0);
+        struct score_keys keys;
+        load_keys(keys, page, s0 % KV_PAGE_TOKENS);
+        const float scale = key_scale(page, s);
+        const float sum = sum_heads(keys, a.n_head, q.pairs, q.weight);
+        if (s <= pos) a.score[(size_t)blockIdx.y * a.stride + (uint32_t)s] = sum * scale;
+    }
+}
+
+/* Many tokens: a block scores 128 keys for 16 of them; neighbours of one request share the keys.
  * While one token is computed the next one's codes are on their way. */
-__global__ void __launch_bounds__(SCORE_WARPS *WARP, 4) score_kernel(const struct score_args a)
+__global__ void __launch_bounds__(SCORE_WARPS *WARP, SCORE_BLOCKS)
+    score_kernel(const struct score_args a)
 {
     SHARED_DYNAMIC(unsigned char, shared);
     const int lane = (int)threadIdx.x % WARP, first = (int)blockIdx.x * SCORE_KEYS;
-    const int s0 = first + (int)threadIdx.x / WARP * WARP_KEYS, j = s0 % KV_PAGE_TOKENS;
+    const int s0 = first + (int)threadIdx.x / WARP * WARP_KEYS;
     const int s = s0 + lane / 4 + lane % 4 * 8; /* this lane's key */
-    const uint32_t end = a.first_token + min(a.n_token, (blockIdx.y + 1) * a.n_each);
+    const uint32_t end = a.first_token + min(a.n_token, (blockIdx.y + 1) * SCORE_TOKENS);
     const struct score_queries q = carve_queries(shared, a.n_head);
     struct score_keys keys;
     float scale = 0.0f;
     int request = -1;
     kernel_begin();
-    uint32_t token = next_token(a, a.first_token + blockIdx.y * a.n_each, end, first);
+    uint32_t token = next_token(a, a.first_token + blockIdx.y * SCORE_TOKENS, end, first);
     if (token == end) return;
     fetch_query(a, token, q, 0);
     for (uint32_t turn = 0; token < end; turn ^= 1) {
@@ -256,10 +300,9 @@ __global__ void __launch_bounds__(SCORE_WARPS *WARP, 4) score_kernel(const struc
         cp_async_commit();
         if (s0 <= a.pos[token] && a.request[token] != request) {
             request = a.request[token];
-            const int32_t *pages = a.page_table + (size_t)request * a.page_stride;
-            const char *page = a.kv.index + (size_t)pages[s0 / KV_PAGE_TOKENS] * a.kv.page_bytes;
-            load_keys(keys, page, j);
-            scale = ((const float *)(page + KV_INDEX_SCALES_OFFSET))[s % KV_PAGE_TOKENS];
+            const char *page = key_page(a, request, s0);
+            load_keys(keys, page, s0 % KV_PAGE_TOKENS);
+            scale = key_scale(page, s);
         }
         cp_async_wait<0>();
         unpack_query(q, turn, a.n_head);
@@ -537,8 +580,15 @@ static fathom_err run_scores(struct cuda_backend *c, const struct score_args &s,
         return cuda_launch(c, "index scores", score_float_kernel, dim3(n_tile, s.n_token), THREADS,
                            0, s);
     }
-    return cuda_launch(c, "index scores", score_kernel, dim3(n_tile, ceil_div(s.n_token, s.n_each)),
-                       SCORE_WARPS * WARP, score_shared_bytes(s.n_head), s);
+    if (s.n_token <= SCORE_ALONE_MAX) {
+        const uint32_t room = SCORE_WAVES * (uint32_t)c->properties.multiProcessorCount / s.n_token;
+        const uint32_t n_block = n_tile < room ? n_tile : room > 0 ? room : 1;
+        return cuda_launch(c, "index scores", score_alone_kernel, dim3(n_block, s.n_token),
+                           SCORE_WARPS * WARP, score_shared_bytes(s.n_head), s);
+    }
+    return cuda_launch(c, "index scores", score_kernel,
+                       dim3(n_tile, ceil_div(s.n_token, SCORE_TOKENS)), SCORE_WARPS * WARP,
+                       score_shared_bytes(s.n_head), s);
 }
 
 bool cuda_topk_fits(uint32_t topk, uint32_t max_context)
@@ -568,7 +618,6 @@ fathom_err cuda_index_topk(struct backend *b, const struct index_topk_args *a)
     s.topk = c->c.index_topk;
     const uint32_t n_token = a->batch->n_token, max_context = a->batch->max_context;
     const uint32_t room = (uint32_t)(c->score_floats / s.stride);
-    s.n_each = n_token <= SCORE_ALONE_MAX ? 1 : SCORE_TOKENS;
     for (uint32_t t = 0; t < n_token; t += room) {
         s.first_token = k.first_token = t;
         s.n_token = n_token - t < room ? n_token - t : room;
