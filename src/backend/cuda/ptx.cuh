@@ -77,6 +77,12 @@ static __device__ __forceinline__ float exp2_approx(float x)
     return y;
 }
 
+/* For the compiler: what is at p may be read and changed here. Keeps it in memory. */
+static __device__ __forceinline__ void memory_touch(const void *p)
+{
+    asm volatile("" ::"l"(p) : "memory");
+}
+
 static __device__ __forceinline__ uint32_t smem_address(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);

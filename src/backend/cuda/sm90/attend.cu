@@ -5,528 +5,12 @@
  * other into the result. Where a token has 2 to 8 units each has a block, and the blocks are a
  * cluster that merges them; else a block takes a whole token, or one unit where tokens are few,
  * which combine_kernel merges. The arithmetic is the same in each case, so the bits do not depend
- * on how many tokens run.
- *
- * Eight warps: warp w has slice w / 2, the latent values 128 (w / 2) and the 127 after, and with
- * them a quarter of the rotary ones. Rows lie in shared memory as in the cache; while a group is
- * computed the next one's rows are copied in. Past the end a group repeats the token's last row.
- *
- *   scores   warp w: the part of q . k that comes from its slice, for 32 keys; the query stays in
- *            registers. s = (slice 0 + slice 1) + (slice 2 + slice 3)
- *   weights  16 threads a head: the largest score m so far, p = 2^((s - m) * scale * log2(e) + 14)
- *   outputs  warp w: columns 64 w to 64 w + 63 of p . v
- *
- * An FP8 cache has a scale per row and slice. Codes go to the tensor core as f16, which holds them
- * exactly; a slice's scores are multiplied by the row's scale, and p by the row's scale over the
- * largest of the group, rounded down to a power of two. The query is brought below 2^15 by
- * a power of two. With a BF16 cache every operand is bf16.
- *
- * The order of values inside a product is free as long as both operands agree, so a lane takes 16
- * bytes of a row at once. The order of keys is free too: place p of a group has row
- *   16 (p % 4) + 8 (p / 32) + f(p / 4 % 8),  f(c) = c / 2 + 4 (c % 2).
- * Rows are 16 bytes past a multiple of 128 apart, the second half of them 32 bytes further. That
- * makes reads in all three steps free of bank conflicts, rotary values excepted. */
-#include "backend/cuda/sm90/attend.cuh"
-
+ * on how many tokens run. Groups are computed in attend_group.cuh. */
 #include "backend/cuda/launch.cuh"
-#include "backend/cuda/sm90/ptx90.cuh"
-
-enum {
-    GROUP = ATTEND_GROUP,
-    UNIT = ATTEND_UNIT,
-    HEADS = 16,
-    THREADS = 256,
-    STAGES = 2,
-    SLICES = 4,
-    SLICE = KV_LATENT / SLICES,
-    SLICE_STEPS = SLICE / 16,
-    WEIGHT_SHIFT = 14, /* p is stored times 2^14 */
-    CLUSTER_MAX = ATTEND_CLUSTER_MAX,
-};
+#include "backend/cuda/sm90/attend_group.cuh"
 
 /* What a block takes: a unit that combine_kernel merges, or its cluster, or all of a token. */
 enum piece { PIECE_UNIT, PIECE_CLUSTER, PIECE_TOKEN };
-
-/* A row in shared memory, and what a lane takes of a slice at once. */
-template <enum kv_type TYPE> struct row_shape {
-    static constexpr bool FP8 = TYPE == KV_TYPE_FP8;
-    static constexpr int BYTES = FP8 ? (int)KV_ROW_BYTES_FP8 : (int)KV_ROW_BYTES_BF16;
-    static constexpr int PITCH = FP8 ? BYTES : BYTES + 16;
-    static constexpr int STAGE = GROUP * PITCH + 32;
-    static constexpr int VALUE = FP8 ? 1 : 2; /* bytes a latent value */
-    static constexpr int ROPE = FP8 ? (int)KV_FP8_ROPE_OFFSET : KV_LATENT * 2;
-    static constexpr int RUN = 16 / VALUE;    /* values */
-    static constexpr int RUN_STEPS = RUN / 4; /* products of K = 16 that four lanes' runs feed */
-    static_assert(PITCH % 128 == 16, "bank conflicts");
-};
-
-template <enum kv_type TYPE> struct attend_shared {
-    alignas(16) unsigned char rows[STAGES][row_shape<TYPE>::STAGE];
-    float score[SLICES][HEADS][GROUP + 4];                                /* [..][place] */
-    uint16_t p[row_shape<TYPE>::FP8 ? (int)SLICES : 1][HEADS][GROUP + 8]; /* [..][place] */
-    uint4 rope[SLICES][WARP];  /* the query's rotary values, as a lane needs them */
-    float query_factor[HEADS]; /* what the query was multiplied by, a power of two */
-    alignas(16) float scale_max[STAGES][2][SLICES]; /* of each half of a group */
-    float alpha[HEADS];                             /* what outputs so far are multiplied by */
-    float2 stat[HEADS];                             /* maximum and sum of a unit, at its end */
-    uint64_t full[STAGES];                          /* barriers: rows have arrived */
-};
-
-/* Where a row lies in a stage. */
-template <enum kv_type TYPE> static __device__ __forceinline__ constexpr int row_offset(int row)
-{
-    return row * row_shape<TYPE>::PITCH + row / (GROUP / 2) * 32;
-}
-
-/* Row of place 4 c of half a group; that of place 4 c + j is 16 j rows on. */
-static __device__ __forceinline__ int row_of(int half, int c)
-{
-    return 8 * half + c / 2 + c % 2 * 4;
-}
-
-/* ---- copying rows in ---- */
-
-/* Where the rows of a token are told: slots, or the pages of its request, one a group. */
-struct row_list {
-    const int32_t *entries;
-    int n_row;
-    bool is_pages;
-};
-
-static __device__ __forceinline__ struct row_list row_list_of(const struct attend_args &a,
-                                                              uint32_t token)
-{
-    struct row_list l;
-    l.is_pages = !a.slots;
-    l.n_row = row_count(a, token);
-    l.entries = l.is_pages ? a.page_table + (size_t)a.request[token] * a.page_stride
-                           : a.slots + (size_t)token * a.topk;
-    return l;
-}
-
-/* Row 8 w + lane of a group, for lanes 0 to 7 of warp w; the last row stands for those past it. */
-static __device__ __forceinline__ int row_index(const struct row_list &l, int group)
-{
-    const int row = (int)threadIdx.x / WARP * 8 + (int)threadIdx.x % 8;
-    return min(group * GROUP + row, l.n_row - 1);
-}
-
-/* The entry that copy_rows needs, read early. */
-static __device__ __forceinline__ int read_entry(const struct row_list &l, int group)
-{
-    if (group * GROUP >= l.n_row) return 0;
-    return l.entries[l.is_pages ? group : row_index(l, group)];
-}
-
-/* Starts the copy of a warp's eight rows; `full` of the stage counts them. */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void copy_rows(const struct attend_args &a,
-                                                 const struct row_list &l, int group, int entry,
-                                                 struct attend_shared<TYPE> *sh, int stage)
-{
-    using shape = row_shape<TYPE>;
-    static_assert((int)GROUP == (int)KV_PAGE_TOKENS, "a group is a page");
-    const int warp = shfl((int)threadIdx.x / WARP, 0);
-    const uint32_t full = smem_address(&sh->full[stage]);
-    const int page = l.is_pages ? entry : entry / KV_PAGE_TOKENS;
-    const int row = (l.is_pages ? row_index(l, group) : entry) % KV_PAGE_TOKENS;
-    const char *from = a.kv.latent + (size_t)page * a.kv.page_bytes + (size_t)(row * shape::BYTES);
-    const uint32_t to = smem_address(sh->rows[stage] + row_offset<TYPE>(warp * 8));
-    const bool chosen = elect_lane();
-    if (chosen) mbarrier_arrive_expect(full, 8 * shape::BYTES);
-    if (shape::PITCH == shape::BYTES && l.is_pages && (group + 1) * GROUP <= l.n_row) {
-        const char *first = (const char *)shfl((uint64_t)from, 0);
-        if (chosen) bulk_load(to, first, 8 * shape::BYTES, full);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const char *each = (const char *)shfl((uint64_t)from, i);
-        if (chosen) bulk_load(to + (uint32_t)(i * shape::PITCH), each, shape::BYTES, full);
-    }
-}
-
-/* ---- the query ---- */
-
-/* A operands of the warp's slice, without the rotary values */
-struct query {
-    uint32_t latent[SLICE_STEPS][4];
-};
-
-static __device__ __forceinline__ float2 unpack_bf16(uint32_t v)
-{
-    return make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u));
-}
-
-/* Raw values of heads g and g + 8: [product][2 v + j], v telling halves of K apart */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void query_read(const struct attend_args &a, uint32_t token,
-                                                  uint32_t head0, struct query &q, uint2 (&rope)[2])
-{
-    using shape = row_shape<TYPE>;
-    const int slice = (int)threadIdx.x / WARP / 2, lane = (int)threadIdx.x % WARP;
-    const int g = lane / 4, t = lane % 4;
-    const uint2 none = make_uint2(0, 0);
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        const uint32_t head = head0 + (uint32_t)(g + 8 * j);
-        const bool valid = head < a.n_head;
-        const __nv_bfloat16 *row = a.h + ((size_t)token * a.n_head + (valid ? head : 0)) * KV_ROW;
-#pragma unroll
-        for (int i = 0; i < SLICE_STEPS; i++) {
-            const int at = slice * SLICE + (i / shape::RUN_STEPS * 4 + t) * shape::RUN +
-                           i % shape::RUN_STEPS * 4;
-            const uint2 v = valid ? *(const uint2 *)(row + at) : none;
-            q.latent[i][j] = v.x;
-            q.latent[i][j + 2] = v.y;
-        }
-        rope[j] = valid ? *(const uint2 *)(row + KV_LATENT + slice * 16 + t * 4) : none;
-    }
-}
-
-/* The power of two that brings a head's largest latent magnitude into [2^14, 2^15) */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void query_measure(const struct query &q,
-                                                     struct attend_shared<TYPE> *sh)
-{
-    const int slice = (int)threadIdx.x / WARP / 2, g = (int)threadIdx.x % WARP / 4;
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        float amax = 0.0f;
-#pragma unroll
-        for (int i = 0; i < SLICE_STEPS * 2; i++) {
-            const float2 v = unpack_bf16(q.latent[i / 2][j + i % 2 * 2]);
-            amax = fmaxf(amax, fmaxf(fabsf(v.x), fabsf(v.y)));
-        }
-        amax = fmaxf(amax, shfl_xor(amax, 1));
-        amax = fmaxf(amax, shfl_xor(amax, 2));
-        if (threadIdx.x % 4 == 0) sh->score[slice][g + 8 * j][0] = amax;
-    }
-    __syncthreads();
-    if (threadIdx.x < HEADS) {
-        float amax = 0.0f;
-        for (int i = 0; i < SLICES; i++) amax = fmaxf(amax, sh->score[i][threadIdx.x][0]);
-        const uint32_t exponent = max(__float_as_uint(amax) >> 23, 15u);
-        sh->query_factor[threadIdx.x] = __uint_as_float((127 + 127 + 14 - exponent) << 23);
-    }
-    __syncthreads();
-}
-
-static __device__ __forceinline__ uint32_t times_bf16(uint32_t v, float factor)
-{
-    const float2 x = unpack_bf16(v);
-    return pack_bf16(x.x * factor, x.y * factor);
-}
-
-/* The query as operands: in registers, and the rotary values in shared memory. For an FP8 cache the
- * latent values become f16, and all are multiplied by query_factor. */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void query_load(const struct attend_args &a, uint32_t token,
-                                                  uint32_t head0, struct attend_shared<TYPE> *sh,
-                                                  struct query &q)
-{
-    const int slice = (int)threadIdx.x / WARP / 2, lane = (int)threadIdx.x % WARP;
-    uint2 rope[2];
-    query_read<TYPE>(a, token, head0, q, rope);
-    if constexpr (row_shape<TYPE>::FP8) {
-        query_measure(q, sh);
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            const float factor = sh->query_factor[lane / 4 + 8 * j];
-#pragma unroll
-            for (int i = 0; i < SLICE_STEPS * 2; i++) {
-                uint32_t &pair = q.latent[i / 2][j + i % 2 * 2];
-                const float2 v = unpack_bf16(pair);
-                pair = pack_f16(v.x * factor, v.y * factor);
-            }
-            rope[j] = make_uint2(times_bf16(rope[j].x, factor), times_bf16(rope[j].y, factor));
-        }
-    }
-    sh->rope[slice][lane] = make_uint4(rope[0].x, rope[1].x, rope[0].y, rope[1].y);
-    __syncwarp();
-}
-
-/* ---- scores ---- */
-
-/* c[j] += q . k over the latent values of the slice, k[j] being this lane's first run. */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void score_latent(const struct query &q, const unsigned char *k,
-                                                    float (&c)[4][4])
-{
-    using shape = row_shape<TYPE>;
-#pragma unroll
-    for (int i = 0; i < SLICE_STEPS / shape::RUN_STEPS; i++) {
-        uint4 run[4];
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            run[j] = *(const uint4 *)(k + row_offset<TYPE>(16 * j) + i * 64);
-#pragma unroll
-        for (int s = 0; s < shape::RUN_STEPS; s++) {
-            const uint32_t(&f)[4] = q.latent[i * shape::RUN_STEPS + s];
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const uint32_t words[4] = {run[j].x, run[j].y, run[j].z, run[j].w};
-                if constexpr (shape::FP8) {
-                    uint32_t b0, b1;
-                    e4m3x4_to_f16x2(words[s], &b0, &b1);
-                    mma_f16(c[j], f[0], f[1], f[2], f[3], b0, b1);
-                } else {
-                    mma_bf16(c[j], f[0], f[1], f[2], f[3], words[2 * s], words[2 * s + 1]);
-                }
-            }
-        }
-    }
-}
-
-/* Scores of FP8 rows: times the rows' scales of the slice, the largest of which is kept. */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void scale_scores(struct attend_shared<TYPE> *sh, int stage,
-                                                    float (&c)[4][4])
-{
-    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
-    const int t = lane % 4, slice = warp / 2, half = warp % 2;
-    float top = 0.0f;
-    const unsigned char *scales =
-        sh->rows[stage] + row_offset<TYPE>(row_of(half, 2 * t)) + KV_FP8_SCALES_OFFSET + slice * 4;
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const float scale = *(const float *)(scales + row_offset<TYPE>(16 * j + 4 * i));
-            c[j][i] *= scale;
-            c[j][i + 2] *= scale;
-            top = fmaxf(top, scale);
-        }
-    }
-    top = fmaxf(top, shfl_xor(top, 1));
-    top = fmaxf(top, shfl_xor(top, 2));
-    if (lane == 0) sh->scale_max[stage][half][slice] = top;
-}
-
-/* The slice's part of 16 x 32 scores, into shared memory. Column c of product j is place 4 c + j.
- */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void make_scores(const struct query &q,
-                                                   struct attend_shared<TYPE> *sh, int stage)
-{
-    using shape = row_shape<TYPE>;
-    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
-    const int g = lane / 4, t = lane % 4, slice = warp / 2, half = warp % 2;
-    const unsigned char *rows = sh->rows[stage] + row_offset<TYPE>(row_of(half, g));
-    float c[4][4] = {};
-    score_latent<TYPE>(q, rows + slice * SLICE * shape::VALUE + t * 16, c);
-    if constexpr (shape::FP8) scale_scores(sh, stage, c);
-    const uint4 q_rope = sh->rope[slice][lane];
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        const unsigned char *rope = rows + row_offset<TYPE>(16 * j) + shape::ROPE;
-        uint2 b = *(const uint2 *)(rope + slice * 32 + t * 8);
-        mma_bf16(c[j], q_rope.x, q_rope.y, q_rope.z, q_rope.w, b.x, b.y);
-    }
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float4 *to = (float4 *)&sh->score[slice][g + 8 * i][half * 32 + t * 8];
-        to[0] = make_float4(c[0][2 * i], c[1][2 * i], c[2][2 * i], c[3][2 * i]);
-        to[1] = make_float4(c[0][2 * i + 1], c[1][2 * i + 1], c[2][2 * i + 1], c[3][2 * i + 1]);
-    }
-}
-
-/* ---- weights ---- */
-
-/* What a thread knows of its head in a unit: the largest score so far, and its part of the sum of
- * weights. */
-struct softmax {
-    float max, sum;
-};
-
-static __device__ __forceinline__ void softmax_clear(struct softmax &m)
-{
-    m.max = -INFINITY;
-    m.sum = 0.0f;
-}
-
-/* The largest scale of a slice in the group, rounded down to a power of two */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ float group_scale(const struct attend_shared<TYPE> *sh, int stage,
-                                                    int slice)
-{
-    if constexpr (!row_shape<TYPE>::FP8) return 1.0f;
-    float top = fmaxf(sh->scale_max[stage][0][slice], sh->scale_max[stage][1][slice]);
-    return __uint_as_float(__float_as_uint(fmaxf(top, 0x1p-60f)) & 0x7f800000u);
-}
-
-static __device__ __forceinline__ float inverse_power(float power_of_two)
-{
-    return __uint_as_float((254u << 23) - __float_as_uint(power_of_two));
-}
-
-/* Scores of places 4 l to 4 l + 3 of a head; rows from n on do not count. */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void read_scores(const struct attend_shared<TYPE> *sh, int head,
-                                                   int l, int n, float (&s)[4])
-{
-    float4 part[SLICES];
-#pragma unroll
-    for (int i = 0; i < SLICES; i++) part[i] = *(const float4 *)&sh->score[i][head][l * 4];
-    s[0] = (part[0].x + part[1].x) + (part[2].x + part[3].x);
-    s[1] = (part[0].y + part[1].y) + (part[2].y + part[3].y);
-    s[2] = (part[0].z + part[1].z) + (part[2].z + part[3].z);
-    s[3] = (part[0].w + part[1].w) + (part[2].w + part[3].w);
-    if (n >= GROUP) return;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (16 * i + row_of(l / 8, l % 8) >= n) s[i] = -INFINITY;
-    }
-}
-
-/* Weights of places 4 l to 4 l + 3 of a head as operands of the outputs */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void store_weights(struct attend_shared<TYPE> *sh, int stage,
-                                                     int head, int l, const float (&p)[4])
-{
-    if constexpr (row_shape<TYPE>::FP8) {
-        float4 scale[4]; /* of the four rows; .x is slice 0's */
-        const unsigned char *scales =
-            sh->rows[stage] + row_offset<TYPE>(row_of(l / 8, l % 8)) + KV_FP8_SCALES_OFFSET;
-#pragma unroll
-        for (int i = 0; i < 4; i++) scale[i] = *(const float4 *)(scales + row_offset<TYPE>(16 * i));
-#pragma unroll
-        for (int k = 0; k < SLICES; k++) {
-            const float inverse = inverse_power(group_scale(sh, stage, k));
-            float v[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float s[4] = {scale[i].x, scale[i].y, scale[i].z, scale[i].w};
-                v[i] = p[i] * (s[k] * inverse);
-            }
-            *(uint2 *)&sh->p[k][head][l * 4] =
-                make_uint2(pack_f16(v[0], v[1]), pack_f16(v[2], v[3]));
-        }
-    } else {
-        *(uint2 *)&sh->p[0][head][l * 4] = make_uint2(pack_bf16(p[0], p[1]), pack_bf16(p[2], p[3]));
-    }
-}
-
-/* p of n rows, and what outputs so far are worth; at a unit's end its maximum and sum too. */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void make_weights(struct attend_shared<TYPE> *sh, int stage,
-                                                    int n, float scale, bool is_end,
-                                                    struct softmax &m)
-{
-    const int head = (int)threadIdx.x / 16, l = (int)threadIdx.x % 16;
-    float s[4], p[4];
-    read_scores(sh, head, l, n, s);
-    float top = fmaxf(fmaxf(s[0], s[1]), fmaxf(s[2], s[3]));
-#pragma unroll
-    for (int d = 8; d > 0; d >>= 1) top = fmaxf(top, shfl_xor(top, d));
-    top = fmaxf(top, m.max);
-    const float alpha = exp2_approx((m.max - top) * scale);
-    const float shift = fmaf(-top, scale, (float)WEIGHT_SHIFT);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        p[i] = exp2_approx(fmaf(s[i], scale, shift));
-        if constexpr (!row_shape<TYPE>::FP8) p[i] = to_bf16_and_back(p[i]);
-    }
-    store_weights(sh, stage, head, l, p);
-    m.max = top;
-    m.sum = fmaf(m.sum, alpha, (p[0] + p[1]) + (p[2] + p[3]));
-    if (l == 0) sh->alpha[head] = alpha;
-    if (!is_end) return;
-    float sum = m.sum;
-#pragma unroll
-    for (int d = 8; d > 0; d >>= 1) sum += shfl_xor(sum, d);
-    if (l == 0) sh->stat[head] = make_float2(top * scale, sum);
-}
-
-/* ---- outputs ---- */
-
-/* B operands of eight products from two rows: product n takes column n of this lane's eight. */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void value_pair(const unsigned char *x_row,
-                                                  const unsigned char *y_row, uint32_t (&b)[8])
-{
-    if constexpr (row_shape<TYPE>::FP8) {
-        const uint2 x = *(const uint2 *)x_row, y = *(const uint2 *)y_row;
-        e4m3x4_to_f16x2(__byte_perm(x.x, y.x, 0x5140), &b[0], &b[1]);
-        e4m3x4_to_f16x2(__byte_perm(x.x, y.x, 0x7362), &b[2], &b[3]);
-        e4m3x4_to_f16x2(__byte_perm(x.y, y.y, 0x5140), &b[4], &b[5]);
-        e4m3x4_to_f16x2(__byte_perm(x.y, y.y, 0x7362), &b[6], &b[7]);
-    } else {
-        const uint4 x = *(const uint4 *)x_row, y = *(const uint4 *)y_row;
-        const uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            b[2 * i] = __byte_perm(xs[i], ys[i], 0x5410);
-            b[2 * i + 1] = __byte_perm(xs[i], ys[i], 0x7632);
-        }
-    }
-}
-
-/* o[n] += p . v for 16 heads and the columns 64w + 8c + n, c being the product's column. */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void add_outputs(const struct attend_shared<TYPE> *sh, int stage,
-                                                   float (&o)[8][4])
-{
-    using shape = row_shape<TYPE>;
-    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
-    const int g = lane / 4, t = lane % 4;
-    const uint32_t weights =
-        smem_address(&sh->p[shape::FP8 ? warp / 2 : 0][lane % 16][lane / 16 * 8]);
-    const unsigned char *values = sh->rows[stage] + row_offset<TYPE>(t % 2 * 32 + t / 2 * 4) +
-                                  (warp * 64 + g * 8) * shape::VALUE;
-#pragma unroll
-    for (int step = 0; step < GROUP / 16; step++) {
-        uint32_t p[4], b[2][8];
-        ldmatrix_x4(p, weights + (uint32_t)step * 32);
-#pragma unroll
-        for (int i = 0; i < 2; i++) { /* places 16 step + 8 i + 2 t and the next */
-            const unsigned char *v = values + row_offset<TYPE>(step / 2 * 8 + step % 2 * 2 + i);
-            value_pair<TYPE>(v, v + row_offset<TYPE>(16), b[i]);
-        }
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
-            if constexpr (shape::FP8)
-                mma_f16(o[n], p[0], p[1], p[2], p[3], b[0][n], b[1][n]);
-            else
-                mma_bf16(o[n], p[0], p[1], p[2], p[3], b[0][n], b[1][n]);
-        }
-    }
-}
-
-/* Outputs of a unit or of several; times `scale`, for the heads g and g + 8 of the lane. */
-struct outputs {
-    float o[8][4];
-    float scale;
-};
-
-static __device__ __forceinline__ void outputs_clear(struct outputs &v)
-{
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) v.o[n][i] = 0.0f;
-    }
-    v.scale = 1.0f;
-}
-
-/* The group in `stage`, whose rows have arrived, n of which count. */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void outputs_rescale(const struct attend_shared<TYPE> *sh,
-                                                       int stage, struct outputs &v)
-{
-    const int warp = (int)threadIdx.x / WARP, g = (int)threadIdx.x % WARP / 4;
-    const float scale = group_scale(sh, stage, warp / 2);
-    const float change = v.scale * inverse_power(scale);
-    const float low = sh->alpha[g] * change, high = sh->alpha[g + 8] * change;
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-        v.o[n][0] *= low;
-        v.o[n][1] *= low;
-        v.o[n][2] *= high;
-        v.o[n][3] *= high;
-    }
-    v.scale = scale;
-}
 
 /* ---- units ---- */
 
@@ -550,40 +34,36 @@ static __device__ __forceinline__ float merged(const struct merge &m, float a, f
     return fmaf(b, m.wb, a * m.wa);
 }
 
-/* The result so far of two heads and 64 columns. */
+/* The result so far of two heads and 64 columns. It is touched once a unit, so it lies in local
+ * memory, and registers stay with what every group needs. */
 struct result {
-    float o[8][4];
-    float max[2], sum[2];
+    float4 o[8]; /* [product]: heads g, g, g + 8, g + 8 */
+    float4 stat; /* maximum and sum of head g, of head g + 8 */
 };
 
-static __device__ __forceinline__ void result_clear(struct result &r)
+static __device__ __forceinline__ void result_clear(struct result *r)
 {
 #pragma unroll
-    for (int n = 0; n < 8; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) r.o[n][i] = 0.0f;
-    }
-    r.max[0] = r.max[1] = -INFINITY;
-    r.sum[0] = r.sum[1] = 0.0f;
+    for (int n = 0; n < 8; n++) r->o[n] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    r->stat = make_float4(-INFINITY, 0.0f, -INFINITY, 0.0f);
 }
 
 template <enum kv_type TYPE>
 static __device__ __forceinline__ void result_add(const struct attend_shared<TYPE> *sh,
-                                                  const struct outputs &v, struct result &r)
+                                                  const struct outputs &v, struct result *r)
 {
     const int g = (int)threadIdx.x % WARP / 4;
+    const float2 low = sh->stat[g], high = sh->stat[g + 8];
+    memory_touch(r);
+    const struct merge x = merge_of(r->stat.x, low.x), y = merge_of(r->stat.z, high.x);
+    r->stat = make_float4(x.max, merged(x, r->stat.y, low.y), y.max, merged(y, r->stat.w, high.y));
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
-        const float2 stat = sh->stat[g + 8 * j];
-        const struct merge m = merge_of(r.max[j], stat.x);
-        r.sum[j] = merged(m, r.sum[j], stat.y);
-        r.max[j] = m.max;
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
-#pragma unroll
-            for (int i = 2 * j; i < 2 * j + 2; i++)
-                r.o[n][i] = merged(m, r.o[n][i], v.o[n][i] * v.scale);
-        }
+    for (int n = 0; n < 8; n++) {
+        memory_touch(r); /* few registers: one at a time */
+        const float4 o = r->o[n];
+        r->o[n] =
+            make_float4(merged(x, o.x, v.o[n][0] * v.scale), merged(x, o.y, v.o[n][1] * v.scale),
+                        merged(y, o.z, v.o[n][2] * v.scale), merged(y, o.w, v.o[n][3] * v.scale));
     }
 }
 
@@ -623,23 +103,29 @@ store_unit(const struct attend_args &a, const struct attend_shared<TYPE> *sh, ui
 }
 
 static __device__ __forceinline__ void store_result(const struct attend_args &a, uint32_t token,
-                                                    uint32_t head0, const struct result &r)
+                                                    uint32_t head0, const struct result *r)
 {
     const int g = (int)threadIdx.x % WARP / 4;
+    float4 o[8];
+    memory_touch(r);
+#pragma unroll
+    for (int n = 0; n < 8; n++) o[n] = r->o[n];
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         const uint32_t head = head0 + (uint32_t)(g + 8 * j);
         if (head >= a.n_head) continue;
-        const float inverse = 1.0f / r.sum[j];
-        uint4 *to = (uint4 *)(a.out_h + column_of((size_t)token * a.n_head + head));
+        const float inverse = 1.0f / (j ? r->stat.w : r->stat.y);
+        uint32_t v[8]; /* columns 16t to 16t + 7, then those 8 further */
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int k = 2 * j + i;
-            to[i] = make_uint4(pack_bf16(r.o[0][k] * inverse, r.o[1][k] * inverse),
-                               pack_bf16(r.o[2][k] * inverse, r.o[3][k] * inverse),
-                               pack_bf16(r.o[4][k] * inverse, r.o[5][k] * inverse),
-                               pack_bf16(r.o[6][k] * inverse, r.o[7][k] * inverse));
+        for (int n = 0; n < 8; n += 2) {
+            v[n / 2] =
+                pack_bf16((j ? o[n].z : o[n].x) * inverse, (j ? o[n + 1].z : o[n + 1].x) * inverse);
+            v[4 + n / 2] =
+                pack_bf16((j ? o[n].w : o[n].y) * inverse, (j ? o[n + 1].w : o[n + 1].y) * inverse);
         }
+        uint4 *to = (uint4 *)(a.out_h + column_of((size_t)token * a.n_head + head));
+        to[0] = make_uint4(v[0], v[1], v[2], v[3]);
+        to[1] = make_uint4(v[4], v[5], v[6], v[7]);
     }
 }
 
@@ -691,27 +177,24 @@ merge_cluster(const struct attend_args &a, struct attend_shared<TYPE> *sh, uint3
 
 /* ---- kernels ---- */
 
-/* Groups `first` to end - 1 of a token. Two synchronisations a group; behind the first all warps
- * are done with the group before, whose stage then takes the next group's rows. */
-template <enum kv_type TYPE, enum piece PIECE>
-static __device__ __forceinline__ void
-walk_groups(const struct attend_args &a, const struct row_list &rows, uint32_t token,
-            uint32_t head0, int first, int end, struct attend_shared<TYPE> *sh, struct outputs &v,
-            struct result &r)
+/* A unit from group `first` on, whose rows are being copied; the token's groups end at `end`. Two
+ * synchronisations a group; behind the first all warps are done with the group before, whose stage
+ * then takes the next group's rows. entry: for the copy after that. */
+template <enum kv_type TYPE>
+static __device__ __forceinline__ void walk_unit(const struct attend_args &a,
+                                                 const struct row_list &rows, int first, int end,
+                                                 const struct query &q, float scale, int &entry,
+                                                 struct attend_shared<TYPE> *sh, struct outputs &v)
 {
-    copy_rows(a, rows, first, read_entry(rows, first), sh, 0);
-    int entry = read_entry(rows, first + 1);
-    struct query q;
-    query_load(a, token, head0, sh, q);
-    float scale = a.scale * 1.44269504f; /* log2(e); of this thread's head in make_weights */
-    if (row_shape<TYPE>::FP8) scale *= inverse_power(sh->query_factor[threadIdx.x / 16]);
+    static_assert(UNIT % (2 * STAGES) == 0, "each unit begins with the same stage and phase");
+    const int last = min(first + UNIT, end);
     struct softmax m;
     softmax_clear(m);
-    for (int k = first; k < end; k++) {
-        const int stage = (k - first) % STAGES;
-        const bool is_end = k + 1 == end || (k + 1) % UNIT == 0;
+    outputs_clear(v);
+    for (int k = first; k < last; k++) {
+        const int stage = k % STAGES;
         const uint32_t full = smem_address(&sh->full[stage]);
-        while (!mbarrier_try_wait(full, (uint32_t)((k - first) / STAGES % 2))) {
+        while (!mbarrier_try_wait(full, (uint32_t)(k / STAGES % 2))) {
         }
         make_scores(q, sh, stage);
         __syncthreads();
@@ -719,15 +202,10 @@ walk_groups(const struct attend_args &a, const struct row_list &rows, uint32_t t
             copy_rows(a, rows, k + 1, entry, sh, stage ^ 1);
             entry = read_entry(rows, k + 2);
         }
-        make_weights(sh, stage, min(GROUP, rows.n_row - k * GROUP), scale, is_end, m);
+        make_weights(sh, stage, min(GROUP, rows.n_row - k * GROUP), scale, k + 1 == last, m);
         __syncthreads();
         outputs_rescale(sh, stage, v);
         add_outputs(sh, stage, v.o);
-        if (PIECE == PIECE_TOKEN && is_end) {
-            result_add(sh, v, r);
-            softmax_clear(m);
-            outputs_clear(v);
-        }
     }
 }
 
@@ -742,17 +220,37 @@ __global__ void __launch_bounds__(THREADS, TYPE == KV_TYPE_FP8 ? 2 : 1)
     if (threadIdx.x < STAGES) mbarrier_init(smem_address(&sh->full[threadIdx.x]), THREADS / WARP);
     mbarrier_init_fence();
     kernel_begin();
+    const int first = PIECE == PIECE_TOKEN ? 0 : (int)blockIdx.x * UNIT;
+    struct query q;
+    uint2 rope[2];
+    query_read<TYPE>(a, token, head0, q, rope);
+    const int early = early_entry(a, token, first);
     const struct row_list rows = row_list_of(a, token);
     const int n_group = (rows.n_row + GROUP - 1) / GROUP;
-    const int first = PIECE == PIECE_TOKEN ? 0 : (int)blockIdx.x * UNIT;
     const int end = PIECE == PIECE_TOKEN ? n_group : min(first + UNIT, n_group);
     if (PIECE == PIECE_UNIT && first >= end) return;
     struct outputs v;
-    struct result r;
-    outputs_clear(v);
-    result_clear(r);
+    struct result kept[PIECE == PIECE_TOKEN ? 2 : 1], *r = kept;
+    if (PIECE == PIECE_TOKEN) {
+        r = kept + blockIdx.x; /* 0, which the compiler does not know: memory, not registers */
+        result_clear(r);
+    }
     __syncthreads();
-    if (first < end) walk_groups<TYPE, PIECE>(a, rows, token, head0, first, end, sh, v, r);
+    if (first < end) {
+        copy_rows(a, rows, first, first_entry(rows, first, early), sh, 0);
+        query_prepare(sh, q, rope);
+        float scale = a.scale * 1.44269504f; /* log2(e); of this thread's head in make_weights */
+        if (row_shape<TYPE>::FP8) scale *= inverse_power(sh->query_factor[threadIdx.x / 16]);
+        int entry = read_entry(rows, first + 1);
+        if (PIECE == PIECE_TOKEN) {
+            for (int k = 0; k < end; k += UNIT) {
+                walk_unit(a, rows, k, end, q, scale, entry, sh, v);
+                result_add(sh, v, r);
+            }
+        } else {
+            walk_unit(a, rows, first, end, q, scale, entry, sh, v);
+        }
+    }
     if (PIECE == PIECE_UNIT) store_unit(a, sh, token, head0, blockIdx.x, v);
     if (PIECE == PIECE_CLUSTER) merge_cluster(a, sh, token, head0, (n_group + UNIT - 1) / UNIT, v);
     if (PIECE == PIECE_TOKEN) store_result(a, token, head0, r);

@@ -80,6 +80,10 @@ static inline float exp2_approx(float x)
     return exp2f(x);
 }
 
+static inline void memory_touch(const void *)
+{
+}
+
 /* Places in shared memory are told relative to its dynamic part. */
 static inline uint32_t smem_address(const void *p)
 {
