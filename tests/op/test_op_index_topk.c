@@ -113,18 +113,17 @@ static void check_token(const struct topk *k, uint32_t t, const float *select)
         fail_msg("token %u: a row of %g is chosen and one of %g is not", t, lowest_in, highest_out);
 }
 
-static void check_open(struct topk *opened)
+static void check_open(struct topk *k)
 {
-    struct topk k = *opened;
-    rig_set_cache(&k.dev, k.image, k.n_page);
-    uint32_t n = k.host.n_token, width = 1 + k.c.index_topk;
-    float *select = run(&k, 0, n);
-    for (uint32_t t = 0; t < n; t++) check_token(&k, t, select + (size_t)t * width);
+    rig_set_cache(&k->dev, k->image, k->n_page);
+    uint32_t n = k->host.n_token, width = 1 + k->c.index_topk;
+    float *select = run(k, 0, n);
+    for (uint32_t t = 0; t < n; t++) check_token(k, t, select + (size_t)t * width);
     const uint32_t chunks[] = {n, 1, 5};
     for (int i = 0; i < 3; i++) {
         for (uint32_t t = 0; t < n; t += chunks[i]) {
             uint32_t m = n - t < chunks[i] ? n - t : chunks[i];
-            float *part = run(&k, t, m);
+            float *part = run(k, t, m);
             op_same_bits("selection of a chunk", part, select + (size_t)t * width,
                          (size_t)m * width * sizeof *part);
             mem_free(part);
