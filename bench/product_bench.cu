@@ -654,7 +654,9 @@ struct shot {
     uint32_t n_tile;
 };
 
-enum { FEW_SMALL = 0, FEW_MANY = 1 }; /* instead of a tile: product_small, product_fp8_sm90 */
+/* What runs: product_few with tiles of so many rows, or MANY more, product_fp8_sm90 with tasks of
+ * so many rows, or SMALL, product_small with tiles of 8 to 32. */
+enum { SMALL = 0, MANY = 1000 };
 
 /* Microseconds a launch of a recorded row of n, median of 9 replays. */
 static double time_row(const struct shot *shots, uint32_t n, uint32_t tile)
@@ -668,11 +670,11 @@ static double time_row(const struct shot *shots, uint32_t n, uint32_t tile)
     CUDA(cudaStreamBeginCapture(c.stream, cudaStreamCaptureModeThreadLocal));
     for (uint32_t i = 0; i < n; i++) {
         const struct product_args &a = shots[i].a;
-        if (tile == FEW_SMALL) {
+        if (tile == SMALL) {
             const uint32_t rows = a.tasks ? 8 : a.n_token <= 8 ? 8 : a.n_token <= 16 ? 16 : 32;
             const uint32_t n_tile = a.tasks ? shots[i].n_tile : ceil_div(a.n_token, rows);
             if (product_small(&c, a, rows, n_tile, "small") != FATHOM_OK) exit(1);
-        } else if (tile == FEW_MANY) {
+        } else if (tile > MANY) {
             CUDA(product_fp8_sm90(a, a.tasks ? shots[i].n_tile : ceil_div(a.n_token, 128), c.limits,
                                   c.stream));
         } else {
@@ -731,16 +733,16 @@ static int time_few_plain(void)
             }
             print_row("few", m, p.a, time_row(shots, REPEAT, tile), n_byte);
             if (m <= 64) {
-                print_row("small", m, p.a, time_row(shots, REPEAT, FEW_SMALL), n_byte);
+                print_row("small", m, p.a, time_row(shots, REPEAT, SMALL), n_byte);
             }
-            print_row("many", m, p.a, time_row(shots, REPEAT, FEW_MANY), n_byte);
+            print_row("many", m, p.a, time_row(shots, REPEAT, MANY + PRODUCT_LARGE_TILE), n_byte);
         }
         release(&p);
     }
     return 0;
 }
 
-/* Each launch with other experts; tasks of `tile` rows, or FEW_SMALL, or FEW_MANY. */
+/* Each launch with other experts; tasks of `tile` rows, or SMALL, or MANY more. */
 static void time_experts(struct problem *p, int n_token, uint32_t divisor, uint32_t tile)
 {
     enum { DRAWS = 8 };
@@ -753,19 +755,17 @@ static void time_experts(struct problem *p, int n_token, uint32_t divisor, uint3
         for (bool h : hit) n_byte += h ? (double)p->a.n * p->a.k / DRAWS : 0.0;
         p->a.n_token = (uint32_t)n_token * SLOTS;
         p->expert_of = of;
-        map_rows(p, tile == FEW_MANY ? PRODUCT_LARGE_TILE : tile == FEW_SMALL ? 8 : tile);
+        map_rows(p, tile == SMALL ? 8 : tile % MANY);
         shots[r] = {p->a, p->n_tile};
         free(of);
     }
     n_byte += (double)p->a.n_token * (p->a.k / divisor + 4.0 * p->a.n);
     char name[32];
     (void)snprintf(name, sizeof name, "%s tile %u",
-                   tile == FEW_MANY    ? "many"
-                   : tile == FEW_SMALL ? "small"
-                                       : "few",
-                   tile == FEW_MANY    ? PRODUCT_LARGE_TILE
-                   : tile == FEW_SMALL ? 8
-                                       : tile);
+                   tile == SMALL ? "small"
+                   : tile > MANY ? "many"
+                                 : "few",
+                   tile == SMALL ? 8 : tile % MANY);
     print_row(name, p->a.n_token, p->a, time_row(shots, DRAWS, tile), n_byte);
 }
 
@@ -775,9 +775,16 @@ static int time_few_mapped(void)
     static const struct {
         int n_token;
         uint32_t tiles[5];
-    } cases[] = {{1, {0, 8, 1}},        {8, {0, 8, 1}},         {64, {0, 8, 16, 64, 1}},
-                 {256, {8, 16, 32, 1}}, {512, {16, 32, 64, 1}}, {1024, {32, 64, 1}},
-                 {2048, {64, 1}}};
+    } cases[] = {{1, {SMALL, 8}},
+                 {2, {8, MANY + 8}},
+                 {4, {8, MANY + 8}},
+                 {8, {SMALL, 8, MANY + 8}},
+                 {16, {8, MANY + 8}},
+                 {64, {SMALL, 8, 16, MANY + 8}},
+                 {256, {8, 16, 32, MANY + 16}},
+                 {512, {16, 32, 64, MANY + 32, MANY + 128}},
+                 {1024, {32, 64, MANY + 128}},
+                 {2048, {64, MANY + 128}}};
     int *of = draw_experts(TOKENS, 1);
     for (size_t i = 0; i < 2; i++) {
         const uint32_t divisor = expert_shapes[i][2];

@@ -101,8 +101,10 @@ uint32_t map_rows(problem &p, uint32_t tile)
     return (uint32_t)p.tasks.size();
 }
 
-/* Runs one kernel, tile 128 for that of many rows, on fresh outputs. */
-std::vector<float> run(problem &p, bool mapped, uint32_t tile, uint32_t n_row,
+enum kernel { FEW, MANY };
+
+/* Runs one kernel on fresh outputs; tile: rows of a task, or that the kernel takes at once. */
+std::vector<float> run(kernel which, problem &p, bool mapped, uint32_t tile, uint32_t n_row,
                        const sm90_limits &limits)
 {
     std::vector<float> storage;
@@ -117,7 +119,7 @@ std::vector<float> run(problem &p, bool mapped, uint32_t tile, uint32_t n_row,
     a.rows = p.a.rows;
     cudaStream_t stream;
     assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-    cudaError_t e = tile == PRODUCT_LARGE_TILE ? product_fp8_sm90(a, n_tile, limits, stream)
+    cudaError_t e = which == MANY ? product_fp8_sm90(a, n_tile, limits, stream)
                                                : product_few(a, tile, n_tile, limits, stream);
     assert_int_equal(e, cudaSuccess);
     assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
@@ -167,16 +169,17 @@ void check(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, bool map
         for (uint32_t &count : row) count = 2; /* and n_sm is 0: blocks walk over all tiles */
     }
     split = tight; /* the blocks of a cluster share the K of a tile */
-    const std::vector<float> want = run(p, mapped, PRODUCT_LARGE_TILE, n_row, roomy);
+    const std::vector<float> want = run(MANY, p, mapped, PRODUCT_LARGE_TILE, n_row, roomy);
     check_sums(p, mapped, want);
     for (uint32_t tile : {8u, 16u, 32u, 64u}) {
         split.n_sm = (n_row / tile + EXPERTS) * ceil_div(n, 64) / 2 + 1;
         for (const sm90_limits &limits : {roomy, split, tight}) {
-            assert_true(run(p, mapped, tile, n_row, limits) == want);
+            assert_true(run(FEW, p, mapped, tile, n_row, limits) == want);
         }
+        if (mapped) assert_true(run(MANY, p, mapped, tile, n_row, roomy) == want);
         if (mapped) continue;
         const uint32_t some = min(n_row, tile / 2 + 1);
-        const std::vector<float> few = run(p, false, tile, some, roomy);
+        const std::vector<float> few = run(FEW, p, false, tile, some, roomy);
         const size_t n_value = (size_t)some * p.a.out_stride;
         assert_memory_equal(few.data(), want.data(), n_value * sizeof(float));
         for (size_t i = n_value; i < few.size(); i++) assert_true(few[i] == guard);

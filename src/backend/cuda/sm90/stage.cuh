@@ -5,6 +5,7 @@
 #include <cudaTypedefs.h>
 
 #include "backend/cuda/sm90/ptx90.cuh"
+#include "backend/cuda/sm90/wgmma.cuh"
 
 enum {
     LINE_BYTES = 128, /* of K: a row of every tile */

@@ -1,0 +1,102 @@
+/* wgmma.cuh - inline PTX of sm_90a, one instruction a function: warpgroups, their registers and
+ * products
+ *
+ * Operands of the warpgroup products are K-major tiles with rows of 128 bytes; eight rows make an
+ * atom of 1024 bytes, aligned to 1024, whose 16-byte pieces are permuted: piece p of row r lies at
+ * place p ^ (r & 7). Sum of a warpgroup, 64 rows x 2 N columns for N values a thread: warp w has
+ * rows 16 w to 16 w + 15, and lane 4 g + t holds, for each j, in c[4 j], c[4 j + 1] row g, columns
+ * 8 j + 2 t and the next, in c[4 j + 2], c[4 j + 3] row g + 8.
+ */
+#ifndef FATHOM_BACKEND_CUDA_SM90_WGMMA_CUH
+#define FATHOM_BACKEND_CUDA_SM90_WGMMA_CUH
+
+#include "backend/cuda/ptx.cuh"
+
+/* ---- registers of a warpgroup ---- */
+
+template <int N> static __device__ __forceinline__ void registers_raise(void)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N> static __device__ __forceinline__ void registers_lower(void)
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/* ---- warpgroup products ---- */
+
+/* Descriptor of an operand: its address in units of 16 bytes, 1024 bytes from atom to atom,
+ * 128-byte permutation. Adding 2 moves 32 bytes along K. */
+static __device__ __forceinline__ uint64_t wgmma_operand(uint32_t address)
+{
+    return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |
+           (uint64_t)1 << 62;
+}
+
+/* Before the first product, and after its registers were used by other instructions. */
+static __device__ __forceinline__ void wgmma_fence(void)
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void wgmma_commit(void)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+#define SUM_4(how, c, i) how(c[i]), how(c[i + 1]), how(c[i + 2]), how(c[i + 3])
+#define SUM_8(how, c, i) SUM_4(how, c, i), SUM_4(how, c, i + 4)
+#define SUM_16(how, c, i) SUM_8(how, c, i), SUM_8(how, c, i + 8)
+#define SUM_32(how, c, i) SUM_16(how, c, i), SUM_16(how, c, i + 16)
+#define SUM_64(how, c, i) SUM_32(how, c, i), SUM_32(how, c, i + 32)
+#define NAMES_4 "%0,%1,%2,%3"
+#define NAMES_8 NAMES_4 ",%4,%5,%6,%7"
+#define NAMES_16 NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define NAMES_32 NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define NAMES_64                                                                                   \
+    NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,"   \
+             "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+
+/* Products of 64 rows x n_col columns, K = 32 e4m3, n values a thread: c = a * b^T, c += a * b^T,
+ * and the wait until every product committed has finished, after which c may be read. a_at and b_at
+ * number the operands behind the n of the sum. */
+#define WGMMA_E4M3(n, n_col, a_at, b_at)                                                           \
+    static __device__ __forceinline__ void wgmma_e4m3_start(float(&c)[n], uint64_t a, uint64_t b)  \
+    {                                                                                              \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n_col "k32.f32.e4m3.e4m3 {" NAMES_##n    \
+                     "}, %" #a_at ", %" #b_at ", 0, 1, 1;"                                         \
+                     : SUM_##n("=f", c, 0)                                                         \
+                     : "l"(a), "l"(b));                                                            \
+    }                                                                                              \
+    static __device__ __forceinline__ void wgmma_e4m3_add(float(&c)[n], uint64_t a, uint64_t b)    \
+    {                                                                                              \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n_col "k32.f32.e4m3.e4m3 {" NAMES_##n    \
+                     "}, %" #a_at ", %" #b_at ", 1, 1, 1;"                                         \
+                     : SUM_##n("+f", c, 0)                                                         \
+                     : "l"(a), "l"(b));                                                            \
+    }                                                                                              \
+    static __device__ __forceinline__ void wgmma_wait(float(&c)[n])                                \
+    {                                                                                              \
+        asm volatile("wgmma.wait_group.sync.aligned 0;" : SUM_##n("+f", c, 0)::"memory");          \
+    }
+
+WGMMA_E4M3(4, 8, 4, 5)
+WGMMA_E4M3(8, 16, 8, 9)
+WGMMA_E4M3(16, 32, 16, 17)
+WGMMA_E4M3(32, 64, 32, 33)
+WGMMA_E4M3(64, 128, 64, 65)
+
+#undef WGMMA_E4M3
+#undef NAMES_64
+#undef NAMES_32
+#undef NAMES_16
+#undef NAMES_8
+#undef NAMES_4
+#undef SUM_64
+#undef SUM_32
+#undef SUM_16
+#undef SUM_8
+#undef SUM_4
+
+#endif

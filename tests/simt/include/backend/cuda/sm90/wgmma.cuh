@@ -1,0 +1,74 @@
+/* wgmma.cuh - what src/backend/cuda/sm90/wgmma.cuh spells as instructions, on the simulated GPU:
+ * products are done when they are started */
+#ifndef FATHOM_TESTS_SIMT_WGMMA_CUH
+#define FATHOM_TESTS_SIMT_WGMMA_CUH
+
+#include "backend/cuda/sm90/ptx90.cuh"
+
+template <int N> static inline void registers_raise(void)
+{
+}
+
+template <int N> static inline void registers_lower(void)
+{
+}
+
+/* ---- warpgroup products ---- */
+
+static inline uint64_t wgmma_operand(uint32_t address)
+{
+    return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |
+           (uint64_t)1 << 62;
+}
+
+static inline void wgmma_fence(void)
+{
+}
+
+static inline void wgmma_commit(void)
+{
+}
+
+/* Byte k of row `row` of an operand. */
+static inline uint8_t simt_operand_byte(uint64_t operand, uint32_t row, uint32_t k)
+{
+    uint32_t start = (uint32_t)(operand & 0x3fff) << 4;
+    uint32_t stride = (uint32_t)(operand >> 32 & 0x3fff) << 4;
+    return (uint8_t)*simt_place(simt_permuted(start + row / 8 * stride + row % 8 * 128 + k));
+}
+
+static inline void simt_operand_row(float (&out)[32], uint64_t operand, uint32_t row)
+{
+    for (uint32_t k = 0; k < 32; k++) out[k] = f32_from_e4m3(simt_operand_byte(operand, row, k));
+}
+
+/* Sums of 64 rows x 2 N columns. */
+template <int N> static inline void wgmma_e4m3_add(float (&c)[N], uint64_t a, uint64_t b)
+{
+    const uint32_t lane = threadIdx.x % SIMT_WARP, warp = threadIdx.x / SIMT_WARP % 4;
+    const uint32_t g = lane / 4, t = lane % 4;
+    float rows[2][32], col[32];
+    simt_operand_row(rows[0], a, warp * 16 + g);
+    simt_operand_row(rows[1], a, warp * 16 + g + 8);
+    for (uint32_t j = 0; j < N / 4; j++) {
+        for (uint32_t i = 0; i < 2; i++) {
+            simt_operand_row(col, b, 8 * j + 2 * t + i);
+            for (uint32_t k = 0; k < 32; k++) {
+                c[4 * j + i] += rows[0][k] * col[k];
+                c[4 * j + 2 + i] += rows[1][k] * col[k];
+            }
+        }
+    }
+}
+
+template <int N> static inline void wgmma_e4m3_start(float (&c)[N], uint64_t a, uint64_t b)
+{
+    for (float &x : c) x = 0.0f;
+    wgmma_e4m3_add(c, a, b);
+}
+
+template <int N> static inline void wgmma_wait(float (&)[N])
+{
+}
+
+#endif
