@@ -532,7 +532,7 @@ static fathom_err make_draws(struct context *x)
                              .mask_offset = SAMPLE_NONE,
                              .n_vocab_used = p->c.n_vocab};
     for (uint32_t i = 0; i < 2 * n; i++) { /* plain rows, then rows with cut-offs */
-        row.logit_row = i % n;
+        row.logit_row = i < n ? i : i - n;
         row.temperature = i < n ? 1 : 0.6f;
         row.top_p = i < n ? 1 : 0.95f;
         TRY(p->ops->copy_in(p->b, &rows[i < n ? i : room + i - n], &row, sizeof row));
