@@ -9,7 +9,7 @@ evaluation  384 prompts, 16 at a time, greedy, for the bf16 and the fp8 cache: a
 load        64 streams at once for LOAD_SECONDS (default 10), clients leaving at random; afterwards
             every page is free, no descriptor is left open, and the server ends with status 0 (which
             a sanitizer turns into an error when it has found anything)
-flood       FLOOD_STREAMS (default 1000) streams at once for FLOOD_ROUNDS (default 3) rounds: with
+flood       FLOOD_STREAMS (default 1000) streams at once for FLOOD_ROUNDS (default 5) rounds: with
             room for all each is served whole; with a bounded queue, and with a promise about the
             first token, each is served whole or refused with 429. Memory and descriptors stay flat
 """
@@ -296,7 +296,7 @@ class Flood(unittest.TestCase):
     oldest first; so what grows later is not the cache."""
 
     STREAMS = int(os.environ.get("FLOOD_STREAMS", "1000"))
-    ROUNDS = int(os.environ.get("FLOOD_ROUNDS", "3"))
+    ROUNDS = int(os.environ.get("FLOOD_ROUNDS", "5"))
     GROWTH_KIB = 2048
     TOKENS = 8
 
