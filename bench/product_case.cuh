@@ -1,0 +1,299 @@
+/* product_case.cuh - what product_bench.cu multiplies: generated operands, plain and mapped cases,
+ * and the product that they are compared with */
+#ifndef FATHOM_BENCH_PRODUCT_CASE_CUH
+#define FATHOM_BENCH_PRODUCT_CASE_CUH
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cuda/sm90/product_few.cuh"
+#include "backend/cuda/sm90/product_fp8.cuh"
+
+enum { LINE = 128, GUARD_ROWS = 8, GUARD_COLS = 16, OWNED_MAX = 256 };
+
+#define POISON 0x7fbadbadu
+
+/* Weak: the backend's own, where this program is linked with all of it. */
+__attribute__((weak)) fathom_err cuda_check(struct cuda_backend *c, cudaError_t e, const char *call,
+                                            const char *what)
+{
+    (void)c;
+    if (e == cudaSuccess) return FATHOM_OK;
+    fprintf(stderr, "%s (%s): %s\n", call, what, cudaGetErrorString(e));
+    return FATHOM_EDEVICE;
+}
+
+#define CUDA(call)                                                                                 \
+    do {                                                                                           \
+        cudaError_t e_ = (call);                                                                   \
+        if (e_ != cudaSuccess) {                                                                   \
+            printf("FAIL line %d: %s: %s\n", __LINE__, #call, cudaGetErrorString(e_));             \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static void *device_bytes(size_t n)
+{
+    void *p = NULL;
+    CUDA(cudaMalloc(&p, n));
+    return p;
+}
+
+static void *device_copy(const void *from, size_t n)
+{
+    void *p = device_bytes(n ? n : 1);
+    CUDA(cudaMemcpy(p, from, n, cudaMemcpyHostToDevice));
+    return p;
+}
+
+/* ---- generated operands ---- */
+
+static __device__ uint32_t mix(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    return (uint32_t)(x >> 32) ^ (uint32_t)x;
+}
+
+static __device__ float normal_at(uint64_t seed, uint64_t i)
+{
+    uint64_t at = (seed << 40) + i * 2 + 0x9e3779b97f4a7c15ull;
+    float u = ((float)mix(at) + 1.0f) * 0x1p-32f, v = (float)mix(at + 1) * 0x1p-32f;
+    return sqrtf(-2.0f * __logf(u)) * __cosf(6.2831853f * v);
+}
+
+/* Block: `rows` rows of one line, quantized with one power-of-two scale. Blocks differ in size by
+ * up to 2^5, so that a scale used in a wrong place shows. */
+__global__ void generate_kernel(uint8_t *q, float *scale, uint32_t rows, uint32_t n_row, uint32_t k,
+                                uint64_t seed)
+{
+    __shared__ float largest[8];
+    const uint32_t n_line = k / LINE, line = blockIdx.x % n_line, block = blockIdx.x / n_line;
+    const float size = exp2f((float)(mix(seed * 77 + blockIdx.x) % 6u) - 5.0f);
+    float amax = 0.0f;
+    for (uint32_t i = threadIdx.x; i < rows * LINE; i += blockDim.x) {
+        uint64_t at = (uint64_t)(block * rows + i / LINE) * k + line * LINE + i % LINE;
+        amax = fmaxf(amax, fabsf(normal_at(seed, at) * size));
+    }
+    amax = warp_max(amax);
+    if (threadIdx.x % WARP == 0) largest[threadIdx.x / WARP] = amax;
+    __syncthreads();
+    amax = 0.0f;
+    for (uint32_t i = 0; i < blockDim.x / WARP; i++) amax = fmaxf(amax, largest[i]);
+    const float s = fp8_scale(amax);
+    if (threadIdx.x == 0) scale[blockIdx.x] = s;
+    for (uint32_t i = threadIdx.x; i < rows * LINE; i += blockDim.x) {
+        uint64_t at = (uint64_t)(block * rows + i / LINE) * k + line * LINE + i % LINE;
+        if (block * rows + i / LINE >= n_row) continue;
+        q[at] = float_to_e4m3(normal_at(seed, at) * size / s);
+    }
+}
+
+static void generate(void *q, float *scale, uint32_t rows, uint32_t n_row, uint32_t k,
+                     uint64_t seed)
+{
+    unsigned n_block = ceil_div(n_row, rows) * (k / LINE);
+    generate_kernel<<<n_block, rows == 1 ? 32 : 256>>>((uint8_t *)q, scale, rows, n_row, k, seed);
+    CUDA(cudaGetLastError());
+}
+
+__global__ void poison_kernel(uint32_t *p, size_t n)
+{
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) p[i] = POISON;
+}
+
+static void poison(float *p, size_t n)
+{
+    poison_kernel<<<(unsigned)((n + 255) / 256), 256>>>((uint32_t *)p, n);
+}
+
+/* ---- what the product is ---- */
+
+enum { SIDE = 32 };
+
+/* Block: 32 x 32 outputs of row tile blockIdx.y, quarter blockIdx.z. f32 inside a line, double
+ * across lines. */
+__global__ void __launch_bounds__(256) plain_product_kernel(const struct product_args a)
+{
+    __shared__ float x[SIDE][LINE + 1], w[SIDE][LINE + 1];
+    const struct product_rows p = product_rows_of(a, (int)blockIdx.y, PRODUCT_LARGE_TILE);
+    const int r0 = (int)blockIdx.z * SIDE, tr = (int)threadIdx.x / SIDE,
+              tc = (int)threadIdx.x % SIDE;
+    if (r0 >= p.n) return;
+    const uint32_t n0 = blockIdx.x * SIDE, n_line = a.k / LINE;
+    double total[4] = {};
+    for (uint32_t line = 0; line < n_line; line++) {
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < SIDE * LINE; i += 256) {
+            int r = i / LINE, k = i % LINE;
+            int in = in_row(a, p, min(r0 + r, p.n - 1));
+            uint32_t n = min(n0 + (uint32_t)r, a.n - 1);
+            x[r][k] = e4m3_to_float(a.q[(size_t)in * a.k + line * LINE + (uint32_t)k]);
+            w[r][k] =
+                e4m3_to_float(((const uint8_t *)p.w)[(size_t)n * a.k + line * LINE + (uint32_t)k]);
+        }
+        __syncthreads();
+        const uint32_t n = min(n0 + (uint32_t)tc, a.n - 1);
+        const float ws = p.w_scale[(size_t)(n / LINE) * a.scale_stride + line];
+        for (int j = 0; j < 4; j++) {
+            int r = tr + 8 * j;
+            float sum = 0.0f;
+            for (int k = 0; k < LINE; k++) sum = fmaf(x[r][k], w[tc][k], sum);
+            int in = in_row(a, p, min(r0 + r, p.n - 1));
+            total[j] += (double)sum * (double)(ws * a.q_scale[(size_t)in * n_line + line]);
+        }
+    }
+    for (int j = 0; j < 4; j++) {
+        int r = r0 + tr + 8 * j;
+        uint32_t n = n0 + (uint32_t)tc;
+        if (r < p.n && n < a.n) a.out[(size_t)out_row(p, r) * a.out_stride + n] = (float)total[j];
+    }
+}
+
+struct tally {
+    double error, norm; /* sums of squares */
+    unsigned long long n, missing, stray, differing;
+};
+
+/* got against want, words of POISON in `want` being no output; `again` bit by bit against got */
+__global__ void compare_kernel(const float *got, const float *want, size_t n, struct tally *t)
+{
+    __shared__ double scratch[2][8];
+    double error = 0.0, norm = 0.0;
+    for (size_t i = (size_t)blockIdx.x * 256 + threadIdx.x; i < n; i += (size_t)gridDim.x * 256) {
+        uint32_t g = __float_as_uint(got[i]), r = __float_as_uint(want[i]);
+        if (r == POISON) {
+            if (g != POISON) atomicAdd(&t->stray, 1ull);
+            continue;
+        }
+        if (!isfinite(got[i])) {
+            atomicAdd(&t->missing, 1ull);
+            continue;
+        }
+        double d = (double)got[i] - (double)want[i];
+        error += d * d;
+        norm += (double)want[i] * (double)want[i];
+        atomicAdd(&t->n, 1ull);
+    }
+    for (int d = 16; d > 0; d >>= 1) {
+        error += __shfl_xor_sync(FULL_MASK, error, d);
+        norm += __shfl_xor_sync(FULL_MASK, norm, d);
+    }
+    if (threadIdx.x % WARP == 0) {
+        scratch[0][threadIdx.x / WARP] = error;
+        scratch[1][threadIdx.x / WARP] = norm;
+    }
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    for (int i = 1; i < 8; i++) {
+        error += scratch[0][i];
+        norm += scratch[1][i];
+    }
+    atomicAdd(&t->error, error);
+    atomicAdd(&t->norm, norm);
+}
+
+__global__ void differ_kernel(const uint32_t *a, const uint32_t *b, size_t n, struct tally *t)
+{
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n && a[i] != b[i]) atomicAdd(&t->differing, 1ull);
+}
+
+/* ---- a case ---- */
+
+struct problem {
+    struct product_args a;
+    uint32_t n_tile;
+    uint32_t n_out_row;   /* rows of out, guard rows included */
+    const int *expert_of; /* of a row; NULL: not mapped */
+    uint32_t n_expert;
+    void *owned[OWNED_MAX];
+    uint32_t n_owned;
+};
+
+static void *own(struct problem *p, void *q)
+{
+    p->owned[p->n_owned++] = q;
+    return q;
+}
+
+static void release(struct problem *p)
+{
+    for (uint32_t i = 0; i < p->n_owned; i++) CUDA(cudaFree(p->owned[i]));
+    p->n_owned = 0;
+}
+
+static struct problem make_problem(uint32_t m, uint32_t n, uint32_t k, uint32_t n_expert,
+                                   uint32_t in_rows, uint32_t guard_cols)
+{
+    struct problem p = {};
+    const uint32_t n_block = ceil_div(n, LINE), n_line = k / LINE;
+    struct product_args *a = &p.a;
+    a->n = n;
+    a->k = k;
+    a->scale_stride = n_line;
+    a->w_stride = (size_t)n * k;
+    a->w_scale_step = (size_t)n_block * n_line;
+    a->w = own(&p, device_bytes(a->w_stride * n_expert));
+    a->w_scale = (float *)own(&p, device_bytes(a->w_scale_step * n_expert * 4));
+    for (uint32_t e = 0; e < n_expert; e++) {
+        generate((char *)a->w + e * a->w_stride, (float *)a->w_scale + e * a->w_scale_step, LINE, n,
+                 k, e + 1);
+    }
+    a->q = (uint8_t *)own(&p, device_bytes((size_t)in_rows * k));
+    a->q_scale = (float *)own(&p, device_bytes((size_t)in_rows * n_line * 4));
+    generate((void *)a->q, (float *)a->q_scale, 1, in_rows, k, 1000);
+    a->n_token = m;
+    a->out_stride = n + guard_cols;
+    a->in_divisor = 1;
+    p.n_out_row = m + (guard_cols ? GUARD_ROWS : 0);
+    p.n_tile = ceil_div(m, PRODUCT_LARGE_TILE);
+    return p;
+}
+
+static struct problem plain_problem(uint32_t m, uint32_t n, uint32_t k, uint32_t guard_cols)
+{
+    return make_problem(m, n, k, 1, m, guard_cols);
+}
+
+/* Lists the rows in tasks of at most `tile`, for the rest of the problem's life. */
+static void map_rows(struct problem *p, uint32_t tile)
+{
+    const uint32_t n_row = p->a.n_token;
+    int32_t *rows = (int32_t *)calloc(n_row + 1, sizeof *rows), n_task = 0, n_listed = 0;
+    const uint32_t max_task = min(n_row, p->n_expert) + n_row / tile;
+    struct task *tasks = (struct task *)calloc(max_task, sizeof *tasks);
+    for (int e = 0; e < (int)p->n_expert; e++) {
+        const int32_t first = n_listed;
+        for (uint32_t i = 0; i < n_row; i++) {
+            uint32_t r = (uint32_t)((uint64_t)i * 7919 % n_row); /* not in order */
+            if (p->expert_of[r] == e) rows[n_listed++] = (int32_t)r;
+        }
+        for (int32_t at = first; at < n_listed; at += (int32_t)tile) {
+            int32_t left = n_listed - at;
+            tasks[n_task++] = {e, at, left < (int32_t)tile ? left : (int32_t)tile};
+        }
+    }
+    p->a.tasks = (struct task *)own(p, device_copy(tasks, max_task * sizeof *tasks));
+    p->a.rows = (int32_t *)own(p, device_copy(rows, n_row * sizeof *rows));
+    p->a.n_task = (int32_t *)own(p, device_copy(&n_task, sizeof n_task));
+    p->n_tile = max_task;
+    free(rows);
+    free(tasks);
+}
+
+/* Rows 0 .. n_row - 1 belong to expert_of[row], or to none if it is negative. */
+static struct problem mapped_problem(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor,
+                                     uint32_t n_expert, const int *expert_of, uint32_t guard_cols)
+{
+    struct problem p = make_problem(n_row, n, k, n_expert, ceil_div(n_row, in_divisor), guard_cols);
+    p.a.in_divisor = in_divisor;
+    p.expert_of = expert_of;
+    p.n_expert = n_expert;
+    map_rows(&p, PRODUCT_LARGE_TILE);
+    return p;
+}
+
+#endif
