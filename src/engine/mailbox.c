@@ -6,6 +6,8 @@
  *      if a cancel came that the engine has not taken, and never once it is_over; in the READY
  *      list if and only if it has an event to poll.
  *   3. n_polled <= n_published; is_over and n_published change on mailbox_publish alone.
+ *   4. Every live sequence counts once in the load: while it is NEW, then as taken, and from the
+ *      first publish after that in the engine's own stats.
  *
  * A sequence's life here
  *
@@ -55,7 +57,9 @@ struct mailbox {
     fathom_stats stats;
     struct admission_config admission;
     struct admission_rates rates;
-    uint64_t n_new_token; /* prompt tokens of the NEW list */
+    uint64_t n_new_token;   /* prompt tokens of the NEW list */
+    uint32_t n_taken;       /* sequences that left it since the last publish */
+    uint64_t n_taken_token; /* their prompt tokens */
     uint64_t n_refused_full;
     uint64_t n_refused[ADMISSION_TTFT + 1];
     bool woken;
@@ -154,9 +158,10 @@ void mailbox_set_admission(struct mailbox *m, const struct admission_config *c)
 
 static struct admission_load load_of(const struct mailbox *m, uint64_t now_us)
 {
-    const struct list *fresh = &m->lists[SEQUENCE_LIST_NEW];
-    return (struct admission_load){m->stats.n_running + m->stats.n_waiting + fresh->n,
-                                   m->stats.n_backlog_token + m->n_new_token, now_us};
+    uint32_t n_fresh = m->n_taken + m->lists[SEQUENCE_LIST_NEW].n;
+    uint64_t n_fresh_token = m->n_taken_token + m->n_new_token;
+    return (struct admission_load){m->stats.n_running + m->stats.n_waiting + n_fresh,
+                                   m->stats.n_backlog_token + n_fresh_token, now_us};
 }
 
 /* Whether there is a slot, and admission agrees; counts a refusal. */
@@ -285,7 +290,7 @@ void mailbox_get_stats(struct mailbox *m, fathom_stats *out)
     pthread_mutex_lock(&m->lock);
     *out = m->stats;
     struct admission_load load = load_of(m, clock_now_us());
-    out->n_waiting += m->lists[SEQUENCE_LIST_NEW].n;
+    out->n_waiting += m->n_taken + m->lists[SEQUENCE_LIST_NEW].n;
     out->n_backlog_token = load.n_backlog_token;
     out->n_refused_full = m->n_refused_full;
     out->n_refused_tokens = m->n_refused[ADMISSION_TOKENS];
@@ -349,6 +354,8 @@ struct sequence *mailbox_take_new(struct mailbox *m)
     if (q) {
         list_remove(m, SEQUENCE_LIST_NEW, q);
         m->n_new_token -= q->request.n_prompt;
+        m->n_taken++;
+        m->n_taken_token += q->request.n_prompt;
     }
     pthread_mutex_unlock(&m->lock);
     return q;
@@ -378,6 +385,8 @@ void mailbox_publish(struct mailbox *m, struct sequence *const *sequences, size_
         if (q->is_over || q->n_polled < q->n_published) list_push(m, SEQUENCE_LIST_READY, q);
     }
     m->stats = *stats;
+    m->n_taken = 0;
+    m->n_taken_token = 0;
     if (m->lists[SEQUENCE_LIST_READY].head) pthread_cond_signal(&m->event);
     pthread_mutex_unlock(&m->lock);
 }

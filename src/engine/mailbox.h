@@ -43,8 +43,8 @@ void mailbox_cancel(struct mailbox *m, uint64_t id);
 size_t mailbox_poll(struct mailbox *m, fathom_event *events, size_t max, int timeout_ms);
 void mailbox_wake(struct mailbox *m);
 
-/* mailbox_get_stats - what was published last; sequences not yet taken count as waiting. What is
- * expected follows from the rates and the time of the call. */
+/* mailbox_get_stats - what was published last; sequences it does not know of yet count as waiting.
+ * What is expected follows from the rates and the time of the call. */
 void mailbox_get_stats(struct mailbox *m, fathom_stats *out);
 
 /* mailbox_fault - "" until mailbox_fail */
@@ -70,7 +70,8 @@ struct sequence *mailbox_take_new(struct mailbox *m);
 struct sequence *mailbox_take_cancel(struct mailbox *m);
 
 /* mailbox_publish - let the poller have what n sequences have drawn, and their end if they are
- * FINISHED, after which the engine must not touch them; replaces the statistics */
+ * FINISHED, after which the engine must not touch them; replaces the statistics, in which every
+ * sequence taken so far counts */
 void mailbox_publish(struct mailbox *m, struct sequence *const *sequences, size_t n,
                      const fathom_stats *stats);
 

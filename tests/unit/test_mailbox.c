@@ -254,6 +254,38 @@ static void closing_ends_the_wait(void **state)
     mailbox_destroy(m);
 }
 
+static void expect_load(struct mailbox *m, uint64_t n_waiting, uint64_t n_token)
+{
+    fathom_stats s;
+    mailbox_get_stats(m, &s);
+    assert_int_equal(s.n_waiting, n_waiting);
+    assert_int_equal(s.n_backlog_token, n_token);
+}
+
+/* Between being taken and the engine's next report nobody may think that there is room. */
+static void what_has_been_taken_counts_until_the_engine_reports(void **state)
+{
+    (void)state;
+    struct mailbox *m = open_box(4);
+    mailbox_set_admission(m, &(struct admission_config){.max_num_seqs = 4,
+                                                        .max_num_batched_tokens = 8,
+                                                        .max_queued_tokens = 5});
+    uint64_t id;
+    submit(m, &id);
+    expect_load(m, 1, 3);
+    (void)mailbox_take_new(m);
+    expect_load(m, 1, 3);
+    struct sequence *next = make_sequence();
+    assert_int_equal(mailbox_submit(m, next, &id, NULL), FATHOM_EBUSY);
+    mailbox_publish(m, NULL, 0, &(fathom_stats){.n_waiting = 1, .n_backlog_token = 3});
+    expect_load(m, 1, 3);
+    mailbox_publish(m, NULL, 0, &(fathom_stats){.n_running = 1});
+    expect_load(m, 0, 0);
+    assert_int_equal(mailbox_submit(m, next, &id, NULL), FATHOM_OK);
+    mailbox_check(m);
+    mailbox_destroy(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -267,6 +299,7 @@ int main(void)
         cmocka_unit_test(wake_reaches_a_sleeping_poll),
         cmocka_unit_test(after_a_fault_nothing_is_taken),
         cmocka_unit_test(closing_ends_the_wait),
+        cmocka_unit_test(what_has_been_taken_counts_until_the_engine_reports),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
