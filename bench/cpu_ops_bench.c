@@ -418,7 +418,8 @@ static void run_step(struct model *m)
 {
     struct buffer **u = m->buffer;
     uint32_t n = m->batch.n_token;
-    struct embed_args embed = {m->table, m->batch.ids, n, u[BUFFER_RESIDUAL]};
+    struct embed_args embed = {
+        .table = m->table, .ids = m->batch.ids, .n_token = n, .x = u[BUFFER_RESIDUAL]};
     TIMED(m, EMBED, m->ops->embed(m->b, &embed));
     for (uint32_t i = 0; i < N_LAYER; i++) {
         struct add_norm_args norm = {u[BUFFER_RESIDUAL], i > 0 ? u[BUFFER_DELTA] : NULL, m->norm,

@@ -31,7 +31,6 @@
 #include "backend/tensor_view.h"
 #include "fathom/err.h"
 
-struct comm;
 struct graph;
 struct weight;
 
@@ -74,8 +73,7 @@ struct backend_config {
     int device;             /* GPU only: index */
     uint32_t rank;
     uint32_t world;
-    struct comm *comm; /* NULL when world == 1 */
-    bool is_slice;     /* one rank of `world` is measured by itself: collectives do nothing */
+    bool is_slice; /* one rank of `world` is measured by itself: collectives do nothing */
 };
 
 /* Activations that cross the seam. Shapes are for T = max_token (max_logit_row for LOGITS). */

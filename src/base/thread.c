@@ -161,11 +161,6 @@ void thread_pool_destroy(struct thread_pool *p)
     mem_free(p);
 }
 
-unsigned thread_pool_size(const struct thread_pool *p)
-{
-    return p->n_thread;
-}
-
 void thread_pool_run(struct thread_pool *p, size_t n_item, thread_task *task, void *arg)
 {
     if (n_item == 0) return;

@@ -22,9 +22,6 @@ typedef void thread_task(void *arg, size_t part, size_t n_part, unsigned worker)
 fathom_err thread_pool_create(struct thread_pool **out, unsigned n_thread, fathom_diag *d);
 void thread_pool_destroy(struct thread_pool *p);
 
-/* thread_pool_size - workers, the caller included */
-unsigned thread_pool_size(const struct thread_pool *p);
-
 /* thread_pool_run - task(arg, i, n_item, worker) for every i in [0, n_item), items handed out in
  * order to whoever is free; returns when all are done. What an item computes must not depend on
  * the worker. */

@@ -20,8 +20,4 @@ fathom_err dataset_fill_custom(struct dataset *s, const struct dataset_options *
 /* dataset_shuffle - put n things in random order through a list of indexes */
 void dataset_shuffle(size_t *order, size_t n, uint64_t *state);
 
-/* sonnet_lines - the verse built in: six sonnets of Shakespeare's, in the public domain */
-extern const char *const sonnet_lines[];
-extern const size_t sonnet_lines_n;
-
 #endif

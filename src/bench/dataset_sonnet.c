@@ -10,112 +10,9 @@
 
 static const char question[] = "Pick as many lines as you can from these poem lines:\n";
 
-/* The lines to draw from, each with its tokens. */
-struct verse {
-    const char **lines; /* [n] */
-    uint32_t *lengths;  /* bytes, the line feed not among them */
-    uint32_t *counts;   /* tokens, with the line feed */
-    size_t n;
-    struct file_map map;
-};
-
-static void verse_close(struct verse *v)
-{
-    mem_free((void *)v->lines);
-    mem_free(v->lengths);
-    mem_free(v->counts);
-    file_map_close(&v->map);
-}
-
-static fathom_err add_line(struct verse *v, const struct tokenizer *t, const char *line, size_t n)
-{
-    struct buf text = {0};
-    (void)buf_add(&text, line, n);
-    (void)buf_add_char(&text, '\n');
-    fathom_err err = buf_status(&text);
-    if (!err) err = dataset_count(t, buf_str(&text), text.len, &v->counts[v->n]);
-    v->lines[v->n] = line;
-    v->lengths[v->n++] = (uint32_t)n;
-    buf_free(&text);
-    return err;
-}
-
-static fathom_err verse_open(struct verse *v, const char *path, const struct tokenizer *t,
-                             fathom_diag *d)
-{
-    memset(v, 0, sizeof *v);
-    size_t cap = sonnet_lines_n + 1;
-    if (path) {
-        TRY(file_map_open(&v->map, path, d));
-        cap = v->map.size / 2 + 1;
-    }
-    v->lines = mem_alloc_array(cap, sizeof *v->lines);
-    v->lengths = mem_alloc_array(cap, sizeof *v->lengths);
-    v->counts = mem_alloc_array(cap, sizeof *v->counts);
-    if (!v->lines || !v->lengths || !v->counts) return FATHOM_ENOMEM;
-    for (size_t i = 0; !path && i < sonnet_lines_n; i++) {
-        TRY(add_line(v, t, sonnet_lines[i], strlen(sonnet_lines[i])));
-    }
-    const char *at = v->map.data;
-    const char *end = v->map.size ? at + v->map.size : at;
-    while (at < end) {
-        const char *stop = memchr(at, '\n', (size_t)(end - at));
-        if (!stop) stop = end;
-        if (stop > at) TRY(add_line(v, t, at, (size_t)(stop - at)));
-        at = stop + 1;
-    }
-    if (v->n == 0) FAIL(d, FATHOM_EINVAL, "%s: there are no lines of verse in it", path);
-    return FATHOM_OK;
-}
-
-/* Adds random lines while the text stays within n_token; returns its tokens. */
-static uint32_t add_lines(struct buf *text, const struct verse *v, uint32_t n_now, uint32_t n_token,
-                          uint64_t *state)
-{
-    for (;;) {
-        size_t i = rng_below(state, v->n);
-        if (n_now + v->counts[i] > n_token) return n_now;
-        (void)buf_add(text, v->lines[i], v->lengths[i]);
-        (void)buf_add_char(text, '\n');
-        n_now += v->counts[i];
-    }
-}
-
-fathom_err dataset_fill_sonnet(struct dataset *s, const struct dataset_options *o,
-                               const struct tokenizer *t, fathom_diag *d)
-{
-    struct verse v;
-    struct buf text = {0};
-    uint64_t state = o->seed;
-    uint32_t n_question;
-    fathom_err err = verse_open(&v, o->path, t, d);
-    if (err) goto done;
-    TRY_GOTO(dataset_count(t, question, strlen(question), &n_question), done);
-    n_question += o->n_added;
-    if (o->n_input < n_question || o->n_prefix > o->n_input) {
-        err = diag_fail(d, FATHOM_EINVAL,
-                        "--sonnet-input-len %u: needed is at least %u, which the question takes, "
-                        "and --sonnet-prefix-len (%u)",
-                        o->n_input, n_question, o->n_prefix);
-        goto done;
-    }
-    (void)buf_add_str(&text, question);
-    uint32_t n_prefix = add_lines(&text, &v, n_question, o->n_prefix, &state);
-    size_t n_prefix_byte = text.len;
-    for (size_t i = 0; i < o->n; i++) {
-        uint64_t item = rng_mix(o->seed, 1, i);
-        if (!text.failed) buf_truncate(&text, n_prefix_byte);
-        (void)add_lines(&text, &v, n_prefix, o->n_input, &item);
-        TRY_GOTO(dataset_add(s, o, t, &text, o->n_output), done);
-    }
-done:
-    buf_free(&text);
-    verse_close(&v);
-    return err;
-}
-
+/* The verse built in: six sonnets of Shakespeare's, in the public domain. */
 /* William Shakespeare, sonnets 18, 29, 30, 55, 73 and 116 (1609). */
-const char *const sonnet_lines[] = {
+static const char *const sonnet_lines[] = {
     "Shall I compare thee to a summer's day?",
     "Thou art more lovely and more temperate:",
     "Rough winds do shake the darling buds of May,",
@@ -202,4 +99,108 @@ const char *const sonnet_lines[] = {
     "I never writ, nor no man ever loved.",
 };
 
-const size_t sonnet_lines_n = sizeof sonnet_lines / sizeof sonnet_lines[0];
+enum { N_SONNET_LINE = sizeof sonnet_lines / sizeof *sonnet_lines };
+
+/* The lines to draw from, each with its tokens. */
+struct verse {
+    const char **lines; /* [n] */
+    uint32_t *lengths;  /* bytes, the line feed not among them */
+    uint32_t *counts;   /* tokens, with the line feed */
+    size_t n;
+    struct file_map map;
+};
+
+static void verse_close(struct verse *v)
+{
+    mem_free((void *)v->lines);
+    mem_free(v->lengths);
+    mem_free(v->counts);
+    file_map_close(&v->map);
+}
+
+static fathom_err add_line(struct verse *v, const struct tokenizer *t, const char *line, size_t n)
+{
+    struct buf text = {0};
+    (void)buf_add(&text, line, n);
+    (void)buf_add_char(&text, '\n');
+    fathom_err err = buf_status(&text);
+    if (!err) err = dataset_count(t, buf_str(&text), text.len, &v->counts[v->n]);
+    v->lines[v->n] = line;
+    v->lengths[v->n++] = (uint32_t)n;
+    buf_free(&text);
+    return err;
+}
+
+static fathom_err verse_open(struct verse *v, const char *path, const struct tokenizer *t,
+                             fathom_diag *d)
+{
+    memset(v, 0, sizeof *v);
+    size_t cap = N_SONNET_LINE + 1;
+    if (path) {
+        TRY(file_map_open(&v->map, path, d));
+        cap = v->map.size / 2 + 1;
+    }
+    v->lines = mem_alloc_array(cap, sizeof *v->lines);
+    v->lengths = mem_alloc_array(cap, sizeof *v->lengths);
+    v->counts = mem_alloc_array(cap, sizeof *v->counts);
+    if (!v->lines || !v->lengths || !v->counts) return FATHOM_ENOMEM;
+    for (size_t i = 0; !path && i < N_SONNET_LINE; i++) {
+        TRY(add_line(v, t, sonnet_lines[i], strlen(sonnet_lines[i])));
+    }
+    const char *at = v->map.data;
+    const char *end = v->map.size ? at + v->map.size : at;
+    while (at < end) {
+        const char *stop = memchr(at, '\n', (size_t)(end - at));
+        if (!stop) stop = end;
+        if (stop > at) TRY(add_line(v, t, at, (size_t)(stop - at)));
+        at = stop + 1;
+    }
+    if (v->n == 0) FAIL(d, FATHOM_EINVAL, "%s: there are no lines of verse in it", path);
+    return FATHOM_OK;
+}
+
+/* Adds random lines while the text stays within n_token; returns its tokens. */
+static uint32_t add_lines(struct buf *text, const struct verse *v, uint32_t n_now, uint32_t n_token,
+                          uint64_t *state)
+{
+    for (;;) {
+        size_t i = rng_below(state, v->n);
+        if (n_now + v->counts[i] > n_token) return n_now;
+        (void)buf_add(text, v->lines[i], v->lengths[i]);
+        (void)buf_add_char(text, '\n');
+        n_now += v->counts[i];
+    }
+}
+
+fathom_err dataset_fill_sonnet(struct dataset *s, const struct dataset_options *o,
+                               const struct tokenizer *t, fathom_diag *d)
+{
+    struct verse v;
+    struct buf text = {0};
+    uint64_t state = o->seed;
+    uint32_t n_question;
+    fathom_err err = verse_open(&v, o->path, t, d);
+    if (err) goto done;
+    TRY_GOTO(dataset_count(t, question, strlen(question), &n_question), done);
+    n_question += o->n_added;
+    if (o->n_input < n_question || o->n_prefix > o->n_input) {
+        err = diag_fail(d, FATHOM_EINVAL,
+                        "--sonnet-input-len %u: needed is at least %u, which the question takes, "
+                        "and --sonnet-prefix-len (%u)",
+                        o->n_input, n_question, o->n_prefix);
+        goto done;
+    }
+    (void)buf_add_str(&text, question);
+    uint32_t n_prefix = add_lines(&text, &v, n_question, o->n_prefix, &state);
+    size_t n_prefix_byte = text.len;
+    for (size_t i = 0; i < o->n; i++) {
+        uint64_t item = rng_mix(o->seed, 1, i);
+        if (!text.failed) buf_truncate(&text, n_prefix_byte);
+        (void)add_lines(&text, &v, n_prefix, o->n_input, &item);
+        TRY_GOTO(dataset_add(s, o, t, &text, o->n_output), done);
+    }
+done:
+    buf_free(&text);
+    verse_close(&v);
+    return err;
+}

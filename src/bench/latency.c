@@ -8,7 +8,8 @@
 
 enum { MAX_REQUEST = 65536, EVENTS = 256 };
 
-const struct percentile_list latency_percentiles = {.at = {10, 25, 50, 75, 90, 99}, .n = 6};
+/* Those that `vllm bench latency` writes. */
+static const struct percentile_list percentiles = {.at = {10, 25, 50, 75, 90, 99}, .n = 6};
 
 /* One run: when the last first token came, and when the last token did. */
 struct run {
@@ -118,7 +119,7 @@ static void summarise_runs(const struct latency_options *o, const struct run *ru
     for (uint32_t i = 0; i < n; i++) scratch[i] = runs[i].total_ms;
     out->total_ms = spread_of(scratch, n);
     for (uint32_t i = 0; i < n; i++) scratch[i] = out->latencies_s[i] = runs[i].total_ms / 1e3;
-    summarise(&out->latency_s, scratch, n, &latency_percentiles);
+    summarise(&out->latency_s, scratch, n, &percentiles);
     double n_prompt = (double)o->n_request * o->n_input;
     for (uint32_t i = 0; i < n; i++) scratch[i] = n_prompt * 1e3 / runs[i].prefill_ms;
     out->prefill_tok_s = spread_of(scratch, n);
@@ -185,8 +186,8 @@ static void write_latencies(struct buf *b, const struct latency_options *o,
         (void)buf_printf(b, "%s%.6f", i ? ", " : "", r->latencies_s[i]);
     }
     (void)buf_add_str(b, "], \"percentiles\": {");
-    for (size_t i = 0; i < latency_percentiles.n; i++) {
-        (void)buf_printf(b, "%s\"%.0f\": %.6f", i ? ", " : "", latency_percentiles.at[i],
+    for (size_t i = 0; i < percentiles.n; i++) {
+        (void)buf_printf(b, "%s\"%.0f\": %.6f", i ? ", " : "", percentiles.at[i],
                          r->latency_s.percentiles[i]);
     }
     (void)buf_add_str(b, "}");

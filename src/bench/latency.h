@@ -32,12 +32,9 @@ struct latency_result {
     double host_us_per_step;  /* engine time of a decode step outside the wait for the device, mean;
                                  0  when the host computes itself */
     double ahead_share;       /* of the decode steps: those launched while the one before ran */
-    struct summary latency_s; /* of the runs, at latency_percentiles */
+    struct summary latency_s; /* of the runs, at 10, 25, 50, 75, 90 and 99 percent */
     double latencies_s[LATENCY_RUNS_MAX]; /* [n_repeat], in the order in which they ran */
 };
-
-/* Those that `vllm bench latency` writes. */
-extern const struct percentile_list latency_percentiles;
 
 /* latency_run - errors of fathom_submit, EDEVICE when the engine fails, ENOMEM */
 fathom_err latency_run(fathom_engine *e, const struct latency_options *o,

@@ -17,7 +17,6 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "base/assert.h"
 #include "base/clock.h"
 #include "base/fail.h"
 #include "base/mem.h"

@@ -24,11 +24,6 @@ void sse_reader_free(struct sse_reader *s)
     buf_free(&s->data);
 }
 
-bool sse_reader_is_idle(const struct sse_reader *s)
-{
-    return s->line.len == 0 && s->data.len == 0;
-}
-
 /* A whole line: adds to the event, or ends it. */
 static fathom_err take_line(struct sse_reader *s, const char *line, size_t n,
                             sse_reader_event *event, void *arg)

@@ -39,7 +39,4 @@ void sse_reader_free(struct sse_reader *s);
 fathom_err sse_reader_feed(struct sse_reader *s, const char *bytes, size_t n,
                            sse_reader_event *event, void *arg);
 
-/* sse_reader_is_idle - whether the stream stands between two events */
-bool sse_reader_is_idle(const struct sse_reader *s);
-
 #endif

@@ -84,11 +84,6 @@ uint32_t grammar_rule_end(const struct grammar_builder *b, uint32_t rule)
     return b->nfa.err ? 0 : b->rules[rule].end;
 }
 
-void grammar_rule_cut(struct grammar_builder *b, uint32_t rule)
-{
-    if (!b->nfa.err) b->rules[rule].cut = true;
-}
-
 uint32_t grammar_add_state(struct grammar_builder *b)
 {
     return nfa_state(&b->nfa);
@@ -171,11 +166,26 @@ uint32_t grammar_put_until(struct grammar_builder *b, uint32_t from, const char 
     utf8_put(&b->nfa, begin, 0, FA_CODE_POINT_LAST, &again);
     uint32_t last = grammar_put_markup(b, begin, end);
     grammar_join(b, last, grammar_rule_end(b, rule));
-    grammar_rule_cut(b, rule);
+    if (!b->nfa.err) b->rules[rule].cut = true;
     return grammar_put_rule(b, from, rule);
 }
 
 /* ---- texts of an automaton -------------------------------------------------------------- */
+
+/* The rule of a JSON string's inside, of min to max characters. */
+static uint32_t text_rule(struct grammar_builder *b, uint32_t min, uint32_t max)
+{
+    for (uint32_t i = 0; i < b->n_rule; i++) {
+        const struct drawn_rule *r = &b->rules[i];
+        if (r->is_text && r->min == min && r->max == max) return i;
+    }
+    struct drawn_rule *r = new_rule(b);
+    if (!r) return 0;
+    r->is_text = true;
+    r->min = min;
+    r->max = max;
+    return b->n_rule - 1;
+}
 
 /* Draws d from `from`: the state of d's state s goes to targets[s], edges as UTF-8 bytes. */
 static void put_texts(struct grammar_builder *b, uint32_t from, const struct dfa *d,
@@ -227,7 +237,7 @@ uint32_t grammar_put_string_dfa(struct grammar_builder *b, uint32_t from, const 
     for (uint32_t s = 0; s < d->n_state; s++) {
         uint32_t at = targets[s].state;
         if (dfa_is_open(d, s)) {
-            grammar_join(b, grammar_put_rule(b, at, builder_text_rule(b, 0, UINT32_MAX)), to);
+            grammar_join(b, grammar_put_rule(b, at, text_rule(b, 0, UINT32_MAX)), to);
         } else if (d->accept[s]) {
             grammar_join(b, grammar_put_text(b, at, "\"", 1), to);
         }
@@ -238,22 +248,8 @@ uint32_t grammar_put_string_dfa(struct grammar_builder *b, uint32_t from, const 
 
 /* ---- strings ---------------------------------------------------------------------------- */
 
-uint32_t builder_text_rule(struct grammar_builder *b, uint32_t min, uint32_t max)
-{
-    for (uint32_t i = 0; i < b->n_rule; i++) {
-        const struct drawn_rule *r = &b->rules[i];
-        if (r->is_text && r->min == min && r->max == max) return i;
-    }
-    struct drawn_rule *r = new_rule(b);
-    if (!r) return 0;
-    r->is_text = true;
-    r->min = min;
-    r->max = max;
-    return b->n_rule - 1;
-}
-
 uint32_t grammar_put_string(struct grammar_builder *b, uint32_t from, uint32_t min, uint32_t max)
 {
     uint32_t inside = grammar_put_text(b, from, "\"", 1);
-    return grammar_put_rule(b, inside, builder_text_rule(b, min, max));
+    return grammar_put_rule(b, inside, text_rule(b, min, max));
 }

@@ -37,12 +37,10 @@ fathom_err grammar_build(struct grammar **out, struct grammar_builder *b, uint32
                          fathom_diag *d);
 
 /* grammar_add_rule - a rule that nothing matches yet. grammar_rule_begin, grammar_rule_end - its
- * states. grammar_rule_cut - of the words drawn, only those count that do not begin with another
- * one: text up to the first end mark. */
+ * states. */
 uint32_t grammar_add_rule(struct grammar_builder *b);
 uint32_t grammar_rule_begin(const struct grammar_builder *b, uint32_t rule);
 uint32_t grammar_rule_end(const struct grammar_builder *b, uint32_t rule);
-void grammar_rule_cut(struct grammar_builder *b, uint32_t rule);
 
 /* grammar_add_state - a state of its own. grammar_join - from `from` one may go on at `to`. */
 uint32_t grammar_add_state(struct grammar_builder *b);

@@ -10,7 +10,7 @@ enum { BUILDER_STATES_MAX = 1 << 19 };
 /* A drawn rule, or the inside of a JSON string with its closing quote (begin and end unused). */
 struct drawn_rule {
     uint32_t begin, end;
-    bool cut;
+    bool cut; /* only words count that do not begin with another one: up to the first end mark */
     bool is_text;
     uint32_t min, max; /* is_text */
 };
@@ -26,9 +26,6 @@ struct grammar_builder {
     int32_t marker_ids[GRAMMAR_MARKERS_MAX];
     uint32_t n_marker;
 };
-
-/* builder_text_rule - the rule of a JSON string's inside, of min to max characters */
-uint32_t builder_text_rule(struct grammar_builder *b, uint32_t min, uint32_t max);
 
 /* builder_status - what has failed while drawing */
 fathom_err builder_status(const struct grammar_builder *b, fathom_diag *d);

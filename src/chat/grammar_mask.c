@@ -16,7 +16,6 @@
  */
 #include <string.h>
 
-#include "base/assert.h"
 #include "chat/grammar_int.h"
 
 /* A walk in which the caller is not known, for a slot. */

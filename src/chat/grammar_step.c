@@ -10,7 +10,6 @@
  */
 #include <string.h>
 
-#include "base/assert.h"
 #include "chat/grammar_int.h"
 
 void work_begin(struct work *w, const struct grammar *g, const struct frame *frames,

@@ -118,7 +118,6 @@ unsigned schema_types(const struct flat *f);
 
 void flat_init(struct flat *f);
 void flat_free(struct flat *f);
-fathom_err flat_copy(struct flat *out, const struct flat *f);
 
 /* flat_merge - f must also satisfy a schema. EUNSUPPORTED, EINVAL with keyword and path. */
 fathom_err flat_merge(struct schema_compiler *c, struct flat *f, const json_t *schema);

@@ -35,7 +35,7 @@ void flat_free(struct flat *f)
     flat_init(f);
 }
 
-fathom_err flat_copy(struct flat *out, const struct flat *f)
+static fathom_err copy_flat(struct flat *out, const struct flat *f)
 {
     json_t **containers[N_CONTAINER];
     bool failed = false;
@@ -665,7 +665,7 @@ static fathom_err each_of(struct schema_compiler *c, const struct flat *f, const
             FAIL(c->d, FATHOM_ELIMIT, "schema %s: more than %d alternatives in one place",
                  buf_str(&c->path), SCHEMA_ALTERNATIVES_MAX);
         }
-        TRY(flat_copy(&copy, f));
+        TRY(copy_flat(&copy, f));
         size_t mark = schema_enter_index(c, i);
         fathom_err err = json_array_remove(copy.groups, 0) ? FATHOM_ENOMEM : FATHOM_OK;
         if (!err) err = flat_merge(c, &copy, json_array_get(group, i));
@@ -689,7 +689,7 @@ fathom_err flat_each(struct schema_compiler *c, const struct flat *f, flat_visit
         if (f->inner_items && f->n_elements > 1) {
             TRY(unsupported(c, "unevaluatedItems", " in a schema that others are joined to"));
         }
-        TRY(flat_copy(&copy, f));
+        TRY(copy_flat(&copy, f));
         err = visit(c, &copy, arg);
         flat_free(&copy);
         return err;

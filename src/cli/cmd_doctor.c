@@ -40,7 +40,7 @@ void doctor_find(struct doctor *d, enum finding_level level, const char *area, c
 
 /* ---- port ---------------------------------------------------------------------------------- */
 
-void doctor_look_at_port(struct doctor *d, const struct settings *s)
+static void look_at_port(struct doctor *d, const struct settings *s)
 {
     fathom_diag diag = {{0}};
     uint16_t port;
@@ -143,7 +143,7 @@ static void look_at_plan(struct doctor *d, const struct model_plan *p, fathom_er
                 all ? "" : ", fewer than all requests at their longest");
 }
 
-void doctor_look_at_model(struct doctor *d, const struct invocation *v)
+static void look_at_model(struct doctor *d, const struct invocation *v)
 {
     struct model_source source;
     struct invocation with = *v;
@@ -218,8 +218,8 @@ fathom_err cmd_doctor(const struct invocation *v, fathom_diag *diag)
     doctor_look_at_memory(d);
     doctor_look_at_limits(d, s);
     doctor_look_at_gpus(d, s);
-    doctor_look_at_port(d, s);
-    doctor_look_at_model(d, v);
+    look_at_port(d, s);
+    look_at_model(d, v);
     for (size_t i = 0; i < d->n_finding; i++) {
         if (d->findings[i].level > worst) worst = d->findings[i].level;
     }

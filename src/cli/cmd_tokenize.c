@@ -6,7 +6,6 @@
 
 #include "base/fail.h"
 #include "base/json.h"
-#include "base/mem.h"
 #include "base/utf8.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/cli.h"

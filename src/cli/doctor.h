@@ -39,8 +39,6 @@ void doctor_look_at_processor(struct doctor *d, const struct settings *s);
 void doctor_look_at_memory(struct doctor *d);
 void doctor_look_at_limits(struct doctor *d, const struct settings *s);
 void doctor_look_at_gpus(struct doctor *d, const struct settings *s);
-void doctor_look_at_port(struct doctor *d, const struct settings *s);
-void doctor_look_at_model(struct doctor *d, const struct invocation *v);
 
 /* doctor_check_hashes - every file of a checkpoint whose hash the Hugging Face cache knows, against
  * it. Reads everything: takes as long as that. */

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "backend/backend.h"
-#include "base/os.h"
 #include "cli/doctor.h"
 
 enum {

@@ -1,6 +1,5 @@
 #include "engine/draft.h"
 
-#include "base/assert.h"
 #include "base/mem.h"
 #include "engine/sequence.h"
 

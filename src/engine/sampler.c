@@ -86,8 +86,9 @@ void sampler_add(struct sampler *s, const struct sequence *q, uint32_t logit_row
     if (first.n_top > s->n_top) s->n_top = first.n_top;
 }
 
-void sampler_add_prompt(struct sampler *s, const struct sequence *q, uint32_t logit_row,
-                        uint32_t first, uint32_t n)
+/* Rows that tell of the prompt tokens first + 1 .. first + n. */
+static void add_prompt(struct sampler *s, const struct sequence *q, uint32_t logit_row,
+                       uint32_t first, uint32_t n)
 {
     struct sample_row *rows = take_rows(s, n);
     for (uint32_t i = 0; i < n; i++) {
@@ -150,7 +151,7 @@ void sampler_build(const struct batch_layout *l, const struct plan *plan, void *
     for (uint32_t i = 0; plan->n_score > 0 && i < plan->n_entry; i++) {
         const struct plan_entry *e = &plan->entries[i];
         const struct sequence *q = sequence_of(e->request);
-        sampler_add_prompt(&s, q, logit_row, request_n_scored(&q->request), e->n_score);
+        add_prompt(&s, q, logit_row, request_n_scored(&q->request), e->n_score);
         logit_row += e->n_score + (e->draws ? 1 + e->n_draft : 0);
     }
     sampler_end(&s, device, out);

@@ -46,19 +46,15 @@ struct sampler {
     uint32_t n_mask;
 };
 
-/* sampler_begin, sampler_add, sampler_add_prompt, sampler_end - rows one after the other, those of
- * prompts last
+/* sampler_begin, sampler_add, sampler_end - rows one after the other
  *
  *   logit_row the first of n logit rows, one after the other
  *   position  the draws are for positions position .. position + n - 1, all ids before them known
  *             or guessed
- *   plain     nobody wants log-probabilities
- *   first     the rows tell of the prompt tokens first + 1 .. first + n */
+ *   plain     nobody wants log-probabilities */
 void sampler_begin(struct sampler *s, const struct batch_layout *l, void *host);
 void sampler_add(struct sampler *s, const struct sequence *q, uint32_t logit_row, uint32_t position,
                  uint32_t n, bool plain);
-void sampler_add_prompt(struct sampler *s, const struct sequence *q, uint32_t logit_row,
-                        uint32_t first, uint32_t n);
 void sampler_end(const struct sampler *s, void *device, struct sampler_step *out);
 
 /* sampler_reads_ids - whether the rows of q depend on the ids drawn before: penalties, masks */

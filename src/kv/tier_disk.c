@@ -189,7 +189,7 @@ static void log_start(const struct tier_disk *t, const char *dir)
         LOG_WARN("kv", "offload_dir=%s records=%llu are not taken: %s", dir,
                  (unsigned long long)t->n_rejected[v], tier_verdict_name((enum tier_verdict)v));
     }
-    if (!tier_disk_is_direct(t)) {
+    if (!t->index.direct || !t->pages.direct) {
         LOG_WARN("kv", "offload_dir=%s has no direct I/O: pages also go through the system's cache",
                  dir);
     }
@@ -290,11 +290,6 @@ uint64_t tier_disk_page_bytes(const struct tier_disk *t)
 uint32_t tier_disk_capacity(const struct tier_disk *t)
 {
     return t->n_slot;
-}
-
-bool tier_disk_is_direct(const struct tier_disk *t)
-{
-    return t->index.direct && t->pages.direct;
 }
 
 /* ---- records ---- */

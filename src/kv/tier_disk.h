@@ -13,6 +13,7 @@
 
 #include <stdint.h>
 
+#include "base/direct_file.h"
 #include "fathom/err.h"
 #include "kv/tier_record.h"
 
@@ -63,11 +64,9 @@ uint64_t tier_disk_n_rejected(const struct tier_disk *t, enum tier_verdict why);
 /* tier_disk_secret - of the keys, the same as long as the records are kept */
 const struct hash128 *tier_disk_secret(const struct tier_disk *t);
 
-/* tier_disk_capacity - slots; tier_disk_page_bytes - of a page; tier_disk_is_direct - it goes past
- * the page cache */
+/* tier_disk_capacity - slots; tier_disk_page_bytes - of a page */
 uint32_t tier_disk_capacity(const struct tier_disk *t);
 uint64_t tier_disk_page_bytes(const struct tier_disk *t);
-bool tier_disk_is_direct(const struct tier_disk *t);
 
 /* tier_disk_write, tier_disk_read - one record
  *

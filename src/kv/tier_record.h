@@ -11,7 +11,6 @@
 #include <assert.h>
 #include <stdint.h>
 
-#include "base/direct_file.h"
 #include "base/hash.h"
 #include "kv/layout.h"
 

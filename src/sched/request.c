@@ -152,7 +152,7 @@ void request_check(const struct request *r)
     }
 }
 
-const char *request_state_name(enum request_state state)
+static const char *state_name(enum request_state state)
 {
     switch (state) {
     case REQUEST_NEW: return "NEW";
@@ -170,22 +170,9 @@ fathom_err request_dump(const struct request *r, struct buf *out)
         out,
         "  request %llu %s prompt=%u tokens=%u/%u computed=%u drafts=%u planned=%u pages=%u "
         "published=%u cached=%u preempted=%u\n",
-        (unsigned long long)r->id, request_state_name(r->state), r->n_prompt, r->n_token,
-        r->max_token, r->n_computed, r->n_draft, r->n_planned, r->n_page, r->n_published,
-        r->n_cached, r->n_preempted);
-}
-
-void request_list_push_back(struct request_list *l, struct request *r)
-{
-    r->prev = l->tail;
-    r->next = NULL;
-    if (l->tail) {
-        l->tail->next = r;
-    } else {
-        l->head = r;
-    }
-    l->tail = r;
-    l->n++;
+        (unsigned long long)r->id, state_name(r->state), r->n_prompt, r->n_token, r->max_token,
+        r->n_computed, r->n_draft, r->n_planned, r->n_page, r->n_published, r->n_cached,
+        r->n_preempted);
 }
 
 void request_list_push_front(struct request_list *l, struct request *r)

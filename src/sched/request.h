@@ -143,9 +143,6 @@ void request_check(const struct request *r);
 /* request_dump - one line */
 fathom_err request_dump(const struct request *r, struct buf *out);
 
-/* request_state_name - "RUNNING" */
-const char *request_state_name(enum request_state state);
-
 /* A list of requests, linked through prev and next; zeroed: empty. */
 struct request_list {
     struct request *head;
@@ -153,9 +150,7 @@ struct request_list {
     uint32_t n;
 };
 
-/* request_list_push_back, request_list_push_front, request_list_remove - a request is in one list
- * at most; O(1) */
-void request_list_push_back(struct request_list *l, struct request *r);
+/* request_list_push_front, request_list_remove - a request is in one list at most; O(1) */
 void request_list_push_front(struct request_list *l, struct request *r);
 void request_list_remove(struct request_list *l, struct request *r);
 

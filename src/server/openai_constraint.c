@@ -5,7 +5,6 @@
 
 #include "base/fail.h"
 #include "base/json.h"
-#include "base/log.h"
 #include "server/openai_field.h"
 
 static fathom_err not_supported(struct field_context *x, const char *path, const char *instead)

@@ -9,7 +9,6 @@
 #include "base/clock.h"
 #include "base/crash.h"
 #include "base/fail.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "server/grammar_constraint.h"

@@ -34,7 +34,8 @@ fathom_err token_list_add(struct token_list *l, int32_t id)
 
 /* ---- ill-formed text ----------------------------------------------------------------------- */
 
-size_t text_valid_prefix(const char *text, size_t n)
+/* Length of the longest prefix that is well-formed. */
+static size_t valid_prefix(const char *text, size_t n)
 {
     size_t i = 0;
     while (i < n) {
@@ -53,10 +54,11 @@ size_t text_valid_prefix(const char *text, size_t n)
     return i;
 }
 
-fathom_err text_repair(struct buf *out, const char *text, size_t n)
+/* Appends text[0 .. n) with U+FFFD for each maximal ill-formed part. */
+static fathom_err repair(struct buf *out, const char *text, size_t n)
 {
     while (n > 0) {
-        size_t len = text_valid_prefix(text, n);
+        size_t len = valid_prefix(text, n);
         TRY(buf_add(out, text, len));
         text += len;
         n -= len;
@@ -145,8 +147,8 @@ fathom_err tokenizer_encode(const struct tokenizer *t, const char *text, size_t 
     struct encoding e = {.tokenizer = t, .out = out, .text = text};
     struct buf repaired = {0};
     fathom_err err = FATHOM_OK;
-    if (text_valid_prefix(text, n) < n) {
-        err = text_repair(&repaired, text, n);
+    if (valid_prefix(text, n) < n) {
+        err = repair(&repaired, text, n);
         e.text = buf_str(&repaired);
         n = repaired.len;
     }
@@ -160,7 +162,7 @@ fathom_err tokenizer_encode_marked(const struct tokenizer *t, const char *text, 
 {
     struct encoding e = {
         .tokenizer = t, .out = out, .text = text, .marks = marks, .n_mark = n_mark, .marked = true};
-    ASSERT(text_valid_prefix(text, n) == n);
+    ASSERT(valid_prefix(text, n) == n);
     return encode_text(&e, TOKENIZER_MARKUP_ON, n);
 }
 
@@ -210,7 +212,7 @@ fathom_err tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_
         (void)buf_add(&bytes, s, n_byte);
     }
     fathom_err err = buf_status(&bytes);
-    if (!err) err = text_repair(out, buf_str(&bytes), bytes.len);
+    if (!err) err = repair(out, buf_str(&bytes), bytes.len);
     buf_free(&bytes);
     return err;
 }

@@ -23,10 +23,4 @@ struct tokenizer {
 fathom_err tokenizer_open_with(struct tokenizer **out, const char *json, size_t n,
                                enum pretok_engine engine, const char *what, fathom_diag *d);
 
-/* text_repair - append text[0 .. n) with U+FFFD for each maximal ill-formed part */
-fathom_err text_repair(struct buf *out, const char *text, size_t n);
-
-/* text_valid_prefix - length of the longest prefix that is well-formed */
-size_t text_valid_prefix(const char *text, size_t n);
-
 #endif

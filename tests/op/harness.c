@@ -294,6 +294,9 @@ bool op_wants_few(void)
     return few_asked || is_simulated();
 }
 
+/* Around the sizes where kernels change. */
+static const uint32_t token_counts[] = {1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 64, 65, 129};
+
 void op_check_rows(const char *what, struct rig *r, op_run *run, void *arg, const float *x,
                    uint32_t n_full, uint32_t in_width, uint32_t out_width)
 {
@@ -302,8 +305,9 @@ void op_check_rows(const char *what, struct rig *r, op_run *run, void *arg, cons
     float *again = run(r, arg, x, n_full);
     op_same_bits(what, again, full, n_full * row_bytes);
     mem_free(again);
-    for (size_t i = 0; i < op_n_token_count; i += op_wants_few() ? 6 : 1) {
-        uint32_t n = op_token_counts[i];
+    for (size_t i = 0; i < sizeof token_counts / sizeof *token_counts;
+         i += op_wants_few() ? 6 : 1) {
+        uint32_t n = token_counts[i];
         if (n > n_full || (op_wants_few() && n > 33)) continue;
         uint32_t row0 = n * 37 % (n_full - n + 1);
         float *part = run(r, arg, x + (size_t)row0 * in_width, n);
@@ -314,9 +318,6 @@ void op_check_rows(const char *what, struct rig *r, op_run *run, void *arg, cons
 }
 
 /* ---- cases ---- */
-
-const uint32_t op_token_counts[] = {1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 64, 65, 129};
-const size_t op_n_token_count = sizeof op_token_counts / sizeof *op_token_counts;
 
 const struct op_batch_case op_batch_cases[] = {
     {"one token", 1, {{0, 1}}},

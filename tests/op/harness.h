@@ -116,17 +116,13 @@ void op_same_bits(const char *what, const void *a, const void *b, size_t bytes);
  *   run  computes n_row rows from x, f32 [n_row][in_width], and gives back f32
  *        [n_row][out_width] (mem_free)
  *   x    f32 [n_full][in_width]
- * Runs all rows twice, then every count of op_token_counts from different first rows, and demands
- * the same bits for the same row each time. */
+ * Runs all rows twice, then counts around the sizes where kernels change from different first rows,
+ * and demands the same bits for the same row each time. */
 typedef float *op_run(struct rig *r, void *arg, const float *x, uint32_t n_row);
 void op_check_rows(const char *what, struct rig *r, op_run *run, void *arg, const float *x,
                    uint32_t n_full, uint32_t in_width, uint32_t out_width);
 
 /* ---- cases ---- */
-
-/* Numbers of tokens around the sizes where kernels change. */
-extern const uint32_t op_token_counts[];
-extern const size_t op_n_token_count;
 
 /* Batches: one request or many, lengths 1, 63 .. 65, ragged, decode. Each fits gen_config. */
 struct op_batch_case {

@@ -4,7 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "base/rng.h"
 
 enum { V = 1024, ROWS = 40 };

@@ -568,7 +568,8 @@ fathom_sampling fake_engine_last(fathom_engine *e, uint32_t *n_prompt)
 
 /* ---- scripts ------------------------------------------------------------------------------- */
 
-void fake_plan_say(struct fake_plan *p, const struct tokenizer *t, const char *text)
+/* Appends the tokens of text, markup included. */
+static void say(struct fake_plan *p, const struct tokenizer *t, const char *text)
 {
     if (tokenizer_encode(t, text, strlen(text), TOKENIZER_MARKUP_ON, &p->say) != FATHOM_OK) abort();
 }
@@ -585,7 +586,7 @@ static void obey(struct fake_plan *p, const struct tokenizer *t, const char *tex
 {
     for (const char *c = text; c && *c; c = strchr(c, ';') ? strchr(c, ';') + 1 : NULL) {
         if (strncmp(c, "say=", 4) == 0) {
-            fake_plan_say(p, t, c + 4);
+            say(p, t, c + 4);
             return;
         }
         if (strncmp(c, "repeat=", 7) == 0) p->n_repeat = (uint32_t)strtoul(c + 7, NULL, 10);
@@ -601,7 +602,7 @@ static void obey(struct fake_plan *p, const struct tokenizer *t, const char *tex
         if (strncmp(c, "then=stall", 10) == 0) p->stalls = true;
         if (strncmp(c, "then=expire", 11) == 0) p->expires = true;
     }
-    fake_plan_say(p, t, "Hello!");
+    say(p, t, "Hello!");
 }
 
 void fake_script_directives(void *arg, const fathom_request *r, struct fake_plan *plan)
@@ -616,7 +617,7 @@ void fake_script_directives(void *arg, const fathom_request *r, struct fake_plan
         *to = '\0';
         obey(plan, t, from + 2);
     } else {
-        fake_plan_say(plan, t, "Hello!");
+        say(plan, t, "Hello!");
     }
     buf_free(&text);
 }

@@ -68,7 +68,4 @@ fathom_sampling fake_engine_last(fathom_engine *e, uint32_t *n_prompt);
  * is asked to open: with this file in place of the engine the program serves the script. */
 fake_script fake_script_directives;
 
-/* fake_plan_say - append the tokens of text, markup included */
-void fake_plan_say(struct fake_plan *p, const struct tokenizer *t, const char *text);
-
 #endif

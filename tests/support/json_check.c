@@ -13,7 +13,6 @@
 #include <pcre2.h>
 
 #include "base/json_big.h"
-#include "base/utf8.h"
 
 bool pattern_found(const char *pattern, const char *text, size_t n, bool whole)
 {

@@ -334,8 +334,9 @@ static const struct step_runner_ops null_ops = {
     .release_host = release_host,
 };
 
-fathom_err null_runner_create(struct step_runner **out, const struct model_limits *limits,
-                              uint32_t n_vocab, const struct null_options *o)
+/* For steps within the limits and ids below n_vocab. */
+static fathom_err create_runner(struct step_runner **out, const struct model_limits *limits,
+                                uint32_t n_vocab, const struct null_options *o)
 {
     *out = NULL;
     struct null_runner *r = mem_calloc(1, sizeof *r);
@@ -404,7 +405,7 @@ fathom_err null_engine_open(fathom_engine **out, const struct null_engine_option
         .offload = o->offload,
     };
     struct step_runner *runner = NULL;
-    fathom_err err = null_runner_create(&runner, &limits, o->n_vocab, &o->runner);
+    fathom_err err = create_runner(&runner, &limits, o->n_vocab, &o->runner);
     if (err != FATHOM_OK) return err;
     err = engine_create(out, &c, runner, NULL, d);
     if (err != FATHOM_OK) runner->ops->destroy(runner);

@@ -32,10 +32,6 @@ struct null_options {
 
 enum { NULL_PAGE_BYTES = 64 * 2 * 8 }; /* a row of the model's and one of the draft layer's */
 
-/* null_runner_create - for steps within the limits and ids below n_vocab; ENOMEM */
-fathom_err null_runner_create(struct step_runner **out, const struct model_limits *limits,
-                              uint32_t n_vocab, const struct null_options *o);
-
 /* null_engine_open - an engine over a null runner: n_vocab is the whole vocabulary, EOS is id 1 */
 struct null_engine_options {
     uint32_t n_vocab;

@@ -15,7 +15,6 @@
 enum {
     SMALL_MODEL_VOCAB = 64,
     SMALL_MODEL_LAYERS = 2, /* and one MTP layer */
-    SMALL_MODEL_LEN = 512,
 };
 
 struct small_model {

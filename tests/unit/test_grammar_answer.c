@@ -9,7 +9,6 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "chat/chat_int.h"
-#include "support/chat_answer.h"
 #include "support/grammar_data.h"
 #include "support/tokenizer_data.h"
 

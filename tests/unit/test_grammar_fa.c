@@ -5,7 +5,6 @@
 
 #include <cmocka.h>
 
-#include "base/mem.h"
 #include "base/rng.h"
 #include "base/utf8.h"
 #include "chat/grammar_fa.h"

@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "base/json.h"
-#include "base/limits.h"
 #include "base/os.h"
 
 /* A file of n bytes in a new directory; the caller removes both. */

@@ -8,7 +8,6 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
-#include "base/utf8.h"
 #include "chat/regex.h"
 #include "support/json_check.h"
 

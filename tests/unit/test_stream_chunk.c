@@ -8,7 +8,6 @@
 #include <cmocka.h>
 
 #include "base/json.h"
-#include "base/mem.h"
 #include "bench/request_body.h"
 #include "bench/stream_chunk.h"
 

@@ -8,7 +8,6 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/thread.h"
-#include "base/utf8.h"
 #include "support/tokenizer_data.h"
 #include "tokenizer/tokenizer_impl.h"
 

@@ -9,7 +9,6 @@
 #include <jansson.h>
 
 #include "base/json.h"
-#include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"

@@ -17,7 +17,6 @@
 #include "base/os.h"
 
 enum {
-    DEVICE_ALIGN = 256,
     CHUNKS_PER_THREAD = 8, /* of a loop over rows */
     SERIAL_VALUES = 8192,  /* a loop over fewer values is done before a worker has woken */
 };

@@ -6,8 +6,6 @@
  */
 #include "backend/cpu/cpu_int.h"
 
-#include "base/assert.h"
-
 enum {
     PAIR = 2,                 /* panels of one kernel call that ends in an operand */
     MAX_PANELS = 64,          /* of an item: one long read of the weight */

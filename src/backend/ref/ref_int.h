@@ -177,9 +177,6 @@ void ref_write_index_key(struct ref_backend *r, const struct mla_weight *w,
 void ref_index_query(struct ref_backend *r, const struct mla_weight *w, int32_t pos,
                      const float *qa, const float *x, float *query);
 
-/* ref_latent_at - where a latent row begins */
-uint8_t *ref_latent_at(const struct kv_cache *kv, uint32_t layer, int32_t slot);
-
 /* ref_slot - slot of position pos of a request */
 static inline int32_t ref_slot(const struct batch *batch, int32_t request, int32_t pos)
 {

@@ -15,7 +15,8 @@
 #include "base/assert.h"
 #include "base/dtype.h"
 
-uint8_t *ref_latent_at(const struct kv_cache *kv, uint32_t layer, int32_t slot)
+/* Where a latent row begins. */
+static uint8_t *latent_at(const struct kv_cache *kv, uint32_t layer, int32_t slot)
 {
     uint32_t page = (uint32_t)slot / KV_PAGE_TOKENS;
     uint32_t row = (uint32_t)slot % KV_PAGE_TOKENS;
@@ -95,7 +96,7 @@ static void cache_latent(struct ref_backend *r, const struct mla_front_args *a, 
     ref_product(r, &w->kv_a, x, kv);
     ref_rmsnorm(kv, w->kv_a_norm.value, KV_LATENT, r->c.norm_eps, kv);
     ref_rope(&r->c, r->c.rope_interleaved, a->batch->pos[t], kv + KV_LATENT);
-    write_latent(a->kv->layout.type, kv, ref_latent_at(a->kv, a->layer, a->batch->slot[t]));
+    write_latent(a->kv->layout.type, kv, latent_at(a->kv, a->layer, a->batch->slot[t]));
 }
 
 /* q = q_b qa, rope; to the form's query, one head after the other */
@@ -170,7 +171,7 @@ static struct visible visible_rows(const struct mla_attend_args *a, uint32_t t)
 static void read_visible(const struct visible *v, uint32_t i, float row[KV_ROW])
 {
     int32_t slot = v->slots ? v->slots[i] : ref_slot(v->batch, v->request, (int32_t)i);
-    read_latent(v->kv->layout.type, ref_latent_at(v->kv, v->layer, slot), row);
+    read_latent(v->kv->layout.type, latent_at(v->kv, v->layer, slot), row);
 }
 
 /* score[h][i] becomes softmax_i(score[h][i]) */

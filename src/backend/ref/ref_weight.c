@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "base/assert.h"
 #include "base/dtype.h"
 #include "base/fail.h"
 #include "base/mem.h"
