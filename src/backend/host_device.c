@@ -65,9 +65,68 @@ const char *host_fault(struct backend *b)
     return "";
 }
 
+static fathom_err check_experts(const struct backend_config *c, fathom_diag *d)
+{
+    if (c->n_group == 0 || c->n_expert % c->n_group != 0)
+        FAIL(d, FATHOM_EINVAL, "n_expert %u is not a multiple of n_group %u", c->n_expert,
+             c->n_group);
+    if (c->topk_group == 0 || c->topk_group > c->n_group)
+        FAIL(d, FATHOM_EINVAL, "topk_group is %u; needed 1 .. n_group %u", c->topk_group,
+             c->n_group);
+    uint32_t n_candidate = c->n_expert / c->n_group * c->topk_group;
+    if (c->n_expert_used == 0 || c->n_expert_used > n_candidate)
+        FAIL(d, FATHOM_EINVAL, "n_expert_used is %u; the groups kept hold %u experts",
+             c->n_expert_used, n_candidate);
+    return FATHOM_OK;
+}
+
+fathom_err host_check_config(const struct backend_config *c, const char *name, fathom_diag *d)
+{
+    const struct {
+        const char *name;
+        uint32_t value;
+    } positive[] = {
+        {"hidden", c->hidden},
+        {"n_head", c->n_head},
+        {"q_lora_rank", c->q_lora_rank},
+        {"nope_dim", c->nope_dim},
+        {"v_dim", c->v_dim},
+        {"n_vocab", c->n_vocab},
+        {"max_token", c->max_token},
+        {"max_request", c->max_request},
+        {"max_context", c->max_context},
+        {"max_logit_row", c->max_logit_row},
+    };
+    for (size_t i = 0; i < sizeof positive / sizeof *positive; i++) {
+        if (positive[i].value == 0) FAIL(d, FATHOM_EINVAL, "%s is 0", positive[i].name);
+    }
+    if (c->world > 1 && !c->is_slice)
+        FAIL(d, FATHOM_EUNSUPPORTED, "world is %u; the %s backend runs on one rank", c->world,
+             name);
+    if (c->index_n_head > 0 && c->index_topk == 0)
+        FAIL(d, FATHOM_EINVAL, "index_topk is 0 with %u index heads", c->index_n_head);
+    if ((c->index_n_head > 0) != c->kv.has_index)
+        FAIL(d, FATHOM_EINVAL, "index_n_head is %u and kv.has_index is %d", c->index_n_head,
+             c->kv.has_index);
+    return c->n_expert == 0 ? FATHOM_OK : check_experts(c, d);
+}
+
+fathom_err host_all_reduce(struct backend *b, struct buffer *delta, uint32_t n_token)
+{
+    (void)b;
+    (void)delta;
+    (void)n_token;
+    return FATHOM_OK;
+}
+
 uint32_t host_index_width(const struct backend_config *c)
 {
     return c->index_n_head * (KV_INDEX_DIM + 1);
+}
+
+uint32_t host_buffer_rows(const struct backend_config *c, enum buffer_kind kind)
+{
+    return kind == BUFFER_LOGITS ? c->max_logit_row : c->max_token;
 }
 
 uint32_t host_buffer_width(const struct backend_config *c, enum buffer_kind kind)
@@ -83,4 +142,41 @@ uint32_t host_buffer_width(const struct backend_config *c, enum buffer_kind kind
     case BUFFER_LOGITS: return c->n_vocab;
     }
     return 0;
+}
+
+/* Values of a QUERY row in the expanded form, without the index query. */
+static uint32_t expanded_width(const struct backend_config *c)
+{
+    return c->n_head * (c->nope_dim + KV_ROPE);
+}
+
+static bool is_width(const struct backend_config *c, enum buffer_kind kind, uint32_t width)
+{
+    uint32_t own = host_buffer_width(c, kind);
+    uint32_t expanded = expanded_width(c);
+    switch (kind) {
+    case BUFFER_QUERY:
+        return width == own || width == c->n_head * KV_ROW || width == expanded ||
+               width == expanded + host_index_width(c);
+    case BUFFER_LATENT: return width == c->n_head * KV_LATENT || width == c->n_head * c->v_dim;
+    case BUFFER_ROUTE: return width == 2 * own;
+    default: return width == own;
+    }
+}
+
+fathom_err host_check_access(const struct backend_config *c, enum buffer_kind kind, uint32_t row0,
+                             uint32_t n_row, uint32_t width)
+{
+    uint32_t n = host_buffer_rows(c, kind);
+    bool inside = row0 <= n && n_row <= n - row0;
+    return inside && is_width(c, kind, width) ? FATHOM_OK : FATHOM_EINVAL;
+}
+
+uint32_t host_column(const struct backend_config *c, enum buffer_kind kind, uint32_t width,
+                     uint32_t i)
+{
+    uint32_t expanded = expanded_width(c);
+    if (kind == BUFFER_QUERY && width == expanded + host_index_width(c) && i >= expanded)
+        return i - expanded + c->n_head * KV_ROW;
+    return i;
 }

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
+#include "engine/engine.h"
 
 fathom_err answer_submit(fathom_engine *e, struct answer *a, const fathom_request *r,
                          fathom_diag *d)
@@ -20,6 +21,12 @@ fathom_err answer_submit(fathom_engine *e, struct answer *a, const fathom_reques
     memset(&a->finish, 0, sizeof a->finish);
     uint64_t id;
     return fathom_submit(e, &copy, &id, d);
+}
+
+void answer_ask(fathom_engine *e, struct answer *a, const fathom_request *r)
+{
+    fathom_diag d = {{0}};
+    if (answer_submit(e, a, r, &d) != FATHOM_OK) fail_msg("%s", d.text);
 }
 
 static uint64_t bits_of(float f)
@@ -100,4 +107,24 @@ void answers_wait(fathom_engine *e, size_t n)
         assert_true(n_done <= n);
         n -= n_done;
     }
+}
+
+void answer_expect_same(const struct answer *a, const struct answer *want)
+{
+    assert_int_equal(a->n, want->n);
+    assert_memory_equal(a->ids, want->ids, a->n * sizeof a->ids[0]);
+    assert_memory_equal(a->logprobs, want->logprobs, a->n * sizeof a->logprobs[0]);
+    assert_true(a->hash == want->hash);
+    assert_int_equal(a->finish.finish, want->finish.finish);
+}
+
+void answers_expect_rest(fathom_engine *e)
+{
+    fathom_stats s;
+    fathom_get_stats(e, &s);
+    assert_int_equal(s.n_running, 0);
+    assert_int_equal(s.n_waiting, 0);
+    assert_int_equal(s.n_backlog_token, 0);
+    assert_int_equal(s.n_page_free, s.n_page);
+    engine_check(e);
 }

@@ -33,11 +33,20 @@ struct answer {
 fathom_err answer_submit(fathom_engine *e, struct answer *a, const fathom_request *r,
                          fathom_diag *d);
 
+/* answer_ask - the same; fails the test when the request is refused */
+void answer_ask(fathom_engine *e, struct answer *a, const fathom_request *r);
+
 /* answers_take - one fathom_poll; events go to their answers. Returns how many requests finished.
  */
 size_t answers_take(fathom_engine *e, int timeout_ms);
 
 /* answers_wait - poll until n more requests have finished */
 void answers_wait(fathom_engine *e, size_t n);
+
+/* answer_expect_same - ids, log-probabilities, alternatives and how it ended, bit by bit */
+void answer_expect_same(const struct answer *a, const struct answer *want);
+
+/* answers_expect_rest - no request is left, every page is free, the engine's invariants hold */
+void answers_expect_rest(fathom_engine *e);
 
 #endif

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "support/tokenizer_data.h"
 
 void grammar_data_open(struct grammar_data *g, const char *path)
 {
@@ -29,6 +30,32 @@ void grammar_data_close(struct grammar_data *g)
     mem_free(g->words);
     grammar_vocab_destroy(g->v);
     tokenizer_close(g->t);
+}
+
+static int set_up(void **state, const char *path)
+{
+    struct grammar_data *g = mem_alloc(sizeof *g);
+    assert_non_null(g);
+    grammar_data_open(g, path);
+    *state = g;
+    return 0;
+}
+
+int grammar_data_set_up_pilot(void **state)
+{
+    return set_up(state, TOKENIZER_PILOT_JSON);
+}
+
+int grammar_data_set_up_v3(void **state)
+{
+    return set_up(state, TOKENIZER_V3_JSON);
+}
+
+int grammar_data_tear_down(void **state)
+{
+    grammar_data_close(*state);
+    mem_free(*state);
+    return 0;
 }
 
 struct grammar *grammar_of_schema(const struct grammar_data *g, const char *schema,

@@ -20,6 +20,12 @@ struct grammar_data {
 void grammar_data_open(struct grammar_data *g, const char *path);
 void grammar_data_close(struct grammar_data *g);
 
+/* grammar_data_set_up_* - *state is one of the pilot's tokenizer, or of V3's, for a group of tests;
+ * grammar_data_tear_down - gives it back. Both return 0. */
+int grammar_data_set_up_pilot(void **state);
+int grammar_data_set_up_v3(void **state);
+int grammar_data_tear_down(void **state);
+
 /* grammar_of_schema - compile schema text; fails the test with the message when it cannot */
 struct grammar *grammar_of_schema(const struct grammar_data *g, const char *schema,
                                   const struct grammar_options *options);

@@ -53,31 +53,13 @@ static fathom_request greedy(uint32_t max_tokens)
     return r;
 }
 
-static void submit(fathom_engine *e, struct answer *a, const fathom_request *r)
-{
-    fathom_diag d = {{0}};
-    if (answer_submit(e, a, r, &d) != FATHOM_OK) fail_msg("%s", d.text);
-}
-
-/* Waits until the engine rests: no request, all pages free. */
-static void expect_rest(fathom_engine *e)
-{
-    fathom_stats s;
-    fathom_get_stats(e, &s);
-    assert_int_equal(s.n_running, 0);
-    assert_int_equal(s.n_waiting, 0);
-    assert_int_equal(s.n_backlog_token, 0);
-    assert_int_equal(s.n_page_free, s.n_page);
-    engine_check(e);
-}
-
 static void output_is_what_the_tokens_before_it_say(void **state)
 {
     (void)state;
     fathom_engine *e = open_default();
     fathom_request r = greedy(100);
     r.sampling.logprobs = true;
-    submit(e, &answers[0], &r);
+    answer_ask(e, &answers[0], &r);
     answers_wait(e, 1);
     const struct answer *a = &answers[0];
     int32_t ids[256];
@@ -101,7 +83,7 @@ static void output_is_what_the_tokens_before_it_say(void **state)
     assert_int_equal(s.n_output_token, 100);
     assert_int_equal(s.n_finished, 1);
     assert_false(s.failed);
-    expect_rest(e);
+    answers_expect_rest(e);
     fathom_close(e);
 }
 
@@ -111,7 +93,7 @@ static void run_two_turns(fathom_engine *e, uint64_t second_salt, bool reset)
     fathom_request r = greedy(100);
     r.cache_salt = 1;
     r.sampling.ignore_eos = true;
-    submit(e, &answers[0], &r);
+    answer_ask(e, &answers[0], &r);
     answers_wait(e, 1);
     int32_t ids[5 + 100 + 3] = {0};
     memcpy(ids, prompt, sizeof prompt);
@@ -120,7 +102,7 @@ static void run_two_turns(fathom_engine *e, uint64_t second_salt, bool reset)
     r.n_prompt = 108;
     r.cache_salt = second_salt;
     if (reset) fathom_reset_cache(e);
-    submit(e, &answers[1], &r);
+    answer_ask(e, &answers[1], &r);
     answers_wait(e, 1);
     assert_int_equal(answers[1].ids[0], null_state(ids, 108) % 1000);
     assert_int_equal(answers[0].finish.n_cached, 0);
@@ -137,7 +119,7 @@ static void a_second_turn_finds_the_first(void **state)
     assert_int_equal(s.n_prefix_query_token, 5 + 108);
     assert_int_equal(s.n_prefix_hit_token, 64);
     assert_int_equal(s.n_prompt_token, 5 + 108 - 64);
-    expect_rest(e);
+    answers_expect_rest(e);
     fathom_close(e);
 }
 
@@ -149,7 +131,7 @@ static void a_reset_forgets_the_first(void **state)
     assert_int_equal(answers[1].finish.n_cached, 0);
     run_two_turns(e, 1, false); /* what came after the reset is found */
     assert_int_equal(answers[1].finish.n_cached, 64);
-    expect_rest(e);
+    answers_expect_rest(e);
     fathom_close(e);
 }
 
@@ -166,7 +148,7 @@ static void a_page_of_another_salt_or_without_a_cache_is_not_found(void **state)
         fathom_get_stats(e, &s);
         assert_int_equal(s.n_prefix_query_token, i == 0 ? 113 : 0);
         assert_int_equal(s.n_prefix_hit_token, 0);
-        expect_rest(e);
+        answers_expect_rest(e);
         fathom_close(e);
     }
 }
@@ -193,7 +175,7 @@ static int32_t drawn_at(uint32_t i)
 {
     fathom_engine *e = open_default();
     fathom_request r = greedy(i + 1);
-    submit(e, &answers[0], &r);
+    answer_ask(e, &answers[0], &r);
     answers_wait(e, 1);
     fathom_close(e);
     return answers[0].ids[i];
@@ -207,13 +189,13 @@ static void a_stop_id_ends_it_and_is_reported(void **state)
     fathom_request r = greedy(50);
     r.sampling.stop_ids = stop_ids;
     r.sampling.n_stop_id = 2;
-    submit(e, &answers[0], &r);
+    answer_ask(e, &answers[0], &r);
     answers_wait(e, 1);
     assert_int_equal(answers[0].n, 7);
     assert_true(answers[0].stopped);
     assert_int_equal(answers[0].finish.finish, FATHOM_FINISH_STOP);
     assert_int_equal(answers[0].finish.stop_id, stop_ids[1]);
-    expect_rest(e);
+    answers_expect_rest(e);
     fathom_close(e);
 }
 
@@ -227,12 +209,12 @@ static void eos_stops_unless_told_otherwise(void **state)
     fathom_request r = greedy(200);
     r.prompt = small;
     r.n_prompt = 3;
-    submit(e, &answers[0], &r);
+    answer_ask(e, &answers[0], &r);
     r.sampling.ignore_eos = true;
-    submit(e, &answers[1], &r);
+    answer_ask(e, &answers[1], &r);
     r.sampling.ignore_eos = false;
     r.sampling.min_tokens = 150;
-    submit(e, &answers[2], &r);
+    answer_ask(e, &answers[2], &r);
     answers_wait(e, 3);
     assert_int_equal(answers[0].finish.finish, FATHOM_FINISH_STOP);
     assert_int_equal(answers[0].finish.stop_id, EOS);
@@ -240,7 +222,7 @@ static void eos_stops_unless_told_otherwise(void **state)
     assert_int_equal(answers[1].ids[answers[0].n - 1], EOS); /* drawn, and no end */
     assert_true(answers[2].n > 150);
     for (uint32_t i = 0; i < 150; i++) assert_int_not_equal(answers[2].ids[i], EOS);
-    expect_rest(e);
+    answers_expect_rest(e);
     fathom_close(e);
 }
 
@@ -250,7 +232,7 @@ static void no_max_tokens_means_up_to_the_models_length(void **state)
     fathom_engine *e = open_default();
     fathom_request r = greedy(0);
     r.sampling.ignore_eos = true;
-    submit(e, &answers[0], &r);
+    answer_ask(e, &answers[0], &r);
     answers_wait(e, 1);
     assert_int_equal(answers[0].n, 256 - 5);
     assert_int_equal(answers[0].finish.finish, FATHOM_FINISH_LENGTH);
@@ -264,8 +246,8 @@ static void alternatives_come_with_each_token(void **state)
     fathom_request plain = greedy(4), r = greedy(4);
     r.sampling.n_top_logprobs = 20;
     fathom_event events[16];
-    submit(e, &answers[0], &plain); /* a neighbour without any */
-    submit(e, &answers[1], &r);
+    answer_ask(e, &answers[0], &plain); /* a neighbour without any */
+    answer_ask(e, &answers[1], &r);
     uint32_t n_with = 0;
     for (size_t n_done = 0; n_done < 2;) {
         size_t n = fathom_poll(e, events, 16, -1);
@@ -306,7 +288,7 @@ static void prompt_tokens_are_told_once_and_in_order(void **state)
                 r.sampling.ignore_eos = true;
                 r.sampling.prompt_logprobs = i % 4 != 3;
                 r.sampling.n_prompt_top_logprobs = i % 3;
-                submit(e, &answers[i], &r);
+                answer_ask(e, &answers[i], &r);
             }
             answers_wait(e, 8);
             for (uint32_t i = 0; i < 8; i++) {
@@ -325,7 +307,7 @@ static void prompt_tokens_are_told_once_and_in_order(void **state)
                     if (i % 3 > 0) assert_int_equal(a->prompt[k].top[0].id, s % 1000);
                 }
             }
-            expect_rest(e);
+            answers_expect_rest(e);
         }
         fathom_close(e);
     }
@@ -338,14 +320,14 @@ static void seeds_make_runs_repeatable(void **state)
     fathom_engine *e = open_with(&o);
     fathom_request r = greedy(20);
     r.sampling.temperature = 1;
-    submit(e, &answers[0], &r);
-    submit(e, &answers[1], &r); /* without a seed each request has its own */
+    answer_ask(e, &answers[0], &r);
+    answer_ask(e, &answers[1], &r); /* without a seed each request has its own */
     r.sampling.has_seed = true;
     r.sampling.seed = 42;
-    submit(e, &answers[2], &r);
-    submit(e, &answers[3], &r);
+    answer_ask(e, &answers[2], &r);
+    answer_ask(e, &answers[3], &r);
     r.sampling.seed = 43;
-    submit(e, &answers[4], &r);
+    answer_ask(e, &answers[4], &r);
     answers_wait(e, 5);
     fathom_close(e);
     assert_memory_not_equal(answers[0].ids, answers[1].ids, 20 * sizeof(int32_t));
@@ -354,7 +336,7 @@ static void seeds_make_runs_repeatable(void **state)
     e = open_with(&o); /* the same engine seed: the first request draws the same again */
     r = greedy(20);
     r.sampling.temperature = 1;
-    submit(e, &answers[5], &r);
+    answer_ask(e, &answers[5], &r);
     answers_wait(e, 1);
     fathom_close(e);
     assert_memory_equal(answers[0].ids, answers[5].ids, 20 * sizeof(int32_t));
@@ -367,11 +349,11 @@ static void penalties_and_bias_reach_the_sampler(void **state)
     fathom_engine *e = open_default();
     fathom_request r = greedy(30);
     r.sampling.frequency_penalty = 0.5f;
-    submit(e, &answers[0], &r);
+    answer_ask(e, &answers[0], &r);
     r = greedy(30);
     r.sampling.bias = bias;
     r.sampling.n_bias = 1;
-    submit(e, &answers[1], &r);
+    answer_ask(e, &answers[1], &r);
     answers_wait(e, 2);
     int32_t ids[64];
     memcpy(ids, prompt, sizeof prompt);
@@ -402,7 +384,7 @@ static void bad_requests_are_refused_at_the_door(void **state)
     r = greedy(252);
     fathom_diag d2 = {{0}};
     assert_int_equal(fathom_submit(e, &r, &id, &d2), FATHOM_ELIMIT);
-    expect_rest(e);
+    answers_expect_rest(e);
     fathom_close(e);
 }
 
@@ -412,7 +394,7 @@ static void a_caller_that_does_not_poll_loses_nothing_and_blocks_nobody(void **s
     fathom_engine *e = open_default(); /* 32 slots */
     fathom_request r = greedy(100);
     r.sampling.ignore_eos = true;
-    for (int i = 0; i < 32; i++) submit(e, &answers[i], &r);
+    for (int i = 0; i < 32; i++) answer_ask(e, &answers[i], &r);
     struct answer extra;
     fathom_diag d = {{0}};
     assert_int_equal(answer_submit(e, &extra, &r, &d), FATHOM_EBUSY);
@@ -428,9 +410,9 @@ static void a_caller_that_does_not_poll_loses_nothing_and_blocks_nobody(void **s
     for (int i = 1; i < 32; i++) {
         assert_memory_equal(answers[i].ids, answers[0].ids, 100 * sizeof(int32_t));
     }
-    submit(e, &extra, &r);
+    answer_ask(e, &extra, &r);
     answers_wait(e, 1);
-    expect_rest(e);
+    answers_expect_rest(e);
     fathom_close(e);
 }
 
@@ -443,8 +425,8 @@ static void cancel_works_waiting_running_and_late(void **state)
     fathom_engine *e = open_with(&o);
     fathom_request r = greedy(200);
     r.sampling.ignore_eos = true;
-    submit(e, &answers[0], &r);
-    submit(e, &answers[1], &r);
+    answer_ask(e, &answers[0], &r);
+    answer_ask(e, &answers[1], &r);
     while (answers[0].n < 3) answers_take(e, 1000);
     fathom_request w = greedy(200);
     uint64_t waiting_id;
@@ -468,7 +450,7 @@ static void cancel_works_waiting_running_and_late(void **state)
     fathom_get_stats(e, &s);
     assert_int_equal(s.n_cancelled, 2);
     assert_int_equal(s.n_finished, 1);
-    expect_rest(e);
+    answers_expect_rest(e);
     fathom_close(e);
 }
 
@@ -482,9 +464,9 @@ static void the_first_device_error_ends_everything_with_its_cause(void **state)
     fathom_engine *e = open_with(&o);
     fathom_request r = greedy(100);
     r.sampling.ignore_eos = true;
-    submit(e, &answers[0], &r);
-    submit(e, &answers[1], &r);
-    submit(e, &answers[2], &r); /* waits */
+    answer_ask(e, &answers[0], &r);
+    answer_ask(e, &answers[1], &r);
+    answer_ask(e, &answers[2], &r); /* waits */
     answers_wait(e, 3);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(answers[i].finish.finish, FATHOM_FINISH_ERROR);
@@ -498,7 +480,7 @@ static void the_first_device_error_ends_everything_with_its_cause(void **state)
     fathom_get_stats(e, &s);
     assert_true(s.failed);
     assert_int_equal(s.n_step, 5);
-    expect_rest(e);
+    answers_expect_rest(e);
     fathom_close(e);
 }
 
@@ -512,7 +494,7 @@ static void a_device_error_while_drafting_ends_everything(void **state)
         fathom_engine *e = open_with(&o);
         fathom_request r = greedy(100);
         r.sampling.ignore_eos = true;
-        submit(e, &answers[0], &r);
+        answer_ask(e, &answers[0], &r);
         answers_wait(e, 1);
         assert_int_equal(answers[0].finish.finish, FATHOM_FINISH_ERROR);
         assert_string_equal(fathom_fault(e), "the null device burns");
@@ -529,7 +511,7 @@ static void drafts_are_counted_by_place(void **state)
     assert_int_equal(fathom_get_info(e)->n_draft, 3);
     fathom_request r = greedy(101);
     r.sampling.ignore_eos = true;
-    submit(e, &answers[0], &r);
+    answer_ask(e, &answers[0], &r);
     answers_wait(e, 1);
     fathom_stats s;
     fathom_get_stats(e, &s);
@@ -550,7 +532,7 @@ static void closing_with_live_requests_releases_everything(void **state)
     o.runner.step_us = 500;
     fathom_engine *e = open_with(&o);
     fathom_request r = greedy(200);
-    for (int i = 0; i < 20; i++) submit(e, &answers[i], &r);
+    for (int i = 0; i < 20; i++) answer_ask(e, &answers[i], &r);
     answers_take(e, 1000);
     fathom_close(e);
 }
@@ -577,7 +559,7 @@ static void every_failing_allocation_is_clean(void **state)
         mem_fail_after(0);
         assert_int_equal(answer_submit(e, &answers[0], &r, NULL), FATHOM_ENOMEM);
         mem_fail_after(-1);
-        expect_rest(e);
+        answers_expect_rest(e);
         fathom_close(e);
         return;
     }
@@ -620,7 +602,7 @@ static void a_slow_step_is_not_a_stuck_one(void **state)
         o.runner.n_part = parts ? 60 : 0;
         fathom_engine *e = open_with(&o);
         fathom_request r = greedy(1);
-        submit(e, &answers[0], &r);
+        answer_ask(e, &answers[0], &r);
         int still = longest_stillness(e);
         if (parts ? still > 30 : still < 40) fail_msg("progress stood still for %d looks", still);
         answers_wait(e, 1);

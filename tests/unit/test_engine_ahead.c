@@ -63,31 +63,6 @@ static fathom_request request_of(uint32_t max_tokens)
     return r;
 }
 
-static void submit(fathom_engine *e, struct answer *a, const fathom_request *r)
-{
-    fathom_diag d = {{0}};
-    if (answer_submit(e, a, r, &d) != FATHOM_OK) fail_msg("%s", d.text);
-}
-
-static void expect_rest(fathom_engine *e)
-{
-    fathom_stats s;
-    fathom_get_stats(e, &s);
-    assert_int_equal(s.n_running + s.n_waiting, 0);
-    assert_int_equal(s.n_page_free, s.n_page);
-    assert_int_equal(s.n_backlog_token, 0);
-    engine_check(e);
-}
-
-static void expect_same(const struct answer *a, const struct answer *want)
-{
-    assert_int_equal(a->n, want->n);
-    assert_memory_equal(a->ids, want->ids, a->n * sizeof a->ids[0]);
-    assert_memory_equal(a->logprobs, want->logprobs, a->n * sizeof a->logprobs[0]);
-    assert_true(a->hash == want->hash);
-    assert_int_equal(a->finish.finish, want->finish.finish);
-}
-
 /* The answer is what the runner's function says. */
 static void expect_drawn(const struct answer *a, const fathom_request *r)
 {
@@ -103,10 +78,10 @@ static void expect_drawn(const struct answer *a, const fathom_request *r)
 
 static void run_one(fathom_engine *e, const fathom_request *r)
 {
-    submit(e, &answers[0], r);
+    answer_ask(e, &answers[0], r);
     answers_wait(e, 1);
     expect_drawn(&answers[0], r);
-    expect_rest(e);
+    answers_expect_rest(e);
 }
 
 static void a_length_is_foreseen_and_nothing_is_computed_in_vain(void **state)
@@ -146,12 +121,12 @@ static void after_a_stop_one_step_is_in_vain(void **state)
         r.sampling.stop_ids = &stop;
         r.sampling.n_stop_id = 1;
         for (int round = 0; round < 2; round++) { /* the second goes on from the first one's page */
-            submit(e, &answers[1], &r);
+            answer_ask(e, &answers[1], &r);
             answers_wait(e, 1);
             assert_int_equal(answers[1].n, first + 1);
             assert_true(answers[1].stopped);
             assert_memory_equal(answers[1].ids, answers[0].ids, (first + 1) * sizeof(int32_t));
-            expect_rest(e);
+            answers_expect_rest(e);
         }
         fathom_close(e);
         assert_int_equal(n_computed, 2 * (5 + first + 1));
@@ -169,10 +144,10 @@ static void twins_share_their_pages(void **state)
     fathom_request r = request_of(150);
     run_one(e, &r);
     wanted[0] = answers[0];
-    for (int i = 0; i < 8; i++) submit(e, &answers[i], &r);
+    for (int i = 0; i < 8; i++) answer_ask(e, &answers[i], &r);
     answers_wait(e, 8);
-    for (int i = 0; i < 8; i++) expect_same(&answers[i], &wanted[0]);
-    expect_rest(e);
+    for (int i = 0; i < 8; i++) answer_expect_same(&answers[i], &wanted[0]);
+    answers_expect_rest(e);
     fathom_close(e);
 }
 
@@ -209,7 +184,7 @@ static void what_needs_the_ids_before_it_is_not_launched_ahead(void **state)
         fathom_request r = request_of(40);
         if (kind == 1) r.sampling.presence_penalty = 0.5f;
         if (kind == 2) r.constraint = (fathom_constraint){&anything, &answers[0]};
-        submit(e, &answers[0], &r);
+        answer_ask(e, &answers[0], &r);
         answers_wait(e, 1);
         assert_int_equal(answers[0].n, 40);
         assert_int_equal(n_ahead, 0);
@@ -235,7 +210,7 @@ static void a_failing_launch_ends_everybody(void **state)
             assert_true(answers[i].n < n);
         }
         assert_string_equal(fathom_fault(e), "the null device burns");
-        expect_rest(e);
+        answers_expect_rest(e);
         fathom_close(e);
     }
 }
@@ -248,12 +223,12 @@ static void closing_and_cancelling_while_two_are_under_way(void **state)
         o.runner.step_us = 300;
         fathom_engine *e = open_with(&o);
         fathom_request r = request_of(200);
-        for (int k = 0; k < 12; k++) submit(e, &answers[k], &r);
+        for (int k = 0; k < 12; k++) answer_ask(e, &answers[k], &r);
         while (answers[0].n < 3) (void)answers_take(e, 1000);
         if (i % 2 == 0) {
             for (int k = 0; k < 12; k++) fathom_cancel(e, answers[k].id);
             answers_wait(e, 12);
-            expect_rest(e);
+            answers_expect_rest(e);
         }
         fathom_close(e);
         assert_true(n_ahead > 0);
@@ -327,7 +302,7 @@ static void run_load(fathom_engine *e, const struct load *l, bool cancels)
     while (n_in < N_REQUEST || n_open > 0) {
         uint32_t n_burst = between(0, 3);
         for (; n_burst > 0 && n_in < N_REQUEST; n_burst--, n_in++, n_open++) {
-            submit(e, &answers[n_in], &l->requests[n_in]);
+            answer_ask(e, &answers[n_in], &l->requests[n_in]);
         }
         if (n_open > 0) n_open -= answers_take(e, 1000);
         if (!cancels || n_in == 0 || between(0, 15)) continue;
@@ -369,10 +344,10 @@ static void any_load_gives_the_same_answers(void **state)
                 assert_memory_equal(a->ids, wanted[k].ids, a->n * sizeof a->ids[0]);
                 n_cancelled++;
             } else {
-                expect_same(a, &wanted[k]);
+                answer_expect_same(a, &wanted[k]);
             }
         }
-        expect_rest(e);
+        answers_expect_rest(e);
         fathom_stats s;
         fathom_get_stats(e, &s);
         n_preempted += s.n_preempted;

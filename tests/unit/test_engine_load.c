@@ -100,21 +100,6 @@ static fathom_engine *open_shape(const struct shape *s, uint64_t *n_computed, ui
     return e;
 }
 
-static void submit(fathom_engine *e, struct answer *a, const fathom_request *r)
-{
-    fathom_diag d = {{0}};
-    if (answer_submit(e, a, r, &d) != FATHOM_OK) fail_msg("%s", d.text);
-}
-
-static void expect_rest(fathom_engine *e)
-{
-    fathom_stats s;
-    fathom_get_stats(e, &s);
-    assert_int_equal(s.n_running + s.n_waiting, 0);
-    assert_int_equal(s.n_page_free, s.n_page);
-    engine_check(e);
-}
-
 static int run_each_alone(void **state)
 {
     (void)state;
@@ -125,21 +110,13 @@ static int run_each_alone(void **state)
         .budget = 4096, .n_page = 10, .max_num_seqs = 1, .no_prefix_cache = true};
     fathom_engine *e = open_shape(&shape, NULL, 0);
     for (int i = 0; i < N_REQUEST; i++) {
-        submit(e, &alone[i], &load.requests[i]);
+        answer_ask(e, &alone[i], &load.requests[i]);
         answers_wait(e, 1);
-        submit(e, &alone_shared[i], &shared.requests[i]);
+        answer_ask(e, &alone_shared[i], &shared.requests[i]);
         answers_wait(e, 1);
     }
     fathom_close(e);
     return 0;
-}
-
-static void expect_same(const struct answer *a, const struct answer *want)
-{
-    assert_int_equal(a->n, want->n);
-    assert_memory_equal(a->ids, want->ids, a->n * sizeof a->ids[0]);
-    assert_memory_equal(a->logprobs, want->logprobs, a->n * sizeof a->logprobs[0]);
-    assert_int_equal(a->finish.finish, want->finish.finish);
 }
 
 static void the_same_bits_whatever_runs_beside(void **state)
@@ -158,13 +135,13 @@ static void the_same_bits_whatever_runs_beside(void **state)
         uint64_t n_computed = 0;
         fathom_engine *e = open_shape(&shapes[k], &n_computed, 0);
         uint64_t n_needed = 0;
-        for (int i = 0; i < N_REQUEST; i++) submit(e, &answers[i], &load.requests[i]);
+        for (int i = 0; i < N_REQUEST; i++) answer_ask(e, &answers[i], &load.requests[i]);
         answers_wait(e, N_REQUEST);
         for (int i = 0; i < N_REQUEST; i++) {
-            expect_same(&answers[i], &alone[i]);
+            answer_expect_same(&answers[i], &alone[i]);
             n_needed += load.requests[i].n_prompt + answers[i].n - 1;
         }
-        expect_rest(e);
+        answers_expect_rest(e);
         fathom_stats s;
         fathom_get_stats(e, &s);
         fathom_close(e);
@@ -191,13 +168,13 @@ static void the_same_bits_from_shared_pages(void **state)
         fathom_engine *e = open_shape(&shapes[k], NULL, 0);
         uint64_t n_cached = 0;
         for (int round = 0; round < 2; round++) {
-            for (int i = 0; i < N_REQUEST; i++) submit(e, &answers[i], &shared.requests[i]);
+            for (int i = 0; i < N_REQUEST; i++) answer_ask(e, &answers[i], &shared.requests[i]);
             answers_wait(e, N_REQUEST);
             for (int i = 0; i < N_REQUEST; i++) {
-                expect_same(&answers[i], &alone_shared[i]);
+                answer_expect_same(&answers[i], &alone_shared[i]);
                 n_cached += answers[i].finish.n_cached;
             }
-            expect_rest(e);
+            answers_expect_rest(e);
         }
         fathom_stats s;
         fathom_get_stats(e, &s);
@@ -225,11 +202,11 @@ static void the_same_bits_with_drafts_and_all_of_them_right(void **state)
         const struct shape *shape = &shapes[k];
         fathom_engine *e = open_shape(shape, NULL, 0);
         for (int round = 0; round < 2; round++) {
-            for (int i = 0; i < N_REQUEST; i++) submit(e, &answers[i], &shared.requests[i]);
+            for (int i = 0; i < N_REQUEST; i++) answer_ask(e, &answers[i], &shared.requests[i]);
             answers_wait(e, N_REQUEST);
-            for (int i = 0; i < N_REQUEST; i++) expect_same(&answers[i], &alone_shared[i]);
+            for (int i = 0; i < N_REQUEST; i++) answer_expect_same(&answers[i], &alone_shared[i]);
         }
-        expect_rest(e);
+        answers_expect_rest(e);
         fathom_stats s;
         fathom_get_stats(e, &s);
         fathom_close(e);
@@ -254,7 +231,7 @@ static void random_cancels_leave_no_page_behind(void **state)
     fathom_engine *e = open_shape(&shape, NULL, 50);
     for (int round = 0; round < 5; round++) {
         size_t n_open = N_REQUEST;
-        for (int i = 0; i < N_REQUEST; i++) submit(e, &answers[i], &load.requests[i]);
+        for (int i = 0; i < N_REQUEST; i++) answer_ask(e, &answers[i], &load.requests[i]);
         while (n_open > 0) {
             n_open -= answers_take(e, 1000);
             const struct answer *a = &answers[rng_below(&rng, N_REQUEST)];
@@ -268,7 +245,7 @@ static void random_cancels_leave_no_page_behind(void **state)
             n_cancelled += a->finish.finish == FATHOM_FINISH_CANCEL;
         }
         assert_true(n_cancelled > 0 && n_cancelled < N_REQUEST);
-        expect_rest(e);
+        answers_expect_rest(e);
     }
     fathom_close(e);
 }
@@ -330,7 +307,7 @@ static void any_thread_may_submit_cancel_and_look(void **state)
     atomic_store(&c.all_in, true);
     pthread_join(poller, NULL);
     assert_true(atomic_load(&c.n_accepted) > 0);
-    expect_rest(c.e);
+    answers_expect_rest(c.e);
     fathom_close(c.e);
 }
 

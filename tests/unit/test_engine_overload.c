@@ -49,12 +49,6 @@ static fathom_request asking(uint32_t n_prompt, uint32_t max_tokens)
     return r;
 }
 
-static void submit(fathom_engine *e, struct answer *a, const fathom_request *r)
-{
-    fathom_diag d = {{0}};
-    if (answer_submit(e, a, r, &d) != FATHOM_OK) fail_msg("%s", d.text);
-}
-
 static void expect_refusal(fathom_engine *e, const fathom_request *r, const char *part)
 {
     static struct answer refused;
@@ -80,11 +74,7 @@ static void wait_for(fathom_engine *e, uint32_t n)
 
 static void close_at_rest(fathom_engine *e)
 {
-    fathom_stats s = stats_of(e);
-    assert_int_equal(s.n_running + s.n_waiting, 0);
-    assert_int_equal(s.n_backlog_token, 0);
-    assert_int_equal(s.n_page_free, s.n_page);
-    engine_check(e);
+    answers_expect_rest(e);
     fathom_close(e);
 }
 
@@ -96,14 +86,14 @@ static void prompt_tokens_that_wait_are_limited(void **state)
     o.runner.step_us = 50000;
     fathom_engine *e = open_with(&o);
     fathom_request big = asking(900, 2), small = asking(100, 2), tiny = asking(1, 2);
-    submit(e, &answers[0], &big);
-    submit(e, &answers[1], &small);
+    answer_ask(e, &answers[0], &big);
+    answer_ask(e, &answers[1], &small);
     expect_refusal(e, &tiny,
                    "1000 prompt tokens wait to be computed and this prompt has 1; "
                    "together they may be 1000 (--max-num-queued-tokens)");
     assert_int_equal(stats_of(e).n_backlog_token, 1000);
     while (stats_of(e).n_backlog_token > 900) clock_sleep_us(1000);
-    submit(e, &answers[2], &small); /* a step has made room */
+    answer_ask(e, &answers[2], &small); /* a step has made room */
     fathom_cancel(e, answers[0].id);
     wait_for(e, 3);
     assert_int_equal(stats_of(e).n_refused_tokens, 1);
@@ -119,8 +109,8 @@ static void a_promise_about_the_first_token_is_kept(void **state)
     o.runner.token_us = 200; /* 256 tokens take 53 ms */
     fathom_engine *e = open_with(&o);
     fathom_request big = asking(900, 1), small = asking(10, 20);
-    submit(e, &answers[0], &big); /* 0.19 s */
-    submit(e, &answers[1], &small);
+    answer_ask(e, &answers[0], &big); /* 0.19 s */
+    answer_ask(e, &answers[1], &small);
     wait_for(e, 2);
     fathom_stats s = stats_of(e);
     if (s.prefill_token_us < 150 || s.prefill_token_us > 400) fail_msg("%g us", s.prefill_token_us);
@@ -155,8 +145,8 @@ static void who_waited_too_long_leaves_the_queue(void **state)
     o.admission.ttft_us = 100000;
     fathom_engine *e = open_with(&o);
     fathom_request running = asking(10, 300), waiting = asking(10, 5);
-    submit(e, &answers[0], &running);
-    submit(e, &answers[1], &waiting); /* nothing is known yet, so it is taken */
+    answer_ask(e, &answers[0], &running);
+    answer_ask(e, &answers[1], &waiting); /* nothing is known yet, so it is taken */
     while (!answers[1].done) answers_take(e, 1000);
     assert_false(answers[0].done);
     assert_int_equal(answers[1].finish.finish, FATHOM_FINISH_EXPIRED);
@@ -178,13 +168,13 @@ static uint32_t most_tokens_beside_a_decode(uint64_t tpot_us)
     o.runner.max_mixed = &most;
     fathom_engine *e = open_with(&o);
     fathom_request talker = asking(10, 200), big = asking(900, 1);
-    submit(e, &answers[0], &big); /* tells what a token costs */
+    answer_ask(e, &answers[0], &big); /* tells what a token costs */
     answers_wait(e, 1);
-    submit(e, &answers[0], &talker);
+    answer_ask(e, &answers[0], &talker);
     uint32_t n_big = 0;
     while (!answers[0].done) {
         answers_take(e, 1000);
-        if (n_big < 2 && answers[0].n >= 20 + 80 * n_big) submit(e, &answers[++n_big], &big);
+        if (n_big < 2 && answers[0].n >= 20 + 80 * n_big) answer_ask(e, &answers[++n_big], &big);
     }
     wait_for(e, 1 + n_big);
     close_at_rest(e);
@@ -217,12 +207,12 @@ static void priorities_are_for_who_allows_them(void **state)
     o.priorities = true;
     e = open_with(&o);
     fathom_request first = asking(10, 200);
-    submit(e, &answers[0], &first);
+    answer_ask(e, &answers[0], &first);
     while (answers[0].n == 0) answers_take(e, 1000);
     static const int32_t priorities[] = {5, 0, -7};
     for (int i = 0; i < 3; i++) {
         r.priority = priorities[i];
-        submit(e, &answers[1 + i], &r);
+        answer_ask(e, &answers[1 + i], &r);
     }
     wait_for(e, 4);
     /* each came later than the one before and was started earlier */
@@ -238,10 +228,10 @@ static void shares_take_turns(void **state)
     o.max_num_seqs = 1;
     fathom_engine *e = open_with(&o);
     fathom_request first = asking(10, 200), r = asking(10, 5);
-    submit(e, &answers[0], &first);
-    for (int i = 1; i < 10; i++) submit(e, &answers[i], &r); /* one caller fills the queue */
+    answer_ask(e, &answers[0], &first);
+    for (int i = 1; i < 10; i++) answer_ask(e, &answers[i], &r); /* one caller fills the queue */
     r.share = 1;
-    submit(e, &answers[10], &r);
+    answer_ask(e, &answers[10], &r);
     wait_for(e, 11);
     assert_true(answers[10].finish.queue_us < answers[2].finish.queue_us);
     close_at_rest(e);

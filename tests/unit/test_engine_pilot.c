@@ -61,8 +61,7 @@ static fathom_engine *open_shape(const struct shape *s)
 
 static void submit(fathom_engine *e, int i)
 {
-    fathom_diag d = {{0}};
-    if (answer_submit(e, &answers[i], &requests[i], &d) != FATHOM_OK) fail_msg("%s", d.text);
+    answer_ask(e, &answers[i], &requests[i]);
 }
 
 /* Prompts of every kind and length, greedy and sampled, with and without penalties. */
@@ -149,14 +148,6 @@ static void expect_as_alone(int i)
     assert_int_equal(a->finish.finish, want->finish.finish);
 }
 
-static void expect_rest(fathom_engine *e)
-{
-    fathom_stats s;
-    fathom_get_stats(e, &s);
-    assert_int_equal(s.n_page_free, s.n_page);
-    assert_int_equal(s.n_running + s.n_waiting, 0);
-}
-
 static void the_same_bits_whatever_the_step(void **state)
 {
     (void)state;
@@ -174,7 +165,7 @@ static void the_same_bits_whatever_the_step(void **state)
         for (int i = 0; i < N_REQUEST; i++) submit(e, i);
         answers_wait(e, N_REQUEST);
         for (int i = 0; i < N_REQUEST; i++) expect_as_alone(i);
-        expect_rest(e);
+        answers_expect_rest(e);
         fathom_close(e);
     }
 }
@@ -193,7 +184,6 @@ static void a_prompt_is_scored_as_it_was_drawn(void **state)
     for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
         fathom_engine *e = open_shape(&shapes[k]);
         for (int i = 0; i < N_REQUEST; i++) {
-            fathom_diag d = {{0}};
             fathom_request r = {.prompt = texts[i], .n_prompt = requests[i].n_prompt + alone[i].n};
             memcpy(texts[i], requests[i].prompt, requests[i].n_prompt * sizeof(int32_t));
             memcpy(texts[i] + requests[i].n_prompt, alone[i].ids, alone[i].n * sizeof(int32_t));
@@ -201,7 +191,7 @@ static void a_prompt_is_scored_as_it_was_drawn(void **state)
             r.sampling.max_tokens = 1;
             r.sampling.prompt_logprobs = true;
             r.sampling.n_prompt_top_logprobs = 1;
-            if (answer_submit(e, &answers[i], &r, &d) != FATHOM_OK) fail_msg("%s", d.text);
+            answer_ask(e, &answers[i], &r);
         }
         answers_wait(e, N_REQUEST);
         for (int i = 0; i < N_REQUEST; i++) {
@@ -216,7 +206,7 @@ static void a_prompt_is_scored_as_it_was_drawn(void **state)
                 assert_true(a->prompt[t].top[0].logprob >= a->prompt[t].logprob);
             }
         }
-        expect_rest(e);
+        answers_expect_rest(e);
         fathom_close(e);
     }
 }
@@ -239,7 +229,7 @@ static void the_same_bits_after_preemption(void **state)
         for (int i = 0; i < N_REQUEST; i++) {
             if (requests[i].n_prompt < SHORT_PROMPT) expect_as_alone(i);
         }
-        expect_rest(e);
+        answers_expect_rest(e);
         fathom_stats s;
         fathom_get_stats(e, &s);
         assert_true(s.n_preempted > 0);
@@ -279,7 +269,6 @@ static void hear(struct talk *talk, const struct answer *a)
 
 static void submit_turn(fathom_engine *e, int i)
 {
-    fathom_diag d = {{0}};
     fathom_request r = {.prompt = talks[i].ids, .n_prompt = talks[i].n};
     fathom_sampling_init(&r.sampling);
     r.sampling.temperature = i % 2 ? 1 : 0;
@@ -288,7 +277,7 @@ static void submit_turn(fathom_engine *e, int i)
     r.sampling.max_tokens = 80;
     r.sampling.ignore_eos = true;
     r.sampling.logprobs = true;
-    if (answer_submit(e, &answers[i], &r, &d) != FATHOM_OK) fail_msg("%s", d.text);
+    answer_ask(e, &answers[i], &r);
 }
 
 static void talk_without_a_cache(void)
@@ -345,7 +334,7 @@ static void the_same_bits_from_cached_pages(void **state)
         fathom_get_stats(e, &s);
         assert_true(s.n_prefix_hit_token > 0 && s.n_prefix_hit_token < s.n_prefix_query_token);
         assert_int_equal(s.tiers.n_ram_hit > 0, shapes[k].n_ram_page > 0);
-        expect_rest(e);
+        answers_expect_rest(e);
         fathom_close(e);
     }
 }

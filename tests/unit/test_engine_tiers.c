@@ -81,12 +81,11 @@ static fathom_engine *open_engine(bool with_dir, uint32_t n_draft)
 static uint32_t ask(fathom_engine *e, int t)
 {
     fathom_request r = {.prompt = texts[t], .n_prompt = N_PROMPT};
-    fathom_diag d = {{0}};
     fathom_sampling_init(&r.sampling);
     r.sampling.temperature = 0;
     r.sampling.max_tokens = N_OUTPUT;
     r.sampling.ignore_eos = true;
-    if (answer_submit(e, &answers[t], &r, &d) != FATHOM_OK) fail_msg("%s", d.text);
+    answer_ask(e, &answers[t], &r);
     answers_wait(e, 1);
     for (uint32_t i = 0; i < N_OUTPUT; i++) {
         int32_t id = (int32_t)(null_state(texts[t], N_PROMPT + i) % 1000);

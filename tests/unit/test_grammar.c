@@ -489,20 +489,6 @@ static void test_shared(void **state)
     grammar_release(s.grammar);
 }
 
-static int open_pilot(void **state)
-{
-    static struct grammar_data g;
-    grammar_data_open(&g, TOKENIZER_PILOT_JSON);
-    *state = &g;
-    return 0;
-}
-
-static int close_pilot(void **state)
-{
-    grammar_data_close(*state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_choice),
@@ -519,5 +505,5 @@ int main(void)
                                        cmocka_unit_test(test_failing_allocations),
                                        cmocka_unit_test(test_nothing_allocates),
                                        cmocka_unit_test(test_shared)};
-    return cmocka_run_group_tests(tests, open_pilot, close_pilot);
+    return cmocka_run_group_tests(tests, grammar_data_set_up_pilot, grammar_data_tear_down);
 }

@@ -9,18 +9,9 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "chat/chat_int.h"
+#include "support/call_text.h"
 #include "support/grammar_data.h"
 #include "support/tokenizer_data.h"
-
-#define D "｜DSML｜"
-#define INVOKE(name, body) "<" D "invoke name=\"" name "\">\n" body "</" D "invoke>\n"
-#define PARAMETER(name, kind, value)                                                               \
-    "<" D "parameter name=\"" name "\" string=\"" kind "\">" value "</" D "parameter>\n"
-#define BLOCK(calls) "\n\n<" D "function_calls>\n" calls "</" D "function_calls>"
-#define V31(calls) CHAT_CALLS_BEGIN calls CHAT_CALLS_END
-#define CALL31(name, args) CHAT_CALL_BEGIN name CHAT_CALL_SEP args CHAT_CALL_END
-#define CALL3(name, args)                                                                          \
-    CHAT_CALL_BEGIN "function" CHAT_CALL_SEP name "\n```json\n" args "\n```" CHAT_CALL_END
 
 static const char tools_text[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"tight\", \"strict\": true, "
@@ -116,7 +107,7 @@ static void text_and_then_maybe_calls(void **state)
            true);
     expect(e, &a, BLOCK(INVOKE("loose", PARAMETER("x", "false", "\"text\""))), false);
     expect(e, &a, BLOCK(INVOKE("third", "\n")), false);
-    expect(e, &a, "<" D "invoke name=\"tight\">", false);
+    expect(e, &a, "<" CHAT_DSML "invoke name=\"tight\">", false);
     expect(e, &a, BLOCK(INVOKE("loose", "\n")) "more", false);
     calls.markup = CHAT_ENCODING_V31;
     expect(e, &a, "So:" V31(CALL31("loose", "{\"x\": [\"y\"]}") CALL31("tight", "{\"n\": 1}")),

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "chat/chat_int.h"
+#include "support/call_text.h"
 #include "support/chat_answer.h"
 #include "support/grammar_data.h"
 #include "support/json_check.h"
@@ -28,16 +29,6 @@ static const char tools_text[] =
     "\"long\": {\"type\": \"string\", \"maxLength\": 100000}, \"any\": {}, \"map\": {\"type\": "
     "\"object\", \"additionalProperties\": {\"type\": \"boolean\"}}}, \"required\": [\"short\", "
     "\"any\"], \"additionalProperties\": false}}}]";
-
-#define D "｜DSML｜"
-#define INVOKE(name, body) "<" D "invoke name=\"" name "\">\n" body "</" D "invoke>\n"
-#define PARAMETER(name, kind, value)                                                               \
-    "<" D "parameter name=\"" name "\" string=\"" kind "\">" value "</" D "parameter>\n"
-#define BLOCK(calls) "\n\n<" D "function_calls>\n" calls "</" D "function_calls>"
-#define V31(calls) CHAT_CALLS_BEGIN calls CHAT_CALLS_END
-#define CALL31(name, args) CHAT_CALL_BEGIN name CHAT_CALL_SEP args CHAT_CALL_END
-#define CALL3(name, args)                                                                          \
-    CHAT_CALL_BEGIN "function" CHAT_CALL_SEP name "\n```json\n" args "\n```" CHAT_CALL_END
 
 struct call_case {
     enum chat_encoding markup;
@@ -162,13 +153,13 @@ static void markers_are_markup(void **state)
     const struct grammar_data *g = &e->g;
     struct grammar *grammar = compile(e, CHAT_ENCODING_V32, "get_weather", false);
     struct matcher *m = matcher_of(g, grammar);
-    int32_t dsml = tokenizer_find(g->t, D), user = tokenizer_find(g->t, CHAT_USER);
+    int32_t dsml = tokenizer_find(g->t, CHAT_DSML), user = tokenizer_find(g->t, CHAT_USER);
     assert_true(tokenizer_is_added(g->t, dsml) && tokenizer_is_added(g->t, user));
     const char *before = "\n\n<";
     assert_int_equal(matcher_accept_bytes(m, before, strlen(before)), FATHOM_OK);
     assert_true(mask_is_exact(g, grammar, m, 0, 1));
     assert_int_equal(matcher_accept_token(m, dsml), FATHOM_OK);
-    const char *inside = "function_calls>\n<" D "invoke name=\"get_weather\">\n<" D
+    const char *inside = "function_calls>\n<" CHAT_DSML "invoke name=\"get_weather\">\n<" CHAT_DSML
                          "parameter name=\"city\" string=\"true\">a <";
     assert_int_equal(matcher_accept_bytes(m, inside, strlen(inside)), FATHOM_OK);
     assert_int_equal(matcher_accept_token(m, dsml), FATHOM_EINVAL);
@@ -225,7 +216,7 @@ static void check_answer(const struct env *e, enum chat_encoding markup, const s
 /* Raw text never ends by chance. The newline tells it from a JSON string. */
 static void close_raw(struct matcher *m, struct buf *text)
 {
-    const char *tag = "</" D "parameter>\n";
+    const char *tag = "</" CHAT_DSML "parameter>\n";
     if (matcher_accept_bytes(m, tag, strlen(tag))) return;
     assert_int_equal(buf_add_str(text, tag), FATHOM_OK);
 }

@@ -164,25 +164,11 @@ static void survives_failing_allocations(void **state)
     tokenizer_close(t);
 }
 
-static int open_v3(void **state)
-{
-    static struct grammar_data g;
-    grammar_data_open(&g, TOKENIZER_V3_JSON);
-    *state = &g;
-    return 0;
-}
-
-static int close_v3(void **state)
-{
-    grammar_data_close(*state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trie_holds_every_token), cmocka_unit_test(masks_are_exact),
         cmocka_unit_test(masks_near_the_longest), cmocka_unit_test(special_tokens_never),
         cmocka_unit_test(needs_all_bytes),        cmocka_unit_test(survives_failing_allocations)};
-    return cmocka_run_group_tests(tests, open_v3, close_v3);
+    return cmocka_run_group_tests(tests, grammar_data_set_up_v3, grammar_data_tear_down);
 }

@@ -334,20 +334,6 @@ static void test_failing_allocations(void **state)
     json_decref(schema);
 }
 
-static int open_pilot(void **state)
-{
-    static struct grammar_data g;
-    grammar_data_open(&g, TOKENIZER_PILOT_JSON);
-    *state = &g;
-    return 0;
-}
-
-static int close_pilot(void **state)
-{
-    grammar_data_close(*state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -357,5 +343,5 @@ int main(void)
         cmocka_unit_test(test_optional_members),   cmocka_unit_test(test_large),
         cmocka_unit_test(test_failing_allocations)};
     json_set_alloc_funcs(mem_alloc, mem_free);
-    return cmocka_run_group_tests(tests, open_pilot, close_pilot);
+    return cmocka_run_group_tests(tests, grammar_data_set_up_pilot, grammar_data_tear_down);
 }

@@ -170,20 +170,6 @@ static void test_rollback(void **state)
     json_decref(cases);
 }
 
-static int open_pilot(void **state)
-{
-    static struct grammar_data g;
-    grammar_data_open(&g, TOKENIZER_PILOT_JSON);
-    *state = &g;
-    return 0;
-}
-
-static int close_pilot(void **state)
-{
-    grammar_data_close(*state);
-    return 0;
-}
-
 static void print_walks(void **state)
 {
     const struct grammar_data *g = *state;
@@ -213,6 +199,7 @@ int main(void)
                                        cmocka_unit_test(test_walks), cmocka_unit_test(test_masks),
                                        cmocka_unit_test(test_rollback)};
     const struct CMUnitTest printing[] = {cmocka_unit_test(print_walks)};
-    if (getenv("SCHEMA_WALKS")) return cmocka_run_group_tests(printing, open_pilot, close_pilot);
-    return cmocka_run_group_tests(tests, open_pilot, close_pilot);
+    if (getenv("SCHEMA_WALKS"))
+        return cmocka_run_group_tests(printing, grammar_data_set_up_pilot, grammar_data_tear_down);
+    return cmocka_run_group_tests(tests, grammar_data_set_up_pilot, grammar_data_tear_down);
 }

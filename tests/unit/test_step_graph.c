@@ -326,7 +326,6 @@ static void run_requests(struct world *w, struct answer *answers, uint32_t n_out
         for (uint32_t k = 0; k < lengths[i]; k++) {
             prompt[k] = (int32_t)((k * 31 + (uint32_t)i * 17 + k * k) % 4000);
         }
-        fathom_diag d = {{0}};
         fathom_request r = {.prompt = prompt, .n_prompt = lengths[i]};
         fathom_sampling_init(&r.sampling);
         r.sampling.temperature = i % 2 ? 1 : 0;
@@ -335,7 +334,7 @@ static void run_requests(struct world *w, struct answer *answers, uint32_t n_out
         r.sampling.ignore_eos = true;
         r.sampling.logprobs = true;
         r.sampling.max_tokens = n_output;
-        if (answer_submit(w->engine, &answers[i], &r, &d) != FATHOM_OK) fail_msg("%s", d.text);
+        answer_ask(w->engine, &answers[i], &r);
         if (one_by_one) answers_wait(w->engine, 1);
     }
     if (!one_by_one) answers_wait(w->engine, N_REQUEST);

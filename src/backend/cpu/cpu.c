@@ -114,7 +114,7 @@ static fathom_err buffer_create(struct backend *b, enum buffer_kind kind, struct
     *out = NULL;
     if (!buf) FAIL(d, FATHOM_ENOMEM, "no memory for a buffer");
     buf->kind = kind;
-    buf->n_row = kind == BUFFER_LOGITS ? c->max_logit_row : c->max_token;
+    buf->n_row = host_buffer_rows(c, kind);
     buf->width = host_buffer_width(c, kind);
     buf->stride = row_stride(buf->width);
     if (has_value) buf->value = alloc_rows(buf->n_row, buf->stride, sizeof *buf->value);
@@ -130,36 +130,6 @@ static fathom_err buffer_create(struct backend *b, enum buffer_kind kind, struct
     }
     *out = buf;
     return FATHOM_OK;
-}
-
-/* Values of a row as buffer_read and buffer_write see it: QUERY and LATENT rows are narrower in the
- * expanded form, and the index query comes after the attention's in both. */
-static bool is_width(const struct backend_config *c, const struct buffer *buf, uint32_t width)
-{
-    uint32_t expanded = c->n_head * (c->nope_dim + KV_ROPE);
-    if (buf->kind == BUFFER_QUERY && (width == c->n_head * KV_ROW || width == expanded ||
-                                      width == expanded + host_index_width(c)))
-        return true;
-    if (buf->kind == BUFFER_LATENT)
-        return width == c->n_head * KV_LATENT || width == c->n_head * c->v_dim;
-    if (buf->kind == BUFFER_ROUTE) return width == 2 * buf->width;
-    return width == buf->width;
-}
-
-static uint32_t column_of(const struct backend_config *c, const struct buffer *buf, uint32_t width,
-                          uint32_t i)
-{
-    uint32_t expanded = c->n_head * (c->nope_dim + KV_ROPE);
-    if (buf->kind == BUFFER_QUERY && width == expanded + host_index_width(c) && i >= expanded)
-        return i - expanded + c->n_head * KV_ROW;
-    return i;
-}
-
-static fathom_err check_access(const struct backend_config *c, const struct buffer *buf,
-                               uint32_t row0, uint32_t n_row, uint32_t width)
-{
-    bool inside = row0 <= buf->n_row && n_row <= buf->n_row - row0;
-    return inside && is_width(c, buf, width) ? FATHOM_OK : FATHOM_EINVAL;
 }
 
 static float read_operand(const struct cpu_backend *cpu, const struct buffer *buf, size_t i)
@@ -181,7 +151,7 @@ static fathom_err buffer_read(struct backend *b, const struct buffer *buf, uint3
                               uint32_t n_row, uint32_t width, float *out)
 {
     const struct cpu_backend *cpu = cpu_of(b);
-    TRY(check_access(&cpu->c, buf, row0, n_row, width));
+    TRY(host_check_access(&cpu->c, buf->kind, row0, n_row, width));
     for (uint32_t r = row0; r < row0 + n_row; r++) {
         const int32_t *index = buf->index ? buf->index + (size_t)r * buf->width : NULL;
         size_t at = (size_t)r * buf->stride;
@@ -194,7 +164,7 @@ static fathom_err buffer_read(struct backend *b, const struct buffer *buf, uint3
             else if (buf->kind == BUFFER_LATENT)
                 *out = read_operand(cpu, buf, at + i);
             else
-                *out = buf->value[at + column_of(&cpu->c, buf, width, i)];
+                *out = buf->value[at + host_column(&cpu->c, buf->kind, width, i)];
         }
     }
     return FATHOM_OK;
@@ -204,7 +174,7 @@ static fathom_err buffer_write(struct backend *b, struct buffer *buf, uint32_t r
                                uint32_t width, const float *in)
 {
     const struct cpu_backend *cpu = cpu_of(b);
-    TRY(check_access(&cpu->c, buf, row0, n_row, width));
+    TRY(host_check_access(&cpu->c, buf->kind, row0, n_row, width));
     for (uint32_t r = row0; r < row0 + n_row; r++) {
         int32_t *index = buf->index ? buf->index + (size_t)r * buf->width : NULL;
         size_t at = (size_t)r * buf->stride;
@@ -214,19 +184,11 @@ static fathom_err buffer_write(struct backend *b, struct buffer *buf, uint32_t r
             else if (index)
                 buf->value[at + i - buf->width] = *in;
             else if (buf->value)
-                buf->value[at + column_of(&cpu->c, buf, width, i)] = *in;
+                buf->value[at + host_column(&cpu->c, buf->kind, width, i)] = *in;
             if (buf->operand) write_operand(cpu, buf, at + i, *in);
         }
     }
     return FATHOM_OK;
-}
-
-static fathom_err all_reduce(struct backend *b, struct buffer *delta, uint32_t n_token)
-{
-    (void)b;
-    (void)delta;
-    (void)n_token;
-    return FATHOM_OK; /* one rank: the partial sum is the sum */
 }
 
 /* ---- creation ---- */
@@ -283,59 +245,18 @@ static const struct backend_ops cpu_ops = {
     .head = cpu_head,
     .mtp_front = cpu_mtp_front,
     .sample = cpu_sample,
-    .all_reduce = all_reduce,
+    .all_reduce = host_all_reduce,
 };
 
-static fathom_err check_sizes(const struct backend_config *c, fathom_diag *d)
+static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
 {
-    const struct {
-        const char *name;
-        uint32_t value;
-    } positive[] = {
-        {"hidden", c->hidden},
-        {"n_head", c->n_head},
-        {"q_lora_rank", c->q_lora_rank},
-        {"nope_dim", c->nope_dim},
-        {"v_dim", c->v_dim},
-        {"n_vocab", c->n_vocab},
-        {"max_token", c->max_token},
-        {"max_request", c->max_request},
-        {"max_context", c->max_context},
-        {"max_logit_row", c->max_logit_row},
-    };
-    for (size_t i = 0; i < sizeof positive / sizeof *positive; i++) {
-        if (positive[i].value == 0) FAIL(d, FATHOM_EINVAL, "%s is 0", positive[i].name);
-    }
+    TRY(host_check_config(c, "cpu", d));
     if (c->nope_dim % PANEL != 0)
         FAIL(d, FATHOM_EUNSUPPORTED, "nope_dim is %u; the cpu backend needs a multiple of %d",
              c->nope_dim, PANEL);
     if (c->v_dim % PANEL != 0)
         FAIL(d, FATHOM_EUNSUPPORTED, "v_dim is %u; the cpu backend needs a multiple of %d",
              c->v_dim, PANEL);
-    if (c->world > 1 && !c->is_slice)
-        FAIL(d, FATHOM_EUNSUPPORTED, "world is %u; the cpu backend runs on one rank", c->world);
-    return FATHOM_OK;
-}
-
-static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
-{
-    TRY(check_sizes(c, d));
-    if (c->index_n_head > 0 && c->index_topk == 0)
-        FAIL(d, FATHOM_EINVAL, "index_topk is 0 with %u index heads", c->index_n_head);
-    if ((c->index_n_head > 0) != c->kv.has_index)
-        FAIL(d, FATHOM_EINVAL, "index_n_head is %u and kv.has_index is %d", c->index_n_head,
-             c->kv.has_index);
-    if (c->n_expert == 0) return FATHOM_OK;
-    if (c->n_group == 0 || c->n_expert % c->n_group != 0)
-        FAIL(d, FATHOM_EINVAL, "n_expert %u is not a multiple of n_group %u", c->n_expert,
-             c->n_group);
-    if (c->topk_group == 0 || c->topk_group > c->n_group)
-        FAIL(d, FATHOM_EINVAL, "topk_group is %u; needed 1 .. n_group %u", c->topk_group,
-             c->n_group);
-    uint32_t n_candidate = c->n_expert / c->n_group * c->topk_group;
-    if (c->n_expert_used == 0 || c->n_expert_used > n_candidate)
-        FAIL(d, FATHOM_EINVAL, "n_expert_used is %u; the groups kept hold %u experts",
-             c->n_expert_used, n_candidate);
     return FATHOM_OK;
 }
 

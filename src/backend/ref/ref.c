@@ -72,7 +72,7 @@ static fathom_err buffer_create(struct backend *b, enum buffer_kind kind, struct
     *out = NULL;
     if (!buf) FAIL(d, FATHOM_ENOMEM, "no memory for a buffer");
     buf->kind = kind;
-    buf->n_row = kind == BUFFER_LOGITS ? c->max_logit_row : c->max_token;
+    buf->n_row = host_buffer_rows(c, kind);
     buf->width = host_buffer_width(c, kind);
     buf->value = mem_calloc((size_t)buf->n_row * buf->width, sizeof *buf->value);
     if (is_index) buf->index = mem_calloc((size_t)buf->n_row * buf->width, sizeof *buf->index);
@@ -86,37 +86,11 @@ static fathom_err buffer_create(struct backend *b, enum buffer_kind kind, struct
     return FATHOM_OK;
 }
 
-/* Where value `i` of a row that is `width` wide in a test's eyes lies in ours: a QUERY or LATENT
- * row of the expanded form is narrower, and the index query comes after the attention's. */
-static uint32_t column(const struct backend_config *c, enum buffer_kind kind, uint32_t width,
-                       uint32_t i)
-{
-    uint32_t expanded = c->n_head * (c->nope_dim + KV_ROPE);
-    if (kind == BUFFER_QUERY && width == expanded + host_index_width(c) && i >= expanded)
-        return i - expanded + c->n_head * KV_ROW;
-    return i;
-}
-
-static fathom_err check_access(const struct backend_config *c, const struct buffer *buf,
-                               uint32_t row0, uint32_t n_row, uint32_t width)
-{
-    uint32_t expanded = c->n_head * (c->nope_dim + KV_ROPE);
-    bool fits = width == buf->width;
-    if (buf->kind == BUFFER_QUERY)
-        fits = fits || width == c->n_head * KV_ROW || width == expanded ||
-               width == expanded + host_index_width(c);
-    if (buf->kind == BUFFER_LATENT)
-        fits = width == c->n_head * KV_LATENT || width == c->n_head * c->v_dim;
-    if (buf->kind == BUFFER_ROUTE) fits = width == 2 * buf->width;
-    bool inside = row0 <= buf->n_row && n_row <= buf->n_row - row0;
-    return fits && inside ? FATHOM_OK : FATHOM_EINVAL;
-}
-
 static fathom_err buffer_read(struct backend *b, const struct buffer *buf, uint32_t row0,
                               uint32_t n_row, uint32_t width, float *out)
 {
     const struct backend_config *c = &ref_of(b)->c;
-    TRY(check_access(c, buf, row0, n_row, width));
+    TRY(host_check_access(c, buf->kind, row0, n_row, width));
     for (uint32_t r = 0; r < n_row; r++) {
         size_t at = (size_t)(row0 + r) * buf->width;
         for (uint32_t i = 0; i < width; i++) {
@@ -126,7 +100,7 @@ static fathom_err buffer_read(struct backend *b, const struct buffer *buf, uint3
             else if (buf->kind == BUFFER_ROUTE)
                 *to = buf->value[at + i - buf->width];
             else if (buf->kind != BUFFER_SELECT)
-                *to = buf->value[at + column(c, buf->kind, width, i)];
+                *to = buf->value[at + host_column(c, buf->kind, width, i)];
             else
                 *to = (int32_t)i <= buf->index[at] ? (float)buf->index[at + i] : -1;
         }
@@ -138,7 +112,7 @@ static fathom_err buffer_write(struct backend *b, struct buffer *buf, uint32_t r
                                uint32_t width, const float *in)
 {
     const struct backend_config *c = &ref_of(b)->c;
-    TRY(check_access(c, buf, row0, n_row, width));
+    TRY(host_check_access(c, buf->kind, row0, n_row, width));
     for (uint32_t r = 0; r < n_row; r++) {
         size_t at = (size_t)(row0 + r) * buf->width;
         for (uint32_t i = 0; i < width; i++) {
@@ -150,20 +124,10 @@ static fathom_err buffer_write(struct backend *b, struct buffer *buf, uint32_t r
             else if (buf->kind == BUFFER_SELECT)
                 buf->index[at + i] = (int32_t)from;
             else
-                buf->value[at + column(c, buf->kind, width, i)] = from;
+                buf->value[at + host_column(c, buf->kind, width, i)] = from;
         }
     }
     return FATHOM_OK;
-}
-
-/* ---- collectives ---- */
-
-static fathom_err all_reduce(struct backend *b, struct buffer *delta, uint32_t n_token)
-{
-    (void)b;
-    (void)delta;
-    (void)n_token;
-    return FATHOM_OK; /* one rank: the partial sum is the sum */
 }
 
 /* ---- creation ---- */
@@ -206,7 +170,7 @@ static const struct backend_ops ref_ops = {
     .head = ref_head,
     .mtp_front = ref_mtp_front,
     .sample = ref_sample,
-    .all_reduce = all_reduce,
+    .all_reduce = host_all_reduce,
 };
 
 static uint32_t max_of(uint32_t a, uint32_t b)
@@ -234,48 +198,6 @@ static uint32_t widest_row(const struct backend_config *c)
     return n;
 }
 
-static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
-{
-    const struct {
-        const char *name;
-        uint32_t value;
-    } positive[] = {
-        {"hidden", c->hidden},
-        {"n_head", c->n_head},
-        {"q_lora_rank", c->q_lora_rank},
-        {"nope_dim", c->nope_dim},
-        {"v_dim", c->v_dim},
-        {"n_vocab", c->n_vocab},
-        {"max_token", c->max_token},
-        {"max_request", c->max_request},
-        {"max_context", c->max_context},
-        {"max_logit_row", c->max_logit_row},
-    };
-    for (size_t i = 0; i < sizeof positive / sizeof *positive; i++) {
-        if (positive[i].value == 0) FAIL(d, FATHOM_EINVAL, "%s is 0", positive[i].name);
-    }
-    if (c->world > 1 && !c->is_slice)
-        FAIL(d, FATHOM_EUNSUPPORTED, "world is %u; the reference backend runs on one rank",
-             c->world);
-    if (c->index_n_head > 0 && c->index_topk == 0)
-        FAIL(d, FATHOM_EINVAL, "index_topk is 0 with %u index heads", c->index_n_head);
-    if ((c->index_n_head > 0) != c->kv.has_index)
-        FAIL(d, FATHOM_EINVAL, "index_n_head is %u and kv.has_index is %d", c->index_n_head,
-             c->kv.has_index);
-    if (c->n_expert == 0) return FATHOM_OK;
-    if (c->n_group == 0 || c->n_expert % c->n_group != 0)
-        FAIL(d, FATHOM_EINVAL, "n_expert %u is not a multiple of n_group %u", c->n_expert,
-             c->n_group);
-    if (c->topk_group == 0 || c->topk_group > c->n_group)
-        FAIL(d, FATHOM_EINVAL, "topk_group is %u; needed 1 .. n_group %u", c->topk_group,
-             c->n_group);
-    uint32_t n_candidate = c->n_expert / c->n_group * c->topk_group;
-    if (c->n_expert_used == 0 || c->n_expert_used > n_candidate)
-        FAIL(d, FATHOM_EINVAL, "n_expert_used is %u; the groups kept hold %u experts",
-             c->n_expert_used, n_candidate);
-    return FATHOM_OK;
-}
-
 static fathom_err make_scratch(struct ref_backend *r, fathom_diag *d)
 {
     const struct backend_config *c = &r->c;
@@ -300,7 +222,7 @@ fathom_err backend_ref_create(struct backend **out, const struct backend_config 
 {
     fathom_err err = FATHOM_OK;
     *out = NULL;
-    TRY(check_config(c, d));
+    TRY(host_check_config(c, "ref", d));
     struct ref_backend *r = mem_calloc(1, sizeof *r);
     if (!r) FAIL(d, FATHOM_ENOMEM, "no memory for the reference backend");
     r->base.ops = &ref_ops;
