@@ -31,14 +31,10 @@ def say(text, **options):
     return [{"role": "user", "content": client_env.say(text, **options)}]
 
 
-def refused(status, kind, f, **kw):
-    try:
-        f(**kw)
-    except anthropic.APIStatusError as e:
-        assert e.status_code == status, f"status {e.status_code}, expected {status}: {e.message}"
-        assert e.body["type"] == "error" and e.body["error"]["type"] == kind, e.body
-        return e
-    raise AssertionError(f"no error came, expected status {status}")
+def refused(status, kind, f, **arguments):
+    e = client_env.refused(anthropic.APIStatusError, status, f, **arguments)
+    assert e.body["type"] == "error" and e.body["error"]["type"] == kind, e.body
+    return e
 
 
 @check()

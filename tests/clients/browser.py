@@ -15,8 +15,11 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
+
+import client_env
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -24,6 +27,14 @@ NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chro
 def find():
     """The path of a Chromium, or None."""
     return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+def arguments():
+    """The program and the folder for screenshots (None: none) of a check's command line; without a
+    Chromium the check ends as skipped."""
+    if not find():
+        client_env.skip("no Chromium is installed")
+    return sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
 
 
 class BrowserError(Exception):

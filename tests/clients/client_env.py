@@ -126,6 +126,16 @@ def check_list():
     return checks, check
 
 
+def refused(error, status, f, **arguments):
+    """The error of a call, of the client's class for errors with a status, which must be this."""
+    try:
+        f(**arguments)
+    except error as e:
+        assert e.status_code == status, f"status {e.status_code}, expected {status}: {e.message}"
+        return e
+    raise AssertionError(f"no error came, expected status {status}")
+
+
 def say(text, **options):
     """The words that make tests/e2e/fake_server say this text."""
     words = "".join(f"{k}={v};" for k, v in options.items())

@@ -36,14 +36,10 @@ def say(text, **options):
     return [{"role": "user", "content": client_env.say(text, **options)}]
 
 
-def refused(status, f, **kw):
-    try:
-        f(**kw)
-    except openai.APIStatusError as e:
-        assert e.status_code == status, f"status {e.status_code}, expected {status}: {e.message}"
-        assert isinstance(e.body, dict) and e.body.get("message"), f"no error body: {e.body}"
-        return e
-    raise AssertionError(f"no error came, expected status {status}")
+def refused(status, f, **arguments):
+    e = client_env.refused(openai.APIStatusError, status, f, **arguments)
+    assert isinstance(e.body, dict) and e.body.get("message"), f"no error body: {e.body}"
+    return e
 
 
 def raw(c):

@@ -250,8 +250,5 @@ MARKDOWN = [
 ]
 
 if __name__ == "__main__":
-    if not browser.find():
-        client_env.skip("no Chromium is installed")
-    PROGRAM = sys.argv[1]
-    SHOTS = sys.argv[2] if len(sys.argv) > 2 else None
+    PROGRAM, SHOTS = browser.arguments()
     unittest.main(argv=sys.argv[:1])

@@ -16,7 +16,6 @@ import tempfile
 import unittest
 
 import browser
-import client_env
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 64)
 RATES = (2, 5, 10)
@@ -235,8 +234,5 @@ class Report(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if not browser.find():
-        client_env.skip("no Chromium is installed")
-    PROGRAM = sys.argv[1]
-    SHOTS = sys.argv[2] if len(sys.argv) > 2 else None
+    PROGRAM, SHOTS = browser.arguments()
     unittest.main(argv=sys.argv[:1])

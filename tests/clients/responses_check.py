@@ -27,14 +27,10 @@ CALL = (f"\n\n<{DSML}function_calls>\n<{DSML}invoke name=\"get_weather\">\n<{DSM
         f"</{DSML}function_calls>")
 
 
-def refused(status, f, **kw):
-    try:
-        f(**kw)
-    except openai.APIStatusError as e:
-        assert e.status_code == status, f"status {e.status_code}, expected {status}: {e.message}"
-        assert isinstance(e.body, dict) and e.body.get("message"), f"no error body: {e.body}"
-        return e
-    raise AssertionError(f"no error came, expected status {status}")
+def refused(status, f, **arguments):
+    e = client_env.refused(openai.APIStatusError, status, f, **arguments)
+    assert isinstance(e.body, dict) and e.body.get("message"), f"no error body: {e.body}"
+    return e
 
 
 def types(events):

@@ -10,25 +10,35 @@ import subprocess
 import time
 
 
+def wait_until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("it did not come to pass")
+        time.sleep(0.02)
+
+
 class Server:
-    """`fathom serve` with the pilot on a free port."""
+    """`fathom serve` with the pilot on a free port, and what it has printed up to "ready"."""
 
     path = None  # of the program; a test's main sets it
+    always = ("--disable-log-requests",)
 
-    def __init__(self, *flags):
-        self.process = subprocess.Popen(
-            [Server.path, "serve", "--port", "0", "--disable-log-requests", *flags],
-            stdout=subprocess.PIPE, text=True)
+    def __init__(self, *flags, stderr=None, env=None):
+        self.process = subprocess.Popen([Server.path, "serve", "--port", "0", *self.always, *flags],
+                                        stdout=subprocess.PIPE, stderr=stderr, text=True, env=env)
         atexit.register(self.kill)  # a failed test leaves nothing that runs
-        printed = ""
+        self.printed = ""
         for line in self.process.stdout:
-            printed += line
+            self.printed += line
             if line.startswith("ready"):
                 break
-        address = re.search(r"^address +https?://([^:]+):(\d+)/v1", printed, re.M)
+        address = re.search(r"^address +(https?://([^:]+):(\d+))/v1", self.printed, re.M)
         if not address:
-            raise AssertionError("no address in:\n" + printed)
-        self.host, self.port = address.group(1), int(address.group(2))
+            errors = self.process.stderr.read() if self.process.stderr else ""
+            raise AssertionError("no address in:\n" + self.printed + errors)
+        self.url = address.group(1)
+        self.host, self.port = address.group(2), int(address.group(3))
 
     def connect(self, timeout=300):
         return http.client.HTTPConnection(self.host, self.port, timeout=timeout)
@@ -109,3 +119,39 @@ class Server:
         self.process.stdout.close()
         atexit.unregister(self.kill)
         return status
+
+    def end(self, timeout=20):
+        """Exit status and what it said on standard error, which is a pipe."""
+        _, errors = self.process.communicate(timeout=timeout)
+        atexit.unregister(self.kill)
+        return self.process.returncode, errors
+
+
+class Scripted(Server):
+    """The program over the scripted engine of the tests, its standard error in a pipe."""
+
+    always = ()
+
+    def __init__(self, *flags):
+        super().__init__(*flags, stderr=subprocess.PIPE)
+
+    def ask(self, script, **fields):
+        """Status and text of a completion on a connection of its own."""
+        connection = self.connect(30)
+        body = {"prompt": f"[[{script}]]", "max_tokens": 1000, **fields}
+        connection.request("POST", "/v1/completions", json.dumps(body))
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, text
+
+    def get(self, path):
+        connection = self.connect(30)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, text
+
+    def running(self):
+        return self.health()["running"]

@@ -400,7 +400,7 @@ class Pilot(unittest.TestCase):
     def setUpClass(cls):
         cls.server = Server("--max-num-seqs", "8", "--max-model-len", "1024",
                             "--no-enable-prefix-caching")
-        cls.url = f"http://{cls.server.host}:{cls.server.port}"
+        cls.url = cls.server.url
 
     @classmethod
     def tearDownClass(cls):
@@ -452,7 +452,7 @@ class Pilot(unittest.TestCase):
 
     def test_sonnets_find_their_shared_lines_in_the_cache(self):
         server = Server("--max-num-seqs", "4", "--max-model-len", "1024")
-        out, _ = bench("serve", "--base-url", f"http://{server.host}:{server.port}", "--model",
+        out, _ = bench("serve", "--base-url", server.url, "--model",
                        "pilot", "--dataset-name", "sonnet", "--num-prompts", "6", "--sonnet-input-len",
                        "400", "--sonnet-output-len", "4", "--sonnet-prefix-len", "200",
                        "--max-concurrency", "1", "--burstiness", "0.99")

@@ -18,7 +18,9 @@ import unittest
 import urllib.error
 import urllib.request
 
-FATHOM = os.path.abspath(sys.argv.pop(1))
+from served import Server
+
+FATHOM = Server.path = os.path.abspath(sys.argv.pop(1))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PILOT = os.path.join(ROOT, "models", "pilot")
 
@@ -38,22 +40,13 @@ def evaluation(kind):
         return [c for c in json.load(f) if c["kind"] == kind]
 
 
-class Server:
-    """`fathom serve` on a free port, and what it has printed so far."""
+class Served(Server):
+    """`fathom serve`, its standard error in a pipe."""
 
-    def __init__(self, *args, env=None):
-        self.process = subprocess.Popen([FATHOM, "serve", "--port", "0", "--max-num-seqs", "4",
-                                         *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                        text=True, env={**os.environ, **(env or {})})
-        self.printed = ""
-        for line in self.process.stdout:
-            self.printed += line
-            if line.startswith("ready"):
-                break
-        address = re.search(r"^address +(\S+)/v1", self.printed, re.M)
-        if not address:
-            raise AssertionError("no address:\n" + self.printed + self.process.stderr.read())
-        self.url = address.group(1)
+    always = ("--max-num-seqs", "4")
+
+    def __init__(self, *flags, env=None):
+        super().__init__(*flags, stderr=subprocess.PIPE, env={**os.environ, **(env or {})})
 
     def post(self, path, body, key=None):
         headers = {"Content-Type": "application/json"}
@@ -64,9 +57,10 @@ class Server:
             return json.load(answer)
 
     def stop(self, number=signal.SIGTERM):
+        """The exit status; what was said on standard error is in `errors` then."""
         self.process.send_signal(number)
-        _, self.errors = self.process.communicate(timeout=60)
-        return self.process.returncode
+        status, self.errors = self.end(60)
+        return status
 
 
 class Terminal:
@@ -287,7 +281,7 @@ class Cli(unittest.TestCase):
 
     def test_serve_answers_and_stops_on_a_signal(self):
         for number in (signal.SIGTERM, signal.SIGINT):
-            server = Server("--served-model-name", "a", "b", "--api-key", "secret",
+            server = Served("--served-model-name", "a", "b", "--api-key", "secret",
                             "--trust-remote-code")
             body = {"model": "b", "temperature": 0,
                     "messages": [{"role": "user", "content": "Hello, who are you?"}]}
@@ -302,7 +296,7 @@ class Cli(unittest.TestCase):
                 self.assertRegex(server.printed, rf"(?m)^{row} ")
 
     def test_the_key_may_come_from_the_environment(self):
-        server = Server(env={"VLLM_API_KEY": "hush"})
+        server = Served(env={"VLLM_API_KEY": "hush"})
         body = {"model": "pilot", "prompt": "The", "max_tokens": 1}
         self.assertEqual(len(server.post("/v1/completions", body, key="hush")["choices"]), 1)
         with self.assertRaises(urllib.error.HTTPError):
@@ -323,8 +317,8 @@ class Cli(unittest.TestCase):
         self.assertIn("HF_TOKEN has no effect: nothing is downloaded", err)
 
     def test_a_port_that_is_taken_is_named(self):
-        server = Server()
-        port = server.url.rpartition(":")[2]
+        server = Served()
+        port = str(server.port)
         _, err = run("serve", "--port", port, "--max-num-seqs", "1", status=1)
         self.assertIn(port, err)
         self.assertEqual(server.stop(), 0)

@@ -7,82 +7,24 @@ A prompt says what its request does (tests/support/fake_engine.h): [[step_ms=20;
 [[then=fail;say=]] makes the engine fail, [[then=stall;say=]] leaves it stuck in a step.
 """
 
-import atexit
 import concurrent.futures
-import http.client
 import json
 import os
-import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 import unittest
 
+from served import Scripted, Server, wait_until
+
 COMPLETIONS = "/v1/completions"
-
-
-class Server:
-    """The program on a free port."""
-
-    def __init__(self, *flags):
-        self.process = subprocess.Popen(
-            [FATHOM, "serve", "--port", "0", *flags],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        atexit.register(self.process.kill)  # a failed test leaves nothing that runs
-        printed = ""
-        for line in self.process.stdout:
-            printed += line
-            if line.startswith("ready"):
-                break
-        address = re.search(r"^address +https?://([^:]+):(\d+)/v1", printed, re.M)
-        if not address:
-            raise AssertionError("no address in:\n" + printed + self.process.stderr.read())
-        self.address = address.group(1), int(address.group(2))
-
-    def connect(self):
-        return http.client.HTTPConnection(*self.address, timeout=30)
-
-    def ask(self, script, **fields):
-        """Status and text of a completion on a connection of its own."""
-        connection = self.connect()
-        body = {"prompt": f"[[{script}]]", "max_tokens": 1000, **fields}
-        connection.request("POST", COMPLETIONS, json.dumps(body))
-        answer = connection.getresponse()
-        text = answer.read().decode()
-        connection.close()
-        return answer.status, text
-
-    def get(self, path):
-        connection = self.connect()
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        text = answer.read().decode()
-        connection.close()
-        return answer.status, text
-
-    def running(self):
-        return json.loads(self.get("/health")[1])["running"]
-
-    def end(self, timeout=20):
-        """Exit status and what it said on standard error."""
-        _, errors = self.process.communicate(timeout=timeout)
-        return self.process.returncode, errors
-
-
-def wait_until(condition, seconds=10):
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError("it did not come to pass")
-        time.sleep(0.02)
 
 
 class Lifecycle(unittest.TestCase):
 
     def test_a_failed_engine_ends_the_process_after_every_answer(self):
-        server = Server()
+        server = Scripted()
         with concurrent.futures.ThreadPoolExecutor(5) as pool:
             waiting = [pool.submit(server.ask, "first_ms=60000;say=x", stream=i % 2 == 1)
                        for i in range(4)]
@@ -104,7 +46,7 @@ class Lifecycle(unittest.TestCase):
         """A client that asks for a stream, and does not read it."""
         reader = socket.socket()
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        reader.connect(server.address)
+        reader.connect((server.host, server.port))
         body = json.dumps({"prompt": f"[[{script}]]", "max_tokens": 4000, "stream": True})
         reader.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
                        f"\r\n{body}".encode())
@@ -112,9 +54,9 @@ class Lifecycle(unittest.TestCase):
 
     def test_a_reader_that_does_not_read_holds_up_no_end(self):
         for ask, status in (("then=fail;say=x", 1), (None, 0)):
-            server = Server("--shutdown-timeout", "1")
+            server = Scripted("--shutdown-timeout", "1")
             reader = self.silent_reader(server, "step_ms=5;repeat=500;say=abcdefgh")
-            idle = server.connect()
+            idle = server.connect(30)
             idle.request("GET", "/health")
             idle.getresponse().read()
             wait_until(lambda: server.running() == 1)
@@ -130,8 +72,8 @@ class Lifecycle(unittest.TestCase):
             idle.close()
 
     def test_an_idle_connection_holds_up_no_drain(self):
-        server = Server()
-        idle = server.connect()
+        server = Scripted()
+        idle = server.connect(30)
         idle.request("GET", "/health")
         idle.getresponse().read()
         begin = time.monotonic()
@@ -141,7 +83,7 @@ class Lifecycle(unittest.TestCase):
         idle.close()
 
     def test_a_stuck_step_is_seen_within_five_seconds(self):
-        server = Server()
+        server = Scripted()
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             slow = pool.submit(server.ask, "first_ms=60000;say=x")
             wait_until(lambda: server.running() == 1)
@@ -166,7 +108,7 @@ class Lifecycle(unittest.TestCase):
         self.assertIn("the engine is stuck", errors)
 
     def test_a_drain_lets_requests_end(self):
-        server = Server()
+        server = Scripted()
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             running = pool.submit(server.ask, "step_ms=100;say=abcdefghijklmnopqrst", stream=True)
             wait_until(lambda: server.running() == 1)
@@ -184,7 +126,7 @@ class Lifecycle(unittest.TestCase):
         self.assertEqual(server.end()[0], 0)
 
     def test_a_drain_has_an_end(self):
-        server = Server("--shutdown-timeout", "0.5")
+        server = Scripted("--shutdown-timeout", "0.5")
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             running = pool.submit(server.ask, "first_ms=60000;say=x")
             wait_until(lambda: server.running() == 1)
@@ -197,8 +139,8 @@ class Lifecycle(unittest.TestCase):
         self.assertEqual(server.end()[0], 0)
 
     def test_a_crash_names_the_requests_in_flight(self):
-        server = Server()
-        connection = server.connect()
+        server = Scripted()
+        connection = server.connect(30)
         body = {"prompt": "[[step_ms=50;say=abcdefghijklmnopqrstuvwxyz]]", "stream": True}
         connection.request("POST", COMPLETIONS, json.dumps(body))
         answer = connection.getresponse()
@@ -213,8 +155,8 @@ class Lifecycle(unittest.TestCase):
         connection.close()
 
     def test_flags_of_limits(self):
-        server = Server("--max-connections", "1", "--stall-timeout", "0.3")
-        first = server.connect()
+        server = Scripted("--max-connections", "1", "--stall-timeout", "0.3")
+        first = server.connect(30)
         first.request("GET", "/health")
         self.assertEqual(first.getresponse().read()[:1], b"{")
         status, text = server.ask("say=x")
@@ -230,5 +172,5 @@ class Lifecycle(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    FATHOM = os.path.abspath(sys.argv.pop(1))
+    Server.path = os.path.abspath(sys.argv.pop(1))
     unittest.main(verbosity=2)

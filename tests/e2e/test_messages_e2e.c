@@ -8,7 +8,6 @@
 
 #include <cmocka.h>
 
-#include "base/json.h"
 #include "support/world.h"
 
 #define MESSAGES "/v1/messages"
@@ -30,19 +29,6 @@ static void expect_message(struct http_client *c, const char *script, const char
     expect(c, "POST", MESSAGES, body, status, part);
 }
 
-/* The tree of an answer's body. */
-static json_t *ask_tree(struct http_client *c, const char *path, const char *body)
-{
-    struct http_reply r;
-    json_t *root;
-    ask(c, &r, "POST", path, "", body);
-    if (json_read(buf_str(&r.body), r.body.len, "answer", &root, NULL)) {
-        fail_msg("%s: %d %s", path, r.status, buf_str(&r.body));
-    }
-    http_reply_free(&r);
-    return root;
-}
-
 static json_int_t count_in(const json_t *root, const char *object, const char *key)
 {
     return json_integer_value(json_object_get(json_object_get(root, object), key));
@@ -58,10 +44,10 @@ static void the_same_as_a_chat(void **state)
     world_connect(&c, &w);
     chat_body(body, sizeof body, "cached=3;say=Hi there",
               ",\"max_tokens\":100,\"chat_template_kwargs\":{\"thinking\":false}");
-    json_t *chat = ask_tree(&c, CHAT, body);
+    json_t *chat = ask_json(&c, "POST", CHAT, "", body);
     messages_body(body, sizeof body, "cached=3;say=Hi there",
                   ",\"thinking\":{\"type\":\"disabled\"}");
-    json_t *message = ask_tree(&c, MESSAGES, body);
+    json_t *message = ask_json(&c, "POST", MESSAGES, "", body);
     const json_t *choice = json_array_get(json_object_get(chat, "choices"), 0);
     const json_t *said = json_object_get(json_object_get(choice, "message"), "content");
     const json_t *block = json_array_get(json_object_get(message, "content"), 0);

@@ -8,7 +8,6 @@
 
 #include <cmocka.h>
 
-#include "base/json.h"
 #include "support/world.h"
 
 #define RESPONSES "/v1/responses"
@@ -26,25 +25,11 @@ static void expect_response(struct http_client *c, const char *script, const cha
     expect(c, "POST", RESPONSES, body, status, part);
 }
 
-/* The tree of an answer's body. */
-static json_t *ask_tree(struct http_client *c, const char *method, const char *path,
-                        const char *headers, const char *body)
-{
-    struct http_reply r;
-    json_t *root;
-    ask(c, &r, method, path, headers, body);
-    if (json_read(buf_str(&r.body), r.body.len, "answer", &root, NULL)) {
-        fail_msg("%s: %d %s", path, r.status, buf_str(&r.body));
-    }
-    http_reply_free(&r);
-    return root;
-}
-
 static json_t *respond(struct http_client *c, const char *script, const char *fields)
 {
     char body[1024];
     responses_body(body, sizeof body, script, fields);
-    return ask_tree(c, "POST", RESPONSES, "", body);
+    return ask_json(c, "POST", RESPONSES, "", body);
 }
 
 static const char *id_of(const json_t *response)
@@ -68,7 +53,7 @@ static void the_same_as_a_chat(void **state)
     world_open(&w, NULL, NULL);
     world_connect(&c, &w);
     chat_body(body, sizeof body, "cached=3;say=Hi there", ",\"reasoning_effort\":\"none\"");
-    json_t *chat = ask_tree(&c, "POST", CHAT, "", body);
+    json_t *chat = ask_json(&c, "POST", CHAT, "", body);
     json_t *response = respond(&c, "cached=3;say=Hi there", ",\"reasoning\":{\"effort\":\"none\"}");
     const json_t *choice = json_array_get(json_object_get(chat, "choices"), 0);
     const json_t *item = json_array_get(json_object_get(response, "output"), 0);
@@ -116,7 +101,7 @@ static void a_conversation_goes_on(void **state)
     assert_int_equal(n_chained, n_whole);
     /* told again; deleted, but what went on from it goes on */
     (void)snprintf(path, sizeof path, RESPONSES "/%s", id_of(first));
-    json_t *again = ask_tree(&c, "GET", path, "", NULL);
+    json_t *again = ask_json(&c, "GET", path, "", NULL);
     assert_true(json_equal(first, again));
     expect(&c, "GET", "/v1/responses/nobody", NULL, 404, "not_found");
     expect(&c, "DELETE", path, NULL, 200, "\"object\":\"response\",\"deleted\":true}");
@@ -153,7 +138,7 @@ static void what_is_not_kept_is_not_found(void **state)
     /* each key finds its own */
     world_open(&w, &(struct server_options){.api_keys = keys, .n_api_key = 2}, NULL);
     world_connect(&c, &w);
-    response = ask_tree(&c, "POST", RESPONSES, "X-Api-Key: one\r\n", "{\"input\":\"[[say=Hi]]\"}");
+    response = ask_json(&c, "POST", RESPONSES, "X-Api-Key: one\r\n", "{\"input\":\"[[say=Hi]]\"}");
     (void)snprintf(path, sizeof path, RESPONSES "/%s", id_of(response));
     expect(&c, "GET", path, NULL, 401, "invalid_api_key");
     ask(&c, &r, "GET", path, "X-Api-Key: two\r\n", NULL);

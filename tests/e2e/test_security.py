@@ -18,20 +18,17 @@ import unittest
 import urllib.error
 import urllib.request
 
-import test_lifecycle
 from certificates import make_certificate
-from test_lifecycle import Server
+from served import Scripted, Server
 
 MODELS = "/v1/models"
 
 
 def get(server, path, context=None, key=None):
     """Status and text; the server's own errors too."""
-    scheme = "https" if context else "http"
-    url = f"{scheme}://{server.address[0]}:{server.address[1]}{path}"
     headers = {"Authorization": "Bearer " + key} if key else {}
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20,
+        with urllib.request.urlopen(urllib.request.Request(server.url + path, headers=headers), timeout=20,
                                     context=context) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as e:
@@ -67,37 +64,37 @@ class Tls(unittest.TestCase):
         return context
 
     def refused(self, *flags):
-        done = subprocess.run([test_lifecycle.FATHOM, "serve", "--port", "0", *flags],
+        done = subprocess.run([Server.path, "serve", "--port", "0", *flags],
                               capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
         return done.stderr
 
     def test_a_certificate_makes_it_https(self):
-        server = Server(*self.flags("--api-key", "secret"))
+        server = Scripted(*self.flags("--api-key", "secret"))
         self.assertEqual(get(server, "/health", self.context())[0], 200)
         self.assertEqual(get(server, MODELS, self.context())[0], 401)
         self.assertEqual(get(server, MODELS, self.context(), key="secret")[0], 200)
         with self.assertRaises(urllib.error.URLError):  # it knows nobody who signed it
             get(server, "/health", ssl.create_default_context())
-        with socket.create_connection(server.address, timeout=20) as plain:
+        with socket.create_connection((server.host, server.port), timeout=20) as plain:
             plain.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
             self.assertNotIn(b"200", plain.recv(4096))
         self.assertEqual(get(server, "/health", self.context())[0], 200)
         self.assertEqual(stop(server)[0], 0)
 
     def test_clients_may_be_asked_for_a_certificate(self):
-        server = Server(*self.flags("--ssl-ca-certs", self.authority[1]))
+        server = Scripted(*self.flags("--ssl-ca-certs", self.authority[1]))
         for client, status in ((None, 403), (self.stranger, 403), (self.client, 200)):
             for path in ("/health", MODELS, "/metrics"):
                 answer, text = get(server, path, self.context(client))
                 self.assertEqual(answer, status, text)
         self.assertEqual(stop(server)[0], 0)
-        server = Server(*self.flags("--ssl-ca-certs", self.authority[1], "--ssl-cert-reqs", "1"))
+        server = Scripted(*self.flags("--ssl-ca-certs", self.authority[1], "--ssl-cert-reqs", "1"))
         for client, status in ((None, 200), (self.stranger, 403), (self.client, 200)):
             self.assertEqual(get(server, MODELS, self.context(client))[0], status)
         self.assertEqual(stop(server)[0], 0)
-        server = Server(*self.flags("--ssl-ca-certs", self.authority[1], "--ssl-cert-reqs", "0"))
+        server = Scripted(*self.flags("--ssl-ca-certs", self.authority[1], "--ssl-cert-reqs", "0"))
         self.assertEqual(get(server, MODELS, self.context())[0], 200)
         self.assertEqual(stop(server)[0], 0)
 
@@ -121,7 +118,7 @@ class Tls(unittest.TestCase):
 
     def test_a_certificate_that_ends_soon_is_told(self):
         key, certificate = make_certificate(self.folder, "soon", days="3")
-        server = Server("--ssl-keyfile", key, "--ssl-certfile", certificate)
+        server = Scripted("--ssl-keyfile", key, "--ssl-certfile", certificate)
         self.assertIn("the TLS certificate ends in", stop(server)[1])
 
 
@@ -131,14 +128,14 @@ class Keys(unittest.TestCase):
             path = os.path.join(folder, "keys")
             with open(path, "w", encoding="utf-8") as f:
                 f.write("# the team's\n\n  one \r\ntwo")
-            server = Server("--api-key-file", path, "--api-key", "three")
+            server = Scripted("--api-key-file", path, "--api-key", "three")
             for key, status in (("one", 200), ("two", 200), ("three", 200), ("four", 401),
                                 ("# the team's", 401), (None, 401)):
                 self.assertEqual(get(server, MODELS, key=key)[0], status)
             self.assertEqual(stop(server)[0], 0)
             with open(path, "w", encoding="utf-8") as f:
                 f.write("# none\n")
-            done = subprocess.run([test_lifecycle.FATHOM, "serve", "--api-key-file", path],
+            done = subprocess.run([Server.path, "serve", "--api-key-file", path],
                                   capture_output=True, text=True, timeout=60, check=False)
             self.assertEqual(done.returncode, 1)
             self.assertIn("holds no key", done.stderr)
@@ -146,7 +143,7 @@ class Keys(unittest.TestCase):
     def test_the_operators_socket_ends_the_server(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "admin.sock")
-            server = Server("--admin-socket", path, "--api-key", "k", "--access-log",
+            server = Scripted("--admin-socket", path, "--api-key", "k", "--access-log",
                             os.path.join(folder, "log"))
             with socket.socket(socket.AF_UNIX) as s:
                 s.connect(path)
@@ -156,7 +153,7 @@ class Keys(unittest.TestCase):
             self.assertFalse(os.path.exists(path))
 
     def test_the_access_log_may_go_to_standard_output(self):
-        server = Server("--access-log", "-", "--disable-uvicorn-access-log")
+        server = Scripted("--access-log", "-", "--disable-uvicorn-access-log")
         get(server, MODELS)
         server.process.terminate()
         line = json.loads(server.process.stdout.readline())
@@ -167,5 +164,5 @@ class Keys(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    test_lifecycle.FATHOM = os.path.abspath(sys.argv.pop(1))
+    Server.path = os.path.abspath(sys.argv.pop(1))
     unittest.main()

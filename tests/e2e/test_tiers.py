@@ -11,7 +11,6 @@ import os
 import random
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ import threading
 import time
 import unittest
 
-from served import Server
+from served import Server, wait_until
 
 N_KILL = int(os.environ.get("TIER_KILLS", "5"))
 # Two requests have room in the cache: whatever comes third drives the first one out.
@@ -42,14 +41,6 @@ def ask(server, i):
     usage = answer["usage"]
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
     return (choice["text"], choice["logprobs"]["token_logprobs"]), cached
-
-
-def wait_until(condition, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError("it did not come to pass")
-        time.sleep(0.02)
 
 
 def total(metrics, name, label=""):

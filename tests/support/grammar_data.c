@@ -7,9 +7,9 @@
 
 #include <cmocka.h>
 
-#include "base/json.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "support/json_tree.h"
 #include "support/tokenizer_data.h"
 
 void grammar_data_open(struct grammar_data *g, const char *path)
@@ -62,9 +62,8 @@ struct grammar *grammar_of_schema(const struct grammar_data *g, const char *sche
                                   const struct grammar_options *options)
 {
     fathom_diag d = {""};
-    json_t *tree;
     struct grammar *out;
-    if (json_read(schema, strlen(schema), "schema", &tree, &d)) fail_msg("%s", d.text);
+    json_t *tree = json_tree_of(schema);
     if (grammar_from_schema(&out, g->v, tree, options, &d)) fail_msg("%s: %s", schema, d.text);
     json_decref(tree);
     return out;

@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "base/json.h"
 #include "base/mem.h"
 #include "chat/chat.h"
+#include "support/json_tree.h"
 
 void check_refused(enum openai_api api, const struct openai_bounds *bounds, const char *body,
                    const char *param, const char *message)
@@ -26,14 +26,6 @@ void check_refused(enum openai_api api, const struct openai_bounds *bounds, cons
     openai_request_free(&r);
 }
 
-static json_t *read_json(const char *text)
-{
-    json_t *root;
-    fathom_diag d = {{0}};
-    if (json_read(text, strlen(text), "text", &root, &d)) fail_msg("%s: %s", d.text, text);
-    return root;
-}
-
 void check_becomes(struct openai_request *r, enum openai_api api,
                    const struct openai_bounds *bounds, const char *body, const char *messages)
 {
@@ -41,7 +33,7 @@ void check_becomes(struct openai_request *r, enum openai_api api,
     if (openai_parse(r, api, body, strlen(body), bounds, &e)) {
         fail_msg("%s: %s", body, e.diag.text);
     }
-    json_t *want = read_json(messages);
+    json_t *want = json_tree_of(messages);
     if (!json_equal(r->messages, want)) {
         fail_msg("%s\nbecame %s\nnot    %s", body, json_dumps(r->messages, 0), messages);
     }
@@ -62,7 +54,7 @@ void check_failing_trees(enum openai_api api, const struct openai_bounds *bounds
     bool failed = true;
     n_allocation = 0;
     json_set_alloc_funcs(count_allocation, mem_free);
-    json_decref(read_json(body));
+    json_decref(json_tree_of(body));
     for (long n = n_allocation; failed; n++) {
         struct openai_request r;
         struct api_error e = {0};

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "support/json_tree.h"
 
 #define TOKENIZER FATHOM_SOURCE_DIR "/tests/data/server/tokenizer.json"
 
@@ -157,4 +158,25 @@ void scene_fail_each(enum openai_api api, const char *body, const char *said)
         scene_free(&s);
     }
     assert_int_equal(err, FATHOM_OK);
+}
+
+struct scene *scene_play(enum openai_api api, const char *body, const char *said, fathom_finish why)
+{
+    struct scene *s = scene_open(api, body, true);
+    assert_int_equal(scene_say(&s->answer, 0, said, why), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    return s;
+}
+
+json_t *scene_next_event(const char **at)
+{
+    char type[80];
+    assert_int_equal(sscanf(*at, "event: %79s\n", type), 1);
+    const char *data = strstr(*at, "\ndata: ");
+    const char *end = data ? strstr(data, "\n\n") : NULL;
+    assert_non_null(end);
+    json_t *root = json_tree_of_bytes(data + 7, (size_t)(end - data) - 7);
+    assert_string_equal(json_string_value(json_object_get(root, "type")), type);
+    *at = end + 2;
+    return root;
 }

@@ -37,10 +37,18 @@ fathom_err scene_score(struct answer *a, size_t i);
  * first; 4 prompt tokens count as cached */
 fathom_err scene_say(struct answer *a, size_t i, const char *text, fathom_finish why);
 
+/* scene_play - scene_open, thinking, scene_say to choice 0, answer_close */
+struct scene *scene_play(enum openai_api api, const char *body, const char *said,
+                         fathom_finish why);
+
 /* scene_fail_each - open, say and close with each allocation failing in turn */
 void scene_fail_each(enum openai_api api, const char *body, const char *said);
 
 /* scene_out - what the answer has written */
 const char *scene_out(const struct scene *s);
+
+/* scene_next_event - the data of the event at *at, which goes on behind it; the event's name must
+ * be the type in its data */
+json_t *scene_next_event(const char **at);
 
 #endif

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "support/json_tree.h"
 
 #define TOKENIZER FATHOM_SOURCE_DIR "/tests/data/server/tokenizer.json"
 
@@ -83,6 +84,16 @@ void ask(struct http_client *c, struct http_reply *r, const char *method, const 
         fail_msg("%s %s: the reply broke off after: %s%s", method, path, buf_str(&r->head),
                  buf_str(&r->body));
     }
+}
+
+json_t *ask_json(struct http_client *c, const char *method, const char *path, const char *headers,
+                 const char *body)
+{
+    struct http_reply r;
+    ask(c, &r, method, path, headers, body);
+    json_t *root = json_tree_of_bytes(buf_str(&r.body), r.body.len);
+    http_reply_free(&r);
+    return root;
 }
 
 void assert_reply(struct http_reply *r, int status, const char *part)

@@ -5,6 +5,7 @@
 #ifndef FATHOM_TESTS_WORLD_H
 #define FATHOM_TESTS_WORLD_H
 
+#include <jansson.h>
 #include <stdint.h>
 
 #include "server/server.h"
@@ -44,6 +45,10 @@ void chat_body(char *body, size_t bytes, const char *script, const char *fields)
 /* ask - send a request on an open connection and read its whole reply */
 void ask(struct http_client *c, struct http_reply *r, const char *method, const char *path,
          const char *headers, const char *body);
+
+/* ask_json - ask; the tree of the reply's body, whatever its status */
+json_t *ask_json(struct http_client *c, const char *method, const char *path, const char *headers,
+                 const char *body);
 
 /* assert_reply - this status, and `part` within the body; releases the reply */
 void assert_reply(struct http_reply *r, int status, const char *part);

@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "base/json.h"
 #include "base/mem.h"
+#include "support/json_tree.h"
 #include "support/scene.h"
 
 #define D "｜DSML｜"
@@ -82,8 +82,7 @@ static void test_chat_body_bytes(void **state)
     struct scene *s = scene_open(OPENAI_CHAT, CHAT(TOOLS), true);
     assert_int_equal(scene_say(&s->answer, 0, "why</think>Ok." CALL, FATHOM_FINISH_STOP), 0);
     assert_int_equal(answer_close(&s->answer), 0);
-    json_t *root;
-    assert_int_equal(json_read(scene_out(s), s->answer.out.len, "answer", &root, NULL), 0);
+    json_t *root = json_tree_of(scene_out(s));
     json_t *choice = json_array_get(json_object_get(root, "choices"), 0);
     json_t *message = json_object_get(choice, "message");
     assert_string_equal(json_string_value(json_object_get(message, "reasoning_content")), "why");
@@ -106,9 +105,8 @@ static void join_deltas(const char *stream, const char *key, struct buf *out, un
     *n_call = 0;
     for (const char *at = strstr(stream, "data: {"); at; at = strstr(at + 1, "data: {")) {
         const char *end = strstr(at, "\n\n");
-        json_t *root;
         assert_non_null(end);
-        assert_int_equal(json_read(at + 6, (size_t)(end - at) - 6, "chunk", &root, NULL), 0);
+        json_t *root = json_tree_of_bytes(at + 6, (size_t)(end - at) - 6);
         json_t *delta =
             json_object_get(json_array_get(json_object_get(root, "choices"), 0), "delta");
         json_t *call = json_array_get(json_object_get(delta, "tool_calls"), 0);

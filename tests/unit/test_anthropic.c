@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "base/json.h"
+#include "support/json_tree.h"
 #include "support/request_check.h"
 #include "support/scene.h"
 
@@ -22,14 +22,6 @@ static fathom_err parse(struct openai_request *r, enum openai_api api, const cha
 {
     *e = (struct api_error){0};
     return openai_parse(r, api, body, strlen(body), &BOUNDS, e);
-}
-
-static json_t *tree(const char *text)
-{
-    json_t *root;
-    fathom_diag d = {{0}};
-    if (json_read(text, strlen(text), "text", &root, &d)) fail_msg("%s: %s", d.text, text);
-    return root;
 }
 
 /* ---- bodies -------------------------------------------------------------------------------- */
@@ -210,8 +202,9 @@ static void test_every_value_arrives(void **state)
     assert_true(r.max_tokens == 9 && r.n_stop == 2 && r.n == 1);
     assert_true(r.sampling.temperature == 0.5f && r.sampling.top_p == 0.25f);
     assert_true(r.sampling.top_k == 7 && r.sampling.has_seed && r.sampling.seed == 3);
-    json_t *want = tree("[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":"
-                        "\"d\",\"parameters\":{\"type\":\"object\"}}}]");
+    json_t *want =
+        json_tree_of("[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":"
+                     "\"d\",\"parameters\":{\"type\":\"object\"}}}]");
     assert_true(json_equal(r.tools, want));
     json_decref(want);
     openai_request_drop_body(&r);
@@ -251,10 +244,7 @@ static struct scene *play(const char *fields, const char *said, fathom_finish wh
 {
     char body[512];
     (void)snprintf(body, sizeof body, "{" ASK "," TOOL "%s}", fields);
-    struct scene *s = scene_open(ANTHROPIC_MESSAGES, body, true);
-    assert_int_equal(scene_say(&s->answer, 0, said, why), 0);
-    assert_int_equal(answer_close(&s->answer), 0);
-    return s;
+    return scene_play(ANTHROPIC_MESSAGES, body, said, why);
 }
 
 /* Takes out what differs from run to run, after a look at it. */
@@ -275,16 +265,6 @@ static void strip_blocks(json_t *content)
     }
 }
 
-static void assert_member(const json_t *object, const char *key, const char *want)
-{
-    json_t *value = tree(want);
-    if (!json_equal(json_object_get(object, key), value)) {
-        fail_msg("%s is %s, not %s", key, json_dumps(json_object_get(object, key), JSON_ENCODE_ANY),
-                 want);
-    }
-    json_decref(value);
-}
-
 #define USAGE                                                                                      \
     "{\"input_tokens\":2,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":4,"         \
     "\"output_tokens\":%u,\"output_tokens_details\":{\"thinking_tokens\":4}}"
@@ -293,21 +273,21 @@ static void assert_usage(const struct scene *s, const json_t *holder)
 {
     char want[256];
     (void)snprintf(want, sizeof want, USAGE, s->answer.choices[0].n_token);
-    assert_member(holder, "usage", want);
+    json_tree_expect(holder, "usage", want);
 }
 
 static void test_whole_message(void **state)
 {
     (void)state;
     struct scene *s = play("", SAID, FATHOM_FINISH_STOP);
-    json_t *root = tree(scene_out(s));
-    assert_member(root, "type", "\"message\"");
-    assert_member(root, "role", "\"assistant\"");
-    assert_member(root, "model", "\"m\"");
-    assert_member(root, "stop_reason", "\"tool_use\"");
-    assert_member(root, "stop_sequence", "null");
+    json_t *root = json_tree_of(scene_out(s));
+    json_tree_expect(root, "type", "\"message\"");
+    json_tree_expect(root, "role", "\"assistant\"");
+    json_tree_expect(root, "model", "\"m\"");
+    json_tree_expect(root, "stop_reason", "\"tool_use\"");
+    json_tree_expect(root, "stop_sequence", "null");
     strip_blocks(json_object_get(root, "content"));
-    assert_member(root, "content", BLOCKS);
+    json_tree_expect(root, "content", BLOCKS);
     assert_usage(s, root);
     assert_int_equal(strncmp(s->answer.id, "msg_", 4), 0);
     json_decref(root);
@@ -343,22 +323,6 @@ static void test_stop_reasons(void **state)
     }
 }
 
-/* Reads the event at *at: its data is returned, its name checked against the type in it. */
-static json_t *next_event(const char **at)
-{
-    char type[64];
-    if (!**at) return NULL;
-    assert_int_equal(sscanf(*at, "event: %63s\n", type), 1);
-    const char *data = strstr(*at, "\ndata: ");
-    const char *end = data ? strstr(data, "\n\n") : NULL;
-    assert_non_null(end);
-    json_t *root;
-    assert_int_equal(json_read(data + 7, (size_t)(end - data) - 7, "event", &root, NULL), 0);
-    assert_string_equal(json_string_value(json_object_get(root, "type")), type);
-    *at = end + 2;
-    return root;
-}
-
 /* What a client makes of a stream. */
 struct reader {
     json_t *content;
@@ -371,7 +335,7 @@ static void end_block(struct reader *r, json_t *block)
     const char *key = strcmp(type, "tool_use") == 0   ? "input"
                       : strcmp(type, "thinking") == 0 ? "thinking"
                                                       : "text";
-    json_t *value = key[0] == 'i' ? tree(r->input.len ? buf_str(&r->input) : "{}")
+    json_t *value = key[0] == 'i' ? json_tree_of(r->input.len ? buf_str(&r->input) : "{}")
                                   : json_string(buf_str(&r->text));
     (void)json_object_set_new(block, key, value);
     buf_clear(&r->text);
@@ -397,7 +361,7 @@ static void read_stream(struct reader *r, const struct scene *s)
 {
     r->content = json_array();
     for (const char *at = scene_out(s); *at;) {
-        json_t *e = next_event(&at);
+        json_t *e = scene_next_event(&at);
         const char *type = json_string_value(json_object_get(e, "type"));
         if (strcmp(type, "content_block_start") == 0) {
             assert_int_equal(json_integer_value(json_object_get(e, "index")),
@@ -408,11 +372,11 @@ static void read_stream(struct reader *r, const struct scene *s)
         } else if (strcmp(type, "content_block_stop") == 0) {
             end_block(r, json_array_get(r->content, json_array_size(r->content) - 1));
         } else if (strcmp(type, "message_delta") == 0) {
-            assert_member(e, "delta", "{\"stop_reason\":\"tool_use\",\"stop_sequence\":null}");
+            json_tree_expect(e, "delta", "{\"stop_reason\":\"tool_use\",\"stop_sequence\":null}");
             assert_usage(s, e);
         } else if (strcmp(type, "message_start") == 0) {
-            assert_member(json_object_get(e, "message"), "stop_reason", "null");
-            assert_member(json_object_get(e, "message"), "content", "[]");
+            json_tree_expect(json_object_get(e, "message"), "stop_reason", "null");
+            json_tree_expect(json_object_get(e, "message"), "content", "[]");
         }
         if (strcmp(type, "content_block_delta") != 0) (void)buf_printf(&r->order, "%s ", type);
         json_decref(e);
@@ -425,7 +389,7 @@ static void test_stream_is_the_whole_in_pieces(void **state)
     struct scene *s = play(",\"stream\":true", SAID, FATHOM_FINISH_STOP);
     struct reader r = {0};
     read_stream(&r, s);
-    json_t *want = tree(BLOCKS);
+    json_t *want = json_tree_of(BLOCKS);
     strip_blocks(r.content);
     assert_true(json_equal(r.content, want));
     assert_string_equal(

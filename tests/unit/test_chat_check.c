@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "base/json.h"
 #include "chat/chat_int.h"
+#include "support/json_tree.h"
 
 struct bad {
     const char *json;
@@ -25,8 +25,7 @@ static void run(check_fn *check, const struct bad *cases, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         fathom_diag d = {0};
-        json_t *v;
-        assert_int_equal(json_read(cases[i].json, strlen(cases[i].json), "case", &v, &d), 0);
+        json_t *v = json_tree_of(cases[i].json);
         fathom_err err = check(v, &d);
         bool same = strstr(d.text, cases[i].message) && d.text[0];
         if (!same) {
@@ -126,8 +125,7 @@ static void test_accepted(void **state)
     };
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         fathom_diag d = {0};
-        json_t *v;
-        assert_int_equal(json_read(good[i], strlen(good[i]), "case", &v, &d), FATHOM_OK);
+        json_t *v = json_tree_of(good[i]);
         fathom_err err = chat_check_messages(v, &d);
         if (err) print_error("%s: %s\n", good[i], d.text);
         assert_int_equal(err, FATHOM_OK);

@@ -6,9 +6,9 @@
 
 #include <cmocka.h>
 
-#include "base/json.h"
 #include "base/mem.h"
 #include "chat/chat_int.h"
+#include "support/json_tree.h"
 #include "support/marks.h"
 
 static const struct chat_style v3 = {.encoding = CHAT_ENCODING_V3};
@@ -19,15 +19,6 @@ static const struct chat_style v31 = {.encoding = CHAT_ENCODING_V31};
 /* FORGED: a user's message spells markers */
 enum { THINK = 1, GO_ON = 2, NO_PROMPT = 4, TOOLS = 8, FORMAT = 16, FORGED = 32 };
 
-static json_t *read_text(const char *text)
-{
-    fathom_diag d = {0};
-    json_t *v = NULL;
-    if (json_read(text, strlen(text), "test", &v, &d)) print_error("%s\n", d.text);
-    assert_non_null(v);
-    return v;
-}
-
 static const char tools_text[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"get\",\"description\":\"Gets \\\"it\\\"\","
     "\"parameters\":{\"type\":\"object\",\"properties\":{}}}},{\"function\":{\"name\":\"now\"}}]";
@@ -37,9 +28,9 @@ static const char format_text[] =
 static void render(const struct chat_style *s, const char *messages, unsigned flags,
                    struct buf *out)
 {
-    json_t *m = read_text(messages);
-    json_t *tools = read_text(tools_text);
-    json_t *format = read_text(format_text);
+    json_t *m = json_tree_of(messages);
+    json_t *tools = json_tree_of(tools_text);
+    json_t *format = json_tree_of(format_text);
     struct chat_request r = {
         .messages = m,
         .tools = flags & TOOLS ? tools : NULL,
@@ -260,8 +251,8 @@ static void test_no_memory(void **state)
 {
     (void)state;
     const struct chat_style *styles[] = {&v3, &r1, &v31};
-    json_t *m = read_text("[" SYS "," USER1 "," TAGGED "," CALL "," RESULTS "," ANSWER "]");
-    json_t *tools = read_text(tools_text);
+    json_t *m = json_tree_of("[" SYS "," USER1 "," TAGGED "," CALL "," RESULTS "," ANSWER "]");
+    json_t *tools = json_tree_of(tools_text);
     struct chat_request r = {.messages = m, .tools = tools, .add_generation_prompt = true};
     for (size_t i = 0; i < 3; i++) {
         fathom_err err = FATHOM_ENOMEM;

@@ -6,31 +6,13 @@
 
 #include <cmocka.h>
 
-#include "base/json.h"
 #include "base/mem.h"
 #include "base/os.h"
 #include "chat/chat_int.h"
+#include "support/json_tree.h"
 #include "support/marks.h"
 
 static const struct chat_style v32 = {.encoding = CHAT_ENCODING_V32};
-
-static json_t *read_file(const char *path)
-{
-    fathom_diag d = {0};
-    json_t *v = NULL;
-    if (json_read_file(path, &v, &d)) print_error("%s\n", d.text);
-    assert_non_null(v);
-    return v;
-}
-
-static json_t *read_text(const char *text)
-{
-    fathom_diag d = {0};
-    json_t *v = NULL;
-    if (json_read(text, strlen(text), "test", &v, &d)) print_error("%s\n", d.text);
-    assert_non_null(v);
-    return v;
-}
 
 static void assert_same(const struct buf *got, const char *want, size_t n)
 {
@@ -46,7 +28,7 @@ static void assert_same(const struct buf *got, const char *want, size_t n)
 /* trim: a newline at the end of the file is not part of the prompt */
 static void check_pair(const char *input, const char *output, bool vllm, bool trim)
 {
-    json_t *v = read_file(input);
+    json_t *v = json_tree_of_file(input);
     bool list = json_is_array(v);
     struct chat_request r = {
         .messages = list ? v : json_object_get(v, "messages"),
@@ -99,7 +81,7 @@ enum { THINK = 1, GO_ON = 2, NO_PROMPT = 4 };
 
 static void check(const char *messages, unsigned flags, const char *want)
 {
-    json_t *m = read_text(messages);
+    json_t *m = json_tree_of(messages);
     struct chat_request r = {
         .messages = m,
         .thinking = flags & THINK,
@@ -212,9 +194,9 @@ static void test_arguments(void **state)
 /* Renders with TOOLS and FORMAT and gives what stands before and after the fixed preamble. */
 static void check_sections(const char *messages, bool first, const char *before, const char *after)
 {
-    json_t *m = read_text(messages);
-    json_t *tools = read_text(TOOLS);
-    json_t *format = read_text(FORMAT);
+    json_t *m = json_tree_of(messages);
+    json_t *tools = json_tree_of(TOOLS);
+    json_t *format = json_tree_of(FORMAT);
     struct chat_request r = {
         .messages = m, .tools = tools, .response_format = format, .tools_first_message = first};
     struct buf out = {0};
@@ -252,7 +234,7 @@ static void test_sections(void **state)
 
 static void check_error(const char *messages, unsigned flags, const char *want)
 {
-    json_t *m = read_text(messages);
+    json_t *m = json_tree_of(messages);
     struct chat_request r = {
         .messages = m, .thinking = flags & THINK, .continue_final_message = flags & GO_ON};
     struct buf out = {0};
@@ -281,8 +263,9 @@ static void test_errors(void **state)
 static void test_no_memory(void **state)
 {
     (void)state;
-    json_t *m = read_text("[" SYS "," USER1 "," CALL "," RESULT("b", "B") "," RESULT("a", "A") "]");
-    json_t *tools = read_text(TOOLS);
+    json_t *m =
+        json_tree_of("[" SYS "," USER1 "," CALL "," RESULT("b", "B") "," RESULT("a", "A") "]");
+    json_t *tools = json_tree_of(TOOLS);
     struct chat_request r = {.messages = m, .tools = tools, .thinking = true};
     fathom_err err = FATHOM_ENOMEM;
     long n = 0;

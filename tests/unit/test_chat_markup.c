@@ -8,10 +8,10 @@
 #include <cmocka.h>
 
 #include "base/buf.h"
-#include "base/json.h"
 #include "chat/chat_int.h"
 #include "chat/parser_int.h"
 #include "support/chat_answer.h"
+#include "support/json_tree.h"
 
 enum { N_RANDOM_CUT = 60 };
 
@@ -26,9 +26,7 @@ static json_t *schema_tools(void)
                        "\"type\":\"object\",\"properties\":{\"s\":{\"type\":\"string\"},\"n\":{"
                        "\"type\":\"integer\"},\"u\":{\"type\":[\"string\",\"null\"]},\"m\":{"
                        "\"type\":[\"integer\",\"null\"]},\"x\":{}}}}}]";
-    json_t *tools = json_loads(text, 0, NULL);
-    assert_non_null(tools);
-    return tools;
+    return json_tree_of(text);
 }
 
 static void check(enum chat_encoding markup, const json_t *tools, const char *text, size_t n,

@@ -12,17 +12,9 @@
 #include "chat/chat_int.h"
 #include "chat/parser_int.h"
 #include "support/chat_answer.h"
+#include "support/json_tree.h"
 
 enum { N_RANDOM_CUT = 40 };
-
-static json_t *read_data(const char *path)
-{
-    fathom_diag d = {0};
-    json_t *v = NULL;
-    if (json_read_file(path, &v, &d)) print_error("%s\n", d.text);
-    assert_non_null(v);
-    return v;
-}
 
 /* Parses whole into *out and asserts that every other cut gives the same. */
 static void parse(struct answer *out, const struct answer_input *in)
@@ -126,7 +118,7 @@ static void check_case(const json_t *c, enum chat_encoding markup, bool thinking
 static void test_v32_cases(void **state)
 {
     (void)state;
-    json_t *file = read_data(CHAT_DATA_DIR "/parsers/dsml_v32_cases.json");
+    json_t *file = json_tree_of_file(CHAT_DATA_DIR "/parsers/dsml_v32_cases.json");
     json_t *tools = one_tool();
     const json_t *cases = json_object_get(file, "cases");
     assert_int_equal(json_array_size(cases), 16);
@@ -142,7 +134,7 @@ static void test_v32_cases(void **state)
 static void test_json_cases(void **state)
 {
     (void)state;
-    json_t *file = read_data(CHAT_DATA_DIR "/parsers/json_v3_v31_cases.json");
+    json_t *file = json_tree_of_file(CHAT_DATA_DIR "/parsers/json_v3_v31_cases.json");
     json_t *tools = one_tool();
     const json_t *cases = json_object_get(file, "cases");
     assert_int_equal(json_array_size(cases), 9);
@@ -159,7 +151,7 @@ static void test_json_cases(void **state)
 
 static void check_stream(const char *path, enum chat_encoding markup)
 {
-    json_t *file = read_data(path);
+    json_t *file = json_tree_of_file(path);
     json_t *tools = one_tool();
     struct chat_style s = {
         .encoding = markup, .tool_markup = markup, .parse_tools = true, .parse_reasoning = true};
@@ -211,7 +203,7 @@ static void test_streams(void **state)
 static void test_reasoning_cases(void **state)
 {
     (void)state;
-    json_t *file = read_data(CHAT_DATA_DIR "/parsers/reasoning_cases.json");
+    json_t *file = json_tree_of_file(CHAT_DATA_DIR "/parsers/reasoning_cases.json");
     const json_t *cases = json_object_get(file, "cases");
     assert_int_equal(json_array_size(cases), 7);
     struct chat_style s = {.encoding = CHAT_ENCODING_R1, .parse_reasoning = true};

@@ -14,18 +14,9 @@
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"
 #include "model/config.h"
+#include "support/json_tree.h"
 
 #define DATA FATHOM_SOURCE_DIR "/tests/data/checkpoint/"
-
-static json_t *read_data(const char *name)
-{
-    char path[512];
-    fathom_diag d = {0};
-    json_t *o;
-    (void)snprintf(path, sizeof path, DATA "%s", name);
-    if (json_read_file(path, &o, &d)) fail_msg("%s", d.text);
-    return o;
-}
 
 /* Takes over o. */
 static fathom_err parse(struct model_config *c, json_t *o, fathom_diag *d)
@@ -42,7 +33,7 @@ static fathom_err parse(struct model_config *c, json_t *o, fathom_diag *d)
  * when it is NULL. */
 static json_t *with(const char *path, const char *value)
 {
-    json_t *o = read_data("config_v32.json");
+    json_t *o = json_tree_of_file(DATA "config_v32.json");
     json_t *at = o;
     const char *dot = strchr(path, '.');
     if (dot) {
@@ -119,15 +110,15 @@ static void every_release_is_read(void **state)
         const char *file, *type;
         bool indexer, pow2;
     } releases[] = {
-        {"config_v3.json", "deepseek_v3", false, false},
-        {"config_v31.json", "deepseek_v3", false, true},
-        {"config_v32.json", "deepseek_v32", true, true},
-        {"config_v32_new.json", "deepseek_v32", true, true},
+        {DATA "config_v3.json", "deepseek_v3", false, false},
+        {DATA "config_v31.json", "deepseek_v3", false, true},
+        {DATA "config_v32.json", "deepseek_v32", true, true},
+        {DATA "config_v32_new.json", "deepseek_v32", true, true},
     };
     for (size_t i = 0; i < sizeof releases / sizeof *releases; i++) {
         struct model_config c;
         fathom_diag d = {0};
-        assert_int_equal(parse(&c, read_data(releases[i].file), &d), FATHOM_OK);
+        assert_int_equal(parse(&c, json_tree_of_file(releases[i].file), &d), FATHOM_OK);
         assert_is_v3(&c);
         assert_string_equal(c.model_type, releases[i].type);
         assert_int_equal(c.has_indexer, releases[i].indexer);
@@ -347,7 +338,7 @@ static void every_failing_allocation_is_clean(void **state)
 {
     (void)state;
     struct buf text = {0};
-    json_t *o = read_data("config_v32.json");
+    json_t *o = json_tree_of_file(DATA "config_v32.json");
     assert_int_equal(json_write(&text, o), FATHOM_OK);
     json_decref(o);
     for (long n = 0;; n++) {

@@ -6,22 +6,14 @@
 
 #include <cmocka.h>
 
-#include "base/json.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/thread.h"
 #include "chat/grammar_build.h"
 #include "chat/grammar_int.h"
 #include "support/grammar_data.h"
+#include "support/json_tree.h"
 #include "support/tokenizer_data.h"
-
-static json_t *parse(const char *text)
-{
-    json_t *tree;
-    fathom_diag d = {""};
-    if (json_read(text, strlen(text), "test", &tree, &d)) fail_msg("%s", d.text);
-    return tree;
-}
 
 static bool takes(const struct grammar_data *g, struct grammar *grammar, const char *text)
 {
@@ -49,7 +41,7 @@ static void test_choice(void **state)
     const struct grammar_data *g = *state;
     struct grammar *grammar;
     fathom_diag d = {""};
-    json_t *choices = parse("[\"yes\", \"yesterday\", \"no\", \"né\", \"\"]");
+    json_t *choices = json_tree_of("[\"yes\", \"yesterday\", \"no\", \"né\", \"\"]");
     assert_int_equal(grammar_from_choice(&grammar, g->v, choices, &d), FATHOM_OK);
     assert_true(takes(g, grammar, "yes") && takes(g, grammar, "yesterday"));
     assert_true(takes(g, grammar, "no") && takes(g, grammar, "né") && takes(g, grammar, ""));
@@ -70,7 +62,7 @@ static void refuse_choice(const struct grammar_data *g, const char *text, const 
 {
     struct grammar *grammar;
     fathom_diag d = {""};
-    json_t *choices = parse(text);
+    json_t *choices = json_tree_of(text);
     assert_int_not_equal(grammar_from_choice(&grammar, g->v, choices, &d), FATHOM_OK);
     if (!strstr(d.text, why)) fail_msg("%s", d.text);
     assert_null(grammar);
@@ -172,8 +164,8 @@ static void test_composition(void **state)
 {
     const struct grammar_data *g = *state;
     struct grammar_builder *b = builder(g);
-    json_t *schema = parse("{\"type\": \"object\", \"properties\": {\"a\": {\"type\": "
-                           "\"integer\"}}, \"required\": [\"a\"]}");
+    json_t *schema = json_tree_of("{\"type\": \"object\", \"properties\": {\"a\": {\"type\": "
+                                  "\"integer\"}}, \"required\": [\"a\"]}");
     uint32_t rule = grammar_add_rule(b), at = grammar_rule_begin(b, rule), to;
     at = grammar_put_until(b, at, "</think>");
     uint32_t again = grammar_add_state(b);
@@ -392,7 +384,7 @@ static void test_forced(void **state)
 static fathom_err compile_one(const struct grammar_data *g, int kind, struct grammar **out)
 {
     fathom_err err;
-    json_t *choices = parse("[\"a\", \"bc\"]");
+    json_t *choices = json_tree_of("[\"a\", \"bc\"]");
     switch (kind) {
     case 0: err = grammar_from_json_object(out, g->v, NULL, NULL); break;
     case 1: err = grammar_from_regex(out, g->v, "a[b-d]{2,4}é", 13, NULL); break;

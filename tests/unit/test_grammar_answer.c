@@ -6,11 +6,11 @@
 
 #include <cmocka.h>
 
-#include "base/json.h"
 #include "base/mem.h"
 #include "chat/chat_int.h"
 #include "support/call_text.h"
 #include "support/grammar_data.h"
+#include "support/json_tree.h"
 #include "support/tokenizer_data.h"
 
 static const char tools_text[] =
@@ -159,19 +159,12 @@ static void survives_failing_allocations(void **state)
     }
 }
 
-static json_t *read_json(const char *text)
-{
-    json_t *tree = NULL;
-    assert_int_equal(json_read(text, strlen(text), "test", &tree, NULL), FATHOM_OK);
-    return tree;
-}
-
 static int set_up(void **state)
 {
     static struct env e;
     grammar_data_open(&e.g, TOKENIZER_PILOT_JSON);
-    e.tools = read_json(tools_text);
-    e.schema = read_json(schema_text);
+    e.tools = json_tree_of(tools_text);
+    e.schema = json_tree_of(schema_text);
     *state = &e;
     return 0;
 }

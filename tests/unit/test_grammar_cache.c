@@ -9,11 +9,11 @@
 
 #include <cmocka.h>
 
-#include "base/json.h"
 #include "base/limits.h"
 #include "base/mem.h"
 #include "server/grammar_cache.h"
 #include "server/grammar_constraint.h"
+#include "support/json_tree.h"
 #include "support/tokenizer_data.h"
 
 static struct tokenizer *tokenizer;
@@ -28,18 +28,11 @@ static struct grammar_cache *open_cache(size_t max_bytes)
     return c;
 }
 
-static json_t *read_json(const char *text)
-{
-    json_t *tree = NULL;
-    assert_int_equal(json_read(text, strlen(text), "test", &tree, NULL), FATHOM_OK);
-    return tree;
-}
-
 static fathom_err get_with(struct grammar_cache *c, const char *schema,
                            const struct grammar_options *o, bool thinking, struct grammar **out,
                            fathom_diag *d)
 {
-    json_t *tree = read_json(schema);
+    json_t *tree = json_tree_of(schema);
     struct grammar_answer a = {
         .thinking = thinking, .content = GRAMMAR_CONTENT_SCHEMA, .value = tree};
     fathom_err err = grammar_cache_get(c, &a, o, out, d);
@@ -198,7 +191,8 @@ static void one_thread_compiles_for_all(void **state)
 static void survives_failing_allocations(void **state)
 {
     (void)state;
-    json_t *tree = read_json("{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}}}");
+    json_t *tree =
+        json_tree_of("{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}}}");
     struct grammar_answer a = {.content = GRAMMAR_CONTENT_SCHEMA, .value = tree};
     const struct grammar_options o = {0};
     bool hit = true;

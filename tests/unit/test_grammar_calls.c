@@ -15,6 +15,7 @@
 #include "support/chat_answer.h"
 #include "support/grammar_data.h"
 #include "support/json_check.h"
+#include "support/json_tree.h"
 #include "support/tokenizer_data.h"
 
 static const char tools_text[] =
@@ -249,8 +250,7 @@ static void refused(const struct env *e, const char *tools, const char *name, fa
 {
     struct grammar *out;
     fathom_diag d = {""};
-    json_t *tree = NULL;
-    if (json_read(tools, strlen(tools), "tools", &tree, &d)) fail_msg("%s", d.text);
+    json_t *tree = json_tree_of(tools);
     for (int markup = 0; markup < CHAT_ENCODING_COUNT; markup++) {
         struct grammar_calls calls = {(enum chat_encoding)markup, tree, name, true, false};
         d.text[0] = '\0';
@@ -300,7 +300,7 @@ static int open_env(void **state)
 {
     static struct env e;
     grammar_data_open(&e.g, TOKENIZER_PILOT_JSON);
-    assert_int_equal(json_read(tools_text, strlen(tools_text), "tools", &e.tools, NULL), FATHOM_OK);
+    e.tools = json_tree_of(tools_text);
     *state = &e;
     return 0;
 }

@@ -9,21 +9,13 @@
 
 #include <cmocka.h>
 
-#include "base/json.h"
+#include "support/json_tree.h"
 #include "support/request_check.h"
 #include "support/scene.h"
 
 #define D "｜DSML｜"
 #define ASK "\"input\":\"x\""
 #define TOOL "\"tools\":[{\"type\":\"function\",\"name\":\"f\"}]"
-
-static json_t *tree(const char *text)
-{
-    json_t *root;
-    fathom_diag d = {{0}};
-    if (json_read(text, strlen(text), "text", &root, &d)) fail_msg("%s: %s", d.text, text);
-    return root;
-}
 
 /* One response is stored, "resp_1": a question and its answer. */
 #define STORED                                                                                     \
@@ -233,8 +225,9 @@ static void test_every_value_arrives(void **state)
     assert_true(r.sampling.logprobs && r.sampling.n_top_logprobs == 3);
     assert_true(r.sampling.top_k == 4 && r.sampling.seed == 9);
     assert_true(r.responses->summary && !r.responses->store && r.responses->items.len == 0);
-    json_t *want = tree("[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{"
-                        "\"type\":\"object\"},\"strict\":false}}]");
+    json_t *want =
+        json_tree_of("[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{"
+                     "\"type\":\"object\"},\"strict\":false}}]");
     assert_true(json_equal(r.tools, want));
     json_decref(want);
     assert_non_null(strstr(buf_str(&r.responses->echo), ",\"metadata\":{\"k\":\"v\"},"));
@@ -285,10 +278,7 @@ static struct scene *play(const char *fields, const char *said, fathom_finish wh
 {
     char body[512];
     (void)snprintf(body, sizeof body, "{" ASK "," TOOL "%s}", fields);
-    struct scene *s = scene_open(OPENAI_RESPONSES, body, true);
-    assert_int_equal(scene_say(&s->answer, 0, said, why), 0);
-    assert_int_equal(answer_close(&s->answer), 0);
-    return s;
+    return scene_play(OPENAI_RESPONSES, body, said, why);
 }
 
 static void strip_ids(json_t *output)
@@ -311,16 +301,6 @@ static void strip_ids(json_t *output)
     }
 }
 
-static void assert_member(const json_t *object, const char *key, const char *want)
-{
-    json_t *value = tree(want);
-    if (!json_equal(json_object_get(object, key), value)) {
-        fail_msg("%s is %s, not %s", key, json_dumps(json_object_get(object, key), JSON_ENCODE_ANY),
-                 want);
-    }
-    json_decref(value);
-}
-
 static void assert_response(const struct scene *s, json_t *root, const char *status,
                             const char *output)
 {
@@ -332,12 +312,12 @@ static void assert_response(const struct scene *s, json_t *root, const char *sta
                    "\"reasoning_tokens\":4},\"total_tokens\":%u}",
                    n, n + 6);
     strip_ids(json_object_get(root, "output"));
-    assert_member(root, "output", output);
-    assert_member(root, "status", status);
-    assert_member(root, "usage", usage);
-    assert_member(root, "object", "\"response\"");
-    assert_member(root, "created_at", "5");
-    assert_member(root, "error", "null");
+    json_tree_expect(root, "output", output);
+    json_tree_expect(root, "status", status);
+    json_tree_expect(root, "usage", usage);
+    json_tree_expect(root, "object", "\"response\"");
+    json_tree_expect(root, "created_at", "5");
+    json_tree_expect(root, "error", "null");
     assert_string_equal(json_string_value(json_object_get(root, "id")), s->answer.id);
 }
 
@@ -345,11 +325,11 @@ static void test_whole_response(void **state)
 {
     (void)state;
     struct scene *s = play("", SAID, FATHOM_FINISH_STOP);
-    json_t *root = tree(scene_out(s));
+    json_t *root = json_tree_of(scene_out(s));
     assert_response(s, root, "\"completed\"", OUTPUT);
-    assert_member(root, "tools", "[{\"type\":\"function\",\"name\":\"f\"}]");
-    assert_member(root, "tool_choice", "\"auto\"");
-    assert_member(root, "parallel_tool_calls", "true");
+    json_tree_expect(root, "tools", "[{\"type\":\"function\",\"name\":\"f\"}]");
+    json_tree_expect(root, "tool_choice", "\"auto\"");
+    json_tree_expect(root, "parallel_tool_calls", "true");
     assert_int_equal(strncmp(s->answer.id, "resp_", 5), 0);
     json_decref(root);
     scene_close(s);
@@ -359,14 +339,14 @@ static void test_what_is_cut_is_incomplete(void **state)
 {
     (void)state;
     struct scene *s = play("", "why</think>Ok", FATHOM_FINISH_LENGTH);
-    json_t *root = tree(scene_out(s));
+    json_t *root = json_tree_of(scene_out(s));
     assert_response(
         s, root, "\"incomplete\"",
         "[{\"type\":\"reasoning\",\"status\":\"completed\",\"summary\":[],\"content\":["
         "{\"type\":\"reasoning_text\",\"text\":\"why\"}]},{\"type\":\"message\",\"status\":"
         "\"incomplete\",\"role\":\"assistant\",\"content\":[{\"type\":\"output_text\",\"text\":"
         "\"Ok\",\"annotations\":[],\"logprobs\":[]}]}]");
-    assert_member(root, "incomplete_details", "{\"reason\":\"max_output_tokens\"}");
+    json_tree_expect(root, "incomplete_details", "{\"reason\":\"max_output_tokens\"}");
     json_decref(root);
     scene_close(s);
 }
@@ -443,7 +423,7 @@ static void read_event(struct reader *r, json_t *e)
                          json_array_size(r->output) - !added);
     }
     if (strcmp(type, "response.output_item.added") == 0) {
-        assert_member(item, "status", "\"in_progress\"");
+        json_tree_expect(item, "status", "\"in_progress\"");
         (void)json_array_append(r->output, item);
     } else if (strcmp(type, "response.output_item.done") == 0) {
         size_t i = json_array_size(r->output) - 1;
@@ -468,16 +448,9 @@ static void read_stream(struct reader *r, const struct scene *s)
 {
     r->output = json_array();
     for (const char *at = scene_out(s); *at;) {
-        char name[80];
-        json_t *e;
-        assert_int_equal(sscanf(at, "event: %79s\n", name), 1);
-        const char *data = strstr(at, "\ndata: ");
-        const char *end = strstr(data, "\n\n");
-        assert_int_equal(json_read(data + 7, (size_t)(end - data) - 7, "event", &e, NULL), 0);
-        assert_string_equal(json_string_value(json_object_get(e, "type")), name);
+        json_t *e = scene_next_event(&at);
         read_event(r, e);
         json_decref(e);
-        at = end + 2;
     }
 }
 
@@ -510,7 +483,7 @@ static void test_an_empty_answer_streams(void **state)
     assert_int_equal(answer_close(&s->answer), 0);
     read_stream(&r, s);
     assert_int_equal(r.next, 3);
-    assert_member(r.last, "output", "[]");
+    json_tree_expect(r.last, "output", "[]");
     reader_free(&r);
     scene_close(s);
 }
@@ -527,10 +500,10 @@ static void test_a_failure_ends_the_stream(void **state)
     (void)api_error_set(&e, 503, "engine_failed", NULL, "the engine has failed");
     assert_int_equal(answer_fail(&s->answer, &e), 0);
     read_stream(&r, s);
-    assert_member(r.last, "status", "\"failed\"");
-    assert_member(r.last, "error",
-                  "{\"code\":\"server_error\",\"message\":\"the engine has failed\"}");
-    assert_member(json_array_get(r.output, 0), "status", "\"incomplete\"");
+    json_tree_expect(r.last, "status", "\"failed\"");
+    json_tree_expect(r.last, "error",
+                     "{\"code\":\"server_error\",\"message\":\"the engine has failed\"}");
+    json_tree_expect(json_array_get(r.output, 0), "status", "\"incomplete\"");
     reader_free(&r);
     scene_close(s);
 }
@@ -546,12 +519,11 @@ static void test_what_was_said_is_written_at_any_time(void **state)
     assert_int_equal(answer_token(&s->answer, 0, &token, &stopped), 0);
     assert_int_equal(responses_end_item(&s->answer), 0);
     assert_int_equal(responses_write(&b, &s->answer, RESPONSES_CANCELLED, NULL, &part), 0);
-    json_t *root = tree(buf_str(&b));
-    json_t *output;
-    assert_int_equal(json_read(b.data + part.output_at, part.n_output, "output", &output, NULL), 0);
+    json_t *root = json_tree_of(buf_str(&b));
+    json_t *output = json_tree_of_bytes(b.data + part.output_at, part.n_output);
     assert_true(json_equal(json_object_get(root, "output"), output));
     assert_int_equal(json_array_size(output), 1);
-    assert_member(root, "status", "\"cancelled\"");
+    json_tree_expect(root, "status", "\"cancelled\"");
     json_decref(root);
     json_decref(output);
     buf_free(&b);

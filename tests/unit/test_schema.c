@@ -7,10 +7,10 @@
 
 #include <cmocka.h>
 
-#include "base/json.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "support/grammar_data.h"
+#include "support/json_tree.h"
 #include "support/tokenizer_data.h"
 
 struct refusal {
@@ -95,14 +95,6 @@ static const struct refusal refusals[] = {
     {"{\"type\": \"object\", \"maxProperties\": 100000}", FATHOM_ELIMIT, "too many to be counted"},
 };
 
-static json_t *parse(const char *text)
-{
-    json_t *tree;
-    fathom_diag d = {""};
-    if (json_read(text, strlen(text), "schema", &tree, &d)) fail_msg("%s: %s", text, d.text);
-    return tree;
-}
-
 static void test_refusals(void **state)
 {
     const struct grammar_data *g = *state;
@@ -110,7 +102,7 @@ static void test_refusals(void **state)
         const struct refusal *r = &refusals[i];
         struct grammar *grammar;
         fathom_diag d = {""};
-        json_t *schema = parse(r->schema);
+        json_t *schema = json_tree_of(r->schema);
         fathom_err err = grammar_from_schema(&grammar, g->v, schema, NULL, &d);
         if (err != r->err || !strstr(d.text, r->says)) {
             fail_msg("%s: %s: %s", r->schema, fathom_err_name(err), d.text);
@@ -309,7 +301,7 @@ static void test_large(void **state)
 static void test_failing_allocations(void **state)
 {
     const struct grammar_data *g = *state;
-    json_t *schema = parse(
+    json_t *schema = json_tree_of(
         "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\", \"minimum\": 3, "
         "\"multipleOf\": 2}, \"b\": {\"anyOf\": [{\"type\": \"string\", \"pattern\": \"^x+$\"}, "
         "{\"enum\": [1, \"y\", [2]]}]}, \"c\": {\"type\": \"array\", \"items\": {\"$ref\": \"#\"}},"

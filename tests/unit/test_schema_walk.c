@@ -13,13 +13,12 @@
 #include "base/rng.h"
 #include "support/grammar_data.h"
 #include "support/json_check.h"
+#include "support/json_tree.h"
 #include "support/tokenizer_data.h"
 
 static json_t *read_cases(void)
 {
-    json_t *cases;
-    fathom_diag d = {""};
-    if (json_read_file(GRAMMAR_DATA_DIR "/schemas.json", &cases, &d)) fail_msg("%s", d.text);
+    json_t *cases = json_tree_of_file(GRAMMAR_DATA_DIR "/schemas.json");
     assert_true(json_array_size(cases) >= 50);
     return cases;
 }
