@@ -11,6 +11,10 @@ else()
     set(FATHOM_TESTS OFF)
 endif()
 
+# The time limit of every test, in seconds. It ends what hangs: nothing else takes so long, however
+# slow or busy the machine is.
+set(FATHOM_HANG_S 1200)
+
 # fathom_module(name SOURCES a.c b.c DEPENDS base ... LINK external ...)
 # One static library fathom_<name>. DEPENDS are the modules it may use (docs/architecture.md).
 function(fathom_module name)
@@ -21,11 +25,11 @@ function(fathom_module name)
     set_property(GLOBAL APPEND PROPERTY FATHOM_MODULES ${name})
 endfunction()
 
-# fathom_test(name SOURCES file.c ... DEPENDS base ... [LABELS unit] [TIMEOUT s] [ARGS ...])
+# fathom_test(name SOURCES file.c ... DEPENDS base ... [LABELS unit] [ARGS ...])
 # A cmocka program tests/<name>, run by CTest as <name>. Sources are relative to tests/. Labels
 # golden and e2e mark tests of the whole model: `make test` runs them in the release build.
 function(fathom_test name)
-    cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;DEPENDS;LINK;LABELS;ARGS" ${ARGN})
+    cmake_parse_arguments(T "" "" "SOURCES;DEPENDS;LINK;LABELS;ARGS" ${ARGN})
     list(TRANSFORM T_SOURCES PREPEND ${CMAKE_SOURCE_DIR}/tests/)
     list(TRANSFORM T_DEPENDS PREPEND fathom_)
     add_executable(${name} ${T_SOURCES})
@@ -42,24 +46,22 @@ function(fathom_test name)
     if(NOT T_LABELS)
         set(T_LABELS unit)
     endif()
-    if(NOT T_TIMEOUT)
-        set(T_TIMEOUT 120)
-    endif()
-    set_tests_properties(${name} PROPERTIES LABELS "${T_LABELS}" TIMEOUT ${T_TIMEOUT})
+    set_tests_properties(${name} PROPERTIES LABELS "${T_LABELS}" TIMEOUT ${FATHOM_HANG_S})
 endfunction()
 
-# fathom_script(name target script label timeout arguments...)
+# fathom_script(name target script label arguments...)
 #
 # A test of a program by a script of tests/, which is given the arguments and the program's path. It
 # skips by ending with 77.
-function(fathom_script name target script label timeout)
+function(fathom_script name target script label)
     if(NOT TARGET ${target})
         return()
     endif()
     add_test(NAME ${name}
         COMMAND ${CMAKE_SOURCE_DIR}/tests/${script} ${ARGN} $<TARGET_FILE:${target}>
         WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-    set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout} SKIP_RETURN_CODE 77)
+    set_tests_properties(${name}
+        PROPERTIES LABELS ${label} TIMEOUT ${FATHOM_HANG_S} SKIP_RETURN_CODE 77)
 endfunction()
 
 # fathom_fuzz(name SOURCES fuzz_x.c DEPENDS ...)
@@ -82,7 +84,7 @@ function(fathom_fuzz name)
         if(FATHOM_TESTS)
             set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL OFF)
             add_test(NAME ${name} COMMAND ${name} ${CMAKE_SOURCE_DIR}/tests/fuzz/corpus/${name})
-            set_tests_properties(${name} PROPERTIES LABELS fuzz TIMEOUT 120)
+            set_tests_properties(${name} PROPERTIES LABELS fuzz TIMEOUT ${FATHOM_HANG_S})
         endif()
     endif()
 endfunction()

@@ -192,7 +192,7 @@ static fathom_err start(struct server *s, fathom_diag *d)
     TRY(grammar_cache_create(&s->grammars, &grammars));
     if (!s->o.keep_no_responses) TRY(response_store_create(&s->responses, &kept));
     TRY(read_add_bos(s, d));
-    s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE); /* each stop counts */
     if (s->stop_fd < 0) FAIL(d, FATHOM_EIO, "no handle to wait on: %s", strerror(errno));
     TRY(watch_create(&s->watch, &watch_actions, d));
     TRY(workers_create(&s->workers, s->o.n_worker, s->o.max_preparing, job_prepare, d));

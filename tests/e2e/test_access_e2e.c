@@ -291,8 +291,9 @@ static void the_operator_has_a_socket_of_his_own(void **state)
     expect(&c, "GET", "/health", NULL, 200, "ok");
     expect(&c, "GET", "/metrics", NULL, 200, "fathom_engine_up");
     world_connect(&busy, &w);
+    fake_engine_stall(w.engine, true); /* it runs until all has been asked */
     assert_true(http_client_send(&busy, "POST", "/v1/completions", "X-Api-Key: first\r\n",
-                                 "{\"prompt\":\"[[first_ms=600;say=x]]\"}"));
+                                 "{\"prompt\":\"[[say=x]]\"}"));
     wait_for_count(w.engine, fake_engine_n_submitted, 1);
     expect(&c, "GET", "/state", NULL, 200, "job state=RUNNING");
     expect(&c, "GET", "/log_level", NULL, 200, "\"level\":\"error\"");
@@ -306,6 +307,7 @@ static void the_operator_has_a_socket_of_his_own(void **state)
     expect(&c, "GET", "/drain", NULL, 404, "POST /drain");
     expect(&c, "POST", "/v1/completions", "{}", 404, "there is no POST");
     expect(&c, "POST", "/drain", NULL, 200, "ok");
+    fake_engine_stall(w.engine, false);
     fathom_diag d = {{0}};
     assert_int_equal(server_run(w.server, &d), FATHOM_OK); /* ends, since it was told to */
     http_client_close(&busy);

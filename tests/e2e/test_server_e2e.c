@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "support/patience.h"
 #include "support/world.h"
 
 static const char *const KEYS[] = {"first", "second"};
@@ -219,10 +220,16 @@ static void test_silent_stream_gets_comments(void **state)
     (void)state;
     struct world w;
     struct http_client c;
+    struct http_reply r;
     const struct server_options o = {.comment_interval_ms = 100};
     world_open(&w, &o, NULL);
     world_connect(&c, &w);
-    expect_chat(&c, "first_ms=800;say=Hi", ",\"stream\":true", 200, ": still working\n\ndata: {");
+    fake_engine_stall(w.engine, true);
+    send_chat(&c, "say=Hi", ",\"stream\":true");
+    assert_true(http_client_wait_for(&c, ": still working\n\n"));
+    fake_engine_stall(w.engine, false);
+    assert_true(http_client_read(&c, &r, false));
+    assert_reply(&r, 200, ": still working\n\ndata: {");
     http_client_close(&c);
     world_close(&w);
 }
@@ -246,11 +253,9 @@ static void test_leaving_cancels(void **state)
                   fields[i]);
         wait_for_count(w.engine, fake_engine_n_alive, n);
         if (stream) assert_true(http_client_wait_for(&c, "\"content\":\"b\""));
-        uint64_t begin_us = clock_now_us();
         http_client_close(&c);
         n_cancelled += n;
         wait_for_count(w.engine, fake_engine_n_cancelled, n_cancelled);
-        assert_true(clock_now_us() - begin_us < 3000000);
     }
     world_close(&w);
 }
@@ -461,7 +466,7 @@ static void test_busy(void **state)
     send_chat(&c[0], "first_ms=300;say=Hi", "");
     wait_for_count(w.engine, fake_engine_n_alive, 1);
     /* of three choices one finds room and must be taken back */
-    chat_body(body, sizeof body, "first_ms=200;say=x", ",\"n\":3");
+    chat_body(body, sizeof body, "first_ms=60000;say=x", ",\"n\":3");
     ask(&c[1], &r, "POST", CHAT, "", body);
     assert_true(http_reply_header(&r, "Retry-After", value, sizeof value));
     assert_true(atoi(value) >= 1);
@@ -502,6 +507,15 @@ static void test_engine_failure(void **state)
     world_close(&w);
 }
 
+static int probe(struct http_client *c, const char *path)
+{
+    struct http_reply r;
+    ask(c, &r, "GET", path, "", NULL);
+    int status = r.status;
+    http_reply_free(&r);
+    return status;
+}
+
 static void test_stalled_engine_is_not_healthy(void **state)
 {
     (void)state;
@@ -515,8 +529,9 @@ static void test_stalled_engine_is_not_healthy(void **state)
     clock_sleep_us(700000);
     expect(&c[1], "GET", "/health", NULL, 200, "ok"); /* idle is not stalled */
     send_chat(&c[0], "say=Hi", "");
-    wait_for_count(w.engine, fake_engine_n_alive, 1);
-    clock_sleep_us(900000);
+    uint64_t end_us = 0;
+    while (probe(&c[1], "/health") == 200 && keep_waiting(&end_us)) {
+    }
     expect(&c[1], "GET", "/health", NULL, 503, "\"code\":\"engine_stalled\"");
     expect(&c[1], "GET", "/ready", NULL, 503, "1 requests run, 0 wait");
     fake_engine_stall(w.engine, false);
@@ -552,17 +567,20 @@ static void test_stop_lets_requests_end(void **state)
     struct http_reply r;
     char value[16];
     pthread_t thread;
-    world_open(&w, NULL, NULL);
+    const struct server_options o = {.stall_timeout_ms = 600000, .drain_timeout_ms = 600000};
+    uint64_t end_us = 0;
+    world_open(&w, &o, NULL);
     world_connect(&c[0], &w);
     world_connect(&c[1], &w);
     expect(&c[1], "GET", "/health", NULL, 200, "ok");
     assert_int_equal(pthread_create(&thread, NULL, run_server, w.server), 0);
-    send_chat(&c[0], "first_ms=100;step_ms=20;say=abcdefghij", ",\"stream\":true");
+    fake_engine_stall(w.engine, true); /* until all has been asked */
+    send_chat(&c[0], "say=abcdefghij", ",\"stream\":true");
     wait_for_count(w.engine, fake_engine_n_alive, 1);
     server_stop(w.server);
-    clock_sleep_us(100000);
     /* probes and requests are answered, on new connections too, which are closed then */
-    expect(&c[1], "GET", "/ready", NULL, 503, "shutting_down");
+    while (probe(&c[1], "/ready") == 200 && keep_waiting(&end_us)) {
+    }
     assert_true(http_client_at_end(&c[1]));
     world_connect(&late, &w);
     expect(&late, "GET", "/health", NULL, 200, "\"status\":\"draining\"");
@@ -574,6 +592,7 @@ static void test_stop_lets_requests_end(void **state)
     assert_reply(&r, 503, "shutting down");
     assert_true(http_client_at_end(&late));
     http_client_close(&late);
+    fake_engine_stall(w.engine, false);
     assert_true(http_client_read(&c[0], &r, false));
     assert_reply(&r, 200, "data: [DONE]");
     join_run(thread);
@@ -582,33 +601,38 @@ static void test_stop_lets_requests_end(void **state)
     world_close(&w);
 }
 
+/* Each stop counts, those that come before anybody looks too. */
 static void test_second_stop_cancels(void **state)
 {
     (void)state;
-    struct world w;
-    struct http_client c[2];
-    struct http_reply r;
-    pthread_t thread;
-    world_open(&w, NULL, NULL);
-    world_connect(&c[0], &w);
-    world_connect(&c[1], &w);
-    assert_int_equal(pthread_create(&thread, NULL, run_server, w.server), 0);
-    send_chat(&c[0], "step_ms=5;repeat=1000;say=abc", ",\"stream\":true");
-    send_chat(&c[1], "first_ms=60000;say=abc", "");
-    wait_for_count(w.engine, fake_engine_n_alive, 2);
-    server_stop(w.server);
-    clock_sleep_us(50000);
-    server_stop(w.server);
-    join_run(thread);
-    server_destroy(w.server);
-    assert_int_equal(fake_engine_n_alive(w.engine), 0);
-    assert_true(http_client_read(&c[0], &r, false));
-    assert_reply(&r, 200, "\"code\":\"shutting_down\"");
-    assert_true(http_client_read(&c[1], &r, false));
-    assert_reply(&r, 503, "shutting_down");
-    http_client_close(&c[0]);
-    http_client_close(&c[1]);
-    fathom_close(w.engine);
+    const struct server_options o = {.drain_timeout_ms = 600000};
+    for (int late = 0; late < 2; late++) {
+        struct world w;
+        struct http_client c[2];
+        struct http_reply r;
+        pthread_t thread;
+        world_open(&w, &o, NULL);
+        world_connect(&c[0], &w);
+        world_connect(&c[1], &w);
+        send_chat(&c[0], "step_ms=5;repeat=10000;say=abc", ",\"stream\":true");
+        send_chat(&c[1], "first_ms=60000;say=abc", "");
+        wait_for_count(w.engine, fake_engine_n_alive, 2);
+        assert_true(http_client_wait_for(&c[0], "\"content\":\"c\""));
+        if (late) assert_int_equal(pthread_create(&thread, NULL, run_server, w.server), 0);
+        server_stop(w.server);
+        server_stop(w.server);
+        if (!late) assert_int_equal(pthread_create(&thread, NULL, run_server, w.server), 0);
+        join_run(thread);
+        server_destroy(w.server);
+        assert_int_equal(fake_engine_n_alive(w.engine), 0);
+        assert_true(http_client_read(&c[0], &r, false));
+        assert_reply(&r, 200, "\"code\":\"shutting_down\"");
+        assert_true(http_client_read(&c[1], &r, false));
+        assert_reply(&r, 503, "shutting_down");
+        http_client_close(&c[0]);
+        http_client_close(&c[1]);
+        fathom_close(w.engine);
+    }
 }
 
 static void test_destroy_with_requests_in_flight(void **state)

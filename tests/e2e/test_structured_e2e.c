@@ -176,8 +176,8 @@ static void test_leaving_forced_calls(void **state)
     uint64_t n_cancelled = 0;
     char script[800], digits[300];
     memset(digits, '7', sizeof digits);
-    (void)snprintf(script, sizeof script, "step_ms=10;say=" CALL("false", "%.*s"),
-                   (int)sizeof digits, digits); /* seconds: who leaves is in time */
+    (void)snprintf(script, sizeof script, "step_ms=10;then=stall;say=" CALL("false", "%.*s"),
+                   (int)sizeof digits, digits); /* without an end: who leaves is in time */
     world_open(&w, NULL, NULL);
     for (size_t i = 0; i < sizeof until / sizeof until[0]; i++) {
         world_connect(&c, &w);
@@ -186,6 +186,7 @@ static void test_leaving_forced_calls(void **state)
         http_client_close(&c);
         wait_for_count(w.engine, fake_engine_n_alive, 0);
         if (i < 3) wait_for_count(w.engine, fake_engine_n_cancelled, n_cancelled += 3);
+        fake_engine_stall(w.engine, false);
     }
     world_connect(&c, &w);
     expect_chat(&c, "say=" CALL("false", "7"), fields, 200, "[DONE]");

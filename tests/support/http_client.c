@@ -13,7 +13,7 @@
 bool http_client_open(struct http_client *c, uint16_t port)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port)};
-    struct timeval limit = {.tv_sec = 20};
+    struct timeval limit = {.tv_sec = 120}; /* only a hang takes so long */
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     *c = (struct http_client){.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
     if (c->fd < 0) return false;

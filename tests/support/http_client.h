@@ -19,7 +19,8 @@ struct http_reply {
     bool ended;      /* the body came to its proper end */
 };
 
-/* http_client_open - connect to 127.0.0.1:port; reads fail after 20 s. Returns false if refused. */
+/* http_client_open - connect to 127.0.0.1:port; reads fail after 2 minutes. Returns false if
+ * refused. */
 bool http_client_open(struct http_client *c, uint16_t port);
 void http_client_close(struct http_client *c);
 

@@ -48,6 +48,66 @@ struct null_runner {
     atomic_uint n_moved;
 };
 
+/* ---- the gate ---- */
+
+void null_gate_init(struct null_gate *g)
+{
+    *g = (struct null_gate){0};
+    (void)pthread_mutex_init(&g->lock, NULL);
+    (void)pthread_cond_init(&g->moved, NULL);
+}
+
+static void set_let(struct null_gate *g, uint64_t n)
+{
+    g->n_let = n;
+    (void)pthread_cond_broadcast(&g->moved);
+    (void)pthread_mutex_unlock(&g->lock);
+}
+
+void null_gate_shut(struct null_gate *g)
+{
+    (void)pthread_mutex_lock(&g->lock);
+    set_let(g, g->n_let < g->n_come ? g->n_let : g->n_come);
+}
+
+void null_gate_open(struct null_gate *g)
+{
+    (void)pthread_mutex_lock(&g->lock);
+    set_let(g, UINT64_MAX);
+}
+
+void null_gate_let(struct null_gate *g, uint64_t n)
+{
+    (void)pthread_mutex_lock(&g->lock);
+    set_let(g, g->n_let + n);
+}
+
+void null_gate_wait(struct null_gate *g)
+{
+    (void)pthread_mutex_lock(&g->lock);
+    while (g->n_come <= g->n_let) (void)pthread_cond_wait(&g->moved, &g->lock);
+    (void)pthread_mutex_unlock(&g->lock);
+}
+
+bool null_gate_holds(struct null_gate *g)
+{
+    (void)pthread_mutex_lock(&g->lock);
+    bool holds = g->n_come > g->n_let;
+    (void)pthread_mutex_unlock(&g->lock);
+    return holds;
+}
+
+static void come_to_gate(struct null_gate *g)
+{
+    (void)pthread_mutex_lock(&g->lock);
+    uint64_t rank = ++g->n_come;
+    (void)pthread_cond_broadcast(&g->moved);
+    while (rank > g->n_let) (void)pthread_cond_wait(&g->moved, &g->lock);
+    (void)pthread_mutex_unlock(&g->lock);
+}
+
+/* ---- what is drawn ---- */
+
 static uint64_t row_of(int32_t id, uint32_t position)
 {
     return rng_mix(0x5eed, (uint64_t)id, position);
@@ -99,6 +159,8 @@ float null_logprob(uint64_t state)
 {
     return -(float)(state >> 40) * 0x1p-24f;
 }
+
+/* ---- the runner ---- */
 
 static void destroy(struct step_runner *base)
 {
@@ -254,8 +316,9 @@ static fathom_err wait(struct step_runner *base, struct step_result *out)
     struct null_runner *r = (struct null_runner *)base;
     uint32_t n_part = r->o.n_part ? r->o.n_part : 1;
     uint64_t step_us = r->o.step_us + (uint64_t)r->n_prefill * r->o.token_us;
-    for (uint32_t i = 0; step_us && i < n_part; i++) {
-        clock_sleep_us(step_us / n_part);
+    for (uint32_t i = 0; (step_us || r->o.gate) && i < n_part; i++) {
+        if (r->o.gate) come_to_gate(r->o.gate);
+        if (step_us) clock_sleep_us(step_us / n_part);
         atomic_fetch_add(&r->n_moved, 1);
     }
     const struct work *w = NULL;

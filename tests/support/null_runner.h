@@ -12,22 +12,46 @@
 #ifndef FATHOM_TESTS_SUPPORT_NULL_RUNNER_H
 #define FATHOM_TESTS_SUPPORT_NULL_RUNNER_H
 
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "engine/engine.h"
 
+/* Holds the device, so that a test says what happens while a step runs, instead of being quick.
+ * Each part of a step comes to the gate and ends when it is let. Outlives its engines, of which one
+ * at a time has it; while an engine is closed the gate is open or the engine rests. */
+struct null_gate {
+    pthread_mutex_t lock;
+    pthread_cond_t moved;
+    uint64_t n_come;
+    uint64_t n_let;
+};
+
+/* null_gate_init - shut; needs no end. null_gate_shut - whatever comes next is held. */
+void null_gate_init(struct null_gate *g);
+void null_gate_shut(struct null_gate *g);
+void null_gate_open(struct null_gate *g);
+
+/* null_gate_let - n more may end. null_gate_wait - until one is held: what came before it has been
+ * published. null_gate_holds - whether one is. */
+void null_gate_let(struct null_gate *g, uint64_t n);
+void null_gate_wait(struct null_gate *g);
+bool null_gate_holds(struct null_gate *g);
+
 struct null_options {
     uint32_t n_page;
-    uint32_t fail_after;  /* launches that succeed before one fails; 0: none fails */
-    uint32_t step_us;     /* time that a step takes, */
-    uint32_t token_us;    /* and that each token of more than one of a request adds */
-    bool is_async;        /* two steps may be under way */
-    uint32_t n_part;      /* in so many parts, each a sign of progress; 0: progress is not told */
-    uint32_t n_wrong;     /* of 8 drafts, those that are wrong all the same */
-    bool skip_attention;  /* draw without reading the cache: to measure the host alone */
-    uint64_t *n_computed; /* if not NULL: counts the tokens computed */
-    uint32_t *n_ahead;    /* if not NULL: counts the launches while a step was under way */
-    uint32_t *max_mixed;  /* if not NULL: the most tokens of a step of more than one request */
+    uint32_t fail_after;    /* launches that succeed before one fails; 0: none fails */
+    uint32_t step_us;       /* time that a step takes, */
+    uint32_t token_us;      /* and that each token of more than one of a request adds */
+    bool is_async;          /* two steps may be under way */
+    struct null_gate *gate; /* if not NULL: each part of a step waits there before its time */
+    uint32_t n_part;        /* in so many parts, each a sign of progress; 0: progress is not told */
+    uint32_t n_wrong;       /* of 8 drafts, those that are wrong all the same */
+    bool skip_attention;    /* draw without reading the cache: to measure the host alone */
+    uint64_t *n_computed;   /* if not NULL: counts the tokens computed */
+    uint32_t *n_ahead;      /* if not NULL: counts the launches while a step was under way */
+    uint32_t *max_mixed;    /* if not NULL: the most tokens of a step of more than one request */
 };
 
 enum { NULL_PAGE_BYTES = 64 * 2 * 8 }; /* a row of the model's and one of the draft layer's */

@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "support/json_tree.h"
+#include "support/patience.h"
 
 #define TOKENIZER FATHOM_SOURCE_DIR "/tests/data/server/tokenizer.json"
 
@@ -130,6 +130,8 @@ void send_chat(struct http_client *c, const char *script, const char *fields)
 
 void wait_for_count(fathom_engine *e, world_counter *count, uint64_t want)
 {
-    for (int i = 0; i < 5000 && count(e) != want; i++) clock_sleep_us(1000);
+    uint64_t end_us = 0;
+    while (count(e) != want && keep_waiting(&end_us)) {
+    }
     assert_int_equal(count(e), want);
 }

@@ -315,7 +315,8 @@ static void any_load_gives_the_same_answers(void **state)
     (void)state;
     static struct load l;
     uint64_t n_cancelled = 0, n_launched = 0, n_preempted = 0, n_hit = 0, n_from_ram = 0;
-    for (int i = 0; i < N_LOAD; i++) {
+    bool all_seen = false; /* who meets whom is the threads' affair: it may take more loads */
+    for (int i = 0; i < N_LOAD || (!all_seen && i < 20 * N_LOAD); i++) {
         draw_load(&l);
         struct null_engine_options o = options_of(false);
         o.no_prefix_cache = true;
@@ -356,12 +357,13 @@ static void any_load_gives_the_same_answers(void **state)
         for (int k = 0; k < FATHOM_TIER_BAD_COUNT; k++) assert_int_equal(s.tiers.n_bad[k], 0);
         fathom_close(e);
         n_launched += n_ahead;
+        all_seen = n_launched > 1000 && n_cancelled > 20 && n_preempted > 5 && n_hit > 1000 &&
+                   n_from_ram > 5;
     }
     print_message("launched ahead=%" PRIu64 " cancelled=%" PRIu64 " preempted=%" PRIu64
                   " found=%" PRIu64 " from_ram=%" PRIu64 "\n",
                   n_launched, n_cancelled, n_preempted, n_hit, n_from_ram);
-    assert_true(n_launched > 1000 && n_cancelled > 20 && n_preempted > 5 && n_hit > 1000);
-    assert_true(n_from_ram > 5);
+    assert_true(all_seen);
 }
 
 int main(void)

@@ -79,7 +79,10 @@ struct shape {
     uint32_t n_wrong; /* of 8 drafts */
 };
 
-static fathom_engine *open_shape(const struct shape *s, uint64_t *n_computed, uint32_t step_us)
+static struct null_gate gate;
+
+/* The gate is open. */
+static fathom_engine *open_shape(const struct shape *s, uint64_t *n_computed)
 {
     struct null_engine_options o = {
         .n_vocab = N_VOCAB,
@@ -92,12 +95,21 @@ static fathom_engine *open_shape(const struct shape *s, uint64_t *n_computed, ui
         .n_draft = s->n_draft,
         .runner = {.n_page = s->n_page,
                    .n_computed = n_computed,
-                   .step_us = step_us,
+                   .gate = &gate,
                    .n_wrong = s->n_wrong},
     };
     fathom_engine *e = NULL;
+    null_gate_init(&gate);
+    null_gate_open(&gate);
     assert_int_equal(null_engine_open(&e, &o, NULL), FATHOM_OK);
     return e;
+}
+
+/* All at once, however long submitting takes: the gate is shut. */
+static void submit_all(fathom_engine *e, const struct load *l)
+{
+    null_gate_shut(&gate);
+    for (int i = 0; i < N_REQUEST; i++) answer_ask(e, &answers[i], &l->requests[i]);
 }
 
 static int run_each_alone(void **state)
@@ -108,7 +120,7 @@ static int run_each_alone(void **state)
     share_beginnings(&shared, 12);
     const struct shape shape = {
         .budget = 4096, .n_page = 10, .max_num_seqs = 1, .no_prefix_cache = true};
-    fathom_engine *e = open_shape(&shape, NULL, 0);
+    fathom_engine *e = open_shape(&shape, NULL);
     for (int i = 0; i < N_REQUEST; i++) {
         answer_ask(e, &alone[i], &load.requests[i]);
         answers_wait(e, 1);
@@ -133,9 +145,10 @@ static void the_same_bits_whatever_runs_beside(void **state)
     };
     for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
         uint64_t n_computed = 0;
-        fathom_engine *e = open_shape(&shapes[k], &n_computed, 0);
+        fathom_engine *e = open_shape(&shapes[k], &n_computed);
         uint64_t n_needed = 0;
-        for (int i = 0; i < N_REQUEST; i++) answer_ask(e, &answers[i], &load.requests[i]);
+        submit_all(e, &load);
+        null_gate_open(&gate);
         answers_wait(e, N_REQUEST);
         for (int i = 0; i < N_REQUEST; i++) {
             answer_expect_same(&answers[i], &alone[i]);
@@ -165,10 +178,11 @@ static void the_same_bits_from_shared_pages(void **state)
         {.budget = 16, .n_page = 10, .max_num_seqs = 8, .preempts = true},
     };
     for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
-        fathom_engine *e = open_shape(&shapes[k], NULL, 0);
+        fathom_engine *e = open_shape(&shapes[k], NULL);
         uint64_t n_cached = 0;
         for (int round = 0; round < 2; round++) {
-            for (int i = 0; i < N_REQUEST; i++) answer_ask(e, &answers[i], &shared.requests[i]);
+            submit_all(e, &shared);
+            null_gate_open(&gate);
             answers_wait(e, N_REQUEST);
             for (int i = 0; i < N_REQUEST; i++) {
                 answer_expect_same(&answers[i], &alone_shared[i]);
@@ -200,9 +214,10 @@ static void the_same_bits_with_drafts_and_all_of_them_right(void **state)
     };
     for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
         const struct shape *shape = &shapes[k];
-        fathom_engine *e = open_shape(shape, NULL, 0);
+        fathom_engine *e = open_shape(shape, NULL);
         for (int round = 0; round < 2; round++) {
-            for (int i = 0; i < N_REQUEST; i++) answer_ask(e, &answers[i], &shared.requests[i]);
+            submit_all(e, &shared);
+            null_gate_open(&gate);
             answers_wait(e, N_REQUEST);
             for (int i = 0; i < N_REQUEST; i++) answer_expect_same(&answers[i], &alone_shared[i]);
         }
@@ -228,15 +243,18 @@ static void random_cancels_leave_no_page_behind(void **state)
     (void)state;
     const struct shape shape = {.budget = 64, .n_page = 20, .max_num_seqs = 16, .preempts = true};
     uint64_t rng = 5;
-    fathom_engine *e = open_shape(&shape, NULL, 50);
+    fathom_engine *e = open_shape(&shape, NULL);
     for (int round = 0; round < 5; round++) {
         size_t n_open = N_REQUEST;
-        for (int i = 0; i < N_REQUEST; i++) answer_ask(e, &answers[i], &load.requests[i]);
+        submit_all(e, &load);
         while (n_open > 0) {
-            n_open -= answers_take(e, 1000);
+            n_open -= answers_take(e, 1);
+            if (!null_gate_holds(&gate)) continue;
             const struct answer *a = &answers[rng_below(&rng, N_REQUEST)];
             if (a->id && rng_below(&rng, 8) == 0) fathom_cancel(e, a->id);
+            null_gate_let(&gate, 2); /* the engine is never further ahead */
         }
+        null_gate_open(&gate);
         uint32_t n_cancelled = 0;
         for (int i = 0; i < N_REQUEST; i++) {
             const struct answer *a = &answers[i];
@@ -297,7 +315,7 @@ static void any_thread_may_submit_cancel_and_look(void **state)
 {
     (void)state;
     const struct shape shape = {.budget = 128, .n_page = 30, .max_num_seqs = 16, .preempts = true};
-    struct crowd c = {.e = open_shape(&shape, NULL, 0)};
+    struct crowd c = {.e = open_shape(&shape, NULL)};
     pthread_t submitters[N_THREAD], poller;
     assert_int_equal(pthread_create(&poller, NULL, poll_all, &c), 0);
     for (int i = 0; i < N_THREAD; i++) {

@@ -14,6 +14,7 @@
 #include "server/job.h"
 #include "server/watch.h"
 #include "support/null_server.h"
+#include "support/patience.h"
 
 #define TOOLS                                                                                      \
     "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":"     \
@@ -72,7 +73,9 @@ static struct job *make_job(enum openai_api api, const char *body)
 /* Until the poll thread has given back every request of the job. */
 static void wait_for_end(struct job *job)
 {
-    for (int i = 0; i < 5000 && atomic_load(&job->n_ref) > 1; i++) clock_sleep_us(1000);
+    uint64_t end_us = 0;
+    while (atomic_load(&job->n_ref) > 1 && keep_waiting(&end_us)) {
+    }
     assert_int_equal(atomic_load(&job->n_ref), 1);
     assert_int_equal(job->state, JOB_DONE);
 }

@@ -12,11 +12,11 @@
 
 #include <cmocka.h>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "kv/tier_disk.h"
 #include "kv/tier_thread.h"
+#include "support/patience.h"
 
 enum { PAGE = 5000, N_SLOT = 4, ROOM = 8192 };
 
@@ -373,10 +373,10 @@ static void count_done(void *arg)
 
 static void take(struct tier_io *io, struct tier_job *job)
 {
-    for (int i = 0; i < 10000; i++) {
+    uint64_t end_us = 0;
+    do {
         if (io->ops->take_done(io, job)) return;
-        clock_sleep_us(1000);
-    }
+    } while (keep_waiting(&end_us));
     fail_msg("the job is not done");
 }
 

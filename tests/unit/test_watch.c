@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "support/patience.h"
 
 /* Stands for the server's job. */
 struct job {
@@ -34,10 +35,17 @@ static void left(struct job *job)
 
 static const struct watch_actions ACTIONS = {hold, left};
 
-static bool comes(struct job *job, int n)
+static bool has_left(const struct job *job, int n)
 {
-    for (int i = 0; i < 3000 && atomic_load(&job->n_left) < n; i++) clock_sleep_us(1000);
     return atomic_load(&job->n_left) == n && atomic_load(&job->n_held) == 0;
+}
+
+static bool comes(const struct job *job, int n)
+{
+    uint64_t end_us = 0;
+    while (!has_left(job, n) && keep_waiting(&end_us)) {
+    }
+    return has_left(job, n);
 }
 
 static void test_leaving_is_seen_once(void **state)
