@@ -72,6 +72,7 @@ void rig_close(struct rig *r)
 {
     check_guards(r);
     if (strcmp(r->ops->fault(r->b), "") != 0) fail_msg("%s: %s", r->name, r->ops->fault(r->b));
+    for (uint32_t i = 0; i < r->n_weight; i++) r->ops->weight_destroy(r->b, r->weights[i]);
     for (int k = 0; k < OP_N_BUFFER; k++) r->ops->buffer_destroy(r->b, r->buffer[k]);
     r->ops->release(r->b, r->batch_memory);
     r->ops->release(r->b, r->kv_memory);
@@ -183,49 +184,50 @@ float *rig_read(struct rig *r, enum buffer_kind kind, uint32_t n_row, uint32_t w
     return out;
 }
 
+static struct weight **next_weight(struct rig *r)
+{
+    assert_true(r->n_weight < RIG_WEIGHTS_MAX);
+    return &r->weights[r->n_weight++];
+}
+
 struct weight *rig_linear(struct rig *r, const struct tensor_view *v)
 {
     fathom_diag d = {{0}};
-    struct weight *w = NULL;
-    must(r->ops->prepare_linear(r->b, v, &w, &d), &d);
-    return w;
+    struct weight **w = next_weight(r);
+    must(r->ops->prepare_linear(r->b, v, w, &d), &d);
+    return *w;
 }
 
 struct weight *rig_vector(struct rig *r, const struct tensor_view *v)
 {
     fathom_diag d = {{0}};
-    struct weight *w = NULL;
-    must(r->ops->prepare_vector(r->b, v, &w, &d), &d);
-    return w;
+    struct weight **w = next_weight(r);
+    must(r->ops->prepare_vector(r->b, v, w, &d), &d);
+    return *w;
 }
 
 struct weight *rig_ffn(struct rig *r, const struct ffn_tensors *t)
 {
     fathom_diag d = {{0}};
-    struct weight *w = NULL;
-    must(r->ops->prepare_ffn(r->b, t, &w, &d), &d);
-    return w;
+    struct weight **w = next_weight(r);
+    must(r->ops->prepare_ffn(r->b, t, w, &d), &d);
+    return *w;
 }
 
 struct weight *rig_mla(struct rig *r, const struct mla_tensors *t)
 {
     fathom_diag d = {{0}};
-    struct weight *w = NULL;
-    must(r->ops->prepare_mla(r->b, t, &w, &d), &d);
-    return w;
+    struct weight **w = next_weight(r);
+    must(r->ops->prepare_mla(r->b, t, w, &d), &d);
+    return *w;
 }
 
 struct weight *rig_moe(struct rig *r, const struct moe_tensors *t)
 {
     fathom_diag d = {{0}};
-    struct weight *w = NULL;
-    must(r->ops->prepare_moe(r->b, t, &w, &d), &d);
-    return w;
-}
-
-void rig_release_weight(struct rig *r, struct weight *w)
-{
-    r->ops->weight_destroy(r->b, w);
+    struct weight **w = next_weight(r);
+    must(r->ops->prepare_moe(r->b, t, w, &d), &d);
+    return *w;
 }
 
 /* ---- comparison ---- */

@@ -27,7 +27,7 @@
 #include "backend/backend.h"
 #include "op/gen.h"
 
-enum { OP_N_BUFFER = BUFFER_LOGITS + 1 };
+enum { OP_N_BUFFER = BUFFER_LOGITS + 1, RIG_WEIGHTS_MAX = 8 };
 
 struct rig {
     const char *name;
@@ -39,6 +39,8 @@ struct rig {
     void *batch_memory;
     struct kv_cache kv;
     uint8_t *kv_memory; /* device: guard band, records, guard band */
+    struct weight *weights[RIG_WEIGHTS_MAX];
+    uint32_t n_weight;
 };
 
 /* op_backend - the name of the backend under test */
@@ -56,7 +58,7 @@ bool op_is_cuda(void);
 bool op_wants_few(void);
 
 /* rig_open - backend, and one buffer of every kind; fails the test on an error. rig_close also
- * checks the guard bands and that the backend has no fault. */
+ * checks the guard bands and that the backend has no fault, and releases the weights. */
 void rig_open(struct rig *r, const char *backend, const struct backend_config *c);
 void rig_close(struct rig *r);
 void rig_open_pair(struct rig *ref, struct rig *dev, const struct backend_config *c);
@@ -81,13 +83,12 @@ void rig_write(struct rig *r, enum buffer_kind kind, uint32_t n_row, uint32_t wi
                const float *in);
 float *rig_read(struct rig *r, enum buffer_kind kind, uint32_t n_row, uint32_t width);
 
-/* rig_linear ... rig_moe - prepare, failing the test on an error; released by rig_release_weight */
+/* rig_linear ... rig_moe - prepare, failing the test on an error; the weight is the rig's */
 struct weight *rig_linear(struct rig *r, const struct tensor_view *v);
 struct weight *rig_vector(struct rig *r, const struct tensor_view *v);
 struct weight *rig_ffn(struct rig *r, const struct ffn_tensors *t);
 struct weight *rig_mla(struct rig *r, const struct mla_tensors *t);
 struct weight *rig_moe(struct rig *r, const struct moe_tensors *t);
-void rig_release_weight(struct rig *r, struct weight *w);
 
 /* op_ok - fail the test with the error's name and the backend's fault */
 void op_ok(struct rig *r, fathom_err err, const char *what);

@@ -78,8 +78,6 @@ static void check(enum act_type act, enum dtype weight_type, bool wide, bool wit
     }
     mem_free(want);
     mem_free(got);
-    rig_release_weight(&ref, k.w);
-    rig_release_weight(&dev, kd.w);
     rig_close_pair(&ref, &dev);
     gen_destroy(g);
 }

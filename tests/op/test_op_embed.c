@@ -40,7 +40,6 @@ static void check_type(enum dtype t, bool wide)
     mem_free(x);
     rig_drop(&r, device_ids);
     rig_drop(&r, device_drawn);
-    rig_release_weight(&r, w);
     rig_close(&r);
     gen_destroy(g);
 }

@@ -55,8 +55,6 @@ static void check(enum act_type act, enum dtype t, bool wide)
     check_formula(g, &tensors, act, x + c.hidden, want + c.hidden);
     mem_free(want);
     mem_free(got);
-    rig_release_weight(&ref, wr);
-    rig_release_weight(&dev, wd);
     rig_close_pair(&ref, &dev);
     gen_destroy(g);
 }

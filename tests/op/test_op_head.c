@@ -65,8 +65,6 @@ static void check(enum act_type act, enum dtype t, bool wide, uint32_t n_vocab)
     mem_free(want);
     mem_free(got);
     rig_drop(&dev, device);
-    rig_release_weight(&ref, wr);
-    rig_release_weight(&dev, wd);
     rig_close_pair(&ref, &dev);
     gen_destroy(g);
 }

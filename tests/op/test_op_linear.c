@@ -44,8 +44,6 @@ static void check(enum act_type act, enum dtype t, bool pow2, bool wide)
     }
     mem_free(want);
     mem_free(got);
-    rig_release_weight(&ref, wr);
-    rig_release_weight(&dev, wd);
     rig_close_pair(&ref, &dev);
     gen_destroy(g);
 }
@@ -97,9 +95,6 @@ static void test_generated(void **state)
         mem_free(ya);
         mem_free(yb);
         mem_free(yo);
-        rig_release_weight(&r, a);
-        rig_release_weight(&r, b);
-        rig_release_weight(&r, other);
         rig_close(&r);
         gen_destroy(g);
     }
@@ -151,7 +146,7 @@ static void test_out_of_memory(void **state)
             mem_fail_after(-1);
             if (!hit) {
                 assert_int_equal(err, FATHOM_OK);
-                rig_release_weight(&r, w);
+                r.ops->weight_destroy(r.b, w);
                 break;
             }
             assert_int_equal(err, FATHOM_ENOMEM);

@@ -55,8 +55,6 @@ static bool open_attend(struct attend *a, enum act_type act, enum kv_type kv, bo
 
 static void close_attend(struct attend *a)
 {
-    rig_release_weight(&a->ref, a->wr);
-    rig_release_weight(&a->dev, a->wd);
     rig_close_pair(&a->ref, &a->dev);
     gen_destroy(a->g);
 }

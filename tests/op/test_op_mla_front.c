@@ -50,8 +50,6 @@ static void open_front(struct front *f, enum act_type act, enum kv_type kv, bool
 
 static void close_front(struct front *f)
 {
-    rig_release_weight(&f->ref, f->wr);
-    rig_release_weight(&f->dev, f->wd);
     rig_close_pair(&f->ref, &f->dev);
     gen_destroy(f->g);
 }
@@ -363,7 +361,6 @@ static void test_zero_row(void **state)
     struct front f;
     open_front(&f, ACT_F32, KV_TYPE_FP8, false, MLA_ABSORBED, DTYPE_BF16);
     f.tensors.index_k_bias = gen_vector(f.g, DTYPE_F32, KV_INDEX_DIM, 0, 0);
-    rig_release_weight(&f.dev, f.wd);
     f.wd = rig_mla(&f.dev, &f.tensors);
     set_case(&f, &op_batch_cases[0]);
     memset(f.x, 0, f.c.hidden * sizeof *f.x);

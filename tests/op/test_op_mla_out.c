@@ -71,8 +71,6 @@ static void check(enum act_type act, enum dtype t, bool wide, enum mla_form form
         mem_free(want);
         mem_free(got);
     }
-    rig_release_weight(&ref, kr.w);
-    rig_release_weight(&dev, kd.w);
     rig_close_pair(&ref, &dev);
     gen_destroy(g);
 }

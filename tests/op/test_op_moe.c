@@ -99,8 +99,6 @@ static void check(enum act_type act, enum dtype t, bool wide, bool with_shared)
                       route + (size_t)i * 2 * c.n_expert_used, want + (size_t)i * c.hidden);
     mem_free(want);
     mem_free(got);
-    rig_release_weight(&ref, kr.w);
-    rig_release_weight(&dev, kd.w);
     rig_close_pair(&ref, &dev);
     gen_destroy(g);
 }

@@ -132,10 +132,6 @@ static void check(enum act_type act, enum dtype t, bool wide)
     check_formula(g, &fr, act, 7, want + (size_t)7 * c.hidden, c.hidden);
     mem_free(want);
     mem_free(got);
-    for (int i = 0; i < 4; i++) {
-        rig_release_weight(&ref, fr.w[i]);
-        rig_release_weight(&dev, fd.w[i]);
-    }
     rig_close_pair(&ref, &dev);
     gen_destroy(g);
 }

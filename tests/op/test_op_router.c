@@ -88,8 +88,6 @@ static void check(const struct backend_config *c, struct moe_tensors *t, struct 
     op_check_rows("router", &dev, run, wd, x, N, c->hidden, width);
     mem_free(want);
     mem_free(got);
-    rig_release_weight(&ref, wr);
-    rig_release_weight(&dev, wd);
     rig_close_pair(&ref, &dev);
 }
 
