@@ -213,17 +213,23 @@ static void bench_prefill(fathom_engine *e, unsigned n_thread)
            (double)fresh.first_us / (double)t.first_us);
 }
 
-static void bench_model(const char *model_dir, unsigned n_thread, double bandwidth)
+static fathom_engine *open_engine(const fathom_options *o)
 {
     fathom_engine *e = NULL;
     fathom_diag d = {{0}};
+    if (fathom_open(&e, o, &d) != FATHOM_OK) die("open", &d);
+    return e;
+}
+
+static void bench_model(const char *model_dir, unsigned n_thread, double bandwidth)
+{
     fathom_options o = {.model_dir = model_dir,
                         .backend = FATHOM_BACKEND_CPU,
                         .n_thread = n_thread,
                         .max_num_seqs = 16,
                         .kv_cache_bytes = (uint64_t)512 << 20};
     uint64_t start_us = clock_now_us();
-    if (fathom_open(&e, &o, &d) != FATHOM_OK) die("open", &d);
+    fathom_engine *e = open_engine(&o);
     const fathom_info *info = fathom_get_info(e);
     printf("bench=engine case=open backend=%s ready_ms=%.1f weights_mb=%.1f\n", info->backend,
            (double)(clock_now_us() - start_us) * 1e-3, (double)info->weights_bytes * 1e-6);
@@ -268,8 +274,6 @@ static void print_again(const char *tier, const struct timing *fresh, const stru
 /* One request at a time has room in the cache. Without memory the disk is all there is. */
 static void bench_tiers(const char *model_dir, unsigned n_thread, const char *dir)
 {
-    fathom_engine *e = NULL;
-    fathom_diag d = {{0}};
     fathom_options o = {.model_dir = model_dir,
                         .backend = FATHOM_BACKEND_CPU,
                         .n_thread = n_thread,
@@ -278,7 +282,7 @@ static void bench_tiers(const char *model_dir, unsigned n_thread, const char *di
                         .offload_ram_bytes = dir ? 0 : (uint64_t)512 << 20,
                         .offload_dir = dir,
                         .offload_dir_bytes = dir ? (uint64_t)512 << 20 : 0};
-    if (fathom_open(&e, &o, &d) != FATHOM_OK) die("tiers", &d);
+    fathom_engine *e = open_engine(&o);
     struct run r = {1, PREFIX_TOKENS, 1, fathom_get_info(e)->n_vocab, 1};
     (void)measure(e, &r); /* warm caches and worker threads */
     r.text = 2;
@@ -293,7 +297,7 @@ static void bench_tiers(const char *model_dir, unsigned n_thread, const char *di
     print_again(dir ? "disk" : "ram", &fresh, &again, r.n_prompt, s.tiers.page_bytes);
     fathom_close(e);
     if (!dir) return;
-    if (fathom_open(&e, &o, &d) != FATHOM_OK) die("tiers", &d);
+    e = open_engine(&o);
     r.text = 4;
     (void)measure(e, &r);
     r.text = 2;
@@ -331,14 +335,12 @@ static bool has_mtp(const char *model_dir)
 
 static void bench_drafts(const char *model_dir, unsigned n_thread, uint32_t n_draft)
 {
-    fathom_engine *e = NULL;
-    fathom_diag d = {{0}};
     fathom_options o = {.model_dir = model_dir,
                         .backend = FATHOM_BACKEND_CPU,
                         .n_thread = n_thread,
                         .max_num_seqs = 1,
                         .n_draft = n_draft};
-    if (fathom_open(&e, &o, &d) != FATHOM_OK) die("open", &d);
+    fathom_engine *e = open_engine(&o);
     struct run r = {1, 32, N_DECODE, fathom_get_info(e)->n_vocab, 1};
     (void)measure(e, &r); /* warm caches and worker threads */
     double seconds = 0;

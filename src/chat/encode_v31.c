@@ -1,8 +1,9 @@
 /* encode_v31.c - V3.1, V3.1-Terminus, V3.2-Exp
  *
  *   BOS system { U user A </think> assistant EOS } A (<think> or </think>)
- *   tool turn   A </think> [text] CALLS_BEGIN (CALL_BEGIN name SEP arguments CALL_END)+ CALLS_END
- * EOS result      OUTPUT_BEGIN content OUTPUT_END, and no A after it
+ *   tool turn   A </think> [text] CALLS_BEGIN call+ CALLS_END EOS
+ *   call        CALL_BEGIN name SEP arguments CALL_END
+ *   result      OUTPUT_BEGIN content OUTPUT_END, and no A after it
  *
  * A stands only right after a user's text; two assistant turns in a row share one. History never
  * carries reasoning.

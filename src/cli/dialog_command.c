@@ -12,7 +12,7 @@ struct chat_command {
     const char *name;
     const char *argument; /* "" none; in brackets: may be left out */
     const char *help;
-    fathom_err (*act)(struct dialog *c, const char *argument, bool *over, fathom_diag *d);
+    fathom_err (*act)(struct dialog *c, const char *argument, fathom_diag *d); /* NULL: leave */
 };
 
 /* ---- settings ----------------------------------------------------------------------------- */
@@ -88,51 +88,44 @@ static void show_settings(const struct dialog *c)
 
 /* ---- commands ------------------------------------------------------------------------------ */
 
-static fathom_err act_new(struct dialog *c, const char *argument, bool *over, fathom_diag *d)
+static fathom_err act_new(struct dialog *c, const char *argument, fathom_diag *d)
 {
-    (void)argument, (void)over, (void)d;
+    (void)argument, (void)d;
     dialog_reset(c);
     return FATHOM_OK;
 }
 
-static fathom_err act_retry(struct dialog *c, const char *argument, bool *over, fathom_diag *d)
+static fathom_err act_retry(struct dialog *c, const char *argument, fathom_diag *d)
 {
-    (void)argument, (void)over;
+    (void)argument;
     return dialog_retry(c, d);
 }
 
-static fathom_err act_undo(struct dialog *c, const char *argument, bool *over, fathom_diag *d)
+static fathom_err act_undo(struct dialog *c, const char *argument, fathom_diag *d)
 {
-    (void)argument, (void)over;
+    (void)argument;
     if (!dialog_undo(c)) FAIL(d, FATHOM_EINVAL, "there is no message to take back");
     return FATHOM_OK;
 }
 
-static fathom_err act_think(struct dialog *c, const char *argument, bool *over, fathom_diag *d)
+static fathom_err act_think(struct dialog *c, const char *argument, fathom_diag *d)
 {
-    (void)argument, (void)over, (void)d;
+    (void)argument, (void)d;
     c->thinking = true;
     fprintf(stderr, "thinking is on\n");
     return FATHOM_OK;
 }
 
-static fathom_err act_nothink(struct dialog *c, const char *argument, bool *over, fathom_diag *d)
+static fathom_err act_nothink(struct dialog *c, const char *argument, fathom_diag *d)
 {
-    (void)argument, (void)over, (void)d;
+    (void)argument, (void)d;
     c->thinking = false;
     fprintf(stderr, "thinking is off\n");
     return FATHOM_OK;
 }
 
-static fathom_err act_system(struct dialog *c, const char *argument, bool *over, fathom_diag *d)
+static fathom_err act_set(struct dialog *c, const char *argument, fathom_diag *d)
 {
-    (void)over;
-    return dialog_set_system(c, argument, d);
-}
-
-static fathom_err act_set(struct dialog *c, const char *argument, bool *over, fathom_diag *d)
-{
-    (void)over;
     if (!*argument) {
         show_settings(c);
         return FATHOM_OK;
@@ -148,11 +141,10 @@ static fathom_err act_set(struct dialog *c, const char *argument, bool *over, fa
          (int)n, argument);
 }
 
-static fathom_err act_file(struct dialog *c, const char *argument, bool *over, fathom_diag *d)
+static fathom_err act_file(struct dialog *c, const char *argument, fathom_diag *d)
 {
     struct file_map map;
     struct buf text = {.limit = LIMIT_HTTP_BODY_BYTES};
-    (void)over;
     TRY(file_map_open(&map, argument, d));
     fathom_err err = buf_add(&text, map.data, map.size);
     if (err) {
@@ -167,26 +159,12 @@ static fathom_err act_file(struct dialog *c, const char *argument, bool *over, f
     return err;
 }
 
-static fathom_err act_save(struct dialog *c, const char *argument, bool *over, fathom_diag *d)
+static fathom_err act_save(struct dialog *c, const char *argument, fathom_diag *d)
 {
-    (void)over;
     return dialog_save(c, argument, d);
 }
 
-static fathom_err act_load(struct dialog *c, const char *argument, bool *over, fathom_diag *d)
-{
-    (void)over;
-    return dialog_load(c, argument, d);
-}
-
-static fathom_err act_help(struct dialog *c, const char *argument, bool *over, fathom_diag *d);
-
-static fathom_err act_quit(struct dialog *c, const char *argument, bool *over, fathom_diag *d)
-{
-    (void)c, (void)argument, (void)d;
-    *over = true;
-    return FATHOM_OK;
-}
+static fathom_err act_help(struct dialog *c, const char *argument, fathom_diag *d);
 
 static const struct chat_command commands[] = {
     {"new", "", "start a new chat", act_new},
@@ -194,21 +172,21 @@ static const struct chat_command commands[] = {
     {"undo", "", "take the last message and its answer back", act_undo},
     {"think", "", "let the model reason before it answers", act_think},
     {"nothink", "", "answer at once", act_nothink},
-    {"system", "[TEXT]", "the system message from now on; nothing: none", act_system},
+    {"system", "[TEXT]", "the system message from now on; nothing: none", dialog_set_system},
     {"set", "[NAME VALUE]", "temperature, top_p, max_tokens or seed; nothing: show them", act_set},
     {"file", "PATH", "send the text of a file as a message", act_file},
     {"save", "PATH", "write the chat to a file, as JSON", act_save},
-    {"load", "PATH", "go on with a chat from a file", act_load},
+    {"load", "PATH", "go on with a chat from a file", dialog_load},
     {"help", "", "this list", act_help},
-    {"quit", "", "leave; so does Ctrl-D", act_quit},
-    {"exit", "", "the same", act_quit},
+    {"quit", "", "leave; so does Ctrl-D", NULL},
+    {"exit", "", "the same", NULL},
 };
 
 enum { N_COMMAND = sizeof commands / sizeof commands[0] };
 
-static fathom_err act_help(struct dialog *c, const char *argument, bool *over, fathom_diag *d)
+static fathom_err act_help(struct dialog *c, const char *argument, fathom_diag *d)
 {
-    (void)c, (void)argument, (void)over, (void)d;
+    (void)c, (void)argument, (void)d;
     for (size_t i = 0; i < N_COMMAND; i++) {
         char name[32];
         (void)snprintf(name, sizeof name, "/%s %s", commands[i].name, commands[i].argument);
@@ -232,7 +210,9 @@ fathom_err dialog_command(struct dialog *c, const char *line, bool *over, fathom
         if (*k->argument && *k->argument != '[' && !*argument) {
             FAIL(d, FATHOM_EINVAL, "/%s needs a %s", k->name, k->argument);
         }
-        return k->act(c, argument, over, d);
+        if (k->act) return k->act(c, argument, d);
+        *over = true;
+        return FATHOM_OK;
     }
     FAIL(d, FATHOM_EINVAL, "there is no command \"/%.*s\"; /help lists them", (int)n, line + 1);
 }

@@ -11,7 +11,6 @@
 
 #include "base/json.h"
 #include "base/mem.h"
-#include "base/os.h"
 #include "checkpoint/checkpoint.h"
 #include "model/config.h"
 #include "support/json_tree.h"
@@ -363,10 +362,6 @@ static void configs_come_from_the_checkpoint(void **state)
 {
     (void)state;
     const char *dir = FATHOM_SOURCE_DIR "/models/pilot";
-    if (!path_is_dir(dir)) {
-        print_message("models/pilot is absent: skipped\n");
-        skip();
-    }
     struct checkpoint *c;
     struct model_config config;
     struct generation_config g;

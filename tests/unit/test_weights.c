@@ -627,10 +627,6 @@ static void generated_weights_ask_for_values(void **state)
 static void pilot_binds(void **state)
 {
     (void)state;
-    if (!path_is_dir(PILOT)) {
-        print_message("models/pilot is absent: skipped\n");
-        skip();
-    }
     struct checkpoint *c;
     struct model_config config;
     struct model_weights w;
