@@ -1,15 +1,15 @@
 /* parser_v32.c - calls of V3.2: DSML, whose parameters become a JSON object
  *
- *   <D function_calls> (<D invoke name="N"> (<D parameter name="K" string="B"> value </D
- * parameter>)*
- *   </D invoke>)+ </D function_calls>          (written here with a space after D)
+ *   <D function_calls>
+ *       (<D invoke name="N"> (<D parameter name="K" string="B"> value </D parameter>)* </D
+ * invoke>)+
+ *   </D function_calls>                        (written here with a space after D)
  *
  *   [invoke tag] --> INVOKE --parameter tag, string--> STRING ----------.
  *                     | | ^ `--parameter tag, other--> VALUE --> or VALUE_LONG
  *                     | |  `------------ </D parameter> -----------'
  *                     |  `--{, first thing--> ARGS --}--> AFTER --</D invoke>--> TEXT, after_call
- *                     `--</D invoke>, or a tag that implies it, or anything else--> TEXT,
- * after_call
+ *                     `--</D invoke>, a tag that implies it, anything else--> TEXT, after_call
  *
  * A string streams as it comes. Another value is held until its end to see whether it is JSON; one
  * longer than PARSER_VALUE_MAX is judged by its first PARSER_VALUE_MAX bytes and then streams. The

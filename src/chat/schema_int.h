@@ -127,7 +127,7 @@ typedef fathom_err flat_visit(struct schema_compiler *c, struct flat *f, void *a
 fathom_err flat_each(struct schema_compiler *c, const struct flat *f, flat_visit *visit, void *arg);
 
 /* flat_item - the schema of element i, as an array of schemas that all hold; *out is a new
- * reference. flat_has_items - whether there may be an element i at all. */
+ * reference */
 fathom_err flat_item(const struct flat *f, size_t i, json_t **out);
 
 /* ---- schema_ref.c ----------------------------------------------------------------------- */

@@ -1,8 +1,9 @@
 /* Invariants
  *
  *   1. kv.index is 1 + n_slot blocks: the super block, then the header of each slot; zeros: the
- * slot is empty. kv.pages is n_slot pages, each rounded up to blocks. Slots have the same place
- *      whatever their number is, so a directory may be given another size and keeps what fits.
+ *      slot is empty. kv.pages is n_slot pages, each rounded up to blocks. Slots have the same
+ *      place whatever their number is, so a directory may be given another size and keeps what
+ *      fits.
  *   2. A record is there when its header and its page have the sums that the header names.
  *
  * A write puts down the page, then the header. Killed between the two, the slot has the header of

@@ -4,8 +4,8 @@
  *      exactly once, and no two have the same key.
  *   2. A slot of memory, and of the disk, is free or one entry's.
  *   3. Lists: RAM has the entries with a slot of memory and DISK those whose record is on disk,
- * each with the one used last in front; UNWRITTEN those in memory that wait for a write, in order;
- *      COPYING those whose slot is part of a copy that the device may not have done.
+ *      each with the one used last in front; UNWRITTEN those in memory that wait for a write, in
+ *      order; COPYING those whose slot is part of a copy that the device may not have done.
  *   4. A slot of memory is given away only when its entry is READY, not COPYING and not WRITING; a
  *      slot of the disk only when its entry is not READING. So nobody writes to what another reads.
  *

@@ -10,16 +10,20 @@
 #define AT(member) offsetof(struct openai_request, member)
 #define ASKED (MESSAGES | COUNT)
 
+/* Readers of one field each. */
+static field_read read_speed, read_tools, read_tool_choice, read_thinking, read_output_config,
+    read_output_format, read_context;
+
 const struct field anthropic_fields[] = {
     {"model", ASKED, field_model, 0, 0, 0, false, NULL},
     {"messages", ASKED, field_none, 0, 0, 0, false, NULL},
     {"system", ASKED, field_none, 0, 0, 0, false, NULL},
-    {"tools", ASKED, field_anthropic_tools, 0, 0, 0, false, NULL},
-    {"tool_choice", ASKED, field_anthropic_tool_choice, 0, 0, 0, false, NULL},
-    {"thinking", ASKED, field_anthropic_thinking, 0, 0, 0, false, NULL},
-    {"output_config", ASKED, field_anthropic_output_config, 0, 0, 0, false, NULL},
-    {"output_format", ASKED, field_anthropic_output_format, 0, 0, 0, false, NULL},
-    {"context_management", ASKED, field_anthropic_context, 0, 0, 0, false, NULL},
+    {"tools", ASKED, read_tools, 0, 0, 0, false, NULL},
+    {"tool_choice", ASKED, read_tool_choice, 0, 0, 0, false, NULL},
+    {"thinking", ASKED, read_thinking, 0, 0, 0, false, NULL},
+    {"output_config", ASKED, read_output_config, 0, 0, 0, false, NULL},
+    {"output_format", ASKED, read_output_format, 0, 0, 0, false, NULL},
+    {"context_management", ASKED, read_context, 0, 0, 0, false, NULL},
     {"cache_control", ASKED, field_object, 0, 0, 0, false, NULL},
 
     {"max_tokens", MESSAGES, field_max_tokens, 0, 1, INT32_MAX, false, NULL},
@@ -30,7 +34,7 @@ const struct field anthropic_fields[] = {
     {"top_k", MESSAGES, field_int, AT(sampling.top_k), -1, INT32_MAX, false, NULL},
     {"metadata", MESSAGES, field_object, 0, 0, 0, false, NULL},
     {"service_tier", MESSAGES, field_none, 0, 0, 0, false, NULL},
-    {"speed", ASKED, field_anthropic_speed, 0, 0, 0, false, NULL},
+    {"speed", ASKED, read_speed, 0, 0, 0, false, NULL},
 
     /* beyond Anthropic's */
     {"min_p", MESSAGES, field_real, AT(sampling.min_p), 0, 1, false, NULL},
@@ -53,7 +57,7 @@ const struct field anthropic_fields[] = {
 const size_t anthropic_fields_n = sizeof anthropic_fields / sizeof anthropic_fields[0];
 
 /* There is one speed. */
-fathom_err field_anthropic_speed(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_speed(struct field_context *x, const struct field *f, json_t *v)
 {
     if (json_is_string(v) && strcmp(json_string_value(v), "standard") == 0) return FATHOM_OK;
     return api_error_set(x->e, 400, "unsupported_value", f->name,
@@ -113,7 +117,7 @@ static fathom_err read_tool(struct field_context *x, const char *path, json_t *t
     return *out ? FATHOM_OK : FATHOM_ENOMEM;
 }
 
-fathom_err field_anthropic_tools(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_tools(struct field_context *x, const struct field *f, json_t *v)
 {
     fathom_err err = FATHOM_OK;
     if (!json_is_array(v)) return field_wrong_type(x, f->name, v, "an array of tools");
@@ -153,7 +157,7 @@ static fathom_err pass_choice(struct field_context *x, const char *type, json_t 
         json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name));
 }
 
-fathom_err field_anthropic_tool_choice(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_tool_choice(struct field_context *x, const struct field *f, json_t *v)
 {
     static const char *const keys[] = {"type", "name", "disable_parallel_tool_use", NULL};
     if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
@@ -184,7 +188,7 @@ static fathom_err check_budget(struct field_context *x, const json_t *v)
     return n >= 1 ? FATHOM_OK : field_out_of_range(x, path, v, 1, INFINITY, false);
 }
 
-fathom_err field_anthropic_thinking(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_thinking(struct field_context *x, const struct field *f, json_t *v)
 {
     static const char *const keys[] = {"type", "budget_tokens", "display", NULL};
     if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
@@ -226,7 +230,7 @@ static fathom_err pass_format(struct field_context *x, const char *path, const c
     return FATHOM_OK;
 }
 
-fathom_err field_anthropic_output_config(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_output_config(struct field_context *x, const struct field *f, json_t *v)
 {
     static const char *const keys[] = {"effort", "format", NULL};
     static const char *const efforts[] = {"low", "medium", "high", "xhigh", "max"};
@@ -251,14 +255,14 @@ fathom_err field_anthropic_output_config(struct field_context *x, const struct f
     return pass_format(x, "output_config.format", "output_config.format.schema", format);
 }
 
-fathom_err field_anthropic_output_format(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_output_format(struct field_context *x, const struct field *f, json_t *v)
 {
     return pass_format(x, f->name, "output_format.schema", v);
 }
 
 /* Thinking of earlier turns is rendered as the checkpoint was trained, whatever is kept of it;
  * other edits would change the prompt. */
-fathom_err field_anthropic_context(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_context(struct field_context *x, const struct field *f, json_t *v)
 {
     static const char *const keys[] = {"edits", NULL};
     if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");

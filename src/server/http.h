@@ -1,13 +1,12 @@
 /* http.h - the HTTP side: listening, routes, request bodies, replies
  *
- * The only file besides job.c that knows libmicrohttpd.
+ * Only this file, job.c, tls.c and admin.c know libmicrohttpd.
  *
  * One exchange is one request on a connection:
  *
- *   (headers) --> RECEIVING --body complete--> answered at once              (models, health,
- * errors)
+ *   (headers) --> RECEIVING --body complete--> answered at once        (models, health, errors)
  *                                         \--> job, suspended --> answered   (chats, completions)
- *   answered --> MHD tells completion --> exchange_end: job_detach, log line, free
+ *   answered --> MHD tells completion --> end_exchange: job_detach, log line, free
  *
  * The body is always read to its end before a reply (but for one that announces too much), so that
  * the connection can be kept.

@@ -15,6 +15,10 @@
 
 #define NO_MEDIA "messages are text"
 
+/* Readers of one field each. */
+static field_read read_stop_token_ids, read_chat_logprobs, read_completion_logprobs, read_suffix,
+    read_prompt_logprobs, read_truncate, read_truncation_side, read_request_id;
+
 const struct field openai_fields[] = {
     {"model", BOTH | TOKENIZE | DETOKENIZE, field_model, 0, 0, 0, false, NULL},
     {"messages", CHAT | TOKENIZE, field_messages, 0, 0, 0, false, NULL},
@@ -28,12 +32,12 @@ const struct field openai_fields[] = {
     {"prompt", COMPLETION, field_prompt, 0, 0, 0, false, NULL},
     {"echo", COMPLETION, field_flag, AT(echo), 0, 0, false, NULL},
     {"echo", CHAT, field_refuse, 0, 0, 0, false, "/v1/completions has it"},
-    {"suffix", COMPLETION, field_suffix, 0, 0, 0, false, NULL},
+    {"suffix", COMPLETION, read_suffix, 0, 0, 0, false, NULL},
     {"add_special_tokens", COMPLETION | TOKENIZE, field_flag, AT(add_special_tokens), 0, 0, false,
      NULL},
     {"add_special_tokens", CHAT, field_refuse, 0, 0, 0, false, "a chat has its BOS already"},
-    {"truncate_prompt_tokens", BOTH, field_truncate, AT(truncate), -1, INT32_MAX, false, NULL},
-    {"truncation_side", BOTH, field_truncation_side, 0, 0, 0, false, NULL},
+    {"truncate_prompt_tokens", BOTH, read_truncate, AT(truncate), -1, INT32_MAX, false, NULL},
+    {"truncation_side", BOTH, read_truncation_side, 0, 0, 0, false, NULL},
 
     {"stream", BOTH, field_flag, AT(stream), 0, 0, false, NULL},
     {"stream_options", BOTH, field_stream_options, 0, 0, 0, false, NULL},
@@ -44,7 +48,7 @@ const struct field openai_fields[] = {
     {"max_completion_tokens", BOTH, field_max_tokens, 0, 0, INT32_MAX, false, NULL},
     {"min_tokens", BOTH, field_count, AT(sampling.min_tokens), 0, INT32_MAX, false, NULL},
     {"stop", BOTH, field_stop, 0, 0, 0, false, NULL},
-    {"stop_token_ids", BOTH, field_stop_token_ids, 0, 0, 0, false, NULL},
+    {"stop_token_ids", BOTH, read_stop_token_ids, 0, 0, 0, false, NULL},
     {"include_stop_str_in_output", BOTH, field_flag, AT(include_stop), 0, 0, false, NULL},
     {"ignore_eos", BOTH, field_flag, AT(sampling.ignore_eos), 0, 0, false, NULL},
     {"skip_special_tokens", BOTH, field_flag, AT(skip_special_tokens), 0, 0, false, NULL},
@@ -57,16 +61,16 @@ const struct field openai_fields[] = {
     {"min_p", BOTH, field_real, AT(sampling.min_p), 0, 1, false, NULL},
     {"seed", BOTH, field_seed, 0, 0, 0, false, NULL},
     {"cache_salt", BOTH, field_cache_salt, 0, 0, 0, false, NULL},
-    {"request_id", BOTH, field_request_id, 0, 0, 0, false, NULL},
+    {"request_id", BOTH, read_request_id, 0, 0, 0, false, NULL},
     {"presence_penalty", BOTH, field_real, AT(sampling.presence_penalty), -2, 2, false, NULL},
     {"frequency_penalty", BOTH, field_real, AT(sampling.frequency_penalty), -2, 2, false, NULL},
     {"repetition_penalty", BOTH, field_real, AT(sampling.repetition_penalty), 0, INFINITY, true,
      NULL},
     {"logit_bias", BOTH, field_logit_bias, 0, -100, 100, false, NULL},
-    {"logprobs", CHAT, field_chat_logprobs, 0, 0, 0, false, NULL},
-    {"logprobs", COMPLETION, field_completion_logprobs, 0, 0, LIMIT_TOP_LOGPROBS, false, NULL},
+    {"logprobs", CHAT, read_chat_logprobs, 0, 0, 0, false, NULL},
+    {"logprobs", COMPLETION, read_completion_logprobs, 0, 0, LIMIT_TOP_LOGPROBS, false, NULL},
     {"top_logprobs", CHAT, field_top_logprobs, 0, 0, LIMIT_TOP_LOGPROBS, false, NULL},
-    {"prompt_logprobs", BOTH, field_prompt_logprobs, 0, 0, LIMIT_TOP_LOGPROBS, false, NULL},
+    {"prompt_logprobs", BOTH, read_prompt_logprobs, 0, 0, LIMIT_TOP_LOGPROBS, false, NULL},
 
     {"add_generation_prompt", CHAT | TOKENIZE, field_add_generation_prompt,
      AT(add_generation_prompt), 0, 0, false, NULL},
@@ -379,7 +383,7 @@ fathom_err field_stop(struct field_context *x, const struct field *f, json_t *v)
     return FATHOM_OK;
 }
 
-fathom_err field_stop_token_ids(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_stop_token_ids(struct field_context *x, const struct field *f, json_t *v)
 {
     if (!json_is_array(v)) return field_wrong_type(x, f->name, v, "an array of integers");
     size_t n = json_array_size(v);
@@ -445,14 +449,15 @@ fathom_err field_logit_bias(struct field_context *x, const struct field *f, json
     return FATHOM_OK;
 }
 
-fathom_err field_chat_logprobs(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_chat_logprobs(struct field_context *x, const struct field *f, json_t *v)
 {
     if (!json_is_boolean(v)) return field_wrong_type(x, f->name, v, "a boolean");
     x->r->sampling.logprobs = json_is_true(v);
     return FATHOM_OK;
 }
 
-fathom_err field_completion_logprobs(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_completion_logprobs(struct field_context *x, const struct field *f,
+                                           json_t *v)
 {
     int64_t i;
     TRY(read_integer(x, f, v, &i));
@@ -470,7 +475,7 @@ fathom_err field_top_logprobs(struct field_context *x, const struct field *f, js
     return FATHOM_OK;
 }
 
-fathom_err field_prompt_logprobs(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_prompt_logprobs(struct field_context *x, const struct field *f, json_t *v)
 {
     int64_t i;
     TRY(read_integer(x, f, v, &i));
@@ -479,7 +484,7 @@ fathom_err field_prompt_logprobs(struct field_context *x, const struct field *f,
     return FATHOM_OK;
 }
 
-fathom_err field_suffix(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_suffix(struct field_context *x, const struct field *f, json_t *v)
 {
     if (!json_is_string(v)) return field_wrong_type(x, f->name, v, "a string");
     if (json_string_length(v) == 0) return FATHOM_OK;
@@ -488,7 +493,7 @@ fathom_err field_suffix(struct field_context *x, const struct field *f, json_t *
     return FATHOM_OK;
 }
 
-fathom_err field_truncate(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_truncate(struct field_context *x, const struct field *f, json_t *v)
 {
     TRY(field_int(x, f, v));
     if (x->r->truncate != 0) return FATHOM_OK;
@@ -497,7 +502,7 @@ fathom_err field_truncate(struct field_context *x, const struct field *f, json_t
                          f->name);
 }
 
-fathom_err field_truncation_side(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_truncation_side(struct field_context *x, const struct field *f, json_t *v)
 {
     const char *s = json_string_value(v);
     if (!s) return field_wrong_type(x, f->name, v, "a string");
@@ -507,7 +512,7 @@ fathom_err field_truncation_side(struct field_context *x, const struct field *f,
                          "truncation_side is \"%.40s\", needed is left or right", s);
 }
 
-fathom_err field_request_id(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_request_id(struct field_context *x, const struct field *f, json_t *v)
 {
     if (!json_is_string(v)) return field_wrong_type(x, f->name, v, "a string");
     const char *s = json_string_value(v);

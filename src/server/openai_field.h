@@ -83,16 +83,13 @@ field_read field_none;   /* accepted, no effect */
 field_read field_object; /* the same, but an object */
 field_read field_refuse; /* not supported: f->note says what instead; false and empty are fine */
 
-/* Readers of one field each. */
+/* Readers of one field each that several tables, or a table of another file, name. */
 field_read field_model;
 field_read field_seed;
 field_read field_cache_salt;
 field_read field_max_tokens;
 field_read field_stop;
-field_read field_stop_token_ids;
 field_read field_logit_bias;
-field_read field_chat_logprobs;
-field_read field_completion_logprobs;
 field_read field_top_logprobs;
 field_read field_stream_options;
 field_read field_response_format;
@@ -100,11 +97,6 @@ field_read field_guided_json;
 field_read field_guided_regex;
 field_read field_guided_choice;
 field_read field_structured_outputs;
-field_read field_suffix;
-field_read field_prompt_logprobs;
-field_read field_truncate;
-field_read field_truncation_side;
-field_read field_request_id;
 field_read field_messages;
 field_read field_tools;
 field_read field_tool_choice;
@@ -115,26 +107,8 @@ field_read field_template_kwargs;
 field_read field_modalities;
 field_read field_add_generation_prompt;
 field_read field_prompt;
-field_read field_responses_text;
-field_read field_responses_string;
-field_read field_responses_metadata;
-field_read field_responses_tools;
-field_read field_responses_tool_choice;
-field_read field_responses_parallel;
-field_read field_responses_reasoning;
-field_read field_responses_include;
-field_read field_responses_top_logprobs;
-field_read field_responses_truncation;
-field_read field_responses_stream_options;
 field_read field_text;
 field_read field_tokens;
-field_read field_anthropic_speed;
-field_read field_anthropic_tools;
-field_read field_anthropic_tool_choice;
-field_read field_anthropic_thinking;
-field_read field_anthropic_output_config;
-field_read field_anthropic_output_format;
-field_read field_anthropic_context;
 
 /* field_integer - v as an integer; 3.0 counts as 3. *ok tells whether it is one. */
 int64_t field_integer(const json_t *v, bool *ok);

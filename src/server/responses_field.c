@@ -11,33 +11,38 @@
 #define AT(member) offsetof(struct openai_request, member)
 #define IS RESPONSES
 
+/* Readers of one field each. */
+static field_read read_text, read_string, read_metadata, read_tools, read_tool_choice,
+    read_parallel, read_reasoning, read_include, read_top_logprobs, read_truncation,
+    read_stream_options;
+
 const struct field responses_fields[] = {
     {"model", IS, field_model, 0, 0, 0, false, NULL},
     {"input", IS, field_none, 0, 0, 0, false, NULL},
-    {"instructions", IS, field_responses_string, 0, 0, 0, false, NULL},
-    {"previous_response_id", IS, field_responses_string, 0, 0, 0, false, NULL},
+    {"instructions", IS, read_string, 0, 0, 0, false, NULL},
+    {"previous_response_id", IS, read_string, 0, 0, 0, false, NULL},
     {"store", IS, field_none, 0, 0, 0, false, NULL},
-    {"metadata", IS, field_responses_metadata, 0, 0, 0, false, NULL},
-    {"tools", IS, field_responses_tools, 0, 0, 0, false, NULL},
-    {"tool_choice", IS, field_responses_tool_choice, 0, 0, 0, false, NULL},
-    {"parallel_tool_calls", IS, field_responses_parallel, 0, 0, 0, false, NULL},
-    {"reasoning", IS, field_responses_reasoning, 0, 0, 0, false, NULL},
-    {"text", IS, field_responses_text, 0, 0, 0, false, NULL},
-    {"include", IS, field_responses_include, 0, 0, 0, false, NULL},
-    {"truncation", IS, field_responses_truncation, 0, 0, 0, false, NULL},
+    {"metadata", IS, read_metadata, 0, 0, 0, false, NULL},
+    {"tools", IS, read_tools, 0, 0, 0, false, NULL},
+    {"tool_choice", IS, read_tool_choice, 0, 0, 0, false, NULL},
+    {"parallel_tool_calls", IS, read_parallel, 0, 0, 0, false, NULL},
+    {"reasoning", IS, read_reasoning, 0, 0, 0, false, NULL},
+    {"text", IS, read_text, 0, 0, 0, false, NULL},
+    {"include", IS, read_include, 0, 0, 0, false, NULL},
+    {"truncation", IS, read_truncation, 0, 0, 0, false, NULL},
     {"stream", IS, field_flag, AT(stream), 0, 0, false, NULL},
-    {"stream_options", IS, field_responses_stream_options, 0, 0, 0, false, NULL},
+    {"stream_options", IS, read_stream_options, 0, 0, 0, false, NULL},
 
     {"max_output_tokens", IS, field_max_tokens, 0, 1, INT32_MAX, false, NULL},
     {"temperature", IS, field_real, AT(sampling.temperature), 0, 2, false, NULL},
     {"top_p", IS, field_real, AT(sampling.top_p), 0, 1, true, NULL},
-    {"top_logprobs", IS, field_responses_top_logprobs, 0, 0, LIMIT_TOP_LOGPROBS, false, NULL},
+    {"top_logprobs", IS, read_top_logprobs, 0, 0, LIMIT_TOP_LOGPROBS, false, NULL},
 
-    {"user", IS, field_responses_string, 0, 0, 0, false, NULL},
-    {"safety_identifier", IS, field_responses_string, 0, 0, 0, false, NULL},
-    {"prompt_cache_key", IS, field_responses_string, 0, 0, 0, false, NULL},
-    {"prompt_cache_retention", IS, field_responses_string, 0, 0, 0, false, NULL},
-    {"service_tier", IS, field_responses_string, 0, 0, 0, false, NULL},
+    {"user", IS, read_string, 0, 0, 0, false, NULL},
+    {"safety_identifier", IS, read_string, 0, 0, 0, false, NULL},
+    {"prompt_cache_key", IS, read_string, 0, 0, 0, false, NULL},
+    {"prompt_cache_retention", IS, read_string, 0, 0, 0, false, NULL},
+    {"service_tier", IS, read_string, 0, 0, 0, false, NULL},
     {"max_tool_calls", IS, field_none, 0, 0, 0, false, NULL},
 
     /* beyond OpenAI's */
@@ -70,12 +75,12 @@ const struct field responses_fields[] = {
 
 const size_t responses_fields_n = sizeof responses_fields / sizeof responses_fields[0];
 
-fathom_err field_responses_string(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_string(struct field_context *x, const struct field *f, json_t *v)
 {
     return json_is_string(v) ? FATHOM_OK : field_wrong_type(x, f->name, v, "a string");
 }
 
-fathom_err field_responses_metadata(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_metadata(struct field_context *x, const struct field *f, json_t *v)
 {
     const char *key;
     json_t *value;
@@ -125,7 +130,7 @@ static fathom_err read_tool(struct field_context *x, const char *path, const jso
     return *out ? FATHOM_OK : FATHOM_ENOMEM;
 }
 
-fathom_err field_responses_tools(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_tools(struct field_context *x, const struct field *f, json_t *v)
 {
     fathom_err err = FATHOM_OK;
     if (!json_is_array(v)) return field_wrong_type(x, f->name, v, "an array of tools");
@@ -142,7 +147,7 @@ out:
     return err;
 }
 
-fathom_err field_responses_tool_choice(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_tool_choice(struct field_context *x, const struct field *f, json_t *v)
 {
     static const char *const keys[] = {"type", "name", NULL};
     json_t *type, *name;
@@ -161,7 +166,7 @@ fathom_err field_responses_tool_choice(struct field_context *x, const struct fie
         x, f->name, json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name));
 }
 
-fathom_err field_responses_parallel(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_parallel(struct field_context *x, const struct field *f, json_t *v)
 {
     if (!json_is_boolean(v)) return field_wrong_type(x, f->name, v, "a boolean");
     return field_pass(x, f->name, v);
@@ -192,7 +197,7 @@ static fathom_err read_summary(struct field_context *x, const json_t *object, co
                          "%s is not known, needed is auto, concise or detailed", at.path);
 }
 
-fathom_err field_responses_reasoning(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_reasoning(struct field_context *x, const struct field *f, json_t *v)
 {
     static const char *const keys[] = {"effort", "summary", "generate_summary", NULL};
     if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
@@ -225,7 +230,7 @@ static fathom_err pass_schema(struct field_context *x, json_t *format)
     return FATHOM_OK;
 }
 
-fathom_err field_responses_text(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_text(struct field_context *x, const struct field *f, json_t *v)
 {
     static const char *const keys[] = {"format", "verbosity", NULL};
     static const char *const types[] = {"text", "json_object", "json_schema", NULL};
@@ -258,7 +263,7 @@ fathom_err field_responses_text(struct field_context *x, const struct field *f, 
 }
 
 /* Encrypted reasoning is for servers that hide it: here it is told as it is. */
-fathom_err field_responses_include(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_include(struct field_context *x, const struct field *f, json_t *v)
 {
     if (!json_is_array(v)) return field_wrong_type(x, f->name, v, "an array of strings");
     for (size_t i = 0; i < json_array_size(v); i++) {
@@ -279,14 +284,14 @@ fathom_err field_responses_include(struct field_context *x, const struct field *
     return FATHOM_OK;
 }
 
-fathom_err field_responses_top_logprobs(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_top_logprobs(struct field_context *x, const struct field *f, json_t *v)
 {
     TRY(field_top_logprobs(x, f, v));
     if (x->r->has_top_logprobs) x->r->sampling.logprobs = true;
     return FATHOM_OK;
 }
 
-fathom_err field_responses_truncation(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_truncation(struct field_context *x, const struct field *f, json_t *v)
 {
     if (json_is_string(v) && strcmp(json_string_value(v), "disabled") == 0) return FATHOM_OK;
     return api_error_set(x->e, 400, "unsupported_value", f->name,
@@ -294,7 +299,7 @@ fathom_err field_responses_truncation(struct field_context *x, const struct fiel
                          "refused; send a shorter input");
 }
 
-fathom_err field_responses_stream_options(struct field_context *x, const struct field *f, json_t *v)
+static fathom_err read_stream_options(struct field_context *x, const struct field *f, json_t *v)
 {
     static const char *const keys[] = {"include_obfuscation", NULL};
     if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");

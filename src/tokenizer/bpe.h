@@ -1,7 +1,7 @@
 /* bpe.h - byte-pair merging of one piece of text
  *
  * A piece starts as its bytes' tokens; of all neighbours that have a merge, the one of lowest rank
- * (leftmost among equals) is joined, until none has. Immutable after bpe_build_whole.
+ * (leftmost among equals) is joined, until none has. Immutable after the last bpe_add.
  */
 #ifndef FATHOM_TOKENIZER_BPE_H
 #define FATHOM_TOKENIZER_BPE_H

@@ -56,11 +56,6 @@ enum unicode_group unicode_group(int32_t cp)
     return (enum unicode_group)runs[lo].group;
 }
 
-bool unicode_is_space(int32_t cp)
-{
-    return (cp >= 0x09 && cp <= 0x0d) || cp == 0x85 || unicode_group(cp) == UNICODE_Z;
-}
-
 fathom_err unicode_add_newer(struct buf *b, const char *category, size_t n)
 {
     for (int i = 0; i < N_NEWER; i++) {

@@ -29,9 +29,6 @@ void unicode_fill_groups(unsigned char *groups, int32_t n);
 /* unicode_group - of any code point up to U+10FFFF; a binary search */
 enum unicode_group unicode_group(int32_t cp);
 
-/* unicode_is_space - White_Space: what \s means. U+0085 is one; U+180E and U+FEFF are not. */
-bool unicode_is_space(int32_t cp);
-
 /* unicode_add_newer - append, as ranges of a PCRE2 character class, the code points of a general
  * category ("L", "Nd") that Unicode 16.0 has and 14.0 has not. Between the two, assigned code
  * points change only within their group (U+1171E from Mn to Mc). */

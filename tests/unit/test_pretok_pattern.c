@@ -132,10 +132,16 @@ struct runs {
     bool first;
 };
 
+/* White_Space: what \s means. U+0085 is one; U+180E and U+FEFF are not. */
+static bool is_space(int32_t cp)
+{
+    return (cp >= 0x09 && cp <= 0x0d) || cp == 0x85 || unicode_group(cp) == UNICODE_Z;
+}
+
 static bool belongs(const char *category, int32_t cp)
 {
     static const char groups[] = "LMNPSZC";
-    if (*category == 's') return unicode_is_space(cp);
+    if (*category == 's') return is_space(cp);
     return groups[unicode_group(cp)] == *category;
 }
 

@@ -58,18 +58,6 @@ static void fills_no_more_than_asked(void **state)
     assert_int_equal(groups[101], 0xff);
 }
 
-static void knows_white_space(void **state)
-{
-    (void)state;
-    int n = 0;
-    for (int32_t cp = 0; cp < N_CODE_POINT; cp++) n += unicode_is_space(cp);
-    assert_int_equal(n, 25);
-    assert_true(unicode_is_space(0x85));
-    assert_false(unicode_is_space(0xfeff));
-    assert_false(unicode_is_space(0x180e));
-    assert_false(unicode_is_space(0x200b));
-}
-
 static void lists_newer_code_points(void **state)
 {
     (void)state;
@@ -91,7 +79,6 @@ int main(void)
         cmocka_unit_test(knows_groups),
         cmocka_unit_test(counts_as_published),
         cmocka_unit_test(fills_no_more_than_asked),
-        cmocka_unit_test(knows_white_space),
         cmocka_unit_test(lists_newer_code_points),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
