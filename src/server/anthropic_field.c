@@ -7,55 +7,6 @@
 #include "base/json.h"
 #include "server/openai_field.h"
 
-#define AT(member) offsetof(struct openai_request, member)
-#define ASKED (MESSAGES | COUNT)
-
-/* Readers of one field each. */
-static field_read read_speed, read_tools, read_tool_choice, read_thinking, read_output_config,
-    read_output_format, read_context;
-
-const struct field anthropic_fields[] = {
-    {"model", ASKED, field_model, 0, 0, 0, false, NULL},
-    {"messages", ASKED, field_none, 0, 0, 0, false, NULL},
-    {"system", ASKED, field_none, 0, 0, 0, false, NULL},
-    {"tools", ASKED, read_tools, 0, 0, 0, false, NULL},
-    {"tool_choice", ASKED, read_tool_choice, 0, 0, 0, false, NULL},
-    {"thinking", ASKED, read_thinking, 0, 0, 0, false, NULL},
-    {"output_config", ASKED, read_output_config, 0, 0, 0, false, NULL},
-    {"output_format", ASKED, read_output_format, 0, 0, 0, false, NULL},
-    {"context_management", ASKED, read_context, 0, 0, 0, false, NULL},
-    {"cache_control", ASKED, field_object, 0, 0, 0, false, NULL},
-
-    {"max_tokens", MESSAGES, field_max_tokens, 0, 1, INT32_MAX, false, NULL},
-    {"stream", MESSAGES, field_flag, AT(stream), 0, 0, false, NULL},
-    {"stop_sequences", MESSAGES, field_stop, 0, 0, 0, false, NULL},
-    {"temperature", MESSAGES, field_real, AT(sampling.temperature), 0, 2, false, NULL},
-    {"top_p", MESSAGES, field_real, AT(sampling.top_p), 0, 1, true, NULL},
-    {"top_k", MESSAGES, field_int, AT(sampling.top_k), -1, INT32_MAX, false, NULL},
-    {"metadata", MESSAGES, field_object, 0, 0, 0, false, NULL},
-    {"service_tier", MESSAGES, field_none, 0, 0, 0, false, NULL},
-    {"speed", ASKED, read_speed, 0, 0, 0, false, NULL},
-
-    /* beyond Anthropic's */
-    {"min_p", MESSAGES, field_real, AT(sampling.min_p), 0, 1, false, NULL},
-    {"min_tokens", MESSAGES, field_count, AT(sampling.min_tokens), 0, INT32_MAX, false, NULL},
-    {"ignore_eos", MESSAGES, field_flag, AT(sampling.ignore_eos), 0, 0, false, NULL},
-    {"seed", MESSAGES, field_seed, 0, 0, 0, false, NULL},
-    {"repetition_penalty", MESSAGES, field_real, AT(sampling.repetition_penalty), 0, INFINITY, true,
-     NULL},
-    {"priority", MESSAGES, field_int, AT(priority), INT32_MIN, INT32_MAX, false, NULL},
-    {"cache_salt", MESSAGES, field_cache_salt, 0, 0, 0, false, NULL},
-    {"chat_template_kwargs", ASKED, field_template_kwargs, 0, 0, 0, false, NULL},
-
-    {"stop", ASKED, field_refuse, 0, 0, 0, false, "use stop_sequences"},
-    {"max_completion_tokens", ASKED, field_refuse, 0, 0, 0, false, "use max_tokens"},
-    {"response_format", ASKED, field_refuse, 0, 0, 0, false, "use output_config.format"},
-    {"mcp_servers", ASKED, field_refuse, 0, 0, 0, false, "tools run at the client; list them"},
-    {"container", ASKED, field_refuse, 0, 0, 0, false, "nothing is run here; leave it out"},
-};
-
-const size_t anthropic_fields_n = sizeof anthropic_fields / sizeof anthropic_fields[0];
-
 /* There is one speed. */
 static fathom_err read_speed(struct field_context *x, const struct field *f, json_t *v)
 {
@@ -313,3 +264,50 @@ fathom_err anthropic_check(struct field_context *x)
     TRY(anthropic_read_messages(x, json_object_get(r->root, "system"), messages));
     return check_last(r, x->e);
 }
+
+/* ---- the table ----------------------------------------------------------------------------- */
+
+#define AT(member) offsetof(struct openai_request, member)
+#define ASKED (MESSAGES | COUNT)
+
+const struct field anthropic_fields[] = {
+    {"model", ASKED, field_model, 0, 0, 0, false, NULL},
+    {"messages", ASKED, field_none, 0, 0, 0, false, NULL},
+    {"system", ASKED, field_none, 0, 0, 0, false, NULL},
+    {"tools", ASKED, read_tools, 0, 0, 0, false, NULL},
+    {"tool_choice", ASKED, read_tool_choice, 0, 0, 0, false, NULL},
+    {"thinking", ASKED, read_thinking, 0, 0, 0, false, NULL},
+    {"output_config", ASKED, read_output_config, 0, 0, 0, false, NULL},
+    {"output_format", ASKED, read_output_format, 0, 0, 0, false, NULL},
+    {"context_management", ASKED, read_context, 0, 0, 0, false, NULL},
+    {"cache_control", ASKED, field_object, 0, 0, 0, false, NULL},
+
+    {"max_tokens", MESSAGES, field_max_tokens, 0, 1, INT32_MAX, false, NULL},
+    {"stream", MESSAGES, field_flag, AT(stream), 0, 0, false, NULL},
+    {"stop_sequences", MESSAGES, field_stop, 0, 0, 0, false, NULL},
+    {"temperature", MESSAGES, field_real, AT(sampling.temperature), 0, 2, false, NULL},
+    {"top_p", MESSAGES, field_real, AT(sampling.top_p), 0, 1, true, NULL},
+    {"top_k", MESSAGES, field_int, AT(sampling.top_k), -1, INT32_MAX, false, NULL},
+    {"metadata", MESSAGES, field_object, 0, 0, 0, false, NULL},
+    {"service_tier", MESSAGES, field_none, 0, 0, 0, false, NULL},
+    {"speed", ASKED, read_speed, 0, 0, 0, false, NULL},
+
+    /* beyond Anthropic's */
+    {"min_p", MESSAGES, field_real, AT(sampling.min_p), 0, 1, false, NULL},
+    {"min_tokens", MESSAGES, field_count, AT(sampling.min_tokens), 0, INT32_MAX, false, NULL},
+    {"ignore_eos", MESSAGES, field_flag, AT(sampling.ignore_eos), 0, 0, false, NULL},
+    {"seed", MESSAGES, field_seed, 0, 0, 0, false, NULL},
+    {"repetition_penalty", MESSAGES, field_real, AT(sampling.repetition_penalty), 0, INFINITY, true,
+     NULL},
+    {"priority", MESSAGES, field_int, AT(priority), INT32_MIN, INT32_MAX, false, NULL},
+    {"cache_salt", MESSAGES, field_cache_salt, 0, 0, 0, false, NULL},
+    {"chat_template_kwargs", ASKED, field_template_kwargs, 0, 0, 0, false, NULL},
+
+    {"stop", ASKED, field_refuse, 0, 0, 0, false, "use stop_sequences"},
+    {"max_completion_tokens", ASKED, field_refuse, 0, 0, 0, false, "use max_tokens"},
+    {"response_format", ASKED, field_refuse, 0, 0, 0, false, "use output_config.format"},
+    {"mcp_servers", ASKED, field_refuse, 0, 0, 0, false, "tools run at the client; list them"},
+    {"container", ASKED, field_refuse, 0, 0, 0, false, "nothing is run here; leave it out"},
+};
+
+const size_t anthropic_fields_n = sizeof anthropic_fields / sizeof anthropic_fields[0];

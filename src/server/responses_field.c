@@ -8,73 +8,6 @@
 #include "server/openai_field.h"
 #include "server/responses.h"
 
-#define AT(member) offsetof(struct openai_request, member)
-#define IS RESPONSES
-
-/* Readers of one field each. */
-static field_read read_text, read_string, read_metadata, read_tools, read_tool_choice,
-    read_parallel, read_reasoning, read_include, read_top_logprobs, read_truncation,
-    read_stream_options;
-
-const struct field responses_fields[] = {
-    {"model", IS, field_model, 0, 0, 0, false, NULL},
-    {"input", IS, field_none, 0, 0, 0, false, NULL},
-    {"instructions", IS, read_string, 0, 0, 0, false, NULL},
-    {"previous_response_id", IS, read_string, 0, 0, 0, false, NULL},
-    {"store", IS, field_none, 0, 0, 0, false, NULL},
-    {"metadata", IS, read_metadata, 0, 0, 0, false, NULL},
-    {"tools", IS, read_tools, 0, 0, 0, false, NULL},
-    {"tool_choice", IS, read_tool_choice, 0, 0, 0, false, NULL},
-    {"parallel_tool_calls", IS, read_parallel, 0, 0, 0, false, NULL},
-    {"reasoning", IS, read_reasoning, 0, 0, 0, false, NULL},
-    {"text", IS, read_text, 0, 0, 0, false, NULL},
-    {"include", IS, read_include, 0, 0, 0, false, NULL},
-    {"truncation", IS, read_truncation, 0, 0, 0, false, NULL},
-    {"stream", IS, field_flag, AT(stream), 0, 0, false, NULL},
-    {"stream_options", IS, read_stream_options, 0, 0, 0, false, NULL},
-
-    {"max_output_tokens", IS, field_max_tokens, 0, 1, INT32_MAX, false, NULL},
-    {"temperature", IS, field_real, AT(sampling.temperature), 0, 2, false, NULL},
-    {"top_p", IS, field_real, AT(sampling.top_p), 0, 1, true, NULL},
-    {"top_logprobs", IS, read_top_logprobs, 0, 0, LIMIT_TOP_LOGPROBS, false, NULL},
-
-    {"user", IS, read_string, 0, 0, 0, false, NULL},
-    {"safety_identifier", IS, read_string, 0, 0, 0, false, NULL},
-    {"prompt_cache_key", IS, read_string, 0, 0, 0, false, NULL},
-    {"prompt_cache_retention", IS, read_string, 0, 0, 0, false, NULL},
-    {"service_tier", IS, read_string, 0, 0, 0, false, NULL},
-    {"max_tool_calls", IS, field_none, 0, 0, 0, false, NULL},
-
-    /* beyond OpenAI's */
-    {"top_k", IS, field_int, AT(sampling.top_k), -1, INT32_MAX, false, NULL},
-    {"min_p", IS, field_real, AT(sampling.min_p), 0, 1, false, NULL},
-    {"seed", IS, field_seed, 0, 0, 0, false, NULL},
-    {"min_tokens", IS, field_count, AT(sampling.min_tokens), 0, INT32_MAX, false, NULL},
-    {"ignore_eos", IS, field_flag, AT(sampling.ignore_eos), 0, 0, false, NULL},
-    {"stop", IS, field_stop, 0, 0, 0, false, NULL},
-    {"presence_penalty", IS, field_real, AT(sampling.presence_penalty), -2, 2, false, NULL},
-    {"frequency_penalty", IS, field_real, AT(sampling.frequency_penalty), -2, 2, false, NULL},
-    {"repetition_penalty", IS, field_real, AT(sampling.repetition_penalty), 0, INFINITY, true,
-     NULL},
-    {"logit_bias", IS, field_logit_bias, 0, -100, 100, false, NULL},
-    {"priority", IS, field_int, AT(priority), INT32_MIN, INT32_MAX, false, NULL},
-    {"cache_salt", IS, field_cache_salt, 0, 0, 0, false, NULL},
-    {"chat_template_kwargs", IS, field_template_kwargs, 0, 0, 0, false, NULL},
-
-    {"messages", IS, field_refuse, 0, 0, 0, false, "use input"},
-    {"max_tokens", IS, field_refuse, 0, 0, 0, false, "use max_output_tokens"},
-    {"max_completion_tokens", IS, field_refuse, 0, 0, 0, false, "use max_output_tokens"},
-    {"response_format", IS, field_refuse, 0, 0, 0, false, "use text.format"},
-    {"reasoning_effort", IS, field_refuse, 0, 0, 0, false, "use reasoning.effort"},
-    {"background", IS, field_refuse, 0, 0, 0, false,
-     "an answer lives as long as its connection; stream it"},
-    {"conversation", IS, field_refuse, 0, 0, 0, false, "use previous_response_id"},
-    {"prompt", IS, field_refuse, 0, 0, 0, false, "there are no templates; send instructions"},
-    {"context_management", IS, field_refuse, 0, 0, 0, false, "send a shorter input"},
-};
-
-const size_t responses_fields_n = sizeof responses_fields / sizeof responses_fields[0];
-
 static fathom_err read_string(struct field_context *x, const struct field *f, json_t *v)
 {
     return json_is_string(v) ? FATHOM_OK : field_wrong_type(x, f->name, v, "a string");
@@ -398,3 +331,67 @@ fathom_err responses_check(struct field_context *x)
     json_decref(input);
     return err;
 }
+
+/* ---- the table ----------------------------------------------------------------------------- */
+
+#define AT(member) offsetof(struct openai_request, member)
+#define IS RESPONSES
+
+const struct field responses_fields[] = {
+    {"model", IS, field_model, 0, 0, 0, false, NULL},
+    {"input", IS, field_none, 0, 0, 0, false, NULL},
+    {"instructions", IS, read_string, 0, 0, 0, false, NULL},
+    {"previous_response_id", IS, read_string, 0, 0, 0, false, NULL},
+    {"store", IS, field_none, 0, 0, 0, false, NULL},
+    {"metadata", IS, read_metadata, 0, 0, 0, false, NULL},
+    {"tools", IS, read_tools, 0, 0, 0, false, NULL},
+    {"tool_choice", IS, read_tool_choice, 0, 0, 0, false, NULL},
+    {"parallel_tool_calls", IS, read_parallel, 0, 0, 0, false, NULL},
+    {"reasoning", IS, read_reasoning, 0, 0, 0, false, NULL},
+    {"text", IS, read_text, 0, 0, 0, false, NULL},
+    {"include", IS, read_include, 0, 0, 0, false, NULL},
+    {"truncation", IS, read_truncation, 0, 0, 0, false, NULL},
+    {"stream", IS, field_flag, AT(stream), 0, 0, false, NULL},
+    {"stream_options", IS, read_stream_options, 0, 0, 0, false, NULL},
+
+    {"max_output_tokens", IS, field_max_tokens, 0, 1, INT32_MAX, false, NULL},
+    {"temperature", IS, field_real, AT(sampling.temperature), 0, 2, false, NULL},
+    {"top_p", IS, field_real, AT(sampling.top_p), 0, 1, true, NULL},
+    {"top_logprobs", IS, read_top_logprobs, 0, 0, LIMIT_TOP_LOGPROBS, false, NULL},
+
+    {"user", IS, read_string, 0, 0, 0, false, NULL},
+    {"safety_identifier", IS, read_string, 0, 0, 0, false, NULL},
+    {"prompt_cache_key", IS, read_string, 0, 0, 0, false, NULL},
+    {"prompt_cache_retention", IS, read_string, 0, 0, 0, false, NULL},
+    {"service_tier", IS, read_string, 0, 0, 0, false, NULL},
+    {"max_tool_calls", IS, field_none, 0, 0, 0, false, NULL},
+
+    /* beyond OpenAI's */
+    {"top_k", IS, field_int, AT(sampling.top_k), -1, INT32_MAX, false, NULL},
+    {"min_p", IS, field_real, AT(sampling.min_p), 0, 1, false, NULL},
+    {"seed", IS, field_seed, 0, 0, 0, false, NULL},
+    {"min_tokens", IS, field_count, AT(sampling.min_tokens), 0, INT32_MAX, false, NULL},
+    {"ignore_eos", IS, field_flag, AT(sampling.ignore_eos), 0, 0, false, NULL},
+    {"stop", IS, field_stop, 0, 0, 0, false, NULL},
+    {"presence_penalty", IS, field_real, AT(sampling.presence_penalty), -2, 2, false, NULL},
+    {"frequency_penalty", IS, field_real, AT(sampling.frequency_penalty), -2, 2, false, NULL},
+    {"repetition_penalty", IS, field_real, AT(sampling.repetition_penalty), 0, INFINITY, true,
+     NULL},
+    {"logit_bias", IS, field_logit_bias, 0, -100, 100, false, NULL},
+    {"priority", IS, field_int, AT(priority), INT32_MIN, INT32_MAX, false, NULL},
+    {"cache_salt", IS, field_cache_salt, 0, 0, 0, false, NULL},
+    {"chat_template_kwargs", IS, field_template_kwargs, 0, 0, 0, false, NULL},
+
+    {"messages", IS, field_refuse, 0, 0, 0, false, "use input"},
+    {"max_tokens", IS, field_refuse, 0, 0, 0, false, "use max_output_tokens"},
+    {"max_completion_tokens", IS, field_refuse, 0, 0, 0, false, "use max_output_tokens"},
+    {"response_format", IS, field_refuse, 0, 0, 0, false, "use text.format"},
+    {"reasoning_effort", IS, field_refuse, 0, 0, 0, false, "use reasoning.effort"},
+    {"background", IS, field_refuse, 0, 0, 0, false,
+     "an answer lives as long as its connection; stream it"},
+    {"conversation", IS, field_refuse, 0, 0, 0, false, "use previous_response_id"},
+    {"prompt", IS, field_refuse, 0, 0, 0, false, "there are no templates; send instructions"},
+    {"context_management", IS, field_refuse, 0, 0, 0, false, "send a shorter input"},
+};
+
+const size_t responses_fields_n = sizeof responses_fields / sizeof responses_fields[0];
