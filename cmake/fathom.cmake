@@ -104,21 +104,12 @@ function(fathom_bench name)
     set_property(GLOBAL APPEND PROPERTY FATHOM_BENCHES ${name})
 endfunction()
 
-# fathom_benches() - the target `benches`
-function(fathom_benches)
-    get_property(benches GLOBAL PROPERTY FATHOM_BENCHES)
-    add_custom_target(benches)
-    if(benches)
-        add_dependencies(benches ${benches})
-    endif()
-endfunction()
-
-# fathom_fuzzers() - the target `fuzzers`: every fuzzer and nothing else
-function(fathom_fuzzers)
-    get_property(fuzzers GLOBAL PROPERTY FATHOM_FUZZERS)
-    add_custom_target(fuzzers)
-    if(fuzzers)
-        add_dependencies(fuzzers ${fuzzers})
+# fathom_group(name property) - the target `name`: every program that the property lists
+function(fathom_group name property)
+    get_property(programs GLOBAL PROPERTY ${property})
+    add_custom_target(${name})
+    if(programs)
+        add_dependencies(${name} ${programs})
     endif()
 endfunction()
 
