@@ -341,9 +341,9 @@ const struct option option_table[] = {
      "cannot forge a turn; allow: it becomes one, as in vLLM",
      .kind = OPTION_CHOICE, .choices = "escape|allow", .group = GROUP_CHAT, .commands = SERVE,
      .field = FIELD(special_tokens_in_text), USE},
-    {"enable-auto-tool-choice", NULL, NULL, NULL,
-     "always on: a request with tools has its calls parsed", .kind = OPTION_FLAG,
-     .group = GROUP_CHAT, .commands = SERVE, .field = FIELD(enable_auto_tool_choice), USE},
+    {"enable-auto-tool-choice", NULL, NULL, NULL, "parse the calls of a request with tools",
+     .kind = OPTION_FLAG, .group = GROUP_CHAT, .commands = SERVE, .field = NO_FIELD,
+     NOTE("true", "a request with tools always has its calls parsed")},
 
     {"thinking", NULL, NULL, NULL,
      "let the model reason before it answers, where a chat does not say", .kind = OPTION_FLAG,

@@ -102,7 +102,6 @@ struct settings {
     const char *tool_call_parser;
     const char *special_tokens_in_text;
     const char *reasoning_parser;
-    bool enable_auto_tool_choice;
 
     const char *host;
     int64_t port;
