@@ -443,7 +443,7 @@ static void cancel_works_waiting_running_and_late(void **state)
     null_gate_open(&gate);
     answers_wait(e, 2);
     assert_int_equal(answers[0].finish.finish, FATHOM_FINISH_CANCEL);
-    assert_int_equal(answers[0].n, 4); /* with the step that ran */
+    assert_in_range(answers[0].n, 3, 4); /* with the step that ran, if it had begun */
     assert_int_equal(answers[2].finish.finish, FATHOM_FINISH_CANCEL);
     assert_int_equal(answers[2].n, 0);
     assert_int_equal(answers[2].finish.first_us, 0);
