@@ -9,7 +9,8 @@
 
 #define END_OF_SENTENCE "<｜end▁of▁sentence｜>"
 
-enum { EOS_ID = 1, MAX_STOP = 64 };
+/* No token is made while so many events wait to be polled: who polls is not outrun. */
+enum { EOS_ID = 1, MAX_STOP = 64, AHEAD_MAX = 1 << 14 };
 
 /* One request. Waiting while !running. */
 struct request {
@@ -245,7 +246,7 @@ static uint64_t step(fathom_engine *e)
             r->due_us = now + r->plan.first_us;
         }
         n_running++;
-        if (e->stalled) continue;
+        if (e->stalled || e->n_event >= AHEAD_MAX) continue;
         uint64_t due = r->due_us;
         if (due <= now) {
             if (ends_badly(e, r)) {
@@ -471,6 +472,7 @@ size_t fathom_poll(fathom_engine *e, fathom_event *events, size_t max, int timeo
     size_t n = e->n_event < max ? e->n_event : max;
     if (n) {
         memcpy(events, e->queue + e->first_event, n * sizeof *events);
+        if (e->n_event >= AHEAD_MAX) (void)pthread_cond_broadcast(&e->work);
         e->first_event += n;
         e->n_event -= n;
     }

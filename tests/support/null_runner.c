@@ -236,11 +236,17 @@ static void sample(const struct null_runner *r, const struct step *step, struct 
     }
 }
 
+static bool is_burning(const struct null_runner *r)
+{
+    return (r->o.fail_after && r->n_launch >= r->o.fail_after) ||
+           (r->o.burns && atomic_load(r->o.burns));
+}
+
 static fathom_err launch(struct step_runner *base, const struct step *step)
 {
     struct null_runner *r = (struct null_runner *)base;
     const struct batch *b = &step->batch;
-    if (r->o.fail_after && r->n_launch >= r->o.fail_after) return FATHOM_EDEVICE;
+    if (is_burning(r)) return FATHOM_EDEVICE;
     r->n_launch++;
     r->n_prefill = b->n_token - b->n_request;
     if (r->o.n_ahead) *r->o.n_ahead += r->n_queued;
@@ -331,7 +337,7 @@ static fathom_err wait(struct step_runner *base, struct step_result *out)
 static const char *fault(struct step_runner *base)
 {
     const struct null_runner *r = (const struct null_runner *)base;
-    return r->n_launch >= r->o.fail_after && r->o.fail_after ? "the null device burns" : "";
+    return is_burning(r) ? "the null device burns" : "";
 }
 
 static uint64_t progress(const struct step_runner *base)

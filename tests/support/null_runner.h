@@ -13,6 +13,7 @@
 #define FATHOM_TESTS_SUPPORT_NULL_RUNNER_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -42,6 +43,7 @@ bool null_gate_holds(struct null_gate *g);
 struct null_options {
     uint32_t n_page;
     uint32_t fail_after;    /* launches that succeed before one fails; 0: none fails */
+    atomic_bool *burns;     /* if not NULL: when it is true, a launch fails */
     uint32_t step_us;       /* time that a step takes, */
     uint32_t token_us;      /* and that each token of more than one of a request adds */
     bool is_async;          /* two steps may be under way */
