@@ -66,6 +66,14 @@ bool fails(simt_call call)
     return true;
 }
 
+/* Shared memory that a block can have on a GPU of this capability. */
+size_t shared_max(void)
+{
+    const bool is_first = capability[0] == 8 && capability[1] == 0;
+    const bool is_small = capability[0] == 8 || capability[0] == 12;
+    return is_first ? 163 * 1024 : is_small ? 99 * 1024 : SIMT_SHARED_BYTES;
+}
+
 /* Of a call that can fail: the device's own error first. */
 cudaError_t outcome(simt_call call)
 {
@@ -178,6 +186,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
     out->major = capability[0];
     out->minor = capability[1];
     out->multiProcessorCount = 1; /* so that one resident block walks over all tiles */
+    out->sharedMemPerBlockOptin = shared_max();
     return cudaSuccess;
 }
 
@@ -193,7 +202,8 @@ const char *cudaGetErrorName(cudaError_t e)
                                         "cudaErrorMemoryAllocation",
                                         "cudaErrorStreamCapture",
                                         "cudaErrorLaunchFailure",
-                                        "cudaErrorNotSupported"};
+                                        "cudaErrorNotSupported",
+                                        "cudaErrorNoKernelImageForDevice"};
     return names[e];
 }
 

@@ -1,4 +1,4 @@
-/* simt_fault.h - making the simulated GPU fail, and what of it is in use */
+/* simt_fault.h - what the simulated GPU is, making it fail, and what of it is in use */
 #ifndef FATHOM_TESTS_SIMT_FAULT_H
 #define FATHOM_TESTS_SIMT_FAULT_H
 
@@ -24,6 +24,10 @@ enum simt_call {
  * device works again. simt_fail_hit tells whether one has been failed since. */
 void simt_fail_after(enum simt_call call, long n);
 bool simt_fail_hit(void);
+
+/* simt_set_capability - what kind of GPU it is from now on; at first sm_89. The program has no
+ * kernels for those before sm_80 and after sm_12x. */
+void simt_set_capability(int major, int minor);
 
 /* simt_set_memory - bytes of the device; 0: 1 GiB, as at the start */
 void simt_set_memory(size_t n_bytes);

@@ -16,6 +16,7 @@ extern "C" {
 
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
+#include "simt/simt_fault.h"
 
 namespace
 {
@@ -120,7 +121,7 @@ std::vector<float> run(kernel which, problem &p, bool mapped, uint32_t tile, uin
     cudaStream_t stream;
     assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     cudaError_t e = which == MANY ? product_fp8_sm90(a, n_tile, limits, stream)
-                                               : product_few(a, tile, n_tile, limits, stream);
+                                  : product_few(a, tile, n_tile, limits, stream);
     assert_int_equal(e, cudaSuccess);
     assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
     assert_int_equal(cudaStreamDestroy(stream), cudaSuccess);
@@ -208,6 +209,7 @@ void test_mapped(void **)
 
 int main(void)
 {
+    simt_set_capability(9, 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain),
         cmocka_unit_test(test_mapped),

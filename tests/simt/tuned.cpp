@@ -1,5 +1,5 @@
 /* tuned.cpp - the simulated GPU as one of sm_90, with the kernels that are tuned for it */
-#include "cuda_runtime.h"
+#include "simt/simt_fault.h"
 
 extern "C" {
 #include "backend/backend.h"

@@ -123,6 +123,7 @@ static int make_plain(void **state)
     fathom_stats s;
     uint32_t random = 1;
     log_set_level(LOG_LEVEL_ERROR);
+    simt_set_capability(9, 0);
     small_model_make(&model, 1);
     small_model_make_wide(&wide, 1);
     for (int i = 0; i < N_TEXT; i++) {
@@ -308,6 +309,31 @@ static void a_device_too_small_is_refused_before_it_is_used(void **state)
     expect_nothing_left("a device too small");
 }
 
+static void a_gpu_without_kernels_is_refused_and_not_chosen(void **state)
+{
+    (void)state;
+    fathom_engine *e = NULL;
+    fathom_options o = options_of(false);
+    static const struct {
+        int major, minor;
+        const char *part;
+    } cases[] = {{7, 5, "is sm_75, the cuda backend needs sm_80 or later; use --backend cpu"},
+                 {13, 0, "is sm_130, and this program has no kernels for it"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fathom_diag d = {{0}};
+        simt_set_capability(cases[i].major, cases[i].minor);
+        assert_int_equal(fathom_open(&e, &o, &d), FATHOM_EUNSUPPORTED);
+        if (!strstr(d.text, cases[i].part)) fail_msg("%s, needed: %s", d.text, cases[i].part);
+        expect_nothing_left("a GPU without kernels");
+    }
+    simt_set_capability(7, 5);
+    o.backend = FATHOM_BACKEND_AUTO;
+    assert_int_equal(fathom_open(&e, &o, NULL), FATHOM_OK);
+    assert_string_equal(fathom_get_info(e)->backend, "cpu");
+    fathom_close(e);
+    simt_set_capability(9, 0);
+}
+
 /* The n-th call of each kind fails while the engine opens: all of the first ones, then fewer. */
 static void each_failing_call_while_opening_is_clean(void **state)
 {
@@ -319,7 +345,7 @@ static void each_failing_call_while_opening_is_clean(void **state)
     } cases[] = {
         {SIMT_MALLOC, FATHOM_ENOMEM, "device 0: no room for"},
         {SIMT_MALLOC_HOST, FATHOM_ENOMEM, "no pinned host memory"},
-        {SIMT_LAUNCH, FATHOM_EDEVICE, "device 0 (simulated): launch in"},
+        {SIMT_LAUNCH, FATHOM_EDEVICE, "device 0 (simulated): "},
         {SIMT_COPY, FATHOM_EDEVICE, "device 0 (simulated): cudaMemcpy"},
         {SIMT_SYNC, FATHOM_EDEVICE, "device 0 (simulated): "},
         {SIMT_INSTANTIATE, FATHOM_EDEVICE, "device 0 (simulated): cudaGraphInstantiate"},
@@ -417,6 +443,7 @@ int main(void)
         cmocka_unit_test(pages_from_the_memory_tier_give_the_same_bits),
         cmocka_unit_test(a_ranks_slice_runs_by_itself),
         cmocka_unit_test(a_device_too_small_is_refused_before_it_is_used),
+        cmocka_unit_test(a_gpu_without_kernels_is_refused_and_not_chosen),
         cmocka_unit_test(each_failing_call_while_opening_is_clean),
         cmocka_unit_test(a_failing_call_ends_the_engine_and_answers_all),
     };

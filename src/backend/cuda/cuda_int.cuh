@@ -4,7 +4,7 @@
  *   float  (ACT_F32, ACT_BF16) activations f32, rounded to bf16 as inputs of products if so
  *                     asked, weights decoded in the product; any GPU, any weight type
  *   fast   (ACT_FP8)  inputs of FP8 weights quantized to e4m3 per 128 values with power-of-two
- *                     scales, inputs of BF16 weights rounded to bf16; tensor cores; from sm_89
+ *                     scales, inputs of BF16 weights rounded to bf16; tensor cores
  * The residual stream, norms, router, softmax and all sums are f32 in both.
  */
 #ifndef FATHOM_BACKEND_CUDA_INT_CUH
@@ -19,6 +19,12 @@ extern "C" {
 #include "backend/cuda/scratch.h"
 #include "base/assert.h"
 #include "base/fail.h"
+}
+
+/* Shared memory that a block of generic/ may have: that of sm_80, or, lean, of sm_86 and sm_89. */
+static constexpr size_t shared_limit(bool lean)
+{
+    return lean ? 99 * 1024 : 163 * 1024;
 }
 
 enum { SCALE_BLOCK = TENSOR_SCALE_BLOCK, FAULT_BYTES = 512, FRONT_LORA_MAX = 2048 };
@@ -152,7 +158,8 @@ struct cuda_backend {
     struct backend_config c;
     bool fast;
     bool generic; /* kernels of one kind of GPU are left out */
-    bool sm90;    /* FP8 products run on sm90/ where the matrix allows */
+    bool lean;    /* little shared memory: see shared_limit */
+    bool sm90;    /* attention, and FP8 products where the matrix allows, run on sm90/ */
     struct sm90_limits limits;
     int device;
     struct cudaDeviceProp properties;

@@ -389,6 +389,26 @@ static void name_scratch(struct cuda_backend *c)
     c->mtp_h = (__nv_bfloat16 *)s[SCRATCH_MTP_H];
 }
 
+enum { CAPABILITY_MAJOR_MIN = 8 };
+
+/* Whether this program has kernels for the current device. */
+static fathom_err check_kernels(const struct cudaDeviceProp *p, fathom_diag *d)
+{
+    if (p->major < CAPABILITY_MAJOR_MIN) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "%s is sm_%d%d, the cuda backend needs sm_%d0 or later; use --backend cpu", p->name,
+             p->major, p->minor, CAPABILITY_MAJOR_MIN);
+    }
+    cudaFuncAttributes attributes;
+    cudaError_t e = cudaFuncGetAttributes(&attributes, copy_kernel);
+    if (e == cudaSuccess) return FATHOM_OK;
+    (void)cudaGetLastError();
+    FAIL(d, FATHOM_EUNSUPPORTED,
+         "%s is sm_%d%d, and this program has no kernels for it (%s); build it with "
+         "-DCMAKE_CUDA_ARCHITECTURES=%d%d",
+         p->name, p->major, p->minor, cudaGetErrorString(e), p->major, p->minor);
+}
+
 static fathom_err open_device(struct cuda_backend *c, fathom_diag *d)
 {
     cudaError_t e = cudaSetDevice(c->device);
@@ -398,12 +418,8 @@ static fathom_err open_device(struct cuda_backend *c, fathom_diag *d)
         FAIL(d, FATHOM_EDEVICE, "CUDA device %d cannot be used: %s", c->device,
              cudaGetErrorString(e));
     }
-    int capability = c->properties.major * 10 + c->properties.minor;
-    if (c->fast && capability < 89) {
-        FAIL(d, FATHOM_EUNSUPPORTED,
-             "fp8 activations need a GPU from sm_89 on, %s is sm_%d; use --dtype bfloat16",
-             c->properties.name, capability);
-    }
+    TRY(check_kernels(&c->properties, d));
+    c->lean = c->properties.sharedMemPerBlockOptin < shared_limit(false);
     c->sm90 = c->fast && c->properties.major == 9 && !c->generic;
     return FATHOM_OK;
 }
@@ -439,10 +455,12 @@ static void log_kernels(const struct cuda_backend *c)
         LOG_INFO("cuda", "operator=%s few_rows=\"%s\" many_rows=\"%s\"", dense[i], few, many);
     }
     const char *path = c->fast ? "tensor cores" : "float";
-    const char *other[] = {"router", "index_topk", "mla_attend"};
+    const char *other[] = {"router", "index_topk"};
     for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
         LOG_INFO("cuda", "operator=%s kernels=\"%s\"", other[i], path);
     }
+    LOG_INFO("cuda", "operator=mla_attend kernels=\"%s\"",
+             c->sm90 ? "attend (sm_90, mma.sync, copies ahead)" : "plain");
 }
 
 static fathom_err create(struct backend **out, const struct backend_config *config, bool generic,
@@ -487,10 +505,15 @@ extern "C" fathom_err backend_cuda_generic_create(struct backend **out,
 
 extern "C" int backend_cuda_count(void)
 {
-    int n = 0;
-    if (cudaGetDeviceCount(&n) == cudaSuccess) return n;
+    struct cudaDeviceProp properties;
+    int n = 0, n_able = 0;
+    if (cudaGetDeviceCount(&n) != cudaSuccess) n = 0;
+    for (int i = 0; i < n; i++) {
+        n_able += cudaGetDeviceProperties(&properties, i) == cudaSuccess &&
+                  properties.major >= CAPABILITY_MAJOR_MIN;
+    }
     (void)cudaGetLastError();
-    return 0;
+    return n_able;
 }
 
 extern "C" fathom_err backend_cuda_query(struct cuda_device_info *out, int device, fathom_diag *d)

@@ -11,16 +11,6 @@
 
 #include "backend/cuda/port.cuh"
 
-/* c += a * b, e4m3 in, f32 sums; K = 32. From sm_89 on. */
-static __device__ __forceinline__ void mma_e4m3(float c[4], uint32_t a0, uint32_t a1, uint32_t a2,
-                                                uint32_t a3, uint32_t b0, uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
-                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
 /* c += a * b, bf16 in, f32 sums; K = 16 */
 static __device__ __forceinline__ void mma_bf16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                                 uint32_t a3, uint32_t b0, uint32_t b1)
@@ -41,7 +31,16 @@ static __device__ __forceinline__ void mma_f16(float c[4], uint32_t a0, uint32_t
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* Two codes as two f16, exactly. From sm_89 on. */
+/* Two halves at once */
+static __device__ __forceinline__ uint32_t mul_f16x2(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("mul.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+/* Two codes as two f16, exactly */
 static __device__ __forceinline__ uint32_t e4m3x2_to_f16x2(uint16_t v)
 {
     uint32_t r;
@@ -61,6 +60,36 @@ static __device__ __forceinline__ void e4m3x4_to_f16x2(uint32_t codes, uint32_t 
         : "=r"(*lo), "=r"(*hi)
         : "r"(codes));
 }
+
+/* c += a * b, e4m3 in, f32 sums; K = 32 */
+static __device__ __forceinline__ void mma_e4m3(float c[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                                uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+#else
+#include "backend/cuda/e4m3_soft.cuh"
+
+static __device__ __forceinline__ uint32_t e4m3x2_to_f16x2(uint16_t v)
+{
+    return soft_e4m3x2_to_f16x2(v);
+}
+
+static __device__ __forceinline__ void e4m3x4_to_f16x2(uint32_t codes, uint32_t *lo, uint32_t *hi)
+{
+    *lo = soft_e4m3x2_to_f16x2((uint16_t)codes);
+    *hi = soft_e4m3x2_to_f16x2((uint16_t)(codes >> 16));
+}
+
+static __device__ __forceinline__ void mma_e4m3(float c[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                                uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    soft_mma_e4m3(c, a0, a1, a2, a3, b0, b1);
+}
+#endif
 
 static __device__ __forceinline__ uint32_t pack_f16(float lo, float hi)
 {

@@ -156,6 +156,7 @@ enum cudaError_t {
     cudaErrorStreamCapture,
     cudaErrorLaunchFailure,
     cudaErrorNotSupported,
+    cudaErrorNoKernelImageForDevice,
 };
 enum cudaMemcpyKind {
     cudaMemcpyHostToDevice,
@@ -181,6 +182,11 @@ typedef struct simt_graph *cudaGraph_t, *cudaGraphExec_t;
 struct cudaDeviceProp {
     char name[256];
     int major, minor, multiProcessorCount;
+    size_t sharedMemPerBlockOptin;
+};
+
+struct cudaFuncAttributes {
+    int binaryVersion;
 };
 
 struct cudaLaunchAttribute {
@@ -200,9 +206,6 @@ struct cudaLaunchConfig_t {
     struct cudaLaunchAttribute *attrs;
     unsigned numAttrs;
 };
-
-/* simt_set_capability - what cudaGetDeviceProperties tells from now on; at first sm_89 */
-void simt_set_capability(int major, int minor);
 
 /* simt_enqueue - do this once the stream gets there */
 cudaError_t simt_enqueue(cudaStream_t stream, std::function<void()> action);
@@ -245,7 +248,17 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
 
 template <typename F> static inline cudaError_t cudaFuncSetAttribute(F *, cudaFuncAttribute, int n)
 {
-    return n <= SIMT_SHARED_BYTES ? cudaSuccess : cudaErrorInvalidValue;
+    struct cudaDeviceProp p;
+    (void)cudaGetDeviceProperties(&p, 0);
+    return (size_t)n <= p.sharedMemPerBlockOptin ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+template <typename F> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *out, F *)
+{
+    struct cudaDeviceProp p;
+    (void)cudaGetDeviceProperties(&p, 0);
+    out->binaryVersion = p.major * 10 + p.minor;
+    return p.major < 8 || p.major > 12 ? cudaErrorNoKernelImageForDevice : cudaSuccess;
 }
 
 /* Few, so that clusters walk over several items. */

@@ -1,12 +1,26 @@
-/* attend.cu - mla_attend in the absorbed form; the fast path is sm90/attend.cu */
+/* attend.cu - mla_attend in the absorbed form, plain; sm90/attend.cu is the fast path's on Hopper
+ */
+#include "backend/cuda/attend.cuh"
 #include "backend/cuda/launch.cuh"
-#include "backend/cuda/sm90/attend.cuh"
 
 enum { THREADS = 256, GROUP = ATTEND_GROUP };
 
-/* Float path: one block a (token, head), everything f32; groups of 64 rows merged one after the
- * other. */
-__global__ void __launch_bounds__(THREADS) attend_float_kernel(const struct attend_args a)
+static __device__ __forceinline__ float load_query(const struct attend_args &a, size_t at)
+{
+    return a.h ? __bfloat162float(a.h[at]) : a.f[at];
+}
+
+static __device__ __forceinline__ void store_output(const struct attend_args &a, size_t at, float v)
+{
+    if (a.h) {
+        a.out_h[at] = __float2bfloat16_rn(v);
+    } else {
+        a.out_f[at] = v;
+    }
+}
+
+/* One block a (token, head), every sum f32; groups of 64 rows merged one after the other. */
+__global__ void __launch_bounds__(THREADS) attend_plain_kernel(const struct attend_args a)
 {
     __shared__ float q[KV_ROW], s[GROUP];
     __shared__ int slot[GROUP];
@@ -15,7 +29,8 @@ __global__ void __launch_bounds__(THREADS) attend_float_kernel(const struct atte
     kernel_begin();
     const int n_row = row_count(a, token);
     const size_t row = (size_t)token * a.n_head + head;
-    for (int i = (int)threadIdx.x; i < KV_ROW; i += THREADS) q[i] = a.f[row * KV_ROW + (size_t)i];
+    for (int i = (int)threadIdx.x; i < KV_ROW; i += THREADS)
+        q[i] = load_query(a, row * KV_ROW + (size_t)i);
     float total[2] = {}, top = -INFINITY, sum = 0.0f;
     for (int first = 0; first < n_row; first += GROUP) {
         int n = min(GROUP, n_row - first);
@@ -47,8 +62,8 @@ __global__ void __launch_bounds__(THREADS) attend_float_kernel(const struct atte
         total[1] = total[1] * wa + o[1] * wb;
         top = new_top;
     }
-    a.out_f[row * KV_LATENT + threadIdx.x] = total[0] / sum;
-    a.out_f[row * KV_LATENT + threadIdx.x + THREADS] = total[1] / sum;
+    store_output(a, row * KV_LATENT + threadIdx.x, total[0] / sum);
+    store_output(a, row * KV_LATENT + threadIdx.x + THREADS, total[1] / sum);
 }
 
 fathom_err cuda_mla_attend(struct backend *b, const struct mla_attend_args *a)
@@ -73,12 +88,12 @@ fathom_err cuda_mla_attend(struct backend *b, const struct mla_attend_args *a)
     k.out_h = a->out->h;
     k.out_f = a->out->f;
     a->out->form = MLA_ABSORBED;
-    if (c->fast) return attend_sm90(c, k, a->batch->n_token, a->batch->max_context);
-    return cuda_launch(c, "mla_attend", attend_float_kernel, dim3(k.n_head, a->batch->n_token),
+    if (c->sm90) return attend_sm90(c, k, a->batch->n_token, a->batch->max_context);
+    return cuda_launch(c, "mla_attend", attend_plain_kernel, dim3(k.n_head, a->batch->n_token),
                        THREADS, 0, k);
 }
 
 fathom_err cuda_attend_init(struct cuda_backend *c)
 {
-    return c->fast ? attend_sm90_init(c) : FATHOM_OK;
+    return c->sm90 ? attend_sm90_init(c) : FATHOM_OK;
 }

@@ -9,19 +9,24 @@ enum {
     TOKENS = 32,
     SUMS = 8,
     ROWS = HEAD_ROWS + TOKENS,
-    STAGES = 3,
     PIECES = INDEX_HEAD_CHUNK * 2 / 16, /* of 16 bytes, of a row */
-    PITCH = INDEX_HEAD_CHUNK * 2 + 64,  /* neighbouring rows lie in different banks */
 };
 
-struct head_shared {
+template <bool LEAN> struct head_shared {
+    enum {
+        STAGES = LEAN ? 2 : 3,
+        PITCH =
+            INDEX_HEAD_CHUNK * 2 + (LEAN ? 16 : 64), /* 64: rows side by side do not share banks */
+    };
     unsigned char rows[STAGES][ROWS][PITCH]; /* heads, then tokens */
 };
 
 /* Lane i takes piece i of the rows of its warp, every eighth. */
+template <bool LEAN>
 static __device__ __forceinline__ void fetch_chunk(const struct index_head_args &a,
-                                                   struct head_shared *s, uint32_t chunk)
+                                                   struct head_shared<LEAN> *s, uint32_t chunk)
 {
+    enum { STAGES = head_shared<LEAN>::STAGES, PITCH = head_shared<LEAN>::PITCH };
     static_assert(PIECES == WARP && ROWS % WARPS == 0, "a warp copies a row");
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const uint32_t at = chunk * INDEX_HEAD_CHUNK + lane * 8;
@@ -39,6 +44,7 @@ static __device__ __forceinline__ void fetch_chunk(const struct index_head_args 
 }
 
 /* A warp's 16 heads and 16 tokens over one chunk; what lies beyond the width is zeros. */
+template <int PITCH>
 static __device__ __forceinline__ void multiply_chunk(float (&c)[2][4],
                                                       const unsigned char (*rows)[PITCH])
 {
@@ -57,9 +63,12 @@ static __device__ __forceinline__ void multiply_chunk(float (&c)[2][4],
     }
 }
 
+template <bool LEAN>
 __global__ void __launch_bounds__(THREADS, 1) index_head_kernel(const struct index_head_args a)
 {
-    SHARED_DYNAMIC(struct head_shared, s);
+    enum { STAGES = head_shared<LEAN>::STAGES };
+    SHARED_DYNAMIC(unsigned char, shared);
+    struct head_shared<LEAN> *s = (struct head_shared<LEAN> *)shared;
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     const uint32_t n_chunk = ceil_div(a.width, INDEX_HEAD_CHUNK);
     float sum[SUMS][2][4] = {};
@@ -98,17 +107,27 @@ __global__ void __launch_bounds__(THREADS, 1) index_head_kernel(const struct ind
 fathom_err index_head_many(struct cuda_backend *c, const struct index_head_args &a)
 {
     const dim3 grid(ceil_div(a.n_token, TOKENS), ceil_div(a.n_head, HEAD_ROWS));
-    return cuda_launch(c, "index_head", index_head_kernel, grid, THREADS,
-                       sizeof(struct head_shared), a);
+    return c->lean ? cuda_launch(c, "index_head", index_head_kernel<true>, grid, THREADS,
+                                 sizeof(struct head_shared<true>), a)
+                   : cuda_launch(c, "index_head", index_head_kernel<false>, grid, THREADS,
+                                 sizeof(struct head_shared<false>), a);
+}
+
+template <bool LEAN> static fathom_err raise_limit(struct cuda_backend *c)
+{
+    static_assert(sizeof(struct head_shared<LEAN>) <= shared_limit(LEAN),
+                  "shared memory of a block");
+    CU_TRY(c,
+           cudaFuncSetAttribute(index_head_kernel<LEAN>,
+                                cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                (int)sizeof(struct head_shared<LEAN>)),
+           "index_head");
+    return FATHOM_OK;
 }
 
 /* Raises the kernel's shared memory limit; called once when a backend is created. */
 fathom_err cuda_index_head_init(struct cuda_backend *c)
 {
     if (!c->fast) return FATHOM_OK;
-    CU_TRY(c,
-           cudaFuncSetAttribute(index_head_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                (int)sizeof(struct head_shared)),
-           "index_head");
-    return FATHOM_OK;
+    return c->lean ? raise_limit<true>(c) : raise_limit<false>(c);
 }

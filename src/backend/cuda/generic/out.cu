@@ -16,8 +16,6 @@ enum {
     VALUE_SHARES = 4,                            /* of the inputs */
     VALUE_LINES = KV_LATENT / 64 / VALUE_SHARES, /* lines of 64 values of a share */
     VALUE_TOKENS = VALUE_WARPS,                  /* of a tile: a warp writes one */
-    VALUE_STAGES = 3,
-    Z_PITCH = KV_LATENT * 2 + 64, /* bytes: neighbouring rows lie in different banks */
     FLOAT_THREADS = 1024,
     FLOAT_TOKENS = 8,
 };
@@ -33,8 +31,12 @@ struct value_args {
     float *scale;
 };
 
-struct value_shared {
-    unsigned char z[VALUE_STAGES][VALUE_TOKENS][Z_PITCH];
+template <bool LEAN> struct value_shared {
+    enum {
+        STAGES = LEAN ? 2 : 3,
+        PITCH = KV_LATENT * 2 + (LEAN ? 16 : 64), /* 64: rows side by side do not share banks */
+    };
+    unsigned char z[STAGES][VALUE_TOKENS][PITCH];
     float part[2][VALUE_SHARES][VALUE_TOKENS][VALUE_DIM + 4]; /* of two tiles */
 };
 
@@ -61,8 +63,9 @@ static __device__ __forceinline__ void load_weights(struct value_weights &w,
 
 /* A tile's latents on their way to a stage, one group of copies; tokens beyond the end are zeros.
  */
-static __device__ __forceinline__ void fetch_tile(const struct value_args &a,
-                                                  struct value_shared *s, int stage, uint32_t tile)
+template <bool LEAN>
+static __device__ __forceinline__ void
+fetch_tile(const struct value_args &a, struct value_shared<LEAN> *s, int stage, uint32_t tile)
 {
     enum { PIECES = KV_LATENT * 2 / 16 };
     for (uint32_t i = threadIdx.x; i < VALUE_TOKENS * PIECES; i += VALUE_THREADS) {
@@ -74,10 +77,10 @@ static __device__ __forceinline__ void fetch_tile(const struct value_args &a,
 }
 
 /* A warp's 32 outputs and share of the inputs, for 8 tokens a group, to s->part[turn] */
-template <int GROUPS>
-static __device__ __forceinline__ void multiply_tile(struct value_shared *s, int stage, int turn,
-                                                     const struct value_weights &w, int row0,
-                                                     int share)
+template <int GROUPS, bool LEAN>
+static __device__ __forceinline__ void multiply_tile(struct value_shared<LEAN> *s, int stage,
+                                                     int turn, const struct value_weights &w,
+                                                     int row0, int share)
 {
     const int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     float acc[2][GROUPS][4] = {};
@@ -110,8 +113,9 @@ static __device__ __forceinline__ void multiply_tile(struct value_shared *s, int
 }
 
 /* The shares' sum of one token, a warp's 4 values a lane, as values or as codes */
+template <bool LEAN>
 static __device__ __forceinline__ void write_token(const struct value_args &a,
-                                                   const struct value_shared *s, int turn,
+                                                   const struct value_shared<LEAN> *s, int turn,
                                                    uint32_t i, uint32_t token)
 {
     const int lane = (int)threadIdx.x % WARP;
@@ -136,10 +140,12 @@ static __device__ __forceinline__ void write_token(const struct value_args &a,
 }
 
 /* blockIdx.x: the head; y: the first tile, of which every gridDim.y-th is this block's */
-template <int GROUPS>
+template <int GROUPS, bool LEAN>
 __global__ void __launch_bounds__(VALUE_THREADS, 1) value_kernel(const struct value_args a)
 {
-    SHARED_DYNAMIC(struct value_shared, s);
+    enum { STAGES = value_shared<LEAN>::STAGES };
+    SHARED_DYNAMIC(unsigned char, shared);
+    struct value_shared<LEAN> *s = (struct value_shared<LEAN> *)shared;
     const int warp = (int)threadIdx.x / WARP, share = warp % VALUE_SHARES;
     const int row0 = warp / VALUE_SHARES * 32;
     const uint32_t n_tile = ceil_div(a.n_token, VALUE_TOKENS);
@@ -147,7 +153,7 @@ __global__ void __launch_bounds__(VALUE_THREADS, 1) value_kernel(const struct va
     dependency_release();
     load_weights(w, a, row0, share);
     dependency_wait();
-    for (uint32_t i = 0; i < VALUE_STAGES - 1; i++) {
+    for (uint32_t i = 0; i < STAGES - 1; i++) {
         const uint32_t tile = blockIdx.y + i * gridDim.y;
         if (tile < n_tile) fetch_tile(a, s, (int)i, tile);
         cp_async_commit();
@@ -156,11 +162,11 @@ __global__ void __launch_bounds__(VALUE_THREADS, 1) value_kernel(const struct va
     uint32_t before = n_tile;
     int stage = 0, turn = 0;
     for (uint32_t tile = blockIdx.y; before < n_tile || tile < n_tile; tile += gridDim.y) {
-        cp_async_wait<VALUE_STAGES - 2>();
+        cp_async_wait<STAGES - 2>();
         __syncthreads();
         if (tile < n_tile) {
-            const uint32_t next = tile + (VALUE_STAGES - 1) * gridDim.y;
-            if (next < n_tile) fetch_tile(a, s, (stage + VALUE_STAGES - 1) % VALUE_STAGES, next);
+            const uint32_t next = tile + (STAGES - 1) * gridDim.y;
+            if (next < n_tile) fetch_tile(a, s, (stage + STAGES - 1) % STAGES, next);
             cp_async_commit();
             multiply_tile<GROUPS>(s, stage, turn, w, row0, share);
         }
@@ -168,7 +174,7 @@ __global__ void __launch_bounds__(VALUE_THREADS, 1) value_kernel(const struct va
         if (before < n_tile && token < a.n_token)
             write_token(a, s, turn ^ 1, (uint32_t)warp, token);
         before = tile < n_tile ? tile : n_tile;
-        stage = (stage + 1) % VALUE_STAGES;
+        stage = (stage + 1) % STAGES;
         turn ^= 1;
     }
 }
@@ -208,15 +214,29 @@ __global__ void __launch_bounds__(FLOAT_THREADS) value_float_kernel(const struct
     }
 }
 
+template <bool LEAN> static fathom_err raise_limits(struct cuda_backend *c)
+{
+    static_assert(sizeof(struct value_shared<LEAN>) <= shared_limit(LEAN),
+                  "shared memory of a block");
+    const int bytes = (int)sizeof(struct value_shared<LEAN>);
+    const enum cudaFuncAttribute limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    CU_TRY(c, cudaFuncSetAttribute(value_kernel<1, LEAN>, limit, bytes), "mla_out");
+    CU_TRY(c, cudaFuncSetAttribute(value_kernel<2, LEAN>, limit, bytes), "mla_out");
+    return FATHOM_OK;
+}
+
 /* Raises the kernels' shared memory limit; called once when a backend is created. */
 fathom_err cuda_out_init(struct cuda_backend *c)
 {
-    const int bytes = (int)sizeof(struct value_shared);
-    const enum cudaFuncAttribute limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
     if (!c->fast) return FATHOM_OK;
-    CU_TRY(c, cudaFuncSetAttribute(value_kernel<1>, limit, bytes), "mla_out");
-    CU_TRY(c, cudaFuncSetAttribute(value_kernel<2>, limit, bytes), "mla_out");
-    return FATHOM_OK;
+    return c->lean ? raise_limits<true>(c) : raise_limits<false>(c);
+}
+
+template <bool LEAN>
+static fathom_err launch_values(struct cuda_backend *c, const struct value_args &v, dim3 grid)
+{
+    return cuda_launch(c, "mla_out", v.n_token <= 8 ? value_kernel<1, LEAN> : value_kernel<2, LEAN>,
+                       grid, VALUE_THREADS, sizeof(struct value_shared<LEAN>), v);
 }
 
 static fathom_err run_values(struct cuda_backend *c, const struct value_args &v)
@@ -228,8 +248,7 @@ static fathom_err run_values(struct cuda_backend *c, const struct value_args &v)
     const uint32_t n_tile = ceil_div(v.n_token, VALUE_TOKENS);
     const uint32_t room = (uint32_t)c->properties.multiProcessorCount / v.n_head;
     const dim3 grid(v.n_head, n_tile < room ? n_tile : room > 0 ? room : 1);
-    return cuda_launch(c, "mla_out", v.n_token <= 8 ? value_kernel<1> : value_kernel<2>, grid,
-                       VALUE_THREADS, sizeof(struct value_shared), v);
+    return c->lean ? launch_values<true>(c, v, grid) : launch_values<false>(c, v, grid);
 }
 
 fathom_err cuda_mla_out(struct backend *b, const struct mla_out_args *a)

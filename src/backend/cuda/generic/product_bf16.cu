@@ -265,6 +265,7 @@ fathom_err product_bf16(struct cuda_backend *c, const struct product_args &a, co
 fathom_err product_bf16_init(struct cuda_backend *c)
 {
     enum { LARGEST = STAGES * AHEAD * 64 * LINE_BYTES };
+    static_assert(LARGEST <= shared_limit(true), "shared memory of a block");
     const cudaFuncAttribute attribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
     CU_TRY(c, cudaFuncSetAttribute(product_bf16_wide_kernel<8>, attribute, LARGEST), "create");
     return FATHOM_OK;

@@ -178,7 +178,8 @@ __global__ void __launch_bounds__(THREADS, 1)
 fathom_err product_fp8_large(struct cuda_backend *c, const struct product_args &a, uint32_t n_tile,
                              const char *what)
 {
-    static_assert(STAGES * STAGE_BYTES <= 227 * 1024, "shared memory of a block");
+    static_assert(STAGES * STAGE_BYTES + sizeof(struct large_shared) <= shared_limit(true),
+                  "shared memory of a block");
     uint32_t share = a.k / BK / share_count(a.k / BK);
     CU_TRY(c,
            cudaFuncSetAttribute(product_fp8_large_kernel,

@@ -395,7 +395,7 @@ fathom_err front_queries(struct cuda_backend *c, const struct mla_front_args *a,
     struct query_args q = make_query(c, a, n_head_part);
     a->query->form = MLA_ABSORBED;
     q.n_pass = q.n_token <= ABSORB_FEW_MAX ? 1 : 4;
-    if (q.kv_b && q.n_token <= ABSORB_FEW_MAX) {
+    if (q.kv_b && (q.n_token <= ABSORB_FEW_MAX || c->lean)) {
         const uint32_t n_tile = ceil_div(q.n_token, absorb_few::TOKENS);
         q.n_absorb = q.n_head * absorb_few::BLOCKS * n_tile;
     } else {
@@ -411,7 +411,8 @@ fathom_err front_queries(struct cuda_backend *c, const struct mla_front_args *a,
 /* Raises the kernels' shared memory limit; called once when a backend is created. */
 fathom_err cuda_query_init(struct cuda_backend *c)
 {
-    if (!c->fast) return FATHOM_OK;
+    static_assert(sizeof(absorb_many::shared) <= shared_limit(false), "shared memory of a block");
+    if (!c->fast || c->lean) return FATHOM_OK;
     CU_TRY(c,
            cudaFuncSetAttribute(absorb_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 (int)sizeof(absorb_many::shared)),

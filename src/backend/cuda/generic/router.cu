@@ -751,6 +751,7 @@ fathom_err cuda_router(struct backend *b, const struct router_args *a)
 
 fathom_err cuda_router_init(struct cuda_backend *c)
 {
+    static_assert(MANY_BYTES <= shared_limit(true), "shared memory of a block");
     const cudaFuncAttribute attribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
     CU_TRY(c, cudaFuncSetAttribute(router_few_kernel<1>, attribute, few_sizes<1>::BYTES), "create");
     CU_TRY(c, cudaFuncSetAttribute(router_few_kernel<2>, attribute, few_sizes<2>::BYTES), "create");

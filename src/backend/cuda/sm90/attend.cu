@@ -214,6 +214,7 @@ template <enum kv_type TYPE, enum piece PIECE>
 __global__ void __launch_bounds__(THREADS, TYPE == KV_TYPE_FP8 ? 2 : 1)
     attend_kernel(const struct attend_args a)
 {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     SHARED_DYNAMIC(unsigned char, raw);
     struct attend_shared<TYPE> *sh = (struct attend_shared<TYPE> *)raw;
     const uint32_t token = gridDim.y - 1 - blockIdx.y, head0 = blockIdx.z * HEADS;
@@ -254,6 +255,7 @@ __global__ void __launch_bounds__(THREADS, TYPE == KV_TYPE_FP8 ? 2 : 1)
     if (PIECE == PIECE_UNIT) store_unit(a, sh, token, head0, blockIdx.x, v);
     if (PIECE == PIECE_CLUSTER) merge_cluster(a, sh, token, head0, (n_group + UNIT - 1) / UNIT, v);
     if (PIECE == PIECE_TOKEN) store_result(a, token, head0, r);
+#endif
 }
 
 enum { COMBINE_THREADS = KV_LATENT / 2, COMBINE_AHEAD = 8 };

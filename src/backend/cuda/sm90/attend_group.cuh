@@ -23,7 +23,7 @@
 #ifndef FATHOM_BACKEND_CUDA_SM90_ATTEND_GROUP_CUH
 #define FATHOM_BACKEND_CUDA_SM90_ATTEND_GROUP_CUH
 
-#include "backend/cuda/sm90/attend.cuh"
+#include "backend/cuda/attend.cuh"
 #include "backend/cuda/sm90/ptx90.cuh"
 
 enum {

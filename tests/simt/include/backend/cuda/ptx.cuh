@@ -57,6 +57,18 @@ static inline void mma_f16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, ui
              [](uint32_t w, int j) { return f32_from_f16((uint16_t)(w >> 16 * j)); });
 }
 
+static inline uint32_t mul_f16x2(uint32_t a, uint32_t b)
+{
+    uint32_t r = 0;
+    for (int i = 0; i < 32; i += 16) {
+        const float product = f32_from_f16((uint16_t)(a >> i)) * f32_from_f16((uint16_t)(b >> i));
+        r |= (uint32_t)f16_from_f32(product) << i;
+    }
+    return r;
+}
+
+#include "backend/cuda/e4m3_soft.cuh"
+
 static inline uint32_t e4m3x2_to_f16x2(uint16_t v)
 {
     return f16_from_f32(f32_from_e4m3((uint8_t)v)) |

@@ -1,6 +1,6 @@
 /* attend.cuh - attention on tensor cores; docs/kernels/attend.md */
-#ifndef FATHOM_BACKEND_CUDA_SM90_ATTEND_CUH
-#define FATHOM_BACKEND_CUDA_SM90_ATTEND_CUH
+#ifndef FATHOM_BACKEND_CUDA_ATTEND_CUH
+#define FATHOM_BACKEND_CUDA_ATTEND_CUH
 
 #include "backend/cuda/kv.cuh"
 
