@@ -16,6 +16,7 @@ enum {
     NVML_CLOCK_SM = 1,
     NVML_MEMORY_ERROR_UNCORRECTED = 1,
     NVML_VOLATILE_ECC = 0,
+    CAPABILITY_MAJOR_MIN = 8, /* of the cuda backend */
 };
 
 typedef void *nvml_device;
@@ -34,6 +35,7 @@ struct nvml {
     int (*device_by_index)(unsigned index, nvml_device *out);
     int (*device_name)(nvml_device device, char *out, unsigned bytes);
     int (*memory_info)(nvml_device device, struct nvml_memory *out);
+    int (*capability)(nvml_device device, int *major, int *minor);
     int (*link_state)(nvml_device device, unsigned link, unsigned *active);
     int (*pcie_generation)(nvml_device device, unsigned *out);
     int (*pcie_width)(nvml_device device, unsigned *out);
@@ -63,6 +65,7 @@ static bool open_nvml(struct nvml *n)
     look_up(n->library, "nvmlDeviceGetHandleByIndex_v2", &n->device_by_index);
     look_up(n->library, "nvmlDeviceGetName", &n->device_name);
     look_up(n->library, "nvmlDeviceGetMemoryInfo", &n->memory_info);
+    look_up(n->library, "nvmlDeviceGetCudaComputeCapability", &n->capability);
     look_up(n->library, "nvmlDeviceGetNvLinkState", &n->link_state);
     look_up(n->library, "nvmlDeviceGetCurrPcieLinkGeneration", &n->pcie_generation);
     look_up(n->library, "nvmlDeviceGetCurrPcieLinkWidth", &n->pcie_width);
@@ -118,9 +121,11 @@ static void look_at_faults(struct doctor *d, const struct nvml *n, nvml_device d
 
 static void look_at_gpu(struct doctor *d, const struct nvml *n, unsigned i)
 {
-    char name[NVML_TEXT_BYTES] = "", a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES], link[48] = "";
+    char name[NVML_TEXT_BYTES] = "", a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
+    char kind[24] = "", link[48] = "";
     struct nvml_memory memory = {0};
     unsigned generation = 0, width = 0, clock = 0;
+    int major = CAPABILITY_MAJOR_MIN, minor = 0;
     nvml_device device;
     if (n->device_by_index(i, &device) != 0) {
         doctor_find(d, FINDING_BAD, "gpu", "dmesg | grep -i xid tells why; reset the GPU",
@@ -129,18 +134,25 @@ static void look_at_gpu(struct doctor *d, const struct nvml *n, unsigned i)
     }
     (void)n->device_name(device, name, sizeof name);
     (void)n->memory_info(device, &memory);
+    if (n->capability && n->capability(device, &major, &minor) == 0) {
+        (void)snprintf(kind, sizeof kind, " (sm_%d%d)", major, minor);
+    }
     if (n->pcie_generation && n->pcie_width && n->pcie_generation(device, &generation) == 0 &&
         n->pcie_width(device, &width) == 0) {
         (void)snprintf(link, sizeof link, ", PCIe %u x%u", generation, width);
     }
     if (n->max_clock) (void)n->max_clock(device, NVML_CLOCK_SM, &clock);
-    doctor_find(d, FINDING_OK, "gpu", "", "GPU %u: %s, %s of %s free, up to %u MHz%s, %u NVLinks",
-                i, name, size_text(a, memory.free), size_text(b, memory.total), clock, link,
+    doctor_find(d, FINDING_OK, "gpu", "", "GPU %u: %s%s, %s of %s free, up to %u MHz%s, %u NVLinks",
+                i, name, kind, size_text(a, memory.free), size_text(b, memory.total), clock, link,
                 count_links(n, device));
     if (memory.total && memory.free < memory.total - memory.total / 20) {
         doctor_find(d, FINDING_WARN, "gpu", "nvidia-smi names the processes",
                     "GPU %u: somebody else uses %s of its memory", i,
                     size_text(a, memory.total - memory.free));
+    }
+    if (major < CAPABILITY_MAJOR_MIN) {
+        doctor_find(d, FINDING_NOTE, "gpu", "", "GPU %u is too old: sm_%d0 or later is needed", i,
+                    CAPABILITY_MAJOR_MIN);
     }
     look_at_faults(d, n, device, i);
 }
@@ -178,8 +190,8 @@ void doctor_look_at_gpus(struct doctor *d, const struct settings *s)
                 "driver %s, %u GPUs", version, count);
     for (unsigned i = 0; i < count; i++) look_at_gpu(d, &n, i);
     if (count && backend_cuda_count() == 0) {
-        doctor_find(d, FINDING_NOTE, "gpu", "build with the preset cuda to use them",
-                    "this program cannot use GPUs");
+        doctor_find(d, FINDING_NOTE, "gpu", "build with the preset cuda to use those from sm_80 on",
+                    "this program cannot use any GPU here: models run on the processor");
     }
     (void)n.shutdown();
     (void)dlclose(n.library);

@@ -9,20 +9,21 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import tempfile
 import unittest
 
-from test_cli import PILOT, run
+from test_cli import PILOT, ROOT, run
 
 FINE = (0, 3)  # 3: a machine that could be better
 
 
-def findings(*args, status=FINE):
+def findings(*args, status=FINE, env=None):
     """The findings of a run by area; each area's worst level last."""
     allowed = status if isinstance(status, tuple) else (status,)
     for expected in allowed:
         try:
-            out, err = run("doctor", "--json", *args, status=expected)
+            out, err = run("doctor", "--json", *args, status=expected, env=env)
         except AssertionError:
             if expected == allowed[-1]:
                 raise
@@ -75,6 +76,27 @@ class Doctor(unittest.TestCase):
         self.assertEqual(levels(areas, "model"), ["ok"])
         out, _ = run("doctor", status=0 if "warn" not in str(areas) else 3)
         self.assertRegex(out, r"(?m)^ok +model ")
+
+    def test_gpus_are_looked_at(self):
+        with tempfile.TemporaryDirectory() as folder:
+            library = os.path.join(folder, "libnvidia-ml.so.1")
+            source = os.path.join(ROOT, "tests/support/fake_nvml.c")
+            subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+
+            def gpu_texts(gpu, status):
+                areas, _ = findings(status=status, env={"LD_LIBRARY_PATH": folder, "FAKE_GPU": gpu})
+                return texts(areas, "gpu")
+
+            sound = gpu_texts("9.0 0 16 0", FINE)
+            self.assertIn("driver 580.1, 1 GPUs", sound)
+            self.assertIn("GPU 0: NVIDIA Fake (sm_90), 20.0 GB of 80.0 GB free", sound)
+            self.assertIn("somebody else uses 60.0 GB of its memory", sound)
+            self.assertNotIn("errors", sound)
+            self.assertNotIn("too old", sound)
+            poor = gpu_texts("7.5 3 4 1", 1)
+            for part in ("(sm_75)", "GPU 0 is too old: sm_80 or later is needed",
+                         "has had 3 memory errors", "uses 4 of 16 PCIe lanes", "divided (MIG)"):
+                self.assertIn(part, poor)
 
     def test_what_could_be_better_has_a_status_of_its_own(self):
         areas, worst = findings("--threads", "256", status=3)
