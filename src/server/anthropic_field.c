@@ -33,7 +33,8 @@ static fathom_err check_tool_type(struct field_context *x, const char *path, con
 }
 
 /* A tool as a chat has it; *out is a new reference. */
-static fathom_err read_tool(struct field_context *x, const char *path, json_t *tool, json_t **out)
+static fathom_err read_tool(struct field_context *x, const char *path, const json_t *tool,
+                            json_t **out)
 {
     static const char *const keys[] = {
         "name",   "description",           "input_schema",   "type", "cache_control",
@@ -70,22 +71,8 @@ static fathom_err read_tool(struct field_context *x, const char *path, json_t *t
 
 static fathom_err read_tools(struct field_context *x, const struct field *f, json_t *v)
 {
-    fathom_err err = FATHOM_OK;
-    if (!json_is_array(v)) return field_wrong_type(x, f->name, v, "an array of tools");
-    json_t *tools = json_array();
-    if (!tools) return FATHOM_ENOMEM;
-    for (size_t i = 0; i < json_array_size(v); i++) {
-        char path[32];
-        json_t *tool = NULL;
-        (void)snprintf(path, sizeof path, "tools[%zu]", i);
-        TRY_GOTO(read_tool(x, path, json_array_get(v, i), &tool), out);
-        if (json_array_append_new(tools, tool) != 0) err = FATHOM_ENOMEM;
-        if (err) goto out;
-    }
-    err = field_pass(x, "tools", tools);
-out:
-    json_decref(tools);
-    return err;
+    (void)f;
+    return field_pass_tools(x, v, read_tool);
 }
 
 /* auto, none, any (the chat's "required") or one tool by name. */

@@ -49,6 +49,13 @@ extern const size_t anthropic_fields_n;
 /* field_pass - read a value as the field of this name of a chat */
 fathom_err field_pass(struct field_context *x, const char *name, json_t *v);
 
+/* field_pass_tools - read an array of tools, each as `read` makes it of another API's, as a chat's
+ *
+ *   out  a new reference */
+typedef fathom_err field_read_tool(struct field_context *x, const char *path, const json_t *tool,
+                                   json_t **out);
+fathom_err field_pass_tools(struct field_context *x, const json_t *v, field_read_tool *read);
+
 extern const struct field responses_fields[]; /* responses: others are refused */
 extern const size_t responses_fields_n;
 

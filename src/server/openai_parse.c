@@ -65,6 +65,23 @@ fathom_err field_pass_new(struct field_context *x, const char *name, json_t *v)
     return err;
 }
 
+fathom_err field_pass_tools(struct field_context *x, const json_t *v, field_read_tool *read)
+{
+    fathom_err err = FATHOM_OK;
+    if (!json_is_array(v)) return field_wrong_type(x, "tools", v, "an array of tools");
+    json_t *tools = json_array();
+    if (!tools) return FATHOM_ENOMEM;
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        json_t *tool = NULL;
+        TRY_GOTO(read(x, field_element("tools", i).path, json_array_get(v, i), &tool), out);
+        TRY_GOTO(field_push(tools, tool), out);
+    }
+    err = field_pass(x, "tools", tools);
+out:
+    json_decref(tools);
+    return err;
+}
+
 static const char *const paths[] = {
     [OPENAI_CHAT] = "/v1/chat/completions",
     [OPENAI_COMPLETION] = "/v1/completions",

@@ -65,19 +65,8 @@ static fathom_err read_tool(struct field_context *x, const char *path, const jso
 
 static fathom_err read_tools(struct field_context *x, const struct field *f, json_t *v)
 {
-    fathom_err err = FATHOM_OK;
-    if (!json_is_array(v)) return field_wrong_type(x, f->name, v, "an array of tools");
-    json_t *tools = json_array();
-    if (!tools) return FATHOM_ENOMEM;
-    for (size_t i = 0; i < json_array_size(v); i++) {
-        json_t *tool = NULL;
-        TRY_GOTO(read_tool(x, field_element(f->name, i).path, json_array_get(v, i), &tool), out);
-        TRY_GOTO(field_push(tools, tool), out);
-    }
-    err = field_pass(x, f->name, tools);
-out:
-    json_decref(tools);
-    return err;
+    (void)f;
+    return field_pass_tools(x, v, read_tool);
 }
 
 static fathom_err read_tool_choice(struct field_context *x, const struct field *f, json_t *v)
