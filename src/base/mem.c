@@ -7,7 +7,7 @@
 
 #include "base/assert.h"
 
-enum { PAGE_BYTES = 4096 };
+enum { PAGE_BYTES = 4096, FIRST_ELEMENTS = 64 };
 
 static _Thread_local long fail_after = -1;
 static _Thread_local bool fail_hit;
@@ -45,6 +45,21 @@ void *mem_alloc_array(size_t n, size_t size)
 void *mem_resize(void *p, size_t bytes)
 {
     return may_allocate() ? realloc(p, bytes ? bytes : 1) : NULL;
+}
+
+fathom_err mem_grow(void *array, size_t *cap, size_t n, size_t size)
+{
+    size_t more = *cap ? *cap : FIRST_ELEMENTS;
+    void *p;
+    if (n <= *cap) return FATHOM_OK;
+    if (n > SIZE_MAX / 2 / size) return FATHOM_ENOMEM;
+    while (more < n) more *= 2;
+    memcpy(&p, array, sizeof p);
+    p = mem_resize(p, more * size);
+    if (!p) return FATHOM_ENOMEM;
+    memcpy(array, &p, sizeof p);
+    *cap = more;
+    return FATHOM_OK;
 }
 
 void mem_free(void *p)

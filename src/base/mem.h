@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "fathom/err.h"
+
 /* mem_alloc, mem_calloc, mem_resize - NULL when out of memory; a size of 0 gives a valid block.
  * mem_calloc and mem_alloc_array check n * size for overflow (NULL). */
 void *mem_alloc(size_t bytes);
@@ -17,6 +19,14 @@ void *mem_calloc(size_t n, size_t size);
 void *mem_alloc_array(size_t n, size_t size);
 void *mem_resize(void *p, size_t bytes);
 void mem_free(void *p);
+
+/* mem_grow - room for n elements in an array that doubles when it is full
+ *
+ *   array  address of the pointer to its elements; NULL: none yet
+ *   cap    elements that have room, changes together with *array
+ *   size   of an element
+ * Errors  ENOMEM: nothing has changed. */
+fathom_err mem_grow(void *array, size_t *cap, size_t n, size_t size);
 
 /* mem_alloc_aligned - align is a power of two >= 8; released with mem_free */
 void *mem_alloc_aligned(size_t align, size_t bytes);

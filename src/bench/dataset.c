@@ -44,13 +44,7 @@ fathom_err dataset_add(struct dataset *s, const struct dataset_options *o,
     uint32_t n_input;
     TRY(buf_status(text));
     TRY(dataset_count(t, buf_str(text), text->len, &n_input));
-    if (s->n == s->cap) {
-        size_t cap = s->cap ? 2 * s->cap : 64;
-        struct dataset_item *items = mem_resize(s->items, cap * sizeof *items);
-        if (!items) return FATHOM_ENOMEM;
-        s->items = items;
-        s->cap = cap;
-    }
+    TRY(mem_grow(&s->items, &s->cap, s->n + 1, sizeof *s->items));
     char *prompt = mem_strndup(buf_str(text), text->len);
     if (!prompt) return FATHOM_ENOMEM;
     s->items[s->n++] = (struct dataset_item){prompt, (uint32_t)text->len, n_input + o->n_added,

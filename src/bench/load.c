@@ -39,7 +39,7 @@ struct slot {
     struct buf body;
     struct buf text;
     struct buf refusal; /* body of an answer that is no stream */
-    uint32_t cap_gap;
+    size_t cap_gap;
     bool ended;        /* the stream has said so */
     fathom_diag fault; /* why the record is not LOAD_OK */
     char cause[CURL_ERROR_SIZE];
@@ -104,13 +104,7 @@ static void count_in_flight(struct loop *l, uint64_t now)
 static fathom_err add_gap(struct slot *s, uint64_t gap_us)
 {
     struct load_record *r = s->record;
-    if (r->n_gap == s->cap_gap) {
-        uint32_t cap = s->cap_gap ? 2 * s->cap_gap : 64;
-        uint32_t *gaps = mem_resize(r->gap_us, cap * sizeof *gaps);
-        if (!gaps) return FATHOM_ENOMEM;
-        r->gap_us = gaps;
-        s->cap_gap = cap;
-    }
+    TRY(mem_grow(&r->gap_us, &s->cap_gap, (size_t)r->n_gap + 1, sizeof *r->gap_us));
     r->gap_us[r->n_gap++] = gap_us < UINT32_MAX ? (uint32_t)gap_us : UINT32_MAX;
     return FATHOM_OK;
 }

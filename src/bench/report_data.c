@@ -129,13 +129,7 @@ fathom_err report_data_add(struct report_data *r, const json_t *result, const ch
         FAIL(d, FATHOM_EFORMAT, "%s is not a result of bench serve: it has no number \"%s\"", what,
              needed[i]);
     }
-    if (r->n_point == r->cap_point) {
-        size_t cap = r->cap_point ? 2 * r->cap_point : 32;
-        struct report_point *points = mem_resize(r->points, cap * sizeof *points);
-        if (!points) return FATHOM_ENOMEM;
-        r->points = points;
-        r->cap_point = cap;
-    }
+    TRY(mem_grow(&r->points, &r->cap_point, r->n_point + 1, sizeof *r->points));
     struct report_point *p = &r->points[r->n_point++];
     memset(p, 0, sizeof *p);
     read_point(p, result);

@@ -51,16 +51,8 @@ static struct drawn_rule *new_rule(struct grammar_builder *b)
 {
     if (!b->nfa.err && b->n_rule == GRAMMAR_RULES_MAX) b->nfa.err = FATHOM_ELIMIT;
     if (b->nfa.err) return NULL;
-    if (b->n_rule == b->cap_rule) {
-        uint32_t cap = b->cap_rule ? b->cap_rule * 2 : 32;
-        struct drawn_rule *rules = mem_resize(b->rules, cap * sizeof *rules);
-        if (!rules) {
-            b->nfa.err = FATHOM_ENOMEM;
-            return NULL;
-        }
-        b->rules = rules;
-        b->cap_rule = cap;
-    }
+    b->nfa.err = mem_grow(&b->rules, &b->cap_rule, b->n_rule + 1, sizeof *b->rules);
+    if (b->nfa.err) return NULL;
     b->rules[b->n_rule] = (struct drawn_rule){0};
     return &b->rules[b->n_rule++];
 }

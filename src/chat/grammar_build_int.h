@@ -20,7 +20,8 @@ struct grammar_builder {
     struct grammar_options options;
     struct nfa nfa; /* all rules; keeps the first failure */
     struct drawn_rule *rules;
-    uint32_t n_rule, cap_rule;
+    uint32_t n_rule;
+    size_t cap_rule;
     uint32_t json[GRAMMAR_JSON_COUNT]; /* rule + 1; 0: not drawn yet */
     uint32_t lines;                    /* newline and blanks; likewise */
     int32_t marker_ids[GRAMMAR_MARKERS_MAX];

@@ -23,22 +23,10 @@ void nfa_free(struct nfa *n)
     *n = (struct nfa){0};
 }
 
-/* Makes room for one more element of `size` bytes; *items and *cap change together. */
-static fathom_err grow(void **items, uint32_t *cap, uint32_t n, size_t size)
-{
-    if (n < *cap) return FATHOM_OK;
-    uint32_t more = *cap ? *cap * 2 : 64;
-    void *p = mem_resize(*items, more * size);
-    if (!p) return FATHOM_ENOMEM;
-    *items = p;
-    *cap = more;
-    return FATHOM_OK;
-}
-
 uint32_t nfa_state(struct nfa *n)
 {
     if (!n->err && n->n_state >= n->max_state) n->err = FATHOM_ELIMIT;
-    if (!n->err) n->err = grow((void **)&n->heads, &n->cap_state, n->n_state, sizeof *n->heads);
+    if (!n->err) n->err = mem_grow(&n->heads, &n->cap_state, n->n_state + 1, sizeof *n->heads);
     if (n->err) return 0;
     n->heads[n->n_state] = -1;
     return n->n_state++;
@@ -47,7 +35,7 @@ uint32_t nfa_state(struct nfa *n)
 static void add_edge(struct nfa *n, uint32_t from, struct nfa_edge edge)
 {
     if (!n->err && n->n_edge >= (uint64_t)n->max_state * 8) n->err = FATHOM_ELIMIT;
-    if (!n->err) n->err = grow((void **)&n->edges, &n->cap_edge, n->n_edge, sizeof *n->edges);
+    if (!n->err) n->err = mem_grow(&n->edges, &n->cap_edge, n->n_edge + 1, sizeof *n->edges);
     if (n->err) return;
     edge.next = n->heads[from];
     n->heads[from] = (int32_t)n->n_edge;
@@ -83,15 +71,8 @@ void dfa_free(struct dfa *d)
 /* States are begun in order and get their edges before the next one begins. */
 static fathom_err dfa_begin_state(struct dfa *d, bool accept)
 {
-    if (d->n_state + 1 >= d->cap_state) {
-        uint32_t cap = d->cap_state ? d->cap_state * 2 : 64;
-        uint32_t *first = mem_resize(d->first, cap * sizeof *first);
-        if (first) d->first = first;
-        uint8_t *flags = first ? mem_resize(d->accept, cap) : NULL;
-        if (flags) d->accept = flags;
-        if (!flags) return FATHOM_ENOMEM;
-        d->cap_state = cap;
-    }
+    TRY(mem_grow(&d->first, &d->cap_first, d->n_state + 2, sizeof *d->first));
+    TRY(mem_grow(&d->accept, &d->cap_accept, d->n_state + 1, sizeof *d->accept));
     d->first[d->n_state] = d->n_edge;
     d->accept[d->n_state] = accept;
     d->first[++d->n_state] = d->n_edge;
@@ -109,7 +90,7 @@ static fathom_err dfa_add_edge(struct dfa *d, uint32_t lo, uint32_t hi, uint32_t
             return FATHOM_OK;
         }
     }
-    TRY(grow((void **)&d->edges, &d->cap_edge, d->n_edge, sizeof *d->edges));
+    TRY(mem_grow(&d->edges, &d->cap_edge, d->n_edge + 1, sizeof *d->edges));
     d->edges[d->n_edge++] = (struct dfa_edge){lo, hi, to};
     d->first[d->n_state] = d->n_edge;
     return FATHOM_OK;
@@ -188,9 +169,11 @@ out:
 /* Lists of numbers, each known by its index. Open addressing over their hashes. */
 struct numbering {
     uint32_t *items;
-    uint32_t n_item, cap_item;
+    uint32_t n_item;
+    size_t cap_item;
     uint32_t *begin; /* [n_list + 1] */
-    uint32_t n_list, cap_list;
+    uint32_t n_list;
+    size_t cap_list;
     uint32_t *slots; /* index + 1; 0: empty */
     uint32_t n_slot; /* a power of two */
 };
@@ -240,10 +223,8 @@ static fathom_err numbering_find(struct numbering *x, const uint32_t *list, uint
         *index = i;
         return FATHOM_OK;
     }
-    TRY(grow((void **)&x->begin, &x->cap_list, x->n_list + 1, sizeof *x->begin));
-    while (x->n_item + n > x->cap_item) {
-        TRY(grow((void **)&x->items, &x->cap_item, x->cap_item, sizeof *x->items));
-    }
+    TRY(mem_grow(&x->begin, &x->cap_list, x->n_list + 2, sizeof *x->begin));
+    TRY(mem_grow(&x->items, &x->cap_item, x->n_item + n, sizeof *x->items));
     if (n) memcpy(x->items + x->n_item, list, n * sizeof *list);
     x->begin[x->n_list] = x->n_item;
     x->n_item += n;
@@ -266,9 +247,10 @@ struct subsets {
     struct dfa_work *work;
     uint32_t n_list;        /* of work->list */
     struct nfa_edge *edges; /* leaving the current subset */
-    uint32_t n_edge, cap_edge;
+    uint32_t n_edge;
+    size_t cap_edge;
     uint32_t *points; /* where some edge begins or has ended */
-    uint32_t cap_point;
+    size_t cap_point;
 };
 
 static void subsets_free(struct subsets *x)
@@ -370,13 +352,11 @@ static fathom_err gather_edges(struct subsets *x, uint32_t index, uint32_t *n_po
     for (uint32_t i = x->sets.begin[index]; i < x->sets.begin[index + 1]; i++) {
         for (int32_t e = x->n->heads[x->sets.items[i]]; e >= 0; e = x->n->edges[e].next) {
             if (x->n->edges[e].kind != NFA_SYMBOLS) continue;
-            TRY(grow((void **)&x->edges, &x->cap_edge, x->n_edge, sizeof *x->edges));
+            TRY(mem_grow(&x->edges, &x->cap_edge, x->n_edge + 1, sizeof *x->edges));
             x->edges[x->n_edge++] = x->n->edges[e];
         }
     }
-    while (x->cap_point < x->n_edge * 2) {
-        TRY(grow((void **)&x->points, &x->cap_point, x->cap_point, sizeof *x->points));
-    }
+    TRY(mem_grow(&x->points, &x->cap_point, (size_t)x->n_edge * 2, sizeof *x->points));
     if (x->n_edge > 1) qsort(x->edges, x->n_edge, sizeof *x->edges, by_low_end);
     for (uint32_t i = 0; i < x->n_edge; i++) {
         x->points[2 * i] = x->edges[i].lo;

@@ -33,7 +33,7 @@ struct nfa {
     int32_t *heads; /* [n_state] the state's newest edge, -1: none */
     struct nfa_edge *edges;
     uint32_t n_state, n_edge;
-    uint32_t cap_state, cap_edge;
+    size_t cap_state, cap_edge;
     uint32_t max_state; /* more is ELIMIT, and so are 8 times as many edges */
     fathom_err err;     /* the first failure */
 };
@@ -65,7 +65,7 @@ struct dfa {
     uint32_t *first; /* [n_state + 1] */
     struct dfa_edge *edges;
     uint8_t *accept; /* [n_state] */
-    uint32_t cap_state, cap_edge;
+    size_t cap_first, cap_edge, cap_accept;
     uint32_t cost; /* of making it: members of subsets, or states and edges; some 0.1 us each */
 };
 

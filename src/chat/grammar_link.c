@@ -30,7 +30,7 @@ struct linker {
     uint32_t *linked; /* [b->n_rule] the rule's number in g; NO_STATE: not reached */
     uint32_t *drawn;  /* [b->n_rule] and back */
     uint8_t *visit;   /* [n_rule] 0 new, 1 open, 2 done */
-    uint32_t cap_state, cap_edge, cap_call, cap_mark;
+    size_t cap_state, cap_edge, cap_call, cap_mark;
 };
 
 static fathom_err too_large(struct linker *l)
@@ -38,17 +38,6 @@ static fathom_err too_large(struct linker *l)
     FAIL(l->d, FATHOM_ELIMIT,
          "the grammar is too large: more than %d states; use fewer or shorter alternatives",
          GRAMMAR_STATES_MAX);
-}
-
-static fathom_err grow(void **items, uint32_t *cap, uint32_t n, size_t size)
-{
-    if (n < *cap) return FATHOM_OK;
-    uint32_t more = *cap ? *cap * 2 : 256;
-    void *p = mem_resize(*items, more * size);
-    if (!p) return FATHOM_ENOMEM;
-    *items = p;
-    *cap = more;
-    return FATHOM_OK;
 }
 
 /* ---- collect ---------------------------------------------------------------------------- */
@@ -67,7 +56,7 @@ static fathom_err add_bytes(struct linker *l, struct state *s, uint32_t lo, uint
                             uint32_t to)
 {
     struct grammar *g = l->g;
-    TRY(grow((void **)&g->edges, &l->cap_edge, g->n_edge, sizeof *g->edges));
+    TRY(mem_grow(&g->edges, &l->cap_edge, g->n_edge + 1, sizeof *g->edges));
     g->edges[g->n_edge++] = (struct byte_edge){(uint8_t)lo, (uint8_t)hi, to};
     s->n_edge++;
     return FATHOM_OK;
@@ -77,13 +66,13 @@ static fathom_err add_symbol(struct linker *l, struct state *s, uint32_t symbol,
 {
     struct grammar *g = l->g;
     if (symbol < SYMBOL_CALL) {
-        TRY(grow((void **)&g->marks, &l->cap_mark, g->n_mark, sizeof *g->marks));
+        TRY(mem_grow(&g->marks, &l->cap_mark, g->n_mark + 1, sizeof *g->marks));
         g->marks[g->n_mark++] = (struct mark_edge){symbol - SYMBOL_MARKER, to};
         s->n_mark++;
         return FATHOM_OK;
     }
     if (s->n_call == UINT16_MAX) return too_large(l);
-    TRY(grow((void **)&g->calls, &l->cap_call, g->n_call, sizeof *g->calls));
+    TRY(mem_grow(&g->calls, &l->cap_call, g->n_call + 1, sizeof *g->calls));
     g->calls[g->n_call++] = (struct call_edge){link_rule(l, symbol - SYMBOL_CALL), to};
     s->n_call++;
     return FATHOM_OK;
@@ -94,7 +83,7 @@ static fathom_err add_state(struct linker *l, const struct dfa *d, uint32_t stat
 {
     struct grammar *g = l->g;
     if (g->n_state == GRAMMAR_STATES_MAX) return too_large(l);
-    TRY(grow((void **)&g->states, &l->cap_state, g->n_state, sizeof *g->states));
+    TRY(mem_grow(&g->states, &l->cap_state, g->n_state + 1, sizeof *g->states));
     struct state *s = &g->states[g->n_state++];
     *s = (struct state){.edge = g->n_edge,
                         .call = g->n_call,

@@ -213,35 +213,23 @@ static void fill_rows(struct text_rows *rows, const struct dfa *d)
     }
 }
 
-static fathom_err add_close(struct text_table *t, uint32_t *cap, struct text_close c)
+static fathom_err add_close(struct text_table *t, size_t *cap, struct text_close c)
 {
-    if (t->n_close == *cap) {
-        uint32_t more = *cap ? *cap * 2 : 256;
-        struct text_close *closes = mem_resize(t->closes, more * sizeof *closes);
-        if (!closes) return FATHOM_ENOMEM;
-        t->closes = closes;
-        *cap = more;
-    }
+    TRY(mem_grow(&t->closes, cap, t->n_close + 1, sizeof *t->closes));
     t->closes[t->n_close++] = c;
     return FATHOM_OK;
 }
 
-static fathom_err add_length(struct grammar_vocab *v, uint32_t *cap, struct text_length l)
+static fathom_err add_length(struct grammar_vocab *v, size_t *cap, struct text_length l)
 {
-    if (v->n_length == *cap) {
-        uint32_t more = *cap ? *cap * 2 : 256;
-        struct text_length *lengths = mem_resize(v->lengths, more * sizeof *lengths);
-        if (!lengths) return FATHOM_ENOMEM;
-        v->lengths = lengths;
-        *cap = more;
-    }
+    TRY(mem_grow(&v->lengths, cap, v->n_length + 1, sizeof *v->lengths));
     v->lengths[v->n_length++] = l;
     return FATHOM_OK;
 }
 
 /* The tokens that end at a node inside the string: into the masks. */
 static fathom_err add_inside(struct grammar_vocab *v, uint32_t state, uint32_t node,
-                             uint32_t n_char, uint32_t *cap)
+                             uint32_t n_char, size_t *cap)
 {
     struct text_table *t = &v->tables[state];
     for (uint32_t i = v->first[node]; i < v->first[node + 1]; i++) {
@@ -263,7 +251,7 @@ static fathom_err walk_text(struct grammar_vocab *v, const struct text_rows *row
 {
     struct place places[GRAMMAR_TOKEN_BYTES_MAX + 1] = {{(uint8_t)state, 0}};
     struct text_table *t = &v->tables[state];
-    uint32_t cap_close = 0, cap_length = 0;
+    size_t cap_close = 0, cap_length = 0;
     for (uint32_t i = 0; i < v->n_node;) {
         const struct place *from = &places[v->depth[i]];
         uint8_t to = rows->to[from->state][v->byte[i]];

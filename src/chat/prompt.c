@@ -46,13 +46,7 @@ static fathom_err encode(const struct chat_style *s, const struct chat_request *
 
 static fathom_err add_mark(struct chat_marks *m, size_t at)
 {
-    if (m->n == m->cap) {
-        size_t cap = m->cap ? 2 * m->cap : 32;
-        size_t *grown = mem_resize(m->at, cap * sizeof *grown);
-        if (!grown) return FATHOM_ENOMEM;
-        m->at = grown;
-        m->cap = cap;
-    }
+    TRY(mem_grow(&m->at, &m->cap, m->n + 1, sizeof *m->at));
     m->at[m->n++] = at;
     return FATHOM_OK;
 }

@@ -82,17 +82,6 @@ static uint64_t hash_text(const char *s, size_t n)
     return h;
 }
 
-static fathom_err grow_rules(struct schema_compiler *c)
-{
-    if (c->n_rule < c->cap_rule) return FATHOM_OK;
-    uint32_t cap = c->cap_rule ? c->cap_rule * 2 : 16;
-    struct schema_rule *rules = mem_resize(c->rules, cap * sizeof *rules);
-    if (!rules) return FATHOM_ENOMEM;
-    c->rules = rules;
-    c->cap_rule = cap;
-    return FATHOM_OK;
-}
-
 /* The rule of a subschema, new ones to be drawn by schema_finish. */
 static fathom_err find_rule(struct schema_compiler *c, const json_t *schema, uint32_t *out)
 {
@@ -105,7 +94,7 @@ static fathom_err find_rule(struct schema_compiler *c, const json_t *schema, uin
         buf_free(&key);
         return FATHOM_OK;
     }
-    if (!err) err = grow_rules(c);
+    if (!err) err = mem_grow(&c->rules, &c->cap_rule, c->n_rule + 1, sizeof *c->rules);
     char *path = err ? NULL : mem_strdup(buf_str(&c->path));
     if (!path) {
         buf_free(&key);

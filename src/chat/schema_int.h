@@ -81,7 +81,8 @@ struct schema_compiler {
     fathom_diag *d;
     struct buf path; /* of what is looked at now, for messages */
     struct schema_rule *rules;
-    uint32_t n_rule, cap_rule;
+    uint32_t n_rule;
+    size_t cap_rule;
     uint32_t n_alternative;
     uint32_t depth;
     uint64_t cost;

@@ -2,9 +2,8 @@
 
 #include <string.h>
 
+#include "base/fail.h"
 #include "base/mem.h"
-
-enum { FIRST_CAP = 16 };
 
 void added_free(struct added_set *a)
 {
@@ -14,13 +13,7 @@ void added_free(struct added_set *a)
 
 fathom_err added_put(struct added_set *a, uint32_t id)
 {
-    if (a->n == a->cap) {
-        uint32_t cap = a->cap ? 2 * a->cap : FIRST_CAP;
-        uint32_t *ids = mem_resize(a->ids, cap * sizeof *ids);
-        if (!ids) return FATHOM_ENOMEM;
-        a->ids = ids;
-        a->cap = cap;
-    }
+    TRY(mem_grow(&a->ids, &a->cap, a->n + 1, sizeof *a->ids));
     a->ids[a->n++] = id;
     return FATHOM_OK;
 }

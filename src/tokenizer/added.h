@@ -17,7 +17,7 @@
 struct added_set {
     uint32_t *ids; /* [n] */
     uint32_t n;
-    uint32_t cap;
+    size_t cap;
     int only_first; /* the byte that all tokens start with; -1 if they differ */
     uint64_t may_start[1024];
 };

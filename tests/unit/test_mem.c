@@ -36,6 +36,31 @@ static void a_product_that_overflows_gives_nothing(void **state)
     assert_null(mem_alloc_aligned(64, SIZE_MAX - 8));
 }
 
+static void an_array_doubles_and_keeps_what_it_holds(void **state)
+{
+    (void)state;
+    uint16_t *array = NULL;
+    size_t cap = 0, n_moved = 0;
+    for (size_t n = 0; n < 1000; n++) {
+        size_t before = cap;
+        assert_int_equal(mem_grow(&array, &cap, n + 1, sizeof *array), FATHOM_OK);
+        n_moved += cap != before;
+        array[n] = (uint16_t)n;
+    }
+    assert_int_equal(cap, 1024);
+    assert_int_equal(n_moved, 5);
+    assert_int_equal(mem_grow(&array, &cap, 5000, sizeof *array), FATHOM_OK);
+    assert_int_equal(cap, 8192);
+    for (size_t n = 0; n < 1000; n++) assert_int_equal(array[n], n);
+    uint16_t *same = array;
+    mem_fail_after(0);
+    assert_int_equal(mem_grow(&array, &cap, 8193, sizeof *array), FATHOM_ENOMEM);
+    mem_fail_after(-1);
+    assert_int_equal(mem_grow(&array, &cap, SIZE_MAX / 2, sizeof *array), FATHOM_ENOMEM);
+    assert_true(array == same && cap == 8192);
+    mem_free(array);
+}
+
 static void aligned_blocks_are_aligned(void **state)
 {
     (void)state;
@@ -115,6 +140,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_of_any_size_are_valid),
         cmocka_unit_test(a_product_that_overflows_gives_nothing),
+        cmocka_unit_test(an_array_doubles_and_keeps_what_it_holds),
         cmocka_unit_test(aligned_blocks_are_aligned),
         cmocka_unit_test(pages_are_zero_and_cost_nothing_untouched),
         cmocka_unit_test(strings_are_copied),
