@@ -49,6 +49,13 @@ void file_map_close(struct file_map *m)
     memset(m, 0, sizeof *m);
 }
 
+void file_map_prefetch(const void *data, size_t n)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t first = (uintptr_t)data / page * page;
+    (void)posix_madvise((void *)first, (uintptr_t)data + n - first, POSIX_MADV_WILLNEED);
+}
+
 bool path_exists(const char *path)
 {
     return access(path, F_OK) == 0;

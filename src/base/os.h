@@ -20,6 +20,10 @@ struct file_map {
 fathom_err file_map_open(struct file_map *m, const char *path, fathom_diag *d);
 void file_map_close(struct file_map *m);
 
+/* file_map_prefetch - n mapped bytes will be read soon: their reading begins, nothing waits for it.
+ * Cost: a system call. */
+void file_map_prefetch(const void *data, size_t n);
+
 /* path_exists, path_is_dir - false also when the path cannot be looked at */
 bool path_exists(const char *path);
 bool path_is_dir(const char *path);

@@ -73,7 +73,8 @@ void offload_fill_stats(const struct offload *o, fathom_tier_stats *out);
  *
  *   layout     of the cache
  *   numerics   of the backend, and whatever else tells computations apart
- * Configuration and tensors' names, types and shapes count whole, weights by samples. */
+ * Configuration and tensors' names, types and shapes count whole, weights by a sample of each.
+ * Cost: a read of the disk a tensor, 1024 at once. */
 struct hash128 offload_identify(struct checkpoint *c, const struct kv_layout *layout,
                                 const char *numerics);
 
