@@ -44,7 +44,7 @@ class BrowserError(Exception):
 class Browser:
     """One browser with one page. Errors that the page logs or throws are kept in `errors`."""
 
-    def __init__(self, width=1280, height=800, dark=False, timeout_s=20):
+    def __init__(self, width=1280, height=800, dark=False, timeout_s=client_env.HANG_S):
         self.timeout_s = timeout_s
         self.errors = []
         self.requests = []  # every address that the page asked for

@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 
+HANG_S = 120  # nothing takes so long but what hangs, however busy the machine is
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 SKIPPED = 77  # the exit status that CTest takes for "skipped"
@@ -82,7 +83,7 @@ def started(command, pattern):
         raise RuntimeError(f"{command[0]} printed no port")
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=HANG_S)
         process.stdout.close()
 
 

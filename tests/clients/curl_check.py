@@ -34,7 +34,7 @@ def commands():
 
 def run(command):
     done = subprocess.run(["sh", "-c", command.replace("curl ", "curl -sS --fail-with-body ", 1)],
-                          capture_output=True, text=True, timeout=60)
+                          capture_output=True, text=True, timeout=client_env.HANG_S)
     if done.returncode:
         raise AssertionError(f"{command}\n{done.stdout}{done.stderr}")
     return done.stdout

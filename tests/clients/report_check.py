@@ -16,6 +16,7 @@ import tempfile
 import unittest
 
 import browser
+import client_env
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 64)
 RATES = (2, 5, 10)
@@ -87,7 +88,7 @@ class Report(unittest.TestCase):
         with open(data, "w", encoding="utf-8") as f:
             f.writelines(json.dumps(r) + "\n" for r in cls.results)
         subprocess.run([PROGRAM, "bench", "report", data, "-o", cls.file, "--title", "A <b> & c"],
-                       check=True, stdout=subprocess.DEVNULL, timeout=60)
+                       check=True, stdout=subprocess.DEVNULL, timeout=client_env.HANG_S)
         cls.url = "file://" + cls.file
 
     @classmethod

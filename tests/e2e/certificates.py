@@ -3,9 +3,11 @@
 import os
 import subprocess
 
+from served import HANG_S
+
 
 def _openssl(*args):
-    subprocess.run(["openssl", *args], check=True, capture_output=True, timeout=60)
+    subprocess.run(["openssl", *args], check=True, capture_output=True, timeout=HANG_S)
 
 
 def make_certificate(folder, name, *, ca=None, days="30"):

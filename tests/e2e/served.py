@@ -10,8 +10,11 @@ import subprocess
 import time
 
 
-def wait_until(condition, seconds=20):
-    end = time.monotonic() + seconds
+HANG_S = 120  # nothing takes so long but what hangs, however busy the machine is
+
+
+def wait_until(condition):
+    end = time.monotonic() + HANG_S
     while not condition():
         if time.monotonic() > end:
             raise AssertionError("it did not come to pass")
@@ -92,20 +95,17 @@ class Server:
 
     def wait_idle(self):
         """Until no request is left; the health then."""
-        for _ in range(200):
-            health = self.health()
-            if health["running"] + health["waiting"] == 0:
-                return health
-            time.sleep(0.05)
-        raise AssertionError(f"requests are left: {health}")
+        def is_idle():
+            health.update(self.health())
+            return health["running"] + health["waiting"] == 0
+
+        health = {}
+        wait_until(is_idle)
+        return health
 
     def wait_descriptors(self, n):
         """Until no more than n descriptors are open."""
-        for _ in range(100):
-            if self.n_descriptor() <= n:
-                return
-            time.sleep(0.05)
-        raise AssertionError(f"{self.n_descriptor()} descriptors are open, expected are {n}")
+        wait_until(lambda: self.n_descriptor() <= n)
 
     def kill(self):
         if self.process.poll() is None:
@@ -115,12 +115,12 @@ class Server:
     def stop(self):
         """SIGTERM; the exit status."""
         self.process.send_signal(signal.SIGTERM)
-        status = self.process.wait(timeout=60)
+        status = self.process.wait(timeout=HANG_S)
         self.process.stdout.close()
         atexit.unregister(self.kill)
         return status
 
-    def end(self, timeout=20):
+    def end(self, timeout=HANG_S):
         """Exit status and what it said on standard error, which is a pipe."""
         _, errors = self.process.communicate(timeout=timeout)
         atexit.unregister(self.kill)
@@ -137,7 +137,7 @@ class Scripted(Server):
 
     def ask(self, script, **fields):
         """Status and text of a completion on a connection of its own."""
-        connection = self.connect(30)
+        connection = self.connect()
         body = {"prompt": f"[[{script}]]", "max_tokens": 1000, **fields}
         connection.request("POST", "/v1/completions", json.dumps(body))
         answer = connection.getresponse()
@@ -146,7 +146,7 @@ class Scripted(Server):
         return answer.status, text
 
     def get(self, path):
-        connection = self.connect(30)
+        connection = self.connect()
         connection.request("GET", path)
         answer = connection.getresponse()
         text = answer.read().decode()

@@ -23,7 +23,7 @@ import time
 import unittest
 
 from certificates import make_certificate
-from served import Server
+from served import HANG_S, Server
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests", "clients"))
@@ -41,7 +41,7 @@ def bench(*args, status=0, env=None):
     """Standard output and error."""
     clean = {k: v for k, v in os.environ.items()
              if not k.startswith(("HF_", "FATHOM", "VLLM", "OPENAI"))}
-    done = subprocess.run([FATHOM, "bench", *args], capture_output=True, text=True, timeout=60,
+    done = subprocess.run([FATHOM, "bench", *args], capture_output=True, text=True, timeout=HANG_S,
                           env={**clean, **(env or {})}, check=False)
     if done.returncode != status:
         raise AssertionError(f"{args}: status {done.returncode}\n{done.stdout}\n{done.stderr}")

@@ -13,12 +13,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 import urllib.error
 import urllib.request
 
-from served import Server
+from served import HANG_S, Server, wait_until
 
 FATHOM = Server.path = os.path.abspath(sys.argv.pop(1))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -29,7 +30,7 @@ def run(*args, stdin="", env=None, status=0):
     """Standard output and error of a run that must end with `status`."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "FATHOM", "VLLM"))}
     done = subprocess.run([FATHOM, *args], input=stdin, capture_output=True, text=True,
-                          timeout=120, env={**clean, **(env or {})}, check=False)
+                          timeout=HANG_S, env={**clean, **(env or {})}, check=False)
     if done.returncode != status:
         raise AssertionError(f"{args}: status {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done.stdout, done.stderr
@@ -53,13 +54,13 @@ class Served(Server):
         if key:
             headers["Authorization"] = "Bearer " + key
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=HANG_S) as answer:
             return json.load(answer)
 
     def stop(self, number=signal.SIGTERM):
         """The exit status; what was said on standard error is in `errors` then."""
         self.process.send_signal(number)
-        status, self.errors = self.end(60)
+        status, self.errors = self.end()
         return status
 
 
@@ -77,23 +78,48 @@ class Terminal:
         self.seen = ""
         self.at = 0  # what is before has been waited for
 
-    def until(self, part, after="", seconds=60):
-        """Types `after`, then reads until `part` has been printed."""
-        os.write(self.fd, after.encode())
+    def comes(self, part, seconds):
+        """Reads until `part` has been printed; false when it does not come."""
         end = time.monotonic() + seconds
         while part not in self.seen[self.at:]:
             if time.monotonic() > end:
-                raise AssertionError(f"{part!r} did not come:\n{self.seen}")
+                return False
             if select.select([self.fd], [], [], 0.2)[0]:
                 self.seen += os.read(self.fd, 4096).decode(errors="replace")
         self.at = self.seen.index(part, self.at) + len(part)
+        return True
 
-    def leave(self, seconds=60):
-        """Ctrl-D at the next prompt (typed earlier, the terminal itself would take it)."""
+    def until(self, part, after=""):
+        """Types `after`, then reads until `part` has been printed."""
+        os.write(self.fd, after.encode())
+        if not self.comes(part, HANG_S):
+            raise AssertionError(f"{part!r} did not come:\n{self.seen}")
+
+    def until_edited(self):
+        """Until a line is being edited: earlier the terminal takes special keys for itself."""
+        wait_until(lambda: not termios.tcgetattr(self.fd)[3] & termios.ICANON)
+
+    def interrupt(self):
+        """Ctrl-C. What is typed while it is handled is dropped: a character that is erased again is
+        typed until it is seen."""
+        self.until_edited()
+        os.write(self.fd, b"\x03")
+        end = time.monotonic() + HANG_S
+        while True:
+            self.until_edited()
+            os.write(self.fd, b"\x15#")
+            if self.comes("#", 1):
+                break
+            if time.monotonic() > end:
+                raise AssertionError("nothing can be typed after Ctrl-C:\n" + self.seen)
+        os.write(self.fd, b"\x15")
+
+    def leave(self):
+        """Ctrl-D at the next prompt."""
         self.until("> ")
-        time.sleep(0.3)
+        self.until_edited()
         os.write(self.fd, b"\x04")
-        end = time.monotonic() + seconds
+        end = time.monotonic() + HANG_S
         while time.monotonic() < end:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -259,8 +285,7 @@ class Cli(unittest.TestCase):
             terminal.until("/nothink", "/help\n")
             terminal.until("thinking is on", "/thi\t\n")
             terminal.until("> ")
-            terminal.until("", "\x03")
-            time.sleep(0.3)  # the terminal drops what is typed while it handles Ctrl-C
+            terminal.interrupt()
             terminal.until(". ", "How much is \\\n")
             terminal.until("tokens/s", "2 plus 3?\n")
             self.assertIn("\x1b[2m", terminal.seen)

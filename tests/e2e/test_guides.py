@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import unittest
 
+from served import HANG_S
 from test_cli import FATHOM, ROOT, Server
 
 CONTEXT = "4096"  # the pilot's
@@ -96,7 +97,7 @@ def without(arguments, refused):
 
 def run(arguments, environment):
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "FATHOM", "VLLM"))}
-    return subprocess.run([FATHOM, *arguments], capture_output=True, text=True, timeout=60,
+    return subprocess.run([FATHOM, *arguments], capture_output=True, text=True, timeout=HANG_S,
                           env={**clean, **environment}, check=False)
 
 
@@ -157,7 +158,7 @@ class Guides(unittest.TestCase):
             split = shlex.split(text.replace("\\\n", " "))
             split[1] = server.url + "/v1/" + split[1].partition("/v1/")[2]
             done = subprocess.run([*split, "-s", "--fail-with-body"], capture_output=True, text=True,
-                                  timeout=120, check=False)
+                                  timeout=HANG_S, check=False)
             self.assertEqual(done.returncode, 0, f"{text}\n{done.stdout}{done.stderr}")
             answer = json.loads(done.stdout)
             self.assertIn(answer["choices"][0]["finish_reason"], ("stop", "length", "tool_calls"))

@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 import unittest
 
@@ -26,7 +27,7 @@ class Lifecycle(unittest.TestCase):
     def test_a_failed_engine_ends_the_process_after_every_answer(self):
         server = Scripted()
         with concurrent.futures.ThreadPoolExecutor(5) as pool:
-            waiting = [pool.submit(server.ask, "first_ms=60000;say=x", stream=i % 2 == 1)
+            waiting = [pool.submit(server.ask, "first_ms=600000;say=x", stream=i % 2 == 1)
                        for i in range(4)]
             wait_until(lambda: server.running() == 4)
             status, text = server.ask("step_ms=20;then=fail;say=one two", stream=True)
@@ -36,9 +37,7 @@ class Lifecycle(unittest.TestCase):
                 status, text = future.result()
                 self.assertEqual(status, 503)
                 self.assertIn("the scripted device is lost", text)
-        begin = time.monotonic()
         status, errors = server.end()
-        self.assertLess(time.monotonic() - begin, 7)
         self.assertEqual(status, 1)
         self.assertIn("fathom: the engine has failed: the scripted device is lost", errors)
 
@@ -55,45 +54,39 @@ class Lifecycle(unittest.TestCase):
     def test_a_reader_that_does_not_read_holds_up_no_end(self):
         for ask, status in (("then=fail;say=x", 1), (None, 0)):
             server = Scripted("--shutdown-timeout", "1")
-            reader = self.silent_reader(server, "step_ms=5;repeat=500;say=abcdefgh")
-            idle = server.connect(30)
+            reader = self.silent_reader(server, "step_ms=50;repeat=500;say=abcdefgh")  # minutes
+            idle = server.connect()
             idle.request("GET", "/health")
             idle.getresponse().read()
             wait_until(lambda: server.running() == 1)
             time.sleep(0.5)
-            begin = time.monotonic()
             if ask:
                 server.ask(ask)
             else:
                 server.process.send_signal(signal.SIGTERM)
             self.assertEqual(server.end()[0], status)
-            self.assertLess(time.monotonic() - begin, 9)
             reader.close()
             idle.close()
 
     def test_an_idle_connection_holds_up_no_drain(self):
         server = Scripted()
-        idle = server.connect(30)
+        idle = server.connect()
         idle.request("GET", "/health")
         idle.getresponse().read()
-        begin = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
-        self.assertEqual(server.end()[0], 0)
-        self.assertLess(time.monotonic() - begin, 3)
+        self.assertEqual(server.end(29)[0], 0)  # after 30 s the connection itself would be over
         idle.close()
 
-    def test_a_stuck_step_is_seen_within_five_seconds(self):
+    def test_a_stuck_step_is_seen(self):
         server = Scripted()
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            slow = pool.submit(server.ask, "first_ms=60000;say=x")
+            slow = pool.submit(server.ask, "first_ms=600000;say=x")
             wait_until(lambda: server.running() == 1)
             time.sleep(5)  # slow is not stuck
             self.assertEqual(server.get("/health")[0], 200)
             self.assertEqual(server.get("/ready")[0], 200)
             stuck = pool.submit(server.ask, "then=stall;say=x")
-            begin = time.monotonic()
             wait_until(lambda: server.get("/health")[0] == 503)
-            self.assertLess(time.monotonic() - begin, 5)
             for path in ("/health", "/ready", "/ping", "/health/live", "/health/ready"):
                 status, text = server.get(path)
                 self.assertEqual(status, 503)
@@ -108,9 +101,11 @@ class Lifecycle(unittest.TestCase):
         self.assertIn("the engine is stuck", errors)
 
     def test_a_drain_lets_requests_end(self):
-        server = Scripted()
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            running = pool.submit(server.ask, "step_ms=100;say=abcdefghijklmnopqrst", stream=True)
+        server = Scripted("--shutdown-timeout", "600")
+        with tempfile.TemporaryDirectory() as folder, \
+             concurrent.futures.ThreadPoolExecutor(2) as pool:
+            go = os.path.join(folder, "go")
+            running = pool.submit(server.ask, f"hold={go};say=abcdefghijklmnopqrst", stream=True)
             wait_until(lambda: server.running() == 1)
             self.assertEqual(server.get("/ready")[0], 200)
             server.process.send_signal(signal.SIGTERM)
@@ -120,6 +115,8 @@ class Lifecycle(unittest.TestCase):
             status, text = server.ask("say=x")
             self.assertEqual(status, 503)
             self.assertIn("shutting_down", text)
+            with open(go, "w", encoding="utf-8"):
+                pass
             status, text = running.result()
             self.assertEqual(status, 200)
             self.assertTrue(text.endswith("data: [DONE]\n\n"))
@@ -128,20 +125,18 @@ class Lifecycle(unittest.TestCase):
     def test_a_drain_has_an_end(self):
         server = Scripted("--shutdown-timeout", "0.5")
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            running = pool.submit(server.ask, "first_ms=60000;say=x")
+            running = pool.submit(server.ask, "first_ms=600000;say=x")
             wait_until(lambda: server.running() == 1)
-            begin = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
             status, text = running.result()
-            self.assertLess(time.monotonic() - begin, 5)
             self.assertEqual(status, 503)
             self.assertIn("not finished in time", text)
         self.assertEqual(server.end()[0], 0)
 
     def test_a_crash_names_the_requests_in_flight(self):
         server = Scripted()
-        connection = server.connect(30)
-        body = {"prompt": "[[step_ms=50;say=abcdefghijklmnopqrstuvwxyz]]", "stream": True}
+        connection = server.connect()
+        body = {"prompt": "[[step_ms=600000;say=abcdefghijklmnopqrstuvwxyz]]", "stream": True}
         connection.request("POST", COMPLETIONS, json.dumps(body))
         answer = connection.getresponse()
         first = json.loads(answer.readline().decode().removeprefix("data: "))
@@ -156,16 +151,14 @@ class Lifecycle(unittest.TestCase):
 
     def test_flags_of_limits(self):
         server = Scripted("--max-connections", "1", "--stall-timeout", "0.3")
-        first = server.connect(30)
+        first = server.connect()
         first.request("GET", "/health")
         self.assertEqual(first.getresponse().read()[:1], b"{")
         status, text = server.ask("say=x")
         self.assertEqual(status, 503)
         self.assertIn("1 connections are open, which is the limit (--max-connections)", text)
         first.request("POST", COMPLETIONS, json.dumps({"prompt": "[[then=stall;say=x]]"}))
-        begin = time.monotonic()
         wait_until(lambda: server.get("/health")[0] == 503)
-        self.assertLess(time.monotonic() - begin, 3)
         first.close()
         server.process.kill()
         server.end()

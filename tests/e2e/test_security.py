@@ -19,7 +19,7 @@ import urllib.error
 import urllib.request
 
 from certificates import make_certificate
-from served import Scripted, Server
+from served import HANG_S, Scripted, Server
 
 MODELS = "/v1/models"
 
@@ -28,8 +28,8 @@ def get(server, path, context=None, key=None):
     """Status and text; the server's own errors too."""
     headers = {"Authorization": "Bearer " + key} if key else {}
     try:
-        with urllib.request.urlopen(urllib.request.Request(server.url + path, headers=headers), timeout=20,
-                                    context=context) as answer:
+        request = urllib.request.Request(server.url + path, headers=headers)
+        with urllib.request.urlopen(request, timeout=HANG_S, context=context) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as e:
         return e.code, e.read().decode()
@@ -65,7 +65,7 @@ class Tls(unittest.TestCase):
 
     def refused(self, *flags):
         done = subprocess.run([Server.path, "serve", "--port", "0", *flags],
-                              capture_output=True, text=True, timeout=60, check=False)
+                              capture_output=True, text=True, timeout=HANG_S, check=False)
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
         return done.stderr
@@ -77,7 +77,7 @@ class Tls(unittest.TestCase):
         self.assertEqual(get(server, MODELS, self.context(), key="secret")[0], 200)
         with self.assertRaises(urllib.error.URLError):  # it knows nobody who signed it
             get(server, "/health", ssl.create_default_context())
-        with socket.create_connection((server.host, server.port), timeout=20) as plain:
+        with socket.create_connection((server.host, server.port), timeout=HANG_S) as plain:
             plain.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
             self.assertNotIn(b"200", plain.recv(4096))
         self.assertEqual(get(server, "/health", self.context())[0], 200)
@@ -136,7 +136,7 @@ class Keys(unittest.TestCase):
             with open(path, "w", encoding="utf-8") as f:
                 f.write("# none\n")
             done = subprocess.run([Server.path, "serve", "--api-key-file", path],
-                                  capture_output=True, text=True, timeout=60, check=False)
+                                  capture_output=True, text=True, timeout=HANG_S, check=False)
             self.assertEqual(done.returncode, 1)
             self.assertIn("holds no key", done.stderr)
 

@@ -6,11 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define END_OF_SENTENCE "<｜end▁of▁sentence｜>"
 
 /* No token is made while so many events wait to be polled: who polls is not outrun. */
-enum { EOS_ID = 1, MAX_STOP = 64, AHEAD_MAX = 1 << 14 };
+enum { EOS_ID = 1, MAX_STOP = 64, AHEAD_MAX = 1 << 14, HOLD_US = 5000 };
 
 /* One request. Waiting while !running. */
 struct request {
@@ -247,6 +248,7 @@ static uint64_t step(fathom_engine *e)
         }
         n_running++;
         if (e->stalled || e->n_event >= AHEAD_MAX) continue;
+        if (r->plan.hold[0] && access(r->plan.hold, F_OK) != 0) r->due_us = now + HOLD_US;
         uint64_t due = r->due_us;
         if (due <= now) {
             if (ends_badly(e, r)) {
@@ -597,6 +599,9 @@ static void obey(struct fake_plan *p, const struct tokenizer *t, const char *tex
         }
         if (strncmp(c, "step_ms=", 8) == 0) {
             p->step_us = 1000 * (uint32_t)strtoul(c + 8, NULL, 10);
+        }
+        if (strncmp(c, "hold=", 5) == 0) {
+            (void)snprintf(p->hold, sizeof p->hold, "%.*s", (int)strcspn(c + 5, ";"), c + 5);
         }
         if (strncmp(c, "cached=", 7) == 0) p->n_cached = (uint32_t)strtoul(c + 7, NULL, 10);
         if (strncmp(c, "refuse=", 7) == 0) refuse_by_name(p, c + 7);

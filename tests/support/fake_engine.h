@@ -20,9 +20,10 @@ struct fake_plan {
     uint32_t first_us;     /* before the first token */
     uint32_t step_us;      /* between tokens */
     uint32_t n_cached;
-    bool fails;   /* the engine fails where the request would end */
-    bool expires; /* the request is given back as expired there */
-    bool stalls;  /* the engine stops making steps there, for good */
+    char hold[96]; /* "", or a file: no token before it is there */
+    bool fails;    /* the engine fails where the request would end */
+    bool expires;  /* the request is given back as expired there */
+    bool stalls;   /* the engine stops making steps there, for good */
 };
 
 typedef void fake_script(void *arg, const fathom_request *r, struct fake_plan *plan);
@@ -60,8 +61,9 @@ uint64_t fake_engine_n_reset(fathom_engine *e);
 fathom_sampling fake_engine_last(fathom_engine *e, uint32_t *n_prompt);
 
 /* fake_script_directives - a script that obeys the prompt's last [[...]]: words "key=value" apart
- * by ";": say (text, up to the end), repeat, first_ms, step_ms, cached, refuse (busy | limit |
- * device), then (fail | stall | expire). Without one it says "Hello!". arg: const struct tokenizer
+ * by ";": say (text, up to the end), repeat, first_ms, step_ms, hold (a path), cached, refuse
+ * (busy | limit | device), then (fail | stall | expire). Without one it says "Hello!". arg: const
+ * struct tokenizer
  * *.
  *
  * fathom_open gives an engine with this script and the tokenizer of the bundle or directory that it
