@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
-"""fathom bench serve, sweep and report: against a server whose times are known, against one that
-fails in every way, and against the pilot, beside a client of another make.
+"""fathom bench serve, sweep and report: against a server that notes its times, against one that
+fails in every way, and against the pilot.
+
+Nothing here depends on how busy the machine is: a time that the client measures lies between two
+that the server has noted, however far apart these are; figures follow from the requests' own times.
 
     tests/e2e/test_bench.py path/to/fathom
 """
@@ -8,13 +11,14 @@ fails in every way, and against the pilot, beside a client of another make.
 import asyncio
 import contextlib
 import csv
-import functools
 import glob
+import itertools
 import json
 import os
 import re
 import shlex
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,13 +31,13 @@ from served import HANG_S, Server
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests", "clients"))
-import bench_client  # noqa: E402
 import client_env  # noqa: E402
 
 FATHOM = os.path.abspath(sys.argv.pop(1))
 Server.path = FATHOM
 
-FIRST_S, GAP_S = 0.060, 0.010  # of the paced server
+FIRST_S, GAP_S = 0.060, 0.010  # of the paced server, at the least
+EARLY_S = 0.001  # by which a timer may be early
 METRICS = "".join(f'vllm:request_queue_time_seconds_{part} {{}}\n' for part in ("sum", "count"))
 
 
@@ -50,10 +54,12 @@ def bench(*args, status=0, env=None):
 
 class Paced:
     """A server of completions and chats that answers at a known pace, or fails as its prompts' number
-    says: every request is kept with its headers."""
+    says: every request is kept with its headers, and when it was there and its tokens were sent, by the
+    clock that the program reads too."""
 
     def __init__(self, failures=()):
         self.failures, self.requests, self.n_finished = list(failures), [], 0
+        self.times = []  # of each request: when it was there, when each token was sent
         self.loop = asyncio.new_event_loop()
         started = threading.Event()
         self.thread = threading.Thread(target=self._run, args=(started,), daemon=True)
@@ -99,10 +105,12 @@ class Paced:
         body = json.loads(body)
         how = self.failures[len(self.requests)] if len(self.requests) < len(self.failures) else ""
         self.requests.append((path, head, body))
-        await self._stream(body, how, writer)
+        times = [time.monotonic()]
+        self.times.append(times)
+        await self._stream(body, how, writer, times)
         self.n_finished += 1
 
-    async def _stream(self, body, how, writer):
+    async def _stream(self, body, how, writer, times):
         if how.isdigit():
             text = json.dumps({"error": {"message": f"status {how}"}})
             writer.write(f"HTTP/1.1 {how} x\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
@@ -128,30 +136,17 @@ class Paced:
                 elif how == "nonsense":
                     writer.write(b"9\r\ndata: {x\n\r\n2\r\n\n\n\r\n")
                 elif how == "hang":
-                    await asyncio.sleep(3)
+                    await asyncio.sleep(HANG_S)
                 writer.close()
                 return
             text = " word"
+            times.append(time.monotonic())
             event({"choices": [{"delta": {"content": text}} if is_chat else {"text": text}]})
             await writer.drain()
         event({"choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": n,
                                         "prompt_tokens_details": {"cached_tokens": 0}}})
         writer.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
         await writer.drain()
-
-
-def undisturbed(test):
-    """Repeats what compares times: other work on the machine parts them now and then, a wrong clock
-    always would."""
-    @functools.wraps(test)
-    def repeated(self):
-        for _ in range(9):
-            try:
-                return test(self)
-            except AssertionError:
-                self.paced.requests.clear()
-        return test(self)
-    return repeated
 
 
 class KnownTimes(unittest.TestCase):
@@ -163,90 +158,89 @@ class KnownTimes(unittest.TestCase):
         self.folder = folder.name
 
     def serve(self, *args, tokens=12):
+        begin = time.monotonic()
         out, err = bench("serve", "--port", str(self.paced.port), "--tokenizer", "pilot",
                          "--input-len", "20", "--output-len", str(tokens), "--result-dir",
-                         self.folder, "--save-result", "--result-filename", "r.json", *args)
+                         self.folder, "--save-detailed", "--save-result", "--result-filename",
+                         "r.json", *args)
         with open(os.path.join(self.folder, "r.json"), encoding="utf-8") as f:
-            return json.load(f), out, err
+            r = json.load(f)
+        self.assertLess(r["duration"], time.monotonic() - begin)
+        self.check_figures(r)
+        return r, out, err
 
-    def near(self, value, want, share=0.06, absolute=4):
-        self.assertLess(abs(value - want), want * share + absolute, f"{value}, not about {want}")
+    def check_figures(self, r):
+        """Every figure of a run without failures follows from its requests' own times."""
+        whole = [first + sum(gaps) for first, gaps in zip(r["ttfts"], r["itls"])]
+        values = {"ttft": r["ttfts"], "itl": list(itertools.chain(*r["itls"])), "e2el": whole,
+                  "tpot": [sum(gaps) / (n - 1)
+                           for gaps, n in zip(r["itls"], r["output_lens"]) if n > 1]}
+        for metric, seconds in values.items():
+            for part in ("mean", "median"):
+                want = 1e3 * getattr(statistics, part)(seconds)
+                self.assertAlmostEqual(r[f"{part}_{metric}_ms"], want, places=2)
+        for start, seconds in zip(r["start_times"], whole):
+            self.assertLess(start + seconds, r["duration"] + EARLY_S)
+        self.assertAlmostEqual(r["request_throughput"], len(whole) / r["duration"], places=3)
+        self.assertAlmostEqual(r["output_throughput"], sum(r["output_lens"]) / r["duration"],
+                               places=3)
+        self.assertTrue(r["checks"]["littles_law_holds"])
+        self.assertLess(sum(whole) / r["duration"], r["checks"]["mean_in_flight"] + 0.01)
 
-    @undisturbed
+    def test_times_lie_between_those_of_the_server(self):
+        """One request after the other: nothing is received before it was sent, and a request is over
+        when the next one comes."""
+        r, *_ = self.serve("--num-prompts", "8", "--max-concurrency", "1")
+        times = self.paced.times[-8:]
+        for i, (first, gaps) in enumerate(zip(r["ttfts"], r["itls"])):
+            there, *sent = times[i]
+            for received, at in zip(itertools.accumulate([first, *gaps]), sent):
+                self.assertGreater(received, at - there)
+            if 0 < i < 7:
+                self.assertLess(first + sum(gaps), times[i + 1][0] - times[i - 1][-1])
+
     def test_figures_are_what_the_server_did(self):
         r, out, _ = self.serve("--num-prompts", "8", "--max-concurrency", "4", "--goodput",
                                "ttft:1000", "e2el:20", "--metric-percentiles", "50,99")
-        whole = 1e3 * (FIRST_S + 11 * GAP_S)
-        for key in ("mean_ttft_ms", "median_ttft_ms", "p50_ttft_ms"):
-            self.near(r[key], 1e3 * FIRST_S)
-        for key in ("mean_tpot_ms", "median_tpot_ms", "mean_itl_ms"):
-            self.near(r[key], 1e3 * GAP_S, absolute=1.5)
-        self.near(r["mean_e2el_ms"], whole)
-        self.near(r["duration"], 2 * whole / 1e3, absolute=0.1)
-        self.near(r["output_throughput"], 96 / r["duration"], absolute=0.1)
+        whole_s = FIRST_S + 11 * GAP_S - EARLY_S
+        self.assertGreater(min(r["ttfts"]), FIRST_S - EARLY_S)
+        self.assertGreater(r["mean_e2el_ms"], 1e3 * whole_s)
+        self.assertGreater(r["duration"], 2 * whole_s)
         self.assertEqual((r["completed"], r["failed"], r["request_goodput"]), (8, 0, 0))
         self.assertEqual((r["total_input_tokens"], r["total_output_tokens"]), (160, 96))
         self.assertEqual((r["max_concurrency"], r["max_concurrent_requests"]), (4, 4))
-        self.assertTrue(r["checks"]["littles_law_holds"])
-        self.near(r["checks"]["mean_in_flight"], 4, absolute=0.3)
-        self.near(r["checks"]["mean_client_wait_ms"], whole / 2, share=0.1, absolute=10)
-        self.near(r["server_metrics"]["mean_queue_ms"], 250, absolute=1)
+        self.assertEqual(r["p50_ttft_ms"], r["median_ttft_ms"])
+        checks = r["checks"]
+        self.assertLess(checks["mean_in_flight"], 4.01)
+        # four of the eight wait for the others
+        self.assertGreater(checks["mean_client_wait_ms"], 1e3 * whole_s / 2)
+        self.assertAlmostEqual(checks["mean_client_wait_ms"],
+                               1e3 * statistics.mean(r["start_times"]), places=2)
+        self.assertAlmostEqual(r["server_metrics"]["mean_queue_ms"], 250, places=3)
         self.assertEqual(r["model_id"], "paced")
         for part in ("Serving Benchmark Result", "Mean TTFT (ms):", "P99 ITL (ms):",
                      "Request goodput (req/s):", "workload  random 20 in, 12 out; 8 requests"):
             self.assertIn(part, out)
 
-    def assert_clients_agree(self, port, model, prompt, tokens, *args):
-        n, concurrency = 24, 8
-        out, _ = bench("serve", "--port", str(port), "--model", model, "--tokenizer", "pilot",
-                       "--num-prompts", str(n), "--max-concurrency", str(concurrency),
-                       "--result-dir", self.folder, "--save-result", "--result-filename", "r.json",
-                       *args)
-        with open(os.path.join(self.folder, "r.json"), encoding="utf-8") as f:
-            ours = json.load(f)
-        body = {"model": model, "prompt": prompt, "max_tokens": tokens, "stream": True,
-                "stream_options": {"include_usage": True}}
-        theirs = bench_client.measure("127.0.0.1", port, [body] * n, concurrency)
-        for key, value in theirs.items():
-            self.assertLess(abs(ours[key] / value - 1), 0.03, f"{key}: {ours[key]}, {value}\n{out}")
-
-    @undisturbed
-    def test_another_client_tells_the_same_of_another_server(self):
-        self.assert_clients_agree(self.paced.port, "paced", "x", 30, "--input-len", "20",
-                                  "--output-len", "30")
-
-    @undisturbed
-    def test_another_client_tells_the_same_of_fathom(self):
-        """The program with an engine that keeps a pace: what clients see is the clock's alone."""
-        program = os.path.join(os.path.dirname(FATHOM), "tests", "fathom_scripted")
-        prompt = "[[first_ms=60;step_ms=10;say=" + "one two three four five six " * 4 + "]]"
-        dataset = os.path.join(self.folder, "prompts.jsonl")
-        with open(dataset, "w", encoding="utf-8") as f:
-            f.write((json.dumps({"prompt": prompt}) + "\n") * 24)
-        with client_env.started_pilot(program, "--disable-log-requests") as port:
-            self.assert_clients_agree(port, "pilot", prompt, 200, "--dataset-name", "custom",
-                                      "--dataset-path", dataset, "--custom-output-len", "200")
-
-    @undisturbed
     def test_arrivals_keep_the_rate(self):
-        r, _, _ = self.serve("--num-prompts", "30", "--request-rate", "20", "--save-detailed",
-                             tokens=2)
+        r, _, _ = self.serve("--num-prompts", "30", "--request-rate", "20", tokens=2)
         starts = r["start_times"]
         self.assertEqual(starts, sorted(starts))
-        self.near(starts[-1], 30 / 20, absolute=0.05)
-        self.near(r["request_throughput"], 30 / r["duration"], absolute=0.1)
+        # the draws add up to the rate; what is late by the machine is told
+        late = r["checks"]["max_client_wait_ms"] / 1e3
+        self.assertGreater(starts[-1], 30 / 20 - 0.05)
+        self.assertLess(starts[-1], 30 / 20 + 0.05 + late)
         self.assertEqual((r["request_rate"], r["max_concurrency"]), (20.0, None))
         for key in ("input_lens", "output_lens", "ttfts", "itls", "generated_texts", "errors"):
             self.assertEqual(len(r[key]), 30)
         self.assertEqual((r["input_lens"][0], r["output_lens"][0]), (20, 2))
         self.assertEqual(r["generated_texts"][3], " word word")
 
-    @undisturbed
     def test_chats_start_with_their_content_not_their_role(self):
         r, _, _ = self.serve("--backend", "openai-chat", "--num-prompts", "3", "--header", "X-A=b c",
                              "--api-key", "secret", "--extra-body", '{"top_p": 0.5}',
                              "--cache", "off", "--ignore-eos", tokens=4)
-        self.near(r["mean_ttft_ms"], 1e3 * FIRST_S)
+        self.assertGreater(min(r["ttfts"]), FIRST_S - EARLY_S)
         self.assertEqual(r["backend"], "openai-chat")
         path, head, body = self.paced.requests[-1]
         self.assertEqual(path, "/v1/chat/completions")
@@ -366,7 +360,7 @@ class Failures(unittest.TestCase):
         self.addCleanup(paced.stop)
         out, _ = bench("serve", "--port", str(paced.port), "--tokenizer", "pilot", "--input-len",
                        "20", "--output-len", "4", "--num-prompts", "9", "--max-concurrency", "1",
-                       "--request-timeout", "1")
+                       "--request-timeout", "5")
         for kind in ("busy (429)", "server failed (5xx)", "refused (4xx)", "stream cut",
                      "error in the stream", "not a stream", "timed out"):
             self.assertRegex(out, rf"Failed, {re.escape(kind)}: +1\b")
@@ -390,7 +384,7 @@ class Failures(unittest.TestCase):
         self.addCleanup(paced.stop)
         args = ("serve", "--port", str(paced.port), "--tokenizer", "pilot", "--input-len", "20",
                 "--output-len", "2", "--num-prompts", "1")
-        bench(*args, "--ready-check-timeout-sec", "20")
+        bench(*args, "--ready-check-timeout-sec", str(HANG_S))
         paced.failures = [""] * len(paced.requests) + ["503"]
         self.assertIn("503", bench(*args, status=1)[1])
 
@@ -424,31 +418,28 @@ class Pilot(unittest.TestCase):
         self.assertIn("Serving Benchmark Result", out)
         self.assertEqual(err, "")
 
-    def test_another_client_measures_the_same(self):
-        """The same prompts, lengths and concurrency, turn about until each figure has agreed: other
-        work on the machine can part them, a wrong clock would always."""
-        n, concurrency, tokens = 16, 4, 48
-        apart = None
-        for attempt in range(8):
-            with tempfile.TemporaryDirectory() as folder:
-                bench("serve", "--base-url", self.url, "--model", "pilot", "--input-len", "64",
-                      "--output-len", str(tokens), "--num-prompts", str(n), "--max-concurrency",
-                      str(concurrency), "--ignore-eos", "--seed", str(attempt), "--save-result",
-                      "--result-dir", folder)
-                with open(glob.glob(folder + "/*.json")[0], encoding="utf-8") as f:
-                    ours = json.load(f)
-            bodies = [{"model": "pilot", "max_tokens": tokens, "ignore_eos": True, "temperature": 0,
-                       "stream": True, "stream_options": {"include_usage": True},
-                       "prompt": [400 + (attempt * 991 + i * 37 + k * k) % 3000 for k in range(64)]}
-                      for i in range(n)]
-            theirs = bench_client.measure(self.server.host, self.server.port, bodies, concurrency)
-            ratios = {key: ours[key] / theirs[key] for key in theirs}
-            far = {key for key, ratio in ratios.items() if not 0.8 < ratio < 1.25}
-            apart = far if apart is None else apart & far
-            if not apart:
-                return
-            time.sleep(0.5)
-        self.fail(f"{apart} never agreed; ours over theirs at last: {ratios}")
+    def test_the_server_saw_no_more_time_than_the_client(self):
+        before = self.server.metrics()
+        begin = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            bench("serve", "--base-url", self.url, "--model", "pilot", "--input-len", "64",
+                  "--output-len", "48", "--num-prompts", "16", "--max-concurrency", "4",
+                  "--ignore-eos", "--save-result", "--save-detailed", "--result-dir", folder)
+            with open(glob.glob(folder + "/*.json")[0], encoding="utf-8") as f:
+                r = json.load(f)
+        outside_s = time.monotonic() - begin - r["duration"]  # in it a first request, alone
+        after = self.server.metrics()
+
+        def grown(name):
+            key = name + '{model_name="pilot",engine="0"}'
+            return after[key] - before[key]
+
+        self.assertEqual(grown("vllm:time_to_first_token_seconds_count"), 17)
+        self.assertEqual(grown("vllm:generation_tokens_total"), 17 * 48)
+        self.assertEqual(r["total_output_tokens"], 16 * 48)
+        whole = [first + sum(gaps) for first, gaps in zip(r["ttfts"], r["itls"])]
+        self.assertLess(sum(whole), 4 * r["duration"])
+        self.assertLess(grown("vllm:time_to_first_token_seconds_sum"), sum(r["ttfts"]) + outside_s)
 
     def test_sonnets_find_their_shared_lines_in_the_cache(self):
         server = Server("--max-num-seqs", "4", "--max-model-len", "1024")
