@@ -601,20 +601,14 @@ fathom_err http_open(struct server *s, fathom_diag *d)
     return FATHOM_OK;
 }
 
-void http_stop_accepting(struct server *s)
-{
-    if (!s->http || s->listen_fd < 0) return;
-    MHD_socket fd = MHD_quiesce_daemon(s->http);
-    if (fd != MHD_INVALID_SOCKET) (void)close(fd);
-    s->listen_fd = -1;
-}
-
 void http_close(struct server *s)
 {
-    http_stop_accepting(s);
-    if (s->http) MHD_stop_daemon(s->http);
+    if (s->http) {
+        MHD_stop_daemon(s->http); /* closes listen_fd */
+    } else if (s->listen_fd >= 0) {
+        (void)close(s->listen_fd);
+    }
     s->http = NULL;
-    if (s->listen_fd >= 0) (void)close(s->listen_fd);
     s->listen_fd = -1;
     if (s->has_uds) (void)unlink(s->o.uds);
     s->has_uds = false;

@@ -20,10 +20,9 @@
  * Errors  EINVAL (address), EIO (port taken and the like), ENOMEM. */
 fathom_err http_open(struct server *s, fathom_diag *d);
 
-/* http_stop_accepting - no new connections; those that are open go on */
-void http_stop_accepting(struct server *s);
-
-/* http_close - close everything. Needs no connection suspended, and none that could be. */
+/* http_close - close everything. Needs no connection suspended, and none that could be. Until then
+ * connections are taken: MHD_quiesce_daemon races with the threads of its own pool, which ends the
+ * process. */
 void http_close(struct server *s);
 
 #endif

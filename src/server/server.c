@@ -334,7 +334,6 @@ static void end_jobs(struct server *s)
 {
     atomic_store(&s->draining, true);
     atomic_store(&s->cancelling, true);
-    http_stop_accepting(s);
     give_up_jobs(s);
     workers_stop(s->workers);
     give_up_jobs(s);
