@@ -25,6 +25,7 @@ struct gate {
     struct gate_pass *first;
     uint32_t n;
     uint64_t n_late;
+    bool is_shut;
 };
 
 fathom_err gate_create(struct gate **out, const struct gate_limits *limits)
@@ -73,6 +74,7 @@ struct gate_pass *gate_enter(struct gate *g, int fd, uint64_t now_us)
     if (g->first) g->first->prev = p;
     g->first = p;
     g->n++;
+    if (g->is_shut) (void)shutdown(fd, SHUT_RDWR);
     (void)pthread_mutex_unlock(&g->lock);
     return p;
 }
@@ -122,6 +124,14 @@ uint32_t gate_sweep(struct gate *g, uint64_t now_us)
     g->n_late += n;
     (void)pthread_mutex_unlock(&g->lock);
     return n;
+}
+
+void gate_shut(struct gate *g)
+{
+    (void)pthread_mutex_lock(&g->lock);
+    g->is_shut = true;
+    for (struct gate_pass *p = g->first; p; p = p->next) (void)shutdown(p->fd, SHUT_RDWR);
+    (void)pthread_mutex_unlock(&g->lock);
 }
 
 uint32_t gate_n(struct gate *g)

@@ -46,6 +46,9 @@ bool gate_is_over_limit(const struct gate_pass *pass);
 /* gate_sweep - shut down what is past its deadline; returns how many. Cost O(connections). */
 uint32_t gate_sweep(struct gate *g, uint64_t now_us);
 
+/* gate_shut - shut down every connection, and from now on each that enters */
+void gate_shut(struct gate *g);
+
 /* gate_n - connections now; gate_n_late - shut down so far */
 uint32_t gate_n(struct gate *g);
 uint64_t gate_n_late(struct gate *g);

@@ -26,6 +26,7 @@
 #include "server/tls.h"
 
 enum {
+    SHUT_MS = 1000,          /* for connections to end, at the end */
     SILENCE_S = 75,          /* an answer that is not read at all */
     OVER_LIMIT_RESERVE = 64, /* connections above the limit that are told so */
     STREAM_BLOCK_BYTES = 16384,
@@ -601,9 +602,18 @@ fathom_err http_open(struct server *s, fathom_diag *d)
     return FATHOM_OK;
 }
 
+/* A request that the library itself refuses, as one that is no HTTP, while it stops would end the
+ * process: it takes the refusal for queued when it is not. So connections end before it. */
+static void end_connections(struct server *s)
+{
+    gate_shut(s->gate);
+    for (int i = 0; i < SHUT_MS && gate_n(s->gate) > 0; i++) clock_sleep_us(1000);
+}
+
 void http_close(struct server *s)
 {
     if (s->http) {
+        end_connections(s);
         MHD_stop_daemon(s->http); /* closes listen_fd */
     } else if (s->listen_fd >= 0) {
         (void)close(s->listen_fd);

@@ -54,6 +54,26 @@ static bool is_shut(const struct line *l, int i)
     return recv(l->fds[i][1], &byte, 1, MSG_DONTWAIT) == 0;
 }
 
+static void a_shut_gate_shuts_who_is_in_and_who_comes(void **state)
+{
+    (void)state;
+    struct line l;
+    int fds[2];
+    open_line(&l);
+    gate_shut(l.gate);
+    for (int i = 0; i < N; i++) assert_true(is_shut(&l, i));
+    assert_int_equal(gate_n(l.gate), N);
+    assert_int_equal(gate_n_late(l.gate), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+    struct gate_pass *late = gate_enter(l.gate, fds[0], 0);
+    char byte;
+    assert_int_equal(recv(fds[1], &byte, 1, MSG_DONTWAIT), 0);
+    gate_leave(l.gate, late);
+    (void)close(fds[0]);
+    (void)close(fds[1]);
+    close_line(&l);
+}
+
 static void each_phase_has_its_deadline(void **state)
 {
     (void)state;
@@ -119,6 +139,7 @@ static void no_memory_means_unwatched(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_shut_gate_shuts_who_is_in_and_who_comes),
         cmocka_unit_test(each_phase_has_its_deadline),
         cmocka_unit_test(who_comes_when_it_is_full_is_known),
         cmocka_unit_test(no_memory_means_unwatched),
