@@ -534,8 +534,8 @@ static fathom_err make_parts(fathom_engine *e, const struct engine_config *c, fa
         drafter_init(&e->drafter, info->n_draft, info->max_num_seqs) != FATHOM_OK) {
         FAIL(d, FATHOM_ENOMEM, "no memory for plans of %u requests", info->max_num_seqs);
     }
-    e->stats.n_page = e->stats.n_page_free = info->n_page;
-    mailbox_publish(e->mailbox, NULL, 0, &e->stats);
+    e->stats.n_page = info->n_page;
+    publish(e, NULL, 0); /* whoever looks before the thread does sees what there is */
     return FATHOM_OK;
 }
 

@@ -286,6 +286,13 @@ static fathom_err adopt(struct tiers *t)
     return FATHOM_OK;
 }
 
+static void count_used(struct tiers *t)
+{
+    t->stats.n_ram_used = t->c.n_ram - t->n_free_ram;
+    t->stats.n_disk_used = t->c.n_disk - t->n_free_disk;
+    t->stats.n_unwritten = t->lists[LIST_UNWRITTEN].n + t->n_writing;
+}
+
 fathom_err tiers_create(struct tiers **out, const struct tiers_config *c, fathom_diag *d)
 {
     *out = NULL;
@@ -311,6 +318,7 @@ fathom_err tiers_create(struct tiers **out, const struct tiers_config *c, fathom
     }
     t->c.found = NULL;
     *out = t;
+    count_used(t);
     return FATHOM_OK;
 }
 
@@ -431,13 +439,6 @@ static void end_write(struct tiers *t, uint32_t i, enum tier_verdict verdict)
         t->entries[k].disk_state = DISK_NONE;
         t->stats.n_dropped++;
     }
-}
-
-static void count_used(struct tiers *t)
-{
-    t->stats.n_ram_used = t->c.n_ram - t->n_free_ram;
-    t->stats.n_disk_used = t->c.n_disk - t->n_free_disk;
-    t->stats.n_unwritten = t->lists[LIST_UNWRITTEN].n + t->n_writing;
 }
 
 void tiers_begin_step(struct tiers *t, uint64_t now_us, double prefill_page_us)

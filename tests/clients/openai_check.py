@@ -460,7 +460,7 @@ def fake_errors(c, m):
 @check(fake=True)
 def fake_leave(c, m):
     before = n_aborted(c)
-    stream = c.chat.completions.create(model=m, messages=say("abc", repeat=1000, step_ms=5),
+    stream = c.chat.completions.create(model=m, messages=say("abc", repeat=1000, step_ms=50),
                                        stream=True)
     for _ in range(5):
         next(iter(stream))

@@ -173,7 +173,7 @@ def fake_tools(c, m):
 
 @check(fake=True)
 def fake_cancel(c, m):
-    s = c.responses.create(model=m, input=say("ab", repeat=1000, step_ms=5), stream=True)
+    s = c.responses.create(model=m, input=say("ab", repeat=1000, step_ms=50), stream=True)
     created = next(iter(s))
     assert c.responses.cancel(created.response.id).status == "cancelled"
     assert [e for e in s][-1].type == "response.failed"

@@ -370,6 +370,7 @@ static fathom_err page_in(struct step_runner *base, uint32_t page, const void *f
 static fathom_err sync_device(struct step_runner *base)
 {
     struct null_runner *r = (struct null_runner *)base;
+    if (r->o.gate) come_to_gate(r->o.gate);
     while (r->n_work > 0) (void)work_off(r);
     return FATHOM_OK;
 }

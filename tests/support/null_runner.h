@@ -20,8 +20,9 @@
 #include "engine/engine.h"
 
 /* Holds the device, so that a test says what happens while a step runs, instead of being quick.
- * Each part of a step comes to the gate and ends when it is let. Outlives its engines, of which one
- * at a time has it; while an engine is closed the gate is open or the engine rests. */
+ * Each part of a step, and each wait for copies of pages, comes to the gate and ends when it is
+ * let. Outlives its engines, of which one at a time has it; while an engine is closed the gate is
+ * open or the engine rests. */
 struct null_gate {
     pthread_mutex_t lock;
     pthread_cond_t moved;

@@ -162,6 +162,28 @@ static void closing_writes_what_is_worth_finding(void **state)
     fathom_close(e);
 }
 
+/* Before the engine's thread has done anything: it is held. */
+static void what_a_directory_holds_is_told_from_the_start(void **state)
+{
+    (void)state;
+    struct null_engine_options o = options(true, 0);
+    struct null_gate gate;
+    fathom_stats s;
+    remove_dir();
+    fathom_engine *e = open_engine(true, 0);
+    (void)ask(e, 1);
+    fathom_close(e);
+    null_gate_init(&gate);
+    o.runner.gate = &gate;
+    assert_int_equal(null_engine_open(&e, &o, NULL), FATHOM_OK);
+    fathom_get_stats(e, &s);
+    assert_int_equal(s.tiers.n_disk_used, N_FOUND / 64);
+    assert_int_equal(s.tiers.n_ram_page, TIERS_MIN_RAM);
+    assert_int_equal(s.n_page_free, s.n_page);
+    null_gate_open(&gate);
+    fathom_close(e);
+}
+
 /* Flips a bit of each record's page. */
 static void damage_pages(void)
 {
@@ -249,6 +271,7 @@ int main(void)
         cmocka_unit_test(pages_come_back_from_memory),
         cmocka_unit_test(pages_come_back_from_disk_and_after_a_restart),
         cmocka_unit_test(closing_writes_what_is_worth_finding),
+        cmocka_unit_test(what_a_directory_holds_is_told_from_the_start),
         cmocka_unit_test(what_is_damaged_is_computed),
         cmocka_unit_test(one_engine_has_a_directory),
         cmocka_unit_test(tiers_need_the_prefix_cache),
