@@ -10,6 +10,7 @@
  * kept from block to block.
  */
 #include "simt/simt.h"
+#include "simt/race.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -275,6 +276,7 @@ bool release_block(unsigned rank)
     block &b = gpu.blocks[rank];
     if (b.n_alive == 0 || b.n_at_block != b.n_alive) return false;
     b.n_at_block = 0;
+    race_barrier();
     for (unsigned i = rank * gpu.n_warp; i < (rank + 1) * gpu.n_warp; i++) {
         gpu.warps[i].ready |= gpu.warps[i].at_block;
         gpu.warps[i].at_block = 0;
@@ -285,6 +287,7 @@ bool release_block(unsigned rank)
 void begin_block(unsigned rank, uint3 index)
 {
     memset(shared[rank], 0xff, gpu.shared_bytes);
+    race_barrier();
     gpu.blocks[rank] = {index, gpu.n_thread, 0};
     for (unsigned i = 0; i < gpu.n_warp; i++) {
         warp &w = gpu.warps[rank * gpu.n_warp + i];
@@ -346,6 +349,15 @@ void run_cluster(void)
     blockIdx = first;
 }
 
+/* Whether races are looked for in the next block: the grid's first and last, and one in eight. */
+bool is_watched(void)
+{
+    const bool is_first = blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0;
+    const bool is_last =
+        blockIdx.x == gridDim.x - 1 && blockIdx.y == gridDim.y - 1 && blockIdx.z == gridDim.z - 1;
+    return is_first || is_last || next_random() % 8 == 0;
+}
+
 void begin_grid(dim3 grid, dim3 block, unsigned n_cluster, size_t shared_bytes)
 {
     if (gpu.random == 0) gpu.random = 0x9e3779b97f4a7c15u;
@@ -379,9 +391,13 @@ void simt_run(dim3 grid, dim3 block, unsigned n_cluster, size_t shared_bytes,
     gpu.body = &body;
     for (blockIdx.z = 0; blockIdx.z < grid.z; blockIdx.z++) {
         for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++) {
-            for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x += n_cluster) run_cluster();
+            for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x += n_cluster) {
+                race_run(n_cluster == 1 && is_watched());
+                run_cluster();
+            }
         }
     }
+    race_run(false);
 }
 
 void *simt_shared(void)
@@ -447,6 +463,7 @@ namespace
 
 void perform(const copy &c)
 {
+    race_write(c.to, c.n);
     if (c.from)
         memcpy(c.to, c.from, c.n);
     else
@@ -458,6 +475,7 @@ void perform(const copy &c)
 void simt_copy_later(void *to, const void *from, size_t n, bool valid)
 {
     fiber &f = gpu.fibers[gpu.current];
+    race_write(to, n);
     f.copies.push_back({to, valid ? from : NULL, n, f.group});
 }
 

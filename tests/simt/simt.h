@@ -9,6 +9,7 @@
  *   streams   nothing of a stream is done before somebody waits for it, so memory of the host that
  *             changes too early is seen changed
  *   cp.async  nothing has arrived before the wait
+ *   races     in shared memory end the process, in builds that look for them (race.h)
  *   blocks    run one after the other; a block that waits for another one never ends, and says so.
  *             The blocks of a cluster run together
  *

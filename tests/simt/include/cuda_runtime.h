@@ -11,6 +11,7 @@
 
 #include <tuple>
 
+#include "simt/race.h"
 #include "simt/simt.h"
 
 #define __global__
@@ -126,20 +127,26 @@ static inline float rsqrtf(float x)
     return 1.0f / sqrtf(x);
 }
 
-template <typename T> static inline T atomicAdd(T *p, T v)
+/* Not seen as plain accesses by the hooks of race.h */
+#define SIMT_UNSEEN __attribute__((noinline, no_sanitize("thread")))
+
+template <typename T> SIMT_UNSEEN static T atomicAdd(T *p, T v)
 {
+    race_atomic(p, sizeof *p);
     T old = *p;
     *p = old + v;
     return old;
 }
-template <typename T> static inline T atomicOr(T *p, T v)
+template <typename T> SIMT_UNSEEN static T atomicOr(T *p, T v)
 {
+    race_atomic(p, sizeof *p);
     T old = *p;
     *p = old | v;
     return old;
 }
-template <typename T> static inline T atomicMin(T *p, T v)
+template <typename T> SIMT_UNSEEN static T atomicMin(T *p, T v)
 {
+    race_atomic(p, sizeof *p);
     T old = *p;
     *p = old < v ? old : v;
     return old;

@@ -12,6 +12,7 @@ static inline void __syncthreads(void)
 static inline void __syncwarp(void)
 {
     (void)simt_warp_exchange(NULL, 0);
+    race_warp();
 }
 
 template <typename T> static inline T simt_lane(const char *all, unsigned lane)

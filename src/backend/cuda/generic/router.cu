@@ -558,7 +558,7 @@ struct map_shared {
 static __device__ __forceinline__ void place_rows(const struct map_args &a, const int32_t *experts,
                                                   uint32_t t0, uint32_t n, int *cursor)
 {
-    const int shared_first = cursor[a.n_stack - 1];
+    const int shared_first = a.n_slot > a.n_used ? cursor[a.n_stack - 1] : 0;
 #pragma unroll 1
     for (uint32_t i = threadIdx.x; i < n * a.n_slot; i += blockDim.x) {
         const uint32_t t = i / a.n_slot, j = i % a.n_slot;
