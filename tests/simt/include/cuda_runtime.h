@@ -127,31 +127,6 @@ static inline float rsqrtf(float x)
     return 1.0f / sqrtf(x);
 }
 
-/* Not seen as plain accesses by the hooks of race.h */
-#define SIMT_UNSEEN __attribute__((noinline, no_sanitize("thread")))
-
-template <typename T> SIMT_UNSEEN static T atomicAdd(T *p, T v)
-{
-    race_atomic(p, sizeof *p);
-    T old = *p;
-    *p = old + v;
-    return old;
-}
-template <typename T> SIMT_UNSEEN static T atomicOr(T *p, T v)
-{
-    race_atomic(p, sizeof *p);
-    T old = *p;
-    *p = old | v;
-    return old;
-}
-template <typename T> SIMT_UNSEEN static T atomicMin(T *p, T v)
-{
-    race_atomic(p, sizeof *p);
-    T old = *p;
-    *p = old < v ? old : v;
-    return old;
-}
-
 #include "cuda_warp.h"
 
 /* ---- runtime ------------------------------------------------------------------------------ */

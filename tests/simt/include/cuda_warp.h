@@ -1,9 +1,34 @@
-/* cuda_warp.h - what threads of the simulated GPU do together: barriers, shuffles, votes; a part of
- * cuda_runtime.h */
+/* cuda_warp.h - what threads of the simulated GPU do together: atomics, barriers, shuffles, votes;
+ * a part of cuda_runtime.h */
 #ifndef FATHOM_TESTS_SIMT_CUDA_WARP_H
 #define FATHOM_TESTS_SIMT_CUDA_WARP_H
 
 #include "cuda_runtime.h"
+
+/* Not seen as plain accesses by the hooks of race.h */
+#define SIMT_UNSEEN __attribute__((noinline, no_sanitize("thread")))
+
+template <typename T> SIMT_UNSEEN static T atomicAdd(T *p, T v)
+{
+    race_atomic(p, sizeof *p);
+    T old = *p;
+    *p = old + v;
+    return old;
+}
+template <typename T> SIMT_UNSEEN static T atomicOr(T *p, T v)
+{
+    race_atomic(p, sizeof *p);
+    T old = *p;
+    *p = old | v;
+    return old;
+}
+template <typename T> SIMT_UNSEEN static T atomicMin(T *p, T v)
+{
+    race_atomic(p, sizeof *p);
+    T old = *p;
+    *p = old < v ? old : v;
+    return old;
+}
 
 static inline void __syncthreads(void)
 {
