@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "backend/cuda/kv.cuh"
+#include "cuda_call.cuh"
 
 enum {
     N_HEAD = 16,
@@ -30,15 +31,6 @@ enum {
 #define PEAK_FLOPS 600e12
 #define REL_L2_MAX 5e-3
 #define SOFTMAX_SCALE 0.1352338f
-
-#define CUDA(call)                                                                                 \
-    do {                                                                                           \
-        cudaError_t e_ = (call);                                                                   \
-        if (e_ != cudaSuccess) {                                                                   \
-            printf("FAIL line %d: %s: %s\n", __LINE__, #call, cudaGetErrorString(e_));             \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static __host__ __device__ uint32_t mix(uint64_t x)
 {

@@ -9,6 +9,7 @@
 
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
+#include "cuda_call.cuh"
 
 enum { LINE = 128, GUARD_ROWS = 8, GUARD_COLS = 16, OWNED_MAX = 256 };
 
@@ -23,15 +24,6 @@ __attribute__((weak)) fathom_err cuda_check(struct cuda_backend *c, cudaError_t 
     fprintf(stderr, "%s (%s): %s\n", call, what, cudaGetErrorString(e));
     return FATHOM_EDEVICE;
 }
-
-#define CUDA(call)                                                                                 \
-    do {                                                                                           \
-        cudaError_t e_ = (call);                                                                   \
-        if (e_ != cudaSuccess) {                                                                   \
-            printf("FAIL line %d: %s: %s\n", __LINE__, #call, cudaGetErrorString(e_));             \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static void *device_bytes(size_t n)
 {

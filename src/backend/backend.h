@@ -199,10 +199,12 @@ fathom_err backend_cuda_create(struct backend **out, const struct backend_config
 fathom_err backend_cuda_generic_create(struct backend **out, const struct backend_config *c,
                                        fathom_diag *d);
 
+/* The first generation of GPUs that the cuda backend runs on: sm_80 */
+enum { CUDA_CAPABILITY_MIN = 80 };
+
 /* What a GPU is and has left. */
 struct cuda_device_info {
     char name[64];
-    int capability; /* 90 for sm_90 */
     uint64_t memory_bytes;
     uint64_t memory_free_bytes;
 };

@@ -10,8 +10,7 @@
 
 static const char question[] = "Pick as many lines as you can from these poem lines:\n";
 
-/* The verse built in: six sonnets of Shakespeare's, in the public domain. */
-/* William Shakespeare, sonnets 18, 29, 30, 55, 73 and 116 (1609). */
+/* William Shakespeare, sonnets 18, 29, 30, 55, 73 and 116 (1609), in the public domain. */
 static const char *const sonnet_lines[] = {
     "Shall I compare thee to a summer's day?",
     "Thou art more lovely and more temperate:",

@@ -16,7 +16,6 @@ enum {
     NVML_CLOCK_SM = 1,
     NVML_MEMORY_ERROR_UNCORRECTED = 1,
     NVML_VOLATILE_ECC = 0,
-    CAPABILITY_MAJOR_MIN = 8, /* of the cuda backend */
 };
 
 typedef void *nvml_device;
@@ -125,7 +124,7 @@ static void look_at_gpu(struct doctor *d, const struct nvml *n, unsigned i)
     char kind[24] = "", link[48] = "";
     struct nvml_memory memory = {0};
     unsigned generation = 0, width = 0, clock = 0;
-    int major = CAPABILITY_MAJOR_MIN, minor = 0;
+    int major = 0, minor = 0; /* 0: not known */
     nvml_device device;
     if (n->device_by_index(i, &device) != 0) {
         doctor_find(d, FINDING_BAD, "gpu", "dmesg | grep -i xid tells why; reset the GPU",
@@ -150,9 +149,9 @@ static void look_at_gpu(struct doctor *d, const struct nvml *n, unsigned i)
                     "GPU %u: somebody else uses %s of its memory", i,
                     size_text(a, memory.total - memory.free));
     }
-    if (major < CAPABILITY_MAJOR_MIN) {
-        doctor_find(d, FINDING_NOTE, "gpu", "", "GPU %u is too old: sm_%d0 or later is needed", i,
-                    CAPABILITY_MAJOR_MIN);
+    if (major > 0 && major * 10 + minor < CUDA_CAPABILITY_MIN) {
+        doctor_find(d, FINDING_NOTE, "gpu", "", "GPU %u is too old: sm_%d or later is needed", i,
+                    CUDA_CAPABILITY_MIN);
     }
     look_at_faults(d, n, device, i);
 }

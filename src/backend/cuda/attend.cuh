@@ -1,4 +1,4 @@
-/* attend.cuh - attention on tensor cores; docs/kernels/attend.md */
+/* attend.cuh - what the kernels of mla_attend are given; docs/kernels/attend.md */
 #ifndef FATHOM_BACKEND_CUDA_ATTEND_CUH
 #define FATHOM_BACKEND_CUDA_ATTEND_CUH
 

@@ -389,15 +389,18 @@ static void name_scratch(struct cuda_backend *c)
     c->mtp_h = (__nv_bfloat16 *)s[SCRATCH_MTP_H];
 }
 
-enum { CAPABILITY_MAJOR_MIN = 8 };
+static bool is_too_old(const struct cudaDeviceProp *p)
+{
+    return p->major * 10 + p->minor < CUDA_CAPABILITY_MIN;
+}
 
 /* Whether this program has kernels for the current device. */
 static fathom_err check_kernels(const struct cudaDeviceProp *p, fathom_diag *d)
 {
-    if (p->major < CAPABILITY_MAJOR_MIN) {
+    if (is_too_old(p)) {
         FAIL(d, FATHOM_EUNSUPPORTED,
-             "%s is sm_%d%d, the cuda backend needs sm_%d0 or later; use --backend cpu", p->name,
-             p->major, p->minor, CAPABILITY_MAJOR_MIN);
+             "%s is sm_%d%d, the cuda backend needs sm_%d or later; use --backend cpu", p->name,
+             p->major, p->minor, CUDA_CAPABILITY_MIN);
     }
     cudaFuncAttributes attributes;
     cudaError_t e = cudaFuncGetAttributes(&attributes, copy_kernel);
@@ -509,8 +512,8 @@ extern "C" int backend_cuda_count(void)
     int n = 0, n_able = 0;
     if (cudaGetDeviceCount(&n) != cudaSuccess) n = 0;
     for (int i = 0; i < n; i++) {
-        n_able += cudaGetDeviceProperties(&properties, i) == cudaSuccess &&
-                  properties.major >= CAPABILITY_MAJOR_MIN;
+        n_able +=
+            cudaGetDeviceProperties(&properties, i) == cudaSuccess && !is_too_old(&properties);
     }
     (void)cudaGetLastError();
     return n_able;
@@ -529,7 +532,6 @@ extern "C" fathom_err backend_cuda_query(struct cuda_device_info *out, int devic
         FAIL(d, FATHOM_EDEVICE, "CUDA device %d cannot be used: %s", device, cudaGetErrorString(e));
     }
     (void)snprintf(out->name, sizeof out->name, "%.63s", properties.name);
-    out->capability = properties.major * 10 + properties.minor;
     out->memory_bytes = total;
     out->memory_free_bytes = n_free;
     return FATHOM_OK;
