@@ -56,7 +56,7 @@ template <enum kv_type TYPE> struct attend_shared {
     alignas(16) unsigned char rows[STAGES][row_shape<TYPE>::STAGE];
     float score[SLICES][HEADS][GROUP + 4];                                /* [..][place] */
     uint16_t p[row_shape<TYPE>::FP8 ? (int)SLICES : 1][HEADS][GROUP + 8]; /* [..][place] */
-    uint4 rope[SLICES][WARP];  /* the query's rotary values, as a lane needs them */
+    uint4 rope[THREADS];       /* the query's rotary values, each lane's own */
     float query_factor[HEADS]; /* what the query was multiplied by, a power of two */
     alignas(16) float scale_max[STAGES][2][SLICES]; /* of each half of a group */
     float alpha[HEADS];                             /* what outputs so far are multiplied by */
@@ -237,12 +237,11 @@ template <enum kv_type TYPE>
 static __device__ __forceinline__ void query_prepare(struct attend_shared<TYPE> *sh,
                                                      struct query &q, uint2 (&rope)[2])
 {
-    const int slice = (int)threadIdx.x / WARP / 2, lane = (int)threadIdx.x % WARP;
     if constexpr (row_shape<TYPE>::FP8) {
         query_measure(q, sh);
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            const float factor = sh->query_factor[lane / 4 + 8 * j];
+            const float factor = sh->query_factor[(int)threadIdx.x % WARP / 4 + 8 * j];
 #pragma unroll
             for (int i = 0; i < SLICE_STEPS * 2; i++) {
                 uint32_t &pair = q.latent[i / 2][j + i % 2 * 2];
@@ -252,8 +251,7 @@ static __device__ __forceinline__ void query_prepare(struct attend_shared<TYPE> 
             rope[j] = make_uint2(times_bf16(rope[j].x, factor), times_bf16(rope[j].y, factor));
         }
     }
-    sh->rope[slice][lane] = make_uint4(rope[0].x, rope[1].x, rope[0].y, rope[1].y);
-    __syncwarp();
+    sh->rope[threadIdx.x] = make_uint4(rope[0].x, rope[1].x, rope[0].y, rope[1].y);
 }
 
 /* ---- scores ---- */
@@ -324,7 +322,7 @@ static __device__ __forceinline__ void make_scores(const struct query &q,
     const int g = lane / 4, t = lane % 4, slice = warp / 2, half = warp % 2;
     const unsigned char *rows = sh->rows[stage] + row_offset<TYPE>(row_of(half, g));
     const unsigned char *rope = rows + shape::ROPE + slice * 32 + t * 8;
-    const uint4 f = sh->rope[slice][lane];
+    const uint4 f = sh->rope[threadIdx.x];
     float r[4][4] = {}, c[4][4] = {};
 #pragma unroll
     for (int j = 0; j < 4; j++) {
