@@ -8,8 +8,8 @@
  *   decode      1, 4 and 16 streams of 256 tokens, tokens a second; for one stream the share of the
  *               bandwidth that reading the active weights once a token amounts to
  *   draft       the same for one stream with 0 to 4 drafts of the MTP layer, if there is one
- *   tiers       the prompt of `prefix` again after another has taken its place in the cache: from
- *               memory, from disk, from disk by a new process
+ *   tiers       the prompt of `prefix` again after another has taken its place in the cache, and
+ *               all copies have been made: from memory, from disk, from disk by a new process
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -250,14 +250,14 @@ static void bench_model(const char *model_dir, unsigned n_thread, double bandwid
     fathom_close(e);
 }
 
-/* Until all that was kept is on disk. */
+/* Until all that is worth keeping is in memory and, with one, on disk. */
 static void settle(fathom_engine *e)
 {
     fathom_stats s;
     do {
         clock_sleep_us(20000);
         fathom_get_stats(e, &s);
-    } while (s.tiers.n_unwritten > 0);
+    } while (s.tiers.n_uncopied > 0 || s.tiers.n_unwritten > 0);
 }
 
 static void print_again(const char *tier, const struct timing *fresh, const struct timing *again,

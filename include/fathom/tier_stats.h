@@ -24,6 +24,7 @@ enum {
 typedef struct fathom_tier_stats {
     uint32_t n_ram_page, n_ram_used; /* that memory has room for, and those in it */
     uint32_t n_disk_page, n_disk_used;
+    uint32_t n_uncopied;  /* in the cache without a holder, or were, and not in memory yet */
     uint32_t n_unwritten; /* in memory, and not on disk yet */
     uint64_t page_bytes;
     uint64_t n_kept;     /* copied from the device */

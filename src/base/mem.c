@@ -88,6 +88,13 @@ void *mem_alloc_pages(size_t bytes)
     return base + PAGE_BYTES;
 }
 
+void mem_touch_pages(void *p, size_t bytes)
+{
+    volatile unsigned char *at = p;
+    for (size_t i = 0; i < bytes; i += PAGE_BYTES) at[i] = at[i];
+    if (bytes > 0) at[bytes - 1] = at[bytes - 1]; /* a page that only ends here */
+}
+
 void mem_free_pages(void *p)
 {
     size_t whole;

@@ -35,6 +35,10 @@ void *mem_alloc_aligned(size_t align, size_t bytes);
  * provides a page when it is first touched, so that a cache of gigabytes costs nothing until it is
  * used. NULL when out of memory. Released with mem_free_pages alone, which accepts NULL. */
 void *mem_alloc_pages(size_t bytes);
+
+/* mem_touch_pages - has the system provide these bytes now; what they hold does not change, and
+ * nobody else writes to them meanwhile. Cost: that of clearing them, once. */
+void mem_touch_pages(void *p, size_t bytes);
 void mem_free_pages(void *p);
 
 /* mem_strdup, mem_strndup - a terminated copy of s, or of its first n bytes; NULL when out of

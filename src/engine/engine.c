@@ -2,8 +2,9 @@
  *
  *   loop:  take_mail                     new sequences, cancels
  *          end_expired                   those that waited too long
- *          offload_begin_step            what the disk has done; pages to keep, out
+ *          offload_begin_step            what the disk has done
  *          sched_plan                    whose tokens, which pages; pages of the tiers, in
+ *          offload_keep                  pages worth keeping, out
  *          batch_build, sampler_build    into the runner's block
  *          launch                        -- the device works from here
  *          sampler_fill_masks, draw      what constraints allow
@@ -114,7 +115,7 @@ static void publish(fathom_engine *e, struct sequence *const *sequences, size_t 
     e->stats.n_prefix_query_token = totals->n_query_token;
     e->stats.n_prefix_hit_token = totals->n_hit_token;
     e->stats.n_page_cached = page_pool_n_cached(e->pool);
-    offload_fill_stats(e->offload, &e->stats.tiers);
+    offload_fill_stats(e->offload, e->prefix, &e->stats.tiers);
     mailbox_set_rates(e->mailbox, &e->rates);
     mailbox_publish(e->mailbox, sequences, n, &e->stats);
 }
@@ -388,8 +389,9 @@ static void fail_engine(fathom_engine *e, fathom_err err)
 static fathom_err plan_step(fathom_engine *e, uint64_t now_us)
 {
     set_bounds(e);
-    (void)offload_begin_step(e->offload, e->prefix, now_us, e->rates.token_us);
+    offload_begin_step(e->offload, now_us, e->rates.token_us);
     sched_plan(e->sched, now_us, &e->now->plan);
+    (void)offload_keep(e->offload, e->prefix, e->now->plan.n_token);
     if (e->now->plan.n_entry > 0) return offload_fault(e->offload);
     TRY(offload_sync(e->offload)); /* all that live wait for pages */
     publish(e, NULL, 0);
@@ -437,16 +439,18 @@ static uint64_t run_step(fathom_engine *e)
     return 0;
 }
 
-/* With no request there is time to copy pages that are worth keeping. Returns as run_step. */
+/* With no request there is time to copy pages that are worth keeping, then to prepare memory for
+ * those to come; a few at a time, so that a request need not wait. Returns as run_step. */
 static uint64_t rest(fathom_engine *e, bool was_busy)
 {
     if (was_busy) sched_check(e->sched);
     if (!e->offload || e->failed) return MAILBOX_FOREVER;
-    uint32_t n_left = offload_begin_step(e->offload, e->prefix, clock_now_us(), e->rates.token_us);
+    offload_begin_step(e->offload, clock_now_us(), e->rates.token_us);
+    bool more = offload_keep(e->offload, e->prefix, 0);
     fathom_err err = offload_sync(e->offload);
     if (err != FATHOM_OK) fail_engine(e, err);
     publish(e, NULL, 0);
-    bool more = n_left > 0 && tiers_has_room(offload_tiers(e->offload));
+    if (!more && !e->failed) more = offload_touch(e->offload);
     return more ? 0 : MAILBOX_FOREVER; /* or until the disk has done something */
 }
 
@@ -507,7 +511,8 @@ static fathom_err make_tiers(fathom_engine *e, const struct offload_config *c, f
     if (c->n_ram_page == 0) return FATHOM_OK;
     if (!e->prefix) FAIL(d, FATHOM_EINVAL, "tiers of the prefix cache, which is turned off");
     TRY(offload_create(&e->offload, c, e->runner, kick, e->mailbox, d));
-    return prefix_attach_tiers(e->prefix, offload_tiers(e->offload), d);
+    prefix_attach_tiers(e->prefix, offload_tiers(e->offload));
+    return FATHOM_OK;
 }
 
 static fathom_err make_parts(fathom_engine *e, const struct engine_config *c, fathom_diag *d)

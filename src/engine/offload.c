@@ -111,17 +111,26 @@ struct tiers *offload_tiers(const struct offload *o)
 
 /* ---- steps ---- */
 
-uint32_t offload_begin_step(struct offload *o, struct prefix_cache *prefix, uint64_t now_us,
-                            double prefill_token_us)
+void offload_begin_step(struct offload *o, uint64_t now_us, double prefill_token_us)
 {
-    if (!o) return 0;
-    tiers_begin_step(o->tiers, now_us, prefill_token_us * KV_PAGE_TOKENS);
-    return prefix_keep_offered(prefix);
+    if (o) tiers_begin_step(o->tiers, now_us, prefill_token_us * KV_PAGE_TOKENS);
+}
+
+bool offload_keep(struct offload *o, struct prefix_cache *prefix, uint32_t n_token)
+{
+    if (!o) return false;
+    prefix_keep_offered(prefix, OFFLOAD_AHEAD_PAGES + n_token / KV_PAGE_TOKENS);
+    return prefix_is_due(prefix) && tiers_has_room(o->tiers);
+}
+
+bool offload_touch(struct offload *o)
+{
+    return o && tiers_touch(o->tiers);
 }
 
 bool offload_is_quiet(const struct offload *o, const struct prefix_cache *prefix)
 {
-    return !o || (!tiers_is_busy(o->tiers) && prefix_n_offered(prefix) == 0);
+    return !o || (!tiers_is_busy(o->tiers) && !prefix_is_due(prefix));
 }
 
 fathom_err offload_fault(const struct offload *o)
@@ -149,18 +158,22 @@ fathom_err offload_sync(struct offload *o)
 
 void offload_flush(struct offload *o, struct prefix_cache *prefix)
 {
-    if (!o) return;
+    if (!o || tiers_get_stats(o->tiers)->n_disk == 0) return;
     uint64_t end_us = clock_now_us() + OFFLOAD_FLUSH_US;
     for (uint64_t now_us; (now_us = clock_now_us()) < end_us;) {
-        uint32_t n_left = offload_begin_step(o, prefix, now_us, 0);
-        if (offload_sync(o) != FATHOM_OK || (n_left == 0 && !tiers_is_busy(o->tiers))) return;
-        if (n_left == 0 || !tiers_has_room(o->tiers)) clock_sleep_us(200);
+        offload_begin_step(o, now_us, 0);
+        bool more = offload_keep(o, prefix, 0);
+        if (offload_sync(o) != FATHOM_OK) return;
+        if (more) continue;
+        if (!prefix_is_due(prefix) && !tiers_is_busy(o->tiers)) return;
+        clock_sleep_us(200);
     }
 }
 
 static_assert((int)FATHOM_TIER_BAD_COUNT == (int)TIER_VERDICT_COUNT - 1, "reasons");
 
-void offload_fill_stats(const struct offload *o, fathom_tier_stats *out)
+void offload_fill_stats(const struct offload *o, const struct prefix_cache *prefix,
+                        fathom_tier_stats *out)
 {
     *out = (fathom_tier_stats){0};
     if (!o) return;
@@ -169,6 +182,7 @@ void offload_fill_stats(const struct offload *o, fathom_tier_stats *out)
     out->n_ram_used = s->n_ram_used;
     out->n_disk_page = s->n_disk;
     out->n_disk_used = s->n_disk_used;
+    out->n_uncopied = prefix_n_offered(prefix);
     out->n_unwritten = s->n_unwritten;
     out->page_bytes = o->page_bytes;
     out->n_kept = s->n_kept;

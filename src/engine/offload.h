@@ -26,8 +26,9 @@ struct offload_config {
 };
 
 /* What is copied between device and memory in one step at most, beside pages that are evicted: a
- * few milliseconds. */
-enum { OFFLOAD_STEP_BYTES = 128 << 20 };
+ * few milliseconds. Of pages ahead of need no more than the step's own tokens fill, and these few:
+ * so they keep up, and a step of a few tokens has no more than a few to wait for. */
+enum { OFFLOAD_STEP_BYTES = 128 << 20, OFFLOAD_AHEAD_PAGES = 4 };
 
 struct offload;
 
@@ -44,14 +45,22 @@ void offload_destroy(struct offload *o); /* accepts NULL */
 /* offload_tiers - for the prefix cache; NULL for NULL */
 struct tiers *offload_tiers(const struct offload *o);
 
-/* offload_begin_step - before a plan is made, or when there is nothing to plan
- *
- * Returns  how many pages wait to be copied after those that are copied now; 0 for NULL, for which
- *          the next ones do nothing. */
-uint32_t offload_begin_step(struct offload *o, struct prefix_cache *prefix, uint64_t now_us,
-                            double prefill_token_us);
+/* offload_begin_step - before a plan is made, or when there is nothing to plan. For NULL this and
+ * the next ones do nothing. */
+void offload_begin_step(struct offload *o, uint64_t now_us, double prefill_token_us);
 
-/* offload_is_quiet - no page is copied or waits for it; true for NULL */
+/* offload_keep - copy pages ahead of need: OFFLOAD_AHEAD_PAGES, and what n_token tokens fill, at
+ * most. After a plan of so many tokens, or with 0 when there is nothing to plan.
+ *
+ * Returns  whether more are to be copied, and can be. */
+bool offload_keep(struct offload *o, struct prefix_cache *prefix, uint32_t n_token);
+
+/* offload_touch - with nothing else to do: prepare memory for one page that will be copied
+ *
+ * Returns  false when all of it is. */
+bool offload_touch(struct offload *o);
+
+/* offload_is_quiet - no page is copied or is due to be; true for NULL */
 bool offload_is_quiet(const struct offload *o, const struct prefix_cache *prefix);
 
 /* offload_fault - the first error of a copy, which is the device's and final */
@@ -67,7 +76,8 @@ enum { OFFLOAD_FLUSH_US = 5000000 };
 void offload_flush(struct offload *o, struct prefix_cache *prefix);
 
 /* offload_fill_stats - zeros for NULL */
-void offload_fill_stats(const struct offload *o, fathom_tier_stats *out);
+void offload_fill_stats(const struct offload *o, const struct prefix_cache *prefix,
+                        fathom_tier_stats *out);
 
 /* offload_identify - a number for everything that the bits of a page depend on, but its tokens
  *

@@ -8,7 +8,8 @@
  *   4. No two published pages have the same parent (first pages: salt) and tokens.
  *   5. A published page is in the bucket of its key exactly once, others are in none.
  *   6. With tiers, a published page has the name that its record goes by there, which hashes its
- *      tokens and those before it. A page is in the ring of offered ones at most once.
+ *      tokens and those before it. Offered pages are published; their list has each once, the one
+ *      given longest ago first.
  *
  * Eviction takes children before parents. Requests give their last page first, so by 3 a page goes
  * to CACHED no later than its parent, and the pool evicts the page that was given longest ago. A
@@ -30,6 +31,7 @@
 #include "kv/tiers.h"
 
 #define NO_PAGE UINT32_MAX
+#define MARGIN_PART 8 /* of the cache, the part that is to be had without a copy */
 
 /* What a page is found under. */
 struct key {
@@ -45,6 +47,8 @@ struct node {
     uint32_t next; /* in the bucket; NO_PAGE: the last */
     bool published;
     bool offered;
+    uint32_t offered_prev; /* NO_PAGE at the ends */
+    uint32_t offered_next;
     struct hash128 name;             /* with tiers */
     int32_t ids[KV_PAGE_TOKENS + 1]; /* n_key_id of them */
 };
@@ -59,8 +63,7 @@ struct prefix_cache {
     uint32_t *buckets;   /* [bucket_mask + 1] first node; NO_PAGE: empty */
     uint32_t *n_seen;    /* [n_page] scratch of prefix_check */
     struct tiers *tiers; /* NULL: none */
-    uint32_t *offered;   /* [n_page] a ring */
-    uint32_t first_offered;
+    uint32_t first_offered, last_offered;
     uint32_t n_offered;
 };
 
@@ -110,12 +113,31 @@ static void keep(struct prefix_cache *c, uint32_t page, bool overwritten)
     tiers_keep(c->tiers, &name, page, overwritten);
 }
 
+static void take_back_offer(struct prefix_cache *c, uint32_t page)
+{
+    struct node *n = &c->nodes[page];
+    if (!n->offered) return;
+    if (n->offered_prev != NO_PAGE) {
+        c->nodes[n->offered_prev].offered_next = n->offered_next;
+    } else {
+        c->first_offered = n->offered_next;
+    }
+    if (n->offered_next != NO_PAGE) {
+        c->nodes[n->offered_next].offered_prev = n->offered_prev;
+    } else {
+        c->last_offered = n->offered_prev;
+    }
+    n->offered = false;
+    c->n_offered--;
+}
+
 /* The pool is about to hand the page out for other tokens. */
 static void forget(void *arg, uint32_t page)
 {
     struct prefix_cache *c = arg;
     struct node *n = &c->nodes[page];
     ASSERT(n->published && n->n_child == 0);
+    take_back_offer(c, page);
     if (c->tiers) keep(c, page, true);
     const struct key k = {n->salt, n->parent, n->ids};
     uint32_t *link = bucket_of(c, &k);
@@ -146,6 +168,7 @@ fathom_err prefix_create(struct prefix_cache **out, struct page_pool *pool, bool
         FAIL(d, FATHOM_ENOMEM, "no memory for the prefix cache of %u pages", n_page);
     }
     for (uint32_t i = 0; i < n_bucket; i++) c->buckets[i] = NO_PAGE;
+    c->first_offered = c->last_offered = NO_PAGE;
     c->pool = pool;
     page_pool_on_evict(pool, forget, c);
     *out = c;
@@ -159,17 +182,13 @@ void prefix_destroy(struct prefix_cache *c)
     mem_free(c->nodes);
     mem_free(c->buckets);
     mem_free(c->n_seen);
-    mem_free(c->offered);
     mem_free(c);
 }
 
-fathom_err prefix_attach_tiers(struct prefix_cache *c, struct tiers *tiers, fathom_diag *d)
+void prefix_attach_tiers(struct prefix_cache *c, struct tiers *tiers)
 {
     ASSERT(c->n_published == 0);
-    c->offered = mem_alloc_array(c->n_page, sizeof *c->offered);
-    if (!c->offered) FAIL(d, FATHOM_ENOMEM, "no memory for %u offered pages", c->n_page);
     c->tiers = tiers;
-    return FATHOM_OK;
 }
 
 uint32_t prefix_find(const struct prefix_cache *c, uint64_t salt, const int32_t *ids, uint32_t n_id,
@@ -206,12 +225,8 @@ static void insert(struct prefix_cache *c, uint32_t page, const struct key *k,
     ASSERT(!n->published && page_pool_n_holder(c->pool, page) == 1);
     ASSERT(k->parent == NO_PAGE || c->nodes[k->parent].published);
     uint32_t *bucket = bucket_of(c, k);
-    *n = (struct node){.salt = k->salt,
-                       .parent = k->parent,
-                       .next = *bucket,
-                       .published = true,
-                       .offered = n->offered,
-                       .name = *name};
+    *n = (struct node){
+        .salt = k->salt, .parent = k->parent, .next = *bucket, .published = true, .name = *name};
     memcpy(n->ids, k->ids, c->n_key_id * sizeof n->ids[0]);
     *bucket = page;
     if (k->parent != NO_PAGE) c->nodes[k->parent].n_child++;
@@ -309,21 +324,44 @@ enum prefix_fetch prefix_fetch(struct prefix_cache *c, uint64_t salt, const int3
 void prefix_offer(struct prefix_cache *c, uint32_t page)
 {
     struct node *n = &c->nodes[page];
-    if (!c->tiers || n->offered || page_pool_state(c->pool, page) != PAGE_CACHED) return;
+    if (!c->tiers || page_pool_state(c->pool, page) != PAGE_CACHED) return;
+    take_back_offer(c, page); /* it is used last now */
+    if (tiers_use(c->tiers, &n->name)) return;
     n->offered = true;
-    c->offered[(c->first_offered + c->n_offered++) % c->n_page] = page;
+    n->offered_prev = c->last_offered;
+    n->offered_next = NO_PAGE;
+    if (c->last_offered != NO_PAGE) {
+        c->nodes[c->last_offered].offered_next = page;
+    } else {
+        c->first_offered = page;
+    }
+    c->last_offered = page;
+    c->n_offered++;
 }
 
-uint32_t prefix_keep_offered(struct prefix_cache *c)
+uint32_t prefix_n_margin(const struct prefix_cache *c)
 {
-    while (c->n_offered > 0 && tiers_may_copy(c->tiers)) {
-        uint32_t page = c->offered[c->first_offered];
-        c->first_offered = (c->first_offered + 1) % c->n_page;
-        c->n_offered--;
-        c->nodes[page].offered = false;
-        if (c->nodes[page].published) keep(c, page, false);
+    return c->n_page / MARGIN_PART;
+}
+
+bool prefix_is_due(const struct prefix_cache *c)
+{
+    if (c->n_offered == 0) return false;
+    uint32_t n_available = page_pool_n_available(c->pool);
+    return tiers_keep_all(c->tiers) || n_available < c->n_offered + prefix_n_margin(c);
+}
+
+/* A page that is held again is not evicted soon: where a copy costs another its memory, it waits
+ * until it is given. */
+void prefix_keep_offered(struct prefix_cache *c, uint32_t n)
+{
+    while (n > 0 && prefix_is_due(c) && tiers_may_copy(c->tiers)) {
+        uint32_t page = c->first_offered;
+        take_back_offer(c, page);
+        if (page_pool_state(c->pool, page) == PAGE_HELD && !tiers_keep_all(c->tiers)) continue;
+        keep(c, page, false);
+        n--;
     }
-    return c->n_offered;
 }
 
 uint32_t prefix_n_offered(const struct prefix_cache *c)
@@ -351,6 +389,18 @@ static void check_node(const struct prefix_cache *c, uint32_t page)
     c->n_seen[n->parent]++;
 }
 
+static void check_offered(const struct prefix_cache *c)
+{
+    uint32_t n = 0;
+    uint32_t prev = NO_PAGE;
+    for (uint32_t i = c->first_offered; i != NO_PAGE; i = c->nodes[i].offered_next, n++) {
+        ASSERT(n < c->n_offered && c->nodes[i].offered && c->nodes[i].published);
+        ASSERT(c->nodes[i].offered_prev == prev);
+        prev = i;
+    }
+    ASSERT(n == c->n_offered && c->last_offered == prev);
+}
+
 void prefix_check(struct prefix_cache *c)
 {
     uint32_t n_published = 0;
@@ -375,9 +425,7 @@ void prefix_check(struct prefix_cache *c)
         }
     }
     ASSERT(n_linked == c->n_published);
-    uint32_t n_offered = 0;
-    for (uint32_t i = 0; i < c->n_page; i++) n_offered += c->nodes[i].offered;
-    ASSERT(n_offered == c->n_offered);
+    check_offered(c);
 }
 
 void prefix_check_chain(const struct prefix_cache *c, uint64_t salt, const int32_t *ids,
@@ -393,7 +441,9 @@ void prefix_check_chain(const struct prefix_cache *c, uint64_t salt, const int32
 
 fathom_err prefix_dump(const struct prefix_cache *c, struct buf *out)
 {
-    TRY(buf_printf(out, "prefix cache: %u pages\n", c->n_published));
+    TRY(buf_printf(out, "prefix cache: %u pages", c->n_published));
+    if (c->tiers) TRY(buf_printf(out, ", %u without a copy", c->n_offered));
+    TRY(buf_printf(out, "\n"));
     for (uint32_t i = 0; i < c->n_page; i++) {
         const struct node *n = &c->nodes[i];
         if (!n->published) continue;
@@ -402,8 +452,9 @@ fathom_err prefix_dump(const struct prefix_cache *c, struct buf *out)
         } else {
             TRY(buf_printf(out, "  page %u after %u", i, n->parent));
         }
-        TRY(buf_printf(out, " children=%u begins %d %d %d\n", n->n_child, (int)n->ids[0],
-                       (int)n->ids[1], (int)n->ids[2]));
+        TRY(buf_printf(out, " children=%u%s begins %d %d %d\n", n->n_child,
+                       n->offered ? " offered" : "", (int)n->ids[0], (int)n->ids[1],
+                       (int)n->ids[2]));
     }
     return FATHOM_OK;
 }

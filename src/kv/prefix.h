@@ -32,8 +32,8 @@ void prefix_destroy(struct prefix_cache *c); /* accepts NULL */
 /* prefix_attach_tiers - pages that leave the cache go to the tiers, and are found there
  *
  *   tiers  borrowed; outlives the cache. Its page and token counts are the cache's
- * Errors  ENOMEM. Before the first page is published. */
-fathom_err prefix_attach_tiers(struct prefix_cache *c, struct tiers *tiers, fathom_diag *d);
+ * Before the first page is published. */
+void prefix_attach_tiers(struct prefix_cache *c, struct tiers *tiers);
 
 /* prefix_find - the published pages that hold the beginning of ids, but not all of them
  *
@@ -90,14 +90,18 @@ struct tiers *prefix_tiers(const struct prefix_cache *c);
 /* prefix_offer - a holder has given the page; if it is CACHED now, the tiers get a copy in time */
 void prefix_offer(struct prefix_cache *c, uint32_t page);
 
-/* prefix_keep_offered - hand offered pages to the tiers, as many as the step may copy. Not while
- * rows of a published page are still to be written: between two steps.
- *
- * Returns  how many are left, because the step may copy no more or the tiers have no room. */
-uint32_t prefix_keep_offered(struct prefix_cache *c);
+/* prefix_keep_offered - hand n offered pages at most to the tiers, as far as copies are due and the
+ * step may copy, those first that are evicted first. Not while rows of a published page are still
+ * to be written: between two steps. */
+void prefix_keep_offered(struct prefix_cache *c, uint32_t n);
 
-/* prefix_n_offered - pages that wait for prefix_keep_offered */
+/* prefix_n_offered - pages that have no copy yet: all that were given, but those that had one then
+ * prefix_n_margin - pages that are to be had without a copy, when copies cost others their memory
+ * prefix_is_due - the next copy is to be made as soon as there is time: memory has a free slot, or
+ * a disk behind it, or fewer pages than the margin are to be had without one */
 uint32_t prefix_n_offered(const struct prefix_cache *c);
+uint32_t prefix_n_margin(const struct prefix_cache *c);
+bool prefix_is_due(const struct prefix_cache *c);
 
 /* prefix_n_page - pages that are published now */
 uint32_t prefix_n_page(const struct prefix_cache *c);

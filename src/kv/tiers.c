@@ -6,7 +6,9 @@
  *   3. Lists: RAM has the entries with a slot of memory and DISK those whose record is on disk,
  *      each with the one used last in front; UNWRITTEN those in memory that wait for a write, in
  *      order; COPYING those whose slot is part of a copy that the device may not have done.
- *   4. A slot of memory is given away only when its entry is READY, not COPYING and not WRITING; a
+ *   4. Slots of memory from n_touched on have never been taken; the lowest is taken next, and only
+ *      when none below is free.
+ *   5. A slot of memory is given away only when its entry is READY, not COPYING and not WRITING; a
  *      slot of the disk only when its entry is not READING. So nobody writes to what another reads.
  *
  * States of an entry's memory, and of its disk slot
@@ -86,6 +88,7 @@ struct tiers {
     uint32_t *free_ram;      /* [n_ram] stacks of slots */
     uint32_t *free_disk;     /* [n_disk] */
     uint32_t n_free_ram, n_free_disk;
+    uint32_t n_touched; /* slots of memory that the system has provided */
     struct entry_list lists[LIST_COUNT];
     uint32_t n_reading, n_writing;
     uint32_t n_fault;            /* writes that failed since one did not */
@@ -234,6 +237,7 @@ static uint32_t take_ram(struct tiers *t, const struct tier_name *name)
 {
     if (t->n_free_ram == 0 && !evict_ram(t)) return NONE;
     uint32_t slot = t->free_ram[--t->n_free_ram];
+    if (slot >= t->n_touched) t->n_touched = slot + 1;
     t->names[slot] = *name;
     return slot;
 }
@@ -495,14 +499,39 @@ bool tiers_may_copy(const struct tiers *t)
     return t->n_left > 0 && tiers_has_room(t);
 }
 
+bool tiers_keep_all(const struct tiers *t)
+{
+    return t->n_free_ram > 0 || (t->c.io && !t->stats.writes_off);
+}
+
+bool tiers_touch(struct tiers *t)
+{
+    if (t->n_touched == t->c.n_ram) return false;
+    mem_touch_pages(page_of(t, t->n_touched), t->c.page_bytes);
+    t->n_touched++;
+    return true;
+}
+
+static void use_entry(struct tiers *t, uint32_t i)
+{
+    const struct entry *e = &t->entries[i];
+    if (e->links[LIST_RAM].linked) list_touch(t, LIST_RAM, i);
+    if (e->links[LIST_DISK].linked) list_touch(t, LIST_DISK, i);
+}
+
+bool tiers_use(struct tiers *t, const struct hash128 *key)
+{
+    uint32_t i = search(t, key);
+    if (i != NONE) use_entry(t, i);
+    return i != NONE;
+}
+
 void tiers_keep(struct tiers *t, const struct tier_name *name, uint32_t page, bool overwritten)
 {
     uint32_t i = search(t, &name->key);
     if (i != NONE) {
-        const struct entry *e = &t->entries[i];
-        if (e->links[LIST_RAM].linked) list_touch(t, LIST_RAM, i);
-        if (e->links[LIST_DISK].linked) list_touch(t, LIST_DISK, i);
-        if (e->ram != NONE || !overwritten) return;
+        use_entry(t, i);
+        if (t->entries[i].ram != NONE || !overwritten) return;
     }
     if (t->fault) return;
     uint32_t slot = take_ram(t, name); /* an entry that is on disk alone stays */
@@ -655,6 +684,7 @@ static void check_entry(const struct tiers *t, uint32_t i)
     if (e->disk_state == DISK_WANTED || e->disk_state == DISK_WRITING) {
         ASSERT(e->ram_state == RAM_READY);
     }
+    ASSERT(e->ram == NONE || e->ram < t->n_touched);
     ASSERT(e->ram == NONE || hash128_equal(&t->names[e->ram].key, &e->key));
 }
 

@@ -70,10 +70,22 @@ fathom_err tiers_fault(const struct tiers *t);
  * only when its page is overwritten. */
 void tiers_keep(struct tiers *t, const struct tier_name *name, uint32_t page, bool overwritten);
 
+/* tiers_use - a record counts as used; false when it is nowhere */
+bool tiers_use(struct tiers *t, const struct hash128 *key);
+
 /* tiers_has_room - a page could be kept without giving up one that is not written yet
- * tiers_may_copy - the step has room, too, for one more page that need not be copied now */
+ * tiers_may_copy - the step has room, too, for one more page that need not be copied now
+ * tiers_keep_all - what is kept takes nothing away: there is a free slot, or a disk behind memory
+ */
 bool tiers_has_room(const struct tiers *t);
 bool tiers_may_copy(const struct tiers *t);
+bool tiers_keep_all(const struct tiers *t);
+
+/* tiers_touch - has the system provide the memory of a slot that has never been used, so that the
+ * first copy to it takes no longer than others
+ *
+ * Returns  false when there is no such slot. */
+bool tiers_touch(struct tiers *t);
 
 enum tier_place { TIER_NOWHERE, TIER_IN_RAM, TIER_ON_DISK };
 

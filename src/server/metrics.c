@@ -240,6 +240,8 @@ static void write_tiers(struct scrape *s, const struct metrics_view *v)
     prometheus_family(s->b, name, PROMETHEUS_GAUGE, "Pages that there is room for.");
     write_labelled(s, name, "tier", "ram", t->n_ram_page);
     write_labelled(s, name, "tier", "disk", t->n_disk_page);
+    write_count(s, "fathom_kv_tier_uncopied_pages", PROMETHEUS_GAUGE,
+                "Pages of the cache that are not in memory or on disk yet.", t->n_uncopied);
     write_count(s, "fathom_kv_tier_unwritten_pages", PROMETHEUS_GAUGE,
                 "Pages in memory that are not on disk yet.", t->n_unwritten);
     write_tier_events(s, t);

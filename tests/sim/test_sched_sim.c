@@ -321,7 +321,7 @@ static struct plan *plan_ahead(struct sim *m)
     struct plan *next = &m->plans[m->plan == m->plans];
     uint32_t n_available = page_pool_n_available(m->pool);
     if (rng_below(&m->rng, 1024) >= m->ahead_per_1024) return NULL;
-    if (m->tiers && (tiers_is_busy(m->tiers) || prefix_n_offered(m->prefix) > 0)) return NULL;
+    if (m->tiers && (tiers_is_busy(m->tiers) || prefix_is_due(m->prefix))) return NULL;
     if (!sched_plan_ahead(m->s, m->plan, next)) {
         assert_int_equal(page_pool_n_available(m->pool), n_available);
         return NULL;
@@ -474,7 +474,7 @@ static void open_tiers(struct sim *m)
     m->late_sync = between(m, 0, 1);
     if (between(m, 0, 3)) open_disk(m, &c);
     assert_int_equal(tiers_create(&m->tiers, &c, NULL), FATHOM_OK);
-    assert_int_equal(prefix_attach_tiers(m->prefix, m->tiers, NULL), FATHOM_OK);
+    prefix_attach_tiers(m->prefix, m->tiers);
 }
 
 static void close_tiers(struct sim *m)
@@ -500,7 +500,7 @@ static void begin_tiers(struct sim *m)
     if (m->late_sync) tiers_synced(m->tiers);
     double prefill_page_us = between(m, 0, 7) ? 0 : (double)between(m, 1, 2000000);
     tiers_begin_step(m->tiers, m->now_us, prefill_page_us);
-    (void)prefix_keep_offered(m->prefix);
+    prefix_keep_offered(m->prefix, (uint32_t)between(m, 0, MAX_PAGE));
     tiers_check(m->tiers);
 }
 

@@ -184,6 +184,87 @@ static void what_a_directory_holds_is_told_from_the_start(void **state)
     fathom_close(e);
 }
 
+/* The stats when the device is next held; there was one to come. */
+static fathom_stats held(fathom_engine *e, struct null_gate *g)
+{
+    fathom_stats s;
+    uint64_t end_us = 0;
+    while (!null_gate_holds(g)) {
+        if (!keep_waiting(&end_us)) fail_msg("nothing more is done");
+    }
+    fathom_get_stats(e, &s);
+    return s;
+}
+
+static fathom_stats let_and_hold(fathom_engine *e, struct null_gate *g)
+{
+    null_gate_let(g, 1);
+    return held(e, g);
+}
+
+static fathom_engine *open_gated(struct null_gate *g)
+{
+    struct null_engine_options o = options(false, 0);
+    fathom_engine *e = NULL;
+    null_gate_init(g);
+    o.max_model_len = 20 * 64;
+    o.runner.n_page = 20;
+    o.runner.gate = g;
+    assert_int_equal(null_engine_open(&e, &o, NULL), FATHOM_OK);
+    (void)held(e, g); /* in its first rest */
+    return e;
+}
+
+/* Fifteen pages are to be copied when the second request comes: those that are begun, and a few in
+ * its step, are all that it waits for. */
+static void who_comes_while_pages_are_copied_waits_for_a_few(void **state)
+{
+    (void)state;
+    enum { LONG = 1000, N_COPY = LONG / 64 };
+    struct null_gate gate;
+    int32_t prompt[LONG];
+    fathom_stats s;
+    fathom_engine *e = open_gated(&gate);
+    for (int32_t i = 0; i < LONG; i++) prompt[i] = 2 + i % 900;
+    fathom_request r = {.prompt = prompt, .n_prompt = LONG};
+    fathom_sampling_init(&r.sampling);
+    r.sampling.max_tokens = 1;
+    answer_ask(e, &answers[0], &r);
+    do s = let_and_hold(e, &gate);
+    while (s.n_finished == 0);
+    assert_int_equal(s.tiers.n_uncopied, N_COPY);
+    assert_int_equal(s.tiers.n_kept, 0);
+    r.prompt = texts[1];
+    r.n_prompt = 10;
+    answer_ask(e, &answers[1], &r);
+    s = let_and_hold(e, &gate);
+    assert_int_equal(s.n_finished, 1); /* in the step of the second */
+    assert_int_equal(s.tiers.n_kept, OFFLOAD_AHEAD_PAGES);
+    s = let_and_hold(e, &gate);
+    assert_int_equal(s.n_finished, 2);
+    assert_int_equal(s.tiers.n_kept, 2 * OFFLOAD_AHEAD_PAGES);
+    assert_int_equal(s.tiers.n_uncopied, N_COPY - 2 * OFFLOAD_AHEAD_PAGES);
+    do s = let_and_hold(e, &gate);
+    while (s.tiers.n_uncopied > 0);
+    assert_int_equal(s.tiers.n_kept, N_COPY);
+    null_gate_open(&gate);
+    answers_wait(e, 2);
+    fathom_close(e);
+}
+
+/* Once in its turn, as each round of an engine at rest waits for the device. */
+static void an_engine_at_rest_prepares_all_of_its_memory(void **state)
+{
+    (void)state;
+    struct null_gate gate;
+    fathom_engine *e = open_gated(&gate);
+    fathom_stats s;
+    fathom_get_stats(e, &s);
+    for (uint32_t i = 0; i < s.tiers.n_ram_page; i++) (void)let_and_hold(e, &gate);
+    null_gate_open(&gate);
+    fathom_close(e);
+}
+
 /* Flips a bit of each record's page. */
 static void damage_pages(void)
 {
@@ -272,6 +353,8 @@ int main(void)
         cmocka_unit_test(pages_come_back_from_disk_and_after_a_restart),
         cmocka_unit_test(closing_writes_what_is_worth_finding),
         cmocka_unit_test(what_a_directory_holds_is_told_from_the_start),
+        cmocka_unit_test(who_comes_while_pages_are_copied_waits_for_a_few),
+        cmocka_unit_test(an_engine_at_rest_prepares_all_of_its_memory),
         cmocka_unit_test(what_is_damaged_is_computed),
         cmocka_unit_test(one_engine_has_a_directory),
         cmocka_unit_test(tiers_need_the_prefix_cache),

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <cmocka.h>
 
@@ -97,6 +98,38 @@ static void pages_are_zero_and_cost_nothing_untouched(void **state)
     mem_fail_after(-1);
 }
 
+static bool is_provided(char *p, size_t bytes)
+{
+    unsigned char there[64];
+    assert_true(bytes <= sizeof there * 4096);
+    assert_int_equal(mincore(p, bytes, there), 0);
+    for (size_t i = 0; i * 4096 < bytes; i++) {
+        if (!(there[i] & 1)) return false;
+    }
+    return true;
+}
+
+static void touched_pages_are_provided_and_keep_what_they_hold(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {1, 4096, 4097, 40 * 4096 + 5};
+    for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+        char *p = mem_alloc_pages(64 * 4096);
+        assert_non_null(p);
+        p[0] = 3;
+        p[64 * 4096 - 1] = 4;
+        mem_touch_pages(p, sizes[k]);
+        assert_true(is_provided(p, sizes[k]));
+        assert_int_equal(p[0], 3);
+        assert_int_equal(p[1], 0);
+        assert_int_equal(p[64 * 4096 - 1], 4);
+        mem_touch_pages(p + 4095, 2); /* across a border */
+        assert_true(is_provided(p, 8192));
+        mem_touch_pages(p, 0);
+        mem_free_pages(p);
+    }
+}
+
 static void strings_are_copied(void **state)
 {
     (void)state;
@@ -143,6 +176,7 @@ int main(void)
         cmocka_unit_test(an_array_doubles_and_keeps_what_it_holds),
         cmocka_unit_test(aligned_blocks_are_aligned),
         cmocka_unit_test(pages_are_zero_and_cost_nothing_untouched),
+        cmocka_unit_test(touched_pages_are_provided_and_keep_what_they_hold),
         cmocka_unit_test(strings_are_copied),
         cmocka_unit_test(exactly_the_nth_allocation_fails),
         cmocka_unit_test(forbidding_tells_what_was_before),

@@ -220,6 +220,7 @@ static void tiers_are_told_where_there_are_some(void **state)
                                       .n_ram_used = 60,
                                       .n_disk_page = 900,
                                       .n_disk_used = 800,
+                                      .n_uncopied = 4,
                                       .n_unwritten = 3,
                                       .page_bytes = 1000,
                                       .n_kept = 500,
@@ -236,6 +237,7 @@ static void tiers_are_told_where_there_are_some(void **state)
     struct buf b = scrape();
     assert_sample(&b, "fathom_kv_tier_pages", "tier=\"ram\"", 60);
     assert_sample(&b, "fathom_kv_tier_capacity_pages", "tier=\"disk\"", 900);
+    assert_sample(&b, "fathom_kv_tier_uncopied_pages", "", 4);
     assert_sample(&b, "fathom_kv_tier_hits_total", "tier=\"disk\"", 10);
     assert_sample(&b, "fathom_kv_tier_stored_pages_total", "tier=\"disk\"", 400);
     assert_sample(&b, "fathom_kv_tier_bytes_total", "direction=\"read\"", 30000);

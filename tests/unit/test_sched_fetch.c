@@ -80,7 +80,7 @@ static int open_fixture(void **state)
     assert_int_equal(tiers_create(&f->tiers, &c, NULL), FATHOM_OK);
     assert_int_equal(page_pool_create(&f->pool, N_PAGE, NULL), FATHOM_OK);
     assert_int_equal(prefix_create(&f->prefix, f->pool, false, NULL), FATHOM_OK);
-    assert_int_equal(prefix_attach_tiers(f->prefix, f->tiers, NULL), FATHOM_OK);
+    prefix_attach_tiers(f->prefix, f->tiers);
     assert_int_equal(sched_create(&f->s, &sched, f->pool, f->prefix, NULL), FATHOM_OK);
     assert_int_equal(plan_init(&f->plan, 8), FATHOM_OK);
     *state = f;
@@ -121,7 +121,7 @@ static void step_after(struct fixture *f, uint64_t us)
     int32_t drawn[8] = {0};
     f->now_us += us;
     tiers_begin_step(f->tiers, f->now_us, 10000);
-    (void)prefix_keep_offered(f->prefix);
+    prefix_keep_offered(f->prefix, N_PAGE);
     sched_plan(f->s, f->now_us, &f->plan);
     sched_check(f->s);
     for (uint32_t i = 0; i < f->plan.n_entry; i++) {

@@ -224,6 +224,41 @@ static void a_step_copies_what_it_may(void **state)
     assert_int_equal(restore(w, 3), TIER_WAIT);
 }
 
+static void memory_is_prepared_for_what_will_be_kept(void **state)
+{
+    struct world *w = *state;
+    uint32_t n_touched = 0;
+    for (uint32_t i = 0; i < 3; i++) keep(w, i, true);
+    for (; tiers_touch(w->t); n_touched++) tiers_check(w->t);
+    assert_int_equal(n_touched, N_RAM - 3);
+    step(w);
+    for (uint32_t i = 0; i < 3; i++) assert_int_equal(restore(w, i), TIER_RESTORED);
+    step(w);
+    for (uint32_t i = 3; i < 3 * N_RAM; i++) {
+        keep(w, i, true);
+        step(w);
+    }
+    assert_false(tiers_touch(w->t)); /* slots that are given back stay so */
+}
+
+static void what_is_there_counts_as_used_without_a_copy(void **state)
+{
+    struct world *w = *state;
+    for (uint32_t i = 1; i <= N_RAM; i++) {
+        assert_true(tiers_keep_all(w->t));
+        keep(w, i, true);
+    }
+    assert_false(tiers_keep_all(w->t));
+    step(w);
+    const struct tier_name first = name_of(1);
+    const struct tier_name nobody = name_of(500);
+    assert_true(tiers_use(w->t, &first.key));
+    assert_false(tiers_use(w->t, &nobody.key));
+    keep(w, 100, true);
+    assert_int_equal(place_of(w, 1), TIER_IN_RAM);
+    assert_int_equal(place_of(w, 2), TIER_NOWHERE);
+}
+
 static void all_is_written_and_read_again(void **state)
 {
     struct world *w = *state;
@@ -585,6 +620,8 @@ int main(void)
         RAM(the_page_used_longest_ago_goes_first),
         RAM(what_a_copy_reads_is_not_given_away),
         RAM(a_step_copies_what_it_may),
+        RAM(memory_is_prepared_for_what_will_be_kept),
+        RAM(what_is_there_counts_as_used_without_a_copy),
         RAM(another_text_under_the_same_key_is_refused),
         RAM(waiting_has_an_end),
         RAM(what_is_slower_than_computing_does_not_pay),
