@@ -1,16 +1,19 @@
 /* race.cpp - see race.h
  *
- * A byte's shadow has its last write and its last reads. An access is at a block's time, which a
- * barrier advances, and at a warp's, which __syncwarp advances for each of its lanes. It comes
- * after another one of
- *   the same thread                                     always
- *   the same block's time, the same warp                at a later time of the warp
- *   the same block's time, another warp                 never
- *   an earlier time of the block                        always
- * Blocks run one after the other, so one time serves all of them.
+ * Time is counted in steps: one for each thing that others may wait for. An access has the step it
+ * was made in, and its thread, or the barrier at which a copy counts. What is known of it by thread
+ * t, that is, comes before what t does:
+ *   the same thread's                      always
+ *   up to the block's last barrier         always, but for copies
+ *   the same warp's                        from before the warp's last barrier
+ *   any                                    up to the step that known[t] has for who made it
+ * A thread learns that at barriers: what those who arrived had done, and had learned. Blocks run
+ * one after the other, so one count of steps serves all of them.
  *
- * Of the reads since the last barrier it is kept whether they were of several warps, and of the
- * last warp's time whether they were of several lanes: no more is needed to judge a write. */
+ * A byte's shadow has its last write and its last reads. Of the reads since the block's last
+ * barrier it is kept whether they were of several warps, and of the last warp's time whether they
+ * were of several lanes: enough to judge a write, unless there are barriers in shared memory. With
+ * those a word's readers are kept too: of each warp which lanes, and the last step. */
 #include "simt/race.h"
 
 #include <stdint.h>
@@ -19,6 +22,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include <vector>
+
 #include "simt/simt.h"
 
 extern "C" char __data_start, _end; /* the program's variables: all shared memory is among them */
@@ -26,9 +31,16 @@ extern "C" char __data_start, _end; /* the program's variables: all shared memor
 namespace
 {
 
+enum {
+    THREADS_MAX = 1024,
+    BARRIERS_MAX = 64,
+    ENTITIES = THREADS_MAX + BARRIERS_MAX, /* who makes accesses: threads, and barriers' copies */
+    WARPS_MAX = THREADS_MAX / SIMT_WARP,
+};
+
 struct access {
-    uint32_t time, warp_time; /* time 0: never */
-    uint16_t thread;
+    uint32_t step, warp_time; /* step 0: never */
+    uint16_t entity;
     bool atomic;
     bool several_lanes, several_warps; /* reads alone */
 };
@@ -37,11 +49,52 @@ struct shadow {
     access write, read;
 };
 
-enum { THREADS_MAX = 1024 };
+/* The step up to which what each entity did comes before something. */
+struct knowledge {
+    uint32_t of[ENTITIES];
+};
+
+struct barrier {
+    const void *place;
+    knowledge arrived, over; /* of those who have arrived; of phases that are over */
+};
+
+struct warp_barrier {
+    knowledge known; /* of the lanes that have arrived */
+    bool is_left;    /* by one of them */
+};
+
+struct range {
+    const void *p;
+    size_t n;
+};
+
+/* The readers of a word among a warp's lanes, and the step of the last read: those since the warp's
+ * last barrier, for who knows of them knows of those before. */
+struct readers {
+    uint32_t lanes, step;
+};
 
 shadow *shadows; /* [_end - __data_start] */
-uint32_t now = 1, warp_now[THREADS_MAX];
 bool running;
+uint32_t now = 1;               /* step */
+uint32_t first_step;            /* of the block */
+uint32_t block_step;            /* of the block's last barrier */
+uint32_t warp_now[THREADS_MAX]; /* barriers of the thread's warp that it has left */
+
+/* Of blocks that have barriers in shared memory */
+unsigned n_barrier;
+barrier barriers[BARRIERS_MAX];
+knowledge known[THREADS_MAX];
+warp_barrier warp_barriers[WARPS_MAX][2]; /* by turns */
+uint32_t warp_step[WARPS_MAX];            /* of the warp's last barrier */
+std::vector<range> reads[THREADS_MAX];    /* of products that are not waited for */
+readers word_readers[SIMT_SHARED_BYTES / 4][WARPS_MAX];
+
+unsigned thread_count(void)
+{
+    return blockDim.x * blockDim.y * blockDim.z;
+}
 
 uint16_t this_thread(void)
 {
@@ -54,23 +107,58 @@ access access_now(bool atomic)
     return {now, warp_now[thread], thread, atomic, false, false};
 }
 
-/* Whether nothing has been waited for between the two. */
+void learn(knowledge &k, const knowledge &from)
+{
+    for (unsigned i = 0; i < ENTITIES; i++) k.of[i] = from.of[i] > k.of[i] ? from.of[i] : k.of[i];
+}
+
+/* Whether nothing has been waited for between an access and what a thread does now. */
+bool is_beside(const access &before, uint16_t thread, uint32_t warp_time)
+{
+    const bool is_copy = before.entity >= THREADS_MAX;
+    if (before.step <= (is_copy ? first_step : block_step)) return false;
+    if (n_barrier && !before.several_warps && before.step <= known[thread].of[before.entity])
+        return false;
+    if (is_copy || before.several_warps) return true;
+    if (before.entity / SIMT_WARP != thread / SIMT_WARP) return true;
+    if (before.warp_time != warp_time) return false;
+    return before.several_lanes || before.entity != thread;
+}
+
 bool is_beside(const access &before, const access &a)
 {
-    if (before.time != a.time) return false;
-    if (before.several_warps) return true;
-    if (before.thread / SIMT_WARP != a.thread / SIMT_WARP) return true;
-    if (before.warp_time != a.warp_time) return false;
-    return before.several_lanes || before.thread != a.thread;
+    return is_beside(before, this_thread(), a.warp_time);
+}
+
+/* The readers of the word at p, by warps; NULL for memory or blocks that have none */
+readers *readers_of(const void *p)
+{
+    const ptrdiff_t at = (const char *)p - (const char *)simt_shared();
+    return n_barrier && at >= 0 && at < SIMT_SHARED_BYTES ? word_readers[at / 4] : NULL;
+}
+
+/* Whether a reader of a word is beside what the thread does now. */
+bool is_read_beside(const readers *r, uint16_t thread)
+{
+    for (unsigned w = 0; w < WARPS_MAX; w++) {
+        if (r[w].step <= block_step || w == thread / SIMT_WARP) continue;
+        for (uint32_t lanes = r[w].lanes; lanes; lanes &= lanes - 1) {
+            if (r[w].step > known[thread].of[w * SIMT_WARP + (unsigned)__builtin_ctz(lanes)])
+                return true;
+        }
+    }
+    return false;
 }
 
 [[noreturn]] void report(const char *what, const access &before, const access &a, const void *p)
 {
     fprintf(
         stderr,
-        "simt: race: %s by thread %u of block %u,%u,%u after one by thread %u%s, nothing waited "
+        "simt: race: %s by thread %u of block %u,%u,%u after one by %s %u%s, nothing waited "
         "for between them; %zu bytes into the dynamic shared memory (or negative: a variable)\n",
-        what, a.thread, blockIdx.x, blockIdx.y, blockIdx.z, before.thread,
+        what, this_thread(), blockIdx.x, blockIdx.y, blockIdx.z,
+        before.entity < THREADS_MAX ? "thread" : "a copy of barrier",
+        before.entity < THREADS_MAX ? before.entity : before.entity - THREADS_MAX,
         before.several_warps || before.several_lanes ? " and others" : "",
         (size_t)((const char *)p - (const char *)simt_shared()));
     abort();
@@ -82,16 +170,34 @@ shadow *shadow_of(const void *p)
     return shadows + ((const char *)p - &__data_start);
 }
 
-inline void note_write(const void *p, size_t n, bool atomic)
+/* The calling thread writes, or starts a copy that does: a.entity. */
+inline void note_write(const void *p, size_t n, const access &a)
 {
     shadow *s = shadow_of(p);
     if (!s) return;
-    const access a = access_now(atomic);
     for (size_t i = 0; i < n; i++, s++) {
-        if (!(atomic && s->write.atomic) && is_beside(s->write, a))
+        if (!(a.atomic && s->write.atomic) && is_beside(s->write, a))
             report("a write", s->write, a, p);
-        if (is_beside(s->read, a)) report("a write over a read", s->read, a, p);
+        const readers *r = readers_of((const char *)p + i);
+        if (r ? is_read_beside(r, this_thread()) || (!s->read.several_warps && is_beside(s->read, a))
+              : is_beside(s->read, a))
+            report("a write over a read", s->read, a, p);
         s->write = a;
+    }
+}
+
+/* Adds the calling thread to the readers of words. */
+void note_readers(const void *p, size_t n)
+{
+    const uint16_t thread = this_thread();
+    const uint32_t lane = 1u << thread % SIMT_WARP;
+    for (size_t i = 0; i < n; i++) {
+        readers *all = readers_of((const char *)p + i);
+        if (!all) return;
+        readers &r = all[thread / SIMT_WARP];
+        const bool is_new = r.step <= block_step || r.step <= warp_step[thread / SIMT_WARP];
+        r.lanes = is_new ? lane : r.lanes | lane;
+        r.step = now;
     }
 }
 
@@ -100,8 +206,8 @@ inline void note_write(const void *p, size_t n, bool atomic)
 inline bool is_read_by_many(const shadow *s, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        if (!s[i].read.several_warps || s[i].read.time != now || s[i].write.time == now)
-            return false;
+        if (!s[i].read.several_warps || s[i].read.step <= block_step) return false;
+        if (s[i].write.step > block_step || s[i].write.entity >= THREADS_MAX) return false;
     }
     return true;
 }
@@ -109,16 +215,18 @@ inline bool is_read_by_many(const shadow *s, size_t n)
 inline void note_read(const void *p, size_t n)
 {
     shadow *s = shadow_of(p);
-    if (!s || is_read_by_many(s, n)) return;
+    if (!s) return;
+    if (n_barrier) note_readers(p, n);
+    if (is_read_by_many(s, n)) return;
     const access a = access_now(false);
     for (size_t i = 0; i < n; i++, s++) {
         if (is_beside(s->write, a)) report("a read of a write", s->write, a, p);
         access &r = s->read;
-        const bool fresh = r.time != a.time;
-        const bool same_warp = !fresh && r.thread / SIMT_WARP == a.thread / SIMT_WARP;
+        const bool fresh = r.step <= block_step;
+        const bool same_warp = !fresh && r.entity / SIMT_WARP == a.entity / SIMT_WARP;
         const bool several_warps = !fresh && (r.several_warps || !same_warp);
         const bool several_lanes =
-            same_warp && r.warp_time == a.warp_time && (r.several_lanes || r.thread != a.thread);
+            same_warp && r.warp_time == a.warp_time && (r.several_lanes || r.entity != a.entity);
         r = a;
         r.several_warps = several_warps;
         r.several_lanes = several_lanes;
@@ -137,26 +245,129 @@ void race_run(bool on)
         shadows = (shadow *)p;
     }
     running = on;
+    n_barrier = 0;
+    first_step = now++;
 }
 
-void race_barrier(void)
+/* What is known of copies at a barrier of the block is known to all behind it. */
+static void share_copies(void)
 {
-    now++;
+    for (unsigned i = THREADS_MAX; i < THREADS_MAX + n_barrier; i++) {
+        uint32_t step = 0;
+        for (unsigned t = 0; t < thread_count(); t++)
+            step = known[t].of[i] > step ? known[t].of[i] : step;
+        for (unsigned t = 0; t < thread_count(); t++) known[t].of[i] = step;
+    }
+}
+
+void race_block(void)
+{
+    block_step = now++;
+    share_copies();
+}
+
+void race_warp_arrive(void)
+{
+    if (!n_barrier) return;
+    const uint16_t thread = this_thread();
+    warp_barrier &b = warp_barriers[thread / SIMT_WARP][warp_now[thread] % 2];
+    if (b.is_left) memset(&b, 0, sizeof b);
+    learn(b.known, known[thread]);
 }
 
 void race_warp(void)
 {
-    warp_now[this_thread()]++;
+    const uint16_t thread = this_thread();
+    const unsigned first = thread - thread % SIMT_WARP;
+    warp_barrier &b = warp_barriers[first / SIMT_WARP][warp_now[thread]++ % 2];
+    if (!n_barrier) return;
+    if (!b.is_left) { /* all have arrived, and done nothing since */
+        for (unsigned i = 0; i < SIMT_WARP; i++) b.known.of[first + i] = now;
+        warp_step[first / SIMT_WARP] = now++;
+        b.is_left = true;
+    }
+    learn(known[thread], b.known);
+}
+
+static barrier *barrier_of(const void *place)
+{
+    for (unsigned i = 0; i < n_barrier; i++) {
+        if (barriers[i].place == place) return &barriers[i];
+    }
+    return NULL;
+}
+
+void race_barrier_init(const void *place)
+{
+    if (!running) return;
+    if (n_barrier == BARRIERS_MAX) simt_fault("more barriers than are watched");
+    if (n_barrier == 0) {
+        for (std::vector<range> &r : reads) r.clear();
+        memset(known, 0, sizeof known);
+        memset(warp_barriers, 0, sizeof warp_barriers);
+    }
+    memset(&barriers[n_barrier], 0, sizeof barriers[0]);
+    barriers[n_barrier++].place = place;
+}
+
+void race_arrive(const void *place)
+{
+    barrier *b = barrier_of(place);
+    if (!b) return;
+    const uint16_t thread = this_thread();
+    learn(b->arrived, known[thread]);
+    b->arrived.of[thread] = now++;
+}
+
+void race_phase_over(const void *place)
+{
+    barrier *b = barrier_of(place);
+    if (b) b->over = b->arrived;
+}
+
+void race_wait(const void *place)
+{
+    const barrier *b = barrier_of(place);
+    if (b) learn(known[this_thread()], b->over);
+}
+
+void race_read(const void *p, size_t n)
+{
+    note_read(p, n);
+}
+
+void race_read_on(const void *p, size_t n)
+{
+    if (!n_barrier) return;
+    note_read(p, n);
+    reads[this_thread()].push_back({p, n});
+}
+
+void race_reads_end(void)
+{
+    if (!n_barrier) return;
+    for (const range &r : reads[this_thread()]) note_read(r.p, r.n);
+    reads[this_thread()].clear();
 }
 
 void race_write(const void *p, size_t n)
 {
-    note_write(p, n, false);
+    note_write(p, n, access_now(false));
 }
 
 void race_atomic(const void *p, size_t n)
 {
-    note_write(p, n, true);
+    note_write(p, n, access_now(true));
+}
+
+void race_copy(const void *p, size_t n, const void *place)
+{
+    barrier *b = barrier_of(place);
+    if (!b) return;
+    access a = access_now(false);
+    a.entity = (uint16_t)(THREADS_MAX + (b - barriers));
+    note_write(p, n, a);
+    b->arrived.of[a.entity] = now++;
 }
 
 /* ---- the hooks ---------------------------------------------------------------------------- */
@@ -168,7 +379,7 @@ void race_atomic(const void *p, size_t n)
     }                                                                                              \
     void __tsan_write##n(void *p)                                                                  \
     {                                                                                              \
-        note_write(p, n, false);                                                                   \
+        note_write(p, n, access_now(false));                                                                   \
     }                                                                                              \
     void __tsan_unaligned_read##n(void *p)                                                         \
     {                                                                                              \
@@ -176,7 +387,7 @@ void race_atomic(const void *p, size_t n)
     }                                                                                              \
     void __tsan_unaligned_write##n(void *p)                                                        \
     {                                                                                              \
-        note_write(p, n, false);                                                                   \
+        note_write(p, n, access_now(false));                                                                   \
     }
 
 extern "C" {
@@ -191,7 +402,7 @@ void __tsan_read_range(void *p, size_t n)
 }
 void __tsan_write_range(void *p, size_t n)
 {
-    note_write(p, n, false);
+    note_write(p, n, access_now(false));
 }
 void __tsan_init(void)
 {

@@ -1,9 +1,12 @@
-/* race.h - who touched what of shared memory since the last barrier
+/* race.h - who touched what of shared memory, and what has been waited for
  *
  * The kernels are compiled with the thread sanitizer's hooks, which race.cpp answers itself: each
  * read and write of shared memory is compared with what other threads of the block did to the same
- * bytes and have not been waited for. Barriers are __syncthreads, and __syncwarp among a warp's
- * lanes; shuffles and votes order nothing. A race ends the process and names both threads.
+ * bytes and have not been waited for. What is waited for: __syncthreads; __syncwarp among a warp's
+ * lanes; barriers in shared memory (mbarrier), which tell what those who arrived had done and seen;
+ * shuffles and votes order nothing. A copy that counts at a barrier has written when the barrier's
+ * phase is over, a warpgroup's product has read when it is waited for. A race ends the process and
+ * names both threads. Blocks that run in clusters are not watched.
  */
 #ifndef FATHOM_TESTS_SIMT_RACE_H
 #define FATHOM_TESTS_SIMT_RACE_H
@@ -14,29 +17,75 @@
 /* race_run - from now on (or no more) the threads of a kernel run */
 void race_run(bool running);
 
-/* race_barrier - all that this block's threads have done comes before what they will do. race_warp
- * - likewise among the lanes of the calling thread's warp, each of which calls it. */
-void race_barrier(void);
+/* race_block - all that this block's threads have done comes before what they will do. race_warp -
+ * likewise among the lanes of the calling thread's warp: each calls race_warp_arrive before they
+ * wait for each other, and race_warp behind that. */
+void race_block(void);
+void race_warp_arrive(void);
 void race_warp(void);
+
+/* race_barrier_init - a barrier in shared memory, known by its place: nobody has arrived.
+ * race_arrive - what the calling thread has done and knows of comes before the end of the phase;
+ * race_phase_over - that is now; race_wait - phases that are over come before what it will do */
+void race_barrier_init(const void *barrier);
+void race_arrive(const void *barrier);
+void race_phase_over(const void *barrier);
+void race_wait(const void *barrier);
+
+/* race_read - the calling thread reads n bytes; race_read_on - from now on until race_reads_end */
+void race_read(const void *p, size_t n);
+void race_read_on(const void *p, size_t n);
+void race_reads_end(void);
 
 /* race_write - the calling thread writes n bytes, or will at any time from now on; race_atomic - it
  * does so atomically, which may happen beside other such writes */
 void race_write(const void *p, size_t n);
 void race_atomic(const void *p, size_t n);
+
+/* race_copy - a copy that the calling thread starts writes n bytes until the barrier's phase ends
+ */
+void race_copy(const void *p, size_t n, const void *barrier);
 #else
 static inline void race_run(bool)
 {
 }
-static inline void race_barrier(void)
+static inline void race_block(void)
+{
+}
+static inline void race_warp_arrive(void)
 {
 }
 static inline void race_warp(void)
+{
+}
+static inline void race_barrier_init(const void *)
+{
+}
+static inline void race_arrive(const void *)
+{
+}
+static inline void race_phase_over(const void *)
+{
+}
+static inline void race_wait(const void *)
+{
+}
+static inline void race_read(const void *, size_t)
+{
+}
+static inline void race_read_on(const void *, size_t)
+{
+}
+static inline void race_reads_end(void)
 {
 }
 static inline void race_write(const void *, size_t)
 {
 }
 static inline void race_atomic(const void *, size_t)
+{
+}
+static inline void race_copy(const void *, size_t, const void *)
 {
 }
 #endif

@@ -276,7 +276,7 @@ bool release_block(unsigned rank)
     block &b = gpu.blocks[rank];
     if (b.n_alive == 0 || b.n_at_block != b.n_alive) return false;
     b.n_at_block = 0;
-    race_barrier();
+    race_block();
     for (unsigned i = rank * gpu.n_warp; i < (rank + 1) * gpu.n_warp; i++) {
         gpu.warps[i].ready |= gpu.warps[i].at_block;
         gpu.warps[i].at_block = 0;
@@ -287,7 +287,7 @@ bool release_block(unsigned rank)
 void begin_block(unsigned rank, uint3 index)
 {
     memset(shared[rank], 0xff, gpu.shared_bytes);
-    race_barrier();
+    race_block();
     gpu.blocks[rank] = {index, gpu.n_thread, 0};
     for (unsigned i = 0; i < gpu.n_warp; i++) {
         warp &w = gpu.warps[rank * gpu.n_warp + i];
@@ -463,6 +463,7 @@ namespace
 
 void perform(const copy &c)
 {
+    if (c.from) race_read(c.from, c.n);
     race_write(c.to, c.n);
     if (c.from)
         memcpy(c.to, c.from, c.n);
@@ -494,6 +495,7 @@ void simt_copy_wait(unsigned n_left)
 
 void simt_store_later(void *to, const void *from, size_t n)
 {
+    race_read(from, n);
     gpu.fibers[gpu.current].stores.push_back({to, from, n, 0});
 }
 

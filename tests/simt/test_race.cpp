@@ -12,6 +12,7 @@ extern "C" {
 }
 
 #include "backend/cuda/ptx.cuh"
+#include "backend/cuda/sm90/wgmma.cuh"
 
 namespace
 {
@@ -23,8 +24,8 @@ void run(void (*kernel)(void))
     simt_run(dim3(2), dim3(THREADS), 1, THREADS * 16, kernel);
 }
 
-/* Runs a kernel in a process of its own: whether it was ended, and for a race. */
-bool is_found(void (*kernel)(void))
+/* Runs something in a process of its own: whether it was ended, and for a race. */
+bool is_ended(void (*run_it)(void (*)(void)), void (*kernel)(void))
 {
     char text[512] = "";
     int out[2], status;
@@ -32,7 +33,7 @@ bool is_found(void (*kernel)(void))
     const pid_t child = fork();
     if (child == 0) {
         (void)dup2(out[1], STDERR_FILENO);
-        run(kernel);
+        run_it(kernel);
         _exit(0);
     }
     (void)close(out[1]);
@@ -45,6 +46,16 @@ bool is_found(void (*kernel)(void))
     assert_int_equal(WTERMSIG(status), SIGABRT);
     if (!strstr(text, "simt: race: ")) fail_msg("%s", text);
     return true;
+}
+
+bool is_found(void (*kernel)(void))
+{
+    return is_ended(run, kernel);
+}
+
+void run_whole(void (*launch)(void))
+{
+    launch();
 }
 
 /* Each thread writes its word and reads its neighbour's, `distance` away. */
@@ -100,6 +111,88 @@ template <bool WAIT> void copy_over(void)
     cp_async_wait<0>();
 }
 
+/* Rounds of a pipeline: warp 0 has a stage filled by a copy, warp 1 reads it. What goes wrong: */
+enum fault {
+    RIGHT,
+    ONE_SEES_COPY,   /* one reader waits for the copy, and the others not for it */
+    SEES_NO_READERS, /* the copies do not wait for the readers */
+    ONE_READER_TOLD, /* one reader says so before the others have read */
+    BLOCK_FOR_COPY,  /* the block's barrier instead of the copy's */
+};
+
+void wait_for(const uint64_t *barrier, uint32_t parity)
+{
+    while (!mbarrier_try_wait(smem_address(barrier), parity)) {
+    }
+}
+
+void copy_round(unsigned char *stage, uint64_t *full)
+{
+    alignas(16) static const unsigned char from[SIMT_WARP * 16] = {};
+    mbarrier_arrive_expect(smem_address(full), sizeof from);
+    bulk_load(smem_address(stage), from, sizeof from, smem_address(full));
+}
+
+template <fault FAULT> void read_round(const unsigned char *stage, const uint64_t *full, uint32_t n)
+{
+    const uint32_t lane = threadIdx.x % SIMT_WARP;
+    volatile unsigned char got;
+    if (FAULT == ONE_SEES_COPY ? lane == 0 : FAULT != BLOCK_FOR_COPY)
+        wait_for(full, n % 2);
+    got = stage[lane * 16];
+    (void)got;
+}
+
+template <fault FAULT> void pipeline(void)
+{
+    SHARED_DYNAMIC(unsigned char, stage);
+    uint64_t *full = (uint64_t *)(stage + SIMT_WARP * 16), *empty = full + 1;
+    if (threadIdx.x == 0) {
+        mbarrier_init(smem_address(full), 1);
+        mbarrier_init(smem_address(empty), 1);
+    }
+    __syncthreads();
+    for (uint32_t i = 0; i < 3; i++) {
+        if (threadIdx.x == 0) {
+            if (FAULT != SEES_NO_READERS) wait_for(empty, i % 2 ^ 1);
+            copy_round(stage, full);
+        }
+        if (FAULT == BLOCK_FOR_COPY) __syncthreads();
+        if (threadIdx.x < SIMT_WARP) continue;
+        read_round<FAULT>(stage, full, i);
+        if (FAULT != ONE_READER_TOLD) __syncwarp();
+        if (threadIdx.x % SIMT_WARP == 0) mbarrier_arrive(smem_address(empty));
+    }
+}
+
+/* A warpgroup's product reads what a fifth warp then writes. */
+template <bool WAIT> void product(void)
+{
+    SHARED_DYNAMIC(unsigned char, operands);
+    uint64_t *empty = (uint64_t *)(operands + 72 * 128);
+    if (threadIdx.x == 0) mbarrier_init(smem_address(empty), 4);
+    for (uint32_t i = threadIdx.x; i < 72 * 128; i += blockDim.x) operands[i] = 0;
+    __syncthreads();
+    if (threadIdx.x >= 128) {
+        wait_for(empty, 0);
+        operands[threadIdx.x * 16] = 1;
+        return;
+    }
+    float sums[4];
+    wgmma_e4m3_start(sums, wgmma_operand(smem_address(operands)),
+                     wgmma_operand(smem_address(operands + 64 * 128)));
+    wgmma_commit();
+    if (WAIT) wgmma_wait(sums);
+    __syncwarp();
+    if (threadIdx.x % SIMT_WARP == 0) mbarrier_arrive(smem_address(empty));
+    if (!WAIT) wgmma_wait(sums);
+}
+
+template <bool WAIT> void run_product(void)
+{
+    simt_run(dim3(1), dim3(160), 1, 72 * 128 + 8, product<WAIT>);
+}
+
 /* Neighbouring bytes of one word */
 void bytes_apart(void)
 {
@@ -134,6 +227,21 @@ void test_a_warp_waits_for_itself(void **)
     simt_run(dim3(1), dim3(32), 1, THREADS * 16, overwrite<1>);
 }
 
+void test_what_no_phase_waits_for_is_found(void **)
+{
+    assert_true(is_found(pipeline<ONE_SEES_COPY>));
+    assert_true(is_found(pipeline<SEES_NO_READERS>));
+    assert_true(is_found(pipeline<ONE_READER_TOLD>));
+    assert_true(is_found(pipeline<BLOCK_FOR_COPY>));
+    assert_true(is_ended(run_whole, run_product<false>));
+}
+
+void test_phases_wait(void **)
+{
+    run(pipeline<RIGHT>);
+    run_product<true>();
+}
+
 } // namespace
 
 int main(void)
@@ -142,6 +250,8 @@ int main(void)
         cmocka_unit_test(test_what_nothing_waits_for_is_found),
         cmocka_unit_test(test_what_is_waited_for_is_no_race),
         cmocka_unit_test(test_a_warp_waits_for_itself),
+        cmocka_unit_test(test_what_no_phase_waits_for_is_found),
+        cmocka_unit_test(test_phases_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

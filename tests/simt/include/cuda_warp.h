@@ -36,6 +36,7 @@ static inline void __syncthreads(void)
 }
 static inline void __syncwarp(void)
 {
+    race_warp_arrive();
     (void)simt_warp_exchange(NULL, 0);
     race_warp();
 }

@@ -202,7 +202,8 @@ template <enum kv_type TYPE>
 static __device__ __forceinline__ void query_measure(const struct query &q,
                                                      struct attend_shared<TYPE> *sh)
 {
-    const int slice = (int)threadIdx.x / WARP / 2, g = (int)threadIdx.x % WARP / 4;
+    const int warp = (int)threadIdx.x / WARP, g = (int)threadIdx.x % WARP / 4;
+    const bool is_writer = threadIdx.x % 4 == 0 && warp % 2 == 0; /* both warps of a slice know */
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         float amax = 0.0f;
@@ -213,7 +214,7 @@ static __device__ __forceinline__ void query_measure(const struct query &q,
         }
         amax = fmaxf(amax, shfl_xor(amax, 1));
         amax = fmaxf(amax, shfl_xor(amax, 2));
-        if (threadIdx.x % 4 == 0) sh->score[slice][g + 8 * j][0] = amax;
+        if (is_writer) sh->score[warp / 2][g + 8 * j][0] = amax;
     }
     __syncthreads();
     if (threadIdx.x < HEADS) {

@@ -24,19 +24,22 @@ static inline simt_barrier *simt_barrier_at(uint32_t address)
     return (simt_barrier *)simt_place(address);
 }
 
-static inline void simt_barrier_update(uint32_t barrier, int n_arrival, int n_byte)
+SIMT_UNSEEN static void simt_barrier_update(uint32_t barrier, int n_arrival, int n_byte)
 {
     simt_barrier *b = simt_barrier_at(barrier);
+    if (n_arrival) race_arrive(b);
     if (b->n_left < n_arrival) simt_fault("more arrivals at a barrier than it waits for");
     b->n_left = (int16_t)(b->n_left - n_arrival);
     b->bytes_and_parity += 2 * n_byte;
     if (b->n_left || b->bytes_and_parity / 2) return;
     b->n_left = b->n_arrival;
     b->bytes_and_parity ^= 1;
+    race_phase_over(b);
 }
 
-static inline void mbarrier_init(uint32_t barrier, uint32_t n_arrival)
+SIMT_UNSEEN static void mbarrier_init(uint32_t barrier, uint32_t n_arrival)
 {
+    race_barrier_init(simt_barrier_at(barrier));
     *simt_barrier_at(barrier) = {(int16_t)n_arrival, (int16_t)n_arrival, 0};
 }
 
@@ -49,7 +52,7 @@ static inline void mbarrier_arrive(uint32_t barrier)
     simt_barrier_update(barrier, 1, 0);
 }
 
-static inline void mbarrier_arrive_expect(uint32_t barrier, uint32_t n_byte)
+SIMT_UNSEEN static void mbarrier_arrive_expect(uint32_t barrier, uint32_t n_byte)
 {
     simt_barrier_at(barrier)->bytes_and_parity += 2 * (int32_t)n_byte;
     simt_barrier_update(barrier, 1, 0);
@@ -62,10 +65,13 @@ static inline void mbarrier_arrive_cp_async(uint32_t barrier)
     simt_barrier_update(barrier, 1, 0);
 }
 
-static inline bool mbarrier_try_wait(uint32_t barrier, uint32_t parity)
+SIMT_UNSEEN static bool mbarrier_try_wait(uint32_t barrier, uint32_t parity)
 {
     bool over = ((uint32_t)simt_barrier_at(barrier)->bytes_and_parity & 1) != parity;
-    if (!over) simt_pause();
+    if (over)
+        race_wait(simt_barrier_at(barrier));
+    else
+        simt_pause();
     return over;
 }
 
@@ -91,8 +97,8 @@ static inline uint32_t cluster_address(uint32_t address, uint32_t rank)
     return address + (rank - simt_cluster_rank()) * SIMT_SHARED_BYTES;
 }
 
-static inline void cluster_store(uint32_t address_in_cluster, uint32_t barrier_in_cluster, float x,
-                                 float y)
+SIMT_UNSEEN static void cluster_store(uint32_t address_in_cluster, uint32_t barrier_in_cluster,
+                                      float x, float y)
 {
     const float v[2] = {x, y};
     if (address_in_cluster % sizeof v) simt_fault("a store that is not aligned");
@@ -100,7 +106,7 @@ static inline void cluster_store(uint32_t address_in_cluster, uint32_t barrier_i
     simt_barrier_update(barrier_in_cluster, 0, -(int)sizeof v);
 }
 
-static inline float2 cluster_load_2(uint32_t address_in_cluster)
+SIMT_UNSEEN static float2 cluster_load_2(uint32_t address_in_cluster)
 {
     float2 v;
     if (address_in_cluster % sizeof v) simt_fault("a load that is not aligned");
@@ -108,7 +114,7 @@ static inline float2 cluster_load_2(uint32_t address_in_cluster)
     return v;
 }
 
-static inline float4 cluster_load_4(uint32_t address_in_cluster)
+SIMT_UNSEEN static float4 cluster_load_4(uint32_t address_in_cluster)
 {
     float4 v;
     if (address_in_cluster % sizeof v) simt_fault("a load that is not aligned");
@@ -138,10 +144,11 @@ static inline void cp_async_4(uint32_t dst, const void *src)
     simt_copy_later(simt_place(dst), src, 4, true);
 }
 
-static inline void bulk_load(uint32_t dst, const void *src, uint32_t n_byte, uint32_t barrier)
+SIMT_UNSEEN static void bulk_load(uint32_t dst, const void *src, uint32_t n_byte, uint32_t barrier)
 {
     if (n_byte % 16 || (uintptr_t)src % 16 || (uintptr_t)simt_place(dst) % 16)
         simt_fault("a bulk copy that is not aligned to 16 bytes");
+    race_copy(simt_place(dst), n_byte, simt_place(barrier));
     memcpy(simt_place(dst), src, n_byte);
     simt_barrier_update(barrier, 0, -(int)n_byte);
 }
@@ -156,10 +163,11 @@ static inline uint32_t simt_permuted(uint32_t address)
     return address ^ (address >> 7 & 7) << 4;
 }
 
-static inline void tensor_load(uint32_t dst, const CUtensorMap *map, uint32_t barrier, int x, int y,
-                               int z)
+SIMT_UNSEEN static void tensor_load(uint32_t dst, const CUtensorMap *map, uint32_t barrier, int x,
+                                    int y, int z)
 {
     if (dst % 1024) simt_fault("a permuted tile that is not aligned to 1024 bytes");
+    race_copy(simt_place(dst), map->box[0] * map->box[1], simt_place(barrier));
     for (uint32_t row = 0; row < map->box[1]; row++) {
         for (uint32_t i = 0; i < map->box[0]; i++) {
             uint64_t at[3] = {(uint64_t)x + i, (uint64_t)y + row, (uint64_t)z};

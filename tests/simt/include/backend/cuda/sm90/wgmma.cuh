@@ -1,5 +1,6 @@
 /* wgmma.cuh - what src/backend/cuda/sm90/wgmma.cuh spells as instructions, on the simulated GPU:
- * products are done when they are started */
+ * products are done when they are started, and keep others from writing until they are waited for
+ */
 #ifndef FATHOM_TESTS_SIMT_WGMMA_CUH
 #define FATHOM_TESTS_SIMT_WGMMA_CUH
 
@@ -29,17 +30,19 @@ static inline void wgmma_commit(void)
 {
 }
 
-/* Byte k of row `row` of an operand. */
-static inline uint8_t simt_operand_byte(uint64_t operand, uint32_t row, uint32_t k)
+/* Where byte k of row `row` of an operand is; 16 bytes lie together. */
+static inline const char *simt_operand_place(uint64_t operand, uint32_t row, uint32_t k)
 {
     uint32_t start = (uint32_t)(operand & 0x3fff) << 4;
     uint32_t stride = (uint32_t)(operand >> 32 & 0x3fff) << 4;
-    return (uint8_t)*simt_place(simt_permuted(start + row / 8 * stride + row % 8 * 128 + k));
+    return simt_place(simt_permuted(start + row / 8 * stride + row % 8 * 128 + k));
 }
 
-static inline void simt_operand_row(float (&out)[32], uint64_t operand, uint32_t row)
+SIMT_UNSEEN static void simt_operand_row(float (&out)[32], uint64_t operand, uint32_t row)
 {
-    for (uint32_t k = 0; k < 32; k++) out[k] = f32_from_e4m3(simt_operand_byte(operand, row, k));
+    for (uint32_t k = 0; k < 32; k++)
+        out[k] = f32_from_e4m3((uint8_t)*simt_operand_place(operand, row, k));
+    for (uint32_t k = 0; k < 32; k += 16) race_read_on(simt_operand_place(operand, row, k), 16);
 }
 
 /* Sums of 64 rows x 2 N columns. */
@@ -69,6 +72,7 @@ template <int N> static inline void wgmma_e4m3_start(float (&c)[N], uint64_t a, 
 
 template <int N> static inline void wgmma_wait(float (&)[N])
 {
+    race_reads_end();
 }
 
 #endif
