@@ -76,31 +76,36 @@ static void check_formula(struct gen *g, const struct backend_config *c,
     op_close_double("formula", got, want, c->hidden, op_formula_limit(c->act));
 }
 
-static void check(enum act_type act, enum dtype t, bool wide, bool with_shared)
+static void check_config(const struct backend_config *c, enum dtype t, uint32_t n_row)
 {
-    struct backend_config c;
     struct rig ref, dev;
     struct moe_tensors tensors;
-    struct gen *g = gen_create_for(81, act);
-    gen_config(&c, act, KV_TYPE_BF16, wide);
-    if (!with_shared) c.shared_inner = 0;
-    rig_open_pair(&ref, &dev, &c);
-    gen_moe(g, &c, t, &tensors);
-    float *x = gen_floats(g, (size_t)N * c.hidden, 1);
-    float *route = gen_route(g, &c);
+    struct gen *g = gen_create_for(81, c->act);
+    rig_open_pair(&ref, &dev, c);
+    gen_moe(g, c, t, &tensors);
+    float *x = gen_floats(g, (size_t)N * c->hidden, 1);
+    float *route = gen_route(g, c);
     struct moe_case kr = {rig_moe(&ref, &tensors), x, route};
     struct moe_case kd = {rig_moe(&dev, &tensors), x, route};
-    float *want = run(&ref, &kr, x, N);
-    float *got = run(&dev, &kd, x, N);
-    op_close(dtype_name(t), got, want, (size_t)N * c.hidden, op_tolerance(act));
-    op_check_rows(dtype_name(t), &dev, run, &kd, x, N, c.hidden, c.hidden);
-    for (uint32_t i = 3; i < N; i += 80)
-        check_formula(g, &c, &tensors, x + (size_t)i * c.hidden,
-                      route + (size_t)i * 2 * c.n_expert_used, want + (size_t)i * c.hidden);
+    float *want = run(&ref, &kr, x, n_row);
+    float *got = run(&dev, &kd, x, n_row);
+    op_close(dtype_name(t), got, want, (size_t)n_row * c->hidden, op_tolerance(c->act));
+    op_check_rows(dtype_name(t), &dev, run, &kd, x, n_row, c->hidden, c->hidden);
+    for (uint32_t i = 3; i < n_row; i += 80)
+        check_formula(g, c, &tensors, x + (size_t)i * c->hidden,
+                      route + (size_t)i * 2 * c->n_expert_used, want + (size_t)i * c->hidden);
     mem_free(want);
     mem_free(got);
     rig_close_pair(&ref, &dev);
     gen_destroy(g);
+}
+
+static void check(enum act_type act, enum dtype t, bool wide, bool with_shared)
+{
+    struct backend_config c;
+    gen_config(&c, act, KV_TYPE_BF16, wide);
+    if (!with_shared) c.shared_inner = 0;
+    check_config(&c, t, N);
 }
 
 static void test_every_type(void **state)
@@ -118,6 +123,18 @@ static void test_without_shared(void **state)
 {
     (void)state;
     check(ACT_F32, DTYPE_F8_E4M3, false, false);
+    check(ACT_FP8, DTYPE_F8_E4M3, false, false);
+}
+
+/* Experts whose sums have two shares; a token's slots have more lines of K than are on their way to
+ * a multiprocessor at once. */
+static void test_long_sums(void **state)
+{
+    (void)state;
+    struct backend_config c;
+    gen_config(&c, ACT_FP8, KV_TYPE_BF16, false);
+    c.moe_inner = c.shared_inner = 768;
+    check_config(&c, DTYPE_F8_E4M3, 17);
 }
 
 int main(int argc, char **argv)
@@ -125,6 +142,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_type),
         cmocka_unit_test(test_without_shared),
+        cmocka_unit_test(test_long_sums),
     };
     return OP_MAIN(argc, argv, tests);
 }

@@ -106,4 +106,19 @@ static __device__ __forceinline__ float silu(float x)
     return x / (1.0f + __expf(-x));
 }
 
+static __device__ __forceinline__ float4 swiglu(const float4 &g, const float4 &u)
+{
+    return make_float4(silu(g.x) * u.x, silu(g.y) * u.y, silu(g.z) * u.z, silu(g.w) * u.w);
+}
+
+/* A lane's four codes of 128 values held 4 a lane by one warp, and the group's scale. */
+static __device__ __forceinline__ uint32_t quantize_group(const float4 &v, float *scale)
+{
+    const float amax = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+    const float s = fp8_scale(warp_max(amax)), inverse = fp8_inverse(s);
+    *scale = s;
+    return (uint32_t)float2_to_e4m3x2(v.x * inverse, v.y * inverse) |
+           (uint32_t)float2_to_e4m3x2(v.z * inverse, v.w * inverse) << 16;
+}
+
 #endif

@@ -250,6 +250,8 @@ fathom_err cuda_product_list(struct cuda_backend *c, const struct matrix_list *w
                              const struct act *in, uint32_t n_token, float *out, const char *what);
 /* whether this weight takes e4m3 activations */
 bool cuda_wants_fp8(const struct cuda_backend *c, const struct matrix *w);
+/* whether the matrices' products run on sm90/ */
+bool cuda_fits_sm90(const struct cuda_backend *c, const struct matrix_stack *w);
 /* whether it takes bf16 ones, where they are there */
 bool cuda_wants_bf16(const struct cuda_backend *c, const struct matrix *w);
 /* the same per expert: row r of the map reads in[r / in_divisor] and writes out[r] */

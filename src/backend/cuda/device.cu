@@ -4,6 +4,7 @@
 
 #include "backend/cuda/cuda_int.cuh"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/sm90/down_few.cuh"
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
 
@@ -435,6 +436,7 @@ static fathom_err open_queue(struct cuda_backend *c)
         c->limits.n_sm = (uint32_t)c->properties.multiProcessorCount;
         CU_TRY(c, product_few_init(&c->limits), "create");
         CU_TRY(c, product_fp8_sm90_init(), "create");
+        CU_TRY(c, down_few_init(), "create");
     }
     TRY(cuda_attend_init(c));
     TRY(cuda_query_init(c));
@@ -457,6 +459,7 @@ static void log_kernels(const struct cuda_backend *c)
     for (size_t i = 0; i < sizeof dense / sizeof *dense; i++) {
         LOG_INFO("cuda", "operator=%s few_rows=\"%s\" many_rows=\"%s\"", dense[i], few, many);
     }
+    if (c->sm90) LOG_INFO("cuda", "operator=moe few_tokens_from_swiglu=\"down_few (sm_90, wgmma)\"");
     const char *path = c->fast ? "tensor cores" : "float";
     const char *other[] = {"router", "index_topk"};
     for (size_t i = 0; i < sizeof other / sizeof *other; i++) {

@@ -3,7 +3,11 @@
  * Every kernel of this backend calls dependency_wait before it reads anything a kernel before it
  * wrote and before it ends, in every block; so the next kernel may be launched while this one
  * still runs, and pays neither launch nor ramp. What does not change (weights) may be read before
- * the wait. */
+ * the wait.
+ *
+ * The products of experts on sm90/ release the next kernel only behind their own wait. So whatever
+ * was written before them, the route and its map, is there when the next kernel begins, and it may
+ * read that, past L1, before it waits (sm90/down_few.cu). */
 #ifndef FATHOM_BACKEND_CUDA_LAUNCH_CUH
 #define FATHOM_BACKEND_CUDA_LAUNCH_CUH
 

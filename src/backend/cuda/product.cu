@@ -60,6 +60,13 @@ static bool fits_sm90(const struct cuda_backend *c, const struct product_args &a
            is_aligned(a.q) && is_aligned(a.out) && (!a.tasks || a.w_stride % a.k == 0);
 }
 
+bool cuda_fits_sm90(const struct cuda_backend *c, const struct matrix_stack *w)
+{
+    const struct matrix *m = &w->first;
+    return c->sm90 && cuda_wants_fp8(c, m) && m->n_row % 16 == 0 && is_aligned(m->data) &&
+           w->data_stride % m->n_col == 0;
+}
+
 static fathom_err product_sm90(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
                                uint32_t n_tile, const char *what)
 {
@@ -149,6 +156,10 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
     a.in_divisor = in_divisor;
     a.w_stride = w->data_stride;
     a.w_scale_step = w->scale_stride;
+    if (c->map.n_token == 1 && c->map.w->moe.stacked_shared) { /* a slot a task */
+        a.known_task = (int)c->c.n_expert_used + 1;
+        a.known_expert = (int)w->n - 1;
+    }
     if (cuda_wants_fp8(c, &w->first) && in->q) {
         const uint32_t tile = many_is_faster(c, a) ? PRODUCT_LARGE_TILE : c->map.tile;
         return product_fp8(c, a, tile, c->map.max_task, what);

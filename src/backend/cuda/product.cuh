@@ -31,6 +31,8 @@ struct product_args {
     uint32_t in_divisor;
     size_t w_stride;     /* bytes from expert to expert */
     size_t w_scale_step; /* floats */
+    int known_task;      /* 1 + a task that there is, and its expert, whatever is chosen; 0: none */
+    int known_expert;
 };
 
 /* The rows that a block works on: at most `tile` of them, and where its weights are. */

@@ -34,13 +34,11 @@ fathom_err cuda_embed(struct backend *b, const struct embed_args *a)
 }
 
 /* Quantizes 128 values held 4 a lane by one warp and stores codes and scale. */
-static __device__ __forceinline__ void quantize_group(const float4 &v, uint8_t *q, float *scale)
+static __device__ __forceinline__ void store_group(const float4 &v, uint8_t *q, float *scale)
 {
     const int lane = (int)threadIdx.x % WARP;
-    float amax = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
-    float s = fp8_scale(warp_max(amax)), inverse = fp8_inverse(s);
-    *(uint32_t *)(q + lane * 4) = (uint32_t)float2_to_e4m3x2(v.x * inverse, v.y * inverse) |
-                                  (uint32_t)float2_to_e4m3x2(v.z * inverse, v.w * inverse) << 16;
+    float s;
+    *(uint32_t *)(q + lane * 4) = quantize_group(v, &s);
     if (lane == 0) *scale = s;
 }
 
@@ -50,7 +48,7 @@ __global__ void quantize_kernel(const float *f, uint32_t n_group, uint8_t *q, fl
     kernel_begin();
     if (group >= n_group) return;
     const float4 v = ((const float4 *)(f + (size_t)group * 128))[threadIdx.x % WARP];
-    quantize_group(v, q + (size_t)group * 128, scale + group);
+    store_group(v, q + (size_t)group * 128, scale + group);
 }
 
 fathom_err cuda_quantize(struct cuda_backend *c, const float *f, uint32_t n_row, uint32_t width,
@@ -116,7 +114,7 @@ __global__ void __launch_bounds__(NORM_THREADS, STEPS == 4 ? 2 : 1)
         if (a.h) { /* 4 values a lane: a warp holds one group of 128 */
             *(uint2 *)(a.h + row + i) = make_uint2(pack_bf16(o.x, o.y), pack_bf16(o.z, o.w));
             size_t group = (row + i) / 128;
-            quantize_group(o, a.q + group * 128, a.scale + group);
+            store_group(o, a.q + group * 128, a.scale + group);
         }
     }
 }
@@ -135,11 +133,6 @@ fathom_err cuda_add_norm(struct backend *b, const struct add_norm_args *a)
                        dim3(a->n_token), threads, 0, k);
 }
 
-static __device__ __forceinline__ float4 swiglu(const float4 &g, const float4 &u)
-{
-    return make_float4(silu(g.x) * u.x, silu(g.y) * u.y, silu(g.z) * u.z, silu(g.w) * u.w);
-}
-
 /* out = silu(gate) * up for rows [gate | up] of 2 * inner; one thread 4 values. With codes (inner a
  * multiple of 128) a warp has one group, which is quantized where it is made. */
 __global__ void swiglu_kernel(const float *gate_up, uint32_t n_row, uint32_t inner, float *f,
@@ -152,8 +145,8 @@ __global__ void swiglu_kernel(const float *gate_up, uint32_t n_row, uint32_t inn
     const uint32_t row = group / per_row, i = group % per_row * 128 + threadIdx.x % WARP * 4;
     const float *g = gate_up + (size_t)row * 2 * inner + i, *u = g + inner;
     if (q) {
-        quantize_group(swiglu(*(const float4 *)g, *(const float4 *)u), q + (size_t)group * 128,
-                       scale + group);
+        store_group(swiglu(*(const float4 *)g, *(const float4 *)u), q + (size_t)group * 128,
+                    scale + group);
     } else if (inner % 4 == 0) {
         if (i < inner)
             *(float4 *)(f + (size_t)row * inner + i) =

@@ -1,6 +1,7 @@
 /* moe.cu - experts and their weighted sum */
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
+#include "backend/cuda/sm90/down_few.cuh"
 
 enum { COMBINE_THREADS = 128, SLOTS_AHEAD = 10 };
 
@@ -62,6 +63,42 @@ static fathom_err run_up(struct cuda_backend *c, const struct weight *w, const s
                                "experts' up");
 }
 
+/* Whether one kernel makes everything behind gate and up. It reads the route before it has waited
+ * for them, so they run on kernels that let no other begin before the route is there (launch.cuh).
+ */
+static bool down_is_few(const struct cuda_backend *c, const struct moe_args *a, uint32_t n_slot)
+{
+    const struct matrix_stack *down = &a->w->moe.down;
+    return a->n_token <= DOWN_TOKENS_MAX && cuda_fits_sm90(c, &a->w->moe.up) &&
+           cuda_fits_sm90(c, down) && down->first.n_col / 128 * n_slot <= DOWN_LINES_MAX;
+}
+
+static fathom_err run_down_few(struct cuda_backend *c, const struct moe_args *a, uint32_t n_slot,
+                               const float *shared)
+{
+    const struct matrix_stack *w = &a->w->moe.down;
+    struct down_args k = {};
+    k.w = (const uint8_t *)w->first.data;
+    k.w_stride = w->data_stride;
+    k.w_scale = w->first.scale;
+    k.w_scale_step = w->scale_stride;
+    k.scale_stride = w->first.scale_stride;
+    k.n = w->first.n_row;
+    k.k = w->first.n_col;
+    k.n_token = a->n_token;
+    k.n_slot = n_slot;
+    k.n_used = c->c.n_expert_used;
+    k.n_expert = w->n;
+    k.experts = a->route->i;
+    k.weights = a->route->w;
+    k.gate_up = c->mid;
+    k.shared = shared;
+    k.y = a->y->f;
+    c->last.what = "experts' down";
+    c->last.grid = dim3(k.n_token, k.n);
+    return cuda_check(c, down_few(k, c->stream), "down_few", "experts' down");
+}
+
 fathom_err cuda_moe(struct backend *b, const struct moe_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
@@ -73,6 +110,7 @@ fathom_err cuda_moe(struct backend *b, const struct moe_args *a)
     TRY(cuda_moe_map(c, a->w, a->route, a->n_token));
     struct act x = {a->x->f, a->x->h, a->x->q, a->x->scale, hidden};
     TRY(run_up(c, a->w, &x, n_slot));
+    if (down_is_few(c, a, n_slot)) return run_down_few(c, a, n_slot, shared);
     TRY(cuda_swiglu(c, n_row, inner, fp8, "experts"));
     struct act mid = {c->mid_f, NULL, fp8 ? c->mid_q : NULL, c->mid_scale, inner};
     TRY(cuda_product_mapped(c, &a->w->moe.down, &mid, 1, c->slot_out, hidden, "experts' down"));

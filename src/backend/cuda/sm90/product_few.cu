@@ -8,8 +8,8 @@
  * the other. Lines are summed, scaled and added as in product_fp8.cu, and an element of the tensor
  * cores' sum does not depend on the shape of the product, so the bits are the same.
  *
- * Weights do not change: those of a plain product are requested before the kernel waits for the one
- * in front of it.
+ * Weights do not change: those of a plain product, and of the expert that every token takes, are
+ * requested before the kernel waits for the one in front of it.
  *
  * A stage goes round:
  *
@@ -232,11 +232,12 @@ static __device__ __forceinline__ void produce(const struct few_work &w,
     const uint32_t step = gridDim.x / w.n_rank, first = blockIdx.x / w.n_rank;
     const struct few_run run0 = run_at<MAPPED>(w, first);
     uint32_t n_early = 0;
-    if (!MAPPED) n_early = load_early<N, MAPPED>(w, b, run0, 0);
+    const bool known = !MAPPED || run0.row_tile + 1 == w.a.known_task;
+    if (known) n_early = load_early<N, MAPPED>(w, b, run0, MAPPED ? w.a.known_expert : 0);
     dependency_wait();
     const int expert0 = MAPPED ? w.a.tasks[run0.row_tile].expert : 0; /* if there is such a task */
     const uint32_t n_run = run_count<MAPPED>(w);
-    if (MAPPED && first < n_run) n_early = load_early<N, MAPPED>(w, b, run0, expert0);
+    if (!known && first < n_run) n_early = load_early<N, MAPPED>(w, b, run0, expert0);
     struct few_ring at = {0, 0};
     for (uint32_t i = first; i < n_run; i += step) {
         const struct few_run r = run_at<MAPPED>(w, i);
@@ -458,13 +459,14 @@ __global__ void __launch_bounds__(THREADS, blocks_max<N, SPLIT>())
     }
     __syncthreads();
     if (SPLIT) cluster_arrive_relaxed();
-    dependency_release();
+    if (!MAPPED) dependency_release();
     if (threadIdx.x >= CONSUMERS) {
         produce<N, MAPPED>(w, b);
         if (SPLIT) cluster_wait();
     } else {
         dependency_wait();
-        if (SPLIT) cluster_wait(); /* every block's barriers are there */
+        if (MAPPED) dependency_release(); /* launch.cuh */
+        if (SPLIT) cluster_wait();        /* every block's barriers are there */
         consume<N, MAPPED, SPLIT>(w, b);
     }
 #endif
@@ -591,8 +593,7 @@ static cudaError_t init_kernel(uint32_t i, uint32_t *n_cluster)
     const uint32_t n_rank = 1u << i;
     struct few_launch l;
     int n = 0;
-    cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         SM_BYTES - BLOCK_BYTES);
+    cudaError_t e = raise_shared(kernel, SM_BYTES - BLOCK_BYTES);
     if (e != cudaSuccess) return e;
     set_launch(&l, n_rank, n_rank, walking_shape<N>(n_rank).n_byte, NULL);
     l.config.numAttrs = 2;

@@ -334,8 +334,9 @@ __global__ void __launch_bounds__(THREADS, 1)
         async_proxy_fence();
     }
     __syncthreads();
-    dependency_release();
+    if (!MAPPED) dependency_release();
     dependency_wait();
+    if (MAPPED) dependency_release(); /* launch.cuh */
     if (group == 0) {
         registers_lower<PRODUCER_REGISTERS>();
         produce<MAPPED>(w, s);

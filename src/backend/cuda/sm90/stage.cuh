@@ -29,6 +29,17 @@ static __device__ __forceinline__ void wait_phase(uint64_t *barrier, uint32_t pa
     }
 }
 
+/* Lets a kernel's blocks have n_byte of shared memory, and gives it all of a multiprocessor's:
+ * blocks that find less beside those of the kernel in front would wait for these to leave. */
+template <typename KERNEL> static inline cudaError_t raise_shared(KERNEL *kernel, uint32_t n_byte)
+{
+    cudaError_t e =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)n_byte);
+    if (e != cudaSuccess) return e;
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                cudaSharedmemCarveoutMaxShared);
+}
+
 static inline PFN_cuTensorMapEncodeTiled_v12000 find_encode(void)
 {
     void *found = NULL;

@@ -1,0 +1,303 @@
+/* down_few.cu - the experts' second half for few tokens on sm_90a: SwiGLU, down, sum over slots
+ *
+ * A block makes 64 outputs of one token: the products of all its slots, line by line of 128 of K,
+ * and their weighted sum. Its last warp fetches the weights, which are known long before the inputs
+ * are: the route was chosen two kernels ago, so they are requested before this kernel waits for
+ * gate and up, as many lines as the ring holds; the others are brought into L2. Then the first four
+ * warps make the inputs of all slots from gate and up, 128 values a warp, and multiply.
+ *
+ * Weights are the 64-row operand, the token is the first of the 8 columns; what the others hold is
+ * never looked at. Lines, shares and slots are added as by kernels of their own.
+ *
+ *   empty --- weights requested; full: 2 arrivals and the bytes ---> full
+ *   full ---- read by the four warps ---> empty
+ *   made: the inputs are there, 4 arrivals, once */
+#include "backend/cuda/sm90/down_few.cuh"
+
+#include "backend/cuda/common.cuh"
+#include "backend/cuda/shares.h"
+#include "backend/cuda/sm90/stage.cuh"
+
+enum {
+    BM = 64, /* outputs of a tile */
+    COLS = 8,
+    CONSUMERS = 128,
+    CONSUMER_WARPS = CONSUMERS / WARP,
+    THREADS = CONSUMERS + WARP,
+    W_BYTES = BM * LINE_BYTES,
+    IN_BYTES = COLS * LINE_BYTES,
+    AHEAD = 5,         /* lines of inputs that a warp makes at a time */
+    STAGES_ALONE = 12, /* one token: one block a multiprocessor; with more tokens, two */
+    STAGES_MANY = 9,
+    BYTES_MAX = 227 << 10,
+};
+
+/* The start of a block's shared memory; stages of weights and the inputs of all lines follow. */
+struct alignas(1024) down_shared {
+    float w_scale[DOWN_LINES_MAX];
+    float in_scale[DOWN_LINES_MAX];
+    uint64_t full[DOWN_LINES_MAX];
+    uint64_t empty[DOWN_LINES_MAX];
+    uint64_t made;
+};
+
+struct down_work {
+    CUtensorMap w_map;
+    struct down_args a;
+    uint32_t n_line;     /* of a slot */
+    uint32_t n_all;      /* of all slots */
+    uint32_t share_line; /* lines of a share */
+    uint32_t n_stage;
+};
+
+/* A block's view of its shared memory, and what it makes. */
+struct down_block {
+    struct down_shared *s;
+    uint32_t stages;
+    uint32_t inputs;
+    uint32_t token;
+    uint32_t col; /* tile */
+};
+
+/* ---- the warp that loads ---- */
+
+static __device__ __forceinline__ void load_line(const struct down_work &w,
+                                                 const struct down_block &b, uint32_t i, int expert)
+{
+    const uint32_t stage = i % w.n_stage, full = smem_address(&b.s->full[stage]);
+    mbarrier_arrive_expect(full, W_BYTES);
+    tensor_load(b.stages + stage * W_BYTES, &w.w_map, full, (int)(i % w.n_line) * LINE_BYTES,
+                (int)b.col * BM, expert);
+}
+
+/* Lane i has line i. Experts are read past L1: this kernel has not waited for who wrote them. */
+static __device__ __forceinline__ void produce(const struct down_work &w,
+                                               const struct down_block &b)
+{
+    const uint32_t i = threadIdx.x % WARP, slot = i / w.n_line;
+    int expert = (int)w.a.n_expert - 1;
+    if (i < w.n_all) {
+        if (slot < w.a.n_used)
+            expert = *(const volatile int32_t *)&w.a.experts[b.token * w.a.n_used + slot];
+        if (i < w.n_stage) {
+            load_line(w, b, i, expert);
+        } else {
+            tensor_prefetch(&w.w_map, (int)(i % w.n_line) * LINE_BYTES, (int)b.col * BM, expert);
+        }
+        const float *scale = w.a.w_scale + (size_t)expert * w.a.w_scale_step;
+        b.s->w_scale[i] = scale[(b.col * BM / SCALE_BLOCK) * w.a.scale_stride + i % w.n_line];
+        if (i < w.n_stage) mbarrier_arrive(smem_address(&b.s->full[i]));
+    }
+    for (uint32_t at = w.n_stage; at < w.n_all; at++) {
+        wait_phase(&b.s->empty[at % w.n_stage], (at / w.n_stage - 1) % 2);
+        if (i == at) {
+            load_line(w, b, i, expert);
+            mbarrier_arrive(smem_address(&b.s->full[at % w.n_stage]));
+        }
+    }
+}
+
+/* ---- the warps that multiply ---- */
+
+/* Every fourth line's inputs, codes and scale, from gate and up. */
+static __device__ __forceinline__ void make_inputs(const struct down_work &w,
+                                                   const struct down_block &b)
+{
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const float *from = w.a.gate_up + (size_t)b.token * w.a.n_slot * 2 * w.a.k + lane * 4;
+    char *to = (char *)b.s + (b.inputs - smem_address(b.s)) + lane * 4;
+    for (uint32_t first = warp; first < w.n_all; first += AHEAD * CONSUMER_WARPS) {
+        float4 gate[AHEAD], up[AHEAD];
+#pragma unroll
+        for (uint32_t j = 0; j < AHEAD; j++) {
+            const uint32_t i = first + j * CONSUMER_WARPS;
+            if (i >= w.n_all) continue;
+            const float *g = from + (size_t)(i / w.n_line) * 2 * w.a.k + i % w.n_line * LINE_BYTES;
+            gate[j] = *(const float4 *)g;
+            up[j] = *(const float4 *)(g + w.a.k);
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < AHEAD; j++) {
+            const uint32_t i = first + j * CONSUMER_WARPS;
+            if (i >= w.n_all) continue;
+            float scale;
+            *(uint32_t *)(to + i * IN_BYTES) = quantize_group(swiglu(gate[j], up[j]), &scale);
+            if (lane == 0) b.s->in_scale[i] = scale;
+        }
+    }
+    async_proxy_fence();
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(smem_address(&b.s->made));
+}
+
+/* Sums on their way: of a share, a slot and all slots, for rows lane / 4 and 8 on of a warp's 16.
+ * Lanes that are multiples of 4 hold the token's. */
+struct down_sums {
+    float2 share, slot, all;
+    uint32_t share_line; /* lines of the share so far */
+    uint32_t slot_line;
+    uint32_t i_slot;
+};
+
+/* Adds line i's sum; at the ends of shares and slots, theirs. */
+static __device__ __forceinline__ void add_line(struct down_sums &sum, const struct down_work &w,
+                                                float x, float y, float scale, float weight)
+{
+    sum.share.x = fmaf(x, scale, sum.share.x);
+    sum.share.y = fmaf(y, scale, sum.share.y);
+    sum.slot_line++;
+    if (++sum.share_line < w.share_line) return;
+    const bool only = w.share_line == w.n_line;
+    sum.slot.x = only ? sum.share.x : sum.slot.x + sum.share.x;
+    sum.slot.y = only ? sum.share.y : sum.slot.y + sum.share.y;
+    sum.share = make_float2(0.0f, 0.0f);
+    sum.share_line = 0;
+    if (sum.slot_line < w.n_line) return;
+    const float of_slot = shfl(weight, (int)sum.i_slot);
+    sum.all.x = fmaf(of_slot, sum.slot.x, sum.all.x);
+    sum.all.y = fmaf(of_slot, sum.slot.y, sum.all.y);
+    sum.slot = make_float2(0.0f, 0.0f);
+    sum.slot_line = 0;
+    sum.i_slot++;
+}
+
+/* Lines i to i + BATCH - 1, whose products are in the tensor cores at the same time. */
+template <uint32_t BATCH>
+static __device__ __forceinline__ void add_lines(struct down_sums &sum, const struct down_work &w,
+                                                 const struct down_block &b, uint32_t i,
+                                                 float weight)
+{
+    uint64_t a_at[BATCH];
+    const uint64_t in_at = wgmma_operand(b.inputs + i * IN_BYTES);
+    float c[BATCH][COLS / 2];
+#pragma unroll
+    for (uint32_t j = 0; j < BATCH; j++) {
+        const uint32_t stage = (i + j) % w.n_stage;
+        wait_phase(&b.s->full[stage], (i + j) / w.n_stage % 2);
+        a_at[j] = wgmma_operand(b.stages + stage * W_BYTES);
+    }
+    wgmma_fence();
+#pragma unroll
+    for (uint32_t j = 0; j < BATCH; j++)
+        wgmma_e4m3_start(c[j], a_at[j], in_at + j * (IN_BYTES / 16));
+#pragma unroll
+    for (uint64_t k = 2; k < LINE_BYTES / 16; k += 2) {
+#pragma unroll
+        for (uint32_t j = 0; j < BATCH; j++)
+            wgmma_e4m3_add(c[j], a_at[j] + k, in_at + j * (IN_BYTES / 16) + k);
+    }
+    wgmma_commit();
+#pragma unroll
+    for (uint32_t j = 0; j < BATCH; j++) wgmma_wait(c[j]);
+    __syncwarp();
+    if (threadIdx.x % WARP == 0) {
+        for (uint32_t j = 0; j < BATCH; j++)
+            mbarrier_arrive(smem_address(&b.s->empty[(i + j) % w.n_stage]));
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < BATCH; j++) {
+        add_line(sum, w, c[j][0], c[j][2], b.s->w_scale[i + j] * b.s->in_scale[i + j], weight);
+    }
+}
+
+template <uint32_t BATCH>
+static __device__ __forceinline__ void consume(const struct down_work &w,
+                                               const struct down_block &b)
+{
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    float weight = 1.0f; /* of slot `lane` */
+    if (lane < w.a.n_used)
+        weight = *(const volatile float *)&w.a.weights[b.token * w.a.n_used + lane];
+    dependency_wait();
+    make_inputs(w, b);
+    wait_phase(&b.s->made, 0);
+    struct down_sums sum = {};
+    for (uint32_t i = 0; i < w.n_all; i += BATCH) add_lines<BATCH>(sum, w, b, i, weight);
+    const uint32_t column = b.col * BM + warp * 16 + lane / 4;
+    if (lane % 4 || column >= w.a.n) return; /* n is a multiple of 16: so is what a warp writes */
+    const size_t at = (size_t)b.token * w.a.n + column;
+    if (w.a.shared) {
+        sum.all.x += w.a.shared[at];
+        sum.all.y += w.a.shared[at + 8];
+    }
+    w.a.y[at] = sum.all.x;
+    w.a.y[at + 8] = sum.all.y;
+}
+
+template <uint32_t BATCH>
+__global__ void __launch_bounds__(THREADS, 6)
+    down_few_kernel(const __grid_constant__ struct down_work w)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    SHARED_DYNAMIC(unsigned char, shared);
+    struct down_block b;
+    b.s = (struct down_shared *)shared;
+    b.stages = smem_address(b.s + 1);
+    b.inputs = b.stages + w.n_stage * W_BYTES;
+    b.token = blockIdx.x;
+    b.col = blockIdx.y;
+    if (threadIdx.x == CONSUMERS) {
+        tensor_map_prefetch(&w.w_map);
+        for (uint32_t i = 0; i < w.n_stage; i++) {
+            mbarrier_init(smem_address(&b.s->full[i]), 2);
+            mbarrier_init(smem_address(&b.s->empty[i]), CONSUMER_WARPS);
+        }
+        mbarrier_init(smem_address(&b.s->made), CONSUMER_WARPS);
+        mbarrier_init_fence();
+        async_proxy_fence();
+    }
+    __syncthreads();
+    dependency_release();
+    if (threadIdx.x >= CONSUMERS) {
+        produce(w, b);
+    } else {
+        consume<BATCH>(w, b);
+    }
+#endif
+}
+
+/* ---- the host ---- */
+
+static uint32_t bytes_of(uint32_t n_stage, uint32_t n_all)
+{
+    return (uint32_t)sizeof(struct down_shared) + n_stage * W_BYTES + n_all * IN_BYTES;
+}
+
+/* Lines at a time: what divides them all. */
+typedef void (*down_kernel)(struct down_work);
+static down_kernel kernel_for(uint32_t n_all)
+{
+    return n_all % 3 == 0 ? down_few_kernel<3> : down_few_kernel<1>;
+}
+
+cudaError_t down_few_init(void)
+{
+    for (uint32_t n_all : {1, 3}) {
+        cudaError_t e = raise_shared(kernel_for(n_all), BYTES_MAX);
+        if (e != cudaSuccess) return e;
+    }
+    return cudaSuccess;
+}
+
+cudaError_t down_few(const struct down_args &a, cudaStream_t stream)
+{
+    struct down_work w = {};
+    w.a = a;
+    w.n_line = a.k / LINE_BYTES;
+    w.n_all = w.n_line * a.n_slot;
+    w.share_line = w.n_line / share_count(w.n_line);
+    w.n_stage = min(w.n_all, (uint32_t)(a.n_token == 1 ? STAGES_ALONE : STAGES_MANY));
+    cudaError_t e = make_map(&w.w_map, a.w, a.k, a.n, STACK_MATRICES, a.w_stride, BM);
+    if (e != cudaSuccess) return e;
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(a.n_token, ceil_div(a.n, BM));
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = bytes_of(w.n_stage, w.n_all);
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel_for(w.n_all), w);
+}
