@@ -459,7 +459,8 @@ static void log_kernels(const struct cuda_backend *c)
     for (size_t i = 0; i < sizeof dense / sizeof *dense; i++) {
         LOG_INFO("cuda", "operator=%s few_rows=\"%s\" many_rows=\"%s\"", dense[i], few, many);
     }
-    if (c->sm90) LOG_INFO("cuda", "operator=moe few_tokens_from_swiglu=\"down_few (sm_90, wgmma)\"");
+    if (c->sm90)
+        LOG_INFO("cuda", "operator=moe few_tokens_from_swiglu=\"down_few (sm_90, wgmma)\"");
     const char *path = c->fast ? "tensor cores" : "float";
     const char *other[] = {"router", "index_topk"};
     for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
