@@ -4,16 +4,17 @@
  * was made in, and its thread, or the barrier at which a copy counts. What is known of it by thread
  * t, that is, comes before what t does:
  *   the same thread's                      always
- *   up to the block's last barrier         always, but for copies
+ *   the same block's                       up to the block's last barrier, but for copies
  *   the same warp's                        from before the warp's last barrier
  *   any                                    up to the step that known[t] has for who made it
- * A thread learns that at barriers: what those who arrived had done, and had learned. Blocks run
+ * A thread learns that at barriers: what those who arrived had done, and had learned. Clusters run
  * one after the other, so one count of steps serves all of them.
  *
  * A byte's shadow has its last write and its last reads. Of the reads since the block's last
  * barrier it is kept whether they were of several warps, and of the last warp's time whether they
- * were of several lanes: enough to judge a write, unless there are barriers in shared memory. With
- * those a word's readers are kept too: of each warp which lanes, and the last step. */
+ * were of several lanes: enough to judge a write, where __syncthreads and __syncwarp are all that
+ * waits. Where there is more (is_tracked) a word's readers are kept too: of each warp which lanes,
+ * and the last step. */
 #include "simt/race.h"
 
 #include <stdint.h>
@@ -32,8 +33,8 @@ namespace
 {
 
 enum {
-    THREADS_MAX = 1024,
-    BARRIERS_MAX = 64,
+    THREADS_MAX = 2048, /* of a cluster */
+    BARRIERS_MAX = 256,
     ENTITIES = THREADS_MAX + BARRIERS_MAX, /* who makes accesses: threads, and barriers' copies */
     WARPS_MAX = THREADS_MAX / SIMT_WARP,
 };
@@ -78,70 +79,81 @@ struct readers {
 shadow *shadows; /* [_end - __data_start] */
 bool running;
 uint32_t now = 1;               /* step */
-uint32_t first_step;            /* of the block */
-uint32_t block_step;            /* of the block's last barrier */
-uint32_t warp_now[THREADS_MAX]; /* barriers of the thread's warp that it has left */
+uint32_t first_step;                   /* of the cluster */
+uint32_t block_step[SIMT_CLUSTER_MAX]; /* of a block's last barrier */
+uint32_t warp_now[THREADS_MAX];        /* barriers of the thread's warp that it has left */
+unsigned n_thread, n_block;            /* of a block, in whole warps; of the cluster */
 
-/* Of blocks that have barriers in shared memory */
+/* Of blocks that are in a cluster, or have barriers in shared memory */
+bool is_tracked;
 unsigned n_barrier;
 barrier barriers[BARRIERS_MAX];
 knowledge known[THREADS_MAX];
 warp_barrier warp_barriers[WARPS_MAX][2]; /* by turns */
+knowledge cluster_arrived[2];             /* by turns */
 uint32_t warp_step[WARPS_MAX];            /* of the warp's last barrier */
 std::vector<range> reads[THREADS_MAX];    /* of products that are not waited for */
-readers word_readers[SIMT_SHARED_BYTES / 4][WARPS_MAX];
+readers word_readers[SIMT_CLUSTER_MAX * SIMT_SHARED_BYTES / 4][WARPS_MAX];
 
-unsigned thread_count(void)
+unsigned block_of(unsigned thread)
 {
-    return blockDim.x * blockDim.y * blockDim.z;
-}
-
-uint16_t this_thread(void)
-{
-    return (uint16_t)(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
+    return thread / n_thread;
 }
 
 access access_now(bool atomic)
 {
-    const uint16_t thread = this_thread();
-    return {now, warp_now[thread], thread, atomic, false, false};
+    const unsigned thread = simt_thread();
+    return {now, warp_now[thread], (uint16_t)thread, atomic, false, false};
 }
 
 void learn(knowledge &k, const knowledge &from)
 {
-    for (unsigned i = 0; i < ENTITIES; i++) k.of[i] = from.of[i] > k.of[i] ? from.of[i] : k.of[i];
+    for (unsigned i = 0; i < n_thread * n_block; i++)
+        k.of[i] = from.of[i] > k.of[i] ? from.of[i] : k.of[i];
+    for (unsigned i = THREADS_MAX; i < THREADS_MAX + n_barrier; i++)
+        k.of[i] = from.of[i] > k.of[i] ? from.of[i] : k.of[i];
+}
+
+/* What the thread's block has waited for is known to it. */
+void learn_block(knowledge &k, unsigned thread)
+{
+    const unsigned block = block_of(thread);
+    for (unsigned i = block * n_thread; i < (block + 1) * n_thread; i++)
+        k.of[i] = block_step[block] > k.of[i] ? block_step[block] : k.of[i];
 }
 
 /* Whether nothing has been waited for between an access and what a thread does now. */
-bool is_beside(const access &before, uint16_t thread, uint32_t warp_time)
+bool is_beside(const access &before, unsigned thread, uint32_t warp_time)
 {
     const bool is_copy = before.entity >= THREADS_MAX;
-    if (before.step <= (is_copy ? first_step : block_step)) return false;
-    if (n_barrier && !before.several_warps && before.step <= known[thread].of[before.entity])
+    if (before.step <= first_step) return false;
+    if (is_tracked && !before.several_warps && before.step <= known[thread].of[before.entity])
         return false;
-    if (is_copy || before.several_warps) return true;
+    if (is_copy || block_of(before.entity) != block_of(thread)) return true;
+    if (before.step <= block_step[block_of(thread)]) return false;
+    if (before.several_warps) return true;
     if (before.entity / SIMT_WARP != thread / SIMT_WARP) return true;
     if (before.warp_time != warp_time) return false;
     return before.several_lanes || before.entity != thread;
 }
 
-bool is_beside(const access &before, const access &a)
-{
-    return is_beside(before, this_thread(), a.warp_time);
-}
-
-/* The readers of the word at p, by warps; NULL for memory or blocks that have none */
+/* The readers of the word at p, by warps; NULL for other memory, and where they are not kept */
 readers *readers_of(const void *p)
 {
-    const ptrdiff_t at = (const char *)p - (const char *)simt_shared();
-    return n_barrier && at >= 0 && at < SIMT_SHARED_BYTES ? word_readers[at / 4] : NULL;
+    if (!is_tracked) return NULL;
+    const ptrdiff_t at = (const char *)p - (const char *)simt_shared() +
+                         (ptrdiff_t)simt_cluster_rank() * SIMT_SHARED_BYTES;
+    return at >= 0 && at < SIMT_CLUSTER_MAX * SIMT_SHARED_BYTES ? word_readers[at / 4] : NULL;
 }
 
-/* Whether a reader of a word is beside what the thread does now. */
-bool is_read_beside(const readers *r, uint16_t thread)
+/* Whether a reader of a word, of another warp, is beside what the thread does now. */
+bool is_read_beside(const readers *r, unsigned thread)
 {
-    for (unsigned w = 0; w < WARPS_MAX; w++) {
-        if (r[w].step <= block_step || w == thread / SIMT_WARP) continue;
+    for (unsigned w = 0; w < n_thread * n_block / SIMT_WARP; w++) {
+        const unsigned block = block_of(w * SIMT_WARP);
+        const bool is_own = block == block_of(thread);
+        if (r[w].step <= (is_own ? block_step[block] : first_step)) continue;
+        if (w == thread / SIMT_WARP) continue;
         for (uint32_t lanes = r[w].lanes; lanes; lanes &= lanes - 1) {
             if (r[w].step > known[thread].of[w * SIMT_WARP + (unsigned)__builtin_ctz(lanes)])
                 return true;
@@ -156,9 +168,9 @@ bool is_read_beside(const readers *r, uint16_t thread)
         stderr,
         "simt: race: %s by thread %u of block %u,%u,%u after one by %s %u%s, nothing waited "
         "for between them; %zu bytes into the dynamic shared memory (or negative: a variable)\n",
-        what, this_thread(), blockIdx.x, blockIdx.y, blockIdx.z,
+        what, simt_thread() % n_thread, blockIdx.x, blockIdx.y, blockIdx.z,
         before.entity < THREADS_MAX ? "thread" : "a copy of barrier",
-        before.entity < THREADS_MAX ? before.entity : before.entity - THREADS_MAX,
+        before.entity < THREADS_MAX ? before.entity % n_thread : before.entity - THREADS_MAX,
         before.several_warps || before.several_lanes ? " and others" : "",
         (size_t)((const char *)p - (const char *)simt_shared()));
     abort();
@@ -175,12 +187,13 @@ inline void note_write(const void *p, size_t n, const access &a)
 {
     shadow *s = shadow_of(p);
     if (!s) return;
+    const unsigned thread = simt_thread();
     for (size_t i = 0; i < n; i++, s++) {
-        if (!(a.atomic && s->write.atomic) && is_beside(s->write, a))
+        if (!(a.atomic && s->write.atomic) && is_beside(s->write, thread, a.warp_time))
             report("a write", s->write, a, p);
         const readers *r = readers_of((const char *)p + i);
-        if (r ? is_read_beside(r, this_thread()) || (!s->read.several_warps && is_beside(s->read, a))
-              : is_beside(s->read, a))
+        if ((!(r && s->read.several_warps) && is_beside(s->read, thread, a.warp_time)) ||
+            (r && is_read_beside(r, thread)))
             report("a write over a read", s->read, a, p);
         s->write = a;
     }
@@ -189,13 +202,13 @@ inline void note_write(const void *p, size_t n, const access &a)
 /* Adds the calling thread to the readers of words. */
 void note_readers(const void *p, size_t n)
 {
-    const uint16_t thread = this_thread();
+    const unsigned thread = simt_thread();
     const uint32_t lane = 1u << thread % SIMT_WARP;
     for (size_t i = 0; i < n; i++) {
         readers *all = readers_of((const char *)p + i);
         if (!all) return;
         readers &r = all[thread / SIMT_WARP];
-        const bool is_new = r.step <= block_step || r.step <= warp_step[thread / SIMT_WARP];
+        const bool is_new = r.step <= block_step[block_of(thread)] || r.step <= warp_step[thread / SIMT_WARP];
         r.lanes = is_new ? lane : r.lanes | lane;
         r.step = now;
     }
@@ -203,11 +216,12 @@ void note_readers(const void *p, size_t n)
 
 /* Whether n bytes have been read by several warps since the last barrier and not written: one more
  * reader changes nothing. Most reads find that. */
-inline bool is_read_by_many(const shadow *s, size_t n)
+inline bool is_read_by_many(const shadow *s, size_t n, unsigned thread)
 {
+    const uint32_t since = block_step[block_of(thread)];
     for (size_t i = 0; i < n; i++) {
-        if (!s[i].read.several_warps || s[i].read.step <= block_step) return false;
-        if (s[i].write.step > block_step || s[i].write.entity >= THREADS_MAX) return false;
+        if (!s[i].read.several_warps || s[i].read.step <= since || s[i].write.step > since)
+            return false;
     }
     return true;
 }
@@ -216,13 +230,15 @@ inline void note_read(const void *p, size_t n)
 {
     shadow *s = shadow_of(p);
     if (!s) return;
-    if (n_barrier) note_readers(p, n);
-    if (is_read_by_many(s, n)) return;
+    if (is_tracked)
+        note_readers(p, n);
+    else if (is_read_by_many(s, n, simt_thread()))
+        return;
     const access a = access_now(false);
     for (size_t i = 0; i < n; i++, s++) {
-        if (is_beside(s->write, a)) report("a read of a write", s->write, a, p);
+        if (is_beside(s->write, a.entity, a.warp_time)) report("a read of a write", s->write, a, p);
         access &r = s->read;
-        const bool fresh = r.step <= block_step;
+        const bool fresh = r.step <= block_step[block_of(a.entity)];
         const bool same_warp = !fresh && r.entity / SIMT_WARP == a.entity / SIMT_WARP;
         const bool several_warps = !fresh && (r.several_warps || !same_warp);
         const bool several_lanes =
@@ -235,7 +251,16 @@ inline void note_read(const void *p, size_t n)
 
 } // namespace
 
-void race_run(bool on)
+static void begin_tracking(void)
+{
+    is_tracked = true;
+    memset(known, 0, n_thread * n_block * sizeof known[0]);
+    memset(warp_barriers, 0, sizeof warp_barriers);
+    memset(cluster_arrived, 0, sizeof cluster_arrived);
+    for (unsigned i = 0; i < n_thread * n_block; i++) reads[i].clear();
+}
+
+void race_run(unsigned n_cluster)
 {
     if (!shadows) {
         const size_t n = (size_t)(&_end - &__data_start) * sizeof *shadows;
@@ -244,32 +269,34 @@ void race_run(bool on)
         if (p == MAP_FAILED) abort();
         shadows = (shadow *)p;
     }
-    running = on;
+    running = n_cluster > 0;
+    is_tracked = false;
     n_barrier = 0;
+    n_block = n_cluster;
+    n_thread = blockDim.x * blockDim.y * blockDim.z;
+    n_thread = (n_thread + SIMT_WARP - 1) / SIMT_WARP * SIMT_WARP;
     first_step = now++;
+    if (n_cluster > 1) begin_tracking();
 }
 
-/* What is known of copies at a barrier of the block is known to all behind it. */
-static void share_copies(void)
+/* What a thread of the block knows of others than the block's threads is known to all of them. */
+static void share(unsigned block)
 {
-    for (unsigned i = THREADS_MAX; i < THREADS_MAX + n_barrier; i++) {
-        uint32_t step = 0;
-        for (unsigned t = 0; t < thread_count(); t++)
-            step = known[t].of[i] > step ? known[t].of[i] : step;
-        for (unsigned t = 0; t < thread_count(); t++) known[t].of[i] = step;
-    }
+    knowledge all = {};
+    for (unsigned t = block * n_thread; t < (block + 1) * n_thread; t++) learn(all, known[t]);
+    for (unsigned t = block * n_thread; t < (block + 1) * n_thread; t++) learn(known[t], all);
 }
 
-void race_block(void)
+void race_block(unsigned block)
 {
-    block_step = now++;
-    share_copies();
+    block_step[block] = now++;
+    if (is_tracked) share(block);
 }
 
 void race_warp_arrive(void)
 {
-    if (!n_barrier) return;
-    const uint16_t thread = this_thread();
+    if (!is_tracked) return;
+    const unsigned thread = simt_thread();
     warp_barrier &b = warp_barriers[thread / SIMT_WARP][warp_now[thread] % 2];
     if (b.is_left) memset(&b, 0, sizeof b);
     learn(b.known, known[thread]);
@@ -277,16 +304,30 @@ void race_warp_arrive(void)
 
 void race_warp(void)
 {
-    const uint16_t thread = this_thread();
-    const unsigned first = thread - thread % SIMT_WARP;
+    const unsigned thread = simt_thread(), first = thread - thread % SIMT_WARP;
     warp_barrier &b = warp_barriers[first / SIMT_WARP][warp_now[thread]++ % 2];
-    if (!n_barrier) return;
+    if (!is_tracked) return;
     if (!b.is_left) { /* all have arrived, and done nothing since */
         for (unsigned i = 0; i < SIMT_WARP; i++) b.known.of[first + i] = now;
         warp_step[first / SIMT_WARP] = now++;
         b.is_left = true;
     }
     learn(known[thread], b.known);
+}
+
+void race_cluster_arrive(unsigned turn)
+{
+    if (!is_tracked) return;
+    const unsigned thread = simt_thread();
+    knowledge &arrived = cluster_arrived[turn % 2];
+    learn(arrived, known[thread]);
+    learn_block(arrived, thread);
+    arrived.of[thread] = now++;
+}
+
+void race_cluster(unsigned turn)
+{
+    if (is_tracked) learn(known[simt_thread()], cluster_arrived[turn % 2]);
 }
 
 static barrier *barrier_of(const void *place)
@@ -301,11 +342,7 @@ void race_barrier_init(const void *place)
 {
     if (!running) return;
     if (n_barrier == BARRIERS_MAX) simt_fault("more barriers than are watched");
-    if (n_barrier == 0) {
-        for (std::vector<range> &r : reads) r.clear();
-        memset(known, 0, sizeof known);
-        memset(warp_barriers, 0, sizeof warp_barriers);
-    }
+    if (!is_tracked) begin_tracking();
     memset(&barriers[n_barrier], 0, sizeof barriers[0]);
     barriers[n_barrier++].place = place;
 }
@@ -314,8 +351,9 @@ void race_arrive(const void *place)
 {
     barrier *b = barrier_of(place);
     if (!b) return;
-    const uint16_t thread = this_thread();
+    const unsigned thread = simt_thread();
     learn(b->arrived, known[thread]);
+    learn_block(b->arrived, thread);
     b->arrived.of[thread] = now++;
 }
 
@@ -328,7 +366,7 @@ void race_phase_over(const void *place)
 void race_wait(const void *place)
 {
     const barrier *b = barrier_of(place);
-    if (b) learn(known[this_thread()], b->over);
+    if (b) learn(known[simt_thread()], b->over);
 }
 
 void race_read(const void *p, size_t n)
@@ -338,16 +376,16 @@ void race_read(const void *p, size_t n)
 
 void race_read_on(const void *p, size_t n)
 {
-    if (!n_barrier) return;
+    if (!is_tracked) return;
     note_read(p, n);
-    reads[this_thread()].push_back({p, n});
+    reads[simt_thread()].push_back({p, n});
 }
 
 void race_reads_end(void)
 {
-    if (!n_barrier) return;
-    for (const range &r : reads[this_thread()]) note_read(r.p, r.n);
-    reads[this_thread()].clear();
+    if (!is_tracked) return;
+    for (const range &r : reads[simt_thread()]) note_read(r.p, r.n);
+    reads[simt_thread()].clear();
 }
 
 void race_write(const void *p, size_t n)
@@ -367,6 +405,8 @@ void race_copy(const void *p, size_t n, const void *place)
     access a = access_now(false);
     a.entity = (uint16_t)(THREADS_MAX + (b - barriers));
     note_write(p, n, a);
+    learn(b->arrived, known[simt_thread()]);
+    learn_block(b->arrived, simt_thread());
     b->arrived.of[a.entity] = now++;
 }
 

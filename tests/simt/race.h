@@ -3,10 +3,10 @@
  * The kernels are compiled with the thread sanitizer's hooks, which race.cpp answers itself: each
  * read and write of shared memory is compared with what other threads of the block did to the same
  * bytes and have not been waited for. What is waited for: __syncthreads; __syncwarp among a warp's
- * lanes; barriers in shared memory (mbarrier), which tell what those who arrived had done and seen;
- * shuffles and votes order nothing. A copy that counts at a barrier has written when the barrier's
- * phase is over, a warpgroup's product has read when it is waited for. A race ends the process and
- * names both threads. Blocks that run in clusters are not watched.
+ * lanes; barrier.cluster; barriers in shared memory (mbarrier), which tell what those who arrived
+ * had done and seen; shuffles and votes order nothing. A copy that counts at a barrier has written
+ * when the barrier's phase is over, a warpgroup's product has read when it is waited for. A race
+ * ends the process and names both threads.
  */
 #ifndef FATHOM_TESTS_SIMT_RACE_H
 #define FATHOM_TESTS_SIMT_RACE_H
@@ -14,15 +14,18 @@
 #include <stddef.h>
 
 #ifdef SIMT_RACES
-/* race_run - from now on (or no more) the threads of a kernel run */
-void race_run(bool running);
+/* race_run - from now on the threads of so many blocks of a kernel run together; 0: no more */
+void race_run(unsigned n_block);
 
-/* race_block - all that this block's threads have done comes before what they will do. race_warp -
+/* race_block - all that a block's threads have done comes before what they will do. race_warp -
  * likewise among the lanes of the calling thread's warp: each calls race_warp_arrive before they
- * wait for each other, and race_warp behind that. */
-void race_block(void);
+ * wait for each other, and race_warp behind that. race_cluster_arrive, race_cluster - likewise for
+ * the cluster, whose turns of waiting are counted */
+void race_block(unsigned rank);
 void race_warp_arrive(void);
 void race_warp(void);
+void race_cluster_arrive(unsigned turn);
+void race_cluster(unsigned turn);
 
 /* race_barrier_init - a barrier in shared memory, known by its place: nobody has arrived.
  * race_arrive - what the calling thread has done and knows of comes before the end of the phase;
@@ -46,16 +49,22 @@ void race_atomic(const void *p, size_t n);
  */
 void race_copy(const void *p, size_t n, const void *barrier);
 #else
-static inline void race_run(bool)
+static inline void race_run(unsigned)
 {
 }
-static inline void race_block(void)
+static inline void race_block(unsigned)
 {
 }
 static inline void race_warp_arrive(void)
 {
 }
 static inline void race_warp(void)
+{
+}
+static inline void race_cluster_arrive(unsigned)
+{
+}
+static inline void race_cluster(unsigned)
 {
 }
 static inline void race_barrier_init(const void *)

@@ -276,7 +276,7 @@ bool release_block(unsigned rank)
     block &b = gpu.blocks[rank];
     if (b.n_alive == 0 || b.n_at_block != b.n_alive) return false;
     b.n_at_block = 0;
-    race_block();
+    race_block(rank);
     for (unsigned i = rank * gpu.n_warp; i < (rank + 1) * gpu.n_warp; i++) {
         gpu.warps[i].ready |= gpu.warps[i].at_block;
         gpu.warps[i].at_block = 0;
@@ -287,7 +287,7 @@ bool release_block(unsigned rank)
 void begin_block(unsigned rank, uint3 index)
 {
     memset(shared[rank], 0xff, gpu.shared_bytes);
-    race_block();
+    race_block(rank);
     gpu.blocks[rank] = {index, gpu.n_thread, 0};
     for (unsigned i = 0; i < gpu.n_warp; i++) {
         warp &w = gpu.warps[rank * gpu.n_warp + i];
@@ -349,12 +349,12 @@ void run_cluster(void)
     blockIdx = first;
 }
 
-/* Whether races are looked for in the next block: the grid's first and last, and one in eight. */
+/* Whether races are looked for in the next cluster: the grid's first and last, and one in eight. */
 bool is_watched(void)
 {
     const bool is_first = blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0;
-    const bool is_last =
-        blockIdx.x == gridDim.x - 1 && blockIdx.y == gridDim.y - 1 && blockIdx.z == gridDim.z - 1;
+    const bool is_last = blockIdx.x + gpu.n_cluster == gridDim.x && blockIdx.y == gridDim.y - 1 &&
+                         blockIdx.z == gridDim.z - 1;
     return is_first || is_last || next_random() % 8 == 0;
 }
 
@@ -392,12 +392,12 @@ void simt_run(dim3 grid, dim3 block, unsigned n_cluster, size_t shared_bytes,
     for (blockIdx.z = 0; blockIdx.z < grid.z; blockIdx.z++) {
         for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++) {
             for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x += n_cluster) {
-                race_run(n_cluster == 1 && is_watched());
+                race_run(is_watched() ? n_cluster : 0);
                 run_cluster();
             }
         }
     }
-    race_run(false);
+    race_run(0);
 }
 
 void *simt_shared(void)
@@ -410,8 +410,14 @@ unsigned simt_cluster_rank(void)
     return current_rank();
 }
 
-void simt_cluster_arrive(void)
+unsigned simt_thread(void)
 {
+    return gpu.current;
+}
+
+void simt_cluster_arrive(bool tells)
+{
+    if (tells) race_cluster_arrive(gpu.cluster_turn);
     gpu.fibers[gpu.current].cluster_turn = gpu.cluster_turn;
     if (++gpu.n_at_cluster < count_alive()) return;
     gpu.n_at_cluster = 0;
@@ -420,7 +426,9 @@ void simt_cluster_arrive(void)
 
 void simt_cluster_wait(void)
 {
-    while (gpu.fibers[gpu.current].cluster_turn == gpu.cluster_turn) simt_pause();
+    const unsigned turn = gpu.fibers[gpu.current].cluster_turn;
+    while (turn == gpu.cluster_turn) simt_pause();
+    race_cluster(turn);
 }
 
 void simt_block_wait(void)

@@ -55,8 +55,13 @@ void *simt_shared(void);
 /* simt_cluster_rank - the block's place in its cluster */
 unsigned simt_cluster_rank(void);
 
-/* simt_cluster_arrive, simt_cluster_wait - barrier.cluster: every thread of the cluster, in turn */
-void simt_cluster_arrive(void);
+/* simt_thread - the thread's number in the cluster; each block's begin at a multiple of SIMT_WARP
+ */
+unsigned simt_thread(void);
+
+/* simt_cluster_arrive, simt_cluster_wait - barrier.cluster: every thread of the cluster, in turn.
+ * tells: what the thread has done comes before the end of the wait */
+void simt_cluster_arrive(bool tells);
 void simt_cluster_wait(void);
 
 /* simt_block_wait - __syncthreads */

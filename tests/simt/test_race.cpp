@@ -193,6 +193,50 @@ template <bool WAIT> void run_product(void)
     simt_run(dim3(1), dim3(160), 1, 72 * 128 + 8, product<WAIT>);
 }
 
+/* Two blocks of a cluster; each reads what the other has written, having waited for it or not. */
+template <bool TOLD> void read_neighbour(void)
+{
+    SHARED_DYNAMIC(float2, pairs);
+    const uint32_t at = smem_address(pairs + threadIdx.x);
+    volatile float got;
+    pairs[threadIdx.x] = make_float2(1.0f, 2.0f);
+    if (TOLD)
+        cluster_arrive();
+    else
+        cluster_arrive_relaxed();
+    cluster_wait();
+    got = cluster_load_2(cluster_address(at, cluster_rank() ^ 1)).x;
+    (void)got;
+    cluster_arrive();
+    cluster_wait();
+}
+
+/* Each sends to the other, which waits for what counts at its barrier, or not. */
+template <bool WAIT> void send_neighbour(void)
+{
+    SHARED_DYNAMIC(float2, pairs);
+    uint64_t *full = (uint64_t *)(pairs + THREADS);
+    volatile float got;
+    if (threadIdx.x == 0) mbarrier_init(smem_address(full), 1);
+    __syncthreads();
+    cluster_arrive_relaxed();
+    cluster_wait();
+    const uint32_t other = cluster_rank() ^ 1;
+    if (threadIdx.x == 0) mbarrier_arrive_expect(smem_address(full), THREADS * sizeof *pairs);
+    cluster_store(cluster_address(smem_address(pairs + threadIdx.x), other),
+                  cluster_address(smem_address(full), other), 1.0f, 2.0f);
+    if (WAIT) wait_for(full, 0);
+    got = pairs[threadIdx.x].x;
+    (void)got;
+    cluster_arrive();
+    cluster_wait();
+}
+
+template <void (*KERNEL)(void)> void run_cluster(void)
+{
+    simt_run(dim3(2), dim3(THREADS), 2, (THREADS + 1) * sizeof(float2), KERNEL);
+}
+
 /* Neighbouring bytes of one word */
 void bytes_apart(void)
 {
@@ -236,6 +280,18 @@ void test_what_no_phase_waits_for_is_found(void **)
     assert_true(is_ended(run_whole, run_product<false>));
 }
 
+void test_what_a_cluster_does_not_wait_for_is_found(void **)
+{
+    assert_true(is_ended(run_whole, run_cluster<read_neighbour<false>>));
+    assert_true(is_ended(run_whole, run_cluster<send_neighbour<false>>));
+}
+
+void test_a_cluster_waits(void **)
+{
+    run_cluster<read_neighbour<true>>();
+    run_cluster<send_neighbour<true>>();
+}
+
 void test_phases_wait(void **)
 {
     run(pipeline<RIGHT>);
@@ -252,6 +308,8 @@ int main(void)
         cmocka_unit_test(test_a_warp_waits_for_itself),
         cmocka_unit_test(test_what_no_phase_waits_for_is_found),
         cmocka_unit_test(test_phases_wait),
+        cmocka_unit_test(test_what_a_cluster_does_not_wait_for_is_found),
+        cmocka_unit_test(test_a_cluster_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,6 +102,7 @@ SIMT_UNSEEN static void cluster_store(uint32_t address_in_cluster, uint32_t barr
 {
     const float v[2] = {x, y};
     if (address_in_cluster % sizeof v) simt_fault("a store that is not aligned");
+    race_copy(simt_place(address_in_cluster), sizeof v, simt_place(barrier_in_cluster));
     memcpy(simt_place(address_in_cluster), v, sizeof v);
     simt_barrier_update(barrier_in_cluster, 0, -(int)sizeof v);
 }
@@ -110,6 +111,7 @@ SIMT_UNSEEN static float2 cluster_load_2(uint32_t address_in_cluster)
 {
     float2 v;
     if (address_in_cluster % sizeof v) simt_fault("a load that is not aligned");
+    race_read(simt_place(address_in_cluster), sizeof v);
     memcpy(&v, simt_place(address_in_cluster), sizeof v);
     return v;
 }
@@ -118,18 +120,19 @@ SIMT_UNSEEN static float4 cluster_load_4(uint32_t address_in_cluster)
 {
     float4 v;
     if (address_in_cluster % sizeof v) simt_fault("a load that is not aligned");
+    race_read(simt_place(address_in_cluster), sizeof v);
     memcpy(&v, simt_place(address_in_cluster), sizeof v);
     return v;
 }
 
 static inline void cluster_arrive(void)
 {
-    simt_cluster_arrive();
+    simt_cluster_arrive(true);
 }
 
 static inline void cluster_arrive_relaxed(void)
 {
-    simt_cluster_arrive();
+    simt_cluster_arrive(false);
 }
 
 static inline void cluster_wait(void)
