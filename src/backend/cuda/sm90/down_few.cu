@@ -3,8 +3,8 @@
  * A block makes 64 outputs of one token: the products of all its slots, line by line of 128 of K,
  * and their weighted sum. Its last warp fetches the weights, which are known long before the inputs
  * are: the route was chosen two kernels ago, so they are requested before this kernel waits for
- * gate and up, as many lines as the ring holds; the others are brought into L2. Then the first four
- * warps make the inputs of all slots from gate and up, 128 values a warp, and multiply.
+ * gate and up, as many lines as the ring holds. Then the first four warps make the inputs of all
+ * slots from gate and up, 128 values a warp, and multiply.
  *
  * Weights are the 64-row operand, the token is the first of the 8 columns; what the others hold is
  * never looked at. Lines, shares and slots are added as by kernels of their own.
@@ -79,11 +79,7 @@ static __device__ __forceinline__ void produce(const struct down_work &w,
     if (i < w.n_all) {
         if (slot < w.a.n_used)
             expert = *(const volatile int32_t *)&w.a.experts[b.token * w.a.n_used + slot];
-        if (i < w.n_stage) {
-            load_line(w, b, i, expert);
-        } else {
-            tensor_prefetch(&w.w_map, (int)(i % w.n_line) * LINE_BYTES, (int)b.col * BM, expert);
-        }
+        if (i < w.n_stage) load_line(w, b, i, expert);
         const float *scale = w.a.w_scale + (size_t)expert * w.a.w_scale_step;
         b.s->w_scale[i] = scale[(b.col * BM / SCALE_BLOCK) * w.a.scale_stride + i % w.n_line];
         if (i < w.n_stage) mbarrier_arrive(smem_address(&b.s->full[i]));

@@ -189,14 +189,6 @@ static __device__ __forceinline__ void tensor_load(uint32_t dst, const CUtensorM
                  : "memory");
 }
 
-/* Brings the box into L2, or nothing. */
-static __device__ __forceinline__ void tensor_prefetch(const CUtensorMap *map, int x, int y, int z)
-{
-    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(map),
-                 "r"(x), "r"(y), "r"(z)
-                 : "memory");
-}
-
 /* Shared memory written by cp_async or plain stores, and known to have landed, is seen by the
  * warpgroup products and bulk copies that follow. */
 static __device__ __forceinline__ void async_proxy_fence(void)

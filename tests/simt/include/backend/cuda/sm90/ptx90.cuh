@@ -182,10 +182,6 @@ SIMT_UNSEEN static void tensor_load(uint32_t dst, const CUtensorMap *map, uint32
     simt_barrier_update(barrier, 0, -(int)(map->box[0] * map->box[1]));
 }
 
-static inline void tensor_prefetch(const CUtensorMap *, int, int, int)
-{
-}
-
 static inline void async_proxy_fence(void)
 {
 }
