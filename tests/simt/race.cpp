@@ -78,7 +78,7 @@ struct readers {
 
 shadow *shadows; /* [_end - __data_start] */
 bool running;
-uint32_t now = 1;               /* step */
+uint32_t now = 1;                      /* step */
 uint32_t first_step;                   /* of the cluster */
 uint32_t block_step[SIMT_CLUSTER_MAX]; /* of a block's last barrier */
 uint32_t warp_now[THREADS_MAX];        /* barriers of the thread's warp that it has left */
@@ -137,13 +137,19 @@ bool is_beside(const access &before, unsigned thread, uint32_t warp_time)
     return before.several_lanes || before.entity != thread;
 }
 
-/* The readers of the word at p, by warps; NULL for other memory, and where they are not kept */
-readers *readers_of(const void *p)
+bool is_same_access(const access &a, const access &b)
+{
+    return a.step == b.step && a.entity == b.entity && a.warp_time == b.warp_time;
+}
+
+/* The readers of the word at p, and of those behind it, by warps; NULL for other memory, and where
+ * they are not kept */
+readers (*readers_of(const void *p))[WARPS_MAX]
 {
     if (!is_tracked) return NULL;
     const ptrdiff_t at = (const char *)p - (const char *)simt_shared() +
                          (ptrdiff_t)simt_cluster_rank() * SIMT_SHARED_BYTES;
-    return at >= 0 && at < SIMT_CLUSTER_MAX * SIMT_SHARED_BYTES ? word_readers[at / 4] : NULL;
+    return at >= 0 && at < SIMT_CLUSTER_MAX * SIMT_SHARED_BYTES ? word_readers + at / 4 : NULL;
 }
 
 /* Whether a reader of a word, of another warp, is beside what the thread does now. */
@@ -162,17 +168,16 @@ bool is_read_beside(const readers *r, unsigned thread)
     return false;
 }
 
-[[noreturn]] void report(const char *what, const access &before, const access &a, const void *p)
+[[noreturn]] void report(const char *what, const access &before, const void *p)
 {
-    fprintf(
-        stderr,
-        "simt: race: %s by thread %u of block %u,%u,%u after one by %s %u%s, nothing waited "
-        "for between them; %zu bytes into the dynamic shared memory (or negative: a variable)\n",
-        what, simt_thread() % n_thread, blockIdx.x, blockIdx.y, blockIdx.z,
-        before.entity < THREADS_MAX ? "thread" : "a copy of barrier",
-        before.entity < THREADS_MAX ? before.entity % n_thread : before.entity - THREADS_MAX,
-        before.several_warps || before.several_lanes ? " and others" : "",
-        (size_t)((const char *)p - (const char *)simt_shared()));
+    fprintf(stderr,
+            "simt: race: %s by thread %u of block %u,%u,%u after one by %s %u%s, nothing waited "
+            "for between them; %td bytes from the start of the dynamic shared memory\n",
+            what, simt_thread() % n_thread, blockIdx.x, blockIdx.y, blockIdx.z,
+            before.entity < THREADS_MAX ? "thread" : "a copy of barrier",
+            before.entity < THREADS_MAX ? before.entity % n_thread : before.entity - THREADS_MAX,
+            before.several_warps || before.several_lanes ? " and others" : "",
+            (const char *)p - (const char *)simt_shared());
     abort();
 }
 
@@ -188,30 +193,36 @@ inline void note_write(const void *p, size_t n, const access &a)
     shadow *s = shadow_of(p);
     if (!s) return;
     const unsigned thread = simt_thread();
+    const readers(*all)[WARPS_MAX] = readers_of(p);
     for (size_t i = 0; i < n; i++, s++) {
         if (!(a.atomic && s->write.atomic) && is_beside(s->write, thread, a.warp_time))
-            report("a write", s->write, a, p);
-        const readers *r = readers_of((const char *)p + i);
+            report("a write", s->write, p);
+        const readers *r = all ? all[((uintptr_t)p % 4 + i) / 4] : NULL;
         if ((!(r && s->read.several_warps) && is_beside(s->read, thread, a.warp_time)) ||
             (r && is_read_beside(r, thread)))
-            report("a write over a read", s->read, a, p);
+            report("a write over a read", s->read, p);
         s->write = a;
     }
 }
 
-/* Adds the calling thread to the readers of words. */
-void note_readers(const void *p, size_t n)
+/* Adds the calling thread to the readers of words; false if it is among them since this step, in
+ * which nobody else can have written without a race. */
+bool note_readers(const void *p, size_t n)
 {
-    const unsigned thread = simt_thread();
+    const unsigned thread = simt_thread(), warp = thread / SIMT_WARP;
     const uint32_t lane = 1u << thread % SIMT_WARP;
-    for (size_t i = 0; i < n; i++) {
-        readers *all = readers_of((const char *)p + i);
-        if (!all) return;
-        readers &r = all[thread / SIMT_WARP];
-        const bool is_new = r.step <= block_step[block_of(thread)] || r.step <= warp_step[thread / SIMT_WARP];
-        r.lanes = is_new ? lane : r.lanes | lane;
+    const uint32_t block = block_step[block_of(thread)];
+    const uint32_t since = block > warp_step[warp] ? block : warp_step[warp];
+    readers(*all)[WARPS_MAX] = readers_of(p);
+    if (!all) return true;
+    bool is_new = false;
+    for (size_t i = 0; i < ((uintptr_t)p % 4 + n + 3) / 4; i++) {
+        readers &r = all[i][warp];
+        is_new |= r.step != now || !(r.lanes & lane);
+        r.lanes = r.step <= since ? lane : r.lanes | lane;
         r.step = now;
     }
+    return is_new;
 }
 
 /* Whether n bytes have been read by several warps since the last barrier and not written: one more
@@ -230,13 +241,12 @@ inline void note_read(const void *p, size_t n)
 {
     shadow *s = shadow_of(p);
     if (!s) return;
-    if (is_tracked)
-        note_readers(p, n);
-    else if (is_read_by_many(s, n, simt_thread()))
-        return;
+    if (is_tracked ? !note_readers(p, n) : is_read_by_many(s, n, simt_thread())) return;
     const access a = access_now(false);
     for (size_t i = 0; i < n; i++, s++) {
-        if (is_beside(s->write, a.entity, a.warp_time)) report("a read of a write", s->write, a, p);
+        const bool is_same = i > 0 && is_same_access(s->write, s[-1].write);
+        if (!is_same && is_beside(s->write, a.entity, a.warp_time))
+            report("a read of a write", s->write, p);
         access &r = s->read;
         const bool fresh = r.step <= block_step[block_of(a.entity)];
         const bool same_warp = !fresh && r.entity / SIMT_WARP == a.entity / SIMT_WARP;
@@ -419,7 +429,7 @@ void race_copy(const void *p, size_t n, const void *place)
     }                                                                                              \
     void __tsan_write##n(void *p)                                                                  \
     {                                                                                              \
-        note_write(p, n, access_now(false));                                                                   \
+        note_write(p, n, access_now(false));                                                       \
     }                                                                                              \
     void __tsan_unaligned_read##n(void *p)                                                         \
     {                                                                                              \
@@ -427,7 +437,7 @@ void race_copy(const void *p, size_t n, const void *place)
     }                                                                                              \
     void __tsan_unaligned_write##n(void *p)                                                        \
     {                                                                                              \
-        note_write(p, n, access_now(false));                                                                   \
+        note_write(p, n, access_now(false));                                                       \
     }
 
 extern "C" {
