@@ -7,6 +7,7 @@
  * Rules for every operator:
  *  - It is enqueued on the backend's one queue and may return before it has run; arguments may die
  *    on return. `sync` waits. Errors of the device come out of whatever call meets them first.
+ *  - One thread makes the calls: the one that created the backend, then the one that bound it last.
  *  - Buffers are opaque: a kind (enum buffer_kind) fixes meaning and shape, the backend chooses the
  *    element type. Tests read and write them as f32 through buffer_read and buffer_write.
  *  - A row's bits do not depend on the other rows, on the number of threads, or on how a request's
@@ -107,10 +108,16 @@ struct backend {
     const struct backend_ops *ops;
 };
 
+/* Marks of a queue that can be told apart: fences 0 .. BACKEND_FENCE_MAX - 1. A step under way has
+ * one, so there are no more steps under way. */
+enum { BACKEND_FENCE_MAX = 8 };
+
 struct backend_ops {
     /* ---- the device ---- */
     void (*destroy)(struct backend *b); /* accepts NULL */
     void (*get_caps)(struct backend *b, struct backend_caps *out);
+    /* The calling thread makes the calls from now on: the device becomes its current one. */
+    fathom_err (*bind_thread)(struct backend *b);
     /* Device memory, 256-byte aligned, zeroed. `what` names it in messages. */
     fathom_err (*alloc)(struct backend *b, size_t bytes, const char *what, void **out,
                         fathom_diag *d);
@@ -123,11 +130,11 @@ struct backend_ops {
     fathom_err (*copy_in)(struct backend *b, void *dst, const void *src, size_t bytes);
     fathom_err (*copy_out)(struct backend *b, void *dst, const void *src, size_t bytes);
     fathom_err (*sync)(struct backend *b);
-    /* Marks a point of the queue (slot 0 or 1), and waits for it. */
-    fathom_err (*fence_record)(struct backend *b, int slot);
-    fathom_err (*fence_wait)(struct backend *b, int slot);
-    /* Time that the device took from the mark of slot 0 to that of slot 1; waits for both. */
-    fathom_err (*fence_elapsed)(struct backend *b, double *us);
+    /* Marks a point of the queue with a fence, and waits for it. */
+    fathom_err (*fence_record)(struct backend *b, uint32_t fence);
+    fathom_err (*fence_wait)(struct backend *b, uint32_t fence);
+    /* Time that the device took from one mark to another; waits for both. */
+    fathom_err (*fence_elapsed)(struct backend *b, uint32_t from, uint32_t to, double *us);
     /* Recorded steps; NULL members when caps.graphs is false. */
     fathom_err (*graph_begin)(struct backend *b);
     fathom_err (*graph_end)(struct backend *b, struct graph **out);

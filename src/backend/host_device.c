@@ -39,23 +39,31 @@ fathom_err host_sync(struct backend *b)
     return FATHOM_OK;
 }
 
-fathom_err host_fence_wait(struct backend *b, int slot)
+fathom_err host_bind_thread(struct backend *b)
 {
     (void)b;
-    ASSERT(slot == 0 || slot == 1);
     return FATHOM_OK;
 }
 
-fathom_err host_fence_record(struct host_fences *f, int slot)
+fathom_err host_fence_wait(struct backend *b, uint32_t fence)
 {
-    ASSERT(slot == 0 || slot == 1);
-    f->at_ns[slot] = clock_now_ns();
+    (void)b;
+    ASSERT(fence < BACKEND_FENCE_MAX);
     return FATHOM_OK;
 }
 
-fathom_err host_fence_elapsed(const struct host_fences *f, double *us)
+fathom_err host_fence_record(struct host_fences *f, uint32_t fence)
 {
-    *us = (double)(f->at_ns[1] - f->at_ns[0]) / 1e3;
+    ASSERT(fence < BACKEND_FENCE_MAX);
+    f->at_ns[fence] = clock_now_ns();
+    return FATHOM_OK;
+}
+
+fathom_err host_fence_elapsed(const struct host_fences *f, uint32_t from, uint32_t to, double *us)
+{
+    ASSERT(from < BACKEND_FENCE_MAX && to < BACKEND_FENCE_MAX);
+    ASSERT(f->at_ns[from] && f->at_ns[to] >= f->at_ns[from]);
+    *us = (double)(f->at_ns[to] - f->at_ns[from]) / 1e3;
     return FATHOM_OK;
 }
 

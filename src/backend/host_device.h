@@ -21,14 +21,17 @@ fathom_err host_copy(struct backend *b, void *to, const void *from, size_t bytes
 
 /* host_sync, host_fence_wait - nothing is ever under way; never fail */
 fathom_err host_sync(struct backend *b);
-fathom_err host_fence_wait(struct backend *b, int slot);
+fathom_err host_fence_wait(struct backend *b, uint32_t fence);
+
+/* host_bind_thread - memory is every thread's; never fails */
+fathom_err host_bind_thread(struct backend *b);
 
 /* The marks of a queue that is always done, for a backend's fence_record and fence_elapsed. */
 struct host_fences {
-    uint64_t at_ns[2];
+    uint64_t at_ns[BACKEND_FENCE_MAX];
 };
-fathom_err host_fence_record(struct host_fences *f, int slot);
-fathom_err host_fence_elapsed(const struct host_fences *f, double *us);
+fathom_err host_fence_record(struct host_fences *f, uint32_t fence);
+fathom_err host_fence_elapsed(const struct host_fences *f, uint32_t from, uint32_t to, double *us);
 
 /* host_check_config - sizes that every operator relies on
  *

@@ -1,3 +1,4 @@
+/* batch_build.c - the layout of a step's block, and a plan written into it */
 #include "engine/batch_build.h"
 
 #include "backend/op_sample.h"
@@ -56,21 +57,30 @@ static inline int32_t *array(void *block, size_t offset)
     return (int32_t *)((char *)block + offset);
 }
 
-void batch_locate(const struct batch_layout *l, void *device, struct batch *out)
+void batch_locate(const struct batch_layout *l, const struct batch_shape *shape,
+                  enum step_pass pass, void *block, struct batch *out)
 {
+    ASSERT(pass == STEP_MODEL || l->next_ids < l->hidden_rows);
     *out = (struct batch){
-        .ids = array(device, l->ids),
-        .pos = array(device, l->pos),
-        .request = array(device, l->request),
-        .slot = array(device, l->slot),
-        .page_table = array(device, l->page_table),
-        .first = array(device, l->first),
-        .logit_rows = array(device, l->logit_rows),
+        .n_token = shape->n_token,
+        .n_request = shape->n_request,
+        .n_logit_row = shape->n_logit_row,
+        .max_context = shape->max_context,
+        .page_stride = shape->page_stride,
+        .ids = array(block, l->ids),
+        .next_ids = pass != STEP_MODEL ? array(block, l->next_ids) : NULL,
+        .hidden_rows = pass == STEP_DRAFT_ROWS ? array(block, l->hidden_rows) : NULL,
+        .pos = array(block, l->pos),
+        .request = array(block, l->request),
+        .slot = array(block, l->slot),
+        .page_table = array(block, l->page_table),
+        .first = array(block, l->first),
+        .logit_rows = array(block, l->logit_rows),
     };
 }
 
-size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *host, void *device,
-                   struct batch *out)
+size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *host,
+                   struct batch_shape *out)
 {
     ASSERT(plan->n_entry >= 1 && plan->n_entry <= l->max_request);
     ASSERT(plan->n_token <= l->max_token && plan->max_context <= l->max_context);
@@ -107,11 +117,11 @@ size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *
     }
     first[plan->n_entry] = (int32_t)t;
 
-    batch_locate(l, device, out);
-    out->n_token = t;
-    out->n_request = plan->n_entry;
-    out->n_logit_row = n_logit_row;
-    out->max_context = plan->max_context;
-    out->page_stride = stride;
+    ASSERT(t == plan->n_token && n_logit_row == plan->n_draw + plan->n_score);
+    *out = (struct batch_shape){.n_token = t,
+                                .n_request = plan->n_entry,
+                                .n_logit_row = n_logit_row,
+                                .max_context = plan->max_context,
+                                .page_stride = stride};
     return l->page_table + (size_t)plan->n_entry * stride * sizeof(int32_t);
 }

@@ -1,7 +1,11 @@
 /* batch_build.h - from a plan to the flat arrays that the operators read
  *
- * All arrays of a step lie in one block of host memory and, at the same offsets, in one block of
- * device memory. The offsets depend on the limits alone, so the pointers of a step never change.
+ * A step is a shape and bytes. The shape holds counts and no pointer. The bytes are the arrays of
+ * the step: they lie in one block of host memory and, at the same offsets, in a block of each
+ * device's memory. The offsets depend on the limits alone. So a step can be given to any device,
+ * rank or host: whoever owns a device's block finds the arrays there (batch_locate), and the
+ * pointers of its steps never change, as recorded steps need.
+ *
  * What every step has comes first, its page table last of that, so that one copy of a prefix of
  * the block brings it over; bias, bans, histories and masks follow and are copied only when a row
  * has some (sampler.h). A step planned ahead has no histories and no masks.
@@ -20,6 +24,23 @@
 #include "backend/batch.h"
 #include "model/forward.h"
 #include "sched/sched.h"
+
+/* What goes over the tokens of a step. */
+enum step_pass {
+    STEP_MODEL,
+    STEP_DRAFT,      /* the draft layer, over the tokens of the step of the model before it */
+    STEP_DRAFT_ROWS, /* the draft layer, over tokens that go on from some rows of the pass before */
+    STEP_PASS_N,
+};
+
+/* The counts of a step. They choose how it is computed. */
+struct batch_shape {
+    uint32_t n_token;     /* T >= 1 */
+    uint32_t n_request;   /* R >= 1 */
+    uint32_t n_logit_row; /* rows whose logits are wanted, 0 .. T */
+    uint32_t max_context; /* largest pos + 1 in the step */
+    uint32_t page_stride; /* entries of the page table for each request */
+};
 
 struct batch_layout {
     uint32_t max_token;
@@ -63,17 +84,21 @@ void batch_layout_init(struct batch_layout *l, const struct model_limits *limits
  * max_context tokens: the smallest that holds it of 32, 128, 512, ... and max_page_stride */
 uint32_t batch_page_stride(const struct batch_layout *l, uint32_t max_context);
 
-/* batch_locate - pointers of the arrays in a block; counts are 0, the draft layer's arrays NULL */
-void batch_locate(const struct batch_layout *l, void *device, struct batch *out);
+/* batch_locate - the arrays of a step in a block, as the operators take them
+ *
+ *   pass  says which of the draft layer's arrays the step has; the others are NULL
+ *   out   filled; `drawn` is NULL
+ * Needs  a layout with room for the draft layer, but for STEP_MODEL. */
+void batch_locate(const struct batch_layout *l, const struct batch_shape *shape,
+                  enum step_pass pass, void *block, struct batch *out);
 
 /* batch_build - write the arrays of a plan; in one made ahead, ids are draws of the step before
  *
- *   host    the block, written
- *   device  the block that *out points into: the same one, or its twin
- *   out     filled
+ *   host  the block, written
+ *   out   filled
  * Needs    plan->n_entry >= 1, within the layout's limits.
  * Returns  bytes of the prefix to copy, sample rows included. */
-size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *host, void *device,
-                   struct batch *out);
+size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *host,
+                   struct batch_shape *out);
 
 #endif

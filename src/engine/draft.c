@@ -1,3 +1,4 @@
+/* draft.c - passes of the draft layer, from targets to drafts */
 #include "engine/draft.h"
 
 #include "base/mem.h"
@@ -47,7 +48,7 @@ static void draw_next(const struct drafter *d, const struct step_runner *r, stru
         const struct request *q = d->targets[i].request;
         sampler_add(&s, sequence_of(d->targets[i].request), i, q->n_token + q->n_draft, 1, true);
     }
-    sampler_end(&s, r->device, &step->sampler);
+    sampler_end(&s, &step->sampler);
 }
 
 void drafter_begin(struct drafter *d, const struct plan *plan, const struct step_runner *r,
@@ -70,8 +71,7 @@ void drafter_begin(struct drafter *d, const struct plan *plan, const struct step
         logit_rows[d->n_target] = (int32_t)row;
         d->targets[d->n_target++] = (struct draft_target){q, n_wanted, (int32_t)row};
     }
-    step->is_draft = true;
-    step->batch.next_ids = (const int32_t *)((const char *)r->device + r->layout.next_ids);
+    step->pass = STEP_DRAFT;
     step->batch.n_logit_row = d->n_target;
     draw_next(d, r, step);
 }
@@ -124,9 +124,8 @@ bool drafter_continue(struct drafter *d, const struct step_runner *r, struct ste
     d->n_target = plan->n_entry = plan->n_token = plan->n_draw = n;
     plan->n_score = 0;
     if (n == 0) return false;
-    step->prefix_bytes = batch_build(&r->layout, plan, r->host, r->device, &step->batch);
-    step->batch.next_ids = (const int32_t *)((const char *)r->device + r->layout.next_ids);
-    step->batch.hidden_rows = (const int32_t *)((const char *)r->device + r->layout.hidden_rows);
+    step->pass = STEP_DRAFT_ROWS;
+    step->prefix_bytes = batch_build(&r->layout, plan, r->host, &step->batch);
     draw_next(d, r, step);
     return true;
 }

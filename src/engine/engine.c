@@ -8,16 +8,17 @@
  *          batch_build, sampler_build    into the runner's block
  *          launch                        -- the device works from here
  *          sampler_fill_masks, draw      what constraints allow
- *          launch_ahead                  the step after it, if all of it but ids is known
- *          wait                          -- to here
+ *          launch_ahead                  the steps after it, if all of them but ids is known
+ *          wait                          -- to here, for the oldest step
  *          sched_commit                  append what was drawn, end what is over
  *          follow                        constraints go over it
  *          mailbox_publish               events
  *          drafter_begin, launch, wait   with drafts: the draft layer, once or a few times
  *
- * A step launched ahead begins the next round: the device goes from one step to the next while the
- * host does everything else. What it computes for requests that the step before has ended, or that
- * are cancelled meanwhile, is dropped; whoever comes waits for its end. Nothing else knows of it.
+ * Overlap scheduling: a step launched ahead begins a later round, and the device goes from one step
+ * to the next while the host does everything else. What a step computes for requests that an
+ * earlier one has ended, or that are cancelled meanwhile, is dropped. Requests that arrive wait for
+ * the end of all steps under way. Nothing else knows of it.
  *
  * States of the engine, kept by its thread
  *
@@ -52,6 +53,7 @@
 #include "kv/prefix.h"
 #include "sched/sched.h"
 
+/* A step planned, or under way. */
 struct flight {
     struct plan plan;
     struct step step;
@@ -76,11 +78,12 @@ struct fathom_engine {
     struct prefix_cache *prefix; /* NULL: turned off */
     struct offload *offload;     /* NULL: there are no tiers */
     struct sched *sched;
-    struct flight flights[2];
-    struct flight *now;     /* the step under way, or planned next */
-    struct flight *next;    /* launched ahead of it; NULL: none */
-    bool is_launched;       /* now, before the round began */
-    uint64_t start_us;      /* of the step under way: when the one before was over, if later */
+    struct flight *flights; /* [max_flight] in a ring: n_flight of them from i_now on */
+    uint32_t max_flight;
+    uint32_t i_now;         /* the oldest step under way, or the one planned next: now_of */
+    uint32_t n_flight;      /* steps launched and not waited for */
+    bool was_launched;      /* the oldest step, before the round began */
+    uint64_t start_us;      /* of the oldest step: when the one before was over, if later */
     struct sequence **told; /* [max_num_seqs] sequences with events of the step, in its order */
     struct drafter drafter;
     fathom_stats stats;
@@ -88,6 +91,38 @@ struct fathom_engine {
     struct admission_step measured; /* the step under way */
     bool failed;
 };
+
+/* ---- steps under way ------------------------------------------------------------------------ */
+
+/* The i-th step under way, from the oldest on. */
+static struct flight *flight_at(fathom_engine *e, uint32_t i)
+{
+    ASSERT(i < e->max_flight);
+    return &e->flights[(e->i_now + i) % e->max_flight];
+}
+
+static struct flight *now_of(fathom_engine *e)
+{
+    return flight_at(e, 0);
+}
+
+static fathom_err make_flights(fathom_engine *e, uint32_t max_num_seqs)
+{
+    e->max_flight = e->runner->max_flight;
+    ASSERT(e->max_flight >= 1);
+    e->flights = mem_calloc(e->max_flight, sizeof *e->flights);
+    if (!e->flights) return FATHOM_ENOMEM;
+    for (uint32_t i = 0; i < e->max_flight; i++) {
+        TRY(plan_init(&e->flights[i].plan, max_num_seqs));
+    }
+    return FATHOM_OK;
+}
+
+static void free_flights(fathom_engine *e)
+{
+    for (uint32_t i = 0; e->flights && i < e->max_flight; i++) plan_fini(&e->flights[i].plan);
+    mem_free(e->flights);
+}
 
 /* ---- the step ------------------------------------------------------------------------------- */
 
@@ -178,10 +213,11 @@ static fathom_err launch_step(fathom_engine *e, struct flight *f)
 {
     struct step_runner *r = e->runner;
     struct step *s = &f->step;
-    s->is_draft = false;
-    s->prefix_bytes = batch_build(&r->layout, &f->plan, r->host, r->device, &s->batch);
-    sampler_build(&r->layout, &f->plan, r->host, r->device, &s->sampler);
+    s->pass = STEP_MODEL;
+    s->prefix_bytes = batch_build(&r->layout, &f->plan, r->host, &s->batch);
+    sampler_build(&r->layout, &f->plan, r->host, &s->sampler);
     TRY(r->ops->launch(r, s));
+    e->n_flight++;
     if (s->sampler.masks.n_bytes) {
         uint64_t start_us = clock_now_us();
         note_masks(e, sampler_fill_masks(&r->layout, &f->plan, r->host), start_us);
@@ -189,21 +225,30 @@ static fathom_err launch_step(fathom_engine *e, struct flight *f)
     return r->ops->draw(r, s);
 }
 
-/* Launches the step after e->now, if nothing that decides it is still to come. */
+/* Whether the rows of a request of the plan depend on ids that are still to come. */
+static bool reads_ids(const struct plan *plan)
+{
+    for (uint32_t i = 0; i < plan->n_entry; i++) {
+        if (sampler_reads_ids(sequence_of(plan->entries[i].request))) return true;
+    }
+    return false;
+}
+
+/* Launches the steps after the newest one under way, as long as nothing that decides them is still
+ * to come. */
 static fathom_err launch_ahead(fathom_engine *e)
 {
-    struct flight *next = &e->flights[e->now == e->flights];
-    if (!e->runner->is_async || !offload_is_quiet(e->offload, e->prefix)) return FATHOM_OK;
-    for (uint32_t i = 0; i < e->now->plan.n_entry; i++) {
-        const struct plan_entry *entry = &e->now->plan.entries[i];
-        if (sampler_reads_ids(sequence_of(entry->request))) return FATHOM_OK;
-    }
+    if (e->n_flight == e->max_flight || reads_ids(&now_of(e)->plan)) return FATHOM_OK;
+    if (!offload_is_quiet(e->offload, e->prefix)) return FATHOM_OK;
     set_bounds(e);
-    if (!sched_plan_ahead(e->sched, &e->now->plan, &next->plan)) return FATHOM_OK;
-    TRY(offload_fault(e->offload));
-    e->runner->ops->turn(e->runner);
-    TRY(launch_step(e, next));
-    e->next = next;
+    while (e->n_flight < e->max_flight) {
+        const struct flight *newest = flight_at(e, e->n_flight - 1);
+        struct flight *next = flight_at(e, e->n_flight);
+        if (!sched_plan_ahead(e->sched, &newest->plan, &next->plan)) return FATHOM_OK;
+        TRY(offload_fault(e->offload));
+        e->runner->ops->next_block(e->runner);
+        TRY(launch_step(e, next));
+    }
     return FATHOM_OK;
 }
 
@@ -250,8 +295,9 @@ static void count_step(fathom_engine *e)
 {
     struct admission_step step = {.n_running = sched_n_running(e->sched),
                                   .short_of_pages = sched_is_short_of_pages(e->sched)};
-    for (uint32_t i = 0; i < e->now->plan.n_entry; i++) {
-        const struct plan_entry *entry = &e->now->plan.entries[i];
+    const struct plan *plan = &now_of(e)->plan;
+    for (uint32_t i = 0; i < plan->n_entry; i++) {
+        const struct plan_entry *entry = &plan->entries[i];
         struct sequence *q = sequence_of(entry->request);
         uint32_t end = entry->first + entry->n_token;
         uint32_t n_prompt = q->request.n_prompt;
@@ -297,10 +343,11 @@ static void follow(fathom_engine *e, const struct plan_entry *entry, uint64_t no
 /* Returns how many sequences have something to tell. */
 static size_t keep_results(fathom_engine *e, const struct step_result *result)
 {
+    const struct plan *plan = &now_of(e)->plan;
     size_t n_told = 0;
-    size_t i_score = e->now->plan.n_draw; /* the rows of prompts come last */
-    for (uint32_t i = 0; i < e->now->plan.n_entry; i++) {
-        const struct plan_entry *entry = &e->now->plan.entries[i];
+    size_t i_score = plan->n_draw; /* the rows of prompts come last */
+    for (uint32_t i = 0; i < plan->n_entry; i++) {
+        const struct plan_entry *entry = &plan->entries[i];
         struct sequence *q = sequence_of(entry->request);
         uint32_t n_output = request_n_output(&q->request);
         e->stats.n_prompt_token += new_prompt_tokens(entry);
@@ -318,26 +365,27 @@ static size_t keep_results(fathom_engine *e, const struct step_result *result)
 static fathom_err finish_step(fathom_engine *e)
 {
     struct step_result result;
+    struct flight *now = now_of(e);
     uint64_t wait_us = clock_now_us();
     TRY(e->runner->ops->wait(e->runner, &result));
-    if (!e->next) offload_end_step(e->offload); /* the device has done all */
+    e->n_flight--;
+    if (e->n_flight == 0) offload_end_step(e->offload); /* the device has done all */
     e->stats.wait_us += clock_now_us() - wait_us;
     size_t n_told = keep_results(e, &result);
     uint64_t now_us = clock_now_us();
-    sched_commit(e->sched, &e->now->plan, result.ids, now_us);
-    for (uint32_t i = 0; i < e->now->plan.n_entry; i++) {
-        count_drawn(e, &e->now->plan.entries[i]);
-        follow(e, &e->now->plan.entries[i], now_us);
+    sched_commit(e->sched, &now->plan, result.ids, now_us);
+    for (uint32_t i = 0; i < now->plan.n_entry; i++) {
+        count_drawn(e, &now->plan.entries[i]);
+        follow(e, &now->plan.entries[i], now_us);
     }
 #ifdef FATHOM_DCHECK
     sched_check(e->sched);
 #endif
     e->stats.n_step++;
-    e->stats.n_step_ahead += e->is_launched;
+    e->stats.n_step_ahead += e->was_launched;
     e->stats.busy_us += now_us - e->start_us;
     count_step(e);
-    if (e->drafter.max_draft > 0)
-        drafter_begin(&e->drafter, &e->now->plan, e->runner, &e->now->step);
+    if (e->drafter.max_draft > 0) drafter_begin(&e->drafter, &now->plan, e->runner, &now->step);
     publish(e, e->told, n_told); /* from here on nobody touches those that are over */
     return FATHOM_OK;
 }
@@ -345,21 +393,22 @@ static fathom_err finish_step(fathom_engine *e)
 static fathom_err make_drafts(fathom_engine *e)
 {
     struct step_runner *r = e->runner;
+    struct step *step = &now_of(e)->step;
     uint64_t start_us = clock_now_us();
     if (e->drafter.max_draft == 0) return FATHOM_OK;
     do {
         struct step_result result;
-        TRY(r->ops->launch(r, &e->now->step));
-        if (e->now->step.sampler.masks.n_bytes) {
+        TRY(r->ops->launch(r, step));
+        if (step->sampler.masks.n_bytes) {
             uint64_t fill_us = clock_now_us();
             note_masks(e, drafter_fill_masks(&e->drafter, r), fill_us);
         }
-        TRY(r->ops->draw(r, &e->now->step));
+        TRY(r->ops->draw(r, step));
         uint64_t wait_us = clock_now_us();
         TRY(r->ops->wait(r, &result));
         e->stats.wait_us += clock_now_us() - wait_us;
         drafter_take(&e->drafter, result.ids);
-    } while (drafter_continue(&e->drafter, r, &e->now->step));
+    } while (drafter_continue(&e->drafter, r, step));
 #ifdef FATHOM_DCHECK
     sched_check(e->sched);
 #endif
@@ -380,8 +429,7 @@ static void fail_engine(fathom_engine *e, fathom_err err)
     if (cause[0] == '\0') cause = fathom_err_text(err);
     LOG_ERROR("engine", "step %llu failed: %s", (unsigned long long)e->stats.n_step, cause);
     e->failed = true;
-    e->next = NULL;
-    e->is_launched = false;
+    e->n_flight = 0;
     mailbox_fail(e->mailbox, cause);
 }
 
@@ -390,9 +438,10 @@ static fathom_err plan_step(fathom_engine *e, uint64_t now_us)
 {
     set_bounds(e);
     offload_begin_step(e->offload, now_us, e->rates.token_us);
-    sched_plan(e->sched, now_us, &e->now->plan);
-    (void)offload_keep(e->offload, e->prefix, e->now->plan.n_token);
-    if (e->now->plan.n_entry > 0) return offload_fault(e->offload);
+    struct plan *plan = &now_of(e)->plan;
+    sched_plan(e->sched, now_us, plan);
+    (void)offload_keep(e->offload, e->prefix, plan->n_token);
+    if (plan->n_entry > 0) return offload_fault(e->offload);
     TRY(offload_sync(e->offload)); /* all that live wait for pages */
     publish(e, NULL, 0);
     return FATHOM_OK;
@@ -402,23 +451,22 @@ static fathom_err plan_step(fathom_engine *e, uint64_t now_us)
 static fathom_err start_step(fathom_engine *e, bool *any)
 {
     *any = true;
-    if (e->is_launched) return FATHOM_OK;
+    e->was_launched = e->n_flight > 0;
+    if (e->was_launched) return FATHOM_OK;
     e->start_us = clock_now_us();
     fathom_err err = plan_step(e, e->start_us);
-    *any = e->now->plan.n_entry > 0;
-    return err || !*any ? err : launch_step(e, e->now);
+    *any = now_of(e)->plan.n_entry > 0;
+    return err || !*any ? err : launch_step(e, now_of(e));
 }
 
-/* The step is over; what was launched ahead of its end is the step under way. */
+/* The step is over; the next one, if it was launched ahead, is the oldest under way. */
 static void end_step(fathom_engine *e)
 {
     uint64_t now_us = clock_now_us();
     e->measured.us = now_us - e->start_us; /* drafts included: the next tokens wait for them */
     admission_note_step(&e->rates, &e->measured, now_us);
-    e->is_launched = e->next != NULL;
-    if (!e->next) return;
-    e->now = e->next;
-    e->next = NULL;
+    if (e->n_flight == 0) return;
+    e->i_now = (e->i_now + 1) % e->max_flight;
     e->start_us = now_us;
 }
 
@@ -454,13 +502,15 @@ static uint64_t rest(fathom_engine *e, bool was_busy)
     return more ? 0 : MAILBOX_FOREVER; /* or until the disk has done something */
 }
 
-/* Waits for the step under way, of which nobody wants to know any more. */
-static void drop_step(fathom_engine *e)
+/* Waits for the steps under way, of which nobody wants to know any more. */
+static void drop_steps(fathom_engine *e)
 {
     struct step_result result;
-    fathom_err err = e->runner->ops->wait(e->runner, &result);
+    fathom_err err = FATHOM_OK;
+    for (; e->n_flight > 0 && err == FATHOM_OK; e->n_flight--) {
+        err = e->runner->ops->wait(e->runner, &result);
+    }
     sched_abort(e->sched);
-    e->is_launched = false;
     if (err != FATHOM_OK) fail_engine(e, err);
 }
 
@@ -470,15 +520,17 @@ static void *engine_main(void *arg)
     uint64_t wait_us = 0;
     bool busy = true;
     os_name_thread("engine");
+    fathom_err err = e->runner->ops->bind(e->runner);
+    if (err != FATHOM_OK) fail_engine(e, err);
     while (mailbox_wait(e->mailbox, wait_us)) {
         take_mail(e);
         if (e->failed) end_all(e, REQUEST_FINISH_ERROR);
         end_expired(e, clock_now_us());
         bool was_busy = busy;
-        busy = sched_any(e->sched) != NULL || e->is_launched;
+        busy = sched_any(e->sched) != NULL || e->n_flight > 0;
         wait_us = busy ? run_step(e) : rest(e, was_busy);
     }
-    if (e->is_launched) drop_step(e);
+    if (e->n_flight > 0) drop_steps(e);
     if (e->offload && !e->failed) {
         end_all(e, REQUEST_FINISH_CANCEL); /* their pages are worth as much as others */
         offload_flush(e->offload, e->prefix);
@@ -533,9 +585,7 @@ static fathom_err make_parts(fathom_engine *e, const struct engine_config *c, fa
     mailbox_set_admission(e->mailbox, &e->admission);
     TRY(make_tiers(e, &c->offload, d));
     e->told = mem_calloc(info->max_num_seqs, sizeof(struct sequence *));
-    e->now = e->flights;
-    if (!e->told || plan_init(&e->flights[0].plan, info->max_num_seqs) != FATHOM_OK ||
-        plan_init(&e->flights[1].plan, info->max_num_seqs) != FATHOM_OK ||
+    if (!e->told || make_flights(e, info->max_num_seqs) != FATHOM_OK ||
         drafter_init(&e->drafter, info->n_draft, info->max_num_seqs) != FATHOM_OK) {
         FAIL(d, FATHOM_ENOMEM, "no memory for plans of %u requests", info->max_num_seqs);
     }
@@ -582,11 +632,12 @@ void fathom_close(fathom_engine *e)
     if (e->has_thread) {
         mailbox_close(e->mailbox);
         pthread_join(e->thread, NULL);
+        (void)e->runner->ops->bind(e->runner);
     }
     offload_destroy(e->offload);
     if (e->runner) e->runner->ops->destroy(e->runner);
     mailbox_destroy(e->mailbox);
-    for (int i = 0; i < 2; i++) plan_fini(&e->flights[i].plan);
+    free_flights(e);
     sched_destroy(e->sched);
     prefix_destroy(e->prefix);
     page_pool_destroy(e->pool);

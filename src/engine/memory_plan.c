@@ -57,7 +57,7 @@ static void plan_buffers(struct memory_plan *p, const struct engine_settings *s,
     struct batch_layout layout;
     batch_layout_init(&layout, &s->limits, config->n_vocab);
     p->step_bytes = 2 * (uint64_t)layout.n_bytes;
-    if (s->backend == FATHOM_BACKEND_CUDA && s->async) p->step_bytes += layout.history;
+    if (s->backend == FATHOM_BACKEND_CUDA) p->step_bytes += (s->max_flight - 1) * layout.history;
 }
 
 static bool is_host(const struct engine_settings *s)

@@ -19,18 +19,6 @@ struct offload {
     uint64_t n_at_start[TIER_VERDICT_COUNT]; /* records that were not taken then */
 };
 
-static fathom_err page_out(void *arg, uint32_t page, void *to)
-{
-    struct offload *o = arg;
-    return o->runner->ops->page_out(o->runner, page, to);
-}
-
-static fathom_err page_in(void *arg, uint32_t page, const void *from)
-{
-    struct offload *o = arg;
-    return o->runner->ops->page_in(o->runner, page, from);
-}
-
 /* ---- life ---- */
 
 static fathom_err open_disk(struct tiers_config *out, struct offload *o,
@@ -55,7 +43,9 @@ static fathom_err make(struct offload *o, const struct offload_config *c, void (
                              .n_ram = c->n_ram_page,
                              .step_bytes = OFFLOAD_STEP_BYTES,
                              .secret = {rng_entropy(), rng_entropy()},
-                             .device = {page_out, page_in, o}};
+                             .device = {.page_out = o->runner->ops->page_out,
+                                        .page_in = o->runner->ops->page_in,
+                                        .arg = o->runner}};
     struct tier_disk *disk = NULL;
     fathom_err err;
     TRY_GOTO(o->runner->ops->alloc_host(o->runner, c->n_ram_page * direct_round(c->page_bytes),

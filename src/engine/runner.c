@@ -1,4 +1,17 @@
+/* runner.c - the model on one backend: memory of the steps, the queue of those under way
+ *
+ * Each step under way has a block of host memory, which the engine has written, and the fence of
+ * the same number. Blocks are taken in a ring:
+ *
+ *   block    0 .. max_flight - 1; block 0 is whole, the others end before histories
+ *   i_block  of the step that is written, or was drawn last
+ *   queue    the n_drawn blocks up to i_block, oldest first
+ *
+ * Invariants: n_drawn <= max_flight; with n_drawn == 0 the engine writes block 0.
+ */
 #include "engine/runner.h"
+
+#include <pthread.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -22,25 +35,26 @@ struct draw_layout {
     size_t n_bytes;
 };
 
-/* What the host has of a step while it is under way; its fence has the same number. The second one
- * is there only where the backend is asynchronous, its block without histories and masks. */
-struct slot {
-    void *block;
+/* What the host has of a step while it is under way. */
+struct step_block {
+    void *arrays;
     void *drawn;
     bool wants_top;
 };
 
 struct model_runner {
     struct step_runner base; /* first member */
+    pthread_t owner;         /* the thread that makes the calls */
     struct backend *backend;
     struct backend_caps caps;
     struct model *model;
     struct kv_cache kv;
     struct step_graphs *graphs; /* NULL: every step runs as it is */
+    void *arrays;               /* the device's twin of a block */
     struct draw_layout draw;
     void *draw_device;
-    struct slot slots[2];
-    uint32_t i_slot;  /* of the step that is written, or was launched last */
+    struct step_block blocks[BACKEND_FENCE_MAX];
+    uint32_t i_block;
     uint32_t n_drawn; /* steps that have been drawn and not waited for */
 };
 
@@ -54,21 +68,37 @@ static const struct model_runner *runner_of_const(const struct step_runner *r)
     return (const struct model_runner *)r;
 }
 
+/* The runner, called by the thread that it is bound to. */
+static struct model_runner *owned(void *runner)
+{
+    struct model_runner *r = runner;
+    ASSERT(pthread_equal(r->owner, pthread_self()));
+    return r;
+}
+
+static fathom_err bind(struct step_runner *base)
+{
+    struct model_runner *r = runner_of(base);
+    r->owner = pthread_self();
+    return r->backend->ops->bind_thread(r->backend);
+}
+
 static void destroy(struct step_runner *base)
 {
     struct model_runner *r = runner_of(base);
     if (!r) return;
     if (r->backend) {
         const struct backend_ops *ops = r->backend->ops;
+        (void)ops->bind_thread(r->backend);
         (void)ops->sync(r->backend);
         step_graphs_destroy(r->graphs);
         model_destroy(r->model);
         if (r->kv.base) ops->release(r->backend, r->kv.base);
-        if (base->device) ops->release(r->backend, base->device);
+        if (r->arrays) ops->release(r->backend, r->arrays);
         if (r->draw_device) ops->release(r->backend, r->draw_device);
-        for (int i = 0; i < 2; i++) {
-            if (r->slots[i].block) ops->release_host(r->backend, r->slots[i].block);
-            if (r->slots[i].drawn) ops->release_host(r->backend, r->slots[i].drawn);
+        for (uint32_t i = 0; i < base->max_flight; i++) {
+            if (r->blocks[i].arrays) ops->release_host(r->backend, r->blocks[i].arrays);
+            if (r->blocks[i].drawn) ops->release_host(r->backend, r->blocks[i].drawn);
         }
         ops->destroy(r->backend);
     }
@@ -85,8 +115,8 @@ static void *at(void *base, size_t offset)
 static fathom_err copy_in(struct model_runner *r, size_t offset, size_t n_bytes)
 {
     if (n_bytes == 0) return FATHOM_OK;
-    return r->backend->ops->copy_in(r->backend, at(r->base.device, offset),
-                                    at(r->base.host, offset), n_bytes);
+    return r->backend->ops->copy_in(r->backend, at(r->arrays, offset), at(r->base.host, offset),
+                                    n_bytes);
 }
 
 static fathom_err compute(void *arg, const struct batch *batch, enum step_pass pass)
@@ -100,28 +130,32 @@ static fathom_err compute(void *arg, const struct batch *batch, enum step_pass p
 
 static fathom_err launch(struct step_runner *base, const struct step *step)
 {
-    struct model_runner *r = runner_of(base);
+    struct model_runner *r = owned(base);
     size_t prefix_bytes;
+    ASSERT(r->n_drawn < base->max_flight);
     struct graph *graph = step_graphs_pick(r->graphs, step, base->host, &prefix_bytes);
     TRY(copy_in(r, 0, prefix_bytes));
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < SAMPLER_EXTRA_N; i++) {
         const struct block_range *extra = &step->sampler.extras[i];
         TRY(copy_in(r, extra->offset, extra->n_bytes));
     }
     if (graph) return r->backend->ops->graph_launch(r->backend, graph);
-    return compute(r, &step->batch, step_pass_of(step));
+    struct batch batch;
+    batch_locate(&base->layout, &step->batch, step->pass, r->arrays, &batch);
+    return compute(r, &batch, step->pass);
 }
 
 static fathom_err draw(struct step_runner *base, const struct step *step)
 {
-    struct model_runner *r = runner_of(base);
+    struct model_runner *r = owned(base);
     const struct backend_ops *ops = r->backend->ops;
-    struct slot *slot = &r->slots[r->i_slot];
-    slot->wants_top = step->sampler.n_top > 0;
+    struct step_block *block = &r->blocks[r->i_block];
+    struct sample_args args;
+    block->wants_top = step->sampler.n_top > 0;
     r->n_drawn++;
-    if (step->sampler.args.n_row == 0) return ops->fence_record(r->backend, (int)r->i_slot);
+    if (step->sampler.n_row == 0) return ops->fence_record(r->backend, r->i_block);
     TRY(copy_in(r, step->sampler.masks.offset, step->sampler.masks.n_bytes));
-    struct sample_args args = step->sampler.args;
+    sampler_locate(&base->layout, &step->sampler, r->arrays, &args);
     args.logits = model_logits(r->model);
     args.ids = at(r->draw_device, r->draw.ids);
     args.logprobs = at(r->draw_device, r->draw.logprobs);
@@ -129,37 +163,37 @@ static fathom_err draw(struct step_runner *base, const struct step *step)
     args.top_ids = at(r->draw_device, r->draw.top_ids);
     args.top_logprobs = at(r->draw_device, r->draw.top_logprobs);
     TRY(ops->sample(r->backend, &args));
-    size_t n_bytes = slot->wants_top ? r->draw.n_bytes : r->draw.top_ids;
-    TRY(ops->copy_out(r->backend, slot->drawn, r->draw_device, n_bytes));
-    return ops->fence_record(r->backend, (int)r->i_slot);
+    size_t n_bytes = block->wants_top ? r->draw.n_bytes : r->draw.top_ids;
+    TRY(ops->copy_out(r->backend, block->drawn, r->draw_device, n_bytes));
+    return ops->fence_record(r->backend, r->i_block);
 }
 
-static void use_slot(struct model_runner *r, uint32_t i)
+static void use_block(struct model_runner *r, uint32_t i)
 {
-    r->i_slot = i;
-    r->base.host = r->slots[i].block;
+    r->i_block = i;
+    r->base.host = r->blocks[i].arrays;
 }
 
-static void turn(struct step_runner *base)
+static void next_block(struct step_runner *base)
 {
-    struct model_runner *r = runner_of(base);
-    ASSERT(base->is_async && r->n_drawn == 1);
-    use_slot(r, r->i_slot ^ 1);
+    struct model_runner *r = owned(base);
+    ASSERT(r->n_drawn > 0 && r->n_drawn < base->max_flight);
+    use_block(r, (r->i_block + 1) % base->max_flight);
 }
 
 static fathom_err wait(struct step_runner *base, struct step_result *out)
 {
-    struct model_runner *r = runner_of(base);
+    struct model_runner *r = owned(base);
     ASSERT(r->n_drawn > 0);
-    uint32_t i = r->n_drawn == 2 ? r->i_slot ^ 1 : r->i_slot;
-    const struct slot *slot = &r->slots[i];
-    TRY(r->backend->ops->fence_wait(r->backend, (int)i));
-    if (--r->n_drawn == 0) use_slot(r, 0);
-    out->ids = at(slot->drawn, r->draw.ids);
-    out->logprobs = at(slot->drawn, r->draw.logprobs);
-    out->ranks = at(slot->drawn, r->draw.ranks);
-    out->top_ids = slot->wants_top ? at(slot->drawn, r->draw.top_ids) : NULL;
-    out->top_logprobs = slot->wants_top ? at(slot->drawn, r->draw.top_logprobs) : NULL;
+    uint32_t oldest = (r->i_block + base->max_flight + 1 - r->n_drawn) % base->max_flight;
+    const struct step_block *block = &r->blocks[oldest];
+    TRY(r->backend->ops->fence_wait(r->backend, oldest));
+    if (--r->n_drawn == 0) use_block(r, 0);
+    out->ids = at(block->drawn, r->draw.ids);
+    out->logprobs = at(block->drawn, r->draw.logprobs);
+    out->ranks = at(block->drawn, r->draw.ranks);
+    out->top_ids = block->wants_top ? at(block->drawn, r->draw.top_ids) : NULL;
+    out->top_logprobs = block->wants_top ? at(block->drawn, r->draw.top_logprobs) : NULL;
     return FATHOM_OK;
 }
 
@@ -181,42 +215,43 @@ static void *record_of(const struct model_runner *r, uint32_t page)
     return at(r->kv.base, page * r->kv.layout.page_bytes);
 }
 
-static fathom_err page_out(struct step_runner *base, uint32_t page, void *to)
+static fathom_err page_out(void *runner, uint32_t page, void *to)
 {
-    struct model_runner *r = runner_of(base);
+    struct model_runner *r = owned(runner);
     return r->backend->ops->copy_out(r->backend, to, record_of(r, page), r->kv.layout.page_bytes);
 }
 
-static fathom_err page_in(struct step_runner *base, uint32_t page, const void *from)
+static fathom_err page_in(void *runner, uint32_t page, const void *from)
 {
-    struct model_runner *r = runner_of(base);
+    struct model_runner *r = owned(runner);
     return r->backend->ops->copy_in(r->backend, record_of(r, page), from, r->kv.layout.page_bytes);
 }
 
 static fathom_err sync_device(struct step_runner *base)
 {
-    struct model_runner *r = runner_of(base);
+    struct model_runner *r = owned(base);
     return r->backend->ops->sync(r->backend);
 }
 
 static fathom_err alloc_host(struct step_runner *base, size_t bytes, void **out, fathom_diag *d)
 {
-    struct model_runner *r = runner_of(base);
+    struct model_runner *r = owned(base);
     return r->backend->ops->alloc_host(r->backend, bytes, out, d);
 }
 
 static void release_host(struct step_runner *base, void *p)
 {
-    struct model_runner *r = runner_of(base);
+    struct model_runner *r = owned(base);
     r->backend->ops->release_host(r->backend, p);
 }
 
 static const struct step_runner_ops runner_ops = {
     .destroy = destroy,
+    .bind = bind,
     .launch = launch,
     .draw = draw,
     .wait = wait,
-    .turn = turn,
+    .next_block = next_block,
     .fault = fault,
     .progress = progress,
     .page_out = page_out,
@@ -299,14 +334,14 @@ static fathom_err make_memory(struct model_runner *r, const struct memory_plan *
     r->kv.n_page = plan->n_page + (plan->padding_bytes ? 1 : 0);
     r->kv.layout = plan->kv;
     TRY(b->ops->alloc(b, plan->kv_bytes + plan->padding_bytes, "the KV cache", &r->kv.base, d));
-    TRY(b->ops->alloc(b, r->base.layout.n_bytes, "step arrays", &r->base.device, d));
+    TRY(b->ops->alloc(b, r->base.layout.n_bytes, "step arrays", &r->arrays, d));
     TRY(b->ops->alloc(b, end, "drawn tokens", &r->draw_device, d));
-    for (int i = 0; i < (r->base.is_async ? 2 : 1); i++) {
+    for (uint32_t i = 0; i < r->base.max_flight; i++) {
         size_t n_bytes = i == 0 ? r->base.layout.n_bytes : r->base.layout.history;
-        TRY(b->ops->alloc_host(b, n_bytes, &r->slots[i].block, d));
-        TRY(b->ops->alloc_host(b, end, &r->slots[i].drawn, d));
+        TRY(b->ops->alloc_host(b, n_bytes, &r->blocks[i].arrays, d));
+        TRY(b->ops->alloc_host(b, end, &r->blocks[i].drawn, d));
     }
-    use_slot(r, 0);
+    use_block(r, 0);
     return FATHOM_OK;
 }
 
@@ -322,7 +357,8 @@ static fathom_err make_graphs(struct model_runner *r, const struct engine_settin
     struct step_graph_config c = s->graphs;
     uint64_t start_us = clock_now_us();
     c.padding_page = plan->n_page;
-    TRY(step_graphs_create(&r->graphs, r->backend, &r->base, &c, compute, r, d));
+    TRY(step_graphs_create(&r->graphs, r->backend, &r->base.layout, r->base.host, r->arrays, &c,
+                           compute, r, d));
     LOG_INFO("engine", "recorded_steps=%u sizes=%u..%u ms=%llu", step_graphs_count(r->graphs),
              c.sizes[0], c.sizes[c.n_size - 1],
              (unsigned long long)((clock_now_us() - start_us) / 1000));
@@ -342,11 +378,13 @@ fathom_err runner_create_on(struct step_runner **out, struct backend *backend,
     }
     fathom_err err;
     r->base.ops = &runner_ops;
+    r->owner = pthread_self();
     r->backend = backend;
     batch_layout_init(&r->base.layout, &s->limits, config->n_vocab);
     if (s->limits.is_slice) r->base.layout.n_vocab_row = config->n_vocab / s->limits.world;
     TRY_GOTO(check_caps(r, s, d), fail);
-    r->base.is_async = r->caps.async && s->async;
+    r->base.max_flight = r->caps.async ? s->max_flight : 1;
+    ASSERT(r->base.max_flight >= 1 && r->base.max_flight <= BACKEND_FENCE_MAX);
     TRY_GOTO(make_model(r, s, config, checkpoint, d), fail);
     TRY_GOTO(make_memory(r, plan, d), fail);
     TRY_GOTO(make_graphs(r, s, plan, d), fail);

@@ -1,3 +1,4 @@
+/* sampler.c - the rows of the sample operator, and their masks */
 #include "engine/sampler.h"
 
 #include <string.h>
@@ -105,26 +106,42 @@ static void add_prompt(struct sampler *s, const struct sequence *q, uint32_t log
     if (q->n_prompt_top > s->n_top) s->n_top = q->n_prompt_top;
 }
 
-void sampler_end(const struct sampler *s, void *device, struct sampler_step *out)
+void sampler_end(const struct sampler *s, struct sampler_shape *out)
 {
     const struct batch_layout *l = s->l;
+    size_t mask_bytes = l->n_mask_word * sizeof(uint32_t);
     ASSERT(s->n_bias <= l->max_request * (uint32_t)LIMIT_LOGIT_BIAS);
     ASSERT(s->n_ban <= l->max_request * (uint32_t)BATCH_BAN_MAX);
-    memset(out, 0, sizeof *out);
-    char *base = device;
-    struct sample_args *a = &out->args;
-    a->n_row = s->n_row;
-    a->rows = (const struct sample_row *)(base + l->rows);
-    if (s->n_history) a->history = (const int32_t *)(base + l->history);
-    if (s->n_bias) a->bias = (const struct sample_bias *)(base + l->bias);
-    if (s->n_ban) a->ban = (const int32_t *)(base + l->ban);
-    if (s->n_mask) a->mask = (const uint32_t *)(base + l->mask);
-    out->n_top = s->n_top;
-    out->extras[0] = (struct block_range){l->bias, s->n_bias * sizeof(struct sample_bias)};
-    out->extras[1] = (struct block_range){l->ban, s->n_ban * sizeof(int32_t)};
-    out->extras[2] = (struct block_range){l->history, s->n_history * sizeof(int32_t)};
-    size_t mask_bytes = l->n_mask_word * sizeof(uint32_t);
-    out->masks = (struct block_range){l->mask, s->n_mask * mask_bytes};
+    ASSERT(s->n_history <= (size_t)l->max_request * l->max_context);
+    ASSERT(s->n_mask <= s->n_row && s->n_row <= l->max_logit_row);
+    *out = (struct sampler_shape){
+        .n_row = s->n_row,
+        .n_top = s->n_top,
+        .extras = {[SAMPLER_BIAS] = {l->bias, s->n_bias * sizeof(struct sample_bias)},
+                   [SAMPLER_BAN] = {l->ban, s->n_ban * sizeof(int32_t)},
+                   [SAMPLER_HISTORY] = {l->history, s->n_history * sizeof(int32_t)}},
+        .masks = {l->mask, s->n_mask * mask_bytes},
+    };
+}
+
+/* A range of a block; NULL when it is empty. */
+static const void *found(const char *block, const struct block_range *range)
+{
+    return range->n_bytes ? block + range->offset : NULL;
+}
+
+void sampler_locate(const struct batch_layout *l, const struct sampler_shape *shape, void *block,
+                    struct sample_args *out)
+{
+    ASSERT(shape->n_row <= l->max_logit_row);
+    *out = (struct sample_args){
+        .n_row = shape->n_row,
+        .rows = (const struct sample_row *)((const char *)block + l->rows),
+        .history = found(block, &shape->extras[SAMPLER_HISTORY]),
+        .bias = found(block, &shape->extras[SAMPLER_BIAS]),
+        .ban = found(block, &shape->extras[SAMPLER_BAN]),
+        .mask = found(block, &shape->masks),
+    };
 }
 
 uint32_t *sampler_mask(const struct batch_layout *l, void *host, uint32_t i)
@@ -132,8 +149,8 @@ uint32_t *sampler_mask(const struct batch_layout *l, void *host, uint32_t i)
     return (uint32_t *)((char *)host + l->mask) + (size_t)i * l->n_mask_word;
 }
 
-void sampler_build(const struct batch_layout *l, const struct plan *plan, void *host, void *device,
-                   struct sampler_step *out)
+void sampler_build(const struct batch_layout *l, const struct plan *plan, void *host,
+                   struct sampler_shape *out)
 {
     struct sampler s;
     sampler_begin(&s, l, host);
@@ -143,7 +160,7 @@ void sampler_build(const struct batch_layout *l, const struct plan *plan, void *
         const struct sequence *q = sequence_of(e->request);
         logit_row += e->n_score;
         if (!e->draws) continue;
-        uint32_t position = q->request.n_token + plan->is_ahead;
+        uint32_t position = e->first + e->n_token - e->n_draft; /* of the token drawn first */
         sampler_add(&s, q, logit_row, position, 1 + e->n_draft, false);
         logit_row += 1 + e->n_draft;
     }
@@ -154,7 +171,7 @@ void sampler_build(const struct batch_layout *l, const struct plan *plan, void *
         add_prompt(&s, q, logit_row, request_n_scored(&q->request), e->n_score);
         logit_row += e->n_score + (e->draws ? 1 + e->n_draft : 0);
     }
-    sampler_end(&s, device, out);
+    sampler_end(&s, out);
 }
 
 /* The masks of one entry, from number `first` on. */

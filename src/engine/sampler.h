@@ -27,11 +27,16 @@ struct block_range {
 
 struct sequence;
 
-struct sampler_step {
-    struct sample_args args;      /* logits and outputs are left to the runner; n_row may be 0 */
-    uint32_t n_top;               /* the largest of the rows' */
-    struct block_range extras[3]; /* bias, bans, histories: what to copy besides the prefix */
-    struct block_range masks;     /* to be filled and copied before the draws */
+/* What some rows have and others have not. */
+enum sampler_extra { SAMPLER_BIAS, SAMPLER_BAN, SAMPLER_HISTORY, SAMPLER_EXTRA_N };
+
+/* The rows of a step: counts and offsets, no pointer, as struct batch_shape. */
+struct sampler_shape {
+    uint32_t n_row;                             /* may be 0 */
+    uint32_t n_top;                             /* the largest of the rows' */
+    struct block_range extras[SAMPLER_EXTRA_N]; /* to be copied besides the prefix; 0 bytes: no row
+                                                   has it */
+    struct block_range masks;                   /* to be filled and copied before the draws */
 };
 
 /* A step's rows being written. */
@@ -55,7 +60,13 @@ struct sampler {
 void sampler_begin(struct sampler *s, const struct batch_layout *l, void *host);
 void sampler_add(struct sampler *s, const struct sequence *q, uint32_t logit_row, uint32_t position,
                  uint32_t n, bool plain);
-void sampler_end(const struct sampler *s, void *device, struct sampler_step *out);
+void sampler_end(const struct sampler *s, struct sampler_shape *out);
+
+/* sampler_locate - the rows in a block, as the sample operator takes them
+ *
+ *   out  filled, but for logits and what the operator writes */
+void sampler_locate(const struct batch_layout *l, const struct sampler_shape *shape, void *block,
+                    struct sample_args *out);
 
 /* sampler_reads_ids - whether the rows of q depend on the ids drawn before: penalties, masks */
 bool sampler_reads_ids(const struct sequence *q);
@@ -66,11 +77,11 @@ uint32_t *sampler_mask(const struct batch_layout *l, void *host, uint32_t i);
 /* sampler_build - write the rows of every entry that draws, in the plan's order: one for its last
  * known token and one for each draft; then those of prompts, in the plan's order too
  *
- *   host, device  as for batch_build
+ *   host  as for batch_build
  * Needs   every request of the plan is the first member of a struct sequence; of a plan made ahead,
  *         none that sampler_reads_ids. */
-void sampler_build(const struct batch_layout *l, const struct plan *plan, void *host, void *device,
-                   struct sampler_step *out);
+void sampler_build(const struct batch_layout *l, const struct plan *plan, void *host,
+                   struct sampler_shape *out);
 
 /* sampler_fill_masks - write the masks of the rows that sampler_build made: a draft's token counts
  * as drawn for the rows after it. Those after a draft that cannot be drawn do not matter.

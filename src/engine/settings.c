@@ -201,7 +201,7 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
                                                .ttft_us = (uint64_t)o->slo_ttft_ms * 1000,
                                                .tpot_us = (uint64_t)o->slo_tpot_ms * 1000};
     out->priorities = o->priorities;
-    out->async = !o->no_async;
+    out->max_flight = o->no_async ? 1 : 2;
     l->max_request = out->max_num_seqs < l->max_token ? out->max_num_seqs : l->max_token;
     TRY(resolve_drafts(out, o, config, d));
     TRY(resolve_graphs(out, o, d));

@@ -1,3 +1,4 @@
+/* step_graph.c - the table of recorded steps, and the padding that fills a step up */
 #include "engine/step_graph.h"
 
 #include <string.h>
@@ -17,12 +18,6 @@ struct step_graphs {
     uint32_t n_graph;
     struct graph *graphs[STEP_PASS_N][CONTEXTS_MAX][STEP_GRAPH_SIZES_MAX]; /* NULL: none */
 };
-
-enum step_pass step_pass_of(const struct step *step)
-{
-    if (!step->is_draft) return STEP_MODEL;
-    return step->batch.hidden_rows ? STEP_DRAFT_ROWS : STEP_DRAFT;
-}
 
 static uint32_t least(uint32_t a, uint32_t b)
 {
@@ -52,7 +47,7 @@ static int32_t *array(void *host, size_t offset)
 /* Rows n_token .. size - 1, and logit rows up to n_row. The padding is a request of its own behind
  * those of the step, with a page of its own: operators may take a request's rows for neighbours in
  * ascending position. Past a page's rows it starts again. */
-static void write_padding(const struct step_graphs *g, void *host, const struct batch *b,
+static void write_padding(const struct step_graphs *g, void *host, const struct batch_shape *b,
                           uint32_t size, uint32_t n_row)
 {
     const struct batch_layout *l = &g->layout;
@@ -83,17 +78,15 @@ static struct batch batch_of(const struct step_graphs *g, void *device, enum ste
                              uint32_t size, uint32_t stride)
 {
     const struct batch_layout *l = &g->layout;
+    const struct batch_shape shape = {
+        .n_token = size,
+        .n_request = least(size, l->max_request),
+        .n_logit_row = logit_rows_of(g, size),
+        .max_context = least(stride * (uint32_t)KV_PAGE_TOKENS, l->max_context),
+        .page_stride = stride,
+    };
     struct batch batch;
-    batch_locate(l, device, &batch);
-    batch.n_token = size;
-    batch.n_request = least(size, l->max_request);
-    batch.n_logit_row = logit_rows_of(g, size);
-    batch.max_context = least(stride * (uint32_t)KV_PAGE_TOKENS, l->max_context);
-    batch.page_stride = stride;
-    if (pass != STEP_MODEL) batch.next_ids = (const int32_t *)((char *)device + l->next_ids);
-    if (pass == STEP_DRAFT_ROWS) {
-        batch.hidden_rows = (const int32_t *)((char *)device + l->hidden_rows);
-    }
+    batch_locate(l, &shape, pass, device, &batch);
     return batch;
 }
 
@@ -146,7 +139,8 @@ static void list_contexts(struct step_graphs *g)
     }
 }
 
-fathom_err step_graphs_create(struct step_graphs **out, struct backend *b, struct step_runner *r,
+fathom_err step_graphs_create(struct step_graphs **out, struct backend *b,
+                              const struct batch_layout *l, void *host, void *device,
                               const struct step_graph_config *c, step_compute *compute, void *arg,
                               fathom_diag *d)
 {
@@ -155,19 +149,19 @@ fathom_err step_graphs_create(struct step_graphs **out, struct backend *b, struc
     if (!g) FAIL(d, FATHOM_ENOMEM, "no memory for the table of recorded steps");
     fathom_err err;
     g->b = b;
-    g->layout = r->layout;
+    g->layout = *l;
     g->c = *c;
     ASSERT(c->n_size >= 1 && c->n_warm_up >= 1);
-    ASSERT(c->sizes[c->n_size - 1] <= r->layout.max_token);
+    ASSERT(c->sizes[c->n_size - 1] <= l->max_token);
     list_contexts(g);
     uint32_t largest = c->sizes[c->n_size - 1];
-    write_padding(g, r->host, &(struct batch){0}, largest, logit_rows_of(g, largest));
-    err = b->ops->copy_in(b, r->device, r->host, r->layout.bias);
+    write_padding(g, host, &(struct batch_shape){0}, largest, logit_rows_of(g, largest));
+    err = b->ops->copy_in(b, device, host, l->bias);
     if (err) {
         err = diag_fail(d, err, "recording steps: %s", b->ops->fault(b));
         goto fail;
     }
-    TRY_GOTO(record_all(g, r->device, compute, arg, d), fail);
+    TRY_GOTO(record_all(g, device, compute, arg, d), fail);
     *out = g;
     return FATHOM_OK;
 fail:
@@ -200,13 +194,13 @@ struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step, v
 {
     *prefix_bytes = step->prefix_bytes;
     if (!g) return NULL;
-    const struct batch *b = &step->batch;
+    const struct batch_shape *b = &step->batch;
     uint32_t i = 0;
     uint32_t k = 0;
     while (i < g->c.n_size && g->c.sizes[i] < b->n_token) i++;
     while (k < g->n_context && g->strides[k] != b->page_stride) k++;
     if (i == g->c.n_size || k == g->n_context) return NULL;
-    struct graph *graph = g->graphs[step_pass_of(step)][k][i];
+    struct graph *graph = g->graphs[step->pass][k][i];
     uint32_t size = g->c.sizes[i];
     /* rows of a prompt may want more logits than a recording of its size makes */
     if (!graph || b->n_logit_row > logit_rows_of(g, size)) return NULL;

@@ -23,12 +23,7 @@
 #include "backend/backend.h"
 #include "engine/step_runner.h"
 
-enum step_pass { STEP_MODEL, STEP_DRAFT, STEP_DRAFT_ROWS, STEP_PASS_N };
-
 enum { STEP_GRAPH_SIZES_MAX = 128 };
-
-/* step_pass_of - which pass a step is */
-enum step_pass step_pass_of(const struct step *step);
 
 /* Enqueues a pass over a batch. */
 typedef fathom_err step_compute(void *arg, const struct batch *batch, enum step_pass pass);
@@ -50,11 +45,12 @@ struct step_graphs;
 
 /* step_graphs_create - record every pass, size and context
  *
- *   b        with caps.graphs; borrowed, outlives the recordings
- *   r        its layout, host and device blocks; the blocks are written
+ *   b             with caps.graphs; borrowed, outlives the recordings
+ *   host, device  blocks of the layout, in host memory and in the device's; written
  *   compute  called n_warm_up times, and once while b records, for each
  * Errors  ENOMEM, EDEVICE: says which recording; the cause is b's fault. */
-fathom_err step_graphs_create(struct step_graphs **out, struct backend *b, struct step_runner *r,
+fathom_err step_graphs_create(struct step_graphs **out, struct backend *b,
+                              const struct batch_layout *l, void *host, void *device,
                               const struct step_graph_config *c, step_compute *compute, void *arg,
                               fathom_diag *d);
 void step_graphs_destroy(struct step_graphs *g); /* accepts NULL */

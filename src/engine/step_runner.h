@@ -1,16 +1,21 @@
 /* step_runner.h - who computes a step: the model on a backend (runner.c), or a test's stand-in
  *
  * The engine writes the arrays of a step into `host` and calls launch, draw and wait. From launch
- * on the device works and the engine is free; masks are written before draw, while it computes. One
- * step is under way at a time; after turn, two:
+ * on the device works and the engine is free; masks are written before draw, while it computes.
  *
- *   launch, draw          step 0, in one block
- *   turn, launch, draw    step 1, in the other; its ids are what step 0 draws
- *   wait                  for step 0
- *   turn, launch, draw    step 2, in the block of step 0
- *   wait                  for step 1
+ * Steps are under way in a queue. The engine begins one behind another with next_block:
  *
- * The engine's thread makes all calls but create and destroy.
+ *   launch, draw              step 0, in one block
+ *   next_block, launch, draw  step 1, in the next block; its ids are what step 0 draws
+ *   wait                      for step 0
+ *   next_block, launch, draw  step 2, in a block that no step has
+ *   wait                      for step 1
+ *
+ * A step is a shape and bytes (batch_build.h): it holds no pointer, so that a runner may give it to
+ * any number of devices.
+ *
+ * A runner belongs to one thread, which makes all calls but create, destroy, fault and progress.
+ * bind says which: a GPU is the current device of the threads that work with it.
  */
 #ifndef FATHOM_ENGINE_STEP_RUNNER_H
 #define FATHOM_ENGINE_STEP_RUNNER_H
@@ -19,20 +24,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "backend/batch.h"
 #include "engine/batch_build.h"
 #include "engine/sampler.h"
 #include "fathom/err.h"
 
 struct step {
-    bool is_draft;       /* the draft layer goes over the batch, after a step without is_draft */
+    enum step_pass pass;
     size_t prefix_bytes; /* of the block: what batch_build returned */
-    struct batch batch;
-    struct sampler_step sampler;
+    struct batch_shape batch;
+    struct sampler_shape sampler;
 };
 
 /* What was drawn, in the order of the sample rows; valid until the next wait, and the next launch
- * without turn. */
+ * without next_block. */
 struct step_result {
     const int32_t *ids;        /* i32 [n_row] */
     const float *logprobs;     /* f32 [n_row] */
@@ -44,16 +48,18 @@ struct step_result {
 struct step_runner;
 
 struct step_runner_ops {
-    void (*destroy)(struct step_runner *r); /* accepts NULL */
-    /* Enqueue the model over the batch; of the block only the masks may change until wait. */
+    void (*destroy)(struct step_runner *r); /* any thread; accepts NULL */
+    /* The calling thread is the runner's from now on. At first that is the one that created it. */
+    fathom_err (*bind)(struct step_runner *r);
+    /* Enqueue the pass over the batch; of the block only the masks may change until wait. */
     fathom_err (*launch)(struct step_runner *r, const struct step *step);
     /* Enqueue the draws of the same step; then *step may change, the block only after wait. */
     fathom_err (*draw)(struct step_runner *r, const struct step *step);
     /* Wait for the step that was launched first. An error of any of the three is final. */
     fathom_err (*wait)(struct step_runner *r, struct step_result *out);
-    /* With is_async: change host to the other block while the step drawn last is under way; the one
-     * launched next has neither masks nor histories. */
-    void (*turn)(struct step_runner *r);
+    /* With fewer than max_flight steps under way: change host to a block that none of them has. The
+     * step launched next has neither masks nor histories. */
+    void (*next_block)(struct step_runner *r);
     /* The cause of that error; "" when the runner has none to tell. */
     const char *(*fault)(struct step_runner *r);
     /* A number that changes as the step under way gets on, read from any thread; NULL: only its
@@ -61,9 +67,10 @@ struct step_runner_ops {
     uint64_t (*progress)(const struct step_runner *r);
 
     /* For tiers; NULL members: the runner has none of it. Copies of a whole page record of the
-     * cache, enqueued between the steps; `to` and `from` are memory of alloc_host. */
-    fathom_err (*page_out)(struct step_runner *r, uint32_t page, void *to);
-    fathom_err (*page_in)(struct step_runner *r, uint32_t page, const void *from);
+     * cache, enqueued between the steps; `to` and `from` are memory of alloc_host. The runner is
+     * a void pointer, as struct tiers_device has it: the tiers call these functions themselves. */
+    fathom_err (*page_out)(void *runner, uint32_t page, void *to);
+    fathom_err (*page_in)(void *runner, uint32_t page, const void *from);
     fathom_err (*sync)(struct step_runner *r); /* wait for them, without a step */
     fathom_err (*alloc_host)(struct step_runner *r, size_t bytes, void **out, fathom_diag *d);
     void (*release_host)(struct step_runner *r, void *p);
@@ -72,9 +79,9 @@ struct step_runner_ops {
 struct step_runner {
     const struct step_runner_ops *ops;
     struct batch_layout layout;
-    bool is_async; /* two steps may be under way */
-    void *host;    /* block of layout.n_bytes that the engine writes; after turn up to histories */
-    void *device;  /* its twin that the step's pointers point into; may be the same */
+    uint32_t max_flight; /* steps that may be under way, >= 1 */
+    void *host;          /* block of layout.n_bytes that the engine writes; after next_block up to
+                            histories */
 };
 
 #endif

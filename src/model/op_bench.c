@@ -129,7 +129,7 @@ static fathom_err measure_bandwidth(struct op_bench *p)
         TRY(p->ops->fence_record(p->b, 0));
         TRY(p->ops->copy_in(p->b, p->flush, (char *)p->flush + half, half));
         TRY(p->ops->fence_record(p->b, 1));
-        TRY(p->ops->fence_elapsed(p->b, &us));
+        TRY(p->ops->fence_elapsed(p->b, 0, 1, &us));
         if (us < best) best = us;
     }
     p->bandwidth = 2e6 * (double)half / fmax(best, 1e-3);
@@ -483,7 +483,7 @@ static fathom_err time_op(const struct context *x, op_run *run, double *us)
         TRY(p->ops->fence_record(p->b, 0));
         TRY(run(x));
         TRY(p->ops->fence_record(p->b, 1));
-        TRY(p->ops->fence_elapsed(p->b, &once));
+        TRY(p->ops->fence_elapsed(p->b, 0, 1, &once));
         if (i >= p->o.n_warm_up) p->us[i - p->o.n_warm_up] = once;
     }
     qsort(p->us, p->o.n_repeat, sizeof *p->us, compare);
@@ -509,7 +509,7 @@ static fathom_err time_train(const struct context *x, op_run *run, double *us)
         err = p->ops->fence_record(p->b, 0);
         if (!err) err = p->ops->graph_launch(p->b, g);
         if (!err) err = p->ops->fence_record(p->b, 1);
-        if (!err) err = p->ops->fence_elapsed(p->b, &all);
+        if (!err) err = p->ops->fence_elapsed(p->b, 0, 1, &all);
         if (i >= p->o.n_warm_up) p->us[i - p->o.n_warm_up] = all / TRAIN;
     }
     p->ops->graph_destroy(p->b, g);

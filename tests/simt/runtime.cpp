@@ -58,6 +58,9 @@ long n_until_failure; /* calls of it that succeed before */
 bool has_failed;
 cudaError_t broken; /* what the device says from then on */
 
+/* -1: the thread has not said which device it works with. The CUDA runtime would take device 0. */
+thread_local int current_device = -1;
+
 bool fails(simt_call call)
 {
     if (call != failing || n_until_failure-- > 0) return false;
@@ -116,6 +119,10 @@ bool is_device(const void *p)
 
 cudaError_t simt_enqueue(cudaStream_t stream, std::function<void()> action)
 {
+    if (current_device < 0) {
+        fprintf(stderr, "simt: work from a thread that has not said which device is its own\n");
+        abort();
+    }
     if (stream->capture) {
         stream->capture->list.push_back(std::move(action));
     } else {
@@ -175,7 +182,9 @@ cudaError_t cudaGetDeviceCount(int *n)
 
 cudaError_t cudaSetDevice(int device)
 {
-    return device == 0 ? cudaSuccess : cudaErrorInvalidValue;
+    if (device != 0) return cudaErrorInvalidValue;
+    current_device = device;
+    return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)

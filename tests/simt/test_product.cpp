@@ -119,6 +119,7 @@ std::vector<float> run(kernel which, problem &p, bool mapped, uint32_t tile, uin
     a.n_task = p.a.n_task;
     a.rows = p.a.rows;
     cudaStream_t stream;
+    assert_int_equal(cudaSetDevice(0), cudaSuccess);
     assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     cudaError_t e = which == MANY ? product_fp8_sm90(a, n_tile, limits, stream)
                                   : product_few(a, tile, n_tile, limits, stream);

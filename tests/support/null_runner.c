@@ -1,5 +1,6 @@
 #include "support/null_runner.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -28,17 +29,18 @@ struct work {
     void *host;
 };
 
-enum { MAX_WORK = 256 };
+enum { MAX_WORK = 256, MAX_FLIGHT = 8 };
 
 struct null_runner {
     struct step_runner base; /* first member */
+    pthread_t owner;         /* who may make the calls of the runner's thread */
     struct null_options o;
     uint64_t *rows;       /* [n_page * 64] */
     uint64_t *draft_rows; /* [n_page * 64] */
     uint64_t *states;     /* [max_logit_row] of the logit rows */
-    void *blocks[2];
-    struct drawn drawn[2];
-    struct work queue[MAX_WORK]; /* with is_async: n_work from i_work on, in a ring */
+    void *blocks[MAX_FLIGHT];
+    struct drawn drawn[MAX_FLIGHT];
+    struct work queue[MAX_WORK]; /* asynchronous: n_work from i_work on, in a ring */
     uint32_t i_work;
     uint32_t n_work;
     uint32_t n_queued; /* of them steps */
@@ -162,6 +164,25 @@ float null_logprob(uint64_t state)
 
 /* ---- the runner ---- */
 
+/* More than one step may be under way: then nothing is done before somebody waits for it. */
+static bool is_async(const struct null_runner *r)
+{
+    return r->base.max_flight > 1;
+}
+
+static struct null_runner *owned(void *runner)
+{
+    struct null_runner *r = runner;
+    ASSERT(pthread_equal(r->owner, pthread_self()));
+    return r;
+}
+
+static fathom_err bind(struct step_runner *base)
+{
+    ((struct null_runner *)base)->owner = pthread_self();
+    return FATHOM_OK;
+}
+
 static void destroy(struct step_runner *base)
 {
     struct null_runner *r = (struct null_runner *)base;
@@ -169,7 +190,7 @@ static void destroy(struct step_runner *base)
     mem_free(r->rows);
     mem_free(r->draft_rows);
     mem_free(r->states);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < MAX_FLIGHT; i++) {
         mem_free(r->drawn[i].ids);
         mem_free(r->drawn[i].logprobs);
         mem_free(r->drawn[i].top_ids);
@@ -208,26 +229,34 @@ static void write_rows(struct null_runner *r, const struct batch *b, bool is_dra
     }
 }
 
-static void compute(struct null_runner *r, const struct step *step, const int32_t *drawn_before)
+/* The step of block i_block, whose negative ids are draws of the step before. */
+static void compute(struct null_runner *r, const struct step *step, uint32_t i_block)
 {
-    const struct batch *b = &step->batch;
-    write_rows(r, b, step->is_draft, drawn_before);
-    for (uint32_t i = 0; i < b->n_logit_row; i++) {
-        int32_t t = b->logit_rows[i];
-        r->states[i] = r->o.skip_attention ? r->rows[b->slot[t]] : attend(r, b, t, step->is_draft);
+    bool is_draft = step->pass != STEP_MODEL;
+    uint32_t before = (i_block + r->base.max_flight - 1) % r->base.max_flight;
+    struct batch b;
+    batch_locate(&r->base.layout, &step->batch, step->pass, r->blocks[i_block], &b);
+    write_rows(r, &b, is_draft, r->drawn[before].ids);
+    for (uint32_t i = 0; i < b.n_logit_row; i++) {
+        int32_t t = b.logit_rows[i];
+        r->states[i] = r->o.skip_attention ? r->rows[b.slot[t]] : attend(r, &b, t, is_draft);
     }
 }
 
-static void sample(const struct null_runner *r, const struct step *step, struct drawn *out)
+static void sample(struct null_runner *r, const struct step *step, uint32_t i_block)
 {
-    const struct sample_args *a = &step->sampler.args;
+    struct drawn *out = &r->drawn[i_block];
+    bool is_draft = step->pass != STEP_MODEL;
+    struct sample_args args;
+    const struct sample_args *a = &args;
+    sampler_locate(&r->base.layout, &step->sampler, r->blocks[i_block], &args);
     for (uint32_t i = 0; i < a->n_row; i++) {
         const struct sample_row *row = &a->rows[i];
         uint64_t state = r->states[row->logit_row];
         out->ids[i] = row->is_given ? row->given_id
                                     : null_draw(state, row, a->history, a->bias, a->ban, a->mask);
         out->ranks[i] = (uint32_t)(state % 100) + 1;
-        if (step->is_draft && state % 8 < r->o.n_wrong) out->ids[i] = (out->ids[i] + 1) % 2;
+        if (is_draft && state % 8 < r->o.n_wrong) out->ids[i] = (out->ids[i] + 1) % 2;
         out->logprobs[i] = null_logprob(state);
         for (uint32_t k = 0; k < row->n_top; k++) {
             out->top_ids[i * SAMPLE_TOP_MAX + k] = (int32_t)((state + k) % row->n_vocab_used);
@@ -244,17 +273,21 @@ static bool is_burning(const struct null_runner *r)
 
 static fathom_err launch(struct step_runner *base, const struct step *step)
 {
-    struct null_runner *r = (struct null_runner *)base;
-    const struct batch *b = &step->batch;
+    struct null_runner *r = owned(base);
+    const struct batch_shape *b = &step->batch;
+    ASSERT(r->n_queued < base->max_flight);
     if (is_burning(r)) return FATHOM_EDEVICE;
     r->n_launch++;
     r->n_prefill = b->n_token - b->n_request;
-    if (r->o.n_ahead) *r->o.n_ahead += r->n_queued;
+    if (r->o.n_ahead) *r->o.n_ahead += r->n_queued > 0;
+    if (r->o.max_flying && r->n_queued + 1 > *r->o.max_flying) {
+        *r->o.max_flying = r->n_queued + 1;
+    }
     if (r->o.max_mixed && b->n_request > 1 && b->n_token > *r->o.max_mixed) {
         *r->o.max_mixed = b->n_token;
     }
-    if (r->o.n_computed && !step->is_draft) *r->o.n_computed += b->n_token;
-    if (!base->is_async) compute(r, step, NULL);
+    if (r->o.n_computed && step->pass == STEP_MODEL) *r->o.n_computed += b->n_token;
+    if (!is_async(r)) compute(r, step, 0);
     return FATHOM_OK;
 }
 
@@ -266,12 +299,12 @@ static struct work *add_work(struct null_runner *r)
 
 static fathom_err draw(struct step_runner *base, const struct step *step)
 {
-    struct null_runner *r = (struct null_runner *)base;
-    if (base->is_async) {
+    struct null_runner *r = owned(base);
+    if (is_async(r)) {
         *add_work(r) = (struct work){.is_step = true, .step = *step, .i_block = r->i_block};
         r->n_queued++;
     } else {
-        sample(r, step, &r->drawn[0]);
+        sample(r, step, 0);
     }
     return FATHOM_OK;
 }
@@ -279,14 +312,14 @@ static fathom_err draw(struct step_runner *base, const struct step *step)
 static void use_block(struct null_runner *r, uint32_t i)
 {
     r->i_block = i;
-    r->base.host = r->base.device = r->blocks[i];
+    r->base.host = r->blocks[i];
 }
 
-static void turn(struct step_runner *base)
+static void next_block(struct step_runner *base)
 {
-    struct null_runner *r = (struct null_runner *)base;
-    ASSERT(base->is_async && r->n_queued == 1);
-    use_block(r, r->i_block ^ 1);
+    struct null_runner *r = owned(base);
+    ASSERT(r->n_queued > 0 && r->n_queued < base->max_flight);
+    use_block(r, (r->i_block + 1) % base->max_flight);
     memset(base->host, 0x55, base->layout.n_bytes);
 }
 
@@ -308,8 +341,8 @@ static struct work *work_off(struct null_runner *r)
     r->i_work = (r->i_work + 1) % MAX_WORK;
     r->n_work--;
     if (w->is_step) {
-        compute(r, &w->step, r->drawn[w->i_block ^ 1].ids);
-        sample(r, &w->step, &r->drawn[w->i_block]);
+        compute(r, &w->step, w->i_block);
+        sample(r, &w->step, w->i_block);
         if (--r->n_queued == 0) use_block(r, 0);
     } else {
         copy_page(r, w->page, w->host, w->is_out);
@@ -319,7 +352,7 @@ static struct work *work_off(struct null_runner *r)
 
 static fathom_err wait(struct step_runner *base, struct step_result *out)
 {
-    struct null_runner *r = (struct null_runner *)base;
+    struct null_runner *r = owned(base);
     uint32_t n_part = r->o.n_part ? r->o.n_part : 1;
     uint64_t step_us = r->o.step_us + (uint64_t)r->n_prefill * r->o.token_us;
     for (uint32_t i = 0; (step_us || r->o.gate) && i < n_part; i++) {
@@ -328,7 +361,7 @@ static fathom_err wait(struct step_runner *base, struct step_result *out)
         atomic_fetch_add(&r->n_moved, 1);
     }
     const struct work *w = NULL;
-    while (base->is_async && (!w || !w->is_step)) w = work_off(r);
+    while (is_async(r) && (!w || !w->is_step)) w = work_off(r);
     const struct drawn *d = &r->drawn[w ? w->i_block : 0];
     *out = (struct step_result){d->ids, d->logprobs, d->ranks, d->top_ids, d->top_logprobs};
     return FATHOM_OK;
@@ -346,10 +379,9 @@ static uint64_t progress(const struct step_runner *base)
     return r->o.n_part ? atomic_load(&r->n_moved) : 0;
 }
 
-static fathom_err move_page(struct step_runner *base, uint32_t page, void *host, bool is_out)
+static fathom_err move_page(struct null_runner *r, uint32_t page, void *host, bool is_out)
 {
-    struct null_runner *r = (struct null_runner *)base;
-    if (base->is_async) {
+    if (is_async(r)) {
         *add_work(r) = (struct work){.is_out = is_out, .page = page, .host = host};
     } else {
         copy_page(r, page, host, is_out);
@@ -357,19 +389,19 @@ static fathom_err move_page(struct step_runner *base, uint32_t page, void *host,
     return FATHOM_OK;
 }
 
-static fathom_err page_out(struct step_runner *base, uint32_t page, void *to)
+static fathom_err page_out(void *runner, uint32_t page, void *to)
 {
-    return move_page(base, page, to, true);
+    return move_page(owned(runner), page, to, true);
 }
 
-static fathom_err page_in(struct step_runner *base, uint32_t page, const void *from)
+static fathom_err page_in(void *runner, uint32_t page, const void *from)
 {
-    return move_page(base, page, (void *)from, false);
+    return move_page(owned(runner), page, (void *)from, false);
 }
 
 static fathom_err sync_device(struct step_runner *base)
 {
-    struct null_runner *r = (struct null_runner *)base;
+    struct null_runner *r = owned(base);
     if (r->o.gate) come_to_gate(r->o.gate);
     while (r->n_work > 0) (void)work_off(r);
     return FATHOM_OK;
@@ -391,10 +423,11 @@ static void release_host(struct step_runner *base, void *p)
 
 static const struct step_runner_ops null_ops = {
     .destroy = destroy,
+    .bind = bind,
     .launch = launch,
     .draw = draw,
     .wait = wait,
-    .turn = turn,
+    .next_block = next_block,
     .fault = fault,
     .progress = progress,
     .page_out = page_out,
@@ -419,8 +452,10 @@ static fathom_err create_runner(struct step_runner **out, const struct model_lim
     r->draft_rows = mem_calloc((size_t)o->n_page * KV_PAGE_TOKENS, sizeof *r->draft_rows);
     r->states = mem_calloc(n_row, sizeof *r->states);
     bool all = r->rows && r->draft_rows && r->states;
-    r->base.is_async = o->is_async;
-    for (int i = 0; i < (o->is_async ? 2 : 1); i++) {
+    r->owner = pthread_self();
+    r->base.max_flight = o->max_flight ? o->max_flight : 1;
+    ASSERT(r->base.max_flight <= MAX_FLIGHT);
+    for (uint32_t i = 0; i < r->base.max_flight; i++) {
         struct drawn *d = &r->drawn[i];
         d->ids = mem_calloc(n_row, sizeof *d->ids);
         d->logprobs = mem_calloc(n_row, sizeof *d->logprobs);

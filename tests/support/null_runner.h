@@ -6,8 +6,9 @@
  * computed changes it. The draft layer has rows of its own, one token ahead, and draws from them
  * what the next step will: its drafts are right exactly if every row of it is.
  *
- * With is_async nothing of a step is done before somebody waits for it, from the block as it is
- * then, and the block that is turned to is spoiled first.
+ * With max_flight above 1 nothing of a step is done before somebody waits for it, from the block as
+ * it is then. The block that comes next is spoiled first. Calls of another thread than the one that
+ * the runner is bound to end the process.
  */
 #ifndef FATHOM_TESTS_SUPPORT_NULL_RUNNER_H
 #define FATHOM_TESTS_SUPPORT_NULL_RUNNER_H
@@ -47,13 +48,14 @@ struct null_options {
     atomic_bool *burns;     /* if not NULL: when it is true, a launch fails */
     uint32_t step_us;       /* time that a step takes, */
     uint32_t token_us;      /* and that each token of more than one of a request adds */
-    bool is_async;          /* two steps may be under way */
+    uint32_t max_flight;    /* steps that may be under way; 0: 1 */
     struct null_gate *gate; /* if not NULL: each part of a step waits there before its time */
     uint32_t n_part;        /* in so many parts, each a sign of progress; 0: progress is not told */
     uint32_t n_wrong;       /* of 8 drafts, those that are wrong all the same */
     bool skip_attention;    /* draw without reading the cache: to measure the host alone */
     uint64_t *n_computed;   /* if not NULL: counts the tokens computed */
     uint32_t *n_ahead;      /* if not NULL: counts the launches while a step was under way */
+    uint32_t *max_flying;   /* if not NULL: the most steps that were under way at once */
     uint32_t *max_mixed;    /* if not NULL: the most tokens of a step of more than one request */
 };
 

@@ -17,8 +17,8 @@ static const struct model_limits limits = {
 
 struct fixture {
     struct batch_layout l;
-    char *host;
-    char *device;
+    char *host;   /* written */
+    char *device; /* holds what the step says is to be copied, and nothing else */
     struct request requests[2];
     int32_t ids[5000];
     uint32_t pages[80];
@@ -33,7 +33,7 @@ static int set_up(void **state)
     memset(&f, 0, sizeof f);
     batch_layout_init(&f.l, &limits, 50);
     f.host = mem_alloc_aligned(256, f.l.n_bytes);
-    f.device = f.host + (1 << 20); /* only an address */
+    f.device = mem_alloc_aligned(256, f.l.n_bytes);
     for (int i = 0; i < 5000; i++) f.ids[i] = 7 * i;
     for (uint32_t i = 0; i < 80; i++) f.pages[i] = 500 + i;
     for (int i = 0; i < 2; i++) {
@@ -42,12 +42,14 @@ static int set_up(void **state)
     }
     f.plan.entries = f.entries;
     *state = &f;
-    return f.host ? 0 : -1;
+    return f.host && f.device ? 0 : -1;
 }
 
 static int tear_down(void **state)
 {
-    mem_free(((struct fixture *)*state)->host);
+    struct fixture *f = *state;
+    mem_free(f->host);
+    mem_free(f->device);
     return 0;
 }
 
@@ -60,10 +62,17 @@ static void add_entry(struct fixture *f, int i, uint32_t first, uint32_t n_token
     if (first + n_token > f->plan.max_context) f->plan.max_context = first + n_token;
 }
 
-/* The host's copy of an array that the batch says is on the device. */
-static const int32_t *on_host(const struct fixture *f, const int32_t *p)
+/* The batch as a device finds it that is given the step's shape and bytes: nothing in it leads back
+ * to where it was written. Returns the bytes. */
+static size_t build(struct fixture *f, enum step_pass pass)
 {
-    return (const int32_t *)(f->host + ((const char *)p - f->device));
+    struct batch_shape shape;
+    memset(f->device, 0x55, f->l.n_bytes);
+    size_t n_bytes = batch_build(&f->l, &f->plan, f->host, &shape);
+    memcpy(f->device, f->host, n_bytes);
+    memset(f->host, 0x55, f->l.n_bytes);
+    batch_locate(&f->l, &shape, pass, f->device, &f->batch);
+    return n_bytes;
 }
 
 static void arrays_neither_overlap_nor_leave_the_block(void **state)
@@ -98,7 +107,7 @@ static void a_chunk_and_a_decode(void **state)
     struct fixture *f = *state;
     add_entry(f, 0, 62, 4, false); /* crosses from page 500 to 501 */
     add_entry(f, 1, 130, 1, true);
-    size_t n_bytes = batch_build(&f->l, &f->plan, f->host, f->device, &f->batch);
+    size_t n_bytes = build(f, STEP_MODEL);
     const struct batch *b = &f->batch;
     assert_int_equal(b->n_token, 5);
     assert_int_equal(b->n_request, 2);
@@ -111,13 +120,13 @@ static void a_chunk_and_a_decode(void **state)
     const int32_t request[] = {0, 0, 0, 0, 1};
     const int32_t slot[] = {500 * 64 + 62, 500 * 64 + 63, 501 * 64, 501 * 64 + 1, 512 * 64 + 2};
     const int32_t first[] = {0, 4, 5};
-    assert_memory_equal(on_host(f, b->ids), ids, sizeof ids);
-    assert_memory_equal(on_host(f, b->pos), pos, sizeof pos);
-    assert_memory_equal(on_host(f, b->request), request, sizeof request);
-    assert_memory_equal(on_host(f, b->slot), slot, sizeof slot);
-    assert_memory_equal(on_host(f, b->first), first, sizeof first);
-    assert_int_equal(on_host(f, b->logit_rows)[0], 4);
-    const int32_t *table = on_host(f, b->page_table);
+    assert_memory_equal(b->ids, ids, sizeof ids);
+    assert_memory_equal(b->pos, pos, sizeof pos);
+    assert_memory_equal(b->request, request, sizeof request);
+    assert_memory_equal(b->slot, slot, sizeof slot);
+    assert_memory_equal(b->first, first, sizeof first);
+    assert_int_equal(b->logit_rows[0], 4);
+    const int32_t *table = b->page_table;
     assert_int_equal(table[0], 500);
     assert_int_equal(table[1], 501);
     assert_int_equal(table[32], 510);
@@ -131,10 +140,11 @@ static void drafts_have_rows_and_the_draft_layer_arrays(void **state)
     add_entry(f, 0, 0, 5, false);
     add_entry(f, 1, 130, 3, true); /* one known token and two drafts */
     f->entries[1].n_draft = 2;
-    batch_build(&f->l, &f->plan, f->host, f->device, &f->batch);
+    f->plan.n_draw += 2;
+    build(f, STEP_MODEL);
     const int32_t rows[] = {5, 6, 7};
     assert_int_equal(f->batch.n_logit_row, 3);
-    assert_memory_equal(on_host(f, f->batch.logit_rows), rows, sizeof rows);
+    assert_memory_equal(f->batch.logit_rows, rows, sizeof rows);
     assert_int_equal(f->l.next_ids, f->l.pos); /* nothing without the layer */
     struct model_limits with = limits;
     struct batch_layout l;
@@ -143,6 +153,15 @@ static void drafts_have_rows_and_the_draft_layer_arrays(void **state)
     assert_true(l.hidden_rows >= l.next_ids + 200 * 4);
     assert_true(l.pos >= l.hidden_rows + 200 * 4);
     assert_true(l.page_table > l.pos); /* copied with what every step has */
+    /* each pass finds the arrays that it has */
+    static const struct batch_shape shape = {.n_token = 1, .n_request = 1};
+    for (int pass = STEP_MODEL; pass < STEP_PASS_N; pass++) {
+        struct batch b;
+        batch_locate(&l, &shape, (enum step_pass)pass, f->device, &b);
+        assert_ptr_equal(b.next_ids, pass == STEP_MODEL ? NULL : f->device + l.next_ids);
+        assert_ptr_equal(b.hidden_rows, pass == STEP_DRAFT_ROWS ? f->device + l.hidden_rows : NULL);
+        assert_null(b.drawn);
+    }
 }
 
 /* Of an entry, prompt tokens not scored before, then what draws. */
@@ -155,10 +174,10 @@ static void scored_prompt_tokens_have_rows(void **state)
     f->entries[0].n_score = 2;
     add_entry(f, 1, 130, 1, true);
     f->plan.n_score = 2;
-    batch_build(&f->l, &f->plan, f->host, f->device, &f->batch);
+    build(f, STEP_MODEL);
     const int32_t rows[] = {2, 3, 4, 5};
     assert_int_equal(f->batch.n_logit_row, 4);
-    assert_memory_equal(on_host(f, f->batch.logit_rows), rows, sizeof rows);
+    assert_memory_equal(f->batch.logit_rows, rows, sizeof rows);
 }
 
 static void page_stride_grows_with_the_longest_request(void **state)
@@ -169,7 +188,7 @@ static void page_stride_grows_with_the_longest_request(void **state)
     for (size_t i = 0; i < sizeof context / sizeof context[0]; i++) {
         f->plan = (struct plan){.entries = f->entries};
         add_entry(f, 0, context[i] - 1, 1, true);
-        batch_build(&f->l, &f->plan, f->host, f->device, &f->batch);
+        build(f, STEP_MODEL);
         assert_int_equal(f->batch.page_stride, stride[i]);
     }
 }
@@ -178,11 +197,11 @@ static void pointers_are_the_same_in_every_step(void **state)
 {
     struct fixture *f = *state;
     add_entry(f, 0, 0, 200, true);
-    batch_build(&f->l, &f->plan, f->host, f->device, &f->batch);
+    build(f, STEP_MODEL);
     struct batch before = f->batch;
     f->plan = (struct plan){.entries = f->entries};
     add_entry(f, 1, 4000, 1, true);
-    batch_build(&f->l, &f->plan, f->host, f->device, &f->batch);
+    build(f, STEP_MODEL);
     assert_ptr_equal(f->batch.ids, before.ids);
     assert_ptr_equal(f->batch.slot, before.slot);
     assert_ptr_equal(f->batch.page_table, before.page_table);

@@ -15,18 +15,20 @@
 #include "support/answers.h"
 #include "support/null_runner.h"
 
-enum { N_REQUEST = 24, MAX_LEN = 320, N_VOCAB = 200, N_LOAD = 60 };
+enum { N_REQUEST = 24, MAX_LEN = 320, N_VOCAB = 200, N_LOAD = 60, FLIGHT_MAX = 2 };
 
 static struct answer answers[N_REQUEST];
 static struct answer wanted[N_REQUEST];
 
 /* What the runner has seen. */
 static uint32_t n_ahead;
+static uint32_t max_flying;
 static uint64_t n_computed;
 
-static struct null_engine_options options_of(bool is_async)
+static struct null_engine_options options_of(uint32_t max_flight)
 {
     n_ahead = 0;
+    max_flying = 0;
     n_computed = 0;
     return (struct null_engine_options){
         .n_vocab = N_VOCAB,
@@ -36,8 +38,9 @@ static struct null_engine_options options_of(bool is_async)
         .max_queued = N_REQUEST,
         .seed = 3,
         .runner = {.n_page = 40,
-                   .is_async = is_async,
+                   .max_flight = max_flight,
                    .n_ahead = &n_ahead,
+                   .max_flying = &max_flying,
                    .n_computed = &n_computed},
     };
 }
@@ -87,33 +90,33 @@ static void run_one(fathom_engine *e, const fathom_request *r)
 static void a_length_is_foreseen_and_nothing_is_computed_in_vain(void **state)
 {
     (void)state;
-    for (int is_async = 0; is_async < 2; is_async++) {
-        struct null_engine_options o = options_of(is_async);
+    for (uint32_t max_flight = 1; max_flight <= FLIGHT_MAX; max_flight++) {
+        struct null_engine_options o = options_of(max_flight);
         fathom_engine *e = open_with(&o);
         fathom_request r = request_of(200); /* over several pages */
         run_one(e, &r);
         fathom_stats s;
         fathom_get_stats(e, &s);
         assert_int_equal(s.n_step, 200);
-        assert_int_equal(s.n_step_ahead, is_async ? 199 : 0);
+        assert_int_equal(s.n_step_ahead, max_flight > 1 ? 199 : 0);
         assert_int_equal(s.n_output_token, 200);
         fathom_close(e);
-        assert_int_equal(n_ahead, is_async ? 199 : 0);
+        assert_int_equal(n_ahead, max_flight > 1 ? 199 : 0);
+        assert_int_equal(max_flying, max_flight);
         assert_int_equal(n_computed, 5 + 199);
     }
 }
 
-static void after_a_stop_one_step_is_in_vain(void **state)
+static void after_a_stop(uint32_t max_flight)
 {
-    (void)state;
-    struct null_engine_options o = options_of(true);
+    struct null_engine_options o = options_of(max_flight);
     fathom_engine *e = open_with(&o);
     fathom_request r = request_of(200);
     run_one(e, &r);
     fathom_close(e);
     /* at every place in and around a page's end; 5 + 59 tokens fill the first page */
     for (uint32_t at = 56; at < 63; at++) {
-        o = options_of(true);
+        o = options_of(max_flight);
         e = open_with(&o);
         int32_t stop = answers[0].ids[at];
         uint32_t first = 0;
@@ -129,8 +132,14 @@ static void after_a_stop_one_step_is_in_vain(void **state)
             answers_expect_rest(e);
         }
         fathom_close(e);
-        assert_int_equal(n_computed, 2 * (5 + first + 1));
+        assert_int_equal(n_computed, 2 * (5 + first + max_flight - 1));
     }
+}
+
+static void after_a_stop_the_steps_ahead_are_in_vain(void **state)
+{
+    (void)state;
+    for (uint32_t n = 2; n <= FLIGHT_MAX; n++) after_a_stop(n);
 }
 
 /* The same prompt again and again: the pages of those that come later give way to the first's while
@@ -138,7 +147,7 @@ static void after_a_stop_one_step_is_in_vain(void **state)
 static void twins_share_their_pages(void **state)
 {
     (void)state;
-    struct null_engine_options o = options_of(true);
+    struct null_engine_options o = options_of(FLIGHT_MAX);
     o.runner.n_page = 12;
     fathom_engine *e = open_with(&o);
     fathom_request r = request_of(150);
@@ -178,7 +187,7 @@ static void what_needs_the_ids_before_it_is_not_launched_ahead(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 3; kind++) {
-        struct null_engine_options o = options_of(true);
+        struct null_engine_options o = options_of(FLIGHT_MAX);
         o.n_draft = kind == 0 ? 2 : 0;
         fathom_engine *e = open_with(&o);
         fathom_request r = request_of(40);
@@ -197,7 +206,7 @@ static void a_failing_launch_ends_everybody(void **state)
 {
     (void)state;
     for (uint32_t n = 1; n < 20; n++) {
-        struct null_engine_options o = options_of(true);
+        struct null_engine_options o = options_of(FLIGHT_MAX);
         o.max_num_seqs = 2;
         o.runner.fail_after = n;
         fathom_engine *e = open_with(&o);
@@ -215,11 +224,11 @@ static void a_failing_launch_ends_everybody(void **state)
     }
 }
 
-static void closing_and_cancelling_while_two_are_under_way(void **state)
+static void closing_and_cancelling_while_steps_are_under_way(void **state)
 {
     (void)state;
     for (int i = 0; i < 6; i++) {
-        struct null_engine_options o = options_of(true);
+        struct null_engine_options o = options_of(FLIGHT_MAX);
         o.runner.step_us = 300;
         fathom_engine *e = open_with(&o);
         fathom_request r = request_of(200);
@@ -238,7 +247,7 @@ static void closing_and_cancelling_while_two_are_under_way(void **state)
 static void every_failing_allocation_is_clean(void **state)
 {
     (void)state;
-    struct null_engine_options o = options_of(true);
+    struct null_engine_options o = options_of(FLIGHT_MAX);
     bool hit = true;
     for (long n = 0; hit; n++) {
         fathom_engine *e = NULL;
@@ -318,7 +327,7 @@ static void any_load_gives_the_same_answers(void **state)
     bool all_seen = false; /* who meets whom is the threads' affair: it may take more loads */
     for (int i = 0; i < N_LOAD || (!all_seen && i < 20 * N_LOAD); i++) {
         draw_load(&l);
-        struct null_engine_options o = options_of(false);
+        struct null_engine_options o = options_of(1);
         o.no_prefix_cache = true;
         o.runner.n_page = N_REQUEST * 5;
         fathom_engine *e = open_with(&o);
@@ -326,7 +335,7 @@ static void any_load_gives_the_same_answers(void **state)
         memcpy(wanted, answers, sizeof wanted);
         fathom_close(e);
 
-        o = options_of(true);
+        o = options_of(between(2, FLIGHT_MAX));
         o.no_prefix_cache = between(0, 3) == 0;
         o.max_num_seqs = between(1, 12);
         o.max_num_batched_tokens = between(o.max_num_seqs, 80);
@@ -370,11 +379,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_length_is_foreseen_and_nothing_is_computed_in_vain),
-        cmocka_unit_test(after_a_stop_one_step_is_in_vain),
+        cmocka_unit_test(after_a_stop_the_steps_ahead_are_in_vain),
         cmocka_unit_test(twins_share_their_pages),
         cmocka_unit_test(what_needs_the_ids_before_it_is_not_launched_ahead),
         cmocka_unit_test(a_failing_launch_ends_everybody),
-        cmocka_unit_test(closing_and_cancelling_while_two_are_under_way),
+        cmocka_unit_test(closing_and_cancelling_while_steps_are_under_way),
         cmocka_unit_test(every_failing_allocation_is_clean),
         cmocka_unit_test(any_load_gives_the_same_answers),
     };

@@ -20,10 +20,12 @@ static const int32_t stop_ids[] = {7};
 
 struct fixture {
     struct batch_layout l;
-    char *block;
+    char *host;   /* written */
+    char *device; /* holds what the step says is to be copied, and nothing else */
     struct plan_entry entries[4];
     struct plan plan;
-    struct sampler_step step;
+    struct sampler_shape step;
+    struct sample_args args;
 };
 
 static int set_up(void **state)
@@ -31,10 +33,11 @@ static int set_up(void **state)
     static struct fixture f;
     memset(&f, 0, sizeof f);
     batch_layout_init(&f.l, &limits, 50);
-    f.block = mem_alloc_aligned(256, f.l.n_bytes);
+    f.host = mem_alloc_aligned(256, f.l.n_bytes);
+    f.device = mem_alloc_aligned(256, f.l.n_bytes);
     f.plan.entries = f.entries;
     *state = &f;
-    return f.block ? 0 : -1;
+    return f.host && f.device ? 0 : -1;
 }
 
 static int tear_down(void **state)
@@ -42,7 +45,8 @@ static int tear_down(void **state)
     struct fixture *f = *state;
     for (uint32_t i = 0; i < f->plan.n_entry; i++)
         sequence_destroy(sequence_of(f->entries[i].request));
-    mem_free(f->block);
+    mem_free(f->host);
+    mem_free(f->device);
     return 0;
 }
 
@@ -56,15 +60,30 @@ static struct sequence *add(struct fixture *f, const fathom_sampling *s, uint32_
     request_enter(&j->request, 0);
     request_admit(&j->request, 0, 0);
     for (uint32_t i = 0; i < n_output; i++) (void)request_push(&j->request, 9);
-    f->entries[f->plan.n_entry++] = (struct plan_entry){&j->request, 0, 1, 0, 0, draws, 0, 0};
+    f->entries[f->plan.n_entry++] = (struct plan_entry){
+        .request = &j->request, .first = j->request.n_token - 1, .n_token = 1, .draws = draws};
     f->plan.n_draw += draws;
     return j;
 }
 
+static void send(struct fixture *f, size_t offset, size_t n_bytes)
+{
+    memcpy(f->device + offset, f->host + offset, n_bytes);
+}
+
+/* The rows as a device finds them that is given the step's shape and bytes. */
 static const struct sample_row *build(struct fixture *f)
 {
-    sampler_build(&f->l, &f->plan, f->block, f->block, &f->step);
-    return f->step.args.rows;
+    memset(f->device, 0x55, f->l.n_bytes);
+    sampler_build(&f->l, &f->plan, f->host, &f->step);
+    send(f, 0, f->l.bias);
+    for (int i = 0; i < SAMPLER_EXTRA_N; i++) {
+        send(f, f->step.extras[i].offset, f->step.extras[i].n_bytes);
+    }
+    send(f, f->step.masks.offset, f->step.masks.n_bytes);
+    memset(f->host, 0x55, f->l.n_bytes);
+    sampler_locate(&f->l, &f->step, f->device, &f->args);
+    return f->args.rows;
 }
 
 static void only_entries_that_draw_have_rows(void **state)
@@ -78,7 +97,7 @@ static void only_entries_that_draw_have_rows(void **state)
     add(f, &s, 0, false);
     add(f, &s, 4, true);
     const struct sample_row *rows = build(f);
-    assert_int_equal(f->step.args.n_row, 1);
+    assert_int_equal(f->args.n_row, 1);
     assert_int_equal(rows[0].logit_row, 0);
     assert_int_equal(rows[0].position, 7); /* of the token being drawn */
     assert_int_equal(rows[0].seed, 1234);
@@ -86,11 +105,11 @@ static void only_entries_that_draw_have_rows(void **state)
     assert_int_equal(rows[0].mask_offset, SAMPLE_NONE);
     assert_int_equal(rows[0].n_vocab_used, 48);
     /* nothing else is wanted, so nothing else is copied */
-    assert_null(f->step.args.history);
-    assert_null(f->step.args.bias);
-    assert_null(f->step.args.ban);
+    assert_null(f->args.history);
+    assert_null(f->args.bias);
+    assert_null(f->args.ban);
     assert_int_equal(f->step.n_top, 0);
-    for (int i = 0; i < 3; i++) assert_int_equal(f->step.extras[i].n_bytes, 0);
+    for (int i = 0; i < SAMPLER_EXTRA_N; i++) assert_int_equal(f->step.extras[i].n_bytes, 0);
 }
 
 static void min_tokens_bans_stops_only_as_long_as_needed(void **state)
@@ -106,10 +125,10 @@ static void min_tokens_bans_stops_only_as_long_as_needed(void **state)
     const struct sample_row *rows = build(f);
     assert_int_equal(rows[0].n_ban, 3);
     const int32_t want[] = {7, 1, 2};
-    assert_memory_equal(f->step.args.ban + rows[0].ban_offset, want, sizeof want);
+    assert_memory_equal(f->args.ban + rows[0].ban_offset, want, sizeof want);
     assert_int_equal(rows[1].n_ban, 0);
-    assert_int_equal(f->step.extras[1].n_bytes, sizeof want);
-    assert_int_equal(f->step.extras[1].offset, f->l.ban);
+    assert_int_equal(f->step.extras[SAMPLER_BAN].n_bytes, sizeof want);
+    assert_int_equal(f->step.extras[SAMPLER_BAN].offset, f->l.ban);
 }
 
 /* A row for the last known token and one for each draft: as if the drafts before were output. */
@@ -125,8 +144,9 @@ static void drafts_have_rows_of_their_own(void **state)
     q->request.ids[4] = 41;
     q->request.ids[5] = 42;
     f->entries[0].n_draft = q->request.n_draft = 2;
+    f->entries[0].n_token += 2;
     const struct sample_row *rows = build(f);
-    assert_int_equal(f->step.args.n_row, 4);
+    assert_int_equal(f->args.n_row, 4);
     for (uint32_t i = 0; i < 3; i++) {
         assert_int_equal(rows[i].logit_row, i);
         assert_int_equal(rows[i].position, 4 + i);
@@ -136,12 +156,12 @@ static void drafts_have_rows_of_their_own(void **state)
         assert_int_equal(rows[i].history_offset, 0);
     }
     const int32_t history[] = {10, 20, 30, 9, 41, 42};
-    assert_memory_equal(f->step.args.history, history, sizeof history);
+    assert_memory_equal(f->args.history, history, sizeof history);
     assert_int_equal(rows[3].logit_row, 3);
     assert_int_equal(rows[3].history_offset, 6);
     assert_int_equal(rows[3].position, other->request.n_token);
-    assert_int_equal(f->step.extras[2].n_bytes, (6 + 8) * sizeof(int32_t));
-    assert_int_equal(f->step.extras[1].n_bytes, 2 * sizeof(int32_t));
+    assert_int_equal(f->step.extras[SAMPLER_HISTORY].n_bytes, (6 + 8) * sizeof(int32_t));
+    assert_int_equal(f->step.extras[SAMPLER_BAN].n_bytes, 2 * sizeof(int32_t));
 }
 
 /* Rows that draw come first; each row knows its logits. */
@@ -160,7 +180,7 @@ static void prompt_tokens_are_given_ones_behind_the_draws(void **state)
     s.prompt_logprobs = false;
     add(f, &s, 1, true);
     const struct sample_row *rows = build(f);
-    assert_int_equal(f->step.args.n_row, 4);
+    assert_int_equal(f->args.n_row, 4);
     assert_int_equal(rows[0].logit_row, 2);
     assert_int_equal(rows[0].is_given, 0);
     assert_int_equal(rows[0].n_top, 0);
@@ -191,7 +211,7 @@ static void ignored_eos_is_never_banned(void **state)
     const struct sample_row *rows = build(f);
     assert_int_equal(rows[0].n_ban, 0);
     assert_int_equal(rows[1].n_ban, 1);
-    assert_int_equal(f->step.args.ban[rows[1].ban_offset], 7);
+    assert_int_equal(f->args.ban[rows[1].ban_offset], 7);
 }
 
 static void bias_rows_lie_one_after_the_other(void **state)
@@ -209,10 +229,10 @@ static void bias_rows_lie_one_after_the_other(void **state)
     add(f, &s, 0, true);
     const struct sample_row *rows = build(f);
     assert_int_equal(rows[1].bias_offset, 2);
-    assert_int_equal(f->step.args.bias[1].id, 4);
-    assert_true(f->step.args.bias[1].bias == -100);
-    assert_int_equal(f->step.args.bias[2].id, 3);
-    assert_int_equal(f->step.extras[0].n_bytes, 3 * sizeof(struct sample_bias));
+    assert_int_equal(f->args.bias[1].id, 4);
+    assert_true(f->args.bias[1].bias == -100);
+    assert_int_equal(f->args.bias[2].id, 3);
+    assert_int_equal(f->step.extras[SAMPLER_BIAS].n_bytes, 3 * sizeof(struct sample_bias));
     assert_int_equal(f->step.n_top, 5);
 }
 
@@ -238,8 +258,8 @@ static void history_goes_along_with_a_penalty(void **state)
     assert_int_equal(rows[2].n_output, 0);
     assert_int_equal(rows[3].history_offset, 8);
     const int32_t want[] = {10, 20, 30, 9, 9, 10, 20, 30, 10, 20, 30, 9};
-    assert_memory_equal(f->step.args.history, want, sizeof want);
-    assert_int_equal(f->step.extras[2].n_bytes, sizeof want);
+    assert_memory_equal(f->args.history, want, sizeof want);
+    assert_int_equal(f->step.extras[SAMPLER_HISTORY].n_bytes, sizeof want);
 }
 
 #define WITH(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)

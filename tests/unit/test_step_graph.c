@@ -100,7 +100,9 @@ static const struct backend_ops fake_ops = {.copy_in = fake_copy,
 
 struct fixture {
     struct fake fake;
-    struct step_runner runner;
+    struct batch_layout layout;
+    void *host;
+    void *device;
     struct step_graphs *graphs;
 };
 
@@ -120,32 +122,31 @@ static void open_fixture(struct fixture *f, bool with_drafts)
     fathom_diag d = {{0}};
     memset(f, 0, sizeof *f);
     f->fake.b.ops = &fake_ops;
-    batch_layout_init(&f->runner.layout, &limits, 100);
-    f->runner.host = mem_alloc_aligned(256, f->runner.layout.n_bytes);
-    f->runner.device = mem_alloc_aligned(256, f->runner.layout.n_bytes);
-    assert_true(f->runner.host && f->runner.device);
-    memset(f->runner.host, 0x55, f->runner.layout.n_bytes);
-    assert_int_equal(
-        step_graphs_create(&f->graphs, &f->fake.b, &f->runner, &c, fake_compute, &f->fake, &d),
-        FATHOM_OK);
+    batch_layout_init(&f->layout, &limits, 100);
+    f->host = mem_alloc_aligned(256, f->layout.n_bytes);
+    f->device = mem_alloc_aligned(256, f->layout.n_bytes);
+    assert_true(f->host && f->device);
+    memset(f->host, 0x55, f->layout.n_bytes);
+    assert_int_equal(step_graphs_create(&f->graphs, &f->fake.b, &f->layout, f->host, f->device, &c,
+                                        fake_compute, &f->fake, &d),
+                     FATHOM_OK);
 }
 
 static void close_fixture(struct fixture *f)
 {
     step_graphs_destroy(f->graphs);
     assert_int_equal(f->fake.n_graph, 0);
-    mem_free(f->runner.host);
-    mem_free(f->runner.device);
+    mem_free(f->host);
+    mem_free(f->device);
 }
 
 static struct step step_of(const struct fixture *f, uint32_t n_token, uint32_t n_logit_row,
                            uint32_t context)
 {
-    struct step s = {0};
-    batch_locate(&f->runner.layout, f->runner.device, &s.batch);
+    struct step s = {.pass = STEP_MODEL};
     s.batch.n_token = n_token;
     s.batch.n_logit_row = n_logit_row;
-    s.batch.page_stride = batch_page_stride(&f->runner.layout, context);
+    s.batch.page_stride = batch_page_stride(&f->layout, context);
     return s;
 }
 
@@ -153,7 +154,7 @@ static struct step step_of(const struct fixture *f, uint32_t n_token, uint32_t n
 static const struct batch *picked(struct fixture *f, const struct step *s)
 {
     size_t prefix_bytes;
-    struct graph *g = step_graphs_pick(f->graphs, s, f->runner.host, &prefix_bytes);
+    struct graph *g = step_graphs_pick(f->graphs, s, f->host, &prefix_bytes);
     return g ? &f->fake.seen[(uintptr_t)g - 1] : NULL;
 }
 
@@ -181,12 +182,12 @@ static void the_smallest_recording_that_holds_a_step_is_chosen(void **state)
         assert_int_equal(b->max_context, cases[i].max_context);
         assert_int_equal(b->n_logit_row, cases[i].n_row);
         assert_int_equal(b->page_stride, s.batch.page_stride);
-        assert_ptr_equal(b->ids, s.batch.ids); /* the same device memory */
-        assert_ptr_equal(b->page_table, s.batch.page_table);
+        assert_ptr_equal(b->ids, (char *)f.device + f.layout.ids); /* every step's place */
+        assert_ptr_equal(b->page_table, (char *)f.device + f.layout.page_table);
         assert_null(b->next_ids);
     }
     struct step draft = step_of(&f, 2, 2, 10);
-    draft.is_draft = true;
+    draft.pass = STEP_DRAFT;
     assert_null(picked(&f, &draft)); /* not recorded */
     size_t prefix_bytes;
     assert_null(step_graphs_pick(NULL, &draft, NULL, &prefix_bytes));
@@ -201,12 +202,12 @@ static void the_passes_of_the_draft_layer_have_their_own(void **state)
     /* over rows: no more than 6 tokens, so 8 is the last size */
     assert_int_equal(step_graphs_count(f.graphs), (5 + 5 + 4) * 2);
     struct step s = step_of(&f, 3, 2, 10);
-    s.is_draft = true;
+    s.pass = STEP_DRAFT;
     const struct batch *b = picked(&f, &s);
     assert_non_null(b->next_ids);
     assert_null(b->hidden_rows);
     assert_int_equal(f.fake.pass[b - f.fake.seen], STEP_DRAFT);
-    s.batch.hidden_rows = s.batch.ids; /* any */
+    s.pass = STEP_DRAFT_ROWS;
     b = picked(&f, &s);
     assert_non_null(b->hidden_rows);
     assert_int_equal(f.fake.pass[b - f.fake.seen], STEP_DRAFT_ROWS);
@@ -218,13 +219,13 @@ static void padding_rows_touch_no_request(void **state)
     (void)state;
     struct fixture f;
     open_fixture(&f, true);
-    const struct batch_layout *l = &f.runner.layout;
-    memset(f.runner.host, 0x55, l->n_bytes);
+    const struct batch_layout *l = &f.layout;
+    memset(f.host, 0x55, l->n_bytes);
     struct step s = step_of(&f, 5, 3, 10);
     size_t prefix_bytes;
     s.batch.n_request = 6; /* as many as there can be */
     s.prefix_bytes = l->page_table + (size_t)6 * s.batch.page_stride * 4;
-    assert_non_null(step_graphs_pick(f.graphs, &s, f.runner.host, &prefix_bytes));
+    assert_non_null(step_graphs_pick(f.graphs, &s, f.host, &prefix_bytes));
     /* a request of its own behind the step's: positions 0, 1, 2 in the page of padding */
     const struct {
         size_t array;
@@ -232,17 +233,17 @@ static void padding_rows_touch_no_request(void **state)
     } want[] = {{l->ids, 0, 0},      {l->pos, 0, 1},         {l->request, 6, 0},
                 {l->next_ids, 0, 0}, {l->hidden_rows, 0, 0}, {l->slot, 77 * 64, 1}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        const int32_t *p = (const int32_t *)((char *)f.runner.host + want[i].array);
+        const int32_t *p = (const int32_t *)((char *)f.host + want[i].array);
         assert_int_equal(p[4], 0x55555555);
         for (int t = 0; t < 3; t++) assert_int_equal(p[5 + t], want[i].first + want[i].step * t);
         assert_int_equal(p[8], 0x55555555);
     }
-    const int32_t *table = (const int32_t *)((char *)f.runner.host + s.prefix_bytes);
+    const int32_t *table = (const int32_t *)((char *)f.host + s.prefix_bytes);
     assert_int_equal(table[-1], 0x55555555);
     assert_int_equal(table[0], 77);
     assert_int_equal(prefix_bytes, s.prefix_bytes + (size_t)s.batch.page_stride * 4);
     assert_true(prefix_bytes <= l->bias);
-    const int32_t *rows = (const int32_t *)((char *)f.runner.host + l->logit_rows);
+    const int32_t *rows = (const int32_t *)((char *)f.host + l->logit_rows);
     assert_int_equal(rows[2], 0x55555555);
     for (int i = 3; i < 8; i++) assert_int_equal(rows[i], 0);
     assert_int_equal(rows[8], 0x55555555);

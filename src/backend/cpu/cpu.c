@@ -72,14 +72,14 @@ static uint64_t progress(const struct backend *b)
     return thread_pool_progress(((const struct cpu_backend *)b)->pool);
 }
 
-static fathom_err fence_record(struct backend *b, int slot)
+static fathom_err fence_record(struct backend *b, uint32_t fence)
 {
-    return host_fence_record(&cpu_of(b)->fences, slot);
+    return host_fence_record(&cpu_of(b)->fences, fence);
 }
 
-static fathom_err fence_elapsed(struct backend *b, double *us)
+static fathom_err fence_elapsed(struct backend *b, uint32_t from, uint32_t to, double *us)
 {
-    return host_fence_elapsed(&cpu_of(b)->fences, us);
+    return host_fence_elapsed(&cpu_of(b)->fences, from, to, us);
 }
 
 /* ---- buffers ---- */
@@ -209,6 +209,7 @@ static void destroy(struct backend *b)
 static const struct backend_ops cpu_ops = {
     .destroy = destroy,
     .get_caps = get_caps,
+    .bind_thread = host_bind_thread,
     .alloc = host_alloc,
     .release = host_release,
     .alloc_host = host_alloc_pinned,

@@ -164,7 +164,7 @@ struct cuda_backend {
     int device;
     struct cudaDeviceProp properties;
     cudaStream_t stream;
-    cudaEvent_t fences[2];
+    cudaEvent_t fences[BACKEND_FENCE_MAX];
     char fault[FAULT_BYTES];
     struct {
         const char *what;

@@ -33,6 +33,14 @@ static const char *get_fault(struct backend *b)
     return cuda_of(b)->fault;
 }
 
+/* A CUDA call goes to the current device of the thread that makes it. */
+static fathom_err bind_thread(struct backend *b)
+{
+    struct cuda_backend *c = cuda_of(b);
+    CU_TRY(c, cudaSetDevice(c->device), "bind_thread");
+    return FATHOM_OK;
+}
+
 /* ---- memory ---- */
 
 static fathom_err device_alloc(struct backend *b, size_t bytes, const char *what, void **out,
@@ -150,26 +158,29 @@ static fathom_err sync_queue(struct backend *b)
     return FATHOM_OK;
 }
 
-static fathom_err fence_record(struct backend *b, int slot)
+static fathom_err fence_record(struct backend *b, uint32_t fence)
 {
     struct cuda_backend *c = cuda_of(b);
-    CU_TRY(c, cudaEventRecord(c->fences[slot], c->stream), "fence");
+    ASSERT(fence < BACKEND_FENCE_MAX);
+    CU_TRY(c, cudaEventRecord(c->fences[fence], c->stream), "fence");
     return FATHOM_OK;
 }
 
-static fathom_err fence_wait(struct backend *b, int slot)
+static fathom_err fence_wait(struct backend *b, uint32_t fence)
 {
     struct cuda_backend *c = cuda_of(b);
-    CU_TRY(c, cudaEventSynchronize(c->fences[slot]), "fence");
+    ASSERT(fence < BACKEND_FENCE_MAX);
+    CU_TRY(c, cudaEventSynchronize(c->fences[fence]), "fence");
     return FATHOM_OK;
 }
 
-static fathom_err fence_elapsed(struct backend *b, double *us)
+static fathom_err fence_elapsed(struct backend *b, uint32_t from, uint32_t to, double *us)
 {
     struct cuda_backend *c = cuda_of(b);
     float ms = 0.0f;
-    CU_TRY(c, cudaEventSynchronize(c->fences[1]), "fence");
-    CU_TRY(c, cudaEventElapsedTime(&ms, c->fences[0], c->fences[1]), "fence");
+    ASSERT(from < BACKEND_FENCE_MAX && to < BACKEND_FENCE_MAX);
+    CU_TRY(c, cudaEventSynchronize(c->fences[to]), "fence");
+    CU_TRY(c, cudaEventElapsedTime(&ms, c->fences[from], c->fences[to]), "fence");
     *us = (double)ms * 1e3;
     return FATHOM_OK;
 }
@@ -243,7 +254,7 @@ static void destroy(struct backend *b)
     if (!b) return;
     struct cuda_backend *c = cuda_of(b);
     for (int i = 0; i < SCRATCH_N; i++) (void)cudaFree(c->scratch[i]);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < BACKEND_FENCE_MAX; i++) {
         if (c->fences[i]) (void)cudaEventDestroy(c->fences[i]);
     }
     if (c->stream) (void)cudaStreamDestroy(c->stream);
@@ -253,6 +264,7 @@ static void destroy(struct backend *b)
 static const struct backend_ops cuda_ops = {
     destroy,
     get_caps,
+    bind_thread,
     device_alloc,
     device_release,
     host_alloc,
@@ -431,7 +443,9 @@ static fathom_err open_device(struct cuda_backend *c, fathom_diag *d)
 static fathom_err open_queue(struct cuda_backend *c)
 {
     CU_TRY(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "create");
-    for (int i = 0; i < 2; i++) CU_TRY(c, cudaEventCreate(&c->fences[i]), "create");
+    for (int i = 0; i < BACKEND_FENCE_MAX; i++) {
+        CU_TRY(c, cudaEventCreate(&c->fences[i]), "create");
+    }
     if (c->sm90) {
         c->limits.n_sm = (uint32_t)c->properties.multiProcessorCount;
         CU_TRY(c, product_few_init(&c->limits), "create");

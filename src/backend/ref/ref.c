@@ -42,14 +42,14 @@ static void get_caps(struct backend *b, struct backend_caps *out)
     for (int t = KV_TYPE_F32; t <= KV_TYPE_FP8; t++) out->kv_types[t] = true;
 }
 
-static fathom_err fence_record(struct backend *b, int slot)
+static fathom_err fence_record(struct backend *b, uint32_t fence)
 {
-    return host_fence_record(&ref_of(b)->fences, slot);
+    return host_fence_record(&ref_of(b)->fences, fence);
 }
 
-static fathom_err fence_elapsed(struct backend *b, double *us)
+static fathom_err fence_elapsed(struct backend *b, uint32_t from, uint32_t to, double *us)
 {
-    return host_fence_elapsed(&ref_of(b)->fences, us);
+    return host_fence_elapsed(&ref_of(b)->fences, from, to, us);
 }
 
 /* ---- buffers ---- */
@@ -135,6 +135,7 @@ static fathom_err buffer_write(struct backend *b, struct buffer *buf, uint32_t r
 static const struct backend_ops ref_ops = {
     .destroy = destroy,
     .get_caps = get_caps,
+    .bind_thread = host_bind_thread,
     .alloc = host_alloc,
     .release = host_release,
     .alloc_host = host_alloc_pinned,
