@@ -1,13 +1,8 @@
-/* dataset_int.h - what the makers of items share */
+/* dataset_int.h - the makers of items that have a file of their own */
 #ifndef FATHOM_BENCH_DATASET_INT_H
 #define FATHOM_BENCH_DATASET_INT_H
 
-#include "base/buf.h"
-#include "bench/dataset.h"
-
-/* dataset_add - append an item of this text; its tokens are counted. Owns a copy of the text. */
-fathom_err dataset_add(struct dataset *s, const struct dataset_options *o,
-                       const struct tokenizer *t, const struct buf *text, uint32_t n_output);
+#include "bench/dataset_items.h"
 
 /* dataset_fill_* - append o->n items of their kind */
 fathom_err dataset_fill_sonnet(struct dataset *s, const struct dataset_options *o,
@@ -16,8 +11,5 @@ fathom_err dataset_fill_sharegpt(struct dataset *s, const struct dataset_options
                                  const struct tokenizer *t, fathom_diag *d);
 fathom_err dataset_fill_custom(struct dataset *s, const struct dataset_options *o,
                                const struct tokenizer *t, fathom_diag *d);
-
-/* dataset_shuffle - put n things in random order through a list of indexes */
-void dataset_shuffle(size_t *order, size_t n, uint64_t *state);
 
 #endif

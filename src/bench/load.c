@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #include "bench/load.h"
 
+#include <curl/curl.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +22,6 @@
 #include "base/fail.h"
 #include "base/mem.h"
 #include "base/os.h"
-#include "bench/http_target_int.h"
 #include "bench/request_body.h"
 #include "bench/sse_reader.h"
 #include "bench/stream_chunk.h"

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
-#include "bench/dataset.h"
+#include "bench/dataset_items.h"
 #include "fathom/err.h"
 
 enum { SAMPLING_UNSET = -100 };
