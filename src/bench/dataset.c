@@ -8,7 +8,6 @@
 #include "base/fail.h"
 #include "base/mem.h"
 #include "base/rng.h"
-#include "bench/dataset_int.h"
 
 enum { TOKENS_MAX = 1 << 24 };
 

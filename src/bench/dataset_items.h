@@ -64,4 +64,12 @@ fathom_err dataset_add(struct dataset *s, const struct dataset_options *o,
 /* dataset_shuffle - put n things in random order through a list of indexes */
 void dataset_shuffle(size_t *order, size_t n, uint64_t *state);
 
+/* dataset_fill_* - append o->n items of their kind (dataset_sonnet.c, dataset_file.c) */
+fathom_err dataset_fill_sonnet(struct dataset *s, const struct dataset_options *o,
+                               const struct tokenizer *t, fathom_diag *d);
+fathom_err dataset_fill_sharegpt(struct dataset *s, const struct dataset_options *o,
+                                 const struct tokenizer *t, fathom_diag *d);
+fathom_err dataset_fill_custom(struct dataset *s, const struct dataset_options *o,
+                               const struct tokenizer *t, fathom_diag *d);
+
 #endif

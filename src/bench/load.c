@@ -22,9 +22,8 @@
 #include "base/fail.h"
 #include "base/mem.h"
 #include "base/os.h"
-#include "bench/request_body.h"
+#include "bench/completion_json.h"
 #include "bench/sse_reader.h"
-#include "bench/stream_chunk.h"
 
 enum { EVENTS = 256, WATCH_US = 250000, ERROR_BYTES = 4096, TEXT_BYTES = 64 << 20 };
 enum { RESERVED_FILES = 64, TIMER = -1 };
