@@ -11,8 +11,8 @@
 
 #include "backend/backend.h"
 #include "base/os.h"
+#include "bench/op_bench.h"
 #include "model/config.h"
-#include "model/op_bench.h"
 
 enum { MAX_SHAPE = 32, FLUSH_BYTES = 128 << 20, MEASURE_BYTES = 1 << 30 };
 

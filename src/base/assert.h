@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/* assert_failed - print a failed condition and abort; called by the macros only */
+/* assert_failed - print a failed condition and abort (crash.c); called by the macros only */
 __attribute__((noreturn)) void assert_failed(const char *cond, const char *file, int line);
 
 #ifdef __cplusplus

@@ -1,11 +1,16 @@
+/* crash.c - the end of the process by a fault: its cause, what was in flight, the report */
 #include "base/crash.h"
 
 #include <execinfo.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "base/assert.h"
 
 enum { CAUSE_BYTES = 512, FRAMES_MAX = 64, STACK_BYTES = 64 << 10, LIST_MAX = 64 };
 
@@ -54,6 +59,15 @@ void crash_set_cause(const char *text)
     if (n >= CAUSE_BYTES) n = CAUSE_BYTES - 1;
     memcpy(crash.cause, text, n);
     atomic_store(&crash.cause_state, 2);
+}
+
+void assert_failed(const char *cond, const char *file, int line)
+{
+    char cause[CAUSE_BYTES];
+    (void)snprintf(cause, sizeof cause, "%s:%d: %s does not hold", file, line, cond);
+    fprintf(stderr, "fathom: fault in %s\n", cause);
+    crash_set_cause(cause);
+    abort();
 }
 
 /* ---- the report: nothing but write, backtrace and loads -------------------------------------- */

@@ -3,9 +3,10 @@
  *   TRY(call)              return the call's error if it has one
  *   TRY_GOTO(call, label)  store it in the local `err` and go to the one exit label
  *   FAIL(d, code, fmt...)  write the message into d (if d is not NULL and is still empty), return
- *                        code, which is not FATHOM_OK and has no side effect
+ *                          code, which is not FATHOM_OK and has no side effect
  *
- * FAIL_GOTO is FAIL for functions with an exit label; it is TRY_GOTO over diag_fail.
+ * A function with an exit label says FAIL's message with diag_fail: `err = diag_fail(d, code, ...);
+ * goto label;`.
  */
 #ifndef FATHOM_BASE_FAIL_H
 #define FATHOM_BASE_FAIL_H

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "base/json_big.h"
 
 json_t *json_copy_level(const json_t *value)
 {
@@ -263,4 +262,24 @@ fathom_err json_get_str(const json_t *object, const char *key, bool required, co
     }
     *out = json_string_value(v);
     return FATHOM_OK;
+}
+
+/* ---- integers that do not fit in 64 bits --------------------------------------------------- */
+
+#define BIG_KEY "\xff"
+
+const char *json_big_digits(const json_t *value)
+{
+    if (!json_is_object(value) || json_object_size(value) != 1) return NULL;
+    return json_string_value(json_object_get(value, BIG_KEY));
+}
+
+json_t *json_big_create(const char *digits)
+{
+    json_t *v = json_object();
+    if (v && json_object_set_new_nocheck(v, BIG_KEY, json_string_nocheck(digits)) != 0) {
+        json_decref(v);
+        return NULL;
+    }
+    return v;
 }

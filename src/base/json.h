@@ -21,7 +21,7 @@
  *   what  names the input in the message ("config.json", "request body")
  *   out   new reference
  * Errors  EFORMAT with line, column and byte, or nested deeper than LIMIT_JSON_DEPTH; ENOMEM.
- *         Integers beyond 64 bits are kept as json_big.h tells. Duplicate keys: the last one holds.
+ *         Integers beyond 64 bits are kept as below. Duplicate keys: the last one holds.
  * Any value may stand at the top; trailing bytes other than white space are an error.
  */
 fathom_err json_read(const char *text, size_t n, const char *what, json_t **out, fathom_diag *d);
@@ -64,5 +64,19 @@ fathom_err json_get_bool(const json_t *object, const char *key, bool required, b
 /* borrowed string */
 fathom_err json_get_str(const json_t *object, const char *key, bool required, const char **out,
                         fathom_diag *d);
+
+/* ---- integers that do not fit in 64 bits, which jansson has no value for -----------------------
+ *
+ * Tool arguments and schemas are passed through, and what they hold may be of any size. Such an
+ * integer is kept as an object of one member whose key is no UTF-8, so that nothing in a text can
+ * look like it; the writers above spell its digits again. To whoever wants a number, a string
+ * or an array it is of another type; who takes any object asks json_big_digits first.
+ */
+
+/* json_big_create - a new reference; NULL when out of memory */
+json_t *json_big_create(const char *digits);
+
+/* json_big_digits - the integer as it was written; NULL for any other value */
+const char *json_big_digits(const json_t *value);
 
 #endif

@@ -1,7 +1,7 @@
 /* The reader of JSON texts: jansson's trees, our own scanning. Jansson's scanner passes over a
  * failed allocation within a string and goes on behind its own buffer, and has no value for
  * integers beyond 64 bits; here each allocation that fails is ENOMEM, and such an integer is
- * json_big.h's.
+ * json.h's.
  *
  * Invariant: at <= n; what stands before `at` has been taken. Recursion is bounded by
  * LIMIT_JSON_DEPTH. */
@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "base/json_big.h"
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/os.h"

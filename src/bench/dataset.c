@@ -1,3 +1,4 @@
+/* dataset.c - prompts made of words; and one maker for each kind */
 #include "bench/dataset.h"
 
 #include <math.h>
@@ -7,60 +8,8 @@
 #include "base/fail.h"
 #include "base/mem.h"
 #include "base/rng.h"
-#include "bench/dataset_int.h"
 
 enum { TOKENS_MAX = 1 << 24 };
-
-static const char *const names[DATASET_KIND_COUNT] = {
-    [DATASET_RANDOM] = "random", [DATASET_PREFIX_REPETITION] = "prefix_repetition",
-    [DATASET_SONNET] = "sonnet", [DATASET_SHAREGPT] = "sharegpt",
-    [DATASET_CUSTOM] = "custom",
-};
-
-const char *dataset_kind_name(enum dataset_kind k)
-{
-    return names[k];
-}
-
-enum dataset_kind dataset_kind_find(const char *name)
-{
-    int k = 0;
-    while (k < DATASET_KIND_COUNT && strcmp(names[k], name) != 0) k++;
-    return (enum dataset_kind)k;
-}
-
-fathom_err dataset_count(const struct tokenizer *t, const char *text, size_t n, uint32_t *out)
-{
-    struct token_list ids = {0};
-    fathom_err err = tokenizer_encode(t, text, n, TOKENIZER_MARKUP_ON, &ids);
-    *out = (uint32_t)ids.n;
-    token_list_free(&ids);
-    return err;
-}
-
-fathom_err dataset_add(struct dataset *s, const struct dataset_options *o,
-                       const struct tokenizer *t, const struct buf *text, uint32_t n_output)
-{
-    uint32_t n_input;
-    TRY(buf_status(text));
-    TRY(dataset_count(t, buf_str(text), text->len, &n_input));
-    TRY(mem_grow(&s->items, &s->cap, s->n + 1, sizeof *s->items));
-    char *prompt = mem_strndup(buf_str(text), text->len);
-    if (!prompt) return FATHOM_ENOMEM;
-    s->items[s->n++] = (struct dataset_item){prompt, (uint32_t)text->len, n_input + o->n_added,
-                                             n_output > 0 ? n_output : 1};
-    return FATHOM_OK;
-}
-
-void dataset_shuffle(size_t *order, size_t n, uint64_t *state)
-{
-    for (size_t i = n; i > 1; i--) {
-        size_t k = rng_below(state, i);
-        size_t kept = order[i - 1];
-        order[i - 1] = order[k];
-        order[k] = kept;
-    }
-}
 
 /* ---- words ------------------------------------------------------------------------------- */
 
@@ -168,17 +117,18 @@ static fathom_err check_options(const struct dataset_options *o, fathom_diag *d)
 {
     bool of_file = o->kind == DATASET_SHAREGPT || o->kind == DATASET_CUSTOM;
     if (of_file && !o->path) {
-        FAIL(d, FATHOM_EINVAL, "--dataset-name %s needs --dataset-path FILE", names[o->kind]);
+        FAIL(d, FATHOM_EINVAL, "--dataset-name %s needs --dataset-path FILE",
+             dataset_kind_name(o->kind));
     }
     if (!of_file && o->kind != DATASET_SONNET && o->path) {
         FAIL(d, FATHOM_EINVAL, "--dataset-path: %s prompts are made, not read; leave it out",
-             names[o->kind]);
+             dataset_kind_name(o->kind));
     }
     uint64_t n_prompt = (uint64_t)o->n_input + o->n_prefix;
     if (o->n == 0 || (!of_file && (n_prompt == 0 || o->n_output == 0)) || n_prompt > TOKENS_MAX ||
         (o->kind == DATASET_PREFIX_REPETITION && o->n_group == 0)) {
         FAIL(d, FATHOM_EINVAL, "%zu %s prompts of %u + %u tokens, output %u: needed is at least 1",
-             o->n, names[o->kind], o->n_prefix, o->n_input, o->n_output);
+             o->n, dataset_kind_name(o->kind), o->n_prefix, o->n_input, o->n_output);
     }
     return FATHOM_OK;
 }
@@ -205,11 +155,4 @@ fathom_err dataset_create(struct dataset *out, const struct dataset_options *o,
 done:
     token_list_free(&words);
     return err;
-}
-
-void dataset_destroy(struct dataset *s)
-{
-    for (size_t i = 0; i < s->n; i++) mem_free(s->items[i].prompt);
-    mem_free(s->items);
-    memset(s, 0, sizeof *s);
 }

@@ -6,7 +6,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/os.h"
-#include "bench/dataset_int.h"
+#include "bench/dataset_items.h"
 
 /* Conversations outside of these bounds are left out, as other tools do: results stay comparable.
  */

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/rng.h"
-#include "bench/dataset_int.h"
+#include "bench/dataset_items.h"
 
 static const char question[] = "Pick as many lines as you can from these poem lines:\n";
 

@@ -1,9 +1,10 @@
+/* http_target.c - requests of libcurl: what all have, and one that waits for its answer */
 #include "bench/http_target.h"
 
+#include <curl/curl.h>
 #include <string.h>
 
 #include "base/fail.h"
-#include "bench/http_target_int.h"
 
 enum { CONNECT_TIMEOUT_S = 60 };
 
@@ -51,7 +52,7 @@ done:
     return err;
 }
 
-bool http_set_common(CURL *easy, const struct http_target *t, const char *url,
+bool http_set_common(void *easy, const struct http_target *t, const char *url,
                      const struct curl_slist *headers)
 {
     if (curl_easy_setopt(easy, CURLOPT_URL, url) != CURLE_OK) return false;

@@ -8,6 +8,8 @@
 #include "base/buf.h"
 #include "fathom/err.h"
 
+struct curl_slist;
+
 enum { HTTP_ANSWER_BYTES = 64 << 20 };
 
 struct http_target {
@@ -26,5 +28,19 @@ struct http_target {
  * Errors  EIO with the cause when no answer came; EINVAL for a header without '='; ENOMEM. */
 fathom_err http_get(const struct http_target *t, const char *path, struct buf *body, long *status,
                     fathom_diag *d);
+
+/* ---- for who drives libcurl itself -------------------------------------------------------- */
+
+/* http_headers - the header lines of a request; released with curl_slist_free_all
+ * Errors  EINVAL for a header without '='; ENOMEM. */
+fathom_err http_headers(struct curl_slist **out, const struct http_target *t, bool has_body,
+                        fathom_diag *d);
+
+/* http_set_common - URL and what all requests have
+ *
+ *   easy  a CURL
+ * Returns false when out of memory. */
+bool http_set_common(void *easy, const struct http_target *t, const char *url,
+                     const struct curl_slist *headers);
 
 #endif

@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #include "bench/load.h"
 
+#include <curl/curl.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,10 +22,8 @@
 #include "base/fail.h"
 #include "base/mem.h"
 #include "base/os.h"
-#include "bench/http_target_int.h"
-#include "bench/request_body.h"
+#include "bench/completion_json.h"
 #include "bench/sse_reader.h"
-#include "bench/stream_chunk.h"
 
 enum { EVENTS = 256, WATCH_US = 250000, ERROR_BYTES = 4096, TEXT_BYTES = 64 << 20 };
 enum { RESERVED_FILES = 64, TIMER = -1 };

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
-#include "bench/dataset.h"
+#include "bench/dataset_items.h"
 #include "bench/http_target.h"
 #include "fathom/err.h"
 

@@ -1,3 +1,4 @@
+/* report.c - the page: what is at a glance, checks, tables, sections, and how it looks */
 #include "bench/report.h"
 
 #include <math.h>
@@ -5,9 +6,91 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "bench/report_int.h"
+#include "bench/report_section.h"
 
 static const double saturated_from = 0.95; /* of the best output rate */
+
+/* ---- how the page looks: light, dark, on paper -------------------------------------------- */
+
+static const char style_sheet[] =
+    ":root{color-scheme:light dark;--paper:#fbfaf8;--card:#fff;--ink:#1d1f23;--soft:#5d636e;"
+    "--rule:#e4e1da;--grid:#ecebe6;--good:#1a7f4b;--bad:#c02b2b;--c0:#2459c9;--c1:#d2570a;"
+    "--c2:#12855f;--c3:#8a3fc4;--c4:#a67c00;--c5:#c42d66;--c6:#0b7f9c;--c7:#5f6b7a}\n"
+    "@media(prefers-color-scheme:dark){:root{--paper:#121418;--card:#1a1d23;--ink:#e8e6e1;"
+    "--soft:#a0a5b0;--rule:#30343d;--grid:#282c34;--good:#5fd197;--bad:#ff8a80;--c0:#7aa5ff;"
+    "--c1:#ff9d57;--c2:#4ecb9d;--c3:#c792f5;--c4:#e3bb45;--c5:#ff82ab;--c6:#55cbe4;--c7:#a9b4c2}}\n"
+    "*{box-sizing:border-box}html{-webkit-text-size-adjust:100%}"
+    "body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,-apple-system,"
+    "\"Segoe UI\",Roboto,\"Helvetica Neue\",\"Noto Sans\",\"DejaVu Sans\",sans-serif;"
+    "font-variant-numeric:tabular-nums}\n"
+    "main,header,footer{max-width:1240px;margin:0 auto;padding:0 28px}"
+    "header{padding-top:56px}h1{font-size:40px;line-height:1.15;letter-spacing:-.022em;margin:0 0 "
+    "10px;font-weight:680;text-wrap:balance}"
+    ".lead{color:var(--soft);font-size:17px;margin:0 0 4px;max-width:75ch}"
+    "h2{font-size:25px;line-height:1.25;letter-spacing:-.014em;margin:60px 0 4px;font-weight:650;"
+    "text-wrap:balance}"
+    "h2+p{margin:0 0 22px;color:var(--soft)}h3{font-size:16.5px;line-height:1.3;margin:0;"
+    "font-weight:640;letter-spacing:-.006em}\n"
+    "nav ul{list-style:none;display:flex;flex-wrap:wrap;gap:6px 20px;padding:0;margin:18px 0 0;"
+    "font-size:14.5px}a{color:var(--c0);text-decoration-thickness:1px;text-underline-offset:3px}"
+    "a:focus-visible,summary:focus-visible,.scroll:focus-visible{outline:2px solid var(--c0);"
+    "outline-offset:3px;border-radius:3px}\n"
+    ".cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(250px,380px));gap:16px;"
+    "margin:24px 0 0}"
+    ".card{background:var(--card);border:1px solid var(--rule);border-radius:12px;padding:18px "
+    "20px}"
+    ".card h3{font-size:14px;color:var(--soft);font-weight:600;margin:0 0 10px}"
+    ".card dl{display:grid;grid-template-columns:1fr auto;gap:5px 12px;margin:0;font-size:14.5px}"
+    ".card dt{color:var(--soft)}.card dd{margin:0;text-align:right;font-weight:600}"
+    ".card .big{grid-column:1/-1;font-size:33px;line-height:1.1;letter-spacing:-.024em;"
+    "font-weight:680;text-align:left}"
+    ".card .big small{font-size:15px;letter-spacing:0;font-weight:500;color:var(--soft)}\n"
+    ".charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,500px),1fr));"
+    "gap:20px}"
+    "figure{margin:0;background:var(--card);border:1px solid var(--rule);border-radius:12px;"
+    "padding:20px 22px 14px;break-inside:avoid;display:flex;flex-direction:column}"
+    ".unit{margin:1px 0 8px;color:var(--soft);font-size:13.5px}"
+    ".legend{list-style:none;display:flex;flex-wrap:wrap;gap:3px 18px;margin:0 0 6px;padding:0;"
+    "font-size:13.5px}.legend li{display:flex;align-items:center;gap:7px}"
+    ".legend svg{width:30px;height:12px;flex:none}"
+    "figure>svg{width:100%;height:auto;display:block;overflow:visible}"
+    "figcaption{color:var(--soft);font-size:12.5px;margin:6px 0 8px}\n"
+    "svg text{font-size:12.5px;fill:var(--soft)}svg .name{font-size:13px}"
+    ".grid{stroke:var(--grid)}.axis,.tick{stroke:var(--soft);stroke-opacity:.6}"
+    ".line{fill:none;stroke:currentColor;stroke-width:2.2;stroke-linejoin:round;"
+    "stroke-linecap:round}"
+    ".dashed .line{stroke-dasharray:6 5;stroke-width:1.8}"
+    "g[class^=c]>:not(.line):not(.bar){fill:currentColor;stroke:var(--card);stroke-width:1.5}"
+    "g.dashed>:not(.line):not(.bar){fill:var(--card);stroke:currentColor}"
+    ".bar{stroke:currentColor;stroke-width:1.2;stroke-opacity:.65;fill:none}"
+    ".ideal{fill:none;stroke:var(--soft);stroke-width:1.3;stroke-dasharray:2 4}"
+    ".c0{color:var(--c0)}.c1{color:var(--c1)}.c2{color:var(--c2)}.c3{color:var(--c3)}"
+    ".c4{color:var(--c4)}.c5{color:var(--c5)}.c6{color:var(--c6)}.c7{color:var(--c7)}\n"
+    "details{margin-top:auto;font-size:13.5px}summary{cursor:pointer;color:var(--soft);"
+    "padding:4px 0}.scroll{overflow-x:auto}"
+    "table{border-collapse:collapse;width:100%;font-size:13.5px}"
+    "caption{text-align:left;color:var(--soft);padding:2px 0 4px}"
+    "th,td{padding:5px 10px;text-align:right;border-bottom:1px solid var(--rule);"
+    "vertical-align:baseline;white-space:nowrap}thead th{font-weight:600;color:var(--soft);"
+    "vertical-align:bottom;white-space:normal;min-width:60px}"
+    "th:first-child,td:first-child{text-align:left;padding-left:0}tbody th{font-weight:600}"
+    "td.text,th.text{text-align:left}td small{color:var(--soft);font-size:11.5px}"
+    "tbody tr:hover{background:var(--grid)}.good{color:var(--good)}.bad{color:var(--bad);"
+    "font-weight:600}\n"
+    ".words dt{font-weight:640}.words dd{margin:0 0 12px;color:var(--soft);max-width:80ch}"
+    ".loads{padding-left:20px;color:var(--soft);font-size:14px}.loads li{margin:0 0 6px;"
+    "overflow-wrap:anywhere}"
+    "footer{color:var(--soft);font-size:13.5px;margin:64px auto 0;padding-bottom:40px}"
+    "footer p{border-top:1px solid var(--rule);padding-top:18px}\n"
+    "@media(max-width:640px){main,header,footer{padding:0 16px}h1{font-size:31px}"
+    "header{padding-top:32px}figure{padding:16px 14px 10px}}\n"
+    "@media print{:root{color-scheme:light;--paper:#fff;--card:#fff;--ink:#000;--soft:#444;"
+    "--rule:#ccc;--grid:#e6e6e6;--c0:#2459c9;--c1:#d2570a;--c2:#12855f;--c3:#8a3fc4;--c4:#a67c00;"
+    "--c5:#c42d66;--c6:#0b7f9c;--c7:#5f6b7a}body{font-size:11pt}header{padding-top:0}nav{display:"
+    "none}main,header,footer{max-width:none;padding:0}.charts{grid-template-columns:1fr 1fr;"
+    "gap:10px}figure,.card{border-color:#ccc}h2{break-after:avoid;margin-top:26px}"
+    ".scroll{overflow:visible}details::details-content{content-visibility:visible;"
+    "block-size:auto}td,th{padding:2px 6px}}\n";
 
 /* ---- at a glance ------------------------------------------------------------------------- */
 
@@ -211,7 +294,7 @@ static void add_header(struct buf *out, const struct report_data *r, const struc
                            "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"
                            "<title>");
     html_add(out, o->title);
-    (void)buf_printf(out, "</title><style>\n%s</style></head>\n<body><header><h1>", report_style);
+    (void)buf_printf(out, "</title><style>\n%s</style></head>\n<body><header><h1>", style_sheet);
     html_add(out, o->title);
     (void)buf_printf(out, "</h1><p class=\"lead\">%zu point%s in %zu series", r->n_point,
                      r->n_point == 1 ? "" : "s", r->n_series);
@@ -251,7 +334,7 @@ static fathom_err add_section(struct buf *out, const struct report_data *r,
     html_add(out, s->n > 1 ? buf_str(&text) : "");
     (void)buf_add_str(out, "</p>\n");
     part_end(out, &text);
-    TRY(section_write(out, r, o, s, i));
+    TRY(section_write(out, r, o->zooms, o->n_zoom, s, i));
     return buf_add_str(out, "</section>\n");
 }
 

@@ -1,11 +1,12 @@
 /* report_section.c - which series are drawn together, and their charts */
+#include "bench/report_section.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/fail.h"
 #include "base/mem.h"
-#include "bench/report_int.h"
 
 /* ---- series that belong together --------------------------------------------------------- */
 
@@ -357,8 +358,8 @@ static bool is_zoom_useful(const struct sheet *h, uint32_t zoom)
     return n_within >= 3 && largest >= 2.0 * zoom;
 }
 
-fathom_err section_write(struct buf *out, const struct report_data *r,
-                         const struct report_options *o, const struct section *s, size_t i)
+fathom_err section_write(struct buf *out, const struct report_data *r, const uint32_t *zooms,
+                         size_t n_zoom, const struct section *s, size_t i)
 {
     struct sheet h = {.out = out, .data = r, .section = s, .i_section = i};
     size_t n_plot = sizeof plots / sizeof plots[0];
@@ -368,10 +369,10 @@ fathom_err section_write(struct buf *out, const struct report_data *r,
     section_common(&h.caption, r, s);
     (void)buf_add_str(out, "<div class=\"charts\">\n");
     for (size_t p = 0; !err && p < n_plot; p++) err = draw_plot(&h, &plots[p], INFINITY);
-    for (size_t z = 0; !err && z < o->n_zoom; z++) {
-        if (!is_zoom_useful(&h, o->zooms[z])) continue;
+    for (size_t z = 0; !err && z < n_zoom; z++) {
+        if (!is_zoom_useful(&h, zooms[z])) continue;
         for (size_t p = 0; !err && p < n_plot; p++) {
-            if (plots[p].is_zoomed) err = draw_plot(&h, &plots[p], o->zooms[z]);
+            if (plots[p].is_zoomed) err = draw_plot(&h, &plots[p], zooms[z]);
         }
     }
     (void)buf_add_str(out, "</div>\n");

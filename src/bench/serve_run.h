@@ -7,11 +7,11 @@
 #define FATHOM_BENCH_SERVE_RUN_H
 
 #include "bench/arrival.h"
+#include "bench/completion_json.h"
 #include "bench/dataset.h"
 #include "bench/figures.h"
 #include "bench/http_target.h"
 #include "bench/load.h"
-#include "bench/request_body.h"
 
 enum cache_mode {
     CACHE_AUTO, /* prompts as they are */

@@ -7,7 +7,7 @@
 #define FATHOM_BENCH_THROUGHPUT_H
 
 #include "base/buf.h"
-#include "bench/dataset.h"
+#include "bench/dataset_items.h"
 #include "fathom/fathom.h"
 
 struct throughput_result {

@@ -3,7 +3,6 @@
 
 #include "base/fail.h"
 #include "base/json.h"
-#include "base/json_big.h"
 #include "chat/chat_int.h"
 
 /* Where in the request the value under check stands: "messages[2].content[0]". */

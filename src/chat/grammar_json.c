@@ -7,7 +7,6 @@
 
 #include "base/fail.h"
 #include "base/json.h"
-#include "base/json_big.h"
 #include "chat/grammar_build_int.h"
 
 enum { DIGITS_MAX = 18, EXPONENT_DIGITS_MAX = 2, INDENT_MAX = 64 };

@@ -3,7 +3,6 @@
 
 #include "base/fail.h"
 #include "base/json.h"
-#include "base/json_big.h"
 #include "base/utf8.h"
 #include "chat/schema_int.h"
 

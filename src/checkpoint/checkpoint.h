@@ -11,23 +11,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/dtype.h"
 #include "base/limits.h"
+#include "checkpoint/safetensors.h"
 #include "fathom/err.h"
 #include "fathom/fathom.h"
 
 struct checkpoint;
-
-struct tensor {
-    const char *name;       /* belongs to the checkpoint */
-    enum dtype dtype;       /* DTYPE_NONE: a type that the engine has no use for */
-    const char *dtype_name; /* as the header spells it; never NULL */
-    uint32_t n_dim;
-    uint64_t dim[LIMIT_TENSOR_RANK];
-    const void *data; /* mapped; may be unaligned */
-    uint64_t n_bytes;
-    uint32_t i_shard;
-};
 
 /* checkpoint_resolve - the directory that a model argument means
  *
@@ -43,7 +32,7 @@ fathom_err checkpoint_resolve(char *dir, const char *model, const char *hf_home,
  * is no index. Every tensor of a shard counts, whether the index lists it or not; what the index
  * lists must be in the shard it names.
  * Errors  ENOTFOUND without any shard, EFORMAT for a shard or index that is not sound (one message
- *         per fault: safetensors.c, index.c), ENOMEM, EIO. */
+ *         per fault: safetensors.c, shard_index.c), ENOMEM, EIO. */
 fathom_err checkpoint_open(struct checkpoint **out, const char *dir, fathom_diag *d);
 
 /* checkpoint_open_bundle - the same over files in memory; the bundle outlives the checkpoint */

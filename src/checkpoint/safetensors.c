@@ -1,3 +1,4 @@
+/* safetensors.c - the header of a file checked, and its tensors listed */
 #include "checkpoint/safetensors.h"
 
 #include <inttypes.h>

@@ -8,12 +8,25 @@
 #define FATHOM_CHECKPOINT_SAFETENSORS_H
 
 #include <stddef.h>
+#include <stdint.h>
 
-#include "checkpoint/checkpoint.h"
+#include "base/dtype.h"
+#include "base/limits.h"
 #include "fathom/err.h"
 
+struct tensor {
+    const char *name;       /* belongs to the checkpoint, or to struct safetensors */
+    enum dtype dtype;       /* DTYPE_NONE: a type that the engine has no use for */
+    const char *dtype_name; /* as the header spells it; never NULL */
+    uint32_t n_dim;
+    uint64_t dim[LIMIT_TENSOR_RANK];
+    const void *data; /* mapped; may be unaligned */
+    uint64_t n_bytes;
+    uint32_t i_shard; /* of the checkpoint; 0 in a file by itself */
+};
+
 struct safetensors {
-    struct tensor *tensors; /* [n_tensor], by position in the file; i_shard is 0 */
+    struct tensor *tensors; /* [n_tensor], by position in the file */
     size_t n_tensor;
     char *names; /* what the tensors' names point into */
 };

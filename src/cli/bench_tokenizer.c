@@ -5,7 +5,6 @@
 #include "base/json.h"
 #include "base/os.h"
 #include "cli/bench_cli.h"
-#include "cli/pilot_bundle.h"
 #include "tokenizer/tokenizer.h"
 
 /* A file of the model: of the bundle, or mapped. */

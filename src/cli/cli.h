@@ -5,8 +5,9 @@
 #include "base/limits.h"
 #include "base/os.h"
 #include "chat/chat.h"
+#include "cli/command_line.h"
 #include "cli/options.h"
-#include "cli/units.h"
+#include "cli/print.h"
 #include "fathom/err.h"
 #include "fathom/fathom.h"
 
@@ -33,6 +34,10 @@ void environment_read(struct environment *e);
 
 /* environment_tell - environment_notes of the process's variables */
 fathom_err environment_tell(struct buf *notes);
+
+/* models/pilot, linked into the program (pilot_bundle.S): the bundle "pilot". Its data are in
+ * read-only memory, each file on a 64-byte boundary. */
+extern const fathom_bundle pilot_bundle;
 
 /* The checkpoint that MODEL means: a directory, the bundle, or a config.json alone. */
 struct model_source {
@@ -77,9 +82,6 @@ void engine_options(fathom_options *out, const struct settings *s, const struct 
 
 /* engine_open - fathom_open, with its progress on a terminal */
 fathom_err engine_open(fathom_engine **out, const fathom_options *o, fathom_diag *d);
-
-/* print_row - "name        text" on standard output, names in one column; flushed */
-void print_row(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* What a subcommand is given. */
 struct invocation {

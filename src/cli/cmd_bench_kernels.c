@@ -3,11 +3,11 @@
 
 #include "backend/backend.h"
 #include "base/fail.h"
+#include "bench/op_bench.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/cli.h"
 #include "engine/settings.h"
 #include "model/config.h"
-#include "model/op_bench.h"
 
 enum { PREFILL_TOKENS = 4096, DECODES = 64, LONG_CONTEXT = 8192 };
 

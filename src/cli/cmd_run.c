@@ -8,7 +8,6 @@
 #include "base/fail.h"
 #include "base/log.h"
 #include "cli/dialog.h"
-#include "cli/dialog_command.h"
 #include "cli/signals.h"
 #include "cli/terminal.h"
 

@@ -8,16 +8,164 @@
 
 #include "base/clock.h"
 #include "base/fail.h"
+#include "base/mem.h"
+#include "base/os.h"
 #include "cli/cli.h"
-#include "cli/serve_setup.h"
 #include "cli/signals.h"
 #include "server/server.h"
 
-static void stop_server(void *server)
+/* Options, and the texts that they point into. */
+struct serve_setup {
+    struct server_options options;
+    struct buf certificate, key, client_ca; /* PEM */
+    struct buf key_file;                    /* its lines, each ended by NUL */
+    const char **api_keys;
+};
+
+static fathom_err read_file(struct buf *out, const char *path, fathom_diag *d)
 {
-    fprintf(stderr, "fathom: stopping; running requests may finish, a second signal ends them\n");
-    server_stop(server);
+    struct file_map map;
+    TRY(file_map_open(&map, path, d));
+    fathom_err err = map.size ? buf_add(out, map.data, map.size) : FATHOM_OK;
+    file_map_close(&map);
+    return err;
 }
+
+/* ---- TLS ----------------------------------------------------------------------------------- */
+
+static fathom_err read_tls(struct serve_setup *p, const struct settings *s, fathom_diag *d)
+{
+    struct server_options *o = &p->options;
+    if (!s->ssl_certfile != !s->ssl_keyfile) {
+        FAIL(d, FATHOM_EINVAL, "--ssl-certfile and --ssl-keyfile: one is given, needed are both");
+    }
+    if (!s->ssl_certfile && (s->ssl_ca_certs || s->ssl_cert_reqs)) {
+        FAIL(d, FATHOM_EINVAL,
+             "--ssl-ca-certs and --ssl-cert-reqs need --ssl-certfile and --ssl-keyfile");
+    }
+    if (!s->ssl_certfile) return FATHOM_OK;
+    TRY(read_file(&p->certificate, s->ssl_certfile, d));
+    TRY(read_file(&p->key, s->ssl_keyfile, d));
+    o->tls_certificate = buf_str(&p->certificate);
+    o->tls_key = buf_str(&p->key);
+    char reqs = s->ssl_cert_reqs ? s->ssl_cert_reqs[0] : s->ssl_ca_certs ? '2' : '0';
+    if (reqs == '0') return FATHOM_OK;
+    if (!s->ssl_ca_certs) {
+        FAIL(d, FATHOM_EINVAL, "--ssl-cert-reqs %c needs --ssl-ca-certs: whose certificates?",
+             reqs);
+    }
+    TRY(read_file(&p->client_ca, s->ssl_ca_certs, d));
+    o->tls_client_ca = buf_str(&p->client_ca);
+    o->tls_client_optional = reqs == '1';
+    return FATHOM_OK;
+}
+
+/* ---- keys ---------------------------------------------------------------------------------- */
+
+/* Cuts the file into lines without white space around, in place; returns how many are keys. */
+static size_t cut_lines(struct buf *file, const char **keys)
+{
+    size_t n = 0;
+    char *next;
+    for (char *line = file->data; line; line = next) {
+        next = strchr(line, '\n');
+        if (next) *next++ = '\0';
+        while (*line == ' ' || *line == '\t') line++;
+        size_t len = strlen(line);
+        while (len && strchr(" \t\r", line[len - 1])) line[--len] = '\0';
+        if (len == 0 || line[0] == '#') continue;
+        keys[n++] = line;
+    }
+    return n;
+}
+
+static size_t count_lines(const struct buf *file)
+{
+    size_t n = 1;
+    for (size_t i = 0; i < file->len; i++) n += file->data[i] == '\n';
+    return n;
+}
+
+static fathom_err read_keys(struct serve_setup *p, const struct settings *s, fathom_diag *d)
+{
+    size_t n = s->api_key.n;
+    if (s->api_key_file) TRY(read_file(&p->key_file, s->api_key_file, d));
+    p->api_keys = mem_calloc(n + count_lines(&p->key_file), sizeof *p->api_keys);
+    if (!p->api_keys) FAIL(d, FATHOM_ENOMEM, "out of memory for the API keys");
+    for (size_t i = 0; i < n; i++) {
+        p->api_keys[i] = s->api_key.items[i];
+        if (!*p->api_keys[i]) FAIL(d, FATHOM_EINVAL, "--api-key: a key is empty");
+    }
+    if (s->api_key_file) {
+        size_t n_line = cut_lines(&p->key_file, p->api_keys + n);
+        if (n_line == 0) {
+            FAIL(d, FATHOM_EINVAL, "--api-key-file %s holds no key, needed is one a line",
+                 s->api_key_file);
+        }
+        n += n_line;
+    }
+    p->options.api_keys = p->api_keys;
+    p->options.n_api_key = n;
+    return FATHOM_OK;
+}
+
+/* ---- all options ----------------------------------------------------------------------------- */
+
+static void fill_options(struct server_options *o, const struct invocation *v)
+{
+    const struct settings *s = v->settings;
+    o->host = s->host;
+    o->port = (uint16_t)s->port;
+    o->uds = s->uds;
+    o->root_path = s->root_path;
+    o->admin_socket = s->admin_socket;
+    o->open_metrics = s->open_metrics;
+    o->tokenizer_info = s->tokenizer_info;
+    o->model_names = s->served_model_name.n ? s->served_model_name.items : &v->model->name;
+    o->n_model_name = s->served_model_name.n ? s->served_model_name.n : 1;
+    o->origins = s->allowed_origins.items;
+    o->n_origin = s->allowed_origins.n;
+    o->cors_methods = s->allowed_methods.items;
+    o->n_cors_method = s->allowed_methods.n;
+    o->cors_headers = s->allowed_headers.items;
+    o->n_cors_header = s->allowed_headers.n;
+    o->allow_credentials = s->allow_credentials;
+    o->access_log = s->access_log;
+    o->thinking = s->thinking;
+    o->markup_in_messages = strcmp(s->special_tokens_in_text, "allow") == 0;
+    o->neutral_sampling = strcmp(s->generation_config, "vllm") == 0;
+    o->hide_requests =
+        s->disable_log_requests || s->disable_uvicorn_access_log || !s->enable_log_requests;
+    o->drain_timeout_ms = (uint32_t)(s->drain_timeout * 1000);
+    if (o->drain_timeout_ms == 0) o->drain_timeout_ms = 1;
+    o->stall_timeout_ms = (uint32_t)(s->stall_timeout * 1000);
+    o->max_connections = (uint32_t)s->max_connections;
+    o->keep_no_responses = s->max_stored_responses == 0;
+    o->max_stored_responses = (uint32_t)s->max_stored_responses;
+    o->max_stored_bytes = (uint64_t)s->max_stored_response_bytes;
+    o->stored_response_s = (uint32_t)s->stored_response_ttl;
+}
+
+/* Reads the files that the options name; ended with free_setup, after an error too. */
+static fathom_err read_setup(struct serve_setup *out, const struct invocation *v, fathom_diag *d)
+{
+    memset(out, 0, sizeof *out);
+    fill_options(&out->options, v);
+    TRY(read_tls(out, v->settings, d));
+    return read_keys(out, v->settings, d);
+}
+
+static void free_setup(struct serve_setup *p)
+{
+    buf_free(&p->certificate);
+    buf_free(&p->key);
+    buf_free(&p->client_ca);
+    buf_free(&p->key_file);
+    mem_free(p->api_keys);
+    memset(p, 0, sizeof *p);
+}
+
+/* ---- what is printed at start --------------------------------------------------------------- */
 
 static void print_engine(const fathom_info *info, const struct server_options *o)
 {
@@ -63,6 +211,14 @@ static void print_address(const struct server *server, const struct server_optio
     print_row("ready", "after %.2f s", (double)(clock_now_us() - start_us) / 1e6);
 }
 
+/* ---- the command ---------------------------------------------------------------------------- */
+
+static void stop_server(void *server)
+{
+    fprintf(stderr, "fathom: stopping; running requests may finish, a second signal ends them\n");
+    server_stop(server);
+}
+
 fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
 {
     uint64_t start_us = clock_now_us();
@@ -75,7 +231,7 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     fathom_err err;
     bool stuck;
     TRY_GOTO(signal_taker_start(&signals, true, d), done);
-    TRY_GOTO(serve_setup_read(&setup, v, d), done);
+    TRY_GOTO(read_setup(&setup, v, d), done);
     TRY_GOTO(text_model_open(&text, v->model, v->settings, d), done);
     if (v->settings->dry_run) {
         err = cmd_plan(v, d);
@@ -95,6 +251,6 @@ done:
     server_destroy(server);
     if (!stuck) fathom_close(engine); /* which would wait for the step */
     text_model_close(&text);
-    serve_setup_free(&setup);
+    free_setup(&setup);
     return err;
 }

@@ -1,9 +1,9 @@
-#include "cli/compilation.h"
-
+/* compilation.c - the values of --compilation-config and -O */
 #include <string.h>
 
 #include "base/fail.h"
 #include "base/json.h"
+#include "cli/options_int.h"
 
 #define OPTION "--compilation-config"
 

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "base/buf.h"
 #include "cli/cli.h"
 
 /* Answers stream to standard output, reasoning dimmed when it is a terminal; numbers go to
@@ -60,5 +61,22 @@ fathom_err dialog_retry(struct dialog *c, fathom_diag *d);
  * Errors  EIO, ENOTFOUND; load: EFORMAT for what is no list of messages, and nothing changes. */
 fathom_err dialog_save(const struct dialog *c, const char *path, fathom_diag *d);
 fathom_err dialog_load(struct dialog *c, const char *path, fathom_diag *d);
+
+/* ---- lines that begin with '/' (dialog_command.c) ------------------------------------------- */
+
+/* dialog_command - do a command; what there is to tell goes to standard error
+ *
+ *   line  "/name argument", without the newline
+ *   over  set when the chat ends
+ * Errors  those of dialog_retry and of the files it reads; an unknown command or a wrong argument
+ *         is EINVAL, and the chat may go on. */
+fathom_err dialog_command(struct dialog *c, const char *line, bool *over, fathom_diag *d);
+
+/* dialog_command_complete - what can follow the beginning of a command's name
+ *
+ *   typed  n bytes that begin with '/'
+ *   out    what all commands that begin so have next, and a blank when it is one command
+ * Returns how many commands there are. */
+size_t dialog_command_complete(const char *typed, size_t n, struct buf *out);
 
 #endif

@@ -1,5 +1,4 @@
-#include "cli/dialog_command.h"
-
+/* dialog_command.c - what a line that begins with '/' does in `fathom run` */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +6,7 @@
 
 #include "base/fail.h"
 #include "base/os.h"
+#include "cli/dialog.h"
 
 struct chat_command {
     const char *name;

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "cli/environment_table.h"
 
 extern char **environ;
 

@@ -1,5 +1,4 @@
-#include "cli/environment_table.h"
-
+/* environment_table.c - the variables that operators bring from vLLM, each with its answer */
 #include <ctype.h>
 #include <string.h>
 

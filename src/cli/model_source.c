@@ -1,12 +1,23 @@
 /* model_source.c - from the model argument to a checkpoint and to the engine's options */
+#include <assert.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "base/fail.h"
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/cli.h"
-#include "cli/pilot_bundle.h"
 #include "cli/progress.h"
+
+/* The layouts that pilot_bundle.S writes by hand. */
+static_assert(sizeof(void *) == 8 && sizeof(size_t) == 8, "LP64");
+static_assert(sizeof(fathom_bundle_file) == 24 && offsetof(fathom_bundle_file, name) == 0 &&
+                  offsetof(fathom_bundle_file, data) == 8 &&
+                  offsetof(fathom_bundle_file, size) == 16,
+              "a row of pilot_bundle.S");
+static_assert(sizeof(fathom_bundle) == 24 && offsetof(fathom_bundle, name) == 0 &&
+                  offsetof(fathom_bundle, files) == 8 && offsetof(fathom_bundle, n_file) == 16,
+              "pilot_bundle of pilot_bundle.S");
 
 fathom_err model_source_find(struct model_source *m, const struct settings *s,
                              const struct environment *e, fathom_diag *d)

@@ -4,7 +4,6 @@
 #include "base/fail.h"
 #include "base/json.h"
 #include "cli/options_int.h"
-#include "cli/yaml.h"
 
 /* The text that would be typed for a value; lives as long as the settings. */
 static fathom_err value_text(struct option_walk *w, const json_t *value, const char **out)

@@ -13,14 +13,11 @@
 #ifndef FATHOM_CLI_OPTIONS_H
 #define FATHOM_CLI_OPTIONS_H
 
-#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 #include "base/buf.h"
-#include "cli/bench_settings.h"
-#include "cli/compilation.h"
+#include "cli/command_line.h"
 #include "fathom/err.h"
 
 enum command {
@@ -60,110 +57,6 @@ enum command command_find(const char *const *words, size_t n, size_t *n_used);
 /* command_names - append what may follow `word` in a name of two words: "latency, throughput";
  * nothing when it begins none */
 fathom_err command_names(struct buf *out, const char *word);
-
-/* What the command line says; options that were not given hold their defaults. Strings belong to
- * argv, to the environment, to the table or to `texts`. */
-struct settings {
-    json_t *texts; /* an array that owns what neither argv nor the table holds; NULL: nothing */
-    const char *config; /* the file of options, or NULL */
-    const char *model;
-    const char *backend;
-    const char *dtype;
-    const char *kv_cache_dtype;
-    const char *quantization; /* NULL: not given */
-    const char *load_format;
-    int64_t tensor_parallel_size;
-    int64_t rank_slice;    /* -1: not given */
-    int64_t threads;       /* 0: all processors */
-    int64_t max_model_len; /* 0: the checkpoint's */
-    int64_t max_num_seqs;  /* 0: the engine's default, here and below */
-    int64_t max_num_batched_tokens;
-    int64_t max_queued;
-    int64_t max_num_queued_tokens;
-    int64_t slo_ttft_ms;
-    int64_t slo_tpot_ms;
-    const char *scheduling_policy;
-    int64_t kv_cache_memory_bytes;
-    double gpu_memory_utilization;
-    bool enable_prefix_caching;
-    int64_t kv_offload_ram;
-    const char *kv_offload_dir; /* NULL: none */
-    int64_t kv_offload_dir_size;
-    const char *compilation_config; /* NULL: not given */
-    int64_t optimization_level;     /* -1: not given */
-    bool enforce_eager;
-    bool async_scheduling;
-    struct compilation compilation; /* what the first two say */
-    const char *speculative_config; /* NULL: not given */
-    uint32_t n_draft;               /* what it says; 0: none */
-    int64_t seed;                   /* -1: from the system */
-
-    const char *tokenizer_mode;
-    const char *tool_call_parser;
-    const char *special_tokens_in_text;
-    const char *reasoning_parser;
-
-    const char *host;
-    int64_t port;
-    struct string_list served_model_name;
-    struct string_list api_key;
-    const char *uds;       /* NULL: host and port */
-    const char *root_path; /* NULL: none; so is everything down to ssl_cert_reqs */
-    const char *api_key_file;
-    const char *admin_socket;
-    const char *ssl_certfile;
-    const char *ssl_keyfile;
-    const char *ssl_ca_certs;
-    const char *ssl_cert_reqs;
-    bool open_metrics;
-    bool tokenizer_info;
-    bool allow_credentials;
-    struct string_list allowed_origins;
-    struct string_list allowed_methods;
-    struct string_list allowed_headers;
-    double drain_timeout; /* seconds */
-    double stall_timeout; /* seconds; 0: as the backend needs */
-    int64_t max_connections;
-    int64_t max_stored_responses; /* 0: none are kept */
-    int64_t max_stored_response_bytes;
-    double stored_response_ttl; /* seconds */
-    bool enable_log_requests;
-    bool disable_log_requests;
-    bool disable_uvicorn_access_log;
-    const char *access_log; /* NULL: none */
-    const char *generation_config;
-    const char *log_level;
-
-    const char *prompt; /* NULL: a chat in the terminal */
-    const char *system;
-    bool thinking;
-    double temperature; /* negative: the checkpoint's, here and below */
-    double top_p;
-    int64_t max_tokens; /* 0: up to the context */
-
-    const char *text; /* NULL: standard input */
-    bool decode;
-    bool tensors;
-    int64_t memory_bytes; /* 0: this machine's */
-
-    int64_t batch_size;
-    int64_t input_len;
-    int64_t output_len;
-    int64_t num_iters_warmup;
-    int64_t num_iters;
-    const char *output_json; /* NULL: none */
-    struct bench_settings bench;
-
-    bool verify;
-    bool json;
-
-    bool markdown;
-    bool flags;
-    bool dry_run;
-    bool help;
-    const char *help_topic;  /* what --help is asked about; NULL: all */
-    struct string_list rest; /* plain arguments after the model */
-};
 
 enum option_kind {
     OPTION_FLAG,   /* --x, --no-x */
@@ -271,5 +164,23 @@ fathom_err options_write_help(struct buf *out, enum command command, const char 
 /* options_write_markdown, options_write_flags - docs/cli.md and docs/flags.md */
 fathom_err options_write_markdown(struct buf *out);
 fathom_err options_write_flags(struct buf *out);
+
+/* ---- variables that operators bring from vLLM, each with its answer ------------------------- */
+
+struct environment_row {
+    const char *pattern; /* a name, or a beginning and '*' */
+    bool acts;
+    const char *text; /* what it does, or why it does nothing */
+};
+
+extern const struct environment_row environment_table[];
+extern const size_t environment_table_n;
+
+/* environment_find - the first row that a variable's name (n bytes) fits; NULL: none */
+const struct environment_row *environment_find(const char *name, size_t n);
+
+/* environment_notes - one line for each row without effect that `variables` ("NAME=value", ended by
+ * NULL) fit; one for names that begin with FATHOM_ and are no option's */
+fathom_err environment_notes(struct buf *notes, char *const *variables);
 
 #endif

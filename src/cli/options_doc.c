@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "cli/environment_table.h"
 #include "cli/options.h"
 
 enum { HELP_COLUMNS = 96, HELP_INDENT = 32 };

@@ -57,4 +57,36 @@ const char *option_keep(struct settings *s, const char *text);
  * whose keys are names without dashes */
 fathom_err option_read_file(struct option_walk *w, const char *path);
 
+/* ---- the values of single options ------------------------------------------------------------ */
+
+/* compilation_parse - the values of --compilation-config and -O: {"cudagraph_mode":
+ * "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [1, 8]}
+ *
+ *   text   JSON, or NULL: not given
+ *   level  of -O; -1: not given. 0 records nothing
+ *   notes  a line for each key that has no effect, and for a mode that means the same as another
+ * Errors  EINVAL: not an object; a known key with a value that it cannot have: names both; ENOMEM.
+ */
+fathom_err compilation_parse(const char *text, int64_t level, struct compilation *out,
+                             struct buf *notes, fathom_diag *d);
+
+/* speculative_parse - the value of --speculative-config: {"method": "deepseek_mtp",
+ * "num_speculative_tokens": 2}
+ *
+ *   text  NULL: the option was not given, and *n_draft is 0
+ * The method may be left out, or be mtp.
+ * Errors  EINVAL, EFORMAT: not JSON, another method, a number out of range, a key that is not
+ * known; ENOMEM. */
+fathom_err speculative_parse(const char *text, uint32_t *n_draft, fathom_diag *d);
+
+/* yaml_read_file - a YAML file of one document as JSON values, over libyaml; new reference, JSON's
+ * null for an empty file
+ *
+ * Scalars without quotes are read as YAML 1.1 has them for the types of JSON: null and ~, true and
+ * false with yes, no, on and off, decimal integers and numbers; all else is a string. Keys are
+ * scalars. Anchors are followed; a value that contains itself is an error.
+ * Errors  ENOTFOUND, EIO: it cannot be read. EFORMAT with line and column: it is no YAML, nested
+ *         deeper than 64 levels, or larger than 1 MiB. ENOMEM. */
+fathom_err yaml_read_file(const char *path, json_t **out, fathom_diag *d);
+
 #endif

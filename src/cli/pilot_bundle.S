@@ -1,7 +1,7 @@
-/* pilot_bundle.S - models/pilot as the constant `pilot_bundle` (pilot_bundle.h)
+/* pilot_bundle.S - models/pilot as the constant `pilot_bundle` (cli.h)
  *
  * The layouts of fathom_bundle_file {name, data, size} and fathom_bundle {name, files, n_file} are
- * written out here: three words each of an LP64 machine; bundle_check.c asserts them. The assembler
+ * written out here: three words each of an LP64 machine; model_source.c asserts them. The assembler
  * is given models/pilot as an include path.
  */
 #define FILES(X)                                                                                   \

@@ -1,3 +1,4 @@
+/* progress.c - one line on standard error, written over */
 #include "cli/progress.h"
 
 #include <stdio.h>
@@ -5,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "cli/units.h"
+#include "cli/print.h"
 
 enum { PAUSE_US = 100000, PATIENCE_US = 300000 };
 

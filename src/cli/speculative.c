@@ -1,9 +1,9 @@
-#include "cli/speculative.h"
-
+/* speculative.c - the value of --speculative-config */
 #include <string.h>
 
 #include "base/fail.h"
 #include "base/json.h"
+#include "cli/options_int.h"
 #include "fathom/fathom.h"
 
 #define OPTION "--speculative-config"

@@ -10,7 +10,7 @@
 #include "base/fail.h"
 #include "base/limits.h"
 #include "base/mem.h"
-#include "cli/dialog_command.h"
+#include "cli/dialog.h"
 
 enum { HISTORY_LINES = 1000 };
 

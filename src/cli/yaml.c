@@ -1,5 +1,4 @@
-#include "cli/yaml.h"
-
+/* yaml.c - a YAML file as JSON values, over libyaml */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +7,7 @@
 
 #include "base/fail.h"
 #include "base/os.h"
+#include "cli/options_int.h"
 
 enum { DEPTH_MAX = 64, FILE_BYTES_MAX = 1 << 20, VALUES_MAX = 1 << 16 };
 

@@ -70,6 +70,25 @@ struct buffer *model_logits(struct model *m)
     return m->logits;
 }
 
+void model_operands(struct model_operands *out, const struct model *m, uint32_t i_layer)
+{
+    const struct layer *layer = &m->layers[i_layer];
+    *out = (struct model_operands){.embed = m->embed,
+                                   .head = m->head,
+                                   .input_norm = layer->input_norm,
+                                   .mla = layer->mla,
+                                   .ffn = layer->ffn,
+                                   .residual = m->residual,
+                                   .normed = m->normed,
+                                   .delta = m->delta,
+                                   .hidden = m->hidden,
+                                   .query = m->query,
+                                   .select = m->select,
+                                   .latent = m->latent,
+                                   .route = m->route,
+                                   .logits = m->logits};
+}
+
 bool model_has_mtp(const struct model *m)
 {
     return m->has_mtp;

@@ -67,6 +67,28 @@ bool model_has_mtp(const struct model *m);
 /* model_logits - LOGITS of the last call, row i for batch->logit_rows[i] */
 struct buffer *model_logits(struct model *m);
 
+/* What the operators of a step run on when they are called one by one. All of it is the model's. */
+struct model_operands {
+    const struct weight *embed;
+    const struct weight *head;
+    const struct weight *input_norm; /* of one layer, as the two below */
+    const struct weight *mla;
+    const struct weight *ffn; /* prepare_moe of a layer with experts, else prepare_ffn */
+    struct buffer *residual;
+    struct buffer *normed;
+    struct buffer *delta;
+    struct buffer *hidden;
+    struct buffer *query;
+    struct buffer *select;
+    struct buffer *latent;
+    struct buffer *route;
+    struct buffer *logits;
+};
+
+/* model_operands - weights of layer i_layer and of the model's ends, and the buffers of a step;
+ * valid until model_destroy */
+void model_operands(struct model_operands *out, const struct model *m, uint32_t i_layer);
+
 /* model_weights_bytes - device memory of all prepared weights, as packed */
 uint64_t model_weights_bytes(const struct model *m);
 

@@ -6,7 +6,6 @@
 #include <stdint.h>
 
 #include "backend/backend.h"
-#include "model/forward.h"
 
 /* One decoder layer, prepared. */
 struct layer {

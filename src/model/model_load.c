@@ -5,6 +5,7 @@
 #include "base/fail.h"
 #include "base/mem.h"
 #include "model/config.h"
+#include "model/forward.h"
 #include "model/model_int.h"
 #include "model/quantize.h"
 #include "model/weights.h"

@@ -11,6 +11,7 @@
  */
 #include "base/assert.h"
 #include "base/fail.h"
+#include "model/forward.h"
 #include "model/model_int.h"
 
 fathom_err model_mtp(struct model *m, const struct batch *batch, const struct kv_cache *kv)

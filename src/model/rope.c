@@ -1,8 +1,8 @@
-#include "model/rope.h"
-
+/* rope.c - frequencies of the rotary embedding, plain or stretched by YaRN */
 #include <math.h>
 
 #include "base/assert.h"
+#include "model/config.h"
 
 static const double pi = 3.14159265358979323846;
 

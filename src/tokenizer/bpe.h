@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "fathom/err.h"
-#include "tokenizer/tokenizer.h"
+#include "tokenizer/token_list.h"
 #include "tokenizer/vocab.h"
 
 /* Invariants: pairs has a power of two of entries, all ones for empty, else

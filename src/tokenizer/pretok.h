@@ -12,18 +12,13 @@
 #include <stddef.h>
 
 #include "fathom/err.h"
+#include "tokenizer/pretok_pattern.h"
 
 struct pretok;
 
 enum pretok_engine {
     PRETOK_ENGINE_AUTO,  /* the scanner where it applies */
     PRETOK_ENGINE_PCRE2, /* PCRE2 always */
-};
-
-/* One pattern of tokenizer.json, in its own spelling. */
-struct pretok_pattern {
-    const char *text; /* n bytes of UTF-8 */
-    size_t n;
 };
 
 /* pretok_open - compile patterns [n]
@@ -37,9 +32,6 @@ void pretok_close(struct pretok *p); /* accepts NULL */
 
 /* pretok_has_scanner - whether the scanner does the work */
 bool pretok_has_scanner(const struct pretok *p);
-
-/* pretok_emit - takes a piece, n >= 1; an error ends the splitting and comes back */
-typedef fathom_err pretok_emit(void *arg, const char *s, size_t n);
 
 /* What a series of calls needs besides; zeroed: empty. Belongs to one thread. */
 struct pretok_call {

@@ -14,6 +14,15 @@
 #include "base/buf.h"
 #include "fathom/err.h"
 
+/* One pattern of tokenizer.json, in its own spelling. */
+struct pretok_pattern {
+    const char *text; /* n bytes of UTF-8 */
+    size_t n;
+};
+
+/* pretok_emit - takes a piece, n >= 1; an error ends the splitting and comes back */
+typedef fathom_err pretok_emit(void *arg, const char *s, size_t n);
+
 /* pattern_translate - append the PCRE2 form of pattern[0 .. n)
  *
  *   what  names the input in messages

@@ -9,29 +9,6 @@
 #include "base/utf8.h"
 #include "tokenizer/tokenizer_impl.h"
 
-enum { FIRST_CAP = 64 };
-
-/* ---- lists of ids -------------------------------------------------------------------------- */
-
-void token_list_free(struct token_list *l)
-{
-    mem_free(l->ids);
-    *l = (struct token_list){0};
-}
-
-fathom_err token_list_add(struct token_list *l, int32_t id)
-{
-    if (l->n == l->cap) {
-        size_t cap = l->cap ? l->cap + l->cap / 2 : FIRST_CAP;
-        int32_t *ids = mem_resize(l->ids, cap * sizeof *ids);
-        if (!ids) return FATHOM_ENOMEM;
-        l->ids = ids;
-        l->cap = cap;
-    }
-    l->ids[l->n++] = id;
-    return FATHOM_OK;
-}
-
 /* ---- ill-formed text ----------------------------------------------------------------------- */
 
 /* Length of the longest prefix that is well-formed. */

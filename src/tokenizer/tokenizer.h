@@ -13,6 +13,7 @@
 
 #include "base/buf.h"
 #include "fathom/err.h"
+#include "tokenizer/token_list.h"
 
 struct tokenizer;
 
@@ -31,19 +32,6 @@ fathom_err tokenizer_open(struct tokenizer **out, const char *json, size_t n, co
 /* tokenizer_open_file - the same for a file; ENOTFOUND or EIO when it cannot be read */
 fathom_err tokenizer_open_file(struct tokenizer **out, const char *path, fathom_diag *d);
 void tokenizer_close(struct tokenizer *t); /* accepts NULL */
-
-/* A growing list of ids; a zeroed struct is empty. Released with token_list_free. */
-struct token_list {
-    int32_t *ids;
-    size_t n;
-    size_t cap;
-};
-
-/* token_list_free - release and zero; accepts an empty list */
-void token_list_free(struct token_list *l);
-
-/* token_list_add - append one id; ENOMEM leaves the list as it was */
-fathom_err token_list_add(struct token_list *l, int32_t id);
 
 enum tokenizer_markup {
     TOKENIZER_MARKUP_ON,  /* added tokens in the text become their ids (a rendered prompt) */

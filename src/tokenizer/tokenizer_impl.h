@@ -5,7 +5,6 @@
 #include "tokenizer/added.h"
 #include "tokenizer/bpe.h"
 #include "tokenizer/pretok.h"
-#include "tokenizer/tokenizer.h"
 #include "tokenizer/vocab.h"
 
 /* Added tokens are looked for in two rounds: first those not `normalized`, then, in the text that

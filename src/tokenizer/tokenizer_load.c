@@ -11,6 +11,7 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "tokenizer/json_cursor.h"
+#include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_impl.h"
 
 enum { SHOWN_BYTES = 80 }; /* of a token, in messages */

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "checkpoint/index.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/shard_index.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

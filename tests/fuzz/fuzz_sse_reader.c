@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "bench/completion_json.h"
 #include "bench/sse_reader.h"
-#include "bench/stream_chunk.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

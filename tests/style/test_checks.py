@@ -98,6 +98,9 @@ class Checks(unittest.TestCase):
         self.finds("check_includes", {"src/backend/ref/a.c": '#include "kv/page_pool.h"\n'},
                    "backend/ must not see it")
         self.passes("check_includes", {"src/backend/ref/a.c": '#include "kv/layout.h"\n'})
+        self.passes("check_includes", {"src/bench/op_bench.c": '#include "model/config.h"\n'})
+        self.finds("check_includes", {"src/bench/load.c": '#include "model/config.h"\n'},
+                   "bench/ must not see it")
         self.passes("check_includes", {"src/base/a.c": '/* #include "model/config.h" */\n'})
 
     def test_private_headers_stay_private(self):

@@ -12,7 +12,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-#include "base/json_big.h"
+#include "base/json.h"
 
 bool pattern_found(const char *pattern, const char *text, size_t n, bool whole)
 {

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "cli/compilation.h"
+#include "cli/options_int.h"
 
 static struct compilation parsed(const char *text, int64_t level, const char *note)
 {

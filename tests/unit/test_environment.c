@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "cli/environment_table.h"
+#include "cli/options.h"
 
 static void variables_without_effect_are_told_in_one_line_for_each_reason(void **state)
 {

@@ -7,7 +7,6 @@
 #include <cmocka.h>
 
 #include "base/json.h"
-#include "base/json_big.h"
 #include "base/mem.h"
 
 static json_t *read_text(const char *text)

@@ -8,8 +8,8 @@
 #include <cmocka.h>
 
 #include "base/os.h"
+#include "bench/op_bench.h"
 #include "model/config.h"
-#include "model/op_bench.h"
 
 static struct model_config config;
 

@@ -12,7 +12,7 @@
 
 #include "base/mem.h"
 #include "cli/options.h"
-#include "cli/yaml.h"
+#include "cli/options_int.h"
 
 /* One parse, with what it was parsed from. */
 struct result {

@@ -16,7 +16,7 @@
 #include "base/os.h"
 #include "bench/chart.h"
 #include "bench/report.h"
-#include "bench/report_int.h"
+#include "bench/report_section.h"
 
 static struct report_data data;
 static struct buf page;

@@ -6,7 +6,7 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "model/rope.h"
+#include "model/config.h"
 
 static const struct rope_yarn v3 = {.on = true,
                                     .factor = 40.0,

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "cli/speculative.h"
+#include "cli/options_int.h"
 
 static void assert_drafts(const char *text, uint32_t want)
 {

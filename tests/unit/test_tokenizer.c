@@ -9,6 +9,7 @@
 #include "base/rng.h"
 #include "base/thread.h"
 #include "support/tokenizer_data.h"
+#include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_impl.h"
 
 static struct tokenizer *v3;

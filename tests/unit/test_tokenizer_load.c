@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "support/tokenizer_data.h"
+#include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_impl.h"
 
 #define VOCAB ", \"ab\": 256, \"abc\": 257, \"Ġa\": 258, \"<x>\": 259, \"<｜y｜>\": 260"

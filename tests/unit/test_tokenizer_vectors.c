@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "support/tokenizer_data.h"
+#include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_impl.h"
 
 static struct tokenizer *v3;

@@ -1,4 +1,4 @@
-/* test_stream_chunk.c - what an event of a stream says, and the bodies of requests */
+/* test_completion_json.c - what an event of a stream says, and the bodies of requests */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,8 +8,7 @@
 #include <cmocka.h>
 
 #include "base/json.h"
-#include "bench/request_body.h"
-#include "bench/stream_chunk.h"
+#include "bench/completion_json.h"
 
 static struct stream_chunk chunk;
 static struct buf text;

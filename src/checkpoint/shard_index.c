@@ -1,4 +1,5 @@
-#include "checkpoint/index.h"
+/* shard_index.c - an index read and its shards listed */
+#include "checkpoint/shard_index.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -65,25 +66,4 @@ void shard_index_free(struct shard_index *index)
     mem_free(index->shards);
     json_decref(index->root);
     memset(index, 0, sizeof *index);
-}
-
-fathom_err shard_index_check(const struct shard_index *index, const struct checkpoint *c,
-                             const char *where, fathom_diag *d)
-{
-    const char *name;
-    json_t *value;
-    json_object_foreach ((json_t *)index->weight_map, name, value) {
-        const char *shard = json_string_value(value);
-        const struct tensor *t = checkpoint_find(c, name);
-        if (!t) {
-            FAIL(d, FATHOM_EFORMAT, "%s: %s should be in %s, which does not hold it", where, name,
-                 shard);
-        }
-        const char *holder = checkpoint_shard_name(c, t->i_shard);
-        if (strcmp(holder, shard) != 0) {
-            FAIL(d, FATHOM_EFORMAT, "%s: %s should be in %s, it is in %s", where, name, shard,
-                 holder);
-        }
-    }
-    return FATHOM_OK;
 }

@@ -1,12 +1,9 @@
-/* options.c - the walk: environment, file, command line into struct settings, by the table */
-#include "cli/options.h"
-
+/* option_walk.c - the walk: environment, file, command line into struct settings, by the table */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/fail.h"
 #include "cli/options_int.h"
-#include "cli/speculative.h"
 
 enum command command_find(const char *const *words, size_t n, size_t *n_used)
 {

@@ -3,8 +3,8 @@
  * One layer without experts and one with them get generated weights; a step's operators then run
  * alone, each time after a copy that leaves nothing of it in the device's caches. The floor is the
  * bytes that an operator has to move, each once, over the bandwidth of that copy. */
-#ifndef FATHOM_MODEL_OP_BENCH_H
-#define FATHOM_MODEL_OP_BENCH_H
+#ifndef FATHOM_BENCH_OP_BENCH_H
+#define FATHOM_BENCH_OP_BENCH_H
 
 #include <stdint.h>
 

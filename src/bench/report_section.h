@@ -1,9 +1,9 @@
-/* report_int.h - the parts of the page */
-#ifndef FATHOM_BENCH_REPORT_INT_H
-#define FATHOM_BENCH_REPORT_INT_H
+/* report_section.h - which series of a page are drawn together, and their charts */
+#ifndef FATHOM_BENCH_REPORT_SECTION_H
+#define FATHOM_BENCH_REPORT_SECTION_H
 
 #include "bench/chart.h"
-#include "bench/report.h"
+#include "bench/report_data.h"
 
 enum { SECTION_SERIES = 6, REPORT_SECTIONS_MAX = 64 };
 
@@ -32,14 +32,12 @@ void series_name(struct buf *out, const struct report_series *s, unsigned differ
 
 /* section_write - the charts of a section
  *
- *   i  its number, for the names of its charts */
-fathom_err section_write(struct buf *out, const struct report_data *r,
-                         const struct report_options *o, const struct section *s, size_t i);
+ *   zooms  [n_zoom] charts over concurrency once more up to these
+ *   i      its number, for the names of its charts */
+fathom_err section_write(struct buf *out, const struct report_data *r, const uint32_t *zooms,
+                         size_t n_zoom, const struct section *s, size_t i);
 
 /* part_end - release a text that was made for a page; when it failed, so has the page */
 void part_end(struct buf *page, struct buf *part);
-
-/* report_style - the style sheet */
-extern const char report_style[];
 
 #endif

@@ -1,14 +1,13 @@
-/* index.h - model.safetensors.index.json: which shard holds which tensor
+/* shard_index.h - model.safetensors.index.json: which shard holds which tensor
  *
  *   {"metadata": {...}, "weight_map": {"tensor name": "shard file name", ...}}
  */
-#ifndef FATHOM_CHECKPOINT_INDEX_H
-#define FATHOM_CHECKPOINT_INDEX_H
+#ifndef FATHOM_CHECKPOINT_SHARD_INDEX_H
+#define FATHOM_CHECKPOINT_SHARD_INDEX_H
 
 #include <jansson.h>
 #include <stddef.h>
 
-#include "checkpoint/checkpoint.h"
 #include "fathom/err.h"
 
 #define SHARD_INDEX_FILE "model.safetensors.index.json"
@@ -25,11 +24,6 @@ struct shard_index {
  *         else than a plain file name as a shard; ENOMEM. *out is empty on failure. */
 fathom_err shard_index_parse(struct shard_index *out, const char *text, size_t n, const char *where,
                              fathom_diag *d);
-void shard_index_free(struct shard_index *index);
-
-/* shard_index_check - every tensor of the index is in the shard that the index gives
- * Errors  EFORMAT: names tensor and shard. */
-fathom_err shard_index_check(const struct shard_index *index, const struct checkpoint *c,
-                             const char *where, fathom_diag *d);
+void shard_index_free(struct shard_index *index); /* accepts a zeroed struct */
 
 #endif

@@ -1,4 +1,5 @@
-#include "model/op_bench.h"
+/* op_bench.c - every operator of a model by itself: its batch, its runs, its floors */
+#include "bench/op_bench.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -10,7 +11,6 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "model/config.h"
-#include "model/model_int.h"
 #include "model/weights.h"
 
 enum { SEED = 1, DENSE_LAYER = 0, MOE_LAYER = 1, ARRAY_ALIGN = 64, N_ARRAY = 8, FILL_BLOCKS = 509 };
@@ -23,6 +23,8 @@ struct op_bench {
     struct model_limits limits;
     struct op_bench_options o;
     struct model *m;
+    struct model_operands dense; /* of DENSE_LAYER */
+    struct model_operands moe;   /* of MOE_LAYER */
     struct kv_cache kv;
     void *flush;     /* device: the larger of 2 * flush_bytes and measure_bytes */
     int32_t *device; /* a batch's arrays, [n_int] */
@@ -59,7 +61,10 @@ static fathom_err make_weights(struct op_bench *p, fathom_diag *d)
     TRY(weights_generate(&w, &p->config, SEED, p->limits.rank, p->limits.world, d));
     fathom_err err = model_create(&p->m, p->b, &p->config, &w, &p->limits, d);
     weights_release(&w);
-    return err;
+    if (err) return err;
+    model_operands(&p->dense, p->m, DENSE_LAYER);
+    model_operands(&p->moe, p->m, MOE_LAYER);
+    return FATHOM_OK;
 }
 
 /* Index keys that differ: equal scores are not what index_topk finds in a context. The pages share
@@ -245,7 +250,7 @@ static fathom_err make_batch(struct op_bench *p, const struct op_bench_shape *s,
     return p->ops->copy_in(p->b, p->device, p->host, p->n_int * sizeof(int32_t));
 }
 
-/* What the operators run on; model_int.h has the objects. */
+/* What the operators run on, with the objects of struct model_operands. */
 struct context {
     struct op_bench *p;
     struct batch batch;
@@ -257,95 +262,104 @@ typedef fathom_err op_run(const struct context *x);
 
 static fathom_err run_embed(const struct context *x)
 {
-    struct model *m = x->p->m;
+    const struct op_bench *p = x->p;
+    const struct model_operands *m = &p->moe;
     struct embed_args a = {m->embed, x->batch.ids, NULL, x->batch.n_token, m->residual};
-    return m->ops->embed(m->b, &a);
+    return p->ops->embed(p->b, &a);
 }
 
 static fathom_err run_norm(const struct context *x)
 {
-    struct model *m = x->p->m;
+    const struct op_bench *p = x->p;
+    const struct model_operands *m = &p->moe;
     struct add_norm_args a = {.x = m->residual,
                               .delta = m->delta,
-                              .weight = m->layers[MOE_LAYER].input_norm,
+                              .weight = m->input_norm,
                               .out = m->normed,
                               .n_token = x->batch.n_token};
-    return m->ops->add_norm(m->b, &a);
+    return p->ops->add_norm(p->b, &a);
 }
 
 static fathom_err run_front(const struct context *x)
 {
-    struct model *m = x->p->m;
-    struct mla_front_args a = {.w = m->layers[MOE_LAYER].mla,
+    const struct op_bench *p = x->p;
+    const struct model_operands *m = &p->moe;
+    struct mla_front_args a = {.w = m->mla,
                                .batch = &x->batch,
-                               .kv = &x->p->kv,
+                               .kv = &p->kv,
                                .layer = MOE_LAYER,
                                .form = MLA_ABSORBED,
                                .want_index_query = x->is_long,
                                .x = m->normed,
                                .query = m->query};
-    return m->ops->mla_front(m->b, &a);
+    return p->ops->mla_front(p->b, &a);
 }
 
 static fathom_err run_index(const struct context *x)
 {
-    struct model *m = x->p->m;
+    const struct op_bench *p = x->p;
+    const struct model_operands *m = &p->moe;
     struct index_topk_args a = {.batch = &x->batch,
-                                .kv = &x->p->kv,
+                                .kv = &p->kv,
                                 .layer = MOE_LAYER,
                                 .query = m->query,
                                 .select = m->select};
-    return m->ops->index_topk(m->b, &a);
+    return p->ops->index_topk(p->b, &a);
 }
 
 static fathom_err run_attend(const struct context *x)
 {
-    struct model *m = x->p->m;
-    struct mla_attend_args a = {.w = m->layers[MOE_LAYER].mla,
+    const struct op_bench *p = x->p;
+    const struct model_operands *m = &p->moe;
+    struct mla_attend_args a = {.w = m->mla,
                                 .batch = &x->batch,
-                                .kv = &x->p->kv,
+                                .kv = &p->kv,
                                 .layer = MOE_LAYER,
                                 .form = MLA_ABSORBED,
                                 .query = m->query,
                                 .select = x->is_long ? m->select : NULL,
                                 .out = m->latent};
-    return m->ops->mla_attend(m->b, &a);
+    return p->ops->mla_attend(p->b, &a);
 }
 
 static fathom_err run_out(const struct context *x)
 {
-    struct model *m = x->p->m;
-    struct mla_out_args a = {m->layers[MOE_LAYER].mla, MLA_ABSORBED, m->latent, m->delta,
-                             x->batch.n_token};
-    return m->ops->mla_out(m->b, &a);
+    const struct op_bench *p = x->p;
+    const struct model_operands *m = &p->moe;
+    struct mla_out_args a = {m->mla, MLA_ABSORBED, m->latent, m->delta, x->batch.n_token};
+    return p->ops->mla_out(p->b, &a);
 }
 
 static fathom_err run_ffn(const struct context *x)
 {
-    struct model *m = x->p->m;
-    struct ffn_args a = {m->layers[DENSE_LAYER].ffn, m->normed, m->delta, x->batch.n_token};
-    return m->ops->ffn(m->b, &a);
+    const struct op_bench *p = x->p;
+    const struct model_operands *m = &p->dense;
+    struct ffn_args a = {m->ffn, m->normed, m->delta, x->batch.n_token};
+    return p->ops->ffn(p->b, &a);
 }
 
 static fathom_err run_router(const struct context *x)
 {
-    struct model *m = x->p->m;
-    struct router_args a = {m->layers[MOE_LAYER].ffn, m->normed, m->route, x->batch.n_token};
-    return m->ops->router(m->b, &a);
+    const struct op_bench *p = x->p;
+    const struct model_operands *m = &p->moe;
+    struct router_args a = {m->ffn, m->normed, m->route, x->batch.n_token};
+    return p->ops->router(p->b, &a);
 }
 
 static fathom_err run_moe(const struct context *x)
 {
-    struct model *m = x->p->m;
-    struct moe_args a = {m->layers[MOE_LAYER].ffn, m->normed, m->route, m->delta, x->batch.n_token};
-    return m->ops->moe(m->b, &a);
+    const struct op_bench *p = x->p;
+    const struct model_operands *m = &p->moe;
+    struct moe_args a = {m->ffn, m->normed, m->route, m->delta, x->batch.n_token};
+    return p->ops->moe(p->b, &a);
 }
 
 static fathom_err run_head(const struct context *x)
 {
-    struct model *m = x->p->m;
+    const struct op_bench *p = x->p;
+    const struct model_operands *m = &p->moe;
     struct head_args a = {m->head, m->hidden, x->batch.logit_rows, x->batch.n_logit_row, m->logits};
-    return m->ops->head(m->b, &a);
+    return p->ops->head(p->b, &a);
 }
 
 static fathom_err run_sample(const struct context *x)
@@ -538,7 +552,7 @@ static fathom_err make_draws(struct context *x)
         TRY(p->ops->copy_in(p->b, &rows[i < n ? i : room + i - n], &row, sizeof row));
         TRY(p->ops->sync(p->b)); /* row is used again */
     }
-    x->sample = (struct sample_args){.logits = p->m->logits,
+    x->sample = (struct sample_args){.logits = p->moe.logits,
                                      .n_row = n,
                                      .rows = rows,
                                      .ids = out,
@@ -605,7 +619,7 @@ fathom_err op_bench_run(struct op_bench *p, const struct op_bench_shape *shape,
     }
     struct context x = {.p = p};
     fathom_err err = make_batch(p, shape, &x.batch);
-    x.is_long = p->m->index_topk > 0 && shape->context > p->m->index_topk;
+    x.is_long = p->c.index_topk > 0 && shape->context > p->c.index_topk;
     if (!err) err = make_draws(&x);
     if (!err) err = run_all(&x, shape, report, arg);
     if (err) return diag_fail(d, err, "%s", p->ops->fault(p->b));

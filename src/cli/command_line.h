@@ -1,0 +1,211 @@
+/* command_line.h - what the command line says, once it is read */
+#ifndef FATHOM_CLI_COMMAND_LINE_H
+#define FATHOM_CLI_COMMAND_LINE_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { STRING_LIST_MAX = 256 };
+
+/* Strings of argv, in order. */
+struct string_list {
+    const char *items[STRING_LIST_MAX];
+    size_t n;
+};
+
+enum { COMPILATION_SIZES_MAX = 128, COMPILATION_SIZE_LIMIT = 8192 };
+
+/* What --compilation-config and -O say: what is recorded at start. */
+struct compilation {
+    bool no_graphs;                        /* cudagraph_mode NONE, or -O0 */
+    uint32_t sizes[COMPILATION_SIZES_MAX]; /* cudagraph_capture_sizes, in the order given */
+    uint32_t n_size;                       /* 0: not given */
+    uint32_t n_warm_up;                    /* cudagraph_num_of_warmups; 0: not given */
+};
+
+/* What the benchmarks are told. Lengths are tokens. */
+struct bench_settings {
+    int64_t seed;
+    int64_t num_prompts;
+    int64_t num_prompts_sweep; /* 0: as the point needs */
+    int64_t num_warmups;
+    const char *dataset_name;
+    const char *dataset_path; /* NULL: none */
+    bool disable_shuffle;
+    int64_t input_len; /* 0: as the dataset says, here and below */
+    int64_t output_len;
+    int64_t random_input_len;
+    int64_t random_output_len;
+    int64_t random_prefix_len;
+    double random_range_ratio;
+    int64_t sharegpt_output_len;
+    int64_t custom_output_len;
+    int64_t sonnet_input_len;
+    int64_t sonnet_output_len;
+    int64_t sonnet_prefix_len;
+    int64_t prefix_repetition_prefix_len;
+    int64_t prefix_repetition_suffix_len;
+    int64_t prefix_repetition_num_prefixes;
+    int64_t prefix_repetition_output_len;
+
+    const char *backend;
+    const char *base_url; /* NULL: from host and port */
+    const char *host;
+    int64_t port;
+    const char *endpoint;          /* NULL: of the backend */
+    const char *model;             /* NULL: the first that the server lists */
+    const char *served_model_name; /* NULL: model */
+    const char *tokenizer;         /* NULL: the model's */
+    const char *api_key;           /* NULL: from the environment */
+    struct string_list header;
+    const char *extra_body; /* JSON object, or NULL */
+    bool insecure;
+    const char *request_rate; /* a number or "inf" */
+    double burstiness;
+    int64_t max_concurrency; /* 0: no limit */
+    const char *ramp_up_strategy;
+    double ramp_up_start_rps;
+    double ramp_up_end_rps;
+    bool ignore_eos;
+    double temperature; /* negative: not sent, here and below */
+    double top_p;
+    int64_t top_k;
+    double min_p;
+    double frequency_penalty; /* -3: not sent, here and below */
+    double presence_penalty;
+    double repetition_penalty;
+    int64_t logprobs;
+    const char *percentile_metrics;
+    const char *metric_percentiles;
+    struct string_list goodput;
+    const char *cache;
+    int64_t repeat;
+    double request_timeout;
+    double ready_check_timeout;
+    bool disable_tqdm;
+    bool save_result;
+    bool save_detailed;
+    bool append_result;
+    const char *result_dir;
+    const char *result_filename;
+    struct string_list metadata;
+    const char *label;
+
+    const char *concurrencies; /* lists of bench sweep: "1,2,4-8" */
+    const char *request_rates;
+    const char *input_lens;
+    const char *output_lens;
+    double pause;
+
+    const char *output; /* the page of bench report */
+    const char *title;
+    const char *zoom;
+};
+
+/* What the command line says; options that were not given hold their defaults. Strings belong to
+ * argv, to the environment, to the table or to `texts`. */
+struct settings {
+    json_t *texts; /* an array that owns what neither argv nor the table holds; NULL: nothing */
+    const char *config; /* the file of options, or NULL */
+    const char *model;
+    const char *backend;
+    const char *dtype;
+    const char *kv_cache_dtype;
+    const char *quantization; /* NULL: not given */
+    const char *load_format;
+    int64_t tensor_parallel_size;
+    int64_t rank_slice;    /* -1: not given */
+    int64_t threads;       /* 0: all processors */
+    int64_t max_model_len; /* 0: the checkpoint's */
+    int64_t max_num_seqs;  /* 0: the engine's default, here and below */
+    int64_t max_num_batched_tokens;
+    int64_t max_queued;
+    int64_t max_num_queued_tokens;
+    int64_t slo_ttft_ms;
+    int64_t slo_tpot_ms;
+    const char *scheduling_policy;
+    int64_t kv_cache_memory_bytes;
+    double gpu_memory_utilization;
+    bool enable_prefix_caching;
+    int64_t kv_offload_ram;
+    const char *kv_offload_dir; /* NULL: none */
+    int64_t kv_offload_dir_size;
+    const char *compilation_config; /* NULL: not given */
+    int64_t optimization_level;     /* -1: not given */
+    bool enforce_eager;
+    bool async_scheduling;
+    struct compilation compilation; /* what the first two say */
+    const char *speculative_config; /* NULL: not given */
+    uint32_t n_draft;               /* what it says; 0: none */
+    int64_t seed;                   /* -1: from the system */
+
+    const char *tokenizer_mode;
+    const char *tool_call_parser;
+    const char *special_tokens_in_text;
+    const char *reasoning_parser;
+
+    const char *host;
+    int64_t port;
+    struct string_list served_model_name;
+    struct string_list api_key;
+    const char *uds;       /* NULL: host and port */
+    const char *root_path; /* NULL: none; so is everything down to ssl_cert_reqs */
+    const char *api_key_file;
+    const char *admin_socket;
+    const char *ssl_certfile;
+    const char *ssl_keyfile;
+    const char *ssl_ca_certs;
+    const char *ssl_cert_reqs;
+    bool open_metrics;
+    bool tokenizer_info;
+    bool allow_credentials;
+    struct string_list allowed_origins;
+    struct string_list allowed_methods;
+    struct string_list allowed_headers;
+    double drain_timeout; /* seconds */
+    double stall_timeout; /* seconds; 0: as the backend needs */
+    int64_t max_connections;
+    int64_t max_stored_responses; /* 0: none are kept */
+    int64_t max_stored_response_bytes;
+    double stored_response_ttl; /* seconds */
+    bool enable_log_requests;
+    bool disable_log_requests;
+    bool disable_uvicorn_access_log;
+    const char *access_log; /* NULL: none */
+    const char *generation_config;
+    const char *log_level;
+
+    const char *prompt; /* NULL: a chat in the terminal */
+    const char *system;
+    bool thinking;
+    double temperature; /* negative: the checkpoint's, here and below */
+    double top_p;
+    int64_t max_tokens; /* 0: up to the context */
+
+    const char *text; /* NULL: standard input */
+    bool decode;
+    bool tensors;
+    int64_t memory_bytes; /* 0: this machine's */
+
+    int64_t batch_size;
+    int64_t input_len;
+    int64_t output_len;
+    int64_t num_iters_warmup;
+    int64_t num_iters;
+    const char *output_json; /* NULL: none */
+    struct bench_settings bench;
+
+    bool verify;
+    bool json;
+
+    bool markdown;
+    bool flags;
+    bool dry_run;
+    bool help;
+    const char *help_topic;  /* what --help is asked about; NULL: all */
+    struct string_list rest; /* plain arguments after the model */
+};
+
+#endif
