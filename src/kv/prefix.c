@@ -277,9 +277,9 @@ struct prefix_match prefix_find_tiers(const struct prefix_cache *c, uint64_t sal
     struct hash128 name = name_before(c, salt, n_page > 0 ? pages[n_page - 1] : NO_PAGE);
     for (uint32_t i = n_page; (i + 1) * (uint64_t)KV_PAGE_TOKENS < n_id; i++, m.n_page++) {
         name = name_after(c, &name, ids + (size_t)i * KV_PAGE_TOKENS);
-        enum tier_place place = tiers_find(c->tiers, &name);
-        if (place == TIER_NOWHERE) break;
-        m.n_disk += place == TIER_ON_DISK;
+        enum tier_where where = tiers_find(c->tiers, &name);
+        if (where == TIER_NOWHERE) break;
+        m.n_disk += where == TIER_ON_DISK;
     }
     if (!tiers_pay(c->tiers, m.n_page, m.n_disk)) return (struct prefix_match){0};
     return m;

@@ -97,7 +97,7 @@ void prefix_keep_offered(struct prefix_cache *c, uint32_t n);
 
 /* prefix_n_offered - pages that have no copy yet: all that were given, but those that had one then
  * prefix_n_margin - pages that are to be had without a copy, when copies cost others their memory
- * prefix_is_due - the next copy is to be made as soon as there is time: memory has a free slot, or
+ * prefix_is_due - the next copy is to be made as soon as there is time: memory has a free place, or
  * a disk behind it, or fewer pages than the margin are to be had without one */
 uint32_t prefix_n_offered(const struct prefix_cache *c);
 uint32_t prefix_n_margin(const struct prefix_cache *c);

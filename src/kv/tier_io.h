@@ -16,7 +16,7 @@ enum tier_job_kind { TIER_JOB_READ, TIER_JOB_WRITE };
 struct tier_job {
     enum tier_job_kind kind;
     uint32_t entry;               /* the owner's */
-    uint32_t slot;                /* of the disk */
+    uint32_t place;               /* of the disk */
     uint64_t order;               /* of a write */
     const struct tier_name *name; /* what is written, or has to be found; lives until it is done */
     void *page;                   /* likewise; aligned to DIRECT_ALIGN, and room up to it */

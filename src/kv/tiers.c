@@ -2,16 +2,17 @@
  *
  *   1. An entry is a record that is in memory, on disk or both; it is in the bucket of its key
  *      exactly once, and no two have the same key.
- *   2. A slot of memory, and of the disk, is free or one entry's.
- *   3. Lists: RAM has the entries with a slot of memory and DISK those whose record is on disk,
+ *   2. A place of memory, and of the disk, is free or one entry's.
+ *   3. Lists: RAM has the entries with a place of memory and DISK those whose record is on disk,
  *      each with the one used last in front; UNWRITTEN those in memory that wait for a write, in
- *      order; COPYING those whose slot is part of a copy that the device may not have done.
- *   4. Slots of memory from n_touched on have never been taken; the lowest is taken next, and only
+ *      order; COPYING those whose place is part of a copy that the device may not have done.
+ *   4. Places of memory from n_touched on have never been taken; the lowest is taken next, and only
  *      when none below is free.
- *   5. A slot of memory is given away only when its entry is READY, not COPYING and not WRITING; a
- *      slot of the disk only when its entry is not READING. So nobody writes to what another reads.
+ *   5. A place of memory is given away only when its entry is READY, not COPYING and not WRITING; a
+ *      place of the disk only when its entry is not READING. So nobody writes to what another
+ * reads.
  *
- * States of an entry's memory, and of its disk slot
+ * States of an entry's memory, and of its disk place
  *
  *             keep            synced                         restore, read_ahead       done
  *        NONE -----> FILLING -------> READY             NONE ----------------> READING ----> READY
@@ -23,7 +24,7 @@
  *        NONE ------------------> WANTED ----------> WRITING -------> KEPT ---> NONE
  *          ^--------- evicted ------+  ^--- failed: NONE ---+           evicted, not taken
  *
- * An entry in neither is gone. Jobs under way hold their slots: at most READS_MAX and WRITES_MAX.
+ * An entry in neither is gone. Jobs under way hold their places: at most READS_MAX and WRITES_MAX.
  */
 #include "kv/tiers.h"
 
@@ -53,7 +54,7 @@ struct link {
 struct entry {
     struct hash128 key;
     uint32_t next; /* in the bucket, or of the unused entries */
-    uint32_t ram;  /* slots; NONE: it has none */
+    uint32_t ram;  /* places; NONE: it has none */
     uint32_t disk;
     uint8_t ram_state;
     uint8_t disk_state;
@@ -83,12 +84,12 @@ struct tiers {
     uint32_t unused;       /* entries, linked by next */
     uint32_t *buckets;     /* [bucket_mask + 1] */
     uint32_t bucket_mask;
-    struct tier_name *names; /* [n_ram] what a slot of memory holds, or is to be filled with */
+    struct tier_name *names; /* [n_ram] what a place of memory holds, or is to be filled with */
     uint64_t *sums;          /* [n_ram] of the pages that are READY */
-    uint32_t *free_ram;      /* [n_ram] stacks of slots */
+    uint32_t *free_ram;      /* [n_ram] stacks of places */
     uint32_t *free_disk;     /* [n_disk] */
     uint32_t n_free_ram, n_free_disk;
-    uint32_t n_touched; /* slots of memory that the system has provided */
+    uint32_t n_touched; /* places of memory that the system has provided */
     struct entry_list lists[LIST_COUNT];
     uint32_t n_reading, n_writing;
     uint32_t n_fault;            /* writes that failed since one did not */
@@ -154,7 +155,7 @@ static uint32_t search(const struct tiers *t, const struct hash128 *key)
 static uint32_t entry_take(struct tiers *t, const struct hash128 *key)
 {
     uint32_t i = t->unused;
-    ASSERT(i != NONE); /* each has a slot, and there are as many as slots */
+    ASSERT(i != NONE); /* each has a place, and there are as many as places */
     struct entry *e = &t->entries[i];
     t->unused = e->next;
     uint32_t *bucket = bucket_of(t, key);
@@ -164,7 +165,7 @@ static uint32_t entry_take(struct tiers *t, const struct hash128 *key)
     return i;
 }
 
-/* Forgets an entry that has neither slot any more. */
+/* Forgets an entry that has neither place any more. */
 static void entry_tidy(struct tiers *t, uint32_t i)
 {
     struct entry *e = &t->entries[i];
@@ -194,12 +195,12 @@ static void give_disk(struct tiers *t, struct entry *e)
     e->disk_state = DISK_NONE;
 }
 
-static unsigned char *page_of(const struct tiers *t, uint32_t slot)
+static unsigned char *page_of(const struct tiers *t, uint32_t place)
 {
-    return t->c.ram + slot * t->place_bytes;
+    return t->c.ram + place * t->place_bytes;
 }
 
-/* Frees the slot of memory that was used the longest ago, of those that nobody reads or writes. */
+/* Frees the place of memory that was used the longest ago, of those that nobody reads or writes. */
 static bool evict_ram(struct tiers *t)
 {
     uint32_t i = t->lists[LIST_RAM].tail;
@@ -232,14 +233,14 @@ static bool evict_disk(struct tiers *t)
     return false;
 }
 
-/* A slot of memory for what `name` says; NONE when all are under way. */
+/* A place of memory for what `name` says; NONE when all are under way. */
 static uint32_t take_ram(struct tiers *t, const struct tier_name *name)
 {
     if (t->n_free_ram == 0 && !evict_ram(t)) return NONE;
-    uint32_t slot = t->free_ram[--t->n_free_ram];
-    if (slot >= t->n_touched) t->n_touched = slot + 1;
-    t->names[slot] = *name;
-    return slot;
+    uint32_t place = t->free_ram[--t->n_free_ram];
+    if (place >= t->n_touched) t->n_touched = place + 1;
+    t->names[place] = *name;
+    return place;
 }
 
 /* ---- life ---- */
@@ -274,14 +275,14 @@ static fathom_err adopt(struct tiers *t)
         const struct tier_found *f = &t->c.found[k];
         if (search(t, &f->key) != NONE) continue;
         struct entry *e = &t->entries[entry_take(t, &f->key)];
-        e->disk = f->slot;
+        e->disk = f->place;
         e->disk_state = DISK_KEPT;
-        taken[f->slot] = true;
+        taken[f->place] = true;
         if (f->order >= t->order) t->order = f->order + 1;
     }
     for (uint32_t k = 0; k < t->c.n_found; k++) {
         uint32_t i = search(t, &t->c.found[k].key);
-        if (t->entries[i].disk == t->c.found[k].slot) list_touch(t, LIST_DISK, i);
+        if (t->entries[i].disk == t->c.found[k].place) list_touch(t, LIST_DISK, i);
     }
     for (uint32_t i = t->c.n_disk; i-- > 0;) {
         if (!taken[i]) t->free_disk[t->n_free_disk++] = i;
@@ -304,7 +305,7 @@ fathom_err tiers_create(struct tiers **out, const struct tiers_config *c, fathom
         FAIL(d, FATHOM_EINVAL, "%u pages of memory for offloading, needed is at least %d", c->n_ram,
              TIERS_MIN_RAM);
     }
-    if (c->n_disk > 0 && !c->io) FAIL(d, FATHOM_EINVAL, "%u slots of no disk", c->n_disk);
+    if (c->n_disk > 0 && !c->io) FAIL(d, FATHOM_EINVAL, "%u places of no disk", c->n_disk);
     struct tiers *t = mem_calloc(1, sizeof *t);
     if (!t) FAIL(d, FATHOM_ENOMEM, "no memory for the tiers");
     t->c = *c;
@@ -351,7 +352,7 @@ static void submit(struct tiers *t, uint32_t i, enum tier_job_kind kind)
     const struct entry *e = &t->entries[i];
     const struct tier_job job = {.kind = kind,
                                  .entry = i,
-                                 .slot = e->disk,
+                                 .place = e->disk,
                                  .order = kind == TIER_JOB_WRITE ? t->order++ : 0,
                                  .name = &t->names[e->ram],
                                  .page = page_of(t, e->ram),
@@ -388,9 +389,9 @@ static bool start_read(struct tiers *t, uint32_t i, const struct tier_name *name
     struct entry *e = &t->entries[i];
     uint32_t reads_max = t->c.n_ram / 2 < READS_MAX ? t->c.n_ram / 2 : READS_MAX;
     if (t->n_reading == reads_max) return false;
-    uint32_t slot = take_ram(t, name);
-    if (slot == NONE) return false;
-    e->ram = slot;
+    uint32_t place = take_ram(t, name);
+    if (place == NONE) return false;
+    e->ram = place;
     e->ram_state = RAM_READING;
     list_touch(t, LIST_RAM, i);
     t->n_reading++;
@@ -534,18 +535,18 @@ void tiers_keep(struct tiers *t, const struct tier_name *name, uint32_t page, bo
         if (t->entries[i].ram != NONE || !overwritten) return;
     }
     if (t->fault) return;
-    uint32_t slot = take_ram(t, name); /* an entry that is on disk alone stays */
-    if (slot == NONE) {
+    uint32_t place = take_ram(t, name); /* an entry that is on disk alone stays */
+    if (place == NONE) {
         t->stats.n_refused++;
         return;
     }
-    t->fault = t->c.device.page_out(t->c.device.arg, page, page_of(t, slot));
+    t->fault = t->c.device.page_out(t->c.device.arg, page, page_of(t, place));
     if (t->fault) {
-        t->free_ram[t->n_free_ram++] = slot;
+        t->free_ram[t->n_free_ram++] = place;
         return;
     }
     if (i == NONE) i = entry_take(t, &name->key);
-    t->entries[i].ram = slot;
+    t->entries[i].ram = place;
     t->entries[i].ram_state = RAM_FILLING;
     list_touch(t, LIST_RAM, i);
     list_touch(t, LIST_COPYING, i);
@@ -554,7 +555,7 @@ void tiers_keep(struct tiers *t, const struct tier_name *name, uint32_t page, bo
     count_used(t);
 }
 
-enum tier_place tiers_find(const struct tiers *t, const struct hash128 *key)
+enum tier_where tiers_find(const struct tiers *t, const struct hash128 *key)
 {
     uint32_t i = search(t, key);
     if (i == NONE) return TIER_NOWHERE;
@@ -606,7 +607,7 @@ enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, ui
         return TIER_GONE;
     }
     if (is_damaged(t, e)) return drop_damaged(t, i, name);
-    /* A slot that is still being filled is copied all the same: copies are done in order. */
+    /* A place that is still being filled is copied all the same: copies are done in order. */
     t->fault = t->c.device.page_in(t->c.device.arg, page, page_of(t, e->ram));
     if (t->fault) return TIER_GONE;
     if (e->from_disk) {

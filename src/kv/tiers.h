@@ -37,7 +37,7 @@ struct tiers_config {
     struct hash128 secret; /* of the keys */
     struct tiers_device device;
     struct tier_io *io;             /* the tiers' on success; NULL: no disk */
-    uint32_t n_disk;                /* its slots */
+    uint32_t n_disk;                /* its places */
     const struct tier_found *found; /* [n_found] what it holds, the one used last at the end */
     uint32_t n_found;
 };
@@ -75,22 +75,22 @@ bool tiers_use(struct tiers *t, const struct hash128 *key);
 
 /* tiers_has_room - a page could be kept without giving up one that is not written yet
  * tiers_may_copy - the step has room, too, for one more page that need not be copied now
- * tiers_keep_all - what is kept takes nothing away: there is a free slot, or a disk behind memory
+ * tiers_keep_all - what is kept takes nothing away: there is a free place, or a disk behind memory
  */
 bool tiers_has_room(const struct tiers *t);
 bool tiers_may_copy(const struct tiers *t);
 bool tiers_keep_all(const struct tiers *t);
 
-/* tiers_touch - has the system provide the memory of a slot that has never been used, so that the
+/* tiers_touch - has the system provide the memory of a place that has never been used, so that the
  * first copy to it takes no longer than others
  *
- * Returns  false when there is no such slot. */
+ * Returns  false when there is no such place. */
 bool tiers_touch(struct tiers *t);
 
-enum tier_place { TIER_NOWHERE, TIER_IN_RAM, TIER_ON_DISK };
+enum tier_where { TIER_NOWHERE, TIER_IN_RAM, TIER_ON_DISK };
 
 /* tiers_find - where the record of a key is */
-enum tier_place tiers_find(const struct tiers *t, const struct hash128 *key);
+enum tier_where tiers_find(const struct tiers *t, const struct hash128 *key);
 
 enum tier_answer {
     TIER_RESTORED, /* its copy into the page is enqueued */

@@ -227,10 +227,10 @@ static void a_request_goes_on_from_where_filling_stops(void **state)
 {
     struct fixture *f = *state;
     put_on_disk(f, 1);
-    for (uint32_t slot = 0; slot < N_DISK; slot++) { /* the third page of the text */
+    for (uint32_t place = 0; place < N_DISK; place++) { /* the third page of the text */
         int32_t first;
-        memcpy(&first, platter_page(f->platter, slot), sizeof first);
-        if (first == 10000 + 2 * KV_PAGE_TOKENS) platter_page(f->platter, slot)[100] ^= 8;
+        memcpy(&first, platter_page(f->platter, place), sizeof first);
+        if (first == 10000 + 2 * KV_PAGE_TOKENS) platter_page(f->platter, place)[100] ^= 8;
     }
     struct request *r = add(f, 1, TEXT);
     for (int i = 0; i < 20 && r->state != REQUEST_RUNNING; i++) step(f);
