@@ -1,7 +1,7 @@
 /* tier_io.h - reads and writes of records, done by somebody else while the engine goes on
  *
- * The owner submits jobs and takes them back when they are done; it never waits. The real one is a
- * thread over a directory (tier_thread.h); tests have others, which are slow or fail as told.
+ * The owner submits jobs and takes them back when they are done; it never waits. The program's is a
+ * thread over a directory, tier_io_create; tests have others, which are slow or fail as told.
  */
 #ifndef FATHOM_KV_TIER_IO_H
 #define FATHOM_KV_TIER_IO_H
@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "fathom/err.h"
+#include "kv/tier_disk.h"
 #include "kv/tier_record.h"
 
 enum tier_job_kind { TIER_JOB_READ, TIER_JOB_WRITE };
@@ -42,5 +44,13 @@ struct tier_io_ops {
 struct tier_io {
     const struct tier_io_ops *ops;
 };
+
+/* tier_io_create - start a thread that reads and writes the records of a directory
+ *
+ *   disk  the thread's on success
+ *   done  done(arg) is called on the thread after each job, so that its owner looks again
+ * Errors  ENOMEM; EIO when the thread cannot start. */
+fathom_err tier_io_create(struct tier_io **out, struct tier_disk *disk, void (*done)(void *arg),
+                          void *arg, fathom_diag *d);
 
 #endif

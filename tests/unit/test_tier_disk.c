@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "kv/tier_disk.h"
-#include "kv/tier_thread.h"
+#include "kv/tier_io.h"
 #include "support/patience.h"
 
 enum { PAGE = 5000, N_PLACE = 4, ROOM = 8192 };
@@ -386,7 +386,7 @@ static void the_thread_does_jobs_in_turn(void **state)
     struct world *w = *state;
     struct tier_io *io = NULL;
     int n_done = 0;
-    assert_int_equal(tier_thread_create(&io, w->disk, count_done, &n_done, NULL), FATHOM_OK);
+    assert_int_equal(tier_io_create(&io, w->disk, count_done, &n_done, NULL), FATHOM_OK);
     w->disk = NULL;
     struct tier_name names[N_PLACE];
     unsigned char *pages = mem_alloc_aligned(DIRECT_ALIGN, N_PLACE * ROOM);
