@@ -174,33 +174,3 @@ fathom_err request_dump(const struct request *r, struct buf *out)
         r->n_computed, r->n_draft, r->n_planned, r->n_page, r->n_published, r->n_cached,
         r->n_preempted);
 }
-
-void request_list_push_front(struct request_list *l, struct request *r)
-{
-    r->prev = NULL;
-    r->next = l->head;
-    if (l->head) {
-        l->head->prev = r;
-    } else {
-        l->tail = r;
-    }
-    l->head = r;
-    l->n++;
-}
-
-void request_list_remove(struct request_list *l, struct request *r)
-{
-    ASSERT(l->n > 0);
-    if (r->prev) {
-        r->prev->next = r->next;
-    } else {
-        l->head = r->next;
-    }
-    if (r->next) {
-        r->next->prev = r->prev;
-    } else {
-        l->tail = r->prev;
-    }
-    r->prev = r->next = NULL;
-    l->n--;
-}

@@ -59,7 +59,7 @@ struct request {
     uint32_t min_output; /* stop ids do not count among the first min_output tokens of the output */
     uint64_t cache_salt; /* its pages are found by requests of the same salt alone */
     int32_t priority;    /* lower is earlier */
-    uint32_t share;      /* whose it is: turn.h */
+    uint32_t tenant;     /* whose it is: turn.h */
 
     /* What changes as the request runs. Zero before sched_add. */
     enum request_state state;
@@ -75,12 +75,12 @@ struct request {
     uint32_t n_cached;    /* prompt tokens that were found there or in the tiers, when first run */
     uint32_t n_preempted;
     struct request_fetch fetch; /* the one that goes on or the last one */
-    uint64_t arrival;           /* rank in the order of sched_add */
+    uint64_t arrival;           /* its number in the order of sched_add */
     uint64_t turn;              /* turn.h */
     uint64_t scheduled_us;      /* when first planned */
     uint64_t first_us;          /* when the first token was drawn; 0: none yet */
     uint64_t finished_us;
-    struct request *prev; /* neighbours in the scheduler's list of this state */
+    struct request *prev; /* neighbours in the list of this state: turn.h */
     struct request *next;
 };
 
@@ -142,16 +142,5 @@ void request_check(const struct request *r);
 
 /* request_dump - one line */
 fathom_err request_dump(const struct request *r, struct buf *out);
-
-/* A list of requests, linked through prev and next; zeroed: empty. */
-struct request_list {
-    struct request *head;
-    struct request *tail;
-    uint32_t n;
-};
-
-/* request_list_push_front, request_list_remove - a request is in one list at most; O(1) */
-void request_list_push_front(struct request_list *l, struct request *r);
-void request_list_remove(struct request_list *l, struct request *r);
 
 #endif
