@@ -69,7 +69,7 @@ struct request {
     uint32_t n_reached;   /* the largest n_computed so far: beyond it nothing is computed twice */
     uint32_t n_draft;     /* ids[n_token .. n_token + n_draft) are guesses; the owner may set them
                              between sched_commit and sched_plan when the gap is 1 */
-    uint32_t n_planned;   /* tokens of the step that is under way, drafts included */
+    uint32_t n_planned;   /* tokens of the steps that are under way, drafts included */
     uint32_t n_page;      /* pages[0 .. n_page) are held; page j has positions 64*j .. 64*j + 63 */
     uint32_t n_published; /* of them, from the first on: those in the prefix cache */
     uint32_t n_cached;    /* prompt tokens that were found there or in the tiers, when first run */

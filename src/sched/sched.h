@@ -23,6 +23,7 @@ struct sched_config {
     uint32_t max_num_seqs;           /* requests RUNNING at once, >= 1 */
     uint32_t max_draft;              /* drafts of a request; 0: there are none */
     uint32_t max_score;              /* prompt tokens whose logits a step gives, >= 1 */
+    uint32_t max_flight;             /* plans given and not committed, >= 1 */
 };
 
 /* Limits of one step, below those of sched_config. */
@@ -41,7 +42,8 @@ struct plan_entry {
     bool draws;        /* the entry closes the gap, so the logits of its last known token give the
                           next one, and those of each draft the one after it */
     uint32_t i_draw;   /* the first of its draws, among those of the step */
-    uint32_t i_before; /* in a plan made ahead: the draw of the step before that it computes */
+    uint32_t i_before; /* in a plan made ahead: the draw of the step before that it computes, by
+                          that step's i_draw */
 };
 
 struct plan {
@@ -72,14 +74,14 @@ void sched_destroy(struct sched *s); /* accepts NULL; requests are the owner's *
 void sched_add(struct sched *s, struct request *r);
 
 /* sched_end - WAITING, FETCHING or RUNNING -> FINISHED for a reason from outside (CANCEL, ERROR);
- * its pages are given back. Of a step under way its entry is taken out, whose rows are computed in
- * vain. Not while two steps are under way. */
+ * its pages are given back. Its entries are taken out of all plans under way, and their rows are
+ * computed in vain. */
 void sched_end(struct sched *s, struct request *r, enum request_finish why, uint64_t now_us);
 
 /* sched_set_bounds - for the plans from now on; both at least 1 */
 void sched_set_bounds(struct sched *s, const struct sched_bounds *bounds);
 
-/* sched_plan - decide the next step
+/* sched_plan - decide the next step, with no plan under way
  *
  * Fills pages of FETCHING requests, which run when all have come or no more will. Walks the RUNNING
  * requests in order (turn.h), then admits WAITING ones, with what the prefix cache has of them; one
@@ -94,30 +96,33 @@ void sched_set_bounds(struct sched *s, const struct sched_bounds *bounds);
 void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan);
 enum { SCHED_FETCH_POLL_US = 100000 };
 
-/* sched_plan_ahead - decide the step after the one under way, before it is known what that draws
+/* sched_plan_ahead - decide the step after the newest under way, before that one has drawn
  *
- * Its requests go on with the token that each is about to draw, but for those whose length ends
- * them. Until the commit of the step under way both are. What is drawn may end more of them: their
- * entries are taken out of *next, and their rows are computed in vain, into pages that others get
- * in later steps only.
+ * This is overlap scheduling. The step's requests go on with the token that each is about to draw,
+ * but for those whose length ends them. Then one plan more is under way. What is drawn meanwhile
+ * may end more of its requests: their entries are taken out of *next. Their rows are computed in
+ * vain, into pages that others get in later steps only.
  *
- *   plan  what sched_plan or sched_plan_ahead gave last and is not committed
- *   next  filled; another one than plan
- * Returns  false, with nothing changed, when the next step may be another one: there are drafts; a
- *          request of the step draws nothing, or stands still, or one could be admitted, or fetches
- *          pages; a request would have to be preempted; no request goes on. */
+ *   plan  the newest under way: what sched_plan or sched_plan_ahead gave last
+ *   next  filled; a plan that is not under way. Both are the scheduler's until their commit
+ * Returns  false, with nothing changed, when max_flight plans are under way, or when the next step
+ *          may be another one: there are drafts; a request draws nothing in the step, or stands
+ *          still; one could be admitted, or fetches pages; a request would have to be preempted; no
+ *          request goes on.
+ * Cost     O(RUNNING). */
 bool sched_plan_ahead(struct sched *s, const struct plan *plan, struct plan *next);
 
 /* sched_commit - the step has been computed: advance every entry, append what was drawn, publish
- * the pages that are full, end what is over. Follows each sched_plan that gave entries, and each
- * sched_plan_ahead after the commit of the step before.
+ * the pages that are full, end what is over. Follows each sched_plan that gave entries and each
+ * sched_plan_ahead that returned true.
  *
- *   drawn  [n_draw] the tokens drawn: those of an entry from i_draw on. Those after a draft count
- * as long as the drafts before them are what was drawn; later ones are dropped, and the rows of
- * wrong drafts are as if never written */
+ *   plan   the oldest under way
+ *   drawn  [n_draw] the tokens drawn: those of an entry from i_draw on. A token drawn after a draft
+ *          counts as long as that draft and those before it are the tokens drawn there; later ones
+ *          are dropped, and the rows of wrong drafts are as if never written */
 void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn, uint64_t now_us);
 
-/* sched_abort - no step under way was computed: their plans are void, pages taken for them stay */
+/* sched_abort - no step under way was computed: all plans are void, pages taken for them stay */
 void sched_abort(struct sched *s);
 
 /* sched_n_waiting, sched_n_fetching, sched_n_running - requests in a state */
@@ -144,11 +149,12 @@ struct request *sched_first_waiting(const struct sched *s);
 /* sched_any - a live request, RUNNING before FETCHING before WAITING; NULL when there is none */
 struct request *sched_any(const struct sched *s);
 
-/* sched_check - assert every invariant of sched.c, of each live request and of the pool. Not while
- * two steps are under way. Cost O(live requests + pages). */
+/* sched_check - assert every invariant of sched.c, of each live request and of the pool
+ *
+ * Cost  O(live requests + pages + entries under way). */
 void sched_check(struct sched *s);
 
-/* sched_dump - counts, then a line a request, then the pool */
+/* sched_dump - counts, then a line a plan under way and a request, then the pool */
 fathom_err sched_dump(const struct sched *s, struct buf *out);
 
 #endif

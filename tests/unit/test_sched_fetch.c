@@ -68,7 +68,7 @@ static int open_fixture(void **state)
     f->platter = platter_create(N_DISK, PAGE);
     const struct sim_disk_options disk = {.model = {1, 2}, .seed = 1};
     const struct sched_config sched = {
-        .max_num_batched_tokens = 512, .max_num_seqs = 8, .max_score = 1};
+        .max_num_batched_tokens = 512, .max_num_seqs = 8, .max_score = 1, .max_flight = 1};
     struct tiers_config c = {.page_bytes = PAGE,
                              .n_ram = N_RAM,
                              .ram = f->ram,
