@@ -74,6 +74,7 @@ static void push_front(struct page_pool *p, struct page_list *l, uint32_t page)
 static void remove_from(struct page_pool *p, struct page_list *l, uint32_t page)
 {
     struct page *g = &p->pages[page];
+    ASSERT(l->n > 0 && g->n_holder == 0);
     if (g->prev != NO_PAGE) {
         p->pages[g->prev].next = g->next;
     } else {
@@ -119,6 +120,7 @@ void page_pool_destroy(struct page_pool *p)
 
 void page_pool_on_evict(struct page_pool *p, void (*evicted)(void *arg, uint32_t page), void *arg)
 {
+    ASSERT(!evicted || !p->evicted);
     p->evicted = evicted;
     p->evicted_arg = arg;
 }
@@ -133,10 +135,12 @@ bool page_pool_take(struct page_pool *p, uint32_t *page)
         taken = p->cached.tail;
         remove_from(p, &p->cached, taken);
         if (p->evicted) p->evicted(p->evicted_arg, taken);
+        ASSERT(p->pages[taken].state == PAGE_CACHED); /* nobody has revived it meanwhile */
         p->pages[taken].kept = false;
     } else {
         return false;
     }
+    ASSERT(p->pages[taken].n_holder == 0 && !p->pages[taken].kept);
     p->pages[taken].state = PAGE_HELD;
     p->pages[taken].n_holder = 1;
     *page = taken;

@@ -24,7 +24,9 @@ fathom_err page_pool_create(struct page_pool **out, uint32_t n_page, fathom_diag
 void page_pool_destroy(struct page_pool *p); /* accepts NULL */
 
 /* page_pool_on_evict - evicted(arg, page) is called when page_pool_take is about to hand out a page
- * that was CACHED: whoever finds the page by its content must forget it. NULL: nobody. */
+ * that was CACHED: whoever finds the page by its content must forget it. NULL: nobody.
+ *
+ * Needs  nobody told so far, or NULL. */
 void page_pool_on_evict(struct page_pool *p, void (*evicted)(void *arg, uint32_t page), void *arg);
 
 /* page_pool_take - a page for one holder: the FREE page given last, else the CACHED page that has

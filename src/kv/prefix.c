@@ -117,6 +117,7 @@ static void take_back_offer(struct prefix_cache *c, uint32_t page)
 {
     struct node *n = &c->nodes[page];
     if (!n->offered) return;
+    ASSERT(c->n_offered > 0 && n->published);
     if (n->offered_prev != NO_PAGE) {
         c->nodes[n->offered_prev].offered_next = n->offered_next;
     } else {
@@ -143,7 +144,10 @@ static void forget(void *arg, uint32_t page)
     uint32_t *link = bucket_of(c, &k);
     while (*link != page) link = &c->nodes[*link].next;
     *link = n->next;
-    if (n->parent != NO_PAGE) c->nodes[n->parent].n_child--;
+    if (n->parent != NO_PAGE) {
+        ASSERT(c->nodes[n->parent].published && c->nodes[n->parent].n_child > 0);
+        c->nodes[n->parent].n_child--;
+    }
     n->published = false;
     c->n_published--;
 }
@@ -187,7 +191,7 @@ void prefix_destroy(struct prefix_cache *c)
 
 void prefix_attach_tiers(struct prefix_cache *c, struct tiers *tiers)
 {
-    ASSERT(c->n_published == 0);
+    ASSERT(c->n_published == 0 && !c->tiers);
     c->tiers = tiers;
 }
 
@@ -200,6 +204,7 @@ uint32_t prefix_find(const struct prefix_cache *c, uint64_t salt, const int32_t 
         const struct key k = key_of(salt, parent, ids + (size_t)n * KV_PAGE_TOKENS);
         parent = search(c, *bucket_of(c, &k), &k);
         if (parent == NO_PAGE) break;
+        DCHECK(page_pool_state(c->pool, parent) != PAGE_FREE);
         pages[n] = parent;
     }
     return n;
@@ -208,6 +213,7 @@ uint32_t prefix_find(const struct prefix_cache *c, uint64_t salt, const int32_t 
 /* The name that those of the pages after `page` are made from; NO_PAGE: of first pages. */
 static struct hash128 name_before(const struct prefix_cache *c, uint64_t salt, uint32_t page)
 {
+    ASSERT(page == NO_PAGE || c->nodes[page].published);
     return page == NO_PAGE ? tier_key_first(tiers_secret(c->tiers), salt) : c->nodes[page].name;
 }
 
@@ -239,6 +245,7 @@ static uint32_t swap_for_twin(struct prefix_cache *c, uint32_t page, const struc
 {
     uint32_t twin = search(c, *bucket_of(c, k), k);
     if (twin == NO_PAGE) return NO_PAGE;
+    ASSERT(twin != page && !c->nodes[page].published);
     page_pool_ref(c->pool, twin);
     page_pool_give(c->pool, page);
     return twin;
@@ -249,6 +256,7 @@ uint32_t prefix_publish(struct prefix_cache *c, uint64_t salt, const int32_t *id
 {
     uint32_t page = pages[i];
     uint32_t parent = i > 0 ? pages[i - 1] : NO_PAGE;
+    ASSERT(parent == NO_PAGE || c->nodes[parent].published);
     const struct key k = key_of(salt, parent, ids + (size_t)i * KV_PAGE_TOKENS);
     uint32_t twin = swap_for_twin(c, page, &k);
     if (twin != NO_PAGE) return twin;
@@ -301,6 +309,7 @@ enum prefix_fetch prefix_fetch(struct prefix_cache *c, uint64_t salt, const int3
 {
     *n_filled = 0;
     if (!c->tiers) return PREFIX_FETCH_LOST;
+    ASSERT(first <= end && (first == 0 || c->nodes[pages[first - 1]].published));
     for (uint32_t i = first; i < end; i++, ++*n_filled) {
         uint32_t parent = i > 0 ? pages[i - 1] : NO_PAGE;
         const struct key k = key_of(salt, parent, ids + (size_t)i * KV_PAGE_TOKENS);
@@ -325,6 +334,7 @@ void prefix_offer(struct prefix_cache *c, uint32_t page)
 {
     struct node *n = &c->nodes[page];
     if (!c->tiers || page_pool_state(c->pool, page) != PAGE_CACHED) return;
+    ASSERT(n->published);
     take_back_offer(c, page); /* it is used last now */
     if (tiers_use(c->tiers, &n->name)) return;
     n->offered = true;
@@ -357,6 +367,7 @@ void prefix_keep_offered(struct prefix_cache *c, uint32_t n)
 {
     while (n > 0 && prefix_is_due(c) && tiers_may_copy(c->tiers)) {
         uint32_t page = c->first_offered;
+        ASSERT(page != NO_PAGE && c->nodes[page].offered);
         take_back_offer(c, page);
         if (page_pool_state(c->pool, page) == PAGE_HELD && !tiers_keep_all(c->tiers)) continue;
         keep(c, page, false);

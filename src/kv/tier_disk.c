@@ -146,6 +146,7 @@ static void take_header(struct tier_disk *t, const unsigned char *block, uint32_
         return;
     }
     if (place >= t->n_place) return; /* the directory has been made smaller */
+    ASSERT(t->n_found < t->n_place);
     t->found[t->n_found++] = (struct tier_found){h.name.key, h.order, place};
 }
 
@@ -222,6 +223,7 @@ static fathom_err fill(struct tier_disk *t, const char *dir, fathom_diag *d)
 fathom_err tier_disk_open(struct tier_disk **out, const struct tier_disk_config *c, fathom_diag *d)
 {
     *out = NULL;
+    ASSERT(c->dir && c->page_bytes > 0);
     uint32_t n_place = tier_disk_n_place(c->bytes, c->page_bytes);
     if (n_place == 0) {
         FAIL(d, FATHOM_EINVAL,
@@ -277,6 +279,7 @@ void tier_disk_forget(struct tier_disk *t)
 
 uint64_t tier_disk_n_rejected(const struct tier_disk *t, enum tier_verdict why)
 {
+    ASSERT(why < TIER_VERDICT_COUNT);
     return t->n_rejected[why];
 }
 
@@ -306,7 +309,7 @@ static enum tier_verdict verdict_of(fathom_err err)
 enum tier_verdict tier_disk_write(struct tier_disk *t, uint32_t place, uint64_t order,
                                   const struct tier_name *name, const void *page, fathom_diag *d)
 {
-    ASSERT(place < t->n_place);
+    ASSERT(place < t->n_place && (uintptr_t)page % DIRECT_ALIGN == 0);
     struct tier_header h;
     tier_header_fill(&h, &t->model, t->page_bytes, order, name, page);
     fathom_err err =
@@ -335,7 +338,7 @@ static enum tier_verdict read_record(struct tier_disk *t, uint32_t place,
 enum tier_verdict tier_disk_read(struct tier_disk *t, uint32_t place, const struct tier_name *name,
                                  void *page, fathom_diag *d)
 {
-    ASSERT(place < t->n_place);
+    ASSERT(place < t->n_place && (uintptr_t)page % DIRECT_ALIGN == 0);
     enum tier_verdict v = read_record(t, place, name, page, d);
     if (v != TIER_GOOD) forget_record(t, place);
     return v;

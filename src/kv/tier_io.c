@@ -112,7 +112,9 @@ static void *thread_main(void *arg)
 static void submit(struct tier_io *io, const struct tier_job *job)
 {
     struct io_thread *t = (struct io_thread *)io;
+    ASSERT(job->name && job->page);
     pthread_mutex_lock(&t->lock);
+    ASSERT(!t->closed);
     ring_put(&t->todo[job->kind], job);
     pthread_cond_signal(&t->work);
     pthread_mutex_unlock(&t->lock);
@@ -136,6 +138,7 @@ static void destroy(struct tier_io *io)
         pthread_cond_signal(&t->work);
         pthread_mutex_unlock(&t->lock);
         pthread_join(t->thread, NULL);
+        ASSERT(t->todo[TIER_JOB_READ].n == 0 && t->todo[TIER_JOB_WRITE].n == 0);
     }
     pthread_cond_destroy(&t->work);
     pthread_mutex_destroy(&t->lock);
@@ -150,6 +153,7 @@ fathom_err tier_io_create(struct tier_io **out, struct tier_disk *disk, void (*d
                           void *arg, fathom_diag *d)
 {
     *out = NULL;
+    ASSERT(disk && done);
     struct io_thread *t = mem_calloc(1, sizeof *t);
     if (!t) FAIL(d, FATHOM_ENOMEM, "no memory for the thread of the disk tier");
     t->base.ops = &thread_ops;

@@ -109,6 +109,7 @@ static void list_remove(struct tiers *t, enum list which, uint32_t i)
     struct entry_list *l = &t->lists[which];
     struct link *k = &t->entries[i].links[which];
     if (!k->linked) return;
+    ASSERT(l->n > 0);
     if (k->prev != NONE) {
         t->entries[k->prev].links[which].next = k->next;
     } else {
@@ -127,6 +128,7 @@ static void list_remove(struct tiers *t, enum list which, uint32_t i)
 static void list_touch(struct tiers *t, enum list which, uint32_t i)
 {
     struct entry_list *l = &t->lists[which];
+    ASSERT(t->entries[i].used);
     list_remove(t, which, i);
     t->entries[i].links[which] = (struct link){NONE, l->head, true};
     if (l->head != NONE) {
@@ -170,6 +172,7 @@ static void entry_tidy(struct tiers *t, uint32_t i)
 {
     struct entry *e = &t->entries[i];
     if (e->ram != NONE || e->disk != NONE) return;
+    for (int k = 0; k < LIST_COUNT; k++) ASSERT(!e->links[k].linked);
     uint32_t *link = bucket_of(t, &e->key);
     while (*link != i) link = &t->entries[*link].next;
     *link = e->next;
@@ -180,6 +183,8 @@ static void entry_tidy(struct tiers *t, uint32_t i)
 
 static void give_ram(struct tiers *t, struct entry *e)
 {
+    ASSERT(e->ram != NONE && t->n_free_ram < t->c.n_ram);
+    ASSERT(!e->links[LIST_COPYING].linked && e->disk_state != DISK_WRITING);
     list_remove(t, LIST_RAM, (uint32_t)(e - t->entries));
     t->free_ram[t->n_free_ram++] = e->ram;
     e->ram = NONE;
@@ -189,6 +194,7 @@ static void give_ram(struct tiers *t, struct entry *e)
 
 static void give_disk(struct tiers *t, struct entry *e)
 {
+    ASSERT(e->disk != NONE && t->n_free_disk < t->c.n_disk && e->ram_state != RAM_READING);
     list_remove(t, LIST_DISK, (uint32_t)(e - t->entries));
     t->free_disk[t->n_free_disk++] = e->disk;
     e->disk = NONE;
@@ -197,6 +203,7 @@ static void give_disk(struct tiers *t, struct entry *e)
 
 static unsigned char *page_of(const struct tiers *t, uint32_t place)
 {
+    ASSERT(place < t->c.n_ram);
     return t->c.ram + place * t->place_bytes;
 }
 
@@ -275,6 +282,7 @@ static fathom_err adopt(struct tiers *t)
         const struct tier_found *f = &t->c.found[k];
         if (search(t, &f->key) != NONE) continue;
         struct entry *e = &t->entries[entry_take(t, &f->key)];
+        ASSERT(f->place < t->c.n_disk && !taken[f->place]);
         e->disk = f->place;
         e->disk_state = DISK_KEPT;
         taken[f->place] = true;
@@ -306,6 +314,7 @@ fathom_err tiers_create(struct tiers **out, const struct tiers_config *c, fathom
              TIERS_MIN_RAM);
     }
     if (c->n_disk > 0 && !c->io) FAIL(d, FATHOM_EINVAL, "%u places of no disk", c->n_disk);
+    ASSERT(c->device.page_out && c->device.page_in && (uintptr_t)c->ram % DIRECT_ALIGN == 0);
     struct tiers *t = mem_calloc(1, sizeof *t);
     if (!t) FAIL(d, FATHOM_ENOMEM, "no memory for the tiers");
     t->c = *c;
@@ -364,6 +373,7 @@ static void submit(struct tiers *t, uint32_t i, enum tier_job_kind kind)
 static void want_write(struct tiers *t, uint32_t i)
 {
     struct entry *e = &t->entries[i];
+    ASSERT(e->ram_state == RAM_READY);
     if (!t->c.io || t->stats.writes_off || e->disk_state != DISK_NONE) return;
     e->disk_state = DISK_WANTED;
     list_touch(t, LIST_UNWRITTEN, i);
@@ -375,6 +385,7 @@ static void start_writes(struct tiers *t)
         if (t->n_free_disk == 0 && !evict_disk(t)) return;
         uint32_t i = t->lists[LIST_UNWRITTEN].tail;
         struct entry *e = &t->entries[i];
+        ASSERT(e->ram_state == RAM_READY && e->disk_state == DISK_WANTED);
         list_remove(t, LIST_UNWRITTEN, i);
         e->disk = t->free_disk[--t->n_free_disk];
         e->disk_state = DISK_WRITING;
@@ -387,6 +398,7 @@ static void start_writes(struct tiers *t)
 static bool start_read(struct tiers *t, uint32_t i, const struct tier_name *name)
 {
     struct entry *e = &t->entries[i];
+    ASSERT(e->ram_state == RAM_NONE && e->disk_state == DISK_KEPT);
     uint32_t reads_max = t->c.n_ram / 2 < READS_MAX ? t->c.n_ram / 2 : READS_MAX;
     if (t->n_reading == reads_max) return false;
     uint32_t place = take_ram(t, name);
@@ -402,7 +414,7 @@ static bool start_read(struct tiers *t, uint32_t i, const struct tier_name *name
 static void end_read(struct tiers *t, uint32_t i, enum tier_verdict verdict, uint64_t sum)
 {
     struct entry *e = &t->entries[i];
-    ASSERT(e->ram_state == RAM_READING && e->disk_state == DISK_KEPT);
+    ASSERT(e->ram_state == RAM_READING && e->disk_state == DISK_KEPT && t->n_reading > 0);
     t->n_reading--;
     if (verdict == TIER_GOOD) {
         t->stats.n_read++;
@@ -420,7 +432,7 @@ static void end_read(struct tiers *t, uint32_t i, enum tier_verdict verdict, uin
 static void end_write(struct tiers *t, uint32_t i, enum tier_verdict verdict)
 {
     struct entry *e = &t->entries[i];
-    ASSERT(e->ram_state == RAM_READY && e->disk_state == DISK_WRITING);
+    ASSERT(e->ram_state == RAM_READY && e->disk_state == DISK_WRITING && t->n_writing > 0);
     t->n_writing--;
     if (verdict == TIER_GOOD) {
         t->stats.n_written++;
@@ -453,6 +465,7 @@ void tiers_begin_step(struct tiers *t, uint64_t now_us, double prefill_page_us)
     t->n_left = t->step_pages;
     struct tier_job job;
     while (t->c.io && t->c.io->ops->take_done(t->c.io, &job)) {
+        ASSERT(job.entry < t->n_entry && job.place == t->entries[job.entry].disk);
         if (job.kind == TIER_JOB_READ) {
             end_read(t, job.entry, job.verdict, job.sum);
         } else {
@@ -546,6 +559,7 @@ void tiers_keep(struct tiers *t, const struct tier_name *name, uint32_t page, bo
         return;
     }
     if (i == NONE) i = entry_take(t, &name->key);
+    ASSERT(t->entries[i].ram == NONE);
     t->entries[i].ram = place;
     t->entries[i].ram_state = RAM_FILLING;
     list_touch(t, LIST_RAM, i);
@@ -615,6 +629,7 @@ enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, ui
     } else {
         t->stats.n_restored_ram++;
     }
+    ASSERT(t->n_left > 0);
     e->from_disk = false;
     list_touch(t, LIST_RAM, i);
     list_touch(t, LIST_COPYING, i);

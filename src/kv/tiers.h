@@ -22,7 +22,9 @@
 
 struct tiers;
 
-/* Copies of whole pages, in the order of the device's queue. */
+/* Copies of whole pages, enqueued in the order of the device's queue. What computes on the device
+ * gives its own functions here, and tiers_keep and tiers_restore call them: there is nothing
+ * between. */
 struct tiers_device {
     fathom_err (*page_out)(void *arg, uint32_t page, void *to);
     fathom_err (*page_in)(void *arg, uint32_t page, const void *from);

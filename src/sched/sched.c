@@ -268,6 +268,7 @@ static uint32_t fit_drafts(struct sched *s, const struct walk *w, struct request
                            uint32_t n_known)
 {
     if (s->config.max_draft == 0) return 0;
+    ASSERT(n_known <= w->left);
     uint32_t spare = w->left - n_known;
     spare -= w->n_decode < spare ? w->n_decode : spare;
     uint32_t n_draft = r->n_draft < spare ? r->n_draft : spare;
@@ -307,6 +308,8 @@ static void add_entry(struct sched *s, struct walk *w, struct request *r, uint32
     uint32_t n_draft = draws ? fit_drafts(s, w, r, n_known) : 0;
     uint32_t n_token = n_known + n_draft;
     uint32_t n_score = count_score(r, n_known);
+    ASSERT(n_known >= 1 && n_known <= request_gap(r) && r->n_planned == 0);
+    ASSERT(n_token <= w->left && n_score <= w->score && p->n_entry < s->config.max_num_seqs);
     p->entries[p->n_entry++] =
         (struct plan_entry){r, r->n_computed, n_token, n_draft, n_score, draws, p->n_draw, 0};
     p->n_token += n_token;
@@ -569,6 +572,7 @@ void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn
         const struct plan_entry *e = &plan->entries[i];
         struct request *r = e->request;
         enum request_finish why = REQUEST_FINISH_NONE;
+        ASSERT(e->first == r->n_computed && e->n_token <= r->n_planned);
         r->n_computed += e->n_token - e->n_draft;
         r->n_planned -= e->n_token;
         r->n_draft = 0;

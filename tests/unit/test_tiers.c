@@ -462,6 +462,7 @@ static void of_two_records_of_one_key_the_later_counts(void **state)
                              .n_ram = N_RAM,
                              .ram = w->ram,
                              .step_bytes = PAGE,
+                             .device = {page_out, page_in, w},
                              .io = sim_disk_create(w->platter, &o),
                              .n_disk = N_DISK,
                              .found = found,
@@ -522,7 +523,8 @@ static void what_cannot_be_made_is_refused(void **state)
 {
     struct world *w = *state;
     fathom_diag d = {{0}};
-    struct tiers_config c = {.page_bytes = PAGE, .n_ram = N_RAM - 1, .ram = w->ram};
+    struct tiers_config c = {
+        .page_bytes = PAGE, .n_ram = N_RAM - 1, .ram = w->ram, .device = {page_out, page_in, w}};
     assert_int_equal(tiers_create(&w->t, &c, &d), FATHOM_EINVAL);
     assert_non_null(strstr(d.text, "15 pages of memory for offloading, needed is at least 16"));
     c.n_ram = N_RAM;
