@@ -1,4 +1,6 @@
-/* Invariants
+/* page_pool.c - the states of pages, and the two lists that pages without a holder are in
+ *
+ * Invariants
  *
  *   1. A page is in exactly one of FREE, HELD, CACHED.
  *   2. n_holder > 0 if and only if the page is HELD.
@@ -18,8 +20,8 @@
  *         +---------------- CACHED ------+  |
  *                             ^-------------+
  *
- *   take prefers FREE and evicts the CACHED page that was given longest ago; ref revives one that
- *   has been found by its content.
+ *   take prefers a FREE page, and without one it evicts the CACHED page that was given longest ago.
+ *   ref revives a CACHED page that has been found by its content.
  *
  * Both lists are doubly linked through the page entries. The free list is a stack, so a small load
  * touches few pages; the cached list is a queue. What take returns depends only on the calls before

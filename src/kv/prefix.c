@@ -1,15 +1,17 @@
-/* Invariants
+/* prefix.c - prefix caching: a tree of published pages, found by a hash of page and tokens
+ *
+ * Invariants
  *
  *   1. A published page is HELD or CACHED, and every CACHED page is published.
  *   2. The parent of a published page, which has the tokens before it, is published; a first page
  *      has none. n_child counts the pages that name a page as their parent.
- *   3. Who holds a published page holds its parent: prefix_find walks from the first page on, and
- *      prefix_publish swaps a page for the published one of the same tokens.
+ *   3. Whoever holds a published page holds its parent: prefix_find walks from the first page on,
+ *      and prefix_publish swaps a page for the published one of the same tokens.
  *   4. No two published pages have the same parent (first pages: salt) and tokens.
- *   5. A published page is in the bucket of its key exactly once, others are in none.
- *   6. With tiers, a published page has the name that its record goes by there, which hashes its
- *      tokens and those before it. Offered pages are published; their list has each once, the one
- *      given longest ago first.
+ *   5. A published page is in the bucket of its key exactly once; no other page is in a bucket.
+ *   6. With tiers, a published page has the name of its record there: a hash of its tokens and of
+ *      all tokens before. Offered pages are published; their list has each once, and the page that
+ *      was given longest ago comes first.
  *
  * Eviction takes children before parents. Requests give their last page first, so by 3 a page goes
  * to CACHED no later than its parent, and the pool evicts the page that was given longest ago. A
@@ -31,7 +33,7 @@
 #include "kv/tiers.h"
 
 #define NO_PAGE UINT32_MAX
-#define MARGIN_PART 8 /* of the cache, the part that is to be had without a copy */
+#define MARGIN_PART 8 /* of the cache, the part that shall be available without a copy */
 
 /* What a page is found under. */
 struct key {
@@ -210,7 +212,7 @@ uint32_t prefix_find(const struct prefix_cache *c, uint64_t salt, const int32_t 
     return n;
 }
 
-/* The name that those of the pages after `page` are made from; NO_PAGE: of first pages. */
+/* The name that the name of the page after `page` is made from; NO_PAGE: that of a first page. */
 static struct hash128 name_before(const struct prefix_cache *c, uint64_t salt, uint32_t page)
 {
     ASSERT(page == NO_PAGE || c->nodes[page].published);
@@ -223,7 +225,7 @@ static struct hash128 name_after(const struct prefix_cache *c, const struct hash
     return tier_key_next(tiers_secret(c->tiers), before, ids, c->n_key_id);
 }
 
-/* A page that the request alone holds is found under k, and called `name`, from now on. */
+/* From now on a page that one request alone holds is found under k, and its record is `name`. */
 static void insert(struct prefix_cache *c, uint32_t page, const struct key *k,
                    const struct hash128 *name)
 {
@@ -293,7 +295,7 @@ struct prefix_match prefix_find_tiers(const struct prefix_cache *c, uint64_t sal
     return m;
 }
 
-/* Has the tiers read what comes after a page that is not there yet. */
+/* Asks the tiers to read the pages that follow one they do not have in memory yet. */
 static void read_ahead(struct prefix_cache *c, struct hash128 name, const int32_t *ids,
                        uint32_t first, uint32_t end)
 {
@@ -361,8 +363,8 @@ bool prefix_is_due(const struct prefix_cache *c)
     return tiers_keep_all(c->tiers) || n_available < c->n_offered + prefix_n_margin(c);
 }
 
-/* A page that is held again is not evicted soon: where a copy costs another its memory, it waits
- * until it is given. */
+/* A page that is held again is not evicted soon. Where its copy would cost another record its
+ * memory, the page is passed over: it is offered again when it is given. */
 void prefix_keep_offered(struct prefix_cache *c, uint32_t n)
 {
     while (n > 0 && prefix_is_due(c) && tiers_may_copy(c->tiers)) {

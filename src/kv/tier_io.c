@@ -3,7 +3,7 @@
  * Invariants, under the lock
  *
  *   1. Every job that was submitted and not taken back is in one of the rings, or is the one that
- *      the thread has in its hands; together TIER_JOBS_MAX at most, so no ring overflows.
+ *      the thread is doing. Together they are TIER_JOBS_MAX at most, so no ring overflows.
  *   2. The page and name of a job are the thread's until it is in the ring `done`.
  *
  *   submit --> reads, writes --thread--> done --> take_done

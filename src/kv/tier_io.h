@@ -34,8 +34,8 @@ struct tier_io;
 
 struct tier_io_ops {
     void (*destroy)(struct tier_io *io); /* what is under way is finished first */
-    /* Needs fewer than TIER_JOBS_MAX jobs that have not been taken back. Reads go before writes,
-     * else in the order of submission. */
+    /* Reads go before writes; otherwise jobs are done in the order of submission.
+     * Needs  fewer than TIER_JOBS_MAX jobs that have not been taken back. */
     void (*submit)(struct tier_io *io, const struct tier_job *job);
     /* A job that is done; false: none is. */
     bool (*take_done)(struct tier_io *io, struct tier_job *job);

@@ -1,3 +1,4 @@
+/* tier_record.c - headers of records and of their directory: written and judged */
 #include "kv/tier_record.h"
 
 #include <stddef.h>

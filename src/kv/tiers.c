@@ -1,18 +1,20 @@
-/* Invariants
+/* tiers.c - which record is in memory, on disk or both, and what is under way between them
  *
- *   1. An entry is a record that is in memory, on disk or both; it is in the bucket of its key
+ * Invariants
+ *
+ *   1. An entry is a record that is in memory, on disk or both. It is in the bucket of its key
  *      exactly once, and no two have the same key.
- *   2. A place of memory, and of the disk, is free or one entry's.
- *   3. Lists: RAM has the entries with a place of memory and DISK those whose record is on disk,
- *      each with the one used last in front; UNWRITTEN those in memory that wait for a write, in
- *      order; COPYING those whose place is part of a copy that the device may not have done.
- *   4. Places of memory from n_touched on have never been taken; the lowest is taken next, and only
- *      when none below is free.
- *   5. A place of memory is given away only when its entry is READY, not COPYING and not WRITING; a
- *      place of the disk only when its entry is not READING. So nobody writes to what another
- * reads.
+ *   2. A place in memory, or on disk, is free or belongs to one entry.
+ *   3. There are four lists. RAM has the entries with a place in memory, and DISK those whose
+ * record is on disk; in both the entry used last comes first. UNWRITTEN has the entries in memory
+ *      that wait for a write, in order. COPYING has the entries whose place in memory is part of a
+ *      copy that the device may not have done.
+ *   4. Places in memory from n_touched on have never been taken. The lowest of them is taken next,
+ *      and only when no place below is free.
+ *   5. A place in memory is given away only when its entry is READY, not COPYING and not WRITING; a
+ *      place on disk only when its entry is not READING. So nobody writes where another reads.
  *
- * States of an entry's memory, and of its disk place
+ * States of an entry's memory, and of its place on disk
  *
  *             keep            synced                         restore, read_ahead       done
  *        NONE -----> FILLING -------> READY             NONE ----------------> READING ----> READY
@@ -24,7 +26,8 @@
  *        NONE ------------------> WANTED ----------> WRITING -------> KEPT ---> NONE
  *          ^--------- evicted ------+  ^--- failed: NONE ---+           evicted, not taken
  *
- * An entry in neither is gone. Jobs under way hold their places: at most READS_MAX and WRITES_MAX.
+ * An entry with neither place is gone. Jobs under way hold their places; there are at most
+ * READS_MAX reads and WRITES_MAX writes.
  */
 #include "kv/tiers.h"
 
@@ -582,8 +585,8 @@ static bool has_name(const struct tier_name *a, const struct tier_name *b)
     return a->n_id == b->n_id && memcmp(a->ids, b->ids, a->n_id * sizeof a->ids[0]) == 0;
 }
 
-/* A page that has changed in memory is given up, unless it is part of something that is under way;
- * what is on disk is read again. */
+/* A page that has changed in memory is given up, unless a copy or a write of it is under way. A
+ * record that is on disk too is read again. */
 static enum tier_answer drop_damaged(struct tiers *t, uint32_t i, const struct tier_name *name)
 {
     struct entry *e = &t->entries[i];
@@ -621,7 +624,7 @@ enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, ui
         return TIER_GONE;
     }
     if (is_damaged(t, e)) return drop_damaged(t, i, name);
-    /* A place that is still being filled is copied all the same: copies are done in order. */
+    /* A place that is still being filled can be copied from: the device copies in order. */
     t->fault = t->c.device.page_in(t->c.device.arg, page, page_of(t, e->ram));
     if (t->fault) return TIER_GONE;
     if (e->from_disk) {
@@ -665,7 +668,7 @@ void tiers_note_fetch(struct tiers *t, uint32_t n_page, bool from_disk, uint64_t
 {
     struct pace *p = &t->paces[from_disk];
     bool known = p->page_us > 0 && t->now_us - p->seen_us < FRESH_US;
-    /* What came to nothing took as long as it took, and was one page at most. */
+    /* A fetch that brought no page counts as one page. */
     double page_us = (double)us / (n_page > 0 ? n_page : 1);
     p->page_us = known ? p->page_us + 0.25 * (page_us - p->page_us) : page_us;
     p->seen_us = t->now_us;
