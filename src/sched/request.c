@@ -29,8 +29,8 @@
  *
  *   preempt forgets what was computed, never what was drawn: the request comes back with its output
  *   as if it were part of the prompt, and goes on to the same bits. What it had computed may still
- *   be in the prefix cache, or in the tiers. stop_fetch does the same to one that
- *   has not begun: what was filled stays in the prefix cache. */
+ *   be in the prefix cache, or in the tiers. stop_fetch does the same to a request that has not run
+ *   yet: what was filled stays in the prefix cache. */
 #include "sched/request.h"
 
 #include "base/assert.h"

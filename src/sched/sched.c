@@ -2,43 +2,43 @@
  *
  * Invariants
  *
- *   1. A live request is in exactly one list, that of its state; lists are in the order of turn.h.
+ *   1. A live request is in exactly one list, that of its state. Lists are in the order of turn.h.
  *   2. Every RUNNING or FETCHING request comes before every WAITING one that has the same or a
  *      higher priority number: admission is in order, and preemption takes the last first. So among
  *      requests of one priority nobody is overtaken for ever.
  *   3. RUNNING and FETCHING requests <= max_num_seqs.
  *   4. A page has as many holders as there are RUNNING or FETCHING requests with it in
  *      pages[0 .. n_page). With a prefix cache every full page of a RUNNING request is published,
- *      and the cache finds it by the request's tokens; so are the pages of a FETCHING one that have
- *      been filled. Nobody writes to a published page.
+ *      and so is every filled page of a FETCHING one; the cache finds them by the request's tokens.
+ *      Nobody writes to a published page.
  *   5. Plans under way are given and not committed: max_flight of them at most, in a ring, oldest
  *      first. n_planned of a request is what its entries in them compute, each going on where the
  *      one before it ends and the first at n_computed. All but the oldest are made ahead. A plan
  *      made ahead has one token each of the requests of the plan before it, in the same order, but
  *      for those that end with that plan by their length. Whoever ends otherwise is in none.
- *   6. After sched_plan, if a request is live, the first one has an entry or is FETCHING: it may
- *      take the pages of all others, and one request of any legal length fits in the pool. And
- *      FETCHING ends by its time. So work always ends.
+ *   6. After sched_plan, if a request is live, the first one has an entry, or one is FETCHING. The
+ *      first may take the pages of all others, one request of any legal length fits in the pool,
+ *      and FETCHING has a time limit. So work always ends.
  *
  * Pages. A request is admitted with the pages of all its known tokens, and only if as many more
- * pages are available as requests are RUNNING, so that each can grow once before anybody is
- * preempted for it. The leading ones come from the prefix cache if they are there, but for the one
- * with the last token, since its logits are wanted. Later it takes one page whenever its newest
- * token begins one. With drafts it also takes, if that costs nobody a preemption, the pages of
- * their positions and of those that the next drafts will be made at.
+ * pages are available as requests are RUNNING: each can grow once before anybody is preempted for
+ * it. The leading pages come from the prefix cache if they are there. The page with the last token
+ * never does, since that token's logits are wanted. Later the request takes one page whenever its
+ * newest token begins one. With drafts it also takes the pages of their positions, and of the
+ * positions that the next drafts will be made at, if that costs nobody a preemption.
  *
- * Fetching. A request of which the tiers have pages beyond the cache takes its pages as others do
- * and has them filled before it runs; who comes after it is admitted meanwhile. It gets on from
- * wherever filling stops: when all have come, when one is gone, when computing them would have
- * been faster.
+ * Fetching. If the tiers have pages of a request beyond the cache, the request takes its pages as
+ * others do and has them filled before it runs; requests behind it are admitted meanwhile. Filling
+ * stops when all pages have come, when one is gone, or when computing them would have been faster;
+ * the request runs from there.
  *
  * Budget. Decodes (gap 1) go first, then the rest in order. One walk in order does both: a wider
- * gap may only use what the decodes still to be visited do not need, but for one token that the
- * first request always gets. That order keeps the last request always ahead of the walk, so
- * preempting it never undoes an entry. While any request decodes, wider gaps together get
- * bounds.max_prefill at most, so that a step is never much longer than a decode. A request that
- * wants logits of its prompt gets no more tokens than max_score allows, which all of them share,
- * and goes on from cached pages only when it has them all.
+ * gap may only use what the decodes still to be visited do not need. The first request always gets
+ * one token. In that order the last request is always ahead of the walk, so preempting it never
+ * undoes an entry. While any request decodes, wider gaps together get bounds.max_prefill at most,
+ * so that a step is never much longer than a decode. Requests that want logits of their prompts
+ * divide max_score among them, and get no more tokens than that allows. Such a request goes on from
+ * cached pages only when it has all its logits.
  *
  * Planning ahead (overlap scheduling). Whatever the steps under way write lies in pages that their
  * requests had when they were planned. Such a page may be given back before they have run, when a
@@ -374,7 +374,7 @@ static bool has_room(const struct sched *s, const struct request *r, uint32_t n_
     return n_take + n_holding(s) <= page_pool_n_available(s->pool);
 }
 
-/* Fills what can be filled now; true when that is over. */
+/* Fills the pages that can be filled now; true when no more will be. */
 static bool go_on_fetching(struct sched *s, struct request *r, uint64_t now_us)
 {
     const struct request_fetch *f = &r->fetch;
@@ -392,7 +392,7 @@ static bool go_on_fetching(struct sched *s, struct request *r, uint64_t now_us)
     return true;
 }
 
-/* To RUNNING, from a list that it is no longer in. */
+/* To RUNNING. The request is in no list. */
 static void start(struct sched *s, struct request *r, uint64_t now_us)
 {
     uint32_t n_found = r->n_published * KV_PAGE_TOKENS;
@@ -448,7 +448,7 @@ static void fetch_more(struct sched *s, uint64_t now_us)
     }
 }
 
-/* Whether as many requests hold pages as may. */
+/* Whether no more requests may hold pages. */
 static bool is_full(const struct sched *s)
 {
     return n_holding(s) >= s->config.max_num_seqs || n_holding(s) >= s->bounds.max_running;
