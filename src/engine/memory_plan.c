@@ -88,12 +88,12 @@ static fathom_err plan_tiers(struct memory_plan *p, const struct engine_settings
     p->n_ram_page = n_ram < INT32_MAX ? (uint32_t)n_ram : INT32_MAX;
     p->ram_bytes = p->n_ram_page * place_bytes;
     if (!s->offload_dir) return FATHOM_OK;
-    p->n_disk_page = tier_disk_n_slot(s->offload_dir_bytes, p->kv.page_bytes);
-    p->disk_bytes = DIRECT_ALIGN + p->n_disk_page * tier_disk_slot_bytes(p->kv.page_bytes);
+    p->n_disk_page = tier_disk_n_place(s->offload_dir_bytes, p->kv.page_bytes);
+    p->disk_bytes = DIRECT_ALIGN + p->n_disk_page * tier_disk_place_bytes(p->kv.page_bytes);
     if (p->n_disk_page > 0) return FATHOM_OK;
     FAIL(d, FATHOM_EINVAL, "--kv-offload-dir-size %llu does not hold one page: give %llu at least",
          (unsigned long long)s->offload_dir_bytes,
-         (unsigned long long)(DIRECT_ALIGN + tier_disk_slot_bytes(p->kv.page_bytes)));
+         (unsigned long long)(DIRECT_ALIGN + tier_disk_place_bytes(p->kv.page_bytes)));
 }
 
 static void plan_cache(struct memory_plan *p, const struct engine_settings *s)

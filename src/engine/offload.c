@@ -9,7 +9,7 @@
 #include "base/os.h"
 #include "base/rng.h"
 #include "checkpoint/checkpoint.h"
-#include "kv/tier_thread.h"
+#include "kv/tier_io.h"
 
 struct offload {
     struct step_runner *runner;
@@ -54,7 +54,7 @@ static fathom_err make(struct offload *o, const struct offload_config *c, void (
     t.ram = o->ram;
     if (c->dir) {
         TRY_GOTO(open_disk(&t, o, c, &disk, d), fail);
-        TRY_GOTO(tier_thread_create(&t.io, disk, wake, arg, d), fail);
+        TRY_GOTO(tier_io_create(&t.io, disk, wake, arg, d), fail);
     }
     err = tiers_create(&o->tiers, &t, d);
     if (err == FATHOM_OK && disk) tier_disk_forget(disk);

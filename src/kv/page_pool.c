@@ -1,4 +1,6 @@
-/* Invariants
+/* page_pool.c - the states of pages, and the two lists that pages without a holder are in
+ *
+ * Invariants
  *
  *   1. A page is in exactly one of FREE, HELD, CACHED.
  *   2. n_holder > 0 if and only if the page is HELD.
@@ -18,8 +20,8 @@
  *         +---------------- CACHED ------+  |
  *                             ^-------------+
  *
- *   take prefers FREE and evicts the CACHED page that was given longest ago; ref revives one that
- *   has been found by its content.
+ *   take prefers a FREE page, and without one it evicts the CACHED page that was given longest ago.
+ *   ref revives a CACHED page that has been found by its content.
  *
  * Both lists are doubly linked through the page entries. The free list is a stack, so a small load
  * touches few pages; the cached list is a queue. What take returns depends only on the calls before
@@ -74,6 +76,7 @@ static void push_front(struct page_pool *p, struct page_list *l, uint32_t page)
 static void remove_from(struct page_pool *p, struct page_list *l, uint32_t page)
 {
     struct page *g = &p->pages[page];
+    ASSERT(l->n > 0 && g->n_holder == 0);
     if (g->prev != NO_PAGE) {
         p->pages[g->prev].next = g->next;
     } else {
@@ -119,6 +122,7 @@ void page_pool_destroy(struct page_pool *p)
 
 void page_pool_on_evict(struct page_pool *p, void (*evicted)(void *arg, uint32_t page), void *arg)
 {
+    ASSERT(!evicted || !p->evicted);
     p->evicted = evicted;
     p->evicted_arg = arg;
 }
@@ -133,10 +137,12 @@ bool page_pool_take(struct page_pool *p, uint32_t *page)
         taken = p->cached.tail;
         remove_from(p, &p->cached, taken);
         if (p->evicted) p->evicted(p->evicted_arg, taken);
+        ASSERT(p->pages[taken].state == PAGE_CACHED); /* nobody has revived it meanwhile */
         p->pages[taken].kept = false;
     } else {
         return false;
     }
+    ASSERT(p->pages[taken].n_holder == 0 && !p->pages[taken].kept);
     p->pages[taken].state = PAGE_HELD;
     p->pages[taken].n_holder = 1;
     *page = taken;

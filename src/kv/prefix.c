@@ -1,15 +1,17 @@
-/* Invariants
+/* prefix.c - prefix caching: a tree of published pages, found by a hash of page and tokens
+ *
+ * Invariants
  *
  *   1. A published page is HELD or CACHED, and every CACHED page is published.
  *   2. The parent of a published page, which has the tokens before it, is published; a first page
  *      has none. n_child counts the pages that name a page as their parent.
- *   3. Who holds a published page holds its parent: prefix_find walks from the first page on, and
- *      prefix_publish swaps a page for the published one of the same tokens.
+ *   3. Whoever holds a published page holds its parent: prefix_find walks from the first page on,
+ *      and prefix_publish swaps a page for the published one of the same tokens.
  *   4. No two published pages have the same parent (first pages: salt) and tokens.
- *   5. A published page is in the bucket of its key exactly once, others are in none.
- *   6. With tiers, a published page has the name that its record goes by there, which hashes its
- *      tokens and those before it. Offered pages are published; their list has each once, the one
- *      given longest ago first.
+ *   5. A published page is in the bucket of its key exactly once; no other page is in a bucket.
+ *   6. With tiers, a published page has the name of its record there: a hash of its tokens and of
+ *      all tokens before. Offered pages are published; their list has each once, and the page that
+ *      was given longest ago comes first.
  *
  * Eviction takes children before parents. Requests give their last page first, so by 3 a page goes
  * to CACHED no later than its parent, and the pool evicts the page that was given longest ago. A
@@ -31,7 +33,7 @@
 #include "kv/tiers.h"
 
 #define NO_PAGE UINT32_MAX
-#define MARGIN_PART 8 /* of the cache, the part that is to be had without a copy */
+#define MARGIN_PART 8 /* of the cache, the part that shall be available without a copy */
 
 /* What a page is found under. */
 struct key {
@@ -117,6 +119,7 @@ static void take_back_offer(struct prefix_cache *c, uint32_t page)
 {
     struct node *n = &c->nodes[page];
     if (!n->offered) return;
+    ASSERT(c->n_offered > 0 && n->published);
     if (n->offered_prev != NO_PAGE) {
         c->nodes[n->offered_prev].offered_next = n->offered_next;
     } else {
@@ -143,7 +146,10 @@ static void forget(void *arg, uint32_t page)
     uint32_t *link = bucket_of(c, &k);
     while (*link != page) link = &c->nodes[*link].next;
     *link = n->next;
-    if (n->parent != NO_PAGE) c->nodes[n->parent].n_child--;
+    if (n->parent != NO_PAGE) {
+        ASSERT(c->nodes[n->parent].published && c->nodes[n->parent].n_child > 0);
+        c->nodes[n->parent].n_child--;
+    }
     n->published = false;
     c->n_published--;
 }
@@ -187,7 +193,7 @@ void prefix_destroy(struct prefix_cache *c)
 
 void prefix_attach_tiers(struct prefix_cache *c, struct tiers *tiers)
 {
-    ASSERT(c->n_published == 0);
+    ASSERT(c->n_published == 0 && !c->tiers);
     c->tiers = tiers;
 }
 
@@ -200,14 +206,16 @@ uint32_t prefix_find(const struct prefix_cache *c, uint64_t salt, const int32_t 
         const struct key k = key_of(salt, parent, ids + (size_t)n * KV_PAGE_TOKENS);
         parent = search(c, *bucket_of(c, &k), &k);
         if (parent == NO_PAGE) break;
+        DCHECK(page_pool_state(c->pool, parent) != PAGE_FREE);
         pages[n] = parent;
     }
     return n;
 }
 
-/* The name that those of the pages after `page` are made from; NO_PAGE: of first pages. */
+/* The name that the name of the page after `page` is made from; NO_PAGE: that of a first page. */
 static struct hash128 name_before(const struct prefix_cache *c, uint64_t salt, uint32_t page)
 {
+    ASSERT(page == NO_PAGE || c->nodes[page].published);
     return page == NO_PAGE ? tier_key_first(tiers_secret(c->tiers), salt) : c->nodes[page].name;
 }
 
@@ -217,7 +225,7 @@ static struct hash128 name_after(const struct prefix_cache *c, const struct hash
     return tier_key_next(tiers_secret(c->tiers), before, ids, c->n_key_id);
 }
 
-/* A page that the request alone holds is found under k, and called `name`, from now on. */
+/* From now on a page that one request alone holds is found under k, and its record is `name`. */
 static void insert(struct prefix_cache *c, uint32_t page, const struct key *k,
                    const struct hash128 *name)
 {
@@ -239,6 +247,7 @@ static uint32_t swap_for_twin(struct prefix_cache *c, uint32_t page, const struc
 {
     uint32_t twin = search(c, *bucket_of(c, k), k);
     if (twin == NO_PAGE) return NO_PAGE;
+    ASSERT(twin != page && !c->nodes[page].published);
     page_pool_ref(c->pool, twin);
     page_pool_give(c->pool, page);
     return twin;
@@ -249,6 +258,7 @@ uint32_t prefix_publish(struct prefix_cache *c, uint64_t salt, const int32_t *id
 {
     uint32_t page = pages[i];
     uint32_t parent = i > 0 ? pages[i - 1] : NO_PAGE;
+    ASSERT(parent == NO_PAGE || c->nodes[parent].published);
     const struct key k = key_of(salt, parent, ids + (size_t)i * KV_PAGE_TOKENS);
     uint32_t twin = swap_for_twin(c, page, &k);
     if (twin != NO_PAGE) return twin;
@@ -277,15 +287,15 @@ struct prefix_match prefix_find_tiers(const struct prefix_cache *c, uint64_t sal
     struct hash128 name = name_before(c, salt, n_page > 0 ? pages[n_page - 1] : NO_PAGE);
     for (uint32_t i = n_page; (i + 1) * (uint64_t)KV_PAGE_TOKENS < n_id; i++, m.n_page++) {
         name = name_after(c, &name, ids + (size_t)i * KV_PAGE_TOKENS);
-        enum tier_place place = tiers_find(c->tiers, &name);
-        if (place == TIER_NOWHERE) break;
-        m.n_disk += place == TIER_ON_DISK;
+        enum tier_where where = tiers_find(c->tiers, &name);
+        if (where == TIER_NOWHERE) break;
+        m.n_disk += where == TIER_ON_DISK;
     }
     if (!tiers_pay(c->tiers, m.n_page, m.n_disk)) return (struct prefix_match){0};
     return m;
 }
 
-/* Has the tiers read what comes after a page that is not there yet. */
+/* Asks the tiers to read the pages that follow one they do not have in memory yet. */
 static void read_ahead(struct prefix_cache *c, struct hash128 name, const int32_t *ids,
                        uint32_t first, uint32_t end)
 {
@@ -301,6 +311,7 @@ enum prefix_fetch prefix_fetch(struct prefix_cache *c, uint64_t salt, const int3
 {
     *n_filled = 0;
     if (!c->tiers) return PREFIX_FETCH_LOST;
+    ASSERT(first <= end && (first == 0 || c->nodes[pages[first - 1]].published));
     for (uint32_t i = first; i < end; i++, ++*n_filled) {
         uint32_t parent = i > 0 ? pages[i - 1] : NO_PAGE;
         const struct key k = key_of(salt, parent, ids + (size_t)i * KV_PAGE_TOKENS);
@@ -325,6 +336,7 @@ void prefix_offer(struct prefix_cache *c, uint32_t page)
 {
     struct node *n = &c->nodes[page];
     if (!c->tiers || page_pool_state(c->pool, page) != PAGE_CACHED) return;
+    ASSERT(n->published);
     take_back_offer(c, page); /* it is used last now */
     if (tiers_use(c->tiers, &n->name)) return;
     n->offered = true;
@@ -351,12 +363,13 @@ bool prefix_is_due(const struct prefix_cache *c)
     return tiers_keep_all(c->tiers) || n_available < c->n_offered + prefix_n_margin(c);
 }
 
-/* A page that is held again is not evicted soon: where a copy costs another its memory, it waits
- * until it is given. */
+/* A page that is held again is not evicted soon. Where its copy would cost another record its
+ * memory, the page is passed over: it is offered again when it is given. */
 void prefix_keep_offered(struct prefix_cache *c, uint32_t n)
 {
     while (n > 0 && prefix_is_due(c) && tiers_may_copy(c->tiers)) {
         uint32_t page = c->first_offered;
+        ASSERT(page != NO_PAGE && c->nodes[page].offered);
         take_back_offer(c, page);
         if (page_pool_state(c->pool, page) == PAGE_HELD && !tiers_keep_all(c->tiers)) continue;
         keep(c, page, false);

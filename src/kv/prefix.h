@@ -1,10 +1,11 @@
 /* prefix.h - pages found again by the tokens that they hold
  *
- * A page is published when its 64 tokens have been computed. It is found under its tokens and the
- * page before it, the first page of a request under its tokens and the request's salt; so a page
- * that is found stands for every token from the first on. Tokens are compared, not hashes: a page
- * of other tokens cannot be found. With the draft layer, whose row at a position depends on the
- * token after it, a page is found under that one too. Invariants: prefix.c. One thread at a time.
+ * This is prefix caching. A page is published when its 64 tokens have been computed. It is found
+ * under its tokens and the page before it; the first page of a request is found under its tokens
+ * and the request's salt. So a page that is found stands for every token from the first on. Tokens
+ * are compared, not hashes: a page of other tokens cannot be found. The draft layer's row at a
+ * position depends on the token after it, so with that layer a page is found under the token after
+ * the page too. Invariants: prefix.c. One thread at a time.
  */
 #ifndef FATHOM_KV_PREFIX_H
 #define FATHOM_KV_PREFIX_H
@@ -32,15 +33,16 @@ void prefix_destroy(struct prefix_cache *c); /* accepts NULL */
 /* prefix_attach_tiers - pages that leave the cache go to the tiers, and are found there
  *
  *   tiers  borrowed; outlives the cache. Its page and token counts are the cache's
- * Before the first page is published. */
+ * Needs  a cache without tiers in which no page is published. */
 void prefix_attach_tiers(struct prefix_cache *c, struct tiers *tiers);
 
-/* prefix_find - the published pages that hold the beginning of ids, but not all of them
+/* prefix_find - the published pages that hold the beginning of ids, but not all of ids
  *
  *   ids    [n_id]
- *   pages  [(n_id - 1) / 64], written: page i has tokens 64*i .. 64*i + 63. Nobody holds them for
- * this; the caller refers to them before the next page_pool_take, or forgets them Returns  how many
- * Cost     O(tokens found + 64) */
+ *   pages  [(n_id - 1) / 64], written: page i has tokens 64*i .. 64*i + 63. They get no holder by
+ *          this: the caller refers to them before the next page_pool_take, or forgets them
+ * Returns  how many were found.
+ * Cost     O(tokens found + 64). */
 uint32_t prefix_find(const struct prefix_cache *c, uint64_t salt, const int32_t *ids, uint32_t n_id,
                      uint32_t *pages);
 
@@ -53,7 +55,8 @@ uint32_t prefix_find(const struct prefix_cache *c, uint64_t salt, const int32_t 
 uint32_t prefix_publish(struct prefix_cache *c, uint64_t salt, const int32_t *ids,
                         const uint32_t *pages, uint32_t i);
 
-/* ---- with tiers; without them there is nothing to find, to wait for or to keep --------------- */
+/* ---- with tiers; without tiers these find, wait for and keep nothing --------------------------
+ */
 
 /* What the tiers have of a request beyond the cache. */
 struct prefix_match {
@@ -63,8 +66,9 @@ struct prefix_match {
 
 /* prefix_find_tiers - the pages after the first n_page that the tiers hold, but not all of ids
  *
- *   pages   [n_page] what prefix_find has found
- * Returns  none if restoring them does not pay (tiers.h). Cost: 100 ns a page. */
+ *   pages  [n_page] what prefix_find has found
+ * Returns  none if restoring them does not pay (tiers.h).
+ * Cost     100 ns a page. */
 struct prefix_match prefix_find_tiers(const struct prefix_cache *c, uint64_t salt,
                                       const int32_t *ids, uint32_t n_id, const uint32_t *pages,
                                       uint32_t n_page);
@@ -77,7 +81,7 @@ enum prefix_fetch {
 
 /* prefix_fetch - fill pages of a request from the tiers, as far as that goes now
  *
- *   pages     [end] held by the request; those before `first` are published
+ *   pages     [end] held by the request; the pages before `first` are published
  *   first     the first page to be filled
  *   n_filled  written: how many were filled and published. A page may have been swapped, as by
  *             prefix_publish */
@@ -90,15 +94,20 @@ struct tiers *prefix_tiers(const struct prefix_cache *c);
 /* prefix_offer - a holder has given the page; if it is CACHED now, the tiers get a copy in time */
 void prefix_offer(struct prefix_cache *c, uint32_t page);
 
-/* prefix_keep_offered - hand n offered pages at most to the tiers, as far as copies are due and the
- * step may copy, those first that are evicted first. Not while rows of a published page are still
- * to be written: between two steps. */
+/* prefix_keep_offered - give the tiers at most n offered pages
+ *
+ * A page is given only while a copy is due and the step may copy. The pages that will be evicted
+ * first go first.
+ * Needs  every row of the published pages written: it is called between two steps. */
 void prefix_keep_offered(struct prefix_cache *c, uint32_t n);
 
-/* prefix_n_offered - pages that have no copy yet: all that were given, but those that had one then
- * prefix_n_margin - pages that are to be had without a copy, when copies cost others their memory
- * prefix_is_due - the next copy is to be made as soon as there is time: memory has a free slot, or
- * a disk behind it, or fewer pages than the margin are to be had without one */
+/* prefix_n_offered - pages that were given by their last holder and have no copy yet
+ *
+ * prefix_n_margin - pages that a request shall find available without a copy being made first. It
+ * counts when copies cost other records their memory.
+ *
+ * prefix_is_due - whether the next copy is to be made as soon as there is time: memory has a free
+ * place, or a disk behind it, or fewer pages than the margin are available without a copy */
 uint32_t prefix_n_offered(const struct prefix_cache *c);
 uint32_t prefix_n_margin(const struct prefix_cache *c);
 bool prefix_is_due(const struct prefix_cache *c);
@@ -106,7 +115,9 @@ bool prefix_is_due(const struct prefix_cache *c);
 /* prefix_n_page - pages that are published now */
 uint32_t prefix_n_page(const struct prefix_cache *c);
 
-/* prefix_check - assert every invariant of prefix.c. Cost O(n_page * 64). */
+/* prefix_check - assert every invariant of prefix.c
+ *
+ * Cost  O(n_page * 64). */
 void prefix_check(struct prefix_cache *c);
 
 /* prefix_check_chain - assert that pages[0 .. n) are what prefix_find finds for ids */

@@ -1,17 +1,19 @@
-/* Invariants
+/* tier_disk.c - page records in a directory: where they lie, and what a crash leaves
  *
- *   1. kv.index is 1 + n_slot blocks: the super block, then the header of each slot; zeros: the
- *      slot is empty. kv.pages is n_slot pages, each rounded up to blocks. Slots have the same
- *      place whatever their number is, so a directory may be given another size and keeps what
- *      fits.
+ * Invariants
+ *
+ *   1. kv.index is 1 + n_place blocks: the super block, then the header of each place; a header of
+ *      zeros says that the place is empty. kv.pages is n_place pages, each rounded up to blocks.
+ *      Where a place lies follows from its number alone. So a directory may be given another size,
+ *      and keeps what fits.
  *   2. A record is there when its header and its page have the sums that the header names.
  *
- * A write puts down the page, then the header. Killed between the two, the slot has the header of
- * the record before over another page, or one that is half of each: its sum is wrong, and whoever
- * reads it is told so. So a crash costs the one record that was being written and the one that it
- * replaced. A record that has not been taken, for whatever reason, has its header zeroed. Nothing
- * is ever repaired or fsynced: what a power cut takes away is found out the same way, and is
- * computed again. */
+ * A write puts down the page, then the header. When the process is killed between the two, the
+ * header of the record before stands over another page, or over one that is half of each. Its sum
+ * is wrong, and whoever reads it is told so. So a crash costs the record that was being written and
+ * the one that it replaced. A record that has not been taken has its header zeroed, whatever the
+ * reason. Nothing is repaired or fsynced: what a power cut takes away is found out the same way,
+ * and is computed again. */
 #include "kv/tier_disk.h"
 
 #include <stdlib.h>
@@ -31,8 +33,8 @@ struct tier_disk {
     struct hash128 model;
     struct hash128 secret;
     uint64_t page_bytes;
-    uint64_t place_bytes; /* of a page in kv.pages */
-    uint32_t n_slot;
+    uint64_t padded_bytes; /* of a page in kv.pages */
+    uint32_t n_place;
     struct direct_file index;
     struct direct_file pages;
     unsigned char *block; /* [DIRECT_ALIGN] a header on its way */
@@ -41,16 +43,16 @@ struct tier_disk {
     uint64_t n_rejected[TIER_VERDICT_COUNT];
 };
 
-uint32_t tier_disk_n_slot(uint64_t bytes, uint64_t page_bytes)
+uint32_t tier_disk_n_place(uint64_t bytes, uint64_t page_bytes)
 {
     if (bytes < DIRECT_ALIGN) return 0;
-    uint64_t n = (bytes - DIRECT_ALIGN) / tier_disk_slot_bytes(page_bytes);
+    uint64_t n = (bytes - DIRECT_ALIGN) / tier_disk_place_bytes(page_bytes);
     return n < INT32_MAX ? (uint32_t)n : INT32_MAX;
 }
 
-static uint64_t header_offset(uint32_t slot)
+static uint64_t header_offset(uint32_t place)
 {
-    return (1 + (uint64_t)slot) * DIRECT_ALIGN;
+    return (1 + (uint64_t)place) * DIRECT_ALIGN;
 }
 
 /* ---- opening ---- */
@@ -117,17 +119,17 @@ static int by_order(const void *a, const void *b)
     return (x->order > y->order) - (x->order < y->order);
 }
 
-/* A slot whose record has not been taken is empty from now on, as far as the disk lets us: else it
+/* A place whose record has not been taken is empty from now on, as far as the disk lets us: else it
  * would be counted again after the next start. */
-static void forget_record(struct tier_disk *t, uint32_t slot)
+static void forget_record(struct tier_disk *t, uint32_t place)
 {
     memset(t->block, 0, DIRECT_ALIGN);
-    (void)direct_file_write(&t->index, t->block, DIRECT_ALIGN, header_offset(slot), NULL);
+    (void)direct_file_write(&t->index, t->block, DIRECT_ALIGN, header_offset(place), NULL);
 }
 
 /* One header of the index. `verdict` is that of the whole directory, pages_bytes what there is of
  * kv.pages. */
-static void take_header(struct tier_disk *t, const unsigned char *block, uint32_t slot,
+static void take_header(struct tier_disk *t, const unsigned char *block, uint32_t place,
                         enum tier_verdict verdict, uint64_t pages_bytes)
 {
     struct tier_header h;
@@ -135,16 +137,17 @@ static void take_header(struct tier_disk *t, const unsigned char *block, uint32_
     memcpy(&h, block, sizeof h);
     if (is_zero(block, sizeof h)) return;
     if (ours) verdict = tier_header_judge(&h, &t->model, t->page_bytes);
-    if (verdict == TIER_GOOD && (slot + 1) * t->place_bytes > pages_bytes) {
+    if (verdict == TIER_GOOD && (place + 1) * t->padded_bytes > pages_bytes) {
         verdict = TIER_BAD_TRUNCATED;
     }
     if (verdict != TIER_GOOD) {
         t->n_rejected[verdict]++;
-        if (ours) forget_record(t, slot);
+        if (ours) forget_record(t, place);
         return;
     }
-    if (slot >= t->n_slot) return; /* the directory has been made smaller */
-    t->found[t->n_found++] = (struct tier_found){h.name.key, h.order, slot};
+    if (place >= t->n_place) return; /* the directory has been made smaller */
+    ASSERT(t->n_found < t->n_place);
+    t->found[t->n_found++] = (struct tier_found){h.name.key, h.order, place};
 }
 
 static fathom_err scan(struct tier_disk *t, uint64_t index_bytes, enum tier_verdict verdict,
@@ -183,7 +186,7 @@ static void log_start(const struct tier_disk *t, const char *dir)
 {
     uint64_t n_rejected = 0;
     for (int v = TIER_GOOD + 1; v < TIER_VERDICT_COUNT; v++) n_rejected += t->n_rejected[v];
-    LOG_INFO("kv", "offload_dir=%s slots=%u found=%u rejected=%llu", dir, t->n_slot, t->n_found,
+    LOG_INFO("kv", "offload_dir=%s slots=%u found=%u rejected=%llu", dir, t->n_place, t->n_found,
              (unsigned long long)n_rejected);
     for (int v = TIER_GOOD + 1; v < TIER_VERDICT_COUNT; v++) {
         if (t->n_rejected[v] == 0) continue;
@@ -213,29 +216,30 @@ static fathom_err fill(struct tier_disk *t, const char *dir, fathom_diag *d)
         TRY(direct_file_resize(&t->index, DIRECT_ALIGN, d));
         TRY(write_super(t, d));
     }
-    TRY(direct_file_resize(&t->index, header_offset(t->n_slot), d));
-    return direct_file_resize(&t->pages, t->n_slot * t->place_bytes, d);
+    TRY(direct_file_resize(&t->index, header_offset(t->n_place), d));
+    return direct_file_resize(&t->pages, t->n_place * t->padded_bytes, d);
 }
 
 fathom_err tier_disk_open(struct tier_disk **out, const struct tier_disk_config *c, fathom_diag *d)
 {
     *out = NULL;
-    uint32_t n_slot = tier_disk_n_slot(c->bytes, c->page_bytes);
-    if (n_slot == 0) {
+    ASSERT(c->dir && c->page_bytes > 0);
+    uint32_t n_place = tier_disk_n_place(c->bytes, c->page_bytes);
+    if (n_place == 0) {
         FAIL(d, FATHOM_EINVAL,
              "--kv-offload-dir-size %llu does not hold one page; needed is at least %llu",
              (unsigned long long)c->bytes,
-             (unsigned long long)(DIRECT_ALIGN + tier_disk_slot_bytes(c->page_bytes)));
+             (unsigned long long)(DIRECT_ALIGN + tier_disk_place_bytes(c->page_bytes)));
     }
     struct tier_disk *t = mem_calloc(1, sizeof *t);
     if (!t) FAIL(d, FATHOM_ENOMEM, "no memory for the disk tier");
     t->index.fd = t->pages.fd = -1;
     t->model = c->model;
     t->page_bytes = c->page_bytes;
-    t->place_bytes = direct_round(c->page_bytes);
-    t->n_slot = n_slot;
+    t->padded_bytes = direct_round(c->page_bytes);
+    t->n_place = n_place;
     t->block = mem_alloc_aligned(DIRECT_ALIGN, DIRECT_ALIGN);
-    t->found = mem_calloc(n_slot, sizeof *t->found);
+    t->found = mem_calloc(n_place, sizeof *t->found);
     fathom_err err = FATHOM_ENOMEM;
     fathom_diag cause = {{0}};
     if (t->block && t->found) err = fill(t, c->dir, &cause);
@@ -275,6 +279,7 @@ void tier_disk_forget(struct tier_disk *t)
 
 uint64_t tier_disk_n_rejected(const struct tier_disk *t, enum tier_verdict why)
 {
+    ASSERT(why < TIER_VERDICT_COUNT);
     return t->n_rejected[why];
 }
 
@@ -290,7 +295,7 @@ uint64_t tier_disk_page_bytes(const struct tier_disk *t)
 
 uint32_t tier_disk_capacity(const struct tier_disk *t)
 {
-    return t->n_slot;
+    return t->n_place;
 }
 
 /* ---- records ---- */
@@ -301,38 +306,40 @@ static enum tier_verdict verdict_of(fathom_err err)
     return err == FATHOM_ELIMIT ? TIER_BAD_TRUNCATED : TIER_BAD_IO;
 }
 
-enum tier_verdict tier_disk_write(struct tier_disk *t, uint32_t slot, uint64_t order,
+enum tier_verdict tier_disk_write(struct tier_disk *t, uint32_t place, uint64_t order,
                                   const struct tier_name *name, const void *page, fathom_diag *d)
 {
-    ASSERT(slot < t->n_slot);
+    ASSERT(place < t->n_place && (uintptr_t)page % DIRECT_ALIGN == 0);
     struct tier_header h;
     tier_header_fill(&h, &t->model, t->page_bytes, order, name, page);
-    fathom_err err = direct_file_write(&t->pages, page, t->place_bytes, slot * t->place_bytes, d);
+    fathom_err err =
+        direct_file_write(&t->pages, page, t->padded_bytes, place * t->padded_bytes, d);
     if (err) return verdict_of(err);
     memset(t->block, 0, DIRECT_ALIGN);
     memcpy(t->block, &h, sizeof h);
-    return verdict_of(direct_file_write(&t->index, t->block, DIRECT_ALIGN, header_offset(slot), d));
+    return verdict_of(
+        direct_file_write(&t->index, t->block, DIRECT_ALIGN, header_offset(place), d));
 }
 
-static enum tier_verdict read_record(struct tier_disk *t, uint32_t slot,
+static enum tier_verdict read_record(struct tier_disk *t, uint32_t place,
                                      const struct tier_name *name, void *page, fathom_diag *d)
 {
     struct tier_header h;
-    fathom_err err = direct_file_read(&t->index, t->block, DIRECT_ALIGN, header_offset(slot), d);
+    fathom_err err = direct_file_read(&t->index, t->block, DIRECT_ALIGN, header_offset(place), d);
     if (err) return verdict_of(err);
     memcpy(&h, t->block, sizeof h);
     enum tier_verdict v = tier_header_judge(&h, &t->model, t->page_bytes);
     if (v != TIER_GOOD) return v;
-    err = direct_file_read(&t->pages, page, t->place_bytes, slot * t->place_bytes, d);
+    err = direct_file_read(&t->pages, page, t->padded_bytes, place * t->padded_bytes, d);
     if (err) return verdict_of(err);
     return tier_record_judge(&h, &t->model, t->page_bytes, name, page);
 }
 
-enum tier_verdict tier_disk_read(struct tier_disk *t, uint32_t slot, const struct tier_name *name,
+enum tier_verdict tier_disk_read(struct tier_disk *t, uint32_t place, const struct tier_name *name,
                                  void *page, fathom_diag *d)
 {
-    ASSERT(slot < t->n_slot);
-    enum tier_verdict v = read_record(t, slot, name, page, d);
-    if (v != TIER_GOOD) forget_record(t, slot);
+    ASSERT(place < t->n_place && (uintptr_t)page % DIRECT_ALIGN == 0);
+    enum tier_verdict v = read_record(t, place, name, page, d);
+    if (v != TIER_GOOD) forget_record(t, place);
     return v;
 }

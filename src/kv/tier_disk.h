@@ -1,8 +1,8 @@
 /* tier_disk.h - records in a directory that outlives the process
  *
- * Two files: kv.index, a block that says whose records these are and then a header a slot;
- * kv.pages, the pages, slot by slot. Both have their full size from the start. Who has the
- * directory open has kv.index locked. What a crash leaves behind is found out by the sums:
+ * There are two files. kv.index is a block that says whose records these are, then one header a
+ * place. kv.pages is the pages, place by place. Both have their full size from the start. The
+ * process that has the directory open has kv.index locked. Sums tell what a crash has left behind:
  * tier_disk.c.
  *
  * tier_disk_read and tier_disk_write may run on another thread than the one that opened it; one at
@@ -30,17 +30,17 @@ struct tier_disk_config {
 struct tier_found {
     struct hash128 key;
     uint64_t order;
-    uint32_t slot;
+    uint32_t place;
 };
 
-/* tier_disk_slot_bytes - what one record takes of the directory */
-static inline uint64_t tier_disk_slot_bytes(uint64_t page_bytes)
+/* tier_disk_place_bytes - what one record takes of the directory */
+static inline uint64_t tier_disk_place_bytes(uint64_t page_bytes)
 {
     return DIRECT_ALIGN + direct_round(page_bytes);
 }
 
-/* tier_disk_n_slot - records that so many bytes hold */
-uint32_t tier_disk_n_slot(uint64_t bytes, uint64_t page_bytes);
+/* tier_disk_n_place - records that so many bytes hold */
+uint32_t tier_disk_n_place(uint64_t bytes, uint64_t page_bytes);
 
 /* tier_disk_open - lock the directory and read every header
  *
@@ -51,20 +51,20 @@ uint32_t tier_disk_n_slot(uint64_t bytes, uint64_t page_bytes);
  *         EFORMAT kv.index is not an index of ours: nothing is touched
  *         ELIMIT  the disk has not got the room
  *         EIO, ENOMEM. Each names the directory and what to change.
- * Cost    reads 4096 bytes a slot in one go. */
+ * Cost    reads 4096 bytes a place in one go. */
 fathom_err tier_disk_open(struct tier_disk **out, const struct tier_disk_config *c, fathom_diag *d);
 void tier_disk_close(struct tier_disk *t); /* accepts NULL */
 
-/* tier_disk_found - the records, the one written last at the end; valid until tier_disk_forget.
- * tier_disk_n_rejected - of the others, how many for which reason. */
+/* tier_disk_found - the records, the one written last at the end; valid until tier_disk_forget
+ * tier_disk_n_rejected - how many records were not taken for a reason */
 const struct tier_found *tier_disk_found(const struct tier_disk *t, uint32_t *n);
 void tier_disk_forget(struct tier_disk *t);
 uint64_t tier_disk_n_rejected(const struct tier_disk *t, enum tier_verdict why);
 
-/* tier_disk_secret - of the keys, the same as long as the records are kept */
+/* tier_disk_secret - the secret of the keys, the same as long as the records are kept */
 const struct hash128 *tier_disk_secret(const struct tier_disk *t);
 
-/* tier_disk_capacity - slots; tier_disk_page_bytes - of a page */
+/* tier_disk_capacity - places; tier_disk_page_bytes - of a page */
 uint32_t tier_disk_capacity(const struct tier_disk *t);
 uint64_t tier_disk_page_bytes(const struct tier_disk *t);
 
@@ -72,11 +72,11 @@ uint64_t tier_disk_page_bytes(const struct tier_disk *t);
  *
  *   page  [direct_round(page_bytes)], aligned to DIRECT_ALIGN
  *   d     names a fault of the disk
- * Returns  GOOD, or why the record is not taken, and then its slot is empty; a write gives GOOD,
+ * Returns  a read: GOOD, or why the record is not taken; then its place is empty. A write: GOOD,
  *          BAD_IO or, without room, BAD_TRUNCATED. */
-enum tier_verdict tier_disk_write(struct tier_disk *t, uint32_t slot, uint64_t order,
+enum tier_verdict tier_disk_write(struct tier_disk *t, uint32_t place, uint64_t order,
                                   const struct tier_name *name, const void *page, fathom_diag *d);
-enum tier_verdict tier_disk_read(struct tier_disk *t, uint32_t slot, const struct tier_name *name,
+enum tier_verdict tier_disk_read(struct tier_disk *t, uint32_t place, const struct tier_name *name,
                                  void *page, fathom_diag *d);
 
 #endif

@@ -1,3 +1,4 @@
+/* tier_record.c - headers of records and of their directory: written and judged */
 #include "kv/tier_record.h"
 
 #include <stddef.h>
@@ -36,6 +37,7 @@ static uint64_t super_sum(const struct tier_super *s)
 void tier_header_fill(struct tier_header *h, const struct hash128 *model, uint64_t page_bytes,
                       uint64_t order, const struct tier_name *name, const void *page)
 {
+    ASSERT(name->n_id <= TIER_MAX_ID);
     *h = (struct tier_header){.magic = RECORD_MAGIC,
                               .format = TIER_FORMAT,
                               .layout = KV_LAYOUT_VERSION,

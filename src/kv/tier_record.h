@@ -1,9 +1,8 @@
 /* tier_record.h - what a page record carries with it outside of the device's cache
  *
- * A record is the page of kv/layout.h, byte for byte, and a header that says whose it is: the
- * layout's version, the model, the tokens, their key in the chain from the first token on, and sums
- * over both parts. A record is taken for what was asked for when all of that is right, and for
- * nothing otherwise.
+ * A record is the page of kv/layout.h, byte for byte, and a header. The header says whose page it
+ * is: the layout's version, the model, the tokens, their key in the chain from the first token on,
+ * and sums over both parts. A record is taken only when all of it is what was asked for.
  */
 #ifndef FATHOM_KV_TIER_RECORD_H
 #define FATHOM_KV_TIER_RECORD_H
@@ -89,8 +88,10 @@ void tier_super_fill(struct tier_super *s, const struct hash128 *model, uint64_t
 enum tier_verdict tier_super_judge(const struct tier_super *s, const struct hash128 *model,
                                    uint64_t page_bytes);
 
-/* tier_key_next - the key of a page from that of the page before it, or from tier_key_first.
- * Cost: about 100 ns. */
+/* tier_key_next - the key of a page from that of the page before it, or from tier_key_first
+ *
+ *   ids  [n_id] its tokens, TIER_MAX_ID at most
+ * Cost  about 100 ns. */
 struct hash128 tier_key_first(const struct hash128 *secret, uint64_t salt);
 struct hash128 tier_key_next(const struct hash128 *secret, const struct hash128 *before,
                              const int32_t *ids, uint32_t n_id);

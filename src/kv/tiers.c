@@ -1,17 +1,20 @@
-/* Invariants
+/* tiers.c - which record is in memory, on disk or both, and what is under way between them
  *
- *   1. An entry is a record that is in memory, on disk or both; it is in the bucket of its key
+ * Invariants
+ *
+ *   1. An entry is a record that is in memory, on disk or both. It is in the bucket of its key
  *      exactly once, and no two have the same key.
- *   2. A slot of memory, and of the disk, is free or one entry's.
- *   3. Lists: RAM has the entries with a slot of memory and DISK those whose record is on disk,
- *      each with the one used last in front; UNWRITTEN those in memory that wait for a write, in
- *      order; COPYING those whose slot is part of a copy that the device may not have done.
- *   4. Slots of memory from n_touched on have never been taken; the lowest is taken next, and only
- *      when none below is free.
- *   5. A slot of memory is given away only when its entry is READY, not COPYING and not WRITING; a
- *      slot of the disk only when its entry is not READING. So nobody writes to what another reads.
+ *   2. A place in memory, or on disk, is free or belongs to one entry.
+ *   3. There are four lists. RAM has the entries with a place in memory, and DISK those whose
+ * record is on disk; in both the entry used last comes first. UNWRITTEN has the entries in memory
+ *      that wait for a write, in order. COPYING has the entries whose place in memory is part of a
+ *      copy that the device may not have done.
+ *   4. Places in memory from n_touched on have never been taken. The lowest of them is taken next,
+ *      and only when no place below is free.
+ *   5. A place in memory is given away only when its entry is READY, not COPYING and not WRITING; a
+ *      place on disk only when its entry is not READING. So nobody writes where another reads.
  *
- * States of an entry's memory, and of its disk slot
+ * States of an entry's memory, and of its place on disk
  *
  *             keep            synced                         restore, read_ahead       done
  *        NONE -----> FILLING -------> READY             NONE ----------------> READING ----> READY
@@ -23,7 +26,8 @@
  *        NONE ------------------> WANTED ----------> WRITING -------> KEPT ---> NONE
  *          ^--------- evicted ------+  ^--- failed: NONE ---+           evicted, not taken
  *
- * An entry in neither is gone. Jobs under way hold their slots: at most READS_MAX and WRITES_MAX.
+ * An entry with neither place is gone. Jobs under way hold their places; there are at most
+ * READS_MAX reads and WRITES_MAX writes.
  */
 #include "kv/tiers.h"
 
@@ -53,7 +57,7 @@ struct link {
 struct entry {
     struct hash128 key;
     uint32_t next; /* in the bucket, or of the unused entries */
-    uint32_t ram;  /* slots; NONE: it has none */
+    uint32_t ram;  /* places; NONE: it has none */
     uint32_t disk;
     uint8_t ram_state;
     uint8_t disk_state;
@@ -83,12 +87,12 @@ struct tiers {
     uint32_t unused;       /* entries, linked by next */
     uint32_t *buckets;     /* [bucket_mask + 1] */
     uint32_t bucket_mask;
-    struct tier_name *names; /* [n_ram] what a slot of memory holds, or is to be filled with */
+    struct tier_name *names; /* [n_ram] what a place of memory holds, or is to be filled with */
     uint64_t *sums;          /* [n_ram] of the pages that are READY */
-    uint32_t *free_ram;      /* [n_ram] stacks of slots */
+    uint32_t *free_ram;      /* [n_ram] stacks of places */
     uint32_t *free_disk;     /* [n_disk] */
     uint32_t n_free_ram, n_free_disk;
-    uint32_t n_touched; /* slots of memory that the system has provided */
+    uint32_t n_touched; /* places of memory that the system has provided */
     struct entry_list lists[LIST_COUNT];
     uint32_t n_reading, n_writing;
     uint32_t n_fault;            /* writes that failed since one did not */
@@ -108,6 +112,7 @@ static void list_remove(struct tiers *t, enum list which, uint32_t i)
     struct entry_list *l = &t->lists[which];
     struct link *k = &t->entries[i].links[which];
     if (!k->linked) return;
+    ASSERT(l->n > 0);
     if (k->prev != NONE) {
         t->entries[k->prev].links[which].next = k->next;
     } else {
@@ -126,6 +131,7 @@ static void list_remove(struct tiers *t, enum list which, uint32_t i)
 static void list_touch(struct tiers *t, enum list which, uint32_t i)
 {
     struct entry_list *l = &t->lists[which];
+    ASSERT(t->entries[i].used);
     list_remove(t, which, i);
     t->entries[i].links[which] = (struct link){NONE, l->head, true};
     if (l->head != NONE) {
@@ -154,7 +160,7 @@ static uint32_t search(const struct tiers *t, const struct hash128 *key)
 static uint32_t entry_take(struct tiers *t, const struct hash128 *key)
 {
     uint32_t i = t->unused;
-    ASSERT(i != NONE); /* each has a slot, and there are as many as slots */
+    ASSERT(i != NONE); /* each has a place, and there are as many as places */
     struct entry *e = &t->entries[i];
     t->unused = e->next;
     uint32_t *bucket = bucket_of(t, key);
@@ -164,11 +170,12 @@ static uint32_t entry_take(struct tiers *t, const struct hash128 *key)
     return i;
 }
 
-/* Forgets an entry that has neither slot any more. */
+/* Forgets an entry that has neither place any more. */
 static void entry_tidy(struct tiers *t, uint32_t i)
 {
     struct entry *e = &t->entries[i];
     if (e->ram != NONE || e->disk != NONE) return;
+    for (int k = 0; k < LIST_COUNT; k++) ASSERT(!e->links[k].linked);
     uint32_t *link = bucket_of(t, &e->key);
     while (*link != i) link = &t->entries[*link].next;
     *link = e->next;
@@ -179,6 +186,8 @@ static void entry_tidy(struct tiers *t, uint32_t i)
 
 static void give_ram(struct tiers *t, struct entry *e)
 {
+    ASSERT(e->ram != NONE && t->n_free_ram < t->c.n_ram);
+    ASSERT(!e->links[LIST_COPYING].linked && e->disk_state != DISK_WRITING);
     list_remove(t, LIST_RAM, (uint32_t)(e - t->entries));
     t->free_ram[t->n_free_ram++] = e->ram;
     e->ram = NONE;
@@ -188,18 +197,20 @@ static void give_ram(struct tiers *t, struct entry *e)
 
 static void give_disk(struct tiers *t, struct entry *e)
 {
+    ASSERT(e->disk != NONE && t->n_free_disk < t->c.n_disk && e->ram_state != RAM_READING);
     list_remove(t, LIST_DISK, (uint32_t)(e - t->entries));
     t->free_disk[t->n_free_disk++] = e->disk;
     e->disk = NONE;
     e->disk_state = DISK_NONE;
 }
 
-static unsigned char *page_of(const struct tiers *t, uint32_t slot)
+static unsigned char *page_of(const struct tiers *t, uint32_t place)
 {
-    return t->c.ram + slot * t->place_bytes;
+    ASSERT(place < t->c.n_ram);
+    return t->c.ram + place * t->place_bytes;
 }
 
-/* Frees the slot of memory that was used the longest ago, of those that nobody reads or writes. */
+/* Frees the place of memory that was used the longest ago, of those that nobody reads or writes. */
 static bool evict_ram(struct tiers *t)
 {
     uint32_t i = t->lists[LIST_RAM].tail;
@@ -232,14 +243,14 @@ static bool evict_disk(struct tiers *t)
     return false;
 }
 
-/* A slot of memory for what `name` says; NONE when all are under way. */
+/* A place of memory for what `name` says; NONE when all are under way. */
 static uint32_t take_ram(struct tiers *t, const struct tier_name *name)
 {
     if (t->n_free_ram == 0 && !evict_ram(t)) return NONE;
-    uint32_t slot = t->free_ram[--t->n_free_ram];
-    if (slot >= t->n_touched) t->n_touched = slot + 1;
-    t->names[slot] = *name;
-    return slot;
+    uint32_t place = t->free_ram[--t->n_free_ram];
+    if (place >= t->n_touched) t->n_touched = place + 1;
+    t->names[place] = *name;
+    return place;
 }
 
 /* ---- life ---- */
@@ -274,14 +285,15 @@ static fathom_err adopt(struct tiers *t)
         const struct tier_found *f = &t->c.found[k];
         if (search(t, &f->key) != NONE) continue;
         struct entry *e = &t->entries[entry_take(t, &f->key)];
-        e->disk = f->slot;
+        ASSERT(f->place < t->c.n_disk && !taken[f->place]);
+        e->disk = f->place;
         e->disk_state = DISK_KEPT;
-        taken[f->slot] = true;
+        taken[f->place] = true;
         if (f->order >= t->order) t->order = f->order + 1;
     }
     for (uint32_t k = 0; k < t->c.n_found; k++) {
         uint32_t i = search(t, &t->c.found[k].key);
-        if (t->entries[i].disk == t->c.found[k].slot) list_touch(t, LIST_DISK, i);
+        if (t->entries[i].disk == t->c.found[k].place) list_touch(t, LIST_DISK, i);
     }
     for (uint32_t i = t->c.n_disk; i-- > 0;) {
         if (!taken[i]) t->free_disk[t->n_free_disk++] = i;
@@ -304,7 +316,8 @@ fathom_err tiers_create(struct tiers **out, const struct tiers_config *c, fathom
         FAIL(d, FATHOM_EINVAL, "%u pages of memory for offloading, needed is at least %d", c->n_ram,
              TIERS_MIN_RAM);
     }
-    if (c->n_disk > 0 && !c->io) FAIL(d, FATHOM_EINVAL, "%u slots of no disk", c->n_disk);
+    if (c->n_disk > 0 && !c->io) FAIL(d, FATHOM_EINVAL, "%u places of no disk", c->n_disk);
+    ASSERT(c->device.page_out && c->device.page_in && (uintptr_t)c->ram % DIRECT_ALIGN == 0);
     struct tiers *t = mem_calloc(1, sizeof *t);
     if (!t) FAIL(d, FATHOM_ENOMEM, "no memory for the tiers");
     t->c = *c;
@@ -351,7 +364,7 @@ static void submit(struct tiers *t, uint32_t i, enum tier_job_kind kind)
     const struct entry *e = &t->entries[i];
     const struct tier_job job = {.kind = kind,
                                  .entry = i,
-                                 .slot = e->disk,
+                                 .place = e->disk,
                                  .order = kind == TIER_JOB_WRITE ? t->order++ : 0,
                                  .name = &t->names[e->ram],
                                  .page = page_of(t, e->ram),
@@ -363,6 +376,7 @@ static void submit(struct tiers *t, uint32_t i, enum tier_job_kind kind)
 static void want_write(struct tiers *t, uint32_t i)
 {
     struct entry *e = &t->entries[i];
+    ASSERT(e->ram_state == RAM_READY);
     if (!t->c.io || t->stats.writes_off || e->disk_state != DISK_NONE) return;
     e->disk_state = DISK_WANTED;
     list_touch(t, LIST_UNWRITTEN, i);
@@ -374,6 +388,7 @@ static void start_writes(struct tiers *t)
         if (t->n_free_disk == 0 && !evict_disk(t)) return;
         uint32_t i = t->lists[LIST_UNWRITTEN].tail;
         struct entry *e = &t->entries[i];
+        ASSERT(e->ram_state == RAM_READY && e->disk_state == DISK_WANTED);
         list_remove(t, LIST_UNWRITTEN, i);
         e->disk = t->free_disk[--t->n_free_disk];
         e->disk_state = DISK_WRITING;
@@ -386,11 +401,12 @@ static void start_writes(struct tiers *t)
 static bool start_read(struct tiers *t, uint32_t i, const struct tier_name *name)
 {
     struct entry *e = &t->entries[i];
+    ASSERT(e->ram_state == RAM_NONE && e->disk_state == DISK_KEPT);
     uint32_t reads_max = t->c.n_ram / 2 < READS_MAX ? t->c.n_ram / 2 : READS_MAX;
     if (t->n_reading == reads_max) return false;
-    uint32_t slot = take_ram(t, name);
-    if (slot == NONE) return false;
-    e->ram = slot;
+    uint32_t place = take_ram(t, name);
+    if (place == NONE) return false;
+    e->ram = place;
     e->ram_state = RAM_READING;
     list_touch(t, LIST_RAM, i);
     t->n_reading++;
@@ -401,7 +417,7 @@ static bool start_read(struct tiers *t, uint32_t i, const struct tier_name *name
 static void end_read(struct tiers *t, uint32_t i, enum tier_verdict verdict, uint64_t sum)
 {
     struct entry *e = &t->entries[i];
-    ASSERT(e->ram_state == RAM_READING && e->disk_state == DISK_KEPT);
+    ASSERT(e->ram_state == RAM_READING && e->disk_state == DISK_KEPT && t->n_reading > 0);
     t->n_reading--;
     if (verdict == TIER_GOOD) {
         t->stats.n_read++;
@@ -419,7 +435,7 @@ static void end_read(struct tiers *t, uint32_t i, enum tier_verdict verdict, uin
 static void end_write(struct tiers *t, uint32_t i, enum tier_verdict verdict)
 {
     struct entry *e = &t->entries[i];
-    ASSERT(e->ram_state == RAM_READY && e->disk_state == DISK_WRITING);
+    ASSERT(e->ram_state == RAM_READY && e->disk_state == DISK_WRITING && t->n_writing > 0);
     t->n_writing--;
     if (verdict == TIER_GOOD) {
         t->stats.n_written++;
@@ -452,6 +468,7 @@ void tiers_begin_step(struct tiers *t, uint64_t now_us, double prefill_page_us)
     t->n_left = t->step_pages;
     struct tier_job job;
     while (t->c.io && t->c.io->ops->take_done(t->c.io, &job)) {
+        ASSERT(job.entry < t->n_entry && job.place == t->entries[job.entry].disk);
         if (job.kind == TIER_JOB_READ) {
             end_read(t, job.entry, job.verdict, job.sum);
         } else {
@@ -534,18 +551,19 @@ void tiers_keep(struct tiers *t, const struct tier_name *name, uint32_t page, bo
         if (t->entries[i].ram != NONE || !overwritten) return;
     }
     if (t->fault) return;
-    uint32_t slot = take_ram(t, name); /* an entry that is on disk alone stays */
-    if (slot == NONE) {
+    uint32_t place = take_ram(t, name); /* an entry that is on disk alone stays */
+    if (place == NONE) {
         t->stats.n_refused++;
         return;
     }
-    t->fault = t->c.device.page_out(t->c.device.arg, page, page_of(t, slot));
+    t->fault = t->c.device.page_out(t->c.device.arg, page, page_of(t, place));
     if (t->fault) {
-        t->free_ram[t->n_free_ram++] = slot;
+        t->free_ram[t->n_free_ram++] = place;
         return;
     }
     if (i == NONE) i = entry_take(t, &name->key);
-    t->entries[i].ram = slot;
+    ASSERT(t->entries[i].ram == NONE);
+    t->entries[i].ram = place;
     t->entries[i].ram_state = RAM_FILLING;
     list_touch(t, LIST_RAM, i);
     list_touch(t, LIST_COPYING, i);
@@ -554,7 +572,7 @@ void tiers_keep(struct tiers *t, const struct tier_name *name, uint32_t page, bo
     count_used(t);
 }
 
-enum tier_place tiers_find(const struct tiers *t, const struct hash128 *key)
+enum tier_where tiers_find(const struct tiers *t, const struct hash128 *key)
 {
     uint32_t i = search(t, key);
     if (i == NONE) return TIER_NOWHERE;
@@ -567,8 +585,8 @@ static bool has_name(const struct tier_name *a, const struct tier_name *b)
     return a->n_id == b->n_id && memcmp(a->ids, b->ids, a->n_id * sizeof a->ids[0]) == 0;
 }
 
-/* A page that has changed in memory is given up, unless it is part of something that is under way;
- * what is on disk is read again. */
+/* A page that has changed in memory is given up, unless a copy or a write of it is under way. A
+ * record that is on disk too is read again. */
 static enum tier_answer drop_damaged(struct tiers *t, uint32_t i, const struct tier_name *name)
 {
     struct entry *e = &t->entries[i];
@@ -606,7 +624,7 @@ enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, ui
         return TIER_GONE;
     }
     if (is_damaged(t, e)) return drop_damaged(t, i, name);
-    /* A slot that is still being filled is copied all the same: copies are done in order. */
+    /* A place that is still being filled can be copied from: the device copies in order. */
     t->fault = t->c.device.page_in(t->c.device.arg, page, page_of(t, e->ram));
     if (t->fault) return TIER_GONE;
     if (e->from_disk) {
@@ -614,6 +632,7 @@ enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, ui
     } else {
         t->stats.n_restored_ram++;
     }
+    ASSERT(t->n_left > 0);
     e->from_disk = false;
     list_touch(t, LIST_RAM, i);
     list_touch(t, LIST_COPYING, i);
@@ -649,7 +668,7 @@ void tiers_note_fetch(struct tiers *t, uint32_t n_page, bool from_disk, uint64_t
 {
     struct pace *p = &t->paces[from_disk];
     bool known = p->page_us > 0 && t->now_us - p->seen_us < FRESH_US;
-    /* What came to nothing took as long as it took, and was one page at most. */
+    /* A fetch that brought no page counts as one page. */
     double page_us = (double)us / (n_page > 0 ? n_page : 1);
     p->page_us = known ? p->page_us + 0.25 * (page_us - p->page_us) : page_us;
     p->seen_us = t->now_us;

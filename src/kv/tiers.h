@@ -1,13 +1,13 @@
 /* tiers.h - pages that left the device's cache: in host memory, and behind it on disk
  *
- * A record comes in when its page is given up by its last request or evicted, and stays until it is
- * the one that was used the longest ago. With a disk every record is written there as soon as it is
- * in memory, so memory is always given up without waiting, and a crash costs what had not been
- * written. A record that is read from disk is in memory too from then on. Policy and format:
- * docs/tiers.md; invariants and states: tiers.c.
+ * A record comes in when its last request gives its page up, or when the page is evicted. It stays
+ * until it is the one that was used the longest ago (LRU). With a disk every record is written as
+ * soon as it is in memory (write-through). So memory is given up without waiting, and a crash costs
+ * only what had not been written. A record that is read from disk is in memory too from then on.
+ * Policy and format: docs/tiers.md; invariants and states: tiers.c.
  *
- * All functions belong to one thread and none of them waits: copies between device and memory are
- * enqueued on the device's queue, the disk is somebody else's (tier_io.h).
+ * All functions belong to one thread and none of them waits. Copies between device and memory are
+ * enqueued on the device's queue; jobs of the disk are done by a thread of its own (tier_io.h).
  */
 #ifndef FATHOM_KV_TIERS_H
 #define FATHOM_KV_TIERS_H
@@ -22,7 +22,9 @@
 
 struct tiers;
 
-/* Copies of whole pages, in the order of the device's queue. */
+/* Copies of whole pages, enqueued in the order of the device's queue. What computes on the device
+ * gives its own functions here, and tiers_keep and tiers_restore call them: there is nothing
+ * between. */
 struct tiers_device {
     fathom_err (*page_out)(void *arg, uint32_t page, void *to);
     fathom_err (*page_in)(void *arg, uint32_t page, const void *from);
@@ -33,11 +35,11 @@ struct tiers_config {
     uint64_t page_bytes;
     uint32_t n_ram;      /* pages of memory, at least TIERS_MIN_RAM */
     unsigned char *ram;  /* [n_ram][direct_round(page_bytes)], aligned to DIRECT_ALIGN; borrowed */
-    uint64_t step_bytes; /* that are copied per step at most, beside pages that are evicted */
+    uint64_t step_bytes; /* copied per step at most, beside pages that are evicted */
     struct hash128 secret; /* of the keys */
     struct tiers_device device;
     struct tier_io *io;             /* the tiers' on success; NULL: no disk */
-    uint32_t n_disk;                /* its slots */
+    uint32_t n_disk;                /* its places */
     const struct tier_found *found; /* [n_found] what it holds, the one used last at the end */
     uint32_t n_found;
 };
@@ -45,7 +47,9 @@ struct tiers_config {
 /* Pages on their way between device and disk: at least, and where nobody asks for more. */
 enum { TIERS_MIN_RAM = 16, TIERS_DEFAULT_RAM = 64 };
 
-/* tiers_create - Errors  EINVAL naming the member; ENOMEM. */
+/* tiers_create - with the records that the disk has
+ *
+ * Errors  EINVAL naming the member; ENOMEM. */
 fathom_err tiers_create(struct tiers **out, const struct tiers_config *c, fathom_diag *d);
 void tiers_destroy(struct tiers *t); /* accepts NULL; finishes the jobs that are under way */
 
@@ -60,64 +64,66 @@ void tiers_begin_step(struct tiers *t, uint64_t now_us, double prefill_page_us);
 /* tiers_synced - the device has done all copies that were enqueued */
 void tiers_synced(struct tiers *t);
 
-/* tiers_fault - the first error of a copy, which is final for the device; OK while there is none */
+/* tiers_fault - the first error of a copy, which is final for the device; OK while none failed */
 fathom_err tiers_fault(const struct tiers *t);
 
-/* tiers_keep - the page is given up (it may be used again), or about to be overwritten
+/* tiers_keep - take a copy of a page that is given up, or about to be overwritten
  *
- *   name  what it holds
- * A record that is there already counts as used; one that is on disk alone comes back to memory
- * only when its page is overwritten. */
+ *   name         what it holds
+ *   overwritten  it is about to be; otherwise it may be used again
+ * Edge  A record that is there already counts as used and is not copied. A record that is on disk
+ *       alone is copied to memory only when its page is overwritten. */
 void tiers_keep(struct tiers *t, const struct tier_name *name, uint32_t page, bool overwritten);
 
 /* tiers_use - a record counts as used; false when it is nowhere */
 bool tiers_use(struct tiers *t, const struct hash128 *key);
 
-/* tiers_has_room - a page could be kept without giving up one that is not written yet
- * tiers_may_copy - the step has room, too, for one more page that need not be copied now
- * tiers_keep_all - what is kept takes nothing away: there is a free slot, or a disk behind memory
- */
+/* tiers_has_room - whether a page could be kept without giving up one that is not written yet
+ * tiers_may_copy - whether, besides, the step may copy one more page ahead of need
+ * tiers_keep_all - whether keeping a page loses no other: there is a free place, or a disk behind
+ * memory */
 bool tiers_has_room(const struct tiers *t);
 bool tiers_may_copy(const struct tiers *t);
 bool tiers_keep_all(const struct tiers *t);
 
-/* tiers_touch - has the system provide the memory of a slot that has never been used, so that the
+/* tiers_touch - make the system provide the memory of one place that was never used, so that the
  * first copy to it takes no longer than others
  *
- * Returns  false when there is no such slot. */
+ * Returns  false when there is no such place. */
 bool tiers_touch(struct tiers *t);
 
-enum tier_place { TIER_NOWHERE, TIER_IN_RAM, TIER_ON_DISK };
+enum tier_where { TIER_NOWHERE, TIER_IN_RAM, TIER_ON_DISK };
 
 /* tiers_find - where the record of a key is */
-enum tier_place tiers_find(const struct tiers *t, const struct hash128 *key);
+enum tier_where tiers_find(const struct tiers *t, const struct hash128 *key);
 
 enum tier_answer {
     TIER_RESTORED, /* its copy into the page is enqueued */
     TIER_WAIT,     /* it is on its way, or will be: ask again in the next step */
-    TIER_GONE,     /* it is not there, or it was and is no good: compute it */
+    TIER_GONE,     /* it is not there, or was damaged: compute the page */
 };
 
 /* tiers_restore - the record into a page of the device */
 enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, uint32_t page);
 
-/* tiers_read_ahead - it will be wanted soon
+/* tiers_read_ahead - begin to read a record that will be wanted soon
  *
  * Returns  false when it is nowhere, or no more can be read now. */
 bool tiers_read_ahead(struct tiers *t, const struct tier_name *name);
 
-/* tiers_pay - whether n pages, of which n_disk are on disk, come sooner than they are computed, by
- * what has been measured within a minute. What has not been measured pays; but a disk is not waited
- * for to save fewer than TIERS_MIN_DISK_PAGES. */
+/* tiers_pay - whether n pages, of which n_disk are on disk, come sooner than they are computed
+ *
+ * Measurements of the last minute decide. Without one the answer is yes. Fewer pages than
+ * TIERS_MIN_DISK_PAGES are never waited for when one is on disk. */
 enum { TIERS_MIN_DISK_PAGES = 2 };
 bool tiers_pay(const struct tiers *t, uint32_t n_page, uint32_t n_disk);
 
-/* tiers_patience_us - how long to wait for n pages: as long as computing them takes, and a second
- * at least; without knowing that, five */
+/* tiers_patience_us - how long to wait for n pages: as long as computing them takes, and at least a
+ * second; five seconds while that time is unknown */
 uint64_t tiers_patience_us(const struct tiers *t, uint32_t n_page);
 enum { TIERS_STALL_US = 2000000 }; /* without one page more: nobody waits longer */
 
-/* tiers_note_fetch - n pages came in so long, some of them from disk */
+/* tiers_note_fetch - a fetch of n pages took so long; from_disk: some of them came from disk */
 void tiers_note_fetch(struct tiers *t, uint32_t n_page, bool from_disk, uint64_t us);
 
 /* tiers_is_busy - a page is on its way, or waits for the disk */
@@ -130,15 +136,15 @@ struct tiers_stats {
     uint64_t n_kept;          /* copied from the device */
     uint64_t n_written;       /* to disk */
     uint64_t n_read;          /* from disk, and taken */
-    uint64_t n_restored_ram;  /* copied to the device: that were in memory, */
-    uint64_t n_restored_disk; /* or came from disk for it */
+    uint64_t n_restored_ram;  /* copied to the device; they were in memory */
+    uint64_t n_restored_disk; /* copied to the device; they were read from disk for it */
     uint64_t n_dropped;       /* given up before they were written */
     uint64_t n_refused;       /* not kept: all of memory was under way */
     uint64_t n_write_failed;
     uint64_t n_rejected[TIER_VERDICT_COUNT]; /* records not taken */
-    uint64_t n_fetch; /* requests that had pages restored, and how long that took them together */
-    uint64_t fetch_us;
-    bool writes_off; /* after TIERS_MAX_FAULTS failures in a row */
+    uint64_t n_fetch;                        /* requests that had pages restored */
+    uint64_t fetch_us;                       /* how long that took them together */
+    bool writes_off;                         /* after TIERS_MAX_FAULTS failures in a row */
 };
 
 enum { TIERS_MAX_FAULTS = 8 };
@@ -146,7 +152,9 @@ enum { TIERS_MAX_FAULTS = 8 };
 /* tiers_get_stats - the tiers' own, up to date after each call */
 const struct tiers_stats *tiers_get_stats(const struct tiers *t);
 
-/* tiers_check - assert every invariant of tiers.c. Cost: O(records). */
+/* tiers_check - assert every invariant of tiers.c
+ *
+ * Cost  O(records). */
 void tiers_check(const struct tiers *t);
 
 /* tiers_dump - the counts, then a line for each record in memory */

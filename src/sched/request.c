@@ -1,8 +1,11 @@
-/* Invariants of a request that has entered
+/* request.c - the states of one request and their edges
+ *
+ * Invariants of a request that has entered
  *
  *   1. 1 <= n_prompt <= n_token <= max_token; n_prompt < max_token.
- *   2. n_computed + n_planned <= n_token + n_draft, and n_computed < n_token until the request is
- *      FINISHED. Drafts follow a gap of 1, and n_token + n_draft < max_token.
+ *   2. n_computed < n_token until the request is FINISHED, and n_computed + n_planned < max_token:
+ *      the row of the last token is never wanted. Drafts follow a gap of 1, and n_token + n_draft <
+ *      max_token. What steps made ahead are planned to compute may lie beyond both.
  *   3. n_computed <= n_reached.
  *   4. WAITING, FINISHED: n_page == n_published == 0 and n_planned == 0. WAITING: n_computed == 0.
  *   5. FETCHING: it has the pages of n_token; n_computed == 64 * n_published, and fetch.first <=
@@ -26,8 +29,8 @@
  *
  *   preempt forgets what was computed, never what was drawn: the request comes back with its output
  *   as if it were part of the prompt, and goes on to the same bits. What it had computed may still
- *   be in the prefix cache, or in the tiers. stop_fetch does the same to one that
- *   has not begun: what was filled stays in the prefix cache. */
+ *   be in the prefix cache, or in the tiers. stop_fetch does the same to a request that has not run
+ *   yet: what was filled stays in the prefix cache. */
 #include "sched/request.h"
 
 #include "base/assert.h"
@@ -121,7 +124,7 @@ void request_check(const struct request *r)
     if (r->state == REQUEST_NEW) return;
     ASSERT(r->n_prompt >= 1 && r->n_prompt < r->max_token);
     ASSERT(r->n_prompt <= r->n_token && r->n_token <= r->max_token);
-    ASSERT(r->n_planned <= r->n_token + r->n_draft - r->n_computed);
+    ASSERT((uint64_t)r->n_computed + r->n_planned < r->max_token);
     ASSERT(r->n_draft == 0 || (r->state == REQUEST_RUNNING && request_gap(r) == 1));
     ASSERT(r->n_draft == 0 || r->n_draft <= request_draft_room(r));
     ASSERT(r->n_computed <= r->n_reached);
@@ -173,34 +176,4 @@ fathom_err request_dump(const struct request *r, struct buf *out)
         (unsigned long long)r->id, state_name(r->state), r->n_prompt, r->n_token, r->max_token,
         r->n_computed, r->n_draft, r->n_planned, r->n_page, r->n_published, r->n_cached,
         r->n_preempted);
-}
-
-void request_list_push_front(struct request_list *l, struct request *r)
-{
-    r->prev = NULL;
-    r->next = l->head;
-    if (l->head) {
-        l->head->prev = r;
-    } else {
-        l->tail = r;
-    }
-    l->head = r;
-    l->n++;
-}
-
-void request_list_remove(struct request_list *l, struct request *r)
-{
-    ASSERT(l->n > 0);
-    if (r->prev) {
-        r->prev->next = r->next;
-    } else {
-        l->head = r->next;
-    }
-    if (r->next) {
-        r->next->prev = r->prev;
-    } else {
-        l->tail = r->prev;
-    }
-    r->prev = r->next = NULL;
-    l->n--;
 }

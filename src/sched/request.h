@@ -1,10 +1,11 @@
 /* request.h - one request as the scheduler knows it: tokens wanted, tokens computed, pages
  *
  * A request wants the cache rows of all its known tokens (n_token: prompt and output so far);
- * n_computed of them exist. A step closes the gap in whole or in part; the step that closes it
- * draws the next token, which opens it again by one. Prefill, decode, going on from cached pages
- * and recomputing after a preemption differ in nothing else. Drafts widen the gap: guesses at the
- * tokens to come, computed along with the known ones and kept as far as they are what is drawn.
+ * n_computed of them exist. A step closes the gap in whole or in part. The step that closes it
+ * draws the next token, which opens the gap again by one. Prefill, decode, going on from cached
+ * pages and recomputing after a preemption differ in the width of the gap alone. Drafts
+ * (speculative decoding) widen it: they are guesses at the tokens to come, computed along with the
+ * known ones. A draft is kept if it and all drafts before it are the tokens that are drawn.
  * States and edges: request.c.
  */
 #ifndef FATHOM_SCHED_REQUEST_H
@@ -20,9 +21,10 @@
 enum request_state {
     REQUEST_NEW,      /* not yet given to the scheduler */
     REQUEST_WAITING,  /* holds no page */
-    REQUEST_FETCHING, /* holds the pages of all its known tokens, the first ones being filled with
-                         records from the tiers; is in no step */
-    REQUEST_RUNNING,  /* holds the pages of all its known tokens, but for the newest one's */
+    REQUEST_FETCHING, /* holds the pages of all its known tokens; the first ones are being filled
+                         with records from the tiers; is in no step */
+    REQUEST_RUNNING,  /* holds the pages of all its known tokens; the newest token's may be missing
+                       */
     REQUEST_FINISHED, /* holds no page, will not change again */
 };
 
@@ -54,12 +56,12 @@ struct request {
     uint32_t n_stop_id;
     uint32_t n_prompt;   /* >= 1 */
     uint32_t max_token;  /* prompt and output; > n_prompt */
-    uint32_t n_to_score; /* logits are also wanted of the prompt's first so many tokens, each once:
-                            0 .. n_prompt - 1 */
+    uint32_t n_to_score; /* so many of the prompt's first tokens have their logits wanted too, each
+                            once: 0 .. n_prompt - 1 */
     uint32_t min_output; /* stop ids do not count among the first min_output tokens of the output */
     uint64_t cache_salt; /* its pages are found by requests of the same salt alone */
     int32_t priority;    /* lower is earlier */
-    uint32_t share;      /* whose it is: turn.h */
+    uint32_t tenant;     /* whose it is: turn.h */
 
     /* What changes as the request runs. Zero before sched_add. */
     enum request_state state;
@@ -69,18 +71,18 @@ struct request {
     uint32_t n_reached;   /* the largest n_computed so far: beyond it nothing is computed twice */
     uint32_t n_draft;     /* ids[n_token .. n_token + n_draft) are guesses; the owner may set them
                              between sched_commit and sched_plan when the gap is 1 */
-    uint32_t n_planned;   /* tokens of the step that is under way, drafts included */
+    uint32_t n_planned;   /* tokens of the steps that are under way, drafts included */
     uint32_t n_page;      /* pages[0 .. n_page) are held; page j has positions 64*j .. 64*j + 63 */
-    uint32_t n_published; /* of them, from the first on: those in the prefix cache */
-    uint32_t n_cached;    /* prompt tokens that were found there or in the tiers, when first run */
+    uint32_t n_published; /* the first so many of them are in the prefix cache */
+    uint32_t n_cached;    /* prompt tokens found there or in the tiers when the request first ran */
     uint32_t n_preempted;
-    struct request_fetch fetch; /* the one that goes on or the last one */
-    uint64_t arrival;           /* rank in the order of sched_add */
+    struct request_fetch fetch; /* the one under way, or the last one */
+    uint64_t arrival;           /* its number in the order of sched_add */
     uint64_t turn;              /* turn.h */
     uint64_t scheduled_us;      /* when first planned */
     uint64_t first_us;          /* when the first token was drawn; 0: none yet */
     uint64_t finished_us;
-    struct request *prev; /* neighbours in the scheduler's list of this state */
+    struct request *prev; /* neighbours in the list of this state: turn.h */
     struct request *next;
 };
 
@@ -105,8 +107,8 @@ static inline uint32_t request_gap(const struct request *r)
 /* request_is_stop - whether drawing `id` now ends the request */
 bool request_is_stop(const struct request *r, int32_t id);
 
-/* request_n_scored - of the n_to_score tokens, those whose logits a step has given. Until they are
- * all done such a request goes on from no cached page, so all it has reached has been computed. */
+/* request_n_scored - how many of the n_to_score tokens have had their logits given by a step. Until
+ * all have, such a request goes on from no cached page, so all that it has reached was computed. */
 static inline uint32_t request_n_scored(const struct request *r)
 {
     return r->n_reached < r->n_to_score ? r->n_reached : r->n_to_score;
@@ -121,14 +123,15 @@ static inline uint32_t request_draft_room(const struct request *r)
 
 /* request_push - append a drawn token
  *
- * Returns why the request is over now: STOP, LENGTH, or NONE when it goes on. Changes no state. */
+ * Needs    a RUNNING request with n_token < max_token.
+ * Returns  why the request is over now: STOP, LENGTH, or NONE when it goes on. Changes no state. */
 enum request_finish request_push(struct request *r, int32_t id);
 
-/* One function an edge; each asserts the state it starts from. Pages are the scheduler's concern
- * and are taken and given around these calls.
+/* One function an edge; each asserts the state it starts from. The scheduler takes and gives pages
+ * around these calls.
  *
- *   n_found  tokens whose rows lie in published pages: computed without a step, fewer than n_token
- *   fetch    its first page is the one after those */
+ *   n_found  tokens whose rows lie in published pages, computed without a step; fewer than n_token
+ *   fetch    its first page is the one after the published pages */
 void request_enter(struct request *r, uint64_t arrival);
 void request_start_fetch(struct request *r, const struct request_fetch *fetch);
 void request_fill(struct request *r, uint32_t n_page, uint64_t now_us); /* as many more came */
@@ -142,16 +145,5 @@ void request_check(const struct request *r);
 
 /* request_dump - one line */
 fathom_err request_dump(const struct request *r, struct buf *out);
-
-/* A list of requests, linked through prev and next; zeroed: empty. */
-struct request_list {
-    struct request *head;
-    struct request *tail;
-    uint32_t n;
-};
-
-/* request_list_push_front, request_list_remove - a request is in one list at most; O(1) */
-void request_list_push_front(struct request_list *l, struct request *r);
-void request_list_remove(struct request_list *l, struct request *r);
 
 #endif

@@ -1,46 +1,50 @@
-/* Invariants
+/* sched.c - plans of steps, what they take of the pages, and what a computed step leaves
  *
- *   1. A live request is in exactly one list, that of its state; lists are in the order of turn.h.
+ * Invariants
+ *
+ *   1. A live request is in exactly one list, that of its state. Lists are in the order of turn.h.
  *   2. Every RUNNING or FETCHING request comes before every WAITING one that has the same or a
  *      higher priority number: admission is in order, and preemption takes the last first. So among
  *      requests of one priority nobody is overtaken for ever.
  *   3. RUNNING and FETCHING requests <= max_num_seqs.
  *   4. A page has as many holders as there are RUNNING or FETCHING requests with it in
  *      pages[0 .. n_page). With a prefix cache every full page of a RUNNING request is published,
- *      and the cache finds it by the request's tokens; so are the pages of a FETCHING one that have
- *      been filled. Nobody writes to a published page.
- *   5. n_planned of a request is what its entries in the plans under way compute. There are two
- *      such plans at most, between sched_plan_ahead and sched_commit of the first; the second has
- *      an entry for each request that has one in the first and does not end with it by its length.
- *   6. After sched_plan, if a request is live, the first one has an entry or is FETCHING: it may
- *      take the pages of all others, and one request of any legal length fits in the pool. And
- *      FETCHING ends by its time. So work always ends.
+ *      and so is every filled page of a FETCHING one; the cache finds them by the request's tokens.
+ *      Nobody writes to a published page.
+ *   5. Plans under way are given and not committed: max_flight of them at most, in a ring, oldest
+ *      first. n_planned of a request is what its entries in them compute, each going on where the
+ *      one before it ends and the first at n_computed. All but the oldest are made ahead. A plan
+ *      made ahead has one token each of the requests of the plan before it, in the same order, but
+ *      for those that end with that plan by their length. Whoever ends otherwise is in none.
+ *   6. After sched_plan, if a request is live, the first one has an entry, or one is FETCHING. The
+ *      first may take the pages of all others, one request of any legal length fits in the pool,
+ *      and FETCHING has a time limit. So work always ends.
  *
  * Pages. A request is admitted with the pages of all its known tokens, and only if as many more
- * pages are available as requests are RUNNING, so that each can grow once before anybody is
- * preempted for it. The leading ones come from the prefix cache if they are there, but for the one
- * with the last token, since its logits are wanted. Later it takes one page whenever its newest
- * token begins one. With drafts it also takes, if that costs nobody a preemption, the pages of
- * their positions and of those that the next drafts will be made at.
+ * pages are available as requests are RUNNING: each can grow once before anybody is preempted for
+ * it. The leading pages come from the prefix cache if they are there. The page with the last token
+ * never does, since that token's logits are wanted. Later the request takes one page whenever its
+ * newest token begins one. With drafts it also takes the pages of their positions, and of the
+ * positions that the next drafts will be made at, if that costs nobody a preemption.
  *
- * Fetching. A request of which the tiers have pages beyond the cache takes its pages as others do
- * and has them filled before it runs; who comes after it is admitted meanwhile. It gets on from
- * wherever filling stops: when all have come, when one is gone, when computing them would have
- * been faster.
+ * Fetching. If the tiers have pages of a request beyond the cache, the request takes its pages as
+ * others do and has them filled before it runs; requests behind it are admitted meanwhile. Filling
+ * stops when all pages have come, when one is gone, or when computing them would have been faster;
+ * the request runs from there.
  *
  * Budget. Decodes (gap 1) go first, then the rest in order. One walk in order does both: a wider
- * gap may only use what the decodes still to be visited do not need, but for one token that the
- * first request always gets. That order keeps the last request always ahead of the walk, so
- * preempting it never undoes an entry. While any request decodes, wider gaps together get
- * bounds.max_prefill at most, so that a step is never much longer than a decode. A request that
- * wants logits of its prompt gets no more tokens than max_score allows, which all of them share,
- * and goes on from cached pages only when it has them all.
+ * gap may only use what the decodes still to be visited do not need. The first request always gets
+ * one token. In that order the last request is always ahead of the walk, so preempting it never
+ * undoes an entry. While any request decodes, wider gaps together get bounds.max_prefill at most,
+ * so that a step is never much longer than a decode. Requests that want logits of their prompts
+ * divide max_score among them, and get no more tokens than that allows. Such a request goes on from
+ * cached pages only when it has all its logits.
  *
- * Planning ahead. Whatever the steps under way write lies in pages that their requests had when
- * they were planned. Such a page may be given back before they have run, when a request ends or
- * goes on with another's page of the same tokens; whoever takes it writes it in a later step, and
- * steps run one after the other. It is FREE, not CACHED: a row computed in vain lies behind all
- * tokens known, and what is published lies before them. */
+ * Planning ahead (overlap scheduling). Whatever the steps under way write lies in pages that their
+ * requests had when they were planned. Such a page may be given back before they have run, when a
+ * request ends or goes on with another's page of the same tokens; whoever takes it writes it in a
+ * later step, and steps run one after the other. It is FREE, not CACHED: a row computed in vain
+ * lies at n_computed or behind it, and what is published lies before it. */
 #include "sched/sched.h"
 
 #include "base/assert.h"
@@ -65,8 +69,9 @@ struct sched {
     struct sched_totals totals;
     bool short_of_pages; /* in the last plan of sched_plan */
     bool closed;         /* it could admit nobody, and since then nobody has come or ended */
-    struct plan *now;    /* planned and not yet committed; NULL: none is */
-    struct plan *next;   /* planned ahead of its commit; NULL: none is */
+    struct plan **ring;  /* [max_flight] plans under way, from first_flight on */
+    uint32_t first_flight;
+    uint32_t n_flight;
 };
 
 /* The walk of one sched_plan. */
@@ -101,6 +106,7 @@ fathom_err sched_create(struct sched **out, const struct sched_config *c, struct
     }
     if (c->max_num_seqs == 0) FAIL(d, FATHOM_EINVAL, "max_num_seqs is 0, needed is at least 1");
     if (c->max_score == 0) FAIL(d, FATHOM_EINVAL, "max_score is 0, needed is at least 1");
+    if (c->max_flight == 0) FAIL(d, FATHOM_EINVAL, "max_flight is 0, needed is at least 1");
     struct sched *s = mem_calloc(1, sizeof *s);
     if (!s) FAIL(d, FATHOM_ENOMEM, "no memory for the scheduler");
     s->config = *c;
@@ -108,9 +114,10 @@ fathom_err sched_create(struct sched **out, const struct sched_config *c, struct
     s->pool = pool;
     s->prefix = prefix;
     s->n_seen = mem_calloc(page_pool_n_page(pool), sizeof *s->n_seen);
-    if (!s->n_seen) {
+    s->ring = mem_calloc(c->max_flight, sizeof(struct plan *));
+    if (!s->n_seen || !s->ring) {
         sched_destroy(s);
-        FAIL(d, FATHOM_ENOMEM, "no memory for the scheduler's page counts");
+        FAIL(d, FATHOM_ENOMEM, "no memory for the scheduler's page counts and plans");
     }
     *out = s;
     return FATHOM_OK;
@@ -120,8 +127,56 @@ void sched_destroy(struct sched *s)
 {
     if (!s) return;
     mem_free(s->n_seen);
+    mem_free(s->ring);
     mem_free(s);
 }
+
+/* ---- plans under way ---- */
+
+/* The i-th of them; 0: the oldest. */
+static struct plan *flight(const struct sched *s, uint32_t i)
+{
+    ASSERT(i < s->n_flight);
+    return s->ring[(s->first_flight + i) % s->config.max_flight];
+}
+
+static void push_flight(struct sched *s, struct plan *p)
+{
+    ASSERT(s->n_flight < s->config.max_flight);
+    s->ring[(s->first_flight + s->n_flight++) % s->config.max_flight] = p;
+}
+
+static void pop_flight(struct sched *s)
+{
+    s->first_flight = (s->first_flight + 1) % s->config.max_flight;
+    s->n_flight--;
+}
+
+static bool is_flight(const struct sched *s, const struct plan *p)
+{
+    for (uint32_t i = 0; i < s->n_flight; i++) {
+        if (flight(s, i) == p) return true;
+    }
+    return false;
+}
+
+static void take_out(struct plan *p, struct request *r)
+{
+    uint32_t i = 0;
+    while (i < p->n_entry && p->entries[i].request != r) i++;
+    ASSERT(i < p->n_entry && p->entries[i].n_token <= r->n_planned);
+    r->n_planned -= p->entries[i].n_token;
+    p->n_entry--;
+    for (; i < p->n_entry; i++) p->entries[i] = p->entries[i + 1];
+}
+
+/* The oldest plans have the request, and the others not: invariant 5. */
+static void take_out_of_flights(struct sched *s, struct request *r)
+{
+    for (uint32_t i = 0; r->n_planned > 0; i++) take_out(flight(s, i), r);
+}
+
+/* ---- requests come and go ---- */
 
 void sched_add(struct sched *s, struct request *r)
 {
@@ -152,19 +207,9 @@ static void give_pages(struct sched *s, struct request *r)
     r->n_published = 0;
 }
 
-static void take_out(struct plan *p, struct request *r)
-{
-    uint32_t i = 0;
-    while (p->entries[i].request != r) i++;
-    p->n_entry--;
-    for (; i < p->n_entry; i++) p->entries[i] = p->entries[i + 1];
-    r->n_planned = 0;
-}
-
 void sched_end(struct sched *s, struct request *r, enum request_finish why, uint64_t now_us)
 {
-    ASSERT(!s->next);
-    if (r->n_planned > 0) take_out(s->now, r);
+    take_out_of_flights(s, r);
     s->closed = false;
     request_list_remove(list_of(s, r->state), r);
     give_pages(s, r);
@@ -223,6 +268,7 @@ static uint32_t fit_drafts(struct sched *s, const struct walk *w, struct request
                            uint32_t n_known)
 {
     if (s->config.max_draft == 0) return 0;
+    ASSERT(n_known <= w->left);
     uint32_t spare = w->left - n_known;
     spare -= w->n_decode < spare ? w->n_decode : spare;
     uint32_t n_draft = r->n_draft < spare ? r->n_draft : spare;
@@ -262,6 +308,8 @@ static void add_entry(struct sched *s, struct walk *w, struct request *r, uint32
     uint32_t n_draft = draws ? fit_drafts(s, w, r, n_known) : 0;
     uint32_t n_token = n_known + n_draft;
     uint32_t n_score = count_score(r, n_known);
+    ASSERT(n_known >= 1 && n_known <= request_gap(r) && r->n_planned == 0);
+    ASSERT(n_token <= w->left && n_score <= w->score && p->n_entry < s->config.max_num_seqs);
     p->entries[p->n_entry++] =
         (struct plan_entry){r, r->n_computed, n_token, n_draft, n_score, draws, p->n_draw, 0};
     p->n_token += n_token;
@@ -277,15 +325,15 @@ static void add_entry(struct sched *s, struct walk *w, struct request *r, uint32
 static void plan_running(struct sched *s, struct walk *w, struct request *r)
 {
     uint32_t gap = request_gap(r);
-    uint32_t share = w->left;
+    uint32_t room = w->left;
     if (gap == 1) {
         w->n_decode--;
     } else {
-        share -= w->n_decode < share ? w->n_decode : share;
-        if (share > w->prefill) share = w->prefill;
-        if (share == 0 && r == s->running.head) share = 1;
+        room -= w->n_decode < room ? w->n_decode : room;
+        if (room > w->prefill) room = w->prefill;
+        if (room == 0 && r == s->running.head) room = 1;
     }
-    uint32_t n_token = fit_score(w, r, gap < share ? gap : share);
+    uint32_t n_token = fit_score(w, r, gap < room ? gap : room);
     if (n_token == 0) return;
     if (take_pages(s, w, r, r->n_computed + n_token)) add_entry(s, w, r, n_token);
 }
@@ -326,7 +374,7 @@ static bool has_room(const struct sched *s, const struct request *r, uint32_t n_
     return n_take + n_holding(s) <= page_pool_n_available(s->pool);
 }
 
-/* Fills what can be filled now; true when that is over. */
+/* Fills the pages that can be filled now; true when no more will be. */
 static bool go_on_fetching(struct sched *s, struct request *r, uint64_t now_us)
 {
     const struct request_fetch *f = &r->fetch;
@@ -344,7 +392,7 @@ static bool go_on_fetching(struct sched *s, struct request *r, uint64_t now_us)
     return true;
 }
 
-/* To RUNNING, from a list that it is no longer in. */
+/* To RUNNING. The request is in no list. */
 static void start(struct sched *s, struct request *r, uint64_t now_us)
 {
     uint32_t n_found = r->n_published * KV_PAGE_TOKENS;
@@ -400,7 +448,7 @@ static void fetch_more(struct sched *s, uint64_t now_us)
     }
 }
 
-/* Whether as many requests hold pages as may. */
+/* Whether no more requests may hold pages. */
 static bool is_full(const struct sched *s)
 {
     return n_holding(s) >= s->config.max_num_seqs || n_holding(s) >= s->bounds.max_running;
@@ -413,7 +461,7 @@ static void plan_clear(struct plan *p)
 
 void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
 {
-    ASSERT(!s->now);
+    ASSERT(s->n_flight == 0);
     plan_clear(plan);
     struct walk w = {
         .plan = plan, .left = s->config.max_num_batched_tokens, .score = s->config.max_score};
@@ -428,21 +476,25 @@ void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
         struct request *r = s->waiting.head;
         if (fit_score(&w, r, 1) == 0 || !admit(s, &w, r, now_us)) break;
         if (r->state == REQUEST_FETCHING) continue;
-        uint32_t share = w.left < w.prefill ? w.left : w.prefill;
+        uint32_t room = w.left < w.prefill ? w.left : w.prefill;
         uint32_t gap = request_gap(r);
-        add_entry(s, &w, r, fit_score(&w, r, gap < share ? gap : share));
+        add_entry(s, &w, r, fit_score(&w, r, gap < room ? gap : room));
     }
     s->short_of_pages = s->closed = w.short_of_pages;
-    s->now = plan->n_entry > 0 ? plan : NULL;
-    ASSERT(s->now || s->fetching.head || !sched_any(s));
+    if (plan->n_entry > 0) push_flight(s, plan);
+    ASSERT(s->fetching.head || (s->running.head ? s->running.head->n_planned > 0 : !sched_any(s)));
 }
 
-/* Whether what runs after the steps under way is what is in `plan`, as far as anybody knows. */
+/* Whether the step after `plan`, the newest under way, is known but for what is drawn before it. */
 static bool is_foreseen(const struct sched *s, const struct plan *plan)
 {
     if (s->config.max_draft > 0 || s->fetching.head) return false;
     if (s->waiting.head && !is_full(s) && !s->closed) return false;
-    if (plan->n_entry != s->running.n) return false;
+    /* Whoever is not in the plan stands still, or ends before it: then another may be admitted. */
+    if (plan->n_entry < s->running.n && s->waiting.head) return false;
+    for (const struct request *r = s->running.head; r; r = r->next) {
+        if (r->n_planned == 0) return false;
+    }
     for (uint32_t i = 0; i < plan->n_entry; i++) {
         if (!plan->entries[i].draws) return false;
     }
@@ -452,14 +504,14 @@ static bool is_foreseen(const struct sched *s, const struct plan *plan)
 /* The tokens of an entry's request once the step has been computed; 0: it is over then. */
 static uint32_t n_token_after(const struct plan_entry *e)
 {
-    uint32_t n = e->request->n_token + 1;
+    uint32_t n = e->first + e->n_token + 1;
     return n < e->request->max_token ? n : 0;
 }
 
 bool sched_plan_ahead(struct sched *s, const struct plan *plan, struct plan *next)
 {
-    ASSERT(plan == s->now && next != plan && !s->next);
-    if (!is_foreseen(s, plan)) return false;
+    ASSERT(s->n_flight > 0 && plan == flight(s, s->n_flight - 1) && !is_flight(s, next));
+    if (s->n_flight == s->config.max_flight || !is_foreseen(s, plan)) return false;
     uint32_t n_entry = 0;
     uint32_t n_take = 0;
     for (uint32_t i = 0; i < plan->n_entry; i++) {
@@ -486,7 +538,7 @@ bool sched_plan_ahead(struct sched *s, const struct plan *plan, struct plan *nex
         r->n_planned++;
     }
     next->n_token = next->n_draw = next->n_entry;
-    s->next = next;
+    push_flight(s, next);
     return true;
 }
 
@@ -514,13 +566,13 @@ static enum request_finish push_drawn(struct request *r, uint32_t n_draft, const
 
 void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn, uint64_t now_us)
 {
-    ASSERT(plan == s->now);
-    s->now = s->next;
-    s->next = NULL;
+    ASSERT(plan == flight(s, 0));
+    pop_flight(s);
     for (uint32_t i = 0; i < plan->n_entry; i++) {
         const struct plan_entry *e = &plan->entries[i];
         struct request *r = e->request;
         enum request_finish why = REQUEST_FINISH_NONE;
+        ASSERT(e->first == r->n_computed && e->n_token <= r->n_planned);
         r->n_computed += e->n_token - e->n_draft;
         r->n_planned -= e->n_token;
         r->n_draft = 0;
@@ -534,12 +586,13 @@ void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn
     }
 }
 
-/* The second plan has no request that the first has not. */
+/* No plan has a request that the oldest has not. */
 void sched_abort(struct sched *s)
 {
-    ASSERT(s->now);
-    for (uint32_t i = 0; i < s->now->n_entry; i++) s->now->entries[i].request->n_planned = 0;
-    s->now = s->next = NULL;
+    ASSERT(s->n_flight > 0);
+    const struct plan *oldest = flight(s, 0);
+    for (uint32_t i = 0; i < oldest->n_entry; i++) oldest->entries[i].request->n_planned = 0;
+    s->n_flight = 0;
 }
 
 uint32_t sched_n_waiting(const struct sched *s)
@@ -578,8 +631,7 @@ struct request *sched_any(const struct sched *s)
     return s->fetching.head ? s->fetching.head : s->waiting.head;
 }
 
-static void check_list(const struct sched *s, const struct request_list *l,
-                       enum request_state state)
+static void check_list(const struct request_list *l, enum request_state state)
 {
     uint32_t n = 0;
     const struct request *prev = NULL;
@@ -588,7 +640,6 @@ static void check_list(const struct sched *s, const struct request_list *l,
         ASSERT(r->prev == prev);
         ASSERT(r->state == state);
         ASSERT(!prev || request_is_before(prev, r));
-        ASSERT(s->now || r->n_planned == 0);
         request_check(r);
     }
     ASSERT(n == l->n && l->tail == prev);
@@ -615,16 +666,47 @@ static void check_pages(struct sched *s, const struct request_list *l)
     }
 }
 
+/* Invariant 5: entries of a request go on one after the other up to what is planned of it, and
+ * together there are as many as are planned. */
+static void check_flights(const struct sched *s)
+{
+    uint64_t n_planned = 0;
+    for (const struct request *r = s->running.head; r; r = r->next) n_planned += r->n_planned;
+    for (uint32_t k = 0; k < s->n_flight; k++) {
+        const struct plan *p = flight(s, k);
+        const struct plan *before = k > 0 ? flight(s, k - 1) : NULL;
+        uint32_t i_before = 0;
+        ASSERT(!before || p->is_ahead);
+        for (uint32_t i = 0; i < p->n_entry; i++) {
+            const struct plan_entry *e = &p->entries[i];
+            const struct request *r = e->request;
+            uint32_t first = r->n_computed;
+            if (before) {
+                while (i_before < before->n_entry && before->entries[i_before].request != r) {
+                    i_before++;
+                }
+                ASSERT(i_before < before->n_entry);
+                first = before->entries[i_before].first + before->entries[i_before].n_token;
+            }
+            ASSERT(r->state == REQUEST_RUNNING && e->n_token >= 1 && e->first == first);
+            ASSERT(before || first + e->n_token <= r->n_token + r->n_draft);
+            ASSERT(first + e->n_token <= r->n_computed + r->n_planned);
+            n_planned -= e->n_token;
+        }
+    }
+    ASSERT(n_planned == 0);
+}
+
 void sched_check(struct sched *s)
 {
-    ASSERT(!s->next);
     page_pool_check(s->pool);
-    check_list(s, &s->running, REQUEST_RUNNING);
-    check_list(s, &s->fetching, REQUEST_FETCHING);
-    check_list(s, &s->waiting, REQUEST_WAITING);
+    check_list(&s->running, REQUEST_RUNNING);
+    check_list(&s->fetching, REQUEST_FETCHING);
+    check_list(&s->waiting, REQUEST_WAITING);
     check_order(s, &s->running);
     check_order(s, &s->fetching);
     ASSERT(n_holding(s) <= s->config.max_num_seqs);
+    check_flights(s);
 
     uint32_t n_page = page_pool_n_page(s->pool);
     for (uint32_t i = 0; i < n_page; i++) s->n_seen[i] = 0;
@@ -632,22 +714,24 @@ void sched_check(struct sched *s)
     check_pages(s, &s->running);
     check_pages(s, &s->fetching);
     for (uint32_t i = 0; i < n_page; i++) ASSERT(s->n_seen[i] == page_pool_n_holder(s->pool, i));
-    if (!s->now || s->now->is_ahead) return;
-    ASSERT(s->running.head && (s->running.head->n_planned > 0 || s->fetching.head));
+}
+
+static fathom_err dump_flight(uint32_t i, const struct plan *p, struct buf *out)
+{
+    return buf_printf(out, "  plan %u: entries=%u tokens=%u draws=%u%s\n", i, p->n_entry,
+                      p->n_token, p->n_draw, p->is_ahead ? " ahead" : "");
 }
 
 fathom_err sched_dump(const struct sched *s, struct buf *out)
 {
     const struct sched_totals *t = &s->totals;
     TRY(buf_printf(out,
-                   "scheduler: %u running, %u fetching, %u waiting, %llu preempted, %llu of %llu "
-                   "prompt tokens "
-                   "found%s\n",
-                   s->running.n, s->fetching.n, s->waiting.n, (unsigned long long)t->n_preempted,
-                   (unsigned long long)t->n_hit_token, (unsigned long long)t->n_query_token,
-                   s->next  ? ", two steps under way"
-                   : s->now ? ", in step"
-                            : ""));
+                   "scheduler: %u running, %u fetching, %u waiting, %u plans under way, %llu "
+                   "preempted, %llu of %llu prompt tokens found\n",
+                   s->running.n, s->fetching.n, s->waiting.n, s->n_flight,
+                   (unsigned long long)t->n_preempted, (unsigned long long)t->n_hit_token,
+                   (unsigned long long)t->n_query_token));
+    for (uint32_t i = 0; i < s->n_flight; i++) TRY(dump_flight(i, flight(s, i), out));
     for (const struct request *r = s->running.head; r; r = r->next) TRY(request_dump(r, out));
     for (const struct request *r = s->fetching.head; r; r = r->next) TRY(request_dump(r, out));
     for (const struct request *r = s->waiting.head; r; r = r->next) TRY(request_dump(r, out));

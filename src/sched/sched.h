@@ -1,8 +1,9 @@
 /* sched.h - what the next step computes
  *
- * One rule: tokens computed catch up with tokens wanted, within a budget of tokens a step. The
- * scheduler is pure: no clock, no device, no socket; time is an argument, and the same calls give
- * the same plans. docs/scheduler.md tells the policy, sched.c the invariants. One thread at a time.
+ * One rule: tokens computed catch up with tokens wanted, within a budget of tokens a step. This is
+ * continuous batching with chunked prefill. The scheduler is pure: no clock, no device, no socket.
+ * Time is an argument, and the same calls give the same plans. docs/scheduler.md tells the policy,
+ * sched.c the invariants. One thread at a time.
  */
 #ifndef FATHOM_SCHED_SCHED_H
 #define FATHOM_SCHED_SCHED_H
@@ -23,29 +24,32 @@ struct sched_config {
     uint32_t max_num_seqs;           /* requests RUNNING at once, >= 1 */
     uint32_t max_draft;              /* drafts of a request; 0: there are none */
     uint32_t max_score;              /* prompt tokens whose logits a step gives, >= 1 */
+    uint32_t max_flight;             /* plans given and not committed, >= 1 */
 };
 
 /* Limits of one step, below those of sched_config. */
 struct sched_bounds {
-    uint32_t max_running; /* requests RUNNING; more are not admitted, none is preempted */
+    uint32_t max_running; /* requests RUNNING; no more are admitted, and none is preempted for it */
     uint32_t max_prefill; /* tokens of gaps wider than one, while any request decodes */
 };
 
-/* The share of one request in a step: positions first .. first + n_token - 1. */
+/* What a step computes of one request: positions first .. first + n_token - 1. */
 struct plan_entry {
     struct request *request;
     uint32_t first;
     uint32_t n_token;  /* >= 1, drafts included */
     uint32_t n_draft;  /* the last of them are guesses; 0 unless draws */
-    uint32_t n_score;  /* of these the logits are wanted besides: from request_n_scored on */
-    bool draws;        /* the entry closes the gap, so the logits of its last known token give the
-                          next one, and those of each draft the one after it */
+    uint32_t n_score;  /* tokens whose logits are wanted besides, from request_n_scored on */
+    bool draws;        /* the entry closes the gap: the logits of its last known token give the next
+                          token, and the logits of each draft give the token after it */
     uint32_t i_draw;   /* the first of its draws, among those of the step */
-    uint32_t i_before; /* in a plan made ahead: the draw of the step before that it computes */
+    uint32_t i_before; /* in a plan made ahead: the draw of the step before that it computes, by
+                          that step's i_draw */
 };
 
 struct plan {
-    struct plan_entry *entries; /* [max_num_seqs], n_entry used; in order (turn.h), then the new */
+    struct plan_entry *entries; /* [max_num_seqs], n_entry used; requests that ran before, in order
+                                   (turn.h), then those admitted by this plan */
     uint32_t n_entry;           /* 0: nothing to run */
     uint32_t n_token;           /* of all entries */
     uint32_t n_draw;            /* tokens drawn: 1 + n_draft for each entry that draws */
@@ -58,8 +62,7 @@ struct plan {
 fathom_err plan_init(struct plan *p, uint32_t max_num_seqs);
 void plan_fini(struct plan *p);
 
-/* sched_create - the pool and what caches its pages are borrowed and are the scheduler's alone
- * while it lives
+/* sched_create - the pool and the prefix cache are borrowed, and nobody else uses them meanwhile
  *
  *   prefix  over the same pool; NULL: no page is found again
  * Errors  EINVAL naming the member of *c that is 0; ENOMEM. */
@@ -67,57 +70,65 @@ fathom_err sched_create(struct sched **out, const struct sched_config *c, struct
                         struct prefix_cache *prefix, fathom_diag *d);
 void sched_destroy(struct sched *s); /* accepts NULL; requests are the owner's */
 
-/* sched_add - NEW -> WAITING, in its turn. The request stays where it is until FINISHED.
- * Needs  request_n_page(max_token) <= the pool's pages: else it could wait for ever. */
+/* sched_add - NEW -> WAITING, in its turn
+ *
+ * Needs  request_n_page(max_token) <= the pool's pages: else it could wait for ever.
+ * Owns   the request is the caller's and does not move until FINISHED. */
 void sched_add(struct sched *s, struct request *r);
 
 /* sched_end - WAITING, FETCHING or RUNNING -> FINISHED for a reason from outside (CANCEL, ERROR);
- * its pages are given back. Of a step under way its entry is taken out, whose rows are computed in
- * vain. Not while two steps are under way. */
+ * its pages are given back. Its entries are taken out of all plans under way, and their rows are
+ * computed in vain. */
 void sched_end(struct sched *s, struct request *r, enum request_finish why, uint64_t now_us);
 
 /* sched_set_bounds - for the plans from now on; both at least 1 */
 void sched_set_bounds(struct sched *s, const struct sched_bounds *bounds);
 
-/* sched_plan - decide the next step
+/* sched_plan - decide the next step, with no plan under way
  *
- * Fills pages of FETCHING requests, which run when all have come or no more will. Walks the RUNNING
- * requests in order (turn.h), then admits WAITING ones, with what the prefix cache has of them; one
- * of which the tiers have more goes by FETCHING. Takes the pages that the step writes; when they
- * run out, preempts the last request. Drafts get what is left of the budget, and pages that nobody
- * must be preempted for.
+ * Fills pages of FETCHING requests; a request runs when all its pages have come or no more will.
+ * Then walks the RUNNING requests in order (turn.h). Then admits WAITING requests, with what the
+ * prefix cache has of them; if the tiers have more, the request goes by FETCHING. Takes the pages
+ * that the step writes; when they run out, preempts the last request. Drafts get what is left of
+ * the budget, and pages that nobody must be preempted for.
  *
- *   plan  filled; n_entry == 0 only when no request is live, or when all that could get on wait for
- *         pages from the tiers: plan again when some have come, or after SCHED_FETCH_POLL_US
+ *   plan  filled. n_entry == 0 only when no request is live, or when every request that could run
+ *         waits for pages from the tiers: plan again when some have come, or after
+ *         SCHED_FETCH_POLL_US
  * Errors  never fails: shortage becomes waiting or preemption.
  * Cost    O(RUNNING + admitted), and O(1) a page; O(tokens found) for looking up. */
 void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan);
 enum { SCHED_FETCH_POLL_US = 100000 };
 
-/* sched_plan_ahead - decide the step after the one under way, before it is known what that draws
+/* sched_plan_ahead - decide the step after the newest under way, before that one has drawn
  *
- * Its requests go on with the token that each is about to draw, but for those whose length ends
- * them. Until the commit of the step under way both are. What is drawn may end more of them: their
- * entries are taken out of *next, and their rows are computed in vain, into pages that others get
- * in later steps only.
+ * This is overlap scheduling. The step's requests go on with the token that each is about to draw,
+ * but for those whose length ends them. Then one plan more is under way. What is drawn meanwhile
+ * may end more of its requests: their entries are taken out of *next. Their rows are computed in
+ * vain, into pages that others get in later steps only.
  *
- *   plan  what sched_plan or sched_plan_ahead gave last and is not committed
- *   next  filled; another one than plan
- * Returns  false, with nothing changed, when the next step may be another one: there are drafts; a
- *          request of the step draws nothing, or stands still, or one could be admitted, or fetches
- *          pages; a request would have to be preempted; no request goes on. */
+ *   plan  the newest under way: what sched_plan or sched_plan_ahead gave last
+ *   next  filled; a plan that is not under way. Both are the scheduler's until their commit
+ * Returns  false, with nothing changed, when max_flight plans are under way, or when the next step
+ *          may be another one: there are drafts; a request draws nothing in the step, or stands
+ *          still; one could be admitted, or fetches pages; a request would have to be preempted; no
+ *          request goes on.
+ * Cost     O(RUNNING). */
 bool sched_plan_ahead(struct sched *s, const struct plan *plan, struct plan *next);
 
-/* sched_commit - the step has been computed: advance every entry, append what was drawn, publish
- * the pages that are full, end what is over. Follows each sched_plan that gave entries, and each
- * sched_plan_ahead after the commit of the step before.
+/* sched_commit - the oldest step has been computed: advance every entry, append what was drawn,
+ * publish the pages that are full, end the requests that are over
  *
- *   drawn  [n_draw] the tokens drawn: those of an entry from i_draw on. Those after a draft count
- * as long as the drafts before them are what was drawn; later ones are dropped, and the rows of
- * wrong drafts are as if never written */
+ * Follows each sched_plan that gave entries and each
+ * sched_plan_ahead that returned true.
+ *
+ *   plan   the oldest under way
+ *   drawn  [n_draw] the tokens drawn: those of an entry from i_draw on. A token drawn after a draft
+ *          counts as long as that draft and those before it are the tokens drawn there; later ones
+ *          are dropped, and the rows of wrong drafts are as if never written */
 void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn, uint64_t now_us);
 
-/* sched_abort - no step under way was computed: their plans are void, pages taken for them stay */
+/* sched_abort - no step under way was computed: all plans are void, pages taken for them stay */
 void sched_abort(struct sched *s);
 
 /* sched_n_waiting, sched_n_fetching, sched_n_running - requests in a state */
@@ -135,7 +146,8 @@ struct sched_totals {
 /* sched_totals - the scheduler's own, up to date after each call */
 const struct sched_totals *sched_totals(const struct sched *s);
 
-/* sched_is_short_of_pages - in the last plan a request waited or was preempted for want of pages */
+/* sched_is_short_of_pages - whether, in the last plan of sched_plan, a request waited or was
+ * preempted for want of pages */
 bool sched_is_short_of_pages(const struct sched *s);
 
 /* sched_first_waiting - the WAITING request that is next; its `next` follows it */
@@ -144,11 +156,12 @@ struct request *sched_first_waiting(const struct sched *s);
 /* sched_any - a live request, RUNNING before FETCHING before WAITING; NULL when there is none */
 struct request *sched_any(const struct sched *s);
 
-/* sched_check - assert every invariant of sched.c, of each live request and of the pool. Not while
- * two steps are under way. Cost O(live requests + pages). */
+/* sched_check - assert every invariant of sched.c, of each live request and of the pool
+ *
+ * Cost  O(live requests + pages + entries under way). */
 void sched_check(struct sched *s);
 
-/* sched_dump - counts, then a line a request, then the pool */
+/* sched_dump - counts, then a line a plan under way and a request, then the pool */
 fathom_err sched_dump(const struct sched *s, struct buf *out);
 
 #endif

@@ -1,12 +1,13 @@
-/* turn.h - who comes before whom
+/* turn.h - lists of requests, and who comes before whom
  *
- * Requests are ordered by priority (lower first), then by turn, then by arrival. Turns are shared
- * out among the shares that requests belong to (callers, keys): the n-th waiting request of each
- * share comes before the (n+1)-th of any. With one share the order is that of arrival.
+ * Requests are ordered by priority (lower first), then by turn, then by arrival. Turns are given
+ * out among the tenants that requests belong to (callers, API keys): the n-th waiting request of
+ * each tenant comes before the (n+1)-th of any. With one tenant the order is that of arrival.
  *
- * A share that has been silent gets no credit for it: its next turn is never before the last one
- * that was admitted. So a request that waits is overtaken by at most one request of each other
- * share for each of its own share ahead of it, and by those of a lower priority number.
+ * A tenant that has been silent gets no credit for it: its next turn is never before the last one
+ * that was admitted. So a request that waits is overtaken by two kinds of requests only: by those
+ * of a lower priority number, and by at most one request of each other tenant for each request of
+ * its own tenant ahead of it.
  */
 #ifndef FATHOM_SCHED_TURN_H
 #define FATHOM_SCHED_TURN_H
@@ -16,15 +17,15 @@
 
 #include "sched/request.h"
 
-enum { TURN_SHARES = 32 };
+enum { TURN_TENANTS = 32 };
 
 /* Zeroed: nobody has come yet. */
 struct turns {
-    uint64_t admitted;          /* the latest turn that was admitted */
-    uint64_t next[TURN_SHARES]; /* of each share, unless `admitted` is later */
+    uint64_t admitted;           /* the latest turn that was admitted */
+    uint64_t next[TURN_TENANTS]; /* of each tenant, unless `admitted` is later */
 };
 
-/* turns_give - the request's turn; its share counts modulo TURN_SHARES */
+/* turns_give - the request's turn; its tenant counts modulo TURN_TENANTS */
 void turns_give(struct turns *t, struct request *r);
 
 /* turns_note_admitted - the request runs now */
@@ -33,8 +34,22 @@ void turns_note_admitted(struct turns *t, const struct request *r);
 /* request_is_before - a strict order of all requests that have arrived */
 bool request_is_before(const struct request *a, const struct request *b);
 
-/* request_list_insert - into a list that is in this order. Cost: O(requests that r comes before),
- * O(1) at the end. */
+/* A list of requests in this order, linked through prev and next; zeroed: empty. */
+struct request_list {
+    struct request *head;
+    struct request *tail;
+    uint32_t n;
+};
+
+/* request_list_insert - at its place in the order
+ *
+ * Needs  a request that is in no list.
+ * Cost   O(requests that r comes before), O(1) at the end. */
 void request_list_insert(struct request_list *l, struct request *r);
+
+/* request_list_remove - O(1)
+ *
+ * Needs  a request of this list. */
+void request_list_remove(struct request_list *l, struct request *r);
 
 #endif

@@ -10,8 +10,9 @@
  * some episodes there are drafts, some of them right, and the rows of a draft layer, which depend
  * on the token after; making drafts scribbles on the rows ahead.
  *
- * In some episodes without drafts steps are planned ahead of the end of the one before. What such a
- * step computes for a request that has ended meanwhile spoils the rows that it was planned for.
+ * In some episodes without drafts steps are planned ahead of the end of those before, up to four
+ * under way at once. Requests are cancelled while they are. What a step computes for a request that
+ * has ended meanwhile spoils the rows that it was planned for.
  *
  * Besides, small loads are each run to their end again and again, with one request cancelled before
  * the first step, before the second, and so on: every page comes back.
@@ -48,6 +49,7 @@ enum {
     N_TEXT = 6,
     MAX_DRAFT = 4,
     MAX_BUDGET = 300,
+    MAX_FLIGHT = 4,
     MAX_RAM = 40,
     MAX_DISK = 100,
     ROW_BYTES = 2 * (int)sizeof(uint64_t), /* of the model and of the draft layer */
@@ -74,6 +76,14 @@ struct text {
     int32_t ids[MAX_TOKEN];
 };
 
+/* A step under way, or the next one. */
+struct flight {
+    struct plan plan;
+    uint32_t rows[MAX_BUDGET]; /* [n_row] where it writes, by what was planned */
+    uint32_t n_row;
+    uint32_t n_entry; /* likewise */
+};
+
 struct sim {
     uint64_t rng;
     uint64_t now_us;
@@ -89,7 +99,7 @@ struct sim {
     uint64_t patience_us;    /* who waits longer expires; 0: nobody does */
     uint32_t share_per_1024; /* chance that a prompt begins as a text before did */
     uint32_t n_priority;
-    uint32_t n_share;
+    uint32_t n_tenant;
     bool bounded;
     struct page_pool *pool;
     uint32_t max_draft;
@@ -103,12 +113,12 @@ struct sim {
     bool with_tiers;
     bool late_sync; /* copies are known to be done only in the next step */
     struct sched *s;
-    struct plan plans[2];
-    struct plan *plan; /* of the step under way, or the next one */
+    struct flight flights[MAX_FLIGHT]; /* a ring of max_flight */
+    uint32_t max_flight;
+    uint32_t first_flight;
+    uint32_t n_flight;
+    struct plan *plan; /* of the oldest, or the next one */
     uint32_t ahead_per_1024;
-    bool is_ahead;                 /* plan was made ahead, and its step is under way */
-    uint32_t ahead_rows[MAX_SEQS]; /* where it writes, by draw */
-    uint32_t n_ahead_row;
     struct job jobs[MAX_LIVE];
     struct text texts[N_TEXT];
     uint64_t rows[MAX_TOKEN];       /* hashes */
@@ -116,6 +126,7 @@ struct sim {
     uint32_t step_rows[MAX_BUDGET]; /* where the step's tokens went */
     uint64_t n_step, n_token, n_request, n_cancel, n_draft, n_accepted, n_score;
     uint64_t n_failed, n_expired, n_ahead, n_in_vain;
+    uint64_t n_deep[MAX_FLIGHT + 1]; /* steps that ended with so many under way */
     struct sched_totals totals;
     struct tiers_stats tier_totals;
     uint64_t n_idle_step; /* nothing could be planned: all wait for pages */
@@ -201,7 +212,7 @@ static void arrive(struct sim *m)
     j->r.n_prompt = n_prompt;
     j->r.max_token = n_prompt + n_output;
     j->r.priority = (int32_t)between(m, 0, m->n_priority) - 1;
-    j->r.share = between(m, 0, m->n_share);
+    j->r.tenant = between(m, 0, m->n_tenant);
     if (between(m, 0, 7) == 0) j->r.n_to_score = between(m, 0, n_prompt - 1);
     j->n_score = 0;
     write_prompt(m, j);
@@ -250,6 +261,11 @@ static void expire(struct sim *m)
         end_job(m, r, REQUEST_FINISH_EXPIRED);
         m->n_expired++;
     }
+}
+
+static struct flight *flight(struct sim *m, uint32_t i)
+{
+    return &m->flights[(m->first_flight + i) % m->max_flight];
 }
 
 static uint32_t row_of(const struct request *r, uint32_t p)
@@ -304,37 +320,61 @@ static void compute(struct sim *m, int32_t *drawn)
         if (j->n_hash > r->n_token) j->n_hash = r->n_token; /* drafts may be wrong */
     }
     m->n_in_vain += m->plan->n_draw - n_draw;
-    assert_true(n_draw == m->plan->n_draw || m->plan->is_ahead);
+    assert_true(n_draw == m->plan->n_draw || m->plan->n_entry < flight(m, 0)->n_entry);
 }
 
-/* The step planned ahead runs when the one before is over: the rows of all that it was planned for
- * are spoiled, then those of the requests that still live are written. */
-static void spoil_ahead(struct sim *m)
+/* A step runs when the ones before are over: the rows of all that it was planned for are spoiled,
+ * then those of the requests that still live are written. */
+static void spoil(struct sim *m)
 {
-    if (!m->is_ahead) return;
-    for (uint32_t i = 0; i < m->n_ahead_row; i++) m->rows[m->ahead_rows[i]] = 0;
+    const struct flight *f = flight(m, 0);
+    for (uint32_t i = 0; i < f->n_row; i++) m->rows[f->rows[i]] = 0;
 }
 
-/* Maybe the step after the one under way, planned before what that draws is known. */
-static struct plan *plan_ahead(struct sim *m)
+/* One plan more is under way: the one in the next place of the ring. */
+static void take_off(struct sim *m)
 {
-    struct plan *next = &m->plans[m->plan == m->plans];
+    struct flight *f = flight(m, m->n_flight++);
+    f->n_row = 0;
+    f->n_entry = f->plan.n_entry;
+    for (uint32_t i = 0; i < f->plan.n_entry; i++) {
+        const struct plan_entry *e = &f->plan.entries[i];
+        for (uint32_t p = e->first; p < e->first + e->n_token; p++) {
+            f->rows[f->n_row++] = row_of(e->request, p);
+        }
+    }
+}
+
+static void land(struct sim *m)
+{
+    m->first_flight = (m->first_flight + 1) % m->max_flight;
+    m->n_flight--;
+    m->plan = &flight(m, 0)->plan;
+}
+
+/* Maybe the step after the newest under way, planned before what that draws is known. */
+static bool plan_ahead(struct sim *m)
+{
     uint32_t n_available = page_pool_n_available(m->pool);
-    if (rng_below(&m->rng, 1024) >= m->ahead_per_1024) return NULL;
-    if (m->tiers && (tiers_is_busy(m->tiers) || prefix_is_due(m->prefix))) return NULL;
-    if (!sched_plan_ahead(m->s, m->plan, next)) {
+    if (rng_below(&m->rng, 1024) >= m->ahead_per_1024) return false;
+    if (m->tiers && (tiers_is_busy(m->tiers) || prefix_is_due(m->prefix))) return false;
+    const struct plan *newest = &flight(m, m->n_flight - 1)->plan;
+    struct plan full = {0};
+    struct plan *next = m->n_flight == m->max_flight ? &full : &flight(m, m->n_flight)->plan;
+    if (!sched_plan_ahead(m->s, newest, next)) {
         assert_int_equal(page_pool_n_available(m->pool), n_available);
-        return NULL;
+        return false;
     }
     assert_true(m->max_draft == 0 && next->n_entry > 0 && next->n_token == next->n_entry);
-    m->n_ahead_row = next->n_entry;
     for (uint32_t i = 0; i < next->n_entry; i++) {
         const struct plan_entry *e = &next->entries[i];
-        assert_true(e->draws && e->first == e->request->n_token && e->i_draw == i);
-        m->ahead_rows[i] = row_of(e->request, e->first);
+        assert_true(e->draws && e->i_draw == i);
+        assert_int_equal(e->first, e->request->n_token + m->n_flight - 1);
     }
+    take_off(m);
+    sched_check(m->s);
     m->n_ahead++;
-    return next;
+    return true;
 }
 
 static uint32_t n_running_with_gap_1(const struct sim *m)
@@ -409,14 +449,13 @@ static void draft(struct sim *m)
  * again. */
 static void fail_step(struct sim *m)
 {
-    for (uint32_t i = 0; i < m->plan->n_entry; i++) {
-        const struct plan_entry *e = &m->plan->entries[i];
-        uint32_t n = between(m, 0, e->n_token);
-        for (uint32_t p = e->first; p < e->first + n; p++) m->rows[row_of(e->request, p)] = 0;
+    for (uint32_t k = between(m, 1, m->n_flight); k > 0; k--) {
+        const struct flight *f = flight(m, k - 1);
+        for (uint32_t i = between(m, 0, f->n_row); i > 0; i--) m->rows[f->rows[i - 1]] = 0;
     }
     sched_abort(m->s);
     sched_check(m->s);
-    m->is_ahead = false;
+    m->n_flight = 0;
     m->n_failed++;
     if (between(m, 0, 1)) return;
     struct request *r;
@@ -504,17 +543,18 @@ static void begin_tiers(struct sim *m)
     tiers_check(m->tiers);
 }
 
-/* To the end of the step under way, with the one after it maybe planned by then. */
+/* To the end of the oldest step under way, with those after it maybe planned by then. */
 static void finish(struct sim *m)
 {
     int32_t drawn[MAX_BUDGET];
-    spoil_ahead(m);
+    while (plan_ahead(m)) continue;
+    if (rng_below(&m->rng, 1024) < m->cancel_per_1024) cancel(m);
+    spoil(m);
     if (rng_below(&m->rng, 1024) < m->fail_per_1024) {
-        if (between(m, 0, 1)) (void)plan_ahead(m);
         fail_step(m);
         return;
     }
-    struct plan *next = plan_ahead(m);
+    m->n_deep[m->n_flight]++;
     compute(m, drawn);
     sched_commit(m->s, m->plan, drawn, ++m->now_us);
     sched_check(m->s);
@@ -525,13 +565,12 @@ static void finish(struct sim *m)
         struct job *j = &m->jobs[i];
         if (j->live && j->r.state == REQUEST_FINISHED) retire(m, j);
     }
-    m->is_ahead = next != NULL;
-    if (next) m->plan = next;
+    land(m);
 }
 
 static bool is_busy(const struct sim *m)
 {
-    return m->is_ahead || sched_any(m->s);
+    return m->n_flight > 0 || sched_any(m->s);
 }
 
 static void step(struct sim *m, uint32_t budget)
@@ -545,7 +584,7 @@ static void step(struct sim *m, uint32_t budget)
     uint32_t n_decode = n_running_with_gap_1(m);
     uint32_t n_running = sched_n_running(m->s) + sched_n_fetching(m->s);
     m->now_us += 1 + (m->tiers ? between(m, 0, 200000) : 0);
-    if (m->is_ahead) {
+    if (m->n_flight > 0) {
         finish(m);
         return;
     }
@@ -562,6 +601,7 @@ static void step(struct sim *m, uint32_t budget)
         m->n_idle_step += sched_n_fetching(m->s) > 0;
         return;
     }
+    take_off(m);
     finish(m);
 }
 
@@ -574,8 +614,10 @@ static void draw_load(struct sim *m, struct sched_config *c)
     *c = (struct sched_config){.max_num_batched_tokens = between(m, 1, MAX_BUDGET),
                                .max_num_seqs = between(m, 1, MAX_SEQS),
                                .max_draft = m->max_draft,
-                               .max_score = between(m, 1, MAX_BUDGET)};
+                               .max_score = between(m, 1, MAX_BUDGET),
+                               .max_flight = between(m, 1, MAX_FLIGHT)};
     m->max_score = c->max_score;
+    m->max_flight = c->max_flight;
     m->max_prompt = between(m, 1, m->n_page * KV_PAGE_TOKENS - 1);
     m->max_output = m->n_page * KV_PAGE_TOKENS - m->max_prompt;
     m->share_per_1024 = between(m, 0, 1) ? 0 : between(m, 1, 1024);
@@ -587,7 +629,7 @@ static void draw_load(struct sim *m, struct sched_config *c)
         m->patience_us *= 10000;
     }
     m->n_priority = between(m, 0, 1) ? 0 : between(m, 1, 3);
-    m->n_share = between(m, 0, 1) ? 0 : between(m, 1, 5);
+    m->n_tenant = between(m, 0, 1) ? 0 : between(m, 1, 5);
     m->bounded = between(m, 0, 1);
 }
 
@@ -600,11 +642,11 @@ static void open_world(struct sim *m, const struct sched_config *c)
         if (m->with_tiers) open_tiers(m);
     }
     assert_int_equal(sched_create(&m->s, c, m->pool, m->prefix, NULL), FATHOM_OK);
-    for (int i = 0; i < 2; i++) {
-        assert_int_equal(plan_init(&m->plans[i], c->max_num_seqs), FATHOM_OK);
+    for (uint32_t i = 0; i < m->max_flight; i++) {
+        assert_int_equal(plan_init(&m->flights[i].plan, c->max_num_seqs), FATHOM_OK);
     }
-    m->plan = m->plans;
-    m->is_ahead = false;
+    m->first_flight = m->n_flight = 0;
+    m->plan = &m->flights[0].plan;
 }
 
 /* With no request left, every page can be taken. */
@@ -617,7 +659,7 @@ static void close_world(struct sim *m)
     m->totals.n_preempted += t->n_preempted;
     m->totals.n_query_token += t->n_query_token;
     m->totals.n_hit_token += t->n_hit_token;
-    for (int i = 0; i < 2; i++) plan_fini(&m->plans[i]);
+    for (uint32_t i = 0; i < m->max_flight; i++) plan_fini(&m->flights[i].plan);
     sched_destroy(m->s);
     prefix_destroy(m->prefix);
     close_tiers(m);
@@ -705,14 +747,16 @@ static void any_load_runs_to_its_end_with_every_invariant(void **state)
     print_message("seed=%" PRIu64 " steps=%" PRIu64 " tokens=%" PRIu64 " requests=%" PRIu64
                   " cancelled=%" PRIu64 " preempted=%" PRIu64 " found=%" PRIu64 " of=%" PRIu64
                   " drafts=%" PRIu64 " accepted=%" PRIu64 " failed=%" PRIu64 " expired=%" PRIu64
-                  " ahead=%" PRIu64 " in_vain=%" PRIu64 " steps_per_minute=%.0f\n",
+                  " ahead=%" PRIu64 " (under way 2: %" PRIu64 ", 3: %" PRIu64 ", 4: %" PRIu64
+                  ") in_vain=%" PRIu64 " steps_per_minute=%.0f\n",
                   seed, m->n_step, m->n_token, m->n_request, m->n_cancel, m->totals.n_preempted,
                   m->totals.n_hit_token, m->totals.n_query_token, m->n_draft, m->n_accepted,
-                  m->n_failed, m->n_expired, m->n_ahead, m->n_in_vain,
-                  (double)m->n_step / seconds * 60);
+                  m->n_failed, m->n_expired, m->n_ahead, m->n_deep[2], m->n_deep[3], m->n_deep[4],
+                  m->n_in_vain, (double)m->n_step / seconds * 60);
     assert_true(m->totals.n_preempted > 0 && m->n_cancel > 0 && m->totals.n_hit_token > 0);
     assert_true(m->n_score > 0 && m->n_failed > 0 && m->n_expired > 0);
     assert_true(m->n_ahead > 0 && m->n_in_vain > 0);
+    assert_true(m->n_deep[2] > 0 && m->n_deep[3] > 0 && m->n_deep[4] > 0);
     assert_true(m->n_accepted > 0 && m->n_draft > m->n_accepted);
     const struct tiers_stats *t = &m->tier_totals;
     print_message("tiers: kept=%" PRIu64 " written=%" PRIu64 " read=%" PRIu64 " restored=%" PRIu64

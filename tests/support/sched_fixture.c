@@ -13,7 +13,7 @@ static const int32_t stop_ids[] = {STOP_ID};
 void fixture_open(struct sched_fixture *f, uint32_t n_page, uint32_t budget, uint32_t max_num_seqs)
 {
     memset(f, 0, sizeof *f);
-    struct sched_config c = {budget, max_num_seqs, f->max_draft, MAX_SCORE};
+    struct sched_config c = {budget, max_num_seqs, f->max_draft, MAX_SCORE, MAX_FLIGHT};
     assert_int_equal(page_pool_create(&f->pool, n_page, NULL), FATHOM_OK);
     assert_int_equal(sched_create(&f->s, &c, f->pool, f->prefix, NULL), FATHOM_OK);
     assert_int_equal(plan_init(&f->plan, max_num_seqs), FATHOM_OK);
@@ -24,7 +24,7 @@ void fixture_open_more(struct sched_fixture *f, uint32_t n_page, uint32_t budget
 {
     fixture_open(f, n_page, budget, max_num_seqs);
     f->max_draft = max_draft;
-    struct sched_config c = {budget, max_num_seqs, f->max_draft, MAX_SCORE};
+    struct sched_config c = {budget, max_num_seqs, f->max_draft, MAX_SCORE, MAX_FLIGHT};
     sched_destroy(f->s);
     assert_int_equal(prefix_create(&f->prefix, f->pool, max_draft > 0, NULL), FATHOM_OK);
     assert_int_equal(sched_create(&f->s, &c, f->pool, f->prefix, NULL), FATHOM_OK);

@@ -8,7 +8,7 @@
 
 #include "sched/sched.h"
 
-enum { MAX_REQUESTS = 8, MAX_TOKENS = 1024, MAX_SCORE = 32, STOP_ID = 1 };
+enum { MAX_REQUESTS = 8, MAX_TOKENS = 1024, MAX_SCORE = 32, MAX_FLIGHT = 4, STOP_ID = 1 };
 
 struct sched_job {
     struct request r;

@@ -8,12 +8,12 @@
 #include "base/rng.h"
 
 struct platter {
-    uint32_t n_slot;
+    uint32_t n_place;
     uint64_t page_bytes;
     uint64_t place_bytes;
-    struct tier_header *headers; /* [n_slot] */
-    unsigned char *pages;        /* [n_slot][place_bytes] */
-    struct tier_found *found;    /* [n_slot] */
+    struct tier_header *headers; /* [n_place] */
+    unsigned char *pages;        /* [n_place][place_bytes] */
+    struct tier_found *found;    /* [n_place] */
 };
 
 struct pending {
@@ -30,16 +30,16 @@ struct sim_disk {
     uint32_t n_job;
 };
 
-struct platter *platter_create(uint32_t n_slot, uint64_t page_bytes)
+struct platter *platter_create(uint32_t n_place, uint64_t page_bytes)
 {
     struct platter *p = mem_calloc(1, sizeof *p);
     ASSERT(p);
-    p->n_slot = n_slot;
+    p->n_place = n_place;
     p->page_bytes = page_bytes;
     p->place_bytes = direct_round(page_bytes);
-    p->headers = mem_calloc(n_slot, sizeof *p->headers);
-    p->pages = mem_calloc(n_slot, p->place_bytes);
-    p->found = mem_calloc(n_slot, sizeof *p->found);
+    p->headers = mem_calloc(n_place, sizeof *p->headers);
+    p->pages = mem_calloc(n_place, p->place_bytes);
+    p->found = mem_calloc(n_place, sizeof *p->found);
     ASSERT(p->headers && p->pages && p->found);
     return p;
 }
@@ -62,7 +62,7 @@ static int by_order(const void *a, const void *b)
 const struct tier_found *platter_find(struct platter *p, const struct hash128 *model, uint32_t *n)
 {
     *n = 0;
-    for (uint32_t i = 0; i < p->n_slot; i++) {
+    for (uint32_t i = 0; i < p->n_place; i++) {
         const struct tier_header *h = &p->headers[i];
         if (tier_header_judge(h, model, p->page_bytes) != TIER_GOOD) continue;
         p->found[(*n)++] = (struct tier_found){h->name.key, h->order, i};
@@ -71,9 +71,9 @@ const struct tier_found *platter_find(struct platter *p, const struct hash128 *m
     return p->found;
 }
 
-unsigned char *platter_page(struct platter *p, uint32_t slot)
+unsigned char *platter_page(struct platter *p, uint32_t place)
 {
-    return p->pages + slot * p->place_bytes;
+    return p->pages + place * p->place_bytes;
 }
 
 static bool one_in_1024(struct sim_disk *s, uint32_t chance)
@@ -84,10 +84,10 @@ static bool one_in_1024(struct sim_disk *s, uint32_t chance)
 static void write_record(struct sim_disk *s, const struct tier_job *job, bool torn)
 {
     struct platter *p = s->platter;
-    unsigned char *page = platter_page(p, job->slot);
+    unsigned char *page = platter_page(p, job->place);
     memcpy(page, job->page, torn ? p->page_bytes / 2 : p->page_bytes);
     if (torn) return;
-    tier_header_fill(&p->headers[job->slot], &s->o.model, p->page_bytes, job->order, job->name,
+    tier_header_fill(&p->headers[job->place], &s->o.model, p->page_bytes, job->order, job->name,
                      job->page);
     if (one_in_1024(s, s->o.flip_per_1024)) {
         uint64_t bit = rng_below(&s->rng, p->page_bytes * 8);
@@ -106,16 +106,16 @@ static enum tier_verdict do_job(struct sim_disk *s, struct tier_job *job)
         write_record(s, job, false);
         return TIER_GOOD;
     }
-    memcpy(job->page, platter_page(p, job->slot), p->page_bytes);
+    memcpy(job->page, platter_page(p, job->place), p->page_bytes);
     job->sum = hash_checksum(job->page, p->page_bytes);
-    return tier_record_judge(&p->headers[job->slot], &s->o.model, p->page_bytes, job->name,
+    return tier_record_judge(&p->headers[job->place], &s->o.model, p->page_bytes, job->name,
                              job->page);
 }
 
 static void submit(struct tier_io *io, const struct tier_job *job)
 {
     struct sim_disk *s = (struct sim_disk *)io;
-    ASSERT(s->n_job < TIER_JOBS_MAX && job->slot < s->platter->n_slot);
+    ASSERT(s->n_job < TIER_JOBS_MAX && job->place < s->platter->n_place);
     uint32_t delay = (uint32_t)rng_below(&s->rng, (uint64_t)s->o.max_delay + 1);
     s->jobs[s->n_job++] = (struct pending){*job, delay};
 }

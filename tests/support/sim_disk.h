@@ -12,16 +12,16 @@
 
 struct platter;
 
-/* platter_create - slots of pages of page_bytes, all empty */
-struct platter *platter_create(uint32_t n_slot, uint64_t page_bytes);
+/* platter_create - places of pages of page_bytes, all empty */
+struct platter *platter_create(uint32_t n_place, uint64_t page_bytes);
 void platter_destroy(struct platter *p);
 
 /* platter_find - what a process that starts now finds, the record written last at the end; the
  * array belongs to the platter */
 const struct tier_found *platter_find(struct platter *p, const struct hash128 *model, uint32_t *n);
 
-/* platter_page - the page of a slot, to damage it */
-unsigned char *platter_page(struct platter *p, uint32_t slot);
+/* platter_page - the page of a place, to damage it */
+unsigned char *platter_page(struct platter *p, uint32_t place);
 
 struct sim_disk_options {
     struct hash128 model;

@@ -15,7 +15,7 @@
 #include "support/answers.h"
 #include "support/null_runner.h"
 
-enum { N_REQUEST = 24, MAX_LEN = 320, N_VOCAB = 200, N_LOAD = 60, FLIGHT_MAX = 2 };
+enum { N_REQUEST = 24, MAX_LEN = 320, N_VOCAB = 200, N_LOAD = 60, FLIGHT_MAX = 4 };
 
 static struct answer answers[N_REQUEST];
 static struct answer wanted[N_REQUEST];

@@ -182,28 +182,6 @@ static void dump_is_one_line(void **state)
     buf_free(&b);
 }
 
-static void lists_keep_order(void **state)
-{
-    (void)state;
-    struct request a = {0}, b = {0}, c = {0};
-    struct request_list l = {0};
-    request_list_push_front(&l, &c);
-    request_list_push_front(&l, &b);
-    request_list_push_front(&l, &a);
-    assert_ptr_equal(l.head, &a);
-    assert_ptr_equal(a.next, &b);
-    assert_ptr_equal(l.tail, &c);
-    request_list_remove(&l, &b);
-    assert_ptr_equal(a.next, &c);
-    assert_ptr_equal(c.prev, &a);
-    request_list_remove(&l, &c);
-    assert_ptr_equal(l.tail, &a);
-    request_list_remove(&l, &a);
-    assert_null(l.head);
-    assert_null(l.tail);
-    assert_int_equal(l.n, 0);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -217,7 +195,6 @@ int main(void)
         cmocka_unit_test(found_tokens_are_computed_and_count_once),
         cmocka_unit_test(ending_from_either_live_state),
         cmocka_unit_test(dump_is_one_line),
-        cmocka_unit_test(lists_keep_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,21 +17,25 @@ static void zero_sizes_are_refused(void **state)
     assert_int_equal(page_pool_create(&pool, 1, NULL), FATHOM_OK);
     struct sched *s = NULL;
     fathom_diag d = {{0}};
-    assert_int_equal(sched_create(&s, &(struct sched_config){0, 1, 0, 1}, pool, NULL, &d),
+    assert_int_equal(sched_create(&s, &(struct sched_config){0, 1, 0, 1, 1}, pool, NULL, &d),
                      FATHOM_EINVAL);
     assert_non_null(strstr(d.text, "max_num_batched_tokens"));
     fathom_diag d2 = {{0}};
-    assert_int_equal(sched_create(&s, &(struct sched_config){1, 0, 0, 1}, pool, NULL, &d2),
+    assert_int_equal(sched_create(&s, &(struct sched_config){1, 0, 0, 1, 1}, pool, NULL, &d2),
                      FATHOM_EINVAL);
     assert_non_null(strstr(d2.text, "max_num_seqs"));
     fathom_diag d3 = {{0}};
-    assert_int_equal(sched_create(&s, &(struct sched_config){1, 1, 0, 0}, pool, NULL, &d3),
+    assert_int_equal(sched_create(&s, &(struct sched_config){1, 1, 0, 0, 1}, pool, NULL, &d3),
                      FATHOM_EINVAL);
     assert_non_null(strstr(d3.text, "max_score"));
+    fathom_diag d4 = {{0}};
+    assert_int_equal(sched_create(&s, &(struct sched_config){1, 1, 0, 1, 0}, pool, NULL, &d4),
+                     FATHOM_EINVAL);
+    assert_non_null(strstr(d4.text, "max_flight"));
     assert_null(s);
-    for (long n = 0; n < 2; n++) {
+    for (long n = 0; n < 3; n++) {
         mem_fail_after(n);
-        assert_int_equal(sched_create(&s, &(struct sched_config){1, 1, 0, 1}, pool, NULL, NULL),
+        assert_int_equal(sched_create(&s, &(struct sched_config){1, 1, 0, 1, 1}, pool, NULL, NULL),
                          FATHOM_ENOMEM);
         assert_null(s);
     }
@@ -455,8 +459,10 @@ static void dump_shows_requests_and_pages(void **state)
     fixture_add(&f, 20, 4);
     fixture_plan(&f);
     assert_int_equal(sched_dump(f.s, &b), FATHOM_OK);
-    assert_non_null(strstr(buf_str(&b), "scheduler: 1 running, 0 fetching, 1 waiting, 0 preempted, "
-                                        "0 of 0 prompt tokens found, in step\n"));
+    assert_non_null(strstr(buf_str(&b),
+                           "scheduler: 1 running, 0 fetching, 1 waiting, 1 plans under "
+                           "way, 0 preempted, 0 of 0 prompt tokens found\n"
+                           "  plan 0: entries=1 tokens=16 draws=0\n"));
     assert_non_null(strstr(buf_str(&b),
                            "request 1 RUNNING prompt=20 tokens=20/24 computed=0 drafts=0 "
                            "planned=16 pages=1"));

@@ -1,4 +1,4 @@
-/* Plans made before the step before them is over, worked out by hand. */
+/* test_sched_ahead.c - plans made before the steps before them are over, worked out by hand */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -199,6 +199,221 @@ static void drafts_are_not_foreseen(void **state)
     close_fixture(&f);
 }
 
+/* ---- three and four plans under way ---- */
+
+/* A plan that must succeed, checked: one entry each for `n` requests at the positions given. */
+static void plan_more(struct sched_fixture *f, const struct plan *newest, struct plan *p,
+                      uint32_t n, struct request *const *requests, const uint32_t *firsts)
+{
+    assert_true(sched_plan_ahead(f->s, newest, p));
+    sched_check(f->s);
+    assert_int_equal(p->n_entry, n);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_ptr_equal(p->entries[i].request, requests[i]);
+        assert_int_equal(p->entries[i].first, firsts[i]);
+        assert_true(p->entries[i].n_token == 1 && p->entries[i].draws);
+    }
+}
+
+static void open_four(struct sched_fixture *f, struct plan *plans, uint32_t n_page)
+{
+    fixture_open_cached(f, n_page, 256, 4);
+    for (int i = 0; i < 3; i++) assert_int_equal(plan_init(&plans[i], 4), FATHOM_OK);
+}
+
+static void close_four(struct sched_fixture *f, struct plan *plans)
+{
+    assert_null(sched_any(f->s));
+    assert_int_equal(page_pool_n_available(f->pool), page_pool_n_page(f->pool));
+    for (int i = 0; i < 3; i++) plan_fini(&plans[i]);
+    fixture_close(f);
+}
+
+/* Steps 0 .. 3 under way: b ends by its length in step 1, so steps 2 and 3 are of a and c. */
+static void a_length_that_ends_in_the_middle_is_foreseen(void **state)
+{
+    (void)state;
+    struct sched_fixture f;
+    struct plan p[3];
+    struct plan fifth;
+    open_four(&f, p, 16);
+    assert_int_equal(plan_init(&fifth, 4), FATHOM_OK);
+    struct request *a = fixture_add(&f, 10, 9);
+    struct request *b = fixture_add(&f, 20, 2);
+    struct request *c = fixture_add(&f, 30, 4);
+    fixture_plan(&f);
+    plan_more(&f, &f.plan, &p[0], 3, (struct request *[]){a, b, c}, (uint32_t[]){10, 20, 30});
+    plan_more(&f, &p[0], &p[1], 2, (struct request *[]){a, c}, (uint32_t[]){11, 31});
+    assert_int_equal(p[1].entries[1].i_before, 2); /* c was the third to draw */
+    plan_more(&f, &p[1], &p[2], 2, (struct request *[]){a, c}, (uint32_t[]){12, 32});
+    assert_int_equal(p[2].entries[1].i_before, 1);
+    assert_int_equal(a->n_planned, 13);
+    assert_false(sched_plan_ahead(f.s, &p[2], &fifth)); /* four are under way */
+    fixture_commit(&f, 7);
+    assert_true(sched_plan_ahead(f.s, &p[2], &fifth)); /* c ends with step 3 */
+    assert_int_equal(fifth.n_entry, 1);
+    sched_check(f.s);
+    commit(&f, &p[0], (const int32_t[]){7, 8, 9});
+    assert_int_equal(b->finish, REQUEST_FINISH_LENGTH);
+    commit(&f, &p[1], (const int32_t[]){7, 9});
+    commit(&f, &p[2], (const int32_t[]){7, 9});
+    assert_int_equal(c->finish, REQUEST_FINISH_LENGTH);
+    commit(&f, &fifth, (const int32_t[]){STOP_ID});
+    assert_int_equal(request_n_output(a), 5);
+    plan_fini(&fifth);
+    close_four(&f, p);
+}
+
+/* Somebody waits: what a length that ends under way makes room for is not planned over. */
+static void who_waits_for_a_length_to_end_is_not_passed_over(void **state)
+{
+    (void)state;
+    struct sched_fixture f;
+    struct plan p[3];
+    open_four(&f, p, 16);
+    struct request *r[4];
+    for (int i = 0; i < 4; i++) r[i] = fixture_add(&f, 10, i == 1 ? 1 : 9);
+    struct request *waits = fixture_add(&f, 10, 9);
+    fixture_plan(&f);
+    plan_more(&f, &f.plan, &p[0], 3, (struct request *[]){r[0], r[2], r[3]},
+              (uint32_t[]){10, 10, 10});
+    assert_false(sched_plan_ahead(f.s, &p[0], &p[1])); /* r[1] is over before it */
+    fixture_commit(&f, 7);
+    assert_false(sched_plan_ahead(f.s, &p[0], &p[1]));
+    commit(&f, &p[0], (const int32_t[]){STOP_ID, STOP_ID, STOP_ID});
+    fixture_plan(&f);
+    fixture_expect(&f, 0, waits, 0, 10, true);
+    fixture_commit(&f, STOP_ID);
+    close_four(&f, p);
+}
+
+/* The stop is drawn in the oldest of three; the two behind it have an entry of its request. */
+static void a_stop_leaves_both_later_plans(void **state)
+{
+    (void)state;
+    struct sched_fixture f;
+    struct plan p[3];
+    open_four(&f, p, 16);
+    struct request *a = fixture_add(&f, 10, 9);
+    struct request *b = fixture_add(&f, 20, 9);
+    fixture_plan(&f);
+    plan_more(&f, &f.plan, &p[0], 2, (struct request *[]){a, b}, (uint32_t[]){10, 20});
+    plan_more(&f, &p[0], &p[1], 2, (struct request *[]){a, b}, (uint32_t[]){11, 21});
+    commit(&f, &f.plan, (const int32_t[]){STOP_ID, 8});
+    assert_int_equal(a->finish, REQUEST_FINISH_STOP);
+    assert_true(a->n_planned == 0 && a->n_page == 0);
+    assert_true(p[0].n_entry == 1 && p[0].entries[0].request == b && p[0].n_draw == 2);
+    assert_true(p[1].n_entry == 1 && p[1].entries[0].request == b && p[1].n_draw == 2);
+    assert_int_equal(p[1].entries[0].i_before, 1);
+    commit(&f, &p[0], (const int32_t[]){-1, 9});
+    commit(&f, &p[1], (const int32_t[]){-1, STOP_ID});
+    assert_int_equal(b->ids[21], 9);
+    assert_int_equal(request_n_output(b), 3);
+    close_four(&f, p);
+}
+
+/* Cancels with four plans under way, of the oldest too: its page is free, and the next step takes
+ * it at once. */
+static void a_cancel_leaves_every_plan_under_way(void **state)
+{
+    (void)state;
+    struct sched_fixture f;
+    struct plan p[3];
+    open_four(&f, p, 3);
+    struct request *a = fixture_add(&f, 61, 9);
+    struct request *b = fixture_add(&f, 20, 9);
+    fixture_plan(&f);
+    plan_more(&f, &f.plan, &p[0], 2, (struct request *[]){a, b}, (uint32_t[]){61, 20});
+    plan_more(&f, &p[0], &p[1], 2, (struct request *[]){a, b}, (uint32_t[]){62, 21});
+    plan_more(&f, &p[1], &p[2], 2, (struct request *[]){a, b}, (uint32_t[]){63, 22});
+    uint32_t page = b->pages[0];
+    sched_end(f.s, b, REQUEST_FINISH_CANCEL, ++f.now_us);
+    sched_check(f.s);
+    assert_int_equal(page_pool_n_free(f.pool), 2);
+    assert_true(f.plan.n_entry == 1 && p[0].n_entry == 1 && p[1].n_entry == 1);
+    assert_int_equal(p[2].n_entry, 1);
+    commit(&f, &f.plan, (const int32_t[]){7, -1});
+    plan_more(&f, &p[2], &f.plan, 1, (struct request *[]){a}, (uint32_t[]){64});
+    assert_int_equal(a->pages[1], page);
+    sched_end(f.s, a, REQUEST_FINISH_CANCEL, ++f.now_us);
+    sched_check(f.s);
+    assert_false(sched_plan_ahead(f.s, &f.plan, &(struct plan){0}));
+    commit(&f, &p[0], (const int32_t[]){-1, -1});
+    commit(&f, &p[1], (const int32_t[]){-1, -1});
+    commit(&f, &p[2], (const int32_t[]){-1, -1});
+    commit(&f, &f.plan, (const int32_t[]){-1});
+    close_four(&f, p);
+}
+
+/* Positions 62 .. 65 are under way at once: one page more for both later ones, and the full page is
+ * published with the step that computes its last row. */
+static void plans_cross_a_page_border(void **state)
+{
+    (void)state;
+    struct sched_fixture f;
+    struct plan p[3];
+    open_four(&f, p, 3);
+    struct request *a = fixture_add(&f, 62, 9);
+    fixture_plan(&f);
+    plan_more(&f, &f.plan, &p[0], 1, &a, (uint32_t[]){62});
+    plan_more(&f, &p[0], &p[1], 1, &a, (uint32_t[]){63});
+    assert_int_equal(a->n_page, 1);
+    plan_more(&f, &p[1], &p[2], 1, &a, (uint32_t[]){64});
+    assert_int_equal(a->n_page, 2);
+    commit(&f, &f.plan, (const int32_t[]){7});
+    plan_more(&f, &p[2], &f.plan, 1, &a, (uint32_t[]){65});
+    assert_int_equal(a->n_page, 2);
+    commit(&f, &p[0], (const int32_t[]){8});
+    assert_int_equal(a->n_published, 0);
+    commit(&f, &p[1], (const int32_t[]){9});
+    assert_int_equal(a->n_published, 1);
+    commit(&f, &p[2], (const int32_t[]){STOP_ID});
+    assert_int_equal(a->finish, REQUEST_FINISH_STOP);
+    assert_int_equal(f.plan.n_entry, 0);
+    commit(&f, &f.plan, (const int32_t[]){-1});
+    assert_int_equal(page_pool_n_cached(f.pool), 1);
+    close_four(&f, p);
+}
+
+/* One page is left for two requests at position 64: no plan goes there before one has ended. */
+static void a_page_border_without_a_page_ends_the_row_of_plans(void **state)
+{
+    (void)state;
+    struct sched_fixture f;
+    struct plan p[3];
+    open_four(&f, p, 3);
+    struct request *a = fixture_add(&f, 63, 9);
+    struct request *b = fixture_add(&f, 63, 9);
+    fixture_plan(&f);
+    plan_more(&f, &f.plan, &p[0], 2, (struct request *[]){a, b}, (uint32_t[]){63, 63});
+    assert_false(sched_plan_ahead(f.s, &p[0], &p[1]));
+    commit(&f, &f.plan, (const int32_t[]){7, STOP_ID});
+    plan_more(&f, &p[0], &p[1], 1, &a, (uint32_t[]){64});
+    sched_abort(f.s); /* the page stays */
+    sched_check(f.s);
+    assert_true(a->n_planned == 0 && a->n_page == 2);
+    fixture_plan(&f);
+    fixture_expect(&f, 0, a, 63, 1, true);
+    fixture_commit(&f, STOP_ID);
+    close_four(&f, p);
+}
+
+static void one_plan_under_way_is_all_there_is_with_max_flight_1(void **state)
+{
+    (void)state;
+    struct sched_fixture f;
+    open_fixture(&f, 4, 256, 4);
+    sched_destroy(f.s);
+    assert_int_equal(
+        sched_create(&f.s, &(struct sched_config){256, 4, 0, MAX_SCORE, 1}, f.pool, f.prefix, NULL),
+        FATHOM_OK);
+    fixture_add(&f, 10, 9);
+    fixture_plan(&f);
+    assert_false(sched_plan_ahead(f.s, &f.plan, &next));
+    fixture_commit(&f, STOP_ID);
+    close_fixture(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -208,6 +423,13 @@ int main(void)
         cmocka_unit_test(who_waits_and_could_be_admitted_is),
         cmocka_unit_test(nobody_is_preempted_for_it),
         cmocka_unit_test(drafts_are_not_foreseen),
+        cmocka_unit_test(a_length_that_ends_in_the_middle_is_foreseen),
+        cmocka_unit_test(who_waits_for_a_length_to_end_is_not_passed_over),
+        cmocka_unit_test(a_stop_leaves_both_later_plans),
+        cmocka_unit_test(a_cancel_leaves_every_plan_under_way),
+        cmocka_unit_test(plans_cross_a_page_border),
+        cmocka_unit_test(a_page_border_without_a_page_ends_the_row_of_plans),
+        cmocka_unit_test(one_plan_under_way_is_all_there_is_with_max_flight_1),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

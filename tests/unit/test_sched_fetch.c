@@ -68,7 +68,7 @@ static int open_fixture(void **state)
     f->platter = platter_create(N_DISK, PAGE);
     const struct sim_disk_options disk = {.model = {1, 2}, .seed = 1};
     const struct sched_config sched = {
-        .max_num_batched_tokens = 512, .max_num_seqs = 8, .max_score = 1};
+        .max_num_batched_tokens = 512, .max_num_seqs = 8, .max_score = 1, .max_flight = 1};
     struct tiers_config c = {.page_bytes = PAGE,
                              .n_ram = N_RAM,
                              .ram = f->ram,
@@ -227,10 +227,10 @@ static void a_request_goes_on_from_where_filling_stops(void **state)
 {
     struct fixture *f = *state;
     put_on_disk(f, 1);
-    for (uint32_t slot = 0; slot < N_DISK; slot++) { /* the third page of the text */
+    for (uint32_t place = 0; place < N_DISK; place++) { /* the third page of the text */
         int32_t first;
-        memcpy(&first, platter_page(f->platter, slot), sizeof first);
-        if (first == 10000 + 2 * KV_PAGE_TOKENS) platter_page(f->platter, slot)[100] ^= 8;
+        memcpy(&first, platter_page(f->platter, place), sizeof first);
+        if (first == 10000 + 2 * KV_PAGE_TOKENS) platter_page(f->platter, place)[100] ^= 8;
     }
     struct request *r = add(f, 1, TEXT);
     for (int i = 0; i < 20 && r->state != REQUEST_RUNNING; i++) step(f);

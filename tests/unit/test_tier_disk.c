@@ -15,10 +15,10 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "kv/tier_disk.h"
-#include "kv/tier_thread.h"
+#include "kv/tier_io.h"
 #include "support/patience.h"
 
-enum { PAGE = 5000, N_SLOT = 4, ROOM = 8192 };
+enum { PAGE = 5000, N_PLACE = 4, ROOM = 8192 };
 
 static const struct hash128 model = {11, 12}, other_model = {11, 13};
 
@@ -31,10 +31,11 @@ struct world {
     fathom_diag d;
 };
 
-static fathom_err open_as(struct world *w, const struct hash128 *m, uint32_t n_slot)
+static fathom_err open_as(struct world *w, const struct hash128 *m, uint32_t n_place)
 {
     const struct tier_disk_config c = {.dir = w->dir,
-                                       .bytes = DIRECT_ALIGN + n_slot * tier_disk_slot_bytes(PAGE),
+                                       .bytes =
+                                           DIRECT_ALIGN + n_place * tier_disk_place_bytes(PAGE),
                                        .page_bytes = PAGE,
                                        .model = *m};
     w->d.text[0] = '\0';
@@ -49,7 +50,7 @@ static int open_world(void **state)
     (void)snprintf(w->index, sizeof w->index, "%s/kv.index", w->dir);
     (void)snprintf(w->pages, sizeof w->pages, "%s/kv.pages", w->dir);
     w->page = mem_alloc_aligned(DIRECT_ALIGN, ROOM);
-    if (open_as(w, &model, N_SLOT) != FATHOM_OK) fail_msg("%s", w->d.text);
+    if (open_as(w, &model, N_PLACE) != FATHOM_OK) fail_msg("%s", w->d.text);
     *state = w;
     return 0;
 }
@@ -79,25 +80,25 @@ static void fill_page(struct world *w, uint32_t i)
     for (size_t k = 0; k < PAGE; k++) w->page[k] = (unsigned char)(k * 7 + i);
 }
 
-static enum tier_verdict write_record(struct world *w, uint32_t slot, uint32_t i)
+static enum tier_verdict write_record(struct world *w, uint32_t place, uint32_t i)
 {
     const struct tier_name name = name_of(i);
     fill_page(w, i);
-    return tier_disk_write(w->disk, slot, i, &name, w->page, &w->d);
+    return tier_disk_write(w->disk, place, i, &name, w->page, &w->d);
 }
 
-static enum tier_verdict read_record(struct world *w, uint32_t slot, uint32_t i)
+static enum tier_verdict read_record(struct world *w, uint32_t place, uint32_t i)
 {
     const struct tier_name name = name_of(i);
     memset(w->page, 0xee, ROOM);
-    enum tier_verdict v = tier_disk_read(w->disk, slot, &name, w->page, &w->d);
+    enum tier_verdict v = tier_disk_read(w->disk, place, &name, w->page, &w->d);
     for (size_t k = 0; v == TIER_GOOD && k < PAGE; k++) {
         assert_int_equal(w->page[k], (unsigned char)(k * 7 + i));
     }
     return v;
 }
 
-/* Slots 0, 1, 2 have records 30, 10, 20. */
+/* Places 0, 1, 2 have records 30, 10, 20. */
 static void write_three(struct world *w)
 {
     assert_int_equal(write_record(w, 0, 30), TIER_GOOD);
@@ -127,12 +128,12 @@ static void a_new_directory_is_empty(void **state)
 {
     struct world *w = *state;
     struct stat st;
-    assert_int_equal(tier_disk_capacity(w->disk), N_SLOT);
+    assert_int_equal(tier_disk_capacity(w->disk), N_PLACE);
     assert_int_equal(n_found(w), 0);
     assert_int_equal(stat(w->dir, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0700);
     assert_int_equal(stat(w->pages, &st), 0);
-    assert_int_equal(st.st_size, N_SLOT * ROOM);
+    assert_int_equal(st.st_size, N_PLACE * ROOM);
     assert_int_equal(read_record(w, 0, 1), TIER_BAD_CHECKSUM); /* nothing is no record */
 }
 
@@ -141,12 +142,12 @@ static void records_outlive_the_process(void **state)
     struct world *w = *state;
     write_three(w);
     const struct hash128 secret = *tier_disk_secret(w->disk);
-    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(open_as(w, &model, N_PLACE), FATHOM_OK);
     uint32_t n;
     const struct tier_found *f = tier_disk_found(w->disk, &n);
     assert_int_equal(n, 3);
     for (uint32_t i = 0; i < n; i++) assert_int_equal(f[i].order, 10 * (i + 1));
-    assert_int_equal(f[0].slot, 1);
+    assert_int_equal(f[0].place, 1);
     assert_int_equal(f[0].key.lo, 10);
     assert_true(hash128_equal(&secret, tier_disk_secret(w->disk)));
     assert_int_equal(read_record(w, 0, 30), TIER_GOOD);
@@ -173,7 +174,7 @@ static void damage_is_found(void **state)
     write_three(w);
     change(w->pages, 1 * ROOM + 777, 4);               /* record 10: seen when it is read */
     change(w->index, (1 + 2) * DIRECT_ALIGN + 100, 4); /* record 20: seen at the start */
-    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(open_as(w, &model, N_PLACE), FATHOM_OK);
     assert_int_equal(n_found(w), 2);
     assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_CHECKSUM), 1);
     assert_int_equal(read_record(w, 1, 10), TIER_BAD_CHECKSUM);
@@ -188,23 +189,23 @@ static void what_is_rejected_is_counted_once(void **state)
     write_three(w);
     change(w->pages, 1 * ROOM + 777, 4);
     change(w->index, (1 + 2) * DIRECT_ALIGN + 100, 4);
-    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(open_as(w, &model, N_PLACE), FATHOM_OK);
     assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_CHECKSUM), 1);
     assert_int_equal(read_record(w, 1, 10), TIER_BAD_CHECKSUM);
-    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(open_as(w, &model, N_PLACE), FATHOM_OK);
     assert_int_equal(n_found(w), 1);
     assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_CHECKSUM), 0);
     assert_int_equal(read_record(w, 0, 10), TIER_BAD_TOKENS);
     tier_disk_close(w->disk);
     w->disk = NULL;
     assert_int_equal(truncate(w->pages, 0), 0);
-    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(open_as(w, &model, N_PLACE), FATHOM_OK);
     assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_TRUNCATED), 0);
     assert_int_equal(write_record(w, 1, 10), TIER_GOOD);
     assert_int_equal(truncate(w->pages, 0), 0);
-    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(open_as(w, &model, N_PLACE), FATHOM_OK);
     assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_TRUNCATED), 1);
-    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(open_as(w, &model, N_PLACE), FATHOM_OK);
     assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_TRUNCATED), 0);
 }
 
@@ -213,7 +214,7 @@ static void another_version_of_one_record_is_found(void **state)
     struct world *w = *state;
     write_three(w);
     change(w->index, 1 * DIRECT_ALIGN + 8, 2); /* the format's low byte */
-    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(open_as(w, &model, N_PLACE), FATHOM_OK);
     assert_int_equal(n_found(w), 2);
     assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_VERSION), 1);
 }
@@ -226,7 +227,7 @@ static void a_torn_write_is_found(void **state)
     w->disk = NULL;
     assert_int_equal(truncate(w->index, 2 * DIRECT_ALIGN), 0); /* headers of 1 and 2 are gone */
     tier_disk_close(disk);
-    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(open_as(w, &model, N_PLACE), FATHOM_OK);
     assert_int_equal(n_found(w), 1);
     /* the page was overwritten, and its header not */
     FILE *f = fopen(w->pages, "r+b");
@@ -242,7 +243,7 @@ static void truncated_pages_are_found(void **state)
     tier_disk_close(w->disk);
     w->disk = NULL;
     assert_int_equal(truncate(w->pages, ROOM + 100), 0);
-    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(open_as(w, &model, N_PLACE), FATHOM_OK);
     assert_int_equal(n_found(w), 1);
     assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_TRUNCATED), 2);
     assert_int_equal(truncate(w->pages, 0), 0); /* under a running server */
@@ -254,11 +255,11 @@ static void another_models_records_are_given_up(void **state)
     struct world *w = *state;
     write_three(w);
     const struct hash128 secret = *tier_disk_secret(w->disk);
-    assert_int_equal(open_as(w, &other_model, N_SLOT), FATHOM_OK);
+    assert_int_equal(open_as(w, &other_model, N_PLACE), FATHOM_OK);
     assert_int_equal(n_found(w), 0);
     assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_MODEL), 3);
     assert_false(hash128_equal(&secret, tier_disk_secret(w->disk)));
-    assert_int_equal(open_as(w, &other_model, N_SLOT), FATHOM_OK); /* they are counted once */
+    assert_int_equal(open_as(w, &other_model, N_PLACE), FATHOM_OK); /* they are counted once */
     assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_MODEL), 0);
 }
 
@@ -267,7 +268,7 @@ static void another_versions_directory_is_given_up(void **state)
     struct world *w = *state;
     write_three(w);
     change(w->index, 12, 2); /* the layout's low byte of the super block */
-    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(open_as(w, &model, N_PLACE), FATHOM_OK);
     assert_int_equal(n_found(w), 0);
     assert_int_equal(tier_disk_n_rejected(w->disk, TIER_BAD_VERSION), 3);
 }
@@ -277,11 +278,11 @@ static void a_file_that_is_not_ours_is_left_alone(void **state)
     struct world *w = *state;
     write_three(w);
     change(w->index, 0, 0xff);
-    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_EFORMAT);
+    assert_int_equal(open_as(w, &model, N_PLACE), FATHOM_EFORMAT);
     assert_non_null(strstr(w->d.text, "kv.index is not an index of cache pages. Remove it"));
     assert_null(w->disk);
     change(w->index, 0, 0xff);
-    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(open_as(w, &model, N_PLACE), FATHOM_OK);
     assert_int_equal(n_found(w), 3);
 }
 
@@ -292,9 +293,9 @@ static void a_directory_that_was_being_made_is_made(void **state)
     w->disk = NULL;
     assert_int_equal(truncate(w->index, 0), 0);
     assert_int_equal(truncate(w->index, DIRECT_ALIGN), 0); /* zeros */
-    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(open_as(w, &model, N_PLACE), FATHOM_OK);
     assert_int_equal(write_record(w, 0, 1), TIER_GOOD);
-    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(open_as(w, &model, N_PLACE), FATHOM_OK);
     assert_int_equal(n_found(w), 1);
 }
 
@@ -305,10 +306,10 @@ static void an_index_cut_short_is_made_again(void **state)
     tier_disk_close(w->disk);
     w->disk = NULL;
     assert_int_equal(truncate(w->index, 40), 0);
-    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(open_as(w, &model, N_PLACE), FATHOM_OK);
     assert_int_equal(n_found(w), 0);
     assert_int_equal(write_record(w, 0, 1), TIER_GOOD);
-    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(open_as(w, &model, N_PLACE), FATHOM_OK);
     assert_int_equal(n_found(w), 1);
 }
 
@@ -317,7 +318,7 @@ static void one_process_has_a_directory(void **state)
     struct world *w = *state;
     struct world second = *w;
     second.disk = NULL;
-    assert_int_equal(open_as(&second, &model, N_SLOT), FATHOM_EBUSY);
+    assert_int_equal(open_as(&second, &model, N_PLACE), FATHOM_EBUSY);
     assert_non_null(strstr(second.d.text, "is in use by another process"));
     assert_non_null(strstr(second.d.text, w->dir));
     assert_int_equal(write_record(w, 0, 1), TIER_GOOD);
@@ -351,7 +352,7 @@ static void opening_survives_any_failed_allocation(void **state)
     write_three(w);
     for (long n = 0;; n++) {
         mem_fail_after(n);
-        fathom_err err = open_as(w, &model, N_SLOT);
+        fathom_err err = open_as(w, &model, N_PLACE);
         bool hit = mem_fail_hit();
         mem_fail_after(-1);
         if (!hit) {
@@ -385,24 +386,24 @@ static void the_thread_does_jobs_in_turn(void **state)
     struct world *w = *state;
     struct tier_io *io = NULL;
     int n_done = 0;
-    assert_int_equal(tier_thread_create(&io, w->disk, count_done, &n_done, NULL), FATHOM_OK);
+    assert_int_equal(tier_io_create(&io, w->disk, count_done, &n_done, NULL), FATHOM_OK);
     w->disk = NULL;
-    struct tier_name names[N_SLOT];
-    unsigned char *pages = mem_alloc_aligned(DIRECT_ALIGN, N_SLOT * ROOM);
-    for (uint32_t i = 0; i < N_SLOT; i++) {
+    struct tier_name names[N_PLACE];
+    unsigned char *pages = mem_alloc_aligned(DIRECT_ALIGN, N_PLACE * ROOM);
+    for (uint32_t i = 0; i < N_PLACE; i++) {
         names[i] = name_of(i);
         fill_page(w, i);
         memcpy(pages + i * ROOM, w->page, ROOM);
         io->ops->submit(io, &(struct tier_job){.kind = TIER_JOB_WRITE,
                                                .entry = i,
-                                               .slot = i,
+                                               .place = i,
                                                .order = i,
                                                .name = &names[i],
                                                .page = pages + i * ROOM,
                                                .sum = hash_checksum(pages + i * ROOM, PAGE)});
     }
     struct tier_job job;
-    for (uint32_t i = 0; i < N_SLOT; i++) {
+    for (uint32_t i = 0; i < N_PLACE; i++) {
         take(io, &job);
         assert_int_equal(job.entry, i);
         assert_int_equal(job.verdict, TIER_GOOD);
@@ -410,7 +411,7 @@ static void the_thread_does_jobs_in_turn(void **state)
     struct tier_name wrong = name_of(9);
     io->ops->submit(
         io, &(struct tier_job){
-                .kind = TIER_JOB_READ, .entry = 7, .slot = 2, .name = &names[2], .page = w->page});
+                .kind = TIER_JOB_READ, .entry = 7, .place = 2, .name = &names[2], .page = w->page});
     take(io, &job);
     assert_int_equal(job.verdict, TIER_GOOD);
     assert_int_equal(job.entry, 7);
@@ -422,23 +423,23 @@ static void the_thread_does_jobs_in_turn(void **state)
     take(io, &job);
     assert_int_equal(job.verdict, TIER_BAD_CHECKSUM);
     io->ops->submit(
-        io, &(struct tier_job){.kind = TIER_JOB_READ, .slot = 2, .name = &wrong, .page = w->page});
+        io, &(struct tier_job){.kind = TIER_JOB_READ, .place = 2, .name = &wrong, .page = w->page});
     take(io, &job);
     assert_int_equal(job.verdict, TIER_BAD_TOKENS);
     assert_false(io->ops->take_done(io, &job));
     io->ops->submit(io, &(struct tier_job){.kind = TIER_JOB_WRITE,
-                                           .slot = 3,
+                                           .place = 3,
                                            .order = 99,
                                            .name = &wrong,
                                            .page = pages,
                                            .sum = hash_checksum(pages, PAGE)});
     io->ops->destroy(io); /* and that one is still written */
-    assert_int_equal(n_done, N_SLOT + 4);
+    assert_int_equal(n_done, N_PLACE + 4);
     mem_free(pages);
-    assert_int_equal(open_as(w, &model, N_SLOT), FATHOM_OK);
+    assert_int_equal(open_as(w, &model, N_PLACE), FATHOM_OK);
     uint32_t n;
     const struct tier_found *f = tier_disk_found(w->disk, &n);
-    assert_int_equal(n, N_SLOT - 1); /* without the one that was rejected */
+    assert_int_equal(n, N_PLACE - 1); /* without the one that was rejected */
     assert_int_equal(f[n - 1].order, 99);
 }
 

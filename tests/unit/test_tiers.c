@@ -124,7 +124,7 @@ static void settle(struct world *w)
     for (int i = 0; i < 200; i++) step(w);
 }
 
-static enum tier_place place_of(const struct world *w, uint32_t i)
+static enum tier_where where_is(const struct world *w, uint32_t i)
 {
     const struct tier_name name = name_of(i);
     return tiers_find(w->t, &name.key);
@@ -157,7 +157,7 @@ static void what_is_kept_comes_back(void **state)
 {
     struct world *w = *state;
     keep(w, 5, false);
-    assert_int_equal(place_of(w, 5), TIER_IN_RAM);
+    assert_int_equal(where_is(w, 5), TIER_IN_RAM);
     assert_int_equal(restore(w, 5), TIER_RESTORED); /* copies are done in order */
     step(w);
     assert_int_equal(restore(w, 5), TIER_RESTORED);
@@ -178,11 +178,11 @@ static void the_page_used_longest_ago_goes_first(void **state)
     step(w);
     keep(w, 100, true);
     keep(w, 101, true);
-    assert_int_equal(place_of(w, 1), TIER_IN_RAM);
-    assert_int_equal(place_of(w, 2), TIER_IN_RAM);
-    assert_int_equal(place_of(w, 3), TIER_NOWHERE);
-    assert_int_equal(place_of(w, 4), TIER_NOWHERE);
-    assert_int_equal(place_of(w, 5), TIER_IN_RAM);
+    assert_int_equal(where_is(w, 1), TIER_IN_RAM);
+    assert_int_equal(where_is(w, 2), TIER_IN_RAM);
+    assert_int_equal(where_is(w, 3), TIER_NOWHERE);
+    assert_int_equal(where_is(w, 4), TIER_NOWHERE);
+    assert_int_equal(where_is(w, 5), TIER_IN_RAM);
     assert_int_equal(tiers_get_stats(w->t)->n_dropped, 0); /* there is no disk to write them to */
 }
 
@@ -190,14 +190,14 @@ static void what_a_copy_reads_is_not_given_away(void **state)
 {
     struct world *w = *state;
     for (uint32_t i = 0; i < N_RAM; i++) keep(w, i, true);
-    keep(w, 100, true); /* all slots are being filled */
-    assert_int_equal(place_of(w, 100), TIER_NOWHERE);
+    keep(w, 100, true); /* all places are being filled */
+    assert_int_equal(where_is(w, 100), TIER_NOWHERE);
     assert_int_equal(tiers_get_stats(w->t)->n_refused, 1);
     tiers_synced(w->t);
     assert_int_equal(restore(w, 0), TIER_RESTORED); /* the oldest, but a copy may still read it */
     keep(w, 100, true);
-    assert_int_equal(place_of(w, 0), TIER_IN_RAM);
-    assert_int_equal(place_of(w, 1), TIER_NOWHERE);
+    assert_int_equal(where_is(w, 0), TIER_IN_RAM);
+    assert_int_equal(where_is(w, 1), TIER_NOWHERE);
 }
 
 static void a_step_copies_what_it_may(void **state)
@@ -217,7 +217,7 @@ static void a_step_copies_what_it_may(void **state)
     }
     assert_false(tiers_may_copy(w->t));
     keep(w, 3, true); /* now or never */
-    assert_int_equal(place_of(w, 3), TIER_IN_RAM);
+    assert_int_equal(where_is(w, 3), TIER_IN_RAM);
     assert_int_equal(restore(w, 0), TIER_WAIT);
     step(w);
     for (uint32_t i = 0; i < 3; i++) assert_int_equal(restore(w, i), TIER_RESTORED);
@@ -238,7 +238,7 @@ static void memory_is_prepared_for_what_will_be_kept(void **state)
         keep(w, i, true);
         step(w);
     }
-    assert_false(tiers_touch(w->t)); /* slots that are given back stay so */
+    assert_false(tiers_touch(w->t)); /* places that are given back stay so */
 }
 
 static void what_is_there_counts_as_used_without_a_copy(void **state)
@@ -255,8 +255,8 @@ static void what_is_there_counts_as_used_without_a_copy(void **state)
     assert_true(tiers_use(w->t, &first.key));
     assert_false(tiers_use(w->t, &nobody.key));
     keep(w, 100, true);
-    assert_int_equal(place_of(w, 1), TIER_IN_RAM);
-    assert_int_equal(place_of(w, 2), TIER_NOWHERE);
+    assert_int_equal(where_is(w, 1), TIER_IN_RAM);
+    assert_int_equal(where_is(w, 2), TIER_NOWHERE);
 }
 
 static void all_is_written_and_read_again(void **state)
@@ -269,10 +269,10 @@ static void all_is_written_and_read_again(void **state)
     settle(w);
     assert_false(tiers_is_busy(w->t));
     assert_int_equal(tiers_get_stats(w->t)->n_written, 3 * N_RAM / 2);
-    assert_int_equal(place_of(w, 0), TIER_ON_DISK);
+    assert_int_equal(where_is(w, 0), TIER_ON_DISK);
     assert_int_equal(restore(w, 0), TIER_WAIT);
     assert_int_equal(restore_in_time(w, 0), TIER_RESTORED);
-    assert_int_equal(place_of(w, 0), TIER_IN_RAM); /* from now on */
+    assert_int_equal(where_is(w, 0), TIER_IN_RAM); /* from now on */
     settle(w);
     const struct tiers_stats *s = tiers_get_stats(w->t);
     assert_int_equal(s->n_restored_disk, 1);
@@ -292,11 +292,11 @@ static void a_page_on_disk_comes_to_memory_when_it_is_overwritten(void **state)
         step(w);
     }
     settle(w);
-    assert_int_equal(place_of(w, 1), TIER_ON_DISK);
+    assert_int_equal(where_is(w, 1), TIER_ON_DISK);
     keep(w, 1, false); /* its last request is over */
-    assert_int_equal(place_of(w, 1), TIER_ON_DISK);
+    assert_int_equal(where_is(w, 1), TIER_ON_DISK);
     keep(w, 1, true);
-    assert_int_equal(place_of(w, 1), TIER_IN_RAM);
+    assert_int_equal(where_is(w, 1), TIER_IN_RAM);
     settle(w);
     assert_int_equal(tiers_get_stats(w->t)->n_written, 1 + N_RAM);
 }
@@ -312,10 +312,10 @@ static void the_disk_too_forgets_what_was_used_longest_ago(void **state)
     keep(w, 0, false);
     for (uint32_t i = 100; i < 102; i++) keep(w, i, true);
     settle(w);
-    assert_int_equal(place_of(w, 0), TIER_ON_DISK);
-    assert_int_equal(place_of(w, 1), TIER_NOWHERE);
-    assert_int_equal(place_of(w, 2), TIER_NOWHERE);
-    assert_int_equal(place_of(w, 3), TIER_ON_DISK);
+    assert_int_equal(where_is(w, 0), TIER_ON_DISK);
+    assert_int_equal(where_is(w, 1), TIER_NOWHERE);
+    assert_int_equal(where_is(w, 2), TIER_NOWHERE);
+    assert_int_equal(where_is(w, 3), TIER_ON_DISK);
     assert_int_equal(tiers_get_stats(w->t)->n_disk_used, N_DISK);
 }
 
@@ -344,16 +344,16 @@ static void put_on_disk(struct world *w)
         keep(w, i, true);
         settle(w);
     }
-    for (uint32_t i = 0; i < 10; i++) assert_int_equal(place_of(w, i), TIER_ON_DISK);
+    for (uint32_t i = 0; i < 10; i++) assert_int_equal(where_is(w, i), TIER_ON_DISK);
 }
 
 static void a_damaged_record_is_gone(void **state)
 {
     struct world *w = *state;
     put_on_disk(w);
-    for (uint32_t slot = 0; slot < N_DISK; slot++) platter_page(w->platter, slot)[17] ^= 1;
+    for (uint32_t place = 0; place < N_DISK; place++) platter_page(w->platter, place)[17] ^= 1;
     assert_int_equal(restore_in_time(w, 3), TIER_GONE);
-    assert_int_equal(place_of(w, 3), TIER_NOWHERE);
+    assert_int_equal(where_is(w, 3), TIER_NOWHERE);
     assert_int_equal(tiers_get_stats(w->t)->n_rejected[TIER_BAD_CHECKSUM], 1);
     keep(w, 3, true); /* computed again */
     settle(w);
@@ -427,14 +427,14 @@ static void a_restart_finds_what_was_written(void **state)
     settle(w);
     tiers_destroy(w->t);
     assert_int_equal(make(w, true, NULL), FATHOM_OK);
-    assert_int_equal(place_of(w, 500), TIER_ON_DISK);
+    assert_int_equal(where_is(w, 500), TIER_ON_DISK);
 }
 
 static void a_record_torn_by_the_end_is_gone(void **state)
 {
     struct world *w = *state;
     put_on_disk(w);
-    for (uint32_t i = 100; i < 100 + N_DISK; i++) { /* every slot is overwritten */
+    for (uint32_t i = 100; i < 100 + N_DISK; i++) { /* every place is overwritten */
         keep(w, i, true);
         step(w);
     }
@@ -443,7 +443,7 @@ static void a_record_torn_by_the_end_is_gone(void **state)
     assert_int_equal(make(w, true, NULL), FATHOM_OK);
     uint32_t n_gone = 0;
     for (uint32_t i = 0; i < 100 + N_DISK; i++) {
-        if (place_of(w, i) != TIER_NOWHERE) n_gone += restore_in_time(w, i) == TIER_GONE;
+        if (where_is(w, i) != TIER_NOWHERE) n_gone += restore_in_time(w, i) == TIER_GONE;
     }
     assert_true(n_gone <= 1);
     assert_int_equal(tiers_get_stats(w->t)->n_rejected[TIER_BAD_CHECKSUM], n_gone);
@@ -453,15 +453,16 @@ static void of_two_records_of_one_key_the_later_counts(void **state)
 {
     struct world *w = *state;
     const struct tier_found found[] = {
-        {.key = {1, 1}, .order = 5, .slot = 3},
-        {.key = {2, 2}, .order = 6, .slot = 1},
-        {.key = {1, 1}, .order = 9, .slot = 0},
+        {.key = {1, 1}, .order = 5, .place = 3},
+        {.key = {2, 2}, .order = 6, .place = 1},
+        {.key = {1, 1}, .order = 9, .place = 0},
     };
     const struct sim_disk_options o = {.model = model};
     struct tiers_config c = {.page_bytes = PAGE,
                              .n_ram = N_RAM,
                              .ram = w->ram,
                              .step_bytes = PAGE,
+                             .device = {page_out, page_in, w},
                              .io = sim_disk_create(w->platter, &o),
                              .n_disk = N_DISK,
                              .found = found,
@@ -512,17 +513,18 @@ static void a_broken_device_is_told(void **state)
     w->device_err = FATHOM_EDEVICE;
     keep(w, 2, true);
     assert_int_equal(tiers_fault(w->t), FATHOM_EDEVICE);
-    assert_int_equal(place_of(w, 2), TIER_NOWHERE);
+    assert_int_equal(where_is(w, 2), TIER_NOWHERE);
     assert_int_equal(restore(w, 1), TIER_GONE);
     keep(w, 3, true);
-    assert_int_equal(place_of(w, 3), TIER_NOWHERE);
+    assert_int_equal(where_is(w, 3), TIER_NOWHERE);
 }
 
 static void what_cannot_be_made_is_refused(void **state)
 {
     struct world *w = *state;
     fathom_diag d = {{0}};
-    struct tiers_config c = {.page_bytes = PAGE, .n_ram = N_RAM - 1, .ram = w->ram};
+    struct tiers_config c = {
+        .page_bytes = PAGE, .n_ram = N_RAM - 1, .ram = w->ram, .device = {page_out, page_in, w}};
     assert_int_equal(tiers_create(&w->t, &c, &d), FATHOM_EINVAL);
     assert_non_null(strstr(d.text, "15 pages of memory for offloading, needed is at least 16"));
     c.n_ram = N_RAM;
@@ -575,7 +577,7 @@ static void a_page_that_changed_in_memory_is_gone(void **state)
     step(w);
     flip_in_memory(w, 5);
     assert_int_equal(restore(w, 5), TIER_GONE);
-    assert_int_equal(place_of(w, 5), TIER_NOWHERE);
+    assert_int_equal(where_is(w, 5), TIER_NOWHERE);
     const struct tiers_stats *s = tiers_get_stats(w->t);
     assert_int_equal(s->n_rejected[TIER_BAD_CHECKSUM], 1);
     assert_int_equal(s->n_ram_used, 0);
@@ -604,7 +606,7 @@ static void a_page_that_changed_in_memory_is_not_written(void **state)
     assert_int_equal(s->n_written, 0);
     assert_int_equal(s->n_write_failed, 0);
     assert_int_equal(restore(w, 5), TIER_GONE);
-    assert_int_equal(place_of(w, 5), TIER_NOWHERE);
+    assert_int_equal(where_is(w, 5), TIER_NOWHERE);
 }
 
 int main(void)

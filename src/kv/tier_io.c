@@ -1,13 +1,15 @@
-/* Invariants, under the lock
+/* tier_io.c - the thread that reads and writes records of a directory
+ *
+ * Invariants, under the lock
  *
  *   1. Every job that was submitted and not taken back is in one of the rings, or is the one that
- *      the thread has in its hands; together TIER_JOBS_MAX at most, so no ring overflows.
+ *      the thread is doing. Together they are TIER_JOBS_MAX at most, so no ring overflows.
  *   2. The page and name of a job are the thread's until it is in the ring `done`.
  *
  *   submit --> reads, writes --thread--> done --> take_done
  *
  * The first fault of a read and of a write is logged; later ones are only counted, by the owner. */
-#include "kv/tier_thread.h"
+#include "kv/tier_io.h"
 
 #include <pthread.h>
 
@@ -22,7 +24,7 @@ struct ring {
     uint32_t n;
 };
 
-struct tier_thread {
+struct io_thread {
     struct tier_io base; /* first member */
     struct tier_disk *disk;
     void (*done_hook)(void *arg);
@@ -53,21 +55,21 @@ static bool ring_take(struct ring *r, struct tier_job *job)
     return true;
 }
 
-static enum tier_verdict do_read(struct tier_thread *t, struct tier_job *job, fathom_diag *d)
+static enum tier_verdict do_read(struct io_thread *t, struct tier_job *job, fathom_diag *d)
 {
-    enum tier_verdict v = tier_disk_read(t->disk, job->slot, job->name, job->page, d);
+    enum tier_verdict v = tier_disk_read(t->disk, job->place, job->name, job->page, d);
     if (v == TIER_GOOD) job->sum = hash_checksum(job->page, tier_disk_page_bytes(t->disk));
     return v;
 }
 
-static enum tier_verdict do_write(struct tier_thread *t, const struct tier_job *job, fathom_diag *d)
+static enum tier_verdict do_write(struct io_thread *t, const struct tier_job *job, fathom_diag *d)
 {
     uint64_t sum = hash_checksum(job->page, tier_disk_page_bytes(t->disk));
     if (sum != job->sum) return TIER_BAD_CHECKSUM;
-    return tier_disk_write(t->disk, job->slot, job->order, job->name, job->page, d);
+    return tier_disk_write(t->disk, job->place, job->order, job->name, job->page, d);
 }
 
-static void do_job(struct tier_thread *t, struct tier_job *job)
+static void do_job(struct io_thread *t, struct tier_job *job)
 {
     fathom_diag d = {{0}};
     bool is_read = job->kind == TIER_JOB_READ;
@@ -80,7 +82,7 @@ static void do_job(struct tier_thread *t, struct tier_job *job)
 }
 
 /* The next job: false once the ring is closed and nothing is left to write. */
-static bool next_job(struct tier_thread *t, struct tier_job *job)
+static bool next_job(struct io_thread *t, struct tier_job *job)
 {
     pthread_mutex_lock(&t->lock);
     bool any;
@@ -95,7 +97,7 @@ static bool next_job(struct tier_thread *t, struct tier_job *job)
 
 static void *thread_main(void *arg)
 {
-    struct tier_thread *t = arg;
+    struct io_thread *t = arg;
     struct tier_job job;
     while (next_job(t, &job)) {
         do_job(t, &job);
@@ -109,8 +111,10 @@ static void *thread_main(void *arg)
 
 static void submit(struct tier_io *io, const struct tier_job *job)
 {
-    struct tier_thread *t = (struct tier_thread *)io;
+    struct io_thread *t = (struct io_thread *)io;
+    ASSERT(job->name && job->page);
     pthread_mutex_lock(&t->lock);
+    ASSERT(!t->closed);
     ring_put(&t->todo[job->kind], job);
     pthread_cond_signal(&t->work);
     pthread_mutex_unlock(&t->lock);
@@ -118,7 +122,7 @@ static void submit(struct tier_io *io, const struct tier_job *job)
 
 static bool take_done(struct tier_io *io, struct tier_job *job)
 {
-    struct tier_thread *t = (struct tier_thread *)io;
+    struct io_thread *t = (struct io_thread *)io;
     pthread_mutex_lock(&t->lock);
     bool any = ring_take(&t->done, job);
     pthread_mutex_unlock(&t->lock);
@@ -127,13 +131,14 @@ static bool take_done(struct tier_io *io, struct tier_job *job)
 
 static void destroy(struct tier_io *io)
 {
-    struct tier_thread *t = (struct tier_thread *)io;
+    struct io_thread *t = (struct io_thread *)io;
     if (t->has_thread) {
         pthread_mutex_lock(&t->lock);
         t->closed = true;
         pthread_cond_signal(&t->work);
         pthread_mutex_unlock(&t->lock);
         pthread_join(t->thread, NULL);
+        ASSERT(t->todo[TIER_JOB_READ].n == 0 && t->todo[TIER_JOB_WRITE].n == 0);
     }
     pthread_cond_destroy(&t->work);
     pthread_mutex_destroy(&t->lock);
@@ -144,11 +149,12 @@ static void destroy(struct tier_io *io)
 static const struct tier_io_ops thread_ops = {
     .destroy = destroy, .submit = submit, .take_done = take_done};
 
-fathom_err tier_thread_create(struct tier_io **out, struct tier_disk *disk, void (*done)(void *arg),
-                              void *arg, fathom_diag *d)
+fathom_err tier_io_create(struct tier_io **out, struct tier_disk *disk, void (*done)(void *arg),
+                          void *arg, fathom_diag *d)
 {
     *out = NULL;
-    struct tier_thread *t = mem_calloc(1, sizeof *t);
+    ASSERT(disk && done);
+    struct io_thread *t = mem_calloc(1, sizeof *t);
     if (!t) FAIL(d, FATHOM_ENOMEM, "no memory for the thread of the disk tier");
     t->base.ops = &thread_ops;
     t->done_hook = done;
