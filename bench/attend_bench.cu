@@ -123,7 +123,7 @@ static void open_bench(struct bench *b, enum kv_type type)
     c.max_request = REQUEST_MAX;
     c.max_context = CONTEXT_MAX;
     c.max_logit_row = 1;
-    c.world = 1;
+    c.parallel.tp.size = 1;
     if (backend_cuda_create(&b->b, &c, &d) != FATHOM_OK) {
         printf("FAIL %s\n", d.text);
         exit(1);

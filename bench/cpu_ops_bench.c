@@ -163,7 +163,7 @@ static void bench_products(unsigned n_thread)
                                .max_context = 64,
                                .max_logit_row = 1,
                                .n_thread = n_thread,
-                               .world = 1};
+                               .parallel = {.tp = {.size = 1}}};
     struct backend *b;
     struct buffer *x, *y;
     struct weight *w;
@@ -276,7 +276,7 @@ static struct backend_config small_config(unsigned n_thread)
         .max_context = CONTEXT,
         .max_logit_row = 64,
         .n_thread = n_thread,
-        .world = 1,
+        .parallel = {.tp = {.size = 1}},
     };
     for (int i = 0; i < KV_ROPE / 2; i++) c.rope_freq[i] = powf(10000, -(float)i / 32);
     kv_layout_init(&c.kv, KV_TYPE_BF16, N_LAYER, true);

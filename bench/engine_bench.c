@@ -181,7 +181,8 @@ static double active_bytes(const char *model_dir)
     fathom_diag d = {{0}};
     if (checkpoint_open(&c, model_dir, &d) != FATHOM_OK) die("checkpoint", &d);
     if (model_config_load(&config, c, &d) != FATHOM_OK) die("config", &d);
-    weights_measure(&sizes, &config, c, 1);
+    const struct parallel one = parallel_one();
+    weights_measure(&sizes, &config, c, &one);
     double bytes = (double)(sizes.total.bytes - sizes.kind[WEIGHT_EMBED].bytes -
                             sizes.kind[WEIGHT_MTP].bytes - sizes.kind[WEIGHT_EXPERTS].bytes);
     if (config.n_expert) {

@@ -142,14 +142,14 @@ static void open_model(struct bench *s, const char *path, uint32_t world, uint32
                                   .max_token = MAX_TOKEN,
                                   .max_request = MAX_REQUEST,
                                   .max_context = s->context < MAX_TOKEN ? MAX_TOKEN : s->context,
-                                  .max_logit_row = MAX_REQUEST,
-                                  .world = world,
-                                  .is_slice = world > 1};
-    model_backend_config(&bc, &config, &limits, false);
+                                  .max_logit_row = MAX_REQUEST};
+    const struct model_place place = {.parallel = {.tp = {.size = world}, .is_slice = world > 1}};
+    const struct model_loading as_stored = {0};
+    model_backend_config(&bc, &config, &limits, &place);
     if (backend_cuda_create(&s->b, &bc, &d)) die("backend", &d);
-    if (weights_generate(&weights, &config, 1, 0, world, &d)) die("weights", &d);
+    if (weights_generate(&weights, &config, 1, &place.parallel, &d)) die("weights", &d);
     uint64_t start = clock_now_us();
-    if (model_create(&s->m, s->b, &config, &weights, &limits, &d)) die("model", &d);
+    if (model_create(&s->m, s->b, &config, &weights, &limits, &as_stored, &d)) die("model", &d);
     printf("model weights %.1f GB, made in %.1f s\n", (double)model_weights_bytes(s->m) / 1e9,
            (double)(clock_now_us() - start) / 1e6);
     s->page_stride = (limits.max_context + 63) / 64;

@@ -54,8 +54,8 @@ static void read_config(struct model_config *config, const char *path)
 
 int main(int argc, char **argv)
 {
-    struct model_limits limits = {
-        .act = ACT_FP8, .kv_type = KV_TYPE_FP8, .world = 8, .is_slice = true};
+    struct model_limits limits = {.act = ACT_FP8, .kv_type = KV_TYPE_FP8};
+    struct model_place place = {.parallel = {.tp = {.size = 8}, .is_slice = true}};
     struct op_bench_options options = {
         .n_warm_up = 3, .n_repeat = 20, .flush_bytes = FLUSH_BYTES, .measure_bytes = MEASURE_BYTES};
     struct op_bench_shape shapes[MAX_SHAPE];
@@ -70,7 +70,7 @@ int main(int argc, char **argv)
     for (int i = 2; i < argc; i++) {
         uint32_t value = i + 1 < argc ? (uint32_t)strtoul(argv[i + 1], NULL, 10) : 0;
         if (strcmp(argv[i], "--world") == 0) {
-            limits.world = value, i++;
+            place.parallel.tp.size = value, i++;
         } else if (strcmp(argv[i], "--experts") == 0) {
             config.n_expert = value, i++;
         } else if (strcmp(argv[i], "--repeat") == 0) {
@@ -86,9 +86,9 @@ int main(int argc, char **argv)
         }
     }
     limits.max_logit_row = limits.max_request;
-    op_bench_config(&c, &config, &limits);
+    op_bench_config(&c, &config, &limits, &place);
     if (backend_cuda_create(&b, &c, &d)) die("backend", &d);
-    if (op_bench_create(&p, b, &config, &limits, &options, &d)) die("layers", &d);
+    if (op_bench_create(&p, b, &config, &limits, &place, &options, &d)) die("layers", &d);
     for (int i = 0; i < n; i++) {
         if (op_bench_run(p, &shapes[i], print_line, NULL, &d)) die("run", &d);
     }

@@ -29,6 +29,7 @@
 #include "backend/op_dense.h"
 #include "backend/op_moe.h"
 #include "backend/op_sample.h"
+#include "backend/parallel.h"
 #include "backend/tensor_view.h"
 #include "fathom/err.h"
 
@@ -72,16 +73,14 @@ struct backend_config {
     uint32_t max_logit_row; /* largest n_logit_row */
     uint32_t n_thread;      /* CPU only; 0: all processors */
     int device;             /* GPU only: index */
-    uint32_t rank;
-    uint32_t world;
-    bool is_slice; /* one rank of `world` is measured by itself: collectives do nothing */
+    struct parallel parallel;
 };
 
 /* Activations that cross the seam. Shapes are for T = max_token (max_logit_row for LOGITS). */
 enum buffer_kind {
     BUFFER_RESIDUAL, /* [T][D] the stream that layers add to */
     BUFFER_NORMED,   /* [T][D] output of a norm, input of projections */
-    BUFFER_DELTA,    /* [T][D] output of a block; a partial sum when world > 1 */
+    BUFFER_DELTA,    /* [T][D] output of a block; a partial sum on several ranks */
     BUFFER_QUERY,    /* [T][H][576] absorbed, or [T][H][192] expanded; index query and weights */
     BUFFER_SELECT,   /* [T][index_topk] slots and counts */
     BUFFER_LATENT,   /* [T][H][512] absorbed, or [T][H][128] expanded: attention output */

@@ -108,9 +108,10 @@ fathom_err host_check_config(const struct backend_config *c, const char *name, f
     for (size_t i = 0; i < sizeof positive / sizeof *positive; i++) {
         if (positive[i].value == 0) FAIL(d, FATHOM_EINVAL, "%s is 0", positive[i].name);
     }
-    if (c->world > 1 && !c->is_slice)
-        FAIL(d, FATHOM_EUNSUPPORTED, "world is %u; the %s backend runs on one rank", c->world,
-             name);
+    const uint32_t n_rank = parallel_n_rank(&c->parallel);
+    if (n_rank == 0) FAIL(d, FATHOM_EINVAL, "the number of ranks is 0");
+    if (n_rank > 1 && !c->parallel.is_slice)
+        FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks; the %s backend runs on one", n_rank, name);
     if (c->index_n_head > 0 && c->index_topk == 0)
         FAIL(d, FATHOM_EINVAL, "index_topk is 0 with %u index heads", c->index_n_head);
     if ((c->index_n_head > 0) != c->kv.has_index)

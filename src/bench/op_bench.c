@@ -21,6 +21,7 @@ struct op_bench {
     struct model_config config; /* of two layers */
     struct backend_config c;
     struct model_limits limits;
+    struct model_place place;
     struct op_bench_options o;
     struct model *m;
     struct model_operands dense; /* of DENSE_LAYER */
@@ -49,17 +50,18 @@ static struct model_config two_layers(const struct model_config *config)
 }
 
 void op_bench_config(struct backend_config *out, const struct model_config *config,
-                     const struct model_limits *limits)
+                     const struct model_limits *limits, const struct model_place *place)
 {
     struct model_config c = two_layers(config);
-    model_backend_config(out, &c, limits, limits->with_mtp);
+    model_backend_config(out, &c, limits, place);
 }
 
 static fathom_err make_weights(struct op_bench *p, fathom_diag *d)
 {
+    const struct model_loading as_stored = {0};
     struct model_weights w;
-    TRY(weights_generate(&w, &p->config, SEED, p->limits.rank, p->limits.world, d));
-    fathom_err err = model_create(&p->m, p->b, &p->config, &w, &p->limits, d);
+    TRY(weights_generate(&w, &p->config, SEED, &p->place.parallel, d));
+    fathom_err err = model_create(&p->m, p->b, &p->config, &w, &p->limits, &as_stored, d);
     weights_release(&w);
     if (err) return err;
     model_operands(&p->dense, p->m, DENSE_LAYER);
@@ -143,7 +145,8 @@ static fathom_err measure_bandwidth(struct op_bench *p)
 
 fathom_err op_bench_create(struct op_bench **out, struct backend *b,
                            const struct model_config *config, const struct model_limits *limits,
-                           const struct op_bench_options *o, fathom_diag *d)
+                           const struct model_place *place, const struct op_bench_options *o,
+                           fathom_diag *d)
 {
     *out = NULL;
     struct op_bench *p = mem_calloc(1, sizeof *p);
@@ -157,8 +160,9 @@ fathom_err op_bench_create(struct op_bench **out, struct backend *b,
     p->ops = b->ops;
     p->config = two_layers(config);
     p->limits = *limits;
+    p->place = *place;
     p->o = *o;
-    op_bench_config(&p->c, config, limits);
+    op_bench_config(&p->c, config, limits, place);
     struct backend_caps caps;
     p->ops->get_caps(b, &caps);
     p->with_trains = caps.graphs;

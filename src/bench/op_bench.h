@@ -42,15 +42,17 @@ struct op_bench;
  *
  *   config  of the whole model
  *   limits  max_token, max_request and max_context bound the shapes
+ *   place   the rank whose part the layers are
  * Errors  as model_create. b is the bench's from now on, also after a failure. */
 fathom_err op_bench_create(struct op_bench **out, struct backend *b,
                            const struct model_config *config, const struct model_limits *limits,
-                           const struct op_bench_options *o, fathom_diag *d);
+                           const struct model_place *place, const struct op_bench_options *o,
+                           fathom_diag *d);
 void op_bench_destroy(struct op_bench *p); /* accepts NULL */
 
 /* op_bench_config - what a backend for the two layers is created with */
 void op_bench_config(struct backend_config *out, const struct model_config *config,
-                     const struct model_limits *limits);
+                     const struct model_limits *limits, const struct model_place *place);
 
 /* op_bench_bandwidth - bytes a second of a large copy, read and written */
 double op_bench_bandwidth(const struct op_bench *p);

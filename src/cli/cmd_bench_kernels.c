@@ -29,7 +29,7 @@ static fathom_err make_backend(struct backend **out, const struct engine_setting
                                const struct model_config *config, fathom_diag *d)
 {
     struct backend_config c;
-    op_bench_config(&c, config, &s->limits);
+    op_bench_config(&c, config, &s->limits, &s->place);
     switch (s->backend) {
     case FATHOM_BACKEND_REF: return backend_ref_create(out, &c, d);
     case FATHOM_BACKEND_CUDA: return backend_cuda_create(out, &c, d);
@@ -101,9 +101,10 @@ fathom_err cmd_bench_kernels(const struct invocation *v, fathom_diag *d)
         options.flush_bytes = (size_t)64 << 20;
         options.measure_bytes = (size_t)256 << 20;
     }
-    TRY(op_bench_create(&p, b, &config, &settings.limits, &options, d));
+    TRY(op_bench_create(&p, b, &config, &settings.limits, &settings.place, &options, d));
     printf("# backend %s, %s; rank %u of %u; a copy moves %.1f GB/s\n", caps.name, caps.device,
-           settings.limits.rank, settings.limits.world, op_bench_bandwidth(p) / 1e9);
+           settings.place.parallel.tp.rank, settings.place.parallel.tp.size,
+           op_bench_bandwidth(p) / 1e9);
     fathom_err err = run_shapes(p, &settings.limits, d);
     op_bench_destroy(p);
     return err;

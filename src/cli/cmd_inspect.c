@@ -36,7 +36,8 @@ static void print_kinds(const struct model_config *config, const struct checkpoi
 {
     struct weight_sizes sizes;
     char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
-    weights_measure(&sizes, config, c, 1);
+    const struct parallel one = parallel_one();
+    weights_measure(&sizes, config, c, &one);
     printf("\n%-20s %12s %18s %9s\n", "kind", "bytes", "parameters", "tensors");
     for (int k = 0; k < WEIGHT_KIND_COUNT; k++) {
         if (sizes.kind[k].n_tensor == 0) continue;

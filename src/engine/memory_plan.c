@@ -15,9 +15,9 @@ static void plan_weights(struct memory_plan *p, const struct engine_settings *s,
                          const struct model_config *config, const struct checkpoint *c)
 {
     struct model_config stored = *config;
-    if (s->limits.quantize_fp8) stored.quant = QUANT_FP8;
-    bool as_stored = !s->limits.quantize_fp8 && !s->dummy;
-    weights_measure(&p->weights, &stored, as_stored ? c : NULL, s->limits.world);
+    if (s->loading.quantize_fp8) stored.quant = QUANT_FP8;
+    bool as_stored = !s->loading.quantize_fp8 && !s->dummy;
+    weights_measure(&p->weights, &stored, as_stored ? c : NULL, &s->place.parallel);
     if (!s->limits.with_mtp) {
         p->weights.total.bytes -= p->weights.kind[WEIGHT_MTP].bytes;
         p->weights.total.n_parameter -= p->weights.kind[WEIGHT_MTP].n_parameter;
@@ -39,7 +39,7 @@ static void plan_buffers(struct memory_plan *p, const struct engine_settings *s,
                          const struct model_config *config)
 {
     struct backend_config b;
-    model_backend_config(&b, config, &s->limits, s->limits.with_mtp);
+    model_backend_config(&b, config, &s->limits, &s->place);
     uint64_t n_token = b.max_token;
     uint64_t index_query = (uint64_t)b.index_n_head * (KV_INDEX_DIM + 1);
     add_buffer(p, "residual stream", n_token, b.hidden);
@@ -162,7 +162,7 @@ fathom_err memory_available(uint64_t *bytes, const struct engine_settings *s, fa
         os_memory_bytes(&total, bytes);
         return FATHOM_OK;
     }
-    TRY(backend_cuda_query(&device, s->limits.device, d));
+    TRY(backend_cuda_query(&device, s->place.device, d));
     *bytes = device.memory_free_bytes;
     return FATHOM_OK;
 }

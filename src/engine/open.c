@@ -70,8 +70,8 @@ static void fill_sizes(fathom_info *info, const struct engine_settings *s,
     info->max_num_batched_tokens = s->limits.max_token;
     info->n_draft = s->n_draft;
     info->dummy = s->dummy;
-    info->rank = s->limits.rank;
-    info->world = s->limits.world;
+    info->rank = s->place.parallel.tp.rank;
+    info->world = parallel_n_rank(&s->place.parallel);
     info->n_page = plan->n_page;
     info->kv_bytes = plan->kv_bytes;
 }
@@ -81,11 +81,11 @@ static void fill_offload(struct offload_config *out, const struct engine_setting
                          const struct memory_plan *plan, struct checkpoint *checkpoint,
                          const struct step_runner *runner)
 {
-    const struct model_limits *l = &s->limits;
+    const struct parallel *p = &s->place.parallel;
     char numerics[256];
     snprintf(numerics, sizeof numerics, "%s, %s, act %d, rank %u of %u%s%s%s",
-             runner_backend_name(runner), runner_numerics(runner), (int)l->act, l->rank, l->world,
-             l->is_slice ? ", slice" : "", l->quantize_fp8 ? ", made fp8" : "",
+             runner_backend_name(runner), runner_numerics(runner), (int)s->limits.act, p->tp.rank,
+             p->tp.size, p->is_slice ? ", slice" : "", s->loading.quantize_fp8 ? ", made fp8" : "",
              s->dummy ? ", dummy" : "");
     *out = (struct offload_config){.n_ram_page = plan->n_ram_page,
                                    .dir = s->offload_dir,
@@ -109,11 +109,13 @@ static void log_weights(const fathom_options *o, const struct engine_settings *s
                  "load_format=dummy: normally distributed weights of a fixed seed, experts "
                  "chosen near uniformly; outputs mean nothing");
     }
-    if (s->limits.is_slice) {
+    const struct parallel *p = &s->place.parallel;
+    if (p->is_slice) {
         LOG_WARN("engine",
                  "benchmark mode: rank %u of %u runs by itself with %u of %u heads and rows of the "
                  "vocabulary in proportion, collectives left out; outputs mean nothing",
-                 s->limits.rank, s->limits.world, config->n_head / s->limits.world, config->n_head);
+                 p->tp.rank, p->tp.size, parallel_part(p, CUT_HEADS, config->n_head),
+                 config->n_head);
     }
 }
 
@@ -152,7 +154,7 @@ fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag
     TRY_GOTO(memory_available(&available, &settings, d), fail);
     TRY_GOTO(memory_plan_make(&plan, &settings, &config, checkpoint, available, d), fail);
     TRY_GOTO(memory_check_host(&plan, &settings, d), fail);
-    settings.limits.load_bytes = plan.weights_bytes;
+    settings.loading.load_bytes = plan.weights_bytes;
     TRY_GOTO(runner_create(&runner, &settings, &plan, &config, checkpoint, d), fail);
 
     fill_tokens(&c.info, &config, &generation);

@@ -267,7 +267,7 @@ static fathom_err make_backend(struct backend **out, const struct engine_setting
                                const struct model_config *config, fathom_diag *d)
 {
     struct backend_config c;
-    model_backend_config(&c, config, &s->limits, s->limits.with_mtp);
+    model_backend_config(&c, config, &s->limits, &s->place);
     switch (s->backend) {
     case FATHOM_BACKEND_REF: TRY(backend_ref_create(out, &c, d)); break;
     case FATHOM_BACKEND_CPU: TRY(backend_cpu_create(out, &c, d)); break;
@@ -291,11 +291,10 @@ static fathom_err get_weights(struct model_weights *w, const struct engine_setti
                               const struct model_config *config,
                               const struct checkpoint *checkpoint, fathom_diag *d)
 {
-    const struct model_limits *l = &s->limits;
-    if (!s->dummy) return weights_bind(w, checkpoint, config, l->rank, l->world, d);
+    if (!s->dummy) return weights_bind(w, checkpoint, config, &s->place.parallel, d);
     struct model_config made = *config;
-    if (l->quantize_fp8) made.quant = QUANT_FP8;
-    return weights_generate(w, &made, DUMMY_SEED, l->rank, l->world, d);
+    if (s->loading.quantize_fp8) made.quant = QUANT_FP8;
+    return weights_generate(w, &made, DUMMY_SEED, &s->place.parallel, d);
 }
 
 static fathom_err make_model(struct model_runner *r, const struct engine_settings *s,
@@ -305,7 +304,7 @@ static fathom_err make_model(struct model_runner *r, const struct engine_setting
     struct model_weights weights;
     fathom_err err = get_weights(&weights, s, config, checkpoint, d);
     if (err == FATHOM_OK) {
-        err = model_create(&r->model, r->backend, config, &weights, &s->limits, d);
+        err = model_create(&r->model, r->backend, config, &weights, &s->limits, &s->loading, d);
     }
     weights_release(&weights);
     ASSERT(err || model_has_mtp(r->model) == s->limits.with_mtp);
@@ -381,7 +380,8 @@ fathom_err runner_create_on(struct step_runner **out, struct backend *backend,
     r->owner = pthread_self();
     r->backend = backend;
     batch_layout_init(&r->base.layout, &s->limits, config->n_vocab);
-    if (s->limits.is_slice) r->base.layout.n_vocab_row = config->n_vocab / s->limits.world;
+    const struct parallel *p = &s->place.parallel;
+    if (p->is_slice) r->base.layout.n_vocab_row = parallel_part(p, CUT_VOCAB, config->n_vocab);
     TRY_GOTO(check_caps(r, s, d), fail);
     r->base.max_flight = r->caps.async ? s->max_flight : 1;
     ASSERT(r->base.max_flight >= 1 && r->base.max_flight <= BACKEND_FENCE_MAX);

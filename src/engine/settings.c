@@ -21,30 +21,32 @@ static fathom_err check_count(const char *flag, uint32_t given, uint32_t fallbac
 static fathom_err resolve_ranks(struct engine_settings *out, const fathom_options *o,
                                 fathom_diag *d)
 {
-    struct model_limits *l = &out->limits;
-    l->world = o->world ? o->world : 1;
-    l->rank = o->rank;
-    l->is_slice = o->rank_slice;
-    if (!o->rank_slice && l->world > 1) {
+    struct parallel *p = &out->place.parallel;
+    p->tp.size = o->world ? o->world : 1;
+    p->tp.rank = o->rank;
+    p->is_slice = o->rank_slice;
+    if (!o->rank_slice && p->tp.size > 1) {
         FAIL(d, FATHOM_EUNSUPPORTED,
              "--tensor-parallel-size %u is refused: this build runs one rank: leave the flag out "
              "or give 1. To measure one rank of %u by itself, add --rank-slice R",
-             l->world, l->world);
+             p->tp.size, p->tp.size);
     }
-    if (o->rank_slice && (l->world < 2 || l->rank >= l->world)) {
+    if (o->rank_slice && (p->tp.size < 2 || p->tp.rank >= p->tp.size)) {
         FAIL(d, FATHOM_EINVAL,
              "--rank-slice %u of --tensor-parallel-size %u: needed is a rank below the number of "
              "ranks, and 2 ranks or more",
-             l->rank, l->world);
+             p->tp.rank, p->tp.size);
     }
     return FATHOM_OK;
 }
 
 /* Whether the inputs of every product are whole groups of 128 on this rank. */
-static bool widths_fit_fp8(const struct model_config *c, uint32_t world)
+static bool widths_fit_fp8(const struct model_config *c, const struct parallel *p)
 {
-    const uint32_t widths[] = {c->hidden, c->q_lora_rank, c->dense_inner / world,
-                               c->moe_inner / world, c->n_shared_expert * c->moe_inner / world};
+    const uint32_t widths[] = {c->hidden, c->q_lora_rank,
+                               parallel_part(p, CUT_INNER, c->dense_inner),
+                               parallel_part(p, CUT_INNER, c->moe_inner),
+                               parallel_part(p, CUT_INNER, c->n_shared_expert * c->moe_inner)};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
         if (widths[i] % TENSOR_SCALE_BLOCK != 0) return false;
     }
@@ -55,7 +57,7 @@ static enum act_type default_act(const struct engine_settings *s, const struct m
 {
     if (config->dtype == DTYPE_F32) return ACT_F32;
     bool fp8 = s->backend == FATHOM_BACKEND_CUDA && s->limits.kv_type != KV_TYPE_F32;
-    return fp8 && widths_fit_fp8(config, s->limits.world) ? ACT_FP8 : ACT_BF16;
+    return fp8 && widths_fit_fp8(config, &s->place.parallel) ? ACT_FP8 : ACT_BF16;
 }
 
 static fathom_err resolve_backend(struct engine_settings *out, const fathom_options *o,
@@ -170,14 +172,17 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
     *out = (struct engine_settings){0};
     struct model_limits *l = &out->limits;
     TRY(resolve_ranks(out, o, d));
-    TRY(weights_check_world(config, l->world, d));
+    TRY(weights_check_parallel(config, &out->place.parallel, d));
     TRY(resolve_backend(out, o, d));
     TRY(resolve_types(out, o, config, d));
     out->dummy = o->dummy;
-    l->quantize_fp8 = o->quantize_fp8 && config->quant != QUANT_FP8;
-    l->n_thread = o->n_thread;
-    l->on_load = o->on_load;
-    l->on_load_arg = o->on_load_arg;
+    out->place.n_thread = o->n_thread;
+    out->loading = (struct model_loading){
+        .quantize_fp8 = o->quantize_fp8 && config->quant != QUANT_FP8,
+        .n_thread = o->n_thread,
+        .on_load = o->on_load,
+        .on_load_arg = o->on_load_arg,
+    };
     if (o->n_thread > LIMIT_THREADS) {
         FAIL(d, FATHOM_EINVAL, "--threads %u is out of range, needed is 0 to %d", o->n_thread,
              LIMIT_THREADS);
@@ -218,7 +223,7 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
         FAIL(d, FATHOM_EINVAL, "n_vocab_used %d is out of range, needed is 0 to vocab_size, %u",
              (int)o->n_vocab_used, config->n_vocab);
     }
-    uint32_t n_vocab_row = config->n_vocab / l->world;
+    uint32_t n_vocab_row = parallel_part(&out->place.parallel, CUT_VOCAB, config->n_vocab);
     if (out->n_vocab_used > n_vocab_row) out->n_vocab_used = n_vocab_row;
     return FATHOM_OK;
 }

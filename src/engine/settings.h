@@ -23,6 +23,8 @@ struct engine_settings {
     enum fathom_backend backend; /* never AUTO */
     bool dummy;                  /* weights are made up */
     struct model_limits limits;  /* max_context is max_model_len */
+    struct model_place place;    /* of the rank that runs */
+    struct model_loading loading;
     uint32_t max_num_seqs;
     uint32_t max_queued;
     struct admission_config admission;

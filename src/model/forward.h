@@ -12,7 +12,7 @@ struct model_config;
 struct model_weights;
 struct model;
 
-/* Sizes of the steps that a model will be given. */
+/* Types of the steps that a model will be given, and their sizes. */
 struct model_limits {
     enum act_type act;
     enum kv_type kv_type;
@@ -20,31 +20,40 @@ struct model_limits {
     uint32_t max_request;
     uint32_t max_context;
     uint32_t max_logit_row;
-    uint32_t n_thread;
-    int device;
-    uint32_t rank;
-    uint32_t world;
-    bool is_slice;     /* see struct backend_config */
-    bool quantize_fp8; /* linear weights that are not FP8 become FP8 blocks while they load */
     bool with_mtp; /* load the MTP layer and give it room in the pages, if the checkpoint has it */
+};
+
+/* Who computes: one rank of the model, on a device. */
+struct model_place {
+    struct parallel parallel;
+    int device;        /* GPU only: index */
+    uint32_t n_thread; /* CPU only; 0: all processors */
+};
+
+/* How weights are loaded. Zeros: as they are stored, and nobody is told. */
+struct model_loading {
+    bool quantize_fp8; /* linear weights that are not FP8 become FP8 blocks while they load, */
+    uint32_t n_thread; /* by so many threads; 0: one for each processor */
     /* called after each layer that is loaded, with the bytes of weights so far; NULL: not */
     void (*on_load)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
     void *on_load_arg;
     uint64_t load_bytes; /* what is expected: total_bytes */
 };
 
-/* model_backend_config - what a backend must know to run this model within these limits */
+/* model_backend_config - what a backend must know to run a rank of this model within limits
+ *
+ * Needs   a place that weights_check_parallel accepts. */
 void model_backend_config(struct backend_config *out, const struct model_config *config,
-                          const struct model_limits *limits, bool has_mtp);
+                          const struct model_limits *limits, const struct model_place *place);
 
 /* model_create - prepare every weight on the backend, and the buffers of a step
  *
  *   b        created from model_backend_config; borrowed, outlives the model
- *   weights  views of the checkpoint, needed only during the call
+ *   weights  views of the checkpoint, needed only during the call; of the backend's rank
  * Errors  ENOMEM, EUNSUPPORTED (a weight type), EDEVICE; d names the layer and tensor. */
 fathom_err model_create(struct model **out, struct backend *b, const struct model_config *config,
                         const struct model_weights *weights, const struct model_limits *limits,
-                        fathom_diag *d);
+                        const struct model_loading *loading, fathom_diag *d);
 void model_destroy(struct model *m); /* accepts NULL */
 
 /* model_forward - one step: embed, layers, final norm, head

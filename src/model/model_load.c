@@ -11,14 +11,14 @@
 #include "model/weights.h"
 
 void model_backend_config(struct backend_config *out, const struct model_config *config,
-                          const struct model_limits *limits, bool has_mtp)
+                          const struct model_limits *limits, const struct model_place *place)
 {
     const struct model_config *c = config;
-    uint32_t world = limits->world > 0 ? limits->world : 1;
+    const struct parallel *p = &place->parallel;
     memset(out, 0, sizeof *out);
     out->act = limits->act;
     out->hidden = c->hidden;
-    out->n_head = c->n_head / world;
+    out->n_head = parallel_part(p, CUT_HEADS, c->n_head);
     out->q_lora_rank = c->q_lora_rank;
     out->nope_dim = MODEL_QK_NOPE_DIM;
     out->v_dim = MODEL_V_DIM;
@@ -31,26 +31,25 @@ void model_backend_config(struct backend_config *out, const struct model_config 
         out->index_n_head = c->index_n_head;
         out->index_topk = c->index_topk;
     }
-    out->dense_inner = c->dense_inner / world;
+    out->dense_inner = parallel_part(p, CUT_INNER, c->dense_inner);
     out->n_expert = c->n_expert;
     out->n_expert_used = c->n_expert_used;
     out->n_group = c->n_group;
     out->topk_group = c->topk_group;
-    out->moe_inner = c->moe_inner / world;
-    out->shared_inner = c->n_shared_expert * c->moe_inner / world;
+    out->moe_inner = parallel_part(p, CUT_INNER, c->moe_inner);
+    out->shared_inner = parallel_part(p, CUT_INNER, c->n_shared_expert * c->moe_inner);
     out->routed_scale = c->routed_scale;
     out->norm_topk = c->norm_topk;
-    out->n_vocab = c->n_vocab / world;
-    kv_layout_init(&out->kv, limits->kv_type, c->n_layer + (has_mtp ? 1 : 0), c->has_indexer);
+    out->n_vocab = parallel_part(p, CUT_VOCAB, c->n_vocab);
+    kv_layout_init(&out->kv, limits->kv_type, c->n_layer + (limits->with_mtp ? 1 : 0),
+                   c->has_indexer);
     out->max_token = limits->max_token;
     out->max_request = limits->max_request;
     out->max_context = limits->max_context;
     out->max_logit_row = limits->max_logit_row;
-    out->n_thread = limits->n_thread;
-    out->device = limits->device;
-    out->rank = limits->rank;
-    out->world = world;
-    out->is_slice = limits->is_slice;
+    out->n_thread = place->n_thread;
+    out->device = place->device;
+    out->parallel = *p;
 }
 
 /* ---- weights ---- */
@@ -141,25 +140,25 @@ static fathom_err load_one(struct model *m, uint32_t i, const struct model_weigh
 }
 
 static fathom_err load_layers(struct model *m, const struct model_weights *w,
-                              const struct model_config *config, const struct model_limits *limits,
-                              fathom_diag *d)
+                              const struct model_config *config,
+                              const struct model_loading *loading, fathom_diag *d)
 {
     struct quantizer q = {0};
     fathom_err err = FATHOM_OK;
-    if (limits->quantize_fp8) err = quantizer_init(&q, config->n_expert, limits->n_thread, d);
+    if (loading->quantize_fp8) err = quantizer_init(&q, config->n_expert, loading->n_thread, d);
     uint32_t n = m->n_layer + (m->has_mtp ? 1 : 0);
     for (uint32_t i = 0; i < n && !err; i++) {
-        err = load_one(m, i, w, limits->quantize_fp8 ? &q : NULL, d);
-        if (err || !limits->on_load) continue;
-        limits->on_load(limits->on_load_arg, model_weights_bytes(m), limits->load_bytes);
+        err = load_one(m, i, w, loading->quantize_fp8 ? &q : NULL, d);
+        if (err || !loading->on_load) continue;
+        loading->on_load(loading->on_load_arg, model_weights_bytes(m), loading->load_bytes);
     }
     quantizer_fini(&q);
     return err;
 }
 
 static fathom_err load_weights(struct model *m, const struct model_weights *w,
-                               const struct model_config *config, const struct model_limits *limits,
-                               fathom_diag *d)
+                               const struct model_config *config,
+                               const struct model_loading *loading, fathom_diag *d)
 {
     struct place place = place_of(d, "embed_tokens");
     TRY(load_linear(m, &place, &w->embed, &m->embed));
@@ -169,7 +168,7 @@ static fathom_err load_weights(struct model *m, const struct model_weights *w,
     TRY(load_linear(m, &place, &w->head, &m->head));
     m->layers = mem_calloc(m->n_layer, sizeof *m->layers);
     if (!m->layers) FAIL(d, FATHOM_ENOMEM, "no memory for a table of %u layers", m->n_layer);
-    return load_layers(m, w, config, limits, d);
+    return load_layers(m, w, config, loading, d);
 }
 
 /* ---- buffers ---- */
@@ -204,7 +203,7 @@ static fathom_err make_buffers(struct model *m, fathom_diag *d)
 
 fathom_err model_create(struct model **out, struct backend *b, const struct model_config *config,
                         const struct model_weights *weights, const struct model_limits *limits,
-                        fathom_diag *d)
+                        const struct model_loading *loading, fathom_diag *d)
 {
     fathom_err err = FATHOM_OK;
     *out = NULL;
@@ -215,7 +214,7 @@ fathom_err model_create(struct model **out, struct backend *b, const struct mode
     m->n_layer = config->n_layer;
     m->index_topk = config->has_indexer ? config->index_topk : 0;
     m->has_mtp = limits->with_mtp && weights->n_mtp > 0;
-    TRY_GOTO(load_weights(m, weights, config, limits, d), fail);
+    TRY_GOTO(load_weights(m, weights, config, loading, d), fail);
     TRY_GOTO(make_buffers(m, d), fail);
     *out = m;
     return FATHOM_OK;

@@ -88,27 +88,9 @@ static fathom_err own_floats(struct bind *b, size_t n, float **out)
 
 /* ---- views ----------------------------------------------------------------------------------- */
 
-/* The rows and columns of a need that are this rank's. */
-struct share {
-    uint32_t row0, n_row, col0, n_col;
-};
-
-static struct share share_of(const struct model_weights *w, const struct weight_need *need)
-{
-    struct share s = {.n_row = need->n_row, .n_col = need->n_col};
-    if (need->rule->split == SPLIT_ROWS) {
-        s.n_row /= w->world;
-        s.row0 = w->rank * s.n_row;
-    } else if (need->rule->split == SPLIT_COLS) {
-        s.n_col /= w->world;
-        s.col0 = w->rank * s.n_col;
-    }
-    return s;
-}
-
 /* Scales are read as floats: an unaligned tensor of them is copied. */
 static fathom_err view_scale(struct bind *b, struct tensor_view *v, const struct tensor *scale,
-                             const struct share *s)
+                             const struct weight_part *s)
 {
     const float *values = scale->data;
     if ((uintptr_t)scale->data % sizeof(float) != 0) {
@@ -147,7 +129,7 @@ static fathom_err bind_one(void *arg, const struct weight_need *need)
     TRY(weights_match(&found, b->c, need, b->config, b->d));
     const struct tensor *t = found.weight;
     struct tensor_view *v = view_of(b->w, need, b->config);
-    struct share s = share_of(b->w, need);
+    struct weight_part s = weights_part(need, &b->w->parallel);
     uint64_t first = (uint64_t)s.row0 * need->n_col + s.col0;
     *v = (struct tensor_view){
         .data = (const char *)t->data + first * dtype_size(t->dtype),
@@ -166,10 +148,10 @@ static fathom_err generate_one(void *arg, const struct weight_need *need)
 {
     struct bind *b = arg;
     const struct weight_rule *rule = need->rule;
-    struct share s = share_of(b->w, need);
+    struct weight_part s = weights_part(need, &b->w->parallel);
     bool is_norm = rule->form == FORM_VECTOR;
     uint64_t key = rng_mix(b->seed, rule->offset, rule->scope);
-    uint64_t part = rule->split == SPLIT_NONE ? 0 : b->w->rank;
+    uint64_t part = parallel_axis(&b->w->parallel, weights_cut(need)).rank;
     *view_of(b->w, need, b->config) = (struct tensor_view){
         .dtype = weights_expected_type(b->config, need),
         .n_row = s.n_row,
@@ -183,33 +165,37 @@ static fathom_err generate_one(void *arg, const struct weight_need *need)
 
 /* ---- whole models ---------------------------------------------------------------------------- */
 
-fathom_err weights_check_world(const struct model_config *config, uint32_t world, fathom_diag *d)
+fathom_err weights_check_parallel(const struct model_config *config, const struct parallel *p,
+                                  fathom_diag *d)
 {
-    if (world == 0) FAIL(d, FATHOM_EINVAL, "the number of ranks is 0, needed is 1 or more");
     const struct {
         const char *key;
         uint32_t value;
-    } cut[] = {{"num_attention_heads", config->n_head},
-               {"intermediate_size", config->dense_inner},
-               {"moe_intermediate_size", config->moe_inner},
-               {"vocab_size", config->n_vocab}};
-    for (size_t i = 0; i < sizeof cut / sizeof *cut; i++) {
-        if (cut[i].value % world == 0) continue;
+        enum parallel_cut cut;
+    } cuts[] = {{"num_attention_heads", config->n_head, CUT_HEADS},
+                {"intermediate_size", config->dense_inner, CUT_INNER},
+                {"moe_intermediate_size", config->moe_inner, CUT_INNER},
+                {"vocab_size", config->n_vocab, CUT_VOCAB}};
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        uint32_t n_rank = parallel_axis(p, cuts[i].cut).size;
+        if (n_rank == 0) {
+            FAIL(d, FATHOM_EINVAL, "the number of ranks is 0, needed is 1 or more");
+        }
+        if (cuts[i].value % n_rank == 0) continue;
         FAIL(d, FATHOM_EINVAL,
              "\"%s\" is %u, which %u ranks cannot share: choose a number of ranks that divides it",
-             cut[i].key, cut[i].value, world);
+             cuts[i].key, cuts[i].value, n_rank);
     }
     return FATHOM_OK;
 }
 
-static fathom_err begin(struct bind *b, uint32_t rank, uint32_t world)
+static fathom_err begin(struct bind *b, const struct parallel *p)
 {
     memset(b->w, 0, sizeof *b->w);
     TRY(model_config_check_quant(b->config, b->d));
-    TRY(weights_check_world(b->config, world, b->d));
-    ASSERT(rank < world);
-    b->w->rank = rank;
-    b->w->world = world;
+    TRY(weights_check_parallel(b->config, p, b->d));
+    ASSERT(p->tp.rank < p->tp.size);
+    b->w->parallel = *p;
     return FATHOM_OK;
 }
 
@@ -221,11 +207,10 @@ static void keep_first(void *arg, const char *message)
 }
 
 fathom_err weights_bind(struct model_weights *w, const struct checkpoint *c,
-                        const struct model_config *config, uint32_t rank, uint32_t world,
-                        fathom_diag *d)
+                        const struct model_config *config, const struct parallel *p, fathom_diag *d)
 {
     struct bind b = {.w = w, .c = c, .config = config, .d = d};
-    TRY(begin(&b, rank, world));
+    TRY(begin(&b, p));
     uint32_t n_mtp = weights_count_mtp(c, config);
     if (n_mtp < config->n_mtp) {
         LOG_INFO("model", "mtp_layers=%u of %u announced: drafting is off", n_mtp, config->n_mtp);
@@ -248,10 +233,10 @@ fail:
 }
 
 fathom_err weights_generate(struct model_weights *w, const struct model_config *config,
-                            uint64_t seed, uint32_t rank, uint32_t world, fathom_diag *d)
+                            uint64_t seed, const struct parallel *p, fathom_diag *d)
 {
     struct bind b = {.w = w, .config = config, .seed = seed, .d = d};
-    TRY(begin(&b, rank, world));
+    TRY(begin(&b, p));
     fathom_err err;
     TRY_GOTO(reserve(&b, config->n_mtp), fail);
     TRY_GOTO(weights_walk(config, config->n_mtp, generate_one, &b), fail);

@@ -13,6 +13,7 @@
 #include "backend/op_attn.h"
 #include "backend/op_dense.h"
 #include "backend/op_moe.h"
+#include "backend/parallel.h"
 #include "backend/tensor_view.h"
 #include "fathom/err.h"
 
@@ -42,9 +43,8 @@ struct model_weights {
     struct tensor_view final_norm; /* [D] */
     struct layer_views *layers;    /* [n_layer + n_mtp]: the MTP layers last */
     uint32_t n_layer;
-    uint32_t n_mtp; /* MTP layers that are there: config's, or fewer */
-    uint32_t rank;
-    uint32_t world;
+    uint32_t n_mtp;              /* MTP layers that are there: config's, or fewer */
+    struct parallel parallel;    /* whose part they are */
     struct ffn_tensors *experts; /* what layers[].moe.experts point into */
     struct owned_block *owned;   /* copies of scales that lie unaligned in the file, and of router
                                     biases that are not f32 there */
@@ -54,25 +54,24 @@ struct model_weights {
 /* weights_bind - check the whole checkpoint against the config and cut out one rank's views
  *
  *   w      written; released by weights_release, also after a failure
- *   rank   in [0, world)
- *   world  ranks that share the model; 1: everything
+ *   p      the rank
  * Edge    a checkpoint without the MTP layers that the config announces binds with a smaller
  *         n_mtp. The MTP layer's own copies of embedding and head are ignored.
  *         Linear weights may be F8_E4M3 with a scale, BF16, F16 or F32, tensor by tensor.
  * Errors  EMISMATCH     a tensor is missing or has another shape or type: names the first one, what
  *                       it is and what is needed, and how many more there are
  *         EUNSUPPORTED  a quantization method that is not read
- *         EINVAL        heads, inner widths or a vocabulary that `world` does not divide
+ *         EINVAL        heads, inner widths or a vocabulary that the ranks do not divide
  *         ENOMEM */
 fathom_err weights_bind(struct model_weights *w, const struct checkpoint *c,
-                        const struct model_config *config, uint32_t rank, uint32_t world,
+                        const struct model_config *config, const struct parallel *p,
                         fathom_diag *d);
 
 /* weights_generate - views that ask the backend for random values instead: a model of the config's
  * shape without a checkpoint, stored as the config says. Equal seeds give equal weights for the
- * same world. Errors EUNSUPPORTED, EINVAL and ENOMEM as weights_bind. */
+ * same rank. Errors EUNSUPPORTED, EINVAL and ENOMEM as weights_bind. */
 fathom_err weights_generate(struct model_weights *w, const struct model_config *config,
-                            uint64_t seed, uint32_t rank, uint32_t world, fathom_diag *d);
+                            uint64_t seed, const struct parallel *p, fathom_diag *d);
 
 void weights_release(struct model_weights *w); /* accepts a zeroed struct */
 
@@ -123,15 +122,16 @@ struct weight_sizes {
     } kind[WEIGHT_KIND_COUNT], total;
 };
 
-/* weights_measure - sizes of what one of `world` ranks holds
+/* weights_measure - sizes of what one rank holds
  *
  *   c  stored types are the checkpoint's; NULL (or where a tensor is missing): those that the
  *      config lets expect, with all its MTP layers
- * Needs   a world that weights_check_world accepts. */
+ * Needs   ranks that weights_check_parallel accepts. */
 void weights_measure(struct weight_sizes *out, const struct model_config *config,
-                     const struct checkpoint *c, uint32_t world);
+                     const struct checkpoint *c, const struct parallel *p);
 
-/* weights_check_world - EINVAL, naming key and value, unless `world` ranks can share the model */
-fathom_err weights_check_world(const struct model_config *config, uint32_t world, fathom_diag *d);
+/* weights_check_parallel - EINVAL, naming key and value, unless the ranks can share the model */
+fathom_err weights_check_parallel(const struct model_config *config, const struct parallel *p,
+                                  fathom_diag *d);
 
 #endif

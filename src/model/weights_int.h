@@ -30,9 +30,7 @@ enum weight_form {
     FORM_VECTOR_F32, /* the same; handed over as F32 */
 };
 
-enum weight_split { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLS };
-
-/* A dimension, as a value of the config. */
+/* A dimension, as a value of the config. It is cut over ranks or whole (weights_table.c). */
 enum weight_dim {
     DIM_ONE,
     DIM_VOCAB,
@@ -61,7 +59,6 @@ struct weight_rule {
     enum weight_form form;
     enum weight_dim row;
     enum weight_dim col;
-    enum weight_split split;
     enum weight_kind kind;
 };
 
@@ -78,6 +75,17 @@ struct weight_need {
     uint32_t n_col;
     enum weight_kind kind;
 };
+
+/* A rank's part of a need. */
+struct weight_part {
+    uint32_t row0, n_row, col0, n_col;
+};
+
+/* weights_part - the rows and columns of a need that are a rank's */
+struct weight_part weights_part(const struct weight_need *need, const struct parallel *p);
+
+/* weights_cut - what of the model cuts a need over ranks; one side of a matrix is cut at most */
+enum parallel_cut weights_cut(const struct weight_need *need);
 
 /* What the checkpoint has for a need. */
 struct weight_found {

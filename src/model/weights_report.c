@@ -117,7 +117,7 @@ struct measure {
     struct weight_sizes *out;
     const struct checkpoint *c;
     const struct model_config *config;
-    uint32_t world;
+    const struct parallel *parallel;
 };
 
 static fathom_err measure_one(void *arg, const struct weight_need *need)
@@ -128,13 +128,13 @@ static fathom_err measure_one(void *arg, const struct weight_need *need)
     if (m->c && weights_match(&found, m->c, need, m->config, NULL) == FATHOM_OK) {
         type = found.weight->dtype;
     }
-    uint32_t n_row = need->rule->split == SPLIT_ROWS ? need->n_row / m->world : need->n_row;
-    uint32_t n_col = need->rule->split == SPLIT_COLS ? need->n_col / m->world : need->n_col;
-    uint64_t n_value = (uint64_t)n_row * n_col;
+    struct weight_part part = weights_part(need, m->parallel);
+    uint64_t n_value = (uint64_t)part.n_row * part.n_col;
     uint64_t bytes = n_value * dtype_size(type);
     uint64_t n_tensor = 1;
     if (type == DTYPE_F8_E4M3) {
-        bytes += (uint64_t)weights_n_scale(n_row) * weights_n_scale(n_col) * sizeof(float);
+        bytes +=
+            (uint64_t)weights_n_scale(part.n_row) * weights_n_scale(part.n_col) * sizeof(float);
         n_tensor = 2;
     }
     m->out->kind[need->kind].bytes += bytes;
@@ -147,9 +147,9 @@ static fathom_err measure_one(void *arg, const struct weight_need *need)
 }
 
 void weights_measure(struct weight_sizes *out, const struct model_config *config,
-                     const struct checkpoint *c, uint32_t world)
+                     const struct checkpoint *c, const struct parallel *p)
 {
-    struct measure m = {.out = out, .c = c, .config = config, .world = world};
+    struct measure m = {.out = out, .c = c, .config = config, .parallel = p};
     memset(out, 0, sizeof *out);
     uint32_t n_mtp = c ? weights_count_mtp(c, config) : config->n_mtp;
     fathom_err err = weights_walk(config, n_mtp, measure_one, &m);

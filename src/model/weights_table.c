@@ -12,81 +12,77 @@
 #define IN_LAYER(member) offsetof(struct layer_views, member)
 #define IN_EXPERT(member) offsetof(struct ffn_tensors, member)
 
-/* Heads are cut in attention, inner widths in the feed-forward blocks, so that a rank's output of
- * o_proj and down_proj is a partial sum; the vocabulary is cut in embedding and head. All else is
- * whole on every rank: the latents, which every head reads; the indexer, because all ranks must
- * select the same keys; router and norms. */
 /* clang-format off */
 static const struct weight_rule rules[] = {
     {"model.embed_tokens.weight", IN_MODEL(embed),
-     SCOPE_MODEL,   FORM_PLAIN,      DIM_VOCAB,       DIM_HIDDEN,     SPLIT_ROWS, WEIGHT_EMBED},
+     SCOPE_MODEL,   FORM_PLAIN,      DIM_VOCAB,       DIM_HIDDEN,     WEIGHT_EMBED},
     {"model.norm.weight", IN_MODEL(final_norm),
-     SCOPE_MODEL,   FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     SPLIT_NONE, WEIGHT_NORM},
+     SCOPE_MODEL,   FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     WEIGHT_NORM},
     {"lm_head.weight", IN_MODEL(head),
-     SCOPE_MODEL,   FORM_PLAIN,      DIM_VOCAB,       DIM_HIDDEN,     SPLIT_ROWS, WEIGHT_HEAD},
+     SCOPE_MODEL,   FORM_PLAIN,      DIM_VOCAB,       DIM_HIDDEN,     WEIGHT_HEAD},
 
     {"enorm.weight", IN_LAYER(enorm),
-     SCOPE_MTP,     FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     SPLIT_NONE, WEIGHT_NORM},
+     SCOPE_MTP,     FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     WEIGHT_NORM},
     {"hnorm.weight", IN_LAYER(hnorm),
-     SCOPE_MTP,     FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     SPLIT_NONE, WEIGHT_NORM},
+     SCOPE_MTP,     FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     WEIGHT_NORM},
     {"eh_proj.weight", IN_LAYER(eh_proj),
-     SCOPE_MTP,     FORM_LINEAR,     DIM_HIDDEN,      DIM_TWO_HIDDEN, SPLIT_NONE, WEIGHT_MTP},
+     SCOPE_MTP,     FORM_LINEAR,     DIM_HIDDEN,      DIM_TWO_HIDDEN, WEIGHT_MTP},
     {"shared_head.norm.weight", IN_LAYER(head_norm),
-     SCOPE_MTP,     FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     SPLIT_NONE, WEIGHT_NORM},
+     SCOPE_MTP,     FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     WEIGHT_NORM},
 
     {"input_layernorm.weight", IN_LAYER(input_norm),
-     SCOPE_LAYER,   FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     SPLIT_NONE, WEIGHT_NORM},
+     SCOPE_LAYER,   FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     WEIGHT_NORM},
     {"self_attn.q_a_proj.weight", IN_LAYER(mla.q_a),
-     SCOPE_LAYER,   FORM_LINEAR,     DIM_Q_LORA,      DIM_HIDDEN,     SPLIT_NONE, WEIGHT_ATTENTION},
+     SCOPE_LAYER,   FORM_LINEAR,     DIM_Q_LORA,      DIM_HIDDEN,     WEIGHT_ATTENTION},
     {"self_attn.q_a_layernorm.weight", IN_LAYER(mla.q_a_norm),
-     SCOPE_LAYER,   FORM_VECTOR,     DIM_ONE,         DIM_Q_LORA,     SPLIT_NONE, WEIGHT_NORM},
+     SCOPE_LAYER,   FORM_VECTOR,     DIM_ONE,         DIM_Q_LORA,     WEIGHT_NORM},
     {"self_attn.q_b_proj.weight", IN_LAYER(mla.q_b),
-     SCOPE_LAYER,   FORM_LINEAR,     DIM_HEADS_QK,    DIM_Q_LORA,     SPLIT_ROWS, WEIGHT_ATTENTION},
+     SCOPE_LAYER,   FORM_LINEAR,     DIM_HEADS_QK,    DIM_Q_LORA,     WEIGHT_ATTENTION},
     {"self_attn.kv_a_proj_with_mqa.weight", IN_LAYER(mla.kv_a),
-     SCOPE_LAYER,   FORM_LINEAR,     DIM_KV_A,        DIM_HIDDEN,     SPLIT_NONE, WEIGHT_ATTENTION},
+     SCOPE_LAYER,   FORM_LINEAR,     DIM_KV_A,        DIM_HIDDEN,     WEIGHT_ATTENTION},
     {"self_attn.kv_a_layernorm.weight", IN_LAYER(mla.kv_a_norm),
-     SCOPE_LAYER,   FORM_VECTOR,     DIM_ONE,         DIM_KV_LORA,    SPLIT_NONE, WEIGHT_NORM},
+     SCOPE_LAYER,   FORM_VECTOR,     DIM_ONE,         DIM_KV_LORA,    WEIGHT_NORM},
     {"self_attn.kv_b_proj.weight", IN_LAYER(mla.kv_b),
-     SCOPE_LAYER,   FORM_LINEAR,     DIM_HEADS_KV,    DIM_KV_LORA,    SPLIT_ROWS, WEIGHT_ATTENTION},
+     SCOPE_LAYER,   FORM_LINEAR,     DIM_HEADS_KV,    DIM_KV_LORA,    WEIGHT_ATTENTION},
     {"self_attn.o_proj.weight", IN_LAYER(mla.o),
-     SCOPE_LAYER,   FORM_LINEAR,     DIM_HIDDEN,      DIM_HEADS_V,    SPLIT_COLS, WEIGHT_ATTENTION},
+     SCOPE_LAYER,   FORM_LINEAR,     DIM_HIDDEN,      DIM_HEADS_V,    WEIGHT_ATTENTION},
 
     {"self_attn.indexer.wq_b.weight", IN_LAYER(mla.index_q_b),
-     SCOPE_INDEXER, FORM_LINEAR,     DIM_INDEX_Q,     DIM_Q_LORA,     SPLIT_NONE, WEIGHT_INDEXER},
+     SCOPE_INDEXER, FORM_LINEAR,     DIM_INDEX_Q,     DIM_Q_LORA,     WEIGHT_INDEXER},
     {"self_attn.indexer.wk.weight", IN_LAYER(mla.index_k),
-     SCOPE_INDEXER, FORM_LINEAR,     DIM_INDEX_K,     DIM_HIDDEN,     SPLIT_NONE, WEIGHT_INDEXER},
+     SCOPE_INDEXER, FORM_LINEAR,     DIM_INDEX_K,     DIM_HIDDEN,     WEIGHT_INDEXER},
     {"self_attn.indexer.k_norm.weight", IN_LAYER(mla.index_k_weight),
-     SCOPE_INDEXER, FORM_VECTOR,     DIM_ONE,         DIM_INDEX_K,    SPLIT_NONE, WEIGHT_INDEXER},
+     SCOPE_INDEXER, FORM_VECTOR,     DIM_ONE,         DIM_INDEX_K,    WEIGHT_INDEXER},
     {"self_attn.indexer.k_norm.bias", IN_LAYER(mla.index_k_bias),
-     SCOPE_INDEXER, FORM_VECTOR,     DIM_ONE,         DIM_INDEX_K,    SPLIT_NONE, WEIGHT_INDEXER},
+     SCOPE_INDEXER, FORM_VECTOR,     DIM_ONE,         DIM_INDEX_K,    WEIGHT_INDEXER},
     {"self_attn.indexer.weights_proj.weight", IN_LAYER(mla.index_head),
-     SCOPE_INDEXER, FORM_PLAIN,      DIM_INDEX_HEADS, DIM_HIDDEN,     SPLIT_NONE, WEIGHT_INDEXER},
+     SCOPE_INDEXER, FORM_PLAIN,      DIM_INDEX_HEADS, DIM_HIDDEN,     WEIGHT_INDEXER},
 
     {"post_attention_layernorm.weight", IN_LAYER(post_norm),
-     SCOPE_LAYER,   FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     SPLIT_NONE, WEIGHT_NORM},
+     SCOPE_LAYER,   FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     WEIGHT_NORM},
     {"mlp.gate_proj.weight", IN_LAYER(dense.gate),
-     SCOPE_DENSE,   FORM_LINEAR,     DIM_DENSE,       DIM_HIDDEN,     SPLIT_ROWS, WEIGHT_DENSE},
+     SCOPE_DENSE,   FORM_LINEAR,     DIM_DENSE,       DIM_HIDDEN,     WEIGHT_DENSE},
     {"mlp.up_proj.weight", IN_LAYER(dense.up),
-     SCOPE_DENSE,   FORM_LINEAR,     DIM_DENSE,       DIM_HIDDEN,     SPLIT_ROWS, WEIGHT_DENSE},
+     SCOPE_DENSE,   FORM_LINEAR,     DIM_DENSE,       DIM_HIDDEN,     WEIGHT_DENSE},
     {"mlp.down_proj.weight", IN_LAYER(dense.down),
-     SCOPE_DENSE,   FORM_LINEAR,     DIM_HIDDEN,      DIM_DENSE,      SPLIT_COLS, WEIGHT_DENSE},
+     SCOPE_DENSE,   FORM_LINEAR,     DIM_HIDDEN,      DIM_DENSE,      WEIGHT_DENSE},
 
     {"mlp.gate.weight", IN_LAYER(moe.router),
-     SCOPE_MOE,     FORM_PLAIN,      DIM_EXPERTS,     DIM_HIDDEN,     SPLIT_NONE, WEIGHT_ROUTER},
+     SCOPE_MOE,     FORM_PLAIN,      DIM_EXPERTS,     DIM_HIDDEN,     WEIGHT_ROUTER},
     {"mlp.gate.e_score_correction_bias", IN_LAYER(moe.router_bias),
-     SCOPE_MOE,     FORM_VECTOR_F32, DIM_ONE,         DIM_EXPERTS,    SPLIT_NONE, WEIGHT_ROUTER},
+     SCOPE_MOE,     FORM_VECTOR_F32, DIM_ONE,         DIM_EXPERTS,    WEIGHT_ROUTER},
     {"mlp.shared_experts.gate_proj.weight", IN_LAYER(moe.shared.gate),
-     SCOPE_SHARED,  FORM_LINEAR,     DIM_SHARED,      DIM_HIDDEN,     SPLIT_ROWS, WEIGHT_SHARED},
+     SCOPE_SHARED,  FORM_LINEAR,     DIM_SHARED,      DIM_HIDDEN,     WEIGHT_SHARED},
     {"mlp.shared_experts.up_proj.weight", IN_LAYER(moe.shared.up),
-     SCOPE_SHARED,  FORM_LINEAR,     DIM_SHARED,      DIM_HIDDEN,     SPLIT_ROWS, WEIGHT_SHARED},
+     SCOPE_SHARED,  FORM_LINEAR,     DIM_SHARED,      DIM_HIDDEN,     WEIGHT_SHARED},
     {"mlp.shared_experts.down_proj.weight", IN_LAYER(moe.shared.down),
-     SCOPE_SHARED,  FORM_LINEAR,     DIM_HIDDEN,      DIM_SHARED,     SPLIT_COLS, WEIGHT_SHARED},
+     SCOPE_SHARED,  FORM_LINEAR,     DIM_HIDDEN,      DIM_SHARED,     WEIGHT_SHARED},
     {"mlp.experts.%u.gate_proj.weight", IN_EXPERT(gate),
-     SCOPE_EXPERT,  FORM_LINEAR,     DIM_EXPERT,      DIM_HIDDEN,     SPLIT_ROWS, WEIGHT_EXPERTS},
+     SCOPE_EXPERT,  FORM_LINEAR,     DIM_EXPERT,      DIM_HIDDEN,     WEIGHT_EXPERTS},
     {"mlp.experts.%u.up_proj.weight", IN_EXPERT(up),
-     SCOPE_EXPERT,  FORM_LINEAR,     DIM_EXPERT,      DIM_HIDDEN,     SPLIT_ROWS, WEIGHT_EXPERTS},
+     SCOPE_EXPERT,  FORM_LINEAR,     DIM_EXPERT,      DIM_HIDDEN,     WEIGHT_EXPERTS},
     {"mlp.experts.%u.down_proj.weight", IN_EXPERT(down),
-     SCOPE_EXPERT,  FORM_LINEAR,     DIM_HIDDEN,      DIM_EXPERT,     SPLIT_COLS, WEIGHT_EXPERTS},
+     SCOPE_EXPERT,  FORM_LINEAR,     DIM_HIDDEN,      DIM_EXPERT,     WEIGHT_EXPERTS},
 };
 /* clang-format on */
 
@@ -113,6 +109,46 @@ static uint32_t dim_value(const struct model_config *c, enum weight_dim dim)
     }
     ASSERT(!"a dimension");
     return 0;
+}
+
+/* What cuts a dimension over ranks. Heads are cut in attention, inner widths in the feed-forward
+ * blocks: a rank's output of o_proj and down_proj is a partial sum. The vocabulary is cut in
+ * embedding and head. All else is whole on every rank: every head reads the latents, all ranks
+ * must select the same keys, and router and norms are small. */
+static enum parallel_cut dim_cut(enum weight_dim dim)
+{
+    switch (dim) {
+    case DIM_VOCAB: return CUT_VOCAB;
+    case DIM_HEADS_QK:
+    case DIM_HEADS_KV:
+    case DIM_HEADS_V: return CUT_HEADS;
+    case DIM_DENSE:
+    case DIM_SHARED:
+    case DIM_EXPERT: return CUT_INNER;
+    default: return CUT_NONE;
+    }
+}
+
+/* A rank's part of n things along an axis. */
+static uint32_t take_part(struct axis axis, uint32_t n, uint32_t *first)
+{
+    ASSERT(axis.rank < axis.size && n % axis.size == 0);
+    *first = axis.rank * (n / axis.size);
+    return n / axis.size;
+}
+
+struct weight_part weights_part(const struct weight_need *need, const struct parallel *p)
+{
+    struct weight_part part;
+    part.n_row = take_part(parallel_axis(p, dim_cut(need->rule->row)), need->n_row, &part.row0);
+    part.n_col = take_part(parallel_axis(p, dim_cut(need->rule->col)), need->n_col, &part.col0);
+    return part;
+}
+
+enum parallel_cut weights_cut(const struct weight_need *need)
+{
+    enum parallel_cut row = dim_cut(need->rule->row);
+    return row != CUT_NONE ? row : dim_cut(need->rule->col);
 }
 
 /* Whether layer `layer` has the tensors of this scope. */

@@ -51,7 +51,9 @@ void golden_open_dir(struct golden_model *g, const char *dir, bool with_mtp, con
     memset(g, 0, sizeof *g);
     must(checkpoint_open(&g->checkpoint, dir, &d), &d);
     must(model_config_load(&g->config, g->checkpoint, &d), &d);
-    must(weights_bind(&g->weights, g->checkpoint, &g->config, 0, 1, &d), &d);
+    const struct model_place place = {.parallel = parallel_one(), .n_thread = 2};
+    const struct model_loading as_stored = {0};
+    must(weights_bind(&g->weights, g->checkpoint, &g->config, &place.parallel, &d), &d);
     struct model_limits limits = {
         .act = act,
         .kv_type = kv_type,
@@ -59,14 +61,12 @@ void golden_open_dir(struct golden_model *g, const char *dir, bool with_mtp, con
         .max_request = 1,
         .max_context = g->config.max_position,
         .max_logit_row = max_token,
-        .n_thread = 2,
-        .world = 1,
         .with_mtp = with_mtp,
     };
     struct backend_config config;
-    model_backend_config(&config, &g->config, &limits, with_mtp);
+    model_backend_config(&config, &g->config, &limits, &place);
     must(backend_create_named(&g->b, backend, &config, &d), &d);
-    must(model_create(&g->model, g->b, &g->config, &g->weights, &limits, &d), &d);
+    must(model_create(&g->model, g->b, &g->config, &g->weights, &limits, &as_stored, &d), &d);
     assert_int_equal(model_has_mtp(g->model), with_mtp);
 
     g->max_token = max_token;

@@ -110,7 +110,7 @@ void gen_config(struct backend_config *c, enum act_type act, enum kv_type kv, bo
     c->max_context = 512;
     c->max_logit_row = 160;
     c->n_thread = 2;
-    c->world = 1;
+    c->parallel.tp.size = 1;
 }
 
 /* ---- weights ---- */

@@ -486,7 +486,6 @@ fathom_err null_engine_open(fathom_engine **out, const struct null_engine_option
         .max_context = o->max_model_len,
         .max_logit_row = o->max_num_seqs * (1 + o->n_draft) + max_score,
         .with_mtp = o->n_draft > 0,
-        .world = 1,
     };
     struct engine_config c = {
         .info = {.model_type = "null",

@@ -13,7 +13,7 @@
 #include "engine/batch_build.h"
 
 static const struct model_limits limits = {
-    .max_token = 200, .max_request = 4, .max_context = 5000, .max_logit_row = 8, .world = 1};
+    .max_token = 200, .max_request = 4, .max_context = 5000, .max_logit_row = 8};
 
 struct fixture {
     struct batch_layout l;

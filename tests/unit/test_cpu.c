@@ -350,7 +350,7 @@ static void odd_configurations_are_refused(void **state)
     REFUSED(c.max_token = 0, FATHOM_EINVAL, "max_token");
     REFUSED(c.nope_dim = 100, FATHOM_EUNSUPPORTED, "nope_dim");
     REFUSED(c.v_dim = 48, FATHOM_EUNSUPPORTED, "v_dim");
-    REFUSED(c.world = 2, FATHOM_EUNSUPPORTED, "world");
+    REFUSED(c.parallel.tp.size = 2, FATHOM_EUNSUPPORTED, "2 ranks");
     REFUSED(c.index_topk = 0, FATHOM_EINVAL, "index_topk");
     REFUSED(c.kv.has_index = false, FATHOM_EINVAL, "has_index");
     REFUSED(c.n_group = 5, FATHOM_EINVAL, "n_group");

@@ -30,10 +30,13 @@ static const char config_text[] =
 
 enum { N_PAGE = 16, N_TABLE = 4, MAX_TOKEN = 64, V = 96 };
 
+static const struct model_loading as_stored = {0};
+
 struct fixture {
     struct model_config config;
     struct model_weights weights;
     struct model_limits limits;
+    struct model_place place;
     struct backend *b;
     struct model *model;
     struct kv_cache kv;
@@ -45,18 +48,19 @@ static void open_fixture(struct fixture *f, enum kv_type kv, bool with_mtp)
     struct backend_config c;
     memset(f, 0, sizeof *f);
     assert_int_equal(model_config_parse(&f->config, config_text, sizeof config_text - 1, &d), 0);
-    assert_int_equal(weights_generate(&f->weights, &f->config, 3, 0, 1, &d), 0);
+    f->place.parallel = parallel_one();
+    assert_int_equal(weights_generate(&f->weights, &f->config, 3, &f->place.parallel, &d), 0);
     f->limits = (struct model_limits){.act = ACT_F32,
                                       .kv_type = kv,
                                       .max_token = MAX_TOKEN,
                                       .max_request = 4,
                                       .max_context = N_TABLE * KV_PAGE_TOKENS,
                                       .max_logit_row = MAX_TOKEN,
-                                      .world = 1,
                                       .with_mtp = with_mtp};
-    model_backend_config(&c, &f->config, &f->limits, with_mtp);
+    model_backend_config(&c, &f->config, &f->limits, &f->place);
     assert_int_equal(backend_ref_create(&f->b, &c, &d), 0);
-    assert_int_equal(model_create(&f->model, f->b, &f->config, &f->weights, &f->limits, &d), 0);
+    assert_int_equal(
+        model_create(&f->model, f->b, &f->config, &f->weights, &f->limits, &as_stored, &d), 0);
     f->kv = (struct kv_cache){.n_page = N_PAGE, .layout = c.kv};
     assert_int_equal(f->b->ops->alloc(f->b, N_PAGE * c.kv.page_bytes, "pages", &f->kv.base, &d), 0);
     memset(f->kv.base, 0xff, N_PAGE * c.kv.page_bytes);
@@ -135,15 +139,14 @@ static void test_backend_config(void **state)
     struct fixture f;
     struct backend_config c;
     open_fixture(&f, KV_TYPE_FP8, true);
-    f.limits.world = 2;
-    f.limits.rank = 1;
-    model_backend_config(&c, &f.config, &f.limits, true);
+    f.place.parallel.tp = (struct axis){.rank = 1, .size = 2};
+    model_backend_config(&c, &f.config, &f.limits, &f.place);
     assert_int_equal(c.n_head, 1);
     assert_int_equal(c.dense_inner, 48);
     assert_int_equal(c.moe_inner, 16);
     assert_int_equal(c.shared_inner, 32);
-    assert_int_equal(c.world, 2);
-    assert_int_equal(c.rank, 1);
+    assert_int_equal(c.parallel.tp.size, 2);
+    assert_int_equal(c.parallel.tp.rank, 1);
     assert_int_equal(c.kv.n_layer, 4);
     assert_int_equal(c.kv.type, KV_TYPE_FP8);
     assert_true(c.kv.has_index);
@@ -152,7 +155,8 @@ static void test_backend_config(void **state)
     assert_int_equal(c.index_topk, 16);
     assert_true(c.rope_freq[0] == 1);
     assert_true(fabsf(c.softmax_scale - 1 / sqrtf(192)) < 1e-7f);
-    model_backend_config(&c, &f.config, &f.limits, false);
+    f.limits.with_mtp = false;
+    model_backend_config(&c, &f.config, &f.limits, &f.place);
     assert_int_equal(c.kv.n_layer, 3);
     close_fixture(&f);
 }
@@ -216,9 +220,10 @@ static void test_selection_begins_at_topk(void **state)
     f.config.index_topk = 64;
     struct backend_config c;
     fathom_diag d = {{0}};
-    model_backend_config(&c, &f.config, &f.limits, true);
+    model_backend_config(&c, &f.config, &f.limits, &f.place);
     assert_int_equal(backend_ref_create(&f.b, &c, &d), 0);
-    assert_int_equal(model_create(&f.model, f.b, &f.config, &f.weights, &f.limits, &d), 0);
+    assert_int_equal(model_create(&f.model, f.b, &f.config, &f.weights, &f.limits, &as_stored, &d),
+                     0);
     step(&f, &(struct part){0, 0, 40}, 1, false, dense);
     assert_same_rows(sparse, dense, 16);
     for (uint32_t p = 20; p < 40; p++)
@@ -281,7 +286,7 @@ static void test_messages_name_the_place(void **state)
         struct model *m;
         enum dtype saved = cases[i].view->dtype;
         cases[i].view->dtype = DTYPE_I32;
-        assert_int_equal(model_create(&m, f.b, &f.config, &f.weights, &f.limits, &d),
+        assert_int_equal(model_create(&m, f.b, &f.config, &f.weights, &f.limits, &as_stored, &d),
                          FATHOM_EUNSUPPORTED);
         assert_null(m);
         for (int k = 0; k < 3; k++) {
@@ -302,7 +307,7 @@ static void test_out_of_memory(void **state)
         fathom_diag d = {{0}};
         struct model *m = NULL;
         mem_fail_after(n);
-        fathom_err err = model_create(&m, f.b, &f.config, &f.weights, &f.limits, &d);
+        fathom_err err = model_create(&m, f.b, &f.config, &f.weights, &f.limits, &as_stored, &d);
         bool hit = mem_fail_hit();
         mem_fail_after(-1);
         if (!hit) {

@@ -47,16 +47,15 @@ static struct op_bench *open_bench(uint32_t world)
                                         .max_token = 32,
                                         .max_request = 4,
                                         .max_context = 400,
-                                        .max_logit_row = 4,
-                                        .n_thread = 2,
-                                        .world = world,
-                                        .is_slice = world > 1};
+                                        .max_logit_row = 4};
+    const struct model_place place = {.parallel = {.tp = {.size = world}, .is_slice = world > 1},
+                                      .n_thread = 2};
     const struct op_bench_options o = {
         .n_repeat = 1, .flush_bytes = 1 << 16, .measure_bytes = 1 << 18};
-    op_bench_config(&c, &config, &limits);
+    op_bench_config(&c, &config, &limits, &place);
     assert_int_equal(c.kv.n_layer, 2);
     assert_int_equal(backend_cpu_create(&b, &c, &d), FATHOM_OK);
-    if (op_bench_create(&p, b, &config, &limits, &o, &d)) fail_msg("%s", d.text);
+    if (op_bench_create(&p, b, &config, &limits, &place, &o, &d)) fail_msg("%s", d.text);
     assert_true(op_bench_bandwidth(p) > 1e6);
     return p;
 }

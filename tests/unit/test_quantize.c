@@ -175,14 +175,13 @@ static void run(const struct model_config *config, const struct model_weights *w
                                   .max_token = N_TOKEN,
                                   .max_request = 1,
                                   .max_context = KV_PAGE_TOKENS,
-                                  .max_logit_row = N_TOKEN,
-                                  .n_thread = 2,
-                                  .world = 1,
-                                  .quantize_fp8 = quantize};
-    model_backend_config(&c, config, &limits, false);
+                                  .max_logit_row = N_TOKEN};
+    const struct model_place place = {.parallel = parallel_one(), .n_thread = 2};
+    const struct model_loading loading = {.quantize_fp8 = quantize, .n_thread = 2};
+    model_backend_config(&c, config, &limits, &place);
     fathom_err err =
         strcmp(name, "ref") == 0 ? backend_ref_create(&b, &c, &d) : backend_cpu_create(&b, &c, &d);
-    if (!err) err = model_create(&m, b, config, weights, &limits, &d);
+    if (!err) err = model_create(&m, b, config, weights, &limits, &loading, &d);
     if (err) fail_msg("%s", d.text);
     struct kv_cache kv = {.n_page = 1, .layout = c.kv};
     assert_int_equal(b->ops->alloc(b, c.kv.page_bytes, "page", &kv.base, &d), FATHOM_OK);
@@ -231,7 +230,8 @@ static void logits_stay_near_those_of_the_wide_weights(void **state)
     fathom_diag d = {{0}};
     assert_int_equal(checkpoint_open(&checkpoint, PILOT, &d), FATHOM_OK);
     assert_int_equal(model_config_load(&config, checkpoint, &d), FATHOM_OK);
-    assert_int_equal(weights_bind(&weights, checkpoint, &config, 0, 1, &d), FATHOM_OK);
+    const struct parallel one = parallel_one();
+    assert_int_equal(weights_bind(&weights, checkpoint, &config, &one, &d), FATHOM_OK);
     widen_all(&widened, &weights, &config);
     size_t n = (size_t)N_TOKEN * config.n_vocab;
     float *wide = mem_alloc_array(n, sizeof *wide);

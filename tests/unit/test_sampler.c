@@ -12,7 +12,7 @@
 #include "engine/sequence.h"
 
 static const struct model_limits limits = {
-    .max_token = 64, .max_request = 4, .max_context = 128, .max_logit_row = 12, .world = 1};
+    .max_token = 64, .max_request = 4, .max_context = 128, .max_logit_row = 12};
 static const struct sequence_limits sequence_limits = {
     .max_model_len = 128, .n_vocab = 50, .n_vocab_used = 48, .eos_ids = {1, 2}, .n_eos = 2};
 static const int32_t prompt[] = {10, 20, 30};

@@ -38,7 +38,7 @@ static void zero_means_the_default(void **state)
     assert_int_equal(s.limits.max_request, 64);
     assert_int_equal(s.limits.max_logit_row, 64 + SETTINGS_MAX_SCORE);
     assert_int_equal(s.max_score, SETTINGS_MAX_SCORE);
-    assert_int_equal(s.limits.world, 1);
+    assert_int_equal(s.place.parallel.tp.size, 1);
     assert_int_equal(s.max_num_seqs, 64);
     assert_int_equal(s.max_queued, 1024);
     assert_int_equal(s.n_vocab_used, 4096);
@@ -162,9 +162,9 @@ static void a_slice_is_one_rank_of_many(void **state)
     c.n_head = c.dense_inner = c.moe_inner = 256;
     fathom_options o = {.world = 8, .rank = 3, .rank_slice = true};
     assert_int_equal(settings_resolve(&s, &o, &c, NULL), FATHOM_OK);
-    assert_true(s.limits.is_slice);
-    assert_int_equal(s.limits.rank, 3);
-    assert_int_equal(s.limits.world, 8);
+    assert_true(s.place.parallel.is_slice);
+    assert_int_equal(s.place.parallel.tp.rank, 3);
+    assert_int_equal(s.place.parallel.tp.size, 8);
     assert_int_equal(s.n_vocab_used, 512);
     expect(&(fathom_options){.world = 8}, FATHOM_EUNSUPPORTED, "add --rank-slice R");
     expect(&(fathom_options){.world = 8, .rank = 8, .rank_slice = true}, FATHOM_EINVAL,

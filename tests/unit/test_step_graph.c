@@ -112,7 +112,6 @@ static void open_fixture(struct fixture *f, bool with_drafts)
                                         .max_request = 6,
                                         .max_context = 5000,
                                         .max_logit_row = 24,
-                                        .world = 1,
                                         .with_mtp = with_drafts};
     struct step_graph_config c = {.sizes = {1, 2, 4, 8, 40},
                                   .n_size = 5,
@@ -288,7 +287,7 @@ static void open_world(struct world *w, const char *name, uint32_t n_draft, bool
     assert_int_equal(settings_resolve(&s, &o, &config, &d), FATHOM_OK);
     assert_int_equal(memory_plan_make(&plan, &s, &config, checkpoint, 1ull << 34, &d), FATHOM_OK);
     plan.padding_bytes = recorded ? plan.kv.page_bytes : 0;
-    model_backend_config(&c, &config, &s.limits, s.limits.with_mtp);
+    model_backend_config(&c, &config, &s.limits, &s.place);
     fathom_err err = o.backend == FATHOM_BACKEND_REF ? backend_ref_create(&b, &c, &d)
                                                      : backend_cpu_create(&b, &c, &d);
     assert_int_equal(err, FATHOM_OK);

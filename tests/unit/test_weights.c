@@ -62,6 +62,8 @@ struct change {
     uint64_t dim[3];
 };
 
+static const struct parallel one_rank = {.tp = {.rank = 0, .size = 1}};
+
 struct maker {
     const struct model_config *config;
     const struct change *change; /* or NULL */
@@ -180,7 +182,7 @@ static void table_gives_the_published_sizes_of_v3(void **state)
     struct model_config c;
     struct weight_sizes s;
     read_config(&c, "config_v3.json");
-    weights_measure(&s, &c, NULL, 1);
+    weights_measure(&s, &c, NULL, &one_rank);
     uint64_t n_copy = 2ull * 129280 * 7168; /* the MTP layer's embedding and head */
     assert_true(s.total.n_parameter - s.kind[WEIGHT_MTP].n_parameter == 671026419200);
     assert_true(s.kind[WEIGHT_MTP].n_parameter == 11610068224);
@@ -197,7 +199,7 @@ static void indexer_of_v32_has_the_published_size(void **state)
     struct weight_sizes s;
     read_config(&c, "config_v32.json");
     c.n_mtp = 0;
-    weights_measure(&s, &c, NULL, 1);
+    weights_measure(&s, &c, NULL, &one_rank);
     assert_true(s.kind[WEIGHT_INDEXER].n_parameter == 61ull * 13959424);
     assert_int_equal(s.kind[WEIGHT_INDEXER].n_tensor, 61 * 7);
 }
@@ -209,23 +211,26 @@ static void eight_ranks_share_heads_and_inner_widths(void **state)
     struct weight_sizes one, eight;
     fathom_diag d = {0};
     read_config(&c, "config_v32.json");
-    weights_measure(&one, &c, NULL, 1);
-    weights_measure(&eight, &c, NULL, 8);
+    weights_measure(&one, &c, NULL, &one_rank);
+    weights_measure(&eight, &c, NULL, &(struct parallel){.tp = {0, 8}});
     assert_true(eight.kind[WEIGHT_EXPERTS].bytes * 8 == one.kind[WEIGHT_EXPERTS].bytes);
     assert_true(eight.kind[WEIGHT_SHARED].bytes * 8 == one.kind[WEIGHT_SHARED].bytes);
     assert_true(eight.kind[WEIGHT_DENSE].bytes * 8 == one.kind[WEIGHT_DENSE].bytes);
     assert_true(eight.kind[WEIGHT_INDEXER].bytes == one.kind[WEIGHT_INDEXER].bytes);
     assert_true(eight.kind[WEIGHT_ATTENTION].bytes * 8 > one.kind[WEIGHT_ATTENTION].bytes);
-    assert_int_equal(weights_check_world(&c, 8, &d), FATHOM_OK);
-    assert_int_equal(weights_check_world(&c, 6, &d), FATHOM_EINVAL);
+    assert_int_equal(weights_check_parallel(&c, &(struct parallel){.tp = {0, 8}}, &d), FATHOM_OK);
+    assert_int_equal(weights_check_parallel(&c, &(struct parallel){.tp = {0, 6}}, &d),
+                     FATHOM_EINVAL);
     assert_non_null(strstr(d.text, "\"num_attention_heads\" is 128, which 6 ranks cannot share"));
     d.text[0] = '\0';
     c.n_head = 96;
     c.moe_inner = 2000;
-    assert_int_equal(weights_check_world(&c, 32, &d), FATHOM_EINVAL);
+    assert_int_equal(weights_check_parallel(&c, &(struct parallel){.tp = {0, 32}}, &d),
+                     FATHOM_EINVAL);
     assert_non_null(strstr(d.text, "\"moe_intermediate_size\" is 2000"));
     d.text[0] = '\0';
-    assert_int_equal(weights_check_world(&c, 0, &d), FATHOM_EINVAL);
+    assert_int_equal(weights_check_parallel(&c, &(struct parallel){.tp = {0, 0}}, &d),
+                     FATHOM_EINVAL);
 }
 
 /* ---- binding -------------------------------------------------------------------------------- */
@@ -265,7 +270,7 @@ static void whole_model_is_bound(void **state)
     small_config(&config);
     struct maker m = fp8_maker(&config);
     small_open(&s, &m);
-    if (weights_bind(&w, s.c, &config, 0, 1, &d)) fail_msg("%s", d.text);
+    if (weights_bind(&w, s.c, &config, &one_rank, &d)) fail_msg("%s", d.text);
     assert_int_equal(w.n_layer, 2);
     assert_int_equal(w.n_mtp, 1);
     assert_int_equal(w.embed.n_row, 40);
@@ -318,7 +323,8 @@ static void ranks_see_their_parts(void **state)
     small_open(&s, &m);
     for (uint32_t rank = 0; rank < 2; rank++) {
         struct model_weights w;
-        if (weights_bind(&w, s.c, &config, rank, 2, &d)) fail_msg("%s", d.text);
+        if (weights_bind(&w, s.c, &config, &(struct parallel){.tp = {rank, 2}}, &d))
+            fail_msg("%s", d.text);
         const struct layer_views *l = &w.layers[0];
         assert_int_equal(l->mla.q_b.n_row, 192);
         assert_part(&l->mla.q_b, 72, rank * 192, 0); /* begins inside a block */
@@ -338,7 +344,8 @@ static void ranks_see_their_parts(void **state)
         weights_release(&w);
     }
     struct model_weights w;
-    assert_int_equal(weights_bind(&w, s.c, &config, 0, 4, &d), FATHOM_EINVAL);
+    assert_int_equal(weights_bind(&w, s.c, &config, &(struct parallel){.tp = {0, 4}}, &d),
+                     FATHOM_EINVAL);
     assert_null(w.layers);
     small_close(&s);
 }
@@ -354,7 +361,7 @@ static void unaligned_scales_are_copied(void **state)
     struct maker m = fp8_maker(&config);
     m.other = DTYPE_F32;
     small_open(&s, &m);
-    assert_int_equal(weights_bind(&w, s.c, &config, 0, 1, &d), FATHOM_OK);
+    assert_int_equal(weights_bind(&w, s.c, &config, &one_rank, &d), FATHOM_OK);
     bool lies_aligned = ((uintptr_t)s.files[1].data & 3) == 0;
     assert_true(lies_aligned);
     assert_int_equal(w.owned_bytes, 0); /* nothing to copy: scales aligned, router bias F32 */
@@ -365,7 +372,8 @@ static void unaligned_scales_are_copied(void **state)
     m.other = DTYPE_F32;
     m.residue = 3;
     small_open(&s, &m);
-    assert_int_equal(weights_bind(&w, s.c, &config, 1, 2, &d), FATHOM_OK);
+    assert_int_equal(weights_bind(&w, s.c, &config, &(struct parallel){.tp = {1, 2}}, &d),
+                     FATHOM_OK);
     assert_true(w.owned_bytes > 0);
     assert_int_equal((uintptr_t)w.layers[0].mla.q_b.scale % 4, 0);
     assert_part(&w.layers[0].mla.q_b, 72, 192, 0);
@@ -386,7 +394,8 @@ static void linear_weights_may_be_unquantized(void **state)
         fathom_diag d = {0};
         struct maker m = {.config = &config, .linear = types[i], .other = types[i]};
         small_open(&s, &m);
-        if (weights_bind(&w, s.c, &config, 1, 2, &d)) fail_msg("%s", d.text);
+        if (weights_bind(&w, s.c, &config, &(struct parallel){.tp = {1, 2}}, &d))
+            fail_msg("%s", d.text);
         const struct tensor_view *v = &w.layers[0].dense.down;
         assert_int_equal(v->dtype, types[i]);
         assert_null(v->scale);
@@ -412,9 +421,9 @@ static void checkpoint_without_mtp_binds(void **state)
     m.no_mtp = true;
     small_open(&s, &m);
     assert_int_equal(weights_count_mtp(s.c, &config), 0);
-    assert_int_equal(weights_bind(&w, s.c, &config, 0, 1, &d), FATHOM_OK);
+    assert_int_equal(weights_bind(&w, s.c, &config, &one_rank, &d), FATHOM_OK);
     assert_int_equal(w.n_mtp, 0);
-    weights_measure(&sizes, &config, s.c, 1);
+    weights_measure(&sizes, &config, s.c, &one_rank);
     assert_int_equal(sizes.kind[WEIGHT_MTP].bytes, 0);
     assert_true(sizes.total.bytes > 0);
     weights_release(&w);
@@ -475,7 +484,7 @@ static void every_mismatch_names_tensor_value_and_need(void **state)
         struct maker m = fp8_maker(&config);
         m.change = &cases[i].change;
         small_open(&s, &m);
-        fathom_err err = weights_bind(&w, s.c, &config, 0, 1, &d);
+        fathom_err err = weights_bind(&w, s.c, &config, &one_rank, &d);
         if (!strstr(d.text, cases[i].message)) {
             print_error("gives \"%s\"\n  needed is \"%s\"\n", d.text, cases[i].message);
         }
@@ -559,7 +568,7 @@ static void other_quantizations_are_refused_in_one_line(void **state)
     small_open(&s, &m);
     config.quant = QUANT_AWQ;
     (void)snprintf(config.quant_name, sizeof config.quant_name, "awq");
-    assert_int_equal(weights_bind(&w, s.c, &config, 0, 1, &d), FATHOM_EUNSUPPORTED);
+    assert_int_equal(weights_bind(&w, s.c, &config, &one_rank, &d), FATHOM_EUNSUPPORTED);
     assert_non_null(strstr(d.text, "the quantization method \"awq\" is not supported yet"));
     small_close(&s);
 }
@@ -577,7 +586,7 @@ static void every_failing_allocation_is_clean(void **state)
         struct model_weights w;
         fathom_diag d = {0};
         mem_fail_after(n);
-        fathom_err err = weights_bind(&w, s.c, &config, 0, 1, &d);
+        fathom_err err = weights_bind(&w, s.c, &config, &one_rank, &d);
         bool hit = mem_fail_hit();
         mem_fail_after(-1);
         if (!hit) {
@@ -603,9 +612,12 @@ static void generated_weights_ask_for_values(void **state)
     struct model_weights w, again, other;
     fathom_diag d = {0};
     small_config(&config);
-    assert_int_equal(weights_generate(&w, &config, 7, 1, 2, &d), FATHOM_OK);
-    assert_int_equal(weights_generate(&again, &config, 7, 1, 2, &d), FATHOM_OK);
-    assert_int_equal(weights_generate(&other, &config, 7, 0, 2, &d), FATHOM_OK);
+    assert_int_equal(weights_generate(&w, &config, 7, &(struct parallel){.tp = {1, 2}}, &d),
+                     FATHOM_OK);
+    assert_int_equal(weights_generate(&again, &config, 7, &(struct parallel){.tp = {1, 2}}, &d),
+                     FATHOM_OK);
+    assert_int_equal(weights_generate(&other, &config, 7, &(struct parallel){.tp = {0, 2}}, &d),
+                     FATHOM_OK);
     const struct tensor_view *a = &w.layers[1].moe.experts[0].up;
     const struct tensor_view *b = &w.layers[1].moe.experts[1].up;
     assert_null(a->data);
@@ -636,12 +648,14 @@ static void pilot_binds(void **state)
     assert_int_equal(checkpoint_open(&c, PILOT, &d), FATHOM_OK);
     assert_int_equal(model_config_load(&config, c, &d), FATHOM_OK);
     for (uint32_t world = 1; world <= 4; world *= 2) {
-        if (weights_bind(&w, c, &config, world - 1, world, &d)) fail_msg("%s", d.text);
+        if (weights_bind(&w, c, &config, &(struct parallel){.tp = {world - 1, world}}, &d))
+            fail_msg("%s", d.text);
         assert_int_equal(w.n_mtp, 1);
         assert_int_equal(w.owned_bytes, 0);
         weights_release(&w);
     }
-    assert_int_equal(weights_bind(&w, c, &config, 0, 8, &d), FATHOM_EINVAL);
+    assert_int_equal(weights_bind(&w, c, &config, &(struct parallel){.tp = {0, 8}}, &d),
+                     FATHOM_EINVAL);
     assert_int_equal(weights_check(c, &config, NULL, NULL), 0);
     assert_int_equal(weights_each_unused(c, &config, count_unused, &u), FATHOM_OK);
     assert_int_equal(u.n_copy, 2);
@@ -651,11 +665,11 @@ static void pilot_binds(void **state)
      * indexer's norms, which are F32 here */
     uint64_t n_bytes = 0;
     for (size_t i = 0; i < checkpoint_n_tensor(c); i++) n_bytes += checkpoint_tensor(c, i)->n_bytes;
-    weights_measure(&sizes, &config, c, 1);
+    weights_measure(&sizes, &config, c, &one_rank);
     assert_true(sizes.total.bytes + 2 * 4096 * 256 * 2 == n_bytes);
     assert_true(sizes.total.n_tensor + 2 == checkpoint_n_tensor(c));
     uint64_t stored = sizes.total.bytes;
-    weights_measure(&sizes, &config, NULL, 1);
+    weights_measure(&sizes, &config, NULL, &one_rank);
     assert_true(stored == sizes.total.bytes + 9 * 2 * 128 * 2);
     checkpoint_close(c);
 }

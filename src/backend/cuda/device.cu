@@ -317,8 +317,10 @@ static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
              "head widths are %u and %u, the cuda backend needs 128 and 128", c->nope_dim,
              c->v_dim);
     }
-    if (c->world > 1 && !c->is_slice) {
-        FAIL(d, FATHOM_EUNSUPPORTED, "world is %u; the cuda backend runs on one rank", c->world);
+    const uint32_t n_rank = parallel_n_rank(&c->parallel);
+    if (n_rank == 0) FAIL(d, FATHOM_EINVAL, "the number of ranks is 0");
+    if (n_rank > 1 && !c->parallel.is_slice) {
+        FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks; the cuda backend runs on one", n_rank);
     }
     if (c->hidden > 16384 || c->hidden % 4) {
         FAIL(d, FATHOM_EUNSUPPORTED,
