@@ -33,9 +33,10 @@ struct tiers_device {
 
 struct tiers_config {
     uint64_t page_bytes;
-    uint32_t n_ram;      /* pages of memory, at least TIERS_MIN_RAM */
-    unsigned char *ram;  /* [n_ram][direct_round(page_bytes)], aligned to DIRECT_ALIGN; borrowed */
-    uint64_t step_bytes; /* copied per step at most, beside pages that are evicted */
+    uint32_t n_ram;        /* pages of memory, at least TIERS_MIN_RAM */
+    unsigned char *ram;    /* [n_ram][direct_round(page_bytes)], borrowed; with a disk aligned to
+                              DIRECT_ALIGN */
+    uint64_t step_bytes;   /* copied per step at most, beside pages that are evicted */
     struct hash128 secret; /* of the keys */
     struct tiers_device device;
     struct tier_io *io;             /* the tiers' on success; NULL: no disk */

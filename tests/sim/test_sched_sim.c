@@ -352,6 +352,28 @@ static void land(struct sim *m)
     m->plan = &flight(m, 0)->plan;
 }
 
+/* What the newest plan draws goes into the one made ahead of it, of all requests but those that
+ * end with it or before. */
+static void check_ahead(const struct sim *m, const struct plan *newest, const struct plan *next)
+{
+    uint32_t n_over = 0;
+    for (int i = 0; i < MAX_LIVE; i++) {
+        const struct request *r = &m->jobs[i].r;
+        if (!m->jobs[i].live || r->state != REQUEST_RUNNING) continue;
+        assert_true(r->n_planned > 0);
+        n_over += r->n_computed + r->n_planned + 1 == r->max_token;
+    }
+    uint32_t k = 0;
+    for (uint32_t i = 0; i < next->n_entry; i++) {
+        const struct plan_entry *e = &next->entries[i];
+        while (newest->entries[k].request != e->request) assert_true(++k < newest->n_entry);
+        assert_true(e->draws && e->i_draw == i && e->i_before == newest->entries[k].i_draw);
+        assert_int_equal(e->first, e->request->n_token + m->n_flight - 1);
+        n_over -= e->first + 2 == e->request->max_token;
+    }
+    assert_int_equal(n_over + next->n_entry, sched_n_running(m->s));
+}
+
 /* Maybe the step after the newest under way, planned before what that draws is known. */
 static bool plan_ahead(struct sim *m)
 {
@@ -366,11 +388,7 @@ static bool plan_ahead(struct sim *m)
         return false;
     }
     assert_true(m->max_draft == 0 && next->n_entry > 0 && next->n_token == next->n_entry);
-    for (uint32_t i = 0; i < next->n_entry; i++) {
-        const struct plan_entry *e = &next->entries[i];
-        assert_true(e->draws && e->i_draw == i);
-        assert_int_equal(e->first, e->request->n_token + m->n_flight - 1);
-    }
+    check_ahead(m, newest, next);
     take_off(m);
     sched_check(m->s);
     m->n_ahead++;

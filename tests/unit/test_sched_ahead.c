@@ -305,8 +305,11 @@ static void a_stop_leaves_both_later_plans(void **state)
     assert_true(p[0].n_entry == 1 && p[0].entries[0].request == b && p[0].n_draw == 2);
     assert_true(p[1].n_entry == 1 && p[1].entries[0].request == b && p[1].n_draw == 2);
     assert_int_equal(p[1].entries[0].i_before, 1);
+    plan_more(&f, &p[1], &p[2], 1, &b, (uint32_t[]){22});
+    assert_true(p[2].entries[0].i_before == 1 && p[2].entries[0].i_draw == 0);
     commit(&f, &p[0], (const int32_t[]){-1, 9});
     commit(&f, &p[1], (const int32_t[]){-1, STOP_ID});
+    commit(&f, &p[2], (const int32_t[]){-1});
     assert_int_equal(b->ids[21], 9);
     assert_int_equal(request_n_output(b), 3);
     close_four(&f, p);
@@ -398,6 +401,30 @@ static void a_page_border_without_a_page_ends_the_row_of_plans(void **state)
     close_four(&f, p);
 }
 
+/* Three pages: at position 64 one is left, and nobody waits. b stands still for want of another. */
+static void no_plan_goes_past_who_stands_still(void **state)
+{
+    (void)state;
+    struct sched_fixture f;
+    struct plan p[3];
+    open_four(&f, p, 3);
+    struct request *a = fixture_add(&f, 64, 9);
+    struct request *b = fixture_add(&f, 64, 9);
+    b->cache_salt = 1; /* its page is not that of a */
+    fixture_plan(&f);
+    fixture_commit(&f, 7);
+    fixture_plan(&f);
+    assert_int_equal(f.plan.n_entry, 1);
+    fixture_expect(&f, 0, a, 64, 1, true);
+    assert_int_equal(b->state, REQUEST_RUNNING);
+    assert_false(sched_plan_ahead(f.s, &f.plan, &p[0]));
+    fixture_commit(&f, STOP_ID);
+    fixture_plan(&f);
+    fixture_expect(&f, 0, b, 64, 1, true);
+    fixture_commit(&f, STOP_ID);
+    close_four(&f, p);
+}
+
 static void one_plan_under_way_is_all_there_is_with_max_flight_1(void **state)
 {
     (void)state;
@@ -429,6 +456,7 @@ int main(void)
         cmocka_unit_test(a_cancel_leaves_every_plan_under_way),
         cmocka_unit_test(plans_cross_a_page_border),
         cmocka_unit_test(a_page_border_without_a_page_ends_the_row_of_plans),
+        cmocka_unit_test(no_plan_goes_past_who_stands_still),
         cmocka_unit_test(one_plan_under_way_is_all_there_is_with_max_flight_1),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
