@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/buffer_shape.h"
 #include "backend/host_device.h"
 #include "base/assert.h"
 #include "base/fail.h"
@@ -76,8 +77,8 @@ static fathom_err buffer_create(struct backend *b, enum buffer_kind kind, struct
     *out = NULL;
     if (!buf) FAIL(d, FATHOM_ENOMEM, "no memory for a buffer");
     buf->kind = kind;
-    buf->n_row = host_buffer_rows(c, kind);
-    buf->width = host_buffer_width(c, kind);
+    buf->n_row = buffer_shape_of(c, kind).n_row;
+    buf->width = host_row_width(c, kind);
     buf->stride = row_stride(buf->width);
     if (has_value) buf->value = alloc_rows(buf->n_row, buf->stride, sizeof *buf->value);
     if (has_operand)
