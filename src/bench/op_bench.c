@@ -292,7 +292,6 @@ static fathom_err run_front(const struct context *x)
                                .batch = &x->batch,
                                .kv = &p->kv,
                                .layer = MOE_LAYER,
-                               .form = MLA_ABSORBED,
                                .want_index_query = x->is_long,
                                .x = m->normed,
                                .query = m->query};
@@ -315,11 +314,9 @@ static fathom_err run_attend(const struct context *x)
 {
     const struct op_bench *p = x->p;
     const struct model_operands *m = &p->moe;
-    struct mla_attend_args a = {.w = m->mla,
-                                .batch = &x->batch,
+    struct mla_attend_args a = {.batch = &x->batch,
                                 .kv = &p->kv,
                                 .layer = MOE_LAYER,
-                                .form = MLA_ABSORBED,
                                 .query = m->query,
                                 .select = x->is_long ? m->select : NULL,
                                 .out = m->latent};
@@ -330,7 +327,7 @@ static fathom_err run_out(const struct context *x)
 {
     const struct op_bench *p = x->p;
     const struct model_operands *m = &p->moe;
-    struct mla_out_args a = {m->mla, MLA_ABSORBED, m->latent, m->delta, x->batch.n_token};
+    struct mla_out_args a = {m->mla, m->latent, m->delta, x->batch.n_token};
     return p->ops->mla_out(p->b, &a);
 }
 

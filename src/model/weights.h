@@ -14,7 +14,7 @@
 #include "backend/op_dense.h"
 #include "backend/op_moe.h"
 #include "backend/parallel.h"
-#include "backend/tensor_view.h"
+#include "base/tensor_view.h"
 #include "fathom/err.h"
 
 struct checkpoint;

@@ -9,49 +9,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/buffer_shape.h"
 #include "backend/host_device.h"
 #include "base/assert.h"
 #include "base/fail.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
-
-enum {
-    CHUNKS_PER_THREAD = 8, /* of a loop over rows */
-    SERIAL_VALUES = 8192,  /* a loop over fewer values is done before a worker has woken */
-};
-
-/* ---- parallel loops ---- */
-
-struct rows {
-    thread_task *task;
-    void *arg;
-    size_t n;
-    size_t n_chunk; /* rows of an item */
-};
-
-static void run_rows(void *arg, size_t item, size_t n_item, unsigned worker)
-{
-    const struct rows *rows = arg;
-    size_t end = (item + 1) * rows->n_chunk;
-    (void)n_item;
-    if (end > rows->n) end = rows->n;
-    for (size_t i = item * rows->n_chunk; i < end; i++) rows->task(rows->arg, i, rows->n, worker);
-}
-
-void cpu_rows(struct cpu_backend *cpu, size_t n, size_t width, thread_task *task, void *arg)
-{
-    struct rows rows = {.task = task, .arg = arg, .n = n};
-    size_t n_item = n * width < SERIAL_VALUES ? 1 : (size_t)cpu->n_thread * CHUNKS_PER_THREAD;
-    if (n == 0) return;
-    rows.n_chunk = (n + n_item - 1) / n_item;
-    thread_pool_run(cpu->pool, (n + rows.n_chunk - 1) / rows.n_chunk, run_rows, &rows);
-}
-
-void cpu_items(struct cpu_backend *cpu, size_t n, thread_task *task, void *arg)
-{
-    thread_pool_run(cpu->pool, n, task, arg);
-}
 
 /* ---- the device ---- */
 
@@ -63,7 +27,6 @@ static void get_caps(struct backend *b, struct backend_caps *out)
     snprintf(out->device, sizeof out->device, "%s, %u threads", cpu->k->isa, cpu->n_thread);
     snprintf(out->numerics, sizeof out->numerics, "%s", cpu->k->isa);
     os_memory_bytes(&out->memory_bytes, &out->memory_free_bytes);
-    out->expanded_attention = true;
     for (int t = KV_TYPE_F32; t <= KV_TYPE_FP8; t++) out->kv_types[t] = true;
 }
 
@@ -114,8 +77,8 @@ static fathom_err buffer_create(struct backend *b, enum buffer_kind kind, struct
     *out = NULL;
     if (!buf) FAIL(d, FATHOM_ENOMEM, "no memory for a buffer");
     buf->kind = kind;
-    buf->n_row = host_buffer_rows(c, kind);
-    buf->width = host_buffer_width(c, kind);
+    buf->n_row = buffer_shape_of(c, kind).n_row;
+    buf->width = host_row_width(c, kind);
     buf->stride = row_stride(buf->width);
     if (has_value) buf->value = alloc_rows(buf->n_row, buf->stride, sizeof *buf->value);
     if (has_operand)
@@ -164,7 +127,7 @@ static fathom_err buffer_read(struct backend *b, const struct buffer *buf, uint3
             else if (buf->kind == BUFFER_LATENT)
                 *out = read_operand(cpu, buf, at + i);
             else
-                *out = buf->value[at + host_column(&cpu->c, buf->kind, width, i)];
+                *out = buf->value[at + i];
         }
     }
     return FATHOM_OK;
@@ -184,7 +147,7 @@ static fathom_err buffer_write(struct backend *b, struct buffer *buf, uint32_t r
             else if (index)
                 buf->value[at + i - buf->width] = *in;
             else if (buf->value)
-                buf->value[at + host_column(&cpu->c, buf->kind, width, i)] = *in;
+                buf->value[at + i] = *in;
             if (buf->operand) write_operand(cpu, buf, at + i, *in);
         }
     }
@@ -235,7 +198,6 @@ static const struct backend_ops cpu_ops = {
     .weight_bytes = cpu_weight_bytes,
     .embed = cpu_embed,
     .add_norm = cpu_add_norm,
-    .linear = cpu_linear,
     .mla_front = cpu_mla_front,
     .index_topk = cpu_index_topk,
     .mla_attend = cpu_mla_attend,
@@ -246,7 +208,6 @@ static const struct backend_ops cpu_ops = {
     .head = cpu_head,
     .mtp_front = cpu_mtp_front,
     .sample = cpu_sample,
-    .all_reduce = host_all_reduce,
 };
 
 static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
@@ -282,12 +243,11 @@ static void fill_cos_sin(void *arg, size_t page, size_t n, unsigned worker)
 static fathom_err make_scratch(struct cpu_backend *cpu, fathom_diag *d)
 {
     const struct backend_config *c = &cpu->c;
-    uint32_t n_zero = max_u32(KV_ROW, c->nope_dim + KV_ROPE + c->v_dim);
     const size_t arena[] = {cpu_dense_arena_bytes(cpu), cpu_front_arena_bytes(cpu),
                             cpu_index_arena_bytes(cpu), cpu_attend_arena_bytes(cpu),
                             cpu_moe_arena_bytes(cpu)};
     const size_t worker[] = {cpu_gemm_worker_bytes(cpu), cpu_ffn_worker_bytes(cpu),
-                             cpu_index_worker_bytes(cpu), cpu_attend_worker_bytes(cpu),
+                             cpu_index_worker_bytes(cpu), cpu_attend_worker_bytes(),
                              cpu_sample_worker_bytes(cpu)};
     for (size_t i = 0; i < sizeof arena / sizeof *arena; i++)
         cpu->arena_bytes = max_size(cpu->arena_bytes, arena[i]);
@@ -296,7 +256,7 @@ static fathom_err make_scratch(struct cpu_backend *cpu, fathom_diag *d)
     cpu->arena = mem_alloc_aligned(CPU_ALIGN, cpu->arena_bytes);
     cpu->workers = mem_alloc_aligned(CPU_ALIGN, cpu->worker_bytes * cpu->n_thread);
     cpu->jobs = mem_calloc((size_t)c->n_head + 4, sizeof *cpu->jobs);
-    cpu->zeros = alloc_rows(1, n_zero, sizeof *cpu->zeros);
+    cpu->zeros = alloc_rows(1, KV_ROW, sizeof *cpu->zeros);
     cpu->cos_sin = alloc_rows(c->max_context, 2 * ROPE_PAIRS, sizeof *cpu->cos_sin);
     if (!cpu->arena || !cpu->workers || !cpu->jobs || !cpu->zeros || !cpu->cos_sin)
         FAIL(d, FATHOM_ENOMEM,

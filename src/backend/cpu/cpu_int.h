@@ -15,6 +15,7 @@
 #include "backend/cpu/cpu_isa.h"
 #include "backend/cpu/cpu_kernel.h"
 #include "backend/host_device.h"
+#include "backend/op_check.h"
 #include "base/thread.h"
 
 enum {
@@ -44,7 +45,6 @@ struct ffn_weight {
 struct mla_weight {
     struct packed q_a, q_b, kv_a, o;
     struct packed *key_absorb; /* [H] W_UK,h transposed: [512][nope_dim] */
-    struct packed *key;        /* [H] W_UK,h: [nope_dim][512] */
     struct packed *value;      /* [H] W_UV,h: [v_dim][512] */
     float *q_a_norm, *kv_a_norm;
     struct packed index_q_b, index_k, index_head;
@@ -104,7 +104,7 @@ struct cpu_backend {
     enum operand attend_operand;
     enum operand index_operand;
     float *cos_sin;        /* f32 [max_context][32][2] */
-    float *zeros;          /* a row of attention, as wide as the widest */
+    float *zeros;          /* [576] a row of attention */
     struct gemm_job *jobs; /* [n_head + 4] */
     uint8_t *arena;
     size_t arena_bytes;
@@ -170,7 +170,7 @@ size_t cpu_front_arena_bytes(const struct cpu_backend *cpu);
 size_t cpu_index_arena_bytes(const struct cpu_backend *cpu);
 size_t cpu_index_worker_bytes(const struct cpu_backend *cpu);
 size_t cpu_attend_arena_bytes(const struct cpu_backend *cpu);
-size_t cpu_attend_worker_bytes(const struct cpu_backend *cpu);
+size_t cpu_attend_worker_bytes(void);
 size_t cpu_moe_arena_bytes(const struct cpu_backend *cpu);
 size_t cpu_ffn_worker_bytes(const struct cpu_backend *cpu);
 size_t cpu_gemm_worker_bytes(const struct cpu_backend *cpu);
@@ -195,7 +195,7 @@ static inline const float *cpu_cos_sin(const struct cpu_backend *cpu, int32_t po
     return cpu->cos_sin + (size_t)pos * 2 * ROPE_PAIRS;
 }
 
-/* ---- cpu.c ---- */
+/* ---- cpu_pool.c ---- */
 
 /* cpu_rows - task(arg, i, n, worker) for i in [0, n). For many small pieces of much the same size,
  * each of about `width` values: they are handed out in runs, because handing one out costs a tenth
@@ -250,9 +250,6 @@ fathom_err pack_matrix(struct cpu_backend *cpu, const struct pack_part *parts, u
 void packed_free(struct packed *w);
 uint64_t packed_bytes(const struct packed *w);
 
-/* view_row - row r of a view as f32, scaled */
-void view_row(const struct tensor_view *v, uint32_t r, float *out);
-
 /* ---- cpu_ffn.c ---- */
 
 /* One expert and the rows that go through it. */
@@ -284,7 +281,6 @@ void cpu_ffn_groups(struct cpu_backend *cpu, struct ffn_call *call);
 
 fathom_err cpu_embed(struct backend *b, const struct embed_args *a);
 fathom_err cpu_add_norm(struct backend *b, const struct add_norm_args *a);
-fathom_err cpu_linear(struct backend *b, const struct linear_args *a);
 fathom_err cpu_ffn(struct backend *b, const struct ffn_args *a);
 fathom_err cpu_head(struct backend *b, const struct head_args *a);
 fathom_err cpu_mtp_front(struct backend *b, const struct mtp_front_args *a);

@@ -12,10 +12,12 @@
 #ifndef FATHOM_BACKEND_CPU_KERNEL_H
 #define FATHOM_BACKEND_CPU_KERNEL_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/dtype.h"
 #include "kv/layout.h"
 
 enum {
@@ -105,10 +107,9 @@ struct attend_call {
     const void *const *row; /* [GROUP_ROWS] */
     uint32_t n_row;
     uint32_t n_query;
-    uint32_t key_dim;      /* multiple of 32 */
-    uint32_t value_dim;    /* multiple of 64 */
-    uint32_t value_offset; /* of the value inside a row, elements */
-    const void *query;     /* operand [n_query][query_stride] */
+    uint32_t key_dim;   /* multiple of 32 */
+    uint32_t value_dim; /* multiple of 64: the first of a row */
+    const void *query;  /* operand [n_query][query_stride] */
     size_t query_stride;
     const uint32_t *n_visible; /* [n_query] rows of the group that each query sees, 1 .. n_row */
     float softmax_scale;
@@ -118,6 +119,13 @@ struct attend_call {
     float *out;   /* f32 [n_query][out_stride] written: sum of exp(score - max) * value */
     size_t out_stride;
 };
+
+/* topk_key - larger values have larger keys; NaN counts as -inf, -0 as 0 */
+static inline uint32_t topk_key(float value)
+{
+    uint32_t u = f32_bits(value != value ? -INFINITY : value + 0.0f);
+    return u ^ ((uint32_t)((int32_t)u >> 31) | 0x80000000);
+}
 
 struct cpu_kernels {
     const char *isa;
@@ -166,7 +174,7 @@ struct cpu_kernels {
     void (*merge)(float *max, float *sum, float *out, float group_max, float group_sum,
                   const float *group_out, uint32_t n);
 
-    /* keys[i] = topk_key(x[i]); how many keys are >= least (cpu_topk.h) */
+    /* keys[i] = topk_key(x[i]); how many keys are >= least */
     void (*order_keys)(const float *x, uint32_t n, uint32_t *keys);
     uint32_t (*count_from)(const uint32_t *keys, uint32_t n, uint32_t least);
 

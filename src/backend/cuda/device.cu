@@ -237,16 +237,7 @@ static void get_caps(struct backend *b, struct backend_caps *out)
     out->memory_free_bytes = n_free;
     out->graphs = true;
     out->async = true;
-    out->expanded_attention = false;
     for (int t = 0; t < 3; t++) out->kv_types[t] = true;
-}
-
-static fathom_err all_reduce(struct backend *b, struct buffer *delta, uint32_t n_token)
-{
-    (void)b;
-    (void)delta;
-    (void)n_token;
-    return FATHOM_OK;
 }
 
 static void destroy(struct backend *b)
@@ -294,7 +285,6 @@ static const struct backend_ops cuda_ops = {
     cuda_weight_bytes,
     cuda_embed,
     cuda_add_norm,
-    cuda_linear,
     cuda_mla_front,
     cuda_index_topk,
     cuda_mla_attend,
@@ -305,7 +295,6 @@ static const struct backend_ops cuda_ops = {
     cuda_head,
     cuda_mtp_front,
     cuda_sample,
-    all_reduce,
 };
 
 /* ---- creation ---- */

@@ -1,4 +1,4 @@
-/* attend.cu - mla_attend in the absorbed form, plain; sm90/attend.cu is the fast path's on Hopper
+/* attend.cu - mla_attend, plain; sm90/attend.cu is the fast path's on Hopper
  */
 #include "backend/cuda/attend.cuh"
 #include "backend/cuda/launch.cuh"
@@ -69,7 +69,6 @@ __global__ void __launch_bounds__(THREADS) attend_plain_kernel(const struct atte
 fathom_err cuda_mla_attend(struct backend *b, const struct mla_attend_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
-    if (a->form != MLA_ABSORBED) return FATHOM_EUNSUPPORTED;
     struct attend_args k = {};
     k.h = a->query->h;
     k.f = a->query->f;
@@ -87,7 +86,6 @@ fathom_err cuda_mla_attend(struct backend *b, const struct mla_attend_args *a)
     k.part_stat = c->part_stat;
     k.out_h = a->out->h;
     k.out_f = a->out->f;
-    a->out->form = MLA_ABSORBED;
     if (c->sm90) return attend_sm90(c, k, a->batch->n_token, a->batch->max_context);
     return cuda_launch(c, "mla_attend", attend_plain_kernel, dim3(k.n_head, a->batch->n_token),
                        THREADS, 0, k);

@@ -279,7 +279,6 @@ static fathom_err run_query(struct cuda_backend *c, const struct mla_front_args 
 fathom_err cuda_mla_front(struct backend *b, const struct mla_front_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
-    if (a->form != MLA_ABSORBED) return FATHOM_EUNSUPPORTED;
     uint32_t n_token = a->batch->n_token;
     struct act x = {a->x->f, a->x->h, a->x->q, a->x->scale, c->c.hidden};
     TRY(cuda_product_list(c, &a->w->mla.front, &x, n_token, c->front, "q_a, index_k, kv_a"));

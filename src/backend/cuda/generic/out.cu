@@ -1,4 +1,4 @@
-/* out.cu - mla_out in the absorbed form: values of each head, then the output projection
+/* out.cu - mla_out: values of each head, then the output projection
  *
  * Fast path: a block keeps the 128 x 512 values of one head's W_UV in registers, loaded before it
  * waits for attention, and takes tile after tile of 16 tokens. A warp has 32 of the outputs (the
@@ -254,7 +254,6 @@ static fathom_err run_values(struct cuda_backend *c, const struct value_args &v)
 fathom_err cuda_mla_out(struct backend *b, const struct mla_out_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
-    if (a->form != MLA_ABSORBED) return FATHOM_EUNSUPPORTED;
     uint8_t *codes = cuda_wants_fp8(c, &a->w->mla.out) ? c->heads_q : NULL;
     struct value_args v = {a->z->h,    a->z->f,    a->w->mla.kv_b, a->w->mla.kv_b_f, c->c.n_head,
                            a->n_token, c->heads_f, codes,          c->heads_scale};
