@@ -5,8 +5,8 @@
 #include "backend/cuda/kv.cuh"
 
 struct attend_args {
-    const __nv_bfloat16 *h; /* [T][H][576] */
-    const float *f;         /* the same, float path */
+    const bf16 *h;  /* [T][H][576] */
+    const float *f; /* the same, float path */
     const int32_t *pos, *request, *page_table;
     uint32_t page_stride, n_head;
     const int32_t *slots, *counts; /* NULL: every position up to pos */
@@ -15,7 +15,7 @@ struct attend_args {
     float scale;
     float *part_out, *part_stat; /* [T][n_part][H][512], [..][2]: units left apart */
     uint32_t n_part;             /* units that a token has room for */
-    __nv_bfloat16 *out_h;        /* [T][H][512] */
+    bf16 *out_h;                 /* [T][H][512] */
     float *out_f;
 };
 

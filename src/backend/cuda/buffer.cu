@@ -214,7 +214,7 @@ fathom_err cuda_buffer_read(struct backend *b, const struct buffer *buf, uint32_
     return err;
 }
 
-__global__ void narrow_kernel(__nv_bfloat16 *h, const float *f, size_t n)
+__global__ void narrow_kernel(bf16 *h, const float *f, size_t n)
 {
     kernel_begin();
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;

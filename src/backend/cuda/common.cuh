@@ -79,12 +79,12 @@ static __device__ __forceinline__ uint32_t pack_e4m3(const float v[4], float sca
            (uint32_t)float_to_e4m3(v[3] * inverse) << 24;
 }
 
-/* 16 bytes at 16 t of each half of a line of 128 bytes, as the products take them */
-struct alignas(16) line_words {
+/* 16 bytes at 16 t of each half of a K line of 128 bytes, as the products take them */
+struct alignas(16) k_line_words {
     uint32_t lo[4], hi[4];
 };
 
-static __device__ __forceinline__ void load_words(struct line_words &to, const void *from)
+static __device__ __forceinline__ void load_words(struct k_line_words &to, const void *from)
 {
     *(uint4 *)to.lo = *(const uint4 *)from;
     *(uint4 *)to.hi = *(const uint4 *)((const char *)from + 64);

@@ -10,9 +10,9 @@
 #ifndef FATHOM_BACKEND_CUDA_INT_CUH
 #define FATHOM_BACKEND_CUDA_INT_CUH
 
-#include <cuda_bf16.h>
-#include <cuda_runtime.h>
 #include <stdint.h>
+
+#include "backend/cuda/port.cuh"
 
 extern "C" {
 #include "backend/backend.h"
@@ -74,8 +74,8 @@ struct weight {
         struct matrix index_head;
         struct matrix out;
         float *q_norm, *kv_norm, *index_weight, *index_bias;
-        __nv_bfloat16 *kv_b; /* fast path: [H][256][512] */
-        float *kv_b_f;       /* float path: the same */
+        bf16 *kv_b;    /* fast path: [H][256][512] */
+        float *kv_b_f; /* float path: the same */
         uint32_t index_row, kv_row;
     } mla;
     struct {
@@ -99,7 +99,7 @@ struct buffer {
     enum buffer_kind kind;
     enum mla_form form;  /* QUERY, LATENT: the form last written */
     float *f;            /* RESIDUAL NORMED DELTA LOGITS; QUERY and LATENT on the float path */
-    __nv_bfloat16 *h;    /* NORMED, QUERY, LATENT on the fast path */
+    bf16 *h;             /* NORMED, QUERY, LATENT on the fast path */
     uint8_t *q;          /* NORMED: codes [T][D]; QUERY: index query codes [T][Hi][128] */
     float *scale;        /* NORMED: [T][D/128] */
     float *index_f;      /* QUERY: index query [T][Hi][128], float path */
@@ -112,15 +112,16 @@ struct buffer {
 /* Input of a product: rows of `width`. */
 struct act {
     const float *f;
-    const __nv_bfloat16 *h;
+    const bf16 *h;
     const uint8_t *q;
     const float *scale; /* [T][width / 128] */
     uint32_t width;
     const int32_t *rows; /* the rows that are meant, for weights that cuda_wants_bf16; NULL: all */
 };
 
-/* Which rows go to which expert, made on the device by router or cuda_moe_map. Slot s of token t is
- * row t * n_slot + s; `rows` lists them expert by expert. */
+/* Which rows go to which expert, made on the device by router or cuda_moe_map. Choice i of
+ * token t, the shared expert last, is row t * rows_per_token + i; `rows` lists them expert by
+ * expert. */
 struct task {
     int32_t expert;
     int32_t first; /* into rows */
@@ -140,10 +141,10 @@ struct task_map {
 };
 
 /* What the products of sm90/ know of the device: multiprocessors, and clusters that run at once. */
-enum { FEW_TILES = 4, FEW_SHARES = 4 };
+enum { FEW_TILES = 4, FEW_K_PARTS = 4 };
 struct sm90_limits {
     uint32_t n_sm;
-    uint32_t few[FEW_TILES][FEW_SHARES]; /* of product_few, by rows of a tile (8, 16, 32, 64) and
+    uint32_t few[FEW_TILES][FEW_K_PARTS]; /* of product_few, by rows of a tile (8, 16, 32, 64) and
                                             blocks of a cluster (1, 2, 4, 8) */
 };
 
@@ -191,12 +192,12 @@ struct cuda_backend {
     float *mid_f; /* [rows][inner] */
     uint8_t *mid_q;
     float *mid_scale;
-    float *slot_out;     /* [T * n_slot][D] */
+    float *expert_out;   /* [T * rows_per_token][D] */
     float *shared_out;   /* [T][D] */
-    float *router_score; /* [share][T][pitch] (shares.h) */
+    float *router_score; /* [K part][T][pitch] (k_parts.h) */
     struct task_map map;
     float *mtp_f; /* [T][2D] */
-    __nv_bfloat16 *mtp_h;
+    bf16 *mtp_h;
     uint32_t *sample_count; /* [rows of a sample call][V] */
     float *sample_shaped;
     void *sample_parts;

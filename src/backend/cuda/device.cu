@@ -376,7 +376,7 @@ static void name_scratch(struct cuda_backend *c)
     c->mid_f = (float *)s[SCRATCH_MID_F];
     c->mid_q = (uint8_t *)s[SCRATCH_MID_Q];
     c->mid_scale = (float *)s[SCRATCH_MID_SCALE];
-    c->slot_out = (float *)s[SCRATCH_SLOT_OUT];
+    c->expert_out = (float *)s[SCRATCH_EXPERT_OUT];
     c->shared_out = (float *)s[SCRATCH_SHARED_OUT];
     c->router_score = (float *)s[SCRATCH_ROUTER_SCORE];
     c->map.counts = (int32_t *)s[SCRATCH_TASK_BLOCKS];
@@ -387,7 +387,7 @@ static void name_scratch(struct cuda_backend *c)
     c->sample_shaped = (float *)s[SCRATCH_SAMPLE_SHAPED];
     c->sample_parts = s[SCRATCH_SAMPLE_PARTS];
     c->mtp_f = (float *)s[SCRATCH_MTP_F];
-    c->mtp_h = (__nv_bfloat16 *)s[SCRATCH_MTP_H];
+    c->mtp_h = (bf16 *)s[SCRATCH_MTP_H];
 }
 
 static bool is_too_old(const struct cudaDeviceProp *p)

@@ -1,4 +1,5 @@
-/* port.cuh - one spelling for nvcc and hipcc: runtime names, warp size, shuffles */
+/* port.cuh - what every kernel file names: the warp size, bf16, shuffles and votes of whole warps
+ */
 #ifndef FATHOM_BACKEND_CUDA_PORT_CUH
 #define FATHOM_BACKEND_CUDA_PORT_CUH
 

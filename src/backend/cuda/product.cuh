@@ -16,7 +16,7 @@ struct product_args {
     uint32_t row0;
     uint32_t col0;
     const float *f;
-    const __nv_bfloat16 *h;
+    const bf16 *h;
     const uint8_t *q;
     const float *q_scale;   /* [rows][k / 128] */
     bool round;             /* inputs are rounded to bf16: float kernel only */

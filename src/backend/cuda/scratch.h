@@ -45,9 +45,9 @@ enum cuda_scratch {
     SCRATCH_MID_F, /* f32 [rows][inner], its codes and scales */
     SCRATCH_MID_Q,
     SCRATCH_MID_SCALE,
-    SCRATCH_SLOT_OUT,     /* f32 [T * n_slot][D] */
+    SCRATCH_EXPERT_OUT,   /* f32 [T * rows_per_token][D] */
     SCRATCH_SHARED_OUT,   /* f32 [T][D] */
-    SCRATCH_ROUTER_SCORE, /* f32 [share][T][pitch], shares.h */
+    SCRATCH_ROUTER_SCORE, /* f32 [K part][T][pitch], k_parts.h */
     SCRATCH_TASK_BLOCKS,
     SCRATCH_TASKS, /* struct task */
     SCRATCH_TASK_COUNT,

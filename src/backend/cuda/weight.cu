@@ -82,7 +82,7 @@ template <typename OUT> __global__ void decode_kernel(OUT *out, struct matrix m)
             v = e4m3_to_float(((const uint8_t *)m.data)[i]) *
                 m.scale[(m.row0 + r) / SCALE_BLOCK * m.scale_stride + (m.col0 + col) / SCALE_BLOCK];
         } else if (m.dtype == DTYPE_BF16) {
-            v = __bfloat162float(((const __nv_bfloat16 *)m.data)[i]);
+            v = __bfloat162float(((const bf16 *)m.data)[i]);
         } else {
             v = ((const float *)m.data)[i];
         }
@@ -199,8 +199,8 @@ static fathom_err generate(struct cuda_backend *c, void *data, float *scale, uin
                            v->n_row, v->n_col, scale_stride, v->generate_seed, std);
     }
     if (v->dtype == DTYPE_BF16) {
-        return cuda_launch(c, what, generate_kernel<__nv_bfloat16>, dim3(1024), 256, 0,
-                           (__nv_bfloat16 *)data, n, v->generate_seed, std);
+        return cuda_launch(c, what, generate_kernel<bf16>, dim3(1024), 256, 0, (bf16 *)data, n,
+                           v->generate_seed, std);
     }
     return cuda_launch(c, what, generate_kernel<float>, dim3(1024), 256, 0, (float *)data, n,
                        v->generate_seed, std);
@@ -356,8 +356,7 @@ static fathom_err make_kv_b(struct cuda_backend *c, struct weight *w, const stru
     if (!err && c->fast) {
         err = take(c, w, n * 2, "kv_b", (void **)&w->mla.kv_b, d);
         if (!err)
-            err = cuda_launch(c, "kv_b", decode_kernel<__nv_bfloat16>, dim3(1024), 256, 0,
-                              w->mla.kv_b, m);
+            err = cuda_launch(c, "kv_b", decode_kernel<bf16>, dim3(1024), 256, 0, w->mla.kv_b, m);
     } else if (!err) {
         err = take(c, w, n * 4, "kv_b", (void **)&w->mla.kv_b_f, d);
         if (!err)

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(EMBED_THREADS)
     const size_t at = (size_t)(id < 0 ? drawn[~id] : id) * table.n_col + i;
     float4 v;
     if (table.dtype == DTYPE_BF16) {
-        const uint2 h = *(const uint2 *)((const __nv_bfloat16 *)table.data + at);
+        const uint2 h = *(const uint2 *)((const bf16 *)table.data + at);
         v = make_float4(__uint_as_float(h.x << 16), __uint_as_float(h.x & 0xffff0000u),
                         __uint_as_float(h.y << 16), __uint_as_float(h.y & 0xffff0000u));
     } else {
@@ -64,7 +64,7 @@ struct norm_args {
     const float *delta; /* NULL: none */
     const float *weight;
     float *f;
-    __nv_bfloat16 *h; /* NULL: only f */
+    bf16 *h; /* NULL: only f */
     uint8_t *q;
     float *scale;
     uint32_t n;
@@ -219,7 +219,7 @@ fathom_err cuda_head(struct backend *b, const struct head_args *a)
 __global__ void __launch_bounds__(CONCAT_THREADS)
     mtp_concat_kernel(struct matrix table, const int32_t *ids, const float *hidden,
                       const int32_t *rows, const float *enorm, const float *hnorm, float *out,
-                      __nv_bfloat16 *out_h, uint32_t n, float eps)
+                      bf16 *out_h, uint32_t n, float eps)
 {
     __shared__ float scratch[CONCAT_THREADS / WARP + 1];
     kernel_begin();
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(CONCAT_THREADS)
                 v = hidden[from + i];
             } else {
                 v = table.dtype == DTYPE_BF16
-                        ? __bfloat162float(((const __nv_bfloat16 *)table.data)[row + i])
+                        ? __bfloat162float(((const bf16 *)table.data)[row + i])
                         : ((const float *)table.data)[row + i];
             }
             to[i] = v;
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(CONCAT_THREADS)
 fathom_err cuda_mtp_front(struct backend *b, const struct mtp_front_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
-    __nv_bfloat16 *h = c->fast ? c->mtp_h : NULL;
+    bf16 *h = c->fast ? c->mtp_h : NULL;
     TRY(cuda_launch(c, "mtp_front", mtp_concat_kernel, dim3(a->n_token), CONCAT_THREADS, 0,
                     a->table->linear, a->next_ids, a->hidden->f, a->rows, a->enorm->vector,
                     a->hnorm->vector, c->mtp_f, h, c->c.hidden, c->c.norm_eps));

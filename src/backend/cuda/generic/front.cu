@@ -64,7 +64,7 @@ static __device__ __forceinline__ void front_index_key(const struct front_args &
     const float r = rsqrtf(index_sum(square) / KV_INDEX_DIM + 1e-6f);
 #pragma unroll
     for (int i = 0; i < INDEX_EACH; i++) v[i] = (v[i] - mean) * r * weight[i] + bias[i];
-    turn_index(v, s, c, a.index_interleaved);
+    rotate_index(v, s, c, a.index_interleaved);
     hadamard(v);
     const float scale = index_scale(v);
     if (!writes) return;
@@ -118,8 +118,7 @@ static __device__ __forceinline__ void store_four(const struct kv_layer &l, char
     if (l.type == KV_TYPE_F32) {
         *(float4 *)((float *)row + at) = *(const float4 *)v;
     } else {
-        *(uint2 *)((__nv_bfloat16 *)row + at) =
-            make_uint2(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]));
+        *(uint2 *)((bf16 *)row + at) = make_uint2(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]));
     }
 }
 
@@ -133,19 +132,19 @@ static __device__ __forceinline__ void front_rotary(const struct front_args &a, 
     const float *from = a.front + (size_t)token * a.n_front + a.kv_row + KV_LATENT;
     float u = from[one], v = from[two];
     const struct angles x = angles_at(a.freq, a.pos[token]);
-    turn(u, v, x.s, x.c);
+    rotate(u, v, x.s, x.c);
     if (a.kv.type == KV_TYPE_F32) {
         ((float *)row)[KV_LATENT + one] = u;
         ((float *)row)[KV_LATENT + two] = v;
     } else {
-        __nv_bfloat16 *to =
-            (__nv_bfloat16 *)row + (a.kv.type == KV_TYPE_FP8 ? KV_FP8_ROPE_OFFSET / 2 : KV_LATENT);
+        bf16 *to = (bf16 *)row + (a.kv.type == KV_TYPE_FP8 ? KV_FP8_ROPE_OFFSET / 2 : KV_LATENT);
         to[one] = __float2bfloat16_rn(u);
         to[two] = __float2bfloat16_rn(v);
     }
 }
 
-/* Norm of the latent, four warps; its group of 128 codes a warp. The fifth turns the rotary key. */
+/* Norm of the latent, four warps; its group of 128 codes a warp. The fifth rotates the rotary key.
+ */
 static __device__ __forceinline__ void front_latent(const struct front_args &a, uint32_t token,
                                                     float *scratch)
 {
@@ -247,13 +246,8 @@ static fathom_err run_index_head(struct cuda_backend *c, const struct mla_front_
                                  uint32_t *n_part)
 {
     const struct matrix *w = &a->w->mla.index_head;
-    const struct index_head_args h = {(const __nv_bfloat16 *)w->data,
-                                      x->h,
-                                      w->n_row,
-                                      w->n_col,
-                                      a->batch->n_token,
-                                      c->index_head,
-                                      0};
+    const struct index_head_args h = {(const bf16 *)w->data, x->h,          w->n_row, w->n_col,
+                                      a->batch->n_token,     c->index_head, 0};
     if (!x->h || w->dtype != DTYPE_BF16 || w->n_col % 64) {
         return cuda_product(c, w, x, h.n_token, c->index_head, h.n_head, "index_head");
     }

@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(THREADS) score_float_kernel(const struct score
 }
 
 /* Keys of a warp as the 16-row operand: rows g and g + 8 of two tiles of 16, in the order in which
- * lines are fed. */
+ * K lines are fed. */
 struct score_keys {
     uint32_t v[2][2][16];
 };
@@ -145,7 +145,7 @@ static size_t score_shared_bytes(uint32_t n_head)
 
 /* Copies of a token's codes, and of its head weights to their place; one group. */
 static __device__ __forceinline__ void fetch_query(const struct score_args &a, uint32_t token,
-                                                   const struct score_queries &s, uint32_t turn)
+                                                   const struct score_queries &s, uint32_t half)
 {
     const char *q = (const char *)a.q + (size_t)token * a.n_head * KV_INDEX_DIM;
     for (uint32_t i = threadIdx.x; i < a.n_head * CODE_PIECES; i += SCORE_WARPS * WARP) {
@@ -153,20 +153,20 @@ static __device__ __forceinline__ void fetch_query(const struct score_args &a, u
     }
     const char *w = (const char *)(a.weight + (size_t)token * a.n_head);
     for (uint32_t i = threadIdx.x; i < a.n_head / 4; i += SCORE_WARPS * WARP) {
-        cp_async_16(smem_address(s.weight + turn * a.n_head) + i * 16, w + (size_t)i * 16, true);
+        cp_async_16(smem_address(s.weight + half * a.n_head) + i * 16, w + (size_t)i * 16, true);
     }
 }
 
 /* What fetch_query copied, as the 8-column operand: piece p of a head's row has 16 codes of half
  * p / 4, of lanes with t = p % 4. */
-static __device__ __forceinline__ void unpack_query(const struct score_queries &s, uint32_t turn,
+static __device__ __forceinline__ void unpack_query(const struct score_queries &s, uint32_t half,
                                                     uint32_t n_head)
 {
     for (uint32_t i = threadIdx.x; i < n_head * CODE_PIECES; i += SCORE_WARPS * WARP) {
         const uint32_t head = i / CODE_PIECES, piece = i % CODE_PIECES;
         uint32_t v[8];
         unpack_codes(v, *(const uint4 *)(s.codes + (size_t)i * 16));
-        uint4 *to = s.pairs + turn * pairs_stride(n_head) +
+        uint4 *to = s.pairs + half * pairs_stride(n_head) +
                     (size_t)(head / 8 * 4 + piece / 4 * 2) * WARP + head % 8 * 4 + piece % 4;
         to[0] = make_uint4(v[0], v[1], v[2], v[3]);
         to[WARP] = make_uint4(v[4], v[5], v[6], v[7]);
@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(SCORE_WARPS *WARP, SCORE_BLOCKS)
     uint32_t token = next_token(a, a.first_token + blockIdx.y * SCORE_TOKENS, end, first);
     if (token == end) return;
     fetch_query(a, token, q, 0);
-    for (uint32_t turn = 0; token < end; turn ^= 1) {
+    for (uint32_t half = 0; token < end; half ^= 1) {
         const uint32_t next = next_token(a, token + 1, end, first);
         cp_async_commit();
         if (s0 <= a.pos[token] && a.request[token] != request) {
@@ -305,12 +305,12 @@ __global__ void __launch_bounds__(SCORE_WARPS *WARP, SCORE_BLOCKS)
             scale = key_scale(page, s);
         }
         cp_async_wait<0>();
-        unpack_query(q, turn, a.n_head);
+        unpack_query(q, half, a.n_head);
         __syncthreads(); /* also: nobody is at the token before any more */
-        if (next < end) fetch_query(a, next, q, turn ^ 1);
+        if (next < end) fetch_query(a, next, q, half ^ 1);
         if (s0 <= a.pos[token]) {
-            const float sum = sum_heads(keys, a.n_head, q.pairs + turn * pairs_stride(a.n_head),
-                                        q.weight + turn * a.n_head);
+            const float sum = sum_heads(keys, a.n_head, q.pairs + half * pairs_stride(a.n_head),
+                                        q.weight + half * a.n_head);
             if (s <= a.pos[token])
                 a.score[(size_t)(token - a.first_token) * a.stride + (uint32_t)s] = sum * scale;
         }
@@ -498,10 +498,10 @@ write_items(const struct topk_args &a, struct topk_shared &s, const uint32_t (&k
         before += __popc(lanes);
         if (EQUALS) {
             const unsigned same = warp_ballot(key[i] == threshold);
-            const int rank = before_same + __popc(same & below);
+            const int i_same = before_same + __popc(same & below);
             before_same += __popc(same);
-            take = take || (key[i] == threshold && rank < n_equal);
-            to += min(rank, n_equal);
+            take = take || (key[i] == threshold && i_same < n_equal);
+            to += min(i_same, n_equal);
         }
         if (take) put_item<ITEMS, STAGE>(a, pages, row, token, key[i], i, to);
     }

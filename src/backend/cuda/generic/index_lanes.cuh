@@ -6,7 +6,7 @@
 #include "backend/cuda/cuda_int.cuh"
 
 /* Rope: a pair by the angle whose sine and cosine are s and c */
-static __device__ __forceinline__ void turn(float &a, float &b, float s, float c)
+static __device__ __forceinline__ void rotate(float &a, float &b, float s, float c)
 {
     float x = a * c - b * s;
     b = a * s + b * c;
@@ -54,15 +54,15 @@ static __device__ __forceinline__ int index_pair(int k, bool interleaved)
 }
 
 /* and where their values are; s, c: of each. */
-static __device__ __forceinline__ void turn_index(float (&v)[INDEX_EACH], const float (&s)[4],
-                                                  const float (&c)[4], bool interleaved)
+static __device__ __forceinline__ void rotate_index(float (&v)[INDEX_EACH], const float (&s)[4],
+                                                    const float (&c)[4], bool interleaved)
 {
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         if (interleaved) {
-            turn(v[k / 2 * 4 + k % 2 * 2], v[k / 2 * 4 + k % 2 * 2 + 1], s[k], c[k]);
+            rotate(v[k / 2 * 4 + k % 2 * 2], v[k / 2 * 4 + k % 2 * 2 + 1], s[k], c[k]);
         } else {
-            turn(v[k], v[k + 4], s[k], c[k]);
+            rotate(v[k], v[k + 4], s[k], c[k]);
         }
     }
 }

@@ -2,12 +2,12 @@
  *
  * Block: 128 tokens x 64 outputs x 128 of K, 8 warps of 32 x 32, four stages of cp.async into
  * swizzled shared memory. Each 128-wide step is summed in the tensor cores, multiplied by the
- * token's and the block's scale, and added to an f32 sum of the current share of K; shares are
- * added in ascending order. Shares, and the order of k inside a step, are those of
+ * token's and the block's scale, and added to an f32 sum of the current part of K; parts are
+ * added in ascending order. The parts, and the order of k inside a step, are those of
  * product_small.cu, so both files give the same bits. */
+#include "backend/cuda/k_parts.h"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
-#include "backend/cuda/shares.h"
 
 enum {
     BM = PRODUCT_LARGE_TILE,
@@ -93,7 +93,7 @@ static __device__ __forceinline__ void multiply_stage(float (&c)[2][4][4],
 }
 
 __global__ void __launch_bounds__(THREADS, 1)
-    product_fp8_large_kernel(const struct product_args a, const uint32_t share)
+    product_fp8_large_kernel(const struct product_args a, const uint32_t k_part)
 {
     SHARED_DYNAMIC(unsigned char, tiles);
     __shared__ struct large_shared rows;
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                 part[m][n][3] = fmaf(c[m][n][3], s1, part[m][n][3]);
             }
         }
-        if ((s + 1) % share == 0) {
+        if ((s + 1) % k_part == 0) {
 #pragma unroll
             for (int i = 0; i < 32; i++) {
                 float *to = &total[0][0][0] + i, *from = &part[0][0][0] + i;
@@ -180,11 +180,11 @@ fathom_err product_fp8_large(struct cuda_backend *c, const struct product_args &
 {
     static_assert(STAGES * STAGE_BYTES + sizeof(struct large_shared) <= shared_limit(true),
                   "shared memory of a block");
-    uint32_t share = a.k / BK / share_count(a.k / BK);
+    uint32_t k_part = a.k / BK / k_part_count(a.k / BK);
     CU_TRY(c,
            cudaFuncSetAttribute(product_fp8_large_kernel,
                                 cudaFuncAttributeMaxDynamicSharedMemorySize, STAGES * STAGE_BYTES),
            what);
     return cuda_launch(c, what, product_fp8_large_kernel, dim3(ceil_div(a.n, BN), n_tile), THREADS,
-                       STAGES * STAGE_BYTES, a, share);
+                       STAGES * STAGE_BYTES, a, k_part);
 }

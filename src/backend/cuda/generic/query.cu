@@ -16,12 +16,12 @@ enum {
 struct query_args {
     const float *query; /* [T][n_query]: heads of 192, then index heads of 128 */
     uint32_t n_query, n_head, n_token;
-    const __nv_bfloat16 *kv_b; /* fast path: [H][256][512], the keys' rows first */
-    const float *kv_b_f;       /* float path */
+    const bf16 *kv_b;    /* fast path: [H][256][512], the keys' rows first */
+    const float *kv_b_f; /* float path */
     const int32_t *pos;
     float freq[KV_ROPE / 2];
     bool interleaved, index_interleaved, quantize;
-    __nv_bfloat16 *h; /* [T][n_head][576], fast path */
+    bf16 *h; /* [T][n_head][576], fast path */
     float *f;
     uint32_t n_index_head;    /* 0: no index queries */
     const float *head_weight; /* [T][n_index_head], raw; n_head_part of them to be added */
@@ -30,8 +30,8 @@ struct query_args {
     uint8_t *index_q;    /* codes, fast path */
     float *index_f;      /* values (codes when quantizing), float path */
     float *index_weight; /* [T][n_index_head], written */
-    uint32_t n_absorb;   /* blocks of query_kernel that absorb; the others turn */
-    uint32_t n_pass;     /* a warp turns so many times four heads */
+    uint32_t n_absorb;   /* blocks of query_kernel that absorb; the others rotate */
+    uint32_t n_pass;     /* a warp rotates so many times four heads */
 };
 
 static __device__ __forceinline__ void store_query(const struct query_args &a, size_t at, float v)
@@ -78,7 +78,7 @@ load_absorb(uint32_t (&w)[SHAPE::RT][NOPE / 16][4], const struct query_args &a,
 {
     enum { PIECES = SHAPE::COLS * 2 / 16 };
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    const __nv_bfloat16 *from = a.kv_b + (size_t)head * 2 * NOPE * KV_LATENT + col0;
+    const bf16 *from = a.kv_b + (size_t)head * 2 * NOPE * KV_LATENT + col0;
     for (uint32_t i = threadIdx.x; i < NOPE * PIECES; i += SHAPE::THREADS) {
         const uint32_t row = i / PIECES, piece = i % PIECES;
         cp_async_16(smem_address(s->w[row]) + piece * 16,
@@ -153,8 +153,8 @@ static __device__ __forceinline__ void absorb_tile(const uint32_t (&w)[SHAPE::RT
 #pragma unroll
         for (int i = 0; i < SHAPE::GROUPS; i++) {
             const int col = (warp * SHAPE::RT + r) * 16 + g;
-            __nv_bfloat16 *to = (__nv_bfloat16 *)s->out[i * 8 + 2 * t] + col;
-            __nv_bfloat16 *next = (__nv_bfloat16 *)s->out[i * 8 + 2 * t + 1] + col;
+            bf16 *to = (bf16 *)s->out[i * 8 + 2 * t] + col;
+            bf16 *next = (bf16 *)s->out[i * 8 + 2 * t + 1] + col;
             to[0] = __float2bfloat16_rn(acc[r][i][0]);
             next[0] = __float2bfloat16_rn(acc[r][i][1]);
             to[8] = __float2bfloat16_rn(acc[r][i][2]);
@@ -208,36 +208,37 @@ static __device__ __forceinline__ float head_weight(const struct query_args &a, 
     return index_sum(sum);
 }
 
-enum { TURN_HEADS = WARP / INDEX_LANES, TURN_WARPS = absorb_few::WARPS };
+enum { ROTATE_HEADS = WARP / INDEX_LANES, ROTATE_WARPS = absorb_few::WARPS };
 
 /* The rotary parts of four attention queries, a pair a lane. */
 static __device__ __forceinline__ void
-turn_rotary(const struct query_args &a, const struct angles &x, uint32_t token, uint32_t head0)
+rotate_query(const struct query_args &a, const struct angles &x, uint32_t token, uint32_t head0)
 {
     const uint32_t lane = threadIdx.x % WARP;
     const uint32_t one = a.interleaved ? 2 * lane : lane;
     const uint32_t two = a.interleaved ? 2 * lane + 1 : lane + KV_ROPE / 2;
-    float u[TURN_HEADS] = {}, v[TURN_HEADS] = {};
+    float u[ROTATE_HEADS] = {}, v[ROTATE_HEADS] = {};
 #pragma unroll
-    for (uint32_t k = 0; k < TURN_HEADS; k++) {
+    for (uint32_t k = 0; k < ROTATE_HEADS; k++) {
         const uint32_t head = min(head0 + k, a.n_head - 1);
         const float *from = a.query + (size_t)token * a.n_query + head * HEAD + NOPE;
         u[k] = from[one];
         v[k] = from[two];
     }
 #pragma unroll
-    for (uint32_t k = 0; k < TURN_HEADS; k++) {
+    for (uint32_t k = 0; k < ROTATE_HEADS; k++) {
         if (head0 + k >= a.n_head) break;
         const size_t to = ((size_t)token * a.n_head + head0 + k) * KV_ROW + KV_LATENT;
-        turn(u[k], v[k], x.s, x.c);
+        rotate(u[k], v[k], x.s, x.c);
         store_query(a, to + one, u[k]);
         store_query(a, to + two, v[k]);
     }
 }
 
 /* Four index queries: rope, Hadamard, codes; their weights take the scales. */
-static __device__ __forceinline__ void
-turn_index_heads(const struct query_args &a, const struct angles &x, uint32_t token, uint32_t head0)
+static __device__ __forceinline__ void rotate_index_heads(const struct query_args &a,
+                                                          const struct angles &x, uint32_t token,
+                                                          uint32_t head0)
 {
     const uint32_t lane = threadIdx.x % WARP, head = head0 + lane / INDEX_LANES;
     const bool present = head < a.n_index_head;
@@ -252,7 +253,7 @@ turn_index_heads(const struct query_args &a, const struct angles &x, uint32_t to
         s[k] = shfl(x.s, index_pair(k, a.index_interleaved));
         c[k] = shfl(x.c, index_pair(k, a.index_interleaved));
     }
-    turn_index(v, s, c, a.index_interleaved);
+    rotate_index(v, s, c, a.index_interleaved);
     hadamard(v);
     const float scale = a.quantize ? index_scale(v) : 1.0f;
     if (!present) return;
@@ -265,20 +266,20 @@ turn_index_heads(const struct query_args &a, const struct angles &x, uint32_t to
     if (lane % INDEX_LANES == 0) a.index_weight[row] = weight * a.weight_scale * scale;
 }
 
-/* Warp number i of those that turn: heads of one token, n_pass times four of attention or of the
+/* Warp number i of those that rotate: heads of one token, n_pass times four of attention or of the
  * index. */
-static __device__ __forceinline__ void turn_heads(const struct query_args &a, uint32_t i)
+static __device__ __forceinline__ void rotate_heads(const struct query_args &a, uint32_t i)
 {
-    const uint32_t each = a.n_pass * TURN_HEADS, n_rotary = ceil_div(a.n_head, each);
+    const uint32_t each = a.n_pass * ROTATE_HEADS, n_rotary = ceil_div(a.n_head, each);
     const uint32_t n_job = n_rotary + ceil_div(a.n_index_head, each);
     const uint32_t token = i / n_job, job = i % n_job;
     if (token >= a.n_token) return;
     const struct angles x = angles_at(a.freq, a.pos[token]);
-    for (uint32_t k = 0; k < each; k += TURN_HEADS) {
+    for (uint32_t k = 0; k < each; k += ROTATE_HEADS) {
         if (job < n_rotary) {
-            turn_rotary(a, x, token, job * each + k);
+            rotate_query(a, x, token, job * each + k);
         } else {
-            turn_index_heads(a, x, token, (job - n_rotary) * each + k);
+            rotate_index_heads(a, x, token, (job - n_rotary) * each + k);
         }
     }
 }
@@ -292,7 +293,7 @@ __global__ void __launch_bounds__(absorb_few::THREADS) query_kernel(const struct
         absorb_block<absorb_few>(a, blockIdx.x);
     } else {
         dependency_wait();
-        turn_heads(a, (blockIdx.x - a.n_absorb) * TURN_WARPS + threadIdx.x / WARP);
+        rotate_heads(a, (blockIdx.x - a.n_absorb) * ROTATE_WARPS + threadIdx.x / WARP);
     }
 }
 
@@ -401,11 +402,11 @@ fathom_err front_queries(struct cuda_backend *c, const struct mla_front_args *a,
     } else {
         TRY(run_absorb(c, q));
     }
-    const uint32_t each = q.n_pass * TURN_HEADS;
+    const uint32_t each = q.n_pass * ROTATE_HEADS;
     const uint32_t n_job = ceil_div(q.n_head, each) + ceil_div(q.n_index_head, each);
-    const uint32_t n_turn = ceil_div(q.n_token * n_job, TURN_WARPS);
-    return cuda_launch(c, "mla_front", query_kernel, dim3(q.n_absorb + n_turn), absorb_few::THREADS,
-                       q.n_absorb ? sizeof(absorb_few::shared) : 0, q);
+    const uint32_t n_rotate = ceil_div(q.n_token * n_job, ROTATE_WARPS);
+    return cuda_launch(c, "mla_front", query_kernel, dim3(q.n_absorb + n_rotate),
+                       absorb_few::THREADS, q.n_absorb ? sizeof(absorb_few::shared) : 0, q);
 }
 
 /* Raises the kernels' shared memory limit; called once when a backend is created. */

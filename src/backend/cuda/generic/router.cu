@@ -1,32 +1,32 @@
 /* router.cu - the router's scores, the choice of experts, and the map from experts to rows
  *
  * Scores: BF16 weights against f32 activations on the tensor cores, without rounding them: an
- * activation is three bf16 planes. K is cut into lines of 64 and lines into shares of SHARE_LINES;
- * a line is one chain of products from zero, lines are added in ascending order inside a share,
- * shares in ascending order by the kernel that chooses. Both score kernels keep to that, so a
- * token's bits do not depend on the number of tokens.
+ * activation is three bf16 planes. K is cut into K lines of 64 values and these into
+ * parts of K_PART_LINES. A K line is one chain of products from zero. K lines are added in
+ * ascending order inside a part, parts in ascending order by the kernel that chooses. Both score
+ * kernels keep to that, so a token's bits do not depend on the number of tokens.
  *
  * Up to CHOOSE_FEW tokens, one block chooses for all of them and maps; with more, blocks choose
  * each for theirs, and the map is made by one block, or by many of which each has counted its
  * tokens. */
+#include "backend/cuda/k_parts.h"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
-#include "backend/cuda/shares.h"
 
-enum { PLANES = 3, LINE = 64, LINE_BYTES = 128, TILE = 16, SHARE_LINES = ROUTER_SHARE_LINES };
+enum { PLANES = 3, K_LINE = K_LINE_BYTES / 2, TILE = 16, K_PART_LINES = ROUTER_K_PART_LINES };
 
 struct router_args_device {
     struct matrix w;
     const float *x; /* [T][D] */
     uint32_t n_token;
     uint32_t pitch; /* of a token's scores */
-    float *score;   /* [share][T][pitch] */
+    float *score;   /* [K part][T][pitch] */
 };
 
 static __device__ __forceinline__ float *score_row(const struct router_args_device &a,
-                                                   uint32_t share, uint32_t token)
+                                                   uint32_t k_part, uint32_t token)
 {
-    return a.score + ((size_t)share * a.n_token + token) * a.pitch;
+    return a.score + ((size_t)k_part * a.n_token + token) * a.pitch;
 }
 
 /* ---- scores, float path ---- */
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(FLOAT_THREADS)
     float sum = 0.0f;
     for (uint32_t k = threadIdx.x; k < n; k += FLOAT_THREADS) {
         size_t at = (size_t)e * n + k;
-        float w = a.w.dtype == DTYPE_BF16 ? __bfloat162float(((const __nv_bfloat16 *)a.w.data)[at])
+        float w = a.w.dtype == DTYPE_BF16 ? __bfloat162float(((const bf16 *)a.w.data)[at])
                                           : ((const float *)a.w.data)[at];
         sum = fmaf(w, a.x[(size_t)t * n + k], sum);
     }
@@ -64,14 +64,14 @@ static __device__ __forceinline__ void split_planes(float x, float y, uint32_t (
     }
 }
 
-/* Where 16 bytes of a line lie: rows of 128 bytes whose chunks are permuted by row, so that eight
+/* Where 16 bytes of a K line lie: rows of 128 bytes whose chunks are permuted by row, so that eight
  * rows' chunks of one place fall on different banks. */
 static __device__ __forceinline__ uint32_t chunk_place(uint32_t row, uint32_t chunk)
 {
-    return row * LINE_BYTES + ((chunk ^ (row & 7)) << 4);
+    return row * K_LINE_BYTES + ((chunk ^ (row & 7)) << 4);
 }
 
-/* A's fragment of 16 rows from `row0` on and the k-th 16 of a line. */
+/* A's fragment of 16 rows from `row0` on and the k-th 16 of a K line. */
 static __device__ __forceinline__ void load_fragment(uint32_t (&r)[4], uint32_t base, uint32_t row0,
                                                      uint32_t k)
 {
@@ -83,29 +83,33 @@ enum {
     FEW_WARPS = 8,
     FEW_THREADS = FEW_WARPS * WARP,
     FEW_COLS = 32,
-    WARP_LINES = SHARE_LINES / FEW_WARPS,
+    WARP_K_LINES = K_PART_LINES / FEW_WARPS,
 };
 
 /* A block's experts: TILES of 16. Two read and split inputs half as often, one spreads weights over
  * more blocks. */
 template <int TILES> struct few_sizes {
-    enum { ROWS = TILES * TILE, LINE_AREA = ROWS * LINE_BYTES, BYTES = SHARE_LINES * LINE_AREA };
+    enum {
+        ROWS = TILES * TILE,
+        K_LINE_AREA = ROWS * K_LINE_BYTES,
+        BYTES = K_PART_LINES * K_LINE_AREA
+    };
 };
 
-/* Values of one token (lane / 4) in a warp's lines: k = 16 j + 2 t + {0, 1, 8, 9} */
+/* Values of one token (lane / 4) in a warp's K lines: k = 16 j + 2 t + {0, 1, 8, 9} */
 struct few_values {
-    float2 v[WARP_LINES][4][2];
+    float2 v[WARP_K_LINES][4][2];
 };
 
 static __device__ __forceinline__ void load_values(struct few_values &x,
                                                    const struct router_args_device &a,
-                                                   uint32_t token, uint32_t line0)
+                                                   uint32_t token, uint32_t k_line0)
 {
     const float *row = a.x + (size_t)min(token, a.n_token - 1) * a.w.n_col;
 #pragma unroll
-    for (int l = 0; l < WARP_LINES; l++) {
-        uint32_t line = min(line0 + (uint32_t)l, a.w.n_col / LINE - 1);
-        const float2 *from = (const float2 *)(row + line * LINE) + threadIdx.x % 4;
+    for (int l = 0; l < WARP_K_LINES; l++) {
+        uint32_t k_line = min(k_line0 + (uint32_t)l, a.w.n_col / K_LINE - 1);
+        const float2 *from = (const float2 *)(row + k_line * K_LINE) + threadIdx.x % 4;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             x.v[l][j][0] = from[j * 8];
@@ -114,27 +118,27 @@ static __device__ __forceinline__ void load_values(struct few_values &x,
     }
 }
 
-/* A warp's lines of weights, on their way to `to`. */
+/* A warp's K lines of weights, on their way to `to`. */
 template <int TILES>
-static __device__ __forceinline__ void copy_lines(const struct router_args_device &a, uint32_t to,
-                                                  uint32_t e0, uint32_t line0)
+static __device__ __forceinline__ void copy_k_lines(const struct router_args_device &a, uint32_t to,
+                                                    uint32_t e0, uint32_t k_line0)
 {
-    const uint32_t lane = threadIdx.x % WARP, n_line = a.w.n_col / LINE;
+    const uint32_t lane = threadIdx.x % WARP, n_k_line = a.w.n_col / K_LINE;
 #pragma unroll
-    for (uint32_t l = 0; l < WARP_LINES; l++) {
+    for (uint32_t l = 0; l < WARP_K_LINES; l++) {
 #pragma unroll
         for (uint32_t i = lane; i < few_sizes<TILES>::ROWS * 8; i += WARP) {
             const uint32_t row = i / 8, e = min(e0 + row, a.w.n_row - 1);
-            const size_t at = ((size_t)e * n_line + line0 + l) * LINE_BYTES + i % 8 * 16;
-            if (line0 + l < n_line)
-                cp_async_16(to + l * few_sizes<TILES>::LINE_AREA + chunk_place(row, i % 8),
+            const size_t at = ((size_t)e * n_k_line + k_line0 + l) * K_LINE_BYTES + i % 8 * 16;
+            if (k_line0 + l < n_k_line)
+                cp_async_16(to + l * few_sizes<TILES>::K_LINE_AREA + chunk_place(row, i % 8),
                             (const char *)a.w.data + at, true);
         }
     }
     cp_async_commit();
 }
 
-/* A line of weights times 8 tokens: sums to part[token][expert]. */
+/* A K line of weights times 8 tokens: sums to part[token][expert]. */
 template <int TILES>
 static __device__ __forceinline__ void multiply_few(float (*part)[few_sizes<TILES>::ROWS + 1],
                                                     uint32_t weights, const float2 (&x)[4][2])
@@ -163,50 +167,52 @@ static __device__ __forceinline__ void multiply_few(float (*part)[few_sizes<TILE
     }
 }
 
-/* Few tokens: a block makes a share of its experts for up to 32 tokens, 8 at a time; a warp has two
- * of the share's lines. Weights are on their way to shared memory before the wait, values of the
- * next tokens while these are multiplied. */
+/* Few tokens: a block makes one part of K of its experts for up to 32 tokens, 8 at a time; a warp
+ * has two of the part's K lines. Weights are on their way to shared memory before the wait, values
+ * of the next tokens while these are multiplied. */
 template <int TILES>
 __global__ void __launch_bounds__(FEW_THREADS, 2)
     router_few_kernel(const struct router_args_device a)
 {
     SHARED_DYNAMIC(char, shared);
-    enum { ROWS = few_sizes<TILES>::ROWS, AREA = few_sizes<TILES>::LINE_AREA };
-    __shared__ float part[SHARE_LINES][8][ROWS + 1];
+    enum { ROWS = few_sizes<TILES>::ROWS, AREA = few_sizes<TILES>::K_LINE_AREA };
+    __shared__ float part[K_PART_LINES][8][ROWS + 1];
     const uint32_t warp = threadIdx.x / WARP, group = threadIdx.x % WARP / 4;
-    const uint32_t e0 = blockIdx.x * ROWS, share = blockIdx.y, token0 = blockIdx.z * FEW_COLS;
-    const uint32_t line0 = share * SHARE_LINES + warp * WARP_LINES;
-    const uint32_t n_line = min((uint32_t)SHARE_LINES, a.w.n_col / LINE - share * SHARE_LINES);
+    const uint32_t e0 = blockIdx.x * ROWS, k_part = blockIdx.y, token0 = blockIdx.z * FEW_COLS;
+    const uint32_t k_line0 = k_part * K_PART_LINES + warp * WARP_K_LINES;
+    const uint32_t n_k_line =
+        min((uint32_t)K_PART_LINES, a.w.n_col / K_LINE - k_part * K_PART_LINES);
     const uint32_t n_here = min((uint32_t)FEW_COLS, a.n_token - token0);
-    const uint32_t weights = smem_address(shared) + warp * WARP_LINES * AREA;
+    const uint32_t weights = smem_address(shared) + warp * WARP_K_LINES * AREA;
     dependency_release();
-    copy_lines<TILES>(a, weights, e0, line0);
+    copy_k_lines<TILES>(a, weights, e0, k_line0);
     dependency_wait();
     struct few_values x, next;
-    load_values(next, a, token0 + group, line0);
+    load_values(next, a, token0 + group, k_line0);
     cp_async_wait<0>();
     __syncwarp();
     for (uint32_t t0 = 0; t0 < n_here; t0 += 8) {
         x = next;
-        if (t0 + 8 < n_here) load_values(next, a, token0 + t0 + 8 + group, line0);
+        if (t0 + 8 < n_here) load_values(next, a, token0 + t0 + 8 + group, k_line0);
 #pragma unroll
-        for (uint32_t l = 0; l < WARP_LINES; l++)
-            multiply_few<TILES>(part[warp * WARP_LINES + l], weights + l * AREA, x.v[l]);
+        for (uint32_t l = 0; l < WARP_K_LINES; l++)
+            multiply_few<TILES>(part[warp * WARP_K_LINES + l], weights + l * AREA, x.v[l]);
         __syncthreads();
         const uint32_t e = threadIdx.x % ROWS, i = threadIdx.x / ROWS;
         if (i < 8 && t0 + i < n_here && e0 + e < a.pitch) {
             float sum = 0.0f;
 #pragma unroll
-            for (uint32_t l = 0; l < SHARE_LINES; l++) {
-                if (l < n_line) sum += part[l][i][e];
+            for (uint32_t l = 0; l < K_PART_LINES; l++) {
+                if (l < n_k_line) sum += part[l][i][e];
             }
-            score_row(a, share, token0 + t0 + i)[e0 + e] = sum;
+            score_row(a, k_part, token0 + t0 + i)[e0 + e] = sum;
         }
         __syncthreads();
     }
 }
 
-/* Many tokens: a block makes a share of 128 experts for 64 tokens, its 4 warps 64 x 32 each. */
+/* Many tokens: a block makes one part of K of 128 experts for 64 tokens, its 4 warps 64 x 32 each.
+ */
 enum {
     MANY_WARPS = 4,
     MANY_THREADS = MANY_WARPS * WARP,
@@ -215,15 +221,16 @@ enum {
     WARP_TILES = 4,  /* of 16 experts */
     WARP_GROUPS = 4, /* of 8 tokens */
     STAGES = 3,
-    WEIGHT_BYTES = MANY_ROWS * LINE_BYTES,
-    PLANE_BYTES = MANY_COLS * LINE_BYTES,
+    WEIGHT_BYTES = MANY_ROWS * K_LINE_BYTES,
+    PLANE_BYTES = MANY_COLS * K_LINE_BYTES,
     MANY_BYTES = STAGES * WEIGHT_BYTES + 2 * PLANES * PLANE_BYTES,
-    THREAD_CHUNKS = MANY_COLS * 8 / MANY_THREADS, /* of 8 values of a line */
+    THREAD_CHUNKS = MANY_COLS * 8 / MANY_THREADS, /* of 8 values of a K line */
 };
 
-/* A line of weights to a stage, one group of copies; lines past the end of the share are empty. */
+/* A K line of weights to a stage, one group of copies; K lines past the end of the part are empty.
+ */
 static __device__ __forceinline__ void copy_weights(const struct router_args_device &a,
-                                                    uint32_t stage, uint32_t e0, uint32_t line,
+                                                    uint32_t stage, uint32_t e0, uint32_t k_line,
                                                     bool valid)
 {
 #pragma unroll
@@ -232,7 +239,7 @@ static __device__ __forceinline__ void copy_weights(const struct router_args_dev
         const char *from = (const char *)a.w.data + (size_t)e * a.w.n_col * 2;
         if (valid)
             cp_async_16(stage + chunk_place(i / 8, i % 8),
-                        from + (size_t)line * LINE_BYTES + i % 8 * 16, true);
+                        from + (size_t)k_line * K_LINE_BYTES + i % 8 * 16, true);
     }
     cp_async_commit();
 }
@@ -243,19 +250,19 @@ struct many_values {
 
 static __device__ __forceinline__ void load_values(struct many_values &x,
                                                    const struct router_args_device &a,
-                                                   uint32_t token0, uint32_t line)
+                                                   uint32_t token0, uint32_t k_line)
 {
 #pragma unroll
     for (uint32_t i = 0; i < THREAD_CHUNKS; i++) {
         uint32_t at = i * MANY_THREADS + threadIdx.x, token = min(token0 + at / 8, a.n_token - 1);
-        const float4 *from =
-            (const float4 *)(a.x + (size_t)token * a.w.n_col + (size_t)line * LINE + at % 8 * 8);
+        const float4 *from = (const float4 *)(a.x + (size_t)token * a.w.n_col +
+                                              (size_t)k_line * K_LINE + at % 8 * 8);
         x.v[i][0] = from[0];
         x.v[i][1] = from[1];
     }
 }
 
-/* The three planes of a line, each [token][128 bytes]. */
+/* The three planes of a K line, each [token][128 bytes]. */
 static __device__ __forceinline__ void store_planes(const struct many_values &x, char *planes)
 {
 #pragma unroll
@@ -275,9 +282,9 @@ static __device__ __forceinline__ void store_planes(const struct many_values &x,
     }
 }
 
-/* c = one line's products of a warp's 64 experts and 32 tokens */
-static __device__ __forceinline__ void multiply_line(float (&c)[WARP_TILES][WARP_GROUPS][4],
-                                                     uint32_t weights, uint32_t planes)
+/* c = one K line's products of a warp's 64 experts and 32 tokens */
+static __device__ __forceinline__ void multiply_k_line(float (&c)[WARP_TILES][WARP_GROUPS][4],
+                                                       uint32_t weights, uint32_t planes)
 {
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const uint32_t row0 = warp % 2 * WARP_TILES * TILE, col0 = warp / 2 * WARP_GROUPS * 8;
@@ -318,8 +325,8 @@ __global__ void __launch_bounds__(MANY_THREADS, 2)
     SHARED_DYNAMIC(char, shared);
     const uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
     const uint32_t e0 = blockIdx.x * MANY_ROWS, token0 = blockIdx.y * MANY_COLS;
-    const uint32_t share = blockIdx.z, first = share * SHARE_LINES;
-    const uint32_t n = min((uint32_t)SHARE_LINES, a.w.n_col / LINE - first);
+    const uint32_t k_part = blockIdx.z, first = k_part * K_PART_LINES;
+    const uint32_t n = min((uint32_t)K_PART_LINES, a.w.n_col / K_LINE - first);
     char *planes = shared + STAGES * WEIGHT_BYTES;
     const uint32_t weights_at = smem_address(shared), planes_at = smem_address(planes);
     float sum[WARP_TILES][WARP_GROUPS][4] = {};
@@ -334,10 +341,10 @@ __global__ void __launch_bounds__(MANY_THREADS, 2)
     for (uint32_t l = 0; l < n; l++) {
         float c[WARP_TILES][WARP_GROUPS][4];
         cp_async_wait<1>();
-        __syncthreads(); /* line l is there; line l - 1 is done with */
+        __syncthreads(); /* K line l is there; K line l - 1 is done with */
         copy_weights(a, weights_at + (l + 2) % STAGES * WEIGHT_BYTES, e0, first + l + 2, l + 2 < n);
-        multiply_line(c, weights_at + l % STAGES * WEIGHT_BYTES,
-                      planes_at + l % 2 * PLANES * PLANE_BYTES);
+        multiply_k_line(c, weights_at + l % STAGES * WEIGHT_BYTES,
+                        planes_at + l % 2 * PLANES * PLANE_BYTES);
 #pragma unroll
         for (int m = 0; m < WARP_TILES; m++) {
 #pragma unroll
@@ -356,7 +363,7 @@ __global__ void __launch_bounds__(MANY_THREADS, 2)
             uint32_t e = e0 + (warp % 2 * WARP_TILES + m) * TILE + g;
             uint32_t token = token0 + warp / 2 * WARP_GROUPS * 8 + k / 2 * 8 + 2 * t + k % 2;
             if (token >= a.n_token) continue;
-            float *to = score_row(a, share, token) + e;
+            float *to = score_row(a, k_part, token) + e;
             if (e < a.pitch) to[0] = sum[m][k / 2][k % 2];
             if (e + 8 < a.pitch) to[8] = sum[m][k / 2][k % 2 + 2];
         }
@@ -368,9 +375,9 @@ __global__ void __launch_bounds__(MANY_THREADS, 2)
 enum { USED_MAX = 32, GROUPS_MAX = 32, EXPERTS_MAX = 1024, FEW_TOKENS = 64 };
 
 struct choose_args {
-    const float *score; /* [share][T][pitch] */
+    const float *score; /* [K part][T][pitch] */
     const float *bias;
-    uint32_t n_share, pitch;
+    uint32_t n_k_part, pitch;
     uint32_t n_expert, n_group, topk_group, n_used;
     float routed_scale;
     bool norm_topk;
@@ -396,13 +403,13 @@ static __device__ __forceinline__ uint32_t order_key(float v)
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* The sum of shares of one expert's score. */
+/* The sum over the parts of K of one expert's score. */
 static __device__ __forceinline__ float score_of(const struct choose_args &a, uint32_t token)
 {
     const float *from = a.score + (size_t)token * a.pitch + threadIdx.x;
     float x = 0.0f;
 #pragma unroll 7
-    for (uint32_t k = 0; k < a.n_share; k++) x += from[(size_t)k * a.n_token * a.pitch];
+    for (uint32_t k = 0; k < a.n_k_part; k++) x += from[(size_t)k * a.n_token * a.pitch];
     return x;
 }
 
@@ -517,7 +524,7 @@ static __device__ __forceinline__ uint32_t write_choice(const struct choose_args
 
 struct map_args {
     const int32_t *experts; /* [T][n_used] */
-    uint32_t n_token, n_used, n_slot, n_stack, tile;
+    uint32_t n_token, n_used, rows_per_token, n_stack, tile;
     int32_t *counts; /* [blocks of MAP_TOKENS tokens][n_stack] */
     struct task *tasks;
     int32_t *n_task, *rows;
@@ -558,13 +565,13 @@ struct map_shared {
 static __device__ __forceinline__ void place_rows(const struct map_args &a, const int32_t *experts,
                                                   uint32_t t0, uint32_t n, int *cursor)
 {
-    const int shared_first = a.n_slot > a.n_used ? cursor[a.n_stack - 1] : 0;
+    const int shared_first = a.rows_per_token > a.n_used ? cursor[a.n_stack - 1] : 0;
 #pragma unroll 1
-    for (uint32_t i = threadIdx.x; i < n * a.n_slot; i += blockDim.x) {
-        const uint32_t t = i / a.n_slot, j = i % a.n_slot;
+    for (uint32_t i = threadIdx.x; i < n * a.rows_per_token; i += blockDim.x) {
+        const uint32_t t = i / a.rows_per_token, j = i % a.rows_per_token;
         const int at = j < a.n_used ? atomicAdd(&cursor[experts[t * a.n_used + j]], 1)
                                     : shared_first + (int)(t0 + t);
-        a.rows[at] = (int32_t)((t0 + t) * a.n_slot + j);
+        a.rows[at] = (int32_t)((t0 + t) * a.rows_per_token + j);
     }
 }
 
@@ -631,7 +638,7 @@ __global__ void __launch_bounds__(MAP_THREADS) map_kernel(const struct map_args 
             n_before += i < blockIdx.x ? k : 0;
         }
     }
-    if (a.n_slot > a.n_used && e == a.n_stack - 1) n = (int)a.n_token;
+    if (a.rows_per_token > a.n_used && e == a.n_stack - 1) n = (int)a.n_token;
     const int first = list_tasks(a, n, blockIdx.x == 0, sh.scratch);
     sh.count[e] = first + n_before;
     __syncthreads();
@@ -657,22 +664,22 @@ __global__ void __launch_bounds__(EXPERTS_MAX)
     choose_candidates(a.n_used, &ch);
     if (e >= WARP) return;
     const uint32_t mine = write_choice(a, token, &ch);
-    if (!m.tasks || e >= m.n_slot) return;
+    if (!m.tasks || e >= m.rows_per_token) return;
     const struct task t = {(int32_t)(e < m.n_used ? mine : m.n_stack - 1), (int32_t)e, 1};
     m.tasks[e] = t;
     m.rows[e] = (int32_t)e;
-    if (e == 0) *m.n_task = (int32_t)m.n_slot;
+    if (e == 0) *m.n_task = (int32_t)m.rows_per_token;
 }
 
 /* ---- launches ---- */
 
 template <int TILES>
 static fathom_err launch_few(struct cuda_backend *c, const struct router_args_device &a,
-                             uint32_t n_share)
+                             uint32_t n_k_part)
 {
     const uint32_t n_tile = ceil_div(a.w.n_row, few_sizes<TILES>::ROWS);
     return cuda_launch(c, "router", router_few_kernel<TILES>,
-                       dim3(n_tile, n_share, ceil_div(a.n_token, FEW_COLS)), FEW_THREADS,
+                       dim3(n_tile, n_k_part, ceil_div(a.n_token, FEW_COLS)), FEW_THREADS,
                        few_sizes<TILES>::BYTES, a);
 }
 
@@ -682,15 +689,15 @@ static fathom_err run_scores(struct cuda_backend *c, const struct router_args *a
     struct router_args_device s = {a->w->moe.router, a->x->f, a->n_token, k->pitch,
                                    c->router_score};
     const uint32_t n_expert = s.w.n_row, n_token = a->n_token;
-    k->n_share = 1;
-    if (!c->fast || s.w.dtype != DTYPE_BF16 || s.w.n_col % LINE) {
+    k->n_k_part = 1;
+    if (!c->fast || s.w.dtype != DTYPE_BF16 || s.w.n_col % K_LINE) {
         return cuda_launch(c, "router", router_float_kernel, dim3(n_expert, n_token), FLOAT_THREADS,
                            0, s);
     }
-    k->n_share = router_share_count(s.w.n_col);
-    if (n_token <= 8) return launch_few<1>(c, s, k->n_share);
-    if (n_token <= FEW_TOKENS) return launch_few<2>(c, s, k->n_share);
-    dim3 grid(ceil_div(n_expert, MANY_ROWS), ceil_div(n_token, MANY_COLS), k->n_share);
+    k->n_k_part = router_k_part_count(s.w.n_col);
+    if (n_token <= 8) return launch_few<1>(c, s, k->n_k_part);
+    if (n_token <= FEW_TOKENS) return launch_few<2>(c, s, k->n_k_part);
+    dim3 grid(ceil_div(n_expert, MANY_ROWS), ceil_div(n_token, MANY_COLS), k->n_k_part);
     return cuda_launch(c, "router", router_many_kernel, grid, MANY_THREADS, MANY_BYTES, s);
 }
 
@@ -703,15 +710,16 @@ static uint32_t map_threads(uint32_t n_stack, uint32_t at_least)
 static struct map_args map_args_of(struct cuda_backend *c, const struct weight *w,
                                    const struct buffer *route, uint32_t n_token)
 {
-    const uint32_t n_used = c->c.n_expert_used, n_slot = n_used + (w->moe.stacked_shared ? 1 : 0);
-    const uint32_t n_row = n_token * n_slot, n_stack = w->moe.up.n;
+    const uint32_t n_used = c->c.n_expert_used,
+                   rows_per_token = n_used + (w->moe.stacked_shared ? 1 : 0);
+    const uint32_t n_row = n_token * rows_per_token, n_stack = w->moe.up.n;
     c->map.route = route;
     c->map.w = w;
     c->map.n_token = n_token;
     c->map.tile = cuda_moe_tile(c, w, n_row, n_stack);
     c->map.max_task = (n_row < n_stack ? n_row : n_stack) + n_row / c->map.tile;
-    return {route->i,    n_token,       n_used,       n_slot,        n_stack,
-            c->map.tile, c->map.counts, c->map.tasks, c->map.n_task, c->map.rows};
+    return {route->i,    n_token,       n_used,       rows_per_token, n_stack,
+            c->map.tile, c->map.counts, c->map.tasks, c->map.n_task,  c->map.rows};
 }
 
 fathom_err cuda_moe_map(struct cuda_backend *c, const struct weight *w, const struct buffer *route,

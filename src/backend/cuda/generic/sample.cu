@@ -81,7 +81,7 @@ static __device__ __forceinline__ uint32_t order_key(float v)
 }
 
 /* How many values come before that of `id`, and one: ties to the lower id. */
-static __device__ uint32_t rank_of(const float *x, int n, int id, struct sample_shared *sh)
+static __device__ uint32_t place_of(const float *x, int n, int id, struct sample_shared *sh)
 {
     __syncthreads();
     if (threadIdx.x == 0) sh->bin = 1;
@@ -237,13 +237,13 @@ static __device__ struct cut tighten(const float *x, int n, const struct cut &c,
         if (threadIdx.x % WARP == 0) sh->equal[threadIdx.x / WARP] = __popc(lanes);
         if (threadIdx.x == 0) sh->bin = -1;
         __syncthreads();
-        int rank = __popc(lanes & ((1u << (threadIdx.x % WARP)) - 1)), all = 0;
+        int place = __popc(lanes & ((1u << (threadIdx.x % WARP)) - 1)), all = 0;
         for (int w = 0; w < WARPS; w++) {
-            if (w < (int)threadIdx.x / WARP) rank += sh->equal[w];
+            if (w < (int)threadIdx.x / WARP) place += sh->equal[w];
             all += sh->equal[w];
         }
         if (is_equal) {
-            unsigned long long each = mass_of(x[i], top, count), r = seen + (unsigned)rank;
+            unsigned long long each = mass_of(x[i], top, count), r = seen + (unsigned)place;
             if (each && r * each < rest && (r + 1) * each >= rest) sh->bin = i + 1;
         }
         __syncthreads();
@@ -263,7 +263,7 @@ static __device__ __forceinline__ bool allowed(const struct sample_row &row, con
     return row.mask_offset == SAMPLE_NONE || (mask[row.mask_offset + id / 32] >> (id % 32) & 1u);
 }
 
-/* log of the sum of exp(x - top), each thread's share in ascending order, then the warps' */
+/* log of the sum of exp(x - top), each thread's part in ascending order, then the warps' */
 static __device__ float log_sum(const float *x, int n, float top, struct sample_shared *sh)
 {
     float sum = 0.0f;
@@ -510,10 +510,10 @@ __global__ void __launch_bounds__(THREADS) sample_kernel(const struct kernel_arg
         for (int i = (int)threadIdx.x; i < n; i += THREADS) copy[i] = x[i];
         id = take_id(row, a, copy, n, &sh);
     }
-    uint32_t rank = row.want_logprob ? rank_of(x, n, id, &sh) : 0;
+    uint32_t place = row.want_logprob ? place_of(x, n, id, &sh) : 0;
     if (threadIdx.x == 0) {
         a.ids[blockIdx.x] = id;
-        a.ranks[blockIdx.x] = rank;
+        a.ranks[blockIdx.x] = place;
         a.logprobs[blockIdx.x] = !row.want_logprob ? 0.0f : id < n ? x[id] - lse : -INFINITY;
     }
 }

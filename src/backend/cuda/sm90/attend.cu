@@ -129,7 +129,7 @@ static __device__ __forceinline__ void store_result(const struct attend_args &a,
     }
 }
 
-/* Merges the units of a cluster's blocks, n_unit of which have one; each block merges a share of
+/* Merges the units of a cluster's blocks, n_unit of which have one; each block merges a part of
  * the columns. The rows' place in shared memory holds the outputs, in the order of the lanes. */
 template <enum kv_type TYPE>
 static __device__ __forceinline__ void

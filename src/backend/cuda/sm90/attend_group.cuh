@@ -17,7 +17,7 @@
  *
  * The order of values inside a product is free as long as both operands agree, so a lane takes 16
  * bytes of a row at once. The order of keys is free too: place p of a group has row
- *   16 (p % 4) + 8 (p / 32) + f(p / 4 % 8),  f turning three bits around.
+ *   16 (p % 4) + 8 (p / 32) + f(p / 4 % 8),  f reversing three bits.
  * Rows are 16 bytes past a multiple of 128 apart, the second half of them 32 bytes further. That
  * makes all reads free of bank conflicts. */
 #ifndef FATHOM_BACKEND_CUDA_SM90_ATTEND_GROUP_CUH
@@ -184,7 +184,7 @@ static __device__ __forceinline__ void query_read(const struct attend_args &a, u
     for (int j = 0; j < 2; j++) {
         const uint32_t head = head0 + (uint32_t)(g + 8 * j);
         const bool valid = head < a.n_head;
-        const __nv_bfloat16 *row = a.h + ((size_t)token * a.n_head + (valid ? head : 0)) * KV_ROW;
+        const bf16 *row = a.h + ((size_t)token * a.n_head + (valid ? head : 0)) * KV_ROW;
 #pragma unroll
         for (int i = 0; i < SLICE_STEPS; i++) {
             const int at = slice * SLICE + (i / shape::RUN_STEPS * 4 + t) * shape::RUN +

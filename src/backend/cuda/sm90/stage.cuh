@@ -4,13 +4,13 @@
 
 #include <cudaTypedefs.h>
 
+#include "backend/cuda/k_parts.h"
 #include "backend/cuda/sm90/ptx90.cuh"
 #include "backend/cuda/sm90/wgmma.cuh"
 
 enum {
-    LINE_BYTES = 128, /* of K: a row of every tile */
     PIECE_BYTES = 16, /* of one copy without a tensor map */
-    LINE_PIECES = LINE_BYTES / PIECE_BYTES,
+    K_LINE_PIECES = K_LINE_BYTES / PIECE_BYTES,
     STACK_MATRICES = 2048, /* experts of a stack at most */
 };
 
@@ -58,7 +58,7 @@ static inline cudaError_t make_map(CUtensorMap *map, const void *data, uint32_t 
     if (!encode) return cudaErrorNotSupported;
     const cuuint64_t size[3] = {k, rows, n_slab};
     const cuuint64_t stride[2] = {k, slab_stride};
-    const cuuint32_t box[3] = {LINE_BYTES, box_rows, 1};
+    const cuuint32_t box[3] = {K_LINE_BYTES, box_rows, 1};
     const cuuint32_t step[3] = {1, 1, 1};
     CUresult e = encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, (void *)data, size, stride, box,
                         step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
