@@ -250,51 +250,58 @@ static void destroy(struct backend *b)
     mem_free(c);
 }
 
-static const struct backend_ops cuda_ops = {
-    destroy,
-    get_caps,
-    device_alloc,
-    device_release,
-    host_alloc,
-    host_release,
-    copy_in,
-    copy_out,
-    sync_queue,
-    fence_record,
-    fence_wait,
-    fence_elapsed,
-    graph_begin,
-    graph_end,
-    graph_launch,
-    graph_destroy,
-    get_fault,
-    NULL, /* progress within a step cannot be told */
-    cuda_buffer_create,
-    cuda_buffer_destroy,
-    cuda_buffer_read,
-    cuda_buffer_write,
-    cuda_prepare_vector,
-    cuda_prepare_linear,
-    cuda_prepare_mla,
-    cuda_prepare_ffn,
-    cuda_prepare_moe,
-    cuda_weight_destroy,
-    cuda_weight_bytes,
-    cuda_embed,
-    cuda_add_norm,
-    cuda_linear,
-    cuda_mla_front,
-    cuda_index_topk,
-    cuda_mla_attend,
-    cuda_mla_out,
-    cuda_ffn,
-    cuda_router,
-    cuda_moe,
-    cuda_head,
-    cuda_mtp_front,
-    cuda_sample,
-    all_reduce,
-};
+/* Filled by name: C++17 has no designated initialisers, and two members of one type could change
+ * places unseen in a list. */
+static constexpr struct backend_ops make_ops(void)
+{
+    struct backend_ops o = {};
+    o.destroy = destroy;
+    o.get_caps = get_caps;
+    o.alloc = device_alloc;
+    o.release = device_release;
+    o.alloc_host = host_alloc;
+    o.release_host = host_release;
+    o.copy_in = copy_in;
+    o.copy_out = copy_out;
+    o.sync = sync_queue;
+    o.fence_record = fence_record;
+    o.fence_wait = fence_wait;
+    o.fence_elapsed = fence_elapsed;
+    o.graph_begin = graph_begin;
+    o.graph_end = graph_end;
+    o.graph_launch = graph_launch;
+    o.graph_destroy = graph_destroy;
+    o.fault = get_fault;
+    o.progress = NULL; /* progress within a step cannot be told */
+    o.buffer_create = cuda_buffer_create;
+    o.buffer_destroy = cuda_buffer_destroy;
+    o.buffer_read = cuda_buffer_read;
+    o.buffer_write = cuda_buffer_write;
+    o.prepare_vector = cuda_prepare_vector;
+    o.prepare_linear = cuda_prepare_linear;
+    o.prepare_mla = cuda_prepare_mla;
+    o.prepare_ffn = cuda_prepare_ffn;
+    o.prepare_moe = cuda_prepare_moe;
+    o.weight_destroy = cuda_weight_destroy;
+    o.weight_bytes = cuda_weight_bytes;
+    o.embed = cuda_embed;
+    o.add_norm = cuda_add_norm;
+    o.linear = cuda_linear;
+    o.mla_front = cuda_mla_front;
+    o.index_topk = cuda_index_topk;
+    o.mla_attend = cuda_mla_attend;
+    o.mla_out = cuda_mla_out;
+    o.ffn = cuda_ffn;
+    o.router = cuda_router;
+    o.moe = cuda_moe;
+    o.head = cuda_head;
+    o.mtp_front = cuda_mtp_front;
+    o.sample = cuda_sample;
+    o.all_reduce = all_reduce;
+    return o;
+}
+
+static constexpr struct backend_ops cuda_ops = make_ops();
 
 /* ---- creation ---- */
 
