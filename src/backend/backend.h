@@ -66,9 +66,9 @@ struct backend_config {
     uint32_t n_vocab; /* V: this rank's rows of embedding and head */
     struct kv_layout kv;
     uint32_t max_token;     /* largest T */
-    uint32_t max_request;   /* largest R, and rows of one sample call */
+    uint32_t max_request;   /* largest R */
     uint32_t max_context;   /* longest request, tokens */
-    uint32_t max_logit_row; /* largest n_logit_row */
+    uint32_t max_logit_row; /* largest n_logit_row; a sample call has as many rows, or R */
     uint32_t n_thread;      /* CPU only; 0: all processors */
     int device;             /* GPU only: index */
     uint32_t rank;

@@ -450,6 +450,7 @@ static void run_waves(struct attend_task *task, uint32_t n_item)
 
 fathom_err cpu_mla_attend(struct backend *b, const struct mla_attend_args *a)
 {
+    op_check_mla_attend(&cpu_of(b)->c, a);
     struct cpu_backend *cpu = cpu_of(b);
     const struct backend_config *c = &cpu->c;
     struct attend_task task = {.cpu = cpu, .a = a};

@@ -24,6 +24,7 @@ static void embed_row(void *arg, size_t t, size_t n, unsigned worker)
 
 fathom_err cpu_embed(struct backend *b, const struct embed_args *a)
 {
+    op_check_embed(&cpu_of(b)->c, a);
     struct embed_args args = *a;
     cpu_rows(cpu_of(b), a->n_token, (size_t)4 * cpu_of(b)->c.hidden, embed_row, &args);
     return FATHOM_OK;
@@ -52,6 +53,7 @@ static void norm_row(void *arg, size_t t, size_t n, unsigned worker)
 
 fathom_err cpu_add_norm(struct backend *b, const struct add_norm_args *a)
 {
+    op_check_add_norm(&cpu_of(b)->c, a);
     struct norm_task task = {.cpu = cpu_of(b), .a = a};
     cpu_rows(cpu_of(b), a->n_token, cpu_of(b)->c.hidden, norm_row, &task);
     return FATHOM_OK;
@@ -76,6 +78,7 @@ fathom_err cpu_linear(struct backend *b, const struct linear_args *a)
 
 fathom_err cpu_ffn(struct backend *b, const struct ffn_args *a)
 {
+    op_check_ffn(&cpu_of(b)->c, a);
     struct cpu_backend *cpu = cpu_of(b);
     struct ffn_group group = {
         .w = &a->w->ffn,
@@ -119,6 +122,7 @@ static void gather_head_row(void *arg, size_t i, size_t n, unsigned worker)
 
 fathom_err cpu_head(struct backend *b, const struct head_args *a)
 {
+    op_check_head(&cpu_of(b)->c, a);
     struct cpu_backend *cpu = cpu_of(b);
     struct gather_task task = {.cpu = cpu, .head = a, .x = cpu->arena};
     struct gemm_job job = {
@@ -177,6 +181,7 @@ static size_t lay_out_mtp(const struct cpu_backend *cpu, uint32_t n_token, struc
 
 fathom_err cpu_mtp_front(struct backend *b, const struct mtp_front_args *a)
 {
+    op_check_mtp_front(&cpu_of(b)->c, a);
     struct cpu_backend *cpu = cpu_of(b);
     struct mtp_scratch s;
     lay_out_mtp(cpu, a->n_token, &s, cpu->arena);

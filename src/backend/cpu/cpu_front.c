@@ -223,10 +223,10 @@ static void absorb_key(struct front_task *f)
 
 fathom_err cpu_mla_front(struct backend *b, const struct mla_front_args *a)
 {
+    op_check_mla_front(&cpu_of(b)->c, a);
     struct cpu_backend *cpu = cpu_of(b);
     const struct backend_config *c = &cpu->c;
     struct front_task f = {.cpu = cpu, .a = a};
-    ASSERT(a->layer < a->kv->layout.n_layer && a->kv->layout.type == c->kv.type);
     lay_out_front(cpu, a->batch->n_token, &f.s, cpu->arena);
     project_input(&f);
     cpu_rows(cpu, a->batch->n_token, c->q_lora_rank + KV_ROW, finish_input_row, &f);
@@ -240,6 +240,7 @@ fathom_err cpu_mla_front(struct backend *b, const struct mla_front_args *a)
 
 fathom_err cpu_mla_out(struct backend *b, const struct mla_out_args *a)
 {
+    op_check_mla_out(&cpu_of(b)->c, a);
     struct cpu_backend *cpu = cpu_of(b);
     const struct backend_config *c = &cpu->c;
     struct gemm_job out = {

@@ -293,9 +293,9 @@ static void cut_items(struct index_task *task, uint32_t end)
 
 fathom_err cpu_index_topk(struct backend *b, const struct index_topk_args *a)
 {
+    op_check_index_topk(&cpu_of(b)->c, a);
     struct cpu_backend *cpu = cpu_of(b);
     struct index_task task = {.cpu = cpu, .a = a};
-    ASSERT(cpu->c.index_n_head > 0);
     lay_out_task(cpu, &task, cpu->arena);
     for (; task.token0 < a->batch->n_token; task.token0 += task.n_wave) {
         uint32_t n = min_u32(task.n_wave, a->batch->n_token - task.token0);

@@ -15,6 +15,7 @@
 #include "backend/cpu/cpu_isa.h"
 #include "backend/cpu/cpu_kernel.h"
 #include "backend/host_device.h"
+#include "backend/op_check.h"
 #include "base/thread.h"
 
 enum {

@@ -115,6 +115,7 @@ static size_t lay_out_router(const struct cpu_backend *cpu, uint32_t n_token, st
 
 fathom_err cpu_router(struct backend *b, const struct router_args *a)
 {
+    op_check_router(&cpu_of(b)->c, a);
     struct cpu_backend *cpu = cpu_of(b);
     struct router_task task = {.cpu = cpu, .a = a};
     lay_out_router(cpu, a->n_token, &task, cpu->arena);
@@ -257,6 +258,7 @@ static void run_tokens(struct moe_task *task, uint32_t n_token)
 
 fathom_err cpu_moe(struct backend *b, const struct moe_args *a)
 {
+    op_check_moe(&cpu_of(b)->c, a);
     struct cpu_backend *cpu = cpu_of(b);
     struct moe_task task = {.cpu = cpu, .a = a};
     lay_out_moe(cpu, &task, cpu->arena);

@@ -374,6 +374,7 @@ static void sample_row(void *arg, size_t i, size_t n_item, unsigned worker)
 
 fathom_err cpu_sample(struct backend *b, const struct sample_args *a)
 {
+    op_check_sample(&cpu_of(b)->c, a);
     struct sample_task task = {.cpu = cpu_of(b), .a = a};
     cpu_items(cpu_of(b), a->n_row, sample_row, &task);
     return FATHOM_OK;

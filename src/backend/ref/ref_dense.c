@@ -13,6 +13,7 @@ static float *row_of(const struct buffer *buf, uint32_t t)
 /* x[t] = table[id of t] */
 fathom_err ref_embed(struct backend *b, const struct embed_args *a)
 {
+    op_check_embed(&ref_of(b)->c, a);
     uint32_t hidden = ref_of(b)->c.hidden;
     const struct matrix *table = &a->table->matrix;
     for (uint32_t t = 0; t < a->n_token; t++) {
@@ -26,6 +27,7 @@ fathom_err ref_embed(struct backend *b, const struct embed_args *a)
 /* x[t] += delta[t]; out[t] = rmsnorm(x[t]) */
 fathom_err ref_add_norm(struct backend *b, const struct add_norm_args *a)
 {
+    op_check_add_norm(&ref_of(b)->c, a);
     const struct backend_config *c = &ref_of(b)->c;
     for (uint32_t t = 0; t < a->n_token; t++) {
         float *x = row_of(a->x, t);
@@ -61,6 +63,7 @@ void ref_ffn_row(struct ref_backend *r, const struct ffn_weight *w, const float 
 /* y[t] = down( silu(gate x[t]) * (up x[t]) ) */
 fathom_err ref_ffn(struct backend *b, const struct ffn_args *a)
 {
+    op_check_ffn(&ref_of(b)->c, a);
     struct ref_backend *r = ref_of(b);
     for (uint32_t t = 0; t < a->n_token; t++)
         ref_ffn_row(r, &a->w->ffn, row_of(a->x, t), row_of(a->y, t));
@@ -70,6 +73,7 @@ fathom_err ref_ffn(struct backend *b, const struct ffn_args *a)
 /* logits[i] = W hidden[rows[i]] */
 fathom_err ref_head(struct backend *b, const struct head_args *a)
 {
+    op_check_head(&ref_of(b)->c, a);
     struct ref_backend *r = ref_of(b);
     const struct matrix *w = &a->w->matrix;
     for (uint32_t i = 0; i < a->n_row; i++) {
@@ -82,6 +86,7 @@ fathom_err ref_head(struct backend *b, const struct head_args *a)
 /* x[t] = eh_proj [ rmsnorm(table[next_ids[t]]; enorm) ; rmsnorm(hidden[t]; hnorm) ] */
 fathom_err ref_mtp_front(struct backend *b, const struct mtp_front_args *a)
 {
+    op_check_mtp_front(&ref_of(b)->c, a);
     struct ref_backend *r = ref_of(b);
     uint32_t hidden = r->c.hidden;
     const struct matrix *table = &a->table->matrix;

@@ -106,6 +106,7 @@ static int lower_id_first(const void *a, const void *b)
 
 fathom_err ref_index_topk(struct backend *b, const struct index_topk_args *a)
 {
+    op_check_index_topk(&ref_of(b)->c, a);
     struct ref_backend *r = ref_of(b);
     const struct batch *batch = a->batch;
     for (uint32_t t = 0; t < batch->n_token; t++) {

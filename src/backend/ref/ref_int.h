@@ -13,6 +13,7 @@
 
 #include "backend/backend.h"
 #include "backend/host_device.h"
+#include "backend/op_check.h"
 
 /* Rows of f32, but i32 in SELECT (count, slots) and ROUTE (experts; their weights in `value`). */
 struct buffer {

@@ -124,6 +124,7 @@ static void project_query(struct ref_backend *r, const struct mla_front_args *a,
 
 fathom_err ref_mla_front(struct backend *b, const struct mla_front_args *a)
 {
+    op_check_mla_front(&ref_of(b)->c, a);
     struct ref_backend *r = ref_of(b);
     const struct mla_weight *w = &a->w->mla;
     const struct batch *batch = a->batch;
@@ -248,6 +249,7 @@ static void attend_expanded(struct ref_backend *r, const struct mla_weight *w,
 
 fathom_err ref_mla_attend(struct backend *b, const struct mla_attend_args *a)
 {
+    op_check_mla_attend(&ref_of(b)->c, a);
     struct ref_backend *r = ref_of(b);
     uint32_t width = r->c.n_head * (a->form == MLA_ABSORBED ? (uint32_t)KV_LATENT : r->c.v_dim);
     for (uint32_t t = 0; t < a->batch->n_token; t++) {
@@ -268,6 +270,7 @@ fathom_err ref_mla_attend(struct backend *b, const struct mla_attend_args *a)
 /* ABSORBED: o_h = W_UV,h z_h; then y = o [o_0 ; o_1 ; ...] */
 fathom_err ref_mla_out(struct backend *b, const struct mla_out_args *a)
 {
+    op_check_mla_out(&ref_of(b)->c, a);
     struct ref_backend *r = ref_of(b);
     const struct mla_weight *w = &a->w->mla;
     uint32_t v_dim = r->c.v_dim;

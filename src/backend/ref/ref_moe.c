@@ -84,6 +84,7 @@ static void route_token(struct ref_backend *r, const struct moe_weight *w, const
 
 fathom_err ref_router(struct backend *b, const struct router_args *a)
 {
+    op_check_router(&ref_of(b)->c, a);
     struct ref_backend *r = ref_of(b);
     for (uint32_t t = 0; t < a->n_token; t++) {
         size_t at = (size_t)t * a->route->width;
@@ -96,6 +97,7 @@ fathom_err ref_router(struct backend *b, const struct router_args *a)
 /* y[t] = sum over chosen e, ascending, of weight_e * ffn_e(x[t]); + shared(x[t]) */
 fathom_err ref_moe(struct backend *b, const struct moe_args *a)
 {
+    op_check_moe(&ref_of(b)->c, a);
     struct ref_backend *r = ref_of(b);
     const struct moe_weight *w = &a->w->moe;
     uint32_t hidden = r->c.hidden;

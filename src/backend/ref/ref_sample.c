@@ -166,6 +166,7 @@ static int32_t take_id(struct ref_backend *r, const struct sample_args *a,
 
 fathom_err ref_sample(struct backend *b, const struct sample_args *a)
 {
+    op_check_sample(&ref_of(b)->c, a);
     struct ref_backend *r = ref_of(b);
     for (uint32_t i = 0; i < a->n_row; i++) {
         const struct sample_row *row = &a->rows[i];
