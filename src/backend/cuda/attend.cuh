@@ -19,14 +19,18 @@ struct attend_args {
     float *out_f;
 };
 
+/* The rows that a token sees. */
 static __device__ __forceinline__ int row_count(const struct attend_args &a, uint32_t token)
 {
-    return a.slots ? a.counts[token] : a.pos[token] + 1;
+    const int n = a.slots ? a.counts[token] : a.pos[token] + 1;
+    DCHECK(n >= 1 && (!a.slots || (uint32_t)n <= a.topk));
+    return n;
 }
 
 /* The cache row of the i-th row that a token sees. */
 static __device__ __forceinline__ int row_slot(const struct attend_args &a, uint32_t token, int i)
 {
+    DCHECK(i >= 0 && i < row_count(a, token));
     if (a.slots) return a.slots[(size_t)token * a.topk + i];
     return kv_slot(a.page_table + (size_t)a.request[token] * a.page_stride, i);
 }

@@ -10,6 +10,7 @@ extern "C" {
 
 static fathom_err part(struct cuda_backend *c, size_t n, size_t size, void **out, fathom_diag *d)
 {
+    ASSERT(n > 0);
     return c->base.ops->alloc(&c->base, n * size, "activations", out, d);
 }
 
@@ -26,14 +27,14 @@ static fathom_err make_parts(struct cuda_backend *c, struct buffer *buf, fathom_
         if (!c->fast) return FATHOM_OK;
         TRY(part(c, t * hidden, 2, (void **)&buf->h, d));
         TRY(part(c, t * hidden, 1, (void **)&buf->q, d));
-        return part(c, t * ceil_div(g->hidden, 128), 4, (void **)&buf->scale, d);
+        return part(c, t * ceil_div(g->hidden, FP8_GROUP), 4, (void **)&buf->scale, d);
     case BUFFER_QUERY:
         TRY(part(c, t * n_index, 4, (void **)&buf->index_weight, d));
         if (!c->fast) {
-            TRY(part(c, t * n_index * 128, 4, (void **)&buf->index_f, d));
+            TRY(part(c, t * n_index * KV_INDEX_DIM, 4, (void **)&buf->index_f, d));
             return part(c, t * heads * KV_ROW, 4, (void **)&buf->f, d);
         }
-        TRY(part(c, t * n_index * 128, 1, (void **)&buf->q, d));
+        TRY(part(c, t * n_index * KV_INDEX_DIM, 1, (void **)&buf->q, d));
         return part(c, t * heads * KV_ROW, 2, (void **)&buf->h, d);
     case BUFFER_SELECT:
         TRY(part(c, t * (g->index_topk ? g->index_topk : 1), 4, (void **)&buf->i, d));
@@ -225,6 +226,7 @@ static fathom_err write_main(struct cuda_backend *c, struct buffer *buf, size_t 
                              uint32_t width, const float *in)
 {
     size_t n = (size_t)n_row * width;
+    ASSERT(!buf->q || buf->kind != BUFFER_NORMED || at % FP8_GROUP == 0);
     float *f = buf->f ? buf->f + at : NULL, *temporary = NULL;
     if (!f) {
         CU_TRY(c, cudaMalloc((void **)&temporary, n * 4), "buffer_write");
@@ -237,7 +239,8 @@ static fathom_err write_main(struct cuda_backend *c, struct buffer *buf, size_t 
                           0, buf->h + at, (const float *)f, n);
     }
     if (!err && buf->kind == BUFFER_NORMED && buf->q) {
-        err = cuda_quantize(c, f, n_row, width, buf->q + at, buf->scale + at / 128, "buffer_write");
+        err = cuda_quantize(c, f, n_row, width, buf->q + at, buf->scale + at / FP8_GROUP,
+                            "buffer_write");
     }
     if (!err) err = c->base.ops->sync(&c->base);
     if (temporary) (void)cudaFree(temporary);

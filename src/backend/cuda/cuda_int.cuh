@@ -10,6 +10,7 @@
 #ifndef FATHOM_BACKEND_CUDA_INT_CUH
 #define FATHOM_BACKEND_CUDA_INT_CUH
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "backend/cuda/port.cuh"
@@ -17,6 +18,7 @@
 extern "C" {
 #include "backend/backend.h"
 #include "backend/cuda/scratch.h"
+#include "backend/op_check.h"
 #include "base/assert.h"
 #include "base/fail.h"
 }
@@ -27,7 +29,32 @@ static constexpr size_t shared_limit(bool lean)
     return lean ? 99 * 1024 : 163 * 1024;
 }
 
-enum { SCALE_BLOCK = TENSOR_SCALE_BLOCK, FAULT_BYTES = 512, FRONT_LORA_MAX = 2048 };
+enum { SCALE_BLOCK = TENSOR_SCALE_BLOCK, FAULT_BYTES = 512 };
+
+/* Limits of kernels that check_config holds a configuration to. */
+enum {
+    HIDDEN_MAX = 16384,    /* add_norm */
+    FRONT_LORA_MAX = 2048, /* mla_front */
+    EXPERTS_MAX = 1023,    /* router: a thread an expert, the shared one included */
+    EXPERTS_USED_MAX = 32,
+    EXPERT_GROUPS_MAX = 32,
+};
+
+/* Widths of a head that the kernels of mla_front and mla_out are written for (check_config). */
+enum {
+    NOPE_DIM = 128,                 /* of a query or key, without position */
+    V_DIM = 128,                    /* of a value */
+    QUERY_DIM = NOPE_DIM + KV_ROPE, /* rows of q_b */
+    KV_B_ROWS = NOPE_DIM + V_DIM,   /* rows of kv_b: the key's, then the value's */
+};
+
+/* What every GPU takes at most. */
+enum {
+    GRID_YZ_MAX = 65535,
+    BLOCK_THREADS_MAX = 1024,
+    CLUSTER_BLOCKS_MAX = 8,
+    SHARED_PLAIN_MAX = 48 << 10, /* shared memory of a block whose limit is not raised */
+};
 
 /* A matrix y = W x in device memory, row-major as in the checkpoint. */
 struct matrix {
@@ -43,9 +70,10 @@ struct matrix {
 
 /* Matrices with one input whose outputs stand side by side: one matrix when their types and scale
  * blocks allow it, else up to three. */
+enum { MATRIX_PARTS_MAX = 3 };
 struct matrix_list {
-    struct matrix part[3];
-    uint32_t row[3]; /* where a part's outputs begin */
+    struct matrix part[MATRIX_PARTS_MAX];
+    uint32_t row[MATRIX_PARTS_MAX]; /* where a part's outputs begin */
     uint32_t n;
     uint32_t n_row;
     uint32_t n_col;
@@ -74,7 +102,7 @@ struct weight {
         struct matrix index_head;
         struct matrix out;
         float *q_norm, *kv_norm, *index_weight, *index_bias;
-        bf16 *kv_b;    /* fast path: [H][256][512] */
+        bf16 *kv_b;    /* fast path: [H][KV_B_ROWS][512] */
         float *kv_b_f; /* float path: the same */
         uint32_t index_row, kv_row;
     } mla;
@@ -119,6 +147,13 @@ struct act {
     const int32_t *rows; /* the rows that are meant, for weights that cuda_wants_bf16; NULL: all */
 };
 
+/* act_of - a buffer's rows as they are */
+static inline struct act act_of(const struct buffer *buf, uint32_t width)
+{
+    struct act a = {buf->f, buf->h, buf->q, buf->scale, width, NULL};
+    return a;
+}
+
 /* Which rows go to which expert, made on the device by router or cuda_moe_map. Choice i of
  * token t, the shared expert last, is row t * rows_per_token + i; `rows` lists them expert by
  * expert. */
@@ -127,6 +162,7 @@ struct task {
     int32_t first; /* into rows */
     int32_t n;
 };
+static_assert(sizeof(struct task) == TASK_BYTES, "scratch.h sizes the list");
 
 struct task_map {
     const struct buffer *route; /* what it was made of last, NULL: to be made before use */
@@ -205,11 +241,13 @@ struct cuda_backend {
 
 static inline struct cuda_backend *cuda_of(struct backend *b)
 {
+    static_assert(offsetof(struct cuda_backend, base) == 0, "the seam's pointer is the backend's");
     return (struct cuda_backend *)b;
 }
 
 static __host__ __device__ __forceinline__ uint32_t ceil_div(uint32_t a, uint32_t b)
 {
+    DCHECK(b > 0 && a <= UINT32_MAX - (b - 1));
     return (a + b - 1) / b;
 }
 

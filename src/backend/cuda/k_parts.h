@@ -28,11 +28,13 @@ enum { ROUTER_K_PART_LINES = 16 };
 /* Tokens of a block that maps experts to rows. */
 enum { ROUTER_MAP_TOKENS = 64 };
 
+/* router_k_part_count - parts of a row of n_col BF16 weights */
 static inline uint32_t router_k_part_count(uint32_t n_col)
 {
     return (n_col / 64 + ROUTER_K_PART_LINES - 1) / ROUTER_K_PART_LINES;
 }
 
+/* router_score_pitch - floats from a token's scores to the next token's */
 static inline uint32_t router_score_pitch(uint32_t n_expert)
 {
     return (n_expert + 31) / 32 * 32;

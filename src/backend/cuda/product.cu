@@ -8,11 +8,15 @@
 #include "backend/cuda/sm90/product_fp8.cuh"
 
 enum { SMALL_TOKENS_MAX = 64, FEW_TOKENS_MAX = 64, FEW_TILE_MAX = 64, LONG_K_LINES = 32 };
+static_assert((int)FEW_TILE_MAX == 8 << (FEW_TILES - 1), "tiles of product_few: 8, 16, 32, 64");
 
 static struct product_args make_args(const struct cuda_backend *c, const struct matrix *w,
                                      const struct act *in, float *out, uint32_t stride)
 {
     struct product_args a = {};
+    ASSERT(w->data && w->n_row > 0 && w->n_col > 0 && out && stride >= w->n_row);
+    ASSERT(in->width == w->n_col);
+    ASSERT(w->dtype != DTYPE_F8_E4M3 || (w->scale && w->scale_stride > 0));
     a.w = w->data;
     a.w_scale = w->scale;
     a.n = w->n_row;
@@ -70,6 +74,7 @@ bool cuda_fits_sm90(const struct cuda_backend *c, const struct matrix_stack *w)
 static fathom_err product_sm90(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
                                uint32_t n_tile, const char *what)
 {
+    ASSERT(a.q && a.q_scale && a.row0 == 0 && a.col0 == 0);
     c->last.what = what;
     c->last.grid = dim3(c->limits.n_sm, tile, n_tile);
     if (tile <= FEW_TILE_MAX) {

@@ -1,14 +1,11 @@
+/* scratch.c - sizes and names of the operators' device memory */
 #include "backend/cuda/scratch.h"
 
 #include "backend/cuda/k_parts.h"
 #include "base/assert.h"
 
-enum {
-    SCORE_BYTES = 256 << 20, /* of index scores; a step with more tokens is scored in pieces */
-    TASK_BYTES = 12,         /* struct task */
-    TASK_ROWS_MIN = 8,       /* rows of the smallest full task */
-    FP8_GROUP = 128,
-};
+/* Index scores; a step with more tokens is scored in pieces. */
+enum { SCORE_BYTES = 256 << 20 };
 
 static uint64_t div_up(uint64_t a, uint64_t b)
 {

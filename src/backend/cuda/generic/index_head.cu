@@ -11,6 +11,7 @@ enum {
     ROWS = HEAD_ROWS + TOKENS,
     PIECES = INDEX_HEAD_CHUNK * 2 / 16, /* of 16 bytes, of a row */
 };
+static_assert(WARPS == HEAD_ROWS / 16 * (TOKENS / 16), "a warp has 16 heads and 16 tokens");
 
 template <bool LEAN> struct head_shared {
     enum {
@@ -106,6 +107,8 @@ __global__ void __launch_bounds__(THREADS, 1) index_head_kernel(const struct ind
 
 fathom_err index_head_many(struct cuda_backend *c, const struct index_head_args &a)
 {
+    ASSERT(a.w && a.x && a.out && a.n_block == 0);
+    ASSERT(a.width % 64 == 0 && (uintptr_t)a.w % 16 == 0 && (uintptr_t)a.x % 16 == 0);
     const dim3 grid(ceil_div(a.n_token, TOKENS), ceil_div(a.n_head, HEAD_ROWS));
     return c->lean ? cuda_launch(c, "index_head", index_head_kernel<true>, grid, THREADS,
                                  sizeof(struct head_shared<true>), a)

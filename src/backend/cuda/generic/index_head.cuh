@@ -17,6 +17,8 @@ enum {
     HEAD_TOKENS = 8,                      /* tokens of a block, when they are few */
     HEAD_BLOCK_CHUNKS = 2,                /* chunks of a block, likewise; 8 warps */
 };
+static_assert(INDEX_HEAD_CHUNK % 64 == 0, "a chunk is whole K lines");
+static_assert(HEAD_ROWS == 4 * 16, "four warps of 16 heads a chunk");
 
 struct index_head_args {
     const bf16 *w; /* [n_head][width] */
@@ -55,6 +57,7 @@ static __device__ __forceinline__ void index_head_block(const struct index_head_
     const uint32_t chunk = i % n_pair * HEAD_BLOCK_CHUNKS + warp / 4;
     const uint32_t head0 = i / n_pair % n_group * HEAD_ROWS + warp % 4 * 16 + g;
     const uint32_t token0 = i / n_pair / n_group * HEAD_TOKENS;
+    DCHECK(i < a.n_block && token0 < a.n_token && blockDim.x == HEAD_BLOCK_CHUNKS * 4 * WARP);
     struct k_line_words w[HEAD_K_LINES][2];
 #pragma unroll
     for (uint32_t l = 0; l < HEAD_K_LINES; l++) {

@@ -13,6 +13,7 @@ __global__ void __launch_bounds__(COMBINE_THREADS)
 {
     const uint32_t i = (blockIdx.x * COMBINE_THREADS + threadIdx.x) * 4;
     const size_t t = blockIdx.y;
+    DCHECK(n % 4 == 0 && (n_used == rows_per_token || n_used + 1 == rows_per_token));
     kernel_begin();
     if (i >= n) return;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -47,6 +48,8 @@ __global__ void __launch_bounds__(COMBINE_THREADS)
 uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uint32_t n_row,
                        uint32_t n_stack)
 {
+    static_assert((int)TASK_ROWS_MIN <= 8, "scratch.h: tasks of the smallest tile are listed");
+    ASSERT(n_stack > 0);
     if (!c->fast) return PRODUCT_FLOAT_TILE;
     uint32_t mean = n_row / n_stack;
     bool large = cuda_wants_fp8(c, &w->moe.up.first) && cuda_wants_fp8(c, &w->moe.down.first);
@@ -80,6 +83,7 @@ static fathom_err run_down_few(struct cuda_backend *c, const struct moe_args *a,
                                uint32_t rows_per_token, const float *shared)
 {
     const struct matrix_stack *w = &a->w->moe.down;
+    ASSERT(w->first.n_row == c->c.hidden && w->first.n_col == c->c.moe_inner);
     struct down_args k = {};
     k.w = (const uint8_t *)w->first.data;
     k.w_stride = w->data_stride;
@@ -105,6 +109,9 @@ static fathom_err run_down_few(struct cuda_backend *c, const struct moe_args *a,
 fathom_err cuda_moe(struct backend *b, const struct moe_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
+    op_check_moe(&c->c, a);
+    ASSERT(a->w->kind == WEIGHT_MOE && a->route->kind == BUFFER_ROUTE);
+    ASSERT(a->x->kind == BUFFER_NORMED && a->y->kind == BUFFER_DELTA);
     uint32_t n_used = c->c.n_expert_used,
              rows_per_token = n_used + (a->w->moe.stacked_shared ? 1 : 0);
     uint32_t n_row = a->n_token * rows_per_token, inner = c->c.moe_inner, hidden = c->c.hidden;
@@ -112,7 +119,7 @@ fathom_err cuda_moe(struct backend *b, const struct moe_args *a)
     const float *shared = a->w->moe.separate_shared ? c->shared_out : NULL;
     if (shared) TRY(cuda_ffn_run(c, a->w, a->x, a->n_token, c->shared_out));
     TRY(cuda_moe_map(c, a->w, a->route, a->n_token));
-    struct act x = {a->x->f, a->x->h, a->x->q, a->x->scale, hidden};
+    const struct act x = act_of(a->x, hidden);
     TRY(run_up(c, a->w, &x, rows_per_token));
     if (down_is_few(c, a, rows_per_token)) return run_down_few(c, a, rows_per_token, shared);
     TRY(cuda_swiglu(c, n_row, inner, fp8, "experts"));

@@ -12,18 +12,23 @@
 enum {
     VALUE_WARPS = 16,
     VALUE_THREADS = VALUE_WARPS * WARP,
-    VALUE_DIM = 128,
+    VALUE_DIM = V_DIM,
     VALUE_K_PARTS = 4,                              /* of the inputs */
     VALUE_K_LINES = KV_LATENT / 64 / VALUE_K_PARTS, /* K lines of 64 values of a part */
     VALUE_TOKENS = VALUE_WARPS,                     /* of a tile: a warp writes one */
     FLOAT_THREADS = 1024,
     FLOAT_TOKENS = 8,
 };
+static_assert((int)VALUE_DIM == (int)FP8_GROUP, "a head's outputs are one quantization group");
+static_assert(VALUE_WARPS == VALUE_K_PARTS * (VALUE_DIM / 32), "a warp: 32 outputs, a part of K");
+static_assert(KV_LATENT / 64 % VALUE_K_PARTS == 0, "parts of equal length");
+static_assert(VALUE_DIM % (FLOAT_THREADS / WARP) == 0 && KV_LATENT % (WARP * 4) == 0,
+              "nothing is left over");
 
 struct value_args {
     const bf16 *z_h; /* [T][H][512] */
     const float *z_f;
-    const bf16 *kv_b; /* [H][256][512], the values' rows from 128 on */
+    const bf16 *kv_b; /* [H][KV_B_ROWS][512], the values' rows behind NOPE_DIM others */
     const float *kv_b_f;
     uint32_t n_head, n_token;
     float *f; /* [T][H * 128] */
@@ -38,6 +43,7 @@ template <bool LEAN> struct value_shared {
     };
     unsigned char z[STAGES][VALUE_TOKENS][PITCH];
     float part[2][VALUE_K_PARTS][VALUE_TOKENS][VALUE_DIM + 4]; /* of two tiles */
+    static_assert(PITCH % 16 == 0, "16 bytes are copied and read at once");
 };
 
 /* A warp's weights: two tiles of 16 outputs, rows g and g + 8 of each. */
@@ -49,7 +55,7 @@ static __device__ __forceinline__ void
 load_weights(struct value_weights &w, const struct value_args &a, int row0, int k_part)
 {
     const int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    const size_t first = (size_t)blockIdx.x * 2 * VALUE_DIM + VALUE_DIM;
+    const size_t first = (size_t)blockIdx.x * KV_B_ROWS + NOPE_DIM;
     const char *from = (const char *)(a.kv_b + first * KV_LATENT);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -120,6 +126,7 @@ static __device__ __forceinline__ void write_token(const struct value_args &a,
 {
     const int lane = (int)threadIdx.x % WARP;
     const size_t row = (size_t)token * a.n_head + blockIdx.x;
+    DCHECK(i < VALUE_TOKENS && token < a.n_token);
     float v[4] = {};
 #pragma unroll
     for (int k = 0; k < VALUE_K_PARTS; k++) {
@@ -195,7 +202,7 @@ __global__ void __launch_bounds__(FLOAT_THREADS) value_float_kernel(const struct
     }
     __syncthreads();
     for (int v = warp; v < VALUE_DIM; v += FLOAT_THREADS / WARP) {
-        const float *row = a.kv_b_f + ((size_t)head * 256 + 128 + (size_t)v) * KV_LATENT;
+        const float *row = a.kv_b_f + ((size_t)head * KV_B_ROWS + NOPE_DIM + (size_t)v) * KV_LATENT;
         float acc[FLOAT_TOKENS] = {};
         for (int k = lane * 4; k < KV_LATENT; k += WARP * 4) {
             const float4 w = *(const float4 *)(row + k);
@@ -241,6 +248,7 @@ static fathom_err launch_values(struct cuda_backend *c, const struct value_args 
 
 static fathom_err run_values(struct cuda_backend *c, const struct value_args &v)
 {
+    ASSERT(v.kv_b ? v.z_h != NULL : v.kv_b_f && v.z_f && !v.q);
     if (!v.kv_b) {
         const dim3 grid(v.n_head, ceil_div(v.n_token, FLOAT_TOKENS));
         return cuda_launch(c, "mla_out", value_float_kernel, grid, FLOAT_THREADS, 0, v);
@@ -254,10 +262,21 @@ static fathom_err run_values(struct cuda_backend *c, const struct value_args &v)
 fathom_err cuda_mla_out(struct backend *b, const struct mla_out_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
+    op_check_mla_out(&c->c, a);
     if (a->form != MLA_ABSORBED) return FATHOM_EUNSUPPORTED;
+    ASSERT(a->w->kind == WEIGHT_MLA && a->w->mla.out.n_col == c->c.n_head * VALUE_DIM);
+    ASSERT(a->z->kind == BUFFER_LATENT && a->y->kind == BUFFER_DELTA);
     uint8_t *codes = cuda_wants_fp8(c, &a->w->mla.out) ? c->heads_q : NULL;
-    struct value_args v = {a->z->h,    a->z->f,    a->w->mla.kv_b, a->w->mla.kv_b_f, c->c.n_head,
-                           a->n_token, c->heads_f, codes,          c->heads_scale};
+    struct value_args v = {};
+    v.z_h = a->z->h;
+    v.z_f = a->z->f;
+    v.kv_b = a->w->mla.kv_b;
+    v.kv_b_f = a->w->mla.kv_b_f;
+    v.n_head = c->c.n_head;
+    v.n_token = a->n_token;
+    v.f = c->heads_f;
+    v.q = codes;
+    v.scale = c->heads_scale;
     TRY(run_values(c, v));
     struct act heads = {c->heads_f, NULL, codes, c->heads_scale, c->c.n_head * VALUE_DIM};
     return cuda_product(c, &a->w->mla.out, &heads, a->n_token, a->y->f, c->c.hidden, "o");

@@ -17,6 +17,7 @@
 #include "backend/cuda/product.cuh"
 
 enum { WARPS = 8, THREADS = WARPS * WARP, AHEAD = 4, PITCH = 17, TILE = 16 };
+static_assert(PITCH > TILE, "sums of one output lie in different banks");
 
 struct k_line {
     uint4 lo[2], hi[2]; /* rows g and g + 8: first and second half of a K line */
@@ -67,6 +68,7 @@ static __device__ __forceinline__ void multiply(float (&c)[4], const struct k_li
 static __device__ __forceinline__ const char *input(const struct product_args &a, uint32_t token)
 {
     const uint32_t i = min(token, a.n_token - 1);
+    DCHECK(!a.in_rows || a.in_rows[i] >= 0);
     return (const char *)a.h + (size_t)(a.in_rows ? (uint32_t)a.in_rows[i] : i) * a.k * 2;
 }
 
@@ -78,6 +80,7 @@ static __device__ __forceinline__ void finish(const struct product_args &a, cons
                                               float *shared, uint32_t n_block, uint32_t token0)
 {
     enum { AREA = NT * 8 * PITCH, N = WARPS / WK * TILE };
+    static_assert(WARPS % WK == 0, "warps of a tile share its K");
     const uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < NT; i++) {
@@ -140,6 +143,8 @@ static fathom_err launch_narrow(struct cuda_backend *c, const struct product_arg
 {
     dim3 grid(ceil_div(a.n, WARPS / WK * TILE), ceil_div(a.n_token, NT * 8));
     size_t bytes = (size_t)WARPS * NT * 8 * PITCH * sizeof(float);
+    static_assert(WARPS * NT * 8 * PITCH * sizeof(float) <= SHARED_PLAIN_MAX,
+                  "no limit is raised for it");
     return cuda_launch(c, what, product_bf16_narrow_kernel<NT, WK>, grid, THREADS, bytes, a);
 }
 
@@ -158,10 +163,13 @@ static fathom_err launch_k_parts(struct cuda_backend *c, const struct product_ar
 /* ---- wide ---- */
 
 enum { WIDE_ROWS = WARPS * TILE, STAGES = 3 };
+static_assert(AHEAD * 8 == WARP, "lanes copy AHEAD K lines, a 16-byte chunk each");
+static_assert(STAGES == 3, "two steps of tokens are on their way, one is read");
 
 /* Where 16 bytes of a token's K line stand: eight lanes that read two tokens meet all banks. */
 static __device__ __forceinline__ uint32_t place(uint32_t token, uint32_t chunk)
 {
+    DCHECK(chunk < K_LINE_BYTES / 16);
     return token * K_LINE_BYTES + ((chunk ^ (token & 1) << 2) << 4);
 }
 
@@ -254,6 +262,8 @@ static fathom_err launch_wide(struct cuda_backend *c, const struct product_args 
 fathom_err product_bf16(struct cuda_backend *c, const struct product_args &a, const char *what)
 {
     enum { WIDE_BLOCKS_MIN = 64 };
+    ASSERT(a.k % 64 == 0 && a.h && !a.tasks && a.n_token > 0);
+    ASSERT((uintptr_t)a.w % 16 == 0 && (uintptr_t)a.h % 16 == 0);
     if (a.n >= WIDE_BLOCKS_MIN * WIDE_ROWS) {
         if (a.n_token <= 8) return launch_wide<1>(c, a, what);
         return a.n_token <= 32 ? launch_wide<4>(c, a, what) : launch_wide<8>(c, a, what);

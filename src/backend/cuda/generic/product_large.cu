@@ -17,11 +17,16 @@ enum {
     THREADS = 256,
     STAGE_BYTES = (BM + BN) * BK,
 };
+static_assert((int)BK == (int)SCALE_BLOCK && (int)SCALE_BLOCK % BN == 0, "one weight scale a step");
+static_assert(BM * BN == THREADS / WARP * 32 * 32, "a warp has 32 x 32 outputs");
+static_assert((BM + BN) * 8 % THREADS == 0, "every thread copies equally much");
+static_assert(STAGE_BYTES % 1024 == 0 && BM * BK % 1024 == 0, "tiles begin aligned");
 
 /* Byte (row, 16-byte piece) of a tile with 128-byte rows: pieces permuted so that four
  * neighbouring pieces of two neighbouring rows lie in different banks. */
 static __device__ __forceinline__ uint32_t swizzle(int row, int piece)
 {
+    DCHECK(piece >= 0 && piece < BK / 16);
     return (uint32_t)(row * BK + ((piece ^ (row & 1) << 2) << 4));
 }
 
@@ -180,7 +185,11 @@ fathom_err product_fp8_large(struct cuda_backend *c, const struct product_args &
 {
     static_assert(STAGES * STAGE_BYTES + sizeof(struct large_shared) <= shared_limit(true),
                   "shared memory of a block");
+    ASSERT(a.k % BK == 0 && a.row0 == 0 && a.col0 == 0);
+    ASSERT(a.q && a.q_scale && a.w_scale && (!a.tasks || a.in_divisor > 0));
+    ASSERT((uintptr_t)a.q % 16 == 0 && (uintptr_t)a.w % 16 == 0 && a.w_stride % 16 == 0);
     uint32_t k_part = a.k / BK / k_part_count(a.k / BK);
+    ASSERT(a.k / BK % k_part == 0);
     CU_TRY(c,
            cudaFuncSetAttribute(product_fp8_large_kernel,
                                 cudaFuncAttributeMaxDynamicSharedMemorySize, STAGES * STAGE_BYTES),

@@ -14,7 +14,7 @@
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
 
-enum { WARPS = 8, AHEAD = 4 };
+enum { WARPS = 8, THREADS = WARPS * WARP, AHEAD = 4 };
 
 struct k_line {
     uint4 lo0, hi0; /* row g: first and second half of a K line */
@@ -74,6 +74,7 @@ static __device__ __forceinline__ void finish(const struct product_args &a,
                                               const struct product_rows &p, float (&acc)[RT][NT][4],
                                               float *shared, int wk, int wn, uint32_t n_block)
 {
+    static_assert(WARPS % WK == 0, "warps of a tile share its K");
     const int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     enum { COLS = NT * 8, ROWS = RT * 16, PITCH = ROWS + 1, AREA = COLS * PITCH, WN = WARPS / WK };
     float *mine = shared + (wn * WK + wk) * AREA;
@@ -112,6 +113,7 @@ static __device__ __forceinline__ struct tokens<NT> make_tokens(const struct pro
                                                                 const struct product_rows &p) {
     const int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     struct tokens<NT> k;
+    DCHECK(p.n >= 1 && p.n <= NT * 8);
 #pragma unroll
     for (int i = 0; i < NT; i++) {
         k.load[i] = in_row(a, p, min(i * 8 + g, p.n - 1));
@@ -160,6 +162,7 @@ __global__ void __launch_bounds__(WARPS *WARP, NT == 1 ? 2 : 1)
     const uint32_t n_block = blockIdx.x * (WARPS / WK) * RT * 16;
     const uint32_t n0 = n_block + (uint32_t)(wn * RT * 16), n_step = k_part * RT;
     struct k_line l[AHEAD];
+    DCHECK(n_k_line % WK == 0);
     dependency_release();
     if (!a.tasks) {
         struct stream<RT> s = make_stream<RT>(a, (const char *)a.w, n0, a.k, first, k_part);
@@ -206,6 +209,9 @@ static fathom_err launch(struct cuda_backend *c, const struct product_args &a, u
                          const char *what)
 {
     enum { WN = WARPS / WK };
+    static_assert(WARPS * NT * 8 * sizeof(float) * (NT <= 4 && WK == 1 ? 33 : 17) <=
+                      SHARED_PLAIN_MAX,
+                  "no limit is raised for it");
     size_t bytes = (size_t)WARPS * NT * 8 * sizeof(float);
     if (WK == 1 && NT <= 4 && a.k / 128 <= 2) { /* short rows: two tiles fill the pipeline */
         return cuda_launch(c, what, product_fp8_small_kernel < NT, WK, NT <= 4 && WK == 1 ? 2 : 1 >,
@@ -231,6 +237,10 @@ static fathom_err launch_k_parts(struct cuda_backend *c, const struct product_ar
 fathom_err product_small(struct cuda_backend *c, const struct product_args &a, uint32_t tile_tokens,
                          uint32_t n_tile, const char *what)
 {
+    ASSERT(a.k % SCALE_BLOCK == 0 && a.row0 == 0 && a.col0 == 0);
+    ASSERT(a.q && a.q_scale && a.w_scale && (!a.tasks || a.in_divisor > 0));
+    ASSERT((uintptr_t)a.q % 16 == 0 && (uintptr_t)a.w % 16 == 0 && a.w_stride % 16 == 0);
+    ASSERT(tile_tokens == 8 || tile_tokens == 16 || tile_tokens == 32);
     switch (tile_tokens) {
     case 8: return launch_k_parts<1>(c, a, n_tile, what);
     case 16: return launch_k_parts<2>(c, a, n_tile, what);

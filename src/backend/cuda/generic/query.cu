@@ -43,7 +43,7 @@ static __device__ __forceinline__ void store_query(const struct query_args &a, s
     }
 }
 
-enum { NOPE = 128, HEAD = NOPE + KV_ROPE };
+enum { NOPE = NOPE_DIM, HEAD = QUERY_DIM };
 
 /* How W_UK^T q_nope is cut: a block has COLS of a head's 512 columns, as RT tiles of 16 (the
  * 16-row operand) a warp; tokens are the 8-column one. The sum of a value is one chain over the 128
@@ -59,16 +59,22 @@ template <int WARPS_, int RT_, int GROUPS_> struct absorb_shape {
         TOKENS = GROUPS * 8,       /* of a tile */
         LOADS = TOKENS * NOPE / 4 / THREADS,
     };
+    static_assert(KV_LATENT % COLS == 0, "blocks have columns of one head");
+    static_assert(TOKENS * NOPE / 4 % THREADS == 0, "every thread loads LOADS times");
+    static_assert(NOPE % 32 == 0, "two products of K = 16 at a time");
     /* rows are padded so that eight of them lie in different banks */
     struct shared {
         unsigned char w[NOPE][COLS * 2 + 16];
         unsigned char q[TOKENS][NOPE * 2 + 16];
         unsigned char out[TOKENS][COLS * 2 + 16];
     };
+    static_assert((COLS * 2 + 16) % 128 == 16 && (NOPE * 2 + 16) % 128 == 16, "banks");
+    static_assert(sizeof(struct shared) <= shared_limit(false), "shared memory of a block");
 };
 
 typedef absorb_shape<4, 1, 1> absorb_few;
 typedef absorb_shape<16, 2, 2> absorb_many;
+static_assert(sizeof(absorb_few::shared) <= SHARED_PLAIN_MAX, "no limit is raised for it");
 
 /* The block's weights, by way of shared memory: 16 columns times 16 terms a product. */
 template <typename SHAPE>
@@ -78,7 +84,7 @@ load_absorb(uint32_t (&w)[SHAPE::RT][NOPE / 16][4], const struct query_args &a,
 {
     enum { PIECES = SHAPE::COLS * 2 / 16 };
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    const bf16 *from = a.kv_b + (size_t)head * 2 * NOPE * KV_LATENT + col0;
+    const bf16 *from = a.kv_b + (size_t)head * KV_B_ROWS * KV_LATENT + col0;
     for (uint32_t i = threadIdx.x; i < NOPE * PIECES; i += SHAPE::THREADS) {
         const uint32_t row = i / PIECES, piece = i % PIECES;
         cp_async_16(smem_address(s->w[row]) + piece * 16,
@@ -176,6 +182,7 @@ static __device__ __forceinline__ void absorb_block(const struct query_args &a, 
     const uint32_t n_tile = ceil_div(a.n_token, SHAPE::TOKENS);
     uint32_t w[SHAPE::RT][NOPE / 16][4];
     float4 q[SHAPE::LOADS];
+    DCHECK(step > 0 && a.n_absorb % (SHAPE::BLOCKS * a.n_head) == 0);
     load_absorb<SHAPE>(w, a, s, head, col0);
     dependency_wait();
     uint32_t tile = i / (SHAPE::BLOCKS * a.n_head);
@@ -201,6 +208,7 @@ static __device__ __forceinline__ void absorb_block(const struct query_args &a, 
 static __device__ __forceinline__ float head_weight(const struct query_args &a, size_t row)
 {
     const size_t stride = (size_t)a.n_token * a.n_index_head;
+    DCHECK(row < stride && a.n_head_part >= 1);
     float sum = 0.0f;
 #pragma unroll 4
     for (uint32_t i = threadIdx.x % INDEX_LANES; i < a.n_head_part; i += INDEX_LANES)
@@ -209,6 +217,8 @@ static __device__ __forceinline__ float head_weight(const struct query_args &a, 
 }
 
 enum { ROTATE_HEADS = WARP / INDEX_LANES, ROTATE_WARPS = absorb_few::WARPS };
+static_assert((int)KV_INDEX_DIM == INDEX_LANES * INDEX_EACH, "eight lanes hold an index query");
+static_assert((int)KV_ROPE == 2 * WARP, "a pair a lane");
 
 /* The rotary parts of four attention queries, a pair a lane. */
 static __device__ __forceinline__ void
@@ -311,6 +321,10 @@ enum { FLOAT_TOKENS = 8, FLOAT_COLS = 64, FLOAT_SLICES = FLOAT_THREADS / (FLOAT_
 __global__ void __launch_bounds__(FLOAT_THREADS) absorb_float_kernel(const struct query_args a)
 {
     enum { TERMS = NOPE / FLOAT_SLICES };
+    static_assert(NOPE % FLOAT_SLICES == 0 && KV_LATENT % FLOAT_COLS == 0, "nothing is left over");
+    static_assert(sizeof(float) * FLOAT_TOKENS * (NOPE + FLOAT_SLICES * FLOAT_COLS) <=
+                      SHARED_PLAIN_MAX,
+                  "shared memory of a block");
     __shared__ float q[FLOAT_TOKENS][NOPE], part[FLOAT_SLICES][FLOAT_TOKENS][FLOAT_COLS];
     const uint32_t head = blockIdx.x, col0 = blockIdx.y * FLOAT_COLS,
                    t0 = blockIdx.z * FLOAT_TOKENS;
@@ -325,7 +339,7 @@ __global__ void __launch_bounds__(FLOAT_THREADS) absorb_float_kernel(const struc
     __syncthreads();
     float2 sum[FLOAT_TOKENS] = {};
     for (int i = slice * TERMS; i < (slice + 1) * TERMS; i++) {
-        size_t at = ((size_t)head * 2 * NOPE + (size_t)i) * KV_LATENT + col0 + (size_t)pair * 2;
+        size_t at = ((size_t)head * KV_B_ROWS + (size_t)i) * KV_LATENT + col0 + (size_t)pair * 2;
         const float2 w = *(const float2 *)(a.kv_b_f + at);
 #pragma unroll
         for (int t = 0; t < FLOAT_TOKENS; t++) {
@@ -352,6 +366,8 @@ static struct query_args make_query(const struct cuda_backend *c, const struct m
                                     uint32_t n_head_part)
 {
     struct query_args q = {};
+    ASSERT(a->w->mla.query.n_row % 4 == 0 && (a->w->mla.kv_b || a->w->mla.kv_b_f));
+    ASSERT(!a->query->h == !a->w->mla.kv_b && !a->query->f == !a->w->mla.kv_b_f);
     q.query = c->query;
     q.n_query = a->w->mla.query.n_row;
     q.n_head = c->c.n_head;
@@ -373,6 +389,7 @@ static struct query_args make_query(const struct cuda_backend *c, const struct m
     q.index_q = a->query->q;
     q.index_f = a->query->index_f;
     q.index_weight = a->query->index_weight;
+    ASSERT(q.n_head_part >= 1 && (!q.index_q || q.quantize));
     return q;
 }
 
@@ -383,6 +400,7 @@ static fathom_err run_absorb(struct cuda_backend *c, struct query_args q)
         const dim3 grid(q.n_head, KV_LATENT / FLOAT_COLS, ceil_div(q.n_token, FLOAT_TOKENS));
         return cuda_launch(c, "mla_front", absorb_float_kernel, grid, FLOAT_THREADS, 0, q);
     }
+    ASSERT(!c->lean); /* absorb_few fits there */
     const uint32_t n_tile = ceil_div(q.n_token, absorb_many::TOKENS);
     const uint32_t room = (uint32_t)c->properties.multiProcessorCount / q.n_head;
     q.n_absorb = q.n_head * (n_tile < room ? n_tile : room > 0 ? room : 1);
@@ -405,6 +423,7 @@ fathom_err front_queries(struct cuda_backend *c, const struct mla_front_args *a,
     const uint32_t each = q.n_pass * ROTATE_HEADS;
     const uint32_t n_job = ceil_div(q.n_head, each) + ceil_div(q.n_index_head, each);
     const uint32_t n_rotate = ceil_div(q.n_token * n_job, ROTATE_WARPS);
+    ASSERT((uint64_t)q.n_token * n_job <= INT32_MAX);
     return cuda_launch(c, "mla_front", query_kernel, dim3(q.n_absorb + n_rotate),
                        absorb_few::THREADS, q.n_absorb ? sizeof(absorb_few::shared) : 0, q);
 }
@@ -412,7 +431,6 @@ fathom_err front_queries(struct cuda_backend *c, const struct mla_front_args *a,
 /* Raises the kernels' shared memory limit; called once when a backend is created. */
 fathom_err cuda_query_init(struct cuda_backend *c)
 {
-    static_assert(sizeof(absorb_many::shared) <= shared_limit(false), "shared memory of a block");
     if (!c->fast || c->lean) return FATHOM_OK;
     CU_TRY(c,
            cudaFuncSetAttribute(absorb_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

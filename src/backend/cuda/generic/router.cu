@@ -14,6 +14,7 @@
 #include "backend/cuda/product.cuh"
 
 enum { PLANES = 3, K_LINE = K_LINE_BYTES / 2, TILE = 16, K_PART_LINES = ROUTER_K_PART_LINES };
+static_assert(PLANES * 8 >= 24, "three bf16 mantissas hold one of f32");
 
 struct router_args_device {
     struct matrix w;
@@ -26,6 +27,7 @@ struct router_args_device {
 static __device__ __forceinline__ float *score_row(const struct router_args_device &a,
                                                    uint32_t k_part, uint32_t token)
 {
+    DCHECK(token < a.n_token);
     return a.score + ((size_t)k_part * a.n_token + token) * a.pitch;
 }
 
@@ -68,6 +70,7 @@ static __device__ __forceinline__ void split_planes(float x, float y, uint32_t (
  * rows' chunks of one place fall on different banks. */
 static __device__ __forceinline__ uint32_t chunk_place(uint32_t row, uint32_t chunk)
 {
+    DCHECK(chunk < K_LINE_BYTES / 16);
     return row * K_LINE_BYTES + ((chunk ^ (row & 7)) << 4);
 }
 
@@ -75,6 +78,7 @@ static __device__ __forceinline__ uint32_t chunk_place(uint32_t row, uint32_t ch
 static __device__ __forceinline__ void load_fragment(uint32_t (&r)[4], uint32_t base, uint32_t row0,
                                                      uint32_t k)
 {
+    DCHECK(row0 % TILE == 0 && k < K_LINE / 16);
     const uint32_t lane = threadIdx.x % WARP;
     ldmatrix_x4(r, base + chunk_place(row0 + lane % 16, k * 2 + lane / 16));
 }
@@ -85,10 +89,13 @@ enum {
     FEW_COLS = 32,
     WARP_K_LINES = K_PART_LINES / FEW_WARPS,
 };
+static_assert(K_PART_LINES % FEW_WARPS == 0, "warps have equally many K lines of a part");
+static_assert(FEW_COLS % 8 == 0, "tokens are multiplied eight at a time");
 
 /* A block's experts: TILES of 16. Two read and split inputs half as often, one spreads weights over
  * more blocks. */
 template <int TILES> struct few_sizes {
+    static_assert(FEW_THREADS >= 8 * TILES * TILE, "a thread adds up a token's sum of an expert");
     enum {
         ROWS = TILES * TILE,
         K_LINE_AREA = ROWS * K_LINE_BYTES,
@@ -226,6 +233,9 @@ enum {
     MANY_BYTES = STAGES * WEIGHT_BYTES + 2 * PLANES * PLANE_BYTES,
     THREAD_CHUNKS = MANY_COLS * 8 / MANY_THREADS, /* of 8 values of a K line */
 };
+static_assert(MANY_ROWS * MANY_COLS == MANY_WARPS * (WARP_TILES * TILE) * (WARP_GROUPS * 8),
+              "the warps' pieces are the block's");
+static_assert(MANY_COLS * 8 % MANY_THREADS == 0 && WARP_GROUPS % 2 == 0, "nothing is left over");
 
 /* A K line of weights to a stage, one group of copies; K lines past the end of the part are empty.
  */
@@ -372,7 +382,8 @@ __global__ void __launch_bounds__(MANY_THREADS, 2)
 
 /* ---- the choice ---- */
 
-enum { USED_MAX = 32, GROUPS_MAX = 32, EXPERTS_MAX = 1024, FEW_TOKENS = 64 };
+enum { CHOOSE_THREADS_MAX = 1024, FEW_TOKENS = 64 };
+static_assert((int)EXPERTS_MAX < (int)CHOOSE_THREADS_MAX, "a thread an expert");
 
 struct choose_args {
     const float *score; /* [K part][T][pitch] */
@@ -388,12 +399,12 @@ struct choose_args {
 
 /* A block that chooses for a token, a thread an expert. */
 struct choice {
-    float s[EXPERTS_MAX];
-    float b[EXPERTS_MAX + GROUPS_MAX]; /* a bank further from group to group */
-    float group[GROUPS_MAX];
-    uint32_t key[EXPERTS_MAX]; /* candidates: of each warp its n_used best, descending */
-    uint32_t expert[EXPERTS_MAX];
-    uint32_t chosen[USED_MAX], sorted[USED_MAX];
+    float s[CHOOSE_THREADS_MAX];
+    float b[CHOOSE_THREADS_MAX + EXPERT_GROUPS_MAX]; /* a bank further from group to group */
+    float group[EXPERT_GROUPS_MAX];
+    uint32_t key[CHOOSE_THREADS_MAX]; /* candidates: of each warp its n_used best, descending */
+    uint32_t expert[CHOOSE_THREADS_MAX];
+    uint32_t chosen[EXPERTS_USED_MAX], sorted[EXPERTS_USED_MAX];
 };
 
 /* A key of the same order as the value; never 0, which is what a taken expert has. */
@@ -453,6 +464,7 @@ static __device__ __forceinline__ bool is_kept(const struct choose_args &a, floa
 {
     if (a.topk_group >= a.n_group) return true;
     const uint32_t size = a.n_expert / a.n_group, mine = threadIdx.x / size;
+    DCHECK(a.n_group <= EXPERT_GROUPS_MAX && size * a.n_group == a.n_expert);
     score_groups(a, b, size, ch);
     if (mine >= a.n_group) return false;
     const float score = ch->group[mine];
@@ -467,6 +479,7 @@ static __device__ __forceinline__ void list_candidates(uint32_t key, uint32_t n_
                                                        struct choice *ch)
 {
     const uint32_t lane = threadIdx.x % WARP, to = threadIdx.x / WARP * n_used;
+    DCHECK(n_used >= 1 && to + n_used <= CHOOSE_THREADS_MAX);
 #pragma unroll 1
     for (uint32_t k = 0; k < n_used; k++) {
         const uint32_t best = warp_largest(key);
@@ -514,6 +527,7 @@ static __device__ __forceinline__ uint32_t write_choice(const struct choose_args
     for (uint32_t k = 0; k < a.n_used; k++) sum += ch->s[ch->sorted[k]];
     if (lane >= a.n_used) return 0;
     const uint32_t e = ch->sorted[lane];
+    DCHECK(e < a.n_expert && (lane == 0 || ch->sorted[lane - 1] < e));
     const float factor = a.norm_topk ? a.routed_scale / sum : a.routed_scale;
     a.experts[(size_t)token * a.n_used + lane] = (int32_t)e;
     a.weights[(size_t)token * a.n_used + lane] = ch->s[e] * factor;
@@ -530,7 +544,8 @@ struct map_args {
     int32_t *n_task, *rows;
 };
 
-enum { MAP_TOKENS = ROUTER_MAP_TOKENS, MAP_THREADS = 1024 };
+enum { MAP_TOKENS = ROUTER_MAP_TOKENS, MAP_THREADS = 1024, MAP_THREADS_MIN = 256 };
+static_assert((int)EXPERTS_MAX < (int)MAP_THREADS, "a thread an expert, the shared one included");
 
 /* Exclusive sums of two counts over the block's threads; *total gets both sums. */
 static __device__ __forceinline__ int2 scan_pairs(int2 v, int2 *scratch, int2 *total)
@@ -571,6 +586,7 @@ static __device__ __forceinline__ void place_rows(const struct map_args &a, cons
         const uint32_t t = i / a.rows_per_token, j = i % a.rows_per_token;
         const int at = j < a.n_used ? atomicAdd(&cursor[experts[t * a.n_used + j]], 1)
                                     : shared_first + (int)(t0 + t);
+        DCHECK(at >= 0 && (uint32_t)at < a.n_token * a.rows_per_token);
         a.rows[at] = (int32_t)((t0 + t) * a.rows_per_token + j);
     }
 }
@@ -580,6 +596,7 @@ static __device__ __forceinline__ int list_tasks(const struct map_args &a, int n
                                                  int2 *scratch)
 {
     const int tile = (int)a.tile, n_task = (n + tile - 1) / tile;
+    DCHECK(n >= 0 && (n == 0 || threadIdx.x < a.n_stack));
     int2 total, first = scan_pairs(make_int2(n, n_task), scratch, &total);
     if (!write) return first.x;
     if (threadIdx.x == 0) *a.n_task = total.y;
@@ -595,8 +612,10 @@ static __device__ __forceinline__ void count_rows(const struct map_args &a, cons
                                                   uint32_t n, int *count)
 {
 #pragma unroll 1
-    for (uint32_t i = threadIdx.x; i < n * a.n_used; i += blockDim.x)
+    for (uint32_t i = threadIdx.x; i < n * a.n_used; i += blockDim.x) {
+        DCHECK((uint32_t)experts[i] < a.n_stack);
         atomicAdd(&count[experts[i]], 1);
+    }
 }
 
 /* More than one block, first: rows of each expert in each block's tokens, the shared one left out.
@@ -646,12 +665,13 @@ __global__ void __launch_bounds__(MAP_THREADS) map_kernel(const struct map_args 
 }
 
 /* A block a token. A step of a single one has its map written at once: a task a row. */
-__global__ void __launch_bounds__(EXPERTS_MAX)
+__global__ void __launch_bounds__(CHOOSE_THREADS_MAX)
     choose_kernel(const struct choose_args a, const struct map_args m)
 {
     __shared__ struct choice ch;
     const uint32_t e = threadIdx.x, token = blockIdx.x;
     const bool is_expert = e < a.n_expert;
+    DCHECK(blockDim.x >= a.n_expert && a.n_used <= EXPERTS_USED_MAX);
     dependency_release();
     const float bias = is_expert ? a.bias[e] : 0.0f;
     dependency_wait();
@@ -686,8 +706,14 @@ static fathom_err launch_few(struct cuda_backend *c, const struct router_args_de
 static fathom_err run_scores(struct cuda_backend *c, const struct router_args *a,
                              struct choose_args *k)
 {
-    struct router_args_device s = {a->w->moe.router, a->x->f, a->n_token, k->pitch,
-                                   c->router_score};
+    struct router_args_device s = {};
+    s.w = a->w->moe.router;
+    s.x = a->x->f;
+    s.n_token = a->n_token;
+    s.pitch = k->pitch;
+    s.score = c->router_score;
+    ASSERT(s.w.n_row == c->c.n_expert && s.w.n_col == c->c.hidden);
+    ASSERT((uintptr_t)s.w.data % 16 == 0 && (uintptr_t)s.x % 16 == 0);
     const uint32_t n_expert = s.w.n_row, n_token = a->n_token;
     k->n_k_part = 1;
     if (!c->fast || s.w.dtype != DTYPE_BF16 || s.w.n_col % K_LINE) {
@@ -704,6 +730,7 @@ static fathom_err run_scores(struct cuda_backend *c, const struct router_args *a
 static uint32_t map_threads(uint32_t n_stack, uint32_t at_least)
 {
     const uint32_t n = n_stack > at_least ? n_stack : at_least;
+    ASSERT(n <= MAP_THREADS);
     return ceil_div(n, WARP) * WARP;
 }
 
@@ -718,8 +745,19 @@ static struct map_args map_args_of(struct cuda_backend *c, const struct weight *
     c->map.n_token = n_token;
     c->map.tile = cuda_moe_tile(c, w, n_row, n_stack);
     c->map.max_task = (n_row < n_stack ? n_row : n_stack) + n_row / c->map.tile;
-    return {route->i,    n_token,       n_used,       rows_per_token, n_stack,
-            c->map.tile, c->map.counts, c->map.tasks, c->map.n_task,  c->map.rows};
+    ASSERT(c->map.max_task <= n_row / TASK_ROWS_MIN + n_stack); /* the list's room: scratch.c */
+    struct map_args m = {};
+    m.experts = route->i;
+    m.n_token = n_token;
+    m.n_used = n_used;
+    m.rows_per_token = rows_per_token;
+    m.n_stack = n_stack;
+    m.tile = c->map.tile;
+    m.counts = c->map.counts;
+    m.tasks = c->map.tasks;
+    m.n_task = c->map.n_task;
+    m.rows = c->map.rows;
+    return m;
 }
 
 fathom_err cuda_moe_map(struct cuda_backend *c, const struct weight *w, const struct buffer *route,
@@ -728,7 +766,7 @@ fathom_err cuda_moe_map(struct cuda_backend *c, const struct weight *w, const st
     if (c->map.route == route && c->map.w == w && c->map.n_token == n_token) return FATHOM_OK;
     const struct map_args m = map_args_of(c, w, route, n_token);
     const dim3 grid(ceil_div(n_token, MAP_TOKENS));
-    const uint32_t threads = map_threads(m.n_stack, 256);
+    const uint32_t threads = map_threads(m.n_stack, MAP_THREADS_MIN);
     c->map.route = NULL; /* what is in it may change before the next call */
     if (grid.x > 1) TRY(cuda_launch(c, "moe map", count_kernel, grid, threads, 0, m));
     return cuda_launch(c, "moe map", map_kernel, grid, threads, 0, m);
@@ -737,19 +775,23 @@ fathom_err cuda_moe_map(struct cuda_backend *c, const struct weight *w, const st
 fathom_err cuda_router(struct backend *b, const struct router_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
-    struct choose_args k = {c->router_score,
-                            a->w->moe.bias,
-                            0,
-                            router_score_pitch(c->c.n_expert),
-                            c->c.n_expert,
-                            c->c.n_group,
-                            c->c.topk_group,
-                            c->c.n_expert_used,
-                            c->c.routed_scale,
-                            c->c.norm_topk,
-                            a->route->i,
-                            a->route->w,
-                            a->n_token};
+    op_check_router(&c->c, a);
+    ASSERT(a->w->kind == WEIGHT_MOE && a->x->kind == BUFFER_NORMED);
+    ASSERT(a->route->kind == BUFFER_ROUTE);
+    struct choose_args k = {};
+    k.score = c->router_score;
+    k.bias = a->w->moe.bias;
+    k.pitch = router_score_pitch(c->c.n_expert);
+    k.n_expert = c->c.n_expert;
+    k.n_group = c->c.n_group;
+    k.topk_group = c->c.topk_group;
+    k.n_used = c->c.n_expert_used;
+    k.routed_scale = c->c.routed_scale;
+    k.norm_topk = c->c.norm_topk;
+    k.experts = a->route->i;
+    k.weights = a->route->w;
+    k.n_token = a->n_token;
+    ASSERT(k.pitch >= k.n_expert && k.pitch <= CHOOSE_THREADS_MAX && k.pitch % WARP == 0);
     TRY(run_scores(c, a, &k));
     struct map_args m = {};
     c->map.route = NULL;

@@ -30,8 +30,12 @@ enum {
     AHEAD = 5,         /* K lines of inputs that a warp makes at a time */
     STAGES_ALONE = 12, /* one token: one block a multiprocessor; with more tokens, two */
     STAGES_MANY = 9,
-    BYTES_MAX = 227 << 10,
+    BYTES_MAX = SHARED_MAX,
 };
+static_assert((int)DOWN_K_LINES_MAX <= (int)WARP, "a lane of the loading warp has a K line");
+static_assert(BM == CONSUMER_WARPS * 16 && (int)SCALE_BLOCK % BM == 0, "a tile has one scale");
+static_assert(STAGES_ALONE <= (int)DOWN_K_LINES_MAX, "barriers of all stages");
+static_assert(W_BYTES % 1024 == 0 && IN_BYTES % 1024 == 0, "atoms of operands");
 
 /* The start of a block's shared memory; stages of weights and the inputs of all K lines follow. */
 struct alignas(1024) down_shared {
@@ -41,6 +45,9 @@ struct alignas(1024) down_shared {
     uint64_t empty[DOWN_K_LINES_MAX];
     uint64_t made;
 };
+static_assert(sizeof(struct down_shared) + STAGES_ALONE * W_BYTES + DOWN_K_LINES_MAX * IN_BYTES <=
+                  BYTES_MAX,
+              "shared memory of a block");
 
 struct down_work {
     CUtensorMap w_map;
@@ -81,6 +88,7 @@ static __device__ __forceinline__ void produce(const struct down_work &w,
         if (row < w.a.n_used)
             expert = *(const volatile int32_t *)&w.a.experts[b.token * w.a.n_used + row];
         if (i < w.n_stage) load_k_line(w, b, i, expert);
+        DCHECK(expert >= 0 && (uint32_t)expert < w.a.n_expert);
         const float *scale = w.a.w_scale + (size_t)expert * w.a.w_scale_step;
         b.s->w_scale[i] = scale[(b.col * BM / SCALE_BLOCK) * w.a.scale_stride + i % w.n_k_line];
         if (i < w.n_stage) mbarrier_arrive(smem_address(&b.s->full[i]));
@@ -166,6 +174,7 @@ static __device__ __forceinline__ void add_k_lines(struct down_sums &sum, const 
                                                    float weight)
 {
     uint64_t a_at[BATCH];
+    DCHECK(i + BATCH <= w.n_all);
     const uint64_t in_at = wgmma_operand(b.inputs + i * IN_BYTES);
     float c[BATCH][COLS / 2];
 #pragma unroll
@@ -279,11 +288,15 @@ cudaError_t down_few_init(void)
 
 cudaError_t down_few(const struct down_args &a, cudaStream_t stream)
 {
+    ASSERT(a.k % K_LINE_BYTES == 0 && a.n % 16 == 0 && a.w_stride % a.k == 0);
+    ASSERT(a.n_token >= 1 && a.n_token <= DOWN_TOKENS_MAX && (uintptr_t)a.w % 16 == 0);
+    ASSERT(a.rows_per_token >= 1 && a.rows_per_token - a.n_used <= 1);
     struct down_work w = {};
     w.a = a;
     w.n_k_line = a.k / K_LINE_BYTES;
     w.n_all = w.n_k_line * a.rows_per_token;
     w.k_part_lines = w.n_k_line / k_part_count(w.n_k_line);
+    ASSERT(w.n_all >= 1 && w.n_all <= DOWN_K_LINES_MAX);
     w.n_stage = min(w.n_all, (uint32_t)(a.n_token == 1 ? STAGES_ALONE : STAGES_MANY));
     cudaError_t e = make_map(&w.w_map, a.w, a.k, a.n, STACK_MATRICES, a.w_stride, BM);
     if (e != cudaSuccess) return e;
@@ -294,6 +307,7 @@ cudaError_t down_few(const struct down_args &a, cudaStream_t stream)
     config.gridDim = dim3(a.n_token, ceil_div(a.n, BM));
     config.blockDim = dim3(THREADS);
     config.dynamicSmemBytes = bytes_of(w.n_stage, w.n_all);
+    ASSERT(config.dynamicSmemBytes <= BYTES_MAX);
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = 1;

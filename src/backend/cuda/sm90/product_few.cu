@@ -39,6 +39,11 @@ enum {
     BLOCK_BYTES = 1 << 10, /* what the device keeps for itself of each block's shared memory */
     ALIGN_BYTES = 1024,
 };
+static_assert(SM_BYTES - BLOCK_BYTES == SHARED_MAX, "shared memory of a block");
+static_assert((int)UNITS == (int)CLUSTER_BLOCKS_MAX && UNITS * 8 == BM, "an eighth has 8 outputs");
+static_assert(BM == CONSUMER_WARPS * 16 && (int)SCALE_BLOCK % BM == 0, "a tile has one scale");
+static_assert(SPLIT_STAGES_MIN <= ALONE_STAGES_MIN && ALONE_STAGES_MIN <= STAGES_MAX, "rings");
+static_assert(1u << (FEW_K_PARTS - 1) == UNITS, "clusters of 1, 2, 4, 8 blocks");
 
 /* The start of a block's shared memory; sums for the cluster's exchange and the ring follow. */
 template <int N> struct alignas(ALIGN_BYTES) few_shared {
@@ -59,6 +64,8 @@ template <int N> struct few_parts {
 template <int N> struct few_stage {
     uint8_t w[BM * K_LINE_BYTES];
     uint8_t in[N * K_LINE_BYTES];
+    static_assert(sizeof w % ALIGN_BYTES == 0 && N * K_LINE_BYTES % ALIGN_BYTES == 0,
+                  "atoms of operands");
 };
 
 struct few_work {
@@ -141,6 +148,8 @@ static __device__ __forceinline__ void gather_of(struct few_gather<N> &g, const 
                                                  const struct product_rows &rows)
 {
     const int lane = (int)threadIdx.x % WARP, last = rows.n - 1;
+    static_assert(N % GATHER_ROWS == 0, "lanes copy equally many rows");
+    DCHECK(rows.n >= 1 && rows.n <= N);
     g.n = rows.n;
     if (MAPPED) {
 #pragma unroll
@@ -181,6 +190,7 @@ static __device__ __forceinline__ void load_weights(const struct few_work &w,
 {
     enum { BYTES = BM * K_LINE_BYTES + (MAPPED ? 0 : N * K_LINE_BYTES) };
     const uint32_t full = smem_address(&b.s->full[stage]);
+    DCHECK(stage < w.n_stage && k_line < w.n_k_line && col < w.n_col_tile && expert >= 0);
     mbarrier_arrive_expect(full, BYTES);
     tensor_load(smem_address(b.stages[stage].w), &w.w_map, full, (int)k_line * K_LINE_BYTES,
                 (int)col * BM, expert);
@@ -305,6 +315,7 @@ static __device__ __forceinline__ void sum_k_part(float (&k_part)[N / 2], const 
                                                   const struct few_block<N> &b, struct few_ring &at)
 {
     const uint32_t n_k_line = w.n_k_line / w.n_k_part;
+    DCHECK(w.n_k_line % w.n_k_part == 0);
 #pragma unroll
     for (int j = 0; j < N / 2; j++) k_part[j] = 0.0f;
     for (uint32_t k_line = 0; k_line < n_k_line; k_line++, advance(at, w.n_stage)) {
@@ -353,6 +364,7 @@ static __device__ __forceinline__ void send_k_part(const struct few_work &w,
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP,
                    mine = UNITS / w.cluster_size;
     const uint32_t ready = smem_address(&b.s->ready[part]);
+    DCHECK(part < w.n_part);
 #pragma unroll
     for (uint32_t half = 0; half < 2; half++) {
         const uint32_t unit = 2 * warp + half, to = unit / mine;
@@ -494,6 +506,7 @@ template <int N> static struct few_shape shape_of(uint32_t n_part, uint32_t n_st
     struct few_shape f = {n_part, n_stage, 0, 0};
     f.n_byte = (uint32_t)(sizeof(struct few_shared<N>) + n_part * sizeof(struct few_parts<N>) +
                           n_stage * sizeof(struct few_stage<N>));
+    ASSERT(f.n_byte + BLOCK_BYTES <= SM_BYTES);
     f.per_sm = min(SM_BYTES / (f.n_byte + BLOCK_BYTES),
                    n_part ? blocks_max<N, true>() : blocks_max<N, false>());
     return f;
@@ -536,6 +549,8 @@ struct few_launch {
 static void set_launch(struct few_launch *l, uint32_t n_block, uint32_t cluster_size,
                        uint32_t n_byte, cudaStream_t stream)
 {
+    ASSERT(n_block >= 1 && n_block <= INT32_MAX && n_byte <= SHARED_MAX);
+    ASSERT(cluster_size >= 1 && cluster_size <= CLUSTER_BLOCKS_MAX && n_block % cluster_size == 0);
     *l = {};
     l->attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     l->attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -646,6 +661,9 @@ static cudaError_t launch_tile(const struct product_args &a, uint32_t n_tile,
 cudaError_t product_few(const struct product_args &a, uint32_t tile, uint32_t n_tile,
                         const struct sm90_limits &limits, cudaStream_t stream)
 {
+    ASSERT(a.k % K_LINE_BYTES == 0 && a.n % 16 == 0 && limits.n_sm > 0);
+    ASSERT((uintptr_t)a.w % 16 == 0 && (uintptr_t)a.q % 16 == 0);
+    ASSERT(!a.tasks || (a.w_stride % a.k == 0 && a.in_divisor > 0));
     switch (tile) {
     case 8: return launch_tile<8>(a, n_tile, limits, 0, stream);
     case 16: return launch_tile<16>(a, n_tile, limits, 1, stream);

@@ -55,7 +55,17 @@ struct alignas(ALIGN_BYTES) stages {
 };
 
 enum { ROTATE_BYTES = 32, ROW_BYTES = BN * sizeof(float) };
-static_assert(sizeof(struct stages) <= 227 * 1024, "shared memory of a block");
+static_assert(sizeof(struct stages) <= SHARED_MAX, "shared memory of a block");
+static_assert(BM == 2 * GROUP_ROWS && CONSUMER_WARPS * WARP_ROWS == BM, "a warp has 16 rows");
+static_assert((int)BM <= (int)TENSOR_BOX_MAX && (int)BN <= (int)TENSOR_BOX_MAX &&
+                  BM <= GROUP_THREADS,
+              "a producer thread copies a row's scale");
+static_assert(GATHER_ROWS % 8 == 0 && BM % GATHER_ROWS == 0,
+              "the permutation is the same for all rows of a thread");
+static_assert(PRODUCER_REGISTERS % 8 == 0 && CONSUMER_REGISTERS % 8 == 0 &&
+                  GROUP_THREADS * (PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS) <= 64 << 10,
+              "registers of a multiprocessor");
+static_assert(BM * BK % ALIGN_BYTES == 0 && BN * BK % ALIGN_BYTES == 0, "atoms of operands");
 
 struct work {
     CUtensorMap in_map; /* plain only */
@@ -111,6 +121,7 @@ static __device__ __forceinline__ struct run run_at(const struct work &w, uint32
         col = rest / height;
     }
     struct run r;
+    DCHECK(col < n_col);
     r.row_tile = (int)unit;
     r.col = col * w.run_cols;
     r.col_end = min(r.col + w.run_cols, w.n_col_tile);
@@ -257,6 +268,7 @@ static __device__ __forceinline__ void store_tile(float (*stage)[BN], const floa
     const uint32_t base = smem_address(stage), row = lane % WARP_ROWS;
     const uint32_t at = lane % 4 * 8 + lane / 4 % 4 * ROTATE_BYTES; /* row lane / 4, columns 2 t */
     char *first = (char *)stage + lane / 4 * ROW_BYTES, *second = first + 8 * ROW_BYTES;
+    DCHECK(n > 0 && n <= BN && n % 4 == 0);
     bulk_wait_read();
     __syncwarp();
 #pragma unroll
@@ -378,6 +390,9 @@ static cudaError_t launch(const struct work &w, uint32_t n_block, cudaStream_t s
 cudaError_t product_fp8_sm90(const struct product_args &a, uint32_t n_tile,
                              const struct sm90_limits &limits, cudaStream_t stream)
 {
+    ASSERT(a.k % BK == 0 && a.n % 16 == 0 && a.out_stride % 4 == 0 && limits.n_sm > 0);
+    ASSERT((uintptr_t)a.w % 16 == 0 && (uintptr_t)a.q % 16 == 0 && (uintptr_t)a.out % 16 == 0);
+    ASSERT(!a.tasks || (a.w_stride % a.k == 0 && a.in_divisor > 0));
     struct work w = {};
     w.a = a;
     w.n_k_line = a.k / BK;
