@@ -219,7 +219,6 @@ static void run(struct bench *b, uint32_t t0, uint32_t n, bf16 *out)
     struct mla_attend_args a = {};
     a.batch = &batch;
     a.kv = &b->kv;
-    a.form = MLA_ABSORBED;
     a.query = &query;
     a.select = b->selects ? &select : NULL;
     a.out = &latent;

@@ -128,22 +128,22 @@ static void fill_codes(uint8_t *codes, size_t n)
     }
 }
 
-static void time_product(struct backend *b, struct linear_args *a, unsigned n_thread,
+static void time_product(struct backend *b, const struct head_args *a, unsigned n_thread,
                          const void *memory)
 {
     double v[15];
     double bytes = (double)WIDE * WIDE;
-    size_t n_repeat = a->n_token > 64 ? 3 : 15;
+    size_t n_repeat = a->n_row > 64 ? 3 : 15;
     double stream = read_bandwidth(n_thread, memory, (size_t)WIDE * WIDE);
     for (size_t i = 0; i < n_repeat; i++) {
         uint64_t t = clock_now_ns();
-        must(b->ops->linear(b, a), "linear");
+        must(b->ops->head(b, a), "head");
         v[i] = (double)(clock_now_ns() - t);
     }
     double ns = median(v, n_repeat);
     printf("%u threads  M %3u  %8.3f ms  %6.1f GB/s  %4.0f %% of a read's %.1f GB/s  %7.1f Gop/s\n",
-           n_thread, a->n_token, ns * 1e-6, bytes / ns, 100 * bytes / ns / stream, stream,
-           2 * bytes * a->n_token / ns);
+           n_thread, a->n_row, ns * 1e-6, bytes / ns, 100 * bytes / ns / stream, stream,
+           2 * bytes * a->n_row / ns);
     fflush(stdout);
 }
 
@@ -157,15 +157,16 @@ static void bench_products(unsigned n_thread)
                                .nope_dim = 128,
                                .v_dim = 128,
                                .norm_eps = 1e-6f,
-                               .n_vocab = 32,
+                               .n_vocab = WIDE,
                                .max_token = MAX_ROWS,
                                .max_request = 1,
                                .max_context = 64,
-                               .max_logit_row = 1,
+                               .max_logit_row = MAX_ROWS,
                                .n_thread = n_thread,
                                .world = 1};
     struct backend *b;
-    struct buffer *x, *y;
+    struct buffer *hidden, *logits;
+    int32_t index[MAX_ROWS];
     struct weight *w;
     fathom_diag d = {0};
     float scale[WIDE / 128 * (WIDE / 128)];
@@ -188,17 +189,20 @@ static void bench_products(unsigned n_thread)
     if (b->ops->prepare_linear(b, &view, &w, &d)) die("weight", &d);
     double s = (double)(clock_now_ns() - t) * 1e-9;
     printf("packing     %.2f GB/s\n", (double)WIDE * WIDE * 1e-9 / s);
-    if (b->ops->buffer_create(b, BUFFER_NORMED, &x, &d)) die("buffer", &d);
-    if (b->ops->buffer_create(b, BUFFER_DELTA, &y, &d)) die("buffer", &d);
+    if (b->ops->buffer_create(b, BUFFER_NORMED, &hidden, &d)) die("buffer", &d);
+    if (b->ops->buffer_create(b, BUFFER_LOGITS, &logits, &d)) die("buffer", &d);
     for (uint32_t i = 0; i < WIDE; i++) row[i] = rng_normal(&seed);
-    for (uint32_t i = 0; i < MAX_ROWS; i++)
-        must(b->ops->buffer_write(b, x, i, 1, WIDE, row), "input");
+    for (uint32_t i = 0; i < MAX_ROWS; i++) {
+        index[i] = (int32_t)i;
+        must(b->ops->buffer_write(b, hidden, i, 1, WIDE, row), "input");
+    }
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct linear_args a = {.w = w, .x = x, .y = y, .n_token = rows[i]};
+        const struct head_args a = {
+            .w = w, .hidden = hidden, .rows = index, .n_row = rows[i], .logits = logits};
         time_product(b, &a, n_thread, codes);
     }
-    b->ops->buffer_destroy(b, x);
-    b->ops->buffer_destroy(b, y);
+    b->ops->buffer_destroy(b, hidden);
+    b->ops->buffer_destroy(b, logits);
     b->ops->weight_destroy(b, w);
     b->ops->destroy(b);
     mem_free(codes);
@@ -399,8 +403,7 @@ static void run_attention(struct model *m, uint32_t layer)
                                    .layer = layer,
                                    .query = u[BUFFER_QUERY],
                                    .select = u[BUFFER_SELECT]};
-    struct mla_attend_args attend = {.w = m->mla[layer],
-                                     .batch = batch,
+    struct mla_attend_args attend = {.batch = batch,
                                      .kv = &m->kv,
                                      .layer = layer,
                                      .query = u[BUFFER_QUERY],

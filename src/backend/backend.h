@@ -73,7 +73,7 @@ struct backend_config {
     int device;             /* GPU only: index */
     uint32_t rank;
     uint32_t world;
-    bool is_slice; /* one rank of `world` is measured by itself: collectives do nothing */
+    bool is_slice; /* one rank of `world` is measured by itself: partial sums stay partial */
 };
 
 /* Activations that cross the seam. Shapes are for T = max_token (max_logit_row for LOGITS). */
@@ -81,9 +81,9 @@ enum buffer_kind {
     BUFFER_RESIDUAL, /* [T][D] the stream that layers add to */
     BUFFER_NORMED,   /* [T][D] output of a norm, input of projections */
     BUFFER_DELTA,    /* [T][D] output of a block; a partial sum when world > 1 */
-    BUFFER_QUERY,    /* [T][H][576] absorbed, or [T][H][192] expanded; index query and weights */
+    BUFFER_QUERY,    /* [T][H][576], then index query and weights */
     BUFFER_SELECT,   /* [T][index_topk] slots and counts */
-    BUFFER_LATENT,   /* [T][H][512] absorbed, or [T][H][128] expanded: attention output */
+    BUFFER_LATENT,   /* [T][H][512] attention output */
     BUFFER_ROUTE,    /* [T][n_expert_used] expert and weight */
     BUFFER_LOGITS,   /* f32 [n][V] */
 };
@@ -97,10 +97,9 @@ struct backend_caps {
     uint64_t memory_bytes;      /* all */
     uint64_t memory_free_bytes; /* now */
     bool graphs;                /* graph_* work */
-    bool async; /* the queue is worked off apart from the caller, copies of host memory of
-                   alloc_host included: a step can be enqueued while one before it runs */
-    bool expanded_attention; /* MLA_EXPANDED works */
-    bool kv_types[3];        /* by enum kv_type */
+    bool async;       /* the queue is worked off apart from the caller, copies of host memory of
+                         alloc_host included: a step can be enqueued while one before it runs */
+    bool kv_types[3]; /* by enum kv_type */
 };
 
 struct backend {
@@ -167,7 +166,6 @@ struct backend_ops {
     /* ---- operators; one argument struct and one doc comment each in op_*.h ---- */
     fathom_err (*embed)(struct backend *b, const struct embed_args *a);
     fathom_err (*add_norm)(struct backend *b, const struct add_norm_args *a);
-    fathom_err (*linear)(struct backend *b, const struct linear_args *a);
     fathom_err (*mla_front)(struct backend *b, const struct mla_front_args *a);
     fathom_err (*index_topk)(struct backend *b, const struct index_topk_args *a);
     fathom_err (*mla_attend)(struct backend *b, const struct mla_attend_args *a);
@@ -178,9 +176,6 @@ struct backend_ops {
     fathom_err (*head)(struct backend *b, const struct head_args *a);
     fathom_err (*mtp_front)(struct backend *b, const struct mtp_front_args *a);
     fathom_err (*sample)(struct backend *b, const struct sample_args *a);
-
-    /* ---- collectives; no-ops when world == 1 or is_slice ---- */
-    fathom_err (*all_reduce)(struct backend *b, struct buffer *delta, uint32_t n_token);
 };
 
 /* backend_ref_create, backend_cpu_create - the two that every build has

@@ -111,14 +111,6 @@ fathom_err host_check_config(const struct backend_config *c, const char *name, f
     return c->n_expert == 0 ? FATHOM_OK : check_experts(c, d);
 }
 
-fathom_err host_all_reduce(struct backend *b, struct buffer *delta, uint32_t n_token)
-{
-    (void)b;
-    (void)delta;
-    (void)n_token;
-    return FATHOM_OK;
-}
-
 uint32_t host_index_width(const struct backend_config *c)
 {
     return c->index_n_head * (KV_INDEX_DIM + 1);
@@ -137,28 +129,18 @@ uint32_t host_buffer_width(const struct backend_config *c, enum buffer_kind kind
     case BUFFER_DELTA: return c->hidden;
     case BUFFER_QUERY: return c->n_head * KV_ROW + host_index_width(c);
     case BUFFER_SELECT: return 1 + c->index_topk;
-    case BUFFER_LATENT: return c->n_head * (c->v_dim > KV_LATENT ? c->v_dim : (uint32_t)KV_LATENT);
+    case BUFFER_LATENT: return c->n_head * KV_LATENT;
     case BUFFER_ROUTE: return c->n_expert_used;
     case BUFFER_LOGITS: return c->n_vocab;
     }
     return 0;
 }
 
-/* Values of a QUERY row in the expanded form, without the index query. */
-static uint32_t expanded_width(const struct backend_config *c)
-{
-    return c->n_head * (c->nope_dim + KV_ROPE);
-}
-
 static bool is_width(const struct backend_config *c, enum buffer_kind kind, uint32_t width)
 {
     uint32_t own = host_buffer_width(c, kind);
-    uint32_t expanded = expanded_width(c);
     switch (kind) {
-    case BUFFER_QUERY:
-        return width == own || width == c->n_head * KV_ROW || width == expanded ||
-               width == expanded + host_index_width(c);
-    case BUFFER_LATENT: return width == c->n_head * KV_LATENT || width == c->n_head * c->v_dim;
+    case BUFFER_QUERY: return width == own || width == c->n_head * KV_ROW;
     case BUFFER_ROUTE: return width == 2 * own;
     default: return width == own;
     }
@@ -170,13 +152,4 @@ fathom_err host_check_access(const struct backend_config *c, enum buffer_kind ki
     uint32_t n = host_buffer_rows(c, kind);
     bool inside = row0 <= n && n_row <= n - row0;
     return inside && is_width(c, kind, width) ? FATHOM_OK : FATHOM_EINVAL;
-}
-
-uint32_t host_column(const struct backend_config *c, enum buffer_kind kind, uint32_t width,
-                     uint32_t i)
-{
-    uint32_t expanded = expanded_width(c);
-    if (kind == BUFFER_QUERY && width == expanded + host_index_width(c) && i >= expanded)
-        return i - expanded + c->n_head * KV_ROW;
-    return i;
 }

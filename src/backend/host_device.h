@@ -37,9 +37,6 @@ fathom_err host_fence_elapsed(const struct host_fences *f, double *us);
  */
 fathom_err host_check_config(const struct backend_config *c, const char *name, fathom_diag *d);
 
-/* host_all_reduce - one rank: the partial sum is the sum */
-fathom_err host_all_reduce(struct backend *b, struct buffer *delta, uint32_t n_token);
-
 /* host_buffer_rows - rows of the buffer; host_buffer_width - values of one
  * host_index_width - values of the index query at the end of a row of BUFFER_QUERY */
 uint32_t host_buffer_rows(const struct backend_config *c, enum buffer_kind kind);
@@ -47,13 +44,10 @@ uint32_t host_buffer_width(const struct backend_config *c, enum buffer_kind kind
 uint32_t host_index_width(const struct backend_config *c);
 
 /* host_check_access - EINVAL for rows that the buffer has not, or a width that buffer_read and
- * buffer_write do not know: QUERY and LATENT rows are narrower in the expanded form, ROUTE rows
- * have their weights behind their experts. host_column - where value `i` of such a row lies: the
- * index query comes after the attention's in both forms. */
+ * buffer_write do not know. QUERY rows may go without their index query; ROUTE rows have their
+ * weights behind their experts. */
 fathom_err host_check_access(const struct backend_config *c, enum buffer_kind kind, uint32_t row0,
                              uint32_t n_row, uint32_t width);
-uint32_t host_column(const struct backend_config *c, enum buffer_kind kind, uint32_t width,
-                     uint32_t i);
 
 /* host_fault - "": memory has no faults that a program could tell of */
 const char *host_fault(struct backend *b);

@@ -1,10 +1,8 @@
 /* op_attn.h - multi-head latent attention with the lightning indexer: arguments and meaning
  *
- * Two forms of the same mathematics. ABSORBED multiplies the query by the key half of kv_b and
- * attends over the cached latent rows (576 wide, one key for all heads), then multiplies by the
- * value half. EXPANDED multiplies the cached latents by kv_b first and attends per head (192 wide
- * keys, 128 wide values). The form is the caller's choice and must be the same in mla_front,
- * mla_attend and mla_out of one layer. Rounding differs between them, so one engine uses one.
+ * The form is the absorbed one: mla_front multiplies the query by the key half of kv_b, mla_attend
+ * attends over the cached latent rows (576 wide, one key for all heads), mla_out multiplies by the
+ * value half.
  */
 #ifndef FATHOM_BACKEND_OP_ATTN_H
 #define FATHOM_BACKEND_OP_ATTN_H
@@ -17,8 +15,6 @@
 
 struct buffer;
 struct weight;
-
-enum mla_form { MLA_ABSORBED, MLA_EXPANDED };
 
 struct mla_tensors {
     struct tensor_view q_a;       /* [q_lora][D] */
@@ -41,8 +37,7 @@ struct mla_tensors {
  *   qa   = rmsnorm(q_a x);  q = q_b qa;  rope on the last 64 of each head
  *   kv   = kv_a x;  c = rmsnorm(kv[0:512]);  k_pe = rope(kv[512:576])
  *   the cache row of slot[t] in `layer` becomes [c ; k_pe], in the cache's type
- *   ABSORBED: query[t,h] = [ W_UK,h^T q_nope ; q_pe ]     [576]
- *   EXPANDED: query[t,h] = [ q_nope ; q_pe ]              [192]
+ *   query[t,h] = [ W_UK,h^T q_nope ; q_pe ]               [576]; W_UK,h: head h's key rows of kv_b
  *   with an indexer:
  *     ki = layernorm(index_k x), rope on the FIRST 64 (half-split), Hadamard(128) / sqrt(128),
  *          quantized to e4m3 with a power-of-two scale (f32 kept for KV_TYPE_F32), stored as the
@@ -51,8 +46,8 @@ struct mla_tensors {
  *          (no quantization for KV_TYPE_F32)
  *     w  = (index_head x) * index_n_head^-1/2 * 128^-1/2 * qs
  *
- *   x      NORMED; query QUERY, written. Through buffer_read a row is H*576 values (EXPANDED:
- *          H*192); asked for index_n_head * 129 more, it goes on with qi as the products take it
+ *   x      NORMED; query QUERY, written. Through buffer_read a row is H*576 values; asked for
+ *          index_n_head * 129 more, it goes on with qi as the products take it
  *          [index_n_head][128] and w [index_n_head].
  *   want_index_query  false: qi and w are not needed (no request beyond index_topk)
  * Numerics norms, rope and angles in f32; x and qa rounded to enum act_type as products' inputs.
@@ -62,7 +57,6 @@ struct mla_front_args {
     const struct batch *batch;
     const struct kv_cache *kv;
     uint32_t layer;
-    enum mla_form form;
     bool want_index_query;
     const struct buffer *x;
     struct buffer *query;
@@ -93,31 +87,26 @@ struct index_topk_args {
  *   out[t,h] = sum_s softmax_s( softmax_scale * query[t,h] . k_s ) * v_s
  *
  *   select  rows of index_topk, or NULL: every position <= pos[t]
- *   w       prepare_mla; read only for EXPANDED (kv_b)
- *   out     LATENT, written: [512] per head ABSORBED, [128] EXPANDED
+ *   out     LATENT, written: [512] per head
  * Numerics f32 scores, softmax and sums, in fixed groups of 64 rows in ascending position, so a
  *          token that sees the same rows through `select` and without it gets the same bits.
- * Cost     ABSORBED 2*H*(576+512) flop per row seen.
+ * Cost     2*H*(576+512) flop per row seen.
  */
 struct mla_attend_args {
-    const struct weight *w;
     const struct batch *batch;
     const struct kv_cache *kv;
     uint32_t layer;
-    enum mla_form form;
     const struct buffer *query;
     const struct buffer *select;
     struct buffer *out;
 };
 
-/* mla_out - y[t] = o [ heads' outputs ]
+/* mla_out - y[t] = o [ W_UV,h z[t,h] of every head h ]; W_UV,h: the head's value rows of kv_b
  *
- *   ABSORBED: each head's output is W_UV,h z[t,h] first
  *   z LATENT; y DELTA, overwritten (a partial sum over ranks)
  */
 struct mla_out_args {
     const struct weight *w;
-    enum mla_form form;
     const struct buffer *z;
     struct buffer *y;
     uint32_t n_token;

@@ -1,4 +1,9 @@
-/* op_dense.h - embedding, norm, linear, dense FFN, head, MTP front: arguments and meaning */
+/* op_dense.h - embedding, norm, dense FFN, head, MTP front: arguments and meaning
+ *
+ * Numerics of every matrix product W x, here and in op_attn.h and op_moe.h unless it is said
+ * otherwise: W decoded exactly, its scale applied per 128 x 128 block to the f32 partial sum, x
+ * rounded to enum act_type, f32 accumulation in a fixed order.
+ */
 #ifndef FATHOM_BACKEND_OP_DENSE_H
 #define FATHOM_BACKEND_OP_DENSE_H
 
@@ -46,19 +51,6 @@ struct add_norm_args {
     const struct buffer *delta;
     const struct weight *weight;
     struct buffer *out;
-    uint32_t n_token;
-};
-
-/* linear - y[t] = W x[t]
- *
- *   w  prepare_linear of [D][D]; x NORMED, y DELTA
- * Numerics products of W (decoded exactly, scale applied per 128 x 128 block to the f32 partial
- * sum) and x (rounded to enum act_type), f32 accumulation in a fixed order.
- */
-struct linear_args {
-    const struct weight *w;
-    const struct buffer *x;
-    struct buffer *y;
     uint32_t n_token;
 };
 

@@ -7,8 +7,9 @@
  *   logits = head( rmsnorm(x) )
  *
  * A block's output is not added where it is made but in the norm that follows (add_norm), so that
- * the sum is formed once. On several ranks a block's output is a partial sum, completed by
- * all_reduce. The draft layer (mtp.c) is one more layer with a front of its own.
+ * the sum is formed once. On several ranks a block's output is a partial sum; the norm that adds it
+ * is where the ranks' parts come together. The draft layer (mtp.c) is one more layer with a front
+ * of its own.
  *
  * A forward pass only enqueues: nothing here waits for the device or allocates.
  */
@@ -47,10 +48,8 @@ fathom_err model_layer(struct model *m, const struct layer *layer, uint32_t i_la
     uint32_t n_token = batch->n_token;
     TRY(add_norm(m, pending, layer->input_norm, m->normed, n_token));
     TRY(model_attention(m, layer, i_layer, batch, kv));
-    TRY(m->ops->all_reduce(m->b, m->delta, n_token));
     TRY(add_norm(m, true, layer->post_norm, m->normed, n_token));
-    TRY(model_feed_forward(m, layer, n_token));
-    return m->ops->all_reduce(m->b, m->delta, n_token);
+    return model_feed_forward(m, layer, n_token);
 }
 
 fathom_err model_head(struct model *m, const struct weight *norm, const struct batch *batch)

@@ -22,7 +22,6 @@ fathom_err model_attention(struct model *m, const struct layer *layer, uint32_t 
                                    .batch = batch,
                                    .kv = kv,
                                    .layer = i_layer,
-                                   .form = MLA_ABSORBED,
                                    .want_index_query = is_long,
                                    .x = m->normed,
                                    .query = m->query};
@@ -32,19 +31,14 @@ fathom_err model_attention(struct model *m, const struct layer *layer, uint32_t 
             .batch = batch, .kv = kv, .layer = i_layer, .query = m->query, .select = m->select};
         TRY(m->ops->index_topk(m->b, &topk));
     }
-    struct mla_attend_args attend = {.w = layer->mla,
-                                     .batch = batch,
+    struct mla_attend_args attend = {.batch = batch,
                                      .kv = kv,
                                      .layer = i_layer,
-                                     .form = MLA_ABSORBED,
                                      .query = m->query,
                                      .select = is_long ? m->select : NULL,
                                      .out = m->latent};
     TRY(m->ops->mla_attend(m->b, &attend));
-    struct mla_out_args out = {.w = layer->mla,
-                               .form = MLA_ABSORBED,
-                               .z = m->latent,
-                               .y = m->delta,
-                               .n_token = batch->n_token};
+    struct mla_out_args out = {
+        .w = layer->mla, .z = m->latent, .y = m->delta, .n_token = batch->n_token};
     return m->ops->mla_out(m->b, &out);
 }

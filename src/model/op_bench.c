@@ -280,7 +280,6 @@ static fathom_err run_front(const struct context *x)
                                .batch = &x->batch,
                                .kv = &x->p->kv,
                                .layer = MOE_LAYER,
-                               .form = MLA_ABSORBED,
                                .want_index_query = x->is_long,
                                .x = m->normed,
                                .query = m->query};
@@ -301,11 +300,9 @@ static fathom_err run_index(const struct context *x)
 static fathom_err run_attend(const struct context *x)
 {
     struct model *m = x->p->m;
-    struct mla_attend_args a = {.w = m->layers[MOE_LAYER].mla,
-                                .batch = &x->batch,
+    struct mla_attend_args a = {.batch = &x->batch,
                                 .kv = &x->p->kv,
                                 .layer = MOE_LAYER,
-                                .form = MLA_ABSORBED,
                                 .query = m->query,
                                 .select = x->is_long ? m->select : NULL,
                                 .out = m->latent};
@@ -315,8 +312,7 @@ static fathom_err run_attend(const struct context *x)
 static fathom_err run_out(const struct context *x)
 {
     struct model *m = x->p->m;
-    struct mla_out_args a = {m->layers[MOE_LAYER].mla, MLA_ABSORBED, m->latent, m->delta,
-                             x->batch.n_token};
+    struct mla_out_args a = {m->layers[MOE_LAYER].mla, m->latent, m->delta, x->batch.n_token};
     return m->ops->mla_out(m->b, &a);
 }
 

@@ -36,7 +36,8 @@ static void check_formula(struct gen *g, const struct ffn_tensors *t, enum act_t
     op_close_double("formula", got, want, hidden, op_formula_limit(act));
 }
 
-static void check(enum act_type act, enum dtype t, bool wide)
+/* pow2: scales of FP8 weights are powers of two */
+static void check(enum act_type act, enum dtype t, bool wide, bool pow2)
 {
     struct backend_config c;
     struct rig ref, dev;
@@ -45,6 +46,11 @@ static void check(enum act_type act, enum dtype t, bool wide)
     rig_open_pair(&ref, &dev, &c);
     struct ffn_tensors tensors;
     gen_ffn(g, t, c.hidden, c.dense_inner, &tensors);
+    if (!pow2) {
+        tensors.gate = gen_matrix(g, t, c.dense_inner, c.hidden, false);
+        tensors.up = gen_matrix(g, t, c.dense_inner, c.hidden, false);
+        tensors.down = gen_matrix(g, t, c.hidden, c.dense_inner, false);
+    }
     struct weight *wr = rig_ffn(&ref, &tensors);
     struct weight *wd = rig_ffn(&dev, &tensors);
     float *x = gen_floats(g, (size_t)N * c.hidden, 1);
@@ -63,10 +69,17 @@ static void test_every_type(void **state)
 {
     (void)state;
     for (size_t t = 0; t < op_n_weight_type; t++) {
-        check(ACT_F32, op_weight_types[t], t % 2 == 0);
-        check(ACT_BF16, op_weight_types[t], t % 2 == 1);
-        check(ACT_FP8, op_weight_types[t], false);
+        for (int wide = 0; wide < 2; wide++) {
+            check(ACT_F32, op_weight_types[t], wide, true);
+            check(ACT_BF16, op_weight_types[t], wide, true);
+        }
+        check(ACT_FP8, op_weight_types[t], false, true);
     }
+    for (int wide = 0; wide < 2; wide++) {
+        check(ACT_F32, DTYPE_F8_E4M3, wide, false);
+        check(ACT_BF16, DTYPE_F8_E4M3, wide, false);
+    }
+    check(ACT_FP8, DTYPE_F8_E4M3, false, false);
 }
 
 static void test_wrong_shape(void **state)

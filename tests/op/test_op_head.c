@@ -72,10 +72,10 @@ static void check(enum act_type act, enum dtype t, bool wide, uint32_t n_vocab)
 static void test_against_ref(void **state)
 {
     (void)state;
-    check(ACT_F32, DTYPE_BF16, false, 0);
-    check(ACT_F32, DTYPE_F32, true, 0);
-    check(ACT_BF16, DTYPE_BF16, false, 0);
-    check(ACT_BF16, DTYPE_F8_E4M3, true, 0);
+    for (size_t t = 0; t < op_n_weight_type; t++) {
+        check(ACT_F32, op_weight_types[t], t % 2 == 0, 0);
+        check(ACT_BF16, op_weight_types[t], t % 2 == 1, 0);
+    }
     check(ACT_FP8, DTYPE_BF16, false, 0);
     check(ACT_FP8, DTYPE_F8_E4M3, false, 0);
 }

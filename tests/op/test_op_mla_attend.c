@@ -1,4 +1,4 @@
-/* test_op_mla_attend.c - attention over all rows and over selected ones, in both forms */
+/* test_op_mla_attend.c - attention over all rows and over selected ones */
 #include "op/harness.h"
 
 #include <math.h>
@@ -12,9 +12,6 @@ struct attend {
     struct backend_config c;
     struct gen *g;
     struct rig ref, dev;
-    struct mla_tensors tensors;
-    struct weight *wr, *wd;
-    enum mla_form form;
     struct batch host;
     uint8_t *image;
     uint32_t n_page;
@@ -24,33 +21,24 @@ struct attend {
 };
 
 /* max_context: 0, or longer than usual, with as many rows to select */
-static bool open_attend_of(struct attend *a, enum act_type act, enum kv_type kv, bool wide,
-                           enum mla_form form, uint32_t max_context)
+static void open_attend_of(struct attend *a, enum act_type act, enum kv_type kv, bool wide,
+                           uint32_t max_context)
 {
-    struct backend_caps caps;
     memset(a, 0, sizeof *a);
-    a->form = form;
     a->g = gen_create_for(111, act);
     gen_config(&a->c, act, kv, wide);
     if (max_context) {
         a->c.max_context = max_context;
         a->c.index_topk = max_context;
     }
-    if (form == MLA_EXPANDED) a->c.n_head = 2;
     rig_open_pair(&a->ref, &a->dev, &a->c);
-    gen_mla(a->g, &a->c, DTYPE_F8_E4M3, &a->tensors);
-    a->wr = rig_mla(&a->ref, &a->tensors);
-    a->wd = rig_mla(&a->dev, &a->tensors);
-    a->in_width = a->c.n_head * (form == MLA_ABSORBED ? 576 : 192);
-    a->out_width = a->c.n_head * (form == MLA_ABSORBED ? 512 : 128);
-    a->dev.ops->get_caps(a->dev.b, &caps);
-    return form == MLA_ABSORBED || caps.expanded_attention;
+    a->in_width = a->c.n_head * KV_ROW;
+    a->out_width = a->c.n_head * KV_LATENT;
 }
 
-static bool open_attend(struct attend *a, enum act_type act, enum kv_type kv, bool wide,
-                        enum mla_form form)
+static void open_attend(struct attend *a, enum act_type act, enum kv_type kv, bool wide)
 {
-    return open_attend_of(a, act, kv, wide, form, 0);
+    open_attend_of(a, act, kv, wide, 0);
 }
 
 static void close_attend(struct attend *a)
@@ -86,7 +74,7 @@ static void set_select(struct attend *a, bool keep_all)
     }
 }
 
-static float *run(struct attend *a, struct rig *r, struct weight *w, uint32_t t0, uint32_t n)
+static float *run(struct attend *a, struct rig *r, uint32_t t0, uint32_t n)
 {
     struct batch slice;
     uint32_t select_width = 1 + a->c.index_topk;
@@ -95,11 +83,9 @@ static float *run(struct attend *a, struct rig *r, struct weight *w, uint32_t t0
     rig_write(r, BUFFER_QUERY, n, a->in_width, a->query + (size_t)t0 * a->in_width);
     if (a->select)
         rig_write(r, BUFFER_SELECT, n, select_width, a->select + (size_t)t0 * select_width);
-    struct mla_attend_args args = {.w = w,
-                                   .batch = &r->batch,
+    struct mla_attend_args args = {.batch = &r->batch,
                                    .kv = &r->kv,
                                    .layer = LAYER,
-                                   .form = a->form,
                                    .query = r->buffer[BUFFER_QUERY],
                                    .select = a->select ? r->buffer[BUFFER_SELECT] : NULL,
                                    .out = r->buffer[BUFFER_LATENT]};
@@ -120,23 +106,13 @@ static uint32_t rows_of(const struct attend *a, uint32_t t, int32_t *slots)
     return n;
 }
 
-/* Key and value of one row for head h; widths by form. */
-static void key_value(const struct attend *a, int32_t slot, uint32_t h, double *key, double *value)
+/* Key and value of one row, the same for all heads. */
+static void key_value(const struct attend *a, int32_t slot, double *key, double *value)
 {
     float row[KV_ROW];
-    double latent[KV_LATENT];
     gen_latent(&a->c.kv, a->image, LAYER, slot, row);
-    for (int i = 0; i < KV_LATENT; i++) latent[i] = (double)row[i];
-    if (a->form == MLA_ABSORBED) {
-        memcpy(value, latent, sizeof latent);
-        for (int i = 0; i < KV_ROW; i++) key[i] = (double)row[i];
-        return;
-    }
-    for (uint32_t i = 0; i < 128; i++) {
-        key[i] = gen_product(&a->tensors.kv_b, h * 256 + i, latent, gen_wide_act(a->c.act));
-        value[i] = gen_product(&a->tensors.kv_b, h * 256 + 128 + i, latent, gen_wide_act(a->c.act));
-    }
-    for (int i = 0; i < KV_ROPE; i++) key[128 + i] = (double)row[KV_LATENT + i];
+    for (int i = 0; i < KV_ROW; i++) key[i] = (double)row[i];
+    memcpy(value, key, KV_LATENT * sizeof *value);
 }
 
 static void check_formula(const struct attend *a, uint32_t t, uint32_t h, const float *got)
@@ -148,7 +124,7 @@ static void check_formula(const struct attend *a, uint32_t t, uint32_t h, const 
     const float *query = a->query + (size_t)t * a->in_width + (size_t)h * width;
     uint32_t n = rows_of(a, t, slots);
     for (uint32_t i = 0; i < n; i++) {
-        key_value(a, slots[i], h, key, value[i]);
+        key_value(a, slots[i], key, value[i]);
         score[i] = 0;
         for (uint32_t d = 0; d < width; d++) score[i] += (double)query[d] * key[d];
         score[i] *= (double)a->c.softmax_scale;
@@ -169,8 +145,8 @@ static void check_now(struct attend *a, bool with_formula)
     uint32_t n = a->host.n_token;
     rig_set_cache(&a->ref, a->image, a->n_page);
     rig_set_cache(&a->dev, a->image, a->n_page);
-    float *want = run(a, &a->ref, a->wr, 0, n);
-    float *got = run(a, &a->dev, a->wd, 0, n);
+    float *want = run(a, &a->ref, 0, n);
+    float *got = run(a, &a->dev, 0, n);
     for (uint32_t t = 0; t < n; t++) /* each row by itself: an error must not hide among others */
         op_close("attention", got + (size_t)t * a->out_width, want + (size_t)t * a->out_width,
                  a->out_width, op_tolerance(a->c.act));
@@ -180,10 +156,9 @@ static void check_now(struct attend *a, bool with_formula)
     }
     const uint32_t chunks[] = {n, 1, 7};
     for (int i = 0; i < 3; i++) {
-        if (a->form == MLA_EXPANDED && i == 0) continue; /* slow on ref */
         for (uint32_t t = 0; t < n; t += chunks[i]) {
             uint32_t m = n - t < chunks[i] ? n - t : chunks[i];
-            float *part = run(a, &a->dev, a->wd, t, m);
+            float *part = run(a, &a->dev, t, m);
             op_same_bits("a chunk", part, got + (size_t)t * a->out_width,
                          (size_t)m * a->out_width * sizeof *part);
             mem_free(part);
@@ -193,10 +168,10 @@ static void check_now(struct attend *a, bool with_formula)
     mem_free(got);
 }
 
-static void check_absorbed(enum act_type act, enum kv_type kv, bool wide)
+static void check(enum act_type act, enum kv_type kv, bool wide)
 {
     struct attend a;
-    assert_true(open_attend(&a, act, kv, wide, MLA_ABSORBED));
+    open_attend(&a, act, kv, wide);
     for (size_t i = 0; i < op_n_batch_case; i += op_wants_few() ? 3 : 1) {
         set_case(&a, &op_batch_cases[i]);
         check_now(&a, true);
@@ -209,41 +184,21 @@ static void check_absorbed(enum act_type act, enum kv_type kv, bool wide)
 static void test_f32_cache(void **state)
 {
     (void)state;
-    check_absorbed(ACT_F32, KV_TYPE_F32, true);
+    check(ACT_F32, KV_TYPE_F32, true);
 }
 
 static void test_bf16_cache(void **state)
 {
     (void)state;
-    check_absorbed(ACT_BF16, KV_TYPE_BF16, false);
-    if (op_is_cuda()) check_absorbed(ACT_FP8, KV_TYPE_BF16, false);
+    check(ACT_BF16, KV_TYPE_BF16, false);
+    if (op_is_cuda()) check(ACT_FP8, KV_TYPE_BF16, false);
 }
 
 static void test_fp8_cache(void **state)
 {
     (void)state;
-    check_absorbed(ACT_F32, KV_TYPE_FP8, false);
-    if (op_is_cuda()) check_absorbed(ACT_FP8, KV_TYPE_FP8, false);
-}
-
-static void test_expanded(void **state)
-{
-    (void)state;
-    const struct op_batch_case cases[] = {
-        {"decode", 3, {{0, 1}, {63, 1}, {65, 1}}},
-        {"prefill", 1, {{0, 10}}},
-    };
-    for (int i = 0; i < 4; i++) {
-        struct attend a;
-        enum kv_type kv = i < 2 ? KV_TYPE_F32 : i == 2 ? KV_TYPE_BF16 : KV_TYPE_FP8;
-        if (open_attend(&a, i % 2 ? ACT_BF16 : ACT_F32, kv, false, MLA_EXPANDED)) {
-            set_case(&a, &cases[i % 2]);
-            check_now(&a, true);
-            set_select(&a, false);
-            check_now(&a, false);
-        }
-        close_attend(&a);
-    }
+    check(ACT_F32, KV_TYPE_FP8, false);
+    if (op_is_cuda()) check(ACT_FP8, KV_TYPE_FP8, false);
 }
 
 /* Selecting every row gives the bits of selecting none. */
@@ -253,12 +208,12 @@ static void test_select_all(void **state)
     for (int type = KV_TYPE_F32; type <= KV_TYPE_FP8; type++) {
         struct attend a;
         const struct op_batch_case b = {"short", 3, {{0, 64}, {40, 20}, {63, 1}}};
-        open_attend(&a, ACT_F32, (enum kv_type)type, false, MLA_ABSORBED);
+        open_attend(&a, ACT_F32, (enum kv_type)type, false);
         set_case(&a, &b);
         rig_set_cache(&a.dev, a.image, a.n_page);
-        float *dense = run(&a, &a.dev, a.wd, 0, a.host.n_token);
+        float *dense = run(&a, &a.dev, 0, a.host.n_token);
         set_select(&a, true);
-        float *selected = run(&a, &a.dev, a.wd, 0, a.host.n_token);
+        float *selected = run(&a, &a.dev, 0, a.host.n_token);
         op_same_bits("all rows selected", selected, dense,
                      (size_t)a.host.n_token * a.out_width * sizeof *dense);
         mem_free(dense);
@@ -274,7 +229,7 @@ static void test_nan_in_unselected_rows(void **state)
     for (int type = KV_TYPE_F32; type <= KV_TYPE_FP8; type++) {
         struct attend a;
         bool used[8192] = {false};
-        open_attend(&a, ACT_F32, (enum kv_type)type, false, MLA_ABSORBED);
+        open_attend(&a, ACT_F32, (enum kv_type)type, false);
         const struct op_batch_case b = {"long", 2, {{400, 2}, {90, 1}}};
         set_case(&a, &b);
         set_select(&a, false);
@@ -298,7 +253,7 @@ static void test_long_context(void **state)
     struct attend a;
     const struct op_batch_case b = {"thousands", 2, {{2300, 3}, {2047, 2}}};
     const enum act_type act = op_is_cuda() ? ACT_FP8 : ACT_BF16;
-    open_attend_of(&a, act, KV_TYPE_FP8, false, MLA_ABSORBED, 2400);
+    open_attend_of(&a, act, KV_TYPE_FP8, false, 2400);
     set_case(&a, &b);
     check_now(&a, false);
     close_attend(&a);
@@ -309,7 +264,7 @@ static void test_large_scores(void **state)
 {
     (void)state;
     struct attend a;
-    open_attend(&a, ACT_F32, KV_TYPE_F32, false, MLA_ABSORBED);
+    open_attend(&a, ACT_F32, KV_TYPE_F32, false);
     set_case(&a, &op_batch_cases[8]);
     for (size_t i = 0; i < (size_t)a.host.n_token * a.in_width; i++) a.query[i] *= 1000;
     check_now(&a, false);
@@ -319,10 +274,13 @@ static void test_large_scores(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f32_cache),    cmocka_unit_test(test_bf16_cache),
-        cmocka_unit_test(test_fp8_cache),    cmocka_unit_test(test_expanded),
-        cmocka_unit_test(test_select_all),   cmocka_unit_test(test_nan_in_unselected_rows),
-        cmocka_unit_test(test_long_context), cmocka_unit_test(test_large_scores),
+        cmocka_unit_test(test_f32_cache),
+        cmocka_unit_test(test_bf16_cache),
+        cmocka_unit_test(test_fp8_cache),
+        cmocka_unit_test(test_select_all),
+        cmocka_unit_test(test_nan_in_unselected_rows),
+        cmocka_unit_test(test_long_context),
+        cmocka_unit_test(test_large_scores),
     };
     return OP_MAIN(argc, argv, tests);
 }

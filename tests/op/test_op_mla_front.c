@@ -17,7 +17,6 @@ struct front {
     struct rig ref, dev;
     struct mla_tensors tensors;
     struct weight *wr, *wd;
-    enum mla_form form;
     struct batch host;
     float *x; /* [n_token][D] */
     uint8_t *image;
@@ -26,8 +25,7 @@ struct front {
 
 static uint32_t query_width(const struct front *f)
 {
-    uint32_t head = f->form == MLA_ABSORBED ? (uint32_t)KV_ROW : f->c.nope_dim + KV_ROPE;
-    return f->c.n_head * head + f->c.index_n_head * (KV_INDEX_DIM + 1);
+    return f->c.n_head * KV_ROW + f->c.index_n_head * (KV_INDEX_DIM + 1);
 }
 
 static void open_rigs(struct front *f, enum dtype t)
@@ -38,11 +36,9 @@ static void open_rigs(struct front *f, enum dtype t)
     f->wd = rig_mla(&f->dev, &f->tensors);
 }
 
-static void open_front(struct front *f, enum act_type act, enum kv_type kv, bool wide,
-                       enum mla_form form, enum dtype t)
+static void open_front(struct front *f, enum act_type act, enum kv_type kv, bool wide, enum dtype t)
 {
     memset(f, 0, sizeof *f);
-    f->form = form;
     f->g = gen_create_for(91, act);
     gen_config(&f->c, act, kv, wide);
     open_rigs(f, t);
@@ -72,7 +68,6 @@ static float *run(struct front *f, struct rig *r, struct weight *w, uint32_t t0,
                                   .batch = &r->batch,
                                   .kv = &r->kv,
                                   .layer = LAYER,
-                                  .form = f->form,
                                   .want_index_query = true,
                                   .x = r->buffer[BUFFER_NORMED],
                                   .query = r->buffer[BUFFER_QUERY]};
@@ -126,10 +121,6 @@ static void formula_query(struct front *f, const double *qa, int32_t pos, double
     for (uint32_t h = 0; h < f->c.n_head; h++) {
         double *head = q + (size_t)h * head_dim;
         rope(&f->c, f->c.rope_interleaved, pos, head + nope);
-        if (f->form == MLA_EXPANDED) {
-            memcpy(query + (size_t)h * head_dim, head, head_dim * sizeof *query);
-            continue;
-        }
         for (uint32_t j = 0; j < KV_LATENT; j++) {
             double sum = 0;
             for (uint32_t i = 0; i < nope; i++)
@@ -298,14 +289,11 @@ static void check_case(struct front *f, const struct op_batch_case *k)
     mem_free(got);
 }
 
-static void check(enum act_type act, enum kv_type kv, bool wide, enum mla_form form, enum dtype t,
-                  size_t first_case, size_t step)
+static void check(enum act_type act, enum kv_type kv, bool wide, enum dtype t, size_t first_case,
+                  size_t step)
 {
     struct front f;
-    struct backend_caps caps;
-    open_front(&f, act, kv, wide, form, t);
-    f.dev.ops->get_caps(f.dev.b, &caps);
-    if (form == MLA_EXPANDED && !caps.expanded_attention) first_case = op_n_batch_case;
+    open_front(&f, act, kv, wide, t);
     if (op_wants_few()) step *= 3;
     for (size_t i = first_case; i < op_n_batch_case; i += step) check_case(&f, &op_batch_cases[i]);
     close_front(&f);
@@ -314,24 +302,24 @@ static void check(enum act_type act, enum kv_type kv, bool wide, enum mla_form f
 static void test_f32_cache(void **state)
 {
     (void)state;
-    check(ACT_F32, KV_TYPE_F32, false, MLA_ABSORBED, DTYPE_F8_E4M3, 0, 2);
-    check(ACT_F32, KV_TYPE_F32, true, MLA_EXPANDED, DTYPE_F32, 1, 3);
+    check(ACT_F32, KV_TYPE_F32, false, DTYPE_F8_E4M3, 0, 2);
+    check(ACT_F32, KV_TYPE_F32, true, DTYPE_F32, 1, 3);
 }
 
 static void test_bf16_cache(void **state)
 {
     (void)state;
-    check(ACT_F32, KV_TYPE_BF16, true, MLA_ABSORBED, DTYPE_BF16, 1, 3);
-    check(ACT_BF16, KV_TYPE_BF16, false, MLA_ABSORBED, DTYPE_F8_E4M3, 0, 4);
-    check(ACT_FP8, KV_TYPE_BF16, false, MLA_ABSORBED, DTYPE_BF16, 0, 4);
+    check(ACT_F32, KV_TYPE_BF16, true, DTYPE_BF16, 1, 3);
+    check(ACT_BF16, KV_TYPE_BF16, false, DTYPE_F8_E4M3, 0, 4);
+    check(ACT_FP8, KV_TYPE_BF16, false, DTYPE_BF16, 0, 4);
 }
 
 static void test_fp8_cache(void **state)
 {
     (void)state;
-    check(ACT_F32, KV_TYPE_FP8, false, MLA_ABSORBED, DTYPE_F8_E4M3, 1, 3);
-    check(ACT_BF16, KV_TYPE_FP8, true, MLA_EXPANDED, DTYPE_F16, 2, 4);
-    check(ACT_FP8, KV_TYPE_FP8, false, MLA_ABSORBED, DTYPE_F8_E4M3, 1, 3);
+    check(ACT_F32, KV_TYPE_FP8, false, DTYPE_F8_E4M3, 1, 3);
+    check(ACT_BF16, KV_TYPE_FP8, true, DTYPE_F16, 2, 4);
+    check(ACT_FP8, KV_TYPE_FP8, false, DTYPE_F8_E4M3, 1, 3);
 }
 
 /* Sums over K that are cut in several parts, and more tokens than parts are kept for. */
@@ -343,7 +331,6 @@ static void test_many_tokens(void **state)
     struct front f;
     if (!op_is_cuda()) return;
     memset(&f, 0, sizeof f);
-    f.form = MLA_ABSORBED;
     f.g = gen_create_for(91, ACT_FP8);
     gen_config(&f.c, ACT_FP8, KV_TYPE_FP8, false);
     f.c.hidden = 640;
@@ -359,7 +346,7 @@ static void test_zero_row(void **state)
 {
     (void)state;
     struct front f;
-    open_front(&f, ACT_F32, KV_TYPE_FP8, false, MLA_ABSORBED, DTYPE_BF16);
+    open_front(&f, ACT_F32, KV_TYPE_FP8, false, DTYPE_BF16);
     f.tensors.index_k_bias = gen_vector(f.g, DTYPE_F32, KV_INDEX_DIM, 0, 0);
     f.wd = rig_mla(&f.dev, &f.tensors);
     set_case(&f, &op_batch_cases[0]);

@@ -5,98 +5,72 @@
 
 enum { N = 129 };
 
-struct out_case {
-    struct weight *w;
-    enum mla_form form;
-    uint32_t width;
-};
-
 static float *run(struct rig *r, void *arg, const float *z, uint32_t n)
 {
-    const struct out_case *k = arg;
-    rig_write(r, BUFFER_LATENT, n, k->width, z);
-    struct mla_out_args args = {.w = k->w,
-                                .form = k->form,
-                                .z = r->buffer[BUFFER_LATENT],
-                                .y = r->buffer[BUFFER_DELTA],
-                                .n_token = n};
+    rig_write(r, BUFFER_LATENT, n, r->config.n_head * KV_LATENT, z);
+    struct mla_out_args args = {
+        .w = arg, .z = r->buffer[BUFFER_LATENT], .y = r->buffer[BUFFER_DELTA], .n_token = n};
     op_ok(r, r->ops->mla_out(r->b, &args), "mla_out");
     return rig_read(r, BUFFER_DELTA, n, r->config.hidden);
 }
 
 static void check_formula(struct gen *g, const struct backend_config *c,
-                          const struct mla_tensors *t, enum mla_form form, const float *z,
-                          const float *got)
+                          const struct mla_tensors *t, const float *z, const float *got)
 {
     double latent[KV_LATENT];
     double *heads = gen_alloc(g, c->n_head * c->v_dim * sizeof *heads);
     double *want = gen_alloc(g, c->hidden * sizeof *want);
     for (uint32_t h = 0; h < c->n_head; h++) {
         for (uint32_t i = 0; i < c->v_dim; i++) {
-            double *out = &heads[h * c->v_dim + i];
-            if (form == MLA_EXPANDED) {
-                *out = (double)z[h * c->v_dim + i];
-                continue;
-            }
             for (int j = 0; j < KV_LATENT; j++) latent[j] = (double)z[h * KV_LATENT + (uint32_t)j];
             uint32_t row = h * (c->nope_dim + c->v_dim) + c->nope_dim + i;
-            *out = gen_product(&t->kv_b, row, latent, gen_wide_act(c->act));
+            heads[h * c->v_dim + i] = gen_product(&t->kv_b, row, latent, gen_wide_act(c->act));
         }
     }
     for (uint32_t i = 0; i < c->hidden; i++) want[i] = gen_product(&t->o, i, heads, c->act);
     op_close_double("formula", got, want, c->hidden, op_formula_limit(c->act));
 }
 
-static void check(enum act_type act, enum dtype t, bool wide, enum mla_form form)
+static void check(enum act_type act, enum dtype t, bool wide)
 {
     struct backend_config c;
     struct rig ref, dev;
     struct mla_tensors tensors;
-    struct backend_caps caps;
     struct gen *g = gen_create_for(121, act);
     gen_config(&c, act, KV_TYPE_BF16, wide);
     rig_open_pair(&ref, &dev, &c);
     gen_mla(g, &c, t, &tensors);
-    dev.ops->get_caps(dev.b, &caps);
-    struct out_case kr = {rig_mla(&ref, &tensors), form, 0};
-    kr.width = c.n_head * (form == MLA_ABSORBED ? (uint32_t)KV_LATENT : c.v_dim);
-    struct out_case kd = {rig_mla(&dev, &tensors), form, kr.width};
-    if (form == MLA_ABSORBED || caps.expanded_attention) {
-        float *z = gen_floats(g, (size_t)N * kr.width, 1);
-        float *want = run(&ref, &kr, z, N);
-        float *got = run(&dev, &kd, z, N);
-        op_close(dtype_name(t), got, want, (size_t)N * c.hidden, op_tolerance(act));
-        op_check_rows(dtype_name(t), &dev, run, &kd, z, N, kr.width, c.hidden);
-        check_formula(g, &c, &tensors, form, z + kr.width, want + c.hidden);
-        mem_free(want);
-        mem_free(got);
-    }
+    uint32_t width = c.n_head * KV_LATENT;
+    struct weight *wr = rig_mla(&ref, &tensors);
+    struct weight *wd = rig_mla(&dev, &tensors);
+    float *z = gen_floats(g, (size_t)N * width, 1);
+    float *want = run(&ref, wr, z, N);
+    float *got = run(&dev, wd, z, N);
+    op_close(dtype_name(t), got, want, (size_t)N * c.hidden, op_tolerance(act));
+    op_check_rows(dtype_name(t), &dev, run, wd, z, N, width, c.hidden);
+    check_formula(g, &c, &tensors, z + width, want + c.hidden);
+    mem_free(want);
+    mem_free(got);
     rig_close_pair(&ref, &dev);
     gen_destroy(g);
 }
 
-static void test_absorbed(void **state)
+static void test_every_type(void **state)
 {
     (void)state;
     for (size_t t = 0; t < op_n_weight_type; t++)
-        check(t % 2 ? ACT_BF16 : ACT_F32, op_weight_types[t], t / 2 % 2, MLA_ABSORBED);
-    check(ACT_F32, DTYPE_F8_E4M3, false, MLA_ABSORBED);
-    check(ACT_FP8, DTYPE_F8_E4M3, false, MLA_ABSORBED);
-    check(ACT_FP8, DTYPE_BF16, false, MLA_ABSORBED);
-}
-
-static void test_expanded(void **state)
-{
-    (void)state;
-    check(ACT_F32, DTYPE_F8_E4M3, true, MLA_EXPANDED);
-    check(ACT_BF16, DTYPE_BF16, false, MLA_EXPANDED);
+        check(t % 2 ? ACT_BF16 : ACT_F32, op_weight_types[t], t / 2 % 2);
+    check(ACT_F32, DTYPE_F8_E4M3, false);
+    check(ACT_F32, DTYPE_F8_E4M3, true);
+    check(ACT_BF16, DTYPE_BF16, false);
+    check(ACT_FP8, DTYPE_F8_E4M3, false);
+    check(ACT_FP8, DTYPE_BF16, false);
 }
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_absorbed),
-        cmocka_unit_test(test_expanded),
+        cmocka_unit_test(test_every_type),
     };
     return OP_MAIN(argc, argv, tests);
 }

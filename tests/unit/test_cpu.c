@@ -96,8 +96,7 @@ static void run_attention(struct rig *r, const struct batch *batch, uint32_t lay
                                    .layer = layer,
                                    .query = r->buffer[BUFFER_QUERY],
                                    .select = r->buffer[BUFFER_SELECT]};
-    struct mla_attend_args attend = {.w = r->mla[layer],
-                                     .batch = batch,
+    struct mla_attend_args attend = {.batch = batch,
                                      .kv = &r->kv,
                                      .layer = layer,
                                      .query = r->buffer[BUFFER_QUERY],

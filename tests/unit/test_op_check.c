@@ -80,8 +80,7 @@ static void set_up(struct fixture *f)
                                            .query = buffer(1)};
     f->index_topk = (struct index_topk_args){
         .batch = &f->batch, .kv = &f->kv, .layer = 1, .query = buffer(0), .select = buffer(1)};
-    f->mla_attend = (struct mla_attend_args){.w = weight(),
-                                             .batch = &f->batch,
+    f->mla_attend = (struct mla_attend_args){.batch = &f->batch,
                                              .kv = &f->kv,
                                              .layer = 1,
                                              .query = buffer(0),

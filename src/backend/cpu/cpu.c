@@ -63,7 +63,6 @@ static void get_caps(struct backend *b, struct backend_caps *out)
     snprintf(out->device, sizeof out->device, "%s, %u threads", cpu->k->isa, cpu->n_thread);
     snprintf(out->numerics, sizeof out->numerics, "%s", cpu->k->isa);
     os_memory_bytes(&out->memory_bytes, &out->memory_free_bytes);
-    out->expanded_attention = true;
     for (int t = KV_TYPE_F32; t <= KV_TYPE_FP8; t++) out->kv_types[t] = true;
 }
 
@@ -164,7 +163,7 @@ static fathom_err buffer_read(struct backend *b, const struct buffer *buf, uint3
             else if (buf->kind == BUFFER_LATENT)
                 *out = read_operand(cpu, buf, at + i);
             else
-                *out = buf->value[at + host_column(&cpu->c, buf->kind, width, i)];
+                *out = buf->value[at + i];
         }
     }
     return FATHOM_OK;
@@ -184,7 +183,7 @@ static fathom_err buffer_write(struct backend *b, struct buffer *buf, uint32_t r
             else if (index)
                 buf->value[at + i - buf->width] = *in;
             else if (buf->value)
-                buf->value[at + host_column(&cpu->c, buf->kind, width, i)] = *in;
+                buf->value[at + i] = *in;
             if (buf->operand) write_operand(cpu, buf, at + i, *in);
         }
     }
@@ -234,7 +233,6 @@ static const struct backend_ops cpu_ops = {
     .weight_bytes = cpu_weight_bytes,
     .embed = cpu_embed,
     .add_norm = cpu_add_norm,
-    .linear = cpu_linear,
     .mla_front = cpu_mla_front,
     .index_topk = cpu_index_topk,
     .mla_attend = cpu_mla_attend,
@@ -245,7 +243,6 @@ static const struct backend_ops cpu_ops = {
     .head = cpu_head,
     .mtp_front = cpu_mtp_front,
     .sample = cpu_sample,
-    .all_reduce = host_all_reduce,
 };
 
 static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
@@ -281,12 +278,11 @@ static void fill_cos_sin(void *arg, size_t page, size_t n, unsigned worker)
 static fathom_err make_scratch(struct cpu_backend *cpu, fathom_diag *d)
 {
     const struct backend_config *c = &cpu->c;
-    uint32_t n_zero = max_u32(KV_ROW, c->nope_dim + KV_ROPE + c->v_dim);
     const size_t arena[] = {cpu_dense_arena_bytes(cpu), cpu_front_arena_bytes(cpu),
                             cpu_index_arena_bytes(cpu), cpu_attend_arena_bytes(cpu),
                             cpu_moe_arena_bytes(cpu)};
     const size_t worker[] = {cpu_gemm_worker_bytes(cpu), cpu_ffn_worker_bytes(cpu),
-                             cpu_index_worker_bytes(cpu), cpu_attend_worker_bytes(cpu),
+                             cpu_index_worker_bytes(cpu), cpu_attend_worker_bytes(),
                              cpu_sample_worker_bytes(cpu)};
     for (size_t i = 0; i < sizeof arena / sizeof *arena; i++)
         cpu->arena_bytes = max_size(cpu->arena_bytes, arena[i]);
@@ -295,7 +291,7 @@ static fathom_err make_scratch(struct cpu_backend *cpu, fathom_diag *d)
     cpu->arena = mem_alloc_aligned(CPU_ALIGN, cpu->arena_bytes);
     cpu->workers = mem_alloc_aligned(CPU_ALIGN, cpu->worker_bytes * cpu->n_thread);
     cpu->jobs = mem_calloc((size_t)c->n_head + 4, sizeof *cpu->jobs);
-    cpu->zeros = alloc_rows(1, n_zero, sizeof *cpu->zeros);
+    cpu->zeros = alloc_rows(1, KV_ROW, sizeof *cpu->zeros);
     cpu->cos_sin = alloc_rows(c->max_context, 2 * ROPE_PAIRS, sizeof *cpu->cos_sin);
     if (!cpu->arena || !cpu->workers || !cpu->jobs || !cpu->zeros || !cpu->cos_sin)
         FAIL(d, FATHOM_ENOMEM,

@@ -8,9 +8,8 @@
  * items are computed side by side in waves and merged after each wave. Both do the same
  * arithmetic on the same numbers, so the choice changes no bit.
  *
- * ABSORBED reads rows where they lie when the cache's type is the operand's, else it decodes them
- * once for the item's queries. EXPANDED takes one head at a time and multiplies the group's
- * latents by that head's half of kv_b.
+ * Rows are read where they lie when the cache's type is the operand's; else they are decoded once
+ * for the item's queries.
  */
 #include "backend/cpu/cpu_int.h"
 
@@ -32,7 +31,7 @@ struct block {
 struct state {
     float *max; /* [QUERY_MAX] */
     float *sum; /* [QUERY_MAX] */
-    float *out; /* [QUERY_MAX][value_dim] */
+    float *out; /* [QUERY_MAX][512] */
 };
 
 /* One group of one item, computed beside others. */
@@ -46,9 +45,6 @@ struct slot {
 struct attend_task {
     struct cpu_backend *cpu;
     const struct mla_attend_args *a;
-    enum operand operand; /* of queries and rows */
-    uint32_t key_dim;
-    uint32_t value_dim;
     uint32_t n_block_token; /* largest block */
     uint32_t n_chunk_head;  /* heads of an item */
     uint32_t n_chunk;       /* items of a block */
@@ -63,53 +59,37 @@ struct attend_task {
 
 /* A worker's own memory. */
 struct attend_scratch {
-    void *query;   /* operand [QUERY_MAX][key_dim] */
-    void *tile;    /* operand [64][576], or f32 [64][nope + 64 + v] */
-    float *score;  /* [QUERY_MAX][64] */
-    void *latent;  /* EXPANDED: operand of products [64][512] */
-    float *half;   /* EXPANDED: f32 [64][max(nope, v)] */
-    float *row;    /* EXPANDED: f32 [576] */
-    void *decoded; /* EXPANDED: [CHUNK_BYTES] */
+    void *query;  /* operand [QUERY_MAX][576] */
+    void *tile;   /* operand [64][576] */
+    float *score; /* [QUERY_MAX][64] */
     struct state group;
     struct state state;
 };
 
 /* ---- memory ---- */
 
-static uint32_t widest_value(const struct cpu_backend *cpu)
-{
-    return max_u32(KV_LATENT, cpu->c.v_dim);
-}
-
-static void carve_state(const struct cpu_backend *cpu, struct carver *c, struct state *s)
+static void carve_state(struct carver *c, struct state *s)
 {
     s->max = carve(c, QUERY_MAX, sizeof(float));
     s->sum = carve(c, QUERY_MAX, sizeof(float));
-    s->out = carve(c, (size_t)QUERY_MAX * widest_value(cpu), sizeof(float));
+    s->out = carve(c, (size_t)QUERY_MAX * KV_LATENT, sizeof(float));
 }
 
-static size_t lay_out_worker(const struct cpu_backend *cpu, struct attend_scratch *s, uint8_t *base)
+static size_t lay_out_worker(struct attend_scratch *s, uint8_t *base)
 {
-    uint32_t nope = cpu->c.nope_dim;
-    uint32_t expanded = nope + KV_ROPE + cpu->c.v_dim;
-    uint32_t widest = max_u32(KV_ROW, expanded);
     struct carver c = {.base = base};
-    s->query = carve(&c, (size_t)QUERY_MAX * widest, sizeof(float));
-    s->tile = carve(&c, (size_t)GROUP_ROWS * widest, sizeof(float));
+    s->query = carve(&c, (size_t)QUERY_MAX * KV_ROW, sizeof(float));
+    s->tile = carve(&c, (size_t)GROUP_ROWS * KV_ROW, sizeof(float));
     s->score = carve(&c, (size_t)QUERY_MAX * GROUP_ROWS, sizeof(float));
-    s->latent = carve(&c, (size_t)GROUP_ROWS * KV_LATENT, sizeof(float));
-    s->half = carve(&c, (size_t)GROUP_ROWS * max_u32(nope, cpu->c.v_dim), sizeof(float));
-    s->row = carve(&c, KV_ROW, sizeof(float));
-    s->decoded = carve(&c, CHUNK_BYTES, 1);
-    carve_state(cpu, &c, &s->group);
-    carve_state(cpu, &c, &s->state);
+    carve_state(&c, &s->group);
+    carve_state(&c, &s->state);
     return c.used;
 }
 
-size_t cpu_attend_worker_bytes(const struct cpu_backend *cpu)
+size_t cpu_attend_worker_bytes(void)
 {
     struct attend_scratch s;
-    return lay_out_worker(cpu, &s, NULL);
+    return lay_out_worker(&s, NULL);
 }
 
 static size_t lay_out_task(const struct cpu_backend *cpu, struct attend_task *t, uint8_t *base)
@@ -122,12 +102,12 @@ static size_t lay_out_task(const struct cpu_backend *cpu, struct attend_task *t,
     t->slots = carve(&c, t->n_slot, sizeof *t->slots);
     for (uint32_t i = 0; i < n_state; i++) {
         struct state s;
-        carve_state(cpu, &c, &s);
+        carve_state(&c, &s);
         if (base) t->states[i] = s;
     }
     for (uint32_t i = 0; i < t->n_slot; i++) {
         struct state s;
-        carve_state(cpu, &c, &s);
+        carve_state(&c, &s);
         if (base) t->slots[i].state = s;
     }
     return c.used;
@@ -230,61 +210,21 @@ static bool in_place(enum kv_type type, enum operand operand)
     return operand == OPERAND_BF16 ? type == KV_TYPE_BF16 : type == KV_TYPE_F32;
 }
 
-/* The head's keys and values of a group: rows [nope | 64 | v] of f32. */
-static void expand_rows(const struct attend_task *task, const struct attend_scratch *s,
-                        uint32_t head, const uint8_t *const *cached, uint32_t n_row)
-{
-    struct cpu_backend *cpu = task->cpu;
-    const struct backend_config *c = &cpu->c;
-    uint32_t width = task->key_dim + task->value_dim;
-    float *tile = s->tile;
-    for (uint32_t i = 0; i < n_row; i++) {
-        cpu->k->load_latent(c->kv.type, cached[i], OPERAND_F32, s->row);
-        cpu->k->to_operand(cpu->operand, cpu->c.act != ACT_F32, s->row, KV_LATENT,
-                           operand_row(cpu->operand, s->latent, (size_t)i * KV_LATENT));
-        memcpy(tile + (size_t)i * width + c->nope_dim, s->row + KV_LATENT, KV_ROPE * sizeof(float));
-    }
-    const struct packed *halves[2] = {&task->a->w->mla.key[head], &task->a->w->mla.value[head]};
-    const uint32_t column[2] = {0, task->key_dim};
-    for (int i = 0; i < 2; i++) {
-        struct gemm_call call = {
-            .w = halves[i],
-            .n_panel = halves[i]->n_panel,
-            .n_token = n_row,
-            .x = s->latent,
-            .x_stride = KV_LATENT,
-            .y = s->half,
-            .y_stride = halves[i]->n_row,
-            .decoded = s->decoded,
-        };
-        cpu->k->gemm[cpu->operand](&call);
-        for (uint32_t r = 0; r < n_row; r++)
-            memcpy(tile + (size_t)r * width + column[i], s->half + (size_t)r * call.y_stride,
-                   call.y_stride * sizeof(float));
-    }
-}
-
 /* Fills row[] with the group's rows as the kernel wants them, then zeros up to a multiple of 4. */
 static uint32_t load_rows(const struct attend_task *task, const struct attend_scratch *s,
                           const struct item *it, uint32_t group, const void *row[GROUP_ROWS])
 {
     const struct cpu_backend *cpu = task->cpu;
     enum kv_type type = cpu->c.kv.type;
+    enum operand operand = cpu->attend_operand;
     const uint8_t *cached[GROUP_ROWS];
     uint32_t n = find_rows(task, it->block, group, cached);
-    uint32_t width = KV_ROW;
-    if (task->a->form == MLA_EXPANDED) {
-        width = task->key_dim + task->value_dim;
-        expand_rows(task, s, it->head0, cached, n);
-    }
     for (uint32_t i = 0; i < n; i++) {
-        void *decoded = operand_row(task->operand, s->tile, (size_t)i * width);
-        if (task->a->form == MLA_EXPANDED) {
-            row[i] = decoded;
-        } else if (in_place(type, task->operand)) {
+        void *decoded = operand_row(operand, s->tile, (size_t)i * KV_ROW);
+        if (in_place(type, operand)) {
             row[i] = cached[i];
         } else {
-            cpu->k->load_latent(type, cached[i], task->operand, decoded);
+            cpu->k->load_latent(type, cached[i], operand, decoded);
             row[i] = decoded;
         }
     }
@@ -298,13 +238,13 @@ static void load_queries(const struct attend_task *task, const struct attend_scr
                          const struct item *it)
 {
     const struct buffer *query = task->a->query;
-    uint32_t dim = task->key_dim;
+    enum operand operand = task->cpu->attend_operand;
     for (uint32_t q = 0; q < it->n_query; q++) {
         uint32_t t = it->block->token0 + q / it->n_head;
         uint32_t h = it->head0 + q % it->n_head;
-        task->cpu->k->to_operand(task->operand, false,
-                                 query->value + (size_t)t * query->stride + (size_t)h * dim, dim,
-                                 operand_row(task->operand, s->query, (size_t)q * dim));
+        task->cpu->k->to_operand(operand, false,
+                                 query->value + (size_t)t * query->stride + (size_t)h * KV_ROW,
+                                 KV_ROW, operand_row(operand, s->query, (size_t)q * KV_ROW));
     }
 }
 
@@ -328,39 +268,38 @@ static uint32_t attend_group(const struct attend_task *task, const struct attend
         .row = row,
         .n_row = n_row,
         .n_query = it->n_query - q0,
-        .key_dim = task->key_dim,
-        .value_dim = task->value_dim,
-        .value_offset = task->a->form == MLA_EXPANDED ? task->key_dim : 0,
-        .query = operand_row(task->operand, s->query, (size_t)q0 * task->key_dim),
-        .query_stride = task->key_dim,
+        .key_dim = KV_ROW,
+        .value_dim = KV_LATENT,
+        .query = operand_row(task->cpu->attend_operand, s->query, (size_t)q0 * KV_ROW),
+        .query_stride = KV_ROW,
         .n_visible = visible + q0,
         .softmax_scale = task->cpu->c.softmax_scale,
         .score = s->score,
         .max = out->max + q0,
         .sum = out->sum + q0,
-        .out = out->out + (size_t)q0 * task->value_dim,
-        .out_stride = task->value_dim,
+        .out = out->out + (size_t)q0 * KV_LATENT,
+        .out_stride = KV_LATENT,
     };
-    task->cpu->k->attend[task->operand](&call);
+    task->cpu->k->attend[task->cpu->attend_operand](&call);
     return q0;
 }
 
-static void start_state(const struct attend_task *task, const struct item *it, struct state *s)
+static void start_state(const struct item *it, struct state *s)
 {
     for (uint32_t q = 0; q < it->n_query; q++) {
         s->max[q] = -INFINITY;
         s->sum[q] = 0;
     }
-    memset(s->out, 0, (size_t)it->n_query * task->value_dim * sizeof *s->out);
+    memset(s->out, 0, (size_t)it->n_query * KV_LATENT * sizeof *s->out);
 }
 
 static void merge_group(const struct attend_task *task, const struct item *it, uint32_t q0,
                         const struct state *group, struct state *s)
 {
     for (uint32_t q = q0; q < it->n_query; q++) {
-        size_t at = (size_t)q * task->value_dim;
+        size_t at = (size_t)q * KV_LATENT;
         task->cpu->k->merge(&s->max[q], &s->sum[q], s->out + at, group->max[q], group->sum[q],
-                            group->out + at, task->value_dim);
+                            group->out + at, KV_LATENT);
     }
 }
 
@@ -371,11 +310,11 @@ static void finish_item(const struct attend_task *task, const struct item *it, s
     for (uint32_t q = 0; q < it->n_query; q++) {
         uint32_t t = it->block->token0 + q / it->n_head;
         uint32_t h = it->head0 + q % it->n_head;
-        float *value = s->out + (size_t)q * task->value_dim;
-        cpu->k->scale(value, 1 / s->sum[q], task->value_dim);
-        cpu_to_operand(cpu, value, task->value_dim,
+        float *value = s->out + (size_t)q * KV_LATENT;
+        cpu->k->scale(value, 1 / s->sum[q], KV_LATENT);
+        cpu_to_operand(cpu, value, KV_LATENT,
                        operand_row(cpu->operand, out->operand,
-                                   (size_t)t * out->stride + (size_t)h * task->value_dim));
+                                   (size_t)t * out->stride + (size_t)h * KV_LATENT));
     }
 }
 
@@ -385,9 +324,9 @@ static void run_item(void *arg, size_t i, size_t n, unsigned worker)
     struct attend_scratch s;
     struct item it = item_at(task, i);
     (void)n;
-    lay_out_worker(task->cpu, &s, worker_scratch(task->cpu, worker));
+    lay_out_worker(&s, worker_scratch(task->cpu, worker));
     load_queries(task, &s, &it);
-    start_state(task, &it, &s.state);
+    start_state(&it, &s.state);
     for (uint32_t g = 0; g < it.block->n_group; g++) {
         uint32_t q0 = attend_group(task, &s, &it, g, &s.group);
         merge_group(task, &it, q0, &s.group, &s.state);
@@ -404,7 +343,7 @@ static void run_slot(void *arg, size_t i, size_t n, unsigned worker)
     struct attend_scratch s;
     struct item it = item_at(task, slot->item);
     (void)n;
-    lay_out_worker(task->cpu, &s, worker_scratch(task->cpu, worker));
+    lay_out_worker(&s, worker_scratch(task->cpu, worker));
     load_queries(task, &s, &it);
     slot->first_query = attend_group(task, &s, &it, slot->group, &slot->state);
 }
@@ -421,7 +360,7 @@ static void merge_slots(void *arg, size_t i, size_t n, unsigned worker)
     for (uint32_t k = 0; k < task->n_used; k++) {
         const struct slot *slot = &task->slots[k];
         if (slot->item != item) continue;
-        if (slot->group == 0) start_state(task, &it, s);
+        if (slot->group == 0) start_state(&it, s);
         merge_group(task, &it, slot->first_query, &slot->state, s);
         if (slot->group + 1 == it.block->n_group) finish_item(task, &it, s);
     }
@@ -455,19 +394,8 @@ fathom_err cpu_mla_attend(struct backend *b, const struct mla_attend_args *a)
     const struct backend_config *c = &cpu->c;
     struct attend_task task = {.cpu = cpu, .a = a};
     lay_out_task(cpu, &task, cpu->arena);
-    if (a->form == MLA_ABSORBED) {
-        task.operand = cpu->attend_operand;
-        task.key_dim = KV_ROW;
-        task.value_dim = KV_LATENT;
-        task.n_chunk_head = min_u32(c->n_head, QUERY_MAX);
-        task.n_block_token = QUERY_MAX / task.n_chunk_head;
-    } else {
-        task.operand = OPERAND_F32;
-        task.key_dim = c->nope_dim + KV_ROPE;
-        task.value_dim = c->v_dim;
-        task.n_chunk_head = 1;
-        task.n_block_token = QUERY_MAX;
-    }
+    task.n_chunk_head = min_u32(c->n_head, QUERY_MAX);
+    task.n_block_token = QUERY_MAX / task.n_chunk_head;
     task.n_chunk = (c->n_head + task.n_chunk_head - 1) / task.n_chunk_head;
     cut_blocks(&task);
     uint32_t n_item = task.n_block * task.n_chunk;

@@ -59,22 +59,7 @@ fathom_err cpu_add_norm(struct backend *b, const struct add_norm_args *a)
     return FATHOM_OK;
 }
 
-/* ---- linear, ffn ---- */
-
-fathom_err cpu_linear(struct backend *b, const struct linear_args *a)
-{
-    struct cpu_backend *cpu = cpu_of(b);
-    struct gemm_job job = {
-        .w = &a->w->linear,
-        .x = a->x->operand,
-        .x_stride = a->x->stride,
-        .n_token = a->n_token,
-        .y = a->y->value,
-        .y_stride = a->y->stride,
-    };
-    cpu_gemm(cpu, cpu->operand, &job, 1);
-    return FATHOM_OK;
-}
+/* ---- ffn ---- */
 
 fathom_err cpu_ffn(struct backend *b, const struct ffn_args *a)
 {

@@ -288,7 +288,7 @@ INLINE void value_tile(const int Q, const struct attend_call *c, const uint16_t 
                        uint32_t q0, uint32_t i)
 {
     __m512 part[4][4];
-    const size_t at = c->value_offset + i;
+    const size_t at = i;
     weight += (size_t)q0 * GROUP_ROWS;
 #pragma GCC unroll 4
     for (int q = 0; q < Q; q++) {

@@ -5,7 +5,7 @@
  *   rows:     norm of the query latent; the cache's latent row and index key
  *   qa     -> q_b, index_q_b                           one loop
  *   rows:     rope of the queries; index query
- *   q_nope -> W_UK,h^T of every head, ABSORBED only    one loop, straight into the query
+ *   q_nope -> W_UK,h^T of every head                   one loop, straight into the query
  */
 #include "backend/cpu/cpu_int.h"
 
@@ -191,10 +191,6 @@ static void finish_query_row(void *arg, size_t t, size_t n, unsigned worker)
         float *nope = q + (size_t)h * head_dim;
         float *pe = nope + c->nope_dim;
         cpu->k->rope(pe, cpu_cos_sin(cpu, a->batch->pos[t]), c->rope_interleaved);
-        if (a->form == MLA_EXPANDED) {
-            memcpy(query + (size_t)h * head_dim, nope, head_dim * sizeof *nope);
-            continue;
-        }
         size_t at = t * row_stride(c->n_head * c->nope_dim) + h * c->nope_dim;
         cpu_to_operand(cpu, nope, c->nope_dim, operand_row(cpu->operand, f->s.nope_act, at));
         memcpy(query + (size_t)h * KV_ROW + KV_LATENT, pe, KV_ROPE * sizeof *pe);
@@ -232,7 +228,7 @@ fathom_err cpu_mla_front(struct backend *b, const struct mla_front_args *a)
     cpu_rows(cpu, a->batch->n_token, c->q_lora_rank + KV_ROW, finish_input_row, &f);
     project_query(&f);
     cpu_rows(cpu, a->batch->n_token, a->query->width, finish_query_row, &f);
-    if (a->form == MLA_ABSORBED) absorb_key(&f);
+    absorb_key(&f);
     return FATHOM_OK;
 }
 
@@ -243,30 +239,26 @@ fathom_err cpu_mla_out(struct backend *b, const struct mla_out_args *a)
     op_check_mla_out(&cpu_of(b)->c, a);
     struct cpu_backend *cpu = cpu_of(b);
     const struct backend_config *c = &cpu->c;
+    size_t stride = row_stride(c->n_head * c->v_dim);
     struct gemm_job out = {
         .w = &a->w->mla.o,
-        .x = a->z->operand,
-        .x_stride = a->z->stride,
+        .x = cpu->arena,
+        .x_stride = stride,
         .n_token = a->n_token,
         .y = a->y->value,
         .y_stride = a->y->stride,
     };
-    if (a->form == MLA_ABSORBED) {
-        size_t stride = row_stride(c->n_head * c->v_dim);
-        for (uint32_t h = 0; h < c->n_head; h++) {
-            cpu->jobs[h] = (struct gemm_job){
-                .w = &a->w->mla.value[h],
-                .x = operand_row(cpu->operand, a->z->operand, (size_t)h * KV_LATENT),
-                .x_stride = a->z->stride,
-                .n_token = a->n_token,
-                .act = operand_row(cpu->operand, cpu->arena, (size_t)h * c->v_dim),
-                .act_stride = stride,
-            };
-        }
-        cpu_gemm(cpu, cpu->operand, cpu->jobs, c->n_head);
-        out.x = cpu->arena;
-        out.x_stride = stride;
+    for (uint32_t h = 0; h < c->n_head; h++) {
+        cpu->jobs[h] = (struct gemm_job){
+            .w = &a->w->mla.value[h],
+            .x = operand_row(cpu->operand, a->z->operand, (size_t)h * KV_LATENT),
+            .x_stride = a->z->stride,
+            .n_token = a->n_token,
+            .act = operand_row(cpu->operand, cpu->arena, (size_t)h * c->v_dim),
+            .act_stride = stride,
+        };
     }
+    cpu_gemm(cpu, cpu->operand, cpu->jobs, c->n_head);
     cpu_gemm(cpu, cpu->operand, &out, 1);
     return FATHOM_OK;
 }

@@ -45,7 +45,6 @@ struct ffn_weight {
 struct mla_weight {
     struct packed q_a, q_b, kv_a, o;
     struct packed *key_absorb; /* [H] W_UK,h transposed: [512][nope_dim] */
-    struct packed *key;        /* [H] W_UK,h: [nope_dim][512] */
     struct packed *value;      /* [H] W_UV,h: [v_dim][512] */
     float *q_a_norm, *kv_a_norm;
     struct packed index_q_b, index_k, index_head;
@@ -105,7 +104,7 @@ struct cpu_backend {
     enum operand attend_operand;
     enum operand index_operand;
     float *cos_sin;        /* f32 [max_context][32][2] */
-    float *zeros;          /* a row of attention, as wide as the widest */
+    float *zeros;          /* [576] a row of attention */
     struct gemm_job *jobs; /* [n_head + 4] */
     uint8_t *arena;
     size_t arena_bytes;
@@ -171,7 +170,7 @@ size_t cpu_front_arena_bytes(const struct cpu_backend *cpu);
 size_t cpu_index_arena_bytes(const struct cpu_backend *cpu);
 size_t cpu_index_worker_bytes(const struct cpu_backend *cpu);
 size_t cpu_attend_arena_bytes(const struct cpu_backend *cpu);
-size_t cpu_attend_worker_bytes(const struct cpu_backend *cpu);
+size_t cpu_attend_worker_bytes(void);
 size_t cpu_moe_arena_bytes(const struct cpu_backend *cpu);
 size_t cpu_ffn_worker_bytes(const struct cpu_backend *cpu);
 size_t cpu_gemm_worker_bytes(const struct cpu_backend *cpu);
@@ -285,7 +284,6 @@ void cpu_ffn_groups(struct cpu_backend *cpu, struct ffn_call *call);
 
 fathom_err cpu_embed(struct backend *b, const struct embed_args *a);
 fathom_err cpu_add_norm(struct backend *b, const struct add_norm_args *a);
-fathom_err cpu_linear(struct backend *b, const struct linear_args *a);
 fathom_err cpu_ffn(struct backend *b, const struct ffn_args *a);
 fathom_err cpu_head(struct backend *b, const struct head_args *a);
 fathom_err cpu_mtp_front(struct backend *b, const struct mtp_front_args *a);

@@ -105,10 +105,9 @@ struct attend_call {
     const void *const *row; /* [GROUP_ROWS] */
     uint32_t n_row;
     uint32_t n_query;
-    uint32_t key_dim;      /* multiple of 32 */
-    uint32_t value_dim;    /* multiple of 64 */
-    uint32_t value_offset; /* of the value inside a row, elements */
-    const void *query;     /* operand [n_query][query_stride] */
+    uint32_t key_dim;   /* multiple of 32 */
+    uint32_t value_dim; /* multiple of 64: the first of a row */
+    const void *query;  /* operand [n_query][query_stride] */
     size_t query_stride;
     const uint32_t *n_visible; /* [n_query] rows of the group that each query sees, 1 .. n_row */
     float softmax_scale;

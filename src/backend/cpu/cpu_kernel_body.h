@@ -238,7 +238,7 @@ INLINE void value_tile(const int Q, const struct attend_call *c, uint32_t q0, ui
         for (int v = 0; v < V; v++) part[q][v] = v_zero();
     }
     for (uint32_t r = 0; r < c->n_row; r++) {
-        const float *value = (const float *)c->row[r] + c->value_offset + i;
+        const float *value = (const float *)c->row[r] + i;
         vf x[V];
         for (int v = 0; v < V; v++) x[v] = v_load(value + v * LANES);
         for (int q = 0; q < Q; q++) {

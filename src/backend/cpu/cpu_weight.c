@@ -60,17 +60,15 @@ static fathom_err load_kv_b(struct cpu_backend *cpu, const struct tensor_view *v
     TRY(check_shape(v, "kv_b", c->n_head * n_head_row, KV_LATENT, d));
     w->n_head = c->n_head;
     w->key_absorb = mem_calloc(c->n_head, sizeof *w->key_absorb);
-    w->key = mem_calloc(c->n_head, sizeof *w->key);
     w->value = mem_calloc(c->n_head, sizeof *w->value);
-    if (!w->key_absorb || !w->key || !w->value)
+    if (!w->key_absorb || !w->value)
         FAIL(d, FATHOM_ENOMEM, "no memory for a table of %u heads", c->n_head);
     for (uint32_t h = 0; h < c->n_head; h++) {
-        struct pack_part key = {.view = v, .row0 = h * n_head_row, .n_row = c->nope_dim};
-        struct pack_part absorb = key;
-        struct pack_part value = {.view = v, .row0 = key.row0 + c->nope_dim, .n_row = c->v_dim};
-        absorb.transposed = true;
-        TRY(pack_matrix(cpu, &absorb, 1, "kv_b", &w->key_absorb[h], d));
-        TRY(pack_matrix(cpu, &key, 1, "kv_b", &w->key[h], d));
+        uint32_t row0 = h * n_head_row;
+        const struct pack_part key = {
+            .view = v, .row0 = row0, .n_row = c->nope_dim, .transposed = true};
+        const struct pack_part value = {.view = v, .row0 = row0 + c->nope_dim, .n_row = c->v_dim};
+        TRY(pack_matrix(cpu, &key, 1, "kv_b", &w->key_absorb[h], d));
         TRY(pack_matrix(cpu, &value, 1, "kv_b", &w->value[h], d));
     }
     return FATHOM_OK;
@@ -132,10 +130,8 @@ static uint64_t mla_bytes(const struct mla_weight *w)
                                   &w->index_q_b, &w->index_k, &w->index_head};
     uint64_t n = 0;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) n += packed_bytes(all[i]);
-    for (uint32_t h = 0; h < w->n_head; h++) {
-        n +=
-            packed_bytes(&w->key_absorb[h]) + packed_bytes(&w->key[h]) + packed_bytes(&w->value[h]);
-    }
+    for (uint32_t h = 0; h < w->n_head; h++)
+        n += packed_bytes(&w->key_absorb[h]) + packed_bytes(&w->value[h]);
     return n;
 }
 
@@ -168,11 +164,9 @@ static void free_mla(struct mla_weight *w)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) packed_free(all[i]);
     for (uint32_t h = 0; h < w->n_head; h++) {
         if (w->key_absorb) packed_free(&w->key_absorb[h]);
-        if (w->key) packed_free(&w->key[h]);
         if (w->value) packed_free(&w->value[h]);
     }
     mem_free(w->key_absorb);
-    mem_free(w->key);
     mem_free(w->value);
     mem_free(w->q_a_norm);
     mem_free(w->kv_a_norm);

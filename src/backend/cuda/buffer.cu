@@ -93,8 +93,8 @@ static uint32_t main_width(const struct cuda_backend *c, const struct buffer *bu
 {
     const struct backend_config *g = &c->c;
     switch (buf->kind) {
-    case BUFFER_QUERY: return g->n_head * (buf->form == MLA_ABSORBED ? KV_ROW : 192);
-    case BUFFER_LATENT: return g->n_head * (buf->form == MLA_ABSORBED ? KV_LATENT : 128);
+    case BUFFER_QUERY: return g->n_head * KV_ROW;
+    case BUFFER_LATENT: return g->n_head * KV_LATENT;
     case BUFFER_LOGITS: return g->n_vocab;
     default: return g->hidden;
     }
@@ -290,7 +290,6 @@ fathom_err cuda_buffer_write(struct backend *b, struct buffer *buf, uint32_t row
         TRY(write_pairs(c, buf, row0, n_row, in));
         return b->ops->sync(b);
     }
-    if (buf->kind == BUFFER_QUERY || buf->kind == BUFFER_LATENT) buf->form = MLA_ABSORBED;
     uint32_t n_index;
     if (with_index(c, buf, width, &n_index)) {
         uint32_t narrow = width - n_index;

@@ -125,7 +125,6 @@ struct weight {
 /* A buffer of the seam; members that a kind or path does not use are NULL. */
 struct buffer {
     enum buffer_kind kind;
-    enum mla_form form;  /* QUERY, LATENT: the form last written */
     float *f;            /* RESIDUAL NORMED DELTA LOGITS; QUERY and LATENT on the float path */
     bf16 *h;             /* NORMED, QUERY, LATENT on the fast path */
     uint8_t *q;          /* NORMED: codes [T][D]; QUERY: index query codes [T][Hi][128] */
@@ -329,7 +328,6 @@ fathom_err cuda_ffn_run(struct cuda_backend *c, const struct weight *w, const st
 /* operators */
 fathom_err cuda_embed(struct backend *b, const struct embed_args *a);
 fathom_err cuda_add_norm(struct backend *b, const struct add_norm_args *a);
-fathom_err cuda_linear(struct backend *b, const struct linear_args *a);
 fathom_err cuda_mla_front(struct backend *b, const struct mla_front_args *a);
 fathom_err cuda_index_topk(struct backend *b, const struct index_topk_args *a);
 fathom_err cuda_mla_attend(struct backend *b, const struct mla_attend_args *a);

@@ -238,16 +238,7 @@ static void get_caps(struct backend *b, struct backend_caps *out)
     out->memory_free_bytes = n_free;
     out->graphs = true;
     out->async = true;
-    out->expanded_attention = false;
     for (int t = 0; t < 3; t++) out->kv_types[t] = true;
-}
-
-static fathom_err all_reduce(struct backend *b, struct buffer *delta, uint32_t n_token)
-{
-    (void)b;
-    (void)delta;
-    (void)n_token;
-    return FATHOM_OK;
 }
 
 static void destroy(struct backend *b)
@@ -298,7 +289,6 @@ static constexpr struct backend_ops make_ops(void)
     o.weight_bytes = cuda_weight_bytes;
     o.embed = cuda_embed;
     o.add_norm = cuda_add_norm;
-    o.linear = cuda_linear;
     o.mla_front = cuda_mla_front;
     o.index_topk = cuda_index_topk;
     o.mla_attend = cuda_mla_attend;
@@ -309,7 +299,6 @@ static constexpr struct backend_ops make_ops(void)
     o.head = cuda_head;
     o.mtp_front = cuda_mtp_front;
     o.sample = cuda_sample;
-    o.all_reduce = all_reduce;
     return o;
 }
 
@@ -487,7 +476,7 @@ static void log_kernels(const struct cuda_backend *c)
     const char *few = !c->fast  ? "float"
                       : c->sm90 ? "product_few (sm_90, wgmma, streams weights)"
                                 : "product_small (mma.sync, streams weights)";
-    const char *dense[] = {"linear", "mla_front", "mla_out", "ffn", "moe"};
+    const char *dense[] = {"mla_front", "mla_out", "ffn", "moe"};
     for (size_t i = 0; i < sizeof dense / sizeof *dense; i++) {
         LOG_INFO("cuda", "operator=%s few_rows=\"%s\" many_rows=\"%s\"", dense[i], few, many);
     }

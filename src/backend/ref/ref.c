@@ -38,7 +38,6 @@ static void get_caps(struct backend *b, struct backend_caps *out)
     snprintf(out->device, sizeof out->device, "scalar C, f32, 1 thread");
     snprintf(out->numerics, sizeof out->numerics, "scalar");
     os_memory_bytes(&out->memory_bytes, &out->memory_free_bytes);
-    out->expanded_attention = true;
     for (int t = KV_TYPE_F32; t <= KV_TYPE_FP8; t++) out->kv_types[t] = true;
 }
 
@@ -100,7 +99,7 @@ static fathom_err buffer_read(struct backend *b, const struct buffer *buf, uint3
             else if (buf->kind == BUFFER_ROUTE)
                 *to = buf->value[at + i - buf->width];
             else if (buf->kind != BUFFER_SELECT)
-                *to = buf->value[at + host_column(c, buf->kind, width, i)];
+                *to = buf->value[at + i];
             else
                 *to = (int32_t)i <= buf->index[at] ? (float)buf->index[at + i] : -1;
         }
@@ -124,7 +123,7 @@ static fathom_err buffer_write(struct backend *b, struct buffer *buf, uint32_t r
             else if (buf->kind == BUFFER_SELECT)
                 buf->index[at + i] = (int32_t)from;
             else
-                buf->value[at + host_column(c, buf->kind, width, i)] = from;
+                buf->value[at + i] = from;
         }
     }
     return FATHOM_OK;
@@ -159,7 +158,6 @@ static const struct backend_ops ref_ops = {
     .weight_bytes = ref_weight_bytes,
     .embed = ref_embed,
     .add_norm = ref_add_norm,
-    .linear = ref_linear,
     .mla_front = ref_mla_front,
     .index_topk = ref_index_topk,
     .mla_attend = ref_mla_attend,
@@ -170,7 +168,6 @@ static const struct backend_ops ref_ops = {
     .head = ref_head,
     .mtp_front = ref_mtp_front,
     .sample = ref_sample,
-    .all_reduce = host_all_reduce,
 };
 
 static uint32_t max_of(uint32_t a, uint32_t b)
@@ -180,7 +177,7 @@ static uint32_t max_of(uint32_t a, uint32_t b)
 
 static uint32_t widest_row(const struct backend_config *c)
 {
-    uint32_t head = max_of(c->nope_dim + KV_ROPE, c->nope_dim + c->v_dim);
+    uint32_t head = max_of(c->nope_dim + KV_ROPE, c->v_dim);
     uint32_t widths[] = {
         2 * c->hidden,
         c->q_lora_rank,
@@ -207,7 +204,7 @@ static fathom_err make_scratch(struct ref_backend *r, fathom_diag *d)
     r->wide2 = mem_calloc(wide, sizeof *r->wide2);
     r->part = mem_calloc(c->hidden, sizeof *r->part);
     r->score = mem_calloc((size_t)c->n_head * c->max_context, sizeof *r->score);
-    r->sum = mem_calloc((size_t)c->n_head * max_of(KV_LATENT, c->v_dim), sizeof *r->sum);
+    r->sum = mem_calloc((size_t)c->n_head * KV_LATENT, sizeof *r->sum);
     r->route_biased = mem_calloc(c->n_expert, sizeof *r->route_biased);
     r->route_group = mem_calloc(c->n_group, sizeof *r->route_group);
     r->route_taken = mem_calloc(c->n_expert, sizeof *r->route_taken);

@@ -40,15 +40,6 @@ fathom_err ref_add_norm(struct backend *b, const struct add_norm_args *a)
     return FATHOM_OK;
 }
 
-/* y[t] = W x[t] */
-fathom_err ref_linear(struct backend *b, const struct linear_args *a)
-{
-    struct ref_backend *r = ref_of(b);
-    const struct matrix *w = &a->w->matrix;
-    for (uint32_t t = 0; t < a->n_token; t++) ref_product(r, w, row_of(a->x, t), row_of(a->y, t));
-    return FATHOM_OK;
-}
-
 void ref_ffn_row(struct ref_backend *r, const struct ffn_weight *w, const float *x, float *y)
 {
     uint32_t inner = w->gate.n_row;

@@ -87,7 +87,7 @@ struct ref_backend {
     float *wide2;          /* and another */
     float *part;           /* [hidden] one expert's output */
     float *score;          /* [n_head][max_context] */
-    double *sum;           /* [n_head][max(512, v_dim)] */
+    double *sum;           /* [n_head][512] */
     float *route_biased;   /* [n_expert] */
     float *route_group;    /* [n_group] */
     bool *route_taken;     /* [n_expert] */
@@ -152,7 +152,6 @@ uint64_t ref_weight_bytes(const struct weight *w);
 
 fathom_err ref_embed(struct backend *b, const struct embed_args *a);
 fathom_err ref_add_norm(struct backend *b, const struct add_norm_args *a);
-fathom_err ref_linear(struct backend *b, const struct linear_args *a);
 fathom_err ref_ffn(struct backend *b, const struct ffn_args *a);
 fathom_err ref_head(struct backend *b, const struct head_args *a);
 fathom_err ref_mtp_front(struct backend *b, const struct mtp_front_args *a);

@@ -99,7 +99,7 @@ static void cache_latent(struct ref_backend *r, const struct mla_front_args *a, 
     write_latent(a->kv->layout.type, kv, latent_at(a->kv, a->layer, a->batch->slot[t]));
 }
 
-/* q = q_b qa, rope; to the form's query, one head after the other */
+/* q = q_b qa, rope; the key half absorbed; one head after the other */
 static void project_query(struct ref_backend *r, const struct mla_front_args *a, uint32_t t,
                           const float *qa, float *query)
 {
@@ -112,13 +112,9 @@ static void project_query(struct ref_backend *r, const struct mla_front_args *a,
         float *q_nope = q + (size_t)h * head_dim;
         float *q_pe = q_nope + nope;
         ref_rope(&r->c, r->c.rope_interleaved, a->batch->pos[t], q_pe);
-        if (a->form == MLA_ABSORBED) {
-            ref_round(r->c.act, q_nope, nope, q_nope);
-            absorb_key(r, w, h, q_nope, query + (size_t)h * KV_ROW);
-            memcpy(query + (size_t)h * KV_ROW + KV_LATENT, q_pe, KV_ROPE * sizeof(float));
-        } else {
-            memcpy(query + (size_t)h * head_dim, q_nope, head_dim * sizeof(float));
-        }
+        ref_round(r->c.act, q_nope, nope, q_nope);
+        absorb_key(r, w, h, q_nope, query + (size_t)h * KV_ROW);
+        memcpy(query + (size_t)h * KV_ROW + KV_LATENT, q_pe, KV_ROPE * sizeof(float));
     }
 }
 
@@ -195,7 +191,7 @@ static void add_scaled(double *sum, double p, const float *value, uint32_t n)
 }
 
 /* Keys and values are the cached rows: k = [c ; k_pe], v = c, the same for all heads. */
-static void attend_absorbed(struct ref_backend *r, const struct visible *v, const float *query)
+static void attend(struct ref_backend *r, const struct visible *v, const float *query)
 {
     float row[KV_ROW];
     for (uint32_t i = 0; i < v->n; i++) {
@@ -214,60 +210,24 @@ static void attend_absorbed(struct ref_backend *r, const struct visible *v, cons
     }
 }
 
-/* Keys and values come from kv_b c: k_h = [W_UK,h c ; k_pe], v_h = W_UV,h c. */
-static void attend_expanded(struct ref_backend *r, const struct mla_weight *w,
-                            const struct visible *v, const float *query)
-{
-    uint32_t nope = r->c.nope_dim;
-    uint32_t head_dim = nope + KV_ROPE;
-    uint32_t kv_dim = nope + r->c.v_dim;
-    float *kv = r->wide;
-    float *key = r->wide2;
-    float row[KV_ROW];
-    for (uint32_t i = 0; i < v->n; i++) {
-        read_visible(v, i, row);
-        ref_round(r->c.act, row, KV_LATENT, row);
-        ref_matvec(&w->kv_b, 0, w->kv_b.n_row, row, kv);
-        memcpy(key + nope, row + KV_LATENT, KV_ROPE * sizeof(float));
-        for (uint32_t h = 0; h < r->c.n_head; h++) {
-            memcpy(key, kv + (size_t)h * kv_dim, nope * sizeof(float));
-            float dot = ref_dot(query + (size_t)h * head_dim, key, head_dim);
-            r->score[(size_t)h * r->c.max_context + i] = r->c.softmax_scale * dot;
-        }
-    }
-    softmax(r, v->n);
-    for (uint32_t i = 0; i < v->n; i++) {
-        read_visible(v, i, row);
-        ref_round(r->c.act, row, KV_LATENT, row);
-        ref_matvec(&w->kv_b, 0, w->kv_b.n_row, row, kv);
-        for (uint32_t h = 0; h < r->c.n_head; h++)
-            add_scaled(r->sum + (size_t)h * r->c.v_dim,
-                       (double)r->score[(size_t)h * r->c.max_context + i],
-                       kv + (size_t)h * kv_dim + nope, r->c.v_dim);
-    }
-}
-
 fathom_err ref_mla_attend(struct backend *b, const struct mla_attend_args *a)
 {
     op_check_mla_attend(&ref_of(b)->c, a);
     struct ref_backend *r = ref_of(b);
-    uint32_t width = r->c.n_head * (a->form == MLA_ABSORBED ? (uint32_t)KV_LATENT : r->c.v_dim);
+    uint32_t width = r->c.n_head * KV_LATENT;
     for (uint32_t t = 0; t < a->batch->n_token; t++) {
         struct visible v = visible_rows(a, t);
         const float *query = a->query->value + (size_t)t * a->query->width;
         float *out = a->out->value + (size_t)t * a->out->width;
         ASSERT(v.n >= 1 && v.n <= r->c.max_context);
         memset(r->sum, 0, width * sizeof *r->sum);
-        if (a->form == MLA_ABSORBED)
-            attend_absorbed(r, &v, query);
-        else
-            attend_expanded(r, &a->w->mla, &v, query);
+        attend(r, &v, query);
         for (uint32_t i = 0; i < width; i++) out[i] = (float)r->sum[i];
     }
     return FATHOM_OK;
 }
 
-/* ABSORBED: o_h = W_UV,h z_h; then y = o [o_0 ; o_1 ; ...] */
+/* o_h = W_UV,h z_h; then y = o [o_0 ; o_1 ; ...] */
 fathom_err ref_mla_out(struct backend *b, const struct mla_out_args *a)
 {
     op_check_mla_out(&ref_of(b)->c, a);
@@ -278,14 +238,10 @@ fathom_err ref_mla_out(struct backend *b, const struct mla_out_args *a)
     float *heads = r->wide;
     for (uint32_t t = 0; t < a->n_token; t++) {
         const float *z = a->z->value + (size_t)t * a->z->width;
-        if (a->form == MLA_EXPANDED) {
-            memcpy(heads, z, (size_t)r->c.n_head * v_dim * sizeof(float));
-        } else {
-            for (uint32_t h = 0; h < r->c.n_head; h++) {
-                ref_round(r->c.act, z + (size_t)h * KV_LATENT, KV_LATENT, r->x);
-                ref_matvec(&w->kv_b, h * kv_dim + r->c.nope_dim, v_dim, r->x,
-                           heads + (size_t)h * v_dim);
-            }
+        for (uint32_t h = 0; h < r->c.n_head; h++) {
+            ref_round(r->c.act, z + (size_t)h * KV_LATENT, KV_LATENT, r->x);
+            ref_matvec(&w->kv_b, h * kv_dim + r->c.nope_dim, v_dim, r->x,
+                       heads + (size_t)h * v_dim);
         }
         ref_product(r, &w->o, heads, a->y->value + (size_t)t * a->y->width);
     }

@@ -72,7 +72,6 @@ fathom_err cuda_mla_attend(struct backend *b, const struct mla_attend_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
     op_check_mla_attend(&c->c, a);
-    if (a->form != MLA_ABSORBED) return FATHOM_EUNSUPPORTED;
     ASSERT(a->query->kind == BUFFER_QUERY && a->out->kind == BUFFER_LATENT);
     ASSERT(!a->select || a->select->kind == BUFFER_SELECT);
     struct attend_args k = {};
@@ -92,7 +91,6 @@ fathom_err cuda_mla_attend(struct backend *b, const struct mla_attend_args *a)
     k.part_stat = c->part_stat;
     k.out_h = a->out->h;
     k.out_f = a->out->f;
-    a->out->form = MLA_ABSORBED;
     if (c->sm90) return attend_sm90(c, k, a->batch->n_token, a->batch->max_context);
     return cuda_launch(c, "mla_attend", attend_plain_kernel, dim3(k.n_head, a->batch->n_token),
                        THREADS, 0, k);

@@ -217,13 +217,6 @@ fathom_err cuda_ffn(struct backend *b, const struct ffn_args *a)
     return cuda_ffn_run(cuda_of(b), a->w, a->x, a->n_token, a->y->f);
 }
 
-fathom_err cuda_linear(struct backend *b, const struct linear_args *a)
-{
-    struct cuda_backend *c = cuda_of(b);
-    struct act x = act_of(a->x, c->c.hidden);
-    return cuda_product(c, &a->w->linear, &x, a->n_token, a->y->f, a->w->linear.n_row, "linear");
-}
-
 /* Rows of the hidden states that the head wants, side by side. */
 __global__ void gather_kernel(const float *f, const int32_t *rows, uint32_t n, float *out)
 {

@@ -294,7 +294,6 @@ fathom_err cuda_mla_front(struct backend *b, const struct mla_front_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
     op_check_mla_front(&c->c, a);
-    if (a->form != MLA_ABSORBED) return FATHOM_EUNSUPPORTED;
     ASSERT(a->w->kind == WEIGHT_MLA && a->w->mla.front.n_col == c->c.hidden);
     ASSERT(a->x->kind == BUFFER_NORMED && a->query->kind == BUFFER_QUERY);
     uint32_t n_token = a->batch->n_token;

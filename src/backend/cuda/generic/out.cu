@@ -1,4 +1,4 @@
-/* out.cu - mla_out in the absorbed form: values of each head, then the output projection
+/* out.cu - mla_out: values of each head, then the output projection
  *
  * Fast path: a block keeps the 128 x 512 values of one head's W_UV in registers, loaded before it
  * waits for attention, and takes tile after tile of 16 tokens. A warp has 32 of the outputs (the
@@ -263,7 +263,6 @@ fathom_err cuda_mla_out(struct backend *b, const struct mla_out_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
     op_check_mla_out(&c->c, a);
-    if (a->form != MLA_ABSORBED) return FATHOM_EUNSUPPORTED;
     ASSERT(a->w->kind == WEIGHT_MLA && a->w->mla.out.n_col == c->c.n_head * VALUE_DIM);
     ASSERT(a->z->kind == BUFFER_LATENT && a->y->kind == BUFFER_DELTA);
     uint8_t *codes = cuda_wants_fp8(c, &a->w->mla.out) ? c->heads_q : NULL;

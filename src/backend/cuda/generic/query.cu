@@ -412,7 +412,6 @@ fathom_err front_queries(struct cuda_backend *c, const struct mla_front_args *a,
                          uint32_t n_head_part)
 {
     struct query_args q = make_query(c, a, n_head_part);
-    a->query->form = MLA_ABSORBED;
     q.n_pass = q.n_token <= ABSORB_FEW_MAX ? 1 : 4;
     if (q.kv_b && (q.n_token <= ABSORB_FEW_MAX || c->lean)) {
         const uint32_t n_tile = ceil_div(q.n_token, absorb_few::TOKENS);
