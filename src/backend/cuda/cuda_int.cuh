@@ -250,7 +250,7 @@ static __host__ __device__ __forceinline__ uint32_t ceil_div(uint32_t a, uint32_
     return (a + b - 1) / b;
 }
 
-/* cuda_check - OK, or record the first fault (call, operator, cause) and give EDEVICE */
+/* fault.cu: cuda_check - OK, or record the first fault (call, operator, cause) and give EDEVICE */
 fathom_err cuda_check(struct cuda_backend *c, cudaError_t e, const char *call, const char *what);
 #define CU_TRY(c, call, what)                                                                      \
     do {                                                                                           \
@@ -296,6 +296,9 @@ bool cuda_wants_bf16(const struct cuda_backend *c, const struct matrix *w);
 fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack *w,
                                const struct act *in, uint32_t in_divisor, float *out,
                                uint32_t stride, const char *what);
+/* rows of a task of experts, by weights and number of rows */
+uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uint32_t n_row,
+                       uint32_t n_stack);
 
 /* index.cu: whether its kernels choose so many of so many */
 bool cuda_topk_fits(uint32_t topk, uint32_t max_context);
@@ -311,9 +314,6 @@ fathom_err cuda_router_init(struct cuda_backend *c);
 /* router.cu: makes c->map of a route, unless router has just made it beside that very route */
 fathom_err cuda_moe_map(struct cuda_backend *c, const struct weight *w, const struct buffer *route,
                         uint32_t n_token);
-/* moe.cu: rows of a task, by weights and number of rows */
-uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uint32_t n_row,
-                       uint32_t n_stack);
 
 /* dense.cu: fills q and scale from f, rows of `width` (a multiple of 128) */
 fathom_err cuda_quantize(struct cuda_backend *c, const float *f, uint32_t n_row, uint32_t width,

@@ -1,4 +1,5 @@
-/* device.cu - the device: creation, memory, copies, fences, recorded steps, the first fault */
+/* device.cu - the device: creation, memory, copies, fences, recorded steps, the table of operators
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,21 +13,6 @@ extern "C" {
 #include "backend/cuda/scratch.h"
 #include "base/log.h"
 #include "base/mem.h"
-}
-
-/* An error of the device itself comes out of a later call, so the last launch is named too. */
-fathom_err cuda_check(struct cuda_backend *c, cudaError_t e, const char *call, const char *what)
-{
-    ASSERT(call && what);
-    if (e == cudaSuccess) return FATHOM_OK;
-    if (c->fault[0] == '\0') {
-        (void)snprintf(c->fault, sizeof c->fault,
-                       "device %d (%s): %s in %s: %s (%s); last launched: %s, grid %u x %u x %u",
-                       c->device, c->properties.name, call, what, cudaGetErrorName(e),
-                       cudaGetErrorString(e), c->last.what ? c->last.what : "nothing",
-                       c->last.grid.x, c->last.grid.y, c->last.grid.z);
-    }
-    return FATHOM_EDEVICE;
 }
 
 static const char *get_fault(struct backend *b)

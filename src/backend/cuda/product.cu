@@ -171,3 +171,16 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
     }
     return product_float(c, a, w->first.dtype, c->map.max_task, what);
 }
+
+/* Rows of a task, of those that both products can take: small tiles stream the weights of every
+ * expert hit once or a few times; with many rows an expert the large tile computes instead. */
+uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uint32_t n_row,
+                       uint32_t n_stack)
+{
+    static_assert((int)TASK_ROWS_MIN <= 8, "scratch.h: tasks of the smallest tile are listed");
+    ASSERT(n_stack > 0);
+    if (!c->fast) return PRODUCT_FLOAT_TILE;
+    uint32_t mean = n_row / n_stack;
+    bool large = cuda_wants_fp8(c, &w->moe.up.first) && cuda_wants_fp8(c, &w->moe.down.first);
+    return mean < 4 ? 8 : mean < 10 ? 16 : mean < 24 || !large ? 32 : PRODUCT_LARGE_TILE;
+}

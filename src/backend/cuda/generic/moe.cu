@@ -43,19 +43,6 @@ __global__ void __launch_bounds__(COMBINE_THREADS)
     *(float4 *)(y + t * n + i) = sum;
 }
 
-/* Rows of a task, of those that both products can take: small tiles stream the weights of every
- * expert hit once or a few times; with many rows an expert the large tile computes instead. */
-uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uint32_t n_row,
-                       uint32_t n_stack)
-{
-    static_assert((int)TASK_ROWS_MIN <= 8, "scratch.h: tasks of the smallest tile are listed");
-    ASSERT(n_stack > 0);
-    if (!c->fast) return PRODUCT_FLOAT_TILE;
-    uint32_t mean = n_row / n_stack;
-    bool large = cuda_wants_fp8(c, &w->moe.up.first) && cuda_wants_fp8(c, &w->moe.down.first);
-    return mean < 4 ? 8 : mean < 10 ? 16 : mean < 24 || !large ? 32 : PRODUCT_LARGE_TILE;
-}
-
 /* mid [row][gate | up]; experts that are not fused fill the two halves one after the other */
 static fathom_err run_up(struct cuda_backend *c, const struct weight *w, const struct act *x,
                          uint32_t rows_per_token)
