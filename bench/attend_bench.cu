@@ -135,6 +135,9 @@ static void open_bench(struct bench *b, enum kv_type type)
     fill_cache_kernel<<<REQUEST_MAX * CONTEXT_MAX, 128>>>(kv_layer_of(&b->kv, 0));
     const size_t n_query = (size_t)TOKEN_MAX * N_HEAD * KV_ROW;
     const size_t n_out = (size_t)TOKEN_MAX * N_HEAD * KV_LATENT;
+    b->query.kind = BUFFER_QUERY;
+    b->select.kind = BUFFER_SELECT;
+    b->latent.kind = BUFFER_LATENT;
     b->query.h = (bf16 *)device_bytes(n_query * 2);
     fill_query_kernel<<<(unsigned)((n_query + 255) / 256), 256>>>(b->query.h, n_query);
     b->latent.h = (bf16 *)device_bytes(n_out * 2);
@@ -197,6 +200,7 @@ static void set_step(struct bench *b, struct shape s)
     b->batch.pos = b->pos;
     b->batch.request = b->request;
     b->batch.page_table = b->page_table;
+    b->batch.slot = b->batch.first = b->pos; /* there, and not read by attention */
     free(pos);
     free(request);
     free(table);
@@ -210,6 +214,7 @@ static void run(struct bench *b, uint32_t t0, uint32_t n, bf16 *out)
     struct batch batch = b->batch;
     struct buffer query = b->query, select = b->select, latent = b->latent;
     batch.n_token = n;
+    batch.n_request = min(batch.n_request, n);
     batch.pos += t0;
     batch.request += t0;
     query.h += (size_t)t0 * N_HEAD * KV_ROW;

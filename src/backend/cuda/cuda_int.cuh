@@ -311,7 +311,7 @@ fathom_err cuda_out_init(struct cuda_backend *c);
 fathom_err product_bf16_init(struct cuda_backend *c);
 fathom_err cuda_router_init(struct cuda_backend *c);
 
-/* router.cu: makes c->map of a route, unless router has just made it beside that very route */
+/* moe_map.cu: makes c->map of a route, unless router has just made it beside that very route */
 fathom_err cuda_moe_map(struct cuda_backend *c, const struct weight *w, const struct buffer *route,
                         uint32_t n_token);
 

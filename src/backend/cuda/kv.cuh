@@ -13,13 +13,16 @@ struct kv_layer {
     enum kv_type type;
 };
 
+/* kv_layer_of - where a layer lies in every page */
 static inline struct kv_layer kv_layer_of(const struct kv_cache *kv, uint32_t layer)
 {
     char *base = (char *)kv->base;
     ASSERT((uintptr_t)base % KV_BLOCK_ALIGN == 0 && kv->layout.page_bytes % KV_BLOCK_ALIGN == 0);
-    struct kv_layer l = {base + kv_latent_offset(&kv->layout, layer),
-                         base + kv_index_offset(&kv->layout, layer), (size_t)kv->layout.page_bytes,
-                         kv->layout.type};
+    struct kv_layer l = {};
+    l.latent = base + kv_latent_offset(&kv->layout, layer);
+    l.index = base + kv_index_offset(&kv->layout, layer);
+    l.page_bytes = (size_t)kv->layout.page_bytes;
+    l.type = kv->layout.type;
     return l;
 }
 

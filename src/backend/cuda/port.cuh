@@ -7,7 +7,6 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "base/assert.h"
 
@@ -15,13 +14,12 @@
 #define FULL_MASK 0xffffffffu
 
 /* DCHECK in kernels: nothing in release, and the simulated GPU, whose kernels are the host's code,
- * aborts as the host does. A GPU stops the kernel, and the device's fault names it. */
+ * aborts as the host does. A GPU prints the condition and stops the kernel. */
 #if defined(FATHOM_DCHECK) && defined(__CUDACC__)
 static __host__ __device__ inline void dcheck_failed(const char *cond, const char *file, int line)
 {
 #ifdef __CUDA_ARCH__
-    printf("%s:%d: %s\n", file, line, cond);
-    __trap();
+    __assertfail(cond, file, (unsigned)line, "", 1);
 #else
     assert_failed(cond, file, line);
 #endif

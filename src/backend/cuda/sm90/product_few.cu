@@ -503,7 +503,9 @@ struct few_shape {
 
 template <int N> static struct few_shape shape_of(uint32_t n_part, uint32_t n_stage)
 {
-    struct few_shape f = {n_part, n_stage, 0, 0};
+    struct few_shape f = {};
+    f.n_part = n_part;
+    f.n_stage = n_stage;
     f.n_byte = (uint32_t)(sizeof(struct few_shared<N>) + n_part * sizeof(struct few_parts<N>) +
                           n_stage * sizeof(struct few_stage<N>));
     ASSERT(f.n_byte + BLOCK_BYTES <= SM_BYTES);
