@@ -76,7 +76,8 @@ struct backend_config {
     bool is_slice; /* one rank of `world` is measured by itself: partial sums stay partial */
 };
 
-/* Activations that cross the seam. Shapes are for T = max_token (max_logit_row for LOGITS). */
+/* Activations that cross the seam; buffer_shape.h has their shapes in numbers. T is max_token here,
+ * n max_logit_row. */
 enum buffer_kind {
     BUFFER_RESIDUAL, /* [T][D] the stream that layers add to */
     BUFFER_NORMED,   /* [T][D] output of a norm, input of projections */

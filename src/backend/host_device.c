@@ -1,7 +1,9 @@
+/* host_device.c - the part of a backend that is the same wherever the device is the host */
 #include "backend/host_device.h"
 
 #include <string.h>
 
+#include "backend/buffer_shape.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/fail.h"
@@ -111,45 +113,17 @@ fathom_err host_check_config(const struct backend_config *c, const char *name, f
     return c->n_expert == 0 ? FATHOM_OK : check_experts(c, d);
 }
 
-uint32_t host_index_width(const struct backend_config *c)
+uint32_t host_row_width(const struct backend_config *c, enum buffer_kind kind)
 {
-    return c->index_n_head * (KV_INDEX_DIM + 1);
-}
-
-uint32_t host_buffer_rows(const struct backend_config *c, enum buffer_kind kind)
-{
-    return kind == BUFFER_LOGITS ? c->max_logit_row : c->max_token;
-}
-
-uint32_t host_buffer_width(const struct backend_config *c, enum buffer_kind kind)
-{
-    switch (kind) {
-    case BUFFER_RESIDUAL:
-    case BUFFER_NORMED:
-    case BUFFER_DELTA: return c->hidden;
-    case BUFFER_QUERY: return c->n_head * KV_ROW + host_index_width(c);
-    case BUFFER_SELECT: return 1 + c->index_topk;
-    case BUFFER_LATENT: return c->n_head * KV_LATENT;
-    case BUFFER_ROUTE: return c->n_expert_used;
-    case BUFFER_LOGITS: return c->n_vocab;
-    }
-    return 0;
-}
-
-static bool is_width(const struct backend_config *c, enum buffer_kind kind, uint32_t width)
-{
-    uint32_t own = host_buffer_width(c, kind);
-    switch (kind) {
-    case BUFFER_QUERY: return width == own || width == c->n_head * KV_ROW;
-    case BUFFER_ROUTE: return width == 2 * own;
-    default: return width == own;
-    }
+    struct buffer_shape s = buffer_shape_of(c, kind);
+    return kind == BUFFER_ROUTE ? s.main_width : s.width;
 }
 
 fathom_err host_check_access(const struct backend_config *c, enum buffer_kind kind, uint32_t row0,
                              uint32_t n_row, uint32_t width)
 {
-    uint32_t n = host_buffer_rows(c, kind);
-    bool inside = row0 <= n && n_row <= n - row0;
-    return inside && is_width(c, kind, width) ? FATHOM_OK : FATHOM_EINVAL;
+    struct buffer_shape s = buffer_shape_of(c, kind);
+    bool inside = row0 <= s.n_row && n_row <= s.n_row - row0;
+    bool without_index = kind == BUFFER_QUERY && width == s.main_width;
+    return inside && (width == s.width || without_index) ? FATHOM_OK : FATHOM_EINVAL;
 }

@@ -37,11 +37,9 @@ fathom_err host_fence_elapsed(const struct host_fences *f, double *us);
  */
 fathom_err host_check_config(const struct backend_config *c, const char *name, fathom_diag *d);
 
-/* host_buffer_rows - rows of the buffer; host_buffer_width - values of one
- * host_index_width - values of the index query at the end of a row of BUFFER_QUERY */
-uint32_t host_buffer_rows(const struct backend_config *c, enum buffer_kind kind);
-uint32_t host_buffer_width(const struct backend_config *c, enum buffer_kind kind);
-uint32_t host_index_width(const struct backend_config *c);
+/* host_row_width - values from one row to the next in an array of ref's or cpu's: the width that
+ * buffer_shape.h tells, but ROUTE has its experts and their weights in an array each */
+uint32_t host_row_width(const struct backend_config *c, enum buffer_kind kind);
 
 /* host_check_access - EINVAL for rows that the buffer has not, or a width that buffer_read and
  * buffer_write do not know. QUERY rows may go without their index query; ROUTE rows have their

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "backend/buffer_shape.h"
 #include "base/fail.h"
 #include "base/os.h"
 #include "engine/batch_build.h"
@@ -27,12 +28,10 @@ static void plan_weights(struct memory_plan *p, const struct engine_settings *s,
     p->weights_bytes = p->weights.total.bytes;
 }
 
-static void add_buffer(struct memory_plan *p, const char *name, uint64_t n_row, uint64_t n_col)
+static void add_buffer(struct memory_plan *p, const char *name, uint64_t bytes)
 {
-    struct memory_part *part = &p->buffers[p->n_buffer++];
-    part->name = name;
-    part->bytes = n_row * n_col * 4;
-    p->buffers_bytes += part->bytes;
+    p->buffers[p->n_buffer++] = (struct memory_part){.name = name, .bytes = bytes};
+    p->buffers_bytes += bytes;
 }
 
 static void plan_buffers(struct memory_plan *p, const struct engine_settings *s,
@@ -40,18 +39,27 @@ static void plan_buffers(struct memory_plan *p, const struct engine_settings *s,
 {
     struct backend_config b;
     model_backend_config(&b, config, &s->limits, s->limits.with_mtp);
-    uint64_t n_token = b.max_token;
-    uint64_t index_query = (uint64_t)b.index_n_head * (KV_INDEX_DIM + 1);
-    add_buffer(p, "residual stream", n_token, b.hidden);
-    add_buffer(p, "normed inputs", n_token, 2 * (uint64_t)b.hidden); /* of layers, of the head */
-    add_buffer(p, "block outputs", n_token, b.hidden);
-    add_buffer(p, "queries", n_token, (uint64_t)b.n_head * KV_ROW + index_query);
-    if (config->has_indexer) add_buffer(p, "selected rows", n_token, 1 + (uint64_t)b.index_topk);
-    add_buffer(p, "attention outputs", n_token, (uint64_t)b.n_head * KV_LATENT);
-    if (b.n_expert) add_buffer(p, "expert choices", n_token, 2 * (uint64_t)b.n_expert_used);
-    add_buffer(p, "logits", b.max_logit_row, b.n_vocab);
+    const struct {
+        const char *name;
+        enum buffer_kind kind;
+        uint32_t n; /* buffers of the kind */
+    } all[] = {
+        {"residual stream", BUFFER_RESIDUAL, 1},
+        {"normed inputs", BUFFER_NORMED, 2}, /* of layers, of the head */
+        {"block outputs", BUFFER_DELTA, 1},
+        {"queries", BUFFER_QUERY, 1},
+        {"selected rows", BUFFER_SELECT, b.index_n_head > 0},
+        {"attention outputs", BUFFER_LATENT, 1},
+        {"expert choices", BUFFER_ROUTE, b.n_expert > 0},
+        {"logits", BUFFER_LOGITS, 1},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct buffer_shape shape = buffer_shape_of(&b, all[i].kind);
+        uint64_t bytes = (uint64_t)shape.n_row * shape.width * sizeof(float);
+        if (all[i].n > 0) add_buffer(p, all[i].name, all[i].n * bytes);
+    }
     if (s->backend == FATHOM_BACKEND_CUDA) {
-        add_buffer(p, "operators' scratch", 1, backend_cuda_extra_bytes(&b) / 4);
+        add_buffer(p, "operators' scratch", backend_cuda_extra_bytes(&b));
     }
 
     struct batch_layout layout;

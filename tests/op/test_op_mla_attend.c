@@ -140,7 +140,7 @@ static void check_formula(const struct attend *a, uint32_t t, uint32_t h, const 
 
 /* ---- comparison ---- */
 
-static void check_now(struct attend *a, bool with_formula)
+static void check_within(struct attend *a, bool with_formula, double limit)
 {
     uint32_t n = a->host.n_token;
     rig_set_cache(&a->ref, a->image, a->n_page);
@@ -149,7 +149,7 @@ static void check_now(struct attend *a, bool with_formula)
     float *got = run(a, &a->dev, 0, n);
     for (uint32_t t = 0; t < n; t++) /* each row by itself: an error must not hide among others */
         op_close("attention", got + (size_t)t * a->out_width, want + (size_t)t * a->out_width,
-                 a->out_width, op_tolerance(a->c.act));
+                 a->out_width, limit);
     if (with_formula) {
         check_formula(a, 0, 0, want);
         check_formula(a, n - 1, a->c.n_head - 1, want);
@@ -166,6 +166,11 @@ static void check_now(struct attend *a, bool with_formula)
     }
     mem_free(want);
     mem_free(got);
+}
+
+static void check_now(struct attend *a, bool with_formula)
+{
+    check_within(a, with_formula, op_tolerance(a->c.act));
 }
 
 static void check(enum act_type act, enum kv_type kv, bool wide)
@@ -259,7 +264,8 @@ static void test_long_context(void **state)
     close_attend(&a);
 }
 
-/* Scores of a thousand and more: softmax must not overflow. */
+/* Scores of a thousand and more: softmax must not overflow. The last bit of such a score is 1e-4,
+ * and so is what it moves a weight by. */
 static void test_large_scores(void **state)
 {
     (void)state;
@@ -267,7 +273,7 @@ static void test_large_scores(void **state)
     open_attend(&a, ACT_F32, KV_TYPE_F32, false);
     set_case(&a, &op_batch_cases[8]);
     for (size_t i = 0; i < (size_t)a.host.n_token * a.in_width; i++) a.query[i] *= 1000;
-    check_now(&a, false);
+    check_within(&a, false, 1e-4);
     close_attend(&a);
 }
 

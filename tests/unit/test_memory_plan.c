@@ -115,10 +115,19 @@ static void buffers_of_known_shape(void **state)
     struct memory_plan p;
     fathom_options o = {.max_num_batched_tokens = 100, .max_num_seqs = 3};
     assert_int_equal(plan(&p, &o, 64 * GIB, NULL), FATHOM_OK);
-    assert_string_equal(p.buffers[0].name, "residual stream");
-    assert_int_equal(p.buffers[0].bytes, 100 * 256 * 4);
-    assert_string_equal(p.buffers[p.n_buffer - 1].name, "logits");
-    assert_int_equal(p.buffers[p.n_buffer - 1].bytes, 100 * 4096 * 4); /* prompts may want all */
+    const struct {
+        const char *name;
+        uint32_t width;
+    } want[] = {
+        {"residual stream", 256},       {"normed inputs", 2 * 256}, {"block outputs", 256},
+        {"queries", 4 * 576 + 8 * 129}, {"selected rows", 1 + 256}, {"attention outputs", 4 * 512},
+        {"expert choices", 2 * 4},      {"logits", 4096}, /* prompts may want all */
+    };
+    assert_int_equal(p.n_buffer, sizeof want / sizeof *want);
+    for (uint32_t i = 0; i < p.n_buffer; i++) {
+        assert_string_equal(p.buffers[i].name, want[i].name);
+        assert_int_equal(p.buffers[i].bytes, 100 * (uint64_t)want[i].width * 4);
+    }
     o.max_num_batched_tokens = 1000;
     assert_int_equal(plan(&p, &o, 64 * GIB, NULL), FATHOM_OK);
     assert_int_equal(p.buffers[p.n_buffer - 1].bytes, (3 + SETTINGS_MAX_SCORE) * 4096 * 4);

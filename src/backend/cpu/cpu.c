@@ -9,49 +9,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/buffer_shape.h"
 #include "backend/host_device.h"
 #include "base/assert.h"
 #include "base/fail.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
-
-enum {
-    CHUNKS_PER_THREAD = 8, /* of a loop over rows */
-    SERIAL_VALUES = 8192,  /* a loop over fewer values is done before a worker has woken */
-};
-
-/* ---- parallel loops ---- */
-
-struct rows {
-    thread_task *task;
-    void *arg;
-    size_t n;
-    size_t n_chunk; /* rows of an item */
-};
-
-static void run_rows(void *arg, size_t item, size_t n_item, unsigned worker)
-{
-    const struct rows *rows = arg;
-    size_t end = (item + 1) * rows->n_chunk;
-    (void)n_item;
-    if (end > rows->n) end = rows->n;
-    for (size_t i = item * rows->n_chunk; i < end; i++) rows->task(rows->arg, i, rows->n, worker);
-}
-
-void cpu_rows(struct cpu_backend *cpu, size_t n, size_t width, thread_task *task, void *arg)
-{
-    struct rows rows = {.task = task, .arg = arg, .n = n};
-    size_t n_item = n * width < SERIAL_VALUES ? 1 : (size_t)cpu->n_thread * CHUNKS_PER_THREAD;
-    if (n == 0) return;
-    rows.n_chunk = (n + n_item - 1) / n_item;
-    thread_pool_run(cpu->pool, (n + rows.n_chunk - 1) / rows.n_chunk, run_rows, &rows);
-}
-
-void cpu_items(struct cpu_backend *cpu, size_t n, thread_task *task, void *arg)
-{
-    thread_pool_run(cpu->pool, n, task, arg);
-}
 
 /* ---- the device ---- */
 
@@ -113,8 +77,8 @@ static fathom_err buffer_create(struct backend *b, enum buffer_kind kind, struct
     *out = NULL;
     if (!buf) FAIL(d, FATHOM_ENOMEM, "no memory for a buffer");
     buf->kind = kind;
-    buf->n_row = host_buffer_rows(c, kind);
-    buf->width = host_buffer_width(c, kind);
+    buf->n_row = buffer_shape_of(c, kind).n_row;
+    buf->width = host_row_width(c, kind);
     buf->stride = row_stride(buf->width);
     if (has_value) buf->value = alloc_rows(buf->n_row, buf->stride, sizeof *buf->value);
     if (has_operand)

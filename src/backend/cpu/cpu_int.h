@@ -195,7 +195,7 @@ static inline const float *cpu_cos_sin(const struct cpu_backend *cpu, int32_t po
     return cpu->cos_sin + (size_t)pos * 2 * ROPE_PAIRS;
 }
 
-/* ---- cpu.c ---- */
+/* ---- cpu_pool.c ---- */
 
 /* cpu_rows - task(arg, i, n, worker) for i in [0, n). For many small pieces of much the same size,
  * each of about `width` values: they are handed out in runs, because handing one out costs a tenth

@@ -1,3 +1,4 @@
+/* cpu_isa.c - the inner loops that the processor and the operating system can run */
 #include "backend/cpu/cpu_isa.h"
 
 #include "backend/backend.h"

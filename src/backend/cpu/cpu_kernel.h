@@ -12,10 +12,12 @@
 #ifndef FATHOM_BACKEND_CPU_KERNEL_H
 #define FATHOM_BACKEND_CPU_KERNEL_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/dtype.h"
 #include "kv/layout.h"
 
 enum {
@@ -118,6 +120,13 @@ struct attend_call {
     size_t out_stride;
 };
 
+/* topk_key - larger values have larger keys; NaN counts as -inf, -0 as 0 */
+static inline uint32_t topk_key(float value)
+{
+    uint32_t u = f32_bits(value != value ? -INFINITY : value + 0.0f);
+    return u ^ ((uint32_t)((int32_t)u >> 31) | 0x80000000);
+}
+
 struct cpu_kernels {
     const char *isa;
     enum operand bf16_operand; /* how ACT_BF16 inputs are kept */
@@ -165,7 +174,7 @@ struct cpu_kernels {
     void (*merge)(float *max, float *sum, float *out, float group_max, float group_sum,
                   const float *group_out, uint32_t n);
 
-    /* keys[i] = topk_key(x[i]); how many keys are >= least (cpu_topk.h) */
+    /* keys[i] = topk_key(x[i]); how many keys are >= least */
     void (*order_keys)(const float *x, uint32_t n, uint32_t *keys);
     uint32_t (*count_from)(const uint32_t *keys, uint32_t n, uint32_t least);
 

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "backend/cpu/cpu_kernel.h"
-#include "backend/cpu/cpu_topk.h"
 #include "base/dtype.h"
 
 #define INLINE static inline __attribute__((always_inline))

@@ -1,6 +1,5 @@
+/* cpu_topk.c - the n-th largest of many values by bisection over their keys */
 #include "backend/cpu/cpu_topk.h"
-
-#include "backend/cpu/cpu_kernel.h"
 
 /* Bisection: at least n keys are >= low, fewer than n are >= high. Counting runs at the speed of
  * reading, so that twenty passes over a few thousand keys cost less than one that sorts them into

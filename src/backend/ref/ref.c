@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/buffer_shape.h"
 #include "backend/host_device.h"
 #include "base/fail.h"
 #include "base/mem.h"
@@ -71,8 +72,8 @@ static fathom_err buffer_create(struct backend *b, enum buffer_kind kind, struct
     *out = NULL;
     if (!buf) FAIL(d, FATHOM_ENOMEM, "no memory for a buffer");
     buf->kind = kind;
-    buf->n_row = host_buffer_rows(c, kind);
-    buf->width = host_buffer_width(c, kind);
+    buf->n_row = buffer_shape_of(c, kind).n_row;
+    buf->width = host_row_width(c, kind);
     buf->value = mem_calloc((size_t)buf->n_row * buf->width, sizeof *buf->value);
     if (is_index) buf->index = mem_calloc((size_t)buf->n_row * buf->width, sizeof *buf->index);
     if (!buf->value || (is_index && !buf->index)) {
