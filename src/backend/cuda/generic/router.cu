@@ -6,8 +6,8 @@
  * inside a part, parts in ascending order by the kernel that chooses. Both score kernels keep to
  * that, so a token's bits do not depend on the number of tokens.
  *
- * A block chooses for one token. In a step of one token it also writes the map from experts to rows,
- * which is moe_map.cu's otherwise. */
+ * A block chooses for one token. In a step of one token it also writes the map from experts to
+ * rows, which is moe_map.cu's otherwise. */
 #include "backend/cuda/generic/moe_map.cuh"
 #include "backend/cuda/k_parts.h"
 #include "backend/cuda/launch.cuh"
