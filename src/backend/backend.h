@@ -28,7 +28,7 @@
 #include "backend/op_dense.h"
 #include "backend/op_moe.h"
 #include "backend/op_sample.h"
-#include "backend/tensor_view.h"
+#include "base/tensor_view.h"
 #include "fathom/err.h"
 
 struct graph;

@@ -127,3 +127,11 @@ fathom_err host_check_access(const struct backend_config *c, enum buffer_kind ki
     bool without_index = kind == BUFFER_QUERY && width == s.main_width;
     return inside && (width == s.width || without_index) ? FATHOM_OK : FATHOM_EINVAL;
 }
+
+void host_view_row(const struct tensor_view *v, uint32_t row, float *out)
+{
+    if (v->data)
+        tensor_view_row(v, row, 0, v->n_col, out);
+    else
+        tensor_view_make_row(v, row, 0, v->n_col, out);
+}

@@ -47,6 +47,10 @@ uint32_t host_row_width(const struct backend_config *c, enum buffer_kind kind);
 fathom_err host_check_access(const struct backend_config *c, enum buffer_kind kind, uint32_t row0,
                              uint32_t n_row, uint32_t width);
 
+/* host_view_row - a row of a tensor as f32, whether it has data or is to be made
+ * Needs  a type that is a float. */
+void host_view_row(const struct tensor_view *v, uint32_t row, float *out);
+
 /* host_fault - "": memory has no faults that a program could tell of */
 const char *host_fault(struct backend *b);
 

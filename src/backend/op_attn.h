@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "backend/batch.h"
-#include "backend/tensor_view.h"
+#include "base/tensor_view.h"
 
 struct buffer;
 struct weight;

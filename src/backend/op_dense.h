@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "backend/tensor_view.h"
+#include "base/tensor_view.h"
 
 struct batch;
 struct buffer;

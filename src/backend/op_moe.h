@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "backend/op_dense.h"
-#include "backend/tensor_view.h"
+#include "base/tensor_view.h"
 
 struct moe_tensors {
     struct tensor_view router;         /* [E][D] */

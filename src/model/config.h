@@ -11,8 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "backend/tensor_view.h"
 #include "base/dtype.h"
+#include "base/tensor_view.h"
 #include "fathom/err.h"
 #include "kv/layout.h"
 #include "model/rope.h"

@@ -1,3 +1,4 @@
+/* quantize.c - wide linear weights to FP8 blocks, one layer at a time */
 #include "model/quantize.h"
 
 #include <math.h>
@@ -7,8 +8,9 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/thread.h"
+#include "model/weights_int.h"
 
-enum { BLOCK = TENSOR_SCALE_BLOCK, ALIGN_BYTES = 64, FIXED_VIEWS = 13 };
+enum { BLOCK = TENSOR_SCALE_BLOCK, ALIGN_BYTES = 64 };
 
 static const float fp8_max = 448.0f;
 
@@ -52,19 +54,6 @@ static size_t bytes_of(const struct tensor_view *v)
     return aligned((size_t)v->n_row * v->n_col) + aligned(n_scale * sizeof(float));
 }
 
-static void read_row(const struct tensor_view *v, uint32_t r, uint32_t c0, uint32_t n, float *out)
-{
-    const uint8_t *at = (const uint8_t *)v->data + (r * v->row_stride + c0) * dtype_size(v->dtype);
-    uint16_t h;
-    for (uint32_t i = 0; i < n; i++) {
-        switch (v->dtype) {
-        case DTYPE_BF16: memcpy(&h, at + 2 * (size_t)i, 2), out[i] = f32_from_bf16(h); break;
-        case DTYPE_F16: memcpy(&h, at + 2 * (size_t)i, 2), out[i] = f32_from_f16(h); break;
-        default: memcpy(&out[i], at + 4 * (size_t)i, 4);
-        }
-    }
-}
-
 struct matrix_task {
     const struct tensor_view *in;
     uint8_t *codes;
@@ -87,7 +76,7 @@ static void quantize_blocks(void *arg, size_t i_block, size_t n_block, unsigned 
         uint32_t n_col = v->n_col - c0 < BLOCK ? v->n_col - c0 : BLOCK;
         float largest = 0;
         for (uint32_t r = 0; r < n_row; r++) {
-            read_row(v, r0 + r, c0, n_col, values[r]);
+            tensor_view_row(v, r0 + r, c0, n_col, values[r]);
             for (uint32_t c = 0; c < n_col; c++) largest = fmaxf(largest, fabsf(values[r][c]));
         }
         float scale = largest > 0 ? largest / fp8_max : 1;
@@ -99,7 +88,7 @@ static void quantize_blocks(void *arg, size_t i_block, size_t n_block, unsigned 
     }
 }
 
-static void quantize_view(struct quantizer *q, struct tensor_view *v)
+static void quantize_matrix(struct quantizer *q, struct tensor_view *v)
 {
     struct tensor_view in = *v;
     size_t n_code = aligned((size_t)in.n_row * in.n_col);
@@ -118,17 +107,6 @@ static void quantize_view(struct quantizer *q, struct tensor_view *v)
 
 /* ---- a layer -------------------------------------------------------------------------------- */
 
-/* The linear views that are not experts'. */
-static void list_fixed(struct layer_views *v, struct tensor_view *out[FIXED_VIEWS])
-{
-    struct tensor_view *const views[FIXED_VIEWS] = {
-        &v->mla.q_a,         &v->mla.q_b,       &v->mla.kv_a,        &v->mla.kv_b, &v->mla.o,
-        &v->mla.index_q_b,   &v->mla.index_k,   &v->dense.gate,      &v->dense.up, &v->dense.down,
-        &v->moe.shared.gate, &v->moe.shared.up, &v->moe.shared.down,
-    };
-    memcpy(out, views, sizeof views);
-}
-
 static fathom_err reserve(struct quantizer *q, size_t n_bytes, fathom_diag *d)
 {
     q->n_used = 0;
@@ -143,28 +121,15 @@ static fathom_err reserve(struct quantizer *q, size_t n_bytes, fathom_diag *d)
     return FATHOM_OK;
 }
 
-typedef void view_visit(struct quantizer *q, struct tensor_view *v);
-
-static void count_view(struct quantizer *q, struct tensor_view *v)
+static void count_view(void *arg, struct tensor_view *v)
 {
-    q->n_used += bytes_of(v);
+    struct quantizer *q = arg;
+    if (is_wide(v)) q->n_used += bytes_of(v);
 }
 
-/* The wide linear views of a layer whose experts are in q. */
-static void each_wide(struct quantizer *q, struct layer_views *v, view_visit *visit)
+static void quantize_view(void *arg, struct tensor_view *v)
 {
-    struct tensor_view *fixed[FIXED_VIEWS];
-    list_fixed(v, fixed);
-    for (int i = 0; i < FIXED_VIEWS; i++) {
-        if (is_wide(fixed[i])) visit(q, fixed[i]);
-    }
-    for (uint32_t e = 0; v->moe.experts && e < q->n_expert; e++) {
-        struct ffn_tensors *t = &q->experts[e];
-        struct tensor_view *const parts[] = {&t->gate, &t->up, &t->down};
-        for (int i = 0; i < 3; i++) {
-            if (is_wide(parts[i])) visit(q, parts[i]);
-        }
-    }
+    if (is_wide(v)) quantize_matrix(arg, v);
 }
 
 fathom_err quantize_layer(struct quantizer *q, const struct layer_views *in,
@@ -176,8 +141,8 @@ fathom_err quantize_layer(struct quantizer *q, const struct layer_views *in,
         out->moe.experts = q->experts;
     }
     q->n_used = 0;
-    each_wide(q, out, count_view);
+    weights_walk_fp8(out, q->experts, q->n_expert, count_view, q);
     TRY(reserve(q, q->n_used, d));
-    each_wide(q, out, quantize_view);
+    weights_walk_fp8(out, q->experts, q->n_expert, quantize_view, q);
     return FATHOM_OK;
 }

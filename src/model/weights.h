@@ -13,7 +13,7 @@
 #include "backend/op_attn.h"
 #include "backend/op_dense.h"
 #include "backend/op_moe.h"
-#include "backend/tensor_view.h"
+#include "base/tensor_view.h"
 #include "fathom/err.h"
 
 struct checkpoint;

@@ -91,6 +91,15 @@ typedef fathom_err weights_visit(void *arg, const struct weight_need *need);
 fathom_err weights_walk(const struct model_config *config, uint32_t n_mtp, weights_visit *visit,
                         void *arg);
 
+/* weights_walk_fp8 - visit the views of a layer that an FP8 checkpoint stores as FP8 blocks: the
+ * linear weights but for the MTP layer's eh_proj. What the layer does not have is visited as it is,
+ * with n_row 0.
+ *
+ *   experts  [n_expert] visited in place of layer->moe.experts, if the layer has experts */
+typedef void weights_view_visit(void *arg, struct tensor_view *view);
+void weights_walk_fp8(struct layer_views *layer, struct ffn_tensors *experts, uint32_t n_expert,
+                      weights_view_visit *visit, void *arg);
+
 /* weights_match - find a need in the checkpoint and check type and shape
  * Errors  EMISMATCH with the message of the fault; *out then holds what was found so far. */
 fathom_err weights_match(struct weight_found *out, const struct checkpoint *c,

@@ -191,6 +191,26 @@ fathom_err weights_walk(const struct model_config *config, uint32_t n_mtp, weigh
     return FATHOM_OK;
 }
 
+/* eh_proj, the one linear weight of SCOPE_MTP, stays wide. */
+static bool takes_fp8(const struct weight_rule *rule)
+{
+    return rule->form == FORM_LINEAR && rule->scope != SCOPE_MTP;
+}
+
+void weights_walk_fp8(struct layer_views *layer, struct ffn_tensors *experts, uint32_t n_expert,
+                      weights_view_visit *visit, void *arg)
+{
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        if (!takes_fp8(&rules[i])) continue;
+        bool is_expert = rules[i].scope == SCOPE_EXPERT;
+        uint32_t n = is_expert ? layer->moe.experts ? n_expert : 0 : 1;
+        for (uint32_t e = 0; e < n; e++) {
+            char *base = is_expert ? (char *)&experts[e] : (char *)layer;
+            visit(arg, (struct tensor_view *)(void *)(base + rules[i].offset));
+        }
+    }
+}
+
 void weights_name_scale(char out[WEIGHT_NAME_BYTES], const struct weight_need *need)
 {
     int n = snprintf(out, WEIGHT_NAME_BYTES, "%s_scale_inv", need->name);
@@ -200,9 +220,7 @@ void weights_name_scale(char out[WEIGHT_NAME_BYTES], const struct weight_need *n
 enum dtype weights_expected_type(const struct model_config *config, const struct weight_need *need)
 {
     if (need->rule->form == FORM_VECTOR_F32) return DTYPE_F32;
-    bool is_body = need->rule->scope != SCOPE_MTP; /* eh_proj is not quantized */
-    return need->rule->form == FORM_LINEAR && is_body && config->quant == QUANT_FP8 ? DTYPE_F8_E4M3
-                                                                                    : config->dtype;
+    return takes_fp8(need->rule) && config->quant == QUANT_FP8 ? DTYPE_F8_E4M3 : config->dtype;
 }
 
 bool weights_is_mtp_copy(const struct model_config *config, const char *name)

@@ -250,9 +250,6 @@ fathom_err pack_matrix(struct cpu_backend *cpu, const struct pack_part *parts, u
 void packed_free(struct packed *w);
 uint64_t packed_bytes(const struct packed *w);
 
-/* view_row - row r of a view as f32, scaled */
-void view_row(const struct tensor_view *v, uint32_t r, float *out);
-
 /* ---- cpu_ffn.c ---- */
 
 /* One expert and the rows that go through it. */

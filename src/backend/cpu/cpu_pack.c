@@ -9,63 +9,11 @@
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/fail.h"
 #include "base/mem.h"
-#include "base/rng.h"
 
 enum { BLOCK_COLUMNS = 2 * PAIRS_PER_BLOCK };
-
-/* ---- elements of a view ---- */
-
-/* Of a tensor without data. E4M3 has one power-of-two scale, 8 standard deviations in range. */
-static float generated_scale(const struct tensor_view *v)
-{
-    if (v->dtype != DTYPE_F8_E4M3 || v->generate_std <= 0) return 1;
-    return ue8m0_round_up(v->generate_std * 8 / 448);
-}
-
-static float scale_of(const struct tensor_view *v, uint32_t r, uint32_t c)
-{
-    if (!v->data) return generated_scale(v);
-    if (!v->scale) return 1;
-    uint64_t row = (v->scale_row0 + r) / TENSOR_SCALE_BLOCK;
-    return v->scale[row * v->scale_stride + (v->scale_col0 + c) / TENSOR_SCALE_BLOCK];
-}
-
-/* Element (r, c) before its scale, in the view's type: a code, half or float in 4 bytes. */
-static uint32_t raw_element(const struct tensor_view *v, uint32_t r, uint32_t c)
-{
-    uint32_t raw = 0;
-    if (v->data) {
-        size_t size = dtype_size(v->dtype);
-        memcpy(&raw, (const uint8_t *)v->data + (r * v->row_stride + c) * size, size);
-        return raw;
-    }
-    uint64_t state = rng_mix(v->generate_seed, r, c);
-    float f = rng_normal(&state) * v->generate_std / generated_scale(v);
-    switch (v->dtype) {
-    case DTYPE_F8_E4M3: return e4m3_from_f32(f);
-    case DTYPE_BF16: return bf16_from_f32(f);
-    case DTYPE_F16: return f16_from_f32(f);
-    default: return f32_bits(f);
-    }
-}
-
-static float element(const struct tensor_view *v, uint32_t r, uint32_t c)
-{
-    uint32_t raw = raw_element(v, r, c);
-    switch (v->dtype) {
-    case DTYPE_F8_E4M3: return f32_from_e4m3((uint8_t)raw) * scale_of(v, r, c);
-    case DTYPE_BF16: return f32_from_bf16((uint16_t)raw) * scale_of(v, r, c);
-    case DTYPE_F16: return f32_from_f16((uint16_t)raw) * scale_of(v, r, c);
-    default: return f32_from_bits(raw) * scale_of(v, r, c);
-    }
-}
-
-void view_row(const struct tensor_view *v, uint32_t r, float *out)
-{
-    for (uint32_t c = 0; c < v->n_col; c++) out[c] = element(v, r, c);
-}
 
 /* ---- the form of a matrix ---- */
 
@@ -133,33 +81,56 @@ struct pack_task {
     struct packed *out;
 };
 
-/* One element of a packed row into its group. */
-static void put(enum pack_kind kind, uint8_t *panel, uint32_t row, uint32_t c, uint32_t raw,
-                float value)
+/* Elements of a block, as the panel takes them. */
+union run {
+    uint8_t code[BLOCK_COLUMNS];
+    uint16_t half[BLOCK_COLUMNS];
+    float value[BLOCK_COLUMNS];
+};
+
+/* n elements of a row of the view: values for PACK_F32, else as they are stored. */
+static void read_run(const struct tensor_view *v, enum pack_kind kind, uint32_t r, uint32_t c0,
+                     uint32_t n, union run *out)
+{
+    size_t size = dtype_size(v->dtype);
+    DCHECK(n <= BLOCK_COLUMNS);
+    if (kind == PACK_F32 && v->data)
+        tensor_view_row(v, r, c0, n, out->value);
+    else if (kind == PACK_F32)
+        tensor_view_make_row(v, r, c0, n, out->value);
+    else if (v->data)
+        memcpy(out, (const uint8_t *)v->data + (r * v->row_stride + c0) * size, n * size);
+    else
+        tensor_view_make(v, r, c0, n, out);
+}
+
+/* Element i of a run to row `row` and column c of a panel. */
+static void put(enum pack_kind kind, const union run *run, uint32_t i, uint32_t row, uint32_t c,
+                uint8_t *panel)
 {
     uint8_t *group = panel + (size_t)(c / 2) * pack_group_bytes(kind);
-    uint16_t half = (uint16_t)raw;
     switch (kind) {
-    case PACK_FP8: group[2 * fp8_place(row) + c % 2] = (uint8_t)raw; break;
-    case PACK_BF16: memcpy(group + 4 * row + 2 * (c % 2), &half, sizeof half); break;
-    default: memcpy(group + 4 * ((c % 2) * PANEL + row), &value, sizeof value);
+    case PACK_FP8: group[2 * fp8_place(row) + c % 2] = run->code[i]; break;
+    case PACK_BF16: memcpy(group + 4 * row + 2 * (c % 2), &run->half[i], 2); break;
+    default: memcpy(group + 4 * ((c % 2) * PANEL + row), &run->value[i], 4);
     }
 }
 
+/* Columns [c0, c1) of a block, for n_row rows of the packed matrix from row0 on. */
 static void fill_block(const struct pack_part *p, enum pack_kind kind, uint32_t row0,
                        uint32_t n_row, uint32_t c0, uint32_t c1, uint8_t *panel)
 {
-    const struct tensor_view *v = p->view;
-    for (uint32_t i = 0; i < n_row; i++) {
-        uint32_t r = row0 + i;
+    union run run;
+    if (p->transposed) {
         for (uint32_t c = c0; c < c1; c++) {
-            uint32_t view_r = p->row0 + (p->transposed ? c : r);
-            uint32_t view_c = p->transposed ? r : c;
-            if (kind == PACK_F32)
-                put(kind, panel, i, c, 0, element(v, view_r, view_c));
-            else
-                put(kind, panel, i, c, raw_element(v, view_r, view_c), 0);
+            read_run(p->view, kind, p->row0 + c, row0, n_row, &run);
+            for (uint32_t i = 0; i < n_row; i++) put(kind, &run, i, i, c, panel);
         }
+        return;
+    }
+    for (uint32_t i = 0; i < n_row; i++) {
+        read_run(p->view, kind, p->row0 + row0 + i, c0, c1 - c0, &run);
+        for (uint32_t c = c0; c < c1; c++) put(kind, &run, c - c0, i, c, panel);
     }
 }
 
@@ -189,7 +160,7 @@ static void fill_panel(void *arg, size_t i_panel, size_t n_panel, unsigned worke
             uint32_t r = row0 + min_u32(i, n_row - 1);
             uint32_t view_r = p->row0 + (p->transposed ? c0 : r);
             uint32_t view_c = p->transposed ? r : c0;
-            scale[i] = w->kind == PACK_FP8 ? scale_of(p->view, view_r, view_c) : 1;
+            scale[i] = w->kind == PACK_FP8 ? tensor_view_scale(p->view, view_r, view_c) : 1;
         }
     }
 }
@@ -199,17 +170,11 @@ static fathom_err check_part(const struct pack_part *p, const char *name, fathom
     if (p->n_row == 0 || p->view->n_col == 0)
         FAIL(d, FATHOM_EINVAL, "%s is [%u][%u]; a matrix has rows and columns", name, p->n_row,
              p->view->n_col);
-    switch (p->view->dtype) {
-    case DTYPE_F32:
-    case DTYPE_F16:
-    case DTYPE_BF16:
-    case DTYPE_F8_E4M3: return FATHOM_OK;
-    default:
-        FAIL(d, FATHOM_EUNSUPPORTED,
-             "%s has type %s; the cpu backend takes F32, F16, BF16 and F8_E4M3. Convert the "
-             "checkpoint to one of them",
-             name, dtype_name(p->view->dtype));
-    }
+    if (tensor_view_is_float(p->view)) return FATHOM_OK;
+    FAIL(d, FATHOM_EUNSUPPORTED,
+         "%s has type %s; the cpu backend takes F32, F16, BF16 and F8_E4M3. Convert the "
+         "checkpoint to one of them",
+         name, dtype_name(p->view->dtype));
 }
 
 fathom_err pack_matrix(struct cpu_backend *cpu, const struct pack_part *parts, uint32_t n_part,

@@ -33,7 +33,7 @@ static fathom_err load_vector(const struct tensor_view *v, const char *name, uin
     *out = mem_alloc_aligned(CPU_ALIGN, pad32(n) * sizeof **out);
     if (!*out) FAIL(d, FATHOM_ENOMEM, "no memory for %s, %u values", name, n);
     memset(*out, 0, pad32(n) * sizeof **out);
-    view_row(v, 0, *out);
+    host_view_row(v, 0, *out);
     return FATHOM_OK;
 }
 

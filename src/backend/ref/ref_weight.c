@@ -1,65 +1,8 @@
 /* ref_weight.c - tensors of a checkpoint to f32 matrices */
 #include "backend/ref/ref_int.h"
 
-#include <string.h>
-
-#include "base/dtype.h"
 #include "base/fail.h"
 #include "base/mem.h"
-#include "base/rng.h"
-
-static float element(const unsigned char *p, enum dtype t)
-{
-    uint16_t half;
-    float f;
-    switch (t) {
-    case DTYPE_F32: memcpy(&f, p, sizeof f); return f;
-    case DTYPE_F16: memcpy(&half, p, sizeof half); return f32_from_f16(half);
-    case DTYPE_BF16: memcpy(&half, p, sizeof half); return f32_from_bf16(half);
-    default: return f32_from_e4m3(*p);
-    }
-}
-
-static float through_type(float f, enum dtype t)
-{
-    switch (t) {
-    case DTYPE_F32: return f;
-    case DTYPE_F16: return f32_from_f16(f16_from_f32(f));
-    case DTYPE_BF16: return f32_from_bf16(bf16_from_f32(f));
-    default: return f32_from_e4m3(e4m3_from_f32(f));
-    }
-}
-
-/* A tensor without data: element (r, c) depends on (seed, r, c) alone. E4M3 is quantized with one
- * power-of-two scale that puts 8 standard deviations into the range. */
-static void generate_rows(const struct tensor_view *v, float *out)
-{
-    float scale = 1;
-    if (v->dtype == DTYPE_F8_E4M3 && v->generate_std > 0)
-        scale = ue8m0_round_up(v->generate_std * 8 / 448);
-    for (uint32_t r = 0; r < v->n_row; r++) {
-        for (uint32_t c = 0; c < v->n_col; c++) {
-            uint64_t state = rng_mix(v->generate_seed, r, c);
-            float f = rng_normal(&state) * v->generate_std;
-            out[(size_t)r * v->n_col + c] = through_type(f / scale, v->dtype) * scale;
-        }
-    }
-}
-
-static void decode_rows(const struct tensor_view *v, float *out)
-{
-    size_t size = dtype_size(v->dtype);
-    for (uint32_t r = 0; r < v->n_row; r++) {
-        const unsigned char *row = (const unsigned char *)v->data + r * v->row_stride * size;
-        const float *scale = v->scale;
-        if (scale) scale += (size_t)(v->scale_row0 + r) / TENSOR_SCALE_BLOCK * v->scale_stride;
-        for (uint32_t c = 0; c < v->n_col; c++) {
-            float f = element(row + c * size, v->dtype);
-            if (scale) f *= scale[(v->scale_col0 + c) / TENSOR_SCALE_BLOCK];
-            out[(size_t)r * v->n_col + c] = f;
-        }
-    }
-}
 
 /* What the tensor must be: its name in messages, and its shape. */
 struct want {
@@ -74,17 +17,11 @@ static fathom_err decode(const struct tensor_view *v, struct want want, struct m
     if (v->n_row != want.n_row || v->n_col != want.n_col)
         FAIL(d, FATHOM_EMISMATCH, "%s is [%u][%u]; the configuration needs [%u][%u]", want.name,
              v->n_row, v->n_col, want.n_row, want.n_col);
-    switch (v->dtype) {
-    case DTYPE_F32:
-    case DTYPE_F16:
-    case DTYPE_BF16:
-    case DTYPE_F8_E4M3: break;
-    default:
+    if (!tensor_view_is_float(v))
         FAIL(d, FATHOM_EUNSUPPORTED,
              "%s has type %s; the reference backend takes F32, F16, BF16 and F8_E4M3. Use "
              "another backend or an unquantized checkpoint",
              want.name, dtype_name(v->dtype));
-    }
     size_t n = (size_t)v->n_row * v->n_col;
     out->value = mem_alloc_array(n, sizeof(float));
     if (!out->value)
@@ -92,10 +29,7 @@ static fathom_err decode(const struct tensor_view *v, struct want want, struct m
     out->n_row = v->n_row;
     out->n_col = v->n_col;
     out->takes_fp8 = tensor_takes_fp8(v);
-    if (v->data)
-        decode_rows(v, out->value);
-    else
-        generate_rows(v, out->value);
+    for (uint32_t r = 0; r < v->n_row; r++) host_view_row(v, r, out->value + (size_t)r * v->n_col);
     return FATHOM_OK;
 }
 

@@ -1,0 +1,65 @@
+/* tensor_view.h - a matrix of a checkpoint, or the part of it that one rank holds; its values */
+#ifndef FATHOM_BASE_TENSOR_VIEW_H
+#define FATHOM_BASE_TENSOR_VIEW_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+
+enum { TENSOR_SCALE_BLOCK = 128 }; /* side of the square that shares one FP8 scale */
+
+/* Element (r, c) is data[r * row_stride + c], times, when scale is not NULL,
+ * scale[(scale_row0 + r) / 128 * scale_stride + (scale_col0 + c) / 128].
+ * A vector is one row. An absent tensor is all zero: test n_row. data may be less aligned than
+ * its type. data == NULL with n_row > 0 asks the backend to make values: normally distributed
+ * with standard deviation `generate_std`, from `generate_seed`, quantized as dtype says. */
+struct tensor_view {
+    const void *data; /* host, mapped */
+    enum dtype dtype;
+    uint32_t n_row;
+    uint32_t n_col;
+    uint64_t row_stride; /* elements */
+    const float *scale;  /* f32 [ceil][scale_stride], 4-byte aligned; NULL: unscaled */
+    uint32_t scale_stride;
+    uint32_t scale_row0; /* place of element (0, 0) inside its block, 0 .. 127 */
+    uint32_t scale_col0;
+    uint64_t generate_seed;
+    float generate_std;
+};
+
+/* tensor_takes_fp8 - whether inputs of this matrix are quantized with ACT_FP8: it is FP8 itself,
+ * and its scale blocks begin where it does, as groups of its inputs do */
+static inline bool tensor_takes_fp8(const struct tensor_view *v)
+{
+    return v->dtype == DTYPE_F8_E4M3 && v->n_col % TENSOR_SCALE_BLOCK == 0 && v->scale_row0 == 0 &&
+           v->scale_col0 == 0;
+}
+
+/* tensor_view_is_float - whether elements have a value: F32, F16, BF16 or F8_E4M3 */
+bool tensor_view_is_float(const struct tensor_view *v);
+
+/* tensor_view_row - n elements of a row from column col0 on, as f32
+ *
+ * This is the meaning of a stored element: its type's value, times its scale.
+ * Needs    data; a type that is a float; rows and columns that the view has.
+ * Numerics one rounding, of the product with the scale. */
+void tensor_view_row(const struct tensor_view *v, uint32_t row, uint32_t col0, uint32_t n,
+                     float *out);
+
+/* tensor_view_scale - what the stored element (row, col) is multiplied by; 1 in an unscaled view.
+ * For a view without data the scale of its made elements. */
+float tensor_view_scale(const struct tensor_view *v, uint32_t row, uint32_t col);
+
+/* tensor_view_make - n stored elements of a view without data, as backends of the host make them
+ * tensor_view_make_row - their values
+ *
+ * Element (r, c) depends on (generate_seed, r, c) alone. E4M3 has one power-of-two scale, which
+ * puts 8 standard deviations into the range. raw    in the view's type Needs    no data; a type
+ * that is a float. */
+void tensor_view_make(const struct tensor_view *v, uint32_t row, uint32_t col0, uint32_t n,
+                      void *raw);
+void tensor_view_make_row(const struct tensor_view *v, uint32_t row, uint32_t col0, uint32_t n,
+                          float *out);
+
+#endif
