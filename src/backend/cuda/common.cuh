@@ -53,6 +53,17 @@ static __device__ __forceinline__ uint8_t float_to_e4m3(float v)
     return (uint8_t)__nv_cvt_float_to_fp8(v, __NV_SATFINITE, __NV_E4M3);
 }
 
+/* A stored element before its scale, as tensor_view_row has it. */
+template <enum dtype DT>
+static __device__ __forceinline__ float stored_value(const void *data, size_t at)
+{
+    static_assert(DT == DTYPE_F32 || DT == DTYPE_BF16 || DT == DTYPE_F8_E4M3,
+                  "what weight.cu stores");
+    if (DT == DTYPE_F32) return ((const float *)data)[at];
+    if (DT == DTYPE_BF16) return __bfloat162float(((const bf16 *)data)[at]);
+    return e4m3_to_float(((const uint8_t *)data)[at]);
+}
+
 /* Two codes, x in the low byte. */
 static __device__ __forceinline__ uint16_t float2_to_e4m3x2(float x, float y)
 {

@@ -85,12 +85,12 @@ template <typename OUT> __global__ void decode_kernel(OUT *out, struct matrix m)
         uint32_t r = (uint32_t)(i / m.n_col), col = (uint32_t)(i % m.n_col);
         float v;
         if (m.dtype == DTYPE_F8_E4M3) {
-            v = e4m3_to_float(((const uint8_t *)m.data)[i]) *
+            v = stored_value<DTYPE_F8_E4M3>(m.data, i) *
                 m.scale[(m.row0 + r) / SCALE_BLOCK * m.scale_stride + (m.col0 + col) / SCALE_BLOCK];
         } else if (m.dtype == DTYPE_BF16) {
-            v = __bfloat162float(((const bf16 *)m.data)[i]);
+            v = stored_value<DTYPE_BF16>(m.data, i);
         } else {
-            v = ((const float *)m.data)[i];
+            v = stored_value<DTYPE_F32>(m.data, i);
         }
         out[i] = (OUT)v;
     }
@@ -173,7 +173,7 @@ static fathom_err upload_rows(struct cuda_backend *c, void *dst, const struct te
                               const char *what, fathom_diag *d)
 {
     size_t size = dtype_size(v->dtype), row = (size_t)v->n_col * size;
-    ASSERT(v->data && v->row_stride >= v->n_col);
+    ASSERT(v->data && (v->n_row == 1 || v->row_stride >= v->n_col));
     if (v->dtype != DTYPE_F16) {
         CU_TRY(c,
                cudaMemcpy2DAsync(dst, row, v->data, v->row_stride * size, row, v->n_row,
@@ -184,13 +184,8 @@ static fathom_err upload_rows(struct cuda_backend *c, void *dst, const struct te
     size_t n = (size_t)v->n_row * v->n_col;
     float *wide = (float *)mem_alloc_array(n, sizeof *wide);
     if (!wide) FAIL(d, FATHOM_ENOMEM, "%s: no host memory to widen F16", what);
-    for (uint32_t r = 0; r < v->n_row; r++) {
-        for (uint32_t i = 0; i < v->n_col; i++) {
-            uint16_t h;
-            memcpy(&h, (const char *)v->data + (r * v->row_stride + i) * 2, 2);
-            wide[(size_t)r * v->n_col + i] = f32_from_f16(h);
-        }
-    }
+    for (uint32_t r = 0; r < v->n_row; r++)
+        tensor_view_row(v, r, 0, v->n_col, wide + (size_t)r * v->n_col);
     fathom_err err = upload_values(c, dst, wide, n, what);
     mem_free(wide);
     return err;
@@ -305,22 +300,15 @@ static fathom_err list_make(struct cuda_backend *c, struct weight *w, struct mat
 static fathom_err vector_make(struct cuda_backend *c, struct weight *w, float **out,
                               const struct tensor_view *v, const char *what, fathom_diag *d)
 {
-    size_t n = (size_t)v->n_row * v->n_col;
-    ASSERT(v->n_row == 1); /* rows of a strided view would not be neighbours */
+    size_t n = v->n_col;
+    ASSERT(v->n_row == 1);
     TRY(take(c, w, n * 4, what, (void **)out, d));
     float *wide = (float *)mem_alloc_array(n, 4);
     if (!wide) FAIL(d, FATHOM_ENOMEM, "%s: no host memory", what);
-    for (size_t i = 0; i < n; i++) {
-        const char *p = (const char *)v->data + i * dtype_size(v->dtype);
-        uint16_t h;
-        if (!v->data) {
-            wide[i] = 1.0f; /* a made-up model with norms of one is neither dead nor wild */
-        } else if (v->dtype == DTYPE_F32) {
-            memcpy(&wide[i], p, 4);
-        } else {
-            memcpy(&h, p, 2);
-            wide[i] = v->dtype == DTYPE_BF16 ? f32_from_bf16(h) : f32_from_f16(h);
-        }
+    if (v->data) {
+        tensor_view_row(v, 0, 0, v->n_col, wide);
+    } else { /* a made-up model with norms of one is neither dead nor wild */
+        for (size_t i = 0; i < n; i++) wide[i] = 1.0f;
     }
     fathom_err err = upload_values(c, *out, wide, n, what);
     mem_free(wide);

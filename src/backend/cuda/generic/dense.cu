@@ -262,9 +262,8 @@ __global__ void __launch_bounds__(CONCAT_THREADS)
             if (half) {
                 v = hidden[from + i];
             } else {
-                v = table.dtype == DTYPE_BF16
-                        ? __bfloat162float(((const bf16 *)table.data)[row + i])
-                        : ((const float *)table.data)[row + i];
+                v = table.dtype == DTYPE_BF16 ? stored_value<DTYPE_BF16>(table.data, row + i)
+                                              : stored_value<DTYPE_F32>(table.data, row + i);
             }
             to[i] = v;
             sum += v * v;

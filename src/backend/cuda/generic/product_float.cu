@@ -14,10 +14,9 @@ weight_at(const struct product_args &a, const struct product_rows &p, uint32_t n
 {
     size_t at = (size_t)n * a.k + k;
     DCHECK(n < a.n && k < a.k);
-    if (DT == DTYPE_F32) return ((const float *)p.w)[at];
-    if (DT == DTYPE_BF16) return __bfloat162float(((const bf16 *)p.w)[at]);
-    return e4m3_to_float(((const uint8_t *)p.w)[at]) *
-           p.w_scale[(a.row0 + n) / SCALE_BLOCK * a.scale_stride + (a.col0 + k) / SCALE_BLOCK];
+    const float v = stored_value<DT>(p.w, at);
+    if (DT != DTYPE_F8_E4M3) return v;
+    return v * p.w_scale[(a.row0 + n) / SCALE_BLOCK * a.scale_stride + (a.col0 + k) / SCALE_BLOCK];
 }
 
 template <enum dtype DT>

@@ -45,8 +45,8 @@ __global__ void __launch_bounds__(FLOAT_THREADS)
     float sum = 0.0f;
     for (uint32_t k = threadIdx.x; k < n; k += FLOAT_THREADS) {
         size_t at = (size_t)e * n + k;
-        float w = a.w.dtype == DTYPE_BF16 ? __bfloat162float(((const bf16 *)a.w.data)[at])
-                                          : ((const float *)a.w.data)[at];
+        float w = a.w.dtype == DTYPE_BF16 ? stored_value<DTYPE_BF16>(a.w.data, at)
+                                          : stored_value<DTYPE_F32>(a.w.data, at);
         sum = fmaf(w, a.x[(size_t)t * n + k], sum);
     }
     sum = block_sum(sum, scratch);
