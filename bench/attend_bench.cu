@@ -54,11 +54,11 @@ __global__ void fill_cache_kernel(struct kv_layer l)
     for (int i = (int)threadIdx.x; i < KV_ROW; i += (int)blockDim.x) {
         float v = uniform(seed + (uint64_t)i);
         if (l.type == KV_TYPE_BF16) {
-            ((__nv_bfloat16 *)row)[i] = __float2bfloat16_rn(v);
+            ((bf16 *)row)[i] = __float2bfloat16_rn(v);
         } else if (i < KV_LATENT) {
             ((uint8_t *)row)[i] = float_to_e4m3(v * 448.0f);
         } else {
-            ((__nv_bfloat16 *)(row + KV_FP8_ROPE_OFFSET))[i - KV_LATENT] = __float2bfloat16_rn(v);
+            ((bf16 *)(row + KV_FP8_ROPE_OFFSET))[i - KV_LATENT] = __float2bfloat16_rn(v);
         }
     }
     if (l.type == KV_TYPE_FP8 && threadIdx.x < 4) {
@@ -67,7 +67,7 @@ __global__ void fill_cache_kernel(struct kv_layer l)
     }
 }
 
-__global__ void fill_query_kernel(__nv_bfloat16 *q, size_t n)
+__global__ void fill_query_kernel(bf16 *q, size_t n)
 {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) q[i] = __float2bfloat16_rn(uniform(i + (1ull << 40)) * 0.6f);
@@ -135,9 +135,12 @@ static void open_bench(struct bench *b, enum kv_type type)
     fill_cache_kernel<<<REQUEST_MAX * CONTEXT_MAX, 128>>>(kv_layer_of(&b->kv, 0));
     const size_t n_query = (size_t)TOKEN_MAX * N_HEAD * KV_ROW;
     const size_t n_out = (size_t)TOKEN_MAX * N_HEAD * KV_LATENT;
-    b->query.h = (__nv_bfloat16 *)device_bytes(n_query * 2);
+    b->query.kind = BUFFER_QUERY;
+    b->select.kind = BUFFER_SELECT;
+    b->latent.kind = BUFFER_LATENT;
+    b->query.h = (bf16 *)device_bytes(n_query * 2);
     fill_query_kernel<<<(unsigned)((n_query + 255) / 256), 256>>>(b->query.h, n_query);
-    b->latent.h = (__nv_bfloat16 *)device_bytes(n_out * 2);
+    b->latent.h = (bf16 *)device_bytes(n_out * 2);
     b->want = (float *)device_bytes(n_out * 4);
     b->select.i = (int32_t *)device_bytes((size_t)TOKEN_MAX * TOPK * 4);
     b->select.n = (int32_t *)device_bytes(TOKEN_MAX * 4);
@@ -197,6 +200,7 @@ static void set_step(struct bench *b, struct shape s)
     b->batch.pos = b->pos;
     b->batch.request = b->request;
     b->batch.page_table = b->page_table;
+    b->batch.slot = b->batch.first = b->pos; /* there, and not read by attention */
     free(pos);
     free(request);
     free(table);
@@ -205,11 +209,12 @@ static void set_step(struct bench *b, struct shape s)
 }
 
 /* Tokens t0 to t0 + n - 1 of the step, in a step of their own. */
-static void run(struct bench *b, uint32_t t0, uint32_t n, __nv_bfloat16 *out)
+static void run(struct bench *b, uint32_t t0, uint32_t n, bf16 *out)
 {
     struct batch batch = b->batch;
     struct buffer query = b->query, select = b->select, latent = b->latent;
     batch.n_token = n;
+    batch.n_request = min(batch.n_request, n);
     batch.pos += t0;
     batch.request += t0;
     query.h += (size_t)t0 * N_HEAD * KV_ROW;
@@ -243,12 +248,12 @@ static __device__ int plain_slot(const struct plain_rows &rows, uint32_t token, 
 }
 
 /* Block: one (token, head); thread: two columns. */
-__global__ void plain_attend_kernel(struct kv_layer l, const __nv_bfloat16 *query,
-                                    struct plain_rows rows, float *out)
+__global__ void plain_attend_kernel(struct kv_layer l, const bf16 *query, struct plain_rows rows,
+                                    float *out)
 {
     __shared__ float score[CONTEXT_MAX], scratch[9];
     const uint32_t token = blockIdx.y, head = blockIdx.x;
-    const __nv_bfloat16 *q = query + ((size_t)token * N_HEAD + head) * KV_ROW;
+    const bf16 *q = query + ((size_t)token * N_HEAD + head) * KV_ROW;
     const int n = rows.counts[token];
     float top = -INFINITY, sum = 0.0f, o[2] = {};
     for (int r = (int)threadIdx.x; r < n; r += (int)blockDim.x) {
@@ -304,7 +309,7 @@ static double worst_error(const struct bench *b, uint32_t n)
 static unsigned changed_tokens(struct bench *b, uint32_t n, uint32_t chunk)
 {
     const size_t width = N_HEAD * KV_LATENT;
-    __nv_bfloat16 *again = (__nv_bfloat16 *)b->want;
+    bf16 *again = (bf16 *)b->want;
     char *x = (char *)malloc(n * width * 2), *y = (char *)malloc(n * width * 2);
     unsigned changed = 0;
     CUDA(cudaMemset(again, 0xff, n * width * 2));

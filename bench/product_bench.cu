@@ -6,7 +6,7 @@
  *        rows and columns that are not the product's keep their poison; the same bits on repeat, on
  *        fewer multiprocessors, beside fewer rows, and
  *        from product_few with tiles of 8 to 64 rows, all at once or one item after the other; a
- *        product's bits are the sum of its shares'
+ *        product's bits are the sum of its K parts'
  * time   few rows: a recorded row of 20 launches over rotating weights, against the bytes at
  *        4.1 TB/s, product_small beside it. Many rows: median of 20 launches over rotating weights,
  *        against the dense FP8 rate of the datasheet, product_fp8_large beside it
@@ -59,7 +59,7 @@ static unsigned long long differing(const float *a, const float *b, size_t n, st
 }
 
 /* Outputs of product_few that are not the bits of `want`, over all tiles; with n_cluster, so many
- * clusters walk over all items: of one block, or where `shared` of as many as K has shares. */
+ * clusters walk over all items: of one block, or where `shared` of as many as K has K parts. */
 static unsigned long long differing_few(struct problem *p, const float *want, float *got,
                                         uint32_t n_cluster, bool shared, struct tally *t)
 {
@@ -166,45 +166,46 @@ static void *take_columns(struct problem *p, const void *from, uint32_t n_row, u
     return to;
 }
 
-__global__ void add_kernel(float *sum, const float *share, size_t n)
+__global__ void add_kernel(float *sum, const float *k_part, size_t n)
 {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) sum[i] += share[i];
+    if (i < n) sum[i] += k_part[i];
 }
 
-/* A product is the sum of the products of its shares of K, in ascending order, bit by bit. */
-static int check_shares(void)
+/* A product is the sum of the products of its parts of K, in ascending order, bit by bit. */
+static int check_k_parts(void)
 {
-    enum { M = 200, N = 256, K = 2048, SHARES = 4, SHARE_K = K / SHARES, SIZE = M * N };
+    enum { M = 200, N = 256, K = 2048, K_PARTS = 4, K_PART = K / K_PARTS, SIZE = M * N };
     struct problem whole = plain_problem(M, N, K, 0), part = {};
     const struct sm90_limits limits = find_limits();
     float *got = (float *)own(&part, device_bytes(SIZE * 4));
     float *sum = (float *)own(&part, device_bytes(SIZE * 4));
-    float *share = (float *)own(&part, device_bytes(SIZE * 4));
+    float *k_part = (float *)own(&part, device_bytes(SIZE * 4));
     struct tally *t = (struct tally *)own(&part, device_bytes(sizeof *t));
     CUDA(cudaMemset(t, 0, sizeof *t));
     CUDA(cudaMemset(sum, 0, SIZE * 4));
     whole.a.out = got;
     CUDA(product_fp8_sm90(whole.a, whole.n_tile, limits, NULL));
-    for (uint32_t i = 0; i < SHARES; i++) {
+    for (uint32_t i = 0; i < K_PARTS; i++) {
         struct problem slice = {};
         struct product_args a = whole.a;
-        const uint32_t n_line = K / LINE, width = SHARE_K / LINE;
-        a.k = SHARE_K;
+        const uint32_t n_k_line = K / K_LINE, width = K_PART / K_LINE;
+        a.k = K_PART;
         a.scale_stride = width;
-        a.w = take_columns(&slice, whole.a.w, N, K, i * SHARE_K, SHARE_K, 1);
-        a.q = (uint8_t *)take_columns(&slice, whole.a.q, M, K, i * SHARE_K, SHARE_K, 1);
-        a.w_scale =
-            (float *)take_columns(&slice, whole.a.w_scale, N / LINE, n_line, i * width, width, 4);
-        a.q_scale = (float *)take_columns(&slice, whole.a.q_scale, M, n_line, i * width, width, 4);
-        a.out = share;
+        a.w = take_columns(&slice, whole.a.w, N, K, i * K_PART, K_PART, 1);
+        a.q = (uint8_t *)take_columns(&slice, whole.a.q, M, K, i * K_PART, K_PART, 1);
+        a.w_scale = (float *)take_columns(&slice, whole.a.w_scale, N / K_LINE, n_k_line, i * width,
+                                          width, 4);
+        a.q_scale =
+            (float *)take_columns(&slice, whole.a.q_scale, M, n_k_line, i * width, width, 4);
+        a.out = k_part;
         CUDA(product_fp8_sm90(a, whole.n_tile, limits, NULL));
-        add_kernel<<<SIZE / 256, 256>>>(sum, share, SIZE);
+        add_kernel<<<SIZE / 256, 256>>>(sum, k_part, SIZE);
         release(&slice);
     }
     const unsigned long long n = differing(got, sum, SIZE, t);
-    printf("%s %-28s bits that are not the shares' sum: %llu\n", n ? "FAIL" : "PASS",
-           "shares 200 x 256 x 2048", n);
+    printf("%s %-28s bits that are not the sum of K's parts: %llu\n", n ? "FAIL" : "PASS",
+           "parts of K 200 x 256 x 2048", n);
     release(&whole);
     release(&part);
     return n ? 1 : 0;
@@ -576,10 +577,10 @@ int main(int argc, char **argv)
     static const struct {
         const char *name, *kind;
         int (*run)(void);
-        double share; /* of the time limit that may be gone when it ends */
+        double time_part; /* of the time limit: gone when it ends */
     } sections[] = {{"check plain", "check", check_plain, 0.35},
                     {"check mapped", "check", check_mapped, 0.5},
-                    {"check shares", "check", check_shares, 0.55},
+                    {"check parts of K", "check", check_k_parts, 0.55},
                     {"time few plain", "time", time_few_plain, 0.65},
                     {"time few mapped", "time", time_few_mapped, 0.75},
                     {"time plain", "time", time_plain_sm90, 0.85},
@@ -589,8 +590,8 @@ int main(int argc, char **argv)
     bool ok = true;
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
         if (argc > 1 && strcmp(argv[1], sections[i].kind) != 0) continue;
-        const double share = argc > 1 ? 1.0 : sections[i].share;
-        ok = run_section(sections[i].name, sections[i].run, start_s + LIMIT_S * share) && ok;
+        const double time_part = argc > 1 ? 1.0 : sections[i].time_part;
+        ok = run_section(sections[i].name, sections[i].run, start_s + LIMIT_S * time_part) && ok;
     }
     printf("%s\n", ok ? "ALL PASS" : "SOME FAILED");
     return ok ? 0 : 1;

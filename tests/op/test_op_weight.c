@@ -65,6 +65,45 @@ static void test_generated(void **state)
     }
 }
 
+/* With an input that is one at column k and zero elsewhere, logits are column k of the matrix: as
+ * the backend decodes what it was given, on the way or in its products, and as tensor_view_row
+ * does. */
+static void test_decoded(void **state)
+{
+    (void)state;
+    const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F8_E4M3};
+    for (int i = 0; i < 4; i++) {
+        struct backend_config c;
+        struct rig r;
+        struct gen *g = gen_create(34);
+        gen_config(&c, ACT_F32, KV_TYPE_F32, true);
+        rig_open(&r, op_backend(), &c);
+        struct tensor_view v = gen_matrix(g, types[i], c.n_vocab, c.hidden, false);
+        struct weight *w = rig_linear(&r, &v);
+        float *x = mem_calloc((size_t)N_ROW * c.hidden, sizeof *x);
+        uint32_t column[N_ROW];
+        for (uint32_t n = 0; n < N_ROW; n++) {
+            column[n] = n * (c.hidden - 1) / (N_ROW - 1); /* the first and the last among them */
+            x[(size_t)n * c.hidden + column[n]] = 1;
+        }
+        float *y = run(&r, w, x);
+        for (uint32_t n = 0; n < N_ROW; n++) {
+            for (uint32_t row = 0; row < c.n_vocab; row++) {
+                float want;
+                tensor_view_row(&v, row, column[n], 1, &want);
+                if (y[(size_t)n * c.n_vocab + row] != want) {
+                    fail_msg("%s [%u][%u] is %a, and %a with tensor_view_row", dtype_name(types[i]),
+                             row, column[n], (double)y[(size_t)n * c.n_vocab + row], (double)want);
+                }
+            }
+        }
+        mem_free(x);
+        mem_free(y);
+        rig_close(&r);
+        gen_destroy(g);
+    }
+}
+
 static void test_refused_types(void **state)
 {
     (void)state;
@@ -213,9 +252,13 @@ static void test_buffer_access(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_generated),       cmocka_unit_test(test_refused_types),
-        cmocka_unit_test(test_out_of_memory),   cmocka_unit_test(test_create_out_of_memory),
-        cmocka_unit_test(test_refused_configs), cmocka_unit_test(test_buffer_access),
+        cmocka_unit_test(test_generated),
+        cmocka_unit_test(test_decoded),
+        cmocka_unit_test(test_refused_types),
+        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_create_out_of_memory),
+        cmocka_unit_test(test_refused_configs),
+        cmocka_unit_test(test_buffer_access),
     };
     return OP_MAIN(argc, argv, tests);
 }

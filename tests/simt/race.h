@@ -21,7 +21,7 @@ void race_run(unsigned n_block);
  * likewise among the lanes of the calling thread's warp: each calls race_warp_arrive before they
  * wait for each other, and race_warp behind that. race_cluster_arrive, race_cluster - likewise for
  * the cluster, whose turns of waiting are counted */
-void race_block(unsigned rank);
+void race_block(unsigned cluster_rank);
 void race_warp_arrive(void);
 void race_warp(void);
 void race_cluster_arrive(unsigned turn);

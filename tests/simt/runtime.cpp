@@ -195,6 +195,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
     out->major = capability[0];
     out->minor = capability[1];
     out->multiProcessorCount = 1; /* so that one resident block walks over all tiles */
+    out->warpSize = SIMT_WARP;
     out->sharedMemPerBlockOptin = shared_max();
     return cudaSuccess;
 }

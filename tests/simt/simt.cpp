@@ -63,8 +63,8 @@ struct fiber {
 struct warp {
     uint32_t ready, at_warp, at_block, paused; /* bit i: lane i */
     unsigned n_alive, n_arrived;
-    unsigned parity; /* which half of `slots` the next exchange uses */
-    alignas(16) char slots[2][SIMT_WARP][SIMT_EXCHANGE_BYTES];
+    unsigned parity; /* which half of `exchanged` the next exchange uses */
+    alignas(16) char exchanged[2][SIMT_WARP][SIMT_EXCHANGE_BYTES];
 };
 
 /* One of the cluster. Its warps, and so its fibers, begin at a multiple of the warps of a block. */
@@ -271,35 +271,35 @@ void run_warp(unsigned first, unsigned turn)
 }
 
 /* Whether a block's threads were all at its barrier, which they leave. */
-bool release_block(unsigned rank)
+bool release_block(unsigned cluster_rank)
 {
-    block &b = gpu.blocks[rank];
+    block &b = gpu.blocks[cluster_rank];
     if (b.n_alive == 0 || b.n_at_block != b.n_alive) return false;
     b.n_at_block = 0;
-    race_block(rank);
-    for (unsigned i = rank * gpu.n_warp; i < (rank + 1) * gpu.n_warp; i++) {
+    race_block(cluster_rank);
+    for (unsigned i = cluster_rank * gpu.n_warp; i < (cluster_rank + 1) * gpu.n_warp; i++) {
         gpu.warps[i].ready |= gpu.warps[i].at_block;
         gpu.warps[i].at_block = 0;
     }
     return true;
 }
 
-void begin_block(unsigned rank, uint3 index)
+void begin_block(unsigned cluster_rank, uint3 index)
 {
-    memset(shared[rank], 0xff, gpu.shared_bytes);
-    race_block(rank);
-    gpu.blocks[rank] = {index, gpu.n_thread, 0};
+    memset(shared[cluster_rank], 0xff, gpu.shared_bytes);
+    race_block(cluster_rank);
+    gpu.blocks[cluster_rank] = {index, gpu.n_thread, 0};
     for (unsigned i = 0; i < gpu.n_warp; i++) {
-        warp &w = gpu.warps[rank * gpu.n_warp + i];
+        warp &w = gpu.warps[cluster_rank * gpu.n_warp + i];
         unsigned n = gpu.n_thread - i * SIMT_WARP;
         w.n_alive = n < SIMT_WARP ? n : SIMT_WARP;
         w.ready = w.n_alive < SIMT_WARP ? (1u << w.n_alive) - 1 : ~0u;
         w.at_warp = w.at_block = w.paused = 0;
         w.n_arrived = w.parity = 0;
-        memset(w.slots, 0, sizeof w.slots);
+        memset(w.exchanged, 0, sizeof w.exchanged);
     }
     for (unsigned i = 0; i < gpu.n_thread; i++) {
-        fiber &f = gpu.fibers[rank * gpu.n_warp * SIMT_WARP + i];
+        fiber &f = gpu.fibers[cluster_rank * gpu.n_warp * SIMT_WARP + i];
         f.copies.clear();
         f.stores.clear();
         f.group = 0;
@@ -444,15 +444,15 @@ const char *simt_warp_exchange(const void *mine, size_t n)
     const unsigned parity = w.parity;
     if (n > SIMT_EXCHANGE_BYTES) die("too much to exchange");
     if (w.n_arrived == 0 && w.n_alive < SIMT_WARP)
-        memset(w.slots[parity], 0, sizeof w.slots[parity]);
-    if (n) memcpy(w.slots[parity][gpu.current % SIMT_WARP], mine, n);
+        memset(w.exchanged[parity], 0, sizeof w.exchanged[parity]);
+    if (n) memcpy(w.exchanged[parity][gpu.current % SIMT_WARP], mine, n);
     if (++w.n_arrived == w.n_alive) {
         release_warp(w);
     } else {
         w.at_warp |= 1u << gpu.current % SIMT_WARP;
         yield();
     }
-    return w.slots[parity][0];
+    return w.exchanged[parity][0];
 }
 
 void simt_pause(void)

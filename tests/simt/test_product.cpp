@@ -21,7 +21,7 @@ extern "C" {
 namespace
 {
 
-enum { LINE = 128, GUARD_COLS = 4, EXPERTS = 3, N_SM = 4 };
+enum { K_LINE = 128, GUARD_COLS = 4, EXPERTS = 3, N_SM = 4 };
 
 const float guard = -1234.5f;
 
@@ -59,7 +59,7 @@ template <typename T> T *aligned(std::vector<T> &v, size_t n)
 
 void make(problem &p, uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, bool mapped)
 {
-    const uint32_t n_line = k / LINE, n_block = (n + LINE - 1) / LINE;
+    const uint32_t n_k_line = k / K_LINE, n_block = (n + K_LINE - 1) / K_LINE;
     p = {};
     p.n_expert = mapped ? EXPERTS : 1;
     p.n_in = (n_row + in_divisor - 1) / in_divisor;
@@ -67,15 +67,15 @@ void make(problem &p, uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_diviso
     a.n = n;
     a.k = k;
     a.n_token = n_row;
-    a.scale_stride = n_line;
+    a.scale_stride = n_k_line;
     a.w_stride = (size_t)n * k;
-    a.w_scale_step = (size_t)n_block * n_line;
+    a.w_scale_step = (size_t)n_block * n_k_line;
     a.in_divisor = in_divisor;
     a.out_stride = n + GUARD_COLS;
     a.w = aligned(p.w, a.w_stride * p.n_expert);
     a.q = aligned(p.q, (size_t)p.n_in * k);
     p.w_scale.resize(a.w_scale_step * p.n_expert);
-    p.q_scale.resize((size_t)p.n_in * n_line);
+    p.q_scale.resize((size_t)p.n_in * n_k_line);
     fill(p.w, p.w_scale, 1);
     fill(p.q, p.q_scale, 2);
     a.w_scale = p.w_scale.data();
@@ -134,7 +134,7 @@ void check_sums(const problem &p, bool mapped, const std::vector<float> &got)
 {
     double error = 0.0, norm = 0.0;
     const product_args &a = p.a;
-    const uint32_t n_line = a.k / LINE;
+    const uint32_t n_k_line = a.k / K_LINE;
     for (uint32_t r = 0; r <= a.n_token; r++) {
         const uint32_t e = mapped ? r % 4 : 0;
         for (uint32_t col = 0; col < a.out_stride; col++) {
@@ -145,12 +145,12 @@ void check_sums(const problem &p, bool mapped, const std::vector<float> &got)
             }
             const uint8_t *w = (const uint8_t *)a.w + e * a.w_stride + (size_t)col * a.k;
             const uint8_t *x = a.q + (size_t)(r / a.in_divisor) * a.k;
-            const float *ws = a.w_scale + e * a.w_scale_step + col / LINE * n_line;
-            const float *xs = a.q_scale + (size_t)(r / a.in_divisor) * n_line;
+            const float *ws = a.w_scale + e * a.w_scale_step + col / K_LINE * n_k_line;
+            const float *xs = a.q_scale + (size_t)(r / a.in_divisor) * n_k_line;
             double sum = 0.0;
             for (uint32_t i = 0; i < a.k; i++) {
                 sum += (double)(f32_from_e4m3(w[i]) * f32_from_e4m3(x[i])) *
-                       (double)(ws[i / LINE] * xs[i / LINE]);
+                       (double)(ws[i / K_LINE] * xs[i / K_LINE]);
             }
             error += ((double)out - sum) * ((double)out - sum);
             norm += sum * sum;
@@ -190,9 +190,9 @@ void check(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, bool map
 
 void test_plain(void **)
 {
-    check(5, 80, 128, 1, false);       /* one line */
-    check(70, 144, 3 * 128, 1, false); /* one share */
-    check(17, 64, 6 * 128, 1, false);  /* two of three lines */
+    check(5, 80, 128, 1, false);       /* one K line */
+    check(70, 144, 3 * 128, 1, false); /* one K part */
+    check(17, 64, 6 * 128, 1, false);  /* two of three K lines */
     check(3, 208, 12 * 128, 1, false); /* four */
     check(1, 64, 24 * 128, 1, false);  /* eight */
     check(65, 128, 24 * 128, 1, false);

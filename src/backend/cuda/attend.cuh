@@ -5,8 +5,8 @@
 #include "backend/cuda/kv.cuh"
 
 struct attend_args {
-    const __nv_bfloat16 *h; /* [T][H][576] */
-    const float *f;         /* the same, float path */
+    const bf16 *h;  /* [T][H][576] */
+    const float *f; /* the same, float path */
     const int32_t *pos, *request, *page_table;
     uint32_t page_stride, n_head;
     const int32_t *slots, *counts; /* NULL: every position up to pos */
@@ -15,18 +15,22 @@ struct attend_args {
     float scale;
     float *part_out, *part_stat; /* [T][n_part][H][512], [..][2]: units left apart */
     uint32_t n_part;             /* units that a token has room for */
-    __nv_bfloat16 *out_h;        /* [T][H][512] */
+    bf16 *out_h;                 /* [T][H][512] */
     float *out_f;
 };
 
+/* The rows that a token sees. */
 static __device__ __forceinline__ int row_count(const struct attend_args &a, uint32_t token)
 {
-    return a.slots ? a.counts[token] : a.pos[token] + 1;
+    const int n = a.slots ? a.counts[token] : a.pos[token] + 1;
+    DCHECK(n >= 1 && (!a.slots || (uint32_t)n <= a.topk));
+    return n;
 }
 
 /* The cache row of the i-th row that a token sees. */
 static __device__ __forceinline__ int row_slot(const struct attend_args &a, uint32_t token, int i)
 {
+    DCHECK(i >= 0 && i < row_count(a, token));
     if (a.slots) return a.slots[(size_t)token * a.topk + i];
     return kv_slot(a.page_table + (size_t)a.request[token] * a.page_stride, i);
 }

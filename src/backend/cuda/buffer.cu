@@ -5,47 +5,51 @@
 #include "backend/cuda/launch.cuh"
 
 extern "C" {
+#include "backend/buffer_shape.h"
 #include "base/mem.h"
 }
 
 static fathom_err part(struct cuda_backend *c, size_t n, size_t size, void **out, fathom_diag *d)
 {
+    ASSERT(n > 0);
     return c->base.ops->alloc(&c->base, n * size, "activations", out, d);
 }
 
+/* What a buffer consists of: values as f32 on the float path, as the next products take them on the
+ * fast one (struct buffer). */
 static fathom_err make_parts(struct cuda_backend *c, struct buffer *buf, fathom_diag *d)
 {
     const struct backend_config *g = &c->c;
-    size_t t = g->max_token, hidden = g->hidden, heads = g->n_head;
-    size_t n_index = g->index_n_head ? g->index_n_head : 1;
+    const struct buffer_shape s = buffer_shape_of(g, buf->kind);
+    const size_t n_row = s.n_row, n = n_row * s.main_width;
+    const size_t n_index = n_row * (g->index_n_head ? g->index_n_head : 1);
     switch (buf->kind) {
     case BUFFER_RESIDUAL:
-    case BUFFER_DELTA: return part(c, t * hidden, 4, (void **)&buf->f, d);
+    case BUFFER_DELTA:
+    case BUFFER_LOGITS: return part(c, n, 4, (void **)&buf->f, d);
     case BUFFER_NORMED:
-        TRY(part(c, t * hidden, 4, (void **)&buf->f, d));
+        TRY(part(c, n, 4, (void **)&buf->f, d));
         if (!c->fast) return FATHOM_OK;
-        TRY(part(c, t * hidden, 2, (void **)&buf->h, d));
-        TRY(part(c, t * hidden, 1, (void **)&buf->q, d));
-        return part(c, t * ceil_div(g->hidden, 128), 4, (void **)&buf->scale, d);
+        TRY(part(c, n, 2, (void **)&buf->h, d));
+        TRY(part(c, n, 1, (void **)&buf->q, d));
+        return part(c, n / FP8_GROUP, 4, (void **)&buf->scale, d);
     case BUFFER_QUERY:
-        TRY(part(c, t * n_index, 4, (void **)&buf->index_weight, d));
+        TRY(part(c, n_index, 4, (void **)&buf->index_weight, d));
         if (!c->fast) {
-            TRY(part(c, t * n_index * 128, 4, (void **)&buf->index_f, d));
-            return part(c, t * heads * KV_ROW, 4, (void **)&buf->f, d);
+            TRY(part(c, n_index * KV_INDEX_DIM, 4, (void **)&buf->index_f, d));
+            return part(c, n, 4, (void **)&buf->f, d);
         }
-        TRY(part(c, t * n_index * 128, 1, (void **)&buf->q, d));
-        return part(c, t * heads * KV_ROW, 2, (void **)&buf->h, d);
+        TRY(part(c, n_index * KV_INDEX_DIM, 1, (void **)&buf->q, d));
+        return part(c, n, 2, (void **)&buf->h, d);
     case BUFFER_SELECT:
-        TRY(part(c, t * (g->index_topk ? g->index_topk : 1), 4, (void **)&buf->i, d));
-        return part(c, t, 4, (void **)&buf->n, d);
+        TRY(part(c, g->index_topk ? n - n_row : 1, 4, (void **)&buf->i, d));
+        return part(c, n_row, 4, (void **)&buf->n, d); /* the first value of a row */
     case BUFFER_LATENT:
-        if (c->fast) return part(c, t * heads * KV_LATENT, 2, (void **)&buf->h, d);
-        return part(c, t * heads * KV_LATENT, 4, (void **)&buf->f, d);
+        if (c->fast) return part(c, n, 2, (void **)&buf->h, d);
+        return part(c, n, 4, (void **)&buf->f, d);
     case BUFFER_ROUTE:
-        TRY(part(c, t * g->n_expert_used + 1, 4, (void **)&buf->i, d));
-        return part(c, t * g->n_expert_used + 1, 4, (void **)&buf->w, d);
-    case BUFFER_LOGITS:
-        return part(c, (size_t)g->max_logit_row * g->n_vocab, 4, (void **)&buf->f, d);
+        TRY(part(c, n + 1, 4, (void **)&buf->i, d));
+        return part(c, n + 1, 4, (void **)&buf->w, d);
     }
     return FATHOM_EINVAL;
 }
@@ -87,16 +91,13 @@ static fathom_err fetch(struct cuda_backend *c, void *host, const void *device, 
     return FATHOM_OK;
 }
 
-/* Widths that a kind may be read and written with, and where its main values lie. */
-static uint32_t main_width(const struct cuda_backend *c, const struct buffer *buf)
+/* Whether the buffer has these rows, in this width: the kind's own, or without the index query. */
+static bool is_access(const struct cuda_backend *c, const struct buffer *buf, uint32_t row0,
+                      uint32_t n_row, uint32_t width)
 {
-    const struct backend_config *g = &c->c;
-    switch (buf->kind) {
-    case BUFFER_QUERY: return g->n_head * KV_ROW;
-    case BUFFER_LATENT: return g->n_head * KV_LATENT;
-    case BUFFER_LOGITS: return g->n_vocab;
-    default: return g->hidden;
-    }
+    const struct buffer_shape s = buffer_shape_of(&c->c, buf->kind);
+    const bool inside = row0 <= s.n_row && n_row <= s.n_row - row0;
+    return inside && (width == s.width || (buf->kind == BUFFER_QUERY && width == s.main_width));
 }
 
 static fathom_err read_pairs(struct cuda_backend *c, const struct buffer *buf, uint32_t row0,
@@ -178,12 +179,12 @@ static fathom_err write_index_row(struct cuda_backend *c, struct buffer *buf, ui
     return FATHOM_OK;
 }
 
-/* Whether a width means a QUERY row with its index query, which then is *n_index wide. */
+/* Whether a width means a QUERY row with its index query, which begins at *narrow. */
 static bool with_index(const struct cuda_backend *c, const struct buffer *buf, uint32_t width,
-                       uint32_t *n_index)
+                       uint32_t *narrow)
 {
-    *n_index = c->c.index_n_head * (KV_INDEX_DIM + 1);
-    return buf->kind == BUFFER_QUERY && *n_index && width == main_width(c, buf) + *n_index;
+    *narrow = buffer_shape_of(&c->c, buf->kind).main_width;
+    return buf->kind == BUFFER_QUERY && width > *narrow;
 }
 
 fathom_err cuda_buffer_read(struct backend *b, const struct buffer *buf, uint32_t row0,
@@ -191,19 +192,18 @@ fathom_err cuda_buffer_read(struct backend *b, const struct buffer *buf, uint32_
 {
     struct cuda_backend *c = cuda_of(b);
     TRY(b->ops->sync(b));
+    if (!is_access(c, buf, row0, n_row, width)) return FATHOM_EINVAL;
     if (buf->kind == BUFFER_SELECT || buf->kind == BUFFER_ROUTE) {
         return read_pairs(c, buf, row0, n_row, out);
     }
-    uint32_t n_index;
-    if (with_index(c, buf, width, &n_index)) {
-        uint32_t narrow = width - n_index;
+    uint32_t narrow;
+    if (with_index(c, buf, width, &narrow)) {
         for (uint32_t r = 0; r < n_row; r++, out += width) {
             TRY(cuda_buffer_read(b, buf, row0 + r, 1, narrow, out));
             TRY(read_index_row(c, buf, row0 + r, out + narrow));
         }
         return FATHOM_OK;
     }
-    if (width != main_width(c, buf)) return FATHOM_EINVAL;
     size_t n = (size_t)n_row * width, at = (size_t)row0 * width;
     if (buf->f) return fetch(c, out, buf->f + at, n * 4);
     uint16_t *half = (uint16_t *)mem_alloc_array(n, 2);
@@ -214,7 +214,7 @@ fathom_err cuda_buffer_read(struct backend *b, const struct buffer *buf, uint32_
     return err;
 }
 
-__global__ void narrow_kernel(__nv_bfloat16 *h, const float *f, size_t n)
+__global__ void narrow_kernel(bf16 *h, const float *f, size_t n)
 {
     kernel_begin();
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
@@ -225,6 +225,7 @@ static fathom_err write_main(struct cuda_backend *c, struct buffer *buf, size_t 
                              uint32_t width, const float *in)
 {
     size_t n = (size_t)n_row * width;
+    ASSERT(!buf->q || buf->kind != BUFFER_NORMED || at % FP8_GROUP == 0);
     float *f = buf->f ? buf->f + at : NULL, *temporary = NULL;
     if (!f) {
         CU_TRY(c, cudaMalloc((void **)&temporary, n * 4), "buffer_write");
@@ -237,7 +238,8 @@ static fathom_err write_main(struct cuda_backend *c, struct buffer *buf, size_t 
                           0, buf->h + at, (const float *)f, n);
     }
     if (!err && buf->kind == BUFFER_NORMED && buf->q) {
-        err = cuda_quantize(c, f, n_row, width, buf->q + at, buf->scale + at / 128, "buffer_write");
+        err = cuda_quantize(c, f, n_row, width, buf->q + at, buf->scale + at / FP8_GROUP,
+                            "buffer_write");
     }
     if (!err) err = c->base.ops->sync(&c->base);
     if (temporary) (void)cudaFree(temporary);
@@ -283,19 +285,18 @@ fathom_err cuda_buffer_write(struct backend *b, struct buffer *buf, uint32_t row
 {
     struct cuda_backend *c = cuda_of(b);
     TRY(b->ops->sync(b));
+    if (!is_access(c, buf, row0, n_row, width)) return FATHOM_EINVAL;
     if (buf->kind == BUFFER_SELECT || buf->kind == BUFFER_ROUTE) {
         TRY(write_pairs(c, buf, row0, n_row, in));
         return b->ops->sync(b);
     }
-    uint32_t n_index;
-    if (with_index(c, buf, width, &n_index)) {
-        uint32_t narrow = width - n_index;
+    uint32_t narrow;
+    if (with_index(c, buf, width, &narrow)) {
         for (uint32_t r = 0; r < n_row; r++, in += width) {
             TRY(write_main(c, buf, (size_t)(row0 + r) * narrow, 1, narrow, in));
             TRY(write_index_row(c, buf, row0 + r, in + narrow));
         }
         return b->ops->sync(b);
     }
-    if (width != main_width(c, buf)) return FATHOM_EINVAL;
     return write_main(c, buf, (size_t)row0 * width, n_row, width, in);
 }

@@ -4,9 +4,17 @@
 
 #include <cuda_fp8.h>
 
+#include "backend/cuda/cuda_int.cuh"
+#include "backend/cuda/k_parts.h"
 #include "backend/cuda/port.cuh"
 
 #define FP8_AMAX_MIN 1e-4f
+
+static_assert(FP8_GROUP == 4 * WARP, "a warp holds a group, four values a lane");
+static_assert((int)FP8_GROUP == (int)SCALE_BLOCK,
+              "a K line of FP8 has one scale of weights and of inputs");
+static_assert((int)FP8_GROUP == (int)KV_FP8_GROUP, "cache rows are quantized as inputs are");
+static_assert((int)FP8_GROUP == (int)K_LINE_BYTES, "a K line of codes is a group");
 
 static __device__ __forceinline__ float warp_sum(float v)
 {
@@ -26,6 +34,7 @@ static __device__ __forceinline__ float warp_max(float v)
 static __device__ __forceinline__ float block_sum(float v, float *scratch)
 {
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    DCHECK(blockDim.x % WARP == 0 && blockDim.x / WARP <= WARP); /* a lane reads a warp's sum */
     v = warp_sum(v);
     __syncthreads();
     if (lane == 0) scratch[warp] = v;
@@ -42,6 +51,17 @@ static __device__ __forceinline__ float e4m3_to_float(uint8_t v)
 static __device__ __forceinline__ uint8_t float_to_e4m3(float v)
 {
     return (uint8_t)__nv_cvt_float_to_fp8(v, __NV_SATFINITE, __NV_E4M3);
+}
+
+/* A stored element before its scale, as tensor_view_row has it. */
+template <enum dtype DT>
+static __device__ __forceinline__ float stored_value(const void *data, size_t at)
+{
+    static_assert(DT == DTYPE_F32 || DT == DTYPE_BF16 || DT == DTYPE_F8_E4M3,
+                  "what weight.cu stores");
+    if (DT == DTYPE_F32) return ((const float *)data)[at];
+    if (DT == DTYPE_BF16) return __bfloat162float(((const bf16 *)data)[at]);
+    return e4m3_to_float(((const uint8_t *)data)[at]);
 }
 
 /* Two codes, x in the low byte. */
@@ -61,12 +81,14 @@ static __device__ __forceinline__ float2 e4m3x2_to_float2(uint16_t v)
 static __device__ __forceinline__ float fp8_scale(float amax)
 {
     uint32_t u = __float_as_uint(fmaxf(amax, FP8_AMAX_MIN));
+    DCHECK(u > 8u << 23); /* the scale's exponent stays above 0 */
     return __uint_as_float(((u + 0x1fffffu) & 0x7f800000u) - (8u << 23));
 }
 
 /* 1 / s of a power of two, exactly */
 static __device__ __forceinline__ float fp8_inverse(float s)
 {
+    DCHECK(s > 0.0f && (__float_as_uint(s) & 0x7fffffu) == 0);
     return __uint_as_float((254u << 23) - __float_as_uint(s));
 }
 
@@ -74,18 +96,21 @@ static __device__ __forceinline__ float fp8_inverse(float s)
 static __device__ __forceinline__ uint32_t pack_e4m3(const float v[4], float scale)
 {
     const float inverse = 1.0f / scale;
+    DCHECK((__float_as_uint(scale) & 0x7fffffu) == 0);
     return (uint32_t)float_to_e4m3(v[0] * inverse) | (uint32_t)float_to_e4m3(v[1] * inverse) << 8 |
            (uint32_t)float_to_e4m3(v[2] * inverse) << 16 |
            (uint32_t)float_to_e4m3(v[3] * inverse) << 24;
 }
 
-/* 16 bytes at 16 t of each half of a line of 128 bytes, as the products take them */
-struct alignas(16) line_words {
+/* 16 bytes at 16 t of each half of a K line of 128 bytes, as the products take them */
+struct alignas(16) k_line_words {
     uint32_t lo[4], hi[4];
 };
+static_assert(sizeof(struct k_line_words) * 4 == K_LINE_BYTES, "four lanes hold a K line");
 
-static __device__ __forceinline__ void load_words(struct line_words &to, const void *from)
+static __device__ __forceinline__ void load_words(struct k_line_words &to, const void *from)
 {
+    DCHECK((uintptr_t)from % 16 == 0);
     *(uint4 *)to.lo = *(const uint4 *)from;
     *(uint4 *)to.hi = *(const uint4 *)((const char *)from + 64);
 }

@@ -10,13 +10,15 @@
 #ifndef FATHOM_BACKEND_CUDA_INT_CUH
 #define FATHOM_BACKEND_CUDA_INT_CUH
 
-#include <cuda_bf16.h>
-#include <cuda_runtime.h>
+#include <stddef.h>
 #include <stdint.h>
+
+#include "backend/cuda/port.cuh"
 
 extern "C" {
 #include "backend/backend.h"
 #include "backend/cuda/scratch.h"
+#include "backend/op_check.h"
 #include "base/assert.h"
 #include "base/fail.h"
 }
@@ -27,7 +29,32 @@ static constexpr size_t shared_limit(bool lean)
     return lean ? 99 * 1024 : 163 * 1024;
 }
 
-enum { SCALE_BLOCK = TENSOR_SCALE_BLOCK, FAULT_BYTES = 512, FRONT_LORA_MAX = 2048 };
+enum { SCALE_BLOCK = TENSOR_SCALE_BLOCK, FAULT_BYTES = 512 };
+
+/* Limits of kernels that check_config holds a configuration to. */
+enum {
+    HIDDEN_MAX = 16384,    /* add_norm */
+    FRONT_LORA_MAX = 2048, /* mla_front */
+    EXPERTS_MAX = 1023,    /* router: a thread an expert, the shared one included */
+    EXPERTS_USED_MAX = 32,
+    EXPERT_GROUPS_MAX = 32,
+};
+
+/* Widths of a head that the kernels of mla_front and mla_out are written for (check_config). */
+enum {
+    NOPE_DIM = 128,                 /* of a query or key, without position */
+    V_DIM = 128,                    /* of a value */
+    QUERY_DIM = NOPE_DIM + KV_ROPE, /* rows of q_b */
+    KV_B_ROWS = NOPE_DIM + V_DIM,   /* rows of kv_b: the key's, then the value's */
+};
+
+/* What every GPU takes at most. */
+enum {
+    GRID_YZ_MAX = 65535,
+    BLOCK_THREADS_MAX = 1024,
+    CLUSTER_BLOCKS_MAX = 8,
+    SHARED_PLAIN_MAX = 48 << 10, /* shared memory of a block whose limit is not raised */
+};
 
 /* A matrix y = W x in device memory, row-major as in the checkpoint. */
 struct matrix {
@@ -43,9 +70,10 @@ struct matrix {
 
 /* Matrices with one input whose outputs stand side by side: one matrix when their types and scale
  * blocks allow it, else up to three. */
+enum { MATRIX_PARTS_MAX = 3 };
 struct matrix_list {
-    struct matrix part[3];
-    uint32_t row[3]; /* where a part's outputs begin */
+    struct matrix part[MATRIX_PARTS_MAX];
+    uint32_t row[MATRIX_PARTS_MAX]; /* where a part's outputs begin */
     uint32_t n;
     uint32_t n_row;
     uint32_t n_col;
@@ -74,8 +102,8 @@ struct weight {
         struct matrix index_head;
         struct matrix out;
         float *q_norm, *kv_norm, *index_weight, *index_bias;
-        __nv_bfloat16 *kv_b; /* fast path: [H][256][512] */
-        float *kv_b_f;       /* float path: the same */
+        bf16 *kv_b;    /* fast path: [H][KV_B_ROWS][512] */
+        float *kv_b_f; /* float path: the same */
         uint32_t index_row, kv_row;
     } mla;
     struct {
@@ -98,7 +126,7 @@ struct weight {
 struct buffer {
     enum buffer_kind kind;
     float *f;            /* RESIDUAL NORMED DELTA LOGITS; QUERY and LATENT on the float path */
-    __nv_bfloat16 *h;    /* NORMED, QUERY, LATENT on the fast path */
+    bf16 *h;             /* NORMED, QUERY, LATENT on the fast path */
     uint8_t *q;          /* NORMED: codes [T][D]; QUERY: index query codes [T][Hi][128] */
     float *scale;        /* NORMED: [T][D/128] */
     float *index_f;      /* QUERY: index query [T][Hi][128], float path */
@@ -111,20 +139,29 @@ struct buffer {
 /* Input of a product: rows of `width`. */
 struct act {
     const float *f;
-    const __nv_bfloat16 *h;
+    const bf16 *h;
     const uint8_t *q;
     const float *scale; /* [T][width / 128] */
     uint32_t width;
     const int32_t *rows; /* the rows that are meant, for weights that cuda_wants_bf16; NULL: all */
 };
 
-/* Which rows go to which expert, made on the device by router or cuda_moe_map. Slot s of token t is
- * row t * n_slot + s; `rows` lists them expert by expert. */
+/* act_of - a buffer's rows as they are */
+static inline struct act act_of(const struct buffer *buf, uint32_t width)
+{
+    struct act a = {buf->f, buf->h, buf->q, buf->scale, width, NULL};
+    return a;
+}
+
+/* Which rows go to which expert, made on the device by router or cuda_moe_map. Choice i of
+ * token t, the shared expert last, is row t * rows_per_token + i; `rows` lists them expert by
+ * expert. */
 struct task {
     int32_t expert;
     int32_t first; /* into rows */
     int32_t n;
 };
+static_assert(sizeof(struct task) == TASK_BYTES, "scratch.h sizes the list");
 
 struct task_map {
     const struct buffer *route; /* what it was made of last, NULL: to be made before use */
@@ -139,10 +176,10 @@ struct task_map {
 };
 
 /* What the products of sm90/ know of the device: multiprocessors, and clusters that run at once. */
-enum { FEW_TILES = 4, FEW_SHARES = 4 };
+enum { FEW_TILES = 4, FEW_K_PARTS = 4 };
 struct sm90_limits {
     uint32_t n_sm;
-    uint32_t few[FEW_TILES][FEW_SHARES]; /* of product_few, by rows of a tile (8, 16, 32, 64) and
+    uint32_t few[FEW_TILES][FEW_K_PARTS]; /* of product_few, by rows of a tile (8, 16, 32, 64) and
                                             blocks of a cluster (1, 2, 4, 8) */
 };
 
@@ -190,12 +227,12 @@ struct cuda_backend {
     float *mid_f; /* [rows][inner] */
     uint8_t *mid_q;
     float *mid_scale;
-    float *slot_out;     /* [T * n_slot][D] */
+    float *expert_out;   /* [T * rows_per_token][D] */
     float *shared_out;   /* [T][D] */
-    float *router_score; /* [share][T][pitch] (shares.h) */
+    float *router_score; /* [K part][T][pitch] (k_parts.h) */
     struct task_map map;
     float *mtp_f; /* [T][2D] */
-    __nv_bfloat16 *mtp_h;
+    bf16 *mtp_h;
     uint32_t *sample_count; /* [rows of a sample call][V] */
     float *sample_shaped;
     void *sample_parts;
@@ -203,15 +240,17 @@ struct cuda_backend {
 
 static inline struct cuda_backend *cuda_of(struct backend *b)
 {
+    static_assert(offsetof(struct cuda_backend, base) == 0, "the seam's pointer is the backend's");
     return (struct cuda_backend *)b;
 }
 
 static __host__ __device__ __forceinline__ uint32_t ceil_div(uint32_t a, uint32_t b)
 {
+    DCHECK(b > 0 && a <= UINT32_MAX - (b - 1));
     return (a + b - 1) / b;
 }
 
-/* cuda_check - OK, or record the first fault (call, operator, cause) and give EDEVICE */
+/* fault.cu: cuda_check - OK, or record the first fault (call, operator, cause) and give EDEVICE */
 fathom_err cuda_check(struct cuda_backend *c, cudaError_t e, const char *call, const char *what);
 #define CU_TRY(c, call, what)                                                                      \
     do {                                                                                           \
@@ -257,6 +296,9 @@ bool cuda_wants_bf16(const struct cuda_backend *c, const struct matrix *w);
 fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack *w,
                                const struct act *in, uint32_t in_divisor, float *out,
                                uint32_t stride, const char *what);
+/* rows of a task of experts, by weights and number of rows */
+uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uint32_t n_row,
+                       uint32_t n_stack);
 
 /* index.cu: whether its kernels choose so many of so many */
 bool cuda_topk_fits(uint32_t topk, uint32_t max_context);
@@ -269,12 +311,9 @@ fathom_err cuda_out_init(struct cuda_backend *c);
 fathom_err product_bf16_init(struct cuda_backend *c);
 fathom_err cuda_router_init(struct cuda_backend *c);
 
-/* router.cu: makes c->map of a route, unless router has just made it beside that very route */
+/* moe_map.cu: makes c->map of a route, unless router has just made it beside that very route */
 fathom_err cuda_moe_map(struct cuda_backend *c, const struct weight *w, const struct buffer *route,
                         uint32_t n_token);
-/* moe.cu: rows of a task, by weights and number of rows */
-uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uint32_t n_row,
-                       uint32_t n_stack);
 
 /* dense.cu: fills q and scale from f, rows of `width` (a multiple of 128) */
 fathom_err cuda_quantize(struct cuda_backend *c, const float *f, uint32_t n_row, uint32_t width,

@@ -1,4 +1,5 @@
-/* device.cu - the device: creation, memory, copies, fences, recorded steps, the first fault */
+/* device.cu - the device: creation, memory, copies, fences, recorded steps, the table of operators
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,20 +13,6 @@ extern "C" {
 #include "backend/cuda/scratch.h"
 #include "base/log.h"
 #include "base/mem.h"
-}
-
-/* An error of the device itself comes out of a later call, so the last launch is named too. */
-fathom_err cuda_check(struct cuda_backend *c, cudaError_t e, const char *call, const char *what)
-{
-    if (e == cudaSuccess) return FATHOM_OK;
-    if (c->fault[0] == '\0') {
-        (void)snprintf(c->fault, sizeof c->fault,
-                       "device %d (%s): %s in %s: %s (%s); last launched: %s, grid %u x %u x %u",
-                       c->device, c->properties.name, call, what, cudaGetErrorName(e),
-                       cudaGetErrorString(e), c->last.what ? c->last.what : "nothing",
-                       c->last.grid.x, c->last.grid.y, c->last.grid.z);
-    }
-    return FATHOM_EDEVICE;
 }
 
 static const char *get_fault(struct backend *b)
@@ -43,13 +30,18 @@ static fathom_err bind_thread(struct backend *b)
 
 /* ---- memory ---- */
 
+/* What the seam promises of device memory, and more than any kernel's vector access needs. */
+enum { ALLOC_ALIGN = 256 };
+static_assert(ALLOC_ALIGN % KV_BLOCK_ALIGN == 0, "blocks of the cache begin where they may");
+
 static fathom_err device_alloc(struct backend *b, size_t bytes, const char *what, void **out,
                                fathom_diag *d)
 {
     struct cuda_backend *c = cuda_of(b);
     *out = NULL;
-    size_t rounded = (bytes + 255) / 256 * 256;
-    cudaError_t e = cudaMalloc(out, rounded ? rounded : 256);
+    size_t rounded = (bytes + ALLOC_ALIGN - 1) / ALLOC_ALIGN * ALLOC_ALIGN;
+    if (!rounded) rounded = ALLOC_ALIGN;
+    cudaError_t e = cudaMalloc(out, rounded);
     if (e == cudaErrorMemoryAllocation) {
         size_t n_free = 0, total = 0;
         (void)cudaGetLastError();
@@ -57,13 +49,14 @@ static fathom_err device_alloc(struct backend *b, size_t bytes, const char *what
         FAIL(d, FATHOM_ENOMEM, "device %d: no room for %s: %zu bytes needed, %zu of %zu free",
              c->device, what, bytes, n_free, total);
     }
-    if (e == cudaSuccess) e = cudaMemsetAsync(*out, 0, rounded ? rounded : 256, c->stream);
+    if (e == cudaSuccess) e = cudaMemsetAsync(*out, 0, rounded, c->stream);
     fathom_err err = cuda_check(c, e, "cudaMalloc", what);
     if (err) {
         (void)cudaFree(*out);
         *out = NULL;
         return diag_fail(d, err, "%s", c->fault);
     }
+    ASSERT((uintptr_t)*out % ALLOC_ALIGN == 0);
     c->allocated_bytes += rounded;
     return FATHOM_OK;
 }
@@ -111,6 +104,7 @@ __global__ void copy_kernel(uint32_t *to, const uint32_t *from, uint32_t n_word)
 {
     kernel_begin();
     uint32_t i = blockIdx.x * COPY_THREADS + threadIdx.x;
+    DCHECK(n_word <= COPY_WORDS_MAX);
     if (i < n_word) to[i] = from[i];
 }
 
@@ -131,6 +125,8 @@ static fathom_err copy_words(struct cuda_backend *c, const char *what, void *to,
                              size_t bytes)
 {
     uint32_t n_word = (uint32_t)(bytes / 4);
+    ASSERT(n_word > 0 && bytes % 4 == 0);
+    ASSERT((uintptr_t)to % 4 == 0 && (uintptr_t)from % 4 == 0);
     return cuda_launch(c, what, copy_kernel, dim3(ceil_div(n_word, COPY_THREADS)), COPY_THREADS, 0,
                        (uint32_t *)to, (const uint32_t *)from, n_word);
 }
@@ -212,6 +208,7 @@ static fathom_err graph_end(struct backend *b, struct graph **out)
 static fathom_err graph_launch(struct backend *b, struct graph *g)
 {
     struct cuda_backend *c = cuda_of(b);
+    ASSERT(g);
     CU_TRY(c, cudaGraphLaunch((cudaGraphExec_t)g, c->stream), "graph");
     return FATHOM_OK;
 }
@@ -232,6 +229,7 @@ static void get_caps(struct backend *b, struct backend_caps *out)
     (void)snprintf(out->device, sizeof out->device, "%.64s, sm_%d%d, %d SMs, %s path",
                    c->properties.name, c->properties.major, c->properties.minor,
                    c->properties.multiProcessorCount, c->fast ? "fp8" : "float");
+    static_assert(sizeof out->numerics == sizeof out->device, "bits depend on the device");
     memcpy(out->numerics, out->device, sizeof out->numerics);
     out->memory_bytes = total;
     out->memory_free_bytes = n_free;
@@ -252,68 +250,82 @@ static void destroy(struct backend *b)
     mem_free(c);
 }
 
-static const struct backend_ops cuda_ops = {
-    destroy,
-    get_caps,
-    bind_thread,
-    device_alloc,
-    device_release,
-    host_alloc,
-    host_release,
-    copy_in,
-    copy_out,
-    sync_queue,
-    fence_record,
-    fence_wait,
-    fence_elapsed,
-    graph_begin,
-    graph_end,
-    graph_launch,
-    graph_destroy,
-    get_fault,
-    NULL, /* progress within a step cannot be told */
-    cuda_buffer_create,
-    cuda_buffer_destroy,
-    cuda_buffer_read,
-    cuda_buffer_write,
-    cuda_prepare_vector,
-    cuda_prepare_linear,
-    cuda_prepare_mla,
-    cuda_prepare_ffn,
-    cuda_prepare_moe,
-    cuda_weight_destroy,
-    cuda_weight_bytes,
-    cuda_embed,
-    cuda_add_norm,
-    cuda_mla_front,
-    cuda_index_topk,
-    cuda_mla_attend,
-    cuda_mla_out,
-    cuda_ffn,
-    cuda_router,
-    cuda_moe,
-    cuda_head,
-    cuda_mtp_front,
-    cuda_sample,
-};
+/* Filled by name: C++17 has no designated initialisers, and two members of one type could change
+ * places unseen in a list. */
+static constexpr struct backend_ops make_ops(void)
+{
+    struct backend_ops o = {};
+    o.destroy = destroy;
+    o.get_caps = get_caps;
+    o.bind_thread = bind_thread;
+    o.alloc = device_alloc;
+    o.release = device_release;
+    o.alloc_host = host_alloc;
+    o.release_host = host_release;
+    o.copy_in = copy_in;
+    o.copy_out = copy_out;
+    o.sync = sync_queue;
+    o.fence_record = fence_record;
+    o.fence_wait = fence_wait;
+    o.fence_elapsed = fence_elapsed;
+    o.graph_begin = graph_begin;
+    o.graph_end = graph_end;
+    o.graph_launch = graph_launch;
+    o.graph_destroy = graph_destroy;
+    o.fault = get_fault;
+    o.progress = NULL; /* progress within a step cannot be told */
+    o.buffer_create = cuda_buffer_create;
+    o.buffer_destroy = cuda_buffer_destroy;
+    o.buffer_read = cuda_buffer_read;
+    o.buffer_write = cuda_buffer_write;
+    o.prepare_vector = cuda_prepare_vector;
+    o.prepare_linear = cuda_prepare_linear;
+    o.prepare_mla = cuda_prepare_mla;
+    o.prepare_ffn = cuda_prepare_ffn;
+    o.prepare_moe = cuda_prepare_moe;
+    o.weight_destroy = cuda_weight_destroy;
+    o.weight_bytes = cuda_weight_bytes;
+    o.embed = cuda_embed;
+    o.add_norm = cuda_add_norm;
+    o.mla_front = cuda_mla_front;
+    o.index_topk = cuda_index_topk;
+    o.mla_attend = cuda_mla_attend;
+    o.mla_out = cuda_mla_out;
+    o.ffn = cuda_ffn;
+    o.router = cuda_router;
+    o.moe = cuda_moe;
+    o.head = cuda_head;
+    o.mtp_front = cuda_mtp_front;
+    o.sample = cuda_sample;
+    return o;
+}
+
+static constexpr struct backend_ops cuda_ops = make_ops();
 
 /* ---- creation ---- */
 
 static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
 {
-    if (c->nope_dim != 128 || c->v_dim != 128) {
-        FAIL(d, FATHOM_EUNSUPPORTED,
-             "head widths are %u and %u, the cuda backend needs 128 and 128", c->nope_dim,
-             c->v_dim);
+    if (c->nope_dim != NOPE_DIM || c->v_dim != V_DIM) {
+        FAIL(d, FATHOM_EUNSUPPORTED, "head widths are %u and %u, the cuda backend needs %d and %d",
+             c->nope_dim, c->v_dim, NOPE_DIM, V_DIM);
     }
     const uint32_t n_rank = parallel_n_rank(&c->parallel);
     if (n_rank == 0) FAIL(d, FATHOM_EINVAL, "the number of ranks is 0");
     if (n_rank > 1 && !c->parallel.is_slice) {
         FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks; the cuda backend runs on one", n_rank);
     }
-    if (c->hidden > 16384 || c->hidden % 4) {
+    if (c->max_token > GRID_YZ_MAX || c->max_request > GRID_YZ_MAX) {
+        FAIL(
+            d, FATHOM_EUNSUPPORTED,
+            "a step of %u tokens and %u requests; the cuda backend takes %d of each at most; lower "
+            "--max-num-batched-tokens",
+            c->max_token, c->max_request, GRID_YZ_MAX);
+    }
+    if (c->hidden > HIDDEN_MAX || c->hidden % 4) {
         FAIL(d, FATHOM_EUNSUPPORTED,
-             "hidden is %u, the cuda backend needs a multiple of 4 up to 16384", c->hidden);
+             "hidden is %u, the cuda backend needs a multiple of 4 up to %d", c->hidden,
+             HIDDEN_MAX);
     }
     if (c->q_lora_rank > FRONT_LORA_MAX || c->q_lora_rank % 4) {
         FAIL(d, FATHOM_EUNSUPPORTED,
@@ -327,17 +339,20 @@ static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
             "over the spans of 32768 together; lower --max-model-len",
             c->index_topk, c->max_context);
     }
-    if (c->n_expert >= 1024 || c->n_expert_used > 32 || c->n_group > 32) {
+    if (c->n_expert > EXPERTS_MAX || c->n_expert_used > EXPERTS_USED_MAX ||
+        c->n_group > EXPERT_GROUPS_MAX) {
         FAIL(d, FATHOM_EUNSUPPORTED,
-             "%u experts with %u used in %u groups, at most 1023, 32 and 32 are supported",
-             c->n_expert, c->n_expert_used, c->n_group);
+             "%u experts with %u used in %u groups, at most %d, %d and %d are supported",
+             c->n_expert, c->n_expert_used, c->n_group, EXPERTS_MAX, EXPERTS_USED_MAX,
+             EXPERT_GROUPS_MAX);
     }
     if (c->act == ACT_FP8 && c->kv.type == KV_TYPE_F32) {
         FAIL(d, FATHOM_EUNSUPPORTED,
              "fp8 activations go with a bfloat16 or fp8 cache; use --kv-cache-dtype bfloat16");
     }
-    if (c->act == ACT_FP8 && (c->hidden % 128 || c->q_lora_rank % 128 || c->dense_inner % 128 ||
-                              (c->n_expert && c->moe_inner % 128))) {
+    if (c->act == ACT_FP8 &&
+        (c->hidden % FP8_GROUP || c->q_lora_rank % FP8_GROUP || c->dense_inner % FP8_GROUP ||
+         (c->n_expert && c->moe_inner % FP8_GROUP))) {
         FAIL(d, FATHOM_EUNSUPPORTED,
              "fp8 activations need widths that are multiples of 128: hidden %u, q_lora %u, dense "
              "%u, experts %u; use --dtype bfloat16",
@@ -349,8 +364,8 @@ static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
 static fathom_err make_scratch(struct cuda_backend *c, fathom_diag *d)
 {
     struct cuda_scratch_sizes sizes;
-    static_assert(sizeof(struct task) == 12, "scratch.c");
     cuda_scratch_measure(&sizes, &c->c);
+    ASSERT(sizes.bytes[SCRATCH_INDEX_SCORE] % sizeof(float) == 0);
     c->score_floats = sizes.bytes[SCRATCH_INDEX_SCORE] / sizeof(float);
     c->part_rows = sizes.part_rows;
     for (int i = 0; i < SCRATCH_N; i++) {
@@ -363,6 +378,7 @@ static fathom_err make_scratch(struct cuda_backend *c, fathom_diag *d)
 static void name_scratch(struct cuda_backend *c)
 {
     void *const *s = c->scratch;
+    for (int i = 0; i < SCRATCH_N; i++) ASSERT(s[i]);
     c->front = (float *)s[SCRATCH_FRONT];
     c->query = (float *)s[SCRATCH_QUERY];
     c->index_head = (float *)s[SCRATCH_INDEX_HEAD];
@@ -379,7 +395,7 @@ static void name_scratch(struct cuda_backend *c)
     c->mid_f = (float *)s[SCRATCH_MID_F];
     c->mid_q = (uint8_t *)s[SCRATCH_MID_Q];
     c->mid_scale = (float *)s[SCRATCH_MID_SCALE];
-    c->slot_out = (float *)s[SCRATCH_SLOT_OUT];
+    c->expert_out = (float *)s[SCRATCH_EXPERT_OUT];
     c->shared_out = (float *)s[SCRATCH_SHARED_OUT];
     c->router_score = (float *)s[SCRATCH_ROUTER_SCORE];
     c->map.counts = (int32_t *)s[SCRATCH_TASK_BLOCKS];
@@ -390,7 +406,7 @@ static void name_scratch(struct cuda_backend *c)
     c->sample_shaped = (float *)s[SCRATCH_SAMPLE_SHAPED];
     c->sample_parts = s[SCRATCH_SAMPLE_PARTS];
     c->mtp_f = (float *)s[SCRATCH_MTP_F];
-    c->mtp_h = (__nv_bfloat16 *)s[SCRATCH_MTP_H];
+    c->mtp_h = (bf16 *)s[SCRATCH_MTP_H];
 }
 
 static bool is_too_old(const struct cudaDeviceProp *p)
@@ -428,6 +444,8 @@ static fathom_err open_device(struct cuda_backend *c, fathom_diag *d)
     TRY(check_kernels(&c->properties, d));
     c->lean = c->properties.sharedMemPerBlockOptin < shared_limit(false);
     c->sm90 = c->fast && c->properties.major == 9 && !c->generic;
+    ASSERT(c->properties.multiProcessorCount > 0 && c->properties.warpSize == WARP);
+    ASSERT(c->properties.sharedMemPerBlockOptin >= shared_limit(c->lean));
     return FATHOM_OK;
 }
 
@@ -460,7 +478,7 @@ static void log_kernels(const struct cuda_backend *c)
     const char *few = !c->fast  ? "float"
                       : c->sm90 ? "product_few (sm_90, wgmma, streams weights)"
                                 : "product_small (mma.sync, streams weights)";
-    const char *dense[] = {"linear", "mla_front", "mla_out", "ffn", "moe"};
+    const char *dense[] = {"mla_front", "mla_out", "ffn", "moe"};
     for (size_t i = 0; i < sizeof dense / sizeof *dense; i++) {
         LOG_INFO("cuda", "operator=%s few_rows=\"%s\" many_rows=\"%s\"", dense[i], few, many);
     }
@@ -478,6 +496,7 @@ static void log_kernels(const struct cuda_backend *c)
 static fathom_err create(struct backend **out, const struct backend_config *config, bool generic,
                          fathom_diag *d)
 {
+    ASSERT(config && out);
     *out = NULL;
     TRY(check_config(config, d));
     struct cuda_backend *c = (struct cuda_backend *)mem_calloc(1, sizeof *c);

@@ -20,6 +20,12 @@ static fathom_err cuda_launch_clusters(struct cuda_backend *c, const char *what,
                                        void (*kernel)(PARAMS...), dim3 grid, unsigned n_cluster,
                                        unsigned threads, size_t shared_bytes, ARGS... args)
 {
+    ASSERT(grid.x >= 1 && grid.x <= INT32_MAX);
+    ASSERT(grid.y >= 1 && grid.y <= GRID_YZ_MAX && grid.z >= 1 && grid.z <= GRID_YZ_MAX);
+    ASSERT(threads >= WARP && threads <= BLOCK_THREADS_MAX && threads % WARP == 0);
+    ASSERT(n_cluster >= 1 && n_cluster <= CLUSTER_BLOCKS_MAX && grid.x % n_cluster == 0);
+    ASSERT(n_cluster == 1 || c->sm90);
+    ASSERT(shared_bytes <= c->properties.sharedMemPerBlockOptin);
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[0].val.programmaticStreamSerializationAllowed = 1;

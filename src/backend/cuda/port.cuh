@@ -1,4 +1,5 @@
-/* port.cuh - one spelling for nvcc and hipcc: runtime names, warp size, shuffles */
+/* port.cuh - what every kernel file names: the warp size, bf16, shuffles and votes of whole warps
+ */
 #ifndef FATHOM_BACKEND_CUDA_PORT_CUH
 #define FATHOM_BACKEND_CUDA_PORT_CUH
 
@@ -7,8 +8,25 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
+#include "base/assert.h"
+
 #define WARP 32
 #define FULL_MASK 0xffffffffu
+
+/* DCHECK in kernels: nothing in release, and the simulated GPU, whose kernels are the host's code,
+ * aborts as the host does. A GPU prints the condition and stops the kernel. */
+#if defined(FATHOM_DCHECK) && defined(__CUDACC__)
+static __host__ __device__ inline void dcheck_failed(const char *cond, const char *file, int line)
+{
+#ifdef __CUDA_ARCH__
+    __assertfail(cond, file, (unsigned)line, "", 1);
+#else
+    assert_failed(cond, file, line);
+#endif
+}
+#undef DCHECK
+#define DCHECK(cond) ((cond) ? (void)0 : dcheck_failed(#cond, __FILE__, __LINE__))
+#endif
 
 /* The block's dynamic shared memory as an array of a type, aligned as permuted tiles need it. */
 #ifndef SHARED_DYNAMIC
@@ -16,6 +34,7 @@
 #endif
 
 typedef __nv_bfloat16 bf16;
+static_assert(sizeof(bf16) == 2, "as checkpoints and cache rows have it");
 
 template <typename T> static __device__ __forceinline__ T shfl_xor(T v, int lane_mask)
 {

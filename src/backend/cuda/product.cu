@@ -1,18 +1,22 @@
 /* product.cu - which kernel a product runs on: by path, matrix and number of rows alone
  *
  * Kernels that a matrix runs on with few rows and with many give the same bits: those of generic/,
- * or those of sm90/, whose tensor cores sum a line of 128 otherwise. */
+ * or those of sm90/, whose tensor cores sum a K line of 128 otherwise. */
+#include "backend/cuda/k_parts.h"
 #include "backend/cuda/product.cuh"
-#include "backend/cuda/shares.h"
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
 
-enum { SMALL_TOKENS_MAX = 64, FEW_TOKENS_MAX = 64, FEW_TILE_MAX = 64, LONG_LINES = 32 };
+enum { SMALL_TOKENS_MAX = 64, FEW_TOKENS_MAX = 64, FEW_TILE_MAX = 64, LONG_K_LINES = 32 };
+static_assert((int)FEW_TILE_MAX == 8 << (FEW_TILES - 1), "tiles of product_few: 8, 16, 32, 64");
 
 static struct product_args make_args(const struct cuda_backend *c, const struct matrix *w,
                                      const struct act *in, float *out, uint32_t stride)
 {
     struct product_args a = {};
+    ASSERT(w->data && w->n_row > 0 && w->n_col > 0 && out && stride >= w->n_row);
+    ASSERT(in->width == w->n_col);
+    ASSERT(w->dtype != DTYPE_F8_E4M3 || (w->scale && w->scale_stride > 0));
     a.w = w->data;
     a.w_scale = w->scale;
     a.n = w->n_row;
@@ -70,6 +74,7 @@ bool cuda_fits_sm90(const struct cuda_backend *c, const struct matrix_stack *w)
 static fathom_err product_sm90(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
                                uint32_t n_tile, const char *what)
 {
+    ASSERT(a.q && a.q_scale && a.row0 == 0 && a.col0 == 0);
     c->last.what = what;
     c->last.grid = dim3(c->limits.n_sm, tile, n_tile);
     if (tile <= FEW_TILE_MAX) {
@@ -94,13 +99,13 @@ static fathom_err product_fp8(struct cuda_backend *c, const struct product_args 
 static bool few_is_faster(const struct cuda_backend *c, const struct product_args &a)
 {
     enum { BLOCKS_PER_SM = 3 };
-    const uint32_t n_line = a.k / 128, n_sm = c->limits.n_sm;
-    if (n_line >= LONG_LINES) {
+    const uint32_t n_k_line = a.k / 128, n_sm = c->limits.n_sm;
+    if (n_k_line >= LONG_K_LINES) {
         const uint32_t n_tile = ceil_div(a.n, 128) * ceil_div(a.n_token, PRODUCT_LARGE_TILE);
         return a.n_token <= FEW_TOKENS_MAX || n_tile <= n_sm * 3 / 10;
     }
     return a.n_token <= FEW_TOKENS_MAX &&
-           ceil_div(a.n, 64) * share_count(n_line) < n_sm * BLOCKS_PER_SM;
+           ceil_div(a.n, 64) * k_part_count(n_k_line) < n_sm * BLOCKS_PER_SM;
 }
 
 /* Experts with a long K: product_fp8 takes tasks of few rows as well, and is a little faster where
@@ -109,7 +114,7 @@ static bool few_is_faster(const struct cuda_backend *c, const struct product_arg
 static bool many_is_faster(const struct cuda_backend *c, const struct product_args &a)
 {
     const uint32_t n_tile = c->map.max_task * ceil_div(a.n, 128), n_sm = c->limits.n_sm;
-    if (!fits_sm90(c, a) || a.k / 128 < LONG_LINES) return false;
+    if (!fits_sm90(c, a) || a.k / 128 < LONG_K_LINES) return false;
     return c->map.tile == 32 || (n_tile >= n_sm / 2 && n_tile <= 3 * n_sm);
 }
 
@@ -156,7 +161,7 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
     a.in_divisor = in_divisor;
     a.w_stride = w->data_stride;
     a.w_scale_step = w->scale_stride;
-    if (c->map.n_token == 1 && c->map.w->moe.stacked_shared) { /* a slot a task */
+    if (c->map.n_token == 1 && c->map.w->moe.stacked_shared) { /* a row a task */
         a.known_task = (int)c->c.n_expert_used + 1;
         a.known_expert = (int)w->n - 1;
     }
@@ -165,4 +170,17 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
         return product_fp8(c, a, tile, c->map.max_task, what);
     }
     return product_float(c, a, w->first.dtype, c->map.max_task, what);
+}
+
+/* Rows of a task, of those that both products can take: small tiles stream the weights of every
+ * expert hit once or a few times; with many rows an expert the large tile computes instead. */
+uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uint32_t n_row,
+                       uint32_t n_stack)
+{
+    static_assert((int)TASK_ROWS_MIN <= 8, "scratch.h: tasks of the smallest tile are listed");
+    ASSERT(n_stack > 0);
+    if (!c->fast) return PRODUCT_FLOAT_TILE;
+    uint32_t mean = n_row / n_stack;
+    bool large = cuda_wants_fp8(c, &w->moe.up.first) && cuda_wants_fp8(c, &w->moe.down.first);
+    return mean < 4 ? 8 : mean < 10 ? 16 : mean < 24 || !large ? 32 : PRODUCT_LARGE_TILE;
 }

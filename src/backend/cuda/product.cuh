@@ -16,7 +16,7 @@ struct product_args {
     uint32_t row0;
     uint32_t col0;
     const float *f;
-    const __nv_bfloat16 *h;
+    const bf16 *h;
     const uint8_t *q;
     const float *q_scale;   /* [rows][k / 128] */
     bool round;             /* inputs are rounded to bf16: float kernel only */
@@ -48,12 +48,14 @@ static __device__ __forceinline__ struct product_rows product_rows_of(const stru
                                                                       int i_tile, int tile)
 {
     struct product_rows p = {NULL, i_tile * tile, 0, (const char *)a.w, a.w_scale};
+    DCHECK(i_tile >= 0 && tile > 0);
     if (!a.tasks) {
         p.n = min(tile, (int)a.n_token - p.first);
         return p;
     }
     if (i_tile >= *a.n_task) return p;
     struct task t = a.tasks[i_tile];
+    DCHECK(t.expert >= 0 && t.first >= 0 && t.n > 0 && t.n <= tile);
     p.rows = a.rows + t.first;
     p.first = 0;
     p.n = t.n;
@@ -62,14 +64,18 @@ static __device__ __forceinline__ struct product_rows product_rows_of(const stru
     return p;
 }
 
+/* Where row i of p is written. */
 static __device__ __forceinline__ int out_row(const struct product_rows &p, int i)
 {
+    DCHECK(i >= 0 && i < p.n);
     return p.rows ? p.rows[i] : p.first + i;
 }
 
+/* Where row i of p is read. */
 static __device__ __forceinline__ int in_row(const struct product_args &a,
                                              const struct product_rows &p, int i)
 {
+    DCHECK(i >= 0 && i < p.n && (!p.rows || a.in_divisor > 0));
     return p.rows ? p.rows[i] / (int)a.in_divisor : p.first + i;
 }
 
@@ -83,5 +89,7 @@ fathom_err product_fp8_large(struct cuda_backend *c, const struct product_args &
                              const char *what);
 
 enum { PRODUCT_FLOAT_TILE = 64, PRODUCT_LARGE_TILE = 128 };
+static_assert((int)PRODUCT_LARGE_TILE == (int)SCALE_BLOCK,
+              "product_fp8: a tile has one scale a K line");
 
 #endif

@@ -1,4 +1,7 @@
-/* ptx.cuh - inline PTX, one instruction a function; nothing else in the backend has any
+/* ptx.cuh - inline PTX for every GPU, one instruction a function
+ *
+ * The backend's other PTX is that of sm_90a, in sm90/ptx90.cuh and sm90/wgmma.cuh. The simulated
+ * GPU has headers of the same names in place of the three (tests/simt/include).
  *
  * Fragments of the m16n8 products, lane = 4*g + t:
  *   A (16 rows)  a0: row g, a1: row g+8, a2, a3: the same rows, second half of K
@@ -158,7 +161,7 @@ static __device__ __forceinline__ uint4 load_stream(const void *p)
     return v;
 }
 
-/* Brings the line of 128 bytes at p, or nothing, into L2. */
+/* Brings the cache line of 128 bytes at p, or nothing, into L2. */
 static __device__ __forceinline__ void prefetch_l2(const void *p)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));

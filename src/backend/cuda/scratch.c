@@ -1,14 +1,11 @@
+/* scratch.c - sizes and names of the operators' device memory */
 #include "backend/cuda/scratch.h"
 
-#include "backend/cuda/shares.h"
+#include "backend/cuda/k_parts.h"
 #include "base/assert.h"
 
-enum {
-    SCORE_BYTES = 256 << 20, /* of index scores; a step with more tokens is scored in pieces */
-    TASK_BYTES = 12,         /* struct task */
-    TASK_ROWS_MIN = 8,       /* rows of the smallest full task */
-    FP8_GROUP = 128,
-};
+/* Index scores; a step with more tokens is scored in pieces. */
+enum { SCORE_BYTES = 256 << 20 };
 
 static uint64_t div_up(uint64_t a, uint64_t b)
 {
@@ -68,18 +65,18 @@ static void measure_attention(struct cuda_scratch_sizes *s, const struct backend
 static void measure_feed_forward(struct cuda_scratch_sizes *s, const struct backend_config *c)
 {
     uint64_t t = c->max_token;
-    uint64_t n_slot = c->n_expert_used + (c->shared_inner ? 1 : 0);
-    uint64_t rows = c->n_expert ? t * n_slot : 0;
+    uint64_t rows_per_token = c->n_expert_used + (c->shared_inner ? 1 : 0);
+    uint64_t rows = c->n_expert ? t * rows_per_token : 0;
     uint64_t mid = most(t * most(c->dense_inner, c->shared_inner), rows * c->moe_inner);
     uint64_t n_task = rows ? rows / TASK_ROWS_MIN + c->n_expert + 1 : 1;
     s->bytes[SCRATCH_MID] = mid * 2 * 4;
     s->bytes[SCRATCH_MID_F] = mid * 4;
     s->bytes[SCRATCH_MID_Q] = mid;
     s->bytes[SCRATCH_MID_SCALE] = mid / FP8_GROUP * 4 + 4;
-    s->bytes[SCRATCH_SLOT_OUT] = rows * c->hidden * 4;
+    s->bytes[SCRATCH_EXPERT_OUT] = rows * c->hidden * 4;
     s->bytes[SCRATCH_SHARED_OUT] = c->n_expert ? t * c->hidden * 4 : 4;
     s->bytes[SCRATCH_ROUTER_SCORE] =
-        t * router_share_count(c->hidden) * router_score_pitch(c->n_expert) * 4;
+        t * router_k_part_count(c->hidden) * router_score_pitch(c->n_expert) * 4;
     s->bytes[SCRATCH_TASK_BLOCKS] = div_up(t, ROUTER_MAP_TOKENS) * (c->n_expert + 1) * 4;
     s->bytes[SCRATCH_TASKS] = n_task * TASK_BYTES;
     s->bytes[SCRATCH_TASK_COUNT] = 4;
@@ -117,7 +114,7 @@ const char *cuda_scratch_name(enum cuda_scratch part)
         [SCRATCH_MID_F] = "ffn product",
         [SCRATCH_MID_Q] = "ffn codes",
         [SCRATCH_MID_SCALE] = "ffn scales",
-        [SCRATCH_SLOT_OUT] = "expert outputs",
+        [SCRATCH_EXPERT_OUT] = "expert outputs",
         [SCRATCH_SHARED_OUT] = "shared expert output",
         [SCRATCH_ROUTER_SCORE] = "router scores",
         [SCRATCH_TASK_BLOCKS] = "expert counts",

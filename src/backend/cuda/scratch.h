@@ -8,6 +8,9 @@
 
 #include "backend/backend.h"
 
+/* Inputs of FP8 weights have one scale for so many values. */
+enum { FP8_GROUP = 128 };
+
 /* How attention is cut (sm90/attend.cu). */
 enum {
     ATTEND_GROUP = KV_PAGE_TOKENS, /* rows of a group */
@@ -24,6 +27,9 @@ enum { TOPK_SPAN = 32768 };
 /* Weights of the index heads: up to so many tokens each chunk of K leaves a part of the sum
  * (generic/index_head.cuh). */
 enum { INDEX_HEAD_CHUNK = 256, INDEX_HEAD_FEW_MAX = 512 };
+
+/* Tasks of experts (struct task); full ones have so many rows at least. */
+enum { TASK_BYTES = 12, TASK_ROWS_MIN = 8 };
 
 /* A row of logits is drawn from in so many parts (generic/sample.cu). */
 enum { SAMPLE_PARTS = 32, SAMPLE_PART_BYTES = 16 };
@@ -45,9 +51,9 @@ enum cuda_scratch {
     SCRATCH_MID_F, /* f32 [rows][inner], its codes and scales */
     SCRATCH_MID_Q,
     SCRATCH_MID_SCALE,
-    SCRATCH_SLOT_OUT,     /* f32 [T * n_slot][D] */
+    SCRATCH_EXPERT_OUT,   /* f32 [T * rows_per_token][D] */
     SCRATCH_SHARED_OUT,   /* f32 [T][D] */
-    SCRATCH_ROUTER_SCORE, /* f32 [share][T][pitch], shares.h */
+    SCRATCH_ROUTER_SCORE, /* f32 [K part][T][pitch], k_parts.h */
     SCRATCH_TASK_BLOCKS,
     SCRATCH_TASKS, /* struct task */
     SCRATCH_TASK_COUNT,

@@ -12,6 +12,10 @@ extern "C" {
 #include "base/mem.h"
 }
 
+/* Blocks that walk over a matrix of any size. */
+enum { THREADS = 256, BLOCKS = 1024 };
+static_assert(THREADS / WARP <= WARP, "generate_fp8_kernel keeps a value a warp");
+
 /* ---- generated values: a hash of (seed, row, column), normal by Box and Muller ---- */
 
 static __device__ __forceinline__ uint32_t mix(uint64_t x)
@@ -35,12 +39,13 @@ static __device__ __forceinline__ float normal_at(uint64_t seed, uint64_t i)
 __global__ void generate_fp8_kernel(uint8_t *q, float *scale, uint32_t n_row, uint32_t n_col,
                                     uint32_t scale_stride, uint64_t seed, float std)
 {
-    __shared__ float scratch[33];
+    __shared__ float scratch[THREADS / WARP];
     kernel_begin();
-    uint32_t r0 = blockIdx.y * 128, c0 = blockIdx.x * 128;
+    enum { SIDE = SCALE_BLOCK, AREA = SIDE * SIDE };
+    uint32_t r0 = blockIdx.y * SIDE, c0 = blockIdx.x * SIDE;
     float amax = 0.0f;
-    for (uint32_t i = threadIdx.x; i < 128 * 128; i += blockDim.x) {
-        uint32_t r = r0 + i / 128, col = c0 + i % 128;
+    for (uint32_t i = threadIdx.x; i < AREA; i += blockDim.x) {
+        uint32_t r = r0 + i / SIDE, col = c0 + i % SIDE;
         if (r < n_row && col < n_col) {
             amax = fmaxf(amax, fabsf(std * normal_at(seed, (uint64_t)r * n_col + col)));
         }
@@ -51,8 +56,8 @@ __global__ void generate_fp8_kernel(uint8_t *q, float *scale, uint32_t n_row, ui
     for (int i = 0; i < (int)blockDim.x / WARP; i++) amax = fmaxf(amax, scratch[i]);
     float s = fp8_scale(amax);
     if (threadIdx.x == 0) scale[blockIdx.y * scale_stride + blockIdx.x] = s;
-    for (uint32_t i = threadIdx.x; i < 128 * 128; i += blockDim.x) {
-        uint32_t r = r0 + i / 128, col = c0 + i % 128;
+    for (uint32_t i = threadIdx.x; i < AREA; i += blockDim.x) {
+        uint32_t r = r0 + i / SIDE, col = c0 + i % SIDE;
         if (r < n_row && col < n_col) {
             uint64_t at = (uint64_t)r * n_col + col;
             q[at] = float_to_e4m3(std * normal_at(seed, at) / s);
@@ -74,17 +79,18 @@ template <typename OUT> __global__ void decode_kernel(OUT *out, struct matrix m)
 {
     kernel_begin();
     uint64_t n = (uint64_t)m.n_row * m.n_col;
+    DCHECK(m.dtype != DTYPE_F8_E4M3 || m.scale);
     for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n;
          i += (uint64_t)gridDim.x * blockDim.x) {
         uint32_t r = (uint32_t)(i / m.n_col), col = (uint32_t)(i % m.n_col);
         float v;
         if (m.dtype == DTYPE_F8_E4M3) {
-            v = e4m3_to_float(((const uint8_t *)m.data)[i]) *
+            v = stored_value<DTYPE_F8_E4M3>(m.data, i) *
                 m.scale[(m.row0 + r) / SCALE_BLOCK * m.scale_stride + (m.col0 + col) / SCALE_BLOCK];
         } else if (m.dtype == DTYPE_BF16) {
-            v = __bfloat162float(((const __nv_bfloat16 *)m.data)[i]);
+            v = stored_value<DTYPE_BF16>(m.data, i);
         } else {
-            v = ((const float *)m.data)[i];
+            v = stored_value<DTYPE_F32>(m.data, i);
         }
         out[i] = (OUT)v;
     }
@@ -96,6 +102,7 @@ static fathom_err take(struct cuda_backend *c, struct weight *w, size_t bytes, c
                        void **out, fathom_diag *d)
 {
     ASSERT(w->n_allocation < sizeof w->allocations / sizeof *w->allocations);
+    ASSERT(bytes > 0);
     TRY(c->base.ops->alloc(&c->base, bytes, what, out, d));
     w->allocations[w->n_allocation++] = *out;
     w->n_bytes += bytes;
@@ -166,6 +173,7 @@ static fathom_err upload_rows(struct cuda_backend *c, void *dst, const struct te
                               const char *what, fathom_diag *d)
 {
     size_t size = dtype_size(v->dtype), row = (size_t)v->n_col * size;
+    ASSERT(v->data && (v->n_row == 1 || v->row_stride >= v->n_col));
     if (v->dtype != DTYPE_F16) {
         CU_TRY(c,
                cudaMemcpy2DAsync(dst, row, v->data, v->row_stride * size, row, v->n_row,
@@ -176,13 +184,8 @@ static fathom_err upload_rows(struct cuda_backend *c, void *dst, const struct te
     size_t n = (size_t)v->n_row * v->n_col;
     float *wide = (float *)mem_alloc_array(n, sizeof *wide);
     if (!wide) FAIL(d, FATHOM_ENOMEM, "%s: no host memory to widen F16", what);
-    for (uint32_t r = 0; r < v->n_row; r++) {
-        for (uint32_t i = 0; i < v->n_col; i++) {
-            uint16_t h;
-            memcpy(&h, (const char *)v->data + (r * v->row_stride + i) * 2, 2);
-            wide[(size_t)r * v->n_col + i] = f32_from_f16(h);
-        }
-    }
+    for (uint32_t r = 0; r < v->n_row; r++)
+        tensor_view_row(v, r, 0, v->n_col, wide + (size_t)r * v->n_col);
     fathom_err err = upload_values(c, dst, wide, n, what);
     mem_free(wide);
     return err;
@@ -194,24 +197,28 @@ static fathom_err generate(struct cuda_backend *c, void *data, float *scale, uin
     uint64_t n = (uint64_t)v->n_row * v->n_col;
     float std = v->generate_std;
     if (v->dtype == DTYPE_F8_E4M3) {
-        dim3 grid(ceil_div(v->n_col, 128), ceil_div(v->n_row, 128));
-        return cuda_launch(c, what, generate_fp8_kernel, grid, 256, 0, (uint8_t *)data, scale,
+        ASSERT(scale && scale_stride >= ceil_div(v->n_col, SCALE_BLOCK));
+        dim3 grid(ceil_div(v->n_col, SCALE_BLOCK), ceil_div(v->n_row, SCALE_BLOCK));
+        return cuda_launch(c, what, generate_fp8_kernel, grid, THREADS, 0, (uint8_t *)data, scale,
                            v->n_row, v->n_col, scale_stride, v->generate_seed, std);
     }
     if (v->dtype == DTYPE_BF16) {
-        return cuda_launch(c, what, generate_kernel<__nv_bfloat16>, dim3(1024), 256, 0,
-                           (__nv_bfloat16 *)data, n, v->generate_seed, std);
+        return cuda_launch(c, what, generate_kernel<bf16>, dim3(BLOCKS), THREADS, 0, (bf16 *)data,
+                           n, v->generate_seed, std);
     }
-    return cuda_launch(c, what, generate_kernel<float>, dim3(1024), 256, 0, (float *)data, n,
+    return cuda_launch(c, what, generate_kernel<float>, dim3(BLOCKS), THREADS, 0, (float *)data, n,
                        v->generate_seed, std);
 }
 
 /* Fills rows [row, row + v->n_row) of m (whose memory exists). FP8 parts stacked into one matrix
- * start on a multiple of 128 rows unless they are alone. */
+ * start on a multiple of SCALE_BLOCK rows unless they are alone. */
 static fathom_err fill_part(struct cuda_backend *c, const struct matrix *m, uint32_t row,
                             const struct tensor_view *v, const char *what, fathom_diag *d)
 {
     size_t size = dtype_size(m->dtype);
+    ASSERT(m->data && v->n_col == m->n_col && row + v->n_row <= m->n_row);
+    ASSERT(m->dtype == stored_type(v->dtype));
+    ASSERT(!m->scale || row == 0 || (m->row0 == 0 && row % SCALE_BLOCK == 0));
     char *data = (char *)m->data + (size_t)row * m->n_col * size;
     float *scale = m->scale ? m->scale + (size_t)(row / SCALE_BLOCK) * m->scale_stride : NULL;
     if (!v->data) return generate(c, data, scale, m->scale_stride, v, what);
@@ -232,6 +239,7 @@ static fathom_err matrix_alloc(struct cuda_backend *c, struct weight *w, struct 
                                uint32_t n_row, const struct tensor_view *like, const char *what,
                                fathom_diag *d)
 {
+    ASSERT(n_row > 0 && like->n_col > 0);
     TRY(check_type(like, what, d));
     m->dtype = stored_type(like->dtype);
     m->n_row = n_row;
@@ -269,6 +277,7 @@ static fathom_err list_make(struct cuda_backend *c, struct weight *w, struct mat
                             const struct tensor_view *const *parts, uint32_t n, const char *what,
                             fathom_diag *d)
 {
+    ASSERT(n >= 1 && n <= MATRIX_PARTS_MAX);
     bool one = can_stack(parts, n);
     l->n = one ? 1 : n;
     l->n_row = 0;
@@ -291,21 +300,15 @@ static fathom_err list_make(struct cuda_backend *c, struct weight *w, struct mat
 static fathom_err vector_make(struct cuda_backend *c, struct weight *w, float **out,
                               const struct tensor_view *v, const char *what, fathom_diag *d)
 {
-    size_t n = (size_t)v->n_row * v->n_col;
+    size_t n = v->n_col;
+    ASSERT(v->n_row == 1);
     TRY(take(c, w, n * 4, what, (void **)out, d));
     float *wide = (float *)mem_alloc_array(n, 4);
     if (!wide) FAIL(d, FATHOM_ENOMEM, "%s: no host memory", what);
-    for (size_t i = 0; i < n; i++) {
-        const char *p = (const char *)v->data + i * dtype_size(v->dtype);
-        uint16_t h;
-        if (!v->data) {
-            wide[i] = 1.0f; /* a made-up model with norms of one is neither dead nor wild */
-        } else if (v->dtype == DTYPE_F32) {
-            memcpy(&wide[i], p, 4);
-        } else {
-            memcpy(&h, p, 2);
-            wide[i] = v->dtype == DTYPE_BF16 ? f32_from_bf16(h) : f32_from_f16(h);
-        }
+    if (v->data) {
+        tensor_view_row(v, 0, 0, v->n_col, wide);
+    } else { /* a made-up model with norms of one is neither dead nor wild */
+        for (size_t i = 0; i < n; i++) wide[i] = 1.0f;
     }
     fathom_err err = upload_values(c, *out, wide, n, what);
     mem_free(wide);
@@ -324,6 +327,7 @@ static fathom_err finish(struct cuda_backend *c, struct weight *w, fathom_err er
         cuda_weight_destroy(&c->base, w);
         w = NULL;
     }
+    ASSERT(err || w->n_bytes > 0);
     *out = w;
     return err;
 }
@@ -356,13 +360,13 @@ static fathom_err make_kv_b(struct cuda_backend *c, struct weight *w, const stru
     if (!err && c->fast) {
         err = take(c, w, n * 2, "kv_b", (void **)&w->mla.kv_b, d);
         if (!err)
-            err = cuda_launch(c, "kv_b", decode_kernel<__nv_bfloat16>, dim3(1024), 256, 0,
-                              w->mla.kv_b, m);
+            err = cuda_launch(c, "kv_b", decode_kernel<bf16>, dim3(BLOCKS), THREADS, 0, w->mla.kv_b,
+                              m);
     } else if (!err) {
         err = take(c, w, n * 4, "kv_b", (void **)&w->mla.kv_b_f, d);
         if (!err)
-            err =
-                cuda_launch(c, "kv_b", decode_kernel<float>, dim3(1024), 256, 0, w->mla.kv_b_f, m);
+            err = cuda_launch(c, "kv_b", decode_kernel<float>, dim3(BLOCKS), THREADS, 0,
+                              w->mla.kv_b_f, m);
     }
     if (!err) err = cuda_check(c, cudaStreamSynchronize(c->stream), "sync", "kv_b");
     for (uint32_t i = 0; i < scratch.n_allocation; i++) {
@@ -377,11 +381,11 @@ static fathom_err check_mla(const struct backend_config *g, const struct mla_ten
     const uint32_t heads = g->n_head, index = g->index_n_head;
     TRY(check_shape(&t->q_a, "q_a", g->q_lora_rank, g->hidden, d));
     TRY(check_shape(&t->q_a_norm, "q_a_norm", 1, g->q_lora_rank, d));
-    TRY(check_shape(&t->q_b, "q_b", heads * 192, g->q_lora_rank, d));
+    TRY(check_shape(&t->q_b, "q_b", heads * QUERY_DIM, g->q_lora_rank, d));
     TRY(check_shape(&t->kv_a, "kv_a", KV_ROW, g->hidden, d));
     TRY(check_shape(&t->kv_a_norm, "kv_a_norm", 1, KV_LATENT, d));
-    TRY(check_shape(&t->kv_b, "kv_b", heads * 256, KV_LATENT, d));
-    TRY(check_shape(&t->o, "o", g->hidden, heads * 128, d));
+    TRY(check_shape(&t->kv_b, "kv_b", heads * KV_B_ROWS, KV_LATENT, d));
+    TRY(check_shape(&t->o, "o", g->hidden, heads * V_DIM, d));
     if (index == 0) return FATHOM_OK;
     TRY(check_shape(&t->index_q_b, "index_q_b", index * KV_INDEX_DIM, g->q_lora_rank, d));
     TRY(check_shape(&t->index_k, "index_k", KV_INDEX_DIM, g->hidden, d));
@@ -455,6 +459,7 @@ fill_slab(struct cuda_backend *c, struct weight *w, struct matrix_stack *s,
           const struct moe_tensors *t, const char *what, fathom_diag *d)
 {
     const struct tensor_view *like = view_of(&t->experts[0], 0);
+    ASSERT(t->experts && c->c.n_expert > 0 && n_part >= 1 && n_part <= 2);
     TRY(check_type(like, what, d));
     uint32_t n_scale_row = ceil_div(like->scale_row0 + like->n_row, SCALE_BLOCK);
     s->n = c->c.n_expert + (w->moe.stacked_shared ? 1 : 0);

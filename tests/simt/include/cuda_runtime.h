@@ -167,7 +167,7 @@ typedef struct simt_graph *cudaGraph_t, *cudaGraphExec_t;
 
 struct cudaDeviceProp {
     char name[256];
-    int major, minor, multiProcessorCount;
+    int major, minor, multiProcessorCount, warpSize;
     size_t sharedMemPerBlockOptin;
 };
 

@@ -1,9 +1,11 @@
-/* attend.cu - mla_attend, plain; sm90/attend.cu is the fast path's on Hopper
- */
+/* attend.cu - mla_attend: the arguments of its kernels, and the plain one; that of the fast path on
+ * Hopper is sm90/attend.cu */
 #include "backend/cuda/attend.cuh"
 #include "backend/cuda/launch.cuh"
 
 enum { THREADS = 256, GROUP = ATTEND_GROUP };
+static_assert(KV_LATENT == 2 * THREADS, "two values of the output a thread");
+static_assert(GROUP <= THREADS, "a thread reads a row's slot");
 
 static __device__ __forceinline__ float load_query(const struct attend_args &a, size_t at)
 {
@@ -69,6 +71,9 @@ __global__ void __launch_bounds__(THREADS) attend_plain_kernel(const struct atte
 fathom_err cuda_mla_attend(struct backend *b, const struct mla_attend_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
+    op_check_mla_attend(&c->c, a);
+    ASSERT(a->query->kind == BUFFER_QUERY && a->out->kind == BUFFER_LATENT);
+    ASSERT(!a->select || a->select->kind == BUFFER_SELECT);
     struct attend_args k = {};
     k.h = a->query->h;
     k.f = a->query->f;

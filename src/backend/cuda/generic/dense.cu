@@ -1,9 +1,17 @@
-/* dense.cu - embedding, norm, quantization, SwiGLU, dense FFN, linear, head, draft front */
+/* dense.cu - embedding, norm, quantization, SwiGLU, dense FFN, linear, head, the draft's front */
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/launch.cuh"
 
-/* The widest hidden size, 16384, is 8 steps of 4 values for each of NORM_THREADS. */
-enum { NORM_THREADS = 512, CONCAT_THREADS = 512, EMBED_THREADS = 256 };
+enum {
+    NORM_THREADS = 512,
+    NORM_STEPS_FEW = 4, /* of 4 values, of a thread */
+    NORM_STEPS_MAX = 8,
+    CONCAT_THREADS = 512,
+    EMBED_THREADS = 256,
+    GROUP_THREADS = 256, /* of blocks whose warps have a group of FP8_GROUP values each */
+    GROUP_WARPS = GROUP_THREADS / WARP,
+};
+static_assert(NORM_THREADS * NORM_STEPS_MAX * 4 == HIDDEN_MAX, "a thread holds its values");
 
 /* One thread 4 values of a row; needs a width that is a multiple of 4. */
 __global__ void __launch_bounds__(EMBED_THREADS)
@@ -12,11 +20,12 @@ __global__ void __launch_bounds__(EMBED_THREADS)
     const uint32_t i = (blockIdx.y * EMBED_THREADS + threadIdx.x) * 4;
     kernel_begin();
     if (i >= table.n_col) return;
-    const int32_t id = ids[blockIdx.x];
-    const size_t at = (size_t)(id < 0 ? drawn[~id] : id) * table.n_col + i;
+    const int32_t given = ids[blockIdx.x], id = given < 0 ? drawn[~given] : given;
+    DCHECK(id >= 0 && (uint32_t)id < table.n_row && table.n_col % 4 == 0);
+    const size_t at = (size_t)id * table.n_col + i;
     float4 v;
     if (table.dtype == DTYPE_BF16) {
-        const uint2 h = *(const uint2 *)((const __nv_bfloat16 *)table.data + at);
+        const uint2 h = *(const uint2 *)((const bf16 *)table.data + at);
         v = make_float4(__uint_as_float(h.x << 16), __uint_as_float(h.x & 0xffff0000u),
                         __uint_as_float(h.y << 16), __uint_as_float(h.y & 0xffff0000u));
     } else {
@@ -28,6 +37,9 @@ __global__ void __launch_bounds__(EMBED_THREADS)
 fathom_err cuda_embed(struct backend *b, const struct embed_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
+    op_check_embed(&c->c, a);
+    ASSERT(a->x->kind == BUFFER_RESIDUAL && a->table->kind == WEIGHT_LINEAR);
+    ASSERT(a->table->linear.n_col == c->c.hidden && a->table->linear.dtype != DTYPE_F8_E4M3);
     dim3 grid(a->n_token, ceil_div(a->table->linear.n_col, EMBED_THREADS * 4));
     return cuda_launch(c, "embed", embed_kernel, grid, EMBED_THREADS, 0, a->x->f, a->table->linear,
                        a->ids, a->drawn);
@@ -47,16 +59,18 @@ __global__ void quantize_kernel(const float *f, uint32_t n_group, uint8_t *q, fl
     uint32_t group = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     kernel_begin();
     if (group >= n_group) return;
-    const float4 v = ((const float4 *)(f + (size_t)group * 128))[threadIdx.x % WARP];
-    store_group(v, q + (size_t)group * 128, scale + group);
+    const float4 v = ((const float4 *)(f + (size_t)group * FP8_GROUP))[threadIdx.x % WARP];
+    store_group(v, q + (size_t)group * FP8_GROUP, scale + group);
 }
 
 fathom_err cuda_quantize(struct cuda_backend *c, const float *f, uint32_t n_row, uint32_t width,
                          uint8_t *q, float *scale, const char *what)
 {
-    uint32_t n_group = n_row * (width / 128);
-    return cuda_launch(c, what, quantize_kernel, dim3(ceil_div(n_group, 8)), 256, 0, f, n_group, q,
-                       scale);
+    uint32_t n_group = n_row * (width / FP8_GROUP);
+    ASSERT(width % FP8_GROUP == 0 && (uint64_t)n_row * width / FP8_GROUP == n_group);
+    ASSERT((uintptr_t)f % 16 == 0 && (uintptr_t)q % 4 == 0);
+    return cuda_launch(c, what, quantize_kernel, dim3(ceil_div(n_group, GROUP_WARPS)),
+                       GROUP_THREADS, 0, f, n_group, q, scale);
 }
 
 struct norm_args {
@@ -64,7 +78,7 @@ struct norm_args {
     const float *delta; /* NULL: none */
     const float *weight;
     float *f;
-    __nv_bfloat16 *h; /* NULL: only f */
+    bf16 *h; /* NULL: only f */
     uint8_t *q;
     float *scale;
     uint32_t n;
@@ -84,6 +98,7 @@ __global__ void __launch_bounds__(NORM_THREADS, STEPS == 4 ? 2 : 1)
     const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     float4 v[STEPS], w[STEPS];
     float sum = 0.0f;
+    DCHECK(a.n % 4 == 0 && a.n <= STEPS * step);
     dependency_release();
     if (first * STEPS < a.n) prefetch_l2(a.weight + first * STEPS);
     dependency_wait();
@@ -113,8 +128,8 @@ __global__ void __launch_bounds__(NORM_THREADS, STEPS == 4 ? 2 : 1)
         *(float4 *)(a.f + row + i) = o;
         if (a.h) { /* 4 values a lane: a warp holds one group of 128 */
             *(uint2 *)(a.h + row + i) = make_uint2(pack_bf16(o.x, o.y), pack_bf16(o.z, o.w));
-            size_t group = (row + i) / 128;
-            store_group(o, a.q + group * 128, a.scale + group);
+            size_t group = (row + i) / FP8_GROUP;
+            store_group(o, a.q + group * FP8_GROUP, a.scale + group);
         }
     }
 }
@@ -122,30 +137,44 @@ __global__ void __launch_bounds__(NORM_THREADS, STEPS == 4 ? 2 : 1)
 fathom_err cuda_add_norm(struct backend *b, const struct add_norm_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
-    struct norm_args k = {a->x->f,           a->delta ? a->delta->f : NULL,
-                          a->weight->vector, a->out->f,
-                          a->out->h,         a->out->q,
-                          a->out->scale,     c->c.hidden,
-                          c->c.norm_eps};
-    uint32_t n_step = k.n <= 4 * NORM_THREADS * 4 ? 4 : 8;
-    uint32_t threads = ceil_div(k.n, n_step * 4 * WARP) * WARP;
-    return cuda_launch(c, "add_norm", n_step == 4 ? add_norm_kernel<4> : add_norm_kernel<8>,
+    op_check_add_norm(&c->c, a);
+    ASSERT(a->x->kind == BUFFER_RESIDUAL && a->out->kind == BUFFER_NORMED);
+    ASSERT(!a->delta || a->delta->kind == BUFFER_DELTA);
+    ASSERT(a->weight->kind == WEIGHT_VECTOR);
+    struct norm_args k = {};
+    k.x = a->x->f;
+    k.delta = a->delta ? a->delta->f : NULL;
+    k.weight = a->weight->vector;
+    k.f = a->out->f;
+    k.h = a->out->h;
+    k.q = a->out->q;
+    k.scale = a->out->scale;
+    k.n = c->c.hidden;
+    k.eps = c->c.norm_eps;
+    ASSERT(!k.h || k.n % FP8_GROUP == 0); /* a warp has one group of codes */
+    const bool few = k.n <= NORM_STEPS_FEW * NORM_THREADS * 4;
+    const uint32_t n_step = few ? NORM_STEPS_FEW : NORM_STEPS_MAX;
+    const uint32_t threads = ceil_div(k.n, n_step * 4 * WARP) * WARP;
+    ASSERT(threads <= NORM_THREADS);
+    return cuda_launch(c, "add_norm",
+                       few ? add_norm_kernel<NORM_STEPS_FEW> : add_norm_kernel<NORM_STEPS_MAX>,
                        dim3(a->n_token), threads, 0, k);
 }
 
 /* out = silu(gate) * up for rows [gate | up] of 2 * inner; one thread 4 values. With codes (inner a
- * multiple of 128) a warp has one group, which is quantized where it is made. */
+ * multiple of FP8_GROUP) a warp has one group, which is quantized where it is made. */
 __global__ void swiglu_kernel(const float *gate_up, uint32_t n_row, uint32_t inner, float *f,
                               uint8_t *q, float *scale)
 {
-    const uint32_t per_row = ceil_div(inner, 128);
+    const uint32_t per_row = ceil_div(inner, FP8_GROUP);
     const uint32_t group = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     kernel_begin();
     if (group >= n_row * per_row) return;
-    const uint32_t row = group / per_row, i = group % per_row * 128 + threadIdx.x % WARP * 4;
+    const uint32_t row = group / per_row, i = group % per_row * FP8_GROUP + threadIdx.x % WARP * 4;
+    DCHECK(!q || inner % FP8_GROUP == 0);
     const float *g = gate_up + (size_t)row * 2 * inner + i, *u = g + inner;
     if (q) {
-        store_group(swiglu(*(const float4 *)g, *(const float4 *)u), q + (size_t)group * 128,
+        store_group(swiglu(*(const float4 *)g, *(const float4 *)u), q + (size_t)group * FP8_GROUP,
                     scale + group);
     } else if (inner % 4 == 0) {
         if (i < inner)
@@ -160,21 +189,19 @@ __global__ void swiglu_kernel(const float *gate_up, uint32_t n_row, uint32_t inn
 fathom_err cuda_swiglu(struct cuda_backend *c, uint32_t n_row, uint32_t inner, bool fp8,
                        const char *what)
 {
-    uint32_t n_group = n_row * ceil_div(inner, 128);
-    return cuda_launch(c, what, swiglu_kernel, dim3(ceil_div(n_group, 8)), 256, 0, c->mid, n_row,
-                       inner, c->mid_f, fp8 ? c->mid_q : NULL, c->mid_scale);
-}
-
-static struct act act_of(const struct buffer *buf, uint32_t width)
-{
-    struct act a = {buf->f, buf->h, buf->q, buf->scale, width};
-    return a;
+    uint32_t n_group = n_row * ceil_div(inner, FP8_GROUP);
+    ASSERT(!fp8 || inner % FP8_GROUP == 0);
+    ASSERT((uint64_t)n_row * ceil_div(inner, FP8_GROUP) == n_group);
+    return cuda_launch(c, what, swiglu_kernel, dim3(ceil_div(n_group, GROUP_WARPS)), GROUP_THREADS,
+                       0, c->mid, n_row, inner, c->mid_f, fp8 ? c->mid_q : NULL, c->mid_scale);
 }
 
 fathom_err cuda_ffn_run(struct cuda_backend *c, const struct weight *w, const struct buffer *in,
                         uint32_t n_token, float *y)
 {
     uint32_t inner = w->ffn.down.n_col;
+    ASSERT(w->ffn.up.n_row == 2 * inner && w->ffn.up.n_col == c->c.hidden);
+    ASSERT(w->ffn.down.n_row == c->c.hidden && in->kind == BUFFER_NORMED);
     bool fp8 = cuda_wants_fp8(c, &w->ffn.down);
     struct act x = act_of(in, c->c.hidden);
     struct act mid = {c->mid_f, NULL, fp8 ? c->mid_q : NULL, c->mid_scale, inner};
@@ -185,6 +212,8 @@ fathom_err cuda_ffn_run(struct cuda_backend *c, const struct weight *w, const st
 
 fathom_err cuda_ffn(struct backend *b, const struct ffn_args *a)
 {
+    op_check_ffn(&cuda_of(b)->c, a);
+    ASSERT(a->w->kind == WEIGHT_FFN && a->y->kind == BUFFER_DELTA);
     return cuda_ffn_run(cuda_of(b), a->w, a->x, a->n_token, a->y->f);
 }
 
@@ -192,6 +221,7 @@ fathom_err cuda_ffn(struct backend *b, const struct ffn_args *a)
 __global__ void gather_kernel(const float *f, const int32_t *rows, uint32_t n, float *out)
 {
     kernel_begin();
+    DCHECK(rows[blockIdx.x] >= 0);
     size_t from = (size_t)rows[blockIdx.x] * n, to = (size_t)blockIdx.x * n;
     for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) out[to + i] = f[from + i];
 }
@@ -199,6 +229,10 @@ __global__ void gather_kernel(const float *f, const int32_t *rows, uint32_t n, f
 fathom_err cuda_head(struct backend *b, const struct head_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
+    op_check_head(&c->c, a);
+    ASSERT(a->hidden->kind == BUFFER_NORMED && a->logits->kind == BUFFER_LOGITS);
+    ASSERT(a->w->kind == WEIGHT_LINEAR && a->w->linear.n_row == c->c.n_vocab);
+    if (a->n_row == 0) return FATHOM_OK;
     struct act x = {NULL, a->hidden->h, NULL, NULL, c->c.hidden, a->rows};
     if (!cuda_wants_bf16(c, &a->w->linear)) {
         TRY(cuda_launch(c, "head", gather_kernel, dim3(a->n_row), 256, 0, a->hidden->f, a->rows,
@@ -212,10 +246,12 @@ fathom_err cuda_head(struct backend *b, const struct head_args *a)
 __global__ void __launch_bounds__(CONCAT_THREADS)
     mtp_concat_kernel(struct matrix table, const int32_t *ids, const float *hidden,
                       const int32_t *rows, const float *enorm, const float *hnorm, float *out,
-                      __nv_bfloat16 *out_h, uint32_t n, float eps)
+                      bf16 *out_h, uint32_t n, float eps)
 {
     __shared__ float scratch[CONCAT_THREADS / WARP + 1];
     kernel_begin();
+    DCHECK(ids[blockIdx.x] >= 0 && (uint32_t)ids[blockIdx.x] < table.n_row);
+    DCHECK(!rows || rows[blockIdx.x] >= 0);
     size_t row = (size_t)ids[blockIdx.x] * n;
     size_t from = (size_t)(rows ? rows[blockIdx.x] : (int32_t)blockIdx.x) * n;
     for (int half = 0; half < 2; half++) {
@@ -226,9 +262,8 @@ __global__ void __launch_bounds__(CONCAT_THREADS)
             if (half) {
                 v = hidden[from + i];
             } else {
-                v = table.dtype == DTYPE_BF16
-                        ? __bfloat162float(((const __nv_bfloat16 *)table.data)[row + i])
-                        : ((const float *)table.data)[row + i];
+                v = table.dtype == DTYPE_BF16 ? stored_value<DTYPE_BF16>(table.data, row + i)
+                                              : stored_value<DTYPE_F32>(table.data, row + i);
             }
             to[i] = v;
             sum += v * v;
@@ -248,7 +283,11 @@ __global__ void __launch_bounds__(CONCAT_THREADS)
 fathom_err cuda_mtp_front(struct backend *b, const struct mtp_front_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
-    __nv_bfloat16 *h = c->fast ? c->mtp_h : NULL;
+    op_check_mtp_front(&c->c, a);
+    ASSERT(a->hidden->kind == BUFFER_NORMED && a->x->kind == BUFFER_RESIDUAL);
+    ASSERT(a->table->linear.dtype != DTYPE_F8_E4M3 && a->table->linear.n_col == c->c.hidden);
+    ASSERT(a->eh_proj->linear.n_col == 2 * c->c.hidden && a->eh_proj->linear.n_row == c->c.hidden);
+    bf16 *h = c->fast ? c->mtp_h : NULL;
     TRY(cuda_launch(c, "mtp_front", mtp_concat_kernel, dim3(a->n_token), CONCAT_THREADS, 0,
                     a->table->linear, a->next_ids, a->hidden->f, a->rows, a->enorm->vector,
                     a->hnorm->vector, c->mtp_f, h, c->c.hidden, c->c.norm_eps));

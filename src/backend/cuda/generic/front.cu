@@ -14,6 +14,9 @@ enum {
     LATENT_WARPS = 4,
     KEY_TOKENS = THREADS / INDEX_LANES, /* of a block that makes index keys */
 };
+static_assert(QA_STEPS * THREADS * 4 == FRONT_LORA_MAX, "a thread holds its part of the latent");
+static_assert(LATENT_WARPS + 2 <= THREADS / WARP, "latent, rotary key and index key side by side");
+static_assert(KV_ROPE == 2 * WARP, "a pair of the rotary key a lane");
 
 struct front_args {
     const float *front; /* [T][n_front] */
@@ -33,6 +36,7 @@ struct front_args {
 static __device__ __forceinline__ void quantize_warp(const float v[4], uint8_t *q, float *scale)
 {
     const int lane = (int)threadIdx.x % WARP;
+    DCHECK((uintptr_t)q % 16 == 0);
     float amax = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
     float s = fp8_scale(warp_max(amax));
     *(uint32_t *)(q + lane * 4) = pack_e4m3(v, s);
@@ -50,6 +54,8 @@ static __device__ __forceinline__ void front_index_key(const struct front_args &
     load_index(bias, a.index_bias);
     dependency_wait();
     const int position = a.pos[token], slot = a.slot[token];
+    DCHECK(token < a.n_token && position >= 0 && slot >= 0);
+    DCHECK(slot % KV_PAGE_TOKENS == position % KV_PAGE_TOKENS);
     load_index(v, a.front + (size_t)token * a.n_front + a.index_row);
     __syncthreads(); /* that of front_latent, which other warps may run */
 #pragma unroll
@@ -64,7 +70,7 @@ static __device__ __forceinline__ void front_index_key(const struct front_args &
     const float r = rsqrtf(index_sum(square) / KV_INDEX_DIM + 1e-6f);
 #pragma unroll
     for (int i = 0; i < INDEX_EACH; i++) v[i] = (v[i] - mean) * r * weight[i] + bias[i];
-    turn_index(v, s, c, a.index_interleaved);
+    rotate_index(v, s, c, a.index_interleaved);
     hadamard(v);
     const float scale = index_scale(v);
     if (!writes) return;
@@ -107,7 +113,8 @@ static __device__ __forceinline__ void front_query(const struct front_args &a, u
         for (int j = 0; j < 4; j++) v[i][j] *= r * weight[i][j];
         const size_t to = (size_t)token * a.q_lora + at;
         if (a.qa_f) *(float4 *)(a.qa_f + to) = *(const float4 *)v[i];
-        if (a.qa_q) quantize_warp(v[i], a.qa_q + to - lane * 4, a.qa_scale + to / 128);
+        DCHECK(!a.qa_q || (to - lane * 4) % FP8_GROUP == 0);
+        if (a.qa_q) quantize_warp(v[i], a.qa_q + to - lane * 4, a.qa_scale + to / FP8_GROUP);
     }
 }
 
@@ -118,8 +125,7 @@ static __device__ __forceinline__ void store_four(const struct kv_layer &l, char
     if (l.type == KV_TYPE_F32) {
         *(float4 *)((float *)row + at) = *(const float4 *)v;
     } else {
-        *(uint2 *)((__nv_bfloat16 *)row + at) =
-            make_uint2(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]));
+        *(uint2 *)((bf16 *)row + at) = make_uint2(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]));
     }
 }
 
@@ -133,23 +139,23 @@ static __device__ __forceinline__ void front_rotary(const struct front_args &a, 
     const float *from = a.front + (size_t)token * a.n_front + a.kv_row + KV_LATENT;
     float u = from[one], v = from[two];
     const struct angles x = angles_at(a.freq, a.pos[token]);
-    turn(u, v, x.s, x.c);
+    rotate(u, v, x.s, x.c);
     if (a.kv.type == KV_TYPE_F32) {
         ((float *)row)[KV_LATENT + one] = u;
         ((float *)row)[KV_LATENT + two] = v;
     } else {
-        __nv_bfloat16 *to =
-            (__nv_bfloat16 *)row + (a.kv.type == KV_TYPE_FP8 ? KV_FP8_ROPE_OFFSET / 2 : KV_LATENT);
+        bf16 *to = (bf16 *)row + (a.kv.type == KV_TYPE_FP8 ? KV_FP8_ROPE_OFFSET / 2 : KV_LATENT);
         to[one] = __float2bfloat16_rn(u);
         to[two] = __float2bfloat16_rn(v);
     }
 }
 
-/* Norm of the latent, four warps; its group of 128 codes a warp. The fifth turns the rotary key. */
+/* Norm of the latent, four warps; its group of 128 codes a warp. The fifth rotates the rotary key.
+ */
 static __device__ __forceinline__ void front_latent(const struct front_args &a, uint32_t token,
                                                     float *scratch)
 {
-    static_assert(KV_LATENT / 128 == LATENT_WARPS && KV_FP8_GROUP == 128, "a group a warp");
+    static_assert((int)KV_LATENT == LATENT_WARPS * (int)KV_FP8_GROUP, "a group a warp");
     const int warp = (int)threadIdx.x / WARP, at = (int)threadIdx.x * 4;
     float v[4] = {}, weight[4] = {};
     if (warp < LATENT_WARPS) *(float4 *)weight = *(const float4 *)(a.kv_norm + at);
@@ -203,6 +209,7 @@ __global__ void __launch_bounds__(THREADS, FEW ? 2 : 5)
 
 static bool takes_codes_alone(const struct cuda_backend *c, const struct matrix_list *l)
 {
+    ASSERT(l->n >= 1 && l->n <= MATRIX_PARTS_MAX);
     for (uint32_t i = 0; i < l->n; i++) {
         if (!cuda_wants_fp8(c, &l->part[i])) return false;
     }
@@ -235,6 +242,10 @@ static fathom_err run_front(struct cuda_backend *c, const struct mla_front_args 
     f.index_interleaved = c->c.index_rope_interleaved;
     f.has_index = c->c.index_n_head > 0;
     f.eps = c->c.norm_eps;
+    ASSERT(f.q_lora % 4 == 0 && f.q_lora <= FRONT_LORA_MAX && f.n_front % 4 == 0);
+    ASSERT(f.index_row % 4 == 0 && f.kv_row % 4 == 0 && f.kv_row + KV_ROW <= f.n_front);
+    ASSERT(!f.qa_q || f.q_lora % FP8_GROUP == 0);
+    ASSERT(!f.has_index || (f.index_weight && f.index_bias && f.kv.index > f.kv.latent));
     const bool few = f.n_token <= INDEX_HEAD_FEW_MAX;
     const uint32_t rest = few ? h.n_block : f.has_index ? ceil_div(f.n_token, KEY_TOKENS) : 0;
     return cuda_launch(c, "mla_front", few ? front_kernel<true> : front_kernel<false>,
@@ -247,13 +258,14 @@ static fathom_err run_index_head(struct cuda_backend *c, const struct mla_front_
                                  uint32_t *n_part)
 {
     const struct matrix *w = &a->w->mla.index_head;
-    const struct index_head_args h = {(const __nv_bfloat16 *)w->data,
-                                      x->h,
-                                      w->n_row,
-                                      w->n_col,
-                                      a->batch->n_token,
-                                      c->index_head,
-                                      0};
+    struct index_head_args h = {};
+    h.w = (const bf16 *)w->data;
+    h.x = x->h;
+    h.n_head = w->n_row;
+    h.width = w->n_col;
+    h.n_token = a->batch->n_token;
+    h.out = c->index_head;
+    ASSERT(h.n_head == c->c.index_n_head && h.width == c->c.hidden);
     if (!x->h || w->dtype != DTYPE_BF16 || w->n_col % 64) {
         return cuda_product(c, w, x, h.n_token, c->index_head, h.n_head, "index_head");
     }
@@ -269,9 +281,11 @@ static fathom_err run_query(struct cuda_backend *c, const struct mla_front_args 
                             const struct act *qa)
 {
     struct matrix_list query = a->w->mla.query;
+    ASSERT(query.n_row == c->c.n_head * QUERY_DIM + c->c.index_n_head * KV_INDEX_DIM);
+    ASSERT(query.n == 1 || query.part[0].n_row == c->c.n_head * QUERY_DIM);
     if (!a->want_index_query) {
         query.n = 1;
-        query.part[0].n_row = c->c.n_head * 192;
+        query.part[0].n_row = c->c.n_head * QUERY_DIM;
     }
     return cuda_product_list(c, &query, qa, a->batch->n_token, c->query, "q_b, index_q_b");
 }
@@ -279,8 +293,11 @@ static fathom_err run_query(struct cuda_backend *c, const struct mla_front_args 
 fathom_err cuda_mla_front(struct backend *b, const struct mla_front_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
+    op_check_mla_front(&c->c, a);
+    ASSERT(a->w->kind == WEIGHT_MLA && a->w->mla.front.n_col == c->c.hidden);
+    ASSERT(a->x->kind == BUFFER_NORMED && a->query->kind == BUFFER_QUERY);
     uint32_t n_token = a->batch->n_token;
-    struct act x = {a->x->f, a->x->h, a->x->q, a->x->scale, c->c.hidden};
+    const struct act x = act_of(a->x, c->c.hidden);
     TRY(cuda_product_list(c, &a->w->mla.front, &x, n_token, c->front, "q_a, index_k, kv_a"));
     struct index_head_args head = {};
     uint32_t n_head_part = 1;

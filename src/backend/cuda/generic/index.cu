@@ -18,13 +18,19 @@ enum {
     SCORE_TOKENS = 16,                    /* tokens of a block */
     SCORE_ALONE_MAX = 64,                 /* up to so many tokens have blocks of their own, */
     SCORE_WAVES = 2 * SCORE_BLOCKS,       /* at most so many a multiprocessor: two rounds */
-    SCORE_SHARED_MAX = 48 << 10,          /* what every block may have */
+    SCORE_SHARED_MAX = SHARED_PLAIN_MAX,
     TOPK_THREADS = 512,
     TOPK_WARPS = TOPK_THREADS / WARP,
     TOPK_ITEMS_MAX = TOPK_SPAN / TOPK_THREADS, /* keys a thread holds */
     BIN_BITS = 11,
     N_BIN = 1 << BIN_BITS,
 };
+static_assert(KV_PAGE_TOKENS % WARP_KEYS == 0, "a warp's keys lie in one page");
+static_assert(SCORE_KEYS % KV_PAGE_TOKENS == 0, "a block's keys begin with a page");
+static_assert(KV_INDEX_DIM == 4 * WARP, "float path: four values of a key a lane");
+static_assert(2 * BIN_BITS + 10 == 32, "three passes see every bit of a key");
+static_assert(TOPK_SPAN % TOPK_THREADS == 0, "every thread holds TOPK_ITEMS_MAX keys of a span");
+static_assert(TOPK_WARPS <= WARP, "a lane reads a warp's sum");
 
 struct score_args {
     const uint8_t *q;    /* [T][heads][128], fast path */
@@ -82,7 +88,7 @@ __global__ void __launch_bounds__(THREADS) score_float_kernel(const struct score
 }
 
 /* Keys of a warp as the 16-row operand: rows g and g + 8 of two tiles of 16, in the order in which
- * lines are fed. */
+ * K lines are fed. */
 struct score_keys {
     uint32_t v[2][2][16];
 };
@@ -103,6 +109,7 @@ static __device__ __forceinline__ void unpack_codes(uint32_t *out, uint4 v)
 static __device__ __forceinline__ void load_keys(struct score_keys &k, const char *page, int j)
 {
     const int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    DCHECK(j >= 0 && j % WARP_KEYS == 0 && j + WARP_KEYS <= KV_PAGE_TOKENS);
 #pragma unroll
     for (int tile = 0; tile < 2; tile++) {
 #pragma unroll
@@ -145,28 +152,29 @@ static size_t score_shared_bytes(uint32_t n_head)
 
 /* Copies of a token's codes, and of its head weights to their place; one group. */
 static __device__ __forceinline__ void fetch_query(const struct score_args &a, uint32_t token,
-                                                   const struct score_queries &s, uint32_t turn)
+                                                   const struct score_queries &s, uint32_t half)
 {
     const char *q = (const char *)a.q + (size_t)token * a.n_head * KV_INDEX_DIM;
+    DCHECK(half < 2 && a.n_head % 4 == 0);
     for (uint32_t i = threadIdx.x; i < a.n_head * CODE_PIECES; i += SCORE_WARPS * WARP) {
         cp_async_16(smem_address(s.codes) + i * 16, q + (size_t)i * 16, true);
     }
     const char *w = (const char *)(a.weight + (size_t)token * a.n_head);
     for (uint32_t i = threadIdx.x; i < a.n_head / 4; i += SCORE_WARPS * WARP) {
-        cp_async_16(smem_address(s.weight + turn * a.n_head) + i * 16, w + (size_t)i * 16, true);
+        cp_async_16(smem_address(s.weight + half * a.n_head) + i * 16, w + (size_t)i * 16, true);
     }
 }
 
 /* What fetch_query copied, as the 8-column operand: piece p of a head's row has 16 codes of half
  * p / 4, of lanes with t = p % 4. */
-static __device__ __forceinline__ void unpack_query(const struct score_queries &s, uint32_t turn,
+static __device__ __forceinline__ void unpack_query(const struct score_queries &s, uint32_t half,
                                                     uint32_t n_head)
 {
     for (uint32_t i = threadIdx.x; i < n_head * CODE_PIECES; i += SCORE_WARPS * WARP) {
         const uint32_t head = i / CODE_PIECES, piece = i % CODE_PIECES;
         uint32_t v[8];
         unpack_codes(v, *(const uint4 *)(s.codes + (size_t)i * 16));
-        uint4 *to = s.pairs + turn * pairs_stride(n_head) +
+        uint4 *to = s.pairs + half * pairs_stride(n_head) +
                     (size_t)(head / 8 * 4 + piece / 4 * 2) * WARP + head % 8 * 4 + piece % 4;
         to[0] = make_uint4(v[0], v[1], v[2], v[3]);
         to[WARP] = make_uint4(v[4], v[5], v[6], v[7]);
@@ -217,6 +225,7 @@ static __device__ __forceinline__ float sum_heads(const struct score_keys &k, ui
     const uint32_t t = threadIdx.x % 4;
     float sum[4] = {};
     uint32_t h = 0;
+    DCHECK(n_head % 8 == 0);
     for (; h + 16 <= n_head; h += 16) add_heads<2>(sum, k, pairs + h / 2 * WARP, weight + h);
     if (h < n_head) add_heads<1>(sum, k, pairs + h / 2 * WARP, weight + h);
 #pragma unroll
@@ -240,6 +249,7 @@ static __device__ __forceinline__ const char *key_page(const struct score_args &
                                                        int s0)
 {
     const int32_t *pages = a.page_table + (size_t)request * a.page_stride;
+    DCHECK(s0 >= 0 && (uint32_t)s0 / KV_PAGE_TOKENS < a.page_stride);
     return a.kv.index + (size_t)pages[s0 / KV_PAGE_TOKENS] * a.kv.page_bytes;
 }
 
@@ -295,7 +305,7 @@ __global__ void __launch_bounds__(SCORE_WARPS *WARP, SCORE_BLOCKS)
     uint32_t token = next_token(a, a.first_token + blockIdx.y * SCORE_TOKENS, end, first);
     if (token == end) return;
     fetch_query(a, token, q, 0);
-    for (uint32_t turn = 0; token < end; turn ^= 1) {
+    for (uint32_t half = 0; token < end; half ^= 1) {
         const uint32_t next = next_token(a, token + 1, end, first);
         cp_async_commit();
         if (s0 <= a.pos[token] && a.request[token] != request) {
@@ -305,12 +315,12 @@ __global__ void __launch_bounds__(SCORE_WARPS *WARP, SCORE_BLOCKS)
             scale = key_scale(page, s);
         }
         cp_async_wait<0>();
-        unpack_query(q, turn, a.n_head);
+        unpack_query(q, half, a.n_head);
         __syncthreads(); /* also: nobody is at the token before any more */
-        if (next < end) fetch_query(a, next, q, turn ^ 1);
+        if (next < end) fetch_query(a, next, q, half ^ 1);
         if (s0 <= a.pos[token]) {
-            const float sum = sum_heads(keys, a.n_head, q.pairs + turn * pairs_stride(a.n_head),
-                                        q.weight + turn * a.n_head);
+            const float sum = sum_heads(keys, a.n_head, q.pairs + half * pairs_stride(a.n_head),
+                                        q.weight + half * a.n_head);
             if (s <= a.pos[token])
                 a.score[(size_t)(token - a.first_token) * a.stride + (uint32_t)s] = sum * scale;
         }
@@ -370,6 +380,7 @@ static __device__ __forceinline__ void load_items(uint32_t (&key)[ITEMS], float 
             continue;
         }
         const uint32_t span = (uint32_t)at / topk, k = (uint32_t)at % topk;
+        DCHECK(topk <= TOPK_SPAN / 2);
         const int n_left = n - (int)span * TOPK_SPAN;
         if ((int)k < n_left) key[i] = span_keys(row, span)[k];
     }
@@ -379,7 +390,6 @@ static __device__ __forceinline__ void load_items(uint32_t (&key)[ITEMS], float 
  */
 static __device__ __forceinline__ int sum_warps(int v, int *sums, int *mine)
 {
-    static_assert(TOPK_WARPS <= WARP, "a lane reads a warp's sum");
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     *mine = warp_total(v);
     if (lane == 0) sums[warp] = *mine;
@@ -403,6 +413,7 @@ static __device__ __forceinline__ void find_bin(struct topk_shared &s, int want,
     static_assert(N_BIN == 4 * TOPK_THREADS, "four bins a thread");
     const int lane = (int)threadIdx.x % WARP, low = N_BIN - 4 - 4 * (int)threadIdx.x;
     int4 *const place = (int4 *)(s.bins + low);
+    DCHECK(want >= 1);
     const int4 n = *place;
     int mine, sum = n.x + n.y + n.z + n.w;
     int before = sum_warps(sum, s.sums[0], &mine);
@@ -463,6 +474,7 @@ static __device__ __forceinline__ void put_item(const struct topk_args &a, const
                                                 int to)
 {
     uint32_t at = (uint32_t)item_place<ITEMS>(i);
+    DCHECK(to >= 0 && (uint32_t)to < a.topk);
     if (STAGE == TOPK_CUT) {
         uint32_t *left = span_keys(row, blockIdx.y);
         left[to] = key;
@@ -498,10 +510,10 @@ write_items(const struct topk_args &a, struct topk_shared &s, const uint32_t (&k
         before += __popc(lanes);
         if (EQUALS) {
             const unsigned same = warp_ballot(key[i] == threshold);
-            const int rank = before_same + __popc(same & below);
+            const int i_same = before_same + __popc(same & below);
             before_same += __popc(same);
-            take = take || (key[i] == threshold && rank < n_equal);
-            to += min(rank, n_equal);
+            take = take || (key[i] == threshold && i_same < n_equal);
+            to += min(i_same, n_equal);
         }
         if (take) put_item<ITEMS, STAGE>(a, pages, row, token, key[i], i, to);
     }
@@ -533,6 +545,7 @@ __global__ void __launch_bounds__(TOPK_THREADS, ITEMS <= 8    ? 3
     load_items<ITEMS, STAGE>(key, row, n, a.topk);
     if (n - begin > topk) {
         find_threshold(s, key, topk);
+        DCHECK(s.want >= 1 && s.want <= s.n_key);
         threshold = s.prefix;
         equals = s.want < s.n_key;
     }
@@ -564,6 +577,7 @@ static fathom_err run_topk(struct cuda_backend *c, const struct topk_args &k, ui
                            uint32_t max_context)
 {
     const uint32_t n_span = ceil_div(max_context, TOPK_SPAN);
+    ASSERT(cuda_topk_fits(k.topk, max_context) && k.stride >= max_context);
     if (n_span <= 1) return launch_topk<TOPK_ROW>(c, k, dim3(n_token), max_context);
     TRY(cuda_launch(c, "index_topk", topk_kernel<TOPK_ITEMS_MAX, TOPK_CUT>, dim3(n_token, n_span),
                     TOPK_THREADS, 0, k));
@@ -576,6 +590,8 @@ static fathom_err run_scores(struct cuda_backend *c, const struct score_args &s,
     const bool tensor_cores = c->fast && s.kv.type != KV_TYPE_F32 && s.n_head % 8 == 0 &&
                               score_shared_bytes(s.n_head) <= SCORE_SHARED_MAX;
     const uint32_t n_tile = ceil_div(max_context, SCORE_KEYS);
+    ASSERT(!tensor_cores || ((uintptr_t)s.q % 16 == 0 && (uintptr_t)s.weight % 16 == 0));
+    ASSERT((uint64_t)s.n_token * s.stride <= c->score_floats);
     if (!tensor_cores) {
         return cuda_launch(c, "index scores", score_float_kernel, dim3(n_tile, s.n_token), THREADS,
                            0, s);
@@ -600,6 +616,8 @@ bool cuda_topk_fits(uint32_t topk, uint32_t max_context)
 fathom_err cuda_index_topk(struct backend *b, const struct index_topk_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
+    op_check_index_topk(&c->c, a);
+    ASSERT(a->query->kind == BUFFER_QUERY && a->select->kind == BUFFER_SELECT);
     struct score_args s = {};
     s.q = a->query->q;
     s.f = a->query->index_f;
@@ -612,12 +630,20 @@ fathom_err cuda_index_topk(struct backend *b, const struct index_topk_args *a)
     s.kv = kv_layer_of(a->kv, a->layer);
     s.score = c->index_score;
     s.stride = cuda_score_stride(&c->c, a->batch->max_context);
-    struct topk_args k = {
-        c->index_score, s.stride,     0,           c->c.index_topk, s.pos, s.request, s.page_table,
-        s.page_stride,  a->select->i, a->select->n};
     s.topk = c->c.index_topk;
+    struct topk_args k = {};
+    k.score = s.score;
+    k.stride = s.stride;
+    k.topk = s.topk;
+    k.pos = s.pos;
+    k.request = s.request;
+    k.page_table = s.page_table;
+    k.page_stride = s.page_stride;
+    k.slots = a->select->i;
+    k.counts = a->select->n;
     const uint32_t n_token = a->batch->n_token, max_context = a->batch->max_context;
     const uint32_t room = (uint32_t)(c->score_floats / s.stride);
+    ASSERT(room > 0); /* else no token would be scored */
     for (uint32_t t = 0; t < n_token; t += room) {
         s.first_token = k.first_token = t;
         s.n_token = n_token - t < room ? n_token - t : room;

@@ -11,6 +11,7 @@ enum {
     ROWS = HEAD_ROWS + TOKENS,
     PIECES = INDEX_HEAD_CHUNK * 2 / 16, /* of 16 bytes, of a row */
 };
+static_assert(WARPS == HEAD_ROWS / 16 * (TOKENS / 16), "a warp has 16 heads and 16 tokens");
 
 template <bool LEAN> struct head_shared {
     enum {
@@ -38,7 +39,7 @@ static __device__ __forceinline__ void fetch_chunk(const struct index_head_args 
         const bool is_head = i < HEAD_ROWS / WARPS;
         const uint32_t r = is_head ? min(blockIdx.y * HEAD_ROWS + row, a.n_head - 1)
                                    : min(blockIdx.x * TOKENS + row - HEAD_ROWS, a.n_token - 1);
-        const __nv_bfloat16 *from = (is_head ? a.w : a.x) + (size_t)r * a.width;
+        const bf16 *from = (is_head ? a.w : a.x) + (size_t)r * a.width;
         cp_async_16(to + i * WARPS * PITCH, from + (valid ? at : 0), valid);
     }
 }
@@ -51,15 +52,15 @@ static __device__ __forceinline__ void multiply_chunk(float (&c)[2][4],
     const uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
     const uint32_t row = warp % 4 * 16 + g, col = HEAD_ROWS + warp / 4 * 16 + g;
 #pragma unroll
-    for (uint32_t l = 0; l < HEAD_LINES; l++) {
-        struct line_words w[2], x[2];
+    for (uint32_t l = 0; l < HEAD_K_LINES; l++) {
+        struct k_line_words w[2], x[2];
 #pragma unroll
         for (uint32_t i = 0; i < 2; i++) {
             load_words(w[i], rows[row + i * 8] + l * 128 + t * 16);
             load_words(x[i], rows[col + i * 8] + l * 128 + t * 16);
         }
-        mma_line(c[0], w[0], w[1], x[0]);
-        mma_line(c[1], w[0], w[1], x[1]);
+        mma_k_line(c[0], w[0], w[1], x[0]);
+        mma_k_line(c[1], w[0], w[1], x[1]);
     }
 }
 
@@ -106,6 +107,8 @@ __global__ void __launch_bounds__(THREADS, 1) index_head_kernel(const struct ind
 
 fathom_err index_head_many(struct cuda_backend *c, const struct index_head_args &a)
 {
+    ASSERT(a.w && a.x && a.out && a.n_block == 0);
+    ASSERT(a.width % 64 == 0 && (uintptr_t)a.w % 16 == 0 && (uintptr_t)a.x % 16 == 0);
     const dim3 grid(ceil_div(a.n_token, TOKENS), ceil_div(a.n_head, HEAD_ROWS));
     return c->lean ? cuda_launch(c, "index_head", index_head_kernel<true>, grid, THREADS,
                                  sizeof(struct head_shared<true>), a)

@@ -12,24 +12,26 @@
 #include "backend/cuda/ptx.cuh"
 
 enum {
-    HEAD_LINES = INDEX_HEAD_CHUNK / 64, /* of 64 values, 128 bytes */
-    HEAD_ROWS = 64,                     /* heads of a block */
-    HEAD_TOKENS = 8,                    /* tokens of a block, when they are few */
-    HEAD_BLOCK_CHUNKS = 2,              /* chunks of a block, likewise; 8 warps */
+    HEAD_K_LINES = INDEX_HEAD_CHUNK / 64, /* of 64 values, 128 bytes */
+    HEAD_ROWS = 64,                       /* heads of a block */
+    HEAD_TOKENS = 8,                      /* tokens of a block, when they are few */
+    HEAD_BLOCK_CHUNKS = 2,                /* chunks of a block, likewise; 8 warps */
 };
+static_assert(INDEX_HEAD_CHUNK % 64 == 0, "a chunk is whole K lines");
+static_assert(HEAD_ROWS == 4 * 16, "four warps of 16 heads a chunk");
 
 struct index_head_args {
-    const __nv_bfloat16 *w; /* [n_head][width] */
-    const __nv_bfloat16 *x; /* [T][width] */
+    const bf16 *w; /* [n_head][width] */
+    const bf16 *x; /* [T][width] */
     uint32_t n_head, width, n_token;
     float *out;       /* [chunk][T][n_head], or [T][n_head] */
     uint32_t n_block; /* of few tokens; 0: none */
 };
 
-/* c += 16 rows times 8 tokens over a line: rows g and g + 8, token g */
-static __device__ __forceinline__ void mma_line(float c[4], const struct line_words &w0,
-                                                const struct line_words &w1,
-                                                const struct line_words &x)
+/* c += 16 rows times 8 tokens over a K line: rows g and g + 8, token g */
+static __device__ __forceinline__ void mma_k_line(float c[4], const struct k_line_words &w0,
+                                                  const struct k_line_words &w1,
+                                                  const struct k_line_words &x)
 {
 #pragma unroll
     for (int j = 0; j < 4; j++)
@@ -50,33 +52,34 @@ fathom_err index_head_many(struct cuda_backend *c, const struct index_head_args 
 static __device__ __forceinline__ void index_head_block(const struct index_head_args &a, uint32_t i)
 {
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    const uint32_t n_line = a.width / 64, n_group = ceil_div(a.n_head, HEAD_ROWS);
-    const uint32_t n_pair = ceil_div(ceil_div(n_line, HEAD_LINES), HEAD_BLOCK_CHUNKS);
+    const uint32_t n_k_line = a.width / 64, n_group = ceil_div(a.n_head, HEAD_ROWS);
+    const uint32_t n_pair = ceil_div(ceil_div(n_k_line, HEAD_K_LINES), HEAD_BLOCK_CHUNKS);
     const uint32_t chunk = i % n_pair * HEAD_BLOCK_CHUNKS + warp / 4;
     const uint32_t head0 = i / n_pair % n_group * HEAD_ROWS + warp % 4 * 16 + g;
     const uint32_t token0 = i / n_pair / n_group * HEAD_TOKENS;
-    struct line_words w[HEAD_LINES][2];
+    DCHECK(i < a.n_block && token0 < a.n_token && blockDim.x == HEAD_BLOCK_CHUNKS * 4 * WARP);
+    struct k_line_words w[HEAD_K_LINES][2];
 #pragma unroll
-    for (uint32_t l = 0; l < HEAD_LINES; l++) {
-        const uint32_t line = min(chunk * HEAD_LINES + l, n_line - 1);
+    for (uint32_t l = 0; l < HEAD_K_LINES; l++) {
+        const uint32_t k_line = min(chunk * HEAD_K_LINES + l, n_k_line - 1);
 #pragma unroll
         for (uint32_t r = 0; r < 2; r++) {
             const uint32_t row = min(head0 + r * 8, a.n_head - 1);
-            load_words(w[l][r], a.w + (size_t)row * a.width + line * 64 + t * 8);
+            load_words(w[l][r], a.w + (size_t)row * a.width + k_line * 64 + t * 8);
         }
     }
     dependency_wait();
     const uint32_t token = min(token0 + g, a.n_token - 1);
     float c[4] = {};
 #pragma unroll
-    for (uint32_t l = 0; l < HEAD_LINES; l++) {
-        const uint32_t line = chunk * HEAD_LINES + l;
-        struct line_words x;
-        if (line >= n_line) break;
-        load_words(x, a.x + (size_t)token * a.width + line * 64 + t * 8);
-        mma_line(c, w[l][0], w[l][1], x);
+    for (uint32_t l = 0; l < HEAD_K_LINES; l++) {
+        const uint32_t k_line = chunk * HEAD_K_LINES + l;
+        struct k_line_words x;
+        if (k_line >= n_k_line) break;
+        load_words(x, a.x + (size_t)token * a.width + k_line * 64 + t * 8);
+        mma_k_line(c, w[l][0], w[l][1], x);
     }
-    if (chunk * HEAD_LINES >= n_line) return;
+    if (chunk * HEAD_K_LINES >= n_k_line) return;
     for (uint32_t k = 0; k < 4; k++) {
         const uint32_t head = head0 + k / 2 * 8, to = token0 + 2 * t + k % 2;
         if (head < a.n_head && to < a.n_token)

@@ -6,7 +6,7 @@
 #include "backend/cuda/cuda_int.cuh"
 
 /* Rope: a pair by the angle whose sine and cosine are s and c */
-static __device__ __forceinline__ void turn(float &a, float &b, float s, float c)
+static __device__ __forceinline__ void rotate(float &a, float &b, float s, float c)
 {
     float x = a * c - b * s;
     b = a * s + b * c;
@@ -18,6 +18,11 @@ static __device__ __forceinline__ void turn(float &a, float &b, float s, float c
  * Eight lanes have them: lane 8 n + l holds values 32 q + 4 l + j of the n-th at [4 q + j]. */
 
 enum { INDEX_LANES = 8, INDEX_EACH = KV_INDEX_DIM / INDEX_LANES };
+static_assert(INDEX_EACH == 16, "four times four values a lane");
+static_assert(WARP % INDEX_LANES == 0, "shuffles stay in a warp");
+static_assert((int)KV_INDEX_DIM == (int)FP8_GROUP, "one scale an index key or query");
+static_assert(KV_ROPE / 2 == 4 * INDEX_LANES, "four pairs of rope a lane");
+static_assert(KV_ROPE / 2 <= WARP, "a lane has a pair's angle");
 
 static __device__ __forceinline__ void load_index(float (&v)[INDEX_EACH], const float *from)
 {
@@ -42,6 +47,7 @@ struct angles {
 static __device__ __forceinline__ struct angles angles_at(const float *freq, int position)
 {
     struct angles x;
+    DCHECK(position >= 0);
     sincosf((float)position * freq[threadIdx.x % WARP], &x.s, &x.c);
     return x;
 }
@@ -50,19 +56,20 @@ static __device__ __forceinline__ struct angles angles_at(const float *freq, int
 static __device__ __forceinline__ int index_pair(int k, bool interleaved)
 {
     const int l = (int)threadIdx.x % INDEX_LANES;
+    DCHECK(k >= 0 && k < 4);
     return interleaved ? 16 * (k / 2) + 2 * l + k % 2 : 4 * l + k;
 }
 
 /* and where their values are; s, c: of each. */
-static __device__ __forceinline__ void turn_index(float (&v)[INDEX_EACH], const float (&s)[4],
-                                                  const float (&c)[4], bool interleaved)
+static __device__ __forceinline__ void rotate_index(float (&v)[INDEX_EACH], const float (&s)[4],
+                                                    const float (&c)[4], bool interleaved)
 {
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         if (interleaved) {
-            turn(v[k / 2 * 4 + k % 2 * 2], v[k / 2 * 4 + k % 2 * 2 + 1], s[k], c[k]);
+            rotate(v[k / 2 * 4 + k % 2 * 2], v[k / 2 * 4 + k % 2 * 2 + 1], s[k], c[k]);
         } else {
-            turn(v[k], v[k + 4], s[k], c[k]);
+            rotate(v[k], v[k + 4], s[k], c[k]);
         }
     }
 }

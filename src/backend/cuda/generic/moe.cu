@@ -3,80 +3,74 @@
 #include "backend/cuda/product.cuh"
 #include "backend/cuda/sm90/down_few.cuh"
 
-enum { COMBINE_THREADS = 128, SLOTS_AHEAD = 10 };
+enum { COMBINE_THREADS = 128, ROWS_AHEAD = 10 };
 
-/* y[t] = sum over slots of weight * row, in slot order; the shared expert last, unweighted. */
+/* y[t] = sum over the rows of a token of weight * row, in ascending order; the shared expert last,
+ * unweighted. */
 __global__ void __launch_bounds__(COMBINE_THREADS)
-    combine_slots_kernel(const float *rows, const float *weights, const float *shared,
-                         uint32_t n_used, uint32_t n_slot, uint32_t n, float *y)
+    combine_rows_kernel(const float *rows, const float *weights, const float *shared,
+                        uint32_t n_used, uint32_t rows_per_token, uint32_t n, float *y)
 {
     const uint32_t i = (blockIdx.x * COMBINE_THREADS + threadIdx.x) * 4;
     const size_t t = blockIdx.y;
+    DCHECK(n % 4 == 0 && (n_used == rows_per_token || n_used + 1 == rows_per_token));
     kernel_begin();
     if (i >= n) return;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    const float *from = rows + t * n_slot * n + i;
-    for (uint32_t s0 = 0; s0 < n_slot; s0 += SLOTS_AHEAD) {
-        float4 v[SLOTS_AHEAD];
-        float w[SLOTS_AHEAD];
+    const float *from = rows + t * rows_per_token * n + i;
+    for (uint32_t s0 = 0; s0 < rows_per_token; s0 += ROWS_AHEAD) {
+        float4 v[ROWS_AHEAD];
+        float w[ROWS_AHEAD];
 #pragma unroll
-        for (uint32_t s = 0; s < SLOTS_AHEAD; s++) {
-            if (s0 + s >= n_slot) continue;
+        for (uint32_t s = 0; s < ROWS_AHEAD; s++) {
+            if (s0 + s >= rows_per_token) continue;
             v[s] = *(const float4 *)(from + (size_t)(s0 + s) * n);
             w[s] = s0 + s < n_used ? weights[t * n_used + s0 + s] : 1.0f;
         }
 #pragma unroll
-        for (uint32_t s = 0; s < SLOTS_AHEAD; s++) {
-            if (s0 + s >= n_slot) continue;
+        for (uint32_t s = 0; s < ROWS_AHEAD; s++) {
+            if (s0 + s >= rows_per_token) continue;
             sum.x = fmaf(w[s], v[s].x, sum.x);
             sum.y = fmaf(w[s], v[s].y, sum.y);
             sum.z = fmaf(w[s], v[s].z, sum.z);
             sum.w = fmaf(w[s], v[s].w, sum.w);
         }
     }
-    if (shared) { /* a shared expert that is not a slot */
+    if (shared) { /* a shared expert without a row of its own here */
         float4 v = *(const float4 *)(shared + t * n + i);
         sum = make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
     }
     *(float4 *)(y + t * n + i) = sum;
 }
 
-/* Rows of a task, of those that both products can take: small tiles stream the weights of every
- * expert hit once or a few times; with many rows an expert the large tile computes instead. */
-uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uint32_t n_row,
-                       uint32_t n_stack)
-{
-    if (!c->fast) return PRODUCT_FLOAT_TILE;
-    uint32_t mean = n_row / n_stack;
-    bool large = cuda_wants_fp8(c, &w->moe.up.first) && cuda_wants_fp8(c, &w->moe.down.first);
-    return mean < 4 ? 8 : mean < 10 ? 16 : mean < 24 || !large ? 32 : PRODUCT_LARGE_TILE;
-}
-
 /* mid [row][gate | up]; experts that are not fused fill the two halves one after the other */
 static fathom_err run_up(struct cuda_backend *c, const struct weight *w, const struct act *x,
-                         uint32_t n_slot)
+                         uint32_t rows_per_token)
 {
     uint32_t inner = c->c.moe_inner;
-    TRY(cuda_product_mapped(c, &w->moe.up, x, n_slot, c->mid, 2 * inner, "experts' gate and up"));
+    TRY(cuda_product_mapped(c, &w->moe.up, x, rows_per_token, c->mid, 2 * inner,
+                            "experts' gate and up"));
     if (w->moe.fused_up) return FATHOM_OK;
-    return cuda_product_mapped(c, &w->moe.up_alone, x, n_slot, c->mid + inner, 2 * inner,
+    return cuda_product_mapped(c, &w->moe.up_alone, x, rows_per_token, c->mid + inner, 2 * inner,
                                "experts' up");
 }
 
 /* Whether one kernel makes everything behind gate and up. It reads the route before it has waited
  * for them, so they run on kernels that let no other begin before the route is there (launch.cuh).
  */
-static bool down_is_few(const struct cuda_backend *c, const struct moe_args *a, uint32_t n_slot)
+static bool down_is_few(const struct cuda_backend *c, const struct moe_args *a,
+                        uint32_t rows_per_token)
 {
     const struct matrix_stack *down = &a->w->moe.down;
     return a->n_token <= DOWN_TOKENS_MAX && cuda_fits_sm90(c, &a->w->moe.up) &&
-           cuda_fits_sm90(c, down) && down->first.n_col / 128 * n_slot <= DOWN_LINES_MAX;
+           cuda_fits_sm90(c, down) && down->first.n_col / 128 * rows_per_token <= DOWN_K_LINES_MAX;
 }
 
-static fathom_err run_down_few(struct cuda_backend *c, const struct moe_args *a, uint32_t n_slot,
-                               const float *shared)
+static fathom_err run_down_few(struct cuda_backend *c, const struct moe_args *a,
+                               uint32_t rows_per_token, const float *shared)
 {
     const struct matrix_stack *w = &a->w->moe.down;
+    ASSERT(w->first.n_row == c->c.hidden && w->first.n_col == c->c.moe_inner);
     struct down_args k = {};
     k.w = (const uint8_t *)w->first.data;
     k.w_stride = w->data_stride;
@@ -86,7 +80,7 @@ static fathom_err run_down_few(struct cuda_backend *c, const struct moe_args *a,
     k.n = w->first.n_row;
     k.k = w->first.n_col;
     k.n_token = a->n_token;
-    k.n_slot = n_slot;
+    k.rows_per_token = rows_per_token;
     k.n_used = c->c.n_expert_used;
     k.n_expert = w->n;
     k.experts = a->route->i;
@@ -102,19 +96,23 @@ static fathom_err run_down_few(struct cuda_backend *c, const struct moe_args *a,
 fathom_err cuda_moe(struct backend *b, const struct moe_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
-    uint32_t n_used = c->c.n_expert_used, n_slot = n_used + (a->w->moe.stacked_shared ? 1 : 0);
-    uint32_t n_row = a->n_token * n_slot, inner = c->c.moe_inner, hidden = c->c.hidden;
+    op_check_moe(&c->c, a);
+    ASSERT(a->w->kind == WEIGHT_MOE && a->route->kind == BUFFER_ROUTE);
+    ASSERT(a->x->kind == BUFFER_NORMED && a->y->kind == BUFFER_DELTA);
+    uint32_t n_used = c->c.n_expert_used,
+             rows_per_token = n_used + (a->w->moe.stacked_shared ? 1 : 0);
+    uint32_t n_row = a->n_token * rows_per_token, inner = c->c.moe_inner, hidden = c->c.hidden;
     bool fp8 = cuda_wants_fp8(c, &a->w->moe.down.first);
     const float *shared = a->w->moe.separate_shared ? c->shared_out : NULL;
     if (shared) TRY(cuda_ffn_run(c, a->w, a->x, a->n_token, c->shared_out));
     TRY(cuda_moe_map(c, a->w, a->route, a->n_token));
-    struct act x = {a->x->f, a->x->h, a->x->q, a->x->scale, hidden};
-    TRY(run_up(c, a->w, &x, n_slot));
-    if (down_is_few(c, a, n_slot)) return run_down_few(c, a, n_slot, shared);
+    const struct act x = act_of(a->x, hidden);
+    TRY(run_up(c, a->w, &x, rows_per_token));
+    if (down_is_few(c, a, rows_per_token)) return run_down_few(c, a, rows_per_token, shared);
     TRY(cuda_swiglu(c, n_row, inner, fp8, "experts"));
     struct act mid = {c->mid_f, NULL, fp8 ? c->mid_q : NULL, c->mid_scale, inner};
-    TRY(cuda_product_mapped(c, &a->w->moe.down, &mid, 1, c->slot_out, hidden, "experts' down"));
+    TRY(cuda_product_mapped(c, &a->w->moe.down, &mid, 1, c->expert_out, hidden, "experts' down"));
     dim3 grid(ceil_div(hidden, COMBINE_THREADS * 4), a->n_token);
-    return cuda_launch(c, "moe", combine_slots_kernel, grid, COMBINE_THREADS, 0, c->slot_out,
-                       a->route->w, shared, n_used, n_slot, hidden, a->y->f);
+    return cuda_launch(c, "moe", combine_rows_kernel, grid, COMBINE_THREADS, 0, c->expert_out,
+                       a->route->w, shared, n_used, rows_per_token, hidden, a->y->f);
 }

@@ -3,7 +3,7 @@
  * Fast path: a block keeps the 128 x 512 values of one head's W_UV in registers, loaded before it
  * waits for attention, and takes tile after tile of 16 tokens. A warp has 32 of the outputs (the
  * 16-row operand of two products) and a quarter of the 512 inputs; tokens are the 8-column operand.
- * The order of k inside a line of 128 bytes is that of product_small.cu. Quarters are added in
+ * The order of k inside a K line of 128 bytes is that of product_small.cu. Quarters are added in
  * ascending order, whatever the number of tokens; a head's 128 outputs are one quantization group.
  */
 #include "backend/cuda/kv.cuh"
@@ -12,18 +12,23 @@
 enum {
     VALUE_WARPS = 16,
     VALUE_THREADS = VALUE_WARPS * WARP,
-    VALUE_DIM = 128,
-    VALUE_SHARES = 4,                            /* of the inputs */
-    VALUE_LINES = KV_LATENT / 64 / VALUE_SHARES, /* lines of 64 values of a share */
-    VALUE_TOKENS = VALUE_WARPS,                  /* of a tile: a warp writes one */
+    VALUE_DIM = V_DIM,
+    VALUE_K_PARTS = 4,                              /* of the inputs */
+    VALUE_K_LINES = KV_LATENT / 64 / VALUE_K_PARTS, /* K lines of 64 values of a part */
+    VALUE_TOKENS = VALUE_WARPS,                     /* of a tile: a warp writes one */
     FLOAT_THREADS = 1024,
     FLOAT_TOKENS = 8,
 };
+static_assert((int)VALUE_DIM == (int)FP8_GROUP, "a head's outputs are one quantization group");
+static_assert(VALUE_WARPS == VALUE_K_PARTS * (VALUE_DIM / 32), "a warp: 32 outputs, a part of K");
+static_assert(KV_LATENT / 64 % VALUE_K_PARTS == 0, "parts of equal length");
+static_assert(VALUE_DIM % (FLOAT_THREADS / WARP) == 0 && KV_LATENT % (WARP * 4) == 0,
+              "nothing is left over");
 
 struct value_args {
-    const __nv_bfloat16 *z_h; /* [T][H][512] */
+    const bf16 *z_h; /* [T][H][512] */
     const float *z_f;
-    const __nv_bfloat16 *kv_b; /* [H][256][512], the values' rows from 128 on */
+    const bf16 *kv_b; /* [H][KV_B_ROWS][512], the values' rows behind NOPE_DIM others */
     const float *kv_b_f;
     uint32_t n_head, n_token;
     float *f; /* [T][H * 128] */
@@ -37,26 +42,27 @@ template <bool LEAN> struct value_shared {
         PITCH = KV_LATENT * 2 + (LEAN ? 16 : 64), /* 64: rows side by side do not share banks */
     };
     unsigned char z[STAGES][VALUE_TOKENS][PITCH];
-    float part[2][VALUE_SHARES][VALUE_TOKENS][VALUE_DIM + 4]; /* of two tiles */
+    float part[2][VALUE_K_PARTS][VALUE_TOKENS][VALUE_DIM + 4]; /* of two tiles */
+    static_assert(PITCH % 16 == 0, "16 bytes are copied and read at once");
 };
 
 /* A warp's weights: two tiles of 16 outputs, rows g and g + 8 of each. */
 struct value_weights {
-    struct line_words v[2][VALUE_LINES][2];
+    struct k_line_words v[2][VALUE_K_LINES][2];
 };
 
-static __device__ __forceinline__ void load_weights(struct value_weights &w,
-                                                    const struct value_args &a, int row0, int share)
+static __device__ __forceinline__ void
+load_weights(struct value_weights &w, const struct value_args &a, int row0, int k_part)
 {
     const int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    const size_t first = (size_t)blockIdx.x * 2 * VALUE_DIM + VALUE_DIM;
+    const size_t first = (size_t)blockIdx.x * KV_B_ROWS + NOPE_DIM;
     const char *from = (const char *)(a.kv_b + first * KV_LATENT);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const char *row = from + (size_t)(row0 + i * 8 + g) * KV_LATENT * 2 + 16 * t;
 #pragma unroll
-        for (int l = 0; l < VALUE_LINES; l++) {
-            load_words(w.v[i / 2][l][i % 2], row + (size_t)(share * VALUE_LINES + l) * 128);
+        for (int l = 0; l < VALUE_K_LINES; l++) {
+            load_words(w.v[i / 2][l][i % 2], row + (size_t)(k_part * VALUE_K_LINES + l) * 128);
         }
     }
 }
@@ -76,26 +82,26 @@ fetch_tile(const struct value_args &a, struct value_shared<LEAN> *s, int stage, 
     }
 }
 
-/* A warp's 32 outputs and share of the inputs, for 8 tokens a group, to s->part[turn] */
+/* A warp's 32 outputs and part of the inputs, for 8 tokens a group, to s->part[half] */
 template <int GROUPS, bool LEAN>
 static __device__ __forceinline__ void multiply_tile(struct value_shared<LEAN> *s, int stage,
-                                                     int turn, const struct value_weights &w,
-                                                     int row0, int share)
+                                                     int half, const struct value_weights &w,
+                                                     int row0, int k_part)
 {
     const int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     float acc[2][GROUPS][4] = {};
 #pragma unroll
-    for (int l = 0; l < VALUE_LINES; l++) {
-        struct line_words z[GROUPS];
+    for (int l = 0; l < VALUE_K_LINES; l++) {
+        struct k_line_words z[GROUPS];
 #pragma unroll
         for (int i = 0; i < GROUPS; i++) {
-            load_words(z[i], s->z[stage][i * 8 + g] + (share * VALUE_LINES + l) * 128 + 16 * t);
+            load_words(z[i], s->z[stage][i * 8 + g] + (k_part * VALUE_K_LINES + l) * 128 + 16 * t);
         }
 #pragma unroll
         for (int j = 0; j < 4; j++) {
 #pragma unroll
             for (int i = 0; i < GROUPS * 2; i++) {
-                const struct line_words &w0 = w.v[i % 2][l][0], &w1 = w.v[i % 2][l][1];
+                const struct k_line_words &w0 = w.v[i % 2][l][0], &w1 = w.v[i % 2][l][1];
                 mma_bf16(acc[i % 2][i / 2], w0.lo[j], w1.lo[j], w0.hi[j], w1.hi[j], z[i / 2].lo[j],
                          z[i / 2].hi[j]);
             }
@@ -103,7 +109,7 @@ static __device__ __forceinline__ void multiply_tile(struct value_shared<LEAN> *
     }
 #pragma unroll
     for (int i = 0; i < GROUPS * 2; i++) {
-        float *to = s->part[turn][share][i / 2 * 8 + 2 * t] + row0 + i % 2 * 16 + g;
+        float *to = s->part[half][k_part][i / 2 * 8 + 2 * t] + row0 + i % 2 * 16 + g;
         const float *c = acc[i % 2][i / 2];
         to[0] = c[0];
         to[VALUE_DIM + 4] = c[1];
@@ -112,18 +118,19 @@ static __device__ __forceinline__ void multiply_tile(struct value_shared<LEAN> *
     }
 }
 
-/* The shares' sum of one token, a warp's 4 values a lane, as values or as codes */
+/* The parts' sum of one token, a warp's 4 values a lane, as values or as codes */
 template <bool LEAN>
 static __device__ __forceinline__ void write_token(const struct value_args &a,
-                                                   const struct value_shared<LEAN> *s, int turn,
+                                                   const struct value_shared<LEAN> *s, int half,
                                                    uint32_t i, uint32_t token)
 {
     const int lane = (int)threadIdx.x % WARP;
     const size_t row = (size_t)token * a.n_head + blockIdx.x;
+    DCHECK(i < VALUE_TOKENS && token < a.n_token);
     float v[4] = {};
 #pragma unroll
-    for (int k = 0; k < VALUE_SHARES; k++) {
-        const float4 x = *(const float4 *)(s->part[turn][k][i] + lane * 4);
+    for (int k = 0; k < VALUE_K_PARTS; k++) {
+        const float4 x = *(const float4 *)(s->part[half][k][i] + lane * 4);
         v[0] += x.x;
         v[1] += x.y;
         v[2] += x.z;
@@ -146,12 +153,12 @@ __global__ void __launch_bounds__(VALUE_THREADS, 1) value_kernel(const struct va
     enum { STAGES = value_shared<LEAN>::STAGES };
     SHARED_DYNAMIC(unsigned char, shared);
     struct value_shared<LEAN> *s = (struct value_shared<LEAN> *)shared;
-    const int warp = (int)threadIdx.x / WARP, share = warp % VALUE_SHARES;
-    const int row0 = warp / VALUE_SHARES * 32;
+    const int warp = (int)threadIdx.x / WARP, k_part = warp % VALUE_K_PARTS;
+    const int row0 = warp / VALUE_K_PARTS * 32;
     const uint32_t n_tile = ceil_div(a.n_token, VALUE_TOKENS);
     struct value_weights w;
     dependency_release();
-    load_weights(w, a, row0, share);
+    load_weights(w, a, row0, k_part);
     dependency_wait();
     for (uint32_t i = 0; i < STAGES - 1; i++) {
         const uint32_t tile = blockIdx.y + i * gridDim.y;
@@ -160,7 +167,7 @@ __global__ void __launch_bounds__(VALUE_THREADS, 1) value_kernel(const struct va
     }
     /* a tile is written while the next one is multiplied */
     uint32_t before = n_tile;
-    int stage = 0, turn = 0;
+    int stage = 0, half = 0;
     for (uint32_t tile = blockIdx.y; before < n_tile || tile < n_tile; tile += gridDim.y) {
         cp_async_wait<STAGES - 2>();
         __syncthreads();
@@ -168,14 +175,14 @@ __global__ void __launch_bounds__(VALUE_THREADS, 1) value_kernel(const struct va
             const uint32_t next = tile + (STAGES - 1) * gridDim.y;
             if (next < n_tile) fetch_tile(a, s, (stage + STAGES - 1) % STAGES, next);
             cp_async_commit();
-            multiply_tile<GROUPS>(s, stage, turn, w, row0, share);
+            multiply_tile<GROUPS>(s, stage, half, w, row0, k_part);
         }
         const uint32_t token = before * VALUE_TOKENS + (uint32_t)warp;
         if (before < n_tile && token < a.n_token)
-            write_token(a, s, turn ^ 1, (uint32_t)warp, token);
+            write_token(a, s, half ^ 1, (uint32_t)warp, token);
         before = tile < n_tile ? tile : n_tile;
         stage = (stage + 1) % STAGES;
-        turn ^= 1;
+        half ^= 1;
     }
 }
 
@@ -195,7 +202,7 @@ __global__ void __launch_bounds__(FLOAT_THREADS) value_float_kernel(const struct
     }
     __syncthreads();
     for (int v = warp; v < VALUE_DIM; v += FLOAT_THREADS / WARP) {
-        const float *row = a.kv_b_f + ((size_t)head * 256 + 128 + (size_t)v) * KV_LATENT;
+        const float *row = a.kv_b_f + ((size_t)head * KV_B_ROWS + NOPE_DIM + (size_t)v) * KV_LATENT;
         float acc[FLOAT_TOKENS] = {};
         for (int k = lane * 4; k < KV_LATENT; k += WARP * 4) {
             const float4 w = *(const float4 *)(row + k);
@@ -241,6 +248,7 @@ static fathom_err launch_values(struct cuda_backend *c, const struct value_args 
 
 static fathom_err run_values(struct cuda_backend *c, const struct value_args &v)
 {
+    ASSERT(v.kv_b ? v.z_h != NULL : v.kv_b_f && v.z_f && !v.q);
     if (!v.kv_b) {
         const dim3 grid(v.n_head, ceil_div(v.n_token, FLOAT_TOKENS));
         return cuda_launch(c, "mla_out", value_float_kernel, grid, FLOAT_THREADS, 0, v);
@@ -254,9 +262,20 @@ static fathom_err run_values(struct cuda_backend *c, const struct value_args &v)
 fathom_err cuda_mla_out(struct backend *b, const struct mla_out_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
+    op_check_mla_out(&c->c, a);
+    ASSERT(a->w->kind == WEIGHT_MLA && a->w->mla.out.n_col == c->c.n_head * VALUE_DIM);
+    ASSERT(a->z->kind == BUFFER_LATENT && a->y->kind == BUFFER_DELTA);
     uint8_t *codes = cuda_wants_fp8(c, &a->w->mla.out) ? c->heads_q : NULL;
-    struct value_args v = {a->z->h,    a->z->f,    a->w->mla.kv_b, a->w->mla.kv_b_f, c->c.n_head,
-                           a->n_token, c->heads_f, codes,          c->heads_scale};
+    struct value_args v = {};
+    v.z_h = a->z->h;
+    v.z_f = a->z->f;
+    v.kv_b = a->w->mla.kv_b;
+    v.kv_b_f = a->w->mla.kv_b_f;
+    v.n_head = c->c.n_head;
+    v.n_token = a->n_token;
+    v.f = c->heads_f;
+    v.q = codes;
+    v.scale = c->heads_scale;
     TRY(run_values(c, v));
     struct act heads = {c->heads_f, NULL, codes, c->heads_scale, c->c.n_head * VALUE_DIM};
     return cuda_product(c, &a->w->mla.out, &heads, a->n_token, a->y->f, c->c.hidden, "o");

@@ -1,28 +1,29 @@
 /* product_bf16.cu - matrix products of BF16 weights: the head, narrow projections
  *
  * A warp owns 16 outputs (the product's 16-row operand); tokens are the 8-column operand, NT groups
- * of 8. K is cut into shares (shares.h): a share is one chain of products from zero, shares are
- * added in ascending order. The order of k inside a 128-byte line is free as long as both operands
+ * of 8. K is cut into parts (k_parts.h): a part is one chain of products from zero, and parts are
+ * added in ascending order. The order of k inside a K line is free as long as both operands
  * use the same one, so a lane loads 16 bytes at 16*t of each half line of its two rows and feeds
  * the words as they lie. A token's bits depend neither on its neighbours nor on the kernel:
  *
  *   narrow  few outputs: a block has 16 to 128, its warps share K
- *   wide    enough outputs for every SM: a block has 128, each warp walks all of K with AHEAD lines
- *           of weights on their way to registers; tokens stand in shared memory, where all warps
- *           read them, so that weights are read once for up to 64 tokens
+ *   wide    enough outputs for every SM: a block has 128, each warp walks all of K with AHEAD K
+ * lines of weights on their way to registers; tokens stand in shared memory, where all warps read
+ * them, so that weights are read once for up to 64 tokens
  *
- * Weights do not change: the first lines are requested before the wait. */
+ * Weights do not change: the first K lines are requested before the wait. */
+#include "backend/cuda/k_parts.h"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
-#include "backend/cuda/shares.h"
 
-enum { WARPS = 8, THREADS = WARPS * WARP, AHEAD = 4, LINE_BYTES = 128, PITCH = 17, TILE = 16 };
+enum { WARPS = 8, THREADS = WARPS * WARP, AHEAD = 4, PITCH = 17, TILE = 16 };
+static_assert(PITCH > TILE, "sums of one output lie in different banks");
 
-struct line {
-    uint4 lo[2], hi[2]; /* rows g and g + 8: first and second half of a 128-byte line */
+struct k_line {
+    uint4 lo[2], hi[2]; /* rows g and g + 8: first and second half of a K line */
 };
 
-/* A lane's two rows of weights, at 16 bytes of a line's first half. */
+/* A lane's two rows of weights, at 16 bytes of a K line's first half. */
 struct weight_rows {
     const char *at[2];
 };
@@ -43,17 +44,17 @@ static __device__ __forceinline__ struct weight_rows rows_of(const struct produc
     return w;
 }
 
-static __device__ __forceinline__ void load_line(struct line &l, const struct weight_rows &w,
-                                                 uint32_t line)
+static __device__ __forceinline__ void load_k_line(struct k_line &l, const struct weight_rows &w,
+                                                   uint32_t k_line)
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        l.lo[r] = load_stream(w.at[r] + (size_t)line * LINE_BYTES);
-        l.hi[r] = load_stream(w.at[r] + (size_t)line * LINE_BYTES + 64);
+        l.lo[r] = load_stream(w.at[r] + (size_t)k_line * K_LINE_BYTES);
+        l.hi[r] = load_stream(w.at[r] + (size_t)k_line * K_LINE_BYTES + 64);
     }
 }
 
-static __device__ __forceinline__ void multiply(float (&c)[4], const struct line &l,
+static __device__ __forceinline__ void multiply(float (&c)[4], const struct k_line &l,
                                                 const uint4 &lo, const uint4 &hi)
 {
 #pragma unroll
@@ -67,17 +68,19 @@ static __device__ __forceinline__ void multiply(float (&c)[4], const struct line
 static __device__ __forceinline__ const char *input(const struct product_args &a, uint32_t token)
 {
     const uint32_t i = min(token, a.n_token - 1);
+    DCHECK(!a.in_rows || a.in_rows[i] >= 0);
     return (const char *)a.h + (size_t)(a.in_rows ? (uint32_t)a.in_rows[i] : i) * a.k * 2;
 }
 
 /* ---- narrow ---- */
 
-/* Adds the shares of a block's outputs and writes tokens x outputs. */
+/* Adds the K parts of a block's outputs and writes tokens x outputs. */
 template <int NT, int WK>
 static __device__ __forceinline__ void finish(const struct product_args &a, const float (*acc)[4],
                                               float *shared, uint32_t n_block, uint32_t token0)
 {
     enum { AREA = NT * 8 * PITCH, N = WARPS / WK * TILE };
+    static_assert(WARPS % WK == 0, "warps of a tile share its K");
     const uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < NT; i++) {
@@ -107,28 +110,28 @@ __global__ void __launch_bounds__(THREADS, NT == 1 ? 2 : 1)
     SHARED_DYNAMIC(float, shared);
     const uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
     const uint32_t n_block = blockIdx.x * (WARPS / WK) * TILE, token0 = blockIdx.y * NT * 8;
-    const uint32_t share = a.k / 64 / WK, first = warp % WK * share;
+    const uint32_t k_part = a.k / 64 / WK, first = warp % WK * k_part;
     const struct weight_rows w = rows_of(a, n_block + warp / WK * TILE);
-    struct line l[AHEAD];
+    struct k_line l[AHEAD];
     float acc[NT][4] = {};
     dependency_release();
 #pragma unroll
-    for (uint32_t u = 0; u < AHEAD; u++) load_line(l[u], w, first + min(u, share - 1));
+    for (uint32_t u = 0; u < AHEAD; u++) load_k_line(l[u], w, first + min(u, k_part - 1));
     dependency_wait();
     const char *x[NT];
 #pragma unroll
     for (uint32_t i = 0; i < NT; i++) x[i] = input(a, token0 + i * 8 + g) + 16 * t;
-    for (uint32_t b = 0; b < share; b += AHEAD) {
+    for (uint32_t b = 0; b < k_part; b += AHEAD) {
 #pragma unroll
         for (uint32_t u = 0; u < AHEAD; u++) {
-            if (b + u >= share) break;
-            const size_t at = (size_t)(first + b + u) * LINE_BYTES;
+            if (b + u >= k_part) break;
+            const size_t at = (size_t)(first + b + u) * K_LINE_BYTES;
 #pragma unroll
             for (int i = 0; i < NT; i++) {
                 multiply(acc[i], l[u], *(const uint4 *)(x[i] + at),
                          *(const uint4 *)(x[i] + at + 64));
             }
-            load_line(l[u], w, first + min(b + u + AHEAD, share - 1));
+            load_k_line(l[u], w, first + min(b + u + AHEAD, k_part - 1));
         }
     }
     finish<NT, WK>(a, acc, shared, n_block, token0);
@@ -140,14 +143,16 @@ static fathom_err launch_narrow(struct cuda_backend *c, const struct product_arg
 {
     dim3 grid(ceil_div(a.n, WARPS / WK * TILE), ceil_div(a.n_token, NT * 8));
     size_t bytes = (size_t)WARPS * NT * 8 * PITCH * sizeof(float);
+    static_assert(WARPS * NT * 8 * PITCH * sizeof(float) <= SHARED_PLAIN_MAX,
+                  "no limit is raised for it");
     return cuda_launch(c, what, product_bf16_narrow_kernel<NT, WK>, grid, THREADS, bytes, a);
 }
 
 template <int NT>
-static fathom_err launch_share(struct cuda_backend *c, const struct product_args &a,
-                               const char *what)
+static fathom_err launch_k_parts(struct cuda_backend *c, const struct product_args &a,
+                                 const char *what)
 {
-    switch (share_count(a.k / 64)) {
+    switch (k_part_count(a.k / 64)) {
     case 8: return launch_narrow<NT, 8>(c, a, what);
     case 4: return launch_narrow<NT, 4>(c, a, what);
     case 2: return launch_narrow<NT, 2>(c, a, what);
@@ -158,73 +163,76 @@ static fathom_err launch_share(struct cuda_backend *c, const struct product_args
 /* ---- wide ---- */
 
 enum { WIDE_ROWS = WARPS * TILE, STAGES = 3 };
+static_assert(AHEAD * 8 == WARP, "lanes copy AHEAD K lines, a 16-byte chunk each");
+static_assert(STAGES == 3, "two steps of tokens are on their way, one is read");
 
-/* Where 16 bytes of a token's line stand: eight lanes that read two tokens meet all banks. */
+/* Where 16 bytes of a token's K line stand: eight lanes that read two tokens meet all banks. */
 static __device__ __forceinline__ uint32_t place(uint32_t token, uint32_t chunk)
 {
-    return token * LINE_BYTES + ((chunk ^ (token & 1) << 2) << 4);
+    DCHECK(chunk < K_LINE_BYTES / 16);
+    return token * K_LINE_BYTES + ((chunk ^ (token & 1) << 2) << 4);
 }
 
-/* AHEAD lines of all tokens from `line` on into a stage, one group of copies. */
+/* AHEAD K lines of all tokens from `k_line` on into a stage, one group of copies. */
 template <int NT>
 static __device__ __forceinline__ void copy_tokens(const struct product_args &a, uint32_t stage,
-                                                   const char *const (&x)[NT], uint32_t line)
+                                                   const char *const (&x)[NT], uint32_t k_line)
 {
     const uint32_t warp = threadIdx.x / WARP, chunk = threadIdx.x % 8;
-    const uint32_t u = threadIdx.x % WARP / 8; /* of AHEAD lines */
+    const uint32_t u = threadIdx.x % WARP / 8; /* of AHEAD K lines */
 #pragma unroll
     for (uint32_t i = 0; i < NT; i++) {
-        if (line + u < a.k / 64)
-            cp_async_16(stage + u * NT * 8 * LINE_BYTES + place(i * 8 + warp, chunk),
-                        x[i] + (size_t)(line + u) * LINE_BYTES + chunk * 16, true);
+        if (k_line + u < a.k / 64)
+            cp_async_16(stage + u * NT * 8 * K_LINE_BYTES + place(i * 8 + warp, chunk),
+                        x[i] + (size_t)(k_line + u) * K_LINE_BYTES + chunk * 16, true);
     }
     cp_async_commit();
 }
 
 template <int NT>
 __global__ void __launch_bounds__(THREADS, NT == 1 ? 2 : 1)
-    product_bf16_wide_kernel(const struct product_args a, uint32_t share)
+    product_bf16_wide_kernel(const struct product_args a, uint32_t k_part)
 {
     SHARED_DYNAMIC(float, shared);
-    enum { LINE_AREA = NT * 8 * LINE_BYTES, STAGE = AHEAD * LINE_AREA };
+    enum { K_LINE_AREA = NT * 8 * K_LINE_BYTES, STAGE = AHEAD * K_LINE_AREA };
     const uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
     const uint32_t n0 = blockIdx.x * WIDE_ROWS + warp * TILE, token0 = blockIdx.y * NT * 8;
-    const uint32_t n_line = a.k / 64;
+    const uint32_t n_k_line = a.k / 64;
     const uint32_t stages = smem_address(shared);
     const struct weight_rows w = rows_of(a, n0);
-    struct line l[AHEAD];
+    struct k_line l[AHEAD];
     float sum[NT][4] = {}, acc[NT][4] = {};
     dependency_release();
 #pragma unroll
-    for (uint32_t u = 0; u < AHEAD; u++) load_line(l[u], w, min(u, n_line - 1));
+    for (uint32_t u = 0; u < AHEAD; u++) load_k_line(l[u], w, min(u, n_k_line - 1));
     dependency_wait();
     const char *x[NT];
 #pragma unroll
     for (uint32_t i = 0; i < NT; i++) x[i] = input(a, token0 + i * 8 + warp);
     copy_tokens<NT>(a, stages, x, 0);
     copy_tokens<NT>(a, stages + STAGE, x, AHEAD);
-    uint32_t left = share;
-    for (uint32_t b = 0, step = 0; b < n_line; b += AHEAD, step++) {
+    uint32_t left = k_part;
+    for (uint32_t b = 0, step = 0; b < n_k_line; b += AHEAD, step++) {
         cp_async_wait<1>();
         __syncthreads(); /* this step's tokens are there; those of the one before are done with */
         copy_tokens<NT>(a, stages + (step + 2) % STAGES * STAGE, x, b + 2 * AHEAD);
         const char *from = (const char *)shared + step % STAGES * STAGE;
 #pragma unroll
-        for (uint32_t u = 0; u < AHEAD; u++, from += LINE_AREA) {
-            if (b + u >= n_line) break;
+        for (uint32_t u = 0; u < AHEAD; u++, from += K_LINE_AREA) {
+            if (b + u >= n_k_line) break;
 #pragma unroll
             for (uint32_t i = 0; i < NT; i++) {
                 multiply(acc[i], l[u], *(const uint4 *)(from + place(i * 8 + g, t)),
                          *(const uint4 *)(from + place(i * 8 + g, t + 4)));
             }
-            load_line(l[u], w, min(b + u + AHEAD, n_line - 1));
+            load_k_line(l[u], w, min(b + u + AHEAD, n_k_line - 1));
             if (--left) continue;
-            left = share;
+            left = k_part;
 #pragma unroll
             for (int i = 0; i < NT; i++) {
 #pragma unroll
                 for (int k = 0; k < 4; k++) {
-                    sum[i][k] = b + u < share ? acc[i][k] : sum[i][k] + acc[i][k];
+                    sum[i][k] = b + u < k_part ? acc[i][k] : sum[i][k] + acc[i][k];
                     acc[i][k] = 0.0f;
                 }
             }
@@ -245,26 +253,28 @@ static fathom_err launch_wide(struct cuda_backend *c, const struct product_args 
                               const char *what)
 {
     dim3 grid(ceil_div(a.n, WIDE_ROWS), ceil_div(a.n_token, NT * 8));
-    size_t bytes = (size_t)STAGES * AHEAD * NT * 8 * LINE_BYTES;
+    size_t bytes = (size_t)STAGES * AHEAD * NT * 8 * K_LINE_BYTES;
     return cuda_launch(c, what, product_bf16_wide_kernel<NT>, grid, THREADS, bytes, a,
-                       a.k / 64 / share_count(a.k / 64));
+                       a.k / 64 / k_part_count(a.k / 64));
 }
 
 /* Needs k a multiple of 64; plain rows, or those that in_rows lists. */
 fathom_err product_bf16(struct cuda_backend *c, const struct product_args &a, const char *what)
 {
     enum { WIDE_BLOCKS_MIN = 64 };
+    ASSERT(a.k % 64 == 0 && a.h && !a.tasks && a.n_token > 0);
+    ASSERT((uintptr_t)a.w % 16 == 0 && (uintptr_t)a.h % 16 == 0);
     if (a.n >= WIDE_BLOCKS_MIN * WIDE_ROWS) {
         if (a.n_token <= 8) return launch_wide<1>(c, a, what);
         return a.n_token <= 32 ? launch_wide<4>(c, a, what) : launch_wide<8>(c, a, what);
     }
-    if (a.n_token <= 8) return launch_share<1>(c, a, what);
-    return a.n_token <= 16 ? launch_share<2>(c, a, what) : launch_share<4>(c, a, what);
+    if (a.n_token <= 8) return launch_k_parts<1>(c, a, what);
+    return a.n_token <= 16 ? launch_k_parts<2>(c, a, what) : launch_k_parts<4>(c, a, what);
 }
 
 fathom_err product_bf16_init(struct cuda_backend *c)
 {
-    enum { LARGEST = STAGES * AHEAD * 64 * LINE_BYTES };
+    enum { LARGEST = STAGES * AHEAD * 64 * K_LINE_BYTES };
     static_assert(LARGEST <= shared_limit(true), "shared memory of a block");
     const cudaFuncAttribute attribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
     CU_TRY(c, cudaFuncSetAttribute(product_bf16_wide_kernel<8>, attribute, LARGEST), "create");

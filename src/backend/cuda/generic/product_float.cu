@@ -5,21 +5,22 @@
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
 
-enum { TILE = PRODUCT_FLOAT_TILE, STEP = 16 };
+enum { TILE = PRODUCT_FLOAT_TILE, STEP = 16, THREADS = 256 };
+static_assert(TILE * TILE == THREADS * 4 * 4 && TILE == 16 * 4, "a thread sums 4 x 4");
 
 template <enum dtype DT>
 static __device__ __forceinline__ float
 weight_at(const struct product_args &a, const struct product_rows &p, uint32_t n, uint32_t k)
 {
     size_t at = (size_t)n * a.k + k;
-    if (DT == DTYPE_F32) return ((const float *)p.w)[at];
-    if (DT == DTYPE_BF16) return __bfloat162float(((const __nv_bfloat16 *)p.w)[at]);
-    return e4m3_to_float(((const uint8_t *)p.w)[at]) *
-           p.w_scale[(a.row0 + n) / SCALE_BLOCK * a.scale_stride + (a.col0 + k) / SCALE_BLOCK];
+    DCHECK(n < a.n && k < a.k);
+    const float v = stored_value<DT>(p.w, at);
+    if (DT != DTYPE_F8_E4M3) return v;
+    return v * p.w_scale[(a.row0 + n) / SCALE_BLOCK * a.scale_stride + (a.col0 + k) / SCALE_BLOCK];
 }
 
 template <enum dtype DT>
-__global__ void __launch_bounds__(256) product_float_kernel(const struct product_args a)
+__global__ void __launch_bounds__(THREADS) product_float_kernel(const struct product_args a)
 {
     __shared__ float x[STEP][TILE + 4], w[STEP][TILE + 4];
     kernel_begin();
@@ -29,7 +30,7 @@ __global__ void __launch_bounds__(256) product_float_kernel(const struct product
     int tr = (int)threadIdx.x / 16, tn = (int)threadIdx.x % 16;
     float acc[4][4] = {};
     for (uint32_t k0 = 0; k0 < a.k; k0 += STEP) {
-        for (int i = (int)threadIdx.x; i < TILE * STEP; i += 256) {
+        for (int i = (int)threadIdx.x; i < TILE * STEP; i += THREADS) {
             int row = i / STEP, kk = i % STEP;
             bool k_ok = k0 + (uint32_t)kk < a.k;
             float v =
@@ -67,9 +68,13 @@ fathom_err product_float(struct cuda_backend *c, const struct product_args &a, e
                          uint32_t n_tile, const char *what)
 {
     dim3 grid(ceil_div(a.n, TILE), n_tile);
+    ASSERT(a.f && a.w && a.out);
+    ASSERT(dtype != DTYPE_F8_E4M3 || a.w_scale);
     switch (dtype) {
-    case DTYPE_F32: return cuda_launch(c, what, product_float_kernel<DTYPE_F32>, grid, 256, 0, a);
-    case DTYPE_BF16: return cuda_launch(c, what, product_float_kernel<DTYPE_BF16>, grid, 256, 0, a);
-    default: return cuda_launch(c, what, product_float_kernel<DTYPE_F8_E4M3>, grid, 256, 0, a);
+    case DTYPE_F32:
+        return cuda_launch(c, what, product_float_kernel<DTYPE_F32>, grid, THREADS, 0, a);
+    case DTYPE_BF16:
+        return cuda_launch(c, what, product_float_kernel<DTYPE_BF16>, grid, THREADS, 0, a);
+    default: return cuda_launch(c, what, product_float_kernel<DTYPE_F8_E4M3>, grid, THREADS, 0, a);
     }
 }

@@ -2,12 +2,12 @@
  *
  * Block: 128 tokens x 64 outputs x 128 of K, 8 warps of 32 x 32, four stages of cp.async into
  * swizzled shared memory. Each 128-wide step is summed in the tensor cores, multiplied by the
- * token's and the block's scale, and added to an f32 sum of the current share of K; shares are
- * added in ascending order. Shares, and the order of k inside a step, are those of
+ * token's and the block's scale, and added to an f32 sum of the current part of K; parts are
+ * added in ascending order. The parts, and the order of k inside a step, are those of
  * product_small.cu, so both files give the same bits. */
+#include "backend/cuda/k_parts.h"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
-#include "backend/cuda/shares.h"
 
 enum {
     BM = PRODUCT_LARGE_TILE,
@@ -17,11 +17,16 @@ enum {
     THREADS = 256,
     STAGE_BYTES = (BM + BN) * BK,
 };
+static_assert((int)BK == (int)SCALE_BLOCK && (int)SCALE_BLOCK % BN == 0, "one weight scale a step");
+static_assert(BM * BN == THREADS / WARP * 32 * 32, "a warp has 32 x 32 outputs");
+static_assert((BM + BN) * 8 % THREADS == 0, "every thread copies equally much");
+static_assert(STAGE_BYTES % 1024 == 0 && BM * BK % 1024 == 0, "tiles begin aligned");
 
 /* Byte (row, 16-byte piece) of a tile with 128-byte rows: pieces permuted so that four
  * neighbouring pieces of two neighbouring rows lie in different banks. */
 static __device__ __forceinline__ uint32_t swizzle(int row, int piece)
 {
+    DCHECK(piece >= 0 && piece < BK / 16);
     return (uint32_t)(row * BK + ((piece ^ (row & 1) << 2) << 4));
 }
 
@@ -93,7 +98,7 @@ static __device__ __forceinline__ void multiply_stage(float (&c)[2][4][4],
 }
 
 __global__ void __launch_bounds__(THREADS, 1)
-    product_fp8_large_kernel(const struct product_args a, const uint32_t share)
+    product_fp8_large_kernel(const struct product_args a, const uint32_t k_part)
 {
     SHARED_DYNAMIC(unsigned char, tiles);
     __shared__ struct large_shared rows;
@@ -148,7 +153,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                 part[m][n][3] = fmaf(c[m][n][3], s1, part[m][n][3]);
             }
         }
-        if ((s + 1) % share == 0) {
+        if ((s + 1) % k_part == 0) {
 #pragma unroll
             for (int i = 0; i < 32; i++) {
                 float *to = &total[0][0][0] + i, *from = &part[0][0][0] + i;
@@ -180,11 +185,15 @@ fathom_err product_fp8_large(struct cuda_backend *c, const struct product_args &
 {
     static_assert(STAGES * STAGE_BYTES + sizeof(struct large_shared) <= shared_limit(true),
                   "shared memory of a block");
-    uint32_t share = a.k / BK / share_count(a.k / BK);
+    ASSERT(a.k % BK == 0 && a.row0 == 0 && a.col0 == 0);
+    ASSERT(a.q && a.q_scale && a.w_scale && (!a.tasks || a.in_divisor > 0));
+    ASSERT((uintptr_t)a.q % 16 == 0 && (uintptr_t)a.w % 16 == 0 && a.w_stride % 16 == 0);
+    uint32_t k_part = a.k / BK / k_part_count(a.k / BK);
+    ASSERT(a.k / BK % k_part == 0);
     CU_TRY(c,
            cudaFuncSetAttribute(product_fp8_large_kernel,
                                 cudaFuncAttributeMaxDynamicSharedMemorySize, STAGES * STAGE_BYTES),
            what);
     return cuda_launch(c, what, product_fp8_large_kernel, dim3(ceil_div(a.n, BN), n_tile), THREADS,
-                       STAGES * STAGE_BYTES, a, share);
+                       STAGES * STAGE_BYTES, a, k_part);
 }

@@ -1,23 +1,23 @@
 /* product_small.cu - FP8 matrix products with few rows: weights stream once, straight from their
  * checkpoint layout into tensor core registers
  *
- * A warp owns RT tiles of 16 outputs (the product's 16-row operand) and one share of K (shares.h);
- * tokens are the 8-column operand, up to NT groups of 8. The order of k inside a 128-byte line is
- * free as long as both operands use the same one, so a lane loads 16 bytes at 16*t of each half
- * line of its two rows and feeds the words as they lie: no shuffles, no shared memory, every
- * 32-byte sector used whole. One line is one scale block; its tensor core sum is multiplied by
+ * A warp owns RT tiles of 16 outputs (the product's 16-row operand) and one part of K (k_parts.h);
+ * tokens are the 8-column operand, up to NT groups of 8. The order of k inside a K line is
+ * free as long as both operands use the same one, so a lane loads 16 bytes at 16*t of each half of
+ * the K line of its two rows and feeds the words as they lie: no shuffles, no shared memory, every
+ * 32-byte sector used whole. One K line is one scale block; its tensor core sum is multiplied by
  * both scales and added to an f32 sum. A token's bits depend neither on its neighbours nor on NT.
  *
- * Weights do not change, so a plain product loads its first lines before it waits for the kernel
+ * Weights do not change, so a plain product loads its first K lines before it waits for the kernel
  * in front of it. */
+#include "backend/cuda/k_parts.h"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
-#include "backend/cuda/shares.h"
 
-enum { WARPS = 8, AHEAD = 4 };
+enum { WARPS = 8, THREADS = WARPS * WARP, AHEAD = 4 };
 
-struct line {
-    uint4 lo0, hi0; /* row g: first and second half of a 128-byte line */
+struct k_line {
+    uint4 lo0, hi0; /* row g: first and second half of a K line */
     uint4 lo1, hi1; /* row g + 8 */
 };
 
@@ -26,8 +26,8 @@ static __device__ __forceinline__ uint32_t word(const uint4 &v, int j)
     return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w;
 }
 
-static __device__ __forceinline__ void load_line(struct line &l, const char *row0, const char *row1,
-                                                 size_t at)
+static __device__ __forceinline__ void load_k_line(struct k_line &l, const char *row0,
+                                                   const char *row1, size_t at)
 {
     l.lo0 = load_stream(row0 + at);
     l.hi0 = load_stream(row0 + at + 64);
@@ -35,25 +35,25 @@ static __device__ __forceinline__ void load_line(struct line &l, const char *row
     l.hi1 = load_stream(row1 + at + 64);
 }
 
-/* A warp's weights: its row tiles, its share of K. Step i of n is line i % share of tile i / share.
- */
+/* A warp's weights: its row tiles, its part of K. Step i is K line
+ * i % k_part of tile i / k_part. */
 template <int RT> struct stream {
     const char *row0[RT], *row1[RT];
-    uint32_t first, share;
+    uint32_t first, k_part;
 };
 
 template <int RT>
-static __device__ __forceinline__ void load_step(struct line &l, const struct stream<RT> &s,
+static __device__ __forceinline__ void load_step(struct k_line &l, const struct stream<RT> &s,
                                                  uint32_t i)
 {
-    uint32_t tile = RT == 1 ? 0 : i / s.share, line = RT == 1 ? i : i % s.share;
-    load_line(l, s.row0[tile], s.row1[tile], (size_t)(s.first + line) * 128);
+    uint32_t tile = RT == 1 ? 0 : i / s.k_part, k_line = RT == 1 ? i : i % s.k_part;
+    load_k_line(l, s.row0[tile], s.row1[tile], (size_t)(s.first + k_line) * 128);
 }
 
 template <int RT>
 static __device__ __forceinline__ struct stream<RT>
 make_stream(const struct product_args &a, const char *w, uint32_t n0, uint32_t row_bytes,
-            uint32_t first, uint32_t share) {
+            uint32_t first, uint32_t k_part) {
     const int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     struct stream<RT> s;
 #pragma unroll
@@ -63,17 +63,18 @@ make_stream(const struct product_args &a, const char *w, uint32_t n0, uint32_t r
         s.row1[r] = w + (size_t)min(n + 8, a.n - 1) * row_bytes + 16 * t;
     }
     s.first = first;
-    s.share = share;
+    s.k_part = k_part;
     return s;
 }
 
-/* Adds the shares and writes rows x outputs. `acc` holds C fragments per row tile and token
+/* Adds the K parts and writes rows x outputs. `acc` holds C fragments per row tile and token
  * group. */
 template <int NT, int WK, int RT>
 static __device__ __forceinline__ void finish(const struct product_args &a,
                                               const struct product_rows &p, float (&acc)[RT][NT][4],
                                               float *shared, int wk, int wn, uint32_t n_block)
 {
+    static_assert(WARPS % WK == 0, "warps of a tile share its K");
     const int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     enum { COLS = NT * 8, ROWS = RT * 16, PITCH = ROWS + 1, AREA = COLS * PITCH, WN = WARPS / WK };
     float *mine = shared + (wn * WK + wk) * AREA;
@@ -112,6 +113,7 @@ static __device__ __forceinline__ struct tokens<NT> make_tokens(const struct pro
                                                                 const struct product_rows &p) {
     const int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     struct tokens<NT> k;
+    DCHECK(p.n >= 1 && p.n <= NT * 8);
 #pragma unroll
     for (int i = 0; i < NT; i++) {
         k.load[i] = in_row(a, p, min(i * 8 + g, p.n - 1));
@@ -121,15 +123,15 @@ static __device__ __forceinline__ struct tokens<NT> make_tokens(const struct pro
     return k;
 }
 
-/* One line of FP8 weights times up to 8 * NT tokens, added to acc. */
+/* One K line of FP8 weights times up to 8 * NT tokens, added to acc. */
 template <int NT>
 static __device__ __forceinline__ void
-multiply_fp8(float (&acc)[NT][4], const struct line &l, const struct product_args &a,
+multiply_fp8(float (&acc)[NT][4], const struct k_line &l, const struct product_args &a,
              const struct tokens<NT> &k, float w_scale, uint32_t block)
 {
     const char *q = (const char *)a.q + (size_t)block * 128 + threadIdx.x % 4 * 16;
     const float *scale = a.q_scale + block;
-    const size_t n_line = a.k / 128;
+    const size_t n_k_line = a.k / 128;
 #pragma unroll
     for (int i = 0; i < NT; i++) {
         const char *x = q + (size_t)k.load[i] * a.k;
@@ -141,8 +143,8 @@ multiply_fp8(float (&acc)[NT][4], const struct line &l, const struct product_arg
             mma_e4m3(c, word(l.lo0, j), word(l.lo1, j), word(l.hi0, j), word(l.hi1, j), word(lo, j),
                      word(hi, j));
         }
-        float s0 = w_scale * scale[(size_t)k.sum[i][0] * n_line];
-        float s1 = w_scale * scale[(size_t)k.sum[i][1] * n_line];
+        float s0 = w_scale * scale[(size_t)k.sum[i][0] * n_k_line];
+        float s1 = w_scale * scale[(size_t)k.sum[i][1] * n_k_line];
         acc[i][0] = fmaf(c[0], s0, acc[i][0]);
         acc[i][1] = fmaf(c[1], s1, acc[i][1]);
         acc[i][2] = fmaf(c[2], s0, acc[i][2]);
@@ -156,13 +158,14 @@ __global__ void __launch_bounds__(WARPS *WARP, NT == 1 ? 2 : 1)
 {
     SHARED_DYNAMIC(float, shared);
     const int warp = (int)threadIdx.x / WARP, wk = warp % WK, wn = warp / WK;
-    const uint32_t n_line = a.k / 128, share = n_line / WK, first = (uint32_t)wk * share;
+    const uint32_t n_k_line = a.k / 128, k_part = n_k_line / WK, first = (uint32_t)wk * k_part;
     const uint32_t n_block = blockIdx.x * (WARPS / WK) * RT * 16;
-    const uint32_t n0 = n_block + (uint32_t)(wn * RT * 16), n_step = share * RT;
-    struct line l[AHEAD];
+    const uint32_t n0 = n_block + (uint32_t)(wn * RT * 16), n_step = k_part * RT;
+    struct k_line l[AHEAD];
+    DCHECK(n_k_line % WK == 0);
     dependency_release();
     if (!a.tasks) {
-        struct stream<RT> s = make_stream<RT>(a, (const char *)a.w, n0, a.k, first, share);
+        struct stream<RT> s = make_stream<RT>(a, (const char *)a.w, n0, a.k, first, k_part);
 #pragma unroll
         for (int u = 0; u < AHEAD; u++) {
             if (u < (int)n_step) load_step(l[u], s, (uint32_t)u);
@@ -171,7 +174,7 @@ __global__ void __launch_bounds__(WARPS *WARP, NT == 1 ? 2 : 1)
     dependency_wait();
     struct product_rows p = product_rows_of(a, (int)blockIdx.y, NT * 8);
     if (p.n <= 0) return;
-    struct stream<RT> s = make_stream<RT>(a, p.w, n0, a.k, first, share);
+    struct stream<RT> s = make_stream<RT>(a, p.w, n0, a.k, first, k_part);
     const struct tokens<NT> k = make_tokens<NT>(a, p);
     const float *ws[RT];
 #pragma unroll
@@ -191,7 +194,7 @@ __global__ void __launch_bounds__(WARPS *WARP, NT == 1 ? 2 : 1)
         for (int u = 0; u < AHEAD; u++) {
             uint32_t i = b + (uint32_t)u;
             if (i >= n_step) break;
-            uint32_t tile = RT == 1 ? 0 : i / share, block = first + (RT == 1 ? i : i % share);
+            uint32_t tile = RT == 1 ? 0 : i / k_part, block = first + (RT == 1 ? i : i % k_part);
 #pragma unroll
             for (int r = 0; r < RT; r++) {
                 if (r == (int)tile) multiply_fp8<NT>(acc[r], l[u], a, k, ws[r][block], block);
@@ -206,6 +209,9 @@ static fathom_err launch(struct cuda_backend *c, const struct product_args &a, u
                          const char *what)
 {
     enum { WN = WARPS / WK };
+    static_assert(WARPS * NT * 8 * sizeof(float) * (NT <= 4 && WK == 1 ? 33 : 17) <=
+                      SHARED_PLAIN_MAX,
+                  "no limit is raised for it");
     size_t bytes = (size_t)WARPS * NT * 8 * sizeof(float);
     if (WK == 1 && NT <= 4 && a.k / 128 <= 2) { /* short rows: two tiles fill the pipeline */
         return cuda_launch(c, what, product_fp8_small_kernel < NT, WK, NT <= 4 && WK == 1 ? 2 : 1 >,
@@ -216,10 +222,10 @@ static fathom_err launch(struct cuda_backend *c, const struct product_args &a, u
 }
 
 template <int NT>
-static fathom_err launch_share(struct cuda_backend *c, const struct product_args &a,
-                               uint32_t n_tile, const char *what)
+static fathom_err launch_k_parts(struct cuda_backend *c, const struct product_args &a,
+                                 uint32_t n_tile, const char *what)
 {
-    switch (share_count(a.k / 128)) {
+    switch (k_part_count(a.k / 128)) {
     case 8: return launch<NT, 8>(c, a, n_tile, what);
     case 4: return launch<NT, 4>(c, a, n_tile, what);
     case 2: return launch<NT, 2>(c, a, n_tile, what);
@@ -231,9 +237,13 @@ static fathom_err launch_share(struct cuda_backend *c, const struct product_args
 fathom_err product_small(struct cuda_backend *c, const struct product_args &a, uint32_t tile_tokens,
                          uint32_t n_tile, const char *what)
 {
+    ASSERT(a.k % SCALE_BLOCK == 0 && a.row0 == 0 && a.col0 == 0);
+    ASSERT(a.q && a.q_scale && a.w_scale && (!a.tasks || a.in_divisor > 0));
+    ASSERT((uintptr_t)a.q % 16 == 0 && (uintptr_t)a.w % 16 == 0 && a.w_stride % 16 == 0);
+    ASSERT(tile_tokens == 8 || tile_tokens == 16 || tile_tokens == 32);
     switch (tile_tokens) {
-    case 8: return launch_share<1>(c, a, n_tile, what);
-    case 16: return launch_share<2>(c, a, n_tile, what);
-    default: return launch_share<4>(c, a, n_tile, what);
+    case 8: return launch_k_parts<1>(c, a, n_tile, what);
+    case 16: return launch_k_parts<2>(c, a, n_tile, what);
+    default: return launch_k_parts<4>(c, a, n_tile, what);
     }
 }

@@ -16,12 +16,12 @@ enum {
 struct query_args {
     const float *query; /* [T][n_query]: heads of 192, then index heads of 128 */
     uint32_t n_query, n_head, n_token;
-    const __nv_bfloat16 *kv_b; /* fast path: [H][256][512], the keys' rows first */
-    const float *kv_b_f;       /* float path */
+    const bf16 *kv_b;    /* fast path: [H][256][512], the keys' rows first */
+    const float *kv_b_f; /* float path */
     const int32_t *pos;
     float freq[KV_ROPE / 2];
     bool interleaved, index_interleaved, quantize;
-    __nv_bfloat16 *h; /* [T][n_head][576], fast path */
+    bf16 *h; /* [T][n_head][576], fast path */
     float *f;
     uint32_t n_index_head;    /* 0: no index queries */
     const float *head_weight; /* [T][n_index_head], raw; n_head_part of them to be added */
@@ -30,8 +30,8 @@ struct query_args {
     uint8_t *index_q;    /* codes, fast path */
     float *index_f;      /* values (codes when quantizing), float path */
     float *index_weight; /* [T][n_index_head], written */
-    uint32_t n_absorb;   /* blocks of query_kernel that absorb; the others turn */
-    uint32_t n_pass;     /* a warp turns so many times four heads */
+    uint32_t n_absorb;   /* blocks of query_kernel that absorb; the others rotate */
+    uint32_t n_pass;     /* a warp rotates so many times four heads */
 };
 
 static __device__ __forceinline__ void store_query(const struct query_args &a, size_t at, float v)
@@ -43,7 +43,7 @@ static __device__ __forceinline__ void store_query(const struct query_args &a, s
     }
 }
 
-enum { NOPE = 128, HEAD = NOPE + KV_ROPE };
+enum { NOPE = NOPE_DIM, HEAD = QUERY_DIM };
 
 /* How W_UK^T q_nope is cut: a block has COLS of a head's 512 columns, as RT tiles of 16 (the
  * 16-row operand) a warp; tokens are the 8-column one. The sum of a value is one chain over the 128
@@ -59,16 +59,22 @@ template <int WARPS_, int RT_, int GROUPS_> struct absorb_shape {
         TOKENS = GROUPS * 8,       /* of a tile */
         LOADS = TOKENS * NOPE / 4 / THREADS,
     };
+    static_assert(KV_LATENT % COLS == 0, "blocks have columns of one head");
+    static_assert(TOKENS * NOPE / 4 % THREADS == 0, "every thread loads LOADS times");
+    static_assert(NOPE % 32 == 0, "two products of K = 16 at a time");
     /* rows are padded so that eight of them lie in different banks */
     struct shared {
         unsigned char w[NOPE][COLS * 2 + 16];
         unsigned char q[TOKENS][NOPE * 2 + 16];
         unsigned char out[TOKENS][COLS * 2 + 16];
     };
+    static_assert((COLS * 2 + 16) % 128 == 16 && (NOPE * 2 + 16) % 128 == 16, "banks");
+    static_assert(sizeof(struct shared) <= shared_limit(false), "shared memory of a block");
 };
 
 typedef absorb_shape<4, 1, 1> absorb_few;
 typedef absorb_shape<16, 2, 2> absorb_many;
+static_assert(sizeof(absorb_few::shared) <= SHARED_PLAIN_MAX, "no limit is raised for it");
 
 /* The block's weights, by way of shared memory: 16 columns times 16 terms a product. */
 template <typename SHAPE>
@@ -78,7 +84,7 @@ load_absorb(uint32_t (&w)[SHAPE::RT][NOPE / 16][4], const struct query_args &a,
 {
     enum { PIECES = SHAPE::COLS * 2 / 16 };
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    const __nv_bfloat16 *from = a.kv_b + (size_t)head * 2 * NOPE * KV_LATENT + col0;
+    const bf16 *from = a.kv_b + (size_t)head * KV_B_ROWS * KV_LATENT + col0;
     for (uint32_t i = threadIdx.x; i < NOPE * PIECES; i += SHAPE::THREADS) {
         const uint32_t row = i / PIECES, piece = i % PIECES;
         cp_async_16(smem_address(s->w[row]) + piece * 16,
@@ -153,8 +159,8 @@ static __device__ __forceinline__ void absorb_tile(const uint32_t (&w)[SHAPE::RT
 #pragma unroll
         for (int i = 0; i < SHAPE::GROUPS; i++) {
             const int col = (warp * SHAPE::RT + r) * 16 + g;
-            __nv_bfloat16 *to = (__nv_bfloat16 *)s->out[i * 8 + 2 * t] + col;
-            __nv_bfloat16 *next = (__nv_bfloat16 *)s->out[i * 8 + 2 * t + 1] + col;
+            bf16 *to = (bf16 *)s->out[i * 8 + 2 * t] + col;
+            bf16 *next = (bf16 *)s->out[i * 8 + 2 * t + 1] + col;
             to[0] = __float2bfloat16_rn(acc[r][i][0]);
             next[0] = __float2bfloat16_rn(acc[r][i][1]);
             to[8] = __float2bfloat16_rn(acc[r][i][2]);
@@ -176,6 +182,7 @@ static __device__ __forceinline__ void absorb_block(const struct query_args &a, 
     const uint32_t n_tile = ceil_div(a.n_token, SHAPE::TOKENS);
     uint32_t w[SHAPE::RT][NOPE / 16][4];
     float4 q[SHAPE::LOADS];
+    DCHECK(step > 0 && a.n_absorb % (SHAPE::BLOCKS * a.n_head) == 0);
     load_absorb<SHAPE>(w, a, s, head, col0);
     dependency_wait();
     uint32_t tile = i / (SHAPE::BLOCKS * a.n_head);
@@ -201,6 +208,7 @@ static __device__ __forceinline__ void absorb_block(const struct query_args &a, 
 static __device__ __forceinline__ float head_weight(const struct query_args &a, size_t row)
 {
     const size_t stride = (size_t)a.n_token * a.n_index_head;
+    DCHECK(row < stride && a.n_head_part >= 1);
     float sum = 0.0f;
 #pragma unroll 4
     for (uint32_t i = threadIdx.x % INDEX_LANES; i < a.n_head_part; i += INDEX_LANES)
@@ -208,36 +216,39 @@ static __device__ __forceinline__ float head_weight(const struct query_args &a, 
     return index_sum(sum);
 }
 
-enum { TURN_HEADS = WARP / INDEX_LANES, TURN_WARPS = absorb_few::WARPS };
+enum { ROTATE_HEADS = WARP / INDEX_LANES, ROTATE_WARPS = absorb_few::WARPS };
+static_assert((int)KV_INDEX_DIM == INDEX_LANES * INDEX_EACH, "eight lanes hold an index query");
+static_assert((int)KV_ROPE == 2 * WARP, "a pair a lane");
 
 /* The rotary parts of four attention queries, a pair a lane. */
 static __device__ __forceinline__ void
-turn_rotary(const struct query_args &a, const struct angles &x, uint32_t token, uint32_t head0)
+rotate_query(const struct query_args &a, const struct angles &x, uint32_t token, uint32_t head0)
 {
     const uint32_t lane = threadIdx.x % WARP;
     const uint32_t one = a.interleaved ? 2 * lane : lane;
     const uint32_t two = a.interleaved ? 2 * lane + 1 : lane + KV_ROPE / 2;
-    float u[TURN_HEADS] = {}, v[TURN_HEADS] = {};
+    float u[ROTATE_HEADS] = {}, v[ROTATE_HEADS] = {};
 #pragma unroll
-    for (uint32_t k = 0; k < TURN_HEADS; k++) {
+    for (uint32_t k = 0; k < ROTATE_HEADS; k++) {
         const uint32_t head = min(head0 + k, a.n_head - 1);
         const float *from = a.query + (size_t)token * a.n_query + head * HEAD + NOPE;
         u[k] = from[one];
         v[k] = from[two];
     }
 #pragma unroll
-    for (uint32_t k = 0; k < TURN_HEADS; k++) {
+    for (uint32_t k = 0; k < ROTATE_HEADS; k++) {
         if (head0 + k >= a.n_head) break;
         const size_t to = ((size_t)token * a.n_head + head0 + k) * KV_ROW + KV_LATENT;
-        turn(u[k], v[k], x.s, x.c);
+        rotate(u[k], v[k], x.s, x.c);
         store_query(a, to + one, u[k]);
         store_query(a, to + two, v[k]);
     }
 }
 
 /* Four index queries: rope, Hadamard, codes; their weights take the scales. */
-static __device__ __forceinline__ void
-turn_index_heads(const struct query_args &a, const struct angles &x, uint32_t token, uint32_t head0)
+static __device__ __forceinline__ void rotate_index_heads(const struct query_args &a,
+                                                          const struct angles &x, uint32_t token,
+                                                          uint32_t head0)
 {
     const uint32_t lane = threadIdx.x % WARP, head = head0 + lane / INDEX_LANES;
     const bool present = head < a.n_index_head;
@@ -252,7 +263,7 @@ turn_index_heads(const struct query_args &a, const struct angles &x, uint32_t to
         s[k] = shfl(x.s, index_pair(k, a.index_interleaved));
         c[k] = shfl(x.c, index_pair(k, a.index_interleaved));
     }
-    turn_index(v, s, c, a.index_interleaved);
+    rotate_index(v, s, c, a.index_interleaved);
     hadamard(v);
     const float scale = a.quantize ? index_scale(v) : 1.0f;
     if (!present) return;
@@ -265,20 +276,20 @@ turn_index_heads(const struct query_args &a, const struct angles &x, uint32_t to
     if (lane % INDEX_LANES == 0) a.index_weight[row] = weight * a.weight_scale * scale;
 }
 
-/* Warp number i of those that turn: heads of one token, n_pass times four of attention or of the
+/* Warp number i of those that rotate: heads of one token, n_pass times four of attention or of the
  * index. */
-static __device__ __forceinline__ void turn_heads(const struct query_args &a, uint32_t i)
+static __device__ __forceinline__ void rotate_heads(const struct query_args &a, uint32_t i)
 {
-    const uint32_t each = a.n_pass * TURN_HEADS, n_rotary = ceil_div(a.n_head, each);
+    const uint32_t each = a.n_pass * ROTATE_HEADS, n_rotary = ceil_div(a.n_head, each);
     const uint32_t n_job = n_rotary + ceil_div(a.n_index_head, each);
     const uint32_t token = i / n_job, job = i % n_job;
     if (token >= a.n_token) return;
     const struct angles x = angles_at(a.freq, a.pos[token]);
-    for (uint32_t k = 0; k < each; k += TURN_HEADS) {
+    for (uint32_t k = 0; k < each; k += ROTATE_HEADS) {
         if (job < n_rotary) {
-            turn_rotary(a, x, token, job * each + k);
+            rotate_query(a, x, token, job * each + k);
         } else {
-            turn_index_heads(a, x, token, (job - n_rotary) * each + k);
+            rotate_index_heads(a, x, token, (job - n_rotary) * each + k);
         }
     }
 }
@@ -292,7 +303,7 @@ __global__ void __launch_bounds__(absorb_few::THREADS) query_kernel(const struct
         absorb_block<absorb_few>(a, blockIdx.x);
     } else {
         dependency_wait();
-        turn_heads(a, (blockIdx.x - a.n_absorb) * TURN_WARPS + threadIdx.x / WARP);
+        rotate_heads(a, (blockIdx.x - a.n_absorb) * ROTATE_WARPS + threadIdx.x / WARP);
     }
 }
 
@@ -310,6 +321,10 @@ enum { FLOAT_TOKENS = 8, FLOAT_COLS = 64, FLOAT_SLICES = FLOAT_THREADS / (FLOAT_
 __global__ void __launch_bounds__(FLOAT_THREADS) absorb_float_kernel(const struct query_args a)
 {
     enum { TERMS = NOPE / FLOAT_SLICES };
+    static_assert(NOPE % FLOAT_SLICES == 0 && KV_LATENT % FLOAT_COLS == 0, "nothing is left over");
+    static_assert(sizeof(float) * FLOAT_TOKENS * (NOPE + FLOAT_SLICES * FLOAT_COLS) <=
+                      SHARED_PLAIN_MAX,
+                  "shared memory of a block");
     __shared__ float q[FLOAT_TOKENS][NOPE], part[FLOAT_SLICES][FLOAT_TOKENS][FLOAT_COLS];
     const uint32_t head = blockIdx.x, col0 = blockIdx.y * FLOAT_COLS,
                    t0 = blockIdx.z * FLOAT_TOKENS;
@@ -324,7 +339,7 @@ __global__ void __launch_bounds__(FLOAT_THREADS) absorb_float_kernel(const struc
     __syncthreads();
     float2 sum[FLOAT_TOKENS] = {};
     for (int i = slice * TERMS; i < (slice + 1) * TERMS; i++) {
-        size_t at = ((size_t)head * 2 * NOPE + (size_t)i) * KV_LATENT + col0 + (size_t)pair * 2;
+        size_t at = ((size_t)head * KV_B_ROWS + (size_t)i) * KV_LATENT + col0 + (size_t)pair * 2;
         const float2 w = *(const float2 *)(a.kv_b_f + at);
 #pragma unroll
         for (int t = 0; t < FLOAT_TOKENS; t++) {
@@ -351,6 +366,8 @@ static struct query_args make_query(const struct cuda_backend *c, const struct m
                                     uint32_t n_head_part)
 {
     struct query_args q = {};
+    ASSERT(a->w->mla.query.n_row % 4 == 0 && (a->w->mla.kv_b || a->w->mla.kv_b_f));
+    ASSERT(!a->query->h == !a->w->mla.kv_b && !a->query->f == !a->w->mla.kv_b_f);
     q.query = c->query;
     q.n_query = a->w->mla.query.n_row;
     q.n_head = c->c.n_head;
@@ -372,6 +389,7 @@ static struct query_args make_query(const struct cuda_backend *c, const struct m
     q.index_q = a->query->q;
     q.index_f = a->query->index_f;
     q.index_weight = a->query->index_weight;
+    ASSERT(q.n_head_part >= 1 && (!q.index_q || q.quantize));
     return q;
 }
 
@@ -382,6 +400,7 @@ static fathom_err run_absorb(struct cuda_backend *c, struct query_args q)
         const dim3 grid(q.n_head, KV_LATENT / FLOAT_COLS, ceil_div(q.n_token, FLOAT_TOKENS));
         return cuda_launch(c, "mla_front", absorb_float_kernel, grid, FLOAT_THREADS, 0, q);
     }
+    ASSERT(!c->lean); /* absorb_few fits there */
     const uint32_t n_tile = ceil_div(q.n_token, absorb_many::TOKENS);
     const uint32_t room = (uint32_t)c->properties.multiProcessorCount / q.n_head;
     q.n_absorb = q.n_head * (n_tile < room ? n_tile : room > 0 ? room : 1);
@@ -400,17 +419,17 @@ fathom_err front_queries(struct cuda_backend *c, const struct mla_front_args *a,
     } else {
         TRY(run_absorb(c, q));
     }
-    const uint32_t each = q.n_pass * TURN_HEADS;
+    const uint32_t each = q.n_pass * ROTATE_HEADS;
     const uint32_t n_job = ceil_div(q.n_head, each) + ceil_div(q.n_index_head, each);
-    const uint32_t n_turn = ceil_div(q.n_token * n_job, TURN_WARPS);
-    return cuda_launch(c, "mla_front", query_kernel, dim3(q.n_absorb + n_turn), absorb_few::THREADS,
-                       q.n_absorb ? sizeof(absorb_few::shared) : 0, q);
+    const uint32_t n_rotate = ceil_div(q.n_token * n_job, ROTATE_WARPS);
+    ASSERT((uint64_t)q.n_token * n_job <= INT32_MAX);
+    return cuda_launch(c, "mla_front", query_kernel, dim3(q.n_absorb + n_rotate),
+                       absorb_few::THREADS, q.n_absorb ? sizeof(absorb_few::shared) : 0, q);
 }
 
 /* Raises the kernels' shared memory limit; called once when a backend is created. */
 fathom_err cuda_query_init(struct cuda_backend *c)
 {
-    static_assert(sizeof(absorb_many::shared) <= shared_limit(false), "shared memory of a block");
     if (!c->fast || c->lean) return FATHOM_OK;
     CU_TRY(c,
            cudaFuncSetAttribute(absorb_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -1,32 +1,34 @@
-/* router.cu - the router's scores, the choice of experts, and the map from experts to rows
+/* router.cu - the router's scores and the choice of experts
  *
  * Scores: BF16 weights against f32 activations on the tensor cores, without rounding them: an
- * activation is three bf16 planes. K is cut into lines of 64 and lines into shares of SHARE_LINES;
- * a line is one chain of products from zero, lines are added in ascending order inside a share,
- * shares in ascending order by the kernel that chooses. Both score kernels keep to that, so a
- * token's bits do not depend on the number of tokens.
+ * activation is three bf16 planes. K is cut into K lines of 64 values and these into parts of
+ * K_PART_LINES. A K line is one chain of products from zero. K lines are added in ascending order
+ * inside a part, parts in ascending order by the kernel that chooses. Both score kernels keep to
+ * that, so a token's bits do not depend on the number of tokens.
  *
- * Up to CHOOSE_FEW tokens, one block chooses for all of them and maps; with more, blocks choose
- * each for theirs, and the map is made by one block, or by many of which each has counted its
- * tokens. */
+ * A block chooses for one token. In a step of one token it also writes the map from experts to
+ * rows, which is moe_map.cu's otherwise. */
+#include "backend/cuda/generic/moe_map.cuh"
+#include "backend/cuda/k_parts.h"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
-#include "backend/cuda/shares.h"
 
-enum { PLANES = 3, LINE = 64, LINE_BYTES = 128, TILE = 16, SHARE_LINES = ROUTER_SHARE_LINES };
+enum { PLANES = 3, K_LINE = K_LINE_BYTES / 2, TILE = 16, K_PART_LINES = ROUTER_K_PART_LINES };
+static_assert(PLANES * 8 >= 24, "three bf16 mantissas hold one of f32");
 
 struct router_args_device {
     struct matrix w;
     const float *x; /* [T][D] */
     uint32_t n_token;
     uint32_t pitch; /* of a token's scores */
-    float *score;   /* [share][T][pitch] */
+    float *score;   /* [K part][T][pitch] */
 };
 
 static __device__ __forceinline__ float *score_row(const struct router_args_device &a,
-                                                   uint32_t share, uint32_t token)
+                                                   uint32_t k_part, uint32_t token)
 {
-    return a.score + ((size_t)share * a.n_token + token) * a.pitch;
+    DCHECK(token < a.n_token);
+    return a.score + ((size_t)k_part * a.n_token + token) * a.pitch;
 }
 
 /* ---- scores, float path ---- */
@@ -43,8 +45,8 @@ __global__ void __launch_bounds__(FLOAT_THREADS)
     float sum = 0.0f;
     for (uint32_t k = threadIdx.x; k < n; k += FLOAT_THREADS) {
         size_t at = (size_t)e * n + k;
-        float w = a.w.dtype == DTYPE_BF16 ? __bfloat162float(((const __nv_bfloat16 *)a.w.data)[at])
-                                          : ((const float *)a.w.data)[at];
+        float w = a.w.dtype == DTYPE_BF16 ? stored_value<DTYPE_BF16>(a.w.data, at)
+                                          : stored_value<DTYPE_F32>(a.w.data, at);
         sum = fmaf(w, a.x[(size_t)t * n + k], sum);
     }
     sum = block_sum(sum, scratch);
@@ -64,17 +66,19 @@ static __device__ __forceinline__ void split_planes(float x, float y, uint32_t (
     }
 }
 
-/* Where 16 bytes of a line lie: rows of 128 bytes whose chunks are permuted by row, so that eight
+/* Where 16 bytes of a K line lie: rows of 128 bytes whose chunks are permuted by row, so that eight
  * rows' chunks of one place fall on different banks. */
 static __device__ __forceinline__ uint32_t chunk_place(uint32_t row, uint32_t chunk)
 {
-    return row * LINE_BYTES + ((chunk ^ (row & 7)) << 4);
+    DCHECK(chunk < K_LINE_BYTES / 16);
+    return row * K_LINE_BYTES + ((chunk ^ (row & 7)) << 4);
 }
 
-/* A's fragment of 16 rows from `row0` on and the k-th 16 of a line. */
+/* A's fragment of 16 rows from `row0` on and the k-th 16 of a K line. */
 static __device__ __forceinline__ void load_fragment(uint32_t (&r)[4], uint32_t base, uint32_t row0,
                                                      uint32_t k)
 {
+    DCHECK(row0 % TILE == 0 && k < K_LINE / 16);
     const uint32_t lane = threadIdx.x % WARP;
     ldmatrix_x4(r, base + chunk_place(row0 + lane % 16, k * 2 + lane / 16));
 }
@@ -83,29 +87,36 @@ enum {
     FEW_WARPS = 8,
     FEW_THREADS = FEW_WARPS * WARP,
     FEW_COLS = 32,
-    WARP_LINES = SHARE_LINES / FEW_WARPS,
+    WARP_K_LINES = K_PART_LINES / FEW_WARPS,
 };
+static_assert(K_PART_LINES % FEW_WARPS == 0, "warps have equally many K lines of a part");
+static_assert(FEW_COLS % 8 == 0, "tokens are multiplied eight at a time");
 
 /* A block's experts: TILES of 16. Two read and split inputs half as often, one spreads weights over
  * more blocks. */
 template <int TILES> struct few_sizes {
-    enum { ROWS = TILES * TILE, LINE_AREA = ROWS * LINE_BYTES, BYTES = SHARE_LINES * LINE_AREA };
+    static_assert(FEW_THREADS >= 8 * TILES * TILE, "a thread adds up a token's sum of an expert");
+    enum {
+        ROWS = TILES * TILE,
+        K_LINE_AREA = ROWS * K_LINE_BYTES,
+        BYTES = K_PART_LINES * K_LINE_AREA
+    };
 };
 
-/* Values of one token (lane / 4) in a warp's lines: k = 16 j + 2 t + {0, 1, 8, 9} */
+/* Values of one token (lane / 4) in a warp's K lines: k = 16 j + 2 t + {0, 1, 8, 9} */
 struct few_values {
-    float2 v[WARP_LINES][4][2];
+    float2 v[WARP_K_LINES][4][2];
 };
 
 static __device__ __forceinline__ void load_values(struct few_values &x,
                                                    const struct router_args_device &a,
-                                                   uint32_t token, uint32_t line0)
+                                                   uint32_t token, uint32_t k_line0)
 {
     const float *row = a.x + (size_t)min(token, a.n_token - 1) * a.w.n_col;
 #pragma unroll
-    for (int l = 0; l < WARP_LINES; l++) {
-        uint32_t line = min(line0 + (uint32_t)l, a.w.n_col / LINE - 1);
-        const float2 *from = (const float2 *)(row + line * LINE) + threadIdx.x % 4;
+    for (int l = 0; l < WARP_K_LINES; l++) {
+        uint32_t k_line = min(k_line0 + (uint32_t)l, a.w.n_col / K_LINE - 1);
+        const float2 *from = (const float2 *)(row + k_line * K_LINE) + threadIdx.x % 4;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             x.v[l][j][0] = from[j * 8];
@@ -114,27 +125,27 @@ static __device__ __forceinline__ void load_values(struct few_values &x,
     }
 }
 
-/* A warp's lines of weights, on their way to `to`. */
+/* A warp's K lines of weights, on their way to `to`. */
 template <int TILES>
-static __device__ __forceinline__ void copy_lines(const struct router_args_device &a, uint32_t to,
-                                                  uint32_t e0, uint32_t line0)
+static __device__ __forceinline__ void copy_k_lines(const struct router_args_device &a, uint32_t to,
+                                                    uint32_t e0, uint32_t k_line0)
 {
-    const uint32_t lane = threadIdx.x % WARP, n_line = a.w.n_col / LINE;
+    const uint32_t lane = threadIdx.x % WARP, n_k_line = a.w.n_col / K_LINE;
 #pragma unroll
-    for (uint32_t l = 0; l < WARP_LINES; l++) {
+    for (uint32_t l = 0; l < WARP_K_LINES; l++) {
 #pragma unroll
         for (uint32_t i = lane; i < few_sizes<TILES>::ROWS * 8; i += WARP) {
             const uint32_t row = i / 8, e = min(e0 + row, a.w.n_row - 1);
-            const size_t at = ((size_t)e * n_line + line0 + l) * LINE_BYTES + i % 8 * 16;
-            if (line0 + l < n_line)
-                cp_async_16(to + l * few_sizes<TILES>::LINE_AREA + chunk_place(row, i % 8),
+            const size_t at = ((size_t)e * n_k_line + k_line0 + l) * K_LINE_BYTES + i % 8 * 16;
+            if (k_line0 + l < n_k_line)
+                cp_async_16(to + l * few_sizes<TILES>::K_LINE_AREA + chunk_place(row, i % 8),
                             (const char *)a.w.data + at, true);
         }
     }
     cp_async_commit();
 }
 
-/* A line of weights times 8 tokens: sums to part[token][expert]. */
+/* A K line of weights times 8 tokens: sums to part[token][expert]. */
 template <int TILES>
 static __device__ __forceinline__ void multiply_few(float (*part)[few_sizes<TILES>::ROWS + 1],
                                                     uint32_t weights, const float2 (&x)[4][2])
@@ -163,50 +174,52 @@ static __device__ __forceinline__ void multiply_few(float (*part)[few_sizes<TILE
     }
 }
 
-/* Few tokens: a block makes a share of its experts for up to 32 tokens, 8 at a time; a warp has two
- * of the share's lines. Weights are on their way to shared memory before the wait, values of the
- * next tokens while these are multiplied. */
+/* Few tokens: a block makes one part of K of its experts for up to 32 tokens, 8 at a time; a warp
+ * has two of the part's K lines. Weights are on their way to shared memory before the wait, values
+ * of the next tokens while these are multiplied. */
 template <int TILES>
 __global__ void __launch_bounds__(FEW_THREADS, 2)
     router_few_kernel(const struct router_args_device a)
 {
     SHARED_DYNAMIC(char, shared);
-    enum { ROWS = few_sizes<TILES>::ROWS, AREA = few_sizes<TILES>::LINE_AREA };
-    __shared__ float part[SHARE_LINES][8][ROWS + 1];
+    enum { ROWS = few_sizes<TILES>::ROWS, AREA = few_sizes<TILES>::K_LINE_AREA };
+    __shared__ float part[K_PART_LINES][8][ROWS + 1];
     const uint32_t warp = threadIdx.x / WARP, group = threadIdx.x % WARP / 4;
-    const uint32_t e0 = blockIdx.x * ROWS, share = blockIdx.y, token0 = blockIdx.z * FEW_COLS;
-    const uint32_t line0 = share * SHARE_LINES + warp * WARP_LINES;
-    const uint32_t n_line = min((uint32_t)SHARE_LINES, a.w.n_col / LINE - share * SHARE_LINES);
+    const uint32_t e0 = blockIdx.x * ROWS, k_part = blockIdx.y, token0 = blockIdx.z * FEW_COLS;
+    const uint32_t k_line0 = k_part * K_PART_LINES + warp * WARP_K_LINES;
+    const uint32_t n_k_line =
+        min((uint32_t)K_PART_LINES, a.w.n_col / K_LINE - k_part * K_PART_LINES);
     const uint32_t n_here = min((uint32_t)FEW_COLS, a.n_token - token0);
-    const uint32_t weights = smem_address(shared) + warp * WARP_LINES * AREA;
+    const uint32_t weights = smem_address(shared) + warp * WARP_K_LINES * AREA;
     dependency_release();
-    copy_lines<TILES>(a, weights, e0, line0);
+    copy_k_lines<TILES>(a, weights, e0, k_line0);
     dependency_wait();
     struct few_values x, next;
-    load_values(next, a, token0 + group, line0);
+    load_values(next, a, token0 + group, k_line0);
     cp_async_wait<0>();
     __syncwarp();
     for (uint32_t t0 = 0; t0 < n_here; t0 += 8) {
         x = next;
-        if (t0 + 8 < n_here) load_values(next, a, token0 + t0 + 8 + group, line0);
+        if (t0 + 8 < n_here) load_values(next, a, token0 + t0 + 8 + group, k_line0);
 #pragma unroll
-        for (uint32_t l = 0; l < WARP_LINES; l++)
-            multiply_few<TILES>(part[warp * WARP_LINES + l], weights + l * AREA, x.v[l]);
+        for (uint32_t l = 0; l < WARP_K_LINES; l++)
+            multiply_few<TILES>(part[warp * WARP_K_LINES + l], weights + l * AREA, x.v[l]);
         __syncthreads();
         const uint32_t e = threadIdx.x % ROWS, i = threadIdx.x / ROWS;
         if (i < 8 && t0 + i < n_here && e0 + e < a.pitch) {
             float sum = 0.0f;
 #pragma unroll
-            for (uint32_t l = 0; l < SHARE_LINES; l++) {
-                if (l < n_line) sum += part[l][i][e];
+            for (uint32_t l = 0; l < K_PART_LINES; l++) {
+                if (l < n_k_line) sum += part[l][i][e];
             }
-            score_row(a, share, token0 + t0 + i)[e0 + e] = sum;
+            score_row(a, k_part, token0 + t0 + i)[e0 + e] = sum;
         }
         __syncthreads();
     }
 }
 
-/* Many tokens: a block makes a share of 128 experts for 64 tokens, its 4 warps 64 x 32 each. */
+/* Many tokens: a block makes one part of K of 128 experts for 64 tokens, its 4 warps 64 x 32 each.
+ */
 enum {
     MANY_WARPS = 4,
     MANY_THREADS = MANY_WARPS * WARP,
@@ -215,15 +228,19 @@ enum {
     WARP_TILES = 4,  /* of 16 experts */
     WARP_GROUPS = 4, /* of 8 tokens */
     STAGES = 3,
-    WEIGHT_BYTES = MANY_ROWS * LINE_BYTES,
-    PLANE_BYTES = MANY_COLS * LINE_BYTES,
+    WEIGHT_BYTES = MANY_ROWS * K_LINE_BYTES,
+    PLANE_BYTES = MANY_COLS * K_LINE_BYTES,
     MANY_BYTES = STAGES * WEIGHT_BYTES + 2 * PLANES * PLANE_BYTES,
-    THREAD_CHUNKS = MANY_COLS * 8 / MANY_THREADS, /* of 8 values of a line */
+    THREAD_CHUNKS = MANY_COLS * 8 / MANY_THREADS, /* of 8 values of a K line */
 };
+static_assert(MANY_ROWS * MANY_COLS == MANY_WARPS * (WARP_TILES * TILE) * (WARP_GROUPS * 8),
+              "the warps' pieces are the block's");
+static_assert(MANY_COLS * 8 % MANY_THREADS == 0 && WARP_GROUPS % 2 == 0, "nothing is left over");
 
-/* A line of weights to a stage, one group of copies; lines past the end of the share are empty. */
+/* A K line of weights to a stage, one group of copies; K lines past the end of the part are empty.
+ */
 static __device__ __forceinline__ void copy_weights(const struct router_args_device &a,
-                                                    uint32_t stage, uint32_t e0, uint32_t line,
+                                                    uint32_t stage, uint32_t e0, uint32_t k_line,
                                                     bool valid)
 {
 #pragma unroll
@@ -232,7 +249,7 @@ static __device__ __forceinline__ void copy_weights(const struct router_args_dev
         const char *from = (const char *)a.w.data + (size_t)e * a.w.n_col * 2;
         if (valid)
             cp_async_16(stage + chunk_place(i / 8, i % 8),
-                        from + (size_t)line * LINE_BYTES + i % 8 * 16, true);
+                        from + (size_t)k_line * K_LINE_BYTES + i % 8 * 16, true);
     }
     cp_async_commit();
 }
@@ -243,19 +260,19 @@ struct many_values {
 
 static __device__ __forceinline__ void load_values(struct many_values &x,
                                                    const struct router_args_device &a,
-                                                   uint32_t token0, uint32_t line)
+                                                   uint32_t token0, uint32_t k_line)
 {
 #pragma unroll
     for (uint32_t i = 0; i < THREAD_CHUNKS; i++) {
         uint32_t at = i * MANY_THREADS + threadIdx.x, token = min(token0 + at / 8, a.n_token - 1);
-        const float4 *from =
-            (const float4 *)(a.x + (size_t)token * a.w.n_col + (size_t)line * LINE + at % 8 * 8);
+        const float4 *from = (const float4 *)(a.x + (size_t)token * a.w.n_col +
+                                              (size_t)k_line * K_LINE + at % 8 * 8);
         x.v[i][0] = from[0];
         x.v[i][1] = from[1];
     }
 }
 
-/* The three planes of a line, each [token][128 bytes]. */
+/* The three planes of a K line, each [token][128 bytes]. */
 static __device__ __forceinline__ void store_planes(const struct many_values &x, char *planes)
 {
 #pragma unroll
@@ -275,9 +292,9 @@ static __device__ __forceinline__ void store_planes(const struct many_values &x,
     }
 }
 
-/* c = one line's products of a warp's 64 experts and 32 tokens */
-static __device__ __forceinline__ void multiply_line(float (&c)[WARP_TILES][WARP_GROUPS][4],
-                                                     uint32_t weights, uint32_t planes)
+/* c = one K line's products of a warp's 64 experts and 32 tokens */
+static __device__ __forceinline__ void multiply_k_line(float (&c)[WARP_TILES][WARP_GROUPS][4],
+                                                       uint32_t weights, uint32_t planes)
 {
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const uint32_t row0 = warp % 2 * WARP_TILES * TILE, col0 = warp / 2 * WARP_GROUPS * 8;
@@ -318,8 +335,8 @@ __global__ void __launch_bounds__(MANY_THREADS, 2)
     SHARED_DYNAMIC(char, shared);
     const uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
     const uint32_t e0 = blockIdx.x * MANY_ROWS, token0 = blockIdx.y * MANY_COLS;
-    const uint32_t share = blockIdx.z, first = share * SHARE_LINES;
-    const uint32_t n = min((uint32_t)SHARE_LINES, a.w.n_col / LINE - first);
+    const uint32_t k_part = blockIdx.z, first = k_part * K_PART_LINES;
+    const uint32_t n = min((uint32_t)K_PART_LINES, a.w.n_col / K_LINE - first);
     char *planes = shared + STAGES * WEIGHT_BYTES;
     const uint32_t weights_at = smem_address(shared), planes_at = smem_address(planes);
     float sum[WARP_TILES][WARP_GROUPS][4] = {};
@@ -334,10 +351,10 @@ __global__ void __launch_bounds__(MANY_THREADS, 2)
     for (uint32_t l = 0; l < n; l++) {
         float c[WARP_TILES][WARP_GROUPS][4];
         cp_async_wait<1>();
-        __syncthreads(); /* line l is there; line l - 1 is done with */
+        __syncthreads(); /* K line l is there; K line l - 1 is done with */
         copy_weights(a, weights_at + (l + 2) % STAGES * WEIGHT_BYTES, e0, first + l + 2, l + 2 < n);
-        multiply_line(c, weights_at + l % STAGES * WEIGHT_BYTES,
-                      planes_at + l % 2 * PLANES * PLANE_BYTES);
+        multiply_k_line(c, weights_at + l % STAGES * WEIGHT_BYTES,
+                        planes_at + l % 2 * PLANES * PLANE_BYTES);
 #pragma unroll
         for (int m = 0; m < WARP_TILES; m++) {
 #pragma unroll
@@ -356,7 +373,7 @@ __global__ void __launch_bounds__(MANY_THREADS, 2)
             uint32_t e = e0 + (warp % 2 * WARP_TILES + m) * TILE + g;
             uint32_t token = token0 + warp / 2 * WARP_GROUPS * 8 + k / 2 * 8 + 2 * t + k % 2;
             if (token >= a.n_token) continue;
-            float *to = score_row(a, share, token) + e;
+            float *to = score_row(a, k_part, token) + e;
             if (e < a.pitch) to[0] = sum[m][k / 2][k % 2];
             if (e + 8 < a.pitch) to[8] = sum[m][k / 2][k % 2 + 2];
         }
@@ -365,12 +382,13 @@ __global__ void __launch_bounds__(MANY_THREADS, 2)
 
 /* ---- the choice ---- */
 
-enum { USED_MAX = 32, GROUPS_MAX = 32, EXPERTS_MAX = 1024, FEW_TOKENS = 64 };
+enum { CHOOSE_THREADS_MAX = 1024, FEW_TOKENS = 64 };
+static_assert((int)EXPERTS_MAX < (int)CHOOSE_THREADS_MAX, "a thread an expert");
 
 struct choose_args {
-    const float *score; /* [share][T][pitch] */
+    const float *score; /* [K part][T][pitch] */
     const float *bias;
-    uint32_t n_share, pitch;
+    uint32_t n_k_part, pitch;
     uint32_t n_expert, n_group, topk_group, n_used;
     float routed_scale;
     bool norm_topk;
@@ -381,12 +399,12 @@ struct choose_args {
 
 /* A block that chooses for a token, a thread an expert. */
 struct choice {
-    float s[EXPERTS_MAX];
-    float b[EXPERTS_MAX + GROUPS_MAX]; /* a bank further from group to group */
-    float group[GROUPS_MAX];
-    uint32_t key[EXPERTS_MAX]; /* candidates: of each warp its n_used best, descending */
-    uint32_t expert[EXPERTS_MAX];
-    uint32_t chosen[USED_MAX], sorted[USED_MAX];
+    float s[CHOOSE_THREADS_MAX];
+    float b[CHOOSE_THREADS_MAX + EXPERT_GROUPS_MAX]; /* a bank further from group to group */
+    float group[EXPERT_GROUPS_MAX];
+    uint32_t key[CHOOSE_THREADS_MAX]; /* candidates: of each warp its n_used best, descending */
+    uint32_t expert[CHOOSE_THREADS_MAX];
+    uint32_t chosen[EXPERTS_USED_MAX], sorted[EXPERTS_USED_MAX];
 };
 
 /* A key of the same order as the value; never 0, which is what a taken expert has. */
@@ -396,13 +414,13 @@ static __device__ __forceinline__ uint32_t order_key(float v)
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* The sum of shares of one expert's score. */
+/* The sum over the parts of K of one expert's score. */
 static __device__ __forceinline__ float score_of(const struct choose_args &a, uint32_t token)
 {
     const float *from = a.score + (size_t)token * a.pitch + threadIdx.x;
     float x = 0.0f;
 #pragma unroll 7
-    for (uint32_t k = 0; k < a.n_share; k++) x += from[(size_t)k * a.n_token * a.pitch];
+    for (uint32_t k = 0; k < a.n_k_part; k++) x += from[(size_t)k * a.n_token * a.pitch];
     return x;
 }
 
@@ -446,6 +464,7 @@ static __device__ __forceinline__ bool is_kept(const struct choose_args &a, floa
 {
     if (a.topk_group >= a.n_group) return true;
     const uint32_t size = a.n_expert / a.n_group, mine = threadIdx.x / size;
+    DCHECK(a.n_group <= EXPERT_GROUPS_MAX && size * a.n_group == a.n_expert);
     score_groups(a, b, size, ch);
     if (mine >= a.n_group) return false;
     const float score = ch->group[mine];
@@ -460,6 +479,7 @@ static __device__ __forceinline__ void list_candidates(uint32_t key, uint32_t n_
                                                        struct choice *ch)
 {
     const uint32_t lane = threadIdx.x % WARP, to = threadIdx.x / WARP * n_used;
+    DCHECK(n_used >= 1 && to + n_used <= CHOOSE_THREADS_MAX);
 #pragma unroll 1
     for (uint32_t k = 0; k < n_used; k++) {
         const uint32_t best = warp_largest(key);
@@ -507,144 +527,21 @@ static __device__ __forceinline__ uint32_t write_choice(const struct choose_args
     for (uint32_t k = 0; k < a.n_used; k++) sum += ch->s[ch->sorted[k]];
     if (lane >= a.n_used) return 0;
     const uint32_t e = ch->sorted[lane];
+    DCHECK(e < a.n_expert && (lane == 0 || ch->sorted[lane - 1] < e));
     const float factor = a.norm_topk ? a.routed_scale / sum : a.routed_scale;
     a.experts[(size_t)token * a.n_used + lane] = (int32_t)e;
     a.weights[(size_t)token * a.n_used + lane] = ch->s[e] * factor;
     return e;
 }
 
-/* ---- the map ---- */
-
-struct map_args {
-    const int32_t *experts; /* [T][n_used] */
-    uint32_t n_token, n_used, n_slot, n_stack, tile;
-    int32_t *counts; /* [blocks of MAP_TOKENS tokens][n_stack] */
-    struct task *tasks;
-    int32_t *n_task, *rows;
-};
-
-enum { MAP_TOKENS = ROUTER_MAP_TOKENS, MAP_THREADS = 1024 };
-
-/* Exclusive sums of two counts over the block's threads; *total gets both sums. */
-static __device__ __forceinline__ int2 scan_pairs(int2 v, int2 *scratch, int2 *total)
-{
-    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    int2 sum = v;
-#pragma unroll
-    for (unsigned d = 1; d < WARP; d <<= 1) {
-        int x = shfl_up(sum.x, (int)d), y = shfl_up(sum.y, (int)d);
-        if (lane >= d) sum = make_int2(sum.x + x, sum.y + y);
-    }
-    if (lane == WARP - 1) scratch[warp] = sum;
-    __syncthreads();
-    int2 before_warp = make_int2(0, 0), all = make_int2(0, 0);
-    for (uint32_t w = 0; w < blockDim.x / WARP; w++) {
-        const int2 s = scratch[w];
-        if (w < warp) before_warp = make_int2(before_warp.x + s.x, before_warp.y + s.y);
-        all = make_int2(all.x + s.x, all.y + s.y);
-    }
-    *total = all;
-    return make_int2(before_warp.x + sum.x - v.x, before_warp.y + sum.y - v.y);
-}
-
-struct map_shared {
-    int count[MAP_THREADS]; /* of an expert; then where its next row goes */
-    int2 scratch[MAP_THREADS / WARP];
-};
-
-/* Places the rows of tokens t0 .. t0 + n by cursors; `experts` are theirs. The order of rows inside
- * an expert may vary, which changes no bit: rows do not see each other. The shared expert, the last
- * of the stack, has the tokens in order. */
-static __device__ __forceinline__ void place_rows(const struct map_args &a, const int32_t *experts,
-                                                  uint32_t t0, uint32_t n, int *cursor)
-{
-    const int shared_first = a.n_slot > a.n_used ? cursor[a.n_stack - 1] : 0;
-#pragma unroll 1
-    for (uint32_t i = threadIdx.x; i < n * a.n_slot; i += blockDim.x) {
-        const uint32_t t = i / a.n_slot, j = i % a.n_slot;
-        const int at = j < a.n_used ? atomicAdd(&cursor[experts[t * a.n_used + j]], 1)
-                                    : shared_first + (int)(t0 + t);
-        a.rows[at] = (int32_t)((t0 + t) * a.n_slot + j);
-    }
-}
-
-/* Thread e: tasks of expert e with n rows; returns where its rows begin. */
-static __device__ __forceinline__ int list_tasks(const struct map_args &a, int n, bool write,
-                                                 int2 *scratch)
-{
-    const int tile = (int)a.tile, n_task = (n + tile - 1) / tile;
-    int2 total, first = scan_pairs(make_int2(n, n_task), scratch, &total);
-    if (!write) return first.x;
-    if (threadIdx.x == 0) *a.n_task = total.y;
-#pragma unroll 1
-    for (int i = 0; i < n_task; i++) {
-        struct task t = {(int32_t)threadIdx.x, first.x + i * tile, min(tile, n - i * tile)};
-        a.tasks[first.y + i] = t;
-    }
-    return first.x;
-}
-
-static __device__ __forceinline__ void count_rows(const struct map_args &a, const int32_t *experts,
-                                                  uint32_t n, int *count)
-{
-#pragma unroll 1
-    for (uint32_t i = threadIdx.x; i < n * a.n_used; i += blockDim.x)
-        atomicAdd(&count[experts[i]], 1);
-}
-
-/* More than one block, first: rows of each expert in each block's tokens, the shared one left out.
- */
-__global__ void __launch_bounds__(MAP_THREADS) count_kernel(const struct map_args a)
-{
-    __shared__ int count[MAP_THREADS];
-    const uint32_t t0 = blockIdx.x * MAP_TOKENS, n = min((uint32_t)MAP_TOKENS, a.n_token - t0);
-    count[threadIdx.x] = 0;
-    kernel_begin();
-    __syncthreads();
-    count_rows(a, a.experts + (size_t)t0 * a.n_used, n, count);
-    __syncthreads();
-    if (threadIdx.x < a.n_stack)
-        a.counts[blockIdx.x * a.n_stack + threadIdx.x] = count[threadIdx.x];
-}
-
-/* One block counts and places all rows; of more, each adds up the counts and places its tokens'. */
-__global__ void __launch_bounds__(MAP_THREADS) map_kernel(const struct map_args a)
-{
-    __shared__ struct map_shared sh;
-    const uint32_t e = threadIdx.x, t0 = blockIdx.x * MAP_TOKENS;
-    const uint32_t n_token = min((uint32_t)MAP_TOKENS, a.n_token - t0);
-    const int32_t *experts = a.experts + (size_t)t0 * a.n_used;
-    int n = 0, n_before = 0;
-    sh.count[e] = 0;
-    kernel_begin();
-    __syncthreads();
-    if (gridDim.x == 1) {
-        count_rows(a, experts, n_token, sh.count);
-        __syncthreads();
-        n = sh.count[e];
-    } else if (e < a.n_stack) {
-        const int32_t *of = a.counts + e;
-#pragma unroll 16
-        for (uint32_t i = 0; i < gridDim.x; i++) {
-            int k = of[i * a.n_stack];
-            n += k;
-            n_before += i < blockIdx.x ? k : 0;
-        }
-    }
-    if (a.n_slot > a.n_used && e == a.n_stack - 1) n = (int)a.n_token;
-    const int first = list_tasks(a, n, blockIdx.x == 0, sh.scratch);
-    sh.count[e] = first + n_before;
-    __syncthreads();
-    place_rows(a, experts, t0, n_token, sh.count);
-}
-
 /* A block a token. A step of a single one has its map written at once: a task a row. */
-__global__ void __launch_bounds__(EXPERTS_MAX)
+__global__ void __launch_bounds__(CHOOSE_THREADS_MAX)
     choose_kernel(const struct choose_args a, const struct map_args m)
 {
     __shared__ struct choice ch;
     const uint32_t e = threadIdx.x, token = blockIdx.x;
     const bool is_expert = e < a.n_expert;
+    DCHECK(blockDim.x >= a.n_expert && a.n_used <= EXPERTS_USED_MAX);
     dependency_release();
     const float bias = is_expert ? a.bias[e] : 0.0f;
     dependency_wait();
@@ -657,95 +554,73 @@ __global__ void __launch_bounds__(EXPERTS_MAX)
     choose_candidates(a.n_used, &ch);
     if (e >= WARP) return;
     const uint32_t mine = write_choice(a, token, &ch);
-    if (!m.tasks || e >= m.n_slot) return;
+    if (!m.tasks || e >= m.rows_per_token) return;
     const struct task t = {(int32_t)(e < m.n_used ? mine : m.n_stack - 1), (int32_t)e, 1};
     m.tasks[e] = t;
     m.rows[e] = (int32_t)e;
-    if (e == 0) *m.n_task = (int32_t)m.n_slot;
+    if (e == 0) *m.n_task = (int32_t)m.rows_per_token;
 }
 
 /* ---- launches ---- */
 
 template <int TILES>
 static fathom_err launch_few(struct cuda_backend *c, const struct router_args_device &a,
-                             uint32_t n_share)
+                             uint32_t n_k_part)
 {
     const uint32_t n_tile = ceil_div(a.w.n_row, few_sizes<TILES>::ROWS);
     return cuda_launch(c, "router", router_few_kernel<TILES>,
-                       dim3(n_tile, n_share, ceil_div(a.n_token, FEW_COLS)), FEW_THREADS,
+                       dim3(n_tile, n_k_part, ceil_div(a.n_token, FEW_COLS)), FEW_THREADS,
                        few_sizes<TILES>::BYTES, a);
 }
 
 static fathom_err run_scores(struct cuda_backend *c, const struct router_args *a,
                              struct choose_args *k)
 {
-    struct router_args_device s = {a->w->moe.router, a->x->f, a->n_token, k->pitch,
-                                   c->router_score};
+    struct router_args_device s = {};
+    s.w = a->w->moe.router;
+    s.x = a->x->f;
+    s.n_token = a->n_token;
+    s.pitch = k->pitch;
+    s.score = c->router_score;
+    ASSERT(s.w.n_row == c->c.n_expert && s.w.n_col == c->c.hidden);
+    ASSERT((uintptr_t)s.w.data % 16 == 0 && (uintptr_t)s.x % 16 == 0);
     const uint32_t n_expert = s.w.n_row, n_token = a->n_token;
-    k->n_share = 1;
-    if (!c->fast || s.w.dtype != DTYPE_BF16 || s.w.n_col % LINE) {
+    k->n_k_part = 1;
+    if (!c->fast || s.w.dtype != DTYPE_BF16 || s.w.n_col % K_LINE) {
         return cuda_launch(c, "router", router_float_kernel, dim3(n_expert, n_token), FLOAT_THREADS,
                            0, s);
     }
-    k->n_share = router_share_count(s.w.n_col);
-    if (n_token <= 8) return launch_few<1>(c, s, k->n_share);
-    if (n_token <= FEW_TOKENS) return launch_few<2>(c, s, k->n_share);
-    dim3 grid(ceil_div(n_expert, MANY_ROWS), ceil_div(n_token, MANY_COLS), k->n_share);
+    k->n_k_part = router_k_part_count(s.w.n_col);
+    if (n_token <= 8) return launch_few<1>(c, s, k->n_k_part);
+    if (n_token <= FEW_TOKENS) return launch_few<2>(c, s, k->n_k_part);
+    dim3 grid(ceil_div(n_expert, MANY_ROWS), ceil_div(n_token, MANY_COLS), k->n_k_part);
     return cuda_launch(c, "router", router_many_kernel, grid, MANY_THREADS, MANY_BYTES, s);
-}
-
-static uint32_t map_threads(uint32_t n_stack, uint32_t at_least)
-{
-    const uint32_t n = n_stack > at_least ? n_stack : at_least;
-    return ceil_div(n, WARP) * WARP;
-}
-
-static struct map_args map_args_of(struct cuda_backend *c, const struct weight *w,
-                                   const struct buffer *route, uint32_t n_token)
-{
-    const uint32_t n_used = c->c.n_expert_used, n_slot = n_used + (w->moe.stacked_shared ? 1 : 0);
-    const uint32_t n_row = n_token * n_slot, n_stack = w->moe.up.n;
-    c->map.route = route;
-    c->map.w = w;
-    c->map.n_token = n_token;
-    c->map.tile = cuda_moe_tile(c, w, n_row, n_stack);
-    c->map.max_task = (n_row < n_stack ? n_row : n_stack) + n_row / c->map.tile;
-    return {route->i,    n_token,       n_used,       n_slot,        n_stack,
-            c->map.tile, c->map.counts, c->map.tasks, c->map.n_task, c->map.rows};
-}
-
-fathom_err cuda_moe_map(struct cuda_backend *c, const struct weight *w, const struct buffer *route,
-                        uint32_t n_token)
-{
-    if (c->map.route == route && c->map.w == w && c->map.n_token == n_token) return FATHOM_OK;
-    const struct map_args m = map_args_of(c, w, route, n_token);
-    const dim3 grid(ceil_div(n_token, MAP_TOKENS));
-    const uint32_t threads = map_threads(m.n_stack, 256);
-    c->map.route = NULL; /* what is in it may change before the next call */
-    if (grid.x > 1) TRY(cuda_launch(c, "moe map", count_kernel, grid, threads, 0, m));
-    return cuda_launch(c, "moe map", map_kernel, grid, threads, 0, m);
 }
 
 fathom_err cuda_router(struct backend *b, const struct router_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
-    struct choose_args k = {c->router_score,
-                            a->w->moe.bias,
-                            0,
-                            router_score_pitch(c->c.n_expert),
-                            c->c.n_expert,
-                            c->c.n_group,
-                            c->c.topk_group,
-                            c->c.n_expert_used,
-                            c->c.routed_scale,
-                            c->c.norm_topk,
-                            a->route->i,
-                            a->route->w,
-                            a->n_token};
+    op_check_router(&c->c, a);
+    ASSERT(a->w->kind == WEIGHT_MOE && a->x->kind == BUFFER_NORMED);
+    ASSERT(a->route->kind == BUFFER_ROUTE);
+    struct choose_args k = {};
+    k.score = c->router_score;
+    k.bias = a->w->moe.bias;
+    k.pitch = router_score_pitch(c->c.n_expert);
+    k.n_expert = c->c.n_expert;
+    k.n_group = c->c.n_group;
+    k.topk_group = c->c.topk_group;
+    k.n_used = c->c.n_expert_used;
+    k.routed_scale = c->c.routed_scale;
+    k.norm_topk = c->c.norm_topk;
+    k.experts = a->route->i;
+    k.weights = a->route->w;
+    k.n_token = a->n_token;
+    ASSERT(k.pitch >= k.n_expert && k.pitch <= CHOOSE_THREADS_MAX && k.pitch % WARP == 0);
     TRY(run_scores(c, a, &k));
     struct map_args m = {};
     c->map.route = NULL;
-    if (a->n_token == 1 && k.n_used < WARP) m = map_args_of(c, a->w, a->route, 1);
+    if (a->n_token == 1 && k.n_used < WARP) m = moe_map_args(c, a->w, a->route, 1);
     return cuda_launch(c, "router", choose_kernel, dim3(a->n_token), k.pitch, 0, k, m);
 }
 

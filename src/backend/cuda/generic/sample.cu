@@ -15,7 +15,9 @@ extern "C" {
 }
 
 enum { THREADS = 1024, WARPS = THREADS / WARP, PARTS = SAMPLE_PARTS, PART_THREADS = 256 };
-enum { MASS_BITS = 14, MASS_PIECES = 3 };
+enum { MASS_BITS = 14, MASS_PIECES = 3, BINS = 256 };
+static_assert(PARTS == WARP && WARPS == WARP, "a lane reads a part, or a warp's value");
+static_assert(BINS % WARP == 0 && BINS * MASS_PIECES <= THREADS, "one round clears the bins");
 
 struct pick {
     float value;
@@ -29,7 +31,7 @@ struct part {
 struct sample_shared {
     struct pick picks[WARPS];
     float sums[WARPS];
-    uint32_t mass[256][MASS_PIECES];
+    uint32_t mass[BINS][MASS_PIECES];
     unsigned long long rest;
     uint32_t prefix;
     unsigned long long bin_mass; /* of the bin found last */
@@ -81,7 +83,7 @@ static __device__ __forceinline__ uint32_t order_key(float v)
 }
 
 /* How many values come before that of `id`, and one: ties to the lower id. */
-static __device__ uint32_t rank_of(const float *x, int n, int id, struct sample_shared *sh)
+static __device__ uint32_t place_of(const float *x, int n, int id, struct sample_shared *sh)
 {
     __syncthreads();
     if (threadIdx.x == 0) sh->bin = 1;
@@ -120,6 +122,7 @@ static __device__ __forceinline__ void split_mass(uint32_t (&pieces)[MASS_PIECES
                                                   unsigned long long mass)
 {
     const uint32_t mask = (1u << MASS_BITS) - 1;
+    DCHECK(mass <= 1ull << 40);
     pieces[0] = (uint32_t)mass & mask;
     pieces[1] = (uint32_t)(mass >> MASS_BITS) & mask;
     pieces[2] = (uint32_t)(mass >> 2 * MASS_BITS);
@@ -140,6 +143,7 @@ static __device__ __forceinline__ void add_masses(uint32_t (*bins)[MASS_PIECES],
 {
     enum { ROUNDS = 2 };
     uint32_t mine[MASS_PIECES];
+    DCHECK(bin < BINS);
     split_mass(mine, mass);
 #pragma unroll
     for (int i = 0; i < ROUNDS; i++) {
@@ -162,9 +166,9 @@ static __device__ __forceinline__ void add_masses(uint32_t (*bins)[MASS_PIECES],
  * above it have. The lowest one when none does. */
 static __device__ __forceinline__ void find_bin(struct sample_shared *sh, int shift)
 {
-    enum { EACH = 256 / WARP };
+    enum { EACH = BINS / WARP };
     const int lane = (int)threadIdx.x % WARP;
-    int bin = 255 - lane * EACH;
+    int bin = BINS - 1 - lane * EACH;
     unsigned long long mine = 0;
     for (int i = 0; i < EACH; i++) mine += join_mass(sh->mass[bin - i]);
     unsigned long long sum = mine;
@@ -197,12 +201,13 @@ static __device__ __forceinline__ float value_of(uint32_t key)
 static __device__ struct cut tighten(const float *x, int n, const struct cut &c, float top,
                                      bool count, unsigned long long want, struct sample_shared *sh)
 {
+    DCHECK(want >= 1);
     if (threadIdx.x == 0) {
         sh->prefix = 0;
         sh->rest = want;
     }
     for (int shift = 24; shift >= 0; shift -= 8) {
-        for (int i = (int)threadIdx.x; i < 256 * MASS_PIECES; i += THREADS)
+        for (int i = (int)threadIdx.x; i < BINS * MASS_PIECES; i += THREADS)
             sh->mass[i / MASS_PIECES][i % MASS_PIECES] = 0;
         __syncthreads();
         uint32_t mask = shift == 24 ? 0 : 0xffffffffu << (shift + 8), prefix = sh->prefix;
@@ -213,7 +218,7 @@ static __device__ struct cut tighten(const float *x, int n, const struct cut &c,
             int bin = -1;
             unsigned long long mass = 0;
             if ((key & mask) == (prefix & mask) && stays(c, v, i)) mass = mass_of(v, top, count);
-            if (mass) bin = (int)(key >> shift & 255u);
+            if (mass) bin = (int)(key >> shift & (BINS - 1));
             add_masses(sh->mass, bin, mass);
         }
         __syncthreads();
@@ -237,13 +242,13 @@ static __device__ struct cut tighten(const float *x, int n, const struct cut &c,
         if (threadIdx.x % WARP == 0) sh->equal[threadIdx.x / WARP] = __popc(lanes);
         if (threadIdx.x == 0) sh->bin = -1;
         __syncthreads();
-        int rank = __popc(lanes & ((1u << (threadIdx.x % WARP)) - 1)), all = 0;
+        int place = __popc(lanes & ((1u << (threadIdx.x % WARP)) - 1)), all = 0;
         for (int w = 0; w < WARPS; w++) {
-            if (w < (int)threadIdx.x / WARP) rank += sh->equal[w];
+            if (w < (int)threadIdx.x / WARP) place += sh->equal[w];
             all += sh->equal[w];
         }
         if (is_equal) {
-            unsigned long long each = mass_of(x[i], top, count), r = seen + (unsigned)rank;
+            unsigned long long each = mass_of(x[i], top, count), r = seen + (unsigned)place;
             if (each && r * each < rest && (r + 1) * each >= rest) sh->bin = i + 1;
         }
         __syncthreads();
@@ -263,7 +268,7 @@ static __device__ __forceinline__ bool allowed(const struct sample_row &row, con
     return row.mask_offset == SAMPLE_NONE || (mask[row.mask_offset + id / 32] >> (id % 32) & 1u);
 }
 
-/* log of the sum of exp(x - top), each thread's share in ascending order, then the warps' */
+/* log of the sum of exp(x - top), each thread's part in ascending order, then the warps' */
 static __device__ float log_sum(const float *x, int n, float top, struct sample_shared *sh)
 {
     float sum = 0.0f;
@@ -454,6 +459,7 @@ __global__ void __launch_bounds__(PART_THREADS) part_kernel(const struct kernel_
     }
     p.largest = block_pick(p.largest, picks);
     p.drawn = block_pick(p.drawn, picks);
+    DCHECK(gridDim.x <= PARTS);
     if (threadIdx.x == 0) a.parts[blockIdx.y * PARTS + blockIdx.x] = p;
 }
 
@@ -461,7 +467,7 @@ __global__ void __launch_bounds__(PART_THREADS) part_kernel(const struct kernel_
 static __device__ int take_part(const struct sample_row &row, const struct kernel_args &a, int n,
                                 struct sample_shared *sh)
 {
-    static_assert(PARTS == WARP, "a lane a part");
+    DCHECK(a.n_part >= 1 && a.n_part <= PARTS);
     const uint32_t lane = threadIdx.x % WARP;
     struct part mine = {{-INFINITY, 0x7fffffff}, {-INFINITY, 0x7fffffff}};
     if (lane < a.n_part) mine = a.parts[blockIdx.x * PARTS + lane];
@@ -477,6 +483,7 @@ __global__ void __launch_bounds__(THREADS) sample_kernel(const struct kernel_arg
     __shared__ struct sample_shared sh;
     kernel_begin();
     const struct sample_row row = a.rows[blockIdx.x];
+    DCHECK(row.n_vocab_used >= 1 && row.n_vocab_used <= a.n_vocab && row.n_top <= SAMPLE_TOP_MAX);
     float *x = a.logits + (size_t)row.logit_row * a.n_vocab;
     const int n = (int)row.n_vocab_used;
     const bool plain = is_plain(row);
@@ -510,10 +517,10 @@ __global__ void __launch_bounds__(THREADS) sample_kernel(const struct kernel_arg
         for (int i = (int)threadIdx.x; i < n; i += THREADS) copy[i] = x[i];
         id = take_id(row, a, copy, n, &sh);
     }
-    uint32_t rank = row.want_logprob ? rank_of(x, n, id, &sh) : 0;
+    uint32_t place = row.want_logprob ? place_of(x, n, id, &sh) : 0;
     if (threadIdx.x == 0) {
         a.ids[blockIdx.x] = id;
-        a.ranks[blockIdx.x] = rank;
+        a.ranks[blockIdx.x] = place;
         a.logprobs[blockIdx.x] = !row.want_logprob ? 0.0f : id < n ? x[id] - lse : -INFINITY;
     }
 }
@@ -521,17 +528,29 @@ __global__ void __launch_bounds__(THREADS) sample_kernel(const struct kernel_arg
 fathom_err cuda_sample(struct backend *b, const struct sample_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
+    op_check_sample(&c->c, a);
+    ASSERT(a->logits->kind == BUFFER_LOGITS);
+    if (a->n_row == 0) return FATHOM_OK;
     const uint32_t n_most = ceil_div(c->c.n_vocab, PART_THREADS);
     const uint32_t n_part = n_most < PARTS ? n_most : PARTS;
-    struct kernel_args k = {a->logits->f,     c->c.n_vocab,
-                            a->rows,          a->history,
-                            a->bias,          a->ban,
-                            a->mask,          c->sample_count,
-                            c->sample_shaped, (struct part *)c->sample_parts,
-                            n_part,           a->ids,
-                            a->logprobs,      a->ranks,
-                            a->top_ids,       a->top_logprobs};
-    static_assert(sizeof(struct part) == SAMPLE_PART_BYTES, "scratch.c");
+    struct kernel_args k = {};
+    k.logits = a->logits->f;
+    k.n_vocab = c->c.n_vocab;
+    k.rows = a->rows;
+    k.history = a->history;
+    k.bias = a->bias;
+    k.ban = a->ban;
+    k.mask = a->mask;
+    k.count = c->sample_count;
+    k.shaped = c->sample_shaped;
+    k.parts = (struct part *)c->sample_parts;
+    k.n_part = n_part;
+    k.ids = a->ids;
+    k.logprobs = a->logprobs;
+    k.ranks = a->ranks;
+    k.top_ids = a->top_ids;
+    k.top_logprobs = a->top_logprobs;
+    static_assert(sizeof(struct part) == SAMPLE_PART_BYTES, "scratch.h sizes the parts");
     TRY(cuda_launch(c, "sample", part_kernel, dim3(k.n_part, a->n_row), PART_THREADS, 0, k));
     return cuda_launch(c, "sample", sample_kernel, dim3(a->n_row), THREADS, 0, k);
 }

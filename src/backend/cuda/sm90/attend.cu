@@ -93,6 +93,7 @@ store_unit(const struct attend_args &a, const struct attend_shared<TYPE> *sh, ui
     for (int j = 0; j < 2; j++) {
         const uint32_t head = head0 + (uint32_t)(g + 8 * j);
         if (head >= a.n_head) continue;
+        DCHECK(unit < a.n_part);
         const size_t row = ((size_t)token * a.n_part + unit) * a.n_head + head;
         float4 *to = (float4 *)(a.part_out + column_of(row));
 #pragma unroll
@@ -129,7 +130,7 @@ static __device__ __forceinline__ void store_result(const struct attend_args &a,
     }
 }
 
-/* Merges the units of a cluster's blocks, n_unit of which have one; each block merges a share of
+/* Merges the units of a cluster's blocks, n_unit of which have one; each block merges a part of
  * the columns. The rows' place in shared memory holds the outputs, in the order of the lanes. */
 template <enum kv_type TYPE>
 static __device__ __forceinline__ void
@@ -137,6 +138,7 @@ merge_cluster(const struct attend_args &a, struct attend_shared<TYPE> *sh, uint3
               uint32_t head0, int n_unit, const struct outputs &v)
 {
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+    DCHECK(n_unit >= 1 && n_unit <= CLUSTER_MAX && (uint32_t)n_unit <= gridDim.x);
     float4 *pieces = (float4 *)sh->rows; /* [warp][head half, four columns][lane] */
     __syncthreads();
 #pragma unroll
@@ -188,6 +190,7 @@ static __device__ __forceinline__ void walk_unit(const struct attend_args &a,
 {
     static_assert(UNIT % (2 * STAGES) == 0, "each unit begins with the same stage and phase");
     const int last = min(first + UNIT, end);
+    DCHECK(first % UNIT == 0 && first < end);
     struct softmax m;
     softmax_clear(m);
     outputs_clear(v);
@@ -259,6 +262,7 @@ __global__ void __launch_bounds__(THREADS, TYPE == KV_TYPE_FP8 ? 2 : 1)
 }
 
 enum { COMBINE_THREADS = KV_LATENT / 2, COMBINE_AHEAD = 8 };
+static_assert(COMBINE_THREADS % WARP == 0, "two columns a thread");
 
 /* Block: one (token, head). Merges units in ascending order. Thread l: columns 2l, 2l + 1. */
 __global__ void __launch_bounds__(COMBINE_THREADS) combine_kernel(const struct attend_args a)
@@ -267,6 +271,7 @@ __global__ void __launch_bounds__(COMBINE_THREADS) combine_kernel(const struct a
     kernel_begin();
     const int n_group = (row_count(a, token) + GROUP - 1) / GROUP;
     const int n_unit = (n_group + UNIT - 1) / UNIT;
+    DCHECK((uint32_t)n_unit <= a.n_part);
     float2 o = make_float2(0.0f, 0.0f);
     float top = -INFINITY, sum = 0.0f;
     for (int i = 0; i < n_unit; i += COMBINE_AHEAD) {
@@ -298,6 +303,7 @@ static fathom_err run(struct cuda_backend *c, struct attend_args &a, uint32_t n_
                       uint32_t rows)
 {
     const char *what = "mla_attend";
+    ASSERT(a.h && a.out_h && rows >= 1 && (uintptr_t)a.h % 16 == 0 && (uintptr_t)a.out_h % 16 == 0);
     const uint32_t n_unit = ceil_div(rows, GROUP * UNIT), heads = ceil_div(a.n_head, HEADS);
     const size_t bytes = sizeof(struct attend_shared<TYPE>);
     if (n_unit > 1 && n_unit <= CLUSTER_MAX && n_token <= ATTEND_CLUSTER_TOKENS_MAX) {
@@ -308,6 +314,7 @@ static fathom_err run(struct cuda_backend *c, struct attend_args &a, uint32_t n_
         return cuda_launch(c, what, attend_kernel<TYPE, PIECE_TOKEN>, dim3(1, n_token, heads),
                            THREADS, bytes, a);
     }
+    ASSERT(n_token * n_unit <= c->part_rows); /* of part_out and part_stat */
     a.n_part = n_unit;
     TRY(cuda_launch(c, what, attend_kernel<TYPE, PIECE_UNIT>, dim3(n_unit, n_token, heads), THREADS,
                     bytes, a));
@@ -317,6 +324,7 @@ static fathom_err run(struct cuda_backend *c, struct attend_args &a, uint32_t n_
 fathom_err attend_sm90(struct cuda_backend *c, struct attend_args a, uint32_t n_token,
                        uint32_t max_context)
 {
+    ASSERT(c->sm90 && a.kv.type != KV_TYPE_F32);
     const uint32_t rows = a.slots && max_context > a.topk ? a.topk : max_context;
     return a.kv.type == KV_TYPE_FP8 ? run<KV_TYPE_FP8>(c, a, n_token, rows)
                                     : run<KV_TYPE_BF16>(c, a, n_token, rows);
@@ -326,6 +334,9 @@ template <enum kv_type TYPE> static fathom_err raise_limits(struct cuda_backend 
 {
     const enum cudaFuncAttribute limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
     const int bytes = (int)sizeof(struct attend_shared<TYPE>);
+    static_assert(sizeof(struct attend_shared<TYPE>) <= 227 << 10, "shared memory of a block");
+    static_assert(8 * THREADS * sizeof(float4) <= sizeof(attend_shared<TYPE>::rows),
+                  "outputs of a cluster's block take the rows' place");
     CU_TRY(c, cudaFuncSetAttribute(attend_kernel<TYPE, PIECE_UNIT>, limit, bytes), "mla_attend");
     CU_TRY(c, cudaFuncSetAttribute(attend_kernel<TYPE, PIECE_CLUSTER>, limit, bytes), "mla_attend");
     CU_TRY(c, cudaFuncSetAttribute(attend_kernel<TYPE, PIECE_TOKEN>, limit, bytes), "mla_attend");

@@ -17,7 +17,7 @@
  *
  * The order of values inside a product is free as long as both operands agree, so a lane takes 16
  * bytes of a row at once. The order of keys is free too: place p of a group has row
- *   16 (p % 4) + 8 (p / 32) + f(p / 4 % 8),  f turning three bits around.
+ *   16 (p % 4) + 8 (p / 32) + f(p / 4 % 8),  f reversing three bits.
  * Rows are 16 bytes past a multiple of 128 apart, the second half of them 32 bytes further. That
  * makes all reads free of bank conflicts. */
 #ifndef FATHOM_BACKEND_CUDA_SM90_ATTEND_GROUP_CUH
@@ -38,6 +38,13 @@ enum {
     WEIGHT_SHIFT = 14, /* p is stored times 2^14 */
     CLUSTER_MAX = ATTEND_CLUSTER_MAX,
 };
+static_assert((int)CLUSTER_MAX <= (int)CLUSTER_BLOCKS_MAX, "blocks of a cluster");
+static_assert((int)SLICE == (int)KV_FP8_GROUP, "a slice has one scale a row");
+static_assert(THREADS / WARP == 2 * SLICES && THREADS == HEADS * 16,
+              "warps a slice, threads a head");
+static_assert((int)KV_ROPE == SLICES * 16, "a quarter of the rotary values a slice");
+static_assert((int)KV_LATENT == THREADS / WARP * 64, "64 columns of the outputs a warp");
+static_assert(GROUP == THREADS / WARP * 8, "a warp copies eight rows");
 
 /* A row in shared memory, and what a lane takes of a slice at once. */
 template <enum kv_type TYPE> struct row_shape {
@@ -50,6 +57,8 @@ template <enum kv_type TYPE> struct row_shape {
     static constexpr int RUN = 16 / VALUE;    /* values */
     static constexpr int RUN_STEPS = RUN / 4; /* products of K = 16 that four lanes' runs feed */
     static_assert(PITCH % 128 == 16, "bank conflicts");
+    static_assert(STAGE % 16 == 0 && BYTES % 16 == 0, "bulk copies");
+    static_assert(SLICE_STEPS % RUN_STEPS == 0, "runs are whole");
 };
 
 template <enum kv_type TYPE> struct attend_shared {
@@ -73,6 +82,7 @@ template <enum kv_type TYPE> static __device__ __forceinline__ constexpr int row
 /* Row of place 4 c of half a group; that of place 4 c + j is 16 j rows on. */
 static __device__ __forceinline__ int row_of(int half, int c)
 {
+    DCHECK(half >= 0 && half < 2 && c >= 0 && c < 8);
     return 8 * half + c / 4 + c / 2 % 2 * 2 + c % 2 * 4;
 }
 
@@ -92,6 +102,7 @@ static __device__ __forceinline__ struct row_list row_list_of(const struct atten
     const int n_visible = a.pos[token] + 1;
     const int32_t *pages = a.page_table + (size_t)a.request[token] * a.page_stride;
     l.n_row = a.slots ? a.counts[token] : n_visible;
+    DCHECK(l.n_row >= 1 && l.n_row <= n_visible);
     l.is_pages = l.n_row == n_visible; /* whatever way they are told */
     l.entries = l.is_pages ? pages : a.slots + (size_t)token * a.topk;
     return l;
@@ -143,6 +154,7 @@ static __device__ __forceinline__ void copy_rows(const struct attend_args &a,
     const uint32_t full = smem_address(&sh->full[stage]);
     const int page = l.is_pages ? entry : entry / KV_PAGE_TOKENS;
     const int row = (l.is_pages ? row_index(l, group) : entry) % KV_PAGE_TOKENS;
+    DCHECK(stage >= 0 && stage < STAGES && entry >= 0);
     const char *from = a.kv.latent + (size_t)page * a.kv.page_bytes + (size_t)(row * shape::BYTES);
     const uint32_t to = smem_address(sh->rows[stage] + row_offset<TYPE>(warp * 8));
     const bool chosen = elect_lane();
@@ -184,7 +196,7 @@ static __device__ __forceinline__ void query_read(const struct attend_args &a, u
     for (int j = 0; j < 2; j++) {
         const uint32_t head = head0 + (uint32_t)(g + 8 * j);
         const bool valid = head < a.n_head;
-        const __nv_bfloat16 *row = a.h + ((size_t)token * a.n_head + (valid ? head : 0)) * KV_ROW;
+        const bf16 *row = a.h + ((size_t)token * a.n_head + (valid ? head : 0)) * KV_ROW;
 #pragma unroll
         for (int i = 0; i < SLICE_STEPS; i++) {
             const int at = slice * SLICE + (i / shape::RUN_STEPS * 4 + t) * shape::RUN +
@@ -377,6 +389,7 @@ static __device__ __forceinline__ float group_scale(const struct attend_shared<T
 
 static __device__ __forceinline__ float inverse_power(float power_of_two)
 {
+    DCHECK(power_of_two > 0.0f && (__float_as_uint(power_of_two) & 0x7fffffu) == 0);
     return __uint_as_float((254u << 23) - __float_as_uint(power_of_two));
 }
 
@@ -437,6 +450,7 @@ static __device__ __forceinline__ void make_weights(struct attend_shared<TYPE> *
                                                     struct softmax &m)
 {
     const int head = (int)threadIdx.x / 16, l = (int)threadIdx.x % 16;
+    DCHECK(n >= 1 && n <= GROUP);
     float s[4], p[4];
     read_scores(sh, head, l, n, s);
     float top = fmaxf(fmaxf(s[0], s[1]), fmaxf(s[2], s[3]));

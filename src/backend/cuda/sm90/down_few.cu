@@ -1,13 +1,14 @@
-/* down_few.cu - the experts' second half for few tokens on sm_90a: SwiGLU, down, sum over slots
+/* down_few.cu - the experts' second half for few tokens on sm_90a: SwiGLU, down, the sum of a
+ * token's rows
  *
- * A block makes 64 outputs of one token: the products of all its slots, line by line of 128 of K,
- * and their weighted sum. Its last warp fetches the weights, which are known long before the inputs
- * are: the route was chosen two kernels ago, so they are requested before this kernel waits for
- * gate and up, as many lines as the ring holds. Then the first four warps make the inputs of all
- * slots from gate and up, 128 values a warp, and multiply.
+ * A token has a row for each of its experts. A block makes 64 outputs of one token: the products of
+ * all its rows, K line by K line, and their weighted sum. Its last warp fetches the weights, which
+ * are known long before the inputs are: the route was chosen two kernels ago, so they are requested
+ * before this kernel waits for gate and up, as many K lines as the ring holds. Then the first four
+ * warps make the inputs of all rows from gate and up, 128 values a warp, and multiply.
  *
  * Weights are the 64-row operand, the token is the first of the 8 columns; what the others hold is
- * never looked at. Lines, shares and slots are added as by kernels of their own.
+ * never looked at. K lines, parts of K and rows are added as by kernels of their own.
  *
  *   empty --- weights requested; full: 2 arrivals and the bytes ---> full
  *   full ---- read by the four warps ---> empty
@@ -15,7 +16,7 @@
 #include "backend/cuda/sm90/down_few.cuh"
 
 #include "backend/cuda/common.cuh"
-#include "backend/cuda/shares.h"
+#include "backend/cuda/k_parts.h"
 #include "backend/cuda/sm90/stage.cuh"
 
 enum {
@@ -24,29 +25,36 @@ enum {
     CONSUMERS = 128,
     CONSUMER_WARPS = CONSUMERS / WARP,
     THREADS = CONSUMERS + WARP,
-    W_BYTES = BM * LINE_BYTES,
-    IN_BYTES = COLS * LINE_BYTES,
-    AHEAD = 5,         /* lines of inputs that a warp makes at a time */
+    W_BYTES = BM * K_LINE_BYTES,
+    IN_BYTES = COLS * K_LINE_BYTES,
+    AHEAD = 5,         /* K lines of inputs that a warp makes at a time */
     STAGES_ALONE = 12, /* one token: one block a multiprocessor; with more tokens, two */
     STAGES_MANY = 9,
-    BYTES_MAX = 227 << 10,
+    BYTES_MAX = SHARED_MAX,
 };
+static_assert((int)DOWN_K_LINES_MAX <= (int)WARP, "a lane of the loading warp has a K line");
+static_assert(BM == CONSUMER_WARPS * 16 && (int)SCALE_BLOCK % BM == 0, "a tile has one scale");
+static_assert(STAGES_ALONE <= (int)DOWN_K_LINES_MAX, "barriers of all stages");
+static_assert(W_BYTES % 1024 == 0 && IN_BYTES % 1024 == 0, "atoms of operands");
 
-/* The start of a block's shared memory; stages of weights and the inputs of all lines follow. */
+/* The start of a block's shared memory; stages of weights and the inputs of all K lines follow. */
 struct alignas(1024) down_shared {
-    float w_scale[DOWN_LINES_MAX];
-    float in_scale[DOWN_LINES_MAX];
-    uint64_t full[DOWN_LINES_MAX];
-    uint64_t empty[DOWN_LINES_MAX];
+    float w_scale[DOWN_K_LINES_MAX];
+    float in_scale[DOWN_K_LINES_MAX];
+    uint64_t full[DOWN_K_LINES_MAX];
+    uint64_t empty[DOWN_K_LINES_MAX];
     uint64_t made;
 };
+static_assert(sizeof(struct down_shared) + STAGES_ALONE * W_BYTES + DOWN_K_LINES_MAX * IN_BYTES <=
+                  BYTES_MAX,
+              "shared memory of a block");
 
 struct down_work {
     CUtensorMap w_map;
     struct down_args a;
-    uint32_t n_line;     /* of a slot */
-    uint32_t n_all;      /* of all slots */
-    uint32_t share_line; /* lines of a share */
+    uint32_t n_k_line;     /* of a row */
+    uint32_t n_all;        /* of all rows */
+    uint32_t k_part_lines; /* of a part */
     uint32_t n_stage;
 };
 
@@ -61,33 +69,34 @@ struct down_block {
 
 /* ---- the warp that loads ---- */
 
-static __device__ __forceinline__ void load_line(const struct down_work &w,
-                                                 const struct down_block &b, uint32_t i, int expert)
+static __device__ __forceinline__ void
+load_k_line(const struct down_work &w, const struct down_block &b, uint32_t i, int expert)
 {
     const uint32_t stage = i % w.n_stage, full = smem_address(&b.s->full[stage]);
     mbarrier_arrive_expect(full, W_BYTES);
-    tensor_load(b.stages + stage * W_BYTES, &w.w_map, full, (int)(i % w.n_line) * LINE_BYTES,
+    tensor_load(b.stages + stage * W_BYTES, &w.w_map, full, (int)(i % w.n_k_line) * K_LINE_BYTES,
                 (int)b.col * BM, expert);
 }
 
-/* Lane i has line i. Experts are read past L1: this kernel has not waited for who wrote them. */
+/* Lane i has K line i. Experts are read past L1: this kernel has not waited for who wrote them. */
 static __device__ __forceinline__ void produce(const struct down_work &w,
                                                const struct down_block &b)
 {
-    const uint32_t i = threadIdx.x % WARP, slot = i / w.n_line;
+    const uint32_t i = threadIdx.x % WARP, row = i / w.n_k_line;
     int expert = (int)w.a.n_expert - 1;
     if (i < w.n_all) {
-        if (slot < w.a.n_used)
-            expert = *(const volatile int32_t *)&w.a.experts[b.token * w.a.n_used + slot];
-        if (i < w.n_stage) load_line(w, b, i, expert);
+        if (row < w.a.n_used)
+            expert = *(const volatile int32_t *)&w.a.experts[b.token * w.a.n_used + row];
+        if (i < w.n_stage) load_k_line(w, b, i, expert);
+        DCHECK(expert >= 0 && (uint32_t)expert < w.a.n_expert);
         const float *scale = w.a.w_scale + (size_t)expert * w.a.w_scale_step;
-        b.s->w_scale[i] = scale[(b.col * BM / SCALE_BLOCK) * w.a.scale_stride + i % w.n_line];
+        b.s->w_scale[i] = scale[(b.col * BM / SCALE_BLOCK) * w.a.scale_stride + i % w.n_k_line];
         if (i < w.n_stage) mbarrier_arrive(smem_address(&b.s->full[i]));
     }
     for (uint32_t at = w.n_stage; at < w.n_all; at++) {
         wait_phase(&b.s->empty[at % w.n_stage], (at / w.n_stage - 1) % 2);
         if (i == at) {
-            load_line(w, b, i, expert);
+            load_k_line(w, b, i, expert);
             mbarrier_arrive(smem_address(&b.s->full[at % w.n_stage]));
         }
     }
@@ -95,12 +104,12 @@ static __device__ __forceinline__ void produce(const struct down_work &w,
 
 /* ---- the warps that multiply ---- */
 
-/* Every fourth line's inputs, codes and scale, from gate and up. */
+/* Every fourth K line's inputs, codes and scale, from gate and up. */
 static __device__ __forceinline__ void make_inputs(const struct down_work &w,
                                                    const struct down_block &b)
 {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const float *from = w.a.gate_up + (size_t)b.token * w.a.n_slot * 2 * w.a.k + lane * 4;
+    const float *from = w.a.gate_up + (size_t)b.token * w.a.rows_per_token * 2 * w.a.k + lane * 4;
     char *to = (char *)b.s + (b.inputs - smem_address(b.s)) + lane * 4;
     for (uint32_t first = warp; first < w.n_all; first += AHEAD * CONSUMER_WARPS) {
         float4 gate[AHEAD], up[AHEAD];
@@ -108,7 +117,8 @@ static __device__ __forceinline__ void make_inputs(const struct down_work &w,
         for (uint32_t j = 0; j < AHEAD; j++) {
             const uint32_t i = first + j * CONSUMER_WARPS;
             if (i >= w.n_all) continue;
-            const float *g = from + (size_t)(i / w.n_line) * 2 * w.a.k + i % w.n_line * LINE_BYTES;
+            const float *g =
+                from + (size_t)(i / w.n_k_line) * 2 * w.a.k + i % w.n_k_line * K_LINE_BYTES;
             gate[j] = *(const float4 *)g;
             up[j] = *(const float4 *)(g + w.a.k);
         }
@@ -126,44 +136,45 @@ static __device__ __forceinline__ void make_inputs(const struct down_work &w,
     if (lane == 0) mbarrier_arrive(smem_address(&b.s->made));
 }
 
-/* Sums on their way: of a share, a slot and all slots, for rows lane / 4 and 8 on of a warp's 16.
- * Lanes that are multiples of 4 hold the token's. */
+/* Sums on their way: of a part of K, of a row and of all rows, for rows lane / 4 and 8 on of a
+ * warp's 16. Lanes that are multiples of 4 hold the token's. */
 struct down_sums {
-    float2 share, slot, all;
-    uint32_t share_line; /* lines of the share so far */
-    uint32_t slot_line;
-    uint32_t i_slot;
+    float2 k_part, row, all;
+    uint32_t k_part_lines; /* of the part so far */
+    uint32_t row_k_lines;
+    uint32_t i_row;
 };
 
-/* Adds line i's sum; at the ends of shares and slots, theirs. */
-static __device__ __forceinline__ void add_line(struct down_sums &sum, const struct down_work &w,
-                                                float x, float y, float scale, float weight)
+/* Adds K line i's sum; at the ends of parts and rows, theirs. */
+static __device__ __forceinline__ void add_k_line(struct down_sums &sum, const struct down_work &w,
+                                                  float x, float y, float scale, float weight)
 {
-    sum.share.x = fmaf(x, scale, sum.share.x);
-    sum.share.y = fmaf(y, scale, sum.share.y);
-    sum.slot_line++;
-    if (++sum.share_line < w.share_line) return;
-    const bool only = w.share_line == w.n_line;
-    sum.slot.x = only ? sum.share.x : sum.slot.x + sum.share.x;
-    sum.slot.y = only ? sum.share.y : sum.slot.y + sum.share.y;
-    sum.share = make_float2(0.0f, 0.0f);
-    sum.share_line = 0;
-    if (sum.slot_line < w.n_line) return;
-    const float of_slot = shfl(weight, (int)sum.i_slot);
-    sum.all.x = fmaf(of_slot, sum.slot.x, sum.all.x);
-    sum.all.y = fmaf(of_slot, sum.slot.y, sum.all.y);
-    sum.slot = make_float2(0.0f, 0.0f);
-    sum.slot_line = 0;
-    sum.i_slot++;
+    sum.k_part.x = fmaf(x, scale, sum.k_part.x);
+    sum.k_part.y = fmaf(y, scale, sum.k_part.y);
+    sum.row_k_lines++;
+    if (++sum.k_part_lines < w.k_part_lines) return;
+    const bool only = w.k_part_lines == w.n_k_line;
+    sum.row.x = only ? sum.k_part.x : sum.row.x + sum.k_part.x;
+    sum.row.y = only ? sum.k_part.y : sum.row.y + sum.k_part.y;
+    sum.k_part = make_float2(0.0f, 0.0f);
+    sum.k_part_lines = 0;
+    if (sum.row_k_lines < w.n_k_line) return;
+    const float of_row = shfl(weight, (int)sum.i_row);
+    sum.all.x = fmaf(of_row, sum.row.x, sum.all.x);
+    sum.all.y = fmaf(of_row, sum.row.y, sum.all.y);
+    sum.row = make_float2(0.0f, 0.0f);
+    sum.row_k_lines = 0;
+    sum.i_row++;
 }
 
 /* Lines i to i + BATCH - 1, whose products are in the tensor cores at the same time. */
 template <uint32_t BATCH>
-static __device__ __forceinline__ void add_lines(struct down_sums &sum, const struct down_work &w,
-                                                 const struct down_block &b, uint32_t i,
-                                                 float weight)
+static __device__ __forceinline__ void add_k_lines(struct down_sums &sum, const struct down_work &w,
+                                                   const struct down_block &b, uint32_t i,
+                                                   float weight)
 {
     uint64_t a_at[BATCH];
+    DCHECK(i + BATCH <= w.n_all);
     const uint64_t in_at = wgmma_operand(b.inputs + i * IN_BYTES);
     float c[BATCH][COLS / 2];
 #pragma unroll
@@ -177,7 +188,7 @@ static __device__ __forceinline__ void add_lines(struct down_sums &sum, const st
     for (uint32_t j = 0; j < BATCH; j++)
         wgmma_e4m3_start(c[j], a_at[j], in_at + j * (IN_BYTES / 16));
 #pragma unroll
-    for (uint64_t k = 2; k < LINE_BYTES / 16; k += 2) {
+    for (uint64_t k = 2; k < K_LINE_BYTES / 16; k += 2) {
 #pragma unroll
         for (uint32_t j = 0; j < BATCH; j++)
             wgmma_e4m3_add(c[j], a_at[j] + k, in_at + j * (IN_BYTES / 16) + k);
@@ -192,7 +203,7 @@ static __device__ __forceinline__ void add_lines(struct down_sums &sum, const st
     }
 #pragma unroll
     for (uint32_t j = 0; j < BATCH; j++) {
-        add_line(sum, w, c[j][0], c[j][2], b.s->w_scale[i + j] * b.s->in_scale[i + j], weight);
+        add_k_line(sum, w, c[j][0], c[j][2], b.s->w_scale[i + j] * b.s->in_scale[i + j], weight);
     }
 }
 
@@ -201,14 +212,14 @@ static __device__ __forceinline__ void consume(const struct down_work &w,
                                                const struct down_block &b)
 {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    float weight = 1.0f; /* of slot `lane` */
+    float weight = 1.0f; /* of row `lane` */
     if (lane < w.a.n_used)
         weight = *(const volatile float *)&w.a.weights[b.token * w.a.n_used + lane];
     dependency_wait();
     make_inputs(w, b);
     wait_phase(&b.s->made, 0);
     struct down_sums sum = {};
-    for (uint32_t i = 0; i < w.n_all; i += BATCH) add_lines<BATCH>(sum, w, b, i, weight);
+    for (uint32_t i = 0; i < w.n_all; i += BATCH) add_k_lines<BATCH>(sum, w, b, i, weight);
     const uint32_t column = b.col * BM + warp * 16 + lane / 4;
     if (lane % 4 || column >= w.a.n) return; /* n is a multiple of 16: so is what a warp writes */
     const size_t at = (size_t)b.token * w.a.n + column;
@@ -277,11 +288,15 @@ cudaError_t down_few_init(void)
 
 cudaError_t down_few(const struct down_args &a, cudaStream_t stream)
 {
+    ASSERT(a.k % K_LINE_BYTES == 0 && a.n % 16 == 0 && a.w_stride % a.k == 0);
+    ASSERT(a.n_token >= 1 && a.n_token <= DOWN_TOKENS_MAX && (uintptr_t)a.w % 16 == 0);
+    ASSERT(a.rows_per_token >= 1 && a.rows_per_token - a.n_used <= 1);
     struct down_work w = {};
     w.a = a;
-    w.n_line = a.k / LINE_BYTES;
-    w.n_all = w.n_line * a.n_slot;
-    w.share_line = w.n_line / share_count(w.n_line);
+    w.n_k_line = a.k / K_LINE_BYTES;
+    w.n_all = w.n_k_line * a.rows_per_token;
+    w.k_part_lines = w.n_k_line / k_part_count(w.n_k_line);
+    ASSERT(w.n_all >= 1 && w.n_all <= DOWN_K_LINES_MAX);
     w.n_stage = min(w.n_all, (uint32_t)(a.n_token == 1 ? STAGES_ALONE : STAGES_MANY));
     cudaError_t e = make_map(&w.w_map, a.w, a.k, a.n, STACK_MATRICES, a.w_stride, BM);
     if (e != cudaSuccess) return e;
@@ -292,6 +307,7 @@ cudaError_t down_few(const struct down_args &a, cudaStream_t stream)
     config.gridDim = dim3(a.n_token, ceil_div(a.n, BM));
     config.blockDim = dim3(THREADS);
     config.dynamicSmemBytes = bytes_of(w.n_stage, w.n_all);
+    ASSERT(config.dynamicSmemBytes <= BYTES_MAX);
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = 1;

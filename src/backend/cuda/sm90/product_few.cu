@@ -1,10 +1,10 @@
 /* product_few.cu - FP8 matrix product for few rows on sm_90a: weights stream once through a ring
  *
  * Weights are the 64-row operand of the warpgroup products, rows of input the N columns. A block
- * makes tiles of 64 outputs, for one share of K (shares.h) or for all: its last warp fills a ring
- * of stages, one stage a line of 128 of K, its first four multiply. With few tiles the shares of
+ * makes tiles of 64 outputs, for one part of K (k_parts.h) or for all: its last warp fills a ring
+ * of stages, one stage a K line, its first four multiply. With few tiles the parts of
  * each are the blocks of a cluster: each block sends each of the others the part of its sums that
- * the other one adds up and writes. With many tiles a block makes all shares of its own, one after
+ * the other one adds up and writes. With many tiles a block makes all parts of its own, one after
  * the other. Lines are summed, scaled and added as in product_fp8.cu, and an element of the tensor
  * cores' sum does not depend on the shape of the product, so the bits are the same.
  *
@@ -21,7 +21,7 @@
  * those of i + 1 from every block may send those of i + 2, and nobody has to be asked. */
 #include "backend/cuda/sm90/product_few.cuh"
 
-#include "backend/cuda/shares.h"
+#include "backend/cuda/k_parts.h"
 #include "backend/cuda/sm90/stage.cuh"
 
 enum {
@@ -30,15 +30,20 @@ enum {
     CONSUMER_WARPS = CONSUMERS / WARP,
     THREADS = CONSUMERS + WARP,
     STAGES_MAX = 8,
-    SPLIT_STAGES_MIN = 2, /* of a block that makes one share of one tile */
+    SPLIT_STAGES_MIN = 2, /* of a block that makes one part of K of one tile */
     ALONE_STAGES_MIN = 6, /* and of one that makes all of them */
     UNITS = 8,            /* eighths of a tile: what a block of a cluster of 8 adds up */
-    RUN_LINES = 8,        /* lines that one lookup of a task's rows should last for */
+    RUN_K_LINES = 8,      /* K lines that one lookup of a task's rows should last for */
     ALONE_TILES = 2,      /* tiles a multiprocessor from which on no K is shared */
     SM_BYTES = 228 << 10,
     BLOCK_BYTES = 1 << 10, /* what the device keeps for itself of each block's shared memory */
     ALIGN_BYTES = 1024,
 };
+static_assert(SM_BYTES - BLOCK_BYTES == SHARED_MAX, "shared memory of a block");
+static_assert((int)UNITS == (int)CLUSTER_BLOCKS_MAX && UNITS * 8 == BM, "an eighth has 8 outputs");
+static_assert(BM == CONSUMER_WARPS * 16 && (int)SCALE_BLOCK % BM == 0, "a tile has one scale");
+static_assert(SPLIT_STAGES_MIN <= ALONE_STAGES_MIN && ALONE_STAGES_MIN <= STAGES_MAX, "rings");
+static_assert(1u << (FEW_K_PARTS - 1) == UNITS, "clusters of 1, 2, 4, 8 blocks");
 
 /* The start of a block's shared memory; sums for the cluster's exchange and the ring follow. */
 template <int N> struct alignas(ALIGN_BYTES) few_shared {
@@ -50,24 +55,26 @@ template <int N> struct alignas(ALIGN_BYTES) few_shared {
     uint64_t read;
 };
 
-/* Eighth u of a tile has outputs 8 u to 8 u + 7. Sums lie as lanes hold them: [share][eighth of
+/* Eighth u of a tile has outputs 8 u to 8 u + 7. Sums lie as lanes hold them: [K part][eighth of
  * this block][group of 8 rows][lane], two values each. */
 template <int N> struct few_parts {
     float2 sum[UNITS * N / 8 * WARP];
 };
 
 template <int N> struct few_stage {
-    uint8_t w[BM * LINE_BYTES];
-    uint8_t in[N * LINE_BYTES];
+    uint8_t w[BM * K_LINE_BYTES];
+    uint8_t in[N * K_LINE_BYTES];
+    static_assert(sizeof w % ALIGN_BYTES == 0 && N * K_LINE_BYTES % ALIGN_BYTES == 0,
+                  "atoms of operands");
 };
 
 struct few_work {
     CUtensorMap in_map; /* plain only */
     CUtensorMap w_map;
     struct product_args a;
-    uint32_t n_line;
-    uint32_t n_share;
-    uint32_t n_rank; /* blocks of a cluster: n_share or 1 */
+    uint32_t n_k_line;
+    uint32_t n_k_part;
+    uint32_t cluster_size; /* blocks of a cluster: n_share or 1 */
     uint32_t n_stage;
     uint32_t n_part; /* 0: no cluster; 1: at most one item a cluster; 2 */
     uint32_t n_col_tile;
@@ -80,7 +87,7 @@ template <int N> struct few_block {
     struct few_shared<N> *s;
     struct few_parts<N> *parts;
     struct few_stage<N> *stages;
-    uint32_t rank;
+    uint32_t cluster_rank;
 };
 
 struct few_ring {
@@ -126,7 +133,7 @@ static __device__ __forceinline__ struct few_run run_at(const struct few_work &w
 
 /* ---- the warp that loads ---- */
 
-enum { GATHER_ROWS = WARP / LINE_PIECES };
+enum { GATHER_ROWS = WARP / K_LINE_PIECES };
 
 /* What a lane copies: piece lane % LINE_PIECES of row lane / LINE_PIECES and of every GATHER_ROWS
  * rows on; the scales of row `lane` and of every WARP rows on. */
@@ -141,46 +148,51 @@ static __device__ __forceinline__ void gather_of(struct few_gather<N> &g, const 
                                                  const struct product_rows &rows)
 {
     const int lane = (int)threadIdx.x % WARP, last = rows.n - 1;
+    static_assert(N % GATHER_ROWS == 0, "lanes copy equally many rows");
+    DCHECK(rows.n >= 1 && rows.n <= N);
     g.n = rows.n;
     if (MAPPED) {
 #pragma unroll
         for (int i = 0; i < N / GATHER_ROWS; i++) {
-            const int row = in_row(w.a, rows, min(lane / LINE_PIECES + i * GATHER_ROWS, last));
-            g.from[i] = (uint32_t)row * (w.a.k / PIECE_BYTES) + (uint32_t)(lane % LINE_PIECES);
+            const int row = in_row(w.a, rows, min(lane / K_LINE_PIECES + i * GATHER_ROWS, last));
+            g.from[i] = (uint32_t)row * (w.a.k / PIECE_BYTES) + (uint32_t)(lane % K_LINE_PIECES);
         }
     }
 #pragma unroll
     for (int i = 0; i < (N + WARP - 1) / WARP; i++) {
         const int at = lane + i * WARP;
         g.scale[i] = NULL;
-        if (at < rows.n) g.scale[i] = w.a.q_scale + (size_t)in_row(w.a, rows, at) * w.n_line;
+        if (at < rows.n) g.scale[i] = w.a.q_scale + (size_t)in_row(w.a, rows, at) * w.n_k_line;
     }
 }
 
 template <int N>
-static __device__ __forceinline__ void
-gather_line(const struct few_work &w, const struct few_gather<N> &g, uint32_t dst, uint32_t line)
+static __device__ __forceinline__ void gather_k_line(const struct few_work &w,
+                                                     const struct few_gather<N> &g, uint32_t dst,
+                                                     uint32_t k_line)
 {
-    const int lane = (int)threadIdx.x % WARP, first = lane / LINE_PIECES;
+    const int lane = (int)threadIdx.x % WARP, first = lane / K_LINE_PIECES;
 #pragma unroll
     for (int i = 0; i < N / GATHER_ROWS; i++) {
         const int row = first + i * GATHER_ROWS;
         if (row >= g.n) break;
-        const uint8_t *src = w.a.q + ((size_t)g.from[i] + (size_t)line * LINE_PIECES) * PIECE_BYTES;
-        const int place = (lane % LINE_PIECES) ^ (row & 7);
-        cp_async_16(dst + (uint32_t)(row * LINE_BYTES + place * PIECE_BYTES), src, true);
+        const uint8_t *src =
+            w.a.q + ((size_t)g.from[i] + (size_t)k_line * K_LINE_PIECES) * PIECE_BYTES;
+        const int place = (lane % K_LINE_PIECES) ^ (row & 7);
+        cp_async_16(dst + (uint32_t)(row * K_LINE_BYTES + place * PIECE_BYTES), src, true);
     }
 }
 
 template <int N, bool MAPPED>
 static __device__ __forceinline__ void load_weights(const struct few_work &w,
                                                     const struct few_block<N> &b, uint32_t stage,
-                                                    uint32_t line, uint32_t col, int expert)
+                                                    uint32_t k_line, uint32_t col, int expert)
 {
-    enum { BYTES = BM * LINE_BYTES + (MAPPED ? 0 : N * LINE_BYTES) };
+    enum { BYTES = BM * K_LINE_BYTES + (MAPPED ? 0 : N * K_LINE_BYTES) };
     const uint32_t full = smem_address(&b.s->full[stage]);
+    DCHECK(stage < w.n_stage && k_line < w.n_k_line && col < w.n_col_tile && expert >= 0);
     mbarrier_arrive_expect(full, BYTES);
-    tensor_load(smem_address(b.stages[stage].w), &w.w_map, full, (int)line * LINE_BYTES,
+    tensor_load(smem_address(b.stages[stage].w), &w.w_map, full, (int)k_line * K_LINE_BYTES,
                 (int)col * BM, expert);
 }
 
@@ -188,26 +200,26 @@ static __device__ __forceinline__ void load_weights(const struct few_work &w,
 template <int N, bool MAPPED>
 static __device__ __forceinline__ void load_inputs(const struct few_work &w,
                                                    const struct few_block<N> &b, uint32_t stage,
-                                                   const struct few_gather<N> &g, uint32_t line,
+                                                   const struct few_gather<N> &g, uint32_t k_line,
                                                    const struct product_rows &rows, uint32_t col)
 {
     const int lane = (int)threadIdx.x % WARP;
     const uint32_t full = smem_address(&b.s->full[stage]), in = smem_address(b.stages[stage].in);
     if (lane == 0) {
         const float *scale = rows.w_scale + (size_t)(col * BM / SCALE_BLOCK) * w.a.scale_stride;
-        cp_async_4(smem_address(&b.s->w_scale[stage]), scale + line);
-        if (!MAPPED) tensor_load(in, &w.in_map, full, (int)line * LINE_BYTES, rows.first, 0);
+        cp_async_4(smem_address(&b.s->w_scale[stage]), scale + k_line);
+        if (!MAPPED) tensor_load(in, &w.in_map, full, (int)k_line * K_LINE_BYTES, rows.first, 0);
     }
-    if (MAPPED) gather_line<N>(w, g, in, line);
+    if (MAPPED) gather_k_line<N>(w, g, in, k_line);
 #pragma unroll
     for (int i = 0; i < (N + WARP - 1) / WARP; i++) {
         const int at = lane + i * WARP;
-        if (g.scale[i]) cp_async_4(smem_address(&b.s->in_scale[stage][at]), g.scale[i] + line);
+        if (g.scale[i]) cp_async_4(smem_address(&b.s->in_scale[stage][at]), g.scale[i] + k_line);
     }
     mbarrier_arrive_cp_async(full);
 }
 
-/* The weights of a block's first run, as many lines as the ring holds: before its rows are known,
+/* The weights of a block's first run, as many K lines as the ring holds: before its rows are known,
  * and where they do not depend on the kernel in front, before that has ended. Returns their number.
  */
 template <int N, bool MAPPED>
@@ -215,10 +227,10 @@ static __device__ __forceinline__ uint32_t load_early(const struct few_work &w,
                                                       const struct few_block<N> &b,
                                                       const struct few_run &r, int expert)
 {
-    const uint32_t share = w.n_line / w.n_rank, line0 = b.rank * share;
-    const uint32_t n = min(share * (r.col_end - r.col), w.n_stage);
+    const uint32_t k_part = w.n_k_line / w.cluster_size, k_line0 = b.cluster_rank * k_part;
+    const uint32_t n = min(k_part * (r.col_end - r.col), w.n_stage);
     for (uint32_t i = 0; i < n && threadIdx.x % WARP == 0; i++) {
-        load_weights<N, MAPPED>(w, b, i, line0 + i % share, r.col + i / share, expert);
+        load_weights<N, MAPPED>(w, b, i, k_line0 + i % k_part, r.col + i / k_part, expert);
     }
     return n;
 }
@@ -228,8 +240,9 @@ static __device__ __forceinline__ void produce(const struct few_work &w,
                                                const struct few_block<N> &b)
 {
     const bool leads = threadIdx.x % WARP == 0;
-    const uint32_t share = w.n_line / w.n_rank, line0 = b.rank * share; /* what is this block's */
-    const uint32_t step = gridDim.x / w.n_rank, first = blockIdx.x / w.n_rank;
+    const uint32_t k_part = w.n_k_line / w.cluster_size,
+                   k_line0 = b.cluster_rank * k_part; /* what is this block's */
+    const uint32_t step = gridDim.x / w.cluster_size, first = blockIdx.x / w.cluster_size;
     const struct few_run run0 = run_at<MAPPED>(w, first);
     uint32_t n_early = 0;
     const bool known = !MAPPED || run0.row_tile + 1 == w.a.known_task;
@@ -246,14 +259,15 @@ static __device__ __forceinline__ void produce(const struct few_work &w,
         struct few_gather<N> g;
         gather_of<N, MAPPED>(g, w, rows);
         for (uint32_t col = r.col; col < r.col_end; col++) {
-            for (uint32_t line = line0; line < line0 + share; line++, advance(at, w.n_stage)) {
+            for (uint32_t k_line = k_line0; k_line < k_line0 + k_part;
+                 k_line++, advance(at, w.n_stage)) {
                 wait_phase(&b.s->empty[at.stage], at.parity ^ 1);
                 if (n_early) {
                     n_early--;
                 } else if (leads) {
-                    load_weights<N, MAPPED>(w, b, at.stage, line, col, expert);
+                    load_weights<N, MAPPED>(w, b, at.stage, k_line, col, expert);
                 }
-                load_inputs<N, MAPPED>(w, b, at.stage, g, line, rows, col);
+                load_inputs<N, MAPPED>(w, b, at.stage, g, k_line, rows, col);
             }
         }
     }
@@ -261,10 +275,10 @@ static __device__ __forceinline__ void produce(const struct few_work &w,
 
 /* ---- the warps that multiply ---- */
 
-/* share += the next line's sum times its scales */
+/* k_part += the next K line's sum times its scales */
 template <int N, bool MAPPED>
-static __device__ __forceinline__ void add_line(float (&share)[N / 2], const struct few_block<N> &b,
-                                                uint32_t stage)
+static __device__ __forceinline__ void add_k_line(float (&k_part)[N / 2],
+                                                  const struct few_block<N> &b, uint32_t stage)
 {
     const uint32_t lane = threadIdx.x % WARP;
     const uint64_t weight = wgmma_operand(smem_address(b.stages[stage].w));
@@ -274,7 +288,7 @@ static __device__ __forceinline__ void add_line(float (&share)[N / 2], const str
     wgmma_fence();
     wgmma_e4m3_start(c, weight, in);
 #pragma unroll
-    for (uint64_t i = 2; i < LINE_BYTES / 16; i += 2) wgmma_e4m3_add(c, weight + i, in + i);
+    for (uint64_t i = 2; i < K_LINE_BYTES / 16; i += 2) wgmma_e4m3_add(c, weight + i, in + i);
     wgmma_commit();
     const float w_scale = b.s->w_scale[stage];
     float2 scale[N / 8]; /* of rows 8 j + 2 t and the next */
@@ -288,41 +302,44 @@ static __device__ __forceinline__ void add_line(float (&share)[N / 2], const str
 #pragma unroll
     for (int j = 0; j < N / 8; j++) {
         const float s0 = w_scale * scale[j].x, s1 = w_scale * scale[j].y;
-        share[4 * j] = fmaf(c[4 * j], s0, share[4 * j]);
-        share[4 * j + 1] = fmaf(c[4 * j + 1], s1, share[4 * j + 1]);
-        share[4 * j + 2] = fmaf(c[4 * j + 2], s0, share[4 * j + 2]);
-        share[4 * j + 3] = fmaf(c[4 * j + 3], s1, share[4 * j + 3]);
+        k_part[4 * j] = fmaf(c[4 * j], s0, k_part[4 * j]);
+        k_part[4 * j + 1] = fmaf(c[4 * j + 1], s1, k_part[4 * j + 1]);
+        k_part[4 * j + 2] = fmaf(c[4 * j + 2], s0, k_part[4 * j + 2]);
+        k_part[4 * j + 3] = fmaf(c[4 * j + 3], s1, k_part[4 * j + 3]);
     }
 }
 
-/* share = the sum of the next share of K */
+/* k_part = the sum of the next part of K */
 template <int N, bool MAPPED>
-static __device__ __forceinline__ void sum_share(float (&share)[N / 2], const struct few_work &w,
-                                                 const struct few_block<N> &b, struct few_ring &at)
-{
-    const uint32_t n_line = w.n_line / w.n_share;
-#pragma unroll
-    for (int j = 0; j < N / 2; j++) share[j] = 0.0f;
-    for (uint32_t line = 0; line < n_line; line++, advance(at, w.n_stage)) {
-        wait_phase(&b.s->full[at.stage], at.parity);
-        add_line<N, MAPPED>(share, b, at.stage);
-    }
-}
-
-/* total = the sum of all shares, which are added to zero one after the other; one share as it is */
-template <int N, bool MAPPED>
-static __device__ __forceinline__ void sum_shares(float (&total)[N / 2], const struct few_work &w,
+static __device__ __forceinline__ void sum_k_part(float (&k_part)[N / 2], const struct few_work &w,
                                                   const struct few_block<N> &b, struct few_ring &at)
 {
-    sum_share<N, MAPPED>(total, w, b, at);
-    if (w.n_share == 1) return;
+    const uint32_t n_k_line = w.n_k_line / w.n_k_part;
+    DCHECK(w.n_k_line % w.n_k_part == 0);
+#pragma unroll
+    for (int j = 0; j < N / 2; j++) k_part[j] = 0.0f;
+    for (uint32_t k_line = 0; k_line < n_k_line; k_line++, advance(at, w.n_stage)) {
+        wait_phase(&b.s->full[at.stage], at.parity);
+        add_k_line<N, MAPPED>(k_part, b, at.stage);
+    }
+}
+
+/* total = the sum of all parts, which are added to zero one after the other; a lone part as it is
+ */
+template <int N, bool MAPPED>
+static __device__ __forceinline__ void sum_k_parts(float (&total)[N / 2], const struct few_work &w,
+                                                   const struct few_block<N> &b,
+                                                   struct few_ring &at)
+{
+    sum_k_part<N, MAPPED>(total, w, b, at);
+    if (w.n_k_part == 1) return;
 #pragma unroll
     for (int j = 0; j < N / 2; j++) total[j] += 0.0f;
-    for (uint32_t i = 1; i < w.n_share; i++) {
-        float share[N / 2];
-        sum_share<N, MAPPED>(share, w, b, at);
+    for (uint32_t i = 1; i < w.n_k_part; i++) {
+        float k_part[N / 2];
+        sum_k_part<N, MAPPED>(k_part, w, b, at);
 #pragma unroll
-        for (int j = 0; j < N / 2; j++) total[j] += share[j];
+        for (int j = 0; j < N / 2; j++) total[j] += k_part[j];
     }
 }
 
@@ -337,46 +354,48 @@ static __device__ __forceinline__ void store_pair(const struct few_work &w,
     if (row + 1 < rows.n) w.a.out[(size_t)out_row(rows, row + 1) * w.a.out_stride + column] = y;
 }
 
-/* Sends a share's sums to the blocks that add them up: eighth u to block u / (eighths of a block).
+/* Sends a part's sums to the blocks that add them up: eighth u to block u / (eighths of a block).
  */
 template <int N>
-static __device__ __forceinline__ void send_share(const struct few_work &w,
-                                                  const struct few_block<N> &b, uint32_t part,
-                                                  const float (&share)[N / 2])
+static __device__ __forceinline__ void send_k_part(const struct few_work &w,
+                                                   const struct few_block<N> &b, uint32_t part,
+                                                   const float (&k_part)[N / 2])
 {
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, mine = UNITS / w.n_rank;
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP,
+                   mine = UNITS / w.cluster_size;
     const uint32_t ready = smem_address(&b.s->ready[part]);
+    DCHECK(part < w.n_part);
 #pragma unroll
     for (uint32_t half = 0; half < 2; half++) {
         const uint32_t unit = 2 * warp + half, to = unit / mine;
-        const uint32_t place = (b.rank * mine + unit % mine) * (N / 8) * WARP + lane;
+        const uint32_t place = (b.cluster_rank * mine + unit % mine) * (N / 8) * WARP + lane;
         const uint32_t at = cluster_address(smem_address(&b.parts[part].sum[place]), to);
         const uint32_t barrier = cluster_address(ready, to);
 #pragma unroll
         for (uint32_t j = 0; j < N / 8; j++) {
             cluster_store(at + j * (uint32_t)(WARP * sizeof(float2)), barrier,
-                          share[4 * j + 2 * half], share[4 * j + 2 * half + 1]);
+                          k_part[4 * j + 2 * half], k_part[4 * j + 2 * half + 1]);
         }
     }
 }
 
-/* Adds up this block's eighths of a tile, shares in ascending order, and writes them. */
+/* Adds up this block's eighths of a tile, parts in ascending order, and writes them. */
 template <int N>
 static __device__ __forceinline__ void
-add_shares(const struct few_work &w, const struct few_block<N> &b, uint32_t part, uint32_t parity,
-           const struct product_rows &rows, uint32_t column0)
+add_k_parts(const struct few_work &w, const struct few_block<N> &b, uint32_t part, uint32_t parity,
+            const struct product_rows &rows, uint32_t column0)
 {
-    const uint32_t lane = threadIdx.x % WARP, mine = UNITS / w.n_rank, pairs = mine * (N / 8);
+    const uint32_t lane = threadIdx.x % WARP, mine = UNITS / w.cluster_size, pairs = mine * (N / 8);
     wait_phase<true>(&b.s->ready[part], parity);
     for (uint32_t i = threadIdx.x / WARP; i < pairs; i += CONSUMER_WARPS) {
         const float2 *from = b.parts[part].sum + i * WARP + lane;
         float2 sum = make_float2(0.0f, 0.0f);
-        for (uint32_t share = 0; share < w.n_rank; share++) {
-            const float2 v = from[share * pairs * WARP];
+        for (uint32_t k_part = 0; k_part < w.cluster_size; k_part++) {
+            const float2 v = from[k_part * pairs * WARP];
             sum.x += v.x;
             sum.y += v.y;
         }
-        const uint32_t unit = b.rank * mine + i / (N / 8);
+        const uint32_t unit = b.cluster_rank * mine + i / (N / 8);
         store_pair(w, rows, (int)(i % (N / 8)), column0 + unit * 8 + lane / 4, sum.x, sum.y);
     }
     __syncwarp();
@@ -400,33 +419,33 @@ template <int N, bool MAPPED, bool SPLIT>
 static __device__ __forceinline__ void consume(const struct few_work &w,
                                                const struct few_block<N> &b)
 {
-    const uint32_t step = gridDim.x / w.n_rank, n_run = run_count<MAPPED>(w);
+    const uint32_t step = gridDim.x / w.cluster_size, n_run = run_count<MAPPED>(w);
     struct few_ring at = {0, 0};
-    uint32_t turn = 0; /* items so far */
-    for (uint32_t i = blockIdx.x / w.n_rank; i < n_run; i += step) {
+    uint32_t n_item = 0; /* items so far */
+    for (uint32_t i = blockIdx.x / w.cluster_size; i < n_run; i += step) {
         const struct few_run r = run_at<MAPPED>(w, i);
         const struct product_rows rows = product_rows_of(w.a, r.row_tile, N);
-        for (uint32_t col = r.col; col < r.col_end; col++, turn++) {
+        for (uint32_t col = r.col; col < r.col_end; col++, n_item++) {
             float sum[N / 2];
             if constexpr (SPLIT) {
                 if (threadIdx.x == 0) {
-                    mbarrier_arrive_expect(smem_address(&b.s->ready[turn % 2]),
+                    mbarrier_arrive_expect(smem_address(&b.s->ready[n_item % 2]),
                                            sizeof(struct few_parts<N>));
                 }
-                sum_share<N, MAPPED>(sum, w, b, at);
-                if (turn) wait_phase(&b.s->read, (turn - 1) % 2);
-                send_share<N>(w, b, turn % 2, sum);
-                add_shares<N>(w, b, turn % 2, turn / 2 % 2, rows, col * BM);
+                sum_k_part<N, MAPPED>(sum, w, b, at);
+                if (n_item) wait_phase(&b.s->read, (n_item - 1) % 2);
+                send_k_part<N>(w, b, n_item % 2, sum);
+                add_k_parts<N>(w, b, n_item % 2, n_item / 2 % 2, rows, col * BM);
             } else {
-                sum_shares<N, MAPPED>(sum, w, b, at);
+                sum_k_parts<N, MAPPED>(sum, w, b, at);
                 store_tile<N>(w, rows, col * BM, sum);
             }
         }
     }
 }
 
-/* Blocks of a multiprocessor that registers leave room for: line, share and, where a block makes
- * all shares, total take N / 2 a thread each. */
+/* Blocks of a multiprocessor that registers leave room for: k_line, k_part and, where a block makes
+ * all parts, total take N / 2 a thread each. */
 template <int N, bool SPLIT> constexpr uint32_t blocks_max(void)
 {
     return N <= 16 ? 6 : N == 32 ? (SPLIT ? 5 : 4) : (SPLIT ? 3 : 2);
@@ -442,7 +461,7 @@ __global__ void __launch_bounds__(THREADS, blocks_max<N, SPLIT>())
     b.s = (struct few_shared<N> *)shared;
     b.parts = (struct few_parts<N> *)(b.s + 1);
     b.stages = (struct few_stage<N> *)(b.parts + w.n_part);
-    b.rank = SPLIT ? cluster_rank() : 0;
+    b.cluster_rank = SPLIT ? cluster_rank() : 0;
     if (threadIdx.x == CONSUMERS) {
         tensor_map_prefetch(&w.w_map);
         if (!MAPPED) tensor_map_prefetch(&w.in_map);
@@ -484,18 +503,21 @@ struct few_shape {
 
 template <int N> static struct few_shape shape_of(uint32_t n_part, uint32_t n_stage)
 {
-    struct few_shape f = {n_part, n_stage, 0, 0};
+    struct few_shape f = {};
+    f.n_part = n_part;
+    f.n_stage = n_stage;
     f.n_byte = (uint32_t)(sizeof(struct few_shared<N>) + n_part * sizeof(struct few_parts<N>) +
                           n_stage * sizeof(struct few_stage<N>));
+    ASSERT(f.n_byte + BLOCK_BYTES <= SM_BYTES);
     f.per_sm = min(SM_BYTES / (f.n_byte + BLOCK_BYTES),
                    n_part ? blocks_max<N, true>() : blocks_max<N, false>());
     return f;
 }
 
 /* Blocks that walk over many items: as deep a ring as two or three blocks leave room for. */
-template <int N> static struct few_shape walking_shape(uint32_t n_rank)
+template <int N> static struct few_shape walking_shape(uint32_t cluster_size)
 {
-    const uint32_t n_part = n_rank > 1 ? 2 : 0;
+    const uint32_t n_part = cluster_size > 1 ? 2 : 0;
     for (uint32_t per_sm = 3; per_sm > 1; per_sm--) {
         for (uint32_t n = STAGES_MAX; n >= 4; n--) {
             const struct few_shape f = shape_of<N>(n_part, n);
@@ -508,12 +530,12 @@ template <int N> static struct few_shape walking_shape(uint32_t n_rank)
 /* Blocks for one item each, if the device holds all of them at once with rings that are deep
  * enough; else n_byte is 0. */
 template <int N>
-static struct few_shape single_shape(uint32_t n_rank, uint32_t n_block, uint32_t n_line,
+static struct few_shape single_shape(uint32_t cluster_size, uint32_t n_block, uint32_t n_k_line,
                                      uint32_t n_sm)
 {
-    const uint32_t n_part = n_rank > 1 ? 1 : 0;
-    const uint32_t least = n_rank > 1 ? SPLIT_STAGES_MIN : ALONE_STAGES_MIN;
-    for (uint32_t n = min(n_line, (uint32_t)STAGES_MAX); n >= min(n_line, least); n--) {
+    const uint32_t n_part = cluster_size > 1 ? 1 : 0;
+    const uint32_t least = cluster_size > 1 ? SPLIT_STAGES_MIN : ALONE_STAGES_MIN;
+    for (uint32_t n = min(n_k_line, (uint32_t)STAGES_MAX); n >= min(n_k_line, least); n--) {
         const struct few_shape f = shape_of<N>(n_part, n);
         if (n_block <= f.per_sm * n_sm * 15 / 16) return f; /* clusters leave some places empty */
     }
@@ -526,14 +548,16 @@ struct few_launch {
     cudaLaunchConfig_t config;
 };
 
-static void set_launch(struct few_launch *l, uint32_t n_block, uint32_t n_rank, uint32_t n_byte,
-                       cudaStream_t stream)
+static void set_launch(struct few_launch *l, uint32_t n_block, uint32_t cluster_size,
+                       uint32_t n_byte, cudaStream_t stream)
 {
+    ASSERT(n_block >= 1 && n_block <= INT32_MAX && n_byte <= SHARED_MAX);
+    ASSERT(cluster_size >= 1 && cluster_size <= CLUSTER_BLOCKS_MAX && n_block % cluster_size == 0);
     *l = {};
     l->attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     l->attributes[0].val.programmaticStreamSerializationAllowed = 1;
     l->attributes[1].id = cudaLaunchAttributeClusterDimension;
-    l->attributes[1].val.clusterDim.x = n_rank;
+    l->attributes[1].val.clusterDim.x = cluster_size;
     l->attributes[1].val.clusterDim.y = 1;
     l->attributes[1].val.clusterDim.z = 1;
     l->config.gridDim = dim3(n_block);
@@ -541,7 +565,7 @@ static void set_launch(struct few_launch *l, uint32_t n_block, uint32_t n_rank, 
     l->config.dynamicSmemBytes = n_byte;
     l->config.stream = stream;
     l->config.attrs = l->attributes;
-    l->config.numAttrs = n_rank > 1 ? 2 : 1;
+    l->config.numAttrs = cluster_size > 1 ? 2 : 1;
 }
 
 static cudaError_t make_maps(struct few_work *w, uint32_t tile)
@@ -559,20 +583,21 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
 {
     struct few_work w = {};
     w.a = a;
-    w.n_line = a.k / LINE_BYTES;
-    w.n_share = share_count(w.n_line);
+    w.n_k_line = a.k / K_LINE_BYTES;
+    w.n_k_part = k_part_count(w.n_k_line);
     w.n_col_tile = ceil_div(a.n, BM);
     w.n_row_tile = n_tile;
-    w.n_rank = n_tile * w.n_col_tile < limits.n_sm * ALONE_TILES ? w.n_share : 1;
-    w.run_cols = MAPPED && w.n_rank == 1 ? ceil_div(RUN_LINES, w.n_line) : 1;
-    const uint32_t run_lines = w.n_line / w.n_rank * w.run_cols;
+    w.cluster_size = n_tile * w.n_col_tile < limits.n_sm * ALONE_TILES ? w.n_k_part : 1;
+    w.run_cols = MAPPED && w.cluster_size == 1 ? ceil_div(RUN_K_LINES, w.n_k_line) : 1;
+    const uint32_t run_k_lines = w.n_k_line / w.cluster_size * w.run_cols;
     uint32_t n_run = n_tile * ceil_div(w.n_col_tile, w.run_cols);
     if (!n_run) return cudaSuccess;
-    struct few_shape f = single_shape<N>(w.n_rank, n_run * w.n_rank, run_lines, limits.n_sm);
+    struct few_shape f =
+        single_shape<N>(w.cluster_size, n_run * w.cluster_size, run_k_lines, limits.n_sm);
     if (!f.n_byte) {
-        f = walking_shape<N>(w.n_rank);
-        for (uint32_t i = 0; i < FEW_SHARES; i++) {
-            if (w.n_rank == 1u << i) n_run = min(n_run, limits.few[i_tile][i]);
+        f = walking_shape<N>(w.cluster_size);
+        for (uint32_t i = 0; i < FEW_K_PARTS; i++) {
+            if (w.cluster_size == 1u << i) n_run = min(n_run, limits.few[i_tile][i]);
         }
     }
     w.n_stage = f.n_stage;
@@ -580,9 +605,10 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
     cudaError_t e = make_maps(&w, N);
     if (e != cudaSuccess) return e;
     struct few_launch l;
-    set_launch(&l, n_run * w.n_rank, w.n_rank, f.n_byte, stream);
-    return w.n_rank > 1 ? cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED, true>, w)
-                        : cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED, false>, w);
+    set_launch(&l, n_run * w.cluster_size, w.cluster_size, f.n_byte, stream);
+    return w.cluster_size > 1
+               ? cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED, true>, w)
+               : cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED, false>, w);
 }
 
 /* Clusters of 2^i blocks that the device holds at once, no more than *n_cluster. */
@@ -590,22 +616,22 @@ template <int N, bool MAPPED, bool SPLIT>
 static cudaError_t init_kernel(uint32_t i, uint32_t *n_cluster)
 {
     auto *kernel = product_few_kernel<N, MAPPED, SPLIT>;
-    const uint32_t n_rank = 1u << i;
+    const uint32_t cluster_size = 1u << i;
     struct few_launch l;
     int n = 0;
     cudaError_t e = raise_shared(kernel, SM_BYTES - BLOCK_BYTES);
     if (e != cudaSuccess) return e;
-    set_launch(&l, n_rank, n_rank, walking_shape<N>(n_rank).n_byte, NULL);
+    set_launch(&l, cluster_size, cluster_size, walking_shape<N>(cluster_size).n_byte, NULL);
     l.config.numAttrs = 2;
     e = cudaOccupancyMaxActiveClusters(&n, kernel, &l.config);
     *n_cluster = min(*n_cluster, (uint32_t)max(n, 1));
     return e;
 }
 
-template <int N> static cudaError_t init_tile(uint32_t (&n_cluster)[FEW_SHARES])
+template <int N> static cudaError_t init_tile(uint32_t (&n_cluster)[FEW_K_PARTS])
 {
     cudaError_t e = cudaSuccess;
-    for (uint32_t i = 0; i < FEW_SHARES && e == cudaSuccess; i++) {
+    for (uint32_t i = 0; i < FEW_K_PARTS && e == cudaSuccess; i++) {
         n_cluster[i] = UINT32_MAX;
         e = i ? init_kernel<N, false, true>(i, &n_cluster[i])
               : init_kernel<N, false, false>(i, &n_cluster[i]);
@@ -637,6 +663,9 @@ static cudaError_t launch_tile(const struct product_args &a, uint32_t n_tile,
 cudaError_t product_few(const struct product_args &a, uint32_t tile, uint32_t n_tile,
                         const struct sm90_limits &limits, cudaStream_t stream)
 {
+    ASSERT(a.k % K_LINE_BYTES == 0 && a.n % 16 == 0 && limits.n_sm > 0);
+    ASSERT((uintptr_t)a.w % 16 == 0 && (uintptr_t)a.q % 16 == 0);
+    ASSERT(!a.tasks || (a.w_stride % a.k == 0 && a.in_divisor > 0));
     switch (tile) {
     case 8: return launch_tile<8>(a, n_tile, limits, 0, stream);
     case 16: return launch_tile<16>(a, n_tile, limits, 1, stream);

@@ -2,9 +2,9 @@
  *
  * One resident block a multiprocessor walks over tiles of 128 rows x 128 outputs. Warpgroup 0 fills
  * a ring of stages, one stage a K line of 128: the tile of inputs, the tile of weights, and their
- * scales. Warpgroups 1 and 2 own 64 rows each: four products of K = 32 sum one line in the tensor
- * cores, which keep few bits, then the sum times both scales is added in f32 to the share of K, and
- * shares to the total, in ascending order. The ring runs on across tiles and finished rows leave by
+ * scales. Warpgroups 1 and 2 own 64 rows each: four products of K = 32 sum one K line in the tensor
+ * cores, which keep few bits, then the sum times both scales is added in f32 to the part of K, and
+ * parts to the total, in ascending order. The ring runs on across tiles and finished rows leave by
  * bulk stores, so the next tile is loaded and begun while one is stored.
  *
  * Plain products copy both tiles by tensor maps. Mapped products gather their rows by 16-byte
@@ -20,13 +20,13 @@
  */
 #include "backend/cuda/sm90/product_fp8.cuh"
 
-#include "backend/cuda/shares.h"
+#include "backend/cuda/k_parts.h"
 #include "backend/cuda/sm90/stage.cuh"
 
 enum {
     BM = PRODUCT_LARGE_TILE,
     BN = SCALE_BLOCK,
-    BK = LINE_BYTES,
+    BK = K_LINE_BYTES,
     GROUP_ROWS = 64, /* of a warpgroup */
     WARP_ROWS = 16,
     STAGES = 5,
@@ -35,9 +35,9 @@ enum {
     THREADS = 3 * GROUP_THREADS,
     PRODUCER_REGISTERS = 40,
     CONSUMER_REGISTERS = 232,
-    GATHER_ROWS = GROUP_THREADS / LINE_PIECES,
-    RASTER_TILES = 16,  /* row tiles that are walked together, for reuse in L2 */
-    RUN_LINES_MIN = 16, /* lines that one lookup of rows should last for */
+    GATHER_ROWS = GROUP_THREADS / K_LINE_PIECES,
+    RASTER_TILES = 16,    /* row tiles that are walked together, for reuse in L2 */
+    RUN_K_LINES_MIN = 16, /* K lines that one lookup of rows should last for */
 };
 
 enum { ALIGN_BYTES = 1024 };
@@ -55,14 +55,24 @@ struct alignas(ALIGN_BYTES) stages {
 };
 
 enum { ROTATE_BYTES = 32, ROW_BYTES = BN * sizeof(float) };
-static_assert(sizeof(struct stages) <= 227 * 1024, "shared memory of a block");
+static_assert(sizeof(struct stages) <= SHARED_MAX, "shared memory of a block");
+static_assert(BM == 2 * GROUP_ROWS && CONSUMER_WARPS * WARP_ROWS == BM, "a warp has 16 rows");
+static_assert((int)BM <= (int)TENSOR_BOX_MAX && (int)BN <= (int)TENSOR_BOX_MAX &&
+                  BM <= GROUP_THREADS,
+              "a producer thread copies a row's scale");
+static_assert(GATHER_ROWS % 8 == 0 && BM % GATHER_ROWS == 0,
+              "the permutation is the same for all rows of a thread");
+static_assert(PRODUCER_REGISTERS % 8 == 0 && CONSUMER_REGISTERS % 8 == 0 &&
+                  GROUP_THREADS * (PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS) <= 64 << 10,
+              "registers of a multiprocessor");
+static_assert(BM * BK % ALIGN_BYTES == 0 && BN * BK % ALIGN_BYTES == 0, "atoms of operands");
 
 struct work {
     CUtensorMap in_map; /* plain only */
     CUtensorMap w_map;
     struct product_args a;
-    uint32_t n_line;
-    uint32_t n_share;
+    uint32_t n_k_line;
+    uint32_t n_k_part;
     uint32_t n_col_tile;
     uint32_t n_row_tile; /* plain */
     uint32_t run_cols;   /* column tiles of a run */
@@ -111,6 +121,7 @@ static __device__ __forceinline__ struct run run_at(const struct work &w, uint32
         col = rest / height;
     }
     struct run r;
+    DCHECK(col < n_col);
     r.row_tile = (int)unit;
     r.col = col * w.run_cols;
     r.col_end = min(r.col + w.run_cols, w.n_col_tile);
@@ -129,7 +140,7 @@ template <bool MAPPED>
 static __device__ __forceinline__ struct gather gather_of(const struct work &w,
                                                           const struct product_rows &rows)
 {
-    const int thread = (int)threadIdx.x, first = thread / LINE_PIECES;
+    const int thread = (int)threadIdx.x, first = thread / K_LINE_PIECES;
     struct gather g;
     g.n = MAPPED && rows.n > first ? (rows.n - first - 1) / GATHER_ROWS + 1 : 0;
     g.scale = NULL;
@@ -143,24 +154,25 @@ static __device__ __forceinline__ struct gather gather_of(const struct work &w,
 #pragma unroll
         for (int i = 0; i < BM / GATHER_ROWS; i++) {
             uint32_t row = g.from[i] / (uint32_t)divisor;
-            g.from[i] = row * (w.a.k / PIECE_BYTES) + (uint32_t)(thread % LINE_PIECES);
+            g.from[i] = row * (w.a.k / PIECE_BYTES) + (uint32_t)(thread % K_LINE_PIECES);
         }
     }
     const int row = MAPPED ? rows.rows[mine] / divisor : rows.first + mine;
-    if (thread < rows.n) g.scale = w.a.q_scale + (size_t)row * w.n_line;
+    if (thread < rows.n) g.scale = w.a.q_scale + (size_t)row * w.n_k_line;
     return g;
 }
 
-static __device__ __forceinline__ void gather_line(const struct work &w, const struct gather &g,
-                                                   uint32_t dst, uint32_t line)
+static __device__ __forceinline__ void gather_k_line(const struct work &w, const struct gather &g,
+                                                     uint32_t dst, uint32_t k_line)
 {
-    const int thread = (int)threadIdx.x, first = thread / LINE_PIECES;
+    const int thread = (int)threadIdx.x, first = thread / K_LINE_PIECES;
     /* GATHER_ROWS is a multiple of 8: the permutation is the same for all rows of a thread */
-    dst += (uint32_t)(first * BK + ((thread % LINE_PIECES) ^ (first & 7)) * PIECE_BYTES);
+    dst += (uint32_t)(first * BK + ((thread % K_LINE_PIECES) ^ (first & 7)) * PIECE_BYTES);
 #pragma unroll
     for (int i = 0; i < BM / GATHER_ROWS; i++) {
         if (i >= g.n) break;
-        const uint8_t *src = w.a.q + ((size_t)g.from[i] + (size_t)line * LINE_PIECES) * PIECE_BYTES;
+        const uint8_t *src =
+            w.a.q + ((size_t)g.from[i] + (size_t)k_line * K_LINE_PIECES) * PIECE_BYTES;
         cp_async_16(dst + (uint32_t)(i * GATHER_ROWS * BK), src, true);
     }
 }
@@ -168,12 +180,12 @@ static __device__ __forceinline__ void gather_line(const struct work &w, const s
 /* The tensor maps' copies of one stage, by one thread. */
 template <bool MAPPED>
 static __device__ __forceinline__ void load_tiles(const struct work &w, struct stages *s,
-                                                  uint32_t stage, uint32_t line, int row, int col,
+                                                  uint32_t stage, uint32_t k_line, int row, int col,
                                                   int expert)
 {
     enum { BYTES = BN * BK + (MAPPED ? 0 : BM * BK) };
     const uint32_t full = smem_address(&s->full[stage]);
-    const int x = (int)line * BK;
+    const int x = (int)k_line * BK;
     mbarrier_arrive_expect(full, BYTES);
     tensor_load(smem_address(s->w[stage]), &w.w_map, full, x, col, expert);
     if (!MAPPED) tensor_load(smem_address(s->in[stage]), &w.in_map, full, x, row, 0);
@@ -192,16 +204,16 @@ static __device__ __forceinline__ void produce(const struct work &w, struct stag
         const int expert = MAPPED ? w.a.tasks[r.row_tile].expert : 0;
         for (uint32_t col = r.col; col < r.col_end; col++) {
             const float *w_scale = rows.w_scale + (size_t)col * w.a.scale_stride;
-            for (uint32_t line = 0; line < w.n_line; line++) {
+            for (uint32_t k_line = 0; k_line < w.n_k_line; k_line++) {
                 wait_phase(&s->empty[at.stage], at.parity ^ 1);
                 if (thread == 0) {
-                    load_tiles<MAPPED>(w, s, at.stage, line, r.row_tile * BM, (int)col * BN,
+                    load_tiles<MAPPED>(w, s, at.stage, k_line, r.row_tile * BM, (int)col * BN,
                                        expert);
-                    cp_async_4(smem_address(&s->w_scale[at.stage]), w_scale + line);
+                    cp_async_4(smem_address(&s->w_scale[at.stage]), w_scale + k_line);
                 }
-                if (MAPPED) gather_line(w, g, smem_address(s->in[at.stage]), line);
+                if (MAPPED) gather_k_line(w, g, smem_address(s->in[at.stage]), k_line);
                 if (g.scale) {
-                    cp_async_4(smem_address(&s->in_scale[at.stage][thread]), g.scale + line);
+                    cp_async_4(smem_address(&s->in_scale[at.stage][thread]), g.scale + k_line);
                 }
                 mbarrier_arrive_cp_async(smem_address(&s->full[at.stage]));
                 advance(at);
@@ -217,11 +229,11 @@ static __device__ __forceinline__ void release(struct stages *s, uint32_t stage,
     if (lane == 0) mbarrier_arrive(smem_address(&s->empty[stage]));
 }
 
-/* share += the next line's sum times its scales */
+/* k_part += the next K line's sum times its scales */
 template <bool MAPPED>
-static __device__ __forceinline__ void add_line(float (&share)[64], struct stages *s,
-                                                uint32_t stage, uint64_t in, uint64_t weight,
-                                                int row, uint32_t lane)
+static __device__ __forceinline__ void add_k_line(float (&k_part)[64], struct stages *s,
+                                                  uint32_t stage, uint64_t in, uint64_t weight,
+                                                  int row, uint32_t lane)
 {
     if (MAPPED) async_proxy_fence();
     in += stage * (sizeof s->in[0] >> 4);
@@ -240,10 +252,10 @@ static __device__ __forceinline__ void add_line(float (&share)[64], struct stage
     release(s, stage, lane);
 #pragma unroll
     for (int j = 0; j < 64; j += 4) {
-        share[j] = fmaf(c[j], s0, share[j]);
-        share[j + 1] = fmaf(c[j + 1], s0, share[j + 1]);
-        share[j + 2] = fmaf(c[j + 2], s1, share[j + 2]);
-        share[j + 3] = fmaf(c[j + 3], s1, share[j + 3]);
+        k_part[j] = fmaf(c[j], s0, k_part[j]);
+        k_part[j + 1] = fmaf(c[j + 1], s0, k_part[j + 1]);
+        k_part[j + 2] = fmaf(c[j + 2], s1, k_part[j + 2]);
+        k_part[j + 3] = fmaf(c[j + 3], s1, k_part[j + 3]);
     }
 }
 
@@ -256,6 +268,7 @@ static __device__ __forceinline__ void store_tile(float (*stage)[BN], const floa
     const uint32_t base = smem_address(stage), row = lane % WARP_ROWS;
     const uint32_t at = lane % 4 * 8 + lane / 4 % 4 * ROTATE_BYTES; /* row lane / 4, columns 2 t */
     char *first = (char *)stage + lane / 4 * ROW_BYTES, *second = first + 8 * ROW_BYTES;
+    DCHECK(n > 0 && n <= BN && n % 4 == 0);
     bulk_wait_read();
     __syncwarp();
 #pragma unroll
@@ -266,14 +279,14 @@ static __device__ __forceinline__ void store_tile(float (*stage)[BN], const floa
     }
     async_proxy_fence();
     __syncwarp();
-    const uint32_t turn = row % 4 * ROTATE_BYTES, n_byte = n * (uint32_t)sizeof(float);
-    const uint32_t head = min(n_byte, ROW_BYTES - turn), from = base + row * ROW_BYTES;
-    if (out && lane == row) bulk_store(out, from + turn, head);
+    const uint32_t rotation = row % 4 * ROTATE_BYTES, n_byte = n * (uint32_t)sizeof(float);
+    const uint32_t head = min(n_byte, ROW_BYTES - rotation), from = base + row * ROW_BYTES;
+    if (out && lane == row) bulk_store(out, from + rotation, head);
     if (out && lane != row && n_byte > head) bulk_store((char *)out + head, from, n_byte - head);
     bulk_commit();
 }
 
-template <bool MAPPED, bool ONE_SHARE>
+template <bool MAPPED, bool ONE_K_PART>
 static __device__ __forceinline__ void consume(const struct work &w, struct stages *s, int group)
 {
     const uint32_t lane = threadIdx.x % WARP;
@@ -282,7 +295,7 @@ static __device__ __forceinline__ void consume(const struct work &w, struct stag
     const uint64_t in = wgmma_operand(smem_address(s->in[0]) + (uint32_t)(group * GROUP_ROWS * BK));
     const uint64_t weight = wgmma_operand(smem_address(s->w[0]));
     const uint32_t n_run = run_count<MAPPED>(w);
-    const uint32_t n_share = ONE_SHARE ? 1 : w.n_share, n_line = w.n_line / n_share;
+    const uint32_t n_k_part = ONE_K_PART ? 1 : w.n_k_part, n_k_line = w.n_k_line / n_k_part;
     struct ring at = {0, 0};
     for (uint32_t i = blockIdx.x; i < n_run; i += gridDim.x) {
         const struct run r = run_at<MAPPED>(w, i);
@@ -292,21 +305,22 @@ static __device__ __forceinline__ void consume(const struct work &w, struct stag
         if (mine < rows.n) out = w.a.out + (size_t)out_row(rows, mine) * w.a.out_stride;
         for (uint32_t col = r.col; col < r.col_end; col++) {
             if (group * GROUP_ROWS >= rows.n) { /* no rows: keeps the ring going */
-                for (uint32_t line = 0; line < w.n_line; line++, advance(at)) {
+                for (uint32_t k_line = 0; k_line < w.n_k_line; k_line++, advance(at)) {
                     wait_phase(&s->full[at.stage], at.parity);
                     release(s, at.stage, lane);
                 }
                 continue;
             }
             float total[64] = {};
-            for (uint32_t i_share = 0; i_share < n_share; i_share++) {
-                float share[64] = {};
-                for (uint32_t line = 0; line < n_line; line++, advance(at)) {
+            for (uint32_t i_k_part = 0; i_k_part < n_k_part; i_k_part++) {
+                float k_part[64] = {};
+                for (uint32_t k_line = 0; k_line < n_k_line; k_line++, advance(at)) {
                     wait_phase(&s->full[at.stage], at.parity);
-                    add_line<MAPPED>(share, s, at.stage, in, weight, row, lane);
+                    add_k_line<MAPPED>(k_part, s, at.stage, in, weight, row, lane);
                 }
 #pragma unroll
-                for (int j = 0; j < 64; j++) total[j] = ONE_SHARE ? share[j] : total[j] + share[j];
+                for (int j = 0; j < 64; j++)
+                    total[j] = ONE_K_PART ? k_part[j] : total[j] + k_part[j];
             }
             store_tile(s->out[group * 4 + warp], total, out ? out + col * BN : NULL,
                        min((uint32_t)BN, w.a.n - col * BN), lane);
@@ -315,7 +329,7 @@ static __device__ __forceinline__ void consume(const struct work &w, struct stag
     bulk_wait();
 }
 
-template <bool MAPPED, bool ONE_SHARE>
+template <bool MAPPED, bool ONE_K_PART>
 __global__ void __launch_bounds__(THREADS, 1)
     product_fp8_sm90_kernel(const __grid_constant__ struct work w)
 {
@@ -342,7 +356,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         produce<MAPPED>(w, s);
     } else {
         registers_raise<CONSUMER_REGISTERS>();
-        consume<MAPPED, ONE_SHARE>(w, s, group - 1);
+        consume<MAPPED, ONE_K_PART>(w, s, group - 1);
     }
 #endif
 }
@@ -369,20 +383,23 @@ static cudaError_t launch(const struct work &w, uint32_t n_block, cudaStream_t s
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    return w.n_share == 1 ? cudaLaunchKernelEx(&config, product_fp8_sm90_kernel<MAPPED, true>, w)
-                          : cudaLaunchKernelEx(&config, product_fp8_sm90_kernel<MAPPED, false>, w);
+    return w.n_k_part == 1 ? cudaLaunchKernelEx(&config, product_fp8_sm90_kernel<MAPPED, true>, w)
+                           : cudaLaunchKernelEx(&config, product_fp8_sm90_kernel<MAPPED, false>, w);
 }
 
 cudaError_t product_fp8_sm90(const struct product_args &a, uint32_t n_tile,
                              const struct sm90_limits &limits, cudaStream_t stream)
 {
+    ASSERT(a.k % BK == 0 && a.n % 16 == 0 && a.out_stride % 4 == 0 && limits.n_sm > 0);
+    ASSERT((uintptr_t)a.w % 16 == 0 && (uintptr_t)a.q % 16 == 0 && (uintptr_t)a.out % 16 == 0);
+    ASSERT(!a.tasks || (a.w_stride % a.k == 0 && a.in_divisor > 0));
     struct work w = {};
     w.a = a;
-    w.n_line = a.k / BK;
-    w.n_share = share_count(w.n_line);
+    w.n_k_line = a.k / BK;
+    w.n_k_part = k_part_count(w.n_k_line);
     w.n_col_tile = ceil_div(a.n, BN);
     w.n_row_tile = n_tile;
-    w.run_cols = a.tasks ? ceil_div(RUN_LINES_MIN, w.n_line) : 1;
+    w.run_cols = a.tasks ? ceil_div(RUN_K_LINES_MIN, w.n_k_line) : 1;
     const uint32_t n_run = n_tile * ceil_div(w.n_col_tile, w.run_cols);
     if (!n_run) return cudaSuccess;
     cudaError_t e = make_maps(&w);
@@ -391,9 +408,9 @@ cudaError_t product_fp8_sm90(const struct product_args &a, uint32_t n_tile,
     return a.tasks ? launch<true>(w, n_block, stream) : launch<false>(w, n_block, stream);
 }
 
-template <bool MAPPED, bool ONE_SHARE> static cudaError_t raise_limit(void)
+template <bool MAPPED, bool ONE_K_PART> static cudaError_t raise_limit(void)
 {
-    return cudaFuncSetAttribute(product_fp8_sm90_kernel<MAPPED, ONE_SHARE>,
+    return cudaFuncSetAttribute(product_fp8_sm90_kernel<MAPPED, ONE_K_PART>,
                                 cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(struct stages));
 }
 

@@ -20,7 +20,7 @@ cudaError_t product_fp8_sm90_init(void);
  * Edge     rows past n_token or past a task, and columns past n, are not written
  * Errors   cudaErrorInvalidValue if a tensor map cannot be made, or what the launch gives
  * Numerics a row's bits depend on n, k, its input and the weights alone: not on its neighbours, its
- *          place, the number of rows or multiprocessors; K is cut as shares.h says */
+ *          place, the number of rows or multiprocessors; K is cut as k_parts.h says */
 cudaError_t product_fp8_sm90(const struct product_args &a, uint32_t n_tile,
                              const struct sm90_limits &limits, cudaStream_t stream);
 

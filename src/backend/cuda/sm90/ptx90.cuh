@@ -92,16 +92,18 @@ static __device__ __forceinline__ bool elect_lane(void)
 
 static __device__ __forceinline__ uint32_t cluster_rank(void)
 {
-    uint32_t rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
+    uint32_t cluster_rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(cluster_rank));
+    return cluster_rank;
 }
 
-/* The same place in the shared memory of block `rank` of the cluster. */
-static __device__ __forceinline__ uint32_t cluster_address(uint32_t address, uint32_t rank)
+/* The same place in the shared memory of block `cluster_rank` of the cluster. */
+static __device__ __forceinline__ uint32_t cluster_address(uint32_t address, uint32_t cluster_rank)
 {
     uint32_t mapped;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(mapped)
+                 : "r"(address), "r"(cluster_rank));
     return mapped;
 }
 
@@ -158,7 +160,7 @@ static __device__ __forceinline__ void cluster_wait(void)
 
 /* ---- copies into shared memory ---- */
 
-/* 4 bytes, kept in L1 with their line */
+/* 4 bytes, kept in L1 with their cache line */
 static __device__ __forceinline__ void cp_async_4(uint32_t dst, const void *src)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(dst), "l"(src) : "memory");

@@ -4,15 +4,20 @@
 
 #include <cudaTypedefs.h>
 
+#include "backend/cuda/common.cuh"
+#include "backend/cuda/k_parts.h"
 #include "backend/cuda/sm90/ptx90.cuh"
 #include "backend/cuda/sm90/wgmma.cuh"
 
 enum {
-    LINE_BYTES = 128, /* of K: a row of every tile */
     PIECE_BYTES = 16, /* of one copy without a tensor map */
-    LINE_PIECES = LINE_BYTES / PIECE_BYTES,
-    STACK_MATRICES = 2048, /* experts of a stack at most */
+    K_LINE_PIECES = K_LINE_BYTES / PIECE_BYTES,
+    STACK_MATRICES = 2048,  /* experts of a stack at most */
+    TENSOR_BOX_MAX = 256,   /* a side of a tensor map's box */
+    SHARED_MAX = 227 << 10, /* shared memory of a block of sm_90 */
 };
+static_assert((int)STACK_MATRICES > (int)EXPERTS_MAX, "the shared expert is one more");
+static_assert((int)K_LINE_BYTES == (int)FP8_GROUP, "a K line has one scale");
 
 /* Waits until the phase of this parity is over; CLUSTER: for arrivals of other blocks, whose writes
  * are then seen. Built with PRODUCT_WAIT_TRIES_MAX, a lost arrival ends the kernel instead of
@@ -21,6 +26,7 @@ template <bool CLUSTER = false>
 static __device__ __forceinline__ void wait_phase(uint64_t *barrier, uint32_t parity)
 {
     const uint32_t at = smem_address(barrier);
+    DCHECK(parity <= 1);
     for (uint32_t n = 0;; n++) {
         if (CLUSTER ? mbarrier_try_wait_cluster(at, parity) : mbarrier_try_wait(at, parity)) return;
 #ifdef PRODUCT_WAIT_TRIES_MAX
@@ -33,6 +39,7 @@ static __device__ __forceinline__ void wait_phase(uint64_t *barrier, uint32_t pa
  * blocks that find less beside those of the kernel in front would wait for these to leave. */
 template <typename KERNEL> static inline cudaError_t raise_shared(KERNEL *kernel, uint32_t n_byte)
 {
+    ASSERT(n_byte <= SHARED_MAX);
     cudaError_t e =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)n_byte);
     if (e != cudaSuccess) return e;
@@ -56,9 +63,11 @@ static inline cudaError_t make_map(CUtensorMap *map, const void *data, uint32_t 
 {
     static const PFN_cuTensorMapEncodeTiled_v12000 encode = find_encode();
     if (!encode) return cudaErrorNotSupported;
+    ASSERT((uintptr_t)data % 16 == 0 && k % 16 == 0 && slab_stride % 16 == 0);
+    ASSERT(box_rows >= 1 && box_rows <= TENSOR_BOX_MAX && n_slab >= 1);
     const cuuint64_t size[3] = {k, rows, n_slab};
     const cuuint64_t stride[2] = {k, slab_stride};
-    const cuuint32_t box[3] = {LINE_BYTES, box_rows, 1};
+    const cuuint32_t box[3] = {K_LINE_BYTES, box_rows, 1};
     const cuuint32_t step[3] = {1, 1, 1};
     CUresult e = encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, (void *)data, size, stride, box,
                         step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,

@@ -92,9 +92,9 @@ static inline uint32_t cluster_rank(void)
     return simt_cluster_rank();
 }
 
-static inline uint32_t cluster_address(uint32_t address, uint32_t rank)
+static inline uint32_t cluster_address(uint32_t address, uint32_t cluster_rank)
 {
-    return address + (rank - simt_cluster_rank()) * SIMT_SHARED_BYTES;
+    return address + (cluster_rank - simt_cluster_rank()) * SIMT_SHARED_BYTES;
 }
 
 SIMT_UNSEEN static void cluster_store(uint32_t address_in_cluster, uint32_t barrier_in_cluster,
