@@ -21,7 +21,8 @@ void crash_install(const char *version);
 /* crash_note - name something in flight; CRASH_NO_SLOT when the table is full: it goes unnamed
  *
  *   text  cut to CRASH_TEXT_BYTES - 1; printable
- * Any thread. Cost  a few loads, however many are in flight. */
+ * Any thread may call it.
+ * Cost  a few loads, however many are in flight. */
 int crash_note(const char *text);
 
 /* crash_drop - it has ended; accepts CRASH_NO_SLOT */

@@ -35,12 +35,13 @@ void prefix_destroy(struct prefix_cache *c); /* accepts NULL */
  * Before the first page is published. */
 void prefix_attach_tiers(struct prefix_cache *c, struct tiers *tiers);
 
-/* prefix_find - the published pages that hold the beginning of ids, but not all of them
+/* prefix_find - the published pages that hold the beginning of ids, but not all of ids
  *
  *   ids    [n_id]
- *   pages  [(n_id - 1) / 64], written: page i has tokens 64*i .. 64*i + 63. Nobody holds them for
- * this; the caller refers to them before the next page_pool_take, or forgets them Returns  how many
- * Cost     O(tokens found + 64) */
+ *   pages  [(n_id - 1) / 64], written: page i has tokens 64*i .. 64*i + 63. They get no holder by
+ *          this: the caller refers to them before the next page_pool_take, or forgets them
+ * Returns  how many were found.
+ * Cost     O(tokens found + 64). */
 uint32_t prefix_find(const struct prefix_cache *c, uint64_t salt, const int32_t *ids, uint32_t n_id,
                      uint32_t *pages);
 
