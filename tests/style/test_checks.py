@@ -130,6 +130,33 @@ class Checks(unittest.TestCase):
         return {f"src/{folder}/{name}": "".join(f'#include "{folder}/{t}.h"\n' for t in to.split())
                 for name, to in includes.items()}
 
+    def test_no_knots_of_includes(self):
+        for knot, told in (
+                ({"a.h": "b", "b.h": "a"}, "src/kv/a.h:1: a knot of includes: a -> b -> a;"),
+                ({"a.c": "b", "a.h": "", "b.h": "c", "c.c": "a", "c.h": ""},
+                 "src/kv/a.c:1: a knot of includes: a -> b -> c -> a;"),
+                ({"a.c": "a a_int", "a.h": "", "a_int.h": "a"}, "a -> a_int -> a;")):
+            with self.subTest(knot=knot):
+                self.finds("check_includes", self.rooms(knot), told, " 1 violations")
+        for sound in ({"a.c": "a", "a.h": "b", "b.h": "c", "c.h": "", "b.c": "b c"},
+                      {"a.h": "a"}, {"a.c": "a a_int", "a_int.h": "b", "b.h": ""}):
+            with self.subTest(sound=sound):
+                self.passes("check_includes", self.rooms(sound))
+        across = {**self.rooms({"a.h": ""}, "backend/cpu"), "src/backend/b.c": "",
+                  "src/backend/cpu/b.h": '#include "backend/a.h"\n',
+                  "src/backend/a.h": '#include "backend/cpu/b.h"\n'}
+        self.passes("check_includes", across)
+
+    def test_folders_are_no_towers(self):
+        tower = {f"r{i}.h": f"r{i - 1}" if i > 1 else "" for i in range(1, 9)}
+        self.passes("check_includes", self.rooms(tower))
+        tower["r9.c"] = "r8 r2"
+        self.finds("check_includes", self.rooms(tower),
+                   "src/kv/r9.c:1: r9 stands on floor 9 of src/kv/, at most 8: "
+                   "r9 -> r8 -> r7 -> r6 -> r5 -> r4 -> r3 -> r2 -> r1", " 1 violations")
+        self.passes("check_includes", {**self.rooms(tower | {"r9.c": "r7"}),
+                                       **self.rooms({"top.c": ""}, "sched")})
+
     # ---- check_style ----
 
     def style(self, body, *parts, path="src/base/a.c"):
