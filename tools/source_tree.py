@@ -1,5 +1,6 @@
 """source_tree - what the style checks share: files, stripped text, functions, reports."""
 
+import collections
 import os
 import re
 import sys
@@ -77,6 +78,82 @@ def functions(stripped):
             found.append((name.group(1) if name else "?", start + 1, i - start + 1, signature))
             start = None
     return found
+
+
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include\s*([<"])([^>"]+)[>"]', re.M)
+
+
+def includes_of(text):
+    """(line, quote, header) of every include of a file."""
+    text = without_comments(text)
+    return [(text.count("\n", 0, m.start()) + 1, m.group(1), m.group(2))
+            for m in INCLUDE.finditer(text)]
+
+
+# ---- rooms and floors ----------------------------------------------------------------------------
+# A room is a source with the headers of its stem; x_int.h is a room of its own. A folder's plan says
+# which of its rooms each room includes; a subfolder is a folder of its own.
+
+def rooms(root, files):
+    """{folder: {room: rooms of that folder which it includes}}"""
+    plan = collections.defaultdict(dict)
+    for path in files:
+        folder, name = os.path.split(path)
+        room = os.path.splitext(name)[0]
+        arrows = plan[folder].setdefault(room, set())
+        for _, quote, header in includes_of(read(root, path)):
+            to_folder, to_name = os.path.split("src/" + header)
+            to_room = os.path.splitext(to_name)[0]
+            if quote == '"' and to_folder == folder and to_room != room:
+                arrows.add(to_room)
+    for arrows in plan.values():
+        for room in arrows:
+            arrows[room] &= set(arrows)
+    return plan
+
+
+def way_back(arrows, start):
+    """The shortest loop of includes through a room, as a list that begins with it; [] for none."""
+    ways = [[start]]
+    seen = set()
+    for way in ways:
+        for room in sorted(arrows[way[-1]]):
+            if room == start:
+                return way
+            if room not in seen:
+                seen.add(room)
+                ways.append(way + [room])
+    return []
+
+
+def room_knots(arrows):
+    """Loops of includes, each room that is in any in one at least."""
+    knots = []
+    for room in sorted(arrows):
+        if not any(room in knot for knot in knots):
+            knot = way_back(arrows, room)
+            if knot:
+                knots.append(knot)
+    return knots
+
+
+def room_floors(arrows):
+    """{room: floor}: 1 + the highest floor of what it includes; rooms of a knot share a floor."""
+    below = {room: reach(arrows, room) | {room} for room in arrows}
+    floors = {}
+    for room in sorted(arrows, key=lambda r: len(below[r])):
+        floors[room] = 1 + max((floors[r] for r in below[room] if room not in below[r]), default=0)
+    return floors
+
+
+def reach(arrows, room):
+    """All rooms that a room includes, directly or through others."""
+    seen, ahead = set(), [room]
+    while ahead:
+        new = arrows[ahead.pop()] - seen
+        seen |= new
+        ahead += new
+    return seen
 
 
 class Report:

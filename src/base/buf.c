@@ -1,3 +1,4 @@
+/* buf.c - text that grows, and remembers that it once could not */
 #include "base/buf.h"
 
 #include <stdarg.h>

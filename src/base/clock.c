@@ -1,3 +1,4 @@
+/* clock.c - monotonic and wall time */
 #include "base/clock.h"
 
 #include <time.h>

@@ -1,8 +1,8 @@
 /* crash.h - what is printed when the process dies of a fault
  *
- * On SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT (an ASSERT), standard error gets the version, the
- * cause, the ids of what was in flight and a backtrace; then the signal takes its usual way, so
- * that the status and the core dump are what they would have been. The handler has no argument,
+ * On SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT (an ASSERT), standard error gets a report: the
+ * version, the cause, the ids of what was in flight, a backtrace. Then the signal takes its usual
+ * way: status and core dump are what they would have been. The handler has no argument,
  * which is why the table of what is in flight is global.
  *
  * A slot is FREE or TAKEN; whoever takes it writes its text before it says TAKEN, so the handler
@@ -21,7 +21,8 @@ void crash_install(const char *version);
 /* crash_note - name something in flight; CRASH_NO_SLOT when the table is full: it goes unnamed
  *
  *   text  cut to CRASH_TEXT_BYTES - 1; printable
- * Any thread. Cost  a few loads, however many are in flight. */
+ * Any thread may call it.
+ * Cost  a few loads, however many are in flight. */
 int crash_note(const char *text);
 
 /* crash_drop - it has ended; accepts CRASH_NO_SLOT */

@@ -1,3 +1,4 @@
+/* direct_file.c - files read and written past the page cache */
 #define _GNU_SOURCE
 #include "base/direct_file.h"
 

@@ -1,3 +1,4 @@
+/* dtype.c - element types: names, sizes, conversions */
 #include "base/dtype.h"
 
 #include <math.h>

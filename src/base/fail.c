@@ -1,3 +1,4 @@
+/* fail.c - the names of errors, and the one message of a failure */
 #include "base/fail.h"
 
 #include <stdarg.h>

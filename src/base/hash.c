@@ -1,3 +1,4 @@
+/* hash.c - SipHash-2-4, and a checksum of eight lanes */
 #include "base/hash.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* json.c - JSON out, and typed access to jansson's trees */
 #include "base/json.h"
 
 #include <math.h>

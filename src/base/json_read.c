@@ -1,4 +1,6 @@
-/* The reader of JSON texts: jansson's trees, our own scanning. Jansson's scanner passes over a
+/* json_read.c - the reader of JSON texts: jansson's trees, our own scanning
+ *
+ * Jansson's scanner passes over a
  * failed allocation within a string and goes on behind its own buffer, and has no value for
  * integers beyond 64 bits; here each allocation that fails is ENOMEM, and such an integer is
  * json.h's.

@@ -1,3 +1,4 @@
+/* log.c - one line, one event, on standard error */
 #include "base/log.h"
 
 #include <stdarg.h>

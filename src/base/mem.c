@@ -1,3 +1,4 @@
+/* mem.c - memory, where it may fail and where it is forbidden */
 #include "base/mem.h"
 
 #include <stdint.h>

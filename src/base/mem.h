@@ -37,7 +37,8 @@ void *mem_alloc_aligned(size_t align, size_t bytes);
 void *mem_alloc_pages(size_t bytes);
 
 /* mem_touch_pages - has the system provide these bytes now; what they hold does not change, and
- * nobody else writes to them meanwhile. Cost: that of clearing them, once. */
+ * nobody else writes to them meanwhile
+ * Cost  that of clearing them, once. */
 void mem_touch_pages(void *p, size_t bytes);
 void mem_free_pages(void *p);
 

@@ -1,3 +1,4 @@
+/* os.c - files, memory maps and the machine */
 #define _GNU_SOURCE
 #include "base/os.h"
 

@@ -1,3 +1,4 @@
+/* rng.c - draws from a normal distribution, and a seed from the system */
 #include "base/rng.h"
 
 #include <math.h>

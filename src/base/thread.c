@@ -1,4 +1,6 @@
-/* One loop at a time. `ticket` is the loop's number in its high half and its unclaimed items in the
+/* thread.c - one loop at a time
+ *
+ * `ticket` is the loop's number in its high half and its unclaimed items in the
  * low half; the caller publishes a loop by storing it and then works too. Whoever swaps the ticket
  * for one item less owns that item; a swap with a past number fails, so a worker that comes late
  * (or was off its processor meanwhile) touches nothing. The caller returns when all items are

@@ -1,3 +1,4 @@
+/* utf8.c - UTF-8 decoded, encoded and checked */
 #include "base/utf8.h"
 
 /* Smallest and largest second byte for each lead byte that restricts it (Unicode, table 3-7). */

@@ -12,9 +12,9 @@ enum { UTF8_BAD = -1, UTF8_SHORT = -2 };
  *
  *   len   its bytes; when bad: the bytes of the maximal ill-formed part (at least 1), which stand
  *         for one U+FFFD
- * Returns the code point, UTF8_BAD, or UTF8_SHORT when n ends inside a so far valid character
- * (len = n). Needs n >= 1.
- */
+ * Returns  the code point, UTF8_BAD, or UTF8_SHORT when n ends inside a so far valid character
+ *          (len = n)
+ * Needs    n >= 1. */
 int32_t utf8_next(const char *s, size_t n, size_t *len);
 
 /* utf8_encode - bytes written to out (1 to 4); cp is a valid scalar value */

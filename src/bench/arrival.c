@@ -1,3 +1,4 @@
+/* arrival.c - the times at which requests are due */
 #include "bench/arrival.h"
 
 #include <math.h>

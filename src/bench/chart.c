@@ -1,3 +1,4 @@
+/* chart.c - charts as SVG: axes, lines, points, legends */
 #include "bench/chart.h"
 
 #include <math.h>

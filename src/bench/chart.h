@@ -2,7 +2,7 @@
  *
  * Colours are classes (c0 .. c7) that the page's style sheet gives meaning, so that one drawing
  * serves light, dark and paper; lines also differ by the shape of their marks and by dashes, for
- * those who do not see the colours. The table holds every value that is drawn.
+ * readers who do not see the colours. The table holds every value that is drawn.
  */
 #ifndef FATHOM_BENCH_CHART_H
 #define FATHOM_BENCH_CHART_H

@@ -1,3 +1,4 @@
+/* figures.c - from the requests of a run to its figures, and checks of these */
 #include "bench/figures.h"
 
 #include <math.h>

@@ -29,7 +29,7 @@ struct http_target {
 fathom_err http_get(const struct http_target *t, const char *path, struct buf *body, long *status,
                     fathom_diag *d);
 
-/* ---- for who drives libcurl itself -------------------------------------------------------- */
+/* ---- for callers that drive libcurl themselves --------------------------------------------- */
 
 /* http_headers - the header lines of a request; released with curl_slist_free_all
  * Errors  EINVAL for a header without '='; ENOMEM. */

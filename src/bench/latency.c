@@ -1,3 +1,4 @@
+/* latency.c - one batch of equal requests, start to end */
 #include "bench/latency.h"
 
 #include "base/clock.h"

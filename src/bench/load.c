@@ -1,11 +1,11 @@
 /* load.c - the loop that sends and listens
  *
- * A request waits (due in the future, or no room), is in flight (it has a slot), and is over.
+ * A request waits (due in the future, or no room), is in flight (it has a transfer), and is over.
  *
  *   waiting --start_request--> in flight --finish_request--> over
  *
- * Invariants: n_started requests have left waiting, in order; in_flight of them hold a slot; a slot
- * is in flight or on the free list; descriptors are watched as libcurl last asked for.
+ * Invariants: n_started requests have left waiting, in order; in_flight of them hold a transfer; a
+ * transfer is in flight or on the free list; descriptors are watched as libcurl last asked for.
  */
 #define _GNU_SOURCE
 #include "bench/load.h"
@@ -30,7 +30,7 @@ enum { RESERVED_FILES = 64, TIMER = -1 };
 
 static const uint64_t never_us = UINT64_MAX;
 
-struct slot {
+struct transfer {
     struct loop *loop;
     CURL *easy;
     struct load_record *record;
@@ -42,8 +42,8 @@ struct slot {
     bool ended;        /* the stream has said so */
     fathom_diag fault; /* why the record is not LOAD_OK */
     char cause[CURL_ERROR_SIZE];
-    struct slot *next_free;
-    struct slot *next_made;
+    struct transfer *next_free;
+    struct transfer *next_made;
 };
 
 struct loop {
@@ -57,8 +57,8 @@ struct loop {
     uint64_t origin_us;
     uint64_t curl_due_us; /* when libcurl wants to be called; never_us: not */
     uint64_t watch_due_us;
-    struct slot *made;
-    struct slot *free_slots;
+    struct transfer *made;
+    struct transfer *free_transfers;
     size_t n_started;
     size_t n_done;
     size_t n_failed;
@@ -100,7 +100,7 @@ static void count_in_flight(struct loop *l, uint64_t now)
 
 /* ---- what comes in ----------------------------------------------------------------------- */
 
-static fathom_err add_gap(struct slot *s, uint64_t gap_us)
+static fathom_err add_gap(struct transfer *s, uint64_t gap_us)
 {
     struct load_record *r = s->record;
     TRY(mem_grow(&r->gap_us, &s->cap_gap, (size_t)r->n_gap + 1, sizeof *r->gap_us));
@@ -110,7 +110,7 @@ static fathom_err add_gap(struct slot *s, uint64_t gap_us)
 
 static fathom_err take_event(void *arg, const char *data, size_t n)
 {
-    struct slot *s = arg;
+    struct transfer *s = arg;
     struct load_record *r = s->record;
     struct stream_chunk chunk;
     fathom_err err = stream_chunk_read(&chunk, data, n, &s->text, &s->fault);
@@ -144,7 +144,7 @@ static fathom_err take_event(void *arg, const char *data, size_t n)
 
 static size_t take_bytes(char *bytes, size_t one, size_t n, void *arg)
 {
-    struct slot *s = arg;
+    struct transfer *s = arg;
     (void)one;
     if (s->record->status == 0) {
         (void)curl_easy_getinfo(s->easy, CURLINFO_RESPONSE_CODE, &s->record->status);
@@ -165,7 +165,7 @@ static size_t take_bytes(char *bytes, size_t one, size_t n, void *arg)
 
 /* ---- the life of a request --------------------------------------------------------------- */
 
-static void slot_destroy(struct slot *s)
+static void transfer_destroy(struct transfer *s)
 {
     curl_easy_cleanup(s->easy);
     sse_reader_free(&s->reader);
@@ -175,12 +175,12 @@ static void slot_destroy(struct slot *s)
     mem_free(s);
 }
 
-/* A free slot, or a new one; NULL when out of memory. */
-static struct slot *take_slot(struct loop *l)
+/* A free transfer, or a new one; NULL when out of memory. */
+static struct transfer *take_transfer(struct loop *l)
 {
-    struct slot *s = l->free_slots;
+    struct transfer *s = l->free_transfers;
     if (s) {
-        l->free_slots = s->next_free;
+        l->free_transfers = s->next_free;
         return s;
     }
     s = mem_calloc(1, sizeof *s);
@@ -189,7 +189,7 @@ static struct slot *take_slot(struct loop *l)
     sse_reader_init(&s->reader);
     s->easy = curl_easy_init();
     if (!s->easy || !http_set_common(s->easy, l->o->target, buf_str(&l->url), l->headers)) {
-        slot_destroy(s);
+        transfer_destroy(s);
         return NULL;
     }
     (void)curl_easy_setopt(s->easy, CURLOPT_PRIVATE, s);
@@ -202,7 +202,7 @@ static struct slot *take_slot(struct loop *l)
     return s;
 }
 
-static fathom_err write_body(struct slot *s, size_t i)
+static fathom_err write_body(struct transfer *s, size_t i)
 {
     const struct load_options *o = s->loop->o;
     char salt[96];
@@ -225,7 +225,7 @@ static void call_timers(struct loop *l)
 static fathom_err start_request(struct loop *l, size_t i)
 {
     struct load_record *r = &l->run->records[i];
-    struct slot *s = take_slot(l);
+    struct transfer *s = take_transfer(l);
     if (!s) return FATHOM_ENOMEM;
     s->record = r;
     s->cap_gap = 0;
@@ -250,7 +250,7 @@ static fathom_err start_request(struct loop *l, size_t i)
 }
 
 /* What a finished transfer means, where no event has said so already. */
-static enum load_outcome judge(struct slot *s, CURLcode code)
+static enum load_outcome judge(struct transfer *s, CURLcode code)
 {
     struct load_record *r = s->record;
     if (r->outcome != LOAD_OK) return r->outcome;
@@ -265,7 +265,7 @@ static enum load_outcome judge(struct slot *s, CURLcode code)
 
 /* The message of a failure: what the stream said, what the server answered, what the transfer met.
  */
-static const char *failure_text(const struct slot *s, CURLcode code)
+static const char *failure_text(const struct transfer *s, CURLcode code)
 {
     if (s->fault.text[0]) return s->fault.text;
     if (s->refusal.len) return buf_str(&s->refusal);
@@ -273,7 +273,7 @@ static const char *failure_text(const struct slot *s, CURLcode code)
     return code == CURLE_OK ? "the stream ended without [DONE]" : curl_easy_strerror(code);
 }
 
-static fathom_err finish_request(struct loop *l, struct slot *s, CURLcode code)
+static fathom_err finish_request(struct loop *l, struct transfer *s, CURLcode code)
 {
     struct load_record *r = s->record;
     uint64_t now = now_us(l);
@@ -284,8 +284,8 @@ static fathom_err finish_request(struct loop *l, struct slot *s, CURLcode code)
     (void)curl_easy_getinfo(s->easy, CURLINFO_RESPONSE_CODE, &r->status);
     r->outcome = judge(s, code);
     (void)curl_multi_remove_handle(l->multi, s->easy);
-    s->next_free = l->free_slots;
-    l->free_slots = s;
+    s->next_free = l->free_transfers;
+    l->free_transfers = s;
     if (r->outcome != LOAD_OK) {
         l->n_failed++;
         r->message = mem_strdup(failure_text(s, code));
@@ -351,10 +351,10 @@ static fathom_err loop_open(struct loop *l, fathom_diag *d)
 
 static void loop_close(struct loop *l)
 {
-    for (struct slot *s = l->made; s;) {
-        struct slot *next = s->next_made;
+    for (struct transfer *s = l->made; s;) {
+        struct transfer *next = s->next_made;
         if (l->multi) (void)curl_multi_remove_handle(l->multi, s->easy);
-        slot_destroy(s);
+        transfer_destroy(s);
         s = next;
     }
     if (l->multi) (void)curl_multi_cleanup(l->multi);
@@ -389,7 +389,7 @@ static fathom_err collect_finished(struct loop *l)
     CURLMsg *m;
     int n_left;
     while ((m = curl_multi_info_read(l->multi, &n_left))) {
-        struct slot *s = NULL;
+        struct transfer *s = NULL;
         if (m->msg != CURLMSG_DONE) continue;
         CURLcode code = m->data.result;
         (void)curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&s);

@@ -1,3 +1,4 @@
+/* report_data.c - results of benchmarks as points, points as series */
 #include "bench/report_data.h"
 
 #include <math.h>

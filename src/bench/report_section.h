@@ -18,7 +18,8 @@ struct section {
 };
 
 /* sections_make - all series when they are few; else those that differ in one thing, and the rest
- * one by one. Returns how many, at most REPORT_SECTIONS_MAX. */
+ * one by one
+ * Returns  how many, at most REPORT_SECTIONS_MAX. */
 size_t sections_make(struct section *out, const struct report_data *r);
 
 /* section_title - "input 1,024 against 4,096", or what the one series is */

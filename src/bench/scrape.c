@@ -1,3 +1,4 @@
+/* scrape.c - what a server's /metrics say of a run */
 #include "bench/scrape.h"
 
 #include <math.h>

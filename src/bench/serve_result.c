@@ -1,3 +1,4 @@
+/* serve_result.c - a run of requests as text for a terminal and as JSON */
 #include "bench/serve_result.h"
 
 #include <math.h>

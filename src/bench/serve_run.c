@@ -1,3 +1,4 @@
+/* serve_run.c - a benchmark of a server: warm-up, repeats, what is asked around them */
 #include "bench/serve_run.h"
 
 #include <math.h>

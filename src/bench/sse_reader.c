@@ -1,3 +1,4 @@
+/* sse_reader.c - server-sent events from bytes as they come */
 #include "bench/sse_reader.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* summary.c - mean, median, deviation, percentiles */
 #include "bench/summary.h"
 
 #include <math.h>

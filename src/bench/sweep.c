@@ -1,3 +1,4 @@
+/* sweep.c - lists of settings, the points that they make, and a row for each */
 #include "bench/sweep.h"
 
 #include <math.h>

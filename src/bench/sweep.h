@@ -1,7 +1,7 @@
 /* sweep.h - lists of settings, the points that they make, and a row for each
  *
- * Every pair of an input and an output length is measured with every concurrency, all requests due
- * at once, and with every request rate. A point has a name, which its file has too: a sweep that is
+ * Every pair of an input and an output length is measured with every concurrency (all requests due
+ * at once) and with every request rate. A point has a name, which its file has too: a sweep that is
  * run again takes up where it was ended.
  */
 #ifndef FATHOM_BENCH_SWEEP_H

@@ -1,3 +1,4 @@
+/* throughput.c - many requests given to an engine at once */
 #include "bench/throughput.h"
 
 #include <string.h>

@@ -100,8 +100,8 @@ void chat_marks_free(struct chat_marks *m);
  * Tools and a response schema stand after the system text; V3.2 takes them from a system or
  * developer message too ("tools", "response_format" of the message).
  *   marks  the encoding's own markers, appended: whatever else is spelled like one comes from a
- * message or a tool. In messages of the assistant think tags count as markers. May be NULL Errors
- * EINVAL with the path of what is wrong; ENOMEM. *out is then as it was, or unfinished. */
+ *          message or a tool. In messages of the assistant think tags count as markers. May be NULL
+ * Errors   EINVAL with the path of what is wrong; ENOMEM. *out is then as it was, or unfinished. */
 fathom_err chat_render(const struct chat_style *s, const struct chat_request *r, struct buf *out,
                        struct chat_marks *marks, fathom_diag *d);
 

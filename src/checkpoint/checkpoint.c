@@ -3,8 +3,8 @@
  * Invariants, from the end of checkpoint_open until checkpoint_close:
  *   1. tensors[] is strictly ascending by name: no name comes twice.
  *   2. each tensor's bytes lie inside the shard i_shard; inside a shard no two overlap.
- *   3. slots[] is an open-addressed hash table of tensors[] by name: a slot holds 1 + an index or
- *      0, at most half of the slots are taken, the number of slots is a power of two.
+ *   3. buckets[] is an open-addressed hash table of tensors[] by name: a bucket holds 1 + an index
+ *      or 0, at most half of the buckets are taken, the number of buckets is a power of two.
  *   4. nothing of this changes; only the list of side files grows, under its own lock.
  * checkpoint_check asserts 1 to 3.
  */
@@ -51,8 +51,8 @@ struct checkpoint {
     size_t n_shard;
     struct tensor *tensors; /* [n_tensor] */
     size_t n_tensor;
-    uint32_t *slots; /* [n_slot] */
-    size_t n_slot;
+    uint32_t *buckets; /* [n_bucket] */
+    size_t n_bucket;
     pthread_mutex_t side_lock;
     struct side_file *side_files;
 };
@@ -113,12 +113,12 @@ static uint64_t hash_name(const char *name)
     return h ^ h >> 32;
 }
 
-/* The slot that holds `name`, or the empty one where it would go. */
-static size_t find_slot(const struct checkpoint *c, const char *name)
+/* The bucket that holds `name`, or the empty one where it would go. */
+static size_t find_bucket(const struct checkpoint *c, const char *name)
 {
-    size_t i = (size_t)hash_name(name) & (c->n_slot - 1);
-    while (c->slots[i] && strcmp(c->tensors[c->slots[i] - 1].name, name) != 0) {
-        i = (i + 1) & (c->n_slot - 1);
+    size_t i = (size_t)hash_name(name) & (c->n_bucket - 1);
+    while (c->buckets[i] && strcmp(c->tensors[c->buckets[i] - 1].name, name) != 0) {
+        i = (i + 1) & (c->n_bucket - 1);
     }
     return i;
 }
@@ -162,22 +162,23 @@ static fathom_err check_names_differ(const struct checkpoint *c, fathom_diag *d)
     return FATHOM_OK;
 }
 
-static fathom_err build_slots(struct checkpoint *c, fathom_diag *d)
+static fathom_err build_buckets(struct checkpoint *c, fathom_diag *d)
 {
-    size_t n_slot = 2;
-    while (n_slot < 2 * c->n_tensor) n_slot *= 2;
-    c->slots = mem_calloc(n_slot, sizeof *c->slots);
-    if (!c->slots) FAIL(d, FATHOM_ENOMEM, "%s: out of memory for %zu names", c->where, c->n_tensor);
-    c->n_slot = n_slot;
+    size_t n_bucket = 2;
+    while (n_bucket < 2 * c->n_tensor) n_bucket *= 2;
+    c->buckets = mem_calloc(n_bucket, sizeof *c->buckets);
+    if (!c->buckets)
+        FAIL(d, FATHOM_ENOMEM, "%s: out of memory for %zu names", c->where, c->n_tensor);
+    c->n_bucket = n_bucket;
     for (size_t i = 0; i < c->n_tensor; i++) {
-        c->slots[find_slot(c, c->tensors[i].name)] = (uint32_t)i + 1;
+        c->buckets[find_bucket(c, c->tensors[i].name)] = (uint32_t)i + 1;
     }
     return FATHOM_OK;
 }
 
 bool checkpoint_check(const struct checkpoint *c)
 {
-    ASSERT((c->n_slot & (c->n_slot - 1)) == 0 && c->n_slot >= 2 * c->n_tensor);
+    ASSERT((c->n_bucket & (c->n_bucket - 1)) == 0 && c->n_bucket >= 2 * c->n_tensor);
     for (size_t i = 0; i < c->n_tensor; i++) {
         const struct tensor *t = &c->tensors[i];
         ASSERT(t->i_shard < c->n_shard);
@@ -185,7 +186,7 @@ bool checkpoint_check(const struct checkpoint *c)
         uintptr_t begin = (uintptr_t)bytes->data, at = (uintptr_t)t->data;
         ASSERT(at >= begin && t->n_bytes <= bytes->size && at - begin <= bytes->size - t->n_bytes);
         ASSERT(i == 0 || strcmp(c->tensors[i - 1].name, t->name) < 0);
-        ASSERT(c->slots[find_slot(c, t->name)] == i + 1);
+        ASSERT(c->buckets[find_bucket(c, t->name)] == i + 1);
     }
     return true;
 }
@@ -217,7 +218,7 @@ static fathom_err open_shards(struct checkpoint *c, const char *const *names, si
     for (size_t i = 0; i < n; i++) TRY(open_shard(c, names[i], d));
     TRY(collect_tensors(c, d));
     TRY(check_names_differ(c, d));
-    TRY(build_slots(c, d));
+    TRY(build_buckets(c, d));
     DCHECK(checkpoint_check(c));
     return FATHOM_OK;
 }
@@ -336,7 +337,7 @@ void checkpoint_close(struct checkpoint *c)
     pthread_mutex_destroy(&c->side_lock);
     mem_free(c->shards);
     mem_free(c->tensors);
-    mem_free(c->slots);
+    mem_free(c->buckets);
     mem_free(c->where);
     mem_free(c);
 }
@@ -346,8 +347,8 @@ void checkpoint_close(struct checkpoint *c)
 const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name)
 {
     if (c->n_tensor == 0) return NULL;
-    uint32_t slot = c->slots[find_slot(c, name)];
-    return slot ? &c->tensors[slot - 1] : NULL;
+    uint32_t bucket = c->buckets[find_bucket(c, name)];
+    return bucket ? &c->tensors[bucket - 1] : NULL;
 }
 
 size_t checkpoint_n_tensor(const struct checkpoint *c)

@@ -1,3 +1,4 @@
+/* message_lines.c - a message of several lines */
 #include "cli/message_lines.h"
 
 #include <string.h>

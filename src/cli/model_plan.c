@@ -1,3 +1,4 @@
+/* model_plan.c - from the command line to a memory plan */
 #include "cli/model_plan.h"
 
 #include <string.h>

@@ -33,7 +33,8 @@ fathom_err option_find(const struct option_walk *w, const char *arg, struct opti
 /* option_set - check one value and store it where the table says; then the answer of an option that
  * has no effect (a note) or is refused (counted; the first message goes to diag, the rest to notes)
  *
- * A list grows by the value. Errors  EINVAL: a bad value; ENOMEM. A refusal is none. */
+ * A list grows by the value. A refusal is no error.
+ * Errors  EINVAL: a bad value; ENOMEM. */
 fathom_err option_set(struct option_walk *w, const struct option *o, const char *text);
 
 /* option_set_key - one key of an option that is a JSON object

@@ -1,3 +1,4 @@
+/* signals.c - signals as calls on a thread of their own */
 #include "cli/signals.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* terminal.c - messages typed at a terminal, over libedit */
 #include "cli/terminal.h"
 
 #include <errno.h>

@@ -59,7 +59,8 @@ bool response_store_drop(struct response_store *s, const char *id, uint32_t shar
 const struct buf *response_link_body(const struct response_link *link);
 
 /* response_link_items - append to an array all items of the conversation up to this response, in
- * order. Errors  ENOMEM. */
+ * order
+ * Errors  ENOMEM. */
 fathom_err response_link_items(const struct response_link *link, json_t *items);
 
 /* How much is kept. */

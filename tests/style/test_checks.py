@@ -53,8 +53,8 @@ class Tree:
         with open(os.path.join(self.folder.name, ".clang-format"), "w", encoding="utf-8") as f:
             f.write(style)
 
-    def run(self, check):
-        done = subprocess.run([os.path.join(ROOT, "tools", check), self.folder.name],
+    def run(self, check, arguments=()):
+        done = subprocess.run([os.path.join(ROOT, "tools", check), self.folder.name, *arguments],
                               capture_output=True, text=True, check=False)
         self.folder.cleanup()
         return done.returncode, done.stdout + done.stderr
@@ -65,14 +65,14 @@ class Checks(unittest.TestCase):
         status, out = Tree({}).run(check)
         self.assertEqual(status, 0, out)
 
-    def finds(self, check, files, *parts):
-        status, out = Tree(files).run(check)
+    def finds(self, check, files, *parts, arguments=()):
+        status, out = Tree(files).run(check, arguments)
         self.assertEqual(status, 1, out)
         for part in parts:
             self.assertIn(part, out)
 
-    def passes(self, check, files):
-        status, out = Tree(files).run(check)
+    def passes(self, check, files, arguments=()):
+        status, out = Tree(files).run(check, arguments)
         self.assertEqual(status, 0, out)
 
     def test_a_sound_tree_passes(self):
@@ -125,6 +125,38 @@ class Checks(unittest.TestCase):
         source = '#include <string.h>\n\n#include "base/thing.h"\n'
         self.finds("check_includes", {"src/base/thing.c": source}, "must be included first")
 
+    def rooms(self, includes, folder="kv"):
+        """The files of a folder: {"a.h": "b"} is an a.h that includes b.h of the same folder."""
+        return {f"src/{folder}/{name}": "".join(f'#include "{folder}/{t}.h"\n' for t in to.split())
+                for name, to in includes.items()}
+
+    def test_no_knots_of_includes(self):
+        for knot, told in (
+                ({"a.h": "b", "b.h": "a"}, "src/kv/a.h:1: a knot of includes: a -> b -> a;"),
+                ({"a.c": "b", "a.h": "", "b.h": "c", "c.c": "a", "c.h": ""},
+                 "src/kv/a.c:1: a knot of includes: a -> b -> c -> a;"),
+                ({"a.c": "a a_int", "a.h": "", "a_int.h": "a"}, "a -> a_int -> a;")):
+            with self.subTest(knot=knot):
+                self.finds("check_includes", self.rooms(knot), told, " 1 violations")
+        for sound in ({"a.c": "a", "a.h": "b", "b.h": "c", "c.h": "", "b.c": "b c"},
+                      {"a.h": "a"}, {"a.c": "a a_int", "a_int.h": "b", "b.h": ""}):
+            with self.subTest(sound=sound):
+                self.passes("check_includes", self.rooms(sound))
+        across = {**self.rooms({"a.h": ""}, "backend/cpu"), "src/backend/b.c": "",
+                  "src/backend/cpu/b.h": '#include "backend/a.h"\n',
+                  "src/backend/a.h": '#include "backend/cpu/b.h"\n'}
+        self.passes("check_includes", across)
+
+    def test_folders_are_no_towers(self):
+        tower = {f"r{i}.h": f"r{i - 1}" if i > 1 else "" for i in range(1, 9)}
+        self.passes("check_includes", self.rooms(tower))
+        tower["r9.c"] = "r8 r2"
+        self.finds("check_includes", self.rooms(tower),
+                   "src/kv/r9.c:1: r9 stands on floor 9 of src/kv/, at most 8: "
+                   "r9 -> r8 -> r7 -> r6 -> r5 -> r4 -> r3 -> r2 -> r1", " 1 violations")
+        self.passes("check_includes", {**self.rooms(tower | {"r9.c": "r7"}),
+                                       **self.rooms({"top.c": ""}, "sched")})
+
     # ---- check_style ----
 
     def style(self, body, *parts, path="src/base/a.c"):
@@ -172,6 +204,64 @@ class Checks(unittest.TestCase):
         self.finds("check_style", {"src/kv/thing.c": "int x(void);\n"}, "file names are unique")
         self.passes("check_style", {"src/backend/ref/moe.c": "int x(void);\n",
                                     "src/backend/cpu/moe.c": "int y(void);\n"})
+
+    def test_fields_of_a_comment_begin_a_line(self):
+        for line in ("or forgets them Returns  how many", "may be NULL Errors EINVAL with the path",
+                     "in order. Errors  ENOMEM.", "any thread. Cost  a few loads"):
+            self.style(f"/* f - does it\n *\n * {line}\n */\n", "src/base/a.c:3: ",
+                       "begins a line of its own")
+        for comment in ("/* f - does it\n * Returns  how many\n * Errors   ENOMEM. */",
+                        "/* f - does it. Errors  ENOMEM. */",
+                        "/* Of the device. Errors of one\n * message do not end it. */",
+                        "/* f - Errors  ENOMEM\n *   Cost  O(n) */"):
+            self.passes("check_style", {"src/base/a.c": comment + "\n"})
+
+    # ---- source_numbers ----
+
+    def numbers(self, files, *arguments):
+        tree = Tree(files)
+        page = os.path.join(tree.folder.name, "docs", "architecture.md")
+        done = subprocess.run([os.path.join(ROOT, "tools", "source_numbers"), tree.folder.name,
+                               *arguments], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        text = ""
+        if os.path.exists(page):
+            with open(page, encoding="utf-8") as f:
+                text = f.read()
+        tree.folder.cleanup()
+        return done.stdout, text
+
+    def test_numbers_are_counted_by_folder(self):
+        source = ('#include "kv/a.h"\n\n#define TWICE(x) ASSERT(x)\n\nint f(int n)\n{\n'
+                  '    ASSERT(n);\n    DCHECK(n); /* ASSERT(n) */\n    return n;\n}\n\n'
+                  'int g(void)\n{\n' + "    f(1);\n" * 80 + "}\n")
+        files = {"src/kv/a.c": source, "src/kv/a.h": "static_assert(1, \"ASSERT(0)\");\n",
+                 "src/kv/b.c": '#include "kv/a.h"\n', "src/kv/c.h": '#include "kv/a.h"\n',
+                 "src/backend/cuda/sm90/k.cu": "", "tests/unit/test_c.c": '#include "kv/c.h"\n'}
+        out, _ = self.numbers(files)
+        self.assertIn("| kv | 4 | 97 | 2 | 5, 82, 82 | 1 | 1.50 | 2 | 0, 1 | 3 |\n", out)
+        self.assertIn("| backend/cuda | 1 | 0 | 0 |", out)
+        self.assertIn("| all of src | 7 |", out)
+        self.assertLess(out.index("| base |"), out.index("| kv |"))
+        knot = self.rooms({"a.h": "b", "b.h": "a"})
+        self.assertIn("| 1 and 1 knot |", self.numbers(knot)[0])
+
+    def test_too_few_assertions_are_found(self):
+        bare = "int f(void)\n{\n    return 0;\n}\n"
+        held = "int f(void)\n{\n    ASSERT(g());\n    return 0;\n}\n"
+        self.finds("source_numbers", {"src/kv/a.c": bare}, "src/kv:1: 0.00 assertions a function",
+                   arguments=["--check"])
+        self.finds("source_numbers", {"src/backend/b.c": bare, "src/backend/cpu/c.c": bare},
+                   "src/backend:1: 0.00 assertions", " 1 violations", arguments=["--check"])
+        for path in ("src/kv/a.c", "src/backend/cpu/c.c"):
+            self.passes("source_numbers", {path: held}, arguments=["--check"])
+
+    def test_numbers_are_written_into_the_page(self):
+        page = "before\n<!-- tools/source_numbers --write -->\nold\n<!-- end -->\nafter\n"
+        out, written = self.numbers({"docs/architecture.md": page}, "--write")
+        self.assertEqual(out, "")
+        self.assertTrue(written.startswith("before\n<!-- tools/source_numbers --write -->\n| folder"))
+        self.assertTrue(written.endswith("|\n<!-- end -->\nafter\n"))
 
     # ---- the others ----
 

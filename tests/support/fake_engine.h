@@ -62,9 +62,9 @@ fathom_sampling fake_engine_last(fathom_engine *e, uint32_t *n_prompt);
 
 /* fake_script_directives - a script that obeys the prompt's last [[...]]: words "key=value" apart
  * by ";": say (text, up to the end), repeat, first_ms, step_ms, hold (a path), cached, refuse
- * (busy | limit | device), then (fail | stall | expire). Without one it says "Hello!". arg: const
- * struct tokenizer
- * *.
+ * (busy | limit | device), then (fail | stall | expire). Without one it says "Hello!".
+ *
+ *   arg  a pointer to a const struct tokenizer
  *
  * fathom_open gives an engine with this script and the tokenizer of the bundle or directory that it
  * is asked to open: with this file in place of the engine the program serves the script. */
