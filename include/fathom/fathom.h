@@ -126,7 +126,7 @@ typedef struct fathom_request {
     fathom_constraint constraint; /* of the output; the engine's once fathom_submit succeeds */
     uint64_t cache_salt;          /* cached pages are shared by requests of equal salt only */
     int32_t priority; /* lower is earlier; other than 0 only with fathom_options.priorities */
-    uint32_t share;   /* whose it is: waiting requests of different shares take turns */
+    uint32_t tenant;  /* whose it is: waiting requests of different tenants take turns */
     void *user;       /* comes back in every event */
 } fathom_request;
 

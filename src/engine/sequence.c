@@ -221,7 +221,7 @@ fathom_err sequence_create(struct sequence **out, const fathom_request *r,
     q->request.min_output = s->min_tokens;
     q->request.cache_salt = r->cache_salt;
     q->request.priority = r->priority;
-    q->request.share = r->share;
+    q->request.tenant = r->tenant;
     q->user = r->user;
     q->submitted_us = now_us;
     draft_pace_init(&q->pace);

@@ -59,7 +59,7 @@ struct request {
     uint32_t min_output; /* stop ids do not count among the first min_output tokens of the output */
     uint64_t cache_salt; /* its pages are found by requests of the same salt alone */
     int32_t priority;    /* lower is earlier */
-    uint32_t share;      /* whose it is: turn.h */
+    uint32_t tenant;     /* whose it is: turn.h */
 
     /* What changes as the request runs. Zero before sched_add. */
     enum request_state state;

@@ -2,7 +2,7 @@
 
 void turns_give(struct turns *t, struct request *r)
 {
-    uint64_t *next = &t->next[r->share % TURN_SHARES];
+    uint64_t *next = &t->next[r->tenant % TURN_TENANTS];
     r->turn = *next > t->admitted ? *next : t->admitted;
     *next = r->turn + 1;
 }

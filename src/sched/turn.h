@@ -1,12 +1,12 @@
 /* turn.h - who comes before whom
  *
- * Requests are ordered by priority (lower first), then by turn, then by arrival. Turns are shared
- * out among the shares that requests belong to (callers, keys): the n-th waiting request of each
- * share comes before the (n+1)-th of any. With one share the order is that of arrival.
+ * Requests are ordered by priority (lower first), then by turn, then by arrival. Turns make
+ * a fair queue of the tenants (callers, keys): the n-th waiting request of each tenant comes before
+ * the (n+1)-th of any. With one tenant the order is that of arrival.
  *
- * A share that has been silent gets no credit for it: its next turn is never before the last one
+ * A tenant that has been silent gets no credit for it: its next turn is never before the last one
  * that was admitted. So a request that waits is overtaken by at most one request of each other
- * share for each of its own share ahead of it, and by those of a lower priority number.
+ * tenant for each of its own tenant ahead of it, and by those of a lower priority number.
  */
 #ifndef FATHOM_SCHED_TURN_H
 #define FATHOM_SCHED_TURN_H
@@ -16,15 +16,15 @@
 
 #include "sched/request.h"
 
-enum { TURN_SHARES = 32 };
+enum { TURN_TENANTS = 32 };
 
 /* Zeroed: nobody has come yet. */
 struct turns {
-    uint64_t admitted;          /* the latest turn that was admitted */
-    uint64_t next[TURN_SHARES]; /* of each share, unless `admitted` is later */
+    uint64_t admitted;           /* the latest turn that was admitted */
+    uint64_t next[TURN_TENANTS]; /* of each tenant, unless `admitted` is later */
 };
 
-/* turns_give - the request's turn; its share counts modulo TURN_SHARES */
+/* turns_give - the request's turn; its tenant counts modulo TURN_TENANTS */
 void turns_give(struct turns *t, struct request *r);
 
 /* turns_note_admitted - the request runs now */

@@ -44,8 +44,8 @@ struct exchange {
     bool preflight;
     bool refused_method;
     struct gate_pass *pass;
-    uint32_t share; /* number of the API key */
-    bool has_share; /* a key was needed and brought */
+    uint32_t tenant; /* number of the API key */
+    bool has_tenant; /* a key was needed and brought */
     bool keep_body;
     struct buf body;
     uint64_t n_body;                   /* bytes received */
@@ -251,14 +251,14 @@ static bool is_authorized(struct exchange *x, struct MHD_Connection *c)
 {
     const struct server_options *o = &x->server->o;
     if (x->route && route_is_open(o, x->route)) return true;
-    x->has_share = o->n_api_key > 0;
+    x->has_tenant = o->n_api_key > 0;
     const char *given = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
     const char *key = access_bearer(given);
     if (!given) key = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Api-Key");
-    if (key || !x->has_share) return access_has_key(o, key, &x->share);
+    if (key || !x->has_tenant) return access_has_key(o, key, &x->tenant);
     char *password = NULL; /* that a browser has asked for */
     char *name = MHD_basic_auth_get_username_password(c, &password);
-    bool ok = access_has_key(o, password, &x->share);
+    bool ok = access_has_key(o, password, &x->tenant);
     MHD_free(name);
     MHD_free(password);
     return ok;
@@ -406,7 +406,7 @@ static fathom_err call_route(struct exchange *x, struct MHD_Connection *c, struc
     const char *stream = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "stream");
     const struct route_request r = {.method = route_method(x->method),
                                     .rest = x->rest,
-                                    .share = x->share,
+                                    .tenant = x->tenant,
                                     .stream = stream && strcmp(stream, "true") == 0};
     return x->route->call(x->server, &r, body, &x->error);
 }
@@ -436,7 +436,8 @@ static enum MHD_Result answer_exchange(struct exchange *x, struct MHD_Connection
         (void)api_error_set(&x->error, 503, "shutting_down", NULL, "the server is shutting down");
         return reply_error(x, c, &x->error);
     }
-    if (job_start(&x->job, s, c, (enum openai_api)x->route->api, x->share, &x->body) != FATHOM_OK) {
+    if (job_start(&x->job, s, c, (enum openai_api)x->route->api, x->tenant, &x->body) !=
+        FATHOM_OK) {
         return MHD_NO;
     }
     return go_on_with_job(x, c);
@@ -496,8 +497,8 @@ static void log_access(const struct exchange *x, struct MHD_Connection *c,
                                    .status = x->job      ? j->status
                                              : x->status ? x->status
                                                          : 499,
-                                   .has_key = x->has_share && !x->error.status,
-                                   .key = x->share,
+                                   .has_key = x->has_tenant && !x->error.status,
+                                   .key = x->tenant,
                                    .has_tokens = x->job != NULL,
                                    .n_prompt = j->usage.n_prompt,
                                    .n_cached = j->usage.n_cached,

@@ -119,7 +119,7 @@ static void read_request_id(struct job *job)
 }
 
 fathom_err job_start(struct job **out, struct server *s, struct MHD_Connection *connection,
-                     enum openai_api api, uint32_t share, struct buf *body)
+                     enum openai_api api, uint32_t tenant, struct buf *body)
 {
     struct job *job = mem_calloc(1, sizeof *job);
     *out = job;
@@ -128,7 +128,7 @@ fathom_err job_start(struct job **out, struct server *s, struct MHD_Connection *
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     job->server = s;
     job->api = api;
-    job->share = share;
+    job->tenant = tenant;
     job->crash_slot = CRASH_NO_SLOT;
     job->start_us = clock_now_us();
     job->connection = connection;

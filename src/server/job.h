@@ -50,7 +50,7 @@ struct job {
     struct job *next, *prev; /* in server->jobs, under jobs_lock */
     atomic_uint n_ref;
     enum openai_api api;
-    uint32_t share; /* whose it is: fathom_request */
+    uint32_t tenant; /* whose it is: fathom_request */
     uint64_t start_us;
     char request_id[LIMIT_REQUEST_ID_BYTES + 1]; /* of the header X-Request-Id; "": none */
     int crash_slot;                              /* where a crash report finds its id */
@@ -88,11 +88,11 @@ enum job_turn {
 
 /* job_start - take over a request whose body has arrived, and queue it
  *
- *   share  the API key that it came with, by its number
+ *   tenant  the API key that it came with, by its number
  *   body  moved into the job, its bytes counted by server_hold_bytes
  * Errors  ENOMEM. A full queue is not an error: the job is DONE with 429. */
 fathom_err job_start(struct job **out, struct server *s, struct MHD_Connection *connection,
-                     enum openai_api api, uint32_t share, struct buf *body);
+                     enum openai_api api, uint32_t tenant, struct buf *body);
 
 /* job_next_turn - what now? For JOB_WAIT the connection is suspended here. */
 enum job_turn job_next_turn(struct job *job);

@@ -350,7 +350,7 @@ static fathom_err submit_choice(struct job *job, size_t i)
                         .sampling = job->request.sampling,
                         .cache_salt = job->request.cache_salt,
                         .priority = job->request.priority,
-                        .share = job->share,
+                        .tenant = job->tenant,
                         .user = slot};
     ASSERT(job->request.n > 0); /* this is one of them */
     /* the choices of one prompt differ though the request gives one seed */

@@ -33,7 +33,7 @@ void response_store_destroy(struct response_store *s);
 /* A response as it is put. */
 struct response_record {
     const char *id;
-    uint32_t share;                 /* API key that it belongs to: others do not find it */
+    uint32_t tenant;                /* API key that it belongs to: others do not find it */
     struct response_link *previous; /* what it went on from; NULL: nothing */
     struct buf items;               /* what its request brought: a JSON array; moved */
     struct buf body;                /* the response object; moved */
@@ -48,12 +48,13 @@ fathom_err response_store_put(struct response_store *s, struct response_record *
 
 /* response_store_hold - find a response and hold it; NULL when it cannot be asked for
  * response_store_release - accepts NULL */
-struct response_link *response_store_hold(struct response_store *s, const char *id, uint32_t share,
+struct response_link *response_store_hold(struct response_store *s, const char *id, uint32_t tenant,
                                           uint64_t now_us);
 void response_store_release(struct response_store *s, struct response_link *link);
 
 /* response_store_drop - unlist a response; false when it cannot be asked for */
-bool response_store_drop(struct response_store *s, const char *id, uint32_t share, uint64_t now_us);
+bool response_store_drop(struct response_store *s, const char *id, uint32_t tenant,
+                         uint64_t now_us);
 
 /* response_link_body - the response object, borrowed */
 const struct buf *response_link_body(const struct response_link *link);

@@ -15,7 +15,7 @@ void responses_keep(struct job *job, enum responses_status status)
     struct responses_part part;
     if (!q->store) return;
     struct response_record r = {
-        .id = job->answer.id, .share = job->share, .previous = job->previous, .items = q->items};
+        .id = job->answer.id, .tenant = job->tenant, .previous = job->previous, .items = q->items};
     q->items = (struct buf){0};
     fathom_err err = responses_write(&r.body, &job->answer, status, NULL, &part);
     if (err) {
@@ -32,7 +32,7 @@ void responses_keep(struct job *job, enum responses_status status)
 fathom_err responses_recall(void *arg, const char *id, json_t *items, struct api_error *e)
 {
     struct job *job = arg;
-    job->previous = response_store_hold(job->server->responses, id, job->share, clock_now_us());
+    job->previous = response_store_hold(job->server->responses, id, job->tenant, clock_now_us());
     if (job->previous) return response_link_items(job->previous, items);
     return api_error_set(e, 400, "previous_response_not_found", "previous_response_id",
                          "there is no response \"%.80s\": it was not stored, or is deleted, too "
@@ -58,7 +58,7 @@ static fathom_err tell(struct server *s, const struct route_request *r, struct b
                              "a response is told again as a whole: leave stream out");
     }
     struct response_link *link =
-        s->responses ? response_store_hold(s->responses, r->rest, r->share, clock_now_us()) : NULL;
+        s->responses ? response_store_hold(s->responses, r->rest, r->tenant, clock_now_us()) : NULL;
     if (!link) return refuse_id(r->rest, e);
     const struct buf *kept = response_link_body(link);
     fathom_err err = buf_add(body, buf_str(kept), kept->len);
@@ -69,7 +69,7 @@ static fathom_err tell(struct server *s, const struct route_request *r, struct b
 static fathom_err drop(struct server *s, const struct route_request *r, struct buf *body,
                        struct api_error *e)
 {
-    if (!s->responses || !response_store_drop(s->responses, r->rest, r->share, clock_now_us())) {
+    if (!s->responses || !response_store_drop(s->responses, r->rest, r->tenant, clock_now_us())) {
         return refuse_id(r->rest, e);
     }
     return buf_printf(body, "{\"id\":\"%s\",\"object\":\"response\",\"deleted\":true}", r->rest);
@@ -87,13 +87,13 @@ static fathom_err cancel_job(struct job *job, struct buf *body)
 }
 
 /* Whether a response is being made; then it is cancelled. */
-static bool cancel_running(struct server *s, const char *id, uint32_t share, struct buf *body,
+static bool cancel_running(struct server *s, const char *id, uint32_t tenant, struct buf *body,
                            fathom_err *err)
 {
     bool found = false;
     (void)pthread_mutex_lock(&s->jobs_lock);
     for (struct job *job = s->jobs; job && !found; job = job->next) {
-        if (job->api != OPENAI_RESPONSES || job->share != share) continue;
+        if (job->api != OPENAI_RESPONSES || job->tenant != tenant) continue;
         (void)pthread_mutex_lock(&job->lock);
         found = job->state == JOB_RUNNING && strcmp(job->answer.id, id) == 0;
         if (found) *err = cancel_job(job, body);
@@ -107,9 +107,9 @@ static fathom_err cancel(struct server *s, const struct route_request *r, const 
                          struct buf *body, struct api_error *e)
 {
     fathom_err err = FATHOM_OK;
-    if (cancel_running(s, id, r->share, body, &err)) return err;
+    if (cancel_running(s, id, r->tenant, body, &err)) return err;
     struct response_link *link =
-        s->responses ? response_store_hold(s->responses, id, r->share, clock_now_us()) : NULL;
+        s->responses ? response_store_hold(s->responses, id, r->tenant, clock_now_us()) : NULL;
     if (!link) return refuse_id(id, e);
     response_store_release(s->responses, link);
     return api_error_set(e, 400, "invalid_value", NULL,

@@ -22,8 +22,8 @@ typedef fathom_err route_get(struct server *s, const char *rest, struct buf *bod
 struct route_request {
     unsigned method;
     const char *rest;
-    uint32_t share; /* number of the API key */
-    bool stream;    /* the query asks for a stream */
+    uint32_t tenant; /* number of the API key */
+    bool stream;     /* the query asks for a stream */
 };
 typedef fathom_err route_call(struct server *s, const struct route_request *r, struct buf *body,
                               struct api_error *e);

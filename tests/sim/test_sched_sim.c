@@ -89,7 +89,7 @@ struct sim {
     uint64_t patience_us;    /* who waits longer expires; 0: nobody does */
     uint32_t share_per_1024; /* chance that a prompt begins as a text before did */
     uint32_t n_priority;
-    uint32_t n_share;
+    uint32_t n_tenant;
     bool bounded;
     struct page_pool *pool;
     uint32_t max_draft;
@@ -201,7 +201,7 @@ static void arrive(struct sim *m)
     j->r.n_prompt = n_prompt;
     j->r.max_token = n_prompt + n_output;
     j->r.priority = (int32_t)between(m, 0, m->n_priority) - 1;
-    j->r.share = between(m, 0, m->n_share);
+    j->r.tenant = between(m, 0, m->n_tenant);
     if (between(m, 0, 7) == 0) j->r.n_to_score = between(m, 0, n_prompt - 1);
     j->n_score = 0;
     write_prompt(m, j);
@@ -587,7 +587,7 @@ static void draw_load(struct sim *m, struct sched_config *c)
         m->patience_us *= 10000;
     }
     m->n_priority = between(m, 0, 1) ? 0 : between(m, 1, 3);
-    m->n_share = between(m, 0, 1) ? 0 : between(m, 1, 5);
+    m->n_tenant = between(m, 0, 1) ? 0 : between(m, 1, 5);
     m->bounded = between(m, 0, 1);
 }
 

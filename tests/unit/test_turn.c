@@ -23,11 +23,11 @@ static int clear(void **state)
     return 0;
 }
 
-static struct request *arrive(uint32_t share, int32_t priority)
+static struct request *arrive(uint32_t tenant, int32_t priority)
 {
     struct request *r = &requests[n_request];
     *r = (struct request){
-        .id = n_request, .arrival = n_request, .share = share, .priority = priority};
+        .id = n_request, .arrival = n_request, .tenant = tenant, .priority = priority};
     n_request++;
     turns_give(&turns, r);
     request_list_insert(&list, r);
@@ -56,7 +56,7 @@ static void admit_first(void)
     turns_note_admitted(&turns, r);
 }
 
-static void one_share_is_served_in_order_of_arrival(void **state)
+static void one_tenant_is_served_in_order_of_arrival(void **state)
 {
     (void)state;
     for (int i = 0; i < 5; i++) (void)arrive(0, 0);
@@ -66,7 +66,7 @@ static void one_share_is_served_in_order_of_arrival(void **state)
     expect_order("bcdef");
 }
 
-static void shares_take_turns(void **state)
+static void tenants_take_turns(void **state)
 {
     (void)state;
     for (int i = 0; i < 4; i++) (void)arrive(0, 0); /* a b c d */
@@ -117,8 +117,8 @@ static void a_request_that_comes_back_has_its_old_place(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(one_share_is_served_in_order_of_arrival, clear),
-        cmocka_unit_test_setup(shares_take_turns, clear),
+        cmocka_unit_test_setup(one_tenant_is_served_in_order_of_arrival, clear),
+        cmocka_unit_test_setup(tenants_take_turns, clear),
         cmocka_unit_test_setup(silence_gives_no_credit, clear),
         cmocka_unit_test_setup(priority_comes_before_turns, clear),
         cmocka_unit_test_setup(a_request_that_comes_back_has_its_old_place, clear),
