@@ -176,9 +176,9 @@ typedef struct fathom_event {
     void *user;
     /* TOKEN, PROMPT */
     int32_t token;
-    bool is_stop;  /* the token that ended the request: EOS or a stop id, not text */
-    float logprob; /* if asked for */
-    uint32_t rank; /* PROMPT: place of the token among all, 1: the likeliest */
+    bool is_stop;   /* the token that ended the request: EOS or a stop id, not text */
+    float logprob;  /* if asked for */
+    uint32_t place; /* PROMPT: of the token among all, 1: the likeliest */
     uint32_t n_top;
     fathom_logprob top[FATHOM_TOP_LOGPROBS_MAX]; /* descending */
     /* FINISH */

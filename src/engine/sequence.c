@@ -260,7 +260,7 @@ static void fill_prompt_event(const struct sequence *q, uint32_t i, fathom_event
     out->kind = FATHOM_EVENT_PROMPT;
     out->token = q->request.ids[1 + i];
     out->logprob = q->scores[i].logprob;
-    out->rank = q->scores[i].rank;
+    out->place = q->scores[i].place;
     set_top(out, q->prompt_tops, i, q->n_prompt_top);
 }
 

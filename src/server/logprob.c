@@ -193,12 +193,12 @@ fathom_err logprob_add_first(struct logprob_list *l, const struct logprob_style 
     return list_status(l);
 }
 
-static void write_ranked(struct buf *b, const struct logprob_style *s, int32_t id, float logprob,
-                         uint32_t rank)
+static void write_placed(struct buf *b, const struct logprob_style *s, int32_t id, float logprob,
+                         uint32_t place)
 {
     (void)buf_printf(b, "\"%d\":{\"logprob\":", id);
     write_value(b, logprob);
-    (void)buf_printf(b, ",\"rank\":%u,\"decoded_token\":", rank);
+    (void)buf_printf(b, ",\"rank\":%u,\"decoded_token\":", place);
     (void)write_token(b, s, id);
     (void)buf_add_char(b, '}');
 }
@@ -209,11 +209,11 @@ fathom_err logprob_add_prompt(struct logprob_list *l, const struct logprob_style
     struct buf *b = &l->tokens;
     l->n++;
     (void)buf_add_str(b, ",{");
-    write_ranked(b, s, e->token, e->logprob, e->rank);
+    write_placed(b, s, e->token, e->logprob, e->place);
     for (uint32_t i = 0; i < n_top && i < e->n_top; i++) {
         if (e->top[i].id == e->token) continue;
         (void)buf_add_char(b, ',');
-        write_ranked(b, s, e->top[i].id, e->top[i].logprob, i + 1);
+        write_placed(b, s, e->top[i].id, e->top[i].logprob, i + 1);
     }
     (void)buf_add_char(b, '}');
     return buf_status(b);

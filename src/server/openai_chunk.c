@@ -104,17 +104,17 @@ static double likelihood(const struct choice *c)
 
 /* Numbers the choices that are told, the n_told likeliest of each prompt, the likeliest first by
  * the mean over their tokens; the others get numbers past them. */
-static void rank_choices(struct answer *a)
+static void order_choices(struct answer *a)
 {
     const struct openai_request *r = a->setup.request;
     for (size_t i = 0; i < a->n_choice && r->n_told < r->n; i++) {
         struct choice *c = &a->choices[i];
-        uint32_t rank = 0;
+        uint32_t place = 0;
         for (size_t k = c->i_prompt * (size_t)r->n; k < (c->i_prompt + 1) * (size_t)r->n; k++) {
             double other = likelihood(&a->choices[k]);
-            rank += other > likelihood(c) || (other == likelihood(c) && k < i);
+            place += other > likelihood(c) || (other == likelihood(c) && k < i);
         }
-        c->index = rank < r->n_told ? c->i_prompt * r->n_told + rank : UINT32_MAX;
+        c->index = place < r->n_told ? c->i_prompt * r->n_told + place : UINT32_MAX;
     }
 }
 
@@ -123,7 +123,7 @@ static void write_choices(struct buf *b, struct answer *a,
                           void (*write_choice)(struct buf *b, struct choice *c))
 {
     size_t n_told = a->n_prompt * a->setup.request->n_told;
-    rank_choices(a);
+    order_choices(a);
     for (size_t n = 0; n < n_told; n++) {
         struct choice *c = a->choices;
         while (c->index != n) c++;

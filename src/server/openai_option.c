@@ -55,12 +55,12 @@ fathom_err field_add_generation_prompt(struct field_context *x, const struct fie
 /* ---- thinking ------------------------------------------------------------------------------ */
 
 /* Three fields switch thinking; the later one of this list holds when several are given. */
-enum { RANK_EFFORT = 1, RANK_THINKING, RANK_KWARGS };
+enum { PRECEDENCE_EFFORT = 1, PRECEDENCE_THINKING, PRECEDENCE_KWARGS };
 
-static void set_thinking(struct openai_request *r, unsigned rank, bool on)
+static void set_thinking(struct openai_request *r, unsigned precedence, bool on)
 {
-    if (rank < r->thinking_rank) return;
-    r->thinking_rank = rank;
+    if (precedence < r->thinking_precedence) return;
+    r->thinking_precedence = precedence;
     r->thinking = on ? OPENAI_ON : OPENAI_OFF;
 }
 
@@ -85,14 +85,14 @@ fathom_err field_reasoning_effort(struct field_context *x, const struct field *f
                              "thinking), low, medium, high, xhigh or max (thinking)",
                              s);
     }
-    set_thinking(x->r, RANK_EFFORT, is_on);
+    set_thinking(x->r, PRECEDENCE_EFFORT, is_on);
     return FATHOM_OK;
 }
 
 fathom_err field_thinking(struct field_context *x, const struct field *f, json_t *v)
 {
     if (json_is_boolean(v)) {
-        set_thinking(x->r, RANK_THINKING, json_is_true(v));
+        set_thinking(x->r, PRECEDENCE_THINKING, json_is_true(v));
         return FATHOM_OK;
     }
     if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
@@ -105,7 +105,7 @@ fathom_err field_thinking(struct field_context *x, const struct field *f, json_t
         return api_error_set(x->e, 400, "invalid_value", "thinking.type",
                              "thinking.type is \"%.40s\", needed is enabled, disabled or auto", s);
     }
-    set_thinking(x->r, RANK_THINKING, is_on);
+    set_thinking(x->r, PRECEDENCE_THINKING, is_on);
     return FATHOM_OK;
 }
 
@@ -119,7 +119,7 @@ fathom_err field_template_kwargs(struct field_context *x, const struct field *f,
         if (!value || json_is_null(value)) continue;
         bool on = false;
         TRY(read_flag_in(x, f->name, v, keys[i], &on));
-        set_thinking(x->r, RANK_KWARGS, on);
+        set_thinking(x->r, PRECEDENCE_KWARGS, on);
     }
     return FATHOM_OK;
 }

@@ -62,15 +62,15 @@ struct openai_request {
     json_t *root; /* the body; NULL once openai_request_drop_body has been called */
     char *model;  /* NULL: not given */
 
-    json_t *messages;            /* chat; own reference, in the form of chat.h */
-    json_t *response_format;     /* chat; of a schema; own reference */
-    json_t *tools;               /* chat; own reference; NULL: none, or tool_choice is none */
-    enum openai_switch thinking; /* chat */
-    unsigned thinking_rank;      /* of the field that set it: the most specific one holds */
-    bool add_generation_prompt;  /* chat */
-    bool continue_final_message; /* chat */
-    bool include_reasoning;      /* chat; false: reasoning is thought and not told */
-    bool hide_thinking;          /* messages: reasoning blocks have no text */
+    json_t *messages;             /* chat; own reference, in the form of chat.h */
+    json_t *response_format;      /* chat; of a schema; own reference */
+    json_t *tools;                /* chat; own reference; NULL: none, or tool_choice is none */
+    enum openai_switch thinking;  /* chat */
+    unsigned thinking_precedence; /* of the field that set it: the most specific one holds */
+    bool add_generation_prompt;   /* chat */
+    bool continue_final_message;  /* chat */
+    bool include_reasoning;       /* chat; false: reasoning is thought and not told */
+    bool hide_thinking;           /* messages: reasoning blocks have no text */
 
     struct responses_request *responses; /* responses; owned; else NULL */
 

@@ -96,7 +96,7 @@ fathom_err scene_score(struct answer *a, size_t i)
         fathom_event e = {.kind = FATHOM_EVENT_PROMPT,
                           .token = ids.ids[k],
                           .logprob = -(float)k / 8,
-                          .rank = 2,
+                          .place = 2,
                           .n_top = 2};
         e.top[0] = (fathom_logprob){BYTE_0 + 0xC3, -0.0625f};
         e.top[1] = (fathom_logprob){ids.ids[k], -(float)k / 8};

@@ -30,7 +30,7 @@ fathom_err scene_try(struct scene *s, enum openai_api api, const char *body, boo
 void scene_free(struct scene *s);
 
 /* scene_score - tell choice i of its prompt's tokens from the second on: the k-th has
- * log-probability -k / 8 and rank 2, behind the byte C3 */
+ * log-probability -k / 8 and place 2, behind the byte C3 */
 fathom_err scene_score(struct answer *a, size_t i);
 
 /* scene_say - give the tokens of text to choice i, then EOS and FINISH unless a stop string came
