@@ -229,7 +229,7 @@ static enum MHD_Result reply_stream(struct exchange *x, struct MHD_Connection *c
 static enum MHD_Result go_on_with_job(struct exchange *x, struct MHD_Connection *c)
 {
     struct job_answer answer;
-    switch (job_next_turn(x->job)) {
+    switch (job_next_action(x->job)) {
     case JOB_WAIT: return MHD_YES;
     case JOB_CLOSE: return MHD_NO;
     case JOB_ANSWER: break;

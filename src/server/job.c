@@ -19,9 +19,9 @@ static const char *const state_names[] = {"QUEUED", "PREPARING", "RUNNING", "DON
 
 void job_check(const struct job *job)
 {
-    if (job->state >= JOB_RUNNING && job->slots) {
+    if (job->state >= JOB_RUNNING && job->choices) {
         size_t n = 0;
-        for (size_t i = 0; i < job->answer.n_choice; i++) n += job->slots[i].flying;
+        for (size_t i = 0; i < job->answer.n_choice; i++) n += job->choices[i].flying;
         ASSERT(n == job->n_flying);
     } else {
         ASSERT(job->n_flying == 0);
@@ -104,7 +104,7 @@ void job_release(struct job *job)
     response_store_release(job->server->responses, job->previous);
     for (size_t i = 0; job->prompts && i < job->n_prompt; i++) token_list_free(&job->prompts[i]);
     mem_free(job->prompts);
-    mem_free(job->slots);
+    mem_free(job->choices);
     job_drop_body(job);
     (void)pthread_mutex_destroy(&job->lock);
     mem_free(job);
@@ -140,7 +140,7 @@ fathom_err job_start(struct job **out, struct server *s, struct MHD_Connection *
     atomic_init(&job->n_ref, 2); /* the connection's and the queue's */
     (void)pthread_mutex_init(&job->lock, NULL);
     link_job(job);
-    job->watch_slot = watch_add(s->watch, job->fd, job);
+    job->watch_entry = watch_add(s->watch, job->fd, job);
     if (workers_push(s->workers, job) == FATHOM_OK) return FATHOM_OK;
 
     lock(job);
@@ -181,18 +181,18 @@ static void suspend(struct job *job)
     job->suspended = true;
 }
 
-enum job_turn job_next_turn(struct job *job)
+enum job_action job_next_action(struct job *job)
 {
-    enum job_turn turn = JOB_WAIT;
+    enum job_action action = JOB_WAIT;
     lock(job);
     if (job->cut)
-        turn = JOB_CLOSE;
+        action = JOB_CLOSE;
     else if (is_answerable(job))
-        turn = JOB_ANSWER;
+        action = JOB_ANSWER;
     else
         suspend(job);
     unlock(job);
-    return turn;
+    return action;
 }
 
 fathom_err job_take_answer(struct job *job, struct job_answer *out)
@@ -246,7 +246,7 @@ ssize_t job_read(struct job *job, char *bytes, size_t max)
 static void cancel_flying(struct job *job)
 {
     for (size_t i = 0; job->n_flying && i < job->answer.n_choice; i++) {
-        if (job->slots[i].flying) fathom_cancel(job->server->engine, job->slots[i].id);
+        if (job->choices[i].flying) fathom_cancel(job->server->engine, job->choices[i].id);
     }
 }
 
@@ -294,7 +294,7 @@ void job_client_left(struct job *job)
 
 void job_detach(struct job *job, struct job_summary *out)
 {
-    watch_remove(job->server->watch, job->watch_slot);
+    watch_remove(job->server->watch, job->watch_entry);
     lock(job);
     bool early = job->state != JOB_DONE || job->cut;
     job->attached = false;
@@ -355,37 +355,37 @@ static void check_backlog(struct job *job)
     cut(job);
 }
 
-static void note_token(struct job *job, struct job_slot *slot, uint64_t now_us)
+static void note_token(struct job *job, struct job_choice *choice, uint64_t now_us)
 {
     struct metrics *m = &job->server->metrics;
-    if (slot->last_us) {
-        histogram_observe(&m->inter_token, now_us - slot->last_us);
+    if (choice->last_us) {
+        histogram_observe(&m->inter_token, now_us - choice->last_us);
     } else {
         histogram_observe(&m->first_token, now_us - job->start_us);
     }
-    slot->last_us = now_us;
-    slot->n_token++;
+    choice->last_us = now_us;
+    choice->n_token++;
 }
 
-static void take_prompt_token(struct job *job, struct job_slot *slot, const fathom_event *e)
+static void take_prompt_token(struct job *job, struct job_choice *choice, const fathom_event *e)
 {
     if (job->state != JOB_RUNNING) return;
-    fathom_err err = answer_prompt_token(&job->answer, (size_t)(slot - job->slots), e);
+    fathom_err err = answer_prompt_token(&job->answer, (size_t)(choice - job->choices), e);
     if (err) job_fail(job, err);
 }
 
-static void take_token(struct job *job, struct job_slot *slot, const fathom_event *e)
+static void take_token(struct job *job, struct job_choice *choice, const fathom_event *e)
 {
     bool stopped;
     if (job->state != JOB_RUNNING) return;
     uint64_t now_us = clock_now_us();
-    if (!job->answer.choices[slot - job->slots].ended) note_token(job, slot, now_us);
-    fathom_err err = answer_token(&job->answer, (size_t)(slot - job->slots), e, &stopped);
+    if (!job->answer.choices[choice - job->choices].ended) note_token(job, choice, now_us);
+    fathom_err err = answer_token(&job->answer, (size_t)(choice - job->choices), e, &stopped);
     if (err) {
         job_fail(job, err);
         return;
     }
-    if (stopped) fathom_cancel(job->server->engine, slot->id);
+    if (stopped) fathom_cancel(job->server->engine, choice->id);
     job->moved_us = now_us;
     if (!job->first_us) job->first_us = job->moved_us - job->start_us;
     check_backlog(job);
@@ -399,15 +399,15 @@ static enum metric_finish finish_of(fathom_finish finish, bool ended)
     return finish == FATHOM_FINISH_ERROR ? METRIC_FINISH_ERROR : METRIC_FINISH_ABORT;
 }
 
-static void take_finish(struct job *job, struct job_slot *slot, const fathom_event *e)
+static void take_finish(struct job *job, struct job_choice *choice, const fathom_event *e)
 {
-    size_t i = (size_t)(slot - job->slots);
+    size_t i = (size_t)(choice - job->choices);
     bool ended = job->answer.choices[i].ended;
     const struct metric_request request = {.finish = finish_of(e->finish, ended),
                                            .total_us = clock_now_us() - job->start_us,
-                                           .n_output = slot->n_token,
+                                           .n_output = choice->n_token,
                                            .max_tokens = job->request.sampling.max_tokens};
-    slot->flying = false;
+    choice->flying = false;
     job->n_flying--;
     metrics_note_finish(&job->server->metrics, &request, e);
     if (job->state != JOB_RUNNING) return;
@@ -447,14 +447,14 @@ static void take_finish(struct job *job, struct job_slot *slot, const fathom_eve
 
 void job_take_event(const fathom_event *e)
 {
-    struct job_slot *slot = e->user;
-    struct job *job = slot->job;
+    struct job_choice *choice = e->user;
+    struct job *job = choice->job;
     bool is_finish = e->kind == FATHOM_EVENT_FINISH;
     lock(job);
     switch (e->kind) {
-    case FATHOM_EVENT_PROMPT: take_prompt_token(job, slot, e); break;
-    case FATHOM_EVENT_TOKEN: take_token(job, slot, e); break;
-    case FATHOM_EVENT_FINISH: take_finish(job, slot, e); break;
+    case FATHOM_EVENT_PROMPT: take_prompt_token(job, choice, e); break;
+    case FATHOM_EVENT_TOKEN: take_token(job, choice, e); break;
+    case FATHOM_EVENT_FINISH: take_finish(job, choice, e); break;
     }
     if (job->answer.out.len && job->request.stream) job_wake(job);
     unlock(job);

@@ -16,10 +16,10 @@
  *
  * Ownership: the connection holds a reference from job_start to job_detach, the worker's queue
  * one, each request in the engine one from its submit to its FINISH event. Until RUNNING or DONE
- * `request`, `prompts`, `answer`, `slots` and `error` belong to the worker; all else is under
+ * `request`, `prompts`, `answer`, `choices` and `error` belong to the worker; all else is under
  * `lock`.
  *
- * Invariants (job_check): n_flying counts the slots in flight and is 0 before RUNNING; DONE holds
+ * Invariants (job_check): n_flying counts the choices in flight and is 0 before RUNNING; DONE holds
  * for good; `suspended` only while attached; a cut job is DONE unless a worker still has it.
  */
 #ifndef FATHOM_SERVER_JOB_H
@@ -37,7 +37,7 @@ struct MHD_Connection;
 enum job_state { JOB_QUEUED, JOB_PREPARING, JOB_RUNNING, JOB_DONE };
 
 /* A choice's request in the engine; its address is the request's `user`. */
-struct job_slot {
+struct job_choice {
     struct job *job;
     uint64_t id;
     bool flying;      /* submitted, its FINISH event has not come */
@@ -59,7 +59,7 @@ struct job {
     enum job_state state;
     struct MHD_Connection *connection; /* valid while attached */
     int fd;
-    uint32_t watch_slot;
+    uint32_t watch_entry;
     bool attached;  /* the connection still belongs to this job */
     bool suspended; /* it waits for job_wake */
     bool told;      /* the status has been given to the connection */
@@ -72,7 +72,7 @@ struct job {
     struct answer answer;
     struct api_error error;         /* status 0: none */
     struct grammar *grammar;        /* of every choice; NULL: none; released once submitted */
-    struct job_slot *slots;         /* [answer.n_choice] */
+    struct job_choice *choices;     /* [answer.n_choice] */
     struct response_link *previous; /* what a response goes on from, held; NULL: nothing */
     size_t n_flying;
     uint64_t first_us; /* start to first token; 0: none yet */
@@ -80,7 +80,7 @@ struct job {
 };
 
 /* What the HTTP side does next with a connection. */
-enum job_turn {
+enum job_action {
     JOB_WAIT,   /* it has been suspended; the handler is called again after job_wake */
     JOB_ANSWER, /* job_take_answer */
     JOB_CLOSE,  /* close the connection */
@@ -94,8 +94,8 @@ enum job_turn {
 fathom_err job_start(struct job **out, struct server *s, struct MHD_Connection *connection,
                      enum openai_api api, uint32_t tenant, struct buf *body);
 
-/* job_next_turn - what now? For JOB_WAIT the connection is suspended here. */
-enum job_turn job_next_turn(struct job *job);
+/* job_next_action - what now? For JOB_WAIT the connection is suspended here. */
+enum job_action job_next_action(struct job *job);
 
 /* The answer's head, once there is one. */
 struct job_answer {
@@ -131,7 +131,7 @@ void job_release(struct job *job); /* the last one frees it */
 /* job_client_left - the watch's finding; gives back one reference */
 void job_client_left(struct job *job);
 
-/* job_take_event - an event of the slot that e->user names; after a FINISH the slot may be gone */
+/* job_take_event - an event of the choice that e->user names; after a FINISH it may be gone */
 void job_take_event(const fathom_event *e);
 
 /* job_tick - a silent stream gets a comment line */

@@ -334,8 +334,8 @@ static fathom_err prepare(struct job *job)
     TRY(answer_open(&job->answer, &setup));
     job->crash_slot = crash_note(job->answer.id);
     openai_request_drop_body(r);
-    job->slots = mem_calloc(job->answer.n_choice, sizeof *job->slots);
-    return job->slots ? FATHOM_OK : FATHOM_ENOMEM;
+    job->choices = mem_calloc(job->answer.n_choice, sizeof *job->choices);
+    return job->choices ? FATHOM_OK : FATHOM_ENOMEM;
 }
 
 /* ---- submit, with the lock held ------------------------------------------------------------ */
@@ -344,14 +344,14 @@ static fathom_err submit_choice(struct job *job, size_t i)
 {
     const struct choice *c = &job->answer.choices[i];
     const struct token_list *prompt = &job->prompts[c->i_prompt];
-    struct job_slot *slot = &job->slots[i];
+    struct job_choice *choice = &job->choices[i];
     fathom_request r = {.prompt = prompt->ids,
                         .n_prompt = (uint32_t)prompt->n,
                         .sampling = job->request.sampling,
                         .cache_salt = job->request.cache_salt,
                         .priority = job->request.priority,
                         .tenant = job->tenant,
-                        .user = slot};
+                        .user = choice};
     ASSERT(job->request.n > 0); /* this is one of them */
     /* the choices of one prompt differ though the request gives one seed */
     r.sampling.seed += i % job->request.n;
@@ -366,15 +366,15 @@ static fathom_err submit_choice(struct job *job, size_t i)
             grammar_constraint_create(&r.constraint, job->grammar, job->server->info, &d);
         if (err) return api_error_from(&job->error, err, job->request.rule.param, &d);
     }
-    slot->job = job;
+    choice->job = job;
     job_hold(job);
-    fathom_err err = fathom_submit(job->server->engine, &r, &slot->id, &d);
+    fathom_err err = fathom_submit(job->server->engine, &r, &choice->id, &d);
     if (err) {
         job_release(job);
         if (r.constraint.ops) r.constraint.ops->destroy(r.constraint.state);
         return api_error_from(&job->error, err, NULL, &d);
     }
-    slot->flying = true;
+    choice->flying = true;
     job->n_flying++;
     return FATHOM_OK;
 }

@@ -1,5 +1,5 @@
-/* Slots outlive their use: an event names its slot and the slot's use count, so one that comes
- * late, after the slot was freed or taken again, is told apart and dropped.
+/* Entries outlive their use: an event names its entry and the entry's use count, so one that comes
+ * late, after the entry was freed or taken again, is told apart and dropped.
  *
  *   FREE --watch_add--> ARMED --client left--> SPENT --watch_remove--> FREE
  *                       ARMED --watch_remove--> FREE
@@ -20,11 +20,11 @@
 #include "base/mem.h"
 #include "base/os.h"
 
-struct slot {
+struct entry {
     struct job *job; /* NULL: free */
     int fd;
     uint32_t use;       /* how often it has been taken */
-    uint32_t next_free; /* of a free slot; WATCH_NONE: the last */
+    uint32_t next_free; /* of a free entry; WATCH_NONE: the last */
 };
 
 struct watch {
@@ -34,17 +34,17 @@ struct watch {
     pthread_t thread;
     bool started;
     pthread_mutex_t lock; /* of what follows */
-    struct slot *slots;
-    uint32_t n_slot;
+    struct entry *entries;
+    uint32_t n_entry;
     uint32_t first_free;
     bool ending;
 };
 
 static const uint64_t WAKE_KEY = UINT64_MAX;
 
-static uint64_t key_of(uint32_t slot, uint32_t use)
+static uint64_t key_of(uint32_t entry, uint32_t use)
 {
-    return (uint64_t)use << 32 | slot;
+    return (uint64_t)use << 32 | entry;
 }
 
 /* The job an event is about, held; NULL when the event comes late. */
@@ -53,7 +53,7 @@ static struct job *hold_job(struct watch *w, uint64_t key)
     struct job *job = NULL;
     uint32_t i = (uint32_t)key;
     (void)pthread_mutex_lock(&w->lock);
-    if (i < w->n_slot && w->slots[i].use == (uint32_t)(key >> 32)) job = w->slots[i].job;
+    if (i < w->n_entry && w->entries[i].use == (uint32_t)(key >> 32)) job = w->entries[i].job;
     if (job) w->actions.hold(job);
     (void)pthread_mutex_unlock(&w->lock);
     return job;
@@ -132,22 +132,22 @@ void watch_destroy(struct watch *w)
     if (w->epoll_fd >= 0) (void)close(w->epoll_fd);
     if (w->wake_fd >= 0) (void)close(w->wake_fd);
     (void)pthread_mutex_destroy(&w->lock);
-    mem_free(w->slots);
+    mem_free(w->entries);
     mem_free(w);
 }
 
-/* Twice as many slots; the new ones are free. */
+/* Twice as many entries; the new ones are free. */
 static fathom_err grow(struct watch *w)
 {
-    uint32_t n = w->n_slot ? w->n_slot * 2 : 64;
-    struct slot *slots = mem_resize(w->slots, n * sizeof *slots);
-    if (!slots) return FATHOM_ENOMEM;
-    w->slots = slots;
-    for (uint32_t i = n; i-- > w->n_slot;) {
-        slots[i] = (struct slot){.fd = -1, .next_free = w->first_free};
+    uint32_t n = w->n_entry ? w->n_entry * 2 : 64;
+    struct entry *entries = mem_resize(w->entries, n * sizeof *entries);
+    if (!entries) return FATHOM_ENOMEM;
+    w->entries = entries;
+    for (uint32_t i = n; i-- > w->n_entry;) {
+        entries[i] = (struct entry){.fd = -1, .next_free = w->first_free};
         w->first_free = i;
     }
-    w->n_slot = n;
+    w->n_entry = n;
     return FATHOM_OK;
 }
 
@@ -157,32 +157,33 @@ uint32_t watch_add(struct watch *w, int fd, struct job *job)
     (void)pthread_mutex_lock(&w->lock);
     if (w->first_free == WATCH_NONE && grow(w) != FATHOM_OK) goto out;
     i = w->first_free;
-    struct slot *s = &w->slots[i];
-    struct epoll_event e = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.u64 = key_of(i, s->use + 1)};
-    if (epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, fd, &e) != 0) {
+    struct entry *e = &w->entries[i];
+    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLONESHOT,
+                                .data.u64 = key_of(i, e->use + 1)};
+    if (epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
         LOG_WARN("server", "connection %d cannot be watched: %s", fd, strerror(errno));
         i = WATCH_NONE;
         goto out;
     }
-    w->first_free = s->next_free;
-    s->job = job;
-    s->fd = fd;
-    s->use++;
+    w->first_free = e->next_free;
+    e->job = job;
+    e->fd = fd;
+    e->use++;
 out:
     (void)pthread_mutex_unlock(&w->lock);
     return i;
 }
 
-void watch_remove(struct watch *w, uint32_t slot)
+void watch_remove(struct watch *w, uint32_t entry)
 {
-    if (slot == WATCH_NONE) return;
+    if (entry == WATCH_NONE) return;
     (void)pthread_mutex_lock(&w->lock);
-    struct slot *s = &w->slots[slot];
-    ASSERT(slot < w->n_slot && s->job);
-    (void)epoll_ctl(w->epoll_fd, EPOLL_CTL_DEL, s->fd, NULL);
-    s->job = NULL;
-    s->fd = -1;
-    s->next_free = w->first_free;
-    w->first_free = slot;
+    struct entry *e = &w->entries[entry];
+    ASSERT(entry < w->n_entry && e->job);
+    (void)epoll_ctl(w->epoll_fd, EPOLL_CTL_DEL, e->fd, NULL);
+    e->job = NULL;
+    e->fd = -1;
+    e->next_free = w->first_free;
+    w->first_free = entry;
     (void)pthread_mutex_unlock(&w->lock);
 }

@@ -30,11 +30,11 @@ void watch_destroy(struct watch *w);
 enum { WATCH_NONE = UINT32_MAX };
 
 /* watch_add - call left(job) once when the client of socket fd leaves
- * Returns a slot for watch_remove; WATCH_NONE when out of memory or handles, then the client's
+ * Returns an entry for watch_remove; WATCH_NONE when out of memory or handles, then the client's
  * leaving is noticed when its answer is written. */
 uint32_t watch_add(struct watch *w, int fd, struct job *job);
 
 /* watch_remove - before fd is closed; accepts WATCH_NONE */
-void watch_remove(struct watch *w, uint32_t slot);
+void watch_remove(struct watch *w, uint32_t entry);
 
 #endif

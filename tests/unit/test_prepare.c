@@ -54,7 +54,7 @@ static struct job *make_job(enum openai_api api, const char *body)
     job->server = s;
     job->api = api;
     job->fd = -1;
-    job->watch_slot = WATCH_NONE;
+    job->watch_entry = WATCH_NONE;
     job->start_us = clock_now_us();
     job->crash_slot = -1;
     assert_int_equal(buf_add_str(&job->body, body), FATHOM_OK);
