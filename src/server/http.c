@@ -20,10 +20,10 @@
 #include "server/access_log.h"
 #include "server/job.h"
 #include "server/listen.h"
-#include "server/page.h"
 #include "server/routes.h"
 #include "server/sse.h"
 #include "server/tls.h"
+#include "server/web/web.h"
 
 enum {
     SHUT_MS = 1000,          /* for connections to end, at the end */
@@ -103,10 +103,10 @@ static void add_common_headers(const struct exchange *x, struct MHD_Connection *
     if (gate_is_over_limit(x->pass) || atomic_load(&s->draining)) {
         add_header(r, "Connection", "close");
     }
-    bool page = x->route && x->route->page;
-    if (x->status == 401) add_header(r, "WWW-Authenticate", page ? PAGE_LOGIN : "Bearer");
-    if (page) {
-        add_header(r, "Content-Security-Policy", PAGE_POLICY);
+    bool web = x->route && x->route->web;
+    if (x->status == 401) add_header(r, "WWW-Authenticate", web ? WEB_LOGIN : "Bearer");
+    if (web) {
+        add_header(r, "Content-Security-Policy", WEB_POLICY);
         add_header(r, "X-Content-Type-Options", "nosniff");
         add_header(r, "Referrer-Policy", "no-referrer");
         add_header(r, "Cache-Control", "no-cache");
@@ -125,7 +125,7 @@ static enum MHD_Result queue(struct exchange *x, struct MHD_Connection *c, struc
 
 static const char *body_type(const struct exchange *x)
 {
-    if (x->route && x->route->page) return page_type(x->rest);
+    if (x->route && x->route->web) return web_type(x->rest);
     return x->route && x->route->type ? x->route->type : "application/json";
 }
 

@@ -6,7 +6,7 @@
 #include "base/fail.h"
 #include "base/json.h"
 #include "server/openai_parse.h"
-#include "server/page.h"
+#include "server/web/web.h"
 
 /* ---- models -------------------------------------------------------------------------------- */
 
@@ -104,11 +104,10 @@ static fathom_err get_version(struct server *s, const char *rest, struct buf *bo
     return buf_add_str(body, "{\"version\":\"" FATHOM_VERSION "\"}");
 }
 
-static fathom_err get_page(struct server *s, const char *rest, struct buf *body,
-                           struct api_error *e)
+static fathom_err get_web(struct server *s, const char *rest, struct buf *body, struct api_error *e)
 {
     (void)s;
-    const struct page_file *file = page_find(rest);
+    const struct web_file *file = web_find(rest);
     if (file) return buf_add(body, file->data, file->n);
     return api_error_set(e, 404, "not_found", NULL, "the page has no file \"%.200s\"", rest);
 }
@@ -141,8 +140,8 @@ static const struct route routes[] = {
      .methods = METHOD_GET,
      .get = get_metrics,
      .type = PROMETHEUS_CONTENT_TYPE},
-    {.path = "/", .page = true, .methods = METHOD_GET, .get = get_page},
-    {.path = "/ui/", .prefix = true, .page = true, .methods = METHOD_GET, .get = get_page},
+    {.path = "/", .web = true, .methods = METHOD_GET, .get = get_web},
+    {.path = "/ui/", .prefix = true, .web = true, .methods = METHOD_GET, .get = get_web},
     {.path = "/version", .methods = METHOD_GET, .get = get_version},
 };
 

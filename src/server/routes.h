@@ -41,7 +41,7 @@ struct route {
         ROUTE_PROBE,   /* never does */
         ROUTE_METRICS, /* does unless open_metrics */
     } guard;
-    bool page;        /* for a browser: page.h */
+    bool web;         /* for a browser: web.h */
     unsigned methods; /* without OPTIONS, which all have */
     int api;          /* POST: enum openai_api */
     route_get *get;

@@ -1,4 +1,4 @@
-// page.js - ties the page together: settings, composer, header
+// web.js - ties the page together: settings, composer, header
 
 import {apiKey, models} from "./api.js";
 import {Conversation} from "./chat.js";

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The web page at "/" in a headless Chromium, against the pilot model.
 
-    tests/clients/page_check.py path/to/fathom [DIR]
+    tests/clients/web_check.py path/to/fathom [DIR]
 
 A streamed answer, reasoning, a tool call and its result, stopping, settings, errors, the charts, a
 phone, the dark scheme, and the API key. Nothing may be asked of another host and the browser may
@@ -137,7 +137,7 @@ class Page(unittest.TestCase):
             page.wait("document.querySelectorAll('#charts .line[d^=M]').length >= 4")
             if SHOTS:
                 time.sleep(SHOT_S)
-            shoot(page, "page")
+            shoot(page, "web")
             self.assert_clean(page)
 
     def test_tools(self):
@@ -152,7 +152,7 @@ class Page(unittest.TestCase):
             page.click("form.results button")
             page.wait(DONE % 2)
             self.assertTrue(page.run(f"{LAST}.querySelector('.text').innerText").strip())
-            shoot(page, "page-tools")
+            shoot(page, "web-tools")
             self.assert_clean(page)
 
     def test_stop_again_new(self):
@@ -206,18 +206,18 @@ class Page(unittest.TestCase):
             self.assertEqual(page.run("document.documentElement.scrollWidth"), 390)
             self.assertLessEqual(
                 page.run("document.getElementById('send').getBoundingClientRect().bottom"), 844)
-            shoot(page, "page-phone")
+            shoot(page, "web-phone")
             page.click("#show-load")
             page.wait("document.querySelector('#load').getBoundingClientRect().width > 300")
             if SHOTS:
                 time.sleep(SHOT_S)
-            shoot(page, "page-phone-load")
+            shoot(page, "web-phone-load")
             self.assert_clean(page)
 
     def test_key(self):
         with client_env.started_pilot(PROGRAM, "--api-key", "s3cret") as port:
             link = http.client.HTTPConnection("127.0.0.1", port)
-            for path in "/", "/ui/page.css", "/ui/none":
+            for path in "/", "/ui/web.css", "/ui/none":
                 link.request("GET", path)
                 answer = link.getresponse()
                 answer.read()

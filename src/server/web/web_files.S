@@ -1,13 +1,13 @@
-/* page_files.S - the files of src/server/page as the table `page_files` (page.h)
+/* web_files.S - the files of src/server/web as the table `web_files` (web.h)
  *
- * A row is {path, data, size}: three words of an LP64 machine, which page.c asserts. The assembler
- * is given src/server/page as an include path.
+ * A row is {path, data, size}: three words of an LP64 machine, which web.c asserts. The assembler
+ * is given src/server/web as an include path.
  */
 #define FILES(X)                                                                                   \
     X(1, "index.html")                                                                             \
-    X(2, "page.css")                                                                               \
+    X(2, "web.css")                                                                               \
     X(3, "icon.svg")                                                                               \
-    X(4, "page.js")                                                                                \
+    X(4, "web.js")                                                                                \
     X(5, "chat.js")                                                                                \
     X(6, "load.js")                                                                                \
     X(7, "api.js")                                                                                 \
@@ -25,11 +25,11 @@ FILES(CONTENT)
 
         .section .data.rel.ro, "aw"
         .balign 8
-        .globl page_files
-        .type page_files, %object
-page_files:
+        .globl web_files
+        .type web_files, %object
+web_files:
 FILES(ROW)
         .quad 0, 0, 0
-        .size page_files, . - page_files
+        .size web_files, . - web_files
 
         .section .note.GNU-stack, "", %progbits

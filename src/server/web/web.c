@@ -1,19 +1,20 @@
-#include "server/page.h"
+/* web.c - finds the files of the web page by their path */
+#include "server/web/web.h"
 
 #include <string.h>
 
-_Static_assert(sizeof(struct page_file) == 3 * 8, "page_files.S writes rows of three words");
+_Static_assert(sizeof(struct web_file) == 3 * 8, "web_files.S writes rows of three words");
 
-const struct page_file *page_find(const char *path)
+const struct web_file *web_find(const char *path)
 {
     if (!*path) path = "index.html";
-    for (const struct page_file *f = page_files; f->path; f++) {
+    for (const struct web_file *f = web_files; f->path; f++) {
         if (strcmp(f->path, path) == 0) return f;
     }
     return NULL;
 }
 
-const char *page_type(const char *path)
+const char *web_type(const char *path)
 {
     const char *dot = strrchr(path, '.');
     if (dot && strcmp(dot, ".js") == 0) return "text/javascript; charset=utf-8";
