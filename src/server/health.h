@@ -19,7 +19,7 @@
 
 #include "base/buf.h"
 #include "fathom/fathom.h"
-#include "server/api_error.h"
+#include "server/api/api_error.h"
 
 struct server;
 

@@ -18,10 +18,10 @@
 #include "base/utf8.h"
 #include "server/access.h"
 #include "server/access_log.h"
+#include "server/api/sse.h"
 #include "server/job.h"
 #include "server/listen.h"
 #include "server/routes.h"
-#include "server/sse.h"
 #include "server/tls.h"
 #include "server/web/web.h"
 
@@ -74,7 +74,7 @@ static bool has_prompt(const struct exchange *x)
 /* Errors have the form of the API that was asked. */
 static bool is_anthropic(const struct exchange *x)
 {
-    return has_prompt(x) && openai_is_anthropic((enum openai_api)x->route->api);
+    return has_prompt(x) && api_is_anthropic((enum api_kind)x->route->api);
 }
 
 /* What a browser wants to know before it shows the answer to a page. */
@@ -436,8 +436,7 @@ static enum MHD_Result answer_exchange(struct exchange *x, struct MHD_Connection
         (void)api_error_set(&x->error, 503, "shutting_down", NULL, "the server is shutting down");
         return reply_error(x, c, &x->error);
     }
-    if (job_start(&x->job, s, c, (enum openai_api)x->route->api, x->tenant, &x->body) !=
-        FATHOM_OK) {
+    if (job_start(&x->job, s, c, (enum api_kind)x->route->api, x->tenant, &x->body) != FATHOM_OK) {
         return MHD_NO;
     }
     return go_on_with_job(x, c);

@@ -10,8 +10,8 @@
 #include "base/fail.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "server/api/responses_form.h"
 #include "server/response_store.h"
-#include "server/responses.h"
 #include "server/watch.h"
 #include "server/workers.h"
 
@@ -100,7 +100,7 @@ void job_release(struct job *job)
     crash_drop(job->crash_slot);
     answer_free(&job->answer);
     grammar_release(job->grammar);
-    openai_request_free(&job->request);
+    api_request_free(&job->request);
     response_store_release(job->server->responses, job->previous);
     for (size_t i = 0; job->prompts && i < job->n_prompt; i++) token_list_free(&job->prompts[i]);
     mem_free(job->prompts);
@@ -114,12 +114,12 @@ void job_release(struct job *job)
 static void read_request_id(struct job *job)
 {
     const char *id = MHD_lookup_connection_value(job->connection, MHD_HEADER_KIND, "X-Request-Id");
-    if (!id || !openai_is_request_id(id)) return;
+    if (!id || !api_is_request_id(id)) return;
     memcpy(job->request_id, id, strlen(id) + 1);
 }
 
 fathom_err job_start(struct job **out, struct server *s, struct MHD_Connection *connection,
-                     enum openai_api api, uint32_t tenant, struct buf *body)
+                     enum api_kind api, uint32_t tenant, struct buf *body)
 {
     struct job *job = mem_calloc(1, sizeof *job);
     *out = job;
@@ -209,8 +209,8 @@ fathom_err job_take_answer(struct job *job, struct job_answer *out)
         if (out->status == 429 && !out->retry_after_s) {
             out->retry_after_s = server_retry_after_s(job->server);
         }
-        err = openai_is_anthropic(job->api) ? api_error_write_anthropic(&out->body, &job->error)
-                                            : api_error_write(&out->body, &job->error);
+        err = api_is_anthropic(job->api) ? api_error_write_anthropic(&out->body, &job->error)
+                                         : api_error_write(&out->body, &job->error);
     } else if (job->request.stream) {
         out->stream = true;
     } else {
@@ -311,6 +311,26 @@ void job_detach(struct job *job, struct job_summary *out)
     job_release(job);
 }
 
+void job_keep_response(struct job *job, enum responses_status status)
+{
+    struct responses_request *q = job->request.responses;
+    struct responses_part part;
+    if (!q->store) return;
+    struct response_record r = {
+        .id = job->answer.id, .tenant = job->tenant, .previous = job->previous, .items = q->items};
+    q->items = (struct buf){0};
+    fathom_err err = responses_write(&r.body, &job->answer, status, NULL, &part);
+    if (err) {
+        buf_free(&r.items);
+        buf_free(&r.body);
+    } else {
+        r.output_at = part.output_at;
+        r.n_output = part.n_output;
+        err = response_store_put(job->server->responses, &r, clock_now_us());
+    }
+    if (err) LOG_WARN("server", "%s is not kept: %s", job->answer.id, fathom_err_text(err));
+}
+
 void job_finish_if_ended(struct job *job)
 {
     if (job->state != JOB_RUNNING || job->n_flying || job->answer.n_open) return;
@@ -319,7 +339,7 @@ void job_finish_if_ended(struct job *job)
         job_fail(job, err);
         return;
     }
-    if (job->request.responses) responses_keep(job, responses_status_of(&job->answer));
+    if (job->request.responses) job_keep_response(job, responses_status_of(&job->answer));
     job->state = JOB_DONE;
     job_wake(job);
 }

@@ -29,7 +29,8 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-#include "server/answer.h"
+#include "server/api/answer.h"
+#include "server/api/responses_form.h"
 #include "server/state.h"
 
 struct MHD_Connection;
@@ -49,7 +50,7 @@ struct job {
     struct server *server;
     struct job *next, *prev; /* in server->jobs, under jobs_lock */
     atomic_uint n_ref;
-    enum openai_api api;
+    enum api_kind api;
     uint32_t tenant; /* whose it is: fathom_request */
     uint64_t start_us;
     char request_id[LIMIT_REQUEST_ID_BYTES + 1]; /* of the header X-Request-Id; "": none */
@@ -66,7 +67,7 @@ struct job {
     bool cut;       /* the client gets nothing more, its connection is closed */
 
     struct buf body;
-    struct openai_request request;
+    struct api_request request;
     struct token_list *prompts; /* [n_prompt]; released once submitted */
     size_t n_prompt;
     struct answer answer;
@@ -92,7 +93,7 @@ enum job_action {
  *   body  moved into the job, its bytes counted by server_hold_bytes
  * Errors  ENOMEM. A full queue is not an error: the job is DONE with 429. */
 fathom_err job_start(struct job **out, struct server *s, struct MHD_Connection *connection,
-                     enum openai_api api, uint32_t tenant, struct buf *body);
+                     enum api_kind api, uint32_t tenant, struct buf *body);
 
 /* job_next_action - what now? For JOB_WAIT the connection is suspended here. */
 enum job_action job_next_action(struct job *job);
@@ -151,6 +152,10 @@ void job_fail(struct job *job, fathom_err err);
 
 /* job_finish_if_ended - close the answer once all choices have ended and nothing is in flight */
 void job_finish_if_ended(struct job *job);
+
+/* job_keep_response - put the answer of /v1/responses into the store, if the request wants it kept.
+ * A failure is logged: the client has its answer. */
+void job_keep_response(struct job *job, enum responses_status status);
 
 /* job_drop_body - the body has been parsed, or is not needed */
 void job_drop_body(struct job *job);

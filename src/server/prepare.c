@@ -13,7 +13,7 @@
 #include "base/rng.h"
 #include "server/grammar_constraint.h"
 #include "server/job.h"
-#include "server/responses.h"
+#include "server/response_store.h"
 
 /* ---- checks against what is served --------------------------------------------------------- */
 
@@ -43,7 +43,7 @@ static fathom_err find_model(const struct server *s, const char *model, const ch
     return refuse_model(s, model, e);
 }
 
-static void set_default_sampling(const struct server *s, struct openai_request *r)
+static void set_default_sampling(const struct server *s, struct api_request *r)
 {
     const fathom_info *info = s->info;
     bool use = !s->o.neutral_sampling;
@@ -55,14 +55,14 @@ static void set_default_sampling(const struct server *s, struct openai_request *
     if (p->top_p < 0.0f) {
         p->top_p = use && info->default_top_p > 0.0f ? info->default_top_p : 1.0f;
     }
-    if (p->top_k == OPENAI_TOP_K_UNSET) {
+    if (p->top_k == API_TOP_K_UNSET) {
         p->top_k = use && info->default_top_k > 0 ? info->default_top_k : 0;
     }
     p->max_tokens = r->max_tokens > 0 ? (uint32_t)r->max_tokens : 0;
 }
 
 /* Each entry of a prompt's log-probabilities waits in memory until the answer is complete. */
-static fathom_err check_prompt_logprobs(const struct openai_request *r, uint64_t n_prompt,
+static fathom_err check_prompt_logprobs(const struct api_request *r, uint64_t n_prompt,
                                         struct api_error *e)
 {
     uint64_t n = n_prompt * (1 + r->sampling.n_prompt_top_logprobs);
@@ -75,15 +75,15 @@ static fathom_err check_prompt_logprobs(const struct openai_request *r, uint64_t
                          (unsigned long long)n, LIMIT_PROMPT_LOGPROBS);
 }
 
-static const char *prompt_field(const struct openai_request *r)
+static const char *prompt_field(const struct api_request *r)
 {
-    if (r->api == OPENAI_RESPONSES) return "input";
-    return openai_is_chat(r->api) ? "messages" : "prompt";
+    if (r->api == API_RESPONSES) return "input";
+    return api_is_chat(r->api) ? "messages" : "prompt";
 }
 
 static fathom_err check_length(const struct job *job, size_t i, struct api_error *e)
 {
-    const struct openai_request *r = &job->request;
+    const struct api_request *r = &job->request;
     const char *param = prompt_field(r);
     uint64_t n_prompt = job->prompts[i].n;
     uint64_t max_len = job->server->info->max_model_len;
@@ -103,7 +103,7 @@ static fathom_err check_length(const struct job *job, size_t i, struct api_error
                              "answer: shorten the prompt",
                              (unsigned long long)n_prompt, (unsigned long long)max_len);
     }
-    const char *length = r->api == OPENAI_RESPONSES ? "max_output_tokens" : "max_tokens";
+    const char *length = r->api == API_RESPONSES ? "max_output_tokens" : "max_tokens";
     return api_error_set(e, 400, "context_length_exceeded", length,
                          "the prompt is %llu tokens long and %s is %llu, together %llu; the "
                          "context holds %llu: lower %s or shorten the prompt",
@@ -141,7 +141,7 @@ static fathom_err encode_chat(const struct server *s, const struct buf *text,
 static fathom_err make_chat_prompt(struct job *job, bool *thinking)
 {
     struct server *s = job->server;
-    const struct openai_request *r = &job->request;
+    const struct api_request *r = &job->request;
     struct buf text = {.limit = s->max_prompt_bytes};
     struct chat_marks marks = {0};
     fathom_diag d;
@@ -150,7 +150,7 @@ static fathom_err make_chat_prompt(struct job *job, bool *thinking)
         .messages = r->messages,
         .tools = r->tools,
         .response_format = r->response_format,
-        .thinking = r->thinking == OPENAI_DEFAULT ? s->o.thinking : r->thinking == OPENAI_ON,
+        .thinking = r->thinking == API_UNSET ? s->o.thinking : r->thinking == API_ON,
         .tools_first_message = s->o.tools_first_message,
         .continue_final_message = r->continue_final_message,
         .add_generation_prompt = r->add_generation_prompt,
@@ -173,7 +173,7 @@ out:
 }
 
 /* BOS is put in front of text where the checkpoint's tokenizer does so, but never twice. */
-static fathom_err add_bos(struct job *job, const struct openai_prompt *p, struct token_list *out)
+static fathom_err add_bos(struct job *job, const struct api_prompt *p, struct token_list *out)
 {
     const struct server *s = job->server;
     if (!p->text || !s->add_bos || !job->request.add_special_tokens || s->info->bos_id < 0) {
@@ -185,7 +185,7 @@ static fathom_err add_bos(struct job *job, const struct openai_prompt *p, struct
     return has_bos ? FATHOM_OK : token_list_add(out, s->info->bos_id);
 }
 
-static fathom_err add_prompt(struct job *job, const struct openai_prompt *p, struct token_list *out)
+static fathom_err add_prompt(struct job *job, const struct api_prompt *p, struct token_list *out)
 {
     const struct server *s = job->server;
     for (size_t i = 0; i < p->n_id; i++) TRY(token_list_add(out, p->ids[i]));
@@ -210,11 +210,11 @@ static fathom_err find_fim(struct job *job, struct fim *f)
                          "fill in the middle (<｜fim▁begin｜>, <｜fim▁hole｜>, <｜fim▁end｜>)");
 }
 
-static fathom_err make_infill_prompt(struct job *job, const struct openai_prompt *p,
+static fathom_err make_infill_prompt(struct job *job, const struct api_prompt *p,
                                      struct token_list *out)
 {
     const struct server *s = job->server;
-    const struct openai_request *r = &job->request;
+    const struct api_request *r = &job->request;
     struct fim f;
     TRY(find_fim(job, &f));
     if (r->n_suffix > s->max_prompt_bytes) return refuse_bytes(job, "suffix", r->n_suffix, true);
@@ -226,7 +226,7 @@ static fathom_err make_infill_prompt(struct job *job, const struct openai_prompt
     return token_list_add(out, f.end);
 }
 
-static fathom_err make_completion_prompt(struct job *job, const struct openai_prompt *p,
+static fathom_err make_completion_prompt(struct job *job, const struct api_prompt *p,
                                          struct token_list *out)
 {
     if (job->request.suffix) return make_infill_prompt(job, p, out);
@@ -237,7 +237,7 @@ static fathom_err make_completion_prompt(struct job *job, const struct openai_pr
 /* Keeps the last tokens, or the first; BOS stays. */
 static fathom_err truncate_prompt(struct job *job, struct token_list *l)
 {
-    const struct openai_request *r = &job->request;
+    const struct api_request *r = &job->request;
     const fathom_info *info = job->server->info;
     if (r->truncate == 0) return FATHOM_OK;
     if (r->truncate > 0 && (uint32_t)r->truncate > info->max_model_len) {
@@ -260,13 +260,13 @@ static fathom_err truncate_prompt(struct job *job, struct token_list *l)
 
 static fathom_err make_prompts(struct job *job, bool *thinking)
 {
-    const struct openai_request *r = &job->request;
-    size_t n = openai_is_chat(r->api) ? 1 : r->n_prompt;
+    const struct api_request *r = &job->request;
+    size_t n = api_is_chat(r->api) ? 1 : r->n_prompt;
     *thinking = false;
     job->prompts = mem_calloc(n, sizeof *job->prompts);
     if (!job->prompts) return FATHOM_ENOMEM;
     job->n_prompt = n;
-    if (openai_is_chat(r->api)) {
+    if (api_is_chat(r->api)) {
         TRY(make_chat_prompt(job, thinking));
         TRY(truncate_prompt(job, &job->prompts[0]));
         return r->n ? check_length(job, 0, &job->error) : FATHOM_OK;
@@ -306,22 +306,34 @@ static fathom_err make_grammar(struct job *job, bool thinking)
     return api_error_set(&job->error, 400, code, of_tools ? "tools" : rule->param, "%s", d.text);
 }
 
+/* api_bounds.recall: the job holds on to the response. */
+static fathom_err recall(void *arg, const char *id, json_t *items, struct api_error *e)
+{
+    struct job *job = arg;
+    job->previous = response_store_hold(job->server->responses, id, job->tenant, clock_now_us());
+    if (job->previous) return response_link_items(job->previous, items);
+    return api_error_set(e, 400, "previous_response_not_found", "previous_response_id",
+                         "there is no response \"%.80s\": it was not stored, or is deleted, too "
+                         "old, or had to make room for newer ones (--max-stored-responses)",
+                         id);
+}
+
 static fathom_err prepare(struct job *job)
 {
     struct server *s = job->server;
-    struct openai_request *r = &job->request;
-    const struct openai_bounds bounds = {.n_vocab = s->info->n_vocab,
-                                         .recall = s->responses ? responses_recall : NULL,
-                                         .recall_arg = job};
+    struct api_request *r = &job->request;
+    const struct api_bounds bounds = {
+        .n_vocab = s->info->n_vocab, .recall = s->responses ? recall : NULL, .recall_arg = job};
     const char *model;
     bool thinking;
-    TRY(openai_parse(r, job->api, buf_str(&job->body), job->body.len, &bounds, &job->error));
+    TRY(api_request_parse(r, job->api, buf_str(&job->body), job->body.len, &bounds, &job->error));
     job_drop_body(job);
     TRY(find_model(s, r->model, &model, &job->error));
     set_default_sampling(s, r);
     TRY(make_prompts(job, &thinking));
     TRY(make_grammar(job, thinking));
-    struct answer_setup setup = {.request = r,
+    struct answer_setup setup = {.form = answer_form_of(r->api),
+                                 .request = r,
                                  .prompts = job->prompts,
                                  .tokenizer = s->tokenizer,
                                  .style = &s->style,
@@ -333,7 +345,7 @@ static fathom_err prepare(struct job *job)
                                  .created = clock_unix_s()};
     TRY(answer_open(&job->answer, &setup));
     job->crash_slot = crash_note(job->answer.id);
-    openai_request_drop_body(r);
+    api_request_drop_body(r);
     job->choices = mem_calloc(job->answer.n_choice, sizeof *job->choices);
     return job->choices ? FATHOM_OK : FATHOM_ENOMEM;
 }

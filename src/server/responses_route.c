@@ -1,44 +1,12 @@
-/* responses_route.c - responses after their answer: kept, told again, deleted, cancelled */
+/* responses_route.c - /v1/responses/ID: told again, deleted, cancelled */
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/fail.h"
-#include "base/log.h"
+#include "server/api/responses_form.h"
 #include "server/job.h"
 #include "server/response_store.h"
-#include "server/responses.h"
 #include "server/routes.h"
-
-void responses_keep(struct job *job, enum responses_status status)
-{
-    struct responses_request *q = job->request.responses;
-    struct responses_part part;
-    if (!q->store) return;
-    struct response_record r = {
-        .id = job->answer.id, .tenant = job->tenant, .previous = job->previous, .items = q->items};
-    q->items = (struct buf){0};
-    fathom_err err = responses_write(&r.body, &job->answer, status, NULL, &part);
-    if (err) {
-        buf_free(&r.items);
-        buf_free(&r.body);
-    } else {
-        r.output_at = part.output_at;
-        r.n_output = part.n_output;
-        err = response_store_put(job->server->responses, &r, clock_now_us());
-    }
-    if (err) LOG_WARN("server", "%s is not kept: %s", job->answer.id, fathom_err_text(err));
-}
-
-fathom_err responses_recall(void *arg, const char *id, json_t *items, struct api_error *e)
-{
-    struct job *job = arg;
-    job->previous = response_store_hold(job->server->responses, id, job->tenant, clock_now_us());
-    if (job->previous) return response_link_items(job->previous, items);
-    return api_error_set(e, 400, "previous_response_not_found", "previous_response_id",
-                         "there is no response \"%.80s\": it was not stored, or is deleted, too "
-                         "old, or had to make room for newer ones (--max-stored-responses)",
-                         id);
-}
 
 /* ---- GET, DELETE, POST .../cancel ---------------------------------------------------------- */
 
@@ -80,7 +48,7 @@ static fathom_err cancel_job(struct job *job, struct buf *body)
 {
     TRY(responses_end_item(&job->answer));
     TRY(responses_write(body, &job->answer, RESPONSES_CANCELLED, NULL, NULL));
-    responses_keep(job, RESPONSES_CANCELLED);
+    job_keep_response(job, RESPONSES_CANCELLED);
     (void)api_error_set(&job->error, 503, "cancelled", NULL, "the response was cancelled");
     job_fail(job, FATHOM_ECANCEL);
     return FATHOM_OK;
@@ -93,7 +61,7 @@ static bool cancel_running(struct server *s, const char *id, uint32_t tenant, st
     bool found = false;
     (void)pthread_mutex_lock(&s->jobs_lock);
     for (struct job *job = s->jobs; job && !found; job = job->next) {
-        if (job->api != OPENAI_RESPONSES || job->tenant != tenant) continue;
+        if (job->api != API_RESPONSES || job->tenant != tenant) continue;
         (void)pthread_mutex_lock(&job->lock);
         found = job->state == JOB_RUNNING && strcmp(job->answer.id, id) == 0;
         if (found) *err = cancel_job(job, body);

@@ -5,7 +5,7 @@
 
 #include "base/fail.h"
 #include "base/json.h"
-#include "server/openai_parse.h"
+#include "server/api/api_request.h"
 #include "server/web/web.h"
 
 /* ---- models -------------------------------------------------------------------------------- */
@@ -115,17 +115,17 @@ static fathom_err get_web(struct server *s, const char *rest, struct buf *body, 
 /* ---- table --------------------------------------------------------------------------------- */
 
 static const struct route routes[] = {
-    {.path = "/v1/chat/completions", .methods = METHOD_POST, .api = OPENAI_CHAT},
-    {.path = "/v1/completions", .methods = METHOD_POST, .api = OPENAI_COMPLETION},
-    {.path = "/v1/responses", .methods = METHOD_POST, .api = OPENAI_RESPONSES},
+    {.path = "/v1/chat/completions", .methods = METHOD_POST, .api = API_CHAT},
+    {.path = "/v1/completions", .methods = METHOD_POST, .api = API_COMPLETION},
+    {.path = "/v1/responses", .methods = METHOD_POST, .api = API_RESPONSES},
     {.path = "/v1/responses/",
      .prefix = true,
      .methods = METHOD_GET | METHOD_POST | METHOD_DELETE,
      .call = responses_call},
-    {.path = "/v1/messages", .methods = METHOD_POST, .api = ANTHROPIC_MESSAGES},
-    {.path = "/v1/messages/count_tokens", .methods = METHOD_POST, .api = ANTHROPIC_COUNT},
-    {.path = "/tokenize", .methods = METHOD_POST, .api = OPENAI_TOKENIZE},
-    {.path = "/detokenize", .methods = METHOD_POST, .api = OPENAI_DETOKENIZE},
+    {.path = "/v1/messages", .methods = METHOD_POST, .api = API_MESSAGES},
+    {.path = "/v1/messages/count_tokens", .methods = METHOD_POST, .api = API_COUNT_TOKENS},
+    {.path = "/tokenize", .methods = METHOD_POST, .api = API_TOKENIZE},
+    {.path = "/detokenize", .methods = METHOD_POST, .api = API_DETOKENIZE},
     {.path = "/tokenizer_info", .methods = METHOD_GET, .get = get_tokenizer_info},
     {.path = "/load", .methods = METHOD_GET, .get = get_load},
     {.path = "/v1/models", .methods = METHOD_GET, .get = list_models},

@@ -2,7 +2,7 @@
 #ifndef FATHOM_SERVER_ROUTES_H
 #define FATHOM_SERVER_ROUTES_H
 
-#include "server/api_error.h"
+#include "server/api/api_error.h"
 #include "server/state.h"
 
 enum {
@@ -43,7 +43,7 @@ struct route {
     } guard;
     bool web;         /* for a browser: web.h */
     unsigned methods; /* without OPTIONS, which all have */
-    int api;          /* POST: enum openai_api */
+    int api;          /* POST: enum api_kind */
     route_get *get;
     route_call *call;
     const char *type; /* of the body; NULL: JSON, or of a page the path's */

@@ -46,7 +46,7 @@ static int close_server(void **state)
 }
 
 /* A job without a connection, as a worker takes it. One reference is the worker's. */
-static struct job *make_job(enum openai_api api, const char *body)
+static struct job *make_job(enum api_kind api, const char *body)
 {
     struct server *s = server.server;
     struct job *job = mem_calloc(1, sizeof *job);
@@ -82,7 +82,7 @@ static void wait_for_end(struct job *job)
 
 /* Returns whether the n-th allocation was made, and failed; counts those that a request can do
  * without, for what is remembered for others. */
-static bool prepare_without(enum openai_api api, const char *body, long n, long *n_spare)
+static bool prepare_without(enum api_kind api, const char *body, long n, long *n_spare)
 {
     struct job *job = make_job(api, body);
     mem_fail_after(n);
@@ -105,22 +105,19 @@ static void each_failing_allocation_is_answered(void **state)
 {
     (void)state;
     static const struct {
-        enum openai_api api;
+        enum api_kind api;
         const char *body;
     } cases[] = {
-        {OPENAI_CHAT,
-         "{\"messages\":[{\"role\":\"system\",\"content\":\"a\"},{\"role\":\"user\","
-         "\"content\":\"b\"}],\"n\":2,\"stream\":true,\"stop\":[\"x\"],\"max_tokens\":"
-         "4,\"logprobs\":true,\"top_logprobs\":2,\"return_token_ids\":true," TOOLS "}"},
-        {OPENAI_CHAT,
-         "{\"messages\":[{\"role\":\"user\",\"content\":\"b\"}],\"max_tokens\":4,"
-         "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"s\","
-         "\"schema\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}},"
-         "\"required\":[\"a\"]}}}}"},
-        {OPENAI_COMPLETION,
-         "{\"prompt\":[\"a b\",\"c\"],\"echo\":true,\"logprobs\":2,\"max_tokens\":"
-         "3,\"logit_bias\":{\"5\":-1},\"stop\":\"q\",\"stop_token_ids\":[7]}"},
-        {OPENAI_COMPLETION, "{\"prompt\":[[5,6,7],[8]],\"n\":2,\"max_tokens\":3}"},
+        {API_CHAT, "{\"messages\":[{\"role\":\"system\",\"content\":\"a\"},{\"role\":\"user\","
+                   "\"content\":\"b\"}],\"n\":2,\"stream\":true,\"stop\":[\"x\"],\"max_tokens\":"
+                   "4,\"logprobs\":true,\"top_logprobs\":2,\"return_token_ids\":true," TOOLS "}"},
+        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"b\"}],\"max_tokens\":4,"
+                   "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"s\","
+                   "\"schema\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}},"
+                   "\"required\":[\"a\"]}}}}"},
+        {API_COMPLETION, "{\"prompt\":[\"a b\",\"c\"],\"echo\":true,\"logprobs\":2,\"max_tokens\":"
+                         "3,\"logit_bias\":{\"5\":-1},\"stop\":\"q\",\"stop_token_ids\":[7]}"},
+        {API_COMPLETION, "{\"prompt\":[[5,6,7],[8]],\"n\":2,\"max_tokens\":3}"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         long n = 0, n_spare = 0;
