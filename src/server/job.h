@@ -12,7 +12,9 @@
  *   failed        job_take_event    poll
  *   cut           job_client_left   watch (the client closed); poll (it does not read);
  *                 job_detach        HTTP (the connection is gone)
- *   given up      job_give_up       the thread of server_run (the drain's time is over)
+ *   given up      jobs_give_up      the thread of server_run (the drain's time is over)
+ *
+ * A job knows neither sockets nor HTTP: its client is a handle and three calls.
  *
  * Ownership: the connection holds a reference from job_start to job_detach, the worker's queue
  * one, each request in the engine one from its submit to its FINISH event. Until RUNNING or DONE
@@ -30,10 +32,40 @@
 #include <sys/types.h>
 
 #include "server/api/answer.h"
-#include "server/api/responses_form.h"
+#include "server/metrics.h"
+#include "server/served.h"
 #include "server/state.h"
 
-struct MHD_Connection;
+struct response_store;
+struct response_link;
+struct workers;
+
+/* What jobs work with, fixed once the first has started, and those that live. */
+struct jobs {
+    const struct served *served;
+    struct server_state *state;
+    struct metrics *metrics;
+    struct grammar_cache *grammars;
+    struct response_store *responses; /* NULL: none are kept */
+    struct workers *workers;          /* whose task is job_prepare */
+
+    pthread_mutex_t lock;
+    struct job *first; /* of every job that lives */
+    size_t n;
+};
+
+/* Who waits for a job's answer. The calls are made with the job's lock, and none after
+ * job_detach. */
+struct job_client_ops {
+    void (*suspend)(void *client); /* by the connection's thread: not called again until resumed */
+    void (*resume)(void *client);  /* after suspend, from any thread */
+    void (*shut)(void *client);    /* end the connection, though it may be waiting to write */
+};
+
+struct job_client {
+    const struct job_client_ops *ops; /* NULL: nobody waits */
+    void *client;
+};
 
 enum job_state { JOB_QUEUED, JOB_PREPARING, JOB_RUNNING, JOB_DONE };
 
@@ -47,8 +79,8 @@ struct job_choice {
 };
 
 struct job {
-    struct server *server;
-    struct job *next, *prev; /* in server->jobs, under jobs_lock */
+    struct jobs *jobs;
+    struct job *next, *prev; /* in the list, under its lock */
     atomic_uint n_ref;
     enum api_kind api;
     uint32_t tenant; /* whose it is: fathom_request */
@@ -58,13 +90,11 @@ struct job {
 
     pthread_mutex_t lock;
     enum job_state state;
-    struct MHD_Connection *connection; /* valid while attached */
-    int fd;
-    uint32_t watch_entry;
-    bool attached;  /* the connection still belongs to this job */
-    bool suspended; /* it waits for job_wake */
-    bool told;      /* the status has been given to the connection */
-    bool cut;       /* the client gets nothing more, its connection is closed */
+    struct job_client client; /* valid while attached */
+    bool attached;            /* the connection still belongs to this job */
+    bool suspended;           /* it waits for job_wake */
+    bool told;                /* the status has been given to the connection */
+    bool cut;                 /* the client gets nothing more, its connection is closed */
 
     struct buf body;
     struct api_request request;
@@ -87,13 +117,49 @@ enum job_action {
     JOB_CLOSE,  /* close the connection */
 };
 
+/* ---- all jobs ------------------------------------------------------------------------------ */
+
+/* jobs_init - what jobs work with is set; the list is empty. jobs_free needs it empty. */
+void jobs_init(struct jobs *jobs);
+void jobs_free(struct jobs *jobs);
+
+/* jobs_count - requests on their way */
+size_t jobs_count(struct jobs *jobs);
+
+/* jobs_tick - silent streams get a comment line */
+void jobs_tick(struct jobs *jobs, uint64_t now_us);
+
+/* jobs_give_up - what runs is answered with 503 and cancelled */
+void jobs_give_up(struct jobs *jobs);
+
+/* jobs_cancel_response - end the answer of a running job of /v1/responses, and keep what it has
+ * said
+ *
+ *   body  the response object, in which it is cancelled
+ *   found  whether this tenant has a job with an answer of that id that runs
+ * Errors  ENOMEM. */
+fathom_err jobs_cancel_response(struct jobs *jobs, const char *id, uint32_t tenant,
+                                struct buf *body, bool *found);
+
+/* jobs_dump - a line for each */
+void jobs_dump(struct jobs *jobs, struct buf *out);
+
+/* ---- one job ------------------------------------------------------------------------------- */
+
+/* A request as it arrives. */
+struct job_setup {
+    enum api_kind api;
+    uint32_t tenant;        /* the API key that it came with, by its number */
+    const char *request_id; /* the client's, copied; "": none */
+    struct job_client client;
+};
+
 /* job_start - take over a request whose body has arrived, and queue it
  *
- *   tenant  the API key that it came with, by its number
- *   body  moved into the job, its bytes counted by server_hold_bytes
+ *   body  moved into the job, its bytes counted by state_hold_bytes
  * Errors  ENOMEM. A full queue is not an error: the job is DONE with 429. */
-fathom_err job_start(struct job **out, struct server *s, struct MHD_Connection *connection,
-                     enum api_kind api, uint32_t tenant, struct buf *body);
+fathom_err job_start(struct job **out, struct jobs *jobs, const struct job_setup *setup,
+                     struct buf *body);
 
 /* job_next_action - what now? For JOB_WAIT the connection is suspended here. */
 enum job_action job_next_action(struct job *job);
@@ -135,12 +201,6 @@ void job_client_left(struct job *job);
 /* job_take_event - an event of the choice that e->user names; after a FINISH it may be gone */
 void job_take_event(const fathom_event *e);
 
-/* job_tick - a silent stream gets a comment line */
-void job_tick(struct job *job, uint64_t now_us);
-
-/* job_give_up - answer with 503 and cancel */
-void job_give_up(struct job *job);
-
 /* job_prepare - the worker's task: parse, check, render, tokenise, submit; gives back one
  * reference (prepare.c) */
 void job_prepare(struct job *job);
@@ -153,10 +213,6 @@ void job_fail(struct job *job, fathom_err err);
 /* job_finish_if_ended - close the answer once all choices have ended and nothing is in flight */
 void job_finish_if_ended(struct job *job);
 
-/* job_keep_response - put the answer of /v1/responses into the store, if the request wants it kept.
- * A failure is logged: the client has its answer. */
-void job_keep_response(struct job *job, enum responses_status status);
-
 /* job_drop_body - the body has been parsed, or is not needed */
 void job_drop_body(struct job *job);
 
@@ -164,7 +220,5 @@ void job_drop_body(struct job *job);
 void job_wake(struct job *job);
 
 void job_check(const struct job *job);
-/* job_dump - one line of state, for logs; takes the lock */
-void job_dump(struct job *job, struct buf *out);
 
 #endif

@@ -17,7 +17,7 @@
 
 /* ---- checks against what is served --------------------------------------------------------- */
 
-static fathom_err refuse_model(const struct server *s, const char *model, struct api_error *e)
+static fathom_err refuse_model(const struct served *s, const char *model, struct api_error *e)
 {
     struct buf names = {.limit = 512};
     for (size_t i = 0; i < s->o.n_model_name; i++) {
@@ -31,7 +31,7 @@ static fathom_err refuse_model(const struct server *s, const char *model, struct
 }
 
 /* The served name that the request used; the first one when it named none. */
-static fathom_err find_model(const struct server *s, const char *model, const char **out,
+static fathom_err find_model(const struct served *s, const char *model, const char **out,
                              struct api_error *e)
 {
     *out = s->o.model_names[0];
@@ -43,7 +43,7 @@ static fathom_err find_model(const struct server *s, const char *model, const ch
     return refuse_model(s, model, e);
 }
 
-static void set_default_sampling(const struct server *s, struct api_request *r)
+static void set_default_sampling(const struct served *s, struct api_request *r)
 {
     const fathom_info *info = s->info;
     bool use = !s->o.neutral_sampling;
@@ -86,7 +86,7 @@ static fathom_err check_length(const struct job *job, size_t i, struct api_error
     const struct api_request *r = &job->request;
     const char *param = prompt_field(r);
     uint64_t n_prompt = job->prompts[i].n;
-    uint64_t max_len = job->server->info->max_model_len;
+    uint64_t max_len = job->jobs->served->info->max_model_len;
     uint64_t n_output = r->max_tokens >= 0 ? (uint64_t)r->max_tokens : 1;
     if (r->sampling.prompt_logprobs && n_output == 0) n_output = 1; /* drawn and not told */
     TRY(check_prompt_logprobs(r, n_prompt, e));
@@ -116,7 +116,7 @@ static fathom_err check_length(const struct job *job, size_t i, struct api_error
  * tokenising takes a multiple of its memory. */
 static fathom_err refuse_bytes(struct job *job, const char *param, size_t n, bool is_all)
 {
-    const struct server *s = job->server;
+    const struct served *s = job->jobs->served;
     return api_error_set(&job->error, 400, "context_length_exceeded", param,
                          "the prompt is %s%zu bytes long, the context holds %u tokens and the "
                          "longest one has %zu bytes: at most %zu bytes fit; shorten the prompt",
@@ -128,7 +128,7 @@ static fathom_err refuse_bytes(struct job *job, const char *param, size_t n, boo
 
 /* Control tokens are those of the encoding; what a message spells like one is text, unless the
  * server is told to trust it. */
-static fathom_err encode_chat(const struct server *s, const struct buf *text,
+static fathom_err encode_chat(const struct served *s, const struct buf *text,
                               const struct chat_marks *marks, struct token_list *out)
 {
     if (s->o.markup_in_messages) {
@@ -140,7 +140,7 @@ static fathom_err encode_chat(const struct server *s, const struct buf *text,
 
 static fathom_err make_chat_prompt(struct job *job, bool *thinking)
 {
-    struct server *s = job->server;
+    const struct served *s = job->jobs->served;
     const struct api_request *r = &job->request;
     struct buf text = {.limit = s->max_prompt_bytes};
     struct chat_marks marks = {0};
@@ -175,7 +175,7 @@ out:
 /* BOS is put in front of text where the checkpoint's tokenizer does so, but never twice. */
 static fathom_err add_bos(struct job *job, const struct api_prompt *p, struct token_list *out)
 {
-    const struct server *s = job->server;
+    const struct served *s = job->jobs->served;
     if (!p->text || !s->add_bos || !job->request.add_special_tokens || s->info->bos_id < 0) {
         return FATHOM_OK;
     }
@@ -187,7 +187,7 @@ static fathom_err add_bos(struct job *job, const struct api_prompt *p, struct to
 
 static fathom_err add_prompt(struct job *job, const struct api_prompt *p, struct token_list *out)
 {
-    const struct server *s = job->server;
+    const struct served *s = job->jobs->served;
     for (size_t i = 0; i < p->n_id; i++) TRY(token_list_add(out, p->ids[i]));
     if (!p->text) return FATHOM_OK;
     if (p->n_text > s->max_prompt_bytes) return refuse_bytes(job, "prompt", p->n_text, true);
@@ -201,7 +201,7 @@ struct fim {
 
 static fathom_err find_fim(struct job *job, struct fim *f)
 {
-    const struct tokenizer *t = job->server->tokenizer;
+    const struct tokenizer *t = job->jobs->served->tokenizer;
     *f = (struct fim){tokenizer_find(t, "<｜fim▁begin｜>"), tokenizer_find(t, "<｜fim▁hole｜>"),
                       tokenizer_find(t, "<｜fim▁end｜>")};
     if (f->begin >= 0 && f->hole >= 0 && f->end >= 0) return FATHOM_OK;
@@ -213,7 +213,7 @@ static fathom_err find_fim(struct job *job, struct fim *f)
 static fathom_err make_infill_prompt(struct job *job, const struct api_prompt *p,
                                      struct token_list *out)
 {
-    const struct server *s = job->server;
+    const struct served *s = job->jobs->served;
     const struct api_request *r = &job->request;
     struct fim f;
     TRY(find_fim(job, &f));
@@ -238,7 +238,7 @@ static fathom_err make_completion_prompt(struct job *job, const struct api_promp
 static fathom_err truncate_prompt(struct job *job, struct token_list *l)
 {
     const struct api_request *r = &job->request;
-    const fathom_info *info = job->server->info;
+    const fathom_info *info = job->jobs->served->info;
     if (r->truncate == 0) return FATHOM_OK;
     if (r->truncate > 0 && (uint32_t)r->truncate > info->max_model_len) {
         return api_error_set(&job->error, 400, "invalid_value", "truncate_prompt_tokens",
@@ -283,7 +283,7 @@ static fathom_err make_prompts(struct job *job, bool *thinking)
 
 static fathom_err make_grammar(struct job *job, bool thinking)
 {
-    struct server *s = job->server;
+    const struct served *s = job->jobs->served;
     const struct answer_rule *rule = &job->request.rule;
     const json_t *tools = s->style.parse_tools ? job->request.tools : NULL;
     struct grammar_answer answer;
@@ -299,7 +299,8 @@ static fathom_err make_grammar(struct job *job, bool thinking)
         return FATHOM_OK;
     }
     diag_clear(&d);
-    fathom_err err = grammar_cache_get(s->grammars, &answer, &rule->options, &job->grammar, &d);
+    fathom_err err =
+        grammar_cache_get(job->jobs->grammars, &answer, &rule->options, &job->grammar, &d);
     if (!err || err == FATHOM_ENOMEM) return err;
     bool of_tools = !rule->param || strncmp(d.text, "schema tools[", 13) == 0;
     const char *code = err == FATHOM_EUNSUPPORTED ? "unsupported_value" : "invalid_value";
@@ -310,7 +311,7 @@ static fathom_err make_grammar(struct job *job, bool thinking)
 static fathom_err recall(void *arg, const char *id, json_t *items, struct api_error *e)
 {
     struct job *job = arg;
-    job->previous = response_store_hold(job->server->responses, id, job->tenant, clock_now_us());
+    job->previous = response_store_hold(job->jobs->responses, id, job->tenant, clock_now_us());
     if (job->previous) return response_link_items(job->previous, items);
     return api_error_set(e, 400, "previous_response_not_found", "previous_response_id",
                          "there is no response \"%.80s\": it was not stored, or is deleted, too "
@@ -320,10 +321,11 @@ static fathom_err recall(void *arg, const char *id, json_t *items, struct api_er
 
 static fathom_err prepare(struct job *job)
 {
-    struct server *s = job->server;
+    const struct served *s = job->jobs->served;
     struct api_request *r = &job->request;
-    const struct api_bounds bounds = {
-        .n_vocab = s->info->n_vocab, .recall = s->responses ? recall : NULL, .recall_arg = job};
+    const struct api_bounds bounds = {.n_vocab = s->info->n_vocab,
+                                      .recall = job->jobs->responses ? recall : NULL,
+                                      .recall_arg = job};
     const char *model;
     bool thinking;
     TRY(api_request_parse(r, job->api, buf_str(&job->body), job->body.len, &bounds, &job->error));
@@ -375,12 +377,12 @@ static fathom_err submit_choice(struct job *job, size_t i)
     diag_clear(&d);
     if (job->grammar) {
         fathom_err err =
-            grammar_constraint_create(&r.constraint, job->grammar, job->server->info, &d);
+            grammar_constraint_create(&r.constraint, job->grammar, job->jobs->served->info, &d);
         if (err) return api_error_from(&job->error, err, job->request.rule.param, &d);
     }
     choice->job = job;
     job_hold(job);
-    fathom_err err = fathom_submit(job->server->engine, &r, &choice->id, &d);
+    fathom_err err = fathom_submit(job->jobs->served->engine, &r, &choice->id, &d);
     if (err) {
         job_release(job);
         if (r.constraint.ops) r.constraint.ops->destroy(r.constraint.state);
@@ -401,7 +403,7 @@ static fathom_err finish_without_engine(struct job *job)
 
 static fathom_err submit_all(struct job *job)
 {
-    struct metrics *m = &job->server->metrics;
+    struct metrics *m = job->jobs->metrics;
     for (size_t i = 0; i < job->n_prompt && job->request.n; i++) {
         histogram_observe(&m->n_choice, job->request.n);
     }
@@ -429,7 +431,7 @@ void job_prepare(struct job *job)
     if (job->cut) {
         job->state = JOB_DONE;
     } else {
-        if (!err && atomic_load(&job->server->cancelling)) {
+        if (!err && atomic_load(&job->jobs->state->cancelling)) {
             err = api_error_set(&job->error, 503, "shutting_down", NULL,
                                 "the server is shutting down");
         }

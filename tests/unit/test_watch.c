@@ -1,5 +1,5 @@
 /* test_watch.c - leaving is seen once, and never after the job was removed */
-#include "server/watch.h"
+#include "server/http/watch.h"
 
 #include <stdatomic.h>
 #include <sys/socket.h>

@@ -4,7 +4,7 @@
  *   FREE --watch_add--> ARMED --client left--> SPENT --watch_remove--> FREE
  *                       ARMED --watch_remove--> FREE
  */
-#include "server/watch.h"
+#include "server/http/watch.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -4,16 +4,19 @@
  * is spoken on it: curl --unix-socket PATH http://fathom/state. What it can do stands in one table
  * in admin.c; docs/security.md lists it.
  */
-#ifndef FATHOM_SERVER_ADMIN_H
-#define FATHOM_SERVER_ADMIN_H
+#ifndef FATHOM_SERVER_HTTP_ADMIN_H
+#define FATHOM_SERVER_HTTP_ADMIN_H
 
-#include "server/state.h"
+#include "server/http/route.h"
 
 struct admin;
 
 /* admin_open - listen at options.admin_socket, on a thread of its own
+ *
+ *   stop  is called with arg when the server is to stop
  * Errors  those of listen_unix; EIO: the thread cannot be started; ENOMEM. */
-fathom_err admin_open(struct admin **out, struct server *s, fathom_diag *d);
+fathom_err admin_open(struct admin **out, const struct route_env *env, void (*stop)(void *arg),
+                      void *arg, fathom_diag *d);
 
 /* admin_close - ends the thread and removes the file; accepts NULL */
 void admin_close(struct admin *a);

@@ -1,8 +1,9 @@
 /* tls.h - certificates: checked before the server starts, and of clients */
-#ifndef FATHOM_SERVER_TLS_H
-#define FATHOM_SERVER_TLS_H
+#ifndef FATHOM_SERVER_HTTP_TLS_H
+#define FATHOM_SERVER_HTTP_TLS_H
 
-#include "server/server.h"
+#include "fathom/err.h"
+#include "server/server_options.h"
 
 struct MHD_Connection;
 

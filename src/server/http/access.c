@@ -1,4 +1,4 @@
-#include "server/access.h"
+#include "server/http/access.h"
 
 #include <string.h>
 #include <strings.h>

@@ -1,4 +1,4 @@
-#include "server/access_log.h"
+#include "server/http/access_log.h"
 
 #include <errno.h>
 #include <fcntl.h>

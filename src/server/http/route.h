@@ -1,9 +1,27 @@
-/* routes.h - which paths exist, and the ones that need no engine */
-#ifndef FATHOM_SERVER_ROUTES_H
-#define FATHOM_SERVER_ROUTES_H
+/* route.h - what a path of the server is, and what it may look at */
+#ifndef FATHOM_SERVER_HTTP_ROUTE_H
+#define FATHOM_SERVER_HTTP_ROUTE_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
 #include "server/api/api_error.h"
-#include "server/state.h"
+
+struct gate;
+struct health;
+struct jobs;
+struct served;
+struct server_state;
+
+/* The parts of a server that its routes look at. */
+struct route_env {
+    const struct served *served;
+    struct server_state *state;
+    struct health *health;
+    struct jobs *jobs;
+    struct gate *gate;
+};
 
 enum {
     METHOD_GET = 1, /* and HEAD */
@@ -15,7 +33,7 @@ enum {
 
 /* The body of a GET, status 200 and JSON unless the route says another type, or an error in *e.
  * `rest` is the path after a prefix route. */
-typedef fathom_err route_get(struct server *s, const char *rest, struct buf *body,
+typedef fathom_err route_get(const struct route_env *env, const char *rest, struct buf *body,
                              struct api_error *e);
 
 /* A request that needs no engine and is more than a GET of a path. */
@@ -25,8 +43,8 @@ struct route_request {
     uint32_t tenant; /* number of the API key */
     bool stream;     /* the query asks for a stream */
 };
-typedef fathom_err route_call(struct server *s, const struct route_request *r, struct buf *body,
-                              struct api_error *e);
+typedef fathom_err route_call(const struct route_env *env, const struct route_request *r,
+                              struct buf *body, struct api_error *e);
 
 /* responses_call - /v1/responses/ID by GET and DELETE, /v1/responses/ID/cancel by POST
  * (responses_route.c) */
@@ -48,23 +66,5 @@ struct route {
     route_call *call;
     const char *type; /* of the body; NULL: JSON, or of a page the path's */
 };
-
-/* route_find - NULL when there is no such path; *rest is what follows a prefix */
-const struct route *route_find(const char *path, const char **rest);
-
-/* route_at - the i-th route; NULL past the last */
-const struct route *route_at(size_t i);
-
-/* route_is_open - it needs no API key */
-bool route_is_open(const struct server_options *o, const struct route *r);
-
-/* route_method - the METHOD_ bit of a request's method */
-unsigned route_method(const char *name);
-
-/* route_allow - value of the Allow header */
-const char *route_allow(const struct route *r);
-
-/* route_refuse_path - the 404 for an unknown path, with what exists */
-fathom_err route_refuse_path(const char *method, const char *path, struct api_error *e);
 
 #endif

@@ -7,8 +7,8 @@
  * `key` is the number of the API key, the first being 0; it and the token counts are absent where
  * they mean nothing.
  */
-#ifndef FATHOM_SERVER_ACCESS_LOG_H
-#define FATHOM_SERVER_ACCESS_LOG_H
+#ifndef FATHOM_SERVER_HTTP_ACCESS_LOG_H
+#define FATHOM_SERVER_HTTP_ACCESS_LOG_H
 
 #include <stdbool.h>
 #include <stdint.h>

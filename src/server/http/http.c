@@ -1,4 +1,5 @@
-#include "server/http.h"
+/* http.c - exchanges on connections, from their headers to their answer; listening */
+#include "server/http/http.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -16,13 +17,15 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/utf8.h"
-#include "server/access.h"
-#include "server/access_log.h"
 #include "server/api/sse.h"
+#include "server/http/access.h"
+#include "server/http/access_log.h"
+#include "server/http/gate.h"
+#include "server/http/listen.h"
+#include "server/http/routes.h"
+#include "server/http/tls.h"
+#include "server/http/watch.h"
 #include "server/job.h"
-#include "server/listen.h"
-#include "server/routes.h"
-#include "server/tls.h"
 #include "server/web/web.h"
 
 enum {
@@ -33,9 +36,23 @@ enum {
     PATH_MAX_BYTES = 256, /* of a path, as far as logs and messages tell it */
 };
 
+struct http {
+    struct route_env env;
+    const struct server_options *o; /* of env.served */
+    struct MHD_Daemon *daemon;
+    struct watch *watch;
+    uint32_t max_connections; /* o's, or what the limit of open files leaves of it */
+    int listen_fd;
+    bool has_uds;      /* o->uds is our file */
+    int access_log_fd; /* -1: none */
+    uint16_t port;
+};
+
 /* One request on a connection. */
 struct exchange {
-    struct server *server;
+    const struct http *http;
+    struct MHD_Connection *connection;
+    int fd; /* -1: not known */
     char method[12];
     char path[PATH_MAX_BYTES];
     const char *rest;          /* of a prefix route: in path */
@@ -48,13 +65,26 @@ struct exchange {
     bool has_tenant; /* a key was needed and brought */
     bool keep_body;
     struct buf body;
-    uint64_t n_body;                   /* bytes received */
-    struct job *job;                   /* NULL: answered without the engine */
+    uint64_t n_body; /* bytes received */
+    struct job *job; /* NULL: answered without the engine */
+    uint32_t watch_entry;
     char id[ANSWER_ID_BYTES];          /* of the answer; "": none */
     char request_id[REQUEST_ID_BYTES]; /* the client's; "": the answer's is told instead */
     int status;
     uint64_t start_us;
 };
+
+static struct metrics *metrics_of(const struct exchange *x)
+{
+    return x->http->env.jobs->metrics;
+}
+
+static int fd_of(struct MHD_Connection *c)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    return info ? info->connect_fd : -1;
+}
 
 /* ---- replies ------------------------------------------------------------------------------- */
 
@@ -83,24 +113,23 @@ static void add_cors_headers(const struct exchange *x, struct MHD_Connection *c,
 {
     bool varies;
     const char *page = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Origin");
-    const char *origin = access_origin(&x->server->o, page, &varies);
+    const char *origin = access_origin(x->http->o, page, &varies);
     if (varies) add_header(r, "Vary", "Origin");
     if (!origin) return;
     add_header(r, "Access-Control-Allow-Origin", origin);
-    if (x->server->o.allow_credentials) add_header(r, "Access-Control-Allow-Credentials", "true");
+    if (x->http->o->allow_credentials) add_header(r, "Access-Control-Allow-Credentials", "true");
     if (!x->preflight) add_header(r, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
 }
 
 static void add_common_headers(const struct exchange *x, struct MHD_Connection *c,
                                struct MHD_Response *r)
 {
-    const struct server *s = x->server;
     const char *id = x->request_id[0] ? x->request_id : x->id;
     add_cors_headers(x, c, r);
     if (*id) add_header(r, "X-Request-Id", id);
     if (x->id[0] && is_anthropic(x)) add_header(r, "request-id", x->id);
     if (x->refused_method) add_header(r, "Allow", route_allow(x->route));
-    if (gate_is_over_limit(x->pass) || atomic_load(&s->draining)) {
+    if (gate_is_over_limit(x->pass) || atomic_load(&x->http->env.state->draining)) {
         add_header(r, "Connection", "close");
     }
     bool web = x->route && x->route->web;
@@ -117,7 +146,7 @@ static enum MHD_Result queue(struct exchange *x, struct MHD_Connection *c, struc
 {
     if (!r) return MHD_NO;
     add_common_headers(x, c, r);
-    metrics_note_response(&x->server->metrics, x->status);
+    metrics_note_response(metrics_of(x), x->status);
     enum MHD_Result result = MHD_queue_response(c, (unsigned)x->status, r);
     MHD_destroy_response(r);
     return result;
@@ -164,13 +193,13 @@ static enum MHD_Result reply_error(struct exchange *x, struct MHD_Connection *c,
         buf_free(&body);
         return MHD_NO;
     }
-    metrics_note_error(&x->server->metrics, e->code);
+    metrics_note_error(metrics_of(x), e->code);
     return reply(x, c, e->status, &body, e->retry_after_s);
 }
 
 static enum MHD_Result reply_preflight(struct exchange *x, struct MHD_Connection *c)
 {
-    const struct server_options *o = &x->server->o;
+    const struct server_options *o = x->http->o;
     const char *asked =
         MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Access-Control-Request-Headers");
     struct buf methods = {0}, headers = {0};
@@ -205,14 +234,14 @@ static ssize_t read_stream(void *arg, uint64_t pos, char *bytes, size_t max)
 static void end_stream(void *arg)
 {
     struct job *job = arg;
-    atomic_fetch_sub(&job->server->metrics.n_stream, 1);
+    atomic_fetch_sub(&job->jobs->metrics->n_stream, 1);
     job_release(job);
 }
 
 static enum MHD_Result reply_stream(struct exchange *x, struct MHD_Connection *c)
 {
     job_hold(x->job);
-    atomic_fetch_add(&x->server->metrics.n_stream, 1);
+    atomic_fetch_add(&metrics_of(x)->n_stream, 1);
     struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES,
                                                                read_stream, x->job, end_stream);
     if (!r) {
@@ -224,6 +253,42 @@ static enum MHD_Result reply_stream(struct exchange *x, struct MHD_Connection *c
     add_header(r, "Cache-Control", "no-cache");
     add_header(r, "X-Accel-Buffering", "no"); /* proxies must not gather the stream */
     return queue(x, c, r);
+}
+
+/* ---- jobs ---------------------------------------------------------------------------------- */
+
+static void suspend(void *client)
+{
+    const struct exchange *x = client;
+    MHD_suspend_connection(x->connection);
+}
+
+static void resume(void *client)
+{
+    const struct exchange *x = client;
+    MHD_resume_connection(x->connection);
+}
+
+/* Closes the socket under the connection, which makes the HTTP library drop it at once even if it
+ * is waiting for the client to read. */
+static void shut(void *client)
+{
+    const struct exchange *x = client;
+    if (x->fd >= 0) (void)shutdown(x->fd, SHUT_RDWR);
+}
+
+static const struct job_client_ops client_ops = {suspend, resume, shut};
+
+static fathom_err start_job(struct exchange *x, struct MHD_Connection *c)
+{
+    const struct job_setup setup = {.api = (enum api_kind)x->route->api,
+                                    .tenant = x->tenant,
+                                    .request_id = x->request_id,
+                                    .client = {&client_ops, x}};
+    x->fd = fd_of(c);
+    fathom_err err = job_start(&x->job, x->http->env.jobs, &setup, &x->body);
+    if (!err) x->watch_entry = watch_add(x->http->watch, x->fd, x->job);
+    return err;
 }
 
 static enum MHD_Result go_on_with_job(struct exchange *x, struct MHD_Connection *c)
@@ -240,7 +305,7 @@ static enum MHD_Result go_on_with_job(struct exchange *x, struct MHD_Connection 
     }
     memcpy(x->id, answer.id, sizeof x->id);
     if (answer.stream) return reply_stream(x, c);
-    if (answer.status >= 400) metrics_note_error(&x->server->metrics, answer.code);
+    if (answer.status >= 400) metrics_note_error(metrics_of(x), answer.code);
     return reply(x, c, answer.status, &answer.body, answer.retry_after_s);
 }
 
@@ -249,7 +314,7 @@ static enum MHD_Result go_on_with_job(struct exchange *x, struct MHD_Connection 
 /* Whether the request needs no key or has one. */
 static bool is_authorized(struct exchange *x, struct MHD_Connection *c)
 {
-    const struct server_options *o = &x->server->o;
+    const struct server_options *o = x->http->o;
     if (x->route && route_is_open(o, x->route)) return true;
     x->has_tenant = o->n_api_key > 0;
     const char *given = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
@@ -273,10 +338,10 @@ static bool is_known_version(struct MHD_Connection *c)
 /* Decides from the headers what the request will get; a job is made only after the body. */
 static void choose_route(struct exchange *x, struct MHD_Connection *c)
 {
-    struct server *s = x->server;
+    const struct http *h = x->http;
     unsigned method = route_method(x->method);
-    x->route = route_find(access_path(&s->o, x->path), &x->rest);
-    if (!tls_client_is_known(&s->o, c)) {
+    x->route = route_find(access_path(h->o, x->path), &x->rest);
+    if (!tls_client_is_known(h->o, c)) {
         (void)api_error_set(&x->error, 403, "client_certificate", NULL,
                             "this server asks for a client certificate that its authorities have "
                             "signed");
@@ -298,7 +363,7 @@ static void choose_route(struct exchange *x, struct MHD_Connection *c)
         (void)api_error_set(&x->error, 503, "too_many_connections", NULL,
                             "%u connections are open, which is the limit (--max-connections); try "
                             "again later",
-                            s->o.max_connections);
+                            h->max_connections);
     } else if (is_anthropic(x) && !is_known_version(c)) {
         (void)api_error_set(&x->error, 400, "unsupported_value", "anthropic-version",
                             "the header anthropic-version names a version that is not served; "
@@ -341,16 +406,18 @@ static struct gate_pass *pass_of(struct MHD_Connection *c)
     return info ? info->socket_context : NULL;
 }
 
-static enum MHD_Result begin_exchange(struct server *s, struct MHD_Connection *c, const char *url,
-                                      const char *method, void **con_cls)
+static enum MHD_Result begin_exchange(const struct http *h, struct MHD_Connection *c,
+                                      const char *url, const char *method, void **con_cls)
 {
     struct exchange *x = mem_calloc(1, sizeof *x);
     if (!x) return MHD_NO;
     *con_cls = x;
-    x->server = s;
+    x->http = h;
+    x->connection = c;
+    x->watch_entry = WATCH_NONE;
     x->start_us = clock_now_us();
     x->pass = pass_of(c);
-    gate_move(s->gate, x->pass, GATE_BODY, x->start_us);
+    gate_move(h->env.gate, x->pass, GATE_BODY, x->start_us);
     x->body.limit = LIMIT_HTTP_BODY_BYTES;
     (void)snprintf(x->method, sizeof x->method, "%s", method);
     copy_path(x->path, url);
@@ -359,29 +426,29 @@ static enum MHD_Result begin_exchange(struct server *s, struct MHD_Connection *c
     choose_route(x, c);
     if (!announces_too_much(c)) return MHD_YES;
     refuse_size(x);
-    gate_move(s->gate, x->pass, GATE_ANSWER, x->start_us);
+    gate_move(h->env.gate, x->pass, GATE_ANSWER, x->start_us);
     return reply_error(x, c, &x->error);
 }
 
 static void drop_body(struct exchange *x)
 {
-    server_drop_bytes(x->server, x->body.len);
+    state_drop_bytes(x->http->env.state, x->body.len);
     buf_free(&x->body);
 }
 
 static void keep_body(struct exchange *x, const char *bytes, size_t n)
 {
-    if (!server_hold_bytes(x->server, n)) {
+    if (!state_hold_bytes(x->http->env.state, n)) {
         x->error.retry_after_s = 1;
         (void)api_error_set(&x->error, 429, "server_busy", NULL,
                             "the bodies of requests on their way hold %u bytes, which is the "
                             "limit; try again later",
-                            x->server->o.max_held_bytes);
+                            x->http->o->max_held_bytes);
         drop_body(x);
         return;
     }
     if (buf_add(&x->body, bytes, n) == FATHOM_OK) return;
-    server_drop_bytes(x->server, n);
+    state_drop_bytes(x->http->env.state, n);
     if (x->body.over_limit) {
         refuse_size(x);
     } else {
@@ -402,13 +469,13 @@ static enum MHD_Result take_body(struct exchange *x, const char *bytes, size_t *
 
 static fathom_err call_route(struct exchange *x, struct MHD_Connection *c, struct buf *body)
 {
-    if (x->route->get) return x->route->get(x->server, x->rest, body, &x->error);
+    if (x->route->get) return x->route->get(&x->http->env, x->rest, body, &x->error);
     const char *stream = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "stream");
     const struct route_request r = {.method = route_method(x->method),
                                     .rest = x->rest,
                                     .tenant = x->tenant,
                                     .stream = stream && strcmp(stream, "true") == 0};
-    return x->route->call(x->server, &r, body, &x->error);
+    return x->route->call(&x->http->env, &r, body, &x->error);
 }
 
 /* What needs no engine is answered at once. */
@@ -426,20 +493,17 @@ static enum MHD_Result answer_route(struct exchange *x, struct MHD_Connection *c
 
 static enum MHD_Result answer_exchange(struct exchange *x, struct MHD_Connection *c)
 {
-    struct server *s = x->server;
-    gate_move(s->gate, x->pass, GATE_ANSWER, clock_now_us());
+    const struct route_env *env = &x->http->env;
+    gate_move(env->gate, x->pass, GATE_ANSWER, clock_now_us());
     if (x->error.status) return reply_error(x, c, &x->error);
     if (x->preflight) return reply_preflight(x, c);
     if (!x->keep_body) return answer_route(x, c);
-    if (atomic_load(&s->draining)) {
+    if (atomic_load(&env->state->draining)) {
         x->error.retry_after_s = 5;
         (void)api_error_set(&x->error, 503, "shutting_down", NULL, "the server is shutting down");
         return reply_error(x, c, &x->error);
     }
-    if (job_start(&x->job, s, c, (enum api_kind)x->route->api, x->tenant, &x->body) != FATHOM_OK) {
-        return MHD_NO;
-    }
-    return go_on_with_job(x, c);
+    return start_job(x, c) == FATHOM_OK ? go_on_with_job(x, c) : MHD_NO;
 }
 
 static enum MHD_Result handle(void *arg, struct MHD_Connection *c, const char *url,
@@ -456,7 +520,7 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *c, const char *u
 static void log_exchange(const struct exchange *x, const struct job_summary *j)
 {
     unsigned long long total_ms = (clock_now_us() - x->start_us) / 1000;
-    if (x->server->o.hide_requests) return;
+    if (x->http->o->hide_requests) return;
     if (!x->job) {
         enum log_level level = x->status < 400 ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO;
         log_write(level, "server", "%s %s %d ms=%llu", x->method, x->path, x->status, total_ms);
@@ -486,7 +550,7 @@ static void log_access(const struct exchange *x, struct MHD_Connection *c,
                        const struct job_summary *j)
 {
     char remote[INET6_ADDRSTRLEN];
-    if (x->server->access_log_fd < 0) return;
+    if (x->http->access_log_fd < 0) return;
     remote_text(remote, c);
     const struct access_entry e = {.request_id = x->request_id,
                                    .id = x->id,
@@ -504,7 +568,7 @@ static void log_access(const struct exchange *x, struct MHD_Connection *c,
                                    .n_output = j->usage.n_output,
                                    .first_ms = j->first_us / 1000,
                                    .total_ms = (clock_now_us() - x->start_us) / 1000};
-    access_log_write(x->server->access_log_fd, &e);
+    access_log_write(x->http->access_log_fd, &e);
 }
 
 static void end_exchange(void *arg, struct MHD_Connection *c, void **con_cls,
@@ -515,11 +579,12 @@ static void end_exchange(void *arg, struct MHD_Connection *c, void **con_cls,
     (void)arg, (void)why;
     if (!x) return;
     *con_cls = NULL;
+    watch_remove(x->http->watch, x->watch_entry);
     if (x->job) job_detach(x->job, &summary);
-    if (!x->status) metrics_note_response(&x->server->metrics, 499);
+    if (!x->status) metrics_note_response(metrics_of(x), 499);
     log_exchange(x, &summary);
     log_access(x, c, &summary);
-    gate_move(x->server->gate, x->pass, GATE_HEAD, clock_now_us());
+    gate_move(x->http->env.gate, x->pass, GATE_HEAD, clock_now_us());
     drop_body(x);
     mem_free(x);
 }
@@ -527,29 +592,28 @@ static void end_exchange(void *arg, struct MHD_Connection *c, void **con_cls,
 static void pass_gate(void *arg, struct MHD_Connection *c, void **socket_context,
                       enum MHD_ConnectionNotificationCode what)
 {
-    struct server *s = arg;
+    const struct http *h = arg;
     if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
-        gate_leave(s->gate, *socket_context);
+        gate_leave(h->env.gate, *socket_context);
         return;
     }
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
-    *socket_context = info ? gate_enter(s->gate, info->connect_fd, clock_now_us()) : NULL;
+    int fd = fd_of(c);
+    *socket_context = fd >= 0 ? gate_enter(h->env.gate, fd, clock_now_us()) : NULL;
 }
 
 /* ---- listening ----------------------------------------------------------------------------- */
 
 /* A connection is a file handle; the usual soft limit of 1024 is below what we serve. */
-static void raise_file_limit(struct server *s)
+static void raise_file_limit(struct http *h)
 {
     enum { RESERVE = 256 + OVER_LIMIT_RESERVE };
-    uint64_t need = (uint64_t)s->o.max_connections + RESERVE;
+    uint64_t need = (uint64_t)h->max_connections + RESERVE;
     uint64_t allowed = os_allow_files(need);
     if (allowed == 0 || allowed >= need) return;
     uint32_t room = allowed > 2 * RESERVE ? (uint32_t)allowed - RESERVE : RESERVE;
     LOG_WARN("server", "at most %llu open files are allowed (ulimit -n): %u connections, not %u",
-             (unsigned long long)allowed, room, s->o.max_connections);
-    s->o.max_connections = room;
+             (unsigned long long)allowed, room, h->max_connections);
+    h->max_connections = room;
 }
 
 static void log_library(void *arg, const char *fmt, va_list ap)
@@ -561,26 +625,18 @@ static void log_library(void *arg, const char *fmt, va_list ap)
     LOG_DEBUG("server", "libmicrohttpd: %s", line);
 }
 
-fathom_err http_open(struct server *s, fathom_diag *d)
+static fathom_err start_daemon(struct http *h, fathom_diag *d)
 {
-    TRY(tls_check(&s->o, d));
-    if (s->o.access_log) TRY(access_log_open(&s->access_log_fd, s->o.access_log, d));
-    if (s->o.uds) {
-        TRY(listen_unix(s->o.uds, &s->listen_fd, d));
-        s->has_uds = true;
-    } else {
-        TRY(listen_tcp(s->o.host, s->o.port, &s->listen_fd, &s->port, d));
-    }
-    raise_file_limit(s);
+    const struct server_options *o = h->o;
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
     struct MHD_OptionItem tls[] = {
-        {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)s->o.tls_certificate},
-        {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)s->o.tls_key},
-        {s->o.tls_client_ca ? MHD_OPTION_HTTPS_MEM_TRUST : MHD_OPTION_END, 0,
-         (void *)s->o.tls_client_ca},
+        {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)o->tls_certificate},
+        {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)o->tls_key},
+        {o->tls_client_ca ? MHD_OPTION_HTTPS_MEM_TRUST : MHD_OPTION_END, 0,
+         (void *)o->tls_client_ca},
         {MHD_OPTION_END, 0, NULL},
     };
-    if (s->o.tls_certificate) {
+    if (o->tls_certificate) {
         if (MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES) {
             FAIL(d, FATHOM_EUNSUPPORTED, "this build of libmicrohttpd has no TLS");
         }
@@ -588,40 +644,75 @@ fathom_err http_open(struct server *s, fathom_diag *d)
     } else {
         tls[0].option = MHD_OPTION_END;
     }
-    s->http = MHD_start_daemon(
-        flags, 0, NULL, NULL, handle, s, MHD_OPTION_EXTERNAL_LOGGER, log_library, NULL,
-        MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_NOTIFY_COMPLETED, end_exchange, s,
-        MHD_OPTION_NOTIFY_CONNECTION, pass_gate, s, MHD_OPTION_THREAD_POOL_SIZE,
-        s->o.n_http_thread > 1 ? s->o.n_http_thread : 0, MHD_OPTION_CONNECTION_LIMIT,
-        s->o.max_connections + OVER_LIMIT_RESERVE, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)SILENCE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)LIMIT_HTTP_HEAD_BYTES,
-        MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
-    if (!s->http) {
-        FAIL(d, FATHOM_EIO, "the HTTP server cannot start");
-    }
+    h->daemon = MHD_start_daemon(
+        flags, 0, NULL, NULL, handle, h, MHD_OPTION_EXTERNAL_LOGGER, log_library, NULL,
+        MHD_OPTION_LISTEN_SOCKET, h->listen_fd, MHD_OPTION_NOTIFY_COMPLETED, end_exchange, h,
+        MHD_OPTION_NOTIFY_CONNECTION, pass_gate, h, MHD_OPTION_THREAD_POOL_SIZE,
+        o->n_http_thread > 1 ? o->n_http_thread : 0, MHD_OPTION_CONNECTION_LIMIT,
+        h->max_connections + OVER_LIMIT_RESERVE, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SILENCE_S,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)LIMIT_HTTP_HEAD_BYTES, MHD_OPTION_ARRAY, tls,
+        MHD_OPTION_END);
+    if (!h->daemon) FAIL(d, FATHOM_EIO, "the HTTP server cannot start");
     return FATHOM_OK;
+}
+
+static fathom_err start(struct http *h, fathom_diag *d)
+{
+    static const struct watch_actions watch_actions = {job_hold, job_client_left};
+    const struct server_options *o = h->o;
+    TRY(tls_check(o, d));
+    TRY(watch_create(&h->watch, &watch_actions, d));
+    if (o->access_log) TRY(access_log_open(&h->access_log_fd, o->access_log, d));
+    if (o->uds) {
+        TRY(listen_unix(o->uds, &h->listen_fd, d));
+        h->has_uds = true;
+    } else {
+        TRY(listen_tcp(o->host, o->port, &h->listen_fd, &h->port, d));
+    }
+    raise_file_limit(h);
+    return start_daemon(h, d);
+}
+
+fathom_err http_open(struct http **out, const struct route_env *env, fathom_diag *d)
+{
+    struct http *h = mem_calloc(1, sizeof *h);
+    *out = h;
+    if (!h) return FATHOM_ENOMEM;
+    h->env = *env;
+    h->o = &env->served->o;
+    h->max_connections = h->o->max_connections;
+    h->listen_fd = h->access_log_fd = -1;
+    fathom_err err = start(h, d);
+    if (!err) return FATHOM_OK;
+    http_close(h);
+    *out = NULL;
+    return err;
+}
+
+uint16_t http_port(const struct http *h)
+{
+    return h->port;
 }
 
 /* A request that the library itself refuses, as one that is no HTTP, while it stops would end the
  * process: it takes the refusal for queued when it is not. So connections end before it. */
-static void end_connections(struct server *s)
+static void end_connections(struct http *h)
 {
-    gate_shut(s->gate);
-    for (int i = 0; i < SHUT_MS && gate_n(s->gate) > 0; i++) clock_sleep_us(1000);
+    gate_shut(h->env.gate);
+    for (int i = 0; i < SHUT_MS && gate_n(h->env.gate) > 0; i++) clock_sleep_us(1000);
 }
 
-void http_close(struct server *s)
+void http_close(struct http *h)
 {
-    if (s->http) {
-        end_connections(s);
-        MHD_stop_daemon(s->http); /* closes listen_fd */
-    } else if (s->listen_fd >= 0) {
-        (void)close(s->listen_fd);
+    if (!h) return;
+    if (h->daemon) {
+        end_connections(h);
+        MHD_stop_daemon(h->daemon); /* closes listen_fd */
+    } else if (h->listen_fd >= 0) {
+        (void)close(h->listen_fd);
     }
-    s->http = NULL;
-    s->listen_fd = -1;
-    if (s->has_uds) (void)unlink(s->o.uds);
-    s->has_uds = false;
-    if (s->access_log_fd >= 0) (void)close(s->access_log_fd);
-    s->access_log_fd = -1;
+    watch_destroy(h->watch);
+    if (h->has_uds) (void)unlink(h->o->uds);
+    if (h->access_log_fd >= 0) (void)close(h->access_log_fd);
+    mem_free(h);
 }

@@ -1,4 +1,5 @@
-#include "server/routes.h"
+/* routes.c - the table of paths, and what those that need no engine answer */
+#include "server/http/routes.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -6,11 +7,14 @@
 #include "base/fail.h"
 #include "base/json.h"
 #include "server/api/api_request.h"
+#include "server/health.h"
+#include "server/http/gate.h"
+#include "server/job.h"
 #include "server/web/web.h"
 
 /* ---- models -------------------------------------------------------------------------------- */
 
-static void write_model(const struct server *s, const char *name, struct buf *b)
+static void write_model(const struct served *s, const char *name, struct buf *b)
 {
     (void)buf_add_str(b, "{\"id\":");
     (void)json_write_string(b, name, strlen(name));
@@ -25,9 +29,10 @@ static void write_model(const struct server *s, const char *name, struct buf *b)
     (void)buf_add_char(b, '}');
 }
 
-static fathom_err list_models(struct server *s, const char *rest, struct buf *body,
+static fathom_err list_models(const struct route_env *env, const char *rest, struct buf *body,
                               struct api_error *e)
 {
+    const struct served *s = env->served;
     (void)rest, (void)e;
     (void)buf_add_str(body, "{\"object\":\"list\",\"data\":[");
     for (size_t i = 0; i < s->o.n_model_name; i++) {
@@ -37,9 +42,10 @@ static fathom_err list_models(struct server *s, const char *rest, struct buf *bo
     return buf_add_str(body, "]}");
 }
 
-static fathom_err get_model(struct server *s, const char *rest, struct buf *body,
+static fathom_err get_model(const struct route_env *env, const char *rest, struct buf *body,
                             struct api_error *e)
 {
+    const struct served *s = env->served;
     for (size_t i = 0; i < s->o.n_model_name; i++) {
         if (strcmp(rest, s->o.model_names[i]) != 0) continue;
         write_model(s, rest, body);
@@ -52,61 +58,77 @@ static fathom_err get_model(struct server *s, const char *rest, struct buf *body
 
 /* ---- the server ---------------------------------------------------------------------------- */
 
-static fathom_err get_metrics(struct server *s, const char *rest, struct buf *body,
+static fathom_err get_metrics(const struct route_env *env, const char *rest, struct buf *body,
                               struct api_error *e)
 {
     (void)rest, (void)e;
+    const struct served *s = env->served;
     fathom_stats stats;
     struct grammar_cache_stats grammars;
-    grammar_cache_get_stats(s->grammars, &grammars);
+    grammar_cache_get_stats(env->jobs->grammars, &grammars);
     fathom_get_stats(s->engine, &stats);
     const struct metrics_view view = {.model_name = s->o.model_names[0],
                                       .info = s->info,
                                       .stats = &stats,
                                       .grammars = &grammars,
-                                      .held_bytes = atomic_load(&s->held_bytes),
-                                      .n_job = server_n_job(s),
-                                      .n_connection = gate_n(s->gate),
-                                      .n_late = gate_n_late(s->gate),
+                                      .held_bytes = atomic_load(&env->state->held_bytes),
+                                      .n_job = jobs_count(env->jobs),
+                                      .n_connection = gate_n(env->gate),
+                                      .n_late = gate_n_late(env->gate),
                                       .start_s = s->created,
-                                      .draining = atomic_load(&s->draining)};
-    return metrics_write(body, &s->metrics, &view);
+                                      .draining = atomic_load(&env->state->draining)};
+    return metrics_write(body, env->jobs->metrics, &view);
 }
 
-static fathom_err get_load(struct server *s, const char *rest, struct buf *body,
+static fathom_err get_load(const struct route_env *env, const char *rest, struct buf *body,
                            struct api_error *e)
 {
     (void)rest, (void)e;
-    return buf_printf(body, "{\"server_load\":%zu}", server_n_job(s));
+    return buf_printf(body, "{\"server_load\":%zu}", jobs_count(env->jobs));
 }
 
-static fathom_err get_tokenizer_info(struct server *s, const char *rest, struct buf *body,
-                                     struct api_error *e)
+static fathom_err get_tokenizer_info(const struct route_env *env, const char *rest,
+                                     struct buf *body, struct api_error *e)
 {
     const char *text;
     size_t n;
     (void)rest;
-    if (!s->o.tokenizer_info) {
+    if (!env->served->o.tokenizer_info) {
         return api_error_set(e, 404, "not_found", NULL,
                              "/tokenizer_info is off: start with --enable-tokenizer-info-endpoint");
     }
-    if (fathom_get_file(s->engine, "tokenizer_config.json", &text, &n) != FATHOM_OK) {
+    if (fathom_get_file(env->served->engine, "tokenizer_config.json", &text, &n) != FATHOM_OK) {
         return api_error_set(e, 404, "not_found", NULL,
                              "the checkpoint has no tokenizer_config.json");
     }
     return buf_add(body, text, n);
 }
 
-static fathom_err get_version(struct server *s, const char *rest, struct buf *body,
+static fathom_err get_live(const struct route_env *env, const char *rest, struct buf *body,
+                           struct api_error *e)
+{
+    (void)rest;
+    return health_tell_live(env->health, body, e);
+}
+
+static fathom_err get_ready(const struct route_env *env, const char *rest, struct buf *body,
+                            struct api_error *e)
+{
+    (void)rest;
+    return health_tell_ready(env->health, body, e);
+}
+
+static fathom_err get_version(const struct route_env *env, const char *rest, struct buf *body,
                               struct api_error *e)
 {
-    (void)s, (void)rest, (void)e;
+    (void)env, (void)rest, (void)e;
     return buf_add_str(body, "{\"version\":\"" FATHOM_VERSION "\"}");
 }
 
-static fathom_err get_web(struct server *s, const char *rest, struct buf *body, struct api_error *e)
+static fathom_err get_web(const struct route_env *env, const char *rest, struct buf *body,
+                          struct api_error *e)
 {
-    (void)s;
+    (void)env;
     const struct web_file *file = web_find(rest);
     if (file) return buf_add(body, file->data, file->n);
     return api_error_set(e, 404, "not_found", NULL, "the page has no file \"%.200s\"", rest);
@@ -130,11 +152,11 @@ static const struct route routes[] = {
     {.path = "/load", .methods = METHOD_GET, .get = get_load},
     {.path = "/v1/models", .methods = METHOD_GET, .get = list_models},
     {.path = "/v1/models/", .prefix = true, .methods = METHOD_GET, .get = get_model},
-    {.path = "/health", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = health_get_live},
-    {.path = "/health/live", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = health_get_live},
-    {.path = "/ping", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = health_get_live},
-    {.path = "/ready", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = health_get_ready},
-    {.path = "/health/ready", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = health_get_ready},
+    {.path = "/health", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_live},
+    {.path = "/health/live", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_live},
+    {.path = "/ping", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_live},
+    {.path = "/ready", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_ready},
+    {.path = "/health/ready", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_ready},
     {.path = "/metrics",
      .guard = ROUTE_METRICS,
      .methods = METHOD_GET,

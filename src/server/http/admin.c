@@ -1,4 +1,5 @@
-#include "server/admin.h"
+/* admin.c - the operator's socket: a table of actions, and the HTTP around it */
+#include "server/http/admin.h"
 
 #include <microhttpd.h>
 #include <string.h>
@@ -9,20 +10,24 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "server/health.h"
+#include "server/http/gate.h"
+#include "server/http/listen.h"
+#include "server/http/routes.h"
 #include "server/job.h"
-#include "server/listen.h"
-#include "server/routes.h"
 
 enum { CONNECTIONS_MAX = 8, SILENCE_S = 30 };
 
 struct admin {
-    struct server *server;
+    const struct route_env *env;
+    void (*stop)(void *arg);
+    void *stop_arg;
     struct MHD_Daemon *http;
     int fd;
 };
 
 /* What is asked, and the argument after '?': level for /log_level, NULL elsewhere. */
-typedef fathom_err admin_action(struct server *s, const char *argument, struct buf *body,
+typedef fathom_err admin_action(const struct route_env *env, const char *argument, struct buf *body,
                                 struct api_error *e);
 
 /* ---- actions ------------------------------------------------------------------------------- */
@@ -32,10 +37,11 @@ static fathom_err say_ok(struct buf *body)
     return buf_add_str(body, "{\"status\":\"ok\"}\n");
 }
 
-static fathom_err tell_server(struct server *s, const char *argument, struct buf *body,
+static fathom_err tell_server(const struct route_env *env, const char *argument, struct buf *body,
                               struct api_error *e)
 {
     (void)argument, (void)e;
+    const struct served *s = env->served;
     const fathom_info *info = s->info;
     fathom_stats stats;
     fathom_get_stats(s->engine, &stats);
@@ -56,41 +62,41 @@ static fathom_err tell_server(struct server *s, const char *argument, struct buf
                       "\"uptime_s\":%lld,\"draining\":%s,\"running\":%u,\"waiting\":%u,"
                       "\"api_keys\":%zu}\n",
                       (long long)(clock_unix_s() - s->created),
-                      atomic_load(&s->draining) ? "true" : "false", stats.n_running,
+                      atomic_load(&env->state->draining) ? "true" : "false", stats.n_running,
                       stats.n_waiting, s->o.n_api_key);
 }
 
-static fathom_err tell_state(struct server *s, const char *argument, struct buf *body,
+static fathom_err tell_state(const struct route_env *env, const char *argument, struct buf *body,
                              struct api_error *e)
 {
     (void)argument, (void)e;
     fathom_stats stats;
-    fathom_get_stats(s->engine, &stats);
+    fathom_get_stats(env->served->engine, &stats);
     (void)buf_printf(body,
                      "engine running=%u waiting=%u step=%llu progress=%llu pages_free=%u "
                      "pages_cached=%u pages=%u failed=%d\n",
                      stats.n_running, stats.n_waiting, (unsigned long long)stats.n_step,
                      (unsigned long long)stats.progress, stats.n_page_free, stats.n_page_cached,
                      stats.n_page, stats.failed);
-    (void)buf_printf(body, "server connections=%u held_bytes=%zu draining=%d\n", gate_n(s->gate),
-                     atomic_load(&s->held_bytes), atomic_load(&s->draining));
-    server_dump_jobs(s, body);
+    (void)buf_printf(body, "server connections=%u held_bytes=%zu draining=%d\n", gate_n(env->gate),
+                     atomic_load(&env->state->held_bytes), atomic_load(&env->state->draining));
+    jobs_dump(env->jobs, body);
     return buf_status(body);
 }
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
-static fathom_err tell_level(struct server *s, const char *argument, struct buf *body,
+static fathom_err tell_level(const struct route_env *env, const char *argument, struct buf *body,
                              struct api_error *e)
 {
-    (void)s, (void)argument, (void)e;
+    (void)env, (void)argument, (void)e;
     return buf_printf(body, "{\"level\":\"%s\"}\n", level_names[log_get_level()]);
 }
 
-static fathom_err set_level(struct server *s, const char *argument, struct buf *body,
+static fathom_err set_level(const struct route_env *env, const char *argument, struct buf *body,
                             struct api_error *e)
 {
-    (void)s;
+    (void)env;
     for (int i = 0; argument && i <= LOG_LEVEL_DEBUG; i++) {
         if (strcmp(argument, level_names[i]) != 0) continue;
         log_set_level((enum log_level)i);
@@ -102,34 +108,34 @@ static fathom_err set_level(struct server *s, const char *argument, struct buf *
                          argument ? argument : "");
 }
 
-static fathom_err drain(struct server *s, const char *argument, struct buf *body,
+static fathom_err drain(const struct route_env *env, const char *argument, struct buf *body,
                         struct api_error *e)
 {
-    (void)s, (void)argument, (void)e;
+    (void)env, (void)argument, (void)e;
     return say_ok(body);
 }
 
-static fathom_err reset_cache(struct server *s, const char *argument, struct buf *body,
+static fathom_err reset_cache(const struct route_env *env, const char *argument, struct buf *body,
                               struct api_error *e)
 {
     (void)argument, (void)e;
-    fathom_reset_cache(s->engine);
+    fathom_reset_cache(env->served->engine);
     return say_ok(body);
 }
 
-static fathom_err tell_metrics(struct server *s, const char *argument, struct buf *body,
+static fathom_err tell_metrics(const struct route_env *env, const char *argument, struct buf *body,
                                struct api_error *e)
 {
     const char *rest;
     (void)argument;
-    return route_find("/metrics", &rest)->get(s, "", body, e);
+    return route_find("/metrics", &rest)->get(env, "", body, e);
 }
 
-static fathom_err tell_health(struct server *s, const char *argument, struct buf *body,
+static fathom_err tell_health(const struct route_env *env, const char *argument, struct buf *body,
                               struct api_error *e)
 {
     (void)argument;
-    return health_get_live(s, "", body, e);
+    return health_tell_live(env->health, body, e);
 }
 
 static const struct action {
@@ -190,8 +196,8 @@ static enum MHD_Result reply(struct MHD_Connection *c, int status, struct buf *b
     return result;
 }
 
-/* A body is read and dropped; con_cls is the admin from the headers on, and its server when that is
- * to stop. */
+/* A body is read and dropped; con_cls is the admin from the headers on, and its member `stop` when
+ * the server is to stop. */
 static enum MHD_Result handle(void *arg, struct MHD_Connection *c, const char *url,
                               const char *method, const char *version, const char *bytes,
                               size_t *n_byte, void **con_cls)
@@ -209,8 +215,8 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *c, const char *u
     const struct action *action = find_action(method, url);
     if (action && action->method == METHOD_POST)
         LOG_INFO("admin", "%s %s", url, level ? level : "");
-    if (action && action->stops) *con_cls = a->server;
-    fathom_err err = action ? action->call(a->server, level, &body, &e) : refuse(method, url, &e);
+    if (action && action->stops) *con_cls = &a->stop;
+    fathom_err err = action ? action->call(a->env, level, &body, &e) : refuse(method, url, &e);
     if (err) {
         buf_clear(&body);
         (void)api_error_from(&e, err, NULL, NULL);
@@ -228,17 +234,21 @@ static void completed(void *arg, struct MHD_Connection *c, void **con_cls,
 {
     struct admin *a = arg;
     (void)c, (void)how;
-    if (*con_cls == a->server) server_stop(a->server);
+    if (*con_cls == &a->stop) a->stop(a->stop_arg);
 }
 
-fathom_err admin_open(struct admin **out, struct server *s, fathom_diag *d)
+fathom_err admin_open(struct admin **out, const struct route_env *env, void (*stop)(void *arg),
+                      void *arg, fathom_diag *d)
 {
+    const char *path = env->served->o.admin_socket;
     int fd;
     *out = NULL;
-    TRY(listen_unix(s->o.admin_socket, &fd, d));
+    TRY(listen_unix(path, &fd, d));
     struct admin *a = mem_calloc(1, sizeof *a);
     if (a) {
-        a->server = s;
+        a->env = env;
+        a->stop = stop;
+        a->stop_arg = arg;
         a->fd = fd;
         a->http = MHD_start_daemon(
             MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, handle, a, MHD_OPTION_LISTEN_SOCKET, fd,
@@ -251,7 +261,7 @@ fathom_err admin_open(struct admin **out, struct server *s, fathom_diag *d)
     }
     fathom_err err = a ? FATHOM_EIO : FATHOM_ENOMEM;
     (void)close(fd);
-    (void)unlink(s->o.admin_socket);
+    (void)unlink(path);
     mem_free(a);
     FAIL(d, err, "the server of --admin-socket cannot start");
 }
@@ -260,6 +270,6 @@ void admin_close(struct admin *a)
 {
     if (!a) return;
     MHD_stop_daemon(a->http);
-    (void)unlink(a->server->o.admin_socket);
+    (void)unlink(a->env->served->o.admin_socket);
     mem_free(a);
 }

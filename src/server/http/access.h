@@ -2,11 +2,11 @@
  *
  * Pure functions of the server's options and of headers.
  */
-#ifndef FATHOM_SERVER_ACCESS_H
-#define FATHOM_SERVER_ACCESS_H
+#ifndef FATHOM_SERVER_HTTP_ACCESS_H
+#define FATHOM_SERVER_HTTP_ACCESS_H
 
 #include "base/buf.h"
-#include "server/server.h"
+#include "server/server_options.h"
 
 /* access_bearer - the key in the value of an Authorization header; NULL: there is none */
 const char *access_bearer(const char *authorization);

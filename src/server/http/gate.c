@@ -1,6 +1,6 @@
 /* Invariants, under the lock: the list holds every pass that has entered and not left; `n` is its
  * length; the fd of a pass in the list is open, since it leaves before the fd is closed. */
-#include "server/gate.h"
+#include "server/http/gate.h"
 
 #include <pthread.h>
 #include <sys/socket.h>

@@ -8,8 +8,8 @@
  * A connection above the limit is let in all the same, so that it can be told: its requests get 503
  * and it is closed. Beyond a reserve of such connections the system's own queue holds them.
  */
-#ifndef FATHOM_SERVER_GATE_H
-#define FATHOM_SERVER_GATE_H
+#ifndef FATHOM_SERVER_HTTP_GATE_H
+#define FATHOM_SERVER_HTTP_GATE_H
 
 #include <stdbool.h>
 #include <stdint.h>

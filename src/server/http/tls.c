@@ -1,4 +1,4 @@
-#include "server/tls.h"
+#include "server/http/tls.h"
 
 #include <gnutls/gnutls.h>
 #include <gnutls/x509.h>

@@ -1,6 +1,6 @@
 /* listen.h - sockets that wait for connections */
-#ifndef FATHOM_SERVER_LISTEN_H
-#define FATHOM_SERVER_LISTEN_H
+#ifndef FATHOM_SERVER_HTTP_LISTEN_H
+#define FATHOM_SERVER_HTTP_LISTEN_H
 
 #include <stdint.h>
 

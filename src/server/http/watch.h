@@ -4,8 +4,8 @@
  * the sockets of all jobs in flight for the end of the client's side; a client that closes, or
  * shuts down its sending side, has left.
  */
-#ifndef FATHOM_SERVER_WATCH_H
-#define FATHOM_SERVER_WATCH_H
+#ifndef FATHOM_SERVER_HTTP_WATCH_H
+#define FATHOM_SERVER_HTTP_WATCH_H
 
 #include <stdint.h>
 
