@@ -1,7 +1,7 @@
-/* health.h - whether the engine gets on, and what probes are told
+/* health.h - whether the engine makes progress, and what probes are told
  *
- * The watermark is fathom_stats.progress. It is looked at by the poll thread at every tick and by
- * each probe; while requests are live and it does not change, the engine is still, and after
+ * The watermark is fathom_stats.progress. The poll thread looks at it at every tick, and each probe
+ * does. While requests are live and the watermark does not change, the engine is still. After
  * stall_timeout_ms of stillness it is stuck. An idle engine is never stuck.
  *
  *            live        ready
@@ -36,12 +36,13 @@ struct health {
 void health_init(struct health *h, const struct served *served, const struct server_state *state,
                  uint64_t now_us);
 
-/* health_note - take a look at the engine's statistics; any thread
+/* health_note - note the engine's statistics; any thread
  * Returns for how long the engine has been still, microseconds. */
 uint64_t health_note(struct health *h, const fathom_stats *stats, uint64_t now_us);
 
 /* health_look - health_note of what the engine tells now; logs when it gets stuck and when it moves
- * again. Returns whether it is stuck. */
+ * again.
+ * Returns whether it is stuck. */
 bool health_look(struct health *h);
 
 /* health_tell_live, health_tell_ready - the body of a probe's answer, or 503 in *e */

@@ -131,7 +131,7 @@ fathom_err job_start(struct job **out, struct jobs *jobs, const struct job_setup
 
 /* ---- the HTTP side ------------------------------------------------------------------------- */
 
-/* A stream begins with its first bytes, a token's or a comment's: what goes wrong before is told by
+/* A stream begins with its first bytes, a token's or a comment's. An error before them is told by
  * the status. */
 static bool is_answerable(const struct job *job)
 {
@@ -143,14 +143,14 @@ void job_wake(struct job *job)
 {
     if (!job->suspended || !(job->cut || is_answerable(job))) return;
     job->suspended = false;
-    job->client.ops->resume(job->client.client);
+    job->client.ops->resume(job->client.arg);
 }
 
-/* The connection's thread calls this and no other may resume what is not yet suspended: both
- * happen under the lock. */
+/* The connection's thread calls this. Nobody resumes a connection that is not yet suspended, since
+ * both happen under the lock. */
 static void suspend(struct job *job)
 {
-    job->client.ops->suspend(job->client.client);
+    job->client.ops->suspend(job->client.arg);
     job->suspended = true;
 }
 
@@ -256,7 +256,7 @@ static void cut(struct job *job)
     job->cut = true;
     if (job->state == JOB_RUNNING) job->state = JOB_DONE;
     cancel_flying(job);
-    if (job->attached) job->client.ops->shut(job->client.client);
+    if (job->attached) job->client.ops->shut(job->client.arg);
     job_wake(job);
 }
 
@@ -379,7 +379,7 @@ static void take_token(struct job *job, struct job_choice *choice, const fathom_
     check_backlog(job);
 }
 
-/* A choice that a stop string ended was cancelled in the engine and stopped all the same. */
+/* A stop string ends a choice, which is then cancelled in the engine: it counts as stopped. */
 static enum metric_finish finish_of(fathom_finish finish, bool ended)
 {
     if (ended || finish == FATHOM_FINISH_STOP) return METRIC_FINISH_STOP;

@@ -40,7 +40,7 @@ struct response_store;
 struct response_link;
 struct workers;
 
-/* What jobs work with, fixed once the first has started, and those that live. */
+/* All jobs that live, and what they work with, which is fixed once the first has started. */
 struct jobs {
     const struct served *served;
     struct server_state *state;
@@ -54,17 +54,17 @@ struct jobs {
     size_t n;
 };
 
-/* Who waits for a job's answer. The calls are made with the job's lock, and none after
- * job_detach. */
+/* The calls of a client. They are made with the job's lock, and none after job_detach. */
 struct job_client_ops {
-    void (*suspend)(void *client); /* by the connection's thread: not called again until resumed */
-    void (*resume)(void *client);  /* after suspend, from any thread */
-    void (*shut)(void *client);    /* end the connection, though it may be waiting to write */
+    void (*suspend)(void *arg); /* by the connection's thread: not called again until resumed */
+    void (*resume)(void *arg);  /* after suspend, from any thread */
+    void (*shut)(void *arg);    /* end the connection, though it may be waiting to write */
 };
 
+/* Who waits for a job's answer. */
 struct job_client {
     const struct job_client_ops *ops; /* NULL: nobody waits */
-    void *client;
+    void *arg;
 };
 
 enum job_state { JOB_QUEUED, JOB_PREPARING, JOB_RUNNING, JOB_DONE };
@@ -119,7 +119,8 @@ enum job_action {
 
 /* ---- all jobs ------------------------------------------------------------------------------ */
 
-/* jobs_init - what jobs work with is set; the list is empty. jobs_free needs it empty. */
+/* jobs_init - an empty list; what jobs work with is set by the caller
+ * jobs_free - frees no job */
 void jobs_init(struct jobs *jobs);
 void jobs_free(struct jobs *jobs);
 
@@ -161,7 +162,7 @@ struct job_setup {
 fathom_err job_start(struct job **out, struct jobs *jobs, const struct job_setup *setup,
                      struct buf *body);
 
-/* job_next_action - what now? For JOB_WAIT the connection is suspended here. */
+/* job_next_action - what to do with the connection; JOB_WAIT has suspended it */
 enum job_action job_next_action(struct job *job);
 
 /* The answer's head, once there is one. */
@@ -178,7 +179,7 @@ struct job_answer {
 fathom_err job_take_answer(struct job *job, struct job_answer *out);
 
 /* job_read - bytes of a stream for the connection
- * Returns their number, 1 to max; 0 after suspending the connection; JOB_END; JOB_BROKEN. */
+ * Returns their number, 1 to max; 0: the connection has been suspended; JOB_END; JOB_BROKEN. */
 enum { JOB_END = -1, JOB_BROKEN = -2 };
 ssize_t job_read(struct job *job, char *bytes, size_t max);
 
@@ -189,20 +190,20 @@ struct job_summary {
     uint64_t first_us;
 };
 
-/* job_detach - the connection is done with the job: what is still in the engine is cancelled */
+/* job_detach - the connection is done with the job; its requests in the engine are cancelled */
 void job_detach(struct job *job, struct job_summary *out);
 
 void job_hold(struct job *job);
 void job_release(struct job *job); /* the last one frees it */
 
-/* job_client_left - the watch's finding; gives back one reference */
+/* job_client_left - the watch has seen the client leave; gives back one reference */
 void job_client_left(struct job *job);
 
 /* job_take_event - an event of the choice that e->user names; after a FINISH it may be gone */
 void job_take_event(const fathom_event *e);
 
-/* job_prepare - the worker's task: parse, check, render, tokenise, submit; gives back one
- * reference (prepare.c) */
+/* job_prepare - the worker's task: parse, check, render, tokenise, submit (prepare.c); gives back
+ * one reference */
 void job_prepare(struct job *job);
 
 /* ---- for prepare.c, with the lock held ----------------------------------------------------- */

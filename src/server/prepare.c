@@ -1,6 +1,6 @@
 /* prepare.c - the worker's part of a job: body to prompt tokens to requests in the engine
  *
- * All but the last step works without the job's lock: until RUNNING, the request, the prompts and
+ * All steps but the last work without the job's lock. Until RUNNING the request, the prompts and
  * the answer belong to the worker.
  */
 #include <string.h>
@@ -112,8 +112,8 @@ static fathom_err check_length(const struct job *job, size_t i, struct api_error
                          length);
 }
 
-/* Text that no sequence of tokens within the context covers is refused before it costs anything:
- * tokenising takes a multiple of its memory. */
+/* A text longer than the context's longest tokens is refused before it costs anything: tokenising
+ * takes a multiple of its memory. */
 static fathom_err refuse_bytes(struct job *job, const char *param, size_t n, bool is_all)
 {
     const struct served *s = job->jobs->served;
@@ -126,8 +126,8 @@ static fathom_err refuse_bytes(struct job *job, const char *param, size_t n, boo
 
 /* ---- prompts ------------------------------------------------------------------------------- */
 
-/* Control tokens are those of the encoding; what a message spells like one is text, unless the
- * server is told to trust it. */
+/* The encoding writes the control tokens. A message that spells one is text, unless the server is
+ * told to trust messages. */
 static fathom_err encode_chat(const struct served *s, const struct buf *text,
                               const struct chat_marks *marks, struct token_list *out)
 {
@@ -194,7 +194,7 @@ static fathom_err add_prompt(struct job *job, const struct api_prompt *p, struct
     return tokenizer_encode(s->tokenizer, p->text, p->n_text, TOKENIZER_MARKUP_ON, out);
 }
 
-/* What surrounds prompt and suffix; fills in the middle is what the model writes. */
+/* The tokens around prompt and suffix (fill in the middle): the model writes what is between. */
 struct fim {
     int32_t begin, hole, end;
 };

@@ -1,13 +1,13 @@
 /* response_store.h - responses kept for later requests, within bounds
  *
- * A response holds on to the one it went on from, so a conversation of n turns is n links and each
- * turn is kept once. A link that is deleted, too old or in the way can no longer be asked for; its
+ * A response holds the response before it, so a conversation of n turns is n links and each turn is
+ * kept once. A link that is deleted, is too old or has made room can no longer be asked for. Its
  * memory goes with the last response after it.
  *
  *   (put) --> LISTED --drop | too old | bounds--> UNLISTED --last holder gone--> (freed)
  *
- * Any thread may call. What a link holds does not change once it is there, so it is read without
- * the lock by whoever holds it.
+ * Any thread may call. The content of a link does not change, so its holders read it without the
+ * lock.
  */
 #ifndef FATHOM_SERVER_RESPONSE_STORE_H
 #define FATHOM_SERVER_RESPONSE_STORE_H
@@ -27,7 +27,8 @@ struct response_limits {
 };
 
 fathom_err response_store_create(struct response_store **out, const struct response_limits *limits);
-/* accepts NULL. Needs no link held. */
+/* response_store_destroy - accepts NULL
+ * Needs   no link held. */
 void response_store_destroy(struct response_store *s);
 
 /* A response as it is put. */
@@ -60,7 +61,8 @@ bool response_store_drop(struct response_store *s, const char *id, uint32_t tena
 const struct buf *response_link_body(const struct response_link *link);
 
 /* response_link_items - append to an array all items of the conversation up to this response, in
- * order. Errors  ENOMEM. */
+ * order
+ * Errors  ENOMEM. */
 fathom_err response_link_items(const struct response_link *link, json_t *items);
 
 /* How much is kept. */

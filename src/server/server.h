@@ -34,7 +34,8 @@ FATHOM_MUST_CHECK fathom_err server_create(struct server **out, const struct ser
 /* server_port - the TCP port it listens on */
 uint16_t server_port(const struct server *s);
 
-/* server_check_address - whether a server could listen there now; Errors  those of server_create */
+/* server_check_address - whether a server could listen there now
+ * Errors  EINVAL, EIO as of server_create. */
 fathom_err server_check_address(const char *host, uint16_t port, fathom_diag *d);
 
 /* server_run - wait until server_stop or a fatal error of the engine; then refuse new requests and
@@ -47,7 +48,7 @@ FATHOM_MUST_CHECK fathom_err server_run(struct server *s, fathom_diag *d);
 /* server_is_stuck - the engine makes no progress: fathom_close would wait for it, maybe for ever */
 bool server_is_stuck(struct server *s);
 
-/* server_stop - end server_run; may be called from a signal handler, and again to hurry */
+/* server_stop - end server_run; a signal handler may call it, and a second call hurries */
 void server_stop(struct server *s);
 
 /* server_destroy - cancel what still runs, close all connections, end the threads; accepts NULL.

@@ -1,4 +1,4 @@
-/* state.h - what every thread of the server sees change: flags and counts, without a lock
+/* state.h - flags and counts that any thread of the server reads and changes, without a lock
  *
  * Locks of the server, in the order in which they are taken: the lock of the jobs, then one job's
  * lock. The locks of watch, workers, the engine and the HTTP library are taken last and by

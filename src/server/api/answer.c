@@ -1,3 +1,4 @@
+/* answer.c - the choices of an answer: text, ends and counts; its form writes the bytes */
 #include "server/api/answer.h"
 
 #include <stdio.h>

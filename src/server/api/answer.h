@@ -1,8 +1,8 @@
-/* answer.h - events of the engine to the bytes of one response
+/* answer.h - events of the engine to the bytes of one answer
  *
  * Pure: no thread, no socket, no clock. An answer holds the choices of one request (prompts times
- * n). Streamed, every token's text is appended to `out` as it settles and the connection takes it
- * from there; whole, `out` stays empty until answer_close writes the body.
+ * n). Streamed, the text of every token is appended to `out` as it settles, and the connection
+ * takes it from there. Whole, `out` stays empty until answer_close writes the body.
  *
  *   choice:  OPEN --answer_token--> OPEN --stop string | answer_finish--> ENDED
  *   answer:  answer_open, tokens and finishes in any order over the choices, then answer_close

@@ -1,3 +1,4 @@
+/* answer_rule.c - the parts of a rule, their check, and the grammar they ask for */
 #include "server/api/answer_rule.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
 /* answer_rule.h - what the answer to a request must be: JSON, a schema's value, a text that a
  * pattern matches, one of some choices, tool calls
  *
- * Each API reads its own fields (OpenAI's are read in request_constraint.c) and tells here what
- * they say, with values that are parsed already. Nothing here compiles: grammar_cache.h does.
+ * Each API reads its own fields (request_constraint.c reads OpenAI's) and tells them here, parsed.
+ * Nothing here compiles: grammar_cache.h does.
  */
 #ifndef FATHOM_SERVER_API_ANSWER_RULE_H
 #define FATHOM_SERVER_API_ANSWER_RULE_H

@@ -1,3 +1,4 @@
+/* api_error.c - statuses, codes and the two forms of an error */
 #include "server/api/api_error.h"
 
 #include <stdarg.h>

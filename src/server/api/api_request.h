@@ -1,9 +1,9 @@
 /* api_request.h - bodies of the endpoints that have a prompt, to structs
  *
  * Pure: no engine, no tokenizer, no clock. A table says for every field which endpoint knows it,
- * its type and its range. A field that is not in it is refused by name, and so is one that is
- * known, would change the answer and is not supported: nothing that was asked for is passed over in
- * silence. Every API but completions comes out as a chat.
+ * its type and its range. An unknown field is refused by its name. A known field that would change
+ * the answer and is not supported is refused too, so nothing is passed over in silence. Every API
+ * but completions comes out as a chat.
  */
 #ifndef FATHOM_SERVER_API_REQUEST_H
 #define FATHOM_SERVER_API_REQUEST_H

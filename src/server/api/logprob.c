@@ -1,3 +1,4 @@
+/* logprob.c - writes tokens and their log-probabilities as JSON */
 #include "server/api/logprob.h"
 
 #include <math.h>

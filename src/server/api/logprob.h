@@ -42,8 +42,8 @@ fathom_err logprob_add_first(struct logprob_list *l, const struct logprob_style 
                              uint32_t *n_char);
 
 /* logprob_add_prompt - a prompt token in vLLM's form, to l->tokens: an object of the token and up
- * to n_top alternatives by their ids, {"5":{"logprob","rank","decoded_token"}}; a comma before it,
- * since null comes first */
+ * to n_top alternatives by their ids, {"5":{"logprob","rank","decoded_token"}}. A comma stands
+ * before it, since null comes first. `rank` is the token's place. */
 fathom_err logprob_add_prompt(struct logprob_list *l, const struct logprob_style *s,
                               const fathom_event *e, uint32_t n_top);
 

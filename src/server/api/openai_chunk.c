@@ -1,3 +1,4 @@
+/* openai_chunk.c - chunks and bodies that OpenAI's completions have in common */
 #include "server/api/openai_chunk.h"
 
 #include <string.h>

@@ -59,7 +59,7 @@ const struct field *field_find(const struct field_table *t, const char *name, en
 /* field_pass - read a value as the field of this name of a chat (openai_field.c) */
 fathom_err field_pass(struct field_context *x, const char *name, json_t *v);
 
-/* field_pass_tools - read an array of tools, each as `read` makes it of another API's, as a chat's
+/* field_pass_tools - read an array of another API's tools, which `read` makes a chat's one by one
  *
  *   out  a new reference */
 typedef fathom_err field_read_tool(struct field_context *x, const char *path, const json_t *tool,

@@ -1,3 +1,4 @@
+/* sse.c - the bytes around an event */
 #include "server/api/sse.h"
 
 void sse_begin(struct buf *b)

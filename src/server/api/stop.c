@@ -1,3 +1,4 @@
+/* stop.c - Knuth-Morris-Pratt for each pattern of a set, over a stream */
 #include "server/api/stop.h"
 
 #include <string.h>

@@ -1,11 +1,10 @@
 /* stop.h - stop strings, found in a stream that comes in pieces
  *
- * The first stop string to be complete ends the text; of several that end at the same byte the
- * longest counts. The result depends on the bytes alone, never on how they were cut into pieces.
+ * The stop string that is complete first ends the text. Of several that end at the same byte the
+ * longest counts. The result depends on the bytes alone, never on the pieces.
  *
- * Text that may still become a stop string is held back: the longest suffix of the stream that is
- * a proper prefix of a stop string. Patterns are whole characters of UTF-8, so a held part begins
- * at a character.
+ * The longest suffix of the stream that is a proper prefix of a stop string is held back. Patterns
+ * are whole characters of UTF-8, so a held part begins at a character.
  */
 #ifndef FATHOM_SERVER_API_STOP_H
 #define FATHOM_SERVER_API_STOP_H

@@ -1,3 +1,4 @@
+/* text.c - a token to whole characters to settled text */
 #include "server/api/text.h"
 
 #include "base/assert.h"

@@ -1,3 +1,4 @@
+/* access.c - compares keys, origins and paths */
 #include "server/http/access.h"
 
 #include <string.h>

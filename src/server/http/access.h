@@ -8,18 +8,21 @@
 #include "base/buf.h"
 #include "server/server_options.h"
 
-/* access_bearer - the key in the value of an Authorization header; NULL: there is none */
+/* access_bearer - the key in the value of an Authorization header; NULL: the value holds none */
 const char *access_bearer(const char *authorization);
 
 /* access_has_key - is it one of the keys, or is none needed?
  *
  *   key  NULL: the request brings none
  *   number  which key; 0 when none is needed
- * Compares without telling by its time how much of a key is right, nor which one it is. */
+ * The time it takes does not tell how much of a key is right, nor which key it is. */
 bool access_has_key(const struct server_options *o, const char *key, uint32_t *number);
 
-/* access_origin - value of Access-Control-Allow-Origin for a page of `origin` (NULL: no page, or it
- * does not say); NULL: no such header. *varies: it depends on the page. */
+/* access_origin - the value of Access-Control-Allow-Origin
+ *
+ *   origin  of the page that asks; NULL: no page asks, or it does not say
+ *   varies  whether the value depends on the page
+ * Returns NULL: there is no such header. */
 const char *access_origin(const struct server_options *o, const char *origin, bool *varies);
 
 /* access_list - "a, b"; `any` instead when the list holds "*" */

@@ -1,3 +1,4 @@
+/* access_log.c - formats a line and writes it at once */
 #include "server/http/access_log.h"
 
 #include <errno.h>

@@ -31,7 +31,8 @@ struct access_entry {
     uint64_t total_ms;
 };
 
-/* access_log_open - append to a file, which is made with mode 0600; "-" is standard output. EIO. */
+/* access_log_open - append to a file, which is made with mode 0600; "-" is standard output
+ * Errors  EIO. */
 fathom_err access_log_open(int *fd, const char *path, fathom_diag *d);
 
 /* access_log_write - one line in one write, from any thread; a full disk loses lines */

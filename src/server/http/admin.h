@@ -1,8 +1,8 @@
 /* admin.h - a socket file for the operator, apart from the port for requests
  *
- * The file has mode 0600: who may open it is the file system's business, so there are no keys. HTTP
- * is spoken on it: curl --unix-socket PATH http://fathom/state. What it can do stands in one table
- * in admin.c; docs/security.md lists it.
+ * The file has mode 0600: the file system says who may open it, so there are no keys. HTTP is
+ * spoken on it: curl --unix-socket PATH http://fathom/state. Its actions stand in one table in
+ * admin.c and in docs/security.md.
  */
 #ifndef FATHOM_SERVER_HTTP_ADMIN_H
 #define FATHOM_SERVER_HTTP_ADMIN_H

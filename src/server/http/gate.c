@@ -1,5 +1,7 @@
-/* Invariants, under the lock: the list holds every pass that has entered and not left; `n` is its
- * length; the fd of a pass in the list is open, since it leaves before the fd is closed. */
+/* gate.c - the list of connections and their deadlines
+ *
+ * Invariants, under the lock: the list holds every pass that has entered and not left. `n` is its
+ * length. The fd of a pass in the list is open, since the pass leaves before the fd is closed. */
 #include "server/http/gate.h"
 
 #include <pthread.h>

@@ -1,12 +1,12 @@
 /* gate.h - the connections: how many there are, and how long each may take to say what it wants
  *
  *   enter --> HEAD --headers complete--> BODY --body complete--> ANSWER --answer gone--> HEAD
- *     HEAD and BODY have a deadline, however busily bytes trickle in; at its end the socket is shut
- *     down, which makes the HTTP library drop the connection. ANSWER has none: what bounds a slow
- *     reader is its backlog.
+ *     HEAD and BODY have a deadline, however busily bytes trickle in. When it has passed, the
+ *     socket is shut down, which makes the HTTP library drop the connection. ANSWER has no
+ *     deadline: the bound of a slow reader is its backlog.
  *
- * A connection above the limit is let in all the same, so that it can be told: its requests get 503
- * and it is closed. Beyond a reserve of such connections the system's own queue holds them.
+ * A connection above the limit is let in so that it can be told: its requests get 503 and it is
+ * closed. Beyond a reserve of such connections the system's own queue holds them.
  */
 #ifndef FATHOM_SERVER_HTTP_GATE_H
 #define FATHOM_SERVER_HTTP_GATE_H
@@ -28,7 +28,9 @@ struct gate_limits {
 
 enum gate_phase { GATE_HEAD, GATE_BODY, GATE_ANSWER };
 
-/* gate_create - ENOMEM. gate_destroy accepts NULL and needs every pass given back. */
+/* gate_create - no connection yet; gate_destroy accepts NULL
+ * Needs   every pass given back, for gate_destroy.
+ * Errors  ENOMEM. */
 fathom_err gate_create(struct gate **out, const struct gate_limits *limits);
 void gate_destroy(struct gate *g);
 
@@ -43,7 +45,9 @@ void gate_move(struct gate *g, struct gate_pass *pass, enum gate_phase phase, ui
 /* gate_is_over_limit - it came when max_connections were there; false for NULL */
 bool gate_is_over_limit(const struct gate_pass *pass);
 
-/* gate_sweep - shut down what is past its deadline; returns how many. Cost O(connections). */
+/* gate_sweep - shut down every connection that is past its deadline
+ * Returns how many.
+ * Cost    O(connections). */
 uint32_t gate_sweep(struct gate *g, uint64_t now_us);
 
 /* gate_shut - shut down every connection, and from now on each that enters */

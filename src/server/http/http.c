@@ -107,7 +107,7 @@ static bool is_anthropic(const struct exchange *x)
     return has_prompt(x) && api_is_anthropic((enum api_kind)x->route->api);
 }
 
-/* What a browser wants to know before it shows the answer to a page. */
+/* A browser shows the answer to a page when these headers allow it. */
 static void add_cors_headers(const struct exchange *x, struct MHD_Connection *c,
                              struct MHD_Response *r)
 {
@@ -257,23 +257,23 @@ static enum MHD_Result reply_stream(struct exchange *x, struct MHD_Connection *c
 
 /* ---- jobs ---------------------------------------------------------------------------------- */
 
-static void suspend(void *client)
+static void suspend(void *arg)
 {
-    const struct exchange *x = client;
+    const struct exchange *x = arg;
     MHD_suspend_connection(x->connection);
 }
 
-static void resume(void *client)
+static void resume(void *arg)
 {
-    const struct exchange *x = client;
+    const struct exchange *x = arg;
     MHD_resume_connection(x->connection);
 }
 
 /* Closes the socket under the connection, which makes the HTTP library drop it at once even if it
  * is waiting for the client to read. */
-static void shut(void *client)
+static void shut(void *arg)
 {
-    const struct exchange *x = client;
+    const struct exchange *x = arg;
     if (x->fd >= 0) (void)shutdown(x->fd, SHUT_RDWR);
 }
 
@@ -335,7 +335,7 @@ static bool is_known_version(struct MHD_Connection *c)
     return !version || strcmp(version, "2023-06-01") == 0 || strcmp(version, "2026-10-21") == 0;
 }
 
-/* Decides from the headers what the request will get; a job is made only after the body. */
+/* Decides from the headers what the request will get. A job is made after the body. */
 static void choose_route(struct exchange *x, struct MHD_Connection *c)
 {
     const struct http *h = x->http;
@@ -457,8 +457,8 @@ static void keep_body(struct exchange *x, const char *bytes, size_t n)
     drop_body(x);
 }
 
-/* A body that turns out too long is read on a while without being kept, so that a client that only
- * then looks for the answer finds it; one that does not end is cut. */
+/* A body that turns out too long is read on without being kept, so that a client that looks for the
+ * answer after its body finds it. A body of twice the limit is cut. */
 static enum MHD_Result take_body(struct exchange *x, const char *bytes, size_t *n)
 {
     x->n_body += *n;
@@ -478,7 +478,7 @@ static fathom_err call_route(struct exchange *x, struct MHD_Connection *c, struc
     return x->route->call(&x->http->env, &r, body, &x->error);
 }
 
-/* What needs no engine is answered at once. */
+/* A route without the engine is answered at once. */
 static enum MHD_Result answer_route(struct exchange *x, struct MHD_Connection *c)
 {
     struct buf body = {0};

@@ -1,4 +1,4 @@
-/* http.h - the HTTP side: listening, routes, request bodies, replies
+/* http.h - the port: listening, connections, request bodies, replies
  *
  * Only files of this folder know libmicrohttpd: http.c, tls.c and admin.c.
  *
@@ -8,8 +8,8 @@
  *                                         \--> job, suspended --> answered   (chats, completions)
  *   answered --> MHD tells completion --> end_exchange: job_detach, log line, free
  *
- * The body is always read to its end before a reply (but for one that announces too much), so that
- * the connection can be kept.
+ * The body is read to its end before a reply, so that the connection can be kept. A body that
+ * announces too many bytes is refused unread.
  */
 #ifndef FATHOM_SERVER_HTTP_HTTP_H
 #define FATHOM_SERVER_HTTP_HTTP_H
@@ -27,9 +27,10 @@ fathom_err http_open(struct http **out, const struct route_env *env, fathom_diag
 /* http_port - the TCP port; 0 on a socket file */
 uint16_t http_port(const struct http *h);
 
-/* http_close - close everything; accepts NULL. Needs no connection suspended, and none that could
- * be. Until then connections are taken: MHD_quiesce_daemon races with the threads of its own pool,
- * which ends the process. */
+/* http_close - close everything; accepts NULL
+ *
+ * Connections are taken until then: MHD_quiesce_daemon races with the threads of its own pool,
+ * which ends the process. Needs   no connection suspended, and none that could be. */
 void http_close(struct http *h);
 
 #endif

@@ -1,3 +1,4 @@
+/* listen.c - binds sockets of TCP and socket files */
 #include "server/http/listen.h"
 
 #include <errno.h>

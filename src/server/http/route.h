@@ -31,12 +31,12 @@ enum {
     METHOD_DELETE = 16,
 };
 
-/* The body of a GET, status 200 and JSON unless the route says another type, or an error in *e.
- * `rest` is the path after a prefix route. */
+/* Writes the body of a GET, or sets an error in *e. The status is 200, the type JSON unless the
+ * route says another. `rest` is the path after a prefix route. */
 typedef fathom_err route_get(const struct route_env *env, const char *rest, struct buf *body,
                              struct api_error *e);
 
-/* A request that needs no engine and is more than a GET of a path. */
+/* A request that needs no engine, of any method. */
 struct route_request {
     unsigned method;
     const char *rest;
@@ -50,7 +50,7 @@ typedef fathom_err route_call(const struct route_env *env, const struct route_re
  * (responses_route.c) */
 route_call responses_call;
 
-/* Without get and call it is one that has a prompt. */
+/* A path. Without get and call its requests have a prompt and become jobs. */
 struct route {
     const char *path;
     bool prefix; /* path ends in "/", anything may follow */

@@ -1,3 +1,4 @@
+/* tls.c - reads certificates and asks GnuTLS about a client's */
 #include "server/http/tls.h"
 
 #include <gnutls/gnutls.h>

@@ -1,5 +1,7 @@
-/* Entries outlive their use: an event names its entry and the entry's use count, so one that comes
- * late, after the entry was freed or taken again, is told apart and dropped.
+/* watch.c - one thread, one epoll, an entry for each connection
+ *
+ * An entry outlives its use. An event names its entry and the entry's use count, so an event that
+ * comes late, after the entry was freed or taken again, is told apart and dropped.
  *
  *   FREE --watch_add--> ARMED --client left--> SPENT --watch_remove--> FREE
  *                       ARMED --watch_remove--> FREE

@@ -14,24 +14,26 @@
 struct job;
 struct watch;
 
-/* What the watch does with a job. hold is called with the watch's lock, before the job can be
- * removed; left without it, and gives back what hold took. */
+/* What the watch does with a job. `hold` is called with the watch's lock, while the job cannot be
+ * removed. `left` is called without the lock, and gives back what `hold` took. */
 struct watch_actions {
     void (*hold)(struct job *job);
     void (*left)(struct job *job);
 };
 
-/* watch_create - starts the thread; Errors  ENOMEM; EIO when a handle or thread is refused */
+/* watch_create - start the thread
+ * Errors  ENOMEM; EIO: a handle or the thread is refused. */
 fathom_err watch_create(struct watch **out, const struct watch_actions *actions, fathom_diag *d);
 
-/* watch_destroy - accepts NULL. Needs all jobs removed. */
+/* watch_destroy - accepts NULL
+ * Needs   all jobs removed. */
 void watch_destroy(struct watch *w);
 
 enum { WATCH_NONE = UINT32_MAX };
 
 /* watch_add - call left(job) once when the client of socket fd leaves
- * Returns an entry for watch_remove; WATCH_NONE when out of memory or handles, then the client's
- * leaving is noticed when its answer is written. */
+ * Returns an entry for watch_remove; WATCH_NONE when out of memory or handles. Then the client's
+ *         leaving is noticed when its answer is written. */
 uint32_t watch_add(struct watch *w, int fd, struct job *job);
 
 /* watch_remove - before fd is closed; accepts WATCH_NONE */
