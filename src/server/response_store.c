@@ -1,8 +1,8 @@
 /* response_store.c - see response_store.h for the states of a link
  *
  * Invariants (response_store_check): the list of age runs from the oldest to the newest and holds
- * the listed links. Each listed link is in the bucket of its id. n_holder of a link counts the list,
- * the links after it and those who hold it. `bytes` sums all links, listed or not.
+ * the listed links. Each listed link is in the bucket of its id. n_holder of a link counts the
+ * list, the links after it and those who hold it. `bytes` sums all links, listed or not.
  */
 #include "server/response_store.h"
 
