@@ -126,7 +126,7 @@ typedef struct fathom_request {
     fathom_constraint constraint; /* of the output; the engine's once fathom_submit succeeds */
     uint64_t cache_salt;          /* cached pages are shared by requests of equal salt only */
     int32_t priority; /* lower is earlier; other than 0 only with fathom_options.priorities */
-    uint32_t share;   /* whose it is: waiting requests of different shares take turns */
+    uint32_t tenant;  /* whose it is: waiting requests of different tenants take turns */
     void *user;       /* comes back in every event */
 } fathom_request;
 
@@ -176,9 +176,9 @@ typedef struct fathom_event {
     void *user;
     /* TOKEN, PROMPT */
     int32_t token;
-    bool is_stop;  /* the token that ended the request: EOS or a stop id, not text */
-    float logprob; /* if asked for */
-    uint32_t rank; /* PROMPT: place of the token among all, 1: the likeliest */
+    bool is_stop;   /* the token that ended the request: EOS or a stop id, not text */
+    float logprob;  /* if asked for */
+    uint32_t place; /* PROMPT: of the token among all, 1: the likeliest */
     uint32_t n_top;
     fathom_logprob top[FATHOM_TOP_LOGPROBS_MAX]; /* descending */
     /* FINISH */

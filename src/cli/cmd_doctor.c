@@ -17,7 +17,7 @@
 #include "cli/doctor.h"
 #include "cli/model_plan.h"
 #include "model/weights.h"
-#include "server/listen.h"
+#include "server/server.h"
 
 enum { STATUS_BAD = 1, STATUS_WARN = 3 };
 
@@ -43,10 +43,7 @@ void doctor_find(struct doctor *d, enum finding_level level, const char *area, c
 static void look_at_port(struct doctor *d, const struct settings *s)
 {
     fathom_diag diag = {{0}};
-    uint16_t port;
-    int fd;
-    if (listen_tcp(s->host, (uint16_t)s->port, &fd, &port, &diag) == FATHOM_OK) {
-        (void)close(fd);
+    if (server_check_address(s->host, (uint16_t)s->port, &diag) == FATHOM_OK) {
         doctor_find(d, FINDING_OK, "port", "", "%s port %lld is free", s->host, (long long)s->port);
     } else {
         doctor_find(d, FINDING_BAD, "port", "choose another --port or --host", "%s", diag.text);

@@ -221,7 +221,7 @@ fathom_err sequence_create(struct sequence **out, const fathom_request *r,
     q->request.min_output = s->min_tokens;
     q->request.cache_salt = r->cache_salt;
     q->request.priority = r->priority;
-    q->request.tenant = r->share;
+    q->request.tenant = r->tenant;
     q->user = r->user;
     q->submitted_us = now_us;
     draft_pace_init(&q->pace);
@@ -260,7 +260,7 @@ static void fill_prompt_event(const struct sequence *q, uint32_t i, fathom_event
     out->kind = FATHOM_EVENT_PROMPT;
     out->token = q->request.ids[1 + i];
     out->logprob = q->scores[i].logprob;
-    out->rank = q->scores[i].rank;
+    out->place = q->scores[i].place;
     set_top(out, q->prompt_tops, i, q->n_prompt_top);
 }
 

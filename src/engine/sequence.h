@@ -35,7 +35,7 @@ struct sequence_link {
 /* How likely a prompt token is after those before it. */
 struct prompt_score {
     float logprob;
-    uint32_t rank;
+    uint32_t place; /* among all tokens, 1: the likeliest */
 };
 
 struct sequence {

@@ -1,4 +1,6 @@
-/* Invariants, under the lock
+/* grammar_cache.c - entries by the hash of their key, in the order of use
+ *
+ * Invariants, under the lock
  *
  *   1. Every entry is in the chain of its hash's bucket and in the list of use, newest first;
  *      n_entry counts them; no two have the same key.

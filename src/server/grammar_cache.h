@@ -1,9 +1,9 @@
 /* grammar_cache.h - grammars compiled once for all requests that ask for the same
  *
- * Two requests ask for the same when the text of what they ask for is the same: kind, schema (or
- * pattern, choices, tools) as compact JSON with its keys in order, options, markup. One thread
- * compiles, others that want the same wait for it. What cannot be compiled is remembered too, so
- * that a schema that fails after a second of work costs that second once.
+ * Two requests ask for the same when their keys are the same text: kind, schema (or pattern,
+ * choices, tools) as compact JSON with its keys in order, options, markup. One thread compiles, and
+ * others that want the same wait for it. A failure is remembered too, so a schema that fails after
+ * a second of work costs that second once.
  *
  * Any thread may call; compilation happens in the caller's, without the lock.
  */

@@ -1,3 +1,4 @@
+/* grammar_constraint.c - one or two matchers behind the engine's five calls */
 #include "server/grammar_constraint.h"
 
 #include "base/assert.h"

@@ -1,12 +1,17 @@
+/* health.c - see health.h for what is told when */
 #include "server/health.h"
 
 #include "base/clock.h"
 #include "base/fail.h"
 #include "base/log.h"
+#include "server/served.h"
 #include "server/state.h"
 
-void health_init(struct health *h, uint64_t now_us)
+void health_init(struct health *h, const struct served *served, const struct server_state *state,
+                 uint64_t now_us)
 {
+    h->served = served;
+    h->state = state;
     atomic_init(&h->progress, 0);
     atomic_init(&h->moved_us, now_us);
     atomic_init(&h->stuck, false);
@@ -24,12 +29,12 @@ uint64_t health_note(struct health *h, const fathom_stats *stats, uint64_t now_u
 }
 
 /* Fills *stats too; returns 0 unless the engine is stuck, else for how long it has been still. */
-static uint64_t stuck_us(struct server *s, fathom_stats *stats)
+static uint64_t stuck_us(struct health *h, fathom_stats *stats)
 {
-    fathom_get_stats(s->engine, stats);
-    uint64_t still_us = health_note(&s->health, stats, clock_now_us());
-    bool stuck = still_us > (uint64_t)s->o.stall_timeout_ms * 1000;
-    if (atomic_exchange(&s->health.stuck, stuck) != stuck) {
+    fathom_get_stats(h->served->engine, stats);
+    uint64_t still_us = health_note(h, stats, clock_now_us());
+    bool stuck = still_us > (uint64_t)h->served->o.stall_timeout_ms * 1000;
+    if (atomic_exchange(&h->stuck, stuck) != stuck) {
         if (stuck) {
             LOG_ERROR("server",
                       "the engine is stuck: step %llu has not moved for %llu ms, %u "
@@ -43,17 +48,17 @@ static uint64_t stuck_us(struct server *s, fathom_stats *stats)
     return stuck ? still_us : 0;
 }
 
-bool health_look(struct server *s)
+bool health_look(struct health *h)
 {
     fathom_stats stats;
-    return stuck_us(s, &stats) > 0;
+    return stuck_us(h, &stats) > 0;
 }
 
-static fathom_err check_live(struct server *s, fathom_stats *stats, struct api_error *e)
+static fathom_err check_live(struct health *h, fathom_stats *stats, struct api_error *e)
 {
-    uint64_t still_us = stuck_us(s, stats);
+    uint64_t still_us = stuck_us(h, stats);
     if (stats->failed) {
-        const char *fault = fathom_fault(s->engine);
+        const char *fault = fathom_fault(h->served->engine);
         return api_error_set(e, 503, "engine_failed", NULL, "the engine has failed: %s",
                              fault[0] ? fault : "no cause is known");
     }
@@ -62,38 +67,35 @@ static fathom_err check_live(struct server *s, fathom_stats *stats, struct api_e
                              "the engine is stuck: step %llu has not moved for %.1f s, allowed are "
                              "%.1f s (--stall-timeout); %u requests run, %u wait",
                              (unsigned long long)stats->n_step + 1, (double)still_us / 1e6,
-                             s->o.stall_timeout_ms / 1e3, stats->n_running, stats->n_waiting);
+                             h->served->o.stall_timeout_ms / 1e3, stats->n_running,
+                             stats->n_waiting);
     }
     return FATHOM_OK;
 }
 
-static fathom_err write_body(struct server *s, const fathom_stats *stats, struct buf *body)
+static fathom_err write_body(struct health *h, const fathom_stats *stats, struct buf *body)
 {
     return buf_printf(body,
                       "{\"status\":\"%s\",\"running\":%u,\"waiting\":%u,\"steps\":%llu,"
                       "\"pages_free\":%u,\"pages\":%u}",
-                      atomic_load(&s->draining) ? "draining" : "ok", stats->n_running,
+                      atomic_load(&h->state->draining) ? "draining" : "ok", stats->n_running,
                       stats->n_waiting, (unsigned long long)stats->n_step, stats->n_page_free,
                       stats->n_page);
 }
 
-fathom_err health_get_live(struct server *s, const char *rest, struct buf *body,
-                           struct api_error *e)
+fathom_err health_tell_live(struct health *h, struct buf *body, struct api_error *e)
 {
-    (void)rest;
     fathom_stats stats;
-    TRY(check_live(s, &stats, e));
-    return write_body(s, &stats, body);
+    TRY(check_live(h, &stats, e));
+    return write_body(h, &stats, body);
 }
 
-fathom_err health_get_ready(struct server *s, const char *rest, struct buf *body,
-                            struct api_error *e)
+fathom_err health_tell_ready(struct health *h, struct buf *body, struct api_error *e)
 {
-    (void)rest;
     fathom_stats stats;
-    TRY(check_live(s, &stats, e));
-    if (atomic_load(&s->draining)) {
+    TRY(check_live(h, &stats, e));
+    if (atomic_load(&h->state->draining)) {
         return api_error_set(e, 503, "shutting_down", NULL, "the server is shutting down");
     }
-    return write_body(s, &stats, body);
+    return write_body(h, &stats, body);
 }

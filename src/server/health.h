@@ -1,7 +1,7 @@
-/* health.h - whether the engine gets on, and what probes are told
+/* health.h - whether the engine makes progress, and what probes are told
  *
- * The watermark is fathom_stats.progress. It is looked at by the poll thread at every tick and by
- * each probe; while requests are live and it does not change, the engine is still, and after
+ * The watermark is fathom_stats.progress. The poll thread looks at it at every tick, and each probe
+ * does. While requests are live and the watermark does not change, the engine is still. After
  * stall_timeout_ms of stillness it is stuck. An idle engine is never stuck.
  *
  *            live        ready
@@ -19,31 +19,34 @@
 
 #include "base/buf.h"
 #include "fathom/fathom.h"
-#include "server/api_error.h"
+#include "server/api/api_error.h"
 
-struct server;
+struct served;
+struct server_state;
 
 struct health {
+    const struct served *served;
+    const struct server_state *state;
     atomic_uint_fast64_t progress; /* as last seen */
     atomic_uint_fast64_t moved_us; /* when it was last seen to change, or no request was live */
     atomic_bool stuck;             /* as last told to the log */
 };
 
-/* health_init - as if the engine had moved now */
-void health_init(struct health *h, uint64_t now_us);
+/* health_init - as if the engine had moved now; health_note alone needs neither served nor state */
+void health_init(struct health *h, const struct served *served, const struct server_state *state,
+                 uint64_t now_us);
 
-/* health_note - take a look at the engine's statistics; any thread
+/* health_note - note the engine's statistics; any thread
  * Returns for how long the engine has been still, microseconds. */
 uint64_t health_note(struct health *h, const fathom_stats *stats, uint64_t now_us);
 
-/* health_look - health_note for the server's engine; logs when it gets stuck and when it moves
- * again. Returns whether it is stuck. */
-bool health_look(struct server *s);
+/* health_look - health_note of what the engine tells now; logs when it gets stuck and when it moves
+ * again.
+ * Returns whether it is stuck. */
+bool health_look(struct health *h);
 
-/* health_get_live, health_get_ready - the routes (routes.h) */
-fathom_err health_get_live(struct server *s, const char *rest, struct buf *body,
-                           struct api_error *e);
-fathom_err health_get_ready(struct server *s, const char *rest, struct buf *body,
-                            struct api_error *e);
+/* health_tell_live, health_tell_ready - the body of a probe's answer, or 503 in *e */
+fathom_err health_tell_live(struct health *h, struct buf *body, struct api_error *e);
+fathom_err health_tell_ready(struct health *h, struct buf *body, struct api_error *e);
 
 #endif

@@ -1,8 +1,7 @@
+/* job.c - the edges of a job's life but its preparation, and the list of all jobs */
 #include "server/job.h"
 
-#include <microhttpd.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -10,18 +9,15 @@
 #include "base/fail.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "server/api/responses_form.h"
 #include "server/response_store.h"
-#include "server/responses.h"
-#include "server/watch.h"
 #include "server/workers.h"
-
-static const char *const state_names[] = {"QUEUED", "PREPARING", "RUNNING", "DONE"};
 
 void job_check(const struct job *job)
 {
-    if (job->state >= JOB_RUNNING && job->slots) {
+    if (job->state >= JOB_RUNNING && job->choices) {
         size_t n = 0;
-        for (size_t i = 0; i < job->answer.n_choice; i++) n += job->slots[i].flying;
+        for (size_t i = 0; i < job->answer.n_choice; i++) n += job->choices[i].flying;
         ASSERT(n == job->n_flying);
     } else {
         ASSERT(job->n_flying == 0);
@@ -41,43 +37,30 @@ static void unlock(struct job *job)
     (void)pthread_mutex_unlock(&job->lock);
 }
 
-void job_dump(struct job *job, struct buf *out)
-{
-    lock(job);
-    (void)buf_printf(out, "job state=%s attached=%d suspended=%d cut=%d n_ref=%u n_flying=%zu",
-                     state_names[job->state], job->attached, job->suspended, job->cut,
-                     atomic_load(&job->n_ref), job->n_flying);
-    if (job->state >= JOB_RUNNING) {
-        (void)buf_printf(out, " id=%s n_open=%zu unread=%zu status=%d", job->answer.id,
-                         job->answer.n_open, job->answer.out.len, job->error.status);
-    }
-    unlock(job);
-}
-
 /* ---- life ---------------------------------------------------------------------------------- */
 
 static void link_job(struct job *job)
 {
-    struct server *s = job->server;
-    (void)pthread_mutex_lock(&s->jobs_lock);
-    job->next = s->jobs;
-    if (s->jobs) s->jobs->prev = job;
-    s->jobs = job;
-    s->n_job++;
-    (void)pthread_mutex_unlock(&s->jobs_lock);
+    struct jobs *jobs = job->jobs;
+    (void)pthread_mutex_lock(&jobs->lock);
+    job->next = jobs->first;
+    if (jobs->first) jobs->first->prev = job;
+    jobs->first = job;
+    jobs->n++;
+    (void)pthread_mutex_unlock(&jobs->lock);
 }
 
 static void unlink_job(struct job *job)
 {
-    struct server *s = job->server;
-    (void)pthread_mutex_lock(&s->jobs_lock);
+    struct jobs *jobs = job->jobs;
+    (void)pthread_mutex_lock(&jobs->lock);
     if (job->prev)
         job->prev->next = job->next;
     else
-        s->jobs = job->next;
+        jobs->first = job->next;
     if (job->next) job->next->prev = job->prev;
-    s->n_job--;
-    (void)pthread_mutex_unlock(&s->jobs_lock);
+    jobs->n--;
+    (void)pthread_mutex_unlock(&jobs->lock);
 }
 
 void job_hold(struct job *job)
@@ -87,11 +70,11 @@ void job_hold(struct job *job)
 
 void job_drop_body(struct job *job)
 {
-    server_drop_bytes(job->server, job->body.len);
+    state_drop_bytes(job->jobs->state, job->body.len);
     buf_free(&job->body);
 }
 
-/* The list's walkers hold jobs_lock and take no reference, so a job leaves the list before its
+/* The list's walkers hold its lock and take no reference, so a job leaves the list before its
  * memory goes. */
 void job_release(struct job *job)
 {
@@ -100,56 +83,46 @@ void job_release(struct job *job)
     crash_drop(job->crash_slot);
     answer_free(&job->answer);
     grammar_release(job->grammar);
-    openai_request_free(&job->request);
-    response_store_release(job->server->responses, job->previous);
+    api_request_free(&job->request);
+    response_store_release(job->jobs->responses, job->previous);
     for (size_t i = 0; job->prompts && i < job->n_prompt; i++) token_list_free(&job->prompts[i]);
     mem_free(job->prompts);
-    mem_free(job->slots);
+    mem_free(job->choices);
     job_drop_body(job);
     (void)pthread_mutex_destroy(&job->lock);
     mem_free(job);
 }
 
-/* What a client or a proxy calls the request, if it can be a part of the answer's id. */
-static void read_request_id(struct job *job)
-{
-    const char *id = MHD_lookup_connection_value(job->connection, MHD_HEADER_KIND, "X-Request-Id");
-    if (!id || !openai_is_request_id(id)) return;
-    memcpy(job->request_id, id, strlen(id) + 1);
-}
-
-fathom_err job_start(struct job **out, struct server *s, struct MHD_Connection *connection,
-                     enum openai_api api, uint32_t share, struct buf *body)
+fathom_err job_start(struct job **out, struct jobs *jobs, const struct job_setup *setup,
+                     struct buf *body)
 {
     struct job *job = mem_calloc(1, sizeof *job);
     *out = job;
     if (!job) return FATHOM_ENOMEM;
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    job->server = s;
-    job->api = api;
-    job->share = share;
+    job->jobs = jobs;
+    job->api = setup->api;
+    job->tenant = setup->tenant;
+    job->client = setup->client;
+    job->attached = true;
     job->crash_slot = CRASH_NO_SLOT;
     job->start_us = clock_now_us();
-    job->connection = connection;
-    job->fd = info ? info->connect_fd : -1;
-    job->attached = true;
-    read_request_id(job);
+    /* it can be a part of the answer's id, or is left out */
+    const char *id = setup->request_id;
+    if (api_is_request_id(id)) memcpy(job->request_id, id, strlen(id) + 1);
     job->body = *body;
     *body = (struct buf){0};
     atomic_init(&job->n_ref, 2); /* the connection's and the queue's */
     (void)pthread_mutex_init(&job->lock, NULL);
     link_job(job);
-    job->watch_slot = watch_add(s->watch, job->fd, job);
-    if (workers_push(s->workers, job) == FATHOM_OK) return FATHOM_OK;
+    if (workers_push(jobs->workers, job) == FATHOM_OK) return FATHOM_OK;
 
     lock(job);
-    if (atomic_load(&s->draining)) {
+    if (atomic_load(&jobs->state->draining)) {
         (void)api_error_set(&job->error, 503, "shutting_down", NULL, "the server is shutting down");
     }
     (void)api_error_set(&job->error, 429, "server_busy", NULL,
                         "%u requests wait to be prepared, which is the limit; try again later",
-                        s->o.max_preparing);
+                        jobs->served->o.max_preparing);
     job->state = JOB_DONE;
     unlock(job);
     job_release(job);
@@ -158,7 +131,7 @@ fathom_err job_start(struct job **out, struct server *s, struct MHD_Connection *
 
 /* ---- the HTTP side ------------------------------------------------------------------------- */
 
-/* A stream begins with its first bytes, a token's or a comment's: what goes wrong before is told by
+/* A stream begins with its first bytes, a token's or a comment's. An error before them is told by
  * the status. */
 static bool is_answerable(const struct job *job)
 {
@@ -170,29 +143,38 @@ void job_wake(struct job *job)
 {
     if (!job->suspended || !(job->cut || is_answerable(job))) return;
     job->suspended = false;
-    MHD_resume_connection(job->connection);
+    job->client.ops->resume(job->client.arg);
 }
 
-/* The connection's thread calls this and no other may resume what is not yet suspended: both
- * happen under the lock. */
+/* The connection's thread calls this. Nobody resumes a connection that is not yet suspended, since
+ * both happen under the lock. */
 static void suspend(struct job *job)
 {
-    MHD_suspend_connection(job->connection);
+    job->client.ops->suspend(job->client.arg);
     job->suspended = true;
 }
 
-enum job_turn job_next_turn(struct job *job)
+enum job_action job_next_action(struct job *job)
 {
-    enum job_turn turn = JOB_WAIT;
+    enum job_action action = JOB_WAIT;
     lock(job);
     if (job->cut)
-        turn = JOB_CLOSE;
+        action = JOB_CLOSE;
     else if (is_answerable(job))
-        turn = JOB_ANSWER;
+        action = JOB_ANSWER;
     else
         suspend(job);
     unlock(job);
-    return turn;
+    return action;
+}
+
+/* When a refused request may be taken, as the engine expects: seconds, 1 to 60. */
+static unsigned expect_room(fathom_engine *e)
+{
+    fathom_stats stats;
+    fathom_get_stats(e, &stats);
+    uint64_t wait_s = (stats.retry_after_us + 999999) / 1000000;
+    return wait_s < 1 ? 1 : wait_s > 60 ? 60 : (unsigned)wait_s;
 }
 
 fathom_err job_take_answer(struct job *job, struct job_answer *out)
@@ -207,10 +189,10 @@ fathom_err job_take_answer(struct job *job, struct job_answer *out)
         out->code = job->error.code;
         out->retry_after_s = job->error.retry_after_s;
         if (out->status == 429 && !out->retry_after_s) {
-            out->retry_after_s = server_retry_after_s(job->server);
+            out->retry_after_s = expect_room(job->jobs->served->engine);
         }
-        err = openai_is_anthropic(job->api) ? api_error_write_anthropic(&out->body, &job->error)
-                                            : api_error_write(&out->body, &job->error);
+        err = api_is_anthropic(job->api) ? api_error_write_anthropic(&out->body, &job->error)
+                                         : api_error_write(&out->body, &job->error);
     } else if (job->request.stream) {
         out->stream = true;
     } else {
@@ -246,7 +228,7 @@ ssize_t job_read(struct job *job, char *bytes, size_t max)
 static void cancel_flying(struct job *job)
 {
     for (size_t i = 0; job->n_flying && i < job->answer.n_choice; i++) {
-        if (job->slots[i].flying) fathom_cancel(job->server->engine, job->slots[i].id);
+        if (job->choices[i].flying) fathom_cancel(job->jobs->served->engine, job->choices[i].id);
     }
 }
 
@@ -256,7 +238,7 @@ void job_fail(struct job *job, fathom_err err)
     (void)api_error_from(&job->error, err, NULL, NULL);
     job->state = JOB_DONE;
     cancel_flying(job);
-    if (job->told) metrics_note_error(&job->server->metrics, job->error.code);
+    if (job->told) metrics_note_error(job->jobs->metrics, job->error.code);
     if (job->told && answer_fail(&job->answer, &job->error) != FATHOM_OK) job->cut = true;
     job_wake(job);
 }
@@ -265,18 +247,16 @@ void job_fail(struct job *job, fathom_err err)
 static void count_left(struct job *job)
 {
     if (job->state == JOB_DONE || job->cut) return;
-    atomic_fetch_add(&job->server->metrics.n_left, 1);
+    atomic_fetch_add(&job->jobs->metrics->n_left, 1);
 }
 
-/* Closes the socket under the connection, which makes the HTTP library drop it at once even if
- * it is waiting for the client to read. */
 static void cut(struct job *job)
 {
     if (job->cut) return;
     job->cut = true;
     if (job->state == JOB_RUNNING) job->state = JOB_DONE;
     cancel_flying(job);
-    if (job->attached && job->fd >= 0) (void)shutdown(job->fd, SHUT_RDWR);
+    if (job->attached) job->client.ops->shut(job->client.arg);
     job_wake(job);
 }
 
@@ -294,7 +274,6 @@ void job_client_left(struct job *job)
 
 void job_detach(struct job *job, struct job_summary *out)
 {
-    watch_remove(job->server->watch, job->watch_slot);
     lock(job);
     bool early = job->state != JOB_DONE || job->cut;
     job->attached = false;
@@ -311,6 +290,27 @@ void job_detach(struct job *job, struct job_summary *out)
     job_release(job);
 }
 
+/* A failure is logged: the client has its answer. */
+static void keep_response(struct job *job, enum responses_status status)
+{
+    struct responses_request *q = job->request.responses;
+    struct responses_part part;
+    if (!q->store) return;
+    struct response_record r = {
+        .id = job->answer.id, .tenant = job->tenant, .previous = job->previous, .items = q->items};
+    q->items = (struct buf){0};
+    fathom_err err = responses_write(&r.body, &job->answer, status, NULL, &part);
+    if (err) {
+        buf_free(&r.items);
+        buf_free(&r.body);
+    } else {
+        r.output_at = part.output_at;
+        r.n_output = part.n_output;
+        err = response_store_put(job->jobs->responses, &r, clock_now_us());
+    }
+    if (err) LOG_WARN("server", "%s is not kept: %s", job->answer.id, fathom_err_text(err));
+}
+
 void job_finish_if_ended(struct job *job)
 {
     if (job->state != JOB_RUNNING || job->n_flying || job->answer.n_open) return;
@@ -319,28 +319,16 @@ void job_finish_if_ended(struct job *job)
         job_fail(job, err);
         return;
     }
-    if (job->request.responses) responses_keep(job, responses_status_of(&job->answer));
+    if (job->request.responses) keep_response(job, responses_status_of(&job->answer));
     job->state = JOB_DONE;
     job_wake(job);
-}
-
-void job_give_up(struct job *job)
-{
-    lock(job);
-    if (job->state == JOB_RUNNING) {
-        (void)api_error_set(&job->error, 503, "shutting_down", NULL,
-                            "the server is shutting down and the request was not finished in "
-                            "time");
-        job_fail(job, FATHOM_ECANCEL);
-    }
-    unlock(job);
 }
 
 /* ---- events of the engine ------------------------------------------------------------------ */
 
 static void set_engine_error(struct job *job)
 {
-    const char *fault = fathom_fault(job->server->engine);
+    const char *fault = fathom_fault(job->jobs->served->engine);
     (void)api_error_set(&job->error, 503, "engine_failed", NULL, "the engine has failed: %s",
                         fault[0] ? fault : "no cause is known");
 }
@@ -351,47 +339,47 @@ static void check_backlog(struct job *job)
     if (!job->request.stream || job->answer.out.len <= LIMIT_STREAM_BACKLOG_BYTES) return;
     LOG_WARN("server", "%s: the client does not read, %zu bytes wait (limit %d): cut",
              job->answer.id, job->answer.out.len, LIMIT_STREAM_BACKLOG_BYTES);
-    atomic_fetch_add(&job->server->metrics.n_backlog_cut, 1);
+    atomic_fetch_add(&job->jobs->metrics->n_backlog_cut, 1);
     cut(job);
 }
 
-static void note_token(struct job *job, struct job_slot *slot, uint64_t now_us)
+static void note_token(struct job *job, struct job_choice *choice, uint64_t now_us)
 {
-    struct metrics *m = &job->server->metrics;
-    if (slot->last_us) {
-        histogram_observe(&m->inter_token, now_us - slot->last_us);
+    struct metrics *m = job->jobs->metrics;
+    if (choice->last_us) {
+        histogram_observe(&m->inter_token, now_us - choice->last_us);
     } else {
         histogram_observe(&m->first_token, now_us - job->start_us);
     }
-    slot->last_us = now_us;
-    slot->n_token++;
+    choice->last_us = now_us;
+    choice->n_token++;
 }
 
-static void take_prompt_token(struct job *job, struct job_slot *slot, const fathom_event *e)
+static void take_prompt_token(struct job *job, struct job_choice *choice, const fathom_event *e)
 {
     if (job->state != JOB_RUNNING) return;
-    fathom_err err = answer_prompt_token(&job->answer, (size_t)(slot - job->slots), e);
+    fathom_err err = answer_prompt_token(&job->answer, (size_t)(choice - job->choices), e);
     if (err) job_fail(job, err);
 }
 
-static void take_token(struct job *job, struct job_slot *slot, const fathom_event *e)
+static void take_token(struct job *job, struct job_choice *choice, const fathom_event *e)
 {
     bool stopped;
     if (job->state != JOB_RUNNING) return;
     uint64_t now_us = clock_now_us();
-    if (!job->answer.choices[slot - job->slots].ended) note_token(job, slot, now_us);
-    fathom_err err = answer_token(&job->answer, (size_t)(slot - job->slots), e, &stopped);
+    if (!job->answer.choices[choice - job->choices].ended) note_token(job, choice, now_us);
+    fathom_err err = answer_token(&job->answer, (size_t)(choice - job->choices), e, &stopped);
     if (err) {
         job_fail(job, err);
         return;
     }
-    if (stopped) fathom_cancel(job->server->engine, slot->id);
+    if (stopped) fathom_cancel(job->jobs->served->engine, choice->id);
     job->moved_us = now_us;
     if (!job->first_us) job->first_us = job->moved_us - job->start_us;
     check_backlog(job);
 }
 
-/* A choice that a stop string ended was cancelled in the engine and stopped all the same. */
+/* A stop string ends a choice, which is then cancelled in the engine: it counts as stopped. */
 static enum metric_finish finish_of(fathom_finish finish, bool ended)
 {
     if (ended || finish == FATHOM_FINISH_STOP) return METRIC_FINISH_STOP;
@@ -399,17 +387,17 @@ static enum metric_finish finish_of(fathom_finish finish, bool ended)
     return finish == FATHOM_FINISH_ERROR ? METRIC_FINISH_ERROR : METRIC_FINISH_ABORT;
 }
 
-static void take_finish(struct job *job, struct job_slot *slot, const fathom_event *e)
+static void take_finish(struct job *job, struct job_choice *choice, const fathom_event *e)
 {
-    size_t i = (size_t)(slot - job->slots);
+    size_t i = (size_t)(choice - job->choices);
     bool ended = job->answer.choices[i].ended;
     const struct metric_request request = {.finish = finish_of(e->finish, ended),
                                            .total_us = clock_now_us() - job->start_us,
-                                           .n_output = slot->n_token,
+                                           .n_output = choice->n_token,
                                            .max_tokens = job->request.sampling.max_tokens};
-    slot->flying = false;
+    choice->flying = false;
     job->n_flying--;
-    metrics_note_finish(&job->server->metrics, &request, e);
+    metrics_note_finish(job->jobs->metrics, &request, e);
     if (job->state != JOB_RUNNING) return;
     if (e->finish == FATHOM_FINISH_ERROR && !ended) {
         set_engine_error(job);
@@ -447,23 +435,43 @@ static void take_finish(struct job *job, struct job_slot *slot, const fathom_eve
 
 void job_take_event(const fathom_event *e)
 {
-    struct job_slot *slot = e->user;
-    struct job *job = slot->job;
+    struct job_choice *choice = e->user;
+    struct job *job = choice->job;
     bool is_finish = e->kind == FATHOM_EVENT_FINISH;
     lock(job);
     switch (e->kind) {
-    case FATHOM_EVENT_PROMPT: take_prompt_token(job, slot, e); break;
-    case FATHOM_EVENT_TOKEN: take_token(job, slot, e); break;
-    case FATHOM_EVENT_FINISH: take_finish(job, slot, e); break;
+    case FATHOM_EVENT_PROMPT: take_prompt_token(job, choice, e); break;
+    case FATHOM_EVENT_TOKEN: take_token(job, choice, e); break;
+    case FATHOM_EVENT_FINISH: take_finish(job, choice, e); break;
     }
     if (job->answer.out.len && job->request.stream) job_wake(job);
     unlock(job);
     if (is_finish) job_release(job);
 }
 
-void job_tick(struct job *job, uint64_t now_us)
+/* ---- all jobs ------------------------------------------------------------------------------ */
+
+void jobs_init(struct jobs *jobs)
 {
-    uint64_t interval_us = (uint64_t)job->server->o.comment_interval_ms * 1000;
+    (void)pthread_mutex_init(&jobs->lock, NULL);
+}
+
+void jobs_free(struct jobs *jobs)
+{
+    (void)pthread_mutex_destroy(&jobs->lock);
+}
+
+size_t jobs_count(struct jobs *jobs)
+{
+    (void)pthread_mutex_lock(&jobs->lock);
+    size_t n = jobs->n;
+    (void)pthread_mutex_unlock(&jobs->lock);
+    return n;
+}
+
+static void tick_job(struct job *job, uint64_t now_us)
+{
+    uint64_t interval_us = (uint64_t)job->jobs->served->o.comment_interval_ms * 1000;
     lock(job);
     if (job->state == JOB_RUNNING && job->request.stream && job->suspended &&
         now_us - job->moved_us >= interval_us) {
@@ -472,4 +480,82 @@ void job_tick(struct job *job, uint64_t now_us)
         job_wake(job);
     }
     unlock(job);
+}
+
+void jobs_tick(struct jobs *jobs, uint64_t now_us)
+{
+    (void)pthread_mutex_lock(&jobs->lock);
+    for (struct job *job = jobs->first; job; job = job->next) tick_job(job, now_us);
+    (void)pthread_mutex_unlock(&jobs->lock);
+}
+
+static void give_up_job(struct job *job)
+{
+    lock(job);
+    if (job->state == JOB_RUNNING) {
+        (void)api_error_set(&job->error, 503, "shutting_down", NULL,
+                            "the server is shutting down and the request was not finished in "
+                            "time");
+        job_fail(job, FATHOM_ECANCEL);
+    }
+    unlock(job);
+}
+
+void jobs_give_up(struct jobs *jobs)
+{
+    (void)pthread_mutex_lock(&jobs->lock);
+    for (struct job *job = jobs->first; job; job = job->next) give_up_job(job);
+    (void)pthread_mutex_unlock(&jobs->lock);
+}
+
+/* With the job's lock: its stream ends, and what it has said is kept. */
+static fathom_err cancel_response(struct job *job, struct buf *body)
+{
+    TRY(responses_end_item(&job->answer));
+    TRY(responses_write(body, &job->answer, RESPONSES_CANCELLED, NULL, NULL));
+    keep_response(job, RESPONSES_CANCELLED);
+    (void)api_error_set(&job->error, 503, "cancelled", NULL, "the response was cancelled");
+    job_fail(job, FATHOM_ECANCEL);
+    return FATHOM_OK;
+}
+
+fathom_err jobs_cancel_response(struct jobs *jobs, const char *id, uint32_t tenant,
+                                struct buf *body, bool *found)
+{
+    fathom_err err = FATHOM_OK;
+    *found = false;
+    (void)pthread_mutex_lock(&jobs->lock);
+    for (struct job *job = jobs->first; job && !*found; job = job->next) {
+        if (job->api != API_RESPONSES || job->tenant != tenant) continue;
+        lock(job);
+        *found = job->state == JOB_RUNNING && strcmp(job->answer.id, id) == 0;
+        if (*found) err = cancel_response(job, body);
+        unlock(job);
+    }
+    (void)pthread_mutex_unlock(&jobs->lock);
+    return err;
+}
+
+static void dump_job(struct job *job, struct buf *out)
+{
+    static const char *const state_names[] = {"QUEUED", "PREPARING", "RUNNING", "DONE"};
+    lock(job);
+    (void)buf_printf(out, "job state=%s attached=%d suspended=%d cut=%d n_ref=%u n_flying=%zu",
+                     state_names[job->state], job->attached, job->suspended, job->cut,
+                     atomic_load(&job->n_ref), job->n_flying);
+    if (job->state >= JOB_RUNNING) {
+        (void)buf_printf(out, " id=%s n_open=%zu unread=%zu status=%d", job->answer.id,
+                         job->answer.n_open, job->answer.out.len, job->error.status);
+    }
+    unlock(job);
+}
+
+void jobs_dump(struct jobs *jobs, struct buf *out)
+{
+    (void)pthread_mutex_lock(&jobs->lock);
+    for (struct job *job = jobs->first; job; job = job->next) {
+        dump_job(job, out);
+        (void)buf_add_char(out, '\n');
+    }
+    (void)pthread_mutex_unlock(&jobs->lock);
 }

@@ -12,14 +12,16 @@
  *   failed        job_take_event    poll
  *   cut           job_client_left   watch (the client closed); poll (it does not read);
  *                 job_detach        HTTP (the connection is gone)
- *   given up      job_give_up       the thread of server_run (the drain's time is over)
+ *   given up      jobs_give_up      the thread of server_run (the drain's time is over)
+ *
+ * A job knows neither sockets nor HTTP: its client is a handle and three calls.
  *
  * Ownership: the connection holds a reference from job_start to job_detach, the worker's queue
  * one, each request in the engine one from its submit to its FINISH event. Until RUNNING or DONE
- * `request`, `prompts`, `answer`, `slots` and `error` belong to the worker; all else is under
+ * `request`, `prompts`, `answer`, `choices` and `error` belong to the worker; all else is under
  * `lock`.
  *
- * Invariants (job_check): n_flying counts the slots in flight and is 0 before RUNNING; DONE holds
+ * Invariants (job_check): n_flying counts the choices in flight and is 0 before RUNNING; DONE holds
  * for good; `suspended` only while attached; a cut job is DONE unless a worker still has it.
  */
 #ifndef FATHOM_SERVER_JOB_H
@@ -29,15 +31,46 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-#include "server/answer.h"
+#include "server/api/answer.h"
+#include "server/metrics.h"
+#include "server/served.h"
 #include "server/state.h"
 
-struct MHD_Connection;
+struct response_store;
+struct response_link;
+struct workers;
+
+/* All jobs that live, and what they work with, which is fixed once the first has started. */
+struct jobs {
+    const struct served *served;
+    struct server_state *state;
+    struct metrics *metrics;
+    struct grammar_cache *grammars;
+    struct response_store *responses; /* NULL: none are kept */
+    struct workers *workers;          /* whose task is job_prepare */
+
+    pthread_mutex_t lock;
+    struct job *first; /* of every job that lives */
+    size_t n;
+};
+
+/* The calls of a client. They are made with the job's lock, and none after job_detach. */
+struct job_client_ops {
+    void (*suspend)(void *arg); /* by the connection's thread: not called again until resumed */
+    void (*resume)(void *arg);  /* after suspend, from any thread */
+    void (*shut)(void *arg);    /* end the connection, though it may be waiting to write */
+};
+
+/* Who waits for a job's answer. */
+struct job_client {
+    const struct job_client_ops *ops; /* NULL: nobody waits */
+    void *arg;
+};
 
 enum job_state { JOB_QUEUED, JOB_PREPARING, JOB_RUNNING, JOB_DONE };
 
 /* A choice's request in the engine; its address is the request's `user`. */
-struct job_slot {
+struct job_choice {
     struct job *job;
     uint64_t id;
     bool flying;      /* submitted, its FINISH event has not come */
@@ -46,33 +79,31 @@ struct job_slot {
 };
 
 struct job {
-    struct server *server;
-    struct job *next, *prev; /* in server->jobs, under jobs_lock */
+    struct jobs *jobs;
+    struct job *next, *prev; /* in the list, under its lock */
     atomic_uint n_ref;
-    enum openai_api api;
-    uint32_t share; /* whose it is: fathom_request */
+    enum api_kind api;
+    uint32_t tenant; /* whose it is: fathom_request */
     uint64_t start_us;
     char request_id[LIMIT_REQUEST_ID_BYTES + 1]; /* of the header X-Request-Id; "": none */
     int crash_slot;                              /* where a crash report finds its id */
 
     pthread_mutex_t lock;
     enum job_state state;
-    struct MHD_Connection *connection; /* valid while attached */
-    int fd;
-    uint32_t watch_slot;
-    bool attached;  /* the connection still belongs to this job */
-    bool suspended; /* it waits for job_wake */
-    bool told;      /* the status has been given to the connection */
-    bool cut;       /* the client gets nothing more, its connection is closed */
+    struct job_client client; /* valid while attached */
+    bool attached;            /* the connection still belongs to this job */
+    bool suspended;           /* it waits for job_wake */
+    bool told;                /* the status has been given to the connection */
+    bool cut;                 /* the client gets nothing more, its connection is closed */
 
     struct buf body;
-    struct openai_request request;
+    struct api_request request;
     struct token_list *prompts; /* [n_prompt]; released once submitted */
     size_t n_prompt;
     struct answer answer;
     struct api_error error;         /* status 0: none */
     struct grammar *grammar;        /* of every choice; NULL: none; released once submitted */
-    struct job_slot *slots;         /* [answer.n_choice] */
+    struct job_choice *choices;     /* [answer.n_choice] */
     struct response_link *previous; /* what a response goes on from, held; NULL: nothing */
     size_t n_flying;
     uint64_t first_us; /* start to first token; 0: none yet */
@@ -80,22 +111,59 @@ struct job {
 };
 
 /* What the HTTP side does next with a connection. */
-enum job_turn {
+enum job_action {
     JOB_WAIT,   /* it has been suspended; the handler is called again after job_wake */
     JOB_ANSWER, /* job_take_answer */
     JOB_CLOSE,  /* close the connection */
 };
 
+/* ---- all jobs ------------------------------------------------------------------------------ */
+
+/* jobs_init - an empty list; what jobs work with is set by the caller
+ * jobs_free - frees no job */
+void jobs_init(struct jobs *jobs);
+void jobs_free(struct jobs *jobs);
+
+/* jobs_count - requests on their way */
+size_t jobs_count(struct jobs *jobs);
+
+/* jobs_tick - silent streams get a comment line */
+void jobs_tick(struct jobs *jobs, uint64_t now_us);
+
+/* jobs_give_up - what runs is answered with 503 and cancelled */
+void jobs_give_up(struct jobs *jobs);
+
+/* jobs_cancel_response - end the answer of a running job of /v1/responses, and keep what it has
+ * said
+ *
+ *   body  the response object, in which it is cancelled
+ *   found  whether this tenant has a job with an answer of that id that runs
+ * Errors  ENOMEM. */
+fathom_err jobs_cancel_response(struct jobs *jobs, const char *id, uint32_t tenant,
+                                struct buf *body, bool *found);
+
+/* jobs_dump - a line for each */
+void jobs_dump(struct jobs *jobs, struct buf *out);
+
+/* ---- one job ------------------------------------------------------------------------------- */
+
+/* A request as it arrives. */
+struct job_setup {
+    enum api_kind api;
+    uint32_t tenant;        /* the API key that it came with, by its number */
+    const char *request_id; /* the client's, copied; "": none */
+    struct job_client client;
+};
+
 /* job_start - take over a request whose body has arrived, and queue it
  *
- *   share  the API key that it came with, by its number
- *   body  moved into the job, its bytes counted by server_hold_bytes
+ *   body  moved into the job, its bytes counted by state_hold_bytes
  * Errors  ENOMEM. A full queue is not an error: the job is DONE with 429. */
-fathom_err job_start(struct job **out, struct server *s, struct MHD_Connection *connection,
-                     enum openai_api api, uint32_t share, struct buf *body);
+fathom_err job_start(struct job **out, struct jobs *jobs, const struct job_setup *setup,
+                     struct buf *body);
 
-/* job_next_turn - what now? For JOB_WAIT the connection is suspended here. */
-enum job_turn job_next_turn(struct job *job);
+/* job_next_action - what to do with the connection; JOB_WAIT has suspended it */
+enum job_action job_next_action(struct job *job);
 
 /* The answer's head, once there is one. */
 struct job_answer {
@@ -111,7 +179,7 @@ struct job_answer {
 fathom_err job_take_answer(struct job *job, struct job_answer *out);
 
 /* job_read - bytes of a stream for the connection
- * Returns their number, 1 to max; 0 after suspending the connection; JOB_END; JOB_BROKEN. */
+ * Returns their number, 1 to max; 0: the connection has been suspended; JOB_END; JOB_BROKEN. */
 enum { JOB_END = -1, JOB_BROKEN = -2 };
 ssize_t job_read(struct job *job, char *bytes, size_t max);
 
@@ -122,26 +190,20 @@ struct job_summary {
     uint64_t first_us;
 };
 
-/* job_detach - the connection is done with the job: what is still in the engine is cancelled */
+/* job_detach - the connection is done with the job; its requests in the engine are cancelled */
 void job_detach(struct job *job, struct job_summary *out);
 
 void job_hold(struct job *job);
 void job_release(struct job *job); /* the last one frees it */
 
-/* job_client_left - the watch's finding; gives back one reference */
+/* job_client_left - the watch has seen the client leave; gives back one reference */
 void job_client_left(struct job *job);
 
-/* job_take_event - an event of the slot that e->user names; after a FINISH the slot may be gone */
+/* job_take_event - an event of the choice that e->user names; after a FINISH it may be gone */
 void job_take_event(const fathom_event *e);
 
-/* job_tick - a silent stream gets a comment line */
-void job_tick(struct job *job, uint64_t now_us);
-
-/* job_give_up - answer with 503 and cancel */
-void job_give_up(struct job *job);
-
-/* job_prepare - the worker's task: parse, check, render, tokenise, submit; gives back one
- * reference (prepare.c) */
+/* job_prepare - the worker's task: parse, check, render, tokenise, submit (prepare.c); gives back
+ * one reference */
 void job_prepare(struct job *job);
 
 /* ---- for prepare.c, with the lock held ----------------------------------------------------- */
@@ -159,7 +221,5 @@ void job_drop_body(struct job *job);
 void job_wake(struct job *job);
 
 void job_check(const struct job *job);
-/* job_dump - one line of state, for logs; takes the lock */
-void job_dump(struct job *job, struct buf *out);
 
 #endif

@@ -1,3 +1,4 @@
+/* metrics.c - bounds, codes and statuses that are counted, and the families of a scrape */
 #include "server/metrics.h"
 
 #include <assert.h>

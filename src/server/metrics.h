@@ -3,8 +3,8 @@
  * Two prefixes. vllm: holds the names that dashboards and autoscalers are written against, with
  * vLLM's meaning and bounds; fathom_ holds what only fathom has. docs/operations.md lists both.
  *
- * Events of requests are counted where they happen, by any thread, without a lock; what the engine
- * counts itself comes from fathom_get_stats when it is asked for.
+ * Events of requests are counted where they happen, by any thread, without a lock. The engine's own
+ * counts come from fathom_get_stats at each scrape.
  */
 #ifndef FATHOM_SERVER_METRICS_H
 #define FATHOM_SERVER_METRICS_H
@@ -87,7 +87,8 @@ struct metrics_view {
     bool draining;
 };
 
-/* metrics_write - the whole text. Errors  ENOMEM. */
+/* metrics_write - the whole text
+ * Errors  ENOMEM. */
 fathom_err metrics_write(struct buf *b, struct metrics *m, const struct metrics_view *v);
 
 #endif

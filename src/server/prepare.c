@@ -1,6 +1,6 @@
 /* prepare.c - the worker's part of a job: body to prompt tokens to requests in the engine
  *
- * All but the last step works without the job's lock: until RUNNING, the request, the prompts and
+ * All steps but the last work without the job's lock. Until RUNNING the request, the prompts and
  * the answer belong to the worker.
  */
 #include <string.h>
@@ -13,11 +13,11 @@
 #include "base/rng.h"
 #include "server/grammar_constraint.h"
 #include "server/job.h"
-#include "server/responses.h"
+#include "server/response_store.h"
 
 /* ---- checks against what is served --------------------------------------------------------- */
 
-static fathom_err refuse_model(const struct server *s, const char *model, struct api_error *e)
+static fathom_err refuse_model(const struct served *s, const char *model, struct api_error *e)
 {
     struct buf names = {.limit = 512};
     for (size_t i = 0; i < s->o.n_model_name; i++) {
@@ -31,7 +31,7 @@ static fathom_err refuse_model(const struct server *s, const char *model, struct
 }
 
 /* The served name that the request used; the first one when it named none. */
-static fathom_err find_model(const struct server *s, const char *model, const char **out,
+static fathom_err find_model(const struct served *s, const char *model, const char **out,
                              struct api_error *e)
 {
     *out = s->o.model_names[0];
@@ -43,7 +43,7 @@ static fathom_err find_model(const struct server *s, const char *model, const ch
     return refuse_model(s, model, e);
 }
 
-static void set_default_sampling(const struct server *s, struct openai_request *r)
+static void set_default_sampling(const struct served *s, struct api_request *r)
 {
     const fathom_info *info = s->info;
     bool use = !s->o.neutral_sampling;
@@ -55,14 +55,14 @@ static void set_default_sampling(const struct server *s, struct openai_request *
     if (p->top_p < 0.0f) {
         p->top_p = use && info->default_top_p > 0.0f ? info->default_top_p : 1.0f;
     }
-    if (p->top_k == OPENAI_TOP_K_UNSET) {
+    if (p->top_k == API_TOP_K_UNSET) {
         p->top_k = use && info->default_top_k > 0 ? info->default_top_k : 0;
     }
     p->max_tokens = r->max_tokens > 0 ? (uint32_t)r->max_tokens : 0;
 }
 
 /* Each entry of a prompt's log-probabilities waits in memory until the answer is complete. */
-static fathom_err check_prompt_logprobs(const struct openai_request *r, uint64_t n_prompt,
+static fathom_err check_prompt_logprobs(const struct api_request *r, uint64_t n_prompt,
                                         struct api_error *e)
 {
     uint64_t n = n_prompt * (1 + r->sampling.n_prompt_top_logprobs);
@@ -75,18 +75,18 @@ static fathom_err check_prompt_logprobs(const struct openai_request *r, uint64_t
                          (unsigned long long)n, LIMIT_PROMPT_LOGPROBS);
 }
 
-static const char *prompt_field(const struct openai_request *r)
+static const char *prompt_field(const struct api_request *r)
 {
-    if (r->api == OPENAI_RESPONSES) return "input";
-    return openai_is_chat(r->api) ? "messages" : "prompt";
+    if (r->api == API_RESPONSES) return "input";
+    return api_is_chat(r->api) ? "messages" : "prompt";
 }
 
 static fathom_err check_length(const struct job *job, size_t i, struct api_error *e)
 {
-    const struct openai_request *r = &job->request;
+    const struct api_request *r = &job->request;
     const char *param = prompt_field(r);
     uint64_t n_prompt = job->prompts[i].n;
-    uint64_t max_len = job->server->info->max_model_len;
+    uint64_t max_len = job->jobs->served->info->max_model_len;
     uint64_t n_output = r->max_tokens >= 0 ? (uint64_t)r->max_tokens : 1;
     if (r->sampling.prompt_logprobs && n_output == 0) n_output = 1; /* drawn and not told */
     TRY(check_prompt_logprobs(r, n_prompt, e));
@@ -103,7 +103,7 @@ static fathom_err check_length(const struct job *job, size_t i, struct api_error
                              "answer: shorten the prompt",
                              (unsigned long long)n_prompt, (unsigned long long)max_len);
     }
-    const char *length = r->api == OPENAI_RESPONSES ? "max_output_tokens" : "max_tokens";
+    const char *length = r->api == API_RESPONSES ? "max_output_tokens" : "max_tokens";
     return api_error_set(e, 400, "context_length_exceeded", length,
                          "the prompt is %llu tokens long and %s is %llu, together %llu; the "
                          "context holds %llu: lower %s or shorten the prompt",
@@ -112,11 +112,11 @@ static fathom_err check_length(const struct job *job, size_t i, struct api_error
                          length);
 }
 
-/* Text that no sequence of tokens within the context covers is refused before it costs anything:
- * tokenising takes a multiple of its memory. */
+/* A text longer than the context's longest tokens is refused before it costs anything: tokenising
+ * takes a multiple of its memory. */
 static fathom_err refuse_bytes(struct job *job, const char *param, size_t n, bool is_all)
 {
-    const struct server *s = job->server;
+    const struct served *s = job->jobs->served;
     return api_error_set(&job->error, 400, "context_length_exceeded", param,
                          "the prompt is %s%zu bytes long, the context holds %u tokens and the "
                          "longest one has %zu bytes: at most %zu bytes fit; shorten the prompt",
@@ -126,9 +126,9 @@ static fathom_err refuse_bytes(struct job *job, const char *param, size_t n, boo
 
 /* ---- prompts ------------------------------------------------------------------------------- */
 
-/* Control tokens are those of the encoding; what a message spells like one is text, unless the
- * server is told to trust it. */
-static fathom_err encode_chat(const struct server *s, const struct buf *text,
+/* The encoding writes the control tokens. A message that spells one is text, unless the server is
+ * told to trust messages. */
+static fathom_err encode_chat(const struct served *s, const struct buf *text,
                               const struct chat_marks *marks, struct token_list *out)
 {
     if (s->o.markup_in_messages) {
@@ -140,8 +140,8 @@ static fathom_err encode_chat(const struct server *s, const struct buf *text,
 
 static fathom_err make_chat_prompt(struct job *job, bool *thinking)
 {
-    struct server *s = job->server;
-    const struct openai_request *r = &job->request;
+    const struct served *s = job->jobs->served;
+    const struct api_request *r = &job->request;
     struct buf text = {.limit = s->max_prompt_bytes};
     struct chat_marks marks = {0};
     fathom_diag d;
@@ -150,7 +150,7 @@ static fathom_err make_chat_prompt(struct job *job, bool *thinking)
         .messages = r->messages,
         .tools = r->tools,
         .response_format = r->response_format,
-        .thinking = r->thinking == OPENAI_DEFAULT ? s->o.thinking : r->thinking == OPENAI_ON,
+        .thinking = r->thinking == API_UNSET ? s->o.thinking : r->thinking == API_ON,
         .tools_first_message = s->o.tools_first_message,
         .continue_final_message = r->continue_final_message,
         .add_generation_prompt = r->add_generation_prompt,
@@ -173,9 +173,9 @@ out:
 }
 
 /* BOS is put in front of text where the checkpoint's tokenizer does so, but never twice. */
-static fathom_err add_bos(struct job *job, const struct openai_prompt *p, struct token_list *out)
+static fathom_err add_bos(struct job *job, const struct api_prompt *p, struct token_list *out)
 {
-    const struct server *s = job->server;
+    const struct served *s = job->jobs->served;
     if (!p->text || !s->add_bos || !job->request.add_special_tokens || s->info->bos_id < 0) {
         return FATHOM_OK;
     }
@@ -185,23 +185,23 @@ static fathom_err add_bos(struct job *job, const struct openai_prompt *p, struct
     return has_bos ? FATHOM_OK : token_list_add(out, s->info->bos_id);
 }
 
-static fathom_err add_prompt(struct job *job, const struct openai_prompt *p, struct token_list *out)
+static fathom_err add_prompt(struct job *job, const struct api_prompt *p, struct token_list *out)
 {
-    const struct server *s = job->server;
+    const struct served *s = job->jobs->served;
     for (size_t i = 0; i < p->n_id; i++) TRY(token_list_add(out, p->ids[i]));
     if (!p->text) return FATHOM_OK;
     if (p->n_text > s->max_prompt_bytes) return refuse_bytes(job, "prompt", p->n_text, true);
     return tokenizer_encode(s->tokenizer, p->text, p->n_text, TOKENIZER_MARKUP_ON, out);
 }
 
-/* What surrounds prompt and suffix; fills in the middle is what the model writes. */
+/* The tokens around prompt and suffix (fill in the middle): the model writes what is between. */
 struct fim {
     int32_t begin, hole, end;
 };
 
 static fathom_err find_fim(struct job *job, struct fim *f)
 {
-    const struct tokenizer *t = job->server->tokenizer;
+    const struct tokenizer *t = job->jobs->served->tokenizer;
     *f = (struct fim){tokenizer_find(t, "<｜fim▁begin｜>"), tokenizer_find(t, "<｜fim▁hole｜>"),
                       tokenizer_find(t, "<｜fim▁end｜>")};
     if (f->begin >= 0 && f->hole >= 0 && f->end >= 0) return FATHOM_OK;
@@ -210,11 +210,11 @@ static fathom_err find_fim(struct job *job, struct fim *f)
                          "fill in the middle (<｜fim▁begin｜>, <｜fim▁hole｜>, <｜fim▁end｜>)");
 }
 
-static fathom_err make_infill_prompt(struct job *job, const struct openai_prompt *p,
+static fathom_err make_infill_prompt(struct job *job, const struct api_prompt *p,
                                      struct token_list *out)
 {
-    const struct server *s = job->server;
-    const struct openai_request *r = &job->request;
+    const struct served *s = job->jobs->served;
+    const struct api_request *r = &job->request;
     struct fim f;
     TRY(find_fim(job, &f));
     if (r->n_suffix > s->max_prompt_bytes) return refuse_bytes(job, "suffix", r->n_suffix, true);
@@ -226,7 +226,7 @@ static fathom_err make_infill_prompt(struct job *job, const struct openai_prompt
     return token_list_add(out, f.end);
 }
 
-static fathom_err make_completion_prompt(struct job *job, const struct openai_prompt *p,
+static fathom_err make_completion_prompt(struct job *job, const struct api_prompt *p,
                                          struct token_list *out)
 {
     if (job->request.suffix) return make_infill_prompt(job, p, out);
@@ -237,8 +237,8 @@ static fathom_err make_completion_prompt(struct job *job, const struct openai_pr
 /* Keeps the last tokens, or the first; BOS stays. */
 static fathom_err truncate_prompt(struct job *job, struct token_list *l)
 {
-    const struct openai_request *r = &job->request;
-    const fathom_info *info = job->server->info;
+    const struct api_request *r = &job->request;
+    const fathom_info *info = job->jobs->served->info;
     if (r->truncate == 0) return FATHOM_OK;
     if (r->truncate > 0 && (uint32_t)r->truncate > info->max_model_len) {
         return api_error_set(&job->error, 400, "invalid_value", "truncate_prompt_tokens",
@@ -260,13 +260,13 @@ static fathom_err truncate_prompt(struct job *job, struct token_list *l)
 
 static fathom_err make_prompts(struct job *job, bool *thinking)
 {
-    const struct openai_request *r = &job->request;
-    size_t n = openai_is_chat(r->api) ? 1 : r->n_prompt;
+    const struct api_request *r = &job->request;
+    size_t n = api_is_chat(r->api) ? 1 : r->n_prompt;
     *thinking = false;
     job->prompts = mem_calloc(n, sizeof *job->prompts);
     if (!job->prompts) return FATHOM_ENOMEM;
     job->n_prompt = n;
-    if (openai_is_chat(r->api)) {
+    if (api_is_chat(r->api)) {
         TRY(make_chat_prompt(job, thinking));
         TRY(truncate_prompt(job, &job->prompts[0]));
         return r->n ? check_length(job, 0, &job->error) : FATHOM_OK;
@@ -283,7 +283,7 @@ static fathom_err make_prompts(struct job *job, bool *thinking)
 
 static fathom_err make_grammar(struct job *job, bool thinking)
 {
-    struct server *s = job->server;
+    const struct served *s = job->jobs->served;
     const struct answer_rule *rule = &job->request.rule;
     const json_t *tools = s->style.parse_tools ? job->request.tools : NULL;
     struct grammar_answer answer;
@@ -299,29 +299,43 @@ static fathom_err make_grammar(struct job *job, bool thinking)
         return FATHOM_OK;
     }
     diag_clear(&d);
-    fathom_err err = grammar_cache_get(s->grammars, &answer, &rule->options, &job->grammar, &d);
+    fathom_err err =
+        grammar_cache_get(job->jobs->grammars, &answer, &rule->options, &job->grammar, &d);
     if (!err || err == FATHOM_ENOMEM) return err;
     bool of_tools = !rule->param || strncmp(d.text, "schema tools[", 13) == 0;
     const char *code = err == FATHOM_EUNSUPPORTED ? "unsupported_value" : "invalid_value";
     return api_error_set(&job->error, 400, code, of_tools ? "tools" : rule->param, "%s", d.text);
 }
 
+/* api_bounds.recall: the job holds on to the response. */
+static fathom_err recall(void *arg, const char *id, json_t *items, struct api_error *e)
+{
+    struct job *job = arg;
+    job->previous = response_store_hold(job->jobs->responses, id, job->tenant, clock_now_us());
+    if (job->previous) return response_link_items(job->previous, items);
+    return api_error_set(e, 400, "previous_response_not_found", "previous_response_id",
+                         "there is no response \"%.80s\": it was not stored, or is deleted, too "
+                         "old, or had to make room for newer ones (--max-stored-responses)",
+                         id);
+}
+
 static fathom_err prepare(struct job *job)
 {
-    struct server *s = job->server;
-    struct openai_request *r = &job->request;
-    const struct openai_bounds bounds = {.n_vocab = s->info->n_vocab,
-                                         .recall = s->responses ? responses_recall : NULL,
-                                         .recall_arg = job};
+    const struct served *s = job->jobs->served;
+    struct api_request *r = &job->request;
+    const struct api_bounds bounds = {.n_vocab = s->info->n_vocab,
+                                      .recall = job->jobs->responses ? recall : NULL,
+                                      .recall_arg = job};
     const char *model;
     bool thinking;
-    TRY(openai_parse(r, job->api, buf_str(&job->body), job->body.len, &bounds, &job->error));
+    TRY(api_request_parse(r, job->api, buf_str(&job->body), job->body.len, &bounds, &job->error));
     job_drop_body(job);
     TRY(find_model(s, r->model, &model, &job->error));
     set_default_sampling(s, r);
     TRY(make_prompts(job, &thinking));
     TRY(make_grammar(job, thinking));
-    struct answer_setup setup = {.request = r,
+    struct answer_setup setup = {.form = answer_form_of(r->api),
+                                 .request = r,
                                  .prompts = job->prompts,
                                  .tokenizer = s->tokenizer,
                                  .style = &s->style,
@@ -333,9 +347,9 @@ static fathom_err prepare(struct job *job)
                                  .created = clock_unix_s()};
     TRY(answer_open(&job->answer, &setup));
     job->crash_slot = crash_note(job->answer.id);
-    openai_request_drop_body(r);
-    job->slots = mem_calloc(job->answer.n_choice, sizeof *job->slots);
-    return job->slots ? FATHOM_OK : FATHOM_ENOMEM;
+    api_request_drop_body(r);
+    job->choices = mem_calloc(job->answer.n_choice, sizeof *job->choices);
+    return job->choices ? FATHOM_OK : FATHOM_ENOMEM;
 }
 
 /* ---- submit, with the lock held ------------------------------------------------------------ */
@@ -344,14 +358,14 @@ static fathom_err submit_choice(struct job *job, size_t i)
 {
     const struct choice *c = &job->answer.choices[i];
     const struct token_list *prompt = &job->prompts[c->i_prompt];
-    struct job_slot *slot = &job->slots[i];
+    struct job_choice *choice = &job->choices[i];
     fathom_request r = {.prompt = prompt->ids,
                         .n_prompt = (uint32_t)prompt->n,
                         .sampling = job->request.sampling,
                         .cache_salt = job->request.cache_salt,
                         .priority = job->request.priority,
-                        .share = job->share,
-                        .user = slot};
+                        .tenant = job->tenant,
+                        .user = choice};
     ASSERT(job->request.n > 0); /* this is one of them */
     /* the choices of one prompt differ though the request gives one seed */
     r.sampling.seed += i % job->request.n;
@@ -363,18 +377,18 @@ static fathom_err submit_choice(struct job *job, size_t i)
     diag_clear(&d);
     if (job->grammar) {
         fathom_err err =
-            grammar_constraint_create(&r.constraint, job->grammar, job->server->info, &d);
+            grammar_constraint_create(&r.constraint, job->grammar, job->jobs->served->info, &d);
         if (err) return api_error_from(&job->error, err, job->request.rule.param, &d);
     }
-    slot->job = job;
+    choice->job = job;
     job_hold(job);
-    fathom_err err = fathom_submit(job->server->engine, &r, &slot->id, &d);
+    fathom_err err = fathom_submit(job->jobs->served->engine, &r, &choice->id, &d);
     if (err) {
         job_release(job);
         if (r.constraint.ops) r.constraint.ops->destroy(r.constraint.state);
         return api_error_from(&job->error, err, NULL, &d);
     }
-    slot->flying = true;
+    choice->flying = true;
     job->n_flying++;
     return FATHOM_OK;
 }
@@ -389,7 +403,7 @@ static fathom_err finish_without_engine(struct job *job)
 
 static fathom_err submit_all(struct job *job)
 {
-    struct metrics *m = &job->server->metrics;
+    struct metrics *m = job->jobs->metrics;
     for (size_t i = 0; i < job->n_prompt && job->request.n; i++) {
         histogram_observe(&m->n_choice, job->request.n);
     }
@@ -417,7 +431,7 @@ void job_prepare(struct job *job)
     if (job->cut) {
         job->state = JOB_DONE;
     } else {
-        if (!err && atomic_load(&job->server->cancelling)) {
+        if (!err && atomic_load(&job->jobs->state->cancelling)) {
             err = api_error_set(&job->error, 503, "shutting_down", NULL,
                                 "the server is shutting down");
         }

@@ -1,3 +1,4 @@
+/* prometheus.c - counts values by bounds, writes families and samples */
 #include "server/prometheus.h"
 
 #include <math.h>

@@ -19,9 +19,9 @@
 enum { HISTOGRAM_BOUNDS_MAX = 32 };
 
 /* Counts of values by the smallest bound that is not below them. Values and bounds are integers in
- * a unit of their own (microseconds, tokens), of which the unit that is told (seconds) has
- * `n_per_unit`. Fixed but for counts and sum, which are updated one by one without a lock: a reader
- * may see a value in one and not yet in the other. */
+ * a unit of their own (microseconds, tokens); the unit that is told (seconds) has `n_per_unit` of
+ * them. Counts and sum are updated one by one without a lock: a reader may see a value in one and
+ * not yet in the other. All else is fixed. */
 struct histogram {
     double n_per_unit;
     uint32_t n_bound;

@@ -1,8 +1,8 @@
 /* response_store.c - see response_store.h for the states of a link
  *
  * Invariants (response_store_check): the list of age runs from the oldest to the newest and holds
- * the listed links, each of which is in the bucket of its id; a link's n_holder counts the list,
- * the links that went on from it and those who hold it; bytes sums all links, listed or not.
+ * the listed links. Each listed link is in the bucket of its id. n_holder of a link counts the
+ * list, the links after it and those who hold it. `bytes` sums all links, listed or not.
  */
 #include "server/response_store.h"
 
@@ -22,7 +22,7 @@ struct response_link {
     struct response_link *older, *newer;  /* while listed */
     struct response_link *next_in_bucket; /* while listed */
     char id[ID_BYTES];
-    uint32_t share;
+    uint32_t tenant;
     uint32_t n_holder;
     bool listed;
     uint64_t put_us;
@@ -139,10 +139,10 @@ static void make_room(struct response_store *s)
 
 /* ---- requests ------------------------------------------------------------------------------ */
 
-static struct response_link *find(struct response_store *s, const char *id, uint32_t share)
+static struct response_link *find(struct response_store *s, const char *id, uint32_t tenant)
 {
     struct response_link *l = *bucket_of(s, id);
-    while (l && (l->share != share || strcmp(l->id, id) != 0)) l = l->next_in_bucket;
+    while (l && (l->tenant != tenant || strcmp(l->id, id) != 0)) l = l->next_in_bucket;
     return l;
 }
 
@@ -173,7 +173,7 @@ fathom_err response_store_put(struct response_store *s, struct response_record *
         return FATHOM_ENOMEM;
     }
     memcpy(l->id, r->id, strlen(r->id));
-    l->share = r->share;
+    l->tenant = r->tenant;
     l->n_holder = 1;
     l->items = r->items;
     l->body = r->body;
@@ -195,12 +195,12 @@ fathom_err response_store_put(struct response_store *s, struct response_record *
     return FATHOM_OK;
 }
 
-struct response_link *response_store_hold(struct response_store *s, const char *id, uint32_t share,
+struct response_link *response_store_hold(struct response_store *s, const char *id, uint32_t tenant,
                                           uint64_t now_us)
 {
     (void)pthread_mutex_lock(&s->lock);
     drop_old(s, now_us);
-    struct response_link *l = find(s, id, share);
+    struct response_link *l = find(s, id, tenant);
     if (l) l->n_holder++;
     (void)pthread_mutex_unlock(&s->lock);
     return l;
@@ -214,11 +214,11 @@ void response_store_release(struct response_store *s, struct response_link *link
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-bool response_store_drop(struct response_store *s, const char *id, uint32_t share, uint64_t now_us)
+bool response_store_drop(struct response_store *s, const char *id, uint32_t tenant, uint64_t now_us)
 {
     (void)pthread_mutex_lock(&s->lock);
     drop_old(s, now_us);
-    struct response_link *l = find(s, id, share);
+    struct response_link *l = find(s, id, tenant);
     if (l) unlist(s, l);
     (void)pthread_mutex_unlock(&s->lock);
     return l != NULL;
@@ -277,7 +277,7 @@ void response_store_check(struct response_store *s)
     for (struct response_link *l = s->oldest; l; before = l, l = l->newer) {
         ASSERT(l->listed && l->older == before && l->n_holder >= 1);
         ASSERT(!before || before->put_us <= l->put_us);
-        ASSERT(find(s, l->id, l->share) == l);
+        ASSERT(find(s, l->id, l->tenant) == l);
         n++;
     }
     ASSERT(s->newest == before && n == s->n_listed && n <= s->n_link && n <= s->limits.max);

@@ -1,13 +1,13 @@
 /* response_store.h - responses kept for later requests, within bounds
  *
- * A response holds on to the one it went on from, so a conversation of n turns is n links and each
- * turn is kept once. A link that is deleted, too old or in the way can no longer be asked for; its
+ * A response holds the response before it, so a conversation of n turns is n links and each turn is
+ * kept once. A link that is deleted, is too old or has made room can no longer be asked for. Its
  * memory goes with the last response after it.
  *
  *   (put) --> LISTED --drop | too old | bounds--> UNLISTED --last holder gone--> (freed)
  *
- * Any thread may call. What a link holds does not change once it is there, so it is read without
- * the lock by whoever holds it.
+ * Any thread may call. The content of a link does not change, so its holders read it without the
+ * lock.
  */
 #ifndef FATHOM_SERVER_RESPONSE_STORE_H
 #define FATHOM_SERVER_RESPONSE_STORE_H
@@ -27,13 +27,14 @@ struct response_limits {
 };
 
 fathom_err response_store_create(struct response_store **out, const struct response_limits *limits);
-/* accepts NULL. Needs no link held. */
+/* response_store_destroy - accepts NULL
+ * Needs   no link held. */
 void response_store_destroy(struct response_store *s);
 
 /* A response as it is put. */
 struct response_record {
     const char *id;
-    uint32_t share;                 /* API key that it belongs to: others do not find it */
+    uint32_t tenant;                /* API key that it belongs to: others do not find it */
     struct response_link *previous; /* what it went on from; NULL: nothing */
     struct buf items;               /* what its request brought: a JSON array; moved */
     struct buf body;                /* the response object; moved */
@@ -48,12 +49,13 @@ fathom_err response_store_put(struct response_store *s, struct response_record *
 
 /* response_store_hold - find a response and hold it; NULL when it cannot be asked for
  * response_store_release - accepts NULL */
-struct response_link *response_store_hold(struct response_store *s, const char *id, uint32_t share,
+struct response_link *response_store_hold(struct response_store *s, const char *id, uint32_t tenant,
                                           uint64_t now_us);
 void response_store_release(struct response_store *s, struct response_link *link);
 
 /* response_store_drop - unlist a response; false when it cannot be asked for */
-bool response_store_drop(struct response_store *s, const char *id, uint32_t share, uint64_t now_us);
+bool response_store_drop(struct response_store *s, const char *id, uint32_t tenant,
+                         uint64_t now_us);
 
 /* response_link_body - the response object, borrowed */
 const struct buf *response_link_body(const struct response_link *link);

@@ -22,21 +22,38 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "base/assert.h"
 #include "base/clock.h"
 #include "base/fail.h"
-#include "base/json.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
-#include "server/admin.h"
-#include "server/http.h"
+#include "server/grammar_cache.h"
+#include "server/health.h"
+#include "server/http/admin.h"
+#include "server/http/gate.h"
+#include "server/http/http.h"
+#include "server/http/listen.h"
 #include "server/job.h"
 #include "server/response_store.h"
-#include "server/state.h"
-#include "server/watch.h"
 #include "server/workers.h"
+
+struct server {
+    struct served served;
+    struct server_state state;
+    struct metrics metrics;
+    struct health health;
+    struct jobs jobs; /* the parts it points to are the server's */
+    struct route_env env;
+    struct gate *gate;
+    struct http *http;   /* NULL: not open */
+    struct admin *admin; /* NULL: none */
+    pthread_t poll_thread;
+    bool poll_started;
+    int stop_fd;             /* eventfd that server_run waits on */
+    atomic_bool poll_ends;   /* the poll thread returns */
+    atomic_bool engine_down; /* the engine has met a fatal error */
+};
 
 enum {
     POLL_EVENTS = 64,
@@ -52,10 +69,10 @@ enum {
 static void look_at_engine(struct server *s)
 {
     fathom_stats stats;
-    (void)health_look(s);
-    fathom_get_stats(s->engine, &stats);
+    (void)health_look(&s->health);
+    fathom_get_stats(s->served.engine, &stats);
     if (stats.failed && !atomic_exchange(&s->engine_down, true)) {
-        LOG_ERROR("server", "the engine has failed: %s", fathom_fault(s->engine));
+        LOG_ERROR("server", "the engine has failed: %s", fathom_fault(s->served.engine));
         server_stop(s);
     }
 }
@@ -64,9 +81,7 @@ static void tick(struct server *s, uint64_t now_us)
 {
     look_at_engine(s);
     (void)gate_sweep(s->gate, now_us);
-    (void)pthread_mutex_lock(&s->jobs_lock);
-    for (struct job *job = s->jobs; job; job = job->next) job_tick(job, now_us);
-    (void)pthread_mutex_unlock(&s->jobs_lock);
+    jobs_tick(&s->jobs, now_us);
 }
 
 static void *poll_main(void *arg)
@@ -76,7 +91,7 @@ static void *poll_main(void *arg)
     uint64_t tick_us = 0;
     os_name_thread("poll");
     while (!atomic_load(&s->poll_ends)) {
-        size_t n = fathom_poll(s->engine, events, POLL_EVENTS, POLL_TIMEOUT_MS);
+        size_t n = fathom_poll(s->served.engine, events, POLL_EVENTS, POLL_TIMEOUT_MS);
         for (size_t i = 0; i < n; i++) job_take_event(&events[i]);
         uint64_t now_us = clock_now_us();
         if (now_us - tick_us < TICK_US) continue;
@@ -86,122 +101,53 @@ static void *poll_main(void *arg)
     return NULL;
 }
 
-bool server_hold_bytes(struct server *s, size_t n)
-{
-    if (atomic_fetch_add(&s->held_bytes, n) + n <= s->o.max_held_bytes) return true;
-    server_drop_bytes(s, n);
-    return false;
-}
-
-void server_drop_bytes(struct server *s, size_t n)
-{
-    size_t before = atomic_fetch_sub(&s->held_bytes, n);
-    ASSERT(before >= n);
-}
-
-unsigned server_retry_after_s(struct server *s)
-{
-    fathom_stats stats;
-    fathom_get_stats(s->engine, &stats);
-    uint64_t wait_s = (stats.retry_after_us + 999999) / 1000000;
-    return wait_s < 1 ? 1 : wait_s > 60 ? 60 : (unsigned)wait_s;
-}
-
 /* ---- create -------------------------------------------------------------------------------- */
 
-static void set_default(uint32_t *value, uint32_t fallback)
+static void stop(void *arg)
 {
-    if (*value == 0) *value = fallback;
+    server_stop(arg);
 }
 
-/* Probes see a stuck step within 5 s: this and a tick. The reference backend tells nothing of a
- * step before its end, and may take minutes for one; a GPU neither, and may take seconds. */
-static uint32_t default_stall_ms(const fathom_info *info)
+/* What jobs and routes work with. */
+static fathom_err make_parts(struct server *s, fathom_diag *d)
 {
-    if (strcmp(info->backend, "ref") == 0) return 600000;
-    return strcmp(info->backend, "cuda") == 0 ? 30000 : 4000;
-}
-
-static void fill_options(struct server_options *o, const fathom_info *info)
-{
-    if (!o->host) o->host = "127.0.0.1";
-    set_default(&o->n_http_thread, 2);
-    set_default(&o->n_worker, 2);
-    set_default(&o->max_connections, 4096);
-    set_default(&o->max_preparing, 1024);
-    set_default(&o->max_held_bytes, LIMIT_HTTP_HELD_BYTES);
-    set_default(&o->comment_interval_ms, 10000);
-    set_default(&o->drain_timeout_ms, 30000);
-    set_default(&o->head_timeout_ms, LIMIT_HTTP_HEAD_MS);
-    set_default(&o->body_timeout_ms, LIMIT_HTTP_BODY_MS);
-    set_default(&o->idle_timeout_ms, LIMIT_HTTP_IDLE_MS);
-    set_default(&o->max_stored_responses, LIMIT_STORED_RESPONSES);
-    set_default(&o->stored_response_s, LIMIT_STORED_S);
-    if (o->max_stored_bytes == 0) o->max_stored_bytes = LIMIT_STORED_BYTES;
-    set_default(&o->stall_timeout_ms, default_stall_ms(info));
-}
-
-/* add_bos_token of tokenizer_config.json; a checkpoint without the file adds none. */
-static fathom_err read_add_bos(struct server *s, fathom_diag *d)
-{
-    const char *text;
-    size_t n;
-    json_t *config;
-    if (fathom_get_file(s->engine, "tokenizer_config.json", &text, &n) != FATHOM_OK) {
-        return FATHOM_OK;
-    }
-    TRY(json_read(text, n, "tokenizer_config.json", &config, d));
-    fathom_err err = FATHOM_EFORMAT;
-    if (json_is_object(config)) {
-        err = json_get_bool(config, "add_bos_token", false, &s->add_bos, d);
-    } else {
-        err = diag_fail(d, FATHOM_EFORMAT, "tokenizer_config.json is %s, needed is an object",
-                        json_type_text(config));
-    }
-    json_decref(config);
-    return err;
-}
-
-/* The context's length in the longest token there is. */
-static size_t prompt_bytes(const struct server *s)
-{
-    size_t longest = 1;
-    for (int32_t id = tokenizer_n_token(s->tokenizer) - 1; id >= 0; id--) {
-        size_t n;
-        (void)tokenizer_bytes(s->tokenizer, id, &n);
-        if (n > longest) longest = n;
-    }
-    return longest * s->info->max_model_len;
+    const struct server_options *o = &s->served.o;
+    const struct gate_limits gate_limits = {.max_connections = o->max_connections,
+                                            .head_timeout_ms = o->head_timeout_ms,
+                                            .idle_timeout_ms = o->idle_timeout_ms,
+                                            .body_timeout_ms = o->body_timeout_ms};
+    const struct grammar_cache_config grammars = {.tokenizer = s->served.tokenizer,
+                                                  .n_vocab = s->served.info->n_vocab,
+                                                  .max_bytes = LIMIT_GRAMMAR_CACHE_BYTES,
+                                                  .compile_us = &s->metrics.grammar_compile};
+    const struct response_limits kept = {.max = o->max_stored_responses,
+                                         .bytes = o->max_stored_bytes,
+                                         .age_us = (uint64_t)o->stored_response_s * 1000000};
+    s->state.max_held_bytes = o->max_held_bytes;
+    metrics_init(&s->metrics, s->served.info->max_model_len);
+    health_init(&s->health, &s->served, &s->state, clock_now_us());
+    s->jobs.served = &s->served;
+    s->jobs.state = &s->state;
+    s->jobs.metrics = &s->metrics;
+    TRY(gate_create(&s->gate, &gate_limits));
+    TRY(grammar_cache_create(&s->jobs.grammars, &grammars));
+    if (!o->keep_no_responses) TRY(response_store_create(&s->jobs.responses, &kept));
+    TRY(workers_create(&s->jobs.workers, o->n_worker, o->max_preparing, job_prepare, d));
+    s->env = (struct route_env){&s->served, &s->state, &s->health, &s->jobs, s->gate};
+    return FATHOM_OK;
 }
 
 static fathom_err start(struct server *s, fathom_diag *d)
 {
-    static const struct watch_actions watch_actions = {job_hold, job_client_left};
-    const struct gate_limits gate_limits = {.max_connections = s->o.max_connections,
-                                            .head_timeout_ms = s->o.head_timeout_ms,
-                                            .idle_timeout_ms = s->o.idle_timeout_ms,
-                                            .body_timeout_ms = s->o.body_timeout_ms};
-    const struct grammar_cache_config grammars = {.tokenizer = s->tokenizer,
-                                                  .n_vocab = s->info->n_vocab,
-                                                  .max_bytes = LIMIT_GRAMMAR_CACHE_BYTES,
-                                                  .compile_us = &s->metrics.grammar_compile};
-    const struct response_limits kept = {.max = s->o.max_stored_responses,
-                                         .bytes = s->o.max_stored_bytes,
-                                         .age_us = (uint64_t)s->o.stored_response_s * 1000000};
-    TRY(gate_create(&s->gate, &gate_limits));
-    TRY(grammar_cache_create(&s->grammars, &grammars));
-    if (!s->o.keep_no_responses) TRY(response_store_create(&s->responses, &kept));
-    TRY(read_add_bos(s, d));
     s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE); /* each stop counts */
     if (s->stop_fd < 0) FAIL(d, FATHOM_EIO, "no handle to wait on: %s", strerror(errno));
-    TRY(watch_create(&s->watch, &watch_actions, d));
-    TRY(workers_create(&s->workers, s->o.n_worker, s->o.max_preparing, job_prepare, d));
+    TRY(make_parts(s, d));
     if (pthread_create(&s->poll_thread, NULL, poll_main, s) != 0) {
         FAIL(d, FATHOM_EIO, "the thread that polls the engine cannot be started");
     }
     s->poll_started = true;
-    TRY(http_open(s, d));
-    return s->o.admin_socket ? admin_open(&s->admin, s, d) : FATHOM_OK;
+    TRY(http_open(&s->http, &s->env, d));
+    return s->served.o.admin_socket ? admin_open(&s->admin, &s->env, stop, s, d) : FATHOM_OK;
 }
 
 fathom_err server_create(struct server **out, const struct server_options *o, fathom_engine *e,
@@ -211,19 +157,10 @@ fathom_err server_create(struct server **out, const struct server_options *o, fa
     if (o->n_model_name == 0) FAIL(d, FATHOM_EINVAL, "the server needs a name for the model");
     struct server *s = mem_calloc(1, sizeof *s);
     if (!s) FAIL(d, FATHOM_ENOMEM, "out of memory for the server");
-    s->o = *o;
-    s->engine = e;
-    s->info = fathom_get_info(e);
-    fill_options(&s->o, s->info);
-    s->tokenizer = t;
-    s->style = *style;
-    s->created = clock_unix_s();
-    s->listen_fd = s->access_log_fd = s->stop_fd = -1;
-    metrics_init(&s->metrics, s->info->max_model_len);
-    health_init(&s->health, clock_now_us());
-    s->max_prompt_bytes = prompt_bytes(s);
-    (void)pthread_mutex_init(&s->jobs_lock, NULL);
-    fathom_err err = start(s, d);
+    s->stop_fd = -1;
+    jobs_init(&s->jobs);
+    fathom_err err = served_open(&s->served, o, e, t, style, d);
+    if (!err) err = start(s, d);
     if (err) {
         (void)diag_fail(d, err, "the server cannot start: %s", fathom_err_text(err));
         server_destroy(s);
@@ -233,9 +170,18 @@ fathom_err server_create(struct server **out, const struct server_options *o, fa
     return FATHOM_OK;
 }
 
+fathom_err server_check_address(const char *host, uint16_t port, fathom_diag *d)
+{
+    int fd;
+    uint16_t chosen;
+    TRY(listen_tcp(host, port, &fd, &chosen, d));
+    (void)close(fd);
+    return FATHOM_OK;
+}
+
 uint16_t server_port(const struct server *s)
 {
-    return s->port;
+    return http_port(s->http);
 }
 
 /* ---- run and stop -------------------------------------------------------------------------- */
@@ -259,30 +205,22 @@ static bool wait_for_stop(struct server *s, int timeout_ms)
     return read(s->stop_fd, &count, sizeof count) == sizeof count;
 }
 
-size_t server_n_job(struct server *s)
-{
-    (void)pthread_mutex_lock(&s->jobs_lock);
-    size_t n = s->n_job;
-    (void)pthread_mutex_unlock(&s->jobs_lock);
-    return n;
-}
-
 fathom_err server_run(struct server *s, fathom_diag *d)
 {
     enum { STEP_MS = 20 };
     while (!wait_for_stop(s, -1)) {
     }
-    atomic_store(&s->draining, true);
-    size_t n_job = server_n_job(s);
+    atomic_store(&s->state.draining, true);
+    size_t n_job = jobs_count(&s->jobs);
     if (n_job) LOG_INFO("server", "stopping: %zu requests are in flight", n_job);
     uint64_t start_us = clock_now_us();
-    while (server_n_job(s) && !wait_for_stop(s, STEP_MS)) {
+    while (jobs_count(&s->jobs) && !wait_for_stop(s, STEP_MS)) {
         uint64_t waited_ms = (clock_now_us() - start_us) / 1000;
-        if (waited_ms >= s->o.drain_timeout_ms) break;
+        if (waited_ms >= s->served.o.drain_timeout_ms) break;
         if (waited_ms >= FAREWELL_MS && (atomic_load(&s->engine_down) || server_is_stuck(s))) break;
     }
     if (atomic_load(&s->engine_down)) {
-        FAIL(d, FATHOM_EDEVICE, "the engine has failed: %s", fathom_fault(s->engine));
+        FAIL(d, FATHOM_EDEVICE, "the engine has failed: %s", fathom_fault(s->served.engine));
     }
     if (server_is_stuck(s)) {
         FAIL(d, FATHOM_EDEVICE, "the engine is stuck in a step; its requests were given up");
@@ -292,38 +230,21 @@ fathom_err server_run(struct server *s, fathom_diag *d)
 
 bool server_is_stuck(struct server *s)
 {
-    return health_look(s);
+    return health_look(&s->health);
 }
 
 /* ---- destroy ------------------------------------------------------------------------------- */
 
-static void give_up_jobs(struct server *s)
-{
-    (void)pthread_mutex_lock(&s->jobs_lock);
-    for (struct job *job = s->jobs; job; job = job->next) job_give_up(job);
-    (void)pthread_mutex_unlock(&s->jobs_lock);
-}
-
 static void wait_for_jobs(struct server *s, unsigned timeout_ms)
 {
     uint64_t end_us = clock_now_us() + (uint64_t)timeout_ms * 1000;
-    while (server_n_job(s) && clock_now_us() < end_us) clock_sleep_us(1000);
-}
-
-void server_dump_jobs(struct server *s, struct buf *out)
-{
-    (void)pthread_mutex_lock(&s->jobs_lock);
-    for (struct job *job = s->jobs; job; job = job->next) {
-        job_dump(job, out);
-        (void)buf_add_char(out, '\n');
-    }
-    (void)pthread_mutex_unlock(&s->jobs_lock);
+    while (jobs_count(&s->jobs) && clock_now_us() < end_us) clock_sleep_us(1000);
 }
 
 static void log_jobs(struct server *s)
 {
     struct buf lines = {0};
-    server_dump_jobs(s, &lines);
+    jobs_dump(&s->jobs, &lines);
     LOG_ERROR("server", "left behind:\n%s", buf_str(&lines));
     buf_free(&lines);
 }
@@ -332,14 +253,14 @@ static void log_jobs(struct server *s)
  * a moment to leave before the connections are closed. */
 static void end_jobs(struct server *s)
 {
-    atomic_store(&s->draining, true);
-    atomic_store(&s->cancelling, true);
-    give_up_jobs(s);
-    workers_stop(s->workers);
-    give_up_jobs(s);
+    atomic_store(&s->state.draining, true);
+    atomic_store(&s->state.cancelling, true);
+    jobs_give_up(&s->jobs);
+    workers_stop(s->jobs.workers);
+    jobs_give_up(&s->jobs);
     wait_for_jobs(s, LAST_WORDS_MS);
-    http_close(s);
-    workers_destroy(s->workers);
+    http_close(s->http);
+    workers_destroy(s->jobs.workers);
 }
 
 void server_destroy(struct server *s)
@@ -348,20 +269,19 @@ void server_destroy(struct server *s)
     admin_close(s->admin);
     end_jobs(s);
     if (s->poll_started) {
-        wait_for_jobs(s, health_look(s) ? LAST_WORDS_MS : ENGINE_PATIENCE_MS);
+        wait_for_jobs(s, health_look(&s->health) ? LAST_WORDS_MS : ENGINE_PATIENCE_MS);
         atomic_store(&s->poll_ends, true);
-        fathom_wake(s->engine);
+        fathom_wake(s->served.engine);
         (void)pthread_join(s->poll_thread, NULL);
     }
-    if (server_n_job(s)) {
+    if (jobs_count(&s->jobs)) {
         log_jobs(s); /* the engine may be using their grammars, which stay */
     } else {
-        grammar_cache_destroy(s->grammars);
+        grammar_cache_destroy(s->jobs.grammars);
     }
-    watch_destroy(s->watch);
     gate_destroy(s->gate);
-    if (s->responses && server_n_job(s) == 0) response_store_destroy(s->responses);
+    if (jobs_count(&s->jobs) == 0) response_store_destroy(s->jobs.responses);
     if (s->stop_fd >= 0) (void)close(s->stop_fd);
-    (void)pthread_mutex_destroy(&s->jobs_lock);
+    jobs_free(&s->jobs);
     mem_free(s);
 }

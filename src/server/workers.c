@@ -1,3 +1,4 @@
+/* workers.c - a ring of jobs under a lock, and the threads that wait for it */
 #include "server/workers.h"
 
 #include <pthread.h>

@@ -17,7 +17,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/os.h"
-#include "server/routes.h"
+#include "server/http/routes.h"
 #include "support/world.h"
 
 static const char *const KEYS[] = {"first", "second"};

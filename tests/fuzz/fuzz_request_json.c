@@ -6,15 +6,15 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void check(const struct openai_request *r, enum openai_api api)
+static void check(const struct api_request *r, enum api_kind api)
 {
     const fathom_sampling *s = &r->sampling;
     ASSERT(r->n >= 1 && r->n <= LIMIT_CHOICES && r->n_stop <= LIMIT_STOP_STRINGS);
     ASSERT(s->temperature <= 2.0f && s->top_p <= 1.0f && s->repetition_penalty > 0.0f);
     ASSERT(s->n_top_logprobs <= LIMIT_TOP_LOGPROBS && s->n_bias <= LIMIT_LOGIT_BIAS);
-    ASSERT(r->max_tokens >= 0 || (api == OPENAI_CHAT && r->max_tokens == -1));
+    ASSERT(r->max_tokens >= 0 || (api == API_CHAT && r->max_tokens == -1));
     for (size_t i = 0; i < r->n_stop; i++) ASSERT(r->stop_lens[i] > 0);
-    if (api == OPENAI_CHAT) {
+    if (api == API_CHAT) {
         ASSERT(r->messages && json_array_size(r->messages) > 0);
     } else {
         ASSERT(r->n_prompt >= 1 && r->n_prompt * r->n <= LIMIT_CHOICES);
@@ -23,8 +23,8 @@ static void check(const struct openai_request *r, enum openai_api api)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const struct openai_bounds bounds = {.n_vocab = 1000};
-    request_fuzz_body(OPENAI_CHAT, &bounds, data, size, api_error_write, check);
-    request_fuzz_body(OPENAI_COMPLETION, &bounds, data, size, api_error_write, check);
+    static const struct api_bounds bounds = {.n_vocab = 1000};
+    request_fuzz_body(API_CHAT, &bounds, data, size, api_error_write, check);
+    request_fuzz_body(API_COMPLETION, &bounds, data, size, api_error_write, check);
     return 0;
 }

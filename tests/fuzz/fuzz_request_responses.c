@@ -3,12 +3,12 @@
 #include "base/assert.h"
 #include "base/json.h"
 #include "chat/chat.h"
-#include "server/responses.h"
+#include "server/api/responses_form.h"
 #include "support/request_fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void check(const struct openai_request *r, enum openai_api api)
+static void check(const struct api_request *r, enum api_kind api)
 {
     (void)api;
     if (!r->responses->store) return;
@@ -34,7 +34,7 @@ static fathom_err recall(void *arg, const char *id, json_t *items, struct api_er
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const struct openai_bounds bounds = {.n_vocab = 1000, .recall = recall};
-    request_fuzz_body(OPENAI_RESPONSES, &bounds, data, size, api_error_write, check);
+    static const struct api_bounds bounds = {.n_vocab = 1000, .recall = recall};
+    request_fuzz_body(API_RESPONSES, &bounds, data, size, api_error_write, check);
     return 0;
 }

@@ -110,10 +110,24 @@ class Checks(unittest.TestCase):
                    "private to backend/")
         self.passes("check_includes", {"src/model/a.c": '#include "model/model_int.h"\n'})
 
+    def test_a_subfolder_may_have_a_row_of_its_own(self):
+        self.finds("check_includes", {"src/server/api/a.c": '#include "server/job.h"\n'},
+                   "server/api/ must not see it")
+        self.finds("check_includes", {"src/server/a.c": '#include "server/web/web.h"\n'},
+                   "server/ must not see it")
+        self.finds("check_includes", {"src/server/web/a.c": '#include "base/mem.h"\n'},
+                   "server/web/ must not see it")
+        self.finds("check_includes", {"src/cli/a.c": '#include "server/http/gate.h"\n'},
+                   "src/cli/a.c:1:")
+        self.passes("check_includes", {"src/server/http/a.c": '#include "server/api/sse.h"\n'})
+        self.passes("check_includes", {"src/cli/a.c": '#include "server/server.h"\n'})
+
     def test_foreign_headers_stay_in_their_folder(self):
         self.finds("check_includes", {"src/model/a.c": "#include <cuda_runtime.h>\n"}, "CUDA")
         self.finds("check_includes", {"src/engine/a.c": "#include <jansson.h>\n"}, "JSON")
         self.finds("check_includes", {"src/chat/a.c": "#include <microhttpd.h>\n"}, "HTTP")
+        self.finds("check_includes", {"src/server/a.c": "#include <sys/socket.h>\n"}, "sockets")
+        self.passes("check_includes", {"src/server/http/a.c": "#include <sys/socket.h>\n"})
         self.finds("check_includes", {"src/sched/a.c": "#include <time.h>\n"}, "time")
         self.passes("check_includes", {"src/backend/cuda/a.cu": "#include <cuda_runtime.h>\n"})
 

@@ -39,7 +39,7 @@ static uint64_t bits_of(float f)
 static void hash_event(struct answer *a, const fathom_event *e)
 {
     if (e->kind == FATHOM_EVENT_PROMPT) {
-        a->hash = rng_mix(a->hash, (uint64_t)e->token, bits_of(e->logprob) << 32 | e->rank);
+        a->hash = rng_mix(a->hash, (uint64_t)e->token, bits_of(e->logprob) << 32 | e->place);
     }
     for (uint32_t i = 0; i < e->n_top; i++) {
         a->hash = rng_mix(a->hash, (uint64_t)e->top[i].id, bits_of(e->top[i].logprob));
@@ -53,7 +53,7 @@ static void take_prompt_token(struct answer *a, const fathom_event *e)
     assert_true(a->n_prompt < ANSWER_TOKENS_MAX);
     a->prompt[a->n_prompt].id = e->token;
     a->prompt[a->n_prompt].logprob = e->logprob;
-    a->prompt[a->n_prompt].rank = e->rank;
+    a->prompt[a->n_prompt].place = e->place;
     a->prompt[a->n_prompt].n_top = e->n_top;
     for (uint32_t i = 0; i < 2; i++) a->prompt[a->n_prompt].top[i] = e->top[i];
     a->n_prompt++;

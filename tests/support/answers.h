@@ -19,11 +19,11 @@ struct answer {
     struct {
         int32_t id;
         float logprob;
-        uint32_t rank;
+        uint32_t place;
         uint32_t n_top;
         fathom_logprob top[2]; /* of n_top, the first ones */
     } prompt[ANSWER_TOKENS_MAX];
-    uint64_t hash; /* of all alternatives and of the prompt: ids, bits, ranks, in order */
+    uint64_t hash; /* of all alternatives and of the prompt: ids, bits, places, in order */
     bool stopped;  /* the last token had is_stop */
     bool done;
     fathom_event finish;

@@ -183,7 +183,7 @@ static void tell_prompt(fathom_engine *e, struct request *r)
                               .user = r->user,
                               .token = r->prompt[i],
                               .logprob = -(float)i / 8,
-                              .rank = 2,
+                              .place = 2,
                               .n_top = r->sampling.n_prompt_top_logprobs};
         if (event.n_top > 2) event.n_top = 2;
         event.top[0] = (fathom_logprob){20 + 'b', -0.0625f};

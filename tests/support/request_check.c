@@ -12,25 +12,25 @@
 #include "chat/chat.h"
 #include "support/json_tree.h"
 
-void check_refused(enum openai_api api, const struct openai_bounds *bounds, const char *body,
+void check_refused(enum api_kind api, const struct api_bounds *bounds, const char *body,
                    const char *param, const char *message)
 {
-    struct openai_request r;
+    struct api_request r;
     struct api_error e = {0};
-    fathom_err err = openai_parse(&r, api, body, strlen(body), bounds, &e);
+    fathom_err err = api_request_parse(&r, api, body, strlen(body), bounds, &e);
     if (err != FATHOM_EINVAL || e.status != 400 || strcmp(e.diag.text, message) != 0 ||
         strcmp(e.param, param) != 0) {
         fail_msg("%s\n  gave %d, status %d, param \"%s\": %s\n  not \"%s\": %s", body, err,
                  e.status, e.param, e.diag.text, param, message);
     }
-    openai_request_free(&r);
+    api_request_free(&r);
 }
 
-void check_becomes(struct openai_request *r, enum openai_api api,
-                   const struct openai_bounds *bounds, const char *body, const char *messages)
+void check_becomes(struct api_request *r, enum api_kind api, const struct api_bounds *bounds,
+                   const char *body, const char *messages)
 {
     struct api_error e = {0};
-    if (openai_parse(r, api, body, strlen(body), bounds, &e)) {
+    if (api_request_parse(r, api, body, strlen(body), bounds, &e)) {
         fail_msg("%s: %s", body, e.diag.text);
     }
     json_t *want = json_tree_of(messages);
@@ -49,21 +49,21 @@ static void *count_allocation(size_t n)
     return mem_alloc(n);
 }
 
-void check_failing_trees(enum openai_api api, const struct openai_bounds *bounds, const char *body)
+void check_failing_trees(enum api_kind api, const struct api_bounds *bounds, const char *body)
 {
     bool failed = true;
     n_allocation = 0;
     json_set_alloc_funcs(count_allocation, mem_free);
     json_decref(json_tree_of(body));
     for (long n = n_allocation; failed; n++) {
-        struct openai_request r;
+        struct api_request r;
         struct api_error e = {0};
         mem_fail_after(n);
-        fathom_err err = openai_parse(&r, api, body, strlen(body), bounds, &e);
+        fathom_err err = api_request_parse(&r, api, body, strlen(body), bounds, &e);
         failed = mem_fail_hit();
         mem_fail_after(-1);
         assert_true((err != FATHOM_OK) == failed);
-        openai_request_free(&r);
+        api_request_free(&r);
     }
     json_set_alloc_funcs(malloc, free);
 }

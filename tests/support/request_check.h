@@ -3,21 +3,21 @@
 #ifndef FATHOM_TESTS_REQUEST_CHECK_H
 #define FATHOM_TESTS_REQUEST_CHECK_H
 
-#include "server/openai_parse.h"
+#include "server/api/api_request.h"
 
 /* check_refused - the body is refused with 400, this param ("": none) and this message */
-void check_refused(enum openai_api api, const struct openai_bounds *bounds, const char *body,
+void check_refused(enum api_kind api, const struct api_bounds *bounds, const char *body,
                    const char *param, const char *message);
 
 /* check_becomes - the body is taken and its messages are those of a chat, given as JSON; the
  * request is the caller's to free */
-void check_becomes(struct openai_request *r, enum openai_api api,
-                   const struct openai_bounds *bounds, const char *body, const char *messages);
+void check_becomes(struct api_request *r, enum api_kind api, const struct api_bounds *bounds,
+                   const char *body, const char *messages);
 
 /* check_failing_trees - each allocation of the trees that are made of a body fails in turn. The
  * JSON library does not survive a failure while it reads the body, so they fail from the end of
  * that on.
  */
-void check_failing_trees(enum openai_api api, const struct openai_bounds *bounds, const char *body);
+void check_failing_trees(enum api_kind api, const struct api_bounds *bounds, const char *body);
 
 #endif

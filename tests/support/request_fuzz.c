@@ -19,16 +19,16 @@ static void check_refused(const struct api_error *e, request_fuzz_write *write)
     buf_free(&body);
 }
 
-void request_fuzz_body(enum openai_api api, const struct openai_bounds *bounds, const uint8_t *data,
+void request_fuzz_body(enum api_kind api, const struct api_bounds *bounds, const uint8_t *data,
                        size_t size, request_fuzz_write *write, request_fuzz_check *check)
 {
-    static struct openai_request r;
+    static struct api_request r;
     struct api_error e = {0};
-    if (openai_parse(&r, api, (const char *)data, size, bounds, &e)) {
+    if (api_request_parse(&r, api, (const char *)data, size, bounds, &e)) {
         check_refused(&e, write);
     } else {
         check(&r, api);
-        openai_request_drop_body(&r);
+        api_request_drop_body(&r);
     }
-    openai_request_free(&r);
+    api_request_free(&r);
 }

@@ -43,19 +43,20 @@ static fathom_err recall_nothing(void *arg, const char *id, json_t *items, struc
     return api_error_set(e, 400, NULL, NULL, "there is no response %s", id);
 }
 
-fathom_err scene_try(struct scene *s, enum openai_api api, const char *body, bool thinking)
+fathom_err scene_try(struct scene *s, enum api_kind api, const char *body, bool thinking)
 {
-    const struct openai_bounds bounds = {.n_vocab = 276, .recall = recall_nothing};
+    const struct api_bounds bounds = {.n_vocab = 276, .recall = recall_nothing};
     struct api_error e = {0};
     memset(s, 0, sizeof *s);
-    fathom_err err = openai_parse(&s->request, api, body, strlen(body), &bounds, &e);
+    fathom_err err = api_request_parse(&s->request, api, body, strlen(body), &bounds, &e);
     if (err == FATHOM_ENOMEM) return err;
     if (err) fail_msg("%s", e.diag.text);
     for (size_t i = 0; i < 4; i++) {
         err = tokenizer_encode(tokenizer, "prompt", 6, TOKENIZER_MARKUP_ON, &s->prompts[i]);
         if (err) return err;
     }
-    struct answer_setup setup = {.request = &s->request,
+    struct answer_setup setup = {.form = answer_form_of(s->request.api),
+                                 .request = &s->request,
                                  .prompts = s->prompts,
                                  .tokenizer = tokenizer,
                                  .style = &STYLE,
@@ -67,7 +68,7 @@ fathom_err scene_try(struct scene *s, enum openai_api api, const char *body, boo
     return answer_open(&s->answer, &setup);
 }
 
-struct scene *scene_open(enum openai_api api, const char *body, bool thinking)
+struct scene *scene_open(enum api_kind api, const char *body, bool thinking)
 {
     struct scene *s = mem_alloc(sizeof *s);
     assert_non_null(s);
@@ -78,7 +79,7 @@ struct scene *scene_open(enum openai_api api, const char *body, bool thinking)
 void scene_free(struct scene *s)
 {
     answer_free(&s->answer);
-    openai_request_free(&s->request);
+    api_request_free(&s->request);
     for (size_t i = 0; i < 4; i++) token_list_free(&s->prompts[i]);
 }
 
@@ -96,7 +97,7 @@ fathom_err scene_score(struct answer *a, size_t i)
         fathom_event e = {.kind = FATHOM_EVENT_PROMPT,
                           .token = ids.ids[k],
                           .logprob = -(float)k / 8,
-                          .rank = 2,
+                          .place = 2,
                           .n_top = 2};
         e.top[0] = (fathom_logprob){BYTE_0 + 0xC3, -0.0625f};
         e.top[1] = (fathom_logprob){ids.ids[k], -(float)k / 8};
@@ -137,14 +138,14 @@ const char *scene_out(const struct scene *s)
     return buf_str(&s->answer.out);
 }
 
-static fathom_err play(struct scene *s, enum openai_api api, const char *body, const char *said)
+static fathom_err play(struct scene *s, enum api_kind api, const char *body, const char *said)
 {
     fathom_err err = scene_try(s, api, body, true);
     if (!err) err = scene_say(&s->answer, 0, said, FATHOM_FINISH_STOP);
     return err ? err : answer_close(&s->answer);
 }
 
-void scene_fail_each(enum openai_api api, const char *body, const char *said)
+void scene_fail_each(enum api_kind api, const char *body, const char *said)
 {
     fathom_err err = FATHOM_ENOMEM;
     bool failed = true;
@@ -160,7 +161,7 @@ void scene_fail_each(enum openai_api api, const char *body, const char *said)
     assert_int_equal(err, FATHOM_OK);
 }
 
-struct scene *scene_play(enum openai_api api, const char *body, const char *said, fathom_finish why)
+struct scene *scene_play(enum api_kind api, const char *body, const char *said, fathom_finish why)
 {
     struct scene *s = scene_open(api, body, true);
     assert_int_equal(scene_say(&s->answer, 0, said, why), 0);

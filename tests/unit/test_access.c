@@ -9,8 +9,8 @@
 
 #include "base/json.h"
 #include "base/mem.h"
-#include "server/access.h"
-#include "server/access_log.h"
+#include "server/http/access.h"
+#include "server/http/access_log.h"
 
 static void a_key_is_any_of_the_keys(void **state)
 {

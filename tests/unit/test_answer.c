@@ -1,5 +1,5 @@
 /* test_answer.c - events in, bytes out: both forms, streamed and whole */
-#include "server/answer.h"
+#include "server/api/answer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,7 +50,7 @@ static void test_chat_stream_bytes(void **state)
 {
     (void)state;
     struct scene *s = scene_open(
-        OPENAI_CHAT, CHAT(",\"stream\":true,\"stream_options\":{\"include_usage\":true}"), false);
+        API_CHAT, CHAT(",\"stream\":true,\"stream_options\":{\"include_usage\":true}"), false);
     assert_int_equal(scene_say(&s->answer, 0, "é\"", FATHOM_FINISH_STOP), 0);
     assert_int_equal(answer_close(&s->answer), 0);
     static const char *const want[] = {
@@ -79,7 +79,7 @@ static void test_chat_stream_bytes(void **state)
 static void test_chat_body_bytes(void **state)
 {
     (void)state;
-    struct scene *s = scene_open(OPENAI_CHAT, CHAT(TOOLS), true);
+    struct scene *s = scene_open(API_CHAT, CHAT(TOOLS), true);
     assert_int_equal(scene_say(&s->answer, 0, "why</think>Ok." CALL, FATHOM_FINISH_STOP), 0);
     assert_int_equal(answer_close(&s->answer), 0);
     json_t *root = json_tree_of(scene_out(s));
@@ -131,7 +131,7 @@ static void assert_joined(struct scene *s, const char *key, const char *want)
 static void test_chat_stream_of_reasoning_and_calls(void **state)
 {
     (void)state;
-    struct scene *s = scene_open(OPENAI_CHAT, CHAT(",\"stream\":true" TOOLS), true);
+    struct scene *s = scene_open(API_CHAT, CHAT(",\"stream\":true" TOOLS), true);
     const char *text = "why</think>Ok.\n\n<" D "function_calls>\n"
                        "<" D "invoke name=\"f\">\n</" D "invoke>\n"
                        "<" D "invoke name=\"g\">\n<" D "parameter name=\"n\" string=\"false\">1</" D
@@ -151,7 +151,7 @@ static void test_chat_stream_of_reasoning_and_calls(void **state)
 static void test_completion_bytes(void **state)
 {
     (void)state;
-    struct scene *s = scene_open(OPENAI_COMPLETION,
+    struct scene *s = scene_open(API_COMPLETION,
                                  "{\"prompt\":\"x\",\"stop\":\"STOP\",\"echo\":true,"
                                  "\"return_token_ids\":true}",
                                  false);
@@ -172,7 +172,7 @@ static void test_completion_bytes(void **state)
 static void test_completion_logprobs(void **state)
 {
     (void)state;
-    struct scene *s = scene_open(OPENAI_COMPLETION, "{\"prompt\":\"x\",\"logprobs\":2}", false);
+    struct scene *s = scene_open(API_COMPLETION, "{\"prompt\":\"x\",\"logprobs\":2}", false);
     assert_int_equal(scene_say(&s->answer, 0, "é!", FATHOM_FINISH_LENGTH), 0);
     assert_int_equal(answer_close(&s->answer), 0);
     /* lone bytes read as U+FFFD; a key stands once in an object */
@@ -193,8 +193,8 @@ static void test_completion_logprobs(void **state)
 static void test_echoed_logprobs(void **state)
 {
     (void)state;
-    struct scene *s = scene_open(OPENAI_COMPLETION,
-                                 "{\"prompt\":\"prompt\",\"echo\":true,\"logprobs\":1}", false);
+    struct scene *s =
+        scene_open(API_COMPLETION, "{\"prompt\":\"prompt\",\"echo\":true,\"logprobs\":1}", false);
     assert_int_equal(scene_score(&s->answer, 0), 0);
     assert_int_equal(scene_say(&s->answer, 0, "!", FATHOM_FINISH_LENGTH), 0);
     assert_int_equal(answer_close(&s->answer), 0);
@@ -205,7 +205,7 @@ static void test_echoed_logprobs(void **state)
     scene_close(s);
 
     /* the prompt alone: the token that the engine draws all the same is not told */
-    s = scene_open(OPENAI_COMPLETION,
+    s = scene_open(API_COMPLETION,
                    "{\"prompt\":\"prompt\",\"echo\":true,\"logprobs\":0,\"max_tokens\":0}", false);
     assert_int_equal(scene_score(&s->answer, 0), 0);
     assert_int_equal(scene_say(&s->answer, 0, "!", FATHOM_FINISH_LENGTH), 0);
@@ -218,7 +218,7 @@ static void test_echoed_logprobs(void **state)
     scene_close(s);
 
     /* streamed: all of it is in the first chunk */
-    s = scene_open(OPENAI_COMPLETION,
+    s = scene_open(API_COMPLETION,
                    "{\"prompt\":\"prompt\",\"echo\":true,\"logprobs\":0,\"stream\":true}", false);
     assert_int_equal(scene_score(&s->answer, 0), 0);
     assert_int_equal(scene_say(&s->answer, 0, "!?", FATHOM_FINISH_LENGTH), 0);
@@ -236,7 +236,7 @@ static void test_prompt_logprobs(void **state)
     static const char entry[] =
         "\"prompt_logprobs\":[null,{\"134\":{\"logprob\":-0.125,\"rank\":2,\"decoded_token\":"
         "\"r\"},\"215\":{\"logprob\":-0.0625,\"rank\":1,\"decoded_token\":\"\xEF\xBF\xBD\"}},{";
-    struct scene *s = scene_open(OPENAI_CHAT, CHAT(",\"prompt_logprobs\":2,\"n\":2"), false);
+    struct scene *s = scene_open(API_CHAT, CHAT(",\"prompt_logprobs\":2,\"n\":2"), false);
     for (size_t i = 0; i < 2; i++) {
         assert_int_equal(scene_score(&s->answer, i), 0);
         assert_int_equal(scene_say(&s->answer, i, "!", FATHOM_FINISH_STOP), 0);
@@ -246,7 +246,7 @@ static void test_prompt_logprobs(void **state)
     if (!at || strstr(at + 5, "prompt_logprobs")) fail_msg("%s", scene_out(s));
     assert_non_null(strstr(scene_out(s), "}]}")); /* the body ends with it */
     scene_close(s);
-    s = scene_open(OPENAI_COMPLETION, "{\"prompt\":[\"prompt\",\"prompt\"],\"prompt_logprobs\":1}",
+    s = scene_open(API_COMPLETION, "{\"prompt\":[\"prompt\",\"prompt\"],\"prompt_logprobs\":1}",
                    false);
     for (size_t i = 0; i < 2; i++) {
         assert_int_equal(scene_score(&s->answer, i), 0);
@@ -262,8 +262,7 @@ static void test_prompt_logprobs(void **state)
 static void test_best_of(void **state)
 {
     (void)state;
-    struct scene *s =
-        scene_open(OPENAI_COMPLETION, "{\"prompt\":\"x\",\"n\":2,\"best_of\":3}", false);
+    struct scene *s = scene_open(API_COMPLETION, "{\"prompt\":\"x\",\"n\":2,\"best_of\":3}", false);
     static const float logprobs[] = {-2, -0.5f, -1};
     for (size_t i = 0; i < 3; i++) {
         bool stopped;
@@ -284,7 +283,7 @@ static void test_best_of(void **state)
 static void test_reasoning_is_told_if_wanted(void **state)
 {
     (void)state;
-    struct scene *s = scene_open(OPENAI_CHAT, CHAT(",\"include_reasoning\":false"), true);
+    struct scene *s = scene_open(API_CHAT, CHAT(",\"include_reasoning\":false"), true);
     assert_int_equal(scene_say(&s->answer, 0, "why</think>Ok.", FATHOM_FINISH_STOP), 0);
     assert_int_equal(answer_close(&s->answer), 0);
     assert_null(strstr(scene_out(s), "why"));
@@ -296,7 +295,7 @@ static void test_reasoning_is_told_if_wanted(void **state)
 static void test_chat_logprobs(void **state)
 {
     (void)state;
-    struct scene *s = scene_open(OPENAI_CHAT, CHAT(",\"logprobs\":true,\"top_logprobs\":2"), false);
+    struct scene *s = scene_open(API_CHAT, CHAT(",\"logprobs\":true,\"top_logprobs\":2"), false);
     assert_int_equal(scene_say(&s->answer, 0, "é", FATHOM_FINISH_STOP), 0);
     assert_int_equal(answer_close(&s->answer), 0);
     const char *want = "\"logprobs\":{\"content\":[{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-0.25,"
@@ -311,8 +310,8 @@ static void test_chat_logprobs(void **state)
 static void test_stream_keeps_every_logprob(void **state)
 {
     (void)state;
-    struct scene *s = scene_open(
-        OPENAI_CHAT, CHAT(",\"stream\":true,\"logprobs\":true,\"stop\":[\"abcX\"]"), false);
+    struct scene *s =
+        scene_open(API_CHAT, CHAT(",\"stream\":true,\"logprobs\":true,\"stop\":[\"abcX\"]"), false);
     assert_int_equal(scene_say(&s->answer, 0, "abcabé", FATHOM_FINISH_STOP), 0);
     assert_int_equal(answer_close(&s->answer), 0);
     size_t n = 0;
@@ -325,12 +324,12 @@ static void test_stop_waits_for_min_tokens(void **state)
 {
     (void)state;
     struct scene *s =
-        scene_open(OPENAI_COMPLETION, "{\"prompt\":\"x\",\"stop\":\"b\",\"min_tokens\":4}", false);
+        scene_open(API_COMPLETION, "{\"prompt\":\"x\",\"stop\":\"b\",\"min_tokens\":4}", false);
     assert_int_equal(scene_say(&s->answer, 0, "abababab", FATHOM_FINISH_STOP), 0);
     assert_int_equal(answer_close(&s->answer), 0);
     assert_non_null(strstr(scene_out(s), "\"text\":\"ababa\""));
     scene_close(s);
-    s = scene_open(OPENAI_COMPLETION,
+    s = scene_open(API_COMPLETION,
                    "{\"prompt\":\"x\",\"stop\":\"b\",\"include_stop_str_in_output\":true}", false);
     assert_int_equal(scene_say(&s->answer, 0, "abab", FATHOM_FINISH_STOP), 0);
     assert_int_equal(answer_close(&s->answer), 0);
@@ -342,7 +341,7 @@ static void test_choices_are_apart(void **state)
 {
     (void)state;
     struct scene *s =
-        scene_open(OPENAI_COMPLETION, "{\"prompt\":[\"x\",\"y\"],\"n\":2,\"echo\":true}", false);
+        scene_open(API_COMPLETION, "{\"prompt\":[\"x\",\"y\"],\"n\":2,\"echo\":true}", false);
     assert_int_equal(s->answer.n_choice, 4);
     static const char *const said[] = {"a", "b", "c", "d"};
     for (size_t i = 4; i-- > 0;) {
@@ -359,7 +358,7 @@ static void test_choices_are_apart(void **state)
 static void test_bad_bytes_become_characters(void **state)
 {
     (void)state;
-    struct scene *s = scene_open(OPENAI_COMPLETION, "{\"prompt\":\"x\"}", false);
+    struct scene *s = scene_open(API_COMPLETION, "{\"prompt\":\"x\"}", false);
     fathom_event e = {.kind = FATHOM_EVENT_TOKEN, .token = BYTE_0 + 0xE4};
     fathom_event finish = {.kind = FATHOM_EVENT_FINISH, .finish = FATHOM_FINISH_LENGTH};
     bool stopped;
@@ -373,7 +372,7 @@ static void test_bad_bytes_become_characters(void **state)
 static void test_fail_ends_a_stream(void **state)
 {
     (void)state;
-    struct scene *s = scene_open(OPENAI_CHAT, CHAT(",\"stream\":true"), false);
+    struct scene *s = scene_open(API_CHAT, CHAT(",\"stream\":true"), false);
     struct api_error e = {0};
     (void)api_error_set(&e, 503, "engine_failed", NULL, "it \"broke\"");
     assert_int_equal(answer_fail(&s->answer, &e), 0);
@@ -393,15 +392,15 @@ static void test_each_failing_allocation_is_clean(void **state)
 {
     (void)state;
     static const struct {
-        enum openai_api api;
+        enum api_kind api;
         const char *body;
     } cases[] = {
-        {OPENAI_CHAT, CHAT(",\"stream\":true,\"logprobs\":true,\"stop\":[\"Q\"],"
-                           "\"return_token_ids\":true" TOOLS)},
-        {OPENAI_CHAT, CHAT(",\"logprobs\":true,\"top_logprobs\":2" TOOLS)},
-        {OPENAI_COMPLETION, "{\"prompt\":\"a\",\"echo\":true,\"logprobs\":2,\"stop\":\"Q\"}"},
-        {OPENAI_COMPLETION, "{\"prompt\":\"a\",\"stream\":true,\"logprobs\":1,"
-                            "\"stream_options\":{\"include_usage\":true}}"},
+        {API_CHAT, CHAT(",\"stream\":true,\"logprobs\":true,\"stop\":[\"Q\"],"
+                        "\"return_token_ids\":true" TOOLS)},
+        {API_CHAT, CHAT(",\"logprobs\":true,\"top_logprobs\":2" TOOLS)},
+        {API_COMPLETION, "{\"prompt\":\"a\",\"echo\":true,\"logprobs\":2,\"stop\":\"Q\"}"},
+        {API_COMPLETION, "{\"prompt\":\"a\",\"stream\":true,\"logprobs\":1,"
+                         "\"stream_options\":{\"include_usage\":true}}"},
     };
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         bool failed = true;

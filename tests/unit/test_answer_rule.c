@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "server/answer_rule.h"
+#include "server/api/answer_rule.h"
 
 static json_t *tools(bool strict)
 {

@@ -15,13 +15,13 @@
 #define ASK "\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]"
 #define TOOL "\"tools\":[{\"name\":\"f\",\"input_schema\":{\"type\":\"object\"}}]"
 
-static const struct openai_bounds BOUNDS = {.n_vocab = 1000};
+static const struct api_bounds BOUNDS = {.n_vocab = 1000};
 
-static fathom_err parse(struct openai_request *r, enum openai_api api, const char *body,
+static fathom_err parse(struct api_request *r, enum api_kind api, const char *body,
                         struct api_error *e)
 {
     *e = (struct api_error){0};
-    return openai_parse(r, api, body, strlen(body), &BOUNDS, e);
+    return api_request_parse(r, api, body, strlen(body), &BOUNDS, e);
 }
 
 /* ---- bodies -------------------------------------------------------------------------------- */
@@ -118,7 +118,7 @@ static void test_refusals(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
         const struct refusal *c = &refusals[i];
-        check_refused(ANTHROPIC_MESSAGES, &BOUNDS, c->body, c->param, c->message);
+        check_refused(API_MESSAGES, &BOUNDS, c->body, c->param, c->message);
     }
 }
 
@@ -174,20 +174,20 @@ static void test_messages_become_a_chat(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof translations / sizeof translations[0]; i++) {
         const struct translation *t = &translations[i];
-        struct openai_request r;
+        struct api_request r;
         char body[2048];
         (void)snprintf(body, sizeof body, "{%s}", t->fields);
-        check_becomes(&r, ANTHROPIC_MESSAGES, &BOUNDS, body, t->messages);
+        check_becomes(&r, API_MESSAGES, &BOUNDS, body, t->messages);
         assert_int_equal(r.continue_final_message, t->continues);
         assert_int_equal(r.add_generation_prompt, !t->continues);
-        openai_request_free(&r);
+        api_request_free(&r);
     }
 }
 
 static void test_every_value_arrives(void **state)
 {
     (void)state;
-    struct openai_request r;
+    struct api_request r;
     struct api_error e;
     const char *body =
         "{" ASK ",\"model\":\"x\",\"stream\":true,\"stop_sequences\":[\"a\",\"bc\"],"
@@ -196,9 +196,9 @@ static void test_every_value_arrives(void **state)
         "\"tools\":[{\"name\":\"f\",\"description\":\"d\",\"input_schema\":{\"type\":\"object\"},"
         "\"cache_control\":{\"type\":\"ephemeral\"}}],\"metadata\":{\"user_id\":\"u\"},"
         "\"tool_choice\":{\"type\":\"auto\",\"disable_parallel_tool_use\":true}}";
-    if (parse(&r, ANTHROPIC_MESSAGES, body, &e)) fail_msg("%s", e.diag.text);
+    if (parse(&r, API_MESSAGES, body, &e)) fail_msg("%s", e.diag.text);
     assert_string_equal(r.model, "x");
-    assert_true(r.stream && r.hide_thinking && r.thinking == OPENAI_ON);
+    assert_true(r.stream && r.hide_thinking && r.thinking == API_ON);
     assert_true(r.max_tokens == 9 && r.n_stop == 2 && r.n == 1);
     assert_true(r.sampling.temperature == 0.5f && r.sampling.top_p == 0.25f);
     assert_true(r.sampling.top_k == 7 && r.sampling.has_seed && r.sampling.seed == 3);
@@ -207,24 +207,23 @@ static void test_every_value_arrives(void **state)
                      "\"d\",\"parameters\":{\"type\":\"object\"}}}]");
     assert_true(json_equal(r.tools, want));
     json_decref(want);
-    openai_request_drop_body(&r);
+    api_request_drop_body(&r);
     assert_null(r.messages);
-    openai_request_free(&r);
+    api_request_free(&r);
     /* none hides the tools; counting takes no sampling */
     assert_int_equal(
-        parse(&r, ANTHROPIC_MESSAGES, "{" ASK "," TOOL ",\"tool_choice\":{\"type\":\"none\"}}", &e),
-        0);
+        parse(&r, API_MESSAGES, "{" ASK "," TOOL ",\"tool_choice\":{\"type\":\"none\"}}", &e), 0);
     assert_null(r.tools);
-    openai_request_free(&r);
+    api_request_free(&r);
     assert_int_equal(
-        parse(&r, ANTHROPIC_COUNT,
+        parse(&r, API_COUNT_TOKENS,
               "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"system\":\"s\"}", &e),
         0);
     assert_int_equal(r.n, 0);
-    openai_request_free(&r);
-    assert_int_equal(parse(&r, ANTHROPIC_COUNT, "{" ASK "}", &e), FATHOM_EINVAL);
+    api_request_free(&r);
+    assert_int_equal(parse(&r, API_COUNT_TOKENS, "{" ASK "}", &e), FATHOM_EINVAL);
     assert_string_equal(e.param, "max_tokens");
-    openai_request_free(&r);
+    api_request_free(&r);
 }
 
 /* ---- answers ------------------------------------------------------------------------------- */
@@ -244,7 +243,7 @@ static struct scene *play(const char *fields, const char *said, fathom_finish wh
 {
     char body[512];
     (void)snprintf(body, sizeof body, "{" ASK "," TOOL "%s}", fields);
-    return scene_play(ANTHROPIC_MESSAGES, body, said, why);
+    return scene_play(API_MESSAGES, body, said, why);
 }
 
 /* Takes out what differs from run to run, after a look at it. */
@@ -408,7 +407,7 @@ static void test_stream_is_the_whole_in_pieces(void **state)
 static void test_pings_and_errors(void **state)
 {
     (void)state;
-    struct scene *s = scene_open(ANTHROPIC_MESSAGES, "{" ASK ",\"stream\":true}", false);
+    struct scene *s = scene_open(API_MESSAGES, "{" ASK ",\"stream\":true}", false);
     assert_int_equal(answer_keep_alive(&s->answer), 0);
     assert_int_equal(answer_keep_alive(&s->answer), 0);
     assert_int_equal(strncmp(scene_out(s), "event: message_start\n", 21), 0);
@@ -431,7 +430,7 @@ static void test_pings_and_errors(void **state)
 static void test_count_is_the_prompts(void **state)
 {
     (void)state;
-    struct scene *s = scene_open(ANTHROPIC_COUNT,
+    struct scene *s = scene_open(API_COUNT_TOKENS,
                                  "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}", false);
     assert_int_equal(s->answer.n_choice, 0);
     assert_int_equal(answer_close(&s->answer), 0);
@@ -445,7 +444,7 @@ static void test_each_failing_allocation_is_clean(void **state)
     static const char *const bodies[] = {"{" ASK "," TOOL ",\"system\":[{\"type\":\"text\","
                                          "\"text\":\"s\"}],\"stop_sequences\":[\"zz\"]}",
                                          "{" ASK "," TOOL ",\"stream\":true}"};
-    for (int i = 0; i < 2; i++) scene_fail_each(ANTHROPIC_MESSAGES, bodies[i], SAID);
+    for (int i = 0; i < 2; i++) scene_fail_each(API_MESSAGES, bodies[i], SAID);
 }
 
 static void test_each_failing_allocation_of_a_tree_is_clean(void **state)
@@ -457,7 +456,7 @@ static void test_each_failing_allocation_of_a_tree_is_clean(void **state)
                    "{%s,\"system\":\"s\"," TOOL ",\"tool_choice\":{\"type\":\"auto\","
                    "\"disable_parallel_tool_use\":true}}",
                    translations[last].fields);
-    check_failing_trees(ANTHROPIC_MESSAGES, &BOUNDS, body);
+    check_failing_trees(API_MESSAGES, &BOUNDS, body);
 }
 
 int main(void)

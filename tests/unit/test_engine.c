@@ -302,7 +302,7 @@ static void prompt_tokens_are_told_once_and_in_order(void **state)
                     uint64_t s = null_state(ids + i, k + 1);
                     assert_int_equal(a->prompt[k].id, ids[i + k + 1]);
                     assert_true(a->prompt[k].logprob == null_logprob(s));
-                    assert_int_equal(a->prompt[k].rank, s % 100 + 1);
+                    assert_int_equal(a->prompt[k].place, s % 100 + 1);
                     assert_int_equal(a->prompt[k].n_top, i % 3);
                     if (i % 3 > 0) assert_int_equal(a->prompt[k].top[0].id, s % 1000);
                 }

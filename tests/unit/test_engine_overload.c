@@ -1,6 +1,6 @@
 /* The engine over a runner without a model when more is asked of it than it can do: limits,
- * promises, priorities, shares. The only time that passes is the device's (sim_clock.c), and a step
- * ends when the test lets it: every number is exact. */
+ * promises, priorities, tenants. The only time that passes is the device's (sim_clock.c), and a
+ * step ends when the test lets it: every number is exact. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -223,7 +223,7 @@ static void priorities_are_for_who_allows_them(void **state)
     close_at_rest(e);
 }
 
-static void shares_take_turns(void **state)
+static void tenants_take_turns(void **state)
 {
     (void)state;
     struct null_engine_options o = defaults();
@@ -233,7 +233,7 @@ static void shares_take_turns(void **state)
     answer_ask(e, &answers[0], &first);
     null_gate_wait(&gate);
     for (int i = 1; i < 10; i++) answer_ask(e, &answers[i], &r); /* one caller fills the queue */
-    r.share = 1;
+    r.tenant = 1;
     answer_ask(e, &answers[10], &r);
     null_gate_open(&gate);
     wait_for(e, 11);
@@ -249,7 +249,7 @@ int main(void)
         cmocka_unit_test(who_waited_too_long_leaves_the_queue),
         cmocka_unit_test(a_promise_about_the_pace_bounds_prefill),
         cmocka_unit_test(priorities_are_for_who_allows_them),
-        cmocka_unit_test(shares_take_turns),
+        cmocka_unit_test(tenants_take_turns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

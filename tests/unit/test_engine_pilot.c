@@ -202,7 +202,8 @@ static void a_prompt_is_scored_as_it_was_drawn(void **state)
                 assert_true(a->prompt[n_prompt - 1 + t].logprob == alone[i].logprobs[t]);
             }
             for (uint32_t t = 0; t < a->n_prompt; t++) {
-                assert_int_equal(a->prompt[t].rank == 1, a->prompt[t].top[0].id == a->prompt[t].id);
+                assert_int_equal(a->prompt[t].place == 1,
+                                 a->prompt[t].top[0].id == a->prompt[t].id);
                 assert_true(a->prompt[t].top[0].logprob >= a->prompt[t].logprob);
             }
         }

@@ -12,7 +12,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "server/gate.h"
+#include "server/http/gate.h"
 
 enum { N = 3, SECOND = 1000000 };
 

@@ -17,7 +17,7 @@ static void stillness_begins_with_the_last_move(void **state)
 {
     (void)state;
     struct health h;
-    health_init(&h, 100);
+    health_init(&h, NULL, NULL, 100);
     assert_int_equal(note(&h, 1, 7, 200), 0);
     assert_int_equal(note(&h, 1, 7, 300), 100);
     assert_int_equal(note(&h, 1, 7, 900), 700);
@@ -34,7 +34,7 @@ static void nobody_waits_for_an_idle_engine(void **state)
 {
     (void)state;
     struct health h;
-    health_init(&h, 0);
+    health_init(&h, NULL, NULL, 0);
     assert_int_equal(note(&h, 0, 7, 1000), 0);
     assert_int_equal(note(&h, 0, 7, 900000), 0);
     /* the time before the request came does not count */

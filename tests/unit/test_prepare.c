@@ -1,5 +1,6 @@
-/* What a worker does with a request - parse, check, render, tokenise, compile a grammar, submit -
- * with each allocation failing in turn: it is answered with 500 and nothing is left. */
+/* test_prepare.c - what a worker does with a request - parse, check, render, tokenise, compile a
+ * grammar, submit - with each allocation failing in turn: it is answered with 500 and nothing is
+ * left. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,72 +10,102 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "base/fail.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "server/grammar_cache.h"
 #include "server/job.h"
-#include "server/watch.h"
-#include "support/null_server.h"
+#include "support/null_runner.h"
 #include "support/patience.h"
+
+#define TOKENIZER_JSON FATHOM_SOURCE_DIR "/models/pilot/tokenizer.json"
 
 #define TOOLS                                                                                      \
     "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":"     \
     "\"object\",\"properties\":{\"a\":{\"type\":\"string\"}}}}}]"
 
-static struct null_server server;
+static fathom_engine *engine;
+static struct tokenizer *tokenizer;
+static struct served served;
+static struct server_state flags;
+static struct metrics metrics;
+static struct jobs jobs;
 
-static int open_server(void **state)
+static fathom_err open_engine(fathom_diag *d)
 {
-    (void)state;
-    const struct null_engine_options e = {
+    static const char *const names[] = {"m"};
+    const struct server_options o = {.model_names = names, .n_model_name = 1};
+    const struct chat_style style = {.encoding = CHAT_ENCODING_V32,
+                                     .tool_markup = CHAT_ENCODING_V32,
+                                     .parse_tools = true,
+                                     .parse_reasoning = true};
+    struct null_engine_options e = {
         .max_model_len = 1024,
         .max_num_seqs = 4,
         .max_num_batched_tokens = 256,
         .max_queued = 8,
         .runner = {.n_page = 64, .skip_attention = true},
     };
-    fathom_diag d = {{0}};
-    log_set_level(LOG_LEVEL_ERROR);
-    if (null_server_open(&server, &e, NULL, &d) != FATHOM_OK) fail_msg("%s", d.text);
-    return 0;
+    TRY(tokenizer_open_file(&tokenizer, TOKENIZER_JSON, d));
+    e.n_vocab = (uint32_t)tokenizer_n_token(tokenizer);
+    TRY(null_engine_open(&engine, &e, d));
+    return served_open(&served, &o, engine, tokenizer, &style, d);
 }
 
-static int close_server(void **state)
+static int open_jobs(void **state)
 {
     (void)state;
-    null_server_close(&server);
+    fathom_diag d = {{0}};
+    log_set_level(LOG_LEVEL_ERROR);
+    if (open_engine(&d) != FATHOM_OK) fail_msg("%s", d.text);
+    const struct grammar_cache_config grammars = {.tokenizer = tokenizer,
+                                                  .n_vocab = served.info->n_vocab,
+                                                  .max_bytes = LIMIT_GRAMMAR_CACHE_BYTES};
+    metrics_init(&metrics, served.info->max_model_len);
+    flags.max_held_bytes = served.o.max_held_bytes;
+    jobs = (struct jobs){.served = &served, .state = &flags, .metrics = &metrics};
+    assert_int_equal(grammar_cache_create(&jobs.grammars, &grammars), FATHOM_OK);
+    jobs_init(&jobs);
     return 0;
 }
 
-/* A job without a connection, as a worker takes it. One reference is the worker's. */
-static struct job *make_job(enum openai_api api, const char *body)
+static int close_jobs(void **state)
 {
-    struct server *s = server.server;
+    (void)state;
+    jobs_free(&jobs);
+    grammar_cache_destroy(jobs.grammars);
+    fathom_close(engine);
+    tokenizer_close(tokenizer);
+    return 0;
+}
+
+/* A job without a client, as a worker takes it. One reference is the worker's. */
+static struct job *make_job(enum api_kind api, const char *body)
+{
     struct job *job = mem_calloc(1, sizeof *job);
     assert_non_null(job);
-    job->server = s;
+    job->jobs = &jobs;
     job->api = api;
-    job->fd = -1;
-    job->watch_slot = WATCH_NONE;
     job->start_us = clock_now_us();
     job->crash_slot = -1;
     assert_int_equal(buf_add_str(&job->body, body), FATHOM_OK);
-    assert_true(server_hold_bytes(s, job->body.len));
+    assert_true(state_hold_bytes(&flags, job->body.len));
     atomic_init(&job->n_ref, 2);
     (void)pthread_mutex_init(&job->lock, NULL);
-    (void)pthread_mutex_lock(&s->jobs_lock);
-    job->next = s->jobs;
-    if (s->jobs) s->jobs->prev = job;
-    s->jobs = job;
-    s->n_job++;
-    (void)pthread_mutex_unlock(&s->jobs_lock);
+    jobs.first = job;
+    jobs.n = 1;
     return job;
 }
 
-/* Until the poll thread has given back every request of the job. */
+/* Until the engine has given back every request of the job. */
 static void wait_for_end(struct job *job)
 {
+    fathom_event events[16];
     uint64_t end_us = 0;
     while (atomic_load(&job->n_ref) > 1 && keep_waiting(&end_us)) {
+        size_t n = fathom_poll(engine, events, 16, 10);
+        for (size_t i = 0; i < n; i++) job_take_event(&events[i]);
     }
     assert_int_equal(atomic_load(&job->n_ref), 1);
     assert_int_equal(job->state, JOB_DONE);
@@ -82,7 +113,7 @@ static void wait_for_end(struct job *job)
 
 /* Returns whether the n-th allocation was made, and failed; counts those that a request can do
  * without, for what is remembered for others. */
-static bool prepare_without(enum openai_api api, const char *body, long n, long *n_spare)
+static bool prepare_without(enum api_kind api, const char *body, long n, long *n_spare)
 {
     struct job *job = make_job(api, body);
     mem_fail_after(n);
@@ -96,8 +127,8 @@ static bool prepare_without(enum openai_api api, const char *body, long n, long 
                  job->error.diag.text);
     }
     job_release(job);
-    assert_int_equal(server_n_job(server.server), 0);
-    assert_int_equal(atomic_load(&server.server->held_bytes), 0);
+    assert_int_equal(jobs_count(&jobs), 0);
+    assert_int_equal(atomic_load(&flags.held_bytes), 0);
     return hit;
 }
 
@@ -105,22 +136,19 @@ static void each_failing_allocation_is_answered(void **state)
 {
     (void)state;
     static const struct {
-        enum openai_api api;
+        enum api_kind api;
         const char *body;
     } cases[] = {
-        {OPENAI_CHAT,
-         "{\"messages\":[{\"role\":\"system\",\"content\":\"a\"},{\"role\":\"user\","
-         "\"content\":\"b\"}],\"n\":2,\"stream\":true,\"stop\":[\"x\"],\"max_tokens\":"
-         "4,\"logprobs\":true,\"top_logprobs\":2,\"return_token_ids\":true," TOOLS "}"},
-        {OPENAI_CHAT,
-         "{\"messages\":[{\"role\":\"user\",\"content\":\"b\"}],\"max_tokens\":4,"
-         "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"s\","
-         "\"schema\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}},"
-         "\"required\":[\"a\"]}}}}"},
-        {OPENAI_COMPLETION,
-         "{\"prompt\":[\"a b\",\"c\"],\"echo\":true,\"logprobs\":2,\"max_tokens\":"
-         "3,\"logit_bias\":{\"5\":-1},\"stop\":\"q\",\"stop_token_ids\":[7]}"},
-        {OPENAI_COMPLETION, "{\"prompt\":[[5,6,7],[8]],\"n\":2,\"max_tokens\":3}"},
+        {API_CHAT, "{\"messages\":[{\"role\":\"system\",\"content\":\"a\"},{\"role\":\"user\","
+                   "\"content\":\"b\"}],\"n\":2,\"stream\":true,\"stop\":[\"x\"],\"max_tokens\":"
+                   "4,\"logprobs\":true,\"top_logprobs\":2,\"return_token_ids\":true," TOOLS "}"},
+        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"b\"}],\"max_tokens\":4,"
+                   "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"s\","
+                   "\"schema\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}},"
+                   "\"required\":[\"a\"]}}}}"},
+        {API_COMPLETION, "{\"prompt\":[\"a b\",\"c\"],\"echo\":true,\"logprobs\":2,\"max_tokens\":"
+                         "3,\"logit_bias\":{\"5\":-1},\"stop\":\"q\",\"stop_token_ids\":[7]}"},
+        {API_COMPLETION, "{\"prompt\":[[5,6,7],[8]],\"n\":2,\"max_tokens\":3}"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         long n = 0, n_spare = 0;
@@ -135,5 +163,5 @@ int main(void)
         cmocka_unit_test(each_failing_allocation_is_answered),
     };
     json_set_alloc_funcs(mem_alloc, mem_free);
-    return cmocka_run_group_tests(tests, open_server, close_server);
+    return cmocka_run_group_tests(tests, open_jobs, close_jobs);
 }

@@ -22,10 +22,10 @@ static struct response_store *open_store(size_t max, size_t bytes, uint64_t age_
 }
 
 /* Keeps {"output":["<id>-out"]}, made by ["<id>-in"]. */
-static fathom_err try_put(struct response_store *s, const char *id, uint32_t share,
+static fathom_err try_put(struct response_store *s, const char *id, uint32_t tenant,
                           struct response_link *previous, uint64_t now_us)
 {
-    struct response_record r = {.id = id, .share = share, .previous = previous};
+    struct response_record r = {.id = id, .tenant = tenant, .previous = previous};
     (void)buf_printf(&r.items, "[\"%s-in\"]", id);
     (void)buf_add_str(&r.body, "{\"output\":");
     r.output_at = r.body.len;
@@ -40,20 +40,20 @@ static fathom_err try_put(struct response_store *s, const char *id, uint32_t sha
     return response_store_put(s, &r, now_us);
 }
 
-static void put(struct response_store *s, const char *id, uint32_t share, const char *previous,
+static void put(struct response_store *s, const char *id, uint32_t tenant, const char *previous,
                 uint64_t now_us)
 {
     struct response_link *before =
-        previous ? response_store_hold(s, previous, share, now_us) : NULL;
+        previous ? response_store_hold(s, previous, tenant, now_us) : NULL;
     assert_true(!previous || before);
-    assert_int_equal(try_put(s, id, share, before, now_us), FATHOM_OK);
+    assert_int_equal(try_put(s, id, tenant, before, now_us), FATHOM_OK);
     response_store_release(s, before);
     response_store_check(s);
 }
 
-static bool has(struct response_store *s, const char *id, uint32_t share, uint64_t now_us)
+static bool has(struct response_store *s, const char *id, uint32_t tenant, uint64_t now_us)
 {
-    struct response_link *l = response_store_hold(s, id, share, now_us);
+    struct response_link *l = response_store_hold(s, id, tenant, now_us);
     response_store_release(s, l);
     return l != NULL;
 }
@@ -214,7 +214,7 @@ enum { N_THREAD = 4, N_ROUND = 2000 };
 
 struct worker {
     struct response_store *s;
-    uint32_t share;
+    uint32_t tenant;
     unsigned n_kept;
 };
 
@@ -224,12 +224,12 @@ static void *work(void *arg)
     char id[24], before[24] = "";
     for (unsigned i = 0; i < N_ROUND; i++) {
         struct response_link *l =
-            before[0] && i % 5 ? response_store_hold(w->s, before, w->share, i) : NULL;
-        (void)snprintf(id, sizeof id, "t%u-%u", w->share, i);
-        w->n_kept += try_put(w->s, id, w->share, l, i) == FATHOM_OK;
+            before[0] && i % 5 ? response_store_hold(w->s, before, w->tenant, i) : NULL;
+        (void)snprintf(id, sizeof id, "t%u-%u", w->tenant, i);
+        w->n_kept += try_put(w->s, id, w->tenant, l, i) == FATHOM_OK;
         response_store_release(w->s, l);
         memcpy(before, id, sizeof id);
-        if (i % 7 == 0) (void)response_store_drop(w->s, id, w->share, i);
+        if (i % 7 == 0) (void)response_store_drop(w->s, id, w->tenant, i);
     }
     return NULL;
 }

@@ -1,5 +1,5 @@
 /* test_responses.c - /v1/responses: bodies to chats, what is said to items, streamed and whole */
-#include "server/responses.h"
+#include "server/api/responses_form.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -38,14 +38,14 @@ static fathom_err recall(void *arg, const char *id, json_t *items, struct api_er
     return ok ? FATHOM_OK : FATHOM_ENOMEM;
 }
 
-static const struct openai_bounds BOUNDS = {.n_vocab = 1000, .recall = recall};
-static const struct openai_bounds NO_STORE = {.n_vocab = 1000};
+static const struct api_bounds BOUNDS = {.n_vocab = 1000, .recall = recall};
+static const struct api_bounds NO_STORE = {.n_vocab = 1000};
 
-static fathom_err parse(struct openai_request *r, const struct openai_bounds *bounds,
-                        const char *body, struct api_error *e)
+static fathom_err parse(struct api_request *r, const struct api_bounds *bounds, const char *body,
+                        struct api_error *e)
 {
     *e = (struct api_error){0};
-    return openai_parse(r, OPENAI_RESPONSES, body, strlen(body), bounds, e);
+    return api_request_parse(r, API_RESPONSES, body, strlen(body), bounds, e);
 }
 
 /* ---- bodies -------------------------------------------------------------------------------- */
@@ -143,7 +143,7 @@ static void test_refusals(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
         const struct refusal *c = &refusals[i];
-        check_refused(OPENAI_RESPONSES, &BOUNDS, c->body, c->param, c->message);
+        check_refused(API_RESPONSES, &BOUNDS, c->body, c->param, c->message);
     }
 }
 
@@ -195,11 +195,11 @@ static void test_items_become_a_chat(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof translations / sizeof translations[0]; i++) {
-        struct openai_request r;
+        struct api_request r;
         struct buf body = {0};
         (void)buf_printf(&body, "{%s}", translations[i][0]);
-        check_becomes(&r, OPENAI_RESPONSES, &BOUNDS, buf_str(&body), translations[i][1]);
-        openai_request_free(&r);
+        check_becomes(&r, API_RESPONSES, &BOUNDS, buf_str(&body), translations[i][1]);
+        api_request_free(&r);
         buf_free(&body);
     }
 }
@@ -207,7 +207,7 @@ static void test_items_become_a_chat(void **state)
 static void test_every_value_arrives(void **state)
 {
     (void)state;
-    struct openai_request r;
+    struct api_request r;
     struct api_error e;
     const char *body =
         "{" ASK ",\"model\":\"x\",\"stream\":true,\"stream_options\":{\"include_obfuscation\":false"
@@ -220,7 +220,7 @@ static void test_every_value_arrives(void **state)
         "\"truncation\":\"disabled\",\"user\":\"u\",\"service_tier\":\"auto\"}";
     if (parse(&r, &BOUNDS, body, &e)) fail_msg("%s", e.diag.text);
     assert_string_equal(r.model, "x");
-    assert_true(r.stream && r.max_tokens == 7 && r.thinking == OPENAI_ON);
+    assert_true(r.stream && r.max_tokens == 7 && r.thinking == API_ON);
     assert_true(r.sampling.temperature == 0.5f && r.sampling.top_p == 0.25f);
     assert_true(r.sampling.logprobs && r.sampling.n_top_logprobs == 3);
     assert_true(r.sampling.top_k == 4 && r.sampling.seed == 9);
@@ -232,29 +232,29 @@ static void test_every_value_arrives(void **state)
     json_decref(want);
     assert_non_null(strstr(buf_str(&r.responses->echo), ",\"metadata\":{\"k\":\"v\"},"));
     assert_non_null(strstr(buf_str(&r.responses->echo), ",\"top_logprobs\":3,\"user\":\"u\""));
-    openai_request_free(&r);
+    api_request_free(&r);
 }
 
 static void test_store_is_asked_for_or_not(void **state)
 {
     (void)state;
-    struct openai_request r;
+    struct api_request r;
     struct api_error e;
     assert_int_equal(parse(&r, &BOUNDS, "{" ASK "}", &e), 0);
     assert_true(r.responses->store);
     assert_string_equal(buf_str(&r.responses->items),
                         "[{\"type\":\"message\",\"role\":\"user\",\"content\":\"x\"}]");
-    openai_request_free(&r);
+    api_request_free(&r);
     assert_int_equal(parse(&r, &NO_STORE, "{" ASK ",\"store\":false}", &e), 0);
     assert_false(r.responses->store);
-    openai_request_free(&r);
+    api_request_free(&r);
     assert_int_equal(parse(&r, &NO_STORE, "{" ASK ",\"store\":true}", &e), FATHOM_EINVAL);
     assert_string_equal(e.param, "store");
-    openai_request_free(&r);
+    api_request_free(&r);
     assert_int_equal(parse(&r, &NO_STORE, "{" ASK ",\"previous_response_id\":\"resp_1\"}", &e),
                      FATHOM_EINVAL);
     assert_string_equal(e.param, "previous_response_id");
-    openai_request_free(&r);
+    api_request_free(&r);
 }
 
 /* ---- answers ------------------------------------------------------------------------------- */
@@ -278,7 +278,7 @@ static struct scene *play(const char *fields, const char *said, fathom_finish wh
 {
     char body[512];
     (void)snprintf(body, sizeof body, "{" ASK "," TOOL "%s}", fields);
-    return scene_play(OPENAI_RESPONSES, body, said, why);
+    return scene_play(API_RESPONSES, body, said, why);
 }
 
 static void strip_ids(json_t *output)
@@ -477,7 +477,7 @@ static void test_stream_is_the_whole_in_pieces(void **state)
 static void test_an_empty_answer_streams(void **state)
 {
     (void)state;
-    struct scene *s = scene_open(OPENAI_RESPONSES, "{" ASK ",\"stream\":true}", false);
+    struct scene *s = scene_open(API_RESPONSES, "{" ASK ",\"stream\":true}", false);
     struct reader r = {0};
     assert_int_equal(scene_say(&s->answer, 0, "", FATHOM_FINISH_STOP), 0);
     assert_int_equal(answer_close(&s->answer), 0);
@@ -491,7 +491,7 @@ static void test_an_empty_answer_streams(void **state)
 static void test_a_failure_ends_the_stream(void **state)
 {
     (void)state;
-    struct scene *s = scene_open(OPENAI_RESPONSES, "{" ASK ",\"stream\":true}", false);
+    struct scene *s = scene_open(API_RESPONSES, "{" ASK ",\"stream\":true}", false);
     fathom_event token = {.kind = FATHOM_EVENT_TOKEN, .token = 117}; /* "a" */
     struct api_error e = {0};
     struct reader r = {0};
@@ -511,7 +511,7 @@ static void test_a_failure_ends_the_stream(void **state)
 static void test_what_was_said_is_written_at_any_time(void **state)
 {
     (void)state;
-    struct scene *s = scene_open(OPENAI_RESPONSES, "{" ASK "}", false);
+    struct scene *s = scene_open(API_RESPONSES, "{" ASK "}", false);
     fathom_event token = {.kind = FATHOM_EVENT_TOKEN, .token = 117};
     struct responses_part part;
     struct buf b = {0};
@@ -538,7 +538,7 @@ static void test_each_failing_allocation_is_clean(void **state)
     static const char *const bodies[] = {"{" ASK "," TOOL ",\"include\":["
                                          "\"message.output_text.logprobs\"]}",
                                          "{" ASK "," TOOL ",\"stream\":true}"};
-    for (int i = 0; i < 2; i++) scene_fail_each(OPENAI_RESPONSES, bodies[i], SAID);
+    for (int i = 0; i < 2; i++) scene_fail_each(API_RESPONSES, bodies[i], SAID);
 }
 
 static void test_each_failing_allocation_of_a_tree_is_clean(void **state)
@@ -547,7 +547,7 @@ static void test_each_failing_allocation_of_a_tree_is_clean(void **state)
     struct buf body = {0};
     (void)buf_printf(&body, "{%s,\"instructions\":\"s\"," TOOL ",\"tool_choice\":\"auto\"}",
                      translations[2][0]);
-    check_failing_trees(OPENAI_RESPONSES, &BOUNDS, buf_str(&body));
+    check_failing_trees(API_RESPONSES, &BOUNDS, buf_str(&body));
     buf_free(&body);
 }
 

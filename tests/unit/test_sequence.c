@@ -329,7 +329,7 @@ static void prompt_events_come_first(void **state)
     assert_int_equal(e.kind, FATHOM_EVENT_PROMPT);
     assert_int_equal(e.token, prompt[2]);
     assert_true(e.logprob == -2.0f);
-    assert_int_equal(e.rank, 6);
+    assert_int_equal(e.place, 6);
     assert_int_equal(e.n_top, 2);
     assert_int_equal(e.top[1].id, 42);
     assert_false(e.is_stop);

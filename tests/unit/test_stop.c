@@ -1,5 +1,5 @@
 /* test_stop.c - stop strings: the result depends on the bytes, not on the pieces */
-#include "server/stop.h"
+#include "server/api/stop.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* test_watch.c - leaving is seen once, and never after the job was removed */
-#include "server/watch.h"
+#include "server/http/watch.h"
 
 #include <stdatomic.h>
 #include <sys/socket.h>
@@ -58,8 +58,8 @@ static void test_leaving_is_seen_once(void **state)
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, a), 0);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, b), 0);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, c), 0);
-    uint32_t slots[3] = {watch_add(w, a[0], &closed), watch_add(w, b[0], &half),
-                         watch_add(w, c[0], &stays)};
+    uint32_t entries[3] = {watch_add(w, a[0], &closed), watch_add(w, b[0], &half),
+                           watch_add(w, c[0], &stays)};
     assert_int_equal(write(c[1], "data is no leaving", 18), 18);
     assert_int_equal(close(a[1]), 0);
     assert_int_equal(shutdown(b[1], SHUT_WR), 0);
@@ -68,7 +68,7 @@ static void test_leaving_is_seen_once(void **state)
     clock_sleep_us(20000);
     assert_int_equal(atomic_load(&closed.n_left), 1);
     assert_int_equal(atomic_load(&stays.n_left), 0);
-    for (size_t i = 0; i < 3; i++) watch_remove(w, slots[i]);
+    for (size_t i = 0; i < 3; i++) watch_remove(w, entries[i]);
     watch_remove(w, WATCH_NONE);
     assert_int_equal(close(c[1]), 0);
     clock_sleep_us(20000);
@@ -77,14 +77,14 @@ static void test_leaving_is_seen_once(void **state)
     (void)close(a[0]), (void)close(b[0]), (void)close(b[1]), (void)close(c[0]);
 }
 
-/* The same descriptors over and over, through more slots than fit at first. */
-static void test_slots_are_used_again(void **state)
+/* The same descriptors over and over, through more entries than fit at first. */
+static void test_entries_are_used_again(void **state)
 {
     (void)state;
     enum { N = 100 };
     struct watch *w;
     int pair[N][2];
-    uint32_t slots[N];
+    uint32_t entries[N];
     struct job jobs[N] = {0};
     assert_int_equal(watch_create(&w, &ACTIONS, NULL), FATHOM_OK);
     for (size_t i = 0; i < N; i++) {
@@ -92,16 +92,16 @@ static void test_slots_are_used_again(void **state)
     }
     for (int round = 0; round < 3; round++) {
         for (size_t i = 0; i < N; i++) {
-            slots[i] = watch_add(w, pair[i][0], &jobs[i]);
-            assert_int_not_equal(slots[i], WATCH_NONE);
+            entries[i] = watch_add(w, pair[i][0], &jobs[i]);
+            assert_int_not_equal(entries[i], WATCH_NONE);
         }
         if (round == 2) break;
-        for (size_t i = 0; i < N; i++) watch_remove(w, slots[i]);
+        for (size_t i = 0; i < N; i++) watch_remove(w, entries[i]);
     }
     for (size_t i = 0; i < N; i++) (void)close(pair[i][1]);
     for (size_t i = 0; i < N; i++) assert_true(comes(&jobs[i], 1));
     for (size_t i = 0; i < N; i++) {
-        watch_remove(w, slots[i]);
+        watch_remove(w, entries[i]);
         (void)close(pair[i][0]);
     }
     watch_destroy(w);
@@ -129,7 +129,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_leaving_is_seen_once),
-        cmocka_unit_test(test_slots_are_used_again),
+        cmocka_unit_test(test_entries_are_used_again),
         cmocka_unit_test(test_bad_descriptor_and_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

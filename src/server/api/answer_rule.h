@@ -1,0 +1,69 @@
+/* answer_rule.h - what the answer to a request must be: JSON, a schema's value, a text that a
+ * pattern matches, one of some choices, tool calls
+ *
+ * Each API reads its own fields (request_constraint.c reads OpenAI's) and tells them here, parsed.
+ * Nothing here compiles: grammar_cache.h does.
+ */
+#ifndef FATHOM_SERVER_API_ANSWER_RULE_H
+#define FATHOM_SERVER_API_ANSWER_RULE_H
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "chat/grammar.h"
+#include "server/api/api_error.h"
+
+enum tool_choice {
+    TOOL_CHOICE_AUTO,     /* the model decides */
+    TOOL_CHOICE_NONE,     /* the tools are not shown to it */
+    TOOL_CHOICE_REQUIRED, /* it calls one tool or more */
+    TOOL_CHOICE_NAMED,    /* it calls tool_name once */
+};
+
+/* Zeroed: anything goes. Released with answer_rule_free. */
+struct answer_rule {
+    enum grammar_content content;   /* NONE: none is said */
+    json_t *value;                  /* of the content; own reference */
+    struct grammar_options options; /* for JSON */
+    const char *field;              /* static: the request's field that said the content */
+    const char *param;              /* static: path of the value, for messages */
+    enum tool_choice tool_choice;
+    char *tool_name; /* own */
+    bool one_call;   /* at most one tool call */
+};
+
+/* answer_rule_set_content - say what the content must be
+ *
+ *   field  the field of the request that says it; param: path of the value in it. Both static.
+ *   value  as enum grammar_content says; a reference is taken; NULL for an object
+ * Errors  EINVAL (400) when the content has been said: names both fields. */
+fathom_err answer_rule_set_content(struct answer_rule *r, enum grammar_content content,
+                                   const char *field, const char *param, json_t *value,
+                                   struct api_error *e);
+
+/* answer_rule_rename - the content was said under another name; both are static */
+void answer_rule_rename(struct answer_rule *r, const char *field, const char *param);
+
+/* answer_rule_set_tool - NAMED, this tool; ENOMEM */
+fathom_err answer_rule_set_tool(struct answer_rule *r, const char *name, size_t n);
+
+/* answer_rule_check - do its parts hold together, with these tools (NULL: none)?
+ * Errors  EINVAL (400): calls are required and there are no tools, or the named one is none of
+ *         them; calls are required and a content is said. */
+fathom_err answer_rule_check(const struct answer_rule *r, const json_t *tools, struct api_error *e);
+
+/* answer_rule_grammar - the grammar to compile
+ *
+ *   tools     that the answer's parser reads calls of; NULL: none
+ *   markup    of the calls
+ *   thinking  the answer begins inside reasoning
+ *   out       points to *calls and borrows from the rule and the tools
+ * Returns false when anything may come: no content is said, calls need not be made, no tool is
+ * "strict", and there may be several calls. */
+bool answer_rule_grammar(const struct answer_rule *r, const json_t *tools,
+                         enum chat_encoding markup, bool thinking, struct grammar_answer *out,
+                         struct grammar_calls *calls);
+
+void answer_rule_free(struct answer_rule *r);
+
+#endif

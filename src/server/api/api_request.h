@@ -1,0 +1,154 @@
+/* api_request.h - bodies of the endpoints that have a prompt, to structs
+ *
+ * Pure: no engine, no tokenizer, no clock. A table says for every field which endpoint knows it,
+ * its type and its range. An unknown field is refused by its name. A known field that would change
+ * the answer and is not supported is refused too, so nothing is passed over in silence. Every API
+ * but completions comes out as a chat.
+ */
+#ifndef FATHOM_SERVER_API_REQUEST_H
+#define FATHOM_SERVER_API_REQUEST_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/limits.h"
+#include "fathom/fathom.h"
+#include "server/api/answer_rule.h"
+#include "server/api/api_error.h"
+
+/* The endpoints that have a prompt; from API_COUNT_TOKENS on without the engine. */
+enum api_kind {
+    API_CHAT,
+    API_COMPLETION,
+    API_RESPONSES,
+    API_MESSAGES,
+    API_COUNT_TOKENS,
+    API_TOKENIZE,
+    API_TOKENIZE_CHAT, /* what API_TOKENIZE becomes when messages come in */
+    API_DETOKENIZE,
+};
+
+/* api_is_chat - messages come in and a parser reads what the model says */
+static inline bool api_is_chat(enum api_kind api)
+{
+    return api != API_COMPLETION && api != API_TOKENIZE && api != API_DETOKENIZE;
+}
+
+/* api_is_anthropic - errors have Anthropic's form */
+static inline bool api_is_anthropic(enum api_kind api)
+{
+    return api == API_MESSAGES || api == API_COUNT_TOKENS;
+}
+
+enum api_switch { API_UNSET, API_ON, API_OFF };
+
+/* One prompt of a completion: text, or token ids. */
+struct api_prompt {
+    const char *text; /* borrowed from root; NULL: ids */
+    size_t n_text;
+    int32_t *ids; /* owned */
+    size_t n_id;
+};
+
+/* Not given: temperature and top_p are negative, top_k is API_TOP_K_UNSET, max_tokens is -1. */
+enum { API_TOP_K_UNSET = -2 };
+
+/* What a request of /v1/responses has beyond a chat's. */
+struct responses_request {
+    struct buf echo;  /* members of the response object that repeat the request, each with a comma
+                         in front */
+    struct buf items; /* stored: what the request brought as a JSON array of items */
+    bool store;
+    bool summary; /* reasoning is told as a summary, in full */
+};
+
+/* A parsed request. sampling.stop_ids and sampling.bias point into this struct, so it must not be
+ * moved once parsed. Released with api_request_free. */
+struct api_request {
+    enum api_kind api;
+    json_t *root; /* the body; NULL once api_request_drop_body has been called */
+    char *model;  /* NULL: not given */
+
+    json_t *messages;             /* chat; own reference, in the form of chat.h */
+    json_t *response_format;      /* chat; of a schema; own reference */
+    json_t *tools;                /* chat; own reference; NULL: none, or tool_choice is none */
+    enum api_switch thinking;     /* chat */
+    unsigned thinking_precedence; /* of the field that set it: the most specific one holds */
+    bool add_generation_prompt;   /* chat */
+    bool continue_final_message;  /* chat */
+    bool include_reasoning;       /* chat; false: reasoning is thought and not told */
+    bool hide_thinking;           /* messages: reasoning blocks have no text */
+
+    struct responses_request *responses; /* responses; owned; else NULL */
+
+    struct api_prompt *prompts; /* completion */
+    size_t n_prompt;
+    bool echo;
+    bool add_special_tokens;
+    const char *suffix; /* completion; borrowed from root; NULL: none */
+    size_t n_suffix;
+    int32_t truncate; /* tokens of a prompt that are kept; 0: all, -1: as many as fit */
+    bool truncate_right;
+
+    bool stream;
+    bool include_usage;
+    bool continuous_usage;
+    uint32_t n;      /* choices of each prompt; 0: the prompt is only counted */
+    uint32_t n_told; /* of them, the likeliest so many are told; n: all */
+    int32_t priority;
+    uint32_t best_of;
+    int64_t max_tokens;
+    bool include_stop;
+    bool skip_special_tokens;
+    bool return_token_ids;
+    bool return_token_strs; /* tokenize */
+    bool tokens_as_ids;     /* "token_id:123" for the token's text in logprobs */
+    bool prompt_logprobs;   /* told in the form of vLLM; echo with logprobs is OpenAI's */
+    uint32_t n_prompt_logprobs;
+    uint64_t cache_salt;
+    char request_id[LIMIT_REQUEST_ID_BYTES + 1]; /* "": not given */
+
+    struct answer_rule rule;
+
+    fathom_sampling sampling;
+    fathom_bias bias[LIMIT_LOGIT_BIAS];
+    int32_t stop_ids[LIMIT_STOP_TOKENS];
+    char *stops[LIMIT_STOP_STRINGS];
+    size_t stop_lens[LIMIT_STOP_STRINGS];
+    size_t n_stop;
+    bool asks_generation_prompt; /* add_generation_prompt: true was written out */
+    bool has_stream_options;
+    bool has_top_logprobs;
+};
+
+/* What the values of some fields depend on. */
+struct api_bounds {
+    uint32_t n_vocab;
+    /* Appends the items of a conversation up to a stored response, in order; 400 in *e when there
+     * is no such response. NULL: none are stored. */
+    fathom_err (*recall)(void *arg, const char *id, json_t *items, struct api_error *e);
+    void *recall_arg;
+};
+
+/* api_request_parse - read a request body (request_parse.c)
+ *
+ *   r     written; valid for api_request_free whatever is returned
+ *   body  n bytes
+ *   e     set on error: status 400 (500 out of memory), the path of the field, the value seen and
+ *         what is accepted
+ * Errors  EINVAL, EFORMAT (not JSON), ENOMEM. */
+fathom_err api_request_parse(struct api_request *r, enum api_kind api, const char *body, size_t n,
+                             const struct api_bounds *bounds, struct api_error *e);
+
+/* api_is_request_id - whether s can be a part of an answer's id: letters, digits, "-_.:", up to
+ * LIMIT_REQUEST_ID_BYTES */
+bool api_is_request_id(const char *s);
+
+/* api_request_drop_body - release the tree: messages and prompt texts are gone, tools stay */
+void api_request_drop_body(struct api_request *r);
+
+void api_request_free(struct api_request *r); /* accepts zeroed and half-parsed */
+
+#endif

@@ -1,0 +1,57 @@
+/* logprob.h - log-probabilities of tokens in the two forms of OpenAI's API */
+#ifndef FATHOM_SERVER_API_LOGPROB_H
+#define FATHOM_SERVER_API_LOGPROB_H
+
+#include "fathom/fathom.h"
+#include "tokenizer/tokenizer.h"
+
+/* Entries that wait to be written, as JSON without the outer brackets; a zeroed struct is empty.
+ * Chat uses `tokens` alone. */
+struct logprob_list {
+    struct buf tokens;
+    struct buf values;
+    struct buf top;
+    struct buf offsets;
+    size_t n;
+};
+
+/* logprob_list_clear keeps the memory, logprob_list_free releases it; both leave an empty list. */
+void logprob_list_clear(struct logprob_list *l);
+void logprob_list_free(struct logprob_list *l);
+
+/* How a token is named. */
+struct logprob_style {
+    const struct tokenizer *tokenizer;
+    bool as_ids;       /* "token_id:123" */
+    bool skip_special; /* special tokens leave no text: they move no offset */
+};
+
+/* logprob_add_chat - {"token","logprob","bytes","top_logprobs"} of the event's token */
+fathom_err logprob_add_chat(struct logprob_list *l, const struct logprob_style *s,
+                            const fathom_event *e);
+
+/* logprob_add_completion - one entry in each of the four arrays
+ *
+ *   n_top   alternatives asked for, the event may have more; 0 gives null in top_logprobs
+ *   n_char  characters of text before this token; advanced past it */
+fathom_err logprob_add_completion(struct logprob_list *l, const struct logprob_style *s,
+                                  const fathom_event *e, uint32_t n_top, uint32_t *n_char);
+
+/* logprob_add_first - the same for a prompt's first token, of which nothing is known: null */
+fathom_err logprob_add_first(struct logprob_list *l, const struct logprob_style *s, int32_t id,
+                             uint32_t *n_char);
+
+/* logprob_add_prompt - a prompt token in vLLM's form, to l->tokens: an object of the token and up
+ * to n_top alternatives by their ids, {"5":{"logprob","rank","decoded_token"}}. A comma stands
+ * before it, since null comes first. `rank` is the token's place. */
+fathom_err logprob_add_prompt(struct logprob_list *l, const struct logprob_style *s,
+                              const fathom_event *e, uint32_t n_top);
+
+/* logprob_write_* - the object, or null for an empty list. Errors stay in b. */
+void logprob_write_chat(struct buf *b, const struct logprob_list *l);
+void logprob_write_completion(struct buf *b, const struct logprob_list *l);
+
+/* logprob_count_char - characters of UTF-8 text */
+uint32_t logprob_count_char(const char *text, size_t n);
+
+#endif

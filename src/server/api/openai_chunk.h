@@ -1,0 +1,35 @@
+/* openai_chunk.h - what the forms of /v1/chat/completions and /v1/completions share */
+#ifndef FATHOM_SERVER_API_OPENAI_CHUNK_H
+#define FATHOM_SERVER_API_OPENAI_CHUNK_H
+
+#include "server/api/answer.h"
+
+/* openai_chunk_open - how every chunk of the answer begins; object is its "object" */
+fathom_err openai_chunk_open(struct answer *a, const char *object);
+
+/* openai_chunk_begin, openai_chunk_end - around one choice's object in a chunk. Errors stay in out.
+ */
+void openai_chunk_begin(struct answer *a);
+void openai_chunk_end(struct answer *a);
+
+/* openai_write_ids - ,"key":[ids] */
+void openai_write_ids(struct buf *b, const char *key, const struct buf *ids);
+
+/* openai_write_scores - ,"prompt_logprobs":[null,..] of prompt i if the request wants them */
+void openai_write_scores(struct buf *b, const struct answer *a, size_t i);
+
+/* openai_write_finish - "finish_reason":..,"stop_reason":.. (null and absent while open) */
+void openai_write_finish(struct buf *b, const struct choice *c);
+
+/* openai_close - the whole body, or the usage asked for and the end of the stream
+ *
+ *   object        of the body
+ *   write_choice  the choice's object in the body */
+fathom_err openai_close(struct answer *a, const char *object,
+                        void (*write_choice)(struct buf *b, struct choice *c));
+
+/* openai_fail, openai_keep_alive - the form's functions of these names */
+fathom_err openai_fail(struct answer *a, const struct api_error *e);
+fathom_err openai_keep_alive(struct answer *a);
+
+#endif

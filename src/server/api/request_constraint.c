@@ -1,0 +1,231 @@
+/* request_constraint.c - the fields of OpenAI's and vLLM's APIs that say what an answer must be:
+ * response_format, guided_*, structured_outputs, tool_choice, parallel_tool_calls */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/json.h"
+#include "server/api/request_field.h"
+
+static fathom_err not_supported(struct field_context *x, const char *path, const char *instead)
+{
+    return api_error_set(x->e, 400, "unsupported_parameter", path, "%s is not supported: %s", path,
+                         instead);
+}
+
+/* ---- contents ------------------------------------------------------------------------------ */
+
+/* A schema, or text that holds one. Paths are static. */
+static fathom_err set_schema(struct field_context *x, const char *field, const char *path,
+                             json_t *v)
+{
+    struct answer_rule *rule = &x->r->rule;
+    if (json_is_object(v)) {
+        return answer_rule_set_content(rule, GRAMMAR_CONTENT_SCHEMA, field, path, v, x->e);
+    }
+    if (!json_is_string(v)) return field_wrong_type(x, path, v, "an object (a JSON schema)");
+    json_t *schema = NULL;
+    fathom_diag d;
+    diag_clear(&d);
+    fathom_err err = json_read(json_string_value(v), json_string_length(v), path, &schema, &d);
+    if (!err && !json_is_object(schema)) err = field_wrong_type(x, path, schema, "a JSON schema");
+    if (err) {
+        (void)api_error_from(x->e, err, path, &d);
+    } else {
+        err = answer_rule_set_content(rule, GRAMMAR_CONTENT_SCHEMA, field, path, schema, x->e);
+    }
+    json_decref(schema);
+    return err;
+}
+
+static fathom_err set_regex(struct field_context *x, const char *field, const char *path, json_t *v)
+{
+    if (!json_is_string(v)) return field_wrong_type(x, path, v, "a string");
+    return answer_rule_set_content(&x->r->rule, GRAMMAR_CONTENT_REGEX, field, path, v, x->e);
+}
+
+static fathom_err set_choice(struct field_context *x, const char *field, const char *path,
+                             json_t *v)
+{
+    if (!json_is_array(v)) return field_wrong_type(x, path, v, "an array of strings");
+    return answer_rule_set_content(&x->r->rule, GRAMMAR_CONTENT_CHOICE, field, path, v, x->e);
+}
+
+static fathom_err set_object(struct field_context *x, const char *field, const char *path)
+{
+    return answer_rule_set_content(&x->r->rule, GRAMMAR_CONTENT_OBJECT, field, path, NULL, x->e);
+}
+
+fathom_err field_guided_json(struct field_context *x, const struct field *f, json_t *v)
+{
+    return set_schema(x, f->name, f->name, v);
+}
+
+fathom_err field_guided_regex(struct field_context *x, const struct field *f, json_t *v)
+{
+    return set_regex(x, f->name, f->name, v);
+}
+
+fathom_err field_guided_choice(struct field_context *x, const struct field *f, json_t *v)
+{
+    return set_choice(x, f->name, f->name, v);
+}
+
+/* ---- response_format ----------------------------------------------------------------------- */
+
+#define FORMAT "response_format"
+
+/* {"name": .., "description": .., "strict": .., "schema": ..}. Without strict, and with it, the
+ * schema holds; "strict": false only lets keywords pass that a grammar cannot hold to. */
+static fathom_err read_json_schema(struct field_context *x, const json_t *v)
+{
+    static const char schema_path[] = FORMAT ".json_schema.schema";
+    if (!json_is_object(v)) return field_wrong_type(x, FORMAT ".json_schema", v, "an object");
+    const json_t *name = json_object_get(v, "name");
+    if (name && !json_is_string(name)) {
+        return field_wrong_type(x, FORMAT ".json_schema.name", name, "a string");
+    }
+    const json_t *strict = json_object_get(v, "strict");
+    if (strict && !json_is_null(strict) && !json_is_boolean(strict)) {
+        return field_wrong_type(x, FORMAT ".json_schema.strict", strict, "a boolean");
+    }
+    json_t *schema = json_object_get(v, "schema");
+    if (!schema) {
+        return api_error_set(x->e, 400, "missing_required_parameter", schema_path,
+                             "%s is missing, a JSON schema is needed", schema_path);
+    }
+    if (!json_is_object(schema)) {
+        return field_wrong_type(x, schema_path, schema, "an object (a JSON schema)");
+    }
+    x->r->rule.options.lenient = json_is_false(strict);
+    return set_schema(x, FORMAT, schema_path, schema);
+}
+
+fathom_err field_response_format(struct field_context *x, const struct field *f, json_t *v)
+{
+    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    const json_t *type = json_object_get(v, "type");
+    if (!json_is_string(type)) return field_wrong_type(x, FORMAT ".type", type, "a string");
+    const char *name = json_string_value(type);
+    if (strcmp(name, "text") == 0) return FATHOM_OK;
+    if (strcmp(name, "json_object") == 0) return set_object(x, f->name, f->name);
+    if (strcmp(name, "json_schema") == 0) {
+        json_decref(x->r->response_format);
+        x->r->response_format = json_incref(v);
+        return read_json_schema(x, json_object_get(v, "json_schema"));
+    }
+    return api_error_set(x->e, 400, "unsupported_value", FORMAT ".type",
+                         "response_format.type is \"%.40s\", which is not supported; text, "
+                         "json_object and json_schema are",
+                         name);
+}
+
+/* ---- structured_outputs -------------------------------------------------------------------- */
+
+#define OUTPUTS "structured_outputs"
+
+static fathom_err set_object_if(struct field_context *x, const char *field, const char *path,
+                                json_t *v)
+{
+    if (!json_is_boolean(v)) return field_wrong_type(x, path, v, "a boolean");
+    return json_is_true(v) ? set_object(x, field, path) : FATHOM_OK;
+}
+
+/* White space as Python's json.dumps writes it. */
+static fathom_err set_space(struct field_context *x, const char *field, const char *path, json_t *v)
+{
+    (void)field;
+    if (!json_is_boolean(v)) return field_wrong_type(x, path, v, "a boolean");
+    if (json_is_true(v)) x->r->rule.options.space = GRAMMAR_SPACE_ONE;
+    return FATHOM_OK;
+}
+
+static fathom_err set_nothing(struct field_context *x, const char *field, const char *path,
+                              json_t *v)
+{
+    (void)x, (void)field, (void)path, (void)v;
+    return FATHOM_OK;
+}
+
+static fathom_err refuse_member(struct field_context *x, const char *field, const char *path,
+                                json_t *v)
+{
+    (void)field, (void)v;
+    return not_supported(x, path, "use json, regex, choice or json_object");
+}
+
+static const struct {
+    const char *name;
+    const char *path;
+    fathom_err (*set)(struct field_context *x, const char *field, const char *path, json_t *v);
+} outputs[] = {
+    {"json", OUTPUTS ".json", set_schema},
+    {"regex", OUTPUTS ".regex", set_regex},
+    {"choice", OUTPUTS ".choice", set_choice},
+    {"json_object", OUTPUTS ".json_object", set_object_if},
+    {"disable_any_whitespace", OUTPUTS ".disable_any_whitespace", set_space},
+    {"disable_fallback", OUTPUTS ".disable_fallback", set_nothing},
+    {"disable_additional_properties", OUTPUTS ".disable_additional_properties", set_nothing},
+    {"grammar", OUTPUTS ".grammar", refuse_member},
+    {"structural_tag", OUTPUTS ".structural_tag", refuse_member},
+    {"whitespace_pattern", OUTPUTS ".whitespace_pattern", refuse_member},
+};
+
+fathom_err field_structured_outputs(struct field_context *x, const struct field *f, json_t *v)
+{
+    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    bool was_set = x->r->rule.content != GRAMMAR_CONTENT_NONE;
+    for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) {
+        json_t *item = json_object_get(v, outputs[i].name);
+        if (!item || json_is_null(item)) continue;
+        TRY(outputs[i].set(x, f->name, outputs[i].path, item));
+    }
+    if (was_set || x->r->rule.content != GRAMMAR_CONTENT_NONE) return FATHOM_OK;
+    return api_error_set(x->e, 400, "invalid_value", f->name,
+                         "structured_outputs says nothing of the answer; json, regex, choice or "
+                         "json_object is needed");
+}
+
+/* ---- tools --------------------------------------------------------------------------------- */
+
+static fathom_err read_named_tool(struct field_context *x, const json_t *v)
+{
+    const json_t *type = json_object_get(v, "type");
+    if (!json_is_string(type)) return field_wrong_type(x, "tool_choice.type", type, "a string");
+    if (strcmp(json_string_value(type), "function") != 0) {
+        return api_error_set(x->e, 400, "unsupported_value", "tool_choice.type",
+                             "tool_choice.type is \"%.40s\", only \"function\" is supported",
+                             json_string_value(type));
+    }
+    const json_t *name = json_object_get(json_object_get(v, "function"), "name");
+    if (!json_is_string(name)) {
+        return field_wrong_type(x, "tool_choice.function.name", name, "a string");
+    }
+    return answer_rule_set_tool(&x->r->rule, json_string_value(name), json_string_length(name));
+}
+
+fathom_err field_tool_choice(struct field_context *x, const struct field *f, json_t *v)
+{
+    static const struct {
+        const char *name;
+        enum tool_choice choice;
+    } words[] = {
+        {"auto", TOOL_CHOICE_AUTO}, {"none", TOOL_CHOICE_NONE}, {"required", TOOL_CHOICE_REQUIRED}};
+    if (json_is_object(v)) return read_named_tool(x, v);
+    if (!json_is_string(v)) return field_wrong_type(x, f->name, v, "a string or an object");
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        if (strcmp(json_string_value(v), words[i].name) != 0) continue;
+        x->r->rule.tool_choice = words[i].choice;
+        return FATHOM_OK;
+    }
+    return api_error_set(x->e, 400, "invalid_value", f->name,
+                         "tool_choice is \"%.40s\", needed is auto, none, required or a function",
+                         json_string_value(v));
+}
+
+fathom_err field_parallel_tool_calls(struct field_context *x, const struct field *f, json_t *v)
+{
+    if (!json_is_boolean(v)) return field_wrong_type(x, f->name, v, "a boolean");
+    x->r->rule.one_call = json_is_false(v);
+    return FATHOM_OK;
+}

@@ -1,0 +1,156 @@
+/* request_field.h - the fields of a request: the table of each family of endpoints, and the readers
+ * of their types; within server/api alone
+ *
+ * What another API calls by another name or gives another form is turned into the chat's and read
+ * by the chat's reader (field_pass).
+ */
+#ifndef FATHOM_SERVER_API_REQUEST_FIELD_H
+#define FATHOM_SERVER_API_REQUEST_FIELD_H
+
+#include "server/api/api_request.h"
+
+enum {
+    CHAT = 1 << API_CHAT,
+    COMPLETION = 1 << API_COMPLETION,
+    BOTH = CHAT | COMPLETION,
+    MESSAGES = 1 << API_MESSAGES,
+    COUNT = 1 << API_COUNT_TOKENS,
+    RESPONSES = 1 << API_RESPONSES,
+    TOKENIZE = 1 << API_TOKENIZE,
+    DETOKENIZE = 1 << API_DETOKENIZE,
+};
+
+/* What a reader works on. */
+struct field_context {
+    struct api_request *r;
+    const struct api_bounds *bounds;
+    struct api_error *e;
+};
+
+struct field;
+
+/* A reader takes the value of a member that is present and not null. */
+typedef fathom_err field_read(struct field_context *x, const struct field *f, json_t *v);
+
+struct field {
+    const char *name;
+    unsigned apis;
+    field_read *read;
+    size_t offset; /* of the member that the reader writes, if it writes one */
+    double lo, hi; /* accepted range of a number */
+    bool lo_open;  /* lo itself is not accepted */
+    const char *note;
+};
+
+/* The fields of some endpoints; each has a reader for what comes, and all together have rules. */
+struct field_table {
+    const struct field *fields; /* [n] */
+    size_t n;
+    fathom_err (*check)(struct field_context *x); /* once all are read; makes r->messages */
+};
+
+extern const struct field_table openai_table;    /* chat, completion, tokenize, detokenize */
+extern const struct field_table anthropic_table; /* messages, count */
+extern const struct field_table responses_table; /* responses: others are refused */
+
+/* field_find - the field of this name that an endpoint has; NULL: none */
+const struct field *field_find(const struct field_table *t, const char *name, enum api_kind api);
+
+/* field_pass - read a value as the field of this name of a chat (openai_field.c) */
+fathom_err field_pass(struct field_context *x, const char *name, json_t *v);
+
+/* field_pass_tools - read an array of another API's tools, which `read` makes a chat's one by one
+ *
+ *   out  a new reference */
+typedef fathom_err field_read_tool(struct field_context *x, const char *path, const json_t *tool,
+                                   json_t **out);
+fathom_err field_pass_tools(struct field_context *x, const json_t *v, field_read_tool *read);
+
+/* anthropic_read_messages - system and messages as the messages of a chat (anthropic_input.c) */
+fathom_err anthropic_read_messages(struct field_context *x, const json_t *system,
+                                   const json_t *messages);
+
+/* responses_read_items - items as the messages of a chat (responses_input.c)
+ *
+ *   instructions  a string, or NULL
+ *   before        items of the conversation so far, in order; input: of this request */
+fathom_err responses_read_items(struct field_context *x, const json_t *instructions,
+                                const json_t *before, const json_t *input);
+
+/* field_check_keys - members of an object that are not null must be among `keys`, which ends in
+ * NULL */
+fathom_err field_check_keys(struct field_context *x, const char *path, const json_t *object,
+                            const char *const *keys);
+
+/* Readers by type; each writes the member at f->offset. */
+field_read field_flag;   /* bool */
+field_read field_real;   /* float within the range */
+field_read field_count;  /* uint32_t within the range */
+field_read field_int;    /* int32_t within the range */
+field_read field_none;   /* accepted, no effect */
+field_read field_object; /* the same, but an object */
+field_read field_refuse; /* not supported: f->note says what instead; false and empty are fine */
+
+/* Readers of one field each that several tables, or a table of another file, name. */
+field_read field_model;
+field_read field_seed;
+field_read field_cache_salt;
+field_read field_max_tokens;
+field_read field_stop;
+field_read field_logit_bias;
+field_read field_top_logprobs;
+field_read field_stream_options;
+field_read field_response_format;
+field_read field_guided_json;
+field_read field_guided_regex;
+field_read field_guided_choice;
+field_read field_structured_outputs;
+field_read field_messages;
+field_read field_tools;
+field_read field_tool_choice;
+field_read field_parallel_tool_calls;
+field_read field_reasoning_effort;
+field_read field_thinking;
+field_read field_template_kwargs;
+field_read field_modalities;
+field_read field_add_generation_prompt;
+field_read field_prompt;
+field_read field_text;
+field_read field_tokens;
+
+/* field_read_integer - v as an integer within the range */
+fathom_err field_read_integer(struct field_context *x, const struct field *f, const json_t *v,
+                              int64_t *out);
+
+/* field_integer - v as an integer; 3.0 counts as 3. *ok tells whether it is one. */
+int64_t field_integer(const json_t *v, bool *ok);
+
+/* Where a value stands in the body: "messages[2].content[0]". */
+struct field_place {
+    char path[API_PARAM_BYTES];
+};
+struct field_place field_element(const char *parent, size_t i);
+struct field_place field_member(const char *parent, const char *member);
+
+/* field_get_string - a member that must be a string, borrowed */
+fathom_err field_get_string(struct field_context *x, const char *path, const json_t *object,
+                            const char *key, json_t **out);
+
+/* field_push - append a new reference; NULL is ENOMEM */
+fathom_err field_push(json_t *list, json_t *value);
+
+/* field_pass_new - field_pass of a new reference, which is released; NULL is ENOMEM */
+fathom_err field_pass_new(struct field_context *x, const char *name, json_t *v);
+
+/* field_wrong_type - the 400 for a value of another type; path is printf-like */
+fathom_err field_wrong_type(struct field_context *x, const char *path, const json_t *v,
+                            const char *want);
+
+/* field_out_of_range - the 400 for a number outside lo .. hi */
+fathom_err field_out_of_range(struct field_context *x, const char *path, const json_t *v, double lo,
+                              double hi, bool lo_open);
+
+/* field_too_many - the 400 for more elements than `limit` in an array or object */
+fathom_err field_too_many(struct field_context *x, const char *path, size_t n, size_t limit);
+
+#endif

@@ -1,0 +1,125 @@
+/* request_option.c - the fields of a request that are objects of options: streaming,
+ * thinking */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/json.h"
+#include "server/api/request_field.h"
+
+/* An optional boolean member of an object field. */
+static fathom_err read_flag_in(struct field_context *x, const char *parent, const json_t *object,
+                               const char *key, bool *out)
+{
+    const json_t *v = json_object_get(object, key);
+    if (!v || json_is_null(v)) return FATHOM_OK;
+    if (!json_is_boolean(v)) {
+        char path[API_PARAM_BYTES];
+        (void)snprintf(path, sizeof path, "%s.%s", parent, key);
+        return field_wrong_type(x, path, v, "a boolean");
+    }
+    *out = json_is_true(v);
+    return FATHOM_OK;
+}
+
+fathom_err field_stream_options(struct field_context *x, const struct field *f, json_t *v)
+{
+    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    static const char *const keys[] = {"include_usage", "continuous_usage_stats",
+                                       "include_obfuscation", NULL};
+    TRY(field_check_keys(x, f->name, v, keys));
+    x->r->has_stream_options = true;
+    TRY(read_flag_in(x, f->name, v, "include_usage", &x->r->include_usage));
+    return read_flag_in(x, f->name, v, "continuous_usage_stats", &x->r->continuous_usage);
+}
+
+fathom_err field_modalities(struct field_context *x, const struct field *f, json_t *v)
+{
+    if (!json_is_array(v)) return field_wrong_type(x, f->name, v, "an array of strings");
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *item = json_array_get(v, i);
+        if (json_is_string(item) && strcmp(json_string_value(item), "text") == 0) continue;
+        return api_error_set(x->e, 400, "unsupported_value", f->name,
+                             "modalities[%zu] is not supported; only \"text\" is", i);
+    }
+    return FATHOM_OK;
+}
+
+fathom_err field_add_generation_prompt(struct field_context *x, const struct field *f, json_t *v)
+{
+    TRY(field_flag(x, f, v));
+    x->r->asks_generation_prompt = x->r->add_generation_prompt;
+    return FATHOM_OK;
+}
+
+/* ---- thinking ------------------------------------------------------------------------------ */
+
+/* Three fields switch thinking; the later one of this list holds when several are given. */
+enum { PRECEDENCE_EFFORT = 1, PRECEDENCE_THINKING, PRECEDENCE_KWARGS };
+
+static void set_thinking(struct api_request *r, unsigned precedence, bool on)
+{
+    if (precedence < r->thinking_precedence) return;
+    r->thinking_precedence = precedence;
+    r->thinking = on ? API_ON : API_OFF;
+}
+
+static bool is_one_of(const char *s, const char *const *words)
+{
+    for (; *words; words++) {
+        if (strcmp(s, *words) == 0) return true;
+    }
+    return false;
+}
+
+fathom_err field_reasoning_effort(struct field_context *x, const struct field *f, json_t *v)
+{
+    static const char *const off[] = {"none", "minimal", NULL};
+    static const char *const on[] = {"low", "medium", "high", "xhigh", "max", NULL};
+    if (!json_is_string(v)) return field_wrong_type(x, f->name, v, "a string");
+    const char *s = json_string_value(v);
+    bool is_on = is_one_of(s, on);
+    if (!is_on && !is_one_of(s, off)) {
+        return api_error_set(x->e, 400, "invalid_value", f->name,
+                             "reasoning_effort is \"%.40s\", needed is none or minimal (no "
+                             "thinking), low, medium, high, xhigh or max (thinking)",
+                             s);
+    }
+    set_thinking(x->r, PRECEDENCE_EFFORT, is_on);
+    return FATHOM_OK;
+}
+
+fathom_err field_thinking(struct field_context *x, const struct field *f, json_t *v)
+{
+    if (json_is_boolean(v)) {
+        set_thinking(x->r, PRECEDENCE_THINKING, json_is_true(v));
+        return FATHOM_OK;
+    }
+    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    const json_t *type = json_object_get(v, "type");
+    if (!json_is_string(type)) return field_wrong_type(x, "thinking.type", type, "a string");
+    const char *s = json_string_value(type);
+    if (strcmp(s, "auto") == 0 || strcmp(s, "adaptive") == 0) return FATHOM_OK;
+    bool is_on = strcmp(s, "enabled") == 0;
+    if (!is_on && strcmp(s, "disabled") != 0) {
+        return api_error_set(x->e, 400, "invalid_value", "thinking.type",
+                             "thinking.type is \"%.40s\", needed is enabled, disabled or auto", s);
+    }
+    set_thinking(x->r, PRECEDENCE_THINKING, is_on);
+    return FATHOM_OK;
+}
+
+fathom_err field_template_kwargs(struct field_context *x, const struct field *f, json_t *v)
+{
+    static const char *const keys[] = {"enable_thinking", "thinking", NULL};
+    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    TRY(field_check_keys(x, f->name, v, keys));
+    for (size_t i = 0; keys[i]; i++) {
+        const json_t *value = json_object_get(v, keys[i]);
+        if (!value || json_is_null(value)) continue;
+        bool on = false;
+        TRY(read_flag_in(x, f->name, v, keys[i], &on));
+        set_thinking(x->r, PRECEDENCE_KWARGS, on);
+    }
+    return FATHOM_OK;
+}

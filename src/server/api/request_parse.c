@@ -1,0 +1,228 @@
+/* request_parse.c - reads a request body: finds the table of its API, reads each member by it, and
+ * applies the rules that every API shares */
+#include "server/api/api_request.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "server/api/request_field.h"
+
+static void set_defaults(struct api_request *r, enum api_kind api)
+{
+    memset(r, 0, sizeof *r);
+    r->api = api;
+    r->n = api >= API_COUNT_TOKENS ? 0 : 1;
+    r->max_tokens = -1;
+    r->skip_special_tokens = true;
+    r->add_special_tokens = true;
+    r->add_generation_prompt = true;
+    r->include_reasoning = true;
+    fathom_sampling_init(&r->sampling);
+    r->sampling.temperature = -1.0f;
+    r->sampling.top_p = -1.0f;
+    r->sampling.top_k = API_TOP_K_UNSET;
+}
+
+static const struct endpoint {
+    const char *path;
+    const struct field_table *table;
+} endpoints[] = {
+    [API_CHAT] = {"/v1/chat/completions", &openai_table},
+    [API_COMPLETION] = {"/v1/completions", &openai_table},
+    [API_RESPONSES] = {"/v1/responses", &responses_table},
+    [API_MESSAGES] = {"/v1/messages", &anthropic_table},
+    [API_COUNT_TOKENS] = {"/v1/messages/count_tokens", &anthropic_table},
+    [API_TOKENIZE] = {"/tokenize", &openai_table},
+    [API_DETOKENIZE] = {"/detokenize", &openai_table},
+};
+
+enum { NAME_BYTES = 48 };
+
+/* Letters to add, drop or change to make b of a; more than NAME_BYTES for long names. */
+static unsigned distance(const char *a, const char *b)
+{
+    unsigned row[NAME_BYTES + 1];
+    size_t n = strlen(a), m = strlen(b);
+    if (n > NAME_BYTES || m > NAME_BYTES) return NAME_BYTES + 1;
+    for (unsigned k = 0; k <= m; k++) row[k] = k;
+    for (size_t i = 0; i < n; i++) {
+        unsigned diagonal = row[0]++;
+        for (size_t k = 1; k <= m; k++) {
+            unsigned least = diagonal + (a[i] != b[k - 1]);
+            if (row[k] + 1 < least) least = row[k] + 1;
+            if (row[k - 1] + 1 < least) least = row[k - 1] + 1;
+            diagonal = row[k];
+            row[k] = least;
+        }
+    }
+    return row[m];
+}
+
+/* The field that a misspelt one may stand for, NULL when none is near. */
+static const char *find_near(const char *name, enum api_kind api)
+{
+    const char *best = NULL;
+    unsigned least = 3;
+    const struct field_table *t = endpoints[api].table;
+    for (size_t i = 0; i < t->n; i++) {
+        const struct field *f = &t->fields[i];
+        unsigned d = distance(name, f->name);
+        if (d >= least || !(f->apis & (1u << api)) || f->read == field_refuse) continue;
+        least = d;
+        best = f->name;
+    }
+    return best;
+}
+
+static fathom_err refuse_unknown(struct field_context *x, const char *key)
+{
+    enum api_kind api = x->r->api;
+    enum api_kind other = api == API_COMPLETION ? API_CHAT : API_COMPLETION;
+    const char *near = find_near(key, api);
+    char name[NAME_BYTES + 1];
+    (void)snprintf(name, sizeof name, "%s", key);
+    if (near) {
+        return api_error_set(x->e, 400, "unknown_parameter", name,
+                             "%s is no field of %s; did you mean %s?", name, endpoints[api].path,
+                             near);
+    }
+    if ((api == API_CHAT || api == API_COMPLETION) &&
+        field_find(endpoints[other].table, key, other)) {
+        return api_error_set(x->e, 400, "unknown_parameter", name,
+                             "%s is no field of %s; %s has it", name, endpoints[api].path,
+                             endpoints[other].path);
+    }
+    return api_error_set(x->e, 400, "unknown_parameter", name, "%s is no field of %s; leave it out",
+                         name, endpoints[api].path);
+}
+
+static fathom_err read_fields(struct field_context *x)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach (x->r->root, key, value) {
+        if (json_is_null(value)) continue;
+        const struct field *f = field_find(endpoints[x->r->api].table, key, x->r->api);
+        TRY(f ? f->read(x, f, value) : refuse_unknown(x, key));
+    }
+    return FATHOM_OK;
+}
+
+/* ---- rules over several fields ------------------------------------------------------------- */
+
+static fathom_err check_output_length(struct api_request *r, struct api_error *e)
+{
+    if (r->max_tokens == 0 && !r->echo) {
+        return api_error_set(e, 400, "invalid_value", "max_tokens",
+                             "max_tokens is 0, needed is at least 1 (0 only with echo)");
+    }
+    if (r->max_tokens >= 0 && r->sampling.min_tokens > (uint64_t)r->max_tokens) {
+        return api_error_set(e, 400, "invalid_value", "min_tokens",
+                             "min_tokens is %u, more than max_tokens, which is %lld",
+                             r->sampling.min_tokens, (long long)r->max_tokens);
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err check_choices(struct api_request *r, struct api_error *e)
+{
+    r->n_told = r->n;
+    if (r->best_of && r->best_of < r->n) {
+        return api_error_set(e, 400, "invalid_value", "best_of",
+                             "best_of is %u and n is %u, needed is at least n", r->best_of, r->n);
+    }
+    if (r->best_of > r->n && r->stream) {
+        return api_error_set(e, 400, "invalid_value", "best_of",
+                             "best_of is more than n, so what is told is known at the end: it "
+                             "cannot be streamed");
+    }
+    if (r->best_of) r->n = r->best_of;
+    size_t n_prompt = api_is_chat(r->api) ? 1 : r->n_prompt;
+    if (n_prompt * r->n > LIMIT_CHOICES) {
+        return api_error_set(e, 400, "invalid_value", "n",
+                             "%zu prompts times n = %u are %zu choices, at most %d are taken",
+                             n_prompt, r->n, n_prompt * r->n, LIMIT_CHOICES);
+    }
+    return FATHOM_OK;
+}
+
+/* What the engine has to tell of prompt tokens: the more of what two fields want. */
+static fathom_err check_prompt_logprobs(struct api_request *r, struct api_error *e)
+{
+    fathom_sampling *s = &r->sampling;
+    bool echoed = r->echo && s->logprobs;
+    if (r->prompt_logprobs && r->stream) {
+        return api_error_set(e, 400, "invalid_value", "prompt_logprobs",
+                             "prompt_logprobs cannot be streamed; leave stream out");
+    }
+    s->prompt_logprobs = r->prompt_logprobs || echoed;
+    s->n_prompt_top_logprobs = r->n_prompt_logprobs;
+    if (echoed && s->n_top_logprobs > r->n_prompt_logprobs) {
+        s->n_prompt_top_logprobs = s->n_top_logprobs;
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err check_together(struct field_context *x)
+{
+    struct api_request *r = x->r;
+    struct api_error *e = x->e;
+    TRY(endpoints[r->api].table->check(x));
+    if (r->rule.tool_choice == TOOL_CHOICE_NONE) {
+        json_decref(r->tools);
+        r->tools = NULL;
+    }
+    TRY(answer_rule_check(&r->rule, r->tools, e));
+    TRY(check_output_length(r, e));
+    TRY(check_prompt_logprobs(r, e));
+    TRY(check_choices(r, e));
+    if (r->has_stream_options && !r->stream) {
+        return api_error_set(e, 400, "invalid_value", "stream_options",
+                             "stream_options is only taken when stream is true");
+    }
+    if (r->has_top_logprobs && !r->sampling.logprobs) {
+        return api_error_set(e, 400, "invalid_value", "top_logprobs",
+                             "top_logprobs is only taken when logprobs is true");
+    }
+    return FATHOM_OK;
+}
+
+/* ---- entry --------------------------------------------------------------------------------- */
+
+static fathom_err parse_body(struct api_request *r, const char *body, size_t n,
+                             const struct api_bounds *bounds, struct api_error *e)
+{
+    if (n == 0) {
+        return api_error_set(e, 400, NULL, NULL,
+                             "the request body is empty, a JSON object is "
+                             "needed");
+    }
+    fathom_diag d;
+    diag_clear(&d);
+    fathom_err err = json_read(body, n, "request body", &r->root, &d);
+    if (err) return api_error_from(e, err, NULL, &d);
+    if (!json_is_object(r->root)) {
+        return api_error_set(e, 400, "invalid_type", NULL,
+                             "the request body is %s, needed is an object",
+                             json_type_text(r->root));
+    }
+    if (r->api == API_RESPONSES) {
+        r->responses = mem_calloc(1, sizeof *r->responses);
+        if (!r->responses) return FATHOM_ENOMEM;
+    }
+    struct field_context x = {r, bounds, e};
+    TRY(read_fields(&x));
+    return check_together(&x);
+}
+
+fathom_err api_request_parse(struct api_request *r, enum api_kind api, const char *body, size_t n,
+                             const struct api_bounds *bounds, struct api_error *e)
+{
+    set_defaults(r, api);
+    fathom_err err = parse_body(r, body, n, bounds, e);
+    if (err) return api_error_from(e, err, NULL, NULL);
+    return FATHOM_OK;
+}

@@ -1,0 +1,386 @@
+/* responses_field.c - the fields of /v1/responses */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/json.h"
+#include "server/api/request_field.h"
+#include "server/api/responses_form.h"
+
+static fathom_err read_string(struct field_context *x, const struct field *f, json_t *v)
+{
+    return json_is_string(v) ? FATHOM_OK : field_wrong_type(x, f->name, v, "a string");
+}
+
+static fathom_err read_metadata(struct field_context *x, const struct field *f, json_t *v)
+{
+    const char *key;
+    json_t *value;
+    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object of strings");
+    json_object_foreach (v, key, value) {
+        if (json_is_string(value)) continue;
+        return field_wrong_type(x, field_member(f->name, key).path, value, "a string");
+    }
+    return FATHOM_OK;
+}
+
+/* ---- tools --------------------------------------------------------------------------------- */
+
+/* An object but for "type" and what is null, as a chat has it; NULL: out of memory. */
+static json_t *copy_members(const json_t *object)
+{
+    const char *key;
+    json_t *value;
+    json_t *copy = json_object();
+    json_object_foreach ((json_t *)object, key, value) {
+        if (json_is_null(value) || strcmp(key, "type") == 0) continue;
+        if (json_object_set(copy, key, value) == 0) continue;
+        json_decref(copy);
+        return NULL;
+    }
+    return copy;
+}
+
+/* A tool as a chat has it; *out is a new reference. */
+static fathom_err read_tool(struct field_context *x, const char *path, const json_t *tool,
+                            json_t **out)
+{
+    static const char *const keys[] = {"type", "name", "description", "parameters", "strict", NULL};
+    json_t *type, *name;
+    if (!json_is_object(tool)) return field_wrong_type(x, path, tool, "an object");
+    TRY(field_get_string(x, path, tool, "type", &type));
+    if (strcmp(json_string_value(type), "function") != 0) {
+        const struct field_place at = field_member(path, "type");
+        return api_error_set(x->e, 400, "unsupported_value", at.path,
+                             "%s is \"%.60s\", a tool that does not run here; only \"function\" is "
+                             "supported",
+                             at.path, json_string_value(type));
+    }
+    TRY(field_check_keys(x, path, tool, keys));
+    TRY(field_get_string(x, path, tool, "name", &name));
+    *out = json_pack("{s:s, s:o}", "type", "function", "function", copy_members(tool));
+    return *out ? FATHOM_OK : FATHOM_ENOMEM;
+}
+
+static fathom_err read_tools(struct field_context *x, const struct field *f, json_t *v)
+{
+    (void)f;
+    return field_pass_tools(x, v, read_tool);
+}
+
+static fathom_err read_tool_choice(struct field_context *x, const struct field *f, json_t *v)
+{
+    static const char *const keys[] = {"type", "name", NULL};
+    json_t *type, *name;
+    if (json_is_string(v)) return field_pass(x, f->name, v);
+    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "a string or an object");
+    TRY(field_get_string(x, f->name, v, "type", &type));
+    if (strcmp(json_string_value(type), "function") != 0) {
+        return api_error_set(x->e, 400, "unsupported_value", "tool_choice.type",
+                             "tool_choice.type is \"%.40s\", which is not supported; only "
+                             "\"function\" is",
+                             json_string_value(type));
+    }
+    TRY(field_check_keys(x, f->name, v, keys));
+    TRY(field_get_string(x, f->name, v, "name", &name));
+    return field_pass_new(
+        x, f->name, json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name));
+}
+
+static fathom_err read_parallel(struct field_context *x, const struct field *f, json_t *v)
+{
+    if (!json_is_boolean(v)) return field_wrong_type(x, f->name, v, "a boolean");
+    return field_pass(x, f->name, v);
+}
+
+/* ---- options ------------------------------------------------------------------------------- */
+
+static bool is_one_of(const json_t *v, const char *const *words)
+{
+    for (; *words; words++) {
+        if (json_is_string(v) && strcmp(json_string_value(v), *words) == 0) return true;
+    }
+    return false;
+}
+
+/* Reasoning is never abridged: a summary of any length is all of it. */
+static fathom_err read_summary(struct field_context *x, const json_t *object, const char *key)
+{
+    static const char *const words[] = {"auto", "concise", "detailed", NULL};
+    const json_t *v = json_object_get(object, key);
+    if (!v || json_is_null(v)) return FATHOM_OK;
+    if (is_one_of(v, words)) {
+        x->r->responses->summary = true;
+        return FATHOM_OK;
+    }
+    const struct field_place at = field_member("reasoning", key);
+    return api_error_set(x->e, 400, "invalid_value", at.path,
+                         "%s is not known, needed is auto, concise or detailed", at.path);
+}
+
+static fathom_err read_reasoning(struct field_context *x, const struct field *f, json_t *v)
+{
+    static const char *const keys[] = {"effort", "summary", "generate_summary", NULL};
+    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    TRY(field_check_keys(x, f->name, v, keys));
+    TRY(read_summary(x, v, "summary"));
+    TRY(read_summary(x, v, "generate_summary"));
+    json_t *effort = json_object_get(v, "effort");
+    if (!effort || json_is_null(effort)) return FATHOM_OK;
+    if (!json_is_string(effort)) {
+        return field_wrong_type(x, "reasoning.effort", effort, "a string");
+    }
+    return field_pass(x, "reasoning_effort", effort);
+}
+
+/* {"type", "name", "schema", "strict"} as a chat's response_format, which has them one deeper. */
+static fathom_err pass_schema(struct field_context *x, json_t *format)
+{
+    static const char *const keys[] = {"type", "name", "schema", "strict", "description", NULL};
+    json_t *name;
+    TRY(field_check_keys(x, "text.format", format, keys));
+    TRY(field_get_string(x, "text.format", format, "name", &name));
+    const json_t *schema = json_object_get(format, "schema");
+    if (!json_is_object(schema)) {
+        return field_wrong_type(x, "text.format.schema", schema, "an object (a JSON schema)");
+    }
+    TRY(field_pass_new(
+        x, "response_format",
+        json_pack("{s:s, s:o}", "type", "json_schema", "json_schema", copy_members(format))));
+    answer_rule_rename(&x->r->rule, "text.format", "text.format.schema");
+    return FATHOM_OK;
+}
+
+static fathom_err read_text(struct field_context *x, const struct field *f, json_t *v)
+{
+    static const char *const keys[] = {"format", "verbosity", NULL};
+    static const char *const types[] = {"text", "json_object", "json_schema", NULL};
+    static const char *const type_key[] = {"type", NULL};
+    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    TRY(field_check_keys(x, f->name, v, keys));
+    const json_t *verbosity = json_object_get(v, "verbosity");
+    if (verbosity && !json_is_null(verbosity) &&
+        !(json_is_string(verbosity) && strcmp(json_string_value(verbosity), "medium") == 0)) {
+        return api_error_set(x->e, 400, "unsupported_value", "text.verbosity",
+                             "text.verbosity is not supported but for \"medium\": ask in the "
+                             "instructions");
+    }
+    json_t *format = json_object_get(v, "format");
+    if (!format || json_is_null(format)) return FATHOM_OK;
+    if (!json_is_object(format)) return field_wrong_type(x, "text.format", format, "an object");
+    json_t *type;
+    TRY(field_get_string(x, "text.format", format, "type", &type));
+    if (!is_one_of(type, types)) {
+        return api_error_set(x->e, 400, "invalid_value", "text.format.type",
+                             "text.format.type is \"%.40s\", needed is text, json_object or "
+                             "json_schema",
+                             json_string_value(type));
+    }
+    if (strcmp(json_string_value(type), "json_schema") == 0) return pass_schema(x, format);
+    TRY(field_check_keys(x, "text.format", format, type_key));
+    TRY(field_pass(x, "response_format", format));
+    answer_rule_rename(&x->r->rule, "text.format", "text.format");
+    return FATHOM_OK;
+}
+
+/* Encrypted reasoning is for servers that hide it: here it is told as it is. */
+static fathom_err read_include(struct field_context *x, const struct field *f, json_t *v)
+{
+    if (!json_is_array(v)) return field_wrong_type(x, f->name, v, "an array of strings");
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *item = json_array_get(v, i);
+        const struct field_place at = field_element(f->name, i);
+        if (!json_is_string(item)) return field_wrong_type(x, at.path, item, "a string");
+        const char *name = json_string_value(item);
+        if (strcmp(name, "message.output_text.logprobs") == 0) {
+            x->r->sampling.logprobs = true;
+        } else if (strcmp(name, "reasoning.encrypted_content") != 0) {
+            return api_error_set(x->e, 400, "unsupported_value", at.path,
+                                 "%s is \"%.60s\", which is not supported; "
+                                 "message.output_text.logprobs and reasoning.encrypted_content "
+                                 "are",
+                                 at.path, name);
+        }
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err read_top_logprobs(struct field_context *x, const struct field *f, json_t *v)
+{
+    TRY(field_top_logprobs(x, f, v));
+    if (x->r->has_top_logprobs) x->r->sampling.logprobs = true;
+    return FATHOM_OK;
+}
+
+static fathom_err read_truncation(struct field_context *x, const struct field *f, json_t *v)
+{
+    if (json_is_string(v) && strcmp(json_string_value(v), "disabled") == 0) return FATHOM_OK;
+    return api_error_set(x->e, 400, "unsupported_value", f->name,
+                         "truncation is only supported as \"disabled\": what is too long is "
+                         "refused; send a shorter input");
+}
+
+static fathom_err read_stream_options(struct field_context *x, const struct field *f, json_t *v)
+{
+    static const char *const keys[] = {"include_obfuscation", NULL};
+    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    x->r->has_stream_options = true;
+    return field_check_keys(x, f->name, v, keys);
+}
+
+/* ---- all together -------------------------------------------------------------------------- */
+
+static fathom_err decide_store(struct field_context *x)
+{
+    const json_t *v = json_object_get(x->r->root, "store");
+    bool can = x->bounds->recall != NULL;
+    x->r->responses->store = can;
+    if (!v || json_is_null(v)) return FATHOM_OK;
+    if (!json_is_boolean(v)) return field_wrong_type(x, "store", v, "a boolean");
+    if (json_is_true(v) && !can) {
+        return api_error_set(x->e, 400, "unsupported_value", "store",
+                             "store is true and this server keeps no responses "
+                             "(--max-stored-responses 0)");
+    }
+    x->r->responses->store = json_is_true(v);
+    return FATHOM_OK;
+}
+
+/* Members of the response object that repeat the request, as they were sent. */
+static fathom_err write_echo(struct field_context *x)
+{
+    static const char *const members[][2] = {
+        {"instructions", "null"},        {"max_output_tokens", "null"},
+        {"max_tool_calls", "null"},      {"metadata", "{}"},
+        {"parallel_tool_calls", "true"}, {"previous_response_id", "null"},
+        {"prompt_cache_key", "null"},    {"reasoning", "{\"effort\":null,\"summary\":null}"},
+        {"safety_identifier", "null"},   {"text", "{\"format\":{\"type\":\"text\"}}"},
+        {"tool_choice", "\"auto\""},     {"tools", "[]"},
+        {"top_logprobs", "0"},           {"user", "null"},
+    };
+    struct buf *b = &x->r->responses->echo;
+    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
+        const json_t *v = json_object_get(x->r->root, members[i][0]);
+        (void)buf_printf(b, ",\"%s\":", members[i][0]);
+        if (v && !json_is_null(v))
+            (void)json_write(b, v);
+        else
+            (void)buf_add_str(b, members[i][1]);
+    }
+    return buf_status(b);
+}
+
+/* A string is one message of the user; *out is a new reference. */
+static fathom_err read_input(struct field_context *x, json_t **out)
+{
+    json_t *v = json_object_get(x->r->root, "input");
+    *out = NULL;
+    if (!v || json_is_null(v)) {
+        return api_error_set(x->e, 400, "missing_required_parameter", "input",
+                             "input is missing, a string or an array of items is needed");
+    }
+    if (json_is_string(v)) {
+        *out = json_pack("[{s:s, s:s, s:O}]", "type", "message", "role", "user", "content", v);
+        return *out ? FATHOM_OK : FATHOM_ENOMEM;
+    }
+    if (!json_is_array(v)) return field_wrong_type(x, "input", v, "a string or an array of items");
+    *out = json_incref(v);
+    return FATHOM_OK;
+}
+
+static fathom_err recall(struct field_context *x, json_t *before)
+{
+    const json_t *id = json_object_get(x->r->root, "previous_response_id");
+    if (!json_is_string(id)) return FATHOM_OK;
+    if (x->bounds->recall) {
+        return x->bounds->recall(x->bounds->recall_arg, json_string_value(id), before, x->e);
+    }
+    return api_error_set(x->e, 400, "unsupported_parameter", "previous_response_id",
+                         "previous_response_id is given and this server keeps no responses "
+                         "(--max-stored-responses 0): send all items in input");
+}
+
+static fathom_err check(struct field_context *x)
+{
+    json_t *input;
+    const json_t *instructions = json_object_get(x->r->root, "instructions");
+    TRY(decide_store(x));
+    TRY(read_input(x, &input));
+    json_t *before = json_array();
+    fathom_err err = before ? FATHOM_OK : FATHOM_ENOMEM;
+    if (!err) err = recall(x, before);
+    if (!err) {
+        err = responses_read_items(x, json_is_string(instructions) ? instructions : NULL, before,
+                                   input);
+    }
+    if (!err && x->r->responses->store) err = json_write(&x->r->responses->items, input);
+    if (!err) err = write_echo(x);
+    json_decref(before);
+    json_decref(input);
+    return err;
+}
+
+/* ---- the table ----------------------------------------------------------------------------- */
+
+#define AT(member) offsetof(struct api_request, member)
+#define IS RESPONSES
+
+static const struct field fields[] = {
+    {"model", IS, field_model, 0, 0, 0, false, NULL},
+    {"input", IS, field_none, 0, 0, 0, false, NULL},
+    {"instructions", IS, read_string, 0, 0, 0, false, NULL},
+    {"previous_response_id", IS, read_string, 0, 0, 0, false, NULL},
+    {"store", IS, field_none, 0, 0, 0, false, NULL},
+    {"metadata", IS, read_metadata, 0, 0, 0, false, NULL},
+    {"tools", IS, read_tools, 0, 0, 0, false, NULL},
+    {"tool_choice", IS, read_tool_choice, 0, 0, 0, false, NULL},
+    {"parallel_tool_calls", IS, read_parallel, 0, 0, 0, false, NULL},
+    {"reasoning", IS, read_reasoning, 0, 0, 0, false, NULL},
+    {"text", IS, read_text, 0, 0, 0, false, NULL},
+    {"include", IS, read_include, 0, 0, 0, false, NULL},
+    {"truncation", IS, read_truncation, 0, 0, 0, false, NULL},
+    {"stream", IS, field_flag, AT(stream), 0, 0, false, NULL},
+    {"stream_options", IS, read_stream_options, 0, 0, 0, false, NULL},
+
+    {"max_output_tokens", IS, field_max_tokens, 0, 1, INT32_MAX, false, NULL},
+    {"temperature", IS, field_real, AT(sampling.temperature), 0, 2, false, NULL},
+    {"top_p", IS, field_real, AT(sampling.top_p), 0, 1, true, NULL},
+    {"top_logprobs", IS, read_top_logprobs, 0, 0, LIMIT_TOP_LOGPROBS, false, NULL},
+
+    {"user", IS, read_string, 0, 0, 0, false, NULL},
+    {"safety_identifier", IS, read_string, 0, 0, 0, false, NULL},
+    {"prompt_cache_key", IS, read_string, 0, 0, 0, false, NULL},
+    {"prompt_cache_retention", IS, read_string, 0, 0, 0, false, NULL},
+    {"service_tier", IS, read_string, 0, 0, 0, false, NULL},
+    {"max_tool_calls", IS, field_none, 0, 0, 0, false, NULL},
+
+    /* beyond OpenAI's */
+    {"top_k", IS, field_int, AT(sampling.top_k), -1, INT32_MAX, false, NULL},
+    {"min_p", IS, field_real, AT(sampling.min_p), 0, 1, false, NULL},
+    {"seed", IS, field_seed, 0, 0, 0, false, NULL},
+    {"min_tokens", IS, field_count, AT(sampling.min_tokens), 0, INT32_MAX, false, NULL},
+    {"ignore_eos", IS, field_flag, AT(sampling.ignore_eos), 0, 0, false, NULL},
+    {"stop", IS, field_stop, 0, 0, 0, false, NULL},
+    {"presence_penalty", IS, field_real, AT(sampling.presence_penalty), -2, 2, false, NULL},
+    {"frequency_penalty", IS, field_real, AT(sampling.frequency_penalty), -2, 2, false, NULL},
+    {"repetition_penalty", IS, field_real, AT(sampling.repetition_penalty), 0, INFINITY, true,
+     NULL},
+    {"logit_bias", IS, field_logit_bias, 0, -100, 100, false, NULL},
+    {"priority", IS, field_int, AT(priority), INT32_MIN, INT32_MAX, false, NULL},
+    {"cache_salt", IS, field_cache_salt, 0, 0, 0, false, NULL},
+    {"chat_template_kwargs", IS, field_template_kwargs, 0, 0, 0, false, NULL},
+
+    {"messages", IS, field_refuse, 0, 0, 0, false, "use input"},
+    {"max_tokens", IS, field_refuse, 0, 0, 0, false, "use max_output_tokens"},
+    {"max_completion_tokens", IS, field_refuse, 0, 0, 0, false, "use max_output_tokens"},
+    {"response_format", IS, field_refuse, 0, 0, 0, false, "use text.format"},
+    {"reasoning_effort", IS, field_refuse, 0, 0, 0, false, "use reasoning.effort"},
+    {"background", IS, field_refuse, 0, 0, 0, false,
+     "an answer lives as long as its connection; stream it"},
+    {"conversation", IS, field_refuse, 0, 0, 0, false, "use previous_response_id"},
+    {"prompt", IS, field_refuse, 0, 0, 0, false, "there are no templates; send instructions"},
+    {"context_management", IS, field_refuse, 0, 0, 0, false, "send a shorter input"},
+};
+
+const struct field_table responses_table = {fields, sizeof fields / sizeof fields[0], check};

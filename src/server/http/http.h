@@ -1,0 +1,36 @@
+/* http.h - the port: listening, connections, request bodies, replies
+ *
+ * Only files of this folder know libmicrohttpd: http.c, tls.c and admin.c.
+ *
+ * One exchange is one request on a connection:
+ *
+ *   (headers) --> RECEIVING --body complete--> answered at once        (models, health, errors)
+ *                                         \--> job, suspended --> answered   (chats, completions)
+ *   answered --> MHD tells completion --> end_exchange: job_detach, log line, free
+ *
+ * The body is read to its end before a reply, so that the connection can be kept. A body that
+ * announces too many bytes is refused unread.
+ */
+#ifndef FATHOM_SERVER_HTTP_HTTP_H
+#define FATHOM_SERVER_HTTP_HTTP_H
+
+#include "server/http/route.h"
+
+struct http;
+
+/* http_open - bind, listen and start the HTTP threads
+ *
+ *   env  copied; its parts outlive http_close
+ * Errors  EINVAL (address, certificate), EIO (port taken and the like), ENOMEM. */
+fathom_err http_open(struct http **out, const struct route_env *env, fathom_diag *d);
+
+/* http_port - the TCP port; 0 on a socket file */
+uint16_t http_port(const struct http *h);
+
+/* http_close - close everything; accepts NULL
+ *
+ * Connections are taken until then: MHD_quiesce_daemon races with the threads of its own pool,
+ * which ends the process. Needs   no connection suspended, and none that could be. */
+void http_close(struct http *h);
+
+#endif

@@ -1,0 +1,100 @@
+/* listen.c - binds sockets of TCP and socket files */
+#include "server/http/listen.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/fail.h"
+
+static int bind_one(const struct addrinfo *a)
+{
+    int one = 1, zero = 0;
+    int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
+    if (fd < 0) return -1;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (a->ai_family == AF_INET6) {
+        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
+    }
+    if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0) return fd;
+    int why = errno;
+    (void)close(fd);
+    errno = why;
+    return -1;
+}
+
+fathom_err listen_tcp(const char *host, uint16_t port, int *fd, uint16_t *out_port, fathom_diag *d)
+{
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *list = NULL;
+    char service[8];
+    *fd = -1;
+    (void)snprintf(service, sizeof service, "%u", port);
+    int why = getaddrinfo(host, service, &hints, &list);
+    if (why != 0) {
+        FAIL(d, FATHOM_EINVAL, "--host %s is no address of this machine: %s", host,
+             gai_strerror(why));
+    }
+    for (const struct addrinfo *a = list; a && *fd < 0; a = a->ai_next) *fd = bind_one(a);
+    int error = errno;
+    freeaddrinfo(list);
+    if (*fd < 0) {
+        FAIL(d, FATHOM_EIO, "cannot listen on %s port %u: %s%s", host, port, strerror(error),
+             error == EADDRINUSE ? "; another program has it, choose another --port" : "");
+    }
+    struct sockaddr_storage at;
+    socklen_t n = sizeof at;
+    if (getsockname(*fd, (struct sockaddr *)&at, &n) != 0) {
+        FAIL(d, FATHOM_EIO, "the port cannot be read back: %s", strerror(errno));
+    }
+    *out_port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
+                                               : ((struct sockaddr_in *)&at)->sin_port);
+    return FATHOM_OK;
+}
+
+/* Removes a socket file that an earlier process has left behind. */
+static fathom_err clear_path(const struct sockaddr_un *at, fathom_diag *d)
+{
+    struct stat st;
+    if (lstat(at->sun_path, &st) != 0) return FATHOM_OK;
+    if (!S_ISSOCK(st.st_mode)) {
+        FAIL(d, FATHOM_EIO, "%s is there and is no socket; choose another path", at->sun_path);
+    }
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool alive = fd >= 0 && connect(fd, (const struct sockaddr *)at, sizeof *at) == 0;
+    if (fd >= 0) (void)close(fd);
+    if (alive) FAIL(d, FATHOM_EIO, "another program listens on %s", at->sun_path);
+    (void)unlink(at->sun_path);
+    return FATHOM_OK;
+}
+
+/* Nobody can connect before listen, so there is no moment of a wider mode. */
+fathom_err listen_unix(const char *path, int *fd, fathom_diag *d)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    *fd = -1;
+    if (strlen(path) >= sizeof at.sun_path) {
+        FAIL(d, FATHOM_EINVAL, "%s: a socket's path has at most %zu characters", path,
+             sizeof at.sun_path - 1);
+    }
+    (void)snprintf(at.sun_path, sizeof at.sun_path, "%s", path);
+    TRY(clear_path(&at, d));
+    *fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (*fd >= 0 && bind(*fd, (const struct sockaddr *)&at, sizeof at) == 0 &&
+        chmod(path, S_IRUSR | S_IWUSR) == 0 && listen(*fd, SOMAXCONN) == 0) {
+        return FATHOM_OK;
+    }
+    int why = errno;
+    if (*fd >= 0) (void)close(*fd);
+    *fd = -1;
+    FAIL(d, FATHOM_EIO, "cannot listen on %s: %s", path, strerror(why));
+}

@@ -1,0 +1,23 @@
+/* listen.h - sockets that wait for connections */
+#ifndef FATHOM_SERVER_HTTP_LISTEN_H
+#define FATHOM_SERVER_HTTP_LISTEN_H
+
+#include <stdint.h>
+
+#include "fathom/err.h"
+
+/* listen_tcp - the first address of `host` that can be had
+ *
+ *   port  0: any free one
+ *   fd, out_port  the socket and its port; the caller closes it
+ * Errors  EINVAL: host is no address of this machine. EIO: the port is taken, no permission. */
+fathom_err listen_tcp(const char *host, uint16_t port, int *fd, uint16_t *out_port, fathom_diag *d);
+
+/* listen_unix - a socket file that only this user may open (mode 0600)
+ *
+ * A socket file that nobody listens on any more is replaced.
+ * Errors  EINVAL: the path is too long for a socket. EIO: a server listens there, the path is no
+ *         socket, or it cannot be made. */
+fathom_err listen_unix(const char *path, int *fd, fathom_diag *d);
+
+#endif

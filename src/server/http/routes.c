@@ -1,0 +1,231 @@
+/* routes.c - the table of paths, and what those that need no engine answer */
+#include "server/http/routes.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/json.h"
+#include "server/api/api_request.h"
+#include "server/health.h"
+#include "server/http/gate.h"
+#include "server/job.h"
+#include "server/web/web.h"
+
+/* ---- models -------------------------------------------------------------------------------- */
+
+static void write_model(const struct served *s, const char *name, struct buf *b)
+{
+    (void)buf_add_str(b, "{\"id\":");
+    (void)json_write_string(b, name, strlen(name));
+    (void)buf_printf(b, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"fathom\",\"root\":",
+                     (long long)s->created);
+    (void)json_write_string(b, s->o.model_names[0], strlen(s->o.model_names[0]));
+    (void)buf_printf(b, ",\"parent\":null,\"max_model_len\":%u", s->info->max_model_len);
+    if (s->info->dummy || s->info->world > 1) {
+        (void)buf_printf(b, ",\"benchmark\":{\"dummy_weights\":%s,\"rank\":%u,\"ranks\":%u}",
+                         s->info->dummy ? "true" : "false", s->info->rank, s->info->world);
+    }
+    (void)buf_add_char(b, '}');
+}
+
+static fathom_err list_models(const struct route_env *env, const char *rest, struct buf *body,
+                              struct api_error *e)
+{
+    const struct served *s = env->served;
+    (void)rest, (void)e;
+    (void)buf_add_str(body, "{\"object\":\"list\",\"data\":[");
+    for (size_t i = 0; i < s->o.n_model_name; i++) {
+        if (i) (void)buf_add_char(body, ',');
+        write_model(s, s->o.model_names[i], body);
+    }
+    return buf_add_str(body, "]}");
+}
+
+static fathom_err get_model(const struct route_env *env, const char *rest, struct buf *body,
+                            struct api_error *e)
+{
+    const struct served *s = env->served;
+    for (size_t i = 0; i < s->o.n_model_name; i++) {
+        if (strcmp(rest, s->o.model_names[i]) != 0) continue;
+        write_model(s, rest, body);
+        return buf_status(body);
+    }
+    return api_error_set(e, 404, "model_not_found", "model",
+                         "the model \"%.200s\" is not served here; GET /v1/models lists what is",
+                         rest);
+}
+
+/* ---- the server ---------------------------------------------------------------------------- */
+
+static fathom_err get_metrics(const struct route_env *env, const char *rest, struct buf *body,
+                              struct api_error *e)
+{
+    (void)rest, (void)e;
+    const struct served *s = env->served;
+    fathom_stats stats;
+    struct grammar_cache_stats grammars;
+    grammar_cache_get_stats(env->jobs->grammars, &grammars);
+    fathom_get_stats(s->engine, &stats);
+    const struct metrics_view view = {.model_name = s->o.model_names[0],
+                                      .info = s->info,
+                                      .stats = &stats,
+                                      .grammars = &grammars,
+                                      .held_bytes = atomic_load(&env->state->held_bytes),
+                                      .n_job = jobs_count(env->jobs),
+                                      .n_connection = gate_n(env->gate),
+                                      .n_late = gate_n_late(env->gate),
+                                      .start_s = s->created,
+                                      .draining = atomic_load(&env->state->draining)};
+    return metrics_write(body, env->jobs->metrics, &view);
+}
+
+static fathom_err get_load(const struct route_env *env, const char *rest, struct buf *body,
+                           struct api_error *e)
+{
+    (void)rest, (void)e;
+    return buf_printf(body, "{\"server_load\":%zu}", jobs_count(env->jobs));
+}
+
+static fathom_err get_tokenizer_info(const struct route_env *env, const char *rest,
+                                     struct buf *body, struct api_error *e)
+{
+    const char *text;
+    size_t n;
+    (void)rest;
+    if (!env->served->o.tokenizer_info) {
+        return api_error_set(e, 404, "not_found", NULL,
+                             "/tokenizer_info is off: start with --enable-tokenizer-info-endpoint");
+    }
+    if (fathom_get_file(env->served->engine, "tokenizer_config.json", &text, &n) != FATHOM_OK) {
+        return api_error_set(e, 404, "not_found", NULL,
+                             "the checkpoint has no tokenizer_config.json");
+    }
+    return buf_add(body, text, n);
+}
+
+static fathom_err get_live(const struct route_env *env, const char *rest, struct buf *body,
+                           struct api_error *e)
+{
+    (void)rest;
+    return health_tell_live(env->health, body, e);
+}
+
+static fathom_err get_ready(const struct route_env *env, const char *rest, struct buf *body,
+                            struct api_error *e)
+{
+    (void)rest;
+    return health_tell_ready(env->health, body, e);
+}
+
+static fathom_err get_version(const struct route_env *env, const char *rest, struct buf *body,
+                              struct api_error *e)
+{
+    (void)env, (void)rest, (void)e;
+    return buf_add_str(body, "{\"version\":\"" FATHOM_VERSION "\"}");
+}
+
+static fathom_err get_web(const struct route_env *env, const char *rest, struct buf *body,
+                          struct api_error *e)
+{
+    (void)env;
+    const struct web_file *file = web_find(rest);
+    if (file) return buf_add(body, file->data, file->n);
+    return api_error_set(e, 404, "not_found", NULL, "the page has no file \"%.200s\"", rest);
+}
+
+/* ---- table --------------------------------------------------------------------------------- */
+
+static const struct route routes[] = {
+    {.path = "/v1/chat/completions", .methods = METHOD_POST, .api = API_CHAT},
+    {.path = "/v1/completions", .methods = METHOD_POST, .api = API_COMPLETION},
+    {.path = "/v1/responses", .methods = METHOD_POST, .api = API_RESPONSES},
+    {.path = "/v1/responses/",
+     .prefix = true,
+     .methods = METHOD_GET | METHOD_POST | METHOD_DELETE,
+     .call = responses_call},
+    {.path = "/v1/messages", .methods = METHOD_POST, .api = API_MESSAGES},
+    {.path = "/v1/messages/count_tokens", .methods = METHOD_POST, .api = API_COUNT_TOKENS},
+    {.path = "/tokenize", .methods = METHOD_POST, .api = API_TOKENIZE},
+    {.path = "/detokenize", .methods = METHOD_POST, .api = API_DETOKENIZE},
+    {.path = "/tokenizer_info", .methods = METHOD_GET, .get = get_tokenizer_info},
+    {.path = "/load", .methods = METHOD_GET, .get = get_load},
+    {.path = "/v1/models", .methods = METHOD_GET, .get = list_models},
+    {.path = "/v1/models/", .prefix = true, .methods = METHOD_GET, .get = get_model},
+    {.path = "/health", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_live},
+    {.path = "/health/live", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_live},
+    {.path = "/ping", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_live},
+    {.path = "/ready", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_ready},
+    {.path = "/health/ready", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_ready},
+    {.path = "/metrics",
+     .guard = ROUTE_METRICS,
+     .methods = METHOD_GET,
+     .get = get_metrics,
+     .type = PROMETHEUS_CONTENT_TYPE},
+    {.path = "/", .web = true, .methods = METHOD_GET, .get = get_web},
+    {.path = "/ui/", .prefix = true, .web = true, .methods = METHOD_GET, .get = get_web},
+    {.path = "/version", .methods = METHOD_GET, .get = get_version},
+};
+
+enum { N_ROUTE = sizeof routes / sizeof routes[0] };
+
+const struct route *route_find(const char *path, const char **rest)
+{
+    for (size_t i = 0; i < N_ROUTE; i++) {
+        size_t n = strlen(routes[i].path);
+        if (strncmp(path, routes[i].path, n) != 0) continue;
+        *rest = path + n;
+        if (routes[i].prefix ? **rest != '\0' : **rest == '\0') return &routes[i];
+    }
+    return NULL;
+}
+
+const struct route *route_at(size_t i)
+{
+    return i < N_ROUTE ? &routes[i] : NULL;
+}
+
+bool route_is_open(const struct server_options *o, const struct route *r)
+{
+    return r->guard == ROUTE_PROBE || (r->guard == ROUTE_METRICS && o->open_metrics);
+}
+
+unsigned route_method(const char *name)
+{
+    if (strcmp(name, "GET") == 0 || strcmp(name, "HEAD") == 0) return METHOD_GET;
+    if (strcmp(name, "POST") == 0) return METHOD_POST;
+    if (strcmp(name, "OPTIONS") == 0) return METHOD_OPTIONS;
+    if (strcmp(name, "DELETE") == 0) return METHOD_DELETE;
+    return METHOD_OTHER;
+}
+
+const char *route_allow(const struct route *r)
+{
+    if (r->methods & METHOD_DELETE) return "GET, HEAD, POST, DELETE, OPTIONS";
+    return r->methods == METHOD_POST ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
+}
+
+/* "/chat/completions" and "/v1/v1/models" are common slips of a base URL. */
+static const struct route *nearest_route(const char *path)
+{
+    const char *rest;
+    char with_v1[64];
+    if (strncmp(path, "/v1/v1/", 7) == 0) return route_find(path + 3, &rest);
+    (void)snprintf(with_v1, sizeof with_v1, "/v1%.48s", path);
+    return route_find(with_v1, &rest);
+}
+
+fathom_err route_refuse_path(const char *method, const char *path, struct api_error *e)
+{
+    const struct route *near = nearest_route(path);
+    if (near) {
+        return api_error_set(e, 404, "not_found", NULL,
+                             "there is no %.16s %.200s; did you mean %s?", method, path,
+                             near->path);
+    }
+    return api_error_set(e, 404, "not_found", NULL,
+                         "there is no %.16s %.200s; there are /v1/chat/completions, "
+                         "/v1/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens, "
+                         "/v1/models, /tokenize, /detokenize, /health, /ready, /metrics, /version",
+                         method, path);
+}

@@ -1,0 +1,88 @@
+/* served.c - the defaults of options, and what the checkpoint says of prompts */
+#include "server/served.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/json.h"
+#include "base/limits.h"
+
+static void set_default(uint32_t *value, uint32_t fallback)
+{
+    if (*value == 0) *value = fallback;
+}
+
+/* Probes see a stuck step within 5 s: this and a tick. The reference backend tells nothing of a
+ * step before its end, and may take minutes for one; a GPU neither, and may take seconds. */
+static uint32_t default_stall_ms(const fathom_info *info)
+{
+    if (strcmp(info->backend, "ref") == 0) return 600000;
+    return strcmp(info->backend, "cuda") == 0 ? 30000 : 4000;
+}
+
+static void fill_options(struct server_options *o, const fathom_info *info)
+{
+    if (!o->host) o->host = "127.0.0.1";
+    set_default(&o->n_http_thread, 2);
+    set_default(&o->n_worker, 2);
+    set_default(&o->max_connections, 4096);
+    set_default(&o->max_preparing, 1024);
+    set_default(&o->max_held_bytes, LIMIT_HTTP_HELD_BYTES);
+    set_default(&o->comment_interval_ms, 10000);
+    set_default(&o->drain_timeout_ms, 30000);
+    set_default(&o->head_timeout_ms, LIMIT_HTTP_HEAD_MS);
+    set_default(&o->body_timeout_ms, LIMIT_HTTP_BODY_MS);
+    set_default(&o->idle_timeout_ms, LIMIT_HTTP_IDLE_MS);
+    set_default(&o->max_stored_responses, LIMIT_STORED_RESPONSES);
+    set_default(&o->stored_response_s, LIMIT_STORED_S);
+    if (o->max_stored_bytes == 0) o->max_stored_bytes = LIMIT_STORED_BYTES;
+    set_default(&o->stall_timeout_ms, default_stall_ms(info));
+}
+
+/* add_bos_token of tokenizer_config.json; a checkpoint without the file adds none. */
+static fathom_err read_add_bos(struct served *s, fathom_diag *d)
+{
+    const char *text;
+    size_t n;
+    json_t *config;
+    if (fathom_get_file(s->engine, "tokenizer_config.json", &text, &n) != FATHOM_OK) {
+        return FATHOM_OK;
+    }
+    TRY(json_read(text, n, "tokenizer_config.json", &config, d));
+    fathom_err err = FATHOM_EFORMAT;
+    if (json_is_object(config)) {
+        err = json_get_bool(config, "add_bos_token", false, &s->add_bos, d);
+    } else {
+        err = diag_fail(d, FATHOM_EFORMAT, "tokenizer_config.json is %s, needed is an object",
+                        json_type_text(config));
+    }
+    json_decref(config);
+    return err;
+}
+
+/* The context's length in the longest token there is. */
+static size_t prompt_bytes(const struct served *s)
+{
+    size_t longest = 1;
+    for (int32_t id = tokenizer_n_token(s->tokenizer) - 1; id >= 0; id--) {
+        size_t n;
+        (void)tokenizer_bytes(s->tokenizer, id, &n);
+        if (n > longest) longest = n;
+    }
+    return longest * s->info->max_model_len;
+}
+
+fathom_err served_open(struct served *out, const struct server_options *o, fathom_engine *e,
+                       const struct tokenizer *t, const struct chat_style *style, fathom_diag *d)
+{
+    *out = (struct served){.o = *o,
+                           .engine = e,
+                           .info = fathom_get_info(e),
+                           .tokenizer = t,
+                           .style = *style,
+                           .created = clock_unix_s()};
+    fill_options(&out->o, out->info);
+    out->max_prompt_bytes = prompt_bytes(out);
+    return read_add_bos(out, d);
+}
