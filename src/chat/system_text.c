@@ -1,3 +1,4 @@
+/* system_text.c - the system text: tools, response format, and all of it for V3, R1 and V3.1 */
 #include <stdio.h>
 #include <string.h>
 
@@ -188,4 +189,27 @@ void chat_add_schema(struct buf *out, const json_t *schema)
     (void)buf_add_str(out, "## Response Format:\n\n"
                            "You MUST strictly adhere to the following schema to reply:\n");
     (void)json_write_python(out, schema);
+}
+
+void chat_add_system(struct buf *out, const struct chat_request *r, enum chat_encoding e)
+{
+    bool first = true;
+    (void)buf_add_str(out, MARK(CHAT_BOS));
+    for (size_t i = 0; i < json_array_size(r->messages); i++) {
+        const json_t *m = json_array_get(r->messages, i);
+        enum chat_role role = chat_message_role(m);
+        if (role != CHAT_ROLE_SYSTEM && role != CHAT_ROLE_DEVELOPER) continue;
+        if (!first) (void)buf_add_str(out, "\n\n");
+        first = false;
+        chat_add_content(out, m);
+    }
+    if (chat_has_tools(r->tools)) {
+        (void)buf_add_str(out, "\n\n");
+        chat_add_tools_text(out, r->tools, e);
+    }
+    const json_t *schema = chat_schema(r->response_format);
+    if (schema) {
+        (void)buf_add_str(out, "\n\n");
+        chat_add_schema(out, schema);
+    }
 }
