@@ -186,15 +186,15 @@ struct numbering {
     uint32_t *begin; /* [n_list + 1] */
     uint32_t n_list;
     size_t cap_list;
-    uint32_t *slots; /* index + 1; 0: empty */
-    uint32_t n_slot; /* a power of two */
+    uint32_t *buckets; /* index + 1; 0: empty */
+    uint32_t n_bucket; /* a power of two */
 };
 
 static void numbering_free(struct numbering *x)
 {
     mem_free(x->items);
     mem_free(x->begin);
-    mem_free(x->slots);
+    mem_free(x->buckets);
 }
 
 static uint64_t hash_list(const uint32_t *list, uint32_t n)
@@ -206,18 +206,18 @@ static uint64_t hash_list(const uint32_t *list, uint32_t n)
 
 static fathom_err numbering_rehash(struct numbering *x)
 {
-    uint32_t n_slot = x->n_slot ? x->n_slot * 2 : 256;
-    uint32_t *slots = mem_calloc(n_slot, sizeof *slots);
-    if (!slots) return FATHOM_ENOMEM;
+    uint32_t n_bucket = x->n_bucket ? x->n_bucket * 2 : 256;
+    uint32_t *buckets = mem_calloc(n_bucket, sizeof *buckets);
+    if (!buckets) return FATHOM_ENOMEM;
     for (uint32_t i = 0; i < x->n_list; i++) {
         uint32_t n = x->begin[i + 1] - x->begin[i];
-        uint64_t at = hash_list(x->items + x->begin[i], n) & (n_slot - 1);
-        while (slots[at]) at = (at + 1) & (n_slot - 1);
-        slots[at] = i + 1;
+        uint64_t at = hash_list(x->items + x->begin[i], n) & (n_bucket - 1);
+        while (buckets[at]) at = (at + 1) & (n_bucket - 1);
+        buckets[at] = i + 1;
     }
-    mem_free(x->slots);
-    x->slots = slots;
-    x->n_slot = n_slot;
+    mem_free(x->buckets);
+    x->buckets = buckets;
+    x->n_bucket = n_bucket;
     return FATHOM_OK;
 }
 
@@ -225,10 +225,10 @@ static fathom_err numbering_rehash(struct numbering *x)
 static fathom_err numbering_find(struct numbering *x, const uint32_t *list, uint32_t n,
                                  uint32_t *index)
 {
-    if (x->n_list * 2 >= x->n_slot) TRY(numbering_rehash(x));
-    uint64_t at = hash_list(list, n) & (x->n_slot - 1);
-    for (; x->slots[at]; at = (at + 1) & (x->n_slot - 1)) {
-        uint32_t i = x->slots[at] - 1;
+    if (x->n_list * 2 >= x->n_bucket) TRY(numbering_rehash(x));
+    uint64_t at = hash_list(list, n) & (x->n_bucket - 1);
+    for (; x->buckets[at]; at = (at + 1) & (x->n_bucket - 1)) {
+        uint32_t i = x->buckets[at] - 1;
         ASSERT(i < x->n_list);
         if (x->begin[i + 1] - x->begin[i] != n) continue;
         if (n && memcmp(x->items + x->begin[i], list, n * sizeof *list) != 0) continue;
@@ -241,7 +241,7 @@ static fathom_err numbering_find(struct numbering *x, const uint32_t *list, uint
     x->begin[x->n_list] = x->n_item;
     x->n_item += n;
     x->begin[x->n_list + 1] = x->n_item;
-    x->slots[at] = ++x->n_list;
+    x->buckets[at] = ++x->n_list;
     *index = x->n_list - 1;
     return FATHOM_OK;
 }

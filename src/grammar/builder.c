@@ -66,7 +66,7 @@ fathom_err grammar_compile(struct grammar **out, const struct grammar_vocab *v,
 
 /* ---- rules and states ------------------------------------------------------------------- */
 
-/* A slot for a rule; NULL after a failure. */
+/* Room for a rule; NULL after a failure. */
 static struct drawn_rule *new_rule(struct grammar_builder *b)
 {
     if (!b->nfa.err && b->n_rule == GRAMMAR_RULES_MAX) b->nfa.err = FATHOM_ELIMIT;

@@ -171,9 +171,9 @@ struct rule {
 };
 
 /* A mask of tokens that stay in the rule of a state, and the trie nodes where others leave it. */
-enum { SLOTS_MAX = 128, SLOT_EXITS_MAX = 1024, SLOT_VISITS_MIN = 1024 };
+enum { KEPT_MAX = 128, KEPT_EXITS_MAX = 1024, KEPT_VISITS_MIN = 1024 };
 
-/* Of a state: 0 not looked at, else a slot + 1, or one of these. */
+/* Of a state: 0 not looked at, else the number of a kept mask + 1, or one of these. */
 enum { CACHE_BUSY = 0xffff, CACHE_NONE = 0xfffe, CACHE_WANTED = 0xfffd };
 
 struct grammar {
@@ -193,9 +193,9 @@ struct grammar {
     uint32_t need_max;
 
     _Atomic uint16_t *cache; /* [n_state] */
-    atomic_uint n_slot;      /* taken so far */
-    size_t slot_words;
-    uint32_t *slots; /* [SLOTS_MAX][slot_words]: mask, number of exits, exits */
+    atomic_uint n_kept;      /* taken so far */
+    size_t kept_words;
+    uint32_t *kept; /* [KEPT_MAX][kept_words]: mask, number of exits, exits */
 };
 
 /* grammar_link - the compiled grammar of a builder's rules */

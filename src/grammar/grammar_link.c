@@ -393,9 +393,9 @@ static fathom_err make_rows(struct grammar *g)
 static fathom_err make_cache(struct grammar *g)
 {
     g->cache = mem_calloc(g->n_state, sizeof *g->cache);
-    g->slot_words = g->vocab->n_word + 1 + SLOT_EXITS_MAX;
-    g->slots = mem_alloc_pages(g->slot_words * SLOTS_MAX * sizeof *g->slots);
-    return g->cache && g->slots ? FATHOM_OK : FATHOM_ENOMEM;
+    g->kept_words = g->vocab->n_word + 1 + KEPT_EXITS_MAX;
+    g->kept = mem_alloc_pages(g->kept_words * KEPT_MAX * sizeof *g->kept);
+    return g->cache && g->kept ? FATHOM_OK : FATHOM_ENOMEM;
 }
 
 static fathom_err link_all(struct linker *l, uint32_t root)
@@ -429,7 +429,7 @@ static void free_grammar(struct grammar *g)
     mem_free(g->rules);
     mem_free(g->rows);
     mem_free(g->cache);
-    mem_free_pages(g->slots);
+    mem_free_pages(g->kept);
     mem_free(g);
 }
 
@@ -473,13 +473,13 @@ void grammar_release(struct grammar *g)
 
 size_t grammar_n_byte(const struct grammar *g)
 {
-    size_t n_slot = atomic_load_explicit(&g->n_slot, memory_order_relaxed);
-    if (n_slot > SLOTS_MAX) n_slot = SLOTS_MAX;
+    size_t n_kept = atomic_load_explicit(&g->n_kept, memory_order_relaxed);
+    if (n_kept > KEPT_MAX) n_kept = KEPT_MAX;
     return sizeof *g + g->n_state * (sizeof *g->states + sizeof *g->cache) +
            g->n_edge * sizeof *g->edges + g->n_call * sizeof *g->calls +
            g->n_mark * sizeof *g->marks + g->n_rule * sizeof *g->rules +
            ((size_t)g->n_row << g->class_bits) * sizeof *g->rows +
-           n_slot * g->slot_words * sizeof *g->slots;
+           n_kept * g->kept_words * sizeof *g->kept;
 }
 
 /* ---- for tests and the reader ----------------------------------------------------------- */

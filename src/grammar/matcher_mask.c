@@ -4,24 +4,25 @@
  *
  *   string  inside a JSON string the vocabulary has the mask; only tokens that close the string are
  *           followed into the grammar around it
- *   slot    a state that was dear before has a mask of the tokens that stay in its rule, and a list
+ *   kept    a state that was dear before has a mask of the tokens that stay in its rule, and a list
  *           of trie nodes where others leave it, to be followed into the caller
  *   walk    the trie, byte by byte
  *
- * A slot does not depend on the calls that are open around the state, so it serves every request.
+ * A kept mask does not depend on the calls that are open around the state, so it serves every
+ * request.
  *
  *   cache of a state:  0 --walk, cheap--> NONE
- *                      0 --walk, dear--> WANTED --next time--> BUSY --filled--> slot
+ *                      0 --walk, dear--> WANTED --next time--> BUSY --filled--> kept
  *                                                                   `--no room--> NONE
  */
 #include <string.h>
 
 #include "grammar/matcher_int.h"
 
-/* A walk in which the caller is not known, for a slot. */
+/* A walk in which the caller is not known, for a mask that is kept. */
 struct relative {
     const struct symbol_set *follow; /* bytes that may come after the rule */
-    uint32_t *exits;                 /* [SLOT_EXITS_MAX] */
+    uint32_t *exits;                 /* [KEPT_EXITS_MAX] */
     uint32_t n_exit;
     bool overflow;
     bool can_exit[LEVELS_MAX + 1]; /* whether some thread of the level is at the rule's end */
@@ -48,7 +49,7 @@ static bool level_can_exit(const struct work *w, uint32_t i)
 static void add_exit(struct relative *r, uint32_t node, uint8_t byte)
 {
     if (!symbol_set_has(r->follow, byte)) return;
-    if (r->n_exit == SLOT_EXITS_MAX) {
+    if (r->n_exit == KEPT_EXITS_MAX) {
         r->overflow = true;
     } else {
         r->exits[r->n_exit++] = node;
@@ -207,31 +208,31 @@ static bool add_in_text(struct work *w, struct thread t, uint32_t *words)
     return true;
 }
 
-/* ---- slots ------------------------------------------------------------------------------ */
+/* ---- kept masks ------------------------------------------------------------------------- */
 
 /* A mask for a state, when there is room for one more. */
-static uint16_t fill_slot(struct work *w, uint32_t state)
+static uint16_t keep_mask(struct work *w, uint32_t state)
 {
     struct grammar *g = (struct grammar *)w->g;
-    uint32_t slot = atomic_fetch_add_explicit(&g->n_slot, 1, memory_order_relaxed);
-    if (slot >= SLOTS_MAX) {
-        atomic_store_explicit(&g->n_slot, SLOTS_MAX, memory_order_relaxed);
+    uint32_t i_kept = atomic_fetch_add_explicit(&g->n_kept, 1, memory_order_relaxed);
+    if (i_kept >= KEPT_MAX) {
+        atomic_store_explicit(&g->n_kept, KEPT_MAX, memory_order_relaxed);
         return CACHE_NONE;
     }
-    uint32_t *words = g->slots + slot * g->slot_words, n_word = (uint32_t)g->vocab->n_word;
+    uint32_t *words = g->kept + i_kept * g->kept_words, n_word = (uint32_t)g->vocab->n_word;
     struct relative r = {.follow = &g->rules[g->states[state].rule].follow,
                          .exits = words + n_word + 1};
     (void)walk_all(w, (struct thread){state, 0, FRAME_BASE}, &r, words);
     words[n_word] = r.n_exit;
-    return r.overflow ? CACHE_NONE : (uint16_t)(slot + 1);
+    return r.overflow ? CACHE_NONE : (uint16_t)(i_kept + 1);
 }
 
-static void add_from_slot(struct work *w, struct thread t, uint32_t slot, uint32_t n_frame,
-                          uint32_t *words)
+static void add_kept(struct work *w, struct thread t, uint32_t i_kept, uint32_t n_frame,
+                     uint32_t *words)
 {
     const struct grammar *g = w->g;
     const struct grammar_vocab *v = g->vocab;
-    const uint32_t *mask = g->slots + slot * g->slot_words;
+    const uint32_t *mask = g->kept + i_kept * g->kept_words;
     const uint32_t *exits = mask + v->n_word + 1;
     add_words(words, mask, v->n_word);
     if (mask[v->n_word] == 0 || !enter_caller(w, t, n_frame)) return;
@@ -259,17 +260,17 @@ static void add_outside_text(struct work *w, struct thread t, uint32_t *words)
     bool usable = is_shallow(w, t) && !(g->states[t.state].flags & STATE_TEXT);
     if (known == CACHE_WANTED && usable &&
         atomic_compare_exchange_strong(cache, &known, (uint16_t)CACHE_BUSY)) {
-        known = fill_slot(w, t.state);
+        known = keep_mask(w, t.state);
         atomic_store_explicit(cache, known, memory_order_release);
     }
-    if (known > 0 && known <= SLOTS_MAX && usable) {
-        add_from_slot(w, t, known - 1u, n_frame, words);
+    if (known > 0 && known <= KEPT_MAX && usable) {
+        add_kept(w, t, known - 1u, n_frame, words);
         return;
     }
     w->n_frame = n_frame;
     uint32_t n_visit = walk_all(w, t, NULL, words);
     if (known != 0 || !usable) return;
-    uint16_t verdict = n_visit < SLOT_VISITS_MIN ? CACHE_NONE : CACHE_WANTED;
+    uint16_t verdict = n_visit < KEPT_VISITS_MIN ? CACHE_NONE : CACHE_WANTED;
     (void)atomic_compare_exchange_strong(cache, &known, verdict);
 }
 

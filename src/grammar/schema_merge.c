@@ -65,20 +65,20 @@ static bool restricts(const json_t *additional)
     return additional && !json_is_true(additional);
 }
 
-/* *slot and a schema must both hold. */
-static fathom_err conjoin(json_t **slot, const json_t *schema)
+/* *to and a schema must both hold. */
+static fathom_err conjoin(json_t **to, const json_t *schema)
 {
     if (!schema || json_is_true(schema)) return FATHOM_OK;
-    if (!*slot || json_is_true(*slot)) {
-        json_decref(*slot);
-        *slot = json_incref((json_t *)schema);
+    if (!*to || json_is_true(*to)) {
+        json_decref(*to);
+        *to = json_incref((json_t *)schema);
         return FATHOM_OK;
     }
-    if (json_equal(*slot, schema)) return FATHOM_OK;
-    json_t *both = json_pack("{s:[O,O]}", "allOf", *slot, schema);
+    if (json_equal(*to, schema)) return FATHOM_OK;
+    json_t *both = json_pack("{s:[O,O]}", "allOf", *to, schema);
     if (!both) return FATHOM_ENOMEM;
-    json_decref(*slot);
-    *slot = both;
+    json_decref(*to);
+    *to = both;
     return FATHOM_OK;
 }
 

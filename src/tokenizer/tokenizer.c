@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/utf8.h"
-#include "tokenizer/tokenizer_impl.h"
+#include "tokenizer/tokenizer_int.h"
 
 enum { FIRST_CAP = 64 };
 

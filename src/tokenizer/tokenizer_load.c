@@ -11,7 +11,7 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "tokenizer/json_cursor.h"
-#include "tokenizer/tokenizer_impl.h"
+#include "tokenizer/tokenizer_int.h"
 
 enum { SHOWN_BYTES = 80 }; /* of a token, in messages */
 

@@ -114,7 +114,7 @@ static void test_regex(void **state)
     assert_null(grammar);
 }
 
-/* Any text at all: a wide state, whose mask goes through walk, slot and tables. */
+/* Any text at all: a wide state, whose mask goes through walk, kept mask and tables. */
 static void test_wide_states(void **state)
 {
     const struct grammar_data *g = *state;
@@ -444,7 +444,7 @@ struct shared {
     bool same[64];
 };
 
-/* Workers fill the slots of one grammar at once and must all see the same masks. */
+/* Workers fill the kept masks of one grammar at once and must all see the same masks. */
 static void use_shared(void *arg, size_t part, size_t n_part, unsigned worker)
 {
     struct shared *s = arg;

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "support/tokenizer_data.h"
-#include "tokenizer/tokenizer_impl.h"
+#include "tokenizer/tokenizer_int.h"
 
 static struct tokenizer *v3;
 

@@ -1,6 +1,6 @@
-/* tokenizer_impl.h - what a tokenizer is made of; for this folder only */
-#ifndef FATHOM_TOKENIZER_TOKENIZER_IMPL_H
-#define FATHOM_TOKENIZER_TOKENIZER_IMPL_H
+/* tokenizer_int.h - what a tokenizer is made of; for this folder only */
+#ifndef FATHOM_TOKENIZER_TOKENIZER_INT_H
+#define FATHOM_TOKENIZER_TOKENIZER_INT_H
 
 #include "tokenizer/added.h"
 #include "tokenizer/bpe.h"
