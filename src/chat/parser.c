@@ -9,9 +9,9 @@
  *     |                      `--anything else--> TEXT
  *     `--call marker--> [call]
  *
- * A part looks at whole tokens at `pos` and either takes one, or waits for more text, or leaves.
- * Everything it decides depends on bytes that it has seen, never on how much text happens to be
- * there: that is why events joined do not depend on how the stream was cut.
+ * A part looks at whole tokens at `pos`. It takes one, waits for more text, or leaves. Its
+ * decisions depend on the bytes alone, never on how many of them have come so far: events joined
+ * are the same however the stream is cut.
  *
  * Invariants (parser_check): start <= pos <= window.len; in PART_TEXT start == pos; a call is open
  * exactly in the parts of a call after its name; what is held between two pushes is bounded.

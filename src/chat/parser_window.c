@@ -1,5 +1,5 @@
-/* parser_window.c - what the parts of the answer parser stand on: its window, its events, the ways
- * out of a part, and arguments that are a JSON object */
+/* parser_window.c - the ground of the answer parser: window, events, the ways out of a part, and
+ * arguments that are a JSON object */
 #include <string.h>
 
 #include "base/assert.h"

@@ -17,7 +17,8 @@ enum { FA_SURROGATE_FIRST = 0xd800, FA_SURROGATE_LAST = 0xdfff, FA_CODE_POINT_LA
 
 /* ---- with choice ------------------------------------------------------------------------ */
 
-/* What takes no symbol. BEGIN holds at the first position of the text only, END at its end only. */
+/* An edge of another kind than SYMBOLS takes no symbol. BEGIN holds at the first position of the
+ * text only, END at its end only. */
 enum nfa_edge_kind { NFA_SYMBOLS, NFA_EPSILON, NFA_BEGIN, NFA_END };
 
 struct nfa_edge {
@@ -78,7 +79,7 @@ void dfa_free(struct dfa *d);
 
 enum dfa_kind {
     DFA_WHOLE, /* the words from start to accept */
-    DFA_FIRST, /* of these, those of which no proper prefix is one */
+    DFA_FIRST, /* of these, the ones without another as a proper prefix */
     DFA_OPEN,  /* the accept state loops on every symbol: what follows it does not matter */
 };
 

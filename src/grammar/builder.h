@@ -1,9 +1,9 @@
 /* builder.h - draw a grammar
  *
- * A grammar is a set of rules; each is a graph with a begin and an end state. What may be written
- * is what stands on a path from begin to end of the root rule: text, markup, JSON, other rules. A
- * sequence is one put after the other, a choice several paths between two states, a repetition a
- * link back:
+ * A grammar is a set of rules; each is a graph with a begin and an end state. An output is what
+ * stands on a path from begin to end of the root rule: text, markup, JSON, words of other rules. A
+ * sequence is one put after the other, a choice is several paths between two states, a repetition
+ * is a link back:
  *
  *   uint32_t rule = grammar_add_rule(b);
  *   uint32_t at = grammar_rule_begin(b, rule);
@@ -96,8 +96,11 @@ uint32_t grammar_put_space(struct grammar_builder *b, uint32_t from, enum gramma
 fathom_err grammar_put_schema(struct grammar_builder *b, uint32_t from, const json_t *schema,
                               uint32_t *to, fathom_diag *d);
 
-/* grammar_put_regex - a text that a pattern (grammar/regex.h) matches as a whole.
- * grammar_put_choice - one of the strings of an array. Errors as grammar_from_regex, _choice. */
+/* grammar_put_regex - a text that a pattern (grammar/regex.h) matches as a whole
+ * grammar_put_choice - one of the strings of an array
+ *
+ *   to  the state after it
+ * Errors  as grammar_from_regex, grammar_from_choice */
 fathom_err grammar_put_regex(struct grammar_builder *b, uint32_t from, const char *pattern,
                              size_t n, uint32_t *to, fathom_diag *d);
 fathom_err grammar_put_choice(struct grammar_builder *b, uint32_t from, const json_t *choices,

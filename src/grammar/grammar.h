@@ -1,8 +1,8 @@
-/* grammar.h - output held to a grammar: a JSON schema, a pattern, a choice
+/* grammar.h - constrained decoding: output held to a JSON schema, a pattern, a choice
  *
- * A grammar is compiled once for a vocabulary and shared by requests. Each request has a matcher,
- * which knows where in the grammar its output stands, says which tokens may come next as a bit
- * mask, and takes the token that was drawn. docs/grammar.md holds the design.
+ * A grammar is compiled once for a vocabulary and shared by requests. Each request has a matcher:
+ * the place of its output in the grammar. The matcher gives a bit mask of the tokens that may come
+ * next, and goes over the token that was drawn. docs/grammar.md holds the design.
  *
  *   vocab    grammar_vocab_create      once for a tokenizer, about 0.1 s
  *   grammar  grammar_from_*            once for a schema; retained and released
@@ -128,8 +128,10 @@ fathom_err matcher_create(struct matcher **out, struct grammar *g, const int32_t
                           size_t n_eos);
 void matcher_destroy(struct matcher *m); /* accepts NULL */
 
-/* matcher_copy - make *to stand where *from stands: a snapshot, and the way back to it. Needs: both
- * made for the same grammar. Cost: some hundred bytes copied. */
+/* matcher_copy - make *to stand where *from stands: a snapshot, and the way back to it
+ *
+ * Needs  both made for the same grammar.
+ * Cost   some hundred bytes copied. */
 void matcher_copy(struct matcher *to, const struct matcher *from);
 
 /* matcher_reset - back to the beginning */

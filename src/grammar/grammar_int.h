@@ -91,7 +91,7 @@ enum { BUILDER_STATES_MAX = 1 << 19 };
 /* A drawn rule, or the inside of a JSON string with its closing quote (begin and end unused). */
 struct drawn_rule {
     uint32_t begin, end;
-    bool cut; /* only words count that do not begin with another one: up to the first end mark */
+    bool cut; /* a word ends at its first end mark: no word is the beginning of another */
     bool is_text;
     uint32_t min, max; /* is_text */
 };

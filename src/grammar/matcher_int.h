@@ -61,8 +61,8 @@ struct work {
 
 /* ---- steps (matcher_step.c) ------------------------------------------------------------- */
 
-/* work_begin - with a matcher's frames; `wide` gives twice the room, so that what fits a walk over
- * the trie fits taking a token, too */
+/* work_begin - with a matcher's frames. A matcher takes a token with twice the room of a walk over
+ * the trie (wide): a token of the mask always fits. */
 void work_begin(struct work *w, const struct grammar *g, const struct frame *frames,
                 uint32_t n_frame, bool wide);
 
@@ -84,8 +84,8 @@ static inline uint32_t state_next(const struct grammar *g, const struct state *s
     return NO_STATE;
 }
 
-/* work_settle - level 0 is where a thread stands that comes to `t`: calls that end are left, calls
- * that are the only way are entered */
+/* work_settle - level 0 becomes the place of a thread that has come to `t`: a call at its end is
+ * left, a call without alternative is entered */
 void work_settle(struct work *w, struct thread t);
 
 /* work_next - the symbols that a level may go on with */

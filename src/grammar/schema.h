@@ -1,7 +1,8 @@
 /* schema.h - a JSON schema taken apart, for whoever draws its values in a form of their own
  *
- * grammar_put_schema (builder.h) draws a schema as JSON and needs nothing of this. What writes some
- * of the values otherwise, as the parameters of a V3.2 tool call are, goes step by step:
+ * grammar_put_schema (builder.h) draws a schema as JSON and needs nothing of this. A writer that
+ * has another form for some values, as V3.2 has for the parameters of a tool call, goes step by
+ * step:
  *
  *   struct schema_compiler c;
  *   schema_open(&c, b, schema, path, d)       for all subschemas of one schema
@@ -58,8 +59,7 @@ struct schema_compiler {
 fathom_err schema_open(struct schema_compiler *c, struct grammar_builder *b, const json_t *root,
                        const char *path, fathom_diag *d);
 
-/* schema_finish - draw the rules that schema_put_flat has put off. Errors as grammar_from_schema.
- */
+/* schema_finish - draw the rules that schema_put_flat has put off; errors as grammar_from_schema */
 fathom_err schema_finish(struct schema_compiler *c);
 void schema_close(struct schema_compiler *c);
 

@@ -123,8 +123,8 @@ static fathom_err add_member(struct schema_compiler *c, struct schema_flat *f,
     return FATHOM_OK;
 }
 
-/* What a required name that is not in "properties" must be: what others must be, unless a pattern
- * speaks of it. */
+/* The schema of a required name outside "properties": that of other names, or true when a pattern
+ * has the name. */
 static fathom_err rest_of(struct schema_compiler *c, const struct schema_flat *f, const char *name,
                           json_t *rest, json_t **out)
 {

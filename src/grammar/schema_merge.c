@@ -337,8 +337,9 @@ static fathom_err merge_unevaluated_items(struct schema_compiler *c, struct sche
 
 /* ---- objects ---------------------------------------------------------------------------- */
 
-/* What one side of a conjunction says of a name: its property, or what others must be unless a
- * pattern, which is kept apart, speaks of it. *out is borrowed; NULL: nothing. */
+/* The schema that one side of a conjunction has for a name: that of its property, else that of
+ * other names. A pattern that has the name is kept apart and leaves nothing here. *out is borrowed;
+ * NULL: nothing. */
 static fathom_err effective(struct schema_compiler *c, const json_t *properties,
                             const json_t *patterns, const json_t *additional, const char *name,
                             const json_t **out)

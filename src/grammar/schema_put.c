@@ -1,9 +1,12 @@
 /* schema_put.c - JSON schemas to rules
  *
- * A subschema becomes a rule, once for each different text, so recursion is a rule that calls
- * itself and a definition used twice is drawn once. Alternatives are drawn side by side into one
- * rule, where the subset construction finds what they have in common: {"kind": "a", ...} or
- * {"kind": "b", ...} is decided at the letter where they differ.
+ * A subschema becomes a rule, once for each different text: recursion is a rule that calls itself,
+ * and a definition used twice is drawn once. Rules are put off until schema_finish, so drawing does
+ * not recurse with the schema. What put_schema draws in place holds no schema but `true`.
+ *
+ * Alternatives are drawn side by side into one rule, where the subset construction merges their
+ * common beginnings: {"kind": "a", ...} or {"kind": "b", ...} is decided at the letter where they
+ * differ.
  */
 #include <string.h>
 

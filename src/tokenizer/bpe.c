@@ -1,3 +1,4 @@
+/* bpe.c - merging: short pieces by scanning, long ones over a heap */
 #include "tokenizer/bpe.h"
 
 #include <string.h>

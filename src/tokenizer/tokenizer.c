@@ -1,3 +1,4 @@
+/* tokenizer.c - encoding and decoding over vocabulary, merges and added tokens */
 #include "tokenizer/tokenizer.h"
 
 #include <string.h>

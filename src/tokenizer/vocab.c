@@ -1,3 +1,4 @@
+/* vocab.c - tokens in id order, and a hash table over their bytes */
 #include "tokenizer/vocab.h"
 
 #include <string.h>

@@ -53,7 +53,9 @@ fathom_err vocab_add(struct vocab *v, uint32_t id, const char *bytes, size_t n, 
  *   twin  on EINVAL: two spelled tokens of equal bytes */
 fathom_err vocab_index(struct vocab *v, uint32_t twin[2]);
 
-/* vocab_find - the spelled token of exactly these bytes; -1 if there is none. Needs vocab_index. */
+/* vocab_find - the spelled token of exactly these bytes; -1 if there is none
+ *
+ * Needs  vocab_index. */
 int32_t vocab_find(const struct vocab *v, const char *bytes, size_t n);
 
 /* vocab_find_whole - the same, of tokens with VOCAB_WHOLE only */
