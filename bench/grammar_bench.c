@@ -17,7 +17,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/os.h"
-#include "chat/grammar.h"
+#include "chat/answer_grammar.h"
 #include "support/tokenizer_data.h"
 
 enum { N_RUN = 7, POSITIONS_MAX = 1 << 14 };
@@ -109,16 +109,17 @@ static struct grammar *compile(const struct grammar_vocab *v, const struct bench
     struct grammar *g = NULL;
     fathom_diag d = {""};
     json_t *tree = b->kind == OBJECT || b->kind == REGEX ? NULL : read_json(b->grammar);
-    struct grammar_calls calls = {.markup = CHAT_ENCODING_V32, .tools = tree, .parallel = true};
-    struct grammar_answer answer = {
-        .thinking = true, .content = GRAMMAR_CONTENT_SCHEMA, .value = tree};
+    struct call_grammar calls = {.markup = CHAT_ENCODING_V32, .tools = tree, .parallel = true};
+    struct answer_grammar must_call = {.calls = &calls};
+    struct answer_grammar answer = {
+        .thinking = true, .content = ANSWER_CONTENT_SCHEMA, .value = tree};
     fathom_err err = FATHOM_OK;
     switch (b->kind) {
     case SCHEMA: err = grammar_from_schema(&g, v, tree, NULL, &d); break;
     case OBJECT: err = grammar_from_json_object(&g, v, NULL, &d); break;
     case REGEX: err = grammar_from_regex(&g, v, b->grammar, strlen(b->grammar), &d); break;
-    case CALLS: err = grammar_from_calls(&g, v, &calls, NULL, &d); break;
-    case REASONING: err = grammar_from_answer(&g, v, &answer, NULL, &d); break;
+    case CALLS: err = answer_grammar_compile(&g, v, &must_call, NULL, &d); break;
+    case REASONING: err = answer_grammar_compile(&g, v, &answer, NULL, &d); break;
     }
     if (err) printf("%s: %s\n", b->name, d.text);
     ASSERT(!err);

@@ -1,3 +1,4 @@
+/* args_scan.c - one JSON value, read byte by byte */
 #include "chat/args_scan.h"
 
 #include <string.h>

@@ -67,7 +67,7 @@ struct chat_request {
     bool add_generation_prompt;    /* normally true; continue_final_message goes before it */
 };
 
-/* chat_check_messages - is this a list of messages that can be rendered?
+/* chat_check_messages - whether a list of messages can be rendered
  *
  * Checks roles, content (a string, null, or an array of text parts), reasoning, tool_calls,
  * tool_call_id. Arguments of a call are an object, or a string that holds one, or absent.
@@ -87,9 +87,9 @@ void chat_marks_free(struct chat_marks *m);
 
 /* chat_render - append the prompt text to *out, BOS included (encode it without adding one)
  *
- * Text parts of a message are joined by newlines. Tool results are put into the order of the calls
- * when their tool_call_id all match, else they keep their own. A last assistant message with
- * "prefix": true is gone on from, like continue_final_message.
+ * Text parts of a message are joined by newlines. Tool results take the order of the calls when all
+ * of their tool_call_id match; otherwise they keep their own. A last assistant message with
+ * "prefix": true is continued, like continue_final_message.
  *
  *         system    developer                  reasoning of history
  *   V3    joined    as system                  never rendered
@@ -99,9 +99,11 @@ void chat_marks_free(struct chat_marks *m);
  *
  * Tools and a response schema stand after the system text; V3.2 takes them from a system or
  * developer message too ("tools", "response_format" of the message).
- *   marks  the encoding's own markers, appended: whatever else is spelled like one comes from a
- *          message or a tool. In messages of the assistant think tags count as markers. May be NULL
- * Errors   EINVAL with the path of what is wrong; ENOMEM. *out is then as it was, or unfinished. */
+ *
+ *   marks  the encoding's own markers, appended; may be NULL. Other text that is spelled like a
+ *          marker comes from a message or a tool. Think tags of assistant messages are markers.
+ *
+ * Errors  EINVAL with the path of what is wrong; ENOMEM. *out is then as it was, or unfinished. */
 fathom_err chat_render(const struct chat_style *s, const struct chat_request *r, struct buf *out,
                        struct chat_marks *marks, fathom_diag *d);
 

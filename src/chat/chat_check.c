@@ -1,3 +1,4 @@
+/* chat_check.c - whether a list of messages can be rendered */
 #include <stdio.h>
 #include <string.h>
 

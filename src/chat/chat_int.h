@@ -100,7 +100,7 @@ fathom_err chat_results_open(struct chat_results *out, const json_t *messages, s
                              const json_t *calls);
 void chat_results_close(struct chat_results *r);
 
-/* ---- the sections of a system text (tool_section.c) ------------------------------------- */
+/* ---- the sections of a system text (system_text.c) -------------------------------------- */
 
 /* chat_check_tools - array of {"type": "function", "function": {"name": ...}}; path for messages.
  * NULL and null are an empty list. */
@@ -121,6 +121,9 @@ const json_t *chat_schema(const json_t *response_format);
 /* chat_add_schema - "## Response Format:" and the schema */
 void chat_add_schema(struct buf *out, const json_t *schema);
 
+/* chat_add_system - V3, R1, V3.1: BOS, all system and developer texts, tools, schema */
+void chat_add_system(struct buf *out, const struct chat_request *r, enum chat_encoding e);
+
 /* ---- encodings -------------------------------------------------------------------------- */
 
 /* chat_encode_* - messages and tools have been checked; `go_on`: the last message, of the
@@ -130,8 +133,5 @@ fathom_err chat_encode_v3(const struct chat_style *s, const struct chat_request 
 fathom_err chat_encode_v31(const struct chat_request *r, bool go_on, struct buf *out);
 fathom_err chat_encode_v32(const struct chat_request *r, bool go_on, struct buf *out,
                            fathom_diag *d);
-
-/* chat_add_system - V3, R1, V3.1: BOS, all system and developer texts, tools, schema */
-void chat_add_system(struct buf *out, const struct chat_request *r, enum chat_encoding e);
 
 #endif

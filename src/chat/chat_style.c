@@ -1,3 +1,4 @@
+/* chat_style.c - which encoding a checkpoint speaks, and what the command line overrides */
 #include <string.h>
 
 #include "base/fail.h"

@@ -1,3 +1,5 @@
+/* message.c - messages that have been checked: roles, texts, calls, results in the order of the
+ * calls */
 #include <string.h>
 
 #include "base/json.h"

@@ -1,8 +1,9 @@
 /* parser_int.h - the answer parser: what its stages and the two markups share
  *
- *   parser.c       window, events, reasoning, text between calls
- *   parser_json.c  calls of V3, R1 and V3.1, whose arguments are JSON text
- *   parser_v32.c   calls of V3.2, whose arguments are DSML parameters
+ *   parser_window.c  window, events, ways out of a part: what the others stand on
+ *   parser_json.c    calls of V3, R1 and V3.1, whose arguments are JSON text
+ *   parser_v32.c     calls of V3.2, whose arguments are DSML parameters
+ *   parser.c         reasoning, text between calls, the driver
  */
 #ifndef FATHOM_CHAT_PARSER_INT_H
 #define FATHOM_CHAT_PARSER_INT_H
@@ -88,7 +89,7 @@ struct chat_parser {
     const json_t *properties; /* V3.2: of the call's schema, borrowed from tools; or NULL */
 };
 
-/* ---- window (parser.c) ------------------------------------------------------------------ */
+/* ---- window (parser_window.c) ----------------------------------------------------------- */
 
 static inline const char *parser_at(const struct chat_parser *p, size_t at)
 {
@@ -107,7 +108,7 @@ enum look parser_find(const struct chat_parser *p, size_t *at, const char *set, 
 /* parser_commit - everything before `at` is dealt with */
 void parser_commit(struct chat_parser *p, size_t at);
 
-/* ---- events (parser.c) ------------------------------------------------------------------ */
+/* ---- events (parser_window.c) ----------------------------------------------------------- */
 
 /* parser_put - text of the current call's arguments, reasoning or content; joined to one event */
 void parser_put(struct chat_parser *p, enum chat_event_kind kind, const char *s, size_t n);
@@ -118,10 +119,14 @@ void parser_put_escaped(struct chat_parser *p, const char *s, size_t n);
 /* parser_put_close - arguments: what completes p->scan */
 void parser_put_close(struct chat_parser *p);
 
+/* parser_flush - send the text under construction: its whole characters, or with `all` everything
+ */
+void parser_flush(struct chat_parser *p, bool all);
+
 void parser_begin_call(struct chat_parser *p, const char *name, size_t n);
 void parser_end_call(struct chat_parser *p);
 
-/* ---- ways out of a part (parser.c) ------------------------------------------------------ */
+/* ---- ways out of a part (parser_window.c) ----------------------------------------------- */
 
 /* parser_to_text - the call is over, or was none: what is not committed is text again */
 enum step parser_to_text(struct chat_parser *p, bool after_call);
@@ -137,6 +142,8 @@ enum step parser_drop_rest(struct chat_parser *p);
  * look_end finds that the call ends without it */
 enum step parser_args_step(struct chat_parser *p,
                            enum look (*look_end)(const struct chat_parser *p, size_t at));
+
+/* ---- parser.c --------------------------------------------------------------------------- */
 
 /* parser_check - ASSERT the invariants; parser_dump - the state as text */
 void parser_check(const struct chat_parser *p);

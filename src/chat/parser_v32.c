@@ -1,8 +1,9 @@
 /* parser_v32.c - calls of V3.2: DSML, whose parameters become a JSON object
  *
  *   <D function_calls>
- *       (<D invoke name="N"> (<D parameter name="K" string="B"> value </D parameter>)* </D
- * invoke>)+
+ *       (<D invoke name="N">
+ *           (<D parameter name="K" string="B"> value </D parameter>)*
+ *       </D invoke>)+
  *   </D function_calls>                        (written here with a space after D)
  *
  *   [invoke tag] --> INVOKE --parameter tag, string--> STRING ----------.

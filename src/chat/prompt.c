@@ -1,3 +1,5 @@
+/* prompt.c - a request rendered by the encoding of its style; whether the prompt ends in reasoning
+ */
 #include <string.h>
 
 #include "base/fail.h"
@@ -80,29 +82,6 @@ void chat_marks_free(struct chat_marks *m)
 {
     mem_free(m->at);
     *m = (struct chat_marks){0};
-}
-
-void chat_add_system(struct buf *out, const struct chat_request *r, enum chat_encoding e)
-{
-    bool first = true;
-    (void)buf_add_str(out, MARK(CHAT_BOS));
-    for (size_t i = 0; i < json_array_size(r->messages); i++) {
-        const json_t *m = json_array_get(r->messages, i);
-        enum chat_role role = chat_message_role(m);
-        if (role != CHAT_ROLE_SYSTEM && role != CHAT_ROLE_DEVELOPER) continue;
-        if (!first) (void)buf_add_str(out, "\n\n");
-        first = false;
-        chat_add_content(out, m);
-    }
-    if (chat_has_tools(r->tools)) {
-        (void)buf_add_str(out, "\n\n");
-        chat_add_tools_text(out, r->tools, e);
-    }
-    const json_t *schema = chat_schema(r->response_format);
-    if (schema) {
-        (void)buf_add_str(out, "\n\n");
-        chat_add_schema(out, schema);
-    }
 }
 
 static bool starts_with(const char *s, size_t n, const char *text)

@@ -56,14 +56,14 @@ struct grammar_cache {
 
 /* ---- keys ---------------------------------------------------------------------------------- */
 
-static fathom_err write_key(struct buf *b, const struct grammar_answer *a,
+static fathom_err write_key(struct buf *b, const struct answer_grammar *a,
                             const struct grammar_options *o)
 {
     TRY(buf_printf(b, "%d %d %d %d %d\n", (int)a->content, a->thinking, (int)o->space,
                    o->open_objects, o->lenient));
     if (a->value) TRY(json_write(b, a->value));
     if (!a->calls) return buf_status(b);
-    const struct grammar_calls *c = a->calls;
+    const struct call_grammar *c = a->calls;
     TRY(buf_printf(b, "\n%d %d %d ", (int)c->markup, c->parallel, c->strict_only));
     if (c->name) TRY(json_write_string(b, c->name, strlen(c->name)));
     return json_write(b, c->tools);
@@ -202,7 +202,7 @@ void grammar_cache_destroy(struct grammar_cache *c)
 /* ---- get ----------------------------------------------------------------------------------- */
 
 /* Fills a COMPILING entry; gives up the lock meanwhile. */
-static void compile(struct grammar_cache *c, struct entry *e, const struct grammar_answer *answer,
+static void compile(struct grammar_cache *c, struct entry *e, const struct answer_grammar *answer,
                     const struct grammar_options *options)
 {
     struct grammar *g = NULL;
@@ -213,7 +213,7 @@ static void compile(struct grammar_cache *c, struct entry *e, const struct gramm
     if (!err) {
         (void)pthread_mutex_unlock(&c->lock);
         uint64_t start_us = clock_now_us();
-        err = grammar_from_answer(&g, c->vocab, answer, options, &d);
+        err = answer_grammar_compile(&g, c->vocab, answer, options, &d);
         if (c->config.compile_us) {
             histogram_observe(c->config.compile_us, clock_now_us() - start_us);
         }
@@ -237,7 +237,7 @@ static fathom_err take(struct entry *e, struct grammar **out, fathom_diag *d)
     return diag_fail(d, e->err, "%s", e->diag.text);
 }
 
-static fathom_err get(struct grammar_cache *c, struct buf *key, const struct grammar_answer *answer,
+static fathom_err get(struct grammar_cache *c, struct buf *key, const struct answer_grammar *answer,
                       const struct grammar_options *options, struct grammar **out, fathom_diag *d)
 {
     uint64_t hash = hash_of(key);
@@ -261,7 +261,7 @@ static fathom_err get(struct grammar_cache *c, struct buf *key, const struct gra
     return err;
 }
 
-fathom_err grammar_cache_get(struct grammar_cache *c, const struct grammar_answer *answer,
+fathom_err grammar_cache_get(struct grammar_cache *c, const struct answer_grammar *answer,
                              const struct grammar_options *options, struct grammar **out,
                              fathom_diag *d)
 {

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "chat/grammar.h"
+#include "chat/answer_grammar.h"
 #include "fathom/err.h"
 #include "server/prometheus.h"
 
@@ -33,9 +33,9 @@ void grammar_cache_destroy(struct grammar_cache *c); /* nobody may be calling; a
 
 /* grammar_cache_get - the grammar of an answer, from the cache or compiled
  *
- * Errors  as grammar_from_answer; ELIMIT when the text is longer than LIMIT_GRAMMAR_TEXT_BYTES
+ * Errors  as answer_grammar_compile; ELIMIT when the text is longer than LIMIT_GRAMMAR_TEXT_BYTES
  * Owns    *out: one reference, which must be released before the cache is destroyed. */
-fathom_err grammar_cache_get(struct grammar_cache *c, const struct grammar_answer *answer,
+fathom_err grammar_cache_get(struct grammar_cache *c, const struct answer_grammar *answer,
                              const struct grammar_options *options, struct grammar **out,
                              fathom_diag *d);
 

@@ -2,8 +2,8 @@
 #ifndef FATHOM_SERVER_GRAMMAR_CONSTRAINT_H
 #define FATHOM_SERVER_GRAMMAR_CONSTRAINT_H
 
-#include "chat/grammar.h"
 #include "fathom/fathom.h"
+#include "grammar/grammar.h"
 
 /* grammar_constraint_create - at the beginning of a grammar
  *

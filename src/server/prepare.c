@@ -286,8 +286,8 @@ static fathom_err make_grammar(struct job *job, bool thinking)
     const struct served *s = job->jobs->served;
     const struct answer_rule *rule = &job->request.rule;
     const json_t *tools = s->style.parse_tools ? job->request.tools : NULL;
-    struct grammar_answer answer;
-    struct grammar_calls calls;
+    struct answer_grammar answer;
+    struct call_grammar calls;
     fathom_diag d;
     if (job->request.n == 0) return FATHOM_OK; /* its tokens are only counted */
     if (!tools && rule->tool_choice >= TOOL_CHOICE_REQUIRED) {

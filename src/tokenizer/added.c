@@ -1,3 +1,4 @@
+/* added.c - the first added token in a text, by pairs of bytes */
 #include "tokenizer/added.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* bpe.c - merging: short pieces by scanning, long ones over a heap */
 #include "tokenizer/bpe.h"
 
 #include <string.h>
@@ -35,15 +36,15 @@ fathom_err bpe_open(struct bpe *b, const struct vocab *v, uint32_t n_merge, unsi
         if (id < 0) return FATHOM_EINVAL;
         b->byte_ids[byte] = (uint32_t)id;
     }
-    size_t n_slot = 2;
-    for (; n_slot < 2 * (size_t)n_merge; n_slot *= 2) b->pair_shift--;
-    b->pairs = mem_alloc_array(n_slot, sizeof *b->pairs);
+    size_t n_bucket = 2;
+    for (; n_bucket < 2 * (size_t)n_merge; n_bucket *= 2) b->pair_shift--;
+    b->pairs = mem_alloc_array(n_bucket, sizeof *b->pairs);
     b->merged = mem_alloc_array(n_merge, sizeof *b->merged);
     if (!b->pairs || !b->merged) {
         bpe_free(b);
         return FATHOM_ENOMEM;
     }
-    memset(b->pairs, 0xff, n_slot * sizeof *b->pairs);
+    memset(b->pairs, 0xff, n_bucket * sizeof *b->pairs);
     return FATHOM_OK;
 }
 
@@ -52,7 +53,7 @@ static inline uint64_t pair_key(uint32_t left, uint32_t right)
     return (uint64_t)left << ID_BITS | right;
 }
 
-/* The slot that holds the pair, or the empty one at which the search ends. */
+/* The bucket that holds the pair, or the empty one at which the search ends. */
 static inline size_t find_pair(const struct bpe *b, uint64_t key)
 {
     size_t mask = ((size_t)1 << (64 - b->pair_shift)) - 1;

@@ -44,7 +44,9 @@ fathom_err bpe_open(struct bpe *b, const struct vocab *v, uint32_t n_merge, unsi
 /* bpe_free - release and zero; accepts a zeroed struct */
 void bpe_free(struct bpe *b);
 
-/* bpe_add - the next merge in rank order. Of equal pairs the last holds. Needs room. */
+/* bpe_add - the next merge in rank order; of equal pairs the last holds
+ *
+ * Needs  fewer than n_merge added so far. */
 void bpe_add(struct bpe *b, uint32_t left, uint32_t right, uint32_t merged);
 
 /* bpe_mark_whole - set VOCAB_WHOLE on every spelled token whose bytes encode to itself, so that

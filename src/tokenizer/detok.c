@@ -1,4 +1,6 @@
-/* Invariant: held[0 .. n_held), n_held <= 3, is the start of a character that later bytes may
+/* detok.c - the bytes of an unfinished character wait for the next token
+ *
+ * Invariant: held[0 .. n_held), n_held <= 3, is the start of a character that later bytes may
  * complete (utf8_next says UTF8_SHORT), or empty. */
 #include "tokenizer/detok.h"
 

@@ -1,3 +1,4 @@
+/* json_cursor.c - reading JSON forward, in place */
 #include "tokenizer/json_cursor.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* pretok_pattern.c - patterns of tokenizer.json translated for PCRE2 */
 #include "tokenizer/pretok_pattern.h"
 
 #include <stdbool.h>

@@ -1,3 +1,4 @@
+/* pretok_scan.c - this family's patterns as one scan */
 #include "tokenizer/pretok_scan.h"
 
 #include <stdint.h>

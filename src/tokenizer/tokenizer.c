@@ -1,3 +1,4 @@
+/* tokenizer.c - encoding and decoding over vocabulary, merges and added tokens */
 #include "tokenizer/tokenizer.h"
 
 #include <string.h>
@@ -7,7 +8,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/utf8.h"
-#include "tokenizer/tokenizer_impl.h"
+#include "tokenizer/tokenizer_int.h"
 
 /* ---- ill-formed text ----------------------------------------------------------------------- */
 

@@ -1,8 +1,10 @@
-/* Reading tokenizer.json. The large tables (vocab, merges) are read in place by a cursor, all else
- * as small trees. What the reference library would obey and this one cannot is refused by name;
- * keys that the reference ignores are ignored, and so are "truncation" and "padding" (settings of
- * its callers) and options that cannot matter here: every byte has a token, so that "unk_token",
- * "fuse_unk" and "byte_fallback" never apply, and no offsets are reported ("trim_offsets"). */
+/* tokenizer_load.c - reading tokenizer.json
+ *
+ * The large tables (vocab, merges) are read in place by a cursor, all else as small trees. What the
+ * reference library would obey and this one cannot is refused by name. Keys that the reference
+ * ignores are ignored. So are "truncation" and "padding" (settings of its callers) and options that
+ * cannot matter here: every byte has a token, so that "unk_token", "fuse_unk" and "byte_fallback"
+ * never apply, and no offsets are reported ("trim_offsets"). */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +14,7 @@
 #include "base/mem.h"
 #include "tokenizer/json_cursor.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/tokenizer_impl.h"
+#include "tokenizer/tokenizer_int.h"
 
 enum { SHOWN_BYTES = 80 }; /* of a token, in messages */
 

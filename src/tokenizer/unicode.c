@@ -1,3 +1,4 @@
+/* unicode.c - lookups in the tables of general categories */
 #include "tokenizer/unicode.h"
 
 #include <string.h>

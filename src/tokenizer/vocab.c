@@ -1,3 +1,4 @@
+/* vocab.c - tokens in id order, and a hash table over their bytes */
 #include "tokenizer/vocab.h"
 
 #include <string.h>
@@ -11,7 +12,7 @@ void vocab_free(struct vocab *v)
 {
     buf_free(&v->bytes);
     mem_free(v->tokens);
-    mem_free(v->slots);
+    mem_free(v->buckets);
     *v = (struct vocab){0};
 }
 
@@ -92,16 +93,16 @@ static inline bool same_bytes(const char *a, const char *b, size_t n)
     return memcmp(a, b, n) == 0;
 }
 
-/* The slot of these bytes: the one that holds them with all of `flags`, or the empty one at which
+/* The bucket of these bytes: the one that holds them with all of `flags`, or the empty one at which
  * the search ends. */
-static inline uint32_t find_slot(const struct vocab *v, const char *bytes, size_t n, uint64_t hash,
-                                 unsigned flags)
+static inline uint32_t find_bucket(const struct vocab *v, const char *bytes, size_t n,
+                                   uint64_t hash, unsigned flags)
 {
     uint32_t tag = (uint32_t)(hash >> 54);
-    uint32_t i = (uint32_t)hash & v->slot_mask;
-    for (; v->slots[i]; i = (i + 1) & v->slot_mask) {
-        if (v->slots[i] >> TAG_SHIFT != tag) continue;
-        const struct vocab_token *t = &v->tokens[(v->slots[i] & ID_MASK) - 1];
+    uint32_t i = (uint32_t)hash & v->bucket_mask;
+    for (; v->buckets[i]; i = (i + 1) & v->bucket_mask) {
+        if (v->buckets[i] >> TAG_SHIFT != tag) continue;
+        const struct vocab_token *t = &v->tokens[(v->buckets[i] & ID_MASK) - 1];
         if (t->n_byte != n || (t->flags & flags) != flags) continue;
         if (same_bytes(v->bytes.data + t->start, bytes, n)) break;
     }
@@ -110,36 +111,36 @@ static inline uint32_t find_slot(const struct vocab *v, const char *bytes, size_
 
 fathom_err vocab_index(struct vocab *v, uint32_t twin[2])
 {
-    uint32_t n_slot = 2;
-    while (n_slot < 2 * v->n_id) n_slot *= 2;
-    v->slots = mem_calloc(n_slot, sizeof *v->slots);
-    if (!v->slots) return FATHOM_ENOMEM;
-    v->slot_mask = n_slot - 1;
+    uint32_t n_bucket = 2;
+    while (n_bucket < 2 * v->n_id) n_bucket *= 2;
+    v->buckets = mem_calloc(n_bucket, sizeof *v->buckets);
+    if (!v->buckets) return FATHOM_ENOMEM;
+    v->bucket_mask = n_bucket - 1;
     for (uint32_t id = 0; id < v->n_id; id++) {
         if (!vocab_has(v, id, VOCAB_SPELLED)) continue;
         const char *bytes = vocab_bytes(v, id);
         uint64_t hash = hash_bytes(bytes, v->tokens[id].n_byte);
-        uint32_t i = find_slot(v, bytes, v->tokens[id].n_byte, hash, 0);
-        if (v->slots[i]) {
-            twin[0] = (v->slots[i] & ID_MASK) - 1;
+        uint32_t i = find_bucket(v, bytes, v->tokens[id].n_byte, hash, 0);
+        if (v->buckets[i]) {
+            twin[0] = (v->buckets[i] & ID_MASK) - 1;
             twin[1] = id;
             return FATHOM_EINVAL;
         }
-        v->slots[i] = (uint32_t)(hash >> 54) << TAG_SHIFT | (id + 1);
+        v->buckets[i] = (uint32_t)(hash >> 54) << TAG_SHIFT | (id + 1);
     }
     return FATHOM_OK;
 }
 
 int32_t vocab_find(const struct vocab *v, const char *bytes, size_t n)
 {
-    uint32_t i = find_slot(v, bytes, n, hash_bytes(bytes, n), 0);
-    return (int32_t)(v->slots[i] & ID_MASK) - 1;
+    uint32_t i = find_bucket(v, bytes, n, hash_bytes(bytes, n), 0);
+    return (int32_t)(v->buckets[i] & ID_MASK) - 1;
 }
 
 int32_t vocab_find_whole(const struct vocab *v, const char *bytes, size_t n)
 {
-    uint32_t i = find_slot(v, bytes, n, hash_bytes(bytes, n), VOCAB_WHOLE);
-    return (int32_t)(v->slots[i] & ID_MASK) - 1;
+    uint32_t i = find_bucket(v, bytes, n, hash_bytes(bytes, n), VOCAB_WHOLE);
+    return (int32_t)(v->buckets[i] & ID_MASK) - 1;
 }
 
 static bool is_plain_latin(unsigned cp)

@@ -28,15 +28,15 @@ struct vocab_token {
     uint16_t flags;
 };
 
-/* Invariants: token i's bytes are bytes.data[start .. start + n_byte); slots has a power of two of
- * entries, 0 for empty, else tag << 22 | id + 1, and at least half of them are empty. */
+/* Invariants: token i's bytes are bytes.data[start .. start + n_byte); buckets has a power of two
+ * of entries, 0 for empty, else tag << 22 | id + 1, and at least half of them are empty. */
 struct vocab {
     struct buf bytes;
     struct vocab_token *tokens; /* [n_id], holes have no VOCAB_PRESENT */
     uint32_t n_id;
     uint32_t cap;
-    uint32_t *slots; /* [slot_mask + 1]; NULL before vocab_index */
-    uint32_t slot_mask;
+    uint32_t *buckets; /* [bucket_mask + 1]; NULL before vocab_index */
+    uint32_t bucket_mask;
 };
 
 /* vocab_free - release and zero; accepts a zeroed struct */
@@ -53,7 +53,9 @@ fathom_err vocab_add(struct vocab *v, uint32_t id, const char *bytes, size_t n, 
  *   twin  on EINVAL: two spelled tokens of equal bytes */
 fathom_err vocab_index(struct vocab *v, uint32_t twin[2]);
 
-/* vocab_find - the spelled token of exactly these bytes; -1 if there is none. Needs vocab_index. */
+/* vocab_find - the spelled token of exactly these bytes; -1 if there is none
+ *
+ * Needs  vocab_index. */
 int32_t vocab_find(const struct vocab *v, const char *bytes, size_t n);
 
 /* vocab_find_whole - the same, of tokens with VOCAB_WHOLE only */

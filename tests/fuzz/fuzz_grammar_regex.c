@@ -8,7 +8,7 @@
 
 #include "base/assert.h"
 #include "base/rng.h"
-#include "chat/regex.h"
+#include "grammar/regex.h"
 #include "support/grammar_fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
-#include "chat/grammar.h"
+#include "grammar/grammar.h"
 
 struct grammar_data {
     struct tokenizer *t;

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
-#include "chat/grammar.h"
+#include "grammar/grammar.h"
 
 /* fuzz_vocab - of the pilot tokenizer, made at the first call */
 const struct grammar_vocab *fuzz_vocab(void);

@@ -20,9 +20,9 @@ static void two_fields_cannot_both_say_the_content(void **state)
     struct answer_rule r = {0};
     struct api_error e = {0};
     json_t *schema = json_object();
-    assert_int_equal(answer_rule_set_content(&r, GRAMMAR_CONTENT_SCHEMA, "a", "a.b", schema, &e),
+    assert_int_equal(answer_rule_set_content(&r, ANSWER_CONTENT_SCHEMA, "a", "a.b", schema, &e),
                      FATHOM_OK);
-    assert_int_equal(answer_rule_set_content(&r, GRAMMAR_CONTENT_OBJECT, "c", "c", NULL, &e),
+    assert_int_equal(answer_rule_set_content(&r, ANSWER_CONTENT_OBJECT, "c", "c", NULL, &e),
                      FATHOM_EINVAL);
     assert_int_equal(e.status, 400);
     assert_string_equal(e.param, "c");
@@ -51,7 +51,7 @@ static void calls_need_tools_and_no_content(void **state)
     answer_rule_free(&r);
     r.tool_choice = TOOL_CHOICE_REQUIRED;
     e = (struct api_error){0};
-    assert_int_equal(answer_rule_set_content(&r, GRAMMAR_CONTENT_OBJECT, "x", "x", NULL, &e),
+    assert_int_equal(answer_rule_set_content(&r, ANSWER_CONTENT_OBJECT, "x", "x", NULL, &e),
                      FATHOM_OK);
     assert_int_equal(answer_rule_check(&r, list, &e), FATHOM_EINVAL);
     assert_string_equal(e.param, "tool_choice");
@@ -64,21 +64,21 @@ static void a_grammar_is_needed_only_when_something_is_said(void **state)
 {
     (void)state;
     struct answer_rule r = {0};
-    struct grammar_answer a;
-    struct grammar_calls c;
+    struct answer_grammar a;
+    struct call_grammar c;
     json_t *loose = tools(false), *strict = tools(true);
     assert_false(answer_rule_grammar(&r, NULL, CHAT_ENCODING_V32, false, &a, &c));
     assert_false(answer_rule_grammar(&r, loose, CHAT_ENCODING_V32, true, &a, &c));
     assert_true(answer_rule_grammar(&r, strict, CHAT_ENCODING_V32, true, &a, &c));
-    assert_true(a.content == GRAMMAR_CONTENT_TEXT && a.calls == &c && a.thinking);
+    assert_true(a.content == ANSWER_CONTENT_TEXT && a.calls == &c && a.thinking);
     assert_true(c.strict_only && c.parallel && !c.name);
     r.one_call = true;
     assert_true(answer_rule_grammar(&r, loose, CHAT_ENCODING_V32, false, &a, &c));
-    assert_true(a.content == GRAMMAR_CONTENT_TEXT && !c.parallel && !a.thinking);
+    assert_true(a.content == ANSWER_CONTENT_TEXT && !c.parallel && !a.thinking);
     assert_false(answer_rule_grammar(&r, NULL, CHAT_ENCODING_V32, false, &a, &c));
     r.tool_choice = TOOL_CHOICE_REQUIRED;
     assert_true(answer_rule_grammar(&r, loose, CHAT_ENCODING_V31, false, &a, &c));
-    assert_true(a.content == GRAMMAR_CONTENT_NONE && a.calls == &c && !c.strict_only);
+    assert_true(a.content == ANSWER_CONTENT_NONE && a.calls == &c && !c.strict_only);
     assert_true(c.markup == CHAT_ENCODING_V31 && c.tools == loose);
     r.one_call = false;
     assert_int_equal(answer_rule_set_tool(&r, "f", 1), FATHOM_OK);
@@ -87,12 +87,12 @@ static void a_grammar_is_needed_only_when_something_is_said(void **state)
     assert_false(c.parallel);
     answer_rule_free(&r);
     struct api_error e = {0};
-    assert_int_equal(answer_rule_set_content(&r, GRAMMAR_CONTENT_OBJECT, "x", "x", NULL, &e),
+    assert_int_equal(answer_rule_set_content(&r, ANSWER_CONTENT_OBJECT, "x", "x", NULL, &e),
                      FATHOM_OK);
     assert_true(answer_rule_grammar(&r, NULL, CHAT_ENCODING_V31, true, &a, &c));
-    assert_true(a.content == GRAMMAR_CONTENT_OBJECT && !a.calls);
+    assert_true(a.content == ANSWER_CONTENT_OBJECT && !a.calls);
     assert_true(answer_rule_grammar(&r, loose, CHAT_ENCODING_V31, true, &a, &c));
-    assert_true(a.content == GRAMMAR_CONTENT_OBJECT && a.calls == &c && c.strict_only);
+    assert_true(a.content == ANSWER_CONTENT_OBJECT && a.calls == &c && c.strict_only);
     answer_rule_free(&r);
     json_decref(loose);
     json_decref(strict);

@@ -9,8 +9,8 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/thread.h"
-#include "chat/grammar_build.h"
-#include "chat/grammar_int.h"
+#include "grammar/builder.h"
+#include "grammar/matcher_int.h"
 #include "support/grammar_data.h"
 #include "support/json_tree.h"
 #include "support/tokenizer_data.h"
@@ -114,7 +114,7 @@ static void test_regex(void **state)
     assert_null(grammar);
 }
 
-/* Any text at all: a wide state, whose mask goes through walk, slot and tables. */
+/* Any text at all: a wide state, whose mask goes through walk, kept mask and tables. */
 static void test_wide_states(void **state)
 {
     const struct grammar_data *g = *state;
@@ -444,7 +444,7 @@ struct shared {
     bool same[64];
 };
 
-/* Workers fill the slots of one grammar at once and must all see the same masks. */
+/* Workers fill the kept masks of one grammar at once and must all see the same masks. */
 static void use_shared(void *arg, size_t part, size_t n_part, unsigned worker)
 {
     struct shared *s = arg;

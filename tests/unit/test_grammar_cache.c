@@ -33,8 +33,8 @@ static fathom_err get_with(struct grammar_cache *c, const char *schema,
                            fathom_diag *d)
 {
     json_t *tree = json_tree_of(schema);
-    struct grammar_answer a = {
-        .thinking = thinking, .content = GRAMMAR_CONTENT_SCHEMA, .value = tree};
+    struct answer_grammar a = {
+        .thinking = thinking, .content = ANSWER_CONTENT_SCHEMA, .value = tree};
     fathom_err err = grammar_cache_get(c, &a, o, out, d);
     json_decref(tree);
     grammar_cache_check(c);
@@ -138,7 +138,7 @@ static void long_texts_are_refused(void **state)
     memset(text, 'a', LIMIT_GRAMMAR_TEXT_BYTES);
     text[LIMIT_GRAMMAR_TEXT_BYTES] = '\0';
     json_t *value = json_pack("[s]", text);
-    struct grammar_answer a = {.content = GRAMMAR_CONTENT_CHOICE, .value = value};
+    struct answer_grammar a = {.content = ANSWER_CONTENT_CHOICE, .value = value};
     const struct grammar_options o = {0};
     struct grammar *g;
     fathom_diag d = {""};
@@ -159,7 +159,7 @@ static void *race(void *arg)
 {
     struct racer *r = arg;
     json_t *tree = json_pack("{s:s, s:s}", "type", "string", "pattern", "^([a-z]{1,40}-){1,20}$");
-    struct grammar_answer a = {.content = GRAMMAR_CONTENT_SCHEMA, .value = tree};
+    struct answer_grammar a = {.content = ANSWER_CONTENT_SCHEMA, .value = tree};
     const struct grammar_options o = {0};
     if (grammar_cache_get(r->c, &a, &o, &r->g, NULL) != FATHOM_OK) r->g = NULL;
     json_decref(tree);
@@ -193,7 +193,7 @@ static void survives_failing_allocations(void **state)
     (void)state;
     json_t *tree =
         json_tree_of("{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}}}");
-    struct grammar_answer a = {.content = GRAMMAR_CONTENT_SCHEMA, .value = tree};
+    struct answer_grammar a = {.content = ANSWER_CONTENT_SCHEMA, .value = tree};
     const struct grammar_options o = {0};
     bool hit = true;
     for (long n = 0; hit; n += 1 + n / 50) {

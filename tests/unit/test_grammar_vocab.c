@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/rng.h"
-#include "chat/grammar_int.h"
+#include "grammar/grammar_int.h"
 #include "support/grammar_data.h"
 #include "support/tokenizer_data.h"
 

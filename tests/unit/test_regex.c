@@ -8,7 +8,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
-#include "chat/regex.h"
+#include "grammar/regex.h"
 #include "support/json_check.h"
 
 static const char *const patterns[] = {

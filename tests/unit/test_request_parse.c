@@ -508,41 +508,41 @@ static void test_tool_choice_none_hides_tools(void **state)
 struct rule_case {
     enum api_kind api;
     const char *body;
-    enum grammar_content content;
+    enum answer_content content;
     const char *value; /* as compact JSON; NULL: none */
     const char *param;
     enum tool_choice choice;
 };
 
 static const struct rule_case rule_cases[] = {
-    {API_CHAT, "{" M ",\"response_format\":{\"type\":\"text\"}}", GRAMMAR_CONTENT_NONE, NULL, NULL,
+    {API_CHAT, "{" M ",\"response_format\":{\"type\":\"text\"}}", ANSWER_CONTENT_NONE, NULL, NULL,
      TOOL_CHOICE_AUTO},
-    {API_CHAT, "{" M ",\"response_format\":{\"type\":\"json_object\"}}", GRAMMAR_CONTENT_OBJECT,
+    {API_CHAT, "{" M ",\"response_format\":{\"type\":\"json_object\"}}", ANSWER_CONTENT_OBJECT,
      NULL, "response_format", TOOL_CHOICE_AUTO},
     {API_CHAT,
      "{" M ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\","
      "\"strict\":true,\"description\":\"d\",\"schema\":{\"type\":\"null\"}}}}",
-     GRAMMAR_CONTENT_SCHEMA, "{\"type\":\"null\"}", "response_format.json_schema.schema",
+     ANSWER_CONTENT_SCHEMA, "{\"type\":\"null\"}", "response_format.json_schema.schema",
      TOOL_CHOICE_AUTO},
-    {API_COMPLETION, "{" P ",\"guided_json\":{\"type\":\"null\"}}", GRAMMAR_CONTENT_SCHEMA,
+    {API_COMPLETION, "{" P ",\"guided_json\":{\"type\":\"null\"}}", ANSWER_CONTENT_SCHEMA,
      "{\"type\":\"null\"}", "guided_json", TOOL_CHOICE_AUTO},
     {API_COMPLETION, "{" P ",\"guided_json\":\"{\\\"type\\\": \\\"null\\\"}\"}",
-     GRAMMAR_CONTENT_SCHEMA, "{\"type\":\"null\"}", "guided_json", TOOL_CHOICE_AUTO},
+     ANSWER_CONTENT_SCHEMA, "{\"type\":\"null\"}", "guided_json", TOOL_CHOICE_AUTO},
     {API_COMPLETION, "{" P ",\"guided_regex\":\"a+\",\"guided_decoding_backend\":\"x\"}",
-     GRAMMAR_CONTENT_REGEX, "\"a+\"", "guided_regex", TOOL_CHOICE_AUTO},
-    {API_COMPLETION, "{" P ",\"guided_choice\":[\"a\",\"b\"]}", GRAMMAR_CONTENT_CHOICE,
+     ANSWER_CONTENT_REGEX, "\"a+\"", "guided_regex", TOOL_CHOICE_AUTO},
+    {API_COMPLETION, "{" P ",\"guided_choice\":[\"a\",\"b\"]}", ANSWER_CONTENT_CHOICE,
      "[\"a\",\"b\"]", "guided_choice", TOOL_CHOICE_AUTO},
     {API_CHAT,
      "{" M ",\"structured_outputs\":{\"choice\":[\"a\"],\"regex\":null,\"disable_fallback\":true}}",
-     GRAMMAR_CONTENT_CHOICE, "[\"a\"]", "structured_outputs.choice", TOOL_CHOICE_AUTO},
-    {API_CHAT, "{" M ",\"structured_outputs\":{\"json_object\":true}}", GRAMMAR_CONTENT_OBJECT,
-     NULL, "structured_outputs.json_object", TOOL_CHOICE_AUTO},
-    {API_CHAT, "{" M "," TOOL ",\"tool_choice\":\"required\"}", GRAMMAR_CONTENT_NONE, NULL, NULL,
+     ANSWER_CONTENT_CHOICE, "[\"a\"]", "structured_outputs.choice", TOOL_CHOICE_AUTO},
+    {API_CHAT, "{" M ",\"structured_outputs\":{\"json_object\":true}}", ANSWER_CONTENT_OBJECT, NULL,
+     "structured_outputs.json_object", TOOL_CHOICE_AUTO},
+    {API_CHAT, "{" M "," TOOL ",\"tool_choice\":\"required\"}", ANSWER_CONTENT_NONE, NULL, NULL,
      TOOL_CHOICE_REQUIRED},
     {API_CHAT,
      "{" M "," TOOL ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}}",
-     GRAMMAR_CONTENT_NONE, NULL, NULL, TOOL_CHOICE_NAMED},
-    {API_CHAT, "{" M "," TOOL ",\"guided_json\":{}}", GRAMMAR_CONTENT_SCHEMA, "{}", "guided_json",
+     ANSWER_CONTENT_NONE, NULL, NULL, TOOL_CHOICE_NAMED},
+    {API_CHAT, "{" M "," TOOL ",\"guided_json\":{}}", ANSWER_CONTENT_SCHEMA, "{}", "guided_json",
      TOOL_CHOICE_AUTO},
 };
 

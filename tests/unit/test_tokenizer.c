@@ -10,7 +10,7 @@
 #include "base/thread.h"
 #include "support/tokenizer_data.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/tokenizer_impl.h"
+#include "tokenizer/tokenizer_int.h"
 
 static struct tokenizer *v3;
 

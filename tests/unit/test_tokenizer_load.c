@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "support/tokenizer_data.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/tokenizer_impl.h"
+#include "tokenizer/tokenizer_int.h"
 
 #define VOCAB ", \"ab\": 256, \"abc\": 257, \"Ġa\": 258, \"<x>\": 259, \"<｜y｜>\": 260"
 #define MERGES "\"a b\", \"ab c\", \"Ġ a\""

@@ -8,7 +8,7 @@
 
 #include "support/tokenizer_data.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/tokenizer_impl.h"
+#include "tokenizer/tokenizer_int.h"
 
 static struct tokenizer *v3;
 

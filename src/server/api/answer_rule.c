@@ -6,11 +6,11 @@
 #include "base/fail.h"
 #include "base/mem.h"
 
-fathom_err answer_rule_set_content(struct answer_rule *r, enum grammar_content content,
+fathom_err answer_rule_set_content(struct answer_rule *r, enum answer_content content,
                                    const char *field, const char *param, json_t *value,
                                    struct api_error *e)
 {
-    if (r->content != GRAMMAR_CONTENT_NONE) {
+    if (r->content != ANSWER_CONTENT_NONE) {
         return api_error_set(e, 400, "invalid_value", field,
                              "%s and %s both say what the answer must be, only one may", r->param,
                              param);
@@ -24,7 +24,7 @@ fathom_err answer_rule_set_content(struct answer_rule *r, enum grammar_content c
 
 void answer_rule_rename(struct answer_rule *r, const char *field, const char *param)
 {
-    if (r->content == GRAMMAR_CONTENT_NONE) return;
+    if (r->content == ANSWER_CONTENT_NONE) return;
     r->field = field;
     r->param = param;
 }
@@ -76,7 +76,7 @@ fathom_err answer_rule_check(const struct answer_rule *r, const json_t *tools, s
                              "tool_choice names \"%.64s\", which is none of the tools",
                              r->tool_name);
     }
-    if (r->content != GRAMMAR_CONTENT_NONE) {
+    if (r->content != ANSWER_CONTENT_NONE) {
         return api_error_set(e, 400, "invalid_value", "tool_choice",
                              "tool_choice demands a call and %s says what the content must be: an "
                              "answer cannot be both",
@@ -86,19 +86,19 @@ fathom_err answer_rule_check(const struct answer_rule *r, const json_t *tools, s
 }
 
 bool answer_rule_grammar(const struct answer_rule *r, const json_t *tools,
-                         enum chat_encoding markup, bool thinking, struct grammar_answer *out,
-                         struct grammar_calls *calls)
+                         enum chat_encoding markup, bool thinking, struct answer_grammar *out,
+                         struct call_grammar *calls)
 {
     bool may_call = r->tool_choice != TOOL_CHOICE_NONE && json_array_size(tools) > 0;
-    *out = (struct grammar_answer){.thinking = thinking, .content = r->content, .value = r->value};
-    *calls = (struct grammar_calls){.markup = markup,
-                                    .tools = tools,
-                                    .name = r->tool_name,
-                                    .parallel = !r->one_call && !r->tool_name,
-                                    .strict_only = !must_call(r)};
+    *out = (struct answer_grammar){.thinking = thinking, .content = r->content, .value = r->value};
+    *calls = (struct call_grammar){.markup = markup,
+                                   .tools = tools,
+                                   .name = r->tool_name,
+                                   .parallel = !r->one_call && !r->tool_name,
+                                   .strict_only = !must_call(r)};
     if (may_call) out->calls = calls;
-    if (must_call(r) || r->content != GRAMMAR_CONTENT_NONE) return true;
-    out->content = GRAMMAR_CONTENT_TEXT;
+    if (must_call(r) || r->content != ANSWER_CONTENT_NONE) return true;
+    out->content = ANSWER_CONTENT_TEXT;
     return may_call && (r->one_call || has_strict_tool(tools));
 }
 

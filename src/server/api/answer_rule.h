@@ -10,7 +10,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-#include "chat/grammar.h"
+#include "chat/answer_grammar.h"
 #include "server/api/api_error.h"
 
 enum tool_choice {
@@ -22,7 +22,7 @@ enum tool_choice {
 
 /* Zeroed: anything goes. Released with answer_rule_free. */
 struct answer_rule {
-    enum grammar_content content;   /* NONE: none is said */
+    enum answer_content content;    /* NONE: none is said */
     json_t *value;                  /* of the content; own reference */
     struct grammar_options options; /* for JSON */
     const char *field;              /* static: the request's field that said the content */
@@ -35,9 +35,9 @@ struct answer_rule {
 /* answer_rule_set_content - say what the content must be
  *
  *   field  the field of the request that says it; param: path of the value in it. Both static.
- *   value  as enum grammar_content says; a reference is taken; NULL for an object
+ *   value  as enum answer_content says; a reference is taken; NULL for an object
  * Errors  EINVAL (400) when the content has been said: names both fields. */
-fathom_err answer_rule_set_content(struct answer_rule *r, enum grammar_content content,
+fathom_err answer_rule_set_content(struct answer_rule *r, enum answer_content content,
                                    const char *field, const char *param, json_t *value,
                                    struct api_error *e);
 
@@ -61,8 +61,8 @@ fathom_err answer_rule_check(const struct answer_rule *r, const json_t *tools, s
  * Returns false when anything may come: no content is said, calls need not be made, no tool is
  * "strict", and there may be several calls. */
 bool answer_rule_grammar(const struct answer_rule *r, const json_t *tools,
-                         enum chat_encoding markup, bool thinking, struct grammar_answer *out,
-                         struct grammar_calls *calls);
+                         enum chat_encoding markup, bool thinking, struct answer_grammar *out,
+                         struct call_grammar *calls);
 
 void answer_rule_free(struct answer_rule *r);
 

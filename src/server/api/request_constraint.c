@@ -21,7 +21,7 @@ static fathom_err set_schema(struct field_context *x, const char *field, const c
 {
     struct answer_rule *rule = &x->r->rule;
     if (json_is_object(v)) {
-        return answer_rule_set_content(rule, GRAMMAR_CONTENT_SCHEMA, field, path, v, x->e);
+        return answer_rule_set_content(rule, ANSWER_CONTENT_SCHEMA, field, path, v, x->e);
     }
     if (!json_is_string(v)) return field_wrong_type(x, path, v, "an object (a JSON schema)");
     json_t *schema = NULL;
@@ -32,7 +32,7 @@ static fathom_err set_schema(struct field_context *x, const char *field, const c
     if (err) {
         (void)api_error_from(x->e, err, path, &d);
     } else {
-        err = answer_rule_set_content(rule, GRAMMAR_CONTENT_SCHEMA, field, path, schema, x->e);
+        err = answer_rule_set_content(rule, ANSWER_CONTENT_SCHEMA, field, path, schema, x->e);
     }
     json_decref(schema);
     return err;
@@ -41,19 +41,19 @@ static fathom_err set_schema(struct field_context *x, const char *field, const c
 static fathom_err set_regex(struct field_context *x, const char *field, const char *path, json_t *v)
 {
     if (!json_is_string(v)) return field_wrong_type(x, path, v, "a string");
-    return answer_rule_set_content(&x->r->rule, GRAMMAR_CONTENT_REGEX, field, path, v, x->e);
+    return answer_rule_set_content(&x->r->rule, ANSWER_CONTENT_REGEX, field, path, v, x->e);
 }
 
 static fathom_err set_choice(struct field_context *x, const char *field, const char *path,
                              json_t *v)
 {
     if (!json_is_array(v)) return field_wrong_type(x, path, v, "an array of strings");
-    return answer_rule_set_content(&x->r->rule, GRAMMAR_CONTENT_CHOICE, field, path, v, x->e);
+    return answer_rule_set_content(&x->r->rule, ANSWER_CONTENT_CHOICE, field, path, v, x->e);
 }
 
 static fathom_err set_object(struct field_context *x, const char *field, const char *path)
 {
-    return answer_rule_set_content(&x->r->rule, GRAMMAR_CONTENT_OBJECT, field, path, NULL, x->e);
+    return answer_rule_set_content(&x->r->rule, ANSWER_CONTENT_OBJECT, field, path, NULL, x->e);
 }
 
 fathom_err field_guided_json(struct field_context *x, const struct field *f, json_t *v)
@@ -174,13 +174,13 @@ static const struct {
 fathom_err field_structured_outputs(struct field_context *x, const struct field *f, json_t *v)
 {
     if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
-    bool was_set = x->r->rule.content != GRAMMAR_CONTENT_NONE;
+    bool was_set = x->r->rule.content != ANSWER_CONTENT_NONE;
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) {
         json_t *item = json_object_get(v, outputs[i].name);
         if (!item || json_is_null(item)) continue;
         TRY(outputs[i].set(x, f->name, outputs[i].path, item));
     }
-    if (was_set || x->r->rule.content != GRAMMAR_CONTENT_NONE) return FATHOM_OK;
+    if (was_set || x->r->rule.content != ANSWER_CONTENT_NONE) return FATHOM_OK;
     return api_error_set(x->e, 400, "invalid_value", f->name,
                          "structured_outputs says nothing of the answer; json, regex, choice or "
                          "json_object is needed");

@@ -1,0 +1,109 @@
+/* builder.h - draw a grammar
+ *
+ * A grammar is a set of rules; each is a graph with a begin and an end state. An output is what
+ * stands on a path from begin to end of the root rule: text, markup, JSON, words of other rules. A
+ * sequence is one put after the other, a choice is several paths between two states, a repetition
+ * is a link back:
+ *
+ *   uint32_t rule = grammar_add_rule(b);
+ *   uint32_t at = grammar_rule_begin(b, rule);
+ *   at = grammar_put_text(b, at, "answer: ", 8);
+ *   TRY(grammar_put_schema(b, at, schema, &at, d));
+ *   grammar_join(b, at, grammar_rule_end(b, rule));
+ *   TRY(grammar_build(&g, b, rule, d));
+ *
+ * Functions that return a state cannot fail at once: the first failure is kept and comes out of
+ * grammar_build. Each returns a new state, where what was put has ended.
+ */
+#ifndef FATHOM_GRAMMAR_BUILDER_H
+#define FATHOM_GRAMMAR_BUILDER_H
+
+#include "grammar/automaton.h"
+#include "grammar/grammar.h"
+
+struct grammar_builder;
+
+/* grammar_builder_create - nothing drawn; v outlives the grammars, options may be NULL */
+fathom_err grammar_builder_create(struct grammar_builder **out, const struct grammar_vocab *v,
+                                  const struct grammar_options *options);
+void grammar_builder_destroy(struct grammar_builder *b); /* accepts NULL */
+
+/* grammar_build - compile what has been drawn
+ *
+ *   root  a rule
+ * Errors  what failed while drawing; EINVAL when nothing can be written, when a rule that is called
+ *         may be empty, or when a rule begins with itself; ELIMIT, ENOMEM. */
+fathom_err grammar_build(struct grammar **out, struct grammar_builder *b, uint32_t root,
+                         fathom_diag *d);
+
+/* grammar_draw - draws what is wanted from `from` on; *to is the state after it */
+typedef fathom_err grammar_draw(struct grammar_builder *b, uint32_t from, const void *what,
+                                uint32_t *to, fathom_diag *d);
+
+/* grammar_compile - the grammar of what one function draws
+ *
+ *   what  handed to `draw`
+ * Errors  as grammar_build, and what `draw` returns. *out is then NULL. */
+fathom_err grammar_compile(struct grammar **out, const struct grammar_vocab *v,
+                           const struct grammar_options *options, grammar_draw *draw,
+                           const void *what, fathom_diag *d);
+
+/* grammar_add_rule - a rule that nothing matches yet. grammar_rule_begin, grammar_rule_end - its
+ * states. */
+uint32_t grammar_add_rule(struct grammar_builder *b);
+uint32_t grammar_rule_begin(const struct grammar_builder *b, uint32_t rule);
+uint32_t grammar_rule_end(const struct grammar_builder *b, uint32_t rule);
+
+/* grammar_add_state - a state of its own. grammar_join - from `from` one may go on at `to`. */
+uint32_t grammar_add_state(struct grammar_builder *b);
+void grammar_join(struct grammar_builder *b, uint32_t from, uint32_t to);
+
+/* grammar_put_text - exactly these n bytes. grammar_put_markup - the same, but added tokens that
+ * occur in the text may also come as such. grammar_put_bytes - one byte of lo .. hi. */
+uint32_t grammar_put_text(struct grammar_builder *b, uint32_t from, const char *text, size_t n);
+uint32_t grammar_put_markup(struct grammar_builder *b, uint32_t from, const char *text);
+uint32_t grammar_put_bytes(struct grammar_builder *b, uint32_t from, uint8_t lo, uint8_t hi);
+
+/* grammar_put_rule - a word of another rule, drawn now or later; it must not be empty */
+uint32_t grammar_put_rule(struct grammar_builder *b, uint32_t from, uint32_t rule);
+
+/* grammar_put_until - any text, then `end`, which does not occur before. Markup as above. */
+uint32_t grammar_put_until(struct grammar_builder *b, uint32_t from, const char *end);
+
+/* grammar_put_dfa - a text that d accepts. grammar_put_string_dfa - a JSON string that stands for
+ * such a text, escaped as json.dumps(ensure_ascii=False) does. */
+uint32_t grammar_put_dfa(struct grammar_builder *b, uint32_t from, const struct dfa *d);
+uint32_t grammar_put_string_dfa(struct grammar_builder *b, uint32_t from, const struct dfa *d);
+
+/* grammar_put_string - any JSON string of min to max characters; UINT32_MAX: no end */
+uint32_t grammar_put_string(struct grammar_builder *b, uint32_t from, uint32_t min, uint32_t max);
+
+/* grammar_put_json - JSON in general (builder_json.c) */
+uint32_t grammar_put_json(struct grammar_builder *b, uint32_t from, enum grammar_json what);
+
+/* grammar_put_literal - exactly this value, spelled as json.dumps(ensure_ascii=False) does up to
+ * white space */
+uint32_t grammar_put_literal(struct grammar_builder *b, uint32_t from, const json_t *value);
+
+/* grammar_put_space - the optional white space after ':', after ',', or inside a bracket */
+enum grammar_place { GRAMMAR_AFTER_COLON, GRAMMAR_AFTER_COMMA, GRAMMAR_IN_BRACKET };
+uint32_t grammar_put_space(struct grammar_builder *b, uint32_t from, enum grammar_place place);
+
+/* grammar_put_schema - a value that the schema describes (schema_put.c)
+ *
+ *   to  the state after it
+ * Errors  as grammar_from_schema */
+fathom_err grammar_put_schema(struct grammar_builder *b, uint32_t from, const json_t *schema,
+                              uint32_t *to, fathom_diag *d);
+
+/* grammar_put_regex - a text that a pattern (grammar/regex.h) matches as a whole
+ * grammar_put_choice - one of the strings of an array
+ *
+ *   to  the state after it
+ * Errors  as grammar_from_regex, grammar_from_choice */
+fathom_err grammar_put_regex(struct grammar_builder *b, uint32_t from, const char *pattern,
+                             size_t n, uint32_t *to, fathom_diag *d);
+fathom_err grammar_put_choice(struct grammar_builder *b, uint32_t from, const json_t *choices,
+                              uint32_t *to, fathom_diag *d);
+
+#endif

@@ -1,0 +1,470 @@
+/* regex.c - a pattern is drawn into an automaton while it is read
+ *
+ * What may be repeated is read once for each copy, so there is no tree between text and automaton.
+ */
+#include "grammar/regex.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/utf8.h"
+
+enum {
+    PARTS_MAX = 1 << 17, /* characters, classes and groups read, copies counted */
+    NO_END = UINT32_MAX,
+};
+
+struct parser {
+    const char *text;
+    size_t n;
+    size_t at;
+    struct nfa nfa;
+    uint32_t depth;
+    uint32_t n_part;
+    fathom_diag *d;
+};
+
+/* A set of code points as ascending, disjoint ranges once it has been normalised. */
+struct class
+{
+    uint32_t n;
+    struct {
+        uint32_t lo, hi;
+    } ranges[REGEX_RANGES_MAX];
+};
+
+static bool peek(const struct parser *p, const char *literal)
+{
+    size_t n = strlen(literal);
+    return p->n - p->at >= n && memcmp(p->text + p->at, literal, n) == 0;
+}
+
+static bool take(struct parser *p, const char *literal)
+{
+    if (!peek(p, literal)) return false;
+    p->at += strlen(literal);
+    return true;
+}
+
+#define REFUSE(p, what)                                                                            \
+    FAIL((p)->d, FATHOM_EUNSUPPORTED, "pattern, byte %zu: %s is not supported", (p)->at, what)
+
+#define MALFORMED(p, what) FAIL((p)->d, FATHOM_EINVAL, "pattern, byte %zu: %s", (p)->at, what)
+
+static fathom_err too_large(struct parser *p)
+{
+    FAIL(p->d, FATHOM_ELIMIT, "pattern: it needs more than %d states; repeat fewer times",
+         REGEX_STATES_MAX);
+}
+
+static fathom_err next_code_point(struct parser *p, uint32_t *cp)
+{
+    size_t len;
+    if (p->at == p->n) MALFORMED(p, "it ends too early");
+    int32_t c = utf8_next(p->text + p->at, p->n - p->at, &len);
+    if (c < 0) MALFORMED(p, "not UTF-8");
+    p->at += len;
+    *cp = (uint32_t)c;
+    return FATHOM_OK;
+}
+
+/* ---- classes ---------------------------------------------------------------------------- */
+
+static fathom_err class_add(struct parser *p, struct class *c, uint32_t lo, uint32_t hi)
+{
+    if (c->n == REGEX_RANGES_MAX) {
+        FAIL(p->d, FATHOM_ELIMIT, "pattern, byte %zu: a class of more than %d ranges", p->at,
+             REGEX_RANGES_MAX);
+    }
+    c->ranges[c->n].lo = lo;
+    c->ranges[c->n++].hi = hi;
+    return FATHOM_OK;
+}
+
+static int by_low_end(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void class_normalise(struct class *c)
+{
+    uint32_t n = 0;
+    qsort(c->ranges, c->n, sizeof c->ranges[0], by_low_end);
+    for (uint32_t i = 0; i < c->n; i++) {
+        if (n > 0 && c->ranges[i].lo <= c->ranges[n - 1].hi + 1) {
+            if (c->ranges[i].hi > c->ranges[n - 1].hi) c->ranges[n - 1].hi = c->ranges[i].hi;
+        } else {
+            c->ranges[n++] = c->ranges[i];
+        }
+    }
+    c->n = n;
+}
+
+static fathom_err class_negate(struct parser *p, struct class *c)
+{
+    struct class out = {.n = 0};
+    uint32_t next = 0;
+    class_normalise(c);
+    for (uint32_t i = 0; i < c->n; i++) {
+        if (c->ranges[i].lo > next) TRY(class_add(p, &out, next, c->ranges[i].lo - 1));
+        next = c->ranges[i].hi + 1;
+    }
+    if (next <= FA_CODE_POINT_LAST) TRY(class_add(p, &out, next, FA_CODE_POINT_LAST));
+    *c = out;
+    return FATHOM_OK;
+}
+
+/* \d \w \s and their negations; false: the letter names no class. */
+static fathom_err class_add_named(struct parser *p, struct class *c, uint32_t letter, bool *known)
+{
+    static const struct {
+        char letter;
+        uint8_t ranges[8]; /* pairs, ended by 0 */
+    } named[] = {{'d', {'0', '9'}},
+                 {'w', {'0', '9', 'A', 'Z', '_', '_', 'a', 'z'}},
+                 {'s', {'\t', '\r', ' ', ' '}}};
+    *known = false;
+    for (size_t i = 0; i < sizeof named / sizeof named[0]; i++) {
+        if ((letter | 0x20) != (uint32_t)named[i].letter) continue;
+        struct class own = {.n = 0};
+        for (size_t k = 0; k < 8 && named[i].ranges[k]; k += 2) {
+            TRY(class_add(p, &own, named[i].ranges[k], named[i].ranges[k + 1]));
+        }
+        if (!(letter & 0x20)) TRY(class_negate(p, &own));
+        for (uint32_t k = 0; k < own.n; k++) {
+            TRY(class_add(p, c, own.ranges[k].lo, own.ranges[k].hi));
+        }
+        *known = true;
+    }
+    return FATHOM_OK;
+}
+
+/* ---- escapes ---------------------------------------------------------------------------- */
+
+static fathom_err read_hex(struct parser *p, unsigned n_digit, uint32_t *cp)
+{
+    *cp = 0;
+    for (unsigned i = 0; i < n_digit; i++, p->at++) {
+        char c = p->at < p->n ? p->text[p->at] : '\0';
+        uint32_t digit;
+        if (c >= '0' && c <= '9') {
+            digit = (uint32_t)(c - '0');
+        } else if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f') {
+            digit = (uint32_t)((c | 0x20) - 'a' + 10);
+        } else {
+            MALFORMED(p, "a hexadecimal digit is missing");
+        }
+        *cp = *cp << 4 | digit;
+    }
+    if (*cp > FA_CODE_POINT_LAST || (*cp >= FA_SURROGATE_FIRST && *cp <= FA_SURROGATE_LAST)) {
+        MALFORMED(p, "an escape that is no character");
+    }
+    return FATHOM_OK;
+}
+
+/* The character after a backslash, which has been taken. */
+static fathom_err read_escape(struct parser *p, uint32_t *cp)
+{
+    static const char letters[] = "nrtfv0", values[] = "\n\r\t\f\v";
+    TRY(next_code_point(p, cp));
+    if (*cp >= 0x80) return FATHOM_OK;
+    const char *letter = *cp ? strchr(letters, (int)*cp) : NULL;
+    if (letter) {
+        *cp = (uint32_t)values[letter - letters];
+        return FATHOM_OK;
+    }
+    switch (*cp) {
+    case 'x': return read_hex(p, 2, cp);
+    case 'u': return read_hex(p, 4, cp);
+    case 'U': return read_hex(p, 8, cp);
+    case 'b':
+    case 'B': REFUSE(p, "a word boundary (\\b)");
+    case 'p':
+    case 'P': REFUSE(p, "a Unicode property (\\p)");
+    case 'k': REFUSE(p, "a back reference (\\k)");
+    default: break;
+    }
+    if (*cp >= '1' && *cp <= '9') REFUSE(p, "a back reference");
+    if ((*cp | 0x20) >= 'a' && (*cp | 0x20) <= 'z') MALFORMED(p, "an unknown escape");
+    return FATHOM_OK;
+}
+
+/* ---- [...] ------------------------------------------------------------------------------ */
+
+/* One element of a class: a named class, added at once, or a character. */
+static fathom_err read_element(struct parser *p, struct class *c, uint32_t *cp, bool *is_class)
+{
+    *is_class = false;
+    TRY(next_code_point(p, cp));
+    if (*cp == '[' && p->at < p->n && (p->text[p->at] == ':' || p->text[p->at] == '.')) {
+        REFUSE(p, "a POSIX class");
+    }
+    if (*cp != '\\') return FATHOM_OK;
+    size_t before = p->at;
+    TRY(next_code_point(p, cp));
+    TRY(class_add_named(p, c, *cp, is_class));
+    if (*is_class) return FATHOM_OK;
+    if (*cp == 'b') {
+        *cp = '\b';
+        return FATHOM_OK;
+    }
+    p->at = before;
+    return read_escape(p, cp);
+}
+
+/* After "[". */
+static fathom_err read_class(struct parser *p, struct class *c)
+{
+    c->n = 0;
+    bool negated = take(p, "^");
+    for (bool first = true; first || !peek(p, "]"); first = false) {
+        uint32_t lo, hi;
+        bool is_class;
+        TRY(read_element(p, c, &lo, &is_class));
+        if (is_class) continue;
+        hi = lo;
+        bool range = peek(p, "-") && p->n - p->at > 1 && p->text[p->at + 1] != ']';
+        if (range) {
+            p->at++;
+            TRY(read_element(p, c, &hi, &is_class));
+            if (is_class) MALFORMED(p, "a range that ends in a class");
+            if (hi < lo) MALFORMED(p, "a range that ends before it begins");
+        }
+        TRY(class_add(p, c, lo, hi));
+    }
+    p->at++;
+    if (negated) TRY(class_negate(p, c));
+    class_normalise(c);
+    return FATHOM_OK;
+}
+
+static void put_class(struct nfa *n, const struct class *c, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = 0; i < c->n; i++) {
+        uint32_t lo = c->ranges[i].lo, hi = c->ranges[i].hi;
+        if (lo < FA_SURROGATE_FIRST) {
+            nfa_edge(n, from, lo, hi < FA_SURROGATE_FIRST ? hi : FA_SURROGATE_FIRST - 1, to);
+        }
+        if (hi > FA_SURROGATE_LAST) {
+            nfa_edge(n, from, lo > FA_SURROGATE_LAST ? lo : FA_SURROGATE_LAST + 1, hi, to);
+        }
+    }
+}
+
+/* ---- atoms ------------------------------------------------------------------------------ */
+
+static fathom_err read_choice(struct parser *p, uint32_t from, uint32_t *to);
+
+/* After "(": what kind of group it is. */
+static fathom_err read_group_head(struct parser *p)
+{
+    if (!take(p, "?")) return FATHOM_OK;
+    if (take(p, ":")) return FATHOM_OK;
+    if (peek(p, "=") || peek(p, "!") || peek(p, "<=") || peek(p, "<!")) REFUSE(p, "look-around");
+    if (peek(p, "P=")) REFUSE(p, "a back reference");
+    if (peek(p, ">")) REFUSE(p, "an atomic group");
+    if (peek(p, "#")) REFUSE(p, "a comment group");
+    if (!take(p, "P<") && !take(p, "<")) REFUSE(p, "a flag in a group");
+    while (p->at < p->n && p->text[p->at] != '>') p->at++;
+    if (!take(p, ">")) MALFORMED(p, "a group name without its end");
+    return FATHOM_OK;
+}
+
+static fathom_err read_group(struct parser *p, uint32_t from, uint32_t *to)
+{
+    TRY(read_group_head(p));
+    if (++p->depth > REGEX_DEPTH_MAX) {
+        FAIL(p->d, FATHOM_ELIMIT, "pattern, byte %zu: groups nested deeper than %d", p->at,
+             REGEX_DEPTH_MAX);
+    }
+    TRY(read_choice(p, from, to));
+    if (!take(p, ")")) MALFORMED(p, "a group without its )");
+    p->depth--;
+    return FATHOM_OK;
+}
+
+static fathom_err read_backslash(struct parser *p, uint32_t from, uint32_t *to)
+{
+    struct class c = {.n = 0};
+    uint32_t cp;
+    bool known;
+    size_t before = p->at;
+    *to = nfa_state(&p->nfa);
+    TRY(next_code_point(p, &cp));
+    if (cp == 'A' || cp == 'Z') {
+        nfa_link(&p->nfa, from, cp == 'A' ? NFA_BEGIN : NFA_END, *to);
+        return FATHOM_OK;
+    }
+    TRY(class_add_named(p, &c, cp, &known));
+    if (!known) {
+        p->at = before;
+        TRY(read_escape(p, &cp));
+        TRY(class_add(p, &c, cp, cp));
+    }
+    put_class(&p->nfa, &c, from, *to);
+    return FATHOM_OK;
+}
+
+/* A character, class, group or anchor, drawn from `from` to a state of its own. */
+static fathom_err read_atom(struct parser *p, uint32_t from, uint32_t *to)
+{
+    struct class c = {.n = 0};
+    uint32_t cp;
+    if (++p->n_part > PARTS_MAX || p->nfa.err == FATHOM_ELIMIT) return too_large(p);
+    if (p->nfa.err) return p->nfa.err;
+    if (take(p, "(")) return read_group(p, from, to);
+    if (take(p, "\\")) return read_backslash(p, from, to);
+    if (peek(p, "*") || peek(p, "+") || peek(p, "?")) MALFORMED(p, "nothing to repeat");
+    *to = nfa_state(&p->nfa);
+    if (take(p, "^")) {
+        nfa_link(&p->nfa, from, NFA_BEGIN, *to);
+    } else if (take(p, "$")) {
+        nfa_link(&p->nfa, from, NFA_END, *to);
+    } else if (take(p, ".")) {
+        TRY(class_add(p, &c, '\n', '\n'));
+        TRY(class_negate(p, &c));
+        put_class(&p->nfa, &c, from, *to);
+    } else if (take(p, "[")) {
+        TRY(read_class(p, &c));
+        put_class(&p->nfa, &c, from, *to);
+    } else {
+        TRY(next_code_point(p, &cp));
+        nfa_edge(&p->nfa, from, cp, cp, *to);
+    }
+    return FATHOM_OK;
+}
+
+/* ---- repetition ------------------------------------------------------------------------- */
+
+static bool read_number(struct parser *p, uint32_t *value)
+{
+    size_t begin = p->at;
+    *value = 0;
+    while (p->at < p->n && p->text[p->at] >= '0' && p->text[p->at] <= '9') {
+        if (*value <= REGEX_REPEAT_MAX) *value = *value * 10 + (uint32_t)(p->text[p->at] - '0');
+        p->at++;
+    }
+    return p->at > begin;
+}
+
+/* {m}, {m,}, {,n} or {m,n}; anything else after a brace makes the brace a character. */
+static bool read_braces(struct parser *p, uint32_t *lo, uint32_t *hi)
+{
+    size_t before = p->at;
+    if (!take(p, "{")) return false;
+    bool has_lo = read_number(p, lo), comma = take(p, ","), has_hi = comma && read_number(p, hi);
+    if (!take(p, "}") || (!has_lo && !has_hi)) {
+        p->at = before;
+        return false;
+    }
+    if (!comma) *hi = *lo;
+    if (comma && !has_hi) *hi = NO_END;
+    return true;
+}
+
+/* How often the atom before is wanted. */
+static fathom_err read_quantifier(struct parser *p, uint32_t *lo, uint32_t *hi, bool *found)
+{
+    *found = true;
+    *lo = 0;
+    *hi = NO_END;
+    if (take(p, "*")) {
+    } else if (take(p, "+")) {
+        *lo = 1;
+    } else if (take(p, "?")) {
+        *hi = 1;
+    } else if (!read_braces(p, lo, hi)) {
+        *found = false;
+        return FATHOM_OK;
+    }
+    if (*hi < *lo) MALFORMED(p, "a repetition that ends before it begins");
+    if (*lo > REGEX_REPEAT_MAX || (*hi != NO_END && *hi > REGEX_REPEAT_MAX)) {
+        FAIL(p->d, FATHOM_ELIMIT, "pattern, byte %zu: more than %d repetitions", p->at,
+             REGEX_REPEAT_MAX);
+    }
+    if (peek(p, "+")) REFUSE(p, "a possessive repetition");
+    (void)take(p, "?");
+    if (peek(p, "*") || peek(p, "+") || peek(p, "?")) MALFORMED(p, "a repetition of a repetition");
+    return FATHOM_OK;
+}
+
+/* An atom with its repetition. The copies are read again from the atom's first byte. */
+static fathom_err read_piece(struct parser *p, uint32_t from, uint32_t *to)
+{
+    size_t begin = p->at;
+    uint32_t lo, hi, out, once, depth = p->depth;
+    bool found;
+    uint32_t inner = nfa_state(&p->nfa);
+    TRY(read_atom(p, inner, &once));
+    TRY(read_quantifier(p, &lo, &hi, &found));
+    if (!found) lo = hi = 1;
+    size_t end = p->at;
+    out = nfa_state(&p->nfa);
+    uint32_t n_copy = hi != NO_END ? hi : lo ? lo : 1;
+    uint32_t at = from;
+    for (uint32_t i = 0; i < n_copy; i++) {
+        if (i > 0) {
+            p->at = begin;
+            p->depth = depth;
+            inner = nfa_state(&p->nfa);
+            TRY(read_atom(p, inner, &once));
+        }
+        nfa_link(&p->nfa, at, NFA_EPSILON, inner);
+        if (i >= lo) nfa_link(&p->nfa, at, NFA_EPSILON, out);
+        at = once;
+    }
+    if (hi == NO_END) nfa_link(&p->nfa, at, NFA_EPSILON, inner);
+    nfa_link(&p->nfa, at, NFA_EPSILON, out);
+    p->at = end;
+    *to = out;
+    return p->nfa.err == FATHOM_ENOMEM ? FATHOM_ENOMEM : FATHOM_OK;
+}
+
+static fathom_err read_choice(struct parser *p, uint32_t from, uint32_t *to)
+{
+    *to = nfa_state(&p->nfa);
+    do {
+        uint32_t at = from;
+        while (p->at < p->n && !peek(p, "|") && !peek(p, ")")) TRY(read_piece(p, at, &at));
+        nfa_link(&p->nfa, at, NFA_EPSILON, *to);
+    } while (take(p, "|"));
+    return FATHOM_OK;
+}
+
+/* ---- the whole -------------------------------------------------------------------------- */
+
+static fathom_err build(struct dfa *out, struct parser *p, enum regex_mode mode)
+{
+    uint32_t start = nfa_state(&p->nfa), end;
+    uint32_t inner = nfa_state(&p->nfa);
+    if (mode == REGEX_SEARCH) nfa_any(&p->nfa, start, start);
+    nfa_link(&p->nfa, start, NFA_EPSILON, inner);
+    TRY(read_choice(p, inner, &end));
+    if (p->at < p->n) MALFORMED(p, "a ) without its group");
+    if (mode == REGEX_SEARCH) {
+        uint32_t open = nfa_state(&p->nfa);
+        nfa_any(&p->nfa, open, open);
+        nfa_link(&p->nfa, end, NFA_EPSILON, open);
+        end = open;
+    }
+    fathom_err err = p->nfa.err;
+    if (!err) {
+        err = dfa_build(out, &p->nfa, start, end, mode == REGEX_SEARCH ? DFA_OPEN : DFA_WHOLE,
+                        REGEX_STATES_MAX, NULL);
+    }
+    return err == FATHOM_ELIMIT ? too_large(p) : err;
+}
+
+fathom_err regex_compile(struct dfa *out, const char *pattern, size_t n, enum regex_mode mode,
+                         fathom_diag *d)
+{
+    struct parser p = {.text = pattern, .n = n, .d = d};
+    *out = (struct dfa){0};
+    nfa_init(&p.nfa, REGEX_STATES_MAX * 4);
+    fathom_err err = build(out, &p, mode);
+    nfa_free(&p.nfa);
+    if (err) dfa_free(out);
+    return err;
+}

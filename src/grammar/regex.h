@@ -1,0 +1,42 @@
+/* regex.h - regular expressions to automata over code points
+ *
+ * A subset of what Python and ECMAScript have in common:
+ *
+ *   x y, x|y, (x), (?:x), (?<name>x), (?P<name>x)
+ *   x* x+ x? x{m} x{m,} x{,n} x{m,n}; a ? after these changes nothing, since every match counts
+ *   . (all but \n), [a-z], [^a-z], ^ and $ (\A, \Z) wherever they stand
+ *   \d \w \s \D \W \S (of ASCII), \n \r \t \f \v \0, \xHH, \uHHHH, \UHHHHHHHH, \ before a sign
+ *
+ * Not: back references, look-around, \b, \p{...}, flags, possessive and atomic groups.
+ */
+#ifndef FATHOM_GRAMMAR_REGEX_H
+#define FATHOM_GRAMMAR_REGEX_H
+
+#include <stddef.h>
+
+#include "fathom/err.h"
+#include "grammar/automaton.h"
+
+enum {
+    REGEX_STATES_MAX = 1 << 15, /* states of a pattern, with and without choice: ELIMIT */
+    REGEX_REPEAT_MAX = 4096,    /* m and n of x{m,n}: ELIMIT */
+    REGEX_DEPTH_MAX = 100,      /* nested groups: ELIMIT */
+    REGEX_RANGES_MAX = 256,     /* ranges of a class: ELIMIT */
+};
+
+enum regex_mode {
+    REGEX_FULL,   /* the whole text matches */
+    REGEX_SEARCH, /* some part of it does: "pattern" of JSON schema */
+};
+
+/* regex_compile - the texts that a pattern matches
+ *
+ *   pattern  n bytes of UTF-8
+ * Errors  EINVAL        no well-formed pattern, with the byte where and what is wrong
+ *         EUNSUPPORTED  what the subset does not have, with its name and byte
+ *         ELIMIT, ENOMEM. *out is then empty.
+ * Edge    a pattern may match nothing at all: dfa_is_empty. */
+fathom_err regex_compile(struct dfa *out, const char *pattern, size_t n, enum regex_mode mode,
+                         fathom_diag *d);
+
+#endif

@@ -1,0 +1,182 @@
+/* schema.h - a JSON schema taken apart, for whoever draws its values in a form of their own
+ *
+ * grammar_put_schema (builder.h) draws a schema as JSON and needs nothing of this. A writer that
+ * has another form for some values, as V3.2 has for the parameters of a tool call, goes step by
+ * step:
+ *
+ *   struct schema_compiler c;
+ *   schema_open(&c, b, schema, path, d)       for all subschemas of one schema
+ *   schema_flat_merge(&c, &f, schema)         $ref, allOf and keywords become constraints
+ *   schema_flat_each(&c, &f, visit, arg)      one call for each choice of alternatives, which
+ *       schema_members_collect(&c, f, &m)       may ask for the members of an object,
+ *       schema_build_string(&c, f, &dfa)        for the texts of a string,
+ *       schema_put_flat(&c, from, f, to)        or draw what is left as JSON
+ *   schema_finish(&c)                         draws the rules of subschemas met on the way
+ *   schema_close(&c)
+ */
+#ifndef FATHOM_GRAMMAR_SCHEMA_H
+#define FATHOM_GRAMMAR_SCHEMA_H
+
+#include <jansson.h>
+
+#include "base/buf.h"
+#include "grammar/automaton.h"
+
+enum {
+    SCHEMA_REF_DEPTH_MAX = 64,    /* $ref and allOf inside one another, alternatives: EINVAL */
+    SCHEMA_ITEMS_MAX = 4096,      /* minItems, finite maxItems, prefixItems: ELIMIT */
+    SCHEMA_STATES_MAX = 1 << 15,  /* states of a number or a string with a pattern: ELIMIT */
+    SCHEMA_PROPERTIES_MAX = 4096, /* properties of one object, required ones included: ELIMIT */
+    SCHEMA_COUNT_MAX = 1 << 16,   /* properties times counts, with min- or maxProperties: ELIMIT */
+    SCHEMA_ALTERNATIVES_MAX = 4096, /* combinations of anyOf and oneOf in one place: ELIMIT */
+    SCHEMA_COST_MAX = 1 << 24,      /* of all automata together, some 2 s: ELIMIT */
+};
+
+/* ---- the compiler ----------------------------------------------------------------------- */
+
+struct grammar_builder;
+struct schema_rule;
+
+/* The state of one compilation. */
+struct schema_compiler {
+    struct grammar_builder *b;
+    const json_t *root; /* borrowed */
+    fathom_diag *d;
+    struct buf path; /* of what is looked at now, for messages */
+    struct schema_rule *rules;
+    uint32_t n_rule;
+    size_t cap_rule;
+    uint32_t n_alternative;
+    uint32_t depth;
+    uint64_t cost;
+};
+
+/* schema_open - a compiler for a root and its subschemas
+ *
+ *   path  of the root, for messages: "#"
+ * Errors  ENOMEM.
+ * Owns    what schema_close releases, after an error too. */
+fathom_err schema_open(struct schema_compiler *c, struct grammar_builder *b, const json_t *root,
+                       const char *path, fathom_diag *d);
+
+/* schema_finish - draw the rules that schema_put_flat has put off; errors as grammar_from_schema */
+fathom_err schema_finish(struct schema_compiler *c);
+void schema_close(struct schema_compiler *c);
+
+/* schema_enter - lengthen the path by "/name". schema_enter_index - by "/i".
+ * Returns what schema_leave wants. */
+size_t schema_enter(struct schema_compiler *c, const char *name);
+size_t schema_enter_index(struct schema_compiler *c, size_t i);
+void schema_leave(struct schema_compiler *c, size_t mark);
+
+/* schema_spend - account for an automaton; ELIMIT past SCHEMA_COST_MAX */
+fathom_err schema_spend(struct schema_compiler *c, const struct dfa *d);
+
+/* ---- constraints ------------------------------------------------------------------------ */
+
+enum schema_type {
+    SCHEMA_TYPE_NULL = 1,
+    SCHEMA_TYPE_BOOLEAN = 2,
+    SCHEMA_TYPE_INTEGER = 4,
+    SCHEMA_TYPE_NUMBER = 8, /* with INTEGER: all numbers */
+    SCHEMA_TYPE_STRING = 16,
+    SCHEMA_TYPE_ARRAY = 32,
+    SCHEMA_TYPE_OBJECT = 64,
+    SCHEMA_TYPE_ALL = 127,
+};
+
+/* A schema without references and allOf: all keywords must hold. Containers are owned; NULL stands
+ * for a keyword that does not occur. */
+struct schema_flat {
+    unsigned types;   /* that "type" leaves */
+    unsigned touched; /* that keywords speak of */
+    bool never;
+    json_t *values;       /* array: enum, const */
+    json_t *number_rules; /* array of {keyword: number}: bounds and multipleOf */
+    json_t *string_rules; /* array of {keyword: string}: pattern and format */
+    uint32_t min_length, max_length;
+    json_t *prefix; /* array of schemas */
+    json_t *items;
+    json_t *unevaluated_items;
+    bool unique;
+    uint32_t min_items, max_items;
+    json_t *properties; /* name: schema */
+    json_t *required;   /* array of names */
+    json_t *additional;
+    json_t *unevaluated;
+    json_t *patterns; /* pattern: schema */
+    json_t *names;    /* array of schemas */
+    uint32_t min_properties, max_properties;
+    json_t *groups; /* array of arrays of schemas: one of each must hold */
+    /* "unevaluated..." speaks of what its own schema leaves open. In one that others are joined to
+     * (inner), this is known only as long as they say nothing of members or items. */
+    bool inner_properties, inner_items;
+    uint32_t n_members, n_elements; /* schemas that do */
+};
+
+/* schema_flat_init - no constraint: every value. schema_flat_free - release; f is as initialised.
+ */
+void schema_flat_init(struct schema_flat *f);
+void schema_flat_free(struct schema_flat *f);
+
+/* schema_flat_copy - *out is a copy with containers of its own; after ENOMEM it is as initialised
+ */
+fathom_err schema_flat_copy(struct schema_flat *out, const struct schema_flat *f);
+
+/* schema_flat_merge - f must also satisfy a schema. EUNSUPPORTED, EINVAL with keyword and path. */
+fathom_err schema_flat_merge(struct schema_compiler *c, struct schema_flat *f,
+                             const json_t *schema);
+
+/* schema_flat_each - call visit with a copy of f for each way to choose one schema of every group.
+ * The copy, which has no groups, may be changed. */
+typedef fathom_err schema_visit(struct schema_compiler *c, struct schema_flat *f, void *arg);
+fathom_err schema_flat_each(struct schema_compiler *c, const struct schema_flat *f,
+                            schema_visit *visit, void *arg);
+
+/* schema_types - the types that constraints without groups have values of */
+unsigned schema_types(const struct schema_flat *f);
+
+/* schema_flat_item - the schema of element i of an array; *out is a new reference. ENOMEM. */
+fathom_err schema_flat_item(const struct schema_flat *f, size_t i, json_t **out);
+
+/* schema_same_value - the equality of JSON schema: 1 is 1.0 */
+bool schema_same_value(const json_t *a, const json_t *b);
+
+/* schema_keep_allowed - f->values become those that meet the other constraints; nothing without
+ * values. f has no groups. */
+fathom_err schema_keep_allowed(struct schema_compiler *c, struct schema_flat *f);
+
+/* schema_build_string - the texts, over code points, of the strings that constraints describe: the
+ * strings among f->values, which schema_keep_allowed has been over, or those under the rules and
+ * lengths. f has no groups. */
+fathom_err schema_build_string(struct schema_compiler *c, const struct schema_flat *f,
+                               struct dfa *out);
+
+/* schema_put_flat - draw the JSON values that constraints describe, from one state to another */
+fathom_err schema_put_flat(struct schema_compiler *c, uint32_t from, const struct schema_flat *f,
+                           uint32_t to);
+
+/* ---- objects ---------------------------------------------------------------------------- */
+
+/* One member that an object may have. */
+struct schema_member {
+    const char *name;
+    size_t n_name;
+    json_t *schema; /* owned: all schemas that apply */
+    bool required;
+};
+
+struct schema_members {
+    struct schema_member *list;
+    size_t n;
+    json_t *rest; /* schema of others, borrowed; NULL: there are none */
+};
+
+/* schema_members_collect - the members of an object in order: properties, then what else is
+ * required. Members that cannot occur are left out; f->never is set when one of them is required.
+ * Released with schema_members_free. */
+fathom_err schema_members_collect(struct schema_compiler *c, struct schema_flat *f,
+                                  struct schema_members *out);
+void schema_members_free(struct schema_members *m);
+
+#endif

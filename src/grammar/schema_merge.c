@@ -1,0 +1,676 @@
+/* schema_merge.c - a schema with its $ref and allOf to one flat set of constraints */
+#include <stddef.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/json.h"
+#include "grammar/schema_int.h"
+
+/* A keyword where it stands. */
+struct site {
+    const struct keyword *k;
+    const json_t *value;
+    const json_t *schema; /* that has the keyword */
+};
+
+/* What a keyword asks of a value becomes part of f. */
+typedef fathom_err merge_keyword(struct schema_compiler *c, struct schema_flat *f,
+                                 const struct site *at);
+
+struct keyword {
+    const char *name;
+    merge_keyword *merge; /* NULL: looked at elsewhere, or says nothing about values */
+    unsigned touches;     /* types that it speaks of */
+    size_t count;         /* offset in flat of what merge_least and merge_most bound */
+};
+
+/* ---- small steps ------------------------------------------------------------------------ */
+
+static fathom_err malformed(struct schema_compiler *c, const char *keyword, const json_t *value,
+                            const char *needed)
+{
+    FAIL(c->d, FATHOM_EINVAL, "schema %s: \"%s\" is %s, %s is needed", buf_str(&c->path), keyword,
+         json_type_text(value), needed);
+}
+
+static fathom_err unsupported(struct schema_compiler *c, const char *keyword, const char *why)
+{
+    if (c->b->options.lenient) return FATHOM_OK;
+    FAIL(c->d, FATHOM_EUNSUPPORTED, "schema %s: the keyword \"%s\" is not supported%s",
+         buf_str(&c->path), keyword, why);
+}
+
+/* A string that a C string can stand for. */
+static bool is_text(const json_t *value)
+{
+    const char *text = json_string_value(value);
+    return text && strlen(text) == json_string_length(value);
+}
+
+static bool is_schema(const json_t *value)
+{
+    return json_is_object(value) || json_is_boolean(value);
+}
+
+/* Appends a value, which stays the caller's, to an array that may not exist yet. */
+static fathom_err append(json_t **array, const json_t *value)
+{
+    if (!*array) *array = json_array();
+    return *array && json_array_append(*array, (json_t *)value) == 0 ? FATHOM_OK : FATHOM_ENOMEM;
+}
+
+/* Whether a schema of others forbids anything; NULL does not. */
+static bool restricts(const json_t *additional)
+{
+    return additional && !json_is_true(additional);
+}
+
+/* *to and a schema must both hold. */
+static fathom_err conjoin(json_t **to, const json_t *schema)
+{
+    if (!schema || json_is_true(schema)) return FATHOM_OK;
+    if (!*to || json_is_true(*to)) {
+        json_decref(*to);
+        *to = json_incref((json_t *)schema);
+        return FATHOM_OK;
+    }
+    if (json_equal(*to, schema)) return FATHOM_OK;
+    json_t *both = json_pack("{s:[O,O]}", "allOf", *to, schema);
+    if (!both) return FATHOM_ENOMEM;
+    json_decref(*to);
+    *to = both;
+    return FATHOM_OK;
+}
+
+static fathom_err read_count(struct schema_compiler *c, const struct site *at, uint32_t *out)
+{
+    double x = json_is_number(at->value) ? json_number_value(at->value) : -1;
+    if (x < 0 || x > UINT32_MAX - 1 || x != (double)(uint32_t)x) {
+        return malformed(c, at->k->name, at->value, "a whole number of 0 or more");
+    }
+    *out = (uint32_t)x;
+    return FATHOM_OK;
+}
+
+static fathom_err merge_least(struct schema_compiler *c, struct schema_flat *f,
+                              const struct site *at)
+{
+    uint32_t n = 0, *count = (uint32_t *)((char *)f + at->k->count);
+    TRY(read_count(c, at, &n));
+    if (*count < n) *count = n;
+    return FATHOM_OK;
+}
+
+static fathom_err merge_most(struct schema_compiler *c, struct schema_flat *f,
+                             const struct site *at)
+{
+    uint32_t n = 0, *count = (uint32_t *)((char *)f + at->k->count);
+    TRY(read_count(c, at, &n));
+    if (*count > n) *count = n;
+    return FATHOM_OK;
+}
+
+/* ---- references ------------------------------------------------------------------------- */
+
+static fathom_err merge_ref(struct schema_compiler *c, struct schema_flat *f, const struct site *at)
+{
+    const json_t *target = NULL;
+    TRY(schema_resolve(c, at->value, &target));
+    return schema_flat_merge(c, f, target);
+}
+
+static fathom_err merge_all_of(struct schema_compiler *c, struct schema_flat *f,
+                               const struct site *at)
+{
+    if (!json_is_array(at->value)) return malformed(c, "allOf", at->value, "an array of schemas");
+    for (size_t i = 0; i < json_array_size(at->value); i++) {
+        size_t mark = schema_enter(c, "allOf");
+        (void)schema_enter_index(c, i);
+        TRY(schema_flat_merge(c, f, json_array_get(at->value, i)));
+        schema_leave(c, mark);
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err merge_group(struct schema_compiler *c, struct schema_flat *f,
+                              const struct site *at)
+{
+    if (json_array_size(at->value) == 0)
+        return malformed(c, "anyOf", at->value, "an array of schemas");
+    return append(&f->groups, at->value);
+}
+
+/* ---- all types -------------------------------------------------------------------------- */
+
+static fathom_err read_type(struct schema_compiler *c, const json_t *value, unsigned *out)
+{
+    static const struct {
+        const char *name;
+        unsigned types;
+    } names[] = {
+        {"null", SCHEMA_TYPE_NULL},       {"boolean", SCHEMA_TYPE_BOOLEAN},
+        {"integer", SCHEMA_TYPE_INTEGER}, {"number", SCHEMA_TYPE_NUMBER | SCHEMA_TYPE_INTEGER},
+        {"string", SCHEMA_TYPE_STRING},   {"array", SCHEMA_TYPE_ARRAY},
+        {"object", SCHEMA_TYPE_OBJECT}};
+    const char *name = json_string_value(value);
+    for (size_t i = 0; name && i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(name, names[i].name) != 0) continue;
+        *out |= names[i].types;
+        return FATHOM_OK;
+    }
+    FAIL(c->d, FATHOM_EINVAL,
+         "schema %s: \"type\" is %s%s%s, one of null, boolean, integer, number, string, array, "
+         "object is needed",
+         buf_str(&c->path), name ? "\"" : "", name ? name : json_type_text(value),
+         name ? "\"" : "");
+}
+
+static fathom_err merge_type(struct schema_compiler *c, struct schema_flat *f,
+                             const struct site *at)
+{
+    unsigned types = 0;
+    if (json_is_array(at->value)) {
+        for (size_t i = 0; i < json_array_size(at->value); i++) {
+            TRY(read_type(c, json_array_get(at->value, i), &types));
+        }
+    } else {
+        TRY(read_type(c, at->value, &types));
+    }
+    f->types &= types;
+    return FATHOM_OK;
+}
+
+/* Keeps the values that are also in an array. */
+static fathom_err keep_values(struct schema_flat *f, const json_t *values)
+{
+    json_t *kept = json_array();
+    if (!kept) return FATHOM_ENOMEM;
+    for (size_t i = 0; i < json_array_size(values); i++) {
+        json_t *value = json_array_get(values, i);
+        bool known = !f->values;
+        for (size_t k = 0; k < json_array_size(f->values) && !known; k++) {
+            known = schema_same_value(value, json_array_get(f->values, k));
+        }
+        if (known && json_array_append(kept, value)) {
+            json_decref(kept);
+            return FATHOM_ENOMEM;
+        }
+    }
+    json_decref(f->values);
+    f->values = kept;
+    return FATHOM_OK;
+}
+
+static fathom_err merge_enum(struct schema_compiler *c, struct schema_flat *f,
+                             const struct site *at)
+{
+    if (!json_is_array(at->value)) return malformed(c, "enum", at->value, "an array");
+    return keep_values(f, at->value);
+}
+
+static fathom_err merge_const(struct schema_compiler *c, struct schema_flat *f,
+                              const struct site *at)
+{
+    (void)c;
+    json_t *values = json_pack("[O]", at->value);
+    if (!values) return FATHOM_ENOMEM;
+    fathom_err err = keep_values(f, values);
+    json_decref(values);
+    return err;
+}
+
+/* ---- numbers and strings ---------------------------------------------------------------- */
+
+static fathom_err add_rule(json_t **rules, const char *keyword, const json_t *value)
+{
+    json_t *rule = json_pack("{s:O}", keyword, value);
+    if (!rule) return FATHOM_ENOMEM;
+    fathom_err err = append(rules, rule);
+    json_decref(rule);
+    return err;
+}
+
+/* A bound. In the oldest drafts exclusiveMinimum is a flag beside minimum. */
+static fathom_err merge_bound(struct schema_compiler *c, struct schema_flat *f,
+                              const struct site *at)
+{
+    const char *name = at->k->name;
+    const char *exclusive = strcmp(name, "minimum") == 0   ? "exclusiveMinimum"
+                            : strcmp(name, "maximum") == 0 ? "exclusiveMaximum"
+                                                           : NULL;
+    if (!exclusive && json_is_boolean(at->value)) return FATHOM_OK;
+    if (!json_is_number(at->value)) return malformed(c, name, at->value, "a number");
+    bool strict = exclusive && json_is_true(json_object_get(at->schema, exclusive));
+    return add_rule(&f->number_rules, strict ? exclusive : name, at->value);
+}
+
+static fathom_err merge_multiple_of(struct schema_compiler *c, struct schema_flat *f,
+                                    const struct site *at)
+{
+    if (!json_is_number(at->value) || !(json_number_value(at->value) > 0)) {
+        return malformed(c, "multipleOf", at->value, "a number above 0");
+    }
+    return add_rule(&f->number_rules, "multipleOf", at->value);
+}
+
+static fathom_err merge_pattern(struct schema_compiler *c, struct schema_flat *f,
+                                const struct site *at)
+{
+    if (!is_text(at->value)) return malformed(c, "pattern", at->value, "a string without NUL");
+    return add_rule(&f->string_rules, "pattern", at->value);
+}
+
+static fathom_err merge_format(struct schema_compiler *c, struct schema_flat *f,
+                               const struct site *at)
+{
+    static const char *const numeric[] = {"int32", "int64", "float", "double"};
+    const char *name = json_string_value(at->value);
+    if (!name) return malformed(c, "format", at->value, "a string");
+    for (size_t i = 0; i < sizeof numeric / sizeof numeric[0]; i++) {
+        if (strcmp(name, numeric[i]) == 0) return FATHOM_OK;
+    }
+    f->touched |= SCHEMA_TYPE_STRING;
+    return add_rule(&f->string_rules, "format", at->value);
+}
+
+/* ---- arrays ----------------------------------------------------------------------------- */
+
+static fathom_err merge_unique(struct schema_compiler *c, struct schema_flat *f,
+                               const struct site *at)
+{
+    if (!json_is_boolean(at->value)) return malformed(c, "uniqueItems", at->value, "true or false");
+    f->unique |= json_is_true(at->value);
+    return FATHOM_OK;
+}
+
+/* The elements of two arrays of schemas, with what stands for those past the end of each. */
+static fathom_err merge_elements(struct schema_flat *f, const json_t *prefix, const json_t *items)
+{
+    size_t n = json_array_size(f->prefix), m = json_array_size(prefix);
+    json_t *joined = json_array();
+    fathom_err err = joined ? FATHOM_OK : FATHOM_ENOMEM;
+    for (size_t i = 0; i < (n > m ? n : m) && !err; i++) {
+        const json_t *a = i < n ? json_array_get(f->prefix, i) : f->items;
+        const json_t *b = i < m ? json_array_get(prefix, i) : items;
+        json_t *both = json_true();
+        err = conjoin(&both, a);
+        if (!err) err = conjoin(&both, b);
+        if (!err && json_array_append(joined, both)) err = FATHOM_ENOMEM;
+        json_decref(both);
+    }
+    if (!err) err = conjoin(&f->items, items);
+    if (!err && json_array_size(joined) > 0) {
+        json_decref(f->prefix);
+        f->prefix = json_incref(joined);
+    }
+    json_decref(joined);
+    return err;
+}
+
+/* prefixItems with items, or in older drafts an array of items with additionalItems; called for
+ * the first of these in a schema. */
+static fathom_err merge_items(struct schema_compiler *c, struct schema_flat *f,
+                              const struct site *at)
+{
+    const json_t *items = json_object_get(at->schema, "items");
+    const json_t *prefix = json_object_get(at->schema, "prefixItems");
+    if (json_is_array(items)) {
+        prefix = items;
+        items = json_object_get(at->schema, "additionalItems");
+    }
+    if (at->value != (prefix ? prefix : items)) return FATHOM_OK;
+    if (prefix && !json_is_array(prefix)) {
+        return malformed(c, "prefixItems", prefix, "an array of schemas");
+    }
+    if (items && !is_schema(items)) return malformed(c, "items", items, "a schema");
+    f->n_elements++;
+    return merge_elements(f, prefix, items);
+}
+
+static fathom_err merge_unevaluated_items(struct schema_compiler *c, struct schema_flat *f,
+                                          const struct site *at)
+{
+    if (!is_schema(at->value)) return malformed(c, "unevaluatedItems", at->value, "a schema");
+    f->inner_items |= restricts(at->value) && c->depth > 1;
+    return conjoin(&f->unevaluated_items, at->value);
+}
+
+/* ---- objects ---------------------------------------------------------------------------- */
+
+/* The schema that one side of a conjunction has for a name: that of its property, else that of
+ * other names. A pattern that has the name is kept apart and leaves nothing here. *out is borrowed;
+ * NULL: nothing. */
+static fathom_err effective(struct schema_compiler *c, const json_t *properties,
+                            const json_t *patterns, const json_t *additional, const char *name,
+                            const json_t **out)
+{
+    const char *pattern;
+    json_t *schema;
+    *out = json_object_get(properties, name);
+    if (*out || !additional) return FATHOM_OK;
+    json_object_foreach ((json_t *)patterns, pattern, schema) {
+        bool matches;
+        TRY(pattern_matches(c, pattern, name, &matches));
+        if (matches) return FATHOM_OK;
+    }
+    *out = additional;
+    return FATHOM_OK;
+}
+
+static fathom_err join_members(struct schema_compiler *c, struct schema_flat *f,
+                               const json_t *properties, const json_t *patterns,
+                               const json_t *additional, const json_t *from, json_t *to)
+{
+    const char *name;
+    json_t *ignored;
+    json_object_foreach ((json_t *)from, name, ignored) {
+        const json_t *a, *b;
+        if (json_object_get(to, name)) continue;
+        TRY(effective(c, f->properties, f->patterns, f->additional, name, &a));
+        TRY(effective(c, properties, patterns, additional, name, &b));
+        json_t *both = json_true();
+        fathom_err err = conjoin(&both, a);
+        if (!err) err = conjoin(&both, b);
+        if (err || json_object_set_new(to, name, both)) return FATHOM_ENOMEM;
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err join_patterns(json_t **to, const json_t *patterns)
+{
+    const char *pattern;
+    json_t *schema;
+    if (!patterns) return FATHOM_OK;
+    if (!*to) *to = json_object();
+    if (!*to) return FATHOM_ENOMEM;
+    json_object_foreach ((json_t *)patterns, pattern, schema) {
+        json_t *both = json_true();
+        fathom_err err = conjoin(&both, json_object_get(*to, pattern));
+        if (!err) err = conjoin(&both, schema);
+        if (err || json_object_set_new(*to, pattern, both)) return FATHOM_ENOMEM;
+    }
+    return FATHOM_OK;
+}
+
+/* The schemas of a "properties" or "patternProperties". */
+static fathom_err check_schemas(struct schema_compiler *c, const char *keyword,
+                                const json_t *schemas)
+{
+    const char *name;
+    json_t *schema;
+    if (schemas && !json_is_object(schemas)) {
+        return malformed(c, keyword, schemas, "an object of schemas");
+    }
+    json_object_foreach ((json_t *)schemas, name, schema) {
+        if (is_schema(schema)) continue;
+        size_t mark = schema_enter(c, keyword);
+        fathom_err err = malformed(c, name, schema, "a schema");
+        schema_leave(c, mark);
+        return err;
+    }
+    return FATHOM_OK;
+}
+
+/* properties, patternProperties and additionalProperties together, at the first of them. */
+static fathom_err merge_members(struct schema_compiler *c, struct schema_flat *f,
+                                const struct site *at)
+{
+    const json_t *properties = json_object_get(at->schema, "properties");
+    const json_t *patterns = json_object_get(at->schema, "patternProperties");
+    const json_t *additional = json_object_get(at->schema, "additionalProperties");
+    if (at->value != (properties ? properties : patterns ? patterns : additional)) return FATHOM_OK;
+    TRY(check_schemas(c, "properties", properties));
+    TRY(check_schemas(c, "patternProperties", patterns));
+    if (additional && !is_schema(additional)) {
+        return malformed(c, "additionalProperties", additional, "a schema");
+    }
+    bool apart =
+        (!f->patterns || !restricts(additional)) && (!patterns || !restricts(f->additional));
+    if (f->n_members++ > 0 && !apart) {
+        TRY(unsupported(c, "patternProperties", " together with another \"additionalProperties\""));
+    }
+    json_t *joined = json_object();
+    if (!joined) return FATHOM_ENOMEM;
+    fathom_err err = join_members(c, f, properties, patterns, additional, f->properties, joined);
+    if (!err) err = join_members(c, f, properties, patterns, additional, properties, joined);
+    if (!err) err = join_patterns(&f->patterns, patterns);
+    if (!err) {
+        bool any = json_object_size(joined) > 0 || f->properties || properties;
+        json_decref(f->properties);
+        f->properties = any ? json_incref(joined) : NULL;
+        if (additional && !f->additional) {
+            f->additional = json_incref((json_t *)additional);
+        } else {
+            err = conjoin(&f->additional, additional);
+        }
+    }
+    json_decref(joined);
+    return err;
+}
+
+static fathom_err merge_unevaluated(struct schema_compiler *c, struct schema_flat *f,
+                                    const struct site *at)
+{
+    if (!is_schema(at->value)) return malformed(c, "unevaluatedProperties", at->value, "a schema");
+    f->inner_properties |= restricts(at->value) && c->depth > 1;
+    return conjoin(&f->unevaluated, at->value);
+}
+
+static fathom_err merge_required(struct schema_compiler *c, struct schema_flat *f,
+                                 const struct site *at)
+{
+    if (json_is_boolean(at->value)) return FATHOM_OK; /* a flag of the oldest drafts */
+    if (!json_is_array(at->value)) return malformed(c, "required", at->value, "an array of names");
+    for (size_t i = 0; i < json_array_size(at->value); i++) {
+        const json_t *name = json_array_get(at->value, i);
+        if (!is_text(name)) return malformed(c, "required", name, "a name");
+        TRY(append(&f->required, name));
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err merge_names(struct schema_compiler *c, struct schema_flat *f,
+                              const struct site *at)
+{
+    if (!is_schema(at->value)) return malformed(c, "propertyNames", at->value, "a schema");
+    return append(&f->names, at->value);
+}
+
+/* ---- keywords --------------------------------------------------------------------------- */
+
+static fathom_err merge_unsupported(struct schema_compiler *c, struct schema_flat *f,
+                                    const struct site *at)
+{
+    (void)f;
+    return unsupported(c, at->k->name, "");
+}
+
+static const struct keyword keywords[] = {
+    {"$ref", merge_ref, 0, 0},
+    {"allOf", merge_all_of, 0, 0},
+    {"anyOf", merge_group, 0, 0},
+    {"oneOf", merge_group, 0, 0},
+    {"type", merge_type, 0, 0},
+    {"enum", merge_enum, 0, 0},
+    {"const", merge_const, 0, 0},
+    {"minimum", merge_bound, SCHEMA_TYPE_NUMBER | SCHEMA_TYPE_INTEGER, 0},
+    {"maximum", merge_bound, SCHEMA_TYPE_NUMBER | SCHEMA_TYPE_INTEGER, 0},
+    {"exclusiveMinimum", merge_bound, SCHEMA_TYPE_NUMBER | SCHEMA_TYPE_INTEGER, 0},
+    {"exclusiveMaximum", merge_bound, SCHEMA_TYPE_NUMBER | SCHEMA_TYPE_INTEGER, 0},
+    {"multipleOf", merge_multiple_of, SCHEMA_TYPE_NUMBER | SCHEMA_TYPE_INTEGER, 0},
+    {"pattern", merge_pattern, SCHEMA_TYPE_STRING, 0},
+    {"format", merge_format, 0, 0},
+    {"minLength", merge_least, SCHEMA_TYPE_STRING, offsetof(struct schema_flat, min_length)},
+    {"maxLength", merge_most, SCHEMA_TYPE_STRING, offsetof(struct schema_flat, max_length)},
+    {"items", merge_items, SCHEMA_TYPE_ARRAY, 0},
+    {"prefixItems", merge_items, SCHEMA_TYPE_ARRAY, 0},
+    {"additionalItems", NULL, 0, 0}, /* merge_items looks at it */
+    {"unevaluatedItems", merge_unevaluated_items, SCHEMA_TYPE_ARRAY, 0},
+    {"minItems", merge_least, SCHEMA_TYPE_ARRAY, offsetof(struct schema_flat, min_items)},
+    {"maxItems", merge_most, SCHEMA_TYPE_ARRAY, offsetof(struct schema_flat, max_items)},
+    {"uniqueItems", merge_unique, SCHEMA_TYPE_ARRAY, 0},
+    {"properties", merge_members, SCHEMA_TYPE_OBJECT, 0},
+    {"patternProperties", merge_members, SCHEMA_TYPE_OBJECT, 0},
+    {"additionalProperties", merge_members, SCHEMA_TYPE_OBJECT, 0},
+    {"unevaluatedProperties", merge_unevaluated, SCHEMA_TYPE_OBJECT, 0},
+    {"required", merge_required, SCHEMA_TYPE_OBJECT, 0},
+    {"propertyNames", merge_names, SCHEMA_TYPE_OBJECT, 0},
+    {"minProperties", merge_least, SCHEMA_TYPE_OBJECT,
+     offsetof(struct schema_flat, min_properties)},
+    {"maxProperties", merge_most, SCHEMA_TYPE_OBJECT, offsetof(struct schema_flat, max_properties)},
+    {"nullable", NULL, 0, 0}, /* schema_flat_merge looks at it */
+    {"not", merge_unsupported, 0, 0},
+    {"if", merge_unsupported, 0, 0},
+    {"then", merge_unsupported, 0, 0},
+    {"else", merge_unsupported, 0, 0},
+    {"contains", merge_unsupported, 0, 0},
+    {"minContains", merge_unsupported, 0, 0},
+    {"maxContains", merge_unsupported, 0, 0},
+    {"dependencies", merge_unsupported, 0, 0},
+    {"dependentRequired", merge_unsupported, 0, 0},
+    {"dependentSchemas", merge_unsupported, 0, 0},
+    {"$dynamicRef", merge_unsupported, 0, 0},
+    {"$recursiveRef", merge_unsupported, 0, 0},
+    {"$defs", NULL, 0, 0},
+    {"definitions", NULL, 0, 0},
+    {"$schema", NULL, 0, 0},
+    {"$id", NULL, 0, 0},
+    {"id", NULL, 0, 0},
+    {"$anchor", NULL, 0, 0},
+    {"$dynamicAnchor", NULL, 0, 0},
+    {"$recursiveAnchor", NULL, 0, 0},
+    {"$vocabulary", NULL, 0, 0},
+    {"$comment", NULL, 0, 0},
+    {"title", NULL, 0, 0},
+    {"description", NULL, 0, 0},
+    {"markdownDescription", NULL, 0, 0},
+    {"default", NULL, 0, 0},
+    {"example", NULL, 0, 0},
+    {"examples", NULL, 0, 0},
+    {"deprecated", NULL, 0, 0},
+    {"readOnly", NULL, 0, 0},
+    {"writeOnly", NULL, 0, 0},
+    {"contentEncoding", NULL, 0, 0},
+    {"contentMediaType", NULL, 0, 0},
+    {"contentSchema", NULL, 0, 0},
+    {"discriminator", NULL, 0, 0},
+    {"externalDocs", NULL, 0, 0},
+    {"xml", NULL, 0, 0},
+    {"strict", NULL, 0, 0},
+};
+
+static const struct keyword *find_keyword(const char *name)
+{
+    for (size_t i = 0; i < sizeof keywords / sizeof keywords[0]; i++) {
+        if (strcmp(keywords[i].name, name) == 0) return &keywords[i];
+    }
+    return NULL;
+}
+
+static fathom_err merge_keywords(struct schema_compiler *c, struct schema_flat *f,
+                                 const json_t *schema)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach ((json_t *)schema, name, value) {
+        const struct keyword *k = find_keyword(name);
+        if (!k) {
+            if (strncmp(name, "x-", 2) != 0) TRY(unsupported(c, name, ""));
+            continue;
+        }
+        f->touched |= k->touches;
+        if (k->merge) TRY(k->merge(c, f, &(struct site){k, value, schema}));
+    }
+    return FATHOM_OK;
+}
+
+/* "nullable": the schema without it, or null. */
+static fathom_err merge_nullable(struct schema_flat *f, const json_t *schema)
+{
+    json_t *plain = json_copy_level(schema);
+    if (plain) (void)json_object_del(plain, "nullable");
+    json_t *group = json_pack("[o,{s:s}]", plain, "type", "null");
+    fathom_err err = group ? append(&f->groups, group) : FATHOM_ENOMEM;
+    json_decref(group);
+    return err;
+}
+
+fathom_err schema_flat_merge(struct schema_compiler *c, struct schema_flat *f, const json_t *schema)
+{
+    fathom_err err;
+    if (json_is_boolean(schema)) {
+        f->never |= json_is_false(schema);
+        return FATHOM_OK;
+    }
+    if (!json_is_object(schema)) {
+        FAIL(c->d, FATHOM_EINVAL, "schema %s is %s, an object, true or false is needed",
+             buf_str(&c->path), json_type_text(schema));
+    }
+    if (c->depth == SCHEMA_REF_DEPTH_MAX) {
+        FAIL(c->d, FATHOM_EINVAL,
+             "schema %s: references and alternatives are nested deeper than %d, or in a circle",
+             buf_str(&c->path), SCHEMA_REF_DEPTH_MAX);
+    }
+    c->depth++;
+    if (json_is_true(json_object_get(schema, "nullable"))) {
+        err = merge_nullable(f, schema);
+    } else {
+        err = merge_keywords(c, f, schema);
+    }
+    c->depth--;
+    return err;
+}
+
+/* ---- alternatives ----------------------------------------------------------------------- */
+
+static fathom_err each_of(struct schema_compiler *c, const struct schema_flat *f,
+                          const json_t *group, schema_visit *visit, void *arg)
+{
+    for (size_t i = 0; i < json_array_size(group); i++) {
+        struct schema_flat copy;
+        if (++c->n_alternative > SCHEMA_ALTERNATIVES_MAX) {
+            FAIL(c->d, FATHOM_ELIMIT, "schema %s: more than %d alternatives in one place",
+                 buf_str(&c->path), SCHEMA_ALTERNATIVES_MAX);
+        }
+        TRY(schema_flat_copy(&copy, f));
+        size_t mark = schema_enter_index(c, i);
+        fathom_err err = json_array_remove(copy.groups, 0) ? FATHOM_ENOMEM : FATHOM_OK;
+        if (!err) err = schema_flat_merge(c, &copy, json_array_get(group, i));
+        if (!err) err = schema_flat_each(c, &copy, visit, arg);
+        if (!err) schema_leave(c, mark);
+        schema_flat_free(&copy);
+        TRY(err);
+    }
+    return FATHOM_OK;
+}
+
+fathom_err schema_flat_each(struct schema_compiler *c, const struct schema_flat *f,
+                            schema_visit *visit, void *arg)
+{
+    fathom_err err;
+    if (f->never) return FATHOM_OK;
+    if (json_array_size(f->groups) == 0) {
+        struct schema_flat copy;
+        if (f->inner_properties && f->n_members > 1) {
+            TRY(unsupported(c, "unevaluatedProperties", " in a schema that others are joined to"));
+        }
+        if (f->inner_items && f->n_elements > 1) {
+            TRY(unsupported(c, "unevaluatedItems", " in a schema that others are joined to"));
+        }
+        TRY(schema_flat_copy(&copy, f));
+        err = visit(c, &copy, arg);
+        schema_flat_free(&copy);
+        return err;
+    }
+    if (c->depth == SCHEMA_REF_DEPTH_MAX) {
+        FAIL(c->d, FATHOM_EINVAL,
+             "schema %s: references and alternatives are nested deeper than %d, or in a circle",
+             buf_str(&c->path), SCHEMA_REF_DEPTH_MAX);
+    }
+    c->depth++;
+    size_t mark = schema_enter(c, "anyOf");
+    err = each_of(c, f, json_array_get(f->groups, 0), visit, arg);
+    if (!err) schema_leave(c, mark);
+    c->depth--;
+    return err;
+}

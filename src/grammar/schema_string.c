@@ -1,0 +1,150 @@
+/* schema_string.c - strings under patterns, formats and lengths
+ *
+ * All of it is decided on code points, where conjunction is the product of two automata; the result
+ * is then written as bytes of JSON.
+ */
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/json.h"
+#include "base/utf8.h"
+#include "grammar/regex.h"
+#include "grammar/schema_int.h"
+
+#define YEAR "(?:[1-9]\\d{3}|0[1-9]\\d\\d|00[1-9]\\d|000[1-9])"
+#define FOURTH "(?:0[48]|[2468][048]|[13579][26])" /* 04, 08, ... 96 */
+#define DATE                                                                                       \
+    "(?:" YEAR                                                                                     \
+    "-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)"          \
+    "|02-(?:0[1-9]|1\\d|2[0-8]))|(?:\\d\\d" FOURTH "|" FOURTH "00)-02-29)"
+#define CLOCK "(?:[01]\\d|2[0-3]):[0-5]\\d"
+#define TIME CLOCK ":[0-5]\\d(?:\\.\\d{1,9})?(?:Z|[+-]" CLOCK ")"
+#define N "\\d{1,6}"
+#define DURATION_TIME "T(?:" N "H(?:" N "M(?:" N "S)?)?|" N "M(?:" N "S)?|" N "S)"
+#define DURATION_DATE "(?:" N "Y(?:" N "M(?:" N "D)?)?|" N "M(?:" N "D)?|" N "D)"
+#define LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#define ATOM "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+#define OCTET "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
+#define H "[0-9A-Fa-f]"
+#define G H "{1,4}"
+#define URI_PLAIN "A-Za-z0-9._~!$&'()*+,;="
+#define URI_CHAR(more) "(?:[" URI_PLAIN more "-]|%" H H ")"
+#define URI_PATH "(?:/" URI_CHAR(":@") "*)*"
+
+static const struct {
+    const char *name, *pattern;
+} formats[] = {
+    {"date", DATE},
+    {"time", TIME},
+    {"date-time", DATE "T" TIME},
+    {"duration", "P(?:" DURATION_DATE "(?:" DURATION_TIME ")?|" DURATION_TIME "|" N "W)"},
+    {"email", ATOM "(?:\\." ATOM ")*@" LABEL "(?:\\." LABEL ")+"},
+    {"hostname", LABEL "(?:\\." LABEL ")*"},
+    {"ipv4", OCTET "(?:\\." OCTET "){3}"},
+    {"ipv6", "(?:" G ":){7}" G "|(?:" G ":){1,7}:|(?:" G ":){1,6}:" G "|(?:" G ":){1,5}(?::" G
+             "){1,2}|(?:" G ":){1,4}(?::" G "){1,3}|(?:" G ":){1,3}(?::" G "){1,4}|(?:" G
+             ":){1,2}(?::" G "){1,5}|" G ":(?::" G "){1,6}|:(?:(?::" G "){1,7}|:)"},
+    {"uri", "[A-Za-z][A-Za-z0-9+.-]*:(?://" URI_CHAR("") "+(?::\\d{1,5})?" URI_PATH "|" URI_CHAR(
+                ":@") "+" URI_PATH ")(?:\\?" URI_CHAR(":@/?") "*)?(?:#" URI_CHAR(":@/?") "*)?"},
+    {"uuid", H "{8}-" H "{4}-" H "{4}-" H "{4}-" H "{12}"},
+};
+
+fathom_err string_too_large(struct schema_compiler *c)
+{
+    FAIL(c->d, FATHOM_ELIMIT,
+         "schema %s: the patterns, formats and lengths of a string together need more than %d "
+         "states",
+         buf_str(&c->path), SCHEMA_STATES_MAX);
+}
+
+/* *d becomes what both *d and `other` accept; other is freed. */
+static fathom_err restrict_to(struct schema_compiler *c, struct dfa *d, struct dfa *other)
+{
+    struct dfa both;
+    fathom_err err = dfa_intersect(&both, d, other, SCHEMA_STATES_MAX);
+    dfa_free(other);
+    if (err == FATHOM_ELIMIT) return string_too_large(c);
+    TRY(err);
+    dfa_free(d);
+    *d = both;
+    return schema_spend(c, d);
+}
+
+fathom_err pattern_build(struct schema_compiler *c, const char *pattern, struct dfa *out)
+{
+    fathom_diag why = {""};
+    fathom_err err = regex_compile(out, pattern, strlen(pattern), REGEX_SEARCH, &why);
+    if (err) FAIL(c->d, err, "schema %s: %s", buf_str(&c->path), why.text);
+    err = schema_spend(c, out);
+    if (err) dfa_free(out);
+    return err;
+}
+
+fathom_err pattern_matches(struct schema_compiler *c, const char *pattern, const char *name,
+                           bool *out)
+{
+    struct dfa d;
+    *out = false;
+    TRY(pattern_build(c, pattern, &d));
+    *out = dfa_accepts_text(&d, name, strlen(name));
+    dfa_free(&d);
+    return FATHOM_OK;
+}
+
+static fathom_err build_format(struct schema_compiler *c, const char *name, struct dfa *out)
+{
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        if (strcmp(name, formats[i].name) != 0) continue;
+        const char *pattern = formats[i].pattern;
+        return regex_compile(out, pattern, strlen(pattern), REGEX_FULL, c->d);
+    }
+    if (c->b->options.lenient) return dfa_lengths(out, 0, UINT32_MAX, 2);
+    FAIL(c->d, FATHOM_EUNSUPPORTED,
+         "schema %s: the \"format\" \"%s\" is not supported; date, time, date-time, duration, "
+         "email, hostname, ipv4, ipv6, uri and uuid are",
+         buf_str(&c->path), name);
+}
+
+/* The rules and lengths of f, without its values. */
+static fathom_err build_rules(struct schema_compiler *c, const struct schema_flat *f,
+                              struct dfa *out)
+{
+    fathom_err err = dfa_lengths(out, f->min_length, f->max_length, SCHEMA_STATES_MAX);
+    if (err == FATHOM_ELIMIT) return string_too_large(c);
+    for (size_t i = 0; i < json_array_size(f->string_rules) && !err; i++) {
+        const json_t *rule = json_array_get(f->string_rules, i);
+        const char *pattern = json_string_value(json_object_get(rule, "pattern"));
+        const char *format = json_string_value(json_object_get(rule, "format"));
+        struct dfa d;
+        err = pattern ? pattern_build(c, pattern, &d) : build_format(c, format, &d);
+        if (!err) err = restrict_to(c, out, &d);
+    }
+    if (err) dfa_free(out);
+    return err;
+}
+
+/* The strings among the values of f. */
+static fathom_err build_values(struct schema_compiler *c, const struct schema_flat *f,
+                               struct dfa *out)
+{
+    struct nfa n;
+    nfa_init(&n, SCHEMA_STATES_MAX * 8);
+    uint32_t start = nfa_state(&n), end = nfa_state(&n);
+    for (size_t i = 0; i < json_array_size(f->values); i++) {
+        const json_t *value = json_array_get(f->values, i);
+        if (!json_is_string(value)) continue;
+        size_t size = json_string_length(value);
+        nfa_link(&n, nfa_text(&n, start, json_string_value(value), size), NFA_EPSILON, end);
+    }
+    fathom_err err = n.err;
+    if (!err) err = dfa_build(out, &n, start, end, DFA_WHOLE, SCHEMA_STATES_MAX, NULL);
+    nfa_free(&n);
+    return err == FATHOM_ELIMIT ? string_too_large(c) : err;
+}
+
+fathom_err schema_build_string(struct schema_compiler *c, const struct schema_flat *f,
+                               struct dfa *out)
+{
+    *out = (struct dfa){0};
+    return f->values ? build_values(c, f, out) : build_rules(c, f, out);
+}
