@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/fail.h"
 #include "base/mem.h"
 
@@ -29,6 +30,7 @@ static fathom_err pack_whole(struct cpu_backend *cpu, const struct tensor_view *
 static fathom_err load_vector(const struct tensor_view *v, const char *name, uint32_t n,
                               float **out, fathom_diag *d)
 {
+    ASSERT(n > 0);
     TRY(check_shape(v, name, 1, n, d));
     *out = mem_alloc_aligned(CPU_ALIGN, pad32(n) * sizeof **out);
     if (!*out) FAIL(d, FATHOM_ENOMEM, "no memory for %s, %u values", name, n);
@@ -40,6 +42,7 @@ static fathom_err load_vector(const struct tensor_view *v, const char *name, uin
 static fathom_err load_ffn(struct cpu_backend *cpu, const struct ffn_tensors *t, uint32_t inner,
                            struct ffn_weight *out, fathom_diag *d)
 {
+    ASSERT(inner > 0);
     uint32_t hidden = cpu->c.hidden;
     TRY(check_shape(&t->gate, "gate", inner, hidden, d));
     TRY(check_shape(&t->up, "up", inner, hidden, d));
@@ -77,6 +80,7 @@ static fathom_err load_kv_b(struct cpu_backend *cpu, const struct tensor_view *v
 static fathom_err load_indexer(struct cpu_backend *cpu, const struct mla_tensors *t,
                                struct mla_weight *w, fathom_diag *d)
 {
+    ASSERT(cpu->c.index_n_head > 0);
     const struct backend_config *c = &cpu->c;
     TRY(pack_whole(cpu, &t->index_q_b, "index_q_b", c->index_n_head * KV_INDEX_DIM, c->q_lora_rank,
                    &w->index_q_b, d));
@@ -105,6 +109,7 @@ static fathom_err load_mla(struct cpu_backend *cpu, const struct mla_tensors *t,
 static fathom_err load_moe(struct cpu_backend *cpu, const struct moe_tensors *t,
                            struct moe_weight *w, fathom_diag *d)
 {
+    ASSERT(cpu->c.n_expert > 0 && t->experts);
     const struct backend_config *c = &cpu->c;
     TRY(pack_whole(cpu, &t->router, "router", c->n_expert, c->hidden, &w->router, d));
     TRY(load_vector(&t->router_bias, "router_bias", c->n_expert, &w->router_bias, d));
