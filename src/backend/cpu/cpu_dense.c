@@ -25,7 +25,7 @@ static void embed_row(void *arg, size_t t, size_t n, unsigned worker)
 fathom_err cpu_embed(struct backend *b, const struct embed_args *a)
 {
     op_check_embed(&cpu_of(b)->c, a);
-    ASSERT(a->table->kind == WEIGHT_LINEAR);
+    ASSERT(a->table->kind == CPU_LINEAR);
     ASSERT(a->x->kind == BUFFER_RESIDUAL);
     struct embed_args args = *a;
     cpu_rows(cpu_of(b), a->n_token, (size_t)4 * cpu_of(b)->c.hidden, embed_row, &args);
@@ -57,7 +57,7 @@ static void norm_row(void *arg, size_t t, size_t n, unsigned worker)
 fathom_err cpu_add_norm(struct backend *b, const struct add_norm_args *a)
 {
     op_check_add_norm(&cpu_of(b)->c, a);
-    ASSERT(a->weight->kind == WEIGHT_VECTOR);
+    ASSERT(a->weight->kind == CPU_VECTOR);
     ASSERT(a->x->kind == BUFFER_RESIDUAL);
     ASSERT(a->out->kind == BUFFER_NORMED);
     ASSERT(!a->delta || a->delta->kind == BUFFER_DELTA);
@@ -71,7 +71,7 @@ fathom_err cpu_add_norm(struct backend *b, const struct add_norm_args *a)
 fathom_err cpu_ffn(struct backend *b, const struct ffn_args *a)
 {
     op_check_ffn(&cpu_of(b)->c, a);
-    ASSERT(a->w->kind == WEIGHT_FFN);
+    ASSERT(a->w->kind == CPU_FFN);
     ASSERT(a->x->kind == BUFFER_NORMED);
     ASSERT(a->y->kind == BUFFER_DELTA);
     struct cpu_backend *cpu = cpu_of(b);
@@ -119,7 +119,7 @@ static void gather_head_row(void *arg, size_t i, size_t n, unsigned worker)
 fathom_err cpu_head(struct backend *b, const struct head_args *a)
 {
     op_check_head(&cpu_of(b)->c, a);
-    ASSERT(a->w->kind == WEIGHT_LINEAR);
+    ASSERT(a->w->kind == CPU_LINEAR);
     ASSERT(a->hidden->kind == BUFFER_NORMED);
     ASSERT(a->logits->kind == BUFFER_LOGITS);
     struct cpu_backend *cpu = cpu_of(b);
@@ -181,10 +181,10 @@ static size_t lay_out_mtp(const struct cpu_backend *cpu, uint32_t n_token, struc
 fathom_err cpu_mtp_front(struct backend *b, const struct mtp_front_args *a)
 {
     op_check_mtp_front(&cpu_of(b)->c, a);
-    ASSERT(a->table->kind == WEIGHT_LINEAR);
-    ASSERT(a->eh_proj->kind == WEIGHT_LINEAR);
-    ASSERT(a->enorm->kind == WEIGHT_VECTOR);
-    ASSERT(a->hnorm->kind == WEIGHT_VECTOR);
+    ASSERT(a->table->kind == CPU_LINEAR);
+    ASSERT(a->eh_proj->kind == CPU_LINEAR);
+    ASSERT(a->enorm->kind == CPU_VECTOR);
+    ASSERT(a->hnorm->kind == CPU_VECTOR);
     ASSERT(a->hidden->kind == BUFFER_NORMED);
     ASSERT(a->x->kind == BUFFER_RESIDUAL);
     struct cpu_backend *cpu = cpu_of(b);

@@ -224,7 +224,7 @@ static void absorb_key(struct front_task *f)
 fathom_err cpu_mla_front(struct backend *b, const struct mla_front_args *a)
 {
     op_check_mla_front(&cpu_of(b)->c, a);
-    ASSERT(a->w->kind == WEIGHT_MLA);
+    ASSERT(a->w->kind == CPU_MLA);
     ASSERT(a->x->kind == BUFFER_NORMED);
     ASSERT(a->query->kind == BUFFER_QUERY);
     struct cpu_backend *cpu = cpu_of(b);
@@ -244,7 +244,7 @@ fathom_err cpu_mla_front(struct backend *b, const struct mla_front_args *a)
 fathom_err cpu_mla_out(struct backend *b, const struct mla_out_args *a)
 {
     op_check_mla_out(&cpu_of(b)->c, a);
-    ASSERT(a->w->kind == WEIGHT_MLA);
+    ASSERT(a->w->kind == CPU_MLA);
     ASSERT(a->z->kind == BUFFER_LATENT);
     ASSERT(a->y->kind == BUFFER_DELTA);
     struct cpu_backend *cpu = cpu_of(b);

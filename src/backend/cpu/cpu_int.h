@@ -61,10 +61,10 @@ struct moe_weight {
     uint32_t n_expert;
 };
 
-enum weight_kind { WEIGHT_VECTOR, WEIGHT_LINEAR, WEIGHT_MLA, WEIGHT_FFN, WEIGHT_MOE };
+enum cpu_kind { CPU_VECTOR, CPU_LINEAR, CPU_MLA, CPU_FFN, CPU_MOE };
 
 struct weight {
-    enum weight_kind kind;
+    enum cpu_kind kind;
     uint64_t n_bytes;
     union {
         float *vector; /* padded with zeros */

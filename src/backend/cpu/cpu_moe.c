@@ -120,7 +120,7 @@ static size_t lay_out_router(const struct cpu_backend *cpu, uint32_t n_token, st
 fathom_err cpu_router(struct backend *b, const struct router_args *a)
 {
     op_check_router(&cpu_of(b)->c, a);
-    ASSERT(a->w->kind == WEIGHT_MOE);
+    ASSERT(a->w->kind == CPU_MOE);
     ASSERT(a->x->kind == BUFFER_NORMED);
     ASSERT(a->route->kind == BUFFER_ROUTE);
     struct cpu_backend *cpu = cpu_of(b);
@@ -268,7 +268,7 @@ static void run_tokens(struct moe_task *task, uint32_t n_token)
 fathom_err cpu_moe(struct backend *b, const struct moe_args *a)
 {
     op_check_moe(&cpu_of(b)->c, a);
-    ASSERT(a->w->kind == WEIGHT_MOE);
+    ASSERT(a->w->kind == CPU_MOE);
     ASSERT(a->x->kind == BUFFER_NORMED);
     ASSERT(a->route->kind == BUFFER_ROUTE);
     ASSERT(a->y->kind == BUFFER_DELTA);

@@ -144,11 +144,11 @@ static uint64_t count_bytes(const struct weight *w, uint32_t n_vector)
 {
     uint64_t n = n_vector * sizeof(float);
     switch (w->kind) {
-    case WEIGHT_VECTOR: break;
-    case WEIGHT_LINEAR: n += packed_bytes(&w->linear); break;
-    case WEIGHT_FFN: n += ffn_bytes(&w->ffn); break;
-    case WEIGHT_MLA: n += mla_bytes(&w->mla); break;
-    case WEIGHT_MOE:
+    case CPU_VECTOR: break;
+    case CPU_LINEAR: n += packed_bytes(&w->linear); break;
+    case CPU_FFN: n += ffn_bytes(&w->ffn); break;
+    case CPU_MLA: n += mla_bytes(&w->mla); break;
+    case CPU_MOE:
         n += packed_bytes(&w->moe.router) + ffn_bytes(&w->moe.shared);
         for (uint32_t e = 0; e < w->moe.n_expert; e++) n += ffn_bytes(&w->moe.experts[e]);
         break;
@@ -184,11 +184,11 @@ void cpu_weight_destroy(struct backend *b, struct weight *w)
     (void)b;
     if (!w) return;
     switch (w->kind) {
-    case WEIGHT_VECTOR: mem_free(w->vector); break;
-    case WEIGHT_LINEAR: packed_free(&w->linear); break;
-    case WEIGHT_FFN: free_ffn(&w->ffn); break;
-    case WEIGHT_MLA: free_mla(&w->mla); break;
-    case WEIGHT_MOE:
+    case CPU_VECTOR: mem_free(w->vector); break;
+    case CPU_LINEAR: packed_free(&w->linear); break;
+    case CPU_FFN: free_ffn(&w->ffn); break;
+    case CPU_MLA: free_mla(&w->mla); break;
+    case CPU_MOE:
         packed_free(&w->moe.router);
         mem_free(w->moe.router_bias);
         free_ffn(&w->moe.shared);
@@ -206,7 +206,7 @@ uint64_t cpu_weight_bytes(const struct weight *w)
 
 /* ---- prepare ---- */
 
-static fathom_err create_weight(enum weight_kind kind, struct weight **out, fathom_diag *d)
+static fathom_err create_weight(enum cpu_kind kind, struct weight **out, fathom_diag *d)
 {
     *out = mem_calloc(1, sizeof **out);
     if (!*out) FAIL(d, FATHOM_ENOMEM, "no memory for a weight");
@@ -230,14 +230,14 @@ static fathom_err finish_weight(struct backend *b, struct weight **w, uint32_t n
 fathom_err cpu_prepare_vector(struct backend *b, const struct tensor_view *v, struct weight **out,
                               fathom_diag *d)
 {
-    TRY(create_weight(WEIGHT_VECTOR, out, d));
+    TRY(create_weight(CPU_VECTOR, out, d));
     return finish_weight(b, out, v->n_col, load_vector(v, "vector", v->n_col, &(*out)->vector, d));
 }
 
 fathom_err cpu_prepare_linear(struct backend *b, const struct tensor_view *v, struct weight **out,
                               fathom_diag *d)
 {
-    TRY(create_weight(WEIGHT_LINEAR, out, d));
+    TRY(create_weight(CPU_LINEAR, out, d));
     return finish_weight(
         b, out, 0, pack_whole(cpu_of(b), v, "matrix", v->n_row, v->n_col, &(*out)->linear, d));
 }
@@ -247,14 +247,14 @@ fathom_err cpu_prepare_mla(struct backend *b, const struct mla_tensors *t, struc
 {
     const struct backend_config *c = &cpu_of(b)->c;
     uint32_t n_vector = c->q_lora_rank + KV_LATENT + (c->index_n_head > 0 ? 2 * KV_INDEX_DIM : 0);
-    TRY(create_weight(WEIGHT_MLA, out, d));
+    TRY(create_weight(CPU_MLA, out, d));
     return finish_weight(b, out, n_vector, load_mla(cpu_of(b), t, &(*out)->mla, d));
 }
 
 fathom_err cpu_prepare_ffn(struct backend *b, const struct ffn_tensors *t, struct weight **out,
                            fathom_diag *d)
 {
-    TRY(create_weight(WEIGHT_FFN, out, d));
+    TRY(create_weight(CPU_FFN, out, d));
     return finish_weight(b, out, 0,
                          load_ffn(cpu_of(b), t, cpu_of(b)->c.dense_inner, &(*out)->ffn, d));
 }
@@ -262,6 +262,6 @@ fathom_err cpu_prepare_ffn(struct backend *b, const struct ffn_tensors *t, struc
 fathom_err cpu_prepare_moe(struct backend *b, const struct moe_tensors *t, struct weight **out,
                            fathom_diag *d)
 {
-    TRY(create_weight(WEIGHT_MOE, out, d));
+    TRY(create_weight(CPU_MOE, out, d));
     return finish_weight(b, out, cpu_of(b)->c.n_expert, load_moe(cpu_of(b), t, &(*out)->moe, d));
 }

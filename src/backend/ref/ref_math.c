@@ -1,3 +1,4 @@
+/* ref_math.c - sums, norms, rotations and roundings, each as exact as f32 can hold */
 #include "backend/ref/ref_int.h"
 
 #include <assert.h>
