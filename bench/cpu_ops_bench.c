@@ -234,6 +234,8 @@ struct model {
     int32_t id;
     float logprob;
     uint32_t rank;
+    int32_t top_ids[SAMPLE_TOP_MAX];
+    float top_logprobs[SAMPLE_TOP_MAX];
 };
 
 static struct tensor_view generated(enum dtype t, uint32_t n_row, uint32_t n_col, float std)
@@ -455,7 +457,9 @@ static void run_step(struct model *m)
                                  .rows = &row,
                                  .ids = &m->id,
                                  .logprobs = &m->logprob,
-                                 .ranks = &m->rank};
+                                 .ranks = &m->rank,
+                                 .top_ids = m->top_ids,
+                                 .top_logprobs = m->top_logprobs};
     TIMED(m, SAMPLE, m->ops->sample(m->b, &sample));
 }
 

@@ -21,6 +21,7 @@ static uint32_t main_width(const struct backend_config *c, enum buffer_kind kind
 
 struct buffer_shape buffer_shape_of(const struct backend_config *c, enum buffer_kind kind)
 {
+    ASSERT(c);
     struct buffer_shape s = {.n_row = kind == BUFFER_LOGITS ? c->max_logit_row : c->max_token,
                              .main_width = main_width(c, kind)};
     s.width = s.main_width;

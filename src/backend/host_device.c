@@ -11,6 +11,7 @@
 
 fathom_err host_alloc(struct backend *b, size_t bytes, const char *what, void **out, fathom_diag *d)
 {
+    ASSERT(what && out);
     (void)b;
     *out = mem_alloc_pages(bytes);
     if (!*out) FAIL(d, FATHOM_ENOMEM, "no memory for %s, %zu bytes", what, bytes);
@@ -30,6 +31,7 @@ void host_release(struct backend *b, void *p)
 
 fathom_err host_copy(struct backend *b, void *to, const void *from, size_t bytes)
 {
+    ASSERT(bytes == 0 || (to && from));
     (void)b;
     memcpy(to, from, bytes);
     return FATHOM_OK;
@@ -77,6 +79,7 @@ const char *host_fault(struct backend *b)
 
 static fathom_err check_experts(const struct backend_config *c, fathom_diag *d)
 {
+    ASSERT(c->n_expert > 0);
     if (c->n_group == 0 || c->n_expert % c->n_group != 0)
         FAIL(d, FATHOM_EINVAL, "n_expert %u is not a multiple of n_group %u", c->n_expert,
              c->n_group);
@@ -92,6 +95,7 @@ static fathom_err check_experts(const struct backend_config *c, fathom_diag *d)
 
 fathom_err host_check_config(const struct backend_config *c, const char *name, fathom_diag *d)
 {
+    ASSERT(c && name);
     const struct {
         const char *name;
         uint32_t value;
@@ -124,6 +128,7 @@ fathom_err host_check_config(const struct backend_config *c, const char *name, f
 
 uint32_t host_row_width(const struct backend_config *c, enum buffer_kind kind)
 {
+    ASSERT(kind <= BUFFER_LOGITS);
     struct buffer_shape s = buffer_shape_of(c, kind);
     return kind == BUFFER_ROUTE ? s.main_width : s.width;
 }
@@ -131,6 +136,7 @@ uint32_t host_row_width(const struct backend_config *c, enum buffer_kind kind)
 fathom_err host_check_access(const struct backend_config *c, enum buffer_kind kind, uint32_t row0,
                              uint32_t n_row, uint32_t width)
 {
+    ASSERT(kind <= BUFFER_LOGITS);
     struct buffer_shape s = buffer_shape_of(c, kind);
     bool inside = row0 <= s.n_row && n_row <= s.n_row - row0;
     bool without_index = kind == BUFFER_QUERY && width == s.main_width;
@@ -139,6 +145,7 @@ fathom_err host_check_access(const struct backend_config *c, enum buffer_kind ki
 
 void host_view_row(const struct tensor_view *v, uint32_t row, float *out)
 {
+    ASSERT(v && row < v->n_row);
     if (v->data)
         tensor_view_row(v, row, 0, v->n_col, out);
     else

@@ -20,14 +20,18 @@ static void check_batch(const struct backend_config *c, const struct batch *batc
     ASSERT(batch->max_context >= 1);
     ASSERT(batch->max_context <= c->max_context);
     ASSERT((uint64_t)batch->page_stride * KV_PAGE_TOKENS >= batch->max_context);
-    ASSERT(batch->pos && batch->request && batch->slot);
-    ASSERT(batch->page_table && batch->first);
+    ASSERT(batch->pos);
+    ASSERT(batch->request);
+    ASSERT(batch->slot);
+    ASSERT(batch->page_table);
+    ASSERT(batch->first);
 }
 
 static void check_cache(const struct backend_config *c, const struct kv_cache *kv, uint32_t layer)
 {
     ASSERT(kv);
-    ASSERT(kv->base && kv->n_page >= 1);
+    ASSERT(kv->base);
+    ASSERT(kv->n_page >= 1);
     ASSERT(kv->layout.type == c->kv.type);
     ASSERT(kv->layout.has_index == c->kv.has_index);
     ASSERT(kv->layout.row_bytes == c->kv.row_bytes);
@@ -39,51 +43,66 @@ static void check_cache(const struct backend_config *c, const struct kv_cache *k
 void op_check_embed(const struct backend_config *c, const struct embed_args *a)
 {
     check_tokens(c, a->n_token);
-    ASSERT(a->table && a->ids && a->x);
+    ASSERT(a->table);
+    ASSERT(a->ids);
+    ASSERT(a->x);
 }
 
 void op_check_add_norm(const struct backend_config *c, const struct add_norm_args *a)
 {
     check_tokens(c, a->n_token);
-    ASSERT(a->x && a->weight && a->out);
-    ASSERT(a->x != a->out && a->x != a->delta && a->out != a->delta);
+    ASSERT(a->x);
+    ASSERT(a->weight);
+    ASSERT(a->out);
+    ASSERT(a->x != a->out);
+    ASSERT(a->x != a->delta);
+    ASSERT(a->out != a->delta);
 }
 
 void op_check_mla_front(const struct backend_config *c, const struct mla_front_args *a)
 {
     check_batch(c, a->batch);
     check_cache(c, a->kv, a->layer);
-    ASSERT(a->w && a->x && a->query);
+    ASSERT(a->w);
+    ASSERT(a->x);
+    ASSERT(a->query);
     ASSERT(!a->want_index_query || c->index_n_head > 0);
 }
 
 void op_check_index_topk(const struct backend_config *c, const struct index_topk_args *a)
 {
-    ASSERT(c->index_n_head > 0 && c->index_topk > 0);
+    ASSERT(c->index_n_head > 0);
+    ASSERT(c->index_topk > 0);
     check_batch(c, a->batch);
     check_cache(c, a->kv, a->layer);
-    ASSERT(a->query && a->select);
+    ASSERT(a->query);
+    ASSERT(a->select);
 }
 
 void op_check_mla_attend(const struct backend_config *c, const struct mla_attend_args *a)
 {
     check_batch(c, a->batch);
     check_cache(c, a->kv, a->layer);
-    ASSERT(a->query && a->out);
+    ASSERT(a->query);
+    ASSERT(a->out);
     ASSERT(!a->select || c->index_topk > 0);
 }
 
 void op_check_mla_out(const struct backend_config *c, const struct mla_out_args *a)
 {
     check_tokens(c, a->n_token);
-    ASSERT(a->w && a->z && a->y);
+    ASSERT(a->w);
+    ASSERT(a->z);
+    ASSERT(a->y);
 }
 
 void op_check_ffn(const struct backend_config *c, const struct ffn_args *a)
 {
     check_tokens(c, a->n_token);
     ASSERT(c->dense_inner > 0);
-    ASSERT(a->w && a->x && a->y);
+    ASSERT(a->w);
+    ASSERT(a->x);
+    ASSERT(a->y);
     ASSERT(a->x != a->y);
 }
 
@@ -91,29 +110,41 @@ void op_check_router(const struct backend_config *c, const struct router_args *a
 {
     check_tokens(c, a->n_token);
     ASSERT(c->n_expert > 0);
-    ASSERT(a->w && a->x && a->route);
+    ASSERT(a->w);
+    ASSERT(a->x);
+    ASSERT(a->route);
 }
 
 void op_check_moe(const struct backend_config *c, const struct moe_args *a)
 {
     check_tokens(c, a->n_token);
     ASSERT(c->n_expert > 0);
-    ASSERT(a->w && a->x && a->route && a->y);
+    ASSERT(a->w);
+    ASSERT(a->x);
+    ASSERT(a->route);
+    ASSERT(a->y);
     ASSERT(a->x != a->y);
 }
 
 void op_check_head(const struct backend_config *c, const struct head_args *a)
 {
     ASSERT(a->n_row <= c->max_logit_row);
-    ASSERT(a->w && a->hidden && a->logits);
+    ASSERT(a->w);
+    ASSERT(a->hidden);
+    ASSERT(a->logits);
     ASSERT(a->n_row == 0 || a->rows);
 }
 
 void op_check_mtp_front(const struct backend_config *c, const struct mtp_front_args *a)
 {
     check_tokens(c, a->n_token);
-    ASSERT(a->table && a->enorm && a->hnorm && a->eh_proj);
-    ASSERT(a->next_ids && a->hidden && a->x);
+    ASSERT(a->table);
+    ASSERT(a->enorm);
+    ASSERT(a->hnorm);
+    ASSERT(a->eh_proj);
+    ASSERT(a->next_ids);
+    ASSERT(a->hidden);
+    ASSERT(a->x);
 }
 
 void op_check_sample(const struct backend_config *c, const struct sample_args *a)
@@ -121,6 +152,10 @@ void op_check_sample(const struct backend_config *c, const struct sample_args *a
     ASSERT(a->n_row <= c->max_request || a->n_row <= c->max_logit_row);
     ASSERT(a->logits);
     if (a->n_row == 0) return;
-    ASSERT(a->rows && a->ids && a->logprobs && a->ranks);
-    ASSERT(a->top_ids && a->top_logprobs);
+    ASSERT(a->rows);
+    ASSERT(a->ids);
+    ASSERT(a->logprobs);
+    ASSERT(a->ranks);
+    ASSERT(a->top_ids);
+    ASSERT(a->top_logprobs);
 }

@@ -55,8 +55,11 @@ float tensor_view_scale(const struct tensor_view *v, uint32_t row, uint32_t col)
  * tensor_view_make_row - their values
  *
  * Element (r, c) depends on (generate_seed, r, c) alone. E4M3 has one power-of-two scale, which
- * puts 8 standard deviations into the range. raw    in the view's type Needs    no data; a type
- * that is a float. */
+ * puts 8 standard deviations into the range.
+ *
+ *   raw  in the view's type
+ *
+ * Needs    no data; a type that is a float. */
 void tensor_view_make(const struct tensor_view *v, uint32_t row, uint32_t col0, uint32_t n,
                       void *raw);
 void tensor_view_make_row(const struct tensor_view *v, uint32_t row, uint32_t col0, uint32_t n,

@@ -79,6 +79,26 @@ void batch_locate(const struct batch_layout *l, const struct batch_shape *shape,
     };
 }
 
+/* A range of a block; NULL when it is empty. */
+static const void *found(const char *block, const struct block_range *range)
+{
+    return range->n_bytes ? block + range->offset : NULL;
+}
+
+void sample_locate(const struct batch_layout *l, const struct sample_shape *shape, void *block,
+                   struct sample_args *out)
+{
+    ASSERT(shape->n_row <= l->max_logit_row);
+    *out = (struct sample_args){
+        .n_row = shape->n_row,
+        .rows = (const struct sample_row *)((const char *)block + l->rows),
+        .history = found(block, &shape->extras[SAMPLE_HISTORY]),
+        .bias = found(block, &shape->extras[SAMPLE_BIAS]),
+        .ban = found(block, &shape->extras[SAMPLE_BAN]),
+        .mask = found(block, &shape->masks),
+    };
+}
+
 size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *host,
                    struct batch_shape *out)
 {

@@ -22,6 +22,7 @@
 #include <stdint.h>
 
 #include "backend/batch.h"
+#include "backend/op_sample.h"
 #include "model/forward.h"
 #include "sched/sched.h"
 
@@ -40,6 +41,24 @@ struct batch_shape {
     uint32_t n_logit_row; /* rows whose logits are wanted, 0 .. T */
     uint32_t max_context; /* largest pos + 1 in the step */
     uint32_t page_stride; /* entries of the page table for each request */
+};
+
+/* Bytes of the block that a step uses. */
+struct block_range {
+    size_t offset;
+    size_t n_bytes;
+};
+
+/* What some rows have and others have not. */
+enum sample_extra { SAMPLE_BIAS, SAMPLE_BAN, SAMPLE_HISTORY, SAMPLE_EXTRA_N };
+
+/* The rows of a step: counts and offsets, no pointer, as struct batch_shape. */
+struct sample_shape {
+    uint32_t n_row;                            /* may be 0 */
+    uint32_t n_top;                            /* the largest of the rows' */
+    struct block_range extras[SAMPLE_EXTRA_N]; /* to be copied besides the prefix; 0 bytes: no row
+                                                   has it */
+    struct block_range masks;                  /* to be filled and copied before the draws */
 };
 
 struct batch_layout {
@@ -91,6 +110,12 @@ uint32_t batch_page_stride(const struct batch_layout *l, uint32_t max_context);
  * Needs  a layout with room for the draft layer, but for STEP_MODEL. */
 void batch_locate(const struct batch_layout *l, const struct batch_shape *shape,
                   enum step_pass pass, void *block, struct batch *out);
+
+/* sample_locate - the rows in a block, as the sample operator takes them
+ *
+ *   out  filled, but for logits and what the operator writes */
+void sample_locate(const struct batch_layout *l, const struct sample_shape *shape, void *block,
+                   struct sample_args *out);
 
 /* batch_build - write the arrays of a plan; in one made ahead, ids are draws of the step before
  *

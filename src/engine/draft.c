@@ -2,6 +2,7 @@
 #include "engine/draft.h"
 
 #include "base/mem.h"
+#include "engine/sampler.h"
 #include "engine/sequence.h"
 
 fathom_err drafter_init(struct drafter *d, uint32_t max_draft, uint32_t max_num_seqs)

@@ -48,6 +48,7 @@
 #include "engine/draft.h"
 #include "engine/mailbox.h"
 #include "engine/offload.h"
+#include "engine/sampler.h"
 #include "engine/sequence.h"
 #include "kv/page_pool.h"
 #include "kv/prefix.h"

@@ -1,3 +1,4 @@
+/* memory_plan.c - every size of an engine, from its settings and the model alone */
 #include "engine/memory_plan.h"
 
 #include <string.h>

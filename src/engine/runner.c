@@ -135,7 +135,7 @@ static fathom_err launch(struct step_runner *base, const struct step *step)
     ASSERT(r->n_drawn < base->max_flight);
     struct graph *graph = step_graphs_pick(r->graphs, step, base->host, &prefix_bytes);
     TRY(copy_in(r, 0, prefix_bytes));
-    for (int i = 0; i < SAMPLER_EXTRA_N; i++) {
+    for (int i = 0; i < SAMPLE_EXTRA_N; i++) {
         const struct block_range *extra = &step->sampler.extras[i];
         TRY(copy_in(r, extra->offset, extra->n_bytes));
     }
@@ -155,7 +155,7 @@ static fathom_err draw(struct step_runner *base, const struct step *step)
     r->n_drawn++;
     if (step->sampler.n_row == 0) return ops->fence_record(r->backend, r->i_block);
     TRY(copy_in(r, step->sampler.masks.offset, step->sampler.masks.n_bytes));
-    sampler_locate(&base->layout, &step->sampler, r->arrays, &args);
+    sample_locate(&base->layout, &step->sampler, r->arrays, &args);
     args.logits = model_logits(r->model);
     args.ids = at(r->draw_device, r->draw.ids);
     args.logprobs = at(r->draw_device, r->draw.logprobs);

@@ -106,7 +106,7 @@ static void add_prompt(struct sampler *s, const struct sequence *q, uint32_t log
     if (q->n_prompt_top > s->n_top) s->n_top = q->n_prompt_top;
 }
 
-void sampler_end(const struct sampler *s, struct sampler_shape *out)
+void sampler_end(const struct sampler *s, struct sample_shape *out)
 {
     const struct batch_layout *l = s->l;
     size_t mask_bytes = l->n_mask_word * sizeof(uint32_t);
@@ -114,33 +114,13 @@ void sampler_end(const struct sampler *s, struct sampler_shape *out)
     ASSERT(s->n_ban <= l->max_request * (uint32_t)BATCH_BAN_MAX);
     ASSERT(s->n_history <= (size_t)l->max_request * l->max_context);
     ASSERT(s->n_mask <= s->n_row && s->n_row <= l->max_logit_row);
-    *out = (struct sampler_shape){
+    *out = (struct sample_shape){
         .n_row = s->n_row,
         .n_top = s->n_top,
-        .extras = {[SAMPLER_BIAS] = {l->bias, s->n_bias * sizeof(struct sample_bias)},
-                   [SAMPLER_BAN] = {l->ban, s->n_ban * sizeof(int32_t)},
-                   [SAMPLER_HISTORY] = {l->history, s->n_history * sizeof(int32_t)}},
+        .extras = {[SAMPLE_BIAS] = {l->bias, s->n_bias * sizeof(struct sample_bias)},
+                   [SAMPLE_BAN] = {l->ban, s->n_ban * sizeof(int32_t)},
+                   [SAMPLE_HISTORY] = {l->history, s->n_history * sizeof(int32_t)}},
         .masks = {l->mask, s->n_mask * mask_bytes},
-    };
-}
-
-/* A range of a block; NULL when it is empty. */
-static const void *found(const char *block, const struct block_range *range)
-{
-    return range->n_bytes ? block + range->offset : NULL;
-}
-
-void sampler_locate(const struct batch_layout *l, const struct sampler_shape *shape, void *block,
-                    struct sample_args *out)
-{
-    ASSERT(shape->n_row <= l->max_logit_row);
-    *out = (struct sample_args){
-        .n_row = shape->n_row,
-        .rows = (const struct sample_row *)((const char *)block + l->rows),
-        .history = found(block, &shape->extras[SAMPLER_HISTORY]),
-        .bias = found(block, &shape->extras[SAMPLER_BIAS]),
-        .ban = found(block, &shape->extras[SAMPLER_BAN]),
-        .mask = found(block, &shape->masks),
     };
 }
 
@@ -150,7 +130,7 @@ uint32_t *sampler_mask(const struct batch_layout *l, void *host, uint32_t i)
 }
 
 void sampler_build(const struct batch_layout *l, const struct plan *plan, void *host,
-                   struct sampler_shape *out)
+                   struct sample_shape *out)
 {
     struct sampler s;
     sampler_begin(&s, l, host);

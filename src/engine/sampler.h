@@ -19,25 +19,7 @@
 #include "engine/batch_build.h"
 #include "sched/sched.h"
 
-/* Bytes of the block that a step uses. */
-struct block_range {
-    size_t offset;
-    size_t n_bytes;
-};
-
 struct sequence;
-
-/* What some rows have and others have not. */
-enum sampler_extra { SAMPLER_BIAS, SAMPLER_BAN, SAMPLER_HISTORY, SAMPLER_EXTRA_N };
-
-/* The rows of a step: counts and offsets, no pointer, as struct batch_shape. */
-struct sampler_shape {
-    uint32_t n_row;                             /* may be 0 */
-    uint32_t n_top;                             /* the largest of the rows' */
-    struct block_range extras[SAMPLER_EXTRA_N]; /* to be copied besides the prefix; 0 bytes: no row
-                                                   has it */
-    struct block_range masks;                   /* to be filled and copied before the draws */
-};
 
 /* A step's rows being written. */
 struct sampler {
@@ -60,13 +42,7 @@ struct sampler {
 void sampler_begin(struct sampler *s, const struct batch_layout *l, void *host);
 void sampler_add(struct sampler *s, const struct sequence *q, uint32_t logit_row, uint32_t position,
                  uint32_t n, bool plain);
-void sampler_end(const struct sampler *s, struct sampler_shape *out);
-
-/* sampler_locate - the rows in a block, as the sample operator takes them
- *
- *   out  filled, but for logits and what the operator writes */
-void sampler_locate(const struct batch_layout *l, const struct sampler_shape *shape, void *block,
-                    struct sample_args *out);
+void sampler_end(const struct sampler *s, struct sample_shape *out);
 
 /* sampler_reads_ids - whether the rows of q depend on the ids drawn before: penalties, masks */
 bool sampler_reads_ids(const struct sequence *q);
@@ -81,7 +57,7 @@ uint32_t *sampler_mask(const struct batch_layout *l, void *host, uint32_t i);
  * Needs   every request of the plan is the first member of a struct sequence; of a plan made ahead,
  *         none that sampler_reads_ids. */
 void sampler_build(const struct batch_layout *l, const struct plan *plan, void *host,
-                   struct sampler_shape *out);
+                   struct sample_shape *out);
 
 /* sampler_fill_masks - write the masks of the rows that sampler_build made: a draft's token counts
  * as drawn for the rows after it. Those after a draft that cannot be drawn do not matter.

@@ -25,14 +25,13 @@
 #include <stdint.h>
 
 #include "engine/batch_build.h"
-#include "engine/sampler.h"
 #include "fathom/err.h"
 
 struct step {
     enum step_pass pass;
     size_t prefix_bytes; /* of the block: what batch_build returned */
     struct batch_shape batch;
-    struct sampler_shape sampler;
+    struct sample_shape sampler;
 };
 
 /* What was drawn, in the order of the sample rows; valid until the next wait, and the next launch

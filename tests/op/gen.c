@@ -1,3 +1,4 @@
+/* gen.c - generated configs, weights, batches and caches for operator tests */
 #include "op/gen.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* harness.c - rigs of two backends, comparisons, and the cases that all operator tests share */
 #include "op/harness.h"
 
 #include <math.h>

@@ -249,7 +249,7 @@ static void sample(struct null_runner *r, const struct step *step, uint32_t i_bl
     bool is_draft = step->pass != STEP_MODEL;
     struct sample_args args;
     const struct sample_args *a = &args;
-    sampler_locate(&r->base.layout, &step->sampler, r->blocks[i_block], &args);
+    sample_locate(&r->base.layout, &step->sampler, r->blocks[i_block], &args);
     for (uint32_t i = 0; i < a->n_row; i++) {
         const struct sample_row *row = &a->rows[i];
         uint64_t state = r->states[row->logit_row];

@@ -24,7 +24,7 @@ struct fixture {
     char *device; /* holds what the step says is to be copied, and nothing else */
     struct plan_entry entries[4];
     struct plan plan;
-    struct sampler_shape step;
+    struct sample_shape step;
     struct sample_args args;
 };
 
@@ -77,12 +77,12 @@ static const struct sample_row *build(struct fixture *f)
     memset(f->device, 0x55, f->l.n_bytes);
     sampler_build(&f->l, &f->plan, f->host, &f->step);
     send(f, 0, f->l.bias);
-    for (int i = 0; i < SAMPLER_EXTRA_N; i++) {
+    for (int i = 0; i < SAMPLE_EXTRA_N; i++) {
         send(f, f->step.extras[i].offset, f->step.extras[i].n_bytes);
     }
     send(f, f->step.masks.offset, f->step.masks.n_bytes);
     memset(f->host, 0x55, f->l.n_bytes);
-    sampler_locate(&f->l, &f->step, f->device, &f->args);
+    sample_locate(&f->l, &f->step, f->device, &f->args);
     return f->args.rows;
 }
 
@@ -109,7 +109,7 @@ static void only_entries_that_draw_have_rows(void **state)
     assert_null(f->args.bias);
     assert_null(f->args.ban);
     assert_int_equal(f->step.n_top, 0);
-    for (int i = 0; i < SAMPLER_EXTRA_N; i++) assert_int_equal(f->step.extras[i].n_bytes, 0);
+    for (int i = 0; i < SAMPLE_EXTRA_N; i++) assert_int_equal(f->step.extras[i].n_bytes, 0);
 }
 
 static void min_tokens_bans_stops_only_as_long_as_needed(void **state)
@@ -127,8 +127,8 @@ static void min_tokens_bans_stops_only_as_long_as_needed(void **state)
     const int32_t want[] = {7, 1, 2};
     assert_memory_equal(f->args.ban + rows[0].ban_offset, want, sizeof want);
     assert_int_equal(rows[1].n_ban, 0);
-    assert_int_equal(f->step.extras[SAMPLER_BAN].n_bytes, sizeof want);
-    assert_int_equal(f->step.extras[SAMPLER_BAN].offset, f->l.ban);
+    assert_int_equal(f->step.extras[SAMPLE_BAN].n_bytes, sizeof want);
+    assert_int_equal(f->step.extras[SAMPLE_BAN].offset, f->l.ban);
 }
 
 /* A row for the last known token and one for each draft: as if the drafts before were output. */
@@ -160,8 +160,8 @@ static void drafts_have_rows_of_their_own(void **state)
     assert_int_equal(rows[3].logit_row, 3);
     assert_int_equal(rows[3].history_offset, 6);
     assert_int_equal(rows[3].position, other->request.n_token);
-    assert_int_equal(f->step.extras[SAMPLER_HISTORY].n_bytes, (6 + 8) * sizeof(int32_t));
-    assert_int_equal(f->step.extras[SAMPLER_BAN].n_bytes, 2 * sizeof(int32_t));
+    assert_int_equal(f->step.extras[SAMPLE_HISTORY].n_bytes, (6 + 8) * sizeof(int32_t));
+    assert_int_equal(f->step.extras[SAMPLE_BAN].n_bytes, 2 * sizeof(int32_t));
 }
 
 /* Rows that draw come first; each row knows its logits. */
@@ -232,7 +232,7 @@ static void bias_rows_lie_one_after_the_other(void **state)
     assert_int_equal(f->args.bias[1].id, 4);
     assert_true(f->args.bias[1].bias == -100);
     assert_int_equal(f->args.bias[2].id, 3);
-    assert_int_equal(f->step.extras[SAMPLER_BIAS].n_bytes, 3 * sizeof(struct sample_bias));
+    assert_int_equal(f->step.extras[SAMPLE_BIAS].n_bytes, 3 * sizeof(struct sample_bias));
     assert_int_equal(f->step.n_top, 5);
 }
 
@@ -259,7 +259,7 @@ static void history_goes_along_with_a_penalty(void **state)
     assert_int_equal(rows[3].history_offset, 8);
     const int32_t want[] = {10, 20, 30, 9, 9, 10, 20, 30, 10, 20, 30, 9};
     assert_memory_equal(f->args.history, want, sizeof want);
-    assert_int_equal(f->step.extras[SAMPLER_HISTORY].n_bytes, sizeof want);
+    assert_int_equal(f->step.extras[SAMPLE_HISTORY].n_bytes, sizeof want);
 }
 
 #define WITH(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)

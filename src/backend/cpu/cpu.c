@@ -59,6 +59,7 @@ static void buffer_destroy(struct backend *b, struct buffer *buf)
 
 static void *alloc_rows(uint32_t n_row, uint32_t width, size_t size)
 {
+    ASSERT(n_row > 0 && width > 0);
     size_t bytes = (size_t)n_row * width * size;
     void *p = mem_alloc_aligned(CPU_ALIGN, bytes);
     if (p) memset(p, 0, bytes);
@@ -68,6 +69,7 @@ static void *alloc_rows(uint32_t n_row, uint32_t width, size_t size)
 static fathom_err buffer_create(struct backend *b, enum buffer_kind kind, struct buffer **out,
                                 fathom_diag *d)
 {
+    ASSERT(kind <= BUFFER_LOGITS && out);
     const struct cpu_backend *cpu = cpu_of(b);
     const struct backend_config *c = &cpu->c;
     bool has_index = kind == BUFFER_SELECT || kind == BUFFER_ROUTE;
@@ -97,12 +99,14 @@ static fathom_err buffer_create(struct backend *b, enum buffer_kind kind, struct
 
 static float read_operand(const struct cpu_backend *cpu, const struct buffer *buf, size_t i)
 {
+    DCHECK(buf->operand);
     if (cpu->operand == OPERAND_BF16) return f32_from_bf16(((const uint16_t *)buf->operand)[i]);
     return ((const float *)buf->operand)[i];
 }
 
 static void write_operand(const struct cpu_backend *cpu, struct buffer *buf, size_t i, float f)
 {
+    DCHECK(buf->operand);
     float rounded = cpu->round ? f32_from_bf16(bf16_from_f32(f)) : f;
     if (cpu->operand == OPERAND_BF16)
         ((uint16_t *)buf->operand)[i] = bf16_from_f32(f);
@@ -113,6 +117,7 @@ static void write_operand(const struct cpu_backend *cpu, struct buffer *buf, siz
 static fathom_err buffer_read(struct backend *b, const struct buffer *buf, uint32_t row0,
                               uint32_t n_row, uint32_t width, float *out)
 {
+    ASSERT(buf && (out || n_row == 0));
     const struct cpu_backend *cpu = cpu_of(b);
     TRY(host_check_access(&cpu->c, buf->kind, row0, n_row, width));
     for (uint32_t r = row0; r < row0 + n_row; r++) {
@@ -136,6 +141,7 @@ static fathom_err buffer_read(struct backend *b, const struct buffer *buf, uint3
 static fathom_err buffer_write(struct backend *b, struct buffer *buf, uint32_t row0, uint32_t n_row,
                                uint32_t width, const float *in)
 {
+    ASSERT(buf && (in || n_row == 0));
     const struct cpu_backend *cpu = cpu_of(b);
     TRY(host_check_access(&cpu->c, buf->kind, row0, n_row, width));
     for (uint32_t r = row0; r < row0 + n_row; r++) {
@@ -226,6 +232,7 @@ static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
 static void fill_cos_sin(void *arg, size_t page, size_t n, unsigned worker)
 {
     const struct cpu_backend *cpu = arg;
+    DCHECK(cpu->cos_sin);
     (void)n;
     (void)worker;
     for (uint32_t i = 0; i < KV_PAGE_TOKENS; i++) {
@@ -242,6 +249,7 @@ static void fill_cos_sin(void *arg, size_t page, size_t n, unsigned worker)
 
 static fathom_err make_scratch(struct cpu_backend *cpu, fathom_diag *d)
 {
+    ASSERT(cpu->pool && cpu->n_thread >= 1);
     const struct backend_config *c = &cpu->c;
     const size_t arena[] = {cpu_dense_arena_bytes(cpu), cpu_front_arena_bytes(cpu),
                             cpu_index_arena_bytes(cpu), cpu_attend_arena_bytes(cpu),
@@ -281,11 +289,14 @@ static void choose_operands(struct cpu_backend *cpu)
     cpu->operand = cpu->round ? bf16 : OPERAND_F32;
     cpu->attend_operand = cpu->round && narrow_cache ? bf16 : OPERAND_F32;
     cpu->index_operand = narrow_cache ? bf16 : OPERAND_F32;
+    ASSERT(cpu->k->gemm[cpu->operand] && cpu->k->gemm[cpu->index_operand]);
+    ASSERT(cpu->k->attend[cpu->attend_operand]);
 }
 
 fathom_err backend_cpu_create_isa(struct backend **out, const struct backend_config *c,
                                   enum cpu_isa isa, fathom_diag *d)
 {
+    ASSERT(out && c);
     fathom_err err = FATHOM_OK;
     const struct cpu_kernels *k = cpu_kernels_of(isa);
     *out = NULL;

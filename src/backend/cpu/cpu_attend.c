@@ -123,6 +123,7 @@ size_t cpu_attend_arena_bytes(const struct cpu_backend *cpu)
 
 static bool sees_prefix(const struct mla_attend_args *a, uint32_t t)
 {
+    DCHECK(t < a->batch->n_token);
     if (!a->select) return true;
     return (uint32_t)a->select->index[(size_t)t * a->select->width] ==
            (uint32_t)a->batch->pos[t] + 1;
@@ -165,10 +166,12 @@ struct item {
 
 static struct item item_at(const struct attend_task *task, size_t i)
 {
+    DCHECK(i < (size_t)task->n_block * task->n_chunk);
     struct item it = {.block = &task->blocks[i / task->n_chunk]};
     it.head0 = (uint32_t)(i % task->n_chunk) * task->n_chunk_head;
     it.n_head = min_u32(task->n_chunk_head, task->cpu->c.n_head - it.head0);
     it.n_query = it.block->n_token * it.n_head;
+    DCHECK(it.n_query >= 1 && it.n_query <= QUERY_MAX);
     return it;
 }
 
@@ -187,6 +190,7 @@ static const uint8_t *latent_at(const struct kv_cache *kv, uint32_t layer, int32
 static uint32_t find_rows(const struct attend_task *task, const struct block *b, uint32_t group,
                           const uint8_t *row[GROUP_ROWS])
 {
+    DCHECK(group < b->n_group);
     const struct mla_attend_args *a = task->a;
     const struct batch *batch = a->batch;
     uint32_t first = group * GROUP_ROWS;
@@ -286,6 +290,7 @@ static uint32_t attend_group(const struct attend_task *task, const struct attend
 
 static void start_state(const struct item *it, struct state *s)
 {
+    DCHECK(it->n_query <= QUERY_MAX);
     for (uint32_t q = 0; q < it->n_query; q++) {
         s->max[q] = -INFINITY;
         s->sum[q] = 0;
@@ -296,6 +301,7 @@ static void start_state(const struct item *it, struct state *s)
 static void merge_group(const struct attend_task *task, const struct item *it, uint32_t q0,
                         const struct state *group, struct state *s)
 {
+    DCHECK(q0 <= it->n_query);
     for (uint32_t q = q0; q < it->n_query; q++) {
         size_t at = (size_t)q * KV_LATENT;
         task->cpu->k->merge(&s->max[q], &s->sum[q], s->out + at, group->max[q], group->sum[q],
@@ -306,6 +312,7 @@ static void merge_group(const struct attend_task *task, const struct item *it, u
 static void finish_item(const struct attend_task *task, const struct item *it, struct state *s)
 {
     const struct cpu_backend *cpu = task->cpu;
+    DCHECK(it->head0 + it->n_head <= cpu->c.n_head);
     const struct buffer *out = task->a->out;
     for (uint32_t q = 0; q < it->n_query; q++) {
         uint32_t t = it->block->token0 + q / it->n_head;
@@ -368,6 +375,7 @@ static void merge_slots(void *arg, size_t i, size_t n, unsigned worker)
 
 static void run_waves(struct attend_task *task, uint32_t n_item)
 {
+    ASSERT(n_item < ITEMS_PER_THREAD * task->cpu->n_thread); /* their states */
     uint32_t item = 0;
     uint32_t group = 0;
     while (item < n_item) {
@@ -390,6 +398,9 @@ static void run_waves(struct attend_task *task, uint32_t n_item)
 fathom_err cpu_mla_attend(struct backend *b, const struct mla_attend_args *a)
 {
     op_check_mla_attend(&cpu_of(b)->c, a);
+    ASSERT(a->query->kind == BUFFER_QUERY);
+    ASSERT(a->out->kind == BUFFER_LATENT);
+    ASSERT(!a->select || a->select->kind == BUFFER_SELECT);
     struct cpu_backend *cpu = cpu_of(b);
     const struct backend_config *c = &cpu->c;
     struct attend_task task = {.cpu = cpu, .a = a};

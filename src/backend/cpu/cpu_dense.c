@@ -25,6 +25,8 @@ static void embed_row(void *arg, size_t t, size_t n, unsigned worker)
 fathom_err cpu_embed(struct backend *b, const struct embed_args *a)
 {
     op_check_embed(&cpu_of(b)->c, a);
+    ASSERT(a->table->kind == CPU_LINEAR);
+    ASSERT(a->x->kind == BUFFER_RESIDUAL);
     struct embed_args args = *a;
     cpu_rows(cpu_of(b), a->n_token, (size_t)4 * cpu_of(b)->c.hidden, embed_row, &args);
     return FATHOM_OK;
@@ -39,6 +41,7 @@ struct norm_task {
 
 static void norm_row(void *arg, size_t t, size_t n, unsigned worker)
 {
+    DCHECK(t < n);
     const struct norm_task *task = arg;
     const struct cpu_backend *cpu = task->cpu;
     const struct add_norm_args *a = task->a;
@@ -54,6 +57,10 @@ static void norm_row(void *arg, size_t t, size_t n, unsigned worker)
 fathom_err cpu_add_norm(struct backend *b, const struct add_norm_args *a)
 {
     op_check_add_norm(&cpu_of(b)->c, a);
+    ASSERT(a->weight->kind == CPU_VECTOR);
+    ASSERT(a->x->kind == BUFFER_RESIDUAL);
+    ASSERT(a->out->kind == BUFFER_NORMED);
+    ASSERT(!a->delta || a->delta->kind == BUFFER_DELTA);
     struct norm_task task = {.cpu = cpu_of(b), .a = a};
     cpu_rows(cpu_of(b), a->n_token, cpu_of(b)->c.hidden, norm_row, &task);
     return FATHOM_OK;
@@ -64,6 +71,9 @@ fathom_err cpu_add_norm(struct backend *b, const struct add_norm_args *a)
 fathom_err cpu_ffn(struct backend *b, const struct ffn_args *a)
 {
     op_check_ffn(&cpu_of(b)->c, a);
+    ASSERT(a->w->kind == CPU_FFN);
+    ASSERT(a->x->kind == BUFFER_NORMED);
+    ASSERT(a->y->kind == BUFFER_DELTA);
     struct cpu_backend *cpu = cpu_of(b);
     struct ffn_group group = {
         .w = &a->w->ffn,
@@ -96,6 +106,7 @@ struct gather_task {
 
 static void gather_head_row(void *arg, size_t i, size_t n, unsigned worker)
 {
+    DCHECK(i < n);
     const struct gather_task *task = arg;
     const struct buffer *hidden = task->head->hidden;
     (void)n;
@@ -108,6 +119,9 @@ static void gather_head_row(void *arg, size_t i, size_t n, unsigned worker)
 fathom_err cpu_head(struct backend *b, const struct head_args *a)
 {
     op_check_head(&cpu_of(b)->c, a);
+    ASSERT(a->w->kind == CPU_LINEAR);
+    ASSERT(a->hidden->kind == BUFFER_NORMED);
+    ASSERT(a->logits->kind == BUFFER_LOGITS);
     struct cpu_backend *cpu = cpu_of(b);
     struct gather_task task = {.cpu = cpu, .head = a, .x = cpu->arena};
     struct gemm_job job = {
@@ -167,6 +181,12 @@ static size_t lay_out_mtp(const struct cpu_backend *cpu, uint32_t n_token, struc
 fathom_err cpu_mtp_front(struct backend *b, const struct mtp_front_args *a)
 {
     op_check_mtp_front(&cpu_of(b)->c, a);
+    ASSERT(a->table->kind == CPU_LINEAR);
+    ASSERT(a->eh_proj->kind == CPU_LINEAR);
+    ASSERT(a->enorm->kind == CPU_VECTOR);
+    ASSERT(a->hnorm->kind == CPU_VECTOR);
+    ASSERT(a->hidden->kind == BUFFER_NORMED);
+    ASSERT(a->x->kind == BUFFER_RESIDUAL);
     struct cpu_backend *cpu = cpu_of(b);
     struct mtp_scratch s;
     lay_out_mtp(cpu, a->n_token, &s, cpu->arena);

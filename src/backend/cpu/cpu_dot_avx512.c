@@ -10,6 +10,7 @@
 #include "backend/cpu/cpu_simd_avx512.h"
 
 #include "backend/cpu/cpu_kernel.h"
+#include "base/assert.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -165,6 +166,7 @@ static tile_function *const tiles[2][2][MAX_TILE] = {
 
 static const float *scale_at(const struct packed *w, uint32_t panel, uint32_t block)
 {
+    DCHECK(panel < w->n_panel && block < w->n_block);
     return w->scale + ((size_t)panel * w->n_block + block) * w->scale_lanes;
 }
 
@@ -173,7 +175,9 @@ static const float *scale_at(const struct packed *w, uint32_t panel, uint32_t bl
 static void gemm_blocks(const struct gemm_call *c, uint32_t panel, uint32_t n_panel,
                         uint32_t block0, uint32_t block1)
 {
+    DCHECK(n_panel == 1 || n_panel == 2);
     const struct packed *w = c->w;
+    DCHECK(w->kind < PACK_F32 && c->n_token >= 1);
     uint32_t n_tile = (c->n_token + MAX_TILE - 1) / MAX_TILE;
     for (uint32_t i = 0, t = 0; i < n_tile; i++) {
         uint32_t m = (c->n_token - t + n_tile - i - 1) / (n_tile - i);
@@ -203,6 +207,7 @@ static void gemm_blocks(const struct gemm_call *c, uint32_t panel, uint32_t n_pa
 static void gemm_f32_weight(const struct gemm_call *c)
 {
     const struct packed *w = c->w;
+    DCHECK(w->kind == PACK_F32);
     for (uint32_t i = 0; i < c->n_panel; i++) {
         const float *panel =
             (const float *)(const void *)(w->data + (size_t)(c->panel0 + i) * w->panel_bytes);
@@ -235,6 +240,7 @@ static void gemm_f32_weight(const struct gemm_call *c)
 void cpu_gemm_bf16_avx512(const struct gemm_call *c)
 {
     const struct packed *w = c->w;
+    DCHECK(c->panel0 + c->n_panel <= w->n_panel);
     if (w->kind == PACK_F32) {
         gemm_f32_weight(c);
         return;
@@ -334,6 +340,8 @@ INLINE void score_rows(const int Q, const struct attend_call *c, uint32_t q)
  */
 void cpu_attend_bf16_avx512(const struct attend_call *c)
 {
+    DCHECK(c->n_row >= 1 && c->n_row <= GROUP_ROWS && c->n_query <= QUERY_MAX);
+    DCHECK(c->key_dim % 32 == 0 && c->value_dim % 64 == 0);
     _Alignas(64) uint16_t weight[QUERY_MAX * GROUP_ROWS];
     uint32_t q = 0;
     for (; q + 4 <= c->n_query; q += 4) score_rows(4, c, q);
@@ -397,6 +405,7 @@ static void load_columns(const uint8_t *rows, size_t stride, uint32_t n_row, __m
 
 void cpu_pack_codes_avx512(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel)
 {
+    DCHECK(n_row <= PANEL);
     _Alignas(64) uint16_t even_words[PANEL], odd_words[PANEL];
     for (uint32_t r = 0; r < PANEL; r++) {
         /* word index into the two vectors of 16 rows; each row's 32 bits are two pairs */

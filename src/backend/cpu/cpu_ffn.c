@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+#include "base/assert.h"
+
 enum { PAIR = 2, ITEMS_PER_THREAD = 4, MAX_PANELS = 8 };
 
 struct ffn_scratch {
@@ -47,6 +49,7 @@ static uint32_t blocks_of(const struct ffn_group *g)
 
 static void gate_up_item(void *arg, size_t item, size_t n_item, unsigned worker)
 {
+    DCHECK(item < n_item);
     const struct ffn_task *task = arg;
     const struct cpu_backend *cpu = task->cpu;
     const struct ffn_call *f = task->call;
@@ -86,8 +89,11 @@ static void run_gate_up(struct cpu_backend *cpu, struct ffn_call *f)
 {
     struct ffn_task task = {.cpu = cpu, .call = f};
     size_t n_piece = 0;
-    for (uint32_t i = 0; i < f->n_group; i++)
+    for (uint32_t i = 0; i < f->n_group; i++) {
+        ASSERT(f->groups[i].n_row >= 1);
+        ASSERT(f->groups[i].w->gate_up.n_panel % PAIR == 0);
         n_piece += (size_t)f->groups[i].w->gate_up.n_panel * blocks_of(&f->groups[i]);
+    }
     size_t share = n_piece / ((size_t)cpu->n_thread * ITEMS_PER_THREAD);
     task.n_panel = share >= MAX_PANELS ? MAX_PANELS : max_u32((uint32_t)share / PAIR * PAIR, PAIR);
     size_t n_item = 0;
@@ -110,6 +116,7 @@ static void add_rows(const struct ffn_task *task, const struct ffn_group *g, uin
     uint32_t n = call->n_panel * PANEL;
     for (uint32_t r = 0; r < call->n_token; r++) {
         uint32_t token = g->token ? g->token[row0 + r] : row0 + r;
+        DCHECK(token < f->n_token);
         float weight = g->weight ? g->weight[row0 + r] : 1;
         float *y = f->y + token * f->y_stride + (size_t)call->panel0 * PANEL;
         const float *part = call->y + r * call->y_stride;
@@ -122,6 +129,7 @@ static void add_rows(const struct ffn_task *task, const struct ffn_group *g, uin
 
 static void down_item(void *arg, size_t item, size_t n_item, unsigned worker)
 {
+    DCHECK(item < n_item);
     const struct ffn_task *task = arg;
     const struct cpu_backend *cpu = task->cpu;
     const struct ffn_call *f = task->call;
@@ -157,6 +165,8 @@ static void down_item(void *arg, size_t item, size_t n_item, unsigned worker)
 
 void cpu_ffn_groups(struct cpu_backend *cpu, struct ffn_call *f)
 {
+    ASSERT(f->n_group >= 1 && f->n_token >= 1);
+    ASSERT(f->inner && f->y);
     run_gate_up(cpu, f);
     uint32_t n_panel = f->groups[0].w->down.n_panel;
     struct ffn_task task = {.cpu = cpu, .call = f};

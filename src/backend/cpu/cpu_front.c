@@ -89,6 +89,7 @@ static uint8_t *page_at(const struct kv_cache *kv, int32_t slot)
 /* The index key of one token: norm, rope on the first 64, Hadamard, and into the cache. */
 static void cache_index_key(const struct front_task *f, size_t t)
 {
+    DCHECK(f->cpu->c.index_n_head > 0);
     const struct cpu_kernels *k = f->cpu->k;
     const struct mla_front_args *a = f->a;
     const struct mla_weight *w = &a->w->mla;
@@ -109,6 +110,7 @@ static void cache_index_key(const struct front_task *f, size_t t)
 
 static void finish_input_row(void *arg, size_t t, size_t n, unsigned worker)
 {
+    DCHECK(t < n);
     const struct front_task *f = arg;
     const struct cpu_backend *cpu = f->cpu;
     const struct backend_config *c = &cpu->c;
@@ -154,6 +156,7 @@ static void project_query(struct front_task *f)
 /* Index query and weights of one token, as values of their codes. */
 static void finish_index_query(const struct front_task *f, size_t t, float *query)
 {
+    DCHECK(f->a->want_index_query);
     const struct cpu_kernels *k = f->cpu->k;
     const struct backend_config *c = &f->cpu->c;
     uint32_t n_head = c->index_n_head;
@@ -178,6 +181,7 @@ static void finish_index_query(const struct front_task *f, size_t t, float *quer
 
 static void finish_query_row(void *arg, size_t t, size_t n, unsigned worker)
 {
+    DCHECK(t < n);
     const struct front_task *f = arg;
     const struct cpu_backend *cpu = f->cpu;
     const struct backend_config *c = &cpu->c;
@@ -220,6 +224,9 @@ static void absorb_key(struct front_task *f)
 fathom_err cpu_mla_front(struct backend *b, const struct mla_front_args *a)
 {
     op_check_mla_front(&cpu_of(b)->c, a);
+    ASSERT(a->w->kind == CPU_MLA);
+    ASSERT(a->x->kind == BUFFER_NORMED);
+    ASSERT(a->query->kind == BUFFER_QUERY);
     struct cpu_backend *cpu = cpu_of(b);
     const struct backend_config *c = &cpu->c;
     struct front_task f = {.cpu = cpu, .a = a};
@@ -237,6 +244,9 @@ fathom_err cpu_mla_front(struct backend *b, const struct mla_front_args *a)
 fathom_err cpu_mla_out(struct backend *b, const struct mla_out_args *a)
 {
     op_check_mla_out(&cpu_of(b)->c, a);
+    ASSERT(a->w->kind == CPU_MLA);
+    ASSERT(a->z->kind == BUFFER_LATENT);
+    ASSERT(a->y->kind == BUFFER_DELTA);
     struct cpu_backend *cpu = cpu_of(b);
     const struct backend_config *c = &cpu->c;
     size_t stride = row_stride(c->n_head * c->v_dim);

@@ -6,6 +6,8 @@
  */
 #include "backend/cpu/cpu_int.h"
 
+#include "base/assert.h"
+
 enum {
     PAIR = 2,                 /* panels of one kernel call that ends in an operand */
     MAX_PANELS = 64,          /* of an item: one long read of the weight */
@@ -39,6 +41,7 @@ size_t cpu_input_bytes(const struct cpu_backend *cpu)
 
 static void round_to_codes(const struct cpu_kernels *k, const float *in, uint32_t n, float *out)
 {
+    DCHECK(n % KV_FP8_GROUP == 0);
     for (uint32_t i = 0; i < n; i += KV_FP8_GROUP) {
         uint8_t code[KV_FP8_GROUP];
         float scale = k->quantize_group(in + i, code);
@@ -100,6 +103,7 @@ static uint32_t blocks_of(const struct gemm_job *j)
 static void run_to_operand(const struct gemm_task *task, const struct gemm_job *j,
                            struct gemm_call *call, uint32_t token0, struct gemm_scratch *s)
 {
+    DCHECK(j->act && call->panel0 % PAIR == 0);
     const struct cpu_backend *cpu = task->cpu;
     uint32_t end = call->panel0 + call->n_panel;
     call->y = s->tile;
@@ -117,6 +121,7 @@ static void run_to_operand(const struct gemm_task *task, const struct gemm_job *
 
 static void run_item(void *arg, size_t item, size_t n_item, unsigned worker)
 {
+    DCHECK(item < n_item);
     const struct gemm_task *task = arg;
     struct gemm_scratch s;
     uint32_t i = 0;
@@ -148,11 +153,14 @@ static void run_item(void *arg, size_t item, size_t n_item, unsigned worker)
 
 void cpu_gemm(struct cpu_backend *cpu, enum operand type, struct gemm_job *jobs, uint32_t n_job)
 {
+    ASSERT(n_job >= 1 && cpu->k->gemm[type]);
     struct gemm_task task = {.cpu = cpu, .type = type, .jobs = jobs, .n_job = n_job};
     size_t n_piece = 0; /* panels times token blocks */
     uint64_t work = 0;
     bool many_rows = false;
     for (uint32_t i = 0; i < n_job; i++) {
+        ASSERT(jobs[i].x && (jobs[i].y || jobs[i].act));
+        ASSERT(jobs[i].n_token >= 1 && jobs[i].w->n_panel >= 1);
         n_piece += (size_t)jobs[i].w->n_panel * blocks_of(&jobs[i]);
         work += (uint64_t)jobs[i].w->n_panel * jobs[i].w->n_pair * 2 * PANEL * jobs[i].n_token;
         many_rows |= jobs[i].n_token > TOKEN_BLOCK / 2;

@@ -91,11 +91,13 @@ size_t cpu_index_worker_bytes(const struct cpu_backend *cpu)
 
 static uint32_t n_visible(const struct index_task *task, uint32_t t)
 {
+    DCHECK(t < task->a->batch->n_token);
     return (uint32_t)task->a->batch->pos[t] + 1;
 }
 
 static const float *query_row(const struct index_task *task, uint32_t t)
 {
+    DCHECK(t < task->a->batch->n_token);
     const struct buffer *query = task->a->query;
     return query->value + (size_t)t * query->stride + (size_t)task->cpu->c.n_head * KV_ROW;
 }
@@ -117,6 +119,7 @@ static void sum_heads(const struct index_task *task, const float *weight, const 
 static void pack_page(const struct cpu_backend *cpu, const struct packed *keys, bool coded,
                       const uint8_t *block, uint32_t n_row)
 {
+    DCHECK(n_row >= 1 && n_row <= KV_PAGE_TOKENS);
     size_t row_bytes = coded ? (size_t)KV_INDEX_DIM : KV_INDEX_ROW_BYTES_F32;
     for (uint32_t i = 0; i < keys->n_panel; i++) {
         const uint8_t *rows = block + i * PANEL * row_bytes;
@@ -134,6 +137,7 @@ static void score_page(const struct index_task *task, const struct index_scratch
 {
     struct cpu_backend *cpu = task->cpu;
     const struct batch *batch = task->a->batch;
+    DCHECK(i_page < batch->page_stride);
     const struct kv_cache *kv = task->a->kv;
     uint32_t n_head = cpu->c.index_n_head;
     bool coded = kv->layout.type != KV_TYPE_F32;
@@ -200,6 +204,7 @@ static void score_item(void *arg, size_t i, size_t n, unsigned worker)
 
 static int32_t slot_of(const int32_t *pages, uint32_t pos)
 {
+    DCHECK(pages[pos / KV_PAGE_TOKENS] >= 0);
     return pages[pos / KV_PAGE_TOKENS] * KV_PAGE_TOKENS + (int32_t)(pos % KV_PAGE_TOKENS);
 }
 
@@ -207,6 +212,7 @@ static int32_t slot_of(const int32_t *pages, uint32_t pos)
  * ones cannot be foreseen. */
 static uint32_t take_all(const uint32_t *keys, uint32_t n_row, uint32_t least, int32_t *rows)
 {
+    DCHECK(n_row <= KV_PAGE_TOKENS);
     uint32_t n = 0;
     for (uint32_t r = 0; r < n_row; r++) {
         rows[n] = (int32_t)r;
@@ -219,6 +225,7 @@ static uint32_t take_all(const uint32_t *keys, uint32_t n_row, uint32_t least, i
 static uint32_t take_some(const uint32_t *keys, uint32_t n_row, uint32_t least, uint32_t *n_equal,
                           int32_t *rows)
 {
+    DCHECK(n_row <= KV_PAGE_TOKENS);
     uint32_t n = 0;
     for (uint32_t r = 0; r < n_row; r++) {
         bool equal = keys[r] == least;
@@ -247,6 +254,7 @@ static void select_token(void *arg, size_t i, size_t n, unsigned worker)
         return;
     }
     lay_out_worker(task->cpu, &s, worker_scratch(task->cpu, worker));
+    DCHECK(i < task->n_wave);
     const float *score = task->score + i * task->score_stride;
     task->cpu->k->order_keys(score, n_key, s.keys);
     uint32_t n_equal;
@@ -267,6 +275,7 @@ static void select_token(void *arg, size_t i, size_t n, unsigned worker)
 static void cut_items(struct index_task *task, uint32_t end)
 {
     const struct batch *batch = task->a->batch;
+    ASSERT(end <= batch->n_token);
     const struct backend_config *c = &task->cpu->c;
     uint32_t most = max_u32(1, MAX_ROWS / c->index_n_head);
     task->n_item = 0;
@@ -294,6 +303,8 @@ static void cut_items(struct index_task *task, uint32_t end)
 fathom_err cpu_index_topk(struct backend *b, const struct index_topk_args *a)
 {
     op_check_index_topk(&cpu_of(b)->c, a);
+    ASSERT(a->query->kind == BUFFER_QUERY);
+    ASSERT(a->select->kind == BUFFER_SELECT);
     struct cpu_backend *cpu = cpu_of(b);
     struct index_task task = {.cpu = cpu, .a = a};
     lay_out_task(cpu, &task, cpu->arena);

@@ -16,6 +16,7 @@
 #include "backend/cpu/cpu_kernel.h"
 #include "backend/host_device.h"
 #include "backend/op_check.h"
+#include "base/assert.h"
 #include "base/thread.h"
 
 enum {
@@ -60,10 +61,10 @@ struct moe_weight {
     uint32_t n_expert;
 };
 
-enum weight_kind { WEIGHT_VECTOR, WEIGHT_LINEAR, WEIGHT_MLA, WEIGHT_FFN, WEIGHT_MOE };
+enum cpu_kind { CPU_VECTOR, CPU_LINEAR, CPU_MLA, CPU_FFN, CPU_MOE };
 
 struct weight {
-    enum weight_kind kind;
+    enum cpu_kind kind;
     uint64_t n_bytes;
     union {
         float *vector; /* padded with zeros */
@@ -114,16 +115,18 @@ struct cpu_backend {
 
 static inline struct cpu_backend *cpu_of(struct backend *b)
 {
+    DCHECK(b);
     return (struct cpu_backend *)b;
 }
 
 static inline uint32_t pad32(uint32_t n)
 {
+    DCHECK(n <= UINT32_MAX - 31);
     return (n + 31) / 32 * 32;
 }
 
-/* Values from one row of n to the next: padded, and never a multiple of 4096 bytes, which would put
- * the rows of a tile into the same few sets of the cache. */
+/* Values from one row of n to the next: padded, and never a multiple of 4096 bytes, at which the
+ * rows of a tile share a few sets of the cache. */
 static inline uint32_t row_stride(uint32_t n)
 {
     uint32_t padded = pad32(n);
@@ -154,6 +157,7 @@ struct carver {
 
 static inline void *carve(struct carver *c, size_t n, size_t size)
 {
+    DCHECK(size > 0 && c->used % CPU_ALIGN == 0);
     void *p = c->base ? c->base + c->used : NULL;
     c->used += (n * size + CPU_ALIGN - 1) / CPU_ALIGN * CPU_ALIGN;
     return p;
@@ -161,10 +165,11 @@ static inline void *carve(struct carver *c, size_t n, size_t size)
 
 static inline uint8_t *worker_scratch(const struct cpu_backend *cpu, unsigned worker)
 {
+    DCHECK(worker < cpu->n_thread);
     return cpu->workers + worker * cpu->worker_bytes;
 }
 
-/* Bytes of the arena, or of a worker's area, that the operators of a file need. */
+/* What the operators of a file need of the arena, or of a worker's area. */
 size_t cpu_dense_arena_bytes(const struct cpu_backend *cpu);
 size_t cpu_front_arena_bytes(const struct cpu_backend *cpu);
 size_t cpu_index_arena_bytes(const struct cpu_backend *cpu);
@@ -176,10 +181,9 @@ size_t cpu_ffn_worker_bytes(const struct cpu_backend *cpu);
 size_t cpu_gemm_worker_bytes(const struct cpu_backend *cpu);
 size_t cpu_sample_worker_bytes(const struct cpu_backend *cpu);
 
-/* ---- rows of operands ---- */
-
 static inline void *operand_row(enum operand type, const void *rows, size_t i)
 {
+    DCHECK(type < N_OPERAND);
     return (uint8_t *)(uintptr_t)rows + i * operand_bytes(type);
 }
 
@@ -187,20 +191,21 @@ static inline void *operand_row(enum operand type, const void *rows, size_t i)
 static inline void cpu_to_operand(const struct cpu_backend *cpu, const float *in, uint32_t n,
                                   void *out)
 {
+    DCHECK(n % 32 == 0);
     cpu->k->to_operand(cpu->operand, cpu->round, in, n, out);
 }
 
 static inline const float *cpu_cos_sin(const struct cpu_backend *cpu, int32_t pos)
 {
+    DCHECK(pos >= 0 && (uint32_t)pos < cpu->c.max_context);
     return cpu->cos_sin + (size_t)pos * 2 * ROPE_PAIRS;
 }
 
 /* ---- cpu_pool.c ---- */
 
-/* cpu_rows - task(arg, i, n, worker) for i in [0, n). For many small pieces of much the same size,
- * each of about `width` values: they are handed out in runs, because handing one out costs a tenth
- * of a microsecond or more, and a loop that is not worth it stays on this thread. cpu_items hands
- * out one by one pieces that are work enough. */
+/* cpu_rows - task(arg, i, n, worker) for i in [0, n): many pieces of about `width` values each.
+ * They are handed out in runs, for handing one out costs 0.1 us; a small loop stays on this thread.
+ * cpu_items - the same one by one, for pieces that are work enough */
 void cpu_rows(struct cpu_backend *cpu, size_t n, size_t width, thread_task *task, void *arg);
 void cpu_items(struct cpu_backend *cpu, size_t n, thread_task *task, void *arg);
 

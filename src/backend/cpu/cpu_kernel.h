@@ -12,11 +12,13 @@
 #ifndef FATHOM_BACKEND_CPU_KERNEL_H
 #define FATHOM_BACKEND_CPU_KERNEL_H
 
+#include <assert.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/assert.h"
 #include "base/dtype.h"
 #include "kv/layout.h"
 
@@ -30,12 +32,17 @@ enum {
     QUERY_MAX = 32, /* queries that attend to one group at a time */
 };
 
+static_assert(PANEL % 16 == 0, "a panel is whole vectors of every instruction set");
+static_assert(GROUP_ROWS == 64, "op_attn.h fixes the groups of attention");
+static_assert(2 * PAIRS_PER_BLOCK == 128, "a block of columns shares one scale");
+
 /* How the inputs of products stand in memory: rows of f32 (rounded to bf16 values where the
  * activation type asks for it) or of bf16. */
 enum operand { OPERAND_F32, OPERAND_BF16, N_OPERAND };
 
 static inline size_t operand_bytes(enum operand t)
 {
+    DCHECK(t < N_OPERAND);
     return t == OPERAND_BF16 ? 2 : 4;
 }
 
@@ -49,11 +56,13 @@ enum pack_kind { PACK_FP8, PACK_BF16, PACK_F32, N_PACK_KIND };
 
 static inline uint32_t fp8_place(uint32_t row)
 {
+    DCHECK(row < PANEL);
     return (row & 12) << 1 | (row & 16) >> 2 | (row & 3);
 }
 
 static inline uint32_t pack_group_bytes(enum pack_kind kind)
 {
+    DCHECK(kind < N_PACK_KIND);
     return kind == PACK_FP8 ? 64 : kind == PACK_BF16 ? 128 : 256;
 }
 
@@ -74,6 +83,7 @@ struct packed {
 
 static inline uint32_t packed_block_pairs(const struct packed *w, uint32_t block)
 {
+    DCHECK(block < w->n_block);
     if (block == 0) return w->first_pair;
     uint32_t left = w->n_pair - w->first_pair - (block - 1) * PAIRS_PER_BLOCK;
     return left < PAIRS_PER_BLOCK ? left : PAIRS_PER_BLOCK;
@@ -81,6 +91,7 @@ static inline uint32_t packed_block_pairs(const struct packed *w, uint32_t block
 
 static inline uint32_t packed_block_start(const struct packed *w, uint32_t block)
 {
+    DCHECK(block < w->n_block);
     return block == 0 ? 0 : w->first_pair + (block - 1) * PAIRS_PER_BLOCK;
 }
 

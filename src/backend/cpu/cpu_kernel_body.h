@@ -8,9 +8,12 @@
 #include <string.h>
 
 #include "backend/cpu/cpu_kernel.h"
+#include "base/assert.h"
 #include "base/dtype.h"
 
 #define INLINE static inline __attribute__((always_inline))
+
+static_assert(PANEL % LANES == 0 && KV_ROPE % LANES == 0, "rows are whole vectors");
 
 enum { PANEL_VECTORS = PANEL / LANES, STRIP = 2 /* vectors of a panel in registers at a time */ };
 
@@ -145,6 +148,8 @@ static void gemm_chunk(const struct gemm_call *c, uint32_t i_panel, uint32_t blo
                        uint32_t block1)
 {
     const struct packed *w = c->w;
+    DCHECK(c->panel0 + i_panel < w->n_panel);
+    DCHECK(block0 < block1 && block1 <= w->n_block);
     enum pack_kind kind = w->kind;
     const uint8_t *groups = w->data + (c->panel0 + i_panel) * w->panel_bytes +
                             (size_t)packed_block_start(w, block0) * pack_group_bytes(kind);
@@ -173,6 +178,7 @@ static void gemm_chunk(const struct gemm_call *c, uint32_t i_panel, uint32_t blo
 
 static void gemm_f32(const struct gemm_call *c)
 {
+    DCHECK(c->n_token >= 1 && c->decoded);
     for (uint32_t i = 0; i < c->n_panel; i++) {
         for (uint32_t block = 0; block < c->w->n_block; block += CHUNK_BLOCKS) {
             uint32_t end = block + CHUNK_BLOCKS;
@@ -209,6 +215,7 @@ INLINE void score_tile(const int Q, const struct attend_call *c, uint32_t q0, ui
 /* The scores of one query to exp(score - max); 0 beyond what it sees. */
 static void softmax_group(const struct attend_call *c, uint32_t q)
 {
+    DCHECK(c->n_visible[q] >= 1 && c->n_visible[q] <= c->n_row);
     float *score = c->score + (size_t)q * GROUP_ROWS;
     for (uint32_t r = c->n_visible[q]; r < GROUP_ROWS; r++) score[r] = -INFINITY;
     vf top = v_set(-INFINITY);
@@ -253,6 +260,8 @@ INLINE void value_tile(const int Q, const struct attend_call *c, uint32_t q0, ui
 
 static void attend_f32(const struct attend_call *c)
 {
+    DCHECK(c->n_row >= 1 && c->n_row <= GROUP_ROWS && c->n_query <= QUERY_MAX);
+    DCHECK(c->key_dim % 32 == 0 && c->value_dim % 64 == 0);
     uint32_t q = 0;
     for (; q + 4 <= c->n_query; q += 4) {
         for (uint32_t r = 0; r < c->n_row; r += 4) score_tile(4, c, q, r);
@@ -272,6 +281,7 @@ static void attend_f32(const struct attend_call *c)
 static void merge(float *max, float *sum, float *out, float group_max, float group_sum,
                   const float *group_out, uint32_t n)
 {
+    DCHECK(n % 32 == 0);
     float top = group_max > *max ? group_max : *max;
     float keep = exp_scalar(*max - top);
     float add = exp_scalar(group_max - top);
@@ -288,6 +298,8 @@ static void merge(float *max, float *sum, float *out, float group_max, float gro
 static void add_norm(float *x, const float *delta, const float *weight, uint32_t n, uint32_t n_mean,
                      float eps, float *out)
 {
+    DCHECK(n_mean >= 1 && n_mean <= n);
+    DCHECK(n % 32 == 0);
     vf square[4] = {v_zero(), v_zero(), v_zero(), v_zero()};
     for (uint32_t i = 0; i < n; i += LANES) {
         vf a = v_load(x + i);
@@ -307,6 +319,7 @@ static void add_norm(float *x, const float *delta, const float *weight, uint32_t
 static void layer_norm(const float *x, const float *weight, const float *bias, uint32_t n,
                        float eps, float *out)
 {
+    DCHECK(n % 32 == 0);
     vf sum = v_zero();
     for (uint32_t i = 0; i < n; i += LANES) sum = v_add(sum, v_load(x + i));
     vf mean = v_set(v_sum(sum) / (float)n);
@@ -324,6 +337,7 @@ static void layer_norm(const float *x, const float *weight, const float *bias, u
 
 static void to_operand(enum operand type, bool round, const float *in, uint32_t n, void *out)
 {
+    DCHECK(n % 32 == 0);
     if (type == OPERAND_F32 && !round) {
         memcpy(out, in, n * sizeof(float));
         return;
@@ -342,6 +356,7 @@ static void to_operand(enum operand type, bool round, const float *in, uint32_t 
 
 static void silu_mul(const float *gate, const float *up, uint32_t n, float *out)
 {
+    DCHECK(n % 32 == 0);
     for (uint32_t i = 0; i < n; i += LANES) {
         vf g = v_load(gate + i);
         v_store(out + i, v_mul(v_mul(g, sigmoid_vector(g)), v_load(up + i)));
@@ -350,17 +365,20 @@ static void silu_mul(const float *gate, const float *up, uint32_t n, float *out)
 
 static void sigmoid(float *x, uint32_t n)
 {
+    DCHECK(n % 32 == 0);
     for (uint32_t i = 0; i < n; i += LANES) v_store(x + i, sigmoid_vector(v_load(x + i)));
 }
 
 static void add_scaled(float *y, float a, const float *x, uint32_t n)
 {
+    DCHECK(n % 32 == 0);
     for (uint32_t i = 0; i < n; i += LANES)
         v_store(y + i, v_fma(v_set(a), v_load(x + i), v_load(y + i)));
 }
 
 static void scale_row(float *y, float a, uint32_t n)
 {
+    DCHECK(n % 32 == 0);
     for (uint32_t i = 0; i < n; i += LANES) v_store(y + i, v_mul(v_set(a), v_load(y + i)));
 }
 
@@ -445,6 +463,7 @@ static void load_codes(const uint8_t *code, uint32_t n, enum operand to, void *o
 
 static void load_latent(enum kv_type type, const uint8_t *row, enum operand to, void *out)
 {
+    DCHECK(type <= KV_TYPE_FP8);
     if (type == KV_TYPE_F32) {
         const float *f = (const float *)(const void *)row;
         for (uint32_t i = 0; i < KV_ROW; i += LANES) store_as(to, out, i, v_load(f + i));
@@ -470,6 +489,7 @@ static void store_bf16_row(const float *in, uint32_t n, uint8_t *out)
 
 static void store_latent(enum kv_type type, const float *row, uint8_t *out)
 {
+    DCHECK(type <= KV_TYPE_FP8);
     if (type == KV_TYPE_F32) {
         memcpy(out, row, KV_ROW_BYTES_F32);
     } else if (type == KV_TYPE_BF16) {
@@ -487,6 +507,7 @@ static void store_latent(enum kv_type type, const float *row, uint8_t *out)
 
 static void pack_keys_f32(bool coded, const uint8_t *keys, uint32_t n_row, uint8_t *panel)
 {
+    DCHECK(n_row <= PANEL);
     float *column = (float *)(void *)panel;
     float row[KV_INDEX_DIM];
     memset(panel, 0, sizeof(float) * PANEL * KV_INDEX_DIM);
@@ -503,6 +524,7 @@ static void pack_keys_f32(bool coded, const uint8_t *keys, uint32_t n_row, uint8
 #define KERNEL_PACK_CODES pack_codes
 static void pack_codes(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel)
 {
+    DCHECK(n_row <= PANEL);
     memset(panel, 0, (size_t)PAIRS_PER_BLOCK * 64);
     for (uint32_t r = 0; r < n_row; r++) {
         const uint8_t *row = rows + r * stride;
@@ -514,6 +536,7 @@ static void pack_codes(const uint8_t *rows, size_t stride, uint32_t n_row, uint8
 
 static void add_relu(float *out, float w, const float *dot, uint32_t n)
 {
+    DCHECK(n % 32 == 0);
     for (uint32_t i = 0; i < n; i += LANES) {
         vf positive = v_max(v_zero(), v_load(dot + i)); /* NaN stays */
         v_store(out + i, v_fma(v_set(w), positive, v_load(out + i)));
@@ -536,6 +559,7 @@ static uint32_t count_from(const uint32_t *keys, uint32_t n, uint32_t least)
 
 static float max_value(const float *x, uint32_t n)
 {
+    DCHECK(n >= 1);
     vf top = v_set(-INFINITY);
     uint32_t i = 0;
     for (; i + LANES <= n; i += LANES) top = v_max(v_load(x + i), top); /* NaN: top stays */

@@ -25,6 +25,7 @@ struct router_task {
 /* A group's score: its two largest, or its only one. */
 static float group_score(const float *biased, uint32_t n)
 {
+    DCHECK(n >= 1);
     float first = -INFINITY;
     float second = -INFINITY;
     for (uint32_t e = 0; e < n; e++) {
@@ -41,6 +42,7 @@ static float group_score(const float *biased, uint32_t n)
 /* Is value[i] among the n_keep largest, ties to the lower index? */
 static bool is_among(const float *value, uint32_t n, uint32_t i, uint32_t n_keep)
 {
+    DCHECK(i < n);
     uint32_t n_before = 0;
     for (uint32_t j = 0; j < n; j++)
         n_before += value[j] > value[i] || (value[j] == value[i] && j < i);
@@ -51,6 +53,7 @@ static bool is_among(const float *value, uint32_t n, uint32_t i, uint32_t n_keep
  * padded: group g at the place of its first expert. */
 static void keep_groups(const struct backend_config *c, float *biased, float *group)
 {
+    DCHECK(c->n_group >= 1 && c->n_expert % c->n_group == 0);
     uint32_t width = c->n_expert / c->n_group;
     for (uint32_t g = 0; g < c->n_group; g++)
         group[g] = group_score(biased + (size_t)g * width, width);
@@ -77,6 +80,7 @@ static void take_experts(const struct backend_config *c, float *biased, int32_t 
     for (uint32_t e = 0; e < c->n_expert && n < c->n_expert_used; e++) {
         if (isnan(biased[e])) chosen[n++] = (int32_t)e;
     }
+    ASSERT(n == c->n_expert_used);
 }
 
 static void route_token(void *arg, size_t t, size_t n_item, unsigned worker)
@@ -116,6 +120,9 @@ static size_t lay_out_router(const struct cpu_backend *cpu, uint32_t n_token, st
 fathom_err cpu_router(struct backend *b, const struct router_args *a)
 {
     op_check_router(&cpu_of(b)->c, a);
+    ASSERT(a->w->kind == CPU_MOE);
+    ASSERT(a->x->kind == BUFFER_NORMED);
+    ASSERT(a->route->kind == BUFFER_ROUTE);
     struct cpu_backend *cpu = cpu_of(b);
     struct router_task task = {.cpu = cpu, .a = a};
     lay_out_router(cpu, a->n_token, &task, cpu->arena);
@@ -199,6 +206,7 @@ static void group_rows(struct moe_task *task, uint32_t n_token)
 
 static const void *input_row(const struct moe_task *task, uint32_t token)
 {
+    DCHECK(task->token0 + token < task->a->n_token);
     const struct buffer *x = task->a->x;
     return operand_row(task->cpu->operand, x->operand, (size_t)(task->token0 + token) * x->stride);
 }
@@ -215,6 +223,7 @@ static void gather_row(void *arg, size_t row, size_t n_item, unsigned worker)
 
 static void run_tokens(struct moe_task *task, uint32_t n_token)
 {
+    ASSERT(n_token >= 1 && n_token <= task->n_run);
     struct cpu_backend *cpu = task->cpu;
     const struct moe_weight *w = &task->a->w->moe;
     uint32_t stride = task->a->x->stride;
@@ -259,6 +268,10 @@ static void run_tokens(struct moe_task *task, uint32_t n_token)
 fathom_err cpu_moe(struct backend *b, const struct moe_args *a)
 {
     op_check_moe(&cpu_of(b)->c, a);
+    ASSERT(a->w->kind == CPU_MOE);
+    ASSERT(a->x->kind == BUFFER_NORMED);
+    ASSERT(a->route->kind == BUFFER_ROUTE);
+    ASSERT(a->y->kind == BUFFER_DELTA);
     struct cpu_backend *cpu = cpu_of(b);
     struct moe_task task = {.cpu = cpu, .a = a};
     lay_out_moe(cpu, &task, cpu->arena);

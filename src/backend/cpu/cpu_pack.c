@@ -51,6 +51,7 @@ static enum pack_kind kind_of(const struct pack_part *p)
 
 static void shape_panels(const struct pack_part *parts, uint32_t n_part, struct packed *out)
 {
+    ASSERT(n_part == 1 || n_part == 2);
     const struct pack_part *p = &parts[0];
     uint32_t n_row = p->transposed ? p->view->n_col : p->n_row;
     uint32_t n_col = p->transposed ? p->n_row : p->view->n_col;
@@ -108,6 +109,7 @@ static void read_run(const struct tensor_view *v, enum pack_kind kind, uint32_t 
 static void put(enum pack_kind kind, const union run *run, uint32_t i, uint32_t row, uint32_t c,
                 uint8_t *panel)
 {
+    DCHECK(row < PANEL && i < BLOCK_COLUMNS);
     uint8_t *group = panel + (size_t)(c / 2) * pack_group_bytes(kind);
     switch (kind) {
     case PACK_FP8: group[2 * fp8_place(row) + c % 2] = run->code[i]; break;
@@ -120,6 +122,7 @@ static void put(enum pack_kind kind, const union run *run, uint32_t i, uint32_t 
 static void fill_block(const struct pack_part *p, enum pack_kind kind, uint32_t row0,
                        uint32_t n_row, uint32_t c0, uint32_t c1, uint8_t *panel)
 {
+    DCHECK(n_row <= PANEL && c1 - c0 <= BLOCK_COLUMNS);
     union run run;
     if (p->transposed) {
         for (uint32_t c = c0; c < c1; c++) {
@@ -180,6 +183,7 @@ static fathom_err check_part(const struct pack_part *p, const char *name, fathom
 fathom_err pack_matrix(struct cpu_backend *cpu, const struct pack_part *parts, uint32_t n_part,
                        const char *name, struct packed *out, fathom_diag *d)
 {
+    ASSERT(n_part == 1 || n_part == 2);
     for (uint32_t i = 0; i < n_part; i++) TRY(check_part(&parts[i], name, d));
     shape_panels(parts, n_part, out);
     size_t bytes = out->n_panel * out->panel_bytes;
@@ -212,6 +216,7 @@ uint64_t packed_bytes(const struct packed *w)
 
 void packed_row(const struct packed *w, uint32_t r, float *out)
 {
+    ASSERT(w->data && r < w->n_row);
     uint32_t i_panel = r / PANEL;
     uint32_t row = r % PANEL;
     const uint8_t *panel = w->data + i_panel * w->panel_bytes;

@@ -5,6 +5,8 @@
  */
 #include "backend/cpu/cpu_int.h"
 
+#include "base/assert.h"
+
 enum {
     CHUNKS_PER_THREAD = 8, /* of a loop over rows */
     SERIAL_VALUES = 8192,  /* a loop over fewer values is done before a worker has woken */
@@ -20,6 +22,7 @@ struct rows {
 static void run_rows(void *arg, size_t item, size_t n_item, unsigned worker)
 {
     const struct rows *rows = arg;
+    DCHECK(item * rows->n_chunk < rows->n);
     size_t end = (item + 1) * rows->n_chunk;
     (void)n_item;
     if (end > rows->n) end = rows->n;
@@ -28,6 +31,7 @@ static void run_rows(void *arg, size_t item, size_t n_item, unsigned worker)
 
 void cpu_rows(struct cpu_backend *cpu, size_t n, size_t width, thread_task *task, void *arg)
 {
+    ASSERT(task && cpu->pool);
     struct rows rows = {.task = task, .arg = arg, .n = n};
     size_t n_item = n * width < SERIAL_VALUES ? 1 : (size_t)cpu->n_thread * CHUNKS_PER_THREAD;
     if (n == 0) return;
@@ -37,5 +41,6 @@ void cpu_rows(struct cpu_backend *cpu, size_t n, size_t width, thread_task *task
 
 void cpu_items(struct cpu_backend *cpu, size_t n, thread_task *task, void *arg)
 {
+    ASSERT(task && cpu->pool);
     thread_pool_run(cpu->pool, n, task, arg);
 }

@@ -57,6 +57,7 @@ size_t cpu_sample_worker_bytes(const struct cpu_backend *cpu)
 
 static double log_sum_exp(const struct cpu_kernels *k, const float *x, uint32_t n)
 {
+    DCHECK(n >= 1);
     float top = k->max(x, n);
     return isinf(top) ? top : (double)top + log((double)k->sum_exp(x, top, n));
 }
@@ -80,6 +81,7 @@ static uint32_t rank_of(const float *x, uint32_t n, uint32_t id)
 static void list_top(const float *x, uint32_t n, double lse, uint32_t n_top, int32_t *ids,
                      float *logprobs)
 {
+    DCHECK(n_top >= 1 && n_top <= SAMPLE_TOP_MAX);
     uint32_t n_listed = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (n_listed == n_top && x[i] <= x[ids[n_top - 1]]) continue;
@@ -95,6 +97,7 @@ static void list_top(const float *x, uint32_t n, double lse, uint32_t n_top, int
 static bool mask_allows(const struct sample_row *row, const uint32_t *mask, uint32_t id)
 {
     if (row->mask_offset == SAMPLE_NONE) return true;
+    ASSERT(mask);
     return mask[row->mask_offset + id / 32] >> (id % 32) & 1;
 }
 
@@ -109,6 +112,7 @@ static bool is_shaped(const struct sample_row *row)
 static void penalize(const struct sample_row *row, const int32_t *history, float *x, uint32_t n,
                      uint32_t *count)
 {
+    ASSERT(history);
     const int32_t *ids = history + row->history_offset;
     uint32_t n_history = row->n_prompt + row->n_output;
     memset(count, 0, n * sizeof *count);
@@ -143,6 +147,9 @@ static void apply_mask(const uint32_t *words, float *x, uint32_t n)
 static void shape(const struct sample_args *a, const struct sample_row *row, float *x, uint32_t n,
                   uint32_t *count)
 {
+    ASSERT(a->mask || row->mask_offset == SAMPLE_NONE);
+    ASSERT(a->ban || row->n_ban == 0);
+    ASSERT(a->bias || row->n_bias == 0);
     if (row->mask_offset != SAMPLE_NONE) apply_mask(a->mask + row->mask_offset, x, n);
     for (uint32_t i = 0; i < row->n_ban; i++) {
         int32_t id = a->ban[row->ban_offset + i];
@@ -171,6 +178,7 @@ static int32_t fallback(const struct sample_row *row, const uint32_t *mask, uint
 static uint32_t keep_min_p(const struct sample_row *row, const float *x, uint32_t n,
                            const struct cpu_kernels *k, struct sample_scratch *s, float *top)
 {
+    DCHECK(row->temperature > 0);
     uint32_t n_left = 0;
     *top = k->max(x, n) / row->temperature;
     double least = row->min_p > 0 ? (double)*top + log((double)row->min_p) : -INFINITY;
@@ -187,6 +195,7 @@ static uint32_t keep_min_p(const struct sample_row *row, const float *x, uint32_
 static uint32_t keep_top_k(const struct cpu_kernels *k, uint32_t top_k, uint32_t n,
                            struct sample_scratch *s)
 {
+    DCHECK(top_k >= 1 && top_k <= n);
     uint32_t n_equal;
     uint32_t n_left = 0;
     k->order_keys(s->score, n, s->keys);
@@ -238,6 +247,7 @@ static uint32_t step_of(float score, float top)
  * the limit is reached. s->mass holds exp(score - top). */
 static uint32_t keep_top_p(float top_p, uint32_t n, float top, struct sample_scratch *s)
 {
+    DCHECK(n >= 1);
     double total = 0;
     memset(s->step, 0, N_STEP * sizeof *s->step);
     for (uint32_t i = 0; i < n; i++) {
@@ -290,6 +300,7 @@ static double perturbed(float score, float unit)
 static int32_t draw(const struct sample_row *row, uint32_t n, float top,
                     const struct sample_scratch *s)
 {
+    DCHECK(n >= 1);
     uint64_t key = rng_hash(rng_hash(row->seed) ^ row->position); /* as in rng_mix */
     uint32_t first = 0;
     while (first + 1 < n && s->score[first] < top) first++;
@@ -357,7 +368,9 @@ static void sample_row(void *arg, size_t i, size_t n_item, unsigned worker)
     double lse = 0;
     (void)n_item;
     lay_out(cpu, &s, worker_scratch(cpu, worker));
-    ASSERT(n >= 1 && n <= cpu->c.n_vocab && row->n_top <= SAMPLE_TOP_MAX);
+    ASSERT(n >= 1 && n <= cpu->c.n_vocab);
+    ASSERT(row->n_top <= SAMPLE_TOP_MAX);
+    ASSERT(row->logit_row < a->logits->n_row);
     for (uint32_t j = 0; j < n; j++) s.raw[j] = isnan(x[j]) ? -INFINITY : x[j];
     if (row->want_logprob || row->n_top > 0) lse = log_sum_exp(cpu->k, s.raw, n);
     if (row->n_top > 0)
@@ -375,6 +388,7 @@ static void sample_row(void *arg, size_t i, size_t n_item, unsigned worker)
 fathom_err cpu_sample(struct backend *b, const struct sample_args *a)
 {
     op_check_sample(&cpu_of(b)->c, a);
+    ASSERT(a->logits->kind == BUFFER_LOGITS);
     struct sample_task task = {.cpu = cpu_of(b), .a = a};
     cpu_items(cpu_of(b), a->n_row, sample_row, &task);
     return FATHOM_OK;

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/fail.h"
 #include "base/mem.h"
 
@@ -29,6 +30,7 @@ static fathom_err pack_whole(struct cpu_backend *cpu, const struct tensor_view *
 static fathom_err load_vector(const struct tensor_view *v, const char *name, uint32_t n,
                               float **out, fathom_diag *d)
 {
+    ASSERT(n > 0);
     TRY(check_shape(v, name, 1, n, d));
     *out = mem_alloc_aligned(CPU_ALIGN, pad32(n) * sizeof **out);
     if (!*out) FAIL(d, FATHOM_ENOMEM, "no memory for %s, %u values", name, n);
@@ -40,6 +42,7 @@ static fathom_err load_vector(const struct tensor_view *v, const char *name, uin
 static fathom_err load_ffn(struct cpu_backend *cpu, const struct ffn_tensors *t, uint32_t inner,
                            struct ffn_weight *out, fathom_diag *d)
 {
+    ASSERT(inner > 0);
     uint32_t hidden = cpu->c.hidden;
     TRY(check_shape(&t->gate, "gate", inner, hidden, d));
     TRY(check_shape(&t->up, "up", inner, hidden, d));
@@ -77,6 +80,7 @@ static fathom_err load_kv_b(struct cpu_backend *cpu, const struct tensor_view *v
 static fathom_err load_indexer(struct cpu_backend *cpu, const struct mla_tensors *t,
                                struct mla_weight *w, fathom_diag *d)
 {
+    ASSERT(cpu->c.index_n_head > 0);
     const struct backend_config *c = &cpu->c;
     TRY(pack_whole(cpu, &t->index_q_b, "index_q_b", c->index_n_head * KV_INDEX_DIM, c->q_lora_rank,
                    &w->index_q_b, d));
@@ -105,6 +109,7 @@ static fathom_err load_mla(struct cpu_backend *cpu, const struct mla_tensors *t,
 static fathom_err load_moe(struct cpu_backend *cpu, const struct moe_tensors *t,
                            struct moe_weight *w, fathom_diag *d)
 {
+    ASSERT(cpu->c.n_expert > 0 && t->experts);
     const struct backend_config *c = &cpu->c;
     TRY(pack_whole(cpu, &t->router, "router", c->n_expert, c->hidden, &w->router, d));
     TRY(load_vector(&t->router_bias, "router_bias", c->n_expert, &w->router_bias, d));
@@ -139,11 +144,11 @@ static uint64_t count_bytes(const struct weight *w, uint32_t n_vector)
 {
     uint64_t n = n_vector * sizeof(float);
     switch (w->kind) {
-    case WEIGHT_VECTOR: break;
-    case WEIGHT_LINEAR: n += packed_bytes(&w->linear); break;
-    case WEIGHT_FFN: n += ffn_bytes(&w->ffn); break;
-    case WEIGHT_MLA: n += mla_bytes(&w->mla); break;
-    case WEIGHT_MOE:
+    case CPU_VECTOR: break;
+    case CPU_LINEAR: n += packed_bytes(&w->linear); break;
+    case CPU_FFN: n += ffn_bytes(&w->ffn); break;
+    case CPU_MLA: n += mla_bytes(&w->mla); break;
+    case CPU_MOE:
         n += packed_bytes(&w->moe.router) + ffn_bytes(&w->moe.shared);
         for (uint32_t e = 0; e < w->moe.n_expert; e++) n += ffn_bytes(&w->moe.experts[e]);
         break;
@@ -179,11 +184,11 @@ void cpu_weight_destroy(struct backend *b, struct weight *w)
     (void)b;
     if (!w) return;
     switch (w->kind) {
-    case WEIGHT_VECTOR: mem_free(w->vector); break;
-    case WEIGHT_LINEAR: packed_free(&w->linear); break;
-    case WEIGHT_FFN: free_ffn(&w->ffn); break;
-    case WEIGHT_MLA: free_mla(&w->mla); break;
-    case WEIGHT_MOE:
+    case CPU_VECTOR: mem_free(w->vector); break;
+    case CPU_LINEAR: packed_free(&w->linear); break;
+    case CPU_FFN: free_ffn(&w->ffn); break;
+    case CPU_MLA: free_mla(&w->mla); break;
+    case CPU_MOE:
         packed_free(&w->moe.router);
         mem_free(w->moe.router_bias);
         free_ffn(&w->moe.shared);
@@ -201,7 +206,7 @@ uint64_t cpu_weight_bytes(const struct weight *w)
 
 /* ---- prepare ---- */
 
-static fathom_err create_weight(enum weight_kind kind, struct weight **out, fathom_diag *d)
+static fathom_err create_weight(enum cpu_kind kind, struct weight **out, fathom_diag *d)
 {
     *out = mem_calloc(1, sizeof **out);
     if (!*out) FAIL(d, FATHOM_ENOMEM, "no memory for a weight");
@@ -225,14 +230,14 @@ static fathom_err finish_weight(struct backend *b, struct weight **w, uint32_t n
 fathom_err cpu_prepare_vector(struct backend *b, const struct tensor_view *v, struct weight **out,
                               fathom_diag *d)
 {
-    TRY(create_weight(WEIGHT_VECTOR, out, d));
+    TRY(create_weight(CPU_VECTOR, out, d));
     return finish_weight(b, out, v->n_col, load_vector(v, "vector", v->n_col, &(*out)->vector, d));
 }
 
 fathom_err cpu_prepare_linear(struct backend *b, const struct tensor_view *v, struct weight **out,
                               fathom_diag *d)
 {
-    TRY(create_weight(WEIGHT_LINEAR, out, d));
+    TRY(create_weight(CPU_LINEAR, out, d));
     return finish_weight(
         b, out, 0, pack_whole(cpu_of(b), v, "matrix", v->n_row, v->n_col, &(*out)->linear, d));
 }
@@ -242,14 +247,14 @@ fathom_err cpu_prepare_mla(struct backend *b, const struct mla_tensors *t, struc
 {
     const struct backend_config *c = &cpu_of(b)->c;
     uint32_t n_vector = c->q_lora_rank + KV_LATENT + (c->index_n_head > 0 ? 2 * KV_INDEX_DIM : 0);
-    TRY(create_weight(WEIGHT_MLA, out, d));
+    TRY(create_weight(CPU_MLA, out, d));
     return finish_weight(b, out, n_vector, load_mla(cpu_of(b), t, &(*out)->mla, d));
 }
 
 fathom_err cpu_prepare_ffn(struct backend *b, const struct ffn_tensors *t, struct weight **out,
                            fathom_diag *d)
 {
-    TRY(create_weight(WEIGHT_FFN, out, d));
+    TRY(create_weight(CPU_FFN, out, d));
     return finish_weight(b, out, 0,
                          load_ffn(cpu_of(b), t, cpu_of(b)->c.dense_inner, &(*out)->ffn, d));
 }
@@ -257,6 +262,6 @@ fathom_err cpu_prepare_ffn(struct backend *b, const struct ffn_tensors *t, struc
 fathom_err cpu_prepare_moe(struct backend *b, const struct moe_tensors *t, struct weight **out,
                            fathom_diag *d)
 {
-    TRY(create_weight(WEIGHT_MOE, out, d));
+    TRY(create_weight(CPU_MOE, out, d));
     return finish_weight(b, out, cpu_of(b)->c.n_expert, load_moe(cpu_of(b), t, &(*out)->moe, d));
 }

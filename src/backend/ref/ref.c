@@ -10,6 +10,7 @@
 
 #include "backend/buffer_shape.h"
 #include "backend/host_device.h"
+#include "base/assert.h"
 #include "base/fail.h"
 #include "base/mem.h"
 #include "base/os.h"
@@ -66,6 +67,7 @@ static void buffer_destroy(struct backend *b, struct buffer *buf)
 static fathom_err buffer_create(struct backend *b, enum buffer_kind kind, struct buffer **out,
                                 fathom_diag *d)
 {
+    ASSERT(kind <= BUFFER_LOGITS && out);
     const struct backend_config *c = &ref_of(b)->c;
     bool is_index = kind == BUFFER_SELECT || kind == BUFFER_ROUTE;
     struct buffer *buf = mem_calloc(1, sizeof *buf);
@@ -89,6 +91,7 @@ static fathom_err buffer_create(struct backend *b, enum buffer_kind kind, struct
 static fathom_err buffer_read(struct backend *b, const struct buffer *buf, uint32_t row0,
                               uint32_t n_row, uint32_t width, float *out)
 {
+    ASSERT(buf && (out || n_row == 0));
     const struct backend_config *c = &ref_of(b)->c;
     TRY(host_check_access(c, buf->kind, row0, n_row, width));
     for (uint32_t r = 0; r < n_row; r++) {
@@ -111,6 +114,7 @@ static fathom_err buffer_read(struct backend *b, const struct buffer *buf, uint3
 static fathom_err buffer_write(struct backend *b, struct buffer *buf, uint32_t row0, uint32_t n_row,
                                uint32_t width, const float *in)
 {
+    ASSERT(buf && (in || n_row == 0));
     const struct backend_config *c = &ref_of(b)->c;
     TRY(host_check_access(c, buf->kind, row0, n_row, width));
     for (uint32_t r = 0; r < n_row; r++) {
@@ -179,6 +183,7 @@ static uint32_t max_of(uint32_t a, uint32_t b)
 
 static uint32_t widest_row(const struct backend_config *c)
 {
+    ASSERT(c->hidden > 0);
     uint32_t head = max_of(c->nope_dim + KV_ROPE, c->v_dim);
     uint32_t widths[] = {
         2 * c->hidden,
@@ -219,6 +224,7 @@ static fathom_err make_scratch(struct ref_backend *r, fathom_diag *d)
 
 fathom_err backend_ref_create(struct backend **out, const struct backend_config *c, fathom_diag *d)
 {
+    ASSERT(out && c);
     fathom_err err = FATHOM_OK;
     *out = NULL;
     TRY(host_check_config(c, "ref", d));

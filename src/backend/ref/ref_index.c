@@ -21,6 +21,7 @@ static uint8_t *index_block(const struct kv_cache *kv, uint32_t layer, int32_t s
 /* rope on the first 64 of 128, then Hadamard: the same for queries and keys */
 static void rotate(const struct ref_backend *r, int32_t pos, float x[KV_INDEX_DIM])
 {
+    DCHECK(pos >= 0);
     ref_rope(&r->c, r->c.index_rope_interleaved, pos, x);
     ref_hadamard(x, KV_INDEX_DIM);
 }
@@ -29,6 +30,7 @@ void ref_write_index_key(struct ref_backend *r, const struct mla_weight *w,
                          const struct kv_cache *kv, uint32_t layer, int32_t slot, int32_t pos,
                          const float *x)
 {
+    ASSERT(r->c.index_n_head > 0);
     uint8_t *block = index_block(kv, layer, slot);
     uint32_t row = (uint32_t)slot % KV_PAGE_TOKENS;
     float key[KV_INDEX_DIM];
@@ -64,6 +66,7 @@ static float read_index_key(const struct kv_cache *kv, uint32_t layer, int32_t s
 void ref_index_query(struct ref_backend *r, const struct mla_weight *w, int32_t pos,
                      const float *qa, const float *x, float *query)
 {
+    ASSERT(r->c.index_n_head > 0);
     uint32_t n_head = r->c.index_n_head;
     float *weight = query + (size_t)n_head * KV_INDEX_DIM;
     double factor = 1 / sqrt((double)n_head) / sqrt((double)KV_INDEX_DIM);
@@ -86,6 +89,7 @@ void ref_index_query(struct ref_backend *r, const struct mla_weight *w, int32_t 
 static float index_score(const struct ref_backend *r, const float *query, const float *key,
                          float key_scale)
 {
+    DCHECK(r->c.index_n_head > 0);
     uint32_t n_head = r->c.index_n_head;
     const float *weight = query + (size_t)n_head * KV_INDEX_DIM;
     double sum = 0;
@@ -107,6 +111,8 @@ static int lower_id_first(const void *a, const void *b)
 fathom_err ref_index_topk(struct backend *b, const struct index_topk_args *a)
 {
     op_check_index_topk(&ref_of(b)->c, a);
+    ASSERT(a->query->kind == BUFFER_QUERY);
+    ASSERT(a->select->kind == BUFFER_SELECT);
     struct ref_backend *r = ref_of(b);
     const struct batch *batch = a->batch;
     for (uint32_t t = 0; t < batch->n_token; t++) {
@@ -114,6 +120,7 @@ fathom_err ref_index_topk(struct backend *b, const struct index_topk_args *a)
             a->query->value + (size_t)t * a->query->width + (size_t)r->c.n_head * KV_ROW;
         int32_t *select = a->select->index + (size_t)t * a->select->width;
         uint32_t n_visible = (uint32_t)batch->pos[t] + 1;
+        ASSERT(n_visible >= 1 && n_visible <= r->c.max_context);
         uint32_t n_keep = n_visible < r->c.index_topk ? n_visible : r->c.index_topk;
         for (uint32_t s = 0; s < n_visible; s++) {
             r->scored[s] = (struct scored){0, (int32_t)s};

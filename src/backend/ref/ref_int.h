@@ -14,6 +14,7 @@
 #include "backend/backend.h"
 #include "backend/host_device.h"
 #include "backend/op_check.h"
+#include "base/assert.h"
 
 /* Rows of f32, but i32 in SELECT (count, slots) and ROUTE (experts; their weights in `value`). */
 struct buffer {
@@ -96,6 +97,7 @@ struct ref_backend {
 
 static inline struct ref_backend *ref_of(struct backend *b)
 {
+    DCHECK(b);
     return (struct ref_backend *)b;
 }
 
@@ -180,6 +182,8 @@ void ref_index_query(struct ref_backend *r, const struct mla_weight *w, int32_t 
 /* ref_slot - slot of position pos of a request */
 static inline int32_t ref_slot(const struct batch *batch, int32_t request, int32_t pos)
 {
+    DCHECK(request >= 0 && pos >= 0);
+    DCHECK((uint32_t)pos / KV_PAGE_TOKENS < batch->page_stride);
     const int32_t *pages = batch->page_table + (size_t)request * batch->page_stride;
     return pages[pos / KV_PAGE_TOKENS] * KV_PAGE_TOKENS + pos % KV_PAGE_TOKENS;
 }

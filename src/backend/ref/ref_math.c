@@ -1,5 +1,7 @@
+/* ref_math.c - sums, norms, rotations and roundings, each as exact as f32 can hold */
 #include "backend/ref/ref_int.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -7,6 +9,10 @@
 #include "base/dtype.h"
 
 enum { LANES = 8 };
+
+static_assert((KV_INDEX_DIM & (KV_INDEX_DIM - 1)) == 0,
+              "a Hadamard matrix has a power of two rows");
+static_assert(KV_LATENT % KV_FP8_GROUP == 0, "every latent value has a scale");
 
 float ref_dot(const float *a, const float *b, uint32_t n)
 {
@@ -23,6 +29,7 @@ float ref_dot(const float *a, const float *b, uint32_t n)
 
 void ref_matvec(const struct matrix *w, uint32_t row0, uint32_t n_row, const float *x, float *y)
 {
+    ASSERT(w->value && row0 <= w->n_row && n_row <= w->n_row - row0);
     for (uint32_t r = 0; r < n_row; r++)
         y[r] = ref_dot(w->value + (size_t)(row0 + r) * w->n_col, x, w->n_col);
 }
@@ -36,6 +43,7 @@ void ref_round(enum act_type act, const float *in, uint32_t n, float *out)
 /* Each 128 values through their codes. */
 static void round_to_fp8(const float *in, uint32_t n, float *out)
 {
+    ASSERT(n % KV_FP8_GROUP == 0);
     for (uint32_t i = 0; i < n; i += KV_FP8_GROUP) {
         uint8_t code[KV_FP8_GROUP];
         float scale = ref_fp8_group(in + i, code);
@@ -45,6 +53,7 @@ static void round_to_fp8(const float *in, uint32_t n, float *out)
 
 void ref_product(struct ref_backend *r, const struct matrix *w, const float *x, float *y)
 {
+    ASSERT(x != r->x && y != r->x);
     if (r->c.act == ACT_FP8 && w->takes_fp8) {
         round_to_fp8(x, w->n_col, r->x);
     } else {
@@ -55,6 +64,7 @@ void ref_product(struct ref_backend *r, const struct matrix *w, const float *x, 
 
 void ref_rmsnorm(const float *x, const float *weight, uint32_t n, float eps, float *out)
 {
+    ASSERT(n > 0 && eps > 0);
     double square = 0;
     for (uint32_t i = 0; i < n; i++) square += (double)x[i] * x[i];
     double scale = 1 / sqrt(square / n + (double)eps);
@@ -64,6 +74,7 @@ void ref_rmsnorm(const float *x, const float *weight, uint32_t n, float eps, flo
 void ref_layernorm(const float *x, const float *weight, const float *bias, uint32_t n, float eps,
                    float *out)
 {
+    ASSERT(n > 0 && eps > 0);
     double mean = 0;
     double variance = 0;
     for (uint32_t i = 0; i < n; i++) mean += x[i];
@@ -77,6 +88,7 @@ void ref_layernorm(const float *x, const float *weight, const float *bias, uint3
 /* The angle is the f32 product of position and frequency; everything after it is exact. */
 void ref_rope(const struct backend_config *c, bool interleaved, int32_t pos, float *x)
 {
+    ASSERT(pos >= 0);
     for (int i = 0; i < KV_ROPE / 2; i++) {
         float angle = (float)pos * c->rope_freq[i];
         double cosine = cos((double)angle);
@@ -126,6 +138,7 @@ float ref_fp8_group(const float x[KV_FP8_GROUP], uint8_t code[KV_FP8_GROUP])
         if (fabsf(x[i]) > amax) amax = fabsf(x[i]);
     }
     float scale = ue8m0_round_up(amax / 448.0f);
+    DCHECK(scale > 0);
     for (int i = 0; i < KV_FP8_GROUP; i++) code[i] = e4m3_from_f32(x[i] / scale);
     return scale;
 }
@@ -140,5 +153,6 @@ static int larger_first(const void *a, const void *b)
 
 void ref_sort_scored(struct scored *v, uint32_t n)
 {
+    DCHECK(v || n == 0);
     qsort(v, n, sizeof *v, larger_first);
 }

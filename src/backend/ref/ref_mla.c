@@ -44,6 +44,7 @@ static void read_bf16(float *to, const uint8_t *from, uint32_t n)
 
 static void write_latent(enum kv_type type, const float row[KV_ROW], uint8_t *to)
 {
+    DCHECK(type <= KV_TYPE_FP8);
     if (type == KV_TYPE_F32) {
         memcpy(to, row, KV_ROW_BYTES_F32);
     } else if (type == KV_TYPE_BF16) {
@@ -59,6 +60,7 @@ static void write_latent(enum kv_type type, const float row[KV_ROW], uint8_t *to
 
 static void read_latent(enum kv_type type, const uint8_t *from, float row[KV_ROW])
 {
+    DCHECK(type <= KV_TYPE_FP8);
     if (type == KV_TYPE_F32) {
         memcpy(row, from, KV_ROW_BYTES_F32);
     } else if (type == KV_TYPE_BF16) {
@@ -78,6 +80,7 @@ static void read_latent(enum kv_type type, const uint8_t *from, float row[KV_ROW
 static void absorb_key(struct ref_backend *r, const struct mla_weight *w, uint32_t h,
                        const float *q_nope, float to[KV_LATENT])
 {
+    DCHECK(h < r->c.n_head);
     uint32_t row0 = h * (r->c.nope_dim + r->c.v_dim);
     double sum[KV_LATENT] = {0};
     for (uint32_t i = 0; i < r->c.nope_dim; i++) {
@@ -91,6 +94,7 @@ static void absorb_key(struct ref_backend *r, const struct mla_weight *w, uint32
 static void cache_latent(struct ref_backend *r, const struct mla_front_args *a, uint32_t t,
                          const float *x)
 {
+    DCHECK(t < a->batch->n_token);
     const struct mla_weight *w = &a->w->mla;
     float kv[KV_ROW];
     ref_product(r, &w->kv_a, x, kv);
@@ -103,6 +107,7 @@ static void cache_latent(struct ref_backend *r, const struct mla_front_args *a, 
 static void project_query(struct ref_backend *r, const struct mla_front_args *a, uint32_t t,
                           const float *qa, float *query)
 {
+    DCHECK(t < a->batch->n_token);
     const struct mla_weight *w = &a->w->mla;
     uint32_t nope = r->c.nope_dim;
     uint32_t head_dim = nope + KV_ROPE;
@@ -121,6 +126,9 @@ static void project_query(struct ref_backend *r, const struct mla_front_args *a,
 fathom_err ref_mla_front(struct backend *b, const struct mla_front_args *a)
 {
     op_check_mla_front(&ref_of(b)->c, a);
+    ASSERT(a->w->kind == REF_MLA);
+    ASSERT(a->x->kind == BUFFER_NORMED);
+    ASSERT(a->query->kind == BUFFER_QUERY);
     struct ref_backend *r = ref_of(b);
     const struct mla_weight *w = &a->w->mla;
     const struct batch *batch = a->batch;
@@ -154,19 +162,24 @@ struct visible {
 
 static struct visible visible_rows(const struct mla_attend_args *a, uint32_t t)
 {
+    DCHECK(t < a->batch->n_token);
     struct visible v = {.kv = a->kv, .layer = a->layer, .batch = a->batch};
     v.request = a->batch->request[t];
+    ASSERT(v.request >= 0 && (uint32_t)v.request < a->batch->n_request);
+    ASSERT(a->batch->pos[t] >= 0);
     v.n = (uint32_t)a->batch->pos[t] + 1;
     if (a->select) {
         const int32_t *select = a->select->index + (size_t)t * a->select->width;
         v.n = (uint32_t)select[0];
         v.slots = select + 1;
+        ASSERT(select[0] >= 1 && v.n <= a->select->width - 1);
     }
     return v;
 }
 
 static void read_visible(const struct visible *v, uint32_t i, float row[KV_ROW])
 {
+    DCHECK(i < v->n);
     int32_t slot = v->slots ? v->slots[i] : ref_slot(v->batch, v->request, (int32_t)i);
     read_latent(v->kv->layout.type, latent_at(v->kv, v->layer, slot), row);
 }
@@ -174,6 +187,7 @@ static void read_visible(const struct visible *v, uint32_t i, float row[KV_ROW])
 /* score[h][i] becomes softmax_i(score[h][i]) */
 static void softmax(struct ref_backend *r, uint32_t n)
 {
+    DCHECK(n >= 1 && n <= r->c.max_context);
     for (uint32_t h = 0; h < r->c.n_head; h++) {
         float *score = r->score + (size_t)h * r->c.max_context;
         float top = score[0];
@@ -193,6 +207,7 @@ static void add_scaled(double *sum, double p, const float *value, uint32_t n)
 /* Keys and values are the cached rows: k = [c ; k_pe], v = c, the same for all heads. */
 static void attend(struct ref_backend *r, const struct visible *v, const float *query)
 {
+    DCHECK(v->n <= r->c.max_context);
     float row[KV_ROW];
     for (uint32_t i = 0; i < v->n; i++) {
         read_visible(v, i, row);
@@ -213,6 +228,9 @@ static void attend(struct ref_backend *r, const struct visible *v, const float *
 fathom_err ref_mla_attend(struct backend *b, const struct mla_attend_args *a)
 {
     op_check_mla_attend(&ref_of(b)->c, a);
+    ASSERT(a->query->kind == BUFFER_QUERY);
+    ASSERT(a->out->kind == BUFFER_LATENT);
+    ASSERT(!a->select || a->select->kind == BUFFER_SELECT);
     struct ref_backend *r = ref_of(b);
     uint32_t width = r->c.n_head * KV_LATENT;
     for (uint32_t t = 0; t < a->batch->n_token; t++) {
@@ -231,6 +249,9 @@ fathom_err ref_mla_attend(struct backend *b, const struct mla_attend_args *a)
 fathom_err ref_mla_out(struct backend *b, const struct mla_out_args *a)
 {
     op_check_mla_out(&ref_of(b)->c, a);
+    ASSERT(a->w->kind == REF_MLA);
+    ASSERT(a->z->kind == BUFFER_LATENT);
+    ASSERT(a->y->kind == BUFFER_DELTA);
     struct ref_backend *r = ref_of(b);
     const struct mla_weight *w = &a->w->mla;
     uint32_t v_dim = r->c.v_dim;

@@ -9,6 +9,7 @@
 /* G = the sum of the two largest b of a group; its only one, if it has one */
 static double group_score(const float *biased, uint32_t n)
 {
+    DCHECK(n > 0);
     float first = -INFINITY;
     float second = -INFINITY;
     for (uint32_t e = 0; e < n; e++) {
@@ -57,6 +58,7 @@ static void route_token(struct ref_backend *r, const struct moe_weight *w, const
                         int32_t *chosen, float *weight)
 {
     const struct backend_config *c = &r->c;
+    ASSERT(c->n_expert_used <= c->n_expert);
     float *s = r->wide;
     float *biased = r->route_biased;
     bool *taken = r->route_taken;
@@ -76,6 +78,7 @@ static void route_token(struct ref_backend *r, const struct moe_weight *w, const
         chosen[n++] = (int32_t)e;
         sum += (double)s[e];
     }
+    ASSERT(n == c->n_expert_used);
     for (uint32_t i = 0; i < n; i++) {
         double part = (double)s[chosen[i]] / (c->norm_topk ? sum : 1);
         weight[i] = (float)(part * (double)c->routed_scale);
@@ -85,6 +88,9 @@ static void route_token(struct ref_backend *r, const struct moe_weight *w, const
 fathom_err ref_router(struct backend *b, const struct router_args *a)
 {
     op_check_router(&ref_of(b)->c, a);
+    ASSERT(a->w->kind == REF_MOE);
+    ASSERT(a->x->kind == BUFFER_NORMED);
+    ASSERT(a->route->kind == BUFFER_ROUTE);
     struct ref_backend *r = ref_of(b);
     for (uint32_t t = 0; t < a->n_token; t++) {
         size_t at = (size_t)t * a->route->width;
@@ -98,6 +104,10 @@ fathom_err ref_router(struct backend *b, const struct router_args *a)
 fathom_err ref_moe(struct backend *b, const struct moe_args *a)
 {
     op_check_moe(&ref_of(b)->c, a);
+    ASSERT(a->w->kind == REF_MOE);
+    ASSERT(a->x->kind == BUFFER_NORMED);
+    ASSERT(a->route->kind == BUFFER_ROUTE);
+    ASSERT(a->y->kind == BUFFER_DELTA);
     struct ref_backend *r = ref_of(b);
     const struct moe_weight *w = &a->w->moe;
     uint32_t hidden = r->c.hidden;

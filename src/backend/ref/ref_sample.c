@@ -13,6 +13,7 @@
 
 static double log_sum_exp(const float *x, uint32_t n)
 {
+    DCHECK(n >= 1);
     double top = -INFINITY;
     double sum = 0;
     for (uint32_t i = 0; i < n; i++) top = (double)x[i] > top ? (double)x[i] : top;
@@ -30,6 +31,7 @@ static float logprob_of(float x, double lse)
 static void list_top(struct scored *sorted, const float *x, uint32_t n, double lse,
                      const struct sample_args *a, uint32_t i_row, uint32_t n_top)
 {
+    DCHECK(n_top <= SAMPLE_TOP_MAX);
     for (uint32_t i = 0; i < n; i++) sorted[i] = (struct scored){x[i], (int32_t)i};
     ref_sort_scored(sorted, n);
     for (uint32_t i = 0; i < n_top && i < n; i++) {
@@ -50,6 +52,7 @@ static uint32_t rank_of(const float *x, uint32_t n, uint32_t id)
 static bool mask_allows(const struct sample_row *row, const uint32_t *mask, uint32_t id)
 {
     if (row->mask_offset == SAMPLE_NONE) return true;
+    ASSERT(mask);
     return mask[row->mask_offset + id / 32] >> (id % 32) & 1;
 }
 
@@ -65,6 +68,7 @@ static bool first_of_its_kind(const int32_t *ids, uint32_t i)
 static void apply_penalties(const struct sample_row *row, const int32_t *history, float *x,
                             uint32_t n)
 {
+    ASSERT(history);
     uint32_t n_history = row->n_prompt + row->n_output;
     const int32_t *ids = history + row->history_offset;
     for (uint32_t i = 0; i < n_history && row->repetition_penalty != 1; i++) {
@@ -88,6 +92,8 @@ static void shape_logits(const struct sample_args *a, const struct sample_row *r
     for (uint32_t i = 0; i < n; i++) {
         if (!mask_allows(row, a->mask, i)) x[i] = -INFINITY;
     }
+    ASSERT(a->ban || row->n_ban == 0);
+    ASSERT(a->bias || row->n_bias == 0);
     for (uint32_t i = 0; i < row->n_ban; i++) {
         int32_t id = a->ban[row->ban_offset + i];
         if (id >= 0 && (uint32_t)id < n) x[id] = -INFINITY;
@@ -110,6 +116,7 @@ static int32_t fallback(const struct sample_row *row, const uint32_t *mask, uint
 /* How many of the sorted scores (already divided by the temperature) stay. */
 static uint32_t keep_likely(const struct sample_row *row, const struct scored *sorted, uint32_t n)
 {
+    DCHECK(n >= 1 && row->temperature > 0);
     double top = sorted[0].score;
     uint32_t n_keep = 0;
     while (n_keep < n && !isinf(sorted[n_keep].score) &&
@@ -131,6 +138,7 @@ static uint32_t keep_likely(const struct sample_row *row, const struct scored *s
 
 static int32_t draw(struct ref_backend *r, const struct sample_row *row, const float *x, uint32_t n)
 {
+    DCHECK(n >= 1);
     struct scored *sorted = r->scored;
     for (uint32_t i = 0; i < n; i++) {
         float score = row->temperature > 0 ? x[i] / row->temperature : x[i];
@@ -167,13 +175,16 @@ static int32_t take_id(struct ref_backend *r, const struct sample_args *a,
 fathom_err ref_sample(struct backend *b, const struct sample_args *a)
 {
     op_check_sample(&ref_of(b)->c, a);
+    ASSERT(a->logits->kind == BUFFER_LOGITS);
     struct ref_backend *r = ref_of(b);
     for (uint32_t i = 0; i < a->n_row; i++) {
         const struct sample_row *row = &a->rows[i];
         float *x = a->logits->value + (size_t)row->logit_row * a->logits->width;
         float *raw = r->wide;
         uint32_t n = row->n_vocab_used;
-        ASSERT(n >= 1 && n <= r->c.n_vocab && row->n_top <= SAMPLE_TOP_MAX);
+        ASSERT(n >= 1 && n <= r->c.n_vocab);
+        ASSERT(row->n_top <= SAMPLE_TOP_MAX);
+        ASSERT(row->logit_row < a->logits->n_row);
         for (uint32_t j = 0; j < n; j++) {
             raw[j] = isnan(x[j]) ? -INFINITY : x[j];
             x[j] = raw[j];

@@ -1,6 +1,7 @@
 /* ref_weight.c - tensors of a checkpoint to f32 matrices */
 #include "backend/ref/ref_int.h"
 
+#include "base/assert.h"
 #include "base/fail.h"
 #include "base/mem.h"
 
@@ -14,6 +15,7 @@ struct want {
 static fathom_err decode(const struct tensor_view *v, struct want want, struct matrix *out,
                          fathom_diag *d)
 {
+    ASSERT(want.name && want.n_row > 0);
     if (v->n_row != want.n_row || v->n_col != want.n_col)
         FAIL(d, FATHOM_EMISMATCH, "%s is [%u][%u]; the configuration needs [%u][%u]", want.name,
              v->n_row, v->n_col, want.n_row, want.n_col);
@@ -78,6 +80,7 @@ static fathom_err decode_mla(const struct backend_config *c, const struct mla_te
 static fathom_err decode_moe(const struct backend_config *c, const struct moe_tensors *t,
                              struct moe_weight *w, fathom_diag *d)
 {
+    ASSERT(c->n_expert > 0 && t->experts);
     TRY(decode(&t->router, (struct want){"router", c->n_expert, c->hidden}, &w->router, d));
     TRY(decode(&t->router_bias, (struct want){"router_bias", 1, c->n_expert}, &w->router_bias, d));
     if (c->shared_inner > 0) TRY(decode_ffn(&t->shared, c->hidden, c->shared_inner, &w->shared, d));
@@ -120,6 +123,7 @@ static uint64_t count_bytes(const struct weight *w)
 
 static fathom_err create_weight(enum ref_kind kind, struct weight **out, fathom_diag *d)
 {
+    ASSERT(out);
     *out = mem_calloc(1, sizeof **out);
     if (!*out) FAIL(d, FATHOM_ENOMEM, "no memory for a weight");
     (*out)->kind = kind;
@@ -129,6 +133,7 @@ static fathom_err create_weight(enum ref_kind kind, struct weight **out, fathom_
 /* Finishes what a prepare function began: on an error the half-decoded weight goes. */
 static fathom_err finish_weight(struct backend *b, struct weight **w, fathom_err err)
 {
+    ASSERT(*w);
     if (err == FATHOM_OK) {
         (*w)->n_bytes = count_bytes(*w);
     } else {
@@ -141,6 +146,7 @@ static fathom_err finish_weight(struct backend *b, struct weight **w, fathom_err
 fathom_err ref_prepare_vector(struct backend *b, const struct tensor_view *v, struct weight **out,
                               fathom_diag *d)
 {
+    ASSERT(v);
     TRY(create_weight(REF_VECTOR, out, d));
     struct want want = {"vector", 1, v->n_col};
     return finish_weight(b, out, decode(v, want, &(*out)->matrix, d));
@@ -149,6 +155,7 @@ fathom_err ref_prepare_vector(struct backend *b, const struct tensor_view *v, st
 fathom_err ref_prepare_linear(struct backend *b, const struct tensor_view *v, struct weight **out,
                               fathom_diag *d)
 {
+    ASSERT(v);
     TRY(create_weight(REF_LINEAR, out, d));
     struct want want = {"matrix", v->n_row, v->n_col};
     return finish_weight(b, out, decode(v, want, &(*out)->matrix, d));
@@ -157,6 +164,7 @@ fathom_err ref_prepare_linear(struct backend *b, const struct tensor_view *v, st
 fathom_err ref_prepare_mla(struct backend *b, const struct mla_tensors *t, struct weight **out,
                            fathom_diag *d)
 {
+    ASSERT(t);
     TRY(create_weight(REF_MLA, out, d));
     return finish_weight(b, out, decode_mla(&ref_of(b)->c, t, &(*out)->mla, d));
 }
@@ -164,6 +172,7 @@ fathom_err ref_prepare_mla(struct backend *b, const struct mla_tensors *t, struc
 fathom_err ref_prepare_ffn(struct backend *b, const struct ffn_tensors *t, struct weight **out,
                            fathom_diag *d)
 {
+    ASSERT(t);
     const struct backend_config *c = &ref_of(b)->c;
     TRY(create_weight(REF_FFN, out, d));
     return finish_weight(b, out, decode_ffn(t, c->hidden, c->dense_inner, &(*out)->ffn, d));
@@ -172,6 +181,7 @@ fathom_err ref_prepare_ffn(struct backend *b, const struct ffn_tensors *t, struc
 fathom_err ref_prepare_moe(struct backend *b, const struct moe_tensors *t, struct weight **out,
                            fathom_diag *d)
 {
+    ASSERT(t);
     TRY(create_weight(REF_MOE, out, d));
     return finish_weight(b, out, decode_moe(&ref_of(b)->c, t, &(*out)->moe, d));
 }
@@ -207,5 +217,6 @@ void ref_weight_destroy(struct backend *b, struct weight *w)
 
 uint64_t ref_weight_bytes(const struct weight *w)
 {
+    ASSERT(w);
     return w->n_bytes;
 }

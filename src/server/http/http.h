@@ -30,7 +30,8 @@ uint16_t http_port(const struct http *h);
 /* http_close - close everything; accepts NULL
  *
  * Connections are taken until then: MHD_quiesce_daemon races with the threads of its own pool,
- * which ends the process. Needs   no connection suspended, and none that could be. */
+ * which ends the process.
+ * Needs   no connection suspended, and none that could be. */
 void http_close(struct http *h);
 
 #endif

@@ -1,4 +1,4 @@
-/* weights.c - from the binding table to the views of one rank */
+/* weights_bind.c - from the binding table to the views of one rank */
 #include "model/weights.h"
 
 #include <string.h>
