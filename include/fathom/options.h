@@ -43,6 +43,8 @@ typedef struct fathom_options {
     fathom_act act;                  /* AUTO: the checkpoint's, on a GPU FP8 if the widths allow */
     fathom_kv kv;                    /* AUTO: bf16 */
     uint32_t n_thread;               /* CPU workers; 0: all processors */
+    const int *devices;              /* GPUs by index, one for each rank that runs here */
+    uint32_t n_device;               /* 0: rank i has GPU i */
     uint32_t max_model_len;          /* prompt and output, tokens; 0: the checkpoint's */
     uint32_t max_num_batched_tokens; /* tokens of a step; 0: 2048 */
     uint32_t max_num_seqs;           /* requests that run at once; 0: 64 */

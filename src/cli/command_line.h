@@ -15,7 +15,13 @@ struct string_list {
     size_t n;
 };
 
-enum { COMPILATION_SIZES_MAX = 128, COMPILATION_SIZE_LIMIT = 8192 };
+enum { COMPILATION_SIZES_MAX = 128, COMPILATION_SIZE_LIMIT = 8192, DEVICE_LIST_MAX = 64 };
+
+/* What --devices says. */
+struct device_list {
+    int index[DEVICE_LIST_MAX];
+    uint32_t n; /* 0: nothing */
+};
 
 /* What --compilation-config and -O say: what is recorded at start. */
 struct compilation {
@@ -116,10 +122,12 @@ struct settings {
     const char *quantization; /* NULL: not given */
     const char *load_format;
     int64_t tensor_parallel_size;
-    int64_t rank_slice;    /* -1: not given */
-    int64_t threads;       /* 0: all processors */
-    int64_t max_model_len; /* 0: the checkpoint's */
-    int64_t max_num_seqs;  /* 0: the engine's default, here and below */
+    int64_t rank_slice;             /* -1: not given */
+    const char *devices;            /* NULL: not given */
+    struct device_list device_list; /* what it says */
+    int64_t threads;                /* 0: all processors */
+    int64_t max_model_len;          /* 0: the checkpoint's */
+    int64_t max_num_seqs;           /* 0: the engine's default, here and below */
     int64_t max_num_batched_tokens;
     int64_t max_queued;
     int64_t max_num_queued_tokens;

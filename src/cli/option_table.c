@@ -636,6 +636,11 @@ const struct option option_table[] = {
      "ranks that share every layer; this build runs one rank: more than 1 goes with --rank-slice",
      .kind = OPTION_COUNT, .lo = 1, .hi = 1024, .group = GROUP_PARALLEL, .commands = PLANNED,
      .field = FIELD(tensor_parallel_size), USE},
+    {"devices", NULL, "LIST", NULL,
+     "GPUs by index, one for each rank that runs here, with commas between: 3; default: rank i has "
+     "GPU i",
+     .kind = OPTION_TEXT, .group = GROUP_PARALLEL, .commands = PLANNED, .field = FIELD(devices),
+     USE},
     {"rank-slice", NULL, "R", "-1",
      "benchmark mode: load what rank R of --tensor-parallel-size holds and run it by itself, "
      "collectives left out: times are one rank's, outputs mean nothing",

@@ -1,5 +1,7 @@
 /* option_walk.c - the walk: environment, file, command line into struct settings, by the table */
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/fail.h"
@@ -136,6 +138,26 @@ static fathom_err check_ranks(struct option_walk *w)
     return FATHOM_OK;
 }
 
+/* "0,2": numbers with commas between. Which of them there are, the engine knows. */
+static fathom_err read_devices(struct option_walk *w)
+{
+    struct device_list *list = &w->settings->device_list;
+    const char *text = w->settings->devices;
+    while (text) {
+        char *end;
+        long index = strtol(text, &end, 10);
+        bool is_number = end > text && *text >= '0' && *text <= '9' && index <= INT_MAX;
+        if (!is_number || (*end != ',' && *end != '\0') || list->n == DEVICE_LIST_MAX) {
+            FAIL(w->diag, FATHOM_EINVAL,
+                 "--devices %.60s: needed are 1 to %d indexes of GPUs with commas between: 0,1",
+                 w->settings->devices, DEVICE_LIST_MAX);
+        }
+        list->index[list->n++] = (int)index;
+        text = *end == ',' ? end + 1 : NULL;
+    }
+    return FATHOM_OK;
+}
+
 static fathom_err take_arguments(struct option_walk *w, const struct option_input *in)
 {
     struct cursor c = {in->argv, in->argc, 0};
@@ -222,6 +244,7 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
     }
     TRY_GOTO(take_arguments(&w, in), done);
     if (!s->help) TRY_GOTO(check_ranks(&w), done);
+    if (!s->help) TRY_GOTO(read_devices(&w), done);
     if (!s->help) TRY_GOTO(speculative_parse(s->speculative_config, &s->n_draft, d), done);
     if (!s->help) {
         err = compilation_parse(s->compilation_config, s->optimization_level, &s->compilation,

@@ -74,6 +74,37 @@ static fathom_err resolve_backend(struct engine_settings *out, const fathom_opti
     FAIL(d, FATHOM_EUNSUPPORTED, "--backend: no backend has the number %d", (int)o->backend);
 }
 
+/* A device for each rank that runs here, of which there is one. It is bound to the thread that works
+ * with it (step_runner.h). */
+static fathom_err resolve_devices(struct engine_settings *out, const fathom_options *o,
+                                  fathom_diag *d)
+{
+    enum { N_RANK = 1 };
+    const int n_gpu = backend_cuda_count();
+    if (o->n_device == 0) return FATHOM_OK;
+    if (out->backend != FATHOM_BACKEND_CUDA) {
+        FAIL(d, FATHOM_EINVAL,
+             "--devices names GPUs, and a CPU computes: leave it out, or give --backend cuda");
+    }
+    for (uint32_t i = 0; i < o->n_device; i++) {
+        for (uint32_t k = 0; k < i; k++) {
+            if (o->devices[k] != o->devices[i]) continue;
+            FAIL(d, FATHOM_EINVAL, "--devices names GPU %d twice: each rank needs one of its own",
+                 o->devices[i]);
+        }
+        if (o->devices[i] < 0 || (n_gpu > 0 && o->devices[i] >= n_gpu)) {
+            FAIL(d, FATHOM_EINVAL, "--devices names GPU %d, and this machine has 0 to %d",
+                 o->devices[i], n_gpu - 1);
+        }
+    }
+    if (o->n_device != N_RANK) {
+        FAIL(d, FATHOM_EINVAL, "--devices names %u GPUs, and %d rank runs here: name as many",
+             o->n_device, N_RANK);
+    }
+    out->place.device = o->devices[0];
+    return FATHOM_OK;
+}
+
 static fathom_err resolve_types(struct engine_settings *out, const fathom_options *o,
                                 const struct model_config *config, fathom_diag *d)
 {
@@ -174,6 +205,7 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
     TRY(resolve_ranks(out, o, d));
     TRY(weights_check_parallel(config, &out->place.parallel, d));
     TRY(resolve_backend(out, o, d));
+    TRY(resolve_devices(out, o, d));
     TRY(resolve_types(out, o, config, d));
     out->dummy = o->dummy;
     out->place.n_thread = o->n_thread;

@@ -290,6 +290,26 @@ static void a_ranks_slice_runs_by_itself(void **state)
     expect_same(a[0], a[1], "rank 1 of 2, recorded with drafts");
 }
 
+/* ---- devices -------------------------------------------------------------------------------- */
+
+static void a_device_is_chosen_by_its_index(void **state)
+{
+    (void)state;
+    static struct answer a[N_REQUEST];
+    fathom_engine *e = NULL;
+    fathom_diag d = {{0}};
+    fathom_stats s;
+    const int devices[] = {0, 1};
+    fathom_options o = options_of(true);
+    o.devices = devices;
+    o.n_device = 1;
+    run(&o, 1, a, &s);
+    o.devices = devices + 1;
+    assert_int_equal(fathom_open(&e, &o, &d), FATHOM_EINVAL);
+    assert_non_null(strstr(d.text, "--devices names GPU 1, and this machine has 0 to 0"));
+    assert_null(e);
+}
+
 /* ---- faults --------------------------------------------------------------------------------- */
 
 static void a_device_too_small_is_refused_before_it_is_used(void **state)
@@ -442,6 +462,7 @@ int main(void)
         cmocka_unit_test(drafts_prefixes_and_chunks_give_the_same_bits),
         cmocka_unit_test(pages_from_the_memory_tier_give_the_same_bits),
         cmocka_unit_test(a_ranks_slice_runs_by_itself),
+        cmocka_unit_test(a_device_is_chosen_by_its_index),
         cmocka_unit_test(a_device_too_small_is_refused_before_it_is_used),
         cmocka_unit_test(a_gpu_without_kernels_is_refused_and_not_chosen),
         cmocka_unit_test(each_failing_call_while_opening_is_clean),

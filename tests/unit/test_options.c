@@ -371,6 +371,16 @@ static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
     assert_int_equal(r.notes.len, 0);
     assert_refused(&r, "-tp 8", "--tensor-parallel-size 8 is refused: this build runs one rank");
     assert_refused(&r, "-tp 8 --rank-slice 8", "--rank-slice 8 of --tensor-parallel-size 8");
+    parse(&r, COMMAND_SERVE, "--devices 2,0,11");
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_int_equal(r.s.device_list.n, 3);
+    assert_int_equal(r.s.device_list.index[0], 2);
+    assert_int_equal(r.s.device_list.index[2], 11);
+    const char *const bad[] = {"--devices 0,", "--devices ,1",  "--devices -1",
+                               "--devices a",  "--devices 0:1", "--devices 99999999999"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_refused(&r, bad[i], "needed are 1 to 64 indexes of GPUs");
+    }
     assert_refused(&r, "--load-format gguf", "weights are read from safetensors");
     parse(&r, COMMAND_BENCH_LATENCY, "--load-format dummy -tp 8 --rank-slice 3 --dtype fp8");
     assert_int_equal(r.err, FATHOM_OK);

@@ -176,6 +176,31 @@ static void a_slice_is_one_rank_of_many(void **state)
     assert_non_null(strstr(d.text, "num_attention_heads"));
 }
 
+static void a_device_goes_to_the_rank_that_runs(void **state)
+{
+    (void)state;
+    struct engine_settings s;
+    const int devices[] = {3, 0, 3};
+    const int none[] = {-1};
+    fathom_options o = {.backend = FATHOM_BACKEND_CUDA};
+    assert_int_equal(settings_resolve(&s, &o, &config, NULL), FATHOM_OK);
+    assert_int_equal(s.place.device, 0);
+    o.devices = none;
+    o.n_device = 1;
+    expect(&o, FATHOM_EINVAL, "--devices names GPU -1");
+    o.devices = devices;
+    if (backend_cuda_count() == 0) { /* nobody knows which there are: the backend will say */
+        assert_int_equal(settings_resolve(&s, &o, &config, NULL), FATHOM_OK);
+        assert_int_equal(s.place.device, 3);
+        o.n_device = 2;
+        expect(&o, FATHOM_EINVAL, "names 2 GPUs, and 1 rank runs here");
+        o.n_device = 3;
+        expect(&o, FATHOM_EINVAL, "names GPU 3 twice");
+    }
+    o.backend = FATHOM_BACKEND_CPU;
+    expect(&o, FATHOM_EINVAL, "a CPU computes");
+}
+
 static void recorded_sizes_are_sorted_and_within_a_step(void **state)
 {
     (void)state;
@@ -235,6 +260,7 @@ int main(void)
         cmocka_unit_test(drafts_need_rows_and_a_layer_that_makes_them),
         cmocka_unit_test(a_gpu_takes_fp8_where_widths_allow),
         cmocka_unit_test(a_slice_is_one_rank_of_many),
+        cmocka_unit_test(a_device_goes_to_the_rank_that_runs),
         cmocka_unit_test(recorded_sizes_are_sorted_and_within_a_step),
         cmocka_unit_test(every_range_names_its_flag),
     };
