@@ -11,7 +11,7 @@
 #include "backend/cuda/sm90/product_fp8.cuh"
 #include "cuda_call.cuh"
 
-enum { LINE = 128, GUARD_ROWS = 8, GUARD_COLS = 16, OWNED_MAX = 256 };
+enum { K_LINE = 128, GUARD_ROWS = 8, GUARD_COLS = 16, OWNED_MAX = 256 };
 
 #define POISON 0x7fbadbadu
 
@@ -55,17 +55,18 @@ static __device__ float normal_at(uint64_t seed, uint64_t i)
     return sqrtf(-2.0f * __logf(u)) * __cosf(6.2831853f * v);
 }
 
-/* Block: `rows` rows of one line, quantized with one power-of-two scale. Blocks differ in size by
+/* Block: `rows` rows of one K line, quantized with one power-of-two scale. Blocks differ in size by
  * up to 2^5, so that a scale used in a wrong place shows. */
 __global__ void generate_kernel(uint8_t *q, float *scale, uint32_t rows, uint32_t n_row, uint32_t k,
                                 uint64_t seed)
 {
     __shared__ float largest[8];
-    const uint32_t n_line = k / LINE, line = blockIdx.x % n_line, block = blockIdx.x / n_line;
+    const uint32_t n_k_line = k / K_LINE, k_line = blockIdx.x % n_k_line,
+                   block = blockIdx.x / n_k_line;
     const float size = exp2f((float)(mix(seed * 77 + blockIdx.x) % 6u) - 5.0f);
     float amax = 0.0f;
-    for (uint32_t i = threadIdx.x; i < rows * LINE; i += blockDim.x) {
-        uint64_t at = (uint64_t)(block * rows + i / LINE) * k + line * LINE + i % LINE;
+    for (uint32_t i = threadIdx.x; i < rows * K_LINE; i += blockDim.x) {
+        uint64_t at = (uint64_t)(block * rows + i / K_LINE) * k + k_line * K_LINE + i % K_LINE;
         amax = fmaxf(amax, fabsf(normal_at(seed, at) * size));
     }
     amax = warp_max(amax);
@@ -75,9 +76,9 @@ __global__ void generate_kernel(uint8_t *q, float *scale, uint32_t rows, uint32_
     for (uint32_t i = 0; i < blockDim.x / WARP; i++) amax = fmaxf(amax, largest[i]);
     const float s = fp8_scale(amax);
     if (threadIdx.x == 0) scale[blockIdx.x] = s;
-    for (uint32_t i = threadIdx.x; i < rows * LINE; i += blockDim.x) {
-        uint64_t at = (uint64_t)(block * rows + i / LINE) * k + line * LINE + i % LINE;
-        if (block * rows + i / LINE >= n_row) continue;
+    for (uint32_t i = threadIdx.x; i < rows * K_LINE; i += blockDim.x) {
+        uint64_t at = (uint64_t)(block * rows + i / K_LINE) * k + k_line * K_LINE + i % K_LINE;
+        if (block * rows + i / K_LINE >= n_row) continue;
         q[at] = float_to_e4m3(normal_at(seed, at) * size / s);
     }
 }
@@ -85,7 +86,7 @@ __global__ void generate_kernel(uint8_t *q, float *scale, uint32_t rows, uint32_
 static void generate(void *q, float *scale, uint32_t rows, uint32_t n_row, uint32_t k,
                      uint64_t seed)
 {
-    unsigned n_block = ceil_div(n_row, rows) * (k / LINE);
+    unsigned n_block = ceil_div(n_row, rows) * (k / K_LINE);
     generate_kernel<<<n_block, rows == 1 ? 32 : 256>>>((uint8_t *)q, scale, rows, n_row, k, seed);
     CUDA(cudaGetLastError());
 }
@@ -105,36 +106,36 @@ static void poison(float *p, size_t n)
 
 enum { SIDE = 32 };
 
-/* Block: 32 x 32 outputs of row tile blockIdx.y, quarter blockIdx.z. f32 inside a line, double
+/* Block: 32 x 32 outputs of row tile blockIdx.y, quarter blockIdx.z. f32 inside a K line, double
  * across lines. */
 __global__ void __launch_bounds__(256) plain_product_kernel(const struct product_args a)
 {
-    __shared__ float x[SIDE][LINE + 1], w[SIDE][LINE + 1];
+    __shared__ float x[SIDE][K_LINE + 1], w[SIDE][K_LINE + 1];
     const struct product_rows p = product_rows_of(a, (int)blockIdx.y, PRODUCT_LARGE_TILE);
     const int r0 = (int)blockIdx.z * SIDE, tr = (int)threadIdx.x / SIDE,
               tc = (int)threadIdx.x % SIDE;
     if (r0 >= p.n) return;
-    const uint32_t n0 = blockIdx.x * SIDE, n_line = a.k / LINE;
+    const uint32_t n0 = blockIdx.x * SIDE, n_k_line = a.k / K_LINE;
     double total[4] = {};
-    for (uint32_t line = 0; line < n_line; line++) {
+    for (uint32_t k_line = 0; k_line < n_k_line; k_line++) {
         __syncthreads();
-        for (int i = (int)threadIdx.x; i < SIDE * LINE; i += 256) {
-            int r = i / LINE, k = i % LINE;
+        for (int i = (int)threadIdx.x; i < SIDE * K_LINE; i += 256) {
+            int r = i / K_LINE, k = i % K_LINE;
             int in = in_row(a, p, min(r0 + r, p.n - 1));
             uint32_t n = min(n0 + (uint32_t)r, a.n - 1);
-            x[r][k] = e4m3_to_float(a.q[(size_t)in * a.k + line * LINE + (uint32_t)k]);
-            w[r][k] =
-                e4m3_to_float(((const uint8_t *)p.w)[(size_t)n * a.k + line * LINE + (uint32_t)k]);
+            x[r][k] = e4m3_to_float(a.q[(size_t)in * a.k + k_line * K_LINE + (uint32_t)k]);
+            w[r][k] = e4m3_to_float(
+                ((const uint8_t *)p.w)[(size_t)n * a.k + k_line * K_LINE + (uint32_t)k]);
         }
         __syncthreads();
         const uint32_t n = min(n0 + (uint32_t)tc, a.n - 1);
-        const float ws = p.w_scale[(size_t)(n / LINE) * a.scale_stride + line];
+        const float ws = p.w_scale[(size_t)(n / K_LINE) * a.scale_stride + k_line];
         for (int j = 0; j < 4; j++) {
             int r = tr + 8 * j;
             float sum = 0.0f;
-            for (int k = 0; k < LINE; k++) sum = fmaf(x[r][k], w[tc][k], sum);
+            for (int k = 0; k < K_LINE; k++) sum = fmaf(x[r][k], w[tc][k], sum);
             int in = in_row(a, p, min(r0 + r, p.n - 1));
-            total[j] += (double)sum * (double)(ws * a.q_scale[(size_t)in * n_line + line]);
+            total[j] += (double)sum * (double)(ws * a.q_scale[(size_t)in * n_k_line + k_line]);
         }
     }
     for (int j = 0; j < 4; j++) {
@@ -221,21 +222,21 @@ static struct problem make_problem(uint32_t m, uint32_t n, uint32_t k, uint32_t 
                                    uint32_t in_rows, uint32_t guard_cols)
 {
     struct problem p = {};
-    const uint32_t n_block = ceil_div(n, LINE), n_line = k / LINE;
+    const uint32_t n_block = ceil_div(n, K_LINE), n_k_line = k / K_LINE;
     struct product_args *a = &p.a;
     a->n = n;
     a->k = k;
-    a->scale_stride = n_line;
+    a->scale_stride = n_k_line;
     a->w_stride = (size_t)n * k;
-    a->w_scale_step = (size_t)n_block * n_line;
+    a->w_scale_step = (size_t)n_block * n_k_line;
     a->w = own(&p, device_bytes(a->w_stride * n_expert));
     a->w_scale = (float *)own(&p, device_bytes(a->w_scale_step * n_expert * 4));
     for (uint32_t e = 0; e < n_expert; e++) {
-        generate((char *)a->w + e * a->w_stride, (float *)a->w_scale + e * a->w_scale_step, LINE, n,
-                 k, e + 1);
+        generate((char *)a->w + e * a->w_stride, (float *)a->w_scale + e * a->w_scale_step, K_LINE,
+                 n, k, e + 1);
     }
     a->q = (uint8_t *)own(&p, device_bytes((size_t)in_rows * k));
-    a->q_scale = (float *)own(&p, device_bytes((size_t)in_rows * n_line * 4));
+    a->q_scale = (float *)own(&p, device_bytes((size_t)in_rows * n_k_line * 4));
     generate((void *)a->q, (float *)a->q_scale, 1, in_rows, k, 1000);
     a->n_token = m;
     a->out_stride = n + guard_cols;

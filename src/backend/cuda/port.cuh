@@ -14,12 +14,13 @@
 #define FULL_MASK 0xffffffffu
 
 /* DCHECK in kernels: nothing in release, and the simulated GPU, whose kernels are the host's code,
- * aborts as the host does. A GPU prints the condition and stops the kernel. */
+ * aborts as the host does. A GPU stops the kernel, and the device's fault names its launch. */
 #if defined(FATHOM_DCHECK) && defined(__CUDACC__)
 static __host__ __device__ inline void dcheck_failed(const char *cond, const char *file, int line)
 {
 #ifdef __CUDA_ARCH__
-    __assertfail(cond, file, (unsigned)line, "", 1);
+    (void)cond, (void)file, (void)line;
+    __trap();
 #else
     assert_failed(cond, file, line);
 #endif

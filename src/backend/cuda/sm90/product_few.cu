@@ -663,7 +663,7 @@ static cudaError_t launch_tile(const struct product_args &a, uint32_t n_tile,
 cudaError_t product_few(const struct product_args &a, uint32_t tile, uint32_t n_tile,
                         const struct sm90_limits &limits, cudaStream_t stream)
 {
-    ASSERT(a.k % K_LINE_BYTES == 0 && a.n % 16 == 0 && limits.n_sm > 0);
+    ASSERT(a.k % K_LINE_BYTES == 0 && a.n % 16 == 0);
     ASSERT((uintptr_t)a.w % 16 == 0 && (uintptr_t)a.q % 16 == 0);
     ASSERT(!a.tasks || (a.w_stride % a.k == 0 && a.in_divisor > 0));
     switch (tile) {
