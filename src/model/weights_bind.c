@@ -139,7 +139,7 @@ static fathom_err bind_one(void *arg, const struct weight_need *need)
         .row_stride = need->n_col,
     };
     if (found.scale) TRY(view_scale(b, v, found.scale, &s));
-    return need->rule->form == FORM_VECTOR_F32 ? widen_vector(b, v) : FATHOM_OK;
+    return need->rule->storage == STORED_VECTOR_F32 ? widen_vector(b, v) : FATHOM_OK;
 }
 
 /* Norm weights are spread around zero like all others: such a model computes, it does not speak.
@@ -149,7 +149,7 @@ static fathom_err generate_one(void *arg, const struct weight_need *need)
     struct bind *b = arg;
     const struct weight_rule *rule = need->rule;
     struct weight_part s = weights_part(need, &b->w->parallel);
-    bool is_norm = rule->form == FORM_VECTOR;
+    bool is_norm = rule->storage == STORED_VECTOR;
     uint64_t key = rng_mix(b->seed, rule->offset, rule->scope);
     uint64_t part = parallel_axis(&b->w->parallel, weights_cut(need)).rank;
     *view_of(b->w, need, b->config) = (struct tensor_view){
