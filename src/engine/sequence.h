@@ -10,10 +10,10 @@
 #define FATHOM_ENGINE_SEQUENCE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "backend/op_sample.h"
-#include "engine/constraint.h"
 #include "engine/draft_pace.h"
 #include "fathom/fathom.h"
 #include "sched/request.h"
@@ -36,6 +36,18 @@ struct sequence_link {
 struct prompt_score {
     float logprob;
     uint32_t place; /* among all tokens, 1: the likeliest */
+};
+
+/* A request's constraint, and whether it stands ahead of the known tokens. Zeroed: nothing is
+ * constrained.
+ *
+ *   AT_END --constraint_try--> AHEAD --constraint_return, constraint_push--> AT_END
+ *
+ * AT_END: it has gone over every token of the output. AHEAD: over guesses too. A preempted request
+ * keeps its place: what was drawn stays drawn. */
+struct constraint {
+    fathom_constraint owner;
+    bool is_ahead;
 };
 
 struct sequence {
@@ -101,5 +113,25 @@ uint32_t sequence_n_event(const struct sequence *q);
 /* sequence_event, sequence_finish_event - PROMPT or TOKEN event `i`, and the last one */
 void sequence_event(const struct sequence *q, uint32_t i, fathom_event *out);
 void sequence_finish_event(const struct sequence *q, fathom_event *out);
+
+/* ---- the constraint of a sequence ----------------------------------------------------------- */
+
+/* constraint_is_set - the functions below need it */
+static inline bool constraint_is_set(const struct constraint *c)
+{
+    return c->owner.ops != NULL;
+}
+
+/* constraint_fill - the mask of the token that comes next where it stands */
+void constraint_fill(const struct constraint *c, uint32_t *words, size_t n_word);
+
+/* constraint_try - step over a guess; false when it cannot come */
+bool constraint_try(struct constraint *c, int32_t id);
+
+/* constraint_return - to the end of the known tokens */
+void constraint_return(struct constraint *c);
+
+/* constraint_push - return, and go over a token that was drawn; false when it could not come */
+bool constraint_push(struct constraint *c, int32_t id);
 
 #endif
