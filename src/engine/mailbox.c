@@ -1,4 +1,6 @@
-/* Invariants, under the lock
+/* mailbox.c - lists of sequences between the callers' threads and the engine's
+ *
+ * Invariants, under the lock
  *
  *   1. slots[q->slot] == q for every sequence from submission until its FINISH event is polled; the
  *      other slots are NULL and their numbers are in free_slots, each once.
@@ -76,6 +78,7 @@ static void list_push(struct mailbox *m, enum sequence_list which, struct sequen
     struct list *l = &m->lists[which];
     struct sequence_link *k = &q->links[which];
     if (k->linked) return;
+    ASSERT(l->n < m->n_slot && !l->tail == (l->n == 0));
     *k = (struct sequence_link){.prev = l->tail, .next = NULL, .linked = true};
     if (l->tail) {
         l->tail->links[which].next = q;
@@ -91,6 +94,7 @@ static void list_remove(struct mailbox *m, enum sequence_list which, struct sequ
     struct list *l = &m->lists[which];
     struct sequence_link *k = &q->links[which];
     if (!k->linked) return;
+    ASSERT(l->n > 0);
     if (k->prev) {
         k->prev->links[which].next = k->next;
     } else {
@@ -115,6 +119,7 @@ fathom_err mailbox_create(struct mailbox **out, uint32_t n_slot, uint64_t seed, 
     if (!m) FAIL(d, FATHOM_ENOMEM, "no memory for the mailbox");
     m->n_slot = m->n_free = n_slot;
     m->seed = seed;
+    ASSERT(n_slot <= 1u << 31);
     while ((1u << m->slot_bits) < n_slot) m->slot_bits++;
     m->admission = (struct admission_config){.max_num_seqs = n_slot, .max_num_batched_tokens = 1};
     pthread_condattr_t attr;
@@ -150,6 +155,7 @@ void mailbox_destroy(struct mailbox *m)
 void mailbox_set_admission(struct mailbox *m, const struct admission_config *c)
 {
     pthread_mutex_lock(&m->lock);
+    ASSERT(m->n_submitted == 0 && c->max_num_seqs >= 1);
     m->admission = *c;
     pthread_mutex_unlock(&m->lock);
 }
@@ -192,6 +198,7 @@ fathom_err mailbox_submit(struct mailbox *m, struct sequence *q, uint64_t *id, f
     if (taken) {
         uint64_t rank = ++m->n_submitted;
         q->slot = m->free_slots[--m->n_free];
+        ASSERT(!m->slots[q->slot] && q->request.state == REQUEST_NEW);
         m->slots[q->slot] = q;
         q->request.id = rank << m->slot_bits | q->slot;
         if (!q->has_seed) q->row.seed = rng_mix(m->seed, rank, 0);
@@ -260,6 +267,7 @@ size_t mailbox_poll(struct mailbox *m, fathom_event *events, size_t max, int tim
                 list_remove(m, SEQUENCE_LIST_READY, q);
             } else {
                 sequence_finish_event(q, &events[n++]);
+                ASSERT(q->is_over && m->slots[q->slot] == q && m->n_free < m->n_slot);
                 list_remove(m, SEQUENCE_LIST_READY, q);
                 m->slots[q->slot] = NULL;
                 m->free_slots[m->n_free++] = q->slot;
@@ -352,6 +360,7 @@ struct sequence *mailbox_take_new(struct mailbox *m)
     pthread_mutex_lock(&m->lock);
     struct sequence *q = m->lists[SEQUENCE_LIST_NEW].head;
     if (q) {
+        ASSERT(m->n_new_token >= q->request.n_prompt);
         list_remove(m, SEQUENCE_LIST_NEW, q);
         m->n_new_token -= q->request.n_prompt;
         m->n_taken++;
@@ -367,6 +376,7 @@ struct sequence *mailbox_take_cancel(struct mailbox *m)
     struct sequence *q = m->lists[SEQUENCE_LIST_CANCEL].head;
     /* One that is still NEW came after the last mailbox_take_new: its turn is after the next. */
     while (q && q->links[SEQUENCE_LIST_NEW].linked) q = q->links[SEQUENCE_LIST_CANCEL].next;
+    ASSERT(!q || !q->is_over);
     if (q) list_remove(m, SEQUENCE_LIST_CANCEL, q);
     pthread_mutex_unlock(&m->lock);
     return q;
@@ -378,7 +388,8 @@ void mailbox_publish(struct mailbox *m, struct sequence *const *sequences, size_
     pthread_mutex_lock(&m->lock);
     for (size_t i = 0; i < n; i++) {
         struct sequence *q = sequences[i];
-        ASSERT(!q->is_over);
+        ASSERT(!q->is_over && m->slots[q->slot] == q);
+        ASSERT(sequence_n_event(q) >= q->n_published);
         q->n_published = sequence_n_event(q);
         q->is_over = q->request.state == REQUEST_FINISHED;
         if (q->is_over) list_remove(m, SEQUENCE_LIST_CANCEL, q);
@@ -410,6 +421,20 @@ void mailbox_fail(struct mailbox *m, const char *message)
 
 /* ---- check ---- */
 
+/* The list hangs together in both directions and has as many members as it says. */
+static void check_list(const struct mailbox *m, enum sequence_list which)
+{
+    const struct list *l = &m->lists[which];
+    const struct sequence *prev = NULL;
+    uint32_t n = 0;
+    for (const struct sequence *q = l->head; q; prev = q, q = q->links[which].next) {
+        ASSERT(q->links[which].linked && q->links[which].prev == prev);
+        ASSERT(m->slots[q->slot] == q);
+        n++;
+    }
+    ASSERT(l->tail == prev && l->n == n);
+}
+
 void mailbox_check(struct mailbox *m)
 {
     pthread_mutex_lock(&m->lock);
@@ -427,12 +452,14 @@ void mailbox_check(struct mailbox *m)
         ASSERT(!(q->is_over && q->links[SEQUENCE_LIST_CANCEL].linked));
         for (int k = 0; k < SEQUENCE_LIST_COUNT; k++) n_linked[k] += q->links[k].linked;
     }
+    for (int k = 0; k < SEQUENCE_LIST_COUNT; k++) check_list(m, (enum sequence_list)k);
     uint64_t n_new_token = 0;
     for (const struct sequence *q = m->lists[SEQUENCE_LIST_NEW].head; q;
          q = q->links[SEQUENCE_LIST_NEW].next) {
         n_new_token += q->request.n_prompt;
     }
     ASSERT(n_new_token == m->n_new_token);
+    ASSERT(m->n_taken > 0 || m->n_taken_token == 0);
     ASSERT(n_used + m->n_free == m->n_slot);
     for (uint32_t i = 0; i < m->n_free; i++) {
         ASSERT(m->free_slots[i] < m->n_slot && !m->slots[m->free_slots[i]]);
