@@ -125,8 +125,8 @@ static void free_flights(fathom_engine *e)
     mem_free(e->flights);
 }
 
-/* The invariants of the ring and of the backlog, and all of the scheduler's. Holds between the commit
- * of a step and the next plan. */
+/* The invariants of the ring and of the backlog, and all of the scheduler's. They hold between the
+ * commit of a step and the next plan. */
 static void check(const fathom_engine *e)
 {
     uint64_t n_owed = 0;

@@ -11,6 +11,7 @@
  * same bits as attending without it. Index keys are written at every step, for a later one may be
  * long.
  */
+#include "base/assert.h"
 #include "base/fail.h"
 #include "model/model_int.h"
 
@@ -18,6 +19,7 @@ fathom_err model_attention(struct model *m, const struct layer *layer, uint32_t 
                            const struct batch *batch, const struct kv_cache *kv)
 {
     bool is_long = m->index_topk > 0 && batch->max_context > m->index_topk;
+    ASSERT(!is_long || kv->layout.has_index);
     struct mla_front_args front = {.w = layer->mla,
                                    .batch = batch,
                                    .kv = kv,

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/fail.h"
 #include "base/mem.h"
 #include "model/config.h"
@@ -15,6 +16,10 @@ void model_backend_config(struct backend_config *out, const struct model_config 
 {
     const struct model_config *c = config;
     const struct parallel *p = &place->parallel;
+    ASSERT(c->n_head % parallel_axis(p, CUT_HEADS).size == 0);
+    ASSERT(c->dense_inner % parallel_axis(p, CUT_INNER).size == 0);
+    ASSERT(c->moe_inner % parallel_axis(p, CUT_INNER).size == 0);
+    ASSERT(c->n_vocab % parallel_axis(p, CUT_VOCAB).size == 0);
     memset(out, 0, sizeof *out);
     out->act = limits->act;
     out->hidden = c->hidden;
@@ -132,6 +137,7 @@ static fathom_err load_one(struct model *m, uint32_t i, const struct model_weigh
 {
     struct layer_views quantized;
     const struct layer_views *v = &w->layers[i];
+    ASSERT(i < w->n_layer + w->n_mtp);
     if (q) {
         TRY(quantize_layer(q, v, &quantized, d));
         v = &quantized;
@@ -209,6 +215,7 @@ fathom_err model_create(struct model **out, struct backend *b, const struct mode
     *out = NULL;
     struct model *m = mem_calloc(1, sizeof *m);
     if (!m) FAIL(d, FATHOM_ENOMEM, "no memory for the model");
+    ASSERT(weights->n_layer == config->n_layer && weights->n_mtp <= config->n_mtp);
     m->b = b;
     m->ops = b->ops;
     m->n_layer = config->n_layer;

@@ -142,13 +142,17 @@ struct weight_part weights_part(const struct weight_need *need, const struct par
     struct weight_part part;
     part.n_row = take_part(parallel_axis(p, dim_cut(need->rule->row)), need->n_row, &part.row0);
     part.n_col = take_part(parallel_axis(p, dim_cut(need->rule->col)), need->n_col, &part.col0);
+    ASSERT(part.n_row >= 1 && part.row0 + part.n_row <= need->n_row);
+    ASSERT(part.n_col >= 1 && part.col0 + part.n_col <= need->n_col);
     return part;
 }
 
 enum parallel_cut weights_cut(const struct weight_need *need)
 {
     enum parallel_cut row = dim_cut(need->rule->row);
-    return row != CUT_NONE ? row : dim_cut(need->rule->col);
+    enum parallel_cut col = dim_cut(need->rule->col);
+    ASSERT(row == CUT_NONE || col == CUT_NONE);
+    return row != CUT_NONE ? row : col;
 }
 
 /* Whether layer `layer` has the tensors of this scope. */
@@ -193,6 +197,7 @@ static void fill_need(struct weight_need *need, const struct model_config *c,
     need->n_dim = is_vector ? 1 : 2;
     need->n_row = dim_value(c, rule->row);
     need->n_col = dim_value(c, rule->col);
+    ASSERT(need->n_row >= 1 && need->n_col >= 1 && (!is_vector || need->n_row == 1));
     need->kind = rule->scope != SCOPE_MODEL && layer >= c->n_layer ? WEIGHT_MTP : rule->kind;
     name_need(need);
 }
@@ -236,6 +241,7 @@ static bool takes_fp8(const struct weight_rule *rule)
 void weights_walk_fp8(struct layer_views *layer, struct ffn_tensors *experts, uint32_t n_expert,
                       weights_view_visit *visit, void *arg)
 {
+    ASSERT(!layer->moe.experts || experts);
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         if (!takes_fp8(&rules[i])) continue;
         bool is_expert = rules[i].scope == SCOPE_EXPERT;
@@ -291,6 +297,7 @@ static fathom_err check_shape(const struct tensor *t, uint32_t n_dim, uint32_t n
                               uint32_t n_col, fathom_diag *d)
 {
     char shape[SHAPE_BYTES];
+    ASSERT(n_dim == 1 || n_dim == 2);
     if (t->n_dim != n_dim) {
         FAIL(d, FATHOM_EMISMATCH, "%s: it has %u dimensions, needed is %s", t->name, t->n_dim,
              format_shape(shape, n_dim, n_row, n_col));
