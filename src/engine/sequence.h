@@ -73,7 +73,7 @@ struct sequence {
     uint32_t n_owed; /* the engine's: prompt tokens that count in the backlog */
 
     /* the mailbox's, under its lock */
-    uint32_t slot;
+    uint32_t entry;
     uint32_t n_published; /* prompt tokens scored, then output tokens, that may be polled */
     uint32_t n_polled;
     bool is_over; /* the request is FINISHED: after the last token comes the FINISH event */
@@ -99,7 +99,7 @@ static inline struct sequence *sequence_of(struct request *r)
 /* sequence_check - whether a request can be served; errors as fathom_submit documents them */
 fathom_err sequence_check(const fathom_request *r, const struct sequence_limits *l, fathom_diag *d);
 
-/* sequence_create - a copy of a checked request, state NEW; its id, slot and (without has_seed)
+/* sequence_create - a copy of a checked request, state NEW; its id, entry and (without has_seed)
  * seed are the mailbox's to give. ENOMEM. sequence_destroy accepts NULL and destroys the
  * constraint, which sequence_give_back takes out before. */
 fathom_err sequence_create(struct sequence **out, const fathom_request *r,

@@ -179,29 +179,29 @@ static fathom_err load_weights(struct model *m, const struct model_weights *w,
 
 /* ---- buffers ---- */
 
-struct buffer_slot {
+struct buffer_entry {
     enum buffer_kind kind;
     struct buffer **buffer;
 };
 
-enum { N_BUFFER_SLOT = 9 };
+enum { N_BUFFER = 9 };
 
-static void list_buffers(struct model *m, struct buffer_slot out[N_BUFFER_SLOT])
+static void list_buffers(struct model *m, struct buffer_entry out[N_BUFFER])
 {
-    const struct buffer_slot slots[N_BUFFER_SLOT] = {
+    const struct buffer_entry entries[N_BUFFER] = {
         {BUFFER_RESIDUAL, &m->residual}, {BUFFER_NORMED, &m->normed}, {BUFFER_NORMED, &m->hidden},
         {BUFFER_DELTA, &m->delta},       {BUFFER_QUERY, &m->query},   {BUFFER_SELECT, &m->select},
         {BUFFER_LATENT, &m->latent},     {BUFFER_ROUTE, &m->route},   {BUFFER_LOGITS, &m->logits},
     };
-    memcpy(out, slots, sizeof slots);
+    memcpy(out, entries, sizeof entries);
 }
 
 static fathom_err make_buffers(struct model *m, fathom_diag *d)
 {
-    struct buffer_slot slots[N_BUFFER_SLOT];
-    list_buffers(m, slots);
-    for (int i = 0; i < N_BUFFER_SLOT; i++)
-        TRY(m->ops->buffer_create(m->b, slots[i].kind, slots[i].buffer, d));
+    struct buffer_entry entries[N_BUFFER];
+    list_buffers(m, entries);
+    for (int i = 0; i < N_BUFFER; i++)
+        TRY(m->ops->buffer_create(m->b, entries[i].kind, entries[i].buffer, d));
     return FATHOM_OK;
 }
 
@@ -257,9 +257,9 @@ static void destroy_weight(void *arg, struct weight *w)
 void model_destroy(struct model *m)
 {
     if (!m) return;
-    struct buffer_slot slots[N_BUFFER_SLOT];
-    list_buffers(m, slots);
-    for (int i = 0; i < N_BUFFER_SLOT; i++) m->ops->buffer_destroy(m->b, *slots[i].buffer);
+    struct buffer_entry entries[N_BUFFER];
+    list_buffers(m, entries);
+    for (int i = 0; i < N_BUFFER; i++) m->ops->buffer_destroy(m->b, *entries[i].buffer);
     each_weight(m, destroy_weight, m);
     mem_free(m->layers);
     mem_free(m);
