@@ -8,17 +8,18 @@
  *          batch_build, sampler_build    into the runner's block
  *          launch                        -- the device works from here
  *          sampler_fill_masks, draw      what constraints allow
- *          launch_ahead                  the steps after it, if all of them but ids is known
+ *          launch_ahead                  overlap scheduling: the steps after it
  *          wait                          -- to here, for the oldest step
  *          sched_commit                  append what was drawn, end what is over
  *          follow                        constraints go over it
  *          mailbox_publish               events
  *          drafter_begin, launch, wait   with drafts: the draft layer, once or a few times
  *
- * Overlap scheduling: a step launched ahead begins a later round, and the device goes from one step
- * to the next while the host does everything else. What a step computes for requests that an
- * earlier one has ended, or that are cancelled meanwhile, is dropped. Requests that arrive wait for
- * the end of all steps under way. Nothing else knows of it.
+ * Overlap scheduling: a step is launched ahead when all of it is known but the ids that it reads,
+ * which the step before it draws on the device. The device goes from one step to the next, and the
+ * host does everything else meanwhile. A step launched ahead is the first step of the next round.
+ * It may compute rows of a request that an earlier step has ended, or that has been cancelled:
+ * these rows are dropped. A request that arrives waits for the end of all steps under way.
  *
  * States of the engine, kept by its thread
  *
@@ -28,9 +29,9 @@
  *   FAILED is final: every live request ends with ERROR, every new one is refused with the cause,
  *   and no step is tried again.
  *
- * Threads. What stands under "the engine thread's" is touched by that thread alone; callers meet
- * it only in the mailbox. Between taking mail and publishing nothing is allocated (in builds with
- * FATHOM_DCHECK an allocation there is a fault). */
+ * Threads. Only the engine's thread touches what stands under "the engine thread's" below. Callers
+ * and that thread meet in the mailbox. Nothing is allocated between taking mail and publishing: in
+ * builds with FATHOM_DCHECK an allocation there is a fault. */
 #include "engine/engine.h"
 
 #include <pthread.h>
@@ -174,7 +175,7 @@ static void publish(fathom_engine *e, struct sequence *const *sequences, size_t 
     mailbox_publish(e->mailbox, sequences, n, &e->stats);
 }
 
-/* The sequence's part of the backlog is so many tokens from now on. */
+/* From now on n prompt tokens of the sequence count in the backlog. */
 static void set_owed(fathom_engine *e, struct sequence *q, uint32_t n)
 {
     ASSERT(e->stats.n_backlog_token >= q->n_owed);
@@ -202,7 +203,7 @@ static void take_mail(fathom_engine *e)
     if (any) publish(e, NULL, 0); /* who comes next is judged by what has been taken */
 }
 
-/* A promise that has been broken in the queue is answered, not kept late. */
+/* Ends requests whose promised time to the first token has passed while they waited. */
 static void end_expired(fathom_engine *e, uint64_t now_us)
 {
     if (e->admission.ttft_us == 0) return;
@@ -251,7 +252,7 @@ static fathom_err launch_step(fathom_engine *e, struct flight *f)
     return r->ops->draw(r, s);
 }
 
-/* Whether the rows of a request of the plan depend on ids that are still to come. */
+/* Whether a request of the plan has sample rows that depend on ids not drawn yet. */
 static bool reads_ids(const struct plan *plan)
 {
     for (uint32_t i = 0; i < plan->n_entry; i++) {
@@ -260,8 +261,8 @@ static bool reads_ids(const struct plan *plan)
     return false;
 }
 
-/* Launches the steps after the newest one under way, as long as nothing that decides them is still
- * to come. */
+/* Overlap scheduling: launches the steps after the newest one under way, as long as all that
+ * decides them is known. */
 static fathom_err launch_ahead(fathom_engine *e)
 {
     ASSERT(e->n_flight >= 1 && e->n_flight <= e->max_flight);
@@ -321,7 +322,8 @@ static uint32_t new_prompt_tokens(const struct plan_entry *entry)
     return to > from ? to - from : 0;
 }
 
-/* What the step is for, taken down before it is published; its duration is known later. */
+/* Counts the step's decodes and prompt tokens for admission, before the step is published. end_step
+ * adds the duration. */
 static void count_step(fathom_engine *e)
 {
     struct admission_step step = {.n_running = sched_n_running(e->sched),
@@ -471,7 +473,7 @@ static void fail_engine(fathom_engine *e, fathom_err err)
     mailbox_fail(e->mailbox, cause);
 }
 
-/* Plans, and has the tiers begin what the plan asks of them. */
+/* Plans the next step; the tiers begin the copies that the plan asks for. */
 static fathom_err plan_step(fathom_engine *e, uint64_t now_us)
 {
     ASSERT(e->n_flight == 0);
@@ -488,7 +490,7 @@ static fathom_err plan_step(fathom_engine *e, uint64_t now_us)
     return FATHOM_OK;
 }
 
-/* Has a step under way, if there is one to do. */
+/* Plans and launches a step, unless one is under way. *any: a step is under way now. */
 static fathom_err start_step(fathom_engine *e, bool *any)
 {
     *any = true;
@@ -530,8 +532,9 @@ static uint64_t run_step(fathom_engine *e)
     return 0;
 }
 
-/* With no request there is time to copy pages that are worth keeping, then to prepare memory for
- * those to come; a few at a time, so that a request need not wait. Returns as run_step. */
+/* No request is live. Copies pages that are worth keeping; when all are copied, prepares memory for
+ * later copies. Does a little of it a call, so that a request need not wait. Returns what
+ * run_step returns. */
 static uint64_t rest(fathom_engine *e, bool was_busy)
 {
     ASSERT(e->n_flight == 0 && !sched_any(e->sched));
@@ -546,7 +549,7 @@ static uint64_t rest(fathom_engine *e, bool was_busy)
     return more ? 0 : MAILBOX_FOREVER; /* or until the disk has done something */
 }
 
-/* Waits for the steps under way, of which nobody wants to know any more. */
+/* Waits for the steps under way and drops their results. */
 static void drop_steps(fathom_engine *e)
 {
     struct step_result result;

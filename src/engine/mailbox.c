@@ -2,11 +2,11 @@
  *
  * Invariants, under the lock
  *
- *   1. entries[q->entry] == q for every sequence from submission until its FINISH event is polled; the
- *      other entries are NULL and their numbers are in free_entries, each once.
- *   2. A sequence is in the NEW list from submission until the engine takes it; in the CANCEL list
- *      if a cancel came that the engine has not taken, and never once it is_over; in the READY
- *      list if and only if it has an event to poll.
+ *   1. entries[q->entry] == q for every sequence from submission until its FINISH event is polled.
+ *      The other entries are NULL, and their numbers are in free_entries, each once.
+ *   2. A sequence is in the NEW list from submission until the engine takes it. It is in the CANCEL
+ *      list when a cancel came that the engine has not taken, and never once it is_over. It is in
+ *      the READY list if and only if it has an event to poll.
  *   3. n_polled <= n_published; is_over and n_published change on mailbox_publish alone.
  *   4. Every live sequence counts once in the load: while it is NEW, then as taken, and from the
  *      first publish after that in the engine's own stats.
@@ -17,10 +17,11 @@
  *                                  ^                                   with its FINISH event
  *                                  +---- publish: more tokens ----+
  *
- * An id is (number << entry_bits) | entry: found without a search and never used twice. What the poller
- * reads of a sequence without having the engine stopped - ids and logprobs below n_published,
- * finish and times once is_over - has been written before the publish that showed it, and is not
- * written again. */
+ * An id is (number << entry_bits) | entry: it is found without a search and never used twice.
+ *
+ * The poller reads a sequence while the engine runs: ids and logprobs below n_published, finish and
+ * times once is_over. The engine has written these before the publish that showed them, and does
+ * not write them again. */
 #include "engine/mailbox.h"
 
 #include <errno.h>

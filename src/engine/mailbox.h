@@ -22,7 +22,7 @@ struct mailbox;
 
 /* mailbox_create - room for n_entry sequences
  *
- *   seed  for sequences that bring none: each gets one of its own from it, by its number in the order
+ *   seed  each sequence without a seed gets its own from this one, by its number in the order
  *         of submission
  * Errors  EINVAL for 0 entries; ENOMEM. */
 fathom_err mailbox_create(struct mailbox **out, uint32_t n_entry, uint64_t seed, fathom_diag *d);

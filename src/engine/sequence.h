@@ -1,10 +1,10 @@
-/* sequence.h - a request as the engine holds it: what the scheduler moves, how to sample, what the
+/* sequence.h - a request as the engine holds it: the scheduler's part, how to sample, what the
  * caller has not read yet
  *
- * One block of memory a request, allocated by the submitting thread and released by the polling
- * one. Its arrays have room for the longest output, so nothing grows while it runs; the untouched
- * part of a large block costs address space only. An event is not stored: it is made from these
- * arrays when it is polled, which is why a slow poller neither loses events nor stops the engine.
+ * A sequence is one block of memory. The submitting thread allocates it and the polling thread
+ * releases it. Its arrays have room for the longest output, so nothing grows while it runs; the
+ * untouched part of a large block costs address space only. An event is not stored but made from
+ * these arrays when it is polled: so a slow poller neither loses events nor stops the engine.
  */
 #ifndef FATHOM_ENGINE_SEQUENCE_H
 #define FATHOM_ENGINE_SEQUENCE_H

@@ -6,10 +6,9 @@
  *       x += feed_forward( rmsnorm(x) )       moe.c
  *   logits = head( rmsnorm(x) )
  *
- * A block's output is not added where it is made but in the norm that follows (add_norm), so that
- * the sum is formed once. On several ranks a block's output is a partial sum; the norm that adds it
- * is where the ranks' parts come together. The draft layer (mtp.c) is one more layer with a front
- * of its own.
+ * A block's output is added in the norm that follows it (add_norm), so that the sum is formed once.
+ * On several ranks a block's output is a partial sum, and the ranks' parts come together in the
+ * norm that adds it. The draft layer (mtp.c) is one more layer with a front of its own.
  *
  * A forward pass only enqueues: nothing here waits for the device or allocates.
  */
