@@ -1,7 +1,9 @@
+/* admission.c - rates measured from steps, and what follows from them for a request that comes */
 #include "engine/admission.h"
 
 #include <math.h>
 
+#include "base/assert.h"
 #include "base/fail.h"
 
 /* The slope of a line through steps that differ little in their prompt tokens is mostly noise: it
@@ -42,12 +44,14 @@ void admission_note_step(struct admission_rates *r, const struct admission_step 
     r->fixed_us = fixed_us > 1 ? fixed_us : 1;
     r->n_decode = r->d / r->w;
     r->n_place = step->short_of_pages ? step->n_running : 0;
+    ASSERT(r->fixed_us >= 1 && r->token_us >= 0 && r->n_decode >= 0);
 }
 
 void admission_note_end(struct admission_rates *r, uint64_t held_us)
 {
     double us = (double)held_us;
     r->hold_us = r->hold_us > 0 ? r->hold_us + (us - r->hold_us) * END_WEIGHT : us;
+    ASSERT(r->hold_us >= 0);
 }
 
 /* ---- the model ----------------------------------------------------------------------------- */
@@ -59,6 +63,7 @@ static double known_token_us(const struct admission_rates *r, uint64_t now_us)
 
 static uint32_t to_count(double value, uint32_t lo, uint32_t hi)
 {
+    ASSERT(lo <= hi);
     if (!(value > lo)) return lo;
     return value < hi ? (uint32_t)value : hi;
 }
@@ -67,6 +72,7 @@ struct sched_bounds admission_bounds(const struct admission_config *c,
                                      const struct admission_rates *r)
 {
     struct sched_bounds b = {c->max_num_seqs, c->max_num_batched_tokens};
+    ASSERT(c->max_num_seqs >= 1 && c->max_num_batched_tokens >= 1);
     if (c->tpot_us == 0 || r->fixed_us <= 0) return b;
     double tpot_us = (double)c->tpot_us * PACE_SHARE;
     if (r->n_decode >= 1) {
@@ -82,6 +88,7 @@ struct sched_bounds admission_bounds(const struct admission_config *c,
         n_prefill = tpot_us * r->x / r->y;
     }
     b.max_prefill = to_count(n_prefill, least, c->max_num_batched_tokens);
+    ASSERT(b.max_running >= 1 && b.max_prefill >= 1); /* nobody starves */
     return b;
 }
 
@@ -89,7 +96,9 @@ struct sched_bounds admission_bounds(const struct admission_config *c,
 static uint32_t n_place(const struct admission_config *c, const struct admission_rates *r)
 {
     uint32_t n = admission_bounds(c, r).max_running;
-    return r->n_place && r->n_place < n ? r->n_place : n;
+    if (r->n_place && r->n_place < n) n = r->n_place;
+    ASSERT(n >= 1 && n <= c->max_num_seqs);
+    return n;
 }
 
 /* How long so many prompt tokens take, chunk by chunk beside the decodes. */
@@ -97,6 +106,7 @@ static double prefill_us(const struct admission_config *c, const struct admissio
                          uint64_t n_token, uint64_t now_us)
 {
     double chunk = admission_bounds(c, r).max_prefill;
+    ASSERT(chunk <= c->max_num_batched_tokens);
     return ceil((double)n_token / chunk) * r->fixed_us +
            (double)n_token * known_token_us(r, now_us);
 }
@@ -126,6 +136,7 @@ static void tell_ttft(const struct admission_config *c, const struct admission_r
                       const struct admission_load *load, uint64_t first_us, fathom_diag *d)
 {
     double token_us = known_token_us(r, load->now_us);
+    ASSERT(c->ttft_us > 0 && first_us > c->ttft_us);
     (void)diag_fail(d, FATHOM_EBUSY,
                     "the first token is expected after %.2f s and promised within %.2f s "
                     "(--slo-ttft-ms): %llu prompt tokens are ahead at %.0f a second, and %u "

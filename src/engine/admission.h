@@ -1,14 +1,14 @@
 /* admission.h - which requests are taken, and how a step is shared, from measured rates
  *
- * Overload is answered when it comes, not suffered later. A request is refused when the prompt
- * tokens that wait would pass their limit, or when its first token cannot be expected within what
- * is promised (--slo-ttft-ms). The promise about the pace of running requests (--slo-tpot-ms)
- * bounds how many may run and how many prompt tokens a step may bring beside their decodes.
+ * Admission control answers overload when a request comes. The request is refused when the prompt
+ * tokens that wait would pass their limit, or when its first token is expected later than promised
+ * (--slo-ttft-ms). The promised pace of running requests (--slo-tpot-ms) bounds how many requests
+ * may run, and how many prompt tokens a step may compute beside their decodes.
  *
  * The model: a step takes fixed_us for the decodes that are in it and token_us for each prompt
- * token. Both are fitted to the latest steps, weights falling by 1/16 a step. A request holds its
- * place for hold_us, an average of those that have ended. What has not been measured, or not for a
- * while, refuses nobody; nor is a request refused that nobody is ahead of.
+ * token. Both are fitted to the latest steps, whose weights fall by 1/16 a step. A request holds
+ * its place for hold_us, an average over requests that have ended. A quantity that has not been
+ * measured, or not for a while, refuses nobody. A request that nobody is ahead of is never refused.
  *
  * Pure: no lock, no clock; time is an argument. Rates belong to one thread and are copied by value.
  */

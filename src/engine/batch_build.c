@@ -11,6 +11,7 @@ enum { ARRAY_ALIGN = 256, MIN_PAGE_STRIDE = 32, STRIDE_FACTOR = 4 };
 static size_t place(size_t *end, size_t n, size_t size)
 {
     size_t start = *end;
+    ASSERT(start % ARRAY_ALIGN == 0);
     *end = (start + n * size + ARRAY_ALIGN - 1) / ARRAY_ALIGN * ARRAY_ALIGN;
     return start;
 }
@@ -20,6 +21,7 @@ void batch_layout_init(struct batch_layout *l, const struct model_limits *limits
     size_t end = 0;
     size_t n_token = limits->max_token;
     size_t n_request = limits->max_request;
+    ASSERT(n_token >= 1 && n_request >= 1 && limits->max_context >= 1);
     l->max_token = limits->max_token;
     l->max_request = limits->max_request;
     l->max_logit_row = limits->max_logit_row;
@@ -48,6 +50,7 @@ uint32_t batch_page_stride(const struct batch_layout *l, uint32_t max_context)
 {
     uint32_t need = request_n_page(max_context);
     uint32_t stride = MIN_PAGE_STRIDE;
+    ASSERT(need <= l->max_page_stride);
     while (stride < need) stride *= STRIDE_FACTOR;
     return stride < l->max_page_stride ? stride : l->max_page_stride;
 }
@@ -61,6 +64,9 @@ void batch_locate(const struct batch_layout *l, const struct batch_shape *shape,
                   enum step_pass pass, void *block, struct batch *out)
 {
     ASSERT(pass == STEP_MODEL || l->next_ids < l->hidden_rows);
+    ASSERT(shape->n_token >= 1 && shape->n_token <= l->max_token);
+    ASSERT(shape->n_request >= 1 && shape->n_request <= l->max_request);
+    ASSERT(shape->n_logit_row <= l->max_logit_row && shape->page_stride <= l->max_page_stride);
     *out = (struct batch){
         .n_token = shape->n_token,
         .n_request = shape->n_request,
@@ -89,6 +95,7 @@ void sample_locate(const struct batch_layout *l, const struct sample_shape *shap
                    struct sample_args *out)
 {
     ASSERT(shape->n_row <= l->max_logit_row);
+    ASSERT(shape->masks.offset + shape->masks.n_bytes <= l->n_bytes);
     *out = (struct sample_args){
         .n_row = shape->n_row,
         .rows = (const struct sample_row *)((const char *)block + l->rows),
@@ -118,10 +125,14 @@ size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *
         const struct plan_entry *e = &plan->entries[i];
         const struct request *r = e->request;
         int32_t *table = array(host, l->page_table) + (size_t)i * stride;
-        uint32_t n_page = request_n_page(e->first + e->n_token);
+        uint32_t end = e->first + e->n_token;
+        uint32_t n_page = request_n_page(end);
+        ASSERT(e->n_token >= 1 && end <= plan->max_context);
+        ASSERT(n_page <= stride && n_page <= r->n_page);
+        ASSERT(!plan->is_ahead || e->n_token == 1);
         for (uint32_t j = 0; j < n_page; j++) table[j] = (int32_t)r->pages[j];
         first[i] = (int32_t)t;
-        for (uint32_t p = e->first; p < e->first + e->n_token; p++, t++) {
+        for (uint32_t p = e->first; p < end; p++, t++) {
             ids[t] = plan->is_ahead ? ~(int32_t)e->i_before : batch_id(l, r->ids[p]);
             pos[t] = (int32_t)p;
             request[t] = (int32_t)i;
@@ -129,6 +140,7 @@ size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *
         }
         for (uint32_t k = 0; k < e->n_score; k++) {
             uint32_t position = request_n_scored(r) + k;
+            ASSERT(position >= e->first && position < end);
             logit_rows[n_logit_row++] = first[i] + (int32_t)(position - e->first);
         }
         for (uint32_t k = 0; e->draws && k <= e->n_draft; k++) {

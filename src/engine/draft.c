@@ -1,12 +1,14 @@
 /* draft.c - passes of the draft layer, from targets to drafts */
 #include "engine/draft.h"
 
+#include "base/assert.h"
 #include "base/mem.h"
 #include "engine/sampler.h"
 #include "engine/sequence.h"
 
 fathom_err drafter_init(struct drafter *d, uint32_t max_draft, uint32_t max_num_seqs)
 {
+    ASSERT(max_draft <= FATHOM_DRAFT_MAX && max_num_seqs >= 1);
     *d = (struct drafter){.max_draft = max_draft};
     if (max_draft == 0) return FATHOM_OK;
     d->targets = mem_calloc(max_num_seqs, sizeof *d->targets);
@@ -35,6 +37,8 @@ static uint32_t least(uint32_t a, uint32_t b)
 static uint32_t count_wanted(const struct drafter *d, struct request *r)
 {
     if (r->state != REQUEST_RUNNING) return 0;
+    ASSERT(r->n_draft == 0 && request_gap(r) == 1);
+    ASSERT(r->n_page * (uint32_t)KV_PAGE_TOKENS >= r->n_computed);
     uint32_t n_row_ahead = r->n_page * (uint32_t)KV_PAGE_TOKENS - r->n_computed;
     uint32_t n = draft_pace_next(&sequence_of(r)->pace, d->max_draft);
     return least(least(n, request_draft_room(r)), n_row_ahead + 1);
@@ -50,6 +54,7 @@ static void draw_next(const struct drafter *d, const struct step_runner *r, stru
         sampler_add(&s, sequence_of(d->targets[i].request), i, q->n_token + q->n_draft, 1, true);
     }
     sampler_end(&s, &step->sampler);
+    ASSERT(step->sampler.n_row == step->batch.n_logit_row);
 }
 
 void drafter_begin(struct drafter *d, const struct plan *plan, const struct step_runner *r,
@@ -58,6 +63,7 @@ void drafter_begin(struct drafter *d, const struct plan *plan, const struct step
     int32_t *next_ids = array(r, r->layout.next_ids);
     int32_t *logit_rows = array(r, r->layout.logit_rows);
     uint32_t t = 0;
+    ASSERT(d->max_draft > 0 && step->pass == STEP_MODEL);
     d->n_target = 0;
     for (uint32_t i = 0; i < plan->n_entry; i++) {
         const struct plan_entry *e = &plan->entries[i];
@@ -69,9 +75,11 @@ void drafter_begin(struct drafter *d, const struct plan *plan, const struct step
         }
         uint32_t n_wanted = e->draws ? count_wanted(d, q) : 0;
         if (n_wanted == 0) continue;
+        ASSERT(n_wanted <= d->max_draft && row < t);
         logit_rows[d->n_target] = (int32_t)row;
         d->targets[d->n_target++] = (struct draft_target){q, n_wanted, (int32_t)row};
     }
+    ASSERT(t == step->batch.n_token);
     step->pass = STEP_DRAFT;
     step->batch.n_logit_row = d->n_target;
     draw_next(d, r, step);
@@ -99,6 +107,7 @@ void drafter_take(struct drafter *d, const int32_t *ids)
             d->targets[i].n_wanted = q->n_draft;
             continue;
         }
+        ASSERT(q->n_draft < d->targets[i].n_wanted && q->n_draft < request_draft_room(q));
         q->ids[q->n_token + q->n_draft++] = ids[i];
     }
 }
@@ -109,11 +118,14 @@ bool drafter_continue(struct drafter *d, const struct step_runner *r, struct ste
     int32_t *next_ids = array(r, r->layout.next_ids);
     int32_t *hidden_rows = array(r, r->layout.hidden_rows);
     uint32_t n = 0;
+    ASSERT(step->pass != STEP_MODEL);
     plan->max_context = 0;
     for (uint32_t i = 0; i < d->n_target; i++) {
         struct draft_target target = d->targets[i];
         struct request *q = target.request;
+        ASSERT(q->n_draft <= target.n_wanted);
         if (q->n_draft == target.n_wanted) continue;
+        ASSERT(q->n_draft >= 1);
         uint32_t first = q->n_computed + q->n_draft - 1;
         plan->entries[n] = (struct plan_entry){q, first, 1, 0, 0, true, n, 0};
         if (first + 1 > plan->max_context) plan->max_context = first + 1;

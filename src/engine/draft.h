@@ -1,13 +1,14 @@
-/* draft.h - guesses of the draft layer (MTP) at the next tokens of each request
+/* draft.h - speculative decoding: the draft layer (MTP) guesses the next tokens of each request
  *
- * After a step of the model the draft layer goes over the same tokens once, which writes its cache
- * rows at every position and gives one draft to each request that goes on; further passes over the
- * last draft alone give the others. The next step computes the drafts beside the known tokens and
- * keeps those that are what is drawn (sched_commit), so they change the speed and nothing else.
+ * After a step of the model the draft layer goes over the same tokens once. That pass writes the
+ * layer's cache rows at every position and gives one draft to each request that goes on. Further
+ * passes over the last draft alone give more drafts. The next step computes the drafts beside the
+ * known tokens. A draft is kept when the step draws the same token there (sched_commit), so drafts
+ * change the speed and nothing else.
  *
  * A draft is drawn as the token itself will be: same parameters, same noise. When the draft
  * layer's logits are near the model's, both draw the same token, greedy or not. Under a constraint
- * it has the token's mask too, and one that cannot come is dropped.
+ * a draft has the token's mask too. A draft that the constraint does not allow is dropped.
  *
  *   drafter_begin      the pass over the step's tokens    launch, drafter_fill_masks, draw, wait
  *   drafter_take       the drafts that it drew

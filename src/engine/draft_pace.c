@@ -1,3 +1,4 @@
+/* draft_pace.c - rates of drafts that were right, and how many drafts pay by them */
 #include "engine/draft_pace.h"
 
 #include "base/assert.h"
@@ -22,6 +23,7 @@ uint32_t draft_pace_next(struct draft_pace *p, uint32_t max)
         p->n_short = 0;
         n++;
     }
+    ASSERT(n <= max && p->n_short < DRAFT_PROBE_STEPS);
     return n;
 }
 
@@ -30,5 +32,6 @@ void draft_pace_note(struct draft_pace *p, uint32_t n_draft, uint32_t n_accepted
     ASSERT(n_accepted <= n_draft && n_draft <= FATHOM_DRAFT_MAX);
     for (uint32_t i = 0; i < n_draft && i <= n_accepted; i++) {
         p->rates[i] += RATE_STEP * ((i < n_accepted ? 1.0f : 0.0f) - p->rates[i]);
+        ASSERT(p->rates[i] >= 0 && p->rates[i] <= 1);
     }
 }

@@ -1,9 +1,10 @@
 /* draft_pace.h - how many drafts a request gets, from how its earlier ones fared
  *
- * A draft pays when its chance of being kept is at least DRAFT_PAYS. The chance of the one at place
- * i is the product of the rates at places 0 .. i, each the recent share of drafts there that were
- * right when all before them were. When fewer drafts than allowed pay, now and then one more is
- * tried, so that a text that becomes easy again is noticed. Lengths never change what is drawn.
+ * A draft pays when its chance of being kept is at least DRAFT_PAYS. The rate at place i is the
+ * recent share of drafts there that were right after all drafts before them were right. The chance
+ * of the draft at place i is the product of the rates at places 0 .. i. After DRAFT_PROBE_STEPS
+ * steps with fewer drafts than allowed, one more is tried: so a text that becomes easy again is
+ * noticed. The number of drafts never changes what is drawn.
  */
 #ifndef FATHOM_ENGINE_DRAFT_PACE_H
 #define FATHOM_ENGINE_DRAFT_PACE_H

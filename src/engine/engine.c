@@ -1,4 +1,4 @@
-/* The engine's thread and the public functions around it
+/* engine.c - the engine's thread and the public functions around it
  *
  *   loop:  take_mail                     new sequences, cancels
  *          end_expired                   those that waited too long
@@ -8,17 +8,18 @@
  *          batch_build, sampler_build    into the runner's block
  *          launch                        -- the device works from here
  *          sampler_fill_masks, draw      what constraints allow
- *          launch_ahead                  the steps after it, if all of them but ids is known
+ *          launch_ahead                  overlap scheduling: the steps after it
  *          wait                          -- to here, for the oldest step
  *          sched_commit                  append what was drawn, end what is over
  *          follow                        constraints go over it
  *          mailbox_publish               events
  *          drafter_begin, launch, wait   with drafts: the draft layer, once or a few times
  *
- * Overlap scheduling: a step launched ahead begins a later round, and the device goes from one step
- * to the next while the host does everything else. What a step computes for requests that an
- * earlier one has ended, or that are cancelled meanwhile, is dropped. Requests that arrive wait for
- * the end of all steps under way. Nothing else knows of it.
+ * Overlap scheduling: a step is launched ahead when all of it is known but the ids that it reads,
+ * which the step before it draws on the device. The device goes from one step to the next, and the
+ * host does everything else meanwhile. A step launched ahead is the first step of the next round.
+ * It may compute rows of a request that an earlier step has ended, or that has been cancelled:
+ * these rows are dropped. A request that arrives waits for the end of all steps under way.
  *
  * States of the engine, kept by its thread
  *
@@ -28,9 +29,9 @@
  *   FAILED is final: every live request ends with ERROR, every new one is refused with the cause,
  *   and no step is tried again.
  *
- * Threads. What stands under "the engine thread's" is touched by that thread alone; callers meet
- * it only in the mailbox. Between taking mail and publishing nothing is allocated (in builds with
- * FATHOM_DCHECK an allocation there is a fault). */
+ * Threads. Only the engine's thread touches what stands under "the engine thread's" below. Callers
+ * and that thread meet in the mailbox. Nothing is allocated between taking mail and publishing: in
+ * builds with FATHOM_DCHECK an allocation there is a fault. */
 #include "engine/engine.h"
 
 #include <pthread.h>
@@ -110,7 +111,7 @@ static struct flight *now_of(fathom_engine *e)
 static fathom_err make_flights(fathom_engine *e, uint32_t max_num_seqs)
 {
     e->max_flight = e->runner->max_flight;
-    ASSERT(e->max_flight >= 1);
+    ASSERT(e->max_flight >= 1 && e->n_flight == 0);
     e->flights = mem_calloc(e->max_flight, sizeof *e->flights);
     if (!e->flights) return FATHOM_ENOMEM;
     for (uint32_t i = 0; i < e->max_flight; i++) {
@@ -125,12 +126,28 @@ static void free_flights(fathom_engine *e)
     mem_free(e->flights);
 }
 
+/* The invariants of the ring and of the backlog, and all of the scheduler's. They hold between the
+ * commit of a step and the next plan. */
+static void check(const fathom_engine *e)
+{
+    uint64_t n_owed = 0;
+    sched_check(e->sched);
+    ASSERT(e->i_now < e->max_flight && e->n_flight < e->max_flight);
+    ASSERT(e->n_flight == sched_n_flight(e->sched));
+    for (const struct request *r = sched_first_waiting(e->sched); r; r = r->next) {
+        n_owed += sequence_of((struct request *)r)->n_owed;
+    }
+    ASSERT(n_owed <= e->stats.n_backlog_token);
+    ASSERT(sched_any(e->sched) || e->stats.n_backlog_token == 0);
+}
+
 /* ---- the step ------------------------------------------------------------------------------- */
 
 static void publish(fathom_engine *e, struct sequence *const *sequences, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         const struct request *r = &sequences[i]->request;
+        ASSERT((r->finish != REQUEST_FINISH_NONE) == (r->state == REQUEST_FINISHED));
         if (r->finish == REQUEST_FINISH_STOP || r->finish == REQUEST_FINISH_LENGTH) {
             e->stats.n_finished++;
         } else if (r->finish == REQUEST_FINISH_CANCEL) {
@@ -139,6 +156,7 @@ static void publish(fathom_engine *e, struct sequence *const *sequences, size_t 
             e->stats.n_expired++;
         }
         if (r->finish != REQUEST_FINISH_NONE && r->first_us) {
+            ASSERT(r->finished_us >= r->scheduled_us);
             admission_note_end(&e->rates, r->finished_us - r->scheduled_us);
         }
     }
@@ -146,6 +164,7 @@ static void publish(fathom_engine *e, struct sequence *const *sequences, size_t 
     e->stats.n_fetching = sched_n_fetching(e->sched);
     e->stats.n_waiting = sched_n_waiting(e->sched) + e->stats.n_fetching;
     e->stats.n_page_free = page_pool_n_available(e->pool);
+    ASSERT(e->stats.n_page_free <= e->stats.n_page);
     const struct sched_totals *totals = sched_totals(e->sched);
     e->stats.n_preempted = totals->n_preempted;
     e->stats.n_prefix_query_token = totals->n_query_token;
@@ -156,9 +175,10 @@ static void publish(fathom_engine *e, struct sequence *const *sequences, size_t 
     mailbox_publish(e->mailbox, sequences, n, &e->stats);
 }
 
-/* The sequence's part of the backlog is so many tokens from now on. */
+/* From now on n prompt tokens of the sequence count in the backlog. */
 static void set_owed(fathom_engine *e, struct sequence *q, uint32_t n)
 {
+    ASSERT(e->stats.n_backlog_token >= q->n_owed);
     e->stats.n_backlog_token += n;
     e->stats.n_backlog_token -= q->n_owed;
     q->n_owed = n;
@@ -183,7 +203,7 @@ static void take_mail(fathom_engine *e)
     if (any) publish(e, NULL, 0); /* who comes next is judged by what has been taken */
 }
 
-/* A promise that has been broken in the queue is answered, not kept late. */
+/* Ends requests whose promised time to the first token has passed while they waited. */
 static void end_expired(fathom_engine *e, uint64_t now_us)
 {
     if (e->admission.ttft_us == 0) return;
@@ -191,6 +211,7 @@ static void end_expired(fathom_engine *e, uint64_t now_us)
     for (struct request *r = sched_first_waiting(e->sched); r; r = next) {
         next = r->next;
         struct sequence *q = sequence_of(r);
+        ASSERT(r->state == REQUEST_WAITING);
         bool fresh = r->n_preempted == 0;
         if (fresh && admission_has_expired(&e->admission, q->submitted_us, now_us)) {
             end_sequence(e, q, REQUEST_FINISH_EXPIRED);
@@ -214,19 +235,24 @@ static fathom_err launch_step(fathom_engine *e, struct flight *f)
 {
     struct step_runner *r = e->runner;
     struct step *s = &f->step;
+    ASSERT(e->n_flight < e->max_flight && f->plan.n_entry > 0);
     s->pass = STEP_MODEL;
     s->prefix_bytes = batch_build(&r->layout, &f->plan, r->host, &s->batch);
     sampler_build(&r->layout, &f->plan, r->host, &s->sampler);
+    ASSERT(s->prefix_bytes <= r->layout.bias && s->sampler.n_row == s->batch.n_logit_row);
+    ASSERT(!f->plan.is_ahead || s->sampler.masks.n_bytes == 0);
     TRY(r->ops->launch(r, s));
     e->n_flight++;
     if (s->sampler.masks.n_bytes) {
         uint64_t start_us = clock_now_us();
-        note_masks(e, sampler_fill_masks(&r->layout, &f->plan, r->host), start_us);
+        uint32_t n_mask = sampler_fill_masks(&r->layout, &f->plan, r->host);
+        ASSERT(n_mask <= s->sampler.n_row);
+        note_masks(e, n_mask, start_us);
     }
     return r->ops->draw(r, s);
 }
 
-/* Whether the rows of a request of the plan depend on ids that are still to come. */
+/* Whether a request of the plan has sample rows that depend on ids not drawn yet. */
 static bool reads_ids(const struct plan *plan)
 {
     for (uint32_t i = 0; i < plan->n_entry; i++) {
@@ -235,10 +261,11 @@ static bool reads_ids(const struct plan *plan)
     return false;
 }
 
-/* Launches the steps after the newest one under way, as long as nothing that decides them is still
- * to come. */
+/* Overlap scheduling: launches the steps after the newest one under way, as long as all that
+ * decides them is known. */
 static fathom_err launch_ahead(fathom_engine *e)
 {
+    ASSERT(e->n_flight >= 1 && e->n_flight <= e->max_flight);
     if (e->n_flight == e->max_flight || reads_ids(&now_of(e)->plan)) return FATHOM_OK;
     if (!offload_is_quiet(e->offload, e->prefix)) return FATHOM_OK;
     set_bounds(e);
@@ -257,8 +284,10 @@ static fathom_err launch_ahead(fathom_engine *e)
 static void keep_logprobs(struct sequence *q, const struct step_result *result, size_t i,
                           uint32_t n_output)
 {
-    if (q->logprobs) q->logprobs[n_output] = result->logprobs[i];
     uint32_t n_top = q->row.n_top;
+    ASSERT(q->request.n_prompt + n_output < q->request.max_token);
+    ASSERT(n_top == 0 || result->top_ids);
+    if (q->logprobs) q->logprobs[n_output] = result->logprobs[i];
     for (uint32_t k = 0; k < n_top; k++) {
         q->tops[(size_t)n_output * n_top + k] = (fathom_logprob){
             result->top_ids[i * SAMPLE_TOP_MAX + k], result->top_logprobs[i * SAMPLE_TOP_MAX + k]};
@@ -271,6 +300,8 @@ static void keep_scores(struct sequence *q, const struct step_result *result, si
 {
     uint32_t first = request_n_scored(&q->request);
     uint32_t n_top = q->n_prompt_top;
+    ASSERT(first + n_score <= q->request.n_to_score);
+    ASSERT(n_score == 0 || n_top == 0 || result->top_ids);
     for (uint32_t k = 0; k < n_score; k++, i++) {
         q->scores[first + k] = (struct prompt_score){result->logprobs[i], result->ranks[i]};
         for (uint32_t j = 0; j < n_top; j++) {
@@ -291,7 +322,8 @@ static uint32_t new_prompt_tokens(const struct plan_entry *entry)
     return to > from ? to - from : 0;
 }
 
-/* What the step is for, taken down before it is published; its duration is known later. */
+/* Counts the step's decodes and prompt tokens for admission, before the step is published. end_step
+ * adds the duration. */
 static void count_step(fathom_engine *e)
 {
     struct admission_step step = {.n_running = sched_n_running(e->sched),
@@ -319,6 +351,7 @@ static void count_drawn(fathom_engine *e, const struct plan_entry *entry)
     if (!entry->draws) return;
     struct sequence *q = sequence_of(entry->request);
     uint32_t n_drawn = q->request.n_token - (entry->first + entry->n_token - entry->n_draft);
+    ASSERT(n_drawn >= 1 && n_drawn <= 1 + entry->n_draft);
     e->stats.n_output_token += n_drawn;
     for (uint32_t i = 0; i < entry->n_draft; i++) {
         e->stats.n_draft_token[i]++;
@@ -359,6 +392,8 @@ static size_t keep_results(fathom_engine *e, const struct step_result *result)
         i_score += entry->n_score;
         if (entry->draws || entry->n_score > 0) e->told[n_told++] = q;
     }
+    ASSERT(n_told <= e->info.max_num_seqs);
+    ASSERT(i_score == plan->n_draw + plan->n_score);
     return n_told;
 }
 
@@ -367,6 +402,7 @@ static fathom_err finish_step(fathom_engine *e)
 {
     struct step_result result;
     struct flight *now = now_of(e);
+    ASSERT(e->n_flight >= 1);
     uint64_t wait_us = clock_now_us();
     TRY(e->runner->ops->wait(e->runner, &result));
     e->n_flight--;
@@ -379,13 +415,13 @@ static fathom_err finish_step(fathom_engine *e)
         count_drawn(e, &now->plan.entries[i]);
         follow(e, &now->plan.entries[i], now_us);
     }
-#ifdef FATHOM_DCHECK
-    sched_check(e->sched);
-#endif
     e->stats.n_step++;
     e->stats.n_step_ahead += e->was_launched;
     e->stats.busy_us += now_us - e->start_us;
     count_step(e);
+#ifdef FATHOM_DCHECK
+    check(e);
+#endif
     if (e->drafter.max_draft > 0) drafter_begin(&e->drafter, &now->plan, e->runner, &now->step);
     publish(e, e->told, n_told); /* from here on nobody touches those that are over */
     return FATHOM_OK;
@@ -397,6 +433,7 @@ static fathom_err make_drafts(fathom_engine *e)
     struct step *step = &now_of(e)->step;
     uint64_t start_us = clock_now_us();
     if (e->drafter.max_draft == 0) return FATHOM_OK;
+    ASSERT(e->n_flight == 0); /* no step is launched ahead of drafts */
     do {
         struct step_result result;
         TRY(r->ops->launch(r, step));
@@ -411,7 +448,7 @@ static fathom_err make_drafts(fathom_engine *e)
         drafter_take(&e->drafter, result.ids);
     } while (drafter_continue(&e->drafter, r, step));
 #ifdef FATHOM_DCHECK
-    sched_check(e->sched);
+    check(e);
 #endif
     e->stats.busy_us += clock_now_us() - start_us;
     return FATHOM_OK;
@@ -421,11 +458,13 @@ static void end_all(fathom_engine *e, enum request_finish why)
 {
     struct request *r;
     while ((r = sched_any(e->sched))) end_sequence(e, sequence_of(r), why);
+    ASSERT(e->stats.n_backlog_token == 0);
 }
 
 /* The first error is the last: see the states above. */
 static void fail_engine(fathom_engine *e, fathom_err err)
 {
+    ASSERT(err != FATHOM_OK && !e->failed);
     const char *cause = e->runner->ops->fault(e->runner);
     if (cause[0] == '\0') cause = fathom_err_text(err);
     LOG_ERROR("engine", "step %llu failed: %s", (unsigned long long)e->stats.n_step, cause);
@@ -434,13 +473,16 @@ static void fail_engine(fathom_engine *e, fathom_err err)
     mailbox_fail(e->mailbox, cause);
 }
 
-/* Plans, and has the tiers begin what the plan asks of them. */
+/* Plans the next step; the tiers begin the copies that the plan asks for. */
 static fathom_err plan_step(fathom_engine *e, uint64_t now_us)
 {
+    ASSERT(e->n_flight == 0);
     set_bounds(e);
     offload_begin_step(e->offload, now_us, e->rates.token_us);
     struct plan *plan = &now_of(e)->plan;
     sched_plan(e->sched, now_us, plan);
+    ASSERT(plan->n_entry <= e->info.max_num_seqs);
+    ASSERT(plan->n_token <= e->info.max_num_batched_tokens && !plan->is_ahead);
     (void)offload_keep(e->offload, e->prefix, plan->n_token);
     if (plan->n_entry > 0) return offload_fault(e->offload);
     TRY(offload_sync(e->offload)); /* all that live wait for pages */
@@ -448,7 +490,7 @@ static fathom_err plan_step(fathom_engine *e, uint64_t now_us)
     return FATHOM_OK;
 }
 
-/* Has a step under way, if there is one to do. */
+/* Plans and launches a step, unless one is under way. *any: a step is under way now. */
 static fathom_err start_step(fathom_engine *e, bool *any)
 {
     *any = true;
@@ -464,6 +506,7 @@ static fathom_err start_step(fathom_engine *e, bool *any)
 static void end_step(fathom_engine *e)
 {
     uint64_t now_us = clock_now_us();
+    ASSERT(now_us >= e->start_us);
     e->measured.us = now_us - e->start_us; /* drafts included: the next tokens wait for them */
     admission_note_step(&e->rates, &e->measured, now_us);
     if (e->n_flight == 0) return;
@@ -475,6 +518,7 @@ static void end_step(fathom_engine *e)
 static uint64_t run_step(fathom_engine *e)
 {
     bool any;
+    ASSERT(!e->failed);
     bool forbidden = mem_forbid(true);
     fathom_err err = start_step(e, &any);
     if (err == FATHOM_OK && any) err = launch_ahead(e);
@@ -488,11 +532,13 @@ static uint64_t run_step(fathom_engine *e)
     return 0;
 }
 
-/* With no request there is time to copy pages that are worth keeping, then to prepare memory for
- * those to come; a few at a time, so that a request need not wait. Returns as run_step. */
+/* No request is live. Copies pages that are worth keeping; when all are copied, prepares memory for
+ * later copies. Does a little of it a call, so that a request need not wait. Returns what
+ * run_step returns. */
 static uint64_t rest(fathom_engine *e, bool was_busy)
 {
-    if (was_busy) sched_check(e->sched);
+    ASSERT(e->n_flight == 0 && !sched_any(e->sched));
+    if (was_busy) check(e);
     if (!e->offload || e->failed) return MAILBOX_FOREVER;
     offload_begin_step(e->offload, clock_now_us(), e->rates.token_us);
     bool more = offload_keep(e->offload, e->prefix, 0);
@@ -503,7 +549,7 @@ static uint64_t rest(fathom_engine *e, bool was_busy)
     return more ? 0 : MAILBOX_FOREVER; /* or until the disk has done something */
 }
 
-/* Waits for the steps under way, of which nobody wants to know any more. */
+/* Waits for the steps under way and drops their results. */
 static void drop_steps(fathom_engine *e)
 {
     struct step_result result;
@@ -513,6 +559,7 @@ static void drop_steps(fathom_engine *e)
     }
     sched_abort(e->sched);
     if (err != FATHOM_OK) fail_engine(e, err);
+    ASSERT(e->n_flight == sched_n_flight(e->sched));
 }
 
 static void *engine_main(void *arg)
@@ -544,6 +591,8 @@ static void *engine_main(void *arg)
 static void copy_info(fathom_engine *e, const fathom_info *info)
 {
     e->info = *info;
+    static_assert(sizeof e->limits.eos_ids == sizeof info->eos_ids, "copied whole");
+    ASSERT(info->n_eos <= sizeof info->eos_ids / sizeof info->eos_ids[0]);
     snprintf(e->model_type, sizeof e->model_type, "%s", info->model_type);
     snprintf(e->backend_name, sizeof e->backend_name, "%s", info->backend);
     e->info.model_type = e->model_type;
@@ -603,6 +652,8 @@ fathom_err engine_create(fathom_engine **out, const struct engine_config *c,
     fathom_engine *e = mem_calloc(1, sizeof *e);
     if (!e) FAIL(d, FATHOM_ENOMEM, "no memory for the engine");
     fathom_err err;
+    ASSERT(runner->layout.max_token == c->info.max_num_batched_tokens);
+    ASSERT(runner->layout.max_context >= c->info.max_model_len);
     copy_info(e, &c->info);
     e->limits.n_vocab_used = c->n_vocab_used;
     e->limits.priorities = c->priorities;

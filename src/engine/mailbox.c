@@ -1,10 +1,12 @@
-/* Invariants, under the lock
+/* mailbox.c - lists of sequences between the callers' threads and the engine's
  *
- *   1. slots[q->slot] == q for every sequence from submission until its FINISH event is polled; the
- *      other slots are NULL and their numbers are in free_slots, each once.
- *   2. A sequence is in the NEW list from submission until the engine takes it; in the CANCEL list
- *      if a cancel came that the engine has not taken, and never once it is_over; in the READY
- *      list if and only if it has an event to poll.
+ * Invariants, under the lock
+ *
+ *   1. entries[q->entry] == q for every sequence from submission until its FINISH event is polled.
+ *      The other entries are NULL, and their numbers are in free_entries, each once.
+ *   2. A sequence is in the NEW list from submission until the engine takes it. It is in the CANCEL
+ *      list when a cancel came that the engine has not taken, and never once it is_over. It is in
+ *      the READY list if and only if it has an event to poll.
  *   3. n_polled <= n_published; is_over and n_published change on mailbox_publish alone.
  *   4. Every live sequence counts once in the load: while it is NEW, then as taken, and from the
  *      first publish after that in the engine's own stats.
@@ -15,10 +17,11 @@
  *                                  ^                                   with its FINISH event
  *                                  +---- publish: more tokens ----+
  *
- * An id is (rank << slot_bits) | slot: found without a search and never used twice. What the poller
- * reads of a sequence without having the engine stopped - ids and logprobs below n_published,
- * finish and times once is_over - has been written before the publish that showed it, and is not
- * written again. */
+ * An id is (number << entry_bits) | entry: it is found without a search and never used twice.
+ *
+ * The poller reads a sequence while the engine runs: ids and logprobs below n_published, finish and
+ * times once is_over. The engine has written these before the publish that showed them, and does
+ * not write them again. */
 #include "engine/mailbox.h"
 
 #include <errno.h>
@@ -42,15 +45,15 @@ struct list {
 
 struct mailbox {
     /* fixed */
-    uint32_t n_slot;
-    uint32_t slot_bits;
+    uint32_t n_entry;
+    uint32_t entry_bits;
     uint64_t seed;
     /* under the lock */
     pthread_mutex_t lock;
-    pthread_cond_t work;     /* the engine sleeps on it */
-    pthread_cond_t event;    /* the poller sleeps on it */
-    struct sequence **slots; /* [n_slot] */
-    uint32_t *free_slots;    /* [n_slot] a stack */
+    pthread_cond_t work;       /* the engine sleeps on it */
+    pthread_cond_t event;      /* the poller sleeps on it */
+    struct sequence **entries; /* [n_entry] */
+    uint32_t *free_entries;    /* [n_entry] a stack */
     uint32_t n_free;
     uint64_t n_submitted;
     struct list lists[SEQUENCE_LIST_COUNT];
@@ -76,6 +79,7 @@ static void list_push(struct mailbox *m, enum sequence_list which, struct sequen
     struct list *l = &m->lists[which];
     struct sequence_link *k = &q->links[which];
     if (k->linked) return;
+    ASSERT(l->n < m->n_entry && !l->tail == (l->n == 0));
     *k = (struct sequence_link){.prev = l->tail, .next = NULL, .linked = true};
     if (l->tail) {
         l->tail->links[which].next = q;
@@ -91,6 +95,7 @@ static void list_remove(struct mailbox *m, enum sequence_list which, struct sequ
     struct list *l = &m->lists[which];
     struct sequence_link *k = &q->links[which];
     if (!k->linked) return;
+    ASSERT(l->n > 0);
     if (k->prev) {
         k->prev->links[which].next = k->next;
     } else {
@@ -107,16 +112,17 @@ static void list_remove(struct mailbox *m, enum sequence_list which, struct sequ
 
 /* ---- life ---- */
 
-fathom_err mailbox_create(struct mailbox **out, uint32_t n_slot, uint64_t seed, fathom_diag *d)
+fathom_err mailbox_create(struct mailbox **out, uint32_t n_entry, uint64_t seed, fathom_diag *d)
 {
     *out = NULL;
-    if (n_slot == 0) FAIL(d, FATHOM_EINVAL, "a mailbox of 0 slots asked for");
+    if (n_entry == 0) FAIL(d, FATHOM_EINVAL, "a mailbox of 0 slots asked for");
     struct mailbox *m = mem_calloc(1, sizeof *m);
     if (!m) FAIL(d, FATHOM_ENOMEM, "no memory for the mailbox");
-    m->n_slot = m->n_free = n_slot;
+    m->n_entry = m->n_free = n_entry;
     m->seed = seed;
-    while ((1u << m->slot_bits) < n_slot) m->slot_bits++;
-    m->admission = (struct admission_config){.max_num_seqs = n_slot, .max_num_batched_tokens = 1};
+    ASSERT(n_entry <= 1u << 31);
+    while ((1u << m->entry_bits) < n_entry) m->entry_bits++;
+    m->admission = (struct admission_config){.max_num_seqs = n_entry, .max_num_batched_tokens = 1};
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -124,13 +130,13 @@ fathom_err mailbox_create(struct mailbox **out, uint32_t n_slot, uint64_t seed, 
     pthread_cond_init(&m->work, &attr);
     pthread_cond_init(&m->event, &attr);
     pthread_condattr_destroy(&attr);
-    m->slots = mem_calloc(n_slot, sizeof *m->slots);
-    m->free_slots = mem_alloc_array(n_slot, sizeof *m->free_slots);
-    if (!m->slots || !m->free_slots) {
+    m->entries = mem_calloc(n_entry, sizeof *m->entries);
+    m->free_entries = mem_alloc_array(n_entry, sizeof *m->free_entries);
+    if (!m->entries || !m->free_entries) {
         mailbox_destroy(m);
-        FAIL(d, FATHOM_ENOMEM, "no memory for %u request slots", n_slot);
+        FAIL(d, FATHOM_ENOMEM, "no memory for %u request slots", n_entry);
     }
-    for (uint32_t i = 0; i < n_slot; i++) m->free_slots[i] = n_slot - 1 - i;
+    for (uint32_t i = 0; i < n_entry; i++) m->free_entries[i] = n_entry - 1 - i;
     *out = m;
     return FATHOM_OK;
 }
@@ -138,9 +144,9 @@ fathom_err mailbox_create(struct mailbox **out, uint32_t n_slot, uint64_t seed, 
 void mailbox_destroy(struct mailbox *m)
 {
     if (!m) return;
-    for (uint32_t i = 0; m->slots && i < m->n_slot; i++) sequence_destroy(m->slots[i]);
-    mem_free(m->slots);
-    mem_free(m->free_slots);
+    for (uint32_t i = 0; m->entries && i < m->n_entry; i++) sequence_destroy(m->entries[i]);
+    mem_free(m->entries);
+    mem_free(m->free_entries);
     pthread_cond_destroy(&m->event);
     pthread_cond_destroy(&m->work);
     pthread_mutex_destroy(&m->lock);
@@ -150,6 +156,7 @@ void mailbox_destroy(struct mailbox *m)
 void mailbox_set_admission(struct mailbox *m, const struct admission_config *c)
 {
     pthread_mutex_lock(&m->lock);
+    ASSERT(m->n_submitted == 0 && c->max_num_seqs >= 1);
     m->admission = *c;
     pthread_mutex_unlock(&m->lock);
 }
@@ -164,14 +171,14 @@ static struct admission_load load_of(const struct mailbox *m, uint64_t now_us)
                                    m->stats.n_backlog_token + n_fresh_token, now_us};
 }
 
-/* Whether there is a slot, and admission agrees; counts a refusal. */
+/* Whether there is an entry, and admission agrees; counts a refusal. */
 static bool judge(struct mailbox *m, const struct sequence *q, fathom_diag *d)
 {
     if (m->n_free == 0) {
         (void)diag_fail(d, FATHOM_EBUSY,
                         "%u requests are running, waiting or not yet read: the queue is full. Try "
                         "again later, or raise --max-queued",
-                        m->n_slot);
+                        m->n_entry);
         m->n_refused_full++;
         return false;
     }
@@ -190,11 +197,12 @@ fathom_err mailbox_submit(struct mailbox *m, struct sequence *q, uint64_t *id, f
     bool over = m->closed || atomic_load(&m->failed);
     bool taken = !over && judge(m, q, d);
     if (taken) {
-        uint64_t rank = ++m->n_submitted;
-        q->slot = m->free_slots[--m->n_free];
-        m->slots[q->slot] = q;
-        q->request.id = rank << m->slot_bits | q->slot;
-        if (!q->has_seed) q->row.seed = rng_mix(m->seed, rank, 0);
+        uint64_t number = ++m->n_submitted;
+        q->entry = m->free_entries[--m->n_free];
+        ASSERT(!m->entries[q->entry] && q->request.state == REQUEST_NEW);
+        m->entries[q->entry] = q;
+        q->request.id = number << m->entry_bits | q->entry;
+        if (!q->has_seed) q->row.seed = rng_mix(m->seed, number, 0);
         *id = q->request.id;
         m->n_new_token += q->request.n_prompt;
         list_push(m, SEQUENCE_LIST_NEW, q);
@@ -210,8 +218,8 @@ fathom_err mailbox_submit(struct mailbox *m, struct sequence *q, uint64_t *id, f
 void mailbox_cancel(struct mailbox *m, uint64_t id)
 {
     pthread_mutex_lock(&m->lock);
-    uint64_t slot = id & ((1u << m->slot_bits) - 1);
-    struct sequence *q = slot < m->n_slot ? m->slots[slot] : NULL;
+    uint64_t entry = id & ((1u << m->entry_bits) - 1);
+    struct sequence *q = entry < m->n_entry ? m->entries[entry] : NULL;
     if (q && q->request.id == id && !q->is_over) {
         list_push(m, SEQUENCE_LIST_CANCEL, q);
         pthread_cond_signal(&m->work);
@@ -260,9 +268,10 @@ size_t mailbox_poll(struct mailbox *m, fathom_event *events, size_t max, int tim
                 list_remove(m, SEQUENCE_LIST_READY, q);
             } else {
                 sequence_finish_event(q, &events[n++]);
+                ASSERT(q->is_over && m->entries[q->entry] == q && m->n_free < m->n_entry);
                 list_remove(m, SEQUENCE_LIST_READY, q);
-                m->slots[q->slot] = NULL;
-                m->free_slots[m->n_free++] = q->slot;
+                m->entries[q->entry] = NULL;
+                m->free_entries[m->n_free++] = q->entry;
                 q->links[SEQUENCE_LIST_READY].next = gone;
                 gone = q;
             }
@@ -352,6 +361,7 @@ struct sequence *mailbox_take_new(struct mailbox *m)
     pthread_mutex_lock(&m->lock);
     struct sequence *q = m->lists[SEQUENCE_LIST_NEW].head;
     if (q) {
+        ASSERT(m->n_new_token >= q->request.n_prompt);
         list_remove(m, SEQUENCE_LIST_NEW, q);
         m->n_new_token -= q->request.n_prompt;
         m->n_taken++;
@@ -367,6 +377,7 @@ struct sequence *mailbox_take_cancel(struct mailbox *m)
     struct sequence *q = m->lists[SEQUENCE_LIST_CANCEL].head;
     /* One that is still NEW came after the last mailbox_take_new: its turn is after the next. */
     while (q && q->links[SEQUENCE_LIST_NEW].linked) q = q->links[SEQUENCE_LIST_CANCEL].next;
+    ASSERT(!q || !q->is_over);
     if (q) list_remove(m, SEQUENCE_LIST_CANCEL, q);
     pthread_mutex_unlock(&m->lock);
     return q;
@@ -378,7 +389,8 @@ void mailbox_publish(struct mailbox *m, struct sequence *const *sequences, size_
     pthread_mutex_lock(&m->lock);
     for (size_t i = 0; i < n; i++) {
         struct sequence *q = sequences[i];
-        ASSERT(!q->is_over);
+        ASSERT(!q->is_over && m->entries[q->entry] == q);
+        ASSERT(sequence_n_event(q) >= q->n_published);
         q->n_published = sequence_n_event(q);
         q->is_over = q->request.state == REQUEST_FINISHED;
         if (q->is_over) list_remove(m, SEQUENCE_LIST_CANCEL, q);
@@ -410,32 +422,48 @@ void mailbox_fail(struct mailbox *m, const char *message)
 
 /* ---- check ---- */
 
+/* The list hangs together in both directions and has as many members as it says. */
+static void check_list(const struct mailbox *m, enum sequence_list which)
+{
+    const struct list *l = &m->lists[which];
+    const struct sequence *prev = NULL;
+    uint32_t n = 0;
+    for (const struct sequence *q = l->head; q; prev = q, q = q->links[which].next) {
+        ASSERT(q->links[which].linked && q->links[which].prev == prev);
+        ASSERT(m->entries[q->entry] == q);
+        n++;
+    }
+    ASSERT(l->tail == prev && l->n == n);
+}
+
 void mailbox_check(struct mailbox *m)
 {
     pthread_mutex_lock(&m->lock);
     uint32_t n_used = 0;
     uint32_t n_linked[SEQUENCE_LIST_COUNT] = {0};
-    for (uint32_t i = 0; i < m->n_slot; i++) {
-        const struct sequence *q = m->slots[i];
+    for (uint32_t i = 0; i < m->n_entry; i++) {
+        const struct sequence *q = m->entries[i];
         if (!q) continue;
         n_used++;
-        ASSERT(q->slot == i);
-        ASSERT((q->request.id & ((1u << m->slot_bits) - 1)) == i);
+        ASSERT(q->entry == i);
+        ASSERT((q->request.id & ((1u << m->entry_bits) - 1)) == i);
         ASSERT(q->n_polled <= q->n_published);
         ASSERT(q->links[SEQUENCE_LIST_READY].linked ==
                (q->is_over || q->n_polled < q->n_published));
         ASSERT(!(q->is_over && q->links[SEQUENCE_LIST_CANCEL].linked));
         for (int k = 0; k < SEQUENCE_LIST_COUNT; k++) n_linked[k] += q->links[k].linked;
     }
+    for (int k = 0; k < SEQUENCE_LIST_COUNT; k++) check_list(m, (enum sequence_list)k);
     uint64_t n_new_token = 0;
     for (const struct sequence *q = m->lists[SEQUENCE_LIST_NEW].head; q;
          q = q->links[SEQUENCE_LIST_NEW].next) {
         n_new_token += q->request.n_prompt;
     }
     ASSERT(n_new_token == m->n_new_token);
-    ASSERT(n_used + m->n_free == m->n_slot);
+    ASSERT(m->n_taken > 0 || m->n_taken_token == 0);
+    ASSERT(n_used + m->n_free == m->n_entry);
     for (uint32_t i = 0; i < m->n_free; i++) {
-        ASSERT(m->free_slots[i] < m->n_slot && !m->slots[m->free_slots[i]]);
+        ASSERT(m->free_entries[i] < m->n_entry && !m->entries[m->free_entries[i]]);
     }
     for (int k = 0; k < SEQUENCE_LIST_COUNT; k++) ASSERT(n_linked[k] == m->lists[k].n);
     pthread_mutex_unlock(&m->lock);

@@ -4,7 +4,7 @@
  * publishes what it has drawn. Nobody waits for anybody else's work under the lock: the engine is
  * never held up by a caller, however slow. Invariants: mailbox.c.
  *
- * Memory is bounded by the number of slots. A sequence has a slot from mailbox_submit until its
+ * Memory is bounded by the number of entries. A sequence has an entry from mailbox_submit until its
  * FINISH event has been polled, so a caller that does not poll is told EBUSY in the end.
  */
 #ifndef FATHOM_ENGINE_MAILBOX_H
@@ -20,13 +20,14 @@
 
 struct mailbox;
 
-/* mailbox_create - room for n_slot sequences
+/* mailbox_create - room for n_entry sequences
  *
- *   seed  for sequences that bring none: each gets one of its own from it, by its rank in the order
+ *   seed  each sequence without a seed gets its own from this one, by its number in the order
  *         of submission
- * Errors  EINVAL for 0 slots; ENOMEM. */
-fathom_err mailbox_create(struct mailbox **out, uint32_t n_slot, uint64_t seed, fathom_diag *d);
-void mailbox_destroy(struct mailbox *m); /* accepts NULL; releases every sequence still in a slot */
+ * Errors  EINVAL for 0 entries; ENOMEM. */
+fathom_err mailbox_create(struct mailbox **out, uint32_t n_entry, uint64_t seed, fathom_diag *d);
+void mailbox_destroy(
+    struct mailbox *m); /* accepts NULL; releases every sequence still in an entry */
 
 /* mailbox_set_admission - what mailbox_submit judges by; before anything is submitted */
 void mailbox_set_admission(struct mailbox *m, const struct admission_config *c);
@@ -34,7 +35,7 @@ void mailbox_set_admission(struct mailbox *m, const struct admission_config *c);
 /* ---- callers' side: any thread -------------------------------------------------------------- */
 
 /* mailbox_submit - the sequence is the mailbox's on success; gives it its id
- * Errors  EBUSY   no slot is free, or admission_judge is against it
+ * Errors  EBUSY   no entry is free, or admission_judge is against it
  *         EDEVICE mailbox_fail came before, with its message */
 fathom_err mailbox_submit(struct mailbox *m, struct sequence *q, uint64_t *id, fathom_diag *d);
 void mailbox_cancel(struct mailbox *m, uint64_t id);

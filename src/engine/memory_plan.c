@@ -5,6 +5,7 @@
 
 #include "backend/backend.h"
 #include "backend/buffer_shape.h"
+#include "base/assert.h"
 #include "base/fail.h"
 #include "base/os.h"
 #include "engine/batch_build.h"
@@ -26,11 +27,15 @@ static void plan_weights(struct memory_plan *p, const struct engine_settings *s,
         p->weights.total.n_tensor -= p->weights.kind[WEIGHT_MTP].n_tensor;
         memset(&p->weights.kind[WEIGHT_MTP], 0, sizeof p->weights.kind[WEIGHT_MTP]);
     }
-    p->weights_bytes = p->weights.total.bytes;
+    uint64_t bytes = 0;
+    for (int i = 0; i < WEIGHT_KIND_COUNT; i++) bytes += p->weights.kind[i].bytes;
+    ASSERT(bytes == p->weights.total.bytes);
+    p->weights_bytes = bytes;
 }
 
 static void add_buffer(struct memory_plan *p, const char *name, uint64_t bytes)
 {
+    ASSERT(p->n_buffer < MEMORY_BUFFERS_MAX);
     p->buffers[p->n_buffer++] = (struct memory_part){.name = name, .bytes = bytes};
     p->buffers_bytes += bytes;
 }
@@ -65,6 +70,7 @@ static void plan_buffers(struct memory_plan *p, const struct engine_settings *s,
 
     struct batch_layout layout;
     batch_layout_init(&layout, &s->limits, config->n_vocab);
+    ASSERT(layout.history <= layout.n_bytes && s->max_flight >= 1);
     p->step_bytes = 2 * (uint64_t)layout.n_bytes;
     if (s->backend == FATHOM_BACKEND_CUDA) p->step_bytes += (s->max_flight - 1) * layout.history;
 }
@@ -84,6 +90,7 @@ static uint64_t fixed_bytes(const struct memory_plan *p, const struct engine_set
 static fathom_err plan_tiers(struct memory_plan *p, const struct engine_settings *s, fathom_diag *d)
 {
     uint64_t place_bytes = direct_round(p->kv.page_bytes);
+    ASSERT(place_bytes >= p->kv.page_bytes);
     uint64_t n_ram = s->offload_ram_bytes / place_bytes;
     if (s->offload_ram_bytes > 0 && n_ram < TIERS_MIN_RAM) {
         FAIL(d, FATHOM_EINVAL,
@@ -107,6 +114,7 @@ static fathom_err plan_tiers(struct memory_plan *p, const struct engine_settings
 
 static void plan_cache(struct memory_plan *p, const struct engine_settings *s)
 {
+    ASSERT(p->kv.page_bytes > 0 && p->kv.page_bytes % KV_PAGE_TOKENS == 0);
     p->token_bytes = p->kv.page_bytes / KV_PAGE_TOKENS;
     p->request_pages = request_n_page(s->limits.max_context);
     uint64_t wanted = (uint64_t)s->max_num_seqs * p->request_pages;
@@ -121,6 +129,8 @@ static void plan_cache(struct memory_plan *p, const struct engine_settings *s)
     p->kv_bytes = p->n_page * p->kv.page_bytes;
     p->n_token_capacity = (uint64_t)p->n_page * KV_PAGE_TOKENS;
     p->total_bytes = other + p->kv_bytes;
+    ASSERT(p->n_page <= p->n_page_wanted);
+    ASSERT(p->n_page == 0 || p->total_bytes <= p->usable_bytes);
 }
 
 /* The answer to a model that does not fit: the smallest change of each kind. */
@@ -128,6 +138,7 @@ static fathom_err refuse(const struct memory_plan *p, const struct engine_settin
                          fathom_diag *d)
 {
     uint64_t need = p->request_pages * p->kv.page_bytes;
+    ASSERT(p->n_page < p->request_pages);
     uint64_t other = fixed_bytes(p, s);
     uint32_t fitting = p->n_page * (uint32_t)KV_PAGE_TOKENS;
     if (s->kv_cache_bytes && s->kv_cache_bytes < need && other + need <= p->usable_bytes) {
@@ -186,6 +197,17 @@ fathom_err memory_check_host(const struct memory_plan *p, const struct engine_se
          (unsigned long long)p->ram_bytes, (unsigned long long)available);
 }
 
+/* The parts make up the totals. */
+static void check_sums(const struct memory_plan *p, const struct engine_settings *s)
+{
+    uint64_t buffers_bytes = 0;
+    for (uint32_t i = 0; i < p->n_buffer; i++) buffers_bytes += p->buffers[i].bytes;
+    ASSERT(buffers_bytes == p->buffers_bytes);
+    ASSERT(p->kv_bytes == p->n_page * p->kv.page_bytes);
+    ASSERT(p->total_bytes == p->weights_bytes + p->kv_bytes + p->buffers_bytes + p->step_bytes +
+                                 p->padding_bytes + (is_host(s) ? p->ram_bytes : 0));
+}
+
 fathom_err memory_plan_make(struct memory_plan *out, const struct engine_settings *s,
                             const struct model_config *config, const struct checkpoint *c,
                             uint64_t available_bytes, fathom_diag *d)
@@ -203,6 +225,7 @@ fathom_err memory_plan_make(struct memory_plan *out, const struct engine_setting
     if (records) out->padding_bytes = out->kv.page_bytes;
     TRY(plan_tiers(out, s, d));
     plan_cache(out, s);
+    check_sums(out, s);
     if (out->n_page < out->request_pages) return refuse(out, s, d);
     return FATHOM_OK;
 }

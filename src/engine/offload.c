@@ -1,3 +1,4 @@
+/* offload.c - memory and a directory behind the prefix cache of a step runner */
 #include "engine/offload.h"
 
 #include <string.h>
@@ -27,6 +28,7 @@ static fathom_err open_disk(struct tiers_config *out, struct offload *o,
     const struct tier_disk_config config = {
         .dir = c->dir, .bytes = c->dir_bytes, .page_bytes = c->page_bytes, .model = c->model};
     TRY(tier_disk_open(disk, &config, d));
+    ASSERT(tier_disk_capacity(*disk) >= 1);
     out->n_disk = tier_disk_capacity(*disk);
     out->secret = *tier_disk_secret(*disk);
     out->found = tier_disk_found(*disk, &out->n_found);
@@ -73,6 +75,9 @@ fathom_err offload_create(struct offload **out, const struct offload_config *c,
     if (!runner->ops->page_out) {
         FAIL(d, FATHOM_EUNSUPPORTED, "--kv-offload-ram, --kv-offload-dir: pages cannot be copied");
     }
+    ASSERT(c->n_ram_page > 0 && c->page_bytes > 0);
+    ASSERT(runner->ops->page_in && runner->ops->sync);
+    ASSERT(runner->ops->alloc_host && runner->ops->release_host);
     struct offload *o = mem_calloc(1, sizeof *o);
     if (!o) FAIL(d, FATHOM_ENOMEM, "no memory for the tiers");
     o->runner = runner;
@@ -103,12 +108,14 @@ struct tiers *offload_tiers(const struct offload *o)
 
 void offload_begin_step(struct offload *o, uint64_t now_us, double prefill_token_us)
 {
+    ASSERT(prefill_token_us >= 0);
     if (o) tiers_begin_step(o->tiers, now_us, prefill_token_us * KV_PAGE_TOKENS);
 }
 
 bool offload_keep(struct offload *o, struct prefix_cache *prefix, uint32_t n_token)
 {
     if (!o) return false;
+    ASSERT(prefix);
     prefix_keep_offered(prefix, OFFLOAD_AHEAD_PAGES + n_token / KV_PAGE_TOKENS);
     return prefix_is_due(prefix) && tiers_has_room(o->tiers);
 }
@@ -168,6 +175,7 @@ void offload_fill_stats(const struct offload *o, const struct prefix_cache *pref
     *out = (fathom_tier_stats){0};
     if (!o) return;
     const struct tiers_stats *s = tiers_get_stats(o->tiers);
+    ASSERT(s->n_ram_used <= s->n_ram && s->n_disk_used <= s->n_disk);
     out->n_ram_page = s->n_ram;
     out->n_ram_used = s->n_ram_used;
     out->n_disk_page = s->n_disk;
@@ -218,6 +226,7 @@ static void absorb_tensor(struct hash128 *h, const struct tensor *t)
     const char *sample = sample_of(t, &n);
     absorb_text(h, t->name);
     absorb_text(h, t->dtype_name);
+    ASSERT(t->n_dim <= sizeof t->dim / sizeof t->dim[0]);
     absorb(h, t->dim, t->n_dim * sizeof t->dim[0]);
     absorb(h, &t->n_bytes, sizeof t->n_bytes);
     absorb(h, sample, n);
@@ -245,6 +254,7 @@ struct hash128 offload_identify(struct checkpoint *c, const struct kv_layout *la
     size_t n_config;
     const uint64_t shape[] = {(uint64_t)layout->type, layout->n_layer, layout->has_index,
                               layout->page_bytes};
+    ASSERT(layout->page_bytes > 0);
     absorb_text(&h, FATHOM_VERSION);
     absorb_text(&h, numerics);
     absorb(&h, shape, sizeof shape);

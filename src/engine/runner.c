@@ -76,6 +76,20 @@ static struct model_runner *owned(void *runner)
     return r;
 }
 
+/* Bytes of a block: the first is whole, the others end before histories. */
+static size_t block_bytes(const struct model_runner *r, uint32_t i)
+{
+    return i == 0 ? r->base.layout.n_bytes : r->base.layout.history;
+}
+
+/* The invariants of the ring of blocks. */
+static void check_ring(const struct model_runner *r)
+{
+    ASSERT(r->n_drawn <= r->base.max_flight && r->i_block < r->base.max_flight);
+    ASSERT(r->n_drawn > 0 || r->i_block == 0);
+    ASSERT(r->base.host == r->blocks[r->i_block].arrays);
+}
+
 static fathom_err bind(struct step_runner *base)
 {
     struct model_runner *r = runner_of(base);
@@ -115,6 +129,7 @@ static void *at(void *base, size_t offset)
 static fathom_err copy_in(struct model_runner *r, size_t offset, size_t n_bytes)
 {
     if (n_bytes == 0) return FATHOM_OK;
+    ASSERT(offset + n_bytes <= block_bytes(r, r->i_block));
     return r->backend->ops->copy_in(r->backend, at(r->arrays, offset), at(r->base.host, offset),
                                     n_bytes);
 }
@@ -123,6 +138,7 @@ static fathom_err compute(void *arg, const struct batch *batch, enum step_pass p
 {
     struct model_runner *r = arg;
     struct batch with = *batch;
+    ASSERT((pass == STEP_MODEL) == !batch->next_ids);
     with.drawn = at(r->draw_device, r->draw.ids);
     if (pass == STEP_MODEL) return model_forward(r->model, &with, &r->kv);
     return model_mtp(r->model, batch, &r->kv);
@@ -132,7 +148,8 @@ static fathom_err launch(struct step_runner *base, const struct step *step)
 {
     struct model_runner *r = owned(base);
     size_t prefix_bytes;
-    ASSERT(r->n_drawn < base->max_flight);
+    check_ring(r);
+    ASSERT(r->n_drawn < base->max_flight && step->prefix_bytes <= base->layout.bias);
     struct graph *graph = step_graphs_pick(r->graphs, step, base->host, &prefix_bytes);
     TRY(copy_in(r, 0, prefix_bytes));
     for (int i = 0; i < SAMPLE_EXTRA_N; i++) {
@@ -151,6 +168,8 @@ static fathom_err draw(struct step_runner *base, const struct step *step)
     const struct backend_ops *ops = r->backend->ops;
     struct step_block *block = &r->blocks[r->i_block];
     struct sample_args args;
+    ASSERT(r->n_drawn < base->max_flight);
+    ASSERT(step->sampler.n_row == step->batch.n_logit_row);
     block->wants_top = step->sampler.n_top > 0;
     r->n_drawn++;
     if (step->sampler.n_row == 0) return ops->fence_record(r->backend, r->i_block);
@@ -170,6 +189,7 @@ static fathom_err draw(struct step_runner *base, const struct step *step)
 
 static void use_block(struct model_runner *r, uint32_t i)
 {
+    ASSERT(i < r->base.max_flight);
     r->i_block = i;
     r->base.host = r->blocks[i].arrays;
 }
@@ -189,6 +209,7 @@ static fathom_err wait(struct step_runner *base, struct step_result *out)
     const struct step_block *block = &r->blocks[oldest];
     TRY(r->backend->ops->fence_wait(r->backend, oldest));
     if (--r->n_drawn == 0) use_block(r, 0);
+    check_ring(r);
     out->ids = at(block->drawn, r->draw.ids);
     out->logprobs = at(block->drawn, r->draw.logprobs);
     out->ranks = at(block->drawn, r->draw.ranks);
@@ -322,6 +343,8 @@ static fathom_err make_memory(struct model_runner *r, const struct memory_plan *
                               fathom_diag *d)
 {
     struct backend *b = r->backend;
+    ASSERT(plan->kv_bytes == plan->n_page * plan->kv.page_bytes);
+    ASSERT(plan->padding_bytes == 0 || plan->padding_bytes == plan->kv.page_bytes);
     size_t n_row = r->base.layout.max_logit_row;
     size_t end = 0;
     r->draw.ids = place(&end, n_row);
@@ -336,8 +359,7 @@ static fathom_err make_memory(struct model_runner *r, const struct memory_plan *
     TRY(b->ops->alloc(b, r->base.layout.n_bytes, "step arrays", &r->arrays, d));
     TRY(b->ops->alloc(b, end, "drawn tokens", &r->draw_device, d));
     for (uint32_t i = 0; i < r->base.max_flight; i++) {
-        size_t n_bytes = i == 0 ? r->base.layout.n_bytes : r->base.layout.history;
-        TRY(b->ops->alloc_host(b, n_bytes, &r->blocks[i].arrays, d));
+        TRY(b->ops->alloc_host(b, block_bytes(r, i), &r->blocks[i].arrays, d));
         TRY(b->ops->alloc_host(b, end, &r->blocks[i].drawn, d));
     }
     use_block(r, 0);
@@ -356,6 +378,7 @@ static fathom_err make_graphs(struct model_runner *r, const struct engine_settin
     struct step_graph_config c = s->graphs;
     uint64_t start_us = clock_now_us();
     c.padding_page = plan->n_page;
+    ASSERT(c.padding_page < r->kv.n_page && r->i_block == 0);
     TRY(step_graphs_create(&r->graphs, r->backend, &r->base.layout, r->base.host, r->arrays, &c,
                            compute, r, d));
     LOG_INFO("engine", "recorded_steps=%u sizes=%u..%u ms=%llu", step_graphs_count(r->graphs),

@@ -17,6 +17,7 @@ void sampler_begin(struct sampler *s, const struct batch_layout *l, void *host)
 static void add_bias(struct sampler *s, const struct sequence *q, struct sample_row *row)
 {
     struct sample_bias *bias = (struct sample_bias *)((char *)s->host + s->l->bias);
+    ASSERT(row->n_bias <= LIMIT_LOGIT_BIAS);
     row->bias_offset = s->n_bias;
     for (uint32_t i = 0; i < row->n_bias; i++) bias[s->n_bias++] = q->bias[i];
 }
@@ -27,6 +28,7 @@ static void add_bans(struct sampler *s, const struct request *r, struct sample_r
     int32_t *ban = (int32_t *)((char *)s->host + s->l->ban);
     row->ban_offset = s->n_ban;
     if (row->n_output >= r->min_output) return;
+    ASSERT(r->n_stop_id <= BATCH_BAN_MAX);
     for (uint32_t i = 0; i < r->n_stop_id; i++) ban[s->n_ban++] = r->stop_ids[i];
     row->n_ban = r->n_stop_id;
 }
@@ -47,6 +49,7 @@ static void add_history(struct sampler *s, const struct request *r, uint32_t n_i
                         struct sample_row *row)
 {
     int32_t *history = (int32_t *)((char *)s->host + s->l->history);
+    ASSERT(s->n_history + n_id <= (size_t)s->l->max_request * s->l->max_context);
     row->history_offset = s->n_history;
     memcpy(history + s->n_history, r->ids, n_id * sizeof(int32_t));
     s->n_history += n_id;
@@ -66,7 +69,7 @@ void sampler_add(struct sampler *s, const struct sequence *q, uint32_t logit_row
     const struct request *r = &q->request;
     struct sample_row *rows = take_rows(s, n);
     struct sample_row first = q->row;
-    ASSERT(n >= 1);
+    ASSERT(n >= 1 && position >= r->n_prompt);
     if (plain) first.n_top = first.want_logprob = 0;
     first.n_output = position - r->n_prompt;
     add_bias(s, q, &first);
@@ -92,6 +95,7 @@ static void add_prompt(struct sampler *s, const struct sequence *q, uint32_t log
                        uint32_t first, uint32_t n)
 {
     struct sample_row *rows = take_rows(s, n);
+    ASSERT(first + n <= q->request.n_to_score);
     for (uint32_t i = 0; i < n; i++) {
         rows[i] = (struct sample_row){.logit_row = logit_row + i,
                                       .top_p = 1,
@@ -126,6 +130,7 @@ void sampler_end(const struct sampler *s, struct sample_shape *out)
 
 uint32_t *sampler_mask(const struct batch_layout *l, void *host, uint32_t i)
 {
+    ASSERT(i < l->max_logit_row);
     return (uint32_t *)((char *)host + l->mask) + (size_t)i * l->n_mask_word;
 }
 
@@ -140,10 +145,12 @@ void sampler_build(const struct batch_layout *l, const struct plan *plan, void *
         const struct sequence *q = sequence_of(e->request);
         logit_row += e->n_score;
         if (!e->draws) continue;
+        ASSERT(!plan->is_ahead || !sampler_reads_ids(q));
         uint32_t position = e->first + e->n_token - e->n_draft; /* of the token drawn first */
         sampler_add(&s, q, logit_row, position, 1 + e->n_draft, false);
         logit_row += 1 + e->n_draft;
     }
+    ASSERT(s.n_row == plan->n_draw && logit_row == plan->n_draw + plan->n_score);
     logit_row = 0;
     for (uint32_t i = 0; plan->n_score > 0 && i < plan->n_entry; i++) {
         const struct plan_entry *e = &plan->entries[i];
@@ -151,6 +158,7 @@ void sampler_build(const struct batch_layout *l, const struct plan *plan, void *
         add_prompt(&s, q, logit_row, request_n_scored(&q->request), e->n_score);
         logit_row += e->n_score + (e->draws ? 1 + e->n_draft : 0);
     }
+    ASSERT(s.n_row == plan->n_draw + plan->n_score);
     sampler_end(&s, out);
 }
 
@@ -177,5 +185,6 @@ uint32_t sampler_fill_masks(const struct batch_layout *l, const struct plan *pla
         fill_entry(l, e, host, n);
         n += 1 + e->n_draft;
     }
+    ASSERT(n <= plan->n_draw);
     return n;
 }

@@ -2,11 +2,11 @@
  * operator
  *
  * A draw is keyed by (seed, position of the token drawn), so it does not depend on the step, the
- * neighbours or what happened before. min_tokens bans the stop ids while they do not count. The
- * prompt and output go along only for rows with a penalty. A token after drafts is drawn as if they
- * were output: row for row what a step without drafts would draw. Rows under a constraint have a
- * mask each, in their order. A prompt token is a given one: its logits are those of the token
- * before it, and nothing about it is drawn.
+ * neighbours or what happened before. min_tokens bans the stop ids while they do not count. Prompt
+ * and output are copied for rows with a penalty alone. A token after drafts is drawn as if the
+ * drafts were output: it is the token that a step without drafts would draw. Each row under a
+ * constraint has a mask, in the order of the rows. A prompt token is given, not drawn: its logits
+ * are those of the token before it.
  */
 #ifndef FATHOM_ENGINE_SAMPLER_H
 #define FATHOM_ENGINE_SAMPLER_H

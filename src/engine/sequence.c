@@ -1,8 +1,10 @@
+/* sequence.c - a request checked, copied into one block, and told as events */
 #include "engine/sequence.h"
 
 #include <math.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/fail.h"
 #include "base/limits.h"
 #include "base/mem.h"
@@ -140,6 +142,7 @@ static void measure(struct sequence_sizes *z, const fathom_request *r,
 {
     const fathom_sampling *s = &r->sampling;
     size_t n_output = s->max_tokens ? s->max_tokens : l->max_model_len - r->n_prompt;
+    ASSERT(r->n_prompt >= 1 && r->n_prompt < l->max_model_len);
     z->n_stop = s->n_stop_id + (s->ignore_eos ? 0 : l->n_eos);
     z->n_bias = s->n_bias;
     z->n_token = r->n_prompt + n_output;
@@ -205,6 +208,7 @@ fathom_err sequence_create(struct sequence **out, const fathom_request *r,
     q->tops = carve(&end, z.n_top, sizeof(fathom_logprob));
     q->scores = carve(&end, z.n_score, sizeof(struct prompt_score));
     q->prompt_tops = carve(&end, z.n_prompt_top, sizeof(fathom_logprob));
+    ASSERT(end == (char *)q + z.n_bytes);
 
     memcpy(q->request.ids, r->prompt, r->n_prompt * sizeof(int32_t));
     for (uint32_t i = 0; i < s->n_stop_id; i++) stop_ids[i] = s->stop_ids[i];
@@ -233,7 +237,9 @@ fathom_err sequence_create(struct sequence **out, const fathom_request *r,
 
 void sequence_destroy(struct sequence *q)
 {
-    if (q) constraint_destroy(&q->constraint);
+    if (!q) return;
+    struct constraint *c = &q->constraint;
+    if (constraint_is_set(c)) c->owner.ops->destroy(c->owner.state);
     mem_free(q);
 }
 
@@ -251,12 +257,14 @@ uint32_t sequence_n_event(const struct sequence *q)
 
 static void set_top(fathom_event *out, const fathom_logprob *tops, uint32_t i, uint32_t n_top)
 {
+    ASSERT(n_top <= SAMPLE_TOP_MAX && (n_top == 0 || tops));
     out->n_top = n_top;
     if (n_top) memcpy(out->top, tops + (size_t)i * n_top, n_top * sizeof out->top[0]);
 }
 
 static void fill_prompt_event(const struct sequence *q, uint32_t i, fathom_event *out)
 {
+    ASSERT(q->scores);
     out->kind = FATHOM_EVENT_PROMPT;
     out->token = q->request.ids[1 + i];
     out->logprob = q->scores[i].logprob;
@@ -268,6 +276,7 @@ static void fill_token_event(const struct sequence *q, uint32_t i, fathom_event 
 {
     const struct request *r = &q->request;
     uint32_t n_output = q->n_published - r->n_to_score;
+    ASSERT(i < n_output);
     out->kind = FATHOM_EVENT_TOKEN;
     out->token = r->ids[r->n_prompt + i];
     out->is_stop = q->is_over && r->finish == REQUEST_FINISH_STOP && i + 1 == n_output;
@@ -278,6 +287,7 @@ static void fill_token_event(const struct sequence *q, uint32_t i, fathom_event 
 void sequence_event(const struct sequence *q, uint32_t i, fathom_event *out)
 {
     uint32_t n_to_score = q->request.n_to_score;
+    ASSERT(i < q->n_published);
     memset(out, 0, sizeof *out);
     out->id = q->request.id;
     out->user = q->user;
@@ -311,6 +321,7 @@ static uint64_t since(uint64_t start_us, uint64_t end_us)
 void sequence_finish_event(const struct sequence *q, fathom_event *out)
 {
     const struct request *r = &q->request;
+    ASSERT(r->state == REQUEST_FINISHED && r->finish != REQUEST_FINISH_NONE);
     memset(out, 0, sizeof *out);
     out->kind = FATHOM_EVENT_FINISH;
     out->id = r->id;
@@ -325,4 +336,33 @@ void sequence_finish_event(const struct sequence *q, fathom_event *out)
     out->queue_us = since(q->submitted_us, scheduled_us);
     out->first_us = r->first_us ? since(q->submitted_us, r->first_us) : 0;
     out->total_us = since(q->submitted_us, r->finished_us);
+}
+
+/* ---- the constraint ---- */
+
+void constraint_fill(const struct constraint *c, uint32_t *words, size_t n_word)
+{
+    ASSERT(constraint_is_set(c));
+    c->owner.ops->fill_mask(c->owner.state, words, n_word);
+}
+
+bool constraint_try(struct constraint *c, int32_t id)
+{
+    ASSERT(constraint_is_set(c));
+    if (!c->is_ahead) c->owner.ops->mark(c->owner.state);
+    c->is_ahead = true;
+    return c->owner.ops->accept(c->owner.state, id);
+}
+
+void constraint_return(struct constraint *c)
+{
+    ASSERT(constraint_is_set(c));
+    if (c->is_ahead) c->owner.ops->go_back(c->owner.state);
+    c->is_ahead = false;
+}
+
+bool constraint_push(struct constraint *c, int32_t id)
+{
+    constraint_return(c);
+    return c->owner.ops->accept(c->owner.state, id);
 }

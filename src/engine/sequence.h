@@ -1,19 +1,19 @@
-/* sequence.h - a request as the engine holds it: what the scheduler moves, how to sample, what the
+/* sequence.h - a request as the engine holds it: the scheduler's part, how to sample, what the
  * caller has not read yet
  *
- * One block of memory a request, allocated by the submitting thread and released by the polling
- * one. Its arrays have room for the longest output, so nothing grows while it runs; the untouched
- * part of a large block costs address space only. An event is not stored: it is made from these
- * arrays when it is polled, which is why a slow poller neither loses events nor stops the engine.
+ * A sequence is one block of memory. The submitting thread allocates it and the polling thread
+ * releases it. Its arrays have room for the longest output, so nothing grows while it runs; the
+ * untouched part of a large block costs address space only. An event is not stored but made from
+ * these arrays when it is polled: so a slow poller neither loses events nor stops the engine.
  */
 #ifndef FATHOM_ENGINE_SEQUENCE_H
 #define FATHOM_ENGINE_SEQUENCE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "backend/op_sample.h"
-#include "engine/constraint.h"
 #include "engine/draft_pace.h"
 #include "fathom/fathom.h"
 #include "sched/request.h"
@@ -36,6 +36,18 @@ struct sequence_link {
 struct prompt_score {
     float logprob;
     uint32_t place; /* among all tokens, 1: the likeliest */
+};
+
+/* A request's constraint, and whether it stands ahead of the known tokens. Zeroed: nothing is
+ * constrained.
+ *
+ *   AT_END --constraint_try--> AHEAD --constraint_return, constraint_push--> AT_END
+ *
+ * AT_END: it has gone over every token of the output. AHEAD: over guesses too. A preempted request
+ * keeps its place: what was drawn stays drawn. */
+struct constraint {
+    fathom_constraint owner;
+    bool is_ahead;
 };
 
 struct sequence {
@@ -61,7 +73,7 @@ struct sequence {
     uint32_t n_owed; /* the engine's: prompt tokens that count in the backlog */
 
     /* the mailbox's, under its lock */
-    uint32_t slot;
+    uint32_t entry;
     uint32_t n_published; /* prompt tokens scored, then output tokens, that may be polled */
     uint32_t n_polled;
     bool is_over; /* the request is FINISHED: after the last token comes the FINISH event */
@@ -87,7 +99,7 @@ static inline struct sequence *sequence_of(struct request *r)
 /* sequence_check - whether a request can be served; errors as fathom_submit documents them */
 fathom_err sequence_check(const fathom_request *r, const struct sequence_limits *l, fathom_diag *d);
 
-/* sequence_create - a copy of a checked request, state NEW; its id, slot and (without has_seed)
+/* sequence_create - a copy of a checked request, state NEW; its id, entry and (without has_seed)
  * seed are the mailbox's to give. ENOMEM. sequence_destroy accepts NULL and destroys the
  * constraint, which sequence_give_back takes out before. */
 fathom_err sequence_create(struct sequence **out, const fathom_request *r,
@@ -101,5 +113,25 @@ uint32_t sequence_n_event(const struct sequence *q);
 /* sequence_event, sequence_finish_event - PROMPT or TOKEN event `i`, and the last one */
 void sequence_event(const struct sequence *q, uint32_t i, fathom_event *out);
 void sequence_finish_event(const struct sequence *q, fathom_event *out);
+
+/* ---- the constraint of a sequence ----------------------------------------------------------- */
+
+/* constraint_is_set - the functions below need it */
+static inline bool constraint_is_set(const struct constraint *c)
+{
+    return c->owner.ops != NULL;
+}
+
+/* constraint_fill - the mask of the token that comes next where it stands */
+void constraint_fill(const struct constraint *c, uint32_t *words, size_t n_word);
+
+/* constraint_try - step over a guess; false when it cannot come */
+bool constraint_try(struct constraint *c, int32_t id);
+
+/* constraint_return - to the end of the known tokens */
+void constraint_return(struct constraint *c);
+
+/* constraint_push - return, and go over a token that was drawn; false when it could not come */
+bool constraint_push(struct constraint *c, int32_t id);
 
 #endif

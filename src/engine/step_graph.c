@@ -28,12 +28,14 @@ uint32_t step_graph_sizes(uint32_t sizes[STEP_GRAPH_SIZES_MAX], uint32_t n_row)
 {
     enum { FEW = 8, EIGHTHS = 64, LARGEST = 256 };
     uint32_t last = least(n_row, LARGEST);
+    ASSERT(last >= 1);
     uint32_t n = 0;
     for (uint32_t size = 1; size < last;) {
         sizes[n++] = size;
         size += size < FEW ? 1 : size < EIGHTHS ? 8 : 16;
     }
     sizes[n++] = last;
+    ASSERT(n <= STEP_GRAPH_SIZES_MAX);
     return n;
 }
 
@@ -51,6 +53,9 @@ static void write_padding(const struct step_graphs *g, void *host, const struct 
                           uint32_t size, uint32_t n_row)
 {
     const struct batch_layout *l = &g->layout;
+    ASSERT(b->n_token <= size && size <= l->max_token);
+    ASSERT(b->n_logit_row <= n_row && n_row <= l->max_logit_row);
+    ASSERT(b->n_request <= l->max_request && b->page_stride <= l->max_page_stride);
     int32_t page = (int32_t)g->c.padding_page;
     for (uint32_t t = b->n_token; t < size; t++) {
         int32_t pos = (int32_t)((t - b->n_token) % KV_PAGE_TOKENS);
@@ -137,6 +142,7 @@ static void list_contexts(struct step_graphs *g)
         ASSERT(g->n_context < CONTEXTS_MAX);
         g->strides[g->n_context++] = stride;
     }
+    ASSERT(stride == g->layout.max_page_stride);
 }
 
 fathom_err step_graphs_create(struct step_graphs **out, struct backend *b,
@@ -151,7 +157,8 @@ fathom_err step_graphs_create(struct step_graphs **out, struct backend *b,
     g->b = b;
     g->layout = *l;
     g->c = *c;
-    ASSERT(c->n_size >= 1 && c->n_warm_up >= 1);
+    ASSERT(c->n_size >= 1 && c->n_size <= STEP_GRAPH_SIZES_MAX && c->n_warm_up >= 1);
+    for (uint32_t i = 1; i < c->n_size; i++) ASSERT(c->sizes[i - 1] < c->sizes[i]);
     ASSERT(c->sizes[c->n_size - 1] <= l->max_token);
     list_contexts(g);
     uint32_t largest = c->sizes[c->n_size - 1];
@@ -195,6 +202,7 @@ struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step, v
     *prefix_bytes = step->prefix_bytes;
     if (!g) return NULL;
     const struct batch_shape *b = &step->batch;
+    ASSERT(step->pass < STEP_PASS_N && *prefix_bytes <= g->layout.bias);
     uint32_t i = 0;
     uint32_t k = 0;
     while (i < g->c.n_size && g->c.sizes[i] < b->n_token) i++;
@@ -206,5 +214,6 @@ struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step, v
     if (!graph || b->n_logit_row > logit_rows_of(g, size)) return NULL;
     write_padding(g, host, b, size, logit_rows_of(g, size));
     if (size > b->n_token) *prefix_bytes += (size_t)b->page_stride * sizeof(int32_t);
+    ASSERT(*prefix_bytes <= g->layout.bias);
     return graph;
 }

@@ -1,8 +1,8 @@
 /* step_graph.h - recorded steps: a step is replayed from the smallest recording that holds it
  *
- * A device that runs apart would wait for the host to enqueue a thousand kernels a step; a
- * recording of them is launched in one call. A recording fixes the counts of a step, all else lies
- * in device memory. There is one for each
+ * With CUDA a recorded step is a graph: the device need not wait for the host to enqueue a thousand
+ * kernels a step, because one call launches them all. A recording fixes the counts of a step; all
+ * else lies in device memory. There is one recording for each
  *
  *   pass     the model, the draft layer over a step, the draft layer over some of its rows
  *   size     tokens, from a list

@@ -3,7 +3,8 @@
  * The engine writes the arrays of a step into `host` and calls launch, draw and wait. From launch
  * on the device works and the engine is free; masks are written before draw, while it computes.
  *
- * Steps are under way in a queue. The engine begins one behind another with next_block:
+ * Steps are under way in a queue. Overlap scheduling launches a step behind another one that runs;
+ * the engine begins it with next_block:
  *
  *   launch, draw              step 0, in one block
  *   next_block, launch, draw  step 1, in the next block; its ids are what step 0 draws
@@ -66,8 +67,8 @@ struct step_runner_ops {
     uint64_t (*progress)(const struct step_runner *r);
 
     /* For tiers; NULL members: the runner has none of it. Copies of a whole page record of the
-     * cache, enqueued between the steps; `to` and `from` are memory of alloc_host. The runner is
-     * a void pointer, as struct tiers_device has it: the tiers call these functions themselves. */
+     * cache, enqueued between the steps. `to` and `from` are memory of alloc_host. The tiers call
+     * these functions themselves, so the runner is a void pointer as in struct tiers_device. */
     fathom_err (*page_out)(void *runner, uint32_t page, void *to);
     fathom_err (*page_in)(void *runner, uint32_t page, const void *from);
     fathom_err (*sync)(struct step_runner *r); /* wait for them, without a step */

@@ -1,9 +1,11 @@
+/* config.c - config.json and generation_config.json, read key by key and checked */
 #include "model/config.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/fail.h"
 #include "base/json.h"
 #include "checkpoint/checkpoint.h"
@@ -27,6 +29,7 @@ static fathom_err get_u32(const json_t *o, const char *key, bool required, int64
                           uint32_t *out, fathom_diag *d)
 {
     int64_t v = *out;
+    ASSERT(lo >= 0 && lo <= hi && hi <= UINT32_MAX);
     TRY(json_get_i64(o, key, required, lo, hi, &v, d));
     *out = (uint32_t)v;
     return FATHOM_OK;
@@ -37,6 +40,7 @@ static fathom_err get_real(const json_t *o, const char *key, bool required, doub
                            double *out, fathom_diag *d)
 {
     double v = lo;
+    ASSERT(lo <= hi);
     TRY(json_get_f64(o, key, required, &v, d));
     if (!(v >= lo && v <= hi)) {
         FAIL(d, FATHOM_EFORMAT, "\"%s\" is %g, needed is %g to %g", key, v, lo, hi);
@@ -86,6 +90,7 @@ static fathom_err get_ids(const json_t *o, const char *key, uint32_t n_vocab, in
                           uint32_t *n, fathom_diag *d)
 {
     const json_t *v = json_object_get(o, key);
+    ASSERT(n_vocab >= 1 && n_vocab <= VOCAB_MAX);
     *n = 0;
     if (!v || json_is_null(v)) return FATHOM_OK;
     size_t count = json_is_array(v) ? json_array_size(v) : 1;
@@ -111,6 +116,7 @@ static fathom_err get_ids(const json_t *o, const char *key, uint32_t n_vocab, in
 static fathom_err get_bos(const json_t *o, uint32_t n_vocab, int32_t *out, fathom_diag *d)
 {
     int64_t id = -1;
+    ASSERT(n_vocab >= 1 && n_vocab <= VOCAB_MAX);
     TRY(json_get_i64(o, "bos_token_id", false, 0, (int64_t)n_vocab - 1, &id, d));
     *out = (int32_t)id;
     return FATHOM_OK;
@@ -444,6 +450,7 @@ fathom_err generation_config_load(struct generation_config *out, struct checkpoi
 
 bool model_config_layer_is_moe(const struct model_config *c, uint32_t layer)
 {
+    ASSERT(c->moe_layer_freq >= 1);
     return layer >= c->n_dense_layer && layer % c->moe_layer_freq == 0;
 }
 

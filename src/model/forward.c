@@ -6,20 +6,21 @@
  *       x += feed_forward( rmsnorm(x) )       moe.c
  *   logits = head( rmsnorm(x) )
  *
- * A block's output is not added where it is made but in the norm that follows (add_norm), so that
- * the sum is formed once. On several ranks a block's output is a partial sum; the norm that adds it
- * is where the ranks' parts come together. The draft layer (mtp.c) is one more layer with a front
- * of its own.
+ * A block's output is added in the norm that follows it (add_norm), so that the sum is formed once.
+ * On several ranks a block's output is a partial sum, and the ranks' parts come together in the
+ * norm that adds it. The draft layer (mtp.c) is one more layer with a front of its own.
  *
  * A forward pass only enqueues: nothing here waits for the device or allocates.
  */
 #include "model/forward.h"
 
+#include "base/assert.h"
 #include "base/fail.h"
 #include "model/model_int.h"
 
 fathom_err model_forward(struct model *m, const struct batch *batch, const struct kv_cache *kv)
 {
+    ASSERT(batch->n_token >= 1 && batch->n_logit_row <= batch->n_token);
     struct embed_args embed = {.table = m->embed,
                                .ids = batch->ids,
                                .drawn = batch->drawn,
@@ -46,6 +47,7 @@ fathom_err model_layer(struct model *m, const struct layer *layer, uint32_t i_la
                        const struct batch *batch, const struct kv_cache *kv)
 {
     uint32_t n_token = batch->n_token;
+    ASSERT(i_layer < kv->layout.n_layer);
     TRY(add_norm(m, pending, layer->input_norm, m->normed, n_token));
     TRY(model_attention(m, layer, i_layer, batch, kv));
     TRY(add_norm(m, true, layer->post_norm, m->normed, n_token));
@@ -56,6 +58,7 @@ fathom_err model_head(struct model *m, const struct weight *norm, const struct b
 {
     TRY(add_norm(m, true, norm, m->hidden, batch->n_token));
     if (batch->n_logit_row == 0) return FATHOM_OK;
+    ASSERT(batch->logit_rows);
     struct head_args head = {.w = m->head,
                              .hidden = m->hidden,
                              .rows = batch->logit_rows,
@@ -71,6 +74,7 @@ struct buffer *model_logits(struct model *m)
 
 void model_operands(struct model_operands *out, const struct model *m, uint32_t i_layer)
 {
+    ASSERT(i_layer < m->n_layer);
     const struct layer *layer = &m->layers[i_layer];
     *out = (struct model_operands){.embed = m->embed,
                                    .head = m->head,

@@ -5,12 +5,13 @@
  *   attend   softmax over those rows (or over all)
  *   out      back to the hidden width
  *
- * The form is always the absorbed one: a token's bits then do not depend on whether its request was
- * computed in one step or many, or found in the prefix cache. The indexer runs when some request of
- * the step is longer than index_topk; for the shorter ones it selects every row, which gives the
- * same bits as attending without it. Index keys are written at every step, for a later one may be
- * long.
+ * Attention is always absorbed: heads attend to the latent rows themselves. So a token's bits do
+ * not depend on whether its request was computed in one step or many, or found in the prefix cache.
+ * The indexer runs when some request of the step is longer than index_topk. For shorter requests it
+ * selects every row, which gives the same bits as attending without it. Index keys are written at
+ * every step, because a later step may need them.
  */
+#include "base/assert.h"
 #include "base/fail.h"
 #include "model/model_int.h"
 
@@ -18,6 +19,7 @@ fathom_err model_attention(struct model *m, const struct layer *layer, uint32_t 
                            const struct batch *batch, const struct kv_cache *kv)
 {
     bool is_long = m->index_topk > 0 && batch->max_context > m->index_topk;
+    ASSERT(!is_long || kv->layout.has_index);
     struct mla_front_args front = {.w = layer->mla,
                                    .batch = batch,
                                    .kv = kv,

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/fail.h"
 #include "base/mem.h"
 #include "model/config.h"
@@ -15,6 +16,10 @@ void model_backend_config(struct backend_config *out, const struct model_config 
 {
     const struct model_config *c = config;
     const struct parallel *p = &place->parallel;
+    ASSERT(c->n_head % parallel_axis(p, CUT_HEADS).size == 0);
+    ASSERT(c->dense_inner % parallel_axis(p, CUT_INNER).size == 0);
+    ASSERT(c->moe_inner % parallel_axis(p, CUT_INNER).size == 0);
+    ASSERT(c->n_vocab % parallel_axis(p, CUT_VOCAB).size == 0);
     memset(out, 0, sizeof *out);
     out->act = limits->act;
     out->hidden = c->hidden;
@@ -132,6 +137,7 @@ static fathom_err load_one(struct model *m, uint32_t i, const struct model_weigh
 {
     struct layer_views quantized;
     const struct layer_views *v = &w->layers[i];
+    ASSERT(i < w->n_layer + w->n_mtp);
     if (q) {
         TRY(quantize_layer(q, v, &quantized, d));
         v = &quantized;
@@ -173,29 +179,29 @@ static fathom_err load_weights(struct model *m, const struct model_weights *w,
 
 /* ---- buffers ---- */
 
-struct buffer_slot {
+struct buffer_entry {
     enum buffer_kind kind;
     struct buffer **buffer;
 };
 
-enum { N_BUFFER_SLOT = 9 };
+enum { N_BUFFER = 9 };
 
-static void list_buffers(struct model *m, struct buffer_slot out[N_BUFFER_SLOT])
+static void list_buffers(struct model *m, struct buffer_entry out[N_BUFFER])
 {
-    const struct buffer_slot slots[N_BUFFER_SLOT] = {
+    const struct buffer_entry entries[N_BUFFER] = {
         {BUFFER_RESIDUAL, &m->residual}, {BUFFER_NORMED, &m->normed}, {BUFFER_NORMED, &m->hidden},
         {BUFFER_DELTA, &m->delta},       {BUFFER_QUERY, &m->query},   {BUFFER_SELECT, &m->select},
         {BUFFER_LATENT, &m->latent},     {BUFFER_ROUTE, &m->route},   {BUFFER_LOGITS, &m->logits},
     };
-    memcpy(out, slots, sizeof slots);
+    memcpy(out, entries, sizeof entries);
 }
 
 static fathom_err make_buffers(struct model *m, fathom_diag *d)
 {
-    struct buffer_slot slots[N_BUFFER_SLOT];
-    list_buffers(m, slots);
-    for (int i = 0; i < N_BUFFER_SLOT; i++)
-        TRY(m->ops->buffer_create(m->b, slots[i].kind, slots[i].buffer, d));
+    struct buffer_entry entries[N_BUFFER];
+    list_buffers(m, entries);
+    for (int i = 0; i < N_BUFFER; i++)
+        TRY(m->ops->buffer_create(m->b, entries[i].kind, entries[i].buffer, d));
     return FATHOM_OK;
 }
 
@@ -209,6 +215,7 @@ fathom_err model_create(struct model **out, struct backend *b, const struct mode
     *out = NULL;
     struct model *m = mem_calloc(1, sizeof *m);
     if (!m) FAIL(d, FATHOM_ENOMEM, "no memory for the model");
+    ASSERT(weights->n_layer == config->n_layer && weights->n_mtp <= config->n_mtp);
     m->b = b;
     m->ops = b->ops;
     m->n_layer = config->n_layer;
@@ -250,9 +257,9 @@ static void destroy_weight(void *arg, struct weight *w)
 void model_destroy(struct model *m)
 {
     if (!m) return;
-    struct buffer_slot slots[N_BUFFER_SLOT];
-    list_buffers(m, slots);
-    for (int i = 0; i < N_BUFFER_SLOT; i++) m->ops->buffer_destroy(m->b, *slots[i].buffer);
+    struct buffer_entry entries[N_BUFFER];
+    list_buffers(m, entries);
+    for (int i = 0; i < N_BUFFER; i++) m->ops->buffer_destroy(m->b, *entries[i].buffer);
     each_weight(m, destroy_weight, m);
     mem_free(m->layers);
     mem_free(m);

@@ -3,11 +3,13 @@
  * The first layers of the model are dense; all others, and the draft layer, choose n_expert_used of
  * n_expert experts per token and add the shared expert.
  */
+#include "base/assert.h"
 #include "base/fail.h"
 #include "model/model_int.h"
 
 fathom_err model_feed_forward(struct model *m, const struct layer *layer, uint32_t n_token)
 {
+    ASSERT(layer->ffn && n_token >= 1);
     if (!layer->is_moe) {
         struct ffn_args ffn = {.w = layer->ffn, .x = m->normed, .y = m->delta, .n_token = n_token};
         return m->ops->ffn(m->b, &ffn);

@@ -5,8 +5,8 @@
  *
  * At position i it reads token i + 1 and the target's hidden state of position i, and predicts
  * token i + 2. Rope and cache use position i; its cache is one more layer of the page. Embedding
- * and head are the model's own. The hidden state is the one after the final norm, and the draft
- * leaves its own normed state in its place, so a second draft step goes on from there: it has fewer
+ * and head are the model's own. The hidden state is the one after the final norm. The draft layer
+ * leaves its own normed state in the same place, so a second pass goes on from there: it has fewer
  * tokens, and batch->hidden_rows says which rows they go on from.
  */
 #include "base/assert.h"
@@ -17,6 +17,7 @@
 fathom_err model_mtp(struct model *m, const struct batch *batch, const struct kv_cache *kv)
 {
     ASSERT(m->has_mtp && batch->next_ids);
+    ASSERT(batch->n_token >= 1 && batch->n_logit_row <= batch->n_token);
     struct mtp_front_args front = {.table = m->embed,
                                    .enorm = m->mtp.enorm,
                                    .hnorm = m->mtp.hnorm,

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/fail.h"
 #include "base/mem.h"
 #include "base/os.h"
@@ -92,6 +93,7 @@ static void quantize_matrix(struct quantizer *q, struct tensor_view *v)
 {
     struct tensor_view in = *v;
     size_t n_code = aligned((size_t)in.n_row * in.n_col);
+    ASSERT(q->n_used + bytes_of(&in) <= q->n_bytes);
     struct matrix_task task = {.in = &in, .codes = q->memory + q->n_used};
     task.scales = (float *)(void *)(task.codes + n_code);
     q->n_used += bytes_of(&in);
@@ -142,7 +144,9 @@ fathom_err quantize_layer(struct quantizer *q, const struct layer_views *in,
     }
     q->n_used = 0;
     weights_walk_fp8(out, q->experts, q->n_expert, count_view, q);
-    TRY(reserve(q, q->n_used, d));
+    size_t n_bytes = q->n_used;
+    TRY(reserve(q, n_bytes, d));
     weights_walk_fp8(out, q->experts, q->n_expert, quantize_view, q);
+    ASSERT(q->n_used == n_bytes);
     return FATHOM_OK;
 }

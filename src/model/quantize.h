@@ -1,9 +1,9 @@
 /* quantize.h - wide linear weights to FP8 blocks, one layer at a time
  *
- * What the binding table calls FORM_LINEAR and a checkpoint stores as BF16, F16 or F32 becomes
- * F8_E4M3 with a scale for each 128 x 128 block of a rank's part; what is FP8 stays. The draft
- * layer's eh_proj is kept wide, as FP8 checkpoints keep it. The copies of a layer live until the
- * next one is made, so that a checkpoint is never held twice. */
+ * A weight is quantized when its rule is STORED_LINEAR and the checkpoint stores it as BF16, F16 or
+ * F32. It becomes F8_E4M3 with a scale for each 128 x 128 block of a rank's part. A weight that is
+ * FP8 stays as it is. The draft layer's eh_proj is kept wide, as FP8 checkpoints keep it. The
+ * copies of a layer live until the next one is made, so a checkpoint is never held twice. */
 #ifndef FATHOM_MODEL_QUANTIZE_H
 #define FATHOM_MODEL_QUANTIZE_H
 

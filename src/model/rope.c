@@ -34,5 +34,6 @@ void rope_frequencies(float *freq, uint32_t dim, double theta, const struct rope
 
 double rope_mscale(const struct rope_yarn *yarn, double scale)
 {
+    ASSERT(!yarn->on || yarn->factor >= 1.0);
     return yarn->on && yarn->factor > 1.0 ? 0.1 * scale * log(yarn->factor) + 1.0 : 1.0;
 }

@@ -35,6 +35,7 @@ static struct tensor_view *view_of(struct model_weights *w, const struct weight_
 {
     char *base;
     struct layer_views *layer = &w->layers[need->layer];
+    ASSERT(need->layer < w->n_layer + w->n_mtp);
     switch (need->rule->scope) {
     case SCOPE_MODEL: base = (char *)w; break;
     case SCOPE_EXPERT: {
@@ -70,6 +71,7 @@ static fathom_err reserve(struct bind *b, uint32_t n_mtp)
         w->layers[i].moe.experts = next;
         next += config->n_expert;
     }
+    ASSERT(next == w->experts + n_moe * config->n_expert);
     return FATHOM_OK;
 }
 
@@ -93,6 +95,9 @@ static fathom_err view_scale(struct bind *b, struct tensor_view *v, const struct
                              const struct weight_part *s)
 {
     const float *values = scale->data;
+    ASSERT(scale->n_dim == 2 && scale->n_bytes % sizeof(float) == 0);
+    ASSERT(s->row0 / TENSOR_SCALE_BLOCK < scale->dim[0]);
+    ASSERT(s->col0 / TENSOR_SCALE_BLOCK < scale->dim[1]);
     if ((uintptr_t)scale->data % sizeof(float) != 0) {
         float *copy = NULL;
         TRY(own_floats(b, scale->n_bytes / sizeof(float), &copy));
@@ -111,6 +116,7 @@ static fathom_err widen_vector(struct bind *b, struct tensor_view *v)
 {
     if (v->dtype == DTYPE_F32) return FATHOM_OK;
     float *values = NULL;
+    ASSERT(v->n_row == 1 && (v->dtype == DTYPE_BF16 || v->dtype == DTYPE_F16));
     TRY(own_floats(b, v->n_col, &values));
     for (uint32_t i = 0; i < v->n_col; i++) {
         uint16_t h;
@@ -139,7 +145,7 @@ static fathom_err bind_one(void *arg, const struct weight_need *need)
         .row_stride = need->n_col,
     };
     if (found.scale) TRY(view_scale(b, v, found.scale, &s));
-    return need->rule->form == FORM_VECTOR_F32 ? widen_vector(b, v) : FATHOM_OK;
+    return need->rule->storage == STORED_VECTOR_F32 ? widen_vector(b, v) : FATHOM_OK;
 }
 
 /* Norm weights are spread around zero like all others: such a model computes, it does not speak.
@@ -148,8 +154,9 @@ static fathom_err generate_one(void *arg, const struct weight_need *need)
 {
     struct bind *b = arg;
     const struct weight_rule *rule = need->rule;
+    ASSERT(!b->c);
     struct weight_part s = weights_part(need, &b->w->parallel);
-    bool is_norm = rule->form == FORM_VECTOR;
+    bool is_norm = rule->storage == STORED_VECTOR;
     uint64_t key = rng_mix(b->seed, rule->offset, rule->scope);
     uint64_t part = parallel_axis(&b->w->parallel, weights_cut(need)).rank;
     *view_of(b->w, need, b->config) = (struct tensor_view){

@@ -23,11 +23,11 @@ enum weight_scope {
 };
 
 /* How it may be stored. */
-enum weight_form {
-    FORM_LINEAR,     /* F8_E4M3 with `<name>_scale_inv`, or BF16, F16, F32 */
-    FORM_PLAIN,      /* BF16, F16 or F32 */
-    FORM_VECTOR,     /* the same, one dimension */
-    FORM_VECTOR_F32, /* the same; handed over as F32 */
+enum weight_storage {
+    STORED_LINEAR,     /* F8_E4M3 with `<name>_scale_inv`, or BF16, F16, F32 */
+    STORED_PLAIN,      /* BF16, F16 or F32 */
+    STORED_VECTOR,     /* the same, one dimension */
+    STORED_VECTOR_F32, /* the same; handed over as F32 */
 };
 
 /* A dimension, as a value of the config. It is cut over ranks or whole (weights_table.c). */
@@ -56,7 +56,7 @@ struct weight_rule {
     const char *name; /* after "model.layers.N."; "%u" is the expert */
     size_t offset;    /* of the view in model_weights, layer_views, or an expert's ffn_tensors */
     enum weight_scope scope;
-    enum weight_form form;
+    enum weight_storage storage;
     enum weight_dim row;
     enum weight_dim col;
     enum weight_kind kind;

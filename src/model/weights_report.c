@@ -137,6 +137,7 @@ static fathom_err measure_one(void *arg, const struct weight_need *need)
             (uint64_t)weights_n_scale(part.n_row) * weights_n_scale(part.n_col) * sizeof(float);
         n_tensor = 2;
     }
+    ASSERT(need->kind < WEIGHT_KIND_COUNT);
     m->out->kind[need->kind].bytes += bytes;
     m->out->kind[need->kind].n_parameter += n_value;
     m->out->kind[need->kind].n_tensor += n_tensor;

@@ -15,74 +15,74 @@
 /* clang-format off */
 static const struct weight_rule rules[] = {
     {"model.embed_tokens.weight", IN_MODEL(embed),
-     SCOPE_MODEL,   FORM_PLAIN,      DIM_VOCAB,       DIM_HIDDEN,     WEIGHT_EMBED},
+     SCOPE_MODEL,   STORED_PLAIN,      DIM_VOCAB,       DIM_HIDDEN,     WEIGHT_EMBED},
     {"model.norm.weight", IN_MODEL(final_norm),
-     SCOPE_MODEL,   FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     WEIGHT_NORM},
+     SCOPE_MODEL,   STORED_VECTOR,     DIM_ONE,         DIM_HIDDEN,     WEIGHT_NORM},
     {"lm_head.weight", IN_MODEL(head),
-     SCOPE_MODEL,   FORM_PLAIN,      DIM_VOCAB,       DIM_HIDDEN,     WEIGHT_HEAD},
+     SCOPE_MODEL,   STORED_PLAIN,      DIM_VOCAB,       DIM_HIDDEN,     WEIGHT_HEAD},
 
     {"enorm.weight", IN_LAYER(enorm),
-     SCOPE_MTP,     FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     WEIGHT_NORM},
+     SCOPE_MTP,     STORED_VECTOR,     DIM_ONE,         DIM_HIDDEN,     WEIGHT_NORM},
     {"hnorm.weight", IN_LAYER(hnorm),
-     SCOPE_MTP,     FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     WEIGHT_NORM},
+     SCOPE_MTP,     STORED_VECTOR,     DIM_ONE,         DIM_HIDDEN,     WEIGHT_NORM},
     {"eh_proj.weight", IN_LAYER(eh_proj),
-     SCOPE_MTP,     FORM_LINEAR,     DIM_HIDDEN,      DIM_TWO_HIDDEN, WEIGHT_MTP},
+     SCOPE_MTP,     STORED_LINEAR,     DIM_HIDDEN,      DIM_TWO_HIDDEN, WEIGHT_MTP},
     {"shared_head.norm.weight", IN_LAYER(head_norm),
-     SCOPE_MTP,     FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     WEIGHT_NORM},
+     SCOPE_MTP,     STORED_VECTOR,     DIM_ONE,         DIM_HIDDEN,     WEIGHT_NORM},
 
     {"input_layernorm.weight", IN_LAYER(input_norm),
-     SCOPE_LAYER,   FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     WEIGHT_NORM},
+     SCOPE_LAYER,   STORED_VECTOR,     DIM_ONE,         DIM_HIDDEN,     WEIGHT_NORM},
     {"self_attn.q_a_proj.weight", IN_LAYER(mla.q_a),
-     SCOPE_LAYER,   FORM_LINEAR,     DIM_Q_LORA,      DIM_HIDDEN,     WEIGHT_ATTENTION},
+     SCOPE_LAYER,   STORED_LINEAR,     DIM_Q_LORA,      DIM_HIDDEN,     WEIGHT_ATTENTION},
     {"self_attn.q_a_layernorm.weight", IN_LAYER(mla.q_a_norm),
-     SCOPE_LAYER,   FORM_VECTOR,     DIM_ONE,         DIM_Q_LORA,     WEIGHT_NORM},
+     SCOPE_LAYER,   STORED_VECTOR,     DIM_ONE,         DIM_Q_LORA,     WEIGHT_NORM},
     {"self_attn.q_b_proj.weight", IN_LAYER(mla.q_b),
-     SCOPE_LAYER,   FORM_LINEAR,     DIM_HEADS_QK,    DIM_Q_LORA,     WEIGHT_ATTENTION},
+     SCOPE_LAYER,   STORED_LINEAR,     DIM_HEADS_QK,    DIM_Q_LORA,     WEIGHT_ATTENTION},
     {"self_attn.kv_a_proj_with_mqa.weight", IN_LAYER(mla.kv_a),
-     SCOPE_LAYER,   FORM_LINEAR,     DIM_KV_A,        DIM_HIDDEN,     WEIGHT_ATTENTION},
+     SCOPE_LAYER,   STORED_LINEAR,     DIM_KV_A,        DIM_HIDDEN,     WEIGHT_ATTENTION},
     {"self_attn.kv_a_layernorm.weight", IN_LAYER(mla.kv_a_norm),
-     SCOPE_LAYER,   FORM_VECTOR,     DIM_ONE,         DIM_KV_LORA,    WEIGHT_NORM},
+     SCOPE_LAYER,   STORED_VECTOR,     DIM_ONE,         DIM_KV_LORA,    WEIGHT_NORM},
     {"self_attn.kv_b_proj.weight", IN_LAYER(mla.kv_b),
-     SCOPE_LAYER,   FORM_LINEAR,     DIM_HEADS_KV,    DIM_KV_LORA,    WEIGHT_ATTENTION},
+     SCOPE_LAYER,   STORED_LINEAR,     DIM_HEADS_KV,    DIM_KV_LORA,    WEIGHT_ATTENTION},
     {"self_attn.o_proj.weight", IN_LAYER(mla.o),
-     SCOPE_LAYER,   FORM_LINEAR,     DIM_HIDDEN,      DIM_HEADS_V,    WEIGHT_ATTENTION},
+     SCOPE_LAYER,   STORED_LINEAR,     DIM_HIDDEN,      DIM_HEADS_V,    WEIGHT_ATTENTION},
 
     {"self_attn.indexer.wq_b.weight", IN_LAYER(mla.index_q_b),
-     SCOPE_INDEXER, FORM_LINEAR,     DIM_INDEX_Q,     DIM_Q_LORA,     WEIGHT_INDEXER},
+     SCOPE_INDEXER, STORED_LINEAR,     DIM_INDEX_Q,     DIM_Q_LORA,     WEIGHT_INDEXER},
     {"self_attn.indexer.wk.weight", IN_LAYER(mla.index_k),
-     SCOPE_INDEXER, FORM_LINEAR,     DIM_INDEX_K,     DIM_HIDDEN,     WEIGHT_INDEXER},
+     SCOPE_INDEXER, STORED_LINEAR,     DIM_INDEX_K,     DIM_HIDDEN,     WEIGHT_INDEXER},
     {"self_attn.indexer.k_norm.weight", IN_LAYER(mla.index_k_weight),
-     SCOPE_INDEXER, FORM_VECTOR,     DIM_ONE,         DIM_INDEX_K,    WEIGHT_INDEXER},
+     SCOPE_INDEXER, STORED_VECTOR,     DIM_ONE,         DIM_INDEX_K,    WEIGHT_INDEXER},
     {"self_attn.indexer.k_norm.bias", IN_LAYER(mla.index_k_bias),
-     SCOPE_INDEXER, FORM_VECTOR,     DIM_ONE,         DIM_INDEX_K,    WEIGHT_INDEXER},
+     SCOPE_INDEXER, STORED_VECTOR,     DIM_ONE,         DIM_INDEX_K,    WEIGHT_INDEXER},
     {"self_attn.indexer.weights_proj.weight", IN_LAYER(mla.index_head),
-     SCOPE_INDEXER, FORM_PLAIN,      DIM_INDEX_HEADS, DIM_HIDDEN,     WEIGHT_INDEXER},
+     SCOPE_INDEXER, STORED_PLAIN,      DIM_INDEX_HEADS, DIM_HIDDEN,     WEIGHT_INDEXER},
 
     {"post_attention_layernorm.weight", IN_LAYER(post_norm),
-     SCOPE_LAYER,   FORM_VECTOR,     DIM_ONE,         DIM_HIDDEN,     WEIGHT_NORM},
+     SCOPE_LAYER,   STORED_VECTOR,     DIM_ONE,         DIM_HIDDEN,     WEIGHT_NORM},
     {"mlp.gate_proj.weight", IN_LAYER(dense.gate),
-     SCOPE_DENSE,   FORM_LINEAR,     DIM_DENSE,       DIM_HIDDEN,     WEIGHT_DENSE},
+     SCOPE_DENSE,   STORED_LINEAR,     DIM_DENSE,       DIM_HIDDEN,     WEIGHT_DENSE},
     {"mlp.up_proj.weight", IN_LAYER(dense.up),
-     SCOPE_DENSE,   FORM_LINEAR,     DIM_DENSE,       DIM_HIDDEN,     WEIGHT_DENSE},
+     SCOPE_DENSE,   STORED_LINEAR,     DIM_DENSE,       DIM_HIDDEN,     WEIGHT_DENSE},
     {"mlp.down_proj.weight", IN_LAYER(dense.down),
-     SCOPE_DENSE,   FORM_LINEAR,     DIM_HIDDEN,      DIM_DENSE,      WEIGHT_DENSE},
+     SCOPE_DENSE,   STORED_LINEAR,     DIM_HIDDEN,      DIM_DENSE,      WEIGHT_DENSE},
 
     {"mlp.gate.weight", IN_LAYER(moe.router),
-     SCOPE_MOE,     FORM_PLAIN,      DIM_EXPERTS,     DIM_HIDDEN,     WEIGHT_ROUTER},
+     SCOPE_MOE,     STORED_PLAIN,      DIM_EXPERTS,     DIM_HIDDEN,     WEIGHT_ROUTER},
     {"mlp.gate.e_score_correction_bias", IN_LAYER(moe.router_bias),
-     SCOPE_MOE,     FORM_VECTOR_F32, DIM_ONE,         DIM_EXPERTS,    WEIGHT_ROUTER},
+     SCOPE_MOE,     STORED_VECTOR_F32, DIM_ONE,         DIM_EXPERTS,    WEIGHT_ROUTER},
     {"mlp.shared_experts.gate_proj.weight", IN_LAYER(moe.shared.gate),
-     SCOPE_SHARED,  FORM_LINEAR,     DIM_SHARED,      DIM_HIDDEN,     WEIGHT_SHARED},
+     SCOPE_SHARED,  STORED_LINEAR,     DIM_SHARED,      DIM_HIDDEN,     WEIGHT_SHARED},
     {"mlp.shared_experts.up_proj.weight", IN_LAYER(moe.shared.up),
-     SCOPE_SHARED,  FORM_LINEAR,     DIM_SHARED,      DIM_HIDDEN,     WEIGHT_SHARED},
+     SCOPE_SHARED,  STORED_LINEAR,     DIM_SHARED,      DIM_HIDDEN,     WEIGHT_SHARED},
     {"mlp.shared_experts.down_proj.weight", IN_LAYER(moe.shared.down),
-     SCOPE_SHARED,  FORM_LINEAR,     DIM_HIDDEN,      DIM_SHARED,     WEIGHT_SHARED},
+     SCOPE_SHARED,  STORED_LINEAR,     DIM_HIDDEN,      DIM_SHARED,     WEIGHT_SHARED},
     {"mlp.experts.%u.gate_proj.weight", IN_EXPERT(gate),
-     SCOPE_EXPERT,  FORM_LINEAR,     DIM_EXPERT,      DIM_HIDDEN,     WEIGHT_EXPERTS},
+     SCOPE_EXPERT,  STORED_LINEAR,     DIM_EXPERT,      DIM_HIDDEN,     WEIGHT_EXPERTS},
     {"mlp.experts.%u.up_proj.weight", IN_EXPERT(up),
-     SCOPE_EXPERT,  FORM_LINEAR,     DIM_EXPERT,      DIM_HIDDEN,     WEIGHT_EXPERTS},
+     SCOPE_EXPERT,  STORED_LINEAR,     DIM_EXPERT,      DIM_HIDDEN,     WEIGHT_EXPERTS},
     {"mlp.experts.%u.down_proj.weight", IN_EXPERT(down),
-     SCOPE_EXPERT,  FORM_LINEAR,     DIM_HIDDEN,      DIM_EXPERT,     WEIGHT_EXPERTS},
+     SCOPE_EXPERT,  STORED_LINEAR,     DIM_HIDDEN,      DIM_EXPERT,     WEIGHT_EXPERTS},
 };
 /* clang-format on */
 
@@ -142,13 +142,17 @@ struct weight_part weights_part(const struct weight_need *need, const struct par
     struct weight_part part;
     part.n_row = take_part(parallel_axis(p, dim_cut(need->rule->row)), need->n_row, &part.row0);
     part.n_col = take_part(parallel_axis(p, dim_cut(need->rule->col)), need->n_col, &part.col0);
+    ASSERT(part.n_row >= 1 && part.row0 + part.n_row <= need->n_row);
+    ASSERT(part.n_col >= 1 && part.col0 + part.n_col <= need->n_col);
     return part;
 }
 
 enum parallel_cut weights_cut(const struct weight_need *need)
 {
     enum parallel_cut row = dim_cut(need->rule->row);
-    return row != CUT_NONE ? row : dim_cut(need->rule->col);
+    enum parallel_cut col = dim_cut(need->rule->col);
+    ASSERT(row == CUT_NONE || col == CUT_NONE);
+    return row != CUT_NONE ? row : col;
 }
 
 /* Whether layer `layer` has the tensors of this scope. */
@@ -186,13 +190,14 @@ static void name_need(struct weight_need *need)
 static void fill_need(struct weight_need *need, const struct model_config *c,
                       const struct weight_rule *rule, uint32_t layer, uint32_t expert)
 {
-    bool is_vector = rule->form == FORM_VECTOR || rule->form == FORM_VECTOR_F32;
+    bool is_vector = rule->storage == STORED_VECTOR || rule->storage == STORED_VECTOR_F32;
     need->rule = rule;
     need->layer = layer;
     need->expert = expert;
     need->n_dim = is_vector ? 1 : 2;
     need->n_row = dim_value(c, rule->row);
     need->n_col = dim_value(c, rule->col);
+    ASSERT(need->n_row >= 1 && need->n_col >= 1 && (!is_vector || need->n_row == 1));
     need->kind = rule->scope != SCOPE_MODEL && layer >= c->n_layer ? WEIGHT_MTP : rule->kind;
     name_need(need);
 }
@@ -230,12 +235,13 @@ fathom_err weights_walk(const struct model_config *config, uint32_t n_mtp, weigh
 /* eh_proj, the one linear weight of SCOPE_MTP, stays wide. */
 static bool takes_fp8(const struct weight_rule *rule)
 {
-    return rule->form == FORM_LINEAR && rule->scope != SCOPE_MTP;
+    return rule->storage == STORED_LINEAR && rule->scope != SCOPE_MTP;
 }
 
 void weights_walk_fp8(struct layer_views *layer, struct ffn_tensors *experts, uint32_t n_expert,
                       weights_view_visit *visit, void *arg)
 {
+    ASSERT(!layer->moe.experts || experts);
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         if (!takes_fp8(&rules[i])) continue;
         bool is_expert = rules[i].scope == SCOPE_EXPERT;
@@ -255,7 +261,7 @@ void weights_name_scale(char out[WEIGHT_NAME_BYTES], const struct weight_need *n
 
 enum dtype weights_expected_type(const struct model_config *config, const struct weight_need *need)
 {
-    if (need->rule->form == FORM_VECTOR_F32) return DTYPE_F32;
+    if (need->rule->storage == STORED_VECTOR_F32) return DTYPE_F32;
     return takes_fp8(need->rule) && config->quant == QUANT_FP8 ? DTYPE_F8_E4M3 : config->dtype;
 }
 
@@ -291,6 +297,7 @@ static fathom_err check_shape(const struct tensor *t, uint32_t n_dim, uint32_t n
                               uint32_t n_col, fathom_diag *d)
 {
     char shape[SHAPE_BYTES];
+    ASSERT(n_dim == 1 || n_dim == 2);
     if (t->n_dim != n_dim) {
         FAIL(d, FATHOM_EMISMATCH, "%s: it has %u dimensions, needed is %s", t->name, t->n_dim,
              format_shape(shape, n_dim, n_row, n_col));
@@ -304,19 +311,19 @@ static fathom_err check_shape(const struct tensor *t, uint32_t n_dim, uint32_t n
     return FATHOM_OK;
 }
 
-static fathom_err check_type(const struct tensor *t, enum weight_form form, fathom_diag *d)
+static fathom_err check_type(const struct tensor *t, enum weight_storage storage, fathom_diag *d)
 {
     switch (t->dtype) {
     case DTYPE_F32:
     case DTYPE_F16:
     case DTYPE_BF16: return FATHOM_OK;
     case DTYPE_F8_E4M3:
-        if (form == FORM_LINEAR) return FATHOM_OK;
+        if (storage == STORED_LINEAR) return FATHOM_OK;
         break;
     default: break;
     }
     FAIL(d, FATHOM_EMISMATCH, "%s: dtype is %s, needed is %sBF16, F16 or F32", t->name,
-         t->dtype_name, form == FORM_LINEAR ? "F8_E4M3, " : "");
+         t->dtype_name, storage == STORED_LINEAR ? "F8_E4M3, " : "");
 }
 
 static fathom_err match_scale(struct weight_found *out, const struct checkpoint *c,
@@ -347,7 +354,7 @@ fathom_err weights_match(struct weight_found *out, const struct checkpoint *c,
              dtype_name(weights_expected_type(config, need)),
              format_shape(shape, need->n_dim, need->n_row, need->n_col));
     }
-    TRY(check_type(out->weight, need->rule->form, d));
+    TRY(check_type(out->weight, need->rule->storage, d));
     TRY(check_shape(out->weight, need->n_dim, need->n_row, need->n_col, d));
     return out->weight->dtype == DTYPE_F8_E4M3 ? match_scale(out, c, need, d) : FATHOM_OK;
 }

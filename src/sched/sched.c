@@ -595,6 +595,11 @@ void sched_abort(struct sched *s)
     s->n_flight = 0;
 }
 
+uint32_t sched_n_flight(const struct sched *s)
+{
+    return s->n_flight;
+}
+
 uint32_t sched_n_waiting(const struct sched *s)
 {
     return s->waiting.n;

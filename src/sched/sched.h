@@ -131,6 +131,9 @@ void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn
 /* sched_abort - no step under way was computed: all plans are void, pages taken for them stay */
 void sched_abort(struct sched *s);
 
+/* sched_n_flight - plans under way */
+uint32_t sched_n_flight(const struct sched *s);
+
 /* sched_n_waiting, sched_n_fetching, sched_n_running - requests in a state */
 uint32_t sched_n_waiting(const struct sched *s);
 uint32_t sched_n_fetching(const struct sched *s);

@@ -58,7 +58,7 @@ static fathom_err add_tensor(void *arg, const struct weight_need *need)
         values[i] = draw_weight(m, need);
         halves[i] = bf16_from_f32(values[i]);
     }
-    if (need->rule->form == FORM_VECTOR_F32) {
+    if (need->rule->storage == STORED_VECTOR_F32) {
         safetensors_add(&m->writer, need->name, "F32", need->n_dim, dim, values, 4 * n);
     } else {
         safetensors_add(&m->writer, need->name, "BF16", need->n_dim, dim, halves, 2 * n);

@@ -39,6 +39,7 @@ static int set_up(void **state)
     for (int i = 0; i < 2; i++) {
         f.requests[i].ids = f.ids + i;
         f.requests[i].pages = f.pages + 10 * i;
+        f.requests[i].n_page = 80 - 10 * (uint32_t)i;
     }
     f.plan.entries = f.entries;
     *state = &f;

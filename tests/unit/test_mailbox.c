@@ -1,4 +1,4 @@
-/* Ids, slots, lists and events, with the engine's side played by hand. */
+/* Ids, entries, lists and events, with the engine's side played by hand. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,10 +17,10 @@ static const struct sequence_limits limits = {
 static const int32_t prompt[] = {10, 20, 30};
 static const fathom_stats no_stats;
 
-static struct mailbox *open_box(uint32_t n_slot)
+static struct mailbox *open_box(uint32_t n_entry)
 {
     struct mailbox *m = NULL;
-    assert_int_equal(mailbox_create(&m, n_slot, 5, NULL), FATHOM_OK);
+    assert_int_equal(mailbox_create(&m, n_entry, 5, NULL), FATHOM_OK);
     return m;
 }
 
@@ -89,7 +89,7 @@ static void ids_are_never_used_twice(void **state)
     mailbox_destroy(m);
 }
 
-static void a_slot_is_free_when_the_finish_has_been_read(void **state)
+static void an_entry_is_free_when_the_finish_has_been_read(void **state)
 {
     (void)state;
     struct mailbox *m = open_box(2);
@@ -289,7 +289,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_failing_allocation_is_clean),
         cmocka_unit_test(ids_are_never_used_twice),
-        cmocka_unit_test(a_slot_is_free_when_the_finish_has_been_read),
+        cmocka_unit_test(an_entry_is_free_when_the_finish_has_been_read),
         cmocka_unit_test(events_keep_their_order_however_they_are_read),
         cmocka_unit_test(cancels_meet_the_right_job_once),
         cmocka_unit_test(seeds_follow_the_order_of_submission),

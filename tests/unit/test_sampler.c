@@ -145,6 +145,7 @@ static void drafts_have_rows_of_their_own(void **state)
     q->request.ids[5] = 42;
     f->entries[0].n_draft = q->request.n_draft = 2;
     f->entries[0].n_token += 2;
+    f->plan.n_draw += 2;
     const struct sample_row *rows = build(f);
     assert_int_equal(f->args.n_row, 4);
     for (uint32_t i = 0; i < 3; i++) {

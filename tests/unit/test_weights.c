@@ -106,7 +106,7 @@ static fathom_err make_one(void *arg, const struct weight_need *need)
 {
     struct maker *m = arg;
     if (m->no_mtp && need->kind == WEIGHT_MTP) return FATHOM_OK;
-    enum dtype type = need->rule->form == FORM_LINEAR ? m->linear : m->other;
+    enum dtype type = need->rule->storage == STORED_LINEAR ? m->linear : m->other;
     make_tensor(m, &m->weights, need->name, type, need->n_dim, need->n_row, need->n_col);
     if (type == DTYPE_F8_E4M3) {
         char scale[WEIGHT_NAME_BYTES];
