@@ -19,7 +19,7 @@ struct tensor {
     enum dtype dtype;       /* DTYPE_NONE: a type that the engine has no use for */
     const char *dtype_name; /* as the header spells it; never NULL */
     uint32_t n_dim;
-    uint64_t dim[LIMIT_TENSOR_RANK];
+    uint64_t dim[LIMIT_TENSOR_DIMS];
     const void *data; /* mapped; may be unaligned */
     uint64_t n_bytes;
     uint32_t i_shard; /* of the checkpoint; 0 in a file by itself */
