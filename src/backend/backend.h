@@ -41,7 +41,7 @@ struct weight;
  * two; bf16 for others, for head and mtp_front, and for kv_b. */
 enum act_type { ACT_F32, ACT_BF16, ACT_FP8 };
 
-/* Fixed at creation. Counts of heads and inner widths are this rank's share. */
+/* Fixed at creation. Counts of heads and inner widths are this rank's part. */
 struct backend_config {
     enum act_type act;
     uint32_t hidden;      /* D */

@@ -166,8 +166,8 @@ void cpu_gemm(struct cpu_backend *cpu, enum operand type, struct gemm_job *jobs,
         many_rows |= jobs[i].n_token > TOKEN_BLOCK / 2;
     }
     uint32_t most = many_rows ? MAX_PANELS_MANY_ROWS : MAX_PANELS;
-    size_t share = n_piece / ((size_t)cpu->n_thread * ITEMS_PER_THREAD);
-    task.n_panel = share >= most ? most : max_u32((uint32_t)share / PAIR * PAIR, PAIR);
+    size_t part = n_piece / ((size_t)cpu->n_thread * ITEMS_PER_THREAD);
+    task.n_panel = part >= most ? most : max_u32((uint32_t)part / PAIR * PAIR, PAIR);
 
     size_t n_item = 0;
     for (uint32_t i = 0; i < n_job; i++) {
