@@ -1,8 +1,8 @@
 /* chart.h - a line chart as SVG for an HTML page, with its legend and its table
  *
- * Colours are classes (c0 .. c7) that the style sheet gives meaning, so that one drawing
- * serves light, dark and paper; lines also differ by the shape of their marks and by dashes, for
- * readers who do not see the colours. The table holds every value that is drawn.
+ * Colours are classes (c0 .. c7) that the style sheet gives meaning, so that one drawing serves
+ * light, dark and paper. Lines also differ by the shape of their marks and by dashes, for readers
+ * who do not see the colours. The table holds every value that is drawn.
  */
 #ifndef FATHOM_BENCH_CHART_H
 #define FATHOM_BENCH_CHART_H

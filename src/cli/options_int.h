@@ -30,10 +30,10 @@ struct option_match {
  *         not have it. */
 fathom_err option_find(const struct option_walk *w, const char *arg, struct option_match *out);
 
-/* option_set - check one value and store it where the table says; then the answer of an option that
- * has no effect (a note) or is refused (counted; the first message goes to diag, the rest to notes)
+/* option_set - check one value and store it where the table says; then the option's answer
  *
- * A list grows by the value. A refusal is no error.
+ * An option that has no effect answers with a note. One that is refused is counted: the first
+ * message goes to diag, the rest to notes. A list grows by the value. A refusal is no error.
  * Errors  EINVAL: a bad value; ENOMEM. */
 fathom_err option_set(struct option_walk *w, const struct option *o, const char *text);
 

@@ -41,10 +41,10 @@
  * cached pages only when it has all its logits.
  *
  * Planning ahead (overlap scheduling). Whatever the steps under way write lies in pages that their
- * requests had when they were planned. Such a page may be given back before they have run, when a
- * request ends or goes on with another's page of the same tokens; whoever takes it writes it in a
- * later step, and steps run one after the other. It is FREE, not CACHED: a row computed in vain
- * lies at n_computed or behind it, and what is published lies before it. */
+ * requests had when they were planned. Such a page may be given back before they have run: when a
+ * request ends, or when it goes on with another's page of the same tokens. Whoever takes the page
+ * writes it in a later step, and steps run one after the other. It is FREE, not CACHED: a row
+ * computed in vain lies at n_computed or behind it, and what is published lies before it. */
 #include "sched/sched.h"
 
 #include "base/assert.h"

@@ -61,9 +61,11 @@ struct gen_request {
     uint32_t n_new;  /* tokens of this step */
 };
 
-/* gen_batch - pages are a random permutation of 0 .. *n_page - 1, with some left unused; entries
- * of page_table beyond a request's last page are -1; ids and next_ids are below n_vocab; the last
- * token of each request, and every 7th, wants logits (at most c->max_logit_row) */
+/* gen_batch - a batch of these requests
+ *
+ * Pages are a random permutation of 0 .. *n_page - 1, with some left unused. Entries of page_table
+ * beyond a request's last page are -1. Ids and next_ids are below n_vocab. The last token of each
+ * request, and every 7th, wants logits (at most c->max_logit_row). */
 void gen_batch(struct gen *g, const struct backend_config *c, const struct gen_request *r,
                uint32_t n_request, struct batch *out, uint32_t *n_page);
 

@@ -17,10 +17,10 @@
  * Besides, small loads are each run to their end again and again, with one request cancelled before
  * the first step, before the second, and so on: every page comes back.
  *
- * In some episodes pages that leave the cache go to tiers: memory and a disk that is late, fails,
- * damages what it writes and is killed at the end of the episode; the next one may find what it
- * left. Rows are copied with their pages, so a wrong page, or a damaged one that is taken, is found
- * as any wrong row is. */
+ * In some episodes pages that leave the cache go to tiers: memory, and a disk that is late, fails,
+ * and damages what it writes. The disk is killed at the end of the episode; the next one may find
+ * what it left. Rows are copied with their pages, so a wrong page, or a damaged one that is taken,
+ * is found as any wrong row is. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>

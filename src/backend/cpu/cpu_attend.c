@@ -1,11 +1,11 @@
 /* cpu_attend.c - mla_attend (op_attn.h)
  *
- * Cut. Tokens that see a prefix of one request's positions are neighbours and share its rows: a
- * block is up to QUERY_MAX queries (tokens times heads), a token with rows of its own choice is a
- * block alone. An item is a block and a run of heads. Rows come in groups of 64, in ascending
- * position; each group's maximum, sum and weighted values are computed from zero and merged into
- * the item's state in order. With many items an item walks its groups; with few, all groups of all
- * items are computed side by side in waves and merged after each wave. Both do the same
+ * Cut. Tokens that see a prefix of one request's positions are neighbours and share its rows. They
+ * make blocks of up to QUERY_MAX queries (tokens times heads). A token with rows of its own choice
+ * is a block alone. An item is a block and a run of heads. Rows come in groups of 64, in ascending
+ * position. Each group's maximum, sum and weighted values are computed from zero and merged into
+ * the item's state in order. With many items an item walks its groups. With few, all groups of all
+ * items are computed side by side in waves and merged after each wave (split KV). Both do the same
  * arithmetic on the same numbers, so the choice changes no bit.
  *
  * Rows are read where they lie when the cache's type is the operand's; else they are decoded once
