@@ -1,10 +1,10 @@
 /* thread.c - one loop at a time
  *
- * `ticket` is the loop's number in its high half and its unclaimed items in the
- * low half; the caller publishes a loop by storing it and then works too. Whoever swaps the ticket
- * for one item less owns that item; a swap with a past number fails, so a worker that comes late
- * (or was off its processor meanwhile) touches nothing. The caller returns when all items are
- * done: it waits for workers that hold an item, never for one that sleeps.
+ * `ticket` is the loop's number in its high half and its unclaimed items in the low half. The
+ * caller publishes a loop by storing it and then works too. A thread that swaps the ticket for one
+ * item less owns that item. A swap with a past number fails, so a worker that comes late, or was
+ * off its processor meanwhile, touches nothing. The caller returns when all items are done: it
+ * waits for workers that hold an item, never for one that sleeps.
  *
  *   task, arg, n_item  change only while no item is unclaimed or unfinished
  */

@@ -84,7 +84,7 @@ fathom_err speculative_parse(const char *text, uint32_t *n_draft, fathom_diag *d
  * null for an empty file
  *
  * Scalars without quotes are read as YAML 1.1 has them for the types of JSON: null and ~, true and
- * false with yes, no, on and off, decimal integers and numbers; all else is a string. Keys are
+ * false with yes, no, on and off, decimal integers and numbers. All else is a string. Keys are
  * scalars. Anchors are followed; a value that contains itself is an error.
  * Errors  ENOTFOUND, EIO: it cannot be read. EFORMAT with line and column: it is no YAML, nested
  *         deeper than 64 levels, or larger than 1 MiB. ENOMEM. */

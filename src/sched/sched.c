@@ -9,7 +9,7 @@
  *   3. RUNNING and FETCHING requests <= max_num_seqs.
  *   4. A page has as many holders as there are RUNNING or FETCHING requests with it in
  *      pages[0 .. n_page). With a prefix cache every full page of a RUNNING request is published,
- *      and so is every filled page of a FETCHING one; the cache finds them by the request's tokens.
+ *      and so is every filled page of a FETCHING one. The cache finds them by the request's tokens.
  *      Nobody writes to a published page.
  *   5. Plans under way are given and not committed: max_flight of them at most, in a ring, oldest
  *      first. n_planned of a request is what its entries in them compute, each going on where the
@@ -21,14 +21,14 @@
  *      and FETCHING has a time limit. So work always ends.
  *
  * Pages. A request is admitted with the pages of all its known tokens, and only if as many more
- * pages are available as requests are RUNNING: each can grow once before anybody is preempted for
- * it. The leading pages come from the prefix cache if they are there. The page with the last token
- * never does, since that token's logits are wanted. Later the request takes one page whenever its
- * newest token begins one. With drafts it also takes the pages of their positions, and of the
+ * pages are available as requests are RUNNING. So each can grow once before anybody is preempted
+ * for it. The leading pages come from the prefix cache if they are there. The page with the last
+ * token never does, since that token's logits are wanted. Later the request takes one page whenever
+ * its newest token begins one. With drafts it also takes the pages of their positions, and of the
  * positions that the next drafts will be made at, if that costs nobody a preemption.
  *
  * Fetching. If the tiers have pages of a request beyond the cache, the request takes its pages as
- * others do and has them filled before it runs; requests behind it are admitted meanwhile. Filling
+ * others do and has them filled before it runs. Requests behind it are admitted meanwhile. Filling
  * stops when all pages have come, when one is gone, or when computing them would have been faster;
  * the request runs from there.
  *

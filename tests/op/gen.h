@@ -31,8 +31,8 @@ void gen_config(struct backend_config *c, enum act_type act, enum kv_type kv, bo
 
 /* ---- weights: values are normal with standard deviation 1 / sqrt(n_col) ---- */
 
-/* gen_matrix - F8_E4M3 has power-of-two block scales when pow2, else any; the matrix is cut out of
- * a larger one, so that rows have a stride and element (0, 0) lies inside its block */
+/* gen_matrix - F8_E4M3 has power-of-two block scales when pow2, else any. The matrix is cut out of
+ * a larger one, so that rows have a stride and element (0, 0) lies inside its block. */
 struct tensor_view gen_matrix(struct gen *g, enum dtype t, uint32_t n_row, uint32_t n_col,
                               bool pow2);
 struct tensor_view gen_vector(struct gen *g, enum dtype t, uint32_t n, float mean, float std);

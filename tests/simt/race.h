@@ -1,6 +1,6 @@
 /* race.h - who touched what of shared memory, and what has been waited for
  *
- * The kernels are compiled with the thread sanitizer's hooks, which race.cpp answers itself: each
+ * The kernels are compiled with the thread sanitizer's hooks, which race.cpp answers itself. Each
  * read and write of shared memory is compared with what other threads of the block did to the same
  * bytes and have not been waited for. These count as waiting: __syncthreads; __syncwarp among a
  * warp's lanes; barrier.cluster; barriers in shared memory (mbarrier). An mbarrier tells what the

@@ -1,6 +1,7 @@
-/* test_prepare.c - what a worker does with a request - parse, check, render, tokenise, compile a
- * grammar, submit - with each allocation failing in turn: it is answered with 500 and nothing is
- * left. */
+/* test_prepare.c - what a worker does with a request, with each allocation failing in turn
+ *
+ * The worker parses, checks, renders, tokenises, compiles a grammar and submits. A failure is
+ * answered with 500 and nothing is left. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -2,8 +2,8 @@
  *
  * Two parallel loops. The first takes a pair of panels of one group's gate_up (32 rows of gate and
  * the same 32 of up), so that silu(gate) * up leaves it as an operand. The second takes panels of
- * the output: for its columns it adds one group after the other, which makes the order of the sum
- * fixed, and needs no lock because the columns are its own.
+ * the output and adds one group after the other to their columns. So the order of the sum is fixed,
+ * and no lock is needed, because an item's columns are its own.
  */
 #include "backend/cpu/cpu_int.h"
 

@@ -1,8 +1,8 @@
 /* cpu_gemm.c - several products in one parallel loop
  *
  * An item is some panels of one job's weight against at most TOKEN_BLOCK rows of x. The cut changes
- * no bit (cpu_kernel.h), so it follows the amount of work: enough items that the last one to finish
- * costs little, each large enough to pay for being handed out.
+ * no bit (cpu_kernel.h), so it follows the amount of work. There are so many items that the last
+ * one to finish costs little, and each is large enough to pay for being handed out.
  */
 #include "backend/cpu/cpu_int.h"
 

@@ -1,6 +1,6 @@
 /* cpu_sample.c - logits to tokens (op_sample.h)
  *
- * Nothing of the size of the vocabulary is sorted: top_k finds the n-th largest by bisection, top_p
+ * Nothing of the size of the vocabulary is sorted. top_k finds the n-th largest by bisection. top_p
  * finds the step of 1/32 nat in which its limit falls and sorts that step's ids alone. The draw is
  * the largest of score + gumbel; an id whose uniform number cannot win is passed over before any
  * logarithm (can_win).

@@ -694,8 +694,8 @@ uint16_t http_port(const struct http *h)
     return h->port;
 }
 
-/* A request that the library itself refuses, as one that is no HTTP, while it stops would end the
- * process: it takes the refusal for queued when it is not. So connections end before it. */
+/* The library refuses some requests itself, for one what is no HTTP. To do so while it stops would
+ * end the process: it takes the refusal for queued when it is not. So connections end before it. */
 static void end_connections(struct http *h)
 {
     gate_shut(h->env.gate);
