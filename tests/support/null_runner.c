@@ -1,3 +1,4 @@
+/* null_runner.c - steps of hashes, and the gate that holds them */
 #include "support/null_runner.h"
 
 #include <pthread.h>
