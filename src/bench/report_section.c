@@ -21,7 +21,7 @@ static unsigned difference(const struct report_series *a, const struct report_se
     return bits;
 }
 
-/* Adds those that differ from series i in `bit` alone; false when there are none, or when an
+/* Adds the series that differ from series i in `bit` alone; false when there are none, or when an
  * earlier one has them all. */
 static bool gather(struct section *s, const struct report_data *r, size_t i, unsigned bit)
 {

@@ -14,8 +14,8 @@
  *   5. Plans under way are given and not committed: max_flight of them at most, in a ring, oldest
  *      first. n_planned of a request is what its entries in them compute, each going on where the
  *      one before it ends and the first at n_computed. All but the oldest are made ahead. A plan
- *      made ahead has one token each of the requests of the plan before it, in the same order, but
- *      for those that end with that plan by their length. Whoever ends otherwise is in none.
+ *      made ahead has one token each of the requests of the plan before it, in the same order. A
+ *      request whose length ends it in that plan is left out; one that ends otherwise is in none.
  *   6. After sched_plan, if a request is live, the first one has an entry, or one is FETCHING. The
  *      first may take the pages of all others, one request of any legal length fits in the pool,
  *      and FETCHING has a time limit. So work always ends.
@@ -364,7 +364,7 @@ static uint32_t n_holding(const struct sched *s)
     return s->running.n + s->fetching.n;
 }
 
-/* Whether the pages of a request can be had, those that were found counted in. */
+/* Whether the pages of a request can be had; pages that were found count too. */
 static bool has_room(const struct sched *s, const struct request *r, uint32_t n_found)
 {
     uint64_t n_take = request_n_page(r->n_token) - n_found;
