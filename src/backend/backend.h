@@ -36,12 +36,12 @@
 struct graph;
 struct weight;
 
-/* What inputs of matrix products are rounded to. FP8: for matrices that tensor_takes_fp8 names,
- * codes e4m3(x / s) for each 128 values, s = max(largest |x|, 1e-4) / 448 rounded up to a power of
- * two; bf16 for others, for head and mtp_front, and for kv_b. */
+/* What inputs of matrix products are rounded to. With FP8 the matrices that tensor_takes_fp8 names
+ * take codes e4m3(x / s) for each 128 values, s = max(largest |x|, 1e-4) / 448 rounded up to a
+ * power of two. The others take bf16, and so do head, mtp_front and kv_b. */
 enum act_type { ACT_F32, ACT_BF16, ACT_FP8 };
 
-/* Fixed at creation. Counts of heads and inner widths are this rank's share. */
+/* Fixed at creation. Counts of heads and inner widths are this rank's part. */
 struct backend_config {
     enum act_type act;
     uint32_t hidden;      /* D */

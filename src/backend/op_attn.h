@@ -1,7 +1,7 @@
 /* op_attn.h - multi-head latent attention with the lightning indexer: arguments and meaning
  *
- * The form is the absorbed one: mla_front multiplies the query by the key half of kv_b, mla_attend
- * attends over the cached latent rows (576 wide, one key for all heads), mla_out multiplies by the
+ * The form is the absorbed one. mla_front multiplies the query by the key half of kv_b. mla_attend
+ * attends over the cached latent rows (576 wide, one key for all heads). mla_out multiplies by the
  * value half.
  */
 #ifndef FATHOM_BACKEND_OP_ATTN_H

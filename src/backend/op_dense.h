@@ -1,8 +1,8 @@
 /* op_dense.h - embedding, norm, dense FFN, head, MTP front: arguments and meaning
  *
- * Numerics of every matrix product W x, here and in op_attn.h and op_moe.h unless it is said
- * otherwise: W decoded exactly, its scale applied per 128 x 128 block to the f32 partial sum, x
- * rounded to enum act_type, f32 accumulation in a fixed order.
+ * Numerics of every matrix product W x, here and in op_attn.h and op_moe.h unless said otherwise: W
+ * is decoded exactly and x rounded to enum act_type. Sums are f32, in a fixed order. The scale of a
+ * 128 x 128 block is applied to the f32 partial sum.
  */
 #ifndef FATHOM_BACKEND_OP_DENSE_H
 #define FATHOM_BACKEND_OP_DENSE_H

@@ -61,7 +61,7 @@ struct sample_row {
  *   ranks    u32 [n_row], device, written: the token's place among all n_vocab_used ids by raw
  *            logit, from 1 on, ties to the lower id; 0 without want_logprob
  *   top_ids, top_logprobs  [n_row][SAMPLE_TOP_MAX], device, descending; ties to the lower id
- * Needs    given rows behind all others: those that draw may need scratch memory, by row
+ * Needs    given rows behind all others: rows that draw may need scratch memory, by row
  * Edge     everything banned: the lowest id of what the mask allows, else id 0.
  *          NaN logits count as -inf. A given id from n_vocab_used on has logprob -inf and comes
  *          last.

@@ -28,7 +28,7 @@ enum parallel_cut { CUT_NONE, CUT_HEADS, CUT_INNER, CUT_VOCAB };
 /* parallel_one - one rank that has everything */
 static inline struct parallel parallel_one(void)
 {
-    return (struct parallel){.tp = {.rank = 0, .size = 1}};
+    return (struct parallel){.tp = {.rank = 0, .size = 1}, .is_slice = false};
 }
 
 /* parallel_n_rank - ranks that share the model */

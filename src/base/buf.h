@@ -36,9 +36,11 @@ const char *buf_str(const struct buf *b);
 /* buf_status - OK, or the reason why an append failed */
 fathom_err buf_status(const struct buf *b);
 
-/* buf_clear keeps the memory; buf_truncate keeps the first n bytes, n <= len; buf_consume drops the
- * first n bytes; buf_free releases and zeroes (the limit too); buf_steal hands the memory to the
- * caller (mem_free), NULL when empty. */
+/* buf_clear    - forget the bytes, keep the memory
+ * buf_truncate - keep the first n bytes, n <= len
+ * buf_consume  - drop the first n bytes
+ * buf_free     - release and zero, the limit too
+ * buf_steal    - hand the memory to the caller, who releases it with mem_free; NULL when empty */
 void buf_clear(struct buf *b);
 void buf_truncate(struct buf *b, size_t n);
 void buf_consume(struct buf *b, size_t n);

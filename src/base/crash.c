@@ -18,10 +18,10 @@ static struct crash {
     const char *version;
     char cause[CAUSE_BYTES];
     atomic_int cause_state; /* 0: none, 1: being written, 2: there */
-    atomic_uint next;       /* where the search for a free slot begins */
-    atomic_bool taken[CRASH_SLOTS];
-    atomic_bool written[CRASH_SLOTS];
-    char texts[CRASH_SLOTS][CRASH_TEXT_BYTES];
+    atomic_uint next;       /* where the search for a free entry begins */
+    atomic_bool taken[CRASH_ENTRIES];
+    atomic_bool written[CRASH_ENTRIES];
+    char texts[CRASH_ENTRIES][CRASH_TEXT_BYTES];
     atomic_bool reporting;
     _Alignas(64) char stack[STACK_BYTES]; /* for a handler whose own stack has overflowed */
 } crash;
@@ -31,24 +31,24 @@ static struct crash {
 int crash_note(const char *text)
 {
     unsigned from = atomic_fetch_add(&crash.next, 1);
-    for (unsigned i = 0; i < CRASH_SLOTS; i++) {
-        unsigned slot = (from + i) % CRASH_SLOTS;
-        if (atomic_exchange(&crash.taken[slot], true)) continue;
+    for (unsigned i = 0; i < CRASH_ENTRIES; i++) {
+        unsigned entry = (from + i) % CRASH_ENTRIES;
+        if (atomic_exchange(&crash.taken[entry], true)) continue;
         size_t n = strlen(text);
         if (n >= CRASH_TEXT_BYTES) n = CRASH_TEXT_BYTES - 1;
-        memcpy(crash.texts[slot], text, n);
-        crash.texts[slot][n] = '\0';
-        atomic_store(&crash.written[slot], true);
-        return (int)slot;
+        memcpy(crash.texts[entry], text, n);
+        crash.texts[entry][n] = '\0';
+        atomic_store(&crash.written[entry], true);
+        return (int)entry;
     }
-    return CRASH_NO_SLOT;
+    return CRASH_NO_ENTRY;
 }
 
-void crash_drop(int slot)
+void crash_drop(int entry)
 {
-    if (slot == CRASH_NO_SLOT) return;
-    atomic_store(&crash.written[slot], false);
-    atomic_store(&crash.taken[slot], false);
+    if (entry == CRASH_NO_ENTRY) return;
+    atomic_store(&crash.written[entry], false);
+    atomic_store(&crash.taken[entry], false);
 }
 
 void crash_set_cause(const char *text)
@@ -105,7 +105,7 @@ static const char *signal_text(int number)
 static void put_in_flight(int fd)
 {
     unsigned n = 0;
-    for (int i = 0; i < CRASH_SLOTS; i++) {
+    for (int i = 0; i < CRASH_ENTRIES; i++) {
         if (!atomic_load(&crash.written[i])) continue;
         if (n++ >= LIST_MAX) continue;
         put(fd, n == 1 ? "in flight:\n    " : "    ");

@@ -5,7 +5,7 @@
  * way: status and core dump are what they would have been. The handler has no argument,
  * which is why the table of what is in flight is global.
  *
- * A slot is FREE or TAKEN; whoever takes it writes its text before it says TAKEN, so the handler
+ * An entry is FREE or TAKEN; whoever takes it writes its text before it says TAKEN, so the handler
  * never reads half a text. Everything here is lock-free.
  */
 #ifndef FATHOM_BASE_CRASH_H
@@ -13,20 +13,20 @@
 
 #include <signal.h>
 
-enum { CRASH_SLOTS = 8192, CRASH_TEXT_BYTES = 56, CRASH_NO_SLOT = -1 };
+enum { CRASH_ENTRIES = 8192, CRASH_TEXT_BYTES = 56, CRASH_NO_ENTRY = -1 };
 
 /* crash_install - from now on; `version` outlives the process. Once, from the main thread. */
 void crash_install(const char *version);
 
-/* crash_note - name something in flight; CRASH_NO_SLOT when the table is full: it goes unnamed
+/* crash_note - name something in flight; CRASH_NO_ENTRY when the table is full: it goes unnamed
  *
  *   text  cut to CRASH_TEXT_BYTES - 1; printable
  * Any thread may call it.
  * Cost  a few loads, however many are in flight. */
 int crash_note(const char *text);
 
-/* crash_drop - it has ended; accepts CRASH_NO_SLOT */
-void crash_drop(int slot);
+/* crash_drop - it has ended; accepts CRASH_NO_ENTRY */
+void crash_drop(int entry);
 
 /* crash_set_cause - what a following abort() is about; the first one counts */
 void crash_set_cause(const char *text);

@@ -29,9 +29,9 @@ struct hash128 hash_keyed(const struct hash128 *key, const void *data, size_t n)
 
 /* hash_checksum - tells damage, not malice
  *
- * Two inputs of one length that differ within one aligned group of 8 bytes never have the same sum,
- * others by chance of 2^-64: each of 8 lanes steps by a bijection of its state and of the word that
- * it takes in, and so does the joining of lanes.
+ * Two inputs of one length that differ within one aligned group of 8 bytes never have the same sum.
+ * Other inputs have it by a chance of 2^-64. Each of 8 lanes steps by a bijection of its state and
+ * of the word that it takes in, and the lanes are joined by such steps too.
  * Cost    that of reading the bytes from memory. */
 uint64_t hash_checksum(const void *data, size_t n);
 

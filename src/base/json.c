@@ -66,7 +66,7 @@ static bool step_up(char *text)
 }
 
 /* The shortest decimal that reads back as v >= 0, the nearest to v among these. Below a power of
- * two doubles are denser than above it, so the nearest decimal of some length may read back as
+ * two doubles are denser than above it. So the nearest decimal of some length may read back as
  * another double while the next one up still reads back as v. */
 static void shortest_decimal(struct decimal *out, double v)
 {

@@ -1,8 +1,9 @@
 /* json.h - JSON in and out, over jansson's trees
  *
- * Jansson owns the tree (key order kept); this file reads and writes it: strict UTF-8, limits,
- * errors with a position, typed access with the path in the message, Python's spelling on output.
- * Ownership follows jansson: a `new` reference is released with json_decref, a borrowed one is not.
+ * Jansson owns the tree and keeps the order of keys. This file reads and writes it: strict UTF-8,
+ * limits, errors with a position, typed access with the path in the message, Python's spelling on
+ * output. Ownership follows jansson: a `new` reference is released with json_decref, a borrowed one
+ * is not.
  */
 #ifndef FATHOM_BASE_JSON_H
 #define FATHOM_BASE_JSON_H

@@ -1,9 +1,8 @@
 /* json_read.c - the reader of JSON texts: jansson's trees, our own scanning
  *
- * Jansson's scanner passes over a
- * failed allocation within a string and goes on behind its own buffer, and has no value for
- * integers beyond 64 bits; here each allocation that fails is ENOMEM, and such an integer is
- * json.h's.
+ * Jansson's scanner passes over a failed allocation within a string and goes on behind its own
+ * buffer. It has no value for integers beyond 64 bits. Here each allocation that fails is ENOMEM,
+ * and such an integer is json.h's.
  *
  * Invariant: at <= n; what stands before `at` has been taken. Recursion is bounded by
  * LIMIT_JSON_DEPTH. */

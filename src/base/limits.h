@@ -5,7 +5,7 @@
 enum {
     LIMIT_JSON_DEPTH = 512,                     /* nesting of a JSON body: 400 / EFORMAT */
     LIMIT_PATH_BYTES = 4096,                    /* a path: EINVAL */
-    LIMIT_TENSOR_RANK = 8,                      /* dimensions of a tensor: EFORMAT */
+    LIMIT_TENSOR_DIMS = 8,                      /* dimensions of a tensor: EFORMAT */
     LIMIT_SAFETENSORS_HEADER_BYTES = 100 << 20, /* header of one shard: EFORMAT */
     LIMIT_HTTP_HEAD_BYTES = 64 << 10,           /* request line and headers: 431, closed */
     LIMIT_HTTP_HEAD_MS = 30000,                 /* for them to come: closed */

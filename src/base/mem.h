@@ -1,8 +1,8 @@
 /* mem.h - the allocator of the program
  *
- * Thin over malloc, with two powers that tests need: the Nth allocation of this thread can be
- * made to fail, and allocation can be forbidden on this thread (the engine forbids it inside a
- * step in builds with FATHOM_DCHECK). mem_free accepts NULL.
+ * Thin over malloc, with two powers that tests need: the Nth allocation of this thread can be made
+ * to fail, and allocation can be forbidden on this thread. The engine forbids it inside a step in
+ * builds with FATHOM_DCHECK. mem_free accepts NULL.
  */
 #ifndef FATHOM_BASE_MEM_H
 #define FATHOM_BASE_MEM_H
@@ -31,9 +31,12 @@ fathom_err mem_grow(void *array, size_t *cap, size_t n, size_t size);
 /* mem_alloc_aligned - align is a power of two >= 8; released with mem_free */
 void *mem_alloc_aligned(size_t align, size_t bytes);
 
-/* mem_alloc_pages - zeroed memory on a page boundary, for what is large and lives long: the system
- * provides a page when it is first touched, so that a cache of gigabytes costs nothing until it is
- * used. NULL when out of memory. Released with mem_free_pages alone, which accepts NULL. */
+/* mem_alloc_pages - zeroed memory on a boundary of memory pages, for what is large and lives long
+ *
+ * The system provides a memory page when it is first touched, so a cache of gigabytes costs nothing
+ * until it is used.
+ * Returns  NULL when out of memory.
+ * Owns     the caller, who releases it with mem_free_pages alone; that accepts NULL. */
 void *mem_alloc_pages(size_t bytes);
 
 /* mem_touch_pages - has the system provide these bytes now; what they hold does not change, and

@@ -1,10 +1,10 @@
 /* thread.c - one loop at a time
  *
- * `ticket` is the loop's number in its high half and its unclaimed items in the
- * low half; the caller publishes a loop by storing it and then works too. Whoever swaps the ticket
- * for one item less owns that item; a swap with a past number fails, so a worker that comes late
- * (or was off its processor meanwhile) touches nothing. The caller returns when all items are
- * done: it waits for workers that hold an item, never for one that sleeps.
+ * `ticket` is the loop's number in its high half and its unclaimed items in the low half. The
+ * caller publishes a loop by storing it and then works too. A thread that swaps the ticket for one
+ * item less owns that item. A swap with a past number fails, so a worker that comes late, or was
+ * off its processor meanwhile, touches nothing. The caller returns when all items are done: it
+ * waits for workers that hold an item, never for one that sleeps.
  *
  *   task, arg, n_item  change only while no item is unclaimed or unfinished
  */
@@ -23,7 +23,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 
-enum { SPIN_TURNS = 4000 };
+enum { SPINS_MAX = 4000 };
 
 struct worker {
     struct thread_pool *pool;
@@ -89,7 +89,7 @@ static void take_items(struct thread_pool *p, uint32_t loop, unsigned worker)
 /* Waits for a loop other than `seen`, into *loop; false when the pool stops. */
 static bool wait_for_loop(struct thread_pool *p, uint32_t seen, uint32_t *loop)
 {
-    for (int turn = 0; turn < SPIN_TURNS; turn++) {
+    for (int spin = 0; spin < SPINS_MAX; spin++) {
         *loop = loop_of(atomic_load_explicit(&p->ticket, memory_order_acquire));
         if (*loop != seen) return true;
         cpu_relax();
@@ -188,10 +188,10 @@ void thread_pool_run(struct thread_pool *p, size_t n_item, thread_task *task, vo
         pthread_mutex_unlock(&p->lock);
     }
     take_items(p, loop, 0);
-    int turn = 0;
+    int spin = 0;
     while (atomic_load_explicit(&p->n_done, memory_order_acquire) != n_item) {
-        if (turn < SPIN_TURNS) {
-            turn++;
+        if (spin < SPINS_MAX) {
+            spin++;
             cpu_relax();
         } else {
             sched_yield(); /* more workers than processors: let them finish */

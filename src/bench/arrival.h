@@ -1,8 +1,8 @@
 /* arrival.h - when requests are due
  *
  * The time between two arrivals is drawn from a gamma distribution of shape `burstiness` and mean
- * 1 / rate: 1 is a Poisson process, less comes in bursts, more is even. Without a ramp the times
- * are then scaled so that the last request is due at n / rate: a run offers the rate that it names,
+ * 1 / rate. 1 is a Poisson process, less comes in bursts, more is even. Without a ramp the times
+ * are then scaled so that the last request is due at n / rate. A run offers the rate that it names,
  * whatever the draw.
  */
 #ifndef FATHOM_BENCH_ARRIVAL_H

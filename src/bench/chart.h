@@ -1,8 +1,8 @@
-/* chart.h - a line chart as SVG for a page of HTML, with its legend and its table
+/* chart.h - a line chart as SVG for an HTML page, with its legend and its table
  *
- * Colours are classes (c0 .. c7) that the page's style sheet gives meaning, so that one drawing
- * serves light, dark and paper; lines also differ by the shape of their marks and by dashes, for
- * readers who do not see the colours. The table holds every value that is drawn.
+ * Colours are classes (c0 .. c7) that the style sheet gives meaning, so that one drawing serves
+ * light, dark and paper. Lines also differ by the shape of their marks and by dashes, for readers
+ * who do not see the colours. The table holds every value that is drawn.
  */
 #ifndef FATHOM_BENCH_CHART_H
 #define FATHOM_BENCH_CHART_H
@@ -31,7 +31,7 @@ struct chart_line {
 };
 
 struct chart {
-    char id[64]; /* unique in the page */
+    char id[64]; /* unique in the report */
     const char *title;
     const char *x_label;
     const char *y_label;

@@ -6,8 +6,8 @@
  *   sharegpt           first question and answer of each conversation of a JSON file
  *   custom             JSON lines {"prompt": "...", "output_tokens": N}
  *
- * Words are tokens of a space and letters, which no pre-tokenizer of this family joins or splits:
- * the tokens of a text of words are those that it was made of.
+ * Words are tokens of a space and letters, which no pre-tokenizer of this family joins or splits.
+ * So a text of words has the tokens that it was made of.
  */
 #ifndef FATHOM_BENCH_DATASET_H
 #define FATHOM_BENCH_DATASET_H

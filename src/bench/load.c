@@ -398,8 +398,8 @@ static fathom_err collect_finished(struct loop *l)
     return l->out_of_memory ? FATHOM_ENOMEM : FATHOM_OK;
 }
 
-/* Starts what is due and has room. A request may be over before it has been waited for, when its
- * answer is there at once: that makes room again, and no socket would tell of it later. */
+/* Starts what is due and has room. A request whose answer is there at once may be over before it
+ * has been waited for. That makes room again, and no socket would tell of it later. */
 static fathom_err start_and_collect(struct loop *l)
 {
     size_t n_before;

@@ -417,7 +417,7 @@ static struct cost cost_front(const struct context *x)
     return sum(all, product(p, t, c->index_n_head, c->hidden, 2));
 }
 
-/* Rows that the tokens of a step see, and those that are read, once for each request. */
+/* Rows that the tokens of a step see, and rows that are read, once for each request. */
 static void visible(const struct context *x, double limit, double *seen, double *read)
 {
     double context = x->batch.max_context;

@@ -1,4 +1,4 @@
-/* report.c - the page: what is at a glance, checks, tables, sections, and how it looks */
+/* report.c - the report: what is at a glance, checks, tables, sections, and how it looks */
 #include "bench/report.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 static const double saturated_from = 0.95; /* of the best output rate */
 
-/* ---- how the page looks: light, dark, on paper -------------------------------------------- */
+/* ---- how the report looks: light, dark, on paper -------------------------------------------- */
 
 static const char style_sheet[] =
     ":root{color-scheme:light dark;--paper:#fbfaf8;--card:#fff;--ink:#1d1f23;--soft:#5d636e;"
@@ -285,7 +285,7 @@ static const char words[] =
     "(Little's law, within 5 %), the client had time to spare, and no prompt had been sent "
     "before.</dd></dl>\n";
 
-/* ---- the page ---------------------------------------------------------------------------- */
+/* ---- the HTML page ----------------------------------------------------------------------- */
 
 static void add_header(struct buf *out, const struct report_data *r, const struct report_options *o,
                        const struct section *sections, size_t n)

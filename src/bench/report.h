@@ -1,6 +1,6 @@
-/* report.h - one page of HTML from the results of benchmarks: charts, tables, checks
+/* report.h - one HTML page from the results of benchmarks: charts, tables, checks
  *
- * The page stands alone: no script is needed to read it, nothing is fetched. Series that differ in
+ * The HTML stands alone: no script is needed to read it, nothing is fetched. Series that differ in
  * one thing (engine, model, length of input or of output) are drawn together.
  */
 #ifndef FATHOM_BENCH_REPORT_H
@@ -18,7 +18,7 @@ struct report_options {
     size_t n_zoom;
 };
 
-/* report_write - the page
+/* report_write - the HTML page
  *
  *   r  arranged
  * Errors  EINVAL when there is no point; ENOMEM. */

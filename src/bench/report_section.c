@@ -21,7 +21,7 @@ static unsigned difference(const struct report_series *a, const struct report_se
     return bits;
 }
 
-/* Adds those that differ from series i in `bit` alone; false when there are none, or when an
+/* Adds the series that differ from series i in `bit` alone; false when there are none, or when an
  * earlier one has them all. */
 static bool gather(struct section *s, const struct report_data *r, size_t i, unsigned bit)
 {
@@ -69,9 +69,9 @@ size_t sections_make(struct section *out, const struct report_data *r)
 
 /* ---- names ------------------------------------------------------------------------------- */
 
-void part_end(struct buf *page, struct buf *part)
+void part_end(struct buf *html, struct buf *part)
 {
-    if (buf_status(part) != FATHOM_OK) page->failed = true;
+    if (buf_status(part) != FATHOM_OK) html->failed = true;
     buf_free(part);
 }
 
@@ -266,7 +266,7 @@ static void fill_line(struct chart_line *l, const struct report_series *s, const
     }
 }
 
-static void name_line(struct buf *page, struct chart_line *l, const struct report_series *s,
+static void name_line(struct buf *html, struct chart_line *l, const struct report_series *s,
                       unsigned differ, const char *figure)
 {
     struct buf name = {0};
@@ -274,12 +274,12 @@ static void name_line(struct buf *page, struct chart_line *l, const struct repor
     (void)snprintf(l->name, sizeof l->name, "%s%s%s", buf_str(&name),
                    name.len && *figure ? ", " : "", figure);
     if (!l->name[0]) (void)snprintf(l->name, sizeof l->name, "%s", s->first->engine);
-    part_end(page, &name);
+    part_end(html, &name);
 }
 
 /* ---- charts ------------------------------------------------------------------------------ */
 
-/* The page under way. */
+/* The report under way. */
 struct sheet {
     struct buf *out;
     const struct report_data *data;

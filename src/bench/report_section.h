@@ -1,4 +1,4 @@
-/* report_section.h - which series of a page are drawn together, and their charts */
+/* report_section.h - which series of a report are drawn together, and their charts */
 #ifndef FATHOM_BENCH_REPORT_SECTION_H
 #define FATHOM_BENCH_REPORT_SECTION_H
 
@@ -38,7 +38,7 @@ void series_name(struct buf *out, const struct report_series *s, unsigned differ
 fathom_err section_write(struct buf *out, const struct report_data *r, const uint32_t *zooms,
                          size_t n_zoom, const struct section *s, size_t i);
 
-/* part_end - release a text that was made for a page; when it failed, so has the page */
-void part_end(struct buf *page, struct buf *part);
+/* part_end - release a text that was made for the report; when it failed, so has the report */
+void part_end(struct buf *html, struct buf *part);
 
 #endif

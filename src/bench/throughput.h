@@ -18,7 +18,7 @@ struct throughput_result {
     double seconds;
 };
 
-/* throughput_run - n items; those that wait for room in the queue are submitted as it empties
+/* throughput_run - n items; items that wait for room in the queue are submitted as it empties
  *
  *   bos_id  put in front of every prompt; -1: nothing is
  * Errors  of fathom_submit; EDEVICE when the engine fails; ENOMEM. */

@@ -9,7 +9,7 @@
  *
  * A tool whose arguments are not held to its schema takes any object, or any parameters.
  *
- * A V3.2 string is raw text, so what a schema says of it is decided on its characters; the lengths
+ * A V3.2 string is raw text, so what a schema says of it is decided on its characters. The lengths
  * of a text that has no other rule are counted up to RAW_LENGTH_MAX and not beyond.
  */
 #include "chat/call_grammar.h"

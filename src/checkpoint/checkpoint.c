@@ -3,8 +3,8 @@
  * Invariants, from the end of checkpoint_open until checkpoint_close:
  *   1. tensors[] is strictly ascending by name: no name comes twice.
  *   2. each tensor's bytes lie inside the shard i_shard; inside a shard no two overlap.
- *   3. buckets[] is an open-addressed hash table of tensors[] by name: a bucket holds 1 + an index
- *      or 0, at most half of the buckets are taken, the number of buckets is a power of two.
+ *   3. buckets[] is an open-addressed hash table of tensors[] by name. A bucket holds 1 + an index
+ *      or 0. At most half of the buckets are taken; their number is a power of two.
  *   4. nothing of this changes; only the list of side files grows, under its own lock.
  * checkpoint_check asserts 1 to 3.
  */

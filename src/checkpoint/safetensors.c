@@ -115,9 +115,9 @@ static fathom_err read_shape(const struct parse *p, const json_t *entry, struct 
              json_type_text(shape));
     }
     size_t n_dim = json_array_size(shape);
-    if (n_dim > LIMIT_TENSOR_RANK) {
+    if (n_dim > LIMIT_TENSOR_DIMS) {
         FAIL(p->d, FATHOM_EFORMAT, "%s: %s: %zu dimensions, at most %d are allowed", p->where,
-             t->name, n_dim, LIMIT_TENSOR_RANK);
+             t->name, n_dim, LIMIT_TENSOR_DIMS);
     }
     t->n_dim = (uint32_t)n_dim;
     uint64_t n_bit = bits;

@@ -19,7 +19,7 @@ struct tensor {
     enum dtype dtype;       /* DTYPE_NONE: a type that the engine has no use for */
     const char *dtype_name; /* as the header spells it; never NULL */
     uint32_t n_dim;
-    uint64_t dim[LIMIT_TENSOR_RANK];
+    uint64_t dim[LIMIT_TENSOR_DIMS];
     const void *data; /* mapped; may be unaligned */
     uint64_t n_bytes;
     uint32_t i_shard; /* of the checkpoint; 0 in a file by itself */
@@ -38,10 +38,10 @@ struct safetensors {
  *   out    filled, or empty on failure; released by safetensors_free
  * Edge    an element type that safetensors knows and the engine does not is listed as DTYPE_NONE;
  *         bytes that belong to no tensor are legal; so is a tensor without elements.
- * Errors  EFORMAT  a file shorter than its header, a header over LIMIT_SAFETENSORS_HEADER_BYTES or
- *                  not a JSON object, an entry of the wrong form, a name that comes twice, an
- *                  unknown type, a range that is reversed, past the end, of another size than type
- *                  and shape ask for, or that overlaps another tensor's
+ * Errors  EFORMAT  a file shorter than its header; a header over LIMIT_SAFETENSORS_HEADER_BYTES or
+ *                  not a JSON object; an entry of the wrong form, a name that comes twice, an
+ *                  unknown type. A range that is reversed, ends past the file, overlaps another
+ *                  tensor's, or has another size than type and shape ask for.
  *         ENOMEM */
 fathom_err safetensors_parse(struct safetensors *out, const void *data, size_t n, const char *where,
                              fathom_diag *d);

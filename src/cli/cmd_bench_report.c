@@ -1,4 +1,4 @@
-/* cmd_bench_report.c - fathom bench report: results to one page */
+/* cmd_bench_report.c - fathom bench report: results to one HTML page */
 #include <stdio.h>
 #include <time.h>
 
@@ -26,7 +26,7 @@ fathom_err cmd_bench_report(const struct invocation *v, fathom_diag *d)
     const struct settings *s = v->settings;
     struct report_data data = {0};
     struct report_options o = {.title = s->bench.title};
-    struct buf page = {0};
+    struct buf html = {0};
     char made[64];
     char date[32] = "";
     time_t now = (time_t)clock_unix_s();
@@ -43,12 +43,12 @@ fathom_err cmd_bench_report(const struct invocation *v, fathom_diag *d)
     if (localtime_r(&now, &t)) (void)strftime(date, sizeof date, "%Y-%m-%d", &t);
     (void)snprintf(made, sizeof made, "fathom %s, %s", FATHOM_VERSION, date);
     o.made = made;
-    TRY_GOTO(report_write(&page, &data, &o, d), done);
-    TRY_GOTO(os_write_file(s->bench.output, buf_str(&page), page.len, false, d), done);
+    TRY_GOTO(report_write(&html, &data, &o, d), done);
+    TRY_GOTO(os_write_file(s->bench.output, buf_str(&html), html.len, false, d), done);
     print_row("report", "%s: %zu points, %zu series, %zu kB", s->bench.output, data.n_point,
-              data.n_series, page.len / 1000);
+              data.n_series, html.len / 1000);
 done:
-    buf_free(&page);
+    buf_free(&html);
     report_data_free(&data);
     return err;
 }

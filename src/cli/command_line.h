@@ -105,7 +105,7 @@ struct bench_settings {
     const char *output_lens;
     double pause;
 
-    const char *output; /* the page of bench report */
+    const char *output; /* the HTML file of bench report */
     const char *title;
     const char *zoom;
 };

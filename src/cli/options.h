@@ -139,9 +139,10 @@ struct option_input {
  *   s      written; settings_init is done here. The caller frees it, after an error too.
  *   notes  a line for each option that was accepted without effect, and for each that was refused
  *          beside the first
- * Forms: --name value, --name=value, --name, --no-name, alias; _ may stand for - in a name, and a
- * beginning that fits one name alone for the name; --name.key value for an option that is a JSON
- * object; after "--" everything is plain. With --help the rest is not checked.
+ * Forms: --name value, --name=value, --name, --no-name, alias. In a name _ may stand for -, and a
+ * beginning that fits one name alone stands for that name. --name.key value sets one key of an
+ * option that is a JSON object. After "--" everything is plain. With --help the rest is not
+ * checked.
  * Errors  EINVAL: unknown option (with the nearest known one), bad value (with what is accepted),
  *         refused option (with the reason); EFORMAT, EIO, ENOTFOUND: the file; ENOMEM. */
 fathom_err options_parse(struct settings *s, enum command command, const struct option_input *in,

@@ -30,10 +30,10 @@ struct option_match {
  *         not have it. */
 fathom_err option_find(const struct option_walk *w, const char *arg, struct option_match *out);
 
-/* option_set - check one value and store it where the table says; then the answer of an option that
- * has no effect (a note) or is refused (counted; the first message goes to diag, the rest to notes)
+/* option_set - check one value and store it where the table says; then the option's answer
  *
- * A list grows by the value. A refusal is no error.
+ * An option that has no effect answers with a note. One that is refused is counted: the first
+ * message goes to diag, the rest to notes. A list grows by the value. A refusal is no error.
  * Errors  EINVAL: a bad value; ENOMEM. */
 fathom_err option_set(struct option_walk *w, const struct option *o, const char *text);
 
@@ -84,7 +84,7 @@ fathom_err speculative_parse(const char *text, uint32_t *n_draft, fathom_diag *d
  * null for an empty file
  *
  * Scalars without quotes are read as YAML 1.1 has them for the types of JSON: null and ~, true and
- * false with yes, no, on and off, decimal integers and numbers; all else is a string. Keys are
+ * false with yes, no, on and off, decimal integers and numbers. All else is a string. Keys are
  * scalars. Anchors are followed; a value that contains itself is an error.
  * Errors  ENOTFOUND, EIO: it cannot be read. EFORMAT with line and column: it is no YAML, nested
  *         deeper than 64 levels, or larger than 1 MiB. ENOMEM. */

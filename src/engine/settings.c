@@ -1,3 +1,4 @@
+/* settings.c - from fathom_options to what the engine runs with */
 #include "engine/settings.h"
 
 #include <string.h>
@@ -74,8 +75,8 @@ static fathom_err resolve_backend(struct engine_settings *out, const fathom_opti
     FAIL(d, FATHOM_EUNSUPPORTED, "--backend: no backend has the number %d", (int)o->backend);
 }
 
-/* A device for each rank that runs here, of which there is one. It is bound to the thread that works
- * with it (step_runner.h). */
+/* A device for each rank that runs here, of which there is one. It is bound to the thread that
+ * works with it (step_runner.h). */
 static fathom_err resolve_devices(struct engine_settings *out, const fathom_options *o,
                                   fathom_diag *d)
 {

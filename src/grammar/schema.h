@@ -142,8 +142,8 @@ fathom_err schema_flat_item(const struct schema_flat *f, size_t i, json_t **out)
 /* schema_same_value - the equality of JSON schema: 1 is 1.0 */
 bool schema_same_value(const json_t *a, const json_t *b);
 
-/* schema_keep_allowed - f->values become those that meet the other constraints; nothing without
- * values. f has no groups. */
+/* schema_keep_allowed - f->values keep the values that meet the other constraints. Without values
+ * nothing happens. f has no groups. */
 fathom_err schema_keep_allowed(struct schema_compiler *c, struct schema_flat *f);
 
 /* schema_build_string - the texts, over code points, of the strings that constraints describe: the

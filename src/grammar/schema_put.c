@@ -5,7 +5,7 @@
  * not recurse with the schema. What put_schema draws in place holds no schema but `true`.
  *
  * Alternatives are drawn side by side into one rule, where the subset construction merges their
- * common beginnings: {"kind": "a", ...} or {"kind": "b", ...} is decided at the letter where they
+ * common beginnings. {"kind": "a", ...} or {"kind": "b", ...} is decided at the letter where they
  * differ.
  */
 #include <string.h>

@@ -106,8 +106,9 @@ void prefix_keep_offered(struct prefix_cache *c, uint32_t n);
  * prefix_n_margin - pages that a request shall find available without a copy being made first. It
  * counts when copies cost other records their memory.
  *
- * prefix_is_due - whether the next copy is to be made as soon as there is time: memory has a free
- * place, or a disk behind it, or fewer pages than the margin are available without a copy */
+ * prefix_is_due - whether the next copy is to be made as soon as there is time. It is when memory
+ * has a free place, when a disk stands behind it, or when fewer pages than the margin are available
+ * without a copy. */
 uint32_t prefix_n_offered(const struct prefix_cache *c);
 uint32_t prefix_n_margin(const struct prefix_cache *c);
 bool prefix_is_due(const struct prefix_cache *c);

@@ -119,8 +119,8 @@ static int by_order(const void *a, const void *b)
     return (x->order > y->order) - (x->order < y->order);
 }
 
-/* A place whose record has not been taken is empty from now on, as far as the disk lets us: else it
- * would be counted again after the next start. */
+/* A place whose record has not been taken is empty from now on, as far as the disk lets us.
+ * Else it would be counted again after the next start. */
 static void forget_record(struct tier_disk *t, uint32_t place)
 {
     memset(t->block, 0, DIRECT_ALIGN);

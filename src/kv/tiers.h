@@ -79,10 +79,10 @@ void tiers_keep(struct tiers *t, const struct tier_name *name, uint32_t page, bo
 /* tiers_use - a record counts as used; false when it is nowhere */
 bool tiers_use(struct tiers *t, const struct hash128 *key);
 
-/* tiers_has_room - whether a page could be kept without giving up one that is not written yet
- * tiers_may_copy - whether, besides, the step may copy one more page ahead of need
+/* tiers_has_room - whether a page could be kept without giving up one that is not written yet.
+ * tiers_may_copy - whether, besides, the step may copy one more page ahead of need.
  * tiers_keep_all - whether keeping a page loses no other: there is a free place, or a disk behind
- * memory */
+ * memory. */
 bool tiers_has_room(const struct tiers *t);
 bool tiers_may_copy(const struct tiers *t);
 bool tiers_keep_all(const struct tiers *t);

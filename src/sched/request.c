@@ -27,7 +27,7 @@
  *                 |  ^
  *                 +--+ fill                 end, from any live state: cancelled, expired, failed
  *
- *   preempt forgets what was computed, never what was drawn: the request comes back with its output
+ *   preempt forgets what was computed, never what was drawn. The request comes back with its output
  *   as if it were part of the prompt, and goes on to the same bits. What it had computed may still
  *   be in the prefix cache, or in the tiers. stop_fetch does the same to a request that has not run
  *   yet: what was filled stays in the prefix cache. */

@@ -9,26 +9,26 @@
  *   3. RUNNING and FETCHING requests <= max_num_seqs.
  *   4. A page has as many holders as there are RUNNING or FETCHING requests with it in
  *      pages[0 .. n_page). With a prefix cache every full page of a RUNNING request is published,
- *      and so is every filled page of a FETCHING one; the cache finds them by the request's tokens.
+ *      and so is every filled page of a FETCHING one. The cache finds them by the request's tokens.
  *      Nobody writes to a published page.
  *   5. Plans under way are given and not committed: max_flight of them at most, in a ring, oldest
  *      first. n_planned of a request is what its entries in them compute, each going on where the
  *      one before it ends and the first at n_computed. All but the oldest are made ahead. A plan
- *      made ahead has one token each of the requests of the plan before it, in the same order, but
- *      for those that end with that plan by their length. Whoever ends otherwise is in none.
+ *      made ahead has one token each of the requests of the plan before it, in the same order. A
+ *      request whose length ends it in that plan is left out; one that ends otherwise is in none.
  *   6. After sched_plan, if a request is live, the first one has an entry, or one is FETCHING. The
  *      first may take the pages of all others, one request of any legal length fits in the pool,
  *      and FETCHING has a time limit. So work always ends.
  *
  * Pages. A request is admitted with the pages of all its known tokens, and only if as many more
- * pages are available as requests are RUNNING: each can grow once before anybody is preempted for
- * it. The leading pages come from the prefix cache if they are there. The page with the last token
- * never does, since that token's logits are wanted. Later the request takes one page whenever its
- * newest token begins one. With drafts it also takes the pages of their positions, and of the
+ * pages are available as requests are RUNNING. So each can grow once before anybody is preempted
+ * for it. The leading pages come from the prefix cache if they are there. The page with the last
+ * token never does, since that token's logits are wanted. Later the request takes one page whenever
+ * its newest token begins one. With drafts it also takes the pages of their positions, and of the
  * positions that the next drafts will be made at, if that costs nobody a preemption.
  *
  * Fetching. If the tiers have pages of a request beyond the cache, the request takes its pages as
- * others do and has them filled before it runs; requests behind it are admitted meanwhile. Filling
+ * others do and has them filled before it runs. Requests behind it are admitted meanwhile. Filling
  * stops when all pages have come, when one is gone, or when computing them would have been faster;
  * the request runs from there.
  *
@@ -41,10 +41,10 @@
  * cached pages only when it has all its logits.
  *
  * Planning ahead (overlap scheduling). Whatever the steps under way write lies in pages that their
- * requests had when they were planned. Such a page may be given back before they have run, when a
- * request ends or goes on with another's page of the same tokens; whoever takes it writes it in a
- * later step, and steps run one after the other. It is FREE, not CACHED: a row computed in vain
- * lies at n_computed or behind it, and what is published lies before it. */
+ * requests had when they were planned. Such a page may be given back before they have run: when a
+ * request ends, or when it goes on with another's page of the same tokens. Whoever takes the page
+ * writes it in a later step, and steps run one after the other. It is FREE, not CACHED: a row
+ * computed in vain lies at n_computed or behind it, and what is published lies before it. */
 #include "sched/sched.h"
 
 #include "base/assert.h"
@@ -364,7 +364,7 @@ static uint32_t n_holding(const struct sched *s)
     return s->running.n + s->fetching.n;
 }
 
-/* Whether the pages of a request can be had, those that were found counted in. */
+/* Whether the pages of a request can be had; pages that were found count too. */
 static bool has_room(const struct sched *s, const struct request *r, uint32_t n_found)
 {
     uint64_t n_take = request_n_page(r->n_token) - n_found;

@@ -110,9 +110,9 @@ enum { SCHED_FETCH_POLL_US = 100000 };
  *   plan  the newest under way: what sched_plan or sched_plan_ahead gave last
  *   next  filled; a plan that is not under way. Both are the scheduler's until their commit
  * Returns  false, with nothing changed, when max_flight plans are under way, or when the next step
- *          may be another one: there are drafts; a request draws nothing in the step, or stands
- *          still; one could be admitted, or fetches pages; a request would have to be preempted; no
- *          request goes on.
+ *          may be another one. That is so with drafts; when a request draws nothing in the step,
+ *          stands still, fetches pages or could be admitted; when one would have to be preempted;
+ *          and when no request goes on.
  * Cost     O(RUNNING). */
 bool sched_plan_ahead(struct sched *s, const struct plan *plan, struct plan *next);
 
@@ -124,8 +124,8 @@ bool sched_plan_ahead(struct sched *s, const struct plan *plan, struct plan *nex
  *
  *   plan   the oldest under way
  *   drawn  [n_draw] the tokens drawn: those of an entry from i_draw on. A token drawn after a draft
- *          counts as long as that draft and those before it are the tokens drawn there; later ones
- *          are dropped, and the rows of wrong drafts are as if never written */
+ *          counts as long as that draft and all drafts before it are the tokens drawn there. Later
+ *          tokens are dropped, and the rows of wrong drafts are as if never written. */
 void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn, uint64_t now_us);
 
 /* sched_abort - no step under way was computed: all plans are void, pages taken for them stay */

@@ -5,9 +5,9 @@
  * each tenant comes before the (n+1)-th of any. With one tenant the order is that of arrival.
  *
  * A tenant that has been silent gets no credit for it: its next turn is never before the last one
- * that was admitted. So a request that waits is overtaken by two kinds of requests only: by those
- * of a lower priority number, and by at most one request of each other tenant for each request of
- * its own tenant ahead of it.
+ * that was admitted. So only two kinds of requests overtake a request that waits: requests of a
+ * lower priority number, and requests of other tenants. The latter are at most one of each other
+ * tenant for each request of its own tenant that is ahead of it.
  */
 #ifndef FATHOM_SCHED_TURN_H
 #define FATHOM_SCHED_TURN_H

@@ -80,7 +80,7 @@ void job_release(struct job *job)
 {
     if (atomic_fetch_sub(&job->n_ref, 1) != 1) return;
     unlink_job(job);
-    crash_drop(job->crash_slot);
+    crash_drop(job->crash_entry);
     answer_free(&job->answer);
     grammar_release(job->grammar);
     api_request_free(&job->request);
@@ -104,7 +104,7 @@ fathom_err job_start(struct job **out, struct jobs *jobs, const struct job_setup
     job->tenant = setup->tenant;
     job->client = setup->client;
     job->attached = true;
-    job->crash_slot = CRASH_NO_SLOT;
+    job->crash_entry = CRASH_NO_ENTRY;
     job->start_us = clock_now_us();
     /* it can be a part of the answer's id, or is left out */
     const char *id = setup->request_id;

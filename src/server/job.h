@@ -86,7 +86,7 @@ struct job {
     uint32_t tenant; /* whose it is: fathom_request */
     uint64_t start_us;
     char request_id[LIMIT_REQUEST_ID_BYTES + 1]; /* of the header X-Request-Id; "": none */
-    int crash_slot;                              /* where a crash report finds its id */
+    int crash_entry;                             /* where a crash report finds its id */
 
     pthread_mutex_t lock;
     enum job_state state;

@@ -346,7 +346,7 @@ static fathom_err prepare(struct job *job)
                                  .request_id = r->request_id[0] ? r->request_id : job->request_id,
                                  .created = clock_unix_s()};
     TRY(answer_open(&job->answer, &setup));
-    job->crash_slot = crash_note(job->answer.id);
+    job->crash_entry = crash_note(job->answer.id);
     api_request_drop_body(r);
     job->choices = mem_calloc(job->answer.n_choice, sizeof *job->choices);
     return job->choices ? FATHOM_OK : FATHOM_ENOMEM;

@@ -2,7 +2,7 @@
  *
  * Invariants (response_store_check): the list of age runs from the oldest to the newest and holds
  * the listed links. Each listed link is in the bucket of its id. n_holder of a link counts the
- * list, the links after it and those who hold it. `bytes` sums all links, listed or not.
+ * list, the links after it and its holders. `bytes` sums all links, listed or not.
  */
 #include "server/response_store.h"
 

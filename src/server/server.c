@@ -11,7 +11,7 @@
  *               requests back in time
  *
  * Order of the end: no connection may be suspended when the HTTP library stops, so every job is
- * DONE before; the poll thread goes last, since it takes the FINISH events that release jobs.
+ * DONE before. The poll thread goes last, since it takes the FINISH events that release jobs.
  */
 #include "server/server.h"
 

@@ -1,7 +1,7 @@
 /* detok.h - streaming decoder: ids in, whole characters out
  *
- * Bytes of an unfinished character are held back (at most 3) until the next token completes them
- * or shows that they never will; then each maximal ill-formed part becomes U+FFFD.
+ * Bytes of an unfinished character are held back (at most 3) until the next token completes them or
+ * shows that they never will. Then each maximal ill-formed part becomes U+FFFD.
  */
 #ifndef FATHOM_TOKENIZER_DETOK_H
 #define FATHOM_TOKENIZER_DETOK_H

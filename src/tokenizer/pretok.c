@@ -1,3 +1,4 @@
+/* pretok.c - lists of patterns over pieces of text */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "tokenizer/pretok.h"
 

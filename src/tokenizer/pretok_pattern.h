@@ -2,9 +2,9 @@
  *
  * The reference runs them with Oniguruma (Ruby syntax) and Unicode 16.0. What both engines read
  * alike passes unchanged. \p{..}, \s and \d are written so that PCRE2 with Unicode 14.0 tables
- * gives 16.0's answer: a category gains the code points that came later, \s is White_Space. A
- * PCRE2 with newer tables loses nothing by it. What the engines read differently, and what this
- * family has no use for, is refused by name.
+ * gives 16.0's answer. A category gains the code points that came later; \s is White_Space. A PCRE2
+ * with newer tables loses nothing by it. What the engines read differently, and what this family
+ * has no use for, is refused by name.
  */
 #ifndef FATHOM_TOKENIZER_PRETOK_PATTERN_H
 #define FATHOM_TOKENIZER_PRETOK_PATTERN_H

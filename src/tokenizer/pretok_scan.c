@@ -140,9 +140,9 @@ static inline bool is_letter_ascii(unsigned char c)
     return (unsigned char)((c | 0x20) - 'a') < 26;
 }
 
-/* White space from p on: \s*[\r\n]+ takes it up to its last line end; without one, \s+(?!\S) all
- * of it at the end of the stretch and all but the last character before something else; \s+ the
- * one character that remains. */
+/* White space from p on. \s*[\r\n]+ takes it up to its last line end. Without a line end \s+(?!\S)
+ * takes all of it at the end of the stretch, and all but the last character before something else.
+ * \s+ takes the one character that remains. */
 static const unsigned char *match_white(const struct scan *c, const unsigned char *p)
 {
     const unsigned char *last = p, *after_line = NULL, *start = p;

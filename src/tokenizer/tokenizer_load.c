@@ -3,8 +3,8 @@
  * The large tables (vocab, merges) are read in place by a cursor, all else as small trees. What the
  * reference library would obey and this one cannot is refused by name. Keys that the reference
  * ignores are ignored. So are "truncation" and "padding" (settings of its callers) and options that
- * cannot matter here: every byte has a token, so that "unk_token", "fuse_unk" and "byte_fallback"
- * never apply, and no offsets are reported ("trim_offsets"). */
+ * cannot matter here. Every byte has a token, so "unk_token", "fuse_unk" and "byte_fallback" never
+ * apply. No offsets are reported ("trim_offsets"). */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,10 +1,10 @@
 /* test_flood [clients] [rounds] - more streaming clients at once than the queue has room for
  *
  * Every client gets one of two answers: a stream that is whole, or 429 with Retry-After. None is
- * torn, nothing is left in the server afterwards, every round leaves as many open descriptors as
- * there were before it, and after two rounds, which show how large buffers that are kept become, no
- * more memory is held. The engine is the scripted one, so the server is what is tested;
- * tests/e2e/test_pilot.py floods the program. */
+ * torn, and nothing is left in the server afterwards. Every round leaves as many open descriptors
+ * as there were before it. The first two rounds show how large the buffers become that are kept;
+ * after them no more memory is held. The engine is the scripted one, so the server is what is
+ * tested; tests/e2e/test_pilot.py floods the program. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

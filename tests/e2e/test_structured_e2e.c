@@ -161,7 +161,7 @@ static void test_completions_and_metrics(void **state)
 }
 
 /* All of it at once: forced calls of three choices in one stream, at temperature 1, with stop
- * strings and a least length; the client goes at the start, in the midst of a call, at its end. */
+ * strings and a least length. The client goes at the start, in the midst of a call, at its end. */
 static void test_leaving_forced_calls(void **state)
 {
     (void)state;

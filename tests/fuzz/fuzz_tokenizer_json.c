@@ -1,5 +1,5 @@
-/* A tokenizer.json from outside: opening it must not fail in any way but by its error, and what
- * opens must encode text and decode it back. */
+/* fuzz_tokenizer_json.c - a tokenizer.json from outside: opening it must not fail in any way but
+ * by its error, and what opens must encode text and decode it back */
 #include <stdint.h>
 #include <string.h>
 

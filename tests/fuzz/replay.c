@@ -1,8 +1,8 @@
 /* replay.c - runs a fuzzer's property over files, without a fuzzing engine
  *
- * Arguments are files or directories of files; every one is read and given to
- * LLVMFuzzerTestOneInput, then cut short at a few places, so that a corpus of whole inputs also
- * covers truncated ones. A directory without a file is an error: a corpus cannot vanish unnoticed.
+ * Arguments are files or directories of files. Every file is given to LLVMFuzzerTestOneInput, then
+ * cut short at a few places. So a corpus of whole inputs also covers truncated ones. A directory
+ * without a file is an error: a corpus cannot vanish unnoticed.
  */
 #include <dirent.h>
 #include <stdint.h>

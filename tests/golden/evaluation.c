@@ -1,3 +1,4 @@
+/* evaluation.c - prompts and greedy texts of the reference, read and compared */
 #include "golden/evaluation.h"
 
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* golden.c - a model on a named backend, fed in chunks */
 #include "golden/golden.h"
 
 #include <setjmp.h>

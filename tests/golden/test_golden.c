@@ -5,11 +5,11 @@
  *
  * tests/data/pilot holds, for six texts, the logits of the last positions, the MTP layer's logits
  * of the same positions and the log-probability of every next token. Each text is fed in steps of
- * CHUNK tokens; the relative L2 error of logits must stay within LIMIT. Of MTP logits, which come a
- * layer later, the position in the middle must stay within twice as much, and all together within
- * four times: where two experts are as good as equal, rounding turns a whole position. The longest
- * text (3303 tokens) is far beyond index_topk (256), so sparse attention is part of it. With TOKENS
- * only texts up to that length are compared and nothing else is done, for slow backends.
+ * CHUNK tokens; the relative L2 error of logits must stay within LIMIT. MTP logits come a layer
+ * later: their position in the middle must stay within twice as much, all together within four
+ * times. Where two experts are as good as equal, rounding turns a whole position. The longest text
+ * (3303 tokens) is far beyond index_topk (256), so sparse attention is part of it. With TOKENS only
+ * texts up to that length are compared and nothing else is done, for slow backends.
  *
  * The MTP layer at position i reads token i + 1 of the text. At the last position the text has
  * none; the reference read id 0 there, so that row is compared too, with id 0.

@@ -5,9 +5,9 @@
  * REFERENCE is a safetensors file with, for texts 0, 1, ..., tensors "i.ids" and "i.logits" of the
  * last positions (tools/make_wide_model.py makes one with its model). Texts are fed in steps of
  * CHUNK tokens; those of more than MAX_TOKENS are passed over. The relative L2 error of the
- * position in the middle must stay within LIMIT, that of all positions together within TOTAL_LIMIT:
- * rounding that turns a choice of one expert or row moves the few positions where candidates are
- * that close. */
+ * position in the middle must stay within LIMIT, that of all positions together within TOTAL_LIMIT.
+ * Rounding can turn the choice of an expert or a row; that moves the few positions where candidates
+ * are that close. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

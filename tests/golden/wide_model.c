@@ -1,3 +1,4 @@
+/* wide_model.c - a checkpoint made from its config.json and header */
 #include "golden/wide_model.h"
 
 #include <math.h>

@@ -31,8 +31,8 @@ void gen_config(struct backend_config *c, enum act_type act, enum kv_type kv, bo
 
 /* ---- weights: values are normal with standard deviation 1 / sqrt(n_col) ---- */
 
-/* gen_matrix - F8_E4M3 has power-of-two block scales when pow2, else any; the matrix is cut out of
- * a larger one, so that rows have a stride and element (0, 0) lies inside its block */
+/* gen_matrix - F8_E4M3 has power-of-two block scales when pow2, else any. The matrix is cut out of
+ * a larger one, so that rows have a stride and element (0, 0) lies inside its block. */
 struct tensor_view gen_matrix(struct gen *g, enum dtype t, uint32_t n_row, uint32_t n_col,
                               bool pow2);
 struct tensor_view gen_vector(struct gen *g, enum dtype t, uint32_t n, float mean, float std);
@@ -61,9 +61,11 @@ struct gen_request {
     uint32_t n_new;  /* tokens of this step */
 };
 
-/* gen_batch - pages are a random permutation of 0 .. *n_page - 1, with some left unused; entries
- * of page_table beyond a request's last page are -1; ids and next_ids are below n_vocab; the last
- * token of each request, and every 7th, wants logits (at most c->max_logit_row) */
+/* gen_batch - a batch of these requests
+ *
+ * Pages are a random permutation of 0 .. *n_page - 1, with some left unused. Entries of page_table
+ * beyond a request's last page are -1. Ids and next_ids are below n_vocab. The last token of each
+ * request, and every 7th, wants logits (at most c->max_logit_row). */
 void gen_batch(struct gen *g, const struct backend_config *c, const struct gen_request *r,
                uint32_t n_request, struct batch *out, uint32_t *n_page);
 

@@ -65,9 +65,8 @@ static void test_generated(void **state)
     }
 }
 
-/* With an input that is one at column k and zero elsewhere, logits are column k of the matrix: as
- * the backend decodes what it was given, on the way or in its products, and as tensor_view_row
- * does. */
+/* With an input that is one at column k and zero elsewhere, logits are column k of the matrix. The
+ * backend decodes it on the way or in its products; both have to be what tensor_view_row says. */
 static void test_decoded(void **state)
 {
     (void)state;

@@ -1,6 +1,7 @@
-/* test_bits [cases] [seed] - how a request is run does not show in its answer: tokens and
- * log-probabilities are the same bits as when it is run alone, by one thread, in one chunk, with
- * nothing cached and nothing guessed
+/* test_bits [cases] [seed] - how a request is run does not show in its answer
+ *
+ * Tokens and log-probabilities are the same bits as of the request run alone: by one thread, in one
+ * chunk, with nothing cached and no drafts.
  *
  * What may be done to a run is a table of features. Every pair of them gets a run, and so do random
  * sets of them until there have been enough cases; a case is one request of a run. The requests

@@ -1,5 +1,4 @@
-/* test_sched_sim [steps] [seed] - the scheduler alone, on generated loads, its checks on after
- * every call
+/* test_sched_sim [steps] [seed] - the scheduler alone on loads, checked after every call
  *
  * Each episode draws a pool, with or without a prefix cache, a budget, a limit of running requests
  * and a load: arrivals, lengths, texts that begin as earlier ones did, stops, cancels. The "cache"
@@ -17,10 +16,9 @@
  * Besides, small loads are each run to their end again and again, with one request cancelled before
  * the first step, before the second, and so on: every page comes back.
  *
- * In some episodes pages that leave the cache go to tiers: memory and a disk that is late, fails,
- * damages what it writes and is killed at the end of the episode; the next one may find what it
- * left. Rows are copied with their pages, so a wrong page, or a damaged one that is taken, is found
- * as any wrong row is. */
+ * In some episodes pages that leave the cache go to tiers: memory, and a disk that is late, fails,
+ * damages what it writes and dies with the episode; the next one may find what it left. Rows are
+ * copied with their pages, so a wrong or damaged page is found as any wrong row is. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,12 +1,12 @@
 /* race.h - who touched what of shared memory, and what has been waited for
  *
- * The kernels are compiled with the thread sanitizer's hooks, which race.cpp answers itself: each
+ * The kernels are compiled with the thread sanitizer's hooks, which race.cpp answers itself. Each
  * read and write of shared memory is compared with what other threads of the block did to the same
- * bytes and have not been waited for. What is waited for: __syncthreads; __syncwarp among a warp's
- * lanes; barrier.cluster; barriers in shared memory (mbarrier), which tell what those who arrived
- * had done and seen; shuffles and votes order nothing. A copy that counts at a barrier has written
- * when the barrier's phase is over, a warpgroup's product has read when it is waited for. A race
- * ends the process and names both threads.
+ * bytes and have not been waited for. These count as waiting: __syncthreads; __syncwarp among a
+ * warp's lanes; barrier.cluster; barriers in shared memory (mbarrier). An mbarrier tells what the
+ * threads that arrived had done and seen. Shuffles and votes order nothing. A copy that counts at a
+ * barrier has written when the barrier's phase is over, a warpgroup's product has read when it is
+ * waited for. A race ends the process and names both threads.
  */
 #ifndef FATHOM_TESTS_SIMT_RACE_H
 #define FATHOM_TESTS_SIMT_RACE_H

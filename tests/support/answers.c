@@ -1,3 +1,4 @@
+/* answers.c - submitting, polling, and the order of events */
 #include "support/answers.h"
 
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* chat_answer.c - the collector of a parser's events */
 #include "support/chat_answer.h"
 
 #include <string.h>

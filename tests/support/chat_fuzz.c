@@ -1,3 +1,4 @@
+/* chat_fuzz.c - the answer parser's properties over any bytes */
 #include "support/chat_fuzz.h"
 
 #include <string.h>

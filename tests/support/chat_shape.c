@@ -1,3 +1,4 @@
+/* chat_shape.c - answers with tool calls, written out in every form */
 #include "support/chat_shape.h"
 
 #include <stdio.h>

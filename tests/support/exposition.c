@@ -1,3 +1,4 @@
+/* exposition.c - a strict reader of Prometheus' text form */
 #include "support/exposition.h"
 
 #include <ctype.h>

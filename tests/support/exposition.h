@@ -5,9 +5,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* exposition_check - the whole of a scrape: every family has one HELP line, one TYPE line and its
- * samples right behind, in one place; names and labels are well-formed; no sample comes twice; the
- * buckets of a histogram ascend in bound and never fall in count, end in +Inf and agree with _count
+/* exposition_check - the whole of a scrape
+ *
+ * Every family has one HELP line, one TYPE line and its samples right behind, in one place. Names
+ * and labels are well-formed. No sample comes twice. The buckets of a histogram ascend in bound,
+ * never fall in count, end in +Inf and agree with _count.
  *
  *   why  what is wrong and where; written when the result is false */
 bool exposition_check(const char *text, char *why, size_t why_bytes);

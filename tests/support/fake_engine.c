@@ -1,3 +1,4 @@
+/* fake_engine.c - fathom.h over scripts */
 #include "support/fake_engine.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* grammar_data.c - vocabularies, walks and brute force */
 #include "support/grammar_data.h"
 
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* grammar_fuzz.c - a vocabulary and a walk for fuzzed grammars */
 #include "support/grammar_fuzz.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* http_client.c - HTTP/1.1 over one socket */
 #include "support/http_client.h"
 
 #include <arpa/inet.h>

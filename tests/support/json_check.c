@@ -1,3 +1,4 @@
+/* json_check.c - JSON schema by plain recursion */
 #include "support/json_check.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* json_tree.c - trees of JSON texts, or the test fails */
 #include "support/json_tree.h"
 
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* marks.c - where a rendered prompt has markers and marks */
 #include "support/marks.h"
 
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* null_runner.c - steps of hashes, and the gate that holds them */
 #include "support/null_runner.h"
 
 #include <pthread.h>
@@ -102,9 +103,9 @@ bool null_gate_holds(struct null_gate *g)
 static void come_to_gate(struct null_gate *g)
 {
     (void)pthread_mutex_lock(&g->lock);
-    uint64_t rank = ++g->n_come;
+    uint64_t number = ++g->n_come;
     (void)pthread_cond_broadcast(&g->moved);
-    while (rank > g->n_let) (void)pthread_cond_wait(&g->moved, &g->lock);
+    while (number > g->n_let) (void)pthread_cond_wait(&g->moved, &g->lock);
     (void)pthread_mutex_unlock(&g->lock);
 }
 

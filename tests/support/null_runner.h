@@ -1,10 +1,10 @@
 /* null_runner.h - a step runner without a model
  *
- * Its cache holds one number a row, made from the token and the position; what it draws is a hash
+ * Its cache holds one number a row, made from the token and the position. What it draws is a hash
  * of all rows that a request sees through its page table. So the output is a pure function of the
  * ids before it, which null_draw computes directly, and any row that is lost, shared, stale or not
  * computed changes it. The draft layer has rows of its own, one token ahead, and draws from them
- * what the next step will: its drafts are right exactly if every row of it is.
+ * what the next step will. So its drafts are right exactly if all of its rows are.
  *
  * With max_flight above 1 nothing of a step is done before somebody waits for it, from the block as
  * it is then. The block that comes next is spoiled first. Calls of another thread than the one that

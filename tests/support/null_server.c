@@ -1,3 +1,4 @@
+/* null_server.c - server and engine over a null runner */
 #include "support/null_server.h"
 
 #include "base/fail.h"

@@ -1,3 +1,4 @@
+/* recorder.c - a backend that records calls and replays them */
 #include "support/recorder.h"
 
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* request_check.c - bodies of requests, parsed and compared */
 #include "support/request_check.h"
 
 #include <stdlib.h>

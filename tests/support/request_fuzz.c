@@ -1,3 +1,4 @@
+/* request_fuzz.c - what holds for any body of a request */
 #include "support/request_fuzz.h"
 
 #include "base/assert.h"

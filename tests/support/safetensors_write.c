@@ -1,3 +1,4 @@
+/* safetensors_write.c - safetensors files and temporary directories */
 #define _GNU_SOURCE
 #include "support/safetensors_write.h"
 

@@ -1,3 +1,4 @@
+/* scene.c - one request and its answer without a server */
 #include "support/scene.h"
 
 #include <string.h>

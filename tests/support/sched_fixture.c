@@ -1,3 +1,4 @@
+/* sched_fixture.c - a scheduler with its page pool and a few requests */
 #include "support/sched_fixture.h"
 
 #include <setjmp.h>

@@ -1,6 +1,7 @@
-/* base/clock.h over a clock that stands still but for those who sleep: linked in place of the
- * machine's, it gives the engine's thread the times that its device says, and no others. Sleeping
- * is a short rest, in which others may work. */
+/* sim_clock.c - base/clock.h over a clock that stands still but for those who sleep
+ *
+ * It is linked in place of the machine's. The engine's thread gets the times that its device says,
+ * and no others. Sleeping is a short rest, in which others may work. */
 #include "base/clock.h"
 
 #include <stdatomic.h>

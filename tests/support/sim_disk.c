@@ -1,3 +1,4 @@
+/* sim_disk.c - a disk in memory with faults as told */
 #include "support/sim_disk.h"
 
 #include <stdlib.h>

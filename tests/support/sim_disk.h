@@ -1,8 +1,8 @@
 /* sim_disk.h - a disk tier in memory that is late, loses, damages and fails as it is told
  *
  * Records are kept with their real headers and judged by them, so what is damaged is found out as
- * on a real disk. A platter outlives the disk that wrote it, as a directory outlives a process:
- * jobs that were not done when the disk is destroyed never happen, and one may be torn.
+ * on a real disk. A platter outlives the disk that wrote it, as a directory outlives a process.
+ * Jobs that were not done when the disk is destroyed never happen, and one may be torn.
  */
 #ifndef FATHOM_TESTS_SUPPORT_SIM_DISK_H
 #define FATHOM_TESTS_SUPPORT_SIM_DISK_H

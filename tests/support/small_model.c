@@ -1,3 +1,4 @@
+/* small_model.c - a checkpoint with random weights, in memory */
 #include "support/small_model.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* tokenizer_data.c - tokenizers and texts */
 #include "support/tokenizer_data.h"
 
 #include <string.h>

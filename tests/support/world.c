@@ -1,3 +1,4 @@
+/* world.c - a server over the scripted engine on a free port */
 #include "support/world.h"
 
 #include <stdio.h>

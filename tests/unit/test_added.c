@@ -1,3 +1,4 @@
+/* test_added.c - finding added tokens in a text: the longest of the leftmost */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

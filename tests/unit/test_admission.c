@@ -1,4 +1,4 @@
-/* Rates from steps, and decisions from rates, worked out by hand. */
+/* test_admission.c - rates from steps, and decisions from rates, worked out by hand */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* Whole answers: reasoning before content, content or calls, text and then maybe calls. */
+/* test_answer_grammar.c - whole answers: reasoning before content, content or calls, text and
+ * then maybe calls */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* What a request's fields together say of its answer. */
+/* test_answer_rule.c - what a request's fields together say of its answer */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Operations on automata against their meaning, on all short texts. */
+/* test_automaton.c - operations on automata against their meaning, on all short texts */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>

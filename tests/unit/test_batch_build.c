@@ -1,4 +1,4 @@
-/* The flat arrays of hand-made plans, and the layout's arithmetic. */
+/* test_batch_build.c - the flat arrays of hand-made plans, and the layout's arithmetic */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

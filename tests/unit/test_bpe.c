@@ -1,3 +1,4 @@
+/* test_bpe.c - merging: the lowest rank first, against plain merging */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

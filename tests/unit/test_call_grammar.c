@@ -1,5 +1,5 @@
-/* Tool calls: what the releases write is taken, and what comes out of the mask is read by the
- * answer parser as calls whose arguments satisfy their schemas. */
+/* test_call_grammar.c - tool calls: what the releases write is taken, and what comes out of the
+ * mask is read by the answer parser as calls whose arguments satisfy their schemas */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* The incremental reader of JSON arguments: where a value ends, whether it is JSON, what completes
- * it. jansson is the judge. */
+/* test_chat_args_scan.c - the incremental reader of JSON arguments: where a value ends, whether
+ * it is JSON, what completes it; jansson is the judge */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

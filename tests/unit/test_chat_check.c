@@ -1,4 +1,5 @@
-/* Message lists and tool lists that cannot be rendered are told apart and named by their path. */
+/* test_chat_check.c - message lists and tool lists that cannot be rendered are told apart and
+ * named by their path */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

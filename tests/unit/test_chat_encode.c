@@ -1,4 +1,4 @@
-/* The prompts of V3, R1 and V3.1, and what a prompt says about the answer. */
+/* test_chat_encode.c - the prompts of V3, R1 and V3.1, and what a prompt says about the answer */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* V3.2's prompt: the official pairs and vLLM's byte for byte, and the turns they do not cover. */
+/* test_chat_encode_v32.c - V3.2's prompt: the official pairs and vLLM's byte for byte, and the
+ * turns they do not cover */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

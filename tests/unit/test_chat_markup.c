@@ -1,4 +1,5 @@
-/* Tool markup that is odd, broken or cut short: what comes out, event by event, for every cut. */
+/* test_chat_markup.c - tool markup that is odd, broken or cut short: what comes out, event by
+ * event, for every cut */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* The answer parser over the case tables, recorded streams and reasoning; each text whole, byte by
- * byte and in random pieces. */
+/* test_chat_parser.c - the answer parser over the case tables, recorded streams and reasoning;
+ * each text whole, byte by byte and in random pieces */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

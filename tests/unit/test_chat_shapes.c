@@ -1,4 +1,5 @@
-/* Tool calls in every form and cut: what the answer says comes out, each part in its field. */
+/* test_chat_shapes.c - tool calls in every form and cut: what the answer says comes out, each
+ * part in its field */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

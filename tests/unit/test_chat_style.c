@@ -1,4 +1,4 @@
-/* The style of a checkpoint, and what the command line may change. */
+/* test_chat_style.c - the style of a checkpoint, and what the command line may change */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

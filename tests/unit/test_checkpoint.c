@@ -1,3 +1,4 @@
+/* test_checkpoint.c - directories of safetensors files, whole and damaged */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* Values of --compilation-config and -O. */
+/* test_compilation.c - values of --compilation-config and -O */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* test_config.c - config.json of every release, of variants, and with faults */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

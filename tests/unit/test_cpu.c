@@ -1,6 +1,8 @@
-/* The CPU backend as a whole: two layers give the same bits however the tokens are cut into steps,
- * by however many threads; weights come back from their panels; bad input and failing allocations
- * are clean. Single operators are compared with ref in tests/op. */
+/* test_cpu.c - the CPU backend as a whole
+ *
+ * Two layers give the same bits however the tokens are cut into steps, by however many threads.
+ * Weights come back from their panels. Bad input and failing allocations are clean. Single
+ * operators are compared with ref in tests/op. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,6 @@
-/* The CPU backend's inner loops, every instruction set that this machine has: exact conversions,
- * products and attention against sums in double, and bits that do not depend on neighbours. */
+/* test_cpu_kernel.c - the CPU backend's inner loops, every instruction set that this machine
+ * has: exact conversions, products and attention against sums in double, and bits that do not
+ * depend on neighbours */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

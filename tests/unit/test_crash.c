@@ -97,12 +97,12 @@ static void an_assert_is_the_cause(void **state)
 static void fill_the_table(void)
 {
     char text[100];
-    for (int i = 0; i < CRASH_SLOTS; i++) {
+    for (int i = 0; i < CRASH_ENTRIES; i++) {
         (void)snprintf(text, sizeof text, "%090d", i);
-        if (crash_note(text) == CRASH_NO_SLOT) _exit(98);
+        if (crash_note(text) == CRASH_NO_ENTRY) _exit(98);
     }
-    if (crash_note("one more") != CRASH_NO_SLOT) _exit(97);
-    crash_drop(CRASH_NO_SLOT);
+    if (crash_note("one more") != CRASH_NO_ENTRY) _exit(97);
+    crash_drop(CRASH_NO_ENTRY);
     abort();
 }
 

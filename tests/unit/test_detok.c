@@ -1,3 +1,4 @@
+/* test_detok.c - the streaming decoder on random ids and every kind of byte */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Files past the page cache: round trips, ends, locks, a full disk. */
+/* test_direct_file.c - files past the page cache: round trips, ends, locks, a full disk */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

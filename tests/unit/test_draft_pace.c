@@ -1,4 +1,5 @@
-/* Draft lengths for requests whose drafts are right, wrong, or right up to a place. */
+/* test_draft_pace.c - draft lengths for requests whose drafts are right, wrong, or right up to a
+ * place */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

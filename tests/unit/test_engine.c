@@ -1,4 +1,4 @@
-/* The public functions over a runner without a model: what one caller sees. */
+/* test_engine.c - the public functions over a runner without a model: what one caller sees */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

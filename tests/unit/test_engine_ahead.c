@@ -1,6 +1,8 @@
-/* Steps launched while the one before them runs, over a runner that does nothing of a step before
- * somebody waits for it: the same answers as one after the other, whatever arrives, ends or is
- * cancelled meanwhile, and every page back in the end. */
+/* test_engine_ahead.c - steps launched while the one before them runs (overlap scheduling)
+ *
+ * The runner does nothing of a step before somebody waits for it. Answers are the same as with one
+ * step after the other, whatever arrives, ends or is cancelled meanwhile, and every page is back in
+ * the end. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* Requests under a constraint, over a runner without a model: what is drawn keeps to it, and is the
- * same with drafts, in chunks and after preemption. */
+/* test_engine_constraint.c - requests under a constraint, over a runner without a model: what is
+ * drawn keeps to it, and is the same with drafts, in chunks and after preemption */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

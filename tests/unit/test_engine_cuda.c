@@ -1,6 +1,7 @@
-/* The engine on the CUDA backend, whose GPU the host simulates (simt/simt.h): recorded steps and
- * every way to run requests give the bits of plain steps; what fails says what it was, answers
- * everybody and leaves nothing behind. */
+/* test_engine_cuda.c - the engine on the CUDA backend, whose GPU the host simulates (simt/simt.h)
+ *
+ * Recorded steps and every way to run requests give the bits of plain steps. What fails says what
+ * it was, answers everybody and leaves nothing behind. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* Many requests at once over a runner without a model: the same bits whatever runs beside them,
- * every page back in the end. */
+/* test_engine_load.c - many requests at once over a runner without a model: the same bits
+ * whatever runs beside them, every page back in the end */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

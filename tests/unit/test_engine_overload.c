@@ -1,6 +1,8 @@
-/* The engine over a runner without a model when more is asked of it than it can do: limits,
- * promises, priorities, tenants. The only time that passes is the device's (sim_clock.c), and a
- * step ends when the test lets it: every number is exact. */
+/* test_engine_overload.c - the engine over a runner without a model when more is asked of it
+ * than it can do: limits, promises, priorities, tenants
+ *
+ * The only time that passes is the device's (sim_clock.c), and a step ends when the test lets
+ * it: every number is exact. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,8 @@
-/* test_engine_pilot ref|cpu|cuda - the pilot model through the engine: the same bits whatever the
- * budget, the neighbours, the number of threads, after preemptions, from cached pages, from tiers,
- * and with drafts; on a GPU, which takes steps ahead of the end of the one before, as without. */
+/* test_engine_pilot ref|cpu|cuda - the pilot model through the engine
+ *
+ * The bits are the same whatever the budget, the neighbours and the number of threads; after
+ * preemptions, from cached pages, from tiers, and with drafts. On a GPU steps are launched before
+ * the one in front of them has ended (overlap scheduling): its bits are those without. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,8 @@
-/* The engine with tiers, over a runner without a model: what comes back is right, whatever happens
- * to the directory, and a restart finds it. A simulated clock (sim_clock.c): whether pages are
- * worth fetching is never a matter of how busy the machine is. */
+/* test_engine_tiers.c - the engine with tiers, over a runner without a model: what comes back is
+ * right, whatever happens to the directory, and a restart finds it
+ *
+ * A simulated clock (sim_clock.c): whether pages are worth fetching is never a matter of how
+ * busy the machine is. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

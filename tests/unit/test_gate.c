@@ -1,3 +1,4 @@
+/* test_gate.c - the gate of connections: who is let in, and each phase's deadline */
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>

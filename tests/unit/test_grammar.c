@@ -1,4 +1,4 @@
-/* Grammars that are drawn or simple, and the matcher. */
+/* test_grammar.c - grammars that are drawn or simple, and the matcher */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

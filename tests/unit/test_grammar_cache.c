@@ -1,5 +1,5 @@
-/* The cache of grammars: what counts as the same, who compiles, what goes when room is short; and a
- * grammar as the engine's constraint. */
+/* test_grammar_cache.c - the cache of grammars: what counts as the same, who compiles, what goes
+ * when room is short; and a grammar as the engine's constraint */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* The index of a vocabulary, and masks over the published V3 tokenizer of 128,000 tokens. */
+/* test_grammar_vocab.c - the index of a vocabulary, and masks over the published V3 tokenizer of
+ * 128,000 tokens */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

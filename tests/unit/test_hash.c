@@ -1,4 +1,4 @@
-/* The published vectors of SipHash-2-4-128, and what the checksum promises. */
+/* test_hash.c - the published vectors of SipHash-2-4-128, and what the checksum promises */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* test_health.c - when an engine counts as standing still */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Integers beyond 64 bits go through json_read and the writers digit by digit. */
+/* test_json_big.c - integers beyond 64 bits go through json_read and the writers digit by digit */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* test_json_cursor.c - the cursor over large JSON texts, sound and malformed */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Ids, entries, lists and events, with the engine's side played by hand. */
+/* test_mailbox.c - ids, entries, lists and events, with the engine's side played by hand */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* Sizes worked out by hand for the pilot model, and the answers when something does not fit. */
+/* test_memory_plan.c - sizes worked out by hand for the pilot model, and the answers when
+ * something does not fit */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Messages of several lines. */
+/* test_message_lines.c - messages of several lines */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

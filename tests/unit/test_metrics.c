@@ -1,3 +1,4 @@
+/* test_metrics.c - what a scrape tells after requests, steps and copies */
 #include <stdio.h>
 #include <string.h>
 

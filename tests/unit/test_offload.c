@@ -1,4 +1,4 @@
-/* What tells the pages of two models apart. */
+/* test_offload.c - what tells the pages of two models apart */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

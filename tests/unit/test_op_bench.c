@@ -1,4 +1,5 @@
-/* Every operator is timed once, with a cost, and shapes beyond the limits are refused. */
+/* test_op_bench.c - every operator is timed once, with a cost, and shapes beyond the limits are
+ * refused */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* fathom_open without a checkpoint's weights, and with a rank's part of them. */
+/* test_open.c - fathom_open without a checkpoint's weights, and with a rank's part of them */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* Every edge of the page states, eviction order, and a long random walk against a plain model. */
+/* test_page_pool.c - every edge of the page states, eviction order, and a long random walk
+ * against a plain model */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Publishing, finding, twins, eviction from the end of a chain, and a long random walk in which
- * what is found is compared with what was published. */
+/* test_prefix.c - publishing, finding, twins, eviction from the end of a chain, and a long
+ * random walk in which what is found is compared with what was published */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,7 @@
-/* Which pages of the cache are copied to memory ahead of need, when, in which order, and that what
- * has a copy is evicted without one. The device writes down what is copied. */
+/* test_prefix_tiers.c - which pages of the cache are copied to memory ahead of need, when, in
+ * which order, and that what has a copy is evicted without one
+ *
+ * The device writes down what is copied. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

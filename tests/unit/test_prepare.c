@@ -1,6 +1,7 @@
-/* test_prepare.c - what a worker does with a request - parse, check, render, tokenise, compile a
- * grammar, submit - with each allocation failing in turn: it is answered with 500 and nothing is
- * left. */
+/* test_prepare.c - what a worker does with a request, with each allocation failing in turn
+ *
+ * The worker parses, checks, renders, tokenises, compiles a grammar and submits. A failure is
+ * answered with 500 and nothing is left. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "base/crash.h"
 #include "base/fail.h"
 #include "base/limits.h"
 #include "base/log.h"
@@ -88,7 +90,7 @@ static struct job *make_job(enum api_kind api, const char *body)
     job->jobs = &jobs;
     job->api = api;
     job->start_us = clock_now_us();
-    job->crash_slot = -1;
+    job->crash_entry = CRASH_NO_ENTRY;
     assert_int_equal(buf_add_str(&job->body, body), FATHOM_OK);
     assert_true(state_hold_bytes(&flags, job->body.len));
     atomic_init(&job->n_ref, 2);

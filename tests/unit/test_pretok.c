@@ -1,3 +1,4 @@
+/* test_pretok.c - cutting text by patterns, and the scanner that gives the same pieces */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

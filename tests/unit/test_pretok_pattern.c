@@ -1,3 +1,4 @@
+/* test_pretok_pattern.c - patterns in PCRE2's terms, and what is refused */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* test_prometheus.c - bounds, labels and numbers of Prometheus' text form */
 #include <math.h>
 #include <pthread.h>
 #include <string.h>

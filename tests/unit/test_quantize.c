@@ -1,4 +1,5 @@
-/* Wide weights to FP8 blocks: every block against the formula, and a whole model's logits. */
+/* test_quantize.c - wide weights to FP8 blocks: every block against the formula, and a whole
+ * model's logits */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

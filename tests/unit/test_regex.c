@@ -1,4 +1,4 @@
-/* Patterns against PCRE2 on many texts, and what is refused. */
+/* test_regex.c - patterns against PCRE2 on many texts, and what is refused */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* The edges of a request's states, the stop rules, the list. */
+/* test_request.c - the edges of a request's states, the stop rules, the list */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* test_rope.c - frequencies of the rotary position encoding, with YaRN and without */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

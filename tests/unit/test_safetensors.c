@@ -1,3 +1,4 @@
+/* test_safetensors.c - the header of a safetensors file, and every way it can be malformed */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* The sample rows of hand-made plans. */
+/* test_sampler.c - the sample rows of hand-made plans */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

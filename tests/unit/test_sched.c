@@ -1,4 +1,5 @@
-/* Plans, step by step, for small cases worked out by hand: who runs, with which pages. */
+/* test_sched.c - plans, step by step, for small cases worked out by hand: who runs, with which
+ * pages */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* What a step draws beyond one token a request: drafts, and the logits of prompts. */
+/* test_sched_draw.c - what a step draws beyond one token a request: drafts, and the logits of
+ * prompts */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,7 @@
-/* Requests whose first pages are in the tiers: what the scheduler makes of records in memory, on a
- * disk that takes its time, and of records that do not come. */
+/* test_sched_fetch.c - requests whose first pages are in the tiers
+ *
+ * What the scheduler makes of records in memory, on a disk that takes its time, and of records that
+ * do not come. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* What a schema compiler refuses and how it says so; its options; its limits. */
+/* test_schema.c - what a schema compiler refuses and how it says so; its options; its limits */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

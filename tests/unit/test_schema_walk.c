@@ -1,6 +1,8 @@
-/* Schemas with documents (tests/data/grammar): what is valid is taken, what is not is refused, and
- * what comes out of the mask is valid. With "--print N" instead: N outputs of each schema, one JSON
- * object a line, for tests/clients/schema_check.py. */
+/* test_schema_walk.c - schemas with documents (tests/data/grammar): what is valid is taken, what
+ * is not is refused, and what comes out of the mask is valid
+ *
+ * With "--print N" instead: N outputs of each schema, one JSON object a line, for
+ * tests/clients/schema_check.py. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

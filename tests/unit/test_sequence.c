@@ -1,4 +1,4 @@
-/* Every range of a request, the message for each, the copy, and the events. */
+/* test_sequence.c - every range of a request, the message for each, the copy, and the events */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

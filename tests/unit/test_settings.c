@@ -1,4 +1,4 @@
-/* Defaults, AUTO choices and ranges of fathom_options. */
+/* test_settings.c - defaults, AUTO choices and ranges of fathom_options */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

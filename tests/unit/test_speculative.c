@@ -1,4 +1,4 @@
-/* Values of --speculative-config. */
+/* test_speculative.c - values of --speculative-config */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* Recorded steps: which one is chosen, what it is padded with, and that no bit depends on it. */
+/* test_step_graph.c - recorded steps: which one is chosen, what it is padded with, and that no
+ * bit depends on it */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,7 @@
-/* A directory of records: what is written is found by the next that opens it; whatever happens to
- * the files in between is found out; and the thread over it. */
+/* test_tier_disk.c - a directory of records, and the thread over it
+ *
+ * What is written is found by the next that opens the directory. Whatever happens to the files in
+ * between is found out. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

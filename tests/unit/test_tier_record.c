@@ -1,4 +1,5 @@
-/* A record is taken when every part of it is right, and refused for the reason that it is not. */
+/* test_tier_record.c - a record is taken when every part of it is right, and refused for the
+ * reason that it is not */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,7 @@
-/* Memory and disk behind the device's cache: who is kept, who goes first, what is written and read
- * back, what is refused, and when waiting is over. The disk is a simulated one, the device an
- * array. */
+/* test_tiers.c - memory and disk behind the device's cache: who is kept, who goes first, what is
+ * written and read back, what is refused, and when waiting is over
+ *
+ * The disk is a simulated one, the device an array. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

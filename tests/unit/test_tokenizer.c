@@ -1,3 +1,4 @@
+/* test_tokenizer.c - the tokenizer through its public functions */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

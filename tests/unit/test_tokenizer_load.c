@@ -1,3 +1,4 @@
+/* test_tokenizer_load.c - reading tokenizer.json, and what is refused by name */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

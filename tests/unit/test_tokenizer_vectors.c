@@ -1,4 +1,5 @@
-/* The published V3 tokenizer against ids that the reference library gave. */
+/* test_tokenizer_vectors.c - the published V3 tokenizer against ids that the reference library
+ * gave */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* test_turn.c - the order of waiting requests: priorities, turns of tenants, arrival */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* test_unicode.c - groups and categories of code points */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

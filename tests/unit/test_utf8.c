@@ -31,7 +31,7 @@ static void every_scalar_value_round_trips(void **state)
     }
 }
 
-/* All sequences of two bytes and all of three with a lead that allows it: whatever decodes must be
+/* All sequences of two bytes and all of three with a lead that allows it. Whatever decodes must be
  * what encoding gives back, so no overlong form, surrogate or value past U+10FFFF gets through. */
 static void whatever_decodes_is_canonical(void **state)
 {

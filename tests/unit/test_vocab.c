@@ -1,3 +1,4 @@
+/* test_vocab.c - tokens by their bytes, and the byte alphabet */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

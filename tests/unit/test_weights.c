@@ -1,3 +1,4 @@
+/* test_weights.c - the binding table: published sizes, parts of ranks, what a checkpoint lacks */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,11 +1,11 @@
 /* cpu_attend.c - mla_attend (op_attn.h)
  *
- * Cut. Tokens that see a prefix of one request's positions are neighbours and share its rows: a
- * block is up to QUERY_MAX queries (tokens times heads), a token with rows of its own choice is a
- * block alone. An item is a block and a run of heads. Rows come in groups of 64, in ascending
- * position; each group's maximum, sum and weighted values are computed from zero and merged into
- * the item's state in order. With many items an item walks its groups; with few, all groups of all
- * items are computed side by side in waves and merged after each wave. Both do the same
+ * Cut. Tokens that see a prefix of one request's positions are neighbours and share its rows. They
+ * make blocks of up to QUERY_MAX queries (tokens times heads). A token with rows of its own choice
+ * is a block alone. An item is a block and a run of heads. Rows come in groups of 64, in ascending
+ * position. Each group's maximum, sum and weighted values are computed from zero and merged into
+ * the item's state in order. With many items an item walks its groups. With few, all groups of all
+ * items are computed side by side in waves and merged after each wave (split KV). Both do the same
  * arithmetic on the same numbers, so the choice changes no bit.
  *
  * Rows are read where they lie when the cache's type is the operand's; else they are decoded once
@@ -18,7 +18,7 @@
 
 #include "base/assert.h"
 
-enum { SLOTS_PER_THREAD = 8, MIN_SLOTS = 16, ITEMS_PER_THREAD = 2 };
+enum { PARTIALS_PER_THREAD = 8, MIN_PARTIALS = 16, ITEMS_PER_THREAD = 2 };
 
 struct block {
     uint32_t token0;
@@ -35,7 +35,7 @@ struct state {
 };
 
 /* One group of one item, computed beside others. */
-struct slot {
+struct partial {
     uint32_t item;
     uint32_t group;
     uint32_t first_query; /* the queries before see none of its rows */
@@ -50,10 +50,10 @@ struct attend_task {
     uint32_t n_chunk;       /* items of a block */
     struct block *blocks;   /* [max_token] */
     uint32_t n_block;
-    struct state *states; /* [ITEMS_PER_THREAD * n_thread], when groups run side by side */
-    struct slot *slots;   /* [n_slot] */
-    uint32_t n_slot;
-    uint32_t n_used; /* slots of this wave */
+    struct state *states;     /* [ITEMS_PER_THREAD * n_thread], when groups run side by side */
+    struct partial *partials; /* [n_partial] */
+    uint32_t n_partial;
+    uint32_t n_used; /* partials of this wave */
     uint32_t item0;  /* first item of this wave */
 };
 
@@ -96,19 +96,19 @@ static size_t lay_out_task(const struct cpu_backend *cpu, struct attend_task *t,
 {
     uint32_t n_state = ITEMS_PER_THREAD * cpu->n_thread;
     struct carver c = {.base = base};
-    t->n_slot = max_u32(MIN_SLOTS, SLOTS_PER_THREAD * cpu->n_thread);
+    t->n_partial = max_u32(MIN_PARTIALS, PARTIALS_PER_THREAD * cpu->n_thread);
     t->blocks = carve(&c, cpu->c.max_token, sizeof *t->blocks);
     t->states = carve(&c, n_state, sizeof *t->states);
-    t->slots = carve(&c, t->n_slot, sizeof *t->slots);
+    t->partials = carve(&c, t->n_partial, sizeof *t->partials);
     for (uint32_t i = 0; i < n_state; i++) {
         struct state s;
         carve_state(&c, &s);
         if (base) t->states[i] = s;
     }
-    for (uint32_t i = 0; i < t->n_slot; i++) {
+    for (uint32_t i = 0; i < t->n_partial; i++) {
         struct state s;
         carve_state(&c, &s);
-        if (base) t->slots[i].state = s;
+        if (base) t->partials[i].state = s;
     }
     return c.used;
 }
@@ -343,20 +343,20 @@ static void run_item(void *arg, size_t i, size_t n, unsigned worker)
 
 /* ---- groups side by side ---- */
 
-static void run_slot(void *arg, size_t i, size_t n, unsigned worker)
+static void run_partial(void *arg, size_t i, size_t n, unsigned worker)
 {
     const struct attend_task *task = arg;
-    struct slot *slot = &task->slots[i];
+    struct partial *partial = &task->partials[i];
     struct attend_scratch s;
-    struct item it = item_at(task, slot->item);
+    struct item it = item_at(task, partial->item);
     (void)n;
     lay_out_worker(&s, worker_scratch(task->cpu, worker));
     load_queries(task, &s, &it);
-    slot->first_query = attend_group(task, &s, &it, slot->group, &slot->state);
+    partial->first_query = attend_group(task, &s, &it, partial->group, &partial->state);
 }
 
-/* Merges one item's slots of this wave, and finishes it after its last group. */
-static void merge_slots(void *arg, size_t i, size_t n, unsigned worker)
+/* Merges one item's partials of this wave, and finishes it after its last group. */
+static void merge_partials(void *arg, size_t i, size_t n, unsigned worker)
 {
     const struct attend_task *task = arg;
     uint32_t item = task->item0 + (uint32_t)i;
@@ -365,11 +365,11 @@ static void merge_slots(void *arg, size_t i, size_t n, unsigned worker)
     (void)n;
     (void)worker;
     for (uint32_t k = 0; k < task->n_used; k++) {
-        const struct slot *slot = &task->slots[k];
-        if (slot->item != item) continue;
-        if (slot->group == 0) start_state(&it, s);
-        merge_group(task, &it, slot->first_query, &slot->state, s);
-        if (slot->group + 1 == it.block->n_group) finish_item(task, &it, s);
+        const struct partial *partial = &task->partials[k];
+        if (partial->item != item) continue;
+        if (partial->group == 0) start_state(&it, s);
+        merge_group(task, &it, partial->first_query, &partial->state, s);
+        if (partial->group + 1 == it.block->n_group) finish_item(task, &it, s);
     }
 }
 
@@ -381,17 +381,17 @@ static void run_waves(struct attend_task *task, uint32_t n_item)
     while (item < n_item) {
         task->item0 = item;
         uint32_t last = item;
-        for (task->n_used = 0; task->n_used < task->n_slot && item < n_item; task->n_used++) {
-            struct slot *slot = &task->slots[task->n_used];
-            slot->item = last = item;
-            slot->group = group++;
+        for (task->n_used = 0; task->n_used < task->n_partial && item < n_item; task->n_used++) {
+            struct partial *partial = &task->partials[task->n_used];
+            partial->item = last = item;
+            partial->group = group++;
             if (group == item_at(task, item).block->n_group) {
                 group = 0;
                 item++;
             }
         }
-        cpu_items(task->cpu, task->n_used, run_slot, task);
-        cpu_items(task->cpu, last - task->item0 + 1, merge_slots, task);
+        cpu_items(task->cpu, task->n_used, run_partial, task);
+        cpu_items(task->cpu, last - task->item0 + 1, merge_partials, task);
     }
 }
 

@@ -17,8 +17,8 @@
 enum {
     MAX_TILE = 6,         /* rows of x in registers, against two panels */
     BLOCKS_AT_A_TIME = 2, /* of columns, for all rows of x before the next: they stay near */
-    /* What a tile asks for ahead of itself: the rows of x after the first find their panels in
-     * cache and leave memory idle unless the next panels are under way. */
+    /* So much a tile asks for ahead of itself. The rows of x after the first find their panels in
+     * cache, and memory would be idle unless the next panels were under way. */
     PREFETCH_BYTES = 4096,
 };
 

@@ -2,8 +2,8 @@
  *
  * Two parallel loops. The first takes a pair of panels of one group's gate_up (32 rows of gate and
  * the same 32 of up), so that silu(gate) * up leaves it as an operand. The second takes panels of
- * the output: for its columns it adds one group after the other, which makes the order of the sum
- * fixed, and needs no lock because the columns are its own.
+ * the output and adds one group after the other to their columns. So the order of the sum is fixed,
+ * and no lock is needed, because an item's columns are its own.
  */
 #include "backend/cpu/cpu_int.h"
 
@@ -94,8 +94,8 @@ static void run_gate_up(struct cpu_backend *cpu, struct ffn_call *f)
         ASSERT(f->groups[i].w->gate_up.n_panel % PAIR == 0);
         n_piece += (size_t)f->groups[i].w->gate_up.n_panel * blocks_of(&f->groups[i]);
     }
-    size_t share = n_piece / ((size_t)cpu->n_thread * ITEMS_PER_THREAD);
-    task.n_panel = share >= MAX_PANELS ? MAX_PANELS : max_u32((uint32_t)share / PAIR * PAIR, PAIR);
+    size_t part = n_piece / ((size_t)cpu->n_thread * ITEMS_PER_THREAD);
+    task.n_panel = part >= MAX_PANELS ? MAX_PANELS : max_u32((uint32_t)part / PAIR * PAIR, PAIR);
     size_t n_item = 0;
     for (uint32_t i = 0; i < f->n_group; i++) {
         struct ffn_group *g = &f->groups[i];
@@ -170,7 +170,7 @@ void cpu_ffn_groups(struct cpu_backend *cpu, struct ffn_call *f)
     run_gate_up(cpu, f);
     uint32_t n_panel = f->groups[0].w->down.n_panel;
     struct ffn_task task = {.cpu = cpu, .call = f};
-    uint32_t share = n_panel / (cpu->n_thread * ITEMS_PER_THREAD);
-    task.n_panel = share >= MAX_PANELS ? MAX_PANELS : max_u32(share / PAIR * PAIR, PAIR);
+    uint32_t part = n_panel / (cpu->n_thread * ITEMS_PER_THREAD);
+    task.n_panel = part >= MAX_PANELS ? MAX_PANELS : max_u32(part / PAIR * PAIR, PAIR);
     cpu_items(cpu, (n_panel + task.n_panel - 1) / task.n_panel, down_item, &task);
 }

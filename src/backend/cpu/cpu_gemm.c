@@ -1,8 +1,8 @@
 /* cpu_gemm.c - several products in one parallel loop
  *
  * An item is some panels of one job's weight against at most TOKEN_BLOCK rows of x. The cut changes
- * no bit (cpu_kernel.h), so it follows the amount of work: enough items that the last one to finish
- * costs little, each large enough to pay for being handed out.
+ * no bit (cpu_kernel.h), so it follows the amount of work. There are so many items that the last
+ * one to finish costs little, and each is large enough to pay for being handed out.
  */
 #include "backend/cpu/cpu_int.h"
 
@@ -166,8 +166,8 @@ void cpu_gemm(struct cpu_backend *cpu, enum operand type, struct gemm_job *jobs,
         many_rows |= jobs[i].n_token > TOKEN_BLOCK / 2;
     }
     uint32_t most = many_rows ? MAX_PANELS_MANY_ROWS : MAX_PANELS;
-    size_t share = n_piece / ((size_t)cpu->n_thread * ITEMS_PER_THREAD);
-    task.n_panel = share >= most ? most : max_u32((uint32_t)share / PAIR * PAIR, PAIR);
+    size_t part = n_piece / ((size_t)cpu->n_thread * ITEMS_PER_THREAD);
+    task.n_panel = part >= most ? most : max_u32((uint32_t)part / PAIR * PAIR, PAIR);
 
     size_t n_item = 0;
     for (uint32_t i = 0; i < n_job; i++) {

@@ -1,10 +1,10 @@
 /* cpu_index.c - index_topk (op_attn.h)
  *
- * Tokens are taken in waves of as many as there is room for scores. First all scores of a wave: an
- * item is a block of one request's tokens and a run of its pages; a page's 64 keys become two
- * panels of a weight and the block's queries, token by token and head by head, its input, so that
- * the dot products are the matrix kernel's. Then each token's selection: the n-th largest score
- * by bisection (cpu_topk.h), and one pass over the positions in order.
+ * Tokens are taken in waves of as many as there is room for scores. A wave computes all its scores
+ * first. An item is a block of one request's tokens and a run of its pages. A page's 64 keys become
+ * two panels of a weight; the block's queries, token by token and head by head, become its input.
+ * So the dot products are the matrix kernel's. Then each token's rows are selected: the n-th
+ * largest score by bisection (cpu_topk.h), and one walk over the positions in order.
  */
 #include "backend/cpu/cpu_int.h"
 #include "backend/cpu/cpu_topk.h"

@@ -125,8 +125,8 @@ static inline uint32_t pad32(uint32_t n)
     return (n + 31) / 32 * 32;
 }
 
-/* Values from one row of n to the next: padded, and never a multiple of 4096 bytes, at which the
- * rows of a tile share a few sets of the cache. */
+/* Values from one row of n to the next: padded, and never a multiple of 4096 bytes. With that the
+ * rows of a tile would share a few sets of the cache. */
 static inline uint32_t row_stride(uint32_t n)
 {
     uint32_t padded = pad32(n);

@@ -3,11 +3,11 @@
  * Everything that depends on the instruction set is behind struct cpu_kernels; the files that call
  * it are compiled for the plain machine. The kernels know nothing of threads, models or steps.
  *
- * Order of sums. A product's output element is accumulated block by block of 128 columns, inside
- * a block pair by pair in ascending column, from zero; the block's sum times its scale is added to
- * the f32 result. That order holds for every number of rows, so an element's bits depend on its
- * own row of x and of w only. Between instruction sets bits differ: `vdpbf16ps` adds the two
- * products of a pair one after the other without keeping denormals, FMA rounds once, plain C twice.
+ * Order of sums. A product's output element is accumulated block by block of 128 columns, inside a
+ * block pair by pair in ascending column, from zero. The block's sum times its scale is added to
+ * the f32 result. That order holds for every number of rows, so an element's bits depend on its own
+ * row of x and of w only. Between instruction sets bits differ: `vdpbf16ps` adds the two products
+ * of a pair one after the other without keeping denormals, FMA rounds once, plain C twice.
  */
 #ifndef FATHOM_BACKEND_CPU_KERNEL_H
 #define FATHOM_BACKEND_CPU_KERNEL_H

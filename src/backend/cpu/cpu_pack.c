@@ -2,8 +2,8 @@
  *
  * FP8 codes and BF16 values keep their type, so that memory holds what the checkpoint holds.
  * Everything else becomes f32 with its scale multiplied in: F32, F16, and the FP8 matrices that the
- * fast form cannot hold exactly - one with NaN codes, or cut out of another at an odd column of
- * its scale blocks.
+ * fast form cannot hold exactly. Such a matrix has NaN codes, or was cut out of another at an odd
+ * column of its scale blocks.
  */
 #include "backend/cpu/cpu_int.h"
 

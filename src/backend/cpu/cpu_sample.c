@@ -1,6 +1,6 @@
 /* cpu_sample.c - logits to tokens (op_sample.h)
  *
- * Nothing of the size of the vocabulary is sorted: top_k finds the n-th largest by bisection, top_p
+ * Nothing of the size of the vocabulary is sorted. top_k finds the n-th largest by bisection. top_p
  * finds the step of 1/32 nat in which its limit falls and sorts that step's ids alone. The draw is
  * the largest of score + gumbel; an id whose uniform number cannot win is passed over before any
  * logarithm (can_win).
@@ -68,13 +68,13 @@ static float logprob_of(float x, double lse)
     return (float)((double)x - lse);
 }
 
-static uint32_t rank_of(const float *x, uint32_t n, uint32_t id)
+static uint32_t place_of(const float *x, uint32_t n, uint32_t id)
 {
-    uint32_t rank = 1;
+    uint32_t place = 1;
     if (id >= n) return n + 1;
-    for (uint32_t i = 0; i < id; i++) rank += x[i] >= x[id];
-    for (uint32_t i = id + 1; i < n; i++) rank += x[i] > x[id];
-    return rank;
+    for (uint32_t i = 0; i < id; i++) place += x[i] >= x[id];
+    for (uint32_t i = id + 1; i < n; i++) place += x[i] > x[id];
+    return place;
 }
 
 /* The n_top largest, descending, ties to the lower id, by insertion. */
@@ -382,7 +382,7 @@ static void sample_row(void *arg, size_t i, size_t n_item, unsigned worker)
     if (!row->want_logprob) return;
     uint32_t id = (uint32_t)a->ids[i];
     a->logprobs[i] = id < n ? logprob_of(s.raw[id], lse) : -INFINITY;
-    a->ranks[i] = rank_of(s.raw, n, id);
+    a->ranks[i] = place_of(s.raw, n, id);
 }
 
 fathom_err cpu_sample(struct backend *b, const struct sample_args *a)

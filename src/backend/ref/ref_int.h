@@ -1,9 +1,9 @@
 /* ref_int.h - the reference backend's own types
  *
- * ref says what every operator means. Values are f32; every sum of products is taken in double,
- * in ascending order over a fixed number of lanes, and rounded to f32 once, so that its result is
- * the exact one to within the last bit. One thread, plain loops, no packing: weights are decoded to
- * f32 when they are prepared. An operator has run when its call returns.
+ * ref says what every operator means. Values are f32. Every sum of products is taken in double, in
+ * ascending order over a fixed number of lanes, and rounded to f32 once. So its result is the exact
+ * one to within the last bit. One thread, plain loops, no packing: weights are decoded to f32 when
+ * they are prepared. An operator has run when its call returns.
  */
 #ifndef FATHOM_BACKEND_REF_INT_H
 #define FATHOM_BACKEND_REF_INT_H

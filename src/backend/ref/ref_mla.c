@@ -5,7 +5,7 @@
  *   W_UV,h = the v rows after them  [v][512]   value half
  *
  * Attention reads its rows in ascending position, once for the scores and once for the sum, which
- * is in double; backends that sum in f32 do so in the groups of 64 that op_attn.h fixes.
+ * is in double. Backends that sum in f32 do so in the groups of 64 that op_attn.h fixes.
  */
 #include "backend/ref/ref_int.h"
 

@@ -40,13 +40,13 @@ static void list_top(struct scored *sorted, const float *x, uint32_t n, double l
     }
 }
 
-static uint32_t rank_of(const float *x, uint32_t n, uint32_t id)
+static uint32_t place_of(const float *x, uint32_t n, uint32_t id)
 {
-    uint32_t rank = 1;
+    uint32_t place = 1;
     for (uint32_t i = 0; i < n; i++) {
-        rank += id >= n || x[i] > x[id] || (x[i] == x[id] && i < id);
+        place += id >= n || x[i] > x[id] || (x[i] == x[id] && i < id);
     }
-    return rank;
+    return place;
 }
 
 static bool mask_allows(const struct sample_row *row, const uint32_t *mask, uint32_t id)
@@ -199,7 +199,7 @@ fathom_err ref_sample(struct backend *b, const struct sample_args *a)
         if (!row->want_logprob) continue;
         uint32_t id = (uint32_t)a->ids[i];
         a->logprobs[i] = id < n ? logprob_of(raw[id], lse) : -INFINITY;
-        a->ranks[i] = rank_of(raw, n, id);
+        a->ranks[i] = place_of(raw, n, id);
     }
     return FATHOM_OK;
 }

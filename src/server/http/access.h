@@ -1,4 +1,4 @@
-/* access.h - who may ask, from which page, under which path, and by what name
+/* access.h - who may ask, from which web page, under which path, and by what name
  *
  * Pure functions of the server's options and of headers.
  */
@@ -20,8 +20,8 @@ bool access_has_key(const struct server_options *o, const char *key, uint32_t *n
 
 /* access_origin - the value of Access-Control-Allow-Origin
  *
- *   origin  of the page that asks; NULL: no page asks, or it does not say
- *   varies  whether the value depends on the page
+ *   origin  of the web page that asks; NULL: none asks, or it does not say
+ *   varies  whether the value depends on the origin
  * Returns NULL: there is no such header. */
 const char *access_origin(const struct server_options *o, const char *origin, bool *varies);
 

@@ -107,13 +107,13 @@ static bool is_anthropic(const struct exchange *x)
     return has_prompt(x) && api_is_anthropic((enum api_kind)x->route->api);
 }
 
-/* A browser shows the answer to a page when these headers allow it. */
+/* A browser shows the answer to a web page when these headers allow it. */
 static void add_cors_headers(const struct exchange *x, struct MHD_Connection *c,
                              struct MHD_Response *r)
 {
     bool varies;
-    const char *page = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Origin");
-    const char *origin = access_origin(x->http->o, page, &varies);
+    const char *asker = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Origin");
+    const char *origin = access_origin(x->http->o, asker, &varies);
     if (varies) add_header(r, "Vary", "Origin");
     if (!origin) return;
     add_header(r, "Access-Control-Allow-Origin", origin);
@@ -694,8 +694,8 @@ uint16_t http_port(const struct http *h)
     return h->port;
 }
 
-/* A request that the library itself refuses, as one that is no HTTP, while it stops would end the
- * process: it takes the refusal for queued when it is not. So connections end before it. */
+/* The library refuses some requests itself, for one what is no HTTP. To do so while it stops would
+ * end the process: it takes the refusal for queued when it is not. So connections end before it. */
 static void end_connections(struct http *h)
 {
     gate_shut(h->env.gate);

@@ -1,4 +1,4 @@
-/* routes.c - the table of paths, and what those that need no engine answer */
+/* routes.c - the table of paths, and the answers of paths that need no engine */
 #include "server/http/routes.h"
 
 #include <stdio.h>
