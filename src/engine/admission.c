@@ -56,9 +56,12 @@ void admission_note_end(struct admission_rates *r, uint64_t held_us)
 
 /* ---- the model ----------------------------------------------------------------------------- */
 
+/* What a prompt token costs, while that was seen lately. A request may have been stamped before the
+ * rates that it meets: then it was seen just now. */
 static double known_token_us(const struct admission_rates *r, uint64_t now_us)
 {
-    return now_us - r->token_seen_us < TOKEN_MEMORY_US ? r->token_us : 0;
+    bool is_lately = now_us < r->token_seen_us || now_us - r->token_seen_us < TOKEN_MEMORY_US;
+    return is_lately ? r->token_us : 0;
 }
 
 static uint32_t to_count(double value, uint32_t lo, uint32_t hi)

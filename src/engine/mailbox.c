@@ -115,7 +115,7 @@ static void list_remove(struct mailbox *m, enum sequence_list which, struct sequ
 fathom_err mailbox_create(struct mailbox **out, uint32_t n_entry, uint64_t seed, fathom_diag *d)
 {
     *out = NULL;
-    if (n_entry == 0) FAIL(d, FATHOM_EINVAL, "a mailbox of 0 slots asked for");
+    if (n_entry == 0) FAIL(d, FATHOM_EINVAL, "a mailbox of 0 entries asked for");
     struct mailbox *m = mem_calloc(1, sizeof *m);
     if (!m) FAIL(d, FATHOM_ENOMEM, "no memory for the mailbox");
     m->n_entry = m->n_free = n_entry;
@@ -134,7 +134,7 @@ fathom_err mailbox_create(struct mailbox **out, uint32_t n_entry, uint64_t seed,
     m->free_entries = mem_alloc_array(n_entry, sizeof *m->free_entries);
     if (!m->entries || !m->free_entries) {
         mailbox_destroy(m);
-        FAIL(d, FATHOM_ENOMEM, "no memory for %u request slots", n_entry);
+        FAIL(d, FATHOM_ENOMEM, "no memory for %u requests", n_entry);
     }
     for (uint32_t i = 0; i < n_entry; i++) m->free_entries[i] = n_entry - 1 - i;
     *out = m;

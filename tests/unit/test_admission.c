@@ -77,6 +77,21 @@ static void without_promises_all_is_allowed(void **state)
     assert_false(admission_has_expired(&plain, 0, UINT64_MAX));
 }
 
+/* The engine may have published newer rates since the request was stamped. */
+static void a_request_stamped_before_the_rates_meets_them(void **state)
+{
+    (void)state;
+    struct machine m = {.fixed_us = 8000, .token_us = 20};
+    struct admission_rates r = {0};
+    struct admission_load load = {.n_live = 1, .n_backlog_token = 10000};
+    for (int i = 0; i < 40; i++) run(&m, &r, 20, i % 4 ? 0 : 1000);
+    load.now_us = r.token_seen_us;
+    uint64_t at_once = admission_first_token_us(&plain, &r, &load, 1000);
+    assert_true(at_once > 11000 * 20);
+    load.now_us -= 5;
+    assert_true(admission_first_token_us(&plain, &r, &load, 1000) == at_once);
+}
+
 static void what_is_unknown_refuses_nobody(void **state)
 {
     (void)state;
@@ -220,6 +235,7 @@ int main(void)
         cmocka_unit_test(rates_are_those_of_the_machine),
         cmocka_unit_test(short_prompts_do_not_price_a_token),
         cmocka_unit_test(without_promises_all_is_allowed),
+        cmocka_unit_test(a_request_stamped_before_the_rates_meets_them),
         cmocka_unit_test(what_is_unknown_refuses_nobody),
         cmocka_unit_test(waiting_prompt_tokens_have_a_limit),
         cmocka_unit_test(a_first_token_that_would_be_late_is_refused),
