@@ -685,8 +685,8 @@ void fathom_close(fathom_engine *e)
     if (e->has_thread) {
         mailbox_close(e->mailbox);
         pthread_join(e->thread, NULL);
-        (void)e->runner->ops->bind(e->runner);
     }
+    if (e->runner) (void)e->runner->ops->bind(e->runner); /* the engine's thread had it */
     offload_destroy(e->offload);
     if (e->runner) e->runner->ops->destroy(e->runner);
     mailbox_destroy(e->mailbox);

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-bool dies_of_assert(void (*f)(void *arg), void *arg, char *said, size_t bytes)
+int run_child(void (*f)(void *arg), void *arg, char *said, size_t bytes)
 {
     int pipe_fd[2];
     int status;
@@ -32,5 +32,11 @@ bool dies_of_assert(void (*f)(void *arg), void *arg, char *said, size_t bytes)
     said[n] = '\0';
     (void)close(pipe_fd[0]);
     assert_int_equal(waitpid(pid, &status, 0), pid);
+    return status;
+}
+
+bool dies_of_assert(void (*f)(void *arg), void *arg, char *said, size_t bytes)
+{
+    int status = run_child(f, arg, said, bytes);
     return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
 }

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,34 +15,24 @@
 
 #include "base/assert.h"
 #include "base/crash.h"
+#include "support/death.h"
 
-/* What a child does before it dies. */
-typedef void child_function(void);
+/* Runs in a child: installs the handlers and dies as the test says. */
+struct death {
+    void (*die)(void);
+};
 
-/* Runs `die` in a child with the handlers installed; its standard error and its end. */
-static int run_child(child_function *die, char *said, size_t bytes)
+static void install_and_die(void *arg)
 {
-    int pipe_fd[2];
-    int status;
-    size_t n = 0;
-    ssize_t got;
-    assert_int_equal(pipe(pipe_fd), 0);
-    (void)fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0) {
-        const struct rlimit none = {0, 0};
-        (void)setrlimit(RLIMIT_CORE, &none);
-        (void)dup2(pipe_fd[1], STDERR_FILENO);
-        crash_install("1.2.3");
-        die();
-        _exit(99);
-    }
-    (void)close(pipe_fd[1]);
-    while (n < bytes - 1 && (got = read(pipe_fd[0], said + n, bytes - 1 - n)) > 0) n += (size_t)got;
-    said[n] = '\0';
-    (void)close(pipe_fd[0]);
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    return status;
+    const struct death *d = arg;
+    crash_install("1.2.3");
+    d->die();
+}
+
+static int status_of(void (*die)(void), char *said, size_t bytes)
+{
+    struct death d = {die};
+    return run_child(install_and_die, &d, said, bytes);
 }
 
 static void assert_says(const char *text, const char *part)
@@ -65,7 +54,7 @@ static void a_fault_names_cause_and_requests(void **state)
 {
     (void)state;
     char said[16384];
-    int status = run_child(touch_nothing, said, sizeof said);
+    int status = status_of(touch_nothing, said, sizeof said);
     assert_true(WIFSIGNALED(status));
     assert_int_equal(WTERMSIG(status), SIGSEGV);
     assert_says(said, "fathom 1.2.3 has met a fault of its own");
@@ -85,7 +74,7 @@ static void an_assert_is_the_cause(void **state)
 {
     (void)state;
     char said[16384];
-    int status = run_child(break_a_promise, said, sizeof said);
+    int status = status_of(break_a_promise, said, sizeof said);
     assert_true(WIFSIGNALED(status));
     assert_int_equal(WTERMSIG(status), SIGABRT);
     assert_says(said, "cause: SIGABRT: ");
@@ -110,7 +99,7 @@ static void a_full_table_is_cut(void **state)
 {
     (void)state;
     char said[32768];
-    int status = run_child(fill_the_table, said, sizeof said);
+    int status = status_of(fill_the_table, said, sizeof said);
     assert_true(WIFSIGNALED(status));
     assert_says(said, "and 8128 more\n");
     assert_null(strstr(said, "one more"));
@@ -134,7 +123,7 @@ static void several_threads_make_one_report(void **state)
 {
     (void)state;
     char said[32768];
-    int status = run_child(die_twice, said, sizeof said);
+    int status = status_of(die_twice, said, sizeof said);
     assert_true(WIFSIGNALED(status));
     const char *first = strstr(said, "has met a fault");
     assert_non_null(first);
