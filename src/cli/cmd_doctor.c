@@ -3,14 +3,12 @@
  * Status 0: nothing to do. 3: it works and could be better. 1: something will not work.
  */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "base/json.h"
 #include "base/mem.h"
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"
@@ -20,23 +18,6 @@
 #include "server/server.h"
 
 enum { STATUS_BAD = 1, STATUS_WARN = 3 };
-
-static const char *const level_names[] = {
-    [FINDING_OK] = "ok", [FINDING_NOTE] = "note", [FINDING_WARN] = "warn", [FINDING_BAD] = "bad"};
-
-void doctor_find(struct doctor *d, enum finding_level level, const char *area, const char *advice,
-                 const char *fmt, ...)
-{
-    va_list ap;
-    if (d->n_finding == FINDINGS_MAX) return;
-    struct finding *f = &d->findings[d->n_finding++];
-    f->level = level;
-    f->area = area;
-    (void)snprintf(f->advice, sizeof f->advice, "%s", advice);
-    va_start(ap, fmt);
-    (void)vsnprintf(f->text, sizeof f->text, fmt, ap);
-    va_end(ap);
-}
 
 /* ---- port ---------------------------------------------------------------------------------- */
 
@@ -166,43 +147,7 @@ static void look_at_model(struct doctor *d, const struct invocation *v)
     model_source_close(&source);
 }
 
-/* ---- the report ---------------------------------------------------------------------------- */
-
-static void print_findings(const struct doctor *d)
-{
-    for (size_t i = 0; i < d->n_finding; i++) {
-        const struct finding *f = &d->findings[i];
-        printf("%-5s %-10s %s\n", level_names[f->level], f->area, f->text);
-        if (f->advice[0]) printf("%-16s %s\n", "", f->advice);
-    }
-}
-
-static void add_text(struct buf *b, const char *name, const char *text)
-{
-    (void)buf_printf(b, "\"%s\":", name);
-    (void)json_write_string(b, text, strlen(text));
-}
-
-static fathom_err print_json(const struct doctor *d, enum finding_level worst)
-{
-    struct buf b = {0};
-    (void)buf_printf(&b, "{\"version\":\"%s\",\"worst\":\"%s\",\"findings\":[", FATHOM_VERSION,
-                     level_names[worst]);
-    for (size_t i = 0; i < d->n_finding; i++) {
-        const struct finding *f = &d->findings[i];
-        (void)buf_printf(&b, "%s\n{\"level\":\"%s\",", i ? "," : "", level_names[f->level]);
-        add_text(&b, "area", f->area);
-        (void)buf_add_char(&b, ',');
-        add_text(&b, "text", f->text);
-        (void)buf_add_char(&b, ',');
-        add_text(&b, "advice", f->advice);
-        (void)buf_add_char(&b, '}');
-    }
-    fathom_err err = buf_add_str(&b, "]}\n");
-    if (!err) (void)fputs(buf_str(&b), stdout);
-    buf_free(&b);
-    return err;
-}
+/* ---- the command --------------------------------------------------------------------------- */
 
 fathom_err cmd_doctor(const struct invocation *v, fathom_diag *diag)
 {
@@ -221,9 +166,9 @@ fathom_err cmd_doctor(const struct invocation *v, fathom_diag *diag)
         if (d->findings[i].level > worst) worst = d->findings[i].level;
     }
     if (s->json) {
-        err = print_json(d, worst);
+        err = doctor_print_json(d, worst);
     } else {
-        print_findings(d);
+        doctor_print(d);
     }
     *v->status = worst == FINDING_BAD ? STATUS_BAD : worst == FINDING_WARN ? STATUS_WARN : 0;
     mem_free(d);

@@ -34,6 +34,15 @@ struct doctor {
 void doctor_find(struct doctor *d, enum finding_level level, const char *area, const char *advice,
                  const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 
+/* doctor_read_line - the first line of a small file of /proc or /sys; false: there is none */
+bool doctor_read_line(const char *path, char *out, size_t bytes);
+
+/* doctor_print - the findings as lines on standard output */
+void doctor_print(const struct doctor *d);
+
+/* doctor_print_json - the same as one object; ENOMEM */
+fathom_err doctor_print_json(const struct doctor *d, enum finding_level worst);
+
 /* The probes, in the order in which they are told. */
 void doctor_look_at_processor(struct doctor *d, const struct settings *s);
 void doctor_look_at_memory(struct doctor *d);
@@ -47,8 +56,5 @@ void doctor_check_hashes(struct doctor *d, const char *dir);
 /* doctor_read_rate - bytes a second that a file's disk gives to large reads past the page cache,
  * measured for about a second; 0: it cannot be read */
 uint64_t doctor_read_rate(const char *path);
-
-/* doctor_read_line - the first line of a small file of /proc or /sys; false: there is none */
-bool doctor_read_line(const char *path, char *out, size_t bytes);
 
 #endif

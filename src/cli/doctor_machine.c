@@ -12,17 +12,6 @@
 #include "base/thread.h"
 #include "cli/doctor.h"
 
-bool doctor_read_line(const char *path, char *out, size_t bytes)
-{
-    FILE *f = fopen(path, "re");
-    out[0] = '\0';
-    if (!f) return false;
-    bool ok = fgets(out, (int)bytes, f) != NULL;
-    (void)fclose(f);
-    out[strcspn(out, "\n")] = '\0';
-    return ok;
-}
-
 /* ---- processor ----------------------------------------------------------------------------- */
 
 static void read_model_name(char *out, size_t bytes)
