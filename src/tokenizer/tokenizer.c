@@ -6,7 +6,6 @@
 #include "base/assert.h"
 #include "base/fail.h"
 #include "base/mem.h"
-#include "base/os.h"
 #include "base/utf8.h"
 #include "tokenizer/tokenizer_int.h"
 
@@ -196,22 +195,6 @@ fathom_err tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_
 }
 
 /* ---- opening and closing ------------------------------------------------------------------- */
-
-fathom_err tokenizer_open(struct tokenizer **out, const char *json, size_t n, const char *what,
-                          fathom_diag *d)
-{
-    return tokenizer_open_with(out, json, n, PRETOK_ENGINE_AUTO, what, d);
-}
-
-fathom_err tokenizer_open_file(struct tokenizer **out, const char *path, fathom_diag *d)
-{
-    struct file_map map;
-    *out = NULL;
-    TRY(file_map_open(&map, path, d));
-    fathom_err err = tokenizer_open(out, map.data, map.size, path, d);
-    file_map_close(&map);
-    return err;
-}
 
 void tokenizer_close(struct tokenizer *t)
 {

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/limits.h"
 #include "base/mem.h"
+#include "base/os.h"
 #include "tokenizer/json_cursor.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_int.h"
@@ -562,5 +563,21 @@ fathom_err tokenizer_open_with(struct tokenizer **out, const char *json, size_t 
         l.t = NULL;
     }
     *out = l.t;
+    return err;
+}
+
+fathom_err tokenizer_open(struct tokenizer **out, const char *json, size_t n, const char *what,
+                          fathom_diag *d)
+{
+    return tokenizer_open_with(out, json, n, PRETOK_ENGINE_AUTO, what, d);
+}
+
+fathom_err tokenizer_open_file(struct tokenizer **out, const char *path, fathom_diag *d)
+{
+    struct file_map map;
+    *out = NULL;
+    TRY(file_map_open(&map, path, d));
+    fathom_err err = tokenizer_open(out, map.data, map.size, path, d);
+    file_map_close(&map);
     return err;
 }
