@@ -93,7 +93,10 @@ static fathom_err resolve_devices(struct engine_settings *out, const fathom_opti
             FAIL(d, FATHOM_EINVAL, "--devices names GPU %d twice: each rank needs one of its own",
                  o->devices[i]);
         }
-        if (o->devices[i] < 0 || (n_gpu > 0 && o->devices[i] >= n_gpu)) {
+        if (o->devices[i] < 0) {
+            FAIL(d, FATHOM_EINVAL, "--devices names GPU %d, needed is 0 or more", o->devices[i]);
+        }
+        if (n_gpu > 0 && o->devices[i] >= n_gpu) {
             FAIL(d, FATHOM_EINVAL, "--devices names GPU %d, and this machine has 0 to %d",
                  o->devices[i], n_gpu - 1);
         }

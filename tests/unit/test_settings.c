@@ -187,7 +187,7 @@ static void a_device_goes_to_the_rank_that_runs(void **state)
     assert_int_equal(s.place.device, 0);
     o.devices = none;
     o.n_device = 1;
-    expect(&o, FATHOM_EINVAL, "--devices names GPU -1");
+    expect(&o, FATHOM_EINVAL, "--devices names GPU -1, needed is 0 or more");
     o.devices = devices;
     if (backend_cuda_count() == 0) { /* nobody knows which there are: the backend will say */
         assert_int_equal(settings_resolve(&s, &o, &config, NULL), FATHOM_OK);
