@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """The pilot model over HTTP: the guides' requests, the evaluation, and clients that come and go.
 
-    tests/e2e/test_pilot.py requests|refusals|evaluation|load|flood path/to/fathom
+    tests/e2e/test_pilot.py requests|refusals|tenants|evaluation|load|flood path/to/fathom
 
 refusals    what the flags about the queue refuse
+tenants     whose cached prompts a key finds
 requests    the four requests of the deployment guides, streamed and not, thinking and not
 evaluation  384 prompts, 16 at a time, greedy, for the bf16 and the fp8 cache: all texts expected
 load        64 streams at once for LOAD_SECONDS (default 10), clients leaving at random; afterwards
@@ -413,8 +414,8 @@ class Flood(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    CASES = {"requests": Requests, "refusals": Refusals, "evaluation": Evaluation, "load": Load,
-             "flood": Flood}
+    CASES = {"requests": Requests, "refusals": Refusals, "tenants": Tenants,
+             "evaluation": Evaluation, "load": Load, "flood": Flood}
     if len(sys.argv) != 3 or sys.argv[1] not in CASES:
         sys.exit(__doc__)
     Server.path = os.path.abspath(sys.argv[2])
