@@ -43,7 +43,8 @@ struct sample_row {
 
 /* sample - draw one token a row, or tell how likely a given one is
  *
- *   logprob and top are of the raw logits: x - logsumexp(x) over all n_vocab_used ids
+ *   logprob and top are of the raw logits of every row of the head: x - logsumexp(x) over V ids,
+ *   those from n_vocab_used on among them
  *   then, in this order: mask, bans and n_vocab_used (-inf); bias; repetition penalty over prompt
  *   and output (x > 0 ? x / r : x * r); frequency and presence penalty over the output
  *   temperature 0: the largest, ties to the lower id
@@ -58,13 +59,13 @@ struct sample_row {
  *   history, bias, ban, mask   device; may be NULL when no row uses them
  *   ids      i32 [n_row], device, written
  *   logprobs f32 [n_row], device, written; 0 without want_logprob
- *   ranks    u32 [n_row], device, written: the token's place among all n_vocab_used ids by raw
- *            logit, from 1 on, ties to the lower id; 0 without want_logprob
+ *   ranks    u32 [n_row], device, written: the token's place among all V ids by raw logit, from 1
+ *            on, ties to the lower id; 0 without want_logprob
  *   top_ids, top_logprobs  [n_row][SAMPLE_TOP_MAX], device, descending; ties to the lower id
  * Needs    given rows behind all others: rows that draw may need scratch memory, by row
  * Edge     everything banned: the lowest id of what the mask allows, else id 0.
- *          NaN logits count as -inf. A given id from n_vocab_used on has logprob -inf and comes
- *          last.
+ *          NaN logits count as -inf. A given id from V on, which a slice of a rank may get, has
+ *          logprob -inf and comes last.
  */
 struct sample_args {
     struct buffer *logits;

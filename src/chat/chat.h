@@ -97,6 +97,10 @@ void chat_marks_free(struct chat_marks *m);
  *   V3.1  joined    as system                  never rendered; content is cut after </think>
  *   V3.2  in place  a user turn of its own     kept after the last user turn, in thinking mode
  *
+ * Nothing stands behind the generation prompt. A system text of V3.2 that would stand behind an
+ * assistant's marker, since a user, a developer or results come before it, is folded into those.
+ * V3.1 and V3.2: system texts that come last, behind an answer, are a user's turn.
+ *
  * Tools and a response schema stand after the system text; V3.2 takes them from a system or
  * developer message too ("tools", "response_format" of the message).
  *

@@ -121,8 +121,11 @@ const json_t *chat_schema(const json_t *response_format);
 /* chat_add_schema - "## Response Format:" and the schema */
 void chat_add_schema(struct buf *out, const json_t *schema);
 
-/* chat_add_system - V3, R1, V3.1: BOS, all system and developer texts, tools, schema */
-void chat_add_system(struct buf *out, const struct chat_request *r, enum chat_encoding e);
+/* chat_add_system - V3, R1, V3.1: the system and developer texts of messages [begin, end) */
+void chat_add_system(struct buf *out, const struct chat_request *r, size_t begin, size_t end);
+
+/* chat_add_system_sections - V3, R1, V3.1: what follows the system text: tools, schema */
+void chat_add_system_sections(struct buf *out, const struct chat_request *r, enum chat_encoding e);
 
 /* ---- encodings -------------------------------------------------------------------------- */
 

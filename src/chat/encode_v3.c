@@ -81,7 +81,9 @@ fathom_err chat_encode_v3(const struct chat_style *s, const struct chat_request 
     struct encoder e = {.style = s, .request = r, .out = out};
     const json_t *calls = NULL; /* of the assistant message before */
     size_t n_message = json_array_size(r->messages);
-    chat_add_system(out, r, s->encoding);
+    (void)buf_add_str(out, MARK(CHAT_BOS));
+    chat_add_system(out, r, 0, n_message);
+    chat_add_system_sections(out, r, s->encoding);
     for (size_t i = 0; i < n_message; i++) {
         const json_t *m = json_array_get(r->messages, i);
         size_t n = 1;

@@ -6,7 +6,8 @@
  *   result      OUTPUT_BEGIN content OUTPUT_END, and no A after it
  *
  * A stands only right after a user's text; two assistant turns in a row share one. History never
- * carries reasoning.
+ * carries reasoning. System texts are joined at the head, but those that come last, behind an
+ * answer, are a user's turn: no other asks for what comes next.
  */
 #include "base/fail.h"
 #include "chat/chat_int.h"
@@ -14,9 +15,25 @@
 struct encoder {
     const struct chat_request *request;
     struct buf *out;
+    size_t i_turn; /* the system texts from here on are a user's turn; n_message: none are */
     bool after_user;
     bool after_results;
 };
+
+static bool is_system(const struct chat_request *r, size_t i)
+{
+    enum chat_role role = chat_message_role(json_array_get(r->messages, i));
+    return role == CHAT_ROLE_SYSTEM || role == CHAT_ROLE_DEVELOPER;
+}
+
+static size_t find_turn(const struct chat_request *r, size_t n_message)
+{
+    size_t i = n_message;
+    while (i > 0 && is_system(r, i - 1)) i--;
+    if (i == 0) return n_message;
+    const json_t *before = json_array_get(r->messages, i - 1);
+    return chat_message_role(before) == CHAT_ROLE_ASSISTANT ? i : n_message;
+}
 
 static void add_calls(struct buf *out, const json_t *calls)
 {
@@ -79,17 +96,24 @@ static void add_prefix(struct encoder *e, const json_t *m)
 
 fathom_err chat_encode_v31(const struct chat_request *r, bool go_on, struct buf *out)
 {
-    struct encoder e = {.request = r, .out = out};
-    const json_t *calls = NULL; /* of the assistant message before */
     size_t n_message = json_array_size(r->messages);
-    chat_add_system(out, r, CHAT_ENCODING_V31);
+    struct encoder e = {.request = r, .out = out, .i_turn = find_turn(r, n_message)};
+    const json_t *calls = NULL; /* of the assistant message before */
+    (void)buf_add_str(out, MARK(CHAT_BOS));
+    chat_add_system(out, r, 0, e.i_turn);
+    chat_add_system_sections(out, r, CHAT_ENCODING_V31);
     for (size_t i = 0; i < n_message; i++) {
         const json_t *m = json_array_get(r->messages, i);
         enum chat_role role = chat_message_role(m);
         size_t n = 1;
         switch (role) {
         case CHAT_ROLE_SYSTEM:
-        case CHAT_ROLE_DEVELOPER: continue;
+        case CHAT_ROLE_DEVELOPER:
+            if (i < e.i_turn) continue;
+            (void)buf_add_str(out, MARK(CHAT_USER));
+            chat_add_system(out, r, i, n_message);
+            n = n_message - i;
+            break;
         case CHAT_ROLE_USER:
             (void)buf_add_str(out, MARK(CHAT_USER));
             chat_add_content(out, m);
@@ -103,7 +127,7 @@ fathom_err chat_encode_v31(const struct chat_request *r, bool go_on, struct buf 
             break;
         case CHAT_ROLE_TOOL: TRY(add_results(&e, i, calls, &n)); break;
         }
-        e.after_user = role == CHAT_ROLE_USER;
+        e.after_user = role == CHAT_ROLE_USER || i >= e.i_turn;
         e.after_results = role == CHAT_ROLE_TOOL;
         calls = chat_message_calls(m);
         i += n - 1;

@@ -12,6 +12,10 @@
  *
  * A new user turn drops the reasoning before it, and in thinking mode the developer messages
  * before it too.
+ *
+ * A system message stands where it is, unless an assistant's marker stands there already: the model
+ * would read it as words of its own. Behind a user, a developer or results it is folded into them,
+ * and with no user behind it, after an answer, it is a user's turn.
  */
 #include <stdio.h>
 #include <string.h>
@@ -61,16 +65,85 @@ static void add_turn(struct encoder *e, size_t i, const char *lead, bool think)
     (void)buf_add_str(e->out, think ? MARK(CHAT_THINK) : MARK(CHAT_THINK_END));
 }
 
-static void add_user(struct encoder *e, size_t i, const json_t *m)
+/* ---- system ----------------------------------------------------------------------------- */
+
+static enum chat_role role_of(const struct encoder *e, size_t i)
+{
+    return chat_message_role(json_array_get(e->request->messages, i));
+}
+
+/* Where the run of system messages ends that has message i. */
+static size_t run_end(const struct encoder *e, size_t i)
+{
+    while (i < e->n_message && role_of(e, i) == CHAT_ROLE_SYSTEM) i++;
+    return i;
+}
+
+/* In thinking mode a developer message is told as long as no user's turn has come after it. */
+static bool is_told(const struct encoder *e, size_t i)
+{
+    return role_of(e, i) != CHAT_ROLE_DEVELOPER || !e->request->thinking || i == e->i_last;
+}
+
+/* Whether a run of system messages from i on has an assistant's marker in front of it. */
+static bool is_folded(const struct encoder *e, size_t i)
+{
+    return i > 0 && role_of(e, i - 1) != CHAT_ROLE_ASSISTANT && is_told(e, i - 1);
+}
+
+/* Whether the run [i, end) is a user's turn: no other asks for what comes next. */
+static bool is_turn(const struct encoder *e, size_t i, size_t end)
+{
+    if (i == 0 || role_of(e, i - 1) != CHAT_ROLE_ASSISTANT) return false;
+    return end == e->n_message || role_of(e, end) == CHAT_ROLE_ASSISTANT;
+}
+
+/* The texts of the run from i on, behind the text of `before` (may be NULL). */
+static void add_run(struct encoder *e, const json_t *before, size_t i)
+{
+    bool first = !before || !chat_message_has_content(before);
+    for (size_t end = run_end(e, i); i < end; i++) {
+        const json_t *m = json_array_get(e->request->messages, i);
+        if (chat_message_has_content(m)) {
+            if (!first) (void)buf_add_str(e->out, "\n\n");
+            first = false;
+            chat_add_content(e->out, m);
+        }
+        add_sections(e, m, false);
+    }
+}
+
+/* A run that is folded into nothing, [i, end). */
+static void add_system(struct encoder *e, size_t i, size_t end)
+{
+    if (is_turn(e, i, end)) {
+        (void)buf_add_str(e->out, MARK(CHAT_USER));
+        add_run(e, NULL, i);
+        add_turn(e, end - 1, MARK(CHAT_ASSISTANT), e->request->thinking && i == e->i_last);
+        return;
+    }
+    for (; i < end; i++) {
+        const json_t *m = json_array_get(e->request->messages, i);
+        chat_add_content(e->out, m);
+        add_sections(e, m, i == e->i_sections);
+    }
+}
+
+/* ---- user, developer -------------------------------------------------------------------- */
+
+/* *n: how many messages it is, with those folded into it. */
+static void add_user(struct encoder *e, size_t i, const json_t *m, size_t *n)
 {
     (void)buf_add_str(e->out, MARK(CHAT_USER));
     chat_add_content(e->out, m);
-    add_turn(e, i, MARK(CHAT_ASSISTANT), e->request->thinking && i == e->i_last);
+    add_run(e, m, i + 1);
+    *n = run_end(e, i + 1) - i;
+    add_turn(e, i + *n - 1, MARK(CHAT_ASSISTANT), e->request->thinking && i == e->i_last);
 }
 
-static fathom_err add_developer(struct encoder *e, size_t i, const json_t *m)
+static fathom_err add_developer(struct encoder *e, size_t i, const json_t *m, size_t *n)
 {
-    if (e->request->thinking && i != e->i_last) return FATHOM_OK;
+    if (!is_told(e, i)) return FATHOM_OK;
     if (!chat_message_has_content(m)) {
         FAIL(e->d, FATHOM_EINVAL, "messages[%zu].content is empty, a developer message needs text",
              i);
@@ -79,7 +152,9 @@ static fathom_err add_developer(struct encoder *e, size_t i, const json_t *m)
     add_sections(e, m, false);
     (void)buf_add_str(e->out, "\n\n# The user's message is: ");
     chat_add_content(e->out, m);
-    add_turn(e, i, MARK(CHAT_ASSISTANT), e->request->thinking && i == e->i_last);
+    add_run(e, m, i + 1);
+    *n = run_end(e, i + 1) - i;
+    add_turn(e, i + *n - 1, MARK(CHAT_ASSISTANT), e->request->thinking && i == e->i_last);
     return FATHOM_OK;
 }
 
@@ -138,7 +213,8 @@ static fathom_err add_assistant(struct encoder *e, size_t i, const json_t *m)
 
 /* ---- results ---------------------------------------------------------------------------- */
 
-/* Renders all results from message `first` on; *n: how many. */
+/* Renders all results from message `first` on, the last with what is folded into it; *n: how many
+ * messages. */
 static fathom_err add_results(struct encoder *e, size_t first, size_t *n)
 {
     const json_t *before = first > 0 ? json_array_get(e->request->messages, first - 1) : NULL;
@@ -149,18 +225,20 @@ static fathom_err add_results(struct encoder *e, size_t first, size_t *n)
              "messages[%zu] is a tool result, but the message before has no tool_calls", first);
     }
     TRY(chat_results_open(&results, e->request->messages, first, calls));
-    *n = results.n;
+    const size_t end = first + results.n;
     (void)buf_add_str(e->out, "\n\n<function_results>");
     for (size_t i = 0; i < results.n; i++) {
         (void)buf_add_str(e->out, "\n<result>");
         chat_add_content(e->out, results.messages[i]);
+        if (i + 1 == results.n) add_run(e, results.messages[i], end);
         (void)buf_add_str(e->out, "</result>");
     }
     chat_results_close(&results);
-    if (*n > json_array_size(calls)) {
+    if (end - first > json_array_size(calls)) {
         FAIL(e->d, FATHOM_EINVAL, "messages[%zu]: %zu tool results follow %zu tool calls", first,
-             *n, json_array_size(calls));
+             end - first, json_array_size(calls));
     }
+    *n = run_end(e, end) - first;
     (void)buf_add_str(e->out, "\n</function_results>");
     add_turn(e, first + *n - 1, "\n\n", e->request->thinking && is_after_last(e, first));
     return FATHOM_OK;
@@ -168,21 +246,33 @@ static fathom_err add_results(struct encoder *e, size_t first, size_t *n)
 
 /* ---- driver ----------------------------------------------------------------------------- */
 
-static size_t find_last(const struct chat_request *r, size_t n_message)
+static size_t find_last(const struct encoder *e)
 {
-    for (size_t i = n_message; i-- > 0;) {
-        enum chat_role role = chat_message_role(json_array_get(r->messages, i));
+    for (size_t i = e->n_message; i-- > 0;) {
+        enum chat_role role = role_of(e, i);
         if (role == CHAT_ROLE_USER || role == CHAT_ROLE_DEVELOPER) return i;
+        if (role != CHAT_ROLE_SYSTEM) continue;
+        const size_t end = i + 1;
+        while (i > 0 && role_of(e, i - 1) == CHAT_ROLE_SYSTEM) i--;
+        if (is_turn(e, i, end)) return i;
     }
-    return n_message;
+    return e->n_message;
 }
 
-static size_t find_system(const struct chat_request *r, size_t n_message)
+/* The first system message that stands where it is. */
+static size_t find_system(const struct encoder *e)
 {
-    for (size_t i = 0; i < n_message; i++) {
-        if (chat_message_role(json_array_get(r->messages, i)) == CHAT_ROLE_SYSTEM) return i;
+    size_t i = 0;
+    while (i < e->n_message) {
+        if (role_of(e, i) != CHAT_ROLE_SYSTEM) {
+            i++;
+            continue;
+        }
+        const size_t end = run_end(e, i);
+        if (!is_folded(e, i) && !is_turn(e, i, end)) return i;
+        i = end;
     }
-    return n_message;
+    return i;
 }
 
 static fathom_err check_message_tools(const struct encoder *e)
@@ -201,8 +291,8 @@ fathom_err chat_encode_v32(const struct chat_request *r, bool go_on, struct buf 
 {
     size_t n_message = json_array_size(r->messages);
     struct encoder e = {.request = r, .out = out, .d = d, .n_message = n_message, .go_on = go_on};
-    e.i_last = find_last(r, n_message);
-    e.i_sections = r->tools_first_message ? n_message : find_system(r, n_message);
+    e.i_last = find_last(&e);
+    e.i_sections = r->tools_first_message ? n_message : find_system(&e);
     TRY(check_message_tools(&e));
     (void)buf_add_str(out, MARK(CHAT_BOS));
     if (e.i_sections == n_message) add_sections(&e, NULL, true);
@@ -211,11 +301,11 @@ fathom_err chat_encode_v32(const struct chat_request *r, bool go_on, struct buf 
         size_t n = 1;
         switch (chat_message_role(m)) {
         case CHAT_ROLE_SYSTEM:
-            chat_add_content(out, m);
-            add_sections(&e, m, i == e.i_sections);
+            n = run_end(&e, i) - i;
+            add_system(&e, i, i + n);
             break;
-        case CHAT_ROLE_USER: add_user(&e, i, m); break;
-        case CHAT_ROLE_DEVELOPER: TRY(add_developer(&e, i, m)); break;
+        case CHAT_ROLE_USER: add_user(&e, i, m, &n); break;
+        case CHAT_ROLE_DEVELOPER: TRY(add_developer(&e, i, m, &n)); break;
         case CHAT_ROLE_ASSISTANT: TRY(add_assistant(&e, i, m)); break;
         case CHAT_ROLE_TOOL: TRY(add_results(&e, i, &n)); break;
         }

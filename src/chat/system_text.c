@@ -191,11 +191,10 @@ void chat_add_schema(struct buf *out, const json_t *schema)
     (void)json_write_python(out, schema);
 }
 
-void chat_add_system(struct buf *out, const struct chat_request *r, enum chat_encoding e)
+void chat_add_system(struct buf *out, const struct chat_request *r, size_t begin, size_t end)
 {
     bool first = true;
-    (void)buf_add_str(out, MARK(CHAT_BOS));
-    for (size_t i = 0; i < json_array_size(r->messages); i++) {
+    for (size_t i = begin; i < end; i++) {
         const json_t *m = json_array_get(r->messages, i);
         enum chat_role role = chat_message_role(m);
         if (role != CHAT_ROLE_SYSTEM && role != CHAT_ROLE_DEVELOPER) continue;
@@ -203,6 +202,10 @@ void chat_add_system(struct buf *out, const struct chat_request *r, enum chat_en
         first = false;
         chat_add_content(out, m);
     }
+}
+
+void chat_add_system_sections(struct buf *out, const struct chat_request *r, enum chat_encoding e)
+{
     if (chat_has_tools(r->tools)) {
         (void)buf_add_str(out, "\n\n");
         chat_add_tools_text(out, r->tools, e);

@@ -67,6 +67,47 @@ static void the_same_as_a_chat(void **state)
     world_close(&w);
 }
 
+/* A system text that comes last is told with the user's, in front of the generation prompt, by
+ * whatever door it comes. */
+static void a_system_text_comes_before_the_generation_prompt(void **state)
+{
+    (void)state;
+    static const char talk[] = "[{\"role\":\"user\",\"content\":\"[[say=Hi]]\"},"
+                               "{\"role\":\"system\",\"content\":\"Be brief.\"}]";
+    static const char folded[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"[[say=Hi]]\\n\\nBe brief.\"}]}";
+    struct world w;
+    struct http_client c;
+    char body[512];
+    world_open(&w, NULL, NULL);
+    world_connect(&c, &w);
+    (void)snprintf(body, sizeof body, "{\"messages\":%s}", talk);
+    json_t *want = ask_json(&c, "POST", "/tokenize", "", folded);
+    json_t *got = ask_json(&c, "POST", "/tokenize", "", body);
+    assert_true(json_array_size(json_object_get(want, "tokens")) > 20);
+    assert_true(json_equal(json_object_get(got, "tokens"), json_object_get(want, "tokens")));
+    json_int_t n = json_integer_value(json_object_get(want, "count"));
+    json_decref(want);
+    json_decref(got);
+
+    got = ask_json(&c, "POST", COUNT, "", body);
+    assert_int_equal(json_integer_value(json_object_get(got, "input_tokens")), n);
+    json_decref(got);
+    got = ask_json(&c, "POST", CHAT, "", body);
+    assert_int_equal(count_in(got, "usage", "prompt_tokens"), n);
+    json_decref(got);
+    (void)snprintf(body, sizeof body, "{\"max_tokens\":9,\"messages\":%s}", talk);
+    got = ask_json(&c, "POST", MESSAGES, "", body);
+    assert_int_equal(count_in(got, "usage", "input_tokens"), n);
+    json_decref(got);
+    (void)snprintf(body, sizeof body, "{\"input\":%s}", talk);
+    got = ask_json(&c, "POST", "/v1/responses", "", body);
+    assert_int_equal(count_in(got, "usage", "input_tokens"), n);
+    json_decref(got);
+    http_client_close(&c);
+    world_close(&w);
+}
+
 static void errors_have_its_form(void **state)
 {
     (void)state;
@@ -156,6 +197,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_as_a_chat),
+        cmocka_unit_test(a_system_text_comes_before_the_generation_prompt),
         cmocka_unit_test(errors_have_its_form),
         cmocka_unit_test(limits_hold),
         cmocka_unit_test(a_stream_is_pinged_and_ends_when_its_client_leaves),

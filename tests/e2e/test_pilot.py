@@ -73,6 +73,24 @@ class Requests(unittest.TestCase):
         usage = self.server.post("/v1/chat/completions", body)["usage"]
         return usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]
 
+    def test_a_row_of_the_head_without_a_token_has_a_log_probability(self):
+        prompt = [0, 100, 200, 4000, 300]
+        answer = self.server.post("/v1/completions", {
+            "prompt": prompt, "max_tokens": 8, "temperature": 0, "logprobs": 3, "echo": True,
+            "prompt_logprobs": 20, "return_token_ids": True, "seed": 1})["choices"][0]
+        scores = answer["prompt_logprobs"]
+        entry = scores[3]["4000"]
+        self.assertEqual(entry["decoded_token"], "")
+        self.assertGreater(entry["logprob"], -500)
+        self.assertLess(entry["logprob"], min(v["logprob"] for v in scores[3].values()) + 1e-9)
+        self.assertLessEqual(entry["rank"], 4096)
+        logprobs = answer["logprobs"]
+        self.assertEqual(logprobs["tokens"][3], "")
+        self.assertEqual(logprobs["token_logprobs"][3], entry["logprob"])
+        ids = answer["prompt_token_ids"] + answer["token_ids"]
+        for key in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+            self.assertEqual(len(logprobs[key]), len(ids))
+
     def test_a_prompt_seen_before_is_not_computed_again(self):
         text = "The quick brown fox jumps over the lazy dog. " * 30
         cached, n = self.n_cached(text)

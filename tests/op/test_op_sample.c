@@ -128,8 +128,8 @@ static void test_greedy_and_logprobs(void **state)
     struct result out;
     open_sampling(&s, 6);
     for (uint32_t i = 0; i < 6; i++) s.row[i].want_logprob = 1, s.row[i].n_top = i * 4;
-    s.row[1].n_vocab_used = 100; /* the rest is never drawn and not in the sum */
-    s.logits[1 * V + 100] = 50;
+    s.row[1].n_vocab_used = 100; /* the rest is never drawn; the sum is over all */
+    s.logits[1 * V + 100] = 5;
     s.logits[2 * V + 3] = s.logits[2 * V + 700] = 20; /* a tie */
     s.logits[3 * V + 9] = NAN;
     s.row[4].logit_row = 2;
@@ -137,7 +137,7 @@ static void test_greedy_and_logprobs(void **state)
     for (uint32_t i = 0; i < 6; i++) {
         const float *x = s.logits + (size_t)s.row[i].logit_row * V;
         if (i == 3) continue;
-        double lse = logsumexp(x, s.row[i].n_vocab_used);
+        double lse = logsumexp(x, V);
         assert_int_equal(out.ids[i], argmax(x, s.row[i].n_vocab_used));
         assert_true(fabs((double)out.logprobs[i] - ((double)x[out.ids[i]] - lse)) < 1e-4);
         for (uint32_t k = 0; k < s.row[i].n_top; k++) {
@@ -174,7 +174,8 @@ static void test_given_tokens(void **state)
     s.logits[1 * V + 200] = 50;                       /* the likeliest */
     s.logits[2 * V + 7] = s.logits[2 * V + 400] = 40; /* a tie: the lower id comes first */
     s.logits[3 * V + 600] = NAN;                      /* impossible */
-    s.row[4].n_vocab_used = 800;                      /* outside: impossible and last */
+    s.row[4].n_vocab_used = 700;                      /* never drawn, and as likely as it is */
+    s.logits[4 * V + 800] = 50;
     run_both(&s, &out);
     for (uint32_t i = 1; i < 6; i++) assert_int_equal(out.ids[i], i * 200);
     assert_int_equal(out.ranks[0], 1);
@@ -183,8 +184,9 @@ static void test_given_tokens(void **state)
     assert_int_equal(out.ranks[2], 2);
     assert_int_equal(out.ranks[3], V);
     assert_true(out.logprobs[3] == -INFINITY);
-    assert_int_equal(out.ranks[4], 801);
-    assert_true(out.logprobs[4] == -INFINITY);
+    assert_int_equal(out.ranks[4], 1);
+    assert_int_equal(out.top_ids[4][0], 800);
+    assert_true(out.logprobs[4] > -1e-3f && out.top_logprobs[4][0] == out.logprobs[4]);
     const float *x = s.logits + 5 * V;
     double lse = logsumexp(x, V);
     assert_true(fabs((double)out.logprobs[5] - ((double)x[1000] - lse)) < 1e-4);

@@ -122,7 +122,12 @@ fathom_err scene_say(struct answer *a, size_t i, const char *text, fathom_finish
     }
     token_list_free(&ids);
     if (err) return err;
-    fathom_event end = {.kind = FATHOM_EVENT_TOKEN, .token = EOS, .is_stop = true};
+    fathom_event end = {.kind = FATHOM_EVENT_TOKEN,
+                        .token = EOS,
+                        .is_stop = true,
+                        .logprob = -0.75f,
+                        .n_top = 2,
+                        .top = {{BYTE_0 + 'c', -0.5f}, {EOS, -0.75f}}};
     if (!stopped && why == FATHOM_FINISH_STOP) {
         err = answer_token(a, i, &end, &stopped);
         if (err) return err;

@@ -34,7 +34,7 @@ void scene_free(struct scene *s);
 fathom_err scene_score(struct answer *a, size_t i);
 
 /* scene_say - give the tokens of text to choice i, then EOS and FINISH unless a stop string came
- * first; 4 prompt tokens count as cached */
+ * first; 4 prompt tokens count as cached. EOS has log-probability -0.75, behind "c" */
 fathom_err scene_say(struct answer *a, size_t i, const char *text, fathom_finish why);
 
 /* scene_play - scene_open, thinking, scene_say to choice 0, answer_close */

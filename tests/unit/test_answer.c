@@ -278,6 +278,23 @@ static void test_best_of(void **state)
     assert_null(strstr(scene_out(s), "\"text\":\"a\""));
     assert_non_null(strstr(scene_out(s), "\"completion_tokens\":3,"));
     scene_close(s);
+
+    /* the end counts: a choice that hardly ends here is not the likeliest */
+    s = scene_open(API_COMPLETION, "{\"prompt\":\"x\",\"n\":1,\"best_of\":2}", false);
+    for (size_t i = 0; i < 2; i++) {
+        bool stopped;
+        fathom_event e = {.kind = FATHOM_EVENT_TOKEN, .logprob = i ? -0.5f : -0.25f};
+        e.token = (int32_t)(BYTE_0 + 'a' + i);
+        assert_int_equal(answer_token(&s->answer, i, &e, &stopped), 0);
+        e = (fathom_event){.kind = FATHOM_EVENT_TOKEN, .token = 1, .is_stop = true};
+        e.logprob = i ? -0.5f : -1;
+        assert_int_equal(answer_token(&s->answer, i, &e, &stopped), 0);
+        e = (fathom_event){.kind = FATHOM_EVENT_FINISH, .finish = FATHOM_FINISH_STOP, .stop_id = 1};
+        assert_int_equal(answer_finish(&s->answer, i, &e), 0);
+    }
+    assert_int_equal(answer_close(&s->answer), 0);
+    assert_non_null(strstr(scene_out(s), "{\"index\":0,\"text\":\"b\""));
+    scene_close(s);
 }
 
 static void test_reasoning_is_told_if_wanted(void **state)
@@ -316,7 +333,87 @@ static void test_stream_keeps_every_logprob(void **state)
     assert_int_equal(answer_close(&s->answer), 0);
     size_t n = 0;
     for (const char *at = scene_out(s); (at = strstr(at, "\"top_logprobs\":")); at++) n++;
-    assert_int_equal(n, 7);
+    assert_int_equal(n, 8); /* the seven tokens and EOS */
+    scene_close(s);
+}
+
+#define E_TEXT "<｜end▁of▁sentence｜>"
+
+/* The end has an entry like every token: as many entries as ids and completion tokens. Its text is
+ * told there alone. */
+static void test_the_end_has_a_logprob(void **state)
+{
+    (void)state;
+    struct scene *s = scene_open(
+        API_COMPLETION, "{\"prompt\":\"x\",\"logprobs\":2,\"return_token_ids\":true}", false);
+    assert_int_equal(scene_say(&s->answer, 0, "a!", FATHOM_FINISH_STOP), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    const char *want = "\"text\":\"a!\",\"logprobs\":{\"tokens\":[\"a\",\"!\",\"" E_TEXT "\"],"
+                       "\"token_logprobs\":[-0.25,-0.25,-0.75],\"top_logprobs\":[";
+    if (!strstr(scene_out(s), want)) fail_msg("%s", scene_out(s));
+    assert_non_null(
+        strstr(scene_out(s), ",{\"c\":-0.5,\"" E_TEXT "\":-0.75}],\"text_offset\":[0,1,2]}"));
+    assert_non_null(strstr(scene_out(s), "\"token_ids\":[117,53,1]"));
+    assert_non_null(strstr(scene_out(s), "\"completion_tokens\":3,"));
+    scene_close(s);
+
+    s = scene_open(API_CHAT, CHAT(",\"logprobs\":true,\"top_logprobs\":2"), false);
+    assert_int_equal(scene_say(&s->answer, 0, "a", FATHOM_FINISH_STOP), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    want =
+        ",{\"token\":\"" E_TEXT
+        "\",\"logprob\":-0.75,\"bytes\":[60,239,189,156,101,110,100,226,150,"
+        "129,111,102,226,150,129,115,101,110,116,101,110,99,101,239,189,156,62],\"top_logprobs\":["
+        "{\"token\":\"c\",\"logprob\":-0.5,\"bytes\":[99]},{\"token\":\"" E_TEXT "\"";
+    if (!strstr(scene_out(s), want)) fail_msg("%s", scene_out(s));
+    assert_non_null(strstr(scene_out(s), "\"content\":\"a\""));
+    scene_close(s);
+}
+
+/* Streamed, it leaves with the chunk that tells the end. */
+static void test_a_streamed_end_has_a_logprob(void **state)
+{
+    (void)state;
+    struct scene *s =
+        scene_open(API_COMPLETION, "{\"prompt\":\"x\",\"logprobs\":0,\"stream\":true}", false);
+    assert_int_equal(scene_say(&s->answer, 0, "a", FATHOM_FINISH_STOP), 0);
+    const char *want =
+        "\"text\":\"\",\"logprobs\":{\"tokens\":[\"" E_TEXT "\"],\"token_logprobs\":[-0.75],"
+        "\"top_logprobs\":[null],\"text_offset\":[1]},\"finish_reason\":\"stop\"";
+    if (!strstr(scene_out(s), want)) fail_msg("%s", scene_out(s));
+    scene_close(s);
+    s = scene_open(API_CHAT, CHAT(",\"logprobs\":true,\"stream\":true"), false);
+    assert_int_equal(scene_say(&s->answer, 0, "a", FATHOM_FINISH_STOP), 0);
+    want = "\"delta\":{},\"logprobs\":{\"content\":[{\"token\":\"" E_TEXT "\",\"logprob\":-0.75,";
+    if (!strstr(scene_out(s), want)) fail_msg("%s", scene_out(s));
+    scene_close(s);
+}
+
+/* So has a stop token that the request named, whose text is left out, and each token of a stop
+ * string. */
+static void test_stops_have_logprobs(void **state)
+{
+    (void)state;
+    struct scene *s = scene_open(
+        API_COMPLETION, "{\"prompt\":\"x\",\"logprobs\":0,\"stop_token_ids\":[118]}", false);
+    bool stopped;
+    fathom_event e = {.kind = FATHOM_EVENT_TOKEN, .token = BYTE_0 + 'a', .logprob = -0.25f};
+    assert_int_equal(answer_token(&s->answer, 0, &e, &stopped), 0);
+    e = (fathom_event){
+        .kind = FATHOM_EVENT_TOKEN, .token = BYTE_0 + 'b', .logprob = -2, .is_stop = true};
+    assert_int_equal(answer_token(&s->answer, 0, &e, &stopped), 0);
+    e = (fathom_event){.kind = FATHOM_EVENT_FINISH, .finish = FATHOM_FINISH_STOP, .stop_id = 118};
+    assert_int_equal(answer_finish(&s->answer, 0, &e), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    const char *want = "\"text\":\"a\",\"logprobs\":{\"tokens\":[\"a\",\"b\"],\"token_logprobs\":["
+                       "-0.25,-2],\"top_logprobs\":[null,null],\"text_offset\":[0,1]},";
+    if (!strstr(scene_out(s), want)) fail_msg("%s", scene_out(s));
+    scene_close(s);
+    s = scene_open(API_COMPLETION, "{\"prompt\":\"x\",\"logprobs\":0,\"stop\":[\"ST\"]}", false);
+    assert_int_equal(scene_say(&s->answer, 0, "aST", FATHOM_FINISH_STOP), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    want = "\"text\":\"a\",\"logprobs\":{\"tokens\":[\"a\",\"S\",\"T\"],";
+    if (!strstr(scene_out(s), want)) fail_msg("%s", scene_out(s));
     scene_close(s);
 }
 
@@ -433,6 +530,9 @@ int main(void)
         cmocka_unit_test(test_reasoning_is_told_if_wanted),
         cmocka_unit_test(test_chat_logprobs),
         cmocka_unit_test(test_stream_keeps_every_logprob),
+        cmocka_unit_test(test_the_end_has_a_logprob),
+        cmocka_unit_test(test_a_streamed_end_has_a_logprob),
+        cmocka_unit_test(test_stops_have_logprobs),
         cmocka_unit_test(test_stop_waits_for_min_tokens),
         cmocka_unit_test(test_choices_are_apart),
         cmocka_unit_test(test_bad_bytes_become_characters),

@@ -154,6 +154,10 @@ static void test_v31_turns(void **state)
           BOS U "one" A "</think>b</think>c" EOS U "one" A "</think>");
     check(&v31, "[" USER1 "," ANSWER "," ANSWER "]", 0, BOS U "one" A "</think>so" EOS "so" EOS);
     check(&v31, "[" SYS "]", 0, BOS "S");
+    check(&v31, "[" USER1 "," SYS "]", 0, BOS "S" U "one" A "</think>");
+    check(&v31, "[" SYS "," USER1 "," ANSWER "," SYS "," DEV "]", THINK,
+          BOS "S" U "one" A "</think>so" EOS U "S\n\nD" A "<think>");
+    check(&v31, "[" USER1 "," ANSWER "," SYS "]", NO_PROMPT, BOS U "one" A "</think>so" EOS U "S");
     check(&v31, "[" USER1 "]", NO_PROMPT, BOS U "one");
 }
 
@@ -223,6 +227,60 @@ static bool begins_reasoning(const struct chat_style *s, const char *messages, u
     return in;
 }
 
+/* Every conversation of up to N_STEP steps: a prompt that asks for a turn ends with what opens it,
+ * and tells the text of every system message. */
+static void test_the_generation_prompt_is_last(void **state)
+{
+    (void)state;
+    enum { N_STEP = 4, N_KIND = 5 };
+    static const char *const steps[] = {USER1, SYS, ANSWER, DEV, CALL "," RESULTS};
+    static const struct chat_style v32 = {.encoding = CHAT_ENCODING_V32};
+    static const struct {
+        const struct chat_style *style;
+        unsigned flags;
+        const char *turn, *results;
+    } cases[] = {{&v3, 0, A, CHAT_OUTPUTS_END},
+                 {&r1, 0, A "<think>\n", CHAT_OUTPUTS_END},
+                 {&v31, 0, A "</think>", CHAT_OUTPUT_END},
+                 {&v31, THINK, A "<think>", CHAT_OUTPUT_END},
+                 {&v32, 0, A "</think>", "\n</function_results>\n\n</think>"},
+                 {&v32, THINK, A "<think>", "\n</function_results>\n\n<think>"}};
+    for (size_t n = 1, n_talk = N_KIND; n <= N_STEP; n++, n_talk *= N_KIND) {
+        for (size_t talk = 0; talk < n_talk; talk++) {
+            struct buf text = {0};
+            size_t n_system = 0, last = 0, n_turn = 0;
+            (void)buf_add_char(&text, '[');
+            for (size_t i = 0, code = talk; i < n; i++, code /= N_KIND) {
+                last = code % N_KIND;
+                (void)buf_printf(&text, i ? ",%s" : "%s", steps[last]);
+                n_system += last == 1;
+                n_turn += last != 1 && last != 3;
+            }
+            (void)buf_add_char(&text, ']');
+            bool asks = n_turn > 0 && last != 2;
+            for (size_t k = 0; asks && k < sizeof cases / sizeof *cases; k++) {
+                struct buf out = {0};
+                size_t n_told = 0;
+                render(cases[k].style, buf_str(&text), cases[k].flags, &out);
+                const char *s = buf_str(&out);
+                bool ends = false;
+                for (int e = 0; e < 2; e++) {
+                    const char *end = e ? cases[k].results : cases[k].turn;
+                    size_t len = strlen(end);
+                    ends |= out.len >= len && strcmp(s + out.len - len, end) == 0;
+                }
+                for (const char *at = s; (at = strchr(at, 'S')); at++) {
+                    n_told += strncmp(at, "SML", 3) != 0; /* of ｜DSML｜ */
+                }
+                if (!ends || n_told != n_system)
+                    fail_msg("case %zu: %s gives %s", k, buf_str(&text), s);
+                buf_free(&out);
+            }
+            buf_free(&text);
+        }
+    }
+}
+
 static void test_in_reasoning(void **state)
 {
     (void)state;
@@ -279,7 +337,7 @@ int main(void)
         cmocka_unit_test(test_r1),        cmocka_unit_test(test_v31_turns),
         cmocka_unit_test(test_v31_tools), cmocka_unit_test(test_v31_continue),
         cmocka_unit_test(test_sections),  cmocka_unit_test(test_in_reasoning),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_the_generation_prompt_is_last),
     };
     json_set_alloc_funcs(mem_alloc, mem_free);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -100,6 +100,7 @@ static void check(const char *messages, unsigned flags, const char *want)
 }
 
 #define SYS "{\"role\":\"system\",\"content\":\"S\"}"
+#define NO_TEXT "{\"role\":\"system\",\"content\":\"\"}"
 #define USER1 "{\"role\":\"user\",\"content\":\"one\"}"
 #define USER2 "{\"role\":\"user\",\"content\":\"two\"}"
 #define ANSWER "{\"role\":\"assistant\",\"reasoning_content\":\"why\",\"content\":\"so\"}"
@@ -121,10 +122,37 @@ static void test_chat_mode(void **state)
     check("[" SYS "," USER1 "," ANSWER "," USER2 "]", 0,
           CHAT_BOS "S" CHAT_USER "one" CHAT_ASSISTANT "</think>so" CHAT_EOS CHAT_USER
                    "two" CHAT_ASSISTANT "</think>");
-    check("[" USER1 "," SYS "," SYS "]", 0, CHAT_BOS CHAT_USER "one" CHAT_ASSISTANT "</think>SS");
     check("[" USER1 "," DEV "]", 0,
           CHAT_BOS CHAT_USER "one" CHAT_ASSISTANT "</think>" CHAT_USER
                              "\n\n# The user's message is: do" CHAT_ASSISTANT "</think>");
+}
+
+/* In place, but never behind an assistant's marker. */
+static void test_system_in_the_middle(void **state)
+{
+    (void)state;
+    const char *folded = CHAT_BOS CHAT_USER "one\n\nS\n\nS" CHAT_ASSISTANT "</think>";
+    check("[" USER1 "," SYS "," SYS "]", 0, folded);
+    check("[" USER1 "," SYS "," NO_TEXT "," SYS "]", 0, folded);
+    check("[" USER1 "," NO_TEXT "]", 0, CHAT_BOS CHAT_USER "one" CHAT_ASSISTANT "</think>");
+    check("[" USER1 "," SYS "]", NO_PROMPT, CHAT_BOS CHAT_USER "one\n\nS");
+    check("[" USER1 "," SYS "," ANSWER "," SYS "," USER2 "," SYS "]", THINK,
+          CHAT_BOS CHAT_USER "one\n\nS" CHAT_ASSISTANT "</think>so" CHAT_EOS "S" CHAT_USER
+                             "two\n\nS" CHAT_ASSISTANT "<think>");
+    check("[" USER1 "," CALL "," RESULT("b", "B") "," RESULT("a", "A") "," SYS "]", THINK,
+          CHAT_BOS CHAT_USER "one" CHAT_ASSISTANT "<think>why</think>" DSML_CALLS
+                             "\n\n<function_results>\n<result>A</result>\n<result>B\n\nS</result>\n"
+                             "</function_results>\n\n<think>");
+    check("[" USER1 "," ANSWER "," SYS "," SYS "]", THINK,
+          CHAT_BOS CHAT_USER "one" CHAT_ASSISTANT "</think>so" CHAT_EOS CHAT_USER
+                             "S\n\nS" CHAT_ASSISTANT "<think>");
+    check("[" USER1 "," ANSWER "," SYS "," ANSWER "]", THINK,
+          CHAT_BOS CHAT_USER "one" CHAT_ASSISTANT "</think>so" CHAT_EOS CHAT_USER "S" CHAT_ASSISTANT
+                             "<think>why</think>so" CHAT_EOS);
+    check("[" DEV "," SYS "]", THINK,
+          CHAT_BOS CHAT_USER "\n\n# The user's message is: do\n\nS" CHAT_ASSISTANT "<think>");
+    check("[" DEV "," SYS "," USER1 "]", THINK,
+          CHAT_BOS "S" CHAT_USER "one" CHAT_ASSISTANT "<think>");
 }
 
 static void test_thinking_mode(void **state)
@@ -225,6 +253,14 @@ static void test_sections(void **state)
     check_sections("[" SYS "," USER1 "]", true, CHAT_BOS,
                    "\n<functions>\n{\"name\": \"f\", \"strict\": true}\n</functions>\n" SCHEMA
                    "{\"a\": [1, 2]}S" CHAT_USER "one");
+    /* behind a system message that is folded away they would be the user's */
+    check_sections("[" USER1 "," SYS "]", false, CHAT_BOS,
+                   "\n<functions>\n{\"name\": \"f\", \"strict\": true}\n</functions>\n" SCHEMA
+                   "{\"a\": [1, 2]}" CHAT_USER "one\n\nS");
+    check_sections("[" USER1 "," ANSWER "," SYS "]", false, CHAT_BOS,
+                   "\n<functions>\n{\"name\": \"f\", \"strict\": true}\n</functions>\n" SCHEMA
+                   "{\"a\": [1, 2]}" CHAT_USER "one" CHAT_ASSISTANT "</think>so" CHAT_EOS CHAT_USER
+                   "S");
     /* a message's own tools come before the request's, its own format instead of the request's */
     check_sections("[{\"role\":\"system\",\"content\":\"S\",\"tools\":[{\"function\":{\"name\":"
                    "\"own\"}}],\"response_format\":{\"o\":0}}]",
@@ -287,11 +323,17 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_official_tools), cmocka_unit_test(test_official_search),
-        cmocka_unit_test(test_vllm_tools),     cmocka_unit_test(test_chat_mode),
-        cmocka_unit_test(test_thinking_mode),  cmocka_unit_test(test_tool_results),
-        cmocka_unit_test(test_continue),       cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_sections),       cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_official_tools),
+        cmocka_unit_test(test_official_search),
+        cmocka_unit_test(test_vllm_tools),
+        cmocka_unit_test(test_chat_mode),
+        cmocka_unit_test(test_system_in_the_middle),
+        cmocka_unit_test(test_thinking_mode),
+        cmocka_unit_test(test_tool_results),
+        cmocka_unit_test(test_continue),
+        cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_sections),
+        cmocka_unit_test(test_errors),
         cmocka_unit_test(test_no_memory),
     };
     json_set_alloc_funcs(mem_alloc, mem_free);

@@ -3,6 +3,7 @@
  * The bits are the same whatever the budget, the neighbours and the number of threads; after
  * preemptions, from cached pages, from tiers, and with drafts. On a GPU steps are launched before
  * the one in front of them has ended (overlap scheduling): its bits are those without. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +15,7 @@
 #include "backend/backend.h"
 #include "base/mem.h"
 #include "golden/evaluation.h"
+#include "golden/golden.h"
 
 enum { N_REQUEST = 16, PILOT_LEN = 1536, SHORT_PROMPT = 100, SHORT_LEN = 448 };
 
@@ -212,6 +214,62 @@ static void a_prompt_is_scored_as_it_was_drawn(void **state)
         answers_expect_rest(e);
         fathom_close(e);
     }
+}
+
+static double log_sum_exp(const float *x, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += exp((double)x[i] - (double)x[0]);
+    return (double)x[0] + log(sum);
+}
+
+/* Rows of the head that are no tokens are never drawn, and are in every log-probability: of the
+ * prompt's tokens, whatever their ids, and of the drawn one. */
+static void log_probabilities_are_of_the_whole_head(void **state)
+{
+    (void)state;
+    enum { N_USED = 300, N_VOCAB = 4096 };
+    struct golden_reference reference;
+    struct golden_text text;
+    fathom_diag d = {{0}};
+    fathom_engine *e = NULL;
+    const fathom_options o = {.model_dir = FATHOM_SOURCE_DIR "/models/pilot",
+                              .backend = backend,
+                              .act = FATHOM_ACT_F32,
+                              .kv = FATHOM_KV_F32,
+                              .n_thread = 2,
+                              .max_model_len = SHORT_LEN,
+                              .max_num_seqs = 1,
+                              .n_vocab_used = N_USED};
+    golden_reference_open(&reference, GOLDEN_PILOT_REFERENCE);
+    assert_true(golden_text_load(&reference, 1, &text));
+    assert_true(text.n_token < SHORT_LEN);
+    if (fathom_open(&e, &o, &d) != FATHOM_OK) fail_msg("%s", d.text);
+    fathom_request r = {.prompt = text.ids, .n_prompt = text.n_token};
+    fathom_sampling_init(&r.sampling);
+    r.sampling.temperature = 0;
+    r.sampling.max_tokens = 1;
+    r.sampling.logprobs = r.sampling.prompt_logprobs = true;
+    answer_ask(e, &answers[0], &r);
+    answers_wait(e, 1);
+    const struct answer *a = &answers[0];
+    assert_int_equal(a->n_prompt, text.n_token - 1);
+    uint32_t n_unused = 0;
+    for (uint32_t t = 0; t < a->n_prompt; t++) {
+        double difference = (double)a->prompt[t].logprob - (double)text.logprob_of_next[t];
+        if (!(fabs(difference) < 1e-3)) fail_msg("token %u of the prompt is off %g", t, difference);
+        n_unused += a->prompt[t].id >= N_USED;
+    }
+    assert_true(n_unused > 5 && n_unused < a->n_prompt);
+    const float *last = text.logits + (size_t)(text.n_kept - 1) * N_VOCAB;
+    assert_int_equal(a->n, 1);
+    assert_in_range(a->ids[0], 0, N_USED - 1);
+    for (uint32_t i = 0; i < N_USED; i++) assert_true(last[i] <= last[a->ids[0]] + 1e-3f);
+    double want = (double)last[a->ids[0]] - log_sum_exp(last, N_VOCAB);
+    assert_true(fabs((double)a->logprobs[0] - want) < 1e-3);
+    fathom_close(e);
+    golden_text_free(&text);
+    golden_reference_close(&reference);
 }
 
 /* Short prompts with long answers: admitted with a page or two, each wants five in the end. */
@@ -421,6 +479,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(loading_is_told_layer_by_layer),
         cmocka_unit_test(the_same_bits_whatever_the_step),
         cmocka_unit_test(a_prompt_is_scored_as_it_was_drawn),
+        cmocka_unit_test(log_probabilities_are_of_the_whole_head),
         cmocka_unit_test(the_same_bits_after_preemption),
         cmocka_unit_test(the_same_bits_from_cached_pages),
         cmocka_unit_test(files_come_from_the_checkpoint),

@@ -374,6 +374,9 @@ static void test_summary_is_the_reasoning(void **state)
     scene_close(s);
 }
 
+#define END_ENTRY "{\"token\":\"<｜end▁of▁sentence｜>\",\"logprob\":-0.75,"
+
+/* The end's token belongs to the message that it ends; streamed, to a last delta without text. */
 static void test_logprobs_are_the_messages(void **state)
 {
     (void)state;
@@ -384,12 +387,14 @@ static void test_logprobs_are_the_messages(void **state)
         const char *last = strstr(scene_out(s), streamed ? "response.completed\"" : "{");
         size_t n = 0;
         for (const char *at = last; (at = strstr(at, "\"top_logprobs\":[")); at++) n++;
-        assert_int_equal(n, 2);
+        assert_int_equal(n, 3);
         const char *at = strstr(last, "\"logprobs\":[{\"token\":\"a\",");
         assert_non_null(at);
         assert_non_null(strstr(at, "},{\"token\":\"b\","));
+        assert_non_null(strstr(at, "}," END_ENTRY));
         if (streamed) {
             assert_non_null(strstr(scene_out(s), "\"delta\":\"b\",\"logprobs\":[{\"token\":\"b\""));
+            assert_non_null(strstr(scene_out(s), "\"delta\":\"\",\"logprobs\":[" END_ENTRY));
         }
         scene_close(s);
     }

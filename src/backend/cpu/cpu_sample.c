@@ -363,16 +363,17 @@ static void sample_row(void *arg, size_t i, size_t n_item, unsigned worker)
     const struct sample_args *a = task->a;
     const struct sample_row *row = &a->rows[i];
     const float *x = a->logits->value + (size_t)row->logit_row * a->logits->stride;
-    uint32_t n = row->n_vocab_used;
+    bool tells = row->want_logprob || row->n_top > 0;
+    uint32_t n = tells ? cpu->c.n_vocab : row->n_vocab_used;
     struct sample_scratch s;
     double lse = 0;
     (void)n_item;
     lay_out(cpu, &s, worker_scratch(cpu, worker));
-    ASSERT(n >= 1 && n <= cpu->c.n_vocab);
+    ASSERT(row->n_vocab_used >= 1 && row->n_vocab_used <= cpu->c.n_vocab);
     ASSERT(row->n_top <= SAMPLE_TOP_MAX);
     ASSERT(row->logit_row < a->logits->n_row);
     for (uint32_t j = 0; j < n; j++) s.raw[j] = isnan(x[j]) ? -INFINITY : x[j];
-    if (row->want_logprob || row->n_top > 0) lse = log_sum_exp(cpu->k, s.raw, n);
+    if (tells) lse = log_sum_exp(cpu->k, s.raw, n);
     if (row->n_top > 0)
         list_top(s.raw, n, lse, row->n_top, a->top_ids + i * SAMPLE_TOP_MAX,
                  a->top_logprobs + i * SAMPLE_TOP_MAX);

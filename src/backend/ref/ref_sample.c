@@ -181,8 +181,8 @@ fathom_err ref_sample(struct backend *b, const struct sample_args *a)
         const struct sample_row *row = &a->rows[i];
         float *x = a->logits->value + (size_t)row->logit_row * a->logits->width;
         float *raw = r->wide;
-        uint32_t n = row->n_vocab_used;
-        ASSERT(n >= 1 && n <= r->c.n_vocab);
+        uint32_t n = r->c.n_vocab;
+        ASSERT(row->n_vocab_used >= 1 && row->n_vocab_used <= n);
         ASSERT(row->n_top <= SAMPLE_TOP_MAX);
         ASSERT(row->logit_row < a->logits->n_row);
         for (uint32_t j = 0; j < n; j++) {
@@ -192,7 +192,7 @@ fathom_err ref_sample(struct backend *b, const struct sample_args *a)
         double lse = row->want_logprob || row->n_top > 0 ? log_sum_exp(raw, n) : 0;
         if (row->n_top > 0) list_top(r->scored, raw, n, lse, a, i, row->n_top);
 
-        a->ids[i] = take_id(r, a, row, x, n);
+        a->ids[i] = take_id(r, a, row, x, row->n_vocab_used);
         memcpy(x, raw, n * sizeof *x); /* for a row that shares it */
         a->logprobs[i] = 0;
         a->ranks[i] = 0;

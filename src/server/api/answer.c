@@ -246,8 +246,8 @@ fathom_err answer_token(struct answer *a, size_t i, const fathom_event *e, bool 
     c->sum_logprob += (double)e->logprob;
     if (c->parser && chat_parser_in_reasoning(c->parser)) c->n_reasoning++;
     if (r->return_token_ids) TRY(add_id(&c->ids, e->token));
-    if (e->is_stop && !r->include_stop) return FATHOM_OK;
     TRY(add_logprob(c, e));
+    if (e->is_stop && !r->include_stop) return FATHOM_OK;
     buf_clear(&a->piece);
     TRY(text_push(&c->text, e->token, &a->piece));
     TRY(take_text(c, &a->piece));

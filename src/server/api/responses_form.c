@@ -272,10 +272,10 @@ static fathom_err flush(struct choice *c)
 {
     struct answer *a = c->answer;
     struct writer *w = writer_of(a);
-    if (w->text.len == w->n_told) return FATHOM_OK;
+    if (w->text.len == w->n_told && w->logprobs.len == w->n_logprob_told) return FATHOM_OK;
     item_event_begin(c, kinds[w->open].text_event, ".delta");
     (void)buf_add_str(&a->out, ",\"delta\":");
-    (void)json_write_string(&a->out, w->text.data + w->n_told, w->text.len - w->n_told);
+    (void)json_write_string(&a->out, buf_str(&w->text) + w->n_told, w->text.len - w->n_told);
     if (w->open == KIND_MESSAGE) write_logprobs(&a->out, w, w->n_logprob_told);
     event_end(a);
     w->n_told = w->text.len;
@@ -403,9 +403,12 @@ static fathom_err take(struct choice *c, const struct chat_event *e)
 
 /* ---- ends ---------------------------------------------------------------------------------- */
 
+/* The token that ends the answer has no text, so it is still waiting for some: it belongs to the
+ * message that it ends. */
 static fathom_err end(struct choice *c)
 {
     bool cut = responses_status_of(c->answer) == RESPONSES_INCOMPLETE;
+    TRY(take_logprobs(c, writer_of(c->answer)->open));
     return close_item(c, cut ? "incomplete" : "completed");
 }
 

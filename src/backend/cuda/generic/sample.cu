@@ -485,20 +485,20 @@ __global__ void __launch_bounds__(THREADS) sample_kernel(const struct kernel_arg
     const struct sample_row row = a.rows[blockIdx.x];
     DCHECK(row.n_vocab_used >= 1 && row.n_vocab_used <= a.n_vocab && row.n_top <= SAMPLE_TOP_MAX);
     float *x = a.logits + (size_t)row.logit_row * a.n_vocab;
-    const int n = (int)row.n_vocab_used;
-    const bool plain = is_plain(row);
-    if (!plain || row.want_logprob || row.n_top) {
-        for (int i = (int)threadIdx.x; i < n; i += THREADS) {
+    const bool plain = is_plain(row), tells = row.want_logprob || row.n_top;
+    const int n = (int)row.n_vocab_used, n_told = tells ? (int)a.n_vocab : n;
+    if (!plain || tells) {
+        for (int i = (int)threadIdx.x; i < n_told; i += THREADS) {
             if (x[i] != x[i]) x[i] = -INFINITY;
         }
         __syncthreads();
     }
     float lse = 0.0f;
-    if (row.want_logprob || row.n_top) lse = log_sum(x, n, largest(x, n, &sh).value, &sh);
+    if (tells) lse = log_sum(x, n_told, largest(x, n_told, &sh).value, &sh);
     struct pick last = {INFINITY, -1};
     for (uint32_t k = 0; k < row.n_top; k++) { /* the best below the last one */
         struct pick p = {-INFINITY, 0x7fffffff};
-        for (int i = (int)threadIdx.x; i < n; i += THREADS) {
+        for (int i = (int)threadIdx.x; i < n_told; i += THREADS) {
             bool below = x[i] < last.value || (x[i] == last.value && i > last.id);
             struct pick q = {x[i], i};
             if (below) p = better(p, q);
@@ -517,11 +517,11 @@ __global__ void __launch_bounds__(THREADS) sample_kernel(const struct kernel_arg
         for (int i = (int)threadIdx.x; i < n; i += THREADS) copy[i] = x[i];
         id = take_id(row, a, copy, n, &sh);
     }
-    uint32_t place = row.want_logprob ? place_of(x, n, id, &sh) : 0;
+    uint32_t place = row.want_logprob ? place_of(x, n_told, id, &sh) : 0;
     if (threadIdx.x == 0) {
         a.ids[blockIdx.x] = id;
         a.ranks[blockIdx.x] = place;
-        a.logprobs[blockIdx.x] = !row.want_logprob ? 0.0f : id < n ? x[id] - lse : -INFINITY;
+        a.logprobs[blockIdx.x] = !row.want_logprob ? 0.0f : id < n_told ? x[id] - lse : -INFINITY;
     }
 }
 
