@@ -85,6 +85,18 @@ enum schema_type {
     SCHEMA_TYPE_ALL = 127,
 };
 
+/* What "unevaluatedProperties" (or "unevaluatedItems") sees: the members (or items) that its own
+ * schema speaks of, with all that is inside it, and nothing beside it. In an inner schema, one that
+ * others are joined to, it can be joined too as long as all who speak of members are inside. */
+struct schema_scope {
+    uint32_t n_speaker; /* schemas so far that speak of members */
+    bool inner;         /* some inner schema has the keyword, and it forbids something */
+    bool unlike;        /* several have it, and do not see the same number of speakers */
+    bool whole;         /* before each of these there were neither speakers nor alternatives */
+    uint32_t n_seen;    /* speakers inside it */
+    size_t n_group;     /* groups of alternatives when the first of them was over */
+};
+
 /* A schema without references and allOf: all keywords must hold. Containers are owned; NULL stands
  * for a keyword that does not occur. */
 struct schema_flat {
@@ -108,10 +120,7 @@ struct schema_flat {
     json_t *names;    /* array of schemas */
     uint32_t min_properties, max_properties;
     json_t *groups; /* array of arrays of schemas: one of each must hold */
-    /* "unevaluated..." speaks of what its own schema leaves open. In one that others are joined to
-     * (inner), this is known only as long as they say nothing of members or items. */
-    bool inner_properties, inner_items;
-    uint32_t n_members, n_elements; /* schemas that do */
+    struct schema_scope members, elements;
 };
 
 /* schema_flat_init - no constraint: every value. schema_flat_free - release; f is as initialised.

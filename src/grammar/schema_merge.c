@@ -323,7 +323,7 @@ static fathom_err merge_items(struct schema_compiler *c, struct schema_flat *f,
         return malformed(c, "prefixItems", prefix, "an array of schemas");
     }
     if (items && !is_schema(items)) return malformed(c, "items", items, "a schema");
-    f->n_elements++;
+    f->elements.n_speaker++;
     return merge_elements(f, prefix, items);
 }
 
@@ -331,7 +331,6 @@ static fathom_err merge_unevaluated_items(struct schema_compiler *c, struct sche
                                           const struct site *at)
 {
     if (!is_schema(at->value)) return malformed(c, "unevaluatedItems", at->value, "a schema");
-    f->inner_items |= restricts(at->value) && c->depth > 1;
     return conjoin(&f->unevaluated_items, at->value);
 }
 
@@ -426,7 +425,7 @@ static fathom_err merge_members(struct schema_compiler *c, struct schema_flat *f
     }
     bool apart =
         (!f->patterns || !restricts(additional)) && (!patterns || !restricts(f->additional));
-    if (f->n_members++ > 0 && !apart) {
+    if (f->members.n_speaker++ > 0 && !apart) {
         TRY(unsupported(c, "patternProperties", " together with another \"additionalProperties\""));
     }
     json_t *joined = json_object();
@@ -452,7 +451,6 @@ static fathom_err merge_unevaluated(struct schema_compiler *c, struct schema_fla
                                     const struct site *at)
 {
     if (!is_schema(at->value)) return malformed(c, "unevaluatedProperties", at->value, "a schema");
-    f->inner_properties |= restricts(at->value) && c->depth > 1;
     return conjoin(&f->unevaluated, at->value);
 }
 
@@ -595,6 +593,57 @@ static fathom_err merge_nullable(struct schema_flat *f, const json_t *schema)
     return err;
 }
 
+/* ---- scopes ----------------------------------------------------------------------------- */
+
+/* An inner schema with the keyword is over; `before` is how things stood when it began. */
+static void note_inner(struct schema_scope *s, const struct schema_scope *before,
+                       size_t n_group_before, size_t n_group)
+{
+    uint32_t n_seen = s->n_speaker - before->n_speaker;
+    bool whole = before->n_speaker == 0 && n_group_before == 0;
+    s->unlike |= s->inner && s->n_seen != n_seen;
+    s->whole = whole && (!s->inner || s->whole);
+    s->n_group = s->inner && s->n_group < n_group ? s->n_group : n_group;
+    s->n_seen = n_seen;
+    s->inner = true;
+}
+
+/* All that is joined has come, but for the alternatives: an inner schema that saw everything, and
+ * has all the alternatives, is the outer one. */
+static void settle_scope(struct schema_scope *s, size_t n_group)
+{
+    if (s->unlike || !s->whole) return;
+    if (s->n_seen == s->n_speaker && s->n_group == n_group) s->inner = false;
+}
+
+static void settle_scopes(struct schema_flat *f)
+{
+    settle_scope(&f->members, json_array_size(f->groups));
+    settle_scope(&f->elements, json_array_size(f->groups));
+}
+
+static bool is_blind(const struct schema_scope *s)
+{
+    return s->inner && (s->unlike || s->n_seen != s->n_speaker);
+}
+
+/* The keywords of a schema, which is inner when another one leads to it. */
+static fathom_err merge_scoped(struct schema_compiler *c, struct schema_flat *f,
+                               const json_t *schema)
+{
+    const struct schema_scope members = f->members, elements = f->elements;
+    size_t n_group = json_array_size(f->groups);
+    TRY(merge_keywords(c, f, schema));
+    if (c->depth == 1) return FATHOM_OK;
+    if (restricts(json_object_get(schema, "unevaluatedProperties"))) {
+        note_inner(&f->members, &members, n_group, json_array_size(f->groups));
+    }
+    if (restricts(json_object_get(schema, "unevaluatedItems"))) {
+        note_inner(&f->elements, &elements, n_group, json_array_size(f->groups));
+    }
+    return FATHOM_OK;
+}
+
 fathom_err schema_flat_merge(struct schema_compiler *c, struct schema_flat *f, const json_t *schema)
 {
     fathom_err err;
@@ -615,9 +664,10 @@ fathom_err schema_flat_merge(struct schema_compiler *c, struct schema_flat *f, c
     if (json_is_true(json_object_get(schema, "nullable"))) {
         err = merge_nullable(f, schema);
     } else {
-        err = merge_keywords(c, f, schema);
+        err = merge_scoped(c, f, schema);
     }
     c->depth--;
+    if (c->depth == 0) settle_scopes(f);
     return err;
 }
 
@@ -636,6 +686,7 @@ static fathom_err each_of(struct schema_compiler *c, const struct schema_flat *f
         size_t mark = schema_enter_index(c, i);
         fathom_err err = json_array_remove(copy.groups, 0) ? FATHOM_ENOMEM : FATHOM_OK;
         if (!err) err = schema_flat_merge(c, &copy, json_array_get(group, i));
+        settle_scopes(&copy);
         if (!err) err = schema_flat_each(c, &copy, visit, arg);
         if (!err) schema_leave(c, mark);
         schema_flat_free(&copy);
@@ -651,10 +702,10 @@ fathom_err schema_flat_each(struct schema_compiler *c, const struct schema_flat 
     if (f->never) return FATHOM_OK;
     if (json_array_size(f->groups) == 0) {
         struct schema_flat copy;
-        if (f->inner_properties && f->n_members > 1) {
+        if (is_blind(&f->members)) {
             TRY(unsupported(c, "unevaluatedProperties", " in a schema that others are joined to"));
         }
-        if (f->inner_items && f->n_elements > 1) {
+        if (is_blind(&f->elements)) {
             TRY(unsupported(c, "unevaluatedItems", " in a schema that others are joined to"));
         }
         TRY(schema_flat_copy(&copy, f));

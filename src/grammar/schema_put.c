@@ -275,7 +275,6 @@ struct drawing {
 static bool next_layer(const struct drawing *g, uint32_t layer, uint32_t *out)
 {
     *out = layer;
-    if (g->n_layer == 1) return true;
     if (layer == g->max) return false;
     if (layer + 1 < g->n_layer) *out = layer + 1;
     return true;

@@ -23,6 +23,11 @@
 #define DURATION_TIME "T(?:" N "H(?:" N "M(?:" N "S)?)?|" N "M(?:" N "S)?|" N "S)"
 #define DURATION_DATE "(?:" N "Y(?:" N "M(?:" N "D)?)?|" N "M(?:" N "D)?|" N "D)"
 #define LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+/* Of a host name: up to 5 + rest characters, and no "--" in the third and fourth place, which would
+ * be the mark of a coded name (xn--) that an automaton cannot check. */
+#define HOST(rest)                                                                                 \
+    "[A-Za-z0-9](?:[A-Za-z0-9-]{0,2}[A-Za-z0-9]|[A-Za-z0-9-](?:[A-Za-z0-9][A-Za-z0-9-]|-[A-Za-"    \
+    "z0-9])[A-Za-z0-9-]{0," rest "}[A-Za-z0-9])?"
 #define ATOM "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 #define OCTET "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
 #define H "[0-9A-Fa-f]"
@@ -39,7 +44,8 @@ static const struct {
     {"date-time", DATE "T" TIME},
     {"duration", "P(?:" DURATION_DATE "(?:" DURATION_TIME ")?|" DURATION_TIME "|" N "W)"},
     {"email", ATOM "(?:\\." ATOM ")*@" LABEL "(?:\\." LABEL ")+"},
-    {"hostname", LABEL "(?:\\." LABEL ")*"},
+    /* 3 * 63 + 2 or 8 * 30 + 7 characters at most; 253 are possible */
+    {"hostname", HOST("58") "(?:\\." HOST("58") "){0,2}|" HOST("25") "(?:\\." HOST("25") "){0,7}"},
     {"ipv4", OCTET "(?:\\." OCTET "){3}"},
     {"ipv6", "(?:" G ":){7}" G "|(?:" G ":){1,7}:|(?:" G ":){1,6}:" G "|(?:" G ":){1,5}(?::" G
              "){1,2}|(?:" G ":){1,4}(?::" G "){1,3}|(?:" G ":){1,3}(?::" G "){1,4}|(?:" G
