@@ -95,12 +95,13 @@ static fathom_err put_call_v31(struct writer *w, uint32_t from, const struct too
 /* ---- arguments as DSML ------------------------------------------------------------------ */
 
 /* The texts in which neither tag occurs; the second may be NULL. */
-static fathom_err free_of(struct dfa *out, const char *first, const char *second)
+static fathom_err free_of(struct writer *w, struct dfa *out, const char *first, const char *second)
 {
+    struct grammar_budget *budget = grammar_builder_budget(w->b);
     const char *const tags[] = {first, second};
     struct nfa n;
     struct dfa found;
-    nfa_init(&n, 256);
+    nfa_init(&n, 256, budget);
     uint32_t start = nfa_state(&n), last = nfa_state(&n);
     nfa_any(&n, start, start);
     for (size_t k = 0; k < 2 && tags[k]; k++) {
@@ -111,17 +112,18 @@ static fathom_err free_of(struct dfa *out, const char *first, const char *second
     if (!err) err = dfa_build(&found, &n, start, last, DFA_OPEN, 256, NULL);
     nfa_free(&n);
     TRY(err);
-    err = dfa_negate(out, &found);
+    err = dfa_negate(out, &found, budget);
     dfa_free(&found);
     return err;
 }
 
 /* A text that must not hold the closing tag. */
-static fathom_err without_tag(struct dfa *d)
+static fathom_err without_tag(struct writer *w, struct dfa *d)
 {
     struct dfa other, both;
-    TRY(free_of(&other, TAG_PARAMETER_END, NULL));
-    fathom_err err = dfa_intersect(&both, d, &other, SCHEMA_STATES_MAX);
+    TRY(free_of(w, &other, TAG_PARAMETER_END, NULL));
+    fathom_err err =
+        dfa_intersect(&both, d, &other, SCHEMA_STATES_MAX, grammar_builder_budget(w->b));
     dfa_free(&other);
     TRY(err);
     dfa_free(d);
@@ -152,7 +154,7 @@ static fathom_err put_raw(struct schema_compiler *c, struct schema_flat *f, void
     }
     TRY(schema_keep_allowed(c, f));
     TRY(schema_build_string(c, f, &d));
-    fathom_err err = without_tag(&d);
+    fathom_err err = without_tag(w, &d);
     if (!err && !dfa_is_empty(&d)) {
         at = grammar_put_dfa(w->b, at, &d);
         grammar_join(w->b, markup(w, at, TAG_PARAMETER_END), v->to);
@@ -437,7 +439,7 @@ fathom_err call_grammar_put_text(struct grammar_builder *b, uint32_t from,
     struct dfa plain;
     uint32_t end;
     TRY(chat_check_tools(calls->tools, "tools", d));
-    TRY(free_of(&plain, begins[0], begins[1]));
+    TRY(free_of(&w, &plain, begins[0], begins[1]));
     uint32_t at = grammar_put_dfa(b, from, &plain);
     dfa_free(&plain);
     TRY(put_block(&w, calls, at, &end));

@@ -67,23 +67,22 @@ fathom_err string_too_large(struct schema_compiler *c)
 static fathom_err restrict_to(struct schema_compiler *c, struct dfa *d, struct dfa *other)
 {
     struct dfa both;
-    fathom_err err = dfa_intersect(&both, d, other, SCHEMA_STATES_MAX);
+    fathom_err err = dfa_intersect(&both, d, other, SCHEMA_STATES_MAX, &c->b->budget);
     dfa_free(other);
     if (err == FATHOM_ELIMIT) return string_too_large(c);
     TRY(err);
     dfa_free(d);
     *d = both;
-    return schema_spend(c, d);
+    return FATHOM_OK;
 }
 
 fathom_err pattern_build(struct schema_compiler *c, const char *pattern, struct dfa *out)
 {
     fathom_diag why = {""};
-    fathom_err err = regex_compile(out, pattern, strlen(pattern), REGEX_SEARCH, &why);
+    fathom_err err =
+        regex_compile(out, pattern, strlen(pattern), REGEX_SEARCH, &c->b->budget, &why);
     if (err) FAIL(c->d, err, "schema %s: %s", buf_str(&c->path), why.text);
-    err = schema_spend(c, out);
-    if (err) dfa_free(out);
-    return err;
+    return FATHOM_OK;
 }
 
 fathom_err pattern_matches(struct schema_compiler *c, const char *pattern, const char *name,
@@ -91,6 +90,7 @@ fathom_err pattern_matches(struct schema_compiler *c, const char *pattern, const
 {
     struct dfa d;
     *out = false;
+    TRY(schema_spend(c, strlen(name) * UNITS_VALUE));
     TRY(pattern_build(c, pattern, &d));
     *out = dfa_accepts_text(&d, name, strlen(name));
     dfa_free(&d);
@@ -102,9 +102,9 @@ static fathom_err build_format(struct schema_compiler *c, const char *name, stru
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
         if (strcmp(name, formats[i].name) != 0) continue;
         const char *pattern = formats[i].pattern;
-        return regex_compile(out, pattern, strlen(pattern), REGEX_FULL, c->d);
+        return regex_compile(out, pattern, strlen(pattern), REGEX_FULL, &c->b->budget, c->d);
     }
-    if (c->b->options.lenient) return dfa_lengths(out, 0, UINT32_MAX, 2);
+    if (c->b->options.lenient) return dfa_lengths(out, 0, UINT32_MAX, 2, NULL);
     FAIL(c->d, FATHOM_EUNSUPPORTED,
          "schema %s: the \"format\" \"%s\" is not supported; date, time, date-time, duration, "
          "email, hostname, ipv4, ipv6, uri and uuid are",
@@ -115,7 +115,8 @@ static fathom_err build_format(struct schema_compiler *c, const char *name, stru
 static fathom_err build_rules(struct schema_compiler *c, const struct schema_flat *f,
                               struct dfa *out)
 {
-    fathom_err err = dfa_lengths(out, f->min_length, f->max_length, SCHEMA_STATES_MAX);
+    fathom_err err =
+        dfa_lengths(out, f->min_length, f->max_length, SCHEMA_STATES_MAX, &c->b->budget);
     if (err == FATHOM_ELIMIT) return string_too_large(c);
     for (size_t i = 0; i < json_array_size(f->string_rules) && !err; i++) {
         const json_t *rule = json_array_get(f->string_rules, i);
@@ -134,7 +135,7 @@ static fathom_err build_values(struct schema_compiler *c, const struct schema_fl
                                struct dfa *out)
 {
     struct nfa n;
-    nfa_init(&n, SCHEMA_STATES_MAX * 8);
+    nfa_init(&n, SCHEMA_STATES_MAX * 8, &c->b->budget);
     uint32_t start = nfa_state(&n), end = nfa_state(&n);
     for (size_t i = 0; i < json_array_size(f->values); i++) {
         const json_t *value = json_array_get(f->values, i);

@@ -213,7 +213,7 @@ static void compile(struct grammar_cache *c, struct entry *e, const struct answe
     if (!err) {
         (void)pthread_mutex_unlock(&c->lock);
         uint64_t start_us = clock_now_us();
-        err = answer_grammar_compile(&g, c->vocab, answer, options, &d);
+        err = answer_grammar_compile(&g, c->vocab, answer, options, NULL, &d);
         if (c->config.compile_us) {
             histogram_observe(c->config.compile_us, clock_now_us() - start_us);
         }

@@ -109,7 +109,7 @@ static struct grammar *compile(const struct env *e, enum chat_encoding markup, c
     fathom_diag d = {""};
     struct call_grammar calls = {markup, e->tools, name, parallel, false};
     struct answer_grammar answer = {.calls = &calls};
-    if (answer_grammar_compile(&out, e->g.v, &answer, NULL, &d)) fail_msg("%s", d.text);
+    if (answer_grammar_compile(&out, e->g.v, &answer, NULL, NULL, &d)) fail_msg("%s", d.text);
     return out;
 }
 
@@ -284,7 +284,7 @@ static void counts_parameters(void **state)
             struct call_grammar calls = {v32 ? CHAT_ENCODING_V32 : CHAT_ENCODING_V31, tree, NULL,
                                          false, false};
             struct answer_grammar answer = {.calls = &calls};
-            fathom_err err = answer_grammar_compile(&grammar, e->g.v, &answer, NULL, &d);
+            fathom_err err = answer_grammar_compile(&grammar, e->g.v, &answer, NULL, NULL, &d);
             if (err) fail_msg("%s: %s", cases[i].bounds, d.text);
             for (int k = 0; k < 4; k++) {
                 char text[512];
@@ -311,7 +311,7 @@ static void refused(const struct env *e, const char *tools, const char *name, fa
         struct call_grammar calls = {(enum chat_encoding)markup, tree, name, true, false};
         struct answer_grammar answer = {.calls = &calls};
         d.text[0] = '\0';
-        fathom_err err = answer_grammar_compile(&out, e->g.v, &answer, NULL, &d);
+        fathom_err err = answer_grammar_compile(&out, e->g.v, &answer, NULL, NULL, &d);
         if (err != want || !strstr(d.text, why)) fail_msg("%d: %s", err, d.text);
         assert_null(out);
     }
@@ -341,7 +341,7 @@ static void survives_failing_allocations(void **state)
             struct call_grammar calls = {markups[i], e->tools, NULL, true, false};
             struct answer_grammar answer = {.calls = &calls};
             mem_fail_after(n);
-            fathom_err err = answer_grammar_compile(&grammar, e->g.v, &answer, NULL, NULL);
+            fathom_err err = answer_grammar_compile(&grammar, e->g.v, &answer, NULL, NULL, NULL);
             bool hit = mem_fail_hit();
             mem_fail_after(-1);
             grammar_release(grammar);
