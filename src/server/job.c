@@ -103,6 +103,7 @@ fathom_err job_start(struct job **out, struct jobs *jobs, const struct job_setup
     job->api = setup->api;
     job->tenant = setup->tenant;
     job->client = setup->client;
+    job->wait.arg = job;
     job->attached = true;
     job->crash_entry = CRASH_NO_ENTRY;
     job->start_us = clock_now_us();
@@ -114,7 +115,7 @@ fathom_err job_start(struct job **out, struct jobs *jobs, const struct job_setup
     atomic_init(&job->n_ref, 2); /* the connection's and the queue's */
     (void)pthread_mutex_init(&job->lock, NULL);
     link_job(job);
-    if (workers_push(jobs->workers, job) == FATHOM_OK) return FATHOM_OK;
+    if (workers_push(jobs->workers, job, job->tenant) == FATHOM_OK) return FATHOM_OK;
 
     lock(job);
     if (atomic_load(&jobs->state->draining)) {
@@ -254,6 +255,7 @@ static void cut(struct job *job)
 {
     if (job->cut) return;
     job->cut = true;
+    if (job->state == JOB_PREPARING) grammar_cache_leave(job->jobs->grammars, &job->wait);
     if (job->state == JOB_RUNNING) job->state = JOB_DONE;
     cancel_flying(job);
     if (job->attached) job->client.ops->shut(job->client.arg);
