@@ -122,7 +122,8 @@ fathom_err job_start(struct job **out, struct jobs *jobs, const struct job_setup
         (void)api_error_set(&job->error, 503, "shutting_down", NULL, "the server is shutting down");
     }
     (void)api_error_set(&job->error, 429, "server_busy", NULL,
-                        "%u requests wait to be prepared, which is the limit; try again later",
+                        "no place to wait for preparation: there are %u, and one key may hold as "
+                        "many as are free; try again later",
                         jobs->served->o.max_preparing);
     job->state = JOB_DONE;
     unlock(job);
