@@ -118,8 +118,8 @@ static struct grammar *compile(const struct grammar_vocab *v, const struct bench
     case SCHEMA: err = grammar_from_schema(&g, v, tree, NULL, &d); break;
     case OBJECT: err = grammar_from_json_object(&g, v, NULL, &d); break;
     case REGEX: err = grammar_from_regex(&g, v, b->grammar, strlen(b->grammar), &d); break;
-    case CALLS: err = answer_grammar_compile(&g, v, &must_call, NULL, &d); break;
-    case REASONING: err = answer_grammar_compile(&g, v, &answer, NULL, &d); break;
+    case CALLS: err = answer_grammar_compile(&g, v, &must_call, NULL, NULL, &d); break;
+    case REASONING: err = answer_grammar_compile(&g, v, &answer, NULL, NULL, &d); break;
     }
     if (err) printf("%s: %s\n", b->name, d.text);
     ASSERT(!err);

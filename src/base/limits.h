@@ -26,6 +26,7 @@ enum {
     LIMIT_TOOLS = 512,                          /* tools of a request: 400 */
     LIMIT_STREAM_BACKLOG_BYTES = 4 << 20,       /* unread stream of one client: it is cut */
     LIMIT_GRAMMAR_TEXT_BYTES = 1 << 20,         /* schema, or tools, of a request: 400 */
+    LIMIT_GRAMMAR_COMPILE_MS = 20000,           /* a compilation, all in all: 503 */
     LIMIT_GRAMMAR_CACHE_BYTES = 256 << 20,      /* compiled grammars: the oldest go */
     LIMIT_THREADS = 256,                        /* worker threads of a backend: EINVAL */
     LIMIT_NUM_SEQS = 4096,                      /* requests that run at once: EINVAL */

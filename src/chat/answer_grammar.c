@@ -53,9 +53,10 @@ static fathom_err put_answer(struct grammar_builder *b, uint32_t from, const voi
 
 fathom_err answer_grammar_compile(struct grammar **out, const struct grammar_vocab *v,
                                   const struct answer_grammar *answer,
-                                  const struct grammar_options *options, fathom_diag *d)
+                                  const struct grammar_options *options, const atomic_bool *stop,
+                                  fathom_diag *d)
 {
     struct grammar_options own = options ? *options : (struct grammar_options){0};
     if (answer->calls && own.space == GRAMMAR_SPACE_LINES) own.space = GRAMMAR_SPACE_ONE;
-    return grammar_compile(out, v, &own, put_answer, answer, d);
+    return grammar_compile(out, v, &own, put_answer, answer, stop, d);
 }

@@ -25,11 +25,14 @@ struct answer_grammar {
  *
  *   v        outlives the grammar
  *   options  NULL: all zero; space is ONE at most where there are calls
+ *   stop     as of grammar_compile; may be NULL
  * Needs    a content or calls.
- * Errors   as grammar_from_schema, grammar_from_regex, grammar_from_choice and call_grammar_put
+ * Errors   as grammar_from_schema, grammar_from_regex, grammar_from_choice and call_grammar_put;
+ *          ECANCEL when the flag was raised
  * Owns     *out, to be released. */
 fathom_err answer_grammar_compile(struct grammar **out, const struct grammar_vocab *v,
                                   const struct answer_grammar *answer,
-                                  const struct grammar_options *options, fathom_diag *d);
+                                  const struct grammar_options *options, const atomic_bool *stop,
+                                  fathom_diag *d);
 
 #endif

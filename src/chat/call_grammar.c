@@ -19,6 +19,7 @@
 
 #include "base/fail.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "chat/chat_int.h"
 #include "grammar/schema.h"
 
@@ -94,12 +95,13 @@ static fathom_err put_call_v31(struct writer *w, uint32_t from, const struct too
 /* ---- arguments as DSML ------------------------------------------------------------------ */
 
 /* The texts in which neither tag occurs; the second may be NULL. */
-static fathom_err free_of(struct dfa *out, const char *first, const char *second)
+static fathom_err free_of(struct writer *w, struct dfa *out, const char *first, const char *second)
 {
+    struct grammar_budget *budget = grammar_builder_budget(w->b);
     const char *const tags[] = {first, second};
     struct nfa n;
     struct dfa found;
-    nfa_init(&n, 256);
+    nfa_init(&n, 256, budget);
     uint32_t start = nfa_state(&n), last = nfa_state(&n);
     nfa_any(&n, start, start);
     for (size_t k = 0; k < 2 && tags[k]; k++) {
@@ -110,17 +112,18 @@ static fathom_err free_of(struct dfa *out, const char *first, const char *second
     if (!err) err = dfa_build(&found, &n, start, last, DFA_OPEN, 256, NULL);
     nfa_free(&n);
     TRY(err);
-    err = dfa_negate(out, &found);
+    err = dfa_negate(out, &found, budget);
     dfa_free(&found);
     return err;
 }
 
 /* A text that must not hold the closing tag. */
-static fathom_err without_tag(struct dfa *d)
+static fathom_err without_tag(struct writer *w, struct dfa *d)
 {
     struct dfa other, both;
-    TRY(free_of(&other, TAG_PARAMETER_END, NULL));
-    fathom_err err = dfa_intersect(&both, d, &other, SCHEMA_STATES_MAX);
+    TRY(free_of(w, &other, TAG_PARAMETER_END, NULL));
+    fathom_err err =
+        dfa_intersect(&both, d, &other, SCHEMA_STATES_MAX, grammar_builder_budget(w->b));
     dfa_free(&other);
     TRY(err);
     dfa_free(d);
@@ -151,7 +154,7 @@ static fathom_err put_raw(struct schema_compiler *c, struct schema_flat *f, void
     }
     TRY(schema_keep_allowed(c, f));
     TRY(schema_build_string(c, f, &d));
-    fathom_err err = without_tag(&d);
+    fathom_err err = without_tag(w, &d);
     if (!err && !dfa_is_empty(&d)) {
         at = grammar_put_dfa(w->b, at, &d);
         grammar_join(w->b, markup(w, at, TAG_PARAMETER_END), v->to);
@@ -197,39 +200,98 @@ struct body {
     uint32_t from, to;
 };
 
-/* The parameters of an object, in order; "\n" alone when there are none. */
+/* The parameters of an object, in order. Row c of states is where c of them have been written; the
+ * last row stands for all higher counts too, unless `max` is reached there. */
+struct parameters {
+    struct body *body;
+    const struct schema_members *m;
+    uint32_t min, max; /* UINT32_MAX: no end */
+    uint32_t n_row;
+    uint32_t *at, *next; /* [n_row] before a parameter, and after it */
+};
+
+/* The row after one more parameter; false when there may be no more. */
+static bool next_row(const struct parameters *p, uint32_t row, uint32_t *out)
+{
+    *out = row + 1 < p->n_row ? row + 1 : row;
+    return row != p->max;
+}
+
+/* Parameter i from the states `at` to the states `next`, or past it. It is drawn once for all rows
+ * that it leads to the same one from. */
+static fathom_err put_one_of(struct parameters *p, struct schema_compiler *c, size_t i)
+{
+    struct writer *w = p->body->w;
+    const struct schema_member *m = &p->m->list[i];
+    for (uint32_t row = 0; row < p->n_row; row++) {
+        p->next[row] = grammar_add_state(w->b);
+        if (!m->required) grammar_join(w->b, p->at[row], p->next[row]);
+    }
+    for (uint32_t row = 0, to; row < p->n_row; row++) {
+        uint32_t begin = grammar_add_state(w->b), after;
+        if (!next_row(p, row, &to)) break;
+        for (uint32_t from = row; from < p->n_row; from++) {
+            if (next_row(p, from, &after) && after == to) grammar_join(w->b, p->at[from], begin);
+        }
+        TRY(put_parameter(w, c, begin, m, p->next[to]));
+        if (to + 1 == p->n_row) break;
+    }
+    uint32_t *before = p->at;
+    p->at = p->next;
+    p->next = before;
+    return FATHOM_OK;
+}
+
+/* "\n" alone when there are none. */
+static fathom_err put_all_of(struct parameters *p, struct schema_compiler *c)
+{
+    struct writer *w = p->body->w;
+    p->at = mem_alloc_array(p->n_row, sizeof *p->at);
+    p->next = mem_alloc_array(p->n_row, sizeof *p->next);
+    fathom_err err = p->at && p->next ? FATHOM_OK : FATHOM_ENOMEM;
+    for (uint32_t row = 0; row < p->n_row && !err; row++) p->at[row] = grammar_add_state(w->b);
+    if (!err) grammar_join(w->b, p->body->from, p->at[0]);
+    for (size_t i = 0; i < p->m->n && !err; i++) err = put_one_of(p, c, i);
+    for (uint32_t row = p->min; row < p->n_row && !err; row++) {
+        uint32_t end = row ? p->at[row] : text(w, p->at[row], "\n");
+        grammar_join(w->b, end, p->body->to);
+    }
+    mem_free(p->at);
+    mem_free(p->next);
+    return err;
+}
+
+/* Two rows, none and some, when the parameters themselves keep the bounds. */
+static fathom_err plan_rows(struct parameters *p, struct schema_compiler *c,
+                            const struct schema_flat *f)
+{
+    uint32_t n = (uint32_t)p->m->n;
+    p->min = f->min_properties;
+    p->max = f->max_properties < n ? f->max_properties : UINT32_MAX;
+    uint32_t highest = p->max != UINT32_MAX ? p->max : p->min > 1 ? p->min : 1;
+    if ((n + 1) * ((uint64_t)highest + 1) > SCHEMA_COUNT_MAX) {
+        FAIL(c->d, FATHOM_ELIMIT,
+             "schema %s: %u properties with minProperties %u and maxProperties %u, together too "
+             "many to be counted",
+             buf_str(&c->path), n, f->min_properties, f->max_properties);
+    }
+    p->n_row = highest + 1;
+    return FATHOM_OK;
+}
+
 static fathom_err put_members(struct schema_compiler *c, struct schema_flat *f, void *arg)
 {
-    struct body *body = arg;
-    struct grammar_builder *b = body->w->b;
     struct schema_members m;
-    bool any_required = false;
+    struct parameters p = {.body = arg, .m = &m};
     if (!(schema_types(f) & SCHEMA_TYPE_OBJECT)) return FATHOM_OK;
     if (f->values) {
         FAIL(c->d, FATHOM_EUNSUPPORTED, "schema %s: \"enum\" of the arguments is not supported",
              buf_str(&c->path));
     }
     TRY(schema_members_collect(c, f, &m));
-    fathom_err err = FATHOM_OK;
-    uint32_t skipped = body->from, given = 0;
-    for (size_t i = 0; i < m.n && !err && !f->never; i++) {
-        uint32_t next_given = grammar_add_state(b), next_skipped = grammar_add_state(b);
-        uint32_t begin = grammar_add_state(b);
-        grammar_join(b, skipped, begin);
-        if (i > 0) grammar_join(b, given, begin);
-        err = put_parameter(body->w, c, begin, &m.list[i], next_given);
-        if (!m.list[i].required) {
-            grammar_join(b, skipped, next_skipped);
-            if (i > 0) grammar_join(b, given, next_given);
-        }
-        any_required |= m.list[i].required;
-        skipped = next_skipped;
-        given = next_given;
-    }
-    if (!err && !f->never) {
-        if (m.n > 0) grammar_join(b, given, body->to);
-        if (!any_required) grammar_join(b, text(body->w, skipped, "\n"), body->to);
-    }
+    bool possible = !f->never && f->min_properties <= m.n && f->min_properties <= f->max_properties;
+    fathom_err err = possible ? plan_rows(&p, c, f) : FATHOM_OK;
+    if (possible && !err) err = put_all_of(&p, c);
     schema_members_free(&m);
     return err;
 }
@@ -377,7 +439,7 @@ fathom_err call_grammar_put_text(struct grammar_builder *b, uint32_t from,
     struct dfa plain;
     uint32_t end;
     TRY(chat_check_tools(calls->tools, "tools", d));
-    TRY(free_of(&plain, begins[0], begins[1]));
+    TRY(free_of(&w, &plain, begins[0], begins[1]));
     uint32_t at = grammar_put_dfa(b, from, &plain);
     dfa_free(&plain);
     TRY(put_block(&w, calls, at, &end));

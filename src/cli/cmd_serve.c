@@ -235,6 +235,8 @@ static void print_address(const struct server *server, const struct server_optio
 
 /* ---- the command ---------------------------------------------------------------------------- */
 
+enum { INSIST_MS = 1500 }; /* from the second signal to the end, whatever runs */
+
 static void stop_server(void *server)
 {
     fprintf(stderr, "fathom: stopping; running requests may finish, a second signal ends them\n");
@@ -264,14 +266,19 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     TRY_GOTO(engine_open(&engine, &eo, d), done);
     print_engine(fathom_get_info(engine), &setup.options);
     TRY_GOTO(server_create(&server, &setup.options, engine, text.tokenizer, &text.style, d), done);
+    signal_taker_insist(&signals, INSIST_MS);
+    signal_taker_note(&signals, "the server");
     signal_taker_listen(&signals, stop_server, server);
     print_address(server, &setup.options, start_us);
     err = server_run(server, d);
 done:
-    signal_taker_end(&signals);
+    signal_taker_mute(&signals);
+    signal_taker_note(&signals, "a request that is prepared, or a step of the engine,");
     stuck = server && server_is_stuck(server);
     server_destroy(server);
+    signal_taker_note(&signals, "the engine, with a step or with pages for its tiers,");
     if (!stuck) fathom_close(engine); /* which would wait for the step */
+    signal_taker_end(&signals);
     text_model_close(&text);
     free_setup(&setup);
     return err;

@@ -1,30 +1,85 @@
 /* signals.c - signals as calls on a thread of their own */
 #include "cli/signals.h"
 
+#include <poll.h>
+#include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/fail.h"
 #include "base/os.h"
 
 enum { STATUS_SIGNAL = 128 };
 
+/* After the second signal: returns when the taker ends in time. */
+static void end_soon(struct signal_taker *t, int number)
+{
+    uint64_t end_us = clock_now_us() + (uint64_t)t->insist_ms * 1000;
+    for (uint64_t now_us = clock_now_us(); now_us < end_us; now_us = clock_now_us()) {
+        uint64_t left_us = end_us - now_us;
+        const struct timespec left = {.tv_sec = (time_t)(left_us / 1000000),
+                                      .tv_nsec = (long)(left_us % 1000000 * 1000)};
+        (void)sigtimedwait(&t->set, NULL, &left);
+        if (atomic_load(&t->done)) return;
+    }
+    char line[256];
+    const char *cause = atomic_load(&t->cause);
+    int n = snprintf(
+        line, sizeof line,
+        "fathom: %u.%u s after the second signal %s had not come to an end: it is cut off\n",
+        t->insist_ms / 1000, t->insist_ms % 1000 / 100, cause ? cause : "the process");
+    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (poll(&p, 1, 0) == 1 && (p.revents & POLLOUT)) { /* nobody may read it */
+        ssize_t written = write(STDERR_FILENO, line, (size_t)n);
+        (void)written;
+    }
+    _exit(STATUS_SIGNAL + number);
+}
+
 static void *take_signals(void *arg)
 {
     struct signal_taker *t = arg;
     int number;
+    unsigned n_taken = 0;
     os_name_thread("signals");
     while (sigwait(&t->set, &number) == 0 && !atomic_load(&t->done)) {
         if (!atomic_load(&t->listening)) _exit(STATUS_SIGNAL + number);
-        t->listener(t->arg);
+        (void)pthread_mutex_lock(&t->lock);
+        if (t->listener) t->listener(t->arg);
+        (void)pthread_mutex_unlock(&t->lock);
+        if (++n_taken < 2 || t->insist_ms == 0) continue;
+        end_soon(t, number);
+        break;
     }
     return NULL;
+}
+
+void signal_taker_insist(struct signal_taker *t, unsigned ms)
+{
+    ASSERT(!atomic_load(&t->listening));
+    t->insist_ms = ms;
+}
+
+void signal_taker_note(struct signal_taker *t, const char *cause)
+{
+    atomic_store(&t->cause, cause);
+}
+
+void signal_taker_mute(struct signal_taker *t)
+{
+    if (!t->started) return;
+    (void)pthread_mutex_lock(&t->lock);
+    t->listener = NULL;
+    (void)pthread_mutex_unlock(&t->lock);
 }
 
 fathom_err signal_taker_start(struct signal_taker *t, bool with_term, fathom_diag *d)
 {
     memset(t, 0, sizeof *t);
+    (void)pthread_mutex_init(&t->lock, NULL);
     sigemptyset(&t->set);
     sigaddset(&t->set, SIGINT);
     if (with_term) sigaddset(&t->set, SIGTERM);
@@ -52,5 +107,6 @@ void signal_taker_end(struct signal_taker *t)
     atomic_store(&t->done, true);
     pthread_kill(t->thread, SIGINT);
     pthread_join(t->thread, NULL);
+    (void)pthread_mutex_destroy(&t->lock);
     t->started = false;
 }

@@ -3,6 +3,11 @@
  * The signals are blocked in the thread that starts the taker and in all threads made after it; one
  * thread waits for them. Until signal_taker_listen they end the process, so that loading can be
  * interrupted.
+ *
+ *   start --> ENDS THE PROCESS --listen--> CALLS --mute--> COUNTS --end--> (no thread)
+ *
+ * With signal_taker_insist a second signal, in CALLS or COUNTS, sets a time by which the process
+ * has ended, whatever it is at.
  */
 #ifndef FATHOM_CLI_SIGNALS_H
 #define FATHOM_CLI_SIGNALS_H
@@ -20,10 +25,13 @@ struct signal_taker {
     sigset_t set;
     pthread_t thread;
     bool started;
-    signal_listener *listener; /* written before `listening` */
+    pthread_mutex_t lock;      /* of listener and arg once listening */
+    signal_listener *listener; /* NULL: muted */
     void *arg;
     _Atomic bool listening;
     _Atomic bool done;
+    unsigned insist_ms;          /* 0: a second signal is like the first */
+    _Atomic(const char *) cause; /* what may hold up the end now */
 };
 
 /* signal_taker_start - take SIGINT, and SIGTERM too if asked; SIGPIPE is ignored from here on
@@ -32,6 +40,16 @@ fathom_err signal_taker_start(struct signal_taker *t, bool with_term, fathom_dia
 
 /* signal_taker_listen - from now on each signal calls listener(arg), on the taker's thread; once */
 void signal_taker_listen(struct signal_taker *t, signal_listener *listener, void *arg);
+
+/* signal_taker_insist - the process ends at most `ms` after the second signal, with status 128 +
+ * the signal's number and a line that tells the cause; before signal_taker_listen
+ * signal_taker_note - what may hold up the end from now on, for that line; a literal */
+void signal_taker_insist(struct signal_taker *t, unsigned ms);
+void signal_taker_note(struct signal_taker *t, const char *cause);
+
+/* signal_taker_mute - no call is running or follows, and signals still count; accepts a taker that
+ * did not start or does not listen */
+void signal_taker_mute(struct signal_taker *t);
 
 /* signal_taker_end - no call is running or follows; accepts a taker that did not start */
 void signal_taker_end(struct signal_taker *t);

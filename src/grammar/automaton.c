@@ -12,9 +12,21 @@
 
 /* ---- NFA -------------------------------------------------------------------------------- */
 
-void nfa_init(struct nfa *n, uint32_t max_state)
+/* Units (budget.h); none below the bytes that are kept. */
+enum {
+    UNITS_NFA_STATE = 8,
+    UNITS_NFA_EDGE = 24,
+    UNITS_DFA_STATE = 40,
+    UNITS_DFA_EDGE = 30, /* made, trimmed, marked */
+    UNITS_STEP = 4,      /* an edge or a state looked at */
+    UNITS_MEMBER = 14,   /* of a subset: put in order, hashed, compared, kept */
+    UNITS_FIND = 60,     /* a subset looked for */
+    UNITS_WORK_STATE = 12,
+};
+
+void nfa_init(struct nfa *n, uint32_t max_state, struct grammar_budget *budget)
 {
-    *n = (struct nfa){.max_state = max_state};
+    *n = (struct nfa){.max_state = max_state, .budget = budget};
 }
 
 void nfa_free(struct nfa *n)
@@ -27,19 +39,23 @@ void nfa_free(struct nfa *n)
 uint32_t nfa_state(struct nfa *n)
 {
     if (!n->err && n->n_state >= n->max_state) n->err = FATHOM_ELIMIT;
+    if (!n->err) n->err = budget_spend(n->budget, UNITS_NFA_STATE);
     if (!n->err) n->err = mem_grow(&n->heads, &n->cap_state, n->n_state + 1, sizeof *n->heads);
     if (n->err) return 0;
-    n->heads[n->n_state] = -1;
+    n->heads[n->n_state] = (struct nfa_heads){-1, -1};
     return n->n_state++;
 }
 
 static void add_edge(struct nfa *n, uint32_t from, struct nfa_edge edge)
 {
     if (!n->err && n->n_edge >= (uint64_t)n->max_state * 8) n->err = FATHOM_ELIMIT;
+    if (!n->err) n->err = budget_spend(n->budget, UNITS_NFA_EDGE);
     if (!n->err) n->err = mem_grow(&n->edges, &n->cap_edge, n->n_edge + 1, sizeof *n->edges);
     if (n->err) return;
-    edge.next = n->heads[from];
-    n->heads[from] = (int32_t)n->n_edge;
+    struct nfa_heads *heads = &n->heads[from];
+    int32_t *head = edge.kind == NFA_SYMBOLS ? &heads->symbols : &heads->links;
+    edge.next = *head;
+    *head = (int32_t)n->n_edge;
     n->edges[n->n_edge++] = edge;
 }
 
@@ -248,8 +264,6 @@ static fathom_err numbering_find(struct numbering *x, const uint32_t *list, uint
 
 /* ---- subset construction ---------------------------------------------------------------- */
 
-enum { SUBSET_ITEMS_MAX = 1 << 22 }; /* states of all subsets together: ELIMIT */
-
 /* A subset holds the NFA states that matter: those with symbols or an END edge, and accept. */
 struct subsets {
     const struct nfa *n;
@@ -263,7 +277,15 @@ struct subsets {
     size_t cap_edge;
     uint32_t *points; /* where some edge begins or has ended */
     size_t cap_point;
+    uint64_t units; /* to be paid */
 };
+
+static fathom_err pay(struct subsets *x)
+{
+    uint64_t units = x->units;
+    x->units = 0;
+    return budget_spend(x->n->budget, units);
+}
 
 static void subsets_free(struct subsets *x)
 {
@@ -280,9 +302,10 @@ void dfa_work_free(struct dfa_work *w)
     *w = (struct dfa_work){0};
 }
 
-static fathom_err work_reserve(struct dfa_work *w, uint32_t n)
+static fathom_err work_reserve(struct dfa_work *w, uint32_t n, struct grammar_budget *budget)
 {
     if (n <= w->cap) return FATHOM_OK;
+    TRY(budget_spend(budget, (uint64_t)n * UNITS_WORK_STATE));
     dfa_work_free(w);
     w->seen = mem_calloc(n, sizeof *w->seen);
     w->stack = mem_alloc_array(n, sizeof *w->stack);
@@ -302,11 +325,14 @@ static void close_over(struct subsets *x, uint32_t s, unsigned kinds)
     w->stack[n_stack++] = s;
     while (n_stack > 0) {
         uint32_t at = w->stack[--n_stack];
-        bool matters = at == x->accept;
-        for (int32_t e = x->n->heads[at]; e >= 0; e = x->n->edges[e].next) {
+        const struct nfa_heads *heads = &x->n->heads[at];
+        bool matters = at == x->accept || heads->symbols >= 0;
+        x->units += UNITS_STEP;
+        for (int32_t e = heads->links; e >= 0; e = x->n->edges[e].next) {
             const struct nfa_edge *edge = &x->n->edges[e];
-            if (edge->kind == NFA_SYMBOLS || edge->kind == NFA_END) matters = true;
-            if (edge->kind == NFA_SYMBOLS || !(kinds & (1u << edge->kind))) continue;
+            x->units += UNITS_STEP;
+            if (edge->kind == NFA_END) matters = true;
+            if (!(kinds & (1u << edge->kind))) continue;
             if (w->seen[edge->to] == w->closure) continue;
             w->seen[edge->to] = w->closure;
             w->stack[n_stack++] = edge->to;
@@ -337,7 +363,12 @@ static fathom_err number_closure(struct subsets *x, uint32_t *index)
             x->n_list = 1;
         }
     }
-    qsort(w->list, x->n_list, sizeof *w->list, by_number);
+    uint32_t in_order = 1;
+    while (in_order < x->n_list && w->list[in_order - 1] < w->list[in_order]) in_order++;
+    x->units += UNITS_FIND + (uint64_t)x->n_list * UNITS_MEMBER;
+    if (in_order < x->n_list) x->units += budget_sort(x->n_list);
+    TRY(pay(x));
+    if (in_order < x->n_list) qsort(w->list, x->n_list, sizeof *w->list, by_number);
     return numbering_find(&x->sets, w->list, x->n_list, index);
 }
 
@@ -357,26 +388,42 @@ static int by_low_end(const void *a, const void *b)
     return x->lo < y->lo ? -1 : x->lo > y->lo;
 }
 
+/* Puts the edges in order; often they are. */
+static fathom_err sort_edges(struct subsets *x)
+{
+    uint32_t i = 1;
+    while (i < x->n_edge && x->edges[i - 1].lo <= x->edges[i].lo) i++;
+    x->units += (uint64_t)x->n_edge * 2 * UNITS_STEP;
+    if (i < x->n_edge) x->units += 3 * budget_sort(x->n_edge);
+    TRY(pay(x));
+    if (i < x->n_edge) qsort(x->edges, x->n_edge, sizeof *x->edges, by_low_end);
+    return FATHOM_OK;
+}
+
 /* The edges of a subset, ascending, and the points between which nothing changes. */
 static fathom_err gather_edges(struct subsets *x, uint32_t index, uint32_t *n_point)
 {
+    uint32_t n = 0, n_all = 0;
     x->n_edge = 0;
     for (uint32_t i = x->sets.begin[index]; i < x->sets.begin[index + 1]; i++) {
-        for (int32_t e = x->n->heads[x->sets.items[i]]; e >= 0; e = x->n->edges[e].next) {
-            if (x->n->edges[e].kind != NFA_SYMBOLS) continue;
+        int32_t e = x->n->heads[x->sets.items[i]].symbols;
+        for (; e >= 0; e = x->n->edges[e].next) {
             TRY(mem_grow(&x->edges, &x->cap_edge, x->n_edge + 1, sizeof *x->edges));
             x->edges[x->n_edge++] = x->n->edges[e];
         }
     }
+    TRY(sort_edges(x));
     TRY(mem_grow(&x->points, &x->cap_point, (size_t)x->n_edge * 2, sizeof *x->points));
-    if (x->n_edge > 1) qsort(x->edges, x->n_edge, sizeof *x->edges, by_low_end);
     for (uint32_t i = 0; i < x->n_edge; i++) {
-        x->points[2 * i] = x->edges[i].lo;
-        x->points[2 * i + 1] = x->edges[i].hi + 1;
+        const struct nfa_edge *e = &x->edges[i];
+        if (i > 0 && e[-1].lo == e->lo && e[-1].hi == e->hi) continue;
+        x->points[n_all++] = e->lo;
+        x->points[n_all++] = e->hi + 1;
     }
-    if (x->n_edge > 1) qsort(x->points, 2 * (size_t)x->n_edge, sizeof *x->points, by_number);
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < 2 * x->n_edge; i++) {
+    x->units += budget_sort(n_all);
+    TRY(pay(x));
+    if (n_all > 1) qsort(x->points, n_all, sizeof *x->points, by_number);
+    for (uint32_t i = 0; i < n_all; i++) {
         if (n == 0 || x->points[n - 1] != x->points[i]) x->points[n++] = x->points[i];
     }
     *n_point = n;
@@ -393,9 +440,11 @@ static fathom_err expand(struct subsets *x, uint32_t index, struct dfa *out)
         begin_closure(x);
         while (first < x->n_edge && x->edges[first].hi < at) first++;
         for (uint32_t e = first; e < x->n_edge && x->edges[e].lo <= at; e++) {
+            x->units += UNITS_STEP;
             if (x->edges[e].hi >= at) close_over(x, x->edges[e].to, 1u << NFA_EPSILON);
         }
         if (x->n_list == 0) continue;
+        x->units += UNITS_DFA_EDGE;
         TRY(number_closure(x, &to));
         TRY(dfa_add_edge(out, at, x->points[p + 1] - 1, to));
     }
@@ -411,17 +460,18 @@ fathom_err dfa_build(struct dfa *out, const struct nfa *n, uint32_t start, uint3
     fathom_err err = FATHOM_OK;
     *out = (struct dfa){0};
     ASSERT(!n->err && start < n->n_state && accept < n->n_state);
-    TRY_GOTO(work_reserve(x.work, n->n_state), out);
+    TRY_GOTO(work_reserve(x.work, n->n_state, n->budget), out);
     begin_closure(&x);
     close_over(&x, start, 1u << NFA_EPSILON | 1u << NFA_BEGIN);
     TRY_GOTO(number_closure(&x, &index), out);
     for (index = 0; index < x.sets.n_list; index++) {
-        if (index == max_state || x.sets.n_item > SUBSET_ITEMS_MAX) TRY_GOTO(FATHOM_ELIMIT, out);
+        if (index == max_state) TRY_GOTO(FATHOM_ELIMIT, out);
+        x.units += UNITS_DFA_STATE;
         bool accepts = subset_accepts(&x, index);
         TRY_GOTO(dfa_begin_state(out, accepts), out);
         if (!accepts || kind != DFA_FIRST) TRY_GOTO(expand(&x, index, out), out);
+        TRY_GOTO(pay(&x), out);
     }
-    out->cost = x.sets.n_item + out->n_edge;
     TRY_GOTO(dfa_trim(out), out);
 out:
     subsets_free(&x);
@@ -433,9 +483,12 @@ out:
 /* ---- products --------------------------------------------------------------------------- */
 
 static fathom_err add_common_edges(struct dfa *out, struct numbering *pairs, const struct dfa *a,
-                                   const struct dfa *b, const uint32_t pair[2])
+                                   const struct dfa *b, const uint32_t pair[2],
+                                   struct grammar_budget *budget)
 {
     uint32_t i = a->first[pair[0]], j = b->first[pair[1]];
+    uint64_t n = (uint64_t)a->first[pair[0] + 1] - i + b->first[pair[1] + 1] - j;
+    TRY(budget_spend(budget, UNITS_DFA_STATE + n * (UNITS_FIND + UNITS_DFA_EDGE)));
     while (i < a->first[pair[0] + 1] && j < b->first[pair[1] + 1]) {
         const struct dfa_edge *x = &a->edges[i], *y = &b->edges[j];
         uint32_t lo = x->lo > y->lo ? x->lo : y->lo;
@@ -455,7 +508,7 @@ static fathom_err add_common_edges(struct dfa *out, struct numbering *pairs, con
 }
 
 fathom_err dfa_intersect(struct dfa *out, const struct dfa *a, const struct dfa *b,
-                         uint32_t max_state)
+                         uint32_t max_state, struct grammar_budget *budget)
 {
     struct numbering pairs = {0};
     uint32_t index, start[2] = {0, 0};
@@ -466,9 +519,8 @@ fathom_err dfa_intersect(struct dfa *out, const struct dfa *a, const struct dfa 
         uint32_t pair[2] = {pairs.items[2 * index], pairs.items[2 * index + 1]};
         if (index == max_state) TRY_GOTO(FATHOM_ELIMIT, out);
         TRY_GOTO(dfa_begin_state(out, a->accept[pair[0]] && b->accept[pair[1]]), out);
-        TRY_GOTO(add_common_edges(out, &pairs, a, b, pair), out);
+        TRY_GOTO(add_common_edges(out, &pairs, a, b, pair, budget), out);
     }
-    out->cost = out->n_state + out->n_edge;
     TRY_GOTO(dfa_trim(out), out);
 out:
     numbering_free(&pairs);
@@ -504,10 +556,18 @@ static fathom_err negate_state(struct dfa *out, const struct dfa *d, uint32_t s)
     return FATHOM_OK;
 }
 
-fathom_err dfa_negate(struct dfa *out, const struct dfa *d)
+/* A copy of d in the loops of a caller, with some edges more. */
+static fathom_err pay_for_copy(const struct dfa *d, struct grammar_budget *budget)
+{
+    return budget_spend(budget, ((uint64_t)d->n_state * 2 + 2) * UNITS_DFA_STATE +
+                                    (uint64_t)d->n_edge * 2 * UNITS_DFA_EDGE);
+}
+
+fathom_err dfa_negate(struct dfa *out, const struct dfa *d, struct grammar_budget *budget)
 {
     fathom_err err = FATHOM_OK;
     *out = (struct dfa){0};
+    TRY(pay_for_copy(d, budget));
     for (uint32_t s = 0; s < d->n_state; s++) TRY_GOTO(negate_state(out, d, s), out);
     TRY_GOTO(dfa_begin_state(out, true), out);
     TRY_GOTO(add_text_edges(out, 0, FA_CODE_POINT_LAST, d->n_state), out);
@@ -517,12 +577,14 @@ out:
     return err;
 }
 
-fathom_err dfa_lengths(struct dfa *out, uint32_t lo, uint32_t hi, uint32_t max_state)
+fathom_err dfa_lengths(struct dfa *out, uint32_t lo, uint32_t hi, uint32_t max_state,
+                       struct grammar_budget *budget)
 {
     fathom_err err = FATHOM_OK;
     uint32_t last = hi == UINT32_MAX ? lo : hi;
     *out = (struct dfa){0};
     if (last >= max_state) TRY_GOTO(FATHOM_ELIMIT, out);
+    TRY_GOTO(budget_spend(budget, (last + 1ull) * (UNITS_DFA_STATE + 2 * UNITS_DFA_EDGE)), out);
     for (uint32_t s = 0; s <= last; s++) {
         TRY_GOTO(dfa_begin_state(out, s >= lo), out);
         uint32_t to = s < last ? s + 1 : s;
@@ -535,10 +597,11 @@ out:
     return err;
 }
 
-fathom_err dfa_copy(struct dfa *out, const struct dfa *d)
+fathom_err dfa_copy(struct dfa *out, const struct dfa *d, struct grammar_budget *budget)
 {
     fathom_err err = FATHOM_OK;
     *out = (struct dfa){0};
+    TRY(pay_for_copy(d, budget));
     for (uint32_t s = 0; s < d->n_state; s++) {
         TRY_GOTO(dfa_begin_state(out, d->accept[s]), out);
         for (uint32_t e = d->first[s]; e < d->first[s + 1]; e++) {

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "fathom/err.h"
+#include "grammar/budget.h"
 
 /* The alphabet of texts: the Unicode scalar values. */
 enum { FA_SURROGATE_FIRST = 0xd800, FA_SURROGATE_LAST = 0xdfff, FA_CODE_POINT_LAST = 0x10ffff };
@@ -25,22 +26,28 @@ struct nfa_edge {
     enum nfa_edge_kind kind;
     uint32_t lo, hi; /* NFA_SYMBOLS: all of lo .. hi */
     uint32_t to;
-    int32_t next; /* of the same state; -1: last */
+    int32_t next; /* of the same state and list; -1: last */
+};
+
+/* The newest edge of a state, -1: none: of those that take a symbol, and of the others. */
+struct nfa_heads {
+    int32_t symbols, links;
 };
 
 /* States are numbers from 0. A call after a failure does nothing and gives state 0, so a caller may
  * draw a whole automaton and look at err once. Released with nfa_free. */
 struct nfa {
-    int32_t *heads; /* [n_state] the state's newest edge, -1: none */
+    struct nfa_heads *heads; /* [n_state] */
     struct nfa_edge *edges;
     uint32_t n_state, n_edge;
     size_t cap_state, cap_edge;
-    uint32_t max_state; /* more is ELIMIT, and so are 8 times as many edges */
-    fathom_err err;     /* the first failure */
+    uint32_t max_state;            /* more is ELIMIT, and so are 8 times as many edges */
+    fathom_err err;                /* the first failure */
+    struct grammar_budget *budget; /* borrowed; pays for what is drawn and made of it */
 };
 
-/* nfa_init - no states; nfa_free - release and zero */
-void nfa_init(struct nfa *n, uint32_t max_state);
+/* nfa_init - no states; budget: NULL, or outlives *n. nfa_free - release and zero */
+void nfa_init(struct nfa *n, uint32_t max_state, struct grammar_budget *budget);
 void nfa_free(struct nfa *n);
 
 /* nfa_state - a new state. nfa_edge - by each symbol of lo .. hi. nfa_link - by none. */
@@ -71,7 +78,6 @@ struct dfa {
     struct dfa_edge *edges;
     uint8_t *accept; /* [n_state] */
     size_t cap_first, cap_edge, cap_accept;
-    uint32_t cost; /* of making it: members of subsets, or states and edges; some 0.1 us each */
 };
 
 /* dfa_free - release and zero */
@@ -100,24 +106,26 @@ void dfa_work_free(struct dfa_work *w);
  *
  *   n              no failure yet
  *   start, accept  states of n
- *   max_state      more states, or 4 million members of subsets: ELIMIT
+ *   max_state      more states: ELIMIT
  *   work           may be NULL
- * Errors  ENOMEM, ELIMIT; *out is then empty.
- * Cost    states times the edges that leave them, sorted. */
+ * Errors  ENOMEM, ELIMIT; ECANCEL of the budget of n; *out is then empty.
+ * Cost    states times the edges that leave them, sorted, and a closure for each interval between
+ *         the ends of these edges. */
 fathom_err dfa_build(struct dfa *out, const struct nfa *n, uint32_t start, uint32_t accept,
                      enum dfa_kind kind, uint32_t max_state, struct dfa_work *work);
 
 /* dfa_intersect - the words of both. dfa_negate - the texts (words over code points) that d does
- * not accept. *out must not be an operand. */
+ * not accept. *out must not be an operand. Errors as dfa_build, with the budget given. */
 fathom_err dfa_intersect(struct dfa *out, const struct dfa *a, const struct dfa *b,
-                         uint32_t max_state);
-fathom_err dfa_negate(struct dfa *out, const struct dfa *d);
+                         uint32_t max_state, struct grammar_budget *budget);
+fathom_err dfa_negate(struct dfa *out, const struct dfa *d, struct grammar_budget *budget);
 
 /* dfa_lengths - all texts of lo to hi characters; hi = UINT32_MAX: no end */
-fathom_err dfa_lengths(struct dfa *out, uint32_t lo, uint32_t hi, uint32_t max_state);
+fathom_err dfa_lengths(struct dfa *out, uint32_t lo, uint32_t hi, uint32_t max_state,
+                       struct grammar_budget *budget);
 
 /* dfa_copy - the same automaton again */
-fathom_err dfa_copy(struct dfa *out, const struct dfa *d);
+fathom_err dfa_copy(struct dfa *out, const struct dfa *d, struct grammar_budget *budget);
 
 /* dfa_is_empty - no word at all */
 bool dfa_is_empty(const struct dfa *d);

@@ -19,8 +19,14 @@ fathom_err grammar_builder_create(struct grammar_builder **out, const struct gra
     if (!b) return FATHOM_ENOMEM;
     b->vocab = v;
     if (options) b->options = *options;
-    nfa_init(&b->nfa, BUILDER_STATES_MAX);
+    b->budget.left = GRAMMAR_WORK_MAX;
+    nfa_init(&b->nfa, BUILDER_STATES_MAX, &b->budget);
     return FATHOM_OK;
+}
+
+struct grammar_budget *grammar_builder_budget(struct grammar_builder *b)
+{
+    return &b->budget;
 }
 
 void grammar_builder_destroy(struct grammar_builder *b)
@@ -49,17 +55,20 @@ fathom_err grammar_build(struct grammar **out, struct grammar_builder *b, uint32
 
 fathom_err grammar_compile(struct grammar **out, const struct grammar_vocab *v,
                            const struct grammar_options *options, grammar_draw *draw,
-                           const void *what, fathom_diag *d)
+                           const void *what, const atomic_bool *stop, fathom_diag *d)
 {
     struct grammar_builder *b;
     *out = NULL;
     TRY(grammar_builder_create(&b, v, options));
+    b->budget.stop = stop;
     uint32_t rule = grammar_add_rule(b), to = 0;
     fathom_err err = draw(b, grammar_rule_begin(b, rule), what, &to, d);
     if (!err) {
         grammar_join(b, to, grammar_rule_end(b, rule));
         err = grammar_build(out, b, rule, d);
     }
+    err = budget_tell(&b->budget, err, "the grammar", d);
+    if (err == FATHOM_ECANCEL && b->budget.used_up) err = FATHOM_ELIMIT;
     grammar_builder_destroy(b);
     return err;
 }
@@ -140,6 +149,7 @@ static uint32_t marker_symbol(struct grammar_builder *b, int32_t id)
 static void put_markers(struct grammar_builder *b, const char *text, size_t n, uint32_t first)
 {
     const struct grammar_vocab *v = b->vocab;
+    if (!b->nfa.err) b->nfa.err = budget_spend(&b->budget, n * v->n_marker);
     for (size_t i = 0; i < n && !b->nfa.err; i++) {
         for (uint32_t k = 0; k < v->n_marker; k++) {
             const struct marker *m = &v->markers[k];
@@ -187,6 +197,7 @@ uint32_t grammar_put_until(struct grammar_builder *b, uint32_t from, const char 
 /* The rule of a JSON string's inside, of min to max characters. */
 static uint32_t text_rule(struct grammar_builder *b, uint32_t min, uint32_t max)
 {
+    if (!b->nfa.err) b->nfa.err = budget_spend(&b->budget, b->n_rule);
     for (uint32_t i = 0; i < b->n_rule; i++) {
         const struct drawn_rule *r = &b->rules[i];
         if (r->is_text && r->min == min && r->max == max) return i;
@@ -272,7 +283,7 @@ fathom_err grammar_put_regex(struct grammar_builder *b, uint32_t from, const cha
                              size_t n, uint32_t *to, fathom_diag *d)
 {
     struct dfa dfa;
-    TRY(regex_compile(&dfa, pattern, n, REGEX_FULL, d));
+    TRY(regex_compile(&dfa, pattern, n, REGEX_FULL, &b->budget, d));
     fathom_err err = FATHOM_OK;
     if (dfa_is_empty(&dfa)) {
         err = diag_fail(d, FATHOM_EINVAL, "no text matches the pattern");
@@ -333,7 +344,7 @@ static fathom_err draw_regex(struct grammar_builder *b, uint32_t from, const voi
 fathom_err grammar_from_regex(struct grammar **out, const struct grammar_vocab *v,
                               const char *pattern, size_t n, fathom_diag *d)
 {
-    return grammar_compile(out, v, NULL, draw_regex, &(struct pattern){pattern, n}, d);
+    return grammar_compile(out, v, NULL, draw_regex, &(struct pattern){pattern, n}, NULL, d);
 }
 
 static fathom_err draw_choice(struct grammar_builder *b, uint32_t from, const void *what,
@@ -345,5 +356,5 @@ static fathom_err draw_choice(struct grammar_builder *b, uint32_t from, const vo
 fathom_err grammar_from_choice(struct grammar **out, const struct grammar_vocab *v,
                                const json_t *choices, fathom_diag *d)
 {
-    return grammar_compile(out, v, NULL, draw_choice, choices, d);
+    return grammar_compile(out, v, NULL, draw_choice, choices, NULL, d);
 }

@@ -28,11 +28,15 @@ fathom_err grammar_builder_create(struct grammar_builder **out, const struct gra
                                   const struct grammar_options *options);
 void grammar_builder_destroy(struct grammar_builder *b); /* accepts NULL */
 
+/* grammar_builder_budget - what pays for drawing and building, GRAMMAR_WORK_MAX units at first */
+struct grammar_budget *grammar_builder_budget(struct grammar_builder *b);
+
 /* grammar_build - compile what has been drawn
  *
  *   root  a rule
  * Errors  what failed while drawing; EINVAL when nothing can be written, when a rule that is called
- *         may be empty, or when a rule begins with itself; ELIMIT, ENOMEM. */
+ *         may be empty, or when a rule begins with itself; ELIMIT, ENOMEM; ECANCEL of the
+ *         budget. */
 fathom_err grammar_build(struct grammar **out, struct grammar_builder *b, uint32_t root,
                          fathom_diag *d);
 
@@ -43,10 +47,12 @@ typedef fathom_err grammar_draw(struct grammar_builder *b, uint32_t from, const 
 /* grammar_compile - the grammar of what one function draws
  *
  *   what  handed to `draw`
- * Errors  as grammar_build, and what `draw` returns. *out is then NULL. */
+ *   stop  NULL, or a flag that any thread may raise to end the compilation
+ * Errors  as grammar_build, and what `draw` returns; ELIMIT when it is more work than
+ *         GRAMMAR_WORK_MAX units, ECANCEL when the flag was raised. *out is then NULL. */
 fathom_err grammar_compile(struct grammar **out, const struct grammar_vocab *v,
                            const struct grammar_options *options, grammar_draw *draw,
-                           const void *what, fathom_diag *d);
+                           const void *what, const atomic_bool *stop, fathom_diag *d);
 
 /* grammar_add_rule - a rule that nothing matches yet. grammar_rule_begin, grammar_rule_end - its
  * states. */

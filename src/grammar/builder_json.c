@@ -158,7 +158,7 @@ static fathom_err draw_object(struct grammar_builder *b, uint32_t from, const vo
 fathom_err grammar_from_json_object(struct grammar **out, const struct grammar_vocab *v,
                                     const struct grammar_options *options, fathom_diag *d)
 {
-    return grammar_compile(out, v, options, draw_object, NULL, d);
+    return grammar_compile(out, v, options, draw_object, NULL, NULL, d);
 }
 
 /* ---- values spelled out ----------------------------------------------------------------- */

@@ -11,6 +11,7 @@
 
 #include "base/buf.h"
 #include "grammar/automaton.h"
+#include "grammar/budget.h"
 #include "grammar/grammar.h"
 
 /* The alphabet of a rule: bytes, then markers, then calls of rules. */
@@ -99,6 +100,7 @@ struct drawn_rule {
 struct grammar_builder {
     const struct grammar_vocab *vocab;
     struct grammar_options options;
+    struct grammar_budget budget;
     struct nfa nfa; /* all rules; keeps the first failure */
     struct drawn_rule *rules;
     uint32_t n_rule;
@@ -198,8 +200,8 @@ struct grammar {
     uint32_t *kept; /* [KEPT_MAX][kept_words]: mask, number of exits, exits */
 };
 
-/* grammar_link - the compiled grammar of a builder's rules */
-fathom_err grammar_link(struct grammar **out, const struct grammar_builder *b, uint32_t root,
+/* grammar_link - the compiled grammar of a builder's rules, paid out of its budget */
+fathom_err grammar_link(struct grammar **out, struct grammar_builder *b, uint32_t root,
                         fathom_diag *d);
 
 /* grammar_check - ASSERT the invariants of a linked grammar; grammar_dump - its states as text */

@@ -18,15 +18,17 @@ enum {
     NEED_NONE = UINT16_MAX, /* no way to the end */
     ENTRY_DEPTH_MAX = 100,  /* rules that begin with one another */
     ROW_EDGES_MIN = 4,
-    COST_MAX = 1 << 24, /* of all automata, some 2 s: ELIMIT */
+    UNITS_STATE = 160, /* see budget.h: a state kept and looked at by each pass */
+    UNITS_EDGE = 40,   /* likewise */
+    UNITS_LOOK = 6,    /* a state or an edge looked at once more */
 };
 
 struct linker {
     const struct grammar_builder *b;
     struct grammar *g;
+    struct grammar_budget *budget;
     fathom_diag *d;
     struct dfa_work work;
-    uint64_t cost;
     uint32_t *linked; /* [b->n_rule] the rule's number in g; NO_STATE: not reached */
     uint32_t *drawn;  /* [b->n_rule] and back */
     uint8_t *visit;   /* [n_rule] 0 new, 1 open, 2 done */
@@ -108,6 +110,8 @@ static fathom_err collect_rule(struct linker *l, uint32_t rule, const struct dfa
     const struct drawn_rule *r = &l->b->rules[l->drawn[rule]];
     uint32_t base = g->n_state;
     bool counted = r->is_text && (r->min > 0 || r->max != UINT32_MAX);
+    TRY(budget_spend(l->budget,
+                     (uint64_t)d->n_state * UNITS_STATE + (uint64_t)d->n_edge * UNITS_EDGE));
     if (d->accept[0] && rule != 0) {
         FAIL(l->d, FATHOM_EINVAL, "the grammar calls a rule that may be empty");
     }
@@ -136,8 +140,6 @@ static fathom_err collect(struct linker *l)
         fathom_err err = dfa_build(&d, &l->b->nfa, r->begin, r->end, r->cut ? DFA_FIRST : DFA_WHOLE,
                                    GRAMMAR_STATES_MAX - g->n_state, &l->work);
         if (err == FATHOM_ELIMIT) return too_large(l);
-        l->cost += d.cost;
-        if (l->cost > COST_MAX) err = too_large(l);
         if (!err) err = collect_rule(l, rule, &d);
         dfa_free(&d);
         TRY(err);
@@ -202,11 +204,20 @@ static void prune_state(struct grammar *g, struct state *s)
     s->n_call = n;
 }
 
+/* For one more pass over all that is linked. */
+static fathom_err pay_for_pass(struct linker *l)
+{
+    const struct grammar *g = l->g;
+    uint64_t n = (uint64_t)g->n_state + g->n_edge + g->n_mark + g->n_call;
+    return budget_spend(l->budget, n * UNITS_LOOK);
+}
+
 static fathom_err prune(struct linker *l)
 {
     struct grammar *g = l->g;
     for (bool changed = true; changed;) {
         changed = false;
+        TRY(pay_for_pass(l));
         for (uint32_t i = g->n_state; i-- > 0;) {
             struct state *s = &g->states[i];
             uint32_t need = need_of_state(g, s);
@@ -293,14 +304,18 @@ static fathom_err classify_rule(struct linker *l, uint32_t rule, uint32_t depth)
 
 /* ---- follow ----------------------------------------------------------------------------- */
 
-static void compute_follow(struct grammar *g)
+static fathom_err compute_follow(struct linker *l)
 {
+    struct grammar *g = l->g;
     for (uint32_t i = 0; i < g->n_call; i++) {
         const struct call_edge *c = &g->calls[i];
-        add_symbols(g, &g->states[c->to], &g->rules[c->rule].follow);
+        const struct state *to = &g->states[c->to];
+        TRY(budget_spend(l->budget, (1u + to->n_edge + to->n_call) * (uint64_t)UNITS_EDGE));
+        add_symbols(g, to, &g->rules[c->rule].follow);
     }
     for (bool changed = true; changed;) {
         changed = false;
+        TRY(budget_spend(l->budget, (uint64_t)g->n_call * UNITS_EDGE));
         for (uint32_t i = 0; i < g->n_call; i++) {
             const struct call_edge *c = &g->calls[i];
             const struct state *to = &g->states[c->to];
@@ -310,6 +325,7 @@ static void compute_follow(struct grammar *g)
             changed |= memcmp(&before, &g->rules[c->rule].follow, sizeof before) != 0;
         }
     }
+    return FATHOM_OK;
 }
 
 /* ---- number ----------------------------------------------------------------------------- */
@@ -369,10 +385,12 @@ static void set_classes(struct grammar *g)
     while (1u << g->class_bits <= class) g->class_bits++;
 }
 
-static fathom_err make_rows(struct grammar *g)
+static fathom_err make_rows(struct linker *l)
 {
+    struct grammar *g = l->g;
     set_classes(g);
     size_t n = (size_t)g->n_row << g->class_bits;
+    TRY(budget_spend(l->budget, n * sizeof *g->rows));
     g->rows = mem_alloc_array(n + 1, sizeof *g->rows);
     if (!g->rows) return FATHOM_ENOMEM;
     memset(g->rows, 0xff, n * sizeof *g->rows);
@@ -413,9 +431,9 @@ static fathom_err link_all(struct linker *l, uint32_t root)
     TRY(prune(l));
     set_flags(g);
     for (uint32_t rule = 0; rule < g->n_rule; rule++) TRY(classify_rule(l, rule, 0));
-    compute_follow(g);
+    TRY(compute_follow(l));
     TRY(number_states(g));
-    TRY(make_rows(g));
+    TRY(make_rows(l));
     return make_cache(g);
 }
 
@@ -433,10 +451,10 @@ static void free_grammar(struct grammar *g)
     mem_free(g);
 }
 
-fathom_err grammar_link(struct grammar **out, const struct grammar_builder *b, uint32_t root,
+fathom_err grammar_link(struct grammar **out, struct grammar_builder *b, uint32_t root,
                         fathom_diag *d)
 {
-    struct linker l = {.b = b, .d = d};
+    struct linker l = {.b = b, .budget = &b->budget, .d = d};
     fathom_err err = FATHOM_ENOMEM;
     *out = NULL;
     l.g = mem_calloc(1, sizeof *l.g);

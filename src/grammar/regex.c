@@ -13,6 +13,9 @@
 enum {
     PARTS_MAX = 1 << 17, /* characters, classes and groups read, copies counted */
     NO_END = UINT32_MAX,
+    UNITS_ATOM = 150, /* see budget.h: an atom, and a byte or a range that is read for it */
+    UNITS_BYTE = 3,
+    UNITS_RANGE = 60,
 };
 
 struct parser {
@@ -56,6 +59,12 @@ static fathom_err too_large(struct parser *p)
 {
     FAIL(p->d, FATHOM_ELIMIT, "pattern: it needs more than %d states; repeat fewer times",
          REGEX_STATES_MAX);
+}
+
+/* For the bytes that were read since `begin`, once for each copy of what is repeated. */
+static fathom_err pay_for_bytes(struct parser *p, size_t begin)
+{
+    return budget_spend(p->nfa.budget, (p->at - begin) * UNITS_BYTE);
 }
 
 static fathom_err next_code_point(struct parser *p, uint32_t *cp)
@@ -267,9 +276,10 @@ static fathom_err read_group_head(struct parser *p)
     if (peek(p, ">")) REFUSE(p, "an atomic group");
     if (peek(p, "#")) REFUSE(p, "a comment group");
     if (!take(p, "P<") && !take(p, "<")) REFUSE(p, "a flag in a group");
+    size_t begin = p->at;
     while (p->at < p->n && p->text[p->at] != '>') p->at++;
     if (!take(p, ">")) MALFORMED(p, "a group name without its end");
-    return FATHOM_OK;
+    return pay_for_bytes(p, begin);
 }
 
 static fathom_err read_group(struct parser *p, uint32_t from, uint32_t *to)
@@ -313,8 +323,10 @@ static fathom_err read_atom(struct parser *p, uint32_t from, uint32_t *to)
     struct class c = {.n = 0};
     uint32_t cp;
     if (++p->n_part > PARTS_MAX || p->nfa.err == FATHOM_ELIMIT) return too_large(p);
-    if (p->nfa.err) return p->nfa.err;
+    TRY(p->nfa.err);
+    TRY(budget_spend(p->nfa.budget, UNITS_ATOM));
     if (take(p, "(")) return read_group(p, from, to);
+    size_t begin = p->at;
     if (take(p, "\\")) return read_backslash(p, from, to);
     if (peek(p, "*") || peek(p, "+") || peek(p, "?")) MALFORMED(p, "nothing to repeat");
     *to = nfa_state(&p->nfa);
@@ -328,6 +340,8 @@ static fathom_err read_atom(struct parser *p, uint32_t from, uint32_t *to)
         put_class(&p->nfa, &c, from, *to);
     } else if (take(p, "[")) {
         TRY(read_class(p, &c));
+        TRY(pay_for_bytes(p, begin));
+        TRY(budget_spend(p->nfa.budget, c.n * UNITS_RANGE));
         put_class(&p->nfa, &c, from, *to);
     } else {
         TRY(next_code_point(p, &cp));
@@ -367,6 +381,7 @@ static bool read_braces(struct parser *p, uint32_t *lo, uint32_t *hi)
 /* How often the atom before is wanted. */
 static fathom_err read_quantifier(struct parser *p, uint32_t *lo, uint32_t *hi, bool *found)
 {
+    size_t begin = p->at;
     *found = true;
     *lo = 0;
     *hi = NO_END;
@@ -387,7 +402,7 @@ static fathom_err read_quantifier(struct parser *p, uint32_t *lo, uint32_t *hi, 
     if (peek(p, "+")) REFUSE(p, "a possessive repetition");
     (void)take(p, "?");
     if (peek(p, "*") || peek(p, "+") || peek(p, "?")) MALFORMED(p, "a repetition of a repetition");
-    return FATHOM_OK;
+    return pay_for_bytes(p, begin);
 }
 
 /* An atom with its repetition. The copies are read again from the atom's first byte. */
@@ -419,7 +434,7 @@ static fathom_err read_piece(struct parser *p, uint32_t from, uint32_t *to)
     nfa_link(&p->nfa, at, NFA_EPSILON, out);
     p->at = end;
     *to = out;
-    return p->nfa.err == FATHOM_ENOMEM ? FATHOM_ENOMEM : FATHOM_OK;
+    return p->nfa.err == FATHOM_ELIMIT ? FATHOM_OK : p->nfa.err; /* too_large says that one */
 }
 
 static fathom_err read_choice(struct parser *p, uint32_t from, uint32_t *to)
@@ -458,12 +473,12 @@ static fathom_err build(struct dfa *out, struct parser *p, enum regex_mode mode)
 }
 
 fathom_err regex_compile(struct dfa *out, const char *pattern, size_t n, enum regex_mode mode,
-                         fathom_diag *d)
+                         struct grammar_budget *budget, fathom_diag *d)
 {
     struct parser p = {.text = pattern, .n = n, .d = d};
     *out = (struct dfa){0};
-    nfa_init(&p.nfa, REGEX_STATES_MAX * 4);
-    fathom_err err = build(out, &p, mode);
+    nfa_init(&p.nfa, REGEX_STATES_MAX * 4, budget);
+    fathom_err err = budget_tell(budget, build(out, &p, mode), "pattern", d);
     nfa_free(&p.nfa);
     if (err) dfa_free(out);
     return err;

@@ -34,9 +34,9 @@ enum regex_mode {
  *   pattern  n bytes of UTF-8
  * Errors  EINVAL        no well-formed pattern, with the byte where and what is wrong
  *         EUNSUPPORTED  what the subset does not have, with its name and byte
- *         ELIMIT, ENOMEM. *out is then empty.
+ *         ELIMIT, ENOMEM; ECANCEL of the budget, which may be NULL. *out is then empty.
  * Edge    a pattern may match nothing at all: dfa_is_empty. */
 fathom_err regex_compile(struct dfa *out, const char *pattern, size_t n, enum regex_mode mode,
-                         fathom_diag *d);
+                         struct grammar_budget *budget, fathom_diag *d);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "base/fail.h"
 #include "base/json.h"
+#include "grammar/grammar_int.h"
 
 /* ---- path and account ------------------------------------------------------------------- */
 
@@ -36,13 +37,9 @@ void schema_leave(struct schema_compiler *c, size_t mark)
     c->path.data[mark] = '\0';
 }
 
-fathom_err schema_spend(struct schema_compiler *c, const struct dfa *d)
+fathom_err schema_spend(struct schema_compiler *c, uint64_t units)
 {
-    c->cost += d->cost;
-    if (c->cost <= SCHEMA_COST_MAX) return FATHOM_OK;
-    FAIL(c->d, FATHOM_ELIMIT,
-         "schema %s: the schema is too costly to compile; use simpler or fewer patterns and bounds",
-         buf_str(&c->path));
+    return budget_spend(&c->b->budget, units);
 }
 
 /* ---- constraints ------------------------------------------------------------------------ */
@@ -76,12 +73,21 @@ void schema_flat_free(struct schema_flat *f)
     schema_flat_init(f);
 }
 
-fathom_err schema_flat_copy(struct schema_flat *out, const struct schema_flat *f)
+fathom_err schema_flat_copy(struct schema_compiler *c, struct schema_flat *out,
+                            const struct schema_flat *f)
 {
     json_t **containers[N_CONTAINER];
     bool failed = false;
+    uint64_t n_value = N_CONTAINER;
     *out = *f;
     list_containers(out, containers);
+    for (size_t i = 0; i < N_CONTAINER; i++) {
+        n_value += json_is_array(*containers[i]) ? json_array_size(*containers[i])
+                                                 : 4 * json_object_size(*containers[i]);
+    }
+    fathom_err err = schema_spend(c, n_value * UNITS_VALUE);
+    if (err) schema_flat_init(out);
+    TRY(err);
     for (size_t i = 0; i < N_CONTAINER; i++) {
         if (!*containers[i]) continue;
         *containers[i] = json_copy_level(*containers[i]);
@@ -105,13 +111,48 @@ fathom_err schema_flat_item(const struct schema_flat *f, size_t i, json_t **out)
     return *out ? FATHOM_OK : FATHOM_ENOMEM;
 }
 
-bool schema_same_value(const json_t *a, const json_t *b)
+static bool same_number(const json_t *a, const json_t *b)
 {
-    if (json_is_number(a) && json_is_number(b)) {
-        if (json_is_integer(a) && json_is_integer(b)) {
-            return json_integer_value(a) == json_integer_value(b);
-        }
-        return json_number_value(a) == json_number_value(b);
+    if (json_is_integer(a) && json_is_integer(b)) {
+        return json_integer_value(a) == json_integer_value(b);
     }
-    return json_equal(a, b);
+    return json_number_value(a) == json_number_value(b);
+}
+
+static fathom_err same_members(struct schema_compiler *c, const json_t *a, const json_t *b,
+                               bool *out)
+{
+    const char *name;
+    json_t *value;
+    *out = json_object_size(a) == json_object_size(b);
+    json_object_foreach ((json_t *)a, name, value) {
+        const json_t *other = json_object_get(b, name);
+        if (*out) TRY(schema_spend(c, UNITS_COMPARE + strlen(name) * 4));
+        if (*out && !other) *out = false;
+        if (*out) TRY(schema_same_value(c, value, other, out));
+    }
+    return FATHOM_OK;
+}
+
+fathom_err schema_same_value(struct schema_compiler *c, const json_t *a, const json_t *b, bool *out)
+{
+    *out = a == b;
+    if (a == b) return FATHOM_OK;
+    TRY(schema_spend(c, UNITS_COMPARE));
+    if (json_is_number(a) && json_is_number(b)) {
+        *out = same_number(a, b);
+        return FATHOM_OK;
+    }
+    if (json_typeof(a) != json_typeof(b)) return FATHOM_OK;
+    TRY(schema_spend(c, json_is_string(a) ? json_string_length(a) / 4 : UNITS_COMPARE));
+    if (json_is_object(a)) return same_members(c, a, b, out);
+    if (!json_is_array(a)) {
+        *out = json_equal(a, b);
+        return FATHOM_OK;
+    }
+    *out = json_array_size(a) == json_array_size(b);
+    for (size_t i = 0; i < json_array_size(a) && *out; i++) {
+        TRY(schema_same_value(c, json_array_get(a, i), json_array_get(b, i), out));
+    }
+    return FATHOM_OK;
 }

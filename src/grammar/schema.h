@@ -29,7 +29,6 @@ enum {
     SCHEMA_PROPERTIES_MAX = 4096, /* properties of one object, required ones included: ELIMIT */
     SCHEMA_COUNT_MAX = 1 << 16,   /* properties times counts, with min- or maxProperties: ELIMIT */
     SCHEMA_ALTERNATIVES_MAX = 4096, /* combinations of anyOf and oneOf in one place: ELIMIT */
-    SCHEMA_COST_MAX = 1 << 24,      /* of all automata together, some 2 s: ELIMIT */
 };
 
 /* ---- the compiler ----------------------------------------------------------------------- */
@@ -48,7 +47,6 @@ struct schema_compiler {
     size_t cap_rule;
     uint32_t n_alternative;
     uint32_t depth;
-    uint64_t cost;
 };
 
 /* schema_open - a compiler for a root and its subschemas
@@ -59,7 +57,8 @@ struct schema_compiler {
 fathom_err schema_open(struct schema_compiler *c, struct grammar_builder *b, const json_t *root,
                        const char *path, fathom_diag *d);
 
-/* schema_finish - draw the rules that schema_put_flat has put off; errors as grammar_from_schema */
+/* schema_finish - draw the rules that schema_put_flat has put off; errors as grammar_from_schema
+ * schema_close - release; says where the budget ran out, if it did and nothing has been said */
 fathom_err schema_finish(struct schema_compiler *c);
 void schema_close(struct schema_compiler *c);
 
@@ -69,8 +68,17 @@ size_t schema_enter(struct schema_compiler *c, const char *name);
 size_t schema_enter_index(struct schema_compiler *c, size_t i);
 void schema_leave(struct schema_compiler *c, size_t mark);
 
-/* schema_spend - account for an automaton; ELIMIT past SCHEMA_COST_MAX */
-fathom_err schema_spend(struct schema_compiler *c, const struct dfa *d);
+/* Units (budget.h) for what is done in many places. */
+enum {
+    UNITS_STEP = 5,      /* one of a list looked at */
+    UNITS_COMPARE = 35,  /* two JSON values compared */
+    UNITS_TEXT = 30,     /* a byte of a schema written and hashed */
+    UNITS_VALUE = 120,   /* a JSON value copied, or put into a container */
+    UNITS_KEYWORD = 800, /* a keyword found by its name */
+};
+
+/* schema_spend - pay for work out of the builder's budget; errors as budget_spend */
+fathom_err schema_spend(struct schema_compiler *c, uint64_t units);
 
 /* ---- constraints ------------------------------------------------------------------------ */
 
@@ -83,6 +91,18 @@ enum schema_type {
     SCHEMA_TYPE_ARRAY = 32,
     SCHEMA_TYPE_OBJECT = 64,
     SCHEMA_TYPE_ALL = 127,
+};
+
+/* What "unevaluatedProperties" (or "unevaluatedItems") sees: the members (or items) that its own
+ * schema speaks of, with all that is inside it, and nothing beside it. In an inner schema, one that
+ * others are joined to, it can be joined too as long as all who speak of members are inside. */
+struct schema_scope {
+    uint32_t n_speaker; /* schemas so far that speak of members */
+    bool inner;         /* some inner schema has the keyword, and it forbids something */
+    bool unlike;        /* several have it, and do not see the same number of speakers */
+    bool whole;         /* before each of these there were neither speakers nor alternatives */
+    uint32_t n_seen;    /* speakers inside it */
+    size_t n_group;     /* groups of alternatives when the first of them was over */
 };
 
 /* A schema without references and allOf: all keywords must hold. Containers are owned; NULL stands
@@ -108,10 +128,7 @@ struct schema_flat {
     json_t *names;    /* array of schemas */
     uint32_t min_properties, max_properties;
     json_t *groups; /* array of arrays of schemas: one of each must hold */
-    /* "unevaluated..." speaks of what its own schema leaves open. In one that others are joined to
-     * (inner), this is known only as long as they say nothing of members or items. */
-    bool inner_properties, inner_items;
-    uint32_t n_members, n_elements; /* schemas that do */
+    struct schema_scope members, elements;
 };
 
 /* schema_flat_init - no constraint: every value. schema_flat_free - release; f is as initialised.
@@ -119,9 +136,10 @@ struct schema_flat {
 void schema_flat_init(struct schema_flat *f);
 void schema_flat_free(struct schema_flat *f);
 
-/* schema_flat_copy - *out is a copy with containers of its own; after ENOMEM it is as initialised
- */
-fathom_err schema_flat_copy(struct schema_flat *out, const struct schema_flat *f);
+/* schema_flat_copy - *out is a copy with containers of its own; after an error, ENOMEM or ECANCEL
+ * of the budget, it is as initialised */
+fathom_err schema_flat_copy(struct schema_compiler *c, struct schema_flat *out,
+                            const struct schema_flat *f);
 
 /* schema_flat_merge - f must also satisfy a schema. EUNSUPPORTED, EINVAL with keyword and path. */
 fathom_err schema_flat_merge(struct schema_compiler *c, struct schema_flat *f,
@@ -139,8 +157,9 @@ unsigned schema_types(const struct schema_flat *f);
 /* schema_flat_item - the schema of element i of an array; *out is a new reference. ENOMEM. */
 fathom_err schema_flat_item(const struct schema_flat *f, size_t i, json_t **out);
 
-/* schema_same_value - the equality of JSON schema: 1 is 1.0 */
-bool schema_same_value(const json_t *a, const json_t *b);
+/* schema_same_value - the equality of JSON schema: 1 is 1.0. ECANCEL of the budget. */
+fathom_err schema_same_value(struct schema_compiler *c, const json_t *a, const json_t *b,
+                             bool *out);
 
 /* schema_keep_allowed - f->values keep the values that meet the other constraints. Without values
  * nothing happens. f has no groups. */

@@ -38,7 +38,7 @@ static fathom_err build_strings(struct schema_compiler *c, const json_t *schema,
     struct string_union u = {.n_part = 0};
     struct schema_flat f;
     *out = (struct dfa){0};
-    nfa_init(&u.n, SCHEMA_STATES_MAX * 8);
+    nfa_init(&u.n, SCHEMA_STATES_MAX * 8, &c->b->budget);
     u.start = nfa_state(&u.n);
     u.end = nfa_state(&u.n);
     schema_flat_init(&f);
@@ -97,8 +97,10 @@ static fathom_err add_member(struct schema_compiler *c, struct schema_flat *f,
 {
     const char *pattern;
     json_t *other;
+    TRY(schema_spend(c, UNITS_KEYWORD + json_array_size(f->required) * UNITS_STEP));
     bool required = is_required(f, name);
     bool possible = !json_is_false(schema);
+    if (names) TRY(schema_spend(c, strlen(name) * UNITS_VALUE));
     if (names) possible = possible && dfa_accepts_text(names, name, strlen(name));
     json_t *all = possible ? json_pack("[O]", schema) : NULL;
     if (possible && !all) return FATHOM_ENOMEM;
@@ -150,6 +152,7 @@ static fathom_err collect(struct schema_compiler *c, struct schema_flat *f,
     for (size_t i = 0; i < json_array_size(f->required); i++) {
         name = json_string_value(json_array_get(f->required, i));
         bool known = json_object_get(f->properties, name) != NULL;
+        TRY(schema_spend(c, UNITS_VALUE + m->n * UNITS_STEP));
         for (size_t k = 0; k < m->n && !known; k++) known = strcmp(m->list[k].name, name) == 0;
         if (known) continue;
         TRY(rest_of(c, f, name, given, &schema));
@@ -191,12 +194,12 @@ void others_free(struct others *o)
 }
 
 /* All texts but the names that members have, or must not have. */
-static fathom_err build_unnamed(const struct schema_flat *f, const struct schema_members *m,
-                                struct dfa *out)
+static fathom_err build_unnamed(struct schema_compiler *c, const struct schema_flat *f,
+                                const struct schema_members *m, struct dfa *out)
 {
     struct nfa n;
     struct dfa named;
-    nfa_init(&n, SCHEMA_STATES_MAX * 8);
+    nfa_init(&n, SCHEMA_STATES_MAX * 8, &c->b->budget);
     uint32_t start = nfa_state(&n), end = nfa_state(&n);
     size_t n_property = json_object_size(f->properties);
     void *iter = json_object_iter(f->properties);
@@ -210,17 +213,19 @@ static fathom_err build_unnamed(const struct schema_flat *f, const struct schema
     if (!err) err = dfa_build(&named, &n, start, end, DFA_WHOLE, SCHEMA_STATES_MAX, NULL);
     nfa_free(&n);
     TRY(err);
-    err = dfa_negate(out, &named);
+    err = dfa_negate(out, &named, &c->b->budget);
     dfa_free(&named);
     return err;
 }
 
 /* *d becomes its part in (or, when negated, outside) `other`. */
-static fathom_err narrow(struct dfa *d, const struct dfa *other, bool negated)
+static fathom_err narrow(struct schema_compiler *c, struct dfa *d, const struct dfa *other,
+                         bool negated)
 {
+    struct grammar_budget *budget = &c->b->budget;
     struct dfa outside = {0}, both;
-    if (negated) TRY(dfa_negate(&outside, other));
-    fathom_err err = dfa_intersect(&both, d, negated ? &outside : other, SCHEMA_STATES_MAX);
+    if (negated) TRY(dfa_negate(&outside, other, budget));
+    fathom_err err = dfa_intersect(&both, d, negated ? &outside : other, SCHEMA_STATES_MAX, budget);
     dfa_free(&outside);
     TRY(err);
     dfa_free(d);
@@ -233,7 +238,7 @@ static fathom_err check_disjoint(struct schema_compiler *c, const struct others 
 {
     for (size_t i = 0; i < o->n; i++) {
         struct dfa both;
-        TRY(dfa_intersect(&both, keys, &o->list[i].keys, SCHEMA_STATES_MAX));
+        TRY(dfa_intersect(&both, keys, &o->list[i].keys, SCHEMA_STATES_MAX, &c->b->budget));
         bool empty = dfa_is_empty(&both);
         dfa_free(&both);
         if (empty) continue;
@@ -256,9 +261,9 @@ static fathom_err add_patterns(struct schema_compiler *c, const struct schema_fl
         struct dfa all;
         fathom_err err = pattern_build(c, pattern, &all);
         if (!err) err = check_disjoint(c, o, &all, pattern);
-        if (!err) err = dfa_copy(&other->keys, left);
-        if (!err) err = narrow(&other->keys, &all, false);
-        if (!err) err = narrow(left, &all, true);
+        if (!err) err = dfa_copy(&other->keys, left, &c->b->budget);
+        if (!err) err = narrow(c, &other->keys, &all, false);
+        if (!err) err = narrow(c, left, &all, true);
         dfa_free(&all);
         if (err) dfa_free(&other->keys);
         TRY(err);
@@ -281,10 +286,10 @@ fathom_err others_collect(struct schema_compiler *c, const struct schema_flat *f
         o->list[o->n++].schema = m->rest;
         return FATHOM_OK;
     }
-    fathom_err err = build_unnamed(f, m, &left);
+    fathom_err err = build_unnamed(c, f, m, &left);
     if (!err && f->names) {
         err = build_names(c, f, &names);
-        if (!err) err = narrow(&left, &names, false);
+        if (!err) err = narrow(c, &left, &names, false);
         dfa_free(&names);
     }
     if (!err) err = add_patterns(c, f, o, &left);

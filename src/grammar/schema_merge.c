@@ -66,15 +66,18 @@ static bool restricts(const json_t *additional)
 }
 
 /* *to and a schema must both hold. */
-static fathom_err conjoin(json_t **to, const json_t *schema)
+static fathom_err conjoin(struct schema_compiler *c, json_t **to, const json_t *schema)
 {
+    bool same;
     if (!schema || json_is_true(schema)) return FATHOM_OK;
     if (!*to || json_is_true(*to)) {
         json_decref(*to);
         *to = json_incref((json_t *)schema);
         return FATHOM_OK;
     }
-    if (json_equal(*to, schema)) return FATHOM_OK;
+    TRY(schema_spend(c, UNITS_VALUE));
+    TRY(schema_same_value(c, *to, schema, &same));
+    if (same) return FATHOM_OK;
     json_t *both = json_pack("{s:[O,O]}", "allOf", *to, schema);
     if (!both) return FATHOM_ENOMEM;
     json_decref(*to);
@@ -181,20 +184,23 @@ static fathom_err merge_type(struct schema_compiler *c, struct schema_flat *f,
 }
 
 /* Keeps the values that are also in an array. */
-static fathom_err keep_values(struct schema_flat *f, const json_t *values)
+static fathom_err keep_values(struct schema_compiler *c, struct schema_flat *f,
+                              const json_t *values)
 {
     json_t *kept = json_array();
-    if (!kept) return FATHOM_ENOMEM;
-    for (size_t i = 0; i < json_array_size(values); i++) {
+    fathom_err err = kept ? FATHOM_OK : FATHOM_ENOMEM;
+    for (size_t i = 0; i < json_array_size(values) && !err; i++) {
         json_t *value = json_array_get(values, i);
         bool known = !f->values;
-        for (size_t k = 0; k < json_array_size(f->values) && !known; k++) {
-            known = schema_same_value(value, json_array_get(f->values, k));
+        err = schema_spend(c, UNITS_VALUE);
+        for (size_t k = 0; k < json_array_size(f->values) && !known && !err; k++) {
+            err = schema_same_value(c, value, json_array_get(f->values, k), &known);
         }
-        if (known && json_array_append(kept, value)) {
-            json_decref(kept);
-            return FATHOM_ENOMEM;
-        }
+        if (!err && known && json_array_append(kept, value)) err = FATHOM_ENOMEM;
+    }
+    if (err) {
+        json_decref(kept);
+        return err;
     }
     json_decref(f->values);
     f->values = kept;
@@ -205,16 +211,15 @@ static fathom_err merge_enum(struct schema_compiler *c, struct schema_flat *f,
                              const struct site *at)
 {
     if (!json_is_array(at->value)) return malformed(c, "enum", at->value, "an array");
-    return keep_values(f, at->value);
+    return keep_values(c, f, at->value);
 }
 
 static fathom_err merge_const(struct schema_compiler *c, struct schema_flat *f,
                               const struct site *at)
 {
-    (void)c;
     json_t *values = json_pack("[O]", at->value);
     if (!values) return FATHOM_ENOMEM;
-    fathom_err err = keep_values(f, values);
+    fathom_err err = keep_values(c, f, values);
     json_decref(values);
     return err;
 }
@@ -284,21 +289,23 @@ static fathom_err merge_unique(struct schema_compiler *c, struct schema_flat *f,
 }
 
 /* The elements of two arrays of schemas, with what stands for those past the end of each. */
-static fathom_err merge_elements(struct schema_flat *f, const json_t *prefix, const json_t *items)
+static fathom_err merge_elements(struct schema_compiler *c, struct schema_flat *f,
+                                 const json_t *prefix, const json_t *items)
 {
     size_t n = json_array_size(f->prefix), m = json_array_size(prefix);
+    TRY(schema_spend(c, (n + m) * 2 * UNITS_VALUE));
     json_t *joined = json_array();
     fathom_err err = joined ? FATHOM_OK : FATHOM_ENOMEM;
     for (size_t i = 0; i < (n > m ? n : m) && !err; i++) {
         const json_t *a = i < n ? json_array_get(f->prefix, i) : f->items;
         const json_t *b = i < m ? json_array_get(prefix, i) : items;
         json_t *both = json_true();
-        err = conjoin(&both, a);
-        if (!err) err = conjoin(&both, b);
+        err = conjoin(c, &both, a);
+        if (!err) err = conjoin(c, &both, b);
         if (!err && json_array_append(joined, both)) err = FATHOM_ENOMEM;
         json_decref(both);
     }
-    if (!err) err = conjoin(&f->items, items);
+    if (!err) err = conjoin(c, &f->items, items);
     if (!err && json_array_size(joined) > 0) {
         json_decref(f->prefix);
         f->prefix = json_incref(joined);
@@ -323,16 +330,15 @@ static fathom_err merge_items(struct schema_compiler *c, struct schema_flat *f,
         return malformed(c, "prefixItems", prefix, "an array of schemas");
     }
     if (items && !is_schema(items)) return malformed(c, "items", items, "a schema");
-    f->n_elements++;
-    return merge_elements(f, prefix, items);
+    f->elements.n_speaker++;
+    return merge_elements(c, f, prefix, items);
 }
 
 static fathom_err merge_unevaluated_items(struct schema_compiler *c, struct schema_flat *f,
                                           const struct site *at)
 {
     if (!is_schema(at->value)) return malformed(c, "unevaluatedItems", at->value, "a schema");
-    f->inner_items |= restricts(at->value) && c->depth > 1;
-    return conjoin(&f->unevaluated_items, at->value);
+    return conjoin(c, &f->unevaluated_items, at->value);
 }
 
 /* ---- objects ---------------------------------------------------------------------------- */
@@ -363,20 +369,23 @@ static fathom_err join_members(struct schema_compiler *c, struct schema_flat *f,
 {
     const char *name;
     json_t *ignored;
+    TRY(schema_spend(c, json_object_size(from) * 4 * UNITS_VALUE));
     json_object_foreach ((json_t *)from, name, ignored) {
         const json_t *a, *b;
         if (json_object_get(to, name)) continue;
         TRY(effective(c, f->properties, f->patterns, f->additional, name, &a));
         TRY(effective(c, properties, patterns, additional, name, &b));
         json_t *both = json_true();
-        fathom_err err = conjoin(&both, a);
-        if (!err) err = conjoin(&both, b);
-        if (err || json_object_set_new(to, name, both)) return FATHOM_ENOMEM;
+        fathom_err err = conjoin(c, &both, a);
+        if (!err) err = conjoin(c, &both, b);
+        if (err) json_decref(both);
+        TRY(err);
+        if (json_object_set_new(to, name, both)) return FATHOM_ENOMEM;
     }
     return FATHOM_OK;
 }
 
-static fathom_err join_patterns(json_t **to, const json_t *patterns)
+static fathom_err join_patterns(struct schema_compiler *c, json_t **to, const json_t *patterns)
 {
     const char *pattern;
     json_t *schema;
@@ -385,9 +394,11 @@ static fathom_err join_patterns(json_t **to, const json_t *patterns)
     if (!*to) return FATHOM_ENOMEM;
     json_object_foreach ((json_t *)patterns, pattern, schema) {
         json_t *both = json_true();
-        fathom_err err = conjoin(&both, json_object_get(*to, pattern));
-        if (!err) err = conjoin(&both, schema);
-        if (err || json_object_set_new(*to, pattern, both)) return FATHOM_ENOMEM;
+        fathom_err err = conjoin(c, &both, json_object_get(*to, pattern));
+        if (!err) err = conjoin(c, &both, schema);
+        if (err) json_decref(both);
+        TRY(err);
+        if (json_object_set_new(*to, pattern, both)) return FATHOM_ENOMEM;
     }
     return FATHOM_OK;
 }
@@ -426,14 +437,14 @@ static fathom_err merge_members(struct schema_compiler *c, struct schema_flat *f
     }
     bool apart =
         (!f->patterns || !restricts(additional)) && (!patterns || !restricts(f->additional));
-    if (f->n_members++ > 0 && !apart) {
+    if (f->members.n_speaker++ > 0 && !apart) {
         TRY(unsupported(c, "patternProperties", " together with another \"additionalProperties\""));
     }
     json_t *joined = json_object();
     if (!joined) return FATHOM_ENOMEM;
     fathom_err err = join_members(c, f, properties, patterns, additional, f->properties, joined);
     if (!err) err = join_members(c, f, properties, patterns, additional, properties, joined);
-    if (!err) err = join_patterns(&f->patterns, patterns);
+    if (!err) err = join_patterns(c, &f->patterns, patterns);
     if (!err) {
         bool any = json_object_size(joined) > 0 || f->properties || properties;
         json_decref(f->properties);
@@ -441,7 +452,7 @@ static fathom_err merge_members(struct schema_compiler *c, struct schema_flat *f
         if (additional && !f->additional) {
             f->additional = json_incref((json_t *)additional);
         } else {
-            err = conjoin(&f->additional, additional);
+            err = conjoin(c, &f->additional, additional);
         }
     }
     json_decref(joined);
@@ -452,8 +463,7 @@ static fathom_err merge_unevaluated(struct schema_compiler *c, struct schema_fla
                                     const struct site *at)
 {
     if (!is_schema(at->value)) return malformed(c, "unevaluatedProperties", at->value, "a schema");
-    f->inner_properties |= restricts(at->value) && c->depth > 1;
-    return conjoin(&f->unevaluated, at->value);
+    return conjoin(c, &f->unevaluated, at->value);
 }
 
 static fathom_err merge_required(struct schema_compiler *c, struct schema_flat *f,
@@ -461,6 +471,7 @@ static fathom_err merge_required(struct schema_compiler *c, struct schema_flat *
 {
     if (json_is_boolean(at->value)) return FATHOM_OK; /* a flag of the oldest drafts */
     if (!json_is_array(at->value)) return malformed(c, "required", at->value, "an array of names");
+    TRY(schema_spend(c, json_array_size(at->value) * UNITS_VALUE));
     for (size_t i = 0; i < json_array_size(at->value); i++) {
         const json_t *name = json_array_get(at->value, i);
         if (!is_text(name)) return malformed(c, "required", name, "a name");
@@ -573,6 +584,7 @@ static fathom_err merge_keywords(struct schema_compiler *c, struct schema_flat *
     const char *name;
     json_t *value;
     json_object_foreach ((json_t *)schema, name, value) {
+        TRY(schema_spend(c, UNITS_KEYWORD + strlen(name)));
         const struct keyword *k = find_keyword(name);
         if (!k) {
             if (strncmp(name, "x-", 2) != 0) TRY(unsupported(c, name, ""));
@@ -595,6 +607,57 @@ static fathom_err merge_nullable(struct schema_flat *f, const json_t *schema)
     return err;
 }
 
+/* ---- scopes ----------------------------------------------------------------------------- */
+
+/* An inner schema with the keyword is over; `before` is how things stood when it began. */
+static void note_inner(struct schema_scope *s, const struct schema_scope *before,
+                       size_t n_group_before, size_t n_group)
+{
+    uint32_t n_seen = s->n_speaker - before->n_speaker;
+    bool whole = before->n_speaker == 0 && n_group_before == 0;
+    s->unlike |= s->inner && s->n_seen != n_seen;
+    s->whole = whole && (!s->inner || s->whole);
+    s->n_group = s->inner && s->n_group < n_group ? s->n_group : n_group;
+    s->n_seen = n_seen;
+    s->inner = true;
+}
+
+/* All that is joined has come, but for the alternatives: an inner schema that saw everything, and
+ * has all the alternatives, is the outer one. */
+static void settle_scope(struct schema_scope *s, size_t n_group)
+{
+    if (s->unlike || !s->whole) return;
+    if (s->n_seen == s->n_speaker && s->n_group == n_group) s->inner = false;
+}
+
+static void settle_scopes(struct schema_flat *f)
+{
+    settle_scope(&f->members, json_array_size(f->groups));
+    settle_scope(&f->elements, json_array_size(f->groups));
+}
+
+static bool is_blind(const struct schema_scope *s)
+{
+    return s->inner && (s->unlike || s->n_seen != s->n_speaker);
+}
+
+/* The keywords of a schema, which is inner when another one leads to it. */
+static fathom_err merge_scoped(struct schema_compiler *c, struct schema_flat *f,
+                               const json_t *schema)
+{
+    const struct schema_scope members = f->members, elements = f->elements;
+    size_t n_group = json_array_size(f->groups);
+    TRY(merge_keywords(c, f, schema));
+    if (c->depth == 1) return FATHOM_OK;
+    if (restricts(json_object_get(schema, "unevaluatedProperties"))) {
+        note_inner(&f->members, &members, n_group, json_array_size(f->groups));
+    }
+    if (restricts(json_object_get(schema, "unevaluatedItems"))) {
+        note_inner(&f->elements, &elements, n_group, json_array_size(f->groups));
+    }
+    return FATHOM_OK;
+}
+
 fathom_err schema_flat_merge(struct schema_compiler *c, struct schema_flat *f, const json_t *schema)
 {
     fathom_err err;
@@ -615,9 +678,10 @@ fathom_err schema_flat_merge(struct schema_compiler *c, struct schema_flat *f, c
     if (json_is_true(json_object_get(schema, "nullable"))) {
         err = merge_nullable(f, schema);
     } else {
-        err = merge_keywords(c, f, schema);
+        err = merge_scoped(c, f, schema);
     }
     c->depth--;
+    if (c->depth == 0) settle_scopes(f);
     return err;
 }
 
@@ -632,10 +696,11 @@ static fathom_err each_of(struct schema_compiler *c, const struct schema_flat *f
             FAIL(c->d, FATHOM_ELIMIT, "schema %s: more than %d alternatives in one place",
                  buf_str(&c->path), SCHEMA_ALTERNATIVES_MAX);
         }
-        TRY(schema_flat_copy(&copy, f));
+        TRY(schema_flat_copy(c, &copy, f));
         size_t mark = schema_enter_index(c, i);
         fathom_err err = json_array_remove(copy.groups, 0) ? FATHOM_ENOMEM : FATHOM_OK;
         if (!err) err = schema_flat_merge(c, &copy, json_array_get(group, i));
+        settle_scopes(&copy);
         if (!err) err = schema_flat_each(c, &copy, visit, arg);
         if (!err) schema_leave(c, mark);
         schema_flat_free(&copy);
@@ -651,13 +716,13 @@ fathom_err schema_flat_each(struct schema_compiler *c, const struct schema_flat 
     if (f->never) return FATHOM_OK;
     if (json_array_size(f->groups) == 0) {
         struct schema_flat copy;
-        if (f->inner_properties && f->n_members > 1) {
+        if (is_blind(&f->members)) {
             TRY(unsupported(c, "unevaluatedProperties", " in a schema that others are joined to"));
         }
-        if (f->inner_items && f->n_elements > 1) {
+        if (is_blind(&f->elements)) {
             TRY(unsupported(c, "unevaluatedItems", " in a schema that others are joined to"));
         }
-        TRY(schema_flat_copy(&copy, f));
+        TRY(schema_flat_copy(c, &copy, f));
         err = visit(c, &copy, arg);
         schema_flat_free(&copy);
         return err;

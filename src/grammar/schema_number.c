@@ -110,9 +110,9 @@ static void put_any_fraction(struct canvas *c, uint32_t from)
     join(c, from, c->end);
 }
 
-static void canvas_init(struct canvas *c)
+static void canvas_init(struct canvas *c, struct grammar_budget *budget)
 {
-    nfa_init(&c->n, SCHEMA_STATES_MAX);
+    nfa_init(&c->n, SCHEMA_STATES_MAX, budget);
     c->start = nfa_state(&c->n);
     c->end = nfa_state(&c->n);
     for (int i = 0; i <= DIGITS_MAX; i++) {
@@ -332,7 +332,7 @@ static fathom_err build_multiples(struct schema_compiler *c, const json_t *value
         m = m * 10 + (uint64_t)((i < b.n_whole ? b.whole[i] : b.fraction[i - b.n_whole]) - '0');
     }
     if (m * (uint64_t)(b.n_fraction + 2) >= SCHEMA_STATES_MAX / 2) return too_fine(c, "multipleOf");
-    canvas_init(&canvas);
+    canvas_init(&canvas, &c->b->budget);
     put_multiples(&canvas, (uint32_t)m, b.n_fraction);
     return finish(&canvas, out);
 }
@@ -347,15 +347,15 @@ static fathom_err build_bound(struct schema_compiler *c, const char *keyword, co
     fathom_err err = read_decimal(value, &b);
     if (err == FATHOM_ELIMIT) return too_fine(c, keyword);
     TRY(err);
-    canvas_init(&canvas);
+    canvas_init(&canvas, &c->b->budget);
     put_side(&canvas, &b, least, strict);
     return finish(&canvas, out);
 }
 
-static fathom_err build_form(bool integer, struct dfa *out)
+static fathom_err build_form(struct schema_compiler *c, bool integer, struct dfa *out)
 {
     struct canvas canvas;
-    canvas_init(&canvas);
+    canvas_init(&canvas, &c->b->budget);
     put_form(&canvas, integer);
     return finish(&canvas, out);
 }
@@ -363,7 +363,7 @@ static fathom_err build_form(bool integer, struct dfa *out)
 fathom_err number_build(struct schema_compiler *c, const struct schema_flat *f, bool integer,
                         struct dfa *out)
 {
-    fathom_err err = build_form(integer, out);
+    fathom_err err = build_form(c, integer, out);
     for (size_t i = 0; i < json_array_size(f->number_rules) && !err; i++) {
         void *iter = json_object_iter(json_array_get(f->number_rules, i));
         const char *keyword = json_object_iter_key(iter);
@@ -372,8 +372,7 @@ fathom_err number_build(struct schema_compiler *c, const struct schema_flat *f, 
         err = strcmp(keyword, "multipleOf") == 0 ? build_multiples(c, value, &rule)
                                                  : build_bound(c, keyword, value, &rule);
         if (err) break;
-        err = dfa_intersect(&both, out, &rule, SCHEMA_STATES_MAX);
-        if (!err) err = schema_spend(c, &rule);
+        err = dfa_intersect(&both, out, &rule, SCHEMA_STATES_MAX, &c->b->budget);
         dfa_free(&rule);
         dfa_free(out);
         *out = both;

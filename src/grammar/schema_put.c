@@ -39,6 +39,11 @@ fathom_err schema_open(struct schema_compiler *c, struct grammar_builder *b, con
 
 void schema_close(struct schema_compiler *c)
 {
+    struct buf what = {0};
+    if (c->b->budget.used_up && !buf_printf(&what, "schema %s", buf_str(&c->path))) {
+        (void)budget_tell(&c->b->budget, FATHOM_ECANCEL, buf_str(&what), c->d);
+    }
+    buf_free(&what);
     for (uint32_t i = 0; i < c->n_rule; i++) {
         json_decref(c->rules[i].schema);
         mem_free(c->rules[i].key);
@@ -62,6 +67,9 @@ static fathom_err find_rule(struct schema_compiler *c, const json_t *schema, uin
 {
     struct buf key = {0};
     fathom_err err = json_write(&key, schema);
+    if (!err) {
+        err = schema_spend(c, key.len * UNITS_TEXT + c->path.len * 4 + c->n_rule * UNITS_STEP);
+    }
     uint64_t hash = err ? 0 : hash_text(buf_str(&key), key.len);
     for (uint32_t i = 0; i < c->n_rule && !err; i++) {
         if (c->rules[i].hash != hash || strcmp(c->rules[i].key, buf_str(&key)) != 0) continue;
@@ -138,6 +146,7 @@ static bool is_small(const json_t *schema)
 static fathom_err put_schema(struct schema_compiler *c, uint32_t from, const json_t *schema,
                              uint32_t *to)
 {
+    TRY(schema_spend(c, json_object_size(schema) * UNITS_KEYWORD));
     if (is_small(schema)) {
         *to = grammar_add_state(c->b);
         return draw_schema(c, from, schema, *to);
@@ -275,7 +284,6 @@ struct drawing {
 static bool next_layer(const struct drawing *g, uint32_t layer, uint32_t *out)
 {
     *out = layer;
-    if (g->n_layer == 1) return true;
     if (layer == g->max) return false;
     if (layer + 1 < g->n_layer) *out = layer + 1;
     return true;
@@ -491,5 +499,5 @@ fathom_err grammar_from_schema(struct grammar **out, const struct grammar_vocab 
                                const json_t *schema, const struct grammar_options *options,
                                fathom_diag *d)
 {
-    return grammar_compile(out, v, options, draw_root, schema, d);
+    return grammar_compile(out, v, options, draw_root, schema, NULL, d);
 }

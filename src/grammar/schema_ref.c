@@ -56,9 +56,10 @@ static const json_t *find_pointer(const json_t *root, const char *pointer)
     return *pointer ? NULL : at;
 }
 
-static const json_t *find_anchor(const json_t *at, const char *name)
+static const json_t *find_anchor(const json_t *at, const char *name, uint64_t *n_value)
 {
     const json_t *found = NULL;
+    ++*n_value;
     if (json_is_object(at)) {
         const char *key;
         json_t *value;
@@ -67,11 +68,11 @@ static const json_t *find_anchor(const json_t *at, const char *name)
         if (own && strcmp(own, name) == 0) return at;
         if (id && id[0] == '#' && strcmp(id + 1, name) == 0) return at;
         json_object_foreach ((json_t *)at, key, value) {
-            if (!found) found = find_anchor(value, name);
+            if (!found) found = find_anchor(value, name, n_value);
         }
     }
     for (size_t i = 0; i < json_array_size(at) && !found; i++) {
-        found = find_anchor(json_array_get(at, i), name);
+        found = find_anchor(json_array_get(at, i), name, n_value);
     }
     return found;
 }
@@ -93,8 +94,10 @@ fathom_err schema_resolve(struct schema_compiler *c, const json_t *ref, const js
              buf_str(&c->path), text);
     }
     if (*fragment == '#') fragment++;
+    uint64_t n_value = 0;
     *out = *fragment == '/' || *fragment == '\0' ? find_pointer(c->root, fragment)
-                                                 : find_anchor(c->root, fragment);
+                                                 : find_anchor(c->root, fragment, &n_value);
+    TRY(schema_spend(c, strlen(fragment) * UNITS_TEXT + n_value * UNITS_VALUE));
     if (*out) return FATHOM_OK;
     FAIL(c->d, FATHOM_EINVAL, "schema %s: \"$ref\": \"%s\" leads to nothing", buf_str(&c->path),
          text);

@@ -23,6 +23,11 @@
 #define DURATION_TIME "T(?:" N "H(?:" N "M(?:" N "S)?)?|" N "M(?:" N "S)?|" N "S)"
 #define DURATION_DATE "(?:" N "Y(?:" N "M(?:" N "D)?)?|" N "M(?:" N "D)?|" N "D)"
 #define LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+/* Of a host name: up to 5 + rest characters, and no "--" in the third and fourth place, which would
+ * be the mark of a coded name (xn--) that an automaton cannot check. */
+#define HOST(rest)                                                                                 \
+    "[A-Za-z0-9](?:[A-Za-z0-9-]{0,2}[A-Za-z0-9]|[A-Za-z0-9-](?:[A-Za-z0-9][A-Za-z0-9-]|-[A-Za-"    \
+    "z0-9])[A-Za-z0-9-]{0," rest "}[A-Za-z0-9])?"
 #define ATOM "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 #define OCTET "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
 #define H "[0-9A-Fa-f]"
@@ -39,7 +44,8 @@ static const struct {
     {"date-time", DATE "T" TIME},
     {"duration", "P(?:" DURATION_DATE "(?:" DURATION_TIME ")?|" DURATION_TIME "|" N "W)"},
     {"email", ATOM "(?:\\." ATOM ")*@" LABEL "(?:\\." LABEL ")+"},
-    {"hostname", LABEL "(?:\\." LABEL ")*"},
+    /* 3 * 63 + 2 or 8 * 30 + 7 characters at most; 253 are possible */
+    {"hostname", HOST("58") "(?:\\." HOST("58") "){0,2}|" HOST("25") "(?:\\." HOST("25") "){0,7}"},
     {"ipv4", OCTET "(?:\\." OCTET "){3}"},
     {"ipv6", "(?:" G ":){7}" G "|(?:" G ":){1,7}:|(?:" G ":){1,6}:" G "|(?:" G ":){1,5}(?::" G
              "){1,2}|(?:" G ":){1,4}(?::" G "){1,3}|(?:" G ":){1,3}(?::" G "){1,4}|(?:" G
@@ -61,23 +67,22 @@ fathom_err string_too_large(struct schema_compiler *c)
 static fathom_err restrict_to(struct schema_compiler *c, struct dfa *d, struct dfa *other)
 {
     struct dfa both;
-    fathom_err err = dfa_intersect(&both, d, other, SCHEMA_STATES_MAX);
+    fathom_err err = dfa_intersect(&both, d, other, SCHEMA_STATES_MAX, &c->b->budget);
     dfa_free(other);
     if (err == FATHOM_ELIMIT) return string_too_large(c);
     TRY(err);
     dfa_free(d);
     *d = both;
-    return schema_spend(c, d);
+    return FATHOM_OK;
 }
 
 fathom_err pattern_build(struct schema_compiler *c, const char *pattern, struct dfa *out)
 {
     fathom_diag why = {""};
-    fathom_err err = regex_compile(out, pattern, strlen(pattern), REGEX_SEARCH, &why);
+    fathom_err err =
+        regex_compile(out, pattern, strlen(pattern), REGEX_SEARCH, &c->b->budget, &why);
     if (err) FAIL(c->d, err, "schema %s: %s", buf_str(&c->path), why.text);
-    err = schema_spend(c, out);
-    if (err) dfa_free(out);
-    return err;
+    return FATHOM_OK;
 }
 
 fathom_err pattern_matches(struct schema_compiler *c, const char *pattern, const char *name,
@@ -85,6 +90,7 @@ fathom_err pattern_matches(struct schema_compiler *c, const char *pattern, const
 {
     struct dfa d;
     *out = false;
+    TRY(schema_spend(c, strlen(name) * UNITS_VALUE));
     TRY(pattern_build(c, pattern, &d));
     *out = dfa_accepts_text(&d, name, strlen(name));
     dfa_free(&d);
@@ -96,9 +102,9 @@ static fathom_err build_format(struct schema_compiler *c, const char *name, stru
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
         if (strcmp(name, formats[i].name) != 0) continue;
         const char *pattern = formats[i].pattern;
-        return regex_compile(out, pattern, strlen(pattern), REGEX_FULL, c->d);
+        return regex_compile(out, pattern, strlen(pattern), REGEX_FULL, &c->b->budget, c->d);
     }
-    if (c->b->options.lenient) return dfa_lengths(out, 0, UINT32_MAX, 2);
+    if (c->b->options.lenient) return dfa_lengths(out, 0, UINT32_MAX, 2, NULL);
     FAIL(c->d, FATHOM_EUNSUPPORTED,
          "schema %s: the \"format\" \"%s\" is not supported; date, time, date-time, duration, "
          "email, hostname, ipv4, ipv6, uri and uuid are",
@@ -109,7 +115,8 @@ static fathom_err build_format(struct schema_compiler *c, const char *name, stru
 static fathom_err build_rules(struct schema_compiler *c, const struct schema_flat *f,
                               struct dfa *out)
 {
-    fathom_err err = dfa_lengths(out, f->min_length, f->max_length, SCHEMA_STATES_MAX);
+    fathom_err err =
+        dfa_lengths(out, f->min_length, f->max_length, SCHEMA_STATES_MAX, &c->b->budget);
     if (err == FATHOM_ELIMIT) return string_too_large(c);
     for (size_t i = 0; i < json_array_size(f->string_rules) && !err; i++) {
         const json_t *rule = json_array_get(f->string_rules, i);
@@ -128,7 +135,7 @@ static fathom_err build_values(struct schema_compiler *c, const struct schema_fl
                                struct dfa *out)
 {
     struct nfa n;
-    nfa_init(&n, SCHEMA_STATES_MAX * 8);
+    nfa_init(&n, SCHEMA_STATES_MAX * 8, &c->b->budget);
     uint32_t start = nfa_state(&n), end = nfa_state(&n);
     for (size_t i = 0; i < json_array_size(f->values); i++) {
         const json_t *value = json_array_get(f->values, i);

@@ -64,6 +64,7 @@ static fathom_err string_allowed(struct schema_compiler *c, const struct schema_
 {
     const char *s = json_string_value(value);
     size_t n = json_string_length(value);
+    TRY(schema_spend(c, n * UNITS_VALUE));
     uint32_t n_char = count_chars(s, n);
     if (n_char < f->min_length || n_char > f->max_length) *out = false;
     if (!f->string_rules || !*out) return FATHOM_OK;
@@ -88,8 +89,10 @@ static fathom_err array_allowed(struct schema_compiler *c, const struct schema_f
         fathom_err err = schema_allowed(c, schema, json_array_get(value, i), out);
         json_decref(schema);
         TRY(err);
-        for (size_t k = 0; k < i && f->unique; k++) {
-            if (schema_same_value(json_array_get(value, i), json_array_get(value, k))) *out = false;
+        for (size_t k = 0; k < i && f->unique && *out; k++) {
+            bool same;
+            TRY(schema_same_value(c, json_array_get(value, i), json_array_get(value, k), &same));
+            *out = !same;
         }
     }
     return FATHOM_OK;
@@ -129,6 +132,7 @@ static fathom_err object_allowed(struct schema_compiler *c, const struct schema_
     json_t *member;
     size_t n = json_object_size(value);
     if (n < f->min_properties || n > f->max_properties) *out = false;
+    TRY(schema_spend(c, (n + json_array_size(f->required)) * UNITS_VALUE));
     for (size_t i = 0; i < json_array_size(f->required); i++) {
         const char *key = json_string_value(json_array_get(f->required, i));
         if (!json_object_get(value, key)) *out = false;
@@ -151,7 +155,7 @@ static fathom_err ask(struct schema_compiler *c, struct schema_flat *f, void *ar
     bool known = !f->values, allowed = true;
     if (q->yes || !(type & f->types)) return FATHOM_OK;
     for (size_t i = 0; i < json_array_size(f->values) && !known; i++) {
-        known = schema_same_value(q->value, json_array_get(f->values, i));
+        TRY(schema_same_value(c, q->value, json_array_get(f->values, i), &known));
     }
     if (!known) return FATHOM_OK;
     if (type & SCHEMA_TYPE_NUMBER) TRY(number_allowed(c, f, q->value, &allowed));
@@ -174,19 +178,16 @@ fathom_err value_allowed(struct schema_compiler *c, const struct schema_flat *f,
 fathom_err schema_keep_allowed(struct schema_compiler *c, struct schema_flat *f)
 {
     if (!f->values) return FATHOM_OK;
-    json_t *kept = json_array();
+    json_t *kept = json_array(), *values = f->values;
     fathom_err err = kept ? FATHOM_OK : FATHOM_ENOMEM;
-    for (size_t i = 0; i < json_array_size(f->values) && !err; i++) {
-        json_t *value = json_array_get(f->values, i);
+    f->values = NULL; /* each is one of them */
+    for (size_t i = 0; i < json_array_size(values) && !err; i++) {
+        json_t *value = json_array_get(values, i);
         bool allowed = false;
         err = value_allowed(c, f, value, &allowed);
         if (!err && allowed && json_array_append(kept, value)) err = FATHOM_ENOMEM;
     }
-    if (err) {
-        json_decref(kept);
-        return err;
-    }
-    json_decref(f->values);
-    f->values = kept;
-    return FATHOM_OK;
+    json_decref(err ? kept : values);
+    f->values = err ? values : kept;
+    return err;
 }

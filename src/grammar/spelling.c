@@ -157,7 +157,7 @@ fathom_err spell_json_string(struct dfa *out, uint32_t max_state)
 {
     struct nfa n;
     *out = (struct dfa){0};
-    nfa_init(&n, 1024);
+    nfa_init(&n, 1024, NULL);
     uint32_t hub = nfa_state(&n), end = nfa_state(&n), escape = nfa_state(&n), unit = nfa_state(&n);
     struct spell_target to = {.state = hub};
     spell_text(&n, hub, ' ', '"' - 1, &to);

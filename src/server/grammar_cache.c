@@ -5,7 +5,8 @@
  *   1. Every entry is in the chain of its hash's bucket and in the list of use, newest first;
  *      n_entry counts them; no two have the same key.
  *   2. READY: grammar is held. FAILED: err and message tell why. COMPILING: neither, and one thread
- *      is at it.
+ *      is at it; n_wanted counts those of it and its waiters who have not left, `stop` is up when
+ *      nobody has not.
  *   3. After each compilation the bytes are within max_bytes, or nothing but COMPILING is left.
  *
  * States of an entry
@@ -13,7 +14,7 @@
  *   get: not found        compiled
  *   ------------> COMPILING ----> READY ---evict---> gone
  *                     |   +-----> FAILED --evict---> gone
- *                     +-- no memory ---------------> gone */
+ *                     +-- no memory, ended --------> gone */
 #include "server/grammar_cache.h"
 
 #include <pthread.h>
@@ -41,12 +42,18 @@ struct entry {
     struct grammar *grammar;
     fathom_err err;
     fathom_diag diag;
+    /* COMPILING */
+    atomic_bool stop;
+    bool late; /* why */
+    uint64_t begin_us;
+    size_t n_wanted;
+    struct grammar_wait *waiters;
 };
 
 struct grammar_cache {
     struct grammar_cache_config config;
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* an entry is COMPILING no more */
+    bool stopped;
     struct grammar_vocab *vocab;
     struct entry *buckets[N_BUCKET];
     struct entry *newest;
@@ -185,7 +192,6 @@ fathom_err grammar_cache_create(struct grammar_cache **out, const struct grammar
     if (!cache) return FATHOM_ENOMEM;
     cache->config = *c;
     (void)pthread_mutex_init(&cache->lock, NULL);
-    (void)pthread_cond_init(&cache->changed, NULL);
     return FATHOM_OK;
 }
 
@@ -194,79 +200,121 @@ void grammar_cache_destroy(struct grammar_cache *c)
     if (!c) return;
     while (c->newest) remove_entry(c, c->newest);
     grammar_vocab_destroy(c->vocab);
-    (void)pthread_cond_destroy(&c->changed);
     (void)pthread_mutex_destroy(&c->lock);
     mem_free(c);
 }
 
 /* ---- get ----------------------------------------------------------------------------------- */
 
-/* Fills a COMPILING entry; gives up the lock meanwhile. */
-static void compile(struct grammar_cache *c, struct entry *e, const struct answer_grammar *answer,
-                    const struct grammar_options *options)
+/* Everybody that an entry was compiled for knows it no more. Returns those to be woken. */
+static struct grammar_wait *let_go(struct entry *e, struct grammar_wait *own)
 {
-    struct grammar *g = NULL;
-    fathom_diag d;
-    diag_clear(&d);
-    c->stats.n_miss++;
-    fathom_err err = make_vocab(c, &d);
-    if (!err) {
-        (void)pthread_mutex_unlock(&c->lock);
-        uint64_t start_us = clock_now_us();
-        err = answer_grammar_compile(&g, c->vocab, answer, options, &d);
-        if (c->config.compile_us) {
-            histogram_observe(c->config.compile_us, clock_now_us() - start_us);
-        }
-        (void)pthread_mutex_lock(&c->lock);
-    }
-    e->grammar = g;
-    e->err = err;
-    e->diag = d;
-    e->state = err ? ENTRY_FAILED : ENTRY_READY;
-    if (err) c->stats.n_failed++;
-    (void)pthread_cond_broadcast(&c->changed);
+    struct grammar_wait *waiters = e->waiters;
+    for (struct grammar_wait *w = waiters; w; w = w->next_waiter) w->entry = NULL;
+    own->entry = NULL;
+    e->waiters = NULL;
+    return waiters;
 }
 
-/* With the lock held: what the entry has to tell. */
-static fathom_err take(struct entry *e, struct grammar **out, fathom_diag *d)
+static fathom_err run_compiler(struct grammar_cache *c, struct entry *e,
+                               const struct answer_grammar *answer,
+                               const struct grammar_options *options)
 {
-    if (e->state == ENTRY_READY) {
-        *out = grammar_retain(e->grammar);
-        return FATHOM_OK;
+    uint64_t start_us = clock_now_us();
+    fathom_err err =
+        answer_grammar_compile(&e->grammar, c->vocab, answer, options, &e->stop, &e->diag);
+    if (c->config.compile_us) {
+        histogram_observe(c->config.compile_us, clock_now_us() - start_us);
     }
-    return diag_fail(d, e->err, "%s", e->diag.text);
-}
-
-static fathom_err get(struct grammar_cache *c, struct buf *key, const struct answer_grammar *answer,
-                      const struct grammar_options *options, struct grammar **out, fathom_diag *d)
-{
-    uint64_t hash = hash_of(key);
-    struct entry *e = find(c, hash, key);
-    while (e && e->state == ENTRY_COMPILING) {
-        (void)pthread_cond_wait(&c->changed, &c->lock);
-        e = find(c, hash, key); /* it may be gone */
-    }
-    if (e) {
-        c->stats.n_hit++;
-        unlink_use(c, e);
-        push_newest(c, e);
-        return take(e, out, d);
-    }
-    e = insert(c, hash, key);
-    if (!e) return FATHOM_ENOMEM;
-    compile(c, e, answer, options);
-    fathom_err err = take(e, out, d);
-    if (err == FATHOM_ENOMEM) remove_entry(c, e);
-    evict(c);
     return err;
 }
 
+/* Fills a COMPILING entry, or removes it; gives up the lock meanwhile. */
+static fathom_err compile(struct grammar_cache *c, struct entry *e,
+                          const struct answer_grammar *answer,
+                          const struct grammar_options *options, struct grammar_wait *own,
+                          struct grammar **out, fathom_diag *d)
+{
+    c->stats.n_miss++;
+    fathom_err err = c->stopped ? FATHOM_ECANCEL : make_vocab(c, &e->diag);
+    if (!err) {
+        (void)pthread_mutex_unlock(&c->lock);
+        err = run_compiler(c, e, answer, options);
+        (void)pthread_mutex_lock(&c->lock);
+    }
+    struct grammar_wait *waiters = let_go(e, own);
+    bool remembered = err != FATHOM_ENOMEM && err != FATHOM_ECANCEL;
+    if (err == FATHOM_ECANCEL && e->late) {
+        err = diag_fail(&e->diag, FATHOM_EBUSY,
+                        "the grammar could not be compiled in %d s: the machine is too busy",
+                        LIMIT_GRAMMAR_COMPILE_MS / 1000);
+    }
+    e->err = err;
+    e->state = err ? ENTRY_FAILED : ENTRY_READY;
+    if (err) {
+        if (remembered) c->stats.n_failed++;
+        (void)diag_fail(d, err, "%s", e->diag.text);
+    } else {
+        *out = grammar_retain(e->grammar);
+    }
+    if (!remembered) remove_entry(c, e);
+    evict(c);
+    (void)pthread_mutex_unlock(&c->lock);
+    for (struct grammar_wait *w = waiters, *next; w; w = next) {
+        next = w->next_waiter; /* once woken it may be gone */
+        c->config.wake(w->arg);
+    }
+    (void)pthread_mutex_lock(&c->lock);
+    return err;
+}
+
+/* With the lock held: what an entry has to tell, now or later. */
+static fathom_err take(struct grammar_cache *c, struct entry *e, struct grammar_wait *wait,
+                       struct grammar **out, fathom_diag *d)
+{
+    if (e->state == ENTRY_COMPILING) {
+        wait->next = GRAMMAR_WAIT;
+        wait->entry = e;
+        wait->next_waiter = e->waiters;
+        e->waiters = wait;
+        e->n_wanted++;
+        return FATHOM_OK;
+    }
+    c->stats.n_hit++;
+    unlink_use(c, e);
+    push_newest(c, e);
+    if (e->state == ENTRY_FAILED) return diag_fail(d, e->err, "%s", e->diag.text);
+    *out = grammar_retain(e->grammar);
+    return FATHOM_OK;
+}
+
+static fathom_err get(struct grammar_cache *c, struct buf *key, const struct answer_grammar *answer,
+                      const struct grammar_options *options, bool may_compile,
+                      struct grammar_wait *wait, struct grammar **out, fathom_diag *d)
+{
+    uint64_t hash = hash_of(key);
+    struct entry *e = find(c, hash, key);
+    if (e) return take(c, e, wait, out, d);
+    if (!may_compile) {
+        wait->next = GRAMMAR_COMPILE;
+        return FATHOM_OK;
+    }
+    e = insert(c, hash, key);
+    if (!e) return FATHOM_ENOMEM;
+    e->begin_us = clock_now_us();
+    e->n_wanted = wait->left ? 0 : 1;
+    atomic_init(&e->stop, wait->left);
+    wait->entry = e;
+    return compile(c, e, answer, options, wait, out, d);
+}
+
 fathom_err grammar_cache_get(struct grammar_cache *c, const struct answer_grammar *answer,
-                             const struct grammar_options *options, struct grammar **out,
-                             fathom_diag *d)
+                             const struct grammar_options *options, bool may_compile,
+                             struct grammar_wait *wait, struct grammar **out, fathom_diag *d)
 {
     struct buf key = {.limit = LIMIT_GRAMMAR_TEXT_BYTES};
     *out = NULL;
+    wait->next = GRAMMAR_TAKE;
     fathom_err err = write_key(&key, answer, options);
     if (key.over_limit) {
         err = diag_fail(d, FATHOM_ELIMIT,
@@ -275,11 +323,45 @@ fathom_err grammar_cache_get(struct grammar_cache *c, const struct answer_gramma
     }
     if (!err) {
         (void)pthread_mutex_lock(&c->lock);
-        err = get(c, &key, answer, options, out, d);
+        err = get(c, &key, answer, options, may_compile, wait, out, d);
         (void)pthread_mutex_unlock(&c->lock);
     }
     buf_free(&key);
     return err;
+}
+
+/* ---- ends ---------------------------------------------------------------------------------- */
+
+void grammar_cache_leave(struct grammar_cache *c, struct grammar_wait *wait)
+{
+    (void)pthread_mutex_lock(&c->lock);
+    if (wait->entry && !wait->left && --wait->entry->n_wanted == 0) {
+        atomic_store(&wait->entry->stop, true);
+    }
+    wait->left = true;
+    (void)pthread_mutex_unlock(&c->lock);
+}
+
+void grammar_cache_tick(struct grammar_cache *c, uint64_t now_us)
+{
+    (void)pthread_mutex_lock(&c->lock);
+    for (struct entry *e = c->newest; e; e = e->older) {
+        if (e->state != ENTRY_COMPILING || now_us < e->begin_us) continue;
+        if (now_us - e->begin_us < (uint64_t)LIMIT_GRAMMAR_COMPILE_MS * 1000) continue;
+        e->late = true;
+        atomic_store(&e->stop, true);
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+}
+
+void grammar_cache_stop(struct grammar_cache *c)
+{
+    (void)pthread_mutex_lock(&c->lock);
+    c->stopped = true;
+    for (struct entry *e = c->newest; e; e = e->older) {
+        if (e->state == ENTRY_COMPILING) atomic_store(&e->stop, true);
+    }
+    (void)pthread_mutex_unlock(&c->lock);
 }
 
 /* ---- looking in ---------------------------------------------------------------------------- */
@@ -301,6 +383,7 @@ void grammar_cache_check(struct grammar_cache *c)
         ASSERT(find(c, e->hash, &e->key) == e);
         ASSERT((e->state == ENTRY_READY) == (e->grammar != NULL));
         ASSERT((e->state == ENTRY_FAILED) == (e->err != FATHOM_OK));
+        ASSERT(e->state == ENTRY_COMPILING || !e->waiters);
     }
     for (size_t i = 0; i < N_BUCKET; i++) {
         for (const struct entry *e = c->buckets[i]; e; e = e->chain) n_chained++;

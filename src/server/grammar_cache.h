@@ -1,9 +1,13 @@
 /* grammar_cache.h - grammars compiled once for all requests that ask for the same
  *
  * Two requests ask for the same when their keys are the same text: kind, schema (or pattern,
- * choices, tools) as compact JSON with its keys in order, options, markup. One thread compiles, and
- * others that want the same wait for it. A failure is remembered too, so a schema that fails after
- * a second of work costs that second once.
+ * choices, tools) as compact JSON with its keys in order, options, markup. One compiles, in its own
+ * thread, and others that want the same wait for it without one. A failure is remembered too, so a
+ * schema that fails after half a second of work costs that once.
+ *
+ * A compilation is ended, and nothing remembered of it, when all who wanted it have left, when the
+ * cache is stopped, or when it takes LIMIT_GRAMMAR_COMPILE_MS: its work is bounded (grammar/
+ * budget.h), so the machine has no time for it.
  *
  * Any thread may call; compilation happens in the caller's, without the lock.
  */
@@ -24,6 +28,7 @@ struct grammar_cache_config {
     uint32_t n_vocab;                  /* ids that a mask has bits for */
     size_t max_bytes;                  /* of grammars and keys; the least recently used go */
     struct histogram *compile_us;      /* NULL, or counts how long compilations take */
+    void (*wake)(void *arg);           /* of a grammar_wait: what it waited for is over */
 };
 
 /* grammar_cache_create - nothing compiled; the vocabulary's tables are made with the first grammar.
@@ -31,13 +36,42 @@ struct grammar_cache_config {
 fathom_err grammar_cache_create(struct grammar_cache **out, const struct grammar_cache_config *c);
 void grammar_cache_destroy(struct grammar_cache *c); /* nobody may be calling; accepts NULL */
 
+/* What a caller has to do for a grammar that is not there yet. */
+enum grammar_next {
+    GRAMMAR_TAKE,    /* nothing: it is there, or refused */
+    GRAMMAR_COMPILE, /* call again from a thread that may compile */
+    GRAMMAR_WAIT,    /* call again after wake(arg), which may have come already */
+};
+
+/* One who wants a grammar. Zeroed but for arg: wants none yet. */
+struct grammar_wait {
+    void *arg;
+    enum grammar_next next;
+    struct entry *entry;              /* the cache's: what it waits for, or compiles */
+    struct grammar_wait *next_waiter; /* of the same entry */
+    bool left;
+};
+
 /* grammar_cache_get - the grammar of an answer, from the cache or compiled
  *
- * Errors  as answer_grammar_compile; ELIMIT when the text is longer than LIMIT_GRAMMAR_TEXT_BYTES
+ *   may_compile  the caller's thread may be used for it
+ *   wait         stays where it is until woken; wait->next tells how it goes on. When that is not
+ *                GRAMMAR_TAKE, the call returns FATHOM_OK and *out is NULL
+ * Errors  as answer_grammar_compile: ECANCEL when the compilation was ended; EBUSY when it took too
+ *         long; ELIMIT when the text is longer than LIMIT_GRAMMAR_TEXT_BYTES
  * Owns    *out: one reference, which must be released before the cache is destroyed. */
 fathom_err grammar_cache_get(struct grammar_cache *c, const struct answer_grammar *answer,
-                             const struct grammar_options *options, struct grammar **out,
-                             fathom_diag *d);
+                             const struct grammar_options *options, bool may_compile,
+                             struct grammar_wait *wait, struct grammar **out, fathom_diag *d);
+
+/* grammar_cache_leave - who waits, or compiles, has no use for the grammar any more; when nobody
+ * has, the compilation is ended. The wait is woken all the same. */
+void grammar_cache_leave(struct grammar_cache *c, struct grammar_wait *wait);
+
+/* grammar_cache_tick - end what has been compiled for too long
+ * grammar_cache_stop - end what is being compiled, and compile nothing more */
+void grammar_cache_tick(struct grammar_cache *c, uint64_t now_us);
+void grammar_cache_stop(struct grammar_cache *c);
 
 struct grammar_cache_stats {
     uint64_t n_hit;     /* found, also after waiting for another thread's compilation */

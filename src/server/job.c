@@ -103,6 +103,7 @@ fathom_err job_start(struct job **out, struct jobs *jobs, const struct job_setup
     job->api = setup->api;
     job->tenant = setup->tenant;
     job->client = setup->client;
+    job->wait.arg = job;
     job->attached = true;
     job->crash_entry = CRASH_NO_ENTRY;
     job->start_us = clock_now_us();
@@ -114,14 +115,15 @@ fathom_err job_start(struct job **out, struct jobs *jobs, const struct job_setup
     atomic_init(&job->n_ref, 2); /* the connection's and the queue's */
     (void)pthread_mutex_init(&job->lock, NULL);
     link_job(job);
-    if (workers_push(jobs->workers, job) == FATHOM_OK) return FATHOM_OK;
+    if (workers_push(jobs->workers, job, job->tenant) == FATHOM_OK) return FATHOM_OK;
 
     lock(job);
     if (atomic_load(&jobs->state->draining)) {
         (void)api_error_set(&job->error, 503, "shutting_down", NULL, "the server is shutting down");
     }
     (void)api_error_set(&job->error, 429, "server_busy", NULL,
-                        "%u requests wait to be prepared, which is the limit; try again later",
+                        "no place to wait for preparation: there are %u, and one key may hold as "
+                        "many as are free; try again later",
                         jobs->served->o.max_preparing);
     job->state = JOB_DONE;
     unlock(job);
@@ -254,6 +256,7 @@ static void cut(struct job *job)
 {
     if (job->cut) return;
     job->cut = true;
+    if (job->state == JOB_PREPARING) grammar_cache_leave(job->jobs->grammars, &job->wait);
     if (job->state == JOB_RUNNING) job->state = JOB_DONE;
     cancel_flying(job);
     if (job->attached) job->client.ops->shut(job->client.arg);

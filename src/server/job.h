@@ -16,10 +16,10 @@
  *
  * A job knows neither sockets nor HTTP: its client is a handle and three calls.
  *
- * Ownership: the connection holds a reference from job_start to job_detach, the worker's queue
- * one, each request in the engine one from its submit to its FINISH event. Until RUNNING or DONE
- * `request`, `prompts`, `answer`, `choices` and `error` belong to the worker; all else is under
- * `lock`.
+ * Ownership: the connection holds a reference from job_start to job_detach, the workers one until
+ * job_prepare is done, each request in the engine one from its submit to its FINISH event. Until
+ * RUNNING or DONE `request`, `prompts`, `answer`, `choices` and `error` belong to the worker; all
+ * else is under `lock`.
  *
  * Invariants (job_check): n_flying counts the choices in flight and is 0 before RUNNING; DONE holds
  * for good; `suspended` only while attached; a cut job is DONE unless a worker still has it.
@@ -32,13 +32,14 @@
 #include <sys/types.h>
 
 #include "server/api/answer.h"
+#include "server/grammar_cache.h"
 #include "server/metrics.h"
 #include "server/served.h"
 #include "server/state.h"
+#include "server/workers.h"
 
 struct response_store;
 struct response_link;
-struct workers;
 
 /* All jobs that live, and what they work with, which is fixed once the first has started. */
 struct jobs {
@@ -101,6 +102,9 @@ struct job {
     struct token_list *prompts; /* [n_prompt]; released once submitted */
     size_t n_prompt;
     struct answer answer;
+    const char *model;              /* the served name that the request used */
+    bool thinking;                  /* the prompt ends inside reasoning */
+    struct grammar_wait wait;       /* for `grammar`; the cache's, until woken */
     struct api_error error;         /* status 0: none */
     struct grammar *grammar;        /* of every choice; NULL: none; released once submitted */
     struct job_choice *choices;     /* [answer.n_choice] */
@@ -202,9 +206,9 @@ void job_client_left(struct job *job);
 /* job_take_event - an event of the choice that e->user names; after a FINISH it may be gone */
 void job_take_event(const fathom_event *e);
 
-/* job_prepare - the worker's task: parse, check, render, tokenise, submit (prepare.c); gives back
- * one reference */
-void job_prepare(struct job *job);
+/* job_prepare - the worker's task: parse, check, render, tokenise, submit (prepare.c). It is called
+ * again after a turn to compile, or a wait for who compiles. */
+enum work_rest job_prepare(struct job *job, enum work_kind kind);
 
 /* ---- for prepare.c, with the lock held ----------------------------------------------------- */
 

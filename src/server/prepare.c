@@ -281,7 +281,21 @@ static fathom_err make_prompts(struct job *job, bool *thinking)
 
 /* ---- the form of the answer ---------------------------------------------------------------- */
 
-static fathom_err make_grammar(struct job *job, bool thinking)
+static fathom_err refuse_grammar(struct job *job, fathom_err err, const fathom_diag *d)
+{
+    const char *param = job->request.rule.param;
+    if (err == FATHOM_ENOMEM || err == FATHOM_ECANCEL) return err;
+    if (err == FATHOM_EBUSY) {
+        return api_error_set(&job->error, 503, "server_busy", param, "%s; try again later",
+                             d->text);
+    }
+    bool of_tools = !param || strncmp(d->text, "schema tools[", 13) == 0;
+    const char *code = err == FATHOM_EUNSUPPORTED ? "unsupported_value" : "invalid_value";
+    return api_error_set(&job->error, 400, code, of_tools ? "tools" : param, "%s", d->text);
+}
+
+/* *rest is WORK_DONE once the grammar is there, or none is wanted. */
+static fathom_err make_grammar(struct job *job, enum work_kind kind, enum work_rest *rest)
 {
     const struct served *s = job->jobs->served;
     const struct answer_rule *rule = &job->request.rule;
@@ -289,22 +303,23 @@ static fathom_err make_grammar(struct job *job, bool thinking)
     struct answer_grammar answer;
     struct call_grammar calls;
     fathom_diag d;
+    *rest = WORK_DONE;
     if (job->request.n == 0) return FATHOM_OK; /* its tokens are only counted */
     if (!tools && rule->tool_choice >= TOOL_CHOICE_REQUIRED) {
         return api_error_set(&job->error, 400, "unsupported_value", "tool_choice",
                              "tool_choice demands a call, and this server does not read calls "
                              "(--tool-call-parser none)");
     }
-    if (!answer_rule_grammar(rule, tools, s->style.tool_markup, thinking, &answer, &calls)) {
+    if (!answer_rule_grammar(rule, tools, s->style.tool_markup, job->thinking, &answer, &calls)) {
         return FATHOM_OK;
     }
     diag_clear(&d);
-    fathom_err err =
-        grammar_cache_get(job->jobs->grammars, &answer, &rule->options, &job->grammar, &d);
-    if (!err || err == FATHOM_ENOMEM) return err;
-    bool of_tools = !rule->param || strncmp(d.text, "schema tools[", 13) == 0;
-    const char *code = err == FATHOM_EUNSUPPORTED ? "unsupported_value" : "invalid_value";
-    return api_error_set(&job->error, 400, code, of_tools ? "tools" : rule->param, "%s", d.text);
+    fathom_err err = grammar_cache_get(job->jobs->grammars, &answer, &rule->options,
+                                       kind == WORK_COMPILE, &job->wait, &job->grammar, &d);
+    if (err) return refuse_grammar(job, err, &d);
+    if (job->wait.next == GRAMMAR_COMPILE) *rest = WORK_TO_COMPILE;
+    if (job->wait.next == GRAMMAR_WAIT) *rest = WORK_TO_WAIT;
+    return FATHOM_OK;
 }
 
 /* api_bounds.recall: the job holds on to the response. */
@@ -319,29 +334,33 @@ static fathom_err recall(void *arg, const char *id, json_t *items, struct api_er
                          id);
 }
 
-static fathom_err prepare(struct job *job)
+/* Body to prompts. */
+static fathom_err read_request(struct job *job)
 {
     const struct served *s = job->jobs->served;
     struct api_request *r = &job->request;
     const struct api_bounds bounds = {.n_vocab = s->info->n_vocab,
                                       .recall = job->jobs->responses ? recall : NULL,
                                       .recall_arg = job};
-    const char *model;
-    bool thinking;
     TRY(api_request_parse(r, job->api, buf_str(&job->body), job->body.len, &bounds, &job->error));
     job_drop_body(job);
-    TRY(find_model(s, r->model, &model, &job->error));
+    TRY(find_model(s, r->model, &job->model, &job->error));
     set_default_sampling(s, r);
-    TRY(make_prompts(job, &thinking));
-    TRY(make_grammar(job, thinking));
+    return make_prompts(job, &job->thinking);
+}
+
+static fathom_err open_answer(struct job *job)
+{
+    const struct served *s = job->jobs->served;
+    struct api_request *r = &job->request;
     struct answer_setup setup = {.form = answer_form_of(r->api),
                                  .request = r,
                                  .prompts = job->prompts,
                                  .tokenizer = s->tokenizer,
                                  .style = &s->style,
                                  .info = s->info,
-                                 .model = model,
-                                 .thinking = thinking,
+                                 .model = job->model,
+                                 .thinking = job->thinking,
                                  .nonce = rng_entropy(),
                                  .request_id = r->request_id[0] ? r->request_id : job->request_id,
                                  .created = clock_unix_s()};
@@ -418,21 +437,26 @@ static fathom_err submit_all(struct job *job)
     return FATHOM_OK;
 }
 
-void job_prepare(struct job *job)
+/* Whether anybody waits for the answer; begins the preparation. */
+static bool begin(struct job *job, bool *first)
 {
     (void)pthread_mutex_lock(&job->lock);
-    ASSERT(job->state == JOB_QUEUED);
-    bool wanted = !job->cut;
+    ASSERT(job->state <= JOB_PREPARING);
+    bool wanted = !job->cut && !atomic_load(&job->jobs->state->cancelling);
+    *first = job->state == JOB_QUEUED;
     job->state = JOB_PREPARING;
     (void)pthread_mutex_unlock(&job->lock);
+    return wanted;
+}
 
-    fathom_err err = wanted ? prepare(job) : FATHOM_ECANCEL;
-
+static void submit(struct job *job, fathom_err err)
+{
     (void)pthread_mutex_lock(&job->lock);
     if (job->cut) {
         job->state = JOB_DONE;
     } else {
-        if (!err && atomic_load(&job->jobs->state->cancelling)) {
+        bool given_up = !err || err == FATHOM_ECANCEL;
+        if (given_up && atomic_load(&job->jobs->state->cancelling)) {
             err = api_error_set(&job->error, 503, "shutting_down", NULL,
                                 "the server is shutting down");
         }
@@ -448,5 +472,17 @@ void job_prepare(struct job *job)
     }
     job_check(job);
     (void)pthread_mutex_unlock(&job->lock);
-    job_release(job);
+}
+
+enum work_rest job_prepare(struct job *job, enum work_kind kind)
+{
+    bool first;
+    enum work_rest rest = WORK_DONE;
+    fathom_err err = begin(job, &first) ? FATHOM_OK : FATHOM_ECANCEL;
+    if (!err && first) err = read_request(job);
+    if (!err) err = make_grammar(job, kind, &rest);
+    if (rest != WORK_DONE) return rest;
+    if (!err) err = open_answer(job);
+    submit(job, err);
+    return WORK_DONE;
 }

@@ -81,6 +81,7 @@ static void tick(struct server *s, uint64_t now_us)
 {
     look_at_engine(s);
     (void)gate_sweep(s->gate, now_us);
+    grammar_cache_tick(s->jobs.grammars, now_us);
     jobs_tick(&s->jobs, now_us);
 }
 
@@ -108,6 +109,13 @@ static void stop(void *arg)
     server_stop(arg);
 }
 
+/* The grammar that a job waited for is there, or will not be. */
+static void wake_job(void *arg)
+{
+    struct job *job = arg;
+    workers_resume(job->jobs->workers, job);
+}
+
 /* What jobs and routes work with. */
 static fathom_err make_parts(struct server *s, fathom_diag *d)
 {
@@ -119,7 +127,13 @@ static fathom_err make_parts(struct server *s, fathom_diag *d)
     const struct grammar_cache_config grammars = {.tokenizer = s->served.tokenizer,
                                                   .n_vocab = s->served.info->n_vocab,
                                                   .max_bytes = LIMIT_GRAMMAR_CACHE_BYTES,
-                                                  .compile_us = &s->metrics.grammar_compile};
+                                                  .compile_us = &s->metrics.grammar_compile,
+                                                  .wake = wake_job};
+    const struct workers_config workers = {.n_thread = o->n_worker,
+                                           .max = o->max_preparing,
+                                           .n_tenant = o->n_api_key,
+                                           .task = job_prepare,
+                                           .done = job_release};
     const struct response_limits kept = {.max = o->max_stored_responses,
                                          .bytes = o->max_stored_bytes,
                                          .age_us = (uint64_t)o->stored_response_s * 1000000};
@@ -132,7 +146,7 @@ static fathom_err make_parts(struct server *s, fathom_diag *d)
     TRY(gate_create(&s->gate, &gate_limits));
     TRY(grammar_cache_create(&s->jobs.grammars, &grammars));
     if (!o->keep_no_responses) TRY(response_store_create(&s->jobs.responses, &kept));
-    TRY(workers_create(&s->jobs.workers, o->n_worker, o->max_preparing, job_prepare, d));
+    TRY(workers_create(&s->jobs.workers, &workers, d));
     s->env = (struct route_env){&s->served, &s->state, &s->health, &s->jobs, s->gate};
     return FATHOM_OK;
 }
@@ -256,6 +270,7 @@ static void end_jobs(struct server *s)
     atomic_store(&s->state.draining, true);
     atomic_store(&s->state.cancelling, true);
     jobs_give_up(&s->jobs);
+    if (s->jobs.grammars) grammar_cache_stop(s->jobs.grammars);
     workers_stop(s->jobs.workers);
     jobs_give_up(&s->jobs);
     wait_for_jobs(s, LAST_WORDS_MS);

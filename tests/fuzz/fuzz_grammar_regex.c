@@ -19,10 +19,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fathom_diag d = {""};
     struct grammar *g;
     const char *pattern = (const char *)data;
-    fathom_err err = regex_compile(&full, pattern, size, REGEX_FULL, &d);
+    fathom_err err = regex_compile(&full, pattern, size, REGEX_FULL, NULL, &d);
     ASSERT(err == FATHOM_OK || d.text[0] != '\0');
     if (err) return 0;
-    if (!regex_compile(&search, pattern, size, REGEX_SEARCH, &d)) dfa_free(&search);
+    if (!regex_compile(&search, pattern, size, REGEX_SEARCH, NULL, &d)) dfa_free(&search);
     err = grammar_from_regex(&g, fuzz_vocab(), pattern, size, &d);
     ASSERT(err == FATHOM_OK || err == FATHOM_ELIMIT ||
            (err == FATHOM_EINVAL && dfa_is_empty(&full)));

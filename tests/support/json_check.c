@@ -91,7 +91,8 @@ static bool check_format(const char *format, const char *text, size_t n)
         {"ipv4", "\\d+\\.\\d+\\.\\d+\\.\\d+"},
         {"ipv6", "[[:xdigit:]:]+"},
         {"email", "[^@]+@[^@]+\\.[^@]+"},
-        {"hostname", "[A-Za-z0-9.-]+"},
+        {"hostname", "(?=.{1,253}$)(?!.{0}..--)(?!.*[.]..--)[[:alnum:]]([[:alnum:]-]{0,61}"
+                     "[[:alnum:]])?([.][[:alnum:]]([[:alnum:]-]{0,61}[[:alnum:]])?)*"},
         {"uri", "[A-Za-z][A-Za-z0-9+.-]*:[!-~]+"},
         {"duration", "P[0-9YMWDTHS]+"},
     };
@@ -226,16 +227,82 @@ static bool check_group(const json_t *root, const char *key, const json_t *rule,
     return !*known || n_true > 0;
 }
 
+/* ---- what a schema has looked at --------------------------------------------------------- */
+
+/* A member by its name, or an item by its index. */
+struct child {
+    const char *name; /* NULL: an item */
+    size_t i;
+};
+
+static bool names_child(const json_t *schema, struct child c)
+{
+    const char *pattern;
+    json_t *other;
+    const json_t *items = json_object_get(schema, "items");
+    if (!c.name) {
+        const json_t *prefix = json_object_get(schema, "prefixItems");
+        if (json_is_array(items)) {
+            prefix = items;
+            items = json_object_get(schema, "additionalItems");
+        }
+        return items || c.i < json_array_size(prefix);
+    }
+    if (json_object_get(json_object_get(schema, "properties"), c.name)) return true;
+    json_object_foreach (json_object_get(schema, "patternProperties"), pattern, other) {
+        if (pattern_found(pattern, c.name, strlen(c.name), false)) return true;
+    }
+    return json_object_get(schema, "additionalProperties") != NULL;
+}
+
+/* Has a schema that holds for a value, or one inside it that does, looked at a child? The own
+ * "unevaluated..." keyword of the schema that asks does not count. */
+static bool sees_child(const json_t *root, const json_t *schema, const json_t *value,
+                       struct child c, bool asks)
+{
+    static const char *const groups[] = {"allOf", "anyOf", "oneOf"};
+    const char *key = c.name ? "unevaluatedProperties" : "unevaluatedItems";
+    const char *ref = json_string_value(json_object_get(schema, "$ref"));
+    if (!json_is_object(schema) || !json_check(root, asks ? json_true() : schema, value)) {
+        return false;
+    }
+    if (names_child(schema, c) || (!asks && json_object_get(schema, key))) return true;
+    if (ref && sees_child(root, follow(root, ref), value, c, false)) return true;
+    for (size_t k = 0; k < sizeof groups / sizeof groups[0]; k++) {
+        const json_t *group = json_object_get(schema, groups[k]);
+        for (size_t i = 0; i < json_array_size(group); i++) {
+            if (sees_child(root, json_array_get(group, i), value, c, false)) return true;
+        }
+    }
+    return false;
+}
+
+static bool check_unevaluated(const json_t *root, const json_t *schema, const char *key,
+                              const json_t *rule, const json_t *value, bool *known)
+{
+    const char *name;
+    json_t *member;
+    bool ok = true, of_items = strcmp(key, "unevaluatedItems") == 0;
+    *known = of_items || strcmp(key, "unevaluatedProperties") == 0;
+    for (size_t i = 0; of_items && i < json_array_size(value); i++) {
+        if (sees_child(root, schema, value, (struct child){NULL, i}, true)) continue;
+        ok &= json_check(root, rule, json_array_get(value, i));
+    }
+    if (!*known || of_items) return ok;
+    json_object_foreach ((json_t *)value, name, member) {
+        if (sees_child(root, schema, value, (struct child){name, 0}, true)) continue;
+        ok &= json_check(root, rule, member);
+    }
+    return ok;
+}
+
+/* ---- keywords ---------------------------------------------------------------------------- */
+
 static bool is_annotation(const char *key)
 {
-    static const char *const keys[] = {"$schema",         "$id",
-                                       "title",           "description",
-                                       "default",         "examples",
-                                       "deprecated",      "$comment",
-                                       "$defs",           "$anchor",
-                                       "definitions",     "readOnly",
-                                       "nullable",        "unevaluatedProperties",
-                                       "unevaluatedItems"};
+    static const char *const keys[] = {
+        "$schema",  "$id",   "title",   "description", "default",  "examples", "deprecated",
+        "$comment", "$defs", "$anchor", "definitions", "readOnly", "nullable"};
     if (strncmp(key, "x-", 2) == 0) return true;
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         if (strcmp(key, keys[i]) == 0) return true;
@@ -261,6 +328,7 @@ static bool check_keyword(const json_t *root, const json_t *schema, const char *
     if (!known) ok = check_array(root, schema, key, rule, value, &known);
     if (!known) ok = check_object(root, schema, key, rule, value, &known);
     if (!known) ok = check_group(root, key, rule, value, &known);
+    if (!known) ok = check_unevaluated(root, schema, key, rule, value, &known);
     if (!known) fail_msg("the check does not know the keyword %s", key);
     return ok;
 }

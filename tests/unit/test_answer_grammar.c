@@ -36,7 +36,7 @@ static struct grammar *compile(const struct env *e, const struct answer_grammar 
 {
     struct grammar *out;
     fathom_diag d = {""};
-    if (answer_grammar_compile(&out, e->g.v, a, NULL, &d)) fail_msg("%s", d.text);
+    if (answer_grammar_compile(&out, e->g.v, a, NULL, NULL, &d)) fail_msg("%s", d.text);
     return out;
 }
 
@@ -131,7 +131,7 @@ static void strictness_is_asked_for(void **state)
     fathom_diag d = {""};
     struct call_grammar calls = {CHAT_ENCODING_V31, e->tools, NULL, true, false};
     struct answer_grammar a = {.calls = &calls};
-    assert_int_equal(answer_grammar_compile(&out, e->g.v, &a, NULL, &d), FATHOM_EUNSUPPORTED);
+    assert_int_equal(answer_grammar_compile(&out, e->g.v, &a, NULL, NULL, &d), FATHOM_EUNSUPPORTED);
     assert_non_null(strstr(d.text, "tools[1].function.parameters#"));
     assert_non_null(strstr(d.text, "\"not\""));
 }
@@ -148,7 +148,7 @@ static void survives_failing_allocations(void **state)
         for (long n = 0;; n += 1 + n / 50) {
             struct grammar *out;
             mem_fail_after(n);
-            fathom_err err = answer_grammar_compile(&out, e->g.v, &answers[i], NULL, NULL);
+            fathom_err err = answer_grammar_compile(&out, e->g.v, &answers[i], NULL, NULL, NULL);
             bool hit = mem_fail_hit();
             mem_fail_after(-1);
             grammar_release(out);

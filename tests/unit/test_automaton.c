@@ -14,7 +14,7 @@
 static void of_pattern(struct dfa *out, const char *pattern)
 {
     fathom_diag d = {""};
-    if (regex_compile(out, pattern, strlen(pattern), REGEX_FULL, &d)) fail_msg("%s", d.text);
+    if (regex_compile(out, pattern, strlen(pattern), REGEX_FULL, NULL, &d)) fail_msg("%s", d.text);
 }
 
 /* Text number i over the letters a, b, é and 😀. */
@@ -44,8 +44,8 @@ static void conjunction_and_negation(void **state)
             char text[64];
             of_pattern(&a, patterns[i]);
             of_pattern(&b, patterns[k]);
-            assert_int_equal(dfa_intersect(&both, &a, &b, 1000), FATHOM_OK);
-            assert_int_equal(dfa_negate(&not_a, &a), FATHOM_OK);
+            assert_int_equal(dfa_intersect(&both, &a, &b, 1000, NULL), FATHOM_OK);
+            assert_int_equal(dfa_negate(&not_a, &a, NULL), FATHOM_OK);
             bool any = false;
             for (uint32_t x = 0; x < N_TEXT; x++) {
                 size_t len = text_of(x, text);
@@ -68,8 +68,8 @@ static void lengths(void **state)
     (void)state;
     struct dfa d, none, all;
     char text[64];
-    assert_int_equal(dfa_lengths(&d, 2, 3, 100), FATHOM_OK);
-    assert_int_equal(dfa_lengths(&all, 1, UINT32_MAX, 100), FATHOM_OK);
+    assert_int_equal(dfa_lengths(&d, 2, 3, 100, NULL), FATHOM_OK);
+    assert_int_equal(dfa_lengths(&all, 1, UINT32_MAX, 100, NULL), FATHOM_OK);
     for (uint32_t x = 0; x < N_TEXT; x++) {
         size_t n = text_of(x, text), n_char = x == 0 ? 0 : x < 5 ? 1 : x < 21 ? 2 : x < 85 ? 3 : 4;
         assert_int_equal(dfa_accepts_text(&d, text, n), n_char == 2 || n_char == 3);
@@ -77,10 +77,10 @@ static void lengths(void **state)
     }
     assert_false(dfa_is_open(&d, 0));
     assert_true(dfa_is_open(&all, 1));
-    assert_int_equal(dfa_lengths(&none, 3, 2, 100), FATHOM_OK);
+    assert_int_equal(dfa_lengths(&none, 3, 2, 100, NULL), FATHOM_OK);
     assert_true(dfa_is_empty(&none));
     dfa_free(&none);
-    assert_int_equal(dfa_lengths(&none, 0, 100, 100), FATHOM_ELIMIT);
+    assert_int_equal(dfa_lengths(&none, 0, 100, 100, NULL), FATHOM_ELIMIT);
     dfa_free(&none);
     dfa_free(&d);
     dfa_free(&all);
@@ -91,7 +91,7 @@ static void first_words(void **state)
     (void)state;
     struct nfa n;
     struct dfa d;
-    nfa_init(&n, 100);
+    nfa_init(&n, 100, NULL);
     uint32_t s = nfa_state(&n), a = nfa_state(&n), end = nfa_state(&n);
     nfa_edge(&n, s, 'a', 'b', s);
     nfa_edge(&n, s, 'a', 'a', a);
@@ -117,7 +117,7 @@ static void utf8_of_ranges(void **state)
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
         struct nfa n;
         struct dfa d;
-        nfa_init(&n, 1000);
+        nfa_init(&n, 1000, NULL);
         uint32_t from = nfa_state(&n);
         struct spell_target to = {.state = nfa_state(&n)};
         spell_text(&n, from, ranges[i][0], ranges[i][1], &to);
@@ -142,14 +142,14 @@ static void keeps_the_first_failure(void **state)
 {
     (void)state;
     struct nfa n;
-    nfa_init(&n, 4);
+    nfa_init(&n, 4, NULL);
     for (int i = 0; i < 10; i++) (void)nfa_state(&n);
     assert_int_equal(n.err, FATHOM_ELIMIT);
     assert_int_equal(n.n_state, 4);
     nfa_edge(&n, 0, 1, 2, 3);
     assert_int_equal(n.n_edge, 0);
     nfa_free(&n);
-    nfa_init(&n, 4);
+    nfa_init(&n, 4, NULL);
     for (int i = 0; i < 100; i++) nfa_link(&n, nfa_state(&n), NFA_EPSILON, 0);
     assert_int_equal(n.err, FATHOM_ELIMIT);
     nfa_free(&n);

@@ -109,7 +109,7 @@ static struct grammar *compile(const struct env *e, enum chat_encoding markup, c
     fathom_diag d = {""};
     struct call_grammar calls = {markup, e->tools, name, parallel, false};
     struct answer_grammar answer = {.calls = &calls};
-    if (answer_grammar_compile(&out, e->g.v, &answer, NULL, &d)) fail_msg("%s", d.text);
+    if (answer_grammar_compile(&out, e->g.v, &answer, NULL, NULL, &d)) fail_msg("%s", d.text);
     return out;
 }
 
@@ -247,6 +247,60 @@ static void outputs_are_calls(void **state)
     }
 }
 
+/* Bounds on how many parameters there are, in JSON and in V3.2's markup. */
+static void counts_parameters(void **state)
+{
+    const struct env *e = *state;
+    static const struct {
+        const char *bounds;
+        bool taken[4]; /* none, a; a, b; a, b, c */
+    } cases[] = {{"\"maxProperties\": 0", {true, false, false, false}},
+                 {"\"maxProperties\": 1", {true, true, false, false}},
+                 {"\"maxProperties\": 2, \"minProperties\": 1", {false, true, true, false}},
+                 {"\"minProperties\": 2", {false, false, true, true}},
+                 {"\"minProperties\": 3", {false, false, false, true}},
+                 {"\"maxProperties\": 3", {true, true, true, true}},
+                 {"\"maxProperties\": 2, \"required\": [\"b\"]", {false, false, true, false}}};
+    static const char *const raw[] = {
+        BLOCK(INVOKE("f", "\n")), BLOCK(INVOKE("f", PARAMETER("a", "false", "1"))),
+        BLOCK(INVOKE("f", PARAMETER("a", "false", "1") PARAMETER("b", "false", "2"))),
+        BLOCK(INVOKE("f", PARAMETER("a", "false", "1") PARAMETER("b", "false", "2")
+                              PARAMETER("c", "false", "3")))};
+    static const char *const json[] = {"{}", "{\"a\": 1}", "{\"a\": 1, \"b\": 2}",
+                                       "{\"a\": 1, \"b\": 2, \"c\": 3}"};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct buf tools = {0};
+        assert_int_equal(
+            buf_printf(&tools,
+                       "[{\"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"a\": "
+                       "{\"type\": \"integer\"}, \"b\": {\"type\": \"integer\"}, \"c\": {\"type\": "
+                       "\"integer\"}}, %s}}}]",
+                       cases[i].bounds),
+            FATHOM_OK);
+        json_t *tree = json_tree_of(buf_str(&tools));
+        for (int v32 = 0; v32 < 2; v32++) {
+            struct grammar *grammar;
+            fathom_diag d = {""};
+            struct call_grammar calls = {v32 ? CHAT_ENCODING_V32 : CHAT_ENCODING_V31, tree, NULL,
+                                         false, false};
+            struct answer_grammar answer = {.calls = &calls};
+            fathom_err err = answer_grammar_compile(&grammar, e->g.v, &answer, NULL, NULL, &d);
+            if (err) fail_msg("%s: %s", cases[i].bounds, d.text);
+            for (int k = 0; k < 4; k++) {
+                char text[512];
+                (void)snprintf(text, sizeof text, "%sf%s%s%s%s", CHAT_CALLS_BEGIN CHAT_CALL_BEGIN,
+                               CHAT_CALL_SEP, json[k], CHAT_CALL_END, CHAT_CALLS_END);
+                bool taken =
+                    matcher_takes_tokens(&e->g, grammar, v32 ? raw[k] : text, TOKENIZER_MARKUP_ON);
+                if (taken != cases[i].taken[k]) fail_msg("%s: %d", cases[i].bounds, k);
+            }
+            grammar_release(grammar);
+        }
+        json_decref(tree);
+        buf_free(&tools);
+    }
+}
+
 static void refused(const struct env *e, const char *tools, const char *name, fathom_err want,
                     const char *why)
 {
@@ -257,7 +311,7 @@ static void refused(const struct env *e, const char *tools, const char *name, fa
         struct call_grammar calls = {(enum chat_encoding)markup, tree, name, true, false};
         struct answer_grammar answer = {.calls = &calls};
         d.text[0] = '\0';
-        fathom_err err = answer_grammar_compile(&out, e->g.v, &answer, NULL, &d);
+        fathom_err err = answer_grammar_compile(&out, e->g.v, &answer, NULL, NULL, &d);
         if (err != want || !strstr(d.text, why)) fail_msg("%d: %s", err, d.text);
         assert_null(out);
     }
@@ -287,7 +341,7 @@ static void survives_failing_allocations(void **state)
             struct call_grammar calls = {markups[i], e->tools, NULL, true, false};
             struct answer_grammar answer = {.calls = &calls};
             mem_fail_after(n);
-            fathom_err err = answer_grammar_compile(&grammar, e->g.v, &answer, NULL, NULL);
+            fathom_err err = answer_grammar_compile(&grammar, e->g.v, &answer, NULL, NULL, NULL);
             bool hit = mem_fail_hit();
             mem_fail_after(-1);
             grammar_release(grammar);
@@ -319,12 +373,11 @@ static int close_env(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(takes_what_is_written),
-                                       cmocka_unit_test(one_call_or_a_named_one),
-                                       cmocka_unit_test(markers_are_markup),
-                                       cmocka_unit_test(outputs_are_calls),
-                                       cmocka_unit_test(refuses),
-                                       cmocka_unit_test(survives_failing_allocations)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(takes_what_is_written),       cmocka_unit_test(one_call_or_a_named_one),
+        cmocka_unit_test(markers_are_markup),          cmocka_unit_test(outputs_are_calls),
+        cmocka_unit_test(counts_parameters),           cmocka_unit_test(refuses),
+        cmocka_unit_test(survives_failing_allocations)};
     json_set_alloc_funcs(mem_alloc, mem_free);
     return cmocka_run_group_tests(tests, open_env, close_env);
 }

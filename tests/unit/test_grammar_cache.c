@@ -6,24 +6,37 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "base/clock.h"
+#include "base/fail.h"
 #include "base/limits.h"
 #include "base/mem.h"
 #include "server/grammar_cache.h"
 #include "server/grammar_constraint.h"
 #include "support/json_tree.h"
+#include "support/patience.h"
 #include "support/tokenizer_data.h"
 
 static struct tokenizer *tokenizer;
 static struct histogram compile_us;
 
+static void wake(void *arg)
+{
+    atomic_int *n_woken = arg;
+    atomic_fetch_add(n_woken, 1);
+}
+
 static struct grammar_cache *open_cache(size_t max_bytes)
 {
     struct grammar_cache *c;
-    const struct grammar_cache_config config = {
-        .tokenizer = tokenizer, .n_vocab = 4096, .max_bytes = max_bytes, .compile_us = &compile_us};
+    const struct grammar_cache_config config = {.tokenizer = tokenizer,
+                                                .n_vocab = 4096,
+                                                .max_bytes = max_bytes,
+                                                .compile_us = &compile_us,
+                                                .wake = wake};
     assert_int_equal(grammar_cache_create(&c, &config), FATHOM_OK);
     return c;
 }
@@ -35,7 +48,9 @@ static fathom_err get_with(struct grammar_cache *c, const char *schema,
     json_t *tree = json_tree_of(schema);
     struct answer_grammar a = {
         .thinking = thinking, .content = ANSWER_CONTENT_SCHEMA, .value = tree};
-    fathom_err err = grammar_cache_get(c, &a, o, out, d);
+    struct grammar_wait wait = {0};
+    fathom_err err = grammar_cache_get(c, &a, o, true, &wait, out, d);
+    assert_int_equal(wait.next, GRAMMAR_TAKE);
     json_decref(tree);
     grammar_cache_check(c);
     return err;
@@ -142,49 +157,159 @@ static void long_texts_are_refused(void **state)
     const struct grammar_options o = {0};
     struct grammar *g;
     fathom_diag d = {""};
-    assert_int_equal(grammar_cache_get(c, &a, &o, &g, &d), FATHOM_ELIMIT);
+    struct grammar_wait wait = {0};
+    assert_int_equal(grammar_cache_get(c, &a, &o, true, &wait, &g, &d), FATHOM_ELIMIT);
     assert_non_null(strstr(d.text, "1048576 bytes"));
     json_decref(value);
     mem_free(text);
     grammar_cache_destroy(c);
 }
 
-struct racer {
+/* ---- who compiles, who waits, who leaves --------------------------------------------------- */
+
+/* Minutes of work without a limit, a good part of a second with it. */
+static const char heavy[] = "(\\w{0,100}){0,299}";
+
+/* One who wants a grammar, in a thread of its own if it compiles. */
+struct wanting {
     pthread_t thread;
     struct grammar_cache *c;
+    const char *pattern;
+    bool may_compile;
+    struct grammar_wait wait;
+    atomic_int n_woken;
     struct grammar *g;
+    fathom_err err;
+    fathom_diag diag;
 };
 
-static void *race(void *arg)
+static void ask(struct wanting *w)
 {
-    struct racer *r = arg;
-    json_t *tree = json_pack("{s:s, s:s}", "type", "string", "pattern", "^([a-z]{1,40}-){1,20}$");
-    struct answer_grammar a = {.content = ANSWER_CONTENT_SCHEMA, .value = tree};
+    json_t *tree = json_string(w->pattern);
+    struct answer_grammar a = {.content = ANSWER_CONTENT_REGEX, .value = tree};
     const struct grammar_options o = {0};
-    if (grammar_cache_get(r->c, &a, &o, &r->g, NULL) != FATHOM_OK) r->g = NULL;
+    w->wait.arg = &w->n_woken;
+    diag_clear(&w->diag);
+    w->err = grammar_cache_get(w->c, &a, &o, w->may_compile, &w->wait, &w->g, &w->diag);
     json_decref(tree);
+}
+
+/* The test goes before the thread that compiles, however busy the machine is. */
+static void *run_wanting(void *arg)
+{
+    int priority = nice(19); /* of this thread alone */
+    (void)priority;
+    ask(arg);
     return NULL;
 }
 
-static void one_thread_compiles_for_all(void **state)
+static bool is_compiling(struct grammar_cache *c)
+{
+    struct buf text = {0};
+    assert_int_equal(grammar_cache_dump(c, &text), FATHOM_OK);
+    bool found = strstr(buf_str(&text), "COMPILING") != NULL;
+    buf_free(&text);
+    return found;
+}
+
+/* Begins a compilation in another thread, and returns when it is under way. */
+static void begin_compiling(struct wanting *w)
+{
+    uint64_t end_us = 0;
+    w->may_compile = true;
+    assert_int_equal(pthread_create(&w->thread, NULL, run_wanting, w), 0);
+    while (!is_compiling(w->c) && keep_waiting(&end_us)) {
+    }
+}
+
+static void one_compiles_and_others_wait_without_a_thread(void **state)
 {
     (void)state;
     enum { N = 4 };
-    struct racer racers[N];
     struct grammar_cache *c = open_cache(1 << 24);
+    struct wanting first = {.c = c, .pattern = heavy}, others[N] = {0}, early = first;
+    ask(&early);
+    assert_int_equal(early.wait.next, GRAMMAR_COMPILE);
+    begin_compiling(&first);
     for (int i = 0; i < N; i++) {
-        racers[i] = (struct racer){.c = c};
-        assert_int_equal(pthread_create(&racers[i].thread, NULL, race, &racers[i]), 0);
+        others[i] = (struct wanting){.c = c, .pattern = heavy, .may_compile = i % 2};
+        ask(&others[i]); /* comes back at once */
+        assert_int_equal(others[i].wait.next, GRAMMAR_WAIT);
+        assert_int_equal(others[i].err, FATHOM_OK);
+        assert_null(others[i].g);
     }
-    for (int i = 0; i < N; i++) {
-        (void)pthread_join(racers[i].thread, NULL);
-        assert_non_null(racers[i].g);
-        assert_ptr_equal(racers[i].g, racers[0].g);
-    }
-    for (int i = 0; i < N; i++) grammar_release(racers[i].g);
-    assert_int_equal(stats_of(c).n_miss, 1);
-    assert_int_equal(stats_of(c).n_hit, N - 1);
     grammar_cache_check(c);
+    (void)pthread_join(first.thread, NULL);
+    assert_int_equal(first.err, FATHOM_ELIMIT);
+    assert_non_null(strstr(first.diag.text, "more work to compile"));
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(atomic_load(&others[i].n_woken), 1);
+        ask(&others[i]);
+        assert_int_equal(others[i].wait.next, GRAMMAR_TAKE);
+        assert_int_equal(others[i].err, FATHOM_ELIMIT);
+        assert_string_equal(others[i].diag.text, first.diag.text);
+    }
+    struct grammar_cache_stats s = stats_of(c);
+    assert_true(s.n_miss == 1 && s.n_failed == 1 && s.n_hit == N);
+    grammar_cache_check(c);
+    grammar_cache_destroy(c);
+}
+
+/* As long as one wants it, it goes on; when the last has left it ends, and is not remembered. */
+static void a_compilation_that_nobody_wants_ends(void **state)
+{
+    (void)state;
+    struct grammar_cache *c = open_cache(1 << 24);
+    struct wanting first = {.c = c, .pattern = heavy}, second = first, again = first;
+    begin_compiling(&first);
+    ask(&second);
+    grammar_cache_leave(c, &first.wait);
+    grammar_cache_leave(c, &first.wait); /* counts once */
+    assert_true(is_compiling(c));
+    grammar_cache_leave(c, &second.wait);
+    (void)pthread_join(first.thread, NULL);
+    assert_int_equal(first.err, FATHOM_ECANCEL);
+    assert_int_equal(atomic_load(&second.n_woken), 1);
+    assert_int_equal(stats_of(c).n_entry, 0);
+    assert_int_equal(stats_of(c).n_failed, 0);
+    ask(&again);
+    assert_int_equal(again.wait.next, GRAMMAR_COMPILE);
+    again.wait.left = true; /* left before its turn */
+    again.may_compile = true;
+    ask(&again);
+    assert_int_equal(again.err, FATHOM_ECANCEL);
+    grammar_cache_check(c);
+    grammar_cache_destroy(c);
+}
+
+static void a_compilation_ends_in_time(void **state)
+{
+    (void)state;
+    struct grammar_cache *c = open_cache(1 << 24);
+    struct wanting w = {.c = c, .pattern = heavy};
+    begin_compiling(&w);
+    grammar_cache_tick(c, clock_now_us());
+    assert_true(is_compiling(c));
+    grammar_cache_tick(c, clock_now_us() + (uint64_t)LIMIT_GRAMMAR_COMPILE_MS * 1000);
+    (void)pthread_join(w.thread, NULL);
+    assert_int_equal(w.err, FATHOM_EBUSY);
+    assert_non_null(strstr(w.diag.text, "in 20 s: the machine is too busy"));
+    assert_int_equal(stats_of(c).n_entry, 0);
+    grammar_cache_destroy(c);
+}
+
+static void a_stopped_cache_compiles_nothing(void **state)
+{
+    (void)state;
+    struct grammar_cache *c = open_cache(1 << 24);
+    struct wanting w = {.c = c, .pattern = heavy}, late = {.c = c, .pattern = "a"};
+    begin_compiling(&w);
+    grammar_cache_stop(c);
+    (void)pthread_join(w.thread, NULL);
+    assert_int_equal(w.err, FATHOM_ECANCEL);
+    late.may_compile = true;
+    ask(&late);
+    assert_int_equal(late.err, FATHOM_ECANCEL);
     grammar_cache_destroy(c);
 }
 
@@ -200,7 +325,8 @@ static void survives_failing_allocations(void **state)
         struct grammar_cache *c = open_cache(1 << 20);
         struct grammar *g;
         mem_fail_after(n);
-        fathom_err err = grammar_cache_get(c, &a, &o, &g, NULL);
+        struct grammar_wait wait = {0};
+        fathom_err err = grammar_cache_get(c, &a, &o, true, &wait, &g, NULL);
         hit = mem_fail_hit();
         mem_fail_after(-1);
         /* giving memory back may fail without harm; want of memory is not remembered */
@@ -293,7 +419,10 @@ int main(void)
         cmocka_unit_test(failures_are_remembered),
         cmocka_unit_test(the_least_recently_used_go),
         cmocka_unit_test(long_texts_are_refused),
-        cmocka_unit_test(one_thread_compiles_for_all),
+        cmocka_unit_test(one_compiles_and_others_wait_without_a_thread),
+        cmocka_unit_test(a_compilation_that_nobody_wants_ends),
+        cmocka_unit_test(a_compilation_ends_in_time),
+        cmocka_unit_test(a_stopped_cache_compiles_nothing),
         cmocka_unit_test(survives_failing_allocations),
         cmocka_unit_test(a_small_vocabulary_cannot_be_masked),
         cmocka_unit_test(a_grammar_is_a_constraint),

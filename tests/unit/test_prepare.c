@@ -119,9 +119,12 @@ static bool prepare_without(enum api_kind api, const char *body, long n, long *n
 {
     struct job *job = make_job(api, body);
     mem_fail_after(n);
-    job_prepare(job);
+    if (job_prepare(job, WORK_PREPARE) == WORK_TO_COMPILE) {
+        assert_int_equal(job_prepare(job, WORK_COMPILE), WORK_DONE);
+    }
     bool hit = mem_fail_hit();
     mem_fail_after(-1);
+    job_release(job); /* the workers' */
     wait_for_end(job);
     if (hit && job->error.status == 0) ++*n_spare;
     if (job->error.status != 0 && !(hit && job->error.status == 500)) {

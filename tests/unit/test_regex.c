@@ -121,8 +121,8 @@ static void check_pattern(const char *pattern, uint64_t *rng)
     struct dfa full, search;
     fathom_diag d = {""};
     size_t n = strlen(pattern);
-    if (regex_compile(&full, pattern, n, REGEX_FULL, &d)) fail_msg("%s: %s", pattern, d.text);
-    assert_int_equal(regex_compile(&search, pattern, n, REGEX_SEARCH, &d), FATHOM_OK);
+    if (regex_compile(&full, pattern, n, REGEX_FULL, NULL, &d)) fail_msg("%s: %s", pattern, d.text);
+    assert_int_equal(regex_compile(&search, pattern, n, REGEX_SEARCH, NULL, &d), FATHOM_OK);
     to_pcre(pattern, theirs, sizeof theirs);
     for (int i = 0; i < 400; i++) {
         size_t n_text = random_text(text, rng);
@@ -170,7 +170,7 @@ static void refused(const char *pattern, fathom_err want, const char *why)
 {
     struct dfa out;
     fathom_diag d = {""};
-    fathom_err err = regex_compile(&out, pattern, strlen(pattern), REGEX_FULL, &d);
+    fathom_err err = regex_compile(&out, pattern, strlen(pattern), REGEX_FULL, NULL, &d);
     if (err != want || !strstr(d.text, why)) fail_msg("%s: %d %s", pattern, err, d.text);
     assert_null(out.edges);
 }
@@ -221,7 +221,7 @@ static void survives_failing_allocations(void **state)
     for (long n = 0;; n++) {
         struct dfa out;
         mem_fail_after(n);
-        fathom_err err = regex_compile(&out, pattern, strlen(pattern), REGEX_SEARCH, NULL);
+        fathom_err err = regex_compile(&out, pattern, strlen(pattern), REGEX_SEARCH, NULL, NULL);
         bool hit = mem_fail_hit();
         mem_fail_after(-1);
         if (!hit) {

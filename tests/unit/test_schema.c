@@ -54,6 +54,30 @@ static const struct refusal refusals[] = {
      FATHOM_EUNSUPPORTED, "\"unevaluatedProperties\" is not supported in a schema that others"},
     {"{\"prefixItems\": [{}], \"anyOf\": [{\"items\": {}, \"unevaluatedItems\": false}]}",
      FATHOM_EUNSUPPORTED, "\"unevaluatedItems\" is not supported in a schema that others"},
+    {"{\"type\": \"object\", \"properties\": {\"p\": {}}, \"$ref\": \"#/$defs/a\", \"$defs\": "
+     "{\"a\": "
+     "{\"unevaluatedProperties\": false}}}",
+     FATHOM_EUNSUPPORTED, "\"unevaluatedProperties\" is not supported in a schema that others"},
+    {"{\"$ref\": \"#/$defs/a\", \"properties\": {\"p\": {}}, \"$defs\": {\"a\": "
+     "{\"unevaluatedProperties\": false}}}",
+     FATHOM_EUNSUPPORTED, "\"unevaluatedProperties\" is not supported in a schema that others"},
+    {"{\"type\": \"object\", \"allOf\": [{\"properties\": {\"a\": {}}, \"unevaluatedProperties\": "
+     "true}, {\"unevaluatedProperties\": false}]}",
+     FATHOM_EUNSUPPORTED, "\"unevaluatedProperties\" is not supported in a schema that others"},
+    {"{\"type\": \"object\", \"allOf\": [{\"unevaluatedProperties\": false}, {\"properties\": "
+     "{\"a\": {}}, \"unevaluatedProperties\": true}]}",
+     FATHOM_EUNSUPPORTED, "\"unevaluatedProperties\" is not supported in a schema that others"},
+    {"{\"type\": \"object\", \"properties\": {\"a\": {}}, \"allOf\": [{\"unevaluatedProperties\": "
+     "false}], \"unevaluatedProperties\": true}",
+     FATHOM_EUNSUPPORTED, "\"unevaluatedProperties\" is not supported in a schema that others"},
+    {"{\"anyOf\": [{\"unevaluatedProperties\": false}, {}], \"properties\": {\"a\": {}}}",
+     FATHOM_EUNSUPPORTED, "\"unevaluatedProperties\" is not supported in a schema that others"},
+    {"{\"type\": \"array\", \"allOf\": [{\"prefixItems\": [true]}, {\"unevaluatedItems\": false}]}",
+     FATHOM_EUNSUPPORTED, "\"unevaluatedItems\" is not supported in a schema that others"},
+    {"{\"type\": \"array\", \"allOf\": [{\"unevaluatedItems\": false}, {\"prefixItems\": [true]}]}",
+     FATHOM_EUNSUPPORTED, "\"unevaluatedItems\" is not supported in a schema that others"},
+    {"{\"type\": \"object\", \"required\": [\"a\"], \"maxProperties\": 0}", FATHOM_EINVAL,
+     "nothing satisfies"},
     {"{\"type\": \"number\", \"multipleOf\": 0.123456789}", FATHOM_EUNSUPPORTED, "\"multipleOf\""},
     {"{\"type\": \"number\", \"minimum\": 1e-30}", FATHOM_EUNSUPPORTED, "\"minimum\""},
     {"{\"type\": \"number\", \"multipleOf\": 0}", FATHOM_EINVAL, "a number above 0"},

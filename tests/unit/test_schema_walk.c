@@ -171,6 +171,98 @@ static void test_rollback(void **state)
     json_decref(cases);
 }
 
+/* ---- random schemas ---------------------------------------------------------------------- */
+
+/* A value from a list of JSON texts. */
+static void set_one_of(json_t *schema, const char *key, uint64_t *rng, const char *const *texts,
+                       size_t n)
+{
+    json_t *value = json_tree_of(texts[rng_below(rng, n)]);
+    assert_int_equal(json_object_set_new(schema, key, value), 0);
+}
+
+/* Keywords whose scopes meet: members or items, what is left of them, counts, and schemas joined to
+ * one another in every way. */
+static json_t *random_schema(uint64_t *rng, bool array, int depth)
+{
+    static const char *const members[] = {
+        "{\"a\":{\"type\":\"integer\"}}",
+        "{\"a\":{\"type\":\"null\"},\"b\":{\"type\":\"integer\"}}", "{\"b\":{\"enum\":[1,\"x\"]}}",
+        "{\"c\":{\"type\":\"boolean\"}}", "{}"};
+    static const char *const rest[] = {"true", "false", "{\"type\":\"integer\"}", "false"};
+    static const char *const prefix[] = {"[{\"type\":\"integer\"}]", "[true]",
+                                         "[{\"enum\":[1,\"x\"]},{\"type\":\"null\"}]"};
+    static const char *const counts[] = {"0", "1", "2", "3"};
+    static const char *const refs[] = {"\"#/$defs/p\"", "\"#/$defs/q\""};
+    json_t *schema = json_object();
+    for (int i = 0; i < 3; i++) {
+        uint64_t what = rng_below(rng, 12);
+        if (what < 3) {
+            set_one_of(schema, array ? "prefixItems" : "properties", rng, array ? prefix : members,
+                       array ? 3 : 5);
+        } else if (what == 3) {
+            set_one_of(schema, array ? "items" : "additionalProperties", rng, rest, 4);
+        } else if (what < 7) {
+            set_one_of(schema, array ? "unevaluatedItems" : "unevaluatedProperties", rng, rest, 4);
+        } else if (what == 7) {
+            set_one_of(schema, array ? "maxItems" : "maxProperties", rng, counts, 4);
+        } else if (what == 8 && depth < 3) {
+            set_one_of(schema, "$ref", rng, refs, 2);
+        } else if (depth < 2) {
+            json_t *group = json_array();
+            for (uint64_t k = rng_below(rng, 2) + 1; k > 0; k--) {
+                json_array_append_new(group, random_schema(rng, array, depth + 1));
+            }
+            json_object_set_new(schema, what < 11 ? "allOf" : "anyOf", group);
+        }
+    }
+    return schema;
+}
+
+/* What is compiled never writes what the schema forbids; what cannot be is refused in clear. */
+static void test_random_scopes(void **state)
+{
+    const struct grammar_data *g = *state;
+    uint64_t rng = 4711;
+    int n_compiled = 0, n_refused = 0, n_judged = 0;
+    for (int i = 0; i < 1500; i++) {
+        bool array = i % 3 == 0;
+        json_t *schema = random_schema(&rng, array, 0);
+        json_t *defs = json_pack("{s:o,s:o}", "p", random_schema(&rng, array, 3), "q",
+                                 random_schema(&rng, array, 3));
+        struct grammar *grammar = NULL;
+        struct buf shown = {0};
+        fathom_diag d = {""};
+        json_object_set_new(schema, "$defs", defs);
+        json_object_set_new(schema, "type", json_string(array ? "array" : "object"));
+        assert_int_equal(json_write(&shown, schema), FATHOM_OK);
+        fathom_err err = grammar_from_schema(&grammar, g->v, schema, NULL, &d);
+        n_compiled += !err;
+        n_refused += strstr(d.text, "in a schema that others are joined to") != NULL;
+        if (err == FATHOM_OK || err == FATHOM_EUNSUPPORTED || strstr(d.text, "nothing satisfies")) {
+            for (int k = 0; k < 6 && !err; k++) {
+                struct buf text = {0};
+                fathom_diag ignored = {""};
+                json_t *value = NULL;
+                walk(g, grammar, &rng, (uint32_t)rng_below(&rng, 30), &text);
+                (void)json_read_strict(text.data, text.len, "walk", &value, &ignored);
+                if (value && !json_check(schema, schema, value)) {
+                    fail_msg("%s writes %s", buf_str(&shown), buf_str(&text));
+                }
+                n_judged += value != NULL;
+                json_decref(value);
+                buf_free(&text);
+            }
+        } else {
+            fail_msg("%s: %s", buf_str(&shown), d.text);
+        }
+        buf_free(&shown);
+        grammar_release(grammar);
+        json_decref(schema);
+    }
+    assert_true(n_compiled > 500 && n_refused > 50 && n_judged > 3000);
+}
+
 static void print_walks(void **state)
 {
     const struct grammar_data *g = *state;
@@ -198,7 +290,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_documents),
                                        cmocka_unit_test(test_walks), cmocka_unit_test(test_masks),
-                                       cmocka_unit_test(test_rollback)};
+                                       cmocka_unit_test(test_rollback),
+                                       cmocka_unit_test(test_random_scopes)};
     const struct CMUnitTest printing[] = {cmocka_unit_test(print_walks)};
     if (getenv("SCHEMA_WALKS"))
         return cmocka_run_group_tests(printing, grammar_data_set_up_pilot, grammar_data_tear_down);
