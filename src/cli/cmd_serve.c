@@ -12,6 +12,7 @@
 #include "base/os.h"
 #include "cli/cli.h"
 #include "cli/signals.h"
+#include "server/key_ring.h"
 #include "server/server.h"
 
 /* Options, and the texts that they point into. */
@@ -20,6 +21,7 @@ struct serve_setup {
     struct buf certificate, key, client_ca; /* PEM */
     struct buf key_file;                    /* its lines, each ended by NUL */
     const char **api_keys;
+    const char **key_tenants;
 };
 
 static fathom_err read_file(struct buf *out, const char *path, fathom_diag *d)
@@ -62,21 +64,37 @@ static fathom_err read_tls(struct serve_setup *p, const struct settings *s, fath
 
 /* ---- keys ---------------------------------------------------------------------------------- */
 
-/* Cuts the file into lines without white space around, in place; returns how many are keys. */
-static size_t cut_lines(struct buf *file, const char **keys)
+/* The next word of a line, ended in place; NULL: none. */
+static char *next_word(char **line)
 {
-    size_t n = 0;
+    char *word = *line + strspn(*line, " \t\r");
+    if (!*word) return NULL;
+    *line = word + strcspn(word, " \t\r");
+    if (**line) *(*line)++ = '\0';
+    return word;
+}
+
+/* Cuts the file into its words, in place: KEY, or KEY TENANT. */
+static fathom_err cut_lines(struct serve_setup *p, const char *path, size_t *n_key, fathom_diag *d)
+{
     char *next;
-    for (char *line = file->data; line; line = next) {
+    size_t number = 1;
+    for (char *line = p->key_file.data; line; line = next, number++) {
         next = strchr(line, '\n');
         if (next) *next++ = '\0';
-        while (*line == ' ' || *line == '\t') line++;
-        size_t len = strlen(line);
-        while (len && strchr(" \t\r", line[len - 1])) line[--len] = '\0';
-        if (len == 0 || line[0] == '#') continue;
-        keys[n++] = line;
+        char *key = next_word(&line);
+        if (!key || key[0] == '#') continue;
+        char *tenant = next_word(&line);
+        if (tenant && next_word(&line)) {
+            FAIL(d, FATHOM_EINVAL,
+                 "--api-key-file %s, line %zu: more than two words, needed is a key, or a key and "
+                 "the name of its tenant",
+                 path, number);
+        }
+        p->api_keys[*n_key] = key;
+        p->key_tenants[(*n_key)++] = tenant;
     }
-    return n;
+    return FATHOM_OK;
 }
 
 static size_t count_lines(const struct buf *file)
@@ -90,23 +108,23 @@ static fathom_err read_keys(struct serve_setup *p, const struct settings *s, fat
 {
     size_t n = s->api_key.n;
     if (s->api_key_file) TRY(read_file(&p->key_file, s->api_key_file, d));
-    p->api_keys = mem_calloc(n + count_lines(&p->key_file), sizeof *p->api_keys);
-    if (!p->api_keys) FAIL(d, FATHOM_ENOMEM, "out of memory for the API keys");
-    for (size_t i = 0; i < n; i++) {
-        p->api_keys[i] = s->api_key.items[i];
-        if (!*p->api_keys[i]) FAIL(d, FATHOM_EINVAL, "--api-key: a key is empty");
-    }
+    size_t n_most = n + count_lines(&p->key_file);
+    p->api_keys = mem_calloc(n_most, sizeof *p->api_keys);
+    p->key_tenants = mem_calloc(n_most, sizeof *p->key_tenants);
+    if (!p->api_keys || !p->key_tenants) FAIL(d, FATHOM_ENOMEM, "out of memory for the API keys");
+    for (size_t i = 0; i < n; i++) p->api_keys[i] = s->api_key.items[i];
     if (s->api_key_file) {
-        size_t n_line = cut_lines(&p->key_file, p->api_keys + n);
-        if (n_line == 0) {
+        TRY(cut_lines(p, s->api_key_file, &n, d));
+        if (n == s->api_key.n) {
             FAIL(d, FATHOM_EINVAL, "--api-key-file %s holds no key, needed is one a line",
                  s->api_key_file);
         }
-        n += n_line;
     }
     p->options.api_keys = p->api_keys;
+    p->options.key_tenants = p->key_tenants;
     p->options.n_api_key = n;
-    return FATHOM_OK;
+    const struct key_list list = {p->api_keys, p->key_tenants, n};
+    return key_list_check(&list, d);
 }
 
 /* ---- all options ----------------------------------------------------------------------------- */
@@ -120,6 +138,9 @@ static void fill_options(struct server_options *o, const struct invocation *v)
     o->root_path = s->root_path;
     o->admin_socket = s->admin_socket;
     o->open_metrics = s->open_metrics;
+    o->prefix_sharing = strcmp(s->prefix_cache_sharing, "key") == 0   ? PREFIXES_BY_KEY
+                        : strcmp(s->prefix_cache_sharing, "all") == 0 ? PREFIXES_ALL
+                                                                      : PREFIXES_AUTO;
     o->tokenizer_info = s->tokenizer_info;
     o->model_names = s->served_model_name.n ? s->served_model_name.items : &v->model->name;
     o->n_model_name = s->served_model_name.n ? s->served_model_name.n : 1;
@@ -162,6 +183,7 @@ static void free_setup(struct serve_setup *p)
     buf_free(&p->client_ca);
     buf_free(&p->key_file);
     mem_free(p->api_keys);
+    mem_free(p->key_tenants);
     memset(p, 0, sizeof *p);
 }
 

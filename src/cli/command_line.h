@@ -161,6 +161,7 @@ struct settings {
     const char *uds;       /* NULL: host and port */
     const char *root_path; /* NULL: none; so is everything down to ssl_cert_reqs */
     const char *api_key_file;
+    const char *prefix_cache_sharing;
     const char *admin_socket;
     const char *ssl_certfile;
     const char *ssl_keyfile;

@@ -8,7 +8,7 @@
 
 extern char **environ;
 
-/* A variable that is set to nothing counts as unset. */
+/* A variable that is set to nothing counts as unset, unless it is a secret. */
 static const char *variable(const char *name)
 {
     const char *value = getenv(name);
@@ -25,6 +25,12 @@ static const char *level_text(char out[ENVIRONMENT_LEVEL_BYTES], const char *val
     return out;
 }
 
+/* A secret that is set to nothing was meant: it is passed on to be refused. */
+static const char *secret(const char *name)
+{
+    return getenv(name);
+}
+
 static void add(struct environment *e, const char *name, const char *option, const char *value)
 {
     if (!value || e->n_variable == ENVIRONMENT_VARIABLES_MAX) return;
@@ -39,7 +45,9 @@ static void add_option(struct environment *e, const struct option *o)
     for (int i = 0; i < n && i < ENVIRONMENT_NAME_BYTES; i++) {
         name[i] = (char)(name[i] == '-' ? '_' : toupper((unsigned char)name[i]));
     }
-    if (n < ENVIRONMENT_NAME_BYTES) add(e, name, o->name, variable(name));
+    if (n < ENVIRONMENT_NAME_BYTES) {
+        add(e, name, o->name, o->secret ? secret(name) : variable(name));
+    }
 }
 
 /* "" when it does not fit. */
@@ -63,7 +71,7 @@ void environment_read(struct environment *e)
     if (state) join(e->history, state, "/fathom/history");
     const char *level = variable("VLLM_LOGGING_LEVEL");
     if (level) add(e, "VLLM_LOGGING_LEVEL", "log-level", level_text(e->level, level));
-    add(e, "VLLM_API_KEY", "api-key", variable("VLLM_API_KEY"));
+    add(e, "VLLM_API_KEY", "api-key", secret("VLLM_API_KEY"));
     for (size_t i = 0; i < option_table_n; i++) add_option(e, &option_table[i]);
     e->api_key = variable("OPENAI_API_KEY");
     if (!e->api_key) e->api_key = variable("FATHOM_API_KEY");

@@ -62,6 +62,13 @@ static fathom_err take_key(struct option_walk *w, const char *key, const json_t 
         strcmp(o->name, "config") == 0) {
         FAIL(w->diag, FATHOM_EINVAL, "\"%s\" cannot stand in a file of options", key);
     }
+    bool nothing = json_is_null(value) || (json_is_array(value) && json_array_size(value) == 0);
+    if (o->secret && nothing) {
+        FAIL(w->diag, FATHOM_EINVAL,
+             "%s holds nothing: whoever gives keys wants the server closed; give one, or leave the "
+             "line out",
+             o->name);
+    }
     if (json_is_null(value)) return FATHOM_OK;
     if (o->kind == OPTION_FLAG) return take_flag(w, o, value);
     if (o->kind == OPTION_LIST) return take_list(w, o, value);

@@ -235,14 +235,13 @@ const struct option option_table[] = {
      .kind = OPTION_COUNT, .lo = 1, .hi = 1 << 20, .group = GROUP_SERVER,
      .commands = SERVE | ON(DOCTOR), .field = FIELD(max_connections), USE},
     {"max-stored-responses", NULL, "N", "4096",
-     "responses of /v1/responses that are kept, to be gone on from and told again; the oldest "
-     "leave; 0: none",
+     "responses of /v1/responses that are kept, to be gone on from and told again; the oldest of "
+     "the key that has most leave; 0: none",
      .kind = OPTION_COUNT, .hi = 1 << 20, .group = GROUP_SERVER, .commands = SERVE,
      .field = FIELD(max_stored_responses), USE},
     {"max-stored-response-bytes", NULL, "BYTES", "268435456",
-     "memory that they may take together; the oldest leave", .kind = OPTION_COUNT, .lo = 1,
-     .hi = 1e15, .group = GROUP_SERVER, .commands = SERVE,
-     .field = FIELD(max_stored_response_bytes), USE},
+     "memory that they may take together; likewise", .kind = OPTION_COUNT, .lo = 1, .hi = 1e15,
+     .group = GROUP_SERVER, .commands = SERVE, .field = FIELD(max_stored_response_bytes), USE},
     {"stored-response-ttl", NULL, "SECONDS", "86400", "how long one is kept", .kind = OPTION_NUMBER,
      .lo = 1, .hi = 1e9, .group = GROUP_SERVER, .commands = SERVE,
      .field = FIELD(stored_response_ttl), USE},
@@ -260,11 +259,20 @@ const struct option option_table[] = {
 
     /* ---- who may ask ---- */
     {"api-key", NULL, "KEY...", NULL,
-     "keys of which a request must bring one as a bearer token; probes need none",
-     .kind = OPTION_LIST, .group = GROUP_SECURITY, .commands = SERVE, .field = FIELD(api_key), USE},
+     "keys of which a request must bring one as a bearer token; probes need none; given again, it "
+     "adds",
+     .kind = OPTION_LIST, .secret = true, .group = GROUP_SECURITY, .commands = SERVE,
+     .field = FIELD(api_key), USE},
     {"api-key-file", NULL, "FILE", NULL,
-     "more keys, one a line; lines that begin with # do not count", .kind = OPTION_TEXT,
-     .group = GROUP_SECURITY, .commands = SERVE, .field = FIELD(api_key_file), USE},
+     "more keys, one a line, each with the name of its tenant behind it or without: keys of one "
+     "tenant take turns as one; lines that begin with # do not count",
+     .kind = OPTION_TEXT, .group = GROUP_SECURITY, .commands = SERVE, .field = FIELD(api_key_file),
+     USE},
+    {"prefix-cache-sharing", NULL, "WHO", "auto",
+     "who finds whose cached prompts: all: requests of every key; key: of the same key, or tenant "
+     "of --api-key-file; auto: key where there are several, else all",
+     .kind = OPTION_CHOICE, .choices = "auto|all|key", .group = GROUP_SECURITY, .commands = SERVE,
+     .field = FIELD(prefix_cache_sharing), USE},
     {"enable-tokenizer-info-endpoint", NULL, NULL, NULL,
      "GET /tokenizer_info shows the checkpoint's tokenizer_config.json", .kind = OPTION_FLAG,
      .group = GROUP_SECURITY, .commands = SERVE, .field = FIELD(tokenizer_info), USE},

@@ -64,7 +64,8 @@ static fathom_err needs_value(const struct option_walk *w, const struct option *
 static fathom_err take_list(struct option_walk *w, struct cursor *c, const struct option *o,
                             const char *value)
 {
-    option_clear(w->settings, o);
+    if (!o->secret || !w->secret_given) option_clear(w->settings, o);
+    w->secret_given |= o->secret;
     if (value) return option_set(w, o, value);
     if (!has_value(c)) return needs_value(w, o);
     while (has_value(c)) TRY(option_set(w, o, c->argv[c->next++]));

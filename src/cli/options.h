@@ -108,6 +108,7 @@ struct option {
     enum option_kind kind;
     enum option_answer answer;
     enum option_group group;
+    bool secret;       /* a list of secrets: a second one adds, and an empty one is refused */
     unsigned commands; /* bit 1 << enum command */
     int field;         /* offset in struct settings, or NO_FIELD */
 };

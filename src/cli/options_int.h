@@ -14,6 +14,7 @@ struct option_walk {
     struct buf *notes;
     fathom_diag *diag;
     unsigned n_refused;
+    bool secret_given; /* a list of secrets stands on the command line: the next one adds */
 };
 
 /* What an argument names. */

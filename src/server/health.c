@@ -75,12 +75,9 @@ static fathom_err check_live(struct health *h, fathom_stats *stats, struct api_e
 
 static fathom_err write_body(struct health *h, const fathom_stats *stats, struct buf *body)
 {
-    return buf_printf(body,
-                      "{\"status\":\"%s\",\"running\":%u,\"waiting\":%u,\"steps\":%llu,"
-                      "\"pages_free\":%u,\"pages\":%u}",
+    return buf_printf(body, "{\"status\":\"%s\",\"running\":%u,\"waiting\":%u}",
                       atomic_load(&h->state->draining) ? "draining" : "ok", stats->n_running,
-                      stats->n_waiting, (unsigned long long)stats->n_step, stats->n_page_free,
-                      stats->n_page);
+                      stats->n_waiting);
 }
 
 fathom_err health_tell_live(struct health *h, struct buf *body, struct api_error *e)

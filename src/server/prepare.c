@@ -362,7 +362,8 @@ static fathom_err submit_choice(struct job *job, size_t i)
     fathom_request r = {.prompt = prompt->ids,
                         .n_prompt = (uint32_t)prompt->n,
                         .sampling = job->request.sampling,
-                        .cache_salt = job->request.cache_salt,
+                        .cache_salt =
+                            served_salt(job->jobs->served, job->tenant, job->request.cache_salt),
                         .priority = job->request.priority,
                         .tenant = job->tenant,
                         .user = choice};

@@ -2,7 +2,8 @@
  *
  * Invariants (response_store_check): the list of age runs from the oldest to the newest and holds
  * the listed links. Each listed link is in the bucket of its id. n_holder of a link counts the
- * list, the links after it and its holders. `bytes` sums all links, listed or not.
+ * list, the links after it and its holders. `bytes` sums all links, listed or not; of an owner, its
+ * own. An owner is there while it has a link, and what a link goes on from is of the same owner.
  */
 #include "server/response_store.h"
 
@@ -16,6 +17,14 @@
 #include "base/rng.h"
 
 enum { ID_BYTES = 48 };
+
+/* What one tenant keeps. */
+struct owner {
+    uint32_t tenant;
+    size_t n_listed;
+    size_t n_link;
+    size_t bytes;
+};
 
 struct response_link {
     struct response_link *previous;       /* held */
@@ -38,6 +47,8 @@ struct response_store {
     size_t n_listed;
     size_t n_link;
     size_t bytes;
+    struct owner *owners; /* in no order */
+    size_t n_owner, owner_cap;
     size_t n_bucket; /* a power of two */
     struct response_link *buckets[];
 };
@@ -52,6 +63,41 @@ static struct response_link **bucket_of(struct response_store *s, const char *id
     uint64_t h = 0;
     for (; *id; id++) h = rng_hash(h ^ (unsigned char)*id);
     return &s->buckets[h & (s->n_bucket - 1)];
+}
+
+/* ---- owners -------------------------------------------------------------------------------- */
+
+static struct owner *owner_of(const struct response_store *s, uint32_t tenant)
+{
+    for (size_t i = 0; i < s->n_owner; i++) {
+        if (s->owners[i].tenant == tenant) return &s->owners[i];
+    }
+    return NULL;
+}
+
+static fathom_err make_owner(struct response_store *s, uint32_t tenant)
+{
+    if (owner_of(s, tenant)) return FATHOM_OK;
+    TRY(mem_grow(&s->owners, &s->owner_cap, s->n_owner + 1, sizeof s->owners[0]));
+    s->owners[s->n_owner++] = (struct owner){.tenant = tenant};
+    return FATHOM_OK;
+}
+
+static void drop_idle_owner(struct response_store *s, struct owner *o)
+{
+    if (o->n_link == 0) *o = s->owners[--s->n_owner];
+}
+
+/* The one with a listed link that has most: of bytes, or of listed links. */
+static const struct owner *greatest_owner(const struct response_store *s, bool of_bytes)
+{
+    const struct owner *most = NULL;
+    for (size_t i = 0; i < s->n_owner; i++) {
+        const struct owner *o = &s->owners[i];
+        if (o->n_listed == 0) continue;
+        if (!most || (of_bytes ? o->bytes > most->bytes : o->n_listed > most->n_listed)) most = o;
+    }
+    return most;
 }
 
 /* ---- life ---------------------------------------------------------------------------------- */
@@ -81,8 +127,13 @@ static void let_go(struct response_store *s, struct response_link *l)
 {
     while (l && --l->n_holder == 0) {
         struct response_link *previous = l->previous;
+        struct owner *o = owner_of(s, l->tenant);
+        ASSERT(o && o->n_link > 0 && o->bytes >= link_bytes(l));
         s->bytes -= link_bytes(l);
         s->n_link--;
+        o->bytes -= link_bytes(l);
+        o->n_link--;
+        drop_idle_owner(s, o);
         free_link(l);
         l = previous;
     }
@@ -103,6 +154,7 @@ static void unlist(struct response_store *s, struct response_link *l)
         s->newest = l->older;
     l->listed = false;
     s->n_listed--;
+    owner_of(s, l->tenant)->n_listed--;
     let_go(s, l);
 }
 
@@ -110,7 +162,8 @@ void response_store_destroy(struct response_store *s)
 {
     if (!s) return;
     while (s->oldest) unlist(s, s->oldest);
-    ASSERT(s->n_link == 0);
+    ASSERT(s->n_link == 0 && s->n_owner == 0);
+    mem_free(s->owners);
     (void)pthread_mutex_destroy(&s->lock);
     mem_free(s);
 }
@@ -130,10 +183,18 @@ static size_t conversation_bytes(const struct response_link *l)
     return n;
 }
 
+static void unlist_oldest_of(struct response_store *s, uint32_t tenant)
+{
+    struct response_link *l = s->oldest;
+    while (l && l->tenant != tenant) l = l->newer;
+    ASSERT(l); /* the tenant has a listed link */
+    unlist(s, l);
+}
+
 static void make_room(struct response_store *s)
 {
     while (s->oldest && (s->n_listed > s->limits.max || s->bytes > s->limits.bytes)) {
-        unlist(s, s->oldest);
+        unlist_oldest_of(s, greatest_owner(s, s->n_listed <= s->limits.max)->tenant);
     }
 }
 
@@ -161,6 +222,10 @@ static void list_link(struct response_store *s, struct response_link *l)
     s->n_listed++;
     s->n_link++;
     s->bytes += link_bytes(l);
+    struct owner *o = owner_of(s, l->tenant);
+    o->n_listed++;
+    o->n_link++;
+    o->bytes += link_bytes(l);
 }
 
 fathom_err response_store_put(struct response_store *s, struct response_record *r, uint64_t now_us)
@@ -182,7 +247,8 @@ fathom_err response_store_put(struct response_store *s, struct response_record *
     r->items = r->body = (struct buf){0};
     (void)pthread_mutex_lock(&s->lock);
     l->previous = r->previous;
-    if (conversation_bytes(l) > s->limits.bytes) {
+    fathom_err err = FATHOM_OK;
+    if (conversation_bytes(l) > s->limits.bytes || (err = make_owner(s, l->tenant))) {
         free_link(l);
     } else {
         if (l->previous) l->previous->n_holder++;
@@ -192,7 +258,7 @@ fathom_err response_store_put(struct response_store *s, struct response_record *
         make_room(s);
     }
     (void)pthread_mutex_unlock(&s->lock);
-    return FATHOM_OK;
+    return err;
 }
 
 struct response_link *response_store_hold(struct response_store *s, const char *id, uint32_t tenant,
@@ -278,8 +344,18 @@ void response_store_check(struct response_store *s)
         ASSERT(l->listed && l->older == before && l->n_holder >= 1);
         ASSERT(!before || before->put_us <= l->put_us);
         ASSERT(find(s, l->id, l->tenant) == l);
+        ASSERT(!l->previous || l->previous->tenant == l->tenant);
         n++;
     }
+    size_t n_listed = 0, n_link = 0, bytes = 0;
+    for (size_t i = 0; i < s->n_owner; i++) {
+        const struct owner *o = &s->owners[i];
+        ASSERT(o->n_link > 0 && o->n_listed <= o->n_link && owner_of(s, o->tenant) == o);
+        n_listed += o->n_listed;
+        n_link += o->n_link;
+        bytes += o->bytes;
+    }
+    ASSERT(n_listed == s->n_listed && n_link == s->n_link && bytes == s->bytes);
     ASSERT(s->newest == before && n == s->n_listed && n <= s->n_link && n <= s->limits.max);
     (void)pthread_mutex_unlock(&s->lock);
 }

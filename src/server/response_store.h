@@ -6,6 +6,9 @@
  *
  *   (put) --> LISTED --drop | too old | bounds--> UNLISTED --last holder gone--> (freed)
  *
+ * The bounds hold for all tenants together, and who makes room is the tenant that has most: with n
+ * tenants none loses a response while it keeps no more than the n-th part.
+ *
  * Any thread may call. The content of a link does not change, so its holders read it without the
  * lock.
  */
@@ -41,7 +44,8 @@ struct response_record {
     size_t output_at, n_output;     /* bytes of body: the array of its output items */
 };
 
-/* response_store_put - keep a response; the oldest leave when there is no room
+/* response_store_put - keep a response; when there is no room, the oldest of the tenant that has
+ * most of what is scarce leave
  *
  * Edge    one that is larger than all the room there is, with what it goes on from, is not kept.
  * Errors  ENOMEM; the buffers are released then. */

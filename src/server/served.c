@@ -7,6 +7,8 @@
 #include "base/fail.h"
 #include "base/json.h"
 #include "base/limits.h"
+#include "base/rng.h"
+#include "server/key_ring.h"
 
 static void set_default(uint32_t *value, uint32_t fallback)
 {
@@ -84,5 +86,24 @@ fathom_err served_open(struct served *out, const struct server_options *o, fatho
                            .created = clock_unix_s()};
     fill_options(&out->o, out->info);
     out->max_prompt_bytes = prompt_bytes(out);
+    TRY(key_ring_create(&out->keys, &(struct key_list){o->api_keys, o->key_tenants, o->n_api_key},
+                        d));
     return read_add_bos(out, d);
+}
+
+void served_close(struct served *s)
+{
+    key_ring_destroy(s->keys);
+    s->keys = NULL;
+}
+
+static bool tenants_apart(const struct served *s)
+{
+    if (s->o.prefix_sharing != PREFIXES_AUTO) return s->o.prefix_sharing == PREFIXES_BY_KEY;
+    return key_ring_n_tenant(s->keys) > 1;
+}
+
+uint64_t served_salt(const struct served *s, uint32_t tenant, uint64_t salt)
+{
+    return tenants_apart(s) ? rng_mix(key_ring_salt(s->keys, tenant), 0, salt) : salt;
 }

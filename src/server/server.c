@@ -283,5 +283,6 @@ void server_destroy(struct server *s)
     if (jobs_count(&s->jobs) == 0) response_store_destroy(s->jobs.responses);
     if (s->stop_fd >= 0) (void)close(s->stop_fd);
     jobs_free(&s->jobs);
+    served_close(&s->served);
     mem_free(s);
 }

@@ -18,7 +18,13 @@ struct server_options {
     const char *const *model_names; /* names that requests may use; the first is told in lists */
     size_t n_model_name;            /* >= 1 */
     const char *const *api_keys;    /* any of them is taken; none: no key is needed */
+    const char *const *key_tenants; /* whose each is: struct key_list */
     size_t n_api_key;
+    enum {
+        PREFIXES_AUTO, /* PREFIXES_BY_KEY with several tenants, else PREFIXES_ALL */
+        PREFIXES_ALL,  /* requests of all keys find each other's cached prompts */
+        PREFIXES_BY_KEY,
+    } prefix_sharing;
     bool open_metrics;          /* /metrics needs no key */
     const char *const *origins; /* pages that may ask from a browser; "*": all; none: no CORS */
     size_t n_origin;

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """The pilot model over HTTP: the guides' requests, the evaluation, and clients that come and go.
 
-    tests/e2e/test_pilot.py requests|refusals|evaluation|load|flood path/to/fathom
+    tests/e2e/test_pilot.py requests|refusals|tenants|evaluation|load|flood path/to/fathom
 
 refusals    what the flags about the queue refuse
+tenants     whose cached prompts a key finds
 requests    the four requests of the deployment guides, streamed and not, thinking and not
 evaluation  384 prompts, 16 at a time, greedy, for the bf16 and the fp8 cache: all texts expected
 load        64 streams at once for LOAD_SECONDS (default 10), clients leaving at random; afterwards
@@ -21,6 +22,7 @@ import os
 import random
 import re
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -258,7 +260,7 @@ class Load(unittest.TestCase):
 
     def test_streams_that_come_and_go(self):
         server = Server("--max-model-len", "1024", "--max-num-seqs", "32")
-        before = server.wait_idle()
+        server.wait_idle()
         n_descriptor = server.n_descriptor()
         seconds = float(os.environ.get("LOAD_SECONDS", "10"))
         counts = {"left": 0, "finished": 0}
@@ -279,11 +281,41 @@ class Load(unittest.TestCase):
         self.assertEqual(faults, [])
         self.assertGreater(counts["left"], 0)
         self.assertGreater(counts["finished"], 0)
-        after = server.wait_idle()
-        self.assertEqual(after["pages_free"], before["pages"])
+        server.wait_idle()
+        self.assertEqual(server.metrics()['fathom_pages{state="held"}'], 0)
         server.wait_descriptors(n_descriptor + 1)
         self.assertEqual(server.stop(), 0)
         print(f"load: {counts['finished']} streams finished, {counts['left']} left early")
+
+
+class Tenants(unittest.TestCase):
+    """Whose cached prompts a key finds, which its usage would tell exactly."""
+
+    PROMPT = "One two three four five six seven eight nine ten. " * 20
+
+    def cached(self, server, key):
+        connection = server.connect()
+        connection.request("POST", "/v1/completions",
+                           json.dumps({"prompt": self.PROMPT, "max_tokens": 1}),
+                           {"Authorization": "Bearer " + key})
+        usage = json.loads(connection.getresponse().read())["usage"]
+        connection.close()
+        return usage["prompt_tokens_details"]["cached_tokens"]
+
+    def found(self, *flags):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "keys")
+            with open(path, "w", encoding="utf-8") as f:
+                f.write("a acme\nb acme\nc\n")
+            server = Server("--api-key-file", path, *flags)
+            found = [self.cached(server, key) > 0 for key in ("a", "a", "b", "c", "c")]
+            self.assertEqual(server.stop(), 0)
+        return found
+
+    def test_a_tenant_finds_its_own_unless_all_share(self):
+        self.assertEqual(self.found(), [False, True, True, False, True])
+        self.assertEqual(self.found("--prefix-cache-sharing", "all"),
+                         [False, True, True, True, True])
 
 
 class Flood(unittest.TestCase):
@@ -382,8 +414,8 @@ class Flood(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    CASES = {"requests": Requests, "refusals": Refusals, "evaluation": Evaluation, "load": Load,
-             "flood": Flood}
+    CASES = {"requests": Requests, "refusals": Refusals, "tenants": Tenants,
+             "evaluation": Evaluation, "load": Load, "flood": Flood}
     if len(sys.argv) != 3 or sys.argv[1] not in CASES:
         sys.exit(__doc__)
     Server.path = os.path.abspath(sys.argv[2])

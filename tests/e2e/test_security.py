@@ -123,6 +123,43 @@ class Tls(unittest.TestCase):
 
 
 class Keys(unittest.TestCase):
+    def refused(self, *flags, **variables):
+        done = subprocess.run([Server.path, "serve", "--port", "0", *flags], capture_output=True,
+                              text=True, timeout=HANG_S, check=False,
+                              env={**os.environ, **variables})
+        self.assertIn(done.returncode, (1, 2), done.stdout + done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        return done.stderr
+
+    def test_keys_that_are_nothing_never_open_the_server(self):
+        self.assertIn("API key 1 is empty", self.refused(FATHOM_API_KEY=""))
+        self.assertIn("API key 1 is empty", self.refused(VLLM_API_KEY=""))
+        self.assertIn("API key 2 is empty", self.refused("--api-key", "a", "--api-key", ""))
+        self.assertIn("holds the byte 0x0a", self.refused(FATHOM_API_KEY="key\n"))
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "options.yaml")
+            for text in ("api-key: []\n", "api-key:\n", "api-key: ''\n", "api-key: ['']\n"):
+                with open(path, "w", encoding="utf-8") as f:
+                    f.write(text)
+                self.assertRegex(self.refused("--config", path), "holds nothing|is empty")
+            keys = os.path.join(folder, "keys")
+            with open(keys, "w", encoding="utf-8") as f:
+                f.write("one\ntwo acme corp\n")
+            self.assertIn("line 2: more than two words", self.refused("--api-key-file", keys))
+
+    def test_a_key_that_is_given_again_adds(self):
+        server = Scripted("--api-key", "one", "--api-key", "two", "three")
+        for key, status in (("one", 200), ("two", 200), ("three", 200), ("four", 401)):
+            self.assertEqual(get(server, MODELS, key=key)[0], status)
+        self.assertEqual(stop(server)[0], 0)
+
+    def test_probes_tell_no_more_than_that_it_lives(self):
+        server = Scripted("--api-key", "one")
+        for path in ("/health", "/ready"):
+            self.assertEqual(sorted(json.loads(get(server, path)[1])),
+                             ["running", "status", "waiting"])
+        self.assertEqual(stop(server)[0], 0)
+
     def test_keys_come_from_a_file_too(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "keys")

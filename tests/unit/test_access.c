@@ -12,21 +12,9 @@
 #include "server/http/access.h"
 #include "server/http/access_log.h"
 
-static void a_key_is_any_of_the_keys(void **state)
+static void a_bearer_token_is_what_follows_the_word(void **state)
 {
     (void)state;
-    static const char *const keys[] = {"first", "second"};
-    const struct server_options o = {.api_keys = keys, .n_api_key = 2};
-    uint32_t n = 9;
-    assert_true(access_has_key(&o, "first", &n));
-    assert_int_equal(n, 0);
-    assert_true(access_has_key(&o, "second", &n));
-    assert_int_equal(n, 1);
-    static const char *const bad[] = {NULL, "", "firs", "firstt", "firstfirst", "third"};
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        assert_false(access_has_key(&o, bad[i], &n));
-    }
-    assert_true(access_has_key(&(struct server_options){0}, NULL, &n));
     assert_string_equal(access_bearer("Bearer first"), "first");
     assert_string_equal(access_bearer("bearer   first"), "first");
     assert_string_equal(access_bearer("Bearer "), "");
@@ -128,7 +116,7 @@ static void a_line_of_the_access_log_is_json(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_key_is_any_of_the_keys),
+        cmocka_unit_test(a_bearer_token_is_what_follows_the_word),
         cmocka_unit_test(origins_are_told_when_they_may_ask),
         cmocka_unit_test(a_prefix_of_a_proxy_is_taken_off),
         cmocka_unit_test(ids_of_clients_are_taken_when_they_are_harmless),

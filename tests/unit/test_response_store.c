@@ -252,6 +252,52 @@ static void threads_do_not_disturb_one_another(void **state)
     response_store_destroy(s);
 }
 
+/* Who keeps most makes room; the others lose nothing. */
+static void a_tenant_makes_room_for_itself(void **state)
+{
+    (void)state;
+    struct response_store *s = open_store(6, 1 << 20, 1000);
+    char id[16];
+    put(s, "b0", 1, NULL, 0);
+    put(s, "b1", 1, "b0", 1);
+    for (int i = 0; i < 55; i++) {
+        (void)snprintf(id, sizeof id, "a%d", i);
+        put(s, id, 0, NULL, (uint64_t)i + 2);
+    }
+    assert_true(has(s, "b0", 1, 60) && has(s, "b1", 1, 60));
+    assert_false(has(s, "a50", 0, 60));
+    assert_true(has(s, "a51", 0, 60) && has(s, "a54", 0, 60));
+    for (int i = 2; i < 9; i++) {
+        (void)snprintf(id, sizeof id, "b%d", i);
+        put(s, id, 1, NULL, 60);
+    }
+    assert_int_equal(response_store_count(s).n_listed, 6);
+    assert_true(has(s, "a52", 0, 60) && has(s, "a54", 0, 60)); /* half of the room each */
+    assert_true(has(s, "b6", 1, 60) && has(s, "b8", 1, 60));
+    assert_false(has(s, "a51", 0, 60) || has(s, "b5", 1, 60));
+    response_store_destroy(s);
+}
+
+/* The same for bytes, also where one tenant's few are large. */
+static void bytes_are_made_room_for_by_who_has_most(void **state)
+{
+    (void)state;
+    struct response_store *s = open_store(1000, 64 << 10, 1000);
+    char id[16];
+    for (int i = 0; i < 8; i++) {
+        (void)snprintf(id, sizeof id, "b%d", i);
+        put(s, id, 1, NULL, 0);
+    }
+    for (int i = 0; i < 999; i++) {
+        (void)snprintf(id, sizeof id, "a%d", i);
+        put(s, id, 0, NULL, 1);
+    }
+    assert_true(response_store_count(s).bytes <= 64 << 10);
+    assert_false(has(s, "a0", 0, 1));
+    assert_true(has(s, "b0", 1, 1) && has(s, "b7", 1, 1));
+    response_store_destroy(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -263,6 +309,8 @@ int main(void)
         cmocka_unit_test(who_holds_a_link_keeps_it),
         cmocka_unit_test(each_failing_allocation_is_clean),
         cmocka_unit_test(threads_do_not_disturb_one_another),
+        cmocka_unit_test(a_tenant_makes_room_for_itself),
+        cmocka_unit_test(bytes_are_made_room_for_by_who_has_most),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,31 +6,10 @@
 
 #include "base/fail.h"
 
-static bool same_key(const char *a, const char *b)
-{
-    size_t n = strlen(a), m = strlen(b);
-    unsigned char differ = n != m;
-    for (size_t i = 0; i < n; i++) differ |= (unsigned char)(a[i] ^ b[m ? i % m : 0]);
-    return m && !differ;
-}
-
 const char *access_bearer(const char *authorization)
 {
     if (!authorization || strncasecmp(authorization, "Bearer ", 7) != 0) return NULL;
     return authorization + strspn(authorization + 7, " ") + 7;
-}
-
-bool access_has_key(const struct server_options *o, const char *key, uint32_t *number)
-{
-    *number = 0;
-    if (o->n_api_key == 0) return true;
-    bool ok = false;
-    for (size_t i = 0; key && i < o->n_api_key; i++) {
-        bool same = same_key(key, o->api_keys[i]);
-        if (same && !ok) *number = (uint32_t)i;
-        ok |= same;
-    }
-    return ok;
 }
 
 static bool has(const char *const *items, size_t n, const char *item)

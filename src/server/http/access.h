@@ -11,13 +11,6 @@
 /* access_bearer - the key in the value of an Authorization header; NULL: the value holds none */
 const char *access_bearer(const char *authorization);
 
-/* access_has_key - is it one of the keys, or is none needed?
- *
- *   key  NULL: the request brings none
- *   number  which key; 0 when none is needed
- * The time it takes does not tell how much of a key is right, nor which key it is. */
-bool access_has_key(const struct server_options *o, const char *key, uint32_t *number);
-
 /* access_origin - the value of Access-Control-Allow-Origin
  *
  *   origin  of the web page that asks; NULL: none asks, or it does not say

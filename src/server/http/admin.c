@@ -15,6 +15,7 @@
 #include "server/http/listen.h"
 #include "server/http/routes.h"
 #include "server/job.h"
+#include "server/key_ring.h"
 
 enum { CONNECTIONS_MAX = 8, SILENCE_S = 30 };
 
@@ -63,7 +64,7 @@ static fathom_err tell_server(const struct route_env *env, const char *argument,
                       "\"api_keys\":%zu}\n",
                       (long long)(clock_unix_s() - s->created),
                       atomic_load(&env->state->draining) ? "true" : "false", stats.n_running,
-                      stats.n_waiting, s->o.n_api_key);
+                      stats.n_waiting, key_ring_n(s->keys));
 }
 
 static fathom_err tell_state(const struct route_env *env, const char *argument, struct buf *body,

@@ -26,6 +26,7 @@
 #include "server/http/tls.h"
 #include "server/http/watch.h"
 #include "server/job.h"
+#include "server/key_ring.h"
 #include "server/web/web.h"
 
 enum {
@@ -61,7 +62,7 @@ struct exchange {
     bool preflight;
     bool refused_method;
     struct gate_pass *pass;
-    uint32_t tenant; /* number of the API key */
+    uint32_t tenant; /* of the API key: key_ring.h */
     bool has_tenant; /* a key was needed and brought */
     bool keep_body;
     struct buf body;
@@ -314,16 +315,16 @@ static enum MHD_Result go_on_with_job(struct exchange *x, struct MHD_Connection 
 /* Whether the request needs no key or has one. */
 static bool is_authorized(struct exchange *x, struct MHD_Connection *c)
 {
-    const struct server_options *o = x->http->o;
-    if (x->route && route_is_open(o, x->route)) return true;
-    x->has_tenant = o->n_api_key > 0;
+    struct key_ring *keys = x->http->env.served->keys;
+    if (x->route && route_is_open(x->http->o, x->route)) return true;
+    x->has_tenant = key_ring_n(keys) > 0;
     const char *given = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
     const char *key = access_bearer(given);
     if (!given) key = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Api-Key");
-    if (key || !x->has_tenant) return access_has_key(o, key, &x->tenant);
+    if (key || !x->has_tenant) return key_ring_find(keys, key, &x->tenant);
     char *password = NULL; /* that a browser has asked for */
     char *name = MHD_basic_auth_get_username_password(c, &password);
-    bool ok = access_has_key(o, password, &x->tenant);
+    bool ok = key_ring_find(keys, password, &x->tenant);
     MHD_free(name);
     MHD_free(password);
     return ok;

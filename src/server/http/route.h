@@ -40,7 +40,7 @@ typedef fathom_err route_get(const struct route_env *env, const char *rest, stru
 struct route_request {
     unsigned method;
     const char *rest;
-    uint32_t tenant; /* number of the API key */
+    uint32_t tenant; /* of the API key: key_ring.h */
     bool stream;     /* the query asks for a stream */
 };
 typedef fathom_err route_call(const struct route_env *env, const struct route_request *r,
