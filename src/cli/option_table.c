@@ -322,6 +322,11 @@ const struct option option_table[] = {
      "append a line of JSON for each answer: ids, path, status, sizes, times, never what was said; "
      "-: standard output",
      .kind = OPTION_TEXT, .group = GROUP_LOG, .commands = SERVE, .field = FIELD(access_log), USE},
+    {"allow-core-dumps", NULL, NULL, NULL,
+     "let a crash leave a core dump, as far as `ulimit -c` does; it holds prompts, answers and "
+     "keys",
+     .kind = OPTION_FLAG, .group = GROUP_LOG, .commands = SERVE | ON(DOCTOR),
+     .field = FIELD(allow_core_dumps), USE},
     {"disable-uvicorn-access-log", NULL, NULL, NULL, "the same as --no-enable-log-requests",
      .kind = OPTION_FLAG, .group = GROUP_LOG, .commands = SERVE,
      .field = FIELD(disable_uvicorn_access_log), USE},
