@@ -53,13 +53,14 @@ typedef struct fathom_options {
     uint32_t slo_ttft_ms;            /* promised to the first token; 0: nothing is */
     uint32_t slo_tpot_ms;            /* promised from token to token; 0: nothing is */
     bool priorities;                 /* requests may have one; else they run as they come */
-    uint64_t kv_cache_bytes;         /* 0: max_num_seqs requests of max_model_len, within memory */
-    double memory_utilization;       /* share of free memory for weights and cache; 0: 0.9 */
-    int32_t n_vocab_used;            /* ids from here on are never sampled; 0: all rows */
-    uint64_t seed;                   /* of requests without their own; 0: from the system */
-    uint32_t n_draft;     /* tokens that the MTP layer guesses ahead, 0 .. FATHOM_DRAFT_MAX;
+    uint64_t kv_cache_bytes;   /* taken as given; 0: what memory_utilization leaves, on a CPU no
+                                        more than max_num_seqs requests of max_model_len */
+    double memory_utilization; /* share of free memory for weights and cache; 0: 0.9 */
+    int32_t n_vocab_used;      /* ids from here on are never sampled; 0: all rows */
+    uint64_t seed;             /* of requests without their own; 0: from the system */
+    uint32_t n_draft;          /* tokens that the MTP layer guesses ahead, 0 .. FATHOM_DRAFT_MAX;
                              outputs are the same bits with any number */
-    bool no_prefix_cache; /* compute every prompt, also what is in the cache */
+    bool no_prefix_cache;      /* compute every prompt, also what is in the cache */
     /* Pages that leave the cache are kept, for requests that begin the same (docs/tiers.md). */
     uint64_t offload_ram_bytes; /* host memory for them; 0: none, with a directory a little */
     const char *offload_dir;    /* NULL: none; this engine's alone while it is open */

@@ -187,6 +187,14 @@ uint64_t os_allow_files(uint64_t need)
     return limit.rlim_cur;
 }
 
+void os_forbid_core_dumps(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_CORE, &limit) != 0) return;
+    limit.rlim_cur = 0; /* the hard limit stays, for a debugger that asks for an image */
+    (void)setrlimit(RLIMIT_CORE, &limit);
+}
+
 fathom_err os_make_dir(const char *path, fathom_diag *d)
 {
     char part[LIMIT_PATH_BYTES];

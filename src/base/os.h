@@ -48,6 +48,10 @@ unsigned os_n_cpu(void);
  * Returns how many may be open now. */
 uint64_t os_allow_files(uint64_t need);
 
+/* os_forbid_core_dumps - a crash leaves no image of this process's memory, and none of its
+ * children's */
+void os_forbid_core_dumps(void);
+
 /* os_make_dir - a directory, and those above it that are missing; one that is there is fine
  * Errors  EIO, with path and cause; EINVAL for a path that is too long. */
 fathom_err os_make_dir(const char *path, fathom_diag *d);

@@ -4,6 +4,7 @@
 
 #include "base/limits.h"
 #include "base/os.h"
+#include "base/size_text.h"
 #include "chat/chat.h"
 #include "cli/command_line.h"
 #include "cli/options.h"

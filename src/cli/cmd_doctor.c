@@ -138,9 +138,15 @@ static void look_at_model(struct doctor *d, const struct invocation *v)
     if (err && p.plan.total_bytes == 0) {
         doctor_find(d, FINDING_BAD, "model", "", "%s", diag.text);
     } else {
-        if (p.checkpoint) look_at_weights(d, &p);
+        bool made_up = p.settings.dummy;
+        if (made_up) {
+            doctor_find(d, FINDING_OK, "model", "",
+                        "%s; weights are made up (--load-format dummy), no shard is looked at",
+                        p.config.model_type);
+        }
+        if (p.checkpoint && !made_up) look_at_weights(d, &p);
         look_at_plan(d, &p, err, &diag);
-        if (p.checkpoint) look_at_disk(d, &source, p.checkpoint);
+        if (p.checkpoint && !made_up) look_at_disk(d, &source, p.checkpoint);
         if (source.dir[0] && v->settings->verify) doctor_check_hashes(d, source.dir);
     }
     model_plan_close(&p);

@@ -32,8 +32,11 @@ static void print_cache(const struct memory_plan *p, const struct engine_setting
     printf("  %s tokens in %s pages: ", count_text(a, p->n_token_capacity),
            count_text(b, p->n_page));
     if (p->n_page >= p->n_page_wanted) {
-        printf("all %u requests of %s tokens at once\n", s->max_num_seqs,
+        printf("all %u requests of %s tokens at once", s->max_num_seqs,
                count_text(a, s->limits.max_context));
+        uint64_t beside = (uint64_t)(p->n_page - p->n_page_wanted) * KV_PAGE_TOKENS;
+        if (beside) printf(", and %s tokens of other prefixes", count_text(b, beside));
+        printf("\n");
     } else {
         printf("%.1f requests of %s tokens, of %u wanted\n",
                p->request_pages ? (double)p->n_page / p->request_pages : 0.0,
@@ -53,6 +56,24 @@ static void print_tiers(const struct memory_plan *p)
            count_text(b, (uint64_t)p->n_disk_page * KV_PAGE_TOKENS));
 }
 
+/* What may be used and is not, and why. */
+static void print_rest(const struct memory_plan *p, const struct engine_settings *s)
+{
+    char a[SIZE_TEXT_BYTES];
+    uint64_t rest = p->usable_bytes > p->total_bytes ? p->usable_bytes - p->total_bytes : 0;
+    print_size("left empty", rest);
+    if (rest < p->kv.page_bytes) return;
+    if (p->is_modest && p->n_page >= p->n_page_wanted) {
+        printf(
+            "  on a CPU, whose memory other programs use too, the cache has room for all requests; "
+            "for more prefixes, give --kv-cache-memory-bytes %llu (%s) at most\n",
+            (unsigned long long)(p->kv_bytes + rest / p->kv.page_bytes * p->kv.page_bytes),
+            size_text(a, p->kv_bytes + rest));
+    } else if (s->kv_cache_bytes) {
+        printf("  the cache is as large as --kv-cache-memory-bytes says\n");
+    }
+}
+
 static void print_plan(const struct memory_plan *p, const struct engine_settings *s)
 {
     print_weights(p);
@@ -65,6 +86,7 @@ static void print_plan(const struct memory_plan *p, const struct engine_settings
     printf("\n");
     print_size("needed, together", p->total_bytes);
     print_size("may be used", p->usable_bytes);
+    print_rest(p, s);
     print_size("available", p->available_bytes);
 }
 

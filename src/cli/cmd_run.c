@@ -78,8 +78,9 @@ static fathom_err answer_prompt(struct dialog *c, const char *prompt, fathom_dia
 
 /* Ctrl-C ends an answer. At the prompt it does nothing, so that one that comes a moment late does
  * not end the chat. */
-static void interrupt_answer(void *dialog)
+static void interrupt_answer(void *dialog, int number)
 {
+    (void)number;
     dialog_interrupt(dialog);
 }
 
@@ -94,7 +95,7 @@ fathom_err cmd_run(const struct invocation *v, fathom_diag *d)
     fathom_err err;
     (void)setlocale(LC_CTYPE, "");
     if (log_get_level() == LOG_LEVEL_INFO) log_set_level(LOG_LEVEL_WARN);
-    TRY_GOTO(signal_taker_start(&signals, false, d), done);
+    TRY_GOTO(signal_taker_start(&signals, SIGNALS_INTERRUPT, d), done);
     TRY_GOTO(text_model_open(&text, v->model, s, d), done);
     engine_options(&o, s, v->model);
     o.n_vocab_used = text.n_vocab_used;

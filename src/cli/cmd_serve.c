@@ -1,13 +1,15 @@
-/* cmd_serve.c - fathom serve: open the engine, start the server, wait for a signal
+/* cmd_serve.c - fathom serve: take the port, open the engine, start the server, wait for signals
  *
  * While the model loads, SIGINT and SIGTERM end the process; then the first lets running requests
- * finish, the second cancels them.
+ * finish, the second cancels them. SIGHUP reads keys and certificates anew, SIGUSR1 logs the state,
+ * SIGQUIT does so and ends at once.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/fail.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
 #include "cli/cli.h"
@@ -237,10 +239,54 @@ static void print_address(const struct server *server, const struct server_optio
 
 enum { INSIST_MS = 1500 }; /* from the second signal to the end, whatever runs */
 
-static void stop_server(void *server)
+/* What a signal acts on. */
+struct serving {
+    struct server *server;
+    const struct settings *settings;
+};
+
+/* Reads the files anew. What cannot be read stays as it was. */
+static void reload(struct server *server, const struct settings *s)
 {
-    fprintf(stderr, "fathom: stopping; running requests may finish, a second signal ends them\n");
-    server_stop(server);
+    struct serve_setup fresh = {0};
+    struct server_reload r = {0};
+    struct key_list keys;
+    fathom_diag d[2] = {{{0}}};
+    const struct server_options *o = &fresh.options;
+    if (s->api_key_file) {
+        if (read_keys(&fresh, s, &d[0]) == FATHOM_OK) {
+            keys = (struct key_list){o->api_keys, o->key_tenants, o->n_api_key};
+            r.keys = &keys;
+        } else {
+            LOG_ERROR("server", "reload: %s; the API keys stay as they were", d[0].text);
+        }
+    }
+    if (read_tls(&fresh, s, &d[1]) == FATHOM_OK) {
+        r.tls_certificate = o->tls_certificate;
+        r.tls_key = o->tls_key;
+        r.tls_client_ca = o->tls_client_ca;
+    } else {
+        LOG_ERROR("server", "reload: %s; the TLS certificate stays as it was", d[1].text);
+    }
+    server_reload(server, &r);
+    free_setup(&fresh);
+}
+
+static void take_signal(void *arg, int number)
+{
+    const struct serving *w = arg;
+    if (number == SIGHUP) {
+        reload(w->server, w->settings);
+    } else if (number == SIGUSR1) {
+        server_log_state(w->server);
+    } else if (number == SIGQUIT) {
+        server_log_state(w->server);
+        signal_die(number);
+    } else {
+        fprintf(stderr,
+                "fathom: stopping; running requests may finish, a second signal ends them\n");
+        server_stop(w->server);
+    }
 }
 
 fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
@@ -249,13 +295,18 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     struct signal_taker signals;
     struct text_model text = {0};
     struct serve_setup setup = {0};
+    struct serving serving = {NULL, v->settings};
+    struct server_claim *claim = NULL;
     struct server *server = NULL;
     fathom_engine *engine = NULL;
     fathom_options eo;
     fathom_err err;
     bool stuck;
-    TRY_GOTO(signal_taker_start(&signals, true, d), done);
+    if (!v->settings->allow_core_dumps) os_forbid_core_dumps();
+    TRY_GOTO(signal_taker_start(&signals, SIGNALS_SERVER, d), done);
     TRY_GOTO(read_setup(&setup, v, d), done);
+    if (!v->settings->dry_run) TRY_GOTO(server_claim_make(&claim, &setup.options, d), done);
+    setup.options.claim = claim;
     TRY_GOTO(text_model_open(&text, v->model, v->settings, d), done);
     if (v->settings->dry_run) {
         err = cmd_plan(v, d);
@@ -266,9 +317,10 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     TRY_GOTO(engine_open(&engine, &eo, d), done);
     print_engine(fathom_get_info(engine), &setup.options);
     TRY_GOTO(server_create(&server, &setup.options, engine, text.tokenizer, &text.style, d), done);
+    serving.server = server;
     signal_taker_insist(&signals, INSIST_MS);
     signal_taker_note(&signals, "the server");
-    signal_taker_listen(&signals, stop_server, server);
+    signal_taker_listen(&signals, take_signal, &serving);
     print_address(server, &setup.options, start_us);
     err = server_run(server, d);
 done:
@@ -276,6 +328,7 @@ done:
     signal_taker_note(&signals, "a request that is prepared, or a step of the engine,");
     stuck = server && server_is_stuck(server);
     server_destroy(server);
+    server_claim_free(claim);
     signal_taker_note(&signals, "the engine, with a step or with pages for its tiers,");
     if (!stuck) fathom_close(engine); /* which would wait for the step */
     signal_taker_end(&signals);

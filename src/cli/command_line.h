@@ -183,6 +183,7 @@ struct settings {
     bool disable_log_requests;
     bool disable_uvicorn_access_log;
     const char *access_log; /* NULL: none */
+    bool allow_core_dumps;
     const char *generation_config;
     const char *log_level;
 

@@ -197,7 +197,10 @@ void doctor_look_at_limits(struct doctor *d, const struct settings *s)
                           : "",
                     "locked memory: %s bytes", text);
     }
-    if (getrlimit(RLIMIT_CORE, &core) == 0) {
+    if (!s->allow_core_dumps) {
+        doctor_find(d, FINDING_OK, "limits", "",
+                    "core dumps: off, since they would hold prompts and keys (--allow-core-dumps)");
+    } else if (getrlimit(RLIMIT_CORE, &core) == 0) {
         doctor_find(d, core.rlim_cur ? FINDING_OK : FINDING_NOTE, "limits",
                     core.rlim_cur ? "" : "ulimit -c unlimited, if a crash should leave one",
                     "core dumps: %s", core.rlim_cur ? "on" : "off");

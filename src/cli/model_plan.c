@@ -16,7 +16,13 @@ static fathom_err open_model(struct checkpoint **c, struct model_config *config,
         const struct file_map *map = &v->model->config_map;
         return model_config_parse(config, map->data, map->size, d);
     }
-    TRY(model_source_open(c, v->model, v->settings, d));
+    fathom_diag inner = {{0}};
+    fathom_err err = model_source_open(c, v->model, v->settings, &inner);
+    if (err == FATHOM_ENOTFOUND) {
+        return diag_fail(d, err, "%s. To plan from config.json alone, add --load-format dummy",
+                         inner.text);
+    }
+    if (err) return diag_fail(d, err, "%s", inner.text);
     return model_config_load(config, *c, d);
 }
 

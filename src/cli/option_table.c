@@ -157,7 +157,10 @@ const struct option option_table[] = {
      .kind = OPTION_NUMBER, .lo = 0.01, .hi = 1, .group = GROUP_MEMORY, .commands = PLANNED,
      .field = FIELD(gpu_memory_utilization), USE},
     {"kv-cache-memory-bytes", NULL, "BYTES", "0",
-     "size of the cache; 0: max-num-seqs requests of max-model-len, within the share above",
+     "size of the cache, taken as given and refused where it does not fit; 0: what the share above "
+     "leaves, on a CPU no more than max-num-seqs requests of max-model-len, since other programs "
+     "use "
+     "its memory too",
      .kind = OPTION_COUNT, .hi = 1e15, .group = GROUP_MEMORY, .commands = PLANNED,
      .field = FIELD(kv_cache_memory_bytes), USE},
     {"block-size", NULL, "N", "64", "tokens of a cache page", ANY_COUNT, .group = GROUP_MEMORY,
@@ -319,6 +322,11 @@ const struct option option_table[] = {
      "append a line of JSON for each answer: ids, path, status, sizes, times, never what was said; "
      "-: standard output",
      .kind = OPTION_TEXT, .group = GROUP_LOG, .commands = SERVE, .field = FIELD(access_log), USE},
+    {"allow-core-dumps", NULL, NULL, NULL,
+     "let a crash leave a core dump, as far as `ulimit -c` does; it holds prompts, answers and "
+     "keys",
+     .kind = OPTION_FLAG, .group = GROUP_LOG, .commands = SERVE | ON(DOCTOR),
+     .field = FIELD(allow_core_dumps), USE},
     {"disable-uvicorn-access-log", NULL, NULL, NULL, "the same as --no-enable-log-requests",
      .kind = OPTION_FLAG, .group = GROUP_LOG, .commands = SERVE,
      .field = FIELD(disable_uvicorn_access_log), USE},

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "cli/print.h"
+#include "base/size_text.h"
 
 enum { PAUSE_US = 100000, PATIENCE_US = 300000 };
 

@@ -14,7 +14,23 @@
 
 enum { STATUS_SIGNAL = 128 };
 
-/* After the second signal: returns when the taker ends in time. */
+_Noreturn void signal_die(int number)
+{
+    sigset_t set;
+    (void)signal(number, SIG_DFL);
+    sigemptyset(&set);
+    sigaddset(&set, number);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    (void)raise(number);
+    _exit(STATUS_SIGNAL + number); /* a parent has the signal ignored */
+}
+
+static bool ends(int number)
+{
+    return number == SIGINT || number == SIGTERM || number == SIGQUIT;
+}
+
+/* After the second signal that ends: returns when the taker ends in time. */
 static void end_soon(struct signal_taker *t, int number)
 {
     uint64_t end_us = clock_now_us() + (uint64_t)t->insist_ms * 1000;
@@ -39,18 +55,38 @@ static void end_soon(struct signal_taker *t, int number)
     _exit(STATUS_SIGNAL + number);
 }
 
+/* What a signal before `listening` does; the others are kept. */
+static void take_early(struct signal_taker *t, int number)
+{
+    if (number == SIGQUIT) signal_die(number);
+    if (ends(number)) _exit(STATUS_SIGNAL + number);
+    atomic_store(&t->kept[number], true);
+}
+
+static void call(struct signal_taker *t, int number)
+{
+    (void)pthread_mutex_lock(&t->lock);
+    bool muted = t->listener == NULL;
+    if (!muted) t->listener(t->arg, number);
+    (void)pthread_mutex_unlock(&t->lock);
+    if (muted && number == SIGQUIT) signal_die(number);
+}
+
 static void *take_signals(void *arg)
 {
     struct signal_taker *t = arg;
     int number;
-    unsigned n_taken = 0;
+    unsigned n_end = 0;
     os_name_thread("signals");
     while (sigwait(&t->set, &number) == 0 && !atomic_load(&t->done)) {
-        if (!atomic_load(&t->listening)) _exit(STATUS_SIGNAL + number);
-        (void)pthread_mutex_lock(&t->lock);
-        if (t->listener) t->listener(t->arg);
-        (void)pthread_mutex_unlock(&t->lock);
-        if (++n_taken < 2 || t->insist_ms == 0) continue;
+        if (!atomic_load(&t->listening)) {
+            take_early(t, number);
+            if (!atomic_load(&t->listening)) continue; /* signal_taker_listen sees it */
+            atomic_store(&t->kept[number], false);
+        }
+        call(t, number);
+        n_end += ends(number);
+        if (n_end < 2 || t->insist_ms == 0) continue;
         end_soon(t, number);
         break;
     }
@@ -76,13 +112,20 @@ void signal_taker_mute(struct signal_taker *t)
     (void)pthread_mutex_unlock(&t->lock);
 }
 
-fathom_err signal_taker_start(struct signal_taker *t, bool with_term, fathom_diag *d)
+fathom_err signal_taker_start(struct signal_taker *t, enum signal_kind kind, fathom_diag *d)
 {
+    static const int of_server[] = {SIGTERM, SIGQUIT, SIGHUP, SIGUSR1};
     memset(t, 0, sizeof *t);
     (void)pthread_mutex_init(&t->lock, NULL);
     sigemptyset(&t->set);
     sigaddset(&t->set, SIGINT);
-    if (with_term) sigaddset(&t->set, SIGTERM);
+    if (kind == SIGNALS_SERVER) {
+        for (size_t i = 0; i < sizeof of_server / sizeof *of_server; i++) {
+            sigaddset(&t->set, of_server[i]);
+        }
+        (void)signal(SIGUSR2, SIG_IGN);
+        (void)signal(SIGALRM, SIG_IGN);
+    }
     pthread_sigmask(SIG_BLOCK, &t->set, NULL);
     (void)signal(SIGPIPE, SIG_IGN);
     (void)signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a write that fails */
@@ -99,6 +142,9 @@ void signal_taker_listen(struct signal_taker *t, signal_listener *listener, void
     t->listener = listener;
     t->arg = arg;
     atomic_store(&t->listening, true);
+    for (int number = 1; number < NSIG; number++) {
+        if (atomic_exchange(&t->kept[number], false)) pthread_kill(t->thread, number);
+    }
 }
 
 void signal_taker_end(struct signal_taker *t)

@@ -1,6 +1,7 @@
 /* memory_plan.c - every size of an engine, from its settings and the model alone */
 #include "engine/memory_plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "backend/backend.h"
@@ -8,11 +9,10 @@
 #include "base/assert.h"
 #include "base/fail.h"
 #include "base/os.h"
+#include "base/size_text.h"
 #include "engine/batch_build.h"
 #include "kv/tiers.h"
 #include "model/config.h"
-
-#define GIB ((double)(1u << 30))
 
 static void plan_weights(struct memory_plan *p, const struct engine_settings *s,
                          const struct model_config *config, const struct checkpoint *c)
@@ -118,19 +118,69 @@ static void plan_cache(struct memory_plan *p, const struct engine_settings *s)
     p->token_bytes = p->kv.page_bytes / KV_PAGE_TOKENS;
     p->request_pages = request_n_page(s->limits.max_context);
     uint64_t wanted = (uint64_t)s->max_num_seqs * p->request_pages;
-    uint64_t max_page = INT32_MAX / KV_PAGE_TOKENS;
+    uint64_t max_page = INT32_MAX / KV_PAGE_TOKENS - 1; /* beside it lies the padding rows' */
     p->n_page_wanted = (uint32_t)(wanted < max_page ? wanted : max_page);
 
     uint64_t other = fixed_bytes(p, s);
     uint64_t room = p->usable_bytes > other ? p->usable_bytes - other : 0;
     if (s->kv_cache_bytes && s->kv_cache_bytes < room) room = s->kv_cache_bytes;
     uint64_t n_page = room / p->kv.page_bytes;
-    p->n_page = (uint32_t)(n_page < p->n_page_wanted ? n_page : p->n_page_wanted);
+    p->is_modest = is_host(s) && !s->kv_cache_bytes;
+    uint64_t most = p->is_modest ? p->n_page_wanted : max_page;
+    p->n_page = (uint32_t)(n_page < most ? n_page : most);
     p->kv_bytes = p->n_page * p->kv.page_bytes;
     p->n_token_capacity = (uint64_t)p->n_page * KV_PAGE_TOKENS;
     p->total_bytes = other + p->kv_bytes;
-    ASSERT(p->n_page <= p->n_page_wanted);
+    ASSERT(p->n_page <= most);
     ASSERT(p->n_page == 0 || p->total_bytes <= p->usable_bytes);
+}
+
+/* A cache of the size that was given, or none. */
+static fathom_err check_given(const struct memory_plan *p, const struct engine_settings *s,
+                              fathom_diag *d)
+{
+    char sizes[4][SIZE_TEXT_BYTES];
+    uint64_t other = fixed_bytes(p, s);
+    ASSERT(p->kv_bytes > 0 && p->kv_bytes <= s->kv_cache_bytes);
+    if (s->kv_cache_bytes < p->kv_bytes + p->kv.page_bytes) return FATHOM_OK;
+    FAIL(d, FATHOM_ENOMEM,
+         "--kv-cache-memory-bytes %llu is %s, and of %s that are free all else takes %s. Give %llu "
+         "(%s) at most",
+         (unsigned long long)s->kv_cache_bytes, size_text(sizes[0], s->kv_cache_bytes),
+         size_text(sizes[1], p->available_bytes), size_text(sizes[2], other),
+         (unsigned long long)p->kv_bytes, size_text(sizes[3], p->kv_bytes));
+}
+
+/* The share of memory that may be used is too small. Advice names what can be done: a larger share
+ * only where the share is what is short, and a shorter request only where one fits. */
+static fathom_err refuse_share(const struct memory_plan *p, const struct engine_settings *s,
+                               uint64_t need, fathom_diag *d)
+{
+    char usable[SIZE_TEXT_BYTES], available[SIZE_TEXT_BYTES], weights[SIZE_TEXT_BYTES];
+    char step[SIZE_TEXT_BYTES], cache[SIZE_TEXT_BYTES], total[SIZE_TEXT_BYTES];
+    uint64_t other = fixed_bytes(p, s), all = other + need;
+    uint32_t fitting = p->n_page * (uint32_t)KV_PAGE_TOKENS;
+    char advice[160] = "";
+    size_t n = 0;
+    if (p->n_page > 0) {
+        n += (size_t)snprintf(advice, sizeof advice, "give --max-model-len %u at most, ", fitting);
+    }
+    if (all <= p->available_bytes) {
+        double share = (double)all / (double)p->available_bytes;
+        share = ((double)(int)(share * 1000) + 1) / 1000; /* so that it is enough */
+        n += (size_t)snprintf(advice + n, sizeof advice - n,
+                              "raise --gpu-memory-utilization to %.3f, ", share < 1 ? share : 1);
+    }
+    ASSERT(n < sizeof advice);
+    bool small = p->weights_bytes + need <= p->usable_bytes;
+    FAIL(d, FATHOM_ENOMEM,
+         "%s of memory may be used (%s are free), and weights take %s, activations and step arrays "
+         "%s, the cache of one request of --max-model-len %u %s: %s is needed. To serve it, %s%s%s",
+         size_text(usable, p->usable_bytes), size_text(available, p->available_bytes),
+         size_text(weights, p->weights_bytes), size_text(step, p->buffers_bytes + p->step_bytes),
+         s->limits.max_context, size_text(cache, need), size_text(total, all), advice,
+         small ? "lower --max-num-batched-tokens, or " : "",
+         "take a machine with more memory free");
 }
 
 /* The answer to a model that does not fit: the smallest change of each kind. */
@@ -142,11 +192,15 @@ static fathom_err refuse(const struct memory_plan *p, const struct engine_settin
     uint64_t other = fixed_bytes(p, s);
     uint32_t fitting = p->n_page * (uint32_t)KV_PAGE_TOKENS;
     if (s->kv_cache_bytes && s->kv_cache_bytes < need && other + need <= p->usable_bytes) {
+        char shorter[64] = "";
+        if (fitting > 0) {
+            (void)snprintf(shorter, sizeof shorter, ", or --max-model-len %u at most", fitting);
+        }
         FAIL(d, FATHOM_ENOMEM,
              "--kv-cache-memory-bytes %llu holds %u tokens, and one request of --max-model-len %u "
-             "needs %llu bytes. Give at least that, or --max-model-len %u at most",
+             "needs %llu bytes. Give at least that%s",
              (unsigned long long)s->kv_cache_bytes, fitting, s->limits.max_context,
-             (unsigned long long)need, fitting);
+             (unsigned long long)need, shorter);
     }
     if (is_host(s) && p->ram_bytes > 0 && other - p->ram_bytes + need <= p->usable_bytes) {
         FAIL(d, FATHOM_ENOMEM,
@@ -155,23 +209,7 @@ static fathom_err refuse(const struct memory_plan *p, const struct engine_settin
              (unsigned long long)p->ram_bytes, s->limits.max_context,
              (unsigned long long)(p->usable_bytes - (other - p->ram_bytes) - need));
     }
-    if (p->n_page > 0) {
-        FAIL(d, FATHOM_ENOMEM,
-             "%.2f GiB of memory may be used (%.2f GiB are free); weights take %.2f, activations "
-             "and step arrays %.2f, and the cache of one request of --max-model-len %u %.2f GiB. "
-             "Give --max-model-len %u at most, or raise --gpu-memory-utilization, or lower "
-             "--max-num-batched-tokens",
-             (double)p->usable_bytes / GIB, (double)p->available_bytes / GIB,
-             (double)p->weights_bytes / GIB, (double)(p->buffers_bytes + p->step_bytes) / GIB,
-             s->limits.max_context, (double)need / GIB, fitting);
-    }
-    FAIL(d, FATHOM_ENOMEM,
-         "%.2f GiB of memory may be used (%.2f GiB are free), and weights alone take %.2f, "
-         "activations and step arrays %.2f GiB: no cache fits. Free %.2f GiB, raise "
-         "--gpu-memory-utilization or lower --max-num-batched-tokens",
-         (double)p->usable_bytes / GIB, (double)p->available_bytes / GIB,
-         (double)p->weights_bytes / GIB, (double)(p->buffers_bytes + p->step_bytes) / GIB,
-         (double)(other + need - p->usable_bytes) / GIB);
+    return refuse_share(p, s, need, d);
 }
 
 fathom_err memory_available(uint64_t *bytes, const struct engine_settings *s, fathom_diag *d)
@@ -227,5 +265,5 @@ fathom_err memory_plan_make(struct memory_plan *out, const struct engine_setting
     plan_cache(out, s);
     check_sums(out, s);
     if (out->n_page < out->request_pages) return refuse(out, s, d);
-    return FATHOM_OK;
+    return s->kv_cache_bytes ? check_given(out, s, d) : FATHOM_OK;
 }

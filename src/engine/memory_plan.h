@@ -35,7 +35,9 @@ struct memory_plan {
     uint64_t token_bytes;      /* of one token in all layers */
     uint32_t request_pages;    /* of one request of max_model_len */
     uint32_t n_page_wanted;    /* max_num_seqs requests of max_model_len */
-    uint32_t n_page;           /* decided: never more than wanted */
+    uint32_t n_page;           /* decided */
+    bool is_modest;            /* on a CPU whose cache was given no size: no more than wanted, since
+                                  other programs share the memory */
     uint64_t kv_bytes;         /* n_page pages */
     uint64_t n_token_capacity; /* n_page * 64 */
 
@@ -76,7 +78,7 @@ fathom_err memory_check_host(const struct memory_plan *p, const struct engine_se
  * Errors  EINVAL  --kv-offload-ram or --kv-offload-dir-size are too small for their pages
  *         ENOMEM  not even one request of max_model_len fits: names what is needed, what there is
  *                 and the flag to change. *out is filled all the same, with the pages that would
- *                 fit. */
+ *                 fit. Also: --kv-cache-memory-bytes is more than fits. */
 fathom_err memory_plan_make(struct memory_plan *out, const struct engine_settings *s,
                             const struct model_config *config, const struct checkpoint *c,
                             uint64_t available_bytes, fathom_diag *d);

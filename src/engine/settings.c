@@ -206,6 +206,7 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
 {
     *out = (struct engine_settings){0};
     struct model_limits *l = &out->limits;
+    TRY(model_config_check_quant(config, d));
     TRY(resolve_ranks(out, o, d));
     TRY(weights_check_parallel(config, &out->place.parallel, d));
     TRY(resolve_backend(out, o, d));

@@ -32,7 +32,7 @@ struct engine_settings {
     uint32_t n_draft;   /* with_mtp of the limits if not 0 */
     uint32_t max_score; /* there are rows of logits for so many prompt tokens besides the draws */
     uint32_t n_vocab_used;
-    uint64_t kv_cache_bytes; /* 0: as much as is wanted and as memory allows */
+    uint64_t kv_cache_bytes; /* 0: what memory_plan.h decides */
     double memory_utilization;
     bool no_prefix_cache;
     uint64_t offload_ram_bytes;

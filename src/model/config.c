@@ -333,11 +333,15 @@ static fathom_err read_quantization(struct model_config *c, const json_t *o, fat
         {"int8", QUANT_INT8},        {"quark", QUANT_MXFP4},
         {"mxfp4", QUANT_MXFP4},
     };
-    const json_t *q = json_object_get(o, "quantization_config");
+    const char *key = "quantization_config";
+    const json_t *q = json_object_get(o, key);
+    if (!q || json_is_null(q)) {
+        key = "compression_config"; /* llm-compressor's older name */
+        q = json_object_get(o, key);
+    }
     if (!q || json_is_null(q)) return FATHOM_OK;
     if (!json_is_object(q)) {
-        FAIL(d, FATHOM_EFORMAT, "\"quantization_config\" is %s, an object is needed",
-             json_type_text(q));
+        FAIL(d, FATHOM_EFORMAT, "\"%s\" is %s, an object is needed", key, json_type_text(q));
     }
     const char *name = "";
     TRY(json_get_str(q, "quant_method", true, &name, d));
@@ -388,6 +392,25 @@ fathom_err model_config_parse(struct model_config *out, const char *text, size_t
     FAIL(d, err, "config.json: %s", fault.text);
 }
 
+/* Tools that say in a file of their own how the weights are quantized, and not in config.json. */
+static fathom_err look_beside(struct model_config *out, struct checkpoint *c, fathom_diag *d)
+{
+    static const char *const files[][2] = {{"hf_quant_config.json", "modelopt"},
+                                           {"quantize_config.json", "gptq"},
+                                           {"quant_config.json", "awq"}};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        const char *text;
+        size_t n;
+        fathom_err err = checkpoint_file(c, files[i][0], &text, &n, d);
+        if (err == FATHOM_ENOTFOUND) continue;
+        TRY(err);
+        out->quant = QUANT_OTHER;
+        copy_text(out->quant_name, sizeof out->quant_name, files[i][1]);
+        return FATHOM_OK;
+    }
+    return FATHOM_OK;
+}
+
 fathom_err model_config_load(struct model_config *out, struct checkpoint *c, fathom_diag *d)
 {
     const char *text;
@@ -398,7 +421,8 @@ fathom_err model_config_load(struct model_config *out, struct checkpoint *c, fat
         FAIL(d, err, "%s: there is no config.json", checkpoint_where(c));
     }
     TRY(err);
-    return model_config_parse(out, text, n, d);
+    TRY(model_config_parse(out, text, n, d));
+    return out->quant == QUANT_NONE ? look_beside(out, c, d) : FATHOM_OK;
 }
 
 static fathom_err read_generation(struct generation_config *g, const json_t *o, uint32_t n_vocab,
@@ -459,6 +483,6 @@ fathom_err model_config_check_quant(const struct model_config *c, fathom_diag *d
     if (c->quant == QUANT_NONE || c->quant == QUANT_FP8) return FATHOM_OK;
     FAIL(d, FATHOM_EUNSUPPORTED,
          "the quantization method \"%s\" is not supported yet; needed is \"fp8\" (e4m3 in 128x128 "
-         "blocks) or none",
+         "blocks), as deepseek-ai publishes the models, or none: choose another checkpoint",
          c->quant_name);
 }

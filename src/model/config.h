@@ -136,7 +136,7 @@ fathom_err generation_config_load(struct generation_config *out, struct checkpoi
 bool model_config_layer_is_moe(const struct model_config *c, uint32_t layer);
 
 /* model_config_check_quant - EUNSUPPORTED, naming the method, unless the storage is one that the
- * loader reads */
+ * loader reads; settings_resolve asks, so nothing is planned or made up for another */
 fathom_err model_config_check_quant(const struct model_config *c, fathom_diag *d);
 
 /* ---- frequencies of the rotary embedding, plain or stretched by YaRN (rope.c) ---------------- */

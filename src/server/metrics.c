@@ -115,6 +115,11 @@ void metrics_note_error(struct metrics *m, const char *code)
     count(&m->n_error[i], 1);
 }
 
+void metrics_note_lost_line(struct metrics *m)
+{
+    count(&m->n_lost_line, 1);
+}
+
 /* ---- text ---------------------------------------------------------------------------------- */
 
 /* Where a scrape is being written. */
@@ -421,6 +426,8 @@ static void write_server(struct scrape *s, const struct metrics *m, const struct
                 "Streams cut because their client did not read.", value_of(&m->n_backlog_cut));
     write_count(s, "fathom_disconnects_total", PROMETHEUS_COUNTER,
                 "Requests cancelled because their client left.", value_of(&m->n_left));
+    write_count(s, "fathom_access_log_lost_lines_total", PROMETHEUS_COUNTER,
+                "Lines of the access log that could not be written.", value_of(&m->n_lost_line));
     write_count(s, "fathom_streams", PROMETHEUS_GAUGE, "Streams open.",
                 (uint64_t)atomic_load(&m->n_stream));
     write_count(s, "fathom_connections", PROMETHEUS_GAUGE, "Connections open.", v->n_connection);

@@ -46,6 +46,7 @@ struct metrics {
     atomic_uint_fast64_t n_response[METRIC_STATUS_MAX]; /* likewise */
     atomic_uint_fast64_t n_backlog_cut;                 /* clients that did not read */
     atomic_uint_fast64_t n_left;                        /* answers nobody waits for any more */
+    atomic_uint_fast64_t n_lost_line;                   /* of the access log */
     atomic_int_fast64_t n_stream;                       /* streams open now */
 };
 
@@ -72,6 +73,9 @@ void metrics_note_response(struct metrics *m, int status);
  *
  *   code  as in the answer's `code`; NULL and codes that metrics.c does not list count as other */
 void metrics_note_error(struct metrics *m, const char *code);
+
+/* metrics_note_lost_line - a line of the access log could not be written */
+void metrics_note_lost_line(struct metrics *m);
 
 /* What stands beside the counters in a scrape. */
 struct metrics_view {

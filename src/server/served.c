@@ -25,7 +25,6 @@ static uint32_t default_stall_ms(const fathom_info *info)
 
 static void fill_options(struct server_options *o, const fathom_info *info)
 {
-    if (!o->host) o->host = "127.0.0.1";
     set_default(&o->n_http_thread, 2);
     set_default(&o->n_worker, 2);
     set_default(&o->max_connections, 4096);

@@ -30,11 +30,15 @@
 #include "base/os.h"
 #include "server/grammar_cache.h"
 #include "server/health.h"
+#include "server/http/access_log.h"
 #include "server/http/admin.h"
+#include "server/http/claim.h"
 #include "server/http/gate.h"
 #include "server/http/http.h"
 #include "server/http/listen.h"
+#include "server/http/state_text.h"
 #include "server/job.h"
+#include "server/key_ring.h"
 #include "server/response_store.h"
 #include "server/workers.h"
 
@@ -46,6 +50,8 @@ struct server {
     struct jobs jobs; /* the parts it points to are the server's */
     struct route_env env;
     struct gate *gate;
+    struct server_claim *claim;
+    bool owns_claim;
     struct http *http;   /* NULL: not open */
     struct admin *admin; /* NULL: none */
     pthread_t poll_thread;
@@ -155,13 +161,17 @@ static fathom_err start(struct server *s, fathom_diag *d)
 {
     s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE); /* each stop counts */
     if (s->stop_fd < 0) FAIL(d, FATHOM_EIO, "no handle to wait on: %s", strerror(errno));
+    s->claim = s->served.o.claim;
+    s->owns_claim = !s->claim;
+    if (s->owns_claim) TRY(server_claim_make(&s->claim, &s->served.o, d));
     TRY(make_parts(s, d));
     if (pthread_create(&s->poll_thread, NULL, poll_main, s) != 0) {
         FAIL(d, FATHOM_EIO, "the thread that polls the engine cannot be started");
     }
     s->poll_started = true;
-    TRY(http_open(&s->http, &s->env, d));
-    return s->served.o.admin_socket ? admin_open(&s->admin, &s->env, stop, s, d) : FATHOM_OK;
+    TRY(http_open(&s->http, &s->env, s->claim, d));
+    if (!s->served.o.admin_socket) return FATHOM_OK;
+    return admin_open(&s->admin, &s->env, s->claim, stop, s, d);
 }
 
 fathom_err server_create(struct server **out, const struct server_options *o, fathom_engine *e,
@@ -188,14 +198,14 @@ fathom_err server_check_address(const char *host, uint16_t port, fathom_diag *d)
 {
     int fd;
     uint16_t chosen;
-    TRY(listen_tcp(host, port, &fd, &chosen, d));
+    TRY(listen_bind_tcp(host, port, &fd, &chosen, d));
     (void)close(fd);
     return FATHOM_OK;
 }
 
 uint16_t server_port(const struct server *s)
 {
-    return http_port(s->http);
+    return s->claim->port;
 }
 
 /* ---- run and stop -------------------------------------------------------------------------- */
@@ -247,6 +257,59 @@ bool server_is_stuck(struct server *s)
     return health_look(&s->health);
 }
 
+/* ---- what an operator asks for ------------------------------------------------------------- */
+
+static void log_lines(enum log_level level, const struct buf *lines)
+{
+    const char *next;
+    for (const char *line = buf_str(lines); *line; line = next) {
+        size_t n = strcspn(line, "\n");
+        next = line + n + (line[n] != '\0');
+        log_write(level, "server", "%.*s", (int)n, line);
+    }
+}
+
+void server_log_state(struct server *s)
+{
+    struct buf lines = {0};
+    LOG_INFO("server", "the state, as asked for:");
+    (void)state_write(&s->env, &lines);
+    log_lines(LOG_LEVEL_INFO, &lines);
+    buf_free(&lines);
+}
+
+/* Names what was replaced, or says why it was not. */
+static void note_reload(struct buf *done, fathom_err err, const fathom_diag *d, const char *what)
+{
+    if (err) {
+        LOG_ERROR("server", "reload: %s; %s stays as it was",
+                  d->text[0] ? d->text : fathom_err_text(err), what);
+    } else {
+        (void)buf_printf(done, "%s%s", done->len ? ", " : "", what);
+    }
+}
+
+void server_reload(struct server *s, const struct server_reload *r)
+{
+    struct buf done = {0};
+    fathom_diag d[3] = {{{0}}};
+    if (r->keys) {
+        fathom_err err = key_ring_replace(s->served.keys, r->keys, &d[0]);
+        note_reload(&done, err, &d[0], "the list of API keys");
+    }
+    if (r->tls_certificate) {
+        fathom_err err =
+            http_set_certificates(s->http, r->tls_certificate, r->tls_key, r->tls_client_ca, &d[1]);
+        note_reload(&done, err, &d[1], "the TLS certificate");
+    }
+    if (s->claim->access_log) {
+        fathom_err err = access_log_reopen(s->claim->access_log, &d[2]);
+        note_reload(&done, err, &d[2], "the access log");
+    }
+    LOG_INFO("server", "reloaded: %s", done.len ? buf_str(&done) : "nothing");
+    buf_free(&done);
+}
+
 /* ---- destroy ------------------------------------------------------------------------------- */
 
 static void wait_for_jobs(struct server *s, unsigned timeout_ms)
@@ -259,7 +322,8 @@ static void log_jobs(struct server *s)
 {
     struct buf lines = {0};
     jobs_dump(&s->jobs, &lines);
-    LOG_ERROR("server", "left behind:\n%s", buf_str(&lines));
+    LOG_ERROR("server", "left behind:");
+    log_lines(LOG_LEVEL_ERROR, &lines);
     buf_free(&lines);
 }
 
@@ -298,6 +362,7 @@ void server_destroy(struct server *s)
     if (jobs_count(&s->jobs) == 0) response_store_destroy(s->jobs.responses);
     if (s->stop_fd >= 0) (void)close(s->stop_fd);
     jobs_free(&s->jobs);
+    if (s->owns_claim) server_claim_free(s->claim);
     served_close(&s->served);
     mem_free(s);
 }

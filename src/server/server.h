@@ -19,14 +19,26 @@
 #include "server/server_options.h"
 
 struct server;
+struct server_claim;
+struct key_list;
+
+/* server_claim_make - take the sockets, the files and the certificates of these options, before
+ * there is anything to serve: clients are refused until server_create, other servers from now on
+ *
+ * The caller frees it once the server, if there is one, is destroyed; server_claim_free accepts
+ * NULL.
+ * Errors  EINVAL (a bad address or certificate), EIO (the port is taken, no permission: named),
+ *         ENOMEM. */
+FATHOM_MUST_CHECK fathom_err server_claim_make(struct server_claim **out,
+                                               const struct server_options *o, fathom_diag *d);
+void server_claim_free(struct server_claim *c);
 
 /* server_create - listen and start the threads; requests are answered from here on
  *
  *   e  open engine; the server alone polls it from now to server_destroy
  *   t  the checkpoint's tokenizer
  *   style  how its chats are written and read; copied
- * Errors  EINVAL (no model name, a bad address), EIO (the port is taken, no permission: named),
- *         ENOMEM. */
+ * Errors  EINVAL (no model name), EIO, ENOMEM; those of server_claim_make without o->claim. */
 FATHOM_MUST_CHECK fathom_err server_create(struct server **out, const struct server_options *o,
                                            fathom_engine *e, const struct tokenizer *t,
                                            const struct chat_style *style, fathom_diag *d);
@@ -35,7 +47,7 @@ FATHOM_MUST_CHECK fathom_err server_create(struct server **out, const struct ser
 uint16_t server_port(const struct server *s);
 
 /* server_check_address - whether a server could listen there now
- * Errors  EINVAL, EIO as of server_create. */
+ * Errors  EINVAL, EIO as of server_claim_make. */
 fathom_err server_check_address(const char *host, uint16_t port, fathom_diag *d);
 
 /* server_run - wait until server_stop or a fatal error of the engine; then refuse new requests and
@@ -50,6 +62,24 @@ bool server_is_stuck(struct server *s);
 
 /* server_stop - end server_run; a signal handler may call it, and a second call hurries */
 void server_stop(struct server *s);
+
+/* What server_reload puts in the place of what the server has; a NULL stays as it is. Texts are
+ * borrowed for the call. */
+struct server_reload {
+    const struct key_list *keys;
+    const char *tls_certificate; /* PEM, with tls_key */
+    const char *tls_key;
+    const char *tls_client_ca; /* with both; NULL then: no certificate is asked of clients */
+};
+
+/* server_reload - keys, certificates, and the access log's file, opened anew by its name
+ *
+ * Each is told in the log: replaced, or kept and why. Requests under way go on as they began. One
+ * thread at a time. */
+void server_reload(struct server *s, const struct server_reload *r);
+
+/* server_log_state - what the engine is doing and each request in flight, as lines of the log */
+void server_log_state(struct server *s);
 
 /* server_destroy - cancel what still runs, close all connections, end the threads; accepts NULL.
  * The engine stays open. */

@@ -196,9 +196,52 @@ class Cli(unittest.TestCase):
         self.assertIn("config", run("plan", PILOT + "/config.json")[0])
         out, err = run("plan", "--memory", "60M", status=1)
         self.assertIn("0 tokens in 0 pages", out)
-        self.assertIn("no cache fits", err)
+        self.assertIn("take a machine with more memory", err)
+        self.assertNotIn("GiB", err)
         half = run("plan", "--kv-cache-dtype", "fp8")[0]
         self.assertNotEqual(half, run("plan")[0])
+        out, _ = run("plan", "--backend", "cpu", "--memory", "1000G")
+        self.assertRegex(out, r"left empty +963\.\d GB")
+        self.assertIn("whose memory other programs use too", out)
+        given = re.search(r"give --kv-cache-memory-bytes (\d+)", out).group(1)
+        out, _ = run("plan", "--backend", "cpu", "--memory", "1000G", "--kv-cache-memory-bytes",
+                     given)
+        self.assertIn("all 64 requests of 4,096 tokens at once, and ", out)
+        self.assertIn("as large as --kv-cache-memory-bytes says", out)
+        _, err = run("plan", "--memory", "8G", "--kv-cache-memory-bytes", "500G", status=1)
+        self.assertIn("is 536.9 GB, and of 8.6 GB that are free", err)
+
+    def test_weights_quantized_otherwise_are_refused_by_name(self):
+        with open(os.path.join(PILOT, "config.json"), encoding="utf-8") as f:
+            config = json.load(f)
+        for method in ("awq", "gptq", "compressed-tensors", "modelopt", "bitsandbytes"):
+            with tempfile.TemporaryDirectory() as folder:
+                for name in os.listdir(PILOT):
+                    if name != "config.json":
+                        os.symlink(os.path.join(PILOT, name), os.path.join(folder, name))
+                path = os.path.join(folder, "config.json")
+                with open(path, "w", encoding="utf-8") as f:
+                    json.dump({**config, "quantization_config": {"quant_method": method}}, f)
+                for command in (("plan", path), ("plan", folder, "--load-format", "dummy"),
+                                ("serve", folder, "--load-format", "dummy"), ("serve", folder),
+                                ("bench", "kernels", path)):
+                    _, err = run(*command, status=1)
+                    self.assertEqual(err.count("\n"), 1, err)
+                    self.assertIn(f'"{method}" is not supported yet', err)
+                out, _ = run("doctor", folder, "--load-format", "dummy", status=1)
+                self.assertIn(f'"{method}" is not supported yet', out)
+
+    def test_a_config_alone_is_planned_with_made_up_weights(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("config.json", "tokenizer.json"):
+                os.symlink(os.path.join(PILOT, name), os.path.join(folder, name))
+            _, err = run("plan", folder, status=1)
+            self.assertIn("To plan from config.json alone, add --load-format dummy", err)
+            self.assertIn("needed, together", run("plan", folder, "--load-format", "dummy")[0])
+            out, _ = run("doctor", "--json", folder, "--load-format", "dummy", "--port", "0")
+            found = json.loads(out)["findings"]
+            self.assertIn("weights are made up", str(found))
+            self.assertEqual([f for f in found if f["level"] == "bad"], [])
 
     def test_bench_latency_times_a_batch(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -67,7 +67,8 @@ fathom_sampling fake_engine_last(fathom_engine *e, uint32_t *n_prompt);
  *   arg  a pointer to a const struct tokenizer
  *
  * fathom_open gives an engine with this script and the tokenizer of the bundle or directory that it
- * is asked to open. With this file in place of the engine the program serves the script. */
+ * is asked to open, once there is no file "hold" in offload_dir. With this file in place of the
+ * engine the program serves the script. */
 fake_script fake_script_directives;
 
 #endif

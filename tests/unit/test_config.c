@@ -288,6 +288,12 @@ static void other_quantizations_are_recognised(void **state)
         assert_non_null(strstr(d.text, cases[i].name));
         assert_non_null(strstr(d.text, "is not supported yet"));
     }
+    struct model_config older;
+    fathom_diag d = {0};
+    json_t *o = with("compression_config", "{\"quant_method\":\"compressed-tensors\"}");
+    assert_int_equal(json_object_del(o, "quantization_config"), 0);
+    assert_int_equal(parse(&older, o, &d), FATHOM_OK);
+    assert_int_equal(older.quant, QUANT_COMPRESSED_TENSORS);
 }
 
 static fathom_err parse_generation(struct generation_config *g, const char *text, fathom_diag *d)
@@ -359,6 +365,35 @@ static void every_failing_allocation_is_clean(void **state)
     buf_free(&text);
 }
 
+static void a_file_beside_the_config_tells_of_quantization(void **state)
+{
+    (void)state;
+    struct buf text = {0};
+    json_t *o = json_tree_of_file(DATA "config_v32.json");
+    assert_int_equal(json_object_del(o, "quantization_config"), 0);
+    assert_int_equal(json_write(&text, o), FATHOM_OK);
+    json_decref(o);
+    static const char *const files[][2] = {{"hf_quant_config.json", "modelopt"},
+                                           {"quantize_config.json", "gptq"},
+                                           {"quant_config.json", "awq"},
+                                           {"other.json", ""}};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        const fathom_bundle_file held[] = {
+            {.name = "config.json", .data = (const unsigned char *)text.data, .size = text.len},
+            {.name = files[i][0], .data = (const unsigned char *)"{}", .size = 2}};
+        const fathom_bundle bundle = {.name = "b", .files = held, .n_file = 2};
+        struct checkpoint *c;
+        struct model_config config;
+        assert_int_equal(checkpoint_open_files(&c, NULL, &bundle, NULL), FATHOM_OK);
+        assert_int_equal(model_config_load(&config, c, NULL), FATHOM_OK);
+        assert_string_equal(config.quant_name, files[i][1]);
+        assert_int_equal(model_config_check_quant(&config, NULL),
+                         files[i][1][0] ? FATHOM_EUNSUPPORTED : FATHOM_OK);
+        checkpoint_close(c);
+    }
+    buf_free(&text);
+}
+
 static void configs_come_from_the_checkpoint(void **state)
 {
     (void)state;
@@ -388,6 +423,7 @@ int main(void)
         cmocka_unit_test(other_quantizations_are_recognised),
         cmocka_unit_test(generation_defaults),
         cmocka_unit_test(every_failing_allocation_is_clean),
+        cmocka_unit_test(a_file_beside_the_config_tells_of_quantization),
         cmocka_unit_test(configs_come_from_the_checkpoint),
     };
     json_set_alloc_funcs(mem_alloc, mem_free);

@@ -40,6 +40,7 @@ static fathom_options options_of(bool fp8)
                             .max_model_len = MAX_LEN,
                             .max_num_batched_tokens = MAX_LEN,
                             .max_num_seqs = 1,
+                            .memory_utilization = 0.2,
                             .max_queued = N_REQUEST,
                             .n_thread = 1,
                             .seed = 1,

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -178,6 +179,46 @@ static void memory_bounds_the_pages(void **state)
     assert_int_equal(p.usable_bytes, p.available_bytes);
 }
 
+static void a_size_that_is_given_is_taken(void **state)
+{
+    (void)state;
+    struct memory_plan p;
+    fathom_diag d = {{0}};
+    fathom_options o = {.backend = FATHOM_BACKEND_CPU,
+                        .max_num_seqs = 1,
+                        .kv_cache_bytes = 1000 * (uint64_t)PILOT_PAGE_BF16};
+    assert_int_equal(plan(&p, &o, 64 * GIB, NULL), FATHOM_OK);
+    assert_int_equal(p.n_page_wanted, 64);
+    assert_int_equal(p.n_page, 1000); /* the other pages keep prefixes */
+    assert_false(p.is_modest);
+    o.kv_cache_bytes = 500 * GIB;
+    assert_int_equal(plan(&p, &o, 4 * GIB, &d), FATHOM_ENOMEM);
+    assert_non_null(strstr(d.text, "--kv-cache-memory-bytes 536870912000 is 536.9 GB"));
+    assert_non_null(strstr(d.text, "of 4.3 GB that are free"));
+    assert_null(strchr(d.text, '\n'));
+    const char *most = strstr(d.text, "Give ");
+    assert_non_null(most);
+    o.kv_cache_bytes = strtoull(most + 5, NULL, 10);
+    assert_int_equal(plan(&p, &o, 4 * GIB, NULL), FATHOM_OK); /* the advice is right */
+    o.kv_cache_bytes += PILOT_PAGE_BF16;
+    assert_int_equal(plan(&p, &o, 4 * GIB, NULL), FATHOM_ENOMEM); /* and the most there is */
+}
+
+static void a_gpu_is_filled_and_a_cpu_is_not(void **state)
+{
+    (void)state;
+    struct memory_plan p;
+    fathom_options o = {.backend = FATHOM_BACKEND_CPU, .max_num_seqs = 1};
+    assert_int_equal(plan(&p, &o, 64 * GIB, NULL), FATHOM_OK);
+    assert_int_equal(p.n_page, p.n_page_wanted);
+    assert_true(p.is_modest);
+    o.backend = FATHOM_BACKEND_CUDA;
+    assert_int_equal(plan(&p, &o, 64 * GIB, NULL), FATHOM_OK);
+    assert_true(p.n_page > p.n_page_wanted);
+    assert_true(p.usable_bytes - p.total_bytes < p.kv.page_bytes);
+    assert_false(p.is_modest);
+}
+
 static void what_does_not_fit_is_told_with_the_smallest_change(void **state)
 {
     (void)state;
@@ -196,16 +237,32 @@ static void what_does_not_fit_is_told_with_the_smallest_change(void **state)
     fathom_diag d2 = {{0}};
     uint64_t available = (uint64_t)((double)(other + 20 * (uint64_t)PILOT_PAGE_BF16) / 0.89);
     assert_int_equal(plan(&p, &few, available, &d2), FATHOM_ENOMEM);
-    assert_non_null(strstr(d2.text, "--max-model-len 1"));
-    assert_non_null(strstr(d2.text, "--gpu-memory-utilization"));
+    assert_non_null(strstr(d2.text, "give --max-model-len 1"));
+    assert_null(strstr(d2.text, "--gpu-memory-utilization")); /* all of it would not be enough */
     few.max_model_len = p.n_page * 64;
     assert_int_equal(plan(&p, &few, available, NULL), FATHOM_OK);
 
     fathom_diag d3 = {{0}};
     fathom_options none = {0};
     assert_int_equal(plan(&p, &none, 1 << 20, &d3), FATHOM_ENOMEM);
-    assert_non_null(strstr(d3.text, "no cache fits"));
+    assert_non_null(strstr(d3.text, "take a machine with more memory"));
+    assert_null(strstr(d3.text, "--gpu-memory-utilization"));
+    assert_null(strstr(d3.text, "--max-model-len 0"));
     assert_int_equal(p.n_page, 0);
+
+    fathom_diag d4 = {{0}};
+    fathom_options half = {.memory_utilization = 0.5, .max_num_seqs = 1};
+    assert_int_equal(plan(&p, &half, 64 * GIB, NULL), FATHOM_OK);
+    available = p.total_bytes + p.total_bytes / 20;
+    assert_int_equal(plan(&p, &half, available, &d4), FATHOM_ENOMEM);
+    const char *share = strstr(d4.text, "raise --gpu-memory-utilization to ");
+    assert_non_null(share);
+    half.memory_utilization = strtod(share + strlen("raise --gpu-memory-utilization to "), NULL);
+    assert_int_equal(plan(&p, &half, available, NULL), FATHOM_OK);
+    few = (fathom_options){.kv_cache_bytes = 1024};
+    d4.text[0] = '\0';
+    assert_int_equal(plan(&p, &few, 64 * GIB, &d4), FATHOM_ENOMEM);
+    assert_null(strstr(d4.text, "--max-model-len 0"));
 }
 
 static void a_gpu_needs_room_for_its_operators(void **state)
@@ -266,6 +323,8 @@ int main(void)
         cmocka_unit_test(the_cache_type_decides_the_page),
         cmocka_unit_test(drafts_cost_a_layer_of_weights_and_of_cache),
         cmocka_unit_test(memory_bounds_the_pages),
+        cmocka_unit_test(a_size_that_is_given_is_taken),
+        cmocka_unit_test(a_gpu_is_filled_and_a_cpu_is_not),
         cmocka_unit_test(what_does_not_fit_is_told_with_the_smallest_change),
         cmocka_unit_test(a_gpu_needs_room_for_its_operators),
         cmocka_unit_test(a_slice_takes_its_share),

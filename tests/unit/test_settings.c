@@ -45,6 +45,25 @@ static void zero_means_the_default(void **state)
     assert_true(s.memory_utilization == 0.9);
 }
 
+static void weights_quantized_otherwise_are_refused_by_name(void **state)
+{
+    (void)state;
+    const enum quant_method methods[] = {QUANT_AWQ,  QUANT_GPTQ,  QUANT_COMPRESSED_TENSORS,
+                                         QUANT_INT8, QUANT_MXFP4, QUANT_OTHER};
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        for (int dummy = 0; dummy < 2; dummy++) {
+            struct model_config quantized = config;
+            struct engine_settings s;
+            const fathom_options o = {.dummy = dummy == 1};
+            fathom_diag d = {{0}};
+            quantized.quant = methods[i];
+            memcpy(quantized.quant_name, "its-name", sizeof "its-name");
+            assert_int_equal(settings_resolve(&s, &o, &quantized, &d), FATHOM_EUNSUPPORTED);
+            assert_non_null(strstr(d.text, "method \"its-name\" is not supported yet"));
+        }
+    }
+}
+
 static void tiers_want_both_halves_of_a_directory(void **state)
 {
     (void)state;
@@ -253,6 +272,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(zero_means_the_default),
+        cmocka_unit_test(weights_quantized_otherwise_are_refused_by_name),
         cmocka_unit_test(tiers_want_both_halves_of_a_directory),
         cmocka_unit_test(activations_follow_the_checkpoint),
         cmocka_unit_test(cache_types_map_one_to_one),

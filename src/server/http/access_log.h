@@ -6,6 +6,9 @@
  *
  * `key` is the number of the API key, the first being 0; it and the token counts are absent where
  * they mean nothing.
+ *
+ * A line that cannot be written is lost and counted: an answer does not wait for a disk. The log on
+ * standard error says so when it begins, once a minute while it lasts, and when it ends.
  */
 #ifndef FATHOM_SERVER_HTTP_ACCESS_LOG_H
 #define FATHOM_SERVER_HTTP_ACCESS_LOG_H
@@ -31,12 +34,23 @@ struct access_entry {
     uint64_t total_ms;
 };
 
-/* access_log_open - append to a file, which is made with mode 0600; "-" is standard output
- * Errors  EIO. */
-fathom_err access_log_open(int *fd, const char *path, fathom_diag *d);
+struct access_log;
 
-/* access_log_write - one line in one write, from any thread; a full disk loses lines */
-void access_log_write(int fd, const struct access_entry *e);
+/* access_log_open - append to a file, which is made with mode 0600; "-" is standard output
+ *
+ *   path  outlives the log
+ * Errors  EIO, ENOMEM. access_log_close accepts NULL. */
+fathom_err access_log_open(struct access_log **out, const char *path, fathom_diag *d);
+void access_log_close(struct access_log *log);
+
+/* access_log_reopen - go on in the file that has the name now, as after a rotation; each line is
+ * whole in one of both. Any thread.
+ * Errors  EIO: it goes on in the file it had. */
+fathom_err access_log_reopen(struct access_log *log, fathom_diag *d);
+
+/* access_log_write - one line in one write, from any thread
+ * Returns whether it was written. */
+bool access_log_write(struct access_log *log, const struct access_entry *e);
 
 /* access_log_format - the line; unix_ms is its time */
 fathom_err access_log_format(struct buf *out, const struct access_entry *e, int64_t unix_ms);

@@ -3,7 +3,6 @@
 
 #include <microhttpd.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fail.h"
@@ -11,11 +10,13 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "server/health.h"
-#include "server/http/gate.h"
+#include "server/http/claim.h"
 #include "server/http/listen.h"
 #include "server/http/routes.h"
-#include "server/job.h"
+#include "server/http/state_text.h"
 #include "server/key_ring.h"
+#include "server/served.h"
+#include "server/state.h"
 
 enum { CONNECTIONS_MAX = 8, SILENCE_S = 30 };
 
@@ -24,7 +25,6 @@ struct admin {
     void (*stop)(void *arg);
     void *stop_arg;
     struct MHD_Daemon *http;
-    int fd;
 };
 
 /* What is asked, and the argument after '?': level for /log_level, NULL elsewhere. */
@@ -71,18 +71,7 @@ static fathom_err tell_state(const struct route_env *env, const char *argument, 
                              struct api_error *e)
 {
     (void)argument, (void)e;
-    fathom_stats stats;
-    fathom_get_stats(env->served->engine, &stats);
-    (void)buf_printf(body,
-                     "engine running=%u waiting=%u step=%llu progress=%llu pages_free=%u "
-                     "pages_cached=%u pages=%u failed=%d\n",
-                     stats.n_running, stats.n_waiting, (unsigned long long)stats.n_step,
-                     (unsigned long long)stats.progress, stats.n_page_free, stats.n_page_cached,
-                     stats.n_page, stats.failed);
-    (void)buf_printf(body, "server connections=%u held_bytes=%zu draining=%d\n", gate_n(env->gate),
-                     atomic_load(&env->state->held_bytes), atomic_load(&env->state->draining));
-    jobs_dump(env->jobs, body);
-    return buf_status(body);
+    return state_write(env, body);
 }
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
@@ -238,39 +227,33 @@ static void completed(void *arg, struct MHD_Connection *c, void **con_cls,
     if (*con_cls == &a->stop) a->stop(a->stop_arg);
 }
 
-fathom_err admin_open(struct admin **out, const struct route_env *env, void (*stop)(void *arg),
-                      void *arg, fathom_diag *d)
+fathom_err admin_open(struct admin **out, const struct route_env *env, struct server_claim *claim,
+                      void (*stop)(void *arg), void *arg, fathom_diag *d)
 {
-    const char *path = env->served->o.admin_socket;
-    int fd;
     *out = NULL;
-    TRY(listen_unix(path, &fd, d));
+    TRY(listen_begin(claim->admin_fd, d));
     struct admin *a = mem_calloc(1, sizeof *a);
-    if (a) {
-        a->env = env;
-        a->stop = stop;
-        a->stop_arg = arg;
-        a->fd = fd;
-        a->http = MHD_start_daemon(
-            MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, handle, a, MHD_OPTION_LISTEN_SOCKET, fd,
-            MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
-            (unsigned)SILENCE_S, MHD_OPTION_NOTIFY_COMPLETED, completed, a, MHD_OPTION_END);
+    if (!a) FAIL(d, FATHOM_ENOMEM, "out of memory for the server of --admin-socket");
+    a->env = env;
+    a->stop = stop;
+    a->stop_arg = arg;
+    a->http = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, handle, a,
+                               MHD_OPTION_LISTEN_SOCKET, claim->admin_fd,
+                               MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX,
+                               MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SILENCE_S,
+                               MHD_OPTION_NOTIFY_COMPLETED, completed, a, MHD_OPTION_END);
+    if (!a->http) {
+        mem_free(a);
+        FAIL(d, FATHOM_EIO, "the server of --admin-socket cannot start");
     }
-    if (a && a->http) {
-        *out = a;
-        return FATHOM_OK;
-    }
-    fathom_err err = a ? FATHOM_EIO : FATHOM_ENOMEM;
-    (void)close(fd);
-    (void)unlink(path);
-    mem_free(a);
-    FAIL(d, err, "the server of --admin-socket cannot start");
+    (void)claim_take(&claim->admin_fd); /* the daemon closes it */
+    *out = a;
+    return FATHOM_OK;
 }
 
 void admin_close(struct admin *a)
 {
     if (!a) return;
     MHD_stop_daemon(a->http);
-    (void)unlink(a->env->served->o.admin_socket);
     mem_free(a);
 }

@@ -10,15 +10,17 @@
 #include "server/http/route.h"
 
 struct admin;
+struct server_claim;
 
-/* admin_open - listen at options.admin_socket, on a thread of its own
+/* admin_open - listen on the claim's socket, on a thread of its own
  *
- *   stop  is called with arg when the server is to stop
- * Errors  those of listen_unix; EIO: the thread cannot be started; ENOMEM. */
-fathom_err admin_open(struct admin **out, const struct route_env *env, void (*stop)(void *arg),
-                      void *arg, fathom_diag *d);
+ *   claim  its socket is taken over
+ *   stop   is called with arg when the server is to stop
+ * Errors  EIO: the thread cannot be started; ENOMEM. */
+fathom_err admin_open(struct admin **out, const struct route_env *env, struct server_claim *claim,
+                      void (*stop)(void *arg), void *arg, fathom_diag *d);
 
-/* admin_close - ends the thread and removes the file; accepts NULL */
+/* admin_close - ends the thread; accepts NULL */
 void admin_close(struct admin *a);
 
 #endif

@@ -20,6 +20,7 @@
 #include "server/api/sse.h"
 #include "server/http/access.h"
 #include "server/http/access_log.h"
+#include "server/http/claim.h"
 #include "server/http/gate.h"
 #include "server/http/listen.h"
 #include "server/http/routes.h"
@@ -42,11 +43,8 @@ struct http {
     const struct server_options *o; /* of env.served */
     struct MHD_Daemon *daemon;
     struct watch *watch;
+    struct server_claim *claim;
     uint32_t max_connections; /* o's, or what the limit of open files leaves of it */
-    int listen_fd;
-    bool has_uds;      /* o->uds is our file */
-    int access_log_fd; /* -1: none */
-    uint16_t port;
 };
 
 /* One request on a connection. */
@@ -551,7 +549,7 @@ static void log_access(const struct exchange *x, struct MHD_Connection *c,
                        const struct job_summary *j)
 {
     char remote[INET6_ADDRSTRLEN];
-    if (x->http->access_log_fd < 0) return;
+    if (!x->http->claim->access_log) return;
     remote_text(remote, c);
     const struct access_entry e = {.request_id = x->request_id,
                                    .id = x->id,
@@ -569,7 +567,7 @@ static void log_access(const struct exchange *x, struct MHD_Connection *c,
                                    .n_output = j->usage.n_output,
                                    .first_ms = j->first_us / 1000,
                                    .total_ms = (clock_now_us() - x->start_us) / 1000};
-    access_log_write(x->http->access_log_fd, &e);
+    if (!access_log_write(x->http->claim->access_log, &e)) metrics_note_lost_line(metrics_of(x));
 }
 
 static void end_exchange(void *arg, struct MHD_Connection *c, void **con_cls,
@@ -647,42 +645,36 @@ static fathom_err start_daemon(struct http *h, fathom_diag *d)
     }
     h->daemon = MHD_start_daemon(
         flags, 0, NULL, NULL, handle, h, MHD_OPTION_EXTERNAL_LOGGER, log_library, NULL,
-        MHD_OPTION_LISTEN_SOCKET, h->listen_fd, MHD_OPTION_NOTIFY_COMPLETED, end_exchange, h,
+        MHD_OPTION_LISTEN_SOCKET, h->claim->listen_fd, MHD_OPTION_NOTIFY_COMPLETED, end_exchange, h,
         MHD_OPTION_NOTIFY_CONNECTION, pass_gate, h, MHD_OPTION_THREAD_POOL_SIZE,
         o->n_http_thread > 1 ? o->n_http_thread : 0, MHD_OPTION_CONNECTION_LIMIT,
         h->max_connections + OVER_LIMIT_RESERVE, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SILENCE_S,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)LIMIT_HTTP_HEAD_BYTES, MHD_OPTION_ARRAY, tls,
         MHD_OPTION_END);
     if (!h->daemon) FAIL(d, FATHOM_EIO, "the HTTP server cannot start");
+    (void)claim_take(&h->claim->listen_fd); /* the daemon closes it */
     return FATHOM_OK;
 }
 
 static fathom_err start(struct http *h, fathom_diag *d)
 {
     static const struct watch_actions watch_actions = {job_hold, job_client_left};
-    const struct server_options *o = h->o;
-    TRY(tls_check(o, d));
     TRY(watch_create(&h->watch, &watch_actions, d));
-    if (o->access_log) TRY(access_log_open(&h->access_log_fd, o->access_log, d));
-    if (o->uds) {
-        TRY(listen_unix(o->uds, &h->listen_fd, d));
-        h->has_uds = true;
-    } else {
-        TRY(listen_tcp(o->host, o->port, &h->listen_fd, &h->port, d));
-    }
+    TRY(listen_begin(h->claim->listen_fd, d));
     raise_file_limit(h);
     return start_daemon(h, d);
 }
 
-fathom_err http_open(struct http **out, const struct route_env *env, fathom_diag *d)
+fathom_err http_open(struct http **out, const struct route_env *env, struct server_claim *claim,
+                     fathom_diag *d)
 {
     struct http *h = mem_calloc(1, sizeof *h);
     *out = h;
     if (!h) return FATHOM_ENOMEM;
     h->env = *env;
     h->o = &env->served->o;
+    h->claim = claim;
     h->max_connections = h->o->max_connections;
-    h->listen_fd = h->access_log_fd = -1;
     fathom_err err = start(h, d);
     if (!err) return FATHOM_OK;
     http_close(h);
@@ -690,9 +682,15 @@ fathom_err http_open(struct http **out, const struct route_env *env, fathom_diag
     return err;
 }
 
-uint16_t http_port(const struct http *h)
+fathom_err http_set_certificates(struct http *h, const char *cert_pem, const char *key_pem,
+                                 const char *ca_pem, fathom_diag *d)
 {
-    return h->port;
+    const struct server_options texts = {
+        .tls_certificate = cert_pem, .tls_key = key_pem, .tls_client_ca = ca_pem};
+    (void)h;
+    TRY(tls_check(&texts, d));
+    FAIL(d, FATHOM_EUNSUPPORTED,
+         "libmicrohttpd takes certificates when it starts: a new one needs a restart");
 }
 
 /* The library refuses some requests itself, for one what is no HTTP. To do so while it stops would
@@ -708,12 +706,8 @@ void http_close(struct http *h)
     if (!h) return;
     if (h->daemon) {
         end_connections(h);
-        MHD_stop_daemon(h->daemon); /* closes listen_fd */
-    } else if (h->listen_fd >= 0) {
-        (void)close(h->listen_fd);
+        MHD_stop_daemon(h->daemon); /* closes the listening socket */
     }
     watch_destroy(h->watch);
-    if (h->has_uds) (void)unlink(h->o->uds);
-    if (h->access_log_fd >= 0) (void)close(h->access_log_fd);
     mem_free(h);
 }

@@ -17,15 +17,22 @@
 #include "server/http/route.h"
 
 struct http;
+struct server_claim;
 
-/* http_open - bind, listen and start the HTTP threads
+/* http_open - listen and start the HTTP threads
  *
- *   env  copied; its parts outlive http_close
- * Errors  EINVAL (address, certificate), EIO (port taken and the like), ENOMEM. */
-fathom_err http_open(struct http **out, const struct route_env *env, fathom_diag *d);
+ *   env    copied; its parts outlive http_close
+ *   claim  its socket is taken over, its access log borrowed until http_close
+ * Errors  EINVAL (certificate), EIO, ENOMEM; the socket then stays the claim's. */
+fathom_err http_open(struct http **out, const struct route_env *env, struct server_claim *claim,
+                     fathom_diag *d);
 
-/* http_port - the TCP port; 0 on a socket file */
-uint16_t http_port(const struct http *h);
+/* http_set_certificates - connections from now on begin with these PEM texts, borrowed for the call
+ *
+ *   ca_pem  NULL: no certificate is asked of clients
+ * Errors  EINVAL, EUNSUPPORTED, ENOMEM: the old ones stay. */
+fathom_err http_set_certificates(struct http *h, const char *cert_pem, const char *key_pem,
+                                 const char *ca_pem, fathom_diag *d);
 
 /* http_close - close everything; accepts NULL
  *

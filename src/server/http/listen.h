@@ -1,4 +1,10 @@
-/* listen.h - sockets that wait for connections */
+/* listen.h - sockets that wait for connections
+ *
+ *   (none) --listen_bind_*--> BOUND --listen_begin--> LISTENING
+ *
+ *   BOUND      the address is this process's and no other can have it; clients are refused
+ *   LISTENING  the system takes connections
+ */
 #ifndef FATHOM_SERVER_HTTP_LISTEN_H
 #define FATHOM_SERVER_HTTP_LISTEN_H
 
@@ -6,18 +12,23 @@
 
 #include "fathom/err.h"
 
-/* listen_tcp - the first address of `host` that can be had
+/* listen_bind_tcp - the first address of `host` that can be had
  *
  *   port  0: any free one
  *   fd, out_port  the socket and its port; the caller closes it
  * Errors  EINVAL: host is no address of this machine. EIO: the port is taken, no permission. */
-fathom_err listen_tcp(const char *host, uint16_t port, int *fd, uint16_t *out_port, fathom_diag *d);
+fathom_err listen_bind_tcp(const char *host, uint16_t port, int *fd, uint16_t *out_port,
+                           fathom_diag *d);
 
-/* listen_unix - a socket file that only this user may open (mode 0600)
+/* listen_bind_unix - a socket file that only this user may open (mode 0600)
  *
- * A socket file that nobody listens on any more is replaced.
- * Errors  EINVAL: the path is too long for a socket. EIO: a server listens there, the path is no
+ * A socket file that no process has any more is replaced.
+ * Errors  EINVAL: the path is too long for a socket. EIO: another process has it, the path is no
  *         socket, or it cannot be made. */
-fathom_err listen_unix(const char *path, int *fd, fathom_diag *d);
+fathom_err listen_bind_unix(const char *path, int *fd, fathom_diag *d);
+
+/* listen_begin - take connections on a socket that is bound
+ * Errors  EIO. */
+fathom_err listen_begin(int fd, fathom_diag *d);
 
 #endif
