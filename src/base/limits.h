@@ -3,9 +3,15 @@
 #define FATHOM_BASE_LIMITS_H
 
 enum {
-    LIMIT_JSON_DEPTH = 512,                     /* nesting of a JSON body: 400 / EFORMAT */
-    LIMIT_PATH_BYTES = 4096,                    /* a path: EINVAL */
-    LIMIT_TENSOR_DIMS = 8,                      /* dimensions of a tensor: EFORMAT */
+    LIMIT_JSON_DEPTH = 512,              /* nesting of a JSON body: 400 / EFORMAT */
+    LIMIT_JSON_FACTOR = 8,               /* bytes of a body's tree for each of its own: 400 */
+    LIMIT_JSON_FLOOR_BYTES = 4 << 20,    /* and these */
+    LIMIT_JSON_TREE_BYTES = 516 << 20,   /* of the tree of the largest body: 400 */
+    LIMIT_JSON_TREES_BYTES = 1040 << 20, /* of the trees of all requests: 429 */
+    LIMIT_JSON_VALUES = 2 << 20,         /* of a body, token ids not counted: 400 */
+    LIMIT_JSON_MEMBERS = 1 << 16,        /* members of an object of a body: 400 */
+    LIMIT_PATH_BYTES = 4096,             /* a path: EINVAL */
+    LIMIT_TENSOR_DIMS = 8,               /* dimensions of a tensor: EFORMAT */
     LIMIT_SAFETENSORS_HEADER_BYTES = 100 << 20, /* header of one shard: EFORMAT */
     LIMIT_HTTP_HEAD_BYTES = 64 << 10,           /* request line and headers: 431, closed */
     LIMIT_HTTP_HEAD_MS = 30000,                 /* for them to come: closed */

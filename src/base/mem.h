@@ -56,6 +56,10 @@ char *mem_strndup(const char *s, size_t n);
 void mem_fail_after(long n);
 bool mem_fail_hit(void);
 
+/* mem_may_allocate - for an allocator of its own: counts one allocation of this thread; false: it
+ * must fail */
+bool mem_may_allocate(void);
+
 /* mem_forbid - while true, an allocation on this thread is a fault (ASSERT), in builds with
  * FATHOM_DCHECK; returns the previous value */
 bool mem_forbid(bool on);
