@@ -155,7 +155,10 @@ static fathom_err make_chat_prompt(struct job *job, bool *thinking)
         .continue_final_message = r->continue_final_message,
         .add_generation_prompt = r->add_generation_prompt,
     };
+    /* arguments of calls are JSON in a string, of the client's too */
+    struct json_arena *before = json_arena_enter(r->body_arena);
     fathom_err err = chat_render(&s->style, &chat, &text, &marks, &d);
+    (void)json_arena_enter(before);
     if (text.over_limit) {
         err = refuse_bytes(job, prompt_field(r), s->max_prompt_bytes, false);
         goto out;
