@@ -265,7 +265,7 @@ enum json_arena_fault json_arena_fault(const struct json_arena *a)
 
 size_t json_arena_used(const struct json_arena *a)
 {
-    return a->used;
+    return a ? a->used : 0;
 }
 
 size_t json_arena_limit(const struct json_arena *a)

@@ -69,7 +69,7 @@ struct json_arena_mark json_arena_take_mark(void);
 void json_arena_rewind(const struct json_arena_mark *m);
 
 enum json_arena_fault json_arena_fault(const struct json_arena *a); /* the first one; NULL: FINE */
-size_t json_arena_used(const struct json_arena *a);
+size_t json_arena_used(const struct json_arena *a);                 /* NULL: 0 */
 size_t json_arena_limit(const struct json_arena *a);
 
 /* json_arena_holds - whether an address lies in the range */

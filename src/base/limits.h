@@ -34,6 +34,8 @@ enum {
     LIMIT_TOOLS = 512,                          /* tools of a request: 400 */
     LIMIT_TOOLS_BYTES = 16 << 20,               /* memory for them until the end: 400 */
     LIMIT_STREAM_BACKLOG_BYTES = 4 << 20,       /* unread stream of one client: it is cut */
+    LIMIT_ANSWERS_BYTES = 1 << 30,              /* memory of all answers: 429; of one a quarter */
+    LIMIT_TOKEN_ANSWER_BYTES = 128 << 20,       /* of /tokenize and /detokenize: 400 */
     LIMIT_GRAMMAR_TEXT_BYTES = 1 << 20,         /* schema, or tools, of a request: 400 */
     LIMIT_GRAMMAR_CACHE_BYTES = 256 << 20,      /* compiled grammars: the oldest go */
     LIMIT_THREADS = 256,                        /* worker threads of a backend: EINVAL */

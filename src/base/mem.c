@@ -1,6 +1,7 @@
 /* mem.c - memory, where it may fail and where it is forbidden */
 #include "base/mem.h"
 
+#include <malloc.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,6 +104,14 @@ void mem_free_pages(void *p)
     char *base = (char *)p - PAGE_BYTES;
     memcpy(&whole, base, sizeof whole);
     munmap(base, whole);
+}
+
+/* Left alone, glibc raises the first to the largest block that was freed, and the second to twice
+ * that. */
+void mem_return_large(void)
+{
+    (void)mallopt(M_MMAP_THRESHOLD, 1 << 20);
+    (void)mallopt(M_TRIM_THRESHOLD, 4 << 20);
 }
 
 char *mem_strndup(const char *s, size_t n)

@@ -51,6 +51,10 @@ void mem_free_pages(void *p);
 char *mem_strdup(const char *s);
 char *mem_strndup(const char *s, size_t n);
 
+/* mem_return_large - from now on blocks of 1 MiB and more go back to the system when they are
+ * freed, however many have come and gone; the heap keeps up to 4 MiB for each thread */
+void mem_return_large(void);
+
 /* mem_fail_after - let n allocations of this thread succeed and fail the next; -1: never.
  * mem_fail_hit tells whether one has been failed since. */
 void mem_fail_after(long n);

@@ -191,6 +191,13 @@ static fathom_err add_bos(struct job *job, const struct api_prompt *p, struct to
 static fathom_err add_prompt(struct job *job, const struct api_prompt *p, struct token_list *out)
 {
     const struct served *s = job->jobs->served;
+    const struct api_request *r = &job->request;
+    if (p->n_id > s->info->max_model_len && !r->truncate) {
+        const char *param = r->api == API_DETOKENIZE ? "tokens" : "prompt";
+        return api_error_set(&job->error, 400, "context_length_exceeded", param,
+                             "%s has %zu token ids, the context holds %u", param, p->n_id,
+                             s->info->max_model_len);
+    }
     for (size_t i = 0; i < p->n_id; i++) TRY(token_list_add(out, p->ids[i]));
     if (!p->text) return FATHOM_OK;
     if (p->n_text > s->max_prompt_bytes) return refuse_bytes(job, "prompt", p->n_text, true);
@@ -348,7 +355,13 @@ static fathom_err prepare(struct job *job)
                                  .nonce = rng_entropy(),
                                  .request_id = r->request_id[0] ? r->request_id : job->request_id,
                                  .created = clock_unix_s()};
-    TRY(answer_open(&job->answer, &setup));
+    fathom_err err = answer_open(&job->answer, &setup);
+    if (err == FATHOM_ELIMIT) {
+        return api_error_set(&job->error, 400, "answer_too_large", prompt_field(r),
+                             "the answer is larger than %d MiB: send less at a time",
+                             LIMIT_TOKEN_ANSWER_BYTES >> 20);
+    }
+    TRY(err);
     job->crash_entry = crash_note(job->answer.id);
     api_request_drop_body(r);
     job->choices = mem_calloc(job->answer.n_choice, sizeof *job->choices);
@@ -429,6 +442,10 @@ void job_prepare(struct job *job)
     (void)pthread_mutex_unlock(&job->lock);
 
     fathom_err err = wanted ? prepare(job) : FATHOM_ECANCEL;
+    if (err) { /* the answer may wait for its reader, and nothing of the request for that */
+        job_drop_body(job);
+        api_request_drop_body(&job->request);
+    }
 
     (void)pthread_mutex_lock(&job->lock);
     if (job->cut) {
@@ -442,7 +459,8 @@ void job_prepare(struct job *job)
             /* before the first submit: an event may wait for the lock as soon as it returns */
             job->state = JOB_RUNNING;
             job->moved_us = clock_now_us();
-            err = submit_all(job);
+            err = job_count_answer(job, NULL);
+            if (!err) err = submit_all(job);
         }
         if (err) job_fail(job, err);
         job_finish_if_ended(job);
