@@ -42,6 +42,7 @@ enum {
     LIMIT_NUM_SEQS = 4096,                      /* requests that run at once: EINVAL */
     LIMIT_BATCHED_TOKENS = 1 << 20,             /* tokens of a step: EINVAL */
     LIMIT_QUEUED = 1 << 20,                     /* requests that wait: EINVAL */
+    LIMIT_PIECE_BYTES = 1 << 20,                /* text of a prompt between two splits: 400 */
     LIMIT_TOKEN_IDS = (1 << 22) - 1,            /* ids of a tokenizer: ELIMIT */
     LIMIT_TOKEN_BYTES = 65535,                  /* one token's text: ELIMIT */
     LIMIT_MERGES = (1 << 20) - 1,               /* merges of a tokenizer: ELIMIT */

@@ -124,6 +124,24 @@ static fathom_err refuse_bytes(struct job *job, const char *param, size_t n, boo
                          s->max_prompt_bytes / s->info->max_model_len, s->max_prompt_bytes);
 }
 
+/* What the tokenizer's ELIMIT says of a prompt; other errors as they are. */
+static fathom_err refuse_tokens(struct job *job, const struct token_list *l, fathom_err err)
+{
+    uint32_t max_len = job->jobs->served->info->max_model_len;
+    const char *param = prompt_field(&job->request);
+    if (err != FATHOM_ELIMIT) return err;
+    if (l->n > l->limit) {
+        return api_error_set(&job->error, 400, "context_length_exceeded", param,
+                             "the prompt is more than %zu tokens long, the context holds %u with "
+                             "the answer: shorten the prompt",
+                             l->limit, max_len);
+    }
+    return api_error_set(&job->error, 400, "invalid_value", param,
+                         "the prompt has a part without a break, as a run of letters or of spaces, "
+                         "that is too long to become tokens (more than %d bytes): break it up",
+                         LIMIT_PIECE_BYTES);
+}
+
 /* ---- prompts ------------------------------------------------------------------------------- */
 
 /* The encoding writes the control tokens. A message that spells one is text, unless the server is
@@ -167,7 +185,8 @@ static fathom_err make_chat_prompt(struct job *job, bool *thinking)
         (void)api_error_from(&job->error, err, prompt_field(r), &d);
         goto out;
     }
-    TRY_GOTO(encode_chat(s, &text, &marks, &job->prompts[0]), out);
+    err = encode_chat(s, &text, &marks, &job->prompts[0]);
+    TRY_GOTO(refuse_tokens(job, &job->prompts[0], err), out);
     *thinking = chat_prompt_in_reasoning(&s->style, buf_str(&text), text.len);
 out:
     chat_marks_free(&marks);
@@ -201,7 +220,8 @@ static fathom_err add_prompt(struct job *job, const struct api_prompt *p, struct
     for (size_t i = 0; i < p->n_id; i++) TRY(token_list_add(out, p->ids[i]));
     if (!p->text) return FATHOM_OK;
     if (p->n_text > s->max_prompt_bytes) return refuse_bytes(job, "prompt", p->n_text, true);
-    return tokenizer_encode(s->tokenizer, p->text, p->n_text, TOKENIZER_MARKUP_ON, out);
+    fathom_err err = tokenizer_encode(s->tokenizer, p->text, p->n_text, TOKENIZER_MARKUP_ON, out);
+    return refuse_tokens(job, out, err);
 }
 
 /* The tokens around prompt and suffix (fill in the middle): the model writes what is between. */
@@ -232,7 +252,9 @@ static fathom_err make_infill_prompt(struct job *job, const struct api_prompt *p
     TRY(token_list_add(out, f.begin));
     TRY(add_prompt(job, p, out));
     TRY(token_list_add(out, f.hole));
-    TRY(tokenizer_encode(s->tokenizer, r->suffix, r->n_suffix, TOKENIZER_MARKUP_ON, out));
+    fathom_err err =
+        tokenizer_encode(s->tokenizer, r->suffix, r->n_suffix, TOKENIZER_MARKUP_ON, out);
+    TRY(refuse_tokens(job, out, err));
     return token_list_add(out, f.end);
 }
 
@@ -276,6 +298,11 @@ static fathom_err make_prompts(struct job *job, bool *thinking)
     job->prompts = mem_calloc(n, sizeof *job->prompts);
     if (!job->prompts) return FATHOM_ENOMEM;
     job->n_prompt = n;
+    /* what is only counted, or cut, may be longer than the context; of the rest a prompt a little
+     * too long is told by its length */
+    bool may_pass = r->n == 0 || r->truncate;
+    size_t limit = may_pass ? SIZE_MAX : 2 * (size_t)job->jobs->served->info->max_model_len;
+    for (size_t i = 0; i < n; i++) job->prompts[i].limit = limit;
     if (api_is_chat(r->api)) {
         TRY(make_chat_prompt(job, thinking));
         TRY(truncate_prompt(job, &job->prompts[0]));

@@ -179,6 +179,31 @@ static void ids_beyond_the_context_are_refused(void **state)
     world_close(&w);
 }
 
+static void a_prompt_that_cannot_fit_is_not_read_to_its_end(void **state)
+{
+    (void)state;
+    const struct fake_options f = {.max_model_len = 100000};
+    struct world w;
+    struct http_client c;
+    struct buf b = {0};
+    world_open(&w, NULL, &f);
+    world_connect(&c, &w);
+    (void)buf_add_str(&b, "{\"prompt\":\"");
+    for (int i = 0; i < 300000; i++) (void)buf_add_str(&b, " x");
+    (void)buf_add_str(&b, "\"}");
+    expect(&c, "POST", COMPLETIONS, b.data, 400,
+           "the prompt is more than 200000 tokens long, the context holds 100000");
+    buf_clear(&b);
+    (void)buf_add_str(&b, "{\"messages\":[{\"role\":\"user\",\"content\":\"");
+    for (int i = 0; i < (1 << 20) + 10; i++) (void)buf_add_char(&b, 'x');
+    (void)buf_add_str(&b, "\"}]}");
+    expect(&c, "POST", "/tokenize", b.data, 400, "too long to become tokens");
+    expect(&c, "POST", CHAT, b.data, 400, "too long to become tokens");
+    buf_free(&b);
+    http_client_close(&c);
+    world_close(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -186,6 +211,7 @@ int main(void)
         cmocka_unit_test(a_large_text_leaves_nothing),
         cmocka_unit_test(without_room_for_a_tree_a_request_is_told_to_wait),
         cmocka_unit_test(an_answer_is_bounded),
+        cmocka_unit_test(a_prompt_that_cannot_fit_is_not_read_to_its_end),
         cmocka_unit_test(ids_beyond_the_context_are_refused),
     };
     return cmocka_run_group_tests(tests, world_setup, world_teardown);
