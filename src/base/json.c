@@ -8,6 +8,38 @@
 
 #include "base/fail.h"
 
+static int copy_members(json_t *to, const json_t *from)
+{
+    int failed = 0;
+    for (void *i = json_object_iter((json_t *)from); i && !failed;
+         i = json_object_iter_next((json_t *)from, i)) {
+        failed =
+            json_object_setn_new_nocheck(to, json_object_iter_key(i), json_object_iter_key_len(i),
+                                         json_copy_tree(json_object_iter_value(i)));
+    }
+    return failed;
+}
+
+static int copy_elements(json_t *to, const json_t *from)
+{
+    int failed = 0;
+    for (size_t i = 0; i < json_array_size(from) && !failed; i++) {
+        failed = json_array_append_new(to, json_copy_tree(json_array_get(from, i)));
+    }
+    return failed;
+}
+
+json_t *json_copy_tree(const json_t *value)
+{
+    bool is_array = json_is_array(value);
+    if (!is_array && !json_is_object(value)) return json_copy((json_t *)value);
+    json_t *copy = is_array ? json_array() : json_object();
+    if (!copy) return NULL;
+    if ((is_array ? copy_elements(copy, value) : copy_members(copy, value)) == 0) return copy;
+    json_decref(copy);
+    return NULL;
+}
+
 json_t *json_copy_level(const json_t *value)
 {
     json_t *copy = json_copy((json_t *)value);
@@ -125,6 +157,13 @@ static void write_object(struct buf *b, const json_t *v, const struct spelling *
         (void)buf_add_str(b, digits);
         return;
     }
+    size_t n_id = 0;
+    const int32_t *ids = json_ids(v, &n_id);
+    for (size_t i = 0; i < n_id; i++) (void)buf_printf(b, "%s%d", i ? sp->comma : "[", (int)ids[i]);
+    if (ids) {
+        (void)buf_add_char(b, ']');
+        return;
+    }
     const char *key;
     json_t *member;
     bool first = true;
@@ -181,7 +220,9 @@ fathom_err json_write_python(struct buf *b, const json_t *value)
 const char *json_type_text(const json_t *value)
 {
     if (!value) return "absent";
+    size_t n;
     if (json_big_digits(value)) return "an integer beyond 64 bits";
+    if (json_ids(value, &n)) return "an array";
     switch (json_typeof(value)) {
     case JSON_OBJECT: return "an object";
     case JSON_ARRAY: return "an array";
@@ -265,22 +306,46 @@ fathom_err json_get_str(const json_t *object, const char *key, bool required, co
     return FATHOM_OK;
 }
 
-/* ---- integers that do not fit in 64 bits --------------------------------------------------- */
+/* ---- values in disguise -------------------------------------------------------------------- */
 
 #define BIG_KEY "\xff"
+#define IDS_KEY "\xfe"
+
+/* The string of an object of one member with this key; NULL: it is something else. */
+static json_t *disguised(const json_t *value, const char *key)
+{
+    if (!json_is_object(value) || json_object_size(value) != 1) return NULL;
+    return json_object_get(value, key);
+}
+
+static json_t *disguise(const char *key, json_t *string)
+{
+    json_t *v = json_object();
+    if (v && json_object_set_new_nocheck(v, key, string) == 0) return v;
+    if (!v) json_decref(string);
+    json_decref(v);
+    return NULL;
+}
 
 const char *json_big_digits(const json_t *value)
 {
-    if (!json_is_object(value) || json_object_size(value) != 1) return NULL;
-    return json_string_value(json_object_get(value, BIG_KEY));
+    return json_string_value(disguised(value, BIG_KEY));
 }
 
 json_t *json_big_create(const char *digits)
 {
-    json_t *v = json_object();
-    if (v && json_object_set_new_nocheck(v, BIG_KEY, json_string_nocheck(digits)) != 0) {
-        json_decref(v);
-        return NULL;
-    }
-    return v;
+    return disguise(BIG_KEY, json_string_nocheck(digits));
+}
+
+json_t *json_ids_create(const char *bytes, size_t n)
+{
+    return disguise(IDS_KEY, json_stringn_nocheck(bytes, n * sizeof(int32_t)));
+}
+
+/* Jansson's strings stand at the begin of an allocation, aligned for any number. */
+const int32_t *json_ids(const json_t *value, size_t *n)
+{
+    const json_t *string = disguised(value, IDS_KEY);
+    *n = json_string_length(string) / sizeof(int32_t);
+    return (const int32_t *)(const void *)json_string_value(string);
 }

@@ -24,6 +24,8 @@
  * Errors  EFORMAT with line, column and byte, or nested deeper than LIMIT_JSON_DEPTH; ENOMEM.
  *         Integers beyond 64 bits are kept as below. Duplicate keys: the last one holds.
  * Any value may stand at the top; trailing bytes other than white space are an error.
+ * Within an arena (json_arena.h) a tree that is too large for its text, and an object of more than
+ * LIMIT_JSON_MEMBERS, are EFORMAT; EBUSY when the trees of all arenas leave no room.
  */
 fathom_err json_read(const char *text, size_t n, const char *what, json_t **out, fathom_diag *d);
 
@@ -31,12 +33,21 @@ fathom_err json_read(const char *text, size_t n, const char *what, json_t **out,
 fathom_err json_read_strict(const char *text, size_t n, const char *what, json_t **out,
                             fathom_diag *d);
 
+/* json_read_with_ids - json_read, but arrays of token ids within the members `id_keys` (ends in
+ * NULL) of the object at the top are json_ids */
+fathom_err json_read_with_ids(const char *text, size_t n, const char *what,
+                              const char *const *id_keys, json_t **out, fathom_diag *d);
+
 /* json_read_file - json_read for a file; EIO or ENOTFOUND when it cannot be read */
 fathom_err json_read_file(const char *path, json_t **out, fathom_diag *d);
 
 /* json_copy_level - a new value with the same members; NULL when out of memory, where jansson's
  * json_copy leaves members out */
 json_t *json_copy_level(const json_t *value);
+
+/* json_copy_tree - a new value with copies of all below it; NULL when out of memory
+ * Needs   a tree as the reader makes it, without json_ids. Recursion is bounded by its depth. */
+json_t *json_copy_tree(const json_t *value);
 
 /* json_write - compact: no white space, non-ASCII raw, key order kept */
 fathom_err json_write(struct buf *b, const json_t *value);
@@ -79,5 +90,17 @@ json_t *json_big_create(const char *digits);
 
 /* json_big_digits - the integer as it was written; NULL for any other value */
 const char *json_big_digits(const json_t *value);
+
+/* ---- token ids -------------------------------------------------------------------------------
+ *
+ * An array of one or more integers from 0 to INT32_MAX and nothing else, which may be long, in the
+ * same disguise. It is written as the array that it was.
+ */
+
+/* json_ids_create - n >= 1 ids of 4 bytes, copied; NULL when out of memory */
+json_t *json_ids_create(const char *bytes, size_t n);
+
+/* json_ids - the ids, borrowed, and their number; NULL for any other value */
+const int32_t *json_ids(const json_t *value, size_t *n);
 
 #endif

@@ -4,6 +4,9 @@
  * buffer. It has no value for integers beyond 64 bits. Here each allocation that fails is ENOMEM,
  * and such an integer is json.h's.
  *
+ * Arrays of token ids are long, and a tree takes 32 bytes for what is 2 to 7 in the text. Where the
+ * caller says that ids stand, they are read to a string of numbers of 4 bytes (json_ids).
+ *
  * Invariant: at <= n; what stands before `at` has been taken. Recursion is bounded by
  * LIMIT_JSON_DEPTH. */
 #include "base/json.h"
@@ -14,6 +17,7 @@
 #include <string.h>
 
 #include "base/fail.h"
+#include "base/json_arena.h"
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/os.h"
@@ -24,8 +28,11 @@ struct reader {
     size_t n;
     size_t at;
     bool strict;
+    const char *const *id_keys; /* ends in NULL; NULL: none */
+    bool ids;                   /* within the value of one of them */
+    size_t n_value;             /* read so far; of ids the array alone */
     int depth;
-    struct buf scratch; /* a number, or a string with escapes */
+    struct buf scratch; /* a number, ids, or a string with escapes */
     const char *what;
     fathom_diag *d;
 };
@@ -49,6 +56,20 @@ static fathom_err fault(const struct reader *r, size_t at, const char *text)
 
 static fathom_err no_memory(const struct reader *r)
 {
+    const struct json_arena *a = json_arena_entered();
+    switch (json_arena_fault(a)) {
+    case JSON_ARENA_OVER:
+        FAIL(r->d, FATHOM_EFORMAT,
+             "%s: the %zu values up to byte %zu of %zu take more than the %zu bytes of memory that "
+             "are allowed (%d for each byte and %d MiB): send fewer and longer values",
+             r->what, r->n_value, r->at, r->n, json_arena_limit(a), LIMIT_JSON_FACTOR,
+             LIMIT_JSON_FLOOR_BYTES >> 20);
+    case JSON_ARENA_FULL:
+        FAIL(r->d, FATHOM_EBUSY,
+             "%s: %zu bytes are parsed at the moment, which is the limit; try again later", r->what,
+             json_arenas_used());
+    case JSON_ARENA_FINE: break;
+    }
     FAIL(r->d, FATHOM_ENOMEM, "%s: out of memory while parsing JSON", r->what);
 }
 
@@ -252,6 +273,14 @@ static fathom_err read_array(struct reader *r, json_t *array)
     return FATHOM_OK;
 }
 
+static bool is_id_key(const struct reader *r, const char *key, size_t n)
+{
+    for (const char *const *k = r->id_keys; k && *k; k++) {
+        if (strlen(*k) == n && memcmp(*k, key, n) == 0) return true;
+    }
+    return false;
+}
+
 /* The colon and value of a member. */
 static fathom_err read_member_value(struct reader *r, json_t *object, const char *key, size_t n)
 {
@@ -260,6 +289,7 @@ static fathom_err read_member_value(struct reader *r, json_t *object, const char
     if (peek(r) != ':') return fault(r, r->at, "':' is needed");
     r->at++;
     skip_space(r);
+    if (r->depth == 1) r->ids = is_id_key(r, key, n);
     TRY(read_value(r, &value));
     return json_object_setn_new_nocheck(object, key, n, value) == 0 ? FATHOM_OK : no_memory(r);
 }
@@ -286,9 +316,52 @@ static fathom_err read_object(struct reader *r, json_t *object)
 {
     bool more = !take_empty(r, '}');
     while (more) {
+        if (json_arena_entered() && json_object_size(object) == LIMIT_JSON_MEMBERS) {
+            FAIL(r->d, FATHOM_EFORMAT,
+                 "%s: the object that goes on at byte %zu has more than %d "
+                 "members: send fewer",
+                 r->what, r->at + 1, LIMIT_JSON_MEMBERS);
+        }
         TRY(read_member(r, object));
         TRY(read_separator(r, '}', &more));
     }
+    return FATHOM_OK;
+}
+
+/* The id that stands here, up to INT32_MAX; -1: something else does. */
+static int32_t take_id(struct reader *r)
+{
+    int64_t id = 0;
+    size_t first = r->at;
+    for (; is_digit(peek(r)); r->at++) {
+        id = id * 10 + (peek(r) - '0');
+        if (id > INT32_MAX) return -1;
+    }
+    bool leads = r->at > first + 1 && r->s[first] == '0';
+    return r->at == first || leads ? -1 : (int32_t)id;
+}
+
+/* An array of nothing but ids, at least one; otherwise *out stays NULL, and it is read as any other
+ * array. */
+static fathom_err read_ids(struct reader *r, json_t **out)
+{
+    size_t start = r->at++;
+    buf_clear(&r->scratch);
+    skip_space(r);
+    for (;;) {
+        int32_t id = take_id(r);
+        skip_space(r);
+        char c = peek(r);
+        if (id < 0 || (c != ',' && c != ']')) break;
+        TRY(keep(r, (const char *)&id, sizeof id));
+        r->at++;
+        if (c == ']') {
+            *out = json_ids_create(buf_str(&r->scratch), r->scratch.len / sizeof id);
+            return *out ? FATHOM_OK : no_memory(r);
+        }
+        skip_space(r);
+    }
+    r->at = start;
     return FATHOM_OK;
 }
 
@@ -300,6 +373,11 @@ static fathom_err read_nested(struct reader *r, json_t **out)
              LIMIT_JSON_DEPTH);
     }
     bool is_array = peek(r) == '[';
+    if (is_array && r->ids) {
+        *out = NULL;
+        TRY(read_ids(r, out));
+        if (*out) return FATHOM_OK;
+    }
     json_t *v = is_array ? json_array() : json_object();
     if (!v) return no_memory(r);
     r->depth++;
@@ -324,6 +402,10 @@ static bool take_word(struct reader *r, const char *word)
 static fathom_err read_value(struct reader *r, json_t **out)
 {
     char c = peek(r);
+    if (++r->n_value > LIMIT_JSON_VALUES && json_arena_entered()) {
+        FAIL(r->d, FATHOM_EFORMAT, "%s: more than %d values up to byte %zu of %zu: send fewer",
+             r->what, LIMIT_JSON_VALUES, r->at, r->n);
+    }
     if (c == '[' || c == '{') return read_nested(r, out);
     if (c == '-' || is_digit(c)) return read_number(r, out);
     if (c == '"') {
@@ -371,6 +453,13 @@ fathom_err json_read_strict(const char *text, size_t n, const char *what, json_t
                             fathom_diag *d)
 {
     return read_text(&(struct reader){.s = text, .n = n, .strict = true, .what = what, .d = d},
+                     out);
+}
+
+fathom_err json_read_with_ids(const char *text, size_t n, const char *what,
+                              const char *const *id_keys, json_t **out, fathom_diag *d)
+{
+    return read_text(&(struct reader){.s = text, .n = n, .id_keys = id_keys, .what = what, .d = d},
                      out);
 }
 

@@ -4,6 +4,12 @@
 
 enum {
     LIMIT_JSON_DEPTH = 512,                     /* nesting of a JSON body: 400 / EFORMAT */
+    LIMIT_JSON_FACTOR = 8,                      /* memory for each byte of a body: 400 */
+    LIMIT_JSON_FLOOR_BYTES = 4 << 20,           /* and so much for any: 400 */
+    LIMIT_JSON_TREE_BYTES = 516 << 20,          /* for the largest body: 400 */
+    LIMIT_JSON_TREES_BYTES = 1040 << 20,        /* for all bodies together: 429 */
+    LIMIT_JSON_VALUES = 2 << 20,                /* values of a body, without token ids: 400 */
+    LIMIT_JSON_MEMBERS = 1 << 16,               /* members of an object of a body: 400 */
     LIMIT_PATH_BYTES = 4096,                    /* a path: EINVAL */
     LIMIT_TENSOR_DIMS = 8,                      /* dimensions of a tensor: EFORMAT */
     LIMIT_SAFETENSORS_HEADER_BYTES = 100 << 20, /* header of one shard: EFORMAT */
@@ -19,12 +25,17 @@ enum {
     LIMIT_TOP_LOGPROBS = 20,                    /* top_logprobs: 400 */
     LIMIT_PROMPT_LOGPROBS = 1 << 20,            /* entries for prompt tokens: 400 */
     LIMIT_REQUEST_ID_BYTES = 64,                /* request_id, X-Request-Id: 400, ignored */
-    LIMIT_STOP_STRINGS = 16,                    /* stop strings of a request: 400 */
+    LIMIT_STOP_STRINGS = 64,                    /* stop strings of a request: 400 */
+    LIMIT_STOP_BYTES = 4096,                    /* of one of them: 400 */
     LIMIT_STOP_TOKENS = 64,                     /* stop_token_ids of a request: 400 */
     LIMIT_LOGIT_BIAS = 1024,                    /* entries of logit_bias: 400 */
     LIMIT_CHOICES = 64,                         /* n, or prompts of a completion, times n: 400 */
+    LIMIT_MESSAGES = 1 << 16,                   /* messages, or items, of a request: 400 */
     LIMIT_TOOLS = 512,                          /* tools of a request: 400 */
+    LIMIT_TOOLS_BYTES = 16 << 20,               /* memory for them until the end: 400 */
     LIMIT_STREAM_BACKLOG_BYTES = 4 << 20,       /* unread stream of one client: it is cut */
+    LIMIT_ANSWERS_BYTES = 1 << 30,              /* memory of all answers: 429; of one a quarter */
+    LIMIT_TOKEN_ANSWER_BYTES = 128 << 20,       /* of /tokenize and /detokenize: 400 */
     LIMIT_GRAMMAR_TEXT_BYTES = 1 << 20,         /* schema, or tools, of a request: 400 */
     LIMIT_GRAMMAR_COMPILE_MS = 20000,           /* a compilation, all in all: 503 */
     LIMIT_GRAMMAR_CACHE_BYTES = 256 << 20,      /* compiled grammars: the oldest go */
@@ -32,6 +43,7 @@ enum {
     LIMIT_NUM_SEQS = 4096,                      /* requests that run at once: EINVAL */
     LIMIT_BATCHED_TOKENS = 1 << 20,             /* tokens of a step: EINVAL */
     LIMIT_QUEUED = 1 << 20,                     /* requests that wait: EINVAL */
+    LIMIT_PIECE_BYTES = 1 << 20,                /* text of a prompt between two splits: 400 */
     LIMIT_TOKEN_IDS = (1 << 22) - 1,            /* ids of a tokenizer: ELIMIT */
     LIMIT_TOKEN_BYTES = 65535,                  /* one token's text: ELIMIT */
     LIMIT_MERGES = (1 << 20) - 1,               /* merges of a tokenizer: ELIMIT */

@@ -1,6 +1,7 @@
 /* mem.c - memory, where it may fail and where it is forbidden */
 #include "base/mem.h"
 
+#include <malloc.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,7 @@ static _Thread_local long fail_after = -1;
 static _Thread_local bool fail_hit;
 static _Thread_local bool forbidden;
 
-static bool may_allocate(void)
+bool mem_may_allocate(void)
 {
     DCHECK(!forbidden);
     if (fail_after < 0) return true;
@@ -26,13 +27,13 @@ static bool may_allocate(void)
 
 void *mem_alloc(size_t bytes)
 {
-    return may_allocate() ? malloc(bytes ? bytes : 1) : NULL;
+    return mem_may_allocate() ? malloc(bytes ? bytes : 1) : NULL;
 }
 
 void *mem_calloc(size_t n, size_t size)
 {
     size_t bytes;
-    if (__builtin_mul_overflow(n, size, &bytes) || !may_allocate()) return NULL;
+    if (__builtin_mul_overflow(n, size, &bytes) || !mem_may_allocate()) return NULL;
     return calloc(1, bytes ? bytes : 1);
 }
 
@@ -45,7 +46,7 @@ void *mem_alloc_array(size_t n, size_t size)
 
 void *mem_resize(void *p, size_t bytes)
 {
-    return may_allocate() ? realloc(p, bytes ? bytes : 1) : NULL;
+    return mem_may_allocate() ? realloc(p, bytes ? bytes : 1) : NULL;
 }
 
 fathom_err mem_grow(void *array, size_t *cap, size_t n, size_t size)
@@ -73,13 +74,13 @@ void *mem_alloc_aligned(size_t align, size_t bytes)
     ASSERT(align >= 8 && (align & (align - 1)) == 0);
     if (bytes > SIZE_MAX - align) return NULL;
     size_t rounded = (bytes + align - 1) & ~(align - 1);
-    return may_allocate() ? aligned_alloc(align, rounded ? rounded : align) : NULL;
+    return mem_may_allocate() ? aligned_alloc(align, rounded ? rounded : align) : NULL;
 }
 
 /* The page before the one given out holds the size of the whole mapping. */
 void *mem_alloc_pages(size_t bytes)
 {
-    if (bytes > SIZE_MAX / 2 || !may_allocate()) return NULL;
+    if (bytes > SIZE_MAX / 2 || !mem_may_allocate()) return NULL;
     size_t whole = bytes + PAGE_BYTES;
     char *base = mmap(NULL, whole, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -103,6 +104,14 @@ void mem_free_pages(void *p)
     char *base = (char *)p - PAGE_BYTES;
     memcpy(&whole, base, sizeof whole);
     munmap(base, whole);
+}
+
+/* Left alone, glibc raises the first to the largest block that was freed, and the second to twice
+ * that. */
+void mem_return_large(void)
+{
+    (void)mallopt(M_MMAP_THRESHOLD, 1 << 20);
+    (void)mallopt(M_TRIM_THRESHOLD, 4 << 20);
 }
 
 char *mem_strndup(const char *s, size_t n)

@@ -51,10 +51,18 @@ void mem_free_pages(void *p);
 char *mem_strdup(const char *s);
 char *mem_strndup(const char *s, size_t n);
 
+/* mem_return_large - from now on blocks of 1 MiB and more go back to the system when they are
+ * freed, however many have come and gone; the heap keeps up to 4 MiB for each thread */
+void mem_return_large(void);
+
 /* mem_fail_after - let n allocations of this thread succeed and fail the next; -1: never.
  * mem_fail_hit tells whether one has been failed since. */
 void mem_fail_after(long n);
 bool mem_fail_hit(void);
+
+/* mem_may_allocate - for an allocator of its own: counts one allocation of this thread; false: it
+ * must fail */
+bool mem_may_allocate(void);
 
 /* mem_forbid - while true, an allocation on this thread is a fault (ASSERT), in builds with
  * FATHOM_DCHECK; returns the previous value */

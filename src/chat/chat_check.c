@@ -4,6 +4,7 @@
 
 #include "base/fail.h"
 #include "base/json.h"
+#include "base/json_arena.h"
 #include "chat/chat_int.h"
 
 /* Where in the request the value under check stands: "messages[2].content[0]". */
@@ -90,12 +91,14 @@ static fathom_err check_arguments(const json_t *function, const char *path, fath
     json_t *parsed;
     char what[128];
     (void)snprintf(what, sizeof what, "%s.function.arguments", path);
+    const struct json_arena_mark mark = json_arena_take_mark();
     fathom_err err = json_read(json_string_value(a), json_string_length(a), what, &parsed, d);
     if (err == FATHOM_EFORMAT) return FATHOM_EINVAL;
     TRY(err);
     bool object = is_plain_object(parsed);
     const char *type = json_type_text(parsed);
     json_decref(parsed);
+    json_arena_rewind(&mark);
     if (object) return FATHOM_OK;
     FAIL(d, FATHOM_EINVAL, "%s holds %s, a JSON object is needed", what, type);
 }

@@ -22,6 +22,7 @@
 
 #include "base/fail.h"
 #include "base/json.h"
+#include "base/json_arena.h"
 #include "chat/chat_int.h"
 
 struct encoder {
@@ -179,6 +180,7 @@ static fathom_err add_invoke(struct buf *out, const json_t *calls, size_t i)
     const char *key;
     json_t *value;
     bool first = true;
+    const struct json_arena_mark mark = json_arena_take_mark();
     TRY(chat_call_arguments(calls, i, &arguments));
     (void)buf_printf(out, "<" MARK(CHAT_DSML) "invoke name=\"%s\">\n", chat_call_name(calls, i));
     json_object_foreach (arguments, key, value) {
@@ -188,6 +190,7 @@ static fathom_err add_invoke(struct buf *out, const json_t *calls, size_t i)
     }
     (void)buf_add_str(out, "\n</" MARK(CHAT_DSML) "invoke>\n");
     json_decref(arguments);
+    json_arena_rewind(&mark);
     return FATHOM_OK;
 }
 

@@ -26,12 +26,12 @@ void job_check(const struct job *job)
     ASSERT(!job->cut || job->state == JOB_DONE || job->state <= JOB_PREPARING);
 }
 
-static void lock(struct job *job)
+void job_lock(struct job *job)
 {
     (void)pthread_mutex_lock(&job->lock);
 }
 
-static void unlock(struct job *job)
+void job_unlock(struct job *job)
 {
     DCHECK((job_check(job), true));
     (void)pthread_mutex_unlock(&job->lock);
@@ -81,6 +81,7 @@ void job_release(struct job *job)
     if (atomic_fetch_sub(&job->n_ref, 1) != 1) return;
     unlink_job(job);
     crash_drop(job->crash_entry);
+    job_count_taken(job, 0);
     answer_free(&job->answer);
     grammar_release(job->grammar);
     api_request_free(&job->request);
@@ -115,18 +116,25 @@ fathom_err job_start(struct job **out, struct jobs *jobs, const struct job_setup
     atomic_init(&job->n_ref, 2); /* the connection's and the queue's */
     (void)pthread_mutex_init(&job->lock, NULL);
     link_job(job);
-    if (workers_push(jobs->workers, job, job->tenant) == FATHOM_OK) return FATHOM_OK;
+    bool full = jobs_are_full(jobs);
+    if (!full && workers_push(jobs->workers, job, job->tenant) == FATHOM_OK) return FATHOM_OK;
 
-    lock(job);
+    job_lock(job);
     if (atomic_load(&jobs->state->draining)) {
         (void)api_error_set(&job->error, 503, "shutting_down", NULL, "the server is shutting down");
+    }
+    if (full) {
+        (void)api_error_set(&job->error, 429, "server_busy", NULL,
+                            "answers that wait for their readers hold more than %zu bytes, which "
+                            "is the limit; try again later",
+                            (size_t)jobs->served->o.max_answer_bytes);
     }
     (void)api_error_set(&job->error, 429, "server_busy", NULL,
                         "no place to wait for preparation: there are %u, and one key may hold as "
                         "many as are free; try again later",
                         jobs->served->o.max_preparing);
     job->state = JOB_DONE;
-    unlock(job);
+    job_unlock(job);
     job_release(job);
     return FATHOM_OK;
 }
@@ -159,14 +167,14 @@ static void suspend(struct job *job)
 enum job_action job_next_action(struct job *job)
 {
     enum job_action action = JOB_WAIT;
-    lock(job);
+    job_lock(job);
     if (job->cut)
         action = JOB_CLOSE;
     else if (is_answerable(job))
         action = JOB_ANSWER;
     else
         suspend(job);
-    unlock(job);
+    job_unlock(job);
     return action;
 }
 
@@ -183,8 +191,9 @@ fathom_err job_take_answer(struct job *job, struct job_answer *out)
 {
     fathom_err err = FATHOM_OK;
     *out = (struct job_answer){.status = 200};
-    lock(job);
+    job_lock(job);
     job->told = true;
+    job->read_us = clock_now_us();
     memcpy(out->id, job->answer.id, sizeof out->id);
     if (job->error.status) {
         out->status = job->error.status;
@@ -200,15 +209,20 @@ fathom_err job_take_answer(struct job *job, struct job_answer *out)
     } else {
         out->body = job->answer.out;
         job->answer.out = (struct buf){0};
+        answer_drop_text(&job->answer);
+        job_count_taken(job, out->body.cap);
     }
-    unlock(job);
+    job_unlock(job);
     return err;
 }
+
+/* Of a stream that is read as it comes; one that has waited gives back what it took for that. */
+enum { KEPT_BYTES = 64 << 10 };
 
 ssize_t job_read(struct job *job, char *bytes, size_t max)
 {
     ssize_t n = 0;
-    lock(job);
+    job_lock(job);
     struct buf *out = &job->answer.out;
     if (job->cut) {
         n = JOB_BROKEN;
@@ -216,12 +230,17 @@ ssize_t job_read(struct job *job, char *bytes, size_t max)
         n = (ssize_t)(out->len < max ? out->len : max);
         memcpy(bytes, out->data, (size_t)n);
         buf_consume(out, (size_t)n);
+        job->read_us = clock_now_us();
+        if (out->len == 0 && out->cap > KEPT_BYTES) {
+            buf_free(out);
+            (void)job_count_answer(job, NULL); /* it has become less */
+        }
     } else if (job->state == JOB_DONE) {
         n = JOB_END;
     } else {
         suspend(job);
     }
-    unlock(job);
+    job_unlock(job);
     return n;
 }
 
@@ -252,7 +271,7 @@ static void count_left(struct job *job)
     atomic_fetch_add(&job->jobs->metrics->n_left, 1);
 }
 
-static void cut(struct job *job)
+void job_cut(struct job *job)
 {
     if (job->cut) return;
     job->cut = true;
@@ -265,31 +284,31 @@ static void cut(struct job *job)
 
 void job_client_left(struct job *job)
 {
-    lock(job);
+    job_lock(job);
     /* a finished answer may still be on its way to a client that only closed its sending side */
     if (job->attached && job->state != JOB_DONE) {
         count_left(job);
-        cut(job);
+        job_cut(job);
     }
-    unlock(job);
+    job_unlock(job);
     job_release(job);
 }
 
 void job_detach(struct job *job, struct job_summary *out)
 {
-    lock(job);
+    job_lock(job);
     bool early = job->state != JOB_DONE || job->cut;
     job->attached = false;
     job->suspended = false;
     count_left(job);
-    cut(job);
+    job_cut(job);
     *out = (struct job_summary){.status = early ? 499 : 200};
     if (job->state >= JOB_RUNNING) {
         if (job->error.status) out->status = job->error.status;
         out->usage = answer_count(&job->answer);
         out->first_us = job->first_us;
     }
-    unlock(job);
+    job_unlock(job);
     job_release(job);
 }
 
@@ -318,6 +337,7 @@ void job_finish_if_ended(struct job *job)
 {
     if (job->state != JOB_RUNNING || job->n_flying || job->answer.n_open) return;
     fathom_err err = answer_close(&job->answer);
+    if (!err) err = job_count_answer(job, NULL);
     if (err) {
         job_fail(job, err);
         return;
@@ -343,7 +363,7 @@ static void check_backlog(struct job *job)
     LOG_WARN("server", "%s: the client does not read, %zu bytes wait (limit %d): cut",
              job->answer.id, job->answer.out.len, LIMIT_STREAM_BACKLOG_BYTES);
     atomic_fetch_add(&job->jobs->metrics->n_backlog_cut, 1);
-    cut(job);
+    job_cut(job);
 }
 
 static void note_token(struct job *job, struct job_choice *choice, uint64_t now_us)
@@ -362,6 +382,7 @@ static void take_prompt_token(struct job *job, struct job_choice *choice, const 
 {
     if (job->state != JOB_RUNNING) return;
     fathom_err err = answer_prompt_token(&job->answer, (size_t)(choice - job->choices), e);
+    if (!err) err = job_count_answer(job, choice);
     if (err) job_fail(job, err);
 }
 
@@ -372,6 +393,7 @@ static void take_token(struct job *job, struct job_choice *choice, const fathom_
     uint64_t now_us = clock_now_us();
     if (!job->answer.choices[choice - job->choices].ended) note_token(job, choice, now_us);
     fathom_err err = answer_token(&job->answer, (size_t)(choice - job->choices), e, &stopped);
+    if (!err) err = job_count_answer(job, choice);
     if (err) {
         job_fail(job, err);
         return;
@@ -428,6 +450,7 @@ static void take_finish(struct job *job, struct job_choice *choice, const fathom
         return;
     }
     fathom_err err = answer_finish(&job->answer, i, e);
+    if (!err) err = job_count_answer(job, choice);
     if (err) {
         job_fail(job, err);
         return;
@@ -441,14 +464,14 @@ void job_take_event(const fathom_event *e)
     struct job_choice *choice = e->user;
     struct job *job = choice->job;
     bool is_finish = e->kind == FATHOM_EVENT_FINISH;
-    lock(job);
+    job_lock(job);
     switch (e->kind) {
     case FATHOM_EVENT_PROMPT: take_prompt_token(job, choice, e); break;
     case FATHOM_EVENT_TOKEN: take_token(job, choice, e); break;
     case FATHOM_EVENT_FINISH: take_finish(job, choice, e); break;
     }
     if (job->answer.out.len && job->request.stream) job_wake(job);
-    unlock(job);
+    job_unlock(job);
     if (is_finish) job_release(job);
 }
 
@@ -475,14 +498,14 @@ size_t jobs_count(struct jobs *jobs)
 static void tick_job(struct job *job, uint64_t now_us)
 {
     uint64_t interval_us = (uint64_t)job->jobs->served->o.comment_interval_ms * 1000;
-    lock(job);
+    job_lock(job);
     if (job->state == JOB_RUNNING && job->request.stream && job->suspended &&
         now_us - job->moved_us >= interval_us) {
         (void)answer_keep_alive(&job->answer);
         job->moved_us = now_us;
         job_wake(job);
     }
-    unlock(job);
+    job_unlock(job);
 }
 
 void jobs_tick(struct jobs *jobs, uint64_t now_us)
@@ -490,18 +513,19 @@ void jobs_tick(struct jobs *jobs, uint64_t now_us)
     (void)pthread_mutex_lock(&jobs->lock);
     for (struct job *job = jobs->first; job; job = job->next) tick_job(job, now_us);
     (void)pthread_mutex_unlock(&jobs->lock);
+    jobs_make_room(jobs);
 }
 
 static void give_up_job(struct job *job)
 {
-    lock(job);
+    job_lock(job);
     if (job->state == JOB_RUNNING) {
         (void)api_error_set(&job->error, 503, "shutting_down", NULL,
                             "the server is shutting down and the request was not finished in "
                             "time");
         job_fail(job, FATHOM_ECANCEL);
     }
-    unlock(job);
+    job_unlock(job);
 }
 
 void jobs_give_up(struct jobs *jobs)
@@ -530,10 +554,10 @@ fathom_err jobs_cancel_response(struct jobs *jobs, const char *id, uint32_t tena
     (void)pthread_mutex_lock(&jobs->lock);
     for (struct job *job = jobs->first; job && !*found; job = job->next) {
         if (job->api != API_RESPONSES || job->tenant != tenant) continue;
-        lock(job);
+        job_lock(job);
         *found = job->state == JOB_RUNNING && strcmp(job->answer.id, id) == 0;
         if (*found) err = cancel_response(job, body);
-        unlock(job);
+        job_unlock(job);
     }
     (void)pthread_mutex_unlock(&jobs->lock);
     return err;
@@ -542,7 +566,7 @@ fathom_err jobs_cancel_response(struct jobs *jobs, const char *id, uint32_t tena
 static void dump_job(struct job *job, struct buf *out)
 {
     static const char *const state_names[] = {"QUEUED", "PREPARING", "RUNNING", "DONE"};
-    lock(job);
+    job_lock(job);
     (void)buf_printf(out, "job state=%s attached=%d suspended=%d cut=%d n_ref=%u n_flying=%zu",
                      state_names[job->state], job->attached, job->suspended, job->cut,
                      atomic_load(&job->n_ref), job->n_flying);
@@ -550,7 +574,7 @@ static void dump_job(struct job *job, struct buf *out)
         (void)buf_printf(out, " id=%s n_open=%zu unread=%zu status=%d", job->answer.id,
                          job->answer.n_open, job->answer.out.len, job->error.status);
     }
-    unlock(job);
+    job_unlock(job);
 }
 
 void jobs_dump(struct jobs *jobs, struct buf *out)

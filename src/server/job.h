@@ -77,6 +77,7 @@ struct job_choice {
     bool flying;      /* submitted, its FINISH event has not come */
     uint64_t last_us; /* when its last token came; 0: none yet */
     uint32_t n_token; /* that came while the job was RUNNING */
+    size_t held;      /* bytes counted for it: job_held.c */
 };
 
 struct job {
@@ -112,6 +113,9 @@ struct job {
     size_t n_flying;
     uint64_t first_us; /* start to first token; 0: none yet */
     uint64_t moved_us; /* when the stream last gained bytes */
+    uint64_t read_us;  /* when the connection last took bytes */
+    size_t held;       /* bytes counted of its answer, this and the next: job_held.c */
+    size_t held_rest;  /* without the choices */
 };
 
 /* What the HTTP side does next with a connection. */
@@ -131,7 +135,17 @@ void jobs_free(struct jobs *jobs);
 /* jobs_count - requests on their way */
 size_t jobs_count(struct jobs *jobs);
 
-/* jobs_tick - silent streams get a comment line */
+/* One answer may hold this part of what all may. */
+enum { JOB_ANSWER_PARTS = 4 };
+
+/* jobs_are_full - the answers hold more than max_answer_bytes: new requests are refused */
+bool jobs_are_full(const struct jobs *jobs);
+
+/* jobs_make_room - while they do, cut the client that has not read for longest, or end the largest
+ * answer that is being written */
+void jobs_make_room(struct jobs *jobs);
+
+/* jobs_tick - silent streams get a comment line, and room is made */
 void jobs_tick(struct jobs *jobs, uint64_t now_us);
 
 /* jobs_give_up - what runs is answered with 503 and cancelled */
@@ -210,7 +224,21 @@ void job_take_event(const fathom_event *e);
  * again after a turn to compile, or a wait for who compiles. */
 enum work_rest job_prepare(struct job *job, enum work_kind kind);
 
-/* ---- for prepare.c, with the lock held ----------------------------------------------------- */
+/* ---- for prepare.c and job_held.c, with the lock held --------------------------------------- */
+
+/* job_lock, job_unlock - unlocking checks the invariants in builds with FATHOM_DCHECK */
+void job_lock(struct job *job);
+void job_unlock(struct job *job);
+
+/* job_count_answer - count what its answer holds by now, of `choice` too (NULL: of none)
+ * Errors  EINVAL (400): more than one answer may hold. */
+fathom_err job_count_answer(struct job *job, struct job_choice *choice);
+
+/* job_count_taken - the connection has n bytes of the answer, and nothing else is left of it */
+void job_count_taken(struct job *job, size_t n);
+
+/* job_cut - the client gets nothing more, and its connection is closed */
+void job_cut(struct job *job);
 
 /* job_fail - tell the error and cancel the rest; nothing when DONE already */
 void job_fail(struct job *job, fathom_err err);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/fail.h"
+#include "base/json_arena.h"
 
 /* Bounds of vLLM's histograms, in microseconds. */
 static const uint64_t first_token_bounds[] = {
@@ -27,7 +28,8 @@ static const uint64_t choice_bounds[] = {1, 2, 5, 10, 20};
 #define COUNT_OF(a) (sizeof(a) / sizeof(a)[0])
 
 /* Codes of answers that tell an error (docs/api.md); what is not here counts in the last row. */
-static const char *const codes[] = {"cancelled",
+static const char *const codes[] = {"answer_too_large",
+                                    "cancelled",
                                     "context_length_exceeded",
                                     "engine_failed",
                                     "engine_stalled",
@@ -437,6 +439,11 @@ static void write_server(struct scrape *s, const struct metrics *m, const struct
                 "Requests from their complete body to the end of their answer.", v->n_job);
     write_count(s, "fathom_body_bytes_held", PROMETHEUS_GAUGE,
                 "Bodies received and not yet parsed.", v->held_bytes);
+    write_count(s, "fathom_body_tree_bytes_held", PROMETHEUS_GAUGE,
+                "Memory of parsed bodies and of tools.", json_arenas_used());
+    write_count(s, "fathom_answer_bytes_held", PROMETHEUS_GAUGE,
+                "Memory of answers, from their first token until they have been read.",
+                atomic_load(&m->n_answer_byte));
     write_count(s, "fathom_draining", PROMETHEUS_GAUGE,
                 "1 while requests in flight end and new ones are refused.", v->draining);
     name = "process_start_time_seconds";

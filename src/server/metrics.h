@@ -48,6 +48,7 @@ struct metrics {
     atomic_uint_fast64_t n_left;                        /* answers nobody waits for any more */
     atomic_uint_fast64_t n_lost_line;                   /* of the access log */
     atomic_int_fast64_t n_stream;                       /* streams open now */
+    atomic_size_t n_answer_byte;                        /* held by answers now: job_held.c */
 };
 
 /* metrics_init - bounds of token counts go up to max_model_len */

@@ -124,6 +124,24 @@ static fathom_err refuse_bytes(struct job *job, const char *param, size_t n, boo
                          s->max_prompt_bytes / s->info->max_model_len, s->max_prompt_bytes);
 }
 
+/* What the tokenizer's ELIMIT says of a prompt; other errors as they are. */
+static fathom_err refuse_tokens(struct job *job, const struct token_list *l, fathom_err err)
+{
+    uint32_t max_len = job->jobs->served->info->max_model_len;
+    const char *param = prompt_field(&job->request);
+    if (err != FATHOM_ELIMIT) return err;
+    if (l->n > l->limit) {
+        return api_error_set(&job->error, 400, "context_length_exceeded", param,
+                             "the prompt is more than %zu tokens long, the context holds %u with "
+                             "the answer: shorten the prompt",
+                             l->limit, max_len);
+    }
+    return api_error_set(&job->error, 400, "invalid_value", param,
+                         "the prompt has a part without a break, as a run of letters or of spaces, "
+                         "that is too long to become tokens (more than %d bytes): break it up",
+                         LIMIT_PIECE_BYTES);
+}
+
 /* ---- prompts ------------------------------------------------------------------------------- */
 
 /* The encoding writes the control tokens. A message that spells one is text, unless the server is
@@ -155,7 +173,10 @@ static fathom_err make_chat_prompt(struct job *job, bool *thinking)
         .continue_final_message = r->continue_final_message,
         .add_generation_prompt = r->add_generation_prompt,
     };
+    /* arguments of calls are JSON in a string, of the client's too */
+    struct json_arena *before = json_arena_enter(r->body_arena);
     fathom_err err = chat_render(&s->style, &chat, &text, &marks, &d);
+    (void)json_arena_enter(before);
     if (text.over_limit) {
         err = refuse_bytes(job, prompt_field(r), s->max_prompt_bytes, false);
         goto out;
@@ -164,7 +185,8 @@ static fathom_err make_chat_prompt(struct job *job, bool *thinking)
         (void)api_error_from(&job->error, err, prompt_field(r), &d);
         goto out;
     }
-    TRY_GOTO(encode_chat(s, &text, &marks, &job->prompts[0]), out);
+    err = encode_chat(s, &text, &marks, &job->prompts[0]);
+    TRY_GOTO(refuse_tokens(job, &job->prompts[0], err), out);
     *thinking = chat_prompt_in_reasoning(&s->style, buf_str(&text), text.len);
 out:
     chat_marks_free(&marks);
@@ -188,10 +210,18 @@ static fathom_err add_bos(struct job *job, const struct api_prompt *p, struct to
 static fathom_err add_prompt(struct job *job, const struct api_prompt *p, struct token_list *out)
 {
     const struct served *s = job->jobs->served;
+    const struct api_request *r = &job->request;
+    if (p->n_id > s->info->max_model_len && !r->truncate) {
+        const char *param = r->api == API_DETOKENIZE ? "tokens" : "prompt";
+        return api_error_set(&job->error, 400, "context_length_exceeded", param,
+                             "%s has %zu token ids, the context holds %u", param, p->n_id,
+                             s->info->max_model_len);
+    }
     for (size_t i = 0; i < p->n_id; i++) TRY(token_list_add(out, p->ids[i]));
     if (!p->text) return FATHOM_OK;
     if (p->n_text > s->max_prompt_bytes) return refuse_bytes(job, "prompt", p->n_text, true);
-    return tokenizer_encode(s->tokenizer, p->text, p->n_text, TOKENIZER_MARKUP_ON, out);
+    fathom_err err = tokenizer_encode(s->tokenizer, p->text, p->n_text, TOKENIZER_MARKUP_ON, out);
+    return refuse_tokens(job, out, err);
 }
 
 /* The tokens around prompt and suffix (fill in the middle): the model writes what is between. */
@@ -222,7 +252,9 @@ static fathom_err make_infill_prompt(struct job *job, const struct api_prompt *p
     TRY(token_list_add(out, f.begin));
     TRY(add_prompt(job, p, out));
     TRY(token_list_add(out, f.hole));
-    TRY(tokenizer_encode(s->tokenizer, r->suffix, r->n_suffix, TOKENIZER_MARKUP_ON, out));
+    fathom_err err =
+        tokenizer_encode(s->tokenizer, r->suffix, r->n_suffix, TOKENIZER_MARKUP_ON, out);
+    TRY(refuse_tokens(job, out, err));
     return token_list_add(out, f.end);
 }
 
@@ -266,6 +298,11 @@ static fathom_err make_prompts(struct job *job, bool *thinking)
     job->prompts = mem_calloc(n, sizeof *job->prompts);
     if (!job->prompts) return FATHOM_ENOMEM;
     job->n_prompt = n;
+    /* what is only counted, or cut, may be longer than the context; of the rest a prompt a little
+     * too long is told by its length */
+    bool may_pass = r->n == 0 || r->truncate;
+    size_t limit = may_pass ? SIZE_MAX : 2 * (size_t)job->jobs->served->info->max_model_len;
+    for (size_t i = 0; i < n; i++) job->prompts[i].limit = limit;
     if (api_is_chat(r->api)) {
         TRY(make_chat_prompt(job, thinking));
         TRY(truncate_prompt(job, &job->prompts[0]));
@@ -364,7 +401,13 @@ static fathom_err open_answer(struct job *job)
                                  .nonce = rng_entropy(),
                                  .request_id = r->request_id[0] ? r->request_id : job->request_id,
                                  .created = clock_unix_s()};
-    TRY(answer_open(&job->answer, &setup));
+    fathom_err err = answer_open(&job->answer, &setup);
+    if (err == FATHOM_ELIMIT) {
+        return api_error_set(&job->error, 400, "answer_too_large", prompt_field(r),
+                             "the answer is larger than %d MiB: send less at a time",
+                             LIMIT_TOKEN_ANSWER_BYTES >> 20);
+    }
+    TRY(err);
     job->crash_entry = crash_note(job->answer.id);
     api_request_drop_body(r);
     job->choices = mem_calloc(job->answer.n_choice, sizeof *job->choices);
@@ -451,6 +494,10 @@ static bool begin(struct job *job, bool *first)
 
 static void submit(struct job *job, fathom_err err)
 {
+    if (err) { /* the answer may wait for its reader, and nothing of the request for that */
+        job_drop_body(job);
+        api_request_drop_body(&job->request);
+    }
     (void)pthread_mutex_lock(&job->lock);
     if (job->cut) {
         job->state = JOB_DONE;
@@ -464,7 +511,8 @@ static void submit(struct job *job, fathom_err err)
             /* before the first submit: an event may wait for the lock as soon as it returns */
             job->state = JOB_RUNNING;
             job->moved_us = clock_now_us();
-            err = submit_all(job);
+            err = job_count_answer(job, NULL);
+            if (!err) err = submit_all(job);
         }
         if (err) job_fail(job, err);
         job_finish_if_ended(job);

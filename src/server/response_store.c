@@ -13,6 +13,7 @@
 #include "base/assert.h"
 #include "base/fail.h"
 #include "base/json.h"
+#include "base/json_arena.h"
 #include "base/mem.h"
 #include "base/rng.h"
 
@@ -300,6 +301,7 @@ const struct buf *response_link_body(const struct response_link *link)
 static fathom_err append_items(const char *text, size_t n, json_t *items)
 {
     json_t *more;
+    json_arena_note_text(json_arena_entered(), n);
     fathom_err err = json_read(text, n, "stored items", &more, NULL);
     if (err) return FATHOM_ENOMEM; /* it is text of our own */
     if (json_array_extend(items, more) != 0) err = FATHOM_ENOMEM;

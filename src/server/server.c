@@ -182,6 +182,7 @@ fathom_err server_create(struct server **out, const struct server_options *o, fa
     struct server *s = mem_calloc(1, sizeof *s);
     if (!s) FAIL(d, FATHOM_ENOMEM, "out of memory for the server");
     s->stop_fd = -1;
+    mem_return_large();
     jobs_init(&s->jobs);
     fathom_err err = served_open(&s->served, o, e, t, style, d);
     if (!err) err = start(s, d);

@@ -57,6 +57,7 @@ struct server_options {
     uint32_t max_connections;     /* 4096; requests on more: 503 */
     uint32_t max_preparing;       /* requests that wait for a worker; 1024; more: 429 */
     uint32_t max_held_bytes;      /* bodies received and not yet parsed; 1 GiB; more: 429 */
+    uint32_t max_answer_bytes;    /* of answers not yet read; 1 GiB; more: 429, slow readers cut */
     uint32_t comment_interval_ms; /* comment lines on a silent stream; 10000 */
     uint32_t drain_timeout_ms;    /* server_run: how long requests may go on after a stop; 30000 */
     uint32_t stall_timeout_ms;    /* /health: the engine may stand still so long; 4000 */

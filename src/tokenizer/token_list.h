@@ -15,6 +15,7 @@ struct token_list {
     int32_t *ids;
     size_t n;
     size_t cap;
+    size_t limit; /* tokenizer_encode makes no more than about so many ids; 0: as many as come */
 };
 
 /* token_list_free - release and zero; accepts an empty list */

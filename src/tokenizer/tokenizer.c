@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/fail.h"
+#include "base/limits.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "tokenizer/tokenizer_int.h"
@@ -82,6 +83,8 @@ static bool may_begin(const struct encoding *e, const char *s)
 static fathom_err encode_piece(void *arg, const char *s, size_t n)
 {
     struct encoding *e = arg;
+    const struct token_list *l = e->out;
+    if (l->limit && (l->n > l->limit || n > LIMIT_PIECE_BYTES)) return FATHOM_ELIMIT;
     return bpe_encode(&e->tokenizer->bpe, s, n, &e->scratch, e->out);
 }
 

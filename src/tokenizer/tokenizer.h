@@ -42,7 +42,8 @@ enum tokenizer_markup {
  *
  * Ill-formed UTF-8 is read as U+FFFD, one for each maximal ill-formed part. No BOS is added.
  * Errors  ENOMEM; ELIMIT for 4 GB of text, or when a pattern other than this family's runs away on
- *         it. *out then holds a prefix.
+ *         it; with a limit in *out also once out->n is above it, and for a piece between splits of
+ *         more than LIMIT_PIECE_BYTES. *out then holds a prefix.
  * Cost    linear in n in practice, whatever the text. No memory but *out's for ordinary text; 32
  *         bytes for each byte of the longest piece between splits when that is over 64 bytes. */
 fathom_err tokenizer_encode(const struct tokenizer *t, const char *text, size_t n,

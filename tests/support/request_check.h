@@ -14,10 +14,8 @@ void check_refused(enum api_kind api, const struct api_bounds *bounds, const cha
 void check_becomes(struct api_request *r, enum api_kind api, const struct api_bounds *bounds,
                    const char *body, const char *messages);
 
-/* check_failing_trees - each allocation of the trees that are made of a body fails in turn. The
- * JSON library does not survive a failure while it reads the body, so they fail from the end of
- * that on.
- */
+/* check_failing_trees - each allocation of reading a body, and of the trees that are made of it,
+ * fails in turn */
 void check_failing_trees(enum api_kind api, const struct api_bounds *bounds, const char *body);
 
 #endif

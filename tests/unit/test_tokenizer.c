@@ -271,6 +271,31 @@ static void encodes_long_runs(void **state)
     }
 }
 
+static void a_limit_ends_the_work_early(void **state)
+{
+    (void)state;
+    struct buf text = {0};
+    struct token_list ids = {.limit = 1000};
+    for (int i = 0; i < 500; i++) assert_int_equal(buf_add_str(&text, " word"), 0);
+    assert_int_equal(tokenizer_encode(v3, text.data, text.len, TOKENIZER_MARKUP_ON, &ids), 0);
+    assert_int_equal(ids.n, 500);
+    for (int i = 0; i < 9500; i++) assert_int_equal(buf_add_str(&text, " word"), 0);
+    assert_int_equal(tokenizer_encode(v3, text.data, text.len, TOKENIZER_MARKUP_ON, &ids),
+                     FATHOM_ELIMIT);
+    assert_in_range(ids.n, 1001, 1100);
+    token_list_free(&ids);
+
+    ids.limit = SIZE_MAX; /* any number, but no piece over a MiB */
+    buf_clear(&text);
+    while (text.len < 1 << 20) (void)buf_add_char(&text, 'a');
+    assert_int_equal(tokenizer_encode(v3, text.data, text.len, TOKENIZER_MARKUP_ON, &ids), 0);
+    (void)buf_add_char(&text, 'a');
+    assert_int_equal(tokenizer_encode(v3, text.data, text.len, TOKENIZER_MARKUP_ON, &ids),
+                     FATHOM_ELIMIT);
+    token_list_free(&ids);
+    buf_free(&text);
+}
+
 static void returns_random_text(void **state)
 {
     (void)state;
@@ -374,6 +399,7 @@ int main(void)
         cmocka_unit_test(encodes_odd_texts),
         cmocka_unit_test(appends_to_the_list),
         cmocka_unit_test(encodes_long_runs),
+        cmocka_unit_test(a_limit_ends_the_work_early),
         cmocka_unit_test(returns_random_text),
         cmocka_unit_test(decodes_with_and_without_special),
         cmocka_unit_test(serves_many_threads),

@@ -148,6 +148,7 @@ static void free_choice(struct choice *c)
 {
     text_free(&c->text);
     chat_parser_destroy(c->parser);
+    c->parser = NULL;
     buf_free(&c->reasoning);
     buf_free(&c->content);
     buf_free(&c->calls);
@@ -156,7 +157,7 @@ static void free_choice(struct choice *c)
     logprob_list_free(&c->logprobs);
 }
 
-void answer_free(struct answer *a)
+void answer_drop_text(struct answer *a)
 {
     if (a->form && a->form->free) a->form->free(a);
     for (size_t i = 0; i < a->n_choice; i++) free_choice(&a->choices[i]);
@@ -164,6 +165,11 @@ void answer_free(struct answer *a)
         buf_free(&a->prompts[i].ids);
         logprob_list_free(&a->prompts[i].scores);
     }
+}
+
+void answer_free(struct answer *a)
+{
+    answer_drop_text(a);
     mem_free(a->choices);
     mem_free(a->prompts);
     stop_set_destroy(&a->stops);
@@ -171,6 +177,29 @@ void answer_free(struct answer *a)
     buf_free(&a->piece);
     buf_free(&a->out);
     *a = (struct answer){0};
+}
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+static size_t logprob_bytes(const struct logprob_list *l)
+{
+    return l->tokens.cap + l->values.cap + l->top.cap + l->offsets.cap;
+}
+
+size_t answer_choice_bytes(const struct answer *a, size_t i)
+{
+    const struct choice *c = &a->choices[i];
+    size_t n = c->reasoning.cap + c->content.cap + c->calls.cap + c->arguments.cap + c->ids.cap +
+               logprob_bytes(&c->logprobs);
+    bool first = i % a->setup.request->n == 0;
+    return first ? n + logprob_bytes(&a->prompts[c->i_prompt].scores) : n;
+}
+
+size_t answer_bytes(const struct answer *a)
+{
+    size_t n = a->out.cap + a->head.cap + a->piece.cap;
+    for (size_t i = 0; i < a->n_prompt; i++) n += a->prompts[i].ids.cap;
+    return a->form && a->form->bytes && a->own ? n + a->form->bytes(a) : n;
 }
 
 /* ---- events -------------------------------------------------------------------------------- */

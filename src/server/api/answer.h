@@ -87,6 +87,8 @@ struct answer_form {
     fathom_err (*open)(struct answer *a);
     /* releases what open and the events have put into a->own; NULL: nothing */
     void (*free)(struct answer *a);
+    /* bytes of what it would release; NULL: none */
+    size_t (*bytes)(const struct answer *a);
     /* a new choice; NULL: nothing to do */
     fathom_err (*begin)(struct choice *c);
     /* what a choice says next */
@@ -164,6 +166,15 @@ struct answer_usage {
     uint64_t n_reasoning;
 };
 struct answer_usage answer_count(const struct answer *a);
+
+/* answer_choice_bytes - memory for what choice i has said, and for its prompt's log-probabilities
+ * answer_bytes        - memory for the rest: what is to be sent, and what the form keeps */
+size_t answer_choice_bytes(const struct answer *a, size_t i);
+size_t answer_bytes(const struct answer *a);
+
+/* answer_drop_text - a closed answer's bytes are the caller's; what they were made of goes. Counts
+ * stay. */
+void answer_drop_text(struct answer *a);
 
 /* answer_keep_alive - streamed: bytes for a client that has waited long */
 fathom_err answer_keep_alive(struct answer *a);

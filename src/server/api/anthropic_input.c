@@ -273,6 +273,9 @@ fathom_err anthropic_read_messages(struct field_context *x, const json_t *system
         return api_error_set(x->e, 400, "invalid_value", "messages",
                              "messages is empty, at least one message is needed");
     }
+    if (json_array_size(messages) > LIMIT_MESSAGES) {
+        return field_too_many(x, "messages", json_array_size(messages), LIMIT_MESSAGES);
+    }
     json_t *out = x->r->messages = json_array();
     if (!out) return FATHOM_ENOMEM;
     if (system && !json_is_null(system)) {

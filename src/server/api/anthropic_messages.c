@@ -51,6 +51,12 @@ static void free_blocks(struct answer *a)
     a->own = NULL;
 }
 
+static size_t block_bytes(const struct answer *a)
+{
+    const struct blocks *k = blocks_of(a);
+    return k->done.cap + k->name.cap + k->text.cap;
+}
+
 /* ---- pieces of bodies and events ----------------------------------------------------------- */
 
 /* Cached tokens are no input tokens in Anthropic's counts. */
@@ -334,6 +340,7 @@ const struct answer_form answer_form_messages = {
     .id_prefix = "msg_",
     .open = open_blocks,
     .free = free_blocks,
+    .bytes = block_bytes,
     .take = take,
     .flush = flush,
     .end = close_block,

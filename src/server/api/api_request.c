@@ -18,16 +18,15 @@ bool api_is_request_id(const char *s)
 
 void api_request_drop_body(struct api_request *r)
 {
-    json_decref(r->messages);
-    json_decref(r->response_format);
-    r->messages = r->response_format = NULL;
+    r->root = r->messages = r->response_format = NULL;
+    r->rule.value = NULL;
     r->suffix = NULL;
     for (size_t i = 0; i < r->n_prompt; i++) {
         r->prompts[i].text = NULL;
         r->prompts[i].n_text = 0;
     }
-    json_decref(r->root);
-    r->root = NULL;
+    json_arena_destroy(r->body_arena);
+    r->body_arena = NULL;
 }
 
 void api_request_free(struct api_request *r)
@@ -36,15 +35,13 @@ void api_request_free(struct api_request *r)
     mem_free(r->prompts);
     for (size_t i = 0; i < r->n_stop; i++) mem_free(r->stops[i]);
     mem_free(r->model);
-    json_decref(r->messages);
-    json_decref(r->response_format);
-    json_decref(r->tools);
     answer_rule_free(&r->rule);
     if (r->responses) {
         buf_free(&r->responses->echo);
         buf_free(&r->responses->items);
         mem_free(r->responses);
     }
-    json_decref(r->root);
+    json_arena_destroy(r->body_arena);
+    json_arena_destroy(r->tool_arena);
     memset(r, 0, sizeof *r);
 }

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/json_arena.h"
 #include "base/limits.h"
 #include "fathom/fathom.h"
 #include "server/api/answer_rule.h"
@@ -64,16 +65,19 @@ struct responses_request {
     bool summary; /* reasoning is told as a summary, in full */
 };
 
-/* A parsed request. sampling.stop_ids and sampling.bias point into this struct, so it must not be
- * moved once parsed. Released with api_request_free. */
+/* A parsed request. Its JSON lies in two arenas, which release it: `tools` lives as long as the
+ * request, everything else until api_request_drop_body. sampling.stop_ids and sampling.bias point
+ * into this struct, so it must not be moved once parsed. Released with api_request_free. */
 struct api_request {
     enum api_kind api;
-    json_t *root; /* the body; NULL once api_request_drop_body has been called */
-    char *model;  /* NULL: not given */
+    struct json_arena *body_arena; /* of the body and all that is made of it */
+    struct json_arena *tool_arena; /* of `tools`; NULL: none */
+    json_t *root;                  /* the body; NULL once api_request_drop_body has been called */
+    char *model;                   /* NULL: not given */
 
-    json_t *messages;             /* chat; own reference, in the form of chat.h */
-    json_t *response_format;      /* chat; of a schema; own reference */
-    json_t *tools;                /* chat; own reference; NULL: none, or tool_choice is none */
+    json_t *messages;             /* chat; in the form of chat.h */
+    json_t *response_format;      /* chat; of a schema */
+    json_t *tools;                /* chat; NULL: none, or tool_choice is none */
     enum api_switch thinking;     /* chat */
     unsigned thinking_precedence; /* of the field that set it: the most specific one holds */
     bool add_generation_prompt;   /* chat */
@@ -138,7 +142,8 @@ struct api_bounds {
  *   body  n bytes
  *   e     set on error: status 400 (500 out of memory), the path of the field, the value seen and
  *         what is accepted
- * Errors  EINVAL, EFORMAT (not JSON), ENOMEM. */
+ * Errors  EINVAL, EFORMAT (not JSON; a tree that is too large for its text), EBUSY (429: the trees
+ *         of other requests leave no room), ENOMEM. */
 fathom_err api_request_parse(struct api_request *r, enum api_kind api, const char *body, size_t n,
                              const struct api_bounds *bounds, struct api_error *e);
 
@@ -146,7 +151,8 @@ fathom_err api_request_parse(struct api_request *r, enum api_kind api, const cha
  * LIMIT_REQUEST_ID_BYTES */
 bool api_is_request_id(const char *s);
 
-/* api_request_drop_body - release the tree: messages and prompt texts are gone, tools stay */
+/* api_request_drop_body - release the tree: messages, prompt texts and the value of `rule` are
+ * gone, tools stay. Nobody else may hold a reference to a part of it. */
 void api_request_drop_body(struct api_request *r);
 
 void api_request_free(struct api_request *r); /* accepts zeroed and half-parsed */

@@ -110,7 +110,6 @@ fathom_err field_response_format(struct field_context *x, const struct field *f,
     if (strcmp(name, "text") == 0) return FATHOM_OK;
     if (strcmp(name, "json_object") == 0) return set_object(x, f->name, f->name);
     if (strcmp(name, "json_schema") == 0) {
-        json_decref(x->r->response_format);
         x->r->response_format = json_incref(v);
         return read_json_schema(x, json_object_get(v, "json_schema"));
     }

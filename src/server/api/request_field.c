@@ -243,6 +243,11 @@ static fathom_err add_stop(struct field_context *x, const char *path, const json
         return api_error_set(x->e, 400, "invalid_value", path,
                              "%s is an empty string, which would stop at once", path);
     }
+    if (n > LIMIT_STOP_BYTES) {
+        return api_error_set(x->e, 400, "invalid_value", path,
+                             "%s is %zu bytes long, at most %d are taken", path, n,
+                             LIMIT_STOP_BYTES);
+    }
     struct api_request *r = x->r;
     r->stops[r->n_stop] = mem_strndup(json_string_value(v), n);
     if (!r->stops[r->n_stop]) return FATHOM_ENOMEM;

@@ -24,6 +24,9 @@ fathom_err field_messages(struct field_context *x, const struct field *f, json_t
         return api_error_set(x->e, 400, "invalid_value", f->name,
                              "messages is empty, at least one message is needed");
     }
+    if (json_array_size(v) > LIMIT_MESSAGES) {
+        return field_too_many(x, f->name, json_array_size(v), LIMIT_MESSAGES);
+    }
     fathom_diag d;
     diag_clear(&d);
     fathom_err err = chat_check_messages(v, &d);
@@ -32,7 +35,6 @@ fathom_err field_messages(struct field_context *x, const struct field *f, json_t
         path_of_message(d.text, f->name, path, sizeof path);
         return api_error_from(x->e, err, path[0] ? path : f->name, &d);
     }
-    json_decref(x->r->messages);
     x->r->messages = json_incref(v);
     return FATHOM_OK;
 }
@@ -77,32 +79,57 @@ fathom_err field_tools(struct field_context *x, const struct field *f, json_t *v
                              "tools has %zu entries, at most %d are taken", n, LIMIT_TOOLS);
     }
     for (size_t i = 0; i < n; i++) TRY(check_tool(x, i, json_array_get(v, i)));
-    json_decref(x->r->tools);
     x->r->tools = n ? json_incref(v) : NULL;
     return FATHOM_OK;
 }
 
 /* ---- prompts of a completion --------------------------------------------------------------- */
 
-static fathom_err read_ids(struct field_context *x, const char *path, const json_t *v,
-                           struct api_prompt *p)
+static fathom_err refuse_id(struct field_context *x, const char *path, size_t i, int64_t id)
+{
+    struct field_place at = field_element(path, i);
+    return api_error_set(x->e, 400, "invalid_value", at.path, "%s is %lld, needed is 0 to %u",
+                         at.path, (long long)id, x->bounds->n_vocab - 1);
+}
+
+/* An array of numbers of which one at least is no plain id: 3.0 is one all the same. */
+static fathom_err read_number_ids(struct field_context *x, const char *path, const json_t *v,
+                                  struct api_prompt *p)
 {
     size_t n = json_array_size(v);
     p->ids = mem_alloc_array(n, sizeof *p->ids);
     if (!p->ids) return FATHOM_ENOMEM;
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_array_get(v, i);
-        char at[80];
-        (void)snprintf(at, sizeof at, "%s[%zu]", path, i);
         bool ok;
         int64_t id = field_integer(item, &ok);
-        if (!ok) return field_wrong_type(x, at, item, "a token id");
-        if (id < 0 || id >= x->bounds->n_vocab) {
-            return field_out_of_range(x, at, item, 0, (double)x->bounds->n_vocab - 1, false);
-        }
+        if (!ok) return field_wrong_type(x, field_element(path, i).path, item, "a token id");
+        if (id < 0 || id >= x->bounds->n_vocab) return refuse_id(x, path, i, id);
         p->ids[p->n_id++] = (int32_t)id;
     }
     return FATHOM_OK;
+}
+
+static fathom_err read_ids(struct field_context *x, const char *path, const json_t *v,
+                           struct api_prompt *p)
+{
+    size_t n;
+    const int32_t *ids = json_ids(v, &n);
+    if (!ids) return read_number_ids(x, path, v, p);
+    for (size_t i = 0; i < n; i++) {
+        if ((uint32_t)ids[i] >= x->bounds->n_vocab) return refuse_id(x, path, i, ids[i]);
+    }
+    p->ids = mem_alloc_array(n, sizeof *p->ids);
+    if (!p->ids) return FATHOM_ENOMEM;
+    memcpy(p->ids, ids, n * sizeof *ids);
+    p->n_id = n;
+    return FATHOM_OK;
+}
+
+static bool is_array(const json_t *v)
+{
+    size_t n;
+    return json_is_array(v) || json_ids(v, &n);
 }
 
 static fathom_err read_prompt(struct field_context *x, const char *path, const json_t *v,
@@ -113,8 +140,8 @@ static fathom_err read_prompt(struct field_context *x, const char *path, const j
         p->n_text = json_string_length(v);
         return FATHOM_OK;
     }
-    if (!json_is_array(v)) return field_wrong_type(x, path, v, "a string or an array of token ids");
-    if (json_array_size(v) == 0) {
+    if (!is_array(v)) return field_wrong_type(x, path, v, "a string or an array of token ids");
+    if (json_is_array(v) && json_array_size(v) == 0) {
         return api_error_set(x->e, 400, "invalid_value", path,
                              "%s is empty, at least one token is needed", path);
     }
@@ -161,7 +188,8 @@ fathom_err field_text(struct field_context *x, const struct field *f, json_t *v)
 
 fathom_err field_tokens(struct field_context *x, const struct field *f, json_t *v)
 {
-    if (!json_is_array(v)) return field_wrong_type(x, f->name, v, "an array of token ids");
+    if (!is_array(v)) return field_wrong_type(x, f->name, v, "an array of token ids");
     TRY(alloc_prompts(x, 1));
-    return json_array_size(v) ? read_ids(x, f->name, v, &x->r->prompts[0]) : FATHOM_OK;
+    bool none = json_is_array(v) && json_array_size(v) == 0;
+    return none ? FATHOM_OK : read_ids(x, f->name, v, &x->r->prompts[0]);
 }

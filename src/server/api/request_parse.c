@@ -171,10 +171,7 @@ static fathom_err check_together(struct field_context *x)
     struct api_request *r = x->r;
     struct api_error *e = x->e;
     TRY(endpoints[r->api].table->check(x));
-    if (r->rule.tool_choice == TOOL_CHOICE_NONE) {
-        json_decref(r->tools);
-        r->tools = NULL;
-    }
+    if (r->rule.tool_choice == TOOL_CHOICE_NONE) r->tools = NULL;
     TRY(answer_rule_check(&r->rule, r->tools, e));
     TRY(check_output_length(r, e));
     TRY(check_prompt_logprobs(r, e));
@@ -202,7 +199,9 @@ static fathom_err parse_body(struct api_request *r, const char *body, size_t n,
     }
     fathom_diag d;
     diag_clear(&d);
-    fathom_err err = json_read(body, n, "request body", &r->root, &d);
+    /* where an API has arrays of token ids */
+    static const char *const id_keys[] = {"prompt", "tokens", NULL};
+    fathom_err err = json_read_with_ids(body, n, "request body", id_keys, &r->root, &d);
     if (err) return api_error_from(e, err, NULL, &d);
     if (!json_is_object(r->root)) {
         return api_error_set(e, 400, "invalid_type", NULL,
@@ -218,11 +217,58 @@ static fathom_err parse_body(struct api_request *r, const char *body, size_t n,
     return check_together(&x);
 }
 
+/* A copy that outlives the body, since the answer's parser reads it. */
+static fathom_err keep_tools(struct api_request *r, struct api_error *e)
+{
+    const json_t *tools = r->tools;
+    r->tools = NULL;
+    if (!tools) return FATHOM_OK;
+    TRY(json_arena_create(&r->tool_arena, LIMIT_TOOLS_BYTES));
+    struct json_arena *before = json_arena_enter(r->tool_arena);
+    r->tools = json_copy_tree(tools);
+    (void)json_arena_enter(before);
+    if (r->tools) return FATHOM_OK;
+    if (json_arena_fault(r->tool_arena) != JSON_ARENA_OVER) return FATHOM_ENOMEM;
+    return api_error_set(
+        e, 400, "invalid_value", "tools",
+        "tools take more than %d MiB of memory, which is the limit: send fewer, or "
+        "simpler schemas",
+        LIMIT_TOOLS_BYTES >> 20);
+}
+
+/* Where an arena had no room for what a field is made into. */
+static void tell_fault(const struct json_arena *a, size_t n, struct api_error *e)
+{
+    if (json_arena_fault(a) == JSON_ARENA_FULL) {
+        (void)api_error_set(e, 429, "server_busy", NULL,
+                            "%zu bytes of requests are parsed at the moment, which is the limit; "
+                            "try again later",
+                            json_arenas_used());
+    }
+    if (json_arena_fault(a) == JSON_ARENA_OVER) {
+        (void)api_error_set(e, 400, "invalid_value", NULL,
+                            "the request body of %zu bytes takes more than the %zu bytes of memory "
+                            "that are allowed (%d for each byte and %d MiB): send fewer and longer "
+                            "values",
+                            n, json_arena_limit(a), LIMIT_JSON_FACTOR,
+                            LIMIT_JSON_FLOOR_BYTES >> 20);
+    }
+}
+
 fathom_err api_request_parse(struct api_request *r, enum api_kind api, const char *body, size_t n,
                              const struct api_bounds *bounds, struct api_error *e)
 {
     set_defaults(r, api);
-    fathom_err err = parse_body(r, body, n, bounds, e);
+    fathom_err err = json_arena_create(&r->body_arena, LIMIT_JSON_FLOOR_BYTES);
     if (err) return api_error_from(e, err, NULL, NULL);
-    return FATHOM_OK;
+    json_arena_note_text(r->body_arena, n);
+    struct json_arena *before = json_arena_enter(r->body_arena);
+    err = parse_body(r, body, n, bounds, e);
+    (void)json_arena_enter(before);
+    if (!err) err = keep_tools(r, e);
+    if (!err) return FATHOM_OK;
+    r->tools = NULL; /* they lie in an arena that may go before the request */
+    tell_fault(r->body_arena, n, e);
+    tell_fault(r->tool_arena, n, e);
+    return api_error_from(e, err, NULL, NULL);
 }

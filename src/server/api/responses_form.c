@@ -79,6 +79,12 @@ static void free_writer(struct answer *a)
     a->own = NULL;
 }
 
+static size_t writer_bytes(const struct answer *a)
+{
+    const struct writer *w = writer_of(a);
+    return w->items.cap + w->name.cap + w->text.cap + w->logprobs.cap;
+}
+
 /* ---- the response object ------------------------------------------------------------------- */
 
 static void write_usage(struct buf *b, const struct answer *a)
@@ -437,6 +443,7 @@ const struct answer_form answer_form_responses = {
     .id_prefix = "resp_",
     .open = open_writer,
     .free = free_writer,
+    .bytes = writer_bytes,
     .take = take,
     .flush = flush,
     .end = end,

@@ -11,6 +11,7 @@
 
 #include "base/fail.h"
 #include "base/json.h"
+#include "base/json_arena.h"
 #include "server/api/request_field.h"
 
 /* Messages made so far, and the assistant's that more may be joined to. */
@@ -178,11 +179,13 @@ static fathom_err check_arguments(struct talk *t, const char *path, const json_t
     size_t n = json_string_length(arguments);
     if (n == 0) return FATHOM_OK;
     diag_clear(&d);
+    const struct json_arena_mark mark = json_arena_take_mark();
     fathom_err err = json_read(json_string_value(arguments), n, path, &object, &d);
     if (err) return api_error_from(t->x->e, err, path, &d);
     bool ok = json_is_object(object);
     const char *type = json_type_text(object);
     json_decref(object);
+    json_arena_rewind(&mark);
     if (ok) return FATHOM_OK;
     return api_error_set(t->x->e, 400, "invalid_value", path, "%s holds %s, needed is an object",
                          path, type);
@@ -253,7 +256,9 @@ fathom_err responses_read_items(struct field_context *x, const json_t *instructi
 {
     struct talk t = {.x = x, .messages = json_array()};
     fathom_err err = t.messages ? FATHOM_OK : FATHOM_ENOMEM;
-    if (!err && json_array_size(before) + json_array_size(items) == 0) {
+    size_t n = json_array_size(before) + json_array_size(items);
+    if (!err && n > LIMIT_MESSAGES) err = field_too_many(x, "input", n, LIMIT_MESSAGES);
+    if (!err && n == 0) {
         err = api_error_set(x->e, 400, "invalid_value", "input",
                             "input is empty, at least one item is needed");
     }

@@ -8,7 +8,9 @@
 static fathom_err open_body(struct answer *a, struct buf **out)
 {
     *out = a->own = mem_calloc(1, sizeof **out);
-    return *out ? FATHOM_OK : FATHOM_ENOMEM;
+    if (!*out) return FATHOM_ENOMEM;
+    (*out)->limit = LIMIT_TOKEN_ANSWER_BYTES;
+    return FATHOM_OK;
 }
 
 static void free_body(struct answer *a)
@@ -16,11 +18,19 @@ static void free_body(struct answer *a)
     struct buf *body = a->own;
     if (body) buf_free(body);
     mem_free(body);
+    a->own = NULL;
+}
+
+static size_t body_bytes(const struct answer *a)
+{
+    const struct buf *body = a->own;
+    return body->cap;
 }
 
 static fathom_err close(struct answer *a)
 {
     struct buf *body = a->own;
+    body->limit = 0;
     a->out = *body;
     *body = (struct buf){0};
     return FATHOM_OK;
@@ -108,6 +118,7 @@ const struct answer_form answer_form_tokenize = {
     .id_prefix = "tok-",
     .open = open_tokenize,
     .free = free_body,
+    .bytes = body_bytes,
     .close = close,
 };
 
@@ -115,5 +126,6 @@ const struct answer_form answer_form_detokenize = {
     .id_prefix = "detok-",
     .open = open_detokenize,
     .free = free_body,
+    .bytes = body_bytes,
     .close = close,
 };
