@@ -57,16 +57,14 @@ static bool ring_take(struct ring *r, struct tier_job *job)
 
 static enum tier_verdict do_read(struct io_thread *t, struct tier_job *job, fathom_diag *d)
 {
-    enum tier_verdict v = tier_disk_read(t->disk, job->place, job->name, job->page, d);
-    if (v == TIER_GOOD) job->sum = hash_checksum(job->page, tier_disk_page_bytes(t->disk));
-    return v;
+    return tier_disk_read(t->disk, job->place, job->name, job->page, &job->sum, d);
 }
 
 static enum tier_verdict do_write(struct io_thread *t, const struct tier_job *job, fathom_diag *d)
 {
     uint64_t sum = hash_checksum(job->page, tier_disk_page_bytes(t->disk));
     if (sum != job->sum) return TIER_BAD_CHECKSUM;
-    return tier_disk_write(t->disk, job->place, job->order, job->name, job->page, d);
+    return tier_disk_write(t->disk, job->place, job->order, job->name, job->page, job->sum, d);
 }
 
 static void do_job(struct io_thread *t, struct tier_job *job)

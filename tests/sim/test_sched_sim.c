@@ -502,19 +502,19 @@ static fathom_err page_in(void *arg, uint32_t page, const void *from)
 /* The disk of an episode, with what the one before left if it was of the same kind. */
 static void open_disk(struct sim *m, struct tiers_config *c)
 {
-    struct sim_disk_options o = {.model = {0, m->max_draft > 0}, .seed = rng_next(&m->rng)};
+    struct sim_disk_options o = {.owner = {0, m->max_draft > 0}, .seed = rng_next(&m->rng)};
     o.max_delay = between(m, 0, 1) ? between(m, 0, 3) : between(m, 0, 40);
     o.fail_per_1024 = between(m, 0, 3) ? 0 : between(m, 1, 512);
     o.flip_per_1024 = between(m, 0, 1) ? 0 : between(m, 1, 256);
     o.stuck = between(m, 0, 15) == 0;
-    if (!m->platter || !hash128_equal(&m->platter_model, &o.model) || between(m, 0, 3) == 0) {
+    if (!m->platter || !hash128_equal(&m->platter_model, &o.owner) || between(m, 0, 3) == 0) {
         platter_destroy(m->platter);
         m->platter = platter_create(MAX_DISK, PAGE_BYTES);
-        m->platter_model = o.model;
+        m->platter_model = o.owner;
     }
     c->io = m->disk = sim_disk_create(m->platter, &o);
     c->n_disk = MAX_DISK;
-    c->found = platter_find(m->platter, &o.model, &c->n_found);
+    c->found = platter_find(m->platter, &o.owner, &c->n_found);
 }
 
 static void open_tiers(struct sim *m)

@@ -60,12 +60,12 @@ static int by_order(const void *a, const void *b)
     return (x->order > y->order) - (x->order < y->order);
 }
 
-const struct tier_found *platter_find(struct platter *p, const struct hash128 *model, uint32_t *n)
+const struct tier_found *platter_find(struct platter *p, const struct hash128 *owner, uint32_t *n)
 {
     *n = 0;
     for (uint32_t i = 0; i < p->n_place; i++) {
         const struct tier_header *h = &p->headers[i];
-        if (tier_header_judge(h, model, p->page_bytes) != TIER_GOOD) continue;
+        if (tier_header_judge(h, owner, p->page_bytes) != TIER_GOOD) continue;
         p->found[(*n)++] = (struct tier_found){h->name.key, h->order, i};
     }
     qsort(p->found, *n, sizeof p->found[0], by_order);
@@ -88,8 +88,8 @@ static void write_record(struct sim_disk *s, const struct tier_job *job, bool to
     unsigned char *page = platter_page(p, job->place);
     memcpy(page, job->page, torn ? p->page_bytes / 2 : p->page_bytes);
     if (torn) return;
-    tier_header_fill(&p->headers[job->place], &s->o.model, p->page_bytes, job->order, job->name,
-                     job->page);
+    tier_header_fill(&p->headers[job->place], &s->o.owner, p->page_bytes, job->order, job->name,
+                     job->sum);
     if (one_in_1024(s, s->o.flip_per_1024)) {
         uint64_t bit = rng_below(&s->rng, p->page_bytes * 8);
         page[bit / 8] ^= (unsigned char)(1u << bit % 8);
@@ -109,7 +109,7 @@ static enum tier_verdict do_job(struct sim_disk *s, struct tier_job *job)
     }
     memcpy(job->page, platter_page(p, job->place), p->page_bytes);
     job->sum = hash_checksum(job->page, p->page_bytes);
-    return tier_record_judge(&p->headers[job->place], &s->o.model, p->page_bytes, job->name,
+    return tier_record_judge(&p->headers[job->place], &s->o.owner, p->page_bytes, job->name,
                              job->page);
 }
 

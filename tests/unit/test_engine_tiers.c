@@ -66,7 +66,7 @@ static struct null_engine_options options(bool with_dir, uint32_t n_draft)
                     .dir = with_dir ? dir : NULL,
                     .dir_bytes = 1 << 20,
                     .page_bytes = NULL_PAGE_BYTES,
-                    .model = {n_draft, 7}},
+                    .identity = {.model = {{(unsigned char)n_draft, 7}}}},
         .runner = {.n_page = N_PAGE},
     };
 }

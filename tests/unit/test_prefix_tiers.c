@@ -65,7 +65,7 @@ static int open_fixture(void **state, bool with_disk)
                              .secret = {3, 4},
                              .device = {page_out, page_in, f}};
     if (with_disk) {
-        const struct sim_disk_options disk = {.model = {1, 2}, .seed = 1};
+        const struct sim_disk_options disk = {.owner = {1, 2}, .seed = 1};
         c.io = sim_disk_create(f->platter, &disk);
         c.n_disk = N_DISK;
     }

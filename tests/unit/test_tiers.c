@@ -55,7 +55,7 @@ static fathom_err make(struct world *w, bool with_disk, fathom_diag *d)
                              .device = {page_out, page_in, w}};
     w->io = NULL;
     if (with_disk) {
-        const struct sim_disk_options o = {.model = model, .seed = 1};
+        const struct sim_disk_options o = {.owner = model, .seed = 1};
         w->io = c.io = sim_disk_create(w->platter, &o);
         c.n_disk = N_DISK;
         c.found = platter_find(w->platter, &model, &c.n_found);
@@ -458,7 +458,7 @@ static void of_two_records_of_one_key_the_later_counts(void **state)
         {.key = {2, 2}, .order = 6, .place = 1},
         {.key = {1, 1}, .order = 9, .place = 0},
     };
-    const struct sim_disk_options o = {.model = model};
+    const struct sim_disk_options o = {.owner = model};
     struct tiers_config c = {.page_bytes = PAGE,
                              .n_ram = N_RAM,
                              .ram = w->ram,
