@@ -13,6 +13,7 @@
 #include "fathom/fathom.h"
 #include "kv/identity.h"
 #include "kv/prefix.h"
+#include "kv/tier_io.h"
 #include "kv/tiers.h"
 
 struct offload_config {
@@ -32,12 +33,13 @@ struct offload;
 
 /* offload_create - over the cache of a runner, which outlives it
  *
- *   wake  wake(arg) is called when the disk has done something; any thread
+ *   owner  told when a thread of the tiers has done something, and asked at the end whether there
+ *          is time to write
  * A disk that fails is warned of, and memory serves alone.
  * Errors  those of tier_disk_open but EIO; ENOMEM, EIO. EUNSUPPORTED for a runner without copies of
  *         pages. */
 fathom_err offload_create(struct offload **out, const struct offload_config *c,
-                          struct step_runner *runner, void (*wake)(void *arg), void *arg,
+                          struct step_runner *runner, const struct tier_io_owner *owner,
                           fathom_diag *d);
 void offload_destroy(struct offload *o); /* accepts NULL */
 
@@ -70,7 +72,8 @@ fathom_err offload_fault(const struct offload *o);
 void offload_end_step(struct offload *o);
 fathom_err offload_sync(struct offload *o);
 
-/* offload_flush - write what is worth finding after a restart, for so long at most */
+/* offload_flush - write what is worth finding after a restart, for so long at most, and no longer
+ * than until the owner is in a hurry */
 enum { OFFLOAD_FLUSH_US = 5000000 };
 void offload_flush(struct offload *o, struct prefix_cache *prefix);
 

@@ -29,10 +29,10 @@ struct sim_disk_options {
     uint32_t max_delay;     /* polls before a job is done, at most */
     uint32_t fail_per_1024; /* jobs that fail */
     uint32_t flip_per_1024; /* writes of which a bit is flipped */
-    bool stuck;             /* no job is ever done */
+    bool stuck;             /* no read or write is ever done */
 };
 
-/* sim_disk_create - the platter outlives it */
+/* sim_disk_create - also takes and checks sums; the platter outlives it */
 struct tier_io *sim_disk_create(struct platter *p, const struct sim_disk_options *o);
 
 /* sim_disk_options_of - to be changed while it runs */

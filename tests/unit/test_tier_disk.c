@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "kv/tier_disk.h"
@@ -44,6 +45,8 @@ static struct {
     bool writes;
 } broken;
 
+static uint64_t write_delay_us; /* of every write, set while no thread writes */
+
 static bool is_broken(int fd, size_t n, off_t offset)
 {
     struct stat st;
@@ -61,6 +64,7 @@ ssize_t pread(int fd, void *data, size_t n, off_t offset)
 
 ssize_t pwrite(int fd, const void *data, size_t n, off_t offset)
 {
+    if (write_delay_us > 0) clock_sleep_us(write_delay_us);
     if (!broken.writes || !is_broken(fd, n, offset)) {
         return syscall(SYS_pwrite64, fd, data, n, offset);
     }
@@ -532,7 +536,11 @@ static void the_thread_does_jobs_in_turn(void **state)
     struct world *w = *state;
     struct tier_io *io = NULL;
     int n_done = 0;
-    assert_int_equal(tier_io_create(&io, w->disk, count_done, &n_done, NULL), FATHOM_OK);
+    const struct tier_io_config c = {.disk = w->disk,
+                                     .page_bytes = PAGE,
+                                     .n_sum_thread = 2,
+                                     .owner = {.done = count_done, .arg = &n_done}};
+    assert_int_equal(tier_io_create(&io, &c, NULL), FATHOM_OK);
     w->disk = NULL;
     struct tier_name names[N_PLACE];
     unsigned char *pages = mem_alloc_aligned(DIRECT_ALIGN, N_PLACE * ROOM);
@@ -589,6 +597,71 @@ static void the_thread_does_jobs_in_turn(void **state)
     assert_int_equal(f[n - 1].order, 99);
 }
 
+static void threads_take_sums_without_a_disk(void **state)
+{
+    struct world *w = *state;
+    struct tier_io *io = NULL;
+    int n_done = 0;
+    const struct tier_name name = name_of(1);
+    const struct tier_io_config c = {
+        .page_bytes = PAGE, .n_sum_thread = 3, .owner = {.done = count_done, .arg = &n_done}};
+    assert_int_equal(tier_io_create(&io, &c, NULL), FATHOM_OK);
+    fill_page(w, 1);
+    const uint64_t sum = hash_checksum(w->page, PAGE);
+    struct tier_job job = {.kind = TIER_JOB_SUM, .name = &name, .page = w->page};
+    io->ops->submit(io, &job);
+    take(io, &job);
+    assert_int_equal(job.verdict, TIER_GOOD);
+    assert_true(job.sum == sum);
+    job.kind = TIER_JOB_CHECK;
+    io->ops->submit(io, &job);
+    take(io, &job);
+    assert_int_equal(job.verdict, TIER_GOOD);
+    w->page[77] ^= 1;
+    io->ops->submit(io, &job);
+    take(io, &job);
+    assert_int_equal(job.verdict, TIER_BAD_CHECKSUM);
+    io->ops->destroy(io);
+    assert_int_equal(n_done, 3);
+}
+
+static bool always(void *arg)
+{
+    (void)arg;
+    return true;
+}
+
+/* The end of a process that is in a hurry: what waits is not written. */
+static void a_hurry_leaves_what_waits(void **state)
+{
+    struct world *w = *state;
+    struct tier_io *io = NULL;
+    int n_done = 0;
+    const struct tier_name name = name_of(1);
+    const struct tier_io_config c = {.disk = w->disk,
+                                     .page_bytes = PAGE,
+                                     .n_sum_thread = 1,
+                                     .owner = {count_done, always, &n_done}};
+    assert_int_equal(tier_io_create(&io, &c, NULL), FATHOM_OK);
+    w->disk = NULL;
+    fill_page(w, 1);
+    const uint64_t sum = hash_checksum(w->page, PAGE);
+    const uint64_t start_us = clock_now_us();
+    write_delay_us = 100000;
+    for (uint32_t i = 0; i < 16; i++) {
+        io->ops->submit(io, &(struct tier_job){.kind = TIER_JOB_WRITE,
+                                               .place = i % N_PLACE,
+                                               .order = i,
+                                               .name = &name,
+                                               .page = w->page,
+                                               .sum = sum});
+    }
+    io->ops->destroy(io);
+    write_delay_us = 0;
+    assert_true(n_done < 16);
+    assert_true(clock_now_us() - start_us < 16 * 100000);
+}
+
 int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, open_world, close_world)
@@ -615,6 +688,8 @@ int main(void)
         CASE(a_file_put_there_by_others_is_refused),
         CASE(opening_survives_any_failed_allocation),
         CASE(the_thread_does_jobs_in_turn),
+        CASE(threads_take_sums_without_a_disk),
+        CASE(a_hurry_leaves_what_waits),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
