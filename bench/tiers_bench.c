@@ -1,5 +1,5 @@
-/* bench_tiers [PAGE_BYTES [SUM_THREADS]] - what a page that is kept in memory, and one that goes back,
- * cost the engine's thread
+/* bench_tiers [PAGE_BYTES [SUM_THREADS]] - what a page costs the engine's thread that is kept in
+ * memory, and one that goes back
  *
  * The copies of the device are left out: they are its own. One line,
  *
