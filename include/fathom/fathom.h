@@ -30,8 +30,16 @@ FATHOM_MUST_CHECK fathom_err fathom_open(fathom_engine **out, const fathom_optio
                                          fathom_diag *d);
 
 /* fathom_close - cancel all requests, stop the thread, release everything; accepts NULL. No other
- * call on this engine may be running or follow. */
+ * call on this engine may be running or follow, but for fathom_hurry.
+ *
+ * Cost  with a directory for pages: writing those that are not there yet, 5 s at most. */
 void fathom_close(fathom_engine *e);
+
+/* fathom_hurry - let fathom_close write no more pages than the one under way
+ *
+ * From any thread and from a signal handler, before fathom_close or while it runs, and not after
+ * it has returned. A disk that hangs holds up the page under way nonetheless. */
+void fathom_hurry(fathom_engine *e);
 
 /* What an open engine is; fixed after fathom_open. Strings belong to the engine. */
 typedef struct fathom_info {

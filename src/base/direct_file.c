@@ -11,6 +11,7 @@
 
 #include "base/assert.h"
 #include "base/fail.h"
+#include "base/private_dir.h"
 
 /* What the last system call's errno means: no room, or another fault. */
 static fathom_err code_of_errno(void)
@@ -18,17 +19,13 @@ static fathom_err code_of_errno(void)
     return errno == ENOSPC || errno == EFBIG || errno == EDQUOT ? FATHOM_ELIMIT : FATHOM_EIO;
 }
 
-fathom_err direct_file_open(struct direct_file *f, const char *path, fathom_diag *d)
+fathom_err direct_file_open(struct direct_file *f, int dir, const char *name, fathom_diag *d)
 {
-    const int flags = O_RDWR | O_CREAT | O_CLOEXEC;
     f->direct = true;
-    f->fd = open(path, flags | O_DIRECT, 0600);
-    if (f->fd < 0 && errno == EINVAL) {
-        f->direct = false;
-        f->fd = open(path, flags, 0600);
-    }
-    if (f->fd < 0) FAIL(d, FATHOM_EIO, "%s: cannot be opened: %s", path, strerror(errno));
-    return FATHOM_OK;
+    fathom_err err = private_file_open(&f->fd, dir, name, O_RDWR | O_CREAT | O_DIRECT, d);
+    if (err != FATHOM_EUNSUPPORTED) return err;
+    f->direct = false;
+    return private_file_open(&f->fd, dir, name, O_RDWR | O_CREAT, d);
 }
 
 void direct_file_close(struct direct_file *f)

@@ -26,9 +26,9 @@ static inline uint64_t direct_round(uint64_t bytes)
     return (bytes + DIRECT_ALIGN - 1) / DIRECT_ALIGN * DIRECT_ALIGN;
 }
 
-/* direct_file_open - made if it is not there, readable by its owner alone
- * Errors  EIO names path and cause; f is then closed. direct_file_close accepts a closed one. */
-fathom_err direct_file_open(struct direct_file *f, const char *path, fathom_diag *d);
+/* direct_file_open - a file of a directory of private_dir_open, made if it is not there
+ * Errors  those of private_file_open; f is then closed. direct_file_close accepts a closed one. */
+fathom_err direct_file_open(struct direct_file *f, int dir, const char *name, fathom_diag *d);
 void direct_file_close(struct direct_file *f);
 
 /* direct_file_lock - nobody else has this file open and locked; the lock ends with the process,

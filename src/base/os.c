@@ -19,6 +19,28 @@
 #include "base/fail.h"
 #include "base/limits.h"
 
+static int64_t ns_of(struct timespec t)
+{
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static struct file_stamp stamp_of(const struct stat *st)
+{
+    return (struct file_stamp){.device = (uint64_t)st->st_dev,
+                               .inode = (uint64_t)st->st_ino,
+                               .size = (uint64_t)st->st_size,
+                               .mtime_ns = ns_of(st->st_mtim),
+                               .ctime_ns = ns_of(st->st_ctim)};
+}
+
+fathom_err file_stamp_of(const char *path, struct file_stamp *stamp)
+{
+    struct stat st;
+    if (stat(path, &st) != 0) return FATHOM_EIO;
+    *stamp = stamp_of(&st);
+    return FATHOM_OK;
+}
+
 fathom_err file_map_open(struct file_map *m, const char *path, fathom_diag *d)
 {
     memset(m, 0, sizeof *m);
@@ -40,6 +62,7 @@ fathom_err file_map_open(struct file_map *m, const char *path, fathom_diag *d)
             m->size = (size_t)st.st_size;
         }
     }
+    if (!err) m->stamp = stamp_of(&st);
     close(fd);
     return err;
 }
@@ -102,12 +125,6 @@ fathom_err path_newest_dir(char *out, size_t out_bytes, const char *dir)
     fathom_err err = path_join(out, out_bytes, dir, best);
     if (err) out[0] = '\0';
     return err;
-}
-
-fathom_err path_make_dir(const char *path, fathom_diag *d)
-{
-    if (mkdir(path, 0700) == 0 || (errno == EEXIST && path_is_dir(path))) return FATHOM_OK;
-    FAIL(d, FATHOM_EIO, "%s: cannot be made a directory: %s", path, strerror(errno));
 }
 
 /* The first line of a small file of the system; false when there is none. */

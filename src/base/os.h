@@ -1,5 +1,5 @@
-/* os.h - files, memory maps and the machine: with direct_file, log, mem and thread the only files
- * that call the system */
+/* os.h - files, memory maps and the machine: with direct_file, log, mem, private_dir and thread the
+ * only files that call the system */
 #ifndef FATHOM_BASE_OS_H
 #define FATHOM_BASE_OS_H
 
@@ -9,10 +9,24 @@
 
 #include "fathom/err.h"
 
+/* Which file this is and when it was last written to. Who writes to a file changes its stamp, as
+ * far as the clock of the file system tells the moments apart: nobody can set ctime. */
+struct file_stamp {
+    uint64_t device;
+    uint64_t inode;
+    uint64_t size;
+    int64_t mtime_ns;
+    int64_t ctime_ns;
+};
+
+/* file_stamp_of - EIO without touching *stamp when the path cannot be looked at */
+fathom_err file_stamp_of(const char *path, struct file_stamp *stamp);
+
 /* A whole file mapped read-only. data is NULL for an empty file. */
 struct file_map {
     const void *data;
     size_t size;
+    struct file_stamp stamp; /* before it was mapped */
 };
 
 /* file_map_open - ENOTFOUND if there is no such file, EIO otherwise; d names path and cause.
@@ -35,10 +49,6 @@ fathom_err path_join(char *out, size_t out_bytes, const char *dir, const char *n
  * name. ENOTFOUND when dir has none or cannot be read, EINVAL when the path does not fit; out is
  * then empty. Names that begin with a dot do not count. */
 fathom_err path_newest_dir(char *out, size_t out_bytes, const char *dir);
-
-/* path_make_dir - a directory for its owner alone, if it is not there; what is above it must be
- * Errors  EIO names path and cause, also for a file of that name. */
-fathom_err path_make_dir(const char *path, fathom_diag *d);
 
 /* os_n_cpu - processors this process may use, at least 1: its affinity, within the container's
  * quota */

@@ -379,6 +379,17 @@ const char *checkpoint_shard_name(const struct checkpoint *c, size_t i_shard)
     return c->shards[i_shard].name;
 }
 
+struct checkpoint_shard checkpoint_shard(const struct checkpoint *c, size_t i_shard)
+{
+    ASSERT(i_shard < c->n_shard);
+    const struct shard *s = &c->shards[i_shard];
+    return (struct checkpoint_shard){.name = s->name,
+                                     .data = s->content.data,
+                                     .size = s->content.size,
+                                     .is_file = !c->bundle,
+                                     .stamp = s->content.map.stamp};
+}
+
 const char *checkpoint_where(const struct checkpoint *c)
 {
     return c->where;

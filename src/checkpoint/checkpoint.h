@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "base/limits.h"
+#include "base/os.h"
 #include "checkpoint/safetensors.h"
 #include "fathom/err.h"
 #include "fathom/fathom.h"
@@ -60,6 +61,18 @@ size_t checkpoint_tensor_place(const struct checkpoint *c, const struct tensor *
  * tensor.i_shard; names are without the folder */
 size_t checkpoint_n_shard(const struct checkpoint *c);
 const char *checkpoint_shard_name(const struct checkpoint *c, size_t i_shard);
+
+/* A safetensors file as it was opened; its bytes are mapped until checkpoint_close. */
+struct checkpoint_shard {
+    const char *name; /* without the folder */
+    const void *data;
+    uint64_t size;
+    bool is_file;            /* not of a bundle */
+    struct file_stamp stamp; /* of a file */
+};
+
+/* checkpoint_shard - by its number */
+struct checkpoint_shard checkpoint_shard(const struct checkpoint *c, size_t i_shard);
 
 /* checkpoint_file - another file of the checkpoint ("config.json", "tokenizer.json"), its bytes
  * mapped until close. ENOTFOUND without touching d when absent. From any thread. */

@@ -74,6 +74,7 @@ struct fathom_engine {
     pthread_t thread;
     bool has_thread;
     atomic_uint_fast64_t cache_epoch; /* goes into the salt of new requests */
+    atomic_bool hurry;                /* nothing more is written to the tiers */
 
     /* the engine thread's */
     struct page_pool *pool;
@@ -605,14 +606,20 @@ static void copy_info(fathom_engine *e, const fathom_info *info)
 
 static void kick(void *arg)
 {
-    mailbox_kick(arg);
+    mailbox_kick(((fathom_engine *)arg)->mailbox);
+}
+
+static bool is_in_hurry(void *arg)
+{
+    return atomic_load(&((fathom_engine *)arg)->hurry);
 }
 
 static fathom_err make_tiers(fathom_engine *e, const struct offload_config *c, fathom_diag *d)
 {
     if (c->n_ram_page == 0) return FATHOM_OK;
     if (!e->prefix) FAIL(d, FATHOM_EINVAL, "tiers of the prefix cache, which is turned off");
-    TRY(offload_create(&e->offload, c, e->runner, kick, e->mailbox, d));
+    const struct tier_io_owner owner = {.done = kick, .in_hurry = is_in_hurry, .arg = e};
+    TRY(offload_create(&e->offload, c, e->runner, &owner, d));
     prefix_attach_tiers(e->prefix, offload_tiers(e->offload));
     return FATHOM_OK;
 }
@@ -677,6 +684,12 @@ fail:
     e->checkpoint = NULL;
     fathom_close(e);
     return err;
+}
+
+void fathom_hurry(fathom_engine *e)
+{
+    ASSERT(e);
+    atomic_store(&e->hurry, true);
 }
 
 void fathom_close(fathom_engine *e)

@@ -6,17 +6,17 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/fail.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/rng.h"
-#include "checkpoint/checkpoint.h"
-#include "kv/tier_io.h"
 
 struct offload {
     struct step_runner *runner;
     uint64_t page_bytes;
     void *ram;
     struct tiers *tiers;
+    struct tier_io_owner owner;
     uint64_t n_at_start[TIER_VERDICT_COUNT]; /* records that were not taken then */
 };
 
@@ -26,8 +26,14 @@ static fathom_err open_disk(struct tiers_config *out, struct offload *o,
                             const struct offload_config *c, struct tier_disk **disk, fathom_diag *d)
 {
     const struct tier_disk_config config = {
-        .dir = c->dir, .bytes = c->dir_bytes, .page_bytes = c->page_bytes, .model = c->model};
-    TRY(tier_disk_open(disk, &config, d));
+        .dir = c->dir, .bytes = c->dir_bytes, .page_bytes = c->page_bytes, .identity = c->identity};
+    fathom_diag cause = {{0}};
+    fathom_err err = tier_disk_open(disk, &config, &cause);
+    if (err == FATHOM_EIO) { /* pages can be computed: no start is refused for a broken disk */
+        LOG_WARN("kv", "%s: the directory is not used", cause.text);
+        return FATHOM_OK;
+    }
+    if (err) FAIL(d, err, "%s", cause.text);
     ASSERT(tier_disk_capacity(*disk) >= 1);
     out->n_disk = tier_disk_capacity(*disk);
     out->secret = *tier_disk_secret(*disk);
@@ -38,8 +44,14 @@ static fathom_err open_disk(struct tiers_config *out, struct offload *o,
     return FATHOM_OK;
 }
 
-static fathom_err make(struct offload *o, const struct offload_config *c, void (*wake)(void *arg),
-                       void *arg, fathom_diag *d)
+/* One sums 18 GB/s, and four as much as the bus to a device takes. */
+static unsigned n_sum_thread(void)
+{
+    unsigned n = os_n_cpu() / 4;
+    return n < 1 ? 1 : n > 4 ? 4 : n;
+}
+
+static fathom_err make(struct offload *o, const struct offload_config *c, fathom_diag *d)
 {
     struct tiers_config t = {.page_bytes = c->page_bytes,
                              .n_ram = c->n_ram_page,
@@ -56,11 +68,15 @@ static fathom_err make(struct offload *o, const struct offload_config *c, void (
     t.ram = o->ram;
     if (c->dir) {
         TRY_GOTO(open_disk(&t, o, c, &disk, d), fail);
-        TRY_GOTO(tier_io_create(&t.io, disk, wake, arg, d), fail);
     }
+    const struct tier_io_config io = {.disk = disk,
+                                      .page_bytes = c->page_bytes,
+                                      .n_sum_thread = n_sum_thread(),
+                                      .owner = o->owner};
+    TRY_GOTO(tier_io_create(&t.io, &io, d), fail);
     err = tiers_create(&o->tiers, &t, d);
     if (err == FATHOM_OK && disk) tier_disk_forget(disk);
-    if (err != FATHOM_OK && t.io) t.io->ops->destroy(t.io);
+    if (err != FATHOM_OK) t.io->ops->destroy(t.io);
     return err;
 fail:
     tier_disk_close(disk);
@@ -68,7 +84,7 @@ fail:
 }
 
 fathom_err offload_create(struct offload **out, const struct offload_config *c,
-                          struct step_runner *runner, void (*wake)(void *arg), void *arg,
+                          struct step_runner *runner, const struct tier_io_owner *owner,
                           fathom_diag *d)
 {
     *out = NULL;
@@ -82,7 +98,8 @@ fathom_err offload_create(struct offload **out, const struct offload_config *c,
     if (!o) FAIL(d, FATHOM_ENOMEM, "no memory for the tiers");
     o->runner = runner;
     o->page_bytes = c->page_bytes;
-    fathom_err err = make(o, c, wake, arg, d);
+    o->owner = *owner;
+    fathom_err err = make(o, c, d);
     if (err != FATHOM_OK) {
         offload_destroy(o);
         return err;
@@ -158,6 +175,7 @@ void offload_flush(struct offload *o, struct prefix_cache *prefix)
     if (!o || tiers_get_stats(o->tiers)->n_disk == 0) return;
     uint64_t end_us = clock_now_us() + OFFLOAD_FLUSH_US;
     for (uint64_t now_us; (now_us = clock_now_us()) < end_us;) {
+        if (o->owner.in_hurry && o->owner.in_hurry(o->owner.arg)) return;
         offload_begin_step(o, now_us, 0);
         bool more = offload_keep(o, prefix, 0);
         if (offload_sync(o) != FATHOM_OK) return;
@@ -196,71 +214,4 @@ void offload_fill_stats(const struct offload *o, const struct prefix_cache *pref
     for (int i = 0; i < FATHOM_TIER_BAD_COUNT; i++) {
         out->n_bad[i] = s->n_rejected[i + 1] + o->n_at_start[i + 1];
     }
-}
-
-/* ---- identity ---- */
-
-/* Samples on their way at once: a disk serves many far faster than one after the other. */
-enum { SAMPLE_BYTES = 256, SAMPLES_AHEAD = 1024 };
-
-static void absorb(struct hash128 *h, const void *data, size_t n)
-{
-    *h = hash_keyed(h, data, n);
-}
-
-static void absorb_text(struct hash128 *h, const char *text)
-{
-    absorb(h, text, strlen(text));
-}
-
-/* The middle of a tensor */
-static const char *sample_of(const struct tensor *t, size_t *n)
-{
-    *n = t->n_bytes < SAMPLE_BYTES ? (size_t)t->n_bytes : SAMPLE_BYTES;
-    return (const char *)t->data + (t->n_bytes - *n) / 2;
-}
-
-static void absorb_tensor(struct hash128 *h, const struct tensor *t)
-{
-    size_t n;
-    const char *sample = sample_of(t, &n);
-    absorb_text(h, t->name);
-    absorb_text(h, t->dtype_name);
-    ASSERT(t->n_dim <= sizeof t->dim / sizeof t->dim[0]);
-    absorb(h, t->dim, t->n_dim * sizeof t->dim[0]);
-    absorb(h, &t->n_bytes, sizeof t->n_bytes);
-    absorb(h, sample, n);
-}
-
-/* Each has its name and a sample: who changes a tensor changes nearly all of its bytes. */
-static void absorb_tensors(struct hash128 *h, const struct checkpoint *c)
-{
-    const size_t n_tensor = checkpoint_n_tensor(c);
-    for (size_t i = 0; i < n_tensor + SAMPLES_AHEAD; i++) {
-        if (i < n_tensor) {
-            size_t n;
-            const char *sample = sample_of(checkpoint_tensor(c, i), &n);
-            file_map_prefetch(sample, n);
-        }
-        if (i >= SAMPLES_AHEAD) absorb_tensor(h, checkpoint_tensor(c, i - SAMPLES_AHEAD));
-    }
-}
-
-struct hash128 offload_identify(struct checkpoint *c, const struct kv_layout *layout,
-                                const char *numerics)
-{
-    struct hash128 h = {0x66617468, 0x6f6d2d6b};
-    const char *config;
-    size_t n_config;
-    const uint64_t shape[] = {(uint64_t)layout->type, layout->n_layer, layout->has_index,
-                              layout->page_bytes};
-    ASSERT(layout->page_bytes > 0);
-    absorb_text(&h, FATHOM_VERSION);
-    absorb_text(&h, numerics);
-    absorb(&h, shape, sizeof shape);
-    if (checkpoint_file(c, "config.json", &config, &n_config, NULL) == FATHOM_OK) {
-        absorb(&h, config, n_config);
-    }
-    absorb_tensors(&h, c);
-    return h;
 }

@@ -1,7 +1,7 @@
 /* offload.h - the engine's tiers: memory and a directory for pages that leave the cache
  *
  * Puts together what kv/tiers.h needs: page records of the step runner's cache, host memory that
- * its device reads and writes fast, the directory and its thread, and the identity of the model.
+ * its device reads and writes fast, the directory, and the threads that work for them.
  */
 #ifndef FATHOM_ENGINE_OFFLOAD_H
 #define FATHOM_ENGINE_OFFLOAD_H
@@ -9,20 +9,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/hash.h"
 #include "engine/step_runner.h"
 #include "fathom/fathom.h"
+#include "kv/identity.h"
 #include "kv/prefix.h"
+#include "kv/tier_io.h"
 #include "kv/tiers.h"
-
-struct checkpoint;
 
 struct offload_config {
     uint32_t n_ram_page; /* 0: there are no tiers */
     const char *dir;     /* NULL: memory alone; needed during offload_create only */
     uint64_t dir_bytes;
     uint64_t page_bytes;
-    struct hash128 model; /* whose records they are */
+    struct identity identity; /* whose records they are */
 };
 
 /* What is copied between device and memory in one step at most, beside pages that are evicted: a
@@ -34,11 +33,13 @@ struct offload;
 
 /* offload_create - over the cache of a runner, which outlives it
  *
- *   wake  wake(arg) is called when the disk has done something; any thread
- * Errors  those of tier_disk_open; ENOMEM, EIO. EUNSUPPORTED for a runner without copies of pages.
- */
+ *   owner  told when a thread of the tiers has done something, and asked at the end whether there
+ *          is time to write
+ * A disk that fails is warned of, and memory serves alone.
+ * Errors  those of tier_disk_open but EIO; ENOMEM, EIO. EUNSUPPORTED for a runner without copies of
+ *         pages. */
 fathom_err offload_create(struct offload **out, const struct offload_config *c,
-                          struct step_runner *runner, void (*wake)(void *arg), void *arg,
+                          struct step_runner *runner, const struct tier_io_owner *owner,
                           fathom_diag *d);
 void offload_destroy(struct offload *o); /* accepts NULL */
 
@@ -71,21 +72,13 @@ fathom_err offload_fault(const struct offload *o);
 void offload_end_step(struct offload *o);
 fathom_err offload_sync(struct offload *o);
 
-/* offload_flush - write what is worth finding after a restart, for so long at most */
+/* offload_flush - write what is worth finding after a restart, for so long at most, and no longer
+ * than until the owner is in a hurry */
 enum { OFFLOAD_FLUSH_US = 5000000 };
 void offload_flush(struct offload *o, struct prefix_cache *prefix);
 
 /* offload_fill_stats - zeros for NULL */
 void offload_fill_stats(const struct offload *o, const struct prefix_cache *prefix,
                         fathom_tier_stats *out);
-
-/* offload_identify - a number for everything that the bits of a page depend on, but its tokens
- *
- *   layout     of the cache
- *   numerics   of the backend, and whatever else tells computations apart
- * Configuration and tensors' names, types and shapes count whole, weights by a sample of each.
- * Cost: a read of the disk a tensor, 1024 at once. */
-struct hash128 offload_identify(struct checkpoint *c, const struct kv_layout *layout,
-                                const char *numerics);
 
 #endif

@@ -8,9 +8,13 @@
 #include "base/clock.h"
 #include "base/fail.h"
 #include "base/log.h"
+#include "base/os.h"
+#include "base/private_dir.h"
 #include "base/rng.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/weights_digest.h"
 #include "engine/engine.h"
+#include "engine/engine_identity.h"
 #include "engine/runner.h"
 #include "model/config.h"
 #include "model/weights.h"
@@ -76,22 +80,61 @@ static void fill_sizes(fathom_info *info, const struct engine_settings *s,
     info->kv_bytes = plan->kv_bytes;
 }
 
-/* The tiers, and who may share them: whoever computes the same bits from the same weights. */
+/* With a directory of pages: refuses one that cannot be used before anything is loaded, and begins
+ * to compute the digest of the weights, which says whose pages they are, beside their loading. */
+static fathom_err begin_digest(struct weights_digest **out, const struct engine_settings *s,
+                               const struct checkpoint *checkpoint, fathom_diag *d)
+{
+    enum {
+        THREADS_MAX = 16
+    }; /* a quarter of the processors, and so many: loading needs them too */
+    *out = NULL;
+    if (!s->offload_dir) return FATHOM_OK;
+    fathom_diag cause = {{0}};
+    unsigned n_thread = os_n_cpu() / 4;
+    struct weights_digest_config config = {.settled_s = WEIGHTS_SETTLED_S};
+    config.n_thread = n_thread < 1 ? 1 : n_thread < THREADS_MAX ? n_thread : THREADS_MAX;
+    fathom_err err = private_dir_open(&config.dir, s->offload_dir, &cause);
+    if (err && err != FATHOM_EIO) FAIL(d, err, "--kv-offload-dir %s", cause.text);
+    return weights_digest_begin(out, checkpoint, &config, d);
+}
+
+static void end_digest(struct sha256 *out, struct weights_digest *digest, const char *where)
+{
+    struct weights_digest_result r;
+    weights_digest_end(digest, &r);
+    *out = r.digest;
+    LOG_INFO("engine", "weights_digest shards=%u kept=%u bytes=%llu waited_ms=%llu", r.n_shard,
+             r.n_kept, (unsigned long long)r.n_bytes, (unsigned long long)(r.wait_us / 1000));
+    if (!r.changed) return;
+    LOG_WARN("engine",
+             "%s: weights were written to while they were loaded: nobody can say what they are, "
+             "and their pages are not kept for the next start",
+             where);
+}
+
+/* The tiers, and who may share them: whoever computes the same bits from the same weights.
+ * `digest` is freed; NULL: there is no directory, and nobody to share with. */
 static void fill_offload(struct offload_config *out, const struct engine_settings *s,
                          const struct memory_plan *plan, struct checkpoint *checkpoint,
-                         const struct step_runner *runner)
+                         const struct step_runner *runner, struct weights_digest *digest)
 {
-    const struct parallel *p = &s->place.parallel;
     char numerics[256];
-    snprintf(numerics, sizeof numerics, "%s, %s, act %d, rank %u of %u%s%s%s",
-             runner_backend_name(runner), runner_numerics(runner), (int)s->limits.act, p->tp.rank,
-             p->tp.size, p->is_slice ? ", slice" : "", s->loading.quantize_fp8 ? ", made fp8" : "",
-             s->dummy ? ", dummy" : "");
+    snprintf(numerics, sizeof numerics, "%s, %s, act %d%s", runner_backend_name(runner),
+             runner_numerics(runner), (int)s->limits.act,
+             s->loading.quantize_fp8 ? ", made fp8" : "");
+    struct identity_source source = {.checkpoint = checkpoint,
+                                     .dummy = s->dummy,
+                                     .numerics = numerics,
+                                     .layout = &plan->kv,
+                                     .parallel = s->place.parallel};
     *out = (struct offload_config){.n_ram_page = plan->n_ram_page,
                                    .dir = s->offload_dir,
                                    .dir_bytes = s->offload_dir_bytes,
-                                   .page_bytes = plan->kv.page_bytes,
-                                   .model = offload_identify(checkpoint, &plan->kv, numerics)};
+                                   .page_bytes = plan->kv.page_bytes};
+    if (!digest) return;
+    end_digest(&source.weights, digest, checkpoint_where(checkpoint));
+    identify(&out->identity, &source);
 }
 
 /* Which weights these are, when they are not simply the checkpoint's. */
@@ -143,6 +186,7 @@ fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag
     struct engine_settings settings;
     struct memory_plan plan;
     struct engine_config c = {0};
+    struct weights_digest *digest = NULL;
     uint64_t available;
 
     TRY_GOTO(open_checkpoint(&checkpoint, o, d), fail);
@@ -155,6 +199,7 @@ fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag
     TRY_GOTO(memory_plan_make(&plan, &settings, &config, checkpoint, available, d), fail);
     TRY_GOTO(memory_check_host(&plan, &settings, d), fail);
     settings.loading.load_bytes = plan.weights_bytes;
+    TRY_GOTO(begin_digest(&digest, &settings, checkpoint, d), fail);
     TRY_GOTO(runner_create(&runner, &settings, &plan, &config, checkpoint, d), fail);
 
     fill_tokens(&c.info, &config, &generation);
@@ -168,12 +213,16 @@ fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag
     c.n_vocab_used = settings.n_vocab_used;
     c.max_score = settings.max_score;
     c.no_prefix_cache = settings.no_prefix_cache;
-    if (plan.n_ram_page > 0) fill_offload(&c.offload, &settings, &plan, checkpoint, runner);
+    if (plan.n_ram_page > 0) {
+        fill_offload(&c.offload, &settings, &plan, checkpoint, runner, digest);
+        digest = NULL;
+    }
     c.seed = o->seed ? o->seed : rng_entropy();
     TRY_GOTO(engine_create(out, &c, runner, checkpoint, d), fail);
     log_open(checkpoint_where(checkpoint), &c.info, runner, start_us);
     return FATHOM_OK;
 fail:
+    weights_digest_cancel(digest);
     if (runner) runner->ops->destroy(runner);
     checkpoint_close(checkpoint);
     return err;

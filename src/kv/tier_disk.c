@@ -21,16 +21,16 @@
 
 #include "base/assert.h"
 #include "base/fail.h"
-#include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/private_dir.h"
 #include "base/rng.h"
 
 enum { SCAN_BLOCKS = 256 };
 
 struct tier_disk {
-    struct hash128 model;
+    struct identity identity;
+    struct hash128 owner; /* identity_key */
     struct hash128 secret;
     uint64_t page_bytes;
     uint64_t padded_bytes; /* of a page in kv.pages */
@@ -57,14 +57,13 @@ static uint64_t header_offset(uint32_t place)
 
 /* ---- opening ---- */
 
-static fathom_err open_file(struct direct_file *f, const char *dir, const char *name,
-                            fathom_diag *d)
+/* `cause` for the operator, who named the directory. */
+static fathom_err fail_dir(const char *dir, fathom_err err, const fathom_diag *cause,
+                           fathom_diag *d)
 {
-    char path[LIMIT_PATH_BYTES];
-    if (path_join(path, sizeof path, dir, name) != FATHOM_OK) {
-        FAIL(d, FATHOM_EINVAL, "--kv-offload-dir %s: the path is too long", dir);
-    }
-    return direct_file_open(f, path, d);
+    ASSERT(err != FATHOM_OK);
+    FAIL(d, err, "--kv-offload-dir %s: %s", dir,
+         cause->text[0] ? cause->text : fathom_err_text(err));
 }
 
 static fathom_err lock(struct tier_disk *t, const char *dir, fathom_diag *d)
@@ -80,13 +79,32 @@ static fathom_err lock(struct tier_disk *t, const char *dir, fathom_diag *d)
     return FATHOM_OK;
 }
 
+/* Both files, the first one locked. */
+static fathom_err open_files(struct tier_disk *t, const char *dir, fathom_diag *d)
+{
+    int fd;
+    fathom_diag cause = {{0}};
+    fathom_err err = private_dir_open(&fd, dir, &cause);
+    if (err) FAIL(d, err, "--kv-offload-dir %s", cause.text);
+    err = direct_file_open(&t->index, fd, "kv.index", &cause);
+    if (err) err = fail_dir(dir, err, &cause, d);
+    if (!err) err = lock(t, dir, d);
+    if (!err) {
+        err = direct_file_open(&t->pages, fd, "kv.pages", &cause);
+        if (err) err = fail_dir(dir, err, &cause, d);
+    }
+    private_dir_close(fd);
+    return err;
+}
+
 static bool is_zero(const unsigned char *p, size_t n)
 {
     while (n > 0 && *p == 0) n--, p++;
     return n == 0;
 }
 
-/* What the super block says; GOOD for a new directory too, which has none. */
+/* What the super block says; GOOD for a new directory too, which has none. One that cannot be read
+ * is BAD_IO: it is a file of ours by name and owner, and is made again. */
 static fathom_err read_super(struct tier_disk *t, const char *dir, uint64_t index_bytes,
                              enum tier_verdict *verdict, bool *is_new, fathom_diag *d)
 {
@@ -96,19 +114,20 @@ static fathom_err read_super(struct tier_disk *t, const char *dir, uint64_t inde
     memset(t->block, 0, DIRECT_ALIGN);
     fathom_err err = direct_file_read(&t->index, t->block, DIRECT_ALIGN, 0, NULL);
     if (err != FATHOM_OK && err != FATHOM_ELIMIT) {
-        FAIL(d, FATHOM_EIO, "--kv-offload-dir %s: kv.index cannot be read", dir);
+        *verdict = TIER_BAD_IO;
+        return FATHOM_OK;
     }
     *is_new = err == FATHOM_OK && is_zero(t->block, DIRECT_ALIGN); /* killed while it was made */
     if (*is_new) return FATHOM_OK;
     struct tier_super s;
     memcpy(&s, t->block, sizeof s);
-    *verdict = tier_super_judge(&s, &t->model, t->page_bytes);
-    if (*verdict == TIER_BAD_IO) {
+    if (!tier_super_is_ours(&s)) {
         FAIL(d, FATHOM_EFORMAT,
              "--kv-offload-dir %s: kv.index is not an index of cache pages. Remove it, or give "
              "another directory",
              dir);
     }
+    *verdict = tier_super_judge(&s, &t->identity, t->page_bytes);
     t->secret = s.secret;
     return FATHOM_OK;
 }
@@ -136,7 +155,7 @@ static void take_header(struct tier_disk *t, const unsigned char *block, uint32_
     bool ours = verdict == TIER_GOOD; /* else the whole index is given up */
     memcpy(&h, block, sizeof h);
     if (is_zero(block, sizeof h)) return;
-    if (ours) verdict = tier_header_judge(&h, &t->model, t->page_bytes);
+    if (ours) verdict = tier_header_judge(&h, &t->owner, t->page_bytes);
     if (verdict == TIER_GOOD && (place + 1) * t->padded_bytes > pages_bytes) {
         verdict = TIER_BAD_TRUNCATED;
     }
@@ -150,6 +169,35 @@ static void take_header(struct tier_disk *t, const unsigned char *block, uint32_
     t->found[t->n_found++] = (struct tier_found){h.name.key, h.order, place};
 }
 
+/* A header that cannot be read. */
+static void lose_header(struct tier_disk *t, uint32_t place, enum tier_verdict verdict)
+{
+    t->n_rejected[TIER_BAD_IO]++;
+    if (verdict == TIER_GOOD && place < t->n_place) forget_record(t, place);
+}
+
+/* Headers from `first` on, one by one where some of them cannot be read. */
+static void scan_blocks(struct tier_disk *t, unsigned char *blocks, uint64_t first, uint64_t n,
+                        enum tier_verdict verdict, uint64_t pages_bytes)
+{
+    ASSERT(n > 0 && n <= SCAN_BLOCKS);
+    fathom_err err =
+        direct_file_read(&t->index, blocks, n * DIRECT_ALIGN, (1 + first) * DIRECT_ALIGN, NULL);
+    for (uint64_t k = 0; k < n; k++) {
+        unsigned char *block = blocks + k * DIRECT_ALIGN;
+        uint32_t place = (uint32_t)(first + k);
+        fathom_err one = err;
+        if (one) {
+            one = direct_file_read(&t->index, block, DIRECT_ALIGN, header_offset(place), NULL);
+        }
+        if (one) {
+            lose_header(t, place, verdict);
+        } else {
+            take_header(t, block, place, verdict, pages_bytes);
+        }
+    }
+}
+
 static fathom_err scan(struct tier_disk *t, uint64_t index_bytes, enum tier_verdict verdict,
                        fathom_diag *d)
 {
@@ -157,26 +205,22 @@ static fathom_err scan(struct tier_disk *t, uint64_t index_bytes, enum tier_verd
     TRY(direct_file_size(&t->pages, &pages_bytes));
     unsigned char *blocks = mem_alloc_aligned(DIRECT_ALIGN, SCAN_BLOCKS * (size_t)DIRECT_ALIGN);
     if (!blocks) FAIL(d, FATHOM_ENOMEM, "no memory to read kv.index");
-    fathom_err err = FATHOM_OK;
     uint64_t n_block = index_bytes / DIRECT_ALIGN;
     uint64_t n_header = n_block > 0 ? n_block - 1 : 0;
-    for (uint64_t i = 0; i < n_header && err == FATHOM_OK;) {
+    for (uint64_t i = 0; i < n_header; i += SCAN_BLOCKS) {
         uint64_t n = n_header - i < SCAN_BLOCKS ? n_header - i : SCAN_BLOCKS;
-        err = direct_file_read(&t->index, blocks, n * DIRECT_ALIGN, (1 + i) * DIRECT_ALIGN, d);
-        for (uint64_t k = 0; k < n && err == FATHOM_OK; k++, i++) {
-            take_header(t, blocks + k * DIRECT_ALIGN, (uint32_t)i, verdict, pages_bytes);
-        }
+        scan_blocks(t, blocks, i, n, verdict, pages_bytes);
     }
     mem_free(blocks);
     if (t->n_found) qsort(t->found, t->n_found, sizeof t->found[0], by_order);
-    return err;
+    return FATHOM_OK;
 }
 
 static fathom_err write_super(struct tier_disk *t, fathom_diag *d)
 {
     struct tier_super s;
     t->secret = (struct hash128){rng_entropy(), rng_entropy()};
-    tier_super_fill(&s, &t->model, t->page_bytes, &t->secret);
+    tier_super_fill(&s, &t->identity, t->page_bytes, &t->secret);
     memset(t->block, 0, DIRECT_ALIGN);
     memcpy(t->block, &s, sizeof s);
     return direct_file_write(&t->index, t->block, DIRECT_ALIGN, 0, d);
@@ -190,8 +234,10 @@ static void log_start(const struct tier_disk *t, const char *dir)
              (unsigned long long)n_rejected);
     for (int v = TIER_GOOD + 1; v < TIER_VERDICT_COUNT; v++) {
         if (t->n_rejected[v] == 0) continue;
-        LOG_WARN("kv", "offload_dir=%s records=%llu are not taken: %s", dir,
-                 (unsigned long long)t->n_rejected[v], tier_verdict_name((enum tier_verdict)v));
+        const char *advice = tier_verdict_advice((enum tier_verdict)v);
+        LOG_WARN("kv", "offload_dir=%s records=%llu are not taken: %s%s%s", dir,
+                 (unsigned long long)t->n_rejected[v], tier_verdict_name((enum tier_verdict)v),
+                 advice ? ": " : "", advice ? advice : "");
     }
     if (!t->index.direct || !t->pages.direct) {
         LOG_WARN("kv", "offload_dir=%s has no direct I/O: pages also go through the system's cache",
@@ -204,10 +250,7 @@ static fathom_err fill(struct tier_disk *t, const char *dir, fathom_diag *d)
     uint64_t index_bytes = 0;
     enum tier_verdict verdict;
     bool is_new;
-    TRY(path_make_dir(dir, d));
-    TRY(open_file(&t->index, dir, "kv.index", d));
-    TRY(lock(t, dir, d));
-    TRY(open_file(&t->pages, dir, "kv.pages", d));
+    TRY(open_files(t, dir, d));
     TRY(direct_file_size(&t->index, &index_bytes));
     TRY(read_super(t, dir, index_bytes, &verdict, &is_new, d));
     if (!is_new) TRY(scan(t, index_bytes, verdict, d));
@@ -234,7 +277,8 @@ fathom_err tier_disk_open(struct tier_disk **out, const struct tier_disk_config 
     struct tier_disk *t = mem_calloc(1, sizeof *t);
     if (!t) FAIL(d, FATHOM_ENOMEM, "no memory for the disk tier");
     t->index.fd = t->pages.fd = -1;
-    t->model = c->model;
+    t->identity = c->identity;
+    t->owner = identity_key(&c->identity);
     t->page_bytes = c->page_bytes;
     t->padded_bytes = direct_round(c->page_bytes);
     t->n_place = n_place;
@@ -307,11 +351,12 @@ static enum tier_verdict verdict_of(fathom_err err)
 }
 
 enum tier_verdict tier_disk_write(struct tier_disk *t, uint32_t place, uint64_t order,
-                                  const struct tier_name *name, const void *page, fathom_diag *d)
+                                  const struct tier_name *name, const void *page, uint64_t sum,
+                                  fathom_diag *d)
 {
     ASSERT(place < t->n_place && (uintptr_t)page % DIRECT_ALIGN == 0);
     struct tier_header h;
-    tier_header_fill(&h, &t->model, t->page_bytes, order, name, page);
+    tier_header_fill(&h, &t->owner, t->page_bytes, order, name, sum);
     fathom_err err =
         direct_file_write(&t->pages, page, t->padded_bytes, place * t->padded_bytes, d);
     if (err) return verdict_of(err);
@@ -322,24 +367,26 @@ enum tier_verdict tier_disk_write(struct tier_disk *t, uint32_t place, uint64_t 
 }
 
 static enum tier_verdict read_record(struct tier_disk *t, uint32_t place,
-                                     const struct tier_name *name, void *page, fathom_diag *d)
+                                     const struct tier_name *name, void *page, uint64_t *sum,
+                                     fathom_diag *d)
 {
     struct tier_header h;
     fathom_err err = direct_file_read(&t->index, t->block, DIRECT_ALIGN, header_offset(place), d);
     if (err) return verdict_of(err);
     memcpy(&h, t->block, sizeof h);
-    enum tier_verdict v = tier_header_judge(&h, &t->model, t->page_bytes);
+    enum tier_verdict v = tier_header_judge(&h, &t->owner, t->page_bytes);
     if (v != TIER_GOOD) return v;
     err = direct_file_read(&t->pages, page, t->padded_bytes, place * t->padded_bytes, d);
     if (err) return verdict_of(err);
-    return tier_record_judge(&h, &t->model, t->page_bytes, name, page);
+    *sum = h.page_sum;
+    return tier_record_judge(&h, &t->owner, t->page_bytes, name, page);
 }
 
 enum tier_verdict tier_disk_read(struct tier_disk *t, uint32_t place, const struct tier_name *name,
-                                 void *page, fathom_diag *d)
+                                 void *page, uint64_t *sum, fathom_diag *d)
 {
     ASSERT(place < t->n_place && (uintptr_t)page % DIRECT_ALIGN == 0);
-    enum tier_verdict v = read_record(t, place, name, page, d);
+    enum tier_verdict v = read_record(t, place, name, page, sum, d);
     if (v != TIER_GOOD) forget_record(t, place);
     return v;
 }

@@ -23,7 +23,7 @@ struct tier_disk_config {
     const char *dir; /* made if it is not there */
     uint64_t bytes;  /* that both files may take */
     uint64_t page_bytes;
-    struct hash128 model;
+    struct identity identity;
 };
 
 /* A record that was there at the start. */
@@ -44,13 +44,16 @@ uint32_t tier_disk_n_place(uint64_t bytes, uint64_t page_bytes);
 
 /* tier_disk_open - lock the directory and read every header
  *
- * Records of another model or version are given up: they are counted, and the directory begins
- * anew.
- * Errors  EINVAL  not even one record fits in `bytes`
+ * Records of another identity or version are given up: they are counted, and the directory begins
+ * anew. So it does when its first block cannot be read; a header that cannot be read costs that
+ * record.
+ * Errors  EINVAL  not even one record fits in `bytes`, or the directory cannot be used as it is:
+ *                 private_dir.h
  *         EBUSY   another process, or engine, has the directory
  *         EFORMAT kv.index is not an index of ours: nothing is touched
  *         ELIMIT  the disk has not got the room
- *         EIO, ENOMEM. Each names the directory and what to change.
+ *         EIO     the disk fails: the caller can go on without it
+ *         ENOMEM. Each names the directory and what to change.
  * Cost    reads 4096 bytes a place in one go. */
 fathom_err tier_disk_open(struct tier_disk **out, const struct tier_disk_config *c, fathom_diag *d);
 void tier_disk_close(struct tier_disk *t); /* accepts NULL */
@@ -71,12 +74,14 @@ uint64_t tier_disk_page_bytes(const struct tier_disk *t);
 /* tier_disk_write, tier_disk_read - one record
  *
  *   page  [direct_round(page_bytes)], aligned to DIRECT_ALIGN
+ *   sum   hash_checksum of the page: of what is written; *sum of what was read, when it is GOOD
  *   d     names a fault of the disk
  * Returns  a read: GOOD, or why the record is not taken; then its place is empty. A write: GOOD,
  *          BAD_IO or, without room, BAD_TRUNCATED. */
 enum tier_verdict tier_disk_write(struct tier_disk *t, uint32_t place, uint64_t order,
-                                  const struct tier_name *name, const void *page, fathom_diag *d);
+                                  const struct tier_name *name, const void *page, uint64_t sum,
+                                  fathom_diag *d);
 enum tier_verdict tier_disk_read(struct tier_disk *t, uint32_t place, const struct tier_name *name,
-                                 void *page, fathom_diag *d);
+                                 void *page, uint64_t *sum, fathom_diag *d);
 
 #endif

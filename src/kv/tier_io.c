@@ -1,12 +1,17 @@
-/* tier_io.c - the thread that reads and writes records of a directory
+/* tier_io.c - the threads that read and write records of a directory, and take sums of pages
  *
  * Invariants, under the lock
  *
- *   1. Every job that was submitted and not taken back is in one of the rings, or is the one that
- *      the thread is doing. Together they are TIER_JOBS_MAX at most, so no ring overflows.
- *   2. The page and name of a job are the thread's until it is in the ring `done`.
+ *   1. Every job that was submitted and not taken back is in one of the rings, or is one that a
+ *      thread is doing. Together they are TIER_JOBS_MAX at most, so no ring overflows.
+ *   2. The page and name of a job are the threads' until it is in the ring `done`. A check, a sum
+ *      and a write only read the page, so two of them may have one page at a time.
  *
- *   submit --> reads, writes --thread--> done --> take_done
+ *   submit --+--> reads, writes --the disk's thread-->+--> done --> take_done
+ *            +--> checks, sums --one of n threads---->+
+ *
+ * The disk has one thread, so its jobs are done in order. A page is summed by one thread; several
+ * pages at once, because the bus to a device is faster than the sums of one.
  *
  * The first fault of a read and of a write is logged; later ones are only counted, by the owner. */
 #include "kv/tier_io.h"
@@ -17,6 +22,7 @@
 #include "base/fail.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/os.h"
 
 struct ring {
     struct tier_job jobs[TIER_JOBS_MAX];
@@ -24,18 +30,23 @@ struct ring {
     uint32_t n;
 };
 
-struct io_thread {
+/* What the threads of one kind do, the more urgent kind of job first. */
+enum team { TEAM_DISK, TEAM_SUMS, TEAM_COUNT };
+static const enum tier_job_kind team_jobs[TEAM_COUNT][2] = {
+    [TEAM_DISK] = {TIER_JOB_READ, TIER_JOB_WRITE},
+    [TEAM_SUMS] = {TIER_JOB_CHECK, TIER_JOB_SUM},
+};
+
+struct io_threads {
     struct tier_io base; /* first member */
-    struct tier_disk *disk;
-    void (*done_hook)(void *arg);
-    void *done_arg;
-    pthread_t thread;
-    bool has_thread;
-    bool logged[2]; /* by kind; the thread's own */
+    struct tier_io_config c;
+    pthread_t threads[1 + TIER_SUM_THREADS_MAX];
+    unsigned n_thread;
+    bool logged[2]; /* a read, a write: the disk thread's own */
     /* under the lock */
     pthread_mutex_t lock;
-    pthread_cond_t work;
-    struct ring todo[2]; /* by kind */
+    pthread_cond_t work[TEAM_COUNT];
+    struct ring todo[TIER_JOB_KINDS];
     struct ring done;
     bool closed;
 };
@@ -55,74 +66,105 @@ static bool ring_take(struct ring *r, struct tier_job *job)
     return true;
 }
 
-static enum tier_verdict do_read(struct io_thread *t, struct tier_job *job, fathom_diag *d)
+static enum tier_verdict do_write(struct io_threads *t, const struct tier_job *job, fathom_diag *d)
 {
-    enum tier_verdict v = tier_disk_read(t->disk, job->place, job->name, job->page, d);
-    if (v == TIER_GOOD) job->sum = hash_checksum(job->page, tier_disk_page_bytes(t->disk));
-    return v;
+    if (hash_checksum(job->page, t->c.page_bytes) != job->sum) return TIER_BAD_CHECKSUM;
+    return tier_disk_write(t->c.disk, job->place, job->order, job->name, job->page, job->sum, d);
 }
 
-static enum tier_verdict do_write(struct io_thread *t, const struct tier_job *job, fathom_diag *d)
-{
-    uint64_t sum = hash_checksum(job->page, tier_disk_page_bytes(t->disk));
-    if (sum != job->sum) return TIER_BAD_CHECKSUM;
-    return tier_disk_write(t->disk, job->place, job->order, job->name, job->page, d);
-}
-
-static void do_job(struct io_thread *t, struct tier_job *job)
+static void do_disk_job(struct io_threads *t, struct tier_job *job)
 {
     fathom_diag d = {{0}};
     bool is_read = job->kind == TIER_JOB_READ;
-    job->verdict = is_read ? do_read(t, job, &d) : do_write(t, job, &d);
-    if (job->verdict == TIER_GOOD || t->logged[job->kind]) return;
-    t->logged[job->kind] = true;
+    ASSERT(t->c.disk);
+    job->verdict = is_read
+                       ? tier_disk_read(t->c.disk, job->place, job->name, job->page, &job->sum, &d)
+                       : do_write(t, job, &d);
+    if (job->verdict == TIER_GOOD || t->logged[is_read]) return;
+    t->logged[is_read] = true;
     LOG_WARN("kv", "offloaded page %s: %s%s%s (later ones are counted in the metrics)",
              is_read ? "not taken" : "not written", tier_verdict_name(job->verdict),
              d.text[0] ? ": " : "", d.text);
 }
 
-/* The next job: false once the ring is closed and nothing is left to write. */
-static bool next_job(struct io_thread *t, struct tier_job *job)
+static void do_sum_job(struct io_threads *t, struct tier_job *job)
+{
+    uint64_t sum = hash_checksum(job->page, t->c.page_bytes);
+    bool is_good = job->kind == TIER_JOB_SUM || sum == job->sum;
+    job->sum = sum;
+    job->verdict = is_good ? TIER_GOOD : TIER_BAD_CHECKSUM;
+}
+
+/* What is left to do for a team whose owner has gone: only writes are worth it, if there is time.
+ */
+static bool is_over(const struct io_threads *t, enum team team)
+{
+    const struct tier_io_owner *owner = &t->c.owner;
+    bool hurry = t->closed && owner->in_hurry && owner->in_hurry(owner->arg);
+    return t->closed && (team == TEAM_SUMS || hurry || t->todo[TIER_JOB_WRITE].n == 0);
+}
+
+/* The next job: false once there is nothing more to do for ever. */
+static bool next_job(struct io_threads *t, enum team team, struct tier_job *job)
 {
     pthread_mutex_lock(&t->lock);
-    bool any;
-    while (!(any = ring_take(&t->todo[TIER_JOB_READ], job) ||
-                   ring_take(&t->todo[TIER_JOB_WRITE], job)) &&
-           !t->closed) {
-        pthread_cond_wait(&t->work, &t->lock);
+    bool any = false;
+    while (!is_over(t, team)) {
+        any = (!t->closed && ring_take(&t->todo[team_jobs[team][0]], job)) ||
+              ring_take(&t->todo[team_jobs[team][1]], job);
+        if (any) break;
+        pthread_cond_wait(&t->work[team], &t->lock);
     }
     pthread_mutex_unlock(&t->lock);
     return any;
 }
 
-static void *thread_main(void *arg)
+static void do_jobs(struct io_threads *t, enum team team)
 {
-    struct io_thread *t = arg;
     struct tier_job job;
-    while (next_job(t, &job)) {
-        do_job(t, &job);
+    while (next_job(t, team, &job)) {
+        if (team == TEAM_DISK) {
+            do_disk_job(t, &job);
+        } else {
+            do_sum_job(t, &job);
+        }
         pthread_mutex_lock(&t->lock);
+        bool is_first = t->done.n == 0; /* else the owner was told, and has not looked yet */
         ring_put(&t->done, &job);
         pthread_mutex_unlock(&t->lock);
-        t->done_hook(t->done_arg);
+        if (is_first) t->c.owner.done(t->c.owner.arg);
     }
+}
+
+static void *disk_main(void *arg)
+{
+    os_name_thread("kv-disk");
+    do_jobs(arg, TEAM_DISK);
+    return NULL;
+}
+
+static void *sums_main(void *arg)
+{
+    os_name_thread("kv-sums");
+    do_jobs(arg, TEAM_SUMS);
     return NULL;
 }
 
 static void submit(struct tier_io *io, const struct tier_job *job)
 {
-    struct io_thread *t = (struct io_thread *)io;
-    ASSERT(job->name && job->page);
+    struct io_threads *t = (struct io_threads *)io;
+    bool is_disk = job->kind == TIER_JOB_READ || job->kind == TIER_JOB_WRITE;
+    ASSERT(job->name && job->page && (t->c.disk || !is_disk));
     pthread_mutex_lock(&t->lock);
     ASSERT(!t->closed);
     ring_put(&t->todo[job->kind], job);
-    pthread_cond_signal(&t->work);
+    pthread_cond_signal(&t->work[is_disk ? TEAM_DISK : TEAM_SUMS]);
     pthread_mutex_unlock(&t->lock);
 }
 
 static bool take_done(struct tier_io *io, struct tier_job *job)
 {
-    struct io_thread *t = (struct io_thread *)io;
+    struct io_threads *t = (struct io_threads *)io;
     pthread_mutex_lock(&t->lock);
     bool any = ring_take(&t->done, job);
     pthread_mutex_unlock(&t->lock);
@@ -131,42 +173,46 @@ static bool take_done(struct tier_io *io, struct tier_job *job)
 
 static void destroy(struct tier_io *io)
 {
-    struct io_thread *t = (struct io_thread *)io;
-    if (t->has_thread) {
-        pthread_mutex_lock(&t->lock);
-        t->closed = true;
-        pthread_cond_signal(&t->work);
-        pthread_mutex_unlock(&t->lock);
-        pthread_join(t->thread, NULL);
-        ASSERT(t->todo[TIER_JOB_READ].n == 0 && t->todo[TIER_JOB_WRITE].n == 0);
-    }
-    pthread_cond_destroy(&t->work);
+    struct io_threads *t = (struct io_threads *)io;
+    pthread_mutex_lock(&t->lock);
+    t->closed = true;
+    for (int i = 0; i < TEAM_COUNT; i++) pthread_cond_broadcast(&t->work[i]);
+    pthread_mutex_unlock(&t->lock);
+    for (unsigned i = 0; i < t->n_thread; i++) pthread_join(t->threads[i], NULL);
+    for (int i = 0; i < TEAM_COUNT; i++) pthread_cond_destroy(&t->work[i]);
     pthread_mutex_destroy(&t->lock);
-    tier_disk_close(t->disk);
+    tier_disk_close(t->c.disk);
     mem_free(t);
 }
 
 static const struct tier_io_ops thread_ops = {
     .destroy = destroy, .submit = submit, .take_done = take_done};
 
-fathom_err tier_io_create(struct tier_io **out, struct tier_disk *disk, void (*done)(void *arg),
-                          void *arg, fathom_diag *d)
+static bool start(struct io_threads *t, void *(*body)(void *arg))
+{
+    if (pthread_create(&t->threads[t->n_thread], NULL, body, t) != 0) return false;
+    t->n_thread++;
+    return true;
+}
+
+fathom_err tier_io_create(struct tier_io **out, const struct tier_io_config *c, fathom_diag *d)
 {
     *out = NULL;
-    ASSERT(disk && done);
-    struct io_thread *t = mem_calloc(1, sizeof *t);
-    if (!t) FAIL(d, FATHOM_ENOMEM, "no memory for the thread of the disk tier");
+    ASSERT(c->owner.done && c->page_bytes > 0);
+    ASSERT(c->n_sum_thread >= 1 && c->n_sum_thread <= TIER_SUM_THREADS_MAX);
+    struct io_threads *t = mem_calloc(1, sizeof *t);
+    if (!t) FAIL(d, FATHOM_ENOMEM, "no memory for the threads of the tiers");
     t->base.ops = &thread_ops;
-    t->done_hook = done;
-    t->done_arg = arg;
+    t->c = *c;
     pthread_mutex_init(&t->lock, NULL);
-    pthread_cond_init(&t->work, NULL);
-    if (pthread_create(&t->thread, NULL, thread_main, t) != 0) {
+    for (int i = 0; i < TEAM_COUNT; i++) pthread_cond_init(&t->work[i], NULL);
+    bool ok = !c->disk || start(t, disk_main);
+    for (unsigned i = 0; ok && i < c->n_sum_thread; i++) ok = start(t, sums_main);
+    if (!ok) {
+        t->c.disk = NULL; /* still the caller's */
         destroy(&t->base);
-        FAIL(d, FATHOM_EIO, "the thread of the disk tier cannot be started");
+        FAIL(d, FATHOM_EIO, "a thread of the tiers cannot be started");
     }
-    t->has_thread = true;
-    t->disk = disk;
     *out = &t->base;
     return FATHOM_OK;
 }

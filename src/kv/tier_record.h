@@ -1,20 +1,22 @@
 /* tier_record.h - what a page record carries with it outside of the device's cache
  *
  * A record is the page of kv/layout.h, byte for byte, and a header. The header says whose page it
- * is: the layout's version, the model, the tokens, their key in the chain from the first token on,
- * and sums over both parts. A record is taken only when all of it is what was asked for.
+ * is: the layout's version, its owner's identity, the tokens, their key in the chain from the first
+ * token on, and sums over both parts. A record is taken only when all of it is what was asked for.
  */
 #ifndef FATHOM_KV_TIER_RECORD_H
 #define FATHOM_KV_TIER_RECORD_H
 
 #include <assert.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/hash.h"
+#include "kv/identity.h"
 #include "kv/layout.h"
 
 enum {
-    TIER_FORMAT = 1,                  /* changes when any byte below moves or changes its meaning */
+    TIER_FORMAT = 2,                  /* changes when any byte below moves or changes its meaning */
     TIER_MAX_ID = KV_PAGE_TOKENS + 1, /* with the token after the page */
 };
 
@@ -25,13 +27,18 @@ enum tier_verdict {
     TIER_BAD_TRUNCATED, /* the file ends before it */
     TIER_BAD_CHECKSUM,  /* damaged, or torn by a crash while it was written */
     TIER_BAD_VERSION,   /* of another format or layout */
-    TIER_BAD_MODEL,     /* of another model, cache type or build */
+    TIER_BAD_MODEL,     /* of other weights, or another config.json */
+    TIER_BAD_NUMERICS,  /* of another version, backend or precision */
+    TIER_BAD_LAYOUT,    /* of another cache type, other layers or ranks */
     TIER_BAD_TOKENS,    /* of other tokens than asked for */
     TIER_VERDICT_COUNT
 };
 
-/* tier_verdict_name - "checksum" */
+/* tier_verdict_name - "checksum"
+ * tier_verdict_advice - what a directory full of such records means, and what to do; NULL: nothing
+ */
 const char *tier_verdict_name(enum tier_verdict v);
+const char *tier_verdict_advice(enum tier_verdict v);
 
 /* What a page is found under: a hash of its tokens and of those before, by a secret key. */
 struct tier_name {
@@ -45,7 +52,7 @@ struct tier_header {
     uint64_t magic;
     uint32_t format;
     uint32_t layout;
-    struct hash128 model;
+    struct hash128 owner; /* identity_key of whose records these are */
     uint64_t page_bytes;
     uint64_t order;    /* rises with every record written */
     uint64_t page_sum; /* hash_checksum of the page */
@@ -61,31 +68,35 @@ struct tier_super {
     uint64_t magic;
     uint32_t format;
     uint32_t layout;
-    struct hash128 model;
+    struct identity identity;
     uint64_t page_bytes;
     struct hash128 secret; /* of the keys */
     uint64_t sum;
 };
 
-static_assert(sizeof(struct tier_super) == 64, "no padding");
+static_assert(sizeof(struct tier_super) == 144, "no padding");
 
-/* tier_header_fill - of a page of page_bytes; reads the page */
-void tier_header_fill(struct tier_header *h, const struct hash128 *model, uint64_t page_bytes,
-                      uint64_t order, const struct tier_name *name, const void *page);
+/* tier_header_fill - of a page of page_bytes whose hash_checksum is page_sum */
+void tier_header_fill(struct tier_header *h, const struct hash128 *owner, uint64_t page_bytes,
+                      uint64_t order, const struct tier_name *name, uint64_t page_sum);
 
-/* tier_header_judge - whether a header is whole and this model's */
-enum tier_verdict tier_header_judge(const struct tier_header *h, const struct hash128 *model,
+/* tier_header_judge - whether a header is whole and of this owner */
+enum tier_verdict tier_header_judge(const struct tier_header *h, const struct hash128 *owner,
                                     uint64_t page_bytes);
 
 /* tier_record_judge - the same, and of the tokens asked for, and its page is whole */
-enum tier_verdict tier_record_judge(const struct tier_header *h, const struct hash128 *model,
+enum tier_verdict tier_record_judge(const struct tier_header *h, const struct hash128 *owner,
                                     uint64_t page_bytes, const struct tier_name *name,
                                     const void *page);
 
-/* tier_super_fill, tier_super_judge - of an index file; TIER_BAD_IO: it is no such file at all */
-void tier_super_fill(struct tier_super *s, const struct hash128 *model, uint64_t page_bytes,
+/* tier_super_fill - the first block of an index file
+ * tier_super_is_ours - whether a block is one, of any version and identity
+ * tier_super_judge - and whether the records are ours: their version, then each part of the
+ * identity, in the order of struct identity */
+void tier_super_fill(struct tier_super *s, const struct identity *id, uint64_t page_bytes,
                      const struct hash128 *secret);
-enum tier_verdict tier_super_judge(const struct tier_super *s, const struct hash128 *model,
+bool tier_super_is_ours(const struct tier_super *s);
+enum tier_verdict tier_super_judge(const struct tier_super *s, const struct identity *id,
                                    uint64_t page_bytes);
 
 /* tier_key_next - the key of a page from that of the page before it, or from tier_key_first

@@ -6,8 +6,8 @@
  * only what had not been written. A record that is read from disk is in memory too from then on.
  * Policy and format: docs/tiers.md; invariants and states: tiers.c.
  *
- * All functions belong to one thread and none of them waits. Copies between device and memory are
- * enqueued on the device's queue; jobs of the disk are done by a thread of its own (tier_io.h).
+ * All functions belong to one thread; none of them waits or reads a page. Copies between device and
+ * memory are enqueued on the device's queue; other threads read, write and sum (tier_io.h).
  */
 #ifndef FATHOM_KV_TIERS_H
 #define FATHOM_KV_TIERS_H
@@ -39,8 +39,8 @@ struct tiers_config {
     uint64_t step_bytes;   /* copied per step at most, beside pages that are evicted */
     struct hash128 secret; /* of the keys */
     struct tiers_device device;
-    struct tier_io *io;             /* the tiers' on success; NULL: no disk */
-    uint32_t n_disk;                /* its places */
+    struct tier_io *io;             /* the tiers' on success */
+    uint32_t n_disk;                /* its disk's places; 0: it has none */
     const struct tier_found *found; /* [n_found] what it holds, the one used last at the end */
     uint32_t n_found;
 };
@@ -57,7 +57,7 @@ void tiers_destroy(struct tiers *t); /* accepts NULL; finishes the jobs that are
 /* tiers_secret - of the keys that records are found under */
 const struct hash128 *tiers_secret(const struct tiers *t);
 
-/* tiers_begin_step - take what the disk has done, give it more to write
+/* tiers_begin_step - take what the threads have done, give them more to sum and to write
  *
  *   prefill_page_us  what computing a page costs lately; 0: unknown */
 void tiers_begin_step(struct tiers *t, uint64_t now_us, double prefill_page_us);
@@ -100,16 +100,16 @@ enum tier_where tiers_find(const struct tiers *t, const struct hash128 *key);
 
 enum tier_answer {
     TIER_RESTORED, /* its copy into the page is enqueued */
-    TIER_WAIT,     /* it is on its way, or will be: ask again in the next step */
+    TIER_WAIT,     /* it is on its way or being checked, or will be: ask again in the next step */
     TIER_GONE,     /* it is not there, or was damaged: compute the page */
 };
 
 /* tiers_restore - the record into a page of the device */
 enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, uint32_t page);
 
-/* tiers_read_ahead - begin to read a record that will be wanted soon
+/* tiers_read_ahead - begin to read or check a record that will be wanted soon
  *
- * Returns  false when it is nowhere, or no more can be read now. */
+ * Returns  false when it is nowhere, or no more can be begun now. */
 bool tiers_read_ahead(struct tiers *t, const struct tier_name *name);
 
 /* tiers_pay - whether n pages, of which n_disk are on disk, come sooner than they are computed
@@ -127,7 +127,7 @@ enum { TIERS_STALL_US = 2000000 }; /* without one page more: nobody waits longer
 /* tiers_note_fetch - a fetch of n pages took so long; from_disk: some of them came from disk */
 void tiers_note_fetch(struct tiers *t, uint32_t n_page, bool from_disk, uint64_t us);
 
-/* tiers_is_busy - a page is on its way, or waits for the disk */
+/* tiers_is_busy - a page is on its way, or waits for a thread */
 bool tiers_is_busy(const struct tiers *t);
 
 struct tiers_stats {

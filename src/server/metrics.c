@@ -200,6 +200,8 @@ static const char *const tier_bad_names[FATHOM_TIER_BAD_COUNT] = {
     [FATHOM_TIER_BAD_CHECKSUM] = "checksum",
     [FATHOM_TIER_BAD_VERSION] = "version",
     [FATHOM_TIER_BAD_MODEL] = "model",
+    [FATHOM_TIER_BAD_NUMERICS] = "numerics",
+    [FATHOM_TIER_BAD_LAYOUT] = "layout",
     [FATHOM_TIER_BAD_TOKENS] = "tokens",
 };
 

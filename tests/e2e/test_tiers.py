@@ -121,6 +121,45 @@ class Tiers(unittest.TestCase):
         self.assertGreater(self.expect(server, 0), 128)
         self.assertEqual(server.stop(), 0)
 
+    def test_weights_that_differ_in_one_byte_share_nothing(self):
+        """Wherever the byte is: a server with the other weights computes what it is asked, and says
+        why it takes no page. The same weights at another path find theirs."""
+        models = tempfile.mkdtemp(prefix="fathom-models-")
+        self.addCleanup(shutil.rmtree, models)
+        pilot = os.path.join(os.path.dirname(__file__), "..", "..", "models", "pilot")
+        first = shutil.copytree(pilot, os.path.join(models, "first"))
+        other = shutil.copytree(pilot, os.path.join(models, "other"))
+        with open(os.path.join(other, "model-00003-of-000003.safetensors"), "r+b") as f:
+            f.seek(-1, os.SEEK_END)
+            byte = f.read(1)[0]
+            f.seek(-1, os.SEEK_END)
+            f.write(bytes([byte ^ 1]))
+        flags = (*SMALL, "--served-model-name", "pilot", "--kv-offload-dir", self.dir,
+                 "--kv-offload-dir-size", "40M")
+        server = Server(first, *flags)
+        self.assertEqual(ask(server, 0)[1], 0)
+        self.assertEqual(server.stop(), 0)
+        again = shutil.copytree(first, os.path.join(models, "again"))
+        server = Server(again, *flags)
+        self.assertGreater(ask(server, 0)[1], 128)
+        self.assertEqual(server.stop(), 0)
+        with open(os.path.join(models, "log"), "w+") as log:
+            server = Server(other, *flags, stderr=log)
+            self.assertEqual(ask(server, 0)[1], 0)
+            rejected = total(server.metrics(), "fathom_kv_tier_rejected_total", 'reason="model"')
+            self.assertGreater(rejected, 0)
+            self.assertEqual(server.stop(), 0)
+            log.seek(0)
+            self.assertIn("model: they are of other weights", log.read())
+
+    def test_a_directory_that_others_can_write_to_is_refused(self):
+        os.chmod(self.dir, 0o777)
+        server = subprocess.run(
+            [Server.path, "serve", "--port", "0", *SMALL, "--kv-offload-dir", self.dir,
+             "--kv-offload-dir-size", "40M"], capture_output=True, text=True, timeout=HANG_S)
+        self.assertEqual(server.returncode, 1)
+        self.assertIn(f"--kv-offload-dir {self.dir} has mode 0777", server.stderr)
+
     def test_a_directory_has_one_server(self):
         server = self.start()
         second = subprocess.run(

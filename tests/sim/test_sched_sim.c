@@ -105,7 +105,6 @@ struct sim {
     uint32_t right_per_1024;     /* chance that a draft is right */
     struct prefix_cache *prefix; /* NULL in some episodes */
     struct tiers *tiers;         /* NULL in many */
-    struct tier_io *disk;        /* NULL: memory alone */
     struct platter *platter;     /* what an episode before has left; NULL: nothing */
     struct hash128 platter_model;
     bool with_tiers;
@@ -499,22 +498,24 @@ static fathom_err page_in(void *arg, uint32_t page, const void *from)
     return FATHOM_OK;
 }
 
-/* The disk of an episode, with what the one before left if it was of the same kind. */
-static void open_disk(struct sim *m, struct tiers_config *c)
+/* The threads of an episode, and its disk, with what the one before left if it was of the same
+ * kind. */
+static void open_disk(struct sim *m, struct tiers_config *c, bool with_disk)
 {
-    struct sim_disk_options o = {.model = {0, m->max_draft > 0}, .seed = rng_next(&m->rng)};
+    struct sim_disk_options o = {.owner = {0, m->max_draft > 0}, .seed = rng_next(&m->rng)};
     o.max_delay = between(m, 0, 1) ? between(m, 0, 3) : between(m, 0, 40);
     o.fail_per_1024 = between(m, 0, 3) ? 0 : between(m, 1, 512);
     o.flip_per_1024 = between(m, 0, 1) ? 0 : between(m, 1, 256);
     o.stuck = between(m, 0, 15) == 0;
-    if (!m->platter || !hash128_equal(&m->platter_model, &o.model) || between(m, 0, 3) == 0) {
+    if (!m->platter || !hash128_equal(&m->platter_model, &o.owner) || between(m, 0, 3) == 0) {
         platter_destroy(m->platter);
         m->platter = platter_create(MAX_DISK, PAGE_BYTES);
-        m->platter_model = o.model;
+        m->platter_model = o.owner;
     }
-    c->io = m->disk = sim_disk_create(m->platter, &o);
+    c->io = sim_disk_create(m->platter, &o);
+    if (!with_disk) return;
     c->n_disk = MAX_DISK;
-    c->found = platter_find(m->platter, &o.model, &c->n_found);
+    c->found = platter_find(m->platter, &o.owner, &c->n_found);
 }
 
 static void open_tiers(struct sim *m)
@@ -525,9 +526,8 @@ static void open_tiers(struct sim *m)
                              .step_bytes = between(m, 1, 20) * (uint64_t)PAGE_BYTES,
                              .secret = {1, 2},
                              .device = {page_out, page_in, m}};
-    m->disk = NULL;
     m->late_sync = between(m, 0, 1);
-    if (between(m, 0, 3)) open_disk(m, &c);
+    open_disk(m, &c, between(m, 0, 3) > 0);
     assert_int_equal(tiers_create(&m->tiers, &c, NULL), FATHOM_OK);
     prefix_attach_tiers(m->prefix, m->tiers);
 }

@@ -18,21 +18,21 @@ void platter_destroy(struct platter *p);
 
 /* platter_find - what a process that starts now finds, the record written last at the end; the
  * array belongs to the platter */
-const struct tier_found *platter_find(struct platter *p, const struct hash128 *model, uint32_t *n);
+const struct tier_found *platter_find(struct platter *p, const struct hash128 *owner, uint32_t *n);
 
 /* platter_page - the page of a place, to damage it */
 unsigned char *platter_page(struct platter *p, uint32_t place);
 
 struct sim_disk_options {
-    struct hash128 model;
+    struct hash128 owner;
     uint64_t seed;
     uint32_t max_delay;     /* polls before a job is done, at most */
     uint32_t fail_per_1024; /* jobs that fail */
     uint32_t flip_per_1024; /* writes of which a bit is flipped */
-    bool stuck;             /* no job is ever done */
+    bool stuck;             /* no read or write is ever done */
 };
 
-/* sim_disk_create - the platter outlives it */
+/* sim_disk_create - also takes and checks sums; the platter outlives it */
 struct tier_io *sim_disk_create(struct platter *p, const struct sim_disk_options *o);
 
 /* sim_disk_options_of - to be changed while it runs */

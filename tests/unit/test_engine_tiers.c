@@ -5,10 +5,12 @@
  * busy the machine is. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -66,7 +68,7 @@ static struct null_engine_options options(bool with_dir, uint32_t n_draft)
                     .dir = with_dir ? dir : NULL,
                     .dir_bytes = 1 << 20,
                     .page_bytes = NULL_PAGE_BYTES,
-                    .model = {n_draft, 7}},
+                    .identity = {.model = {{(unsigned char)n_draft, 7}}}},
         .runner = {.n_page = N_PAGE},
     };
 }
@@ -310,6 +312,34 @@ static void what_is_damaged_is_computed(void **state)
     fathom_close(e);
 }
 
+/* A slow disk, in place of the C library's call. */
+static atomic_uint n_write;
+static atomic_uint write_delay_us;
+
+ssize_t pwrite(int fd, const void *data, size_t n, off_t offset)
+{
+    atomic_fetch_add(&n_write, 1);
+    if (atomic_load(&write_delay_us) > 0) (void)usleep(atomic_load(&write_delay_us));
+    return syscall(SYS_pwrite64, fd, data, n, offset);
+}
+
+static void a_close_in_a_hurry_writes_no_more(void **state)
+{
+    (void)state;
+    remove_dir();
+    fathom_engine *e = open_engine(true, 0);
+    atomic_store(&write_delay_us, 20000);
+    for (int t = 0; t < 4; t++) (void)ask(e, t);
+    fathom_hurry(e);
+    unsigned n_before = atomic_load(&n_write);
+    fathom_close(e);
+    atomic_store(&write_delay_us, 0);
+    assert_true(atomic_load(&n_write) - n_before <= 4); /* the record under way, and one begun */
+    e = open_engine(true, 0);                           /* the others were lost, and nothing else */
+    for (int t = 0; t < 4; t++) (void)ask(e, t);
+    fathom_close(e);
+}
+
 static void one_engine_has_a_directory(void **state)
 {
     (void)state;
@@ -358,6 +388,7 @@ int main(void)
         cmocka_unit_test(who_comes_while_pages_are_copied_waits_for_a_few),
         cmocka_unit_test(an_engine_at_rest_prepares_all_of_its_memory),
         cmocka_unit_test(what_is_damaged_is_computed),
+        cmocka_unit_test(a_close_in_a_hurry_writes_no_more),
         cmocka_unit_test(one_engine_has_a_directory),
         cmocka_unit_test(tiers_need_the_prefix_cache),
         cmocka_unit_test(opening_survives_any_failed_allocation),

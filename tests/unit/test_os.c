@@ -103,29 +103,9 @@ static void a_thread_has_the_name_it_gave_itself(void **state)
     assert_string_equal(name, "a name that is ");
 }
 
-static void a_directory_is_made_once(void **state)
-{
-    (void)state;
-    char path[64];
-    fathom_diag d = {{0}};
-    (void)snprintf(path, sizeof path, "/tmp/fathom-os-dir-%d", (int)getpid());
-    assert_int_equal(path_make_dir(path, NULL), FATHOM_OK);
-    assert_int_equal(path_make_dir(path, NULL), FATHOM_OK);
-    assert_true(path_is_dir(path));
-    assert_int_equal(rmdir(path), 0);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    assert_int_equal(fclose(f), 0);
-    assert_int_equal(path_make_dir(path, &d), FATHOM_EIO);
-    assert_non_null(strstr(d.text, path));
-    assert_int_equal(remove(path), 0);
-    assert_int_equal(path_make_dir("/nowhere/deep", NULL), FATHOM_EIO);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_directory_is_made_once),
         cmocka_unit_test(a_file_is_mapped_whole),
         cmocka_unit_test(an_empty_file_maps_to_nothing),
         cmocka_unit_test(what_cannot_be_mapped_is_named),

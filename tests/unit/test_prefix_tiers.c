@@ -64,11 +64,9 @@ static int open_fixture(void **state, bool with_disk)
                              .step_bytes = 1000 * PAGE,
                              .secret = {3, 4},
                              .device = {page_out, page_in, f}};
-    if (with_disk) {
-        const struct sim_disk_options disk = {.model = {1, 2}, .seed = 1};
-        c.io = sim_disk_create(f->platter, &disk);
-        c.n_disk = N_DISK;
-    }
+    const struct sim_disk_options disk = {.owner = {1, 2}, .seed = 1};
+    c.io = sim_disk_create(f->platter, &disk);
+    if (with_disk) c.n_disk = N_DISK;
     assert_int_equal(tiers_create(&f->tiers, &c, NULL), FATHOM_OK);
     assert_int_equal(page_pool_create(&f->pool, N_PAGE, NULL), FATHOM_OK);
     assert_int_equal(prefix_create(&f->cache, f->pool, false, NULL), FATHOM_OK);

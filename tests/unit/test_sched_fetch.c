@@ -68,7 +68,7 @@ static int open_fixture(void **state)
     memset(f, 0, sizeof *f);
     f->ram = mem_alloc_aligned(DIRECT_ALIGN, N_RAM * (size_t)DIRECT_ALIGN);
     f->platter = platter_create(N_DISK, PAGE);
-    const struct sim_disk_options disk = {.model = {1, 2}, .seed = 1};
+    const struct sim_disk_options disk = {.owner = {1, 2}, .seed = 1};
     const struct sched_config sched = {
         .max_num_batched_tokens = 512, .max_num_seqs = 8, .max_score = 1, .max_flight = 1};
     struct tiers_config c = {.page_bytes = PAGE,

@@ -53,10 +53,9 @@ static fathom_err make(struct world *w, bool with_disk, fathom_diag *d)
                              .step_bytes = 1000 * PAGE,
                              .secret = {3, 4},
                              .device = {page_out, page_in, w}};
-    w->io = NULL;
+    const struct sim_disk_options o = {.owner = model, .seed = 1};
+    w->io = c.io = sim_disk_create(w->platter, &o);
     if (with_disk) {
-        const struct sim_disk_options o = {.model = model, .seed = 1};
-        w->io = c.io = sim_disk_create(w->platter, &o);
         c.n_disk = N_DISK;
         c.found = platter_find(w->platter, &model, &c.n_found);
     }
@@ -110,12 +109,14 @@ static void keep(struct world *w, uint32_t i, bool overwritten)
     tiers_check(w->t);
 }
 
-/* A step of the engine that copies nothing. */
+/* The end of a step of the engine, and the beginning of the next; the threads are as fast as they
+ * are told to be. */
 static void step(struct world *w)
 {
     w->now_us += 1000;
-    tiers_begin_step(w->t, w->now_us, 0);
     tiers_synced(w->t);
+    tiers_check(w->t);
+    tiers_begin_step(w->t, w->now_us, 0);
     tiers_check(w->t);
 }
 
@@ -194,7 +195,7 @@ static void what_a_copy_reads_is_not_given_away(void **state)
     keep(w, 100, true); /* all places are being filled */
     assert_int_equal(where_is(w, 100), TIER_NOWHERE);
     assert_int_equal(tiers_get_stats(w->t)->n_refused, 1);
-    tiers_synced(w->t);
+    step(w);
     assert_int_equal(restore(w, 0), TIER_RESTORED); /* the oldest, but a copy may still read it */
     keep(w, 100, true);
     assert_int_equal(where_is(w, 0), TIER_IN_RAM);
@@ -204,12 +205,14 @@ static void what_a_copy_reads_is_not_given_away(void **state)
 static void a_step_copies_what_it_may(void **state)
 {
     struct world *w = *state;
+    const struct sim_disk_options o = {.seed = 1};
     tiers_destroy(w->t);
     const struct tiers_config c = {.page_bytes = PAGE,
                                    .n_ram = N_RAM,
                                    .ram = w->ram,
                                    .step_bytes = 3 * PAGE,
-                                   .device = {page_out, page_in, w}};
+                                   .device = {page_out, page_in, w},
+                                   .io = sim_disk_create(w->platter, &o)};
     assert_int_equal(tiers_create(&w->t, &c, NULL), FATHOM_OK);
     step(w);
     for (uint32_t i = 0; i < 3; i++) {
@@ -458,7 +461,7 @@ static void of_two_records_of_one_key_the_later_counts(void **state)
         {.key = {2, 2}, .order = 6, .place = 1},
         {.key = {1, 1}, .order = 9, .place = 0},
     };
-    const struct sim_disk_options o = {.model = model};
+    const struct sim_disk_options o = {.owner = model};
     struct tiers_config c = {.page_bytes = PAGE,
                              .n_ram = N_RAM,
                              .ram = w->ram,
@@ -528,10 +531,9 @@ static void what_cannot_be_made_is_refused(void **state)
         .page_bytes = PAGE, .n_ram = N_RAM - 1, .ram = w->ram, .device = {page_out, page_in, w}};
     assert_int_equal(tiers_create(&w->t, &c, &d), FATHOM_EINVAL);
     assert_non_null(strstr(d.text, "15 pages of memory for offloading, needed is at least 16"));
+    const struct sim_disk_options o = {.seed = 1};
+    c.io = sim_disk_create(w->platter, &o);
     c.n_ram = N_RAM;
-    c.n_disk = 1;
-    assert_int_equal(tiers_create(&w->t, &c, NULL), FATHOM_EINVAL);
-    c.n_disk = 0;
     for (long n = 0;; n++) {
         mem_fail_after(n);
         fathom_err err = tiers_create(&w->t, &c, NULL);
@@ -569,19 +571,27 @@ static void flip_in_memory(struct world *w, uint32_t i)
     fail_msg("page %u is not in memory", i);
 }
 
+/* So long that nobody trusts a sum that was taken before. */
+static void wait_long(struct world *w)
+{
+    w->now_us += 10000000;
+    step(w);
+}
+
 static void a_page_that_changed_in_memory_is_gone(void **state)
 {
     struct world *w = *state;
     keep(w, 5, true);
     step(w);
     assert_int_equal(restore(w, 5), TIER_RESTORED);
-    step(w);
     flip_in_memory(w, 5);
-    assert_int_equal(restore(w, 5), TIER_GONE);
+    wait_long(w);
+    assert_int_equal(restore_in_time(w, 5), TIER_GONE);
     assert_int_equal(where_is(w, 5), TIER_NOWHERE);
     const struct tiers_stats *s = tiers_get_stats(w->t);
     assert_int_equal(s->n_rejected[TIER_BAD_CHECKSUM], 1);
     assert_int_equal(s->n_ram_used, 0);
+    assert_int_equal(s->n_restored_ram, 1);
 }
 
 static void a_page_that_changed_in_memory_is_read_again(void **state)
@@ -590,24 +600,99 @@ static void a_page_that_changed_in_memory_is_read_again(void **state)
     keep(w, 5, true);
     settle(w);
     flip_in_memory(w, 5);
+    wait_long(w);
     assert_int_equal(restore(w, 5), TIER_WAIT);
-    settle(w);
-    assert_int_equal(restore(w, 5), TIER_RESTORED);
+    assert_int_equal(restore_in_time(w, 5), TIER_RESTORED);
     assert_int_equal(tiers_get_stats(w->t)->n_rejected[TIER_BAD_CHECKSUM], 1);
+    assert_int_equal(tiers_get_stats(w->t)->n_restored_disk, 1);
 }
 
 static void a_page_that_changed_in_memory_is_not_written(void **state)
 {
     struct world *w = *state;
+    sim_disk_options_of(w->io)->stuck = true;
     keep(w, 5, true);
-    tiers_synced(w->t); /* the write is under way */
+    settle(w); /* it has its sum, and waits for the disk */
     flip_in_memory(w, 5);
+    sim_disk_options_of(w->io)->stuck = false;
     settle(w);
     const struct tiers_stats *s = tiers_get_stats(w->t);
     assert_int_equal(s->n_written, 0);
     assert_int_equal(s->n_write_failed, 0);
+    assert_int_equal(s->n_rejected[TIER_BAD_CHECKSUM], 1);
     assert_int_equal(restore(w, 5), TIER_GONE);
     assert_int_equal(where_is(w, 5), TIER_NOWHERE);
+}
+
+/* The page may not be given away while a copy of it is under way: it is checked again. */
+static void a_damaged_page_that_is_being_copied_is_gone_later(void **state)
+{
+    struct world *w = *state;
+    keep(w, 5, true);
+    step(w);
+    assert_int_equal(restore(w, 5), TIER_RESTORED); /* the device may not have done it */
+    flip_in_memory(w, 5);
+    w->now_us += 10000000;
+    tiers_begin_step(w->t, w->now_us, 0);
+    assert_int_equal(restore(w, 5), TIER_WAIT);
+    tiers_begin_step(w->t, w->now_us, 0); /* the check is done */
+    tiers_check(w->t);
+    assert_int_equal(where_is(w, 5), TIER_IN_RAM);
+    assert_int_equal(restore_in_time(w, 5), TIER_GONE);
+    assert_int_equal(tiers_get_stats(w->t)->n_rejected[TIER_BAD_CHECKSUM], 1);
+}
+
+/* A check of a page that waits for its write, or is being written. */
+static void a_page_is_checked_while_it_is_written(void **state)
+{
+    struct world *w = *state;
+    sim_disk_options_of(w->io)->stuck = true;
+    for (uint32_t i = 0; i < N_RAM; i++) keep(w, i, true); /* as many as are written at once */
+    settle(w);
+    wait_long(w);
+    for (uint32_t i = 0; i < N_RAM; i++) assert_int_equal(restore(w, i), TIER_WAIT);
+    tiers_check(w->t);
+    sim_disk_options_of(w->io)->stuck = false;
+    for (uint32_t i = 0; i < N_RAM; i++) assert_int_equal(restore_in_time(w, i), TIER_RESTORED);
+    settle(w);
+    assert_int_equal(tiers_get_stats(w->t)->n_written, N_RAM);
+    assert_int_equal(tiers_get_stats(w->t)->n_restored_ram, N_RAM);
+}
+
+/* The sums are late: what is being summed is found, copied back, and not given away; what waits for
+ * its turn may be. */
+static void pages_wait_for_their_sums(void **state)
+{
+    struct world *w = *state;
+    sim_disk_options_of(w->io)->max_delay = 1000;
+    for (uint32_t i = 0; i < N_RAM; i++) keep(w, i, true);
+    step(w);
+    assert_true(tiers_is_busy(w->t));
+    assert_int_equal(restore(w, 3), TIER_RESTORED); /* it has come from the device just now */
+    keep(w, 100, true);
+    assert_int_equal(where_is(w, 100), TIER_NOWHERE);
+    assert_int_equal(tiers_get_stats(w->t)->n_refused, 1);
+    for (int i = 0; i < N_RAM * 1100 && tiers_is_busy(w->t); i++) step(w);
+    assert_false(tiers_is_busy(w->t));
+    keep(w, 100, true);
+    assert_int_equal(where_is(w, 100), TIER_IN_RAM);
+}
+
+/* A step asks once: later pages are checked while the first is waited for. */
+static void pages_are_checked_ahead(void **state)
+{
+    struct world *w = *state;
+    for (uint32_t i = 0; i < 8; i++) keep(w, i, true);
+    step(w);
+    wait_long(w);
+    assert_int_equal(restore(w, 0), TIER_WAIT);
+    for (uint32_t i = 1; i < 8; i++) {
+        const struct tier_name name = name_of(i);
+        assert_true(tiers_read_ahead(w->t, &name));
+    }
+    tiers_check(w->t);
+    for (int i = 0; i < 8; i++) tiers_begin_step(w->t, w->now_us, 0);
+    for (uint32_t i = 0; i < 8; i++) assert_int_equal(restore(w, i), TIER_RESTORED);
 }
 
 int main(void)
@@ -620,6 +705,10 @@ int main(void)
         RAM(a_page_that_changed_in_memory_is_gone),
         DISK(a_page_that_changed_in_memory_is_read_again),
         DISK(a_page_that_changed_in_memory_is_not_written),
+        RAM(a_damaged_page_that_is_being_copied_is_gone_later),
+        DISK(a_page_is_checked_while_it_is_written),
+        RAM(pages_wait_for_their_sums),
+        RAM(pages_are_checked_ahead),
         RAM(the_page_used_longest_ago_goes_first),
         RAM(what_a_copy_reads_is_not_given_away),
         RAM(a_step_copies_what_it_may),
