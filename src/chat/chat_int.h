@@ -88,9 +88,11 @@ void chat_add_arguments(struct buf *out, const json_t *calls, size_t i);
 /* chat_text_append - a JSON string's bytes; nothing when s is NULL or no string */
 void chat_text_append(struct buf *out, const json_t *s);
 
-/* The results that follow one assistant message: messages[first .. first + n). */
+/* The results that follow one assistant message: the tool messages of messages[first .. end), of
+ * which the others are system messages. */
 struct chat_results {
     size_t n;
+    size_t end;
     const json_t **messages; /* [n], in the order in which they are rendered */
 };
 

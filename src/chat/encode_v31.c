@@ -57,7 +57,7 @@ static fathom_err add_results(struct encoder *e, size_t first, const json_t *cal
         chat_add_content(e->out, results.messages[i]);
         (void)buf_add_str(e->out, MARK(CHAT_OUTPUT_END));
     }
-    *n = results.n;
+    *n = results.end - first;
     chat_results_close(&results);
     return FATHOM_OK;
 }

@@ -86,9 +86,11 @@ static bool is_told(const struct encoder *e, size_t i)
     return role_of(e, i) != CHAT_ROLE_DEVELOPER || !e->request->thinking || i == e->i_last;
 }
 
-/* Whether a run of system messages from i on has an assistant's marker in front of it. */
-static bool is_folded(const struct encoder *e, size_t i)
+/* Whether the run [i, end) is told with the message before it, whose end has the assistant's
+ * marker, or with the results behind it: nothing comes between a call and these. */
+static bool is_folded(const struct encoder *e, size_t i, size_t end)
 {
+    if (end < e->n_message && role_of(e, end) == CHAT_ROLE_TOOL) return true;
     return i > 0 && role_of(e, i - 1) != CHAT_ROLE_ASSISTANT && is_told(e, i - 1);
 }
 
@@ -99,12 +101,13 @@ static bool is_turn(const struct encoder *e, size_t i, size_t end)
     return end == e->n_message || role_of(e, end) == CHAT_ROLE_ASSISTANT;
 }
 
-/* The texts of the run from i on, behind the text of `before` (may be NULL). */
-static void add_run(struct encoder *e, const json_t *before, size_t i)
+/* The system texts among messages [i, end), behind the text of `before` (may be NULL). */
+static void add_texts(struct encoder *e, const json_t *before, size_t i, size_t end)
 {
     bool first = !before || !chat_message_has_content(before);
-    for (size_t end = run_end(e, i); i < end; i++) {
+    for (; i < end; i++) {
         const json_t *m = json_array_get(e->request->messages, i);
+        if (chat_message_role(m) != CHAT_ROLE_SYSTEM) continue;
         if (chat_message_has_content(m)) {
             if (!first) (void)buf_add_str(e->out, "\n\n");
             first = false;
@@ -114,12 +117,13 @@ static void add_run(struct encoder *e, const json_t *before, size_t i)
     }
 }
 
-/* A run that is folded into nothing, [i, end). */
+/* The run [i, end) that is told with no message before it. */
 static void add_system(struct encoder *e, size_t i, size_t end)
 {
+    if (is_folded(e, i, end)) return;
     if (is_turn(e, i, end)) {
         (void)buf_add_str(e->out, MARK(CHAT_USER));
-        add_run(e, NULL, i);
+        add_texts(e, NULL, i, end);
         add_turn(e, end - 1, MARK(CHAT_ASSISTANT), e->request->thinking && i == e->i_last);
         return;
     }
@@ -137,8 +141,8 @@ static void add_user(struct encoder *e, size_t i, const json_t *m, size_t *n)
 {
     (void)buf_add_str(e->out, MARK(CHAT_USER));
     chat_add_content(e->out, m);
-    add_run(e, m, i + 1);
     *n = run_end(e, i + 1) - i;
+    add_texts(e, m, i + 1, i + *n);
     add_turn(e, i + *n - 1, MARK(CHAT_ASSISTANT), e->request->thinking && i == e->i_last);
 }
 
@@ -153,8 +157,8 @@ static fathom_err add_developer(struct encoder *e, size_t i, const json_t *m, si
     add_sections(e, m, false);
     (void)buf_add_str(e->out, "\n\n# The user's message is: ");
     chat_add_content(e->out, m);
-    add_run(e, m, i + 1);
     *n = run_end(e, i + 1) - i;
+    add_texts(e, m, i + 1, i + *n);
     add_turn(e, i + *n - 1, MARK(CHAT_ASSISTANT), e->request->thinking && i == e->i_last);
     return FATHOM_OK;
 }
@@ -216,11 +220,13 @@ static fathom_err add_assistant(struct encoder *e, size_t i, const json_t *m)
 
 /* ---- results ---------------------------------------------------------------------------- */
 
-/* Renders all results from message `first` on, the last with what is folded into it; *n: how many
- * messages. */
+/* Renders all results from message `first` on, the last with the system texts around them; *n: how
+ * many messages. */
 static fathom_err add_results(struct encoder *e, size_t first, size_t *n)
 {
-    const json_t *before = first > 0 ? json_array_get(e->request->messages, first - 1) : NULL;
+    size_t begin = first;
+    while (begin > 0 && role_of(e, begin - 1) == CHAT_ROLE_SYSTEM) begin--;
+    const json_t *before = begin > 0 ? json_array_get(e->request->messages, begin - 1) : NULL;
     const json_t *calls = chat_message_calls(before);
     struct chat_results results;
     if (!calls) {
@@ -228,20 +234,20 @@ static fathom_err add_results(struct encoder *e, size_t first, size_t *n)
              "messages[%zu] is a tool result, but the message before has no tool_calls", first);
     }
     TRY(chat_results_open(&results, e->request->messages, first, calls));
-    const size_t end = first + results.n;
+    const size_t end = run_end(e, results.end), n_result = results.n;
     (void)buf_add_str(e->out, "\n\n<function_results>");
     for (size_t i = 0; i < results.n; i++) {
         (void)buf_add_str(e->out, "\n<result>");
         chat_add_content(e->out, results.messages[i]);
-        if (i + 1 == results.n) add_run(e, results.messages[i], end);
+        if (i + 1 == n_result) add_texts(e, results.messages[i], begin, end);
         (void)buf_add_str(e->out, "</result>");
     }
     chat_results_close(&results);
-    if (end - first > json_array_size(calls)) {
+    if (n_result > json_array_size(calls)) {
         FAIL(e->d, FATHOM_EINVAL, "messages[%zu]: %zu tool results follow %zu tool calls", first,
-             end - first, json_array_size(calls));
+             n_result, json_array_size(calls));
     }
-    *n = run_end(e, end) - first;
+    *n = end - first;
     (void)buf_add_str(e->out, "\n</function_results>");
     add_turn(e, first + *n - 1, "\n\n", e->request->thinking && is_after_last(e, first));
     return FATHOM_OK;
@@ -272,7 +278,7 @@ static size_t find_system(const struct encoder *e)
             continue;
         }
         const size_t end = run_end(e, i);
-        if (!is_folded(e, i) && !is_turn(e, i, end)) return i;
+        if (!is_folded(e, i, end) && !is_turn(e, i, end)) return i;
         i = end;
     }
     return i;

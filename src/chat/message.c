@@ -205,15 +205,19 @@ static fathom_err order_results(struct chat_results *r, const json_t *calls)
 fathom_err chat_results_open(struct chat_results *out, const json_t *messages, size_t first,
                              const json_t *calls)
 {
-    size_t end = first;
-    while (end < json_array_size(messages) &&
-           chat_message_role(json_array_get(messages, end)) == CHAT_ROLE_TOOL) {
-        end++;
+    *out = (struct chat_results){.end = first};
+    for (size_t i = first; i < json_array_size(messages); i++) {
+        enum chat_role role = chat_message_role(json_array_get(messages, i));
+        if (role != CHAT_ROLE_TOOL && role != CHAT_ROLE_SYSTEM) break;
+        if (role == CHAT_ROLE_TOOL) out->end = i + 1;
+        out->n += role == CHAT_ROLE_TOOL;
     }
-    out->n = end - first;
     out->messages = mem_alloc_array(out->n, sizeof *out->messages);
     if (!out->messages) return FATHOM_ENOMEM;
-    for (size_t i = 0; i < out->n; i++) out->messages[i] = json_array_get(messages, first + i);
+    for (size_t i = first, n = 0; i < out->end; i++) {
+        const json_t *m = json_array_get(messages, i);
+        if (chat_message_role(m) == CHAT_ROLE_TOOL) out->messages[n++] = m;
+    }
     fathom_err err = calls ? order_results(out, calls) : FATHOM_OK;
     if (err) chat_results_close(out);
     return err;

@@ -171,6 +171,16 @@ static void test_v31_tools(void **state)
                 "a</think>b</think>c" EOS U "one" A "</think>");
 }
 
+/* A system message among the results is told at the head and does not part them. */
+static void test_system_among_results(void **state)
+{
+    (void)state;
+    const char *talk = "[" USER1 "," CALL "," SYS
+                       "," RESULT("c", "C") "," SYS "," RESULT("a", "A") "," RESULT("b", "B") "]";
+    check(&v3, talk, 0, BOS "S\n\nS" U "one" A V3_CALLS EOS V3_OUTPUTS);
+    check(&v31, talk, 0, BOS "S\n\nS" U "one" A "</think>" V31_CALLS EOS V31_OUTPUTS);
+}
+
 static void test_v31_continue(void **state)
 {
     (void)state;
@@ -333,11 +343,17 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_v3_turns),  cmocka_unit_test(test_v3_tools),
-        cmocka_unit_test(test_r1),        cmocka_unit_test(test_v31_turns),
-        cmocka_unit_test(test_v31_tools), cmocka_unit_test(test_v31_continue),
-        cmocka_unit_test(test_sections),  cmocka_unit_test(test_in_reasoning),
-        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_the_generation_prompt_is_last),
+        cmocka_unit_test(test_v3_turns),
+        cmocka_unit_test(test_v3_tools),
+        cmocka_unit_test(test_r1),
+        cmocka_unit_test(test_v31_turns),
+        cmocka_unit_test(test_v31_tools),
+        cmocka_unit_test(test_v31_continue),
+        cmocka_unit_test(test_sections),
+        cmocka_unit_test(test_in_reasoning),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_the_generation_prompt_is_last),
+        cmocka_unit_test(test_system_among_results),
     };
     json_set_alloc_funcs(mem_alloc, mem_free);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -100,6 +100,7 @@ static void check(const char *messages, unsigned flags, const char *want)
 }
 
 #define SYS "{\"role\":\"system\",\"content\":\"S\"}"
+#define NOTE(text) "{\"role\":\"system\",\"content\":\"" text "\"}"
 #define NO_TEXT "{\"role\":\"system\",\"content\":\"\"}"
 #define USER1 "{\"role\":\"user\",\"content\":\"one\"}"
 #define USER2 "{\"role\":\"user\",\"content\":\"two\"}"
@@ -143,6 +144,12 @@ static void test_system_in_the_middle(void **state)
           CHAT_BOS CHAT_USER "one" CHAT_ASSISTANT "<think>why</think>" DSML_CALLS
                              "\n\n<function_results>\n<result>A</result>\n<result>B\n\nS</result>\n"
                              "</function_results>\n\n<think>");
+    check("[" USER1 "," CALL
+          "," NOTE("P") "," RESULT("a", "A") "," NOTE("Q") "," RESULT("b", "B") "," NOTE("R") "]",
+          0,
+          CHAT_BOS CHAT_USER "one" CHAT_ASSISTANT "</think>" DSML_CALLS
+                             "\n\n<function_results>\n<result>A</result>\n"
+                             "<result>B\n\nP\n\nQ\n\nR</result>\n</function_results>\n\n</think>");
     check("[" USER1 "," ANSWER "," SYS "," SYS "]", THINK,
           CHAT_BOS CHAT_USER "one" CHAT_ASSISTANT "</think>so" CHAT_EOS CHAT_USER
                              "S\n\nS" CHAT_ASSISTANT "<think>");
