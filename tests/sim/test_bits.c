@@ -296,7 +296,7 @@ static void turn_on_preemption(struct run *r)
 
 static void turn_on_threads(struct run *r)
 {
-    r->o.n_thread = between(2, 4);
+    r->o.n_thread = between(2, 8);
 }
 
 static void turn_on_leavers(struct run *r)

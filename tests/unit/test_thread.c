@@ -1,4 +1,5 @@
-/* test_thread.c - the pool: every item once, and the same result whoever did it */
+/* test_thread.c - the pool: every item once, the same result whoever did it, and no waiting for a
+ * worker that loses its processor again and again */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,6 +9,7 @@
 #include <cmocka.h>
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -36,7 +38,10 @@ static void run_and_check(struct thread_pool *p, struct work *w, size_t n_item)
 {
     memset(w->done, 0, sizeof w->done);
     w->seed++;
-    thread_pool_run(p, n_item, do_item, w);
+    if (w->seed % 2)
+        thread_pool_run(p, n_item, do_item, w);
+    else
+        thread_pool_compute(p, n_item, do_item, w);
     for (size_t i = 0; i < ITEMS_MAX; i++) {
         if (w->done[i] != (i < n_item))
             fail_msg("item %zu of %zu: %u times", i, n_item, w->done[i]);
@@ -130,6 +135,111 @@ static void progress_moves_from_item_to_item(void **state)
     thread_pool_destroy(w.pool);
 }
 
+enum { BOUND_US = 20000000 }; /* beyond any wait of a loaded machine */
+
+/* A loop whose items wait for one worker to take part. */
+struct joint {
+    unsigned who;
+    uint64_t patience_us; /* of the others */
+    uint64_t asleep_us;   /* that worker's first item: off its processor */
+    uint64_t busy_us;     /* or on it */
+    _Atomic bool joined;
+};
+
+static void join_item(void *arg, size_t i, size_t n, unsigned worker)
+{
+    struct joint *j = arg;
+    uint64_t start = clock_now_us();
+    (void)i, (void)n;
+    if (worker == j->who) {
+        if (atomic_exchange(&j->joined, true)) return;
+        clock_sleep_us(j->asleep_us);
+        uint64_t cpu = clock_thread_cpu_us();
+        while (clock_thread_cpu_us() - cpu < j->busy_us) continue;
+    }
+    while (!atomic_load(&j->joined) && clock_now_us() - start < j->patience_us) clock_sleep_us(100);
+}
+
+typedef void run_fn(struct thread_pool *p, size_t n_item, thread_task *task, void *arg);
+
+/* Whether worker `j.who` took an item of a loop of two for each thread. */
+static bool joins(struct thread_pool *p, run_fn *run, struct joint j)
+{
+    run(p, 6, join_item, &j);
+    return atomic_load(&j.joined);
+}
+
+static void a_worker_that_is_held_up_rests_and_comes_back(void **state)
+{
+    (void)state;
+    struct thread_pool *p;
+    assert_int_equal(thread_pool_create(&p, 3, NULL), FATHOM_OK);
+    bool rests = false;
+    for (int i = 0; i < 20 && !rests; i++) { /* the caller may be off its own when it is late */
+        struct joint late = {.who = 2, .patience_us = 1000000, .asleep_us = 30000};
+        if (!joins(p, thread_pool_compute, late)) continue;
+        rests = !joins(p, thread_pool_compute, (struct joint){.who = 2, .patience_us = 300000});
+    }
+    assert_true(rests);
+    struct work *w = mem_calloc(1, sizeof *w);
+    assert_non_null(w);
+    w->n_thread = 3;
+    for (int i = 0; i < 20; i++) run_and_check(p, w, ITEMS_MAX);
+    mem_free(w);
+    uint64_t start = clock_now_us();
+    bool back = false;
+    while (!back && clock_now_us() - start < BOUND_US)
+        back = joins(p, thread_pool_compute, (struct joint){.who = 2, .patience_us = 20000});
+    assert_true(back);
+    thread_pool_destroy(p); /* once more with one that rests */
+    assert_int_equal(thread_pool_create(&p, 2, NULL), FATHOM_OK);
+    struct joint late = {.who = 1, .patience_us = BOUND_US, .asleep_us = 30000};
+    assert_true(joins(p, thread_pool_compute, late));
+    thread_pool_destroy(p);
+}
+
+static void a_worker_that_reads_or_computes_does_not_rest(void **state)
+{
+    (void)state;
+    struct thread_pool *p;
+    assert_int_equal(thread_pool_create(&p, 2, NULL), FATHOM_OK);
+    for (int i = 0; i < 4; i++) {
+        struct joint reads = {.who = 1, .patience_us = BOUND_US, .asleep_us = 20000};
+        assert_true(joins(p, thread_pool_run, reads));
+    }
+    bool works = false;
+    for (int i = 0; i < 30 && !works; i++) { /* the machine may take its processor at any time */
+        struct joint computes = {.who = 1, .patience_us = 500000, .busy_us = 2000};
+        works = joins(p, thread_pool_compute, computes) &&
+                joins(p, thread_pool_compute, (struct joint){.who = 1, .patience_us = 500000});
+    }
+    assert_true(works);
+    thread_pool_destroy(p);
+}
+
+static void use_own_pool(void *arg, size_t i, size_t n, unsigned worker)
+{
+    struct work *w = (struct work *)arg + i;
+    struct thread_pool *own;
+    (void)n, (void)worker;
+    assert_int_equal(thread_pool_create(&own, 2, NULL), FATHOM_OK);
+    w->n_thread = 2;
+    for (int k = 0; k < 4; k++) run_and_check(own, w, 64);
+    thread_pool_destroy(own);
+}
+
+static void an_item_may_have_a_pool_of_its_own(void **state)
+{
+    (void)state;
+    struct thread_pool *p;
+    struct work *works = mem_calloc(4, sizeof *works);
+    assert_non_null(works);
+    assert_int_equal(thread_pool_create(&p, 3, NULL), FATHOM_OK);
+    thread_pool_compute(p, 4, use_own_pool, works);
+    thread_pool_destroy(p);
+    mem_free(works);
+}
+
 static void bad_sizes_and_failing_allocations_are_errors(void **state)
 {
     (void)state;
@@ -158,6 +268,9 @@ int main(void)
         cmocka_unit_test(sleeping_workers_wake_up),
         cmocka_unit_test(pools_come_and_go_without_work),
         cmocka_unit_test(progress_moves_from_item_to_item),
+        cmocka_unit_test(a_worker_that_is_held_up_rests_and_comes_back),
+        cmocka_unit_test(a_worker_that_reads_or_computes_does_not_rest),
+        cmocka_unit_test(an_item_may_have_a_pool_of_its_own),
         cmocka_unit_test(bad_sizes_and_failing_allocations_are_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,11 +36,11 @@ void cpu_rows(struct cpu_backend *cpu, size_t n, size_t width, thread_task *task
     size_t n_item = n * width < SERIAL_VALUES ? 1 : (size_t)cpu->n_thread * CHUNKS_PER_THREAD;
     if (n == 0) return;
     rows.n_chunk = (n + n_item - 1) / n_item;
-    thread_pool_run(cpu->pool, (n + rows.n_chunk - 1) / rows.n_chunk, run_rows, &rows);
+    thread_pool_compute(cpu->pool, (n + rows.n_chunk - 1) / rows.n_chunk, run_rows, &rows);
 }
 
 void cpu_items(struct cpu_backend *cpu, size_t n, thread_task *task, void *arg)
 {
     ASSERT(task && cpu->pool);
-    thread_pool_run(cpu->pool, n, task, arg);
+    thread_pool_compute(cpu->pool, n, task, arg);
 }
