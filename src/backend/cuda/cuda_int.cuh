@@ -167,6 +167,7 @@ struct task_map {
     const struct buffer *route; /* what it was made of last, NULL: to be made before use */
     const struct weight *w;
     uint32_t n_token;
+    uint32_t n_row;  /* of all experts: entries of the list */
     int32_t *counts; /* [blocks of ROUTER_MAP_TOKENS][experts] */
     struct task *tasks;
     int32_t *n_task;
@@ -292,9 +293,16 @@ bool cuda_wants_fp8(const struct cuda_backend *c, const struct matrix *w);
 bool cuda_fits_sm90(const struct cuda_backend *c, const struct matrix_stack *w);
 /* whether it takes bf16 ones, where they are there */
 bool cuda_wants_bf16(const struct cuda_backend *c, const struct matrix *w);
-/* the same per expert: row r of the map reads in[r / in_divisor] and writes out[r] */
+/* the same per expert: row r of the map reads in[r / in_divisor] and writes out[r]; with the flags,
+ * entry i of the map's list reads in[i], or writes out[i]: for tasks of PRODUCT_LARGE_TILE on sm_90
+ */
+struct expert_rows {
+    uint32_t in_divisor;
+    bool in_listed;
+    bool out_listed;
+};
 fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack *w,
-                               const struct act *in, uint32_t in_divisor, float *out,
+                               const struct act *in, struct expert_rows rows, float *out,
                                uint32_t stride, const char *what);
 /* rows of a task of experts, by weights and number of rows */
 uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uint32_t n_row,

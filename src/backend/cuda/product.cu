@@ -151,14 +151,19 @@ fathom_err cuda_product_list(struct cuda_backend *c, const struct matrix_list *w
 }
 
 fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack *w,
-                               const struct act *in, uint32_t in_divisor, float *out,
+                               const struct act *in, struct expert_rows rows, float *out,
                                uint32_t stride, const char *what)
 {
     struct product_args a = make_args(c, &w->first, in, out, stride);
+    a.n_token = c->map.n_row;
     a.tasks = c->map.tasks;
     a.n_task = c->map.n_task;
     a.rows = c->map.rows;
-    a.in_divisor = in_divisor;
+    a.in_divisor = rows.in_divisor;
+    a.in_listed = rows.in_listed;
+    a.out_listed = rows.out_listed;
+    ASSERT(!rows.in_listed || (c->map.tile == PRODUCT_LARGE_TILE && fits_sm90(c, a)));
+    ASSERT(!rows.out_listed || rows.in_listed);
     a.w_stride = w->data_stride;
     a.w_scale_step = w->scale_stride;
     if (c->map.n_token == 1 && c->map.w->moe.stacked_shared) { /* a row a task */

@@ -31,6 +31,8 @@ struct product_args {
     uint32_t in_divisor;
     size_t w_stride;     /* bytes from expert to expert */
     size_t w_scale_step; /* floats */
+    bool in_listed;      /* entry i of `rows` reads in[i], of n_token: product_fp8_sm90 alone */
+    bool out_listed;     /* and writes out[i] */
     int known_task;      /* 1 + a task that there is, and its expert, whatever is chosen; 0: none */
     int known_expert;
 };

@@ -3,7 +3,7 @@
 #include "backend/cuda/product.cuh"
 #include "backend/cuda/sm90/down_few.cuh"
 
-enum { COMBINE_THREADS = 128, ROWS_AHEAD = 10 };
+enum { COMBINE_THREADS = 128, ROWS_AHEAD = 10, LIST_WARPS = 8, PIECES_AHEAD = 8 };
 
 /* y[t] = sum over the rows of a token of weight * row, in ascending order; the shared expert last,
  * unweighted. */
@@ -43,15 +43,86 @@ __global__ void __launch_bounds__(COMBINE_THREADS)
     *(float4 *)(y + t * n + i) = sum;
 }
 
-/* mid [row][gate | up]; experts that are not fused fill the two halves one after the other */
-static fathom_err run_up(struct cuda_backend *c, const struct weight *w, const struct act *x,
-                         uint32_t rows_per_token)
+struct list_args {
+    const int32_t *rows;
+    uint32_t n_row;
+    uint32_t rows_per_token;
+    uint32_t n_k_line;
+    const uint8_t *q; /* [token][n_k_line * FP8_GROUP] */
+    const float *scale;
+    uint8_t *to; /* [entry of the list] of the same */
+    float *to_scale;
+};
+
+/* A warp copies the codes and scales that one entry of the list reads. */
+__global__ void __launch_bounds__(LIST_WARPS *WARP) list_inputs_kernel(const struct list_args a)
 {
+    const uint32_t i = blockIdx.x * LIST_WARPS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const uint32_t n_piece = a.n_k_line * (FP8_GROUP / (uint32_t)sizeof(uint4));
+    kernel_begin();
+    if (i >= a.n_row) return;
+    DCHECK(a.rows[i] >= 0 && (uint32_t)a.rows[i] < a.n_row);
+    const size_t t = (uint32_t)a.rows[i] / a.rows_per_token;
+    const uint4 *from = (const uint4 *)a.q + t * n_piece;
+    uint4 *to = (uint4 *)a.to + (size_t)i * n_piece;
+    for (uint32_t p0 = lane; p0 < n_piece; p0 += PIECES_AHEAD * WARP) {
+        uint4 v[PIECES_AHEAD];
+#pragma unroll
+        for (uint32_t j = 0; j < PIECES_AHEAD; j++) {
+            if (p0 + j * WARP < n_piece) v[j] = from[p0 + j * WARP];
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < PIECES_AHEAD; j++) {
+            if (p0 + j * WARP < n_piece) to[p0 + j * WARP] = v[j];
+        }
+    }
+    for (uint32_t j = lane; j < a.n_k_line; j += WARP) {
+        a.to_scale[(size_t)i * a.n_k_line + j] = a.scale[t * a.n_k_line + j];
+    }
+}
+
+/* Whether the experts' rows are brought into the order of the list: with many an expert, whose
+ * tiles are then copied whole. */
+static bool lists_rows(const struct cuda_backend *c, const struct weight *w)
+{
+    return c->map.tile == PRODUCT_LARGE_TILE && cuda_fits_sm90(c, &w->moe.up) &&
+           (w->moe.fused_up || cuda_fits_sm90(c, &w->moe.up_alone)) &&
+           cuda_fits_sm90(c, &w->moe.down);
+}
+
+/* x in the order of the list, where the experts' outputs will be: they are written when it has been
+ * read. */
+static fathom_err list_inputs(struct cuda_backend *c, struct act *x, uint32_t rows_per_token)
+{
+    const size_t n_row = c->map.n_row, n_code = n_row * x->width;
+    static_assert(sizeof(float) / FP8_GROUP + sizeof(uint8_t) <= sizeof(float),
+                  "room of an output");
+    ASSERT(x->q && x->width % FP8_GROUP == 0 && n_row == c->map.n_token * rows_per_token);
+    struct list_args a = {};
+    a.rows = c->map.rows;
+    a.n_row = c->map.n_row;
+    a.rows_per_token = rows_per_token;
+    a.n_k_line = x->width / FP8_GROUP;
+    a.q = x->q;
+    a.scale = x->scale;
+    a.to = (uint8_t *)c->expert_out;
+    a.to_scale = (float *)(a.to + n_code);
+    x->q = a.to;
+    x->scale = a.to_scale;
+    return cuda_launch(c, "experts' inputs", list_inputs_kernel,
+                       dim3(ceil_div(a.n_row, LIST_WARPS)), LIST_WARPS * WARP, 0, a);
+}
+
+/* mid [row][gate | up]; experts that are not fused fill the two halves one after the other */
+static fathom_err run_up(struct cuda_backend *c, const struct weight *w, struct act x,
+                         uint32_t rows_per_token, bool listed)
+{
+    const struct expert_rows rows = {rows_per_token, listed, listed};
     uint32_t inner = c->c.moe_inner;
-    TRY(cuda_product_mapped(c, &w->moe.up, x, rows_per_token, c->mid, 2 * inner,
-                            "experts' gate and up"));
+    if (listed) TRY(list_inputs(c, &x, rows_per_token));
+    TRY(cuda_product_mapped(c, &w->moe.up, &x, rows, c->mid, 2 * inner, "experts' gate and up"));
     if (w->moe.fused_up) return FATHOM_OK;
-    return cuda_product_mapped(c, &w->moe.up_alone, x, rows_per_token, c->mid + inner, 2 * inner,
+    return cuda_product_mapped(c, &w->moe.up_alone, &x, rows, c->mid + inner, 2 * inner,
                                "experts' up");
 }
 
@@ -107,11 +178,14 @@ fathom_err cuda_moe(struct backend *b, const struct moe_args *a)
     if (shared) TRY(cuda_ffn_run(c, a->w, a->x, a->n_token, c->shared_out));
     TRY(cuda_moe_map(c, a->w, a->route, a->n_token));
     const struct act x = act_of(a->x, hidden);
-    TRY(run_up(c, a->w, &x, rows_per_token));
+    const bool listed = lists_rows(c, a->w);
+    TRY(run_up(c, a->w, x, rows_per_token, listed));
     if (down_is_few(c, a, rows_per_token)) return run_down_few(c, a, rows_per_token, shared);
     TRY(cuda_swiglu(c, n_row, inner, fp8, "experts"));
     struct act mid = {c->mid_f, NULL, fp8 ? c->mid_q : NULL, c->mid_scale, inner};
-    TRY(cuda_product_mapped(c, &a->w->moe.down, &mid, 1, c->expert_out, hidden, "experts' down"));
+    const struct expert_rows rows = {1, listed, false};
+    TRY(cuda_product_mapped(c, &a->w->moe.down, &mid, rows, c->expert_out, hidden,
+                            "experts' down"));
     dim3 grid(ceil_div(hidden, COMBINE_THREADS * 4), a->n_token);
     return cuda_launch(c, "moe", combine_rows_kernel, grid, COMBINE_THREADS, 0, c->expert_out,
                        a->route->w, shared, n_used, rows_per_token, hidden, a->y->f);

@@ -145,6 +145,7 @@ struct map_args moe_map_args(struct cuda_backend *c, const struct weight *w,
     c->map.route = route;
     c->map.w = w;
     c->map.n_token = n_token;
+    c->map.n_row = n_row;
     c->map.tile = cuda_moe_tile(c, w, n_row, n_stack);
     c->map.max_task = (n_row < n_stack ? n_row : n_stack) + n_row / c->map.tile;
     ASSERT(c->map.max_task <= n_row / TASK_ROWS_MIN + n_stack); /* the list's room: scratch.c */

@@ -1,18 +1,20 @@
 /* product_fp8.cu - FP8 matrix product for many rows on sm_90a
  *
  * One resident block a multiprocessor walks over tiles of 128 rows x 128 outputs. Warpgroup 0 fills
- * a ring of stages, one stage a K line of 128: the tile of inputs, the tile of weights, and their
- * scales. Warpgroups 1 and 2 own 64 rows each: four products of K = 32 sum one K line in the tensor
- * cores, which keep few bits, then the sum times both scales is added in f32 to the part of K, and
- * parts to the total, in ascending order. The ring runs on across tiles and finished rows leave by
- * bulk stores, so the next tile is loaded and begun while one is stored.
+ * a ring of stages, one stage a K line of 128: the tile of inputs and the tile of weights. Warpgroups
+ * 1 and 2 own 64 rows each: four products of K = 32 sum one K line in the tensor cores, which keep
+ * few bits, then the sum times both scales is added in f32 to the part of K, and parts to the total,
+ * in ascending order. Scales are loaded by the lanes that multiply with them, four K lines at a time
+ * and four ahead. A warpgroup's way from one K line to the next is what bounds the kernel, so
+ * whatever can wait (a part's sum, a finished tile's way to memory) is done while products are under
+ * way, the next tile's included.
  *
- * Plain products copy both tiles by tensor maps. Mapped products gather their rows by 16-byte
- * copies and take weights alone by tensor map.
+ * Plain products copy both tiles by tensor maps, and so do mapped ones whose rows lie in the order of
+ * the list. Others gather their rows by 16-byte copies and take weights alone by tensor map.
  *
  * A stage goes round:
  *
- *   empty --- all copies issued; full: 1 + 128 arrivals and the bytes ---> full
+ *   empty --- copies issued; full: the bytes, gathering 128 more arrivals ---> full
  *   full ---- read by every warp that multiplies ---> empty
  *
  * The parity of a stage's barrier flips each time round; struct ring holds the parity that the
@@ -37,6 +39,7 @@ enum {
     CONSUMER_REGISTERS = 232,
     GATHER_ROWS = GROUP_THREADS / K_LINE_PIECES,
     RASTER_TILES = 16,    /* row tiles that are walked together, for reuse in L2 */
+    SCALE_LINES = 4,      /* K lines whose scales are requested together */
     RUN_K_LINES_MIN = 16, /* K lines that one lookup of rows should last for */
 };
 
@@ -48,8 +51,6 @@ struct alignas(ALIGN_BYTES) stages {
     uint8_t in[STAGES][BM * BK];
     uint8_t w[STAGES][BN * BK];
     float out[CONSUMER_WARPS][WARP_ROWS][BN];
-    float in_scale[STAGES][BM];
-    float w_scale[STAGES];
     uint64_t full[STAGES];
     uint64_t empty[STAGES];
 };
@@ -57,9 +58,8 @@ struct alignas(ALIGN_BYTES) stages {
 enum { ROTATE_BYTES = 32, ROW_BYTES = BN * sizeof(float) };
 static_assert(sizeof(struct stages) <= SHARED_MAX, "shared memory of a block");
 static_assert(BM == 2 * GROUP_ROWS && CONSUMER_WARPS * WARP_ROWS == BM, "a warp has 16 rows");
-static_assert((int)BM <= (int)TENSOR_BOX_MAX && (int)BN <= (int)TENSOR_BOX_MAX &&
-                  BM <= GROUP_THREADS,
-              "a producer thread copies a row's scale");
+static_assert((int)BN <= (int)TENSOR_BOX_MAX && GROUP_ROWS * BK % ALIGN_BYTES == 0,
+              "boxes of a tensor map");
 static_assert(GATHER_ROWS % 8 == 0 && BM % GATHER_ROWS == 0,
               "the permutation is the same for all rows of a thread");
 static_assert(PRODUCER_REGISTERS % 8 == 0 && CONSUMER_REGISTERS % 8 == 0 &&
@@ -67,8 +67,22 @@ static_assert(PRODUCER_REGISTERS % 8 == 0 && CONSUMER_REGISTERS % 8 == 0 &&
               "registers of a multiprocessor");
 static_assert(BM * BK % ALIGN_BYTES == 0 && BN * BK % ALIGN_BYTES == 0, "atoms of operands");
 
+/* Where the rows of a tile are read */
+enum form {
+    FORM_PLAIN,  /* one after the other */
+    FORM_LISTED, /* a task's one after the other, as the list of rows has them */
+    FORM_GATHER, /* anywhere: the list says where */
+};
+
+/* Where a block is among the runs, without divisions from one to the next: run `rest` of a band of
+ * row tiles, or of a task. */
+struct cursor {
+    uint32_t band;
+    uint32_t rest;
+};
+
 struct work {
-    CUtensorMap in_map; /* plain only */
+    CUtensorMap in_map; /* but for FORM_GATHER */
     CUtensorMap w_map;
     struct product_args a;
     uint32_t n_k_line;
@@ -76,6 +90,9 @@ struct work {
     uint32_t n_col_tile;
     uint32_t n_row_tile; /* plain */
     uint32_t run_cols;   /* column tiles of a run */
+    uint32_t n_run_col;  /* runs of a row tile */
+    uint32_t n_run_band; /* of a band, or a task */
+    struct cursor step;  /* as many runs as there are blocks */
 };
 
 struct ring {
@@ -91,74 +108,98 @@ static __device__ __forceinline__ void advance(struct ring &r)
     }
 }
 
-/* A run: column tiles of one row tile, one after the other. */
+/* A run: column tiles of one row tile, one after the other. A block takes every gridDim.x-th.
+ * Mapped: columns first, since only neighbouring tasks have an expert in common. Plain: bands of
+ * RASTER_TILES row tiles, rows first inside a band. */
 struct run {
     int row_tile;
     uint32_t col;
     uint32_t col_end;
 };
 
-template <bool MAPPED> static __device__ __forceinline__ uint32_t run_count(const struct work &w)
+template <enum form FORM>
+static __device__ __forceinline__ uint32_t row_tile_count(const struct work &w)
 {
-    uint32_t n_row = MAPPED ? (uint32_t)*w.a.n_task : w.n_row_tile;
-    return n_row * ceil_div(w.n_col_tile, w.run_cols);
+    return FORM == FORM_PLAIN ? w.n_row_tile : (uint32_t)*w.a.n_task;
 }
 
-/* Mapped: columns first, since only neighbouring tasks have an expert in common. Plain: bands of
- * RASTER_TILES row tiles, rows first inside a band. */
-template <bool MAPPED>
-static __device__ __forceinline__ struct run run_at(const struct work &w, uint32_t i)
+static __device__ __forceinline__ struct cursor block_cursor(const struct work &w)
 {
-    const uint32_t n_col = ceil_div(w.n_col_tile, w.run_cols);
-    uint32_t unit, col;
-    if (MAPPED) {
-        unit = i / n_col;
-        col = i % n_col;
-    } else {
-        const uint32_t band = RASTER_TILES, first = i / (band * n_col) * band;
-        const uint32_t height = min(band, w.n_row_tile - first), rest = i % (band * n_col);
-        unit = first + rest % height;
-        col = rest / height;
+    return {blockIdx.x / w.n_run_band, blockIdx.x % w.n_run_band};
+}
+
+/* Moves on by `step`; false behind the last run, where the cursor stays. */
+template <enum form FORM>
+static __device__ __forceinline__ bool move_on(const struct work &w, struct cursor &at,
+                                               const struct cursor &step, uint32_t n_row_tile)
+{
+    const uint32_t height = FORM == FORM_PLAIN ? (uint32_t)RASTER_TILES : 1;
+    struct cursor to = {at.band + step.band, at.rest + step.rest};
+    if (to.rest >= w.n_run_band) {
+        to.rest -= w.n_run_band;
+        to.band++;
+    }
+    const uint32_t first = to.band * height;
+    if (first >= n_row_tile) return false;
+    if (to.rest >= min(height, n_row_tile - first) * w.n_run_col) return false;
+    at = to;
+    return true;
+}
+
+template <enum form FORM>
+static __device__ __forceinline__ struct run run_at(const struct work &w, const struct cursor &at,
+                                                    uint32_t n_row_tile)
+{
+    uint32_t unit = at.band, col = at.rest;
+    if (FORM == FORM_PLAIN) {
+        const uint32_t band = RASTER_TILES, first = at.band * band;
+        const uint32_t height = min(band, n_row_tile - first);
+        col = height == band ? at.rest / band : at.rest / height;
+        unit = first + at.rest - col * height;
     }
     struct run r;
-    DCHECK(col < n_col);
+    DCHECK(unit < n_row_tile && col < w.n_run_col);
     r.row_tile = (int)unit;
     r.col = col * w.run_cols;
     r.col_end = min(r.col + w.run_cols, w.n_col_tile);
     return r;
 }
 
+/* The rows of a row tile: a task's, or of a plain product in the same words. */
+template <enum form FORM>
+static __device__ __forceinline__ struct task task_at(const struct work &w, int row_tile)
+{
+    if (FORM != FORM_PLAIN) return w.a.tasks[row_tile];
+    struct task t = {0, row_tile * BM, min((int)BM, (int)w.a.n_token - row_tile * BM)};
+    return t;
+}
+
+/* ---- the producers ---- */
+
 /* What a producer thread copies: piece `thread % LINE_PIECES` of row thread / LINE_PIECES and of
- * every GATHER_ROWS rows on; the scale of row `thread`. */
+ * every GATHER_ROWS rows on. */
 struct gather {
     uint32_t from[BM / GATHER_ROWS]; /* in pieces from a.q */
     int n;                           /* how many of them */
-    const float *scale;              /* NULL: no such row */
 };
 
-template <bool MAPPED>
 static __device__ __forceinline__ struct gather gather_of(const struct work &w,
-                                                          const struct product_rows &rows)
+                                                          const struct task &t)
 {
     const int thread = (int)threadIdx.x, first = thread / K_LINE_PIECES;
+    const int divisor = (int)w.a.in_divisor;
     struct gather g;
-    g.n = MAPPED && rows.n > first ? (rows.n - first - 1) / GATHER_ROWS + 1 : 0;
-    g.scale = NULL;
-    if (rows.n <= 0) return g;
-    const int divisor = (int)w.a.in_divisor, last = rows.n - 1, mine = min(thread, last);
-    if (MAPPED) {
+    DCHECK(t.n > 0 && t.n <= BM);
+    g.n = t.n > first ? (t.n - first - 1) / GATHER_ROWS + 1 : 0;
 #pragma unroll
-        for (int i = 0; i < BM / GATHER_ROWS; i++) {
-            g.from[i] = (uint32_t)rows.rows[min(first + i * GATHER_ROWS, last)];
-        }
-#pragma unroll
-        for (int i = 0; i < BM / GATHER_ROWS; i++) {
-            uint32_t row = g.from[i] / (uint32_t)divisor;
-            g.from[i] = row * (w.a.k / PIECE_BYTES) + (uint32_t)(thread % K_LINE_PIECES);
-        }
+    for (int i = 0; i < BM / GATHER_ROWS; i++) {
+        g.from[i] = (uint32_t)w.a.rows[t.first + min(first + i * GATHER_ROWS, t.n - 1)];
     }
-    const int row = MAPPED ? rows.rows[mine] / divisor : rows.first + mine;
-    if (thread < rows.n) g.scale = w.a.q_scale + (size_t)row * w.n_k_line;
+#pragma unroll
+    for (int i = 0; i < BM / GATHER_ROWS; i++) {
+        uint32_t row = g.from[i] / (uint32_t)divisor;
+        g.from[i] = row * (w.a.k / PIECE_BYTES) + (uint32_t)(thread % K_LINE_PIECES);
+    }
     return g;
 }
 
@@ -177,50 +218,110 @@ static __device__ __forceinline__ void gather_k_line(const struct work &w, const
     }
 }
 
-/* The tensor maps' copies of one stage, by one thread. */
-template <bool MAPPED>
+/* The tensor maps' copies of one stage, by one thread. Rows past the task that come along, and
+ * those of a warpgroup without any, are no one's. */
+template <enum form FORM>
 static __device__ __forceinline__ void load_tiles(const struct work &w, struct stages *s,
-                                                  uint32_t stage, uint32_t k_line, int row, int col,
-                                                  int expert)
+                                                  uint32_t stage, uint32_t k_line,
+                                                  const struct task &t, int col)
 {
-    enum { BYTES = BN * BK + (MAPPED ? 0 : BM * BK) };
-    const uint32_t full = smem_address(&s->full[stage]);
+    const bool both = t.n > GROUP_ROWS;
+    const uint32_t full = smem_address(&s->full[stage]), in = smem_address(s->in[stage]);
     const int x = (int)k_line * BK;
-    mbarrier_arrive_expect(full, BYTES);
-    tensor_load(smem_address(s->w[stage]), &w.w_map, full, x, col, expert);
-    if (!MAPPED) tensor_load(smem_address(s->in[stage]), &w.in_map, full, x, row, 0);
+    const uint32_t n_in = FORM == FORM_GATHER ? 0 : both ? BM : GROUP_ROWS;
+    mbarrier_arrive_expect(full, (BN + n_in) * BK);
+    tensor_load(smem_address(s->w[stage]), &w.w_map, full, x, col, t.expert);
+    if (FORM == FORM_GATHER) return;
+    tensor_load(in, &w.in_map, full, x, t.first, 0);
+    if (both) tensor_load(in + GROUP_ROWS * BK, &w.in_map, full, x, t.first + GROUP_ROWS, 0);
 }
 
-template <bool MAPPED>
+template <enum form FORM>
 static __device__ __forceinline__ void produce(const struct work &w, struct stages *s)
 {
     const int thread = (int)threadIdx.x;
-    const uint32_t n_run = run_count<MAPPED>(w);
+    if (FORM != FORM_GATHER && thread != 0) return;
+    const uint32_t n_row_tile = row_tile_count<FORM>(w);
     struct ring at = {0, 0};
-    for (uint32_t i = blockIdx.x; i < n_run; i += gridDim.x) {
-        const struct run r = run_at<MAPPED>(w, i);
-        const struct product_rows rows = product_rows_of(w.a, r.row_tile, BM);
-        const struct gather g = gather_of<MAPPED>(w, rows);
-        const int expert = MAPPED ? w.a.tasks[r.row_tile].expert : 0;
+    struct cursor i = {0, 0};
+    for (bool more = move_on<FORM>(w, i, block_cursor(w), n_row_tile); more;
+         more = move_on<FORM>(w, i, w.step, n_row_tile)) {
+        const struct run r = run_at<FORM>(w, i, n_row_tile);
+        const struct task t = task_at<FORM>(w, r.row_tile);
+        struct gather g;
+        if (FORM == FORM_GATHER) g = gather_of(w, t);
         for (uint32_t col = r.col; col < r.col_end; col++) {
-            const float *w_scale = rows.w_scale + (size_t)col * w.a.scale_stride;
-            for (uint32_t k_line = 0; k_line < w.n_k_line; k_line++) {
+            for (uint32_t k_line = 0; k_line < w.n_k_line; k_line++, advance(at)) {
                 wait_phase(&s->empty[at.stage], at.parity ^ 1);
-                if (thread == 0) {
-                    load_tiles<MAPPED>(w, s, at.stage, k_line, r.row_tile * BM, (int)col * BN,
-                                       expert);
-                    cp_async_4(smem_address(&s->w_scale[at.stage]), w_scale + k_line);
-                }
-                if (MAPPED) gather_k_line(w, g, smem_address(s->in[at.stage]), k_line);
-                if (g.scale) {
-                    cp_async_4(smem_address(&s->in_scale[at.stage][thread]), g.scale + k_line);
-                }
+                if (thread == 0) load_tiles<FORM>(w, s, at.stage, k_line, t, (int)col * BN);
+                if (FORM != FORM_GATHER) continue;
+                gather_k_line(w, g, smem_address(s->in[at.stage]), k_line);
                 mbarrier_arrive_cp_async(smem_address(&s->full[at.stage]));
-                advance(at);
             }
         }
     }
 }
+
+/* ---- scales ---- */
+
+/* Whose scales a lane loads in a run: those of rows lane / 4 of the warp and the eighth behind it,
+ * by their entries in the list if they are gathered, and of the weights, in floats from w_scale. */
+struct scales_at {
+    int first, second;
+    uint32_t w;
+};
+
+/* Lane 4 g + t has the scales of K line t of a group of SCALE_LINES: of two rows, and of the
+ * weights. */
+struct scales {
+    float first, second, w;
+};
+
+template <enum form FORM>
+static __device__ __forceinline__ struct scales_at find_scales(const struct work &w,
+                                                               const struct task &t, int row)
+{
+    int first = t.first + min(row, t.n - 1), second = t.first + min(row + 8, t.n - 1);
+    if (FORM == FORM_GATHER) {
+        first = w.a.rows[first];
+        second = w.a.rows[second];
+    }
+    return {first, second, (uint32_t)t.expert * (uint32_t)w.a.w_scale_step};
+}
+
+template <enum form FORM>
+static __device__ __forceinline__ struct scales load_scales(const struct work &w,
+                                                            const struct scales_at &s, uint32_t col,
+                                                            uint32_t k_line, uint32_t lane)
+{
+    const uint32_t divisor = FORM == FORM_GATHER ? w.a.in_divisor : 1;
+    const uint32_t i = min(k_line + lane % SCALE_LINES, w.n_k_line - 1);
+    return {w.a.q_scale[(uint32_t)s.first / divisor * w.n_k_line + i],
+            w.a.q_scale[(uint32_t)s.second / divisor * w.n_k_line + i],
+            w.a.w_scale[s.w + col * w.a.scale_stride + i]};
+}
+
+/* ---- the consumers ---- */
+
+/* A warp's part of a tile whose sums are there: lanes r and r + 16 have the output row of row r. */
+struct finished {
+    int row; /* -1: none */
+    uint32_t col;
+    uint32_t n; /* columns */
+};
+
+/* What a consumer's thread has on its way through the tiles. */
+struct walk {
+    struct ring at;
+    uint32_t lane;
+    uint64_t in, weight;         /* operands of stage 0 */
+    struct scales_at here, next; /* of this run and the next one */
+    uint32_t next_col;
+    struct scales ahead; /* of the K lines behind `scale` */
+    float first, second; /* products of scales of four K lines, one a lane */
+    float (*stage)[BN];
+    struct finished summed; /* its last part of K is in k_part, the others in total; n 0: none */
+};
 
 /* This warp has read the stage. */
 static __device__ __forceinline__ void release(struct stages *s, uint32_t stage, uint32_t lane)
@@ -229,16 +330,33 @@ static __device__ __forceinline__ void release(struct stages *s, uint32_t stage,
     if (lane == 0) mbarrier_arrive(smem_address(&s->empty[stage]));
 }
 
-/* k_part += the next K line's sum times its scales */
-template <bool MAPPED>
-static __device__ __forceinline__ void add_k_line(float (&k_part)[64], struct stages *s,
-                                                  uint32_t stage, uint64_t in, uint64_t weight,
-                                                  int row, uint32_t lane)
+/* Before K line k_line of column tile `col`: every SCALE_LINES K lines the scales requested are
+ * taken, and the next ones requested. */
+template <enum form FORM>
+static __device__ __forceinline__ void next_scales(const struct work &w, struct walk &x,
+                                                   uint32_t col, uint32_t col_end, uint32_t k_line)
 {
-    if (MAPPED) async_proxy_fence();
-    in += stage * (sizeof s->in[0] >> 4);
-    weight += stage * (sizeof s->w[0] >> 4);
-    float c[64];
+    if (k_line % SCALE_LINES != 0) return;
+    x.first = x.ahead.w * x.ahead.first;
+    x.second = x.ahead.w * x.ahead.second;
+    const bool in_tile = k_line + SCALE_LINES < w.n_k_line, in_run = col + 1 < col_end;
+    const struct scales_at &s = in_tile || in_run ? x.here : x.next;
+    x.ahead = load_scales<FORM>(w, s,
+                                in_tile  ? col
+                                : in_run ? col + 1
+                                         : x.next_col,
+                                in_tile ? k_line + SCALE_LINES : 0, x.lane);
+}
+
+/* Begins the products of the next K line, once it is there. */
+template <enum form FORM>
+static __device__ __forceinline__ void start_k_line(float (&c)[64], struct stages *s,
+                                                    const struct walk &x)
+{
+    wait_phase(&s->full[x.at.stage], x.at.parity);
+    if (FORM == FORM_GATHER) async_proxy_fence();
+    const uint64_t in = x.in + x.at.stage * (sizeof s->in[0] >> 4);
+    const uint64_t weight = x.weight + x.at.stage * (sizeof s->w[0] >> 4);
     wgmma_fence();
     wgmma_e4m3_start(c, in, weight);
 #pragma unroll
@@ -246,30 +364,36 @@ static __device__ __forceinline__ void add_k_line(float (&k_part)[64], struct st
         wgmma_e4m3_add(c, in + (uint64_t)(2 * i), weight + (uint64_t)(2 * i));
     }
     wgmma_commit();
-    const float w_scale = s->w_scale[stage];
-    const float s0 = w_scale * s->in_scale[stage][row], s1 = w_scale * s->in_scale[stage][row + 8];
+}
+
+/* k_part += the K line's sum times its scales; FIRST: k_part is what that adds to 0. */
+template <bool FIRST>
+static __device__ __forceinline__ void add_k_line(float (&k_part)[64], float (&c)[64],
+                                                  struct stages *s, struct walk &x, uint32_t k_line)
+{
+    const int from = (int)(x.lane - x.lane % SCALE_LINES + k_line % SCALE_LINES);
+    const float s0 = shfl(x.first, from), s1 = shfl(x.second, from);
     wgmma_wait(c);
-    release(s, stage, lane);
+    release(s, x.at.stage, x.lane);
+    advance(x.at);
 #pragma unroll
     for (int j = 0; j < 64; j += 4) {
-        k_part[j] = fmaf(c[j], s0, k_part[j]);
-        k_part[j + 1] = fmaf(c[j + 1], s0, k_part[j + 1]);
-        k_part[j + 2] = fmaf(c[j + 2], s1, k_part[j + 2]);
-        k_part[j + 3] = fmaf(c[j + 3], s1, k_part[j + 3]);
+        k_part[j] = fmaf(c[j], s0, FIRST ? 0.0f : k_part[j]);
+        k_part[j + 1] = fmaf(c[j + 1], s0, FIRST ? 0.0f : k_part[j + 1]);
+        k_part[j + 2] = fmaf(c[j + 2], s1, FIRST ? 0.0f : k_part[j + 2]);
+        k_part[j + 3] = fmaf(c[j + 3], s1, FIRST ? 0.0f : k_part[j + 3]);
     }
 }
 
-/* Sends a warp's sums on their way. Row lane % 16 is `out`, NULL for none, from column 0 of the
- * tile, of which n are stored: by lane row up to where the row wraps in shared memory, the rest by
- * lane row + 16. */
-static __device__ __forceinline__ void store_tile(float (*stage)[BN], const float (&sum)[64],
-                                                  float *out, uint32_t n, uint32_t lane)
+/* The sums of the tile that is finished to device memory, by way of shared memory: a row an access
+ * of the warp. */
+static __device__ __forceinline__ void store_tile(const struct work &w, struct walk &x,
+                                                  const float (&sum)[64])
 {
-    const uint32_t base = smem_address(stage), row = lane % WARP_ROWS;
-    const uint32_t at = lane % 4 * 8 + lane / 4 % 4 * ROTATE_BYTES; /* row lane / 4, columns 2 t */
-    char *first = (char *)stage + lane / 4 * ROW_BYTES, *second = first + 8 * ROW_BYTES;
-    DCHECK(n > 0 && n <= BN && n % 4 == 0);
-    bulk_wait_read();
+    const uint32_t lane = x.lane; /* row lane / 4, columns 2 t */
+    const uint32_t at = lane % 4 * 8 + lane / 4 % 4 * ROTATE_BYTES;
+    char *first = (char *)x.stage + lane / 4 * ROW_BYTES, *second = first + 8 * ROW_BYTES;
+    DCHECK(x.summed.n <= BN && x.summed.n % 4 == 0);
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < 16; j++) {
@@ -277,59 +401,112 @@ static __device__ __forceinline__ void store_tile(float (*stage)[BN], const floa
         *(float2 *)(first + place) = make_float2(sum[4 * j], sum[4 * j + 1]);
         *(float2 *)(second + place) = make_float2(sum[4 * j + 2], sum[4 * j + 3]);
     }
-    async_proxy_fence();
     __syncwarp();
-    const uint32_t rotation = row % 4 * ROTATE_BYTES, n_byte = n * (uint32_t)sizeof(float);
-    const uint32_t head = min(n_byte, ROW_BYTES - rotation), from = base + row * ROW_BYTES;
-    if (out && lane == row) bulk_store(out, from + rotation, head);
-    if (out && lane != row && n_byte > head) bulk_store((char *)out + head, from, n_byte - head);
-    bulk_commit();
+    const bool inside = lane * 4 < x.summed.n;
+    float *out = w.a.out + x.summed.col + lane * 4;
+#pragma unroll
+    for (int r = 0; r < WARP_ROWS; r++) {
+        const int row = shfl(x.summed.row, r);
+        const uint32_t place = (lane * 16 + (uint32_t)r % 4 * ROTATE_BYTES) % ROW_BYTES;
+        const float4 v = *(const float4 *)((const char *)x.stage + r * ROW_BYTES + place);
+        if (row >= 0 && inside) *(float4 *)(out + (size_t)row * w.a.out_stride) = v;
+    }
+    x.summed.n = 0;
 }
 
-template <bool MAPPED, bool ONE_K_PART>
-static __device__ __forceinline__ void consume(const struct work &w, struct stages *s, int group)
+/* The sums of one tile. What the tile before it, or the part of K before, has left in k_part and
+ * total is dealt with while the products that follow are under way. */
+template <enum form FORM, bool ONE_K_PART>
+static __device__ __forceinline__ void sum_tile(const struct work &w, struct stages *s,
+                                                struct walk &x, float (&total)[64],
+                                                float (&k_part)[64], uint32_t col, uint32_t col_end)
 {
-    const uint32_t lane = threadIdx.x % WARP;
-    const int warp = (int)threadIdx.x / WARP % 4;
-    const int first = group * GROUP_ROWS + warp * WARP_ROWS, row = first + (int)lane / 4;
-    const uint64_t in = wgmma_operand(smem_address(s->in[0]) + (uint32_t)(group * GROUP_ROWS * BK));
-    const uint64_t weight = wgmma_operand(smem_address(s->w[0]));
-    const uint32_t n_run = run_count<MAPPED>(w);
     const uint32_t n_k_part = ONE_K_PART ? 1 : w.n_k_part, n_k_line = w.n_k_line / n_k_part;
-    struct ring at = {0, 0};
-    for (uint32_t i = blockIdx.x; i < n_run; i += gridDim.x) {
-        const struct run r = run_at<MAPPED>(w, i);
-        const struct product_rows rows = product_rows_of(w.a, r.row_tile, BM);
-        const int mine = first + (int)lane % WARP_ROWS;
-        float *out = NULL;
-        if (mine < rows.n) out = w.a.out + (size_t)out_row(rows, mine) * w.a.out_stride;
-        for (uint32_t col = r.col; col < r.col_end; col++) {
-            if (group * GROUP_ROWS >= rows.n) { /* no rows: keeps the ring going */
-                for (uint32_t k_line = 0; k_line < w.n_k_line; k_line++, advance(at)) {
-                    wait_phase(&s->full[at.stage], at.parity);
-                    release(s, at.stage, lane);
-                }
-                continue;
-            }
-            float total[64] = {};
-            for (uint32_t i_k_part = 0; i_k_part < n_k_part; i_k_part++) {
-                float k_part[64] = {};
-                for (uint32_t k_line = 0; k_line < n_k_line; k_line++, advance(at)) {
-                    wait_phase(&s->full[at.stage], at.parity);
-                    add_k_line<MAPPED>(k_part, s, at.stage, in, weight, row, lane);
-                }
+    uint32_t k_line = 0;
+    float c[64];
+    for (uint32_t i = 0; i < n_k_part; i++) {
+        next_scales<FORM>(w, x, col, col_end, k_line);
+        start_k_line<FORM>(c, s, x);
+        if (!ONE_K_PART) {
 #pragma unroll
-                for (int j = 0; j < 64; j++)
-                    total[j] = ONE_K_PART ? k_part[j] : total[j] + k_part[j];
-            }
-            store_tile(s->out[group * 4 + warp], total, out ? out + col * BN : NULL,
-                       min((uint32_t)BN, w.a.n - col * BN), lane);
+            for (int j = 0; j < 64; j++) total[j] = (i == 1 ? 0.0f : total[j]) + k_part[j];
+        }
+        if (i == 0 && x.summed.n) store_tile(w, x, ONE_K_PART ? k_part : total);
+        add_k_line<true>(k_part, c, s, x, k_line++);
+        for (uint32_t j = 1; j < n_k_line; j++) {
+            next_scales<FORM>(w, x, col, col_end, k_line);
+            start_k_line<FORM>(c, s, x);
+            add_k_line<false>(k_part, c, s, x, k_line++);
         }
     }
-    bulk_wait();
 }
 
-template <bool MAPPED, bool ONE_K_PART>
+/* A warpgroup without rows keeps the ring going, and what is requested. */
+template <enum form FORM>
+static __device__ __forceinline__ void pass_tile(const struct work &w, struct stages *s,
+                                                 struct walk &x, uint32_t col, uint32_t col_end)
+{
+    const bool in_run = col + 1 < col_end;
+    x.ahead =
+        load_scales<FORM>(w, in_run ? x.here : x.next, in_run ? col + 1 : x.next_col, 0, x.lane);
+    for (uint32_t k_line = 0; k_line < w.n_k_line; k_line++, advance(x.at)) {
+        wait_phase(&s->full[x.at.stage], x.at.parity);
+        release(s, x.at.stage, x.lane);
+    }
+}
+
+template <enum form FORM, bool ONE_K_PART>
+static __device__ __forceinline__ void consume(const struct work &w, struct stages *s, int group)
+{
+    const int warp = (int)threadIdx.x / WARP % 4;
+    struct walk x = {};
+    x.lane = threadIdx.x % WARP;
+    x.in = wgmma_operand(smem_address(s->in[0]) + (uint32_t)(group * GROUP_ROWS * BK));
+    x.weight = wgmma_operand(smem_address(s->w[0]));
+    x.stage = s->out[group * 4 + warp];
+    const int first = group * GROUP_ROWS + warp * WARP_ROWS, row = first + (int)x.lane / 4;
+    const int mine = first + (int)x.lane % WARP_ROWS;
+    const uint32_t n_row_tile = row_tile_count<FORM>(w);
+    struct cursor i = {0, 0};
+    if (!move_on<FORM>(w, i, block_cursor(w), n_row_tile)) return;
+    float total[64] = {}, k_part[64] = {};
+    struct run r = run_at<FORM>(w, i, n_row_tile);
+    bool more = move_on<FORM>(w, i, w.step, n_row_tile);
+    struct run r_next = run_at<FORM>(w, i, n_row_tile);
+    struct task t = task_at<FORM>(w, r.row_tile), t_next = task_at<FORM>(w, r_next.row_tile);
+    x.here = find_scales<FORM>(w, t, row);
+    x.ahead = load_scales<FORM>(w, x.here, r.col, 0, x.lane);
+    for (bool last = false; !last;) {
+        last = !more;
+        more = more && move_on<FORM>(w, i, w.step, n_row_tile);
+        const struct run r_after = run_at<FORM>(w, i, n_row_tile);
+        const struct task t_after = task_at<FORM>(w, r_after.row_tile);
+        x.next = find_scales<FORM>(w, t_next, row);
+        x.next_col = r_next.col;
+        int out = -1;
+        if (mine < t.n) out = t.first + mine;
+        if (out >= 0 && FORM != FORM_PLAIN && !w.a.out_listed) out = w.a.rows[out];
+        for (uint32_t col = r.col; col < r.col_end; col++) {
+            if (group * GROUP_ROWS < t.n) {
+                sum_tile<FORM, ONE_K_PART>(w, s, x, total, k_part, col, r.col_end);
+                x.summed = {out, col * BN, min((uint32_t)BN, w.a.n - col * BN)};
+            } else {
+                pass_tile<FORM>(w, s, x, col, r.col_end);
+            }
+        }
+        x.here = x.next;
+        r = r_next;
+        t = t_next;
+        r_next = r_after;
+        t_next = t_after;
+    }
+    if (!x.summed.n) return;
+#pragma unroll
+    for (int j = 0; j < 64; j++) total[j] = ONE_K_PART ? k_part[j] : total[j] + k_part[j];
+    store_tile(w, x, total);
+}
+
+template <enum form FORM, bool ONE_K_PART>
 __global__ void __launch_bounds__(THREADS, 1)
     product_fp8_sm90_kernel(const __grid_constant__ struct work w)
 {
@@ -339,24 +516,24 @@ __global__ void __launch_bounds__(THREADS, 1)
     const int group = shfl((int)threadIdx.x / GROUP_THREADS, 0);
     if (threadIdx.x == 0) {
         tensor_map_prefetch(&w.w_map);
-        if (!MAPPED) tensor_map_prefetch(&w.in_map);
+        if (FORM != FORM_GATHER) tensor_map_prefetch(&w.in_map);
         for (int i = 0; i < STAGES; i++) {
-            mbarrier_init(smem_address(&s->full[i]), 1 + GROUP_THREADS);
+            mbarrier_init(smem_address(&s->full[i]), FORM == FORM_GATHER ? 1 + GROUP_THREADS : 1);
             mbarrier_init(smem_address(&s->empty[i]), CONSUMER_WARPS);
         }
         mbarrier_init_fence();
         async_proxy_fence();
     }
     __syncthreads();
-    if (!MAPPED) dependency_release();
+    if (FORM == FORM_PLAIN) dependency_release();
     dependency_wait();
-    if (MAPPED) dependency_release(); /* launch.cuh */
+    if (FORM != FORM_PLAIN) dependency_release(); /* launch.cuh */
     if (group == 0) {
         registers_lower<PRODUCER_REGISTERS>();
-        produce<MAPPED>(w, s);
+        produce<FORM>(w, s);
     } else {
         registers_raise<CONSUMER_REGISTERS>();
-        consume<MAPPED, ONE_K_PART>(w, s, group - 1);
+        consume<FORM, ONE_K_PART>(w, s, group - 1);
     }
 #endif
 }
@@ -364,13 +541,16 @@ __global__ void __launch_bounds__(THREADS, 1)
 static cudaError_t make_maps(struct work *w)
 {
     const struct product_args &a = w->a;
+    if (!a.tasks || a.in_listed) {
+        cudaError_t e =
+            make_map(&w->in_map, a.q, a.k, a.n_token, 1, (size_t)a.k * a.n_token, GROUP_ROWS);
+        if (e != cudaSuccess) return e;
+    }
     if (a.tasks) return make_map(&w->w_map, a.w, a.k, a.n, STACK_MATRICES, a.w_stride, BN);
-    cudaError_t e = make_map(&w->in_map, a.q, a.k, a.n_token, 1, (size_t)a.k * a.n_token, BM);
-    if (e != cudaSuccess) return e;
     return make_map(&w->w_map, a.w, a.k, a.n, 1, (size_t)a.k * a.n, BN);
 }
 
-template <bool MAPPED>
+template <enum form FORM>
 static cudaError_t launch(const struct work &w, uint32_t n_block, cudaStream_t stream)
 {
     cudaLaunchAttribute attribute = {};
@@ -383,8 +563,8 @@ static cudaError_t launch(const struct work &w, uint32_t n_block, cudaStream_t s
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    return w.n_k_part == 1 ? cudaLaunchKernelEx(&config, product_fp8_sm90_kernel<MAPPED, true>, w)
-                           : cudaLaunchKernelEx(&config, product_fp8_sm90_kernel<MAPPED, false>, w);
+    return w.n_k_part == 1 ? cudaLaunchKernelEx(&config, product_fp8_sm90_kernel<FORM, true>, w)
+                           : cudaLaunchKernelEx(&config, product_fp8_sm90_kernel<FORM, false>, w);
 }
 
 cudaError_t product_fp8_sm90(const struct product_args &a, uint32_t n_tile,
@@ -400,25 +580,32 @@ cudaError_t product_fp8_sm90(const struct product_args &a, uint32_t n_tile,
     w.n_col_tile = ceil_div(a.n, BN);
     w.n_row_tile = n_tile;
     w.run_cols = a.tasks ? ceil_div(RUN_K_LINES_MIN, w.n_k_line) : 1;
-    const uint32_t n_run = n_tile * ceil_div(w.n_col_tile, w.run_cols);
+    w.n_run_col = ceil_div(w.n_col_tile, w.run_cols);
+    const uint32_t n_run = n_tile * w.n_run_col;
     if (!n_run) return cudaSuccess;
     cudaError_t e = make_maps(&w);
     if (e != cudaSuccess) return e;
     const uint32_t n_block = min(n_run, limits.n_sm);
-    return a.tasks ? launch<true>(w, n_block, stream) : launch<false>(w, n_block, stream);
+    w.n_run_band = (a.tasks ? 1 : (uint32_t)RASTER_TILES) * w.n_run_col;
+    w.step = {n_block / w.n_run_band, n_block % w.n_run_band};
+    return !a.tasks      ? launch<FORM_PLAIN>(w, n_block, stream)
+           : a.in_listed ? launch<FORM_LISTED>(w, n_block, stream)
+                         : launch<FORM_GATHER>(w, n_block, stream);
 }
 
-template <bool MAPPED, bool ONE_K_PART> static cudaError_t raise_limit(void)
+template <enum form FORM, bool ONE_K_PART> static cudaError_t raise_limit(void)
 {
-    return cudaFuncSetAttribute(product_fp8_sm90_kernel<MAPPED, ONE_K_PART>,
+    return cudaFuncSetAttribute(product_fp8_sm90_kernel<FORM, ONE_K_PART>,
                                 cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(struct stages));
 }
 
 cudaError_t product_fp8_sm90_init(void)
 {
-    cudaError_t e = raise_limit<true, true>();
-    if (e == cudaSuccess) e = raise_limit<true, false>();
-    if (e == cudaSuccess) e = raise_limit<false, true>();
-    if (e == cudaSuccess) e = raise_limit<false, false>();
+    cudaError_t e = raise_limit<FORM_PLAIN, true>();
+    if (e == cudaSuccess) e = raise_limit<FORM_PLAIN, false>();
+    if (e == cudaSuccess) e = raise_limit<FORM_LISTED, true>();
+    if (e == cudaSuccess) e = raise_limit<FORM_LISTED, false>();
+    if (e == cudaSuccess) e = raise_limit<FORM_GATHER, true>();
+    if (e == cudaSuccess) e = raise_limit<FORM_GATHER, false>();
     return e;
 }
