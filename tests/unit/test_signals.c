@@ -19,9 +19,9 @@ enum { INSIST_MS = 300 };
 
 static atomic_int n_call;
 
-static void count(void *arg)
+static void count(void *arg, int number)
 {
-    (void)arg;
+    (void)arg, (void)number;
     atomic_fetch_add(&n_call, 1);
 }
 
@@ -42,7 +42,7 @@ static void take_two(void *arg)
 {
     const struct course *c = arg;
     struct signal_taker t;
-    if (signal_taker_start(&t, true, NULL) != FATHOM_OK) _exit(98);
+    if (signal_taker_start(&t, SIGNALS_SERVER, NULL) != FATHOM_OK) _exit(98);
     signal_taker_insist(&t, INSIST_MS);
     signal_taker_note(&t, "the test");
     signal_taker_listen(&t, count, NULL);
@@ -52,6 +52,28 @@ static void take_two(void *arg)
     (void)kill(getpid(), SIGTERM);
     if (!c->muted) wait_for_calls(2);
     while (!c->ends) clock_sleep_us(1000);
+    signal_taker_end(&t);
+    _exit(atomic_load(&n_call));
+}
+
+/* Those that do not end may come as often as they like, also before anybody listens. */
+static void take_others(void *arg)
+{
+    (void)arg;
+    struct signal_taker t;
+    if (signal_taker_start(&t, SIGNALS_SERVER, NULL) != FATHOM_OK) _exit(98);
+    signal_taker_insist(&t, INSIST_MS);
+    (void)kill(getpid(), SIGHUP);
+    while (!atomic_load(&t.kept[SIGHUP])) clock_sleep_us(1000);
+    signal_taker_listen(&t, count, NULL);
+    wait_for_calls(1);
+    for (int i = 1; i < 4; i++) {
+        (void)kill(getpid(), i % 2 ? SIGUSR1 : SIGHUP);
+        wait_for_calls(i + 1);
+    }
+    (void)kill(getpid(), SIGTERM);
+    wait_for_calls(5);
+    clock_sleep_us(2 * INSIST_MS * 1000);
     signal_taker_end(&t);
     _exit(atomic_load(&n_call));
 }
@@ -87,11 +109,22 @@ static void who_ends_in_time_is_left_alone(void **state)
     assert_string_equal(errors, "");
 }
 
+static void what_does_not_end_does_not_count(void **state)
+{
+    (void)state;
+    char errors[256];
+    int status = run_child(take_others, NULL, errors, sizeof errors);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 5);
+    assert_string_equal(errors, "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_second_signal_insists),
         cmocka_unit_test(who_ends_in_time_is_left_alone),
+        cmocka_unit_test(what_does_not_end_does_not_count),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
