@@ -63,7 +63,7 @@ static fathom_err no_memory(const struct reader *r)
              "%s: the %zu values up to byte %zu of %zu take more than the %zu bytes of memory that "
              "are allowed (%d for each byte and %d MiB): send fewer and longer values",
              r->what, r->n_value, r->at, r->n, json_arena_limit(a), LIMIT_JSON_FACTOR,
-             LIMIT_JSON_FLOOR_BYTES >> 20);
+             LIMIT_JSON_LEAST_BYTES >> 20);
     case JSON_ARENA_FULL:
         FAIL(r->d, FATHOM_EBUSY,
              "%s: %zu bytes are parsed at the moment, which is the limit; try again later", r->what,

@@ -5,7 +5,7 @@
 enum {
     LIMIT_JSON_DEPTH = 512,                     /* nesting of a JSON body: 400 / EFORMAT */
     LIMIT_JSON_FACTOR = 8,                      /* memory for each byte of a body: 400 */
-    LIMIT_JSON_FLOOR_BYTES = 4 << 20,           /* and so much for any: 400 */
+    LIMIT_JSON_LEAST_BYTES = 4 << 20,           /* and so much for any: 400 */
     LIMIT_JSON_TREE_BYTES = 516 << 20,          /* for the largest body: 400 */
     LIMIT_JSON_TREES_BYTES = 1040 << 20,        /* for all bodies together: 429 */
     LIMIT_JSON_VALUES = 2 << 20,                /* values of a body, without token ids: 400 */

@@ -1,6 +1,7 @@
 /* cmd_plan.c - fathom plan: where every byte goes, before anything is loaded */
 #include <stdio.h>
 
+#include "base/limits.h"
 #include "cli/model_plan.h"
 
 static void print_size(const char *name, uint64_t bytes)
@@ -74,6 +75,17 @@ static void print_rest(const struct memory_plan *p, const struct engine_settings
     }
 }
 
+/* Not in the sums above: memory of the host, taken as requests come and given back as they go. */
+static void print_requests(void)
+{
+    printf("\nrequests, at the most (host memory)\n");
+    print_size("bodies", LIMIT_HTTP_HELD_BYTES);
+    print_size("bodies, parsed", LIMIT_JSON_TREES_BYTES);
+    print_size("answers", LIMIT_ANSWERS_BYTES);
+    print_size("stored responses", LIMIT_STORED_BYTES);
+    print_size("grammars", LIMIT_GRAMMAR_CACHE_BYTES);
+}
+
 static void print_plan(const struct memory_plan *p, const struct engine_settings *s)
 {
     print_weights(p);
@@ -88,6 +100,7 @@ static void print_plan(const struct memory_plan *p, const struct engine_settings
     print_size("may be used", p->usable_bytes);
     print_rest(p, s);
     print_size("available", p->available_bytes);
+    print_requests();
 }
 
 fathom_err cmd_plan(const struct invocation *v, fathom_diag *d)

@@ -209,6 +209,8 @@ fathom_err job_take_answer(struct job *job, struct job_answer *out)
     } else {
         out->body = job->answer.out;
         job->answer.out = (struct buf){0};
+    }
+    if (!out->stream) { /* DONE: no event makes text any more */
         answer_drop_text(&job->answer);
         job_count_taken(job, out->body.cap);
     }

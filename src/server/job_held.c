@@ -13,6 +13,7 @@
 /* Replaces one count of the job by another. */
 static void put(struct job *job, size_t *count, size_t n)
 {
+    if (n == *count) return;
     atomic_fetch_add(&job->jobs->metrics->n_answer_byte, n - *count); /* modulo: n may be less */
     job->held += n - *count;
     *count = n;

@@ -24,6 +24,7 @@
 
 #include "base/clock.h"
 #include "base/fail.h"
+#include "base/json_arena.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -146,6 +147,9 @@ static fathom_err make_parts(struct server *s, fathom_diag *d)
     s->state.max_held_bytes = o->max_held_bytes;
     metrics_init(&s->metrics, s->served.info->max_model_len);
     health_init(&s->health, &s->served, &s->state, clock_now_us());
+    struct json_arena *first; /* jansson is taken over before there are threads that use it */
+    TRY(json_arena_create(&first, 0));
+    json_arena_destroy(first);
     s->jobs.served = &s->served;
     s->jobs.state = &s->state;
     s->jobs.metrics = &s->metrics;

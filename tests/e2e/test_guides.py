@@ -114,6 +114,7 @@ class Guides(unittest.TestCase):
         accepted = run(without(arguments, refused), environment)
         self.assertEqual(accepted.returncode, 0, accepted.stderr)
         self.assertIn("needed, together", accepted.stdout)
+        self.assertIn("bodies, parsed", accepted.stdout)
         self.assert_told(environment, accepted.stderr)
 
     def assert_told(self, environment, text):

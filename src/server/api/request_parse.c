@@ -251,7 +251,7 @@ static void tell_fault(const struct json_arena *a, size_t n, struct api_error *e
                             "that are allowed (%d for each byte and %d MiB): send fewer and longer "
                             "values",
                             n, json_arena_limit(a), LIMIT_JSON_FACTOR,
-                            LIMIT_JSON_FLOOR_BYTES >> 20);
+                            LIMIT_JSON_LEAST_BYTES >> 20);
     }
 }
 
@@ -259,7 +259,7 @@ fathom_err api_request_parse(struct api_request *r, enum api_kind api, const cha
                              const struct api_bounds *bounds, struct api_error *e)
 {
     set_defaults(r, api);
-    fathom_err err = json_arena_create(&r->body_arena, LIMIT_JSON_FLOOR_BYTES);
+    fathom_err err = json_arena_create(&r->body_arena, LIMIT_JSON_LEAST_BYTES);
     if (err) return api_error_from(e, err, NULL, NULL);
     json_arena_note_text(r->body_arena, n);
     struct json_arena *before = json_arena_enter(r->body_arena);
