@@ -78,7 +78,7 @@ class Tls(unittest.TestCase):
         with self.assertRaises(urllib.error.URLError):  # it knows nobody who signed it
             get(server, "/health", ssl.create_default_context())
         with socket.create_connection((server.host, server.port), timeout=HANG_S) as plain:
-            plain.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            plain.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             self.assertNotIn(b"200", plain.recv(4096))
         self.assertEqual(get(server, "/health", self.context())[0], 200)
         self.assertEqual(stop(server)[0], 0)
@@ -147,7 +147,7 @@ class Keys(unittest.TestCase):
                             os.path.join(folder, "log"))
             with socket.socket(socket.AF_UNIX) as s:
                 s.connect(path)
-                s.sendall(b"POST /drain HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+                s.sendall(b"POST /drain HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
                 self.assertIn(b"200 OK", s.recv(4096))
             self.assertEqual(server.end()[0], 0)
             self.assertFalse(os.path.exists(path))

@@ -2,6 +2,7 @@
 #ifndef FATHOM_SERVER_HTTP_LISTEN_H
 #define FATHOM_SERVER_HTTP_LISTEN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "fathom/err.h"
@@ -19,5 +20,8 @@ fathom_err listen_tcp(const char *host, uint16_t port, int *fd, uint16_t *out_po
  * Errors  EINVAL: the path is too long for a socket. EIO: a server listens there, the path is no
  *         socket, or it cannot be made. */
 fathom_err listen_unix(const char *path, int *fd, fathom_diag *d);
+
+/* listen_is_on_loopback - the socket's address is one that only this machine reaches */
+bool listen_is_on_loopback(int fd);
 
 #endif
