@@ -60,8 +60,8 @@ fathom_err access_list(struct buf *out, const char *const *items, size_t n, cons
 const char *access_path(const struct server_options *o, const char *path);
 
 /* access_copy_path - a path as one printable line for logs and messages, cut to bytes - 1: '?'
- * stands for control characters, for those that change lines or the direction of text, and, where a path
- * is not UTF-8, for each byte beyond ASCII */
+ * stands for control characters, for those that change lines or the direction of text, and, where
+ * a path is not UTF-8, for each byte beyond ASCII */
 void access_copy_path(char *out, size_t bytes, const char *path);
 
 enum { REQUEST_ID_BYTES = 129 };
