@@ -1,7 +1,7 @@
 /* fuzz_http_head.c - any bytes as the head of a request and the chunks behind it
  *
- * What is found does not depend on how the bytes come. A head that is taken has one Host, one way to
- * tell its body's length, and no control character; a body in chunks never has more than came.
+ * What is found does not depend on how the bytes come. A head that is taken has one Host, one way
+ * to tell its body's length, and no control character; a body in chunks never has more than came.
  */
 #include <stdint.h>
 #include <string.h>

@@ -117,7 +117,7 @@ static void a_path_is_one_printable_line(void **state)
         const char *path, *text;
     } rows[] = {
         {"/v1/models/\xc3\xa9\xe4\xb8\xad", "/v1/models/\xc3\xa9\xe4\xb8\xad"},
-        {"/\x01\r\n\x1b[31m\x7f", "/???[31m?"},
+        {"/\x01\r\n\x1b[31m\x7f", "/????[31m?"},
         {"/\xc2\x9b"
          "31mRED\xc2\x85\xc2\x80",
          "/?31mRED??"},
