@@ -228,7 +228,10 @@ const struct option option_table[] = {
      .kind = OPTION_TEXT, .group = GROUP_SERVER, .commands = SERVE, .field = FIELD(uds), USE},
     {"root-path", NULL, "PATH", NULL, "prefix of paths that a proxy in front does not take off",
      .kind = OPTION_TEXT, .group = GROUP_SERVER, .commands = SERVE, .field = FIELD(root_path), USE},
-    {"max-connections", NULL, "N", "4096", "connections at once; a request on one more gets 503",
+    {"max-connections", NULL, "N", "4096",
+     "connections at once; an idle one goes for a new one, and when all have a request in work, "
+     "one "
+     "more gets 503",
      .kind = OPTION_COUNT, .lo = 1, .hi = 1 << 20, .group = GROUP_SERVER,
      .commands = SERVE | ON(DOCTOR), .field = FIELD(max_connections), USE},
     {"max-stored-responses", NULL, "N", "4096",
