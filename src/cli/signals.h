@@ -33,7 +33,7 @@ struct signal_taker {
     _Atomic bool done;
     unsigned insist_ms;          /* 0: a second signal is like the first */
     _Atomic(const char *) cause; /* what may hold up the end now */
-    _Atomic bool kept[NSIG]; /* came before `listening` */
+    _Atomic bool kept[NSIG];     /* came before `listening` */
 };
 
 enum signal_kind {

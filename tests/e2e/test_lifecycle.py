@@ -10,6 +10,7 @@ A prompt says what its request does (tests/support/fake_engine.h): [[step_ms=20;
 import concurrent.futures
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -47,7 +48,7 @@ class Lifecycle(unittest.TestCase):
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         reader.connect((server.host, server.port))
         body = json.dumps({"prompt": f"[[{script}]]", "max_tokens": 4000, "stream": True})
-        reader.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+        reader.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
                        f"\r\n{body}".encode())
         return reader
 
@@ -152,16 +153,30 @@ class Lifecycle(unittest.TestCase):
     def test_flags_of_limits(self):
         server = Scripted("--max-connections", "1", "--stall-timeout", "0.3")
         first = server.connect()
-        first.request("GET", "/health")
-        self.assertEqual(first.getresponse().read()[:1], b"{")
-        status, text = server.ask("say=x")
-        self.assertEqual(status, 503)
-        self.assertIn("1 connections are open, which is the limit (--max-connections)", text)
         first.request("POST", COMPLETIONS, json.dumps({"prompt": "[[then=stall;say=x]]"}))
         wait_until(lambda: server.get("/health")[0] == 503)
+        status, text = server.ask("say=x")
+        self.assertEqual(status, 503)
+        self.assertIn("1 connections are open, which is the limit (--max-connections", text)
         first.close()
         server.process.kill()
         server.end()
+
+    def test_without_files_the_slowest_connections_go(self):
+        server = Scripted()
+        room = server.n_descriptor() + 20
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (room, room))
+        idle = [socket.create_connection((server.host, server.port)) for _ in range(60)]
+        for _ in range(5):
+            self.assertEqual(server.get("/health")[0], 200)
+            self.assertEqual(server.ask("say=x")[0], 200)
+        self.assertLessEqual(server.n_descriptor(), room)
+        for connection in idle:
+            connection.close()
+        server.process.terminate()
+        status, errors = server.end()
+        self.assertEqual(status, 0)
+        self.assertEqual(errors.count("a connection cannot be taken: Too many open files"), 1)
 
 
 if __name__ == "__main__":

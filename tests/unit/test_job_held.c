@@ -26,8 +26,7 @@ static void count_shut(void *arg)
     ++*(size_t *)arg;
 }
 
-static const struct job_client_ops ops = {
-    .suspend = count_shut, .resume = count_shut, .shut = count_shut};
+static const struct job_client_ops ops = {.resume = count_shut, .shut = count_shut};
 
 /* Answers that are whole and on their way to their clients, the first one for longest. */
 static int open_jobs(void **state)
