@@ -370,6 +370,7 @@ static fathom_err prepare(struct job *job)
     TRY(find_model(s, r->model, &model, &job->error));
     set_default_sampling(s, r);
     TRY(make_prompts(job, &thinking));
+    if (!r->echo) api_request_drop_body(r); /* the grammar may take its time */
     TRY(make_grammar(job, thinking));
     struct answer_setup setup = {.form = answer_form_of(r->api),
                                  .request = r,
