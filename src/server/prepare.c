@@ -383,7 +383,9 @@ static fathom_err read_request(struct job *job)
     job_drop_body(job);
     TRY(find_model(s, r->model, &job->model, &job->error));
     set_default_sampling(s, r);
-    return make_prompts(job, &job->thinking);
+    TRY(make_prompts(job, &job->thinking));
+    if (!r->echo) api_request_drop_body(r); /* the grammar may take its time */
+    return FATHOM_OK;
 }
 
 static fathom_err open_answer(struct job *job)

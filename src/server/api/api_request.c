@@ -19,7 +19,6 @@ bool api_is_request_id(const char *s)
 void api_request_drop_body(struct api_request *r)
 {
     r->root = r->messages = r->response_format = NULL;
-    r->rule.value = NULL;
     r->suffix = NULL;
     for (size_t i = 0; i < r->n_prompt; i++) {
         r->prompts[i].text = NULL;
@@ -42,6 +41,6 @@ void api_request_free(struct api_request *r)
         mem_free(r->responses);
     }
     json_arena_destroy(r->body_arena);
-    json_arena_destroy(r->tool_arena);
+    json_arena_destroy(r->kept_arena);
     memset(r, 0, sizeof *r);
 }

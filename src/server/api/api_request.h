@@ -65,13 +65,14 @@ struct responses_request {
     bool summary; /* reasoning is told as a summary, in full */
 };
 
-/* A parsed request. Its JSON lies in two arenas, which release it: `tools` lives as long as the
- * request, everything else until api_request_drop_body. sampling.stop_ids and sampling.bias point
- * into this struct, so it must not be moved once parsed. Released with api_request_free. */
+/* A parsed request. Its JSON lies in two arenas, which release it: `tools` and the value of `rule`
+ * live as long as the request, everything else until api_request_drop_body. sampling.stop_ids and
+ * sampling.bias point into this struct, so it must not be moved once parsed. Released with
+ * api_request_free. */
 struct api_request {
     enum api_kind api;
     struct json_arena *body_arena; /* of the body and all that is made of it */
-    struct json_arena *tool_arena; /* of `tools`; NULL: none */
+    struct json_arena *kept_arena; /* of `tools` and the rule's value; NULL: none */
     json_t *root;                  /* the body; NULL once api_request_drop_body has been called */
     char *model;                   /* NULL: not given */
 
@@ -151,8 +152,8 @@ fathom_err api_request_parse(struct api_request *r, enum api_kind api, const cha
  * LIMIT_REQUEST_ID_BYTES */
 bool api_is_request_id(const char *s);
 
-/* api_request_drop_body - release the tree: messages, prompt texts and the value of `rule` are
- * gone, tools stay. Nobody else may hold a reference to a part of it. */
+/* api_request_drop_body - release the tree: messages and prompt texts are gone, tools and the rule
+ * stay. Nobody else may hold a reference to a part of it. A second call does nothing. */
 void api_request_drop_body(struct api_request *r);
 
 void api_request_free(struct api_request *r); /* accepts zeroed and half-parsed */

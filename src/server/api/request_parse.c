@@ -217,23 +217,23 @@ static fathom_err parse_body(struct api_request *r, const char *body, size_t n,
     return check_together(&x);
 }
 
-/* A copy that outlives the body, since the answer's parser reads it. */
-static fathom_err keep_tools(struct api_request *r, struct api_error *e)
+/* Copies that outlive the body: the answer's parser reads the tools, and its grammar, which others
+ * may have to wait for, is made of both. */
+static fathom_err keep_parts(struct api_request *r, struct api_error *e)
 {
-    const json_t *tools = r->tools;
-    r->tools = NULL;
-    if (!tools) return FATHOM_OK;
-    TRY(json_arena_create(&r->tool_arena, LIMIT_TOOLS_BYTES));
-    struct json_arena *before = json_arena_enter(r->tool_arena);
-    r->tools = json_copy_tree(tools);
+    const json_t *tools = r->tools, *value = r->rule.value;
+    if (!tools && !value) return FATHOM_OK;
+    TRY(json_arena_create(&r->kept_arena, LIMIT_TOOLS_BYTES));
+    struct json_arena *before = json_arena_enter(r->kept_arena);
+    if (tools) r->tools = json_copy_tree(tools);
+    if (value) r->rule.value = json_copy_tree(value);
     (void)json_arena_enter(before);
-    if (r->tools) return FATHOM_OK;
-    if (json_arena_fault(r->tool_arena) != JSON_ARENA_OVER) return FATHOM_ENOMEM;
-    return api_error_set(
-        e, 400, "invalid_value", "tools",
-        "tools take more than %d MiB of memory, which is the limit: send fewer, or "
-        "simpler schemas",
-        LIMIT_TOOLS_BYTES >> 20);
+    if (!tools == !r->tools && !value == !r->rule.value) return FATHOM_OK;
+    if (json_arena_fault(r->kept_arena) != JSON_ARENA_OVER) return FATHOM_ENOMEM;
+    return api_error_set(e, 400, "invalid_value", r->tools ? r->rule.param : "tools",
+                         "tools and the schema of the answer take more than %d MiB of memory, "
+                         "which is the limit: send fewer, or simpler schemas",
+                         LIMIT_TOOLS_BYTES >> 20);
 }
 
 /* Where an arena had no room for what a field is made into. */
@@ -265,10 +265,10 @@ fathom_err api_request_parse(struct api_request *r, enum api_kind api, const cha
     struct json_arena *before = json_arena_enter(r->body_arena);
     err = parse_body(r, body, n, bounds, e);
     (void)json_arena_enter(before);
-    if (!err) err = keep_tools(r, e);
+    if (!err) err = keep_parts(r, e);
     if (!err) return FATHOM_OK;
-    r->tools = NULL; /* they lie in an arena that may go before the request */
+    r->tools = r->rule.value = NULL; /* they lie in an arena that may go before the request */
     tell_fault(r->body_arena, n, e);
-    tell_fault(r->tool_arena, n, e);
+    tell_fault(r->kept_arena, n, e);
     return api_error_from(e, err, NULL, NULL);
 }
