@@ -129,9 +129,10 @@ static void do_jobs(struct io_threads *t, enum team team)
             do_sum_job(t, &job);
         }
         pthread_mutex_lock(&t->lock);
+        bool is_first = t->done.n == 0; /* else the owner was told, and has not looked yet */
         ring_put(&t->done, &job);
         pthread_mutex_unlock(&t->lock);
-        t->c.owner.done(t->c.owner.arg);
+        if (is_first) t->c.owner.done(t->c.owner.arg);
     }
 }
 

@@ -47,7 +47,7 @@ struct tier_io_ops {
      * of submission. The disk's jobs and the others do not wait for each other.
      * Needs  fewer than TIER_JOBS_MAX jobs that have not been taken back. */
     void (*submit)(struct tier_io *io, const struct tier_job *job);
-    /* A job that is done; false: none is. */
+    /* A job that is done; false: none is. The owner is told of jobs when there were none before. */
     bool (*take_done)(struct tier_io *io, struct tier_job *job);
 };
 
@@ -57,7 +57,7 @@ struct tier_io {
 
 /* Whose jobs they are; called by the threads. */
 struct tier_io_owner {
-    void (*done)(void *arg);     /* a job is: look again */
+    void (*done)(void *arg);     /* jobs are: take them all */
     bool (*in_hurry)(void *arg); /* what waits to be written at the end is not. NULL: never */
     void *arg;
 };
