@@ -3,6 +3,7 @@
  *
  * A simulated clock (sim_clock.c): whether pages are worth fetching is never a matter of how
  * busy the machine is. */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -315,10 +316,15 @@ static void what_is_damaged_is_computed(void **state)
 /* A slow disk, in place of the C library's call. */
 static atomic_uint n_write;
 static atomic_uint write_delay_us;
+static atomic_bool write_fails;
 
 ssize_t pwrite(int fd, const void *data, size_t n, off_t offset)
 {
     atomic_fetch_add(&n_write, 1);
+    if (atomic_load(&write_fails)) {
+        errno = EIO;
+        return -1;
+    }
     if (atomic_load(&write_delay_us) > 0) (void)usleep(atomic_load(&write_delay_us));
     return syscall(SYS_pwrite64, fd, data, n, offset);
 }
@@ -337,6 +343,23 @@ static void a_close_in_a_hurry_writes_no_more(void **state)
     assert_true(atomic_load(&n_write) - n_before <= 4); /* the record under way, and one begun */
     e = open_engine(true, 0);                           /* the others were lost, and nothing else */
     for (int t = 0; t < 4; t++) (void)ask(e, t);
+    fathom_close(e);
+}
+
+/* No start is refused for it: pages are kept in memory, and computed. */
+static void a_disk_that_fails_at_the_start_is_left_out(void **state)
+{
+    (void)state;
+    remove_dir();
+    atomic_store(&write_fails, true);
+    fathom_engine *e = open_engine(true, 0);
+    atomic_store(&write_fails, false);
+    fathom_stats s;
+    for (int t = 0; t < 3; t++) (void)ask(e, t);
+    assert_int_equal(ask(e, 0), N_FOUND); /* driven out of the cache, and found in memory */
+    fathom_get_stats(e, &s);
+    assert_int_equal(s.tiers.n_disk_page, 0);
+    assert_true(s.tiers.n_ram_hit > 0);
     fathom_close(e);
 }
 
@@ -389,6 +412,7 @@ int main(void)
         cmocka_unit_test(an_engine_at_rest_prepares_all_of_its_memory),
         cmocka_unit_test(what_is_damaged_is_computed),
         cmocka_unit_test(a_close_in_a_hurry_writes_no_more),
+        cmocka_unit_test(a_disk_that_fails_at_the_start_is_left_out),
         cmocka_unit_test(one_engine_has_a_directory),
         cmocka_unit_test(tiers_need_the_prefix_cache),
         cmocka_unit_test(opening_survives_any_failed_allocation),
