@@ -24,6 +24,7 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -80,6 +81,7 @@ struct weights_digest {
     size_t n_leaf;
     pthread_t thread;
     bool has_thread;
+    atomic_bool is_cancelled; /* leaves that have not begun are left out */
 };
 
 /* ---- leaves ---- */
@@ -90,6 +92,7 @@ static void do_leaf(void *arg, size_t i, size_t n_leaf, unsigned worker)
     struct leaf *leaf = &w->leaves[i];
     (void)worker;
     ASSERT(i < n_leaf && n_leaf == w->n_leaf);
+    if (atomic_load(&w->is_cancelled)) return;
     if (i + LEAVES_AHEAD < n_leaf) {
         const struct leaf *ahead = &w->leaves[i + LEAVES_AHEAD];
         file_map_prefetch(ahead->data, ahead->n);
@@ -259,6 +262,10 @@ fathom_err weights_digest_begin(struct weights_digest **out, const struct checkp
         weights_digest_cancel(w);
         FAIL(d, FATHOM_ENOMEM, "no memory for the digest of the weights");
     }
+    if (w->n_leaf > 0) {
+        LOG_INFO("checkpoint", "weights_digest begins, shards=%zu mib=%zu threads=%u", w->n_shard,
+                 w->n_leaf * (LEAF_BYTES >> 20), w->config.n_thread);
+    }
     w->has_thread = w->n_leaf > 0 && pthread_create(&w->thread, NULL, thread_main, w) == 0;
     *out = w;
     return FATHOM_OK;
@@ -267,6 +274,7 @@ fathom_err weights_digest_begin(struct weights_digest **out, const struct checkp
 void weights_digest_cancel(struct weights_digest *w)
 {
     if (!w) return;
+    atomic_store(&w->is_cancelled, true);
     if (w->has_thread) pthread_join(w->thread, NULL);
     private_dir_close(w->config.dir);
     mem_free(w->shards);

@@ -47,7 +47,8 @@ struct weights_digest_result {
  *
  * To be called when the weights have been loaded: a shard that has changed since it was opened may
  * have been loaded in part, so its digest is nobody else's.
- * weights_digest_cancel - free w; what is under way ends first. Accepts NULL. */
+ * weights_digest_cancel - give it up; the leaves under way end first, some milliseconds. Accepts
+ * NULL. */
 void weights_digest_end(struct weights_digest *w, struct weights_digest_result *out);
 void weights_digest_cancel(struct weights_digest *w);
 

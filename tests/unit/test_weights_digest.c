@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "base/buf.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/private_dir.h"
@@ -220,6 +222,28 @@ static void beginning_survives_any_failed_allocation(void **state)
     checkpoint_close(c);
 }
 
+/* A start that fails does not wait for the rest: 64 GB of a hole would take half a minute. */
+static void what_is_given_up_ends_soon(void **state)
+{
+    (void)state;
+    struct checkpoint *c = NULL;
+    struct buf file = {0};
+    const uint64_t n_bytes = (uint64_t)64 << 30;
+    char header[128];
+    (void)snprintf(header, sizeof header,
+                   "{\"t\":{\"dtype\":\"U8\",\"shape\":[%llu],\"data_offsets\":[0,%llu]}}",
+                   (unsigned long long)n_bytes, (unsigned long long)n_bytes);
+    safetensors_raw(&file, header, 0);
+    save_file(dir, "model.safetensors", buf_str(&file), file.len);
+    assert_int_equal(truncate(shard, (off_t)(file.len + n_bytes)), 0);
+    buf_free(&file);
+    struct weights_digest *w = begin(&c, false, 0);
+    uint64_t start_us = clock_now_us();
+    weights_digest_cancel(w);
+    assert_true(clock_now_us() - start_us < 10000000);
+    checkpoint_close(c);
+}
+
 static int make_dir(void **state)
 {
     (void)state;
@@ -248,6 +272,7 @@ int main(void)
         CASE(a_damaged_file_of_digests_is_none),
         CASE(a_shard_that_changes_while_it_is_loaded_is_nobodys),
         CASE(beginning_survives_any_failed_allocation),
+        CASE(what_is_given_up_ends_soon),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
