@@ -76,7 +76,7 @@ static int open_stream(uint16_t port, uint32_t i, const struct load *l)
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     int n_body = snprintf(body, sizeof body, l->api->body, l->n_token, i);
     int n = snprintf(request, sizeof request,
-                     "POST %s HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n"
+                     "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
                      "Content-Length: %d\r\n\r\n%s",
                      l->api->path, n_body, body);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -149,7 +149,7 @@ static enum stage stage_of(const char *tid)
     if (f) (void)fclose(f);
     if (strncmp(name, "engine", 6) == 0) return STAGE_ENGINE;
     if (strncmp(name, "poll", 4) == 0) return STAGE_POLL;
-    return strncmp(name, "MHD", 3) == 0 ? STAGE_HTTP : STAGE_OTHER;
+    return strcmp(name, "http") == 0 ? STAGE_HTTP : STAGE_OTHER;
 }
 
 static double clock_us(clockid_t clock)

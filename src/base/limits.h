@@ -10,9 +10,13 @@ enum {
     LIMIT_HTTP_HEAD_BYTES = 64 << 10,           /* request line and headers: 431, closed */
     LIMIT_HTTP_HEAD_MS = 30000,                 /* for them to come: closed */
     LIMIT_HTTP_IDLE_MS = 75000,                 /* the same after an answer: closed */
+    LIMIT_HTTP_CHUNK_EXTRA_BYTES = 4 << 10,     /* extensions and trailers of a body: 400, closed */
     LIMIT_HTTP_BODY_BYTES = 64 << 20,           /* request body: 413 */
     LIMIT_HTTP_BODY_MS = 120000,                /* for it to come: closed */
     LIMIT_HTTP_HELD_BYTES = 1 << 30,            /* bodies of all requests, not yet parsed: 429 */
+    LIMIT_HTTP_ANSWER_BYTES = 128 << 20,        /* an answer that is no stream: 413 */
+    LIMIT_HTTP_UNREAD_BYTES = 256 << 20,        /* answers that clients do not read: some are cut */
+    LIMIT_HTTP_UNREAD_MS = 75000,               /* for a client to read anything of one: cut */
     LIMIT_STORED_RESPONSES = 4096,              /* kept for /v1/responses: the oldest leave */
     LIMIT_STORED_BYTES = 256 << 20,             /* of them together: likewise */
     LIMIT_STORED_S = 86400,                     /* how long one is kept: likewise */

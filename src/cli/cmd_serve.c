@@ -43,15 +43,18 @@ static fathom_err read_tls(struct serve_setup *p, const struct settings *s, fath
     if (!s->ssl_certfile != !s->ssl_keyfile) {
         FAIL(d, FATHOM_EINVAL, "--ssl-certfile and --ssl-keyfile: one is given, needed are both");
     }
-    if (!s->ssl_certfile && (s->ssl_ca_certs || s->ssl_cert_reqs)) {
+    if (!s->ssl_certfile && (s->ssl_ca_certs || s->ssl_cert_reqs || s->ssl_ciphers)) {
         FAIL(d, FATHOM_EINVAL,
-             "--ssl-ca-certs and --ssl-cert-reqs need --ssl-certfile and --ssl-keyfile");
+             "--ssl-ca-certs, --ssl-cert-reqs and --ssl-ciphers need --ssl-certfile and "
+             "--ssl-keyfile");
     }
     if (!s->ssl_certfile) return FATHOM_OK;
     TRY(read_file(&p->certificate, s->ssl_certfile, d));
     TRY(read_file(&p->key, s->ssl_keyfile, d));
     o->tls_certificate = buf_str(&p->certificate);
     o->tls_key = buf_str(&p->key);
+    o->tls_ciphers = s->ssl_ciphers;
+    o->tls_only_1_3 = strcmp(s->ssl_min_version, "1.3") == 0;
     char reqs = s->ssl_cert_reqs ? s->ssl_cert_reqs[0] : s->ssl_ca_certs ? '2' : '0';
     if (reqs == '0') return FATHOM_OK;
     if (!s->ssl_ca_certs) {
@@ -146,6 +149,8 @@ static void fill_options(struct server_options *o, const struct invocation *v)
     o->tokenizer_info = s->tokenizer_info;
     o->model_names = s->served_model_name.n ? s->served_model_name.items : &v->model->name;
     o->n_model_name = s->served_model_name.n ? s->served_model_name.n : 1;
+    o->allowed_hosts = s->allowed_hosts.items;
+    o->n_allowed_host = s->allowed_hosts.n;
     o->origins = s->allowed_origins.items;
     o->n_origin = s->allowed_origins.n;
     o->cors_methods = s->allowed_methods.items;

@@ -167,9 +167,12 @@ struct settings {
     const char *ssl_keyfile;
     const char *ssl_ca_certs;
     const char *ssl_cert_reqs;
+    const char *ssl_ciphers;
+    const char *ssl_min_version;
     bool open_metrics;
     bool tokenizer_info;
     bool allow_credentials;
+    struct string_list allowed_hosts;
     struct string_list allowed_origins;
     struct string_list allowed_methods;
     struct string_list allowed_headers;

@@ -146,14 +146,6 @@ void job_wake(struct job *job)
     job->client.ops->resume(job->client.arg);
 }
 
-/* The connection's thread calls this. Nobody resumes a connection that is not yet suspended, since
- * both happen under the lock. */
-static void suspend(struct job *job)
-{
-    job->client.ops->suspend(job->client.arg);
-    job->suspended = true;
-}
-
 enum job_action job_next_action(struct job *job)
 {
     enum job_action action = JOB_WAIT;
@@ -163,7 +155,7 @@ enum job_action job_next_action(struct job *job)
     else if (is_answerable(job))
         action = JOB_ANSWER;
     else
-        suspend(job);
+        job->suspended = true;
     unlock(job);
     return action;
 }
@@ -217,7 +209,7 @@ ssize_t job_read(struct job *job, char *bytes, size_t max)
     } else if (job->state == JOB_DONE) {
         n = JOB_END;
     } else {
-        suspend(job);
+        job->suspended = true;
     }
     unlock(job);
     return n;
@@ -269,7 +261,6 @@ void job_client_left(struct job *job)
         cut(job);
     }
     unlock(job);
-    job_release(job);
 }
 
 void job_detach(struct job *job, struct job_summary *out)

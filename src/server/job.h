@@ -10,11 +10,12 @@
  *   submitted     job_prepare       worker
  *   FINISH        job_take_event    poll
  *   failed        job_take_event    poll
- *   cut           job_client_left   watch (the client closed); poll (it does not read);
+ *   cut           job_take_event    poll (the client does not read)
+ *                 job_client_left   HTTP (the client has closed its side)
  *                 job_detach        HTTP (the connection is gone)
  *   given up      jobs_give_up      the thread of server_run (the drain's time is over)
  *
- * A job knows neither sockets nor HTTP: its client is a handle and three calls.
+ * A job knows neither sockets nor HTTP: its client is a handle and two calls.
  *
  * Ownership: the connection holds a reference from job_start to job_detach, the worker's queue
  * one, each request in the engine one from its submit to its FINISH event. Until RUNNING or DONE
@@ -56,9 +57,8 @@ struct jobs {
 
 /* The calls of a client. They are made with the job's lock, and none after job_detach. */
 struct job_client_ops {
-    void (*suspend)(void *arg); /* by the connection's thread: not called again until resumed */
-    void (*resume)(void *arg);  /* after suspend, from any thread */
-    void (*shut)(void *arg);    /* end the connection, though it may be waiting to write */
+    void (*resume)(void *arg); /* after JOB_WAIT or a read of 0: there is something to go on with */
+    void (*shut)(void *arg);   /* end the connection, though it may be waiting to write */
 };
 
 /* Who waits for a job's answer. */
@@ -112,7 +112,7 @@ struct job {
 
 /* What the HTTP side does next with a connection. */
 enum job_action {
-    JOB_WAIT,   /* it has been suspended; the handler is called again after job_wake */
+    JOB_WAIT,   /* nothing: it is resumed once there is something */
     JOB_ANSWER, /* job_take_answer */
     JOB_CLOSE,  /* close the connection */
 };
@@ -162,7 +162,7 @@ struct job_setup {
 fathom_err job_start(struct job **out, struct jobs *jobs, const struct job_setup *setup,
                      struct buf *body);
 
-/* job_next_action - what to do with the connection; JOB_WAIT has suspended it */
+/* job_next_action - what to do with the connection */
 enum job_action job_next_action(struct job *job);
 
 /* The answer's head, once there is one. */
@@ -179,7 +179,7 @@ struct job_answer {
 fathom_err job_take_answer(struct job *job, struct job_answer *out);
 
 /* job_read - bytes of a stream for the connection
- * Returns their number, 1 to max; 0: the connection has been suspended; JOB_END; JOB_BROKEN. */
+ * Returns their number, 1 to max; 0: none yet, the connection is resumed; JOB_END; JOB_BROKEN. */
 enum { JOB_END = -1, JOB_BROKEN = -2 };
 ssize_t job_read(struct job *job, char *bytes, size_t max);
 
@@ -196,7 +196,7 @@ void job_detach(struct job *job, struct job_summary *out);
 void job_hold(struct job *job);
 void job_release(struct job *job); /* the last one frees it */
 
-/* job_client_left - the watch has seen the client leave; gives back one reference */
+/* job_client_left - the client has closed its side: what runs is given up, what is done is sent */
 void job_client_left(struct job *job);
 
 /* job_take_event - an event of the choice that e->user names; after a FINISH it may be gone */

@@ -27,14 +27,18 @@ static const uint64_t choice_bounds[] = {1, 2, 5, 10, 20};
 #define COUNT_OF(a) (sizeof(a) / sizeof(a)[0])
 
 /* Codes of answers that tell an error (docs/api.md); what is not here counts in the last row. */
-static const char *const codes[] = {"cancelled",
+static const char *const codes[] = {"answer_too_large",
+                                    "cancelled",
+                                    "client_certificate",
                                     "context_length_exceeded",
                                     "engine_failed",
                                     "engine_stalled",
                                     "grammar_failed",
+                                    "host_not_allowed",
                                     "invalid_api_key",
                                     "invalid_type",
                                     "invalid_value",
+                                    "malformed_request",
                                     "method_not_allowed",
                                     "missing_required_parameter",
                                     "model_not_found",
@@ -49,7 +53,8 @@ static const char *const codes[] = {"cancelled",
                                     "other"};
 static_assert(COUNT_OF(codes) <= METRIC_CODES_MAX, "a counter for each code");
 
-static const int statuses[] = {200, 204, 400, 401, 404, 405, 408, 413, 429, 499, 500, 503, 0};
+static const int statuses[] = {200, 204, 400, 401, 403, 404, 405, 408, 413,
+                               417, 429, 431, 499, 500, 501, 503, 505, 0};
 static_assert(COUNT_OF(statuses) <= METRIC_STATUS_MAX, "a counter for each status");
 
 static const char *const finish_names[METRIC_FINISH_COUNT] = {"stop", "length", "abort", "error"};
@@ -433,6 +438,11 @@ static void write_server(struct scrape *s, const struct metrics *m, const struct
     write_count(s, "fathom_connections", PROMETHEUS_GAUGE, "Connections open.", v->n_connection);
     write_count(s, "fathom_late_connections_total", PROMETHEUS_COUNTER,
                 "Connections closed because a request did not come in time.", v->n_late);
+    write_count(s, "fathom_dropped_connections_total", PROMETHEUS_COUNTER,
+                "Connections closed to make room for others.", v->n_dropped);
+    write_count(s, "fathom_unread_answer_bytes", PROMETHEUS_GAUGE,
+                "Answers that wait for their clients to read; not what a stream holds back.",
+                v->n_unread);
     write_count(s, "fathom_requests_in_flight", PROMETHEUS_GAUGE,
                 "Requests from their complete body to the end of their answer.", v->n_job);
     write_count(s, "fathom_body_bytes_held", PROMETHEUS_GAUGE,

@@ -22,7 +22,7 @@ enum metric_finish {
     METRIC_FINISH_COUNT,
 };
 
-enum { METRIC_CODES_MAX = 32, METRIC_STATUS_MAX = 16 };
+enum { METRIC_CODES_MAX = 32, METRIC_STATUS_MAX = 32 };
 
 struct metrics {
     /* per request in the engine, of those that ended with STOP or LENGTH; microseconds, tokens */
@@ -86,8 +86,10 @@ struct metrics_view {
     uint64_t held_bytes; /* bodies received and not yet parsed */
     uint64_t n_job;      /* requests on their way, from their complete body to their answer's end */
     uint64_t n_connection;
-    uint64_t n_late; /* connections closed because a request did not come in time */
-    int64_t start_s; /* when the server started, seconds since 1970 */
+    uint64_t n_late;    /* connections closed because a request did not come in time */
+    uint64_t n_dropped; /* connections closed to make room for others */
+    uint64_t n_unread;  /* bytes of answers that wait for their clients to read */
+    int64_t start_s;    /* when the server started, seconds since 1970 */
     bool draining;
 };
 

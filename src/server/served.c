@@ -35,6 +35,8 @@ static void fill_options(struct server_options *o, const fathom_info *info)
     set_default(&o->head_timeout_ms, LIMIT_HTTP_HEAD_MS);
     set_default(&o->body_timeout_ms, LIMIT_HTTP_BODY_MS);
     set_default(&o->idle_timeout_ms, LIMIT_HTTP_IDLE_MS);
+    set_default(&o->unread_timeout_ms, LIMIT_HTTP_UNREAD_MS);
+    set_default(&o->max_unread_bytes, LIMIT_HTTP_UNREAD_BYTES);
     set_default(&o->max_stored_responses, LIMIT_STORED_RESPONSES);
     set_default(&o->stored_response_s, LIMIT_STORED_S);
     if (o->max_stored_bytes == 0) o->max_stored_bytes = LIMIT_STORED_BYTES;

@@ -10,7 +10,7 @@
  *   CLOSED      no connection, no thread; the jobs are gone, unless the engine does not give its
  *               requests back in time
  *
- * Order of the end: no connection may be suspended when the HTTP library stops, so every job is
+ * Order of the end: who waits for an answer is told before the connections end, so every job is
  * DONE before. The poll thread goes last, since it takes the FINISH events that release jobs.
  */
 #include "server/server.h"
@@ -86,7 +86,6 @@ static void look_at_engine(struct server *s)
 static void tick(struct server *s, uint64_t now_us)
 {
     look_at_engine(s);
-    (void)gate_sweep(s->gate, now_us);
     jobs_tick(&s->jobs, now_us);
 }
 
@@ -121,7 +120,9 @@ static fathom_err make_parts(struct server *s, fathom_diag *d)
     const struct gate_limits gate_limits = {.max_connections = o->max_connections,
                                             .head_timeout_ms = o->head_timeout_ms,
                                             .idle_timeout_ms = o->idle_timeout_ms,
-                                            .body_timeout_ms = o->body_timeout_ms};
+                                            .body_timeout_ms = o->body_timeout_ms,
+                                            .unread_timeout_ms = o->unread_timeout_ms,
+                                            .max_unread_bytes = o->max_unread_bytes};
     const struct grammar_cache_config grammars = {.tokenizer = s->served.tokenizer,
                                                   .n_vocab = s->served.info->n_vocab,
                                                   .max_bytes = LIMIT_GRAMMAR_CACHE_BYTES,

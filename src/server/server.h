@@ -3,7 +3,6 @@
  *   HTTP threads        read requests, write answers; never wait for anything else
  *   workers             parse the body, render the chat, tokenise, submit
  *   the poll thread     takes the engine's events and turns them into the bytes of answers
- *   the watch thread    sees clients leave while their connection waits
  *
  * A connection is suspended while its answer has nothing to send, so thousands of streams need a
  * few threads.

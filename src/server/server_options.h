@@ -38,7 +38,11 @@ struct server_options {
     const char *tls_key;         /* PEM text, with tls_certificate */
     const char *tls_client_ca;   /* PEM text: clients must bring a certificate of these; NULL: no */
     bool tls_client_optional;    /* they need not, but what they bring must be right */
-    const char *access_log;      /* file, "-": standard output; NULL: none */
+    const char *tls_ciphers;     /* a priority string of GnuTLS; NULL: its defaults */
+    bool tls_only_1_3;           /* not 1.2 */
+    const char *const *allowed_hosts; /* names of this server; see access_host_is_allowed */
+    size_t n_allowed_host;
+    const char *access_log; /* file, "-": standard output; NULL: none */
 
     bool thinking;            /* for chats that do not say */
     bool tools_first_message; /* see chat.h */
@@ -63,6 +67,8 @@ struct server_options {
     uint32_t head_timeout_ms;     /* this and the next two: limits.h */
     uint32_t idle_timeout_ms;
     uint32_t body_timeout_ms;
+    uint32_t unread_timeout_ms; /* for a client to read some of an answer; likewise */
+    uint32_t max_unread_bytes;  /* of answers that clients do not read; likewise */
 };
 
 #endif

@@ -75,7 +75,7 @@ static void open_clients(const struct world *w)
     char body[256], request[512];
     chat_body(body, sizeof body, "first_ms=100;step_ms=10;repeat=20;say=x", ",\"stream\":true");
     int n = snprintf(request, sizeof request,
-                     "POST " CHAT " HTTP/1.1\r\nHost: test\r\nConnection: close\r\n"
+                     "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
                      "Content-Length: %zu\r\n\r\n%s",
                      strlen(body), body);
     for (size_t i = 0; i < n_client; i++) {

@@ -100,7 +100,7 @@ static const char *const targets[] = {"/v1/chat/completions",
                                       "/tokenize",
                                       "/v1/messages/count_tokens"};
 
-static const char *const headers[] = {"Host: test\r\n",
+static const char *const headers[] = {"Host: localhost\r\n",
                                       "Host: \r\n",
                                       "Content-Type: application/json\r\n",
                                       "Authorization: Bearer first\r\n",
@@ -214,7 +214,7 @@ static void add_request(struct buf *out, uint64_t *rng)
     const char *method = is_aimed || how < 6 ? "POST" : how < 9 ? "GET" : PICK(methods, rng);
     (void)buf_add_str(&body, bodies[i_body]);
     if (rng_below(rng, 2)) mutate(&body, rng);
-    (void)buf_printf(&b, "%s %s HTTP/1.%u\r\nHost: test\r\n", method, path,
+    (void)buf_printf(&b, "%s %s HTTP/1.%u\r\nHost: localhost\r\n", method, path,
                      rng_below(rng, 40) ? 1u : (unsigned)rng_below(rng, 4));
     for (uint64_t n = is_plain ? 0 : rng_below(rng, 4); n > 0; n--) {
         (void)buf_add_str(&b, PICK(headers, rng));

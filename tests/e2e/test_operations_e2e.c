@@ -232,8 +232,8 @@ static void a_request_that_trickles_in_is_cut(void **state)
     uint64_t end_us = 0;
     world_open(&w, &o, NULL);
     static const char *const texts[] = {
-        "GET /health HTTP/1.1\r\nHost: test\r\nX: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
-        "POST " CHAT " HTTP/1.1\r\nHost: test\r\nContent-Length: 1000\r\n\r\n{\"messages\"  "};
+        "GET /health HTTP/1.1\r\nHost: localhost\r\nX: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+        "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{\"messages\"  "};
     for (size_t i = 0; i < 2; i++) {
         uint64_t begin_us = clock_now_us();
         world_connect(&c, &w);
@@ -315,14 +315,16 @@ static void one_connection_too_many_is_told_so(void **state)
     struct http_reply r;
     char body[256], value[16];
     world_open(&w, &o, NULL);
-    for (size_t i = 0; i < 3; i++) {
+    fake_engine_stall(w.engine, true);
+    for (size_t i = 0; i < 2; i++) {
         world_connect(&c[i], &w);
-        expect(&c[i], "GET", "/health", NULL, 200, "ok"); /* probes are always answered */
-        if (i == 2) {
-            assert_true(http_client_at_end(&c[2]));
-            http_client_close(&c[2]);
-        }
+        send_chat(&c[i], "say=x", "");
     }
+    wait_for_count(w.engine, fake_engine_n_submitted, 2);
+    world_connect(&c[2], &w);
+    expect(&c[2], "GET", "/health", NULL, 200, "ok"); /* probes are always answered */
+    assert_true(http_client_at_end(&c[2]));
+    http_client_close(&c[2]);
     world_connect(&c[2], &w);
     chat_body(body, sizeof body, "say=x", "");
     ask(&c[2], &r, "POST", CHAT, "", body);
@@ -330,8 +332,33 @@ static void one_connection_too_many_is_told_so(void **state)
     assert_reply(&r, 503, "\"code\":\"too_many_connections\"");
     assert_true(http_client_at_end(&c[2]));
     http_client_close(&c[2]);
-    for (size_t i = 0; i < 2; i++) expect_chat(&c[i], "say=x", "", 200, "x");
+    fake_engine_stall(w.engine, false);
+    for (size_t i = 0; i < 2; i++) {
+        assert_true(http_client_read(&c[i], &r, false));
+        assert_reply(&r, 200, "x");
+    }
     for (size_t i = 0; i < 2; i++) http_client_close(&c[i]);
+    world_close(&w);
+}
+
+/* The one that has said nothing for longest goes, and neither of the others. */
+static void who_is_idle_makes_room(void **state)
+{
+    (void)state;
+    const struct server_options o = {.max_connections = 3};
+    struct world w;
+    struct http_client c[4];
+    world_open(&w, &o, NULL);
+    for (size_t i = 0; i < 4; i++) {
+        world_connect(&c[i], &w);
+        expect(&c[i], "GET", "/health", NULL, 200, "ok");
+        if (i < 3) expect(&c[0], "GET", "/health", NULL, 200, "ok");
+    }
+    assert_true(http_client_at_end(&c[1]));
+    for (size_t i = 0; i < 4; i++) {
+        if (i != 1) expect_chat(&c[i], "say=x", "", 200, "x");
+        http_client_close(&c[i]);
+    }
     world_close(&w);
 }
 
@@ -343,7 +370,7 @@ static void headers_too_long_are_answered(void **state)
     world_open(&w, NULL, NULL);
     world_connect(&c, &w);
     struct buf head = {0};
-    (void)buf_add_str(&head, "GET /health HTTP/1.1\r\nHost: test\r\nX: ");
+    (void)buf_add_str(&head, "GET /health HTTP/1.1\r\nHost: localhost\r\nX: ");
     for (int i = 0; i < 100000; i++) (void)buf_add_char(&head, 'x');
     (void)buf_add_str(&head, "\r\n\r\n");
     (void)http_client_send_bytes(&c, head.data, head.len);
@@ -393,6 +420,7 @@ int main(void)
         cmocka_unit_test(between_requests_a_connection_may_be_idle_for_longer),
         cmocka_unit_test(an_answer_has_no_deadline),
         cmocka_unit_test(one_connection_too_many_is_told_so),
+        cmocka_unit_test(who_is_idle_makes_room),
         cmocka_unit_test(headers_too_long_are_answered),
         cmocka_unit_test(text_that_cannot_fit_is_refused_by_its_bytes),
     };

@@ -340,7 +340,7 @@ class Flood(unittest.TestCase):
                            "ignore_eos": True, "stream": True, "return_token_ids": True}).encode()
         reader, writer = await asyncio.open_connection(server.host, server.port, limit=1 << 20)
         begin = time.monotonic()
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
                      b"Content-Length: %d\r\n\r\n" % len(body) + body)
         head = await reader.readuntil(b"\r\n\r\n")
         first = time.monotonic() - begin

@@ -6,6 +6,7 @@
 Certificates are made by openssl; without it the tests of TLS are skipped.
 """
 
+import http.client
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ import tempfile
 import unittest
 import urllib.error
 import urllib.request
+import warnings
 
 from certificates import make_certificate
 from served import HANG_S, Scripted, Server
@@ -78,7 +80,7 @@ class Tls(unittest.TestCase):
         with self.assertRaises(urllib.error.URLError):  # it knows nobody who signed it
             get(server, "/health", ssl.create_default_context())
         with socket.create_connection((server.host, server.port), timeout=HANG_S) as plain:
-            plain.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            plain.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             self.assertNotIn(b"200", plain.recv(4096))
         self.assertEqual(get(server, "/health", self.context())[0], 200)
         self.assertEqual(stop(server)[0], 0)
@@ -115,6 +117,64 @@ class Tls(unittest.TestCase):
                 (("--ssl-keyfile", junk, "--ssl-certfile", certificate), "--ssl-keyfile holds no"),
                 (self.flags("--ssl-ca-certs", junk), "--ssl-ca-certs holds no certificate")):
             self.assertIn(part, self.refused(*flags))
+
+    def speaks(self, server, version, ciphers=None):
+        """Does the server speak this version, with these ciphers of OpenSSL?"""
+        context = self.context()
+        context.minimum_version = context.maximum_version = version
+        if ciphers:
+            context.set_ciphers(ciphers)
+        try:
+            with socket.create_connection((server.host, server.port), timeout=HANG_S) as plain:
+                with context.wrap_socket(plain, server_hostname="127.0.0.1") as s:
+                    return bool(s.version())
+        except (ssl.SSLError, ConnectionError):
+            return False
+
+    def test_versions_and_ciphers_can_be_chosen(self):
+        old = "ALL:@SECLEVEL=0"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            server = Scripted(*self.flags())
+            self.assertFalse(self.speaks(server, ssl.TLSVersion.TLSv1, old))
+            self.assertFalse(self.speaks(server, ssl.TLSVersion.TLSv1_1, old))
+            self.assertTrue(self.speaks(server, ssl.TLSVersion.TLSv1_2))
+            self.assertTrue(self.speaks(server, ssl.TLSVersion.TLSv1_3))
+            self.assertEqual(stop(server)[0], 0)
+        server = Scripted(*self.flags("--ssl-min-version", "1.3"))
+        self.assertFalse(self.speaks(server, ssl.TLSVersion.TLSv1_2))
+        self.assertTrue(self.speaks(server, ssl.TLSVersion.TLSv1_3))
+        self.assertEqual(stop(server)[0], 0)
+        server = Scripted(*self.flags("--ssl-ciphers", "NORMAL:-AES-128-GCM"))
+        self.assertFalse(self.speaks(server, ssl.TLSVersion.TLSv1_2,
+                                     "ECDHE-ECDSA-AES128-GCM-SHA256"))
+        self.assertTrue(self.speaks(server, ssl.TLSVersion.TLSv1_2,
+                                    "ECDHE-ECDSA-AES256-GCM-SHA384"))
+        self.assertEqual(stop(server)[0], 0)
+        self.assertIn("--ssl-ciphers ECDHE+AESGCM is no priority string of GnuTLS",
+                      self.refused(*self.flags("--ssl-ciphers", "ECDHE+AESGCM")))
+        self.assertIn("need --ssl-certfile", self.refused("--ssl-ciphers", "NORMAL"))
+
+    def test_large_answers_and_streams_pass_through_tls(self):
+        server = Scripted(*self.flags())
+        connection = http.client.HTTPSConnection(server.host, server.port, timeout=HANG_S,
+                                                 context=self.context())
+        text = "x " * 20000
+        for _ in range(3):
+            connection.request("POST", "/tokenize", json.dumps({"prompt": text}))
+            answer = json.loads(connection.getresponse().read())
+            self.assertGreater(answer["count"], 10000)
+            connection.request("POST", "/v1/completions",
+                               json.dumps({"prompt": "[[say=Hi]]", "stream": True}))
+            self.assertTrue(connection.getresponse().read().endswith(b"data: [DONE]\n\n"))
+        connection.close()
+        silent = socket.create_connection((server.host, server.port), timeout=HANG_S)
+        silent.sendall(b"\x16\x03\x01\x02\x00")  # half of a handshake, then the end
+        silent.shutdown(socket.SHUT_WR)
+        while silent.recv(100):
+            pass  # an alert, then the end
+        silent.close()
+        self.assertEqual(stop(server)[0], 0)
 
     def test_a_certificate_that_ends_soon_is_told(self):
         key, certificate = make_certificate(self.folder, "soon", days="3")
@@ -184,7 +244,7 @@ class Keys(unittest.TestCase):
                             os.path.join(folder, "log"))
             with socket.socket(socket.AF_UNIX) as s:
                 s.connect(path)
-                s.sendall(b"POST /drain HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+                s.sendall(b"POST /drain HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
                 self.assertIn(b"200 OK", s.recv(4096))
             self.assertEqual(server.end()[0], 0)
             self.assertFalse(os.path.exists(path))

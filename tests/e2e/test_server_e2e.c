@@ -348,14 +348,15 @@ static void test_body_too_large(void **state)
     world_connect(&c, &w);
     /* announced: refused before it is sent */
     const char *announced =
-        "POST " CHAT " HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n";
+        "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n";
     assert_true(http_client_send_bytes(&c, announced, strlen(announced)));
     assert_true(http_client_read(&c, &r, false));
     assert_reply(&r, 413, "larger than 67108864 bytes");
     http_client_close(&c);
     /* not announced: refused when it is all there */
     world_connect(&c, &w);
-    const char *chunked = "POST " CHAT " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    const char *chunked =
+        "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
     assert_true(http_client_send_bytes(&c, chunked, strlen(chunked)));
     char *chunk = mem_alloc((1 << 20) + 16);
     memcpy(chunk, "100000\r\n", 8);
@@ -403,10 +404,11 @@ static void test_malformed_http(void **state)
         "GET /health\r\n\r\n",
         "GET /health HTTP/9.9\r\n\r\n",
         "POST " CHAT " HTTP/1.1\r\nContent-Length: x\r\n\r\n{}",
-        "POST " CHAT " HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-        "POST " CHAT " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n",
-        "POST " CHAT " HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{\"mess",
-        "GET /v1/models/%zz%00 HTTP/1.1\r\nHost: x\r\n\r\n",
+        "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        "POST " CHAT
+        " HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n",
+        "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"mess",
+        "GET /v1/models/%zz%00 HTTP/1.1\r\nHost: localhost\r\n\r\n",
         "GET /health HTTP/1.1\r\nHost x\r\n: y\r\n\r\n",
         "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     };

@@ -125,7 +125,6 @@ class Checks(unittest.TestCase):
     def test_foreign_headers_stay_in_their_folder(self):
         self.finds("check_includes", {"src/model/a.c": "#include <cuda_runtime.h>\n"}, "CUDA")
         self.finds("check_includes", {"src/engine/a.c": "#include <jansson.h>\n"}, "JSON")
-        self.finds("check_includes", {"src/chat/a.c": "#include <microhttpd.h>\n"}, "HTTP")
         self.finds("check_includes", {"src/server/a.c": "#include <sys/socket.h>\n"}, "sockets")
         self.passes("check_includes", {"src/server/http/a.c": "#include <sys/socket.h>\n"})
         self.finds("check_includes", {"src/sched/a.c": "#include <time.h>\n"}, "time")

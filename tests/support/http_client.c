@@ -48,7 +48,7 @@ bool http_client_send(struct http_client *c, const char *method, const char *pat
                       const char *headers, const char *body)
 {
     struct buf b = {0};
-    (void)buf_printf(&b, "%s %s HTTP/1.1\r\nHost: test\r\n%s", method, path, headers);
+    (void)buf_printf(&b, "%s %s HTTP/1.1\r\nHost: localhost\r\n%s", method, path, headers);
     if (body) {
         (void)buf_printf(&b, "Content-Type: application/json\r\nContent-Length: %zu\r\n",
                          strlen(body));

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "server/http/access.h"
 #include "server/http/access_log.h"
+#include "server/http/route.h"
 
 static void a_bearer_token_is_what_follows_the_word(void **state)
 {
@@ -21,6 +22,109 @@ static void a_bearer_token_is_what_follows_the_word(void **state)
     assert_null(access_bearer("Basic first"));
     assert_null(access_bearer("first"));
     assert_null(access_bearer(NULL));
+}
+
+static void a_login_holds_a_password(void **state)
+{
+    (void)state;
+    char password[LOGIN_BYTES];
+    assert_true(access_password(password, "Basic eDpmaXJzdA=="));
+    assert_string_equal(password, "first");
+    assert_true(access_password(password, "basic  Ong6eQ==")); /* ":x:y" */
+    assert_string_equal(password, "x:y");
+    static const char *const bad[] = {NULL,         "",           "Basic ",
+                                      "Basic !!!!", "Basic eA==", "Bearer eDp5"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_false(access_password(password, bad[i]));
+    }
+}
+
+static void pages_of_others_are_told_from_the_own(void **state)
+{
+    (void)state;
+    static const struct {
+        struct access_asker asker;
+        bool own;
+    } rows[] = {
+        {{METHOD_POST, "same-origin", NULL, "a"}, true},
+        {{METHOD_POST, "none", NULL, "a"}, true},
+        {{METHOD_GET, "cross-site", NULL, "a"}, false},
+        {{METHOD_POST, "same-site", "http://a", "a"}, false},
+        {{METHOD_POST, NULL, "http://A:80", "a:80"}, true},
+        {{METHOD_POST, NULL, "http://a", "a:80"}, false},
+        {{METHOD_GET, NULL, "http://b", "a"}, false},
+        {{METHOD_POST, NULL, "null", "null"}, false},
+        {{METHOD_POST, NULL, "http://a", NULL}, false},
+        {{METHOD_GET, NULL, NULL, "a"}, true},
+        {{METHOD_POST, NULL, NULL, "a"}, false},
+        {{METHOD_DELETE, NULL, NULL, "a"}, false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (access_is_own_page(&rows[i].asker) != rows[i].own) fail_msg("row %zu", i);
+    }
+}
+
+static void hosts_of_a_loopback_server_are_known(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"llm.example", "b"}, *const any[] = {"*"};
+    struct server_options o = {.host = "my-host", .allowed_hosts = names, .n_allowed_host = 2};
+    static const char *const right[] = {"localhost",      "LocalHost:80", "my-host:1",
+                                        "127.0.0.1:8000", "10.1.2.3",     "[::1]",
+                                        "[fe80::1]:80",   "b:8",          "LLM.example"};
+    for (size_t i = 0; i < sizeof right / sizeof right[0]; i++) {
+        if (!access_host_is_allowed(&o, true, right[i])) fail_msg("%s is refused", right[i]);
+    }
+    static const char *const wrong[] = {"evil.example",
+                                        "localhost.evil.example",
+                                        "127.0.0.1.nip.io",
+                                        "1.2.3",
+                                        "[zz]",
+                                        "::1",
+                                        "llm.example.",
+                                        "b.b",
+                                        "[localhos",
+                                        "2130706433"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        if (access_host_is_allowed(&o, true, wrong[i])) fail_msg("%s is taken", wrong[i]);
+        assert_false(access_host_is_allowed(&o, false, wrong[i])); /* there is a list */
+    }
+    assert_true(access_host_is_allowed(&o, true, NULL));
+    o.n_allowed_host = 0;
+    assert_true(access_host_is_allowed(&o, false, "evil.example"));
+    assert_false(access_host_is_allowed(&o, true, "llm.example"));
+    o.allowed_hosts = any;
+    o.n_allowed_host = 1;
+    assert_true(access_host_is_allowed(&o, true, "evil.example"));
+}
+
+static void a_path_is_one_printable_line(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *text;
+    } rows[] = {
+        {"/v1/models/\xc3\xa9\xe4\xb8\xad", "/v1/models/\xc3\xa9\xe4\xb8\xad"},
+        {"/\x01\r\n\x1b[31m\x7f", "/????[31m?"},
+        {"/\xc2\x9b"
+         "31mRED\xc2\x85\xc2\x80",
+         "/?31mRED??"},
+        {"/\xe2\x80\xa8\xe2\x80\xa9x", "/??x"},
+        {"/\xe2\x80\xae"
+         "gpj\xe2\x81\xa6\xe2\x80\x8f\xd8\x9c",
+         "/?gpj???"},
+        {"/\xff\xc3\xa9", "/???"},
+        {"/\xc2\xa0", "/\xc2\xa0"},
+    };
+    char out[32];
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        access_copy_path(out, sizeof out, rows[i].path);
+        assert_string_equal(out, rows[i].text);
+    }
+    access_copy_path(out, 4, "/abcdef");
+    assert_string_equal(out, "/ab");
+    access_copy_path(out, 4, "/a\xc3\xa9");
+    assert_string_equal(out, "/a");
 }
 
 static void origins_are_told_when_they_may_ask(void **state)
@@ -117,6 +221,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bearer_token_is_what_follows_the_word),
+        cmocka_unit_test(a_login_holds_a_password),
+        cmocka_unit_test(pages_of_others_are_told_from_the_own),
+        cmocka_unit_test(hosts_of_a_loopback_server_are_known),
+        cmocka_unit_test(a_path_is_one_printable_line),
         cmocka_unit_test(origins_are_told_when_they_may_ask),
         cmocka_unit_test(a_prefix_of_a_proxy_is_taken_off),
         cmocka_unit_test(ids_of_clients_are_taken_when_they_are_harmless),

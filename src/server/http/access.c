@@ -1,15 +1,82 @@
-/* access.c - compares keys, origins and paths */
+/* access.c - compares keys, origins, hosts and paths */
 #include "server/http/access.h"
 
+#include <arpa/inet.h>
+#include <gnutls/gnutls.h>
 #include <string.h>
 #include <strings.h>
 
 #include "base/fail.h"
+#include "base/utf8.h"
+#include "server/http/route.h"
 
 const char *access_bearer(const char *authorization)
 {
     if (!authorization || strncasecmp(authorization, "Bearer ", 7) != 0) return NULL;
     return authorization + strspn(authorization + 7, " ") + 7;
+}
+
+bool access_password(char out[LOGIN_BYTES], const char *authorization)
+{
+    if (!authorization || strncasecmp(authorization, "Basic ", 6) != 0) return false;
+    const char *text = authorization + strspn(authorization + 6, " ") + 6;
+    const gnutls_datum_t encoded = {(unsigned char *)text, (unsigned)strlen(text)};
+    gnutls_datum_t login = {0};
+    if (encoded.size == 0 || gnutls_base64_decode2(&encoded, &login) < 0) return false;
+    const char *colon = memchr(login.data, ':', login.size);
+    size_t n = colon ? (size_t)((const char *)login.data + login.size - colon - 1) : 0;
+    bool ok = colon && n < LOGIN_BYTES;
+    if (ok) {
+        memcpy(out, colon + 1, n);
+        out[n] = '\0';
+    }
+    gnutls_free(login.data);
+    return ok;
+}
+
+bool access_is_own_page(const struct access_asker *a)
+{
+    if (a->fetch_site) {
+        return strcmp(a->fetch_site, "same-origin") == 0 || strcmp(a->fetch_site, "none") == 0;
+    }
+    if (!a->origin) return a->method == METHOD_GET;
+    const char *slashes = strstr(a->origin, "://");
+    return slashes && a->host && strcasecmp(slashes + 3, a->host) == 0;
+}
+
+/* The n bytes before the port, and without the brackets of an address. */
+static const char *name_of_host(const char *host, size_t *n)
+{
+    if (*host == '[') {
+        *n = strcspn(host + 1, "]");
+        return host + 1;
+    }
+    *n = strcspn(host, ":");
+    return host;
+}
+
+static bool is_name(const char *name, size_t n, const char *other)
+{
+    return other && strlen(other) == n && strncasecmp(name, other, n) == 0;
+}
+
+bool access_host_is_allowed(const struct server_options *o, bool on_loopback, const char *host)
+{
+    char address[INET6_ADDRSTRLEN];
+    unsigned char bytes[sizeof(struct in6_addr)];
+    size_t n;
+    if (!host || (!on_loopback && o->n_allowed_host == 0)) return true;
+    const char *name = name_of_host(host, &n);
+    if (is_name(name, n, "localhost") || is_name(name, n, o->host)) return true;
+    for (size_t i = 0; i < o->n_allowed_host; i++) {
+        if (strcmp(o->allowed_hosts[i], "*") == 0 || is_name(name, n, o->allowed_hosts[i])) {
+            return true;
+        }
+    }
+    if (n >= sizeof address) return false;
+    memcpy(address, name, n);
+    address[n] = '\0';
+    return inet_pton(*host == '[' ? AF_INET6 : AF_INET, address, bytes) == 1;
 }
 
 static bool has(const char *const *items, size_t n, const char *item)
@@ -43,6 +110,37 @@ const char *access_path(const struct server_options *o, const char *path)
     if (n == 0 || strncmp(path, o->root_path, n) != 0) return path;
     if (path[n] == '\0') return "/";
     return path[n] == '/' ? path + n : path;
+}
+
+/* Control characters of ASCII and Latin-1, ends of lines, marks of direction. */
+static bool is_printable(int32_t c)
+{
+    if (c < 0x20 || (c >= 0x7f && c < 0xa0)) return false;
+    if (c == 0x61c || c == 0x200e || c == 0x200f || c == 0x2028 || c == 0x2029) return false;
+    return !(c >= 0x202a && c <= 0x202e) && !(c >= 0x2066 && c <= 0x2069);
+}
+
+void access_copy_path(char *out, size_t bytes, const char *path)
+{
+    size_t n = strlen(path), to = 0;
+    if (n >= bytes) n = utf8_complete(path, bytes - 1);
+    bool is_text = utf8_valid(path, n);
+    for (size_t at = 0, len = 1; at < n; at += len) {
+        int32_t c = (unsigned char)path[at];
+        len = 1;
+        if (is_text) {
+            c = utf8_next(path + at, n - at, &len);
+        } else if (c >= 0x80) {
+            c = 0;
+        }
+        if (is_printable(c)) {
+            memcpy(out + to, path + at, len);
+            to += len;
+        } else {
+            out[to++] = '?';
+        }
+    }
+    out[to] = '\0';
 }
 
 void access_request_id(char out[REQUEST_ID_BYTES], const char *given)

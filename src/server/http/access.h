@@ -11,6 +11,34 @@
 /* access_bearer - the key in the value of an Authorization header; NULL: the value holds none */
 const char *access_bearer(const char *authorization);
 
+/* access_password - the password in the value of an Authorization header by name and password;
+ * false: the value (NULL: there is none) holds none, or one of more than LOGIN_BYTES - 1 bytes with
+ * its name */
+enum { LOGIN_BYTES = 512 };
+bool access_password(char out[LOGIN_BYTES], const char *authorization);
+
+/* Who asks, as browsers tell it; NULL: not told. */
+struct access_asker {
+    unsigned method;        /* METHOD_ bit */
+    const char *fetch_site; /* header Sec-Fetch-Site */
+    const char *origin;     /* header Origin */
+    const char *host;       /* that is asked */
+};
+
+/* access_is_own_page - does a page of this server ask, or nobody's page, rather than another's?
+ *
+ * Browsers that tell neither site nor origin do so where nothing can be changed, so GET counts. */
+bool access_is_own_page(const struct access_asker *a);
+
+/* access_host_is_allowed - may the server be asked by this name?
+ *
+ *   on_loopback  the port is reached from this machine alone
+ *   host  with or without a port; NULL: none is told
+ * A web page can have its own name lead to 127.0.0.1 and so ask what listens there as if that were
+ * its own server. It cannot choose the name: so on loopback, and wherever there is a list of names,
+ * only addresses, localhost, options.host and the list are taken. "*" in the list takes all. */
+bool access_host_is_allowed(const struct server_options *o, bool on_loopback, const char *host);
+
 /* access_origin - the value of Access-Control-Allow-Origin
  *
  *   origin  of the web page that asks; NULL: none asks, or it does not say
@@ -23,6 +51,11 @@ fathom_err access_list(struct buf *out, const char *const *items, size_t n, cons
 
 /* access_path - what follows --root-path, or the whole path when it does not begin so */
 const char *access_path(const struct server_options *o, const char *path);
+
+/* access_copy_path - a path as one printable line for logs and messages, cut to bytes - 1: '?'
+ * stands for control characters, for those that change lines or the direction of text, and, where
+ * a path is not UTF-8, for each byte beyond ASCII */
+void access_copy_path(char *out, size_t bytes, const char *path);
 
 enum { REQUEST_ID_BYTES = 129 };
 

@@ -1,8 +1,9 @@
 /* admin.c - the operator's socket: a table of actions, and the HTTP around it */
 #include "server/http/admin.h"
 
-#include <microhttpd.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fail.h"
@@ -10,21 +11,27 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "server/health.h"
+#include "server/http/access.h"
 #include "server/http/claim.h"
+#include "server/http/gate.h"
+#include "server/http/head.h"
 #include "server/http/listen.h"
+#include "server/http/loop.h"
 #include "server/http/routes.h"
 #include "server/http/state_text.h"
 #include "server/key_ring.h"
 #include "server/served.h"
 #include "server/state.h"
 
-enum { CONNECTIONS_MAX = 8, SILENCE_S = 30 };
+enum { CONNECTIONS_MAX = 8, SILENCE_MS = 30000, UNREAD_MAX = 64 << 20, BODY_MAX_BYTES = 1 << 20 };
 
 struct admin {
     const struct route_env *env;
     void (*stop)(void *arg);
     void *stop_arg;
-    struct MHD_Daemon *http;
+    struct gate *gate; /* NULL: none yet, as the loop */
+    struct loop *loop;
+    int fd;
 };
 
 /* What is asked, and the argument after '?': level for /log_level, NULL elsewhere. */
@@ -172,88 +179,138 @@ static fathom_err refuse(const char *method, const char *path, struct api_error 
 
 /* ---- HTTP ---------------------------------------------------------------------------------- */
 
-static enum MHD_Result reply(struct MHD_Connection *c, int status, struct buf *body)
+/* One request; its body is read and dropped. */
+struct errand {
+    struct admin *admin;
+    struct connection *connection;
+    const struct action *action; /* NULL: refused */
+    char level[48];
+    bool has_level;
+    size_t n_body;
+    struct api_error error;
+};
+
+static void *begin(void *arg, struct connection *c, const struct head *h,
+                   const struct head_fault *fault, bool *at_once)
 {
-    size_t n = body->len;
-    char *bytes = buf_steal(body);
-    struct MHD_Response *r = MHD_create_response_from_buffer_with_free_callback(n, bytes, mem_free);
-    if (!r) {
-        mem_free(bytes);
-        return MHD_NO;
+    struct errand *x = mem_calloc(1, sizeof *x);
+    char path[128];
+    (void)at_once;
+    if (!x) return NULL;
+    x->admin = arg;
+    x->connection = c;
+    if (!h) {
+        (void)api_error_set(&x->error, fault->status, "malformed_request", NULL, "%s", fault->text);
+        return x;
     }
-    enum MHD_Result result = MHD_queue_response(c, (unsigned)status, r);
-    MHD_destroy_response(r);
-    return result;
+    access_copy_path(path, sizeof path, h->path);
+    x->action = find_action(h->method, path);
+    x->has_level = head_query(h, "level", x->level, sizeof x->level);
+    if (!x->action) (void)refuse(h->method, path, &x->error);
+    return x;
 }
 
-/* A body is read and dropped; con_cls is the admin from the headers on, and its member `stop` when
- * the server is to stop. */
-static enum MHD_Result handle(void *arg, struct MHD_Connection *c, const char *url,
-                              const char *method, const char *version, const char *bytes,
-                              size_t *n_byte, void **con_cls)
+static bool take(void *arg, const char *bytes, size_t n)
 {
-    struct admin *a = arg;
-    struct buf body = {0};
-    struct api_error e = {0};
-    (void)version, (void)bytes;
-    if (!*con_cls || *n_byte) {
-        *con_cls = a;
-        *n_byte = 0;
-        return MHD_YES;
+    struct errand *x = arg;
+    (void)bytes;
+    x->n_body += n;
+    return x->n_body <= BODY_MAX_BYTES;
+}
+
+static void answer(void *arg, const char *fault)
+{
+    struct errand *x = arg;
+    struct buf fields = {0}, body = {0};
+    const char *level = x->has_level ? x->level : NULL;
+    fathom_err err = FATHOM_OK;
+    if (fault) (void)api_error_set(&x->error, 400, "malformed_request", NULL, "%s", fault);
+    if (!x->error.status && x->action->method == METHOD_POST) {
+        LOG_INFO("admin", "%s %s", x->action->path, level ? level : "");
     }
-    const char *level = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "level");
-    const struct action *action = find_action(method, url);
-    if (action && action->method == METHOD_POST)
-        LOG_INFO("admin", "%s %s", url, level ? level : "");
-    if (action && action->stops) *con_cls = &a->stop;
-    fathom_err err = action ? action->call(a->env, level, &body, &e) : refuse(method, url, &e);
-    if (err) {
+    if (!x->error.status) err = x->action->call(x->admin->env, level, &body, &x->error);
+    if (err) (void)api_error_from(&x->error, err, NULL, NULL);
+    if (x->error.status) {
+        x->action = NULL;
         buf_clear(&body);
-        (void)api_error_from(&e, err, NULL, NULL);
-        if (api_error_write(&body, &e) != FATHOM_OK) {
-            buf_free(&body);
-            return MHD_NO;
-        }
+        (void)api_error_write(&body, &x->error);
     }
-    return reply(c, err ? e.status : 200, &body);
+    if (buf_status(&body) == FATHOM_OK) {
+        connection_reply(x->connection, x->error.status ? x->error.status : 200, &fields, &body,
+                         false);
+    } else {
+        buf_free(&body);
+        connection_end(x->connection);
+    }
+}
+
+/* No answer is waited for, and none is a stream. */
+static void go_on(void *arg)
+{
+    (void)arg;
+}
+
+static ssize_t read_nothing(void *arg, char *bytes, size_t max)
+{
+    (void)arg, (void)bytes, (void)max;
+    return CONNECTION_STREAM_END;
 }
 
 /* The answer is out, or its client has gone. */
-static void completed(void *arg, struct MHD_Connection *c, void **con_cls,
-                      enum MHD_RequestTerminationCode how)
+static void end(void *arg)
 {
-    struct admin *a = arg;
-    (void)c, (void)how;
-    if (*con_cls == &a->stop) a->stop(a->stop_arg);
+    struct errand *x = arg;
+    if (x->action && x->action->stops) x->admin->stop(x->admin->stop_arg);
+    mem_free(x);
+}
+
+static const struct connection_ops ops = {.begin = begin,
+                                          .take = take,
+                                          .answer = answer,
+                                          .go_on = go_on,
+                                          .read = read_nothing,
+                                          .left = go_on,
+                                          .end = end};
+
+static fathom_err start(struct admin *a, fathom_diag *d)
+{
+    const struct gate_limits limits = {.max_connections = CONNECTIONS_MAX,
+                                       .head_timeout_ms = SILENCE_MS,
+                                       .idle_timeout_ms = SILENCE_MS,
+                                       .body_timeout_ms = SILENCE_MS,
+                                       .unread_timeout_ms = SILENCE_MS,
+                                       .max_unread_bytes = UNREAD_MAX};
+    TRY(listen_begin(a->fd, d));
+    TRY(gate_create(&a->gate, &limits));
+    const struct loop_setup setup = {
+        .name = "admin", .n_thread = 1, .listen_fd = a->fd, .gate = a->gate, .ops = &ops, .arg = a};
+    return loop_open(&a->loop, &setup, d);
 }
 
 fathom_err admin_open(struct admin **out, const struct route_env *env, struct server_claim *claim,
                       void (*stop)(void *arg), void *arg, fathom_diag *d)
 {
     *out = NULL;
-    TRY(listen_begin(claim->admin_fd, d));
     struct admin *a = mem_calloc(1, sizeof *a);
     if (!a) FAIL(d, FATHOM_ENOMEM, "out of memory for the server of --admin-socket");
     a->env = env;
     a->stop = stop;
     a->stop_arg = arg;
-    a->http = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, handle, a,
-                               MHD_OPTION_LISTEN_SOCKET, claim->admin_fd,
-                               MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX,
-                               MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SILENCE_S,
-                               MHD_OPTION_NOTIFY_COMPLETED, completed, a, MHD_OPTION_END);
-    if (!a->http) {
-        mem_free(a);
-        FAIL(d, FATHOM_EIO, "the server of --admin-socket cannot start");
+    a->fd = claim_take(&claim->admin_fd);
+    fathom_err err = start(a, d);
+    if (!err) {
+        *out = a;
+        return FATHOM_OK;
     }
-    (void)claim_take(&claim->admin_fd); /* the daemon closes it */
-    *out = a;
-    return FATHOM_OK;
+    admin_close(a);
+    FAIL(d, err, "the server of --admin-socket cannot start");
 }
 
 void admin_close(struct admin *a)
 {
     if (!a) return;
-    MHD_stop_daemon(a->http);
+    loop_close(a->loop);
+    gate_destroy(a->gate);
+    (void)close(a->fd);
     mem_free(a);
 }

@@ -1,15 +1,8 @@
-/* http.h - the port: listening, connections, request bodies, replies
+/* http.h - the port: its sockets, its certificates, its threads
  *
- * Only files of this folder know libmicrohttpd: http.c, tls.c and admin.c.
- *
- * One exchange is one request on a connection:
- *
- *   (headers) --> RECEIVING --body complete--> answered at once        (models, health, errors)
- *                                         \--> job, suspended --> answered   (chats, completions)
- *   answered --> MHD tells completion --> end_exchange: job_detach, log line, free
- *
- * The body is read to its end before a reply, so that the connection can be kept. A body that
- * announces too many bytes is refused unread.
+ * The folder from the ground up: head.h and chunk.h read requests, gate.h counts connections,
+ * connection.h turns bytes into requests and answers into bytes, loop.h has the threads,
+ * exchange.h says what a request means, and routes.h which there are.
  */
 #ifndef FATHOM_SERVER_HTTP_HTTP_H
 #define FATHOM_SERVER_HTTP_HTTP_H
@@ -22,23 +15,22 @@ struct server_claim;
 /* http_open - listen and start the HTTP threads
  *
  *   env    copied; its parts outlive http_close
- *   claim  its socket is taken over, its access log borrowed until http_close
- * Errors  EINVAL (certificate), EIO, ENOMEM; the socket then stays the claim's. */
+ *   claim  its socket is taken over, after an error too; its access log is borrowed
+ * Errors  EINVAL (certificate), EIO, ENOMEM. */
 fathom_err http_open(struct http **out, const struct route_env *env, struct server_claim *claim,
                      fathom_diag *d);
 
-/* http_set_certificates - connections from now on begin with these PEM texts, borrowed for the call
+/* http_set_certificates - connections from now on get these; those that are open keep theirs
  *
- *   ca_pem  NULL: no certificate is asked of clients
- * Errors  EINVAL, EUNSUPPORTED, ENOMEM: the old ones stay. */
-fathom_err http_set_certificates(struct http *h, const char *cert_pem, const char *key_pem,
-                                 const char *ca_pem, fathom_diag *d);
+ *   certificate, key  PEM texts, borrowed
+ *   client_ca  NULL: clients are asked for no certificate
+ * Errors  EINVAL: one is no PEM, the key belongs to another certificate, or the port is one without
+ *         TLS; ENOMEM. Then nothing has changed. */
+fathom_err http_set_certificates(struct http *h, const char *certificate, const char *key,
+                                 const char *client_ca, fathom_diag *d);
 
-/* http_close - close everything; accepts NULL
- *
- * Connections are taken until then: MHD_quiesce_daemon races with the threads of its own pool,
- * which ends the process.
- * Needs   no connection suspended, and none that could be. */
+/* http_close - close everything; accepts NULL. Connections are taken until then; what is on its way
+ * out gets a moment. */
 void http_close(struct http *h);
 
 #endif

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -127,4 +126,17 @@ fathom_err listen_begin(int fd, fathom_diag *d)
     if (listen(fd, SOMAXCONN) == 0) return FATHOM_OK;
     FAIL(d, FATHOM_EIO, "the port that was free at start cannot be listened on: %s",
          strerror(errno));
+}
+
+bool listen_is_on_loopback(int fd)
+{
+    struct sockaddr_storage at = {.ss_family = AF_UNSPEC};
+    socklen_t n = sizeof at;
+    if (getsockname(fd, (struct sockaddr *)&at, &n) != 0) return false;
+    if (at.ss_family == AF_INET) {
+        return ntohl(((struct sockaddr_in *)&at)->sin_addr.s_addr) >> 24 == 127;
+    }
+    const struct in6_addr *a = &((struct sockaddr_in6 *)&at)->sin6_addr;
+    if (at.ss_family != AF_INET6) return false;
+    return IN6_IS_ADDR_LOOPBACK(a) || (IN6_IS_ADDR_V4MAPPED(a) && a->s6_addr[12] == 127);
 }

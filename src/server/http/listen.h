@@ -8,6 +8,7 @@
 #ifndef FATHOM_SERVER_HTTP_LISTEN_H
 #define FATHOM_SERVER_HTTP_LISTEN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "fathom/err.h"
@@ -30,5 +31,8 @@ fathom_err listen_bind_unix(const char *path, int *fd, fathom_diag *d);
 /* listen_begin - take connections on a socket that is bound
  * Errors  EIO. */
 fathom_err listen_begin(int fd, fathom_diag *d);
+
+/* listen_is_on_loopback - the socket's address is one that only this machine reaches */
+bool listen_is_on_loopback(int fd);
 
 #endif

@@ -75,6 +75,8 @@ static fathom_err get_metrics(const struct route_env *env, const char *rest, str
                                       .n_job = jobs_count(env->jobs),
                                       .n_connection = gate_n(env->gate),
                                       .n_late = gate_n_late(env->gate),
+                                      .n_dropped = gate_n_dropped(env->gate),
+                                      .n_unread = gate_unread_bytes(env->gate),
                                       .start_s = s->created,
                                       .draining = atomic_load(&env->state->draining)};
     return metrics_write(body, env->jobs->metrics, &view);

@@ -1,19 +1,70 @@
-/* tls.h - certificates: checked before the server starts, and of clients */
+/* tls.h - certificates, and sessions over sockets that do not block
+ *
+ * A session keeps the certificates that it began with, so they can be replaced while others go on.
+ */
 #ifndef FATHOM_SERVER_HTTP_TLS_H
 #define FATHOM_SERVER_HTTP_TLS_H
+
+#include <stdbool.h>
+#include <sys/types.h>
 
 #include "fathom/err.h"
 #include "server/server_options.h"
 
-struct MHD_Connection;
+struct tls;         /* what new sessions begin with; any thread may use it */
+struct tls_session; /* one connection's; of one thread */
 
-/* tls_check - can the options' PEM texts be served? A certificate that has ended or soon will is
- * told in the log.
- * Errors  EINVAL: one is no PEM, the key belongs to another certificate; ENOMEM. */
+/* PEM texts, borrowed. */
+struct tls_texts {
+    const char *certificate;
+    const char *key;
+    const char *client_ca; /* NULL: no client is asked for a certificate */
+};
+
+/* tls_check - can the options' PEM texts, ciphers and version be served? A certificate that has
+ * ended or soon will is told in the log.
+ * Errors  EINVAL: one is no PEM, the key belongs to another certificate, there are no such ciphers;
+ *         ENOMEM. */
 fathom_err tls_check(const struct server_options *o, fathom_diag *d);
 
-/* tls_client_is_known - may this connection ask? Always, unless client certificates are asked for.
- * Cost  a verification, some 0.1 ms. */
-bool tls_client_is_known(const struct server_options *o, struct MHD_Connection *c);
+/* tls_create - NULL in *out when the options have no certificate; tls_destroy accepts NULL
+ *
+ *   o  borrowed for this call
+ * Needs   all sessions closed, for tls_destroy.
+ * Errors  those of tls_check. */
+fathom_err tls_create(struct tls **out, const struct server_options *o, fathom_diag *d);
+void tls_destroy(struct tls *t);
+
+/* tls_replace - sessions from now on begin with these; on an error nothing has changed
+ * Errors  those of tls_check. */
+fathom_err tls_replace(struct tls *t, const struct tls_texts *texts, fathom_diag *d);
+
+/* tls_open - a session on a socket, which it does not own; tls_close accepts NULL
+ * Errors  ENOMEM. */
+fathom_err tls_open(struct tls *t, int fd, struct tls_session **out);
+void tls_close(struct tls_session *s);
+
+enum { TLS_READ = -1, TLS_WRITE = -2, TLS_BROKEN = -3 };
+
+/* tls_shake_hands - go on with the handshake
+ * Returns 0: done; TLS_READ or TLS_WRITE: again when the socket can be read or written; TLS_BROKEN.
+ * Cost    a signature, some 1 ms, in one of its calls. */
+int tls_shake_hands(struct tls_session *s);
+
+/* tls_receive - Returns bytes; 0: the peer has ended; TLS_READ, TLS_BROKEN
+ * tls_has_more - bytes have come that the socket does not show any more */
+ssize_t tls_receive(struct tls_session *s, void *bytes, size_t n);
+bool tls_has_more(const struct tls_session *s);
+
+/* tls_send - Returns bytes taken; TLS_WRITE: none, again with the same bytes when the socket can be
+ * written, wherever in memory they are by then; TLS_BROKEN */
+ssize_t tls_send(struct tls_session *s, const void *bytes, size_t n);
+
+/* tls_end - tell the peer that no more is sent; not waited for */
+void tls_end(struct tls_session *s);
+
+/* tls_client_is_known - may this client ask? Always, unless client certificates are asked for.
+ * Needs   hands shaken. */
+bool tls_client_is_known(const struct tls_session *s);
 
 #endif

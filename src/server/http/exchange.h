@@ -1,0 +1,28 @@
+/* exchange.h - what a request on a connection means
+ *
+ * One exchange is one request and its answer:
+ *
+ *   (head) --> RECEIVING --body complete--> answered at once  (models, health, errors)
+ *                                      \--> job --> answered  (chats, completions)
+ *   answered, or the connection is gone --> job_detach, log line, free
+ *
+ * The body is read to its end before a reply, so that the connection can be kept. A body that
+ * announces too many bytes, or waits to be asked for and is not wanted, is refused unread.
+ */
+#ifndef FATHOM_SERVER_HTTP_EXCHANGE_H
+#define FATHOM_SERVER_HTTP_EXCHANGE_H
+
+#include "server/http/connection.h"
+#include "server/http/route.h"
+
+/* What all exchanges of a port share; fixed. */
+struct exchange_env {
+    struct route_env routes;
+    bool on_loopback;              /* the port is reached from this machine alone */
+    struct access_log *access_log; /* NULL: none */
+};
+
+/* exchange_ops - for connections whose arg is a struct exchange_env */
+extern const struct connection_ops exchange_ops;
+
+#endif

@@ -1,0 +1,230 @@
+/* loop.c - accepting and waiting
+ *
+ * A thread listens until there is no place or no file for a connection; then it pauses, and the
+ * system's own queue holds who comes. */
+#define _GNU_SOURCE /* accept4 */
+#include "server/http/loop.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "server/http/gate.h"
+
+enum {
+    EVENTS = 256,
+    ACCEPT_AT_ONCE = 16, /* so that those who are there get their turn */
+    TICK_MS = 250,
+    PAUSE_MS = 20,
+    SHUT_MS = 1000, /* for connections to end, at the end */
+    TELL_US = 60000000,
+};
+
+struct lane {
+    struct loop *loop;
+    struct connections connections;
+    pthread_t thread;
+    bool started;
+    bool listens;
+};
+
+struct loop {
+    struct loop_setup setup;
+    struct lane *lanes; /* [setup.n_thread] */
+    atomic_bool ending;
+    uint64_t swept_us;            /* of the first lane's thread */
+    atomic_uint_fast64_t told_us; /* when the log was told of a lack of files; 0: never */
+};
+
+/* ---- accepting ----------------------------------------------------------------------------- */
+
+static void listen_again(struct lane *lane)
+{
+    struct epoll_event e = {.events = EPOLLIN | EPOLLEXCLUSIVE, .data.ptr = lane};
+    if (lane->listens) return;
+    lane->listens =
+        epoll_ctl(lane->connections.epoll_fd, EPOLL_CTL_ADD, lane->loop->setup.listen_fd, &e) == 0;
+}
+
+static void pause_listening(struct lane *lane)
+{
+    if (!lane->listens) return;
+    (void)epoll_ctl(lane->connections.epoll_fd, EPOLL_CTL_DEL, lane->loop->setup.listen_fd, NULL);
+    lane->listens = false;
+}
+
+/* The client's address; "" for a socket file. */
+static void name_remote(char out[REMOTE_BYTES], const struct sockaddr_storage *a)
+{
+    const void *bytes = a->ss_family == AF_INET
+                            ? (const void *)&((const struct sockaddr_in *)a)->sin_addr
+                            : (const void *)&((const struct sockaddr_in6 *)a)->sin6_addr;
+    out[0] = '\0';
+    if (a->ss_family != AF_INET && a->ss_family != AF_INET6) return;
+    (void)inet_ntop(a->ss_family, bytes, out, REMOTE_BYTES);
+}
+
+/* No file can be opened: one of the slowest connections gives its own. */
+static void make_room(struct loop *l, int error)
+{
+    uint64_t now_us = clock_now_us(), told_us = atomic_load(&l->told_us);
+    bool dropped = gate_drop_slowest(l->setup.gate, now_us);
+    if (told_us && now_us - told_us < TELL_US) return;
+    if (!atomic_compare_exchange_strong(&l->told_us, &told_us, now_us)) return;
+    LOG_WARN("server", "a connection cannot be taken: %s; %s", strerror(error),
+             dropped ? "the slowest is closed for it" : "all are busy, it waits");
+}
+
+/* Returns whether there may be more to accept. */
+static bool accept_one(struct lane *lane)
+{
+    struct loop *l = lane->loop;
+    struct sockaddr_storage from = {.ss_family = AF_UNSPEC};
+    socklen_t n = sizeof from;
+    char remote[REMOTE_BYTES];
+    int one = 1;
+    if (gate_is_full(l->setup.gate)) {
+        pause_listening(lane);
+        return false;
+    }
+    int fd =
+        accept4(l->setup.listen_fd, (struct sockaddr *)&from, &n, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) {
+        if (errno == EINTR || errno == ECONNABORTED) return true;
+        if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
+        make_room(l, errno);
+        pause_listening(lane);
+        return false;
+    }
+    name_remote(remote, &from);
+    if (remote[0]) (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    fathom_err err = connection_open(&lane->connections, fd, remote);
+    if (err) LOG_DEBUG("server", "a connection is not taken: %s", fathom_err_text(err));
+    return true;
+}
+
+static void accept_some(struct lane *lane)
+{
+    for (int i = 0; i < ACCEPT_AT_ONCE && accept_one(lane); i++) {
+    }
+}
+
+/* ---- a thread ------------------------------------------------------------------------------ */
+
+static void sweep(struct lane *lane)
+{
+    struct loop *l = lane->loop;
+    uint64_t now_us = clock_now_us();
+    if (lane != &l->lanes[0] || now_us - l->swept_us < (uint64_t)TICK_MS * 1000) return;
+    l->swept_us = now_us;
+    (void)gate_sweep(l->setup.gate, now_us);
+}
+
+static void *lane_main(void *arg)
+{
+    struct lane *lane = arg;
+    struct loop *l = lane->loop;
+    struct epoll_event events[EVENTS];
+    os_name_thread(l->setup.name);
+    listen_again(lane);
+    while (!atomic_load(&l->ending)) {
+        bool was_listening = lane->listens, comes = false;
+        int n = epoll_wait(lane->connections.epoll_fd, events, EVENTS,
+                           was_listening ? TICK_MS : PAUSE_MS);
+        for (int i = 0; i < n; i++) {
+            void *who = events[i].data.ptr;
+            if (who == lane) {
+                comes = true;
+            } else if (who != &lane->connections) {
+                connection_take_event(who, events[i].events);
+            }
+        }
+        connections_take_mail(&lane->connections);
+        if (comes) accept_some(lane);
+        if (!was_listening) listen_again(lane);
+        sweep(lane);
+    }
+    return NULL;
+}
+
+/* ---- begin and end ------------------------------------------------------------------------- */
+
+static fathom_err start_lane(struct loop *l, struct lane *lane, fathom_diag *d)
+{
+    struct connections *all = &lane->connections;
+    struct epoll_event e = {.events = EPOLLIN, .data.ptr = all};
+    lane->loop = l;
+    all->ops = l->setup.ops;
+    all->arg = l->setup.arg;
+    all->gate = l->setup.gate;
+    all->tls = l->setup.tls;
+    TRY(connections_init(all));
+    all->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    all->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (all->epoll_fd < 0 || all->wake_fd < 0 ||
+        epoll_ctl(all->epoll_fd, EPOLL_CTL_ADD, all->wake_fd, &e) != 0) {
+        FAIL(d, FATHOM_EIO, "no handle to wait for connections with: %s", strerror(errno));
+    }
+    lane->started = pthread_create(&lane->thread, NULL, lane_main, lane) == 0;
+    if (!lane->started) FAIL(d, FATHOM_EIO, "an HTTP thread cannot be started");
+    return FATHOM_OK;
+}
+
+fathom_err loop_open(struct loop **out, const struct loop_setup *setup, fathom_diag *d)
+{
+    fathom_err err = FATHOM_ENOMEM;
+    struct loop *l = mem_calloc(1, sizeof *l);
+    *out = NULL;
+    if (!l) return err;
+    l->setup = *setup;
+    l->setup.n_thread = 0; /* lanes that have been begun */
+    l->lanes = mem_calloc(setup->n_thread, sizeof *l->lanes);
+    if (l->lanes) err = FATHOM_OK;
+    while (!err && l->setup.n_thread < setup->n_thread) {
+        struct lane *lane = &l->lanes[l->setup.n_thread++];
+        lane->connections.epoll_fd = lane->connections.wake_fd = -1;
+        err = start_lane(l, lane, d);
+    }
+    if (err) {
+        loop_close(l);
+        return err;
+    }
+    *out = l;
+    return FATHOM_OK;
+}
+
+static void end_lane(struct lane *lane)
+{
+    struct connections *all = &lane->connections;
+    uint64_t one = 1;
+    if (lane->started) {
+        if (write(all->wake_fd, &one, sizeof one) != sizeof one) LOG_DEBUG("server", "no wake");
+        (void)pthread_join(lane->thread, NULL);
+    }
+    connections_free(all);
+    if (all->epoll_fd >= 0) (void)close(all->epoll_fd);
+    if (all->wake_fd >= 0) (void)close(all->wake_fd);
+}
+
+void loop_close(struct loop *l)
+{
+    if (!l) return;
+    if (l->setup.n_thread) gate_shut(l->setup.gate);
+    for (int i = 0; i < SHUT_MS && gate_n(l->setup.gate) > 0; i++) clock_sleep_us(1000);
+    atomic_store(&l->ending, true);
+    for (uint32_t i = 0; i < l->setup.n_thread; i++) end_lane(&l->lanes[i]);
+    mem_free(l->lanes);
+    mem_free(l);
+}

@@ -1,0 +1,33 @@
+/* loop.h - threads that take connections from a listening socket and serve them
+ *
+ * Each thread has an epoll of its own for the connections that it has taken. The first one sweeps
+ * the gate every 250 ms.
+ */
+#ifndef FATHOM_SERVER_HTTP_LOOP_H
+#define FATHOM_SERVER_HTTP_LOOP_H
+
+#include "fathom/err.h"
+#include "server/http/connection.h"
+
+struct loop;
+
+struct loop_setup {
+    const char *name; /* of the threads; at most 15 characters */
+    uint32_t n_thread;
+    int listen_fd; /* borrowed, does not block */
+    struct gate *gate;
+    struct tls *tls; /* NULL: none */
+    const struct connection_ops *ops;
+    void *arg;
+};
+
+/* loop_open - start the threads; what the setup points to outlives them
+ * Errors  EIO: no handle or no thread; ENOMEM. */
+fathom_err loop_open(struct loop **out, const struct loop_setup *setup, fathom_diag *d);
+
+/* loop_close - connections end, with a moment for what is on its way out, and the threads; accepts
+ * NULL
+ * Needs   nobody else who could wake a connection once its exchange has ended. */
+void loop_close(struct loop *l);
+
+#endif
