@@ -14,7 +14,7 @@ struct server_claim;
 
 /* admin_open - listen on the claim's socket, on a thread of its own
  *
- *   claim  its socket is taken over
+ *   claim  its socket is taken over, after an error too
  *   stop   is called with arg when the server is to stop
  * Errors  EIO: the thread cannot be started; ENOMEM. */
 fathom_err admin_open(struct admin **out, const struct route_env *env, struct server_claim *claim,

@@ -46,6 +46,7 @@ static fathom_err start(struct http *h, fathom_diag *d)
     TRY(tls_create(&h->tls, h->o, d));
     h->exchanges.on_loopback = listen_is_on_loopback(h->listen_fd);
     raise_file_limit(h);
+    TRY(listen_begin(h->listen_fd, d));
     const struct loop_setup setup = {.name = "http",
                                      .n_thread = h->o->n_http_thread,
                                      .listen_fd = h->listen_fd,

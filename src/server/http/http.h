@@ -15,7 +15,7 @@ struct server_claim;
 /* http_open - listen and start the HTTP threads
  *
  *   env    copied; its parts outlive http_close
- *   claim  its socket is taken over, its access log borrowed until http_close
+ *   claim  its socket is taken over, after an error too; its access log is borrowed
  * Errors  EINVAL (certificate), EIO, ENOMEM. */
 fathom_err http_open(struct http **out, const struct route_env *env, struct server_claim *claim,
                      fathom_diag *d);
