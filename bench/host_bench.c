@@ -149,7 +149,7 @@ static enum stage stage_of(const char *tid)
     if (f) (void)fclose(f);
     if (strncmp(name, "engine", 6) == 0) return STAGE_ENGINE;
     if (strncmp(name, "poll", 4) == 0) return STAGE_POLL;
-    return strcmp(name, "http") == 0 ? STAGE_HTTP : STAGE_OTHER;
+    return strncmp(name, "http", 4) == 0 ? STAGE_HTTP : STAGE_OTHER;
 }
 
 static double clock_us(clockid_t clock)

@@ -10,6 +10,7 @@ A prompt says what its request does (tests/support/fake_engine.h): [[step_ms=20;
 import concurrent.futures
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -160,6 +161,22 @@ class Lifecycle(unittest.TestCase):
         first.close()
         server.process.kill()
         server.end()
+
+    def test_without_files_the_slowest_connections_go(self):
+        server = Scripted()
+        room = server.n_descriptor() + 20
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (room, room))
+        idle = [socket.create_connection((server.host, server.port)) for _ in range(60)]
+        for _ in range(5):
+            self.assertEqual(server.get("/health")[0], 200)
+            self.assertEqual(server.ask("say=x")[0], 200)
+        self.assertLessEqual(server.n_descriptor(), room)
+        for connection in idle:
+            connection.close()
+        server.process.terminate()
+        status, errors = server.end()
+        self.assertEqual(status, 0)
+        self.assertEqual(errors.count("a connection cannot be taken: Too many open files"), 1)
 
 
 if __name__ == "__main__":

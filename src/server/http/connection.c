@@ -663,11 +663,6 @@ const char *connection_remote(const struct connection *c)
     return c->remote;
 }
 
-int connection_fd(const struct connection *c)
-{
-    return c->fd;
-}
-
 bool connection_is_over_limit(const struct connection *c)
 {
     return gate_is_over_limit(c->pass);

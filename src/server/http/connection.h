@@ -126,7 +126,6 @@ void connection_wake(struct connection *c);
 void connection_shut(struct connection *c);
 
 const char *connection_remote(const struct connection *c); /* "": none */
-int connection_fd(const struct connection *c);
 bool connection_is_over_limit(const struct connection *c);
 bool connection_client_is_known(const struct connection *c); /* tls_client_is_known */
 

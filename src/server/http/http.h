@@ -29,8 +29,7 @@ fathom_err http_open(struct http **out, const struct route_env *env, struct serv
 fathom_err http_set_certificates(struct http *h, const char *certificate, const char *key,
                                  const char *client_ca, fathom_diag *d);
 
-/* http_close - close everything; accepts NULL. Connections are taken until then; what is on its way
- * out gets a moment. */
+/* http_close - close everything; accepts NULL. Connections are taken until then. */
 void http_close(struct http *h);
 
 #endif

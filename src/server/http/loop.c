@@ -32,7 +32,7 @@ enum {
     TELL_US = 60000000,
 };
 
-struct lane {
+struct loop_thread {
     struct loop *loop;
     struct connections connections;
     pthread_t thread;
@@ -42,27 +42,27 @@ struct lane {
 
 struct loop {
     struct loop_setup setup;
-    struct lane *lanes; /* [setup.n_thread] */
+    struct loop_thread *threads; /* [setup.n_thread] */
     atomic_bool ending;
-    uint64_t swept_us;            /* of the first lane's thread */
+    uint64_t swept_us;            /* of the first thread */
     atomic_uint_fast64_t told_us; /* when the log was told of a lack of files; 0: never */
 };
 
 /* ---- accepting ----------------------------------------------------------------------------- */
 
-static void listen_again(struct lane *lane)
+static void listen_again(struct loop_thread *self)
 {
-    struct epoll_event e = {.events = EPOLLIN | EPOLLEXCLUSIVE, .data.ptr = lane};
-    if (lane->listens) return;
-    lane->listens =
-        epoll_ctl(lane->connections.epoll_fd, EPOLL_CTL_ADD, lane->loop->setup.listen_fd, &e) == 0;
+    struct epoll_event e = {.events = EPOLLIN | EPOLLEXCLUSIVE, .data.ptr = self};
+    if (self->listens) return;
+    self->listens =
+        epoll_ctl(self->connections.epoll_fd, EPOLL_CTL_ADD, self->loop->setup.listen_fd, &e) == 0;
 }
 
-static void pause_listening(struct lane *lane)
+static void pause_listening(struct loop_thread *self)
 {
-    if (!lane->listens) return;
-    (void)epoll_ctl(lane->connections.epoll_fd, EPOLL_CTL_DEL, lane->loop->setup.listen_fd, NULL);
-    lane->listens = false;
+    if (!self->listens) return;
+    (void)epoll_ctl(self->connections.epoll_fd, EPOLL_CTL_DEL, self->loop->setup.listen_fd, NULL);
+    self->listens = false;
 }
 
 /* The client's address; "" for a socket file. */
@@ -88,15 +88,15 @@ static void make_room(struct loop *l, int error)
 }
 
 /* Returns whether there may be more to accept. */
-static bool accept_one(struct lane *lane)
+static bool accept_one(struct loop_thread *self)
 {
-    struct loop *l = lane->loop;
+    struct loop *l = self->loop;
     struct sockaddr_storage from = {.ss_family = AF_UNSPEC};
     socklen_t n = sizeof from;
     char remote[REMOTE_BYTES];
     int one = 1;
     if (gate_is_full(l->setup.gate)) {
-        pause_listening(lane);
+        pause_listening(self);
         return false;
     }
     int fd =
@@ -105,67 +105,67 @@ static bool accept_one(struct lane *lane)
         if (errno == EINTR || errno == ECONNABORTED) return true;
         if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
         make_room(l, errno);
-        pause_listening(lane);
+        pause_listening(self);
         return false;
     }
     name_remote(remote, &from);
     if (remote[0]) (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    fathom_err err = connection_open(&lane->connections, fd, remote);
+    fathom_err err = connection_open(&self->connections, fd, remote);
     if (err) LOG_DEBUG("server", "a connection is not taken: %s", fathom_err_text(err));
     return true;
 }
 
-static void accept_some(struct lane *lane)
+static void accept_some(struct loop_thread *self)
 {
-    for (int i = 0; i < ACCEPT_AT_ONCE && accept_one(lane); i++) {
+    for (int i = 0; i < ACCEPT_AT_ONCE && accept_one(self); i++) {
     }
 }
 
 /* ---- a thread ------------------------------------------------------------------------------ */
 
-static void sweep(struct lane *lane)
+static void sweep(struct loop_thread *self)
 {
-    struct loop *l = lane->loop;
+    struct loop *l = self->loop;
     uint64_t now_us = clock_now_us();
-    if (lane != &l->lanes[0] || now_us - l->swept_us < (uint64_t)TICK_MS * 1000) return;
+    if (self != &l->threads[0] || now_us - l->swept_us < (uint64_t)TICK_MS * 1000) return;
     l->swept_us = now_us;
     (void)gate_sweep(l->setup.gate, now_us);
 }
 
-static void *lane_main(void *arg)
+static void *thread_main(void *arg)
 {
-    struct lane *lane = arg;
-    struct loop *l = lane->loop;
+    struct loop_thread *self = arg;
+    struct loop *l = self->loop;
     struct epoll_event events[EVENTS];
     os_name_thread(l->setup.name);
-    listen_again(lane);
+    listen_again(self);
     while (!atomic_load(&l->ending)) {
-        bool was_listening = lane->listens, comes = false;
-        int n = epoll_wait(lane->connections.epoll_fd, events, EVENTS,
+        bool was_listening = self->listens, comes = false;
+        int n = epoll_wait(self->connections.epoll_fd, events, EVENTS,
                            was_listening ? TICK_MS : PAUSE_MS);
         for (int i = 0; i < n; i++) {
             void *who = events[i].data.ptr;
-            if (who == lane) {
+            if (who == self) {
                 comes = true;
-            } else if (who != &lane->connections) {
+            } else if (who != &self->connections) {
                 connection_take_event(who, events[i].events);
             }
         }
-        connections_take_mail(&lane->connections);
-        if (comes) accept_some(lane);
-        if (!was_listening) listen_again(lane);
-        sweep(lane);
+        connections_take_mail(&self->connections);
+        if (comes) accept_some(self);
+        if (!was_listening) listen_again(self);
+        sweep(self);
     }
     return NULL;
 }
 
 /* ---- begin and end ------------------------------------------------------------------------- */
 
-static fathom_err start_lane(struct loop *l, struct lane *lane, fathom_diag *d)
+static fathom_err start_thread(struct loop *l, struct loop_thread *self, fathom_diag *d)
 {
-    struct connections *all = &lane->connections;
+    struct connections *all = &self->connections;
     struct epoll_event e = {.events = EPOLLIN, .data.ptr = all};
-    lane->loop = l;
+    self->loop = l;
     all->ops = l->setup.ops;
     all->arg = l->setup.arg;
     all->gate = l->setup.gate;
@@ -177,8 +177,8 @@ static fathom_err start_lane(struct loop *l, struct lane *lane, fathom_diag *d)
         epoll_ctl(all->epoll_fd, EPOLL_CTL_ADD, all->wake_fd, &e) != 0) {
         FAIL(d, FATHOM_EIO, "no handle to wait for connections with: %s", strerror(errno));
     }
-    lane->started = pthread_create(&lane->thread, NULL, lane_main, lane) == 0;
-    if (!lane->started) FAIL(d, FATHOM_EIO, "an HTTP thread cannot be started");
+    self->started = pthread_create(&self->thread, NULL, thread_main, self) == 0;
+    if (!self->started) FAIL(d, FATHOM_EIO, "an HTTP thread cannot be started");
     return FATHOM_OK;
 }
 
@@ -189,13 +189,13 @@ fathom_err loop_open(struct loop **out, const struct loop_setup *setup, fathom_d
     *out = NULL;
     if (!l) return err;
     l->setup = *setup;
-    l->setup.n_thread = 0; /* lanes that have been begun */
-    l->lanes = mem_calloc(setup->n_thread, sizeof *l->lanes);
-    if (l->lanes) err = FATHOM_OK;
+    l->setup.n_thread = 0; /* threads that have been begun */
+    l->threads = mem_calloc(setup->n_thread, sizeof *l->threads);
+    if (l->threads) err = FATHOM_OK;
     while (!err && l->setup.n_thread < setup->n_thread) {
-        struct lane *lane = &l->lanes[l->setup.n_thread++];
-        lane->connections.epoll_fd = lane->connections.wake_fd = -1;
-        err = start_lane(l, lane, d);
+        struct loop_thread *self = &l->threads[l->setup.n_thread++];
+        self->connections.epoll_fd = self->connections.wake_fd = -1;
+        err = start_thread(l, self, d);
     }
     if (err) {
         loop_close(l);
@@ -205,13 +205,13 @@ fathom_err loop_open(struct loop **out, const struct loop_setup *setup, fathom_d
     return FATHOM_OK;
 }
 
-static void end_lane(struct lane *lane)
+static void end_thread(struct loop_thread *self)
 {
-    struct connections *all = &lane->connections;
+    struct connections *all = &self->connections;
     uint64_t one = 1;
-    if (lane->started) {
+    if (self->started) {
         if (write(all->wake_fd, &one, sizeof one) != sizeof one) LOG_DEBUG("server", "no wake");
-        (void)pthread_join(lane->thread, NULL);
+        (void)pthread_join(self->thread, NULL);
     }
     connections_free(all);
     if (all->epoll_fd >= 0) (void)close(all->epoll_fd);
@@ -224,7 +224,7 @@ void loop_close(struct loop *l)
     if (l->setup.n_thread) gate_shut(l->setup.gate);
     for (int i = 0; i < SHUT_MS && gate_n(l->setup.gate) > 0; i++) clock_sleep_us(1000);
     atomic_store(&l->ending, true);
-    for (uint32_t i = 0; i < l->setup.n_thread; i++) end_lane(&l->lanes[i]);
-    mem_free(l->lanes);
+    for (uint32_t i = 0; i < l->setup.n_thread; i++) end_thread(&l->threads[i]);
+    mem_free(l->threads);
     mem_free(l);
 }

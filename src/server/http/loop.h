@@ -25,8 +25,8 @@ struct loop_setup {
  * Errors  EIO: no handle or no thread; ENOMEM. */
 fathom_err loop_open(struct loop **out, const struct loop_setup *setup, fathom_diag *d);
 
-/* loop_close - connections end, with a moment for what is on its way out, and the threads; accepts
- * NULL
+/* loop_close - ends all connections, and the threads; accepts NULL. What the system has taken of an
+ * answer is still sent.
  * Needs   nobody else who could wake a connection once its exchange has ended. */
 void loop_close(struct loop *l);
 
