@@ -42,7 +42,6 @@ static void raise_file_limit(struct http *h)
 
 static fathom_err start(struct http *h, fathom_diag *d)
 {
-    TRY(listen_begin(h->listen_fd, d));
     TRY(tls_create(&h->tls, h->o, d));
     h->exchanges.on_loopback = listen_is_on_loopback(h->listen_fd);
     raise_file_limit(h);
