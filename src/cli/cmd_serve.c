@@ -248,6 +248,8 @@ enum { INSIST_MS = 1500 }; /* from the second signal to the end, whatever runs *
 struct serving {
     struct server *server;
     const struct settings *settings;
+    fathom_engine *engine;
+    unsigned n_end; /* signals to end, so far */
 };
 
 /* Reads the files anew. What cannot be read stays as it was. */
@@ -279,7 +281,7 @@ static void reload(struct server *server, const struct settings *s)
 
 static void take_signal(void *arg, int number)
 {
-    const struct serving *w = arg;
+    struct serving *w = arg;
     if (number == SIGHUP) {
         reload(w->server, w->settings);
     } else if (number == SIGUSR1) {
@@ -291,6 +293,7 @@ static void take_signal(void *arg, int number)
         fprintf(stderr,
                 "fathom: stopping; running requests may finish, a second signal ends them\n");
         server_stop(w->server);
+        if (++w->n_end > 1) fathom_hurry(w->engine);
     }
 }
 
@@ -300,7 +303,7 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     struct signal_taker signals;
     struct text_model text = {0};
     struct serve_setup setup = {0};
-    struct serving serving = {NULL, v->settings};
+    struct serving serving = {.settings = v->settings};
     struct server_claim *claim = NULL;
     struct server *server = NULL;
     fathom_engine *engine = NULL;
@@ -323,6 +326,7 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     print_engine(fathom_get_info(engine), &setup.options);
     TRY_GOTO(server_create(&server, &setup.options, engine, text.tokenizer, &text.style, d), done);
     serving.server = server;
+    serving.engine = engine;
     signal_taker_insist(&signals, INSIST_MS);
     signal_taker_note(&signals, "the server");
     signal_taker_listen(&signals, take_signal, &serving);

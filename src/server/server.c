@@ -139,7 +139,7 @@ static fathom_err make_parts(struct server *s, fathom_diag *d)
                                                   .wake = wake_job};
     const struct workers_config workers = {.n_thread = o->n_worker,
                                            .max = o->max_preparing,
-                                           .n_tenant = o->n_api_key,
+                                           .n_tenant = key_ring_n_tenant(s->served.keys),
                                            .task = job_prepare,
                                            .done = job_release};
     const struct response_limits kept = {.max = o->max_stored_responses,
@@ -302,6 +302,7 @@ void server_reload(struct server *s, const struct server_reload *r)
     if (r->keys) {
         fathom_err err = key_ring_replace(s->served.keys, r->keys, &d[0]);
         note_reload(&done, err, &d[0], "the list of API keys");
+        workers_set_tenants(s->jobs.workers, key_ring_n_tenant(s->served.keys));
     }
     if (r->tls_certificate) {
         fathom_err err =

@@ -255,6 +255,13 @@ fathom_err workers_push(struct workers *w, struct job *job, uint32_t tenant)
     return err;
 }
 
+void workers_set_tenants(struct workers *w, size_t n)
+{
+    (void)pthread_mutex_lock(&w->lock);
+    w->config.n_tenant = n;
+    (void)pthread_mutex_unlock(&w->lock);
+}
+
 void workers_resume(struct workers *w, struct job *job)
 {
     size_t i = 0;

@@ -53,6 +53,9 @@ void workers_destroy(struct workers *w); /* stops first; accepts NULL */
  *         when the threads have been stopped. */
 fathom_err workers_push(struct workers *w, struct job *job, uint32_t tenant);
 
+/* workers_set_tenants - there are n from now on: config.n_tenant */
+void workers_set_tenants(struct workers *w, size_t n);
+
 /* workers_resume - a job that waits goes on; its task may not have returned WORK_TO_WAIT yet */
 void workers_resume(struct workers *w, struct job *job);
 

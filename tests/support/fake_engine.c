@@ -372,6 +372,11 @@ fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag
     return FATHOM_OK;
 }
 
+void fathom_hurry(fathom_engine *e)
+{
+    (void)e; /* it keeps no pages */
+}
+
 void fathom_close(fathom_engine *e)
 {
     if (!e) return;
