@@ -88,6 +88,10 @@ static inline uint32_t state_next(const struct grammar *g, const struct state *s
  * left, a call without alternative is entered */
 void work_settle(struct work *w, struct thread t);
 
+/* work_call - open a call from a thread at *frame, which becomes the one inside; false when it
+ * could not come to an end in time */
+bool work_call(struct work *w, const struct call_edge *c, uint32_t *frame);
+
 /* work_next - the symbols that a level may go on with */
 void work_next(const struct work *w, uint32_t i, struct symbol_set *out);
 

@@ -274,6 +274,34 @@ static void add_outside_text(struct work *w, struct thread t, uint32_t *words)
     (void)atomic_compare_exchange_strong(cache, &known, verdict);
 }
 
+/* ---- before a string -------------------------------------------------------------------- */
+
+static bool is_text_rule(const struct grammar *g, uint32_t rule)
+{
+    return g->states[g->rules[rule].start].flags & STATE_TEXT;
+}
+
+/* Before the inside of one of several strings, which only their lengths tell apart: each of them
+ * has its tables. False: there are other ways too. */
+static bool add_strings(struct work *w, struct thread t, uint32_t *words)
+{
+    const struct grammar *g = w->g;
+    const struct state *s = &g->states[t.state];
+    const uint32_t n_frame = w->n_frame;
+    if (s->n_edge || s->n_mark || s->n_call == 0 || (s->flags & STATE_ACCEPT)) return false;
+    for (uint32_t i = 0; i < s->n_call; i++) {
+        if (!is_text_rule(g, g->calls[s->call + i].rule)) return false;
+    }
+    for (uint32_t i = 0; i < s->n_call; i++) {
+        const struct call_edge *c = &g->calls[s->call + i];
+        struct thread inside = {g->rules[c->rule].start, 0, t.frame};
+        w->n_frame = w->step_frame = n_frame;
+        if (!work_call(w, c, &inside.frame)) continue;
+        if (!add_in_text(w, inside, words)) add_outside_text(w, inside, words);
+    }
+    return true;
+}
+
 /* ---- the mask --------------------------------------------------------------------------- */
 
 static void add_markers(struct work *w, struct thread t, uint32_t *words)
@@ -296,7 +324,7 @@ void mask_add_thread(struct work *w, struct thread t, uint32_t *words)
         w->n_frame = n_frame;
     }
     bool text = w->g->states[t.state].flags & STATE_TEXT;
-    if (!text || !add_in_text(w, t, words)) {
+    if (!add_strings(w, t, words) && (!text || !add_in_text(w, t, words))) {
         w->n_frame = n_frame;
         add_outside_text(w, t, words);
     }

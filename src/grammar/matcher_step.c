@@ -35,9 +35,9 @@ static bool same_stack(const struct work *w, uint32_t a, uint32_t b)
     return true;
 }
 
-/* Opens a call from a thread at *frame; false when it could not come to an end in time. A caller
- * that ends with the call is left at once, so that repetition by recursion needs no stack. */
-static bool open_call(struct work *w, const struct call_edge *c, uint32_t *frame)
+/* A caller that ends with the call is left at once, so that repetition by recursion needs no stack.
+ */
+bool work_call(struct work *w, const struct call_edge *c, uint32_t *frame)
 {
     const struct grammar *g = w->g;
     const struct state *to = &g->states[c->to];
@@ -66,7 +66,7 @@ static void add_thread(struct work *w, uint32_t begin, struct thread t)
             t = (struct thread){w->frames[t.frame].to, 0, w->frames[t.frame].parent};
         } else if (s->flags & STATE_ENTRY) {
             const struct call_edge *c = &g->calls[s->call];
-            if (!open_call(w, c, &t.frame)) return;
+            if (!work_call(w, c, &t.frame)) return;
             t.state = g->rules[c->rule].start;
             t.n_char = 0;
         } else {
@@ -120,7 +120,7 @@ static void step_thread(struct work *w, uint32_t begin, struct thread t, uint32_
             const struct call_edge *c = &g->calls[s->call + i];
             uint32_t frame = t.frame;
             if (!symbol_set_has(&g->rules[c->rule].first, symbol)) continue;
-            if (!open_call(w, c, &frame)) continue;
+            if (!work_call(w, c, &frame)) continue;
             step_thread(w, begin, (struct thread){g->rules[c->rule].start, 0, frame}, symbol);
         }
         if (!(s->flags & STATE_ACCEPT) || t.frame < FRAME_FIRST) return;

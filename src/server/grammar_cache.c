@@ -216,17 +216,26 @@ static struct grammar_wait *let_go(struct entry *e, struct grammar_wait *own)
     return waiters;
 }
 
-static fathom_err run_compiler(struct grammar_cache *c, struct entry *e,
+/* Without the lock: of the entry nothing is touched but its flag. */
+static fathom_err run_compiler(struct grammar_cache *c, const atomic_bool *stop,
                                const struct answer_grammar *answer,
-                               const struct grammar_options *options)
+                               const struct grammar_options *options, struct grammar **out,
+                               fathom_diag *d)
 {
     uint64_t start_us = clock_now_us();
-    fathom_err err =
-        answer_grammar_compile(&e->grammar, c->vocab, answer, options, &e->stop, &e->diag);
+    fathom_err err = answer_grammar_compile(out, c->vocab, answer, options, stop, d);
     if (c->config.compile_us) {
         histogram_observe(c->config.compile_us, clock_now_us() - start_us);
     }
     return err;
+}
+
+static void wake_all(struct grammar_cache *c, struct grammar_wait *waiters)
+{
+    for (struct grammar_wait *w = waiters, *next; w; w = next) {
+        next = w->next_waiter; /* once woken it may be gone */
+        c->config.wake(w->arg);
+    }
 }
 
 /* Fills a COMPILING entry, or removes it; gives up the lock meanwhile. */
@@ -235,35 +244,34 @@ static fathom_err compile(struct grammar_cache *c, struct entry *e,
                           const struct grammar_options *options, struct grammar_wait *own,
                           struct grammar **out, fathom_diag *d)
 {
+    struct grammar *g = NULL;
+    fathom_diag why;
+    diag_clear(&why);
     c->stats.n_miss++;
-    fathom_err err = c->stopped ? FATHOM_ECANCEL : make_vocab(c, &e->diag);
+    fathom_err err = c->stopped ? FATHOM_ECANCEL : make_vocab(c, &why);
     if (!err) {
         (void)pthread_mutex_unlock(&c->lock);
-        err = run_compiler(c, e, answer, options);
+        err = run_compiler(c, &e->stop, answer, options, &g, &why);
         (void)pthread_mutex_lock(&c->lock);
     }
     struct grammar_wait *waiters = let_go(e, own);
     bool remembered = err != FATHOM_ENOMEM && err != FATHOM_ECANCEL;
     if (err == FATHOM_ECANCEL && e->late) {
-        err = diag_fail(&e->diag, FATHOM_EBUSY,
+        err = diag_fail(&why, FATHOM_EBUSY,
                         "the grammar could not be compiled in %d s: the machine is too busy",
                         LIMIT_GRAMMAR_COMPILE_MS / 1000);
     }
+    e->grammar = g;
     e->err = err;
+    e->diag = why;
     e->state = err ? ENTRY_FAILED : ENTRY_READY;
-    if (err) {
-        if (remembered) c->stats.n_failed++;
-        (void)diag_fail(d, err, "%s", e->diag.text);
-    } else {
-        *out = grammar_retain(e->grammar);
-    }
+    if (!err) *out = grammar_retain(g);
+    if (err) (void)diag_fail(d, err, "%s", why.text);
+    if (err && remembered) c->stats.n_failed++;
     if (!remembered) remove_entry(c, e);
     evict(c);
     (void)pthread_mutex_unlock(&c->lock);
-    for (struct grammar_wait *w = waiters, *next; w; w = next) {
-        next = w->next_waiter; /* once woken it may be gone */
-        c->config.wake(w->arg);
-    }
+    wake_all(c, waiters);
     (void)pthread_mutex_lock(&c->lock);
     return err;
 }
