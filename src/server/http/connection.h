@@ -21,8 +21,8 @@
  *
  * Requests that come before the answer to the one ahead wait, at most a block of them here and the
  * rest in the socket; a connection that sends many at once takes turns with the others. A peer that
- * ends its side within a head or a body has left, and so has one that does while its exchange waits,
- * which connection_ops.left is told.
+ * ends its side within a head or a body has left, and so has one that does while its exchange
+ * waits, which connection_ops.left is told.
  */
 #ifndef FATHOM_SERVER_HTTP_CONNECTION_H
 #define FATHOM_SERVER_HTTP_CONNECTION_H
