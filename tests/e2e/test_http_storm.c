@@ -37,7 +37,7 @@ enum {
 
 #define STATUS "HTTP/1.1 "
 
-static uint64_t n_wanted = 12000;
+static uint64_t n_wanted = 60000;
 static uint64_t seed = 1;
 
 /* One storm, shared by its clients. */

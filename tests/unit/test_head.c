@@ -111,6 +111,7 @@ static void a_head_names_its_host_once(void **state)
     REFUSED("GET / HTTP/1.1\r\n\r\n", 400, "there is no Host");
     REFUSED("GET http://x/ HTTP/1.1\r\n\r\n", 400, "there is no Host");
     REFUSED(GET "Host: x\r\n\r\n", 400, "more than one Host");
+    REFUSED(GET "Authorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n", 400, "one Authoriz");
     REFUSED("GET / HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n", 400, "more than one Host");
     static const char *const wrong[] = {
         "",       "a b",     "a/b", "a@b", "x:80:80",  "x:8a", "x:65536000", "[::1", "[]",

@@ -24,7 +24,11 @@
 #include "server/http/head.h"
 #include "server/http/tls.h"
 
-enum { SMALL_BODY_BYTES = 16384, CHUNK_HEAD_BYTES = 16 };
+enum {
+    SMALL_BODY_BYTES = 16384,
+    CHUNK_HEAD_BYTES = 16,
+    TURN_REQUESTS = 16, /* that came together are answered before others have their turn */
+};
 
 struct connection {
     struct connections *all;
@@ -45,6 +49,7 @@ struct connection {
 
     struct buf in;
     size_t scanned; /* of the head that is read */
+    bool has_rest;  /* HEAD: there are requests in `in`, whose turn comes with the mail */
 
     void *x;
     bool is_whole; /* the request has been read to its end */
@@ -69,6 +74,7 @@ static void connection_check(const struct connection *c)
     ASSERT(c->state == OVER || has_exchange == (c->x != NULL));
     ASSERT(c->state == ANSWER || c->state == OVER || (c->out.len == 0 && c->body.len == 0));
     ASSERT(c->state == ANSWER || c->state == OVER || !c->blocked);
+    ASSERT(c->state == HEAD || c->state == OVER || !c->has_rest);
     ASSERT(c->in.len <= LIMIT_HTTP_HEAD_BYTES + CONNECTION_BLOCK_BYTES);
     ASSERT(c->n_out_sent <= c->out.len && c->n_body_sent <= c->body.len);
 }
@@ -77,6 +83,12 @@ static void connection_check(const struct connection *c)
 static bool is_taking(const struct connection *c)
 {
     return c->state == HEAD || c->state == BODY;
+}
+
+/* More bytes are wanted. */
+static bool is_reading(const struct connection *c)
+{
+    return is_taking(c) && !c->has_rest;
 }
 
 static void move(struct connection *c, enum gate_phase phase)
@@ -390,11 +402,18 @@ static size_t take_body(struct connection *c, const char *bytes, size_t n)
     return used;
 }
 
-/* Takes requests from the bytes, up to one that waits; returns how many were taken. */
+/* Takes requests from the bytes, up to one that waits, or to the end of its turn; returns how many
+ * bytes were taken. */
 static size_t take_bytes(struct connection *c, char *bytes, size_t n)
 {
     size_t at = 0;
+    int n_request = 0;
     while (at < n && is_taking(c)) {
+        if (c->state == HEAD && n_request++ == TURN_REQUESTS) {
+            c->has_rest = true;
+            connection_wake(c);
+            break;
+        }
         size_t used =
             c->state == HEAD ? take_head(c, bytes + at, n - at) : take_body(c, bytes + at, n - at);
         if (used == 0) break;
@@ -406,6 +425,7 @@ static size_t take_bytes(struct connection *c, char *bytes, size_t n)
 /* Goes on with what came behind a request. */
 static void take_rest(struct connection *c)
 {
+    c->has_rest = false;
     if (is_taking(c) && c->in.len > c->scanned) {
         buf_consume(&c->in, take_bytes(c, c->in.data, c->in.len));
     }
@@ -448,15 +468,14 @@ static void read_some(struct connection *c)
         } else if (c->state != CLOSING) {
             take_block(c, c->all->block, (size_t)n);
         }
-    } while (c->tls && c->state != OVER && (is_taking(c) || c->state == CLOSING) &&
-             tls_has_more(c->tls));
+    } while (c->tls && (is_reading(c) || c->state == CLOSING) && tls_has_more(c->tls));
 }
 
 /* After an answer: requests behind it, here or decrypted in the session. */
 static void go_on_reading(struct connection *c)
 {
     take_rest(c);
-    if (is_taking(c) && c->tls && tls_has_more(c->tls)) read_some(c);
+    if (is_reading(c) && c->tls && tls_has_more(c->tls)) read_some(c);
 }
 
 static void shake_hands(struct connection *c)
@@ -496,7 +515,8 @@ static void unlink_and_free(struct connection *c)
 static uint32_t events_of(const struct connection *c)
 {
     if (c->state == HANDSHAKE) return c->wants_write ? EPOLLOUT : EPOLLIN;
-    if (is_taking(c) || c->state == CLOSING) return EPOLLIN;
+    if (is_reading(c) || c->state == CLOSING) return EPOLLIN;
+    if (is_taking(c)) return 0;
     return (c->peer_left ? 0u : EPOLLRDHUP) | (c->blocked ? EPOLLOUT : 0u);
 }
 
@@ -517,12 +537,12 @@ void connection_take_event(struct connection *c, uint32_t events)
 {
     if (c->state == HANDSHAKE) {
         shake_hands(c);
-    } else if (is_taking(c) || c->state == CLOSING) {
+    } else if (is_reading(c) || c->state == CLOSING) {
         read_some(c);
     } else if (events & (EPOLLERR | EPOLLHUP)) {
         connection_end(c);
     } else {
-        if ((events & EPOLLRDHUP) && !c->peer_left) {
+        if ((events & EPOLLRDHUP) && !c->peer_left && c->x) {
             c->peer_left = true;
             c->all->ops->left(c->x);
         }
@@ -552,6 +572,7 @@ void connection_wake(struct connection *c)
         c->next_mail = NULL;
         *(all->last_mail ? &all->last_mail->next_mail : &all->mail) = c;
         all->last_mail = c;
+        all->n_mail++;
     }
     (void)pthread_mutex_unlock(&all->mail_lock);
     if (!is_first) return;
@@ -571,6 +592,7 @@ static struct connection *next_mail(struct connections *all)
         if (c) {
             all->mail = c->next_mail;
             if (!all->mail) all->last_mail = NULL;
+            all->n_mail--;
             c->in_mail = false;
         }
         is_freed = c && c->is_freed;
@@ -580,17 +602,26 @@ static struct connection *next_mail(struct connections *all)
     return c;
 }
 
+static size_t count_mail(struct connections *all)
+{
+    (void)pthread_mutex_lock(&all->mail_lock);
+    size_t n = all->n_mail;
+    (void)pthread_mutex_unlock(&all->mail_lock);
+    return n;
+}
+
+/* What comes meanwhile has its turn after a look at the sockets. */
 void connections_take_mail(struct connections *all)
 {
-    enum { AT_ONCE = 4096 }; /* the rest after a look at the sockets */
     uint64_t count;
     ssize_t n = read(all->wake_fd, &count, sizeof count);
     ASSERT(n == sizeof count || errno == EAGAIN);
-    for (int i = 0; i < AT_ONCE; i++) {
+    for (size_t left = count_mail(all); left > 0; left--) {
         struct connection *c = next_mail(all);
         if (!c) return;
         take_wake(c);
     }
+    if (count_mail(all) == 0) return;
     count = 1;
     n = write(all->wake_fd, &count, sizeof count);
     ASSERT(n == sizeof count || errno == EAGAIN);

@@ -20,8 +20,9 @@
  * means is its exchange's, by the calls of connection_ops.
  *
  * Requests that come before the answer to the one ahead wait, at most a block of them here and the
- * rest in the socket. A peer that ends its side within a head or a body has left, and so has one
- * that does while its exchange waits, which connection_ops.left is told.
+ * rest in the socket; a connection that sends many at once takes turns with the others. A peer that
+ * ends its side within a head or a body has left, and so has one that does while its exchange
+ * waits, which connection_ops.left is told.
  */
 #ifndef FATHOM_SERVER_HTTP_CONNECTION_H
 #define FATHOM_SERVER_HTTP_CONNECTION_H
@@ -84,7 +85,8 @@ struct connections {
     int64_t date_s;
 
     pthread_mutex_t mail_lock;
-    struct connection *mail, *last_mail; /* that have been woken; under mail_lock */
+    struct connection *mail, *last_mail; /* that have been woken; under mail_lock, as n_mail */
+    size_t n_mail;
 };
 
 /* connections_init - none yet; epoll_fd and wake_fd are borrowed, as are ops, arg, gate and tls,

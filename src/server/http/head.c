@@ -214,10 +214,11 @@ static bool read_request_line(struct head *h, char *line, struct head_fault *fau
 
 /* ---- fields -------------------------------------------------------------------------------- */
 
-/* What a head says of its body and its connection, and how often. */
+/* What a head says of its body, its connection and who sends it, and how often. */
 struct framing {
     unsigned n_host;
     unsigned n_length;
+    unsigned n_login;
     unsigned n_chunked;
     bool has_coding; /* Transfer-Encoding is there */
     bool has_other;  /* it has a coding that is not known */
@@ -267,7 +268,7 @@ static bool read_length(struct head *h, const char *value, struct head_fault *fa
     return true;
 }
 
-/* Fields that say where the request ends. */
+/* Fields that say where the request ends, and what it may come from. */
 static bool read_framing(struct head *h, struct framing *f, const char *name, char *value,
                          struct head_fault *fault)
 {
@@ -275,6 +276,8 @@ static bool read_framing(struct head *h, struct framing *f, const char *name, ch
         f->n_host++;
         f->host = value;
         if (!is_host(value)) return refuse(fault, 400, "Host is no name or address");
+    } else if (strcasecmp(name, "Authorization") == 0) {
+        f->n_login++;
     } else if (strcasecmp(name, "Content-Length") == 0) {
         f->n_length++;
         return read_length(h, value, fault);
@@ -316,6 +319,7 @@ static bool check_framing(struct head *h, const struct framing *f, struct head_f
     if (f->n_host > 1) return refuse(fault, 400, "there is more than one Host");
     if (f->n_host == 0 && !h->is_1_0) return refuse(fault, 400, "there is no Host");
     if (!h->host) h->host = f->host;
+    if (f->n_login > 1) return refuse(fault, 400, "there is more than one Authorization");
     if (f->n_length > 1) return refuse(fault, 400, "there is more than one Content-Length");
     if (f->has_coding && f->n_length) {
         return refuse(fault, 400, "there are both Content-Length and Transfer-Encoding");
