@@ -4,7 +4,7 @@
  *
  * check  every case against a plain f32 product of the same codes: relative L2 error at most 1e-3;
  *        rows and columns that are not the product's keep their poison; the same bits on repeat, on
- *        fewer multiprocessors, beside fewer rows, and
+ *        fewer multiprocessors, beside fewer rows, with inputs in the order of the list, and
  *        from product_few with tiles of 8 to 64 rows, all at once or one item after the other; a
  *        product's bits are the sum of its K parts'
  * time   few rows: a recorded row of 20 launches over rotating weights, against the bytes at
@@ -111,7 +111,7 @@ static bool check(const char *name, struct problem *p)
     struct tally sum = read_tally(t);
     const double rel = sum.norm > 0.0 ? sqrt(sum.error / sum.norm) : 0.0;
     a.out = again;
-    unsigned long long changed[5] = {};
+    unsigned long long changed[6] = {};
     const struct sm90_limits *const devices[2] = {&limits, &small};
     for (int i = 0; i < 2; i++) {
         poison(again, n);
@@ -124,15 +124,22 @@ static bool check(const char *name, struct problem *p)
         CUDA(product_fp8_sm90(a, ceil_div(a.n_token, PRODUCT_LARGE_TILE), limits, NULL));
         changed[2] = differing(got, again, (size_t)a.n_token * a.out_stride, t);
     }
+    if (a.tasks) {
+        struct product_args in_list = listed(p, p->n_listed);
+        in_list.out = again;
+        poison(again, n);
+        CUDA(product_fp8_sm90(in_list, p->n_tile, limits, NULL));
+        changed[5] = differing(got, again, n, t);
+    }
     changed[3] = differing_few(p, got, again, 0, false, t);
     changed[4] =
         differing_few(p, got, again, 2, false, t) + differing_few(p, got, again, 2, true, t);
     bool ok = rel <= REL_L2_MAX && sum.n + sum.missing > 0 && !sum.missing && !sum.stray;
     for (unsigned long long count : changed) ok = ok && !count;
     printf("%s %-28s rel-L2 %.2e of %llu, missing %llu, stray %llu, bits changed: repeat %llu, 7 "
-           "SMs %llu, fewer rows %llu, few %llu, few in turn %llu\n",
+           "SMs %llu, fewer rows %llu, few %llu, few in turn %llu, listed %llu\n",
            ok ? "PASS" : "FAIL", name, rel, sum.n, sum.missing, sum.stray, changed[0], changed[1],
-           changed[2], changed[3], changed[4]);
+           changed[2], changed[3], changed[4], changed[5]);
     CUDA(cudaFree(t));
     release(p);
     return ok;
@@ -297,10 +304,11 @@ static void measure(const char *name, const struct problem *p, enum form form, u
 
 static int time_plain(bool large)
 {
-    static const uint32_t shapes[][2] = {{7168, 2048}, {2240, 7168}, {11264, 1536}};
+    static const uint32_t shapes[][2] = {{7168, 2048},  {2240, 7168},  {11264, 1536},
+                                         {32768, 1536}, {7168, 16384}, {36864, 7168}};
     static const uint32_t sizes[] = {4096, 2048, 1024, 512, 256, 128};
     enum { COPIES = 4 };
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < (large ? 3u : 6u); i++) {
         const uint32_t n = shapes[i][0], k = shapes[i][1];
         struct problem p = make_problem(sizes[0], n, k, COPIES, sizes[0], 0);
         p.a.out = (float *)own(&p, device_bytes((size_t)sizes[0] * n * 4));
@@ -344,21 +352,30 @@ static int *draw_experts(int n_token, uint64_t state)
 
 static const uint32_t expert_shapes[2][3] = {{512, 7168, SLOTS}, {7168, 256, 1}};
 
+/* A rank's experts, and a GPU's that has them whole; gathered rows, and rows in the list's order */
 static int time_mapped(bool large)
 {
-    enum { TOKENS = 4096, ROWS = TOKENS * SLOTS };
-    int *of = draw_experts(TOKENS, 1);
-    for (size_t i = 0; i < 2; i++) {
-        const uint32_t n = expert_shapes[i][0], k = expert_shapes[i][1];
-        const uint32_t divisor = expert_shapes[i][2];
-        struct problem p = mapped_problem(ROWS, n, k, divisor, EXPERTS, of, 0);
-        p.a.out = (float *)own(&p, device_bytes((size_t)ROWS * n * 4));
-        const double n_byte = (double)n * k * EXPERTS + (double)ROWS / divisor * k + 4.0 * ROWS * n;
-        measure(large ? "large mapped" : "sm90 mapped", &p, large ? FORM_LARGE : FORM_SM90, 1, ROWS,
-                n_byte);
+    static const uint32_t whole_shapes[2][3] = {{4096, 7168, SLOTS}, {7168, 2048, 1}};
+    static const int sizes[] = {1984, 4096, 8192};
+    for (size_t i = 0; i < 12; i++) {
+        const uint32_t *s = i % 4 < 2 ? expert_shapes[i % 2] : whole_shapes[i % 2];
+        const int n_token = sizes[i / 4];
+        const uint32_t n = s[0], k = s[1], divisor = s[2], n_row = (uint32_t)n_token * SLOTS;
+        if (large && (i % 4 >= 2 || n_token != 4096)) continue;
+        int *of = draw_experts(n_token, 1);
+        struct problem p = mapped_problem(n_row, n, k, divisor, EXPERTS, of, 0);
+        p.a.out = (float *)own(&p, device_bytes((size_t)n_row * n * 4));
+        const double n_byte =
+            (double)n * k * EXPERTS + (double)n_row / divisor * k + 4.0 * n_row * n;
+        measure(large ? "large mapped" : "sm90 gathered", &p, large ? FORM_LARGE : FORM_SM90, 1,
+                n_row, n_byte);
+        if (!large) {
+            p.a = listed(&p, n_row);
+            measure("sm90 listed", &p, FORM_SM90, 1, n_row, n_byte);
+        }
         release(&p);
+        free(of);
     }
-    free(of);
     return 0;
 }
 

@@ -202,6 +202,7 @@ struct problem {
     uint32_t n_out_row;   /* rows of out, guard rows included */
     const int *expert_of; /* of a row; NULL: not mapped */
     uint32_t n_expert;
+    uint32_t n_listed; /* rows of all tasks */
     void *owned[OWNED_MAX];
     uint32_t n_owned;
 };
@@ -273,8 +274,37 @@ static void map_rows(struct problem *p, uint32_t tile)
     p->a.rows = (int32_t *)own(p, device_copy(rows, n_row * sizeof *rows));
     p->a.n_task = (int32_t *)own(p, device_copy(&n_task, sizeof n_task));
     p->n_tile = max_task;
+    p->n_listed = (uint32_t)n_listed;
     free(rows);
     free(tasks);
+}
+
+__global__ void list_kernel(const int32_t *rows, uint32_t in_divisor, const uint8_t *q,
+                            const float *scale, uint32_t k, uint8_t *to, float *to_scale)
+{
+    const uint32_t n_k_line = k / K_LINE, row = (uint32_t)rows[blockIdx.x] / in_divisor;
+    for (uint32_t i = threadIdx.x; i < k; i += blockDim.x) {
+        to[(size_t)blockIdx.x * k + i] = q[(size_t)row * k + i];
+    }
+    for (uint32_t i = threadIdx.x; i < n_k_line; i += blockDim.x) {
+        to_scale[(size_t)blockIdx.x * n_k_line + i] = scale[(size_t)row * n_k_line + i];
+    }
+}
+
+/* The same product with its inputs in the order of the list, of which p has `n_row` entries. */
+static struct product_args listed(struct problem *p, uint32_t n_row)
+{
+    struct product_args a = p->a;
+    const uint32_t n_k_line = a.k / K_LINE;
+    uint8_t *q = (uint8_t *)own(p, device_bytes((size_t)n_row * a.k));
+    float *scale = (float *)own(p, device_bytes((size_t)n_row * n_k_line * sizeof *scale));
+    list_kernel<<<n_row, 256>>>(a.rows, a.in_divisor, a.q, a.q_scale, a.k, q, scale);
+    CUDA(cudaGetLastError());
+    a.q = q;
+    a.q_scale = scale;
+    a.n_token = n_row;
+    a.in_listed = true;
+    return a;
 }
 
 /* Rows 0 .. n_row - 1 belong to expert_of[row], or to none if it is negative. */

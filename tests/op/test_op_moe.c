@@ -137,12 +137,24 @@ static void test_long_sums(void **state)
     check_config(&c, DTYPE_F8_E4M3, 17);
 }
 
+/* Every token takes every expert: so many rows an expert that a device may bring them in order. */
+static void test_every_expert(void **state)
+{
+    (void)state;
+    struct backend_config c;
+    gen_config(&c, ACT_FP8, KV_TYPE_BF16, false);
+    c.n_expert = c.n_expert_used = 4;
+    c.n_group = c.topk_group = 1;
+    check_config(&c, DTYPE_F8_E4M3, N);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_type),
         cmocka_unit_test(test_without_shared),
         cmocka_unit_test(test_long_sums),
+        cmocka_unit_test(test_every_expert),
     };
     return OP_MAIN(argc, argv, tests);
 }

@@ -102,7 +102,29 @@ uint32_t map_rows(problem &p, uint32_t tile)
     return (uint32_t)p.tasks.size();
 }
 
-enum kernel { FEW, MANY };
+enum kernel { FEW, MANY, MANY_LISTED };
+
+/* Inputs in the order of the list, and where they are. */
+struct listed {
+    std::vector<uint8_t> q;
+    std::vector<float> scale;
+};
+
+void list_inputs(const problem &p, product_args &a, listed &to)
+{
+    const uint32_t n_k_line = a.k / K_LINE;
+    a.n_token = (uint32_t)p.rows.size();
+    uint8_t *q = aligned(to.q, (size_t)a.n_token * a.k);
+    for (uint32_t i = 0; i < a.n_token; i++) {
+        const size_t row = (uint32_t)p.rows[i] / a.in_divisor;
+        memcpy(q + (size_t)i * a.k, a.q + row * a.k, a.k);
+        to.scale.insert(to.scale.end(), a.q_scale + row * n_k_line,
+                        a.q_scale + (row + 1) * n_k_line);
+    }
+    a.q = q;
+    a.q_scale = to.scale.data();
+    a.in_listed = true;
+}
 
 /* Runs one kernel on fresh outputs; tile: rows of a task, or that the kernel takes at once. */
 std::vector<float> run(kernel which, problem &p, bool mapped, uint32_t tile, uint32_t n_row,
@@ -118,11 +140,13 @@ std::vector<float> run(kernel which, problem &p, bool mapped, uint32_t tile, uin
     a.tasks = p.a.tasks;
     a.n_task = p.a.n_task;
     a.rows = p.a.rows;
+    listed in_list;
+    if (which == MANY_LISTED) list_inputs(p, a, in_list);
     cudaStream_t stream;
     assert_int_equal(cudaSetDevice(0), cudaSuccess);
     assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-    cudaError_t e = which == MANY ? product_fp8_sm90(a, n_tile, limits, stream)
-                                  : product_few(a, tile, n_tile, limits, stream);
+    cudaError_t e = which == FEW ? product_few(a, tile, n_tile, limits, stream)
+                                 : product_fp8_sm90(a, n_tile, limits, stream);
     assert_int_equal(e, cudaSuccess);
     assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
     assert_int_equal(cudaStreamDestroy(stream), cudaSuccess);
@@ -163,16 +187,22 @@ void check(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, bool map
 {
     problem p;
     make(p, n_row, n, k, in_divisor, mapped);
-    sm90_limits roomy = {}, split = {}, tight = {};
+    sm90_limits roomy = {}, split = {}, tight = {}, tight_many = {};
     assert_int_equal(product_few_init(&roomy), cudaSuccess);
     assert_int_equal(product_fp8_sm90_init(), cudaSuccess);
     roomy.n_sm = N_SM;
+    tight_many.n_sm = 1; /* one block walks over all tiles */
     for (auto &row : tight.few) {
         for (uint32_t &count : row) count = 2; /* and n_sm is 0: blocks walk over all tiles */
     }
     split = tight; /* the blocks of a cluster share the K of a tile */
     const std::vector<float> want = run(MANY, p, mapped, PRODUCT_LARGE_TILE, n_row, roomy);
     check_sums(p, mapped, want);
+    if (mapped) {
+        for (const sm90_limits &limits : {roomy, tight_many}) {
+            assert_true(run(MANY_LISTED, p, mapped, PRODUCT_LARGE_TILE, n_row, limits) == want);
+        }
+    }
     for (uint32_t tile : {8u, 16u, 32u, 64u}) {
         split.n_sm = (n_row / tile + EXPERTS) * ceil_div(n, 64) / 2 + 1;
         for (const sm90_limits &limits : {roomy, split, tight}) {
@@ -204,6 +234,7 @@ void test_mapped(void **)
     check(40, 144, 2 * 128, 1, true);
     check(61, 80, 6 * 128, 4, true);
     check(37, 64, 24 * 128, 9, true);
+    check(300, 144, 128, 2, true); /* tasks of 75 rows: both warpgroups have some */
 }
 
 } // namespace

@@ -162,8 +162,8 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
     a.in_divisor = rows.in_divisor;
     a.in_listed = rows.in_listed;
     a.out_listed = rows.out_listed;
-    ASSERT(!rows.in_listed || (c->map.tile == PRODUCT_LARGE_TILE && fits_sm90(c, a)));
-    ASSERT(!rows.out_listed || rows.in_listed);
+    ASSERT((!rows.in_listed && !rows.out_listed) ||
+           (c->map.tile == PRODUCT_LARGE_TILE && fits_sm90(c, a)));
     a.w_stride = w->data_stride;
     a.w_scale_step = w->scale_stride;
     if (c->map.n_token == 1 && c->map.w->moe.stacked_shared) { /* a row a task */

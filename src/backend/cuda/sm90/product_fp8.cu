@@ -1,16 +1,16 @@
 /* product_fp8.cu - FP8 matrix product for many rows on sm_90a
  *
- * One resident block a multiprocessor walks over tiles of 128 rows x 128 outputs. Warpgroup 0 fills
- * a ring of stages, one stage a K line of 128: the tile of inputs and the tile of weights. Warpgroups
- * 1 and 2 own 64 rows each: four products of K = 32 sum one K line in the tensor cores, which keep
- * few bits, then the sum times both scales is added in f32 to the part of K, and parts to the total,
- * in ascending order. Scales are loaded by the lanes that multiply with them, four K lines at a time
- * and four ahead. A warpgroup's way from one K line to the next is what bounds the kernel, so
- * whatever can wait (a part's sum, a finished tile's way to memory) is done while products are under
- * way, the next tile's included.
+ * One resident block a multiprocessor walks over tiles of 128 rows x 128 outputs. Warpgroup 0
+ * fills a ring of stages, one stage a K line of 128: the tile of inputs and the tile of weights.
+ * Warpgroups 1 and 2 own 64 rows each: four products of K = 32 sum one K line in the tensor cores,
+ * which keep few bits, then the sum times both scales is added in f32 to the part of K, and parts
+ * to the total, in ascending order. Scales are loaded by the lanes that multiply with them, four K
+ * lines at a time and four ahead. A warpgroup's way from one K line to the next is what bounds the
+ * kernel, so whatever can wait (a part's sum, a finished tile's way to memory) is done while
+ * products are under way, those of the next tile included.
  *
- * Plain products copy both tiles by tensor maps, and so do mapped ones whose rows lie in the order of
- * the list. Others gather their rows by 16-byte copies and take weights alone by tensor map.
+ * Plain products copy both tiles by tensor maps, and so do mapped ones whose rows lie in the order
+ * of the list. Others gather their rows by 16-byte copies and take weights alone by tensor map.
  *
  * A stage goes round:
  *
