@@ -114,6 +114,17 @@ void mem_return_large(void)
     (void)mallopt(M_TRIM_THRESHOLD, 4 << 20);
 }
 
+/* The count stays when the pages have gone: a freed block keeps its addresses. */
+void mem_give_back(size_t least, size_t *was)
+{
+    size_t n_free = mallinfo2().fordblks;
+    if (n_free >= least && n_free != *was) {
+        (void)malloc_trim(0);
+        n_free = mallinfo2().fordblks;
+    }
+    *was = n_free;
+}
+
 char *mem_strndup(const char *s, size_t n)
 {
     char *copy = mem_alloc(n + 1);

@@ -55,6 +55,13 @@ char *mem_strndup(const char *s, size_t n);
  * freed, however many have come and gone; the heap keeps up to 4 MiB for each thread */
 void mem_return_large(void);
 
+/* mem_give_back - give the pages of freed blocks back to the system, where they are many
+ *
+ *   least  bytes of freed blocks from which on it is worth it
+ *   was    0 at first, then what the last call left: what did not change since is not tried again
+ * Cost    some ms for a heap of many thousand freed blocks, for which other threads may wait. */
+void mem_give_back(size_t least, size_t *was);
+
 /* mem_fail_after - let n allocations of this thread succeed and fail the next; -1: never.
  * mem_fail_hit tells whether one has been failed since. */
 void mem_fail_after(long n);

@@ -56,6 +56,8 @@ struct server {
     struct http *http;   /* NULL: not open */
     struct admin *admin; /* NULL: none */
     pthread_t poll_thread;
+    uint64_t trim_us; /* when the heap was last looked at; of the poll thread, as heap_free */
+    size_t heap_free;
     bool poll_started;
     int stop_fd;             /* eventfd that server_run waits on */
     atomic_bool poll_ends;   /* the poll thread returns */
@@ -66,6 +68,8 @@ enum {
     POLL_EVENTS = 64,
     POLL_TIMEOUT_MS = 250,
     TICK_US = 250000,
+    GIVE_BACK_US = 2000000,     /* between two looks at the heap */
+    GIVE_BACK_BYTES = 32 << 20, /* of freed blocks, from which on it is trimmed */
     FAREWELL_MS = 5000,         /* a drain with an engine that has failed or is stuck */
     LAST_WORDS_MS = 1000,       /* for answers that are on their way out */
     ENGINE_PATIENCE_MS = 30000, /* for the FINISH events of cancelled requests */
@@ -89,6 +93,9 @@ static void tick(struct server *s, uint64_t now_us)
     look_at_engine(s);
     grammar_cache_tick(s->jobs.grammars, now_us);
     jobs_tick(&s->jobs, now_us);
+    if (now_us - s->trim_us < GIVE_BACK_US) return;
+    s->trim_us = now_us;
+    mem_give_back(GIVE_BACK_BYTES, &s->heap_free);
 }
 
 static void *poll_main(void *arg)

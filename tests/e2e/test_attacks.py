@@ -13,6 +13,7 @@ takes there without an attack. Under a sanitizer, which keeps freed memory, memo
 """
 
 import contextlib
+import itertools
 import json
 import os
 import resource
@@ -51,28 +52,29 @@ def is_sanitized(path):
 
 
 class Attack:
-    """Threads that harm until they are told to end."""
+    """Threads of a process of its own, which harm until it is killed."""
 
     threads = 4
+    growth_kib = GROWTH_KIB
 
     def __init__(self, server):
         self.server = server
-        self.over = threading.Event()
         self.held = []
         self.lock = threading.Lock()
-        self.running = [threading.Thread(target=self.run, args=(i,)) for i in range(self.threads)]
+        self.child = 0
 
     def __enter__(self):
-        for thread in self.running:
-            thread.start()
+        self.child = os.fork()
+        if self.child == 0:
+            for i in range(self.threads):
+                threading.Thread(target=self.run, args=(i,)).start()
+            while True:
+                signal.pause()
         return self
 
     def __exit__(self, *_):
-        self.over.set()
-        for thread in self.running:
-            thread.join()
-        for connection in self.held:
-            connection.close()
+        os.kill(self.child, signal.SIGKILL)
+        os.waitpid(self.child, 0)
 
     def connect(self):
         return socket.create_connection((self.server.host, self.server.port), timeout=5)
@@ -94,11 +96,9 @@ class Attack:
         return b""
 
     def run(self, i):
-        n = 0
-        while not self.over.is_set():
+        for n in itertools.count():
             with contextlib.suppress(OSError):
                 self.harm(i, n)
-            n += 1
 
 
 class Patterns(Attack):
@@ -118,6 +118,8 @@ class Patterns(Attack):
 
 class Schemas(Attack):
     """Schemas that unfold: definitions that use each the next one twice, and deep ones."""
+
+    growth_kib = GROWTH_KIB + (256 << 10)  # compiled ones are kept, up to 256 MiB
 
     def harm(self, i, n):
         depth = 40 + (i * 31 + n) % 20
@@ -277,13 +279,13 @@ class Attacks(unittest.TestCase):
                       env={**os.environ, "MALLOC_ARENA_MAX": "1",
                            "MALLOC_TRIM_THRESHOLD_": "131072"})
 
-    def assert_back(self, server, before):
+    def assert_back(self, server, before, growth_kib):
         """Within BACK_S it has no more than it had."""
         end = time.monotonic() + BACK_S
         while True:
             now = (server.resident_kib(), server.n_descriptor())
             grown = 0 if is_sanitized(Server.path) else now[0] - before[0]
-            if grown <= GROWTH_KIB and now[1] <= before[1] + 2:
+            if grown <= growth_kib and now[1] <= before[1] + 2:
                 return
             if time.monotonic() > end:
                 self.fail(f"it held {before} KiB and descriptors before, and holds {now} "
@@ -298,7 +300,7 @@ class Attacks(unittest.TestCase):
         before = (server.resident_kib(), server.n_descriptor())
         with kind(server):
             waits = victim.ask_for(SECONDS)
-        self.assert_back(server, before)
+        self.assert_back(server, before, kind.growth_kib)
         print(f"{kind.__name__}: {len(waits)} answers, median "
               f"{sorted(waits)[len(waits) // 2] * 1e3:.0f} ms, worst {max(waits) * 1e3:.0f} ms, "
               f"before it {sorted(usual)[len(usual) // 2] * 1e3:.0f} ms")

@@ -3,8 +3,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -141,6 +143,46 @@ static void strings_are_copied(void **state)
     mem_free(part);
 }
 
+static size_t resident_bytes(void)
+{
+    unsigned long pages = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%lu %lu", &pages, &resident), 2);
+    (void)fclose(f);
+    return resident * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* What was freed between blocks that stay is given back, once. */
+static void freed_pages_are_given_back(void **state)
+{
+    (void)state;
+    enum { N = 2000, BYTES = 40000 };
+    void **blocks = mem_alloc_array(N, sizeof *blocks);
+    size_t was = 0;
+    assert_non_null(blocks);
+    for (size_t i = 0; i < N; i++) {
+        blocks[i] = mem_alloc(BYTES);
+        assert_non_null(blocks[i]);
+        memset(blocks[i], 1, BYTES);
+    }
+    for (size_t i = 0; i < N; i += 2) mem_free(blocks[i]);
+    size_t before = resident_bytes();
+    mem_give_back((size_t)1 << 40, &was);
+    size_t untried = resident_bytes();
+    mem_give_back(1, &was);
+    size_t after = resident_bytes();
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* whose heap is another */
+    assert_true(untried + (1 << 20) > before);
+    assert_true(after + N / 2 * (BYTES - 8192) < before);
+    assert_true(was > 0);
+#else
+    (void)before, (void)untried, (void)after;
+#endif
+    for (size_t i = 1; i < N; i += 2) mem_free(blocks[i]);
+    mem_free(blocks);
+}
+
 static void exactly_the_nth_allocation_fails(void **state)
 {
     (void)state;
@@ -178,6 +220,7 @@ int main(void)
         cmocka_unit_test(pages_are_zero_and_cost_nothing_untouched),
         cmocka_unit_test(touched_pages_are_provided_and_keep_what_they_hold),
         cmocka_unit_test(strings_are_copied),
+        cmocka_unit_test(freed_pages_are_given_back),
         cmocka_unit_test(exactly_the_nth_allocation_fails),
         cmocka_unit_test(forbidding_tells_what_was_before),
     };
