@@ -118,11 +118,9 @@ void mem_return_large(void)
 void mem_give_back(size_t least, size_t *was)
 {
     size_t n_free = mallinfo2().fordblks;
-    if (n_free >= least && n_free != *was) {
-        (void)malloc_trim(0);
-        n_free = mallinfo2().fordblks;
-    }
-    *was = n_free;
+    if (n_free < least || n_free == *was) return;
+    (void)malloc_trim(0);
+    *was = mallinfo2().fordblks;
 }
 
 char *mem_strndup(const char *s, size_t n)

@@ -58,7 +58,7 @@ void mem_return_large(void);
 /* mem_give_back - give the pages of freed blocks back to the system, where they are many
  *
  *   least  bytes of freed blocks from which on it is worth it
- *   was    0 at first, then what the last call left: what did not change since is not tried again
+ *   was    0 at first, then what the last trim left: what did not change since is not tried again
  * Cost    some ms for a heap of many thousand freed blocks, for which other threads may wait. */
 void mem_give_back(size_t least, size_t *was);
 
