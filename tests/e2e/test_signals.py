@@ -114,7 +114,8 @@ class Loading:
         raise AssertionError(self.process.stderr.read())
 
 
-class Claims(unittest.TestCase):
+class InFolder(unittest.TestCase):
+    """With a folder of its own for files."""
 
     def setUp(self):
         self.folder = tempfile.mkdtemp()
@@ -124,6 +125,9 @@ class Claims(unittest.TestCase):
 
     def path(self, name):
         return os.path.join(self.folder, name)
+
+
+class Claims(InFolder):
 
     def test_the_port_is_taken_before_the_model_is_loaded(self):
         port = str(free_port())
@@ -181,16 +185,7 @@ class Claims(unittest.TestCase):
         self.assertEqual(stop(server), 0)
 
 
-class Signals(unittest.TestCase):
-
-    def setUp(self):
-        self.folder = tempfile.mkdtemp()
-
-    def tearDown(self):
-        shutil.rmtree(self.folder)
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
+class Signals(InFolder):
 
     def write(self, name, text):
         with open(self.path(name), "w", encoding="utf-8") as f:
