@@ -137,7 +137,8 @@ static void test_long_sums(void **state)
     check_config(&c, DTYPE_F8_E4M3, 17);
 }
 
-/* Every token takes every expert: so many rows an expert that a device may bring them in order. */
+/* Every token takes every expert: so many rows an expert, of such a width, that a device may bring
+ * them in order. */
 static void test_every_expert(void **state)
 {
     (void)state;
@@ -145,6 +146,7 @@ static void test_every_expert(void **state)
     gen_config(&c, ACT_FP8, KV_TYPE_BF16, false);
     c.n_expert = c.n_expert_used = 4;
     c.n_group = c.topk_group = 1;
+    c.moe_inner = 1024;
     check_config(&c, DTYPE_F8_E4M3, N);
 }
 
