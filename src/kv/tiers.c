@@ -228,7 +228,7 @@ fathom_err tiers_create(struct tiers **out, const struct tiers_config *c, fathom
              TIERS_MIN_RAM);
     }
     ASSERT(c->io && c->device.page_out && c->device.page_in);
-    ASSERT(!c->io || (uintptr_t)c->ram % DIRECT_ALIGN == 0);
+    ASSERT(c->n_disk == 0 || (uintptr_t)c->ram % DIRECT_ALIGN == 0);
     struct tiers *t = mem_calloc(1, sizeof *t);
     if (!t) FAIL(d, FATHOM_ENOMEM, "no memory for the tiers");
     t->c = *c;

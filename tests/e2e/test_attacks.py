@@ -136,7 +136,7 @@ class Schemas(Attack):
 class VanishingHeads(Attack):
     """Parts of heads and bodies, the end of the connection right behind."""
 
-    BODY = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n{"
+    BODY = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300000\r\n\r\n{"
 
     def harm(self, i, n):
         with self.connect() as connection:
@@ -160,7 +160,7 @@ class Idle(Attack):
         if len(self.held) >= MANY:
             time.sleep(0.05)
             return
-        self.hold((b"", b"GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: ")[n % 2])
+        self.hold((b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")[n % 2])
 
 
 class Bombs(Attack):

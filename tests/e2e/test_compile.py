@@ -31,7 +31,7 @@ def send(server, body, key):
     """A request on a connection of its own; whoever sends it reads later, or never."""
     text = json.dumps(body).encode()
     client = socket.create_connection((server.host, server.port), timeout=HANG_S)
-    client.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n"
+    client.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n"
                    b"Content-Length: %d\r\n\r\n%s" % (COMPLETIONS.encode(), key.encode(),
                                                       len(text), text))
     return client
