@@ -25,7 +25,7 @@
 
 enum {
     EVENTS = 256,
-    ACCEPT_AT_ONCE = 16, /* so that those who are there get their turn */
+    ACCEPT_AT_ONCE = 256, /* as many as have a turn: nobody waits behind what others still send */
     TICK_MS = 250,
     PAUSE_MS = 20,
     SHUT_MS = 1000, /* for connections to end, at the end */
