@@ -146,6 +146,8 @@ class VanishingHeads(Attack):
 class VanishingBodies(Attack):
     """Large bodies of a known key that are never whole."""
 
+    threads = 2
+
     def harm(self, i, n):
         with self.connect() as connection:
             connection.sendall(head("/v1/completions", 1 << 20) + b" " * 700000)

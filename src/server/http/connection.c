@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -512,9 +513,23 @@ static void unlink_and_free(struct connection *c)
     if (!in_mail) mem_free(c);
 }
 
+/* The bytes of a body are counted beforehand, and the socket tells what has come of them. */
+static bool is_counted(const struct connection *c)
+{
+    return c->state == BODY && !c->chunked && !c->tls;
+}
+
+/* The peer has ended, and what it has sent is less than the body: nobody need read it. */
+static bool is_cut_short(const struct connection *c)
+{
+    int n = 0;
+    return is_counted(c) && ioctl(c->fd, FIONREAD, &n) == 0 && (uint64_t)n < c->left;
+}
+
 static uint32_t events_of(const struct connection *c)
 {
     if (c->state == HANDSHAKE) return c->wants_write ? EPOLLOUT : EPOLLIN;
+    if (is_counted(c) && is_reading(c)) return EPOLLIN | EPOLLRDHUP;
     if (is_reading(c) || c->state == CLOSING) return EPOLLIN;
     if (is_taking(c)) return 0;
     return (c->peer_left ? 0u : EPOLLRDHUP) | (c->blocked ? EPOLLOUT : 0u);
@@ -537,6 +552,8 @@ void connection_take_event(struct connection *c, uint32_t events)
 {
     if (c->state == HANDSHAKE) {
         shake_hands(c);
+    } else if ((events & EPOLLRDHUP) && is_cut_short(c)) {
+        connection_end(c);
     } else if (is_reading(c) || c->state == CLOSING) {
         read_some(c);
     } else if (events & (EPOLLERR | EPOLLHUP)) {

@@ -25,7 +25,7 @@
 
 enum {
     EVENTS = 256,
-    ACCEPT_AT_ONCE = 256, /* as many as have a turn: nobody waits behind what others still send */
+    ACCEPT_AT_ONCE = EVENTS, /* nobody waits behind what those before them still send */
     TICK_MS = 250,
     PAUSE_MS = 20,
     SHUT_MS = 1000, /* for connections to end, at the end */
@@ -115,10 +115,12 @@ static bool accept_one(struct loop_thread *self)
     return true;
 }
 
+/* Not so many that one would have to go for another before it has had a turn. */
 static void accept_some(struct loop_thread *self)
 {
-    for (int i = 0; i < ACCEPT_AT_ONCE && accept_one(self); i++) {
-    }
+    uint32_t half = gate_max(self->loop->setup.gate) / 2;
+    uint32_t n = half < 1 ? 1 : half < ACCEPT_AT_ONCE ? half : ACCEPT_AT_ONCE;
+    while (n > 0 && accept_one(self)) n--;
 }
 
 /* ---- a thread ------------------------------------------------------------------------------ */
