@@ -186,8 +186,11 @@ fathom_err thread_pool_create(struct thread_pool **out, unsigned n_thread, fatho
     memset(p, 0, sizeof *p);
     p->n_thread = n_thread;
     p->workers = mem_alloc_aligned(64, n_thread * sizeof *p->workers);
-    fathom_err err = p->workers ? FATHOM_OK : diag_fail(d, FATHOM_ENOMEM, "no memory for threads");
-    if (err) goto fail;
+    fathom_err err = FATHOM_OK;
+    if (!p->workers) {
+        err = diag_fail(d, FATHOM_ENOMEM, "no memory for threads");
+        goto fail;
+    }
     memset(p->workers, 0, n_thread * sizeof *p->workers);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);

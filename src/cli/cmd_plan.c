@@ -1,6 +1,7 @@
 /* cmd_plan.c - fathom plan: where every byte goes, before anything is loaded */
 #include <stdio.h>
 
+#include "base/assert.h"
 #include "base/limits.h"
 #include "cli/model_plan.h"
 
@@ -61,14 +62,16 @@ static void print_tiers(const struct memory_plan *p)
 static void print_rest(const struct memory_plan *p, const struct engine_settings *s)
 {
     char a[SIZE_TEXT_BYTES];
+    const uint64_t page_bytes = p->kv.page_bytes;
+    ASSERT(page_bytes > 0);
     uint64_t rest = p->usable_bytes > p->total_bytes ? p->usable_bytes - p->total_bytes : 0;
     print_size("left empty", rest);
-    if (rest < p->kv.page_bytes) return;
+    if (rest < page_bytes) return;
     if (p->is_modest && p->n_page >= p->n_page_wanted) {
         printf(
             "  on a CPU, whose memory other programs use too, the cache has room for all requests; "
             "for more prefixes, give --kv-cache-memory-bytes %llu (%s) at most\n",
-            (unsigned long long)(p->kv_bytes + rest / p->kv.page_bytes * p->kv.page_bytes),
+            (unsigned long long)(p->kv_bytes + rest / page_bytes * page_bytes),
             size_text(a, p->kv_bytes + rest));
     } else if (s->kv_cache_bytes) {
         printf("  the cache is as large as --kv-cache-memory-bytes says\n");

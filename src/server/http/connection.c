@@ -337,7 +337,7 @@ static void begin_request(struct connection *c, const struct head *h,
     }
     bool has_body = c->chunked || c->left > 0;
     c->is_whole = h && !has_body;
-    if (at_once || !has_body) {
+    if (!h || at_once || !has_body) {
         c->close |= !c->is_whole;
         have_answered(c, NULL);
         return;
