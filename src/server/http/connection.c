@@ -548,6 +548,11 @@ static void settle(struct connection *c)
     unlink_and_free(c);
 }
 
+bool connection_sends_body(const struct connection *c)
+{
+    return c->state == BODY || c->state == CLOSING;
+}
+
 void connection_take_event(struct connection *c, uint32_t events)
 {
     if (c->state == HANDSHAKE) {

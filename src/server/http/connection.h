@@ -104,6 +104,9 @@ void connections_take_mail(struct connections *all);
  * Errors  EBUSY: the gate has no place; ENOMEM, EIO. */
 fathom_err connection_open(struct connections *all, int fd, const char *remote);
 
+/* connection_sends_body - it is in the middle of a body, or of what is passed over before it ends */
+bool connection_sends_body(const struct connection *c);
+
 /* connection_take_event - what epoll has told of it; it may be freed */
 void connection_take_event(struct connection *c, uint32_t events);
 

@@ -24,8 +24,9 @@
 #include "server/http/gate.h"
 
 enum {
-    EVENTS = 256,
-    ACCEPT_AT_ONCE = EVENTS, /* nobody waits behind what those before them still send */
+    EVENTS = 1024,
+    ACCEPT_AT_ONCE = 256, /* nobody waits behind what those before them still send */
+    BODIES_AT_ONCE = 32,  /* nor behind bodies: so many have a turn in a round, then others */
     TICK_MS = 250,
     PAUSE_MS = 20,
     SHUT_MS = 1000, /* for connections to end, at the end */
@@ -38,6 +39,7 @@ struct loop_thread {
     pthread_t thread;
     bool started;
     bool listens;
+    uint32_t next_body; /* whose turn is next, of those who send one: modulo their number */
 };
 
 struct loop {
@@ -134,6 +136,38 @@ static void sweep(struct loop_thread *self)
     (void)gate_sweep(l->setup.gate, now_us);
 }
 
+/* Gives a turn to all but those who send bodies; returns how many these are, whose events are then
+ * at the beginning. */
+static uint32_t take_events(struct loop_thread *self, struct epoll_event *events, int n,
+                            bool *comes)
+{
+    uint32_t n_body = 0;
+    for (int i = 0; i < n; i++) {
+        void *who = events[i].data.ptr;
+        if (who == self) {
+            *comes = true;
+        } else if (who != &self->connections) {
+            if (connection_sends_body(who)) {
+                events[n_body++] = events[i];
+            } else {
+                connection_take_event(who, events[i].events);
+            }
+        }
+    }
+    return n_body;
+}
+
+/* Epoll tells in each round of those who had no turn, in the same order. */
+static void take_bodies(struct loop_thread *self, const struct epoll_event *events, uint32_t n_body)
+{
+    uint32_t n = n_body < BODIES_AT_ONCE ? n_body : BODIES_AT_ONCE;
+    for (uint32_t k = 0; k < n; k++) {
+        const struct epoll_event *e = &events[(self->next_body + k) % n_body];
+        connection_take_event(e->data.ptr, e->events);
+    }
+    self->next_body += n;
+}
+
 static void *thread_main(void *arg)
 {
     struct loop_thread *self = arg;
@@ -145,16 +179,10 @@ static void *thread_main(void *arg)
         bool was_listening = self->listens, comes = false;
         int n = epoll_wait(self->connections.epoll_fd, events, EVENTS,
                            was_listening ? TICK_MS : PAUSE_MS);
-        for (int i = 0; i < n; i++) {
-            void *who = events[i].data.ptr;
-            if (who == self) {
-                comes = true;
-            } else if (who != &self->connections) {
-                connection_take_event(who, events[i].events);
-            }
-        }
-        connections_take_mail(&self->connections);
+        uint32_t n_body = take_events(self, events, n, &comes);
         if (comes) accept_some(self);
+        take_bodies(self, events, n_body); /* before the mail, which may end one of them */
+        connections_take_mail(&self->connections);
         if (!was_listening) listen_again(self);
         sweep(self);
     }
