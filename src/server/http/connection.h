@@ -104,7 +104,7 @@ void connections_take_mail(struct connections *all);
  * Errors  EBUSY: the gate has no place; ENOMEM, EIO. */
 fathom_err connection_open(struct connections *all, int fd, const char *remote);
 
-/* connection_sends_body - it is in the middle of a body, or of what is passed over before it ends */
+/* connection_sends_body - it is within a body, or within what is passed over before it ends */
 bool connection_sends_body(const struct connection *c);
 
 /* connection_take_event - what epoll has told of it; it may be freed */
