@@ -195,6 +195,8 @@ static void set_step(struct bench *b, struct shape s)
     b->batch = {};
     b->batch.n_token = n_token;
     b->batch.n_request = is_prefill ? 1 : n_token;
+    b->batch.n_answer_token = b->batch.n_token;
+    b->batch.n_answer_request = b->batch.n_request;
     b->batch.max_context = context;
     b->batch.page_stride = pages;
     b->batch.pos = b->pos;
@@ -215,6 +217,8 @@ static void run(struct bench *b, uint32_t t0, uint32_t n, bf16 *out)
     struct buffer query = b->query, select = b->select, latent = b->latent;
     batch.n_token = n;
     batch.n_request = min(batch.n_request, n);
+    batch.n_answer_token = batch.n_token;
+    batch.n_answer_request = batch.n_request;
     batch.pos += t0;
     batch.request += t0;
     query.h += (size_t)t0 * N_HEAD * KV_ROW;

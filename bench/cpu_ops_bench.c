@@ -412,7 +412,7 @@ static void run_attention(struct model *m, uint32_t layer)
                                      .select = is_long ? u[BUFFER_SELECT] : NULL,
                                      .out = u[BUFFER_LATENT]};
     struct mla_out_args out = {
-        .w = m->mla[layer], .z = u[BUFFER_LATENT], .y = u[BUFFER_DELTA], .n_token = batch->n_token};
+        .w = m->mla[layer], .batch = batch, .z = u[BUFFER_LATENT], .y = u[BUFFER_DELTA]};
     TIMED(m, FRONT, m->ops->mla_front(m->b, &front));
     if (is_long) TIMED(m, INDEX, m->ops->index_topk(m->b, &topk));
     TIMED(m, ATTEND, m->ops->mla_attend(m->b, &attend));

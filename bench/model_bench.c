@@ -51,6 +51,8 @@ static struct batch make_batch(struct bench *s, uint32_t n_token, bool prefill)
     struct batch b = {
         .n_token = n_token,
         .n_request = n_request,
+        .n_answer_token = prefill ? 0 : n_token,
+        .n_answer_request = prefill ? 0 : n_request,
         .n_logit_row = n_request,
         .max_context = prefill ? n_token : s->context,
         .page_stride = s->page_stride,

@@ -100,6 +100,7 @@ struct backend_caps {
     bool graphs;                /* graph_* work */
     bool async;       /* the queue is worked off apart from the caller, copies of host memory of
                          alloc_host included: a step can be enqueued while one before it runs */
+    bool prompt_form; /* prompt rows have other bits than answer rows (op_attn.h) */
     bool kv_types[3]; /* by enum kv_type */
 };
 

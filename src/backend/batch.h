@@ -1,8 +1,14 @@
 /* batch.h - what one step computes: arrays in device memory, refreshed by one copy a step
  *
- * T tokens of R requests. The tokens of a request are neighbours, in ascending position; requests
- * stand in any order. Everything that varies from step to step lies behind the pointers, whose
- * values never change, so that a recorded step can be replayed; the counts choose the recording.
+ * T tokens of R requests. The tokens of a request are neighbours, in ascending position. Everything
+ * that varies from step to step lies behind the pointers, whose values never change, so that a
+ * recorded step can be replayed; the counts choose the recording.
+ *
+ * Rows of answers come first, rows of prompts after them; within each kind requests stand in any
+ * order. A token below its request's n_prompt is a prompt row. All later ones, drafts too, are
+ * answer rows. That is decided by the token's place in its request alone: however the request is
+ * cut into steps, and also when it is computed once more after a preemption. A request has rows of
+ * one kind in a step. A backend may compute the two kinds in forms of different bits (op_attn.h).
  */
 #ifndef FATHOM_BACKEND_BATCH_H
 #define FATHOM_BACKEND_BATCH_H
@@ -13,9 +19,11 @@
 #include "kv/layout.h"
 
 struct batch {
-    uint32_t n_token;     /* T >= 1 */
-    uint32_t n_request;   /* R >= 1 */
-    uint32_t n_logit_row; /* rows whose logits are wanted, 0 .. T */
+    uint32_t n_token;          /* T >= 1 */
+    uint32_t n_request;        /* R >= 1 */
+    uint32_t n_answer_token;   /* tokens [0, n_answer_token) are answer rows, 0 .. T */
+    uint32_t n_answer_request; /* of requests [0, n_answer_request), 0 .. R */
+    uint32_t n_logit_row;      /* rows whose logits are wanted, 0 .. T */
     uint32_t max_context; /* largest pos + 1 in the step, host's knowledge for choosing kernels */
     uint32_t page_stride; /* entries of page_table per request */
     const int32_t *ids; /* i32 [T]      device; token ids; ~k: what row k drew in the step before */

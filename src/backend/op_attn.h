@@ -1,8 +1,18 @@
 /* op_attn.h - multi-head latent attention with the lightning indexer: arguments and meaning
  *
- * The form is the absorbed one. mla_front multiplies the query by the key half of kv_b. mla_attend
- * attends over the cached latent rows (576 wide, one key for all heads). mla_out multiplies by the
- * value half.
+ * The meaning is written in the absorbed form. mla_front multiplies the query by the key half of
+ * kv_b. mla_attend attends over the cached latent rows (576 wide, one key for all heads). mla_out
+ * multiplies by the value half.
+ *
+ * Answer rows and prompt rows (batch.h) may have a form each. A form is an order of the same sums:
+ * it computes the same values up to rounding, and other bits. The expanded form leaves kv_b out of
+ * mla_front and mla_out, and makes keys and values of each head of the cached rows instead. The
+ * backend chooses the forms once, by its configuration and the device. From then on a row's form
+ * depends on its kind, on its position and on nothing else of the step. A backend whose prompt rows
+ * have other bits than answer rows says so (caps.prompt_form). The engine answers for the kinds:
+ * it puts each row where it belongs, and shares no cache row between requests that would compute
+ * it in different forms. The rows of QUERY and LATENT are the backend's own business between the
+ * three operators; buffer_read gives those of answer rows as described here.
  */
 #ifndef FATHOM_BACKEND_OP_ATTN_H
 #define FATHOM_BACKEND_OP_ATTN_H
@@ -103,13 +113,14 @@ struct mla_attend_args {
 
 /* mla_out - y[t] = o [ W_UV,h z[t,h] of every head h ]; W_UV,h: the head's value rows of kv_b
  *
- *   z LATENT; y DELTA, overwritten (a partial sum over ranks)
+ *   z  LATENT of mla_attend over the same batch
+ *   y  DELTA, overwritten (a partial sum over ranks)
  */
 struct mla_out_args {
     const struct weight *w;
+    const struct batch *batch;
     const struct buffer *z;
     struct buffer *y;
-    uint32_t n_token;
 };
 
 #endif

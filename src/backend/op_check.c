@@ -17,6 +17,12 @@ static void check_batch(const struct backend_config *c, const struct batch *batc
     ASSERT(batch->n_request >= 1);
     ASSERT(batch->n_request <= c->max_request);
     ASSERT(batch->n_request <= batch->n_token);
+    ASSERT(batch->n_answer_request <= batch->n_answer_token);
+    ASSERT(batch->n_answer_token <= batch->n_token);
+    ASSERT(batch->n_answer_request <= batch->n_request);
+    ASSERT((batch->n_answer_token == 0) == (batch->n_answer_request == 0));
+    ASSERT((batch->n_answer_token == batch->n_token) ==
+           (batch->n_answer_request == batch->n_request));
     ASSERT(batch->max_context >= 1);
     ASSERT(batch->max_context <= c->max_context);
     ASSERT((uint64_t)batch->page_stride * KV_PAGE_TOKENS >= batch->max_context);
@@ -90,7 +96,7 @@ void op_check_mla_attend(const struct backend_config *c, const struct mla_attend
 
 void op_check_mla_out(const struct backend_config *c, const struct mla_out_args *a)
 {
-    check_tokens(c, a->n_token);
+    check_batch(c, a->batch);
     ASSERT(a->w);
     ASSERT(a->z);
     ASSERT(a->y);

@@ -239,6 +239,8 @@ static fathom_err make_batch(struct op_bench *p, const struct op_bench_shape *s,
 #define ON_DEVICE(array) (p->device + ((array)-p->host))
     *out = (struct batch){.n_token = n,
                           .n_request = n_request,
+                          .n_answer_token = s->is_prefill ? 0 : n,
+                          .n_answer_request = s->is_prefill ? 0 : n_request,
                           .n_logit_row = n_request,
                           .max_context = s->context,
                           .page_stride = p->page_stride,
@@ -327,7 +329,7 @@ static fathom_err run_out(const struct context *x)
 {
     const struct op_bench *p = x->p;
     const struct model_operands *m = &p->moe;
-    struct mla_out_args a = {m->mla, m->latent, m->delta, x->batch.n_token};
+    struct mla_out_args a = {m->mla, &x->batch, m->latent, m->delta};
     return p->ops->mla_out(p->b, &a);
 }
 

@@ -70,6 +70,8 @@ void batch_locate(const struct batch_layout *l, const struct batch_shape *shape,
     *out = (struct batch){
         .n_token = shape->n_token,
         .n_request = shape->n_request,
+        .n_answer_token = shape->n_token,
+        .n_answer_request = shape->n_request,
         .n_logit_row = shape->n_logit_row,
         .max_context = shape->max_context,
         .page_stride = shape->page_stride,

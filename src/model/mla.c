@@ -40,7 +40,6 @@ fathom_err model_attention(struct model *m, const struct layer *layer, uint32_t 
                                      .select = is_long ? m->select : NULL,
                                      .out = m->latent};
     TRY(m->ops->mla_attend(m->b, &attend));
-    struct mla_out_args out = {
-        .w = layer->mla, .z = m->latent, .y = m->delta, .n_token = batch->n_token};
+    struct mla_out_args out = {.w = layer->mla, .batch = batch, .z = m->latent, .y = m->delta};
     return m->ops->mla_out(m->b, &out);
 }

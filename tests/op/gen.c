@@ -325,6 +325,20 @@ void gen_batch(struct gen *g, const struct backend_config *c, const struct gen_r
         }
     }
     first[n_request] = (int32_t)t;
+    gen_set_answers(out, n_request);
+}
+
+void gen_set_answers(struct batch *host, uint32_t n_request)
+{
+    assert_true(n_request <= host->n_request);
+    host->n_answer_request = n_request;
+    host->n_answer_token = (uint32_t)host->first[n_request];
+}
+
+/* How many of the n things from `from` on are below `end`. */
+static uint32_t n_below(uint32_t from, uint32_t n, uint32_t end)
+{
+    return end <= from ? 0 : end - from < n ? end - from : n;
 }
 
 void gen_slice(struct gen *g, const struct batch *host, uint32_t t0, uint32_t n, struct batch *out)
@@ -335,6 +349,8 @@ void gen_slice(struct gen *g, const struct batch *host, uint32_t t0, uint32_t n,
     *out = *host;
     out->n_token = n;
     out->n_request = r1 - r0 + 1;
+    out->n_answer_token = n_below(t0, n, host->n_answer_token);
+    out->n_answer_request = n_below(r0, out->n_request, host->n_answer_request);
     out->n_logit_row = 0;
     out->max_context = 0;
     out->ids += t0, out->next_ids += t0, out->pos += t0, out->slot += t0;

@@ -65,12 +65,15 @@ struct gen_request {
  *
  * Pages are a random permutation of 0 .. *n_page - 1, with some left unused. Entries of page_table
  * beyond a request's last page are -1. Ids and next_ids are below n_vocab. The last token of each
- * request, and every 7th, wants logits (at most c->max_logit_row). */
+ * request, and every 7th, wants logits (at most c->max_logit_row). All rows are answer rows. */
 void gen_batch(struct gen *g, const struct backend_config *c, const struct gen_request *r,
                uint32_t n_request, struct batch *out, uint32_t *n_page);
 
+/* gen_set_answers - the first n_request requests have answer rows, all others prompt rows */
+void gen_set_answers(struct batch *host, uint32_t n_request);
+
 /* gen_slice - n tokens of a batch from token t0 on, as a batch of their own: the requests that have
- * none of them are left out. No logit rows. */
+ * none of them are left out. Rows stay of the kind that they are. No logit rows. */
 void gen_slice(struct gen *g, const struct batch *host, uint32_t t0, uint32_t n, struct batch *out);
 
 /* ---- caches: images of page records in host memory ---- */

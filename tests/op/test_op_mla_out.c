@@ -7,9 +7,16 @@ enum { N = 129 };
 
 static float *run(struct rig *r, void *arg, const float *z, uint32_t n)
 {
+    const struct gen_request request = {0, n};
+    struct gen *g = gen_create(7);
+    struct batch batch;
+    uint32_t n_page;
+    gen_batch(g, &r->config, &request, 1, &batch, &n_page);
+    rig_set_batch(r, &batch);
+    gen_destroy(g);
     rig_write(r, BUFFER_LATENT, n, r->config.n_head * KV_LATENT, z);
     struct mla_out_args args = {
-        .w = arg, .z = r->buffer[BUFFER_LATENT], .y = r->buffer[BUFFER_DELTA], .n_token = n};
+        .w = arg, .batch = &r->batch, .z = r->buffer[BUFFER_LATENT], .y = r->buffer[BUFFER_DELTA]};
     op_ok(r, r->ops->mla_out(r->b, &args), "mla_out");
     return rig_read(r, BUFFER_DELTA, n, r->config.hidden);
 }

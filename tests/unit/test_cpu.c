@@ -105,9 +105,9 @@ static void run_attention(struct rig *r, const struct batch *batch, uint32_t lay
                                      .select = is_long ? r->buffer[BUFFER_SELECT] : NULL,
                                      .out = r->buffer[BUFFER_LATENT]};
     struct mla_out_args out = {.w = r->mla[layer],
+                               .batch = batch,
                                .z = r->buffer[BUFFER_LATENT],
-                               .y = r->buffer[BUFFER_DELTA],
-                               .n_token = batch->n_token};
+                               .y = r->buffer[BUFFER_DELTA]};
     ok(ops->mla_front(r->b, &front));
     if (is_long) ok(ops->index_topk(r->b, &topk));
     ok(ops->mla_attend(r->b, &attend));

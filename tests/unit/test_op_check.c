@@ -54,6 +54,8 @@ static void set_up(struct fixture *f)
     gen_config(&f->c, ACT_BF16, KV_TYPE_BF16, false);
     f->batch = (struct batch){.n_token = 5,
                               .n_request = 2,
+                              .n_answer_token = 3,
+                              .n_answer_request = 1,
                               .n_logit_row = 2,
                               .max_context = 128,
                               .page_stride = 2,
@@ -83,7 +85,8 @@ static void set_up(struct fixture *f)
                                              .query = buffer(0),
                                              .select = buffer(1),
                                              .out = buffer(2)};
-    f->mla_out = (struct mla_out_args){.w = weight(), .z = buffer(0), .y = buffer(1), .n_token = 5};
+    f->mla_out =
+        (struct mla_out_args){.w = weight(), .batch = &f->batch, .z = buffer(0), .y = buffer(1)};
     f->ffn = (struct ffn_args){.w = weight(), .x = buffer(0), .y = buffer(1), .n_token = 5};
     f->router =
         (struct router_args){.w = weight(), .x = buffer(0), .route = buffer(1), .n_token = 5};
@@ -157,6 +160,10 @@ struct broken {
     X(mla_front, batch, f->mla_front.batch = NULL, "batch")                                        \
     X(mla_front, requests, f->batch.n_request = f->c.max_request + 1, "max_request")               \
     X(mla_front, empty, f->batch.n_request = 6, "n_request <= batch->n_token")                     \
+    X(mla_front, answers, f->batch.n_answer_token = 6, "n_answer_token <= batch->n_token")         \
+    X(mla_front, answering, f->batch.n_answer_request = 3, "n_answer_request")                     \
+    X(mla_front, kinds, f->batch.n_answer_request = 0, "n_answer_request == 0")                    \
+    X(mla_attend, answers_all, f->batch.n_answer_token = 5, "batch->n_request")                    \
     X(mla_front, context, f->batch.max_context = f->c.max_context + 1, "max_context")              \
     X(mla_front, stride, f->batch.page_stride = 1, "page_stride")                                  \
     X(mla_front, slot, f->batch.slot = NULL, "batch->slot")                                        \
@@ -174,7 +181,8 @@ struct broken {
     X(mla_attend, select, f->c.index_topk = 0, "index_topk")                                       \
     X(mla_attend, has_index, f->kv.layout.has_index = false, "has_index")                          \
     X(mla_attend, pos, f->batch.pos = NULL, "batch->pos")                                          \
-    X(mla_out, tokens, f->mla_out.n_token = 0, "n_token")                                          \
+    X(mla_out, batch, f->mla_out.batch = NULL, "batch")                                            \
+    X(mla_out, tokens, f->batch.n_token = 0, "n_token")                                            \
     X(mla_out, weight, f->mla_out.w = NULL, "a->w")                                                \
     X(mla_out, z, f->mla_out.z = NULL, "a->z")                                                     \
     X(ffn, tokens, f->ffn.n_token = f->c.max_token + 1, "n_token")                                 \

@@ -254,7 +254,7 @@ fathom_err cpu_mla_out(struct backend *b, const struct mla_out_args *a)
         .w = &a->w->mla.o,
         .x = cpu->arena,
         .x_stride = stride,
-        .n_token = a->n_token,
+        .n_token = a->batch->n_token,
         .y = a->y->value,
         .y_stride = a->y->stride,
     };
@@ -263,7 +263,7 @@ fathom_err cpu_mla_out(struct backend *b, const struct mla_out_args *a)
             .w = &a->w->mla.value[h],
             .x = operand_row(cpu->operand, a->z->operand, (size_t)h * KV_LATENT),
             .x_stride = a->z->stride,
-            .n_token = a->n_token,
+            .n_token = a->batch->n_token,
             .act = operand_row(cpu->operand, cpu->arena, (size_t)h * c->v_dim),
             .act_stride = stride,
         };

@@ -257,7 +257,7 @@ fathom_err ref_mla_out(struct backend *b, const struct mla_out_args *a)
     uint32_t v_dim = r->c.v_dim;
     uint32_t kv_dim = r->c.nope_dim + v_dim;
     float *heads = r->wide;
-    for (uint32_t t = 0; t < a->n_token; t++) {
+    for (uint32_t t = 0; t < a->batch->n_token; t++) {
         const float *z = a->z->value + (size_t)t * a->z->width;
         for (uint32_t h = 0; h < r->c.n_head; h++) {
             ref_round(r->c.act, z + (size_t)h * KV_LATENT, KV_LATENT, r->x);

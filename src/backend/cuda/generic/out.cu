@@ -272,11 +272,11 @@ fathom_err cuda_mla_out(struct backend *b, const struct mla_out_args *a)
     v.kv_b = a->w->mla.kv_b;
     v.kv_b_f = a->w->mla.kv_b_f;
     v.n_head = c->c.n_head;
-    v.n_token = a->n_token;
+    v.n_token = a->batch->n_token;
     v.f = c->heads_f;
     v.q = codes;
     v.scale = c->heads_scale;
     TRY(run_values(c, v));
     struct act heads = {c->heads_f, NULL, codes, c->heads_scale, c->c.n_head * VALUE_DIM};
-    return cuda_product(c, &a->w->mla.out, &heads, a->n_token, a->y->f, c->c.hidden, "o");
+    return cuda_product(c, &a->w->mla.out, &heads, a->batch->n_token, a->y->f, c->c.hidden, "o");
 }
