@@ -96,6 +96,7 @@ struct index_topk_args {
  *
  *   out[t,h] = sum_s softmax_s( softmax_scale * query[t,h] . k_s ) * v_s
  *
+ *   w       the layer's, whose kv_b rows in expanded form need; may be NULL without prompt rows
  *   select  rows of index_topk, or NULL: every position <= pos[t]
  *   out     LATENT, written: [512] per head
  * Numerics f32 scores, softmax and sums, in fixed groups of 64 rows in ascending position, so a
@@ -103,6 +104,7 @@ struct index_topk_args {
  * Cost     2*H*(576+512) flop per row seen.
  */
 struct mla_attend_args {
+    const struct weight *w;
     const struct batch *batch;
     const struct kv_cache *kv;
     uint32_t layer;

@@ -89,6 +89,7 @@ void op_check_mla_attend(const struct backend_config *c, const struct mla_attend
 {
     check_batch(c, a->batch);
     check_cache(c, a->kv, a->layer);
+    ASSERT(a->w || a->batch->n_answer_token == a->batch->n_token);
     ASSERT(a->query);
     ASSERT(a->out);
     ASSERT(!a->select || c->index_topk > 0);

@@ -316,7 +316,8 @@ static fathom_err run_attend(const struct context *x)
 {
     const struct op_bench *p = x->p;
     const struct model_operands *m = &p->moe;
-    struct mla_attend_args a = {.batch = &x->batch,
+    struct mla_attend_args a = {.w = m->mla,
+                                .batch = &x->batch,
                                 .kv = &p->kv,
                                 .layer = MOE_LAYER,
                                 .query = m->query,

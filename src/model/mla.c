@@ -33,7 +33,8 @@ fathom_err model_attention(struct model *m, const struct layer *layer, uint32_t 
             .batch = batch, .kv = kv, .layer = i_layer, .query = m->query, .select = m->select};
         TRY(m->ops->index_topk(m->b, &topk));
     }
-    struct mla_attend_args attend = {.batch = batch,
+    struct mla_attend_args attend = {.w = layer->mla,
+                                     .batch = batch,
                                      .kv = kv,
                                      .layer = i_layer,
                                      .query = m->query,

@@ -68,6 +68,7 @@ struct warp_barrier {
 struct range {
     const void *p;
     size_t n;
+    unsigned group; /* groups committed before */
 };
 
 /* The readers of a word among a warp's lanes, and the step of the last read: those since the warp's
@@ -93,6 +94,7 @@ warp_barrier warp_barriers[WARPS_MAX][2]; /* by turns */
 knowledge cluster_arrived[2];             /* by turns */
 uint32_t warp_step[WARPS_MAX];            /* of the warp's last barrier */
 std::vector<range> reads[THREADS_MAX];    /* of products that are not waited for */
+unsigned n_commit[THREADS_MAX];           /* groups of products */
 readers word_readers[SIMT_CLUSTER_MAX * SIMT_SHARED_BYTES / 4][WARPS_MAX];
 
 unsigned block_of(unsigned thread)
@@ -388,14 +390,22 @@ void race_read_on(const void *p, size_t n)
 {
     if (!is_tracked) return;
     note_read(p, n);
-    reads[simt_thread()].push_back({p, n});
+    reads[simt_thread()].push_back({p, n, n_commit[simt_thread()]});
 }
 
-void race_reads_end(void)
+void race_reads_commit(void)
+{
+    n_commit[simt_thread()]++;
+}
+
+void race_reads_end(unsigned n_left)
 {
     if (!is_tracked) return;
-    for (const range &r : reads[simt_thread()]) note_read(r.p, r.n);
-    reads[simt_thread()].clear();
+    std::vector<range> &all = reads[simt_thread()];
+    size_t n = 0;
+    while (n < all.size() && n_commit[simt_thread()] - all[n].group >= 1 + n_left) n++;
+    for (size_t i = 0; i < n; i++) note_read(all[i].p, all[i].n);
+    all.erase(all.begin(), all.begin() + (ptrdiff_t)n);
 }
 
 void race_write(const void *p, size_t n)

@@ -35,10 +35,13 @@ void race_arrive(const void *barrier);
 void race_phase_over(const void *barrier);
 void race_wait(const void *barrier);
 
-/* race_read - the calling thread reads n bytes; race_read_on - from now on until race_reads_end */
+/* race_read - the calling thread reads n bytes; race_read_on - from now on until race_reads_end.
+ * race_reads_commit - those so far are a group; race_reads_end - all but the newest n_left groups
+ */
 void race_read(const void *p, size_t n);
 void race_read_on(const void *p, size_t n);
-void race_reads_end(void);
+void race_reads_commit(void);
+void race_reads_end(unsigned n_left);
 
 /* race_write - the calling thread writes n bytes, or will at any time from now on; race_atomic - it
  * does so atomically, which may happen beside other such writes */
@@ -85,7 +88,10 @@ static inline void race_read(const void *, size_t)
 static inline void race_read_on(const void *, size_t)
 {
 }
-static inline void race_reads_end(void)
+static inline void race_reads_commit(void)
+{
+}
+static inline void race_reads_end(unsigned)
 {
 }
 static inline void race_write(const void *, size_t)

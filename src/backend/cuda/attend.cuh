@@ -9,6 +9,7 @@ struct attend_args {
     const float *f; /* the same, float path */
     const int32_t *pos, *request, *page_table;
     uint32_t page_stride, n_head;
+    int32_t skip_below;            /* tokens at positions below are left out */
     const int32_t *slots, *counts; /* NULL: every position up to pos */
     uint32_t topk;
     struct kv_layer kv;

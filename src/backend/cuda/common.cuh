@@ -126,6 +126,12 @@ static __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi)
     return *(uint32_t *)&p;
 }
 
+/* Two bf16, the lower one first. */
+static __device__ __forceinline__ float2 bf16x2_to_float2(uint32_t v)
+{
+    return make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u));
+}
+
 static __device__ __forceinline__ float silu(float x)
 {
     return x / (1.0f + __expf(-x));

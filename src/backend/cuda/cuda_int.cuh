@@ -48,6 +48,19 @@ enum {
     KV_B_ROWS = NOPE_DIM + V_DIM,   /* rows of kv_b: the key's, then the value's */
 };
 
+/* Rows in expanded form (op_attn.h): tokens from `first` on at positions below `end`. Their QUERY
+ * is [H][192] bf16 at the row's start, without kv_b, their LATENT [H][128] likewise. */
+struct expanded_rows {
+    uint32_t first;
+    int32_t end;
+};
+
+static __device__ __forceinline__ bool is_expanded(const struct expanded_rows &e, uint32_t token,
+                                                   const int32_t *pos)
+{
+    return token >= e.first && pos[token] < e.end;
+}
+
 /* What every GPU takes at most. */
 enum {
     GRID_YZ_MAX = 65535,
@@ -221,7 +234,13 @@ struct cuda_backend {
     float *part_out;  /* [part rows][H][512] */
     float *part_stat; /* [part rows][H][2] */
     uint32_t part_rows;
-    float *heads_f; /* [T][H*128] */
+    struct {
+        void *plan;
+        bf16 *latent, *rope, *kv;
+        uint64_t kv_bytes;
+        uint32_t n_context; /* context tiles of a pass */
+    } prompt;               /* sm90/prompt.cuh */
+    float *heads_f;         /* [T][H*128] */
     uint8_t *heads_q;
     float *heads_scale;
     float *mid;   /* [rows][2 * inner], widest of dense, moe */
@@ -249,6 +268,22 @@ static __host__ __device__ __forceinline__ uint32_t ceil_div(uint32_t a, uint32_
 {
     DCHECK(b > 0 && a <= UINT32_MAX - (b - 1));
     return (a + b - 1) / b;
+}
+
+/* Which of a step's rows are in expanded form: those of prompts that see every row before them. */
+static inline struct expanded_rows cuda_expanded_rows(const struct cuda_backend *c,
+                                                      const struct batch *batch)
+{
+    struct expanded_rows e = {c->sm90 ? batch->n_answer_token : batch->n_token, INT32_MAX};
+    if (c->c.index_n_head) e.end = (int32_t)c->c.index_topk;
+    return e;
+}
+
+/* The step's tokens up to the last that may be absorbed. */
+static inline uint32_t cuda_absorbed_tokens(const struct expanded_rows &e,
+                                            const struct batch *batch)
+{
+    return batch->max_context > (uint32_t)e.end ? batch->n_token : e.first;
 }
 
 /* fault.cu: cuda_check - OK, or record the first fault (call, operator, cause) and give EDEVICE */

@@ -235,6 +235,7 @@ static void get_caps(struct backend *b, struct backend_caps *out)
     out->memory_free_bytes = n_free;
     out->graphs = true;
     out->async = true;
+    out->prompt_form = c->sm90;
     for (int t = 0; t < 3; t++) out->kv_types[t] = true;
 }
 
@@ -368,6 +369,8 @@ static fathom_err make_scratch(struct cuda_backend *c, fathom_diag *d)
     ASSERT(sizes.bytes[SCRATCH_INDEX_SCORE] % sizeof(float) == 0);
     c->score_floats = sizes.bytes[SCRATCH_INDEX_SCORE] / sizeof(float);
     c->part_rows = sizes.part_rows;
+    c->prompt.n_context = sizes.prompt_rows / PROMPT_CONTEXT_TILE;
+    c->prompt.kv_bytes = sizes.bytes[SCRATCH_PROMPT_KV];
     for (int i = 0; i < SCRATCH_N; i++) {
         TRY(device_alloc(&c->base, (size_t)sizes.bytes[i], cuda_scratch_name((enum cuda_scratch)i),
                          &c->scratch[i], d));
@@ -388,6 +391,10 @@ static void name_scratch(struct cuda_backend *c)
     c->index_score = (float *)s[SCRATCH_INDEX_SCORE];
     c->part_out = (float *)s[SCRATCH_PART_OUT];
     c->part_stat = (float *)s[SCRATCH_PART_STAT];
+    c->prompt.plan = s[SCRATCH_PROMPT_PLAN];
+    c->prompt.latent = (bf16 *)s[SCRATCH_PROMPT_LATENT];
+    c->prompt.rope = (bf16 *)s[SCRATCH_PROMPT_ROPE];
+    c->prompt.kv = (bf16 *)s[SCRATCH_PROMPT_KV];
     c->heads_f = (float *)s[SCRATCH_HEADS_F];
     c->heads_q = (uint8_t *)s[SCRATCH_HEADS_Q];
     c->heads_scale = (float *)s[SCRATCH_HEADS_SCALE];
@@ -491,6 +498,8 @@ static void log_kernels(const struct cuda_backend *c)
     }
     LOG_INFO("cuda", "operator=mla_attend kernels=\"%s\"",
              c->sm90 ? "attend (sm_90, mma.sync, copies ahead)" : "plain");
+    if (c->sm90)
+        LOG_INFO("cuda", "operator=mla_attend prompt_rows=\"prompt_attend (sm_90, wgmma)\"");
 }
 
 static fathom_err create(struct backend **out, const struct backend_config *config, bool generic,

@@ -7,6 +7,9 @@
 /* Index scores; a step with more tokens is scored in pieces. */
 enum { SCORE_BYTES = 256 << 20 };
 
+/* Keys and values of prompts' contexts, and rows whose latents are taken together. */
+enum { PROMPT_KV_BYTES = 512 << 20, PROMPT_ROWS = 64 << 10 };
+
 static uint64_t div_up(uint64_t a, uint64_t b)
 {
     return (a + b - 1) / b;
@@ -62,6 +65,25 @@ static void measure_attention(struct cuda_scratch_sizes *s, const struct backend
     s->bytes[SCRATCH_HEADS_SCALE] = t * heads * 4;
 }
 
+/* The largest context always fits, with one head at least. */
+static void measure_prompt(struct cuda_scratch_sizes *s, const struct backend_config *c)
+{
+    const bool has = c->act == ACT_FP8 && c->kv.type != KV_TYPE_F32;
+    uint64_t context = c->max_context;
+    if (c->index_n_head) context = least(context, c->index_topk);
+    const uint64_t one = div_up(context, PROMPT_CONTEXT_TILE) * PROMPT_CONTEXT_TILE;
+    const uint64_t rows = has ? least(c->max_request * one, most(one, PROMPT_ROWS)) : 0;
+    const uint64_t head = (uint64_t)(c->nope_dim + c->v_dim) * 2;
+    const uint64_t kv = least(rows * c->n_head * head, most(one * head, PROMPT_KV_BYTES));
+    const uint64_t n_tile = div_up(c->max_token, PROMPT_CONTEXT_TILE) + PROMPT_REQUESTS_MAX;
+    s->prompt_rows = (uint32_t)rows;
+    s->bytes[SCRATCH_PROMPT_PLAN] =
+        has ? (1 + rows / PROMPT_CONTEXT_TILE + n_tile) * PROMPT_ENTRY_BYTES : 4;
+    s->bytes[SCRATCH_PROMPT_LATENT] = rows * KV_LATENT * 2 + 4;
+    s->bytes[SCRATCH_PROMPT_ROPE] = rows * KV_ROPE * 2 + 4;
+    s->bytes[SCRATCH_PROMPT_KV] = has ? kv : 4;
+}
+
 static void measure_feed_forward(struct cuda_scratch_sizes *s, const struct backend_config *c)
 {
     uint64_t t = c->max_token;
@@ -87,6 +109,7 @@ void cuda_scratch_measure(struct cuda_scratch_sizes *out, const struct backend_c
 {
     uint64_t n_sample = most(c->max_request, c->max_logit_row);
     measure_attention(out, c);
+    measure_prompt(out, c);
     measure_feed_forward(out, c);
     out->bytes[SCRATCH_SAMPLE_COUNT] = n_sample * c->n_vocab * 4;
     out->bytes[SCRATCH_SAMPLE_SHAPED] = n_sample * c->n_vocab * 4;
@@ -107,6 +130,10 @@ const char *cuda_scratch_name(enum cuda_scratch part)
         [SCRATCH_INDEX_SCORE] = "index scores",
         [SCRATCH_PART_OUT] = "attention parts",
         [SCRATCH_PART_STAT] = "attention statistics",
+        [SCRATCH_PROMPT_PLAN] = "prompt plan",
+        [SCRATCH_PROMPT_LATENT] = "prompt latents",
+        [SCRATCH_PROMPT_ROPE] = "prompt rotary keys",
+        [SCRATCH_PROMPT_KV] = "prompt keys and values",
         [SCRATCH_HEADS_F] = "heads",
         [SCRATCH_HEADS_Q] = "heads codes",
         [SCRATCH_HEADS_SCALE] = "heads scales",

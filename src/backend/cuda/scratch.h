@@ -20,6 +20,15 @@ enum {
     ATTEND_UNIT_TOKENS_MAX = 64,   /* else, up to so many, by a kernel of its own */
 };
 
+/* Attention of prompt rows in expanded form (sm90/prompt.cuh): contexts are cut into tiles. A pass
+ * takes fewer requests before it takes fewer heads than PROMPT_HEADS_MIN at once. */
+enum {
+    PROMPT_CONTEXT_TILE = 128,
+    PROMPT_REQUESTS_MAX = 256, /* of a pass */
+    PROMPT_HEADS_MIN = 8,
+    PROMPT_ENTRY_BYTES = 16, /* of the plan */
+};
+
 /* Scores that one block chooses from; of a longer row, one span after the other
  * (generic/index.cu). */
 enum { TOPK_SPAN = 32768 };
@@ -41,10 +50,14 @@ enum cuda_scratch {
     SCRATCH_QA_F,       /* f32 [T][q_lora], its codes and scales */
     SCRATCH_QA_Q,
     SCRATCH_QA_SCALE,
-    SCRATCH_INDEX_SCORE, /* f32 [as many tokens as there is room for][cuda_score_stride] */
-    SCRATCH_PART_OUT,    /* f32 [part_rows][H][512] */
-    SCRATCH_PART_STAT,   /* f32 [part_rows][H][2] */
-    SCRATCH_HEADS_F,     /* f32 [T][H*128], its codes and scales */
+    SCRATCH_INDEX_SCORE,   /* f32 [as many tokens as there is room for][cuda_score_stride] */
+    SCRATCH_PART_OUT,      /* f32 [part_rows][H][512] */
+    SCRATCH_PART_STAT,     /* f32 [part_rows][H][2] */
+    SCRATCH_PROMPT_PLAN,   /* [1 + context tiles + query tiles] of PROMPT_ENTRY_BYTES */
+    SCRATCH_PROMPT_LATENT, /* bf16 [prompt_rows][512] */
+    SCRATCH_PROMPT_ROPE,   /* bf16 [prompt_rows][64] */
+    SCRATCH_PROMPT_KV,     /* bf16 [context rows][heads][256], as many as there is room for */
+    SCRATCH_HEADS_F,       /* f32 [T][H*128], its codes and scales */
     SCRATCH_HEADS_Q,
     SCRATCH_HEADS_SCALE,
     SCRATCH_MID,   /* f32 [rows][2 * inner], the widest of dense and experts */
@@ -68,7 +81,8 @@ enum cuda_scratch {
 
 struct cuda_scratch_sizes {
     uint64_t bytes[SCRATCH_N];
-    uint32_t part_rows; /* parts that the largest split of attention leaves apart */
+    uint32_t prompt_rows; /* context rows of a pass over prompts, in whole tiles */
+    uint32_t part_rows;   /* parts that the largest split of attention leaves apart */
 };
 
 /* cuda_scratch_measure - sizes for steps within the configuration's limits */

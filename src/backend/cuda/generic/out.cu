@@ -30,7 +30,10 @@ struct value_args {
     const float *z_f;
     const bf16 *kv_b; /* [H][KV_B_ROWS][512], the values' rows behind NOPE_DIM others */
     const float *kv_b_f;
-    uint32_t n_head, n_token;
+    const int32_t *pos;
+    struct expanded_rows expanded;
+    uint32_t n_head, n_token; /* of these tokens those that are not expanded */
+    uint32_t n_step_token;
     float *f; /* [T][H * 128] */
     uint8_t *q;
     float *scale;
@@ -178,12 +181,36 @@ __global__ void __launch_bounds__(VALUE_THREADS, 1) value_kernel(const struct va
             multiply_tile<GROUPS>(s, stage, half, w, row0, k_part);
         }
         const uint32_t token = before * VALUE_TOKENS + (uint32_t)warp;
-        if (before < n_tile && token < a.n_token)
+        if (before < n_tile && token < a.n_token && !is_expanded(a.expanded, token, a.pos))
             write_token(a, s, half ^ 1, (uint32_t)warp, token);
         before = tile < n_tile ? tile : n_tile;
         stage = (stage + 1) % STAGES;
         half ^= 1;
     }
+}
+
+enum { TAKE_THREADS = 256 };
+
+/* Rows in expanded form, a warp a token and head: attention has left the head's outputs. */
+__global__ void __launch_bounds__(TAKE_THREADS) take_values_kernel(const struct value_args a)
+{
+    const int lane = (int)threadIdx.x % WARP;
+    const uint32_t i = (blockIdx.x * TAKE_THREADS + threadIdx.x) / WARP;
+    const uint32_t token = a.expanded.first + i / a.n_head, head = i % a.n_head;
+    kernel_begin();
+    if (token >= a.n_step_token || !is_expanded(a.expanded, token, a.pos)) return;
+    const size_t at = (size_t)token * a.n_head * KV_LATENT + (size_t)head * VALUE_DIM;
+    const uint2 x = ((const uint2 *)(a.z_h + at))[lane];
+    const float2 low = bf16x2_to_float2(x.x), high = bf16x2_to_float2(x.y);
+    const float4 v = make_float4(low.x, low.y, high.x, high.y);
+    const size_t row = (size_t)token * a.n_head + head;
+    if (!a.q) {
+        ((float4 *)(a.f + row * VALUE_DIM))[lane] = v;
+        return;
+    }
+    float scale;
+    ((uint32_t *)(a.q + row * VALUE_DIM))[lane] = quantize_group(v, &scale);
+    if (lane == 0) a.scale[row] = scale;
 }
 
 /* Float path. Block: one head, up to 8 tokens. A warp makes 4 of the 128 outputs, lanes run along
@@ -272,11 +299,20 @@ fathom_err cuda_mla_out(struct backend *b, const struct mla_out_args *a)
     v.kv_b = a->w->mla.kv_b;
     v.kv_b_f = a->w->mla.kv_b_f;
     v.n_head = c->c.n_head;
-    v.n_token = a->batch->n_token;
+    v.pos = a->batch->pos;
+    v.expanded = cuda_expanded_rows(c, a->batch);
+    v.n_token = cuda_absorbed_tokens(v.expanded, a->batch);
+    v.n_step_token = a->batch->n_token;
     v.f = c->heads_f;
     v.q = codes;
     v.scale = c->heads_scale;
-    TRY(run_values(c, v));
+    if (v.n_token) TRY(run_values(c, v));
+    if (v.expanded.first < v.n_step_token) {
+        const uint64_t n = (uint64_t)(v.n_step_token - v.expanded.first) * v.n_head;
+        ASSERT(n <= INT32_MAX / WARP);
+        TRY(cuda_launch(c, "mla_out", take_values_kernel,
+                        dim3(ceil_div((uint32_t)n, TAKE_THREADS / WARP)), TAKE_THREADS, 0, v));
+    }
     struct act heads = {c->heads_f, NULL, codes, c->heads_scale, c->c.n_head * VALUE_DIM};
     return cuda_product(c, &a->w->mla.out, &heads, a->batch->n_token, a->y->f, c->c.hidden, "o");
 }

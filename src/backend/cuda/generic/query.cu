@@ -30,8 +30,10 @@ struct query_args {
     uint8_t *index_q;    /* codes, fast path */
     float *index_f;      /* values (codes when quantizing), float path */
     float *index_weight; /* [T][n_index_head], written */
-    uint32_t n_absorb;   /* blocks of query_kernel that absorb; the others rotate */
-    uint32_t n_pass;     /* a warp rotates so many times four heads */
+    struct expanded_rows expanded;
+    uint32_t n_absorb_token; /* of the first so many tokens those that are not expanded */
+    uint32_t n_absorb;       /* blocks of query_kernel that absorb; the others rotate */
+    uint32_t n_pass;         /* a warp rotates so many times four heads */
 };
 
 static __device__ __forceinline__ void store_query(const struct query_args &a, size_t at, float v)
@@ -114,7 +116,7 @@ load_queries(float4 (&q)[SHAPE::LOADS], const struct query_args &a, uint32_t hea
         const uint32_t at = (uint32_t)i * SHAPE::THREADS + threadIdx.x, four = at % (NOPE / 4);
         const uint32_t token = tile * SHAPE::TOKENS + at / (NOPE / 4);
         q[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (token >= a.n_token) continue;
+        if (token >= a.n_absorb_token) continue;
         q[i] = *(const float4 *)(a.query + (size_t)token * a.n_query + head * HEAD + four * 4);
     }
 }
@@ -179,7 +181,7 @@ static __device__ __forceinline__ void absorb_block(const struct query_args &a, 
     typename SHAPE::shared *s = (typename SHAPE::shared *)shared;
     const uint32_t col0 = i % SHAPE::BLOCKS * SHAPE::COLS, head = i / SHAPE::BLOCKS % a.n_head;
     const uint32_t step = a.n_absorb / (SHAPE::BLOCKS * a.n_head);
-    const uint32_t n_tile = ceil_div(a.n_token, SHAPE::TOKENS);
+    const uint32_t n_tile = ceil_div(a.n_absorb_token, SHAPE::TOKENS);
     uint32_t w[SHAPE::RT][NOPE / 16][4];
     float4 q[SHAPE::LOADS];
     DCHECK(step > 0 && a.n_absorb % (SHAPE::BLOCKS * a.n_head) == 0);
@@ -196,7 +198,8 @@ static __device__ __forceinline__ void absorb_block(const struct query_args &a, 
         for (uint32_t k = threadIdx.x; k < SHAPE::TOKENS * PIECES; k += SHAPE::THREADS) {
             const uint32_t row = k / PIECES, piece = k % PIECES;
             const uint32_t token = tile * SHAPE::TOKENS + row;
-            if (token >= a.n_token) break;
+            if (token >= a.n_absorb_token) break;
+            if (is_expanded(a.expanded, token, a.pos)) continue;
             const size_t to = ((size_t)token * a.n_head + head) * KV_ROW + col0 + piece * 8;
             *(uint4 *)(a.h + to) = *(const uint4 *)(s->out[row] + piece * 16);
         }
@@ -220,6 +223,21 @@ enum { ROTATE_HEADS = WARP / INDEX_LANES, ROTATE_WARPS = absorb_few::WARPS };
 static_assert((int)KV_INDEX_DIM == INDEX_LANES * INDEX_EACH, "eight lanes hold an index query");
 static_assert((int)KV_ROPE == 2 * WARP, "a pair a lane");
 
+/* A rotary pair of an attention query, rounded, and in expanded form the rest of it. */
+static __device__ __forceinline__ void store_rotated(const struct query_args &a, uint32_t token,
+                                                     uint32_t head, bool expanded, uint32_t one,
+                                                     uint32_t two, float u, float v)
+{
+    const size_t row = (size_t)token * a.n_head * KV_ROW;
+    const size_t to = row + (expanded ? head * HEAD + NOPE : head * KV_ROW + KV_LATENT);
+    store_query(a, to + one, u);
+    store_query(a, to + two, v);
+    if (!expanded) return;
+    const uint32_t at = head * HEAD + threadIdx.x % WARP * 4;
+    const float4 x = *(const float4 *)(a.query + (size_t)token * a.n_query + at);
+    *(uint2 *)(a.h + row + at) = make_uint2(pack_bf16(x.x, x.y), pack_bf16(x.z, x.w));
+}
+
 /* The rotary parts of four attention queries, a pair a lane. */
 static __device__ __forceinline__ void
 rotate_query(const struct query_args &a, const struct angles &x, uint32_t token, uint32_t head0)
@@ -227,6 +245,7 @@ rotate_query(const struct query_args &a, const struct angles &x, uint32_t token,
     const uint32_t lane = threadIdx.x % WARP;
     const uint32_t one = a.interleaved ? 2 * lane : lane;
     const uint32_t two = a.interleaved ? 2 * lane + 1 : lane + KV_ROPE / 2;
+    const bool expanded = is_expanded(a.expanded, token, a.pos);
     float u[ROTATE_HEADS] = {}, v[ROTATE_HEADS] = {};
 #pragma unroll
     for (uint32_t k = 0; k < ROTATE_HEADS; k++) {
@@ -238,10 +257,8 @@ rotate_query(const struct query_args &a, const struct angles &x, uint32_t token,
 #pragma unroll
     for (uint32_t k = 0; k < ROTATE_HEADS; k++) {
         if (head0 + k >= a.n_head) break;
-        const size_t to = ((size_t)token * a.n_head + head0 + k) * KV_ROW + KV_LATENT;
         rotate(u[k], v[k], x.s, x.c);
-        store_query(a, to + one, u[k]);
-        store_query(a, to + two, v[k]);
+        store_rotated(a, token, head0 + k, expanded, one, two, u[k], v[k]);
     }
 }
 
@@ -375,6 +392,8 @@ static struct query_args make_query(const struct cuda_backend *c, const struct m
     q.kv_b = a->w->mla.kv_b;
     q.kv_b_f = a->w->mla.kv_b_f;
     q.pos = a->batch->pos;
+    q.expanded = cuda_expanded_rows(c, a->batch);
+    q.n_absorb_token = cuda_absorbed_tokens(q.expanded, a->batch);
     for (int i = 0; i < KV_ROPE / 2; i++) q.freq[i] = c->c.rope_freq[i];
     q.interleaved = c->c.rope_interleaved;
     q.index_interleaved = c->c.index_rope_interleaved;
@@ -401,7 +420,7 @@ static fathom_err run_absorb(struct cuda_backend *c, struct query_args q)
         return cuda_launch(c, "mla_front", absorb_float_kernel, grid, FLOAT_THREADS, 0, q);
     }
     ASSERT(!c->lean); /* absorb_few fits there */
-    const uint32_t n_tile = ceil_div(q.n_token, absorb_many::TOKENS);
+    const uint32_t n_tile = ceil_div(q.n_absorb_token, absorb_many::TOKENS);
     const uint32_t room = (uint32_t)c->properties.multiProcessorCount / q.n_head;
     q.n_absorb = q.n_head * (n_tile < room ? n_tile : room > 0 ? room : 1);
     return cuda_launch(c, "mla_front", absorb_many_kernel, dim3(q.n_absorb), absorb_many::THREADS,
@@ -413,8 +432,8 @@ fathom_err front_queries(struct cuda_backend *c, const struct mla_front_args *a,
 {
     struct query_args q = make_query(c, a, n_head_part);
     q.n_pass = q.n_token <= ABSORB_FEW_MAX ? 1 : 4;
-    if (q.kv_b && (q.n_token <= ABSORB_FEW_MAX || c->lean)) {
-        const uint32_t n_tile = ceil_div(q.n_token, absorb_few::TOKENS);
+    if (q.kv_b && (q.n_absorb_token <= ABSORB_FEW_MAX || c->lean)) {
+        const uint32_t n_tile = ceil_div(q.n_absorb_token, absorb_few::TOKENS);
         q.n_absorb = q.n_head * absorb_few::BLOCKS * n_tile;
     } else {
         TRY(run_absorb(c, q));

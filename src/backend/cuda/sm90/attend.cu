@@ -224,6 +224,7 @@ __global__ void __launch_bounds__(THREADS, TYPE == KV_TYPE_FP8 ? 2 : 1)
     if (threadIdx.x < STAGES) mbarrier_init(smem_address(&sh->full[threadIdx.x]), THREADS / WARP);
     mbarrier_init_fence();
     kernel_begin();
+    if (a.pos[token] < a.skip_below) return;
     const int first = PIECE == PIECE_TOKEN ? 0 : (int)blockIdx.x * UNIT;
     struct query q;
     uint2 rope[2];
@@ -269,6 +270,7 @@ __global__ void __launch_bounds__(COMBINE_THREADS) combine_kernel(const struct a
 {
     const uint32_t token = blockIdx.y, head = blockIdx.x;
     kernel_begin();
+    if (a.pos[token] < a.skip_below) return;
     const int n_group = (row_count(a, token) + GROUP - 1) / GROUP;
     const int n_unit = (n_group + UNIT - 1) / UNIT;
     DCHECK((uint32_t)n_unit <= a.n_part);

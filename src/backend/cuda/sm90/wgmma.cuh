@@ -45,11 +45,20 @@ static __device__ __forceinline__ void wgmma_commit(void)
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
+/* The same for an operand whose rows of 128 bytes run along its columns: rows are values of K, and
+ * `next` bytes lie from 64 columns to the next 64. Adding 128 moves 16 rows along K. */
+static __device__ __forceinline__ uint64_t wgmma_operand_turned(uint32_t address, uint32_t next)
+{
+    return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)(next >> 4) << 16 |
+           (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
 #define SUM_4(how, c, i) how(c[i]), how(c[i + 1]), how(c[i + 2]), how(c[i + 3])
 #define SUM_8(how, c, i) SUM_4(how, c, i), SUM_4(how, c, i + 4)
 #define SUM_16(how, c, i) SUM_8(how, c, i), SUM_8(how, c, i + 8)
 #define SUM_32(how, c, i) SUM_16(how, c, i), SUM_16(how, c, i + 16)
 #define SUM_64(how, c, i) SUM_32(how, c, i), SUM_32(how, c, i + 32)
+#define SUM_128(how, c, i) SUM_64(how, c, i), SUM_64(how, c, i + 64)
 #define NAMES_4 "%0,%1,%2,%3"
 #define NAMES_8 NAMES_4 ",%4,%5,%6,%7"
 #define NAMES_16 NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
@@ -57,6 +66,11 @@ static __device__ __forceinline__ void wgmma_commit(void)
 #define NAMES_64                                                                                   \
     NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,"   \
              "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define NAMES_128                                                                                  \
+    NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,"   \
+             "%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,"     \
+             "%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,"    \
+             "%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 /* Products of 64 rows x n_col columns, K = 32 e4m3, n values a thread: c = a * b^T, c += a * b^T,
  * and the wait until every product committed has finished, after which c may be read. a_at and b_at
@@ -87,12 +101,60 @@ WGMMA_E4M3(16, 32, 16, 17)
 WGMMA_E4M3(32, 64, 32, 33)
 WGMMA_E4M3(64, 128, 64, 65)
 
+/* Products of 64 rows x n_col columns, K = 16 bf16, likewise. */
+#define WGMMA_BF16(n, n_col, a_at, b_at)                                                           \
+    static __device__ __forceinline__ void wgmma_bf16_start(float(&c)[n], uint64_t a, uint64_t b)  \
+    {                                                                                              \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n_col "k16.f32.bf16.bf16 {" NAMES_##n    \
+                     "}, %" #a_at ", %" #b_at ", 0, 1, 1, 0, 0;"                                   \
+                     : SUM_##n("=f", c, 0)                                                         \
+                     : "l"(a), "l"(b));                                                            \
+    }                                                                                              \
+    static __device__ __forceinline__ void wgmma_bf16_add(float(&c)[n], uint64_t a, uint64_t b)    \
+    {                                                                                              \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n_col "k16.f32.bf16.bf16 {" NAMES_##n    \
+                     "}, %" #a_at ", %" #b_at ", 1, 1, 1, 0, 0;"                                   \
+                     : SUM_##n("+f", c, 0)                                                         \
+                     : "l"(a), "l"(b));                                                            \
+    }
+
+WGMMA_BF16(64, 128, 64, 65)
+WGMMA_BF16(128, 256, 128, 129)
+
+/* c += a * b of 64 rows x 128 columns, K = 16 bf16: a in registers, as mma_bf16 has it for the
+ * warp's 16 rows, b turned. */
+static __device__ __forceinline__ void wgmma_bf16_add_turned(float (&c)[64], const uint32_t (&a)[4],
+                                                             uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NAMES_64
+                 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
+                 : SUM_64("+f", c, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+/* Until all products committed but the last LEFT groups have finished; c is read after that. */
+template <int LEFT> static __device__ __forceinline__ void wgmma_wait_but(float (&c)[64])
+{
+    asm volatile("wgmma.wait_group.sync.aligned %64;" : SUM_64("+f", c, 0) : "n"(LEFT) : "memory");
+}
+
+template <int LEFT> static __device__ __forceinline__ void wgmma_wait_but(float (&c)[128])
+{
+    asm volatile("wgmma.wait_group.sync.aligned %128;"
+                 : SUM_128("+f", c, 0)
+                 : "n"(LEFT)
+                 : "memory");
+}
+
+#undef WGMMA_BF16
 #undef WGMMA_E4M3
+#undef NAMES_128
 #undef NAMES_64
 #undef NAMES_32
 #undef NAMES_16
 #undef NAMES_8
 #undef NAMES_4
+#undef SUM_128
 #undef SUM_64
 #undef SUM_32
 #undef SUM_16

@@ -22,12 +22,19 @@ static inline uint64_t wgmma_operand(uint32_t address)
            (uint64_t)1 << 62;
 }
 
+static inline uint64_t wgmma_operand_turned(uint32_t address, uint32_t next)
+{
+    return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)(next >> 4) << 16 |
+           (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
 static inline void wgmma_fence(void)
 {
 }
 
 static inline void wgmma_commit(void)
 {
+    race_reads_commit();
 }
 
 /* Where byte k of row `row` of an operand is; 16 bytes lie together. */
@@ -82,9 +89,84 @@ template <int N> static inline void wgmma_e4m3_start(float (&c)[N], uint64_t a, 
     wgmma_e4m3_add(c, a, b);
 }
 
+/* tells: of lanes that read the same row one is enough to find races */
+SIMT_UNSEEN static void simt_operand_row_bf16(float (&out)[16], uint64_t operand, uint32_t row,
+                                              bool tells)
+{
+    for (uint32_t k = 0; k < 32; k += 16) {
+        const char *from = simt_operand_place(operand, row, k);
+        for (uint32_t i = 0; i < 8; i++) {
+            uint16_t v;
+            memcpy(&v, from + 2 * i, sizeof v);
+            out[k / 2 + i] = f32_from_bf16(v);
+        }
+        if (tells) race_read_on(from, 16);
+    }
+}
+
+/* Sums of 64 rows x 2 N columns, K = 16 bf16. */
+template <int N> SIMT_UNSEEN static void wgmma_bf16_add(float (&c)[N], uint64_t a, uint64_t b)
+{
+    const uint32_t lane = threadIdx.x % SIMT_WARP, warp = threadIdx.x / SIMT_WARP % 4;
+    const uint32_t g = lane / 4, t = lane % 4;
+    float rows[2][16], col[16];
+    simt_operand_row_bf16(rows[0], a, warp * 16 + g, t == 0);
+    simt_operand_row_bf16(rows[1], a, warp * 16 + g + 8, t == 0);
+    for (uint32_t j = 0; j < N / 4; j++) {
+        for (uint32_t i = 0; i < 2; i++) {
+            simt_operand_row_bf16(col, b, 8 * j + 2 * t + i, g == 0);
+            for (uint32_t k = 0; k < 16; k++) {
+                c[4 * j + i] += rows[0][k] * col[k];
+                c[4 * j + 2 + i] += rows[1][k] * col[k];
+            }
+        }
+    }
+}
+
+template <int N> static inline void wgmma_bf16_start(float (&c)[N], uint64_t a, uint64_t b)
+{
+    for (float &x : c) x = 0.0f;
+    wgmma_bf16_add(c, a, b);
+}
+
+/* Rows of a turned operand are values of K; the quad's lanes bring their values of a. */
+SIMT_UNSEEN static void wgmma_bf16_add_turned(float (&c)[64], const uint32_t (&a)[4], uint64_t b)
+{
+    const uint32_t lane = threadIdx.x % SIMT_WARP, g = lane / 4, t = lane % 4;
+    const uint32_t start = (uint32_t)(b & 0x3fff) << 4, next = (uint32_t)(b >> 16 & 0x3fff) << 4;
+    const uint32_t stride = (uint32_t)(b >> 32 & 0x3fff) << 4;
+    float rows[2][16];
+    const char *all = simt_warp_exchange(a, sizeof a);
+    for (uint32_t k = 0; k < 16; k++) {
+        uint32_t v[4];
+        memcpy(v, all + (g * 4 + k % 8 / 2) * SIMT_EXCHANGE_BYTES, sizeof v);
+        for (uint32_t r = 0; r < 2; r++)
+            rows[r][k] = f32_from_bf16((uint16_t)(v[k / 8 * 2 + r] >> k % 2 * 16));
+    }
+    for (uint32_t k = 0; k < 16; k++) {
+        for (uint32_t j = 0; j < 16; j++) {
+            const uint32_t col = 8 * j + 2 * t;
+            const char *from = simt_place(simt_permuted(start + col / 64 * next + k / 8 * stride +
+                                                        k % 8 * 128 + col % 64 * 2));
+            uint16_t v[2];
+            memcpy(v, from, sizeof v);
+            if (g == 0) race_read_on(from, sizeof v);
+            for (uint32_t i = 0; i < 2; i++) {
+                c[4 * j + i] += rows[0][k] * f32_from_bf16(v[i]);
+                c[4 * j + 2 + i] += rows[1][k] * f32_from_bf16(v[i]);
+            }
+        }
+    }
+}
+
+template <int LEFT, int N> static inline void wgmma_wait_but(float (&)[N])
+{
+    race_reads_end(LEFT);
+}
+
 template <int N> static inline void wgmma_wait(float (&)[N])
 {
-    race_reads_end();
+    race_reads_end(0);
 }
 
 #endif
