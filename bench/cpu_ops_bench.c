@@ -405,7 +405,8 @@ static void run_attention(struct model *m, uint32_t layer)
                                    .layer = layer,
                                    .query = u[BUFFER_QUERY],
                                    .select = u[BUFFER_SELECT]};
-    struct mla_attend_args attend = {.batch = batch,
+    struct mla_attend_args attend = {.w = m->mla[layer],
+                                     .batch = batch,
                                      .kv = &m->kv,
                                      .layer = layer,
                                      .query = u[BUFFER_QUERY],

@@ -79,7 +79,8 @@ static void set_up(struct fixture *f)
                                            .query = buffer(1)};
     f->index_topk = (struct index_topk_args){
         .batch = &f->batch, .kv = &f->kv, .layer = 1, .query = buffer(0), .select = buffer(1)};
-    f->mla_attend = (struct mla_attend_args){.batch = &f->batch,
+    f->mla_attend = (struct mla_attend_args){.w = weight(),
+                                             .batch = &f->batch,
                                              .kv = &f->kv,
                                              .layer = 1,
                                              .query = buffer(0),
@@ -177,6 +178,7 @@ struct broken {
     X(index_topk, select, f->index_topk.select = NULL, "a->select")                                \
     X(index_topk, layer, f->index_topk.layer = 2, "layer")                                         \
     X(index_topk, table, f->batch.page_table = NULL, "page_table")                                 \
+    X(mla_attend, w, f->mla_attend.w = NULL, "a->w")                                               \
     X(mla_attend, out, f->mla_attend.out = NULL, "a->out")                                         \
     X(mla_attend, select, f->c.index_topk = 0, "index_topk")                                       \
     X(mla_attend, has_index, f->kv.layout.has_index = false, "has_index")                          \
