@@ -6,8 +6,10 @@
  * The order of k inside a K line of 128 bytes is that of product_small.cu. Quarters are added in
  * ascending order, whatever the number of tokens; a head's 128 outputs are one quantization group.
  */
+#include "backend/cuda/generic/out.cuh"
 #include "backend/cuda/kv.cuh"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/sm90/value.cuh"
 
 enum {
     VALUE_WARPS = 16,
@@ -24,17 +26,6 @@ static_assert(VALUE_WARPS == VALUE_K_PARTS * (VALUE_DIM / 32), "a warp: 32 outpu
 static_assert(KV_LATENT / 64 % VALUE_K_PARTS == 0, "parts of equal length");
 static_assert(VALUE_DIM % (FLOAT_THREADS / WARP) == 0 && KV_LATENT % (WARP * 4) == 0,
               "nothing is left over");
-
-struct value_args {
-    const bf16 *z_h; /* [T][H][512] */
-    const float *z_f;
-    const bf16 *kv_b; /* [H][KV_B_ROWS][512], the values' rows behind NOPE_DIM others */
-    const float *kv_b_f;
-    uint32_t n_head, n_token;
-    float *f; /* [T][H * 128] */
-    uint8_t *q;
-    float *scale;
-};
 
 template <bool LEAN> struct value_shared {
     enum {
@@ -259,6 +250,20 @@ static fathom_err run_values(struct cuda_backend *c, const struct value_args &v)
     return c->lean ? launch_values<true>(c, v, grid) : launch_values<false>(c, v, grid);
 }
 
+/* The values of the prompt rows, those behind v's. */
+static fathom_err run_prompt_values(struct cuda_backend *c, struct value_args v, uint32_t n_token)
+{
+    const size_t row = (size_t)v.n_token * v.n_head;
+    v.z_h += row * KV_LATENT;
+    v.f += row * VALUE_DIM;
+    if (v.q) {
+        v.q += row * VALUE_DIM;
+        v.scale += row;
+    }
+    v.n_token = n_token - v.n_token;
+    return value_sm90(c, v);
+}
+
 fathom_err cuda_mla_out(struct backend *b, const struct mla_out_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
@@ -272,11 +277,12 @@ fathom_err cuda_mla_out(struct backend *b, const struct mla_out_args *a)
     v.kv_b = a->w->mla.kv_b;
     v.kv_b_f = a->w->mla.kv_b_f;
     v.n_head = c->c.n_head;
-    v.n_token = a->batch->n_token;
+    v.n_token = c->sm90 ? a->batch->n_answer_token : a->batch->n_token;
     v.f = c->heads_f;
     v.q = codes;
     v.scale = c->heads_scale;
-    TRY(run_values(c, v));
+    if (v.n_token) TRY(run_values(c, v));
+    if (v.n_token < a->batch->n_token) TRY(run_prompt_values(c, v, a->batch->n_token));
     struct act heads = {c->heads_f, NULL, codes, c->heads_scale, c->c.n_head * VALUE_DIM};
     return cuda_product(c, &a->w->mla.out, &heads, a->batch->n_token, a->y->f, c->c.hidden, "o");
 }

@@ -7,6 +7,7 @@
 #include "backend/cuda/generic/front.cuh"
 #include "backend/cuda/generic/index_lanes.cuh"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/sm90/absorb.cuh"
 
 enum {
     FLOAT_THREADS = 256,
@@ -26,12 +27,13 @@ struct query_args {
     uint32_t n_index_head;    /* 0: no index queries */
     const float *head_weight; /* [T][n_index_head], raw; n_head_part of them to be added */
     uint32_t n_head_part;
-    float weight_scale;  /* n_index_head^-1/2 * 128^-1/2 */
-    uint8_t *index_q;    /* codes, fast path */
-    float *index_f;      /* values (codes when quantizing), float path */
-    float *index_weight; /* [T][n_index_head], written */
-    uint32_t n_absorb;   /* blocks of query_kernel that absorb; the others rotate */
-    uint32_t n_pass;     /* a warp rotates so many times four heads */
+    float weight_scale;      /* n_index_head^-1/2 * 128^-1/2 */
+    uint8_t *index_q;        /* codes, fast path */
+    float *index_f;          /* values (codes when quantizing), float path */
+    float *index_weight;     /* [T][n_index_head], written */
+    uint32_t n_absorb;       /* blocks of query_kernel that absorb; the others rotate */
+    uint32_t n_absorb_token; /* the first so many tokens are absorbed */
+    uint32_t n_pass;         /* a warp rotates so many times four heads */
 };
 
 static __device__ __forceinline__ void store_query(const struct query_args &a, size_t at, float v)
@@ -114,7 +116,7 @@ load_queries(float4 (&q)[SHAPE::LOADS], const struct query_args &a, uint32_t hea
         const uint32_t at = (uint32_t)i * SHAPE::THREADS + threadIdx.x, four = at % (NOPE / 4);
         const uint32_t token = tile * SHAPE::TOKENS + at / (NOPE / 4);
         q[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (token >= a.n_token) continue;
+        if (token >= a.n_absorb_token) continue;
         q[i] = *(const float4 *)(a.query + (size_t)token * a.n_query + head * HEAD + four * 4);
     }
 }
@@ -179,7 +181,7 @@ static __device__ __forceinline__ void absorb_block(const struct query_args &a, 
     typename SHAPE::shared *s = (typename SHAPE::shared *)shared;
     const uint32_t col0 = i % SHAPE::BLOCKS * SHAPE::COLS, head = i / SHAPE::BLOCKS % a.n_head;
     const uint32_t step = a.n_absorb / (SHAPE::BLOCKS * a.n_head);
-    const uint32_t n_tile = ceil_div(a.n_token, SHAPE::TOKENS);
+    const uint32_t n_tile = ceil_div(a.n_absorb_token, SHAPE::TOKENS);
     uint32_t w[SHAPE::RT][NOPE / 16][4];
     float4 q[SHAPE::LOADS];
     DCHECK(step > 0 && a.n_absorb % (SHAPE::BLOCKS * a.n_head) == 0);
@@ -196,7 +198,7 @@ static __device__ __forceinline__ void absorb_block(const struct query_args &a, 
         for (uint32_t k = threadIdx.x; k < SHAPE::TOKENS * PIECES; k += SHAPE::THREADS) {
             const uint32_t row = k / PIECES, piece = k % PIECES;
             const uint32_t token = tile * SHAPE::TOKENS + row;
-            if (token >= a.n_token) break;
+            if (token >= a.n_absorb_token) break;
             const size_t to = ((size_t)token * a.n_head + head) * KV_ROW + col0 + piece * 8;
             *(uint4 *)(a.h + to) = *(const uint4 *)(s->out[row] + piece * 16);
         }
@@ -393,6 +395,20 @@ static struct query_args make_query(const struct cuda_backend *c, const struct m
     return q;
 }
 
+/* Absorbs the prompt rows, those behind n_absorb_token. */
+static fathom_err absorb_prompts(struct cuda_backend *c, const struct query_args &q)
+{
+    const size_t first = q.n_absorb_token;
+    struct absorb_args a = {};
+    a.query = q.query + first * q.n_query;
+    a.n_query = q.n_query;
+    a.n_head = q.n_head;
+    a.n_token = q.n_token - q.n_absorb_token;
+    a.kv_b = q.kv_b;
+    a.h = q.h + first * q.n_head * KV_ROW;
+    return absorb_sm90(c, a);
+}
+
 /* Absorbs in a launch of its own. */
 static fathom_err run_absorb(struct cuda_backend *c, struct query_args q)
 {
@@ -401,7 +417,7 @@ static fathom_err run_absorb(struct cuda_backend *c, struct query_args q)
         return cuda_launch(c, "mla_front", absorb_float_kernel, grid, FLOAT_THREADS, 0, q);
     }
     ASSERT(!c->lean); /* absorb_few fits there */
-    const uint32_t n_tile = ceil_div(q.n_token, absorb_many::TOKENS);
+    const uint32_t n_tile = ceil_div(q.n_absorb_token, absorb_many::TOKENS);
     const uint32_t room = (uint32_t)c->properties.multiProcessorCount / q.n_head;
     q.n_absorb = q.n_head * (n_tile < room ? n_tile : room > 0 ? room : 1);
     return cuda_launch(c, "mla_front", absorb_many_kernel, dim3(q.n_absorb), absorb_many::THREADS,
@@ -413,8 +429,10 @@ fathom_err front_queries(struct cuda_backend *c, const struct mla_front_args *a,
 {
     struct query_args q = make_query(c, a, n_head_part);
     q.n_pass = q.n_token <= ABSORB_FEW_MAX ? 1 : 4;
-    if (q.kv_b && (q.n_token <= ABSORB_FEW_MAX || c->lean)) {
-        const uint32_t n_tile = ceil_div(q.n_token, absorb_few::TOKENS);
+    q.n_absorb_token = c->sm90 ? a->batch->n_answer_token : q.n_token;
+    if (q.n_absorb_token < q.n_token) TRY(absorb_prompts(c, q));
+    if (q.kv_b && (q.n_absorb_token <= ABSORB_FEW_MAX || c->lean)) {
+        const uint32_t n_tile = ceil_div(q.n_absorb_token, absorb_few::TOKENS);
         q.n_absorb = q.n_head * absorb_few::BLOCKS * n_tile;
     } else {
         TRY(run_absorb(c, q));
