@@ -1,9 +1,10 @@
 /* ops_bench.c - the operators of one rank's slice on one GPU, at shapes of one's choice
  *
- *   bench_ops CONFIG.json [--world N] [--experts N] [--repeat N] SHAPE...
+ *   bench_ops CONFIG.json [--world N] [--experts N] [--repeat N] [--op NAME] SHAPE...
  *
  * A shape is T:CONTEXT, decodes of T requests, or pT:CONTEXT, the last T tokens of one prompt.
- * Fewer experts than the model's make it start sooner; then moe and router are not the model's.
+ * --op times one operator and runs the others once. Fewer experts than the model's make it start
+ * sooner; then moe and router are not the model's.
  * What `fathom bench kernels` prints, without the rest of the program: for a profiler. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,6 +76,8 @@ int main(int argc, char **argv)
             config.n_expert = value, i++;
         } else if (strcmp(argv[i], "--repeat") == 0) {
             options.n_repeat = value, i++;
+        } else if (strcmp(argv[i], "--op") == 0 && i + 1 < argc) {
+            options.only = argv[++i];
         } else if (n == MAX_SHAPE || !read_shape(&shapes[n], argv[i])) {
             return 2;
         } else {

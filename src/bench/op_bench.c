@@ -600,6 +600,10 @@ static fathom_err run_all(struct context *x, const struct op_bench_shape *shape,
                                    .bytes = ops[i].cost.bytes,
                                    .flop = ops[i].cost.flop};
         if (!ops[i].present) continue;
+        if (x->p->o.only && strcmp(x->p->o.only, row.op) != 0) {
+            TRY(ops[i].run(x));
+            continue;
+        }
         TRY(time_op(x, ops[i].run, &row.us));
         if (x->p->with_trains) TRY(time_train(x, ops[i].run, &row.train_us));
         row.floor_us = 1e6 * row.bytes / x->p->bandwidth;

@@ -15,6 +15,7 @@ struct op_bench_options {
     uint32_t n_repeat;    /* the median of these is reported; >= 1 */
     size_t flush_bytes;   /* copied before every run: more than the caches hold */
     size_t measure_bytes; /* of the copy that measures the bandwidth */
+    const char *only;     /* the operator that is timed, others run once; NULL: all are */
 };
 
 /* A step's shape: decodes of so many requests, or the last tokens of one prompt. */

@@ -109,7 +109,8 @@ static void check_token(const struct topk *k, uint32_t t, const float *select)
     }
     if (i != n) fail_msg("token %u: slot %u of %u is not a visible row in order", t, i, n);
     for (; i < k->c.index_topk; i++) assert_true(select[1 + i] == -1);
-    if (n < n_visible && lowest_in < highest_out - 1e-5 * top)
+    const double limit = k->c.act == ACT_FP8 ? 5e-4 : 1e-5; /* tensor cores keep 14 bits of a sum */
+    if (n < n_visible && lowest_in < highest_out - limit * top)
         fail_msg("token %u: a row of %g is chosen and one of %g is not", t, lowest_in, highest_out);
 }
 

@@ -259,6 +259,28 @@ static void check_chunks(struct front *f, uint32_t chunk, const float *query, co
     op_same_bits("cache of chunks", again, image, f->n_page * f->c.kv.page_bytes);
 }
 
+/* The same tokens, all but the first n_answer requests' as rows of prompts: queries as ref's, what
+ * else there is with the bits of rows of answers. */
+static void check_prompts(struct front *f, uint32_t n_answer, const float *want, const float *got)
+{
+    uint32_t width = query_width(f), n_head_part = f->c.n_head * KV_ROW;
+    uint8_t *image = gen_alloc(f->g, f->n_page * f->c.kv.page_bytes);
+    gen_set_answers(&f->host, n_answer);
+    rig_set_cache(&f->dev, f->image, f->n_page);
+    float *query = run(f, &f->dev, f->wd, 0, f->host.n_token);
+    rig_get_cache(&f->dev, image);
+    for (uint32_t t = 0; t < f->host.n_token; t++) {
+        const float *a = query + (size_t)t * width, *b = got + (size_t)t * width;
+        uint32_t n_same = t < f->host.n_answer_token ? 0 : n_head_part;
+        op_same_bits("beside a prompt", a + n_same, b + n_same, (width - n_same) * sizeof *a);
+        op_close("query of a prompt", a, want + (size_t)t * width, n_head_part,
+                 4 * op_tolerance(f->c.act));
+    }
+    check_chunks(f, 17, query, image);
+    gen_set_answers(&f->host, f->host.n_request);
+    mem_free(query);
+}
+
 static void check_case(struct front *f, const struct op_batch_case *k)
 {
     set_case(f, k);
@@ -285,6 +307,10 @@ static void check_case(struct front *f, const struct op_batch_case *k)
     check_formula(f, n - 1, want + (size_t)(n - 1) * width, want_image);
     check_chunks(f, 1, got, got_image);
     check_chunks(f, 17, got, got_image);
+    if (f->c.act == ACT_FP8) {
+        check_prompts(f, 0, want, got);
+        check_prompts(f, f->host.n_request / 2, want, got);
+    }
     mem_free(want);
     mem_free(got);
 }

@@ -5,18 +5,27 @@
 
 enum { N = 129 };
 
+struct weights {
+    struct weight *w;
+    uint32_t n_answer; /* rows of answers at most, before rows of prompts */
+};
+
 static float *run(struct rig *r, void *arg, const float *z, uint32_t n)
 {
-    const struct gen_request request = {0, n};
+    const struct weights *w = arg;
+    const uint32_t n_answer = w->n_answer < n ? w->n_answer : n;
+    const struct gen_request requests[] = {{0, n_answer}, {0, n - n_answer}};
+    const uint32_t first = n_answer ? 0 : 1, end = n_answer < n ? 2 : 1;
     struct gen *g = gen_create(7);
     struct batch batch;
     uint32_t n_page;
-    gen_batch(g, &r->config, &request, 1, &batch, &n_page);
+    gen_batch(g, &r->config, requests + first, end - first, &batch, &n_page);
+    gen_set_answers(&batch, n_answer ? 1 : 0);
     rig_set_batch(r, &batch);
     gen_destroy(g);
     rig_write(r, BUFFER_LATENT, n, r->config.n_head * KV_LATENT, z);
     struct mla_out_args args = {
-        .w = arg, .batch = &r->batch, .z = r->buffer[BUFFER_LATENT], .y = r->buffer[BUFFER_DELTA]};
+        .w = w->w, .batch = &r->batch, .z = r->buffer[BUFFER_LATENT], .y = r->buffer[BUFFER_DELTA]};
     op_ok(r, r->ops->mla_out(r->b, &args), "mla_out");
     return rig_read(r, BUFFER_DELTA, n, r->config.hidden);
 }
@@ -38,6 +47,25 @@ static void check_formula(struct gen *g, const struct backend_config *c,
     op_close_double("formula", got, want, c->hidden, op_formula_limit(c->act));
 }
 
+/* Rows of a prompt, alone and behind rows of answers. */
+static void check_prompts(struct rig *dev, struct weights *w, const float *z, const float *want,
+                          const float *answers)
+{
+    const uint32_t width = dev->config.n_head * KV_LATENT, hidden = dev->config.hidden;
+    w->n_answer = 0;
+    float *prompt = run(dev, w, z, N);
+    op_close("prompt rows", prompt, want, (size_t)N * hidden, op_tolerance(ACT_FP8));
+    op_check_rows("prompt rows", dev, run, w, z, N, width, hidden);
+    w->n_answer = 50;
+    float *mixed = run(dev, w, z, N);
+    const size_t n_first = (size_t)w->n_answer * hidden, n = (size_t)N * hidden;
+    op_same_bits("answers before a prompt", mixed, answers, n_first * sizeof *mixed);
+    op_same_bits("a prompt behind answers", mixed + n_first, prompt + n_first,
+                 (n - n_first) * sizeof *mixed);
+    mem_free(prompt);
+    mem_free(mixed);
+}
+
 static void check(enum act_type act, enum dtype t, bool wide)
 {
     struct backend_config c;
@@ -48,14 +76,14 @@ static void check(enum act_type act, enum dtype t, bool wide)
     rig_open_pair(&ref, &dev, &c);
     gen_mla(g, &c, t, &tensors);
     uint32_t width = c.n_head * KV_LATENT;
-    struct weight *wr = rig_mla(&ref, &tensors);
-    struct weight *wd = rig_mla(&dev, &tensors);
+    struct weights wr = {rig_mla(&ref, &tensors), N}, wd = {rig_mla(&dev, &tensors), N};
     float *z = gen_floats(g, (size_t)N * width, 1);
-    float *want = run(&ref, wr, z, N);
-    float *got = run(&dev, wd, z, N);
+    float *want = run(&ref, &wr, z, N);
+    float *got = run(&dev, &wd, z, N);
     op_close(dtype_name(t), got, want, (size_t)N * c.hidden, op_tolerance(act));
-    op_check_rows(dtype_name(t), &dev, run, wd, z, N, width, c.hidden);
+    op_check_rows(dtype_name(t), &dev, run, &wd, z, N, width, c.hidden);
     check_formula(g, &c, &tensors, z + width, want + c.hidden);
+    if (act == ACT_FP8) check_prompts(&dev, &wd, z, want, got);
     mem_free(want);
     mem_free(got);
     rig_close_pair(&ref, &dev);

@@ -279,11 +279,11 @@ static inline struct expanded_rows cuda_expanded_rows(const struct cuda_backend 
     return e;
 }
 
-/* The step's tokens up to the last that may be absorbed. */
-static inline uint32_t cuda_absorbed_tokens(const struct expanded_rows &e,
-                                            const struct batch *batch)
+/* Whether the step may have prompt rows in absorbed form, over selected rows. */
+static inline bool cuda_has_selected_prompts(const struct expanded_rows &e,
+                                             const struct batch *batch)
 {
-    return batch->max_context > (uint32_t)e.end ? batch->n_token : e.first;
+    return e.first < batch->n_token && batch->max_context > (uint32_t)e.end;
 }
 
 /* fault.cu: cuda_check - OK, or record the first fault (call, operator, cause) and give EDEVICE */

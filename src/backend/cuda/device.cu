@@ -5,9 +5,12 @@
 
 #include "backend/cuda/cuda_int.cuh"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/sm90/absorb.cuh"
 #include "backend/cuda/sm90/down_few.cuh"
+#include "backend/cuda/sm90/index_score.cuh"
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
+#include "backend/cuda/sm90/value.cuh"
 
 extern "C" {
 #include "backend/cuda/scratch.h"
@@ -467,6 +470,9 @@ static fathom_err open_queue(struct cuda_backend *c)
         CU_TRY(c, product_few_init(&c->limits), "create");
         CU_TRY(c, product_fp8_sm90_init(), "create");
         CU_TRY(c, down_few_init(), "create");
+        CU_TRY(c, index_score_sm90_init(), "create");
+        CU_TRY(c, absorb_sm90_init(), "create");
+        CU_TRY(c, value_sm90_init(), "create");
     }
     TRY(cuda_attend_init(c));
     TRY(cuda_query_init(c));

@@ -5,8 +5,9 @@
  * 11 bits find the key of the last one wanted and how many of its equals are wanted, and one more
  * writes in ascending position. A longer row is cut into spans: a block each leaves the span's
  * largest over the start of the span, and one block chooses among those. */
-#include "backend/cuda/kv.cuh"
+#include "backend/cuda/generic/index_score.cuh"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/sm90/index_score.cuh"
 
 enum {
     THREADS = 256,
@@ -31,18 +32,6 @@ static_assert(KV_INDEX_DIM == 4 * WARP, "float path: four values of a key a lane
 static_assert(2 * BIN_BITS + 10 == 32, "three passes see every bit of a key");
 static_assert(TOPK_SPAN % TOPK_THREADS == 0, "every thread holds TOPK_ITEMS_MAX keys of a span");
 static_assert(TOPK_WARPS <= WARP, "a lane reads a warp's sum");
-
-struct score_args {
-    const uint8_t *q;    /* [T][heads][128], fast path */
-    const float *f;      /* the same, float path */
-    const float *weight; /* [T][heads] */
-    uint32_t n_head, first_token, n_token, topk;
-    const int32_t *pos, *request, *page_table;
-    uint32_t page_stride;
-    struct kv_layer kv;
-    float *score; /* [piece][stride] */
-    uint32_t stride;
-};
 
 /* Whether scores decide, and keys from `first` on are among those that the token sees. */
 static __device__ __forceinline__ bool wants_scores(const struct score_args &a, uint32_t token,
@@ -584,6 +573,11 @@ static fathom_err run_topk(struct cuda_backend *c, const struct topk_args &k, ui
     return launch_topk<TOPK_MERGE>(c, k, dim3(n_token), n_span * k.topk);
 }
 
+static bool fits_sm90(const struct cuda_backend *c, const struct score_args &s)
+{
+    return c->sm90 && s.n_head == SCORE90_HEADS && s.kv.type != KV_TYPE_F32;
+}
+
 static fathom_err run_scores(struct cuda_backend *c, const struct score_args &s,
                              uint32_t max_context)
 {
@@ -596,6 +590,7 @@ static fathom_err run_scores(struct cuda_backend *c, const struct score_args &s,
         return cuda_launch(c, "index scores", score_float_kernel, dim3(n_tile, s.n_token), THREADS,
                            0, s);
     }
+    if (fits_sm90(c, s)) return index_score_sm90(c, s, max_context);
     if (s.n_token <= SCORE_ALONE_MAX) {
         const uint32_t room = SCORE_WAVES * (uint32_t)c->properties.multiProcessorCount / s.n_token;
         const uint32_t n_block = n_tile < room ? n_tile : room > 0 ? room : 1;
@@ -628,6 +623,7 @@ fathom_err cuda_index_topk(struct backend *b, const struct index_topk_args *a)
     s.page_table = a->batch->page_table;
     s.page_stride = a->batch->page_stride;
     s.kv = kv_layer_of(a->kv, a->layer);
+    s.n_page = a->kv->n_page;
     s.score = c->index_score;
     s.stride = cuda_score_stride(&c->c, a->batch->max_context);
     s.topk = c->c.index_topk;
@@ -642,7 +638,8 @@ fathom_err cuda_index_topk(struct backend *b, const struct index_topk_args *a)
     k.slots = a->select->i;
     k.counts = a->select->n;
     const uint32_t n_token = a->batch->n_token, max_context = a->batch->max_context;
-    const uint32_t room = (uint32_t)(c->score_floats / s.stride);
+    const uint64_t rows = c->score_floats / s.stride;
+    const uint32_t room = rows < SCORE90_TOKENS_MAX ? (uint32_t)rows : SCORE90_TOKENS_MAX;
     ASSERT(room > 0); /* else no token would be scored */
     for (uint32_t t = 0; t < n_token; t += room) {
         s.first_token = k.first_token = t;

@@ -6,8 +6,10 @@
  * The order of k inside a K line of 128 bytes is that of product_small.cu. Quarters are added in
  * ascending order, whatever the number of tokens; a head's 128 outputs are one quantization group.
  */
+#include "backend/cuda/generic/out.cuh"
 #include "backend/cuda/kv.cuh"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/sm90/value.cuh"
 
 enum {
     VALUE_WARPS = 16,
@@ -24,20 +26,6 @@ static_assert(VALUE_WARPS == VALUE_K_PARTS * (VALUE_DIM / 32), "a warp: 32 outpu
 static_assert(KV_LATENT / 64 % VALUE_K_PARTS == 0, "parts of equal length");
 static_assert(VALUE_DIM % (FLOAT_THREADS / WARP) == 0 && KV_LATENT % (WARP * 4) == 0,
               "nothing is left over");
-
-struct value_args {
-    const bf16 *z_h; /* [T][H][512] */
-    const float *z_f;
-    const bf16 *kv_b; /* [H][KV_B_ROWS][512], the values' rows behind NOPE_DIM others */
-    const float *kv_b_f;
-    const int32_t *pos;
-    struct expanded_rows expanded;
-    uint32_t n_head, n_token; /* of these tokens those that are not expanded */
-    uint32_t n_step_token;
-    float *f; /* [T][H * 128] */
-    uint8_t *q;
-    float *scale;
-};
 
 template <bool LEAN> struct value_shared {
     enum {
@@ -181,7 +169,7 @@ __global__ void __launch_bounds__(VALUE_THREADS, 1) value_kernel(const struct va
             multiply_tile<GROUPS>(s, stage, half, w, row0, k_part);
         }
         const uint32_t token = before * VALUE_TOKENS + (uint32_t)warp;
-        if (before < n_tile && token < a.n_token && !is_expanded(a.expanded, token, a.pos))
+        if (before < n_tile && token < a.n_token)
             write_token(a, s, half ^ 1, (uint32_t)warp, token);
         before = tile < n_tile ? tile : n_tile;
         stage = (stage + 1) % STAGES;
@@ -196,9 +184,9 @@ __global__ void __launch_bounds__(TAKE_THREADS) take_values_kernel(const struct 
 {
     const int lane = (int)threadIdx.x % WARP;
     const uint32_t i = (blockIdx.x * TAKE_THREADS + threadIdx.x) / WARP;
-    const uint32_t token = a.expanded.first + i / a.n_head, head = i % a.n_head;
+    const uint32_t token = i / a.n_head, head = i % a.n_head;
     kernel_begin();
-    if (token >= a.n_step_token || !is_expanded(a.expanded, token, a.pos)) return;
+    if (token >= a.n_token || !is_expanded(a.expanded, token, a.pos)) return;
     const size_t at = (size_t)token * a.n_head * KV_LATENT + (size_t)head * VALUE_DIM;
     const uint2 x = ((const uint2 *)(a.z_h + at))[lane];
     const float2 low = bf16x2_to_float2(x.x), high = bf16x2_to_float2(x.y);
@@ -286,6 +274,28 @@ static fathom_err run_values(struct cuda_backend *c, const struct value_args &v)
     return c->lean ? launch_values<true>(c, v, grid) : launch_values<false>(c, v, grid);
 }
 
+/* The values of the n_token prompt rows behind v's: those in expanded form as attention left them,
+ * and, if there are any, those of the absorbed form. */
+static fathom_err run_prompt_values(struct cuda_backend *c, struct value_args v, uint32_t n_token,
+                                    bool some_absorbed)
+{
+    const size_t row = (size_t)v.n_token * v.n_head;
+    const uint64_t n = (uint64_t)n_token * v.n_head;
+    ASSERT(n <= INT32_MAX / WARP);
+    v.z_h += row * KV_LATENT;
+    v.f += row * VALUE_DIM;
+    if (v.q) {
+        v.q += row * VALUE_DIM;
+        v.scale += row;
+    }
+    v.pos += v.n_token;
+    v.expanded.first = 0;
+    v.n_token = n_token;
+    TRY(cuda_launch(c, "mla_out", take_values_kernel,
+                    dim3(ceil_div((uint32_t)n, TAKE_THREADS / WARP)), TAKE_THREADS, 0, v));
+    return some_absorbed ? value_sm90(c, v) : FATHOM_OK;
+}
+
 fathom_err cuda_mla_out(struct backend *b, const struct mla_out_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
@@ -301,18 +311,14 @@ fathom_err cuda_mla_out(struct backend *b, const struct mla_out_args *a)
     v.n_head = c->c.n_head;
     v.pos = a->batch->pos;
     v.expanded = cuda_expanded_rows(c, a->batch);
-    v.n_token = cuda_absorbed_tokens(v.expanded, a->batch);
-    v.n_step_token = a->batch->n_token;
+    v.n_token = v.expanded.first;
     v.f = c->heads_f;
     v.q = codes;
     v.scale = c->heads_scale;
     if (v.n_token) TRY(run_values(c, v));
-    if (v.expanded.first < v.n_step_token) {
-        const uint64_t n = (uint64_t)(v.n_step_token - v.expanded.first) * v.n_head;
-        ASSERT(n <= INT32_MAX / WARP);
-        TRY(cuda_launch(c, "mla_out", take_values_kernel,
-                        dim3(ceil_div((uint32_t)n, TAKE_THREADS / WARP)), TAKE_THREADS, 0, v));
-    }
+    const uint32_t n_prompt = a->batch->n_token - v.n_token;
+    if (n_prompt)
+        TRY(run_prompt_values(c, v, n_prompt, cuda_has_selected_prompts(v.expanded, a->batch)));
     struct act heads = {c->heads_f, NULL, codes, c->heads_scale, c->c.n_head * VALUE_DIM};
     return cuda_product(c, &a->w->mla.out, &heads, a->batch->n_token, a->y->f, c->c.hidden, "o");
 }

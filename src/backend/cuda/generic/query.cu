@@ -7,6 +7,7 @@
 #include "backend/cuda/generic/front.cuh"
 #include "backend/cuda/generic/index_lanes.cuh"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/sm90/absorb.cuh"
 
 enum {
     FLOAT_THREADS = 256,
@@ -31,7 +32,7 @@ struct query_args {
     float *index_f;      /* values (codes when quantizing), float path */
     float *index_weight; /* [T][n_index_head], written */
     struct expanded_rows expanded;
-    uint32_t n_absorb_token; /* of the first so many tokens those that are not expanded */
+    uint32_t n_absorb_token; /* the first so many tokens are absorbed here */
     uint32_t n_absorb;       /* blocks of query_kernel that absorb; the others rotate */
     uint32_t n_pass;         /* a warp rotates so many times four heads */
 };
@@ -199,7 +200,6 @@ static __device__ __forceinline__ void absorb_block(const struct query_args &a, 
             const uint32_t row = k / PIECES, piece = k % PIECES;
             const uint32_t token = tile * SHAPE::TOKENS + row;
             if (token >= a.n_absorb_token) break;
-            if (is_expanded(a.expanded, token, a.pos)) continue;
             const size_t to = ((size_t)token * a.n_head + head) * KV_ROW + col0 + piece * 8;
             *(uint4 *)(a.h + to) = *(const uint4 *)(s->out[row] + piece * 16);
         }
@@ -393,7 +393,7 @@ static struct query_args make_query(const struct cuda_backend *c, const struct m
     q.kv_b_f = a->w->mla.kv_b_f;
     q.pos = a->batch->pos;
     q.expanded = cuda_expanded_rows(c, a->batch);
-    q.n_absorb_token = cuda_absorbed_tokens(q.expanded, a->batch);
+    q.n_absorb_token = q.expanded.first;
     for (int i = 0; i < KV_ROPE / 2; i++) q.freq[i] = c->c.rope_freq[i];
     q.interleaved = c->c.rope_interleaved;
     q.index_interleaved = c->c.index_rope_interleaved;
@@ -410,6 +410,22 @@ static struct query_args make_query(const struct cuda_backend *c, const struct m
     q.index_weight = a->query->index_weight;
     ASSERT(q.n_head_part >= 1 && (!q.index_q || q.quantize));
     return q;
+}
+
+/* Absorbs the prompt rows that are not in expanded form. */
+static fathom_err absorb_prompts(struct cuda_backend *c, const struct query_args &q)
+{
+    const size_t first = q.n_absorb_token;
+    struct absorb_args a = {};
+    a.query = q.query + first * q.n_query;
+    a.n_query = q.n_query;
+    a.n_head = q.n_head;
+    a.n_token = q.n_token - q.n_absorb_token;
+    a.pos = q.pos + first;
+    a.skip_below = q.expanded.end;
+    a.kv_b = q.kv_b;
+    a.h = q.h + first * q.n_head * KV_ROW;
+    return absorb_sm90(c, a);
 }
 
 /* Absorbs in a launch of its own. */
@@ -432,6 +448,7 @@ fathom_err front_queries(struct cuda_backend *c, const struct mla_front_args *a,
 {
     struct query_args q = make_query(c, a, n_head_part);
     q.n_pass = q.n_token <= ABSORB_FEW_MAX ? 1 : 4;
+    if (cuda_has_selected_prompts(q.expanded, a->batch)) TRY(absorb_prompts(c, q));
     if (q.kv_b && (q.n_absorb_token <= ABSORB_FEW_MAX || c->lean)) {
         const uint32_t n_tile = ceil_div(q.n_absorb_token, absorb_few::TOKENS);
         q.n_absorb = q.n_head * absorb_few::BLOCKS * n_tile;

@@ -101,6 +101,20 @@ WGMMA_E4M3(16, 32, 16, 17)
 WGMMA_E4M3(32, 64, 32, 33)
 WGMMA_E4M3(64, 128, 64, 65)
 
+/* The same with a in registers, c of 64 rows x 128 columns: a[0] and a[1] are bytes 4 t to 4 t + 3
+ * of rows g and g + 8 of the warp's 16, a[2] and a[3] those 16 further along K. */
+#define WGMMA_E4M3_KEPT(name, how, add)                                                            \
+    static __device__ __forceinline__ void name(float(&c)[64], const uint32_t(&a)[4], uint64_t b)  \
+    {                                                                                              \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" NAMES_64            \
+                     "}, {%64,%65,%66,%67}, %68, " #add ", 1, 1;"                                  \
+                     : SUM_64(how, c, 0)                                                           \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
+    }
+
+WGMMA_E4M3_KEPT(wgmma_e4m3_start, "=f", 0)
+WGMMA_E4M3_KEPT(wgmma_e4m3_add, "+f", 1)
+
 /* Products of 64 rows x n_col columns, K = 16 bf16, likewise. */
 #define WGMMA_BF16(n, n_col, a_at, b_at)                                                           \
     static __device__ __forceinline__ void wgmma_bf16_start(float(&c)[n], uint64_t a, uint64_t b)  \
@@ -120,6 +134,20 @@ WGMMA_E4M3(64, 128, 64, 65)
 
 WGMMA_BF16(64, 128, 64, 65)
 WGMMA_BF16(128, 256, 128, 129)
+
+/* Products of 64 rows x 128 columns, K = 16 bf16, with a in registers as 4-byte pieces in the same
+ * places. */
+#define WGMMA_BF16_KEPT(name, how, add)                                                            \
+    static __device__ __forceinline__ void name(float(&c)[64], const uint32_t(&a)[4], uint64_t b)  \
+    {                                                                                              \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NAMES_64            \
+                     "}, {%64,%65,%66,%67}, %68, " #add ", 1, 1, 0;"                               \
+                     : SUM_64(how, c, 0)                                                           \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
+    }
+
+WGMMA_BF16_KEPT(wgmma_bf16_start, "=f", 0)
+WGMMA_BF16_KEPT(wgmma_bf16_add, "+f", 1)
 
 /* c += a * b of 64 rows x 128 columns, K = 16 bf16: a in registers, as mma_bf16 has it for the
  * warp's 16 rows, b turned. */
@@ -146,7 +174,9 @@ template <int LEFT> static __device__ __forceinline__ void wgmma_wait_but(float 
                  : "memory");
 }
 
+#undef WGMMA_BF16_KEPT
 #undef WGMMA_BF16
+#undef WGMMA_E4M3_KEPT
 #undef WGMMA_E4M3
 #undef NAMES_128
 #undef NAMES_64

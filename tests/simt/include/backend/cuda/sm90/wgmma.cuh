@@ -55,75 +55,97 @@ struct simt_e4m3_values {
 };
 static const simt_e4m3_values simt_e4m3;
 
-SIMT_UNSEEN static void simt_operand_row(float (&out)[32], uint64_t operand, uint32_t row)
+/* 32 bytes of an operand's row, decoded: 32 values of e4m3 or 16 of bf16. */
+template <int VALUES> struct simt_operand_row {
+    float v[VALUES];
+
+    void decode(uint32_t at, const void *from, uint32_t n_byte)
+    {
+        for (uint32_t i = 0; i < n_byte * VALUES / 32; i++) {
+            uint16_t pair = 0;
+            memcpy(&pair, (const char *)from + i * (32 / VALUES), 32 / VALUES);
+            v[at * VALUES / 32 + i] = VALUES == 32 ? simt_e4m3.of[pair] : f32_from_bf16(pair);
+        }
+    }
+};
+
+template <int VALUES>
+SIMT_UNSEEN static simt_operand_row<VALUES> simt_shared_row(uint64_t operand, uint32_t row)
 {
+    simt_operand_row<VALUES> out;
     for (uint32_t k = 0; k < 32; k += 16) {
         const char *from = simt_operand_place(operand, row, k);
-        for (uint32_t i = 0; i < 16; i++) out[k + i] = simt_e4m3.of[(uint8_t)from[i]];
+        out.decode(k, from, 16);
         race_read_on(from, 16);
     }
+    return out;
+}
+
+/* Rows g and g + 8 of the warp's 16 of the 64-row operand. */
+template <int VALUES> struct simt_operand_rows {
+    simt_operand_row<VALUES> of[2];
+};
+
+template <int VALUES> SIMT_UNSEEN static simt_operand_rows<VALUES> simt_left_rows(uint64_t operand)
+{
+    const uint32_t row = threadIdx.x / SIMT_WARP % 4 * 16 + threadIdx.x % SIMT_WARP / 4;
+    return {{simt_shared_row<VALUES>(operand, row), simt_shared_row<VALUES>(operand, row + 8)}};
+}
+
+/* The same from the registers of the four lanes that hold them. */
+template <int VALUES>
+SIMT_UNSEEN static simt_operand_rows<VALUES> simt_left_rows(const uint32_t (&a)[4])
+{
+    struct words {
+        uint32_t v[4];
+    };
+    const words mine = {{a[0], a[1], a[2], a[3]}};
+    const char *all = simt_warp_exchange(&mine, sizeof mine);
+    simt_operand_rows<VALUES> out;
+    for (uint32_t t = 0; t < 4; t++) {
+        const words from = simt_lane<words>(all, threadIdx.x % SIMT_WARP / 4 * 4 + t);
+        for (uint32_t i = 0; i < 4; i++) out.of[i % 2].decode(i / 2 * 16 + t * 4, &from.v[i], 4);
+    }
+    return out;
 }
 
 /* Sums of 64 rows x 2 N columns. */
-template <int N> SIMT_UNSEEN static void wgmma_e4m3_add(float (&c)[N], uint64_t a, uint64_t b)
+template <int VALUES, int N>
+SIMT_UNSEEN static void simt_wgmma(float (&c)[N], const simt_operand_rows<VALUES> &rows, uint64_t b)
 {
-    const uint32_t lane = threadIdx.x % SIMT_WARP, warp = threadIdx.x / SIMT_WARP % 4;
-    const uint32_t g = lane / 4, t = lane % 4;
-    float rows[2][32], col[32];
-    simt_operand_row(rows[0], a, warp * 16 + g);
-    simt_operand_row(rows[1], a, warp * 16 + g + 8);
     for (uint32_t j = 0; j < N / 4; j++) {
         for (uint32_t i = 0; i < 2; i++) {
-            simt_operand_row(col, b, 8 * j + 2 * t + i);
-            for (uint32_t k = 0; k < 32; k++) {
-                c[4 * j + i] += rows[0][k] * col[k];
-                c[4 * j + 2 + i] += rows[1][k] * col[k];
+            const uint32_t col = 8 * j + 2 * (threadIdx.x % 4) + i;
+            const simt_operand_row<VALUES> right = simt_shared_row<VALUES>(b, col);
+            for (uint32_t k = 0; k < VALUES; k++) {
+                c[4 * j + i] += rows.of[0].v[k] * right.v[k];
+                c[4 * j + 2 + i] += rows.of[1].v[k] * right.v[k];
             }
         }
     }
 }
 
-template <int N> static inline void wgmma_e4m3_start(float (&c)[N], uint64_t a, uint64_t b)
+template <int N, typename A>
+static inline void wgmma_e4m3_add(float (&c)[N], const A &a, uint64_t b)
+{
+    simt_wgmma<32>(c, simt_left_rows<32>(a), b);
+}
+
+template <int N, typename A>
+static inline void wgmma_e4m3_start(float (&c)[N], const A &a, uint64_t b)
 {
     for (float &x : c) x = 0.0f;
     wgmma_e4m3_add(c, a, b);
 }
 
-/* tells: of lanes that read the same row one is enough to find races */
-SIMT_UNSEEN static void simt_operand_row_bf16(float (&out)[16], uint64_t operand, uint32_t row,
-                                              bool tells)
+template <int N, typename A>
+static inline void wgmma_bf16_add(float (&c)[N], const A &a, uint64_t b)
 {
-    for (uint32_t k = 0; k < 32; k += 16) {
-        const char *from = simt_operand_place(operand, row, k);
-        for (uint32_t i = 0; i < 8; i++) {
-            uint16_t v;
-            memcpy(&v, from + 2 * i, sizeof v);
-            out[k / 2 + i] = f32_from_bf16(v);
-        }
-        if (tells) race_read_on(from, 16);
-    }
+    simt_wgmma<16>(c, simt_left_rows<16>(a), b);
 }
 
-/* Sums of 64 rows x 2 N columns, K = 16 bf16. */
-template <int N> SIMT_UNSEEN static void wgmma_bf16_add(float (&c)[N], uint64_t a, uint64_t b)
-{
-    const uint32_t lane = threadIdx.x % SIMT_WARP, warp = threadIdx.x / SIMT_WARP % 4;
-    const uint32_t g = lane / 4, t = lane % 4;
-    float rows[2][16], col[16];
-    simt_operand_row_bf16(rows[0], a, warp * 16 + g, t == 0);
-    simt_operand_row_bf16(rows[1], a, warp * 16 + g + 8, t == 0);
-    for (uint32_t j = 0; j < N / 4; j++) {
-        for (uint32_t i = 0; i < 2; i++) {
-            simt_operand_row_bf16(col, b, 8 * j + 2 * t + i, g == 0);
-            for (uint32_t k = 0; k < 16; k++) {
-                c[4 * j + i] += rows[0][k] * col[k];
-                c[4 * j + 2 + i] += rows[1][k] * col[k];
-            }
-        }
-    }
-}
-
-template <int N> static inline void wgmma_bf16_start(float (&c)[N], uint64_t a, uint64_t b)
+template <int N, typename A>
+static inline void wgmma_bf16_start(float (&c)[N], const A &a, uint64_t b)
 {
     for (float &x : c) x = 0.0f;
     wgmma_bf16_add(c, a, b);
