@@ -68,6 +68,23 @@ __global__ void __launch_bounds__(THREADS) attend_plain_kernel(const struct atte
     store_output(a, row * KV_LATENT + threadIdx.x + THREADS, total[1] / sum);
 }
 
+/* Rows of answers, then rows of prompts */
+static fathom_err run_sm90(struct cuda_backend *c, struct attend_args k, const struct batch *b)
+{
+    const uint32_t n = b->n_answer_token;
+    if (n) TRY(attend_sm90(c, k, ATTEND_ANSWER_ROWS, n, b->max_context));
+    if (n == b->n_token) return FATHOM_OK;
+    k.h += (size_t)n * k.n_head * KV_ROW;
+    k.out_h += (size_t)n * k.n_head * KV_LATENT;
+    k.pos += n;
+    k.request += n;
+    if (k.slots) {
+        k.slots += (size_t)n * k.topk;
+        k.counts += n;
+    }
+    return attend_sm90(c, k, ATTEND_PROMPT_ROWS, b->n_token - n, b->max_context);
+}
+
 fathom_err cuda_mla_attend(struct backend *b, const struct mla_attend_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
@@ -91,7 +108,7 @@ fathom_err cuda_mla_attend(struct backend *b, const struct mla_attend_args *a)
     k.part_stat = c->part_stat;
     k.out_h = a->out->h;
     k.out_f = a->out->f;
-    if (c->sm90) return attend_sm90(c, k, a->batch->n_token, a->batch->max_context);
+    if (c->sm90) return run_sm90(c, k, a->batch);
     return cuda_launch(c, "mla_attend", attend_plain_kernel, dim3(k.n_head, a->batch->n_token),
                        THREADS, 0, k);
 }
