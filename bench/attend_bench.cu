@@ -1,6 +1,7 @@
-/* attend_bench.cu - attention of one rank of 8 (16 heads) by itself: is it right, and how fast
+/* attend_bench.cu - attention by itself, of one rank of 8 (16 heads) unless told otherwise: is it
+ * right, and how fast
  *
- *   bench_attend [check | time] [bf16]
+ *   bench_attend [check | time] [bf16] [heads N]
  *
  * check  outputs against plain f32 attention of the same cache: relative L2 error at most 5e-3; a
  *        token's bits are the same whatever tokens run beside it
@@ -18,10 +19,10 @@
 #include "cuda_call.cuh"
 
 enum {
-    N_HEAD = 16,
+    N_HEAD_MAX = 128,
     TOPK = 2048,
     CONTEXT_MAX = 8192,
-    REQUEST_MAX = 64,
+    REQUEST_MAX = 128,
     TOKEN_MAX = 4096,
     REPEAT = 20,
     FLUSH_BYTES = 256 << 20,
@@ -85,6 +86,7 @@ struct shape {
 static const char *const step_names[] = {"decode", "dense", "prefill"};
 
 struct bench {
+    uint32_t n_head;
     struct backend *b;
     struct cuda_backend *c;
     struct kv_cache kv;
@@ -104,14 +106,15 @@ static void *device_bytes(size_t n)
     return p;
 }
 
-static void open_bench(struct bench *b, enum kv_type type)
+static void open_bench(struct bench *b, enum kv_type type, uint32_t n_head)
 {
     struct backend_config c = {};
     fathom_diag d = {};
     memset(b, 0, sizeof *b);
+    b->n_head = n_head;
     c.act = ACT_FP8;
     c.hidden = 256;
-    c.n_head = N_HEAD;
+    c.n_head = n_head;
     c.q_lora_rank = 128;
     c.nope_dim = c.v_dim = 128;
     c.softmax_scale = SOFTMAX_SCALE;
@@ -133,8 +136,8 @@ static void open_bench(struct bench *b, enum kv_type type)
     b->kv.layout = c.kv;
     b->kv.base = device_bytes((size_t)b->kv.n_page * c.kv.page_bytes);
     fill_cache_kernel<<<REQUEST_MAX * CONTEXT_MAX, 128>>>(kv_layer_of(&b->kv, 0));
-    const size_t n_query = (size_t)TOKEN_MAX * N_HEAD * KV_ROW;
-    const size_t n_out = (size_t)TOKEN_MAX * N_HEAD * KV_LATENT;
+    const size_t n_query = (size_t)TOKEN_MAX * n_head * KV_ROW;
+    const size_t n_out = (size_t)TOKEN_MAX * n_head * KV_LATENT;
     b->query.kind = BUFFER_QUERY;
     b->select.kind = BUFFER_SELECT;
     b->latent.kind = BUFFER_LATENT;
@@ -195,8 +198,8 @@ static void set_step(struct bench *b, struct shape s)
     b->batch = {};
     b->batch.n_token = n_token;
     b->batch.n_request = is_prefill ? 1 : n_token;
-    b->batch.n_answer_token = b->batch.n_token;
-    b->batch.n_answer_request = b->batch.n_request;
+    b->batch.n_answer_token = is_prefill ? 0 : n_token;
+    b->batch.n_answer_request = is_prefill ? 0 : n_token;
     b->batch.max_context = context;
     b->batch.page_stride = pages;
     b->batch.pos = b->pos;
@@ -217,11 +220,11 @@ static void run(struct bench *b, uint32_t t0, uint32_t n, bf16 *out)
     struct buffer query = b->query, select = b->select, latent = b->latent;
     batch.n_token = n;
     batch.n_request = min(batch.n_request, n);
-    batch.n_answer_token = batch.n_token;
-    batch.n_answer_request = batch.n_request;
+    batch.n_answer_token = min(batch.n_answer_token, n);
+    batch.n_answer_request = min(batch.n_answer_request, n);
     batch.pos += t0;
     batch.request += t0;
-    query.h += (size_t)t0 * N_HEAD * KV_ROW;
+    query.h += (size_t)t0 * b->n_head * KV_ROW;
     select.i += (size_t)t0 * TOPK;
     select.n += t0;
     latent.h = out;
@@ -257,7 +260,7 @@ __global__ void plain_attend_kernel(struct kv_layer l, const bf16 *query, struct
 {
     __shared__ float score[CONTEXT_MAX], scratch[9];
     const uint32_t token = blockIdx.y, head = blockIdx.x;
-    const bf16 *q = query + ((size_t)token * N_HEAD + head) * KV_ROW;
+    const bf16 *q = query + ((size_t)token * gridDim.x + head) * KV_ROW;
     const int n = rows.counts[token];
     float top = -INFINITY, sum = 0.0f, o[2] = {};
     for (int r = (int)threadIdx.x; r < n; r += (int)blockDim.x) {
@@ -278,7 +281,7 @@ __global__ void plain_attend_kernel(struct kv_layer l, const bf16 *query, struct
         for (int j = 0; j < 2; j++)
             o[j] = fmaf(p, kv_value(l, row, (int)threadIdx.x * 2 + j), o[j]);
     }
-    float *to = out + ((size_t)token * N_HEAD + head) * KV_LATENT;
+    float *to = out + ((size_t)token * gridDim.x + head) * KV_LATENT;
     to[threadIdx.x * 2] = o[0];
     to[threadIdx.x * 2 + 1] = o[1];
 }
@@ -286,7 +289,7 @@ __global__ void plain_attend_kernel(struct kv_layer l, const bf16 *query, struct
 /* Largest relative L2 error of a token among the first n. */
 static double worst_error(const struct bench *b, uint32_t n)
 {
-    const size_t width = N_HEAD * KV_LATENT;
+    const size_t width = b->n_head * KV_LATENT;
     float *want = (float *)malloc(n * width * 4);
     uint16_t *got = (uint16_t *)malloc(n * width * 2);
     double worst = 0;
@@ -312,7 +315,7 @@ static double worst_error(const struct bench *b, uint32_t n)
 /* Tokens whose bits differ when they run in steps of `chunk` */
 static unsigned changed_tokens(struct bench *b, uint32_t n, uint32_t chunk)
 {
-    const size_t width = N_HEAD * KV_LATENT;
+    const size_t width = b->n_head * KV_LATENT;
     bf16 *again = (bf16 *)b->want;
     char *x = (char *)malloc(n * width * 2), *y = (char *)malloc(n * width * 2);
     unsigned changed = 0;
@@ -334,13 +337,13 @@ static unsigned changed_tokens(struct bench *b, uint32_t n, uint32_t chunk)
 static bool check(struct bench *b, struct shape s)
 {
     set_step(b, s);
-    CUDA(cudaMemset(b->latent.h, 0xff, (size_t)s.n_token * N_HEAD * KV_LATENT * 2));
+    CUDA(cudaMemset(b->latent.h, 0xff, (size_t)s.n_token * b->n_head * KV_LATENT * 2));
     run(b, 0, s.n_token, b->latent.h);
     CUDA(cudaStreamSynchronize(b->c->stream));
     const struct plain_rows rows = {b->selects ? b->select.i : NULL, b->select.n, b->page_table,
                                     b->request};
-    plain_attend_kernel<<<dim3(N_HEAD, s.n_token), KV_LATENT / 2>>>(kv_layer_of(&b->kv, 0),
-                                                                    b->query.h, rows, b->want);
+    plain_attend_kernel<<<dim3(b->n_head, s.n_token), KV_LATENT / 2>>>(kv_layer_of(&b->kv, 0),
+                                                                       b->query.h, rows, b->want);
     CUDA(cudaDeviceSynchronize());
     const double rel = worst_error(b, s.n_token);
     const uint32_t chunks[] = {1, 7, 37, 64, 300};
@@ -358,9 +361,10 @@ static bool check(struct bench *b, struct shape s)
 
 static bool check_all(struct bench *b)
 {
-    const struct shape shapes[] = {{1, 65, DECODE},    {8, 2048, DECODE},   {64, 2048, DECODE},
-                                   {64, 8000, DECODE}, {9, 5000, DENSE},    {70, 2500, DENSE},
-                                   {64, 100, DECODE},  {400, 400, PREFILL}, {300, 2300, PREFILL}};
+    const struct shape shapes[] = {{1, 65, DECODE},     {8, 2048, DECODE},   {64, 2048, DECODE},
+                                   {64, 8000, DECODE},  {100, 3000, DECODE}, {9, 5000, DENSE},
+                                   {70, 2500, DENSE},   {64, 100, DECODE},   {400, 400, PREFILL},
+                                   {300, 2300, PREFILL}};
     bool ok = true;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) ok = check(b, shapes[i]) && ok;
     return ok;
@@ -393,8 +397,9 @@ static void time_shape(struct bench *b, struct shape s)
     qsort(ms, REPEAT, sizeof *ms, compare_floats);
     const double us = (double)ms[REPEAT / 2] * 1e3;
     const double row = b->kv.layout.type == KV_TYPE_FP8 ? KV_ROW_BYTES_FP8 : KV_ROW_BYTES_BF16;
-    const double bytes = b->rows_read * row + (double)s.n_token * N_HEAD * (KV_ROW + KV_LATENT) * 2;
-    const double flop = 2.0 * N_HEAD * (KV_ROW + KV_LATENT) * b->rows_seen;
+    const double bytes =
+        b->rows_read * row + (double)s.n_token * b->n_head * (KV_ROW + KV_LATENT) * 2;
+    const double flop = 2.0 * b->n_head * (KV_ROW + KV_LATENT) * b->rows_seen;
     const double floor_us = fmax(bytes / PEAK_BYTES, flop / PEAK_FLOPS) * 1e6;
     printf("%-8s %4u, context %4u: %8.1f us, least %7.1f  %6.0f GB/s %6.1f TFLOP/s\n",
            step_names[s.step], s.n_token, s.context, us, ms[0] * 1e3, bytes / us * 1e-3,
@@ -407,9 +412,10 @@ static void time_shape(struct bench *b, struct shape s)
 static void time_all(struct bench *b)
 {
     const struct shape shapes[] = {
-        {1, 2048, DECODE},     {8, 2048, DECODE},    {64, 2048, DECODE},  {1, 8192, DECODE},
-        {8, 8192, DECODE},     {64, 8192, DECODE},   {512, 512, PREFILL}, {2048, 2048, PREFILL},
-        {4096, 4096, PREFILL}, {4096, 8192, PREFILL}};
+        {1, 2048, DECODE},    {8, 2048, DECODE},   {64, 2048, DECODE},    {128, 2048, DECODE},
+        {1, 8192, DECODE},    {8, 8192, DECODE},   {64, 8192, DECODE},    {128, 8192, DECODE},
+        {64, 8192, DENSE},    {512, 512, PREFILL}, {2048, 2048, PREFILL}, {4096, 4096, PREFILL},
+        {4096, 8192, PREFILL}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) time_shape(b, shapes[i]);
 }
 
@@ -418,12 +424,18 @@ int main(int argc, char **argv)
     static struct bench b;
     enum kv_type type = KV_TYPE_FP8;
     bool checks = true, times = true, ok = true;
+    uint32_t n_head = 16;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "bf16") == 0) type = KV_TYPE_BF16;
         if (strcmp(argv[i], "check") == 0) times = false;
         if (strcmp(argv[i], "time") == 0) checks = false;
+        if (strcmp(argv[i], "heads") == 0 && i + 1 < argc) n_head = (uint32_t)atoi(argv[++i]);
     }
-    open_bench(&b, type);
+    if (n_head < 1 || n_head > N_HEAD_MAX) {
+        printf("heads: 1 to %d\n", N_HEAD_MAX);
+        return 1;
+    }
+    open_bench(&b, type, n_head);
     if (checks) ok = check_all(&b);
     if (times) time_all(&b);
     printf("%s\n", ok ? "ALL PASS" : "SOME FAILED");

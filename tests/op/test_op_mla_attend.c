@@ -264,6 +264,41 @@ static void test_long_context(void **state)
     close_attend(&a);
 }
 
+/* As many heads as a device has that does not share attention with others, or half of them, or a
+ * few more; rows of answers, rows of prompts, and both. */
+static void test_many_heads(void **state)
+{
+    (void)state;
+    const struct {
+        uint32_t n_head;
+        enum kv_type kv;
+        struct op_batch_case batch;
+    } cases[] = {
+        {70, KV_TYPE_BF16, {"an odd group", 2, {{129, 1}, {62, 2}}}},
+        {64, KV_TYPE_FP8, {"units", 2, {{1030, 1}, {3, 1}}}},
+        {128, KV_TYPE_FP8, {"pairs of groups", 2, {{255, 1}, {127, 2}}}},
+        {128, KV_TYPE_BF16, {"more units", 2, {{1100, 1}, {1022, 2}}}},
+    };
+    for (size_t i = 0; i < (op_wants_few() ? 2 : sizeof cases / sizeof *cases); i++) {
+        struct attend a = {.g = gen_create_for(111, ACT_FP8)};
+        gen_config(&a.c, op_is_cuda() ? ACT_FP8 : ACT_BF16, cases[i].kv, false);
+        a.c.n_head = cases[i].n_head;
+        a.c.max_token = 8;
+        a.c.max_context = 1200;
+        a.c.index_topk = i % 2 ? 700 : 100;
+        rig_open_pair(&a.ref, &a.dev, &a.c);
+        a.in_width = a.c.n_head * KV_ROW;
+        a.out_width = a.c.n_head * KV_LATENT;
+        set_case(&a, &cases[i].batch);
+        check_now(&a, false);
+        a.host.n_answer_token = (uint32_t)a.host.first[1];
+        a.host.n_answer_request = 1;
+        set_select(&a, false);
+        check_now(&a, false);
+        close_attend(&a);
+    }
+}
+
 /* Scores of a thousand and more: softmax must not overflow. The last bit of such a score is 1e-4,
  * and so is what it moves a weight by. */
 static void test_large_scores(void **state)
@@ -286,6 +321,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_select_all),
         cmocka_unit_test(test_nan_in_unselected_rows),
         cmocka_unit_test(test_long_context),
+        cmocka_unit_test(test_many_heads),
         cmocka_unit_test(test_large_scores),
     };
     return OP_MAIN(argc, argv, tests);

@@ -36,11 +36,14 @@ static __device__ __forceinline__ int row_slot(const struct attend_args &a, uint
     return kv_slot(a.page_table + (size_t)a.request[token] * a.page_stride, i);
 }
 
-/* attend_sm90 - out_h for n_token tokens of contexts up to max_context
+/* Rows of a batch (batch.h): each kind has an order of sums of its own where heads are many. */
+enum attend_rows { ATTEND_ANSWER_ROWS, ATTEND_PROMPT_ROWS };
+
+/* attend_sm90 - out_h for n_token tokens of one kind and of contexts up to max_context
  * Needs  a cache of BF16 or FP8 rows; h, and part_out and part_stat as scratch.h sizes them.
  * attend_sm90_init - raises the kernels' limits; once before */
-fathom_err attend_sm90(struct cuda_backend *c, struct attend_args a, uint32_t n_token,
-                       uint32_t max_context);
+fathom_err attend_sm90(struct cuda_backend *c, struct attend_args a, enum attend_rows kind,
+                       uint32_t n_token, uint32_t max_context);
 fathom_err attend_sm90_init(struct cuda_backend *c);
 
 #endif

@@ -228,6 +228,7 @@ static void get_caps(struct backend *b, struct backend_caps *out)
     size_t n_free = 0, total = 0;
     memset(out, 0, sizeof *out);
     out->name = "cuda";
+    out->prompt_form = c->sm90 && c->c.n_head >= ATTEND_HEADS;
     (void)cudaMemGetInfo(&n_free, &total);
     (void)snprintf(out->device, sizeof out->device, "%.64s, sm_%d%d, %d SMs, %s path",
                    c->properties.name, c->properties.major, c->properties.minor,
@@ -503,7 +504,9 @@ static void log_kernels(const struct cuda_backend *c)
         LOG_INFO("cuda", "operator=%s kernels=\"%s\"", other[i], path);
     }
     LOG_INFO("cuda", "operator=mla_attend kernels=\"%s\"",
-             c->sm90 ? "attend (sm_90, mma.sync, copies ahead)" : "plain");
+             !c->sm90                      ? "plain"
+             : c->c.n_head >= ATTEND_HEADS ? "attend_heads (sm_90, wgmma, copies ahead)"
+                                           : "attend (sm_90, mma.sync, copies ahead)");
     if (c->sm90)
         LOG_INFO("cuda", "operator=mla_attend prompt_rows=\"prompt_attend (sm_90, wgmma)\"");
 }

@@ -29,6 +29,11 @@ static uint32_t part_rows(const struct backend_config *c)
 {
     uint64_t rows = c->max_context;
     if (c->index_n_head) rows = least(rows, c->index_topk);
+    if (c->n_head >= ATTEND_HEADS) {
+        uint64_t most = ATTEND_HEADS_UNIT_BLOCKS_MAX / div_up(c->n_head, ATTEND_HEADS);
+        uint32_t groups = (uint32_t)div_up(rows, ATTEND_GROUP);
+        return (uint32_t)least(c->max_token, most) * attend_heads_units(groups);
+    }
     uint64_t n_unit = div_up(rows, (uint64_t)ATTEND_GROUP * ATTEND_UNIT);
     return (uint32_t)(least(c->max_token, ATTEND_UNIT_TOKENS_MAX) * n_unit);
 }

@@ -29,6 +29,33 @@ enum {
     PROMPT_ENTRY_BYTES = 16, /* of the plan */
 };
 
+/* How it is cut where heads are many (sm90/attend_heads.cu). */
+enum {
+    ATTEND_HEADS = 64,                  /* of a block; models with fewer have the kernel above */
+    ATTEND_HEADS_UNIT = 16,             /* groups of a unit, at least */
+    ATTEND_HEADS_UNITS_MAX = 32,        /* of a token, whose units are larger if need be */
+    ATTEND_HEADS_UNIT_BLOCKS_MAX = 100, /* so many pairs of token and 64 heads, units apart */
+};
+
+/* attend_heads_unit - groups of a unit of an answer's token that sees n_group of them: even
+ * attend_heads_units - units of a token that sees n_group, or fewer, at most */
+#ifdef __CUDACC__
+#define ATTEND_EVERYWHERE __host__ __device__
+#else
+#define ATTEND_EVERYWHERE
+#endif
+static ATTEND_EVERYWHERE inline uint32_t attend_heads_unit(uint32_t n_group)
+{
+    const uint32_t most = ATTEND_HEADS_UNIT * ATTEND_HEADS_UNITS_MAX;
+    return ATTEND_HEADS_UNIT * ((n_group + most - 1) / most);
+}
+
+static inline uint32_t attend_heads_units(uint32_t n_group)
+{
+    const uint32_t n = (n_group + ATTEND_HEADS_UNIT - 1) / ATTEND_HEADS_UNIT;
+    return n < ATTEND_HEADS_UNITS_MAX ? n : ATTEND_HEADS_UNITS_MAX;
+}
+
 /* Scores that one block chooses from; of a longer row, one span after the other
  * (generic/index.cu). */
 enum { TOPK_SPAN = 32768 };

@@ -112,13 +112,13 @@ static fathom_err attend_fast(struct cuda_backend *c, const struct mla_attend_ar
 {
     const struct expanded_rows e = cuda_expanded_rows(c, a->batch);
     const uint32_t n_token = a->batch->n_token, context = a->batch->max_context;
-    if (e.first) TRY(attend_sm90(c, k, e.first, context));
+    if (e.first) TRY(attend_sm90(c, k, ATTEND_ANSWER_ROWS, e.first, context));
     if (e.first == n_token) return FATHOM_OK;
     TRY(attend_expanded(c, a, k, e.end));
     if (context <= (uint32_t)e.end) return FATHOM_OK;
     struct attend_args rest = tokens_from(k, e.first);
     rest.skip_below = e.end;
-    return attend_sm90(c, rest, n_token - e.first, context);
+    return attend_sm90(c, rest, ATTEND_PROMPT_ROWS, n_token - e.first, context);
 }
 
 fathom_err cuda_mla_attend(struct backend *b, const struct mla_attend_args *a)

@@ -7,32 +7,13 @@
  * which combine_kernel merges. The arithmetic is the same in each case, so the bits do not depend
  * on how many tokens run. Groups are computed in attend_group.cuh. */
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/sm90/attend.cuh"
 #include "backend/cuda/sm90/attend_group.cuh"
 
 /* What a block takes: a unit that combine_kernel merges, or its cluster, or all of a token. */
 enum piece { PIECE_UNIT, PIECE_CLUSTER, PIECE_TOKEN };
 
 /* ---- units ---- */
-
-/* Weights of a merge of (max a, sum a) with (max b, sum b), maxima being powers of two; a may be
- * empty (-inf). */
-struct merge {
-    float max, wa, wb;
-};
-
-static __device__ __forceinline__ struct merge merge_of(float a, float b)
-{
-    struct merge m;
-    m.max = fmaxf(a, b);
-    m.wa = exp2_approx(a - m.max);
-    m.wb = exp2_approx(b - m.max);
-    return m;
-}
-
-static __device__ __forceinline__ float merged(const struct merge &m, float a, float b)
-{
-    return fmaf(b, m.wb, a * m.wa);
-}
 
 /* The result so far of two heads and 64 columns. It is touched once a unit, so it lies in local
  * memory, and registers stay with what every group needs. */
@@ -272,7 +253,7 @@ __global__ void __launch_bounds__(COMBINE_THREADS) combine_kernel(const struct a
     kernel_begin();
     if (a.pos[token] < a.skip_below) return;
     const int n_group = (row_count(a, token) + GROUP - 1) / GROUP;
-    const int n_unit = (n_group + UNIT - 1) / UNIT;
+    const int unit = unit_groups(a, n_group), n_unit = (n_group + unit - 1) / unit;
     DCHECK((uint32_t)n_unit <= a.n_part);
     float2 o = make_float2(0.0f, 0.0f);
     float top = -INFINITY, sum = 0.0f;
@@ -300,6 +281,12 @@ __global__ void __launch_bounds__(COMBINE_THREADS) combine_kernel(const struct a
     *(uint32_t *)(a.out_h + at) = pack_bf16(o.x * inverse, o.y * inverse);
 }
 
+fathom_err attend_combine(struct cuda_backend *c, struct attend_args a, uint32_t n_token)
+{
+    return cuda_launch(c, "mla_attend", combine_kernel, dim3(a.n_head, n_token), COMBINE_THREADS, 0,
+                       a);
+}
+
 template <enum kv_type TYPE>
 static fathom_err run(struct cuda_backend *c, struct attend_args &a, uint32_t n_token,
                       uint32_t rows)
@@ -320,14 +307,15 @@ static fathom_err run(struct cuda_backend *c, struct attend_args &a, uint32_t n_
     a.n_part = n_unit;
     TRY(cuda_launch(c, what, attend_kernel<TYPE, PIECE_UNIT>, dim3(n_unit, n_token, heads), THREADS,
                     bytes, a));
-    return cuda_launch(c, what, combine_kernel, dim3(a.n_head, n_token), COMBINE_THREADS, 0, a);
+    return attend_combine(c, a, n_token);
 }
 
-fathom_err attend_sm90(struct cuda_backend *c, struct attend_args a, uint32_t n_token,
-                       uint32_t max_context)
+fathom_err attend_sm90(struct cuda_backend *c, struct attend_args a, enum attend_rows kind,
+                       uint32_t n_token, uint32_t max_context)
 {
-    ASSERT(c->sm90 && a.kv.type != KV_TYPE_F32);
+    ASSERT(c->sm90 && a.kv.type != KV_TYPE_F32 && n_token >= 1);
     const uint32_t rows = a.slots && max_context > a.topk ? a.topk : max_context;
+    if (a.n_head >= ATTEND_HEADS) return attend_heads(c, a, kind, n_token, rows);
     return a.kv.type == KV_TYPE_FP8 ? run<KV_TYPE_FP8>(c, a, n_token, rows)
                                     : run<KV_TYPE_BF16>(c, a, n_token, rows);
 }
@@ -347,6 +335,7 @@ template <enum kv_type TYPE> static fathom_err raise_limits(struct cuda_backend 
 
 fathom_err attend_sm90_init(struct cuda_backend *c)
 {
+    if (c->c.n_head >= ATTEND_HEADS) return attend_heads_init(c);
     return c->c.kv.type == KV_TYPE_FP8 ? raise_limits<KV_TYPE_FP8>(c)
                                        : raise_limits<KV_TYPE_BF16>(c);
 }

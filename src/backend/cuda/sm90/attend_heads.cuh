@@ -1,0 +1,317 @@
+/* attend_heads.cuh - 64 heads of a token: shared memory, copies of rows, sums
+ *
+ * Two warpgroups compute and one copies. Groups of 64 rows are taken in pairs. The first warpgroup
+ * makes the scores of a pair's first group, the second those of the second; each holds half of the
+ * columns of the outputs of all heads, and both weigh both groups. Weights of the own group go from
+ * registers into the product, those of the other one through shared memory, where they take the
+ * place of the group's rotary keys, which only scores need.
+ *
+ * Rows lie as bf16 in nine tiles of 64 rows x 64 values, permuted as wgmma.cuh says: a tile is an
+ * operand of the scores, and turned, of the outputs. A place of a group has two halves, told free
+ * and full by themselves: tiles 0 to 3 and 4 to 7, the columns of each warpgroup. Rotary keys
+ * belong to the half whose warpgroup is the last to read what replaces them.
+ *
+ * Maxima are powers of two. So whatever is taken relative to another maximum is multiplied by a
+ * power of two and keeps its bits, and most of the time the maximum stays where it is. */
+#ifndef FATHOM_BACKEND_CUDA_SM90_ATTEND_HEADS_CUH
+#define FATHOM_BACKEND_CUDA_SM90_ATTEND_HEADS_CUH
+
+#include "backend/cuda/attend.cuh"
+#include "backend/cuda/sm90/ptx90.cuh"
+#include "backend/cuda/sm90/wgmma_bf16.cuh"
+
+enum {
+    HEADS = ATTEND_HEADS,
+    GROUP = ATTEND_GROUP,
+    WARPGROUP = 128,
+    WARPGROUP_WARPS = WARPGROUP / WARP,
+    CONSUMERS = 2 * WARPGROUP,
+    THREADS = CONSUMERS + WARPGROUP,
+    TILE = 64, /* values: 128 bytes of bf16 */
+    TILE_BYTES = 128 * GROUP,
+    TILES = KV_ROW / TILE,
+    HALF_TILES = 4,
+    COLUMNS = HALF_TILES * TILE,
+    ROPE_TILE = TILES - 1,
+    LAUNCH_REGISTERS = 168, /* of every thread, which the warpgroups share out anew */
+};
+static_assert(TILES == 2 * HALF_TILES + 1 && 2 * COLUMNS == (int)KV_LATENT, "two halves, and one");
+static_assert(HEADS == 64 && GROUP == 64, "rows of a product, and of a tile");
+
+/* Registers of a thread that computes, and of one that copies; widening takes more of them. */
+template <enum kv_type TYPE> struct heads_registers {
+    static constexpr int CONSUMER = TYPE == KV_TYPE_FP8 ? 192 : 208;
+    static constexpr int PRODUCER = TYPE == KV_TYPE_FP8 ? 120 : 88;
+    static_assert(CONSUMERS * CONSUMER + WARPGROUP * PRODUCER <= THREADS * LAUNCH_REGISTERS,
+                  "a warpgroup waits for registers that others give back");
+};
+
+struct heads_shared {
+    unsigned char query[TILES][TILE_BYTES];
+    unsigned char rows[2][TILES][TILE_BYTES]; /* of a pair's first group, and second */
+    float top[2][HEADS];                      /* largest score so far after each group */
+    float sum[2][HEADS];                      /* of weights, of each warpgroup's groups */
+    uint64_t full[2][2], empty[2][2];         /* [group of the pair][half] */
+    uint64_t query_here;                      /* told by every warp */
+    uint64_t top_here, second_read, second_here, first_here, sum_here;
+};
+static_assert(sizeof(struct heads_shared) <= 227 << 10, "shared memory of a block");
+
+/* Where 16 bytes of a tile's row lie. */
+static __device__ __forceinline__ uint32_t tile_place(int row, int piece)
+{
+    return (uint32_t)(row * 128 + ((piece ^ row) & 7) * 16);
+}
+
+static __device__ __forceinline__ void wait_for(uint64_t *barrier, int parity)
+{
+    const uint32_t at = smem_address(barrier);
+    while (!mbarrier_try_wait(at, (uint32_t)parity)) {
+    }
+}
+
+/* What a warp's lanes have done is told, by one of them. */
+static __device__ __forceinline__ void tell(uint64_t *barrier)
+{
+    __syncwarp();
+    if (elect_lane()) mbarrier_arrive(smem_address(barrier));
+}
+
+/* Rotary keys of an FP8 cache are told by themselves. */
+template <enum kv_type TYPE>
+static __device__ __forceinline__ void barriers_init(struct heads_shared *sh)
+{
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 4; i++) {
+            const int twice = TYPE == KV_TYPE_FP8 && i / 2 != i % 2;
+            mbarrier_init(smem_address(&sh->full[i / 2][i % 2]), twice ? CONSUMERS : WARPGROUP);
+            mbarrier_init(smem_address(&sh->empty[i / 2][i % 2]), WARPGROUP_WARPS);
+        }
+        mbarrier_init(smem_address(&sh->query_here), 2 * WARPGROUP_WARPS);
+        mbarrier_init(smem_address(&sh->sum_here), 2 * WARPGROUP_WARPS);
+        mbarrier_init(smem_address(&sh->top_here), WARPGROUP_WARPS);
+        mbarrier_init(smem_address(&sh->second_read), WARPGROUP_WARPS);
+        mbarrier_init(smem_address(&sh->second_here), WARPGROUP_WARPS);
+        mbarrier_init(smem_address(&sh->first_here), WARPGROUP_WARPS);
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+}
+
+/* ---- copying rows in ---- */
+
+/* The rows that a block takes: from first_row of its token's on. */
+struct heads_rows {
+    const int32_t *entries; /* slots, or the pages of the request */
+    int n_row;              /* of the token */
+    bool is_pages;
+};
+
+static __device__ __forceinline__ struct heads_rows heads_rows_of(const struct attend_args &a,
+                                                                  uint32_t token)
+{
+    struct heads_rows r;
+    const int n_visible = a.pos[token] + 1;
+    r.n_row = row_count(a, token);
+    DCHECK(r.n_row <= n_visible);
+    r.is_pages = r.n_row == n_visible; /* whatever way they are told */
+    r.entries = r.is_pages ? a.page_table + (size_t)a.request[token] * a.page_stride
+                           : a.slots + (size_t)token * a.topk;
+    return r;
+}
+
+/* Slot of row 16 w + l of a group, in lanes l and l + 16 of warp w of the copying ones; past the
+ * end that of the last row. */
+static __device__ __forceinline__ int own_slot(const struct heads_rows &r, int group)
+{
+    const int own = (int)threadIdx.x / WARP % WARPGROUP_WARPS * 16 + (int)threadIdx.x % 16;
+    const int row = min(group * GROUP + own, r.n_row - 1);
+    if (!r.is_pages) return r.entries[row];
+    return kv_slot(r.entries, row);
+}
+
+static __device__ __forceinline__ const char *row_at(const struct kv_layer &kv, int slot,
+                                                     int row_bytes)
+{
+    DCHECK(slot >= 0);
+    return kv.latent + (size_t)(slot / KV_PAGE_TOKENS) * kv.page_bytes +
+           (size_t)(slot % KV_PAGE_TOKENS * row_bytes);
+}
+
+/* Copies one half of a group, once it is free. A warp has 16 rows; lanes 8 i to 8 i + 7 copy 128
+ * bytes of one. */
+static __device__ __forceinline__ void copy_half(const struct attend_args &a, int slot, int place,
+                                                 int half, int parity, struct heads_shared *sh)
+{
+    const int warp = (int)threadIdx.x / WARP % WARPGROUP_WARPS, lane = (int)threadIdx.x % WARP;
+    const int piece = lane % 8;
+    wait_for(&sh->empty[place][half], parity ^ 1);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int row = i * 4 + lane / 8;
+        const char *from =
+            row_at(a.kv, shfl(slot, row), KV_ROW_BYTES_BF16) + half * (COLUMNS * 2) + piece * 16;
+        const uint32_t to =
+            smem_address(sh->rows[place][half * HALF_TILES]) + tile_place(warp * 16 + row, piece);
+#pragma unroll
+        for (int tile = 0; tile < HALF_TILES; tile++)
+            cp_async_16(to + (uint32_t)(tile * TILE_BYTES), from + tile * 128, true);
+        if (half != place) { /* rotary keys */
+            cp_async_16(smem_address(sh->rows[place][ROPE_TILE]) +
+                            tile_place(warp * 16 + row, piece),
+                        from + (ROPE_TILE - half * HALF_TILES) * 128, true);
+        }
+    }
+    mbarrier_arrive_cp_async(smem_address(&sh->full[place][half]));
+}
+
+/* Copies the groups first to end - 1; an odd one out has a second that repeats the last row. */
+static __device__ __forceinline__ void copy_bf16(const struct attend_args &a,
+                                                 const struct heads_rows &r, int first, int end,
+                                                 struct heads_shared *sh)
+{
+    int slots[2] = {own_slot(r, first), own_slot(r, first + 1)};
+    for (int k = first, parity = 0; k < end; k += 2, parity ^= 1) {
+        const int next[2] = {own_slot(r, k + 2), own_slot(r, k + 3)};
+        copy_half(a, slots[0], 0, 0, parity, sh);
+        copy_half(a, slots[1], 1, 1, parity, sh);
+        copy_half(a, slots[0], 0, 1, parity, sh);
+        copy_half(a, slots[1], 1, 0, parity, sh);
+        slots[0] = next[0];
+        slots[1] = next[1];
+    }
+}
+
+/* ---- the same for an FP8 cache, whose rows are widened on the way ---- */
+
+/* Two codes times a scale as bf16: exact, since scales are powers of two */
+static __device__ __forceinline__ uint32_t widen_pair(uint32_t pair, float scale)
+{
+    const float2 v = e4m3x2_to_float2((uint16_t)pair);
+    return pack_bf16(v.x * scale, v.y * scale);
+}
+
+/* What a thread has on its way of one half: 64 bytes of rows 8 i + l / 4 are four lanes' */
+struct half_codes {
+    uint4 codes[2][HALF_TILES];
+    float2 scales[2];
+};
+
+static __device__ __forceinline__ void read_half(const struct attend_args &a, int slot, int half,
+                                                 struct half_codes &c)
+{
+    const int lane = (int)threadIdx.x % WARP;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const char *row = row_at(a.kv, shfl(slot, i * 8 + lane / 4), KV_ROW_BYTES_FP8);
+#pragma unroll
+        for (int tile = 0; tile < HALF_TILES; tile++)
+            c.codes[i][tile] = load_stream(row + half * COLUMNS + tile * TILE + lane % 4 * 16);
+        c.scales[i] = *(const float2 *)(row + KV_FP8_SCALES_OFFSET + half * 8);
+    }
+}
+
+static __device__ __forceinline__ void store_half(const struct attend_args &a, int slot, int place,
+                                                  int half, int parity, const struct half_codes &c,
+                                                  struct heads_shared *sh)
+{
+    const int warp = (int)threadIdx.x / WARP % WARPGROUP_WARPS, lane = (int)threadIdx.x % WARP;
+    wait_for(&sh->empty[place][half], parity ^ 1);
+    if (half != place) { /* rotary keys */
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int row = i * 4 + lane / 8, piece = lane % 8;
+            cp_async_16(
+                smem_address(sh->rows[place][ROPE_TILE]) + tile_place(warp * 16 + row, piece),
+                row_at(a.kv, shfl(slot, row), KV_ROW_BYTES_FP8) + KV_FP8_ROPE_OFFSET + piece * 16,
+                true);
+        }
+        mbarrier_arrive_cp_async(smem_address(&sh->full[place][half]));
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int row = warp * 16 + i * 8 + lane / 4;
+#pragma unroll
+        for (int tile = 0; tile < HALF_TILES; tile++) {
+            const uint4 w = c.codes[i][tile];
+            const uint32_t words[4] = {w.x, w.y, w.z, w.w};
+            const float scale = tile < 2 ? c.scales[i].x : c.scales[i].y;
+            unsigned char *to = sh->rows[place][half * HALF_TILES + tile];
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const uint32_t lo = words[2 * j], hi = words[2 * j + 1];
+                *(uint4 *)(to + tile_place(row, lane % 4 * 2 + j)) =
+                    make_uint4(widen_pair(lo, scale), widen_pair(lo >> 16, scale),
+                               widen_pair(hi, scale), widen_pair(hi >> 16, scale));
+            }
+        }
+    }
+    async_proxy_fence();
+    mbarrier_arrive(smem_address(&sh->full[place][half]));
+}
+
+static __device__ __forceinline__ void copy_fp8(const struct attend_args &a,
+                                                const struct heads_rows &r, int first, int end,
+                                                struct heads_shared *sh)
+{
+    int slots[2] = {own_slot(r, first), own_slot(r, first + 1)};
+    struct half_codes x, y;
+    read_half(a, slots[0], 0, x);
+    for (int k = first, parity = 0; k < end; k += 2, parity ^= 1) {
+        const int next[2] = {own_slot(r, k + 2), own_slot(r, k + 3)};
+        read_half(a, slots[1], 1, y);
+        store_half(a, slots[0], 0, 0, parity, x, sh);
+        read_half(a, slots[0], 1, x);
+        store_half(a, slots[1], 1, 1, parity, y, sh);
+        read_half(a, slots[1], 0, y);
+        store_half(a, slots[0], 0, 1, parity, x, sh);
+        read_half(a, next[0], 0, x);
+        store_half(a, slots[1], 1, 0, parity, y, sh);
+        slots[0] = next[0];
+        slots[1] = next[1];
+    }
+}
+
+/* ---- sums ---- */
+
+/* What a thread has of its warpgroup's sums: heads g and g + 8 of its warp's 16 */
+struct heads_sums {
+    float o[2 * COLUMNS / 4]; /* of half the columns; as wgmma.cuh lays them out */
+    float top[2], sum[2];     /* logarithm of the maximum, whole; the own groups' part of weights */
+};
+
+static __device__ __forceinline__ void sums_clear(struct heads_sums &v)
+{
+#pragma unroll
+    for (int i = 0; i < 2 * COLUMNS / 4; i++) v.o[i] = 0.0f;
+    v.top[0] = v.top[1] = -INFINITY;
+    v.sum[0] = v.sum[1] = 0.0f;
+}
+
+/* 2^x of a whole x <= 0; 0 below 2^-126 */
+static __device__ __forceinline__ float power_of_two(float x)
+{
+    DCHECK(x <= 0.0f);
+    return __uint_as_float((uint32_t)((int)fmaxf(x, -127.0f) + 127) << 23);
+}
+
+/* From now on relative to these maxima; changed: of the lane's heads */
+static __device__ __forceinline__ void sums_rescale(struct heads_sums &v, const float (&top)[2])
+{
+    const float low = power_of_two(v.top[0] - top[0]), high = power_of_two(v.top[1] - top[1]);
+    if (warp_ballot(low != 1.0f || high != 1.0f)) {
+#pragma unroll
+        for (int i = 0; i < 2 * COLUMNS / 4; i += 4) {
+            v.o[i] *= low;
+            v.o[i + 1] *= low;
+            v.o[i + 2] *= high;
+            v.o[i + 3] *= high;
+        }
+    }
+    v.sum[0] *= low;
+    v.sum[1] *= high;
+    v.top[0] = top[0];
+    v.top[1] = top[1];
+}
+
+#endif
