@@ -99,11 +99,12 @@ static bool few_is_faster(const struct cuda_backend *c, const struct product_arg
 
 /* Experts with a long K: product_fp8 takes tasks of few rows as well, and is a little faster where
  * its tiles are enough to keep the device busy and few enough to end together, and where tasks of
- * 32 rows fill half of its tile. As measured on an H200. */
+ * 32 rows fill half of its tile. Not with one token, which
+ * leaves tiles of wide experts for a third of a wave. As measured on an H200. */
 static bool many_is_faster(const struct cuda_backend *c, const struct product_args &a)
 {
     const uint32_t n_tile = c->map.max_task * ceil_div(a.n, 128), n_sm = c->limits.n_sm;
-    if (!a.tiled || a.k / 128 < LONG_K_LINES) return false;
+    if (!a.tiled || a.k / 128 < LONG_K_LINES || c->map.n_token == 1) return false;
     return c->map.tile == 32 || (n_tile >= n_sm / 2 && n_tile <= 3 * n_sm);
 }
 

@@ -447,7 +447,7 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
  * all parts, total take N / 2 a thread each. */
 template <int N, bool SPLIT> constexpr uint32_t blocks_max(void)
 {
-    return N <= 16 ? 6 : N == 32 ? (SPLIT ? 5 : 4) : (SPLIT ? 3 : 2);
+    return N == 8 && SPLIT ? 8 : N <= 16 ? 6 : N == 32 ? (SPLIT ? 5 : 4) : (SPLIT ? 3 : 2);
 }
 
 template <int N, bool MAPPED, bool SPLIT>
