@@ -199,7 +199,9 @@ static int check_k_parts(void)
         const uint32_t n_k_line = K / K_LINE, width = K_PART / K_LINE;
         a.k = K_PART;
         a.scale_stride = width;
-        a.w = take_columns(&slice, whole.a.w, N, K, i * K_PART, K_PART, 1);
+        a.w = take_columns(&slice, whole.a.w, N / TILE_ROWS, K * TILE_ROWS, i * K_PART * TILE_ROWS,
+                           K_PART * TILE_ROWS, 1); /* strips of tiles */
+        a.w_stride = tiled_bytes(N, K_PART);
         a.q = (uint8_t *)take_columns(&slice, whole.a.q, M, K, i * K_PART, K_PART, 1);
         a.w_scale = (float *)take_columns(&slice, whole.a.w_scale, N / K_LINE, n_k_line, i * width,
                                           width, 4);
@@ -445,8 +447,9 @@ static void print_row(const char *name, uint32_t rows, const struct product_args
 
 static int time_few_plain(void)
 {
-    static const uint32_t shapes[][2] = {{2240, 7168}, {3072, 1536}, {11264, 1536},
-                                         {7168, 2048}, {4608, 7168}, {7168, 2304}};
+    static const uint32_t shapes[][2] = {{2240, 7168},  {3072, 1536}, {11264, 1536}, {7168, 2048},
+                                         {4608, 7168},  {7168, 2304}, {7168, 16384}, {24576, 1536},
+                                         {36864, 7168}, {7168, 18432}};
     static const uint32_t sizes[] = {1, 8, 16, 32, 64, 128, 256, 512};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         const uint32_t n = shapes[i][0], k = shapes[i][1], n_copy = (200u << 20) / (n * k) + 1;

@@ -56,7 +56,7 @@ static __device__ float normal_at(uint64_t seed, uint64_t i)
 }
 
 /* Block: `rows` rows of one K line, quantized with one power-of-two scale. Blocks differ in size by
- * up to 2^5, so that a scale used in a wrong place shows. */
+ * up to 2^5, so that a scale used in a wrong place shows. Weights lie in tiles. */
 __global__ void generate_kernel(uint8_t *q, float *scale, uint32_t rows, uint32_t n_row, uint32_t k,
                                 uint64_t seed)
 {
@@ -78,8 +78,9 @@ __global__ void generate_kernel(uint8_t *q, float *scale, uint32_t rows, uint32_
     if (threadIdx.x == 0) scale[blockIdx.x] = s;
     for (uint32_t i = threadIdx.x; i < rows * K_LINE; i += blockDim.x) {
         uint64_t at = (uint64_t)(block * rows + i / K_LINE) * k + k_line * K_LINE + i % K_LINE;
-        if (block * rows + i / K_LINE >= n_row) continue;
-        q[at] = float_to_e4m3(normal_at(seed, at) * size / s);
+        const uint32_t row = block * rows + i / K_LINE, col = k_line * K_LINE + i % K_LINE;
+        if (row >= n_row) continue;
+        q[rows == 1 ? at : tiled_at(row, col, k)] = float_to_e4m3(normal_at(seed, at) * size / s);
     }
 }
 
@@ -125,7 +126,7 @@ __global__ void __launch_bounds__(256) plain_product_kernel(const struct product
             uint32_t n = min(n0 + (uint32_t)r, a.n - 1);
             x[r][k] = e4m3_to_float(a.q[(size_t)in * a.k + k_line * K_LINE + (uint32_t)k]);
             w[r][k] = e4m3_to_float(
-                ((const uint8_t *)p.w)[(size_t)n * a.k + k_line * K_LINE + (uint32_t)k]);
+                ((const uint8_t *)p.w)[tiled_at(n, k_line * K_LINE + (uint32_t)k, a.k)]);
         }
         __syncthreads();
         const uint32_t n = min(n0 + (uint32_t)tc, a.n - 1);
@@ -228,7 +229,8 @@ static struct problem make_problem(uint32_t m, uint32_t n, uint32_t k, uint32_t 
     a->n = n;
     a->k = k;
     a->scale_stride = n_k_line;
-    a->w_stride = (size_t)n * k;
+    a->w_stride = tiled_bytes(n, k);
+    a->tiled = true;
     a->w_scale_step = (size_t)n_block * n_k_line;
     a->w = own(&p, device_bytes(a->w_stride * n_expert));
     a->w_scale = (float *)own(&p, device_bytes(a->w_scale_step * n_expert * 4));

@@ -82,6 +82,29 @@ static void test_every_type(void **state)
     check(ACT_FP8, DTYPE_F8_E4M3, false, false);
 }
 
+/* Rows that reach a device in several steps. */
+static void test_tall(void **state)
+{
+    (void)state;
+    enum { ROWS = 2, INNER = 9 << 10 };
+    struct backend_config c;
+    struct rig ref, dev;
+    struct gen *g = gen_create_for(43, ACT_FP8);
+    gen_config(&c, ACT_FP8, KV_TYPE_BF16, false);
+    c.dense_inner = INNER;
+    rig_open_pair(&ref, &dev, &c);
+    struct ffn_tensors tensors;
+    gen_ffn(g, DTYPE_F8_E4M3, c.hidden, c.dense_inner, &tensors);
+    float *x = gen_floats(g, (size_t)ROWS * c.hidden, 1);
+    float *want = run(&ref, rig_ffn(&ref, &tensors), x, ROWS);
+    float *got = run(&dev, rig_ffn(&dev, &tensors), x, ROWS);
+    op_close("tall", got, want, (size_t)ROWS * c.hidden, op_tolerance(ACT_FP8));
+    mem_free(want);
+    mem_free(got);
+    rig_close_pair(&ref, &dev);
+    gen_destroy(g);
+}
+
 static void test_wrong_shape(void **state)
 {
     (void)state;
@@ -105,6 +128,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_type),
+        cmocka_unit_test(test_tall),
         cmocka_unit_test(test_wrong_shape),
     };
     return OP_MAIN(argc, argv, tests);

@@ -28,7 +28,7 @@ const float guard = -1234.5f;
 struct problem {
     product_args a;
     uint32_t n_in, n_expert;
-    std::vector<uint8_t> w, q;
+    std::vector<uint8_t> w, tiled, q; /* weights row by row, and in tiles */
     std::vector<float> w_scale, q_scale;
     std::vector<task> tasks;
     std::vector<int32_t> rows;
@@ -68,16 +68,23 @@ void make(problem &p, uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_diviso
     a.k = k;
     a.n_token = n_row;
     a.scale_stride = n_k_line;
-    a.w_stride = (size_t)n * k;
+    a.w_stride = tiled_bytes(n, k);
+    a.tiled = true;
     a.w_scale_step = (size_t)n_block * n_k_line;
     a.in_divisor = in_divisor;
     a.out_stride = n + GUARD_COLS;
-    a.w = aligned(p.w, a.w_stride * p.n_expert);
+    p.w.resize((size_t)n * k * p.n_expert);
     a.q = aligned(p.q, (size_t)p.n_in * k);
     p.w_scale.resize(a.w_scale_step * p.n_expert);
     p.q_scale.resize((size_t)p.n_in * n_k_line);
     fill(p.w, p.w_scale, 1);
     fill(p.q, p.q_scale, 2);
+    uint8_t *w = aligned(p.tiled, a.w_stride * p.n_expert);
+    for (size_t i = 0; i < p.w.size(); i++) {
+        const uint32_t row = (uint32_t)(i / k % n);
+        w[i / k / n * a.w_stride + tiled_at(row, (uint32_t)(i % k), k)] = p.w[i];
+    }
+    a.w = w;
     a.w_scale = p.w_scale.data();
     a.q_scale = p.q_scale.data();
 }
@@ -167,7 +174,7 @@ void check_sums(const problem &p, bool mapped, const std::vector<float> &got)
                 assert_true(out == guard);
                 continue;
             }
-            const uint8_t *w = (const uint8_t *)a.w + e * a.w_stride + (size_t)col * a.k;
+            const uint8_t *w = p.w.data() + ((size_t)e * a.n + col) * a.k;
             const uint8_t *x = a.q + (size_t)(r / a.in_divisor) * a.k;
             const float *ws = a.w_scale + e * a.w_scale_step + col / K_LINE * n_k_line;
             const float *xs = a.q_scale + (size_t)(r / a.in_divisor) * n_k_line;

@@ -74,7 +74,8 @@ struct matrix {
     enum dtype dtype; /* F32, BF16 or F8_E4M3 */
     uint32_t n_row;   /* outputs */
     uint32_t n_col;   /* inputs */
-    void *data;       /* [n_row][n_col] */
+    void *data;       /* [n_row][n_col], or */
+    bool tiled;       /* codes in tiles, for sm90/ alone (product.cuh) */
     float *scale;     /* F8_E4M3: one per 128 x 128 block, rows of scale_stride */
     uint32_t scale_stride;
     uint32_t row0; /* place of (0, 0) inside its scale block; both 0 for the fast path */
@@ -221,6 +222,8 @@ struct cuda_backend {
         dim3 grid;
     } last; /* launch */
     uint64_t allocated_bytes;
+    void *staging; /* of weights on their way into tiles, while one is prepared */
+    size_t staging_bytes;
     void *scratch[SCRATCH_N]; /* of the operators; by name: */
     float *front;             /* [T][rows of mla.front] */
     float *query;             /* [T][rows of mla.query] */
@@ -324,8 +327,6 @@ fathom_err cuda_product_list(struct cuda_backend *c, const struct matrix_list *w
                              const struct act *in, uint32_t n_token, float *out, const char *what);
 /* whether this weight takes e4m3 activations */
 bool cuda_wants_fp8(const struct cuda_backend *c, const struct matrix *w);
-/* whether the matrices' products run on sm90/ */
-bool cuda_fits_sm90(const struct cuda_backend *c, const struct matrix_stack *w);
 /* whether it takes bf16 ones, where they are there */
 bool cuda_wants_bf16(const struct cuda_backend *c, const struct matrix *w);
 /* the same per expert: row r of the map reads in[r / in_divisor] and writes out[r]; with the flags,

@@ -18,6 +18,8 @@ static struct product_args make_args(const struct cuda_backend *c, const struct 
     ASSERT(in->width == w->n_col);
     ASSERT(w->dtype != DTYPE_F8_E4M3 || (w->scale && w->scale_stride > 0));
     a.w = w->data;
+    a.tiled = w->tiled;
+    a.w_stride = tiled_bytes(w->n_row, w->n_col);
     a.w_scale = w->scale;
     a.n = w->n_row;
     a.k = w->n_col;
@@ -57,24 +59,11 @@ static bool is_aligned(const void *p)
     return (uintptr_t)p % 16 == 0;
 }
 
-/* What sm90/ needs: the same for every number of rows. */
-static bool fits_sm90(const struct cuda_backend *c, const struct product_args &a)
-{
-    return c->sm90 && a.k % 128 == 0 && a.n % 16 == 0 && a.out_stride % 4 == 0 && is_aligned(a.w) &&
-           is_aligned(a.q) && is_aligned(a.out) && (!a.tasks || a.w_stride % a.k == 0);
-}
-
-bool cuda_fits_sm90(const struct cuda_backend *c, const struct matrix_stack *w)
-{
-    const struct matrix *m = &w->first;
-    return c->sm90 && cuda_wants_fp8(c, m) && m->n_row % 16 == 0 && is_aligned(m->data) &&
-           w->data_stride % m->n_col == 0;
-}
-
 static fathom_err product_sm90(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
                                uint32_t n_tile, const char *what)
 {
-    ASSERT(a.q && a.q_scale && a.row0 == 0 && a.col0 == 0);
+    ASSERT(a.q && a.q_scale && a.row0 == 0 && a.col0 == 0 && a.out_stride % 4 == 0);
+    ASSERT(is_aligned(a.w) && is_aligned(a.q) && is_aligned(a.out));
     c->last.what = what;
     c->last.grid = dim3(c->limits.n_sm, tile, n_tile);
     if (tile <= FEW_TILE_MAX) {
@@ -88,7 +77,7 @@ static fathom_err product_sm90(struct cuda_backend *c, const struct product_args
 static fathom_err product_fp8(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
                               uint32_t n_tile, const char *what)
 {
-    if (fits_sm90(c, a)) return product_sm90(c, a, tile, n_tile, what);
+    if (a.tiled) return product_sm90(c, a, tile, n_tile, what);
     if (tile == PRODUCT_LARGE_TILE) return product_fp8_large(c, a, n_tile, what);
     return product_small(c, a, tile, n_tile, what);
 }
@@ -110,18 +99,19 @@ static bool few_is_faster(const struct cuda_backend *c, const struct product_arg
 
 /* Experts with a long K: product_fp8 takes tasks of few rows as well, and is a little faster where
  * its tiles are enough to keep the device busy and few enough to end together, and where tasks of
- * 32 rows fill half of its tile. As measured on an H200. */
+ * 32 rows fill half of its tile. Not with one token, which
+ * leaves tiles of wide experts for a third of a wave. As measured on an H200. */
 static bool many_is_faster(const struct cuda_backend *c, const struct product_args &a)
 {
     const uint32_t n_tile = c->map.max_task * ceil_div(a.n, 128), n_sm = c->limits.n_sm;
-    if (!fits_sm90(c, a) || a.k / 128 < LONG_K_LINES) return false;
+    if (!a.tiled || a.k / 128 < LONG_K_LINES || c->map.n_token == 1) return false;
     return c->map.tile == 32 || (n_tile >= n_sm / 2 && n_tile <= 3 * n_sm);
 }
 
 /* Rows of a tile of a plain FP8 product. */
 static uint32_t fp8_tile(const struct cuda_backend *c, const struct product_args &a)
 {
-    if (!fits_sm90(c, a)) {
+    if (!a.tiled) {
         return a.n_token > SMALL_TOKENS_MAX ? PRODUCT_LARGE_TILE : token_tile(a.n_token);
     }
     if (a.n_token <= 32) return token_tile(a.n_token);
@@ -138,6 +128,7 @@ fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const st
         return product_fp8(c, a, tile, ceil_div(n_token, tile), what);
     }
     if (in->h && cuda_wants_bf16(c, w)) return product_bf16(c, a, what);
+    ASSERT(!a.tiled);
     return product_float(c, a, w->dtype, ceil_div(n_token, PRODUCT_FLOAT_TILE), what);
 }
 
@@ -162,8 +153,7 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
     a.in_divisor = rows.in_divisor;
     a.in_listed = rows.in_listed;
     a.out_listed = rows.out_listed;
-    ASSERT((!rows.in_listed && !rows.out_listed) ||
-           (c->map.tile == PRODUCT_LARGE_TILE && fits_sm90(c, a)));
+    ASSERT((!rows.in_listed && !rows.out_listed) || (c->map.tile == PRODUCT_LARGE_TILE && a.tiled));
     a.w_stride = w->data_stride;
     a.w_scale_step = w->scale_stride;
     if (c->map.n_token == 1 && c->map.w->moe.stacked_shared) { /* a row a task */
@@ -174,6 +164,7 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
         const uint32_t tile = many_is_faster(c, a) ? PRODUCT_LARGE_TILE : c->map.tile;
         return product_fp8(c, a, tile, c->map.max_task, what);
     }
+    ASSERT(!a.tiled);
     return product_float(c, a, w->first.dtype, c->map.max_task, what);
 }
 

@@ -4,11 +4,34 @@
 
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/cuda_int.cuh"
+#include "backend/cuda/k_parts.h"
+
+/* A tiled matrix lies in tiles of TILE_ROWS rows and one K line, the K lines of the same rows one
+ * after the other, so that whoever walks along K reads memory from end to end. Inside a tile the
+ * pieces of a row are permuted as the tensor cores take them from shared memory: a tile is one copy
+ * of TILE_BYTES. */
+enum { TILE_ROWS = 64, TILE_BYTES = TILE_ROWS * K_LINE_BYTES };
+
+/* Where code `col` of `row` lies in a tiled matrix of rows of k. */
+static __host__ __device__ inline size_t tiled_at(uint32_t row, uint32_t col, uint32_t k)
+{
+    const size_t tile = (size_t)(row / TILE_ROWS) * (k / K_LINE_BYTES) + col / K_LINE_BYTES;
+    return tile * TILE_BYTES + row % TILE_ROWS * K_LINE_BYTES +
+           ((col % K_LINE_BYTES) ^ (row % 8 * 16));
+}
+
+/* Bytes of a tiled matrix: whole squares of SCALE_BLOCK; rows past the end are zero. */
+static inline size_t tiled_bytes(uint32_t n_row, uint32_t k)
+{
+    static_assert((int)SCALE_BLOCK % (int)TILE_ROWS == 0, "squares of whole tiles");
+    return (size_t)ceil_div(n_row, SCALE_BLOCK) * SCALE_BLOCK * k;
+}
 
 /* out[row][n] = sum_k W[n][k] in[row][k]. Plain: blockIdx.y cuts rows 0 .. n_token. Mapped: a task
  * names an expert and a piece of the row list; row r reads in[r / in_divisor], writes out[r]. */
 struct product_args {
     const void *w;
+    bool tiled; /* w lies as tiled_at says; else row by row */
     const float *w_scale;
     uint32_t n;
     uint32_t k;
@@ -29,7 +52,7 @@ struct product_args {
     const int32_t *n_task;
     const int32_t *rows;
     uint32_t in_divisor;
-    size_t w_stride;     /* bytes from expert to expert */
+    size_t w_stride;     /* bytes from matrix to matrix; also of a plain product that is tiled */
     size_t w_scale_step; /* floats */
     bool in_listed;      /* entry i of `rows` reads in[i], of n_token: product_fp8_sm90 alone */
     bool out_listed;     /* and writes out[i] */

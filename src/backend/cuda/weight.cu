@@ -2,18 +2,22 @@
  *
  * FP8 keeps its bytes and block scales; BF16 stays; F32 stays; F16 becomes F32. Matrices that share
  * an input are stacked into one, each part on a multiple of 128 rows, so that one product serves
- * them and no scale block is shared. */
+ * them and no scale block is shared.
+ *
+ * On sm_90 the codes of products lie in tiles (product.cuh). Rows come to a staging area first, so
+ * many at a time as it holds, and a kernel puts them where they belong. */
 #include <string.h>
 
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/product.cuh"
 
 extern "C" {
 #include "base/mem.h"
 }
 
 /* Blocks that walk over a matrix of any size. */
-enum { THREADS = 256, BLOCKS = 1024 };
+enum { THREADS = 256, BLOCKS = 1024, STAGING_BYTES = 2 << 20 };
 static_assert(THREADS / WARP <= WARP, "generate_fp8_kernel keeps a value a warp");
 
 /* ---- generated values: a hash of (seed, row, column), normal by Box and Muller ---- */
@@ -36,8 +40,8 @@ static __device__ __forceinline__ float normal_at(uint64_t seed, uint64_t i)
 }
 
 /* One block a 128 x 128 square: values, their scale, their codes. */
-__global__ void generate_fp8_kernel(uint8_t *q, float *scale, uint32_t n_row, uint32_t n_col,
-                                    uint32_t scale_stride, uint64_t seed, float std)
+__global__ void generate_fp8_kernel(uint8_t *q, bool tiled, float *scale, uint32_t n_row,
+                                    uint32_t n_col, uint32_t scale_stride, uint64_t seed, float std)
 {
     __shared__ float scratch[THREADS / WARP];
     kernel_begin();
@@ -60,7 +64,7 @@ __global__ void generate_fp8_kernel(uint8_t *q, float *scale, uint32_t n_row, ui
         uint32_t r = r0 + i / SIDE, col = c0 + i % SIDE;
         if (r < n_row && col < n_col) {
             uint64_t at = (uint64_t)r * n_col + col;
-            q[at] = float_to_e4m3(std * normal_at(seed, at) / s);
+            q[tiled ? tiled_at(r, col, n_col) : at] = float_to_e4m3(std * normal_at(seed, at) / s);
         }
     }
 }
@@ -71,6 +75,18 @@ template <typename T> __global__ void generate_kernel(T *p, uint64_t n, uint64_t
     for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n;
          i += (uint64_t)gridDim.x * blockDim.x) {
         p[i] = (T)(std * normal_at(seed, i));
+    }
+}
+
+/* Rows of n_col codes to their tiles; `to` begins with a tile. */
+__global__ void tile_kernel(uint4 *to, const uint4 *from, uint32_t n_row, uint32_t n_col)
+{
+    const uint32_t n_piece = n_col / (uint32_t)sizeof(uint4);
+    kernel_begin();
+    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x;
+         i < (uint64_t)n_row * n_piece; i += (uint64_t)gridDim.x * blockDim.x) {
+        const uint32_t row = (uint32_t)(i / n_piece), piece = (uint32_t)(i % n_piece);
+        to[tiled_at(row, piece * (uint32_t)sizeof(uint4), n_col) / sizeof(uint4)] = from[i];
     }
 }
 
@@ -107,6 +123,13 @@ static fathom_err take(struct cuda_backend *c, struct weight *w, size_t bytes, c
     w->allocations[w->n_allocation++] = *out;
     w->n_bytes += bytes;
     return FATHOM_OK;
+}
+
+static void release_staging(struct cuda_backend *c)
+{
+    if (c->staging) c->base.ops->release(&c->base, c->staging);
+    c->staging = NULL;
+    c->staging_bytes = 0;
 }
 
 static fathom_err weight_create(enum weight_kind kind, struct weight **out, fathom_diag *d)
@@ -168,19 +191,49 @@ static fathom_err upload_values(struct cuda_backend *c, void *dst, const float *
     return FATHOM_OK;
 }
 
+/* Rows of a strided host view, as bytes, to n_row rows side by side. */
+static fathom_err copy_rows(struct cuda_backend *c, void *dst, const struct tensor_view *v,
+                            uint32_t row, uint32_t n_row, const char *what)
+{
+    const size_t size = dtype_size(v->dtype), width = (size_t)v->n_col * size;
+    ASSERT(row + n_row <= v->n_row);
+    const char *from = (const char *)v->data + (size_t)row * v->row_stride * size;
+    CU_TRY(c,
+           cudaMemcpy2DAsync(dst, width, from, v->row_stride * size, width, n_row,
+                             cudaMemcpyHostToDevice, c->stream),
+           what);
+    return FATHOM_OK;
+}
+
+/* Copies the codes of a host view into tiles. */
+static fathom_err upload_tiles(struct cuda_backend *c, char *dst, const struct tensor_view *v,
+                               const char *what, fathom_diag *d)
+{
+    const size_t strip = (size_t)TILE_ROWS * v->n_col;
+    if (c->staging_bytes < strip) {
+        CU_TRY(c, cudaStreamSynchronize(c->stream), what);
+        release_staging(c);
+        const size_t bytes = strip > STAGING_BYTES ? strip : (size_t)STAGING_BYTES;
+        TRY(c->base.ops->alloc(&c->base, bytes, "staging", &c->staging, d));
+        c->staging_bytes = bytes;
+    }
+    const uint32_t step = (uint32_t)(c->staging_bytes / strip) * TILE_ROWS;
+    for (uint32_t row = 0; row < v->n_row; row += step) {
+        const uint32_t n = v->n_row - row < step ? v->n_row - row : step;
+        TRY(copy_rows(c, c->staging, v, row, n, what));
+        TRY(cuda_launch(c, what, tile_kernel, dim3(BLOCKS), THREADS, 0,
+                        (uint4 *)(dst + (size_t)row * v->n_col), (const uint4 *)c->staging, n,
+                        v->n_col));
+    }
+    return FATHOM_OK;
+}
+
 /* Copies rows of a strided host view; F16 is widened on the way. */
 static fathom_err upload_rows(struct cuda_backend *c, void *dst, const struct tensor_view *v,
                               const char *what, fathom_diag *d)
 {
-    size_t size = dtype_size(v->dtype), row = (size_t)v->n_col * size;
     ASSERT(v->data && (v->n_row == 1 || v->row_stride >= v->n_col));
-    if (v->dtype != DTYPE_F16) {
-        CU_TRY(c,
-               cudaMemcpy2DAsync(dst, row, v->data, v->row_stride * size, row, v->n_row,
-                                 cudaMemcpyHostToDevice, c->stream),
-               what);
-        return FATHOM_OK;
-    }
+    if (v->dtype != DTYPE_F16) return copy_rows(c, dst, v, 0, v->n_row, what);
     size_t n = (size_t)v->n_row * v->n_col;
     float *wide = (float *)mem_alloc_array(n, sizeof *wide);
     if (!wide) FAIL(d, FATHOM_ENOMEM, "%s: no host memory to widen F16", what);
@@ -191,16 +244,16 @@ static fathom_err upload_rows(struct cuda_backend *c, void *dst, const struct te
     return err;
 }
 
-static fathom_err generate(struct cuda_backend *c, void *data, float *scale, uint32_t scale_stride,
-                           const struct tensor_view *v, const char *what)
+static fathom_err generate(struct cuda_backend *c, void *data, bool tiled, float *scale,
+                           uint32_t scale_stride, const struct tensor_view *v, const char *what)
 {
     uint64_t n = (uint64_t)v->n_row * v->n_col;
     float std = v->generate_std;
     if (v->dtype == DTYPE_F8_E4M3) {
         ASSERT(scale && scale_stride >= ceil_div(v->n_col, SCALE_BLOCK));
         dim3 grid(ceil_div(v->n_col, SCALE_BLOCK), ceil_div(v->n_row, SCALE_BLOCK));
-        return cuda_launch(c, what, generate_fp8_kernel, grid, THREADS, 0, (uint8_t *)data, scale,
-                           v->n_row, v->n_col, scale_stride, v->generate_seed, std);
+        return cuda_launch(c, what, generate_fp8_kernel, grid, THREADS, 0, (uint8_t *)data, tiled,
+                           scale, v->n_row, v->n_col, scale_stride, v->generate_seed, std);
     }
     if (v->dtype == DTYPE_BF16) {
         return cuda_launch(c, what, generate_kernel<bf16>, dim3(BLOCKS), THREADS, 0, (bf16 *)data,
@@ -221,8 +274,8 @@ static fathom_err fill_part(struct cuda_backend *c, const struct matrix *m, uint
     ASSERT(!m->scale || row == 0 || (m->row0 == 0 && row % SCALE_BLOCK == 0));
     char *data = (char *)m->data + (size_t)row * m->n_col * size;
     float *scale = m->scale ? m->scale + (size_t)(row / SCALE_BLOCK) * m->scale_stride : NULL;
-    if (!v->data) return generate(c, data, scale, m->scale_stride, v, what);
-    TRY(upload_rows(c, data, v, what, d));
+    if (!v->data) return generate(c, data, m->tiled, scale, m->scale_stride, v, what);
+    TRY(m->tiled ? upload_tiles(c, data, v, what, d) : upload_rows(c, data, v, what, d));
     if (v->dtype != DTYPE_F8_E4M3) return FATHOM_OK;
     uint32_t n_scale_row = ceil_div(v->scale_row0 + v->n_row, SCALE_BLOCK);
     uint32_t n_scale_col = ceil_div(v->scale_col0 + v->n_col, SCALE_BLOCK);
@@ -234,10 +287,18 @@ static fathom_err fill_part(struct cuda_backend *c, const struct matrix *m, uint
     return FATHOM_OK;
 }
 
+/* What sm90/ takes: the same for every number of rows. Rows come in multiples of 16, so the outputs
+ * of matrices side by side are aligned for each. */
+static bool takes_tiles(const struct cuda_backend *c, const struct tensor_view *v)
+{
+    return c->sm90 && c->fast && v->dtype == DTYPE_F8_E4M3 && v->n_col % K_LINE_BYTES == 0 &&
+           v->n_row % 16 == 0 && v->scale_row0 == 0 && v->scale_col0 == 0;
+}
+
 /* A matrix of n_row rows for parts like `like`; the memory is zero. */
 static fathom_err matrix_alloc(struct cuda_backend *c, struct weight *w, struct matrix *m,
-                               uint32_t n_row, const struct tensor_view *like, const char *what,
-                               fathom_diag *d)
+                               uint32_t n_row, const struct tensor_view *like, bool tiled,
+                               const char *what, fathom_diag *d)
 {
     ASSERT(n_row > 0 && like->n_col > 0);
     TRY(check_type(like, what, d));
@@ -246,7 +307,10 @@ static fathom_err matrix_alloc(struct cuda_backend *c, struct weight *w, struct 
     m->n_col = like->n_col;
     m->row0 = like->scale_row0;
     m->col0 = like->scale_col0;
-    TRY(take(c, w, (size_t)n_row * m->n_col * dtype_size(m->dtype), what, &m->data, d));
+    m->tiled = tiled;
+    const size_t bytes =
+        tiled ? tiled_bytes(n_row, m->n_col) : (size_t)n_row * m->n_col * dtype_size(m->dtype);
+    TRY(take(c, w, bytes, what, &m->data, d));
     if (m->dtype != DTYPE_F8_E4M3) return FATHOM_OK;
     m->scale_stride = ceil_div(m->col0 + m->n_col, SCALE_BLOCK);
     size_t n = (size_t)ceil_div(m->row0 + n_row, SCALE_BLOCK) * m->scale_stride;
@@ -256,7 +320,15 @@ static fathom_err matrix_alloc(struct cuda_backend *c, struct weight *w, struct 
 static fathom_err matrix_make(struct cuda_backend *c, struct weight *w, struct matrix *m,
                               const struct tensor_view *v, const char *what, fathom_diag *d)
 {
-    TRY(matrix_alloc(c, w, m, v->n_row, v, what, d));
+    TRY(matrix_alloc(c, w, m, v->n_row, v, false, what, d));
+    return fill_part(c, m, 0, v, what, d);
+}
+
+/* A matrix whose inputs are codes where it is FP8. */
+static fathom_err product_make(struct cuda_backend *c, struct weight *w, struct matrix *m,
+                               const struct tensor_view *v, const char *what, fathom_diag *d)
+{
+    TRY(matrix_alloc(c, w, m, v->n_row, v, takes_tiles(c, v), what, d));
     return fill_part(c, m, 0, v, what, d);
 }
 
@@ -278,18 +350,22 @@ static fathom_err list_make(struct cuda_backend *c, struct weight *w, struct mat
                             fathom_diag *d)
 {
     ASSERT(n >= 1 && n <= MATRIX_PARTS_MAX);
-    bool one = can_stack(parts, n);
+    bool one = can_stack(parts, n), tiled = true;
     l->n = one ? 1 : n;
     l->n_row = 0;
     l->n_col = parts[0]->n_col;
-    for (uint32_t i = 0; i < n; i++) l->n_row += parts[i]->n_row;
-    if (one) TRY(matrix_alloc(c, w, &l->part[0], l->n_row, parts[0], what, d));
+    for (uint32_t i = 0; i < n; i++) {
+        l->n_row += parts[i]->n_row;
+        tiled = tiled && takes_tiles(c, parts[i]);
+    }
+    if (one) TRY(matrix_alloc(c, w, &l->part[0], l->n_row, parts[0], tiled, what, d));
     uint32_t row = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (one) {
             TRY(fill_part(c, &l->part[0], row, parts[i], what, d));
         } else {
-            TRY(matrix_make(c, w, &l->part[i], parts[i], what, d));
+            TRY(matrix_alloc(c, w, &l->part[i], parts[i]->n_row, parts[i], tiled, what, d));
+            TRY(fill_part(c, &l->part[i], 0, parts[i], what, d));
             l->row[i] = row;
         }
         row += parts[i]->n_row;
@@ -322,6 +398,7 @@ static fathom_err finish(struct cuda_backend *c, struct weight *w, fathom_err er
                          struct weight **out, fathom_diag *d)
 {
     if (!err) err = cuda_check(c, cudaStreamSynchronize(c->stream), "sync", "prepare");
+    release_staging(c);
     if (err) {
         if (c->fault[0]) err = diag_fail(d, err, "%s", c->fault);
         cuda_weight_destroy(&c->base, w);
@@ -407,12 +484,12 @@ static fathom_err fill_mla(struct cuda_backend *c, struct weight *w, const struc
     TRY(list_make(c, w, &w->mla.front, index ? front : front_plain, index ? 3 : 2,
                   "q_a, index_k, kv_a", d));
     TRY(list_make(c, w, &w->mla.query, query, index ? 2 : 1, "q_b, index_q_b", d));
-    TRY(matrix_make(c, w, &w->mla.out, &t->o, "o", d));
+    TRY(product_make(c, w, &w->mla.out, &t->o, "o", d));
     TRY(vector_make(c, w, &w->mla.q_norm, &t->q_a_norm, "q_a_norm", d));
     TRY(vector_make(c, w, &w->mla.kv_norm, &t->kv_a_norm, "kv_a_norm", d));
     TRY(make_kv_b(c, w, &t->kv_b, d));
     if (!index) return FATHOM_OK;
-    TRY(matrix_make(c, w, &w->mla.index_head, &t->index_head, "index_head", d));
+    TRY(product_make(c, w, &w->mla.index_head, &t->index_head, "index_head", d));
     TRY(vector_make(c, w, &w->mla.index_weight, &t->index_k_weight, "index_k_weight", d));
     return vector_make(c, w, &w->mla.index_bias, &t->index_k_bias, "index_k_bias", d);
 }
@@ -439,7 +516,7 @@ static fathom_err fill_ffn(struct cuda_backend *c, struct weight *w, const struc
     TRY(check_ffn(t, c->c.hidden, inner, d));
     const struct tensor_view *up[2] = {&t->gate, &t->up};
     TRY(list_make(c, w, &w->ffn.up, up, 2, "gate, up", d));
-    return matrix_make(c, w, &w->ffn.down, &t->down, "down", d);
+    return product_make(c, w, &w->ffn.down, &t->down, "down", d);
 }
 
 fathom_err cuda_prepare_ffn(struct backend *b, const struct ffn_tensors *t, struct weight **out,
@@ -464,11 +541,14 @@ fill_slab(struct cuda_backend *c, struct weight *w, struct matrix_stack *s,
     uint32_t n_scale_row = ceil_div(like->scale_row0 + like->n_row, SCALE_BLOCK);
     s->n = c->c.n_expert + (w->moe.stacked_shared ? 1 : 0);
     s->first.dtype = stored_type(like->dtype);
+    s->first.tiled = takes_tiles(c, like) && (n_part == 1 || like->n_row % SCALE_BLOCK == 0);
     s->first.n_row = like->n_row * (uint32_t)n_part;
     s->first.n_col = like->n_col;
     s->first.row0 = like->scale_row0;
     s->first.col0 = like->scale_col0;
-    size_t part_bytes = (size_t)like->n_row * like->n_col * dtype_size(s->first.dtype);
+    size_t part_bytes = s->first.tiled
+                            ? tiled_bytes(like->n_row, like->n_col)
+                            : (size_t)like->n_row * like->n_col * dtype_size(s->first.dtype);
     s->data_stride = part_bytes * (size_t)n_part;
     TRY(take(c, w, s->data_stride * s->n, what, &s->first.data, d));
     if (s->first.dtype == DTYPE_F8_E4M3) {

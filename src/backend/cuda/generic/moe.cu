@@ -90,9 +90,8 @@ __global__ void __launch_bounds__(LIST_WARPS *WARP) list_inputs_kernel(const str
  * its tiles whole. */
 static bool lists_rows(const struct cuda_backend *c, const struct weight *w)
 {
-    return c->map.tile == PRODUCT_LARGE_TILE && cuda_fits_sm90(c, &w->moe.up) &&
-           (w->moe.fused_up || cuda_fits_sm90(c, &w->moe.up_alone)) &&
-           cuda_fits_sm90(c, &w->moe.down);
+    return c->map.tile == PRODUCT_LARGE_TILE && w->moe.up.first.tiled &&
+           (w->moe.fused_up || w->moe.up_alone.first.tiled) && w->moe.down.first.tiled;
 }
 
 /* x in the order of the list, where the experts' outputs will be: they are written when it has been
@@ -140,8 +139,8 @@ static bool down_is_few(const struct cuda_backend *c, const struct moe_args *a,
                         uint32_t rows_per_token)
 {
     const struct matrix_stack *down = &a->w->moe.down;
-    return a->n_token <= DOWN_TOKENS_MAX && cuda_fits_sm90(c, &a->w->moe.up) &&
-           cuda_fits_sm90(c, down) && down->first.n_col / 128 * rows_per_token <= DOWN_K_LINES_MAX;
+    return a->n_token <= DOWN_TOKENS_MAX && a->w->moe.up.first.tiled && down->first.tiled &&
+           down->first.n_col / 128 * rows_per_token <= DOWN_K_LINES_MAX;
 }
 
 static fathom_err run_down_few(struct cuda_backend *c, const struct moe_args *a,

@@ -11,7 +11,8 @@
 
 enum {
     FLOAT_THREADS = 256,
-    ABSORB_FEW_MAX = 64, /* tokens up to which one launch makes the queries */
+    ABSORB_FEW_MAX = 64,    /* tokens up to which one launch makes the queries, */
+    ABSORB_FEW_TILES = 256, /* and heads times tiles of them: each reads its head's weights */
 };
 
 struct query_args {
@@ -449,8 +450,9 @@ fathom_err front_queries(struct cuda_backend *c, const struct mla_front_args *a,
     struct query_args q = make_query(c, a, n_head_part);
     q.n_pass = q.n_token <= ABSORB_FEW_MAX ? 1 : 4;
     if (cuda_has_selected_prompts(q.expanded, a->batch)) TRY(absorb_prompts(c, q));
-    if (q.kv_b && (q.n_absorb_token <= ABSORB_FEW_MAX || c->lean)) {
-        const uint32_t n_tile = ceil_div(q.n_absorb_token, absorb_few::TOKENS);
+    const uint32_t n_tile = ceil_div(q.n_absorb_token, absorb_few::TOKENS);
+    const bool few = q.n_absorb_token <= ABSORB_FEW_MAX && q.n_head * n_tile <= ABSORB_FEW_TILES;
+    if (q.kv_b && (few || c->lean)) {
         q.n_absorb = q.n_head * absorb_few::BLOCKS * n_tile;
     } else {
         TRY(run_absorb(c, q));

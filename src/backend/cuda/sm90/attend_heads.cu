@@ -64,7 +64,7 @@ static __device__ __forceinline__ void make_scores(struct heads_shared *sh, int 
     add_scores(sh, PLACE, (PLACE ^ 1) * HALF_TILES, HALF_TILES, true, s);
     add_scores(sh, PLACE, ROPE_TILE, 1, true, s);
     wgmma_commit();
-    wgmma_wait_for<0>(s);
+    wgmma_wait_but<0>(s);
 }
 
 /* Logarithms of the heads' maxima, whole, at least `top`; rows from n_row on do not count. */
@@ -190,13 +190,13 @@ static __device__ __forceinline__ void first_of_pair(struct heads_shared *sh, in
     store_weights(p, power_of_two(v.top[0] - top[0]), power_of_two(v.top[1] - top[1]),
                   sh->rows[0][ROPE_TILE]);
     tell(&sh->first_here);
-    wgmma_wait_for<0>(v.o);
+    wgmma_wait_but<0>(v.o);
     tell(&sh->empty[0][0]);
     sums_rescale(v, top);
     wait_for(&sh->full[1][0], parity);
     async_proxy_fence();
     add_other(sh, 1, 0, v);
-    wgmma_wait_for<0>(v.o);
+    wgmma_wait_but<0>(v.o);
     tell(&sh->empty[1][0]);
 }
 
@@ -224,9 +224,9 @@ static __device__ __forceinline__ void second_of_pair(struct heads_shared *sh, i
     wait_for(&sh->first_here, parity);
     async_proxy_fence();
     add_other(sh, 0, 1, v);
-    wgmma_wait_for<1>(v.o);
+    wgmma_wait_but<1>(v.o);
     tell(&sh->empty[1][1]);
-    wgmma_wait_for<0>(v.o);
+    wgmma_wait_but<0>(v.o);
     tell(&sh->empty[0][1]);
 }
 

@@ -20,7 +20,7 @@
 #include "backend/cuda/sm90/stage.cuh"
 
 enum {
-    BM = 64, /* outputs of a tile */
+    BM = TILE_ROWS, /* outputs of a tile */
     COLS = 8,
     CONSUMERS = 128,
     CONSUMER_WARPS = CONSUMERS / WARP,
@@ -50,7 +50,6 @@ static_assert(sizeof(struct down_shared) + STAGES_ALONE * W_BYTES + DOWN_K_LINES
               "shared memory of a block");
 
 struct down_work {
-    CUtensorMap w_map;
     struct down_args a;
     uint32_t n_k_line;     /* of a row */
     uint32_t n_all;        /* of all rows */
@@ -74,8 +73,8 @@ load_k_line(const struct down_work &w, const struct down_block &b, uint32_t i, i
 {
     const uint32_t stage = i % w.n_stage, full = smem_address(&b.s->full[stage]);
     mbarrier_arrive_expect(full, W_BYTES);
-    tensor_load(b.stages + stage * W_BYTES, &w.w_map, full, (int)(i % w.n_k_line) * K_LINE_BYTES,
-                (int)b.col * BM, expert);
+    weight_load(b.stages + stage * W_BYTES, (const char *)w.a.w + (size_t)expert * w.a.w_stride,
+                full, w.n_k_line, i % w.n_k_line, b.col);
 }
 
 /* Lane i has K line i. Experts are read past L1: this kernel has not waited for who wrote them. */
@@ -244,7 +243,6 @@ __global__ void __launch_bounds__(THREADS, 6)
     b.token = blockIdx.x;
     b.col = blockIdx.y;
     if (threadIdx.x == CONSUMERS) {
-        tensor_map_prefetch(&w.w_map);
         for (uint32_t i = 0; i < w.n_stage; i++) {
             mbarrier_init(smem_address(&b.s->full[i]), 2);
             mbarrier_init(smem_address(&b.s->empty[i]), CONSUMER_WARPS);
@@ -288,7 +286,7 @@ cudaError_t down_few_init(void)
 
 cudaError_t down_few(const struct down_args &a, cudaStream_t stream)
 {
-    ASSERT(a.k % K_LINE_BYTES == 0 && a.n % 16 == 0 && a.w_stride % a.k == 0);
+    ASSERT(a.k % K_LINE_BYTES == 0 && a.n % 16 == 0);
     ASSERT(a.n_token >= 1 && a.n_token <= DOWN_TOKENS_MAX && (uintptr_t)a.w % 16 == 0);
     ASSERT(a.rows_per_token >= 1 && a.rows_per_token - a.n_used <= 1);
     struct down_work w = {};
@@ -298,8 +296,6 @@ cudaError_t down_few(const struct down_args &a, cudaStream_t stream)
     w.k_part_lines = w.n_k_line / k_part_count(w.n_k_line);
     ASSERT(w.n_all >= 1 && w.n_all <= DOWN_K_LINES_MAX);
     w.n_stage = min(w.n_all, (uint32_t)(a.n_token == 1 ? STAGES_ALONE : STAGES_MANY));
-    cudaError_t e = make_map(&w.w_map, a.w, a.k, a.n, STACK_MATRICES, a.w_stride, BM);
-    if (e != cudaSuccess) return e;
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;

@@ -35,7 +35,7 @@ cudaError_t down_few_init(void);
 /* down_few - y of struct down_args
  *
  * Needs    k a multiple of 128, n of 16, rows_per_token * k / 128 at most DOWN_K_LINES_MAX; w
- *          aligned to 16 bytes, w_stride a multiple of k; experts and weights written by a kernel
+ *          aligned to 16 bytes, w tiled; experts and weights written by a kernel
  *          that has ended when the one in front of this one releases it
  * Errors   cudaErrorInvalidValue if a tensor map cannot be made, or what the launch gives
  * Numerics the bits of SwiGLU, product_few and the sum over rows as kernels of their own */

@@ -25,7 +25,7 @@
 #include "backend/cuda/sm90/stage.cuh"
 
 enum {
-    BM = 64, /* outputs of a tile */
+    BM = TILE_ROWS, /* outputs of a tile */
     CONSUMERS = 128,
     CONSUMER_WARPS = CONSUMERS / WARP,
     THREADS = CONSUMERS + WARP,
@@ -70,7 +70,6 @@ template <int N> struct few_stage {
 
 struct few_work {
     CUtensorMap in_map; /* plain only */
-    CUtensorMap w_map;
     struct product_args a;
     uint32_t n_k_line;
     uint32_t n_k_part;
@@ -192,8 +191,8 @@ static __device__ __forceinline__ void load_weights(const struct few_work &w,
     const uint32_t full = smem_address(&b.s->full[stage]);
     DCHECK(stage < w.n_stage && k_line < w.n_k_line && col < w.n_col_tile && expert >= 0);
     mbarrier_arrive_expect(full, BYTES);
-    tensor_load(smem_address(b.stages[stage].w), &w.w_map, full, (int)k_line * K_LINE_BYTES,
-                (int)col * BM, expert);
+    weight_load(smem_address(b.stages[stage].w),
+                (const char *)w.a.w + (size_t)expert * w.a.w_stride, full, w.n_k_line, k_line, col);
 }
 
 /* The inputs of one stage, by the whole warp. */
@@ -448,7 +447,7 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
  * all parts, total take N / 2 a thread each. */
 template <int N, bool SPLIT> constexpr uint32_t blocks_max(void)
 {
-    return N <= 16 ? 6 : N == 32 ? (SPLIT ? 5 : 4) : (SPLIT ? 3 : 2);
+    return N == 8 && SPLIT ? 8 : N <= 16 ? 6 : N == 32 ? (SPLIT ? 5 : 4) : (SPLIT ? 3 : 2);
 }
 
 template <int N, bool MAPPED, bool SPLIT>
@@ -463,7 +462,6 @@ __global__ void __launch_bounds__(THREADS, blocks_max<N, SPLIT>())
     b.stages = (struct few_stage<N> *)(b.parts + w.n_part);
     b.cluster_rank = SPLIT ? cluster_rank() : 0;
     if (threadIdx.x == CONSUMERS) {
-        tensor_map_prefetch(&w.w_map);
         if (!MAPPED) tensor_map_prefetch(&w.in_map);
         for (uint32_t i = 0; i < w.n_stage; i++) {
             mbarrier_init(smem_address(&b.s->full[i]), 1 + WARP);
@@ -568,15 +566,6 @@ static void set_launch(struct few_launch *l, uint32_t n_block, uint32_t cluster_
     l->config.numAttrs = cluster_size > 1 ? 2 : 1;
 }
 
-static cudaError_t make_maps(struct few_work *w, uint32_t tile)
-{
-    const struct product_args &a = w->a;
-    if (a.tasks) return make_map(&w->w_map, a.w, a.k, a.n, STACK_MATRICES, a.w_stride, BM);
-    cudaError_t e = make_map(&w->in_map, a.q, a.k, a.n_token, 1, (size_t)a.k * a.n_token, tile);
-    if (e != cudaSuccess) return e;
-    return make_map(&w->w_map, a.w, a.k, a.n, 1, (size_t)a.k * a.n, BM);
-}
-
 template <int N, bool MAPPED>
 static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
                           const struct sm90_limits &limits, uint32_t i_tile, cudaStream_t stream)
@@ -602,8 +591,10 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
     }
     w.n_stage = f.n_stage;
     w.n_part = f.n_part;
-    cudaError_t e = make_maps(&w, N);
-    if (e != cudaSuccess) return e;
+    if (!MAPPED) {
+        cudaError_t e = make_map(&w.in_map, a.q, a.k, a.n_token, 1, (size_t)a.k * a.n_token, N);
+        if (e != cudaSuccess) return e;
+    }
     struct few_launch l;
     set_launch(&l, n_run * w.cluster_size, w.cluster_size, f.n_byte, stream);
     return w.cluster_size > 1
@@ -665,7 +656,7 @@ cudaError_t product_few(const struct product_args &a, uint32_t tile, uint32_t n_
 {
     ASSERT(a.k % K_LINE_BYTES == 0 && a.n % 16 == 0);
     ASSERT((uintptr_t)a.w % 16 == 0 && (uintptr_t)a.q % 16 == 0);
-    ASSERT(!a.tasks || (a.w_stride % a.k == 0 && a.in_divisor > 0));
+    ASSERT(a.tiled && (!a.tasks || a.in_divisor > 0));
     switch (tile) {
     case 8: return launch_tile<8>(a, n_tile, limits, 0, stream);
     case 16: return launch_tile<16>(a, n_tile, limits, 1, stream);

@@ -16,7 +16,7 @@ cudaError_t product_few_init(struct sm90_limits *out);
  * n_tile   plain: tiles of rows; mapped: tasks at most, *a.n_task the true count
  * limits   of the current device: n_sm, and what product_few_init fills
  * Needs    k a multiple of 128, n of 16, row0 and col0 0; w and q aligned to 16 bytes; mapped:
- *          w_stride a multiple of k
+ *          w tiled
  * Edge     rows past n_token or past a task, and columns past n, are not written
  * Errors   cudaErrorInvalidValue if a tensor map cannot be made, or what the launch gives
  * Numerics the bits of product_fp8_sm90, for every number of rows */

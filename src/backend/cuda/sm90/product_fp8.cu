@@ -83,7 +83,6 @@ struct cursor {
 
 struct work {
     CUtensorMap in_map; /* but for FORM_GATHER */
-    CUtensorMap w_map;
     struct product_args a;
     uint32_t n_k_line;
     uint32_t n_k_part;
@@ -230,7 +229,11 @@ static __device__ __forceinline__ void load_tiles(const struct work &w, struct s
     const int x = (int)k_line * BK;
     const uint32_t n_in = FORM == FORM_GATHER ? 0 : both ? BM : GROUP_ROWS;
     mbarrier_arrive_expect(full, (BN + n_in) * BK);
-    tensor_load(smem_address(s->w[stage]), &w.w_map, full, x, col, t.expert);
+    const char *weights = (const char *)w.a.w + (size_t)t.expert * w.a.w_stride;
+    for (uint32_t i = 0; i < BN / TILE_ROWS; i++) {
+        weight_load(smem_address(s->w[stage]) + i * TILE_BYTES, weights, full, w.n_k_line, k_line,
+                    (uint32_t)col / TILE_ROWS + i);
+    }
     if (FORM == FORM_GATHER) return;
     tensor_load(in, &w.in_map, full, x, t.first, 0);
     if (both) tensor_load(in + GROUP_ROWS * BK, &w.in_map, full, x, t.first + GROUP_ROWS, 0);
@@ -515,7 +518,6 @@ __global__ void __launch_bounds__(THREADS, 1)
     struct stages *s = (struct stages *)shared;
     const int group = shfl((int)threadIdx.x / GROUP_THREADS, 0);
     if (threadIdx.x == 0) {
-        tensor_map_prefetch(&w.w_map);
         if (FORM != FORM_GATHER) tensor_map_prefetch(&w.in_map);
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(smem_address(&s->full[i]), FORM == FORM_GATHER ? 1 + GROUP_THREADS : 1);
@@ -536,18 +538,6 @@ __global__ void __launch_bounds__(THREADS, 1)
         consume<FORM, ONE_K_PART>(w, s, group - 1);
     }
 #endif
-}
-
-static cudaError_t make_maps(struct work *w)
-{
-    const struct product_args &a = w->a;
-    if (!a.tasks || a.in_listed) {
-        cudaError_t e =
-            make_map(&w->in_map, a.q, a.k, a.n_token, 1, (size_t)a.k * a.n_token, GROUP_ROWS);
-        if (e != cudaSuccess) return e;
-    }
-    if (a.tasks) return make_map(&w->w_map, a.w, a.k, a.n, STACK_MATRICES, a.w_stride, BN);
-    return make_map(&w->w_map, a.w, a.k, a.n, 1, (size_t)a.k * a.n, BN);
 }
 
 template <enum form FORM>
@@ -572,7 +562,7 @@ cudaError_t product_fp8_sm90(const struct product_args &a, uint32_t n_tile,
 {
     ASSERT(a.k % BK == 0 && a.n % 16 == 0 && a.out_stride % 4 == 0 && limits.n_sm > 0);
     ASSERT((uintptr_t)a.w % 16 == 0 && (uintptr_t)a.q % 16 == 0 && (uintptr_t)a.out % 16 == 0);
-    ASSERT(!a.tasks || (a.w_stride % a.k == 0 && a.in_divisor > 0));
+    ASSERT(a.tiled && (!a.tasks || a.in_divisor > 0));
     struct work w = {};
     w.a = a;
     w.n_k_line = a.k / BK;
@@ -583,8 +573,11 @@ cudaError_t product_fp8_sm90(const struct product_args &a, uint32_t n_tile,
     w.n_run_col = ceil_div(w.n_col_tile, w.run_cols);
     const uint32_t n_run = n_tile * w.n_run_col;
     if (!n_run) return cudaSuccess;
-    cudaError_t e = make_maps(&w);
-    if (e != cudaSuccess) return e;
+    if (!a.tasks || a.in_listed) {
+        cudaError_t e =
+            make_map(&w.in_map, a.q, a.k, a.n_token, 1, (size_t)a.k * a.n_token, GROUP_ROWS);
+        if (e != cudaSuccess) return e;
+    }
     const uint32_t n_block = min(n_run, limits.n_sm);
     w.n_run_band = (a.tasks ? 1 : (uint32_t)RASTER_TILES) * w.n_run_col;
     w.step = {n_block / w.n_run_band, n_block % w.n_run_band};

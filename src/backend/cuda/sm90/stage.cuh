@@ -6,17 +6,16 @@
 
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/k_parts.h"
+#include "backend/cuda/product.cuh"
 #include "backend/cuda/sm90/ptx90.cuh"
 #include "backend/cuda/sm90/wgmma.cuh"
 
 enum {
     PIECE_BYTES = 16, /* of one copy without a tensor map */
     K_LINE_PIECES = K_LINE_BYTES / PIECE_BYTES,
-    STACK_MATRICES = 2048,  /* experts of a stack at most */
     TENSOR_BOX_MAX = 256,   /* a side of a tensor map's box */
     SHARED_MAX = 227 << 10, /* shared memory of a block of sm_90 */
 };
-static_assert((int)STACK_MATRICES > (int)EXPERTS_MAX, "the shared expert is one more");
 static_assert((int)K_LINE_BYTES == (int)FP8_GROUP, "a K line has one scale");
 
 /* Waits until the phase of this parity is over; CLUSTER: for arrivals of other blocks, whose writes
@@ -83,6 +82,15 @@ static inline cudaError_t make_map(CUtensorMap *map, const void *data, uint32_t 
                                    uint32_t n_slab, size_t slab_stride, uint32_t box_rows)
 {
     return make_strided_map(map, data, k, k, rows, n_slab, slab_stride, box_rows);
+}
+
+/* Copies K line k_line of tile `tile` of a tiled matrix of rows of n_k_line. */
+static __device__ __forceinline__ void weight_load(uint32_t dst, const char *w, uint32_t barrier,
+                                                   uint32_t n_k_line, uint32_t k_line,
+                                                   uint32_t tile)
+{
+    DCHECK(k_line < n_k_line);
+    bulk_load(dst, w + ((size_t)tile * n_k_line + k_line) * TILE_BYTES, TILE_BYTES, barrier);
 }
 
 #endif

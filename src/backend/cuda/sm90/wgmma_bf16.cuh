@@ -58,19 +58,10 @@ static __device__ __forceinline__ void wgmma_add_columns(float (&c)[128], uint64
                  : "l"(a), "l"(b));
 }
 
-/* Until all products committed but the newest LEFT groups have read their operands and finished; c
- * is read after a wait of 0. */
-template <int LEFT> static __device__ __forceinline__ void wgmma_wait_for(float (&c)[32])
+/* wgmma_wait_but of wgmma.cuh for sums of 64 columns */
+template <int LEFT> static __device__ __forceinline__ void wgmma_wait_but(float (&c)[32])
 {
     asm volatile("wgmma.wait_group.sync.aligned %32;" : SUM_32("+f", c, 0) : "n"(LEFT) : "memory");
-}
-
-template <int LEFT> static __device__ __forceinline__ void wgmma_wait_for(float (&c)[128])
-{
-    asm volatile("wgmma.wait_group.sync.aligned %128;"
-                 : SUM_128("+f", c, 0)
-                 : "n"(LEFT)
-                 : "memory");
 }
 
 #undef NAMES_128

@@ -92,9 +92,4 @@ SIMT_UNSEEN static void wgmma_add_columns(float (&c)[128], const uint32_t (&a)[4
     simt_bf16_product(c, rows, [b](float(&out)[16], uint32_t at) { simt_bf16_column(out, b, at); });
 }
 
-template <int LEFT, int N> static inline void wgmma_wait_for(float (&)[N])
-{
-    race_reads_end();
-}
-
 #endif
