@@ -57,22 +57,31 @@ static inline PFN_cuTensorMapEncodeTiled_v12000 find_encode(void)
     return (PFN_cuTensorMapEncodeTiled_v12000)found;
 }
 
-/* Map of slabs of `rows` rows of k bytes, cut into permuted boxes of box_rows x 128 bytes. */
-static inline cudaError_t make_map(CUtensorMap *map, const void *data, uint32_t k, uint32_t rows,
-                                   uint32_t n_slab, size_t slab_stride, uint32_t box_rows)
+/* Map of slabs of `rows` rows of k bytes, `pitch` bytes apart, cut into permuted boxes of box_rows
+ * x 128 bytes. */
+static inline cudaError_t make_pitched_map(CUtensorMap *map, const void *data, uint64_t k,
+                                           uint64_t pitch, uint32_t rows, uint32_t n_slab,
+                                           size_t slab_stride, uint32_t box_rows)
 {
     static const PFN_cuTensorMapEncodeTiled_v12000 encode = find_encode();
     if (!encode) return cudaErrorNotSupported;
-    ASSERT((uintptr_t)data % 16 == 0 && k % 16 == 0 && slab_stride % 16 == 0);
+    ASSERT((uintptr_t)data % 16 == 0 && pitch % 16 == 0 && slab_stride % 16 == 0 && k <= pitch);
     ASSERT(box_rows >= 1 && box_rows <= TENSOR_BOX_MAX && n_slab >= 1);
     const cuuint64_t size[3] = {k, rows, n_slab};
-    const cuuint64_t stride[2] = {k, slab_stride};
+    const cuuint64_t stride[2] = {pitch, slab_stride};
     const cuuint32_t box[3] = {K_LINE_BYTES, box_rows, 1};
     const cuuint32_t step[3] = {1, 1, 1};
     CUresult e = encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, (void *)data, size, stride, box,
                         step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return e == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/* The same of rows one after the other. */
+static inline cudaError_t make_map(CUtensorMap *map, const void *data, uint32_t k, uint32_t rows,
+                                   uint32_t n_slab, size_t slab_stride, uint32_t box_rows)
+{
+    return make_pitched_map(map, data, k, k, rows, n_slab, slab_stride, box_rows);
 }
 
 #endif
