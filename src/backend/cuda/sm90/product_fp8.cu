@@ -66,6 +66,14 @@ static_assert(BM == 2 * GROUP_ROWS && CONSUMER_WARPS * WARP_ROWS == BM, "a warp 
 static_assert((int)BN <= (int)TENSOR_BOX_MAX && GROUP_ROWS * BK % ALIGN_BYTES == 0,
               "boxes of a tensor map");
 static_assert(WARP_ROWS * BOX_BYTES % ALIGN_BYTES == 0, "boxes of outputs");
+
+/* OUTPUT_SWIGLU: a warp's rows of codes, apart so that no access meets a bank twice, and values
+ * that wait for the other half of their groups */
+enum { CODES_PITCH = FP8_GROUP + PIECE_BYTES, CODES_BYTES = WARP_ROWS * CODES_PITCH };
+static_assert(CODES_BYTES % PIECE_BYTES == 0 &&
+                  CODES_BYTES + WARP_ROWS * PAIR_COLS * sizeof(float) <=
+                      BOXES * WARP_ROWS * BOX_BYTES,
+              "both fit");
 static_assert(GATHER_ROWS % 8 == 0 && BM % GATHER_ROWS == 0,
               "the permutation is the same for all rows of a thread");
 static_assert(PRODUCER_REGISTERS % 8 == 0 && CONSUMER_REGISTERS % 8 == 0 &&
@@ -340,11 +348,12 @@ struct walk {
     uint64_t in, weight;         /* operands of stage 0 */
     struct scales_at here, next; /* of this run and the next one */
     uint32_t next_col;
-    struct scales ahead;       /* of the K lines behind `scale` */
-    float first, second;       /* products of scales of four K lines, one a lane */
-    float up_first, up_second; /* OUTPUT_SWIGLU: of the columns of up */
-    uint8_t *boxes;            /* the warp's part of `out` */
-    struct finished summed;    /* its last part of K is in k_part, the others in total; n 0: none */
+    struct scales ahead;           /* of the K lines behind `scale` */
+    float first, second;           /* products of scales of four K lines, one a lane */
+    float up_first, up_second;     /* OUTPUT_SWIGLU: of the columns of up */
+    uint8_t *boxes;                /* the warp's part of `out` */
+    float amax_first, amax_second; /* OUTPUT_SWIGLU: of the first tile of a pair */
+    struct finished summed; /* its last part of K is in k_part, the others in total; n 0: none */
 };
 
 /* This warp has read the stage. */
@@ -495,34 +504,92 @@ static __device__ __forceinline__ void store_sums(const struct work &w, const st
     }
 }
 
-/* The SwiGLU of a tile's halves. The first tile of a pair waits in the left half of the warp's rows
- * for the second; then rows of codes go to device memory. */
-static __device__ __forceinline__ void store_swiglu(const struct work &w, const struct walk &x,
-                                                    const float (&sum)[64])
+/* Where a lane's values of the first tile of a pair wait, eight times four of them: behind the
+ * codes
+ * of the warp's rows. */
+static __device__ __forceinline__ float4 *waiting(const struct walk &x, uint32_t i)
 {
-    const bool second = x.summed.col % 2;
-    const uint32_t n_group = w.n_col_tile / 2;
-    if (!second) __syncwarp(); /* the rows before have been read */
+    return (float4 *)(x.boxes + CODES_BYTES) + i * WARP + x.lane;
+}
+
+/* Puts 16 codes of rows lane / 4 and 8 on of half a group where the warp's rows of codes are made.
+ * v has the sums' places: v[4 j] and the next of the first row, then of the second. */
+static __device__ __forceinline__ void stage_codes(const struct walk &x, uint32_t half,
+                                                   const float (&v)[32], float first, float second)
+{
+    uint8_t *to = x.boxes + x.lane / 4 * CODES_PITCH + half * PAIR_COLS + x.lane % 4 * 2;
 #pragma unroll
-    for (int j = 0; j < 8; j++) {
-        float v[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) v[i] = silu(sum[4 * j + i]) * sum[32 + 4 * j + i];
-        stage_pair(x, (uint32_t)j + (second ? 8 : 0), make_float2(v[0], v[1]),
-                   make_float2(v[2], v[3]));
+    for (int j = 0; j < 8; j++, to += 8) {
+        *(uint16_t *)to = float2_to_e4m3x2(v[4 * j] * first, v[4 * j + 1] * first);
+        *(uint16_t *)(to + 8 * CODES_PITCH) =
+            float2_to_e4m3x2(v[4 * j + 2] * second, v[4 * j + 3] * second);
     }
-    if (!second) return;
-    __syncwarp();
+}
+
+/* Rows of codes from shared to device memory: eight lanes a row. */
+static __device__ __forceinline__ void store_codes(const struct work &w, const struct walk &x)
+{
+    const uint32_t n_group = w.n_col_tile / 2, piece = x.lane % 8;
 #pragma unroll
-    for (int r = 0; r < WARP_ROWS; r++) {
-        const int row = shfl(x.summed.row, r);
-        float scale;
-        const uint32_t codes = quantize_group(staged(x, (uint32_t)r), &scale);
+    for (uint32_t i = 0; i < WARP_ROWS / 4; i++) {
+        const uint32_t r = i * 4 + x.lane / 8;
+        const int row = shfl(x.summed.row, (int)r);
+        const uint4 v = *(const uint4 *)(x.boxes + r * CODES_PITCH + piece * PIECE_BYTES);
         if (row < 0) continue;
         const size_t group = (size_t)row * n_group + x.summed.col / 2;
-        *(uint32_t *)(w.a.out_q + group * FP8_GROUP + x.lane * 4) = codes;
-        if (x.lane == 0) w.a.out_scale[group] = scale;
+        *(uint4 *)(w.a.out_q + group * FP8_GROUP + piece * PIECE_BYTES) = v;
     }
+}
+
+/* The SwiGLU of a tile's halves. The first tile of a pair waits in shared memory for the second;
+ * then the groups that both make get their scales, and rows of codes go to device memory. */
+static __device__ __forceinline__ void store_swiglu(const struct work &w, struct walk &x,
+                                                    const float (&sum)[64])
+{
+    float v[32], first = 0.0f, second = 0.0f;
+#pragma unroll
+    for (int j = 0; j < 32; j += 4) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[j + i] = silu(sum[j + i]) * sum[32 + j + i];
+        first = fmaxf(first, fmaxf(fabsf(v[j]), fabsf(v[j + 1])));
+        second = fmaxf(second, fmaxf(fabsf(v[j + 2]), fabsf(v[j + 3])));
+    }
+    if (x.summed.col % 2 == 0) {
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            *waiting(x, (uint32_t)j) =
+                make_float4(v[4 * j], v[4 * j + 1], v[4 * j + 2], v[4 * j + 3]);
+        x.amax_first = first;
+        x.amax_second = second;
+        return;
+    }
+    first = fmaxf(first, x.amax_first);
+    second = fmaxf(second, x.amax_second);
+#pragma unroll
+    for (int d = 1; d < 4; d <<= 1) {
+        first = fmaxf(first, shfl_xor(first, d));
+        second = fmaxf(second, shfl_xor(second, d));
+    }
+    first = fp8_scale(first);
+    second = fp8_scale(second);
+    __syncwarp(); /* the codes before have been read */
+    stage_codes(x, 1, v, fp8_inverse(first), fp8_inverse(second));
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const float4 u = *waiting(x, (uint32_t)j);
+        v[4 * j] = u.x;
+        v[4 * j + 1] = u.y;
+        v[4 * j + 2] = u.z;
+        v[4 * j + 3] = u.w;
+    }
+    stage_codes(x, 0, v, fp8_inverse(first), fp8_inverse(second));
+    const int row0 = shfl(x.summed.row, (int)x.lane / 4),
+              row1 = shfl(x.summed.row, (int)x.lane / 4 + 8);
+    const uint32_t n_group = w.n_col_tile / 2, group = x.summed.col / 2;
+    if (x.lane % 4 == 0 && row0 >= 0) w.a.out_scale[(size_t)row0 * n_group + group] = first;
+    if (x.lane % 4 == 0 && row1 >= 0) w.a.out_scale[(size_t)row1 * n_group + group] = second;
+    __syncwarp();
+    store_codes(w, x);
 }
 
 template <enum form FORM, enum output OUTPUT>
