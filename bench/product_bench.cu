@@ -1,6 +1,6 @@
 /* product_bench.cu - FP8 matrix products of sm_90a: are they right, and how fast
  *
- *   bench_product [check | time]
+ *   bench_product [check | time [NAME]]   NAME: sections whose name has it
  *
  * check  every case against a plain f32 product of the same codes: relative L2 error at most 1e-3;
  *        rows and columns that are not the product's keep their poison; the same bits on repeat, on
@@ -90,6 +90,43 @@ static unsigned long long differing_few(struct problem *p, const float *want, fl
     return sum;
 }
 
+/* Codes and scales of the SwiGLU of sums [gate | up], a warp a group. */
+__global__ void swiglu_codes_kernel(const float *sum, size_t n_row, uint32_t stride, uint32_t inner,
+                                    uint8_t *q, float *scale)
+{
+    const size_t group = (size_t)blockIdx.x * 8 + threadIdx.x / WARP;
+    const uint32_t n_group = inner / FP8_GROUP, lane = threadIdx.x % WARP;
+    if (group >= n_row * n_group) return;
+    const float *g = sum + group / n_group * stride + group % n_group * FP8_GROUP + lane * 4;
+    if (__float_as_uint(*g) == POISON) return;
+    float s;
+    const uint32_t codes =
+        quantize_group(swiglu(*(const float4 *)g, *(const float4 *)(g + inner)), &s);
+    *(uint32_t *)(q + group * FP8_GROUP + lane * 4) = codes;
+    if (lane == 0) scale[group] = s;
+}
+
+/* Words of codes and scales made in one kernel that are not those of the sums `got`. */
+static unsigned long long differing_swiglu(struct problem *p, struct product_args a,
+                                           const float *got, struct tally *t)
+{
+    const uint32_t inner = a.n / 2, n_group = inner / FP8_GROUP;
+    const size_t n_row = p->n_out_row, n_word = n_row * inner / 4 + n_row * n_group;
+    if (a.n % (2 * FP8_GROUP)) return 0;
+    float *want = (float *)device_bytes(n_word * 4), *codes = (float *)device_bytes(n_word * 4);
+    poison(want, n_word);
+    poison(codes, n_word);
+    swiglu_codes_kernel<<<(unsigned)ceil_div((uint32_t)(n_row * n_group), 8), 256>>>(
+        got, n_row, a.out_stride, inner, (uint8_t *)want, want + n_row * inner / 4);
+    a.out_q = (uint8_t *)codes;
+    a.out_scale = codes + n_row * inner / 4;
+    CUDA(product_fp8_sm90(a, p->n_tile, find_limits(), NULL));
+    const unsigned long long n = differing(want, codes, n_word, t);
+    CUDA(cudaFree(want));
+    CUDA(cudaFree(codes));
+    return n;
+}
+
 /* Runs a case in every form; true if all of it holds. */
 static bool check(const char *name, struct problem *p)
 {
@@ -111,7 +148,7 @@ static bool check(const char *name, struct problem *p)
     struct tally sum = read_tally(t);
     const double rel = sum.norm > 0.0 ? sqrt(sum.error / sum.norm) : 0.0;
     a.out = again;
-    unsigned long long changed[6] = {};
+    unsigned long long changed[8] = {};
     const struct sm90_limits *const devices[2] = {&limits, &small};
     for (int i = 0; i < 2; i++) {
         poison(again, n);
@@ -130,16 +167,20 @@ static bool check(const char *name, struct problem *p)
         poison(again, n);
         CUDA(product_fp8_sm90(in_list, p->n_tile, limits, NULL));
         changed[5] = differing(got, again, n, t);
+        changed[7] = differing_swiglu(p, in_list, got, t);
     }
+    a = p->a;
+    changed[6] = differing_swiglu(p, a, got, t);
     changed[3] = differing_few(p, got, again, 0, false, t);
     changed[4] =
         differing_few(p, got, again, 2, false, t) + differing_few(p, got, again, 2, true, t);
     bool ok = rel <= REL_L2_MAX && sum.n + sum.missing > 0 && !sum.missing && !sum.stray;
     for (unsigned long long count : changed) ok = ok && !count;
     printf("%s %-28s rel-L2 %.2e of %llu, missing %llu, stray %llu, bits changed: repeat %llu, 7 "
-           "SMs %llu, fewer rows %llu, few %llu, few in turn %llu, listed %llu\n",
+           "SMs %llu, fewer rows %llu, few %llu, few in turn %llu, listed %llu, SwiGLU %llu, "
+           "listed %llu\n",
            ok ? "PASS" : "FAIL", name, rel, sum.n, sum.missing, sum.stray, changed[0], changed[1],
-           changed[2], changed[3], changed[4], changed[5]);
+           changed[2], changed[3], changed[4], changed[5], changed[6], changed[7]);
     CUDA(cudaFree(t));
     release(p);
     return ok;
@@ -381,6 +422,86 @@ static int time_mapped(bool large)
     return 0;
 }
 
+/* ---- gate and up with their SwiGLU, down with bf16 rows ---- */
+
+enum { TURNS = 40 };
+
+/* Median times of two ways in turn, long enough for the power limit to govern both. */
+template <typename ONE, typename OTHER>
+static void measure_turns(const char *name, double n_flop, const ONE &one, const OTHER &other)
+{
+    cudaEvent_t at[3];
+    float us[2][TURNS];
+    for (cudaEvent_t &e : at) CUDA(cudaEventCreate(&e));
+    for (int i = -TURNS; i < TURNS; i++) {
+        CUDA(cudaEventRecord(at[0]));
+        one();
+        CUDA(cudaEventRecord(at[1]));
+        other();
+        CUDA(cudaEventRecord(at[2]));
+        CUDA(cudaEventSynchronize(at[2]));
+        for (int j = 0; j < 2 && i >= 0; j++) {
+            CUDA(cudaEventElapsedTime(&us[j][i], at[j], at[j + 1]));
+        }
+    }
+    for (cudaEvent_t &e : at) CUDA(cudaEventDestroy(e));
+    for (int j = 0; j < 2; j++) {
+        qsort(us[j], TURNS, sizeof *us[j], by_value);
+        const double t = (double)us[j][TURNS / 2] * 1e3;
+        printf("%-34s %s %9.1f us %6.0f TFLOP/s (least %.1f)\n", name, j ? "fused" : "apart", t,
+               n_flop / t * 1e-6, (double)us[j][0] * 1e3);
+    }
+}
+
+static void time_swiglu(const char *name, struct problem *p, uint32_t n_row)
+{
+    const struct sm90_limits limits = find_limits();
+    const uint32_t inner = p->a.n / 2;
+    const uint32_t n_block = ceil_div(n_row * (inner / FP8_GROUP), 8);
+    uint8_t *q = (uint8_t *)own(p, device_bytes((size_t)n_row * inner));
+    float *scale = (float *)own(p, device_bytes((size_t)n_row * inner / FP8_GROUP * 4));
+    struct product_args apart = p->a, fused = p->a;
+    fused.out_q = q;
+    fused.out_scale = scale;
+    measure_turns(
+        name, 2.0 * n_row * p->a.n * p->a.k,
+        [&] {
+            CUDA(product_fp8_sm90(apart, p->n_tile, limits, NULL));
+            swiglu_codes_kernel<<<n_block, 256>>>(apart.out, n_row, apart.out_stride, inner, q,
+                                                  scale);
+        },
+        [&] { CUDA(product_fp8_sm90(fused, p->n_tile, limits, NULL)); });
+}
+
+static int time_fused(void)
+{
+    enum { TOKENS = 8192, INNER = 18432, WIDTH = 7168, EXPERT_INNER = 2048 };
+    struct problem p = make_problem(TOKENS, 2 * INNER, WIDTH, 1, TOKENS, 0);
+    p.a.out = (float *)own(&p, device_bytes((size_t)TOKENS * 2 * INNER * 4));
+    time_swiglu("dense 36864 x 7168", &p, TOKENS);
+    release(&p);
+    int *of = draw_experts(TOKENS, 1);
+    const uint32_t n_row = TOKENS * SLOTS;
+    p = mapped_problem(n_row, 2 * EXPERT_INNER, WIDTH, SLOTS, EXPERTS, of, 0);
+    p.a.out = (float *)own(&p, device_bytes((size_t)n_row * 2 * EXPERT_INNER * 4));
+    p.a = listed(&p, n_row);
+    time_swiglu("experts 4096 x 7168", &p, n_row);
+    release(&p);
+    p = mapped_problem(n_row, WIDTH, EXPERT_INNER, 1, EXPERTS, of, 0);
+    p.a.out = (float *)own(&p, device_bytes((size_t)n_row * WIDTH * 4));
+    p.a = listed(&p, n_row);
+    struct product_args rounded = p.a;
+    rounded.out_h = (bf16 *)p.a.out;
+    const struct sm90_limits limits = find_limits();
+    measure_turns(
+        "experts 7168 x 2048, f32 and bf16", 2.0 * n_row * WIDTH * EXPERT_INNER,
+        [&] { CUDA(product_fp8_sm90(p.a, p.n_tile, limits, NULL)); },
+        [&] { CUDA(product_fp8_sm90(rounded, p.n_tile, limits, NULL)); });
+    release(&p);
+    free(of);
+    return 0;
+}
+
 /* ---- times of few rows ---- */
 
 struct shot {
@@ -601,15 +722,17 @@ int main(int argc, char **argv)
     } sections[] = {{"check plain", "check", check_plain, 0.35},
                     {"check mapped", "check", check_mapped, 0.5},
                     {"check parts of K", "check", check_k_parts, 0.55},
-                    {"time few plain", "time", time_few_plain, 0.65},
-                    {"time few mapped", "time", time_few_mapped, 0.75},
-                    {"time plain", "time", time_plain_sm90, 0.85},
-                    {"time mapped", "time", time_mapped_sm90, 0.95},
+                    {"time plain, few rows", "time", time_few_plain, 0.65},
+                    {"time mapped, few rows", "time", time_few_mapped, 0.75},
+                    {"time plain, many rows", "time", time_plain_sm90, 0.85},
+                    {"time mapped, many rows", "time", time_mapped_sm90, 0.95},
+                    {"time fused outputs", "time", time_fused, 0.97},
                     {"time product_fp8_large", "time", time_large, 1.0}};
     const double start_s = now_s();
     bool ok = true;
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
         if (argc > 1 && strcmp(argv[1], sections[i].kind) != 0) continue;
+        if (argc > 2 && !strstr(sections[i].name, argv[2])) continue;
         const double time_part = argc > 1 ? 1.0 : sections[i].time_part;
         ok = run_section(sections[i].name, sections[i].run, start_s + LIMIT_S * time_part) && ok;
     }

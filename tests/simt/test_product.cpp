@@ -1,5 +1,6 @@
 /* test_product.cpp - the FP8 products of sm_90a on the simulated GPU: few rows and many give the
- * same bits, whatever the tile and however many clusters there are, and write nothing else */
+ * same bits, whatever the tile and however many clusters there are, and write nothing else; codes of
+ * a SwiGLU and bf16 rows are those of the sums */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,6 +15,7 @@ extern "C" {
 #include "base/dtype.h"
 }
 
+#include "backend/cuda/common.cuh"
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
 #include "simt/simt_fault.h"
@@ -133,15 +135,10 @@ void list_inputs(const problem &p, product_args &a, listed &to)
     a.in_listed = true;
 }
 
-/* Runs one kernel on fresh outputs; tile: rows of a task, or that the kernel takes at once. */
-std::vector<float> run(kernel which, problem &p, bool mapped, uint32_t tile, uint32_t n_row,
-                       const sm90_limits &limits)
+/* Runs one kernel; tile: rows of a task, or that the kernel takes at once. */
+void run_args(kernel which, problem &p, product_args a, bool mapped, uint32_t tile, uint32_t n_row,
+              const sm90_limits &limits)
 {
-    std::vector<float> storage;
-    const size_t n = (size_t)(p.a.n_token + 1) * p.a.out_stride;
-    product_args a = p.a;
-    a.out = aligned(storage, n);
-    std::fill(a.out, a.out + n, guard);
     a.n_token = n_row;
     const uint32_t n_tile = mapped ? map_rows(p, tile) : ceil_div(n_row, tile);
     a.tasks = p.a.tasks;
@@ -157,7 +154,50 @@ std::vector<float> run(kernel which, problem &p, bool mapped, uint32_t tile, uin
     assert_int_equal(e, cudaSuccess);
     assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
     assert_int_equal(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+/* The same, on fresh outputs. */
+std::vector<float> run(kernel which, problem &p, bool mapped, uint32_t tile, uint32_t n_row,
+                       const sm90_limits &limits)
+{
+    std::vector<float> storage;
+    const size_t n = (size_t)(p.a.n_token + 1) * p.a.out_stride;
+    product_args a = p.a;
+    a.out = aligned(storage, n);
+    std::fill(a.out, a.out + n, guard);
+    run_args(which, p, a, mapped, tile, n_row, limits);
     return std::vector<float>(a.out, a.out + n);
+}
+
+/* The codes that one kernel makes of gate and up are those of the SwiGLU of the sums `want`, and
+ * rows of nobody stay as they were. */
+void check_swiglu(kernel which, problem &p, bool mapped, const std::vector<float> &want,
+                  const sm90_limits &limits)
+{
+    const uint32_t inner = p.a.n / 2, n_group = inner / K_LINE, poison = 0x5a;
+    const size_t n_row = p.a.n_token + 1;
+    std::vector<uint8_t> storage;
+    std::vector<float> scale(n_row * n_group, guard);
+    product_args a = p.a;
+    a.out_q = aligned(storage, n_row * inner);
+    a.out_scale = scale.data();
+    memset(a.out_q, (int)poison, n_row * inner);
+    run_args(which, p, a, mapped, PRODUCT_LARGE_TILE, p.a.n_token, limits);
+    for (size_t i = 0; i < n_row * n_group; i++) {
+        const float *g = &want[i / n_group * a.out_stride + i % n_group * K_LINE], *u = g + inner;
+        const uint8_t *q = a.out_q + i * K_LINE;
+        float v[K_LINE], amax = 0.0f;
+        for (int j = 0; j < K_LINE; j++) {
+            v[j] = silu(g[j]) * u[j];
+            amax = fmaxf(amax, fabsf(v[j]));
+        }
+        const bool none = g[0] == guard;
+        const float s = fp8_scale(amax);
+        assert_true(scale[i] == (none ? guard : s));
+        for (int j = 0; j < K_LINE; j++) {
+            assert_int_equal(q[j], none ? poison : float_to_e4m3(v[j] * fp8_inverse(s)));
+        }
+    }
 }
 
 /* The sum of products, with the outputs that nobody computes left alone. */
@@ -190,6 +230,20 @@ void check_sums(const problem &p, bool mapped, const std::vector<float> &got)
     assert_true(sqrt(error / norm) < 1e-5);
 }
 
+/* Rows of bf16 are the sums `want`, rounded. */
+void check_rounded(problem &p, const std::vector<float> &want, const sm90_limits &limits)
+{
+    const size_t n = want.size();
+    std::vector<bf16> storage;
+    product_args a = p.a;
+    a.out_h = aligned(storage, n);
+    for (size_t i = 0; i < n; i++) a.out_h[i] = __float2bfloat16_rn(guard);
+    run_args(MANY_LISTED, p, a, true, PRODUCT_LARGE_TILE, p.a.n_token, limits);
+    for (size_t i = 0; i < n; i++) {
+        assert_true(__bfloat162float(a.out_h[i]) == to_bf16_and_back(want[i]));
+    }
+}
+
 void check(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, bool mapped)
 {
     problem p;
@@ -205,9 +259,16 @@ void check(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, bool map
     split = tight; /* the blocks of a cluster share the K of a tile */
     const std::vector<float> want = run(MANY, p, mapped, PRODUCT_LARGE_TILE, n_row, roomy);
     check_sums(p, mapped, want);
+    if (n % (2 * K_LINE) == 0) {
+        for (const sm90_limits &limits : {roomy, tight_many}) {
+            check_swiglu(MANY, p, mapped, want, limits);
+            if (mapped) check_swiglu(MANY_LISTED, p, mapped, want, limits);
+        }
+    }
     if (mapped) {
         for (const sm90_limits &limits : {roomy, tight_many}) {
             assert_true(run(MANY_LISTED, p, mapped, PRODUCT_LARGE_TILE, n_row, limits) == want);
+            check_rounded(p, want, limits);
         }
     }
     for (uint32_t tile : {8u, 16u, 32u, 64u}) {
@@ -234,6 +295,7 @@ void test_plain(void **)
     check(1, 64, 24 * 128, 1, false);  /* eight */
     check(65, 128, 24 * 128, 1, false);
     check(140, 144, 2 * 128, 1, false); /* two row tiles of 128 */
+    check(131, 512, 6 * 128, 1, false); /* gate and up */
 }
 
 void test_mapped(void **)
@@ -242,6 +304,8 @@ void test_mapped(void **)
     check(61, 80, 6 * 128, 4, true);
     check(37, 64, 24 * 128, 9, true);
     check(300, 144, 128, 2, true); /* tasks of 75 rows: both warpgroups have some */
+    check(100, 256, 6 * 128, 3, true); /* gate and up */
+    check(300, 768, 128, 2, true);
 }
 
 } // namespace

@@ -250,7 +250,7 @@ struct cuda_backend {
     float *mid_f; /* [rows][inner] */
     uint8_t *mid_q;
     float *mid_scale;
-    float *expert_out;   /* [T * rows_per_token][D] */
+    float *expert_out;   /* [T * rows_per_token][D]; or bf16, as many */
     float *shared_out;   /* [T][D] */
     float *router_score; /* [K part][T][pitch] (k_parts.h) */
     struct task_map map;
@@ -329,13 +329,23 @@ fathom_err cuda_product_list(struct cuda_backend *c, const struct matrix_list *w
 bool cuda_wants_fp8(const struct cuda_backend *c, const struct matrix *w);
 /* whether it takes bf16 ones, where they are there */
 bool cuda_wants_bf16(const struct cuda_backend *c, const struct matrix *w);
-/* the same per expert: row r of the map reads in[r / in_divisor] and writes out[r]; with the flags,
- * entry i of the map's list reads in[i], or writes out[i]: for tasks of PRODUCT_LARGE_TILE on sm_90
- */
+/* the codes of silu(gate) * up of w = [gate ; up], and their scales, in one kernel, with the bits
+ * of a product and cuda_swiglu; cuda_takes_swiglu says for which matrices and rows */
+bool cuda_takes_swiglu(const struct cuda_backend *c, const struct matrix_list *w,
+                       const struct act *in, uint32_t n_token);
+fathom_err cuda_product_swiglu(struct cuda_backend *c, const struct matrix_list *w,
+                               const struct act *in, uint32_t n_token, uint8_t *q, float *scale,
+                               const char *what);
+/* the product per expert: row r of the map reads in[r / in_divisor] and writes out[r]; with the
+ * flags, entry i of the map's list reads in[i], or writes out[i]: for tasks of PRODUCT_LARGE_TILE
+ * on sm_90, and so is what can be written instead of `out` */
 struct expert_rows {
     uint32_t in_divisor;
     bool in_listed;
     bool out_listed;
+    bf16 *h;    /* not NULL: out rounded, of rows in_listed */
+    uint8_t *q; /* not NULL: codes of the SwiGLU of [gate ; up], and their scales */
+    float *scale;
 };
 fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack *w,
                                const struct act *in, struct expert_rows rows, float *out,

@@ -14,7 +14,7 @@ static struct product_args make_args(const struct cuda_backend *c, const struct 
                                      const struct act *in, float *out, uint32_t stride)
 {
     struct product_args a = {};
-    ASSERT(w->data && w->n_row > 0 && w->n_col > 0 && out && stride >= w->n_row);
+    ASSERT(w->data && w->n_row > 0 && w->n_col > 0 && stride >= w->n_row);
     ASSERT(in->width == w->n_col);
     ASSERT(w->dtype != DTYPE_F8_E4M3 || (w->scale && w->scale_stride > 0));
     a.w = w->data;
@@ -141,6 +141,28 @@ fathom_err cuda_product_list(struct cuda_backend *c, const struct matrix_list *w
     return FATHOM_OK;
 }
 
+bool cuda_takes_swiglu(const struct cuda_backend *c, const struct matrix_list *w,
+                       const struct act *in, uint32_t n_token)
+{
+    const struct matrix *m = &w->part[0];
+    if (w->n != 1 || !in->q || !cuda_wants_fp8(c, m) || m->n_row % (2 * FP8_GROUP)) return false;
+    struct product_args a = make_args(c, m, in, NULL, m->n_row);
+    a.n_token = n_token;
+    return a.tiled && fp8_tile(c, a) == PRODUCT_LARGE_TILE;
+}
+
+fathom_err cuda_product_swiglu(struct cuda_backend *c, const struct matrix_list *w,
+                               const struct act *in, uint32_t n_token, uint8_t *q, float *scale,
+                               const char *what)
+{
+    struct product_args a = make_args(c, &w->part[0], in, NULL, w->n_row);
+    ASSERT(cuda_takes_swiglu(c, w, in, n_token) && q && scale);
+    a.n_token = n_token;
+    a.out_q = q;
+    a.out_scale = scale;
+    return product_sm90(c, a, PRODUCT_LARGE_TILE, ceil_div(n_token, PRODUCT_LARGE_TILE), what);
+}
+
 fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack *w,
                                const struct act *in, struct expert_rows rows, float *out,
                                uint32_t stride, const char *what)
@@ -153,7 +175,11 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
     a.in_divisor = rows.in_divisor;
     a.in_listed = rows.in_listed;
     a.out_listed = rows.out_listed;
-    ASSERT((!rows.in_listed && !rows.out_listed) || (c->map.tile == PRODUCT_LARGE_TILE && a.tiled));
+    a.out_h = rows.h;
+    a.out_q = rows.q;
+    a.out_scale = rows.scale;
+    ASSERT((!rows.in_listed && !rows.out_listed && !rows.h && !rows.q) ||
+           (c->map.tile == PRODUCT_LARGE_TILE && a.tiled));
     a.w_stride = w->data_stride;
     a.w_scale_step = w->scale_stride;
     if (c->map.n_token == 1 && c->map.w->moe.stacked_shared) { /* a row a task */

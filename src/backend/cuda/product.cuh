@@ -47,6 +47,10 @@ struct product_args {
     uint32_t n_token;
     float *out;
     uint32_t out_stride;
+    /* written instead of out, by product_fp8_sm90 alone: */
+    bf16 *out_h;      /* rounded; of rows in_listed */
+    uint8_t *out_q;   /* W is [gate ; up]: codes and scales of their SwiGLU, rows of n / 2 */
+    float *out_scale; /* [rows][n / 2 / FP8_GROUP] */
     /* mapped only */
     const struct task *tasks; /* NULL: plain */
     const int32_t *n_task;

@@ -109,6 +109,14 @@ static __device__ __forceinline__ float exp2_approx(float x)
     return y;
 }
 
+/* 1 / x within 1 unit in the last place; 0 for an infinity and from 2^126 on */
+static __device__ __forceinline__ float reciprocal_approx(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* For the compiler: what is at p may be read and changed here. Keeps it in memory. */
 static __device__ __forceinline__ void memory_touch(const void *p)
 {

@@ -205,8 +205,13 @@ fathom_err cuda_ffn_run(struct cuda_backend *c, const struct weight *w, const st
     bool fp8 = cuda_wants_fp8(c, &w->ffn.down);
     struct act x = act_of(in, c->c.hidden);
     struct act mid = {c->mid_f, NULL, fp8 ? c->mid_q : NULL, c->mid_scale, inner};
-    TRY(cuda_product_list(c, &w->ffn.up, &x, n_token, c->mid, "ffn gate and up"));
-    TRY(cuda_swiglu(c, n_token, inner, fp8, "ffn"));
+    if (fp8 && cuda_takes_swiglu(c, &w->ffn.up, &x, n_token)) {
+        TRY(cuda_product_swiglu(c, &w->ffn.up, &x, n_token, c->mid_q, c->mid_scale,
+                                "ffn gate and up"));
+    } else {
+        TRY(cuda_product_list(c, &w->ffn.up, &x, n_token, c->mid, "ffn gate and up"));
+        TRY(cuda_swiglu(c, n_token, inner, fp8, "ffn"));
+    }
     return cuda_product(c, &w->ffn.down, &mid, n_token, y, c->c.hidden, "ffn down");
 }
 

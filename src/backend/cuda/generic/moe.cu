@@ -1,4 +1,5 @@
 /* moe.cu - experts and their weighted sum */
+#include "backend/cuda/common.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
 #include "backend/cuda/sm90/down_few.cuh"
@@ -10,11 +11,37 @@ enum { COMBINE_THREADS = 128, ROWS_AHEAD = 10, LIST_WARPS = 8, PIECES_AHEAD = 8 
  * and, at a loss of 4 % of a prompt, with the 256 of one rank of eight. */
 enum { LIST_INPUT_ROWS = 128, LIST_INPUT_WIDTH = 1024 };
 
+/* How the rows of experts are: where sm90/ makes them, all are rounded to bf16, some by who reads
+ * them. */
+enum row_form { ROWS_FLOAT, ROWS_FLOAT_TO_ROUND, ROWS_BF16 };
+
+template <enum row_form FORM> struct row_value {
+    typedef float4 type;
+};
+template <> struct row_value<ROWS_BF16> {
+    typedef uint2 type;
+};
+
+template <enum row_form FORM> static __device__ __forceinline__ float4 read_row(const float4 &v)
+{
+    if (FORM == ROWS_FLOAT) return v;
+    return make_float4(to_bf16_and_back(v.x), to_bf16_and_back(v.y), to_bf16_and_back(v.z),
+                       to_bf16_and_back(v.w));
+}
+
+template <enum row_form FORM> static __device__ __forceinline__ float4 read_row(const uint2 &v)
+{
+    return make_float4(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u),
+                       __uint_as_float(v.y << 16), __uint_as_float(v.y & 0xffff0000u));
+}
+
 /* y[t] = sum over the rows of a token of weight * row, in ascending order; the shared expert last,
  * unweighted. */
+template <enum row_form FORM>
 __global__ void __launch_bounds__(COMBINE_THREADS)
-    combine_rows_kernel(const float *rows, const float *weights, const float *shared,
-                        uint32_t n_used, uint32_t rows_per_token, uint32_t n, float *y)
+    combine_rows_kernel(const typename row_value<FORM>::type *rows, const float *weights,
+                        const float *shared, uint32_t n_used, uint32_t rows_per_token, uint32_t n,
+                        float *y)
 {
     const uint32_t i = (blockIdx.x * COMBINE_THREADS + threadIdx.x) * 4;
     const size_t t = blockIdx.y;
@@ -22,23 +49,24 @@ __global__ void __launch_bounds__(COMBINE_THREADS)
     kernel_begin();
     if (i >= n) return;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    const float *from = rows + t * rows_per_token * n + i;
+    const typename row_value<FORM>::type *from = rows + (t * rows_per_token * n + i) / 4;
     for (uint32_t s0 = 0; s0 < rows_per_token; s0 += ROWS_AHEAD) {
-        float4 v[ROWS_AHEAD];
+        typename row_value<FORM>::type v[ROWS_AHEAD];
         float w[ROWS_AHEAD];
 #pragma unroll
         for (uint32_t s = 0; s < ROWS_AHEAD; s++) {
             if (s0 + s >= rows_per_token) continue;
-            v[s] = *(const float4 *)(from + (size_t)(s0 + s) * n);
+            v[s] = from[(size_t)(s0 + s) * (n / 4)];
             w[s] = s0 + s < n_used ? weights[t * n_used + s0 + s] : 1.0f;
         }
 #pragma unroll
         for (uint32_t s = 0; s < ROWS_AHEAD; s++) {
             if (s0 + s >= rows_per_token) continue;
-            sum.x = fmaf(w[s], v[s].x, sum.x);
-            sum.y = fmaf(w[s], v[s].y, sum.y);
-            sum.z = fmaf(w[s], v[s].z, sum.z);
-            sum.w = fmaf(w[s], v[s].w, sum.w);
+            const float4 x = read_row<FORM>(v[s]);
+            sum.x = fmaf(w[s], x.x, sum.x);
+            sum.y = fmaf(w[s], x.y, sum.y);
+            sum.z = fmaf(w[s], x.z, sum.z);
+            sum.w = fmaf(w[s], x.w, sum.w);
         }
     }
     if (shared) { /* a shared expert without a row of its own here */
@@ -117,19 +145,31 @@ static fathom_err list_inputs(struct cuda_backend *c, struct act *x, uint32_t ro
                        dim3(ceil_div(a.n_row, LIST_WARPS)), LIST_WARPS * WARP, 0, a);
 }
 
-/* mid [row][gate | up]; experts that are not fused fill the two halves one after the other */
+/* What down takes, in mid_q: in one kernel where rows are listed and gate and up lie together. Else
+ * mid [row][gate | up] first, whose halves are filled one after the other if they lie apart; then,
+ * unless `only_up`, their SwiGLU. */
 static fathom_err run_up(struct cuda_backend *c, const struct weight *w, struct act x,
-                         uint32_t rows_per_token, bool listed)
+                         uint32_t rows_per_token, bool listed, bool only_up)
 {
     const uint32_t inner = c->c.moe_inner;
+    const bool fused = listed && w->moe.fused_up;
     const bool ahead =
         listed && inner >= LIST_INPUT_WIDTH && c->map.n_row >= w->moe.up.n * LIST_INPUT_ROWS;
-    const struct expert_rows rows = {rows_per_token, ahead, listed};
+    struct expert_rows rows = {rows_per_token, ahead, listed};
+    if (fused) {
+        rows.q = c->mid_q;
+        rows.scale = c->mid_scale;
+    }
+    ASSERT(!fused || !only_up);
     if (ahead) TRY(list_inputs(c, &x, rows_per_token));
     TRY(cuda_product_mapped(c, &w->moe.up, &x, rows, c->mid, 2 * inner, "experts' gate and up"));
-    if (w->moe.fused_up) return FATHOM_OK;
-    return cuda_product_mapped(c, &w->moe.up_alone, &x, rows, c->mid + inner, 2 * inner,
-                               "experts' up");
+    if (fused) return FATHOM_OK;
+    if (!w->moe.fused_up) {
+        TRY(cuda_product_mapped(c, &w->moe.up_alone, &x, rows, c->mid + inner, 2 * inner,
+                                "experts' up"));
+    }
+    if (only_up) return FATHOM_OK;
+    return cuda_swiglu(c, c->map.n_row, inner, cuda_wants_fp8(c, &w->moe.down.first), "experts");
 }
 
 /* Whether one kernel makes everything behind gate and up. It reads the route before it has waited
@@ -170,6 +210,24 @@ static fathom_err run_down_few(struct cuda_backend *c, const struct moe_args *a,
     return cuda_check(c, down_few(k, c->stream), "down_few", "experts' down");
 }
 
+static fathom_err combine_rows(struct cuda_backend *c, const struct moe_args *a, enum row_form form,
+                               uint32_t rows_per_token, const float *shared)
+{
+    const uint32_t hidden = c->c.hidden, n_used = c->c.n_expert_used;
+    const dim3 grid(ceil_div(hidden, COMBINE_THREADS * 4), a->n_token);
+    const float4 *rows = (const float4 *)c->expert_out;
+    if (form == ROWS_BF16) {
+        return cuda_launch(c, "moe", combine_rows_kernel<ROWS_BF16>, grid, COMBINE_THREADS, 0,
+                           (const uint2 *)c->expert_out, a->route->w, shared, n_used,
+                           rows_per_token, hidden, a->y->f);
+    }
+    return cuda_launch(c, "moe",
+                       form == ROWS_FLOAT ? combine_rows_kernel<ROWS_FLOAT>
+                                          : combine_rows_kernel<ROWS_FLOAT_TO_ROUND>,
+                       grid, COMBINE_THREADS, 0, rows, a->route->w, shared, n_used, rows_per_token,
+                       hidden, a->y->f);
+}
+
 fathom_err cuda_moe(struct backend *b, const struct moe_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
@@ -178,21 +236,21 @@ fathom_err cuda_moe(struct backend *b, const struct moe_args *a)
     ASSERT(a->x->kind == BUFFER_NORMED && a->y->kind == BUFFER_DELTA);
     uint32_t n_used = c->c.n_expert_used,
              rows_per_token = n_used + (a->w->moe.stacked_shared ? 1 : 0);
-    uint32_t n_row = a->n_token * rows_per_token, inner = c->c.moe_inner, hidden = c->c.hidden;
+    uint32_t inner = c->c.moe_inner, hidden = c->c.hidden;
     bool fp8 = cuda_wants_fp8(c, &a->w->moe.down.first);
     const float *shared = a->w->moe.separate_shared ? c->shared_out : NULL;
     if (shared) TRY(cuda_ffn_run(c, a->w, a->x, a->n_token, c->shared_out));
     TRY(cuda_moe_map(c, a->w, a->route, a->n_token));
     const struct act x = act_of(a->x, hidden);
-    const bool listed = lists_rows(c, a->w);
-    TRY(run_up(c, a->w, x, rows_per_token, listed));
-    if (down_is_few(c, a, rows_per_token)) return run_down_few(c, a, rows_per_token, shared);
-    TRY(cuda_swiglu(c, n_row, inner, fp8, "experts"));
+    const bool listed = lists_rows(c, a->w), few = down_is_few(c, a, rows_per_token);
+    TRY(run_up(c, a->w, x, rows_per_token, listed, few));
+    if (few) return run_down_few(c, a, rows_per_token, shared);
     struct act mid = {c->mid_f, NULL, fp8 ? c->mid_q : NULL, c->mid_scale, inner};
-    const struct expert_rows rows = {1, listed, false};
+    struct expert_rows rows = {1, listed, false};
+    if (listed) rows.h = (bf16 *)c->expert_out;
     TRY(cuda_product_mapped(c, &a->w->moe.down, &mid, rows, c->expert_out, hidden,
                             "experts' down"));
-    dim3 grid(ceil_div(hidden, COMBINE_THREADS * 4), a->n_token);
-    return cuda_launch(c, "moe", combine_rows_kernel, grid, COMBINE_THREADS, 0, c->expert_out,
-                       a->route->w, shared, n_used, rows_per_token, hidden, a->y->f);
+    const bool rounded = a->w->moe.down.first.tiled;
+    const enum row_form form = listed ? ROWS_BF16 : rounded ? ROWS_FLOAT_TO_ROUND : ROWS_FLOAT;
+    return combine_rows(c, a, form, rows_per_token, shared);
 }

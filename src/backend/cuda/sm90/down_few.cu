@@ -159,8 +159,8 @@ static __device__ __forceinline__ void add_k_line(struct down_sums &sum, const s
     sum.k_part_lines = 0;
     if (sum.row_k_lines < w.n_k_line) return;
     const float of_row = shfl(weight, (int)sum.i_row);
-    sum.all.x = fmaf(of_row, sum.row.x, sum.all.x);
-    sum.all.y = fmaf(of_row, sum.row.y, sum.all.y);
+    sum.all.x = fmaf(of_row, to_bf16_and_back(sum.row.x), sum.all.x);
+    sum.all.y = fmaf(of_row, to_bf16_and_back(sum.row.y), sum.all.y);
     sum.row = make_float2(0.0f, 0.0f);
     sum.row_k_lines = 0;
     sum.i_row++;

@@ -208,6 +208,17 @@ static __device__ __forceinline__ void bulk_store(void *dst, uint32_t src, uint3
                  : "memory");
 }
 
+/* A box to (x, y, z); what is outside the tensor is not written. */
+static __device__ __forceinline__ void tensor_store(const CUtensorMap *map, uint32_t src, int x,
+                                                    int y, int z)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(
+            map),
+        "r"(src), "r"(x), "r"(y), "r"(z)
+        : "memory");
+}
+
 static __device__ __forceinline__ void bulk_commit(void)
 {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");

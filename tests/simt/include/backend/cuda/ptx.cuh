@@ -92,6 +92,12 @@ static inline float exp2_approx(float x)
     return exp2f(x);
 }
 
+static inline float reciprocal_approx(float x)
+{
+    const float y = 1.0f / x;
+    return fabsf(y) < 0x1p-126f ? copysignf(0.0f, y) : y;
+}
+
 static inline void memory_touch(const void *)
 {
 }

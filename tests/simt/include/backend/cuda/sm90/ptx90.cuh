@@ -194,6 +194,20 @@ static inline void bulk_store(void *dst, uint32_t src, uint32_t n_byte)
     simt_store_later(dst, simt_place(src), n_byte);
 }
 
+static inline void tensor_store(const CUtensorMap *map, uint32_t src, int x, int y, int z)
+{
+    const uint32_t piece = 16;
+    if (src % 1024) simt_fault("a permuted tile that is not aligned to 1024 bytes");
+    for (uint32_t row = 0; row < map->box[1]; row++) {
+        for (uint32_t i = 0; i < map->box[0]; i += piece) {
+            uint64_t at[3] = {(uint64_t)x + i, (uint64_t)y + row, (uint64_t)z};
+            if (at[0] >= map->size[0] || at[1] >= map->size[1] || at[2] >= map->size[2]) continue;
+            char *to = (char *)map->data + at[0] + at[1] * map->stride[0] + at[2] * map->stride[1];
+            simt_store_later(to, simt_place(simt_permuted(src + row * map->box[0] + i)), piece);
+        }
+    }
+}
+
 static inline void bulk_commit(void)
 {
 }
