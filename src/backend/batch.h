@@ -9,6 +9,7 @@
  * answer rows. That is decided by the token's place in its request alone: however the request is
  * cut into steps, and also when it is computed once more after a preemption. A request has rows of
  * one kind in a step. A backend may compute the two kinds in forms of different bits (op_attn.h).
+ * For a backend that does not, the engine counts all rows as answer rows.
  */
 #ifndef FATHOM_BACKEND_BATCH_H
 #define FATHOM_BACKEND_BATCH_H

@@ -70,8 +70,8 @@ void batch_locate(const struct batch_layout *l, const struct batch_shape *shape,
     *out = (struct batch){
         .n_token = shape->n_token,
         .n_request = shape->n_request,
-        .n_answer_token = shape->n_token,
-        .n_answer_request = shape->n_request,
+        .n_answer_token = shape->n_answer_token,
+        .n_answer_request = shape->n_answer_request,
         .n_logit_row = shape->n_logit_row,
         .max_context = shape->max_context,
         .page_stride = shape->page_stride,
@@ -123,6 +123,8 @@ size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *
     int32_t *logit_rows = array(host, l->logit_rows);
     uint32_t t = 0;
     uint32_t n_logit_row = 0;
+    uint32_t n_answer_token = 0;
+    uint32_t n_answer_request = 0;
     for (uint32_t i = 0; i < plan->n_entry; i++) {
         const struct plan_entry *e = &plan->entries[i];
         const struct request *r = e->request;
@@ -140,6 +142,11 @@ size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *
             request[t] = (int32_t)i;
             slot[t] = table[p / KV_PAGE_TOKENS] * KV_PAGE_TOKENS + (int32_t)(p % KV_PAGE_TOKENS);
         }
+        if (!e->is_prompt) {
+            ASSERT(n_answer_request == i);
+            n_answer_request++;
+            n_answer_token = t;
+        }
         for (uint32_t k = 0; k < e->n_score; k++) {
             uint32_t position = request_n_scored(r) + k;
             ASSERT(position >= e->first && position < end);
@@ -154,6 +161,8 @@ size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *
     ASSERT(t == plan->n_token && n_logit_row == plan->n_draw + plan->n_score);
     *out = (struct batch_shape){.n_token = t,
                                 .n_request = plan->n_entry,
+                                .n_answer_token = n_answer_token,
+                                .n_answer_request = n_answer_request,
                                 .n_logit_row = n_logit_row,
                                 .max_context = plan->max_context,
                                 .page_stride = stride};

@@ -36,11 +36,13 @@ enum step_pass {
 
 /* The counts of a step. They choose how it is computed. */
 struct batch_shape {
-    uint32_t n_token;     /* T >= 1 */
-    uint32_t n_request;   /* R >= 1 */
-    uint32_t n_logit_row; /* rows whose logits are wanted, 0 .. T */
-    uint32_t max_context; /* largest pos + 1 in the step */
-    uint32_t page_stride; /* entries of the page table for each request */
+    uint32_t n_token;          /* T >= 1 */
+    uint32_t n_request;        /* R >= 1 */
+    uint32_t n_answer_token;   /* the first so many are answer rows, 0 .. T */
+    uint32_t n_answer_request; /* of the first so many requests */
+    uint32_t n_logit_row;      /* rows whose logits are wanted, 0 .. T */
+    uint32_t max_context;      /* largest pos + 1 in the step */
+    uint32_t page_stride;      /* entries of the page table for each request */
 };
 
 /* Bytes of the block that a step uses. */

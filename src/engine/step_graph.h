@@ -10,7 +10,8 @@
  *
  * and a step is filled up to its size with padding rows: token 0 at position 0 of request 0, with
  * cache rows in a page that no request has. A row's bits do not depend on its neighbours, so
- * padding changes none. Steps larger than the largest size run as they are.
+ * padding changes none. All rows of a recording are answer rows (backend/batch.h), padding too.
+ * Steps with prompt rows and steps larger than the largest size run as they are.
  *
  * Belongs to the engine's thread; recordings are made at creation and do not change.
  */
