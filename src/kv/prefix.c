@@ -7,11 +7,12 @@
  *      has none. n_child counts the pages that name a page as their parent.
  *   3. Whoever holds a published page holds its parent: prefix_find walks from the first page on,
  *      and prefix_publish swaps a page for the published one of the same tokens.
- *   4. No two published pages have the same parent (first pages: salt), tokens and rows of answers.
+ *   4. No two published pages have the same parent (first pages: salt), tokens and place where the
+ *      answer begins.
  *   5. A published page is in the bucket of its key exactly once; no other page is in a bucket.
  *   6. With tiers, a published page has the name of its record there: a hash of its tokens, of all
- *      tokens before and of where the answer begins. Offered pages are published; their list has each once, and the page that
- *      was given longest ago comes first.
+ *      tokens before and of where the answer begins. Offered pages are published; their list has
+ *      each once, and the page that was given longest ago comes first.
  *
  * Eviction takes children before parents. Requests give their last page first, so by 3 a page goes
  * to CACHED no later than its parent, and the pool evicts the page that was given longest ago. A
@@ -19,8 +20,8 @@
  *
  * States of a page here
  *
- *                prefix_publish              page_pool_take evicts it, prefix_end_answer
- *   unpublished ----------------> published -----------------------------------------> unpublished */
+ *                prefix_publish            page_pool_take evicts it, prefix_end_answer
+ *   unpublished ----------------> published ---------------------------------------> unpublished */
 #include "kv/prefix.h"
 
 #include <string.h>

@@ -16,8 +16,9 @@
  * Besides, small loads are each run to their end again and again, with one request cancelled before
  * the first step, before the second, and so on: every page comes back.
  *
- * In some episodes rows of prompts and of answers are of two forms: their hashes differ, so a page of
- * an answer that stands for a prompt is found. Drafts are made for prompts too, and none is taken.
+ * In some episodes rows of prompts and of answers are of two forms: their hashes differ, so a page
+ * of an answer that stands for a prompt is found. Drafts are made for prompts too, and none is
+ * taken.
  *
  * In some episodes pages that leave the cache go to tiers: memory, and a disk that is late, fails,
  * damages what it writes and dies with the episode; the next one may find what it left. Rows are
