@@ -29,6 +29,7 @@ void batch_layout_init(struct batch_layout *l, const struct model_limits *limits
     l->n_vocab_row = 0;
     l->max_page_stride = request_n_page(limits->max_context);
     l->n_mask_word = (n_vocab + 31) / 32;
+    l->n_live = place(&end, 1, sizeof(int32_t));
     l->ids = place(&end, n_token, sizeof(int32_t));
     l->next_ids = place(&end, limits->with_mtp ? n_token : 0, sizeof(int32_t));
     l->hidden_rows = place(&end, limits->with_mtp ? n_token : 0, sizeof(int32_t));
@@ -84,6 +85,7 @@ void batch_locate(const struct batch_layout *l, const struct batch_shape *shape,
         .page_table = array(block, l->page_table),
         .first = array(block, l->first),
         .logit_rows = array(block, l->logit_rows),
+        .n_live = array(block, l->n_live),
     };
 }
 
@@ -157,6 +159,7 @@ size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *
         }
     }
     first[plan->n_entry] = (int32_t)t;
+    *array(host, l->n_live) = (int32_t)t;
 
     ASSERT(t == plan->n_token && n_logit_row == plan->n_draw + plan->n_score);
     *out = (struct batch_shape){.n_token = t,

@@ -165,6 +165,7 @@ fathom_err step_graphs_create(struct step_graphs **out, struct backend *b,
     list_contexts(g);
     uint32_t largest = c->sizes[c->n_size - 1];
     write_padding(g, host, &(struct batch_shape){0}, largest, logit_rows_of(g, largest));
+    *array(host, l->n_live) = (int32_t)largest;
     err = b->ops->copy_in(b, device, host, l->bias);
     if (err) {
         err = diag_fail(d, err, "recording steps: %s", b->ops->fault(b));

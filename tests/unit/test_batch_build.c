@@ -80,10 +80,11 @@ static void arrays_neither_overlap_nor_leave_the_block(void **state)
 {
     const struct fixture *f = *state;
     const struct batch_layout *l = &f->l;
-    const size_t start[] = {l->ids,        l->pos,  l->request,    l->slot, l->first,
-                            l->logit_rows, l->rows, l->page_table, l->bias, l->ban,
-                            l->history,    l->mask, l->n_bytes};
-    const size_t bytes[] = {200 * 4,
+    const size_t start[] = {l->n_live, l->ids,        l->pos,  l->request,    l->slot,
+                            l->first,  l->logit_rows, l->rows, l->page_table, l->bias,
+                            l->ban,    l->history,    l->mask, l->n_bytes};
+    const size_t bytes[] = {4,
+                            200 * 4,
                             200 * 4,
                             200 * 4,
                             200 * 4,
@@ -109,6 +110,7 @@ static void answers_are_counted(void **state)
     add_entry(f, 1, 130, 3, true);
     add_entry(f, 0, 62, 4, false);
     (void)build(f, STEP_MODEL);
+    assert_int_equal(*f->batch.n_live, 7);
     assert_int_equal(f->batch.n_answer_token, 7);
     assert_int_equal(f->batch.n_answer_request, 2);
     f->entries[1].is_prompt = true;

@@ -252,6 +252,7 @@ static void padding_rows_touch_no_request(void **state)
     assert_int_equal(rows[2], 0x55555555);
     for (int i = 3; i < 8; i++) assert_int_equal(rows[i], 0);
     assert_int_equal(rows[8], 0x55555555);
+    assert_int_equal(*(const int32_t *)((char *)f.host + l->n_live), 0x55555555);
     close_fixture(&f);
 }
 
