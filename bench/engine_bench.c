@@ -3,6 +3,9 @@
  * Prints one line a case, `bench=engine case=... key=value ...`:
  *   bandwidth   reading memory with all workers: what decode is compared with
  *   host_null   what a step costs besides the model: 64 requests that decode over a null runner
+ *   turns       a conversation over a null runner: prompt tokens that all turns compute, where
+ *               pages of answers are found by the next turn (forms=1), and where rows of prompts
+ *               and of answers have other bits (forms=2)
  *   prefill     one prompt of 2048 tokens (or what the model takes), tokens a second
  *   prefix      one prompt of 3000 tokens (likewise) that is new, and the same again
  *   decode      1, 4 and 16 streams of 256 tokens, tokens a second; for one stream the share of the
@@ -29,6 +32,7 @@
 #include "support/null_runner.h"
 
 enum { N_DECODE = 256, PREFILL_TOKENS = 2048, PREFIX_TOKENS = 3000, MAX_STREAMS = 64 };
+enum { N_TURN = 10, TURN_PROMPT = 300, TURN_ANSWER = 300 };
 
 static _Noreturn void die(const char *what, const fathom_diag *d)
 {
@@ -168,6 +172,66 @@ static void bench_host(void)
     struct timing t = measure(e, &r);
     printf("bench=engine case=host_null streams=%u steps=%" PRIu64 " us_per_step=%.2f\n",
            r.n_stream, t.n_step, (double)t.busy_us / (double)t.n_step);
+    fathom_close(e);
+}
+
+/* Asks for a turn and puts its answer behind the n tokens said so far. */
+static void take_turn(fathom_engine *e, int32_t *said, uint32_t n)
+{
+    fathom_request q = {.prompt = said, .n_prompt = n};
+    fathom_sampling_init(&q.sampling);
+    q.sampling.temperature = 0;
+    q.sampling.max_tokens = TURN_ANSWER;
+    q.sampling.ignore_eos = true;
+    fathom_diag d = {{0}};
+    uint64_t id;
+    if (fathom_submit(e, &q, &id, &d) != FATHOM_OK) die("submit", &d);
+    fathom_event events[MAX_STREAMS];
+    for (bool is_over = false; !is_over;) {
+        size_t n_event = fathom_poll(e, events, MAX_STREAMS, -1);
+        for (size_t i = 0; i < n_event; i++) {
+            if (events[i].kind == FATHOM_EVENT_TOKEN) said[n++] = events[i].token;
+            if (events[i].kind == FATHOM_EVENT_FINISH) is_over = true;
+        }
+    }
+}
+
+static void bench_turns(bool two_forms)
+{
+    enum { MAX_LEN = N_TURN * (TURN_PROMPT + TURN_ANSWER) };
+    uint64_t n_computed = 0;
+    uint64_t n_asked = 0;
+    uint64_t n_fresh = 0;
+    uint64_t last = 0;
+    struct null_engine_options o = {
+        .n_vocab = 1000,
+        .max_model_len = MAX_LEN,
+        .max_num_seqs = 1,
+        .max_num_batched_tokens = 2048,
+        .max_queued = 1,
+        .runner = {.n_page = 4096,
+                   .skip_attention = true,
+                   .prompt_form = two_forms,
+                   .n_computed = &n_computed},
+    };
+    static int32_t said[MAX_LEN];
+    uint64_t rng = 1;
+    uint32_t n = 0;
+    fathom_engine *e = NULL;
+    fathom_diag d = {{0}};
+    if (null_engine_open(&e, &o, &d) != FATHOM_OK) die("null engine", &d);
+    for (int i = 0; i < N_TURN; i++) {
+        for (uint32_t k = 0; k < TURN_PROMPT; k++) said[n++] = 2 + (int32_t)rng_below(&rng, 998);
+        uint64_t before = n_computed;
+        take_turn(e, said, n);
+        last = n_computed - before - (TURN_ANSWER - 1); /* each draw but the last is computed */
+        n_fresh += last;
+        n_asked += n;
+        n += TURN_ANSWER;
+    }
+    printf("bench=engine case=turns forms=%d turns=%d prompt=%d answer=%d prompt_tokens=%" PRIu64
+           " computed=%" PRIu64 " last_turn=%" PRIu64 "\n",
+           1 + two_forms, N_TURN, TURN_PROMPT, TURN_ANSWER, n_asked, n_fresh, last);
     fathom_close(e);
 }
 
@@ -363,6 +427,8 @@ int main(int argc, char **argv)
     unsigned n_thread = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : os_n_cpu();
     double bandwidth = measure_bandwidth(n_thread);
     bench_host();
+    bench_turns(false);
+    bench_turns(true);
     bench_model(model_dir, n_thread, bandwidth);
     for (uint32_t n = 0; n <= FATHOM_DRAFT_MAX && has_mtp(model_dir); n++) {
         bench_drafts(model_dir, n_thread, n);

@@ -9,6 +9,7 @@
  * answer rows. That is decided by the token's place in its request alone: however the request is
  * cut into steps, and also when it is computed once more after a preemption. A request has rows of
  * one kind in a step. A backend may compute the two kinds in forms of different bits (op_attn.h).
+ * For a backend that does not, the engine counts all rows as answer rows.
  */
 #ifndef FATHOM_BACKEND_BATCH_H
 #define FATHOM_BACKEND_BATCH_H
@@ -37,6 +38,8 @@ struct batch {
     const int32_t *page_table;  /* i32 [R][page_stride] device; page of positions 64*j .. 64*j+63 */
     const int32_t *first;       /* i32 [R + 1]  device; first token of each request, T at the end */
     const int32_t *logit_rows;  /* i32 [n_logit_row] device; token indexes, ascending */
+    const int32_t *n_live;      /* i32          device; rows from here on are padding, whose results
+                                   nobody reads; NULL: none is */
 };
 
 /* The pages in device memory; a page record is page_bytes at base + page * page_bytes. */

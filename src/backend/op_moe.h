@@ -24,6 +24,8 @@ struct moe_tensors {
  *   weight_e = s_e / (sum of the chosen s, if norm_topk) * routed_scale
  *
  *   w      prepare_moe; x NORMED
+ *   n_live of the batch: rows from there on are routed as row 0 is, so that padding reads no expert
+ *          that no other row does
  *   route  ROUTE: chosen experts in ascending index. buffer_read gives f32
  *          [n_row][2 * n_expert_used]: the experts' indexes, then their weights.
  * Numerics all in f32: x and the router weight are not rounded to a narrower type.
@@ -33,6 +35,7 @@ struct router_args {
     const struct buffer *x;
     struct buffer *route;
     uint32_t n_token;
+    const int32_t *n_live; /* device; NULL: all rows are live */
 };
 
 /* moe - y[t] = sum over chosen experts e of weight_e * ffn_e(x[t]) + shared(x[t])

@@ -346,7 +346,7 @@ static fathom_err run_router(const struct context *x)
 {
     const struct op_bench *p = x->p;
     const struct model_operands *m = &p->moe;
-    struct router_args a = {m->ffn, m->normed, m->route, x->batch.n_token};
+    struct router_args a = {m->ffn, m->normed, m->route, x->batch.n_token, NULL};
     return p->ops->router(p->b, &a);
 }
 

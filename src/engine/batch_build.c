@@ -29,6 +29,7 @@ void batch_layout_init(struct batch_layout *l, const struct model_limits *limits
     l->n_vocab_row = 0;
     l->max_page_stride = request_n_page(limits->max_context);
     l->n_mask_word = (n_vocab + 31) / 32;
+    l->n_live = place(&end, 1, sizeof(int32_t));
     l->ids = place(&end, n_token, sizeof(int32_t));
     l->next_ids = place(&end, limits->with_mtp ? n_token : 0, sizeof(int32_t));
     l->hidden_rows = place(&end, limits->with_mtp ? n_token : 0, sizeof(int32_t));
@@ -70,8 +71,8 @@ void batch_locate(const struct batch_layout *l, const struct batch_shape *shape,
     *out = (struct batch){
         .n_token = shape->n_token,
         .n_request = shape->n_request,
-        .n_answer_token = shape->n_token,
-        .n_answer_request = shape->n_request,
+        .n_answer_token = shape->n_answer_token,
+        .n_answer_request = shape->n_answer_request,
         .n_logit_row = shape->n_logit_row,
         .max_context = shape->max_context,
         .page_stride = shape->page_stride,
@@ -84,6 +85,7 @@ void batch_locate(const struct batch_layout *l, const struct batch_shape *shape,
         .page_table = array(block, l->page_table),
         .first = array(block, l->first),
         .logit_rows = array(block, l->logit_rows),
+        .n_live = array(block, l->n_live),
     };
 }
 
@@ -123,6 +125,8 @@ size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *
     int32_t *logit_rows = array(host, l->logit_rows);
     uint32_t t = 0;
     uint32_t n_logit_row = 0;
+    uint32_t n_answer_token = 0;
+    uint32_t n_answer_request = 0;
     for (uint32_t i = 0; i < plan->n_entry; i++) {
         const struct plan_entry *e = &plan->entries[i];
         const struct request *r = e->request;
@@ -140,6 +144,11 @@ size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *
             request[t] = (int32_t)i;
             slot[t] = table[p / KV_PAGE_TOKENS] * KV_PAGE_TOKENS + (int32_t)(p % KV_PAGE_TOKENS);
         }
+        if (!e->is_prompt) {
+            ASSERT(n_answer_request == i);
+            n_answer_request++;
+            n_answer_token = t;
+        }
         for (uint32_t k = 0; k < e->n_score; k++) {
             uint32_t position = request_n_scored(r) + k;
             ASSERT(position >= e->first && position < end);
@@ -150,10 +159,13 @@ size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *
         }
     }
     first[plan->n_entry] = (int32_t)t;
+    *array(host, l->n_live) = (int32_t)t;
 
     ASSERT(t == plan->n_token && n_logit_row == plan->n_draw + plan->n_score);
     *out = (struct batch_shape){.n_token = t,
                                 .n_request = plan->n_entry,
+                                .n_answer_token = n_answer_token,
+                                .n_answer_request = n_answer_request,
                                 .n_logit_row = n_logit_row,
                                 .max_context = plan->max_context,
                                 .page_stride = stride};

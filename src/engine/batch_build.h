@@ -10,8 +10,8 @@
  * the block brings it over; bias, bans, histories and masks follow and are copied only when a row
  * has some (sampler.h). A step planned ahead has no histories and no masks.
  *
- *   ids | next ids | hidden rows | pos | request | slot | first | logit_rows | sample rows |
- *   page table || bias | ban | history | mask
+ *   n_live | ids | next ids | hidden rows | pos | request | slot | first | logit_rows |
+ *   sample rows | page table || bias | ban | history | mask
  *
  * Next ids and hidden rows are there with the draft layer only.
  */
@@ -36,11 +36,13 @@ enum step_pass {
 
 /* The counts of a step. They choose how it is computed. */
 struct batch_shape {
-    uint32_t n_token;     /* T >= 1 */
-    uint32_t n_request;   /* R >= 1 */
-    uint32_t n_logit_row; /* rows whose logits are wanted, 0 .. T */
-    uint32_t max_context; /* largest pos + 1 in the step */
-    uint32_t page_stride; /* entries of the page table for each request */
+    uint32_t n_token;          /* T >= 1 */
+    uint32_t n_request;        /* R >= 1 */
+    uint32_t n_answer_token;   /* the first so many are answer rows, 0 .. T */
+    uint32_t n_answer_request; /* of the first so many requests */
+    uint32_t n_logit_row;      /* rows whose logits are wanted, 0 .. T */
+    uint32_t max_context;      /* largest pos + 1 in the step */
+    uint32_t page_stride;      /* entries of the page table for each request */
 };
 
 /* Bytes of the block that a step uses. */
@@ -71,6 +73,7 @@ struct batch_layout {
     uint32_t n_vocab_row; /* of a slice, which has so many rows of the vocabulary: ids are taken
                              modulo it. 0: ids are taken as they are */
     /* offsets in bytes; [n] is the array's room */
+    size_t n_live;      /* i32 */
     size_t ids;         /* i32 [max_token] */
     size_t next_ids;    /* i32 [max_token], or nothing */
     size_t hidden_rows; /* i32 [max_token], or nothing */

@@ -127,7 +127,9 @@ bool drafter_continue(struct drafter *d, const struct step_runner *r, struct ste
         if (q->n_draft == target.n_wanted) continue;
         ASSERT(q->n_draft >= 1);
         uint32_t first = q->n_computed + q->n_draft - 1;
-        plan->entries[n] = (struct plan_entry){q, first, 1, 0, 0, true, n, 0};
+        plan->entries[n] = (struct plan_entry){
+            .request = q, .first = first, .n_token = 1, .draws = true, .i_draw = n};
+        ASSERT(first >= q->n_prompt); /* answer rows */
         if (first + 1 > plan->max_context) plan->max_context = first + 1;
         next_ids[n] = batch_id(&r->layout, q->ids[first + 1]);
         hidden_rows[n] = target.row;

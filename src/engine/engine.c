@@ -631,7 +631,8 @@ static fathom_err make_parts(fathom_engine *e, const struct engine_config *c, fa
                                  .max_num_seqs = info->max_num_seqs,
                                  .max_draft = info->n_draft,
                                  .max_score = c->max_score,
-                                 .max_flight = e->runner->max_flight};
+                                 .max_flight = e->runner->max_flight,
+                                 .prompt_form = e->runner->prompt_form};
     TRY(page_pool_create(&e->pool, info->n_page, d));
     if (request_n_page(info->max_model_len) > info->n_page) {
         FAIL(d, FATHOM_EINVAL, "%u pages do not hold one request of %u tokens", info->n_page,

@@ -20,6 +20,7 @@ void identify(struct identity *out, const struct identity_source *s)
     }
     sha256_absorb_text(&out->numerics, FATHOM_VERSION);
     sha256_absorb_text(&out->numerics, s->numerics);
+    if (s->prompt_form) sha256_absorb_text(&out->numerics, "prompt form");
     const struct parallel *p = &s->parallel;
     const uint64_t layout[] = {KV_LAYOUT_VERSION,
                                (uint64_t)s->layout->type,

@@ -17,6 +17,7 @@ struct identity_source {
     bool dummy;            /* they are made up instead */
     const char *numerics;  /* backend, precision and options that change bits; the program's version
                               is added */
+    bool prompt_form;      /* rows of prompts have other bits than rows of answers */
     const struct kv_layout *layout;
     struct parallel parallel; /* which part of the model */
 };

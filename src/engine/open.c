@@ -126,6 +126,7 @@ static void fill_offload(struct offload_config *out, const struct engine_setting
     struct identity_source source = {.checkpoint = checkpoint,
                                      .dummy = s->dummy,
                                      .numerics = numerics,
+                                     .prompt_form = runner->prompt_form,
                                      .layout = &plan->kv,
                                      .parallel = s->place.parallel};
     *out = (struct offload_config){.n_ram_page = plan->n_ram_page,

@@ -406,6 +406,7 @@ fathom_err runner_create_on(struct step_runner **out, struct backend *backend,
     const struct parallel *p = &s->place.parallel;
     if (p->is_slice) r->base.layout.n_vocab_row = parallel_part(p, CUT_VOCAB, config->n_vocab);
     TRY_GOTO(check_caps(r, s, d), fail);
+    r->base.prompt_form = r->caps.prompt_form;
     r->base.max_flight = r->caps.async ? s->max_flight : 1;
     ASSERT(r->base.max_flight >= 1 && r->base.max_flight <= BACKEND_FENCE_MAX);
     TRY_GOTO(make_model(r, s, config, checkpoint, d), fail);

@@ -86,6 +86,8 @@ static struct batch batch_of(const struct step_graphs *g, void *device, enum ste
     const struct batch_shape shape = {
         .n_token = size,
         .n_request = least(size, l->max_request),
+        .n_answer_token = size,
+        .n_answer_request = least(size, l->max_request),
         .n_logit_row = logit_rows_of(g, size),
         .max_context = least(stride * (uint32_t)KV_PAGE_TOKENS, l->max_context),
         .page_stride = stride,
@@ -163,6 +165,7 @@ fathom_err step_graphs_create(struct step_graphs **out, struct backend *b,
     list_contexts(g);
     uint32_t largest = c->sizes[c->n_size - 1];
     write_padding(g, host, &(struct batch_shape){0}, largest, logit_rows_of(g, largest));
+    *array(host, l->n_live) = (int32_t)largest;
     err = b->ops->copy_in(b, device, host, l->bias);
     if (err) {
         err = diag_fail(d, err, "recording steps: %s", b->ops->fault(b));
@@ -203,6 +206,7 @@ struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step, v
     if (!g) return NULL;
     const struct batch_shape *b = &step->batch;
     ASSERT(step->pass < STEP_PASS_N && *prefix_bytes <= g->layout.bias);
+    if (b->n_answer_token < b->n_token) return NULL;
     uint32_t i = 0;
     uint32_t k = 0;
     while (i < g->c.n_size && g->c.sizes[i] < b->n_token) i++;

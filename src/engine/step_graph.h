@@ -8,9 +8,11 @@
  *   size     tokens, from a list
  *   context  pages of the longest request: the strides of batch_page_stride
  *
- * and a step is filled up to its size with padding rows: token 0 at position 0 of request 0, with
- * cache rows in a page that no request has. A row's bits do not depend on its neighbours, so
- * padding changes none. Steps larger than the largest size run as they are.
+ * and a step is filled up to its size with padding rows: token 0, at positions of a request of its
+ * own, with cache rows in a page that no request has. A row's bits do not depend on its neighbours,
+ * so padding changes none. It is routed as row 0 is (batch.n_live), so it reads no experts of its
+ * own. All rows of a recording are answer rows (backend/batch.h), padding too.
+ * Steps with prompt rows and steps larger than the largest size run as they are.
  *
  * Belongs to the engine's thread; recordings are made at creation and do not change.
  */
@@ -38,7 +40,7 @@ struct step_graph_config {
 
 /* step_graph_sizes - the list for decode steps of up to n_row rows: each up to 8, then every 8th up
  * to 64, every 16th up to 256, and n_row itself if it is no more; returns how many. Padding costs a
- * small step most: each of its rows may want experts that no other row does. */
+ * small step most. */
 uint32_t step_graph_sizes(uint32_t sizes[STEP_GRAPH_SIZES_MAX], uint32_t n_row);
 
 struct step_graphs;

@@ -80,6 +80,7 @@ struct step_runner {
     const struct step_runner_ops *ops;
     struct batch_layout layout;
     uint32_t max_flight; /* steps that may be under way, >= 1 */
+    bool prompt_form;    /* rows of prompts have other bits than rows of answers (backend.h) */
     void *host;          /* block of layout.n_bytes that the engine writes; after next_block up to
                             histories */
 };

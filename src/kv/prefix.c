@@ -7,11 +7,12 @@
  *      has none. n_child counts the pages that name a page as their parent.
  *   3. Whoever holds a published page holds its parent: prefix_find walks from the first page on,
  *      and prefix_publish swaps a page for the published one of the same tokens.
- *   4. No two published pages have the same parent (first pages: salt) and tokens.
+ *   4. No two published pages have the same parent (first pages: salt), tokens and place where the
+ *      answer begins.
  *   5. A published page is in the bucket of its key exactly once; no other page is in a bucket.
- *   6. With tiers, a published page has the name of its record there: a hash of its tokens and of
- *      all tokens before. Offered pages are published; their list has each once, and the page that
- *      was given longest ago comes first.
+ *   6. With tiers, a published page has the name of its record there: a hash of its tokens, of all
+ *      tokens before and of where the answer begins. Offered pages are published; their list has
+ *      each once, and the page that was given longest ago comes first.
  *
  * Eviction takes children before parents. Requests give their last page first, so by 3 a page goes
  * to CACHED no later than its parent, and the pool evicts the page that was given longest ago. A
@@ -19,8 +20,8 @@
  *
  * States of a page here
  *
- *                prefix_publish                     page_pool_take evicts it
- *   unpublished ----------------> published -----------------------------------> unpublished */
+ *                prefix_publish            page_pool_take evicts it, prefix_end_answer
+ *   unpublished ----------------> published ---------------------------------------> unpublished */
 #include "kv/prefix.h"
 
 #include <string.h>
@@ -39,12 +40,14 @@
 struct key {
     uint64_t salt; /* 0 but for a first page */
     uint32_t parent;
+    uint32_t n_answer;  /* the last so many of its rows are an answer's: 0 .. 64 */
     const int32_t *ids; /* [n_key_id] */
 };
 
 struct node {
     uint64_t salt;
     uint32_t parent; /* NO_PAGE: a first page */
+    uint32_t n_answer;
     uint32_t n_child;
     uint32_t next; /* in the bucket; NO_PAGE: the last */
     bool published;
@@ -69,14 +72,40 @@ struct prefix_cache {
     uint32_t n_offered;
 };
 
-static struct key key_of(uint64_t salt, uint32_t parent, const int32_t *ids)
+/* Rows of an answer in page i. They are its last ones. */
+static uint32_t count_answer(const struct prefix_text *t, uint32_t i)
 {
-    return (struct key){parent == NO_PAGE ? salt : 0, parent, ids};
+    uint64_t end = ((uint64_t)i + 1) * KV_PAGE_TOKENS;
+    if (end <= t->n_prompt) return 0;
+    return end - t->n_prompt < KV_PAGE_TOKENS ? (uint32_t)(end - t->n_prompt) : KV_PAGE_TOKENS;
+}
+
+/* What the key of page i of a text says of the page itself. */
+static struct key part_of(const struct prefix_text *t, uint32_t i)
+{
+    return (struct key){.parent = NO_PAGE,
+                        .n_answer = count_answer(t, i),
+                        .ids = t->ids + (size_t)i * KV_PAGE_TOKENS};
+}
+
+/* The key of page i of a text, which follows `parent`. */
+static struct key key_of(const struct prefix_text *t, uint32_t parent, uint32_t i)
+{
+    struct key k = part_of(t, i);
+    ASSERT((i == 0) == (parent == NO_PAGE));
+    k.parent = parent;
+    if (parent == NO_PAGE) k.salt = t->salt;
+    return k;
+}
+
+static struct key key_of_node(const struct node *n)
+{
+    return (struct key){n->salt, n->parent, n->n_answer, n->ids};
 }
 
 static uint32_t *bucket_of(const struct prefix_cache *c, const struct key *k)
 {
-    uint64_t h = rng_hash(k->salt ^ (uint64_t)k->parent << 32);
+    uint64_t h = rng_hash(k->salt ^ (uint64_t)k->parent << 32 ^ k->n_answer);
     for (uint32_t i = 0; i < c->n_key_id; i += 2) {
         uint64_t two = 0;
         memcpy(&two, k->ids + i, i + 1 < c->n_key_id ? sizeof two : sizeof k->ids[0]);
@@ -88,7 +117,7 @@ static uint32_t *bucket_of(const struct prefix_cache *c, const struct key *k)
 static bool has_key(const struct prefix_cache *c, uint32_t page, const struct key *k)
 {
     const struct node *n = &c->nodes[page];
-    return n->parent == k->parent && n->salt == k->salt &&
+    return n->parent == k->parent && n->salt == k->salt && n->n_answer == k->n_answer &&
            memcmp(n->ids, k->ids, c->n_key_id * sizeof n->ids[0]) == 0;
 }
 
@@ -100,18 +129,20 @@ static uint32_t search(const struct prefix_cache *c, uint32_t page, const struct
 }
 
 /* What the record of a page is called in the tiers. */
-static struct tier_name name_of(const struct prefix_cache *c, const struct hash128 *key,
-                                const int32_t *ids)
+static struct tier_name name_of(const struct prefix_cache *c, const struct hash128 *hash,
+                                const struct key *k)
 {
-    struct tier_name name = {.key = *key, .n_id = c->n_key_id};
-    memcpy(name.ids, ids, c->n_key_id * sizeof ids[0]);
+    struct tier_name name = {
+        .key = *hash, .n_id = (uint16_t)c->n_key_id, .n_answer = (uint16_t)k->n_answer};
+    memcpy(name.ids, k->ids, c->n_key_id * sizeof k->ids[0]);
     return name;
 }
 
 static void keep(struct prefix_cache *c, uint32_t page, bool overwritten)
 {
     const struct node *n = &c->nodes[page];
-    const struct tier_name name = name_of(c, &n->name, n->ids);
+    const struct key k = key_of_node(n);
+    const struct tier_name name = name_of(c, &n->name, &k);
     tiers_keep(c->tiers, &name, page, overwritten);
 }
 
@@ -134,15 +165,12 @@ static void take_back_offer(struct prefix_cache *c, uint32_t page)
     c->n_offered--;
 }
 
-/* The pool is about to hand the page out for other tokens. */
-static void forget(void *arg, uint32_t page)
+/* The page is found no more. */
+static void take_out(struct prefix_cache *c, uint32_t page)
 {
-    struct prefix_cache *c = arg;
     struct node *n = &c->nodes[page];
-    ASSERT(n->published && n->n_child == 0);
-    take_back_offer(c, page);
-    if (c->tiers) keep(c, page, true);
-    const struct key k = {n->salt, n->parent, n->ids};
+    ASSERT(n->published && n->n_child == 0 && !n->offered);
+    const struct key k = key_of_node(n);
     uint32_t *link = bucket_of(c, &k);
     while (*link != page) link = &c->nodes[*link].next;
     *link = n->next;
@@ -152,6 +180,15 @@ static void forget(void *arg, uint32_t page)
     }
     n->published = false;
     c->n_published--;
+}
+
+/* The pool is about to hand the page out for other tokens. */
+static void forget(void *arg, uint32_t page)
+{
+    struct prefix_cache *c = arg;
+    take_back_offer(c, page);
+    if (c->tiers) keep(c, page, true);
+    take_out(c, page);
 }
 
 fathom_err prefix_create(struct prefix_cache **out, struct page_pool *pool, bool with_next,
@@ -197,13 +234,13 @@ void prefix_attach_tiers(struct prefix_cache *c, struct tiers *tiers)
     c->tiers = tiers;
 }
 
-uint32_t prefix_find(const struct prefix_cache *c, uint64_t salt, const int32_t *ids, uint32_t n_id,
+uint32_t prefix_find(const struct prefix_cache *c, const struct prefix_text *t, uint32_t n_id,
                      uint32_t *pages)
 {
     uint32_t parent = NO_PAGE;
     uint32_t n = 0;
     for (; (n + 1) * (uint64_t)KV_PAGE_TOKENS < n_id; n++) {
-        const struct key k = key_of(salt, parent, ids + (size_t)n * KV_PAGE_TOKENS);
+        const struct key k = key_of(t, parent, n);
         parent = search(c, *bucket_of(c, &k), &k);
         if (parent == NO_PAGE) break;
         DCHECK(page_pool_state(c->pool, parent) != PAGE_FREE);
@@ -220,9 +257,9 @@ static struct hash128 name_before(const struct prefix_cache *c, uint64_t salt, u
 }
 
 static struct hash128 name_after(const struct prefix_cache *c, const struct hash128 *before,
-                                 const int32_t *ids)
+                                 const struct key *k)
 {
-    return tier_key_next(tiers_secret(c->tiers), before, ids, c->n_key_id);
+    return tier_key_next(tiers_secret(c->tiers), before, k->ids, c->n_key_id, k->n_answer);
 }
 
 /* From now on a page that one request alone holds is found under k, and its record is `name`. */
@@ -233,8 +270,12 @@ static void insert(struct prefix_cache *c, uint32_t page, const struct key *k,
     ASSERT(!n->published && page_pool_n_holder(c->pool, page) == 1);
     ASSERT(k->parent == NO_PAGE || c->nodes[k->parent].published);
     uint32_t *bucket = bucket_of(c, k);
-    *n = (struct node){
-        .salt = k->salt, .parent = k->parent, .next = *bucket, .published = true, .name = *name};
+    *n = (struct node){.salt = k->salt,
+                       .parent = k->parent,
+                       .n_answer = k->n_answer,
+                       .next = *bucket,
+                       .published = true,
+                       .name = *name};
     memcpy(n->ids, k->ids, c->n_key_id * sizeof n->ids[0]);
     *bucket = page;
     if (k->parent != NO_PAGE) c->nodes[k->parent].n_child++;
@@ -253,22 +294,32 @@ static uint32_t swap_for_twin(struct prefix_cache *c, uint32_t page, const struc
     return twin;
 }
 
-uint32_t prefix_publish(struct prefix_cache *c, uint64_t salt, const int32_t *ids,
-                        const uint32_t *pages, uint32_t i)
+uint32_t prefix_publish(struct prefix_cache *c, const struct prefix_text *t, const uint32_t *pages,
+                        uint32_t i)
 {
     uint32_t page = pages[i];
     uint32_t parent = i > 0 ? pages[i - 1] : NO_PAGE;
     ASSERT(parent == NO_PAGE || c->nodes[parent].published);
-    const struct key k = key_of(salt, parent, ids + (size_t)i * KV_PAGE_TOKENS);
+    const struct key k = key_of(t, parent, i);
     uint32_t twin = swap_for_twin(c, page, &k);
     if (twin != NO_PAGE) return twin;
     struct hash128 name = {0};
     if (c->tiers) {
-        name = name_before(c, salt, parent);
-        name = name_after(c, &name, k.ids);
+        name = name_before(c, t->salt, parent);
+        name = name_after(c, &name, &k);
     }
     insert(c, page, &k, &name);
     return page;
+}
+
+void prefix_end_answer(struct prefix_cache *c, uint32_t page)
+{
+    const struct node *n = &c->nodes[page];
+    if (!n->published || n->n_answer == 0 || n->n_child > 0) return;
+    if (page_pool_n_holder(c->pool, page) > 1) return;
+    take_back_offer(c, page);
+    take_out(c, page);
+    page_pool_keep(c->pool, page, false);
 }
 
 /* ---- tiers ---- */
@@ -278,15 +329,15 @@ struct tiers *prefix_tiers(const struct prefix_cache *c)
     return c->tiers;
 }
 
-struct prefix_match prefix_find_tiers(const struct prefix_cache *c, uint64_t salt,
-                                      const int32_t *ids, uint32_t n_id, const uint32_t *pages,
-                                      uint32_t n_page)
+struct prefix_match prefix_find_tiers(const struct prefix_cache *c, const struct prefix_text *t,
+                                      uint32_t n_id, const uint32_t *pages, uint32_t n_page)
 {
     struct prefix_match m = {0};
     if (!c->tiers) return m;
-    struct hash128 name = name_before(c, salt, n_page > 0 ? pages[n_page - 1] : NO_PAGE);
+    struct hash128 name = name_before(c, t->salt, n_page > 0 ? pages[n_page - 1] : NO_PAGE);
     for (uint32_t i = n_page; (i + 1) * (uint64_t)KV_PAGE_TOKENS < n_id; i++, m.n_page++) {
-        name = name_after(c, &name, ids + (size_t)i * KV_PAGE_TOKENS);
+        const struct key k = part_of(t, i);
+        name = name_after(c, &name, &k);
         enum tier_where where = tiers_find(c->tiers, &name);
         if (where == TIER_NOWHERE) break;
         m.n_disk += where == TIER_ON_DISK;
@@ -296,36 +347,37 @@ struct prefix_match prefix_find_tiers(const struct prefix_cache *c, uint64_t sal
 }
 
 /* Asks the tiers to read the pages that follow one they do not have in memory yet. */
-static void read_ahead(struct prefix_cache *c, struct hash128 name, const int32_t *ids,
+static void read_ahead(struct prefix_cache *c, struct hash128 name, const struct prefix_text *t,
                        uint32_t first, uint32_t end)
 {
     for (uint32_t i = first; i < end; i++) {
-        name = name_after(c, &name, ids + (size_t)i * KV_PAGE_TOKENS);
-        const struct tier_name whole = name_of(c, &name, ids + (size_t)i * KV_PAGE_TOKENS);
+        const struct key k = part_of(t, i);
+        name = name_after(c, &name, &k);
+        const struct tier_name whole = name_of(c, &name, &k);
         if (!tiers_read_ahead(c->tiers, &whole)) return;
     }
 }
 
-enum prefix_fetch prefix_fetch(struct prefix_cache *c, uint64_t salt, const int32_t *ids,
-                               uint32_t *pages, uint32_t first, uint32_t end, uint32_t *n_filled)
+enum prefix_fetch prefix_fetch(struct prefix_cache *c, const struct prefix_text *t, uint32_t *pages,
+                               uint32_t first, uint32_t end, uint32_t *n_filled)
 {
     *n_filled = 0;
     if (!c->tiers) return PREFIX_FETCH_LOST;
     ASSERT(first <= end && (first == 0 || c->nodes[pages[first - 1]].published));
     for (uint32_t i = first; i < end; i++, ++*n_filled) {
         uint32_t parent = i > 0 ? pages[i - 1] : NO_PAGE;
-        const struct key k = key_of(salt, parent, ids + (size_t)i * KV_PAGE_TOKENS);
+        const struct key k = key_of(t, parent, i);
         uint32_t twin = swap_for_twin(c, pages[i], &k);
         if (twin != NO_PAGE) {
             pages[i] = twin;
             continue;
         }
-        struct hash128 name = name_before(c, salt, parent);
-        name = name_after(c, &name, k.ids);
-        const struct tier_name whole = name_of(c, &name, k.ids);
+        struct hash128 name = name_before(c, t->salt, parent);
+        name = name_after(c, &name, &k);
+        const struct tier_name whole = name_of(c, &name, &k);
         switch (tiers_restore(c->tiers, &whole, pages[i])) {
         case TIER_RESTORED: insert(c, pages[i], &k, &name); break;
-        case TIER_WAIT: read_ahead(c, name, ids, i + 1, end); return PREFIX_FETCH_WAIT;
+        case TIER_WAIT: read_ahead(c, name, t, i + 1, end); return PREFIX_FETCH_WAIT;
         case TIER_GONE: return PREFIX_FETCH_LOST;
         }
     }
@@ -393,7 +445,7 @@ static void check_node(const struct prefix_cache *c, uint32_t page)
     const struct node *n = &c->nodes[page];
     enum page_state state = page_pool_state(c->pool, page);
     ASSERT(state != PAGE_FREE);
-    const struct key k = {n->salt, n->parent, n->ids};
+    const struct key k = key_of_node(n);
     ASSERT(search(c, *bucket_of(c, &k), &k) == page);
     if (n->parent == NO_PAGE) return;
     ASSERT(n->salt == 0);
@@ -441,12 +493,12 @@ void prefix_check(struct prefix_cache *c)
     check_offered(c);
 }
 
-void prefix_check_chain(const struct prefix_cache *c, uint64_t salt, const int32_t *ids,
+void prefix_check_chain(const struct prefix_cache *c, const struct prefix_text *t,
                         const uint32_t *pages, uint32_t n)
 {
     uint32_t parent = NO_PAGE;
     for (uint32_t i = 0; i < n; i++) {
-        const struct key k = key_of(salt, parent, ids + (size_t)i * KV_PAGE_TOKENS);
+        const struct key k = key_of(t, parent, i);
         ASSERT(c->nodes[pages[i]].published && has_key(c, pages[i], &k));
         parent = pages[i];
     }
@@ -465,7 +517,7 @@ fathom_err prefix_dump(const struct prefix_cache *c, struct buf *out)
         } else {
             TRY(buf_printf(out, "  page %u after %u", i, n->parent));
         }
-        TRY(buf_printf(out, " children=%u%s begins %d %d %d\n", n->n_child,
+        TRY(buf_printf(out, " children=%u answer=%u%s begins %d %d %d\n", n->n_child, n->n_answer,
                        n->offered ? " offered" : "", (int)n->ids[0], (int)n->ids[1],
                        (int)n->ids[2]));
     }

@@ -5,7 +5,13 @@
  * and the request's salt. So a page that is found stands for every token from the first on. Tokens
  * are compared, not hashes: a page of other tokens cannot be found. The draft layer's row at a
  * position depends on the token after it, so with that layer a page is found under the token after
- * the page too. Invariants: prefix.c. One thread at a time.
+ * the page too.
+ *
+ * Rows of prompts and rows of answers may have other bits (backend/batch.h). Then a page is found
+ * under the place where its answer begins too. So a page of a prompt is found by every prompt that
+ * begins like it, and a page with rows of an answer by that answer alone: its own request, after a
+ * preemption, or one that draws the same after the same prompt. Invariants: prefix.c. One thread at
+ * a time.
  */
 #ifndef FATHOM_KV_PREFIX_H
 #define FATHOM_KV_PREFIX_H
@@ -19,6 +25,14 @@
 
 struct prefix_cache;
 struct tiers;
+
+/* What the pages of a request are found under. */
+struct prefix_text {
+    uint64_t salt;
+    const int32_t *ids; /* [n_id] */
+    uint32_t n_prompt;  /* rows from this position on are an answer's; UINT32_MAX: rows of prompts
+                           and of answers are the same */
+};
 
 /* prefix_create - nothing is published
  *
@@ -36,24 +50,30 @@ void prefix_destroy(struct prefix_cache *c); /* accepts NULL */
  * Needs  a cache without tiers in which no page is published. */
 void prefix_attach_tiers(struct prefix_cache *c, struct tiers *tiers);
 
-/* prefix_find - the published pages that hold the beginning of ids, but not all of ids
+/* prefix_find - the published pages that hold the beginning of n_id ids, but not all of them
  *
- *   ids    [n_id]
  *   pages  [(n_id - 1) / 64], written: page i has tokens 64*i .. 64*i + 63. They get no holder by
  *          this: the caller refers to them before the next page_pool_take, or forgets them
  * Returns  how many were found.
  * Cost     O(tokens found + 64). */
-uint32_t prefix_find(const struct prefix_cache *c, uint64_t salt, const int32_t *ids, uint32_t n_id,
+uint32_t prefix_find(const struct prefix_cache *c, const struct prefix_text *t, uint32_t n_id,
                      uint32_t *pages);
 
 /* prefix_publish - page `i` of a request has been computed and will not change
  *
- *   ids    the request's, more than 64*(i + 1) of them
+ *   t      with more than 64*(i + 1) ids
  *   pages  [i + 1] held by the request; those before i are published
  * Returns  the page that the request holds from now on: pages[i], or one with the same tokens that
  *          was published before, in whose favour pages[i] has been given back */
-uint32_t prefix_publish(struct prefix_cache *c, uint64_t salt, const int32_t *ids,
-                        const uint32_t *pages, uint32_t i);
+uint32_t prefix_publish(struct prefix_cache *c, const struct prefix_text *t, const uint32_t *pages,
+                        uint32_t i);
+
+/* prefix_end_answer - the request that holds the page has ended, and is about to give it
+ *
+ * A page with rows of an answer that nobody else holds will not be asked for again: it is
+ * unpublished. Its memory is the first to be taken, and the tiers get no copy. Other pages stay.
+ * Needs  the pages after it given, or passed to this function, before. */
+void prefix_end_answer(struct prefix_cache *c, uint32_t page);
 
 /* ---- with tiers; without tiers these find, wait for and keep nothing --------------------------
  */
@@ -69,9 +89,8 @@ struct prefix_match {
  *   pages  [n_page] what prefix_find has found
  * Returns  none if restoring them does not pay (tiers.h).
  * Cost     100 ns a page. */
-struct prefix_match prefix_find_tiers(const struct prefix_cache *c, uint64_t salt,
-                                      const int32_t *ids, uint32_t n_id, const uint32_t *pages,
-                                      uint32_t n_page);
+struct prefix_match prefix_find_tiers(const struct prefix_cache *c, const struct prefix_text *t,
+                                      uint32_t n_id, const uint32_t *pages, uint32_t n_page);
 
 enum prefix_fetch {
     PREFIX_FETCHED,    /* all pages are there */
@@ -85,8 +104,8 @@ enum prefix_fetch {
  *   first     the first page to be filled
  *   n_filled  written: how many were filled and published. A page may have been swapped, as by
  *             prefix_publish */
-enum prefix_fetch prefix_fetch(struct prefix_cache *c, uint64_t salt, const int32_t *ids,
-                               uint32_t *pages, uint32_t first, uint32_t end, uint32_t *n_filled);
+enum prefix_fetch prefix_fetch(struct prefix_cache *c, const struct prefix_text *t, uint32_t *pages,
+                               uint32_t first, uint32_t end, uint32_t *n_filled);
 
 /* prefix_tiers - NULL: there are none */
 struct tiers *prefix_tiers(const struct prefix_cache *c);
@@ -121,8 +140,8 @@ uint32_t prefix_n_page(const struct prefix_cache *c);
  * Cost  O(n_page * 64). */
 void prefix_check(struct prefix_cache *c);
 
-/* prefix_check_chain - assert that pages[0 .. n) are what prefix_find finds for ids */
-void prefix_check_chain(const struct prefix_cache *c, uint64_t salt, const int32_t *ids,
+/* prefix_check_chain - assert that pages[0 .. n) are what prefix_find finds for *t */
+void prefix_check_chain(const struct prefix_cache *c, const struct prefix_text *t,
                         const uint32_t *pages, uint32_t n);
 
 /* prefix_dump - the count, then a line a page */

@@ -80,8 +80,8 @@ enum tier_verdict tier_header_judge(const struct tier_header *h, const struct ha
 
 static bool has_name(const struct tier_name *a, const struct tier_name *b)
 {
-    return hash128_equal(&a->key, &b->key) && a->n_id == b->n_id && a->n_id <= TIER_MAX_ID &&
-           memcmp(a->ids, b->ids, a->n_id * sizeof a->ids[0]) == 0;
+    return hash128_equal(&a->key, &b->key) && a->n_id == b->n_id && a->n_answer == b->n_answer &&
+           a->n_id <= TIER_MAX_ID && memcmp(a->ids, b->ids, a->n_id * sizeof a->ids[0]) == 0;
 }
 
 enum tier_verdict tier_record_judge(const struct tier_header *h, const struct hash128 *owner,
@@ -132,14 +132,15 @@ struct hash128 tier_key_first(const struct hash128 *secret, uint64_t salt)
 }
 
 struct hash128 tier_key_next(const struct hash128 *secret, const struct hash128 *before,
-                             const int32_t *ids, uint32_t n_id)
+                             const int32_t *ids, uint32_t n_id, uint32_t n_answer)
 {
     struct {
         struct hash128 before;
-        int32_t ids[TIER_MAX_ID];
+        int32_t ids[TIER_MAX_ID + 1]; /* then n_answer, where it is not 0 */
     } link;
-    ASSERT(n_id <= TIER_MAX_ID);
+    ASSERT(n_id <= TIER_MAX_ID && n_answer <= KV_PAGE_TOKENS);
     link.before = *before;
     memcpy(link.ids, ids, n_id * sizeof ids[0]);
+    if (n_answer > 0) link.ids[n_id++] = (int32_t)n_answer;
     return hash_keyed(secret, &link, sizeof link.before + n_id * sizeof ids[0]);
 }

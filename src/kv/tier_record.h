@@ -43,7 +43,8 @@ const char *tier_verdict_advice(enum tier_verdict v);
 /* What a page is found under: a hash of its tokens and of those before, by a secret key. */
 struct tier_name {
     struct hash128 key;
-    uint32_t n_id; /* 64, or 65 with the draft layer */
+    uint16_t n_id;     /* 64, or 65 with the draft layer */
+    uint16_t n_answer; /* the last so many of its 64 rows are an answer's (prefix.h) */
     int32_t ids[TIER_MAX_ID];
 };
 
@@ -101,10 +102,11 @@ enum tier_verdict tier_super_judge(const struct tier_super *s, const struct iden
 
 /* tier_key_next - the key of a page from that of the page before it, or from tier_key_first
  *
- *   ids  [n_id] its tokens, TIER_MAX_ID at most
+ *   ids       [n_id] its tokens, TIER_MAX_ID at most
+ *   n_answer  of the record's name
  * Cost  about 100 ns. */
 struct hash128 tier_key_first(const struct hash128 *secret, uint64_t salt);
 struct hash128 tier_key_next(const struct hash128 *secret, const struct hash128 *before,
-                             const int32_t *ids, uint32_t n_id);
+                             const int32_t *ids, uint32_t n_id, uint32_t n_answer);
 
 #endif

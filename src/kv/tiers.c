@@ -567,7 +567,8 @@ enum tier_where tiers_find(const struct tiers *t, const struct hash128 *key)
 
 static bool has_name(const struct tier_name *a, const struct tier_name *b)
 {
-    return a->n_id == b->n_id && memcmp(a->ids, b->ids, a->n_id * sizeof a->ids[0]) == 0;
+    return a->n_id == b->n_id && a->n_answer == b->n_answer &&
+           memcmp(a->ids, b->ids, a->n_id * sizeof a->ids[0]) == 0;
 }
 
 enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, uint32_t page)

@@ -51,7 +51,7 @@ fathom_err model_layer(struct model *m, const struct layer *layer, uint32_t i_la
     TRY(add_norm(m, pending, layer->input_norm, m->normed, n_token));
     TRY(model_attention(m, layer, i_layer, batch, kv));
     TRY(add_norm(m, true, layer->post_norm, m->normed, n_token));
-    return model_feed_forward(m, layer, n_token);
+    return model_feed_forward(m, layer, batch);
 }
 
 fathom_err model_head(struct model *m, const struct weight *norm, const struct batch *batch)

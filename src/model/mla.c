@@ -5,8 +5,9 @@
  *   attend   softmax over those rows (or over all)
  *   out      back to the hidden width
  *
- * Attention is always absorbed: heads attend to the latent rows themselves. So a token's bits do
- * not depend on whether its request was computed in one step or many, or found in the prefix cache.
+ * Which form attention has is the backend's choice, by the row's kind and position (op_attn.h). So
+ * a token's bits do not depend on whether its request was computed in one step or many, or found in
+ * the prefix cache.
  * The indexer runs when some request of the step is longer than index_topk. For shorter requests it
  * selects every row, which gives the same bits as attending without it. Index keys are written at
  * every step, because a later step may need them.

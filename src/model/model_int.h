@@ -57,7 +57,8 @@ fathom_err model_attention(struct model *m, const struct layer *layer, uint32_t 
                            const struct batch *batch, const struct kv_cache *kv);
 
 /* model_feed_forward - delta = experts(normed), or the dense block of a layer without them */
-fathom_err model_feed_forward(struct model *m, const struct layer *layer, uint32_t n_token);
+fathom_err model_feed_forward(struct model *m, const struct layer *layer,
+                              const struct batch *batch);
 
 /* model_layer - one decoder layer
  *

@@ -32,6 +32,10 @@
  * stops when all pages have come, when one is gone, or when computing them would have been faster;
  * the request runs from there.
  *
+ * Kinds of rows. With prompt_form a chunk ends where its request's answer begins, so an entry has
+ * rows of one kind, and entries of answers come first in a plan. That matters to a request that was
+ * preempted: it computes its prompt as a prompt and its answer as an answer once more.
+ *
  * Budget. Decodes (gap 1) go first, then the rest in order. One walk in order does both: a wider
  * gap may only use what the decodes still to be visited do not need. The first request always gets
  * one token. In that order the last request is always ahead of the walk, so preempting it never
@@ -59,6 +63,7 @@ struct sched {
     struct page_pool *pool;
     struct prefix_cache *prefix; /* NULL: none */
     uint32_t *n_seen;            /* [n_page] scratch of sched_check */
+    struct plan_entry *prompts;  /* [max_num_seqs] scratch of sched_plan */
     /* state */
     struct request_list waiting;
     struct request_list fetching;
@@ -77,10 +82,11 @@ struct sched {
 /* The walk of one sched_plan. */
 struct walk {
     struct plan *plan;
-    uint32_t left;     /* tokens of the budget not given away */
-    uint32_t prefill;  /* of which wider gaps may take */
-    uint32_t score;    /* prompt tokens whose logits the step can still give */
-    uint32_t n_decode; /* RUNNING requests with gap 1 that the walk has not reached */
+    uint32_t n_prompt_entry; /* in s->prompts: they follow the plan's other entries */
+    uint32_t left;           /* tokens of the budget not given away */
+    uint32_t prefill;        /* of which wider gaps may take */
+    uint32_t score;          /* prompt tokens whose logits the step can still give */
+    uint32_t n_decode;       /* RUNNING requests with gap 1 that the walk has not reached */
     bool short_of_pages;
 };
 
@@ -114,8 +120,9 @@ fathom_err sched_create(struct sched **out, const struct sched_config *c, struct
     s->pool = pool;
     s->prefix = prefix;
     s->n_seen = mem_calloc(page_pool_n_page(pool), sizeof *s->n_seen);
+    s->prompts = mem_calloc(c->max_num_seqs, sizeof *s->prompts);
     s->ring = mem_calloc(c->max_flight, sizeof(struct plan *));
-    if (!s->n_seen || !s->ring) {
+    if (!s->n_seen || !s->prompts || !s->ring) {
         sched_destroy(s);
         FAIL(d, FATHOM_ENOMEM, "no memory for the scheduler's page counts and plans");
     }
@@ -127,6 +134,7 @@ void sched_destroy(struct sched *s)
 {
     if (!s) return;
     mem_free(s->n_seen);
+    mem_free(s->prompts);
     mem_free(s->ring);
     mem_free(s);
 }
@@ -195,6 +203,15 @@ static struct request_list *list_of(struct sched *s, enum request_state state)
                                        : &s->waiting;
 }
 
+static struct prefix_text text_of(const struct sched *s, const struct request *r)
+{
+    return (struct prefix_text){
+        .salt = r->cache_salt,
+        .ids = r->ids,
+        .n_prompt = s->config.prompt_form ? r->n_prompt : UINT32_MAX,
+    };
+}
+
 static void give_pages(struct sched *s, struct request *r)
 {
     /* Last page first: the pool is a stack, so they are taken again in the same order, and of
@@ -212,6 +229,8 @@ void sched_end(struct sched *s, struct request *r, enum request_finish why, uint
     take_out_of_flights(s, r);
     s->closed = false;
     request_list_remove(list_of(s, r->state), r);
+    for (uint32_t i = r->n_page; s->prefix && i > 0; i--)
+        prefix_end_answer(s->prefix, r->pages[i - 1]);
     give_pages(s, r);
     request_end(r, why, now_us);
 }
@@ -305,13 +324,22 @@ static void add_entry(struct sched *s, struct walk *w, struct request *r, uint32
 {
     struct plan *p = w->plan;
     bool draws = n_known == request_gap(r);
-    uint32_t n_draft = draws ? fit_drafts(s, w, r, n_known) : 0;
+    bool is_prompt = s->config.prompt_form && r->n_computed < r->n_prompt;
+    uint32_t n_draft = draws && !is_prompt ? fit_drafts(s, w, r, n_known) : 0;
     uint32_t n_token = n_known + n_draft;
     uint32_t n_score = count_score(r, n_known);
     ASSERT(n_known >= 1 && n_known <= request_gap(r) && r->n_planned == 0);
-    ASSERT(n_token <= w->left && n_score <= w->score && p->n_entry < s->config.max_num_seqs);
-    p->entries[p->n_entry++] =
-        (struct plan_entry){r, r->n_computed, n_token, n_draft, n_score, draws, p->n_draw, 0};
+    ASSERT(n_token <= w->left && n_score <= w->score);
+    ASSERT(p->n_entry + w->n_prompt_entry < s->config.max_num_seqs);
+    ASSERT(!is_prompt || r->n_computed + n_token <= r->n_prompt);
+    *(is_prompt ? &s->prompts[w->n_prompt_entry++] : &p->entries[p->n_entry++]) =
+        (struct plan_entry){.request = r,
+                            .first = r->n_computed,
+                            .n_token = n_token,
+                            .n_draft = n_draft,
+                            .n_score = n_score,
+                            .draws = draws,
+                            .is_prompt = is_prompt};
     p->n_token += n_token;
     p->n_score += n_score;
     w->score -= n_score;
@@ -322,11 +350,18 @@ static void add_entry(struct sched *s, struct walk *w, struct request *r, uint32
     if (request_gap(r) > 1) w->prefill -= n_known < w->prefill ? n_known : w->prefill;
 }
 
+/* Tokens of the gap of r that one step may compute: of one kind of rows. */
+static uint32_t gap_of_kind(const struct sched *s, const struct request *r)
+{
+    bool is_cut = s->config.prompt_form && r->n_computed < r->n_prompt;
+    return is_cut ? r->n_prompt - r->n_computed : request_gap(r);
+}
+
 static void plan_running(struct sched *s, struct walk *w, struct request *r)
 {
-    uint32_t gap = request_gap(r);
+    uint32_t gap = gap_of_kind(s, r);
     uint32_t room = w->left;
-    if (gap == 1) {
+    if (request_gap(r) == 1) {
         w->n_decode--;
     } else {
         room -= w->n_decode < room ? w->n_decode : room;
@@ -354,8 +389,9 @@ static struct findings look_up(struct sched *s, struct request *r)
 {
     struct findings f = {0};
     if (!is_found(s, r)) return f;
-    f.n_page = prefix_find(s->prefix, r->cache_salt, r->ids, r->n_token, r->pages);
-    f.match = prefix_find_tiers(s->prefix, r->cache_salt, r->ids, r->n_token, r->pages, f.n_page);
+    const struct prefix_text text = text_of(s, r);
+    f.n_page = prefix_find(s->prefix, &text, r->n_token, r->pages);
+    f.match = prefix_find_tiers(s->prefix, &text, r->n_token, r->pages, f.n_page);
     return f;
 }
 
@@ -379,9 +415,10 @@ static bool go_on_fetching(struct sched *s, struct request *r, uint64_t now_us)
 {
     const struct request_fetch *f = &r->fetch;
     struct tiers *tiers = prefix_tiers(s->prefix);
+    const struct prefix_text text = text_of(s, r);
     uint32_t n_filled;
     enum prefix_fetch got =
-        prefix_fetch(s->prefix, r->cache_salt, r->ids, r->pages, r->n_published, f->end, &n_filled);
+        prefix_fetch(s->prefix, &text, r->pages, r->n_published, f->end, &n_filled);
     request_fill(r, n_filled, now_us);
     uint32_t n_page = r->n_published - f->first;
     uint64_t took_us = now_us - f->start_us;
@@ -459,6 +496,20 @@ static void plan_clear(struct plan *p)
     *p = (struct plan){.entries = p->entries};
 }
 
+/* The entries of prompts go behind the others, and the draws are counted. */
+static void put_in_order(const struct sched *s, const struct walk *w)
+{
+    struct plan *p = w->plan;
+    uint32_t n_draw = 0;
+    for (uint32_t i = 0; i < w->n_prompt_entry; i++) p->entries[p->n_entry++] = s->prompts[i];
+    for (uint32_t i = 0; i < p->n_entry; i++) {
+        struct plan_entry *e = &p->entries[i];
+        e->i_draw = n_draw;
+        n_draw += e->draws ? 1 + e->n_draft : 0;
+    }
+    ASSERT(n_draw == p->n_draw);
+}
+
 void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
 {
     ASSERT(s->n_flight == 0);
@@ -477,9 +528,10 @@ void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
         if (fit_score(&w, r, 1) == 0 || !admit(s, &w, r, now_us)) break;
         if (r->state == REQUEST_FETCHING) continue;
         uint32_t room = w.left < w.prefill ? w.left : w.prefill;
-        uint32_t gap = request_gap(r);
+        uint32_t gap = gap_of_kind(s, r);
         add_entry(s, &w, r, fit_score(&w, r, gap < room ? gap : room));
     }
+    put_in_order(s, &w);
     s->short_of_pages = s->closed = w.short_of_pages;
     if (plan->n_entry > 0) push_flight(s, plan);
     ASSERT(s->fetching.head || (s->running.head ? s->running.head->n_planned > 0 : !sched_any(s)));
@@ -533,7 +585,12 @@ bool sched_plan_ahead(struct sched *s, const struct plan *plan, struct plan *nex
             r->n_page++;
         }
         uint32_t k = next->n_entry++;
-        next->entries[k] = (struct plan_entry){r, n_token - 1, 1, 0, 0, true, k, e->i_draw};
+        next->entries[k] = (struct plan_entry){.request = r,
+                                               .first = n_token - 1,
+                                               .n_token = 1,
+                                               .draws = true,
+                                               .i_draw = k,
+                                               .i_before = e->i_draw};
         if (n_token > next->max_context) next->max_context = n_token;
         r->n_planned++;
     }
@@ -545,9 +602,10 @@ bool sched_plan_ahead(struct sched *s, const struct plan *plan, struct plan *nex
 static void publish_pages(struct sched *s, struct request *r)
 {
     if (!s->prefix) return;
+    const struct prefix_text text = text_of(s, r);
     for (; r->n_published < r->n_computed / KV_PAGE_TOKENS; r->n_published++) {
         uint32_t *page = &r->pages[r->n_published];
-        uint32_t kept = prefix_publish(s->prefix, r->cache_salt, r->ids, r->pages, r->n_published);
+        uint32_t kept = prefix_publish(s->prefix, &text, r->pages, r->n_published);
         if (kept != *page) s->closed = false; /* one more is free */
         *page = kept;
     }
@@ -666,8 +724,9 @@ static void check_pages(struct sched *s, const struct request_list *l)
     for (const struct request *r = l->head; r; r = r->next) {
         for (uint32_t i = 0; i < r->n_page; i++) s->n_seen[r->pages[i]]++;
         if (!s->prefix) continue;
+        const struct prefix_text text = text_of(s, r);
         ASSERT(r->n_published == r->n_computed / KV_PAGE_TOKENS);
-        prefix_check_chain(s->prefix, r->cache_salt, r->ids, r->pages, r->n_published);
+        prefix_check_chain(s->prefix, &text, r->pages, r->n_published);
     }
 }
 
@@ -694,6 +753,9 @@ static void check_flights(const struct sched *s)
                 first = before->entries[i_before].first + before->entries[i_before].n_token;
             }
             ASSERT(r->state == REQUEST_RUNNING && e->n_token >= 1 && e->first == first);
+            ASSERT(e->is_prompt == (s->config.prompt_form && first < r->n_prompt));
+            ASSERT(!e->is_prompt || first + e->n_token <= r->n_prompt);
+            ASSERT(i == 0 || e->is_prompt || !p->entries[i - 1].is_prompt);
             ASSERT(before || first + e->n_token <= r->n_token + r->n_draft);
             ASSERT(first + e->n_token <= r->n_computed + r->n_planned);
             n_planned -= e->n_token;

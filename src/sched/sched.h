@@ -25,6 +25,9 @@ struct sched_config {
     uint32_t max_draft;              /* drafts of a request; 0: there are none */
     uint32_t max_score;              /* prompt tokens whose logits a step gives, >= 1 */
     uint32_t max_flight;             /* plans given and not committed, >= 1 */
+    bool prompt_form;                /* rows of prompts have other bits than rows of answers
+                                        (backend/batch.h): an entry has rows of one kind, and pages
+                                        are found by where the answer begins too */
 };
 
 /* Limits of one step, below those of sched_config. */
@@ -45,11 +48,13 @@ struct plan_entry {
     uint32_t i_draw;   /* the first of its draws, among those of the step */
     uint32_t i_before; /* in a plan made ahead: the draw of the step before that it computes, by
                           that step's i_draw */
+    bool is_prompt;    /* with prompt_form: its positions are below n_prompt; all others' are not */
 };
 
 struct plan {
-    struct plan_entry *entries; /* [max_num_seqs], n_entry used; requests that ran before, in order
-                                   (turn.h), then those admitted by this plan */
+    struct plan_entry *entries; /* [max_num_seqs], n_entry used; those of answers, then those of
+                                   prompts, each: requests that ran before, in order (turn.h), then
+                                   those admitted by this plan */
     uint32_t n_entry;           /* 0: nothing to run */
     uint32_t n_token;           /* of all entries */
     uint32_t n_draw;            /* tokens drawn: 1 + n_draft for each entry that draws */

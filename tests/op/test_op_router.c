@@ -17,6 +17,36 @@ static float *run(struct rig *r, void *arg, const float *x, uint32_t n)
     return rig_read(r, BUFFER_ROUTE, n, 2 * r->config.n_expert_used);
 }
 
+/* Rows that are not live are routed as row 0 is, whatever they hold; the others as ever. */
+static void check_padding(struct rig *r, struct weight *w, const float *x)
+{
+    enum { ROWS = 12 };
+    static const int32_t counts[] = {1, 5, ROWS, ROWS + 5};
+    uint32_t width = 2 * r->config.n_expert_used;
+    float *all = run(r, w, x, ROWS);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        fathom_diag d = {{0}};
+        void *n_live = NULL;
+        if (r->ops->alloc(r->b, sizeof counts[i], "live rows", &n_live, &d)) fail_msg("%s", d.text);
+        op_ok(r, r->ops->copy_in(r->b, n_live, &counts[i], sizeof counts[i]), "copy_in");
+        struct router_args args = {.w = w,
+                                   .x = r->buffer[BUFFER_NORMED],
+                                   .route = r->buffer[BUFFER_ROUTE],
+                                   .n_token = ROWS,
+                                   .n_live = n_live};
+        op_ok(r, r->ops->router(r->b, &args), "router");
+        float *got = rig_read(r, BUFFER_ROUTE, ROWS, width);
+        for (uint32_t t = 0; t < ROWS; t++) {
+            uint32_t like = (int32_t)t < counts[i] ? t : 0;
+            op_same_bits("padding", got + (size_t)t * width, all + (size_t)like * width,
+                         width * sizeof(float));
+        }
+        mem_free(got);
+        r->ops->release(r->b, n_live);
+    }
+    mem_free(all);
+}
+
 /* The rule of op_moe.h, written as "who has fewer than k better ones". */
 static void choose(const struct backend_config *c, const struct moe_tensors *t, const float *x,
                    float *want)
@@ -85,6 +115,8 @@ static void check(const struct backend_config *c, struct moe_tensors *t, struct 
         op_close("formula", b + c->n_expert_used, formula + c->n_expert_used, c->n_expert_used,
                  1e-6);
     }
+    check_padding(&ref, wr, x);
+    check_padding(&dev, wd, x);
     op_check_rows("router", &dev, run, wd, x, N, c->hidden, width);
     mem_free(want);
     mem_free(got);

@@ -16,6 +16,10 @@
  * Besides, small loads are each run to their end again and again, with one request cancelled before
  * the first step, before the second, and so on: every page comes back.
  *
+ * In some episodes rows of prompts and of answers are of two forms: their hashes differ, so a page
+ * of an answer that stands for a prompt is found. Drafts are made for prompts too, and none is
+ * taken.
+ *
  * In some episodes pages that leave the cache go to tiers: memory, and a disk that is late, fails,
  * damages what it writes and dies with the episode; the next one may find what it left. Rows are
  * copied with their pages, so a wrong or damaged page is found as any wrong row is. */
@@ -60,9 +64,10 @@ struct job {
     uint64_t arrived_us;
     uint32_t stop_after; /* the output has a stop id here */
     uint64_t taste;      /* requests of one prompt and one taste draw the same */
+    uint32_t n_prompt;   /* rows from here on hold other bits; UINT32_MAX: all are of one form */
     uint32_t n_hash;
     uint32_t n_score;           /* prompt tokens scored so far */
-    uint64_t hashes[MAX_TOKEN]; /* [n_hash] of ids[0 .. i] and the salt */
+    uint64_t hashes[MAX_TOKEN]; /* [n_hash] of ids[0 .. i], their forms and the salt */
     int32_t ids[MAX_TOKEN];
     uint32_t pages[MAX_PAGE];
 };
@@ -99,6 +104,7 @@ struct sim {
     uint32_t n_priority;
     uint32_t n_tenant;
     bool bounded;
+    bool prompt_form;
     struct page_pool *pool;
     uint32_t max_draft;
     uint32_t max_score;
@@ -119,7 +125,7 @@ struct sim {
     struct job jobs[MAX_LIVE];
     struct text texts[N_TEXT];
     uint64_t rows[MAX_TOKEN];       /* hashes */
-    uint64_t draft_rows[MAX_TOKEN]; /* hashes of one token more */
+    uint64_t draft_rows[MAX_TOKEN]; /* hashes with one token more */
     uint32_t step_rows[MAX_BUDGET]; /* where the step's tokens went */
     uint64_t n_step, n_token, n_request, n_cancel, n_draft, n_accepted, n_score;
     uint64_t n_failed, n_expired, n_ahead, n_in_vain;
@@ -151,9 +157,16 @@ static uint64_t hash_of(struct job *j, uint32_t n)
 {
     for (; j->n_hash < n; j->n_hash++) {
         uint64_t before = j->n_hash ? j->hashes[j->n_hash - 1] : j->r.cache_salt;
-        j->hashes[j->n_hash] = rng_mix(before, j->n_hash, (uint64_t)j->ids[j->n_hash]);
+        uint64_t at = j->n_hash + (j->n_hash < j->n_prompt ? 0 : UINT64_C(1) << 32);
+        j->hashes[j->n_hash] = rng_mix(before, at, (uint64_t)j->ids[j->n_hash]);
     }
     return j->hashes[n - 1];
+}
+
+/* What the draft layer's row at position p holds: of its tokens, and of the token after. */
+static uint64_t draft_hash_of(struct job *j, uint32_t p)
+{
+    return rng_mix(hash_of(j, p + 1), p, (uint64_t)j->ids[p + 1]);
 }
 
 /* The token after the first n. */
@@ -208,6 +221,7 @@ static void arrive(struct sim *m)
     j->r.n_stop_id = 1;
     j->r.n_prompt = n_prompt;
     j->r.max_token = n_prompt + n_output;
+    j->n_prompt = m->prompt_form ? n_prompt : UINT32_MAX;
     j->r.priority = (int32_t)between(m, 0, m->n_priority) - 1;
     j->r.tenant = between(m, 0, m->n_tenant);
     if (between(m, 0, 7) == 0) j->r.n_to_score = between(m, 0, n_prompt - 1);
@@ -276,7 +290,7 @@ static void read_back(struct sim *m, struct job *j, uint32_t n, bool drafts)
     uint32_t stride = 1 + n / 64;
     for (uint32_t p = between(m, 0, stride - 1); p < n; p += stride) {
         assert_true(m->rows[row_of(&j->r, p)] == hash_of(j, p + 1));
-        if (drafts) assert_true(m->draft_rows[row_of(&j->r, p)] == hash_of(j, p + 2));
+        if (drafts) assert_true(m->draft_rows[row_of(&j->r, p)] == draft_hash_of(j, p));
     }
 }
 
@@ -302,6 +316,7 @@ static void compute(struct sim *m, int32_t *drawn)
         assert_true(e->n_token >= 1 && e->first == r->n_computed);
         for (uint32_t p = e->first; p < e->first + e->n_token; p++) {
             assert_true(p / KV_PAGE_TOKENS < r->n_page);
+            assert_int_equal(e->is_prompt, m->prompt_form && p < r->n_prompt);
             m->step_rows[t] = row_of(r, p);
             m->rows[m->step_rows[t++]] = hash_of(j, p + 1);
         }
@@ -423,7 +438,7 @@ static void compute_draft_layer(struct sim *m)
         const struct plan_entry *e = &m->plan->entries[i];
         struct job *j = (struct job *)e->request;
         for (uint32_t p = e->first; p < e->first + e->n_token; p++, t++) {
-            m->draft_rows[m->step_rows[t]] = p + 1 < j->r.n_token ? hash_of(j, p + 2) : 0;
+            m->draft_rows[m->step_rows[t]] = p + 1 < j->r.n_token ? draft_hash_of(j, p) : 0;
         }
     }
 }
@@ -627,11 +642,13 @@ static void draw_load(struct sim *m, struct sched_config *c)
     m->max_draft = between(m, 0, 1) ? 0 : between(m, 1, MAX_DRAFT);
     m->ahead_per_1024 = between(m, 0, 1) ? 1024 : between(m, 0, 1024);
     m->right_per_1024 = between(m, 0, 1024);
+    m->prompt_form = between(m, 0, 1);
     *c = (struct sched_config){.max_num_batched_tokens = between(m, 1, MAX_BUDGET),
                                .max_num_seqs = between(m, 1, MAX_SEQS),
                                .max_draft = m->max_draft,
                                .max_score = between(m, 1, MAX_BUDGET),
-                               .max_flight = between(m, 1, MAX_FLIGHT)};
+                               .max_flight = between(m, 1, MAX_FLIGHT),
+                               .prompt_form = m->prompt_form};
     m->max_score = c->max_score;
     m->max_flight = c->max_flight;
     m->max_prompt = between(m, 1, m->n_page * KV_PAGE_TOKENS - 1);

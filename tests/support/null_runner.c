@@ -455,6 +455,7 @@ static fathom_err create_runner(struct step_runner **out, const struct model_lim
     bool all = r->rows && r->draft_rows && r->states;
     r->owner = pthread_self();
     r->base.max_flight = o->max_flight ? o->max_flight : 1;
+    r->base.prompt_form = o->prompt_form;
     ASSERT(r->base.max_flight <= MAX_FLIGHT);
     for (uint32_t i = 0; i < r->base.max_flight; i++) {
         struct drawn *d = &r->drawn[i];

@@ -52,6 +52,7 @@ struct null_options {
     struct null_gate *gate; /* if not NULL: each part of a step waits there before its time */
     uint32_t n_part;        /* in so many parts, each a sign of progress; 0: progress is not told */
     uint32_t n_wrong;       /* of 8 drafts, those that are wrong all the same */
+    bool prompt_form;       /* say that rows of prompts have other bits, though they have not */
     bool skip_attention;    /* draw without reading the cache: to measure the host alone */
     uint64_t *n_computed;   /* if not NULL: counts the tokens computed */
     uint32_t *n_ahead;      /* if not NULL: counts the launches while a step was under way */

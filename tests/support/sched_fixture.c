@@ -11,30 +11,52 @@
 
 static const int32_t stop_ids[] = {STOP_ID};
 
-void fixture_open(struct sched_fixture *f, uint32_t n_page, uint32_t budget, uint32_t max_num_seqs)
+static void open_all(struct sched_fixture *f, const struct sched_config *c, uint32_t n_page,
+                     bool with_prefix)
 {
     memset(f, 0, sizeof *f);
-    struct sched_config c = {budget, max_num_seqs, f->max_draft, MAX_SCORE, MAX_FLIGHT};
     assert_int_equal(page_pool_create(&f->pool, n_page, NULL), FATHOM_OK);
-    assert_int_equal(sched_create(&f->s, &c, f->pool, f->prefix, NULL), FATHOM_OK);
-    assert_int_equal(plan_init(&f->plan, max_num_seqs), FATHOM_OK);
+    if (with_prefix) {
+        assert_int_equal(prefix_create(&f->prefix, f->pool, c->max_draft > 0, NULL), FATHOM_OK);
+    }
+    assert_int_equal(sched_create(&f->s, c, f->pool, f->prefix, NULL), FATHOM_OK);
+    assert_int_equal(plan_init(&f->plan, c->max_num_seqs), FATHOM_OK);
+}
+
+static struct sched_config config_of(uint32_t budget, uint32_t max_num_seqs)
+{
+    return (struct sched_config){.max_num_batched_tokens = budget,
+                                 .max_num_seqs = max_num_seqs,
+                                 .max_score = MAX_SCORE,
+                                 .max_flight = MAX_FLIGHT};
+}
+
+void fixture_open(struct sched_fixture *f, uint32_t n_page, uint32_t budget, uint32_t max_num_seqs)
+{
+    const struct sched_config c = config_of(budget, max_num_seqs);
+    open_all(f, &c, n_page, false);
 }
 
 void fixture_open_more(struct sched_fixture *f, uint32_t n_page, uint32_t budget,
                        uint32_t max_num_seqs, uint32_t max_draft)
 {
-    fixture_open(f, n_page, budget, max_num_seqs);
-    f->max_draft = max_draft;
-    struct sched_config c = {budget, max_num_seqs, f->max_draft, MAX_SCORE, MAX_FLIGHT};
-    sched_destroy(f->s);
-    assert_int_equal(prefix_create(&f->prefix, f->pool, max_draft > 0, NULL), FATHOM_OK);
-    assert_int_equal(sched_create(&f->s, &c, f->pool, f->prefix, NULL), FATHOM_OK);
+    struct sched_config c = config_of(budget, max_num_seqs);
+    c.max_draft = max_draft;
+    open_all(f, &c, n_page, true);
 }
 
 void fixture_open_cached(struct sched_fixture *f, uint32_t n_page, uint32_t budget,
                          uint32_t max_num_seqs)
 {
     fixture_open_more(f, n_page, budget, max_num_seqs, 0);
+}
+
+void fixture_open_form(struct sched_fixture *f, uint32_t n_page, uint32_t budget,
+                       uint32_t max_num_seqs)
+{
+    struct sched_config c = config_of(budget, max_num_seqs);
+    c.prompt_form = true;
+    open_all(f, &c, n_page, false);
 }
 
 void fixture_close(struct sched_fixture *f)

@@ -23,7 +23,6 @@ struct sched_fixture {
     struct plan plan;
     struct sched_job jobs[MAX_REQUESTS];
     uint32_t n_job;
-    uint32_t max_draft;
     uint64_t now_us;
 };
 
@@ -37,6 +36,10 @@ void fixture_open_more(struct sched_fixture *f, uint32_t n_page, uint32_t budget
 /* fixture_open_cached - with a prefix cache */
 void fixture_open_cached(struct sched_fixture *f, uint32_t n_page, uint32_t budget,
                          uint32_t max_num_seqs);
+
+/* fixture_open_form - rows of prompts and of answers have other bits; no prefix cache */
+void fixture_open_form(struct sched_fixture *f, uint32_t n_page, uint32_t budget,
+                       uint32_t max_num_seqs);
 
 void fixture_close(struct sched_fixture *f);
 

@@ -57,7 +57,7 @@ static int tear_down(void **state)
 static void add_entry(struct fixture *f, int i, uint32_t first, uint32_t n_token, bool draws)
 {
     f->entries[f->plan.n_entry++] =
-        (struct plan_entry){&f->requests[i], first, n_token, 0, 0, draws, 0, 0};
+        (struct plan_entry){&f->requests[i], first, n_token, 0, 0, draws, 0, 0, false};
     f->plan.n_token += n_token;
     f->plan.n_draw += draws;
     if (first + n_token > f->plan.max_context) f->plan.max_context = first + n_token;
@@ -80,10 +80,11 @@ static void arrays_neither_overlap_nor_leave_the_block(void **state)
 {
     const struct fixture *f = *state;
     const struct batch_layout *l = &f->l;
-    const size_t start[] = {l->ids,        l->pos,  l->request,    l->slot, l->first,
-                            l->logit_rows, l->rows, l->page_table, l->bias, l->ban,
-                            l->history,    l->mask, l->n_bytes};
-    const size_t bytes[] = {200 * 4,
+    const size_t start[] = {l->n_live, l->ids,        l->pos,  l->request,    l->slot,
+                            l->first,  l->logit_rows, l->rows, l->page_table, l->bias,
+                            l->ban,    l->history,    l->mask, l->n_bytes};
+    const size_t bytes[] = {4,
+                            200 * 4,
                             200 * 4,
                             200 * 4,
                             200 * 4,
@@ -101,6 +102,25 @@ static void arrays_neither_overlap_nor_leave_the_block(void **state)
         assert_true(start[i] + bytes[i] <= start[i + 1]);
         assert_true(start[i] + bytes[i] + 256 > start[i + 1]);
     }
+}
+
+static void answers_are_counted(void **state)
+{
+    struct fixture *f = *state;
+    add_entry(f, 1, 130, 3, true);
+    add_entry(f, 0, 62, 4, false);
+    (void)build(f, STEP_MODEL);
+    assert_int_equal(*f->batch.n_live, 7);
+    assert_int_equal(f->batch.n_answer_token, 7);
+    assert_int_equal(f->batch.n_answer_request, 2);
+    f->entries[1].is_prompt = true;
+    (void)build(f, STEP_MODEL);
+    assert_int_equal(f->batch.n_answer_token, 3);
+    assert_int_equal(f->batch.n_answer_request, 1);
+    f->entries[0].is_prompt = true;
+    (void)build(f, STEP_MODEL);
+    assert_int_equal(f->batch.n_answer_token, 0);
+    assert_int_equal(f->batch.n_answer_request, 0);
 }
 
 static void a_chunk_and_a_decode(void **state)
@@ -215,6 +235,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(arrays_neither_overlap_nor_leave_the_block, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(answers_are_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_chunk_and_a_decode, set_up, tear_down),
         cmocka_unit_test_setup_teardown(drafts_have_rows_and_the_draft_layer_arrays, set_up,
                                         tear_down),

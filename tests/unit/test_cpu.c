@@ -123,7 +123,7 @@ static void run_step(struct rig *r, const struct batch *batch, float *out)
     struct embed_args embed = {r->table, batch->ids, NULL, n, u[BUFFER_RESIDUAL]};
     struct add_norm_args norm = {u[BUFFER_RESIDUAL], NULL, r->norm, u[BUFFER_NORMED], n};
     struct ffn_args ffn = {r->ffn, u[BUFFER_NORMED], u[BUFFER_DELTA], n};
-    struct router_args router = {r->moe, u[BUFFER_NORMED], u[BUFFER_ROUTE], n};
+    struct router_args router = {r->moe, u[BUFFER_NORMED], u[BUFFER_ROUTE], n, NULL};
     struct moe_args moe = {r->moe, u[BUFFER_NORMED], u[BUFFER_ROUTE], u[BUFFER_DELTA], n};
     ok(ops->embed(r->b, &embed));
     for (uint32_t layer = 0; layer < N_LAYER; layer++) {

@@ -55,6 +55,10 @@ static void each_part_has_what_it_is_made_of(void **state)
     t.numerics = "y";
     other = of(t, KV_TYPE_BF16, 4);
     assert_int_equal(identity_compare(&plain, &other), IDENTITY_NUMERICS);
+    t = s;
+    t.prompt_form = true;
+    other = of(t, KV_TYPE_BF16, 4);
+    assert_int_equal(identity_compare(&plain, &other), IDENTITY_NUMERICS);
 }
 
 static void layout_is_type_layers_and_ranks(void **state)

@@ -23,10 +23,16 @@ struct fixture {
 /* What a request has: its tokens and pages. */
 struct holder {
     uint64_t salt;
+    uint32_t n_prompt; /* struct prefix_text */
     int32_t ids[MAX_IDS];
     uint32_t pages[MAX_PAGES];
     uint32_t n;
 };
+
+static struct prefix_text text_of(const struct holder *h)
+{
+    return (struct prefix_text){h->salt, h->ids, h->n_prompt};
+}
 
 static void open_as(struct fixture *f, uint32_t n_page, bool with_next)
 {
@@ -56,6 +62,7 @@ static void close_fixture(struct fixture *f)
 static void fill(struct holder *h, const struct holder *like, uint32_t same, int32_t other)
 {
     memset(h, 0, sizeof *h);
+    h->n_prompt = UINT32_MAX;
     for (uint32_t i = 0; i < MAX_IDS; i++) {
         h->ids[i] = i < same * KV_PAGE_TOKENS ? like->ids[i] : other + (int32_t)i;
     }
@@ -64,16 +71,18 @@ static void fill(struct holder *h, const struct holder *like, uint32_t same, int
 /* One more page, computed and published. */
 static void extend(struct fixture *f, struct holder *h)
 {
+    const struct prefix_text t = text_of(h);
     assert_true(page_pool_take(f->pool, &h->pages[h->n]));
-    h->pages[h->n] = prefix_publish(f->cache, h->salt, h->ids, h->pages, h->n);
+    h->pages[h->n] = prefix_publish(f->cache, &t, h->pages, h->n);
     h->n++;
-    prefix_check_chain(f->cache, h->salt, h->ids, h->pages, h->n);
+    prefix_check_chain(f->cache, &t, h->pages, h->n);
     check(f);
 }
 
 static void hold_found(struct fixture *f, struct holder *h, uint32_t n_page)
 {
-    h->n = prefix_find(f->cache, h->salt, h->ids, n_page * KV_PAGE_TOKENS + 1, h->pages);
+    const struct prefix_text t = text_of(h);
+    h->n = prefix_find(f->cache, &t, n_page * KV_PAGE_TOKENS + 1, h->pages);
     for (uint32_t i = 0; i < h->n; i++) page_pool_ref(f->pool, h->pages[i]);
     check(f);
 }
@@ -86,8 +95,9 @@ static void give_all(struct fixture *f, struct holder *h)
 
 static uint32_t n_found(const struct fixture *f, const struct holder *h)
 {
+    const struct prefix_text t = text_of(h);
     uint32_t pages[MAX_PAGES];
-    return prefix_find(f->cache, h->salt, h->ids, MAX_IDS, pages);
+    return prefix_find(f->cache, &t, MAX_IDS, pages);
 }
 
 static void full_pages_are_found_by_their_tokens(void **state)
@@ -101,10 +111,11 @@ static void full_pages_are_found_by_their_tokens(void **state)
     for (int i = 0; i < 3; i++) extend(&f, &a);
     assert_int_equal(prefix_n_page(f.cache), 3);
     uint32_t pages[MAX_PAGES];
-    assert_int_equal(prefix_find(f.cache, 0, a.ids, 64, pages), 0);
-    assert_int_equal(prefix_find(f.cache, 0, a.ids, 65, pages), 1);
-    assert_int_equal(prefix_find(f.cache, 0, a.ids, 192, pages), 2);
-    assert_int_equal(prefix_find(f.cache, 0, a.ids, MAX_IDS, pages), 3);
+    const struct prefix_text t = text_of(&a);
+    assert_int_equal(prefix_find(f.cache, &t, 64, pages), 0);
+    assert_int_equal(prefix_find(f.cache, &t, 65, pages), 1);
+    assert_int_equal(prefix_find(f.cache, &t, 192, pages), 2);
+    assert_int_equal(prefix_find(f.cache, &t, MAX_IDS, pages), 3);
     assert_memory_equal(pages, a.pages, 3 * sizeof pages[0]);
 
     fill(&b, &a, 2, 5000);
@@ -268,6 +279,16 @@ static void the_longest_unused_goes_first_and_the_end_of_a_chain_before_its_star
     close_fixture(&f);
 }
 
+/* Of what a page holds: its tokens, all of one id, and which rows are an answer's. */
+static uint64_t sum_of_page(const struct holder *h, uint32_t i, uint64_t before)
+{
+    uint64_t sum = before;
+    for (uint32_t p = i * KV_PAGE_TOKENS; p < (i + 1) * KV_PAGE_TOKENS; p += 4) {
+        sum = rng_mix(sum, p, (uint64_t)h->ids[p] * 2 + (p >= h->n_prompt));
+    }
+    return sum;
+}
+
 /* Holders come, find, compute some pages and go, in a pool too small for all. What a page holds is
  * known from outside, by a sum over all tokens up to its end. */
 static void whatever_happens_a_found_page_holds_the_tokens(void **state)
@@ -284,6 +305,7 @@ static void whatever_happens_a_found_page_holds_the_tokens(void **state)
         if (h->n == 0) {
             uint64_t tree = rng_next(&rng); /* every page one of two: 2^8 texts of 8 pages */
             h->salt = rng_below(&rng, 4) == 0;
+            h->n_prompt = rng_below(&rng, 2) ? UINT32_MAX : 100 * (uint32_t)rng_below(&rng, 3) + 1;
             for (uint32_t i = 0; i < MAX_IDS; i++) {
                 h->ids[i] = (int32_t)(tree >> i / KV_PAGE_TOKENS & 1);
             }
@@ -292,16 +314,17 @@ static void whatever_happens_a_found_page_holds_the_tokens(void **state)
         }
         uint64_t sum = h->salt;
         for (uint32_t i = 0; i < h->n; i++) {
-            sum = rng_mix(sum, i, (uint64_t)h->ids[i * KV_PAGE_TOKENS]);
+            sum = sum_of_page(h, i, sum);
             assert_true(sums[h->pages[i]] == sum);
         }
         uint32_t page;
         if (h->n == MAX_PAGES || rng_below(&rng, 6) == 0) {
             give_all(&f, h);
         } else if (page_pool_take(f.pool, &page)) {
-            sums[page] = rng_mix(sum, h->n, (uint64_t)h->ids[h->n * KV_PAGE_TOKENS]);
+            sums[page] = sum_of_page(h, h->n, sum);
+            const struct prefix_text t = text_of(h);
             h->pages[h->n] = page;
-            h->pages[h->n] = prefix_publish(f.cache, h->salt, h->ids, h->pages, h->n);
+            h->pages[h->n] = prefix_publish(f.cache, &t, h->pages, h->n);
             h->n++;
         } else {
             n_full++;
@@ -351,11 +374,71 @@ static void dump_shows_chains(void **state)
     extend(&f, &a);
     extend(&f, &a);
     assert_int_equal(prefix_dump(f.cache, &b), FATHOM_OK);
-    assert_string_equal(buf_str(&b), "prefix cache: 2 pages\n"
-                                     "  page 0 first, salt=12 children=1 begins 1000 1001 1002\n"
-                                     "  page 1 after 0 children=0 begins 1064 1065 1066\n");
+    assert_string_equal(buf_str(&b),
+                        "prefix cache: 2 pages\n"
+                        "  page 0 first, salt=12 children=1 answer=0 begins 1000 1001 1002\n"
+                        "  page 1 after 0 children=0 answer=0 begins 1064 1065 1066\n");
     buf_free(&b);
     give_all(&f, &a);
+    close_fixture(&f);
+}
+
+/* A page of a prompt stands for whoever's prompt begins like it. A page with rows of an answer
+ * stands for the same answer alone, and what follows it too. */
+static void a_page_of_an_answer_is_not_a_page_of_a_prompt(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct holder turn, next;
+    open_fixture(&f, 8);
+    fill(&turn, &turn, 0, 1000);
+    turn.n_prompt = 100; /* the second page has 36 rows of a prompt, then 28 of an answer */
+    for (int i = 0; i < 4; i++) extend(&f, &turn);
+    assert_int_equal(n_found(&f, &turn), 4); /* it goes on after a preemption */
+    next = turn;
+    next.n = 0;
+    next.n_prompt = MAX_IDS;
+    assert_int_equal(n_found(&f, &next), 1);
+    next.n_prompt = 99;
+    assert_int_equal(n_found(&f, &next), 1);
+    next.n_prompt = 64;
+    assert_int_equal(n_found(&f, &next), 1);
+    next.n_prompt = 63;
+    assert_int_equal(n_found(&f, &next), 0);
+
+    next.n_prompt = MAX_IDS;
+    for (int i = 0; i < 4; i++) extend(&f, &next); /* beside the answer's pages */
+    assert_int_equal(next.pages[0], turn.pages[0]);
+    for (int i = 1; i < 4; i++) assert_int_not_equal(next.pages[i], turn.pages[i]);
+    assert_int_equal(n_found(&f, &turn), 4);
+    assert_int_equal(n_found(&f, &next), 4);
+    give_all(&f, &next);
+    give_all(&f, &turn);
+    close_fixture(&f);
+}
+
+/* When its request has ended, a page of an answer is as if it had never been; but not while
+ * somebody else goes on with it. */
+static void pages_of_an_answer_end_with_it(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct holder a, b;
+    open_fixture(&f, 8);
+    fill(&a, &a, 0, 1000);
+    a.n_prompt = 100;
+    for (int i = 0; i < 4; i++) extend(&f, &a);
+    b = a;
+    b.n = 0;
+    hold_found(&f, &b, 3);
+    for (uint32_t i = a.n; i > 0; i--) prefix_end_answer(f.cache, a.pages[i - 1]);
+    give_all(&f, &a);
+    assert_int_equal(n_found(&f, &b), 3);
+    assert_int_equal(page_pool_n_cached(f.pool), 0);
+    for (uint32_t i = b.n; i > 0; i--) prefix_end_answer(f.cache, b.pages[i - 1]);
+    give_all(&f, &b);
+    assert_int_equal(n_found(&f, &b), 1);
+    assert_int_equal(page_pool_n_cached(f.pool), 1);
     close_fixture(&f);
 }
 
@@ -368,6 +451,8 @@ int main(void)
         cmocka_unit_test(a_page_stands_for_all_tokens_before_it),
         cmocka_unit_test(salts_are_apart),
         cmocka_unit_test(a_twin_gives_way),
+        cmocka_unit_test(a_page_of_an_answer_is_not_a_page_of_a_prompt),
+        cmocka_unit_test(pages_of_an_answer_end_with_it),
         cmocka_unit_test(the_longest_unused_goes_first_and_the_end_of_a_chain_before_its_start),
         cmocka_unit_test(whatever_happens_a_found_page_holds_the_tokens),
         cmocka_unit_test(every_failing_allocation_is_clean),

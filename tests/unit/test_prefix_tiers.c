@@ -111,7 +111,8 @@ static void compute(struct fixture *f, struct chain *c, int32_t text, uint32_t n
     for (int32_t i = 0; i < CHAIN * KV_PAGE_TOKENS + 1; i++) c->ids[i] = text * 10000 + i;
     for (; c->n < n; c->n++) {
         assert_true(page_pool_take(f->pool, &c->pages[c->n]));
-        c->pages[c->n] = prefix_publish(f->cache, 0, c->ids, c->pages, c->n);
+        c->pages[c->n] =
+            prefix_publish(f->cache, &(struct prefix_text){0, c->ids, UINT32_MAX}, c->pages, c->n);
     }
     check(f);
 }
@@ -130,7 +131,8 @@ static void give(struct fixture *f, struct chain *c)
 /* Its pages are found in the cache, and held again. */
 static void hold(struct fixture *f, struct chain *c, uint32_t n)
 {
-    uint32_t found = prefix_find(f->cache, 0, c->ids, n * KV_PAGE_TOKENS + 1, c->pages);
+    uint32_t found = prefix_find(f->cache, &(struct prefix_text){0, c->ids, UINT32_MAX},
+                                 n * KV_PAGE_TOKENS + 1, c->pages);
     assert_int_equal(found, n);
     for (c->n = 0; c->n < n; c->n++) page_pool_ref(f->pool, c->pages[c->n]);
     check(f);
@@ -157,7 +159,9 @@ static uint32_t n_kept(struct fixture *f, int32_t text)
 {
     struct chain c;
     for (int32_t i = 0; i < CHAIN * KV_PAGE_TOKENS + 1; i++) c.ids[i] = text * 10000 + i;
-    return prefix_find_tiers(f->cache, 0, c.ids, CHAIN * KV_PAGE_TOKENS + 1, NULL, 0).n_page;
+    return prefix_find_tiers(f->cache, &(struct prefix_text){0, c.ids, UINT32_MAX},
+                             CHAIN * KV_PAGE_TOKENS + 1, NULL, 0)
+        .n_page;
 }
 
 static void copies_are_made_a_few_at_a_time_those_evicted_first_before_others(void **state)
@@ -288,10 +292,10 @@ static void a_dump_tells_what_has_no_copy(void **state)
     run(f, 1, 2);
     copy(f, 1);
     assert_int_equal(prefix_dump(f->cache, &b), FATHOM_OK);
-    assert_string_equal(buf_str(&b),
-                        "prefix cache: 2 pages, 1 without a copy\n"
-                        "  page 0 first, salt=0 children=1 offered begins 10000 10001 10002\n"
-                        "  page 1 after 0 children=0 begins 10064 10065 10066\n");
+    assert_string_equal(
+        buf_str(&b), "prefix cache: 2 pages, 1 without a copy\n"
+                     "  page 0 first, salt=0 children=1 answer=0 offered begins 10000 10001 10002\n"
+                     "  page 1 after 0 children=0 answer=0 begins 10064 10065 10066\n");
     buf_free(&b);
 }
 

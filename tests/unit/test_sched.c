@@ -18,26 +18,30 @@ static void zero_sizes_are_refused(void **state)
     assert_int_equal(page_pool_create(&pool, 1, NULL), FATHOM_OK);
     struct sched *s = NULL;
     fathom_diag d = {{0}};
-    assert_int_equal(sched_create(&s, &(struct sched_config){0, 1, 0, 1, 1}, pool, NULL, &d),
+    assert_int_equal(sched_create(&s, &(struct sched_config){0, 1, 0, 1, 1, false}, pool, NULL, &d),
                      FATHOM_EINVAL);
     assert_non_null(strstr(d.text, "max_num_batched_tokens"));
     fathom_diag d2 = {{0}};
-    assert_int_equal(sched_create(&s, &(struct sched_config){1, 0, 0, 1, 1}, pool, NULL, &d2),
-                     FATHOM_EINVAL);
+    assert_int_equal(
+        sched_create(&s, &(struct sched_config){1, 0, 0, 1, 1, false}, pool, NULL, &d2),
+        FATHOM_EINVAL);
     assert_non_null(strstr(d2.text, "max_num_seqs"));
     fathom_diag d3 = {{0}};
-    assert_int_equal(sched_create(&s, &(struct sched_config){1, 1, 0, 0, 1}, pool, NULL, &d3),
-                     FATHOM_EINVAL);
+    assert_int_equal(
+        sched_create(&s, &(struct sched_config){1, 1, 0, 0, 1, false}, pool, NULL, &d3),
+        FATHOM_EINVAL);
     assert_non_null(strstr(d3.text, "max_score"));
     fathom_diag d4 = {{0}};
-    assert_int_equal(sched_create(&s, &(struct sched_config){1, 1, 0, 1, 0}, pool, NULL, &d4),
-                     FATHOM_EINVAL);
+    assert_int_equal(
+        sched_create(&s, &(struct sched_config){1, 1, 0, 1, 0, false}, pool, NULL, &d4),
+        FATHOM_EINVAL);
     assert_non_null(strstr(d4.text, "max_flight"));
     assert_null(s);
     for (long n = 0; n < 3; n++) {
         mem_fail_after(n);
-        assert_int_equal(sched_create(&s, &(struct sched_config){1, 1, 0, 1, 1}, pool, NULL, NULL),
-                         FATHOM_ENOMEM);
+        assert_int_equal(
+            sched_create(&s, &(struct sched_config){1, 1, 0, 1, 1, false}, pool, NULL, NULL),
+            FATHOM_ENOMEM);
         assert_null(s);
     }
     struct plan p;
@@ -450,6 +454,60 @@ static void running_requests_leave_a_bounded_share_to_prefill(void **state)
     fixture_close(&f);
 }
 
+/* A preempted request computes its prompt as a prompt and its answer as an answer. */
+static void a_chunk_ends_where_the_answer_begins(void **state)
+{
+    (void)state;
+    struct sched_fixture f;
+    fixture_open_form(&f, 3, 200, 4);
+    struct request *a = fixture_add(&f, 60, 80);
+    struct request *b = fixture_add(&f, 50, 60);
+    fixture_plan(&f);
+    assert_true(f.plan.entries[0].is_prompt && f.plan.entries[1].is_prompt);
+    for (int i = 0; i < 80; i++) { /* b stands still at its page's end, until a takes that too */
+        fixture_commit(&f, 7);
+        fixture_plan(&f);
+        if (b->n_preempted > 0) break;
+        assert_false(f.plan.entries[f.plan.n_entry - 1].is_prompt);
+    }
+    assert_int_equal(b->n_preempted, 1);
+    fixture_commit(&f, 7);
+    sched_end(f.s, a, REQUEST_FINISH_CANCEL, 1);
+    fixture_plan(&f);
+    fixture_expect(&f, 0, b, 0, 50, false);
+    assert_true(f.plan.entries[0].is_prompt);
+    fixture_commit(&f, 7);
+    fixture_plan(&f);
+    fixture_expect(&f, 0, b, 50, request_n_output(b), true);
+    assert_false(f.plan.entries[0].is_prompt);
+    fixture_commit(&f, 7);
+    fixture_close(&f);
+}
+
+/* Draws are counted in that order. */
+static void answers_come_first_in_a_plan(void **state)
+{
+    (void)state;
+    struct sched_fixture f;
+    fixture_open_form(&f, 8, 200, 4);
+    struct request *a = fixture_add(&f, MAX_SCORE + 8, 80);
+    a->n_to_score = MAX_SCORE + 7; /* so it takes two steps, and leaves room in the first */
+    struct request *b = fixture_add(&f, 1, 20);
+    fixture_plan(&f);
+    fixture_expect(&f, 0, a, 0, MAX_SCORE, false);
+    fixture_expect(&f, 1, b, 0, 1, true);
+    assert_true(f.plan.entries[0].is_prompt && f.plan.entries[1].is_prompt);
+    fixture_commit(&f, 7);
+    fixture_plan(&f);
+    fixture_expect(&f, 0, b, 1, 1, true);
+    fixture_expect(&f, 1, a, MAX_SCORE, 8, true);
+    assert_true(f.plan.entries[1].is_prompt && !f.plan.entries[0].is_prompt);
+    assert_int_equal(f.plan.entries[0].i_draw, 0);
+    assert_int_equal(f.plan.entries[1].i_draw, 1);
+    fixture_commit(&f, 7);
+    fixture_close(&f);
+}
+
 static void dump_shows_requests_and_pages(void **state)
 {
     (void)state;
@@ -494,6 +552,8 @@ int main(void)
         cmocka_unit_test(admission_counts_found_pages_that_nobody_holds),
         cmocka_unit_test(lower_priority_numbers_go_first_and_keep_their_pages),
         cmocka_unit_test(running_requests_leave_a_bounded_share_to_prefill),
+        cmocka_unit_test(a_chunk_ends_where_the_answer_begins),
+        cmocka_unit_test(answers_come_first_in_a_plan),
         cmocka_unit_test(dump_shows_requests_and_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -144,7 +144,7 @@ static struct step step_of(const struct fixture *f, uint32_t n_token, uint32_t n
                            uint32_t context)
 {
     struct step s = {.pass = STEP_MODEL};
-    s.batch.n_token = n_token;
+    s.batch.n_token = s.batch.n_answer_token = n_token;
     s.batch.n_logit_row = n_logit_row;
     s.batch.page_stride = batch_page_stride(&f->layout, context);
     return s;
@@ -179,6 +179,8 @@ static void the_smallest_recording_that_holds_a_step_is_chosen(void **state)
             continue;
         }
         assert_int_equal(b->n_token, cases[i].size);
+        assert_int_equal(b->n_answer_token, b->n_token);
+        assert_int_equal(b->n_answer_request, b->n_request);
         assert_int_equal(b->max_context, cases[i].max_context);
         assert_int_equal(b->n_logit_row, cases[i].n_row);
         assert_int_equal(b->page_stride, s.batch.page_stride);
@@ -186,6 +188,9 @@ static void the_smallest_recording_that_holds_a_step_is_chosen(void **state)
         assert_ptr_equal(b->page_table, (char *)f.device + f.layout.page_table);
         assert_null(b->next_ids);
     }
+    struct step prompt = step_of(&f, 3, 3, 10);
+    prompt.batch.n_answer_token = 2;
+    assert_null(picked(&f, &prompt));
     struct step draft = step_of(&f, 2, 2, 10);
     draft.pass = STEP_DRAFT;
     assert_null(picked(&f, &draft)); /* not recorded */
@@ -247,6 +252,7 @@ static void padding_rows_touch_no_request(void **state)
     assert_int_equal(rows[2], 0x55555555);
     for (int i = 3; i < 8; i++) assert_int_equal(rows[i], 0);
     assert_int_equal(rows[8], 0x55555555);
+    assert_int_equal(*(const int32_t *)((char *)f.host + l->n_live), 0x55555555);
     close_fixture(&f);
 }
 

@@ -134,13 +134,17 @@ static void keys_depend_on_all_that_came_before(void **state)
     struct hash128 c = tier_key_first(&other, 0);
     assert_false(hash128_equal(&a, &b));
     assert_false(hash128_equal(&a, &c));
-    struct hash128 a1 = tier_key_next(&secret, &a, name.ids, 64);
-    struct hash128 b1 = tier_key_next(&secret, &b, name.ids, 64);
-    struct hash128 longer = tier_key_next(&secret, &a, name.ids, 65);
+    struct hash128 a1 = tier_key_next(&secret, &a, name.ids, 64, 0);
+    struct hash128 b1 = tier_key_next(&secret, &b, name.ids, 64, 0);
+    struct hash128 longer = tier_key_next(&secret, &a, name.ids, 65, 0);
     assert_false(hash128_equal(&a1, &b1));
     assert_false(hash128_equal(&a1, &longer));
+    struct hash128 answer = tier_key_next(&secret, &a, name.ids, 64, 1);
+    struct hash128 earlier = tier_key_next(&secret, &a, name.ids, 64, 2);
+    assert_false(hash128_equal(&a1, &answer));
+    assert_false(hash128_equal(&answer, &earlier));
     name.ids[0]++;
-    struct hash128 a2 = tier_key_next(&secret, &a, name.ids, 64);
+    struct hash128 a2 = tier_key_next(&secret, &a, name.ids, 64, 0);
     assert_false(hash128_equal(&a1, &a2));
 }
 

@@ -136,7 +136,16 @@ fathom_err cpu_router(struct backend *b, const struct router_args *a)
         .y_stride = pad32(cpu->c.n_expert),
     };
     cpu_gemm(cpu, OPERAND_F32, &job, 1);
-    cpu_rows(cpu, a->n_token, (size_t)16 * cpu->c.n_expert, route_token, &task);
+    uint32_t n_live =
+        a->n_live && *a->n_live < (int32_t)a->n_token ? (uint32_t)*a->n_live : a->n_token;
+    if (n_live == 0) n_live = 1; /* row 0 is what padding is routed like */
+    cpu_rows(cpu, n_live, (size_t)16 * cpu->c.n_expert, route_token, &task);
+    for (uint32_t t = n_live; t < a->n_token; t++) {
+        memcpy(a->route->index + (size_t)t * a->route->width, a->route->index,
+               cpu->c.n_expert_used * sizeof a->route->index[0]);
+        memcpy(a->route->value + (size_t)t * a->route->stride, a->route->value,
+               cpu->c.n_expert_used * sizeof a->route->value[0]);
+    }
     return FATHOM_OK;
 }
 

@@ -92,9 +92,11 @@ fathom_err ref_router(struct backend *b, const struct router_args *a)
     ASSERT(a->x->kind == BUFFER_NORMED);
     ASSERT(a->route->kind == BUFFER_ROUTE);
     struct ref_backend *r = ref_of(b);
+    uint32_t n_live = a->n_live ? (uint32_t)*a->n_live : a->n_token;
     for (uint32_t t = 0; t < a->n_token; t++) {
         size_t at = (size_t)t * a->route->width;
-        route_token(r, &a->w->moe, a->x->value + (size_t)t * a->x->width, a->route->index + at,
+        uint32_t like = t < n_live ? t : 0;
+        route_token(r, &a->w->moe, a->x->value + (size_t)like * a->x->width, a->route->index + at,
                     a->route->value + at);
     }
     return FATHOM_OK;

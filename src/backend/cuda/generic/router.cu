@@ -395,6 +395,7 @@ struct choose_args {
     int32_t *experts; /* [T][n_used] */
     float *weights;
     uint32_t n_token;
+    const int32_t *n_live; /* NULL: all */
 };
 
 /* A block that chooses for a token, a thread an expert. */
@@ -544,8 +545,9 @@ __global__ void __launch_bounds__(CHOOSE_THREADS_MAX)
     DCHECK(blockDim.x >= a.n_expert && a.n_used <= EXPERTS_USED_MAX);
     dependency_release();
     const float bias = is_expert ? a.bias[e] : 0.0f;
+    const bool is_live = !a.n_live || token < (uint32_t)*a.n_live; /* there before the step began */
     dependency_wait();
-    const float s = 1.0f / (1.0f + expf(-score_of(a, token)));
+    const float s = 1.0f / (1.0f + expf(-score_of(a, is_live ? token : 0)));
     float b = is_expert ? s + bias : -INFINITY;
     b = b == b ? b : -INFINITY;
     ch.s[e] = s;
@@ -616,6 +618,7 @@ fathom_err cuda_router(struct backend *b, const struct router_args *a)
     k.experts = a->route->i;
     k.weights = a->route->w;
     k.n_token = a->n_token;
+    k.n_live = a->n_live;
     ASSERT(k.pitch >= k.n_expert && k.pitch <= CHOOSE_THREADS_MAX && k.pitch % WARP == 0);
     TRY(run_scores(c, a, &k));
     struct map_args m = {};
