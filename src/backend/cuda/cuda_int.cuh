@@ -17,6 +17,7 @@
 
 extern "C" {
 #include "backend/backend.h"
+#include "backend/cuda/peers.h"
 #include "backend/cuda/scratch.h"
 #include "backend/op_check.h"
 #include "base/assert.h"
@@ -207,6 +208,8 @@ struct cuda_backend {
         const char *what;
         dim3 grid;
     } last; /* launch */
+    struct peers peers; /* world 0: none */
+    void *arena;        /* this rank's, which peers write */
     uint64_t allocated_bytes;
     void *scratch[SCRATCH_N]; /* of the operators; by name: */
     float *front;             /* [T][rows of mla.front] */

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/cuda_int.cuh"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/peers_join.cuh"
 #include "backend/cuda/sm90/down_few.cuh"
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
@@ -242,6 +243,7 @@ static void destroy(struct backend *b)
 {
     if (!b) return;
     struct cuda_backend *c = cuda_of(b);
+    cuda_peers_leave(c);
     for (int i = 0; i < SCRATCH_N; i++) (void)cudaFree(c->scratch[i]);
     for (int i = 0; i < BACKEND_FENCE_MAX; i++) {
         if (c->fences[i]) (void)cudaEventDestroy(c->fences[i]);

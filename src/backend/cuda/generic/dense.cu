@@ -1,17 +1,14 @@
 /* dense.cu - embedding, norm, quantization, SwiGLU, dense FFN, linear, head, the draft's front */
 #include "backend/cuda/common.cuh"
+#include "backend/cuda/generic/norm.cuh"
 #include "backend/cuda/launch.cuh"
 
 enum {
-    NORM_THREADS = 512,
-    NORM_STEPS_FEW = 4, /* of 4 values, of a thread */
-    NORM_STEPS_MAX = 8,
     CONCAT_THREADS = 512,
     EMBED_THREADS = 256,
     GROUP_THREADS = 256, /* of blocks whose warps have a group of FP8_GROUP values each */
     GROUP_WARPS = GROUP_THREADS / WARP,
 };
-static_assert(NORM_THREADS * NORM_STEPS_MAX * 4 == HIDDEN_MAX, "a thread holds its values");
 
 /* One thread 4 values of a row; needs a width that is a multiple of 4. */
 __global__ void __launch_bounds__(EMBED_THREADS)
@@ -45,15 +42,6 @@ fathom_err cuda_embed(struct backend *b, const struct embed_args *a)
                        a->ids, a->drawn);
 }
 
-/* Quantizes 128 values held 4 a lane by one warp and stores codes and scale. */
-static __device__ __forceinline__ void store_group(const float4 &v, uint8_t *q, float *scale)
-{
-    const int lane = (int)threadIdx.x % WARP;
-    float s;
-    *(uint32_t *)(q + lane * 4) = quantize_group(v, &s);
-    if (lane == 0) *scale = s;
-}
-
 __global__ void quantize_kernel(const float *f, uint32_t n_group, uint8_t *q, float *scale)
 {
     uint32_t group = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
@@ -73,18 +61,6 @@ fathom_err cuda_quantize(struct cuda_backend *c, const float *f, uint32_t n_row,
                        GROUP_THREADS, 0, f, n_group, q, scale);
 }
 
-struct norm_args {
-    float *x;
-    const float *delta; /* NULL: none */
-    const float *weight;
-    float *f;
-    bf16 *h; /* NULL: only f */
-    uint8_t *q;
-    float *scale;
-    uint32_t n;
-    float eps;
-};
-
 /* One block a token: x += delta; out = rmsnorm(x) in the forms that the next products take. A
  * thread keeps its STEPS times 4 values to the end. STEPS and the number of threads, thus the order
  * of the sum, depend on the width alone. */
@@ -97,41 +73,23 @@ __global__ void __launch_bounds__(NORM_THREADS, STEPS == 4 ? 2 : 1)
     const uint32_t first = threadIdx.x * 4, step = blockDim.x * 4;
     const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     float4 v[STEPS], w[STEPS];
-    float sum = 0.0f;
     DCHECK(a.n % 4 == 0 && a.n <= STEPS * step);
     dependency_release();
     if (first * STEPS < a.n) prefetch_l2(a.weight + first * STEPS);
     dependency_wait();
 #pragma unroll
-    for (int j = 0; j < STEPS; j++) { /* all in flight at once: w has room for delta */
+    for (int j = 0; j < STEPS; j++) { /* all in flight at once */
         uint32_t i = first + (uint32_t)j * step;
         v[j] = i < a.n ? *(const float4 *)(a.x + row + i) : zero;
         w[j] = i < a.n && a.delta ? *(const float4 *)(a.delta + row + i) : zero;
     }
 #pragma unroll
-    for (int j = 0; j < STEPS; j++) {
+    for (int j = 0; j < STEPS && a.delta; j++) {
         uint32_t i = first + (uint32_t)j * step;
-        if (a.delta) {
-            v[j] = make_float4(v[j].x + w[j].x, v[j].y + w[j].y, v[j].z + w[j].z, v[j].w + w[j].w);
-            if (i < a.n) *(float4 *)(a.x + row + i) = v[j];
-        }
-        sum += v[j].x * v[j].x + v[j].y * v[j].y + v[j].z * v[j].z + v[j].w * v[j].w;
-        w[j] = i < a.n ? *(const float4 *)(a.weight + i) : zero;
+        v[j] = make_float4(v[j].x + w[j].x, v[j].y + w[j].y, v[j].z + w[j].z, v[j].w + w[j].w);
+        if (i < a.n) *(float4 *)(a.x + row + i) = v[j];
     }
-    float r = rsqrtf(block_sum(sum, scratch) / (float)a.n + a.eps);
-#pragma unroll
-    for (int j = 0; j < STEPS; j++) {
-        uint32_t i = first + (uint32_t)j * step;
-        if (i >= a.n) break;
-        float4 o = make_float4(v[j].x * r * w[j].x, v[j].y * r * w[j].y, v[j].z * r * w[j].z,
-                               v[j].w * r * w[j].w);
-        *(float4 *)(a.f + row + i) = o;
-        if (a.h) { /* 4 values a lane: a warp holds one group of 128 */
-            *(uint2 *)(a.h + row + i) = make_uint2(pack_bf16(o.x, o.y), pack_bf16(o.z, o.w));
-            size_t group = (row + i) / FP8_GROUP;
-            store_group(o, a.q + group * FP8_GROUP, a.scale + group);
-        }
-    }
+    norm_row<STEPS>(a, row, v, scratch);
 }
 
 fathom_err cuda_add_norm(struct backend *b, const struct add_norm_args *a)
@@ -152,12 +110,11 @@ fathom_err cuda_add_norm(struct backend *b, const struct add_norm_args *a)
     k.n = c->c.hidden;
     k.eps = c->c.norm_eps;
     ASSERT(!k.h || k.n % FP8_GROUP == 0); /* a warp has one group of codes */
-    const bool few = k.n <= NORM_STEPS_FEW * NORM_THREADS * 4;
-    const uint32_t n_step = few ? NORM_STEPS_FEW : NORM_STEPS_MAX;
-    const uint32_t threads = ceil_div(k.n, n_step * 4 * WARP) * WARP;
+    const unsigned threads = norm_threads(k.n);
     ASSERT(threads <= NORM_THREADS);
     return cuda_launch(c, "add_norm",
-                       few ? add_norm_kernel<NORM_STEPS_FEW> : add_norm_kernel<NORM_STEPS_MAX>,
+                       norm_is_few(k.n) ? add_norm_kernel<NORM_STEPS_FEW>
+                                        : add_norm_kernel<NORM_STEPS_MAX>,
                        dim3(a->n_token), threads, 0, k);
 }
 

@@ -1,0 +1,141 @@
+/* peers.h - the memory that ranks of one host share: one arena a rank, the same offsets on all
+ *
+ * Plain C and in every build, so that `fathom plan` sizes a GPU without having one.
+ *
+ * Every receive buffer is there twice, by turns of its epoch, and is written by one rank alone. No
+ * rank ends a collective before all have begun it, so whoever begins call n + 1 of a buffer knows
+ * that call n - 1 has ended everywhere: two are enough. */
+#ifndef FATHOM_BACKEND_CUDA_PEERS_H
+#define FATHOM_BACKEND_CUDA_PEERS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    PEERS_MAX = 8,
+    ONE_SHOT_ROWS = 8,    /* up to so many rows are summed by every rank, more by their owners */
+    TWO_SHOT_ROWS = 1024, /* of a launch */
+    OWNED_BY_ONE = 64,    /* from so many rows on eight neighbours have one owner */
+    OWNED_RUN = 8,
+    LOGIT_ROWS = 8,       /* that a rank gets of a launch */
+    LOGIT_CHUNK = 1024,   /* columns of a block */
+    SPREAD_ARRAYS_MAX = 5,
+    PEER_UNIT = 16, /* bytes of a store to a peer */
+};
+
+/* row_run - neighbours that have one owner in a step of n_row rows
+ * row_owner - the rank that owns row t of them
+ * row_places - rows that the owner of most of them has, whole runs
+ * row_place - which of its owner's rows row t is; row_at - the row at an owner's place */
+static inline uint32_t row_run(uint32_t n_row)
+{
+    return n_row < OWNED_BY_ONE ? 1 : OWNED_RUN;
+}
+
+static inline uint32_t row_owner(uint32_t t, uint32_t run, uint32_t world)
+{
+    return t / run % world;
+}
+
+static inline uint32_t row_places(uint32_t n_row, uint32_t run, uint32_t world)
+{
+    return (n_row + run * world - 1) / (run * world) * run;
+}
+
+/* What a rank's arena holds: offsets in bytes. */
+struct peer_layout {
+    uint32_t world, hidden, n_vocab;
+    uint32_t spread_units; /* PEER_UNITs of a spread row at most */
+    uint64_t one_shot;     /* f32 [2][ONE_SHOT_ROWS][world][hidden] */
+    uint64_t part;         /* f32 [2][TWO_SHOT_ROWS / world][world][hidden] */
+    uint64_t sum;          /* f32 [2][TWO_SHOT_ROWS][hidden] */
+    uint64_t logits;       /* f32 [2][LOGIT_ROWS][n_vocab] */
+    uint64_t spread;       /* [2][TWO_SHOT_ROWS][spread_units] of PEER_UNIT */
+    uint64_t flag;         /* [2][TWO_SHOT_ROWS] of PEER_UNIT */
+    uint64_t meet;         /* [2][world] of PEER_UNIT */
+    uint64_t armed_end;    /* what begins armed ends here: one_shot to logits */
+    uint64_t epochs;       /* u32 [PEER_EPOCHS], this rank's alone */
+    uint64_t lost;         /* u32 */
+    uint64_t n_epoch;
+    uint64_t n_bytes;
+};
+
+/* Epochs: of a row's buffer, counted by the one block of a launch that uses it last */
+static inline uint64_t peer_logit_chunks(const struct peer_layout *l)
+{
+    return (l->n_vocab / l->world + LOGIT_CHUNK - 1) / LOGIT_CHUNK;
+}
+
+static inline uint64_t peer_epoch_two_shot(void)
+{
+    return ONE_SHOT_ROWS;
+}
+
+static inline uint64_t peer_epoch_spread(void)
+{
+    return peer_epoch_two_shot() + TWO_SHOT_ROWS;
+}
+
+static inline uint64_t peer_epoch_meet(void)
+{
+    return peer_epoch_spread() + TWO_SHOT_ROWS;
+}
+
+static inline uint64_t peer_epoch_logits(void)
+{
+    return peer_epoch_meet() + 1;
+}
+
+/* peer_layout_make - Needs 2, 4 or 8 ranks, a hidden width that is a multiple of 4, a vocabulary of
+ * a multiple of 4 * world */
+static inline void peer_layout_make(struct peer_layout *l, uint32_t world, uint32_t hidden,
+                                    uint32_t n_vocab, uint32_t spread_units)
+{
+    const uint64_t row = (uint64_t)hidden * 4;
+    uint64_t at = 0;
+    l->world = world;
+    l->hidden = hidden;
+    l->n_vocab = n_vocab;
+    l->spread_units = spread_units;
+    l->one_shot = at;
+    at += 2 * ONE_SHOT_ROWS * world * row;
+    l->part = at;
+    at += 2 * TWO_SHOT_ROWS * row;
+    l->sum = at;
+    at += 2 * TWO_SHOT_ROWS * row;
+    l->logits = at;
+    at += (uint64_t)2 * LOGIT_ROWS * n_vocab * 4;
+    l->armed_end = at;
+    l->spread = at;
+    at += (uint64_t)2 * TWO_SHOT_ROWS * spread_units * PEER_UNIT;
+    l->flag = at;
+    at += (uint64_t)2 * TWO_SHOT_ROWS * PEER_UNIT;
+    l->meet = at;
+    at += (uint64_t)2 * world * PEER_UNIT;
+    l->epochs = at;
+    l->n_epoch = peer_epoch_logits() + (uint64_t)world * LOGIT_ROWS * peer_logit_chunks(l);
+    at += l->n_epoch * 4;
+    l->lost = at;
+    l->n_bytes = at + 4;
+}
+
+/* What a rank says that waited too long: memory of the host. */
+struct peer_fault {
+    volatile uint32_t is_told;
+    uint32_t op; /* enum peer_op */
+    uint32_t layer, epoch, row, rank;
+};
+
+enum peer_op { PEER_REDUCE_NORM, PEER_SPREAD, PEER_LOGITS };
+
+/* What a kernel knows of them, by value. */
+struct peers {
+    char *base[PEERS_MAX]; /* arenas, in rank order */
+    uint32_t rank, world;
+    uint32_t *epochs, *lost; /* in this rank's arena */
+    struct peer_fault *fault;
+    uint64_t bound_ns;
+    struct peer_layout at;
+};
+
+#endif
