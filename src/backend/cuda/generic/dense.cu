@@ -83,6 +83,7 @@ struct norm_args {
     float *scale;
     uint32_t n;
     float eps;
+    bool begins; /* x is delta */
 };
 
 /* One block a token: x += delta; out = rmsnorm(x) in the forms that the next products take. A
@@ -105,14 +106,16 @@ __global__ void __launch_bounds__(NORM_THREADS, STEPS == 4 ? 2 : 1)
 #pragma unroll
     for (int j = 0; j < STEPS; j++) { /* all in flight at once: w has room for delta */
         uint32_t i = first + (uint32_t)j * step;
-        v[j] = i < a.n ? *(const float4 *)(a.x + row + i) : zero;
+        v[j] = i < a.n && !a.begins ? *(const float4 *)(a.x + row + i) : zero;
         w[j] = i < a.n && a.delta ? *(const float4 *)(a.delta + row + i) : zero;
     }
 #pragma unroll
     for (int j = 0; j < STEPS; j++) {
         uint32_t i = first + (uint32_t)j * step;
         if (a.delta) {
-            v[j] = make_float4(v[j].x + w[j].x, v[j].y + w[j].y, v[j].z + w[j].z, v[j].w + w[j].w);
+            v[j] = a.begins ? w[j]
+                            : make_float4(v[j].x + w[j].x, v[j].y + w[j].y, v[j].z + w[j].z,
+                                          v[j].w + w[j].w);
             if (i < a.n) *(float4 *)(a.x + row + i) = v[j];
         }
         sum += v[j].x * v[j].x + v[j].y * v[j].y + v[j].z * v[j].z + v[j].w * v[j].w;
@@ -134,10 +137,10 @@ __global__ void __launch_bounds__(NORM_THREADS, STEPS == 4 ? 2 : 1)
     }
 }
 
-fathom_err cuda_add_norm(struct backend *b, const struct add_norm_args *a)
+fathom_err cuda_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
-    op_check_add_norm(&c->c, a);
+    op_check_reduce_norm(&c->c, a);
     ASSERT(a->x->kind == BUFFER_RESIDUAL && a->out->kind == BUFFER_NORMED);
     ASSERT(!a->delta || a->delta->kind == BUFFER_DELTA);
     ASSERT(a->weight->kind == WEIGHT_VECTOR);
@@ -151,6 +154,7 @@ fathom_err cuda_add_norm(struct backend *b, const struct add_norm_args *a)
     k.scale = a->out->scale;
     k.n = c->c.hidden;
     k.eps = c->c.norm_eps;
+    k.begins = a->begins;
     ASSERT(!k.h || k.n % FP8_GROUP == 0); /* a warp has one group of codes */
     const bool few = k.n <= NORM_STEPS_FEW * NORM_THREADS * 4;
     const uint32_t n_step = few ? NORM_STEPS_FEW : NORM_STEPS_MAX;
@@ -242,11 +246,17 @@ fathom_err cuda_head(struct backend *b, const struct head_args *a)
     return cuda_product(c, &a->w->linear, &x, a->n_row, a->logits->f, c->c.n_vocab, "head");
 }
 
-/* One block a token: [ rmsnorm(embedding) ; rmsnorm(hidden) ] */
+__device__ static inline float table_value(const struct matrix &table, size_t i)
+{
+    return table.dtype == DTYPE_BF16 ? stored_value<DTYPE_BF16>(table.data, i)
+                                     : stored_value<DTYPE_F32>(table.data, i);
+}
+
+/* One block a token: columns [col0, col0 + n_col) of [ rmsnorm(embedding) ; rmsnorm(hidden) ] */
 __global__ void __launch_bounds__(CONCAT_THREADS)
     mtp_concat_kernel(struct matrix table, const int32_t *ids, const float *hidden,
                       const int32_t *rows, const float *enorm, const float *hnorm, float *out,
-                      bf16 *out_h, uint32_t n, float eps)
+                      bf16 *out_h, uint32_t n, uint32_t col0, uint32_t n_col, float eps)
 {
     __shared__ float scratch[CONCAT_THREADS / WARP + 1];
     kernel_begin();
@@ -256,26 +266,18 @@ __global__ void __launch_bounds__(CONCAT_THREADS)
     size_t from = (size_t)(rows ? rows[blockIdx.x] : (int32_t)blockIdx.x) * n;
     for (int half = 0; half < 2; half++) {
         float sum = 0.0f;
-        float *to = out + (size_t)blockIdx.x * 2 * n + (size_t)half * n;
         for (uint32_t i = threadIdx.x; i < n; i += CONCAT_THREADS) {
-            float v;
-            if (half) {
-                v = hidden[from + i];
-            } else {
-                v = table.dtype == DTYPE_BF16 ? stored_value<DTYPE_BF16>(table.data, row + i)
-                                              : stored_value<DTYPE_F32>(table.data, row + i);
-            }
-            to[i] = v;
+            float v = half ? hidden[from + i] : table_value(table, row + i);
             sum += v * v;
         }
         float r = rsqrtf(block_sum(sum, scratch) / (float)n + eps);
         const float *w = half ? hnorm : enorm;
         for (uint32_t i = threadIdx.x; i < n; i += CONCAT_THREADS) {
-            to[i] = to[i] * r * w[i];
-            if (out_h) {
-                out_h[(size_t)blockIdx.x * 2 * n + (size_t)half * n + i] =
-                    __float2bfloat16_rn(to[i]);
-            }
+            const uint32_t col = half * n + i - col0;
+            if (col >= n_col) continue; /* also those before col0 */
+            float v = (half ? hidden[from + i] : table_value(table, row + i)) * r * w[i];
+            out[(size_t)blockIdx.x * n_col + col] = v;
+            if (out_h) out_h[(size_t)blockIdx.x * n_col + col] = __float2bfloat16_rn(v);
         }
     }
 }
@@ -284,13 +286,15 @@ fathom_err cuda_mtp_front(struct backend *b, const struct mtp_front_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
     op_check_mtp_front(&c->c, a);
-    ASSERT(a->hidden->kind == BUFFER_NORMED && a->x->kind == BUFFER_RESIDUAL);
+    ASSERT(a->hidden->kind == BUFFER_NORMED && a->y->kind == BUFFER_DELTA);
     ASSERT(a->table->linear.dtype != DTYPE_F8_E4M3 && a->table->linear.n_col == c->c.hidden);
-    ASSERT(a->eh_proj->linear.n_col == 2 * c->c.hidden && a->eh_proj->linear.n_row == c->c.hidden);
+    const uint32_t n_col = parallel_part(&c->c.parallel, CUT_INNER, 2 * c->c.hidden);
+    const uint32_t col0 = c->c.parallel.tp.rank * n_col;
+    ASSERT(a->eh_proj->linear.n_col == n_col && a->eh_proj->linear.n_row == c->c.hidden);
     bf16 *h = c->fast ? c->mtp_h : NULL;
     TRY(cuda_launch(c, "mtp_front", mtp_concat_kernel, dim3(a->n_token), CONCAT_THREADS, 0,
                     a->table->linear, a->next_ids, a->hidden->f, a->rows, a->enorm->vector,
-                    a->hnorm->vector, c->mtp_f, h, c->c.hidden, c->c.norm_eps));
-    struct act x = {c->mtp_f, h, NULL, NULL, 2 * c->c.hidden};
-    return cuda_product(c, &a->eh_proj->linear, &x, a->n_token, a->x->f, c->c.hidden, "mtp_front");
+                    a->hnorm->vector, c->mtp_f, h, c->c.hidden, col0, n_col, c->c.norm_eps));
+    struct act x = {c->mtp_f, h, NULL, NULL, n_col};
+    return cuda_product(c, &a->eh_proj->linear, &x, a->n_token, a->y->f, c->c.hidden, "mtp_front");
 }
