@@ -403,8 +403,6 @@ fathom_err runner_create_on(struct step_runner **out, struct backend *backend,
     r->owner = pthread_self();
     r->backend = backend;
     batch_layout_init(&r->base.layout, &s->limits, config->n_vocab);
-    const struct parallel *p = &s->place.parallel;
-    if (p->is_slice) r->base.layout.n_vocab_row = parallel_part(p, CUT_VOCAB, config->n_vocab);
     TRY_GOTO(check_caps(r, s, d), fail);
     r->base.max_flight = r->caps.async ? s->max_flight : 1;
     ASSERT(r->base.max_flight >= 1 && r->base.max_flight <= BACKEND_FENCE_MAX);

@@ -260,7 +260,8 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
         FAIL(d, FATHOM_EINVAL, "n_vocab_used %d is out of range, needed is 0 to vocab_size, %u",
              (int)o->n_vocab_used, config->n_vocab);
     }
-    uint32_t n_vocab_row = parallel_part(&out->place.parallel, CUT_VOCAB, config->n_vocab);
-    if (out->n_vocab_used > n_vocab_row) out->n_vocab_used = n_vocab_row;
+    const struct parallel *p = &out->place.parallel;
+    uint32_t n_drawn = p->is_slice ? parallel_part(p, CUT_VOCAB, config->n_vocab) : config->n_vocab;
+    if (out->n_vocab_used > n_drawn) out->n_vocab_used = n_drawn;
     return FATHOM_OK;
 }

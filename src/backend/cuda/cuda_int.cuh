@@ -338,7 +338,7 @@ fathom_err cuda_ffn_run(struct cuda_backend *c, const struct weight *w, const st
 
 /* operators */
 fathom_err cuda_embed(struct backend *b, const struct embed_args *a);
-fathom_err cuda_add_norm(struct backend *b, const struct add_norm_args *a);
+fathom_err cuda_reduce_norm(struct backend *b, const struct reduce_norm_args *a);
 fathom_err cuda_mla_front(struct backend *b, const struct mla_front_args *a);
 fathom_err cuda_index_topk(struct backend *b, const struct index_topk_args *a);
 fathom_err cuda_mla_attend(struct backend *b, const struct mla_attend_args *a);

@@ -288,7 +288,7 @@ static constexpr struct backend_ops make_ops(void)
     o.weight_destroy = cuda_weight_destroy;
     o.weight_bytes = cuda_weight_bytes;
     o.embed = cuda_embed;
-    o.add_norm = cuda_add_norm;
+    o.reduce_norm = cuda_reduce_norm;
     o.mla_front = cuda_mla_front;
     o.index_topk = cuda_index_topk;
     o.mla_attend = cuda_mla_attend;

@@ -1,5 +1,6 @@
 /* dense.cu - embedding, norm, quantization, SwiGLU, dense FFN, linear, head, the draft's front */
 #include "backend/cuda/common.cuh"
+#include "backend/cuda/generic/collect.cuh"
 #include "backend/cuda/generic/norm.cuh"
 #include "backend/cuda/launch.cuh"
 
@@ -80,22 +81,24 @@ __global__ void __launch_bounds__(NORM_THREADS, STEPS == 4 ? 2 : 1)
 #pragma unroll
     for (int j = 0; j < STEPS; j++) { /* all in flight at once */
         uint32_t i = first + (uint32_t)j * step;
-        v[j] = i < a.n ? *(const float4 *)(a.x + row + i) : zero;
+        v[j] = i < a.n && !a.begins ? *(const float4 *)(a.x + row + i) : zero;
         w[j] = i < a.n && a.delta ? *(const float4 *)(a.delta + row + i) : zero;
     }
 #pragma unroll
     for (int j = 0; j < STEPS && a.delta; j++) {
         uint32_t i = first + (uint32_t)j * step;
-        v[j] = make_float4(v[j].x + w[j].x, v[j].y + w[j].y, v[j].z + w[j].z, v[j].w + w[j].w);
+        v[j] = a.begins ? w[j]
+                        : make_float4(v[j].x + w[j].x, v[j].y + w[j].y, v[j].z + w[j].z,
+                                      v[j].w + w[j].w);
         if (i < a.n) *(float4 *)(a.x + row + i) = v[j];
     }
     norm_row<STEPS>(a, row, v, scratch);
 }
 
-fathom_err cuda_add_norm(struct backend *b, const struct add_norm_args *a)
+fathom_err cuda_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
-    op_check_add_norm(&c->c, a);
+    op_check_reduce_norm(&c->c, a);
     ASSERT(a->x->kind == BUFFER_RESIDUAL && a->out->kind == BUFFER_NORMED);
     ASSERT(!a->delta || a->delta->kind == BUFFER_DELTA);
     ASSERT(a->weight->kind == WEIGHT_VECTOR);
@@ -109,13 +112,14 @@ fathom_err cuda_add_norm(struct backend *b, const struct add_norm_args *a)
     k.scale = a->out->scale;
     k.n = c->c.hidden;
     k.eps = c->c.norm_eps;
+    k.begins = a->begins;
     ASSERT(!k.h || k.n % FP8_GROUP == 0); /* a warp has one group of codes */
-    const unsigned threads = norm_threads(k.n);
-    ASSERT(threads <= NORM_THREADS);
-    return cuda_launch(c, "add_norm",
+    if (a->delta && c->peers.world > 1)
+        return cuda_sum_norm(c, &k, a->n_token, a->layer, true);
+    return cuda_launch(c, "reduce_norm",
                        norm_is_few(k.n) ? add_norm_kernel<NORM_STEPS_FEW>
                                         : add_norm_kernel<NORM_STEPS_MAX>,
-                       dim3(a->n_token), threads, 0, k);
+                       dim3(a->n_token), norm_threads(k.n), 0, k);
 }
 
 /* out = silu(gate) * up for rows [gate | up] of 2 * inner; one thread 4 values. With codes (inner a
@@ -199,11 +203,17 @@ fathom_err cuda_head(struct backend *b, const struct head_args *a)
     return cuda_product(c, &a->w->linear, &x, a->n_row, a->logits->f, c->c.n_vocab, "head");
 }
 
-/* One block a token: [ rmsnorm(embedding) ; rmsnorm(hidden) ] */
+__device__ static inline float table_value(const struct matrix &table, size_t i)
+{
+    return table.dtype == DTYPE_BF16 ? stored_value<DTYPE_BF16>(table.data, i)
+                                     : stored_value<DTYPE_F32>(table.data, i);
+}
+
+/* One block a token: columns [col0, col0 + n_col) of [ rmsnorm(embedding) ; rmsnorm(hidden) ] */
 __global__ void __launch_bounds__(CONCAT_THREADS)
     mtp_concat_kernel(struct matrix table, const int32_t *ids, const float *hidden,
                       const int32_t *rows, const float *enorm, const float *hnorm, float *out,
-                      bf16 *out_h, uint32_t n, float eps)
+                      bf16 *out_h, uint32_t n, uint32_t col0, uint32_t n_col, float eps)
 {
     __shared__ float scratch[CONCAT_THREADS / WARP + 1];
     kernel_begin();
@@ -213,26 +223,18 @@ __global__ void __launch_bounds__(CONCAT_THREADS)
     size_t from = (size_t)(rows ? rows[blockIdx.x] : (int32_t)blockIdx.x) * n;
     for (int half = 0; half < 2; half++) {
         float sum = 0.0f;
-        float *to = out + (size_t)blockIdx.x * 2 * n + (size_t)half * n;
         for (uint32_t i = threadIdx.x; i < n; i += CONCAT_THREADS) {
-            float v;
-            if (half) {
-                v = hidden[from + i];
-            } else {
-                v = table.dtype == DTYPE_BF16 ? stored_value<DTYPE_BF16>(table.data, row + i)
-                                              : stored_value<DTYPE_F32>(table.data, row + i);
-            }
-            to[i] = v;
+            float v = half ? hidden[from + i] : table_value(table, row + i);
             sum += v * v;
         }
         float r = rsqrtf(block_sum(sum, scratch) / (float)n + eps);
         const float *w = half ? hnorm : enorm;
         for (uint32_t i = threadIdx.x; i < n; i += CONCAT_THREADS) {
-            to[i] = to[i] * r * w[i];
-            if (out_h) {
-                out_h[(size_t)blockIdx.x * 2 * n + (size_t)half * n + i] =
-                    __float2bfloat16_rn(to[i]);
-            }
+            const uint32_t col = half * n + i - col0;
+            if (col >= n_col) continue; /* also those before col0 */
+            float v = (half ? hidden[from + i] : table_value(table, row + i)) * r * w[i];
+            out[(size_t)blockIdx.x * n_col + col] = v;
+            if (out_h) out_h[(size_t)blockIdx.x * n_col + col] = __float2bfloat16_rn(v);
         }
     }
 }
@@ -241,13 +243,15 @@ fathom_err cuda_mtp_front(struct backend *b, const struct mtp_front_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
     op_check_mtp_front(&c->c, a);
-    ASSERT(a->hidden->kind == BUFFER_NORMED && a->x->kind == BUFFER_RESIDUAL);
+    ASSERT(a->hidden->kind == BUFFER_NORMED && a->y->kind == BUFFER_DELTA);
     ASSERT(a->table->linear.dtype != DTYPE_F8_E4M3 && a->table->linear.n_col == c->c.hidden);
-    ASSERT(a->eh_proj->linear.n_col == 2 * c->c.hidden && a->eh_proj->linear.n_row == c->c.hidden);
+    const uint32_t n_col = parallel_part(&c->c.parallel, CUT_INNER, 2 * c->c.hidden);
+    const uint32_t col0 = c->c.parallel.tp.rank * n_col;
+    ASSERT(a->eh_proj->linear.n_col == n_col && a->eh_proj->linear.n_row == c->c.hidden);
     bf16 *h = c->fast ? c->mtp_h : NULL;
     TRY(cuda_launch(c, "mtp_front", mtp_concat_kernel, dim3(a->n_token), CONCAT_THREADS, 0,
                     a->table->linear, a->next_ids, a->hidden->f, a->rows, a->enorm->vector,
-                    a->hnorm->vector, c->mtp_f, h, c->c.hidden, c->c.norm_eps));
-    struct act x = {c->mtp_f, h, NULL, NULL, 2 * c->c.hidden};
-    return cuda_product(c, &a->eh_proj->linear, &x, a->n_token, a->x->f, c->c.hidden, "mtp_front");
+                    a->hnorm->vector, c->mtp_f, h, c->c.hidden, col0, n_col, c->c.norm_eps));
+    struct act x = {c->mtp_f, h, NULL, NULL, n_col};
+    return cuda_product(c, &a->eh_proj->linear, &x, a->n_token, a->y->f, c->c.hidden, "mtp_front");
 }
