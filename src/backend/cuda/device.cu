@@ -29,6 +29,12 @@ static fathom_err bind_thread(struct backend *b)
     return FATHOM_OK;
 }
 
+/* Whoever waits for this rank gives up when its wait's bound is over. */
+static void abandon(struct backend *b)
+{
+    (void)b;
+}
+
 /* ---- memory ---- */
 
 /* What the seam promises of device memory, and more than any kernel's vector access needs. */
@@ -260,6 +266,8 @@ static constexpr struct backend_ops make_ops(void)
     o.destroy = destroy;
     o.get_caps = get_caps;
     o.bind_thread = bind_thread;
+    o.join = cuda_join;
+    o.abandon = abandon;
     o.alloc = device_alloc;
     o.release = device_release;
     o.alloc_host = host_alloc;
@@ -314,8 +322,8 @@ static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
     }
     const uint32_t n_rank = parallel_n_rank(&c->parallel);
     if (n_rank == 0) FAIL(d, FATHOM_EINVAL, "the number of ranks is 0");
-    if (n_rank > 1 && !c->parallel.is_slice) {
-        FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks; the cuda backend runs on one", n_rank);
+    if (!c->parallel.is_slice && n_rank != 1 && n_rank != 2 && n_rank != 4 && n_rank != PEERS_MAX) {
+        FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks; the cuda backend runs on 1, 2, 4 or 8", n_rank);
     }
     if (c->max_token > GRID_YZ_MAX || c->max_request > GRID_YZ_MAX) {
         FAIL(

@@ -84,16 +84,20 @@ static fathom_err make_arena(struct cuda_backend *c, uint32_t world, fathom_diag
     return c->base.ops->sync(&c->base);
 }
 
-fathom_err cuda_peers_join(struct cuda_backend *const *c, uint32_t n, fathom_diag *d)
+fathom_err cuda_join(struct backend *const *b, uint32_t n, fathom_diag *d)
 {
-    if (n != 2 && n != 4 && n != 8)
-        FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks; the cuda backend joins 2, 4 or 8", n);
-    if (c[0]->c.n_vocab % (4 * n) || c[0]->c.hidden % 4) {
-        FAIL(d, FATHOM_EUNSUPPORTED,
-             "a vocabulary of %u and a width of %u over %u ranks; multiples of %u and 4 are needed",
-             c[0]->c.n_vocab, c[0]->c.hidden, n, 4 * n);
+    struct cuda_backend *c[PEERS_MAX];
+    if (n > PEERS_MAX) FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks; the cuda backend joins 8", n);
+    for (uint32_t r = 0; r < n; r++) {
+        c[r] = cuda_of(b[r]);
+        ASSERT(c[r]->c.parallel.tp.size == n && c[r]->c.parallel.tp.rank == r);
+        c[r]->peers.rank = r;
     }
-    for (uint32_t r = 0; r < n; r++) c[r]->peers.rank = r;
+    if (n == 1) return FATHOM_OK;
+    if (c[0]->c.n_vocab % (4 * n)) {
+        FAIL(d, FATHOM_EUNSUPPORTED, "a vocabulary of %u over %u ranks; a multiple of %u is needed",
+             c[0]->c.n_vocab, n, 4 * n);
+    }
     for (uint32_t r = 0; r < n; r++) {
         TRY(enable_peers(c, n, r, d));
         TRY(make_arena(c[r], n, d));

@@ -4,10 +4,9 @@
 
 #include "backend/cuda/cuda_int.cuh"
 
-/* cuda_peers_join - c [n] in rank order. Once, while no kernel runs; leaves the last rank's device
- * the thread's current one.
- * Errors  EUNSUPPORTED: so many ranks; EDEVICE names the pair that cannot be peers; ENOMEM. */
-fathom_err cuda_peers_join(struct cuda_backend *const *c, uint32_t n, fathom_diag *d);
+/* cuda_join - backend_join; leaves the last rank's device the thread's current one
+ * cuda_peers_leave - gives back what a rank has of it */
+fathom_err cuda_join(struct backend *const *b, uint32_t n, fathom_diag *d);
 void cuda_peers_leave(struct cuda_backend *c);
 
 #endif

@@ -208,7 +208,8 @@ fathom_err cuda_sum_norm(struct cuda_backend *c, const struct norm_args *n, uint
 struct spread_args {
     struct row_array array[SPREAD_ARRAYS_MAX];
     uint32_t n_array, n_row, run;
-    bool is_met; /* the last block waits for all ranks */
+    const struct sample_row *drawn; /* a row is that of its logit row's owner; NULL: row_owner's */
+    bool is_met;                    /* the last block waits for all ranks */
 };
 
 /* PEER_UNIT bytes of a row, unit by unit of its arrays one behind the other; what is behind an
@@ -258,13 +259,14 @@ __global__ void __launch_bounds__(COLLECT_THREADS)
     spread_kernel(const struct spread_args a, const struct peers p)
 {
     const uint32_t n_place = row_places(a.n_row, a.run, p.world);
-    kernel_begin();
-    if (blockIdx.x == n_place * p.world) return peers_meet(p, PEER_SPREAD);
-    /* own rows first */
-    const uint32_t owner = (p.rank + blockIdx.x / n_place) % p.world;
+    uint32_t owner = (p.rank + blockIdx.x / n_place) % p.world; /* own rows first */
     const uint32_t place = blockIdx.x % n_place;
-    const uint32_t row = (place / a.run * p.world + owner) * a.run + place % a.run;
+    uint32_t row = (place / a.run * p.world + owner) * a.run + place % a.run;
+    kernel_begin();
+    if (a.is_met && blockIdx.x == gridDim.x - 1) return peers_meet(p, PEER_SPREAD);
+    if (a.drawn) row = blockIdx.x;
     if (row >= a.n_row) return;
+    if (a.drawn) owner = logit_row_owner(a.drawn[row].logit_row, p.world);
     uint32_t *const count = p.epochs + peer_epoch_spread() + row;
     const uint32_t epoch = *count, n_unit = p.at.spread_units;
     const uint32_t slot = (epoch % 2) * TWO_SHOT_ROWS + row;
@@ -292,32 +294,62 @@ __global__ void __launch_bounds__(COLLECT_THREADS)
     if (threadIdx.x == 0) *count = epoch + 1;
 }
 
-fathom_err cuda_spread(struct cuda_backend *c, const struct row_array *array, uint32_t n_array,
-                       uint32_t n_row, uint32_t run)
+/* Up to TWO_SHOT_ROWS of them, from row0 on. */
+static fathom_err launch_spread(struct cuda_backend *c, const struct spread_args *all,
+                                uint32_t row0, uint32_t n_row)
 {
-    const uint32_t world = c->peers.world;
+    const uint32_t world = c->peers.world, n_place = row_places(n_row, all->run, world);
+    struct spread_args k = *all;
+    for (uint32_t i = 0; i < k.n_array; i++)
+        k.array[i].data = (char *)k.array[i].data + (size_t)row0 * k.array[i].n_byte;
+    k.drawn = k.drawn ? k.drawn + row0 : NULL;
+    k.n_row = n_row;
+    k.is_met = k.drawn || n_row < k.run * world; /* a rank may have no row */
+    const uint32_t n_block = k.drawn ? n_row : n_place * world;
+    return cuda_launch(c, "spread_rows", spread_kernel, dim3(n_block + (k.is_met ? 1 : 0)),
+                       COLLECT_THREADS, 0, k, c->peers);
+}
+
+static fathom_err spread(struct cuda_backend *c, const struct spread_args *k)
+{
     uint32_t n_unit = 0;
-    ASSERT(world > 1 && n_array > 0 && n_array <= SPREAD_ARRAYS_MAX);
-    for (uint32_t i = 0; i < n_array; i++) {
-        ASSERT(array[i].n_byte % 4 == 0);
-        n_unit += ceil_div(array[i].n_byte, PEER_UNIT);
+    ASSERT(c->peers.world > 1 && k->n_array > 0 && k->n_array <= SPREAD_ARRAYS_MAX);
+    for (uint32_t i = 0; i < k->n_array; i++) {
+        ASSERT(k->array[i].n_byte % 4 == 0);
+        n_unit += ceil_div(k->array[i].n_byte, PEER_UNIT);
     }
     ASSERT(n_unit <= c->peers.at.spread_units);
-    for (uint32_t row0 = 0; row0 < n_row; row0 += TWO_SHOT_ROWS) {
-        struct spread_args k = {};
-        for (uint32_t i = 0; i < n_array; i++) {
-            k.array[i].n_byte = array[i].n_byte;
-            k.array[i].data = (char *)array[i].data + (size_t)row0 * array[i].n_byte;
-        }
-        k.n_array = n_array;
-        k.n_row = n_row - row0 < TWO_SHOT_ROWS ? n_row - row0 : TWO_SHOT_ROWS;
-        k.run = run;
-        k.is_met = k.n_row < run * world;
-        const uint32_t grid = row_places(k.n_row, run, world) * world + (k.is_met ? 1 : 0);
-        TRY(cuda_launch(c, "spread_rows", spread_kernel, dim3(grid), COLLECT_THREADS, 0, k,
-                        c->peers));
+    for (uint32_t row0 = 0; row0 < k->n_row; row0 += TWO_SHOT_ROWS) {
+        const uint32_t left = k->n_row - row0;
+        TRY(launch_spread(c, k, row0, left < TWO_SHOT_ROWS ? left : TWO_SHOT_ROWS));
     }
     return FATHOM_OK;
+}
+
+fathom_err cuda_spread(struct cuda_backend *c, const struct row_array *array, uint32_t n_array,
+                       uint32_t n_row)
+{
+    struct spread_args k = {};
+    ASSERT(n_array <= SPREAD_ARRAYS_MAX);
+    for (uint32_t i = 0; i < n_array; i++) k.array[i] = array[i];
+    k.n_array = n_array;
+    k.n_row = n_row;
+    k.run = row_run(n_row);
+    return spread(c, &k);
+}
+
+fathom_err cuda_share_draws(struct cuda_backend *c, const struct sample_args *a)
+{
+    struct spread_args k = {};
+    k.array[k.n_array++] = {a->ids, 4};
+    k.array[k.n_array++] = {a->logprobs, 4};
+    k.array[k.n_array++] = {a->ranks, 4};
+    k.array[k.n_array++] = {a->top_ids, 4 * SAMPLE_TOP_MAX};
+    k.array[k.n_array++] = {a->top_logprobs, 4 * SAMPLE_TOP_MAX};
+    k.n_row = a->n_row;
+    k.run = 1;
+    k.drawn = a->rows;
+    return spread(c, &k);
 }
 
 /* ---- logits ---- */

@@ -17,9 +17,11 @@ struct row_array {
     uint32_t n_byte;
 };
 
-/* cuda_spread - rows of their owners to all: row t is that of row_owner(t, run, world) */
+/* cuda_spread - rows of their owners to all: row t is that of row_owner(t, row_run(n_row), world)
+ * cuda_share_draws - what sample has written of rows that it drew, to all */
 fathom_err cuda_spread(struct cuda_backend *c, const struct row_array *array, uint32_t n_array,
-                       uint32_t n_row, uint32_t run);
+                       uint32_t n_row);
+fathom_err cuda_share_draws(struct cuda_backend *c, const struct sample_args *a);
 
 /* cuda_logits_to_owners - each rank has its columns of all rows: part [n_row][V / world]; row i
  * goes to rank i % world, whole, as row i of out [n_row][V] */

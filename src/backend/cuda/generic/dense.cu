@@ -192,15 +192,18 @@ fathom_err cuda_head(struct backend *b, const struct head_args *a)
     struct cuda_backend *c = cuda_of(b);
     op_check_head(&c->c, a);
     ASSERT(a->hidden->kind == BUFFER_NORMED && a->logits->kind == BUFFER_LOGITS);
-    ASSERT(a->w->kind == WEIGHT_LINEAR && a->w->linear.n_row == c->c.n_vocab);
+    ASSERT(a->w->kind == WEIGHT_LINEAR && a->w->linear.n_row == backend_head_rows(&c->c));
     if (a->n_row == 0) return FATHOM_OK;
+    const bool is_part = c->peers.world > 1; /* sample's scratch has room for a part of each row */
+    float *out = is_part ? c->sample_shaped : a->logits->f;
     struct act x = {NULL, a->hidden->h, NULL, NULL, c->c.hidden, a->rows};
     if (!cuda_wants_bf16(c, &a->w->linear)) {
         TRY(cuda_launch(c, "head", gather_kernel, dim3(a->n_row), 256, 0, a->hidden->f, a->rows,
                         c->c.hidden, c->mtp_f));
         x = {c->mtp_f, NULL, NULL, NULL, c->c.hidden, NULL};
     }
-    return cuda_product(c, &a->w->linear, &x, a->n_row, a->logits->f, c->c.n_vocab, "head");
+    TRY(cuda_product(c, &a->w->linear, &x, a->n_row, out, a->w->linear.n_row, "head"));
+    return is_part ? cuda_logits_to_owners(c, out, a->logits->f, a->n_row) : FATHOM_OK;
 }
 
 __device__ static inline float table_value(const struct matrix &table, size_t i)
