@@ -146,7 +146,7 @@ static __device__ __forceinline__ float4 peer_take_sum(const struct peers &p, st
  * have begun. */
 static __device__ __forceinline__ void peers_meet(const struct peers &p, enum peer_op op)
 {
-    uint32_t *const count = p.epochs + peer_epoch_meet();
+    uint32_t *const count = p.epochs + p.at.epoch_meet;
     const uint32_t epoch = *count, r = threadIdx.x;
     const uint64_t turn = p.at.meet + (uint64_t)(epoch % 2) * p.world * PEER_UNIT;
     if (r < p.world && r != p.rank) {

@@ -23,25 +23,6 @@ enum {
     PEER_UNIT = 16, /* bytes of a store to a peer */
 };
 
-/* row_run - neighbours that have one owner in a step of n_row rows
- * row_owner - the rank that owns row t of them
- * row_places - rows that the owner of most of them has, whole runs
- * row_place - which of its owner's rows row t is; row_at - the row at an owner's place */
-static inline uint32_t row_run(uint32_t n_row)
-{
-    return n_row < OWNED_BY_ONE ? 1 : OWNED_RUN;
-}
-
-static inline uint32_t row_owner(uint32_t t, uint32_t run, uint32_t world)
-{
-    return t / run % world;
-}
-
-static inline uint32_t row_places(uint32_t n_row, uint32_t run, uint32_t world)
-{
-    return (n_row + run * world - 1) / (run * world) * run;
-}
-
 /* What a rank's arena holds: offsets in bytes. */
 struct peer_layout {
     uint32_t world, hidden, n_vocab;
@@ -54,36 +35,17 @@ struct peer_layout {
     uint64_t flag;         /* [2][TWO_SHOT_ROWS] of PEER_UNIT */
     uint64_t meet;         /* [2][world] of PEER_UNIT */
     uint64_t armed_end;    /* what begins armed ends here: one_shot to logits */
-    uint64_t epochs;       /* u32 [PEER_EPOCHS], this rank's alone */
-    uint64_t lost;         /* u32 */
-    uint64_t n_epoch;
+    uint64_t epochs;       /* u32 [n_epoch], this rank's alone: */
+    uint32_t epoch_two_shot, epoch_spread, epoch_meet, epoch_logits, n_epoch;
+    uint64_t lost; /* u32 */
     uint64_t n_bytes;
 };
 
-/* Epochs: of a row's buffer, counted by the one block of a launch that uses it last */
-static inline uint64_t peer_logit_chunks(const struct peer_layout *l)
+/* Epochs are of a row's buffer, and are counted by the block that uses it last in a launch. Those
+ * of one_shot come first. */
+static inline uint32_t peer_logit_chunks(const struct peer_layout *l)
 {
     return (l->n_vocab / l->world + LOGIT_CHUNK - 1) / LOGIT_CHUNK;
-}
-
-static inline uint64_t peer_epoch_two_shot(void)
-{
-    return ONE_SHOT_ROWS;
-}
-
-static inline uint64_t peer_epoch_spread(void)
-{
-    return peer_epoch_two_shot() + TWO_SHOT_ROWS;
-}
-
-static inline uint64_t peer_epoch_meet(void)
-{
-    return peer_epoch_spread() + TWO_SHOT_ROWS;
-}
-
-static inline uint64_t peer_epoch_logits(void)
-{
-    return peer_epoch_meet() + 1;
 }
 
 /* peer_layout_make - Needs 2, 4 or 8 ranks, a hidden width that is a multiple of 4, a vocabulary of
@@ -113,8 +75,12 @@ static inline void peer_layout_make(struct peer_layout *l, uint32_t world, uint3
     l->meet = at;
     at += (uint64_t)2 * world * PEER_UNIT;
     l->epochs = at;
-    l->n_epoch = peer_epoch_logits() + (uint64_t)world * LOGIT_ROWS * peer_logit_chunks(l);
-    at += l->n_epoch * 4;
+    l->epoch_two_shot = ONE_SHOT_ROWS;
+    l->epoch_spread = l->epoch_two_shot + TWO_SHOT_ROWS;
+    l->epoch_meet = l->epoch_spread + TWO_SHOT_ROWS;
+    l->epoch_logits = l->epoch_meet + 1;
+    l->n_epoch = l->epoch_logits + world * LOGIT_ROWS * peer_logit_chunks(l);
+    at += (uint64_t)l->n_epoch * 4;
     l->lost = at;
     l->n_bytes = at + 4;
 }

@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(NORM_THREADS, 1)
     dependency_wait();
     if (a.is_met && blockIdx.x == gridDim.x - 1) return peers_meet(p, PEER_REDUCE_NORM);
     if (o.row >= a.n_row) return;
-    uint32_t *const count = p.epochs + peer_epoch_two_shot() + o.owner * n_place + o.place;
+    uint32_t *const count = p.epochs + p.at.epoch_two_shot + o.owner * n_place + o.place;
     const uint32_t epoch = *count;
     const uint64_t slots =
         p.at.part + (uint64_t)((epoch % 2) * n_place + o.place) * p.world * n.n * 4;
@@ -266,8 +266,8 @@ __global__ void __launch_bounds__(COLLECT_THREADS)
     if (a.is_met && blockIdx.x == gridDim.x - 1) return peers_meet(p, PEER_SPREAD);
     if (a.drawn) row = blockIdx.x;
     if (row >= a.n_row) return;
-    if (a.drawn) owner = logit_row_owner(a.drawn[row].logit_row, p.world);
-    uint32_t *const count = p.epochs + peer_epoch_spread() + row;
+    if (a.drawn) owner = draw_owner(a.drawn[row].logit_row, p.world);
+    uint32_t *const count = p.epochs + p.at.epoch_spread + row;
     const uint32_t epoch = *count, n_unit = p.at.spread_units;
     const uint32_t slot = (epoch % 2) * TWO_SHOT_ROWS + row;
     const uint64_t units = p.at.spread + (uint64_t)slot * n_unit * PEER_UNIT;
@@ -373,7 +373,7 @@ __global__ void __launch_bounds__(COLLECT_THREADS)
         return;
     }
     uint32_t *const count =
-        p.epochs + peer_epoch_logits() + (owner * LOGIT_ROWS + place) * gridDim.x + blockIdx.x;
+        p.epochs + p.at.epoch_logits + (owner * LOGIT_ROWS + place) * gridDim.x + blockIdx.x;
     const uint32_t epoch = *count;
     const uint64_t slot = p.at.logits + (uint64_t)((epoch % 2) * LOGIT_ROWS + place) *
                                             p.at.n_vocab * 4;

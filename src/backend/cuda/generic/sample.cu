@@ -446,7 +446,7 @@ __global__ void __launch_bounds__(PART_THREADS) part_kernel(const struct kernel_
     __shared__ struct pick picks[PART_THREADS / WARP];
     kernel_begin();
     const struct sample_row row = a.rows[blockIdx.y];
-    if (!is_plain(row) || logit_row_owner(row.logit_row, a.n_rank) != a.rank) return;
+    if (!is_plain(row) || draw_owner(row.logit_row, a.n_rank) != a.rank) return;
     const float *x = a.logits + (size_t)row.logit_row * a.n_vocab;
     struct part p = {{-INFINITY, 0x7fffffff}, {-INFINITY, 0x7fffffff}};
 #pragma unroll 4
@@ -485,7 +485,7 @@ __global__ void __launch_bounds__(THREADS) sample_kernel(const struct kernel_arg
     __shared__ struct sample_shared sh;
     kernel_begin();
     const struct sample_row row = a.rows[blockIdx.x];
-    if (logit_row_owner(row.logit_row, a.n_rank) != a.rank) return;
+    if (draw_owner(row.logit_row, a.n_rank) != a.rank) return;
     DCHECK(row.n_vocab_used >= 1 && row.n_vocab_used <= a.n_vocab && row.n_top <= SAMPLE_TOP_MAX);
     float *x = a.logits + (size_t)row.logit_row * a.n_vocab;
     const bool plain = is_plain(row), tells = row.want_logprob || row.n_top;
