@@ -129,7 +129,7 @@ struct backend_ops {
      * runs on one rank. */
     fathom_err (*join)(struct backend *const *b, uint32_t n, fathom_diag *d);
     /* This rank makes no more calls of operators: peers that wait for it, now or later, get
-     * EDEVICE. Any thread. NULL where join is. */
+     * EPEER. Any thread. NULL where join is. */
     void (*abandon)(struct backend *b);
     /* Device memory, 256-byte aligned, zeroed. `what` names it in messages. */
     fathom_err (*alloc)(struct backend *b, size_t bytes, const char *what, void **out,

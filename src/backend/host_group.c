@@ -209,7 +209,7 @@ static fathom_err come(struct host_rank *r)
         }
         pthread_mutex_unlock(&g->lock);
     }
-    return atomic_load(&g->is_broken) ? FATHOM_EDEVICE : FATHOM_OK;
+    return atomic_load(&g->is_broken) ? FATHOM_EPEER : FATHOM_OK;
 }
 
 fathom_err host_meet(struct host_rank *r, const struct host_place *place, const void *own,

@@ -6,7 +6,7 @@
  *
  * A wait looks for 20 us and then sleeps; with fewer processors than ranks it sleeps at once. No
  * wait is without an end: who waits longer than the group's patience breaks the group, and so does
- * a rank that fails. In a broken group every meeting, under way or later, is EDEVICE.
+ * a rank that fails. In a broken group every meeting, under way or later, is EPEER.
  */
 #ifndef FATHOM_BACKEND_HOST_GROUP_H
 #define FATHOM_BACKEND_HOST_GROUP_H
@@ -53,7 +53,7 @@ void host_rank_leave(struct host_rank *r);
  *   all  what they show, [n_rank], until host_part
  * host_part - waits until all ranks are done with it
  * Needs   the thread that works with the rank.
- * Errors  EDEVICE; host_rank_fault says who failed, or did not come. */
+ * Errors  EPEER; host_rank_fault says who failed, or did not come. */
 fathom_err host_meet(struct host_rank *r, const struct host_place *place, const void *own,
                      const void *const **all);
 fathom_err host_part(struct host_rank *r);

@@ -2,7 +2,8 @@
  *
  * op_check_embed, op_check_reduce_norm, op_check_mla_front, op_check_index_topk,
  * op_check_mla_attend, op_check_mla_out, op_check_ffn, op_check_router, op_check_moe,
- * op_check_head, op_check_mtp_front, op_check_sample - ASSERT what the operator's doc comment (op_*.h) asks of its arguments
+ * op_check_head, op_check_mtp_front, op_check_sample - ASSERT what the operator's doc comment
+ * (op_*.h) asks of its arguments
  *
  * They check pointers that must be there, counts against the sizes of *c, the layer, and the layout
  * of the cache. Arguments that fail are a fault of the caller and end the process. An operator of

@@ -50,6 +50,7 @@ fathom_err model_layer(struct model *m, const struct layer *layer, uint32_t i_la
 {
     uint32_t n_token = batch->n_token;
     ASSERT(i_layer < kv->layout.n_layer);
+    m->i_layer = i_layer;
     TRY(reduce_norm(m, stream, layer->input_norm, i_layer, m->normed, n_token));
     TRY(model_attention(m, layer, i_layer, batch, kv));
     TRY(reduce_norm(m, STREAM_PENDING, layer->post_norm, i_layer, m->normed, n_token));
@@ -68,6 +69,11 @@ fathom_err model_head(struct model *m, const struct weight *norm, uint32_t i_lay
                              .n_row = batch->n_logit_row,
                              .logits = m->logits};
     return m->ops->head(m->b, &head);
+}
+
+uint32_t model_layer_begun(const struct model *m)
+{
+    return m->i_layer;
 }
 
 struct buffer *model_logits(struct model *m)

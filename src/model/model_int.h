@@ -34,6 +34,7 @@ struct model {
     uint32_t n_layer;    /* the MTP layer not included: its cache is layer n_layer */
     uint32_t index_topk; /* 0: no indexer */
     bool has_mtp;
+    uint32_t i_layer; /* begun last */
 
     struct weight *embed;
     struct weight *head;
