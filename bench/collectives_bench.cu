@@ -4,9 +4,9 @@
  *
  * Rows of 7168. First every sum is compared with the host's, bit for bit. Then recorded trains of
  * calls are timed, microseconds a call, the slowest GPU's: reduce_norm with all rows on all GPUs
- * (all); with rows of owners and their codes back to all (own); add_norm without any sum; and, where
- * libnccl.so.2 can be loaded, its all-reduce with add_norm behind it, without multicast. The floor
- * is that of the bytes that leave a GPU, at 374 GB/s, and 1.3 us for the way. */
+ * (all); with rows of owners and their codes back to all (own); the norm without any sum; and,
+ * where libnccl.so.2 can be loaded, its all-reduce with the norm behind it, without multicast. The
+ * floor is that of the bytes that leave a GPU, at 374 GB/s, and 1.3 us for the way. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +14,7 @@
 
 #include "backend/cuda/generic/collect.cuh"
 #include "backend/cuda/generic/norm.cuh"
+#include "cuda_call.cuh"
 
 enum { HIDDEN = 7168, ROWS_MAX = 4096, N_SIZE = 8, REPEATS = 5 };
 
@@ -202,6 +203,24 @@ static void enqueue(struct setup *s, enum what what, uint32_t n_row)
     }
 }
 
+/* All streams are recorded at once, for NCCL's calls are of all of them; nothing is made of a
+ * recording before the last has ended. */
+static void end_trains(struct setup *s)
+{
+    cudaGraph_t graphs[PEERS_MAX];
+    for (uint32_t r = 0; r < s->n; r++) {
+        bind(&s->ranks[r]);
+        CUDA(cudaStreamEndCapture(s->ranks[r].c->stream, &graphs[r]));
+    }
+    for (uint32_t r = 0; r < s->n; r++) {
+        cudaGraphExec_t train;
+        bind(&s->ranks[r]);
+        CUDA(cudaGraphInstantiate(&train, graphs[r], 0));
+        CUDA(cudaGraphDestroy(graphs[r]));
+        s->ranks[r].train = (struct graph *)train;
+    }
+}
+
 static double time_train(struct setup *s, enum what what, uint32_t n_row)
 {
     const int n_call = n_row <= 64 ? 256 : n_row <= 512 ? 64 : 16;
@@ -211,11 +230,7 @@ static double time_train(struct setup *s, enum what what, uint32_t n_row)
         check(s->ranks[r].b->ops->graph_begin(s->ranks[r].b), s->ranks[r].b, "graph");
     }
     for (int i = 0; i < n_call; i++) enqueue(s, what, n_row);
-    for (uint32_t r = 0; r < s->n; r++) {
-        bind(&s->ranks[r]);
-        check(s->ranks[r].b->ops->graph_end(s->ranks[r].b, &s->ranks[r].train), s->ranks[r].b,
-              "graph");
-    }
+    end_trains(s);
     for (int k = 0; k < REPEATS; k++) {
         double worst = 0.0;
         if (what != ALONE) enqueue(s, what, n_row); /* all have come */
@@ -250,8 +265,9 @@ static void check_bits(struct setup *s, uint32_t n_row)
     uint64_t n_wrong = 0;
     for (uint32_t r = 0; r < s->n; r++) {
         bind(&s->ranks[r]);
-        check(s->ranks[r].b->ops->buffer_write(s->ranks[r].b, s->ranks[r].x, 0, n_row, HIDDEN, s->x),
-              s->ranks[r].b, "write");
+        check(
+            s->ranks[r].b->ops->buffer_write(s->ranks[r].b, s->ranks[r].x, 0, n_row, HIDDEN, s->x),
+            s->ranks[r].b, "write");
     }
     enqueue(s, ALL, n_row);
     for (uint32_t r = 0; r < s->n; r++) {
@@ -275,9 +291,9 @@ static void check_bits(struct setup *s, uint32_t n_row)
 static double floor_us(uint32_t n, uint32_t n_row, bool own)
 {
     const double row = HIDDEN * 4.0, codes = HIDDEN + HIDDEN / 128 * 4.0;
-    const double bytes = own                         ? (double)n_row * (n - 1) / n * (row + codes)
+    const double bytes = own                      ? (double)n_row * (n - 1) / n * (row + codes)
                          : n_row <= ONE_SHOT_ROWS ? (double)n_row * (n - 1) * row
-                                                     : (double)n_row * (n - 1) / n * 2 * row;
+                                                  : (double)n_row * (n - 1) / n * 2 * row;
     return WAY_US + bytes / LINK_BYTES * 1e6;
 }
 

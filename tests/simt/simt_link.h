@@ -1,10 +1,10 @@
 /* simt_link.h - what the simulated GPU's devices send each other
  *
- * A store to another device's memory, or one that a peer may look at in one's own, goes into a queue
- * for each (source, destination). It arrives 16 bytes at a time, in any order, at some look that the
- * destination takes; stores to one place arrive in the order they were made. A store with release,
- * and a fence, let all arrive that their device has sent before; the end of a kernel lets arrive
- * what it has sent to its own device.
+ * A store to another device's memory, or one that a peer may look at in one's own, goes into a
+ * queue for each (source, destination). It arrives 16 bytes at a time, in any order, at some look
+ * that the destination takes; stores to one place arrive in the order they were made. A store with
+ * release, and a fence, let all arrive that their device has sent before; the end of a kernel lets
+ * arrive what it has sent to its own device.
  *
  * In builds that look for races (race.h), a plain read of bytes that a peer has sent ends the
  * process, unless they were looked at, or a store with release behind them was; so does a plain

@@ -207,7 +207,7 @@ struct cuda_backend {
     struct {
         const char *what;
         dim3 grid;
-    } last; /* launch */
+    } last;             /* launch */
     struct peers peers; /* world 0: none */
     void *arena;        /* this rank's, which peers write */
     uint64_t allocated_bytes;

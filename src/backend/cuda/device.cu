@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "backend/cuda/cuda_int.cuh"
+#include "backend/cuda/join.cuh"
 #include "backend/cuda/launch.cuh"
-#include "backend/cuda/peers_join.cuh"
 #include "backend/cuda/sm90/down_few.cuh"
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"

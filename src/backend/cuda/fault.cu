@@ -11,7 +11,8 @@ static void describe_wait(const struct peers *p, char *out, size_t n)
     out[0] = '\0';
     if (!f || !f->is_told) return;
     ASSERT(f->op < sizeof ops / sizeof *ops);
-    (void)snprintf(out, n, "rank %u waited too long for rank %u: %s of layer %u, row %u, epoch %u; ",
+    (void)snprintf(out, n,
+                   "rank %u waited too long for rank %u: %s of layer %u, row %u, epoch %u; ",
                    p->rank, f->rank, ops[f->op], f->layer, f->row, f->epoch);
 }
 

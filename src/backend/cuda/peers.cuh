@@ -136,8 +136,7 @@ static __device__ __forceinline__ float4 peer_take_sum(const struct peers &p, st
         if (r >= p.world) break;
         if (r != p.rank) peer_arm(at + r * stride);
         const float4 v = r == p.rank ? own : peer_floats(got[r]);
-        sum = r == 0 ? v
-                     : make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
+        sum = r == 0 ? v : make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
     }
     return sum;
 }

@@ -17,8 +17,8 @@ enum {
     TWO_SHOT_ROWS = 1024, /* of a launch */
     OWNED_BY_ONE = 64,    /* from so many rows on eight neighbours have one owner */
     OWNED_RUN = 8,
-    LOGIT_ROWS = 8,       /* that a rank gets of a launch */
-    LOGIT_CHUNK = 1024,   /* columns of a block */
+    LOGIT_ROWS = 8,     /* that a rank gets of a launch */
+    LOGIT_CHUNK = 1024, /* columns of a block */
     SPREAD_ARRAYS_MAX = 5,
     PEER_UNIT = 16, /* bytes of a store to a peer */
 };

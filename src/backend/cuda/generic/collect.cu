@@ -78,9 +78,8 @@ struct owned_row {
     uint32_t owner, place, row;
 };
 
-static __device__ __forceinline__ struct owned_row owned_row_of(uint32_t block, uint32_t n_row,
-                                                                uint32_t run, uint32_t rank,
-                                                                uint32_t world)
+static __device__ __forceinline__ struct owned_row
+owned_row_of(uint32_t block, uint32_t n_row, uint32_t run, uint32_t rank, uint32_t world)
 {
     const uint32_t n_place = row_places(n_row, run, world), n_other = (world - 1) * n_place;
     struct owned_row o = {ROLE_OWN, rank, block - n_other, 0};
@@ -162,9 +161,8 @@ static fathom_err launch_sum(struct cuda_backend *c, const struct reduce_args *k
     const uint32_t per_owner = row_places(k->n_row, k->run, world);
     const uint32_t by_owners = per_owner * (k->to_all ? 2 * world - 1 : world);
     const uint32_t grid = one_shot ? k->n_row : by_owners + (k->is_met ? 1 : 0);
-    return cuda_launch(c, "reduce_norm",
-                       one_shot ? one_shot_kernel<STEPS> : two_shot_kernel<STEPS>, dim3(grid),
-                       norm_threads(k->norm.n), WARP * sizeof(float), *k, c->peers);
+    return cuda_launch(c, "reduce_norm", one_shot ? one_shot_kernel<STEPS> : two_shot_kernel<STEPS>,
+                       dim3(grid), norm_threads(k->norm.n), WARP * sizeof(float), *k, c->peers);
 }
 
 /* Rows of the step from row0 on. */
@@ -375,8 +373,8 @@ __global__ void __launch_bounds__(COLLECT_THREADS)
     uint32_t *const count =
         p.epochs + p.at.epoch_logits + (owner * LOGIT_ROWS + place) * gridDim.x + blockIdx.x;
     const uint32_t epoch = *count;
-    const uint64_t slot = p.at.logits + (uint64_t)((epoch % 2) * LOGIT_ROWS + place) *
-                                            p.at.n_vocab * 4;
+    const uint64_t slot =
+        p.at.logits + (uint64_t)((epoch % 2) * LOGIT_ROWS + place) * p.at.n_vocab * 4;
     struct peer_wait w = peer_wait_begin(PEER_LOGITS, 0, epoch, row);
     if (i < a.n_part) {
         const float4 own = *(const float4 *)(a.part + (size_t)row * a.n_part + i);

@@ -1,6 +1,6 @@
 /* collect.cuh - what ranks bring together (collect.cu); every rank makes the same calls */
-#ifndef FATHOM_BACKEND_CUDA_COLLECT_CUH
-#define FATHOM_BACKEND_CUDA_COLLECT_CUH
+#ifndef FATHOM_BACKEND_CUDA_GENERIC_COLLECT_CUH
+#define FATHOM_BACKEND_CUDA_GENERIC_COLLECT_CUH
 
 #include "backend/cuda/cuda_int.cuh"
 

@@ -114,8 +114,7 @@ fathom_err cuda_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
     k.eps = c->c.norm_eps;
     k.begins = a->begins;
     ASSERT(!k.h || k.n % FP8_GROUP == 0); /* a warp has one group of codes */
-    if (a->delta && c->peers.world > 1)
-        return cuda_sum_norm(c, &k, a->n_token, a->layer, true);
+    if (a->delta && c->peers.world > 1) return cuda_sum_norm(c, &k, a->n_token, a->layer, true);
     return cuda_launch(c, "reduce_norm",
                        norm_is_few(k.n) ? add_norm_kernel<NORM_STEPS_FEW>
                                         : add_norm_kernel<NORM_STEPS_MAX>,

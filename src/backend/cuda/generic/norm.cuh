@@ -1,6 +1,6 @@
 /* norm.cuh - the norm of a row that a block holds: the one way in which it is computed */
-#ifndef FATHOM_BACKEND_CUDA_NORM_CUH
-#define FATHOM_BACKEND_CUDA_NORM_CUH
+#ifndef FATHOM_BACKEND_CUDA_GENERIC_NORM_CUH
+#define FATHOM_BACKEND_CUDA_GENERIC_NORM_CUH
 
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/ptx.cuh"

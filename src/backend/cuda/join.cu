@@ -1,10 +1,10 @@
-/* peers.cu - ranks of one process become each other's peers: access, arenas, what a fault says */
+/* join.cu - ranks of one process become each other's peers: access, arenas, what a fault says */
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/cuda/join.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/peers.cuh"
-#include "backend/cuda/peers_join.cuh"
 
 enum { ARM_THREADS = 256 };
 

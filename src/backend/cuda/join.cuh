@@ -1,6 +1,6 @@
-/* peers_join.cuh - ranks of one process become each other's peers (peers.cu) */
-#ifndef FATHOM_BACKEND_CUDA_PEERS_JOIN_CUH
-#define FATHOM_BACKEND_CUDA_PEERS_JOIN_CUH
+/* join.cuh - ranks of one process become each other's peers (join.cu) */
+#ifndef FATHOM_BACKEND_CUDA_JOIN_CUH
+#define FATHOM_BACKEND_CUDA_JOIN_CUH
 
 #include "backend/cuda/cuda_int.cuh"
 
