@@ -56,19 +56,10 @@ static fathom_err enable_peers(struct cuda_backend *const *c, uint32_t n, uint32
     return FATHOM_OK;
 }
 
-/* The widest row that is spread: of activations, or what is said of a row that is drawn. */
-static uint32_t spread_units(const struct backend_config *c)
-{
-    const uint32_t normed = c->hidden * (c->act == ACT_FP8 ? 3 : 4) + c->hidden / FP8_GROUP * 4;
-    const uint32_t drawn = (3 + 2 * SAMPLE_TOP_MAX) * 4;
-    const uint32_t widest = normed > drawn ? normed : drawn;
-    return ceil_div(widest, PEER_UNIT) + SPREAD_ARRAYS_MAX;
-}
-
-static fathom_err make_arena(struct cuda_backend *c, uint32_t world, fathom_diag *d)
+static fathom_err make_arena(struct cuda_backend *c, fathom_diag *d)
 {
     struct peers *p = &c->peers;
-    peer_layout_make(&p->at, world, c->c.hidden, c->c.n_vocab, spread_units(&c->c));
+    peer_layout_make(&p->at, &c->c);
     TRY(c->base.ops->alloc(&c->base, p->at.n_bytes, "what peers send", &c->arena, d));
     char *arena = (char *)c->arena;
     p->epochs = (uint32_t *)(arena + p->at.epochs);
@@ -86,7 +77,7 @@ static fathom_err make_arena(struct cuda_backend *c, uint32_t world, fathom_diag
 
 fathom_err cuda_join(struct backend *const *b, uint32_t n, fathom_diag *d)
 {
-    struct cuda_backend *c[PEERS_MAX];
+    struct cuda_backend *c[PEERS_MAX] = {};
     if (n > PEERS_MAX) FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks; the cuda backend joins 8", n);
     for (uint32_t r = 0; r < n; r++) {
         c[r] = cuda_of(b[r]);
@@ -100,7 +91,7 @@ fathom_err cuda_join(struct backend *const *b, uint32_t n, fathom_diag *d)
     }
     for (uint32_t r = 0; r < n; r++) {
         TRY(enable_peers(c, n, r, d));
-        TRY(make_arena(c[r], n, d));
+        TRY(make_arena(c[r], d));
     }
     for (uint32_t r = 0; r < n; r++) {
         for (uint32_t k = 0; k < n; k++) c[r]->peers.base[k] = (char *)c[k]->arena;

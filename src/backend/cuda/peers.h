@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "backend/backend.h"
+
 enum {
     PEERS_MAX = 8,
     ONE_SHOT_ROWS = 8,    /* up to so many rows are summed by every rank, more by their owners */
@@ -50,13 +52,17 @@ static inline uint32_t peer_logit_chunks(const struct peer_layout *l)
 
 /* peer_layout_make - Needs 2, 4 or 8 ranks, a hidden width that is a multiple of 4, a vocabulary of
  * a multiple of 4 * world */
-static inline void peer_layout_make(struct peer_layout *l, uint32_t world, uint32_t hidden,
-                                    uint32_t n_vocab, uint32_t spread_units)
+static inline void peer_layout_make(struct peer_layout *l, const struct backend_config *c)
 {
-    const uint64_t row = (uint64_t)hidden * 4;
+    const uint32_t world = parallel_n_rank(&c->parallel), n_vocab = c->n_vocab;
+    const uint64_t row = (uint64_t)c->hidden * 4;
+    /* the widest row that is spread is of activations, or what is said of a row that is drawn */
+    const uint32_t drawn = (3 + 2 * SAMPLE_TOP_MAX) * 4, widest = c->hidden * 4;
+    const uint32_t spread_units =
+        ((widest > drawn ? widest : drawn) + PEER_UNIT - 1) / PEER_UNIT + SPREAD_ARRAYS_MAX;
     uint64_t at = 0;
     l->world = world;
-    l->hidden = hidden;
+    l->hidden = c->hidden;
     l->n_vocab = n_vocab;
     l->spread_units = spread_units;
     l->one_shot = at;
