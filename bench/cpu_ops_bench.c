@@ -215,9 +215,9 @@ enum { N_LAYER = 8, CONTEXT = 4096, MAX_TOKEN = 2048 };
 
 enum op { EMBED, NORM, FRONT, INDEX, ATTEND, OUT, FFN, ROUTER, MOE, HEAD, SAMPLE, N_OP };
 
-static const char *const op_names[N_OP] = {"embed",  "add_norm", "mla_front", "index_topk",
-                                           "attend", "mla_out",  "ffn",       "router",
-                                           "moe",    "head",     "sample"};
+static const char *const op_names[N_OP] = {"embed",  "reduce_norm", "mla_front", "index_topk",
+                                           "attend", "mla_out",     "ffn",       "router",
+                                           "moe",    "head",        "sample"};
 
 struct model {
     struct backend *b;
@@ -428,12 +428,15 @@ static void run_step(struct model *m)
         .table = m->table, .ids = m->batch.ids, .n_token = n, .x = u[BUFFER_RESIDUAL]};
     TIMED(m, EMBED, m->ops->embed(m->b, &embed));
     for (uint32_t i = 0; i < N_LAYER; i++) {
-        struct add_norm_args norm = {u[BUFFER_RESIDUAL], i > 0 ? u[BUFFER_DELTA] : NULL, m->norm,
-                                     u[BUFFER_NORMED], n};
-        TIMED(m, NORM, m->ops->add_norm(m->b, &norm));
+        struct reduce_norm_args norm = {.x = u[BUFFER_RESIDUAL],
+                                        .delta = i > 0 ? u[BUFFER_DELTA] : NULL,
+                                        .weight = m->norm,
+                                        .out = u[BUFFER_NORMED],
+                                        .n_token = n};
+        TIMED(m, NORM, m->ops->reduce_norm(m->b, &norm));
         run_attention(m, i);
         norm.delta = u[BUFFER_DELTA];
-        TIMED(m, NORM, m->ops->add_norm(m->b, &norm));
+        TIMED(m, NORM, m->ops->reduce_norm(m->b, &norm));
         struct ffn_args ffn = {m->ffn, u[BUFFER_NORMED], u[BUFFER_DELTA], n};
         struct router_args router = {m->moe[i], u[BUFFER_NORMED], u[BUFFER_ROUTE], n, NULL};
         struct moe_args moe = {m->moe[i], u[BUFFER_NORMED], u[BUFFER_ROUTE], u[BUFFER_DELTA], n};
@@ -444,8 +447,12 @@ static void run_step(struct model *m)
         TIMED(m, ROUTER, m->ops->router(m->b, &router));
         TIMED(m, MOE, m->ops->moe(m->b, &moe));
     }
-    struct add_norm_args norm = {u[BUFFER_RESIDUAL], u[BUFFER_DELTA], m->norm, u[BUFFER_NORMED], n};
-    TIMED(m, NORM, m->ops->add_norm(m->b, &norm));
+    struct reduce_norm_args norm = {.x = u[BUFFER_RESIDUAL],
+                                    .delta = u[BUFFER_DELTA],
+                                    .weight = m->norm,
+                                    .out = u[BUFFER_NORMED],
+                                    .n_token = n};
+    TIMED(m, NORM, m->ops->reduce_norm(m->b, &norm));
     struct head_args head = {m->head, u[BUFFER_NORMED], m->batch.logit_rows, m->batch.n_logit_row,
                              u[BUFFER_LOGITS]};
     TIMED(m, HEAD, m->ops->head(m->b, &head));

@@ -13,6 +13,8 @@
  *  - A row's bits do not depend on the other rows, on the number of threads, or on how a request's
  *    tokens are cut into steps.
  *  - Rows of the cache beyond a request's positions are never read: they may hold NaN.
+ *  - Several ranks (parallel.h) compute a step together: each has a part of what an axis cuts, and
+ *    reduce_norm, head and sample bring parts together. All else is equal on all ranks.
  *
  * Dimension letters: T tokens of the step, R requests, D hidden, H heads of this rank, E experts,
  * K selected, V vocabulary.
@@ -65,7 +67,7 @@ struct backend_config {
     uint32_t shared_inner; /* width of all shared experts together; 0: none */
     float routed_scale;
     bool norm_topk;   /* weights of the chosen experts are divided by their sum */
-    uint32_t n_vocab; /* V: this rank's rows of embedding and head */
+    uint32_t n_vocab; /* V: width of LOGITS; of a slice its rows of the head */
     struct kv_layout kv;
     uint32_t max_token;     /* largest T */
     uint32_t max_request;   /* largest R */
@@ -75,6 +77,12 @@ struct backend_config {
     int device;             /* GPU only: index */
     struct parallel parallel;
 };
+
+/* backend_head_rows - this rank's rows of the head */
+static inline uint32_t backend_head_rows(const struct backend_config *c)
+{
+    return c->parallel.is_slice ? c->n_vocab : parallel_part(&c->parallel, CUT_VOCAB, c->n_vocab);
+}
 
 /* Activations that cross the seam; buffer_shape.h has their shapes in numbers. T is max_token here,
  * n max_logit_row. */
@@ -118,6 +126,12 @@ struct backend_ops {
     void (*get_caps)(struct backend *b, struct backend_caps *out);
     /* The calling thread makes the calls from now on: the device becomes its current one. */
     fathom_err (*bind_thread)(struct backend *b);
+    /* Of backend_join, which has checked what does not depend on the backend. NULL: the backend
+     * runs on one rank. */
+    fathom_err (*join)(struct backend *const *b, uint32_t n, fathom_diag *d);
+    /* This rank makes no more calls of operators: peers that wait for it, now or later, get
+     * EPEER. Any thread. NULL where join is. */
+    void (*abandon)(struct backend *b);
     /* Device memory, 256-byte aligned, zeroed. `what` names it in messages. */
     fathom_err (*alloc)(struct backend *b, size_t bytes, const char *what, void **out,
                         fathom_diag *d);
@@ -173,7 +187,7 @@ struct backend_ops {
 
     /* ---- operators; one argument struct and one doc comment each in op_*.h ---- */
     fathom_err (*embed)(struct backend *b, const struct embed_args *a);
-    fathom_err (*add_norm)(struct backend *b, const struct add_norm_args *a);
+    fathom_err (*reduce_norm)(struct backend *b, const struct reduce_norm_args *a);
     fathom_err (*mla_front)(struct backend *b, const struct mla_front_args *a);
     fathom_err (*index_topk)(struct backend *b, const struct index_topk_args *a);
     fathom_err (*mla_attend)(struct backend *b, const struct mla_attend_args *a);
@@ -185,6 +199,15 @@ struct backend_ops {
     fathom_err (*mtp_front)(struct backend *b, const struct mtp_front_args *a);
     fathom_err (*sample)(struct backend *b, const struct sample_args *a);
 };
+
+/* backend_join - ranks of one process become each other's peers
+ *
+ *   b  [n] in rank order, of one kind; their configurations differ in rank, device and threads
+ * Needs   once, before any operator; then every rank has a thread of its own, and all make the same
+ *         calls of operators in the same order.
+ * Errors  EUNSUPPORTED: the backend runs on one rank; EDEVICE names the pair that cannot be peers;
+ *         ENOMEM. */
+fathom_err backend_join(struct backend *const *b, uint32_t n, fathom_diag *d);
 
 /* backend_ref_create, backend_cpu_create - the two that every build has
  * Errors  EINVAL, EUNSUPPORTED naming the member of *c; ENOMEM. */

@@ -71,12 +71,6 @@ fathom_err host_fence_elapsed(const struct host_fences *f, uint32_t from, uint32
     return FATHOM_OK;
 }
 
-const char *host_fault(struct backend *b)
-{
-    (void)b;
-    return "";
-}
-
 static fathom_err check_experts(const struct backend_config *c, fathom_diag *d)
 {
     ASSERT(c->n_expert > 0);
@@ -116,8 +110,9 @@ fathom_err host_check_config(const struct backend_config *c, const char *name, f
     }
     const uint32_t n_rank = parallel_n_rank(&c->parallel);
     if (n_rank == 0) FAIL(d, FATHOM_EINVAL, "the number of ranks is 0");
-    if (n_rank > 1 && !c->parallel.is_slice)
-        FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks; the %s backend runs on one", n_rank, name);
+    if (n_rank > PARALLEL_RANKS_MAX)
+        FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks; the %s backend runs on %d at most", n_rank, name,
+             PARALLEL_RANKS_MAX);
     if (c->index_n_head > 0 && c->index_topk == 0)
         FAIL(d, FATHOM_EINVAL, "index_topk is 0 with %u index heads", c->index_n_head);
     if ((c->index_n_head > 0) != c->kv.has_index)

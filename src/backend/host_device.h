@@ -1,6 +1,6 @@
 /* host_device.h - what backends whose device is the host have in common: memory is memory, the
- * queue is done when an operator returns, there is one rank. ref and cpu put these into their
- * tables. */
+ * queue is done when an operator returns. ref and cpu put these into their tables. Several ranks:
+ * host_group.h. */
 #ifndef FATHOM_BACKEND_HOST_DEVICE_H
 #define FATHOM_BACKEND_HOST_DEVICE_H
 
@@ -36,8 +36,8 @@ fathom_err host_fence_elapsed(const struct host_fences *f, uint32_t from, uint32
 /* host_check_config - sizes that every operator relies on
  *
  *   name  of the backend, for the message
- * Errors  EINVAL for a size that is 0 or that contradicts another; EUNSUPPORTED for several ranks.
- */
+ * Errors  EINVAL for a size that is 0 or that contradicts another; EUNSUPPORTED for too many
+ * ranks. */
 fathom_err host_check_config(const struct backend_config *c, const char *name, fathom_diag *d);
 
 /* host_row_width - values from one row to the next in an array of ref's or cpu's: the width that
@@ -53,8 +53,5 @@ fathom_err host_check_access(const struct backend_config *c, enum buffer_kind ki
 /* host_view_row - a row of a tensor as f32, whether it has data or is to be made
  * Needs  a type that is a float. */
 void host_view_row(const struct tensor_view *v, uint32_t row, float *out);
-
-/* host_fault - "": memory has no faults that a program could tell of */
-const char *host_fault(struct backend *b);
 
 #endif

@@ -54,7 +54,7 @@ void op_check_embed(const struct backend_config *c, const struct embed_args *a)
     ASSERT(a->x);
 }
 
-void op_check_add_norm(const struct backend_config *c, const struct add_norm_args *a)
+void op_check_reduce_norm(const struct backend_config *c, const struct reduce_norm_args *a)
 {
     check_tokens(c, a->n_token);
     ASSERT(a->x);
@@ -63,6 +63,7 @@ void op_check_add_norm(const struct backend_config *c, const struct add_norm_arg
     ASSERT(a->x != a->out);
     ASSERT(a->x != a->delta);
     ASSERT(a->out != a->delta);
+    ASSERT(!a->begins || a->delta);
 }
 
 void op_check_mla_front(const struct backend_config *c, const struct mla_front_args *a)
@@ -151,7 +152,7 @@ void op_check_mtp_front(const struct backend_config *c, const struct mtp_front_a
     ASSERT(a->eh_proj);
     ASSERT(a->next_ids);
     ASSERT(a->hidden);
-    ASSERT(a->x);
+    ASSERT(a->y);
 }
 
 void op_check_sample(const struct backend_config *c, const struct sample_args *a)

@@ -7,6 +7,7 @@
 #ifndef FATHOM_BACKEND_OP_DENSE_H
 #define FATHOM_BACKEND_OP_DENSE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -38,20 +39,28 @@ static inline int32_t embed_id(const struct embed_args *a, size_t t)
     return a->ids[t] < 0 ? a->drawn[~a->ids[t]] : a->ids[t];
 }
 
-/* add_norm - x[t] += delta[t]; out[t] = x[t] * rsqrt(mean(x[t]^2) + eps) * weight
+/* reduce_norm - x[t] += sum over ranks of delta[t];
+ *               out[t] = x[t] * rsqrt(mean(x[t]^2) + eps) * weight
  *
- *   x       RESIDUAL, read and written
- *   delta   DELTA, or NULL: nothing is added
+ *   x       RESIDUAL, read and written; equal on all ranks
+ *   delta   DELTA, this rank's partial sum, or NULL: nothing is added
  *   weight  prepare_vector of [D]
- *   out     NORMED, written
- * Numerics f32 throughout; the residual is kept in f32 or bf16 as the backend says in docs.
+ *   out     NORMED, written; equal on all ranks
+ *   begins  x[t] is the sum over ranks itself; what x held is not read. Needs a delta.
+ *   layer   for messages: whose norm, as the cache counts layers
+ * Numerics f32 throughout; the residual is kept in f32 or bf16 as the backend says in docs. The sum
+ *          over ranks is formed first, in f32, rank by rank in ascending order, each rank's own
+ *          part in its place: all ranks get the same bits, which depend on no other row.
+ * Edge     on one rank the sum is delta.
  */
-struct add_norm_args {
+struct reduce_norm_args {
     struct buffer *x;
     const struct buffer *delta;
     const struct weight *weight;
     struct buffer *out;
     uint32_t n_token;
+    bool begins;
+    uint32_t layer;
 };
 
 struct ffn_tensors {
@@ -74,10 +83,11 @@ struct ffn_args {
 
 /* head - logits[i] = W hidden[rows[i]]
  *
- *   w      prepare_linear of [V][D]
+ *   w      prepare_linear of [V][D], or of this rank's rows of it, in their order
  *   hidden NORMED, read
  *   rows   i32 [n_row], device: token indexes
- *   logits LOGITS, rows 0 .. n_row-1 written
+ *   logits LOGITS, rows 0 .. n_row-1 written; of several ranks, row i whole on its owner
+ *          (logit_row_owner), undefined elsewhere
  */
 struct head_args {
     const struct weight *w;
@@ -89,13 +99,14 @@ struct head_args {
 
 /* mtp_front - the draft layer's input
  *
- *   x[t] = eh_proj [ rmsnorm(table[next_ids[t]]; enorm) ; rmsnorm(hidden[rows[t]]; hnorm) ]
+ *   y[t] = eh_proj [ rmsnorm(table[next_ids[t]]; enorm) ; rmsnorm(hidden[rows[t]]; hnorm) ]
  *
  *   hidden   NORMED: the target's output after the final norm (or the draft's own, normed)
  *   next_ids i32 [T], device: the token at position pos[t] + 1
  *   rows     i32 [T], device; NULL: row t for token t
- *   eh_proj  prepare_linear of [D][2D]; enorm, hnorm prepare_vector of [D]
- *   x        RESIDUAL, written
+ *   eh_proj  prepare_linear of [D][2D], of n ranks this one's 2D/n columns; enorm, hnorm
+ *            prepare_vector of [D]
+ *   y        DELTA, written (a partial sum over ranks): the residual that begins
  */
 struct mtp_front_args {
     const struct weight *table;
@@ -105,7 +116,7 @@ struct mtp_front_args {
     const int32_t *next_ids;
     const struct buffer *hidden;
     const int32_t *rows;
-    struct buffer *x;
+    struct buffer *y;
     uint32_t n_token;
 };
 

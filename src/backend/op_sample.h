@@ -41,6 +41,12 @@ struct sample_row {
     uint32_t n_vocab_used; /* ids from here on are never drawn */
 };
 
+/* logit_row_owner - the rank that has a row of LOGITS whole, and draws from it */
+static inline uint32_t logit_row_owner(uint32_t logit_row, uint32_t n_rank)
+{
+    return logit_row % n_rank;
+}
+
 /* sample - draw one token a row, or tell how likely a given one is
  *
  *   logprob and top are of the raw logits of every row of the head: x - logsumexp(x) over V ids,
@@ -62,6 +68,7 @@ struct sample_row {
  *   ranks    u32 [n_row], device, written: the token's place among all V ids by raw logit, from 1
  *            on, ties to the lower id; 0 without want_logprob
  *   top_ids, top_logprobs  [n_row][SAMPLE_TOP_MAX], device, descending; ties to the lower id
+ * Several ranks: a row is drawn by its logit row's owner; what is written is equal on all ranks.
  * Needs    given rows behind all others: rows that draw may need scratch memory, by row
  * Edge     everything banned: the lowest id of what the mask allows, else id 0.
  *          NaN logits count as -inf. A given id from V on, which a slice of a rank may get, has

@@ -4,7 +4,8 @@
  * `rank` of it. What an axis does not cut is whole on all of its ranks.
  *
  *   axis  cuts
- *   tp    tensor parallel: heads, inner widths of feed-forward blocks, the vocabulary
+ *   tp    tensor parallel: heads, inner widths of feed-forward blocks, rows of the head, columns of
+ *         the draft layer's eh_proj
  */
 #ifndef FATHOM_BACKEND_PARALLEL_H
 #define FATHOM_BACKEND_PARALLEL_H
@@ -21,6 +22,9 @@ struct parallel {
     struct axis tp;
     bool is_slice; /* one rank of several is measured by itself: sums over ranks are left out */
 };
+
+/* Ranks of one axis at most. */
+enum { PARALLEL_RANKS_MAX = 64 };
 
 /* What of a model is cut over ranks. */
 enum parallel_cut { CUT_NONE, CUT_HEADS, CUT_INNER, CUT_VOCAB };

@@ -278,12 +278,12 @@ static fathom_err run_norm(const struct context *x)
 {
     const struct op_bench *p = x->p;
     const struct model_operands *m = &p->moe;
-    struct add_norm_args a = {.x = m->residual,
-                              .delta = m->delta,
-                              .weight = m->input_norm,
-                              .out = m->normed,
-                              .n_token = x->batch.n_token};
-    return p->ops->add_norm(p->b, &a);
+    struct reduce_norm_args a = {.x = m->residual,
+                                 .delta = m->delta,
+                                 .weight = m->input_norm,
+                                 .out = m->normed,
+                                 .n_token = x->batch.n_token};
+    return p->ops->reduce_norm(p->b, &a);
 }
 
 static fathom_err run_front(const struct context *x)
@@ -582,7 +582,7 @@ static fathom_err run_all(struct context *x, const struct op_bench_shape *shape,
         bool present;
     } ops[] = {
         {"embed", run_embed, cost_of_rows(x, 2 + 4), true},
-        {"add_norm", run_norm, cost_of_rows(x, 4 + 4 + 4 + 2), true},
+        {"reduce_norm", run_norm, cost_of_rows(x, 4 + 4 + 4 + 2), true},
         {"mla_front", run_front, cost_front(x), true},
         {"index_topk", run_index, cost_index(x), x->is_long},
         {"mla_attend", run_attend, cost_attend(x), true},

@@ -664,7 +664,7 @@ const struct option option_table[] = {
 
     /* ---- more than one device ---- */
     {"tensor-parallel-size", "-tp", "N", "1",
-     "ranks that share every layer; this build runs one rank: more than 1 goes with --rank-slice",
+     "ranks that share every layer: GPUs of this host, or groups of --threads",
      .kind = OPTION_COUNT, .lo = 1, .hi = 1024, .group = GROUP_PARALLEL, .commands = PLANNED,
      .field = FIELD(tensor_parallel_size), USE},
     {"devices", NULL, "LIST", NULL,

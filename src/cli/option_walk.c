@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/parallel.h"
 #include "base/fail.h"
 #include "cli/options_int.h"
 
@@ -120,15 +121,10 @@ static fathom_err take_plain(struct option_walk *w, const char *arg, bool *model
 static fathom_err check_ranks(struct option_walk *w)
 {
     const struct settings *s = w->settings;
-    if (s->tensor_parallel_size > 1 && s->rank_slice < 0) {
-        char line[256];
-        (void)snprintf(
-            line, sizeof line,
-            "--tensor-parallel-size %lld is refused: this build runs one rank: leave the "
-            "flag out or give 1. To measure one rank of %lld by itself, add "
-            "--rank-slice R",
-            (long long)s->tensor_parallel_size, (long long)s->tensor_parallel_size);
-        return option_refuse(w, line);
+    if (s->rank_slice < 0 && s->tensor_parallel_size > PARALLEL_RANKS_MAX) {
+        FAIL(w->diag, FATHOM_EINVAL,
+             "--tensor-parallel-size %lld is out of range, needed is 1 to %d",
+             (long long)s->tensor_parallel_size, PARALLEL_RANKS_MAX);
     }
     if (s->rank_slice >= s->tensor_parallel_size) {
         FAIL(w->diag, FATHOM_EINVAL,

@@ -26,7 +26,6 @@ void batch_layout_init(struct batch_layout *l, const struct model_limits *limits
     l->max_request = limits->max_request;
     l->max_logit_row = limits->max_logit_row;
     l->max_context = limits->max_context;
-    l->n_vocab_row = 0;
     l->max_page_stride = request_n_page(limits->max_context);
     l->n_mask_word = (n_vocab + 31) / 32;
     l->n_live = place(&end, 1, sizeof(int32_t));
@@ -139,7 +138,7 @@ size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *
         for (uint32_t j = 0; j < n_page; j++) table[j] = (int32_t)r->pages[j];
         first[i] = (int32_t)t;
         for (uint32_t p = e->first; p < end; p++, t++) {
-            ids[t] = plan->is_ahead ? ~(int32_t)e->i_before : batch_id(l, r->ids[p]);
+            ids[t] = plan->is_ahead ? ~(int32_t)e->i_before : r->ids[p];
             pos[t] = (int32_t)p;
             request[t] = (int32_t)i;
             slot[t] = table[p / KV_PAGE_TOKENS] * KV_PAGE_TOKENS + (int32_t)(p % KV_PAGE_TOKENS);

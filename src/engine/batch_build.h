@@ -70,8 +70,6 @@ struct batch_layout {
     uint32_t max_context;
     uint32_t max_page_stride;
     uint32_t n_mask_word; /* of a row's mask: a bit for each id */
-    uint32_t n_vocab_row; /* of a slice, which has so many rows of the vocabulary: ids are taken
-                             modulo it. 0: ids are taken as they are */
     /* offsets in bytes; [n] is the array's room */
     size_t n_live;      /* i32 */
     size_t ids;         /* i32 [max_token] */
@@ -92,12 +90,6 @@ struct batch_layout {
 };
 
 enum { BATCH_BAN_MAX = 128 }; /* bans of one row: stop ids and EOS ids */
-
-/* batch_id - the row of the embedding that stands for a token id */
-static inline int32_t batch_id(const struct batch_layout *l, int32_t id)
-{
-    return l->n_vocab_row ? (int32_t)((uint32_t)id % l->n_vocab_row) : id;
-}
 
 /* batch_layout_init - offsets and total for steps within the limits, of a model of n_vocab ids */
 void batch_layout_init(struct batch_layout *l, const struct model_limits *limits, uint32_t n_vocab);

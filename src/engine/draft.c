@@ -71,7 +71,7 @@ void drafter_begin(struct drafter *d, const struct plan *plan, const struct step
         uint32_t row = t + q->n_computed - 1 - e->first;
         /* What follows a wrong draft is not known and does not matter: its row is not kept. */
         for (uint32_t p = e->first; p < e->first + e->n_token; p++) {
-            next_ids[t++] = p + 1 < q->n_token ? batch_id(&r->layout, q->ids[p + 1]) : 0;
+            next_ids[t++] = p + 1 < q->n_token ? q->ids[p + 1] : 0;
         }
         uint32_t n_wanted = e->draws ? count_wanted(d, q) : 0;
         if (n_wanted == 0) continue;
@@ -131,7 +131,7 @@ bool drafter_continue(struct drafter *d, const struct step_runner *r, struct ste
             .request = q, .first = first, .n_token = 1, .draws = true, .i_draw = n};
         ASSERT(first >= q->n_prompt); /* answer rows */
         if (first + 1 > plan->max_context) plan->max_context = first + 1;
-        next_ids[n] = batch_id(&r->layout, q->ids[first + 1]);
+        next_ids[n] = q->ids[first + 1];
         hidden_rows[n] = target.row;
         target.row = (int32_t)n;
         d->targets[n++] = target;

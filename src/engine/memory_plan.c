@@ -80,11 +80,16 @@ static bool is_host(const struct engine_settings *s)
     return s->backend != FATHOM_BACKEND_CUDA;
 }
 
+/* A rank's share of the memory tier, where that lies in the memory that is planned. */
+static uint64_t ram_share(const struct memory_plan *p, const struct engine_settings *s)
+{
+    return is_host(s) ? p->ram_bytes / settings_n_rank(s) : 0;
+}
+
 /* All but the cache. */
 static uint64_t fixed_bytes(const struct memory_plan *p, const struct engine_settings *s)
 {
-    uint64_t ram_bytes = is_host(s) ? p->ram_bytes : 0;
-    return p->weights_bytes + p->buffers_bytes + p->step_bytes + p->padding_bytes + ram_bytes;
+    return p->weights_bytes + p->buffers_bytes + p->step_bytes + p->padding_bytes + ram_share(p, s);
 }
 
 static fathom_err plan_tiers(struct memory_plan *p, const struct engine_settings *s, fathom_diag *d)
@@ -202,26 +207,31 @@ static fathom_err refuse(const struct memory_plan *p, const struct engine_settin
              (unsigned long long)s->kv_cache_bytes, fitting, s->limits.max_context,
              (unsigned long long)need, shorter);
     }
-    if (is_host(s) && p->ram_bytes > 0 && other - p->ram_bytes + need <= p->usable_bytes) {
+    if (ram_share(p, s) > 0 && other - ram_share(p, s) + need <= p->usable_bytes) {
         FAIL(d, FATHOM_ENOMEM,
              "--kv-offload-ram %llu leaves no room for the cache of one request of --max-model-len "
              "%u: give %llu at most",
              (unsigned long long)p->ram_bytes, s->limits.max_context,
-             (unsigned long long)(p->usable_bytes - (other - p->ram_bytes) - need));
+             (unsigned long long)((p->usable_bytes - (other - ram_share(p, s)) - need) *
+                                  settings_n_rank(s)));
     }
     return refuse_share(p, s, need, d);
 }
 
 fathom_err memory_available(uint64_t *bytes, const struct engine_settings *s, fathom_diag *d)
 {
+    const uint32_t n_rank = settings_n_rank(s);
     uint64_t total;
-    struct cuda_device_info device;
     if (s->backend != FATHOM_BACKEND_CUDA) {
         os_memory_bytes(&total, bytes);
+        *bytes /= n_rank;
         return FATHOM_OK;
     }
-    TRY(backend_cuda_query(&device, s->place.device, d));
-    *bytes = device.memory_free_bytes;
+    for (uint32_t i = 0; i < n_rank; i++) {
+        struct cuda_device_info device;
+        TRY(backend_cuda_query(&device, n_rank > 1 ? s->devices[i] : s->place.device, d));
+        if (i == 0 || device.memory_free_bytes < *bytes) *bytes = device.memory_free_bytes;
+    }
     return FATHOM_OK;
 }
 
@@ -243,7 +253,7 @@ static void check_sums(const struct memory_plan *p, const struct engine_settings
     ASSERT(buffers_bytes == p->buffers_bytes);
     ASSERT(p->kv_bytes == p->n_page * p->kv.page_bytes);
     ASSERT(p->total_bytes == p->weights_bytes + p->kv_bytes + p->buffers_bytes + p->step_bytes +
-                                 p->padding_bytes + (is_host(s) ? p->ram_bytes : 0));
+                                 p->padding_bytes + ram_share(p, s));
 }
 
 fathom_err memory_plan_make(struct memory_plan *out, const struct engine_settings *s,

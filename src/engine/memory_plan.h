@@ -1,5 +1,8 @@
 /* memory_plan.h - every byte of an engine, computed before anything is loaded
  *
+ * Of several ranks it is the plan of each: they hold as much as each other. On a CPU each has its
+ * share of the machine's memory.
+ *
  * Pure: from settings, configuration and the names and types in the checkpoint to sizes.
  * fathom_open allocates what the plan says, and `fathom plan` prints the same struct. What the CPU
  * backend adds for its own scratch, and any backend for packing, is not in it.
@@ -49,7 +52,8 @@ struct memory_plan {
 
     /* pages outside of the cache */
     uint32_t n_ram_page; /* 0: there are no tiers */
-    uint64_t ram_bytes;  /* of host memory: on a CPU a part of total_bytes, else beside it */
+    uint64_t ram_bytes;  /* of host memory: on a CPU a rank's share of it is a part of total_bytes,
+                            else it is beside it */
     uint32_t n_disk_page;
     uint64_t disk_bytes;
 
@@ -62,7 +66,8 @@ struct memory_plan {
                                  of the cache was given */
 };
 
-/* memory_available - memory that is free now: the GPU's, or the machine's
+/* memory_available - memory that is free now for a rank: on the GPU that has least, or its share of
+ * the machine's
  * Errors  those of backend_cuda_query. */
 fathom_err memory_available(uint64_t *bytes, const struct engine_settings *s, fathom_diag *d);
 

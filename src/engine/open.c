@@ -15,6 +15,7 @@
 #include "checkpoint/weights_digest.h"
 #include "engine/engine.h"
 #include "engine/engine_identity.h"
+#include "engine/rank_group.h"
 #include "engine/runner.h"
 #include "model/config.h"
 #include "model/weights.h"
@@ -75,6 +76,7 @@ static void fill_sizes(fathom_info *info, const struct engine_settings *s,
     info->n_draft = s->n_draft;
     info->dummy = s->dummy;
     info->rank = s->place.parallel.tp.rank;
+    info->rank_slice = s->place.parallel.is_slice;
     info->world = parallel_n_rank(&s->place.parallel);
     info->n_page = plan->n_page;
     info->kv_bytes = plan->kv_bytes;
@@ -119,10 +121,12 @@ static void fill_offload(struct offload_config *out, const struct engine_setting
                          const struct memory_plan *plan, struct checkpoint *checkpoint,
                          const struct step_runner *runner, struct weights_digest *digest)
 {
-    char numerics[256];
-    snprintf(numerics, sizeof numerics, "%s, %s, act %d%s", runner_backend_name(runner),
+    char numerics[256], ranks[32] = "";
+    const uint32_t n_rank = settings_n_rank(s);
+    if (n_rank > 1) snprintf(ranks, sizeof ranks, ", %u parts in f32", n_rank);
+    snprintf(numerics, sizeof numerics, "%s, %s, act %d%s%s", runner_backend_name(runner),
              runner_numerics(runner), (int)s->limits.act,
-             s->loading.quantize_fp8 ? ", made fp8" : "");
+             s->loading.quantize_fp8 ? ", made fp8" : "", ranks);
     struct identity_source source = {.checkpoint = checkpoint,
                                      .dummy = s->dummy,
                                      .numerics = numerics,
@@ -163,6 +167,22 @@ static void log_weights(const fathom_options *o, const struct engine_settings *s
     }
 }
 
+/* The runner of the settings' ranks, and that of the first of them. */
+static fathom_err make_runner(struct step_runner **out, const struct step_runner **first,
+                              const struct engine_settings *s, const struct memory_plan *plan,
+                              const struct model_config *config,
+                              const struct checkpoint *checkpoint, fathom_diag *d)
+{
+    bool several = settings_n_rank(s) > 1;
+    if (several) {
+        TRY(rank_group_create(out, s, plan, config, checkpoint, d));
+    } else {
+        TRY(runner_create(out, s, plan, config, checkpoint, d));
+    }
+    *first = several ? rank_group_first(*out) : *out;
+    return FATHOM_OK;
+}
+
 static void log_open(const char *where, const fathom_info *info, const struct step_runner *runner,
                      uint64_t start_us)
 {
@@ -182,6 +202,7 @@ fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag
     fathom_err err;
     struct checkpoint *checkpoint = NULL;
     struct step_runner *runner = NULL;
+    const struct step_runner *first = NULL;
     struct model_config config;
     struct generation_config generation;
     struct engine_settings settings;
@@ -201,13 +222,13 @@ fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag
     TRY_GOTO(memory_check_host(&plan, &settings, d), fail);
     settings.loading.load_bytes = plan.weights_bytes;
     TRY_GOTO(begin_digest(&digest, &settings, checkpoint, d), fail);
-    TRY_GOTO(runner_create(&runner, &settings, &plan, &config, checkpoint, d), fail);
+    TRY_GOTO(make_runner(&runner, &first, &settings, &plan, &config, checkpoint, d), fail);
 
     fill_tokens(&c.info, &config, &generation);
     fill_sizes(&c.info, &settings, &plan);
     c.info.model_type = config.model_type;
-    c.info.backend = runner_backend_name(runner);
-    c.info.weights_bytes = runner_weights_bytes(runner);
+    c.info.backend = runner_backend_name(first);
+    c.info.weights_bytes = runner_weights_bytes(first);
     c.max_queued = settings.max_queued;
     c.admission = settings.admission;
     c.priorities = settings.priorities;
@@ -215,12 +236,12 @@ fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag
     c.max_score = settings.max_score;
     c.no_prefix_cache = settings.no_prefix_cache;
     if (plan.n_ram_page > 0) {
-        fill_offload(&c.offload, &settings, &plan, checkpoint, runner, digest);
+        fill_offload(&c.offload, &settings, &plan, checkpoint, first, digest);
         digest = NULL;
     }
     c.seed = o->seed ? o->seed : rng_entropy();
     TRY_GOTO(engine_create(out, &c, runner, checkpoint, d), fail);
-    log_open(checkpoint_where(checkpoint), &c.info, runner, start_us);
+    log_open(checkpoint_where(checkpoint), &c.info, first, start_us);
     return FATHOM_OK;
 fail:
     weights_digest_cancel(digest);

@@ -87,7 +87,7 @@ static void check_ring(const struct model_runner *r)
 {
     ASSERT(r->n_drawn <= r->base.max_flight && r->i_block < r->base.max_flight);
     ASSERT(r->n_drawn > 0 || r->i_block == 0);
-    ASSERT(r->base.host == r->blocks[r->i_block].arrays);
+    ASSERT(r->base.host);
 }
 
 static fathom_err bind(struct step_runner *base)
@@ -284,7 +284,7 @@ static const struct step_runner_ops runner_ops = {
 
 /* ---- making it ------------------------------------------------------------------------------ */
 
-static fathom_err make_backend(struct backend **out, const struct engine_settings *s,
+fathom_err runner_make_backend(struct backend **out, const struct engine_settings *s,
                                const struct model_config *config, fathom_diag *d)
 {
     struct backend_config c;
@@ -403,8 +403,6 @@ fathom_err runner_create_on(struct step_runner **out, struct backend *backend,
     r->owner = pthread_self();
     r->backend = backend;
     batch_layout_init(&r->base.layout, &s->limits, config->n_vocab);
-    const struct parallel *p = &s->place.parallel;
-    if (p->is_slice) r->base.layout.n_vocab_row = parallel_part(p, CUT_VOCAB, config->n_vocab);
     TRY_GOTO(check_caps(r, s, d), fail);
     r->base.prompt_form = r->caps.prompt_form;
     r->base.max_flight = r->caps.async ? s->max_flight : 1;
@@ -425,7 +423,7 @@ fathom_err runner_create(struct step_runner **out, const struct engine_settings 
 {
     struct backend *backend = NULL;
     *out = NULL;
-    TRY(make_backend(&backend, s, config, d));
+    TRY(runner_make_backend(&backend, s, config, d));
     return runner_create_on(out, backend, s, plan, config, checkpoint, d);
 }
 
@@ -442,6 +440,17 @@ const char *runner_numerics(const struct step_runner *r)
 const char *runner_device(const struct step_runner *r)
 {
     return runner_of_const(r)->caps.device;
+}
+
+void *runner_block(const struct step_runner *r, uint32_t i)
+{
+    ASSERT(i < r->max_flight);
+    return runner_of_const(r)->blocks[i].arrays;
+}
+
+uint32_t runner_layer(const struct step_runner *r)
+{
+    return model_layer_begun(runner_of_const(r)->model);
 }
 
 uint64_t runner_weights_bytes(const struct step_runner *r)

@@ -28,6 +28,17 @@ fathom_err runner_create_on(struct step_runner **out, struct backend *backend,
                             const struct model_config *config, const struct checkpoint *checkpoint,
                             fathom_diag *d);
 
+/* runner_make_backend - the backend that the settings want, of their rank; errors as of its kind */
+fathom_err runner_make_backend(struct backend **out, const struct engine_settings *s,
+                               const struct model_config *config, fathom_diag *d);
+
+/* runner_block - block i of those that `host` becomes in turn, 0 .. max_flight - 1. A step may be
+ * given to launch and draw from another runner's block of the same number. */
+void *runner_block(const struct step_runner *r, uint32_t i);
+
+/* runner_layer - the layer whose operators were enqueued last, for messages; the runner's thread */
+uint32_t runner_layer(const struct step_runner *r);
+
 /* runner_backend_name - "cpu"; runner_device - "AMD EPYC, avx512, 2 threads" */
 const char *runner_backend_name(const struct step_runner *r);
 const char *runner_device(const struct step_runner *r);

@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "base/assert.h"
 #include "base/fail.h"
 #include "base/limits.h"
+#include "base/os.h"
 #include "model/config.h"
 #include "model/weights.h"
 
@@ -26,11 +28,13 @@ static fathom_err resolve_ranks(struct engine_settings *out, const fathom_option
     p->tp.size = o->world ? o->world : 1;
     p->tp.rank = o->rank;
     p->is_slice = o->rank_slice;
-    if (!o->rank_slice && p->tp.size > 1) {
-        FAIL(d, FATHOM_EUNSUPPORTED,
-             "--tensor-parallel-size %u is refused: this build runs one rank: leave the flag out "
-             "or give 1. To measure one rank of %u by itself, add --rank-slice R",
-             p->tp.size, p->tp.size);
+    if (!o->rank_slice && p->tp.rank != 0) {
+        FAIL(d, FATHOM_EINVAL, "rank %u is given, and all ranks of %u run here", p->tp.rank,
+             p->tp.size);
+    }
+    if (!o->rank_slice && p->tp.size > PARALLEL_RANKS_MAX) {
+        FAIL(d, FATHOM_EINVAL, "--tensor-parallel-size %u is out of range, needed is 1 to %d",
+             p->tp.size, PARALLEL_RANKS_MAX);
     }
     if (o->rank_slice && (p->tp.size < 2 || p->tp.rank >= p->tp.size)) {
         FAIL(d, FATHOM_EINVAL,
@@ -75,13 +79,20 @@ static fathom_err resolve_backend(struct engine_settings *out, const fathom_opti
     FAIL(d, FATHOM_EUNSUPPORTED, "--backend: no backend has the number %d", (int)o->backend);
 }
 
-/* A device for each rank that runs here, of which there is one. It is bound to the thread that
- * works with it (step_runner.h). */
+/* A device for each rank that runs here. It is bound to the thread that works with it
+ * (step_runner.h). */
 static fathom_err resolve_devices(struct engine_settings *out, const fathom_options *o,
                                   fathom_diag *d)
 {
-    enum { N_RANK = 1 };
+    const uint32_t n_rank = settings_n_rank(out);
     const int n_gpu = backend_cuda_count();
+    for (uint32_t i = 0; i < n_rank; i++) out->devices[i] = (int)i;
+    if (out->backend == FATHOM_BACKEND_CUDA && n_gpu > 0 && n_rank > (uint32_t)n_gpu) {
+        FAIL(d, FATHOM_EINVAL,
+             "--tensor-parallel-size %u needs a GPU for each rank, and this machine has %d: give "
+             "%d at most",
+             n_rank, n_gpu, n_gpu);
+    }
     if (o->n_device == 0) return FATHOM_OK;
     if (out->backend != FATHOM_BACKEND_CUDA) {
         FAIL(d, FATHOM_EINVAL,
@@ -101,11 +112,12 @@ static fathom_err resolve_devices(struct engine_settings *out, const fathom_opti
                  o->devices[i], n_gpu - 1);
         }
     }
-    if (o->n_device != N_RANK) {
-        FAIL(d, FATHOM_EINVAL, "--devices names %u GPUs, and %d rank runs here: name as many",
-             o->n_device, N_RANK);
+    if (o->n_device != n_rank) {
+        FAIL(d, FATHOM_EINVAL, "--devices names %u GPUs, and %u %s here: name as many", o->n_device,
+             n_rank, n_rank == 1 ? "rank runs" : "ranks run");
     }
-    out->place.device = o->devices[0];
+    for (uint32_t i = 0; i < n_rank; i++) out->devices[i] = o->devices[i];
+    out->place.device = out->devices[0];
     return FATHOM_OK;
 }
 
@@ -201,6 +213,18 @@ static fathom_err resolve_offload(struct engine_settings *out, const fathom_opti
     return FATHOM_OK;
 }
 
+void settings_place(struct model_place *out, const struct engine_settings *s, uint32_t i)
+{
+    const uint32_t n_rank = settings_n_rank(s);
+    ASSERT(i < n_rank);
+    *out = s->place;
+    if (n_rank == 1) return;
+    const uint32_t n_thread = s->place.n_thread ? s->place.n_thread : os_n_cpu();
+    out->parallel.tp.rank = i;
+    out->device = s->devices[i];
+    out->n_thread = n_thread > n_rank ? n_thread / n_rank : 1;
+}
+
 fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o,
                             const struct model_config *config, fathom_diag *d)
 {
@@ -260,7 +284,8 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
         FAIL(d, FATHOM_EINVAL, "n_vocab_used %d is out of range, needed is 0 to vocab_size, %u",
              (int)o->n_vocab_used, config->n_vocab);
     }
-    uint32_t n_vocab_row = parallel_part(&out->place.parallel, CUT_VOCAB, config->n_vocab);
-    if (out->n_vocab_used > n_vocab_row) out->n_vocab_used = n_vocab_row;
+    const struct parallel *p = &out->place.parallel;
+    uint32_t n_drawn = p->is_slice ? parallel_part(p, CUT_VOCAB, config->n_vocab) : config->n_vocab;
+    if (out->n_vocab_used > n_drawn) out->n_vocab_used = n_drawn;
     return FATHOM_OK;
 }

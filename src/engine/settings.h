@@ -20,10 +20,11 @@ enum {
 };
 
 struct engine_settings {
-    enum fathom_backend backend; /* never AUTO */
-    bool dummy;                  /* weights are made up */
-    struct model_limits limits;  /* max_context is max_model_len */
-    struct model_place place;    /* of the rank that runs */
+    enum fathom_backend backend;     /* never AUTO */
+    bool dummy;                      /* weights are made up */
+    struct model_limits limits;      /* max_context is max_model_len */
+    struct model_place place;        /* of the rank that runs; of several, of rank 0 */
+    int devices[PARALLEL_RANKS_MAX]; /* GPUs of the ranks that run here */
     struct model_loading loading;
     uint32_t max_num_seqs;
     uint32_t max_queued;
@@ -42,6 +43,15 @@ struct engine_settings {
                             a step that is launched while the one before it runs */
     struct step_graph_config graphs; /* n_size 0: none; padding_page is the runner's */
 };
+
+/* settings_n_rank - ranks that run here; a slice runs by itself */
+static inline uint32_t settings_n_rank(const struct engine_settings *s)
+{
+    return s->place.parallel.is_slice ? 1 : parallel_n_rank(&s->place.parallel);
+}
+
+/* settings_place - who computes rank i of those that run here. On a CPU they share the threads. */
+void settings_place(struct model_place *out, const struct engine_settings *s, uint32_t i);
 
 /* settings_resolve - what the options mean for a model
  *

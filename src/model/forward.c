@@ -6,9 +6,9 @@
  *       x += feed_forward( rmsnorm(x) )       moe.c
  *   logits = head( rmsnorm(x) )
  *
- * A block's output is added in the norm that follows it (add_norm), so that the sum is formed once.
- * On several ranks a block's output is a partial sum, and the ranks' parts come together in the
- * norm that adds it. The draft layer (mtp.c) is one more layer with a front of its own.
+ * A block's output is added in the norm that follows it (reduce_norm), so that the sum is formed
+ * once. On several ranks a block's output is a partial sum, and the ranks' parts come together in
+ * the norm that adds it. The draft layer (mtp.c) is one more layer with a front of its own.
  *
  * A forward pass only enqueues: nothing here waits for the device or allocates.
  */
@@ -28,35 +28,39 @@ fathom_err model_forward(struct model *m, const struct batch *batch, const struc
                                .x = m->residual};
     TRY(m->ops->embed(m->b, &embed));
     for (uint32_t i = 0; i < m->n_layer; i++)
-        TRY(model_layer(m, &m->layers[i], i, i > 0, batch, kv));
-    return model_head(m, m->final_norm, batch);
+        TRY(model_layer(m, &m->layers[i], i, i > 0 ? STREAM_PENDING : STREAM_WHOLE, batch, kv));
+    return model_head(m, m->final_norm, m->n_layer - 1, batch);
 }
 
-static fathom_err add_norm(struct model *m, bool pending, const struct weight *weight,
-                           struct buffer *out, uint32_t n_token)
+static fathom_err reduce_norm(struct model *m, enum stream stream, const struct weight *weight,
+                              uint32_t i_layer, struct buffer *out, uint32_t n_token)
 {
-    struct add_norm_args args = {.x = m->residual,
-                                 .delta = pending ? m->delta : NULL,
-                                 .weight = weight,
-                                 .out = out,
-                                 .n_token = n_token};
-    return m->ops->add_norm(m->b, &args);
+    struct reduce_norm_args args = {.x = m->residual,
+                                    .delta = stream == STREAM_WHOLE ? NULL : m->delta,
+                                    .weight = weight,
+                                    .out = out,
+                                    .n_token = n_token,
+                                    .begins = stream == STREAM_BEGINS,
+                                    .layer = i_layer};
+    return m->ops->reduce_norm(m->b, &args);
 }
 
-fathom_err model_layer(struct model *m, const struct layer *layer, uint32_t i_layer, bool pending,
-                       const struct batch *batch, const struct kv_cache *kv)
+fathom_err model_layer(struct model *m, const struct layer *layer, uint32_t i_layer,
+                       enum stream stream, const struct batch *batch, const struct kv_cache *kv)
 {
     uint32_t n_token = batch->n_token;
     ASSERT(i_layer < kv->layout.n_layer);
-    TRY(add_norm(m, pending, layer->input_norm, m->normed, n_token));
+    m->i_layer = i_layer;
+    TRY(reduce_norm(m, stream, layer->input_norm, i_layer, m->normed, n_token));
     TRY(model_attention(m, layer, i_layer, batch, kv));
-    TRY(add_norm(m, true, layer->post_norm, m->normed, n_token));
+    TRY(reduce_norm(m, STREAM_PENDING, layer->post_norm, i_layer, m->normed, n_token));
     return model_feed_forward(m, layer, batch);
 }
 
-fathom_err model_head(struct model *m, const struct weight *norm, const struct batch *batch)
+fathom_err model_head(struct model *m, const struct weight *norm, uint32_t i_layer,
+                      const struct batch *batch)
 {
-    TRY(add_norm(m, true, norm, m->hidden, batch->n_token));
+    TRY(reduce_norm(m, STREAM_PENDING, norm, i_layer, m->hidden, batch->n_token));
     if (batch->n_logit_row == 0) return FATHOM_OK;
     ASSERT(batch->logit_rows);
     struct head_args head = {.w = m->head,
@@ -65,6 +69,11 @@ fathom_err model_head(struct model *m, const struct weight *norm, const struct b
                              .n_row = batch->n_logit_row,
                              .logits = m->logits};
     return m->ops->head(m->b, &head);
+}
+
+uint32_t model_layer_begun(const struct model *m)
+{
+    return m->i_layer;
 }
 
 struct buffer *model_logits(struct model *m)

@@ -73,6 +73,9 @@ fathom_err model_mtp(struct model *m, const struct batch *batch, const struct kv
 /* model_has_mtp - whether the draft layer was asked for and is in the checkpoint */
 bool model_has_mtp(const struct model *m);
 
+/* model_layer_begun - the layer that was begun last, as the cache counts layers; for messages */
+uint32_t model_layer_begun(const struct model *m);
+
 /* model_logits - LOGITS of the last call, row i for batch->logit_rows[i] */
 struct buffer *model_logits(struct model *m);
 

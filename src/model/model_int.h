@@ -34,6 +34,7 @@ struct model {
     uint32_t n_layer;    /* the MTP layer not included: its cache is layer n_layer */
     uint32_t index_topk; /* 0: no indexer */
     bool has_mtp;
+    uint32_t i_layer; /* begun last */
 
     struct weight *embed;
     struct weight *head;
@@ -60,14 +61,18 @@ fathom_err model_attention(struct model *m, const struct layer *layer, uint32_t 
 fathom_err model_feed_forward(struct model *m, const struct layer *layer,
                               const struct batch *batch);
 
-/* model_layer - one decoder layer
- *
- *   pending  the delta of the block before is still to be added to the residual
- * On return a delta is pending. */
-fathom_err model_layer(struct model *m, const struct layer *layer, uint32_t i_layer, bool pending,
-                       const struct batch *batch, const struct kv_cache *kv);
+/* Where the residual stream is before a layer: whole; or the delta of the block before is still to
+ * be added to it; or that delta is all there is of it. */
+enum stream { STREAM_WHOLE, STREAM_PENDING, STREAM_BEGINS };
 
-/* model_head - residual += delta; hidden = norm of it; logits of batch->logit_rows */
-fathom_err model_head(struct model *m, const struct weight *norm, const struct batch *batch);
+/* model_layer - one decoder layer; on return a delta is pending */
+fathom_err model_layer(struct model *m, const struct layer *layer, uint32_t i_layer,
+                       enum stream stream, const struct batch *batch, const struct kv_cache *kv);
+
+/* model_head - residual += delta; hidden = norm of it; logits of batch->logit_rows
+ *
+ *   i_layer  the layer before */
+fathom_err model_head(struct model *m, const struct weight *norm, uint32_t i_layer,
+                      const struct batch *batch);
 
 #endif

@@ -45,7 +45,7 @@ void model_backend_config(struct backend_config *out, const struct model_config 
     out->shared_inner = parallel_part(p, CUT_INNER, c->n_shared_expert * c->moe_inner);
     out->routed_scale = c->routed_scale;
     out->norm_topk = c->norm_topk;
-    out->n_vocab = parallel_part(p, CUT_VOCAB, c->n_vocab);
+    out->n_vocab = p->is_slice ? parallel_part(p, CUT_VOCAB, c->n_vocab) : c->n_vocab;
     kv_layout_init(&out->kv, limits->kv_type, c->n_layer + (limits->with_mtp ? 1 : 0),
                    c->has_indexer);
     out->max_token = limits->max_token;

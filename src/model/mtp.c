@@ -25,9 +25,9 @@ fathom_err model_mtp(struct model *m, const struct batch *batch, const struct kv
                                    .next_ids = batch->next_ids,
                                    .hidden = m->hidden,
                                    .rows = batch->hidden_rows,
-                                   .x = m->residual,
+                                   .y = m->delta,
                                    .n_token = batch->n_token};
     TRY(m->ops->mtp_front(m->b, &front));
-    TRY(model_layer(m, &m->mtp.layer, m->n_layer, false, batch, kv));
-    return model_head(m, m->mtp.head_norm, batch);
+    TRY(model_layer(m, &m->mtp.layer, m->n_layer, STREAM_BEGINS, batch, kv));
+    return model_head(m, m->mtp.head_norm, m->n_layer, batch);
 }

@@ -182,6 +182,7 @@ fathom_err weights_check_parallel(const struct model_config *config, const struc
     } cuts[] = {{"num_attention_heads", config->n_head, CUT_HEADS},
                 {"intermediate_size", config->dense_inner, CUT_INNER},
                 {"moe_intermediate_size", config->moe_inner, CUT_INNER},
+                {"hidden_size", 2 * config->hidden, config->n_mtp ? CUT_INNER : CUT_NONE},
                 {"vocab_size", config->n_vocab, CUT_VOCAB}};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         uint32_t n_rank = parallel_axis(p, cuts[i].cut).size;

@@ -33,7 +33,8 @@ enum weight_storage {
 /* A dimension, as a value of the config. It is cut over ranks or whole (weights_table.c). */
 enum weight_dim {
     DIM_ONE,
-    DIM_VOCAB,
+    DIM_VOCAB, /* rows of the embedding */
+    DIM_HEAD,  /* rows of the head */
     DIM_HIDDEN,
     DIM_TWO_HIDDEN,
     DIM_Q_LORA,

@@ -19,7 +19,7 @@ static const struct weight_rule rules[] = {
     {"model.norm.weight", IN_MODEL(final_norm),
      SCOPE_MODEL,   STORED_VECTOR,     DIM_ONE,         DIM_HIDDEN,     WEIGHT_NORM},
     {"lm_head.weight", IN_MODEL(head),
-     SCOPE_MODEL,   STORED_PLAIN,      DIM_VOCAB,       DIM_HIDDEN,     WEIGHT_HEAD},
+     SCOPE_MODEL,   STORED_PLAIN,      DIM_HEAD,        DIM_HIDDEN,     WEIGHT_HEAD},
 
     {"enorm.weight", IN_LAYER(enorm),
      SCOPE_MTP,     STORED_VECTOR,     DIM_ONE,         DIM_HIDDEN,     WEIGHT_NORM},
@@ -90,7 +90,8 @@ static uint32_t dim_value(const struct model_config *c, enum weight_dim dim)
 {
     switch (dim) {
     case DIM_ONE: return 1;
-    case DIM_VOCAB: return c->n_vocab;
+    case DIM_VOCAB:
+    case DIM_HEAD: return c->n_vocab;
     case DIM_HIDDEN: return c->hidden;
     case DIM_TWO_HIDDEN: return 2 * c->hidden;
     case DIM_Q_LORA: return c->q_lora_rank;
@@ -112,19 +113,21 @@ static uint32_t dim_value(const struct model_config *c, enum weight_dim dim)
 }
 
 /* What cuts a dimension over ranks. Heads are cut in attention, inner widths in the feed-forward
- * blocks: a rank's output of o_proj and down_proj is a partial sum. The vocabulary is cut in
- * embedding and head. All else is whole on every rank: every head reads the latents, all ranks
- * must select the same keys, and router and norms are small. */
+ * blocks, and so are the inputs of eh_proj: a rank's output of o_proj, down_proj and eh_proj is a
+ * partial sum. The vocabulary is cut in the head. All else is whole on every rank: any token may
+ * need any row of the embedding, every head reads the latents, all ranks must select the same keys,
+ * and router and norms are small. */
 static enum parallel_cut dim_cut(enum weight_dim dim)
 {
     switch (dim) {
-    case DIM_VOCAB: return CUT_VOCAB;
+    case DIM_HEAD: return CUT_VOCAB;
     case DIM_HEADS_QK:
     case DIM_HEADS_KV:
     case DIM_HEADS_V: return CUT_HEADS;
     case DIM_DENSE:
     case DIM_SHARED:
-    case DIM_EXPERT: return CUT_INNER;
+    case DIM_EXPERT:
+    case DIM_TWO_HIDDEN: return CUT_INNER;
     default: return CUT_NONE;
     }
 }

@@ -1,4 +1,4 @@
-/* test_evaluation BACKEND KV [DRAFTS] - the pilot's 384 prompts, greedy, through the engine's
+/* test_evaluation BACKEND KV [DRAFTS [RANKS]] - the pilot's 384 prompts, greedy, through the engine's
  * public functions with 16 in flight: every answer must spell what an independent float32
  * implementation spells. On a GPU products are FP8, with a float32 cache float32. Where they are
  * FP8, one that does not has to be a tie: it leaves the float32 answer at a token that is the
@@ -23,6 +23,7 @@ static struct {
     enum fathom_backend backend;
     enum fathom_kv kv;
     uint32_t n_draft;
+    uint32_t n_rank;
     struct evaluation ev;
     struct answer answers[N_IN_FLIGHT];
     size_t cases[N_IN_FLIGHT]; /* case that each answer is for */
@@ -43,6 +44,7 @@ static fathom_engine *open_pilot(enum fathom_backend backend, fathom_act act, en
                         .kv = kv,
                         .max_num_seqs = N_IN_FLIGHT,
                         .n_draft = test.n_draft,
+                        .world = test.n_rank,
                         .kv_cache_bytes = (uint64_t)300 << 20};
     if (fathom_open(&e, &o, &d) != FATHOM_OK) fail_msg("%s", d.text);
     return e;
@@ -165,8 +167,8 @@ static void every_answer_is_the_references(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc != 3 && argc != 4) {
-        print_error("usage: test_evaluation ref|cpu|cuda bf16|fp8|f32 [drafts]\n");
+    if (argc < 3 || argc > 5) {
+        print_error("usage: test_evaluation ref|cpu|cuda bf16|fp8|f32 [drafts [ranks]]\n");
         return 2;
     }
     if (strcmp(argv[1], "cuda") == 0 && backend_cuda_count() == 0) {
@@ -179,7 +181,8 @@ int main(int argc, char **argv)
     test.kv = strcmp(argv[2], "fp8") == 0   ? FATHOM_KV_FP8
               : strcmp(argv[2], "f32") == 0 ? FATHOM_KV_F32
                                             : FATHOM_KV_BF16;
-    test.n_draft = argc == 4 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0;
+    test.n_draft = argc >= 4 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0;
+    test.n_rank = argc == 5 ? (uint32_t)strtoul(argv[4], NULL, 10) : 1;
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_answer_is_the_references)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,10 +61,10 @@ static float *run(struct rig *r, void *arg, const float *x, uint32_t n)
                                   .next_ids = ids,
                                   .hidden = r->buffer[BUFFER_NORMED],
                                   .rows = rows,
-                                  .x = r->buffer[BUFFER_RESIDUAL],
+                                  .y = r->buffer[BUFFER_DELTA],
                                   .n_token = n};
     op_ok(r, r->ops->mtp_front(r->b, &args), "mtp_front");
-    float *out = rig_read(r, BUFFER_RESIDUAL, n, hidden);
+    float *out = rig_read(r, BUFFER_DELTA, n, hidden);
     rig_drop(r, ids);
     if (rows) rig_drop(r, rows);
     return out;

@@ -206,11 +206,14 @@ static struct run plain_run(fathom_kv kv, fathom_act act)
                         .n_wave = 1};
 }
 
+static uint32_t n_rank = 1;
+
 static fathom_engine *open_run(const struct run *r)
 {
     fathom_engine *e = NULL;
     fathom_diag d = {{0}};
     fathom_options o = r->o;
+    o.world = n_rank;
     uint32_t n_page = r->n_page ? r->n_page : o.max_num_seqs * N_PAGE_FULL;
     o.kv_cache_bytes = n_page * small_model_page_bytes(o.kv, o.n_draft > 0);
     if (fathom_open(&e, &o, &d) != FATHOM_OK) fail_msg("%s", d.text);
@@ -506,7 +509,8 @@ int main(int argc, char **argv)
 {
     if (argc > 1) n_case_wanted = strtoull(argv[1], NULL, 10);
     if (argc > 2) seed = strtoull(argv[2], NULL, 10);
-    print_message("test_bits %" PRIu64 " %" PRIu64 "\n", n_case_wanted, seed);
+    if (argc > 3) n_rank = (uint32_t)strtoul(argv[3], NULL, 10);
+    print_message("test_bits %" PRIu64 " %" PRIu64 " %u\n", n_case_wanted, seed, n_rank);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_pair_of_features_gives_the_plain_bits),
         cmocka_unit_test(random_sets_of_features_give_the_plain_bits),

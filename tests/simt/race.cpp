@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "simt/simt.h"
+#include "simt/simt_link.h"
 
 extern "C" char __data_start, _end; /* the program's variables: all shared memory is among them */
 
@@ -78,61 +79,76 @@ struct readers {
 };
 
 shadow *shadows; /* [_end - __data_start] */
-bool running;
-uint32_t now = 1;                      /* step */
-uint32_t first_step;                   /* of the cluster */
-uint32_t block_step[SIMT_CLUSTER_MAX]; /* of a block's last barrier */
-uint32_t warp_now[THREADS_MAX];        /* barriers of the thread's warp that it has left */
-unsigned n_thread, n_block;            /* of a block, in whole warps; of the cluster */
+uint32_t now = 1; /* step */
 
-/* Of blocks that are in a cluster, or have barriers in shared memory */
-bool is_tracked;
-unsigned n_barrier;
-barrier barriers[BARRIERS_MAX];
-knowledge known[THREADS_MAX];
-warp_barrier warp_barriers[WARPS_MAX][2]; /* by turns */
-knowledge cluster_arrived[2];             /* by turns */
-uint32_t warp_step[WARPS_MAX];            /* of the warp's last barrier */
-std::vector<range> reads[THREADS_MAX];    /* of products that are not waited for */
-unsigned n_commit[THREADS_MAX];           /* groups of products */
-readers word_readers[SIMT_CLUSTER_MAX * SIMT_SHARED_BYTES / 4][WARPS_MAX];
+} // namespace
+
+/* Of an engine's threads. */
+struct race_state {
+    const char *shared; /* its dynamic shared memory */
+    size_t n_shared;
+    shadow *shared_shadows;
+    bool running;
+    uint32_t first_step;                   /* of the cluster */
+    uint32_t block_step[SIMT_CLUSTER_MAX]; /* of a block's last barrier */
+    uint32_t warp_now[THREADS_MAX];        /* barriers of the thread's warp that it has left */
+    unsigned n_thread, n_block;            /* of a block, in whole warps; of the cluster */
+
+    /* Of blocks that are in a cluster, or have barriers in shared memory */
+    bool is_tracked;
+    unsigned n_barrier;
+    barrier barriers[BARRIERS_MAX];
+    knowledge *known; /* [THREADS_MAX] */
+    warp_barrier warp_barriers[WARPS_MAX][2]; /* by turns */
+    knowledge cluster_arrived[2];             /* by turns */
+    uint32_t warp_step[WARPS_MAX];            /* of the warp's last barrier */
+    std::vector<range> reads[THREADS_MAX];    /* of products that are not waited for */
+    unsigned n_commit[THREADS_MAX];           /* groups of products */
+    readers (*word_readers)[WARPS_MAX];       /* of each word of shared memory */
+};
+
+namespace
+{
+
+race_state *st; /* of the threads that run */
 
 unsigned block_of(unsigned thread)
 {
-    return thread / n_thread;
+    return thread / st->n_thread;
 }
 
 access access_now(bool atomic)
 {
+    if (!st) return {}; /* no kernel */
     const unsigned thread = simt_thread();
-    return {now, warp_now[thread], (uint16_t)thread, atomic, false, false};
+    return {now, st->warp_now[thread], (uint16_t)thread, atomic, false, false};
 }
 
 void learn(knowledge &k, const knowledge &from)
 {
-    for (unsigned i = 0; i < n_thread * n_block; i++)
+    for (unsigned i = 0; i < st->n_thread * st->n_block; i++)
         k.of[i] = from.of[i] > k.of[i] ? from.of[i] : k.of[i];
-    for (unsigned i = THREADS_MAX; i < THREADS_MAX + n_barrier; i++)
+    for (unsigned i = THREADS_MAX; i < THREADS_MAX + st->n_barrier; i++)
         k.of[i] = from.of[i] > k.of[i] ? from.of[i] : k.of[i];
 }
 
-/* What the thread's block has waited for is known to it. */
+/* What the thread's block has waited for is st->known to it. */
 void learn_block(knowledge &k, unsigned thread)
 {
     const unsigned block = block_of(thread);
-    for (unsigned i = block * n_thread; i < (block + 1) * n_thread; i++)
-        k.of[i] = block_step[block] > k.of[i] ? block_step[block] : k.of[i];
+    for (unsigned i = block * st->n_thread; i < (block + 1) * st->n_thread; i++)
+        k.of[i] = st->block_step[block] > k.of[i] ? st->block_step[block] : k.of[i];
 }
 
 /* Whether nothing has been waited for between an access and what a thread does now. */
 bool is_beside(const access &before, unsigned thread, uint32_t warp_time)
 {
     const bool is_copy = before.entity >= THREADS_MAX;
-    if (before.step <= first_step) return false;
-    if (is_tracked && !before.several_warps && before.step <= known[thread].of[before.entity])
+    if (before.step <= st->first_step) return false;
+    if (st->is_tracked && !before.several_warps && before.step <= st->known[thread].of[before.entity])
         return false;
     if (is_copy || block_of(before.entity) != block_of(thread)) return true;
-    if (before.step <= block_step[block_of(thread)]) return false;
+    if (before.step <= st->block_step[block_of(thread)]) return false;
     if (before.several_warps) return true;
     if (before.entity / SIMT_WARP != thread / SIMT_WARP) return true;
     if (before.warp_time != warp_time) return false;
@@ -148,22 +164,22 @@ bool is_same_access(const access &a, const access &b)
  * they are not kept */
 readers (*readers_of(const void *p))[WARPS_MAX]
 {
-    if (!is_tracked) return NULL;
+    if (!st->is_tracked) return NULL;
     const ptrdiff_t at = (const char *)p - (const char *)simt_shared() +
                          (ptrdiff_t)simt_cluster_rank() * SIMT_SHARED_BYTES;
-    return at >= 0 && at < SIMT_CLUSTER_MAX * SIMT_SHARED_BYTES ? word_readers + at / 4 : NULL;
+    return at >= 0 && at < SIMT_CLUSTER_MAX * SIMT_SHARED_BYTES ? st->word_readers + at / 4 : NULL;
 }
 
 /* Whether a reader of a word, of another warp, is beside what the thread does now. */
 bool is_read_beside(const readers *r, unsigned thread)
 {
-    for (unsigned w = 0; w < n_thread * n_block / SIMT_WARP; w++) {
+    for (unsigned w = 0; w < st->n_thread * st->n_block / SIMT_WARP; w++) {
         const unsigned block = block_of(w * SIMT_WARP);
         const bool is_own = block == block_of(thread);
-        if (r[w].step <= (is_own ? block_step[block] : first_step)) continue;
+        if (r[w].step <= (is_own ? st->block_step[block] : st->first_step)) continue;
         if (w == thread / SIMT_WARP) continue;
         for (uint32_t lanes = r[w].lanes; lanes; lanes &= lanes - 1) {
-            if (r[w].step > known[thread].of[w * SIMT_WARP + (unsigned)__builtin_ctz(lanes)])
+            if (r[w].step > st->known[thread].of[w * SIMT_WARP + (unsigned)__builtin_ctz(lanes)])
                 return true;
         }
     }
@@ -175,9 +191,9 @@ bool is_read_beside(const readers *r, unsigned thread)
     fprintf(stderr,
             "simt: race: %s by thread %u of block %u,%u,%u after one by %s %u%s, nothing waited "
             "for between them; %td bytes from the start of the dynamic shared memory\n",
-            what, simt_thread() % n_thread, blockIdx.x, blockIdx.y, blockIdx.z,
+            what, simt_thread() % st->n_thread, blockIdx.x, blockIdx.y, blockIdx.z,
             before.entity < THREADS_MAX ? "thread" : "a copy of barrier",
-            before.entity < THREADS_MAX ? before.entity % n_thread : before.entity - THREADS_MAX,
+            before.entity < THREADS_MAX ? before.entity % st->n_thread : before.entity - THREADS_MAX,
             before.several_warps || before.several_lanes ? " and others" : "",
             (const char *)p - (const char *)simt_shared());
     abort();
@@ -185,7 +201,10 @@ bool is_read_beside(const readers *r, unsigned thread)
 
 shadow *shadow_of(const void *p)
 {
-    if (!running || (const char *)p < &__data_start || (const char *)p >= &_end) return NULL;
+    if (!st || !st->running) return NULL;
+    const size_t at = (size_t)((const char *)p - st->shared);
+    if (at < st->n_shared) return st->shared_shadows + at;
+    if ((const char *)p < &__data_start || (const char *)p >= &_end) return NULL;
     return shadows + ((const char *)p - &__data_start);
 }
 
@@ -193,7 +212,7 @@ shadow *shadow_of(const void *p)
 inline void note_write(const void *p, size_t n, const access &a)
 {
     shadow *s = shadow_of(p);
-    if (!s) return;
+    if (!s) return simt_link_write(p, n);
     const unsigned thread = simt_thread();
     const readers(*all)[WARPS_MAX] = readers_of(p);
     for (size_t i = 0; i < n; i++, s++) {
@@ -213,8 +232,8 @@ bool note_readers(const void *p, size_t n)
 {
     const unsigned thread = simt_thread(), warp = thread / SIMT_WARP;
     const uint32_t lane = 1u << thread % SIMT_WARP;
-    const uint32_t block = block_step[block_of(thread)];
-    const uint32_t since = block > warp_step[warp] ? block : warp_step[warp];
+    const uint32_t block = st->block_step[block_of(thread)];
+    const uint32_t since = block > st->warp_step[warp] ? block : st->warp_step[warp];
     readers(*all)[WARPS_MAX] = readers_of(p);
     if (!all) return true;
     bool is_new = false;
@@ -231,7 +250,7 @@ bool note_readers(const void *p, size_t n)
  * reader changes nothing. Most reads find that. */
 inline bool is_read_by_many(const shadow *s, size_t n, unsigned thread)
 {
-    const uint32_t since = block_step[block_of(thread)];
+    const uint32_t since = st->block_step[block_of(thread)];
     for (size_t i = 0; i < n; i++) {
         if (!s[i].read.several_warps || s[i].read.step <= since || s[i].write.step > since)
             return false;
@@ -242,15 +261,15 @@ inline bool is_read_by_many(const shadow *s, size_t n, unsigned thread)
 inline void note_read(const void *p, size_t n)
 {
     shadow *s = shadow_of(p);
-    if (!s) return;
-    if (is_tracked ? !note_readers(p, n) : is_read_by_many(s, n, simt_thread())) return;
+    if (!s) return simt_link_read(p, n);
+    if (st->is_tracked ? !note_readers(p, n) : is_read_by_many(s, n, simt_thread())) return;
     const access a = access_now(false);
     for (size_t i = 0; i < n; i++, s++) {
         const bool is_same = i > 0 && is_same_access(s->write, s[-1].write);
         if (!is_same && is_beside(s->write, a.entity, a.warp_time))
             report("a read of a write", s->write, p);
         access &r = s->read;
-        const bool fresh = r.step <= block_step[block_of(a.entity)];
+        const bool fresh = r.step <= st->block_step[block_of(a.entity)];
         const bool same_warp = !fresh && r.entity / SIMT_WARP == a.entity / SIMT_WARP;
         const bool several_warps = !fresh && (r.several_warps || !same_warp);
         const bool several_lanes =
@@ -265,29 +284,48 @@ inline void note_read(const void *p, size_t n)
 
 static void begin_tracking(void)
 {
-    is_tracked = true;
-    memset(known, 0, n_thread * n_block * sizeof known[0]);
-    memset(warp_barriers, 0, sizeof warp_barriers);
-    memset(cluster_arrived, 0, sizeof cluster_arrived);
-    for (unsigned i = 0; i < n_thread * n_block; i++) reads[i].clear();
+    st->is_tracked = true;
+    memset(st->known, 0, st->n_thread * st->n_block * sizeof st->known[0]);
+    memset(st->warp_barriers, 0, sizeof st->warp_barriers);
+    memset(st->cluster_arrived, 0, sizeof st->cluster_arrived);
+    for (unsigned i = 0; i < st->n_thread * st->n_block; i++) st->reads[i].clear();
+}
+
+static void *map_zeros(size_t n)
+{
+    void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                   0);
+    if (p == MAP_FAILED) abort();
+    return p;
+}
+
+race_state *race_create(const void *shared, size_t n)
+{
+    race_state *s = new race_state();
+    s->shared = (const char *)shared;
+    s->n_shared = n;
+    s->shared_shadows = (shadow *)map_zeros(n * sizeof(shadow));
+    s->known = (knowledge *)map_zeros(THREADS_MAX * sizeof(knowledge));
+    s->word_readers = (readers(*)[WARPS_MAX])map_zeros(n / 4 * sizeof *s->word_readers);
+    return s;
+}
+
+void race_use(race_state *s)
+{
+    st = s;
 }
 
 void race_run(unsigned n_cluster)
 {
-    if (!shadows) {
-        const size_t n = (size_t)(&_end - &__data_start) * sizeof *shadows;
-        void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                       -1, 0);
-        if (p == MAP_FAILED) abort();
-        shadows = (shadow *)p;
-    }
-    running = n_cluster > 0;
-    is_tracked = false;
-    n_barrier = 0;
-    n_block = n_cluster;
-    n_thread = blockDim.x * blockDim.y * blockDim.z;
-    n_thread = (n_thread + SIMT_WARP - 1) / SIMT_WARP * SIMT_WARP;
-    first_step = now++;
+    if (!shadows)
+        shadows = (shadow *)map_zeros((size_t)(&_end - &__data_start) * sizeof *shadows);
+    st->running = n_cluster > 0;
+    st->is_tracked = false;
+    st->n_barrier = 0;
+    st->n_block = n_cluster;
+    st->n_thread = blockDim.x * blockDim.y * blockDim.z;
+    st->n_thread = (st->n_thread + SIMT_WARP - 1) / SIMT_WARP * SIMT_WARP;
+    st->first_step = now++;
     if (n_cluster > 1) begin_tracking();
 }
 
@@ -295,68 +333,68 @@ void race_run(unsigned n_cluster)
 static void share(unsigned block)
 {
     knowledge all = {};
-    for (unsigned t = block * n_thread; t < (block + 1) * n_thread; t++) learn(all, known[t]);
-    for (unsigned t = block * n_thread; t < (block + 1) * n_thread; t++) learn(known[t], all);
+    for (unsigned t = block * st->n_thread; t < (block + 1) * st->n_thread; t++) learn(all, st->known[t]);
+    for (unsigned t = block * st->n_thread; t < (block + 1) * st->n_thread; t++) learn(st->known[t], all);
 }
 
 void race_block(unsigned block)
 {
-    block_step[block] = now++;
-    if (is_tracked) share(block);
+    st->block_step[block] = now++;
+    if (st->is_tracked) share(block);
 }
 
 void race_warp_arrive(void)
 {
-    if (!is_tracked) return;
+    if (!st->is_tracked) return;
     const unsigned thread = simt_thread();
-    warp_barrier &b = warp_barriers[thread / SIMT_WARP][warp_now[thread] % 2];
+    warp_barrier &b = st->warp_barriers[thread / SIMT_WARP][st->warp_now[thread] % 2];
     if (b.is_left) memset(&b, 0, sizeof b);
-    learn(b.known, known[thread]);
+    learn(b.known, st->known[thread]);
 }
 
 void race_warp(void)
 {
     const unsigned thread = simt_thread(), first = thread - thread % SIMT_WARP;
-    warp_barrier &b = warp_barriers[first / SIMT_WARP][warp_now[thread]++ % 2];
-    if (!is_tracked) return;
+    warp_barrier &b = st->warp_barriers[first / SIMT_WARP][st->warp_now[thread]++ % 2];
+    if (!st->is_tracked) return;
     if (!b.is_left) { /* all have arrived, and done nothing since */
         for (unsigned i = 0; i < SIMT_WARP; i++) b.known.of[first + i] = now;
-        warp_step[first / SIMT_WARP] = now++;
+        st->warp_step[first / SIMT_WARP] = now++;
         b.is_left = true;
     }
-    learn(known[thread], b.known);
+    learn(st->known[thread], b.known);
 }
 
 void race_cluster_arrive(unsigned turn)
 {
-    if (!is_tracked) return;
+    if (!st->is_tracked) return;
     const unsigned thread = simt_thread();
-    knowledge &arrived = cluster_arrived[turn % 2];
-    learn(arrived, known[thread]);
+    knowledge &arrived = st->cluster_arrived[turn % 2];
+    learn(arrived, st->known[thread]);
     learn_block(arrived, thread);
     arrived.of[thread] = now++;
 }
 
 void race_cluster(unsigned turn)
 {
-    if (is_tracked) learn(known[simt_thread()], cluster_arrived[turn % 2]);
+    if (st->is_tracked) learn(st->known[simt_thread()], st->cluster_arrived[turn % 2]);
 }
 
 static barrier *barrier_of(const void *place)
 {
-    for (unsigned i = 0; i < n_barrier; i++) {
-        if (barriers[i].place == place) return &barriers[i];
+    for (unsigned i = 0; i < st->n_barrier; i++) {
+        if (st->barriers[i].place == place) return &st->barriers[i];
     }
     return NULL;
 }
 
 void race_barrier_init(const void *place)
 {
-    if (!running) return;
-    if (n_barrier == BARRIERS_MAX) simt_fault("more barriers than are watched");
-    if (!is_tracked) begin_tracking();
-    memset(&barriers[n_barrier], 0, sizeof barriers[0]);
-    barriers[n_barrier++].place = place;
+    if (!st->running) return;
+    if (st->n_barrier == BARRIERS_MAX) simt_fault("more barriers than are watched");
+    if (!st->is_tracked) begin_tracking();
+    memset(&st->barriers[st->n_barrier], 0, sizeof st->barriers[0]);
+    st->barriers[st->n_barrier++].place = place;
 }
 
 void race_arrive(const void *place)
@@ -364,7 +402,7 @@ void race_arrive(const void *place)
     barrier *b = barrier_of(place);
     if (!b) return;
     const unsigned thread = simt_thread();
-    learn(b->arrived, known[thread]);
+    learn(b->arrived, st->known[thread]);
     learn_block(b->arrived, thread);
     b->arrived.of[thread] = now++;
 }
@@ -378,7 +416,7 @@ void race_phase_over(const void *place)
 void race_wait(const void *place)
 {
     const barrier *b = barrier_of(place);
-    if (b) learn(known[simt_thread()], b->over);
+    if (b) learn(st->known[simt_thread()], b->over);
 }
 
 void race_read(const void *p, size_t n)
@@ -388,22 +426,22 @@ void race_read(const void *p, size_t n)
 
 void race_read_on(const void *p, size_t n)
 {
-    if (!is_tracked) return;
+    if (!st->is_tracked) return;
     note_read(p, n);
-    reads[simt_thread()].push_back({p, n, n_commit[simt_thread()]});
+    st->reads[simt_thread()].push_back({p, n, st->n_commit[simt_thread()]});
 }
 
 void race_reads_commit(void)
 {
-    n_commit[simt_thread()]++;
+    st->n_commit[simt_thread()]++;
 }
 
 void race_reads_end(unsigned n_left)
 {
-    if (!is_tracked) return;
-    std::vector<range> &all = reads[simt_thread()];
+    if (!st->is_tracked) return;
+    std::vector<range> &all = st->reads[simt_thread()];
     size_t n = 0;
-    while (n < all.size() && n_commit[simt_thread()] - all[n].group >= 1 + n_left) n++;
+    while (n < all.size() && st->n_commit[simt_thread()] - all[n].group >= 1 + n_left) n++;
     for (size_t i = 0; i < n; i++) note_read(all[i].p, all[i].n);
     all.erase(all.begin(), all.begin() + (ptrdiff_t)n);
 }
@@ -423,9 +461,9 @@ void race_copy(const void *p, size_t n, const void *place)
     barrier *b = barrier_of(place);
     if (!b) return;
     access a = access_now(false);
-    a.entity = (uint16_t)(THREADS_MAX + (b - barriers));
+    a.entity = (uint16_t)(THREADS_MAX + (b - st->barriers));
     note_write(p, n, a);
-    learn(b->arrived, known[simt_thread()]);
+    learn(b->arrived, st->known[simt_thread()]);
     learn_block(b->arrived, simt_thread());
     b->arrived.of[a.entity] = now++;
 }

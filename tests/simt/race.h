@@ -13,7 +13,14 @@
 
 #include <stddef.h>
 
+struct race_state;
+
 #ifdef SIMT_RACES
+/* race_create - what is known of an engine's threads, whose dynamic shared memory this is;
+ * race_use - it is that engine's threads that run now */
+race_state *race_create(const void *shared, size_t n);
+void race_use(race_state *s);
+
 /* race_run - from now on the threads of so many blocks of a kernel run together; 0: no more */
 void race_run(unsigned n_block);
 
@@ -52,6 +59,13 @@ void race_atomic(const void *p, size_t n);
  */
 void race_copy(const void *p, size_t n, const void *barrier);
 #else
+static inline race_state *race_create(const void *, size_t)
+{
+    return NULL;
+}
+static inline void race_use(race_state *)
+{
+}
 static inline void race_run(unsigned)
 {
 }

@@ -1,19 +1,28 @@
-/* runtime.cpp - memory, streams, events and graphs of the simulated GPU
+/* runtime.cpp - devices, memory, streams, events and graphs of the simulated GPU
  *
  * A stream is a list of actions; a wait does them in order. Copies from memory of the host that is
- * not pinned take the bytes at once and copies to it wait, as the runtime does. Once the device has
- * failed it does nothing more, and every call but those that release says so. */
+ * not pinned take the bytes at once and copies to it wait, as the runtime does. Once a device has
+ * failed it does nothing more, and every call but those that release says so.
+ *
+ * A wait is for one stream. Where a kernel of it looks for what another device sends, the streams
+ * take turns, in an order of chance, until it has come. One thread at a time uses the devices; one
+ * that waits where nobody gets on lets others enqueue. Where none can, the clock leaps, so that
+ * bounded waits end; where that does not help the process ends and says who looks for what. */
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "cudaTypedefs.h"
 #include "cuda_runtime.h"
 #include "simt/simt_fault.h"
+#include "simt/simt_link.h"
 
 extern "C" {
 #include "base/clock.h"
@@ -24,6 +33,10 @@ typedef std::vector<std::function<void()>> actions;
 struct simt_stream {
     std::deque<std::function<void()>> todo;
     simt_graph *capture; /* NULL: none */
+    int device;
+    simt_engine *engine;          /* of the action that has begun; NULL: none */
+    std::function<void()> action; /* that one */
+    unsigned delay;               /* turns until the next one may begin */
 };
 
 struct moment {
@@ -45,21 +58,60 @@ namespace
 
 enum { MEMORY_BYTES = 1 << 30 };
 
+enum {
+    DELAYS_MAX = 48,     /* turns of others before an action begins, with several devices */
+    TURNS_IDLE = 256,    /* of each stream without an event: nobody gets on */
+    OTHERS_S = 20,       /* so long another thread may take to enqueue what is missing */
+};
+
+struct allocation {
+    size_t n;
+    int device;
+};
+
 size_t memory_bytes = MEMORY_BYTES;
 int capability[2] = {8, 9};
-size_t n_allocated;
+int n_device = 1;
+bool is_barred[SIMT_DEVICES_MAX][SIMT_DEVICES_MAX]; /* peer access cannot be had */
+bool is_peer[SIMT_DEVICES_MAX][SIMT_DEVICES_MAX];   /* it has been enabled */
+size_t n_allocated[SIMT_DEVICES_MAX];
 size_t n_event, n_graph, n_replay;
-std::map<void *, size_t> allocations;
+std::map<void *, allocation> allocations;
+std::vector<simt_engine *> idle_engines;
+uint64_t n_ended;      /* actions */
+uint64_t nanoseconds = 1;
+
+/* Of everything here; who waits lets others in where nobody gets on. */
+std::recursive_mutex lock;
+std::condition_variable_any enqueued;
+int n_thread; /* that have said which device is theirs */
 std::map<const char *, size_t> pinned;
 std::vector<cudaStream_t> streams;
 
 simt_call failing;    /* the kind that fails */
 long n_until_failure; /* calls of it that succeed before */
 bool has_failed;
-cudaError_t broken; /* what the device says from then on */
+cudaError_t broken[SIMT_DEVICES_MAX]; /* what a device says from then on */
 
 /* -1: the thread has not said which device it works with. The CUDA runtime would take device 0. */
-thread_local int current_device = -1;
+struct device_user {
+    int device = -1;
+    ~device_user()
+    {
+        if (device < 0) return;
+        std::lock_guard<std::recursive_mutex> hold(lock);
+        n_thread--;
+        enqueued.notify_all();
+    }
+};
+thread_local device_user user;
+
+typedef std::lock_guard<std::recursive_mutex> guard;
+
+int current_device(void)
+{
+    return user.device < 0 ? 0 : user.device;
+}
 
 bool fails(simt_call call)
 {
@@ -78,25 +130,106 @@ size_t shared_max(void)
 }
 
 /* Of a call that can fail: the device's own error first. */
-cudaError_t outcome(simt_call call)
+cudaError_t outcome(simt_call call, int device)
 {
-    if (broken) return broken;
+    if (broken[device]) return broken[device];
     return fails(call) ? cudaErrorLaunchFailure : cudaSuccess;
+}
+
+/* ---- turns -------------------------------------------------------------------------------- */
+
+bool has_work(const simt_stream *s)
+{
+    return s->engine || !s->todo.empty();
+}
+
+uint64_t count_events(void)
+{
+    return n_ended + simt_link_events();
+}
+
+/* Lets a stream take a turn: its action ends, or is left where it looks for something. */
+void take_turn(cudaStream_t s)
+{
+    if (s->delay) {
+        s->delay--;
+        return;
+    }
+    const bool is_new = !s->engine;
+    if (is_new) {
+        s->action = std::move(s->todo.front());
+        s->todo.pop_front();
+        if (broken[s->device]) {
+            n_ended++;
+            return;
+        }
+        if (idle_engines.empty()) idle_engines.push_back(simt_engine_create());
+        s->engine = idle_engines.back();
+        idle_engines.pop_back();
+    }
+    if (!simt_engine_run(s->engine, s->device, is_new ? &s->action : NULL)) return;
+    idle_engines.push_back(s->engine);
+    s->engine = NULL;
+    n_ended++;
+    if (n_device > 1) s->delay = simt_random() % 2 ? (unsigned)(simt_random() % DELAYS_MAX) : 0;
+}
+
+void tell_who_waits(void)
+{
+    fprintf(stderr, "simt: devices wait for what does not come\n");
+    for (cudaStream_t s : streams) {
+        char text[256];
+        if (!s->engine) continue;
+        simt_engine_describe(s->engine, text, sizeof text);
+        fprintf(stderr, "simt: %s\n", text);
+    }
+}
+
+/* Nobody gets on: another thread may enqueue what is missing, else time passes. */
+void pass_time(bool *has_leapt)
+{
+    if (n_thread > 1 && enqueued.wait_for(lock, std::chrono::seconds(OTHERS_S)) ==
+                            std::cv_status::no_timeout)
+        return;
+    if (*has_leapt) {
+        tell_who_waits();
+        abort();
+    }
+    nanoseconds += 1000000000000u;
+    *has_leapt = true;
+}
+
+cudaStream_t choose_stream(cudaStream_t wanted)
+{
+    if (streams.size() == 1 || simt_random() % 4 == 0) return wanted;
+    return streams[simt_random() % streams.size()];
 }
 
 /* Does the stream's actions until `until` is true, or all. */
 void drain(cudaStream_t stream, const bool *until)
 {
-    while (!stream->todo.empty() && !(until && *until)) {
-        std::function<void()> action = std::move(stream->todo.front());
-        stream->todo.pop_front();
-        if (!broken) action();
+    uint64_t events = count_events();
+    size_t n_idle = 0;
+    bool has_leapt = false;
+    stream->delay = 0;
+    while (has_work(stream) && !(until && *until)) {
+        cudaStream_t s = stream->engine || stream->delay ? choose_stream(stream) : stream;
+        if (has_work(s)) take_turn(s);
+        if (count_events() != events) {
+            events = count_events();
+            n_idle = 0;
+            has_leapt = false;
+        } else if (++n_idle > TURNS_IDLE * streams.size()) {
+            pass_time(&has_leapt);
+            n_idle = 0;
+        }
     }
+    if (stream->todo.empty()) simt_link_flush(stream->device, false);
 }
 
 void drain_all(void)
 {
-    for (cudaStream_t s : streams) drain(s, NULL);
+    for (size_t i = 0; i < streams.size(); i++) drain(streams[i], NULL);
 }
 
 bool is_pinned(const void *p)
@@ -112,14 +245,34 @@ bool is_device(const void *p)
     auto after = allocations.upper_bound((void *)p);
     if (after == allocations.begin()) return false;
     --after;
-    return (const char *)p < (const char *)after->first + after->second;
+    return (const char *)p < (const char *)after->first + after->second.n;
 }
 
 } // namespace
 
+int simt_owner(const void *p)
+{
+    auto after = allocations.upper_bound((void *)p);
+    if (after == allocations.begin()) return -1;
+    --after;
+    const bool is_in = (const char *)p < (const char *)after->first + after->second.n;
+    return is_in ? after->second.device : -1;
+}
+
+bool simt_reaches(int from, int to)
+{
+    return from == to || is_peer[from][to];
+}
+
+uint64_t simt_nanoseconds(void)
+{
+    return nanoseconds;
+}
+
 cudaError_t simt_enqueue(cudaStream_t stream, std::function<void()> action)
 {
-    if (current_device < 0) {
+    guard hold(lock);
+    if (user.device < 0) {
         fprintf(stderr, "simt: work from a thread that has not said which device is its own\n");
         abort();
     }
@@ -127,17 +280,24 @@ cudaError_t simt_enqueue(cudaStream_t stream, std::function<void()> action)
         stream->capture->list.push_back(std::move(action));
     } else {
         stream->todo.push_back(std::move(action));
+        enqueued.notify_all();
     }
     return cudaSuccess;
 }
 
 cudaError_t simt_launch(cudaStream_t stream, std::function<void()> kernel)
 {
-    cudaError_t e = outcome(SIMT_LAUNCH);
+    guard hold(lock);
+    const int device = stream->device;
+    if (user.device >= 0 && user.device != device) return cudaErrorInvalidValue;
+    cudaError_t e = outcome(SIMT_LAUNCH, device);
     if (e) return e;
-    return simt_enqueue(stream, [kernel] {
-        if (fails(SIMT_KERNEL)) broken = cudaErrorLaunchFailure;
-        if (!broken) kernel();
+    return simt_enqueue(stream, [kernel, device] {
+        if (fails(SIMT_KERNEL)) broken[device] = cudaErrorLaunchFailure;
+        if (broken[device]) return;
+        kernel();
+        if (simt_is_trapped()) broken[device] = cudaErrorLaunchFailure;
+        simt_link_flush(device, true);
     });
 }
 
@@ -148,7 +308,7 @@ void simt_fail_after(simt_call call, long n)
     failing = call;
     n_until_failure = n;
     has_failed = false;
-    broken = cudaSuccess;
+    for (cudaError_t &e : broken) e = cudaSuccess;
 }
 
 bool simt_fail_hit(void)
@@ -174,22 +334,71 @@ void simt_set_capability(int major, int minor)
     capability[1] = minor;
 }
 
+void simt_set_devices(int n)
+{
+    guard hold(lock);
+    drain_all();
+    n_device = n;
+    memset(is_barred, 0, sizeof is_barred);
+    memset(is_peer, 0, sizeof is_peer);
+}
+
+void simt_set_peer_access(int from, int to, bool can)
+{
+    is_barred[from][to] = !can;
+}
+
+void simt_set_seed(uint64_t seed)
+{
+    guard hold(lock);
+    drain_all();
+    simt_reseed(seed);
+    for (cudaStream_t s : streams) s->delay = (unsigned)(simt_random() % DELAYS_MAX);
+}
+
 cudaError_t cudaGetDeviceCount(int *n)
 {
-    *n = 1;
+    *n = n_device;
     return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int device)
 {
-    if (device != 0) return cudaErrorInvalidValue;
-    current_device = device;
+    guard hold(lock);
+    if (device < 0 || device >= n_device) return cudaErrorInvalidValue;
+    if (user.device < 0) n_thread++;
+    user.device = device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    *device = current_device();
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
+{
+    if (device < 0 || device >= n_device || peer < 0 || peer >= n_device)
+        return cudaErrorInvalidValue;
+    *can = device != peer && !is_barred[device][peer];
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
+{
+    guard hold(lock);
+    const int own = current_device();
+    if (flags || peer < 0 || peer >= n_device || peer == own || is_barred[own][peer])
+        return cudaErrorInvalidValue;
+    if (is_peer[own][peer]) return cudaErrorPeerAccessAlreadyEnabled;
+    is_peer[own][peer] = true;
     return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
 {
-    if (device != 0) return cudaErrorInvalidValue;
+    if (device < 0 || device >= n_device) return cudaErrorInvalidValue;
     *out = {};
     (void)snprintf(out->name, sizeof out->name, "simulated");
     out->major = capability[0];
@@ -213,7 +422,8 @@ const char *cudaGetErrorName(cudaError_t e)
                                         "cudaErrorStreamCapture",
                                         "cudaErrorLaunchFailure",
                                         "cudaErrorNotSupported",
-                                        "cudaErrorNoKernelImageForDevice"};
+                                        "cudaErrorNoKernelImageForDevice",
+                                        "cudaErrorPeerAccessAlreadyEnabled"};
     return names[e];
 }
 
@@ -226,26 +436,30 @@ const char *cudaGetErrorString(cudaError_t e)
 
 cudaError_t cudaMalloc(void **out, size_t n)
 {
+    guard hold(lock);
+    const int device = current_device();
     *out = NULL;
-    if (broken) return broken;
+    if (broken[device]) return broken[device];
     if (fails(SIMT_MALLOC)) return cudaErrorMemoryAllocation;
-    if (n_allocated > memory_bytes || n > memory_bytes - n_allocated) {
+    if (n_allocated[device] > memory_bytes || n > memory_bytes - n_allocated[device]) {
         return cudaErrorMemoryAllocation;
     }
     if (posix_memalign(out, 256, n) != 0) return cudaErrorMemoryAllocation;
     memset(*out, 0xff, n);
-    allocations[*out] = n;
-    n_allocated += n;
+    allocations[*out] = {n, device};
+    n_allocated[device] += n;
     return cudaSuccess;
 }
 
 cudaError_t cudaFree(void *p)
 {
+    guard hold(lock);
     drain_all();
     if (!p) return cudaSuccess;
     auto at = allocations.find(p);
     if (at == allocations.end()) return cudaErrorInvalidValue;
-    n_allocated -= at->second;
+    simt_link_forget(p, at->second.n);
+    n_allocated[at->second.device] -= at->second.n;
     allocations.erase(at);
     free(p);
     return cudaSuccess;
@@ -253,7 +467,8 @@ cudaError_t cudaFree(void *p)
 
 cudaError_t cudaMallocHost(void **out, size_t n)
 {
-    if (broken) return broken;
+    guard hold(lock);
+    if (broken[current_device()]) return broken[current_device()];
     if (fails(SIMT_MALLOC_HOST)) return cudaErrorMemoryAllocation;
     if (posix_memalign(out, 256, n) != 0) return cudaErrorMemoryAllocation;
     pinned[(const char *)*out] = n;
@@ -262,6 +477,7 @@ cudaError_t cudaMallocHost(void **out, size_t n)
 
 cudaError_t cudaFreeHost(void *p)
 {
+    guard hold(lock);
     drain_all();
     if (pinned.erase((const char *)p) == 0) return cudaErrorInvalidValue;
     free(p);
@@ -270,9 +486,10 @@ cudaError_t cudaFreeHost(void *p)
 
 cudaError_t cudaMemGetInfo(size_t *n_free, size_t *n_total)
 {
+    const size_t used = n_allocated[current_device()];
     *n_total = memory_bytes;
-    *n_free = memory_bytes > n_allocated ? memory_bytes - n_allocated : 0;
-    return broken;
+    *n_free = memory_bytes > used ? memory_bytes - used : 0;
+    return broken[current_device()];
 }
 
 /* ---- copies ------------------------------------------------------------------------------- */
@@ -280,7 +497,8 @@ cudaError_t cudaMemGetInfo(size_t *n_free, size_t *n_total)
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
                               size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream)
 {
-    cudaError_t e = outcome(SIMT_COPY);
+    guard hold(lock);
+    cudaError_t e = outcome(SIMT_COPY, stream->device);
     if (e) return e;
     if (kind == cudaMemcpyDefault) {
         kind = !is_device(from) ? cudaMemcpyHostToDevice
@@ -306,7 +524,7 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
     if (waits && stream->capture) return cudaErrorStreamCapture;
     (void)simt_enqueue(stream, [=] { copy_rows((const char *)from, from_pitch); });
     if (waits) drain(stream, NULL);
-    return broken;
+    return broken[stream->device];
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind kind,
@@ -318,7 +536,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind
 cudaError_t cudaMemcpy(void *to, const void *from, size_t n, cudaMemcpyKind kind)
 {
     (void)kind;
-    cudaError_t e = outcome(SIMT_COPY);
+    guard hold(lock);
+    cudaError_t e = outcome(SIMT_COPY, current_device());
     if (e) return e;
     drain_all();
     memcpy(to, from, n);
@@ -334,14 +553,17 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t n, cudaStream_t stream)
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
 {
+    guard hold(lock);
     (void)flags;
     *out = new simt_stream();
+    (*out)->device = current_device();
     streams.push_back(*out);
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
+    guard hold(lock);
     drain(stream, NULL);
     for (size_t i = 0; i < streams.size(); i++) {
         if (streams[i] == stream) streams.erase(streams.begin() + (long)i);
@@ -352,15 +574,17 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
+    guard hold(lock);
     if (stream->capture) return cudaErrorStreamCapture;
-    cudaError_t e = outcome(SIMT_SYNC);
+    cudaError_t e = outcome(SIMT_SYNC, stream->device);
     if (e) return e;
     drain(stream, NULL);
-    return broken;
+    return broken[stream->device];
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t *out)
 {
+    guard hold(lock);
     *out = new simt_event();
     n_event++;
     return cudaSuccess;
@@ -368,6 +592,7 @@ cudaError_t cudaEventCreate(cudaEvent_t *out)
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
+    guard hold(lock);
     delete event;
     n_event--;
     return cudaSuccess;
@@ -375,6 +600,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
+    guard hold(lock);
     auto when = std::make_shared<moment>();
     event->when = when;
     event->stream = stream;
@@ -383,10 +609,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-    cudaError_t e = outcome(SIMT_SYNC);
+    guard hold(lock);
+    cudaError_t e = outcome(SIMT_SYNC, event->stream ? event->stream->device : current_device());
     if (e) return e;
     if (event->when) drain(event->stream, &event->when->come);
-    return broken;
+    return broken[event->stream ? event->stream->device : current_device()];
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
@@ -403,8 +630,9 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode)
 {
     (void)mode;
+    guard hold(lock);
     if (stream->capture) return cudaErrorStreamCapture;
-    if (broken) return broken;
+    if (broken[stream->device]) return broken[stream->device];
     stream->capture = new simt_graph();
     n_graph++;
     return cudaSuccess;
@@ -421,7 +649,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out)
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags)
 {
     (void)flags;
-    cudaError_t e = outcome(SIMT_INSTANTIATE);
+    guard hold(lock);
+    cudaError_t e = outcome(SIMT_INSTANTIATE, current_device());
     if (e) return e;
     *out = new simt_graph(*graph);
     n_graph++;
@@ -430,7 +659,8 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
 {
-    cudaError_t e = outcome(SIMT_LAUNCH);
+    guard hold(lock);
+    cudaError_t e = outcome(SIMT_LAUNCH, stream->device);
     if (e) return e;
     auto list = std::make_shared<actions>(graph->list);
     n_replay++;
@@ -441,6 +671,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
+    guard hold(lock);
     delete graph;
     n_graph--;
     return cudaSuccess;
@@ -448,6 +679,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
 {
+    guard hold(lock);
     delete graph;
     n_graph--;
     return cudaSuccess;

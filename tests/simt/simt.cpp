@@ -1,4 +1,4 @@
-/* simt.cpp - clusters of blocks, fibers, barriers
+/* simt.cpp - engines that run kernels: clusters of blocks, fibers, barriers
  *
  * A fiber's states, each but IDLE a mask of its warp:
  *
@@ -8,6 +8,10 @@
  *
  * Invariants: one fiber runs at a time, or the scheduler; a fiber's stack is used by it alone and
  * kept from block to block.
+ *
+ * An engine runs one thing at a time, on a stack of its own. It is left in the midst of a kernel
+ * where threads look for what another device sends (simt_poll), and gone on with later; `gpu` is
+ * the one that runs. A kernel that is run by no engine (simt_run alone) cannot be left.
  */
 #include "simt/simt.h"
 #include "simt/race.h"
@@ -49,7 +53,8 @@ struct copy {
 typedef void *place[5];
 
 struct fiber {
-    void *stack; /* NULL: it has not started */
+    void *stack; /* NULL: it has never been used */
+    bool is_started;
     place context;
     void *fake_stack; /* the address sanitizer's */
     ucontext_t first;
@@ -73,7 +78,9 @@ struct block {
     unsigned n_alive, n_at_block;
 };
 
-struct device {
+} // namespace
+
+struct simt_engine {
     fiber fibers[FIBERS_MAX];
     warp warps[FIBERS_MAX / SIMT_WARP];
     block blocks[SIMT_CLUSTER_MAX];
@@ -81,6 +88,7 @@ struct device {
     unsigned n_thread, n_warp;           /* of a block */
     unsigned n_at_cluster, cluster_turn; /* arrivals of this turn; turns that are over */
     size_t shared_bytes;
+    dim3 block_dim, grid_dim;
     unsigned current; /* the fiber that runs */
     place scheduler;
     const void *scheduler_stack; /* for the address sanitizer */
@@ -88,21 +96,41 @@ struct device {
     void *scheduler_fake_stack;
     const std::function<void()> *body;
     uint64_t random;
+    char (*shared)[SIMT_SHARED_BYTES]; /* [SIMT_CLUSTER_MAX] */
+    race_state *races;
+    int device;
+    bool is_trapped; /* the kernel has ended itself */
+    bool is_looking; /* a thread looks for what another device sends */
+    simt_look look;  /* the last one's */
+    /* what the engine does, and where it was left */
+    const std::function<void()> *action; /* NULL: nothing */
+    void *stack;
+    ucontext_t context, caller;
+    void *fake_stack, *caller_fake_stack;
+    const void *caller_stack;
+    size_t caller_stack_bytes;
 };
 
-device gpu;
-alignas(1024) char shared[SIMT_CLUSTER_MAX][SIMT_SHARED_BYTES];
+namespace
+{
+
+enum { ENGINE_STACK_BYTES = 1 << 20 };
+
+alignas(1024) char first_shared[SIMT_CLUSTER_MAX][SIMT_SHARED_BYTES];
 static_assert(SIMT_SHARED_BYTES % 1024 == 0, "every block's shared memory is aligned");
+simt_engine *gpu; /* the one that runs */
+simt_engine *direct; /* of kernels that no engine runs */
+uint64_t seed = 0x9e3779b97f4a7c15u;
 
 /* Of the fiber that runs. */
 unsigned current_rank(void)
 {
-    return gpu.current / SIMT_WARP / gpu.n_warp;
+    return gpu->current / SIMT_WARP / gpu->n_warp;
 }
 
 block &current_block(void)
 {
-    return gpu.blocks[current_rank()];
+    return gpu->blocks[current_rank()];
 }
 
 [[noreturn]] void die(const char *what)
@@ -111,16 +139,16 @@ block &current_block(void)
             "simt: %s in block %u,%u,%u of %u,%u,%u: %u of %u threads left, %u at the block's "
             "barrier\n",
             what, blockIdx.x, blockIdx.y, blockIdx.z, gridDim.x, gridDim.y, gridDim.z,
-            current_block().n_alive, gpu.n_thread, current_block().n_at_block);
+            current_block().n_alive, gpu->n_thread, current_block().n_at_block);
     abort();
 }
 
 uint64_t next_random(void)
 {
-    gpu.random ^= gpu.random << 13;
-    gpu.random ^= gpu.random >> 7;
-    gpu.random ^= gpu.random << 17;
-    return gpu.random;
+    gpu->random ^= gpu->random << 13;
+    gpu->random ^= gpu->random >> 7;
+    gpu->random ^= gpu->random << 17;
+    return gpu->random;
 }
 
 /* ---- what the address sanitizer is told --------------------------------------------------- */
@@ -136,8 +164,9 @@ void come_to_stack(void *fake_stack, const void **from, size_t *n)
 }
 void fence_shared(size_t n)
 {
-    ASAN_UNPOISON_MEMORY_REGION(shared, sizeof shared);
-    for (char *one : shared) ASAN_POISON_MEMORY_REGION(one + n, SIMT_SHARED_BYTES - n);
+    ASAN_UNPOISON_MEMORY_REGION(gpu->shared, sizeof first_shared);
+    for (int i = 0; i < SIMT_CLUSTER_MAX; i++)
+        ASAN_POISON_MEMORY_REGION(gpu->shared[i] + n, SIMT_SHARED_BYTES - n);
 }
 #else
 void leave_stack(void **, const void *, size_t)
@@ -156,7 +185,7 @@ void fence_shared(size_t)
 /* The jumps, each in a frame of its own: one never jumps within its frame. */
 [[noreturn]] __attribute__((noinline)) void jump_to_scheduler(void)
 {
-    __builtin_longjmp(gpu.scheduler, 1);
+    __builtin_longjmp(gpu->scheduler, 1);
 }
 
 [[noreturn]] __attribute__((noinline)) void jump_to_fiber(fiber &f)
@@ -168,10 +197,10 @@ void fence_shared(size_t)
 fiber &take_lane(warp &w, unsigned first, unsigned lane)
 {
     w.ready &= ~(1u << lane);
-    gpu.current = first + lane;
-    threadIdx = gpu.fibers[gpu.current].index;
+    gpu->current = first + lane;
+    threadIdx = gpu->fibers[gpu->current].index;
     blockIdx = current_block().index;
-    return gpu.fibers[gpu.current];
+    return gpu->fibers[gpu->current];
 }
 
 /* The first ready lane from `lane` on, around. */
@@ -185,20 +214,20 @@ unsigned next_lane(const warp &w, unsigned lane)
  * taken again. */
 __attribute__((noinline)) void yield(void)
 {
-    fiber &own = gpu.fibers[gpu.current];
+    fiber &own = gpu->fibers[gpu->current];
     if (__builtin_setjmp(own.context) == 0) {
-        const unsigned lane = gpu.current % SIMT_WARP, first = gpu.current - lane;
-        warp &w = gpu.warps[first / SIMT_WARP];
-        void **fake_stack = &gpu.fibers[gpu.current].fake_stack;
+        const unsigned lane = gpu->current % SIMT_WARP, first = gpu->current - lane;
+        warp &w = gpu->warps[first / SIMT_WARP];
+        void **fake_stack = &gpu->fibers[gpu->current].fake_stack;
         unsigned next = w.ready ? next_lane(w, lane) : 0;
-        if (w.ready && gpu.fibers[first + next].stack) {
-            leave_stack(fake_stack, gpu.fibers[first + next].stack, STACK_BYTES);
+        if (w.ready && gpu->fibers[first + next].is_started) {
+            leave_stack(fake_stack, gpu->fibers[first + next].stack, STACK_BYTES);
             jump_to_fiber(take_lane(w, first, next));
         }
-        leave_stack(fake_stack, gpu.scheduler_stack, gpu.scheduler_stack_bytes);
+        leave_stack(fake_stack, gpu->scheduler_stack, gpu->scheduler_stack_bytes);
         jump_to_scheduler();
     }
-    come_to_stack(gpu.fibers[gpu.current].fake_stack, NULL, NULL);
+    come_to_stack(gpu->fibers[gpu->current].fake_stack, NULL, NULL);
 }
 
 void release_warp(warp &w)
@@ -211,8 +240,8 @@ void release_warp(warp &w)
 
 void leave(void)
 {
-    if (!gpu.fibers[gpu.current].stores.empty()) die("a thread leaves before its stores were read");
-    warp &w = gpu.warps[gpu.current / SIMT_WARP];
+    if (!gpu->fibers[gpu->current].stores.empty()) die("a thread leaves before its stores were read");
+    warp &w = gpu->warps[gpu->current / SIMT_WARP];
     current_block().n_alive--;
     w.n_alive--;
     if (w.n_alive && w.n_arrived == w.n_alive) release_warp(w);
@@ -220,9 +249,9 @@ void leave(void)
 
 void fiber_main(void)
 {
-    come_to_stack(NULL, &gpu.scheduler_stack, &gpu.scheduler_stack_bytes);
+    come_to_stack(NULL, &gpu->scheduler_stack, &gpu->scheduler_stack_bytes);
     for (;;) {
-        (*gpu.body)();
+        (*gpu->body)();
         leave();
         yield();
     }
@@ -230,6 +259,7 @@ void fiber_main(void)
 
 [[noreturn]] void start(fiber &f)
 {
+    f.is_started = true;
     (void)getcontext(&f.first);
     f.first.uc_stack.ss_sp = f.stack;
     f.first.uc_stack.ss_size = STACK_BYTES;
@@ -250,15 +280,15 @@ void make_stack(fiber &f)
  * be started. */
 __attribute__((noinline)) void resume(warp &w, unsigned first, unsigned lane)
 {
-    if (__builtin_setjmp(gpu.scheduler) == 0) {
+    if (__builtin_setjmp(gpu->scheduler) == 0) {
         fiber &f = take_lane(w, first, lane);
-        bool is_new = !f.stack;
-        if (is_new) make_stack(f);
-        leave_stack(&gpu.scheduler_fake_stack, f.stack, STACK_BYTES);
+        bool is_new = !f.is_started;
+        if (!f.stack) make_stack(f);
+        leave_stack(&gpu->scheduler_fake_stack, f.stack, STACK_BYTES);
         if (is_new) start(f);
         jump_to_fiber(f);
     }
-    come_to_stack(gpu.scheduler_fake_stack, NULL, NULL);
+    come_to_stack(gpu->scheduler_fake_stack, NULL, NULL);
 }
 
 /* ---- blocks ------------------------------------------------------------------------------- */
@@ -266,40 +296,40 @@ __attribute__((noinline)) void resume(warp &w, unsigned first, unsigned lane)
 /* Runs a warp as far as it comes by itself, from lane `turn` on. */
 void run_warp(unsigned first, unsigned turn)
 {
-    warp &w = gpu.warps[first / SIMT_WARP];
+    warp &w = gpu->warps[first / SIMT_WARP];
     while (w.ready) resume(w, first, next_lane(w, turn % SIMT_WARP));
 }
 
 /* Whether a block's threads were all at its barrier, which they leave. */
 bool release_block(unsigned cluster_rank)
 {
-    block &b = gpu.blocks[cluster_rank];
+    block &b = gpu->blocks[cluster_rank];
     if (b.n_alive == 0 || b.n_at_block != b.n_alive) return false;
     b.n_at_block = 0;
     race_block(cluster_rank);
-    for (unsigned i = cluster_rank * gpu.n_warp; i < (cluster_rank + 1) * gpu.n_warp; i++) {
-        gpu.warps[i].ready |= gpu.warps[i].at_block;
-        gpu.warps[i].at_block = 0;
+    for (unsigned i = cluster_rank * gpu->n_warp; i < (cluster_rank + 1) * gpu->n_warp; i++) {
+        gpu->warps[i].ready |= gpu->warps[i].at_block;
+        gpu->warps[i].at_block = 0;
     }
     return true;
 }
 
 void begin_block(unsigned cluster_rank, uint3 index)
 {
-    memset(shared[cluster_rank], 0xff, gpu.shared_bytes);
+    memset(gpu->shared[cluster_rank], 0xff, gpu->shared_bytes);
     race_block(cluster_rank);
-    gpu.blocks[cluster_rank] = {index, gpu.n_thread, 0};
-    for (unsigned i = 0; i < gpu.n_warp; i++) {
-        warp &w = gpu.warps[cluster_rank * gpu.n_warp + i];
-        unsigned n = gpu.n_thread - i * SIMT_WARP;
+    gpu->blocks[cluster_rank] = {index, gpu->n_thread, 0};
+    for (unsigned i = 0; i < gpu->n_warp; i++) {
+        warp &w = gpu->warps[cluster_rank * gpu->n_warp + i];
+        unsigned n = gpu->n_thread - i * SIMT_WARP;
         w.n_alive = n < SIMT_WARP ? n : SIMT_WARP;
         w.ready = w.n_alive < SIMT_WARP ? (1u << w.n_alive) - 1 : ~0u;
         w.at_warp = w.at_block = w.paused = 0;
         w.n_arrived = w.parity = 0;
         memset(w.exchanged, 0, sizeof w.exchanged);
     }
-    for (unsigned i = 0; i < gpu.n_thread; i++) {
-        fiber &f = gpu.fibers[cluster_rank * gpu.n_warp * SIMT_WARP + i];
+    for (unsigned i = 0; i < gpu->n_thread; i++) {
+        fiber &f = gpu->fibers[cluster_rank * gpu->n_warp * SIMT_WARP + i];
         f.copies.clear();
         f.stores.clear();
         f.group = 0;
@@ -310,8 +340,8 @@ void begin_block(unsigned cluster_rank, uint3 index)
 bool resume_paused(void)
 {
     bool any = false;
-    for (unsigned i = 0; i < gpu.n_warp * gpu.n_cluster; i++) {
-        warp &w = gpu.warps[i];
+    for (unsigned i = 0; i < gpu->n_warp * gpu->n_cluster; i++) {
+        warp &w = gpu->warps[i];
         any |= w.paused != 0;
         w.ready |= w.paused;
         w.paused = 0;
@@ -322,17 +352,64 @@ bool resume_paused(void)
 unsigned count_alive(void)
 {
     unsigned n = 0;
-    for (unsigned i = 0; i < gpu.n_cluster; i++) n += gpu.blocks[i].n_alive;
+    for (unsigned i = 0; i < gpu->n_cluster; i++) n += gpu->blocks[i].n_alive;
     return n;
+}
+
+/* Back to who lets the engine run, until it is let run again. */
+void leave_engine(void)
+{
+    simt_engine *own = gpu;
+    const uint3 block = blockIdx;
+    if (!own->action) die("a kernel that no stream runs looks for what another device sends");
+    leave_stack(&own->fake_stack, own->caller_stack, own->caller_stack_bytes);
+    (void)swapcontext(&own->context, &own->caller);
+    come_to_stack(own->fake_stack, &own->caller_stack, &own->caller_stack_bytes);
+    blockIdx = block;
+    blockDim = own->block_dim;
+    gridDim = own->grid_dim;
+}
+
+void engine_main(void)
+{
+    simt_engine *own = gpu;
+    come_to_stack(NULL, &own->caller_stack, &own->caller_stack_bytes);
+    for (;;) {
+        (*own->action)();
+        own->action = NULL;
+        leave_stack(&own->fake_stack, own->caller_stack, own->caller_stack_bytes);
+        (void)swapcontext(&own->context, &own->caller);
+        come_to_stack(own->fake_stack, &own->caller_stack, &own->caller_stack_bytes);
+    }
+}
+
+void *map_memory(size_t n)
+{
+    void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                   0);
+    if (p == MAP_FAILED) {
+        fprintf(stderr, "simt: no memory for one more engine\n");
+        abort();
+    }
+    return p;
+}
+
+simt_engine *make_engine(bool is_first)
+{
+    simt_engine *e = new simt_engine();
+    void *more = is_first ? first_shared : map_memory(sizeof first_shared + 1024);
+    e->shared = (char(*)[SIMT_SHARED_BYTES])(((uintptr_t)more + 1023) / 1024 * 1024);
+    e->races = race_create(e->shared, sizeof first_shared);
+    return e;
 }
 
 /* The blocks from blockIdx on, as many as are in a cluster. */
 void run_cluster(void)
 {
-    const unsigned n_warp = gpu.n_warp * gpu.n_cluster;
+    const unsigned n_warp = gpu->n_warp * gpu->n_cluster;
     const uint3 first = blockIdx;
-    gpu.n_at_cluster = gpu.cluster_turn = 0;
-    for (unsigned i = 0; i < gpu.n_cluster; i++) begin_block(i, {first.x + i, first.y, first.z});
+    gpu->n_at_cluster = gpu->cluster_turn = 0;
+    for (unsigned i = 0; i < gpu->n_cluster; i++) begin_block(i, {first.x + i, first.y, first.z});
     for (unsigned round = 0;; round++) {
         unsigned turn = (unsigned)(next_random() >> 32);
         unsigned w = turn % n_warp;
@@ -341,9 +418,14 @@ void run_cluster(void)
             if (++w == n_warp) w = 0;
         }
         if (count_alive() == 0) break;
+        if (gpu->is_looking) {
+            gpu->is_looking = false;
+            leave_engine();
+            round = 0;
+        }
         if (round == ROUNDS_MAX) die("threads look for ever for what does not come");
         bool any = resume_paused();
-        for (unsigned i = 0; i < gpu.n_cluster; i++) any |= release_block(i);
+        for (unsigned i = 0; i < gpu->n_cluster; i++) any |= release_block(i);
         if (!any) die("threads wait for each other");
     }
     blockIdx = first;
@@ -353,33 +435,43 @@ void run_cluster(void)
 bool is_watched(void)
 {
     const bool is_first = blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0;
-    const bool is_last = blockIdx.x + gpu.n_cluster == gridDim.x && blockIdx.y == gridDim.y - 1 &&
+    const bool is_last = blockIdx.x + gpu->n_cluster == gridDim.x && blockIdx.y == gridDim.y - 1 &&
                          blockIdx.z == gridDim.z - 1;
     return is_first || is_last || next_random() % 8 == 0;
 }
 
 void begin_grid(dim3 grid, dim3 block, unsigned n_cluster, size_t shared_bytes)
 {
-    if (gpu.random == 0) gpu.random = 0x9e3779b97f4a7c15u;
-    gpu.n_thread = block.x * block.y * block.z;
-    gpu.n_cluster = n_cluster;
-    gpu.n_warp = (gpu.n_thread + SIMT_WARP - 1) / SIMT_WARP;
+    if (gpu->random == 0) gpu->random = seed;
+    gpu->is_trapped = gpu->is_looking = false;
+    gpu->block_dim = block;
+    gpu->grid_dim = grid;
+    gpu->n_thread = block.x * block.y * block.z;
+    gpu->n_cluster = n_cluster;
+    gpu->n_warp = (gpu->n_thread + SIMT_WARP - 1) / SIMT_WARP;
     blockDim = block;
     gridDim = grid;
-    if (gpu.n_thread == 0 || gpu.n_thread > THREADS_MAX) die("a block of too many threads");
+    if (gpu->n_thread == 0 || gpu->n_thread > THREADS_MAX) die("a block of too many threads");
     if (n_cluster == 0 || n_cluster > SIMT_CLUSTER_MAX || grid.x % n_cluster ||
-        gpu.n_warp * SIMT_WARP * n_cluster > FIBERS_MAX) {
+        gpu->n_warp * SIMT_WARP * n_cluster > FIBERS_MAX) {
         die("a cluster of too many blocks, or part of one");
     }
     if (shared_bytes > SIMT_SHARED_BYTES) die("too much shared memory");
-    gpu.shared_bytes = shared_bytes;
+    gpu->shared_bytes = shared_bytes;
     fence_shared(shared_bytes);
     for (unsigned b = 0; b < n_cluster; b++) {
-        for (unsigned i = 0; i < gpu.n_thread; i++) {
-            gpu.fibers[b * gpu.n_warp * SIMT_WARP + i].index = {i % block.x, i / block.x % block.y,
+        for (unsigned i = 0; i < gpu->n_thread; i++) {
+            gpu->fibers[b * gpu->n_warp * SIMT_WARP + i].index = {i % block.x, i / block.x % block.y,
                                                                 i / block.x / block.y};
         }
     }
+}
+
+/* After a trap: none of them is gone on with. */
+void forget_fibers(void)
+{
+    for (fiber &f : gpu->fibers) f.is_started = false;
+    race_run(0);
 }
 
 } // namespace
@@ -387,22 +479,112 @@ void begin_grid(dim3 grid, dim3 block, unsigned n_cluster, size_t shared_bytes)
 void simt_run(dim3 grid, dim3 block, unsigned n_cluster, size_t shared_bytes,
               const std::function<void()> &body)
 {
+    if (!gpu) {
+        if (!direct) direct = make_engine(true);
+        gpu = direct;
+        race_use(gpu->races);
+    }
     begin_grid(grid, block, n_cluster, shared_bytes);
-    gpu.body = &body;
+    gpu->body = &body;
     for (blockIdx.z = 0; blockIdx.z < grid.z; blockIdx.z++) {
         for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++) {
             for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x += n_cluster) {
                 race_run(is_watched() ? n_cluster : 0);
                 run_cluster();
+                if (gpu->is_trapped) return forget_fibers();
             }
         }
     }
     race_run(0);
 }
 
+void simt_trap(void)
+{
+    gpu->is_trapped = true;
+    for (warp &w : gpu->warps) w.ready = w.at_warp = w.at_block = w.paused = 0;
+    for (block &b : gpu->blocks) b.n_alive = 0;
+    leave_stack(NULL, gpu->scheduler_stack, gpu->scheduler_stack_bytes);
+    jump_to_scheduler();
+}
+
+bool simt_is_trapped(void)
+{
+    return gpu && gpu->is_trapped;
+}
+
+void simt_poll(const simt_look &look)
+{
+    gpu->is_looking = true;
+    gpu->look = look;
+    simt_pause();
+}
+
+/* ---- engines ------------------------------------------------------------------------------ */
+
+simt_engine *simt_engine_create(void)
+{
+    if (!direct) return direct = make_engine(true);
+    return make_engine(false);
+}
+
+bool simt_engine_run(simt_engine *e, int device, const std::function<void()> *action)
+{
+    simt_engine *outer = gpu;
+    gpu = e;
+    race_use(e->races);
+    if (action) {
+        e->action = action;
+        e->device = device;
+        e->is_trapped = false;
+    }
+    if (!e->stack) {
+        e->stack = map_memory(ENGINE_STACK_BYTES);
+        (void)getcontext(&e->context);
+        e->context.uc_stack.ss_sp = e->stack;
+        e->context.uc_stack.ss_size = ENGINE_STACK_BYTES;
+        e->context.uc_link = NULL;
+        makecontext(&e->context, engine_main, 0);
+    }
+    leave_stack(&e->caller_fake_stack, e->stack, ENGINE_STACK_BYTES);
+    (void)swapcontext(&e->caller, &e->context);
+    come_to_stack(e->caller_fake_stack, NULL, NULL);
+    gpu = outer;
+    race_use(outer ? outer->races : NULL);
+    return !e->action;
+}
+
+void simt_engine_describe(const simt_engine *e, char *out, size_t n)
+{
+    const block &b = e->blocks[0];
+    (void)snprintf(out, n,
+                   "device %d: block %u,%u,%u of %u,%u,%u looks for %s, epoch %u, row %u of rank "
+                   "%u",
+                   e->device, b.index.x, b.index.y, b.index.z, e->grid_dim.x, e->grid_dim.y,
+                   e->grid_dim.z, e->look.what, e->look.epoch, e->look.row, e->look.rank);
+}
+
+int simt_device(void)
+{
+    return gpu ? gpu->device : 0;
+}
+
+uint64_t simt_random(void)
+{
+    seed ^= seed << 13;
+    seed ^= seed >> 7;
+    seed ^= seed << 17;
+    return seed >> 11;
+}
+
+void simt_reseed(uint64_t value)
+{
+    seed = (value + 1) * 0x9e3779b97f4a7c15u | 1;
+    if (direct) direct->random = seed;
+}
+
 void *simt_shared(void)
 {
-    return shared[current_rank()];
+    return gpu->shared[current_rank()];
 }
 
 unsigned simt_cluster_rank(void)
@@ -412,44 +594,44 @@ unsigned simt_cluster_rank(void)
 
 unsigned simt_thread(void)
 {
-    return gpu.current;
+    return gpu->current;
 }
 
 void simt_cluster_arrive(bool tells)
 {
-    if (tells) race_cluster_arrive(gpu.cluster_turn);
-    gpu.fibers[gpu.current].cluster_turn = gpu.cluster_turn;
-    if (++gpu.n_at_cluster < count_alive()) return;
-    gpu.n_at_cluster = 0;
-    gpu.cluster_turn++;
+    if (tells) race_cluster_arrive(gpu->cluster_turn);
+    gpu->fibers[gpu->current].cluster_turn = gpu->cluster_turn;
+    if (++gpu->n_at_cluster < count_alive()) return;
+    gpu->n_at_cluster = 0;
+    gpu->cluster_turn++;
 }
 
 void simt_cluster_wait(void)
 {
-    const unsigned turn = gpu.fibers[gpu.current].cluster_turn;
-    while (turn == gpu.cluster_turn) simt_pause();
+    const unsigned turn = gpu->fibers[gpu->current].cluster_turn;
+    while (turn == gpu->cluster_turn) simt_pause();
     race_cluster(turn);
 }
 
 void simt_block_wait(void)
 {
     current_block().n_at_block++;
-    gpu.warps[gpu.current / SIMT_WARP].at_block |= 1u << gpu.current % SIMT_WARP;
+    gpu->warps[gpu->current / SIMT_WARP].at_block |= 1u << gpu->current % SIMT_WARP;
     yield();
 }
 
 const char *simt_warp_exchange(const void *mine, size_t n)
 {
-    warp &w = gpu.warps[gpu.current / SIMT_WARP];
+    warp &w = gpu->warps[gpu->current / SIMT_WARP];
     const unsigned parity = w.parity;
     if (n > SIMT_EXCHANGE_BYTES) die("too much to exchange");
     if (w.n_arrived == 0 && w.n_alive < SIMT_WARP)
         memset(w.exchanged[parity], 0, sizeof w.exchanged[parity]);
-    if (n) memcpy(w.exchanged[parity][gpu.current % SIMT_WARP], mine, n);
+    if (n) memcpy(w.exchanged[parity][gpu->current % SIMT_WARP], mine, n);
     if (++w.n_arrived == w.n_alive) {
         release_warp(w);
     } else {
-        w.at_warp |= 1u << gpu.current % SIMT_WARP;
+        w.at_warp |= 1u << gpu->current % SIMT_WARP;
         yield();
     }
     return w.exchanged[parity][0];
@@ -457,7 +639,7 @@ const char *simt_warp_exchange(const void *mine, size_t n)
 
 void simt_pause(void)
 {
-    gpu.warps[gpu.current / SIMT_WARP].paused |= 1u << gpu.current % SIMT_WARP;
+    gpu->warps[gpu->current / SIMT_WARP].paused |= 1u << gpu->current % SIMT_WARP;
     yield();
 }
 
@@ -483,19 +665,19 @@ void perform(const copy &c)
 
 void simt_copy_later(void *to, const void *from, size_t n, bool valid)
 {
-    fiber &f = gpu.fibers[gpu.current];
+    fiber &f = gpu->fibers[gpu->current];
     race_write(to, n);
     f.copies.push_back({to, valid ? from : NULL, n, f.group});
 }
 
 void simt_copy_commit(void)
 {
-    gpu.fibers[gpu.current].group++;
+    gpu->fibers[gpu->current].group++;
 }
 
 void simt_copy_wait(unsigned n_left)
 {
-    fiber &f = gpu.fibers[gpu.current];
+    fiber &f = gpu->fibers[gpu->current];
     size_t n = 0;
     for (; n < f.copies.size() && f.copies[n].group + n_left < f.group; n++) perform(f.copies[n]);
     f.copies.erase(f.copies.begin(), f.copies.begin() + (long)n);
@@ -504,12 +686,12 @@ void simt_copy_wait(unsigned n_left)
 void simt_store_later(void *to, const void *from, size_t n)
 {
     race_read(from, n);
-    gpu.fibers[gpu.current].stores.push_back({to, from, n, 0});
+    gpu->fibers[gpu->current].stores.push_back({to, from, n, 0});
 }
 
 void simt_store_wait(void)
 {
-    fiber &f = gpu.fibers[gpu.current];
+    fiber &f = gpu->fibers[gpu->current];
     for (const copy &c : f.stores) perform(c);
     f.stores.clear();
 }

@@ -12,10 +12,14 @@
  *   races     in shared memory end the process, in builds that look for them (race.h)
  *   blocks    run one after the other; a block that waits for another one never ends, and says so.
  *             The blocks of a cluster run together
+ *   devices   take turns: a kernel runs until it has to look again for what another device sends
+ *             (simt_poll), and begins when chance has it. What devices send each other arrives late
+ *             and in any order (simt_link.h)
  *
  * A thread is a fiber with a stack of its own. It runs until it needs others: __syncthreads waits
  * for all threads of the block that have not returned, a warp's operation for those of the warp.
- * One host thread at a time may use the device.
+ * __shared__ variables exist once: kernels in clusters, and those that look for what other devices
+ * send, must not have any.
  */
 #ifndef FATHOM_TESTS_SIMT_H
 #define FATHOM_TESTS_SIMT_H
@@ -48,8 +52,7 @@ void simt_run(dim3 grid, dim3 block, unsigned n_cluster, size_t shared_bytes,
               const std::function<void()> &body);
 
 /* simt_shared - the block's dynamic shared memory, [SIMT_SHARED_BYTES]; that of the cluster's next
- * block is SIMT_SHARED_BYTES further. __shared__ variables exist once: kernels that run in clusters
- * must not have any. */
+ * block is SIMT_SHARED_BYTES further. */
 void *simt_shared(void);
 
 /* simt_cluster_rank - the block's place in its cluster */
@@ -75,6 +78,42 @@ const char *simt_warp_exchange(const void *mine, size_t n);
 
 /* simt_pause - let all other threads have a turn, then go on */
 void simt_pause(void);
+
+/* What a thread looks for that another device sends. */
+struct simt_look {
+    const char *what;
+    uint32_t epoch, row, rank;
+};
+
+/* simt_poll - let all other threads and devices have a turn, then look again */
+void simt_poll(const simt_look &look);
+
+/* simt_trap - the kernel ends as one that has failed, and the device with it; does not return.
+ * simt_is_trapped - whether the last kernel of this engine has */
+void simt_trap(void);
+bool simt_is_trapped(void);
+
+/* simt_device - whose kernel runs */
+int simt_device(void);
+
+/* simt_random - a number of chance; simt_reseed - another order of everything that is left to it */
+uint64_t simt_random(void);
+void simt_reseed(uint64_t seed);
+
+/* simt_nanoseconds - the devices' clock: it stands still, and leaps where everybody waits for what
+ * does not come */
+uint64_t simt_nanoseconds(void);
+
+/* An engine runs what a stream has, kernels or not, and can be left within a kernel. */
+struct simt_engine;
+simt_engine *simt_engine_create(void);
+
+/* simt_engine_run - lets the engine run something, or go on with it (NULL), for a device; true when
+ * it has ended, false when it looks for something */
+bool simt_engine_run(simt_engine *e, int device, const std::function<void()> *action);
+
+/* simt_engine_describe - where an engine was left, for people */
+void simt_engine_describe(const simt_engine *e, char *out, size_t n);
 
 /* simt_fault - end the process: a kernel did what it must not */
 [[noreturn]] void simt_fault(const char *what);

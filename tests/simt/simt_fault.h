@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,7 +30,16 @@ bool simt_fail_hit(void);
  * kernels for those before sm_80 and after sm_12x. */
 void simt_set_capability(int major, int minor);
 
-/* simt_set_memory - bytes of the device; 0: 1 GiB, as at the start */
+/* simt_set_devices - how many there are from now on, 1 at first; each reaches every other's memory
+ * unless told by simt_set_peer_access. The order of their turns is left to chance. */
+enum { SIMT_DEVICES_MAX = 8 };
+void simt_set_devices(int n);
+void simt_set_peer_access(int from, int to, bool can);
+
+/* simt_set_seed - of everything that is left to chance from now on */
+void simt_set_seed(uint64_t seed);
+
+/* simt_set_memory - bytes of each device; 0: 1 GiB, as at the start */
 void simt_set_memory(size_t n_bytes);
 
 struct simt_usage {

@@ -11,7 +11,7 @@
 
 enum op {
     EMBED,
-    ADD_NORM,
+    REDUCE_NORM,
     MLA_FRONT,
     INDEX_TOPK,
     MLA_ATTEND,
@@ -28,7 +28,7 @@ struct entry {
     struct batch batch; /* of operators that point at one */
     union {
         struct embed_args embed;
-        struct add_norm_args add_norm;
+        struct reduce_norm_args reduce_norm;
         struct mla_front_args mla_front;
         struct index_topk_args index_topk;
         struct mla_attend_args mla_attend;
@@ -81,7 +81,7 @@ static struct entry *note(struct recorder *r, enum op op)
         return FATHOM_OK;                                                                          \
     }
 
-NOTE(add_norm, ADD_NORM)
+NOTE(reduce_norm, REDUCE_NORM)
 NOTE_BATCH(mla_front, MLA_FRONT)
 NOTE_BATCH(index_topk, INDEX_TOPK)
 NOTE_BATCH(mla_attend, MLA_ATTEND)
@@ -107,7 +107,7 @@ static fathom_err replay(struct backend *b, const struct backend_ops *ops, const
 {
     switch (e->op) {
     case EMBED: return ops->embed(b, &e->args.embed);
-    case ADD_NORM: return ops->add_norm(b, &e->args.add_norm);
+    case REDUCE_NORM: return ops->reduce_norm(b, &e->args.reduce_norm);
     case MLA_FRONT: return ops->mla_front(b, &e->args.mla_front);
     case INDEX_TOPK: return ops->index_topk(b, &e->args.index_topk);
     case MLA_ATTEND: return ops->mla_attend(b, &e->args.mla_attend);
@@ -173,7 +173,7 @@ void recorder_install(struct recorder *r, struct backend *b)
     r->ops.graph_launch = graph_launch;
     r->ops.graph_destroy = graph_destroy;
     r->ops.embed = note_embed;
-    r->ops.add_norm = note_add_norm;
+    r->ops.reduce_norm = note_reduce_norm;
     r->ops.mla_front = note_mla_front;
     r->ops.index_topk = note_index_topk;
     r->ops.mla_attend = note_mla_attend;

@@ -121,16 +121,20 @@ static void run_step(struct rig *r, const struct batch *batch, float *out)
     struct buffer **u = r->buffer;
     uint32_t n = batch->n_token;
     struct embed_args embed = {r->table, batch->ids, NULL, n, u[BUFFER_RESIDUAL]};
-    struct add_norm_args norm = {u[BUFFER_RESIDUAL], NULL, r->norm, u[BUFFER_NORMED], n};
+    struct reduce_norm_args norm = {.x = u[BUFFER_RESIDUAL],
+                                    .delta = NULL,
+                                    .weight = r->norm,
+                                    .out = u[BUFFER_NORMED],
+                                    .n_token = n};
     struct ffn_args ffn = {r->ffn, u[BUFFER_NORMED], u[BUFFER_DELTA], n};
     struct router_args router = {r->moe, u[BUFFER_NORMED], u[BUFFER_ROUTE], n, NULL};
     struct moe_args moe = {r->moe, u[BUFFER_NORMED], u[BUFFER_ROUTE], u[BUFFER_DELTA], n};
     ok(ops->embed(r->b, &embed));
     for (uint32_t layer = 0; layer < N_LAYER; layer++) {
-        ok(ops->add_norm(r->b, &norm));
+        ok(ops->reduce_norm(r->b, &norm));
         norm.delta = u[BUFFER_DELTA];
         run_attention(r, batch, layer);
-        ok(ops->add_norm(r->b, &norm));
+        ok(ops->reduce_norm(r->b, &norm));
         if (layer == 0) {
             ok(ops->ffn(r->b, &ffn));
         } else {
@@ -138,7 +142,7 @@ static void run_step(struct rig *r, const struct batch *batch, float *out)
             ok(ops->moe(r->b, &moe));
         }
     }
-    ok(ops->add_norm(r->b, &norm));
+    ok(ops->reduce_norm(r->b, &norm));
     ok(ops->buffer_read(r->b, u[BUFFER_NORMED], 0, n, r->c.hidden, out));
 }
 
@@ -351,7 +355,7 @@ static void odd_configurations_are_refused(void **state)
     REFUSED(c.max_token = 0, FATHOM_EINVAL, "max_token");
     REFUSED(c.nope_dim = 100, FATHOM_EUNSUPPORTED, "nope_dim");
     REFUSED(c.v_dim = 48, FATHOM_EUNSUPPORTED, "v_dim");
-    REFUSED(c.parallel.tp.size = 2, FATHOM_EUNSUPPORTED, "2 ranks");
+    REFUSED(c.parallel.tp.size = 65, FATHOM_EUNSUPPORTED, "65 ranks");
     REFUSED(c.index_topk = 0, FATHOM_EINVAL, "index_topk");
     REFUSED(c.kv.has_index = false, FATHOM_EINVAL, "has_index");
     REFUSED(c.n_group = 5, FATHOM_EINVAL, "n_group");

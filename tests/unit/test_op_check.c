@@ -18,7 +18,7 @@ struct fixture {
     struct batch batch;
     struct kv_cache kv;
     struct embed_args embed;
-    struct add_norm_args add_norm;
+    struct reduce_norm_args reduce_norm;
     struct mla_front_args mla_front;
     struct index_topk_args index_topk;
     struct mla_attend_args mla_attend;
@@ -68,7 +68,7 @@ static void set_up(struct fixture *f)
                               .logit_rows = ints};
     f->kv = (struct kv_cache){.base = places, .n_page = 4, .layout = f->c.kv};
     f->embed = (struct embed_args){.table = weight(), .ids = ints, .n_token = 5, .x = buffer(0)};
-    f->add_norm = (struct add_norm_args){
+    f->reduce_norm = (struct reduce_norm_args){
         .x = buffer(0), .delta = buffer(1), .weight = weight(), .out = buffer(2), .n_token = 5};
     f->mla_front = (struct mla_front_args){.w = weight(),
                                            .batch = &f->batch,
@@ -101,7 +101,7 @@ static void set_up(struct fixture *f)
                                            .eh_proj = weight(),
                                            .next_ids = ints,
                                            .hidden = buffer(0),
-                                           .x = buffer(1),
+                                           .y = buffer(1),
                                            .n_token = 5};
     f->sample = (struct sample_args){.logits = buffer(0),
                                      .n_row = 2,
@@ -115,7 +115,7 @@ static void set_up(struct fixture *f)
 
 #define OPERATORS(X)                                                                               \
     X(embed)                                                                                       \
-    X(add_norm)                                                                                    \
+    X(reduce_norm)                                                                                 \
     X(mla_front)                                                                                   \
     X(index_topk)                                                                                  \
     X(mla_attend)                                                                                  \
@@ -155,9 +155,9 @@ struct broken {
     X(embed, tokens, f->embed.n_token = f->c.max_token + 1, "n_token <= c->max_token")             \
     X(embed, table, f->embed.table = NULL, "a->table")                                             \
     X(embed, ids, f->embed.ids = NULL, "a->ids")                                                   \
-    X(add_norm, tokens, f->add_norm.n_token = f->c.max_token + 1, "n_token")                       \
-    X(add_norm, out, f->add_norm.out = NULL, "a->out")                                             \
-    X(add_norm, alias, f->add_norm.out = f->add_norm.x, "a->x != a->out")                          \
+    X(reduce_norm, tokens, f->reduce_norm.n_token = f->c.max_token + 1, "n_token")                 \
+    X(reduce_norm, out, f->reduce_norm.out = NULL, "a->out")                                       \
+    X(reduce_norm, alias, f->reduce_norm.out = f->reduce_norm.x, "a->x != a->out")                 \
     X(mla_front, batch, f->mla_front.batch = NULL, "batch")                                        \
     X(mla_front, requests, f->batch.n_request = f->c.max_request + 1, "max_request")               \
     X(mla_front, empty, f->batch.n_request = 6, "n_request <= batch->n_token")                     \
@@ -229,7 +229,7 @@ static void the_edges_pass(void **state)
     (void)state;
     struct fixture f;
     set_up(&f);
-    f.add_norm.delta = NULL;
+    f.reduce_norm.delta = NULL;
     f.mla_attend.select = NULL;
     f.head.n_row = f.sample.n_row = 0;
     f.head.rows = NULL;

@@ -35,6 +35,26 @@ static uint64_t progress(const struct backend *b)
     return thread_pool_progress(((const struct cpu_backend *)b)->pool);
 }
 
+static struct host_rank *peer_of(struct backend *b)
+{
+    return &cpu_of(b)->peer;
+}
+
+static fathom_err join(struct backend *const *b, uint32_t n, fathom_diag *d)
+{
+    return host_join(b, n, peer_of, d);
+}
+
+static void abandon(struct backend *b)
+{
+    host_rank_break(peer_of(b));
+}
+
+static const char *fault(struct backend *b)
+{
+    return host_rank_fault(peer_of(b));
+}
+
 static fathom_err fence_record(struct backend *b, uint32_t fence)
 {
     return host_fence_record(&cpu_of(b)->fences, fence);
@@ -166,9 +186,11 @@ static void destroy(struct backend *b)
 {
     if (!b) return;
     struct cpu_backend *cpu = cpu_of(b);
+    host_rank_leave(&cpu->peer);
     thread_pool_destroy(cpu->pool);
     mem_free(cpu->cos_sin);
     mem_free(cpu->zeros);
+    mem_free(cpu->head);
     mem_free(cpu->jobs);
     mem_free(cpu->arena);
     mem_free(cpu->workers);
@@ -179,6 +201,8 @@ static const struct backend_ops cpu_ops = {
     .destroy = destroy,
     .get_caps = get_caps,
     .bind_thread = host_bind_thread,
+    .join = join,
+    .abandon = abandon,
     .alloc = host_alloc,
     .release = host_release,
     .alloc_host = host_alloc_pinned,
@@ -189,7 +213,7 @@ static const struct backend_ops cpu_ops = {
     .fence_record = fence_record,
     .fence_wait = host_fence_wait,
     .fence_elapsed = fence_elapsed,
-    .fault = host_fault,
+    .fault = fault,
     .progress = progress,
     .buffer_create = buffer_create,
     .buffer_destroy = buffer_destroy,
@@ -203,7 +227,7 @@ static const struct backend_ops cpu_ops = {
     .weight_destroy = cpu_weight_destroy,
     .weight_bytes = cpu_weight_bytes,
     .embed = cpu_embed,
-    .add_norm = cpu_add_norm,
+    .reduce_norm = cpu_reduce_norm,
     .mla_front = cpu_mla_front,
     .index_topk = cpu_index_topk,
     .mla_attend = cpu_mla_attend,
@@ -265,8 +289,9 @@ static fathom_err make_scratch(struct cpu_backend *cpu, fathom_diag *d)
     cpu->workers = mem_alloc_aligned(CPU_ALIGN, cpu->worker_bytes * cpu->n_thread);
     cpu->jobs = mem_calloc((size_t)c->n_head + 4, sizeof *cpu->jobs);
     cpu->zeros = alloc_rows(1, KV_ROW, sizeof *cpu->zeros);
+    cpu->head = alloc_rows(c->max_logit_row, row_stride(backend_head_rows(c)), sizeof *cpu->head);
     cpu->cos_sin = alloc_rows(c->max_context, 2 * ROPE_PAIRS, sizeof *cpu->cos_sin);
-    if (!cpu->arena || !cpu->workers || !cpu->jobs || !cpu->zeros || !cpu->cos_sin)
+    if (!cpu->arena || !cpu->workers || !cpu->jobs || !cpu->zeros || !cpu->head || !cpu->cos_sin)
         FAIL(d, FATHOM_ENOMEM,
              "no memory for the cpu backend's scratch: %zu bytes, and %zu for "
              "each of %u threads. Lower max_token or max_context",

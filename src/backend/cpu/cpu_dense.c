@@ -1,9 +1,10 @@
-/* cpu_dense.c - embed, add_norm, linear, ffn, head, mtp_front (op_dense.h) */
+/* cpu_dense.c - embed, reduce_norm, ffn, head, mtp_front (op_dense.h) */
 #include "backend/cpu/cpu_int.h"
 
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/fail.h"
 
 static float *row_of(const struct buffer *buf, size_t t)
 {
@@ -32,38 +33,64 @@ fathom_err cpu_embed(struct backend *b, const struct embed_args *a)
     return FATHOM_OK;
 }
 
-/* ---- add_norm ---- */
+/* ---- reduce_norm ---- */
 
 struct norm_task {
     struct cpu_backend *cpu;
-    const struct add_norm_args *a;
+    const struct reduce_norm_args *a;
+    const void *const *all; /* every rank's delta; NULL: one rank, or nothing is added */
 };
+
+/* Row t of every rank's delta, added up in out's row; NULL: nothing is to be added. */
+static const float *sum_delta(const struct norm_task *task, size_t t)
+{
+    const float *parts[PARALLEL_RANKS_MAX];
+    const uint32_t n_rank = task->cpu->peer.n_rank;
+    if (!task->a->delta) return NULL;
+    if (!task->all) return row_of(task->a->delta, t);
+    for (uint32_t k = 0; k < n_rank; k++) {
+        const struct buffer *delta = task->all[k];
+        parts[k] = row_of(delta, t);
+    }
+    float *sum = row_of(task->a->out, t);
+    host_sum_row(sum, parts, n_rank, pad32(task->cpu->c.hidden));
+    return sum;
+}
 
 static void norm_row(void *arg, size_t t, size_t n, unsigned worker)
 {
     DCHECK(t < n);
     const struct norm_task *task = arg;
     const struct cpu_backend *cpu = task->cpu;
-    const struct add_norm_args *a = task->a;
+    const struct reduce_norm_args *a = task->a;
     (void)n;
     (void)worker;
     float *out = row_of(a->out, t);
-    cpu->k->add_norm(row_of(a->x, t), a->delta ? row_of(a->delta, t) : NULL, a->weight->vector,
-                     pad32(cpu->c.hidden), cpu->c.hidden, cpu->c.norm_eps, out);
+    const float *delta = sum_delta(task, t);
+    if (a->begins) {
+        memcpy(row_of(a->x, t), delta, pad32(cpu->c.hidden) * sizeof *delta);
+        delta = NULL;
+    }
+    cpu->k->add_norm(row_of(a->x, t), delta, a->weight->vector, pad32(cpu->c.hidden), cpu->c.hidden,
+                     cpu->c.norm_eps, out);
     cpu_to_operand(cpu, out, pad32(cpu->c.hidden),
                    operand_row(cpu->operand, a->out->operand, t * a->out->stride));
 }
 
-fathom_err cpu_add_norm(struct backend *b, const struct add_norm_args *a)
+fathom_err cpu_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
 {
-    op_check_add_norm(&cpu_of(b)->c, a);
+    op_check_reduce_norm(&cpu_of(b)->c, a);
     ASSERT(a->weight->kind == CPU_VECTOR);
     ASSERT(a->x->kind == BUFFER_RESIDUAL);
     ASSERT(a->out->kind == BUFFER_NORMED);
     ASSERT(!a->delta || a->delta->kind == BUFFER_DELTA);
-    struct norm_task task = {.cpu = cpu_of(b), .a = a};
-    cpu_rows(cpu_of(b), a->n_token, cpu_of(b)->c.hidden, norm_row, &task);
-    return FATHOM_OK;
+    struct cpu_backend *cpu = cpu_of(b);
+    struct norm_task task = {.cpu = cpu, .a = a};
+    const struct host_place place = {"reduce_norm", a->layer, a->n_token};
+    bool meets = a->delta && cpu->peer.group;
+    if (meets) TRY(host_meet(&cpu->peer, &place, a->delta, &task.all));
+    cpu_rows(cpu, a->n_token, cpu->c.hidden, norm_row, &task);
+    return meets ? host_part(&cpu->peer) : FATHOM_OK;
 }
 
 /* ---- ffn ---- */
@@ -124,22 +151,28 @@ fathom_err cpu_head(struct backend *b, const struct head_args *a)
     ASSERT(a->logits->kind == BUFFER_LOGITS);
     struct cpu_backend *cpu = cpu_of(b);
     struct gather_task task = {.cpu = cpu, .head = a, .x = cpu->arena};
+    const uint32_t n_col = backend_head_rows(&cpu->c);
+    const bool meets = cpu->peer.group;
+    ASSERT(a->w->linear.n_row == n_col);
     struct gemm_job job = {
         .w = &a->w->linear,
         .rounding = INPUT_BF16,
         .x = task.x,
         .x_stride = a->hidden->stride,
         .n_token = a->n_row,
-        .y = a->logits->value,
-        .y_stride = a->logits->stride,
+        .y = meets ? cpu->head : a->logits->value,
+        .y_stride = meets ? row_stride(n_col) : a->logits->stride,
     };
     if (a->n_row == 0) return FATHOM_OK;
     cpu_rows(cpu, a->n_row, cpu->c.hidden, gather_head_row, &task);
     cpu_gemm(cpu, cpu->operand, &job, 1);
-    return FATHOM_OK;
+    if (!meets) return FATHOM_OK;
+    return host_gather_logits(&cpu->peer, cpu->head, job.y_stride, n_col, a->n_row,
+                              a->logits->value, a->logits->stride);
 }
 
-/* The two halves stand side by side without padding between them, as eh_proj's columns do. */
+/* The two halves stand side by side without padding between them, as eh_proj's columns do; of
+ * several ranks each takes its part of the pair. */
 static void gather_mtp_row(void *arg, size_t t, size_t n_item, unsigned worker)
 {
     const struct gather_task *task = arg;
@@ -160,7 +193,11 @@ static void gather_mtp_row(void *arg, size_t t, size_t n_item, unsigned worker)
     ASSERT(row < a->hidden->n_row);
     cpu->k->add_norm(row_of(a->hidden, row), NULL, a->hnorm->vector, n, hidden, cpu->c.norm_eps,
                      second);
-    cpu_to_operand(cpu, pair, pad32(2 * hidden),
+    const uint32_t n_col = a->eh_proj->linear.n_col;
+    if (cpu->c.parallel.tp.rank > 0)
+        memmove(pair, pair + cpu->c.parallel.tp.rank * n_col, n_col * sizeof *pair);
+    memset(pair + n_col, 0, (pad32(n_col) - n_col) * sizeof *pair);
+    cpu_to_operand(cpu, pair, pad32(n_col),
                    operand_row(cpu->operand, task->x, t * row_stride(2 * hidden)));
 }
 
@@ -186,9 +223,11 @@ fathom_err cpu_mtp_front(struct backend *b, const struct mtp_front_args *a)
     ASSERT(a->enorm->kind == CPU_VECTOR);
     ASSERT(a->hnorm->kind == CPU_VECTOR);
     ASSERT(a->hidden->kind == BUFFER_NORMED);
-    ASSERT(a->x->kind == BUFFER_RESIDUAL);
+    ASSERT(a->y->kind == BUFFER_DELTA);
     struct cpu_backend *cpu = cpu_of(b);
     struct mtp_scratch s;
+    ASSERT(a->eh_proj->linear.n_col ==
+           parallel_part(&cpu->c.parallel, CUT_INNER, 2 * cpu->c.hidden));
     lay_out_mtp(cpu, a->n_token, &s, cpu->arena);
     struct gather_task task = {.cpu = cpu, .mtp = a, .row = s.row, .x = s.x};
     struct gemm_job job = {
@@ -197,8 +236,8 @@ fathom_err cpu_mtp_front(struct backend *b, const struct mtp_front_args *a)
         .x = s.x,
         .x_stride = row_stride(2 * cpu->c.hidden),
         .n_token = a->n_token,
-        .y = a->x->value,
-        .y_stride = a->x->stride,
+        .y = a->y->value,
+        .y_stride = a->y->stride,
     };
     cpu_rows(cpu, a->n_token, (size_t)4 * cpu->c.hidden, gather_mtp_row, &task);
     cpu_gemm(cpu, cpu->operand, &job, 1);

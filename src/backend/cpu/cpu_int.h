@@ -5,8 +5,7 @@
  * no bit. Every buffer row is padded with zeros to a multiple of 32 values, so that inner loops
  * have no tails.
  *
- * Memory: weights are packed once (cpu_weight.c); an operator's scratch is carved from one arena
- * and from one private area per worker, both sized at creation.
+ * Scratch is carved from one arena and from one private area per worker, sized at creation.
  */
 #ifndef FATHOM_BACKEND_CPU_INT_H
 #define FATHOM_BACKEND_CPU_INT_H
@@ -15,6 +14,7 @@
 #include "backend/cpu/cpu_isa.h"
 #include "backend/cpu/cpu_kernel.h"
 #include "backend/host_device.h"
+#include "backend/host_group.h"
 #include "backend/op_check.h"
 #include "base/assert.h"
 #include "base/thread.h"
@@ -97,20 +97,20 @@ struct cpu_backend {
     struct backend base;
     struct backend_config c;
     struct host_fences fences;
+    struct host_rank peer;
     const struct cpu_kernels *k;
     struct thread_pool *pool;
     unsigned n_thread;
     enum operand operand; /* of products with activations */
     bool round;           /* operands hold bf16 values */
-    enum operand attend_operand;
-    enum operand index_operand;
+    enum operand attend_operand, index_operand;
     float *cos_sin;        /* f32 [max_context][32][2] */
     float *zeros;          /* [576] a row of attention */
+    float *head;           /* f32 [max_logit_row] this rank's columns of logits */
     struct gemm_job *jobs; /* [n_head + 4] */
     uint8_t *arena;
-    size_t arena_bytes;
     uint8_t *workers; /* [n_thread][worker_bytes] */
-    size_t worker_bytes;
+    size_t arena_bytes, worker_bytes;
 };
 
 static inline struct cpu_backend *cpu_of(struct backend *b)
@@ -285,7 +285,7 @@ void cpu_ffn_groups(struct cpu_backend *cpu, struct ffn_call *call);
 /* ---- operators ---- */
 
 fathom_err cpu_embed(struct backend *b, const struct embed_args *a);
-fathom_err cpu_add_norm(struct backend *b, const struct add_norm_args *a);
+fathom_err cpu_reduce_norm(struct backend *b, const struct reduce_norm_args *a);
 fathom_err cpu_ffn(struct backend *b, const struct ffn_args *a);
 fathom_err cpu_head(struct backend *b, const struct head_args *a);
 fathom_err cpu_mtp_front(struct backend *b, const struct mtp_front_args *a);

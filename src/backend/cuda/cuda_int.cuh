@@ -17,6 +17,7 @@
 
 extern "C" {
 #include "backend/backend.h"
+#include "backend/cuda/peers.h"
 #include "backend/cuda/scratch.h"
 #include "backend/op_check.h"
 #include "base/assert.h"
@@ -220,7 +221,9 @@ struct cuda_backend {
     struct {
         const char *what;
         dim3 grid;
-    } last; /* launch */
+    } last;             /* launch */
+    struct peers peers; /* world 0: none */
+    void *arena;        /* this rank's, which peers write */
     uint64_t allocated_bytes;
     void *staging; /* of weights on their way into tiles, while one is prepared */
     size_t staging_bytes;
@@ -381,7 +384,7 @@ fathom_err cuda_ffn_run(struct cuda_backend *c, const struct weight *w, const st
 
 /* operators */
 fathom_err cuda_embed(struct backend *b, const struct embed_args *a);
-fathom_err cuda_add_norm(struct backend *b, const struct add_norm_args *a);
+fathom_err cuda_reduce_norm(struct backend *b, const struct reduce_norm_args *a);
 fathom_err cuda_mla_front(struct backend *b, const struct mla_front_args *a);
 fathom_err cuda_index_topk(struct backend *b, const struct index_topk_args *a);
 fathom_err cuda_mla_attend(struct backend *b, const struct mla_attend_args *a);

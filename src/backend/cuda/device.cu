@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/cuda/cuda_int.cuh"
+#include "backend/cuda/join.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/sm90/absorb.cuh"
 #include "backend/cuda/sm90/down_few.cuh"
@@ -29,6 +30,12 @@ static fathom_err bind_thread(struct backend *b)
     struct cuda_backend *c = cuda_of(b);
     CU_TRY(c, cudaSetDevice(c->device), "bind_thread");
     return FATHOM_OK;
+}
+
+/* Whoever waits for this rank gives up when its wait's bound is over. */
+static void abandon(struct backend *b)
+{
+    (void)b;
 }
 
 /* ---- memory ---- */
@@ -247,6 +254,7 @@ static void destroy(struct backend *b)
 {
     if (!b) return;
     struct cuda_backend *c = cuda_of(b);
+    cuda_peers_leave(c);
     for (int i = 0; i < SCRATCH_N; i++) (void)cudaFree(c->scratch[i]);
     for (int i = 0; i < BACKEND_FENCE_MAX; i++) {
         if (c->fences[i]) (void)cudaEventDestroy(c->fences[i]);
@@ -263,6 +271,8 @@ static constexpr struct backend_ops make_ops(void)
     o.destroy = destroy;
     o.get_caps = get_caps;
     o.bind_thread = bind_thread;
+    o.join = cuda_join;
+    o.abandon = abandon;
     o.alloc = device_alloc;
     o.release = device_release;
     o.alloc_host = host_alloc;
@@ -291,7 +301,7 @@ static constexpr struct backend_ops make_ops(void)
     o.weight_destroy = cuda_weight_destroy;
     o.weight_bytes = cuda_weight_bytes;
     o.embed = cuda_embed;
-    o.add_norm = cuda_add_norm;
+    o.reduce_norm = cuda_reduce_norm;
     o.mla_front = cuda_mla_front;
     o.index_topk = cuda_index_topk;
     o.mla_attend = cuda_mla_attend;
@@ -317,8 +327,8 @@ static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
     }
     const uint32_t n_rank = parallel_n_rank(&c->parallel);
     if (n_rank == 0) FAIL(d, FATHOM_EINVAL, "the number of ranks is 0");
-    if (n_rank > 1 && !c->parallel.is_slice) {
-        FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks; the cuda backend runs on one", n_rank);
+    if (!c->parallel.is_slice && n_rank != 1 && n_rank != 2 && n_rank != 4 && n_rank != PEERS_MAX) {
+        FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks; the cuda backend runs on 1, 2, 4 or 8", n_rank);
     }
     if (c->max_token > GRID_YZ_MAX || c->max_request > GRID_YZ_MAX) {
         FAIL(

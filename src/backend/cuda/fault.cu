@@ -3,15 +3,30 @@
 
 #include "backend/cuda/cuda_int.cuh"
 
+/* Which rank this one has waited for too long; "" where it has not. */
+static void describe_wait(const struct peers *p, char *out, size_t n)
+{
+    static const char *const ops[] = {"reduce_norm", "spread_rows", "logits"};
+    const struct peer_fault *f = p->fault;
+    out[0] = '\0';
+    if (!f || !f->is_told) return;
+    ASSERT(f->op < sizeof ops / sizeof *ops);
+    (void)snprintf(out, n,
+                   "rank %u waited too long for rank %u: %s of layer %u, row %u, epoch %u; ",
+                   p->rank, f->rank, ops[f->op], f->layer, f->row, f->epoch);
+}
+
 /* An error of the device itself comes out of a later call, so the last launch is named too. */
 fathom_err cuda_check(struct cuda_backend *c, cudaError_t e, const char *call, const char *what)
 {
     ASSERT(call && what);
     if (e == cudaSuccess) return FATHOM_OK;
     if (c->fault[0] == '\0') {
+        char wait[128];
+        describe_wait(&c->peers, wait, sizeof wait);
         (void)snprintf(c->fault, sizeof c->fault,
-                       "device %d (%s): %s in %s: %s (%s); last launched: %s, grid %u x %u x %u",
-                       c->device, c->properties.name, call, what, cudaGetErrorName(e),
+                       "%sdevice %d (%s): %s in %s: %s (%s); last launched: %s, grid %u x %u x %u",
+                       wait, c->device, c->properties.name, call, what, cudaGetErrorName(e),
                        cudaGetErrorString(e), c->last.what ? c->last.what : "nothing",
                        c->last.grid.x, c->last.grid.y, c->last.grid.z);
     }

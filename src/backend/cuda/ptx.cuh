@@ -175,6 +175,75 @@ static __device__ __forceinline__ void prefetch_l2(const void *p)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
+/* ---- between devices: relaxed, at the system's scope ---- */
+
+static __device__ __forceinline__ void peer_store(void *p, uint4 v)
+{
+    asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(v.x), "r"(v.y),
+                 "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
+static __device__ __forceinline__ uint4 peer_load(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+
+static __device__ __forceinline__ void peer_store_8(void *p, uint64_t v)
+{
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
+static __device__ __forceinline__ uint64_t peer_load_8(const void *p)
+{
+    uint64_t v;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    return v;
+}
+
+/* What the thread has done and seen comes before the store; what comes before a store comes before
+ * what follows the load that sees it. */
+static __device__ __forceinline__ void peer_store_release(void *p, uint32_t v)
+{
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+static __device__ __forceinline__ uint32_t peer_load_acquire(const void *p)
+{
+    uint32_t v;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+static __device__ __forceinline__ void system_fence(void)
+{
+    __threadfence_system();
+}
+
+static __device__ __forceinline__ uint64_t global_nanoseconds(void)
+{
+    uint64_t v;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(v));
+    return v;
+}
+
+/* A thread is about to look again for what another device sends: the simulated GPU's devices take
+ * turns here. */
+static __device__ __forceinline__ void look_later(const char *, uint32_t, uint32_t, uint32_t)
+{
+}
+
+/* Ends the kernel as one that has failed. */
+static __device__ __forceinline__ void kernel_trap(void)
+{
+    asm volatile("trap;");
+}
+
 /* Programmatic dependent launch: wait until the kernel before has finished and its writes can be
  * seen; let the next kernel begin its prologue. No-ops in a launch without the attribute. */
 static __device__ __forceinline__ void dependency_wait(void)

@@ -2,6 +2,7 @@
 #include "backend/cuda/scratch.h"
 
 #include "backend/cuda/k_parts.h"
+#include "backend/cuda/peers.h"
 #include "base/assert.h"
 
 /* Index scores; a step with more tokens is scored in pieces. */
@@ -172,5 +173,10 @@ uint64_t backend_cuda_extra_bytes(const struct backend_config *c)
     cuda_scratch_measure(&s, c);
     for (int i = 0; i < SCRATCH_N; i++) n += s.bytes[i];
     if (c->act == ACT_FP8) n += 2 * (uint64_t)c->max_token * (3 * c->hidden + c->hidden / 32);
+    if (!c->parallel.is_slice && parallel_n_rank(&c->parallel) > 1) {
+        struct peer_layout peers;
+        peer_layout_make(&peers, c);
+        n += peers.n_bytes;
+    }
     return n;
 }

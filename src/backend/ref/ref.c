@@ -19,10 +19,12 @@ static void destroy(struct backend *b)
 {
     if (!b) return;
     struct ref_backend *r = ref_of(b);
+    host_rank_leave(&r->peer);
     mem_free(r->x);
     mem_free(r->wide);
     mem_free(r->wide2);
     mem_free(r->part);
+    mem_free(r->head);
     mem_free(r->score);
     mem_free(r->sum);
     mem_free(r->route_biased);
@@ -41,6 +43,26 @@ static void get_caps(struct backend *b, struct backend_caps *out)
     snprintf(out->numerics, sizeof out->numerics, "scalar");
     os_memory_bytes(&out->memory_bytes, &out->memory_free_bytes);
     for (int t = KV_TYPE_F32; t <= KV_TYPE_FP8; t++) out->kv_types[t] = true;
+}
+
+static struct host_rank *peer_of(struct backend *b)
+{
+    return &ref_of(b)->peer;
+}
+
+static fathom_err join(struct backend *const *b, uint32_t n, fathom_diag *d)
+{
+    return host_join(b, n, peer_of, d);
+}
+
+static void abandon(struct backend *b)
+{
+    host_rank_break(peer_of(b));
+}
+
+static const char *fault(struct backend *b)
+{
+    return host_rank_fault(peer_of(b));
 }
 
 static fathom_err fence_record(struct backend *b, uint32_t fence)
@@ -140,6 +162,8 @@ static const struct backend_ops ref_ops = {
     .destroy = destroy,
     .get_caps = get_caps,
     .bind_thread = host_bind_thread,
+    .join = join,
+    .abandon = abandon,
     .alloc = host_alloc,
     .release = host_release,
     .alloc_host = host_alloc_pinned,
@@ -150,7 +174,7 @@ static const struct backend_ops ref_ops = {
     .fence_record = fence_record,
     .fence_wait = host_fence_wait,
     .fence_elapsed = fence_elapsed,
-    .fault = host_fault,
+    .fault = fault,
     .buffer_create = buffer_create,
     .buffer_destroy = buffer_destroy,
     .buffer_read = buffer_read,
@@ -163,7 +187,7 @@ static const struct backend_ops ref_ops = {
     .weight_destroy = ref_weight_destroy,
     .weight_bytes = ref_weight_bytes,
     .embed = ref_embed,
-    .add_norm = ref_add_norm,
+    .reduce_norm = ref_reduce_norm,
     .mla_front = ref_mla_front,
     .index_topk = ref_index_topk,
     .mla_attend = ref_mla_attend,
@@ -210,14 +234,15 @@ static fathom_err make_scratch(struct ref_backend *r, fathom_diag *d)
     r->wide = mem_calloc(wide, sizeof *r->wide);
     r->wide2 = mem_calloc(wide, sizeof *r->wide2);
     r->part = mem_calloc(c->hidden, sizeof *r->part);
+    r->head = mem_calloc((size_t)c->max_logit_row, backend_head_rows(c) * sizeof *r->head);
     r->score = mem_calloc((size_t)c->n_head * c->max_context, sizeof *r->score);
     r->sum = mem_calloc((size_t)c->n_head * KV_LATENT, sizeof *r->sum);
     r->route_biased = mem_calloc(c->n_expert, sizeof *r->route_biased);
     r->route_group = mem_calloc(c->n_group, sizeof *r->route_group);
     r->route_taken = mem_calloc(c->n_expert, sizeof *r->route_taken);
     r->scored = mem_calloc(max_of(c->max_context, c->n_vocab), sizeof *r->scored);
-    if (r->x && r->wide && r->wide2 && r->part && r->score && r->sum && r->route_biased &&
-        r->route_group && r->route_taken && r->scored)
+    if (r->x && r->wide && r->wide2 && r->part && r->head && r->score && r->sum &&
+        r->route_biased && r->route_group && r->route_taken && r->scored)
         return FATHOM_OK;
     FAIL(d, FATHOM_ENOMEM, "no memory for the reference backend's scratch");
 }

@@ -1,9 +1,10 @@
-/* ref_dense.c - embed, add_norm, ffn, head, mtp_front: equations in op_dense.h */
+/* ref_dense.c - embed, reduce_norm, ffn, head, mtp_front: equations in op_dense.h */
 #include "backend/ref/ref_int.h"
 
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/fail.h"
 
 static float *row_of(const struct buffer *buf, uint32_t t)
 {
@@ -27,24 +28,44 @@ fathom_err ref_embed(struct backend *b, const struct embed_args *a)
     return FATHOM_OK;
 }
 
-/* x[t] += delta[t]; out[t] = rmsnorm(x[t]) */
-fathom_err ref_add_norm(struct backend *b, const struct add_norm_args *a)
+/* Row t of every rank's delta, added up in out's row; NULL: nothing is to be added. */
+static const float *sum_delta(const struct ref_backend *r, const struct reduce_norm_args *a,
+                              const void *const *all, uint32_t t)
 {
-    op_check_add_norm(&ref_of(b)->c, a);
+    const float *parts[PARALLEL_RANKS_MAX];
+    if (!a->delta) return NULL;
+    if (!all) return row_of(a->delta, t);
+    for (uint32_t k = 0; k < r->peer.n_rank; k++) {
+        const struct buffer *delta = all[k];
+        parts[k] = row_of(delta, t);
+    }
+    float *sum = row_of(a->out, t);
+    host_sum_row(sum, parts, r->peer.n_rank, r->c.hidden);
+    return sum;
+}
+
+/* x[t] += delta[t]; out[t] = rmsnorm(x[t]) */
+fathom_err ref_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
+{
+    op_check_reduce_norm(&ref_of(b)->c, a);
     ASSERT(a->weight->kind == REF_VECTOR);
     ASSERT(a->x->kind == BUFFER_RESIDUAL);
     ASSERT(a->out->kind == BUFFER_NORMED);
     ASSERT(!a->delta || a->delta->kind == BUFFER_DELTA);
-    const struct backend_config *c = &ref_of(b)->c;
+    struct ref_backend *r = ref_of(b);
+    const struct backend_config *c = &r->c;
+    const struct host_place place = {"reduce_norm", a->layer, a->n_token};
+    const void *const *all = NULL;
+    bool meets = a->delta && r->peer.group;
+    if (meets) TRY(host_meet(&r->peer, &place, a->delta, &all));
     for (uint32_t t = 0; t < a->n_token; t++) {
         float *x = row_of(a->x, t);
-        if (a->delta) {
-            const float *delta = row_of(a->delta, t);
-            for (uint32_t i = 0; i < c->hidden; i++) x[i] += delta[i];
-        }
+        const float *delta = sum_delta(r, a, all, t);
+        for (uint32_t i = 0; delta && i < c->hidden; i++)
+            x[i] = a->begins ? delta[i] : x[i] + delta[i];
         ref_rmsnorm(x, a->weight->matrix.value, c->hidden, c->norm_eps, row_of(a->out, t));
     }
-    return FATHOM_OK;
+    return meets ? host_part(&r->peer) : FATHOM_OK;
 }
 
 void ref_ffn_row(struct ref_backend *r, const struct ffn_weight *w, const float *x, float *y)
@@ -81,15 +102,19 @@ fathom_err ref_head(struct backend *b, const struct head_args *a)
     ASSERT(a->logits->kind == BUFFER_LOGITS);
     struct ref_backend *r = ref_of(b);
     const struct matrix *w = &a->w->matrix;
+    ASSERT(w->n_row == backend_head_rows(&r->c));
     for (uint32_t i = 0; i < a->n_row; i++) {
         ASSERT(a->rows[i] >= 0 && (uint32_t)a->rows[i] < a->hidden->n_row);
         ref_round(r->c.act, row_of(a->hidden, (uint32_t)a->rows[i]), w->n_col, r->x);
-        ref_matvec(w, 0, w->n_row, r->x, row_of(a->logits, i));
+        float *own = r->peer.group ? r->head + (size_t)i * w->n_row : row_of(a->logits, i);
+        ref_matvec(w, 0, w->n_row, r->x, own);
     }
-    return FATHOM_OK;
+    if (!r->peer.group || a->n_row == 0) return FATHOM_OK;
+    return host_gather_logits(&r->peer, r->head, w->n_row, w->n_row, a->n_row, a->logits->value,
+                              a->logits->width);
 }
 
-/* x[t] = eh_proj [ rmsnorm(table[next_ids[t]]; enorm) ; rmsnorm(hidden[t]; hnorm) ] */
+/* y[t] = eh_proj [ rmsnorm(table[next_ids[t]]; enorm) ; rmsnorm(hidden[t]; hnorm) ] */
 fathom_err ref_mtp_front(struct backend *b, const struct mtp_front_args *a)
 {
     op_check_mtp_front(&ref_of(b)->c, a);
@@ -98,9 +123,11 @@ fathom_err ref_mtp_front(struct backend *b, const struct mtp_front_args *a)
     ASSERT(a->enorm->kind == REF_VECTOR);
     ASSERT(a->hnorm->kind == REF_VECTOR);
     ASSERT(a->hidden->kind == BUFFER_NORMED);
-    ASSERT(a->x->kind == BUFFER_RESIDUAL);
+    ASSERT(a->y->kind == BUFFER_DELTA);
     struct ref_backend *r = ref_of(b);
     uint32_t hidden = r->c.hidden;
+    uint32_t n_col = a->eh_proj->matrix.n_col;
+    ASSERT(n_col == parallel_part(&r->c.parallel, CUT_INNER, 2 * hidden));
     const struct matrix *table = &a->table->matrix;
     float *pair = r->x;
     for (uint32_t t = 0; t < a->n_token; t++) {
@@ -112,7 +139,8 @@ fathom_err ref_mtp_front(struct backend *b, const struct mtp_front_args *a)
         ref_rmsnorm(row_of(a->hidden, row), a->hnorm->matrix.value, hidden, r->c.norm_eps,
                     pair + hidden);
         ref_round(r->c.act, pair, 2 * hidden, pair);
-        ref_matvec(&a->eh_proj->matrix, 0, hidden, pair, row_of(a->x, t));
+        ref_matvec(&a->eh_proj->matrix, 0, hidden, pair + r->c.parallel.tp.rank * n_col,
+                   row_of(a->y, t));
     }
     return FATHOM_OK;
 }

@@ -13,6 +13,7 @@
 
 #include "backend/backend.h"
 #include "backend/host_device.h"
+#include "backend/host_group.h"
 #include "backend/op_check.h"
 #include "base/assert.h"
 
@@ -81,12 +82,14 @@ struct ref_backend {
     struct backend base;
     struct backend_config c;
     struct host_fences fences;
+    struct host_rank peer;
     /* Scratch, sized at creation; its content lives inside one operator. The three rows are as
      * wide as the widest of the model. */
     float *x;              /* the input of a product, rounded to the activation type */
     float *wide;           /* one inner row */
     float *wide2;          /* and another */
     float *part;           /* [hidden] one expert's output */
+    float *head;           /* [max_logit_row][this rank's rows of the head], of several ranks */
     float *score;          /* [n_head][max_context] */
     double *sum;           /* [n_head][512] */
     float *route_biased;   /* [n_expert] */
@@ -153,7 +156,7 @@ uint64_t ref_weight_bytes(const struct weight *w);
 /* ---- operators: ref_dense.c ref_mla.c ref_index.c ref_moe.c ref_sample.c ---- */
 
 fathom_err ref_embed(struct backend *b, const struct embed_args *a);
-fathom_err ref_add_norm(struct backend *b, const struct add_norm_args *a);
+fathom_err ref_reduce_norm(struct backend *b, const struct reduce_norm_args *a);
 fathom_err ref_ffn(struct backend *b, const struct ffn_args *a);
 fathom_err ref_head(struct backend *b, const struct head_args *a);
 fathom_err ref_mtp_front(struct backend *b, const struct mtp_front_args *a);

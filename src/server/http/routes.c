@@ -22,7 +22,7 @@ static void write_model(const struct served *s, const char *name, struct buf *b)
                      (long long)s->created);
     (void)json_write_string(b, s->o.model_names[0], strlen(s->o.model_names[0]));
     (void)buf_printf(b, ",\"parent\":null,\"max_model_len\":%u", s->info->max_model_len);
-    if (s->info->dummy || s->info->world > 1) {
+    if (s->info->dummy || s->info->rank_slice) {
         (void)buf_printf(b, ",\"benchmark\":{\"dummy_weights\":%s,\"rank\":%u,\"ranks\":%u}",
                          s->info->dummy ? "true" : "false", s->info->rank, s->info->world);
     }

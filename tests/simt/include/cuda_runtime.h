@@ -18,6 +18,7 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
 #define __shared__ static
@@ -139,6 +140,7 @@ enum cudaError_t {
     cudaErrorLaunchFailure,
     cudaErrorNotSupported,
     cudaErrorNoKernelImageForDevice,
+    cudaErrorPeerAccessAlreadyEnabled,
 };
 enum cudaMemcpyKind {
     cudaMemcpyHostToDevice,
@@ -201,6 +203,9 @@ cudaError_t simt_launch(cudaStream_t stream, std::function<void()> kernel);
 
 cudaError_t cudaGetDeviceCount(int *n);
 cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int *device);
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer);
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device);
 cudaError_t cudaGetLastError(void);
 const char *cudaGetErrorName(cudaError_t e);

@@ -1,17 +1,15 @@
 /* dense.cu - embedding, norm, quantization, SwiGLU, dense FFN, linear, head, the draft's front */
 #include "backend/cuda/common.cuh"
+#include "backend/cuda/generic/collect.cuh"
+#include "backend/cuda/generic/norm.cuh"
 #include "backend/cuda/launch.cuh"
 
 enum {
-    NORM_THREADS = 512,
-    NORM_STEPS_FEW = 4, /* of 4 values, of a thread */
-    NORM_STEPS_MAX = 8,
     CONCAT_THREADS = 512,
     EMBED_THREADS = 256,
     GROUP_THREADS = 256, /* of blocks whose warps have a group of FP8_GROUP values each */
     GROUP_WARPS = GROUP_THREADS / WARP,
 };
-static_assert(NORM_THREADS * NORM_STEPS_MAX * 4 == HIDDEN_MAX, "a thread holds its values");
 
 /* One thread 4 values of a row; needs a width that is a multiple of 4. */
 __global__ void __launch_bounds__(EMBED_THREADS)
@@ -45,15 +43,6 @@ fathom_err cuda_embed(struct backend *b, const struct embed_args *a)
                        a->ids, a->drawn);
 }
 
-/* Quantizes 128 values held 4 a lane by one warp and stores codes and scale. */
-static __device__ __forceinline__ void store_group(const float4 &v, uint8_t *q, float *scale)
-{
-    const int lane = (int)threadIdx.x % WARP;
-    float s;
-    *(uint32_t *)(q + lane * 4) = quantize_group(v, &s);
-    if (lane == 0) *scale = s;
-}
-
 __global__ void quantize_kernel(const float *f, uint32_t n_group, uint8_t *q, float *scale)
 {
     uint32_t group = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
@@ -73,18 +62,6 @@ fathom_err cuda_quantize(struct cuda_backend *c, const float *f, uint32_t n_row,
                        GROUP_THREADS, 0, f, n_group, q, scale);
 }
 
-struct norm_args {
-    float *x;
-    const float *delta; /* NULL: none */
-    const float *weight;
-    float *f;
-    bf16 *h; /* NULL: only f */
-    uint8_t *q;
-    float *scale;
-    uint32_t n;
-    float eps;
-};
-
 /* One block a token: x += delta; out = rmsnorm(x) in the forms that the next products take. A
  * thread keeps its STEPS times 4 values to the end. STEPS and the number of threads, thus the order
  * of the sum, depend on the width alone. */
@@ -97,47 +74,31 @@ __global__ void __launch_bounds__(NORM_THREADS, STEPS == 4 ? 2 : 1)
     const uint32_t first = threadIdx.x * 4, step = blockDim.x * 4;
     const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     float4 v[STEPS], w[STEPS];
-    float sum = 0.0f;
     DCHECK(a.n % 4 == 0 && a.n <= STEPS * step);
     dependency_release();
     if (first * STEPS < a.n) prefetch_l2(a.weight + first * STEPS);
     dependency_wait();
 #pragma unroll
-    for (int j = 0; j < STEPS; j++) { /* all in flight at once: w has room for delta */
+    for (int j = 0; j < STEPS; j++) { /* all in flight at once */
         uint32_t i = first + (uint32_t)j * step;
-        v[j] = i < a.n ? *(const float4 *)(a.x + row + i) : zero;
+        v[j] = i < a.n && !a.begins ? *(const float4 *)(a.x + row + i) : zero;
         w[j] = i < a.n && a.delta ? *(const float4 *)(a.delta + row + i) : zero;
     }
 #pragma unroll
-    for (int j = 0; j < STEPS; j++) {
+    for (int j = 0; j < STEPS && a.delta; j++) {
         uint32_t i = first + (uint32_t)j * step;
-        if (a.delta) {
-            v[j] = make_float4(v[j].x + w[j].x, v[j].y + w[j].y, v[j].z + w[j].z, v[j].w + w[j].w);
-            if (i < a.n) *(float4 *)(a.x + row + i) = v[j];
-        }
-        sum += v[j].x * v[j].x + v[j].y * v[j].y + v[j].z * v[j].z + v[j].w * v[j].w;
-        w[j] = i < a.n ? *(const float4 *)(a.weight + i) : zero;
+        v[j] = a.begins ? w[j]
+                        : make_float4(v[j].x + w[j].x, v[j].y + w[j].y, v[j].z + w[j].z,
+                                      v[j].w + w[j].w);
+        if (i < a.n) *(float4 *)(a.x + row + i) = v[j];
     }
-    float r = rsqrtf(block_sum(sum, scratch) / (float)a.n + a.eps);
-#pragma unroll
-    for (int j = 0; j < STEPS; j++) {
-        uint32_t i = first + (uint32_t)j * step;
-        if (i >= a.n) break;
-        float4 o = make_float4(v[j].x * r * w[j].x, v[j].y * r * w[j].y, v[j].z * r * w[j].z,
-                               v[j].w * r * w[j].w);
-        *(float4 *)(a.f + row + i) = o;
-        if (a.h) { /* 4 values a lane: a warp holds one group of 128 */
-            *(uint2 *)(a.h + row + i) = make_uint2(pack_bf16(o.x, o.y), pack_bf16(o.z, o.w));
-            size_t group = (row + i) / FP8_GROUP;
-            store_group(o, a.q + group * FP8_GROUP, a.scale + group);
-        }
-    }
+    norm_row<STEPS>(a, row, v, scratch);
 }
 
-fathom_err cuda_add_norm(struct backend *b, const struct add_norm_args *a)
+fathom_err cuda_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
-    op_check_add_norm(&c->c, a);
+    op_check_reduce_norm(&c->c, a);
     ASSERT(a->x->kind == BUFFER_RESIDUAL && a->out->kind == BUFFER_NORMED);
     ASSERT(!a->delta || a->delta->kind == BUFFER_DELTA);
     ASSERT(a->weight->kind == WEIGHT_VECTOR);
@@ -151,14 +112,13 @@ fathom_err cuda_add_norm(struct backend *b, const struct add_norm_args *a)
     k.scale = a->out->scale;
     k.n = c->c.hidden;
     k.eps = c->c.norm_eps;
+    k.begins = a->begins;
     ASSERT(!k.h || k.n % FP8_GROUP == 0); /* a warp has one group of codes */
-    const bool few = k.n <= NORM_STEPS_FEW * NORM_THREADS * 4;
-    const uint32_t n_step = few ? NORM_STEPS_FEW : NORM_STEPS_MAX;
-    const uint32_t threads = ceil_div(k.n, n_step * 4 * WARP) * WARP;
-    ASSERT(threads <= NORM_THREADS);
-    return cuda_launch(c, "add_norm",
-                       few ? add_norm_kernel<NORM_STEPS_FEW> : add_norm_kernel<NORM_STEPS_MAX>,
-                       dim3(a->n_token), threads, 0, k);
+    if (a->delta && c->peers.world > 1) return cuda_sum_norm(c, &k, a->n_token, a->layer, true);
+    return cuda_launch(c, "reduce_norm",
+                       norm_is_few(k.n) ? add_norm_kernel<NORM_STEPS_FEW>
+                                        : add_norm_kernel<NORM_STEPS_MAX>,
+                       dim3(a->n_token), norm_threads(k.n), 0, k);
 }
 
 /* out = silu(gate) * up for rows [gate | up] of 2 * inner; one thread 4 values. With codes (inner a
@@ -236,22 +196,31 @@ fathom_err cuda_head(struct backend *b, const struct head_args *a)
     struct cuda_backend *c = cuda_of(b);
     op_check_head(&c->c, a);
     ASSERT(a->hidden->kind == BUFFER_NORMED && a->logits->kind == BUFFER_LOGITS);
-    ASSERT(a->w->kind == WEIGHT_LINEAR && a->w->linear.n_row == c->c.n_vocab);
+    ASSERT(a->w->kind == WEIGHT_LINEAR && a->w->linear.n_row == backend_head_rows(&c->c));
     if (a->n_row == 0) return FATHOM_OK;
+    const bool is_part = c->peers.world > 1; /* sample's scratch has room for a part of each row */
+    float *out = is_part ? c->sample_shaped : a->logits->f;
     struct act x = {NULL, a->hidden->h, NULL, NULL, c->c.hidden, a->rows};
     if (!cuda_wants_bf16(c, &a->w->linear)) {
         TRY(cuda_launch(c, "head", gather_kernel, dim3(a->n_row), 256, 0, a->hidden->f, a->rows,
                         c->c.hidden, c->mtp_f));
         x = {c->mtp_f, NULL, NULL, NULL, c->c.hidden, NULL};
     }
-    return cuda_product(c, &a->w->linear, &x, a->n_row, a->logits->f, c->c.n_vocab, "head");
+    TRY(cuda_product(c, &a->w->linear, &x, a->n_row, out, a->w->linear.n_row, "head"));
+    return is_part ? cuda_logits_to_owners(c, out, a->logits->f, a->n_row) : FATHOM_OK;
 }
 
-/* One block a token: [ rmsnorm(embedding) ; rmsnorm(hidden) ] */
+__device__ static inline float table_value(const struct matrix &table, size_t i)
+{
+    return table.dtype == DTYPE_BF16 ? stored_value<DTYPE_BF16>(table.data, i)
+                                     : stored_value<DTYPE_F32>(table.data, i);
+}
+
+/* One block a token: columns [col0, col0 + n_col) of [ rmsnorm(embedding) ; rmsnorm(hidden) ] */
 __global__ void __launch_bounds__(CONCAT_THREADS)
     mtp_concat_kernel(struct matrix table, const int32_t *ids, const float *hidden,
                       const int32_t *rows, const float *enorm, const float *hnorm, float *out,
-                      bf16 *out_h, uint32_t n, float eps)
+                      bf16 *out_h, uint32_t n, uint32_t col0, uint32_t n_col, float eps)
 {
     __shared__ float scratch[CONCAT_THREADS / WARP + 1];
     kernel_begin();
@@ -261,26 +230,18 @@ __global__ void __launch_bounds__(CONCAT_THREADS)
     size_t from = (size_t)(rows ? rows[blockIdx.x] : (int32_t)blockIdx.x) * n;
     for (int half = 0; half < 2; half++) {
         float sum = 0.0f;
-        float *to = out + (size_t)blockIdx.x * 2 * n + (size_t)half * n;
         for (uint32_t i = threadIdx.x; i < n; i += CONCAT_THREADS) {
-            float v;
-            if (half) {
-                v = hidden[from + i];
-            } else {
-                v = table.dtype == DTYPE_BF16 ? stored_value<DTYPE_BF16>(table.data, row + i)
-                                              : stored_value<DTYPE_F32>(table.data, row + i);
-            }
-            to[i] = v;
+            float v = half ? hidden[from + i] : table_value(table, row + i);
             sum += v * v;
         }
         float r = rsqrtf(block_sum(sum, scratch) / (float)n + eps);
         const float *w = half ? hnorm : enorm;
         for (uint32_t i = threadIdx.x; i < n; i += CONCAT_THREADS) {
-            to[i] = to[i] * r * w[i];
-            if (out_h) {
-                out_h[(size_t)blockIdx.x * 2 * n + (size_t)half * n + i] =
-                    __float2bfloat16_rn(to[i]);
-            }
+            const uint32_t col = half * n + i - col0;
+            if (col >= n_col) continue; /* also those before col0 */
+            float v = (half ? hidden[from + i] : table_value(table, row + i)) * r * w[i];
+            out[(size_t)blockIdx.x * n_col + col] = v;
+            if (out_h) out_h[(size_t)blockIdx.x * n_col + col] = __float2bfloat16_rn(v);
         }
     }
 }
@@ -289,13 +250,15 @@ fathom_err cuda_mtp_front(struct backend *b, const struct mtp_front_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
     op_check_mtp_front(&c->c, a);
-    ASSERT(a->hidden->kind == BUFFER_NORMED && a->x->kind == BUFFER_RESIDUAL);
+    ASSERT(a->hidden->kind == BUFFER_NORMED && a->y->kind == BUFFER_DELTA);
     ASSERT(a->table->linear.dtype != DTYPE_F8_E4M3 && a->table->linear.n_col == c->c.hidden);
-    ASSERT(a->eh_proj->linear.n_col == 2 * c->c.hidden && a->eh_proj->linear.n_row == c->c.hidden);
+    const uint32_t n_col = parallel_part(&c->c.parallel, CUT_INNER, 2 * c->c.hidden);
+    const uint32_t col0 = c->c.parallel.tp.rank * n_col;
+    ASSERT(a->eh_proj->linear.n_col == n_col && a->eh_proj->linear.n_row == c->c.hidden);
     bf16 *h = c->fast ? c->mtp_h : NULL;
     TRY(cuda_launch(c, "mtp_front", mtp_concat_kernel, dim3(a->n_token), CONCAT_THREADS, 0,
                     a->table->linear, a->next_ids, a->hidden->f, a->rows, a->enorm->vector,
-                    a->hnorm->vector, c->mtp_f, h, c->c.hidden, c->c.norm_eps));
-    struct act x = {c->mtp_f, h, NULL, NULL, 2 * c->c.hidden};
-    return cuda_product(c, &a->eh_proj->linear, &x, a->n_token, a->x->f, c->c.hidden, "mtp_front");
+                    a->hnorm->vector, c->mtp_f, h, c->c.hidden, col0, n_col, c->c.norm_eps));
+    struct act x = {c->mtp_f, h, NULL, NULL, n_col};
+    return cuda_product(c, &a->eh_proj->linear, &x, a->n_token, a->y->f, c->c.hidden, "mtp_front");
 }

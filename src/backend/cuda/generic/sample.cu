@@ -8,6 +8,7 @@
  * point, so that the order in which threads add does not matter. Equal values stay in ascending
  * id. */
 #include "backend/cuda/common.cuh"
+#include "backend/cuda/generic/collect.cuh"
 #include "backend/cuda/launch.cuh"
 
 extern "C" {
@@ -411,6 +412,7 @@ struct kernel_args {
     float *shaped;      /* the same: logits after shaping */
     struct part *parts; /* [row][PARTS] of plain rows, n_part are made */
     uint32_t n_part;
+    uint32_t rank, n_rank; /* rows of this rank's logits are drawn */
     int32_t *ids;
     float *logprobs;
     uint32_t *ranks;
@@ -444,7 +446,7 @@ __global__ void __launch_bounds__(PART_THREADS) part_kernel(const struct kernel_
     __shared__ struct pick picks[PART_THREADS / WARP];
     kernel_begin();
     const struct sample_row row = a.rows[blockIdx.y];
-    if (!is_plain(row)) return;
+    if (!is_plain(row) || draw_owner(row.logit_row, a.n_rank) != a.rank) return;
     const float *x = a.logits + (size_t)row.logit_row * a.n_vocab;
     struct part p = {{-INFINITY, 0x7fffffff}, {-INFINITY, 0x7fffffff}};
 #pragma unroll 4
@@ -483,6 +485,7 @@ __global__ void __launch_bounds__(THREADS) sample_kernel(const struct kernel_arg
     __shared__ struct sample_shared sh;
     kernel_begin();
     const struct sample_row row = a.rows[blockIdx.x];
+    if (draw_owner(row.logit_row, a.n_rank) != a.rank) return;
     DCHECK(row.n_vocab_used >= 1 && row.n_vocab_used <= a.n_vocab && row.n_top <= SAMPLE_TOP_MAX);
     float *x = a.logits + (size_t)row.logit_row * a.n_vocab;
     const bool plain = is_plain(row), tells = row.want_logprob || row.n_top;
@@ -545,6 +548,8 @@ fathom_err cuda_sample(struct backend *b, const struct sample_args *a)
     k.shaped = c->sample_shaped;
     k.parts = (struct part *)c->sample_parts;
     k.n_part = n_part;
+    k.rank = c->peers.rank;
+    k.n_rank = c->peers.world > 1 ? c->peers.world : 1;
     k.ids = a->ids;
     k.logprobs = a->logprobs;
     k.ranks = a->ranks;
@@ -552,5 +557,6 @@ fathom_err cuda_sample(struct backend *b, const struct sample_args *a)
     k.top_logprobs = a->top_logprobs;
     static_assert(sizeof(struct part) == SAMPLE_PART_BYTES, "scratch.h sizes the parts");
     TRY(cuda_launch(c, "sample", part_kernel, dim3(k.n_part, a->n_row), PART_THREADS, 0, k));
-    return cuda_launch(c, "sample", sample_kernel, dim3(a->n_row), THREADS, 0, k);
+    TRY(cuda_launch(c, "sample", sample_kernel, dim3(a->n_row), THREADS, 0, k));
+    return k.n_rank > 1 ? cuda_share_draws(c, a) : FATHOM_OK;
 }

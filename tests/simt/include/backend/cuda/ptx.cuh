@@ -5,6 +5,7 @@
 #define FATHOM_TESTS_SIMT_PTX_CUH
 
 #include "backend/cuda/port.cuh"
+#include "simt/simt_link.h"
 
 extern "C" {
 #include "base/dtype.h"
@@ -167,6 +168,64 @@ static inline uint4 load_stream(const void *p)
 
 static inline void prefetch_l2(const void *)
 {
+}
+
+/* ---- between devices ---- */
+
+SIMT_UNSEEN static void peer_store(void *p, uint4 v)
+{
+    simt_peer_store(p, &v, sizeof v, false);
+}
+
+SIMT_UNSEEN static uint4 peer_load(const void *p)
+{
+    uint4 v;
+    simt_peer_load(&v, p, sizeof v, false);
+    return v;
+}
+
+SIMT_UNSEEN static void peer_store_8(void *p, uint64_t v)
+{
+    simt_peer_store(p, &v, sizeof v, false);
+}
+
+SIMT_UNSEEN static uint64_t peer_load_8(const void *p)
+{
+    uint64_t v;
+    simt_peer_load(&v, p, sizeof v, false);
+    return v;
+}
+
+SIMT_UNSEEN static void peer_store_release(void *p, uint32_t v)
+{
+    simt_peer_store(p, &v, sizeof v, true);
+}
+
+SIMT_UNSEEN static uint32_t peer_load_acquire(const void *p)
+{
+    uint32_t v;
+    simt_peer_load(&v, p, sizeof v, true);
+    return v;
+}
+
+static inline void system_fence(void)
+{
+    simt_peer_fence();
+}
+
+static inline uint64_t global_nanoseconds(void)
+{
+    return simt_nanoseconds();
+}
+
+static inline void look_later(const char *what, uint32_t epoch, uint32_t row, uint32_t rank)
+{
+    simt_poll({what, epoch, row, rank});
+}
+
+static inline void kernel_trap(void)
+{
+    simt_trap();
 }
 
 static inline void dependency_wait(void)

@@ -1,4 +1,4 @@
-/* test_op_add_norm.c - the sum in the residual, and its norm */
+/* test_op_reduce_norm.c - the sum in the residual, and its norm */
 #include "op/harness.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 
 enum { N = 129 };
 
-struct add_norm_case {
+struct reduce_norm_case {
     struct weight *w;
     const float *delta; /* [N][D], or NULL */
     const float *x;     /* start of all rows: finds the delta of a part of them */
@@ -18,16 +18,16 @@ struct add_norm_case {
 /* Row t of the result is the residual, then the norm. */
 static float *run(struct rig *r, void *arg, const float *x, uint32_t n)
 {
-    const struct add_norm_case *k = arg;
+    const struct reduce_norm_case *k = arg;
     size_t d = k->hidden;
     rig_write(r, BUFFER_RESIDUAL, n, k->hidden, x);
     if (k->delta) rig_write(r, BUFFER_DELTA, n, k->hidden, k->delta + (x - k->x));
-    struct add_norm_args args = {.x = r->buffer[BUFFER_RESIDUAL],
-                                 .delta = k->delta ? r->buffer[BUFFER_DELTA] : NULL,
-                                 .weight = k->w,
-                                 .out = r->buffer[BUFFER_NORMED],
-                                 .n_token = n};
-    op_ok(r, r->ops->add_norm(r->b, &args), "add_norm");
+    struct reduce_norm_args args = {.x = r->buffer[BUFFER_RESIDUAL],
+                                    .delta = k->delta ? r->buffer[BUFFER_DELTA] : NULL,
+                                    .weight = k->w,
+                                    .out = r->buffer[BUFFER_NORMED],
+                                    .n_token = n};
+    op_ok(r, r->ops->reduce_norm(r->b, &args), "reduce_norm");
     float *residual = rig_read(r, BUFFER_RESIDUAL, n, k->hidden);
     float *normed = rig_read(r, BUFFER_NORMED, n, k->hidden);
     float *out = mem_alloc_array(2 * n * d, sizeof *out);
@@ -53,12 +53,13 @@ static void check(enum act_type act, enum dtype weight_type, bool wide, bool wit
     float *delta = gen_floats(g, (size_t)N * c.hidden, 1);
     memset(x, 0, c.hidden * sizeof *x); /* a row of zeros */
     memset(delta, 0, c.hidden * sizeof *x);
-    struct add_norm_case k = {rig_vector(&ref, &weight), with_delta ? delta : NULL, x, c.hidden};
-    struct add_norm_case kd = {rig_vector(&dev, &weight), with_delta ? delta : NULL, x, c.hidden};
+    struct reduce_norm_case k = {rig_vector(&ref, &weight), with_delta ? delta : NULL, x, c.hidden};
+    struct reduce_norm_case kd = {rig_vector(&dev, &weight), with_delta ? delta : NULL, x,
+                                  c.hidden};
     float *want = run(&ref, &k, x, N);
     float *got = run(&dev, &kd, x, N);
-    op_close("add_norm", got, want, (size_t)2 * N * c.hidden, op_tolerance(act));
-    op_check_rows("add_norm", &dev, run, &kd, x, N, c.hidden, 2 * c.hidden);
+    op_close("reduce_norm", got, want, (size_t)2 * N * c.hidden, op_tolerance(act));
+    op_check_rows("reduce_norm", &dev, run, &kd, x, N, c.hidden, 2 * c.hidden);
 
     for (uint32_t t = 0; t < N; t++) {
         double square = 0;

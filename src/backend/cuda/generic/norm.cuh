@@ -1,0 +1,79 @@
+/* norm.cuh - the norm of a row that a block holds: the one way in which it is computed */
+#ifndef FATHOM_BACKEND_CUDA_GENERIC_NORM_CUH
+#define FATHOM_BACKEND_CUDA_GENERIC_NORM_CUH
+
+#include "backend/cuda/common.cuh"
+#include "backend/cuda/ptx.cuh"
+
+enum {
+    NORM_THREADS = 512,
+    NORM_STEPS_FEW = 4, /* of 4 values, of a thread */
+    NORM_STEPS_MAX = 8,
+};
+static_assert(NORM_THREADS * NORM_STEPS_MAX * 4 == HIDDEN_MAX, "a thread holds its values");
+
+struct norm_args {
+    float *x;
+    const float *delta; /* NULL: none */
+    const float *weight;
+    float *f;
+    bf16 *h; /* NULL: only f */
+    uint8_t *q;
+    float *scale;
+    uint32_t n;
+    float eps;
+    bool begins; /* x is delta */
+};
+
+/* Values of a thread, and threads, of a row so wide: the order of its sum depends on this alone. */
+static inline bool norm_is_few(uint32_t n)
+{
+    return n <= NORM_STEPS_FEW * NORM_THREADS * 4;
+}
+
+static inline unsigned norm_threads(uint32_t n)
+{
+    return ceil_div(n, (norm_is_few(n) ? NORM_STEPS_FEW : NORM_STEPS_MAX) * 4 * WARP) * WARP;
+}
+
+/* Quantizes 128 values held 4 a lane by one warp and stores codes and scale. */
+static __device__ __forceinline__ void store_group(const float4 &v, uint8_t *q, float *scale)
+{
+    const int lane = (int)threadIdx.x % WARP;
+    float s;
+    *(uint32_t *)(q + lane * 4) = quantize_group(v, &s);
+    if (lane == 0) *scale = s;
+}
+
+/* out = rmsnorm(v), in the forms that the next products take, of the row that begins at value
+ * `row`; scratch holds one float a warp. */
+template <int STEPS>
+static __device__ __forceinline__ void norm_row(const struct norm_args &a, size_t row,
+                                                const float4 (&v)[STEPS], float *scratch)
+{
+    const uint32_t first = threadIdx.x * 4, step = blockDim.x * 4;
+    float4 w[STEPS];
+    float sum = 0.0f;
+#pragma unroll
+    for (int j = 0; j < STEPS; j++) {
+        const uint32_t i = first + (uint32_t)j * step;
+        sum += v[j].x * v[j].x + v[j].y * v[j].y + v[j].z * v[j].z + v[j].w * v[j].w;
+        w[j] = i < a.n ? *(const float4 *)(a.weight + i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+    const float r = rsqrtf(block_sum(sum, scratch) / (float)a.n + a.eps);
+#pragma unroll
+    for (int j = 0; j < STEPS; j++) {
+        const uint32_t i = first + (uint32_t)j * step;
+        if (i >= a.n) break;
+        const float4 o = make_float4(v[j].x * r * w[j].x, v[j].y * r * w[j].y, v[j].z * r * w[j].z,
+                                     v[j].w * r * w[j].w);
+        *(float4 *)(a.f + row + i) = o;
+        if (a.h) { /* 4 values a lane: a warp holds one group of 128 */
+            *(uint2 *)(a.h + row + i) = make_uint2(pack_bf16(o.x, o.y), pack_bf16(o.z, o.w));
+            const size_t group = (row + i) / FP8_GROUP;
+            store_group(o, a.q + group * FP8_GROUP, a.scale + group);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,109 @@
+/* join.cu - ranks of one process become each other's peers: access, arenas, what a fault says */
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/cuda/join.cuh"
+#include "backend/cuda/launch.cuh"
+#include "backend/cuda/peers.cuh"
+
+enum { ARM_THREADS = 256 };
+
+__global__ void arm_kernel(char *arena, uint64_t n_unit)
+{
+    const uint64_t i = (uint64_t)blockIdx.x * ARM_THREADS + threadIdx.x;
+    kernel_begin();
+    if (i < n_unit) peer_arm(arena + i * PEER_UNIT);
+}
+
+static fathom_err check_pair(const struct cuda_backend *from, const struct cuda_backend *to,
+                             fathom_diag *d)
+{
+    int can = 0;
+    if (from->device == to->device) {
+        FAIL(d, FATHOM_EDEVICE, "ranks %u and %u have one device, %d; each needs its own",
+             from->peers.rank, to->peers.rank, from->device);
+    }
+    if (cudaDeviceCanAccessPeer(&can, from->device, to->device) != cudaSuccess) can = 0;
+    (void)cudaGetLastError();
+    if (!can) {
+        FAIL(d, FATHOM_EDEVICE,
+             "device %d of rank %u cannot reach the memory of device %d of rank %u; choose devices "
+             "with peer access, see nvidia-smi topo -p2p w",
+             from->device, from->peers.rank, to->device, to->peers.rank);
+    }
+    if (strcmp(from->properties.name, to->properties.name) != 0) {
+        FAIL(d, FATHOM_EDEVICE, "device %d of rank %u is a %s, device %d of rank %u a %s",
+             from->device, from->peers.rank, from->properties.name, to->device, to->peers.rank,
+             to->properties.name);
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err enable_peers(struct cuda_backend *const *c, uint32_t n, uint32_t rank,
+                               fathom_diag *d)
+{
+    CU_TRY(c[rank], cudaSetDevice(c[rank]->device), "join");
+    for (uint32_t r = 0; r < n; r++) {
+        if (r == rank) continue;
+        TRY(check_pair(c[rank], c[r], d));
+        const cudaError_t e = cudaDeviceEnablePeerAccess(c[r]->device, 0);
+        (void)cudaGetLastError();
+        if (e != cudaSuccess && e != cudaErrorPeerAccessAlreadyEnabled) {
+            FAIL(d, FATHOM_EDEVICE, "device %d cannot be given the memory of device %d: %s",
+                 c[rank]->device, c[r]->device, cudaGetErrorString(e));
+        }
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err make_arena(struct cuda_backend *c, fathom_diag *d)
+{
+    struct peers *p = &c->peers;
+    peer_layout_make(&p->at, &c->c);
+    TRY(c->base.ops->alloc(&c->base, p->at.n_bytes, "what peers send", &c->arena, d));
+    char *arena = (char *)c->arena;
+    p->epochs = (uint32_t *)(arena + p->at.epochs);
+    p->lost = (uint32_t *)(arena + p->at.lost);
+    p->bound_ns = PEER_BOUND_NS;
+    void *fault = NULL;
+    TRY(c->base.ops->alloc_host(&c->base, sizeof *p->fault, &fault, d));
+    p->fault = (struct peer_fault *)fault;
+    const uint64_t n_unit = p->at.armed_end / PEER_UNIT;
+    TRY(cuda_launch(c, "join", arm_kernel,
+                    dim3((uint32_t)((n_unit + ARM_THREADS - 1) / ARM_THREADS)), ARM_THREADS, 0,
+                    arena, n_unit));
+    return c->base.ops->sync(&c->base);
+}
+
+fathom_err cuda_join(struct backend *const *b, uint32_t n, fathom_diag *d)
+{
+    struct cuda_backend *c[PEERS_MAX] = {};
+    if (n > PEERS_MAX) FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks; the cuda backend joins 8", n);
+    for (uint32_t r = 0; r < n; r++) {
+        c[r] = cuda_of(b[r]);
+        ASSERT(c[r]->c.parallel.tp.size == n && c[r]->c.parallel.tp.rank == r);
+        c[r]->peers.rank = r;
+    }
+    if (n == 1) return FATHOM_OK;
+    if (c[0]->c.n_vocab % (4 * n)) {
+        FAIL(d, FATHOM_EUNSUPPORTED, "a vocabulary of %u over %u ranks; a multiple of %u is needed",
+             c[0]->c.n_vocab, n, 4 * n);
+    }
+    for (uint32_t r = 0; r < n; r++) {
+        TRY(enable_peers(c, n, r, d));
+        TRY(make_arena(c[r], d));
+    }
+    for (uint32_t r = 0; r < n; r++) {
+        for (uint32_t k = 0; k < n; k++) c[r]->peers.base[k] = (char *)c[k]->arena;
+        c[r]->peers.world = n;
+    }
+    return FATHOM_OK;
+}
+
+void cuda_peers_leave(struct cuda_backend *c)
+{
+    if (c->peers.fault) c->base.ops->release_host(&c->base, c->peers.fault);
+    if (c->arena) (void)cudaFree(c->arena);
+    c->peers = {};
+    c->arena = NULL;
+}

@@ -1,0 +1,113 @@
+/* peers.h - the memory that ranks of one host share: one arena a rank, the same offsets on all
+ *
+ * Plain C and in every build, so that `fathom plan` sizes a GPU without having one.
+ *
+ * Every receive buffer is there twice, by turns of its epoch, and is written by one rank alone. No
+ * rank ends a collective before all have begun it, so whoever begins call n + 1 of a buffer knows
+ * that call n - 1 has ended everywhere: two are enough. */
+#ifndef FATHOM_BACKEND_CUDA_PEERS_H
+#define FATHOM_BACKEND_CUDA_PEERS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backend/backend.h"
+
+enum {
+    PEERS_MAX = 8,
+    ONE_SHOT_ROWS = 8,    /* up to so many rows are summed by every rank, more by their owners */
+    TWO_SHOT_ROWS = 1024, /* of a launch */
+    OWNED_BY_ONE = 64,    /* from so many rows on eight neighbours have one owner */
+    OWNED_RUN = 8,
+    LOGIT_ROWS = 8,     /* that a rank gets of a launch */
+    LOGIT_CHUNK = 1024, /* columns of a block */
+    SPREAD_ARRAYS_MAX = 5,
+    PEER_UNIT = 16, /* bytes of a store to a peer */
+};
+
+/* What a rank's arena holds: offsets in bytes. */
+struct peer_layout {
+    uint32_t world, hidden, n_vocab;
+    uint32_t spread_units; /* PEER_UNITs of a spread row at most */
+    uint64_t one_shot;     /* f32 [2][ONE_SHOT_ROWS][world][hidden] */
+    uint64_t part;         /* f32 [2][TWO_SHOT_ROWS / world][world][hidden] */
+    uint64_t sum;          /* f32 [2][TWO_SHOT_ROWS][hidden] */
+    uint64_t logits;       /* f32 [2][LOGIT_ROWS][n_vocab] */
+    uint64_t spread;       /* [2][TWO_SHOT_ROWS][spread_units] of PEER_UNIT */
+    uint64_t flag;         /* [2][TWO_SHOT_ROWS] of PEER_UNIT */
+    uint64_t meet;         /* [2][world] of PEER_UNIT */
+    uint64_t armed_end;    /* what begins armed ends here: one_shot to logits */
+    uint64_t epochs;       /* u32 [n_epoch], this rank's alone: */
+    uint32_t epoch_two_shot, epoch_spread, epoch_meet, epoch_logits, n_epoch;
+    uint64_t lost; /* u32 */
+    uint64_t n_bytes;
+};
+
+/* Epochs are of a row's buffer, and are counted by the block that uses it last in a launch. Those
+ * of one_shot come first. */
+static inline uint32_t peer_logit_chunks(const struct peer_layout *l)
+{
+    return (l->n_vocab / l->world + LOGIT_CHUNK - 1) / LOGIT_CHUNK;
+}
+
+/* peer_layout_make - Needs 2, 4 or 8 ranks, a hidden width that is a multiple of 4, a vocabulary of
+ * a multiple of 4 * world */
+static inline void peer_layout_make(struct peer_layout *l, const struct backend_config *c)
+{
+    const uint32_t world = parallel_n_rank(&c->parallel), n_vocab = c->n_vocab;
+    const uint64_t row = (uint64_t)c->hidden * 4;
+    /* the widest row that is spread is of activations, or what is said of a row that is drawn */
+    const uint32_t drawn = (3 + 2 * SAMPLE_TOP_MAX) * 4, widest = c->hidden * 4;
+    const uint32_t spread_units =
+        ((widest > drawn ? widest : drawn) + PEER_UNIT - 1) / PEER_UNIT + SPREAD_ARRAYS_MAX;
+    uint64_t at = 0;
+    l->world = world;
+    l->hidden = c->hidden;
+    l->n_vocab = n_vocab;
+    l->spread_units = spread_units;
+    l->one_shot = at;
+    at += 2 * ONE_SHOT_ROWS * world * row;
+    l->part = at;
+    at += 2 * TWO_SHOT_ROWS * row;
+    l->sum = at;
+    at += 2 * TWO_SHOT_ROWS * row;
+    l->logits = at;
+    at += (uint64_t)2 * LOGIT_ROWS * n_vocab * 4;
+    l->armed_end = at;
+    l->spread = at;
+    at += (uint64_t)2 * TWO_SHOT_ROWS * spread_units * PEER_UNIT;
+    l->flag = at;
+    at += (uint64_t)2 * TWO_SHOT_ROWS * PEER_UNIT;
+    l->meet = at;
+    at += (uint64_t)2 * world * PEER_UNIT;
+    l->epochs = at;
+    l->epoch_two_shot = ONE_SHOT_ROWS;
+    l->epoch_spread = l->epoch_two_shot + TWO_SHOT_ROWS;
+    l->epoch_meet = l->epoch_spread + TWO_SHOT_ROWS;
+    l->epoch_logits = l->epoch_meet + 1;
+    l->n_epoch = l->epoch_logits + world * LOGIT_ROWS * peer_logit_chunks(l);
+    at += (uint64_t)l->n_epoch * 4;
+    l->lost = at;
+    l->n_bytes = at + 4;
+}
+
+/* What a rank says that waited too long: memory of the host. */
+struct peer_fault {
+    volatile uint32_t is_told;
+    uint32_t op; /* enum peer_op */
+    uint32_t layer, epoch, row, rank;
+};
+
+enum peer_op { PEER_REDUCE_NORM, PEER_SPREAD, PEER_LOGITS };
+
+/* What a kernel knows of them, by value. */
+struct peers {
+    char *base[PEERS_MAX]; /* arenas, in rank order */
+    uint32_t rank, world;
+    uint32_t *epochs, *lost; /* in this rank's arena */
+    struct peer_fault *fault;
+    uint64_t bound_ns;
+    struct peer_layout at;
+};
+
+#endif

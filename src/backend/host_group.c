@@ -1,0 +1,278 @@
+/* host_group.c - a barrier that can break, and the meetings made of it
+ *
+ *   lock     guards all but what is said otherwise
+ *   epoch    meetings and partings that are over; read without the lock by who waits
+ *   places   of the ranks that have come; compared when the last one comes
+ *   shown    written by a rank before it comes, read by all between host_meet and host_part
+ *   fault    written once, before is_broken
+ */
+#define _GNU_SOURCE
+#include "backend/host_group.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/mem.h"
+#include "base/os.h"
+
+enum { SPIN_NS = 20000 };
+
+struct host_group {
+    pthread_mutex_t lock;
+    pthread_cond_t turned; /* an epoch is over, or the group is broken */
+    uint32_t n_rank;
+    uint32_t n_member; /* ranks that have not left */
+    uint32_t n_come;
+    bool spins;
+    uint64_t patience_us;
+    _Atomic uint64_t epoch;
+    _Atomic bool is_broken;
+    char fault[192];
+    struct host_place *places; /* [n_rank] */
+    uint64_t *came;            /* [n_rank] epochs that each has come to */
+    const void **shown;        /* [n_rank] */
+};
+
+static void group_free(struct host_group *g)
+{
+    if (!g) return;
+    mem_free(g->places);
+    mem_free(g->came);
+    mem_free(g->shown);
+    mem_free(g);
+}
+
+fathom_err host_group_create(struct host_rank *const *r, uint32_t n, uint64_t patience_us,
+                             fathom_diag *d)
+{
+    ASSERT(n >= 1 && patience_us > 0);
+    struct host_group *g = mem_calloc(1, sizeof *g);
+    if (g) {
+        g->places = mem_calloc(n, sizeof *g->places);
+        g->came = mem_calloc(n, sizeof *g->came);
+        g->shown = mem_calloc(n, sizeof *g->shown);
+    }
+    if (!g || !g->places || !g->came || !g->shown) {
+        group_free(g);
+        FAIL(d, FATHOM_ENOMEM, "no memory for a group of %u ranks", n);
+    }
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->turned, &attr);
+    pthread_condattr_destroy(&attr);
+    g->n_rank = n;
+    g->n_member = n;
+    g->spins = os_n_cpu() >= n;
+    g->patience_us = patience_us;
+    for (uint32_t i = 0; i < n; i++) {
+        ASSERT(!r[i]->group);
+        *r[i] = (struct host_rank){.group = g, .rank = i, .n_rank = n};
+    }
+    return FATHOM_OK;
+}
+
+fathom_err host_join(struct backend *const *b, uint32_t n,
+                     struct host_rank *(*peer_of)(struct backend *b), fathom_diag *d)
+{
+    struct host_rank *peers[PARALLEL_RANKS_MAX];
+    ASSERT(n <= PARALLEL_RANKS_MAX);
+    for (uint32_t i = 0; i < n; i++) peers[i] = peer_of(b[i]);
+    return host_group_create(peers, n, (uint64_t)HOST_GROUP_PATIENCE_S * 1000000, d);
+}
+
+/* Under the lock. The first fault stays. */
+static void break_group(struct host_group *g, const char *fault)
+{
+    if (atomic_load(&g->is_broken)) return;
+    snprintf(g->fault, sizeof g->fault, "%s", fault);
+    atomic_store(&g->is_broken, true);
+    pthread_cond_broadcast(&g->turned);
+}
+
+void host_rank_break(struct host_rank *r)
+{
+    struct host_group *g = r->group;
+    char fault[64];
+    if (!g) return;
+    snprintf(fault, sizeof fault, "rank %u of %u has failed", r->rank, g->n_rank);
+    pthread_mutex_lock(&g->lock);
+    break_group(g, fault);
+    pthread_mutex_unlock(&g->lock);
+}
+
+void host_rank_leave(struct host_rank *r)
+{
+    struct host_group *g = r->group;
+    if (!g) return;
+    char fault[64];
+    snprintf(fault, sizeof fault, "rank %u of %u has ended", r->rank, g->n_rank);
+    r->group = NULL;
+    pthread_mutex_lock(&g->lock);
+    ASSERT(g->n_member >= 1);
+    bool is_last = --g->n_member == 0;
+    break_group(g, fault);
+    pthread_mutex_unlock(&g->lock);
+    if (!is_last) return;
+    pthread_cond_destroy(&g->turned);
+    pthread_mutex_destroy(&g->lock);
+    group_free(g);
+}
+
+const char *host_rank_fault(const struct host_rank *r)
+{
+    return r->group && atomic_load(&r->group->is_broken) ? r->group->fault : "";
+}
+
+/* ---- waiting ---- */
+
+/* Under the lock, when the last rank has come. */
+static void check_places(struct host_group *g)
+{
+    const struct host_place *first = &g->places[0];
+    for (uint32_t i = 1; i < g->n_rank; i++) {
+        const struct host_place *p = &g->places[i];
+        bool same = p->layer == first->layer && p->n_row == first->n_row;
+        if (same && strcmp(p->op, first->op) == 0) continue;
+        char fault[192];
+        snprintf(fault, sizeof fault,
+                 "rank 0 of %u is at %s of layer %u with %u rows, rank %u at %s of layer %u with "
+                 "%u rows",
+                 g->n_rank, first->op, first->layer, first->n_row, i, p->op, p->layer, p->n_row);
+        break_group(g, fault);
+        return;
+    }
+}
+
+/* Under the lock: names a rank that has not come to this epoch. */
+static void give_up(struct host_group *g, const struct host_rank *r, uint64_t epoch)
+{
+    uint32_t missing = 0;
+    while (missing + 1 < g->n_rank && g->came[missing] > epoch) missing++;
+    const struct host_place *place = &g->places[r->rank];
+    char fault[192];
+    snprintf(fault, sizeof fault,
+             "rank %u of %u did not come to %s of layer %u, epoch %llu, within %llu ms: rank %u "
+             "waited",
+             missing, g->n_rank, place->op, place->layer, (unsigned long long)epoch,
+             (unsigned long long)(g->patience_us / 1000), r->rank);
+    break_group(g, fault);
+}
+
+static struct timespec deadline_of(const struct host_group *g)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    uint64_t ns = (uint64_t)t.tv_nsec + g->patience_us % 1000000 * 1000;
+    t.tv_sec += (time_t)(g->patience_us / 1000000 + ns / 1000000000);
+    t.tv_nsec = (long)(ns % 1000000000);
+    return t;
+}
+
+static bool is_over(const struct host_group *g, uint64_t epoch)
+{
+    return atomic_load_explicit(&g->epoch, memory_order_acquire) != epoch;
+}
+
+/* Waits until all ranks have come to the epoch that is under way. */
+static fathom_err come(struct host_rank *r)
+{
+    struct host_group *g = r->group;
+    pthread_mutex_lock(&g->lock);
+    uint64_t epoch = atomic_load(&g->epoch);
+    g->came[r->rank] = epoch + 1;
+    if (++g->n_come == g->n_rank && !atomic_load(&g->is_broken)) {
+        check_places(g);
+        g->n_come = 0;
+        atomic_store_explicit(&g->epoch, epoch + 1, memory_order_release);
+        pthread_cond_broadcast(&g->turned);
+    }
+    bool wait = !is_over(g, epoch);
+    pthread_mutex_unlock(&g->lock);
+    if (wait && g->spins) {
+        uint64_t end_ns = clock_now_ns() + SPIN_NS;
+        while (!is_over(g, epoch) && clock_now_ns() < end_ns) {
+        }
+    }
+    if (wait && !is_over(g, epoch)) {
+        struct timespec deadline = deadline_of(g);
+        pthread_mutex_lock(&g->lock);
+        while (!is_over(g, epoch) && !atomic_load(&g->is_broken)) {
+            if (pthread_cond_timedwait(&g->turned, &g->lock, &deadline)) give_up(g, r, epoch);
+        }
+        pthread_mutex_unlock(&g->lock);
+    }
+    return atomic_load(&g->is_broken) ? FATHOM_EPEER : FATHOM_OK;
+}
+
+fathom_err host_meet(struct host_rank *r, const struct host_place *place, const void *own,
+                     const void *const **all)
+{
+    ASSERT(r->group && place->op && own);
+    r->group->places[r->rank] = *place;
+    r->group->shown[r->rank] = own;
+    *all = r->group->shown;
+    return come(r);
+}
+
+fathom_err host_part(struct host_rank *r)
+{
+    ASSERT(r->group);
+    return come(r);
+}
+
+/* ---- meetings ---- */
+
+void host_sum_row(float *restrict sum, const float *const *parts, uint32_t n_part, uint32_t n)
+{
+    ASSERT(n_part >= 1);
+    memcpy(sum, parts[0], n * sizeof *sum);
+    for (uint32_t p = 1; p < n_part; p++) {
+        const float *restrict part = parts[p];
+        for (uint32_t i = 0; i < n; i++) sum[i] += part[i];
+    }
+}
+
+fathom_err host_gather_logits(struct host_rank *r, const float *own, size_t stride, uint32_t n_col,
+                              uint32_t n_row, float *logits, size_t logit_stride)
+{
+    const struct host_place place = {.op = "head", .n_row = n_row};
+    const void *const *all;
+    ASSERT(n_col <= stride);
+    TRY(host_meet(r, &place, own, &all));
+    for (uint32_t i = r->rank; i < n_row; i += r->n_rank) {
+        ASSERT(logit_row_owner(i, r->n_rank) == r->rank);
+        for (uint32_t k = 0; k < r->n_rank; k++) {
+            memcpy(logits + i * logit_stride + (size_t)k * n_col,
+                   (const float *)all[k] + i * stride, n_col * sizeof *logits);
+        }
+    }
+    return host_part(r);
+}
+
+fathom_err host_share_draws(struct host_rank *r, const struct sample_args *a)
+{
+    const struct host_place place = {.op = "sample", .n_row = a->n_row};
+    const void *const *all;
+    TRY(host_meet(r, &place, a, &all));
+    for (uint32_t i = 0; i < a->n_row; i++) {
+        uint32_t owner = logit_row_owner(a->rows[i].logit_row, r->n_rank);
+        if (owner == r->rank) continue;
+        const struct sample_args *from = all[owner];
+        size_t top = (size_t)i * SAMPLE_TOP_MAX;
+        a->ids[i] = from->ids[i];
+        a->logprobs[i] = from->logprobs[i];
+        a->ranks[i] = from->ranks[i];
+        memcpy(a->top_ids + top, from->top_ids + top, a->rows[i].n_top * sizeof *a->top_ids);
+        memcpy(a->top_logprobs + top, from->top_logprobs + top,
+               a->rows[i].n_top * sizeof *a->top_logprobs);
+    }
+    return host_part(r);
+}

@@ -1,0 +1,534 @@
+/* rank_group.c - a ring of commands, and the threads that carry them out
+ *
+ *   ring      commands [n_done of the slowest rank, n_told); a place is written again when every
+ *             rank is done with it
+ *   n_told    commands put into the ring; the engine's thread writes it
+ *   n_done    of a rank: commands carried out, or passed over after a failure
+ *   lock      guards the conditions and the fault; numbers are also read without it
+ *
+ * A rank that has failed passes over commands, so that the engine never waits for it. Invariants:
+ * n_told - n_done <= RING for each rank; the ranks' rings of blocks are where the group's is, once
+ * they have done all commands.
+ */
+#include "engine/rank_group.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/backend.h"
+#include "backend/host_group.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "engine/runner.h"
+
+enum {
+    RING = 64,
+    SPIN_NS = 20000,         /* looks for a command, or for a rank, before a thread sleeps */
+    LOAD_PATIENCE_S = 86400, /* for a rank that loads a layer */
+};
+
+enum command_kind {
+    COMMAND_LAUNCH,
+    COMMAND_DRAW,
+    COMMAND_NEXT_BLOCK,
+    COMMAND_WAIT,
+    COMMAND_PAGE_OUT,
+    COMMAND_PAGE_IN,
+    COMMAND_SYNC,
+    COMMAND_ALLOC,   /* rank 0's */
+    COMMAND_RELEASE, /* rank 0's */
+    COMMAND_END,
+};
+
+struct command {
+    enum command_kind kind;
+    struct step step; /* launch, draw */
+    void *host;       /* their block */
+    uint32_t page;
+    void *to;         /* page_out; alloc: void ** */
+    const void *from; /* page_in */
+    size_t bytes;     /* alloc */
+    fathom_err *err;  /* alloc: what became of it */
+    fathom_diag *diag;
+};
+
+/* What the ranks are made from. */
+struct rank_sources {
+    const struct engine_settings *settings;
+    const struct memory_plan *plan;
+    const struct model_config *config;
+    const struct checkpoint *checkpoint;
+};
+
+struct rank {
+    struct rank_group *group;
+    uint32_t i;
+    struct engine_settings settings; /* with this rank's place */
+    struct host_rank load;           /* meets the others while it loads */
+    struct backend *backend;         /* until the runner has it */
+    struct step_runner *runner;
+    struct step_result result; /* of the last wait */
+    fathom_err err;            /* the first; written before n_done */
+    fathom_diag diag;          /* of creation */
+    pthread_t thread;
+    bool has_thread;
+    _Atomic uint64_t is_made; /* 1: the runner is there, or err says why not */
+    _Alignas(64) _Atomic uint64_t n_done;
+};
+
+struct rank_group {
+    struct step_runner base;         /* first member */
+    const struct rank_sources *from; /* while it is made */
+    uint32_t n_rank;
+    struct rank *ranks; /* [n_rank] */
+    bool spins;
+    uint32_t i_block;
+    uint32_t n_drawn;
+    struct command ring[RING];
+    _Alignas(64) _Atomic uint64_t n_told;
+    pthread_mutex_t lock;
+    pthread_cond_t told;
+    pthread_cond_t done;
+    _Atomic bool has_fault; /* fault is whole */
+    char fault[256];
+};
+
+static struct rank_group *group_of(struct step_runner *r)
+{
+    return (struct rank_group *)r;
+}
+
+/* ---- the ring ------------------------------------------------------------------------------- */
+
+static bool reached(const _Atomic uint64_t *number, uint64_t n)
+{
+    return atomic_load_explicit(number, memory_order_acquire) >= n;
+}
+
+/* Waits until *number is n or more; who raises it signals `changed`. */
+static void await(struct rank_group *g, const _Atomic uint64_t *number, uint64_t n,
+                  pthread_cond_t *changed)
+{
+    if (g->spins && !reached(number, n)) {
+        uint64_t end_ns = clock_now_ns() + SPIN_NS;
+        while (!reached(number, n) && clock_now_ns() < end_ns) {
+        }
+    }
+    if (reached(number, n)) return;
+    pthread_mutex_lock(&g->lock);
+    while (!reached(number, n)) pthread_cond_wait(changed, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void raise_to(struct rank_group *g, _Atomic uint64_t *number, uint64_t n,
+                     pthread_cond_t *changed)
+{
+    pthread_mutex_lock(&g->lock);
+    atomic_store_explicit(number, n, memory_order_release);
+    pthread_cond_broadcast(changed);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void tell(struct rank_group *g, const struct command *c)
+{
+    uint64_t n = atomic_load(&g->n_told);
+    for (uint32_t i = 0; n >= RING && i < g->n_rank; i++)
+        await(g, &g->ranks[i].n_done, n - RING + 1, &g->done);
+    g->ring[n % RING] = *c;
+    raise_to(g, &g->n_told, n + 1, &g->told);
+}
+
+/* A rank's error where there is one: its own before one that it has from a peer. */
+static fathom_err error_of(const struct rank_group *g)
+{
+    fathom_err err = FATHOM_OK;
+    for (uint32_t i = 0; i < g->n_rank; i++) {
+        fathom_err e = g->ranks[i].err;
+        if (e && (!err || err == FATHOM_EPEER)) err = e;
+    }
+    return err;
+}
+
+/* Tells a command and waits until all ranks are done with it. */
+static fathom_err ask(struct rank_group *g, const struct command *c)
+{
+    tell(g, c);
+    uint64_t n = atomic_load(&g->n_told);
+    for (uint32_t i = 0; i < g->n_rank; i++) await(g, &g->ranks[i].n_done, n, &g->done);
+    return error_of(g);
+}
+
+/* ---- a rank's thread ------------------------------------------------------------------------ */
+
+/* The first rank that fails by itself is the fault; peers that it leaves alone say so only where
+ * no rank has failed, such as one that does not come. */
+static void note_fault(struct rank *r, fathom_err err)
+{
+    struct rank_group *g = r->group;
+    const char *cause = r->runner->ops->fault(r->runner);
+    r->err = err;
+    pthread_mutex_lock(&g->lock);
+    if (!atomic_load(&g->has_fault)) {
+        snprintf(g->fault, sizeof g->fault, "rank %u of %u, layer %u: %.180s", r->i, g->n_rank,
+                 runner_layer(r->runner), cause[0] ? cause : fathom_err_text(err));
+        atomic_store(&g->has_fault, true);
+    }
+    pthread_mutex_unlock(&g->lock);
+    if (r->backend->ops->abandon) r->backend->ops->abandon(r->backend);
+}
+
+static fathom_err carry_out(struct rank *r, const struct command *c)
+{
+    struct step_runner *runner = r->runner;
+    const struct step_runner_ops *ops = runner->ops;
+    switch (c->kind) {
+    case COMMAND_LAUNCH: runner->host = c->host; return ops->launch(runner, &c->step);
+    case COMMAND_DRAW: runner->host = c->host; return ops->draw(runner, &c->step);
+    case COMMAND_NEXT_BLOCK: ops->next_block(runner); return FATHOM_OK;
+    case COMMAND_WAIT: return ops->wait(runner, &r->result);
+    case COMMAND_PAGE_OUT:
+        return c->page % r->group->n_rank == r->i ? ops->page_out(runner, c->page, c->to)
+                                                  : FATHOM_OK;
+    case COMMAND_PAGE_IN: return ops->page_in(runner, c->page, c->from);
+    case COMMAND_SYNC: return ops->sync(runner);
+    case COMMAND_ALLOC:
+        if (r->i == 0) *c->err = ops->alloc_host(runner, c->bytes, c->to, c->diag);
+        return FATHOM_OK;
+    case COMMAND_RELEASE:
+        if (r->i == 0) ops->release_host(runner, c->to);
+        return FATHOM_OK;
+    case COMMAND_END: return FATHOM_OK;
+    }
+    ASSERT(!"a command");
+    return FATHOM_EINVAL;
+}
+
+static void obey(struct rank *r)
+{
+    struct rank_group *g = r->group;
+    for (uint64_t n = 0;; n++) {
+        await(g, &g->n_told, n + 1, &g->told);
+        const struct command *c = &g->ring[n % RING];
+        enum command_kind kind = c->kind;
+        if (!r->err || kind == COMMAND_ALLOC || kind == COMMAND_RELEASE) {
+            fathom_err err = carry_out(r, c);
+            if (err) note_fault(r, err);
+        }
+        raise_to(g, &r->n_done, n + 1, &g->done);
+        if (kind == COMMAND_END) return;
+    }
+}
+
+/* After each layer: no rank begins the next one before all have read this one. Rank 0 tells how far
+ * loading is. */
+static void end_layer(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+{
+    struct rank *r = arg;
+    const struct host_place place = {.op = "loading"};
+    const struct model_loading *loading = &r->group->from->settings->loading;
+    const void *const *all;
+    if (r->i == 0 && loading->on_load)
+        loading->on_load(loading->on_load_arg, done_bytes, total_bytes);
+    if (host_meet(&r->load, &place, r, &all) == FATHOM_OK) (void)host_part(&r->load);
+}
+
+static fathom_err make_runner(struct rank *r)
+{
+    const struct rank_sources *from = r->group->from;
+    struct backend *b = r->backend;
+    fathom_err err = b->ops->bind_thread(b);
+    if (err) {
+        (void)diag_fail(&r->diag, err, "%s", b->ops->fault(b));
+        b->ops->destroy(b);
+    } else {
+        err = runner_create_on(&r->runner, b, &r->settings, from->plan, from->config,
+                               from->checkpoint, &r->diag);
+    }
+    if (err) r->backend = NULL;
+    return err;
+}
+
+static void *rank_main(void *arg)
+{
+    struct rank *r = arg;
+    char name[16];
+    snprintf(name, sizeof name, "rank %u", r->i);
+    os_name_thread(name);
+    r->err = make_runner(r);
+    if (r->err) host_rank_break(&r->load);
+    raise_to(r->group, &r->is_made, 1, &r->group->done);
+    if (r->runner) obey(r);
+    return NULL;
+}
+
+/* ---- what the engine calls ------------------------------------------------------------------ */
+
+static fathom_err bind(struct step_runner *base)
+{
+    (void)base; /* the ranks' threads are the ranks' */
+    return FATHOM_OK;
+}
+
+static fathom_err launch(struct step_runner *base, const struct step *step)
+{
+    struct rank_group *g = group_of(base);
+    ASSERT(g->n_drawn < base->max_flight);
+    const struct command c = {.kind = COMMAND_LAUNCH, .step = *step, .host = base->host};
+    tell(g, &c);
+    return FATHOM_OK;
+}
+
+static fathom_err draw(struct step_runner *base, const struct step *step)
+{
+    struct rank_group *g = group_of(base);
+    ASSERT(g->n_drawn < base->max_flight);
+    const struct command c = {.kind = COMMAND_DRAW, .step = *step, .host = base->host};
+    g->n_drawn++;
+    tell(g, &c);
+    return FATHOM_OK;
+}
+
+static void use_block(struct rank_group *g, uint32_t i)
+{
+    g->i_block = i;
+    g->base.host = runner_block(g->ranks[0].runner, i);
+}
+
+static void next_block(struct step_runner *base)
+{
+    struct rank_group *g = group_of(base);
+    const struct command c = {.kind = COMMAND_NEXT_BLOCK};
+    ASSERT(g->n_drawn > 0 && g->n_drawn < base->max_flight);
+    use_block(g, (g->i_block + 1) % base->max_flight);
+    tell(g, &c);
+}
+
+static fathom_err wait(struct step_runner *base, struct step_result *out)
+{
+    struct rank_group *g = group_of(base);
+    const struct command c = {.kind = COMMAND_WAIT};
+    ASSERT(g->n_drawn > 0);
+    TRY(ask(g, &c));
+    if (--g->n_drawn == 0) use_block(g, 0);
+    *out = g->ranks[0].result;
+    return FATHOM_OK;
+}
+
+static const char *fault(struct step_runner *base)
+{
+    struct rank_group *g = group_of(base);
+    return atomic_load(&g->has_fault) ? g->fault : "";
+}
+
+static uint64_t progress(const struct step_runner *base)
+{
+    const struct rank_group *g = (const struct rank_group *)base;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < g->n_rank; i++)
+        sum += g->ranks[i].runner->ops->progress(g->ranks[i].runner);
+    return sum;
+}
+
+static fathom_err page_out(void *runner, uint32_t page, void *to)
+{
+    const struct command c = {.kind = COMMAND_PAGE_OUT, .page = page, .to = to};
+    tell(runner, &c);
+    return FATHOM_OK;
+}
+
+static fathom_err page_in(void *runner, uint32_t page, const void *from)
+{
+    const struct command c = {.kind = COMMAND_PAGE_IN, .page = page, .from = from};
+    tell(runner, &c);
+    return FATHOM_OK;
+}
+
+static fathom_err sync_ranks(struct step_runner *base)
+{
+    const struct command c = {.kind = COMMAND_SYNC};
+    return ask(group_of(base), &c);
+}
+
+static fathom_err alloc_host(struct step_runner *base, size_t bytes, void **out, fathom_diag *d)
+{
+    fathom_err err = FATHOM_OK;
+    const struct command c = {
+        .kind = COMMAND_ALLOC, .bytes = bytes, .to = out, .err = &err, .diag = d};
+    (void)ask(group_of(base), &c);
+    return err;
+}
+
+static void release_host(struct step_runner *base, void *p)
+{
+    const struct command c = {.kind = COMMAND_RELEASE, .to = p};
+    (void)ask(group_of(base), &c);
+}
+
+/* Threads end before runners go: a peer's memory stays until nobody reads it. */
+static void destroy(struct step_runner *base)
+{
+    struct rank_group *g = group_of(base);
+    if (!g) return;
+    const struct command end = {.kind = COMMAND_END};
+    tell(g, &end);
+    for (uint32_t i = 0; i < g->n_rank; i++) {
+        if (g->ranks[i].has_thread) (void)pthread_join(g->ranks[i].thread, NULL);
+    }
+    for (uint32_t i = 0; i < g->n_rank; i++) {
+        struct rank *r = &g->ranks[i];
+        if (r->runner)
+            r->runner->ops->destroy(r->runner);
+        else if (r->backend)
+            r->backend->ops->destroy(r->backend);
+        host_rank_leave(&r->load);
+    }
+    pthread_cond_destroy(&g->told);
+    pthread_cond_destroy(&g->done);
+    pthread_mutex_destroy(&g->lock);
+    mem_free(g->ranks);
+    mem_free(g);
+}
+
+static const struct step_runner_ops group_ops = {
+    .destroy = destroy,
+    .bind = bind,
+    .launch = launch,
+    .draw = draw,
+    .wait = wait,
+    .next_block = next_block,
+    .fault = fault,
+    .progress = progress,
+    .page_out = page_out,
+    .page_in = page_in,
+    .sync = sync_ranks,
+    .alloc_host = alloc_host,
+    .release_host = release_host,
+};
+
+/* ---- making it ------------------------------------------------------------------------------ */
+
+static fathom_err make_group(struct rank_group **out, const struct rank_sources *from,
+                             fathom_diag *d)
+{
+    const uint32_t n = settings_n_rank(from->settings);
+    struct rank_group *g = mem_alloc_aligned(64, sizeof *g);
+    struct rank *ranks = mem_alloc_aligned(64, n * sizeof *ranks);
+    if (!g || !ranks) {
+        mem_free(g);
+        mem_free(ranks);
+        FAIL(d, FATHOM_ENOMEM, "no memory for a group of %u ranks", n);
+    }
+    memset(g, 0, sizeof *g);
+    memset(ranks, 0, n * sizeof *ranks);
+    g->base.ops = &group_ops;
+    g->from = from;
+    g->n_rank = n;
+    g->ranks = ranks;
+    g->spins = os_n_cpu() > n;
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->told, NULL);
+    pthread_cond_init(&g->done, NULL);
+    for (uint32_t i = 0; i < n; i++) {
+        struct rank *r = &ranks[i];
+        r->group = g;
+        r->i = i;
+        r->settings = *from->settings;
+        settings_place(&r->settings.place, from->settings, i);
+        r->settings.loading.n_thread = r->settings.place.n_thread;
+        r->settings.loading.on_load = end_layer;
+        r->settings.loading.on_load_arg = r;
+    }
+    *out = g;
+    return FATHOM_OK;
+}
+
+/* Every rank loads, in its thread; its error is the group's, its own before a peer's. */
+static fathom_err load(struct rank_group *g, fathom_diag *d)
+{
+    struct host_rank *loads[PARALLEL_RANKS_MAX];
+    const struct rank *failed = NULL;
+    for (uint32_t i = 0; i < g->n_rank; i++) loads[i] = &g->ranks[i].load;
+    TRY(host_group_create(loads, g->n_rank, (uint64_t)LOAD_PATIENCE_S * 1000000, d));
+    for (uint32_t i = 0; i < g->n_rank; i++) {
+        struct rank *r = &g->ranks[i];
+        r->has_thread = pthread_create(&r->thread, NULL, rank_main, r) == 0;
+        if (r->has_thread) continue;
+        host_rank_break(&r->load);
+        r->err = diag_fail(&r->diag, FATHOM_EIO, "its thread cannot be started");
+        atomic_store(&r->is_made, 1);
+    }
+    for (uint32_t i = 0; i < g->n_rank; i++) {
+        struct rank *r = &g->ranks[i];
+        await(g, &r->is_made, 1, &g->done);
+        if (r->err && (!failed || failed->err == FATHOM_EPEER)) failed = r;
+    }
+    if (!failed) return FATHOM_OK;
+    FAIL(d, failed->err, "rank %u of %u: %s", failed->i, g->n_rank,
+         failed->diag.text[0] ? failed->diag.text : fathom_err_text(failed->err));
+}
+
+fathom_err rank_group_create_on(struct step_runner **out, struct backend *const *backends,
+                                const struct engine_settings *s, const struct memory_plan *plan,
+                                const struct model_config *config,
+                                const struct checkpoint *checkpoint, fathom_diag *d)
+{
+    const struct rank_sources from = {
+        .settings = s, .plan = plan, .config = config, .checkpoint = checkpoint};
+    const uint32_t n = settings_n_rank(s);
+    struct rank_group *g = NULL;
+    *out = NULL;
+    fathom_err err = make_group(&g, &from, d);
+    if (err) {
+        for (uint32_t i = 0; i < n; i++) backends[i]->ops->destroy(backends[i]);
+        return err;
+    }
+    for (uint32_t i = 0; i < n; i++) g->ranks[i].backend = backends[i];
+    TRY_GOTO(load(g, d), fail);
+    const struct step_runner *first = g->ranks[0].runner;
+    g->base.layout = first->layout;
+    g->base.max_flight = first->max_flight;
+    g->from = NULL;
+    use_block(g, 0);
+    LOG_INFO("engine", "ranks=%u threads_a_rank=%u", n, g->ranks[0].settings.place.n_thread);
+    *out = &g->base;
+    return FATHOM_OK;
+fail:
+    destroy(&g->base);
+    return err;
+}
+
+fathom_err rank_group_create(struct step_runner **out, const struct engine_settings *s,
+                             const struct memory_plan *plan, const struct model_config *config,
+                             const struct checkpoint *checkpoint, fathom_diag *d)
+{
+    const uint32_t n = settings_n_rank(s);
+    struct backend *backends[PARALLEL_RANKS_MAX] = {NULL};
+    fathom_err err = FATHOM_OK;
+    *out = NULL;
+    for (uint32_t i = 0; i < n; i++) {
+        struct engine_settings of_rank = *s;
+        fathom_diag inner = {{0}};
+        settings_place(&of_rank.place, s, i);
+        err = runner_make_backend(&backends[i], &of_rank, config, &inner);
+        if (err) err = diag_fail(d, err, "rank %u of %u: %s", i, n, inner.text);
+        if (err) goto fail;
+    }
+    TRY_GOTO(backend_join(backends, n, d), fail);
+    return rank_group_create_on(out, backends, s, plan, config, checkpoint, d);
+fail:
+    for (uint32_t i = 0; i < n; i++) {
+        if (backends[i]) backends[i]->ops->destroy(backends[i]);
+    }
+    return err;
+}
+
+const struct step_runner *rank_group_first(const struct step_runner *group)
+{
+    return ((const struct rank_group *)group)->ranks[0].runner;
+}

@@ -1,0 +1,366 @@
+/* test_collect.cpp - collectives over simulated devices: the bits of a sum on the host, in rank
+ * order, whatever the order in which things happen */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vector>
+
+extern "C" {
+#include <cmocka.h>
+
+#include "op/gen.h"
+}
+
+#include "backend/cuda/generic/collect.cuh"
+#include "backend/cuda/generic/norm.cuh"
+#include "simt/simt_fault.h"
+
+namespace
+{
+
+enum { HIDDEN = 256, CALLS = 4, ROWS_MAX = 160 };
+
+uint64_t n_seed = 6;
+
+struct rank {
+    struct backend *b;
+    struct buffer *x, *delta, *out, *logits;
+    struct weight *weight;
+};
+
+struct group {
+    uint32_t world;
+    rank ranks[PEERS_MAX];
+    rank alone; /* one that is nobody's peer */
+    struct gen *g;
+};
+
+void check(fathom_err err)
+{
+    if (err) fail_msg("error %d", err);
+}
+
+rank open_rank(struct gen *g, uint32_t r, uint32_t world, enum act_type act)
+{
+    struct backend_config c;
+    fathom_diag d = {};
+    rank k = {};
+    gen_config(&c, act, act == ACT_FP8 ? KV_TYPE_BF16 : KV_TYPE_F32, false);
+    c.parallel.tp.rank = r;
+    c.parallel.tp.size = world;
+    c.device = (int)r;
+    fathom_err err = backend_cuda_create(&k.b, &c, &d);
+    if (err) fail_msg("%s", d.text);
+    const struct tensor_view weight = gen_vector(g, DTYPE_F32, HIDDEN, 1.0f, 0.1f);
+    check(k.b->ops->buffer_create(k.b, BUFFER_RESIDUAL, &k.x, &d));
+    check(k.b->ops->buffer_create(k.b, BUFFER_DELTA, &k.delta, &d));
+    check(k.b->ops->buffer_create(k.b, BUFFER_NORMED, &k.out, &d));
+    check(k.b->ops->buffer_create(k.b, BUFFER_LOGITS, &k.logits, &d));
+    check(k.b->ops->prepare_vector(k.b, &weight, &k.weight, &d));
+    return k;
+}
+
+void close_rank(rank &k)
+{
+    (void)k.b->ops->bind_thread(k.b);
+    k.b->ops->buffer_destroy(k.b, k.x);
+    k.b->ops->buffer_destroy(k.b, k.delta);
+    k.b->ops->buffer_destroy(k.b, k.out);
+    k.b->ops->buffer_destroy(k.b, k.logits);
+    k.b->ops->weight_destroy(k.b, k.weight);
+    k.b->ops->destroy(k.b);
+}
+
+group open_group(uint32_t world, enum act_type act, uint64_t seed)
+{
+    group t = {};
+    struct backend *all[PEERS_MAX];
+    fathom_diag d = {};
+    simt_set_devices((int)world);
+    t.world = world;
+    t.g = gen_create(seed + 1);
+    for (uint32_t r = 0; r < world; r++) {
+        struct gen *same = gen_create(7);
+        t.ranks[r] = open_rank(same, r, world, act);
+        gen_destroy(same);
+        all[r] = t.ranks[r].b;
+    }
+    if (backend_join(all, world, &d)) fail_msg("%s", d.text);
+    struct gen *same = gen_create(7);
+    t.alone = open_rank(same, 0, 1, act);
+    gen_destroy(same);
+    simt_set_seed(seed);
+    return t;
+}
+
+void close_group(group &t)
+{
+    for (uint32_t r = 0; r < t.world; r++) close_rank(t.ranks[r]);
+    close_rank(t.alone);
+    gen_destroy(t.g);
+    simt_set_devices(1);
+}
+
+/* Values of which some are zeros of both signs. */
+float *make_values(struct gen *g, size_t n)
+{
+    float *v = gen_floats(g, n, 1.0f);
+    for (size_t i = 0; i < n; i++) {
+        if (gen_below(g, 8) == 0) v[i] = gen_below(g, 2) ? -0.0f : 0.0f;
+    }
+    return v;
+}
+
+void write_rows(rank &k, struct buffer *to, const float *v, uint32_t width, uint32_t n_row)
+{
+    check(k.b->ops->bind_thread(k.b));
+    check(k.b->ops->buffer_write(k.b, to, 0, n_row, width, v));
+}
+
+std::vector<char> bytes_of(rank &k, const void *p, size_t n)
+{
+    std::vector<char> v(n);
+    check(k.b->ops->bind_thread(k.b));
+    check(k.b->ops->copy_out(k.b, v.data(), p, n));
+    check(k.b->ops->sync(k.b));
+    return v;
+}
+
+void compare(rank &a, const void *pa, rank &b, const void *pb, size_t n, const char *what)
+{
+    if (!pa && !pb) return;
+    const std::vector<char> va = bytes_of(a, pa, n), vb = bytes_of(b, pb, n);
+    for (size_t i = 0; i < n; i++) {
+        if (va[i] != vb[i]) fail_msg("%s: byte %zu of %zu", what, i, n);
+    }
+}
+
+/* Rows [row0, row0 + n_row) of everything a norm writes. */
+void compare_rows(rank &a, rank &b, uint32_t row0, uint32_t n_row)
+{
+    const size_t n = (size_t)n_row * HIDDEN, at = (size_t)row0 * HIDDEN;
+    const struct buffer *u = a.out, *v = b.out;
+    compare(a, a.x->f + at, b, b.x->f + at, n * 4, "residual");
+    compare(a, u->f + at, b, v->f + at, n * 4, "norm");
+    if (!u->h) return;
+    compare(a, u->h + at, b, v->h + at, n * 2, "bf16");
+    compare(a, u->q + at, b, v->q + at, n, "codes");
+    const size_t group = at / FP8_GROUP;
+    compare(a, u->scale + group, b, v->scale + group, n / FP8_GROUP * 4, "scales");
+}
+
+fathom_err norm(rank &k, uint32_t n_row, bool begins)
+{
+    const struct reduce_norm_args a = {k.x, k.delta, k.weight, k.out, n_row, begins, 5};
+    (void)k.b->ops->bind_thread(k.b);
+    return k.b->ops->reduce_norm(k.b, &a);
+}
+
+fathom_err norm_own(rank &k, uint32_t n_row)
+{
+    struct norm_args n = {};
+    n.x = k.x->f;
+    n.delta = k.delta->f;
+    n.weight = k.weight->vector;
+    n.f = k.out->f;
+    n.h = k.out->h;
+    n.q = k.out->q;
+    n.scale = k.out->scale;
+    n.n = HIDDEN;
+    n.begins = true; /* a row's owner changes with the number of rows, and so who has its residual */
+    n.eps = cuda_of(k.b)->c.norm_eps;
+    (void)k.b->ops->bind_thread(k.b);
+    return cuda_sum_norm(cuda_of(k.b), &n, n_row, 5, false);
+}
+
+/* Every rank's delta, and to the one that is alone their sum in rank order. */
+void write_parts(group &t)
+{
+    const size_t n = (size_t)ROWS_MAX * HIDDEN;
+    std::vector<float> sum(n);
+    const float *x = make_values(t.g, n);
+    for (uint32_t r = 0; r < t.world; r++) {
+        const float *part = make_values(t.g, n);
+        for (size_t i = 0; i < n; i++) {
+            const float v = part[i] + 0.0f; /* no zero has a sign on its way */
+            sum[i] = r == 0 ? v : sum[i] + v;
+        }
+        write_rows(t.ranks[r], t.ranks[r].x, x, HIDDEN, ROWS_MAX);
+        write_rows(t.ranks[r], t.ranks[r].delta, part, HIDDEN, ROWS_MAX);
+    }
+    write_rows(t.alone, t.alone.x, x, HIDDEN, ROWS_MAX);
+    write_rows(t.alone, t.alone.delta, sum.data(), HIDDEN, ROWS_MAX);
+}
+
+uint32_t any_rows(group &t)
+{
+    static const uint32_t rows[] = {1, 2, 7, 8, 9, 16, 63, 64, 65, 130, 160};
+    return rows[gen_below(t.g, sizeof rows / sizeof *rows)];
+}
+
+/* Calls of several sizes, each rank's enqueued before another's: all run when somebody waits. */
+void run_sums(uint32_t world, enum act_type act, uint64_t seed)
+{
+    group t = open_group(world, act, seed);
+    uint32_t n_row[CALLS];
+    write_parts(t);
+    for (uint32_t i = 0; i < CALLS; i++) {
+        n_row[i] = any_rows(t);
+        check(norm(t.alone, n_row[i], i == 1));
+    }
+    for (uint32_t k = 0; k < world; k++) {
+        rank &r = t.ranks[(k + seed) % world];
+        for (uint32_t i = 0; i < CALLS; i++) check(norm(r, n_row[i], i == 1));
+    }
+    for (uint32_t r = 0; r < world; r++) compare_rows(t.ranks[r], t.alone, 0, ROWS_MAX);
+    close_group(t);
+}
+
+/* Rows with owners, and back to all of them. */
+void run_owners(uint32_t world, enum act_type act, uint64_t seed)
+{
+    group t = open_group(world, act, seed);
+    uint32_t n_row[CALLS];
+    write_parts(t);
+    for (uint32_t i = 0; i < CALLS; i++) {
+        n_row[i] = any_rows(t);
+        check(norm(t.alone, n_row[i], true));
+    }
+    for (uint32_t k = 0; k < world; k++) {
+        rank &r = t.ranks[(k + seed) % world];
+        struct buffer *o = r.out;
+        for (uint32_t i = 0; i < CALLS; i++) {
+            const struct row_array arrays[] = {{o->h ? (void *)o->q : o->f, HIDDEN * (o->h ? 1u : 4u)},
+                                               {o->h ? o->scale : NULL, o->h ? HIDDEN / 32u : 0u}};
+            check(norm_own(r, n_row[i]));
+            check(cuda_spread(cuda_of(r.b), arrays, o->h ? 2 : 1, n_row[i]));
+        }
+    }
+    /* what the last call wrote */
+    const uint32_t n = n_row[CALLS - 1], run = row_run(n);
+    for (uint32_t r = 0; r < world; r++) {
+        rank &k = t.ranks[r];
+        if (k.out->h) {
+            compare(k, k.out->q, t.alone, t.alone.out->q, (size_t)n * HIDDEN, "codes of all");
+            compare(k, k.out->scale, t.alone, t.alone.out->scale, (size_t)n * HIDDEN / 32,
+                    "scales of all");
+        } else {
+            compare(k, k.out->f, t.alone, t.alone.out->f, (size_t)n * HIDDEN * 4, "norms of all");
+        }
+        for (uint32_t row = 0; row < n; row++) {
+            if (row_owner(row, run, world) != r) continue;
+            compare(k, k.out->f + (size_t)row * HIDDEN, t.alone,
+                    t.alone.out->f + (size_t)row * HIDDEN, HIDDEN * 4, "own norm");
+        }
+    }
+    close_group(t);
+}
+
+/* Columns of all rows to whole rows of their owners. */
+void run_logits(uint32_t world, uint64_t seed)
+{
+    group t = open_group(world, ACT_F32, seed);
+    const uint32_t n_vocab = cuda_of(t.alone.b)->c.n_vocab, n_part = n_vocab / world;
+    const uint32_t n_row[] = {1, world - 1, 8 * world + 3, 2};
+    const uint32_t n_most = 8 * world + 3;
+    const float *whole = make_values(t.g, (size_t)n_most * n_vocab);
+    for (uint32_t k = 0; k < world; k++) {
+        struct cuda_backend *c = cuda_of(t.ranks[k].b);
+        std::vector<float> part((size_t)n_most * n_part);
+        for (uint32_t row = 0; row < n_most; row++) {
+            memcpy(&part[(size_t)row * n_part], whole + (size_t)row * n_vocab + k * n_part,
+                   n_part * sizeof(float));
+        }
+        check(c->base.ops->bind_thread(&c->base));
+        check(c->base.ops->copy_in(&c->base, c->sample_shaped, part.data(), part.size() * 4));
+        for (uint32_t n : n_row)
+            check(cuda_logits_to_owners(c, c->sample_shaped, t.ranks[k].logits->f, n));
+    }
+    for (uint32_t row = 0; row < n_most; row++) {
+        rank &k = t.ranks[row % world];
+        const std::vector<char> got =
+            bytes_of(k, k.logits->f + (size_t)row * n_vocab, (size_t)n_vocab * 4);
+        const float *v = (const float *)got.data();
+        for (uint32_t i = 0; i < n_vocab; i++) assert_true(v[i] == whole[(size_t)row * n_vocab + i]);
+    }
+    close_group(t);
+}
+
+void test_sums_are_the_hosts(void **)
+{
+    for (uint64_t seed = 0; seed < n_seed; seed++) {
+        for (uint32_t world = 2; world <= 8; world *= 2)
+            run_sums(world, seed % 2 ? ACT_F32 : ACT_FP8, seed);
+    }
+}
+
+void test_rows_come_from_their_owners(void **)
+{
+    for (uint64_t seed = 0; seed < n_seed; seed++) {
+        for (uint32_t world = 2; world <= 8; world *= 2)
+            run_owners(world, seed % 2 ? ACT_F32 : ACT_FP8, seed);
+    }
+}
+
+void test_logits_come_to_their_owners(void **)
+{
+    for (uint64_t seed = 0; seed < n_seed; seed++) {
+        for (uint32_t world = 2; world <= 8; world *= 2) run_logits(world, seed);
+    }
+}
+
+void test_who_does_not_come_is_named(void **)
+{
+    group t = open_group(4, ACT_F32, 3);
+    write_parts(t);
+    for (uint32_t r = 0; r < 4; r++) {
+        if (r != 2) check(norm(t.ranks[r], 3, false));
+    }
+    check(t.ranks[0].b->ops->bind_thread(t.ranks[0].b));
+    assert_int_equal(t.ranks[0].b->ops->sync(t.ranks[0].b), FATHOM_EDEVICE);
+    const char *text = t.ranks[0].b->ops->fault(t.ranks[0].b);
+    if (!strstr(text, "rank 0 waited too long for rank 2: reduce_norm of layer 5, row 0, epoch 0"))
+        fail_msg("%s", text);
+    close_group(t);
+    simt_fail_after(SIMT_NONE, 0);
+}
+
+void test_devices_that_cannot_be_peers_are_named(void **)
+{
+    struct backend *all[2];
+    fathom_diag d = {};
+    struct gen *g = gen_create(1);
+    simt_set_devices(2);
+    rank k[2] = {open_rank(g, 0, 2, ACT_F32), open_rank(g, 1, 2, ACT_F32)};
+    for (int r = 0; r < 2; r++) all[r] = k[r].b;
+    simt_set_peer_access(1, 0, false);
+    assert_int_equal(backend_join(all, 2, &d), FATHOM_EDEVICE);
+    assert_non_null(strstr(d.text, "device 1 of rank 1 cannot reach the memory of device 0"));
+    cuda_of(all[1])->device = 0;
+    d = {};
+    assert_int_equal(backend_join(all, 2, &d), FATHOM_EDEVICE);
+    assert_non_null(strstr(d.text, "ranks 0 and 1 have one device, 0"));
+    cuda_of(all[1])->device = 1;
+    for (rank &one : k) close_rank(one);
+    gen_destroy(g);
+    simt_set_devices(1);
+}
+
+} // namespace
+
+/* SEEDS: how many, 6 where it is not told */
+int main(int argc, char **argv)
+{
+    if (argc > 1) n_seed = strtoull(argv[1], NULL, 10);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sums_are_the_hosts),
+        cmocka_unit_test(test_rows_come_from_their_owners),
+        cmocka_unit_test(test_logits_come_to_their_owners),
+        cmocka_unit_test(test_who_does_not_come_is_named),
+        cmocka_unit_test(test_devices_that_cannot_be_peers_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
