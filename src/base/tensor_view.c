@@ -79,7 +79,8 @@ void tensor_view_make(const struct tensor_view *v, uint32_t row, uint32_t col0, 
     check_range(v, row, col0, n);
     float scale = made_scale(v);
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t state = rng_mix(v->generate_seed, row, col0 + i);
+        uint64_t state =
+            rng_mix(v->generate_seed, v->generate_row0 + row, v->generate_col0 + col0 + i);
         float f = rng_normal(&state) * v->generate_std / scale;
         switch (v->dtype) {
         case DTYPE_F32: ((float *)raw)[i] = f; break;

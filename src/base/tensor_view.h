@@ -13,7 +13,9 @@ enum { TENSOR_SCALE_BLOCK = 128 }; /* side of the square that shares one FP8 sca
  * scale[(scale_row0 + r) / 128 * scale_stride + (scale_col0 + c) / 128].
  * A vector is one row. An absent tensor is all zero: test n_row. data may be less aligned than
  * its type. data == NULL with n_row > 0 asks the backend to make values: normally distributed
- * with standard deviation `generate_std`, from `generate_seed`, quantized as dtype says. */
+ * with standard deviation `generate_std`, from `generate_seed`, quantized as dtype says. The view
+ * is a part of a matrix of row_stride columns: it begins at row generate_row0 of it and at column
+ * generate_col0. */
 struct tensor_view {
     const void *data; /* host, mapped */
     enum dtype dtype;
@@ -25,6 +27,8 @@ struct tensor_view {
     uint32_t scale_row0; /* place of element (0, 0) inside its block, 0 .. 127 */
     uint32_t scale_col0;
     uint64_t generate_seed;
+    uint32_t generate_row0;
+    uint32_t generate_col0;
     float generate_std;
 };
 
@@ -54,7 +58,8 @@ float tensor_view_scale(const struct tensor_view *v, uint32_t row, uint32_t col)
 /* tensor_view_make - n stored elements of a view without data, as backends of the host make them
  * tensor_view_make_row - their values
  *
- * Element (r, c) depends on (generate_seed, r, c) alone. E4M3 has one power-of-two scale, which
+ * An element depends on generate_seed and its place in the whole matrix alone.
+ * E4M3 has one power-of-two scale, which
  * puts 8 standard deviations into the range.
  *
  *   raw  in the view's type

@@ -115,8 +115,9 @@ static void look_at_plan(struct doctor *d, const struct model_plan *p, fathom_er
     doctor_find(d, all ? FINDING_OK : FINDING_NOTE, "plan",
                 all ? ""
                     : "fewer --max-num-seqs, a smaller --max-model-len or --kv-cache-dtype fp8",
-                "%s of weights and %s of cache fit; %s tokens at once%s",
+                "%s of weights and %s of cache fit%s; %s tokens at once%s",
                 size_text(a, p->plan.weights_bytes), size_text(b, p->plan.kv_bytes),
+                settings_n_rank(&p->settings) > 1 ? " on each rank" : "",
                 count_text(c, p->plan.n_token_capacity),
                 all ? "" : ", fewer than all requests at their longest");
 }

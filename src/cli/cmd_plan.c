@@ -113,6 +113,8 @@ fathom_err cmd_plan(const struct invocation *v, fathom_diag *d)
     if (err == FATHOM_OK || p.plan.total_bytes) {
         print_row("model", "%s (%s)%s", v->model->name, p.config.model_type,
                   p.checkpoint ? "" : ", planned from the configuration alone");
+        if (settings_n_rank(&p.settings) > 1)
+            print_row("ranks", "%u; what follows is of each", settings_n_rank(&p.settings));
         printf("\n");
         print_plan(&p.plan, &p.settings);
         (void)fflush(stdout);

@@ -64,7 +64,7 @@ static const struct command_info commands[COMMAND_COUNT] = {
 #define LENGTH .kind = OPTION_COUNT, .hi = 1 << 24, .group = GROUP_DATASET
 #define ANY_COUNT .kind = OPTION_COUNT, .lo = 0, .hi = 1e15
 
-#define ONE_RANK "this build runs one rank: leave the flag out or give 1"
+#define ONE_RANK "only --tensor-parallel-size cuts a model: leave the flag out or give 1"
 
 const struct option option_table[] = {
     /* ---- model ---- */
@@ -684,14 +684,14 @@ const struct option option_table[] = {
     {"data-parallel-size-local", "-dpl", "N", "1", "of these, ranks on this host", ANY_COUNT,
      PARALLEL, REFUSE("1", ONE_RANK)},
     {"data-parallel-rank", "-dpn", "N", "0", "number of this rank", ANY_COUNT, PARALLEL,
-     REFUSE("0", "this build runs one rank: leave the flag out")},
+     REFUSE("0", "only --tensor-parallel-size cuts a model: leave the flag out")},
     {"data-parallel-address", "-dpa", "HOST", NULL, "host of rank 0", .kind = OPTION_TEXT, PARALLEL,
-     REFUSE(NULL, "this build runs one rank: leave the flag out")},
+     REFUSE(NULL, "only --tensor-parallel-size cuts a model: leave the flag out")},
     {"data-parallel-rpc-port", "-dpp", "N", NULL, "port of rank 0", ANY_COUNT, PARALLEL,
-     REFUSE(NULL, "this build runs one rank: leave the flag out")},
+     REFUSE(NULL, "only --tensor-parallel-size cuts a model: leave the flag out")},
     {"enable-expert-parallel", NULL, NULL, NULL, "spread whole experts over ranks",
      .kind = OPTION_FLAG, PARALLEL,
-     REFUSE("false", "this build runs one rank, which holds every expert: leave the flag out")},
+     REFUSE("false", "every rank has a part of every expert: leave the flag out")},
     {"distributed-executor-backend", NULL, "NAME", "mp", "how ranks are started",
      .kind = OPTION_TEXT, PARALLEL,
      REFUSE("mp|uni", "ranks are threads of this process; leave the flag out or give mp")},
@@ -701,13 +701,15 @@ const struct option option_table[] = {
     {"decode-context-parallel-size", "-dcp", "N", "1", "ranks that share a context", ANY_COUNT,
      PARALLEL, REFUSE("1", ONE_RANK)},
     {"data-parallel-start-rank", "-dpr", "N", "0", "first rank of this host", ANY_COUNT, PARALLEL,
-     REFUSE("0", "this build runs one rank: leave the flag out")},
+     REFUSE("0", "only --tensor-parallel-size cuts a model: leave the flag out")},
     {"data-parallel-backend", "-dpb", "NAME", "mp", "how hosts are joined", .kind = OPTION_TEXT,
-     PARALLEL, REFUSE("mp", "this build runs one rank: leave the flag out")},
+     PARALLEL, REFUSE("mp", "only --tensor-parallel-size cuts a model: leave the flag out")},
     {"data-parallel-hybrid-lb", "-dph", NULL, NULL, "a load balancer on each host",
-     .kind = OPTION_FLAG, PARALLEL, REFUSE("false", "this build runs one rank: leave it out")},
+     .kind = OPTION_FLAG, PARALLEL,
+     REFUSE("false", "only --tensor-parallel-size cuts a model: leave it out")},
     {"data-parallel-external-lb", "-dpe", NULL, NULL, "a load balancer before the ranks",
-     .kind = OPTION_FLAG, PARALLEL, REFUSE("false", "this build runs one rank: leave it out")},
+     .kind = OPTION_FLAG, PARALLEL,
+     REFUSE("false", "only --tensor-parallel-size cuts a model: leave it out")},
     {"nnodes", "-n", "N", "1", "hosts", ANY_COUNT, PARALLEL,
      REFUSE("1", "this build runs on one host: leave the flag out or give 1")},
     {"node-rank", "-r", "N", "0", "number of this host", ANY_COUNT, PARALLEL,
@@ -719,11 +721,11 @@ const struct option option_table[] = {
     {"headless", NULL, NULL, NULL, "an engine without HTTP, for another host", .kind = OPTION_FLAG,
      PARALLEL, REFUSE("false", "this build runs on one host")},
     {"all2all-backend", NULL, "NAME", NULL, "how tokens reach experts", .kind = OPTION_TEXT,
-     PARALLEL, NOTE(NULL, "one rank holds every expert")},
+     PARALLEL, NOTE(NULL, "every rank has a part of every expert")},
     {"enable-eplb", NULL, NULL, NULL, "move experts between ranks", .kind = OPTION_FLAG, PARALLEL,
-     REFUSE("false", "this build runs one rank, which holds every expert: leave the flag out")},
+     REFUSE("false", "every rank has a part of every expert: leave the flag out")},
     {"eplb-config", NULL, "JSON", NULL, "how experts are moved", .kind = OPTION_JSON, PARALLEL,
-     REFUSE(NULL, "this build runs one rank, which holds every expert: leave the flag out")},
+     REFUSE(NULL, "every rank has a part of every expert: leave the flag out")},
     {"enable-dbo", NULL, NULL, NULL, "overlap two halves of a batch", .kind = OPTION_FLAG, PARALLEL,
      NOTE("false", "one rank does not wait for others")},
     {"kv-events-config", NULL, "JSON", NULL, "tell others what is cached", .kind = OPTION_JSON,

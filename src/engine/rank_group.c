@@ -90,6 +90,7 @@ struct rank_group {
     bool spins;
     uint32_t i_block;
     uint32_t n_drawn;
+    bool is_filling; /* pages have gone out since the ranks were waited for */
     struct command ring[RING];
     _Alignas(64) _Atomic uint64_t n_told;
     pthread_mutex_t lock;
@@ -316,6 +317,7 @@ static fathom_err wait(struct step_runner *base, struct step_result *out)
     ASSERT(g->n_drawn > 0);
     TRY(ask(g, &c));
     if (--g->n_drawn == 0) use_block(g, 0);
+    g->is_filling = false;
     *out = g->ranks[0].result;
     return FATHOM_OK;
 }
@@ -337,22 +339,30 @@ static uint64_t progress(const struct step_runner *base)
 
 static fathom_err page_out(void *runner, uint32_t page, void *to)
 {
+    struct rank_group *g = runner;
     const struct command c = {.kind = COMMAND_PAGE_OUT, .page = page, .to = to};
-    tell(runner, &c);
-    return FATHOM_OK;
-}
-
-static fathom_err page_in(void *runner, uint32_t page, const void *from)
-{
-    const struct command c = {.kind = COMMAND_PAGE_IN, .page = page, .from = from};
-    tell(runner, &c);
+    g->is_filling = true;
+    tell(g, &c);
     return FATHOM_OK;
 }
 
 static fathom_err sync_ranks(struct step_runner *base)
 {
+    struct rank_group *g = group_of(base);
     const struct command c = {.kind = COMMAND_SYNC};
-    return ask(group_of(base), &c);
+    TRY(ask(g, &c));
+    g->is_filling = false;
+    return FATHOM_OK;
+}
+
+/* One device copies in order; of several, one may still fill what another one reads. */
+static fathom_err page_in(void *runner, uint32_t page, const void *from)
+{
+    struct rank_group *g = runner;
+    const struct command c = {.kind = COMMAND_PAGE_IN, .page = page, .from = from};
+    if (g->is_filling) TRY(sync_ranks(&g->base));
+    tell(g, &c);
+    return FATHOM_OK;
 }
 
 static fathom_err alloc_host(struct step_runner *base, size_t bytes, void **out, fathom_diag *d)

@@ -149,7 +149,7 @@ static fathom_err bind_one(void *arg, const struct weight_need *need)
 }
 
 /* Norm weights are spread around zero like all others: such a model computes, it does not speak.
- * What every rank holds whole is equal on all of them. */
+ * The ranks' parts are those of one model, whatever their number. */
 static fathom_err generate_one(void *arg, const struct weight_need *need)
 {
     struct bind *b = arg;
@@ -158,13 +158,14 @@ static fathom_err generate_one(void *arg, const struct weight_need *need)
     struct weight_part s = weights_part(need, &b->w->parallel);
     bool is_norm = rule->storage == STORED_VECTOR;
     uint64_t key = rng_mix(b->seed, rule->offset, rule->scope);
-    uint64_t part = parallel_axis(&b->w->parallel, weights_cut(need)).rank;
     *view_of(b->w, need, b->config) = (struct tensor_view){
         .dtype = weights_expected_type(b->config, need),
         .n_row = s.n_row,
         .n_col = s.n_col,
-        .row_stride = s.n_col,
-        .generate_seed = rng_mix(key, (uint64_t)need->layer << 32 | need->expert, part),
+        .row_stride = need->n_col,
+        .generate_seed = rng_mix(key, (uint64_t)need->layer << 32 | need->expert, 0),
+        .generate_row0 = s.row0,
+        .generate_col0 = s.col0,
         .generate_std = is_norm ? 1.0f : 0.02f,
     };
     return FATHOM_OK;

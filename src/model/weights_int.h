@@ -85,9 +85,6 @@ struct weight_part {
 /* weights_part - the rows and columns of a need that are a rank's */
 struct weight_part weights_part(const struct weight_need *need, const struct parallel *p);
 
-/* weights_cut - what of the model cuts a need over ranks; one side of a matrix is cut at most */
-enum parallel_cut weights_cut(const struct weight_need *need);
-
 /* What the checkpoint has for a need. */
 struct weight_found {
     const struct tensor *weight;

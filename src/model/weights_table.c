@@ -150,14 +150,6 @@ struct weight_part weights_part(const struct weight_need *need, const struct par
     return part;
 }
 
-enum parallel_cut weights_cut(const struct weight_need *need)
-{
-    enum parallel_cut row = dim_cut(need->rule->row);
-    enum parallel_cut col = dim_cut(need->rule->col);
-    ASSERT(row == CUT_NONE || col == CUT_NONE);
-    return row != CUT_NONE ? row : col;
-}
-
 /* Whether layer `layer` has the tensors of this scope. */
 static bool layer_has(const struct model_config *c, enum weight_scope scope, uint32_t layer)
 {

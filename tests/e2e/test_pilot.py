@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """The pilot model over HTTP: the guides' requests, the evaluation, and clients that come and go.
 
-    tests/e2e/test_pilot.py requests|refusals|tenants|evaluation|load|flood path/to/fathom
+    tests/e2e/test_pilot.py requests|refusals|tenants|evaluation|load|flood [FLAGS] path/to/fathom
+
+Servers get FLAGS, such as -tp 4.
 
 refusals    what the flags about the queue refuse
 tenants     whose cached prompts a key finds
@@ -436,8 +438,9 @@ class Flood(unittest.TestCase):
 if __name__ == "__main__":
     CASES = {"requests": Requests, "refusals": Refusals, "tenants": Tenants,
              "evaluation": Evaluation, "load": Load, "flood": Flood}
-    if len(sys.argv) != 3 or sys.argv[1] not in CASES:
+    if len(sys.argv) < 3 or sys.argv[1] not in CASES:
         sys.exit(__doc__)
-    Server.path = os.path.abspath(sys.argv[2])
+    Server.path = os.path.abspath(sys.argv[-1])
+    Server.always += tuple(sys.argv[2:-1])
     suite = unittest.defaultTestLoader.loadTestsFromTestCase(CASES[sys.argv[1]])
     sys.exit(0 if unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful() else 1)

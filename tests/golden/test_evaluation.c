@@ -1,5 +1,5 @@
-/* test_evaluation BACKEND KV [DRAFTS [RANKS]] - the pilot's 384 prompts, greedy, through the engine's
- * public functions with 16 in flight: every answer must spell what an independent float32
+/* test_evaluation BACKEND KV [DRAFTS [RANKS]] - the pilot's 384 prompts, greedy, through the
+ * engine's public functions with 16 in flight: every answer must spell what an independent float32
  * implementation spells. On a GPU products are FP8, with a float32 cache float32. Where they are
  * FP8, one that does not has to be a tie: it leaves the float32 answer at a token that is the
  * second in float32, within TIE_NATS of the first. With two drafts or more a request must get 2.5

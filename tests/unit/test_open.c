@@ -156,7 +156,9 @@ static void refusals_name_the_way_out(void **state)
     } cases[] = {
         {{.bundle = &config_bundle}, FATHOM_ENOTFOUND, "no weights"},
         {{.dummy = true}, FATHOM_EINVAL, "no model"},
-        {{.model_dir = PILOT, .world = 2}, FATHOM_EUNSUPPORTED, "--rank-slice"},
+        {{.model_dir = PILOT, .world = 3}, FATHOM_EINVAL, "\"num_attention_heads\" is 4, which 3"},
+        {{.model_dir = PILOT, .world = 65}, FATHOM_EINVAL, "1 to 64"},
+        {{.model_dir = PILOT, .world = 2, .rank = 1}, FATHOM_EINVAL, "all ranks"},
         {{.model_dir = PILOT, .world = 3, .rank_slice = true}, FATHOM_EINVAL, "3 ranks"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

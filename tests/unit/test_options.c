@@ -369,7 +369,7 @@ static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
           "--load-format safetensors --enable-chunked-prefill");
     assert_int_equal(r.err, FATHOM_OK);
     assert_int_equal(r.notes.len, 0);
-    assert_refused(&r, "-tp 8", "--tensor-parallel-size 8 is refused: this build runs one rank");
+    assert_refused(&r, "-tp 65", "--tensor-parallel-size 65 is out of range, needed is 1 to 64");
     assert_refused(&r, "-tp 8 --rank-slice 8", "--rank-slice 8 of --tensor-parallel-size 8");
     parse(&r, COMMAND_SERVE, "--devices 2,0,11");
     assert_int_equal(r.err, FATHOM_OK);

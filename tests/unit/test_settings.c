@@ -185,7 +185,7 @@ static void a_slice_is_one_rank_of_many(void **state)
     assert_int_equal(s.place.parallel.tp.rank, 3);
     assert_int_equal(s.place.parallel.tp.size, 8);
     assert_int_equal(s.n_vocab_used, 512);
-    expect(&(fathom_options){.world = 8}, FATHOM_EUNSUPPORTED, "add --rank-slice R");
+    expect(&(fathom_options){.world = 65}, FATHOM_EINVAL, "1 to 64");
     expect(&(fathom_options){.world = 8, .rank = 8, .rank_slice = true}, FATHOM_EINVAL,
            "--rank-slice 8 of --tensor-parallel-size 8");
     expect(&(fathom_options){.world = 1, .rank_slice = true}, FATHOM_EINVAL, "2 ranks or more");

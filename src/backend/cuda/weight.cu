@@ -39,9 +39,11 @@ static __device__ __forceinline__ float normal_at(uint64_t seed, uint64_t i)
     return sqrtf(-2.0f * __logf(u)) * __cosf(6.2831853f * v);
 }
 
-/* One block a 128 x 128 square: values, their scale, their codes. */
+/* One block a 128 x 128 square: values, their scale, their codes. Element (r, c) is number
+ * first + r * stride + c of the whole matrix. */
 __global__ void generate_fp8_kernel(uint8_t *q, bool tiled, float *scale, uint32_t n_row,
-                                    uint32_t n_col, uint32_t scale_stride, uint64_t seed, float std)
+                                    uint32_t n_col, uint64_t first, uint64_t stride,
+                                    uint32_t scale_stride, uint64_t seed, float std)
 {
     __shared__ float scratch[THREADS / WARP];
     kernel_begin();
@@ -51,7 +53,7 @@ __global__ void generate_fp8_kernel(uint8_t *q, bool tiled, float *scale, uint32
     for (uint32_t i = threadIdx.x; i < AREA; i += blockDim.x) {
         uint32_t r = r0 + i / SIDE, col = c0 + i % SIDE;
         if (r < n_row && col < n_col) {
-            amax = fmaxf(amax, fabsf(std * normal_at(seed, (uint64_t)r * n_col + col)));
+            amax = fmaxf(amax, fabsf(std * normal_at(seed, first + r * stride + col)));
         }
     }
     amax = warp_max(amax);
@@ -63,18 +65,20 @@ __global__ void generate_fp8_kernel(uint8_t *q, bool tiled, float *scale, uint32
     for (uint32_t i = threadIdx.x; i < AREA; i += blockDim.x) {
         uint32_t r = r0 + i / SIDE, col = c0 + i % SIDE;
         if (r < n_row && col < n_col) {
-            uint64_t at = (uint64_t)r * n_col + col;
-            q[tiled ? tiled_at(r, col, n_col) : at] = float_to_e4m3(std * normal_at(seed, at) / s);
+            const uint64_t at = tiled ? tiled_at(r, col, n_col) : (uint64_t)r * n_col + col;
+            q[at] = float_to_e4m3(std * normal_at(seed, first + r * stride + col) / s);
         }
     }
 }
 
-template <typename T> __global__ void generate_kernel(T *p, uint64_t n, uint64_t seed, float std)
+template <typename T>
+__global__ void generate_kernel(T *p, uint64_t n, uint32_t n_col, uint64_t first, uint64_t stride,
+                                uint64_t seed, float std)
 {
     kernel_begin();
     for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n;
          i += (uint64_t)gridDim.x * blockDim.x) {
-        p[i] = (T)(std * normal_at(seed, i));
+        p[i] = (T)(std * normal_at(seed, first + i / n_col * stride + i % n_col));
     }
 }
 
@@ -248,19 +252,22 @@ static fathom_err generate(struct cuda_backend *c, void *data, bool tiled, float
                            uint32_t scale_stride, const struct tensor_view *v, const char *what)
 {
     uint64_t n = (uint64_t)v->n_row * v->n_col;
+    const uint64_t stride = v->row_stride;
+    const uint64_t first = v->generate_row0 * stride + v->generate_col0;
     float std = v->generate_std;
     if (v->dtype == DTYPE_F8_E4M3) {
         ASSERT(scale && scale_stride >= ceil_div(v->n_col, SCALE_BLOCK));
         dim3 grid(ceil_div(v->n_col, SCALE_BLOCK), ceil_div(v->n_row, SCALE_BLOCK));
         return cuda_launch(c, what, generate_fp8_kernel, grid, THREADS, 0, (uint8_t *)data, tiled,
-                           scale, v->n_row, v->n_col, scale_stride, v->generate_seed, std);
+                           scale, v->n_row, v->n_col, first, stride, scale_stride, v->generate_seed,
+                           std);
     }
     if (v->dtype == DTYPE_BF16) {
         return cuda_launch(c, what, generate_kernel<bf16>, dim3(BLOCKS), THREADS, 0, (bf16 *)data,
-                           n, v->generate_seed, std);
+                           n, v->n_col, first, stride, v->generate_seed, std);
     }
     return cuda_launch(c, what, generate_kernel<float>, dim3(BLOCKS), THREADS, 0, (float *)data, n,
-                       v->generate_seed, std);
+                       v->n_col, first, stride, v->generate_seed, std);
 }
 
 /* Fills rows [row, row + v->n_row) of m (whose memory exists). FP8 parts stacked into one matrix

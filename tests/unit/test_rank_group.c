@@ -1,0 +1,154 @@
+/* test_rank_group.c - several ranks behind the engine: answers, and a rank that fails */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "backend/backend.h"
+#include "checkpoint/checkpoint.h"
+#include "engine/rank_group.h"
+#include "engine/runner.h"
+#include "model/config.h"
+
+#define PILOT FATHOM_SOURCE_DIR "/models/pilot"
+
+enum { N_RANK = 4, N_TOKEN = 5, FAILS = 2, FAILING_LAYER = 3 };
+
+static struct {
+    struct engine_settings settings;
+    struct memory_plan plan;
+    struct model_config config;
+    struct checkpoint *checkpoint;
+    struct backend *backends[N_RANK];
+} test;
+
+static void must(fathom_err err, const fathom_diag *d)
+{
+    if (err != FATHOM_OK) fail_msg("%s: %s", fathom_err_name(err), d->text);
+}
+
+static int open_backends(void **state)
+{
+    (void)state;
+    fathom_diag d = {{0}};
+    const fathom_options o = {.model_dir = PILOT,
+                              .backend = FATHOM_BACKEND_CPU,
+                              .world = N_RANK,
+                              .n_thread = N_RANK,
+                              .max_model_len = 128,
+                              .max_num_batched_tokens = 64,
+                              .max_num_seqs = 2};
+    must(checkpoint_open(&test.checkpoint, PILOT, &d), &d);
+    must(model_config_load(&test.config, test.checkpoint, &d), &d);
+    must(settings_resolve(&test.settings, &o, &test.config, &d), &d);
+    must(
+        memory_plan_make(&test.plan, &test.settings, &test.config, test.checkpoint, 4ull << 30, &d),
+        &d);
+    for (uint32_t i = 0; i < N_RANK; i++) {
+        struct engine_settings s = test.settings;
+        settings_place(&s.place, &test.settings, i);
+        must(runner_make_backend(&test.backends[i], &s, &test.config, &d), &d);
+    }
+    must(backend_join(test.backends, N_RANK, &d), &d);
+    return 0;
+}
+
+static int close_checkpoint(void **state)
+{
+    (void)state;
+    checkpoint_close(test.checkpoint);
+    return 0;
+}
+
+/* A step of one request's first tokens, all of whose ids are the same. */
+static void fill_step(struct step_runner *r, struct step *step)
+{
+    const struct batch_layout *l = &r->layout;
+    char *host = r->host;
+    memset(host, 0, l->history);
+    for (int t = 0; t < N_TOKEN; t++) {
+        ((int32_t *)(void *)(host + l->ids))[t] = 7;
+        ((int32_t *)(void *)(host + l->pos))[t] = t;
+        ((int32_t *)(void *)(host + l->slot))[t] = t;
+    }
+    ((int32_t *)(void *)(host + l->first))[1] = N_TOKEN;
+    *step = (struct step){
+        .pass = STEP_MODEL,
+        .prefix_bytes = l->bias,
+        .batch = {.n_token = N_TOKEN, .n_request = 1, .max_context = N_TOKEN, .page_stride = 2}};
+}
+
+static fathom_err run_step(struct step_runner *r)
+{
+    struct step step;
+    struct step_result result;
+    fill_step(r, &step);
+    assert_int_equal(r->ops->launch(r, &step), FATHOM_OK);
+    assert_int_equal(r->ops->draw(r, &step), FATHOM_OK);
+    return r->ops->wait(r, &result);
+}
+
+static const struct backend_ops *real_ops;
+
+static fathom_err fail_in_layer(struct backend *b, const struct mla_out_args *a)
+{
+    static __thread uint32_t n_call;
+    if (n_call++ == FAILING_LAYER) return FATHOM_EDEVICE;
+    return real_ops->mla_out(b, a);
+}
+
+static void a_rank_that_fails_is_named_with_its_layer(void **state)
+{
+    (void)state;
+    fathom_diag d = {{0}};
+    struct step_runner *r;
+    real_ops = test.backends[FAILS]->ops;
+    struct backend_ops failing = *real_ops;
+    failing.mla_out = fail_in_layer;
+    test.backends[FAILS]->ops = &failing;
+    must(rank_group_create_on(&r, test.backends, &test.settings, &test.plan, &test.config,
+                              test.checkpoint, &d),
+         &d);
+    assert_int_equal(run_step(r), FATHOM_EDEVICE);
+    assert_non_null(strstr(r->ops->fault(r), "rank 2 of 4, layer 3: device failed"));
+    assert_int_equal(r->ops->sync(r), FATHOM_EDEVICE); /* final */
+    r->ops->destroy(r);
+}
+
+static void pages_are_equal_on_all_ranks(void **state)
+{
+    (void)state;
+    fathom_diag d = {{0}};
+    struct step_runner *r;
+    const size_t n = test.plan.kv.page_bytes;
+    void *pages[2];
+    must(rank_group_create_on(&r, test.backends, &test.settings, &test.plan, &test.config,
+                              test.checkpoint, &d),
+         &d);
+    assert_true(r->ops->progress(r) > 0);
+    for (int i = 0; i < 2; i++) must(r->ops->alloc_host(r, n, &pages[i], &d), &d);
+    assert_int_equal(run_step(r), FATHOM_OK);
+    /* page 0 goes out from rank 0, into page 1 of all, and that out from rank 1 */
+    assert_int_equal(r->ops->page_out(r, 0, pages[0]), FATHOM_OK);
+    assert_int_equal(r->ops->page_in(r, 1, pages[0]), FATHOM_OK);
+    assert_int_equal(r->ops->page_out(r, 1, pages[1]), FATHOM_OK);
+    assert_int_equal(r->ops->sync(r), FATHOM_OK);
+    assert_memory_equal(pages[0], pages[1], n);
+    for (int i = 0; i < 2; i++) r->ops->release_host(r, pages[i]);
+    assert_string_equal(r->ops->fault(r), "");
+    r->ops->destroy(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_rank_that_fails_is_named_with_its_layer, open_backends,
+                                        close_checkpoint),
+        cmocka_unit_test_setup_teardown(pages_are_equal_on_all_ranks, open_backends,
+                                        close_checkpoint),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
