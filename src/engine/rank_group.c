@@ -503,6 +503,7 @@ fathom_err rank_group_create_on(struct step_runner **out, struct backend *const 
     const struct step_runner *first = g->ranks[0].runner;
     g->base.layout = first->layout;
     g->base.max_flight = first->max_flight;
+    g->base.prompt_form = first->prompt_form;
     g->from = NULL;
     use_block(g, 0);
     LOG_INFO("engine", "ranks=%u threads_a_rank=%u", n, g->ranks[0].settings.place.n_thread);
