@@ -198,8 +198,6 @@ static void test_refused_configs(void **state)
     gen_config(&good, ACT_F32, KV_TYPE_F32, false);
     c = good, c.hidden = 0;
     expect_refused(&c, FATHOM_EINVAL, "hidden");
-    c = good, c.parallel.tp.size = 2;
-    expect_refused(&c, FATHOM_EUNSUPPORTED, "2 ranks");
     c = good, c.index_topk = 0;
     expect_refused(&c, FATHOM_EINVAL, "index_topk");
     c = good, c.kv.has_index = false;

@@ -174,8 +174,18 @@ static void the_same_bits_whatever_the_step(void **state)
     }
 }
 
+/* Whether rows of prompts have other bits than rows of answers (caps.prompt_form): on a GPU's fast
+ * path, which is what the engine takes there for the pilot. */
+static bool has_two_forms(void)
+{
+    return backend == FATHOM_BACKEND_CUDA;
+}
+
+/* What the same token's log-probability may differ by from one form to the other. */
+#define FORMS_LIMIT 5e-2f
+
 /* A request whose prompt is another's prompt and answer: what drawing an answer token said of it is
- * what the prompt's log-probabilities say, to the bit. */
+ * what the prompt's log-probabilities say, to the bit where there is one form of attention. */
 static void a_prompt_is_scored_as_it_was_drawn(void **state)
 {
     (void)state;
@@ -203,7 +213,9 @@ static void a_prompt_is_scored_as_it_was_drawn(void **state)
             uint32_t n_prompt = requests[i].n_prompt;
             assert_int_equal(a->n_prompt, n_prompt + alone[i].n - 1);
             for (uint32_t t = 0; t < alone[i].n; t++) {
-                assert_true(a->prompt[n_prompt - 1 + t].logprob == alone[i].logprobs[t]);
+                const float got = a->prompt[n_prompt - 1 + t].logprob;
+                const float apart = fabsf(got - alone[i].logprobs[t]);
+                assert_true(has_two_forms() ? apart < FORMS_LIMIT : got == alone[i].logprobs[t]);
             }
             for (uint32_t t = 0; t < a->n_prompt; t++) {
                 assert_int_equal(a->prompt[t].place == 1,
@@ -370,7 +382,7 @@ static void the_same_bits_from_cached_pages(void **state)
     talk_without_a_cache();
     for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
         fathom_engine *e = open_shape(&shapes[k]);
-        uint32_t n_before[N_TALK] = {0};
+        uint32_t n_before[N_TALK] = {0}, n_asked[N_TALK] = {0};
         for (int i = 0; i < N_TALK; i++) talks[i].n = 0;
         for (int t = 0; t < N_TURN; t++) {
             for (int i = 0; i < N_TALK; i++) {
@@ -381,13 +393,16 @@ static void the_same_bits_from_cached_pages(void **state)
             answers_wait(e, N_TALK);
             for (int i = 0; i < N_TALK; i++) {
                 const struct answer *a = &answers[i], *want = &talks[i].turns[t];
-                uint32_t n_computed = n_before[i] ? n_before[i] - 1 : 0;
+                /* rows of the answer before are not a prompt's where there are two forms */
+                const uint32_t n_found = has_two_forms() ? n_asked[i] : n_before[i];
+                const uint32_t n_computed = n_found ? n_found - 1 : 0;
                 assert_int_equal(a->n, want->n);
                 assert_memory_equal(a->ids, want->ids, a->n * sizeof a->ids[0]);
                 assert_memory_equal(a->logprobs, want->logprobs, a->n * sizeof a->logprobs[0]);
                 if (shapes[k].n_page == 300 || shapes[k].n_ram_page > 0) {
                     assert_true(a->finish.n_cached >= n_computed / 64 * 64);
                 }
+                n_asked[i] = talks[i].n;
                 hear(&talks[i], a);
             }
         }
