@@ -1,5 +1,5 @@
-/* attend_bench.cu - attention by itself, of one rank of 8 (16 heads) unless told otherwise: is it
- * right, and how fast
+/* attend_bench.cu - absorbed attention by itself, of one rank of 8 (16 heads) unless told
+ * otherwise: is it right, and how fast
  *
  *   bench_attend [check | time] [bf16] [heads N]
  *
@@ -7,6 +7,10 @@
  *        token's bits are the same whatever tokens run beside it
  * time   median of 20 runs, each after a copy that empties the caches; decodes and pieces of one
  *        prompt, with 2048 selected rows where the context is longer
+ *
+ * Pieces of prompts begin at position index_topk, 2048, or later: rows before it are attended in
+ * expanded form, which prompt_bench.cu measures. Steps that see all rows of long contexts run on a
+ * backend without an indexer, the others on one with it.
  *
  * A line gives microseconds, GB/s and TFLOP/s of what has to be moved and computed, and the larger
  * share of two floors: 4.2 TB/s, and 600 TFLOP/s, about what mma.sync reaches on an H200. */
@@ -24,6 +28,7 @@ enum {
     CONTEXT_MAX = 8192,
     REQUEST_MAX = 128,
     TOKEN_MAX = 4096,
+    INDEX_HEADS = 64,
     REPEAT = 20,
     FLUSH_BYTES = 256 << 20,
 };
@@ -75,7 +80,7 @@ __global__ void fill_query_kernel(bf16 *q, size_t n)
 }
 
 /* Decodes of n_token requests at the end of `context`, with at most TOPK rows or with all; or the
- * last n_token tokens of one prompt. */
+ * last n_token tokens of one prompt, all at positions of at least TOPK. */
 enum step { DECODE, DENSE, PREFILL };
 
 struct shape {
@@ -87,11 +92,14 @@ static const char *const step_names[] = {"decode", "dense", "prefill"};
 
 struct bench {
     uint32_t n_head;
+    bool has_index; /* else steps are DENSE */
     struct backend *b;
     struct cuda_backend *c;
+    struct weight *w;
     struct kv_cache kv;
     struct buffer query, select, latent;
     int32_t *pos, *request, *page_table;
+    int32_t *first; /* 0 and n, for each number n of a prompt's tokens */
     struct batch batch;
     bool selects;
     float *want;
@@ -106,35 +114,91 @@ static void *device_bytes(size_t n)
     return p;
 }
 
-static void open_bench(struct bench *b, enum kv_type type, uint32_t n_head)
+static void need(fathom_err err, const char *text)
+{
+    if (err == FATHOM_OK) return;
+    printf("FAIL %s\n", text);
+    exit(1);
+}
+
+static void open_backend(struct bench *b, enum kv_type type)
 {
     struct backend_config c = {};
     fathom_diag d = {};
-    memset(b, 0, sizeof *b);
-    b->n_head = n_head;
     c.act = ACT_FP8;
     c.hidden = 256;
-    c.n_head = n_head;
+    c.n_head = b->n_head;
     c.q_lora_rank = 128;
     c.nope_dim = c.v_dim = 128;
     c.softmax_scale = SOFTMAX_SCALE;
-    c.index_topk = TOPK;
+    c.index_n_head = b->has_index ? INDEX_HEADS : 0;
+    c.index_topk = b->has_index ? TOPK : 0;
     c.dense_inner = 128;
     c.n_vocab = 16;
-    kv_layout_init(&c.kv, type, 1, false);
+    kv_layout_init(&c.kv, type, 1, b->has_index);
     c.max_token = TOKEN_MAX;
     c.max_request = REQUEST_MAX;
     c.max_context = CONTEXT_MAX;
     c.max_logit_row = 1;
     c.parallel.tp.size = 1;
-    if (backend_cuda_create(&b->b, &c, &d) != FATHOM_OK) {
-        printf("FAIL %s\n", d.text);
-        exit(1);
-    }
+    need(backend_cuda_create(&b->b, &c, &d), d.text);
     b->c = cuda_of(b->b);
-    b->kv.n_page = REQUEST_MAX * CONTEXT_MAX / KV_PAGE_TOKENS;
     b->kv.layout = c.kv;
-    b->kv.base = device_bytes((size_t)b->kv.n_page * c.kv.page_bytes);
+}
+
+static struct tensor_view generated(enum dtype type, uint32_t n_row, uint32_t n_col)
+{
+    struct tensor_view v = {};
+    v.dtype = type;
+    v.n_row = n_row;
+    v.n_col = n_col;
+    v.generate_seed = 11 + n_row * 31 + n_col;
+    v.generate_std = 1.0f / sqrtf((float)n_col);
+    return v;
+}
+
+static void make_weight(struct bench *b)
+{
+    const struct backend_config *c = &b->c->c;
+    const uint32_t index = c->index_n_head;
+    struct mla_tensors t = {};
+    fathom_diag d = {};
+    t.q_a = generated(DTYPE_BF16, c->q_lora_rank, c->hidden);
+    t.q_a_norm = generated(DTYPE_BF16, 1, c->q_lora_rank);
+    t.q_b = generated(DTYPE_BF16, b->n_head * QUERY_DIM, c->q_lora_rank);
+    t.kv_a = generated(DTYPE_BF16, KV_ROW, c->hidden);
+    t.kv_a_norm = generated(DTYPE_BF16, 1, KV_LATENT);
+    t.kv_b = generated(DTYPE_BF16, b->n_head * KV_B_ROWS, KV_LATENT);
+    t.o = generated(DTYPE_BF16, c->hidden, b->n_head * V_DIM);
+    if (index) {
+        t.index_q_b = generated(DTYPE_BF16, index * KV_INDEX_DIM, c->q_lora_rank);
+        t.index_k = generated(DTYPE_BF16, KV_INDEX_DIM, c->hidden);
+        t.index_k_weight = generated(DTYPE_F32, 1, KV_INDEX_DIM);
+        t.index_k_bias = generated(DTYPE_F32, 1, KV_INDEX_DIM);
+        t.index_head = generated(DTYPE_BF16, index, c->hidden);
+    }
+    need(b->b->ops->prepare_mla(b->b, &t, &b->w, &d), d.text);
+}
+
+/* A request's first token and its end, as a batch of one prompt has them. */
+static int32_t *make_firsts(void)
+{
+    static int32_t first[2 * (TOKEN_MAX + 1)];
+    int32_t *to = (int32_t *)device_bytes(sizeof first);
+    for (int32_t n = 0; n <= TOKEN_MAX; n++) first[2 * n + 1] = n;
+    CUDA(cudaMemcpy(to, first, sizeof first, cudaMemcpyHostToDevice));
+    return to;
+}
+
+static void open_bench(struct bench *b, enum kv_type type, uint32_t n_head, bool has_index)
+{
+    memset(b, 0, sizeof *b);
+    b->n_head = n_head;
+    b->has_index = has_index;
+    open_backend(b, type);
+    make_weight(b);
+    b->kv.n_page = REQUEST_MAX * CONTEXT_MAX / KV_PAGE_TOKENS;
+    b->kv.base = device_bytes((size_t)b->kv.n_page * b->kv.layout.page_bytes);
     fill_cache_kernel<<<REQUEST_MAX * CONTEXT_MAX, 128>>>(kv_layer_of(&b->kv, 0));
     const size_t n_query = (size_t)TOKEN_MAX * n_head * KV_ROW;
     const size_t n_out = (size_t)TOKEN_MAX * n_head * KV_LATENT;
@@ -150,8 +214,18 @@ static void open_bench(struct bench *b, enum kv_type type, uint32_t n_head)
     b->pos = (int32_t *)device_bytes(TOKEN_MAX * 4);
     b->request = (int32_t *)device_bytes(TOKEN_MAX * 4);
     b->page_table = (int32_t *)device_bytes((size_t)b->kv.n_page * 4);
+    b->first = make_firsts();
     b->flush = device_bytes(FLUSH_BYTES);
     CUDA(cudaDeviceSynchronize());
+}
+
+static void close_bench(struct bench *b)
+{
+    void *const all[] = {b->kv.base, b->query.h, b->latent.h,   b->want,  b->select.i, b->select.n,
+                         b->pos,     b->request, b->page_table, b->first, b->flush};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) CUDA(cudaFree(all[i]));
+    b->b->ops->weight_destroy(b->b, b->w);
+    b->b->ops->destroy(b->b);
 }
 
 /* A page's place in the cache: requests' pages lie in no order. */
@@ -205,7 +279,7 @@ static void set_step(struct bench *b, struct shape s)
     b->batch.pos = b->pos;
     b->batch.request = b->request;
     b->batch.page_table = b->page_table;
-    b->batch.slot = b->batch.first = b->pos; /* there, and not read by attention */
+    b->batch.slot = b->pos; /* there, and not read by attention */
     free(pos);
     free(request);
     free(table);
@@ -224,20 +298,19 @@ static void run(struct bench *b, uint32_t t0, uint32_t n, bf16 *out)
     batch.n_answer_request = min(batch.n_answer_request, n);
     batch.pos += t0;
     batch.request += t0;
+    batch.first = b->first + 2 * n; /* of answers it is not read */
     query.h += (size_t)t0 * b->n_head * KV_ROW;
     select.i += (size_t)t0 * TOPK;
     select.n += t0;
     latent.h = out;
     struct mla_attend_args a = {};
+    a.w = b->w;
     a.batch = &batch;
     a.kv = &b->kv;
     a.query = &query;
     a.select = b->selects ? &select : NULL;
     a.out = &latent;
-    if (cuda_mla_attend(b->b, &a) != FATHOM_OK) {
-        printf("FAIL %s\n", b->c->fault);
-        exit(1);
-    }
+    need(cuda_mla_attend(b->b, &a), b->c->fault);
 }
 
 /* ---- check ---- */
@@ -363,10 +436,11 @@ static bool check_all(struct bench *b)
 {
     const struct shape shapes[] = {{1, 65, DECODE},     {8, 2048, DECODE},   {64, 2048, DECODE},
                                    {64, 8000, DECODE},  {100, 3000, DECODE}, {9, 5000, DENSE},
-                                   {70, 2500, DENSE},   {64, 100, DECODE},   {400, 400, PREFILL},
-                                   {300, 2300, PREFILL}};
+                                   {70, 2500, DENSE},   {64, 100, DECODE},   {400, 2448, PREFILL},
+                                   {300, 5000, PREFILL}};
     bool ok = true;
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) ok = check(b, shapes[i]) && ok;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        if (b->has_index == (shapes[i].step != DENSE)) ok = check(b, shapes[i]) && ok;
     return ok;
 }
 
@@ -412,11 +486,12 @@ static void time_shape(struct bench *b, struct shape s)
 static void time_all(struct bench *b)
 {
     const struct shape shapes[] = {
-        {1, 2048, DECODE},    {8, 2048, DECODE},   {64, 2048, DECODE},    {128, 2048, DECODE},
-        {1, 8192, DECODE},    {8, 8192, DECODE},   {64, 8192, DECODE},    {128, 8192, DECODE},
-        {64, 8192, DENSE},    {512, 512, PREFILL}, {2048, 2048, PREFILL}, {4096, 4096, PREFILL},
+        {1, 2048, DECODE},    {8, 2048, DECODE},    {64, 2048, DECODE},    {128, 2048, DECODE},
+        {1, 8192, DECODE},    {8, 8192, DECODE},    {64, 8192, DECODE},    {128, 8192, DECODE},
+        {64, 8192, DENSE},    {512, 2560, PREFILL}, {2048, 4096, PREFILL}, {4096, 6144, PREFILL},
         {4096, 8192, PREFILL}};
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) time_shape(b, shapes[i]);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        if (b->has_index == (shapes[i].step != DENSE)) time_shape(b, shapes[i]);
 }
 
 int main(int argc, char **argv)
@@ -435,9 +510,12 @@ int main(int argc, char **argv)
         printf("heads: 1 to %d\n", N_HEAD_MAX);
         return 1;
     }
-    open_bench(&b, type, n_head);
-    if (checks) ok = check_all(&b);
-    if (times) time_all(&b);
+    for (int has_index = 1; has_index >= 0; has_index--) {
+        open_bench(&b, type, n_head, has_index != 0);
+        if (checks) ok = check_all(&b) && ok;
+        if (times) time_all(&b);
+        close_bench(&b);
+    }
     printf("%s\n", ok ? "ALL PASS" : "SOME FAILED");
     return ok ? 0 : 1;
 }

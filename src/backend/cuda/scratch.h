@@ -32,7 +32,7 @@ enum {
 /* How it is cut where heads are many (sm90/attend_heads.cu). */
 enum {
     ATTEND_HEADS = 64,                  /* of a block; models with fewer have the kernel above */
-    ATTEND_HEADS_UNIT = 16,             /* groups of a unit, at least */
+    ATTEND_HEADS_UNIT = 8,              /* groups of a unit, at least */
     ATTEND_HEADS_UNITS_MAX = 32,        /* of a token, whose units are larger if need be */
     ATTEND_HEADS_UNIT_BLOCKS_MAX = 100, /* so many pairs of token and 64 heads, units apart */
 };
