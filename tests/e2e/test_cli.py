@@ -146,7 +146,7 @@ class Cli(unittest.TestCase):
     def test_wrong_command_lines_have_status_2_and_one_line(self):
         for args, part in ((("serv",), "no command"),
                            (("serve", "--prot", "1"), "the nearest is --port"),
-                           (("serve", "-tp", "8"), "--tensor-parallel-size 8 is refused"),
+                           (("serve", "-pp", "2"), "--pipeline-parallel-size 2 is refused"),
                            (("plan", "--dtype", "half"), "overflow"),
                            (("help", "nonsense"), "no command")):
             expected = 1 if args[0] == "help" else 2

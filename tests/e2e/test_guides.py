@@ -22,6 +22,7 @@ from test_cli import FATHOM, ROOT, Server
 CONTEXT = "4096"  # the pilot's
 
 # vLLM's images run `vllm serve` with the arguments after the image's name.
+PILOT_HEADS = 4  # as many ranks can share it
 IMAGE = re.compile(r"docker run .*?vllm/vllm-openai\S*\s+(--)", re.S)
 
 
@@ -80,6 +81,9 @@ def with_pilot(arguments):
     for flag, value in (("--port", "0"), ("--max-model-len", CONTEXT)):
         if flag in out:
             out[out.index(flag) + 1] = value
+    ranks = "--tensor-parallel-size"
+    if ranks in out and int(out[out.index(ranks) + 1]) > PILOT_HEADS:
+        out[out.index(ranks) + 1] = str(PILOT_HEADS)
     return out
 
 
