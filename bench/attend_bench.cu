@@ -392,7 +392,7 @@ static unsigned changed_tokens(struct bench *b, uint32_t n, uint32_t chunk)
     bf16 *again = (bf16 *)b->want;
     char *x = (char *)malloc(n * width * 2), *y = (char *)malloc(n * width * 2);
     unsigned changed = 0;
-    CUDA(cudaMemset(again, 0xff, n * width * 2));
+    CUDA(cudaMemsetAsync(again, 0xff, n * width * 2, b->c->stream));
     for (uint32_t t = 0; t < n; t += chunk) {
         run(b, t, n - t < chunk ? n - t : chunk, again + t * width);
     }
@@ -410,7 +410,8 @@ static unsigned changed_tokens(struct bench *b, uint32_t n, uint32_t chunk)
 static bool check(struct bench *b, struct shape s)
 {
     set_step(b, s);
-    CUDA(cudaMemset(b->latent.h, 0xff, (size_t)s.n_token * b->n_head * KV_LATENT * 2));
+    CUDA(cudaMemsetAsync(b->latent.h, 0xff, (size_t)s.n_token * b->n_head * KV_LATENT * 2,
+                         b->c->stream));
     run(b, 0, s.n_token, b->latent.h);
     CUDA(cudaStreamSynchronize(b->c->stream));
     const struct plain_rows rows = {b->selects ? b->select.i : NULL, b->select.n, b->page_table,

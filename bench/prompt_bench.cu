@@ -290,7 +290,7 @@ static unsigned changed_tokens(struct bench *b, uint32_t chunk)
     uint16_t *x = (uint16_t *)malloc(n * stride * 2), *y = (uint16_t *)malloc(n * stride * 2);
     unsigned changed = 0;
     uint32_t token = 0;
-    CUDA(cudaMemset(b->again, 0xff, n * stride * 2));
+    CUDA(cudaMemsetAsync(b->again, 0xff, n * stride * 2, b->c->stream));
     for (uint32_t r = 0; r < b->n_shape; r++) {
         for (uint32_t i = 0; i < b->shapes[r].n_token; i += chunk) {
             const uint32_t m = min(chunk, b->shapes[r].n_token - i);
@@ -321,7 +321,8 @@ static unsigned changed_tokens(struct bench *b, uint32_t chunk)
 static bool check(struct bench *b, const struct request_shape *shapes, uint32_t n)
 {
     set_step(b, shapes, n);
-    CUDA(cudaMemset(b->out, 0xff, (size_t)b->args.n_token * b->args.out_stride * 2));
+    CUDA(cudaMemsetAsync(b->out, 0xff, (size_t)b->args.n_token * b->args.out_stride * 2,
+                         b->c->stream));
     run(b, b->args);
     CUDA(cudaStreamSynchronize(b->c->stream));
     int token = 0;
