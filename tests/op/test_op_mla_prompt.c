@@ -172,7 +172,8 @@ static void test_fp8_cache(void **state)
     (void)state;
     /* Inputs of q_a, kv_a, q_b and o are FP8, in ref too, and so are new rows of the cache. What
      * differs from ref in its last bits may take the next code, up to 1/8 of the value away, and
-     * three operators one after the other each add such steps: 6.1e-2 to 8.3e-2 of a row on a GPU. */
+     * three operators one after the other each add such steps: 6.1e-2 to 8.3e-2 of a row on a
+     * GPU. */
     if (op_is_cuda())
         check(ACT_FP8, KV_TYPE_FP8, DTYPE_F8_E4M3, 2, 0, 1e-1);
     else
