@@ -1,4 +1,4 @@
-/* test_bits [cases] [seed] - how a request is run does not show in its answer
+/* test_bits [cases] [seed] [ranks] [cpu|cuda] - how a request is run does not show in its answer
  *
  * Tokens and log-probabilities are the same bits as of the request run alone: by one thread, in one
  * chunk, with nothing cached and no drafts.
@@ -7,7 +7,7 @@
  * sets of them until there have been enough cases; a case is one request of a run. The requests
  * are random: prompts that begin alike, greedy and sampled, penalties, bias, stops, constraints,
  * alternatives, log-probabilities of the prompt. A feature tells from the engine's counts that it
- * took place, so that no run is vain. The model is small_model.h's, on the cpu backend. */
+ * took place, so that no run is vain. The model is small_model.h's. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,6 +42,8 @@ enum {
 
 static uint64_t n_case_wanted = 2000;
 static uint64_t seed = 1;
+static uint32_t n_rank = 1;
+static enum fathom_backend backend = FATHOM_BACKEND_CPU;
 static uint64_t rng;
 static struct small_model model;
 
@@ -192,7 +194,7 @@ struct run {
 static struct run plain_run(fathom_kv kv, fathom_act act)
 {
     return (struct run){.o = {.bundle = &model.bundle,
-                              .backend = FATHOM_BACKEND_CPU,
+                              .backend = backend,
                               .act = act,
                               .kv = kv,
                               .n_thread = 1,
@@ -205,8 +207,6 @@ static struct run plain_run(fathom_kv kv, fathom_act act)
                               .no_prefix_cache = true},
                         .n_wave = 1};
 }
-
-static uint32_t n_rank = 1;
 
 static fathom_engine *open_run(const struct run *r)
 {
@@ -510,6 +510,7 @@ int main(int argc, char **argv)
     if (argc > 1) n_case_wanted = strtoull(argv[1], NULL, 10);
     if (argc > 2) seed = strtoull(argv[2], NULL, 10);
     if (argc > 3) n_rank = (uint32_t)strtoul(argv[3], NULL, 10);
+    if (argc > 4 && strcmp(argv[4], "cuda") == 0) backend = FATHOM_BACKEND_CUDA;
     print_message("test_bits %" PRIu64 " %" PRIu64 " %u\n", n_case_wanted, seed, n_rank);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_pair_of_features_gives_the_plain_bits),

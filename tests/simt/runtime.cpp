@@ -232,6 +232,14 @@ void drain_all(void)
     for (size_t i = 0; i < streams.size(); i++) drain(streams[i], NULL);
 }
 
+/* What a thread waits for may be its own device's alone: another one's may wait for this thread. */
+void drain_device(int device)
+{
+    for (size_t i = 0; i < streams.size(); i++) {
+        if (streams[i]->device == device) drain(streams[i], NULL);
+    }
+}
+
 bool is_pinned(const void *p)
 {
     auto after = pinned.upper_bound((const char *)p);
@@ -539,7 +547,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t n, cudaMemcpyKind kind
     guard hold(lock);
     cudaError_t e = outcome(SIMT_COPY, current_device());
     if (e) return e;
-    drain_all();
+    drain_device(current_device());
     memcpy(to, from, n);
     return cudaSuccess;
 }
