@@ -36,7 +36,7 @@ struct nccl {
 struct rank {
     struct backend *b;
     struct cuda_backend *c;
-    struct buffer *x, *delta, *out;
+    struct buffer *x, *delta, *out, *all;
     struct weight *weight;
     struct graph *train;
     void *comm;
@@ -112,6 +112,7 @@ static void open_rank(struct rank *r, uint32_t rank, uint32_t n)
     check(r->b->ops->buffer_create(r->b, BUFFER_RESIDUAL, &r->x, &d), r->b, d.text);
     check(r->b->ops->buffer_create(r->b, BUFFER_DELTA, &r->delta, &d), r->b, d.text);
     check(r->b->ops->buffer_create(r->b, BUFFER_NORMED, &r->out, &d), r->b, d.text);
+    check(r->b->ops->buffer_create(r->b, BUFFER_NORMED, &r->all, &d), r->b, d.text);
     check(r->b->ops->prepare_vector(r->b, &weight, &r->weight, &d), r->b, d.text);
 }
 
@@ -166,7 +167,8 @@ static void enqueue_norm(const struct rank *r, uint32_t n_row)
 static void enqueue_own(const struct rank *r, uint32_t n_row)
 {
     struct norm_args n = {};
-    const struct row_array codes[] = {{r->out->q, HIDDEN}, {r->out->scale, HIDDEN / FP8_GROUP * 4}};
+    const struct row_array codes[] = {{r->all->q, HIDDEN, r->out->q},
+                                      {r->all->scale, HIDDEN / FP8_GROUP * 4, r->out->scale}};
     n.x = r->x->f;
     n.delta = r->delta->f;
     n.weight = r->weight->vector;
@@ -176,7 +178,7 @@ static void enqueue_own(const struct rank *r, uint32_t n_row)
     n.scale = r->out->scale;
     n.n = HIDDEN;
     n.eps = 1e-6f;
-    check(cuda_sum_norm(r->c, &n, n_row, 0, false), r->b, "reduce_norm");
+    check(cuda_sum_norm(r->c, &n, n_row, 0, SPREAD_OWN), r->b, "reduce_norm");
     check(cuda_spread(r->c, codes, 2, n_row), r->b, "spread_rows");
 }
 

@@ -186,6 +186,11 @@ struct backend_ops {
     uint64_t (*weight_bytes)(const struct weight *w);
 
     /* ---- operators; one argument struct and one doc comment each in op_*.h ---- */
+    /* Rows of a step of n_token with prompts that this rank owns; 0: rows have no owners, all ranks
+     * compute all. NULL, with spread_rows: never. A row's owner depends on its place in the step
+     * and on n_token alone. */
+    uint32_t (*own_rows)(const struct backend *b, uint32_t n_token);
+    fathom_err (*spread_rows)(struct backend *b, const struct spread_rows_args *a);
     fathom_err (*embed)(struct backend *b, const struct embed_args *a);
     fathom_err (*reduce_norm)(struct backend *b, const struct reduce_norm_args *a);
     fathom_err (*mla_front)(struct backend *b, const struct mla_front_args *a);

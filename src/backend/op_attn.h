@@ -59,6 +59,8 @@ struct mla_tensors {
  *   x      NORMED; query QUERY, written. Through buffer_read a row is H*576 values; asked for
  *          index_n_head * 129 more, it goes on with qi as the products take it
  *          [index_n_head][128] and w [index_n_head].
+ *   owned  x holds own rows alone (op_dense.h): what follows from a row before the query's heads is
+ *          computed by its owner and sent to all; qi and w are of own rows
  *   want_index_query  false: qi and w are not needed (no request beyond index_topk)
  * Numerics norms, rope and angles in f32; x and qa rounded to enum act_type as products' inputs.
  */
@@ -68,6 +70,7 @@ struct mla_front_args {
     const struct kv_cache *kv;
     uint32_t layer;
     bool want_index_query;
+    bool owned;
     const struct buffer *x;
     struct buffer *query;
 };
@@ -79,6 +82,7 @@ struct mla_front_args {
  *   position, in ascending position
  *
  *   query  QUERY of mla_front with want_index_query
+ *   owned  as in mla_front: a row is selected for by its owner, and sent to all
  *   select SELECT: per token a count and slots (page * 64 + offset). buffer_read gives f32
  *          [n_row][1 + index_topk]: the count, then slots, -1 beyond the count.
  * Edge     pos[t] < index_topk: all visible rows, whatever the scores.
@@ -88,6 +92,7 @@ struct index_topk_args {
     const struct batch *batch;
     const struct kv_cache *kv;
     uint32_t layer;
+    bool owned;
     const struct buffer *query;
     struct buffer *select;
 };

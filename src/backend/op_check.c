@@ -64,6 +64,15 @@ void op_check_reduce_norm(const struct backend_config *c, const struct reduce_no
     ASSERT(a->x != a->delta);
     ASSERT(a->out != a->delta);
     ASSERT(!a->begins || a->delta);
+    ASSERT(a->spread != SPREAD_BACK || a->delta);
+}
+
+void op_check_spread_rows(const struct backend_config *c, const struct spread_rows_args *a)
+{
+    check_tokens(c, a->n_token);
+    ASSERT(a->w && a->from && a->to && a->from != a->to);
+    ASSERT(!a->from_route == !a->to_route);
+    ASSERT(!a->to_route || a->from_route != a->to_route);
 }
 
 void op_check_mla_front(const struct backend_config *c, const struct mla_front_args *a)

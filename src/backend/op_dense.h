@@ -39,13 +39,21 @@ static inline int32_t embed_id(const struct embed_args *a, size_t t)
     return a->ids[t] < 0 ? a->drawn[~a->ids[t]] : a->ids[t];
 }
 
+/* Which rows of a step a rank has of the residual and of a norm. With owners (backend_ops.own_rows)
+ * a row of prompts is normed, and what follows from it alone computed, by one rank.
+ *   ALL   all rows, before and after
+ *   OWN   own rows: their norms are rows 0 .. n_own - 1 of `out`, in the order of the step
+ *   BACK  own rows of the residual before, all rows of both after */
+enum spread { SPREAD_ALL, SPREAD_OWN, SPREAD_BACK };
+
 /* reduce_norm - x[t] += sum over ranks of delta[t];
  *               out[t] = x[t] * rsqrt(mean(x[t]^2) + eps) * weight
  *
- *   x       RESIDUAL, read and written; equal on all ranks
+ *   x       RESIDUAL, read and written; equal on all ranks that have a row
  *   delta   DELTA, this rank's partial sum, or NULL: nothing is added
  *   weight  prepare_vector of [D]
- *   out     NORMED, written; equal on all ranks
+ *   out     NORMED, written; equal on all ranks that have a row
+ *   spread  OWN and BACK need a step whose rows have owners; BACK a delta
  *   begins  x[t] is the sum over ranks itself; what x held is not read. Needs a delta.
  *   layer   for messages: whose norm, as the cache counts layers
  * Numerics f32 throughout; the residual is kept in f32 or bf16 as the backend says in docs. The sum
@@ -61,6 +69,22 @@ struct reduce_norm_args {
     uint32_t n_token;
     bool begins;
     uint32_t layer;
+    enum spread spread;
+};
+
+/* spread_rows - own rows of a norm, and of a route, to all ranks
+ *
+ *   w           prepare_ffn or prepare_moe, which reads them: a backend sends what it takes of them
+ *   from, to    NORMED: own rows as reduce_norm leaves them; all n_token rows, written
+ *   from_route, to_route  ROUTE, likewise; NULL: none
+ */
+struct spread_rows_args {
+    const struct weight *w;
+    const struct buffer *from;
+    struct buffer *to;
+    const struct buffer *from_route;
+    struct buffer *to_route;
+    uint32_t n_token;
 };
 
 struct ffn_tensors {

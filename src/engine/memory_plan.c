@@ -56,7 +56,10 @@ static void plan_buffers(struct memory_plan *p, const struct engine_settings *s,
         {"queries", BUFFER_QUERY, 1},
         {"selected rows", BUFFER_SELECT, b.index_n_head > 0},
         {"attention outputs", BUFFER_LATENT, 1},
-        {"expert choices", BUFFER_ROUTE, b.n_expert > 0},
+        {"expert choices", BUFFER_ROUTE,
+         b.n_expert == 0                     ? 0
+         : s->backend == FATHOM_BACKEND_CUDA ? 2
+                                             : 1},
         {"logits", BUFFER_LOGITS, 1},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {

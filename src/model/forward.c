@@ -10,6 +10,9 @@
  * once. On several ranks a block's output is a partial sum, and the ranks' parts come together in
  * the norm that adds it. The draft layer (mtp.c) is one more layer with a front of its own.
  *
+ * Rows of prompts may have owners (op_dense.h): one rank norms a row, projects it to its latents,
+ * selects for it, routes it, and sends that to all. Bits are the same.
+ *
  * A forward pass only enqueues: nothing here waits for the device or allocates.
  */
 #include "model/forward.h"
@@ -33,7 +36,8 @@ fathom_err model_forward(struct model *m, const struct batch *batch, const struc
 }
 
 static fathom_err reduce_norm(struct model *m, enum stream stream, const struct weight *weight,
-                              uint32_t i_layer, struct buffer *out, uint32_t n_token)
+                              uint32_t i_layer, struct buffer *out, uint32_t n_token,
+                              enum spread spread)
 {
     struct reduce_norm_args args = {.x = m->residual,
                                     .delta = stream == STREAM_WHOLE ? NULL : m->delta,
@@ -41,7 +45,8 @@ static fathom_err reduce_norm(struct model *m, enum stream stream, const struct 
                                     .out = out,
                                     .n_token = n_token,
                                     .begins = stream == STREAM_BEGINS,
-                                    .layer = i_layer};
+                                    .layer = i_layer,
+                                    .spread = spread};
     return m->ops->reduce_norm(m->b, &args);
 }
 
@@ -49,18 +54,21 @@ fathom_err model_layer(struct model *m, const struct layer *layer, uint32_t i_la
                        enum stream stream, const struct batch *batch, const struct kv_cache *kv)
 {
     uint32_t n_token = batch->n_token;
+    struct buffer *x = model_block_input(m, batch);
+    const enum spread spread = x == m->hidden ? SPREAD_OWN : SPREAD_ALL;
     ASSERT(i_layer < kv->layout.n_layer);
     m->i_layer = i_layer;
-    TRY(reduce_norm(m, stream, layer->input_norm, i_layer, m->normed, n_token));
+    TRY(reduce_norm(m, stream, layer->input_norm, i_layer, x, n_token, spread));
     TRY(model_attention(m, layer, i_layer, batch, kv));
-    TRY(reduce_norm(m, STREAM_PENDING, layer->post_norm, i_layer, m->normed, n_token));
+    TRY(reduce_norm(m, STREAM_PENDING, layer->post_norm, i_layer, x, n_token, spread));
     return model_feed_forward(m, layer, batch);
 }
 
 fathom_err model_head(struct model *m, const struct weight *norm, uint32_t i_layer,
                       const struct batch *batch)
 {
-    TRY(reduce_norm(m, STREAM_PENDING, norm, i_layer, m->hidden, batch->n_token));
+    const enum spread spread = model_own_rows(m, batch) > 0 ? SPREAD_BACK : SPREAD_ALL;
+    TRY(reduce_norm(m, STREAM_PENDING, norm, i_layer, m->hidden, batch->n_token, spread));
     if (batch->n_logit_row == 0) return FATHOM_OK;
     ASSERT(batch->logit_rows);
     struct head_args head = {.w = m->head,

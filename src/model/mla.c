@@ -26,12 +26,17 @@ fathom_err model_attention(struct model *m, const struct layer *layer, uint32_t 
                                    .kv = kv,
                                    .layer = i_layer,
                                    .want_index_query = is_long,
-                                   .x = m->normed,
+                                   .owned = model_own_rows(m, batch) > 0,
+                                   .x = model_block_input(m, batch),
                                    .query = m->query};
     TRY(m->ops->mla_front(m->b, &front));
     if (is_long) {
-        struct index_topk_args topk = {
-            .batch = batch, .kv = kv, .layer = i_layer, .query = m->query, .select = m->select};
+        struct index_topk_args topk = {.batch = batch,
+                                       .kv = kv,
+                                       .layer = i_layer,
+                                       .owned = front.owned,
+                                       .query = m->query,
+                                       .select = m->select};
         TRY(m->ops->index_topk(m->b, &topk));
     }
     struct mla_attend_args attend = {.w = layer->mla,

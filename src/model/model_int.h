@@ -45,13 +45,29 @@ struct model {
     struct buffer *residual; /* the stream that blocks add to */
     struct buffer *normed;   /* input of a block */
     struct buffer *delta;    /* output of a block, not yet added */
-    struct buffer *hidden;   /* after the last norm: input of the head and of the MTP layer */
+    struct buffer *hidden;   /* after the last norm: input of the head and of the MTP layer; within
+                                layers own rows of normed */
     struct buffer *query;
     struct buffer *select;
     struct buffer *latent;
     struct buffer *route;
+    struct buffer *own_route; /* of own rows; NULL where rows have no owners */
     struct buffer *logits;
 };
+
+/* model_own_rows - rows of the step that this rank owns; 0: its rows have no owners. Steps of
+ * answers alone have none: they are replayed with rows of padding.
+ * model_block_input - where a block's input is: all rows, or own rows alone */
+static inline uint32_t model_own_rows(const struct model *m, const struct batch *batch)
+{
+    if (!m->ops->own_rows || batch->n_answer_token == batch->n_token) return 0;
+    return m->ops->own_rows(m->b, batch->n_token);
+}
+
+static inline struct buffer *model_block_input(struct model *m, const struct batch *batch)
+{
+    return model_own_rows(m, batch) > 0 ? m->hidden : m->normed;
+}
 
 /* model_attention - delta = attention(normed) of one layer; writes its cache rows */
 fathom_err model_attention(struct model *m, const struct layer *layer, uint32_t i_layer,

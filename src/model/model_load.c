@@ -202,7 +202,8 @@ static fathom_err make_buffers(struct model *m, fathom_diag *d)
     list_buffers(m, entries);
     for (int i = 0; i < N_BUFFER; i++)
         TRY(m->ops->buffer_create(m->b, entries[i].kind, entries[i].buffer, d));
-    return FATHOM_OK;
+    if (!m->ops->own_rows) return FATHOM_OK;
+    return m->ops->buffer_create(m->b, BUFFER_ROUTE, &m->own_route, d);
 }
 
 /* ---- the model ---- */
@@ -260,6 +261,7 @@ void model_destroy(struct model *m)
     struct buffer_entry entries[N_BUFFER];
     list_buffers(m, entries);
     for (int i = 0; i < N_BUFFER; i++) m->ops->buffer_destroy(m->b, *entries[i].buffer);
+    m->ops->buffer_destroy(m->b, m->own_route);
     each_weight(m, destroy_weight, m);
     mem_free(m->layers);
     mem_free(m);

@@ -1,12 +1,10 @@
-/* test_ranks MODEL BACKEND RANKS ACT KV LIMIT [LENGTH] - several ranks of a process compute what one
- * computes
+/* test_ranks MODEL BACKEND RANKS ACT KV LIMIT [LENGTH] - several ranks compute what one computes
  *
- * One model on one rank and on RANKS ranks, each a thread with a device of its own where the backend
- * has devices, over two texts of LENGTH tokens,
- * a multiple of 4, in one step, in steps of other sizes, and alone.
- * Logits of several ranks lie within LIMIT of one rank's (relative, the median row), those of the
- * draft layer within twice that; records of pages and logits have the same bits on all ranks, and
- * whatever the steps. Logits are those of each text's last rows.
+ * One model on one rank and on RANKS ranks, each a thread with a device of its own where the
+ * backend has devices, over two texts of LENGTH tokens, a multiple of 4, in one step and in steps
+ * of other sizes. Logits of several ranks lie within LIMIT of one rank's (relative, the median
+ * row), those of the draft layer within twice that; records of pages and logits have the same bits
+ * on all ranks, and whatever the steps. Logits are those of each text's last rows.
  *
  * MODEL is a directory; one without weights gets generated ones. FILE:N is a config.json cut to N
  * layers. The test is skipped where there are fewer GPUs than ranks. */

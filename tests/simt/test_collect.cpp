@@ -27,7 +27,7 @@ uint64_t n_seed = 6;
 
 struct rank {
     struct backend *b;
-    struct buffer *x, *delta, *out, *logits;
+    struct buffer *x, *delta, *out, *all, *logits;
     struct weight *weight;
 };
 
@@ -58,6 +58,7 @@ rank open_rank(struct gen *g, uint32_t r, uint32_t world, enum act_type act)
     check(k.b->ops->buffer_create(k.b, BUFFER_RESIDUAL, &k.x, &d));
     check(k.b->ops->buffer_create(k.b, BUFFER_DELTA, &k.delta, &d));
     check(k.b->ops->buffer_create(k.b, BUFFER_NORMED, &k.out, &d));
+    check(k.b->ops->buffer_create(k.b, BUFFER_NORMED, &k.all, &d));
     check(k.b->ops->buffer_create(k.b, BUFFER_LOGITS, &k.logits, &d));
     check(k.b->ops->prepare_vector(k.b, &weight, &k.weight, &d));
     return k;
@@ -69,6 +70,7 @@ void close_rank(rank &k)
     k.b->ops->buffer_destroy(k.b, k.x);
     k.b->ops->buffer_destroy(k.b, k.delta);
     k.b->ops->buffer_destroy(k.b, k.out);
+    k.b->ops->buffer_destroy(k.b, k.all);
     k.b->ops->buffer_destroy(k.b, k.logits);
     k.b->ops->weight_destroy(k.b, k.weight);
     k.b->ops->destroy(k.b);
@@ -173,7 +175,7 @@ fathom_err norm_own(rank &k, uint32_t n_row)
     n.begins = true; /* a row's owner changes with the number of rows, and so who has its residual */
     n.eps = cuda_of(k.b)->c.norm_eps;
     (void)k.b->ops->bind_thread(k.b);
-    return cuda_sum_norm(cuda_of(k.b), &n, n_row, 5, false);
+    return cuda_sum_norm(cuda_of(k.b), &n, n_row, 5, SPREAD_OWN);
 }
 
 /* Every rank's delta, and to the one that is alone their sum in rank order. */
@@ -233,8 +235,10 @@ void run_owners(uint32_t world, enum act_type act, uint64_t seed)
         rank &r = t.ranks[(k + seed) % world];
         struct buffer *o = r.out;
         for (uint32_t i = 0; i < CALLS; i++) {
-            const struct row_array arrays[] = {{o->h ? (void *)o->q : o->f, HIDDEN * (o->h ? 1u : 4u)},
-                                               {o->h ? o->scale : NULL, o->h ? HIDDEN / 32u : 0u}};
+            const struct buffer *to = r.all;
+            const struct row_array arrays[] = {
+                {o->h ? (void *)to->q : to->f, HIDDEN * (o->h ? 1u : 4u), o->h ? (void *)o->q : o->f},
+                {to->scale, HIDDEN / 32u, o->scale}};
             check(norm_own(r, n_row[i]));
             check(cuda_spread(cuda_of(r.b), arrays, o->h ? 2 : 1, n_row[i]));
         }
@@ -244,17 +248,82 @@ void run_owners(uint32_t world, enum act_type act, uint64_t seed)
     for (uint32_t r = 0; r < world; r++) {
         rank &k = t.ranks[r];
         if (k.out->h) {
-            compare(k, k.out->q, t.alone, t.alone.out->q, (size_t)n * HIDDEN, "codes of all");
-            compare(k, k.out->scale, t.alone, t.alone.out->scale, (size_t)n * HIDDEN / 32,
+            compare(k, k.all->q, t.alone, t.alone.out->q, (size_t)n * HIDDEN, "codes of all");
+            compare(k, k.all->scale, t.alone, t.alone.out->scale, (size_t)n * HIDDEN / 32,
                     "scales of all");
         } else {
-            compare(k, k.out->f, t.alone, t.alone.out->f, (size_t)n * HIDDEN * 4, "norms of all");
+            compare(k, k.all->f, t.alone, t.alone.out->f, (size_t)n * HIDDEN * 4, "norms of all");
         }
-        for (uint32_t row = 0; row < n; row++) {
-            if (row_owner(row, run, world) != r) continue;
-            compare(k, k.out->f + (size_t)row * HIDDEN, t.alone,
+        for (uint32_t place = 0; place < own_row_count(n, r, world); place++) {
+            const uint32_t row = own_row(place, run, r, world);
+            compare(k, k.out->f + (size_t)place * HIDDEN, t.alone,
                     t.alone.out->f + (size_t)row * HIDDEN, HIDDEN * 4, "own norm");
         }
+    }
+    close_group(t);
+}
+
+/* A norm of own rows, then one whose rows are all ranks' again. */
+void run_back(uint32_t world, enum act_type act, uint64_t seed)
+{
+    group t = open_group(world, act, seed);
+    const uint32_t n_row = gen_below(t.g, 2) ? 160 : 64 + gen_below(t.g, 60);
+    write_parts(t);
+    for (int i = 0; i < 2; i++) check(norm(t.alone, n_row, false));
+    for (uint32_t k = 0; k < world; k++) {
+        rank &r = t.ranks[(k + seed) % world];
+        struct reduce_norm_args a = {r.x, r.delta, r.weight, r.out, n_row, false, 5, SPREAD_OWN};
+        (void)r.b->ops->bind_thread(r.b);
+        assert_int_equal(r.b->ops->own_rows(r.b, n_row), own_row_count(n_row, (k + seed) % world, world));
+        check(r.b->ops->reduce_norm(r.b, &a));
+        a.spread = SPREAD_BACK;
+        check(r.b->ops->reduce_norm(r.b, &a));
+    }
+    for (uint32_t r = 0; r < world; r++) compare_rows(t.ranks[r], t.alone, 0, n_row);
+    close_group(t);
+}
+
+/* Rows of a cache's pages, from their owners. */
+void run_pages(uint32_t world, uint64_t seed)
+{
+    enum { ROWS = 130, BYTES = 36, PAGE = KV_PAGE_TOKENS * BYTES + 96, PAGES = 3 };
+    group t = open_group(world, ACT_F32, seed);
+    int32_t slot[ROWS];
+    std::vector<char> whole(PAGES * PAGE, 0);
+    void *slots[PEERS_MAX], *pages[PEERS_MAX];
+    for (uint32_t i = 0; i < ROWS; i++) {
+        slot[i] = (int32_t)((i * 7 + 5) % (PAGES * KV_PAGE_TOKENS));
+        for (int j = 0; j < BYTES; j++)
+            whole[(size_t)slot[i] / KV_PAGE_TOKENS * PAGE + (size_t)slot[i] % KV_PAGE_TOKENS * BYTES + j] =
+                (char)(gen_below(t.g, 255) + 1);
+    }
+    for (uint32_t r = 0; r < world; r++) {
+        struct backend *b = t.ranks[r].b;
+        std::vector<char> own(PAGES * PAGE, 0);
+        fathom_diag d = {};
+        for (uint32_t i = 0; i < ROWS; i++) {
+            const size_t at = (size_t)slot[i] / KV_PAGE_TOKENS * PAGE + (size_t)slot[i] % KV_PAGE_TOKENS * BYTES;
+            if (row_owner(i, row_run(ROWS), world) == r) memcpy(&own[at], &whole[at], BYTES);
+        }
+        check(b->ops->bind_thread(b));
+        check(b->ops->alloc(b, sizeof slot, "slots", &slots[r], &d));
+        check(b->ops->alloc(b, own.size(), "pages", &pages[r], &d));
+        check(b->ops->copy_in(b, slots[r], slot, sizeof slot));
+        check(b->ops->copy_in(b, pages[r], own.data(), own.size()));
+    }
+    for (uint32_t r = 0; r < world; r++) {
+        const struct row_array rows = {pages[r], BYTES, NULL, (int32_t *)slots[r], PAGE};
+        check(t.ranks[r].b->ops->bind_thread(t.ranks[r].b));
+        check(cuda_spread(cuda_of(t.ranks[r].b), &rows, 1, ROWS));
+    }
+    for (uint32_t r = 0; r < world; r++) {
+        const std::vector<char> got = bytes_of(t.ranks[r], pages[r], whole.size());
+        assert_memory_equal(got.data(), whole.data(), whole.size());
+    }
+    for (uint32_t r = 0; r < world; r++) {
+        (void)t.ranks[r].b->ops->bind_thread(t.ranks[r].b);
+        t.ranks[r].b->ops->release(t.ranks[r].b, slots[r]);
+        t.ranks[r].b->ops->release(t.ranks[r].b, pages[r]);
     }
     close_group(t);
 }
@@ -302,6 +371,16 @@ void test_rows_come_from_their_owners(void **)
     for (uint64_t seed = 0; seed < n_seed; seed++) {
         for (uint32_t world = 2; world <= 8; world *= 2)
             run_owners(world, seed % 2 ? ACT_F32 : ACT_FP8, seed);
+    }
+}
+
+void test_rows_go_back_to_all(void **)
+{
+    for (uint64_t seed = 0; seed < n_seed; seed++) {
+        for (uint32_t world = 2; world <= 8; world *= 2) {
+            run_back(world, seed % 2 ? ACT_F32 : ACT_FP8, seed);
+            run_pages(world, seed);
+        }
     }
 }
 
@@ -358,6 +437,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums_are_the_hosts),
         cmocka_unit_test(test_rows_come_from_their_owners),
+        cmocka_unit_test(test_rows_go_back_to_all),
         cmocka_unit_test(test_logits_come_to_their_owners),
         cmocka_unit_test(test_who_does_not_come_is_named),
         cmocka_unit_test(test_devices_that_cannot_be_peers_are_named),

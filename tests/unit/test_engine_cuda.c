@@ -292,6 +292,35 @@ static void a_ranks_slice_runs_by_itself(void **state)
     expect_same(a[0], a[1], "rank 1 of 2, recorded with drafts");
 }
 
+/* Through the rank group, a device and a thread each: prompts of 64 tokens and more have rows with
+ * owners, which a prompt in chunks has not. */
+static void two_ranks_give_the_same_bits(void **state)
+{
+    (void)state;
+    static struct answer two[N_REQUEST], a[N_REQUEST];
+    fathom_stats s;
+    fathom_options o = options_of(false);
+    simt_set_devices(2);
+    o.world = 2;
+    run(&o, 1, two, &s);
+    for (int k = 0; k < N_REQUEST; k++) {
+        for (uint32_t i = 0; i < questions[k].n_output; i++) {
+            assert_int_equal(two[k].ids[i], plain[0][k].ids[i]);
+            assert_true(fabsf(two[k].logprobs[i] - plain[0][k].logprobs[i]) < 1e-3f);
+        }
+    }
+    o.no_async = false;
+    o.enforce_eager = false;
+    o.no_prefix_cache = false;
+    o.max_num_seqs = 3;
+    o.max_num_batched_tokens = 40;
+    o.n_draft = 1;
+    run(&o, 2, a, &s);
+    expect_same(a, two, "two ranks");
+    assert_true(s.n_prefix_hit_token > 0);
+    simt_set_devices(1);
+}
+
 /* ---- devices -------------------------------------------------------------------------------- */
 
 static void a_device_is_chosen_by_its_index(void **state)
@@ -464,6 +493,7 @@ int main(void)
         cmocka_unit_test(drafts_prefixes_and_chunks_give_the_same_bits),
         cmocka_unit_test(pages_from_the_memory_tier_give_the_same_bits),
         cmocka_unit_test(a_ranks_slice_runs_by_itself),
+        cmocka_unit_test(two_ranks_give_the_same_bits),
         cmocka_unit_test(a_device_is_chosen_by_its_index),
         cmocka_unit_test(a_device_too_small_is_refused_before_it_is_used),
         cmocka_unit_test(a_gpu_without_kernels_is_refused_and_not_chosen),

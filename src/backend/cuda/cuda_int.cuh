@@ -221,9 +221,10 @@ struct cuda_backend {
     struct {
         const char *what;
         dim3 grid;
-    } last;             /* launch */
-    struct peers peers; /* world 0: none */
-    void *arena;        /* this rank's, which peers write */
+    } last;                           /* launch */
+    struct peers peers;               /* world 0: none */
+    void *arena;                      /* this rank's, which peers write */
+    const struct cuda_backend *first; /* of several ranks the first */
     uint64_t allocated_bytes;
     void *staging; /* of weights on their way into tiles, while one is prepared */
     size_t staging_bytes;
@@ -234,6 +235,12 @@ struct cuda_backend {
     float *qa_f;              /* [T][q_lora] */
     uint8_t *qa_q;
     float *qa_scale;
+    struct {
+        int32_t *batch; /* [3][T] */
+        float *qa_f;
+        uint8_t *qa_q;
+        float *qa_scale, *index_head;
+    } own;              /* of own rows (op_dense.h) */
     float *index_k;     /* [T][128] */
     float *index_score; /* [score_floats] */
     uint64_t score_floats;

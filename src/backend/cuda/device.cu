@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/cuda/cuda_int.cuh"
+#include "backend/cuda/generic/collect.cuh"
 #include "backend/cuda/join.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/sm90/absorb.cuh"
@@ -118,17 +119,22 @@ __global__ void copy_kernel(uint32_t *to, const uint32_t *from, uint32_t n_word)
     if (i < n_word) to[i] = from[i];
 }
 
-static bool kernel_copies(const struct cuda_backend *c, const void *host, size_t bytes)
+static bool is_pinned(const struct cuda_backend *c, const void *host)
 {
-    if (bytes == 0 || bytes % 4 || bytes / 4 > COPY_WORDS_MAX) return false;
     for (int i = 0; i < PINNED_MAX; i++) {
         const char *base = c->pinned[i].base;
-        if (base && (const char *)host >= base &&
-            (const char *)host < base + c->pinned[i].n_bytes) {
-            return (uintptr_t)host % 4 == 0;
-        }
+        if (base && (const char *)host >= base && (const char *)host < base + c->pinned[i].n_bytes)
+            return true;
     }
     return false;
+}
+
+/* Pinned memory is so for all devices, whose addresses are those of the host: what rank 0 has
+ * allocated, before any step, all ranks copy from. */
+static bool kernel_copies(const struct cuda_backend *c, const void *host, size_t bytes)
+{
+    if (bytes == 0 || bytes % 4 || bytes / 4 > COPY_WORDS_MAX || (uintptr_t)host % 4) return false;
+    return is_pinned(c, host) || (c->first && is_pinned(c->first, host));
 }
 
 static fathom_err copy_words(struct cuda_backend *c, const char *what, void *to, const void *from,
@@ -301,6 +307,8 @@ static constexpr struct backend_ops make_ops(void)
     o.weight_destroy = cuda_weight_destroy;
     o.weight_bytes = cuda_weight_bytes;
     o.embed = cuda_embed;
+    o.own_rows = cuda_own_rows;
+    o.spread_rows = cuda_spread_rows;
     o.reduce_norm = cuda_reduce_norm;
     o.mla_front = cuda_mla_front;
     o.index_topk = cuda_index_topk;
@@ -402,6 +410,11 @@ static void name_scratch(struct cuda_backend *c)
     c->qa_f = (float *)s[SCRATCH_QA_F];
     c->qa_q = (uint8_t *)s[SCRATCH_QA_Q];
     c->qa_scale = (float *)s[SCRATCH_QA_SCALE];
+    c->own.batch = (int32_t *)s[SCRATCH_OWN_BATCH];
+    c->own.qa_f = (float *)s[SCRATCH_OWN_QA_F];
+    c->own.qa_q = (uint8_t *)s[SCRATCH_OWN_QA_Q];
+    c->own.qa_scale = (float *)s[SCRATCH_OWN_QA_SCALE];
+    c->own.index_head = (float *)s[SCRATCH_OWN_INDEX_HEAD];
     c->index_score = (float *)s[SCRATCH_INDEX_SCORE];
     c->part_out = (float *)s[SCRATCH_PART_OUT];
     c->part_stat = (float *)s[SCRATCH_PART_STAT];

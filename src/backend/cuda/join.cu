@@ -96,6 +96,7 @@ fathom_err cuda_join(struct backend *const *b, uint32_t n, fathom_diag *d)
     for (uint32_t r = 0; r < n; r++) {
         for (uint32_t k = 0; k < n; k++) c[r]->peers.base[k] = (char *)c[k]->arena;
         c[r]->peers.world = n;
+        c[r]->first = c[0];
     }
     return FATHOM_OK;
 }
@@ -106,4 +107,5 @@ void cuda_peers_leave(struct cuda_backend *c)
     if (c->arena) (void)cudaFree(c->arena);
     c->peers = {};
     c->arena = NULL;
+    c->first = NULL;
 }

@@ -107,38 +107,63 @@ static __device__ __forceinline__ float4 peer_take(const struct peers &p, struct
     return peer_floats(v);
 }
 
-/* Takes what every other rank r sends to at + r * stride and adds, in rank order, its own in its
- * place. All looks are under way at once. */
-static __device__ __forceinline__ float4 peer_take_sum(const struct peers &p, struct peer_wait &w,
-                                                       char *at, size_t stride, const float4 &own)
+/* A thread's values of a row are STEPS times 16 bytes, `step` bytes apart, of which n_step are in
+ * the row. Takes those that every other rank r sends to at + r * stride, and adds them to v, this
+ * rank's own, in rank order. As many looks are under way at once as there are registers for. */
+template <int STEPS, uint32_t WORLD>
+static __device__ __forceinline__ void peer_take_sums(const struct peers &p, struct peer_wait &w,
+                                                      char *at, size_t step, size_t stride,
+                                                      int n_step, float4 (&v)[STEPS])
 {
-    uint4 got[PEERS_MAX];
-    uint32_t missing = ((1u << p.world) - 1) & ~(1u << p.rank);
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    constexpr int AT_ONCE = WORLD == 2 ? 4 : WORLD == 4 ? 2 : 1;
+    const uint32_t rank = p.rank;
 #pragma unroll
-    for (uint32_t r = 0; r < PEERS_MAX; r++) {
-        if (missing >> r & 1) got[r] = peer_load(at + r * stride);
-    }
-    for (;;) {
+    for (int j0 = 0; j0 < STEPS; j0 += AT_ONCE) {
+        uint4 got[AT_ONCE][WORLD - 1]; /* of the k-th of the others */
 #pragma unroll
-        for (uint32_t r = 0; r < PEERS_MAX; r++) {
-            if ((missing >> r & 1) && peer_has_come(got[r])) missing &= ~(1u << r);
+        for (int e = 0; e < AT_ONCE; e++) {
+#pragma unroll
+            for (uint32_t k = 0; k < WORLD - 1; k++) {
+                if (j0 + e < n_step)
+                    got[e][k] = peer_load(at + (j0 + e) * step + (k + (k >= rank)) * stride);
+            }
         }
-        if (!missing) break;
-        peer_wait_more(p, w, (uint32_t)__ffs((int)missing) - 1);
+        for (;;) {
+            uint32_t missing = WORLD;
 #pragma unroll
-        for (uint32_t r = 0; r < PEERS_MAX; r++) {
-            if (missing >> r & 1) got[r] = peer_load(at + r * stride);
+            for (int e = 0; e < AT_ONCE; e++) {
+#pragma unroll
+                for (uint32_t k = 0; k < WORLD - 1; k++) {
+                    if (j0 + e < n_step && !peer_has_come(got[e][k])) missing = k;
+                }
+            }
+            if (missing == WORLD) break;
+            peer_wait_more(p, w, missing + (missing >= rank));
+#pragma unroll
+            for (int e = 0; e < AT_ONCE; e++) {
+#pragma unroll
+                for (uint32_t k = 0; k < WORLD - 1; k++) {
+                    if (j0 + e < n_step && !peer_has_come(got[e][k]))
+                        got[e][k] = peer_load(at + (j0 + e) * step + (k + (k >= rank)) * stride);
+                }
+            }
+        }
+#pragma unroll
+        for (int e = 0; e < AT_ONCE; e++) {
+            const float4 own = v[j0 + e];
+            if (j0 + e >= n_step) break;
+#pragma unroll
+            for (uint32_t r = 0; r < WORLD; r++) {
+                const uint32_t before = r > 0 ? r - 1 : 0, behind = r < WORLD - 1 ? r : r - 1;
+                if (r != rank) peer_arm(at + (j0 + e) * step + r * stride);
+                const float4 u =
+                    r == rank ? own : peer_floats(r < rank ? got[e][behind] : got[e][before]);
+                const float4 sum = v[j0 + e];
+                v[j0 + e] =
+                    r == 0 ? u : make_float4(sum.x + u.x, sum.y + u.y, sum.z + u.z, sum.w + u.w);
+            }
         }
     }
-#pragma unroll
-    for (uint32_t r = 0; r < PEERS_MAX; r++) {
-        if (r >= p.world) break;
-        if (r != p.rank) peer_arm(at + r * stride);
-        const float4 v = r == p.rank ? own : peer_floats(got[r]);
-        sum = r == 0 ? v : make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
-    }
-    return sum;
 }
 
 /* By one block of a call in which a rank may have nothing to wait for: it goes on once all ranks

@@ -19,9 +19,10 @@ enum {
     TWO_SHOT_ROWS = 1024, /* of a launch */
     OWNED_BY_ONE = 64,    /* from so many rows on eight neighbours have one owner */
     OWNED_RUN = 8,
+    OWNED_MIN = 64,     /* rows of a step with prompts that have owners throughout the model */
     LOGIT_ROWS = 8,     /* that a rank gets of a launch */
     LOGIT_CHUNK = 1024, /* columns of a block */
-    SPREAD_ARRAYS_MAX = 5,
+    SPREAD_ARRAYS_MAX = 8,
     PEER_UNIT = 16, /* bytes of a store to a peer */
 };
 
@@ -50,16 +51,26 @@ static inline uint32_t peer_logit_chunks(const struct peer_layout *l)
     return (l->n_vocab / l->world + LOGIT_CHUNK - 1) / LOGIT_CHUNK;
 }
 
+/* The widest row that is spread: what is said of a row that is drawn; of activations, with a route;
+ * what mla_front makes of a row; or the rows selected for it. */
+static inline uint32_t peer_spread_bytes(const struct backend_config *c)
+{
+    const uint32_t drawn = (3 + 2 * SAMPLE_TOP_MAX) * 4;
+    const uint32_t normed = c->hidden * 4 + c->n_expert_used * 8;
+    const uint32_t front = c->q_lora_rank * 6 + (KV_ROW + KV_INDEX_DIM + c->index_n_head) * 4;
+    const uint32_t select = (1 + c->index_topk) * 4;
+    uint32_t wide = normed > front ? normed : front;
+    wide = wide > select ? wide : select;
+    return (wide > drawn ? wide : drawn) + PEER_UNIT;
+}
+
 /* peer_layout_make - Needs 2, 4 or 8 ranks, a hidden width that is a multiple of 4, a vocabulary of
  * a multiple of 4 * world */
 static inline void peer_layout_make(struct peer_layout *l, const struct backend_config *c)
 {
     const uint32_t world = parallel_n_rank(&c->parallel), n_vocab = c->n_vocab;
     const uint64_t row = (uint64_t)c->hidden * 4;
-    /* the widest row that is spread is of activations, or what is said of a row that is drawn */
-    const uint32_t drawn = (3 + 2 * SAMPLE_TOP_MAX) * 4, widest = c->hidden * 4;
-    const uint32_t spread_units =
-        ((widest > drawn ? widest : drawn) + PEER_UNIT - 1) / PEER_UNIT + SPREAD_ARRAYS_MAX;
+    const uint32_t spread_units = peer_spread_bytes(c) / PEER_UNIT + SPREAD_ARRAYS_MAX;
     uint64_t at = 0;
     l->world = world;
     l->hidden = c->hidden;

@@ -63,6 +63,13 @@ static void measure_attention(struct cuda_scratch_sizes *s, const struct backend
     s->bytes[SCRATCH_QA_F] = t * lora * 4;
     s->bytes[SCRATCH_QA_Q] = t * lora;
     s->bytes[SCRATCH_QA_SCALE] = t * div_up(lora, FP8_GROUP) * 4;
+    const uint32_t world = parallel_n_rank(&c->parallel);
+    const uint64_t own = world > 1 && !c->parallel.is_slice ? t / world + OWNED_RUN : 1;
+    s->bytes[SCRATCH_OWN_BATCH] = own * 3 * 4;
+    s->bytes[SCRATCH_OWN_QA_F] = own * lora * 4;
+    s->bytes[SCRATCH_OWN_QA_Q] = own * lora;
+    s->bytes[SCRATCH_OWN_QA_SCALE] = own * div_up(lora, FP8_GROUP) * 4;
+    s->bytes[SCRATCH_OWN_INDEX_HEAD] = own * most(c->index_n_head, 1) * 4;
     s->bytes[SCRATCH_INDEX_SCORE] = c->index_n_head ? score_rows * score_row : 4;
     s->bytes[SCRATCH_PART_OUT] = s->part_rows * heads * KV_LATENT * 4;
     s->bytes[SCRATCH_PART_STAT] = s->part_rows * heads * 8;
@@ -133,6 +140,11 @@ const char *cuda_scratch_name(enum cuda_scratch part)
         [SCRATCH_QA_F] = "query latent",
         [SCRATCH_QA_Q] = "query latent codes",
         [SCRATCH_QA_SCALE] = "query latent scales",
+        [SCRATCH_OWN_BATCH] = "own rows",
+        [SCRATCH_OWN_QA_F] = "own query latent",
+        [SCRATCH_OWN_QA_Q] = "own query latent codes",
+        [SCRATCH_OWN_QA_SCALE] = "own query latent scales",
+        [SCRATCH_OWN_INDEX_HEAD] = "own index head",
         [SCRATCH_INDEX_SCORE] = "index scores",
         [SCRATCH_PART_OUT] = "attention parts",
         [SCRATCH_PART_STAT] = "attention statistics",

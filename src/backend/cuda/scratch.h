@@ -77,6 +77,11 @@ enum cuda_scratch {
     SCRATCH_QA_F,       /* f32 [T][q_lora], its codes and scales */
     SCRATCH_QA_Q,
     SCRATCH_QA_SCALE,
+    SCRATCH_OWN_BATCH, /* i32 [3][T]: slots, positions, requests of own rows (op_dense.h) */
+    SCRATCH_OWN_QA_F,  /* their query latents, codes and scales */
+    SCRATCH_OWN_QA_Q,
+    SCRATCH_OWN_QA_SCALE,
+    SCRATCH_OWN_INDEX_HEAD,
     SCRATCH_INDEX_SCORE,   /* f32 [as many tokens as there is room for][cuda_score_stride] */
     SCRATCH_PART_OUT,      /* f32 [part_rows][H][512] */
     SCRATCH_PART_STAT,     /* f32 [part_rows][H][2] */

@@ -8,195 +8,266 @@
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/peers.cuh"
 
-enum { COLLECT_THREADS = 256 };
+enum {
+    COLLECT_THREADS = 256,
+    OWNED_CHUNK = 64, /* places of a chunk of two shots */
+};
 
 /* ---- sums ---- */
 
 struct reduce_args {
-    struct norm_args norm; /* of the first row */
+    struct norm_args norm; /* of the first row; out: of the first place where there is one */
     uint32_t layer, n_row, run;
-    bool to_all; /* else a row's owner alone has its sum */
+    uint32_t chunk, lag; /* of two shots: see owned_row_of */
+    enum spread spread;
     bool is_met; /* the last block waits for all ranks */
 };
 
-/* The row's residual with its sum; keeps it. */
-static __device__ __forceinline__ float4 add_residual(const struct norm_args &a, size_t at,
-                                                      const float4 &sum)
+/* A thread's values of a row. */
+struct row_steps {
+    uint32_t first, step; /* values */
+    int n;                /* in the row */
+};
+
+static __device__ __forceinline__ struct row_steps row_steps_of(uint32_t n)
 {
-    float4 v = sum;
-    if (!a.begins) {
-        const float4 x = *(const float4 *)(a.x + at);
-        v = make_float4(x.x + sum.x, x.y + sum.y, x.z + sum.z, x.w + sum.w);
+    struct row_steps t = {threadIdx.x * 4, blockDim.x * 4, 0};
+    t.n = t.first < n ? (int)((n - t.first + t.step - 1) / t.step) : 0;
+    return t;
+}
+
+template <int STEPS>
+static __device__ __forceinline__ void load_steps(float4 (&v)[STEPS], const float *row,
+                                                  const struct row_steps &t)
+{
+#pragma unroll
+    for (int j = 0; j < STEPS; j++) {
+        v[j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (j < t.n) v[j] = *(const float4 *)(row + t.first + (uint32_t)j * t.step);
     }
-    *(float4 *)(a.x + at) = v;
-    return v;
+}
+
+/* This rank's part of a row, as it travels. */
+template <int STEPS>
+static __device__ __forceinline__ void load_part(float4 (&v)[STEPS], const float *row,
+                                                 const struct row_steps &t)
+{
+    load_steps<STEPS>(v, row, t);
+#pragma unroll
+    for (int j = 0; j < STEPS; j++) v[j] = peer_value(v[j]);
+}
+
+/* A row to where `to` lies in a rank's arena. */
+template <int STEPS>
+static __device__ __forceinline__ void send_steps(const float4 (&v)[STEPS], char *to,
+                                                  const struct row_steps &t)
+{
+#pragma unroll
+    for (int j = 0; j < STEPS; j++) {
+        if (j < t.n) peer_send(to + (size_t)(t.first + (uint32_t)j * t.step) * 4, v[j]);
+    }
+}
+
+/* v, which has the sum, becomes the residual with it, which is kept; x holds what it was. */
+template <int STEPS>
+static __device__ __forceinline__ void add_residual(float4 (&v)[STEPS], const float4 (&x)[STEPS],
+                                                    float *row, bool begins,
+                                                    const struct row_steps &t)
+{
+#pragma unroll
+    for (int j = 0; j < STEPS; j++) {
+        if (j >= t.n) break;
+        if (!begins) {
+            v[j] = make_float4(x[j].x + v[j].x, x[j].y + v[j].y, x[j].z + v[j].z, x[j].w + v[j].w);
+        }
+        *(float4 *)(row + t.first + (uint32_t)j * t.step) = v[j];
+    }
 }
 
 /* One block a row: sends its part to every rank, takes theirs. */
-template <int STEPS>
+template <int STEPS, uint32_t WORLD>
 __global__ void __launch_bounds__(NORM_THREADS, 1)
-    one_shot_kernel(const struct reduce_args a, const struct peers p)
+    one_shot_kernel(const __grid_constant__ struct reduce_args a,
+                    const __grid_constant__ struct peers p)
 {
     SHARED_DYNAMIC(float, scratch);
     const struct norm_args &n = a.norm;
-    const uint32_t row = blockIdx.x, first = threadIdx.x * 4, step = blockDim.x * 4;
+    const uint32_t row = blockIdx.x;
+    const struct row_steps t = row_steps_of(n.n);
     const size_t at = (size_t)row * n.n, stride = (size_t)n.n * 4;
-    float4 v[STEPS];
-    if (first * STEPS < n.n) prefetch_l2(n.weight + first * STEPS);
+    float4 v[STEPS], x[STEPS];
+    if (t.first * STEPS < n.n) prefetch_l2(n.weight + t.first * STEPS);
     dependency_wait();
     const uint32_t epoch = p.epochs[row];
+    load_part<STEPS>(v, n.delta + at, t);
     const uint64_t slots =
-        p.at.one_shot + (uint64_t)((epoch % 2) * ONE_SHOT_ROWS + row) * p.world * stride;
-    struct peer_wait w = peer_wait_begin(PEER_REDUCE_NORM, a.layer, epoch, row);
+        p.at.one_shot + (uint64_t)((epoch % 2) * ONE_SHOT_ROWS + row) * WORLD * stride;
 #pragma unroll
-    for (int j = 0; j < STEPS; j++) {
-        const uint32_t i = first + (uint32_t)j * step;
-        v[j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (i >= n.n) continue;
-        v[j] = peer_value(*(const float4 *)(n.delta + at + i));
-        for (uint32_t k = 1; k < p.world; k++) {
-            const uint32_t r = (p.rank + k) % p.world;
-            peer_send(p.base[r] + slots + p.rank * stride + (uint64_t)i * 4, v[j]);
-        }
-    }
+    for (uint32_t k = 1; k < WORLD; k++)
+        send_steps<STEPS>(v, p.base[(p.rank + k) % WORLD] + slots + p.rank * stride, t);
     dependency_release();
-#pragma unroll
-    for (int j = 0; j < STEPS; j++) {
-        const uint32_t i = first + (uint32_t)j * step;
-        if (i >= n.n) continue;
-        char *own = p.base[p.rank] + slots + (uint64_t)i * 4;
-        v[j] = add_residual(n, at + i, peer_take_sum(p, w, own, stride, v[j]));
-    }
+    struct peer_wait w = peer_wait_begin(PEER_REDUCE_NORM, a.layer, epoch, row);
+    load_steps<STEPS>(x, n.x + at, t);
+    peer_take_sums<STEPS, WORLD>(p, w, p.base[p.rank] + slots + (size_t)t.first * 4,
+                                 (size_t)t.step * 4, stride, t.n, v);
+    add_residual<STEPS>(v, x, n.x + at, n.begins, t);
     norm_row<STEPS>(n, at, v, scratch);
     if (threadIdx.x == 0) p.epochs[row] = epoch + 1;
 }
 
 /* Which row a block of a launch by owners has, and what it does with it. */
-enum role { ROLE_SEND, ROLE_OWN, ROLE_TAKE };
+enum role { ROLE_SEND, ROLE_OWN, ROLE_TAKE, ROLE_NONE };
 struct owned_row {
     enum role role;
     uint32_t owner, place, row;
 };
 
+/* Places are worked through in chunks. Stage g of the launch has the blocks that send rows of chunk
+ * g, then those that own rows of chunk g - lag, then, where all ranks want them, those that take
+ * rows of chunk g - 2 lag: so a chunk's rows are on their way while those before them are summed. A
+ * block waits for blocks of earlier roles or stages alone, and blocks begin in order. */
 static __device__ __forceinline__ struct owned_row
-owned_row_of(uint32_t block, uint32_t n_row, uint32_t run, uint32_t rank, uint32_t world)
+owned_row_of(uint32_t block, const struct reduce_args &a, uint32_t rank, uint32_t world)
 {
-    const uint32_t n_place = row_places(n_row, run, world), n_other = (world - 1) * n_place;
-    struct owned_row o = {ROLE_OWN, rank, block - n_other, 0};
-    if (block < n_other || block >= n_other + n_place) {
-        const uint32_t i = block < n_other ? block : block - n_other - n_place;
-        o.role = block < n_other ? ROLE_SEND : ROLE_TAKE;
+    const uint32_t others = (world - 1) * a.chunk, run = a.run;
+    const uint32_t stage_blocks = others + a.chunk + (a.spread == SPREAD_OWN ? 0 : others);
+    const uint32_t stage = block / stage_blocks, n_place = row_places(a.n_row, run, world);
+    uint32_t i = block % stage_blocks, back = 0;
+    struct owned_row o = {ROLE_SEND, rank, i, 0};
+    if (i >= others + a.chunk) {
+        o.role = ROLE_TAKE;
+        i -= others + a.chunk;
+        back = 2 * a.lag;
+    } else if (i >= others) {
+        o.role = ROLE_OWN;
+        o.place = i - others;
+        back = a.lag;
+    }
+    if (o.role != ROLE_OWN) {
         o.owner = (rank + 1 + i % (world - 1)) % world;
         o.place = i / (world - 1);
     }
-    o.row = (o.place / run * world + o.owner) * run + o.place % run;
+    o.place += (stage - back) * a.chunk;
+    o.row = own_row(o.place, run, o.owner, world);
+    if (stage < back || o.place >= n_place || o.row >= a.n_row) o.role = ROLE_NONE;
     return o;
 }
 
-/* A row's part to its owner. */
-template <int STEPS>
-static __device__ __forceinline__ void send_part(const struct norm_args &n, const struct peers &p,
-                                                 const struct owned_row &o, uint64_t slots)
-{
-#pragma unroll
-    for (int j = 0; j < STEPS; j++) {
-        const uint32_t i = (threadIdx.x + (uint32_t)j * blockDim.x) * 4;
-        if (i >= n.n) continue;
-        const float4 v = *(const float4 *)(n.delta + (size_t)o.row * n.n + i);
-        peer_send(p.base[o.owner] + slots + ((uint64_t)p.rank * n.n + i) * 4, peer_value(v));
-    }
-}
-
 /* One block a row and role: parts to the row's owner; the owner sums, and where all want it sends
- * the sum to them, who take it. */
-template <int STEPS>
-__global__ void __launch_bounds__(NORM_THREADS, 1)
-    two_shot_kernel(const struct reduce_args a, const struct peers p)
+ * the sum to them, who take it. What SPREAD_BACK sends is the residual with the sum. */
+template <int STEPS, uint32_t WORLD>
+__global__ void __launch_bounds__(NORM_THREADS, WORLD == 2 ? 2 : 1)
+    two_shot_kernel(const __grid_constant__ struct reduce_args a,
+                    const __grid_constant__ struct peers p)
 {
     SHARED_DYNAMIC(float, scratch);
     const struct norm_args &n = a.norm;
-    const struct owned_row o = owned_row_of(blockIdx.x, a.n_row, a.run, p.rank, p.world);
-    const uint32_t n_place = TWO_SHOT_ROWS / p.world;
-    float4 v[STEPS];
+    const uint32_t n_place = TWO_SHOT_ROWS / WORLD;
+    const struct row_steps t = row_steps_of(n.n);
+    float4 v[STEPS], x[STEPS];
     dependency_release();
     dependency_wait();
     if (a.is_met && blockIdx.x == gridDim.x - 1) return peers_meet(p, PEER_REDUCE_NORM);
-    if (o.row >= a.n_row) return;
+    const struct owned_row o = owned_row_of(blockIdx.x, a, p.rank, WORLD);
+    if (o.role == ROLE_NONE) return;
+    const bool to_all = a.spread != SPREAD_OWN, back = a.spread == SPREAD_BACK;
+    const size_t at = (size_t)o.row * n.n, stride = (size_t)n.n * 4;
     uint32_t *const count = p.epochs + p.at.epoch_two_shot + o.owner * n_place + o.place;
     const uint32_t epoch = *count;
-    const uint64_t slots =
-        p.at.part + (uint64_t)((epoch % 2) * n_place + o.place) * p.world * n.n * 4;
-    const uint64_t sums = p.at.sum + (uint64_t)((epoch % 2) * TWO_SHOT_ROWS + o.row) * n.n * 4;
+    if (o.role != ROLE_TAKE) load_part<STEPS>(v, n.delta + at, t);
+    const uint64_t slots = p.at.part + (uint64_t)((epoch % 2) * n_place + o.place) * WORLD * stride;
+    const uint64_t sums = p.at.sum + (uint64_t)((epoch % 2) * TWO_SHOT_ROWS + o.row) * stride;
     struct peer_wait w = peer_wait_begin(PEER_REDUCE_NORM, a.layer, epoch, o.row);
     if (o.role == ROLE_SEND) {
-        send_part<STEPS>(n, p, o, slots);
+        send_steps<STEPS>(v, p.base[o.owner] + slots + p.rank * stride, t);
         __syncthreads();
-        if (threadIdx.x == 0 && !a.to_all) *count = epoch + 1;
+        if (threadIdx.x == 0 && !to_all) *count = epoch + 1;
         return;
     }
+    const bool whole = o.role == ROLE_TAKE && back; /* what comes is the residual */
+    if (!whole) load_steps<STEPS>(x, n.x + at, t);
+    if (o.role == ROLE_TAKE) {
+        char *const from = p.base[p.rank] + sums + (size_t)t.first * 4;
 #pragma unroll
-    for (int j = 0; j < STEPS; j++) {
-        const uint32_t i = (threadIdx.x + (uint32_t)j * blockDim.x) * 4;
-        const size_t at = (size_t)o.row * n.n + i;
-        v[j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (i >= n.n) continue;
-        if (o.role == ROLE_TAKE) {
-            v[j] = peer_take(p, w, p.base[p.rank] + sums + (uint64_t)i * 4, o.owner);
-        } else {
-            v[j] = peer_take_sum(p, w, p.base[p.rank] + slots + (uint64_t)i * 4, (size_t)n.n * 4,
-                                 peer_value(*(const float4 *)(n.delta + at)));
-            for (uint32_t k = 1; k < p.world && a.to_all; k++)
-                peer_send(p.base[(p.rank + k) % p.world] + sums + (uint64_t)i * 4, v[j]);
+        for (int j = 0; j < STEPS; j++) {
+            v[j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (j < t.n) v[j] = peer_take(p, w, from + (size_t)j * t.step * 4, o.owner);
         }
-        v[j] = add_residual(n, at, v[j]);
+    } else {
+        peer_take_sums<STEPS, WORLD>(p, w, p.base[p.rank] + slots + (size_t)t.first * 4,
+                                     (size_t)t.step * 4, stride, t.n, v);
     }
-    norm_row<STEPS>(n, (size_t)o.row * n.n, v, scratch);
+#pragma unroll
+    for (uint32_t k = 1; k < WORLD && o.role == ROLE_OWN && to_all && !back; k++)
+        send_steps<STEPS>(v, p.base[(p.rank + k) % WORLD] + sums, t);
+    add_residual<STEPS>(v, x, n.x + at, n.begins || whole, t);
+#pragma unroll
+    for (uint32_t k = 1; k < WORLD && o.role == ROLE_OWN && back; k++)
+        send_steps<STEPS>(v, p.base[(p.rank + k) % WORLD] + sums, t);
+    norm_row<STEPS>(n, to_all ? at : (size_t)o.place * n.n, v, scratch);
     if (threadIdx.x == 0) *count = epoch + 1;
 }
 
-template <int STEPS>
+template <int STEPS, uint32_t WORLD>
 static fathom_err launch_sum(struct cuda_backend *c, const struct reduce_args *k, bool one_shot)
 {
-    const uint32_t world = c->peers.world;
-    const uint32_t per_owner = row_places(k->n_row, k->run, world);
-    const uint32_t by_owners = per_owner * (k->to_all ? 2 * world - 1 : world);
+    const uint32_t n_place = row_places(k->n_row, k->run, WORLD);
+    const uint32_t stage_blocks = k->chunk * (k->spread == SPREAD_OWN ? WORLD : 2 * WORLD - 1);
+    const uint32_t n_stage =
+        ceil_div(n_place, k->chunk) + k->lag * (k->spread == SPREAD_OWN ? 1 : 2);
+    const uint32_t by_owners = stage_blocks * n_stage;
     const uint32_t grid = one_shot ? k->n_row : by_owners + (k->is_met ? 1 : 0);
-    return cuda_launch(c, "reduce_norm", one_shot ? one_shot_kernel<STEPS> : two_shot_kernel<STEPS>,
+    return cuda_launch(c, "reduce_norm",
+                       one_shot ? one_shot_kernel<STEPS, WORLD> : two_shot_kernel<STEPS, WORLD>,
                        dim3(grid), norm_threads(k->norm.n), WARP * sizeof(float), *k, c->peers);
 }
 
-/* Rows of the step from row0 on. */
-static struct norm_args norm_from(const struct norm_args *n, uint32_t row0)
+template <int STEPS>
+static fathom_err launch_world(struct cuda_backend *c, const struct reduce_args *k, bool one_shot)
 {
-    const size_t at = (size_t)row0 * n->n;
+    switch (c->peers.world) {
+    case 2: return launch_sum<STEPS, 2>(c, k, one_shot);
+    case 4: return launch_sum<STEPS, 4>(c, k, one_shot);
+    default: ASSERT(c->peers.world == 8); return launch_sum<STEPS, 8>(c, k, one_shot);
+    }
+}
+
+/* Rows of the step from row0 on, their norms from row out0 on. */
+static struct norm_args norm_from(const struct norm_args *n, uint32_t row0, uint32_t out0)
+{
+    const size_t at = (size_t)row0 * n->n, out = (size_t)out0 * n->n;
     struct norm_args from = *n;
     from.x += at;
     from.delta += at;
-    from.f += at;
+    from.f += out;
     if (!n->h) return from;
-    from.h += at;
-    from.q += at;
-    from.scale += at / FP8_GROUP;
+    from.h += out;
+    from.q += out;
+    from.scale += out / FP8_GROUP;
     return from;
 }
 
 fathom_err cuda_sum_norm(struct cuda_backend *c, const struct norm_args *n, uint32_t n_row,
-                         uint32_t layer, bool to_all)
+                         uint32_t layer, enum spread spread)
 {
-    const bool one_shot = to_all && n_row <= ONE_SHOT_ROWS;
-    ASSERT(c->peers.world > 1 && n->delta && n->n == c->peers.at.hidden);
+    const uint32_t world = c->peers.world;
+    const bool one_shot = spread == SPREAD_ALL && n_row <= ONE_SHOT_ROWS;
+    ASSERT(world > 1 && n->delta && n->n == c->peers.at.hidden);
     for (uint32_t row0 = 0; row0 < n_row; row0 += TWO_SHOT_ROWS) {
         struct reduce_args k = {};
-        k.norm = norm_from(n, row0);
+        k.norm = norm_from(n, row0, spread == SPREAD_OWN ? row0 / world : row0);
         k.layer = layer;
         k.n_row = n_row - row0 < TWO_SHOT_ROWS ? n_row - row0 : TWO_SHOT_ROWS;
         k.run = row_run(n_row);
-        k.to_all = to_all;
-        k.is_met = !to_all && k.n_row < k.run * c->peers.world;
+        const uint32_t n_place = row_places(k.n_row, k.run, world);
+        k.lag = n_place > OWNED_CHUNK ? 1 : 0;
+        k.chunk = k.lag ? OWNED_CHUNK : n_place;
+        k.spread = spread;
+        k.is_met = spread == SPREAD_OWN && k.n_row < k.run * world;
         if (norm_is_few(n->n))
-            TRY(launch_sum<NORM_STEPS_FEW>(c, &k, one_shot));
+            TRY(launch_world<NORM_STEPS_FEW>(c, &k, one_shot));
         else
-            TRY(launch_sum<NORM_STEPS_MAX>(c, &k, one_shot));
+            TRY(launch_world<NORM_STEPS_MAX>(c, &k, one_shot));
     }
     return FATHOM_OK;
 }
@@ -212,19 +283,34 @@ struct spread_args {
 
 /* PEER_UNIT bytes of a row, unit by unit of its arrays one behind the other; what is behind an
  * array's end is zero. */
-static __device__ __forceinline__ char *unit_place(const struct spread_args &a, uint32_t row,
-                                                   uint32_t unit, uint32_t *n_byte)
+struct unit_place {
+    const char *from; /* where the owner has it */
+    char *to;
+    uint32_t n_byte;
+};
+
+static __device__ __forceinline__ bool find_unit(struct unit_place *u, const struct spread_args &a,
+                                                 uint32_t row, uint32_t place, uint32_t unit)
 {
     for (uint32_t i = 0; i < a.n_array; i++) {
-        const uint32_t n_unit = ceil_div(a.array[i].n_byte, PEER_UNIT);
+        const struct row_array &array = a.array[i];
+        const uint32_t n_unit = ceil_div(array.n_byte, PEER_UNIT);
         if (unit < n_unit) {
-            const uint32_t left = a.array[i].n_byte - unit * PEER_UNIT;
-            *n_byte = left < PEER_UNIT ? left : PEER_UNIT;
-            return (char *)a.array[i].data + (size_t)row * a.array[i].n_byte + unit * PEER_UNIT;
+            const uint32_t left = array.n_byte - unit * PEER_UNIT;
+            const uint32_t slot = array.slot ? (uint32_t)array.slot[row] : 0;
+            const size_t at = array.slot ? slot / KV_PAGE_TOKENS * array.page_bytes +
+                                               (size_t)(slot % KV_PAGE_TOKENS) * array.n_byte
+                                         : (size_t)row * array.n_byte;
+            u->n_byte = left < PEER_UNIT ? left : PEER_UNIT;
+            u->to = (char *)array.data + at + unit * PEER_UNIT;
+            u->from = array.from ? (const char *)array.from + (size_t)place * array.n_byte +
+                                       unit * PEER_UNIT
+                                 : u->to;
+            return true;
         }
         unit -= n_unit;
     }
-    return NULL;
+    return false;
 }
 
 static __device__ __forceinline__ uint4 load_unit(const char *from, uint32_t n_byte)
@@ -254,12 +340,13 @@ static __device__ __forceinline__ void store_unit(char *to, uint32_t n_byte, con
 /* One block a row: its owner sends it to all others and then, with release, its flag; they wait for
  * the flag. */
 __global__ void __launch_bounds__(COLLECT_THREADS)
-    spread_kernel(const struct spread_args a, const struct peers p)
+    spread_kernel(const __grid_constant__ struct spread_args a,
+                  const __grid_constant__ struct peers p)
 {
     const uint32_t n_place = row_places(a.n_row, a.run, p.world);
     uint32_t owner = (p.rank + blockIdx.x / n_place) % p.world; /* own rows first */
     const uint32_t place = blockIdx.x % n_place;
-    uint32_t row = (place / a.run * p.world + owner) * a.run + place % a.run;
+    uint32_t row = own_row(place, a.run, owner, p.world);
     kernel_begin();
     if (a.is_met && blockIdx.x == gridDim.x - 1) return peers_meet(p, PEER_SPREAD);
     if (a.drawn) row = blockIdx.x;
@@ -270,11 +357,11 @@ __global__ void __launch_bounds__(COLLECT_THREADS)
     const uint32_t slot = (epoch % 2) * TWO_SHOT_ROWS + row;
     const uint64_t units = p.at.spread + (uint64_t)slot * n_unit * PEER_UNIT;
     const uint64_t flag = p.at.flag + (uint64_t)slot * PEER_UNIT;
-    uint32_t n_byte = 0;
-    char *at;
+    struct unit_place at;
     if (owner == p.rank) {
-        for (uint32_t u = threadIdx.x; (at = unit_place(a, row, u, &n_byte)); u += blockDim.x) {
-            const uint4 v = load_unit(at, n_byte);
+        for (uint32_t u = threadIdx.x; find_unit(&at, a, row, place, u); u += blockDim.x) {
+            const uint4 v = load_unit(at.from, at.n_byte);
+            if (at.to != at.from) store_unit(at.to, at.n_byte, v);
             for (uint32_t k = 1; k < p.world; k++)
                 peer_store(p.base[(p.rank + k) % p.world] + units + (uint64_t)u * PEER_UNIT, v);
         }
@@ -286,8 +373,9 @@ __global__ void __launch_bounds__(COLLECT_THREADS)
         while (threadIdx.x == 0 && peer_load_acquire(p.base[p.rank] + flag) != epoch + 1)
             peer_wait_more(p, w, owner);
         __syncthreads();
-        for (uint32_t u = threadIdx.x; (at = unit_place(a, row, u, &n_byte)); u += blockDim.x)
-            store_unit(at, n_byte, peer_load(p.base[p.rank] + units + (uint64_t)u * PEER_UNIT));
+        for (uint32_t u = threadIdx.x; find_unit(&at, a, row, place, u); u += blockDim.x)
+            store_unit(at.to, at.n_byte,
+                       peer_load(p.base[p.rank] + units + (uint64_t)u * PEER_UNIT));
     }
     if (threadIdx.x == 0) *count = epoch + 1;
 }
@@ -298,8 +386,14 @@ static fathom_err launch_spread(struct cuda_backend *c, const struct spread_args
 {
     const uint32_t world = c->peers.world, n_place = row_places(n_row, all->run, world);
     struct spread_args k = *all;
-    for (uint32_t i = 0; i < k.n_array; i++)
-        k.array[i].data = (char *)k.array[i].data + (size_t)row0 * k.array[i].n_byte;
+    for (uint32_t i = 0; i < k.n_array; i++) {
+        struct row_array *r = &k.array[i];
+        if (r->from) r->from = (const char *)r->from + (size_t)row0 / world * r->n_byte;
+        if (r->slot)
+            r->slot += row0;
+        else
+            r->data = (char *)r->data + (size_t)row0 * r->n_byte;
+    }
     k.drawn = k.drawn ? k.drawn + row0 : NULL;
     k.n_row = n_row;
     k.is_met = k.drawn || n_row < k.run * world; /* a rank may have no row */
@@ -336,6 +430,54 @@ fathom_err cuda_spread(struct cuda_backend *c, const struct row_array *array, ui
     return spread(c, &k);
 }
 
+uint32_t cuda_own_rows(const struct backend *b, uint32_t n_token)
+{
+    const struct cuda_backend *c = (const struct cuda_backend *)b;
+    if (c->peers.world < 2 || n_token < OWNED_MIN) return 0;
+    if (c->c.index_n_head > 0 && c->c.n_head % 2) return 0; /* front.cu: index_query_of */
+    const uint32_t n = own_row_count(n_token, c->peers.rank, c->peers.world);
+    ASSERT(n > 0);
+    return n;
+}
+
+/* Whether all that reads rows of this weight's input takes their codes. */
+static bool takes_codes(const struct cuda_backend *c, const struct weight *w)
+{
+    bool all = w->kind == WEIGHT_FFN || cuda_wants_fp8(c, &w->moe.up.first);
+    if (w->kind == WEIGHT_MOE && !w->moe.fused_up)
+        all = all && cuda_wants_fp8(c, &w->moe.up_alone.first);
+    if (w->kind == WEIGHT_MOE && !w->moe.separate_shared) return all;
+    for (uint32_t i = 0; i < w->ffn.up.n; i++) all = all && cuda_wants_fp8(c, &w->ffn.up.part[i]);
+    return all;
+}
+
+fathom_err cuda_spread_rows(struct backend *b, const struct spread_rows_args *a)
+{
+    struct cuda_backend *c = cuda_of(b);
+    const struct buffer *from = a->from, *to = a->to;
+    const uint32_t n = c->c.hidden, n_used = c->c.n_expert_used;
+    struct row_array array[4];
+    uint32_t n_array = 0;
+    op_check_spread_rows(&c->c, a);
+    ASSERT(from->kind == BUFFER_NORMED && to->kind == BUFFER_NORMED);
+    ASSERT(a->w->kind == WEIGHT_FFN || a->w->kind == WEIGHT_MOE);
+    if (c->fast && takes_codes(c, a->w)) {
+        array[n_array++] = {to->q, n, from->q};
+        array[n_array++] = {to->scale, n / FP8_GROUP * 4, from->scale};
+    } else {
+        array[n_array++] = {to->f, n * 4, from->f};
+        if (to->h) {
+            const struct row_array half = {to->h, n * 2, from->h};
+            TRY(cuda_spread(c, &half, 1, a->n_token));
+        }
+    }
+    if (a->to_route) {
+        array[n_array++] = {a->to_route->i, n_used * 4, a->from_route->i};
+        array[n_array++] = {a->to_route->w, n_used * 4, a->from_route->w};
+    }
+    return cuda_spread(c, array, n_array, a->n_token);
+}
+
 fathom_err cuda_share_draws(struct cuda_backend *c, const struct sample_args *a)
 {
     struct spread_args k = {};
@@ -361,7 +503,8 @@ struct logit_args {
 
 /* A block a row and LOGIT_CHUNK columns of a rank; row i is rank i % world's. */
 __global__ void __launch_bounds__(COLLECT_THREADS)
-    logits_kernel(const struct logit_args a, const struct peers p)
+    logits_kernel(const __grid_constant__ struct logit_args a,
+                  const __grid_constant__ struct peers p)
 {
     const uint32_t row = blockIdx.y, owner = row % p.world, place = row / p.world;
     const uint32_t i = (blockIdx.x * COLLECT_THREADS + threadIdx.x) * 4;

@@ -70,7 +70,9 @@ __global__ void __launch_bounds__(NORM_THREADS, STEPS == 4 ? 2 : 1)
     add_norm_kernel(const struct norm_args a)
 {
     __shared__ float scratch[NORM_THREADS / WARP];
-    const size_t row = (size_t)blockIdx.x * a.n;
+    const size_t out = (size_t)blockIdx.x * a.n;
+    const size_t row =
+        a.world < 2 ? out : (size_t)own_row(blockIdx.x, a.run, a.rank, a.world) * a.n;
     const uint32_t first = threadIdx.x * 4, step = blockDim.x * 4;
     const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     float4 v[STEPS], w[STEPS];
@@ -92,7 +94,7 @@ __global__ void __launch_bounds__(NORM_THREADS, STEPS == 4 ? 2 : 1)
                                       v[j].w + w[j].w);
         if (i < a.n) *(float4 *)(a.x + row + i) = v[j];
     }
-    norm_row<STEPS>(a, row, v, scratch);
+    norm_row<STEPS>(a, out, v, scratch);
 }
 
 fathom_err cuda_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
@@ -114,11 +116,18 @@ fathom_err cuda_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
     k.eps = c->c.norm_eps;
     k.begins = a->begins;
     ASSERT(!k.h || k.n % FP8_GROUP == 0); /* a warp has one group of codes */
-    if (a->delta && c->peers.world > 1) return cuda_sum_norm(c, &k, a->n_token, a->layer, true);
+    if (a->delta && c->peers.world > 1)
+        return cuda_sum_norm(c, &k, a->n_token, a->layer, a->spread);
+    ASSERT(a->spread == SPREAD_ALL || (a->spread == SPREAD_OWN && c->peers.world > 1));
+    const bool own = a->spread == SPREAD_OWN;
+    const uint32_t n_row = own ? cuda_own_rows(b, a->n_token) : a->n_token;
+    k.rank = c->peers.rank;
+    k.world = own ? c->peers.world : 1;
+    k.run = row_run(a->n_token);
     return cuda_launch(c, "reduce_norm",
                        norm_is_few(k.n) ? add_norm_kernel<NORM_STEPS_FEW>
                                         : add_norm_kernel<NORM_STEPS_MAX>,
-                       dim3(a->n_token), norm_threads(k.n), 0, k);
+                       dim3(n_row), norm_threads(k.n), 0, k);
 }
 
 /* out = silu(gate) * up for rows [gate | up] of 2 * inner; one thread 4 values. With codes (inner a

@@ -2,11 +2,13 @@
  *
  * front_kernel has two blocks a token, and blocks that make the index heads' weights where tokens
  * are few: nothing of that depends on the query latent, and the launch has room. */
+#include "backend/cuda/generic/collect.cuh"
 #include "backend/cuda/generic/front.cuh"
 #include "backend/cuda/generic/index_head.cuh"
 #include "backend/cuda/generic/index_lanes.cuh"
 #include "backend/cuda/kv.cuh"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/product.cuh"
 
 enum {
     THREADS = 256,
@@ -216,13 +218,14 @@ static bool takes_codes_alone(const struct cuda_backend *c, const struct matrix_
     return true;
 }
 
+/* Of the rows of `batch`: all of the step's, or own rows. */
 static fathom_err run_front(struct cuda_backend *c, const struct mla_front_args *a,
-                            const struct index_head_args &h)
+                            const struct batch *batch, const struct index_head_args &h)
 {
     const struct weight *w = a->w;
     struct front_args f = {};
     f.front = c->front;
-    f.n_token = a->batch->n_token;
+    f.n_token = batch->n_token;
     f.n_front = w->mla.front.n_row;
     f.index_row = w->mla.index_row;
     f.kv_row = w->mla.kv_row;
@@ -231,11 +234,11 @@ static fathom_err run_front(struct cuda_backend *c, const struct mla_front_args 
     f.kv_norm = w->mla.kv_norm;
     f.index_weight = w->mla.index_weight;
     f.index_bias = w->mla.index_bias;
-    f.qa_q = cuda_wants_fp8(c, &w->mla.query.part[0]) ? c->qa_q : NULL;
-    f.qa_f = takes_codes_alone(c, &w->mla.query) ? NULL : c->qa_f;
-    f.qa_scale = c->qa_scale;
-    f.pos = a->batch->pos;
-    f.slot = a->batch->slot;
+    f.qa_q = cuda_wants_fp8(c, &w->mla.query.part[0]) ? (a->owned ? c->own.qa_q : c->qa_q) : NULL;
+    f.qa_f = takes_codes_alone(c, &w->mla.query) ? NULL : a->owned ? c->own.qa_f : c->qa_f;
+    f.qa_scale = a->owned ? c->own.qa_scale : c->qa_scale;
+    f.pos = batch->pos;
+    f.slot = batch->slot;
     f.kv = kv_layer_of(a->kv, a->layer);
     for (int i = 0; i < KV_ROPE / 2; i++) f.freq[i] = c->c.rope_freq[i];
     f.interleaved = c->c.rope_interleaved;
@@ -254,8 +257,8 @@ static fathom_err run_front(struct cuda_backend *c, const struct mla_front_args 
 
 /* The weights of the index heads, or what front_kernel has to do for them. */
 static fathom_err run_index_head(struct cuda_backend *c, const struct mla_front_args *a,
-                                 const struct act *x, struct index_head_args *head,
-                                 uint32_t *n_part)
+                                 const struct act *x, uint32_t n_token,
+                                 struct index_head_args *head, uint32_t *n_part)
 {
     const struct matrix *w = &a->w->mla.index_head;
     struct index_head_args h = {};
@@ -263,13 +266,13 @@ static fathom_err run_index_head(struct cuda_backend *c, const struct mla_front_
     h.x = x->h;
     h.n_head = w->n_row;
     h.width = w->n_col;
-    h.n_token = a->batch->n_token;
-    h.out = c->index_head;
+    h.n_token = n_token;
+    h.out = a->owned ? c->own.index_head : c->index_head;
     ASSERT(h.n_head == c->c.index_n_head && h.width == c->c.hidden);
     if (!x->h || w->dtype != DTYPE_BF16 || w->n_col % 64) {
-        return cuda_product(c, w, x, h.n_token, c->index_head, h.n_head, "index_head");
+        return cuda_product(c, w, x, h.n_token, h.out, h.n_head, "index_head");
     }
-    if (h.n_token > INDEX_HEAD_FEW_MAX) return index_head_many(c, h);
+    if (a->owned || h.n_token > INDEX_HEAD_FEW_MAX) return index_head_many(c, h);
     *head = h;
     head->n_block = index_head_blocks(h);
     *n_part = ceil_div(h.width, INDEX_HEAD_CHUNK);
@@ -283,11 +286,98 @@ static fathom_err run_query(struct cuda_backend *c, const struct mla_front_args 
     struct matrix_list query = a->w->mla.query;
     ASSERT(query.n_row == c->c.n_head * QUERY_DIM + c->c.index_n_head * KV_INDEX_DIM);
     ASSERT(query.n == 1 || query.part[0].n_row == c->c.n_head * QUERY_DIM);
-    if (!a->want_index_query) {
+    if (!a->want_index_query || a->owned) {
         query.n = 1;
         query.part[0].n_row = c->c.n_head * QUERY_DIM;
     }
     return cuda_product_list(c, &query, qa, a->batch->n_token, c->query, "q_b, index_q_b");
+}
+
+/* ---- rows with owners ---- */
+
+__global__ void __launch_bounds__(THREADS)
+    own_batch_kernel(const struct batch batch, uint32_t n_own, uint32_t run, uint32_t rank,
+                     uint32_t world, int32_t *out)
+{
+    const uint32_t place = blockIdx.x * THREADS + threadIdx.x;
+    kernel_begin();
+    if (place >= n_own) return;
+    const uint32_t row = own_row(place, run, rank, world);
+    out[place] = batch.slot[row];
+    out[n_own + place] = batch.pos[row];
+    out[2 * n_own + place] = batch.request[row];
+}
+
+void front_own_batch(const struct cuda_backend *c, const struct batch *batch, struct batch *own)
+{
+    const uint32_t n_own = cuda_own_rows(&c->base, batch->n_token);
+    ASSERT(n_own > 0);
+    *own = *batch;
+    own->n_token = n_own;
+    own->slot = c->own.batch;
+    own->pos = c->own.batch + n_own;
+    own->request = c->own.batch + 2 * n_own;
+}
+
+static fathom_err make_own_batch(struct cuda_backend *c, const struct batch *batch,
+                                 struct batch *own)
+{
+    front_own_batch(c, batch, own);
+    return cuda_launch(c, "mla_front", own_batch_kernel, dim3(ceil_div(own->n_token, THREADS)),
+                       THREADS, 0, *batch, own->n_token, row_run(batch->n_token), c->peers.rank,
+                       c->peers.world, c->own.batch);
+}
+
+/* index_q_b as a matrix of its own: it lies behind q_b, at a square of scales. */
+static struct matrix index_query_of(const struct cuda_backend *c, const struct matrix_list *query)
+{
+    const uint32_t row = c->c.n_head * QUERY_DIM, n_row = c->c.index_n_head * KV_INDEX_DIM;
+    if (query->n > 1) return query->part[1];
+    struct matrix m = query->part[0];
+    ASSERT(row % SCALE_BLOCK == 0 && m.row0 == 0 && m.n_row == row + n_row);
+    m.data = (char *)m.data +
+             (m.tiled ? tiled_at(row, 0, m.n_col) : (size_t)row * m.n_col * dtype_size(m.dtype));
+    if (m.scale) m.scale += (size_t)row / SCALE_BLOCK * m.scale_stride;
+    m.n_row = n_row;
+    return m;
+}
+
+static fathom_err own_index_queries(struct cuda_backend *c, const struct mla_front_args *a,
+                                    const struct batch *own)
+{
+    const struct matrix m = index_query_of(c, &a->w->mla.query);
+    const struct act qa = {
+        c->own.qa_f,      NULL, cuda_wants_fp8(c, &m) ? c->own.qa_q : NULL, c->own.qa_scale,
+        c->c.q_lora_rank, NULL};
+    TRY(cuda_product(c, &m, &qa, own->n_token, c->query, m.n_row, "index_q_b"));
+    return front_own_index(c, a, own);
+}
+
+/* What the owners have made of their rows, to all: query latents and rows of the cache. */
+static fathom_err spread_front(struct cuda_backend *c, const struct mla_front_args *a)
+{
+    const struct matrix_list *query = &a->w->mla.query;
+    const struct kv_layer kv = kv_layer_of(a->kv, a->layer);
+    const uint32_t lora = c->c.q_lora_rank;
+    const int32_t *slot = a->batch->slot;
+    struct row_array array[SPREAD_ARRAYS_MAX];
+    uint32_t n = 0;
+    if (cuda_wants_fp8(c, &query->part[0])) {
+        array[n++] = {c->qa_q, lora, c->own.qa_q};
+        array[n++] = {c->qa_scale, lora / FP8_GROUP * 4, c->own.qa_scale};
+    }
+    if (!takes_codes_alone(c, query)) array[n++] = {c->qa_f, lora * 4, c->own.qa_f};
+    const uint32_t row_bytes = kv_row_bytes(kv.type);
+    array[n++] = {kv.latent, row_bytes, NULL, slot, kv.page_bytes};
+    if (c->c.index_n_head && kv.type == KV_TYPE_F32) {
+        array[n++] = {kv.index, KV_INDEX_DIM * 4, NULL, slot, kv.page_bytes};
+    } else if (c->c.index_n_head) {
+        array[n++] = {kv.index, KV_INDEX_DIM, NULL, slot, kv.page_bytes};
+        array[n++] = {kv.index + KV_INDEX_SCALES_OFFSET, 4, NULL, slot, kv.page_bytes};
+    }
+    if (a->want_index_query) array[n++] = {c->index_head, c->c.index_n_head * 4, c->own.index_head};
+    ASSERT(n <= SPREAD_ARRAYS_MAX);
+    return cuda_spread(c, array, n, a->batch->n_token);
 }
 
 fathom_err cuda_mla_front(struct backend *b, const struct mla_front_args *a)
@@ -296,13 +386,16 @@ fathom_err cuda_mla_front(struct backend *b, const struct mla_front_args *a)
     op_check_mla_front(&c->c, a);
     ASSERT(a->w->kind == WEIGHT_MLA && a->w->mla.front.n_col == c->c.hidden);
     ASSERT(a->x->kind == BUFFER_NORMED && a->query->kind == BUFFER_QUERY);
-    uint32_t n_token = a->batch->n_token;
     const struct act x = act_of(a->x, c->c.hidden);
-    TRY(cuda_product_list(c, &a->w->mla.front, &x, n_token, c->front, "q_a, index_k, kv_a"));
+    struct batch own = *a->batch;
+    if (a->owned) TRY(make_own_batch(c, a->batch, &own));
+    TRY(cuda_product_list(c, &a->w->mla.front, &x, own.n_token, c->front, "q_a, index_k, kv_a"));
     struct index_head_args head = {};
     uint32_t n_head_part = 1;
-    if (a->want_index_query) TRY(run_index_head(c, a, &x, &head, &n_head_part));
-    TRY(run_front(c, a, head));
+    if (a->want_index_query) TRY(run_index_head(c, a, &x, own.n_token, &head, &n_head_part));
+    TRY(run_front(c, a, &own, head));
+    if (a->owned) TRY(spread_front(c, a));
+    if (a->owned && a->want_index_query) TRY(own_index_queries(c, a, &own));
     bool fp8 = cuda_wants_fp8(c, &a->w->mla.query.part[0]);
     struct act qa = {c->qa_f, NULL, fp8 ? c->qa_q : NULL, c->qa_scale, c->c.q_lora_rank};
     TRY(run_query(c, a, &qa));

@@ -4,6 +4,15 @@
 
 #include "backend/cuda/cuda_int.cuh"
 
+/* front.cu: own rows of a batch (op_dense.h), n_token of them with slots, positions and requests,
+ * as mla_front has left them in a step of this batch */
+void front_own_batch(const struct cuda_backend *c, const struct batch *batch, struct batch *own);
+
+/* query.cu: index queries of own rows, from c->query [n_own][index heads * 128] and the weights of
+ * index heads in c->own */
+fathom_err front_own_index(struct cuda_backend *c, const struct mla_front_args *a,
+                           const struct batch *own);
+
 /* query.cu: the queries of attention and of the index, from c->query; the index heads' weights are
  * in c->index_head, or so many parts of them, each [T][n] */
 fathom_err front_queries(struct cuda_backend *c, const struct mla_front_args *a,

@@ -5,6 +5,8 @@
  * 11 bits find the key of the last one wanted and how many of its equals are wanted, and one more
  * writes in ascending position. A longer row is cut into spans: a block each leaves the span's
  * largest over the start of the span, and one block chooses among those. */
+#include "backend/cuda/generic/collect.cuh"
+#include "backend/cuda/generic/front.cuh"
 #include "backend/cuda/generic/index_score.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/sm90/index_score.cuh"
@@ -333,6 +335,8 @@ struct topk_args {
     const int32_t *pos, *request, *page_table;
     uint32_t page_stride;
     int32_t *slots, *counts;
+    uint32_t run, rank, world; /* world > 1: tokens are own rows, and are written where they are in
+                                  the step */
 };
 
 /* What a block chooses from, and what becomes of it. */
@@ -517,14 +521,15 @@ __global__ void __launch_bounds__(TOPK_THREADS, ITEMS <= 8    ? 3
 {
     __shared__ struct topk_shared s;
     const uint32_t token = a.first_token + blockIdx.x;
+    const uint32_t to = a.world > 1 ? own_row(token, a.run, a.rank, a.world) : token;
     kernel_begin();
     const int n = a.pos[token] + 1, topk = (int)a.topk;
     const int begin = STAGE == TOPK_CUT ? (int)blockIdx.y * TOPK_SPAN : 0;
     const int32_t *pages = a.page_table + (size_t)a.request[token] * a.page_stride;
     if (STAGE == TOPK_CUT && (n <= topk || n <= begin)) return;
-    if (STAGE != TOPK_CUT && threadIdx.x == 0) a.counts[token] = min(n, topk);
+    if (STAGE != TOPK_CUT && threadIdx.x == 0) a.counts[to] = min(n, topk);
     if (n <= topk) {
-        int32_t *out = a.slots + (size_t)token * a.topk;
+        int32_t *out = a.slots + (size_t)to * a.topk;
         for (int i = (int)threadIdx.x; i < n; i += TOPK_THREADS) out[i] = kv_slot(pages, i);
         return;
     }
@@ -539,9 +544,9 @@ __global__ void __launch_bounds__(TOPK_THREADS, ITEMS <= 8    ? 3
         equals = s.want < s.n_key;
     }
     if (equals) {
-        write_items<ITEMS, STAGE, true>(a, s, key, pages, row, token, threshold, s.want);
+        write_items<ITEMS, STAGE, true>(a, s, key, pages, row, to, threshold, s.want);
     } else {
-        write_items<ITEMS, STAGE, false>(a, s, key, pages, row, token, threshold, 0);
+        write_items<ITEMS, STAGE, false>(a, s, key, pages, row, to, threshold, 0);
     }
 }
 
@@ -613,13 +618,15 @@ fathom_err cuda_index_topk(struct backend *b, const struct index_topk_args *a)
     struct cuda_backend *c = cuda_of(b);
     op_check_index_topk(&c->c, a);
     ASSERT(a->query->kind == BUFFER_QUERY && a->select->kind == BUFFER_SELECT);
+    struct batch rows = *a->batch;
+    if (a->owned) front_own_batch(c, a->batch, &rows);
     struct score_args s = {};
     s.q = a->query->q;
     s.f = a->query->index_f;
     s.weight = a->query->index_weight;
     s.n_head = c->c.index_n_head;
-    s.pos = a->batch->pos;
-    s.request = a->batch->request;
+    s.pos = rows.pos;
+    s.request = rows.request;
     s.page_table = a->batch->page_table;
     s.page_stride = a->batch->page_stride;
     s.kv = kv_layer_of(a->kv, a->layer);
@@ -637,9 +644,12 @@ fathom_err cuda_index_topk(struct backend *b, const struct index_topk_args *a)
     k.page_stride = s.page_stride;
     k.slots = a->select->i;
     k.counts = a->select->n;
-    const uint32_t n_token = a->batch->n_token, max_context = a->batch->max_context;
-    const uint64_t rows = c->score_floats / s.stride;
-    const uint32_t room = rows < SCORE90_TOKENS_MAX ? (uint32_t)rows : SCORE90_TOKENS_MAX;
+    k.run = row_run(a->batch->n_token);
+    k.rank = c->peers.rank;
+    k.world = a->owned ? c->peers.world : 1;
+    const uint32_t n_token = rows.n_token, max_context = a->batch->max_context;
+    const uint64_t n_row = c->score_floats / s.stride;
+    const uint32_t room = n_row < SCORE90_TOKENS_MAX ? (uint32_t)n_row : SCORE90_TOKENS_MAX;
     ASSERT(room > 0); /* else no token would be scored */
     for (uint32_t t = 0; t < n_token; t += room) {
         s.first_token = k.first_token = t;
@@ -647,5 +657,7 @@ fathom_err cuda_index_topk(struct backend *b, const struct index_topk_args *a)
         TRY(run_scores(c, s, max_context));
         TRY(run_topk(c, k, s.n_token, max_context));
     }
-    return FATHOM_OK;
+    if (!a->owned) return FATHOM_OK;
+    const struct row_array selected[] = {{k.slots, k.topk * 4}, {k.counts, 4}};
+    return cuda_spread(c, selected, 2, a->batch->n_token);
 }

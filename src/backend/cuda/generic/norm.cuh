@@ -22,7 +22,8 @@ struct norm_args {
     float *scale;
     uint32_t n;
     float eps;
-    bool begins; /* x is delta */
+    bool begins;               /* x is delta */
+    uint32_t run, rank, world; /* world > 1, without a delta: rows of x are this rank's own */
 };
 
 /* Values of a thread, and threads, of a row so wide: the order of its sum depends on this alone. */

@@ -429,6 +429,18 @@ static fathom_err absorb_prompts(struct cuda_backend *c, const struct query_args
     return absorb_sm90(c, a);
 }
 
+/* What is left of q's rows behind their products. */
+static fathom_err run_queries(struct cuda_backend *c, struct query_args q)
+{
+    q.n_pass = q.n_token <= ABSORB_FEW_MAX ? 1 : 4;
+    const uint32_t each = q.n_pass * ROTATE_HEADS;
+    const uint32_t n_job = ceil_div(q.n_head, each) + ceil_div(q.n_index_head, each);
+    const uint32_t n_rotate = ceil_div(q.n_token * n_job, ROTATE_WARPS);
+    ASSERT((uint64_t)q.n_token * n_job <= INT32_MAX);
+    return cuda_launch(c, "mla_front", query_kernel, dim3(q.n_absorb + n_rotate),
+                       absorb_few::THREADS, q.n_absorb ? sizeof(absorb_few::shared) : 0, q);
+}
+
 /* Absorbs in a launch of its own. */
 static fathom_err run_absorb(struct cuda_backend *c, struct query_args q)
 {
@@ -444,11 +456,23 @@ static fathom_err run_absorb(struct cuda_backend *c, struct query_args q)
                        sizeof(absorb_many::shared), q);
 }
 
+fathom_err front_own_index(struct cuda_backend *c, const struct mla_front_args *a,
+                           const struct batch *own)
+{
+    struct query_args q = make_query(c, a, 1);
+    q.n_query = c->c.index_n_head * KV_INDEX_DIM;
+    q.n_head = 0;
+    q.n_token = own->n_token;
+    q.pos = own->pos;
+    q.head_weight = c->own.index_head;
+    return run_queries(c, q);
+}
+
 fathom_err front_queries(struct cuda_backend *c, const struct mla_front_args *a,
                          uint32_t n_head_part)
 {
     struct query_args q = make_query(c, a, n_head_part);
-    q.n_pass = q.n_token <= ABSORB_FEW_MAX ? 1 : 4;
+    if (a->owned) q.n_index_head = 0; /* front_own_index has made them */
     if (cuda_has_selected_prompts(q.expanded, a->batch)) TRY(absorb_prompts(c, q));
     const uint32_t n_tile = ceil_div(q.n_absorb_token, absorb_few::TOKENS);
     const bool few = q.n_absorb_token <= ABSORB_FEW_MAX && q.n_head * n_tile <= ABSORB_FEW_TILES;
@@ -457,12 +481,7 @@ fathom_err front_queries(struct cuda_backend *c, const struct mla_front_args *a,
     } else {
         TRY(run_absorb(c, q));
     }
-    const uint32_t each = q.n_pass * ROTATE_HEADS;
-    const uint32_t n_job = ceil_div(q.n_head, each) + ceil_div(q.n_index_head, each);
-    const uint32_t n_rotate = ceil_div(q.n_token * n_job, ROTATE_WARPS);
-    ASSERT((uint64_t)q.n_token * n_job <= INT32_MAX);
-    return cuda_launch(c, "mla_front", query_kernel, dim3(q.n_absorb + n_rotate),
-                       absorb_few::THREADS, q.n_absorb ? sizeof(absorb_few::shared) : 0, q);
+    return run_queries(c, q);
 }
 
 /* Raises the kernels' shared memory limit; called once when a backend is created. */
