@@ -38,15 +38,21 @@ static uint32_t row_origin(const struct pack_part *p)
     return p->transposed ? p->view->scale_col0 : p->view->scale_row0 + p->row0;
 }
 
-/* Columns of the packed matrix that share a row's scale, as blocks can have them: the largest part
- * of BLOCK_COLUMNS that the weight's own groups are whole numbers of. 0: no block has one scale. */
+/* The largest part of BLOCK_COLUMNS that groups are whole numbers of; 0: none. */
+static uint32_t blocks_of_group(uint32_t group)
+{
+    uint32_t n = BLOCK_COLUMNS;
+    while (group % n != 0) n /= 2;
+    return n < BLOCK_COLUMNS_MIN ? 0 : n;
+}
+
+/* Columns of the packed matrix that share a row's scale, as blocks can have them. 0: no block has
+ * one scale. */
 static uint32_t block_columns(const struct pack_part *p)
 {
     const struct tensor_view *v = p->view;
     if (v->source) {
-        uint32_t group = v->source->form.block_col, n = BLOCK_COLUMNS;
-        while (group % n != 0) n /= 2;
-        return p->transposed || n < BLOCK_COLUMNS_MIN ? 0 : n;
+        return p->transposed ? 0 : blocks_of_group(v->source->form.block_col);
     }
     uint32_t block = p->transposed ? v->scale_block_row : v->scale_block_col;
     bool fits = !v->scale || block == 0 || block == BLOCK_COLUMNS || block == TENSOR_SCALE_WHOLE;
@@ -290,6 +296,18 @@ uint64_t packed_bytes(const struct packed *w)
 {
     return w->n_panel *
            ((uint64_t)w->panel_bytes + (uint64_t)w->n_block * w->scale_lanes * sizeof(float));
+}
+
+uint64_t backend_cpu_weight_bytes(const struct weight_form *f, uint32_t n_row, uint32_t n_col)
+{
+    const uint64_t n = (uint64_t)n_row * n_col;
+    const bool is_wide = f->code == CODE_WIDE, is_packed = f->block_row == 1 && f->block_col > 0;
+    const uint32_t block = is_packed ? blocks_of_group(f->block_col) : BLOCK_COLUMNS;
+    if (is_wide) return f->type == DTYPE_BF16 ? 2 * n : 4 * n;
+    if (block == 0) return 4 * n;
+    if (f->code == CODE_E4M3 && f->block_row != 1) return weight_form_bytes(f, n_row, n_col);
+    const uint64_t n_scale = (uint64_t)n_row * ((n_col + block - 1) / block);
+    return (f->code == CODE_I8 ? 2 * n : n) + n_scale * sizeof(float);
 }
 
 /* ---- reading back ---- */
