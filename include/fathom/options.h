@@ -67,8 +67,11 @@ typedef struct fathom_options {
     uint64_t offload_dir_bytes; /* that they may take there; needed with offload_dir */
     bool dummy;                 /* weights are made up from the shapes of config.json */
     bool quantize_fp8; /* BF16, F16 and F32 linear weights become FP8 blocks while loading */
-    uint32_t world;    /* ranks that share every layer; 0: 1 */
-    bool rank_slice;   /* for measurements: rank `rank` of `world` by itself, without collectives */
+    /* What the checkpoint's method must be, by vLLM's name ("awq", "gptq_marlin"); NULL: whatever
+     * the files say. Borrowed until fathom_open returns. */
+    const char *quantization;
+    uint32_t world;  /* ranks that share every layer; 0: 1 */
+    bool rank_slice; /* for measurements: rank `rank` of `world` by itself, without collectives */
     uint32_t rank;
     bool no_async; /* a GPU idles while the next step is planned; else the host plans it ahead */
     /* steps that a GPU replays as a whole instead of taking kernel by kernel */

@@ -219,6 +219,10 @@ fathom_err backend_join(struct backend *const *b, uint32_t n, fathom_diag *d);
 fathom_err backend_ref_create(struct backend **out, const struct backend_config *c, fathom_diag *d);
 fathom_err backend_cpu_create(struct backend **out, const struct backend_config *c, fathom_diag *d);
 
+/* backend_cpu_weight_bytes - what the cpu backend keeps of a matrix of this form: codes of 4 bits
+ * take 8 there, int8 codes 16, F16 values 32, scales are f32. Pure. */
+uint64_t backend_cpu_weight_bytes(const struct weight_form *f, uint32_t n_row, uint32_t n_col);
+
 /* backend_cpu_isa - the instruction set that backend_cpu_create computes with: "avx512 bf16" */
 const char *backend_cpu_isa(void);
 

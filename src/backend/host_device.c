@@ -141,7 +141,7 @@ fathom_err host_check_access(const struct backend_config *c, enum buffer_kind ki
 void host_view_row(const struct tensor_view *v, uint32_t row, float *out)
 {
     ASSERT(v && row < v->n_row);
-    if (v->data)
+    if (v->data || v->source)
         tensor_view_row(v, row, 0, v->n_col, out);
     else
         tensor_view_make_row(v, row, 0, v->n_col, out);

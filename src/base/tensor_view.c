@@ -8,8 +8,9 @@
 
 bool tensor_view_is_float(const struct tensor_view *v)
 {
+    if (v->source) return true;
     return v->dtype == DTYPE_F32 || v->dtype == DTYPE_F16 || v->dtype == DTYPE_BF16 ||
-           v->dtype == DTYPE_F8_E4M3;
+           v->dtype == DTYPE_F8_E4M3 || (v->dtype == DTYPE_I8 && v->scale);
 }
 
 /* n stored elements, which may be unaligned, before their scale. */
@@ -33,6 +34,9 @@ static void decode(enum dtype t, const uint8_t *raw, uint32_t n, float *out)
     case DTYPE_F8_E4M3:
         for (uint32_t i = 0; i < n; i++) out[i] = f32_from_e4m3(raw[i]);
         break;
+    case DTYPE_I8:
+        for (uint32_t i = 0; i < n; i++) out[i] = (float)(int8_t)raw[i];
+        break;
     default: ASSERT(!"a type that is a float");
     }
 }
@@ -49,33 +53,70 @@ static float made_scale(const struct tensor_view *v)
     return ue8m0_round_up(v->generate_std * 8 / 448);
 }
 
+static uint32_t block_or_128(uint32_t n)
+{
+    return n ? n : TENSOR_SCALE_BLOCK;
+}
+
 float tensor_view_scale(const struct tensor_view *v, uint32_t row, uint32_t col)
 {
+    ASSERT(!v->source);
     if (!v->data) return made_scale(v);
     if (!v->scale) return 1;
-    uint64_t block_row = ((uint64_t)v->scale_row0 + row) / TENSOR_SCALE_BLOCK;
-    return v->scale[block_row * v->scale_stride + (v->scale_col0 + col) / TENSOR_SCALE_BLOCK];
+    uint64_t block_row = ((uint64_t)v->scale_row0 + row) / block_or_128(v->scale_block_row);
+    uint32_t block_col = (v->scale_col0 + col) / block_or_128(v->scale_block_col);
+    return v->scale[block_row * v->scale_stride + block_col];
+}
+
+/* A row of a source, group by group: a scale and a zero hold for a block of its columns. */
+static void decode_source(const struct tensor_view *v, uint32_t row, uint32_t col0, uint32_t n,
+                          float *out)
+{
+    const struct weight_source *s = v->source;
+    uint8_t codes[TENSOR_SCALE_BLOCK];
+    const uint32_t block = s->form.block_col ? s->form.block_col : s->n_col;
+    row += v->source_row0;
+    col0 += v->source_col0;
+    for (uint32_t i = 0, m; i < n; i += m) {
+        uint32_t col = col0 + i;
+        int zero = 0;
+        m = n - i < TENSOR_SCALE_BLOCK ? n - i : TENSOR_SCALE_BLOCK;
+        if (m > block - col % block) m = block - col % block;
+        float scale = s->scale(s, row, col / block, &zero);
+        s->codes(s, row, col, m, codes);
+        for (uint32_t k = 0; k < m; k++) {
+            float value =
+                s->form.code == CODE_U4 ? (float)((int)codes[k] - zero) : e2m1_value(codes[k]);
+            out[i + k] = value * scale;
+        }
+    }
 }
 
 void tensor_view_row(const struct tensor_view *v, uint32_t row, uint32_t col0, uint32_t n,
                      float *out)
 {
-    ASSERT(v->data);
+    ASSERT(v->data || v->source);
     check_range(v, row, col0, n);
+    if (v->source) {
+        decode_source(v, row, col0, n, out);
+        return;
+    }
     size_t at = (row * v->row_stride + col0) * dtype_size(v->dtype);
     decode(v->dtype, (const uint8_t *)v->data + at, n, out);
     if (!v->scale) return;
+    const uint32_t block = block_or_128(v->scale_block_col);
     for (uint32_t i = 0; i < n;) {
-        uint32_t end = i + TENSOR_SCALE_BLOCK - (v->scale_col0 + col0 + i) % TENSOR_SCALE_BLOCK;
+        uint32_t left = block - (v->scale_col0 + col0 + i) % block;
+        uint32_t end = n - i < left ? n : i + left;
         float scale = tensor_view_scale(v, row, col0 + i);
-        for (; i < n && i < end; i++) out[i] *= scale;
+        for (; i < end; i++) out[i] *= scale;
     }
 }
 
 void tensor_view_make(const struct tensor_view *v, uint32_t row, uint32_t col0, uint32_t n,
                       void *raw)
 {
-    ASSERT(!v->data);
+    ASSERT(!v->data && !v->source);
     check_range(v, row, col0, n);
     float scale = made_scale(v);
     for (uint32_t i = 0; i < n; i++) {

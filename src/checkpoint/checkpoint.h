@@ -24,7 +24,8 @@ struct checkpoint;
  *   model    a directory, or org/name looked up in the Hugging Face cache
  *   hf_home  the cache's root ($HF_HOME or ~/.cache/huggingface), NULL: no cache
  *   dir      LIMIT_PATH_BYTES
- * Errors  ENOTFOUND: names every folder looked at and the command that downloads the model. */
+ * Errors  ENOTFOUND: names every folder looked at and the command that downloads the model.
+ *         EUNSUPPORTED: a GGUF file. */
 fathom_err checkpoint_resolve(char *dir, const char *model, const char *hf_home, fathom_diag *d);
 
 /* checkpoint_open - map all shards of dir and check every header

@@ -71,6 +71,11 @@ fathom_err checkpoint_resolve(char *dir, const char *model, const char *hf_home,
         memcpy(dir, model, strlen(model) + 1);
         return FATHOM_OK;
     }
+    size_t n = strlen(model);
+    if (n > 5 && strcmp(model + n - 5, ".gguf") == 0) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "%s: GGUF is not read: use the directory of a safetensors release", model);
+    }
     if (path_exists(model)) {
         FAIL(d, FATHOM_ENOTFOUND, "%s is a file: give the directory that holds config.json", model);
     }

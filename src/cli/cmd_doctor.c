@@ -87,6 +87,11 @@ static void take_fault(void *arg, const char *message)
     if (f->n++ == 0) (void)snprintf(f->first, sizeof f->first, "%s", message);
 }
 
+static void find_form(void *arg, const char *line)
+{
+    doctor_find(arg, FINDING_OK, "model", "", "%s", line);
+}
+
 static void look_at_weights(struct doctor *d, const struct model_plan *p)
 {
     struct faults faults = {0};
@@ -100,6 +105,7 @@ static void look_at_weights(struct doctor *d, const struct model_plan *p)
                     "%s, %zu shards with %zu tensors: headers are sound, every tensor is there",
                     p->config.model_type, checkpoint_n_shard(p->checkpoint),
                     checkpoint_n_tensor(p->checkpoint));
+        model_plan_each_form(p, find_form, d);
     }
 }
 

@@ -49,6 +49,22 @@ static void print_kinds(const struct model_config *config, const struct checkpoi
            count_text(b, sizes.total.n_parameter), (unsigned long long)sizes.total.n_tensor);
 }
 
+static void print_forms(const struct model_config *config, const struct checkpoint *c)
+{
+    struct weight_form_count forms[WEIGHT_FORMS_MAX];
+    char text[WEIGHT_FORM_TEXT_BYTES], both[96], size[SIZE_TEXT_BYTES];
+    size_t n = weights_count_forms(forms, c, config);
+    printf("\n%-20s %12s %38s %9s\n", "matrices", "bytes", "coded as", "number");
+    for (size_t i = 0; i < n; i++) {
+        const char *form = weight_form_text(text, &forms[i].form);
+        bool is_plain = forms[i].form.code == CODE_WIDE;
+        (void)snprintf(both, sizeof both, "%s%s%s", is_plain ? "" : forms[i].format,
+                       is_plain ? "" : ", ", form);
+        printf("%-20s %12s %38s %9llu\n", weight_kind_name(forms[i].kind),
+               size_text(size, forms[i].bytes), both, (unsigned long long)forms[i].n_matrix);
+    }
+}
+
 static void print_dtypes(const struct checkpoint *c)
 {
     struct {
@@ -156,9 +172,13 @@ fathom_err cmd_inspect(const struct invocation *v, fathom_diag *d)
               checkpoint_n_shard(c), checkpoint_n_tensor(c));
     print_config(&config);
     print_text(v);
-    fathom_diag quant = {{0}};
-    if (model_config_check_quant(&config, &quant)) print_row("refused", "%s", quant.text);
+    fathom_diag refused = {{0}};
+    const struct weight_use use = {.backend_name = "cpu", .parallel = parallel_one()};
+    err = model_config_check_quant(&config, &refused);
+    if (!err) err = weights_check_served(c, &config, &use, &refused);
+    if (err) print_row("refused", "%s", refused.text);
     print_kinds(&config, c);
+    print_forms(&config, c);
     print_dtypes(c);
     if (v->settings->tensors) print_tensors(c);
     err = print_state(&config, c);

@@ -106,6 +106,12 @@ static void print_plan(const struct memory_plan *p, const struct engine_settings
     print_requests();
 }
 
+static void print_form(void *arg, const char *line)
+{
+    (void)arg;
+    print_row("coded", "%s", line);
+}
+
 fathom_err cmd_plan(const struct invocation *v, fathom_diag *d)
 {
     struct model_plan p;
@@ -115,6 +121,7 @@ fathom_err cmd_plan(const struct invocation *v, fathom_diag *d)
                   p.checkpoint ? "" : ", planned from the configuration alone");
         if (settings_n_rank(&p.settings) > 1)
             print_row("ranks", "%u; what follows is of each", settings_n_rank(&p.settings));
+        model_plan_each_form(&p, print_form, NULL);
         printf("\n");
         print_plan(&p.plan, &p.settings);
         (void)fflush(stdout);

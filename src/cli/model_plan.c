@@ -1,6 +1,7 @@
 /* model_plan.c - from the command line to a memory plan */
 #include "cli/model_plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/fail.h"
@@ -47,6 +48,29 @@ fathom_err model_plan_make(struct model_plan *out, const struct invocation *v, f
     if (available == 0) TRY(find_memory(&available, &out->settings, d));
     return memory_plan_make(&out->plan, &out->settings, &out->config, out->checkpoint, available,
                             d);
+}
+
+void model_plan_each_form(const struct model_plan *p, model_plan_form *visit, void *arg)
+{
+    struct weight_form_count forms[WEIGHT_FORMS_MAX];
+    char text[WEIGHT_FORM_TEXT_BYTES], line[160], size[SIZE_TEXT_BYTES];
+    if (!p->checkpoint || p->settings.dummy) return;
+    size_t n = weights_count_forms(forms, p->checkpoint, &p->config);
+    for (size_t i = 0; i < n; i++) {
+        struct weight_form_count *f = &forms[i];
+        if (f->form.code == CODE_WIDE || f->n_matrix == 0) continue;
+        for (size_t k = i + 1; k < n; k++) {
+            if (strcmp(forms[k].format, f->format) || !weight_form_equal(&forms[k].form, &f->form))
+                continue;
+            f->n_matrix += forms[k].n_matrix;
+            f->bytes += forms[k].bytes;
+            forms[k].n_matrix = 0;
+        }
+        (void)snprintf(line, sizeof line, "%llu matrices are %s, %s: %s in the files",
+                       (unsigned long long)f->n_matrix, f->format, weight_form_text(text, &f->form),
+                       size_text(size, f->bytes));
+        visit(arg, line);
+    }
 }
 
 void model_plan_close(struct model_plan *p)

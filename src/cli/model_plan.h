@@ -19,4 +19,9 @@ struct model_plan {
 fathom_err model_plan_make(struct model_plan *out, const struct invocation *v, fathom_diag *d);
 void model_plan_close(struct model_plan *p);
 
+/* model_plan_each_form - a line for each way in which matrices of the checkpoint are coded: "72
+ * matrices are awq, u4 g64 F16 + zero: 2.6 MB in the files". None for what is made up. */
+typedef void model_plan_form(void *arg, const char *line);
+void model_plan_each_form(const struct model_plan *p, model_plan_form *visit, void *arg);
+
 #endif

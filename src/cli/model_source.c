@@ -8,6 +8,7 @@
 #include "checkpoint/checkpoint.h"
 #include "cli/cli.h"
 #include "cli/progress.h"
+#include "model/config.h"
 
 /* The layouts that pilot_bundle.S writes by hand. */
 static_assert(sizeof(void *) == 8 && sizeof(size_t) == 8, "LP64");
@@ -119,7 +120,8 @@ void engine_options(fathom_options *out, const struct settings *s, const struct 
         .offload_dir = s->kv_offload_dir,
         .offload_dir_bytes = (uint64_t)s->kv_offload_dir_size,
         .dummy = wants_dummy(s),
-        .quantize_fp8 = s->quantization != NULL,
+        .quantize_fp8 = s->quantization && quant_method_of(s->quantization) == QUANT_FP8,
+        .quantization = s->quantization,
         .world = (uint32_t)s->tensor_parallel_size,
         .rank_slice = s->rank_slice >= 0,
         .rank = s->rank_slice >= 0 ? (uint32_t)s->rank_slice : 0,

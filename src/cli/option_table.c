@@ -89,11 +89,13 @@ const struct option option_table[] = {
      .group = GROUP_MODEL, .commands = PLANNED, .field = FIELD(dtype), USE},
     {"quantization", "-q", "METHOD", NULL,
      "fp8: linear weights that are BF16, F16 or F32 become FP8 blocks of 128 x 128 while they "
-     "load; a checkpoint that is FP8 already says so and goes on; default: weights are taken as "
-     "they are stored",
-     .kind = OPTION_CHOICE, .choices = "fp8|deepseek_v3",
-     .refused = "awq|awq_marlin|gptq|gptq_marlin|ascend|compressed-tensors|bitsandbytes|modelopt",
-     .reason = "weights are FP8 blocks, BF16, F16 or F32, as the checkpoint stores them",
+     "load; a checkpoint that is FP8 already says so and goes on; other names: the checkpoint must "
+     "be of this method; default: weights are taken as they are stored",
+     .kind = OPTION_CHOICE,
+     .choices = "fp8|deepseek_v3|awq|awq_marlin|gptq|gptq_marlin|compressed-tensors|w8a8_int8|"
+                "blockwise_int8|w4afp8|modelopt|modelopt_fp4|ascend",
+     .refused = "bitsandbytes|gguf|quark|hqq|torchao",
+     .reason = "weights of this method are not read; docs/quantized.md lists those that are",
      .group = GROUP_MODEL, .commands = PLANNED, .field = FIELD(quantization), USE},
     {"load-format", NULL, "NAME", "auto",
      "auto: weights are read from safetensors; dummy: they are made up from the shapes of "

@@ -38,11 +38,23 @@ static bool has_group(enum command c, enum option_group g)
     return false;
 }
 
+/* Length of the first word of a text; of a list longer than a line, what fits one. */
+static size_t word_length(const char *text)
+{
+    const size_t room = HELP_COLUMNS - HELP_INDENT;
+    size_t n = strcspn(text, " ");
+    if (n <= room) return n;
+    for (size_t i = room; i > 0; i--) {
+        if (text[i - 1] == '|') return i;
+    }
+    return n;
+}
+
 /* Appends words of `text`, breaking lines before HELP_COLUMNS; *column is where the line stands. */
 static void add_wrapped(struct buf *b, const char *text, size_t *column)
 {
     while (*text) {
-        size_t n = strcspn(text, " ");
+        size_t n = word_length(text);
         if (*column > HELP_INDENT && *column + n + 1 > HELP_COLUMNS) {
             (void)buf_printf(b, "\n%*s", HELP_INDENT, "");
             *column = HELP_INDENT;

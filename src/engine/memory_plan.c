@@ -21,6 +21,9 @@ static void plan_weights(struct memory_plan *p, const struct engine_settings *s,
     if (s->loading.quantize_fp8) stored.quant = QUANT_FP8;
     bool as_stored = !s->loading.quantize_fp8 && !s->dummy;
     weights_measure(&p->weights, &stored, as_stored ? c : NULL, &s->place.parallel);
+    for (int i = 0; i < WEIGHT_KIND_COUNT && s->backend == FATHOM_BACKEND_CPU; i++)
+        p->weights.kind[i].bytes = p->weights.kind[i].cpu_bytes;
+    if (s->backend == FATHOM_BACKEND_CPU) p->weights.total.bytes = p->weights.total.cpu_bytes;
     if (!s->limits.with_mtp) {
         p->weights.total.bytes -= p->weights.kind[WEIGHT_MTP].bytes;
         p->weights.total.n_parameter -= p->weights.kind[WEIGHT_MTP].n_parameter;
@@ -259,11 +262,26 @@ static void check_sums(const struct memory_plan *p, const struct engine_settings
                                  p->padding_bytes + ram_share(p, s));
 }
 
+/* Whether the checkpoint's weights can be computed with as the settings say. */
+static fathom_err check_weights(const struct engine_settings *s, const struct model_config *config,
+                                const struct checkpoint *c, fathom_diag *d)
+{
+    const struct weight_use use = {
+        .backend_name = s->backend == FATHOM_BACKEND_CUDA ? "cuda" : "cpu",
+        .common_forms_only = s->backend == FATHOM_BACKEND_CUDA,
+        .fp8_inputs = s->limits.act == ACT_FP8,
+        .quantization = s->quantization,
+        .parallel = s->place.parallel,
+    };
+    return c && !s->dummy ? weights_check_served(c, config, &use, d) : FATHOM_OK;
+}
+
 fathom_err memory_plan_make(struct memory_plan *out, const struct engine_settings *s,
                             const struct model_config *config, const struct checkpoint *c,
                             uint64_t available_bytes, fathom_diag *d)
 {
     memset(out, 0, sizeof *out);
+    TRY(check_weights(s, config, c, d));
     out->available_bytes = available_bytes;
     out->usable_bytes = s->kv_cache_bytes
                             ? available_bytes

@@ -29,7 +29,8 @@ struct memory_part {
 enum { MEMORY_BUFFERS_MAX = 9 };
 
 struct memory_plan {
-    /* weights as the checkpoint stores them; a kind that is not loaded is 0 */
+    /* weights as the checkpoint stores them, or as the cpu backend keeps them; a kind that is not
+     * loaded is 0 */
     struct weight_sizes weights;
     uint64_t weights_bytes;
 

@@ -230,16 +230,23 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
 {
     *out = (struct engine_settings){0};
     struct model_limits *l = &out->limits;
-    TRY(model_config_check_quant(config, d));
+    TRY(o->dummy ? model_config_check_made(config, d) : model_config_check_quant(config, d));
+    if (o->dummy && o->quantization && quant_method_of(o->quantization) != QUANT_FP8) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "--quantization %s with --load-format dummy: weights are made up as FP8 blocks, BF16, "
+             "F16 or F32 alone",
+             o->quantization);
+    }
     TRY(resolve_ranks(out, o, d));
     TRY(weights_check_parallel(config, &out->place.parallel, d));
     TRY(resolve_backend(out, o, d));
     TRY(resolve_devices(out, o, d));
     TRY(resolve_types(out, o, config, d));
     out->dummy = o->dummy;
+    out->quantization = o->quantization;
     out->place.n_thread = o->n_thread;
     out->loading = (struct model_loading){
-        .quantize_fp8 = o->quantize_fp8 && config->quant != QUANT_FP8,
+        .quantize_fp8 = o->quantize_fp8 && config->quant == QUANT_NONE,
         .n_thread = o->n_thread,
         .on_load = o->on_load,
         .on_load_arg = o->on_load_arg,

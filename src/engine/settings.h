@@ -22,6 +22,7 @@ enum {
 struct engine_settings {
     enum fathom_backend backend;     /* never AUTO */
     bool dummy;                      /* weights are made up */
+    const char *quantization;        /* what the checkpoint's method must be, or NULL */
     struct model_limits limits;      /* max_context is max_model_len */
     struct model_place place;        /* of the rank that runs; of several, of rank 0 */
     int devices[PARALLEL_RANKS_MAX]; /* GPUs of the ranks that run here */

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/assert.h"
 #include "base/fail.h"
@@ -320,19 +321,154 @@ static fathom_err read_fp8(struct model_config *c, const json_t *q, fathom_diag 
     return FATHOM_OK;
 }
 
-static fathom_err read_quantization(struct model_config *c, const json_t *o, fathom_diag *d)
+/* Four bits are what is read of the methods that may have others. */
+static fathom_err need_4_bits(const json_t *q, const char *key, fathom_diag *d)
+{
+    int64_t bits = 4;
+    TRY(json_get_i64(q, key, false, INT64_MIN, INT64_MAX, &bits, d));
+    if (bits == 4) return FATHOM_OK;
+    FAIL(d, FATHOM_EUNSUPPORTED,
+         "\"%s\" of \"quantization_config\" is %lld, needed is 4: choose a release of 4 bits", key,
+         (long long)bits);
+}
+
+static fathom_err read_awq(const json_t *q, fathom_diag *d)
+{
+    const char *version = "gemm";
+    bool zero_point = true;
+    TRY(need_4_bits(q, "bits", d));
+    TRY(need_4_bits(q, "w_bit", d));
+    TRY(json_get_str(q, "version", false, &version, d));
+    TRY(json_get_bool(q, "zero_point", false, &zero_point, d));
+    if (strcasecmp(version, "gemm") != 0) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "\"version\" of \"quantization_config\" is \"%s\", needed is \"gemm\": convert the "
+             "checkpoint with AutoAWQ",
+             version);
+    }
+    if (!zero_point) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "\"zero_point\" of \"quantization_config\" is false, needed is true: use a GPTQ or "
+             "compressed-tensors release for symmetric weights");
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err read_gptq(struct model_config *c, const json_t *q, fathom_diag *d)
+{
+    const char *format = "gptq";
+    TRY(need_4_bits(q, "bits", d));
+    TRY(need_false(q, "lm_head", d));
+    TRY(json_get_str(q, "checkpoint_format", false, &format, d));
+    c->gptq_v2 = strcmp(format, "gptq_v2") == 0;
+    if (c->gptq_v2 || strcmp(format, "gptq") == 0) return FATHOM_OK;
+    FAIL(d, FATHOM_EUNSUPPORTED,
+         "\"checkpoint_format\" of \"quantization_config\" is \"%s\", needed is \"gptq\" or "
+         "\"gptq_v2\"",
+         format);
+}
+
+/* One entry of config_groups. */
+static fathom_err read_group(struct model_config *c, const char *name, const json_t *group,
+                             const char *format, fathom_diag *d)
+{
+    static const char *const formats[] = {"pack-quantized",       "int-quantized",
+                                          "float-quantized",      "naive-quantized",
+                                          "nvfp4-pack-quantized", "mxfp4-pack-quantized"};
+    const json_t *w = json_object_get(group, "weights");
+    const char *order = NULL;
+    bool symmetric = true;
+    TRY(json_get_str(group, "format", false, &format, d));
+    if (find_text(formats, sizeof formats / sizeof *formats, format) < 0) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "the format of \"%s\" is \"%s\", which is not read; needed is pack-quantized, "
+             "int-quantized, float-quantized, nvfp4-pack-quantized or mxfp4-pack-quantized",
+             name, format);
+    }
+    if (!json_is_object(w)) return FATHOM_OK;
+    if (strcmp(format, "pack-quantized") == 0) TRY(need_4_bits(w, "num_bits", d));
+    if (json_is_string(json_object_get(w, "actorder"))) {
+        TRY(json_get_str(w, "actorder", false, &order, d));
+    }
+    if (order && strcmp(order, "group") == 0) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "\"actorder\" of \"%s\" is \"group\", which is not read: quantize again with actorder "
+             "\"static\" or none",
+             name);
+    }
+    TRY(json_get_bool(w, "symmetric", false, &symmetric, d));
+    c->quant_symmetric = c->quant_symmetric && symmetric;
+    return FATHOM_OK;
+}
+
+/* A member that has a meaning for the weights that nothing here computes. */
+static fathom_err need_empty(const json_t *q, const char *key, fathom_diag *d)
+{
+    const json_t *v = json_object_get(q, key);
+    if (!v || json_is_null(v) || (json_is_object(v) && json_object_size(v) == 0)) return FATHOM_OK;
+    const json_t *inner = json_object_get(v, "config_groups");
+    if (json_is_object(inner) && json_object_size(inner) == 0) return FATHOM_OK;
+    const json_t *format = json_object_get(v, "format");
+    if (format && strcmp(key, "sparsity_config") == 0 && json_is_string(format) &&
+        strcmp(json_string_value(format), "dense") == 0) {
+        return FATHOM_OK;
+    }
+    FAIL(d, FATHOM_EUNSUPPORTED,
+         "\"%s\" of \"quantization_config\" is given, which is not read (online rotations, sparse "
+         "weights): use a release without",
+         key);
+}
+
+static fathom_err read_compressed_tensors(struct model_config *c, const json_t *q, fathom_diag *d)
+{
+    const char *format = "mixed-precision", *status = "compressed", *name;
+    json_t *group;
+    TRY(json_get_str(q, "format", false, &format, d));
+    TRY(json_get_str(q, "quantization_status", false, &status, d));
+    if (strcmp(status, "compressed") != 0) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "\"quantization_status\" is \"%s\", needed is \"compressed\": save the model with "
+             "save_compressed=True",
+             status);
+    }
+    TRY(need_empty(q, "sparsity_config", d));
+    TRY(need_empty(q, "transform_config", d));
+    c->quant_symmetric = true;
+    json_object_foreach (json_object_get(q, "config_groups"), name, group) {
+        TRY(read_group(c, name, group, format, d));
+    }
+    return FATHOM_OK;
+}
+
+enum quant_method quant_method_of(const char *name)
 {
     static const struct {
         const char *name;
         enum quant_method method;
     } methods[] = {
-        {"fp8", QUANT_FP8},          {"awq", QUANT_AWQ},
-        {"awq_marlin", QUANT_AWQ},   {"gptq", QUANT_GPTQ},
-        {"gptq_marlin", QUANT_GPTQ}, {"compressed-tensors", QUANT_COMPRESSED_TENSORS},
-        {"w8a8_int8", QUANT_INT8},   {"blockwise_int8", QUANT_INT8},
-        {"int8", QUANT_INT8},        {"quark", QUANT_MXFP4},
-        {"mxfp4", QUANT_MXFP4},
+        {"fp8", QUANT_FP8},
+        {"deepseek_v3", QUANT_FP8},
+        {"awq", QUANT_AWQ},
+        {"awq_marlin", QUANT_AWQ},
+        {"gptq", QUANT_GPTQ},
+        {"gptq_marlin", QUANT_GPTQ},
+        {"compressed-tensors", QUANT_COMPRESSED_TENSORS},
+        {"w8a8_int8", QUANT_INT8},
+        {"blockwise_int8", QUANT_INT8},
+        {"int8", QUANT_INT8},
+        {"w4afp8", QUANT_W4AFP8},
+        {"modelopt", QUANT_MODELOPT},
+        {"modelopt_fp4", QUANT_MODELOPT},
+        {"ascend", QUANT_ASCEND},
     };
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        if (strcmp(methods[i].name, name) == 0) return methods[i].method;
+    }
+    return QUANT_OTHER;
+}
+
+static fathom_err read_quantization(struct model_config *c, const json_t *o, fathom_diag *d)
+{
     const char *key = "quantization_config";
     const json_t *q = json_object_get(o, key);
     if (!q || json_is_null(q)) {
@@ -346,11 +482,14 @@ static fathom_err read_quantization(struct model_config *c, const json_t *o, fat
     const char *name = "";
     TRY(json_get_str(q, "quant_method", true, &name, d));
     copy_text(c->quant_name, sizeof c->quant_name, name);
-    c->quant = QUANT_OTHER;
-    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
-        if (strcmp(methods[i].name, name) == 0) c->quant = methods[i].method;
+    c->quant = quant_method_of(name);
+    switch (c->quant) {
+    case QUANT_FP8: return read_fp8(c, q, d);
+    case QUANT_AWQ: return read_awq(q, d);
+    case QUANT_GPTQ: return read_gptq(c, q, d);
+    case QUANT_COMPRESSED_TENSORS: return read_compressed_tensors(c, q, d);
+    default: return FATHOM_OK;
     }
-    return c->quant == QUANT_FP8 ? read_fp8(c, q, d) : FATHOM_OK;
 }
 
 static fathom_err read_config(struct model_config *c, const json_t *o, fathom_diag *d)
@@ -393,9 +532,25 @@ fathom_err model_config_parse(struct model_config *out, const char *text, size_t
 }
 
 /* Tools that say in a file of their own how the weights are quantized, and not in config.json. */
+static fathom_err read_beside(struct model_config *out, const char *file, const char *text,
+                              size_t n, fathom_diag *d)
+{
+    json_t *o;
+    fathom_err err = FATHOM_OK;
+    fathom_diag fault = {0};
+    TRY(read_object(&o, text, n, file, d));
+    out->quant = quant_method_of(out->quant_name);
+    if (out->quant == QUANT_GPTQ) err = read_gptq(out, o, &fault);
+    if (out->quant == QUANT_AWQ) err = read_awq(o, &fault);
+    json_decref(o);
+    if (err) FAIL(d, err, "%s: %s", file, fault.text);
+    return FATHOM_OK;
+}
+
 static fathom_err look_beside(struct model_config *out, struct checkpoint *c, fathom_diag *d)
 {
     static const char *const files[][2] = {{"hf_quant_config.json", "modelopt"},
+                                           {"quant_model_description.json", "ascend"},
                                            {"quantize_config.json", "gptq"},
                                            {"quant_config.json", "awq"}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
@@ -404,9 +559,8 @@ static fathom_err look_beside(struct model_config *out, struct checkpoint *c, fa
         fathom_err err = checkpoint_file(c, files[i][0], &text, &n, d);
         if (err == FATHOM_ENOTFOUND) continue;
         TRY(err);
-        out->quant = QUANT_OTHER;
         copy_text(out->quant_name, sizeof out->quant_name, files[i][1]);
-        return FATHOM_OK;
+        return read_beside(out, files[i][0], text, n, d);
     }
     return FATHOM_OK;
 }
@@ -480,9 +634,20 @@ bool model_config_layer_is_moe(const struct model_config *c, uint32_t layer)
 
 fathom_err model_config_check_quant(const struct model_config *c, fathom_diag *d)
 {
+    if (c->quant != QUANT_OTHER) return FATHOM_OK;
+    FAIL(
+        d, FATHOM_EUNSUPPORTED,
+        "the quantization method \"%s\" is not read; needed is fp8, awq, gptq, compressed-tensors, "
+        "w8a8_int8, blockwise_int8, w4afp8, modelopt, ascend or none: choose another checkpoint",
+        c->quant_name);
+}
+
+fathom_err model_config_check_made(const struct model_config *c, fathom_diag *d)
+{
+    TRY(model_config_check_quant(c, d));
     if (c->quant == QUANT_NONE || c->quant == QUANT_FP8) return FATHOM_OK;
     FAIL(d, FATHOM_EUNSUPPORTED,
-         "the quantization method \"%s\" is not supported yet; needed is \"fp8\" (e4m3 in 128x128 "
-         "blocks), as deepseek-ai publishes the models, or none: choose another checkpoint",
+         "weights are made up as FP8 blocks, BF16, F16 or F32, not as \"%s\": leave --load-format "
+         "dummy out, or use the config.json of another release",
          c->quant_name);
 }

@@ -40,16 +40,19 @@ struct rope_yarn {
     double mscale_all_dim;
 };
 
-/* How the linear layers are stored, by quantization_config.quant_method. */
+/* How the linear layers are stored, by quantization_config.quant_method. What each of them is, its
+ * tensors say (weight_formats.h). */
 enum quant_method {
     QUANT_NONE,
     QUANT_FP8,                /* e4m3 with one f32 scale per 128 x 128 block */
-    QUANT_AWQ,                /* 4 bit, grouped */
-    QUANT_GPTQ,               /* 4 or 8 bit, grouped */
-    QUANT_COMPRESSED_TENSORS, /* llm-compressor's container, int8 or fp8 */
+    QUANT_AWQ,                /* 4 bits in groups of inputs */
+    QUANT_GPTQ,               /* the same, packed along inputs */
+    QUANT_COMPRESSED_TENSORS, /* llm-compressor's container, int4, int8, fp8 or fp4 */
     QUANT_INT8,               /* w8a8: per channel or per block */
-    QUANT_MXFP4,              /* 4 bit with 8-bit exponents, quark */
-    QUANT_OTHER,              /* a method not listed here: see quant_name */
+    QUANT_W4AFP8,             /* 4-bit experts, all else FP8 blocks */
+    QUANT_MODELOPT,           /* NVFP4 or FP8 */
+    QUANT_ASCEND,             /* ModelSlim's w8a8 */
+    QUANT_OTHER,              /* a method that is not read: see quant_name */
 };
 
 struct model_config {
@@ -100,6 +103,8 @@ struct model_config {
     enum quant_method quant;
     char quant_name[48];  /* quant_method as the file spells it; "" without one */
     bool scales_are_pow2; /* scale_fmt is ue8m0 */
+    bool gptq_v2;         /* zeros are stored as they are, not less one */
+    bool quant_symmetric; /* all weights are said to be symmetric: no zeros are stored */
 };
 
 /* Defaults for requests, from generation_config.json. Negative: not given. */
@@ -138,6 +143,12 @@ bool model_config_layer_is_moe(const struct model_config *c, uint32_t layer);
 /* model_config_check_quant - EUNSUPPORTED, naming the method, unless the storage is one that the
  * loader reads; settings_resolve asks, so nothing is planned or made up for another */
 fathom_err model_config_check_quant(const struct model_config *c, fathom_diag *d);
+
+/* model_config_check_made - EUNSUPPORTED, unless weights of the config can be made up */
+fathom_err model_config_check_made(const struct model_config *c, fathom_diag *d);
+
+/* quant_method_of - by the name that config.json and --quantization use: "awq_marlin" */
+enum quant_method quant_method_of(const char *name);
 
 /* ---- frequencies of the rotary embedding, plain or stretched by YaRN (rope.c) ---------------- */
 

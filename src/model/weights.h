@@ -57,7 +57,7 @@ struct model_weights {
  *   p      the rank
  * Edge    a checkpoint without the MTP layers that the config announces binds with a smaller
  *         n_mtp. The MTP layer's own copies of embedding and head are ignored.
- *         Linear weights may be F8_E4M3 with a scale, BF16, F16 or F32, tensor by tensor.
+ *         Linear weights may be any of weight_formats.h, tensor by tensor.
  * Errors  EMISMATCH     a tensor is missing or has another shape or type: names the first one, what
  *                       it is and what is needed, and how many more there are
  *         EUNSUPPORTED  a quantization method that is not read
@@ -117,6 +117,7 @@ const char *weight_kind_name(enum weight_kind kind);
 struct weight_sizes {
     struct {
         uint64_t bytes;       /* with scales */
+        uint64_t cpu_bytes;   /* the same as the cpu backend keeps them */
         uint64_t n_parameter; /* without */
         uint64_t n_tensor;    /* files' tensors: weights and scales */
     } kind[WEIGHT_KIND_COUNT], total;
@@ -129,6 +130,38 @@ struct weight_sizes {
  * Needs   ranks that weights_check_parallel accepts. */
 void weights_measure(struct weight_sizes *out, const struct model_config *config,
                      const struct checkpoint *c, const struct parallel *p);
+
+/* Linear weights of one kind that are coded alike. */
+struct weight_form_count {
+    enum weight_kind kind;
+    const char *format; /* "awq" */
+    struct weight_form form;
+    uint64_t n_matrix;
+    uint64_t bytes; /* codes, scales and zeros */
+};
+enum { WEIGHT_FORMS_MAX = 48 };
+
+/* weights_count_forms - in the order in which they first occur; what is past the last place is left
+ * out. Returns their number. */
+size_t weights_count_forms(struct weight_form_count out[WEIGHT_FORMS_MAX],
+                           const struct checkpoint *c, const struct model_config *config);
+
+/* Who is to compute with a checkpoint. */
+struct weight_use {
+    const char *backend_name; /* for messages */
+    bool common_forms_only;   /* the backend takes plain matrices and FP8 blocks of 128 alone */
+    bool fp8_inputs;          /* ACT_FP8 */
+    const char *quantization; /* a method that the user has named, or NULL */
+    struct parallel parallel;
+};
+
+/* weights_check_served - whether the matrices can be computed with, before any is loaded
+ *
+ * Errors  EUNSUPPORTED  a form that the backend lacks: names the tensor, the form, what to do
+ *         EINVAL        another method than `quantization`; ranks that cut a group of inputs
+ *         What is missing or unsound is left to weights_bind. */
+fathom_err weights_check_served(const struct checkpoint *c, const struct model_config *config,
+                                const struct weight_use *use, fathom_diag *d);
 
 /* weights_check_parallel - EINVAL, naming key and value, unless the ranks can share the model */
 fathom_err weights_check_parallel(const struct model_config *config, const struct parallel *p,

@@ -15,7 +15,7 @@
 /* A copy of bytes that cannot be used where they lie; freed with the weights. */
 struct owned_block {
     struct owned_block *next;
-    float values[];
+    uint64_t bytes[]; /* aligned for anything kept in it */
 };
 
 /* Where a binding stands. c is NULL when values are to be generated. */
@@ -29,9 +29,8 @@ struct bind {
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
-/* The view that a need fills. */
-static struct tensor_view *view_of(struct model_weights *w, const struct weight_need *need,
-                                   const struct model_config *config)
+struct tensor_view *weights_view_of(struct model_weights *w, const struct weight_need *need,
+                                    const struct model_config *config)
 {
     char *base;
     struct layer_views *layer = &w->layers[need->layer];
@@ -75,39 +74,73 @@ static fathom_err reserve(struct bind *b, uint32_t n_mtp)
     return FATHOM_OK;
 }
 
-/* Room for n floats that live as long as the weights. */
-static fathom_err own_floats(struct bind *b, size_t n, float **out)
+/* Room that lives as long as the weights. */
+static fathom_err own_bytes(struct bind *b, size_t bytes, void **out)
 {
-    size_t bytes = n * sizeof(float);
     struct owned_block *block = mem_alloc(sizeof *block + bytes);
     if (!block) FAIL(b->d, FATHOM_ENOMEM, "out of memory for %zu bytes of scales", bytes);
     block->next = b->w->owned;
     b->w->owned = block;
     b->w->owned_bytes += bytes;
-    *out = block->values;
+    *out = block->bytes;
+    return FATHOM_OK;
+}
+
+static fathom_err own_floats(struct bind *b, size_t n, float **out)
+{
+    void *bytes = NULL;
+    TRY(own_bytes(b, n * sizeof(float), &bytes));
+    *out = bytes;
     return FATHOM_OK;
 }
 
 /* ---- views ----------------------------------------------------------------------------------- */
 
-/* Scales are read as floats: an unaligned tensor of them is copied. */
-static fathom_err view_scale(struct bind *b, struct tensor_view *v, const struct tensor *scale,
-                             const struct weight_part *s)
+/* Scales are read as floats: an unaligned tensor of them is copied, one of another type widened. */
+static fathom_err floats_of(struct bind *b, const struct tensor *t, const float **out)
 {
-    const float *values = scale->data;
-    ASSERT(scale->n_dim == 2 && scale->n_bytes % sizeof(float) == 0);
-    ASSERT(s->row0 / TENSOR_SCALE_BLOCK < scale->dim[0]);
-    ASSERT(s->col0 / TENSOR_SCALE_BLOCK < scale->dim[1]);
-    if ((uintptr_t)scale->data % sizeof(float) != 0) {
-        float *copy = NULL;
-        TRY(own_floats(b, scale->n_bytes / sizeof(float), &copy));
-        values = memcpy(copy, scale->data, scale->n_bytes);
-    }
-    v->scale_stride = (uint32_t)scale->dim[1];
-    v->scale_row0 = s->row0 % TENSOR_SCALE_BLOCK;
-    v->scale_col0 = s->col0 % TENSOR_SCALE_BLOCK;
-    v->scale = values + (size_t)(s->row0 / TENSOR_SCALE_BLOCK) * v->scale_stride +
-               s->col0 / TENSOR_SCALE_BLOCK;
+    float *copy = NULL;
+    *out = t->data;
+    if (t->dtype == DTYPE_F32 && (uintptr_t)t->data % sizeof(float) == 0) return FATHOM_OK;
+    size_t n = t->n_bytes / dtype_size(t->dtype);
+    TRY(own_floats(b, n, &copy));
+    for (size_t i = 0; i < n; i++) copy[i] = weight_scale_value(t->dtype, t->data, i);
+    *out = copy;
+    return FATHOM_OK;
+}
+
+static fathom_err view_scale(struct bind *b, struct tensor_view *v,
+                             const struct weight_found *found, const struct weight_part *s)
+{
+    const struct weight_form *form = &found->form;
+    const struct tensor *scale = weight_format_scale(found);
+    const float *values;
+    TRY(floats_of(b, scale, &values));
+    uint32_t row = form->block_row ? s->row0 / form->block_row : 0;
+    uint32_t col = form->block_col ? s->col0 / form->block_col : 0;
+    v->scale_stride = form->block_col && scale->n_dim == 2 ? (uint32_t)scale->dim[1] : 1;
+    v->scale_row0 = form->block_row ? s->row0 % form->block_row : 0;
+    v->scale_col0 = form->block_col ? s->col0 % form->block_col : 0;
+    v->scale_block_row = form->block_row ? form->block_row : TENSOR_SCALE_WHOLE;
+    v->scale_block_col = form->block_col ? form->block_col : TENSOR_SCALE_WHOLE;
+    v->scale = values + (size_t)row * v->scale_stride + col;
+    return FATHOM_OK;
+}
+
+static fathom_err view_source(struct bind *b, struct tensor_view *v,
+                              const struct weight_found *found, const struct weight_need *need,
+                              const struct weight_part *s)
+{
+    void *room = NULL;
+    TRY(weights_check_cut(found, need, s, b->d));
+    TRY(own_bytes(b, sizeof(struct weight_source), &room));
+    struct weight_source *source = room;
+    weight_format_source(source, found, b->config, need->n_row, need->n_col);
+    *v = (struct tensor_view){.n_row = s->n_row,
+                              .n_col = s->n_col,
+                              .source = source,
+                              .source_row0 = s->row0,
+                              .source_col0 = s->col0};
     return FATHOM_OK;
 }
 
@@ -133,9 +166,11 @@ static fathom_err bind_one(void *arg, const struct weight_need *need)
     struct bind *b = arg;
     struct weight_found found;
     TRY(weights_match(&found, b->c, need, b->config, b->d));
-    const struct tensor *t = found.weight;
-    struct tensor_view *v = view_of(b->w, need, b->config);
+    const struct tensor *t = found.part[PART_WEIGHT];
+    struct tensor_view *v = weights_view_of(b->w, need, b->config);
     struct weight_part s = weights_part(need, &b->w->parallel);
+    if (found.format) TRY(weight_format_check_values(&found, need->n_col, b->d));
+    if (found.format && found.format->codes) return view_source(b, v, &found, need, &s);
     uint64_t first = (uint64_t)s.row0 * need->n_col + s.col0;
     *v = (struct tensor_view){
         .data = (const char *)t->data + first * dtype_size(t->dtype),
@@ -144,7 +179,7 @@ static fathom_err bind_one(void *arg, const struct weight_need *need)
         .n_col = s.n_col,
         .row_stride = need->n_col,
     };
-    if (found.scale) TRY(view_scale(b, v, found.scale, &s));
+    if (found.form.scale_type != DTYPE_NONE) TRY(view_scale(b, v, &found, &s));
     return need->rule->storage == STORED_VECTOR_F32 ? widen_vector(b, v) : FATHOM_OK;
 }
 
@@ -157,9 +192,10 @@ static fathom_err generate_one(void *arg, const struct weight_need *need)
     ASSERT(!b->c);
     struct weight_part s = weights_part(need, &b->w->parallel);
     bool is_norm = rule->storage == STORED_VECTOR;
+    const struct weight_form form = weights_expected_form(b->config, need);
     uint64_t key = rng_mix(b->seed, rule->offset, rule->scope);
-    *view_of(b->w, need, b->config) = (struct tensor_view){
-        .dtype = weights_expected_type(b->config, need),
+    *weights_view_of(b->w, need, b->config) = (struct tensor_view){
+        .dtype = form.code == CODE_E4M3 ? DTYPE_F8_E4M3 : form.type,
         .n_row = s.n_row,
         .n_col = s.n_col,
         .row_stride = need->n_col,
@@ -245,6 +281,8 @@ fathom_err weights_generate(struct model_weights *w, const struct model_config *
                             uint64_t seed, const struct parallel *p, fathom_diag *d)
 {
     struct bind b = {.w = w, .config = config, .seed = seed, .d = d};
+    memset(w, 0, sizeof *w);
+    TRY(model_config_check_made(config, d));
     TRY(begin(&b, p));
     fathom_err err;
     TRY_GOTO(reserve(&b, config->n_mtp), fail);

@@ -8,6 +8,7 @@
 
 #include "base/dtype.h"
 #include "fathom/err.h"
+#include "model/weight_formats.h"
 #include "model/weights.h"
 
 /* Where a tensor occurs. */
@@ -24,7 +25,7 @@ enum weight_scope {
 
 /* How it may be stored. */
 enum weight_storage {
-    STORED_LINEAR,     /* F8_E4M3 with `<name>_scale_inv`, or BF16, F16, F32 */
+    STORED_LINEAR,     /* any of weight_formats.h */
     STORED_PLAIN,      /* BF16, F16 or F32 */
     STORED_VECTOR,     /* the same, one dimension */
     STORED_VECTOR_F32, /* the same; handed over as F32 */
@@ -85,12 +86,6 @@ struct weight_part {
 /* weights_part - the rows and columns of a need that are a rank's */
 struct weight_part weights_part(const struct weight_need *need, const struct parallel *p);
 
-/* What the checkpoint has for a need. */
-struct weight_found {
-    const struct tensor *weight;
-    const struct tensor *scale; /* only for F8_E4M3 */
-};
-
 /* weights_walk - visit every tensor of the model with n_mtp MTP layers, layer by layer; stops at
  * the first error of visit and returns it */
 typedef fathom_err weights_visit(void *arg, const struct weight_need *need);
@@ -106,24 +101,30 @@ typedef void weights_view_visit(void *arg, struct tensor_view *view);
 void weights_walk_fp8(struct layer_views *layer, struct ffn_tensors *experts, uint32_t n_expert,
                       weights_view_visit *visit, void *arg);
 
-/* weights_match - find a need in the checkpoint and check type and shape
+/* weights_match - find a need in the checkpoint and check types and shapes
  * Errors  EMISMATCH with the message of the fault; *out then holds what was found so far. */
 fathom_err weights_match(struct weight_found *out, const struct checkpoint *c,
                          const struct weight_need *need, const struct model_config *config,
                          fathom_diag *d);
 
-/* weights_name_scale - "<name>_scale_inv" */
-void weights_name_scale(char out[WEIGHT_NAME_BYTES], const struct weight_need *need);
+/* weights_expected_form - how a checkpoint that is plain or FP8 stores the need */
+struct weight_form weights_expected_form(const struct model_config *config,
+                                         const struct weight_need *need);
 
-/* weights_expected_type - how a checkpoint of this config stores the need */
-enum dtype weights_expected_type(const struct model_config *config, const struct weight_need *need);
+/* weights_view_of - the view that a need fills */
+struct tensor_view *weights_view_of(struct model_weights *w, const struct weight_need *need,
+                                    const struct model_config *config);
+
+/* weights_check_names - EUNSUPPORTED for tensors that change what the model computes: biases of its
+ * norms, rotations */
+fathom_err weights_check_names(const struct checkpoint *c, fathom_diag *d);
+
+/* weights_check_cut - EINVAL, naming the tensor, for a part that begins or ends inside a group of
+ * packed inputs */
+fathom_err weights_check_cut(const struct weight_found *found, const struct weight_need *need,
+                             const struct weight_part *part, fathom_diag *d);
 
 /* weights_is_mtp_copy - whether a name is an MTP layer's copy of embedding or head */
 bool weights_is_mtp_copy(const struct model_config *config, const char *name);
-
-static inline uint32_t weights_n_scale(uint32_t n)
-{
-    return n / TENSOR_SCALE_BLOCK + (n % TENSOR_SCALE_BLOCK != 0);
-}
 
 #endif

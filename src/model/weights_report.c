@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/backend.h"
 #include "base/assert.h"
 #include "base/fail.h"
 #include "base/mem.h"
@@ -54,6 +55,11 @@ size_t weights_check(const struct checkpoint *c, const struct model_config *conf
                      weights_report *report, void *arg)
 {
     struct check k = {.c = c, .config = config, .report = report, .arg = arg};
+    fathom_diag name = {0};
+    if (weights_check_names(c, &name)) {
+        k.n_fault++;
+        if (report) report(arg, name.text);
+    }
     fathom_err err = weights_walk(config, weights_count_mtp(c, config), check_one, &k);
     ASSERT(err == FATHOM_OK);
     return k.n_fault;
@@ -72,8 +78,10 @@ static fathom_err mark_one(void *arg, const struct weight_need *need)
     struct usage *u = arg;
     struct weight_found found;
     (void)weights_match(&found, u->c, need, u->config, NULL);
-    if (found.weight) u->used[checkpoint_tensor_place(u->c, found.weight)] = true;
-    if (found.scale) u->used[checkpoint_tensor_place(u->c, found.scale)] = true;
+    for (enum weight_part_name i = 0; i < N_PART; i++) {
+        bool is_used = found.format ? weight_format_uses(&found, i) : found.part[i] != NULL;
+        if (is_used) u->used[checkpoint_tensor_place(u->c, found.part[i])] = true;
+    }
     return FATHOM_OK;
 }
 
@@ -124,20 +132,21 @@ static fathom_err measure_one(void *arg, const struct weight_need *need)
 {
     struct measure *m = arg;
     struct weight_found found = {0};
-    enum dtype type = weights_expected_type(m->config, need);
+    struct weight_form form = weights_expected_form(m->config, need);
+    uint64_t n_tensor = form.code == CODE_WIDE ? 1 : 2;
     if (m->c && weights_match(&found, m->c, need, m->config, NULL) == FATHOM_OK) {
-        type = found.weight->dtype;
+        form = found.form;
+        n_tensor = 0;
+        for (enum weight_part_name i = 0; i < N_PART; i++)
+            n_tensor += found.format ? weight_format_uses(&found, i) : found.part[i] != NULL;
     }
     struct weight_part part = weights_part(need, m->parallel);
     uint64_t n_value = (uint64_t)part.n_row * part.n_col;
-    uint64_t bytes = n_value * dtype_size(type);
-    uint64_t n_tensor = 1;
-    if (type == DTYPE_F8_E4M3) {
-        bytes +=
-            (uint64_t)weights_n_scale(part.n_row) * weights_n_scale(part.n_col) * sizeof(float);
-        n_tensor = 2;
-    }
+    uint64_t bytes = weight_form_bytes(&form, part.n_row, part.n_col);
     ASSERT(need->kind < WEIGHT_KIND_COUNT);
+    uint64_t cpu_bytes = backend_cpu_weight_bytes(&form, part.n_row, part.n_col);
+    m->out->kind[need->kind].cpu_bytes += cpu_bytes;
+    m->out->total.cpu_bytes += cpu_bytes;
     m->out->kind[need->kind].bytes += bytes;
     m->out->kind[need->kind].n_parameter += n_value;
     m->out->kind[need->kind].n_tensor += n_tensor;

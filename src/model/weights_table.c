@@ -248,16 +248,17 @@ void weights_walk_fp8(struct layer_views *layer, struct ffn_tensors *experts, ui
     }
 }
 
-void weights_name_scale(char out[WEIGHT_NAME_BYTES], const struct weight_need *need)
+struct weight_form weights_expected_form(const struct model_config *config,
+                                         const struct weight_need *need)
 {
-    int n = snprintf(out, WEIGHT_NAME_BYTES, "%s_scale_inv", need->name);
-    ASSERT(n > 0 && n < WEIGHT_NAME_BYTES);
-}
-
-enum dtype weights_expected_type(const struct model_config *config, const struct weight_need *need)
-{
-    if (need->rule->storage == STORED_VECTOR_F32) return DTYPE_F32;
-    return takes_fp8(need->rule) && config->quant == QUANT_FP8 ? DTYPE_F8_E4M3 : config->dtype;
+    if (takes_fp8(need->rule) && config->quant == QUANT_FP8) {
+        return (struct weight_form){.code = CODE_E4M3,
+                                    .scale_type = DTYPE_F32,
+                                    .block_row = TENSOR_SCALE_BLOCK,
+                                    .block_col = TENSOR_SCALE_BLOCK};
+    }
+    bool is_f32 = need->rule->storage == STORED_VECTOR_F32;
+    return (struct weight_form){.code = CODE_WIDE, .type = is_f32 ? DTYPE_F32 : config->dtype};
 }
 
 bool weights_is_mtp_copy(const struct model_config *config, const char *name)
@@ -275,81 +276,54 @@ bool weights_is_mtp_copy(const struct model_config *config, const char *name)
 
 /* ---- one tensor ------------------------------------------------------------------------------ */
 
-enum { SHAPE_BYTES = 64 };
-
-static const char *format_shape(char out[SHAPE_BYTES], uint32_t n_dim, uint32_t n_row,
-                                uint32_t n_col)
+static fathom_err check_plain(const struct tensor *t, fathom_diag *d)
 {
-    if (n_dim == 1) {
-        (void)snprintf(out, SHAPE_BYTES, "[%u]", n_col);
+    if (t->dtype == DTYPE_F32 || t->dtype == DTYPE_F16 || t->dtype == DTYPE_BF16) return FATHOM_OK;
+    FAIL(d, FATHOM_EMISMATCH, "%s: dtype is %s, needed is BF16, F16 or F32", t->name,
+         t->dtype_name);
+}
+
+static fathom_err say_missing(const struct model_config *config, const struct weight_need *need,
+                              fathom_diag *d)
+{
+    char shape[32];
+    struct weight_form form = weights_expected_form(config, need);
+    bool is_quantized = config->quant != QUANT_NONE && config->quant != QUANT_FP8;
+    if (need->n_dim == 1) {
+        (void)snprintf(shape, sizeof shape, "[%u]", need->n_col);
     } else {
-        (void)snprintf(out, SHAPE_BYTES, "[%u, %u]", n_row, n_col);
+        (void)snprintf(shape, sizeof shape, "[%u, %u]", need->n_row, need->n_col);
     }
-    return out;
-}
-
-static fathom_err check_shape(const struct tensor *t, uint32_t n_dim, uint32_t n_row,
-                              uint32_t n_col, fathom_diag *d)
-{
-    char shape[SHAPE_BYTES];
-    ASSERT(n_dim == 1 || n_dim == 2);
-    if (t->n_dim != n_dim) {
-        FAIL(d, FATHOM_EMISMATCH, "%s: it has %u dimensions, needed is %s", t->name, t->n_dim,
-             format_shape(shape, n_dim, n_row, n_col));
-    }
-    for (uint32_t i = 0; i < n_dim; i++) {
-        uint32_t need = n_dim == 2 && i == 0 ? n_row : n_col;
-        if (t->dim[i] == need) continue;
-        FAIL(d, FATHOM_EMISMATCH, "%s: dim[%u] is %llu, needed is %u", t->name, i,
-             (unsigned long long)t->dim[i], need);
-    }
-    return FATHOM_OK;
-}
-
-static fathom_err check_type(const struct tensor *t, enum weight_storage storage, fathom_diag *d)
-{
-    switch (t->dtype) {
-    case DTYPE_F32:
-    case DTYPE_F16:
-    case DTYPE_BF16: return FATHOM_OK;
-    case DTYPE_F8_E4M3:
-        if (storage == STORED_LINEAR) return FATHOM_OK;
-        break;
-    default: break;
-    }
-    FAIL(d, FATHOM_EMISMATCH, "%s: dtype is %s, needed is %sBF16, F16 or F32", t->name,
-         t->dtype_name, storage == STORED_LINEAR ? "F8_E4M3, " : "");
-}
-
-static fathom_err match_scale(struct weight_found *out, const struct checkpoint *c,
-                              const struct weight_need *need, fathom_diag *d)
-{
-    char name[WEIGHT_NAME_BYTES], shape[SHAPE_BYTES];
-    uint32_t n_row = weights_n_scale(need->n_row), n_col = weights_n_scale(need->n_col);
-    weights_name_scale(name, need);
-    out->scale = checkpoint_find(c, name);
-    if (!out->scale) {
-        FAIL(d, FATHOM_EMISMATCH, "%s: missing; needed is F32 %s, because the weight is F8_E4M3",
-             name, format_shape(shape, 2, n_row, n_col));
-    }
-    if (out->scale->dtype != DTYPE_F32) {
-        FAIL(d, FATHOM_EMISMATCH, "%s: dtype is %s, needed is F32", name, out->scale->dtype_name);
-    }
-    return check_shape(out->scale, 2, n_row, n_col, d);
+    FAIL(d, FATHOM_EMISMATCH, "%s: missing%s; needed is %s %s", need->name,
+         is_quantized && need->rule->storage == STORED_LINEAR
+             ? ", and no codes (qweight, weight_packed) are in its place"
+             : "",
+         dtype_name(form.code == CODE_E4M3 ? DTYPE_F8_E4M3 : form.type), shape);
 }
 
 fathom_err weights_match(struct weight_found *out, const struct checkpoint *c,
                          const struct weight_need *need, const struct model_config *config,
                          fathom_diag *d)
 {
-    char shape[SHAPE_BYTES];
-    *out = (struct weight_found){.weight = checkpoint_find(c, need->name)};
-    if (!out->weight) {
-        FAIL(d, FATHOM_EMISMATCH, "%s: missing; needed is %s %s", need->name,
-             dtype_name(weights_expected_type(config, need)),
-             format_shape(shape, need->n_dim, need->n_row, need->n_col));
+    if (need->rule->storage == STORED_LINEAR) {
+        TRY(weight_format_find(out, c, config, need->name, need->n_row, need->n_col, d));
+        return out->format ? FATHOM_OK : say_missing(config, need, d);
     }
-    TRY(check_type(out->weight, need->rule->storage, d));
-    TRY(check_shape(out->weight, need->n_dim, need->n_row, need->n_col, d));
-    return out->weight->dtype == DTYPE_F8_E4M3 ? match_scale(out, c, need, d) : FATHOM_OK;
+    *out = (struct weight_found){.part = {[PART_WEIGHT] = checkpoint_find(c, need->name)}};
+    const struct tensor *t = out->part[PART_WEIGHT];
+    if (!t) return say_missing(config, need, d);
+    TRY(check_plain(t, d));
+    out->form = (struct weight_form){.code = CODE_WIDE, .type = t->dtype};
+    return weight_check_shape(t, need->n_dim, need->n_row, need->n_col, d);
+}
+
+fathom_err weights_check_cut(const struct weight_found *found, const struct weight_need *need,
+                             const struct weight_part *part, fathom_diag *d)
+{
+    const uint32_t block = found->form.block_col ? found->form.block_col : need->n_col;
+    if (!found->format || !found->format->codes || part->n_col == need->n_col) return FATHOM_OK;
+    if (part->n_col % block == 0) return FATHOM_OK;
+    FAIL(d, FATHOM_EINVAL,
+         "%s: a rank has %u of its %u inputs, which cuts a group of %u: choose fewer ranks",
+         need->name, part->n_col, need->n_col, block);
 }

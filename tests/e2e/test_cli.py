@@ -222,14 +222,26 @@ class Cli(unittest.TestCase):
                 path = os.path.join(folder, "config.json")
                 with open(path, "w", encoding="utf-8") as f:
                     json.dump({**config, "quantization_config": {"quant_method": method}}, f)
-                for command in (("plan", path), ("plan", folder, "--load-format", "dummy"),
-                                ("serve", folder, "--load-format", "dummy"), ("serve", folder),
+                said = (f'"{method}" is not read' if method == "bitsandbytes"
+                        else f'not as "{method}": leave --load-format dummy out')
+                for command in (("plan", folder, "--load-format", "dummy"),
+                                ("serve", folder, "--load-format", "dummy"),
                                 ("bench", "kernels", path)):
                     _, err = run(*command, status=1)
                     self.assertEqual(err.count("\n"), 1, err)
-                    self.assertIn(f'"{method}" is not supported yet', err)
+                    self.assertIn(said, err)
                 out, _ = run("doctor", folder, "--load-format", "dummy", status=1)
-                self.assertIn(f'"{method}" is not supported yet', out)
+                self.assertIn(said, out)
+
+    def test_a_named_method_must_be_the_checkpoint_s(self):
+        for command in ("plan", "serve"):
+            _, err = run(command, PILOT, "--quantization", "awq", status=1)
+            self.assertEqual(err.count("\n"), 1, err)
+            self.assertIn('--quantization awq: the checkpoint is "fp8": leave the option out', err)
+        _, err = run("plan", PILOT, "--quantization", "awq", "--load-format", "dummy", status=1)
+        self.assertIn("weights are made up as FP8 blocks", err)
+        _, err = run("plan", "model.Q4_K_M.gguf", status=1)
+        self.assertIn("GGUF is not read: use the directory of a safetensors release", err)
 
     def test_a_config_alone_is_planned_with_made_up_weights(self):
         with tempfile.TemporaryDirectory() as folder:

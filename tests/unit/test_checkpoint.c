@@ -284,6 +284,11 @@ static void unknown_model_says_where_it_looked(void **state)
     save_text(home, "weights.gguf", "x");
     assert_int_equal(path_join(file, sizeof file, home, "weights.gguf"), FATHOM_OK);
     d.text[0] = '\0';
+    assert_int_equal(checkpoint_resolve(dir, file, home, &d), FATHOM_EUNSUPPORTED);
+    assert_non_null(strstr(d.text, "GGUF is not read: use the directory of a safetensors release"));
+    save_text(home, "weights.bin", "x");
+    assert_int_equal(path_join(file, sizeof file, home, "weights.bin"), FATHOM_OK);
+    d.text[0] = '\0';
     assert_int_equal(checkpoint_resolve(dir, file, home, &d), FATHOM_ENOTFOUND);
     assert_non_null(strstr(d.text, "is a file: give the directory"));
 }

@@ -275,7 +275,9 @@ static void other_quantizations_are_recognised(void **state)
         {"{\"quant_method\":\"w8a8_int8\"}", "w8a8_int8", QUANT_INT8},
         {"{\"quant_method\":\"blockwise_int8\"}", "blockwise_int8", QUANT_INT8},
         {"{\"quant_method\":\"gptq\"}", "gptq", QUANT_GPTQ},
-        {"{\"quant_method\":\"quark\"}", "quark", QUANT_MXFP4},
+        {"{\"quant_method\":\"quark\"}", "quark", QUANT_OTHER},
+        {"{\"quant_method\":\"w4afp8\"}", "w4afp8", QUANT_W4AFP8},
+        {"{\"quant_method\":\"modelopt_fp4\"}", "modelopt_fp4", QUANT_MODELOPT},
         {"{\"quant_method\":\"hqq\"}", "hqq", QUANT_OTHER},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -284,9 +286,11 @@ static void other_quantizations_are_recognised(void **state)
         assert_int_equal(parse(&c, with("quantization_config", cases[i].text), &d), FATHOM_OK);
         assert_int_equal(c.quant, cases[i].method);
         assert_string_equal(c.quant_name, cases[i].name);
-        assert_int_equal(model_config_check_quant(&c, &d), FATHOM_EUNSUPPORTED);
+        bool is_read = cases[i].method != QUANT_OTHER;
+        assert_int_equal(model_config_check_quant(&c, &d),
+                         is_read ? FATHOM_OK : FATHOM_EUNSUPPORTED);
+        assert_int_equal(model_config_check_made(&c, &d), FATHOM_EUNSUPPORTED);
         assert_non_null(strstr(d.text, cases[i].name));
-        assert_non_null(strstr(d.text, "is not supported yet"));
     }
     struct model_config older;
     fathom_diag d = {0};
@@ -374,6 +378,7 @@ static void a_file_beside_the_config_tells_of_quantization(void **state)
     assert_int_equal(json_write(&text, o), FATHOM_OK);
     json_decref(o);
     static const char *const files[][2] = {{"hf_quant_config.json", "modelopt"},
+                                           {"quant_model_description.json", "ascend"},
                                            {"quantize_config.json", "gptq"},
                                            {"quant_config.json", "awq"},
                                            {"other.json", ""}};
@@ -387,8 +392,8 @@ static void a_file_beside_the_config_tells_of_quantization(void **state)
         assert_int_equal(checkpoint_open_files(&c, NULL, &bundle, NULL), FATHOM_OK);
         assert_int_equal(model_config_load(&config, c, NULL), FATHOM_OK);
         assert_string_equal(config.quant_name, files[i][1]);
-        assert_int_equal(model_config_check_quant(&config, NULL),
-                         files[i][1][0] ? FATHOM_EUNSUPPORTED : FATHOM_OK);
+        enum quant_method method = files[i][1][0] ? quant_method_of(files[i][1]) : QUANT_NONE;
+        assert_int_equal(config.quant, method);
         checkpoint_close(c);
     }
     buf_free(&text);

@@ -301,6 +301,83 @@ static void panels_hold_the_matrix(void **state)
     thread_pool_destroy(cpu.pool);
 }
 
+static void some_codes(const struct weight_source *s, uint32_t row, uint32_t col, uint32_t n,
+                       uint8_t *out)
+{
+    (void)s;
+    for (uint32_t i = 0; i < n; i++) out[i] = (uint8_t)((row * 5 + (col + i) * 3) % 16);
+}
+
+static float some_scale(const struct weight_source *s, uint32_t row, uint32_t block, int *zero)
+{
+    (void)s;
+    *zero = (int)((row + block) % 17);
+    return 0.25f + (float)(row % 7) + (float)block / 8;
+}
+
+/* Rows of a packed matrix, or columns of a transposed one, are those of the view. */
+static void check_decoded(struct cpu_backend *cpu, const struct tensor_view *v, bool transposed,
+                          enum pack_kind want, uint32_t block_pairs)
+{
+    struct pack_part part = {.view = v, .row0 = 16, .n_row = 96, .transposed = transposed};
+    struct packed w;
+    fathom_diag d = {0};
+    float row[512], element;
+    ok(pack_matrix(cpu, &part, 1, "matrix", &w, &d));
+    assert_int_equal(w.kind, want);
+    assert_int_equal(w.block_pairs, block_pairs);
+    for (uint32_t r = 0; r < w.n_row; r++) {
+        packed_row(&w, r, row);
+        for (uint32_t c = 0; c < w.n_col; c++) {
+            tensor_view_row(v, 16 + (transposed ? c : r), transposed ? r : c, 1, &element);
+            assert_true(row[c] == element);
+        }
+    }
+    packed_free(&w);
+}
+
+static void panels_hold_codes_of_every_form_exactly(void **state)
+{
+    (void)state;
+    struct cpu_backend cpu = small_backend();
+    static const uint32_t groups[][2] = {{16, 8},  {32, 16},  {48, 8}, {64, 32},
+                                         {96, 16}, {128, 64}, {0, 64}, {8, 64}};
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+        for (int fp4 = 0; fp4 < 2; fp4++) {
+            struct weight_source s = {.form = {.code = fp4 ? CODE_E2M1 : CODE_U4,
+                                               .block_row = 1,
+                                               .block_col = groups[i][0]},
+                                      .n_row = 120,
+                                      .n_col = 384,
+                                      .codes = some_codes,
+                                      .scale = some_scale};
+            struct tensor_view v = {.n_row = 112, .n_col = 384, .source = &s, .source_row0 = 8};
+            check_decoded(&cpu, &v, false, groups[i][0] == 8 ? PACK_F32 : PACK_FP8, groups[i][1]);
+            check_decoded(&cpu, &v, true, PACK_F32, 64);
+        }
+    }
+    int8_t codes[112 * 300];
+    float scales[112 * 3];
+    for (size_t i = 0; i < sizeof codes; i++) codes[i] = (int8_t)(i * 37);
+    for (int i = 0; i < 336; i++) scales[i] = 0.1f + (float)i;
+    struct tensor_view v = {.data = codes,
+                            .dtype = DTYPE_I8,
+                            .n_row = 112,
+                            .n_col = 300,
+                            .row_stride = 300,
+                            .scale = scales,
+                            .scale_stride = 3};
+    check_decoded(&cpu, &v, false, PACK_BF16, 64);
+    check_decoded(&cpu, &v, true, PACK_BF16, 64);
+    v.scale_stride = v.scale_block_row = 1;
+    v.scale_block_col = TENSOR_SCALE_WHOLE;
+    check_decoded(&cpu, &v, false, PACK_BF16, 64);
+    check_decoded(&cpu, &v, true, PACK_F32, 64);
+    v.scale_block_row = TENSOR_SCALE_WHOLE;
+    check_decoded(&cpu, &v, true, PACK_BF16, 64);
+    thread_pool_destroy(cpu.pool);
+}
+
 static void generated_values_have_their_deviation(void **state)
 {
     (void)state;
@@ -464,6 +541,7 @@ int main(void)
         cmocka_unit_test(bits_do_not_depend_on_the_cut),
         cmocka_unit_test(equal_scores_select_the_first),
         cmocka_unit_test(panels_hold_the_matrix),
+        cmocka_unit_test(panels_hold_codes_of_every_form_exactly),
         cmocka_unit_test(generated_values_have_their_deviation),
         cmocka_unit_test(odd_configurations_are_refused),
         cmocka_unit_test(odd_weights_are_refused),

@@ -194,6 +194,7 @@ static struct made make(enum pack_kind kind, uint32_t n_row, uint32_t n_col, uin
     w->n_col = n_col;
     w->n_panel = (n_row + PANEL - 1) / PANEL;
     w->n_pair = (n_col + 1) / 2;
+    w->block_pairs = PAIRS_PER_BLOCK;
     w->first_pair = min_u32(first_pair, w->n_pair);
     w->n_block = 1 + (w->n_pair - w->first_pair + PAIRS_PER_BLOCK - 1) / PAIRS_PER_BLOCK;
     w->scale_lanes = scale_lanes;

@@ -243,7 +243,8 @@ static void bad_values_are_answered_with_what_is_needed(void **state)
     assert_refused(&r, "--backend tpu", "none of auto|ref|cpu|cuda");
     assert_refused(&r, "--dtype half", "overflow float16");
     assert_refused(&r, "--dtype float16", "overflow float16");
-    assert_refused(&r, "--quantization awq", "refused");
+    assert_refused(&r, "--quantization hqq", "weights of this method are not read");
+    assert_refused(&r, "--quantization q4", "none of fp8|deepseek_v3|awq|");
     assert_refused(&r, "--enable-auto-tool-choice=maybe", "takes no value");
     forget(&r);
 }

@@ -48,10 +48,9 @@ static void zero_means_the_default(void **state)
 static void weights_quantized_otherwise_are_refused_by_name(void **state)
 {
     (void)state;
-    const enum quant_method methods[] = {QUANT_AWQ,  QUANT_GPTQ,  QUANT_COMPRESSED_TENSORS,
-                                         QUANT_INT8, QUANT_MXFP4, QUANT_OTHER};
+    const enum quant_method methods[] = {QUANT_OTHER, QUANT_AWQ, QUANT_GPTQ, QUANT_INT8};
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
-        for (int dummy = 0; dummy < 2; dummy++) {
+        for (int dummy = methods[i] != QUANT_OTHER; dummy < 2; dummy++) {
             struct model_config quantized = config;
             struct engine_settings s;
             const fathom_options o = {.dummy = dummy == 1};
@@ -59,7 +58,7 @@ static void weights_quantized_otherwise_are_refused_by_name(void **state)
             quantized.quant = methods[i];
             memcpy(quantized.quant_name, "its-name", sizeof "its-name");
             assert_int_equal(settings_resolve(&s, &o, &quantized, &d), FATHOM_EUNSUPPORTED);
-            assert_non_null(strstr(d.text, "method \"its-name\" is not supported yet"));
+            assert_non_null(strstr(d.text, "\"its-name\""));
         }
     }
 }

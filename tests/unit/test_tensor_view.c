@@ -137,6 +137,106 @@ static void made_elements_have_values(void **state)
     }
 }
 
+/* ---- scales of rows, of matrices, and codes unpacked on demand ---- */
+
+static void scales_may_belong_to_rows_or_to_all(void **state)
+{
+    (void)state;
+    int8_t codes[3 * 300];
+    const float row_scale[3] = {0.5f, 3.0f, 0.0f};
+    float row[300];
+    for (int i = 0; i < 900; i++) codes[i] = (int8_t)(i * 7);
+    struct tensor_view v = {.data = codes,
+                            .dtype = DTYPE_I8,
+                            .n_row = 3,
+                            .n_col = 300,
+                            .row_stride = 300,
+                            .scale = row_scale,
+                            .scale_stride = 1,
+                            .scale_block_row = 1,
+                            .scale_block_col = TENSOR_SCALE_WHOLE};
+    assert_true(tensor_view_is_float(&v) && !tensor_view_is_block128(&v));
+    for (uint32_t r = 0; r < 3; r++) {
+        tensor_view_row(&v, r, 100, 200, row);
+        for (uint32_t c = 0; c < 200; c++)
+            assert_true(row[c] == (float)codes[r * 300 + 100 + c] * row_scale[r]);
+    }
+    v.scale_block_row = TENSOR_SCALE_WHOLE;
+    tensor_view_row(&v, 2, 0, 300, row);
+    for (uint32_t c = 0; c < 300; c++) assert_true(row[c] == (float)codes[600 + c] * 0.5f);
+    v.scale = NULL;
+    assert_false(tensor_view_is_float(&v));
+}
+
+static void made_codes(const struct weight_source *s, uint32_t row, uint32_t col, uint32_t n,
+                       uint8_t *out)
+{
+    (void)s;
+    for (uint32_t i = 0; i < n; i++) out[i] = (uint8_t)((row * 3 + col + i) % 16);
+}
+
+static float made_scale(const struct weight_source *s, uint32_t row, uint32_t block, int *zero)
+{
+    (void)s;
+    *zero = (int)((row + block) % 17);
+    return 0.25f + (float)row + (float)block / 8;
+}
+
+static void codes_of_a_source_have_a_zero_and_a_scale_of_their_group(void **state)
+{
+    (void)state;
+    float row[320];
+    struct weight_source s = {.form = {.code = CODE_U4,
+                                       .scale_type = DTYPE_F16,
+                                       .block_row = 1,
+                                       .block_col = 32,
+                                       .has_zero = true},
+                              .n_row = 8,
+                              .n_col = 512,
+                              .codes = made_codes,
+                              .scale = made_scale};
+    struct tensor_view v = {
+        .n_row = 4, .n_col = 320, .source = &s, .source_row0 = 3, .source_col0 = 64};
+    assert_true(tensor_view_is_float(&v));
+    assert_false(tensor_takes_fp8(&v)); /* 320 is no multiple of 128 */
+    tensor_view_row(&v, 2, 5, 300, row);
+    for (uint32_t c = 0; c < 300; c++) {
+        uint32_t at = 64 + 5 + c, block = at / 32;
+        float want = (float)((int)((5 * 3 + at) % 16) - (int)((5 + block) % 17)) *
+                     (5.25f + (float)block / 8);
+        assert_true(row[c] == want);
+    }
+    s.form.code = CODE_E2M1;
+    s.form.block_col = 0; /* one group */
+    tensor_view_row(&v, 0, 0, 320, row);
+    assert_true(row[1] == e2m1_value((9 + 65) % 16) * 3.25f);
+}
+
+static void forms_have_names_and_sizes(void **state)
+{
+    (void)state;
+    static const struct {
+        struct weight_form form;
+        const char *text;
+        uint64_t bytes; /* of 256 x 512 */
+    } cases[] = {
+        {{.code = CODE_WIDE, .type = DTYPE_BF16}, "BF16", 262144},
+        {{CODE_E4M3, DTYPE_NONE, DTYPE_F32, 128, 128, false}, "e4m3 128x128 F32", 131072 + 32},
+        {{CODE_E4M3, DTYPE_NONE, DTYPE_BF16, 0, 0, false}, "e4m3 tensor BF16", 131072 + 2},
+        {{CODE_I8, DTYPE_NONE, DTYPE_F32, 1, 0, false}, "i8 channel F32", 131072 + 1024},
+        {{CODE_U4, DTYPE_NONE, DTYPE_F16, 1, 64, true}, "u4 g64 F16 + zero", 65536 + 4096 + 1024},
+        {{CODE_E2M1, DTYPE_NONE, DTYPE_U8, 1, 32, false}, "e2m1 g32 E8M0", 65536 + 4096},
+        {{.code = CODE_I8}, "i8", 131072},
+    };
+    char text[WEIGHT_FORM_TEXT_BYTES];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_string_equal(weight_form_text(text, &cases[i].form), cases[i].text);
+        assert_int_equal(weight_form_bytes(&cases[i].form, 256, 512), cases[i].bytes);
+        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+            assert_int_equal(weight_form_equal(&cases[i].form, &cases[k].form), i == k);
+    }
+}
+
 /* ---- views and runs that are refused ---- */
 
 struct misuse {
@@ -184,6 +284,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_type_and_offset),
         cmocka_unit_test(made_elements_have_values),
+        cmocka_unit_test(scales_may_belong_to_rows_or_to_all),
+        cmocka_unit_test(codes_of_a_source_have_a_zero_and_a_scale_of_their_group),
+        cmocka_unit_test(forms_have_names_and_sizes),
         cmocka_unit_test(misuse_ends_the_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

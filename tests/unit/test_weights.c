@@ -103,6 +103,11 @@ static void make_tensor(struct maker *m, struct safetensors_writer *w, const cha
     mem_free(bytes);
 }
 
+static uint32_t n_block(uint32_t n)
+{
+    return (n + TENSOR_SCALE_BLOCK - 1) / TENSOR_SCALE_BLOCK;
+}
+
 static fathom_err make_one(void *arg, const struct weight_need *need)
 {
     struct maker *m = arg;
@@ -110,10 +115,9 @@ static fathom_err make_one(void *arg, const struct weight_need *need)
     enum dtype type = need->rule->storage == STORED_LINEAR ? m->linear : m->other;
     make_tensor(m, &m->weights, need->name, type, need->n_dim, need->n_row, need->n_col);
     if (type == DTYPE_F8_E4M3) {
-        char scale[WEIGHT_NAME_BYTES];
-        weights_name_scale(scale, need);
-        make_tensor(m, &m->scales, scale, DTYPE_F32, 2, weights_n_scale(need->n_row),
-                    weights_n_scale(need->n_col));
+        char scale[WEIGHT_NAME_BYTES + 16];
+        (void)snprintf(scale, sizeof scale, "%s_scale_inv", need->name);
+        make_tensor(m, &m->scales, scale, DTYPE_F32, 2, n_block(need->n_row), n_block(need->n_col));
     }
     return FATHOM_OK;
 }
@@ -462,8 +466,8 @@ static void every_mismatch_names_tensor_value_and_need(void **state)
          "model.norm.weight: dim[0] is 201, needed is 200"},
         {{.name = "model.norm.weight", .dtype = "F8_E4M3"},
          "model.norm.weight: dtype is F8_E4M3, needed is BF16, F16 or F32"},
-        {{.name = "model.layers.0.mlp.up_proj.weight", .dtype = "I8"},
-         "model.layers.0.mlp.up_proj.weight: dtype is I8, needed is F8_E4M3, BF16, F16 or F32"},
+        {{.name = "model.layers.0.mlp.up_proj.weight", .dtype = "I32"},
+         "model.layers.0.mlp.up_proj.weight: dtype is I32, needed is F8_E4M3, BF16, F16 or F32"},
         {{.name = "model.layers.0.mlp.up_proj.weight", .dtype = "F8_E5M2"},
          "model.layers.0.mlp.up_proj.weight: dtype is F8_E5M2, needed is"},
         {{.name = "model.layers.0.mlp.up_proj.weight_scale_inv", .drop = true},
@@ -567,10 +571,10 @@ static void other_quantizations_are_refused_in_one_line(void **state)
     small_config(&config);
     struct maker m = fp8_maker(&config);
     small_open(&s, &m);
-    config.quant = QUANT_AWQ;
-    (void)snprintf(config.quant_name, sizeof config.quant_name, "awq");
+    config.quant = QUANT_OTHER;
+    (void)snprintf(config.quant_name, sizeof config.quant_name, "hqq");
     assert_int_equal(weights_bind(&w, s.c, &config, &one_rank, &d), FATHOM_EUNSUPPORTED);
-    assert_non_null(strstr(d.text, "the quantization method \"awq\" is not supported yet"));
+    assert_non_null(strstr(d.text, "the quantization method \"hqq\" is not read"));
     small_close(&s);
 }
 

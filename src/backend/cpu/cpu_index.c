@@ -156,6 +156,7 @@ static void score_page(const struct index_task *task, const struct index_scratch
         .n_col = KV_INDEX_DIM,
         .n_panel = GROUP_ROWS / PANEL,
         .n_pair = PAIRS_PER_BLOCK,
+        .block_pairs = PAIRS_PER_BLOCK,
         .first_pair = PAIRS_PER_BLOCK,
         .n_block = 1,
         .scale_lanes = 1,

@@ -3,7 +3,8 @@
  * Everything that depends on the instruction set is behind struct cpu_kernels; the files that call
  * it are compiled for the plain machine. The kernels know nothing of threads, models or steps.
  *
- * Order of sums. A product's output element is accumulated block by block of 128 columns, inside a
+ * Order of sums. A product's output element is accumulated block by block of columns (128, or the
+ * weight's own groups where these are smaller), inside a
  * block pair by pair in ascending column, from zero. The block's sum times its scale is added to
  * the f32 result. That order holds for every number of rows, so an element's bits depend on its own
  * row of x and of w only. Between instruction sets bits differ: `vdpbf16ps` adds the two products
@@ -24,7 +25,7 @@
 
 enum {
     PANEL = 32,           /* rows of a weight that are stored together */
-    PAIRS_PER_BLOCK = 64, /* columns, two by two, that share a scale */
+    PAIRS_PER_BLOCK = 64, /* columns, two by two, that share a scale: at most */
     /* Columns whose decoded panel is used for a whole block of tokens before the next ones. */
     CHUNK_BLOCKS = 4,
     CHUNK_BYTES = CHUNK_BLOCKS * PAIRS_PER_BLOCK * 2 * PANEL * 4, /* of one decoded panel */
@@ -72,7 +73,8 @@ struct packed {
     uint32_t n_col;
     uint32_t n_panel;
     uint32_t n_pair;
-    uint32_t first_pair;  /* pairs of the first block; the others have 64, the last what is left */
+    uint32_t block_pairs; /* pairs of a block, 8 to PAIRS_PER_BLOCK */
+    uint32_t first_pair;  /* those of the first block; the last has what is left */
     uint32_t n_block;     /* blocks of columns */
     uint32_t scale_lanes; /* scales of a panel's block: 1, or one per row */
     size_t panel_bytes;
@@ -85,14 +87,14 @@ static inline uint32_t packed_block_pairs(const struct packed *w, uint32_t block
 {
     DCHECK(block < w->n_block);
     if (block == 0) return w->first_pair;
-    uint32_t left = w->n_pair - w->first_pair - (block - 1) * PAIRS_PER_BLOCK;
-    return left < PAIRS_PER_BLOCK ? left : PAIRS_PER_BLOCK;
+    uint32_t left = w->n_pair - w->first_pair - (block - 1) * w->block_pairs;
+    return left < w->block_pairs ? left : w->block_pairs;
 }
 
 static inline uint32_t packed_block_start(const struct packed *w, uint32_t block)
 {
     DCHECK(block < w->n_block);
-    return block == 0 ? 0 : w->first_pair + (block - 1) * PAIRS_PER_BLOCK;
+    return block == 0 ? 0 : w->first_pair + (block - 1) * w->block_pairs;
 }
 
 /* y[t][32 * (p - panel0) + r] = w[32 p + r] . x[t] for n_panel panels from panel0

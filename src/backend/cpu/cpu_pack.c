@@ -1,9 +1,11 @@
 /* cpu_pack.c - a matrix of the checkpoint to panels (struct packed in cpu_kernel.h)
  *
- * FP8 codes and BF16 values keep their type, so that memory holds what the checkpoint holds.
- * Everything else becomes f32 with its scale multiplied in: F32, F16, and the FP8 matrices that the
- * fast form cannot hold exactly. Such a matrix has NaN codes, or was cut out of another at an odd
- * column of its scale blocks.
+ * FP8 codes and BF16 values keep their type, so that memory holds what the checkpoint holds. Codes
+ * of fewer bits become the codes of the smallest type that holds them exactly, and keep their
+ * scales: U4 less its zero and E2M1 are E4M3 values, I8 are BF16 values. Nothing is rounded.
+ * Everything else becomes f32 with its scale multiplied in: F32, F16, and the coded matrices that
+ * the fast forms cannot hold exactly. Such a matrix has NaN codes, was cut out of another at an odd
+ * column of its scale blocks, or is needed transposed while its rows have scales of their own.
  */
 #include "backend/cpu/cpu_int.h"
 
@@ -13,7 +15,7 @@
 #include "base/fail.h"
 #include "base/mem.h"
 
-enum { BLOCK_COLUMNS = 2 * PAIRS_PER_BLOCK };
+enum { BLOCK_COLUMNS = 2 * PAIRS_PER_BLOCK, BLOCK_COLUMNS_MIN = 16 };
 
 /* ---- the form of a matrix ---- */
 
@@ -36,17 +38,53 @@ static uint32_t row_origin(const struct pack_part *p)
     return p->transposed ? p->view->scale_col0 : p->view->scale_row0 + p->row0;
 }
 
+/* The largest part of BLOCK_COLUMNS that groups are whole numbers of; 0: none. */
+static uint32_t blocks_of_group(uint32_t group)
+{
+    uint32_t n = BLOCK_COLUMNS;
+    while (group % n != 0) n /= 2;
+    return n < BLOCK_COLUMNS_MIN ? 0 : n;
+}
+
+/* Columns of the packed matrix that share a row's scale, as blocks can have them. 0: no block has
+ * one scale. */
+static uint32_t block_columns(const struct pack_part *p)
+{
+    const struct tensor_view *v = p->view;
+    if (v->source) {
+        return p->transposed ? 0 : blocks_of_group(v->source->form.block_col);
+    }
+    uint32_t block = p->transposed ? v->scale_block_row : v->scale_block_col;
+    bool fits = !v->scale || block == 0 || block == BLOCK_COLUMNS || block == TENSOR_SCALE_WHOLE;
+    return fits ? BLOCK_COLUMNS : 0;
+}
+
 static uint32_t column_origin(const struct pack_part *p)
 {
-    uint32_t at = p->transposed ? p->view->scale_row0 + p->row0 : p->view->scale_col0;
-    return p->view->scale ? at % TENSOR_SCALE_BLOCK : 0;
+    const struct tensor_view *v = p->view;
+    uint32_t at = p->transposed ? v->scale_row0 + p->row0 : v->scale_col0;
+    uint32_t block = p->transposed ? v->scale_block_row : v->scale_block_col;
+    return v->scale && block != TENSOR_SCALE_WHOLE ? at % BLOCK_COLUMNS : 0;
 }
 
 static enum pack_kind kind_of(const struct pack_part *p)
 {
-    if (p->view->dtype == DTYPE_BF16 && !p->view->scale) return PACK_BF16;
-    if (p->view->dtype != DTYPE_F8_E4M3 || column_origin(p) % 2 != 0) return PACK_F32;
-    return has_nan_code(p) ? PACK_F32 : PACK_FP8;
+    const struct tensor_view *v = p->view;
+    if (v->dtype == DTYPE_BF16 && !v->scale) return PACK_BF16;
+    if (block_columns(p) == 0 || column_origin(p) % 2 != 0) return PACK_F32;
+    if (v->source) return PACK_FP8;
+    if (v->dtype == DTYPE_I8) return PACK_BF16;
+    return v->dtype != DTYPE_F8_E4M3 || has_nan_code(p) ? PACK_F32 : PACK_FP8;
+}
+
+/* Whether the rows of a panel have scales of their own. */
+static bool has_row_scales(const struct pack_part *p)
+{
+    const struct tensor_view *v = p->view;
+    if (v->source) return true;
+    uint32_t block = p->transposed ? v->scale_block_col : v->scale_block_row;
+    if (!v->scale || block == TENSOR_SCALE_WHOLE) return false;
+    return block % PANEL != 0 || row_origin(p) % PANEL != 0;
 }
 
 static void shape_panels(const struct pack_part *parts, uint32_t n_part, struct packed *out)
@@ -58,18 +96,22 @@ static void shape_panels(const struct pack_part *parts, uint32_t n_part, struct 
     out->kind = kind_of(p);
     out->scale_lanes = 1;
     if (n_part == 2 &&
-        (kind_of(&parts[1]) != out->kind || column_origin(&parts[1]) != column_origin(p)))
+        (kind_of(&parts[1]) != out->kind || column_origin(&parts[1]) != column_origin(p) ||
+         block_columns(&parts[1]) != block_columns(p)))
         out->kind = PACK_F32;
-    uint32_t origin = out->kind == PACK_FP8 ? column_origin(p) : 0;
-    for (uint32_t i = 0; i < n_part && out->kind == PACK_FP8; i++) {
-        if (parts[i].view->scale && row_origin(&parts[i]) % PANEL != 0) out->scale_lanes = PANEL;
+    const bool coded = out->kind != PACK_F32;
+    const uint32_t origin = coded ? column_origin(p) : 0;
+    const uint32_t block = coded ? block_columns(p) : BLOCK_COLUMNS;
+    for (uint32_t i = 0; i < n_part && coded; i++) {
+        if (has_row_scales(&parts[i])) out->scale_lanes = PANEL;
     }
     out->n_row = n_part * n_row;
     out->n_col = n_col;
     out->n_panel = n_part * ((n_row + PANEL - 1) / PANEL);
     out->n_pair = (n_col + 1) / 2;
-    out->first_pair = min_u32((BLOCK_COLUMNS - origin) / 2, out->n_pair);
-    out->n_block = 1 + (out->n_pair - out->first_pair + PAIRS_PER_BLOCK - 1) / PAIRS_PER_BLOCK;
+    out->block_pairs = block / 2;
+    out->first_pair = min_u32((block - origin) / 2, out->n_pair);
+    out->n_block = 1 + (out->n_pair - out->first_pair + out->block_pairs - 1) / out->block_pairs;
     out->panel_bytes = (size_t)out->n_pair * pack_group_bytes(out->kind);
 }
 
@@ -89,16 +131,37 @@ union run {
     float value[BLOCK_COLUMNS];
 };
 
-/* n elements of a row of the view: values for PACK_F32, else as they are stored. */
+/* n codes of a row of a source as E4M3 codes; they are of one group. */
+static void read_source(const struct tensor_view *v, uint32_t r, uint32_t c0, uint32_t n,
+                        uint8_t *out)
+{
+    const struct weight_source *s = v->source;
+    const bool is_u4 = s->form.code == CODE_U4;
+    const uint32_t col = v->source_col0 + c0, block = s->form.block_col;
+    uint8_t e4m3[16];
+    int zero = 0;
+    if (is_u4) (void)s->scale(s, v->source_row0 + r, block ? col / block : 0, &zero);
+    for (int i = 0; i < 16; i++)
+        e4m3[i] = e4m3_from_f32(is_u4 ? (float)(i - zero) : e2m1_value((uint8_t)i));
+    s->codes(s, v->source_row0 + r, col, n, out);
+    for (uint32_t i = 0; i < n; i++) out[i] = e4m3[out[i]];
+}
+
+/* n elements of a row of the view: values for PACK_F32, else codes of the kind. */
 static void read_run(const struct tensor_view *v, enum pack_kind kind, uint32_t r, uint32_t c0,
                      uint32_t n, union run *out)
 {
     size_t size = dtype_size(v->dtype);
     DCHECK(n <= BLOCK_COLUMNS);
-    if (kind == PACK_F32 && v->data)
+    if (kind == PACK_F32 && (v->data || v->source))
         tensor_view_row(v, r, c0, n, out->value);
     else if (kind == PACK_F32)
         tensor_view_make_row(v, r, c0, n, out->value);
+    else if (v->source)
+        read_source(v, r, c0, n, out->code);
+    else if (v->dtype == DTYPE_I8)
+        for (uint32_t i = 0; i < n; i++)
+            out->half[i] = bf16_from_f32(((const int8_t *)v->data)[r * v->row_stride + c0 + i]);
     else if (v->data)
         memcpy(out, (const uint8_t *)v->data + (r * v->row_stride + c0) * size, n * size);
     else
@@ -137,6 +200,26 @@ static void fill_block(const struct pack_part *p, enum pack_kind kind, uint32_t 
     }
 }
 
+/* A whole block of a source: a square of codes, then as those of a checkpoint. */
+static void fill_source_block(const struct pack_task *task, const struct pack_part *p,
+                              uint32_t row0, uint32_t n_row, uint32_t c0, uint8_t *panel)
+{
+    uint8_t codes[PANEL][BLOCK_COLUMNS];
+    for (uint32_t i = 0; i < n_row; i++)
+        read_source(p->view, p->row0 + row0 + i, c0, BLOCK_COLUMNS, codes[i]);
+    task->k->pack_codes(codes[0], BLOCK_COLUMNS, n_row, panel + (size_t)c0 / 2 * 64);
+}
+
+/* What the codes of element (r, c) of a view are multiplied by. */
+static float scale_of(const struct tensor_view *v, uint32_t r, uint32_t c)
+{
+    const struct weight_source *s = v->source;
+    int zero;
+    if (!s) return tensor_view_scale(v, r, c);
+    uint32_t block = s->form.block_col;
+    return s->scale(s, v->source_row0 + r, block ? (v->source_col0 + c) / block : 0, &zero);
+}
+
 static void fill_panel(void *arg, size_t i_panel, size_t n_panel, unsigned worker)
 {
     const struct pack_task *task = arg;
@@ -151,7 +234,10 @@ static void fill_panel(void *arg, size_t i_panel, size_t n_panel, unsigned worke
     for (uint32_t b = 0; b < w->n_block; b++) {
         uint32_t c0 = 2 * packed_block_start(w, b);
         uint32_t c1 = min_u32(c0 + 2 * packed_block_pairs(w, b), w->n_col);
-        if (w->kind == PACK_FP8 && p->view->data && !p->transposed && c1 - c0 == BLOCK_COLUMNS) {
+        bool is_square = w->kind == PACK_FP8 && !p->transposed && c1 - c0 == BLOCK_COLUMNS;
+        if (is_square && p->view->source) {
+            fill_source_block(task, p, row0, n_row, c0, panel);
+        } else if (is_square && p->view->data) {
             const uint8_t *codes = (const uint8_t *)p->view->data;
             task->k->pack_codes(codes + (p->row0 + row0) * p->view->row_stride + c0,
                                 p->view->row_stride, n_row, panel + (size_t)c0 / 2 * 64);
@@ -163,7 +249,7 @@ static void fill_panel(void *arg, size_t i_panel, size_t n_panel, unsigned worke
             uint32_t r = row0 + min_u32(i, n_row - 1);
             uint32_t view_r = p->row0 + (p->transposed ? c0 : r);
             uint32_t view_c = p->transposed ? r : c0;
-            scale[i] = w->kind == PACK_FP8 ? tensor_view_scale(p->view, view_r, view_c) : 1;
+            scale[i] = w->kind == PACK_F32 ? 1 : scale_of(p->view, view_r, view_c);
         }
     }
 }
@@ -175,8 +261,8 @@ static fathom_err check_part(const struct pack_part *p, const char *name, fathom
              p->view->n_col);
     if (tensor_view_is_float(p->view)) return FATHOM_OK;
     FAIL(d, FATHOM_EUNSUPPORTED,
-         "%s has type %s; the cpu backend takes F32, F16, BF16 and F8_E4M3. Convert the "
-         "checkpoint to one of them",
+         "%s has type %s; the cpu backend takes F32, F16, BF16, F8_E4M3 and I8 with scales, and "
+         "packed codes. Convert the checkpoint to one of them",
          name, dtype_name(p->view->dtype));
 }
 
@@ -212,6 +298,18 @@ uint64_t packed_bytes(const struct packed *w)
            ((uint64_t)w->panel_bytes + (uint64_t)w->n_block * w->scale_lanes * sizeof(float));
 }
 
+uint64_t backend_cpu_weight_bytes(const struct weight_form *f, uint32_t n_row, uint32_t n_col)
+{
+    const uint64_t n = (uint64_t)n_row * n_col;
+    const bool is_wide = f->code == CODE_WIDE, is_packed = f->block_row == 1 && f->block_col > 0;
+    const uint32_t block = is_packed ? blocks_of_group(f->block_col) : BLOCK_COLUMNS;
+    if (is_wide) return f->type == DTYPE_BF16 ? 2 * n : 4 * n;
+    if (block == 0) return 4 * n;
+    if (f->code == CODE_E4M3 && f->block_row != 1) return weight_form_bytes(f, n_row, n_col);
+    const uint64_t n_scale = (uint64_t)n_row * ((n_col + block - 1) / block);
+    return (f->code == CODE_I8 ? 2 * n : n) + n_scale * sizeof(float);
+}
+
 /* ---- reading back ---- */
 
 void packed_row(const struct packed *w, uint32_t r, float *out)
@@ -232,7 +330,7 @@ void packed_row(const struct packed *w, uint32_t r, float *out)
             case PACK_FP8: out[c] = f32_from_e4m3(group[2 * fp8_place(row) + c % 2]) * s; break;
             case PACK_BF16:
                 memcpy(&half, group + 4 * row + 2 * (c % 2), sizeof half);
-                out[c] = f32_from_bf16(half);
+                out[c] = f32_from_bf16(half) * s;
                 break;
             default: memcpy(&out[c], group + 4 * ((c % 2) * PANEL + row), sizeof out[c]);
             }

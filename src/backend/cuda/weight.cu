@@ -170,8 +170,8 @@ static fathom_err check_type(const struct tensor_view *v, const char *what, fath
     case DTYPE_BF16:
     case DTYPE_F16: return FATHOM_OK;
     case DTYPE_F8_E4M3:
-        if (v->scale || !v->data) return FATHOM_OK;
-        FAIL(d, FATHOM_EUNSUPPORTED, "%s: F8_E4M3 without block scales", what);
+        if ((v->scale || !v->data) && tensor_view_is_block128(v)) return FATHOM_OK;
+        FAIL(d, FATHOM_EUNSUPPORTED, "%s: F8_E4M3 without scales of 128 x 128", what);
     default:
         FAIL(d, FATHOM_EUNSUPPORTED, "%s: weight type %s is not supported by the cuda backend",
              what, dtype_name(v->dtype));

@@ -21,8 +21,8 @@ static fathom_err decode(const struct tensor_view *v, struct want want, struct m
              v->n_row, v->n_col, want.n_row, want.n_col);
     if (!tensor_view_is_float(v))
         FAIL(d, FATHOM_EUNSUPPORTED,
-             "%s has type %s; the reference backend takes F32, F16, BF16 and F8_E4M3. Use "
-             "another backend or an unquantized checkpoint",
+             "%s has type %s; the reference backend takes F32, F16, BF16, F8_E4M3 and I8 with "
+             "scales, and packed codes. Use an unquantized checkpoint",
              want.name, dtype_name(v->dtype));
     size_t n = (size_t)v->n_row * v->n_col;
     out->value = mem_alloc_array(n, sizeof(float));
