@@ -1,6 +1,6 @@
 # Front door: each target says what is missing on this machine and calls CMake and CTest.
 # `make serve ARGS="--port 9000"`, `make fuzz FUZZ_SECONDS=60`, `make -k test` runs all it can.
-.PHONY: all serve test test-dev test-release asan tsan tidy fuzz bench clean
+.PHONY: all serve test test-dev test-release test-long asan tsan tidy fuzz bench clean
 .NOTPARALLEL:
 
 all:
@@ -12,6 +12,9 @@ test: test-dev test-release
 test-dev test-release: test-%:
 	@tools/deps test
 	cmake --workflow --preset $*
+test-long:
+	@tools/deps test
+	cmake --workflow --preset long
 asan tsan:
 	@tools/deps test
 	cmake --workflow --preset $@

@@ -44,6 +44,8 @@ struct weight;
 enum act_type { ACT_F32, ACT_BF16, ACT_FP8 };
 
 /* Fixed at creation. Counts of heads and inner widths are this rank's part. */
+enum { RANK_PATIENCE_MS = 300000 };
+
 struct backend_config {
     enum act_type act;
     uint32_t hidden;      /* D */
@@ -76,6 +78,7 @@ struct backend_config {
     uint32_t n_thread;      /* CPU only; 0: all processors */
     int device;             /* GPU only: index */
     struct parallel parallel;
+    uint32_t patience_ms; /* for another rank, on the host; 0: RANK_PATIENCE_MS */
 };
 
 /* backend_head_rows - this rank's rows of the head */

@@ -79,13 +79,14 @@ fathom_err host_group_create(struct host_rank *const *r, uint32_t n, uint64_t pa
     return FATHOM_OK;
 }
 
-fathom_err host_join(struct backend *const *b, uint32_t n,
+fathom_err host_join(struct backend *const *b, uint32_t n, uint32_t patience_ms,
                      struct host_rank *(*peer_of)(struct backend *b), fathom_diag *d)
 {
     struct host_rank *peers[PARALLEL_RANKS_MAX];
     ASSERT(n <= PARALLEL_RANKS_MAX);
     for (uint32_t i = 0; i < n; i++) peers[i] = peer_of(b[i]);
-    return host_group_create(peers, n, (uint64_t)HOST_GROUP_PATIENCE_S * 1000000, d);
+    if (patience_ms == 0) patience_ms = RANK_PATIENCE_MS;
+    return host_group_create(peers, n, (uint64_t)patience_ms * 1000, d);
 }
 
 /* Under the lock. The first fault stays. */
@@ -100,10 +101,14 @@ static void break_group(struct host_group *g, const char *fault)
 void host_rank_break(struct host_rank *r)
 {
     struct host_group *g = r->group;
-    char fault[64];
+    char fault[160];
     if (!g) return;
-    snprintf(fault, sizeof fault, "rank %u of %u has failed", r->rank, g->n_rank);
     pthread_mutex_lock(&g->lock);
+    const struct host_place *place = &g->places[r->rank];
+    int n = snprintf(fault, sizeof fault, "rank %u of %u has failed", r->rank, g->n_rank);
+    if (place->op)
+        snprintf(fault + n, sizeof fault - (size_t)n, " after %s of layer %u, epoch %llu",
+                 place->op, place->layer, (unsigned long long)atomic_load(&g->epoch));
     break_group(g, fault);
     pthread_mutex_unlock(&g->lock);
 }

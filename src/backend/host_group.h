@@ -16,8 +16,6 @@
 #include "backend/backend.h"
 #include "fathom/err.h"
 
-enum { HOST_GROUP_PATIENCE_S = 300 };
-
 struct host_group;
 
 /* A rank's membership, part of its backend; group is NULL where there is one rank. */
@@ -41,8 +39,8 @@ struct host_place {
 fathom_err host_group_create(struct host_rank *const *r, uint32_t n, uint64_t patience_us,
                              fathom_diag *d);
 
-/* host_join - the same for backends, which wait HOST_GROUP_PATIENCE_S for each other */
-fathom_err host_join(struct backend *const *b, uint32_t n,
+/* host_join - the same for backends, which wait patience_ms for each other; 0: RANK_PATIENCE_MS */
+fathom_err host_join(struct backend *const *b, uint32_t n, uint32_t patience_ms,
                      struct host_rank *(*peer_of)(struct backend *b), fathom_diag *d);
 
 /* host_rank_leave - no member any more; for a member of a group that still works this breaks it */

@@ -6,7 +6,10 @@
  *   n_done    of a rank: commands carried out, or passed over after a failure
  *   lock      guards the conditions and the fault; numbers are also read without it
  *
- * A rank that has failed passes over commands, so that the engine never waits for it. Invariants:
+ * A rank that has failed passes over commands, so that the engine never waits for it. One that does
+ * not end a command is lost: once another rank has failed, or when nothing moves for longer than
+ * the ranks' patience, the engine goes on without it. Its thread cannot be ended, so that all it
+ * may touch stays; the process is about to end. Invariants:
  * n_told - n_done <= RING for each rank; the ranks' rings of blocks are where the group's is, once
  * they have done all commands.
  */
@@ -16,6 +19,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "backend/backend.h"
 #include "backend/host_group.h"
@@ -31,6 +35,8 @@ enum {
     RING = 64,
     SPIN_NS = 20000,         /* looks for a command, or for a rank, before a thread sleeps */
     LOAD_PATIENCE_S = 86400, /* for a rank that loads a layer */
+    FAREWELL_MS = 2000,      /* for a rank to end its command after a fault */
+    LOOK_MS = 100,           /* between looks at ranks that are waited for */
 };
 
 enum command_kind {
@@ -44,6 +50,13 @@ enum command_kind {
     COMMAND_ALLOC,   /* rank 0's */
     COMMAND_RELEASE, /* rank 0's */
     COMMAND_END,
+};
+
+static const char *const command_names[] = {
+    [COMMAND_LAUNCH] = "launch", [COMMAND_DRAW] = "draw",         [COMMAND_NEXT_BLOCK] = "block",
+    [COMMAND_WAIT] = "wait",     [COMMAND_PAGE_OUT] = "page out", [COMMAND_PAGE_IN] = "page in",
+    [COMMAND_SYNC] = "sync",     [COMMAND_ALLOC] = "alloc",       [COMMAND_RELEASE] = "release",
+    [COMMAND_END] = "end",
 };
 
 struct command {
@@ -78,7 +91,9 @@ struct rank {
     fathom_diag diag;          /* of creation */
     pthread_t thread;
     bool has_thread;
+    uint64_t n_step;          /* launched; this thread's */
     _Atomic uint64_t is_made; /* 1: the runner is there, or err says why not */
+    _Atomic bool is_lost;     /* the engine does not wait for it any more */
     _Alignas(64) _Atomic uint64_t n_done;
 };
 
@@ -88,6 +103,7 @@ struct rank_group {
     uint32_t n_rank;
     struct rank *ranks; /* [n_rank] */
     bool spins;
+    uint32_t patience_ms; /* of the engine, for a rank that does not move */
     uint32_t i_block;
     uint32_t n_drawn;
     bool is_filling; /* pages have gone out since the ranks were waited for */
@@ -97,7 +113,7 @@ struct rank_group {
     pthread_cond_t told;
     pthread_cond_t done;
     _Atomic bool has_fault; /* fault is whole */
-    char fault[256];
+    char fault[320];
 };
 
 static struct rank_group *group_of(struct step_runner *r)
@@ -136,11 +152,72 @@ static void raise_to(struct rank_group *g, _Atomic uint64_t *number, uint64_t n,
     pthread_mutex_unlock(&g->lock);
 }
 
+static uint64_t progress(const struct step_runner *base);
+
+/* One look of LOOK_MS; under the lock. */
+static void look(struct rank_group *g)
+{
+    uint64_t ns = clock_now_ns() + (uint64_t)LOOK_MS * 1000000;
+    struct timespec end = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+    (void)pthread_cond_timedwait(&g->done, &g->lock, &end);
+}
+
+/* Under the lock: rank r stays away. */
+static void lose(struct rank *r, uint64_t n, uint64_t waited_ms)
+{
+    struct rank_group *g = r->group;
+    atomic_store(&r->is_lost, true);
+    if (atomic_load(&g->has_fault)) return;
+    snprintf(g->fault, sizeof g->fault,
+             "rank %u of %u: it did not end command %llu, %s, within %llu ms", r->i, g->n_rank,
+             (unsigned long long)n, command_names[g->ring[(n - 1) % RING].kind],
+             (unsigned long long)waited_ms);
+    atomic_store(&g->has_fault, true);
+}
+
+/* How long rank r may be still in its n-th command. Memory of the host is taken and given back
+ * without a sign of life; a backend without progress gives none in a long step, whose meetings are
+ * bounded by the ranks themselves. */
+static uint64_t patience_ms(const struct rank *r, uint64_t n)
+{
+    const struct rank_group *g = r->group;
+    enum command_kind kind = g->ring[(n - 1) % RING].kind;
+    if (atomic_load(&g->has_fault)) return FAREWELL_MS;
+    bool is_silent = kind == COMMAND_ALLOC || kind == COMMAND_RELEASE;
+    if (is_silent || !r->backend->ops->progress) return (uint64_t)LOAD_PATIENCE_S * 1000;
+    return g->patience_ms;
+}
+
+/* Waits until rank r is done with n commands, or lost. */
+static void await_rank(struct rank_group *g, struct rank *r, uint64_t n)
+{
+    if (g->spins && !reached(&r->n_done, n)) {
+        uint64_t end_ns = clock_now_ns() + SPIN_NS;
+        while (!reached(&r->n_done, n) && clock_now_ns() < end_ns) {
+        }
+    }
+    if (reached(&r->n_done, n) || atomic_load(&r->is_lost)) return;
+    uint64_t moved = progress(&g->base), since_ns = clock_now_ns();
+    bool had_fault = false;
+    pthread_mutex_lock(&g->lock);
+    while (!reached(&r->n_done, n) && !atomic_load(&r->is_lost)) {
+        look(g);
+        bool has_fault = atomic_load(&g->has_fault);
+        uint64_t p = progress(&g->base), now_ns = clock_now_ns();
+        if ((!has_fault && p != moved) || has_fault != had_fault) since_ns = now_ns;
+        had_fault = has_fault;
+        moved = p;
+        uint64_t waited_ms = (now_ns - since_ns) / 1000000;
+        if (reached(&r->n_done, n)) break;
+        if (waited_ms > patience_ms(r, n)) lose(r, n, waited_ms);
+    }
+    pthread_mutex_unlock(&g->lock);
+}
+
 static void tell(struct rank_group *g, const struct command *c)
 {
     uint64_t n = atomic_load(&g->n_told);
-    for (uint32_t i = 0; n >= RING && i < g->n_rank; i++)
-        await(g, &g->ranks[i].n_done, n - RING + 1, &g->done);
+    for (uint32_t i = 0; n >= RING && i < g->n_rank; i++) await_rank(g, &g->ranks[i], n - RING + 1);
     g->ring[n % RING] = *c;
     raise_to(g, &g->n_told, n + 1, &g->told);
 }
@@ -150,7 +227,8 @@ static fathom_err error_of(const struct rank_group *g)
 {
     fathom_err err = FATHOM_OK;
     for (uint32_t i = 0; i < g->n_rank; i++) {
-        fathom_err e = g->ranks[i].err;
+        const struct rank *r = &g->ranks[i];
+        fathom_err e = atomic_load(&r->is_lost) ? FATHOM_EPEER : r->err;
         if (e && (!err || err == FATHOM_EPEER)) err = e;
     }
     return err;
@@ -161,7 +239,7 @@ static fathom_err ask(struct rank_group *g, const struct command *c)
 {
     tell(g, c);
     uint64_t n = atomic_load(&g->n_told);
-    for (uint32_t i = 0; i < g->n_rank; i++) await(g, &g->ranks[i].n_done, n, &g->done);
+    for (uint32_t i = 0; i < g->n_rank; i++) await_rank(g, &g->ranks[i], n);
     return error_of(g);
 }
 
@@ -172,16 +250,24 @@ static fathom_err ask(struct rank_group *g, const struct command *c)
 static void note_fault(struct rank *r, fathom_err err)
 {
     struct rank_group *g = r->group;
-    const char *cause = r->runner->ops->fault(r->runner);
     r->err = err;
-    pthread_mutex_lock(&g->lock);
+    pthread_mutex_lock(&g->lock); /* until the fault is whole: peers are told under it */
     if (!atomic_load(&g->has_fault)) {
-        snprintf(g->fault, sizeof g->fault, "rank %u of %u, layer %u: %.180s", r->i, g->n_rank,
-                 runner_layer(r->runner), cause[0] ? cause : fathom_err_text(err));
+        int n = snprintf(g->fault, sizeof g->fault, "rank %u of %u, layer %u, step %llu: ", r->i,
+                         g->n_rank, runner_layer(r->runner), (unsigned long long)r->n_step);
+        const char *cause = r->runner->ops->fault(r->runner);
+        bool knows = cause[0] != '\0';
+        n += snprintf(g->fault + n, sizeof g->fault - (size_t)n, "%.200s",
+                      knows ? cause : fathom_err_text(err));
+        if (r->backend->ops->abandon) r->backend->ops->abandon(r->backend);
+        cause = r->runner->ops->fault(r->runner);
+        if (!knows && cause[0])
+            snprintf(g->fault + n, sizeof g->fault - (size_t)n, "; %.160s", cause);
         atomic_store(&g->has_fault, true);
+    } else if (r->backend->ops->abandon) {
+        r->backend->ops->abandon(r->backend);
     }
     pthread_mutex_unlock(&g->lock);
-    if (r->backend->ops->abandon) r->backend->ops->abandon(r->backend);
 }
 
 static fathom_err carry_out(struct rank *r, const struct command *c)
@@ -189,7 +275,10 @@ static fathom_err carry_out(struct rank *r, const struct command *c)
     struct step_runner *runner = r->runner;
     const struct step_runner_ops *ops = runner->ops;
     switch (c->kind) {
-    case COMMAND_LAUNCH: runner->host = c->host; return ops->launch(runner, &c->step);
+    case COMMAND_LAUNCH:
+        r->n_step++;
+        runner->host = c->host;
+        return ops->launch(runner, &c->step);
     case COMMAND_DRAW: runner->host = c->host; return ops->draw(runner, &c->step);
     case COMMAND_NEXT_BLOCK: ops->next_block(runner); return FATHOM_OK;
     case COMMAND_WAIT: return ops->wait(runner, &r->result);
@@ -222,6 +311,7 @@ static void obey(struct rank *r)
             if (err) note_fault(r, err);
         }
         raise_to(g, &r->n_done, n + 1, &g->done);
+        if (atomic_load(&r->is_lost)) return; /* the ring has gone on without it */
         if (kind == COMMAND_END) return;
     }
 }
@@ -388,6 +478,9 @@ static void destroy(struct step_runner *base)
     const struct command end = {.kind = COMMAND_END};
     tell(g, &end);
     for (uint32_t i = 0; i < g->n_rank; i++) {
+        if (atomic_load(&g->ranks[i].is_lost)) return;
+    }
+    for (uint32_t i = 0; i < g->n_rank; i++) {
         if (g->ranks[i].has_thread) (void)pthread_join(g->ranks[i].thread, NULL);
     }
     for (uint32_t i = 0; i < g->n_rank; i++) {
@@ -441,9 +534,16 @@ static fathom_err make_group(struct rank_group **out, const struct rank_sources 
     g->n_rank = n;
     g->ranks = ranks;
     g->spins = os_n_cpu() > n;
+    g->patience_ms =
+        (from->settings->place.patience_ms ? from->settings->place.patience_ms : RANK_PATIENCE_MS) +
+        FAREWELL_MS;
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->told, NULL);
-    pthread_cond_init(&g->done, NULL);
+    pthread_cond_init(&g->done, &attr);
+    pthread_condattr_destroy(&attr);
     for (uint32_t i = 0; i < n; i++) {
         struct rank *r = &ranks[i];
         r->group = g;

@@ -26,8 +26,9 @@ struct model_limits {
 /* Who computes: one rank of the model, on a device. */
 struct model_place {
     struct parallel parallel;
-    int device;        /* GPU only: index */
-    uint32_t n_thread; /* CPU only; 0: all processors */
+    int device;           /* GPU only: index */
+    uint32_t n_thread;    /* CPU only; 0: all processors */
+    uint32_t patience_ms; /* for another rank; 0: RANK_PATIENCE_MS */
 };
 
 /* How weights are loaded. Zeros: as they are stored, and nobody is told. */

@@ -127,6 +127,15 @@ class Server:
         return self.process.returncode, errors
 
 
+def take_program(words):
+    """Takes the program out of a test's command line, and before it flags of every server.
+
+    Such a flag is one word that begins with a dash: -tp=4."""
+    while words[1].startswith("-"):
+        Server.always += (words.pop(1),)
+    Server.path = os.path.abspath(words.pop(1))
+
+
 class Scripted(Server):
     """The program over the scripted engine of the tests, its standard error in a pipe."""
 

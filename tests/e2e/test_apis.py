@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One conversation through every API: the pilot says the same in each, streamed and not.
 
-    tests/e2e/test_apis.py path/to/fathom
+    tests/e2e/test_apis.py [FLAGS] path/to/fathom
 
 The form of /v1/chat/completions is the measure: what /v1/responses and /v1/messages answer is put
 into it, and must be its content, reasoning, tool calls and counts. Requests are greedy, or bring a
@@ -13,7 +13,7 @@ import os
 import sys
 import unittest
 
-from served import Server
+from served import Server, take_program
 
 PARAMETERS = {"type": "object", "properties": {"location": {"type": "string"}},
               "required": ["location"]}
@@ -274,7 +274,5 @@ class Apis(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    Server.path = os.path.abspath(sys.argv.pop())
+    take_program(sys.argv)
     unittest.main(verbosity=2)

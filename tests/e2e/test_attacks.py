@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Clients that mean harm, while another key's client asks as one should.
 
-    tests/e2e/test_attacks.py path/to/fathom
+    tests/e2e/test_attacks.py [FLAGS] path/to/fathom
 
 Each attack runs ATTACK_SECONDS (default 3) with the first key, or with none. Meanwhile a one-token
 completion with the second key is answered within a second. 5 s after the attack what it took is
@@ -24,7 +24,7 @@ import threading
 import time
 import unittest
 
-from served import HANG_S, Server
+from served import HANG_S, Server, take_program
 
 SECONDS = float(os.environ.get("ATTACK_SECONDS", "3"))
 ANSWER_S = 1.0     # another key's request, while it lasts
@@ -328,7 +328,7 @@ def add_test(kind):
 
 if __name__ == "__main__":
     MANY = allow_descriptors()
-    Server.path = os.path.abspath(sys.argv.pop(1))
+    take_program(sys.argv)
     for attack in ATTACKS:
         add_test(attack)
     unittest.main(verbosity=2)

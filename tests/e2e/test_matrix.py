@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Features of the server in pairs: what each request gets is what it gets from a plain server.
 
-    tests/e2e/test_matrix.py path/to/fathom
+    tests/e2e/test_matrix.py [FLAGS] path/to/fathom
 
 WAYS are flags of the server that must not show in an answer; ASKS are fields of a request that do.
 For every pair of ways a server is started with both, and for every third pair of asks it gets a
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import unittest
 
-from served import Server
+from served import Server, take_program
 
 DRAFTS = json.dumps({"method": "deepseek_mtp", "num_speculative_tokens": 2})
 PLAIN = ("--no-enable-prefix-caching", "--threads", "1", "--max-num-batched-tokens", "1024")
@@ -166,5 +166,5 @@ class Matrix(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    Server.path = os.path.abspath(sys.argv.pop(1))
+    take_program(sys.argv)
     unittest.main(verbosity=2)

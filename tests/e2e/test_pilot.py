@@ -3,7 +3,7 @@
 
     tests/e2e/test_pilot.py requests|refusals|tenants|evaluation|load|flood [FLAGS] path/to/fathom
 
-Servers get FLAGS, such as -tp 4.
+Servers get FLAGS, one word each, such as -tp=4.
 
 refusals    what the flags about the queue refuse
 tenants     whose cached prompts a key finds
@@ -29,7 +29,7 @@ import threading
 import time
 import unittest
 
-from served import Server
+from served import Server, take_program
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WEATHER = {"type": "function", "function": {
@@ -440,7 +440,7 @@ if __name__ == "__main__":
              "evaluation": Evaluation, "load": Load, "flood": Flood}
     if len(sys.argv) < 3 or sys.argv[1] not in CASES:
         sys.exit(__doc__)
-    Server.path = os.path.abspath(sys.argv[-1])
-    Server.always += tuple(sys.argv[2:-1])
-    suite = unittest.defaultTestLoader.loadTestsFromTestCase(CASES[sys.argv[1]])
+    case = CASES[sys.argv.pop(1)]
+    take_program(sys.argv)
+    suite = unittest.defaultTestLoader.loadTestsFromTestCase(case)
     sys.exit(0 if unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful() else 1)

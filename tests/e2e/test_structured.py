@@ -2,7 +2,7 @@
 """Outputs held to a grammar, drawn by the pilot at temperature 1.0 and judged by the Python package
 jsonschema.
 
-    tests/e2e/test_structured.py path/to/fathom
+    tests/e2e/test_structured.py [FLAGS] path/to/fathom
 
 Every schema of tests/data/grammar/schemas.json whose outputs end soon is asked for in all WAYS,
 with many seeds, many at a time; then calls of tools that must be made, may be made, or are strict.
@@ -18,7 +18,7 @@ import re
 import sys
 import unittest
 
-from served import Server
+from served import Server, take_program
 
 try:
     import jsonschema
@@ -228,5 +228,5 @@ class Structured(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    Server.path = os.path.abspath(sys.argv.pop(1))
+    take_program(sys.argv)
     unittest.main(verbosity=2)

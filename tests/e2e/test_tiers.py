@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Pages in a directory: they outlive the server, however it ends, and no answer depends on them.
 
-    tests/e2e/test_tiers.py path/to/fathom
+    tests/e2e/test_tiers.py [FLAGS] path/to/fathom
 
 The server is killed under load TIER_KILLS times (default 5); every new one gives the answers of a
 server without tiers, tokens and log-probabilities, and finds what the ones before have left.
@@ -18,7 +18,7 @@ import threading
 import time
 import unittest
 
-from served import HANG_S, Server, wait_until
+from served import HANG_S, Server, take_program, wait_until
 
 N_KILL = int(os.environ.get("TIER_KILLS", "5"))
 # Two requests have room in the cache: whatever comes third drives the first one out.
@@ -198,5 +198,5 @@ class Tiers(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    Server.path = sys.argv.pop(1)
+    take_program(sys.argv)
     unittest.main()

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -15,7 +16,7 @@
 
 #define PILOT FATHOM_SOURCE_DIR "/models/pilot"
 
-enum { N_RANK = 4, N_TOKEN = 5, FAILS = 2, FAILING_LAYER = 3 };
+enum { N_RANK = 4, N_TOKEN = 5, FAILS = 2, FAILING_LAYER = 3, PATIENCE_MS = 200 };
 
 static struct {
     struct engine_settings settings;
@@ -23,6 +24,7 @@ static struct {
     struct model_config config;
     struct checkpoint *checkpoint;
     struct backend *backends[N_RANK];
+    uint32_t patience_ms;
 } test;
 
 static void must(fathom_err err, const fathom_diag *d)
@@ -44,6 +46,7 @@ static int open_backends(void **state)
     must(checkpoint_open(&test.checkpoint, PILOT, &d), &d);
     must(model_config_load(&test.config, test.checkpoint, &d), &d);
     must(settings_resolve(&test.settings, &o, &test.config, &d), &d);
+    test.settings.place.patience_ms = test.patience_ms;
     must(
         memory_plan_make(&test.plan, &test.settings, &test.config, test.checkpoint, 4ull << 30, &d),
         &d);
@@ -113,9 +116,51 @@ static void a_rank_that_fails_is_named_with_its_layer(void **state)
                               test.checkpoint, &d),
          &d);
     assert_int_equal(run_step(r), FATHOM_EDEVICE);
-    assert_non_null(strstr(r->ops->fault(r), "rank 2 of 4, layer 3: device failed"));
+    const char *fault = r->ops->fault(r);
+    if (!strstr(fault, "rank 2 of 4, layer 3, step 1: device failed; rank 2 of 4 has failed after "
+                       "reduce_norm of layer 3, epoch "))
+        fail_msg("%s", fault);
     assert_int_equal(r->ops->sync(r), FATHOM_EDEVICE); /* final */
     r->ops->destroy(r);
+}
+
+/* For ever: the thread stays when the test is over. */
+static fathom_err stay_in_layer(struct backend *b, const struct mla_out_args *a)
+{
+    static __thread uint32_t n_call;
+    if (n_call++ == FAILING_LAYER) {
+        for (;;) pause();
+    }
+    return real_ops->mla_out(b, a);
+}
+
+static int open_impatient(void **state)
+{
+    test.patience_ms = PATIENCE_MS;
+    int failed = open_backends(state);
+    test.patience_ms = 0;
+    return failed;
+}
+
+static void a_rank_that_does_not_come_is_named_and_not_waited_for(void **state)
+{
+    (void)state;
+    static struct backend_ops staying; /* its thread goes on reading it */
+    fathom_diag d = {{0}};
+    struct step_runner *r;
+    real_ops = test.backends[FAILS]->ops;
+    staying = *real_ops;
+    staying.mla_out = stay_in_layer;
+    test.backends[FAILS]->ops = &staying;
+    must(rank_group_create_on(&r, test.backends, &test.settings, &test.plan, &test.config,
+                              test.checkpoint, &d),
+         &d);
+    assert_int_equal(run_step(r), FATHOM_EPEER);
+    const char *fault = r->ops->fault(r);
+    if (!strstr(fault, "step 1: rank 2 of 4 did not come to reduce_norm of layer 3, epoch "))
+        fail_msg("%s", fault);
+    assert_int_equal(r->ops->sync(r), FATHOM_EPEER); /* at once */
+    r->ops->destroy(r);                              /* returns */
 }
 
 static void pages_are_equal_on_all_ranks(void **state)
@@ -147,6 +192,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_rank_that_fails_is_named_with_its_layer, open_backends,
                                         close_checkpoint),
+        cmocka_unit_test_setup_teardown(a_rank_that_does_not_come_is_named_and_not_waited_for,
+                                        open_impatient, close_checkpoint),
         cmocka_unit_test_setup_teardown(pages_are_equal_on_all_ranks, open_backends,
                                         close_checkpoint),
     };

@@ -42,7 +42,7 @@ static struct host_rank *peer_of(struct backend *b)
 
 static fathom_err join(struct backend *const *b, uint32_t n, fathom_diag *d)
 {
-    return host_join(b, n, peer_of, d);
+    return host_join(b, n, cpu_of(b[0])->c.patience_ms, peer_of, d);
 }
 
 static void abandon(struct backend *b)
