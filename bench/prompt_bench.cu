@@ -4,10 +4,11 @@
  *
  * check  outputs against plain f32 attention over keys and values expanded in f32: relative L2
  *        error at most 6e-3; a token's bits are the same however its request is cut into steps
- * time   median of 20 runs, plan, expansion and attention together
+ * time   median of 20 runs, plan, masks, expansion and attention together
  *
- * A line gives microseconds and TFLOP/s: 2 H (192 + 128) a visible pair, the expansion not counted,
- * and the share of 989 TFLOP/s. */
+ * Steps run twice where a context is longer than 2048 rows: with all rows seen, and with 2048
+ * selected. A line gives microseconds and TFLOP/s: 2 H (192 + 128) a visible pair, selected or not,
+ * the expansion not counted, and the share of 989 TFLOP/s. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@ enum {
     CONTEXT_MAX = 8192,
     REQUEST_MAX = 8,
     TOKEN_MAX = 8192,
+    TOPK = 2048,
     REPEAT = 20,
     FLUSH_BYTES = 256 << 20,
 };
@@ -80,6 +82,8 @@ struct bench {
     bf16 *query, *out, *again, *kv_b;
     float *kv_plain, *want; /* [CONTEXT_MAX][H][256] of one request; [T][H * 128] */
     int32_t *pos, *first, *page_table;
+    int32_t *request, *zeros;         /* [T]: of a step, of a request alone */
+    int32_t *slots, *places, *counts; /* [T][TOPK] slots and positions selected, [T] */
     void *flush;
     struct prompt_args args;
     struct request_shape shapes[REQUEST_MAX];
@@ -113,7 +117,9 @@ static void open_bench(struct bench *b, enum kv_type type, uint32_t n_head, bool
     c.softmax_scale = SOFTMAX_SCALE;
     c.dense_inner = 128;
     c.n_vocab = 16;
-    kv_layout_init(&c.kv, type, 1, false);
+    c.index_n_head = 64;
+    c.index_topk = TOPK;
+    kv_layout_init(&c.kv, type, 1, true);
     c.max_token = TOKEN_MAX;
     c.max_request = REQUEST_MAX;
     c.max_context = CONTEXT_MAX;
@@ -144,14 +150,21 @@ static void open_bench(struct bench *b, enum kv_type type, uint32_t n_head, bool
     b->pos = (int32_t *)device_bytes(TOKEN_MAX * 4);
     b->first = (int32_t *)device_bytes((REQUEST_MAX + 1) * 4);
     b->page_table = (int32_t *)device_bytes((size_t)b->kv.n_page * 4);
+    b->request = (int32_t *)device_bytes(TOKEN_MAX * 4);
+    b->zeros = (int32_t *)device_bytes(TOKEN_MAX * 4);
+    b->counts = (int32_t *)device_bytes(TOKEN_MAX * 4);
+    b->slots = (int32_t *)device_bytes((size_t)TOKEN_MAX * TOPK * 4);
+    b->places = (int32_t *)device_bytes((size_t)TOKEN_MAX * TOPK * 4);
+    CUDA(cudaMemset(b->zeros, 0, TOKEN_MAX * 4));
     b->flush = device_bytes(FLUSH_BYTES);
     CUDA(cudaDeviceSynchronize());
 }
 
 static void close_bench(struct bench *b)
 {
-    void *const all[] = {b->kv.base, b->query, b->out,   b->again,      b->kv_b, b->kv_plain,
-                         b->want,    b->pos,   b->first, b->page_table, b->flush};
+    void *const all[] = {b->kv.base, b->query,      b->out,   b->again,   b->kv_b,  b->kv_plain,
+                         b->want,    b->pos,        b->first, b->request, b->zeros, b->slots,
+                         b->counts,  b->page_table, b->flush, b->places};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) CUDA(cudaFree(all[i]));
     b->b->ops->destroy(b->b);
 }
@@ -163,10 +176,37 @@ static int32_t page_of(uint32_t request, uint32_t page)
     return (int32_t)((request * pages + page) * 2741u % (REQUEST_MAX * pages));
 }
 
-static void set_step(struct bench *b, const struct request_shape *shapes, uint32_t n)
+/* Selected rows of the step's tokens: ascending, one of each stretch. */
+static void set_selection(struct bench *b, const int32_t *pos, const int32_t *request, uint32_t n)
+{
+    int32_t *slots = (int32_t *)calloc((size_t)n * TOPK, 4);
+    int32_t *places = (int32_t *)calloc((size_t)n * TOPK, 4), *counts = (int32_t *)malloc(n * 4);
+    for (uint32_t t = 0; t < n; t++) {
+        const uint32_t seen = (uint32_t)pos[t] + 1, count = min(seen, (uint32_t)TOPK);
+        counts[t] = (int32_t)count;
+        for (uint32_t i = 0; i < count; i++) {
+            const uint32_t lo = (uint32_t)((uint64_t)i * seen / count);
+            const uint32_t hi = (uint32_t)((uint64_t)(i + 1) * seen / count);
+            const uint32_t p = lo + mix(t * 4099ull + i) % (hi - lo);
+            places[(size_t)t * TOPK + i] = (int32_t)p;
+            slots[(size_t)t * TOPK + i] =
+                page_of((uint32_t)request[t], p / KV_PAGE_TOKENS) * KV_PAGE_TOKENS +
+                (int32_t)(p % KV_PAGE_TOKENS);
+        }
+    }
+    CUDA(cudaMemcpy(b->slots, slots, (size_t)n * TOPK * 4, cudaMemcpyHostToDevice));
+    CUDA(cudaMemcpy(b->places, places, (size_t)n * TOPK * 4, cudaMemcpyHostToDevice));
+    CUDA(cudaMemcpy(b->counts, counts, n * 4, cudaMemcpyHostToDevice));
+    free(slots);
+    free(places);
+    free(counts);
+}
+
+static void set_step(struct bench *b, const struct request_shape *shapes, uint32_t n, bool selects)
 {
     const uint32_t pages = CONTEXT_MAX / KV_PAGE_TOKENS;
-    static int32_t pos[TOKEN_MAX], first[REQUEST_MAX + 1], table[REQUEST_MAX * CONTEXT_MAX / 64];
+    static int32_t pos[TOKEN_MAX], request[TOKEN_MAX], first[REQUEST_MAX + 1],
+        table[REQUEST_MAX * CONTEXT_MAX / 64];
     uint32_t at = 0, longest = 0;
     for (uint32_t i = 0; i < REQUEST_MAX * pages; i++) table[i] = page_of(i / pages, i % pages);
     b->pairs = 0;
@@ -175,6 +215,7 @@ static void set_step(struct bench *b, const struct request_shape *shapes, uint32
         longest = max(longest, shapes[r].context);
         b->shapes[r] = shapes[r];
         for (uint32_t i = 0; i < shapes[r].n_token; i++) {
+            request[at] = (int32_t)r;
             pos[at] = (int32_t)(shapes[r].context - shapes[r].n_token + i);
             b->pairs += pos[at++] + 1;
         }
@@ -182,6 +223,8 @@ static void set_step(struct bench *b, const struct request_shape *shapes, uint32
     first[n] = (int32_t)at;
     b->n_shape = n;
     CUDA(cudaMemcpy(b->pos, pos, at * 4, cudaMemcpyHostToDevice));
+    CUDA(cudaMemcpy(b->request, request, at * 4, cudaMemcpyHostToDevice));
+    if (selects) set_selection(b, pos, request, at);
     CUDA(cudaMemcpy(b->first, first, (n + 1) * 4, cudaMemcpyHostToDevice));
     CUDA(cudaMemcpy(b->page_table, table, sizeof table, cudaMemcpyHostToDevice));
     struct prompt_args a = {};
@@ -191,6 +234,10 @@ static void set_step(struct bench *b, const struct request_shape *shapes, uint32
     a.out_stride = (size_t)b->n_head * KV_LATENT;
     a.pos = b->pos;
     a.first = b->first;
+    a.request = b->request;
+    a.slots = selects ? b->slots : NULL;
+    a.counts = selects ? b->counts : NULL;
+    a.topk = TOPK;
     a.page_table = b->page_table;
     a.page_stride = pages;
     a.n_token = at;
@@ -228,18 +275,20 @@ __global__ void plain_expand_kernel(struct kv_layer l, const int32_t *pages, con
 }
 
 /* Block: a token and a head; thread: an output. */
-__global__ void plain_attend_kernel(struct prompt_args a, int token0, int request, const float *kv,
-                                    float *out)
+__global__ void plain_attend_kernel(struct prompt_args a, const int32_t *places, int token0,
+                                    int request, const float *kv, float *out)
 {
     __shared__ float score[CONTEXT_MAX], scratch[9];
     const uint32_t token = (uint32_t)token0 + blockIdx.y, head = blockIdx.x;
     const bf16 *q = a.query + token * a.query_stride + head * QUERY_DIM;
     const int32_t *pages = a.page_table + (size_t)request * a.page_stride;
-    const int n = a.pos[token] + 1;
+    const int n = a.slots ? a.counts[token] : a.pos[token] + 1;
+    const int32_t *seen = a.slots ? places + (size_t)token * TOPK : NULL;
     float top = -INFINITY, sum = 0.0f, o = 0.0f;
     for (int r = (int)threadIdx.x; r < n; r += (int)blockDim.x) {
-        const float *key = kv + ((size_t)r * a.n_head + head) * KV_B_ROWS;
-        const char *row = kv_row(a.kv, kv_slot(pages, r));
+        const int place = seen ? seen[r] : r;
+        const float *key = kv + ((size_t)place * a.n_head + head) * KV_B_ROWS;
+        const char *row = kv_row(a.kv, kv_slot(pages, place));
         float dot = 0.0f;
         for (int i = 0; i < NOPE_DIM; i++) dot = fmaf(__bfloat162float(q[i]), key[i], dot);
         for (int i = 0; i < KV_ROPE; i++)
@@ -250,9 +299,11 @@ __global__ void plain_attend_kernel(struct prompt_args a, int token0, int reques
     for (int r = 0; r < n; r++) top = fmaxf(top, score[r]);
     for (int r = (int)threadIdx.x; r < n; r += (int)blockDim.x) sum += expf(score[r] - top);
     sum = block_sum(sum, scratch);
-    for (int r = 0; r < n; r++)
+    for (int r = 0; r < n; r++) {
+        const size_t place = (size_t)(seen ? seen[r] : r);
         o = fmaf(expf(score[r] - top) / sum,
-                 kv[((size_t)r * a.n_head + head) * KV_B_ROWS + NOPE_DIM + threadIdx.x], o);
+                 kv[(place * a.n_head + head) * KV_B_ROWS + NOPE_DIM + threadIdx.x], o);
+    }
     out[((size_t)token * a.n_head + head) * V_DIM + threadIdx.x] = o;
 }
 
@@ -299,6 +350,11 @@ static unsigned changed_tokens(struct bench *b, uint32_t chunk)
             CUDA(cudaMemcpy(b->first, first, sizeof first, cudaMemcpyHostToDevice));
             a.query += (token + i) * a.query_stride;
             a.pos += token + i;
+            a.request = b->zeros;
+            if (a.slots) {
+                a.slots += (size_t)(token + i) * TOPK;
+                a.counts += token + i;
+            }
             a.out = b->again + (token + i) * stride;
             a.page_table += r * a.page_stride;
             a.n_token = m;
@@ -318,9 +374,9 @@ static unsigned changed_tokens(struct bench *b, uint32_t chunk)
     return changed;
 }
 
-static bool check(struct bench *b, const struct request_shape *shapes, uint32_t n)
+static bool check(struct bench *b, const struct request_shape *shapes, uint32_t n, bool selects)
 {
-    set_step(b, shapes, n);
+    set_step(b, shapes, n, selects);
     CUDA(cudaMemsetAsync(b->out, 0xff, (size_t)b->args.n_token * b->args.out_stride * 2,
                          b->c->stream));
     run(b, b->args);
@@ -330,17 +386,17 @@ static bool check(struct bench *b, const struct request_shape *shapes, uint32_t 
         const int32_t *pages = b->page_table + r * b->args.page_stride;
         plain_expand_kernel<<<dim3(b->n_head, shapes[r].context), KV_B_ROWS>>>(
             b->args.kv, pages, b->kv_b, b->kv_plain);
-        plain_attend_kernel<<<dim3(b->n_head, shapes[r].n_token), V_DIM>>>(b->args, token, (int)r,
-                                                                           b->kv_plain, b->want);
+        plain_attend_kernel<<<dim3(b->n_head, shapes[r].n_token), V_DIM>>>(
+            b->args, b->places, token, (int)r, b->kv_plain, b->want);
         token += (int)shapes[r].n_token;
     }
     CUDA(cudaDeviceSynchronize());
     const double rel = worst_error(b, b->args.n_token);
     const uint32_t chunks[] = {1, 37, 64, 300};
     bool ok = rel <= REL_L2_MAX;
-    printf(
-        "%u requests, %u tokens, context %u: largest relative error %.2e, bits differ in steps of",
-        n, b->args.n_token, b->args.max_context, rel);
+    printf("%u requests, %u tokens, context %u%s: largest relative error %.2e, bits differ in "
+           "steps of",
+           n, b->args.n_token, b->args.max_context, selects ? ", 2048 selected" : "", rel);
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
         if (chunks[i] == 1 && b->args.n_token > 400) continue;
         const unsigned changed = changed_tokens(b, chunks[i]);
@@ -356,10 +412,13 @@ static bool check_all(struct bench *b)
 {
     const struct request_shape one[] = {{1, 1}}, short_one[] = {{300, 300}}, late[] = {{2300, 411}};
     const struct request_shape mixed[] = {{700, 700}, {1, 1}, {129, 128}, {64, 64}, {1500, 77}};
-    bool ok = check(b, one, 1);
-    ok = check(b, short_one, 1) && ok;
-    ok = check(b, late, 1) && ok;
-    return check(b, mixed, 5) && ok;
+    const struct request_shape far[] = {{5000, 150}, {2100, 130}, {300, 300}};
+    bool ok = check(b, one, 1, false);
+    ok = check(b, short_one, 1, false) && ok;
+    ok = check(b, late, 1, false) && ok;
+    ok = check(b, late, 1, true) && ok;
+    ok = check(b, far, 3, true) && ok;
+    return check(b, mixed, 5, false) && ok;
 }
 
 /* ---- time ---- */
@@ -370,11 +429,11 @@ static int compare_floats(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static void time_step(struct bench *b, const struct request_shape *shapes, uint32_t n)
+static void time_step(struct bench *b, const struct request_shape *shapes, uint32_t n, bool selects)
 {
     cudaEvent_t begin, end;
     float ms[REPEAT];
-    set_step(b, shapes, n);
+    set_step(b, shapes, n, selects);
     CUDA(cudaEventCreate(&begin));
     CUDA(cudaEventCreate(&end));
     for (int i = -2; i < REPEAT; i++) {
@@ -389,9 +448,10 @@ static void time_step(struct bench *b, const struct request_shape *shapes, uint3
     qsort(ms, REPEAT, sizeof *ms, compare_floats);
     const double us = (double)ms[REPEAT / 2] * 1e3;
     const double flop = 2.0 * b->n_head * (QUERY_DIM + V_DIM) * b->pairs;
-    printf("%3u heads, %u x %4u of context %4u: %8.1f us, least %8.1f, %6.1f TFLOP/s, share %.2f\n",
-           b->n_head, n, shapes[0].n_token, shapes[0].context, us, (double)ms[0] * 1e3,
-           flop / us * 1e-6, flop / us * 1e6 / PEAK_FLOPS);
+    printf(
+        "%3u heads, %u x %4u of context %4u%s: %8.1f us, least %8.1f, %6.1f TFLOP/s, share %.2f\n",
+        b->n_head, n, shapes[0].n_token, shapes[0].context, selects ? ", 2048 selected" : "", us,
+        (double)ms[0] * 1e3, flop / us * 1e-6, flop / us * 1e6 / PEAK_FLOPS);
     fflush(stdout);
     CUDA(cudaEventDestroy(begin));
     CUDA(cudaEventDestroy(end));
@@ -400,9 +460,13 @@ static void time_step(struct bench *b, const struct request_shape *shapes, uint3
 static void time_all(struct bench *b)
 {
     const struct request_shape four[] = {{1984, 1984}, {1984, 1984}, {1984, 1984}, {1984, 1984}};
-    const struct request_shape others[] = {{8000, 8000}, {8000, 2048}, {2048, 2048}, {512, 512}};
-    time_step(b, four, 4);
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) time_step(b, &others[i], 1);
+    const struct request_shape others[] = {
+        {8000, 8000}, {8000, 2048}, {4096, 4096}, {2048, 2048}, {512, 512}};
+    time_step(b, four, 4, false);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        time_step(b, &others[i], 1, false);
+        if (others[i].context > TOPK) time_step(b, &others[i], 1, true);
+    }
 }
 
 int main(int argc, char **argv)

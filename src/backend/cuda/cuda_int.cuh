@@ -250,6 +250,7 @@ struct cuda_backend {
     struct {
         void *plan;
         bf16 *latent, *rope, *kv;
+        uint32_t *mask;
         uint64_t kv_bytes;
         uint32_t n_context; /* context tiles of a pass */
     } prompt;               /* sm90/prompt.cuh */
@@ -283,12 +284,13 @@ static __host__ __device__ __forceinline__ uint32_t ceil_div(uint32_t a, uint32_
     return (a + b - 1) / b;
 }
 
-/* Which of a step's rows are in expanded form: those of prompts that see every row before them. */
+/* Which of a step's rows are in expanded form: those of prompts that see every row before them, or
+ * select from so few that reading them all is cheaper. */
 static inline struct expanded_rows cuda_expanded_rows(const struct cuda_backend *c,
                                                       const struct batch *batch)
 {
-    struct expanded_rows e = {c->sm90 ? batch->n_answer_token : batch->n_token, INT32_MAX};
-    if (c->c.index_n_head) e.end = (int32_t)c->c.index_topk;
+    struct expanded_rows e = {c->sm90 ? batch->n_answer_token : batch->n_token,
+                              cuda_expanded_end(&c->c)};
     return e;
 }
 

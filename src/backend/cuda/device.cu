@@ -422,6 +422,7 @@ static void name_scratch(struct cuda_backend *c)
     c->prompt.latent = (bf16 *)s[SCRATCH_PROMPT_LATENT];
     c->prompt.rope = (bf16 *)s[SCRATCH_PROMPT_ROPE];
     c->prompt.kv = (bf16 *)s[SCRATCH_PROMPT_KV];
+    c->prompt.mask = (uint32_t *)s[SCRATCH_PROMPT_MASK];
     c->heads_f = (float *)s[SCRATCH_HEADS_F];
     c->heads_q = (uint8_t *)s[SCRATCH_HEADS_Q];
     c->heads_scale = (float *)s[SCRATCH_HEADS_SCALE];

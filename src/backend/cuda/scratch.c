@@ -78,12 +78,18 @@ static void measure_attention(struct cuda_scratch_sizes *s, const struct backend
     s->bytes[SCRATCH_HEADS_SCALE] = t * heads * 4;
 }
 
+int32_t cuda_expanded_end(const struct backend_config *c)
+{
+    if (!c->index_n_head) return INT32_MAX;
+    const uint64_t topk = c->index_topk;
+    return (int32_t)most(topk, least(EXPANDED_TOPK * topk, EXPANDED_SELECTED_MAX));
+}
+
 /* The largest context always fits, with one head at least. */
 static void measure_prompt(struct cuda_scratch_sizes *s, const struct backend_config *c)
 {
     const bool has = c->act == ACT_FP8 && c->kv.type != KV_TYPE_F32;
-    uint64_t context = c->max_context;
-    if (c->index_n_head) context = least(context, c->index_topk);
+    const uint64_t context = least(c->max_context, (uint64_t)cuda_expanded_end(c));
     const uint64_t one = div_up(context, PROMPT_CONTEXT_TILE) * PROMPT_CONTEXT_TILE;
     const uint64_t rows = has ? least(c->max_request * one, most(one, PROMPT_ROWS)) : 0;
     const uint64_t head = (uint64_t)(c->nope_dim + c->v_dim) * 2;
@@ -95,6 +101,8 @@ static void measure_prompt(struct cuda_scratch_sizes *s, const struct backend_co
     s->bytes[SCRATCH_PROMPT_LATENT] = rows * KV_LATENT * 2 + 4;
     s->bytes[SCRATCH_PROMPT_ROPE] = rows * KV_ROPE * 2 + 4;
     s->bytes[SCRATCH_PROMPT_KV] = has ? kv : 4;
+    const bool selects = has && c->index_n_head && context > c->index_topk;
+    s->bytes[SCRATCH_PROMPT_MASK] = selects ? c->max_token * (one / 8) : 4;
 }
 
 static void measure_feed_forward(struct cuda_scratch_sizes *s, const struct backend_config *c)
@@ -152,6 +160,7 @@ const char *cuda_scratch_name(enum cuda_scratch part)
         [SCRATCH_PROMPT_LATENT] = "prompt latents",
         [SCRATCH_PROMPT_ROPE] = "prompt rotary keys",
         [SCRATCH_PROMPT_KV] = "prompt keys and values",
+        [SCRATCH_PROMPT_MASK] = "prompt masks",
         [SCRATCH_HEADS_F] = "heads",
         [SCRATCH_HEADS_Q] = "heads codes",
         [SCRATCH_HEADS_SCALE] = "heads scales",

@@ -29,6 +29,10 @@ enum {
     PROMPT_ENTRY_BYTES = 16, /* of the plan */
 };
 
+/* Prompt rows that select are in expanded form as well, at positions below so many times index_topk
+ * and below EXPANDED_SELECTED_MAX: masked (sm90/prompt_mask.cu). */
+enum { EXPANDED_TOPK = 4, EXPANDED_SELECTED_MAX = 16384 };
+
 /* How it is cut where heads are many (sm90/attend_heads.cu). */
 enum {
     ATTEND_HEADS = 64,                  /* of a block; models with fewer have the kernel above */
@@ -89,6 +93,7 @@ enum cuda_scratch {
     SCRATCH_PROMPT_LATENT, /* bf16 [prompt_rows][512] */
     SCRATCH_PROMPT_ROPE,   /* bf16 [prompt_rows][64] */
     SCRATCH_PROMPT_KV,     /* bf16 [context rows][heads][256], as many as there is room for */
+    SCRATCH_PROMPT_MASK,   /* bits [T][context rows of one request] */
     SCRATCH_HEADS_F,       /* f32 [T][H*128], its codes and scales */
     SCRATCH_HEADS_Q,
     SCRATCH_HEADS_SCALE,
@@ -119,6 +124,9 @@ struct cuda_scratch_sizes {
 
 /* cuda_scratch_measure - sizes for steps within the configuration's limits */
 void cuda_scratch_measure(struct cuda_scratch_sizes *out, const struct backend_config *c);
+
+/* cuda_expanded_end - rows of prompts at positions below are in expanded form */
+int32_t cuda_expanded_end(const struct backend_config *c);
 
 /* cuda_score_stride - floats from one token's index scores to the next's in a step whose longest
  * context is this */

@@ -22,6 +22,13 @@ template <typename T> SIMT_UNSEEN static T atomicOr(T *p, T v)
     *p = old | v;
     return old;
 }
+template <typename T> SIMT_UNSEEN static T atomicCAS(T *p, T expected, T v)
+{
+    race_atomic(p, sizeof *p);
+    T old = *p;
+    if (old == expected) *p = v;
+    return old;
+}
 template <typename T> SIMT_UNSEEN static T atomicMin(T *p, T v)
 {
     race_atomic(p, sizeof *p);

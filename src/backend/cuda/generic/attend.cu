@@ -92,10 +92,15 @@ static fathom_err attend_expanded(struct cuda_backend *c, const struct mla_atten
     p.out_stride = (size_t)k.n_head * KV_LATENT;
     p.pos = k.pos;
     p.first = a->batch->first;
+    p.request = k.request;
+    p.slots = k.slots;
+    p.counts = k.counts;
+    p.topk = k.topk;
     p.page_table = k.page_table;
     p.page_stride = k.page_stride;
     p.n_token = a->batch->n_token;
     p.n_request = a->batch->n_request;
+    p.first_token = a->batch->n_answer_token;
     p.first_request = a->batch->n_answer_request;
     p.max_context = a->batch->max_context;
     p.end = end;

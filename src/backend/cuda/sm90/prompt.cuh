@@ -44,10 +44,11 @@ struct prompt_args {
     const bf16 *query; /* [T][query_stride]: heads of 192 */
     bf16 *out;         /* [T][out_stride]: heads of 128 */
     size_t query_stride, out_stride;
-    const int32_t *pos, *first, *page_table;
-    uint32_t page_stride;
-    uint32_t n_token, n_request; /* of the step */
-    uint32_t first_request;      /* with rows of prompts */
+    const int32_t *pos, *request, *first, *page_table;
+    const int32_t *slots, *counts; /* [T][topk], [T]: rows selected; NULL: all up to pos */
+    uint32_t page_stride, topk;
+    uint32_t n_token, n_request;         /* of the step */
+    uint32_t first_token, first_request; /* with rows of prompts */
     uint32_t max_context;
     int32_t end; /* rows at positions below */
     struct kv_layer kv;
@@ -67,6 +68,8 @@ struct prompt_pass {
     bf16 *latent; /* [context rows][512] */
     bf16 *rope;   /* [context rows][64] */
     bf16 *kv;     /* [context rows][n_head][256] */
+    uint4 *mask;  /* [T][mask_stride]: a bit a position, 128 a key block; NULL: all up to pos */
+    uint32_t mask_stride;
 };
 
 /* prompt_expand.cu: latents and rotary keys of the pass's contexts; then keys and values of its
@@ -77,10 +80,16 @@ fathom_err prompt_expand(struct cuda_backend *c, const struct prompt_args &a,
                          const struct prompt_pass &p);
 fathom_err prompt_expand_init(struct cuda_backend *c);
 
+/* prompt_mask.cu: the masks of the step's prompt rows at positions below a.end, the first
+ * mask_stride key blocks of each */
+fathom_err prompt_mask(struct cuda_backend *c, const struct prompt_args &a,
+                       const struct prompt_pass &p);
+
 /* prompt_attend_sm90 - out of every row of a prompt at a position below `end`
  *
  * Needs    a cache of BF16 or FP8 rows; kv_b in bf16; rows of requests first_request and after
- * Numerics a row's bits depend on its position, its query and the rows before it alone
+ * Numerics a row's bits depend on its position, its query, the rows before it and which of them
+ *          are selected alone
  * prompt_attend_sm90_init - raises the kernels' limits; once before */
 fathom_err prompt_attend_sm90(struct cuda_backend *c, const struct prompt_args &a);
 fathom_err prompt_attend_sm90_init(struct cuda_backend *c);

@@ -9,7 +9,8 @@
  *
  * Key blocks are counted from position 0 and taken in ascending order. A block that a row does not
  * see changes none of its bits: its maximum stays, so it is multiplied by 1, and zeros are added.
- */
+ *
+ * Where rows select, a mask tells the positions that each sees, a bit each (prompt_mask.cu). */
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/sm90/prompt.cuh"
 
@@ -59,6 +60,8 @@ struct attend_work {
     const struct prompt_tile *tiles;
     bf16 *out;
     size_t out_stride;
+    const uint4 *mask; /* of the pass */
+    uint32_t mask_stride, topk;
     uint32_t head0, n_head;
     float scale; /* times log2(e) */
 };
@@ -160,6 +163,7 @@ struct walk {
     uint64_t query, key, value; /* operands of stage 0 */
     float top[2], sum[2];
     float scale;
+    const uint4 *mask[2]; /* of the two rows */
 };
 
 static __device__ __forceinline__ void warp_arrive(uint64_t *barrier)
@@ -213,9 +217,31 @@ static __device__ __forceinline__ void mask_scores(float (&s)[64], int pos, int 
     }
 }
 
+static __device__ __forceinline__ void read_masks(uint4 (&m)[2], const struct walk &x, int block)
+{
+    m[0] = x.mask[0][block];
+    m[1] = x.mask[1][block];
+}
+
+/* Scores of positions that a row has not selected, or that are behind it, are none. */
+static __device__ __forceinline__ void select_scores(float (&s)[64], const uint4 (&m)[2])
+{
+    const int t = (int)threadIdx.x % 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const uint32_t words[4] = {m[r].x, m[r].y, m[r].z, m[r].w};
+#pragma unroll
+        for (int j = 0; j < 16; j++) {
+            const uint32_t own = words[j / 4] >> 2 * t; /* columns 8 (j % 4) and the next */
+            if (!(own & 1u << j % 4 * 8)) s[4 * j + 2 * r] = -INFINITY;
+            if (!(own & 2u << j % 4 * 8)) s[4 * j + 2 * r + 1] = -INFINITY;
+        }
+    }
+}
+
 /* Scores to weights relative to the largest score so far; alpha: what the sums before are
- * multiplied by. */
-template <bool FIRST>
+ * multiplied by. A row that selects may have seen nothing yet. */
+template <bool FIRST, bool MASKED>
 static __device__ __forceinline__ void make_weights(float (&s)[64], struct walk &x,
                                                     float (&alpha)[2])
 {
@@ -228,7 +254,7 @@ static __device__ __forceinline__ void make_weights(float (&s)[64], struct walk 
         top = fmaxf(top, shfl_xor(top, 1));
         top = fmaxf(top, shfl_xor(top, 2));
         if (!FIRST) top = fmaxf(top, x.top[r]);
-        const float base = top * x.scale;
+        const float shift = MASKED && top == -INFINITY ? 0.0f : top, base = shift * x.scale;
 #pragma unroll
         for (int j = 0; j < 16; j++) {
 #pragma unroll
@@ -238,7 +264,7 @@ static __device__ __forceinline__ void make_weights(float (&s)[64], struct walk 
                 sum[i] += v;
             }
         }
-        alpha[r] = FIRST ? 0.0f : exp2_approx((x.top[r] - top) * x.scale);
+        alpha[r] = FIRST ? 0.0f : exp2_approx((x.top[r] - shift) * x.scale);
         x.sum[r] = FIRST ? sum[0] + sum[1] : fmaf(x.sum[r], alpha[r], sum[0] + sum[1]);
         x.top[r] = top;
     }
@@ -283,7 +309,18 @@ static __device__ __forceinline__ void store_outputs(const struct attend_work &w
     }
 }
 
-template <bool TURNS>
+static __device__ __forceinline__ void find_masks(const struct attend_work &w,
+                                                  const struct prompt_tile &t, struct walk &x)
+{
+    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP % 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = (int)x.group * PROMPT_GROUP_ROWS + warp * 16 + lane / 4 + r * 8;
+        x.mask[r] = w.mask + (size_t)(t.token + min(row, t.n - 1)) * w.mask_stride;
+    }
+}
+
+template <bool TURNS, bool MASKED>
 static __device__ __forceinline__ void attend_tile(const struct attend_work &w,
                                                    struct attend_stages *sh,
                                                    const struct prompt_task &t, struct walk &x)
@@ -291,6 +328,11 @@ static __device__ __forceinline__ void attend_tile(const struct attend_work &w,
     const int pos = t.tile.pos + (int)x.group * PROMPT_GROUP_ROWS;
     float s[64], o[64] = {}, alpha[2];
     uint32_t p[KEY_STEPS][4];
+    uint4 m[2]; /* of the next block */
+    if (MASKED) {
+        find_masks(w, t.tile, x);
+        read_masks(m, x, 0);
+    }
     wait_phase(&sh->q_full[x.group], x.q_parity);
     wait_phase(&sh->k_full[x.k.stage], x.k.parity);
     wgmma_fence();
@@ -298,8 +340,13 @@ static __device__ __forceinline__ void attend_tile(const struct attend_work &w,
     wgmma_wait_but<0>(s);
     warp_arrive(&sh->k_empty[x.k.stage]);
     ring_next<STAGES>(x.k);
-    if (pos < PROMPT_TILE - 1) mask_scores(s, pos, 0);
-    make_weights<true>(s, x, alpha);
+    if (MASKED) {
+        select_scores(s, m);
+        read_masks(m, x, min(1, (int)t.n_block - 1));
+    } else if (pos < PROMPT_TILE - 1) {
+        mask_scores(s, pos, 0);
+    }
+    make_weights<true, MASKED>(s, x, alpha);
     pack_weights(p, s);
 #pragma unroll 1
     for (int block = 1; block < (int)t.n_block; block++) {
@@ -314,8 +361,13 @@ static __device__ __forceinline__ void attend_tile(const struct attend_work &w,
         wgmma_wait_but<1>(s);
         warp_arrive(&sh->k_empty[x.k.stage]);
         ring_next<STAGES>(x.k);
-        if (pos < block * PROMPT_TILE + PROMPT_TILE - 1) mask_scores(s, pos, block);
-        make_weights<false>(s, x, alpha);
+        if (MASKED) {
+            select_scores(s, m);
+            read_masks(m, x, min(block + 1, (int)t.n_block - 1));
+        } else if (pos < block * PROMPT_TILE + PROMPT_TILE - 1) {
+            mask_scores(s, pos, block);
+        }
+        make_weights<false, MASKED>(s, x, alpha);
         wgmma_wait_but<0>(o);
         warp_arrive(&sh->v_empty[x.v.stage]);
         ring_next<STAGES>(x.v);
@@ -351,7 +403,10 @@ static __device__ __forceinline__ void consume(const struct attend_work &w,
         warp_arrive(&sh->task_empty[x.task.stage]);
         ring_next<TASKS>(x.task);
         if (t.tile.n == 0) return;
-        attend_tile<TURNS>(w, sh, t, x);
+        if (w.mask && (uint32_t)(t.tile.pos + t.tile.n) > w.topk)
+            attend_tile<TURNS, true>(w, sh, t, x);
+        else
+            attend_tile<TURNS, false>(w, sh, t, x);
     }
 }
 
@@ -421,6 +476,9 @@ static fathom_err attend_pass(struct cuda_backend *c, const struct prompt_args &
     w.tiles = p.tiles;
     w.out = a.out;
     w.out_stride = a.out_stride;
+    w.mask = p.mask;
+    w.mask_stride = p.mask_stride;
+    w.topk = a.topk;
     w.head0 = p.head0;
     w.n_head = p.n_head;
     w.scale = a.scale * 1.44269504f; /* log2(e) */
@@ -446,6 +504,11 @@ fathom_err prompt_attend_sm90(struct cuda_backend *c, const struct prompt_args &
     p.latent = c->prompt.latent;
     p.rope = c->prompt.rope;
     p.kv = c->prompt.kv;
+    if (a.slots && (uint32_t)context > a.topk) {
+        p.mask = (uint4 *)c->prompt.mask;
+        p.mask_stride = each;
+        TRY(prompt_mask(c, a, p));
+    }
     for (uint32_t r = a.first_request; r < a.n_request; r += p.n_request) {
         p.request0 = r;
         p.n_request = min(max(together, 1u), a.n_request - r);

@@ -20,7 +20,7 @@ enum {
 struct plan_shared {
     int32_t token[PROMPT_REQUESTS_MAX], pos[PROMPT_REQUESTS_MAX], n[PROMPT_REQUESTS_MAX];
     int32_t tile[PROMPT_REQUESTS_MAX + 1], context[PROMPT_REQUESTS_MAX + 1];
-    int32_t bucket[BUCKETS];
+    int32_t bucket[BUCKETS], warp_sum[PLAN_THREADS / WARP];
 };
 static_assert(sizeof(struct plan_shared) <= SHARED_PLAIN_MAX, "no limit is raised for it");
 
@@ -56,6 +56,31 @@ static __device__ __forceinline__ struct prompt_tile tile_of(const struct plan_s
 static __device__ __forceinline__ int bucket_of(const struct prompt_tile &t)
 {
     return BUCKETS - 1 - min(BUCKETS - 1, (t.pos + t.n - 1) / PROMPT_TILE);
+}
+
+/* Counts to places: what the buckets before hold. */
+static __device__ __forceinline__ void place_buckets(struct plan_shared *s)
+{
+    enum { EACH = BUCKETS / PLAN_THREADS };
+    const int thread = (int)threadIdx.x, lane = thread % WARP;
+    int own[EACH], sum = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) sum += own[i] = s->bucket[thread * EACH + i];
+    int end = sum;
+#pragma unroll
+    for (int d = 1; d < WARP; d *= 2) {
+        const int other = shfl(end, max(lane - d, 0));
+        if (lane >= d) end += other;
+    }
+    if (lane == WARP - 1) s->warp_sum[thread / WARP] = end;
+    __syncthreads();
+    int before = end - sum;
+    for (int i = 0; i < thread / WARP; i++) before += s->warp_sum[i];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        s->bucket[thread * EACH + i] = before;
+        before += own[i];
+    }
 }
 
 /* One block. */
@@ -98,14 +123,7 @@ __global__ void __launch_bounds__(PLAN_THREADS)
         p.contexts[i] = {(int32_t)p.request0 + r, from, min((int)PROMPT_TILE, rest)};
     }
     __syncthreads();
-    if (thread == 0) {
-        int before = 0;
-        for (int i = 0; i < BUCKETS; i++) {
-            const int count = s.bucket[i];
-            s.bucket[i] = before;
-            before += count;
-        }
-    }
+    place_buckets(&s);
     __syncthreads();
     for (int i = thread; i < s.tile[n]; i += PLAN_THREADS) {
         const struct prompt_tile t = tile_of(&s, n, i);
@@ -115,7 +133,7 @@ __global__ void __launch_bounds__(PLAN_THREADS)
 
 /* ---- cached latents ---- */
 
-enum { GATHER_THREADS = 256, GATHER_ROWS = 32, LANE_VALUES = KV_LATENT / WARP };
+enum { GATHER_THREADS = 256, GATHER_ROWS = 8, LANE_VALUES = KV_LATENT / WARP };
 static_assert((int)LANE_VALUES == 16, "a lane reads 16 codes at once");
 static_assert(PROMPT_TILE % GATHER_ROWS == 0 && (int)KV_FP8_GROUP % LANE_VALUES == 0,
               "nothing is left over");
