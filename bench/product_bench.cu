@@ -9,7 +9,8 @@
  *        product's bits are the sum of its K parts'
  * time   few rows: a recorded row of 20 launches over rotating weights, against the bytes at
  *        4.1 TB/s, product_small beside it. Many rows: median of 20 launches over rotating weights,
- *        against the dense FP8 rate of the datasheet, product_fp8_large beside it
+ *        against the dense FP8 rate of the datasheet, product_fp8_large beside it. Long prompts,
+ *        in turn with cuBLASLt where the machine has it
  *
  * Sections run as processes of their own under one time limit, so that one that stops or faults
  * does not take the others along. Exit status 0: all sections ended and all checks passed. */
@@ -21,6 +22,7 @@
 #include <unistd.h>
 
 #include "product_case.cuh"
+#include "product_peer.cuh"
 
 enum { LIMIT_S = 40, REPEAT = 20, WARM_UP = 3, TILES = 4 };
 
@@ -426,10 +428,13 @@ static int time_mapped(bool large)
 
 enum { TURNS = 40 };
 
-/* Median times of two ways in turn, long enough for the power limit to govern both. */
+/* Median times of two ways in turn, long enough for the power limit to govern both, beside the
+ * least time for the operations at the rate of the datasheet, or for the bytes. */
 template <typename ONE, typename OTHER>
-static void measure_turns(const char *name, double n_flop, const ONE &one, const OTHER &other)
+static void measure_turns(const char *name, const char *const (&ways)[2], double n_flop,
+                          double n_byte, const ONE &one, const OTHER &other)
 {
+    const double floor_us = fmax(n_flop / PEAK_TFLOPS, n_byte / PEAK_TBS) * 1e-6;
     cudaEvent_t at[3];
     float us[2][TURNS];
     for (cudaEvent_t &e : at) CUDA(cudaEventCreate(&e));
@@ -448,12 +453,43 @@ static void measure_turns(const char *name, double n_flop, const ONE &one, const
     for (int j = 0; j < 2; j++) {
         qsort(us[j], TURNS, sizeof *us[j], by_value);
         const double t = (double)us[j][TURNS / 2] * 1e3;
-        printf("%-34s %s %9.1f us %6.0f TFLOP/s (least %.1f)\n", name, j ? "fused" : "apart", t,
-               n_flop / t * 1e-6, (double)us[j][0] * 1e3);
+        printf("%-34s %-14s %9.1f us %6.0f TFLOP/s, floor %8.1f us: %5.1f%% (least %.1f)\n", name,
+               ways[j], t, n_flop / t * 1e-6, floor_us, floor_us / t * 100.0,
+               (double)us[j][0] * 1e3);
     }
 }
 
-static void time_swiglu(const char *name, struct problem *p, uint32_t n_row)
+/* Long prompts, beside cuBLASLt if the machine has it. */
+static int time_peer(void)
+{
+    enum { TOKENS = 8000 };
+    static const uint32_t shapes[][2] = {{2112, 7168},  {24576, 1536}, {7168, 2048},
+                                         {7168, 16384}, {4096, 7168},  {36864, 7168}};
+    const struct sm90_limits limits = find_limits();
+    for (const auto &s : shapes) {
+        struct problem p = make_problem(TOKENS, s[0], s[1], 1, TOKENS, 0);
+        p.a.out = (float *)own(&p, device_bytes((size_t)TOKENS * s[0] * 4));
+        const double n_flop = 2.0 * TOKENS * s[0] * s[1];
+        const double n_byte = (double)s[0] * s[1] + (double)TOKENS * (s[1] + 4.0 * s[0]);
+        char name[64];
+        (void)snprintf(name, sizeof name, "%u x %u, %d rows", s[0], s[1], TOKENS);
+        const auto ours = [&] { CUDA(product_fp8_sm90(p.a, p.n_tile, limits, NULL)); };
+        for (bool rounded : {false, true}) {
+            struct peer peer;
+            if (!peer_open(&peer, p.a, rounded)) {
+                measure_turns(name, {"product_fp8", "no cuBLASLt"}, n_flop, n_byte, ours, [] {});
+                break;
+            }
+            measure_turns(name, {"product_fp8", rounded ? "cuBLASLt bf16" : "cuBLASLt f32"}, n_flop,
+                          n_byte, ours, [&] { peer_run(&peer, p.a); });
+            peer_close(&peer);
+        }
+        release(&p);
+    }
+    return 0;
+}
+
+static void time_swiglu(const char *name, struct problem *p, uint32_t n_row, uint32_t n_expert)
 {
     const struct sm90_limits limits = find_limits();
     const uint32_t inner = p->a.n / 2;
@@ -464,7 +500,8 @@ static void time_swiglu(const char *name, struct problem *p, uint32_t n_row)
     fused.out_q = q;
     fused.out_scale = scale;
     measure_turns(
-        name, 2.0 * n_row * p->a.n * p->a.k,
+        name, {"apart", "fused"}, 2.0 * n_row * p->a.n * p->a.k,
+        (double)n_expert * p->a.n * p->a.k + (double)n_row * (p->a.k + inner),
         [&] {
             CUDA(product_fp8_sm90(apart, p->n_tile, limits, NULL));
             swiglu_codes_kernel<<<n_block, 256>>>(apart.out, n_row, apart.out_stride, inner, q,
@@ -478,14 +515,14 @@ static int time_fused(void)
     enum { TOKENS = 8192, INNER = 18432, WIDTH = 7168, EXPERT_INNER = 2048 };
     struct problem p = make_problem(TOKENS, 2 * INNER, WIDTH, 1, TOKENS, 0);
     p.a.out = (float *)own(&p, device_bytes((size_t)TOKENS * 2 * INNER * 4));
-    time_swiglu("dense 36864 x 7168", &p, TOKENS);
+    time_swiglu("dense 36864 x 7168", &p, TOKENS, 1);
     release(&p);
     int *of = draw_experts(TOKENS, 1);
     const uint32_t n_row = TOKENS * SLOTS;
     p = mapped_problem(n_row, 2 * EXPERT_INNER, WIDTH, SLOTS, EXPERTS, of, 0);
     p.a.out = (float *)own(&p, device_bytes((size_t)n_row * 2 * EXPERT_INNER * 4));
     p.a = listed(&p, n_row);
-    time_swiglu("experts 4096 x 7168", &p, n_row);
+    time_swiglu("experts 4096 x 7168", &p, n_row, EXPERTS);
     release(&p);
     p = mapped_problem(n_row, WIDTH, EXPERT_INNER, 1, EXPERTS, of, 0);
     p.a.out = (float *)own(&p, device_bytes((size_t)n_row * WIDTH * 4));
@@ -494,7 +531,8 @@ static int time_fused(void)
     rounded.out_h = (bf16 *)p.a.out;
     const struct sm90_limits limits = find_limits();
     measure_turns(
-        "experts 7168 x 2048, f32 and bf16", 2.0 * n_row * WIDTH * EXPERT_INNER,
+        "experts 7168 x 2048", {"f32", "bf16"}, 2.0 * n_row * WIDTH * EXPERT_INNER,
+        (double)EXPERTS * WIDTH * EXPERT_INNER + (double)n_row * (EXPERT_INNER + 2.0 * WIDTH),
         [&] { CUDA(product_fp8_sm90(p.a, p.n_tile, limits, NULL)); },
         [&] { CUDA(product_fp8_sm90(rounded, p.n_tile, limits, NULL)); });
     release(&p);
@@ -726,7 +764,8 @@ int main(int argc, char **argv)
                     {"time mapped, few rows", "time", time_few_mapped, 0.75},
                     {"time plain, many rows", "time", time_plain_sm90, 0.85},
                     {"time mapped, many rows", "time", time_mapped_sm90, 0.95},
-                    {"time fused outputs", "time", time_fused, 0.97},
+                    {"time fused outputs", "time", time_fused, 0.96},
+                    {"time long prompts", "time", time_peer, 0.98},
                     {"time product_fp8_large", "time", time_large, 1.0}};
     const double start_s = now_s();
     bool ok = true;

@@ -4,7 +4,7 @@
 #include "backend/cuda/product.cuh"
 #include "backend/cuda/sm90/down_few.cuh"
 
-enum { COMBINE_THREADS = 128, ROWS_AHEAD = 10, LIST_WARPS = 8, PIECES_AHEAD = 8 };
+enum { COMBINE_THREADS = 128, ROWS_AHEAD = 10, LIST_WARPS = 8, PIECES_AHEAD = 14 };
 
 /* Rows of an expert, and its width, from which gate and up gain more by inputs in the order of the
  * list than the copy costs, which does not depend on the width: as measured on an H200 with 2048
@@ -78,7 +78,9 @@ __global__ void __launch_bounds__(COMBINE_THREADS)
 
 struct list_args {
     const int32_t *rows;
+    int32_t *entries; /* [row]: where it is in the list */
     uint32_t n_row;
+    uint32_t n_token;
     uint32_t rows_per_token;
     uint32_t n_k_line;
     const uint8_t *q; /* [token][n_k_line * FP8_GROUP] */
@@ -87,30 +89,44 @@ struct list_args {
     float *to_scale;
 };
 
-/* A warp copies the codes and scales that one entry of the list reads. */
-__global__ void __launch_bounds__(LIST_WARPS *WARP) list_inputs_kernel(const struct list_args a)
+__global__ void __launch_bounds__(LIST_WARPS *WARP) find_entries_kernel(const struct list_args a)
 {
-    const uint32_t i = blockIdx.x * LIST_WARPS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    const uint32_t n_piece = a.n_k_line * (FP8_GROUP / (uint32_t)sizeof(uint4));
+    const uint32_t i = blockIdx.x * LIST_WARPS * WARP + threadIdx.x;
     kernel_begin();
     if (i >= a.n_row) return;
     DCHECK(a.rows[i] >= 0 && (uint32_t)a.rows[i] < a.n_row);
-    const size_t t = (uint32_t)a.rows[i] / a.rows_per_token;
-    const uint4 *from = (const uint4 *)a.q + t * n_piece;
-    uint4 *to = (uint4 *)a.to + (size_t)i * n_piece;
+    a.entries[a.rows[i]] = (int32_t)i;
+}
+
+/* A warp copies a token's codes and scales to all entries of the list that read them, so that they
+ * are read once. */
+__global__ void __launch_bounds__(LIST_WARPS *WARP) list_inputs_kernel(const struct list_args a)
+{
+    const uint32_t t = blockIdx.x * LIST_WARPS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const uint32_t n_piece = a.n_k_line * (FP8_GROUP / (uint32_t)sizeof(uint4));
+    kernel_begin();
+    if (t >= a.n_token) return;
+    const uint4 *from = (const uint4 *)a.q + (size_t)t * n_piece;
+    const int32_t *entries = a.entries + (size_t)t * a.rows_per_token;
     for (uint32_t p0 = lane; p0 < n_piece; p0 += PIECES_AHEAD * WARP) {
         uint4 v[PIECES_AHEAD];
 #pragma unroll
         for (uint32_t j = 0; j < PIECES_AHEAD; j++) {
             if (p0 + j * WARP < n_piece) v[j] = from[p0 + j * WARP];
         }
+        for (uint32_t r = 0; r < a.rows_per_token; r++) {
+            uint4 *to = (uint4 *)a.to + (size_t)entries[r] * n_piece;
 #pragma unroll
-        for (uint32_t j = 0; j < PIECES_AHEAD; j++) {
-            if (p0 + j * WARP < n_piece) to[p0 + j * WARP] = v[j];
+            for (uint32_t j = 0; j < PIECES_AHEAD; j++) {
+                if (p0 + j * WARP < n_piece) to[p0 + j * WARP] = v[j];
+            }
         }
     }
     for (uint32_t j = lane; j < a.n_k_line; j += WARP) {
-        a.to_scale[(size_t)i * a.n_k_line + j] = a.scale[t * a.n_k_line + j];
+        const float s = a.scale[(size_t)t * a.n_k_line + j];
+        for (uint32_t r = 0; r < a.rows_per_token; r++) {
+            a.to_scale[(size_t)entries[r] * a.n_k_line + j] = s;
+        }
     }
 }
 
@@ -127,22 +143,27 @@ static bool lists_rows(const struct cuda_backend *c, const struct weight *w)
 static fathom_err list_inputs(struct cuda_backend *c, struct act *x, uint32_t rows_per_token)
 {
     const size_t n_row = c->map.n_row, n_code = n_row * x->width;
-    static_assert(sizeof(float) / FP8_GROUP + sizeof(uint8_t) <= sizeof(float),
+    static_assert(FP8_GROUP * sizeof(uint8_t) + sizeof(float) + sizeof(int32_t) <=
+                      FP8_GROUP * sizeof(float),
                   "room of an output");
     ASSERT(x->q && x->width % FP8_GROUP == 0 && n_row == c->map.n_token * rows_per_token);
     struct list_args a = {};
     a.rows = c->map.rows;
     a.n_row = c->map.n_row;
+    a.n_token = c->map.n_token;
     a.rows_per_token = rows_per_token;
     a.n_k_line = x->width / FP8_GROUP;
     a.q = x->q;
     a.scale = x->scale;
     a.to = (uint8_t *)c->expert_out;
     a.to_scale = (float *)(a.to + n_code);
+    a.entries = (int32_t *)(a.to_scale + n_code / FP8_GROUP);
     x->q = a.to;
     x->scale = a.to_scale;
+    TRY(cuda_launch(c, "entries of the list", find_entries_kernel,
+                    dim3(ceil_div(a.n_row, LIST_WARPS * WARP)), LIST_WARPS * WARP, 0, a));
     return cuda_launch(c, "experts' inputs", list_inputs_kernel,
-                       dim3(ceil_div(a.n_row, LIST_WARPS)), LIST_WARPS * WARP, 0, a);
+                       dim3(ceil_div(a.n_token, LIST_WARPS)), LIST_WARPS * WARP, 0, a);
 }
 
 /* What down takes, in mid_q: in one kernel where rows are listed and gate and up lie together. Else
