@@ -247,7 +247,7 @@ static void check_cache(struct front *f, const uint8_t *want, const uint8_t *got
 /* Whether the row may be in the backend's own form, which fills 192 values a head. */
 static bool is_expanded(const struct front *f, uint32_t t)
 {
-    return t >= f->host.n_answer_token && f->host.pos[t] < (int32_t)f->c.index_topk;
+    return t >= f->host.n_answer_token && f->host.pos[t] < 4 * (int32_t)f->c.index_topk;
 }
 
 static void check_chunks(struct front *f, uint32_t chunk, const float *query, const uint8_t *image)
