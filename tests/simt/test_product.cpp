@@ -23,7 +23,7 @@ extern "C" {
 namespace
 {
 
-enum { K_LINE = 128, GUARD_COLS = 4, EXPERTS = 3, N_SM = 4 };
+enum { K_LINE = 128, GUARD_COLS = 8, EXPERTS = 3, N_SM = 4 };
 
 const float guard = -1234.5f;
 

@@ -27,173 +27,9 @@
 #include "backend/cuda/sm90/product_fp8.cuh"
 
 #include "backend/cuda/k_parts.h"
+#include "backend/cuda/sm90/product_fp8_store.cuh"
+#include "backend/cuda/sm90/product_fp8_work.cuh"
 #include "backend/cuda/sm90/stage.cuh"
-
-enum {
-    BM = PRODUCT_LARGE_TILE,
-    BN = SCALE_BLOCK,
-    BK = K_LINE_BYTES,
-    GROUP_ROWS = 64, /* of a warpgroup */
-    WARP_ROWS = 16,
-    STAGES = 5,
-    GROUP_THREADS = 128,
-    CONSUMER_WARPS = 8,
-    THREADS = 3 * GROUP_THREADS,
-    PRODUCER_REGISTERS = 40,
-    CONSUMER_REGISTERS = 232,
-    GATHER_ROWS = GROUP_THREADS / K_LINE_PIECES,
-    RASTER_TILES = 16,    /* row tiles that are walked together, for reuse in L2 */
-    SCALE_LINES = 4,      /* K lines whose scales are requested together */
-    RUN_K_LINES_MIN = 16, /* K lines that one lookup of rows should last for */
-    PAIR_COLS = BN / 2,   /* of gate, and of up, in a tile that makes both */
-};
-static_assert(2 * (int)PAIR_COLS == (int)FP8_GROUP, "two tiles of SwiGLU make a group");
-
-enum { ALIGN_BYTES = 1024, BOX_BYTES = 128, BOXES = BN * sizeof(float) / BOX_BYTES };
-
-/* Shared memory of a block. A warp's rows of `out` are BOXES tiles of 128 bytes a row, permuted as
- * operands are: a tensor map takes them away, and no access of a warp meets a bank twice. */
-struct alignas(ALIGN_BYTES) stages {
-    uint8_t in[STAGES][BM * BK];
-    uint8_t w[STAGES][BN * BK];
-    uint8_t out[CONSUMER_WARPS][BOXES][WARP_ROWS * BOX_BYTES];
-    uint64_t full[STAGES];
-    uint64_t empty[STAGES];
-};
-
-static_assert(sizeof(struct stages) <= SHARED_MAX, "shared memory of a block");
-static_assert(BM == 2 * GROUP_ROWS && CONSUMER_WARPS * WARP_ROWS == BM, "a warp has 16 rows");
-static_assert((int)BN <= (int)TENSOR_BOX_MAX && GROUP_ROWS * BK % ALIGN_BYTES == 0,
-              "boxes of a tensor map");
-static_assert(WARP_ROWS * BOX_BYTES % ALIGN_BYTES == 0, "boxes of outputs");
-
-/* OUTPUT_SWIGLU: a warp's rows of codes, apart so that no access meets a bank twice, and values
- * that wait for the other half of their groups */
-enum { CODES_PITCH = FP8_GROUP + PIECE_BYTES, CODES_BYTES = WARP_ROWS * CODES_PITCH };
-static_assert(CODES_BYTES % PIECE_BYTES == 0 &&
-                  CODES_BYTES + WARP_ROWS * PAIR_COLS * sizeof(float) <=
-                      BOXES * WARP_ROWS * BOX_BYTES,
-              "both fit");
-static_assert(GATHER_ROWS % 8 == 0 && BM % GATHER_ROWS == 0,
-              "the permutation is the same for all rows of a thread");
-static_assert(PRODUCER_REGISTERS % 8 == 0 && CONSUMER_REGISTERS % 8 == 0 &&
-                  GROUP_THREADS * (PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS) <= 64 << 10,
-              "registers of a multiprocessor");
-static_assert(BM * BK % ALIGN_BYTES == 0 && BN * BK % ALIGN_BYTES == 0, "atoms of operands");
-
-/* Where the rows of a tile are read */
-enum form {
-    FORM_PLAIN,  /* one after the other */
-    FORM_LISTED, /* a task's one after the other, as the list of rows has them */
-    FORM_GATHER, /* anywhere: the list says where */
-};
-
-/* What is written */
-enum output {
-    OUTPUT_FLOAT,
-    OUTPUT_BF16,
-    OUTPUT_SWIGLU, /* codes */
-};
-
-/* Where a block is among the runs, without divisions from one to the next: run `rest` of a band of
- * row tiles, or of a task. */
-struct cursor {
-    uint32_t band;
-    uint32_t rest;
-};
-
-struct work {
-    CUtensorMap in_map;  /* but for FORM_GATHER */
-    CUtensorMap out_map; /* where rows are stored by boxes */
-    struct product_args a;
-    uint32_t n_k_line;
-    uint32_t n_k_part;
-    uint32_t n_col_tile; /* OUTPUT_SWIGLU: even, as are the runs */
-    uint32_t n_row_tile; /* plain */
-    uint32_t run_cols;   /* column tiles of a run */
-    uint32_t n_run_col;  /* runs of a row tile */
-    uint32_t n_run_band; /* of a band, or a task */
-    struct cursor step;  /* as many runs as there are blocks */
-};
-
-struct ring {
-    uint32_t stage;
-    uint32_t parity;
-};
-
-static __device__ __forceinline__ void advance(struct ring &r)
-{
-    if (++r.stage == STAGES) {
-        r.stage = 0;
-        r.parity ^= 1;
-    }
-}
-
-/* A run: column tiles of one row tile, one after the other. A block takes every gridDim.x-th.
- * Mapped: columns first, since only neighbouring tasks have an expert in common. Plain: bands of
- * RASTER_TILES row tiles, rows first inside a band. */
-struct run {
-    int row_tile;
-    uint32_t col;
-    uint32_t col_end;
-};
-
-template <enum form FORM>
-static __device__ __forceinline__ uint32_t row_tile_count(const struct work &w)
-{
-    return FORM == FORM_PLAIN ? w.n_row_tile : (uint32_t)*w.a.n_task;
-}
-
-static __device__ __forceinline__ struct cursor block_cursor(const struct work &w)
-{
-    return {blockIdx.x / w.n_run_band, blockIdx.x % w.n_run_band};
-}
-
-/* Moves on by `step`; false behind the last run, where the cursor stays. */
-template <enum form FORM>
-static __device__ __forceinline__ bool move_on(const struct work &w, struct cursor &at,
-                                               const struct cursor &step, uint32_t n_row_tile)
-{
-    const uint32_t height = FORM == FORM_PLAIN ? (uint32_t)RASTER_TILES : 1;
-    struct cursor to = {at.band + step.band, at.rest + step.rest};
-    if (to.rest >= w.n_run_band) {
-        to.rest -= w.n_run_band;
-        to.band++;
-    }
-    const uint32_t first = to.band * height;
-    if (first >= n_row_tile) return false;
-    if (to.rest >= min(height, n_row_tile - first) * w.n_run_col) return false;
-    at = to;
-    return true;
-}
-
-template <enum form FORM>
-static __device__ __forceinline__ struct run run_at(const struct work &w, const struct cursor &at,
-                                                    uint32_t n_row_tile)
-{
-    uint32_t unit = at.band, col = at.rest;
-    if (FORM == FORM_PLAIN) {
-        const uint32_t band = RASTER_TILES, first = at.band * band;
-        const uint32_t height = min(band, n_row_tile - first);
-        col = height == band ? at.rest / band : at.rest / height;
-        unit = first + at.rest - col * height;
-    }
-    struct run r;
-    DCHECK(unit < n_row_tile && col < w.n_run_col);
-    r.row_tile = (int)unit;
-    r.col = col * w.run_cols;
-    r.col_end = min(r.col + w.run_cols, w.n_col_tile);
-    return r;
-}
-
-/* The rows of a row tile: a task's, or of a plain product in the same words. */
-template <enum form FORM>
-static __device__ __forceinline__ struct task task_at(const struct work &w, int row_tile)
-{
-    if (FORM != FORM_PLAIN) return w.a.tasks[row_tile];
-    struct task t = {0, row_tile * BM, min((int)BM, (int)w.a.n_token - row_tile * BM)};
-    return t;
-}
 
 /* ---- the producers ---- */
 
@@ -291,19 +127,6 @@ static __device__ __forceinline__ void produce(const struct work &w, struct stag
 
 /* ---- scales ---- */
 
-/* Whose scales a lane loads in a run: those of rows lane / 4 of the warp and the eighth behind it,
- * by their entries in the list if they are gathered, and of the weights, in floats from w_scale. */
-struct scales_at {
-    int first, second;
-    uint32_t w;
-};
-
-/* Lane 4 g + t has the scales of K line t of a group of SCALE_LINES: of two rows, and of the
- * weights, those of up beside gate's. */
-struct scales {
-    float first, second, w, up;
-};
-
 template <enum form FORM>
 static __device__ __forceinline__ struct scales_at find_scales(const struct work &w,
                                                                const struct task &t, int row)
@@ -332,28 +155,6 @@ static __device__ __forceinline__ struct scales load_scales(const struct work &w
 
 /* ---- the consumers ---- */
 
-/* A warp's part of a tile whose sums are there: lanes r and r + 16 have the output row of row r. */
-struct finished {
-    int row;      /* -1: none */
-    uint32_t col; /* tile */
-    uint32_t n;   /* columns */
-};
-
-/* What a consumer's thread has on its way through the tiles. */
-struct walk {
-    struct ring at;
-    uint32_t lane;
-    uint64_t in, weight;         /* operands of stage 0 */
-    struct scales_at here, next; /* of this run and the next one */
-    uint32_t next_col;
-    struct scales ahead;           /* of the K lines behind `scale` */
-    float first, second;           /* products of scales of four K lines, one a lane */
-    float up_first, up_second;     /* OUTPUT_SWIGLU: of the columns of up */
-    uint8_t *boxes;                /* the warp's part of `out` */
-    float amax_first, amax_second; /* OUTPUT_SWIGLU: of the first tile of a pair */
-    struct finished summed; /* its last part of K is in k_part, the others in total; n 0: none */
-};
-
 /* This warp has read the stage. */
 static __device__ __forceinline__ void release(struct stages *s, uint32_t stage, uint32_t lane)
 {
@@ -366,12 +167,8 @@ struct line_scales {
     float first, second, up_first, up_second;
 };
 
-/* Those of K line k_line of column tile `col`: every SCALE_LINES K lines the scales requested are
- * taken, and the next ones requested. */
-template <enum form FORM, enum output OUTPUT>
-static __device__ __forceinline__ void request_scales(const struct work &w, struct walk &x,
-                                                      uint32_t col, uint32_t col_end,
-                                                      uint32_t k_line)
+/* Every SCALE_LINES K lines the scales requested are taken, */
+template <enum output OUTPUT> static __device__ __forceinline__ void take_scales(struct walk &x)
 {
     x.first = x.ahead.w * x.ahead.first;
     x.second = x.ahead.w * x.ahead.second;
@@ -379,21 +176,40 @@ static __device__ __forceinline__ void request_scales(const struct work &w, stru
         x.up_first = x.ahead.up * x.ahead.first;
         x.up_second = x.ahead.up * x.ahead.second;
     }
+}
+
+/* and those behind them requested; k_line: of column tile `col`, the first one taken. */
+template <enum form FORM, enum output OUTPUT>
+static __device__ __forceinline__ void request_scales(const struct work &w, struct walk &x,
+                                                      uint32_t col, uint32_t col_end,
+                                                      uint32_t k_line)
+{
     const bool in_tile = k_line + SCALE_LINES < w.n_k_line, in_run = col + 1 < col_end;
     const struct scales_at &s = in_tile || in_run ? x.here : x.next;
     const uint32_t next_col = in_tile ? col : in_run ? col + 1 : x.next_col;
     x.ahead = load_scales<FORM, OUTPUT>(w, s, next_col, in_tile ? k_line + SCALE_LINES : 0, x.lane);
 }
 
-template <enum form FORM, enum output OUTPUT>
-static __device__ __forceinline__ struct line_scales
-scales_of(const struct work &w, struct walk &x, uint32_t col, uint32_t col_end, uint32_t k_line)
+/* Those of K line k_line. */
+template <enum output OUTPUT>
+static __device__ __forceinline__ struct line_scales scales_at_line(const struct walk &x,
+                                                                    uint32_t k_line)
 {
-    if (k_line % SCALE_LINES == 0) request_scales<FORM, OUTPUT>(w, x, col, col_end, k_line);
     const int from = (int)(x.lane - x.lane % SCALE_LINES + k_line % SCALE_LINES);
     const bool up = OUTPUT == OUTPUT_SWIGLU;
     return {shfl(x.first, from), shfl(x.second, from), up ? shfl(x.up_first, from) : 0.0f,
             up ? shfl(x.up_second, from) : 0.0f};
+}
+
+template <enum form FORM, enum output OUTPUT>
+static __device__ __forceinline__ struct line_scales
+scales_of(const struct work &w, struct walk &x, uint32_t col, uint32_t col_end, uint32_t k_line)
+{
+    if (k_line % SCALE_LINES == 0) {
+        take_scales<OUTPUT>(x);
+        request_scales<FORM, OUTPUT>(w, x, col, col_end, k_line);
+    }
+    return scales_at_line<OUTPUT>(x, k_line);
 }
 
 /* Begins the products of the next K line, once it is there. */
@@ -434,174 +250,6 @@ static __device__ __forceinline__ void add_k_line(float (&k_part)[64], float (&c
     }
 }
 
-/* Puts two values each of rows lane / 4 and 8 on, columns 8 j + 2 t, into the warp's boxes. */
-static __device__ __forceinline__ void stage_pair(const struct walk &x, uint32_t j, float2 first,
-                                                  float2 second)
-{
-    const uint32_t row = x.lane / 4, t = x.lane % 4, box = j / 4;
-    uint8_t *to = x.boxes + box * WARP_ROWS * BOX_BYTES + row * BOX_BYTES + t % 2 * 8 +
-                  ((j % 4 * 2 + t / 2) ^ row) * PIECE_BYTES;
-    *(float2 *)to = first;
-    *(float2 *)(to + 8 * BOX_BYTES) = second;
-}
-
-/* Four values of row r of the warp, those of this lane. */
-static __device__ __forceinline__ float4 staged(const struct walk &x, uint32_t r)
-{
-    const uint32_t box = x.lane / 8, piece = x.lane % 8 ^ (r & 7);
-    return *(const float4 *)(x.boxes + (box * WARP_ROWS + r) * BOX_BYTES + piece * PIECE_BYTES);
-}
-
-/* The boxes on their way, to rows that lie one after the other. */
-static __device__ __forceinline__ void store_boxes(const struct work &w, const struct walk &x)
-{
-    async_proxy_fence();
-    __syncwarp();
-    if (x.lane != 0 || x.summed.row < 0) return;
-#pragma unroll
-    for (uint32_t i = 0; i < BOXES; i++) {
-        tensor_store(&w.out_map, smem_address(x.boxes) + i * WARP_ROWS * BOX_BYTES,
-                     (int)(x.summed.col * BOXES + i) * BOX_BYTES, x.summed.row, 0);
-    }
-    bulk_commit();
-}
-
-/* The sums of the tile that is finished to device memory, by way of shared memory: as boxes, or a
- * row an access of the warp. */
-template <enum form FORM, enum output OUTPUT>
-static __device__ __forceinline__ void store_sums(const struct work &w, const struct walk &x,
-                                                  const float (&sum)[64])
-{
-    DCHECK(x.summed.n <= BN && x.summed.n % 4 == 0);
-    const bool boxed = FORM == FORM_PLAIN && OUTPUT == OUTPUT_FLOAT;
-    if (boxed && x.lane == 0) bulk_wait_read();
-    __syncwarp();
-#pragma unroll
-    for (uint32_t j = 0; j < 16; j++) {
-        stage_pair(x, j, make_float2(sum[4 * j], sum[4 * j + 1]),
-                   make_float2(sum[4 * j + 2], sum[4 * j + 3]));
-    }
-    if (boxed) {
-        store_boxes(w, x);
-        return;
-    }
-    __syncwarp();
-    const bool inside = x.lane * 4 < x.summed.n;
-    const uint32_t col = x.summed.col * BN + x.lane * 4;
-#pragma unroll
-    for (int r = 0; r < WARP_ROWS; r++) {
-        const int row = shfl(x.summed.row, r);
-        const float4 v = staged(x, (uint32_t)r);
-        if (row < 0 || !inside) continue;
-        const size_t at = (size_t)row * w.a.out_stride + col;
-        if (OUTPUT == OUTPUT_BF16) {
-            *(uint2 *)(w.a.out_h + at) = make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
-        } else {
-            *(float4 *)(w.a.out + at) = v;
-        }
-    }
-}
-
-/* Where a lane's values of the first tile of a pair wait, eight times four of them: behind the
- * codes
- * of the warp's rows. */
-static __device__ __forceinline__ float4 *waiting(const struct walk &x, uint32_t i)
-{
-    return (float4 *)(x.boxes + CODES_BYTES) + i * WARP + x.lane;
-}
-
-/* Puts 16 codes of rows lane / 4 and 8 on of half a group where the warp's rows of codes are made.
- * v has the sums' places: v[4 j] and the next of the first row, then of the second. */
-static __device__ __forceinline__ void stage_codes(const struct walk &x, uint32_t half,
-                                                   const float (&v)[32], float first, float second)
-{
-    uint8_t *to = x.boxes + x.lane / 4 * CODES_PITCH + half * PAIR_COLS + x.lane % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < 8; j++, to += 8) {
-        *(uint16_t *)to = float2_to_e4m3x2(v[4 * j] * first, v[4 * j + 1] * first);
-        *(uint16_t *)(to + 8 * CODES_PITCH) =
-            float2_to_e4m3x2(v[4 * j + 2] * second, v[4 * j + 3] * second);
-    }
-}
-
-/* Rows of codes from shared to device memory: eight lanes a row. */
-static __device__ __forceinline__ void store_codes(const struct work &w, const struct walk &x)
-{
-    const uint32_t n_group = w.n_col_tile / 2, piece = x.lane % 8;
-#pragma unroll
-    for (uint32_t i = 0; i < WARP_ROWS / 4; i++) {
-        const uint32_t r = i * 4 + x.lane / 8;
-        const int row = shfl(x.summed.row, (int)r);
-        const uint4 v = *(const uint4 *)(x.boxes + r * CODES_PITCH + piece * PIECE_BYTES);
-        if (row < 0) continue;
-        const size_t group = (size_t)row * n_group + x.summed.col / 2;
-        *(uint4 *)(w.a.out_q + group * FP8_GROUP + piece * PIECE_BYTES) = v;
-    }
-}
-
-/* The SwiGLU of a tile's halves. The first tile of a pair waits in shared memory for the second;
- * then the groups that both make get their scales, and rows of codes go to device memory. */
-static __device__ __forceinline__ void store_swiglu(const struct work &w, struct walk &x,
-                                                    const float (&sum)[64])
-{
-    float v[32], first = 0.0f, second = 0.0f;
-#pragma unroll
-    for (int j = 0; j < 32; j += 4) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) v[j + i] = silu(sum[j + i]) * sum[32 + j + i];
-        first = fmaxf(first, fmaxf(fabsf(v[j]), fabsf(v[j + 1])));
-        second = fmaxf(second, fmaxf(fabsf(v[j + 2]), fabsf(v[j + 3])));
-    }
-    if (x.summed.col % 2 == 0) {
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            *waiting(x, (uint32_t)j) =
-                make_float4(v[4 * j], v[4 * j + 1], v[4 * j + 2], v[4 * j + 3]);
-        x.amax_first = first;
-        x.amax_second = second;
-        return;
-    }
-    first = fmaxf(first, x.amax_first);
-    second = fmaxf(second, x.amax_second);
-#pragma unroll
-    for (int d = 1; d < 4; d <<= 1) {
-        first = fmaxf(first, shfl_xor(first, d));
-        second = fmaxf(second, shfl_xor(second, d));
-    }
-    first = fp8_scale(first);
-    second = fp8_scale(second);
-    __syncwarp(); /* the codes before have been read */
-    stage_codes(x, 1, v, fp8_inverse(first), fp8_inverse(second));
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        const float4 u = *waiting(x, (uint32_t)j);
-        v[4 * j] = u.x;
-        v[4 * j + 1] = u.y;
-        v[4 * j + 2] = u.z;
-        v[4 * j + 3] = u.w;
-    }
-    stage_codes(x, 0, v, fp8_inverse(first), fp8_inverse(second));
-    const int row0 = shfl(x.summed.row, (int)x.lane / 4),
-              row1 = shfl(x.summed.row, (int)x.lane / 4 + 8);
-    const uint32_t n_group = w.n_col_tile / 2, group = x.summed.col / 2;
-    if (x.lane % 4 == 0 && row0 >= 0) w.a.out_scale[(size_t)row0 * n_group + group] = first;
-    if (x.lane % 4 == 0 && row1 >= 0) w.a.out_scale[(size_t)row1 * n_group + group] = second;
-    __syncwarp();
-    store_codes(w, x);
-}
-
-template <enum form FORM, enum output OUTPUT>
-static __device__ __forceinline__ void store_tile(const struct work &w, struct walk &x,
-                                                  const float (&sum)[64])
-{
-    if (OUTPUT == OUTPUT_SWIGLU) {
-        store_swiglu(w, x, sum);
-    } else {
-        store_sums<FORM, OUTPUT>(w, x, sum);
-    }
-    x.summed.n = 0;
-}
-
 /* The sums of one tile. What the tile before it, or the part of K before, has left in k_part and
  * total is dealt with while the products that follow are under way. */
 template <enum form FORM, enum output OUTPUT, bool ONE_K_PART>
@@ -612,7 +260,11 @@ static __device__ __forceinline__ void sum_tile(const struct work &w, struct sta
     const uint32_t n_k_part = ONE_K_PART ? 1 : w.n_k_part, n_k_line = w.n_k_line / n_k_part;
     uint32_t k_line = 0;
     float c[64];
-    struct line_scales now = scales_of<FORM, OUTPUT>(w, x, col, col_end, 0);
+    /* behind the fence of outputs, which waits for what is requested */
+    const bool late = OUTPUT != OUTPUT_SWIGLU;
+    take_scales<OUTPUT>(x);
+    if (!late) request_scales<FORM, OUTPUT>(w, x, col, col_end, 0);
+    struct line_scales now = scales_at_line<OUTPUT>(x, 0);
     for (uint32_t i = 0; i < n_k_part; i++) {
         start_k_line<FORM>(c, s, x);
         if (!ONE_K_PART) {
@@ -621,6 +273,7 @@ static __device__ __forceinline__ void sum_tile(const struct work &w, struct sta
             for (int j = 0; j < 64; j++) total[j] = (fresh ? 0.0f : total[j]) + k_part[j];
         }
         if (i == 0 && x.summed.n) store_tile<FORM, OUTPUT>(w, x, ONE_K_PART ? k_part : total);
+        if (i == 0 && late) request_scales<FORM, OUTPUT>(w, x, col, col_end, 0);
         struct line_scales next = now;
         if (++k_line < w.n_k_line) next = scales_of<FORM, OUTPUT>(w, x, col, col_end, k_line);
         add_k_line<OUTPUT, true>(k_part, c, s, x, now);
@@ -789,7 +442,7 @@ static cudaError_t launch(const struct work &w, product_kernel kernel, uint32_t 
 static enum output output_of(const struct product_args &a)
 {
     ASSERT(!a.out_q || (a.n % (2 * FP8_GROUP) == 0 && a.out_scale));
-    ASSERT(!a.out_h || (a.in_listed && (uintptr_t)a.out_h % 16 == 0));
+    ASSERT(!a.out_h || (a.in_listed && (uintptr_t)a.out_h % 16 == 0 && a.out_stride % 8 == 0));
     return a.out_q ? OUTPUT_SWIGLU : a.out_h ? OUTPUT_BF16 : OUTPUT_FLOAT;
 }
 

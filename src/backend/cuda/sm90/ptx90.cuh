@@ -198,6 +198,18 @@ static __device__ __forceinline__ void async_proxy_fence(void)
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/* ---- from registers to shared memory ---- */
+
+/* Four matrices of 8 x 8 values of 2 bytes, the converse of ldmatrix_x4: lane i gives the place of
+ * row i % 8 of matrix i / 8, and has of each the values of row i / 4, columns 2 (i % 4) and on. */
+static __device__ __forceinline__ void stmatrix_x4(uint32_t address, uint32_t r0, uint32_t r1,
+                                                   uint32_t r2, uint32_t r3)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+                 "r"(r0), "r"(r1), "r"(r2), "r"(r3)
+                 : "memory");
+}
+
 /* ---- copies out of shared memory: one group of them at a time ---- */
 
 /* n_byte, a multiple of 16; both addresses aligned to 16 */

@@ -1,0 +1,211 @@
+/* product_fp8_work.cuh - what the warps of product_fp8.cu share: constants, shared memory, tiles
+ * in their order, and what a multiplying thread carries along */
+#ifndef FATHOM_BACKEND_CUDA_SM90_PRODUCT_FP8_WORK_CUH
+#define FATHOM_BACKEND_CUDA_SM90_PRODUCT_FP8_WORK_CUH
+
+#include "backend/cuda/sm90/stage.cuh"
+
+enum {
+    BM = PRODUCT_LARGE_TILE,
+    BN = SCALE_BLOCK,
+    BK = K_LINE_BYTES,
+    GROUP_ROWS = 64, /* of a warpgroup */
+    WARP_ROWS = 16,
+    STAGES = 5,
+    GROUP_THREADS = 128,
+    CONSUMER_WARPS = 8,
+    THREADS = 3 * GROUP_THREADS,
+    PRODUCER_REGISTERS = 40,
+    CONSUMER_REGISTERS = 232,
+    GATHER_ROWS = GROUP_THREADS / K_LINE_PIECES,
+    RASTER_TILES = 16,    /* row tiles that are walked together, for reuse in L2 */
+    SCALE_LINES = 4,      /* K lines whose scales are requested together */
+    RUN_K_LINES_MIN = 16, /* K lines that one lookup of rows should last for */
+    PAIR_COLS = BN / 2,   /* of gate, and of up, in a tile that makes both */
+};
+static_assert(2 * (int)PAIR_COLS == (int)FP8_GROUP, "two tiles of SwiGLU make a group");
+
+enum { ALIGN_BYTES = 1024, BOX_BYTES = 128, BOXES = BN * sizeof(float) / BOX_BYTES };
+
+/* Shared memory of a block. A warp's rows of `out` are BOXES tiles of 128 bytes a row, permuted as
+ * operands are: a tensor map takes them away, and no access of a warp meets a bank twice. */
+struct alignas(ALIGN_BYTES) stages {
+    uint8_t in[STAGES][BM * BK];
+    uint8_t w[STAGES][BN * BK];
+    uint8_t out[CONSUMER_WARPS][BOXES][WARP_ROWS * BOX_BYTES];
+    uint64_t full[STAGES];
+    uint64_t empty[STAGES];
+};
+
+static_assert(sizeof(struct stages) <= SHARED_MAX, "shared memory of a block");
+static_assert(BM == 2 * GROUP_ROWS && CONSUMER_WARPS * WARP_ROWS == BM, "a warp has 16 rows");
+static_assert((int)BN <= (int)TENSOR_BOX_MAX && GROUP_ROWS * BK % ALIGN_BYTES == 0,
+              "boxes of a tensor map");
+static_assert(WARP_ROWS * BOX_BYTES % ALIGN_BYTES == 0, "boxes of outputs");
+
+/* OUTPUT_SWIGLU: a warp's rows of codes, apart so that no access meets a bank twice, and values
+ * that wait for the other half of their groups */
+enum { CODES_PITCH = FP8_GROUP + PIECE_BYTES, CODES_BYTES = WARP_ROWS * CODES_PITCH };
+static_assert(CODES_BYTES % PIECE_BYTES == 0 &&
+                  CODES_BYTES + WARP_ROWS * PAIR_COLS * sizeof(float) <=
+                      BOXES * WARP_ROWS * BOX_BYTES,
+              "both fit");
+static_assert(GATHER_ROWS % 8 == 0 && BM % GATHER_ROWS == 0,
+              "the permutation is the same for all rows of a thread");
+static_assert(PRODUCER_REGISTERS % 8 == 0 && CONSUMER_REGISTERS % 8 == 0 &&
+                  GROUP_THREADS * (PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS) <= 64 << 10,
+              "registers of a multiprocessor");
+static_assert(BM * BK % ALIGN_BYTES == 0 && BN * BK % ALIGN_BYTES == 0, "atoms of operands");
+
+/* Where the rows of a tile are read */
+enum form {
+    FORM_PLAIN,  /* one after the other */
+    FORM_LISTED, /* a task's one after the other, as the list of rows has them */
+    FORM_GATHER, /* anywhere: the list says where */
+};
+
+/* What is written */
+enum output {
+    OUTPUT_FLOAT,
+    OUTPUT_BF16,
+    OUTPUT_SWIGLU, /* codes */
+};
+
+/* Where a block is among the runs, without divisions from one to the next: run `rest` of a band of
+ * row tiles, or of a task. */
+struct cursor {
+    uint32_t band;
+    uint32_t rest;
+};
+
+struct work {
+    CUtensorMap in_map;  /* but for FORM_GATHER */
+    CUtensorMap out_map; /* where rows are stored by boxes */
+    struct product_args a;
+    uint32_t n_k_line;
+    uint32_t n_k_part;
+    uint32_t n_col_tile; /* OUTPUT_SWIGLU: even, as are the runs */
+    uint32_t n_row_tile; /* plain */
+    uint32_t run_cols;   /* column tiles of a run */
+    uint32_t n_run_col;  /* runs of a row tile */
+    uint32_t n_run_band; /* of a band, or a task */
+    struct cursor step;  /* as many runs as there are blocks */
+};
+
+struct ring {
+    uint32_t stage;
+    uint32_t parity;
+};
+
+static __device__ __forceinline__ void advance(struct ring &r)
+{
+    if (++r.stage == STAGES) {
+        r.stage = 0;
+        r.parity ^= 1;
+    }
+}
+
+/* A run: column tiles of one row tile, one after the other. A block takes every gridDim.x-th.
+ * Mapped: columns first, since only neighbouring tasks have an expert in common. Plain: bands of
+ * RASTER_TILES row tiles, rows first inside a band. */
+struct run {
+    int row_tile;
+    uint32_t col;
+    uint32_t col_end;
+};
+
+template <enum form FORM>
+static __device__ __forceinline__ uint32_t row_tile_count(const struct work &w)
+{
+    return FORM == FORM_PLAIN ? w.n_row_tile : (uint32_t)*w.a.n_task;
+}
+
+static __device__ __forceinline__ struct cursor block_cursor(const struct work &w)
+{
+    return {blockIdx.x / w.n_run_band, blockIdx.x % w.n_run_band};
+}
+
+/* Moves on by `step`; false behind the last run, where the cursor stays. */
+template <enum form FORM>
+static __device__ __forceinline__ bool move_on(const struct work &w, struct cursor &at,
+                                               const struct cursor &step, uint32_t n_row_tile)
+{
+    const uint32_t height = FORM == FORM_PLAIN ? (uint32_t)RASTER_TILES : 1;
+    struct cursor to = {at.band + step.band, at.rest + step.rest};
+    if (to.rest >= w.n_run_band) {
+        to.rest -= w.n_run_band;
+        to.band++;
+    }
+    const uint32_t first = to.band * height;
+    if (first >= n_row_tile) return false;
+    if (to.rest >= min(height, n_row_tile - first) * w.n_run_col) return false;
+    at = to;
+    return true;
+}
+
+template <enum form FORM>
+static __device__ __forceinline__ struct run run_at(const struct work &w, const struct cursor &at,
+                                                    uint32_t n_row_tile)
+{
+    uint32_t unit = at.band, col = at.rest;
+    if (FORM == FORM_PLAIN) {
+        const uint32_t band = RASTER_TILES, first = at.band * band;
+        const uint32_t height = min(band, n_row_tile - first);
+        col = height == band ? at.rest / band : at.rest / height;
+        unit = first + at.rest - col * height;
+    }
+    struct run r;
+    DCHECK(unit < n_row_tile && col < w.n_run_col);
+    r.row_tile = (int)unit;
+    r.col = col * w.run_cols;
+    r.col_end = min(r.col + w.run_cols, w.n_col_tile);
+    return r;
+}
+
+/* The rows of a row tile: a task's, or of a plain product in the same words. */
+template <enum form FORM>
+static __device__ __forceinline__ struct task task_at(const struct work &w, int row_tile)
+{
+    if (FORM != FORM_PLAIN) return w.a.tasks[row_tile];
+    struct task t = {0, row_tile * BM, min((int)BM, (int)w.a.n_token - row_tile * BM)};
+    return t;
+}
+
+/* ---- a multiplying thread ---- */
+
+/* Whose scales a lane loads in a run: those of rows lane / 4 of the warp and the eighth behind it,
+ * by their entries in the list if they are gathered, and of the weights, in floats from w_scale. */
+struct scales_at {
+    int first, second;
+    uint32_t w;
+};
+
+/* Lane 4 g + t has the scales of K line t of a group of SCALE_LINES: of two rows, and of the
+ * weights, those of up beside gate's. */
+struct scales {
+    float first, second, w, up;
+};
+
+/* A warp's part of a tile whose sums are there: lanes r and r + 16 have the output row of row r. */
+struct finished {
+    int row;      /* -1: none */
+    uint32_t col; /* tile */
+    uint32_t n;   /* columns */
+};
+
+/* What a consumer's thread has on its way through the tiles. */
+struct walk {
+    struct ring at;
+    uint32_t lane;
+    uint64_t in, weight;         /* operands of stage 0 */
+    struct scales_at here, next; /* of this run and the next one */
+    uint32_t next_col;
+    struct scales ahead;           /* of the K lines behind `scale` */
+    float first, second;           /* products of scales of four K lines, one a lane */
+    float up_first, up_second;     /* OUTPUT_SWIGLU: of the columns of up */
+    uint8_t *boxes;                /* the warp's part of `out` */
+    float amax_first, amax_second; /* OUTPUT_SWIGLU: of the first tile of a pair */
+    struct finished summed; /* its last part of K is in k_part, the others in total; n 0: none */
+};
+
+#endif
