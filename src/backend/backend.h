@@ -43,9 +43,9 @@ struct weight;
  * power of two. The others take bf16, and so do head, mtp_front and kv_b. */
 enum act_type { ACT_F32, ACT_BF16, ACT_FP8 };
 
-/* Fixed at creation. Counts of heads and inner widths are this rank's part. */
 enum { RANK_PATIENCE_MS = 300000 };
 
+/* Fixed at creation. Counts of heads and inner widths are this rank's part. */
 struct backend_config {
     enum act_type act;
     uint32_t hidden;      /* D */

@@ -162,30 +162,30 @@ static void look(struct rank_group *g)
     (void)pthread_cond_timedwait(&g->done, &g->lock, &end);
 }
 
-/* Under the lock: rank r stays away. */
-static void lose(struct rank *r, uint64_t n, uint64_t waited_ms)
+/* Under the lock: rank r stays away, in command n_done. */
+static void lose(struct rank *r, uint64_t n_done, uint64_t waited_ms)
 {
     struct rank_group *g = r->group;
     atomic_store(&r->is_lost, true);
     if (atomic_load(&g->has_fault)) return;
     snprintf(g->fault, sizeof g->fault,
              "rank %u of %u: it did not end command %llu, %s, within %llu ms", r->i, g->n_rank,
-             (unsigned long long)n, command_names[g->ring[(n - 1) % RING].kind],
+             (unsigned long long)(n_done + 1), command_names[g->ring[n_done % RING].kind],
              (unsigned long long)waited_ms);
     atomic_store(&g->has_fault, true);
 }
 
-/* How long rank r may be still in its n-th command. Memory of the host is taken and given back
- * without a sign of life; a backend without progress gives none in a long step, whose meetings are
- * bounded by the ranks themselves. */
-static uint64_t patience_ms(const struct rank *r, uint64_t n)
+/* How long rank r may be still in the command that it is at. Memory of the host is taken and given
+ * back without a sign of life, by calls that end, and into what is the caller's until then: that
+ * has no bound, not after a fault either. A backend without progress gives none in a long step,
+ * whose meetings are bounded by the ranks themselves. */
+static uint64_t patience_ms(const struct rank *r, uint64_t n_done)
 {
     const struct rank_group *g = r->group;
-    enum command_kind kind = g->ring[(n - 1) % RING].kind;
+    enum command_kind kind = g->ring[n_done % RING].kind;
+    if (kind == COMMAND_ALLOC || kind == COMMAND_RELEASE) return UINT64_MAX;
     if (atomic_load(&g->has_fault)) return FAREWELL_MS;
-    bool is_silent = kind == COMMAND_ALLOC || kind == COMMAND_RELEASE;
-    if (is_silent || !r->backend->ops->progress) return (uint64_t)LOAD_PATIENCE_S * 1000;
-    return g->patience_ms;
+    return r->backend->ops->progress ? g->patience_ms : (uint64_t)LOAD_PATIENCE_S * 1000;
 }
 
 /* Waits until rank r is done with n commands, or lost. */
@@ -197,19 +197,21 @@ static void await_rank(struct rank_group *g, struct rank *r, uint64_t n)
         }
     }
     if (reached(&r->n_done, n) || atomic_load(&r->is_lost)) return;
-    uint64_t moved = progress(&g->base), since_ns = clock_now_ns();
+    uint64_t moved = progress(&g->base), since_ns = clock_now_ns(), was_done = 0;
     bool had_fault = false;
     pthread_mutex_lock(&g->lock);
     while (!reached(&r->n_done, n) && !atomic_load(&r->is_lost)) {
         look(g);
         bool has_fault = atomic_load(&g->has_fault);
-        uint64_t p = progress(&g->base), now_ns = clock_now_ns();
-        if ((!has_fault && p != moved) || has_fault != had_fault) since_ns = now_ns;
+        uint64_t n_done = atomic_load(&r->n_done), p = progress(&g->base);
+        uint64_t now_ns = clock_now_ns();
+        bool moves = n_done != was_done || (!has_fault && p != moved);
+        if (moves || has_fault != had_fault) since_ns = now_ns;
         had_fault = has_fault;
+        was_done = n_done;
         moved = p;
         uint64_t waited_ms = (now_ns - since_ns) / 1000000;
-        if (reached(&r->n_done, n)) break;
-        if (waited_ms > patience_ms(r, n)) lose(r, n, waited_ms);
+        if (n_done < n && waited_ms > patience_ms(r, n_done)) lose(r, n_done, waited_ms);
     }
     pthread_mutex_unlock(&g->lock);
 }
@@ -299,20 +301,30 @@ static fathom_err carry_out(struct rank *r, const struct command *c)
     return FATHOM_EINVAL;
 }
 
+/* Command n, copied: the ring of a rank that is lost meanwhile goes on without it. False: it is
+ * lost, and the ring is not read any more. */
+static bool take_command(struct rank *r, uint64_t n, struct command *out)
+{
+    struct rank_group *g = r->group;
+    await(g, &g->n_told, n + 1, &g->told);
+    pthread_mutex_lock(&g->lock);
+    bool is_lost = atomic_load(&r->is_lost);
+    if (!is_lost) *out = g->ring[n % RING];
+    pthread_mutex_unlock(&g->lock);
+    return !is_lost;
+}
+
 static void obey(struct rank *r)
 {
     struct rank_group *g = r->group;
-    for (uint64_t n = 0;; n++) {
-        await(g, &g->n_told, n + 1, &g->told);
-        const struct command *c = &g->ring[n % RING];
-        enum command_kind kind = c->kind;
-        if (!r->err || kind == COMMAND_ALLOC || kind == COMMAND_RELEASE) {
-            fathom_err err = carry_out(r, c);
+    struct command c;
+    for (uint64_t n = 0; take_command(r, n, &c); n++) {
+        if (!r->err || c.kind == COMMAND_ALLOC || c.kind == COMMAND_RELEASE) {
+            fathom_err err = carry_out(r, &c);
             if (err) note_fault(r, err);
         }
         raise_to(g, &r->n_done, n + 1, &g->done);
-        if (atomic_load(&r->is_lost)) return; /* the ring has gone on without it */
-        if (kind == COMMAND_END) return;
+        if (c.kind == COMMAND_END) return;
     }
 }
 
@@ -422,8 +434,10 @@ static uint64_t progress(const struct step_runner *base)
 {
     const struct rank_group *g = (const struct rank_group *)base;
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < g->n_rank; i++)
-        sum += g->ranks[i].runner->ops->progress(g->ranks[i].runner);
+    for (uint32_t i = 0; i < g->n_rank; i++) {
+        const struct step_runner *r = g->ranks[i].runner; /* NULL: it did not load */
+        if (r) sum += r->ops->progress(r);
+    }
     return sum;
 }
 
@@ -457,17 +471,27 @@ static fathom_err page_in(void *runner, uint32_t page, const void *from)
 
 static fathom_err alloc_host(struct step_runner *base, size_t bytes, void **out, fathom_diag *d)
 {
-    fathom_err err = FATHOM_OK;
+    struct rank_group *g = group_of(base);
+    fathom_err err = FATHOM_EPEER; /* stays where rank 0 is lost */
     const struct command c = {
         .kind = COMMAND_ALLOC, .bytes = bytes, .to = out, .err = &err, .diag = d};
-    (void)ask(group_of(base), &c);
+    (void)ask(g, &c);
+    if (err == FATHOM_EPEER) FAIL(d, err, "%s", fault(base));
     return err;
 }
 
+static bool has_lost(const struct rank_group *g)
+{
+    bool lost = false;
+    for (uint32_t i = 0; i < g->n_rank; i++) lost |= atomic_load(&g->ranks[i].is_lost);
+    return lost;
+}
+
+/* A rank that is lost may still copy from or to it. */
 static void release_host(struct step_runner *base, void *p)
 {
     const struct command c = {.kind = COMMAND_RELEASE, .to = p};
-    (void)ask(group_of(base), &c);
+    if (!has_lost(group_of(base))) (void)ask(group_of(base), &c);
 }
 
 /* Threads end before runners go: a peer's memory stays until nobody reads it. */
@@ -478,11 +502,15 @@ static void destroy(struct step_runner *base)
     const struct command end = {.kind = COMMAND_END};
     tell(g, &end);
     for (uint32_t i = 0; i < g->n_rank; i++) {
-        if (atomic_load(&g->ranks[i].is_lost)) return;
+        if (g->ranks[i].runner) await_rank(g, &g->ranks[i], atomic_load(&g->n_told));
     }
     for (uint32_t i = 0; i < g->n_rank; i++) {
-        if (g->ranks[i].has_thread) (void)pthread_join(g->ranks[i].thread, NULL);
+        struct rank *r = &g->ranks[i];
+        if (!r->has_thread) continue;
+        (void)(atomic_load(&r->is_lost) ? pthread_detach(r->thread)
+                                        : pthread_join(r->thread, NULL));
     }
+    if (has_lost(g)) return;
     for (uint32_t i = 0; i < g->n_rank; i++) {
         struct rank *r = &g->ranks[i];
         if (r->runner)
@@ -558,7 +586,10 @@ static fathom_err make_group(struct rank_group **out, const struct rank_sources 
     return FATHOM_OK;
 }
 
-/* Every rank loads, in its thread; its error is the group's, its own before a peer's. */
+/* Every rank loads, in its thread; its error is the group's, its own before a peer's. The wait for
+ * them has no bound: what a load waits for is storage and the device, whose errors end it, and its
+ * peers, who are given up after LOAD_PATIENCE_S. Storage that is slow is no fault, and a signal
+ * ends the process meanwhile. */
 static fathom_err load(struct rank_group *g, fathom_diag *d)
 {
     struct host_rank *loads[PARALLEL_RANKS_MAX];
