@@ -96,11 +96,9 @@ static __device__ __forceinline__ float fp8_inverse(float s)
 /* Four values as codes, the first lowest. The scale is a power of two: nothing is rounded twice. */
 static __device__ __forceinline__ uint32_t pack_e4m3(const float v[4], float scale)
 {
-    const float inverse = 1.0f / scale;
-    DCHECK((__float_as_uint(scale) & 0x7fffffu) == 0);
-    return (uint32_t)float_to_e4m3(v[0] * inverse) | (uint32_t)float_to_e4m3(v[1] * inverse) << 8 |
-           (uint32_t)float_to_e4m3(v[2] * inverse) << 16 |
-           (uint32_t)float_to_e4m3(v[3] * inverse) << 24;
+    const float inverse = fp8_inverse(scale);
+    return (uint32_t)float2_to_e4m3x2(v[0] * inverse, v[1] * inverse) |
+           (uint32_t)float2_to_e4m3x2(v[2] * inverse, v[3] * inverse) << 16;
 }
 
 /* 16 bytes at 16 t of each half of a K line of 128 bytes, as the products take them */

@@ -177,28 +177,59 @@ __global__ void __launch_bounds__(VALUE_THREADS, 1) value_kernel(const struct va
     }
 }
 
-enum { TAKE_THREADS = 256 };
+enum { TAKE_THREADS = 256, TAKE_AHEAD = 8 };
 
-/* Rows in expanded form, a warp a token and head: attention has left the head's outputs. */
-__global__ void __launch_bounds__(TAKE_THREADS) take_values_kernel(const struct value_args a)
+/* Half a warp's 8 values a lane of one head: its 128 outputs, as values or as codes. */
+static __device__ __forceinline__ void take_head(const struct value_args &a, size_t row,
+                                                 const uint4 &x, bool present)
 {
-    const int lane = (int)threadIdx.x % WARP;
-    const uint32_t i = (blockIdx.x * TAKE_THREADS + threadIdx.x) / WARP;
-    const uint32_t token = i / a.n_head, head = i % a.n_head;
-    kernel_begin();
-    if (token >= a.n_token || !is_expanded(a.expanded, token, a.pos)) return;
-    const size_t at = (size_t)token * a.n_head * KV_LATENT + (size_t)head * VALUE_DIM;
-    const uint2 x = ((const uint2 *)(a.z_h + at))[lane];
-    const float2 low = bf16x2_to_float2(x.x), high = bf16x2_to_float2(x.y);
-    const float4 v = make_float4(low.x, low.y, high.x, high.y);
-    const size_t row = (size_t)token * a.n_head + head;
+    const uint32_t lane = threadIdx.x % (WARP / 2);
+    const float2 x0 = bf16x2_to_float2(x.x), x1 = bf16x2_to_float2(x.y);
+    const float2 x2 = bf16x2_to_float2(x.z), x3 = bf16x2_to_float2(x.w);
+    const float v[8] = {x0.x, x0.y, x1.x, x1.y, x2.x, x2.y, x3.x, x3.y};
     if (!a.q) {
-        ((float4 *)(a.f + row * VALUE_DIM))[lane] = v;
+        float4 *to = (float4 *)(a.f + row * VALUE_DIM) + lane * 2;
+        if (!present) return;
+        to[0] = make_float4(v[0], v[1], v[2], v[3]);
+        to[1] = make_float4(v[4], v[5], v[6], v[7]);
         return;
     }
-    float scale;
-    ((uint32_t *)(a.q + row * VALUE_DIM))[lane] = quantize_group(v, &scale);
+    float amax = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 8; i++) amax = fmaxf(amax, fabsf(v[i]));
+#pragma unroll
+    for (int d = WARP / 4; d > 0; d /= 2) amax = fmaxf(amax, shfl_xor(amax, d));
+    const float scale = fp8_scale(amax);
+    if (!present) return;
+    ((uint2 *)(a.q + row * VALUE_DIM))[lane] =
+        make_uint2(pack_e4m3(v, scale), pack_e4m3(v + 4, scale));
     if (lane == 0) a.scale[row] = scale;
+}
+
+/* Rows in expanded form: attention has left the heads' outputs. A block takes a token, a warp two
+ * heads at a time, TAKE_AHEAD times as many read before the first is written. */
+__global__ void __launch_bounds__(TAKE_THREADS) take_values_kernel(const struct value_args a)
+{
+    enum { STEP = TAKE_THREADS / WARP * 2 };
+    const uint32_t token = blockIdx.x, half = threadIdx.x / (WARP / 2);
+    kernel_begin();
+    if (!is_expanded(a.expanded, token, a.pos)) return;
+    const uint4 *from =
+        (const uint4 *)(a.z_h + (size_t)token * a.n_head * KV_LATENT) + threadIdx.x % (WARP / 2);
+    for (uint32_t head0 = half; head0 - half < a.n_head; head0 += STEP * TAKE_AHEAD) {
+        uint4 x[TAKE_AHEAD];
+#pragma unroll
+        for (uint32_t i = 0; i < TAKE_AHEAD; i++) {
+            const uint32_t head = head0 + i * STEP;
+            x[i] = head < a.n_head ? from[head * (VALUE_DIM / 8)] : make_uint4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < TAKE_AHEAD; i++) {
+            const uint32_t head = head0 + i * STEP;
+            if (head0 - half + i * STEP >= a.n_head) break; /* the same in the block */
+            take_head(a, (size_t)token * a.n_head + head, x[i], head < a.n_head);
+        }
+    }
 }
 
 /* Float path. Block: one head, up to 8 tokens. A warp makes 4 of the 128 outputs, lanes run along
@@ -280,8 +311,7 @@ static fathom_err run_prompt_values(struct cuda_backend *c, struct value_args v,
                                     bool some_absorbed)
 {
     const size_t row = (size_t)v.n_token * v.n_head;
-    const uint64_t n = (uint64_t)n_token * v.n_head;
-    ASSERT(n <= INT32_MAX / WARP);
+    ASSERT(n_token <= INT32_MAX);
     v.z_h += row * KV_LATENT;
     v.f += row * VALUE_DIM;
     if (v.q) {
@@ -291,8 +321,7 @@ static fathom_err run_prompt_values(struct cuda_backend *c, struct value_args v,
     v.pos += v.n_token;
     v.expanded.first = 0;
     v.n_token = n_token;
-    TRY(cuda_launch(c, "mla_out", take_values_kernel,
-                    dim3(ceil_div((uint32_t)n, TAKE_THREADS / WARP)), TAKE_THREADS, 0, v));
+    TRY(cuda_launch(c, "mla_out", take_values_kernel, dim3(n_token), TAKE_THREADS, 0, v));
     return some_absorbed ? value_sm90(c, v) : FATHOM_OK;
 }
 
