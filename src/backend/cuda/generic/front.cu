@@ -23,6 +23,7 @@ struct front_args {
     uint32_t n_token, n_front, index_row, kv_row, q_lora;
     const float *q_norm, *kv_norm, *index_weight, *index_bias;
     float *qa_f;   /* NULL: nobody takes values */
+    bf16 *qa_h;    /* NULL: nobody takes rounded ones */
     uint8_t *qa_q; /* NULL: nobody takes codes */
     float *qa_scale;
     const int32_t *pos, *slot;
@@ -113,6 +114,9 @@ static __device__ __forceinline__ void front_query(const struct front_args &a, u
         for (int j = 0; j < 4; j++) v[i][j] *= r * weight[i][j];
         const size_t to = (size_t)token * a.q_lora + at;
         if (a.qa_f) *(float4 *)(a.qa_f + to) = *(const float4 *)v[i];
+        if (a.qa_h)
+            *(uint2 *)(a.qa_h + to) =
+                make_uint2(pack_bf16(v[i][0], v[i][1]), pack_bf16(v[i][2], v[i][3]));
         DCHECK(!a.qa_q || (to - lane * 4) % FP8_GROUP == 0);
         if (a.qa_q) quantize_warp(v[i], a.qa_q + to - lane * 4, a.qa_scale + to / FP8_GROUP);
     }
@@ -216,6 +220,15 @@ static bool takes_codes_alone(const struct cuda_backend *c, const struct matrix_
     return true;
 }
 
+/* The query latent as bf16, where all take it so. */
+static bf16 *rounded_latent(const struct cuda_backend *c, const struct matrix_list *l)
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        if (!cuda_wants_bf16(c, &l->part[i])) return NULL;
+    }
+    return (bf16 *)c->qa_f;
+}
+
 static fathom_err run_front(struct cuda_backend *c, const struct mla_front_args *a,
                             const struct index_head_args &h)
 {
@@ -232,7 +245,8 @@ static fathom_err run_front(struct cuda_backend *c, const struct mla_front_args 
     f.index_weight = w->mla.index_weight;
     f.index_bias = w->mla.index_bias;
     f.qa_q = cuda_wants_fp8(c, &w->mla.query.part[0]) ? c->qa_q : NULL;
-    f.qa_f = takes_codes_alone(c, &w->mla.query) ? NULL : c->qa_f;
+    f.qa_h = rounded_latent(c, &w->mla.query);
+    f.qa_f = f.qa_h || takes_codes_alone(c, &w->mla.query) ? NULL : c->qa_f;
     f.qa_scale = c->qa_scale;
     f.pos = a->batch->pos;
     f.slot = a->batch->slot;
@@ -304,7 +318,9 @@ fathom_err cuda_mla_front(struct backend *b, const struct mla_front_args *a)
     if (a->want_index_query) TRY(run_index_head(c, a, &x, &head, &n_head_part));
     TRY(run_front(c, a, head));
     bool fp8 = cuda_wants_fp8(c, &a->w->mla.query.part[0]);
-    struct act qa = {c->qa_f, NULL, fp8 ? c->qa_q : NULL, c->qa_scale, c->c.q_lora_rank};
+    bf16 *qa_h = rounded_latent(c, &a->w->mla.query);
+    struct act qa = {qa_h ? NULL : c->qa_f, qa_h, fp8 ? c->qa_q : NULL, c->qa_scale,
+                     c->c.q_lora_rank};
     TRY(run_query(c, a, &qa));
     return front_queries(c, a, n_head_part);
 }

@@ -127,6 +127,11 @@ static __device__ __forceinline__ void write_token(const struct value_args &a,
         v[2] += x.z;
         v[3] += x.w;
     }
+    if (a.h) {
+        ((uint2 *)(a.h + row * VALUE_DIM))[lane] =
+            make_uint2(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]));
+        return;
+    }
     if (!a.q) {
         *(float4 *)(a.f + row * VALUE_DIM + (size_t)lane * 4) = *(const float4 *)v;
         return;
@@ -192,6 +197,10 @@ __global__ void __launch_bounds__(TAKE_THREADS) take_values_kernel(const struct 
     const float2 low = bf16x2_to_float2(x.x), high = bf16x2_to_float2(x.y);
     const float4 v = make_float4(low.x, low.y, high.x, high.y);
     const size_t row = (size_t)token * a.n_head + head;
+    if (a.h) {
+        ((uint2 *)(a.h + row * VALUE_DIM))[lane] = x;
+        return;
+    }
     if (!a.q) {
         ((float4 *)(a.f + row * VALUE_DIM))[lane] = v;
         return;
@@ -263,7 +272,7 @@ static fathom_err launch_values(struct cuda_backend *c, const struct value_args 
 
 static fathom_err run_values(struct cuda_backend *c, const struct value_args &v)
 {
-    ASSERT(v.kv_b ? v.z_h != NULL : v.kv_b_f && v.z_f && !v.q);
+    ASSERT(v.kv_b ? v.z_h != NULL : v.kv_b_f && v.z_f && !v.q && !v.h);
     if (!v.kv_b) {
         const dim3 grid(v.n_head, ceil_div(v.n_token, FLOAT_TOKENS));
         return cuda_launch(c, "mla_out", value_float_kernel, grid, FLOAT_THREADS, 0, v);
@@ -284,6 +293,7 @@ static fathom_err run_prompt_values(struct cuda_backend *c, struct value_args v,
     ASSERT(n <= INT32_MAX / WARP);
     v.z_h += row * KV_LATENT;
     v.f += row * VALUE_DIM;
+    if (v.h) v.h += row * VALUE_DIM;
     if (v.q) {
         v.q += row * VALUE_DIM;
         v.scale += row;
@@ -313,12 +323,14 @@ fathom_err cuda_mla_out(struct backend *b, const struct mla_out_args *a)
     v.expanded = cuda_expanded_rows(c, a->batch);
     v.n_token = v.expanded.first;
     v.f = c->heads_f;
+    v.h = cuda_wants_bf16(c, &a->w->mla.out) ? (bf16 *)c->heads_f : NULL;
     v.q = codes;
     v.scale = c->heads_scale;
     if (v.n_token) TRY(run_values(c, v));
     const uint32_t n_prompt = a->batch->n_token - v.n_token;
     if (n_prompt)
         TRY(run_prompt_values(c, v, n_prompt, cuda_has_selected_prompts(v.expanded, a->batch)));
-    struct act heads = {c->heads_f, NULL, codes, c->heads_scale, c->c.n_head * VALUE_DIM};
+    struct act heads = {v.h ? NULL : c->heads_f, v.h, codes, c->heads_scale,
+                        c->c.n_head * VALUE_DIM};
     return cuda_product(c, &a->w->mla.out, &heads, a->batch->n_token, a->y->f, c->c.hidden, "o");
 }
