@@ -195,7 +195,8 @@ static void write_latencies(struct buf *b, const struct latency_options *o,
 }
 
 fathom_err latency_write_json(struct buf *b, const struct latency_options *o,
-                              const struct latency_result *r, const fathom_info *info)
+                              const struct latency_result *r, const struct buf *mixed,
+                              const fathom_info *info)
 {
     (void)buf_printf(
         b,
@@ -208,6 +209,8 @@ fathom_err latency_write_json(struct buf *b, const struct latency_options *o,
     write_spread(b, "prefill_tok_s", &r->prefill_tok_s);
     write_spread(b, "output_tok_s", &r->output_tok_s);
     write_latencies(b, o, r);
-    return buf_printf(b, ", \"host_us_per_step\": %.1f, \"ahead_share\": %.3f}\n",
-                      r->host_us_per_step, r->ahead_share);
+    (void)buf_printf(b, ", \"host_us_per_step\": %.1f, \"ahead_share\": %.3f", r->host_us_per_step,
+                     r->ahead_share);
+    if (mixed->len > 0) (void)buf_printf(b, ", \"mixed\": %s", mixed->data);
+    return buf_add_str(b, "}\n");
 }

@@ -41,8 +41,10 @@ fathom_err latency_run(fathom_engine *e, const struct latency_options *o,
                        struct latency_result *out, fathom_diag *d);
 
 /* latency_write_json - one object on one line, options included. avg_latency, latencies and
- * percentiles are vLLM's: seconds from the submission of a batch to its last token. */
+ * percentiles are vLLM's: seconds from the submission of a batch to its last token. mixed: what
+ * mixed_write_json wrote, or empty. */
 fathom_err latency_write_json(struct buf *b, const struct latency_options *o,
-                              const struct latency_result *r, const fathom_info *info);
+                              const struct latency_result *r, const struct buf *mixed,
+                              const fathom_info *info);
 
 #endif

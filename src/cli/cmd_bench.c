@@ -5,6 +5,7 @@
 #include "base/fail.h"
 #include "base/os.h"
 #include "bench/latency.h"
+#include "bench/mixed.h"
 #include "bench/throughput.h"
 #include "cli/bench_cli.h"
 
@@ -30,6 +31,33 @@ static void print_result(const struct latency_options *o, const struct latency_r
     }
 }
 
+static void print_mixed(const struct mixed_options *o, const struct mixed_result *r)
+{
+    print_row("mixed", "%u decodes beside a prompt of %u tokens; %zu steps of both", o->n_decode,
+              o->n_prompt, r->step_ms.n);
+    print_row("mixed step", "%.2f ms; %.2f of decodes and %.2f of a chunk alone are %.2f",
+              r->step_ms.median, r->decode_ms.mean, r->chunk_ms.median, mixed_parts_ms(r));
+    print_row("mixed ITL", "%.2f ms at 99 %%, %.2f at most", r->step_ms.p99, r->step_ms.max);
+    print_spread("mixed prompt", "ms", &r->beside_ms);
+    print_spread("prompt alone", "ms", &r->alone_ms);
+}
+
+/* Prompts beside as many decodes as the batch has; json: the object of the result. */
+static fathom_err run_mixed(fathom_engine *e, const struct latency_options *o, uint32_t n_prompt,
+                            struct buf *json, fathom_diag *d)
+{
+    const struct mixed_options mixed = {.n_decode = o->n_request,
+                                        .n_input = o->n_input,
+                                        .n_prompt = n_prompt,
+                                        .n_warm_up = o->n_warm_up,
+                                        .n_repeat = o->n_repeat,
+                                        .seed = o->seed};
+    struct mixed_result r;
+    TRY(mixed_run(e, &mixed, &r, d));
+    print_mixed(&mixed, &r);
+    return mixed_write_json(json, &mixed, &r);
+}
+
 fathom_err cmd_bench_latency(const struct invocation *v, fathom_diag *d)
 {
     const struct settings *s = v->settings;
@@ -42,19 +70,22 @@ fathom_err cmd_bench_latency(const struct invocation *v, fathom_diag *d)
     struct latency_result r;
     fathom_options options;
     fathom_engine *e = NULL;
-    struct buf json = {0};
+    struct buf json = {0}, mixed = {0};
     fathom_err err;
+    const uint32_t n_mixed = (uint32_t)s->mixed_input_len;
     engine_options(&options, s, v->model);
-    if (options.max_num_seqs == 0) options.max_num_seqs = o.n_request;
+    if (options.max_num_seqs == 0) options.max_num_seqs = o.n_request + (n_mixed > 0);
     TRY_GOTO(engine_open(&e, &options, d), done);
     TRY_GOTO(latency_run(e, &o, &r, d), done);
     print_result(&o, &r);
+    if (n_mixed > 0) TRY_GOTO(run_mixed(e, &o, n_mixed, &mixed, d), done);
     if (s->output_json) {
-        TRY_GOTO(latency_write_json(&json, &o, &r, fathom_get_info(e)), done);
+        TRY_GOTO(latency_write_json(&json, &o, &r, &mixed, fathom_get_info(e)), done);
         TRY_GOTO(os_write_file(s->output_json, buf_str(&json), json.len, false, d), done);
     }
 done:
     buf_free(&json);
+    buf_free(&mixed);
     fathom_close(e);
     return err;
 }

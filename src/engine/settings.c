@@ -58,11 +58,23 @@ static bool widths_fit_fp8(const struct model_config *c, const struct parallel *
     return true;
 }
 
+/* Whether ACT_FP8, which a GPU has its quickest kernels for, can be had. */
+static bool fp8_fits(const struct engine_settings *s, const struct model_config *config)
+{
+    return s->backend == FATHOM_BACKEND_CUDA && s->limits.kv_type != KV_TYPE_F32 &&
+           widths_fit_fp8(config, &s->place.parallel);
+}
+
 static enum act_type default_act(const struct engine_settings *s, const struct model_config *config)
 {
     if (config->dtype == DTYPE_F32) return ACT_F32;
-    bool fp8 = s->backend == FATHOM_BACKEND_CUDA && s->limits.kv_type != KV_TYPE_F32;
-    return fp8 && widths_fit_fp8(config, &s->place.parallel) ? ACT_FP8 : ACT_BF16;
+    return fp8_fits(s, config) ? ACT_FP8 : ACT_BF16;
+}
+
+/* Where no weight is FP8, ACT_FP8 rounds the inputs of products as ACT_BF16 does. */
+static enum act_type bf16_act(const struct engine_settings *s, const struct model_config *config)
+{
+    return config->quant == QUANT_NONE && fp8_fits(s, config) ? ACT_FP8 : ACT_BF16;
 }
 
 static fathom_err resolve_backend(struct engine_settings *out, const fathom_options *o,
@@ -134,7 +146,7 @@ static fathom_err resolve_types(struct engine_settings *out, const fathom_option
     switch (o->act) {
     case FATHOM_ACT_AUTO: out->limits.act = default_act(out, config); break;
     case FATHOM_ACT_F32: out->limits.act = ACT_F32; break;
-    case FATHOM_ACT_BF16: out->limits.act = ACT_BF16; break;
+    case FATHOM_ACT_BF16: out->limits.act = bf16_act(out, config); break;
     case FATHOM_ACT_FP8: out->limits.act = ACT_FP8; break;
     default: FAIL(d, FATHOM_EINVAL, "--dtype: no activation type has the number %d", (int)o->act);
     }

@@ -271,6 +271,27 @@ class Cli(unittest.TestCase):
         self.assertIn("one of latency, kernels, throughput", run("bench", "nonsense", status=2)[1])
         run("bench", "latency", "--input-len", "4000", "--output-len", "200", status=1)
 
+    def test_bench_latency_times_prompts_beside_decodes(self):
+        mixed = ("bench", "latency", "--batch-size", "3", "--input-len", "8", "--output-len", "4",
+                 "--num-iters", "2", "--num-iters-warmup", "1", "--max-num-batched-tokens", "64")
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "out.json")
+            out, _ = run(*mixed, "--mixed-input-len", "200", "--max-model-len", "1024",
+                         "--output-json", path)
+            with open(path, encoding="utf-8") as f:
+                r = json.load(f)["mixed"]
+        self.assertIn("3 decodes beside a prompt of 200 tokens", out)
+        self.assertEqual((r["decodes"], r["input_len"]), (3, 200))
+        # 61 tokens of the prompt a step: 4 steps a round, the last of which may come after its token
+        self.assertGreaterEqual(r["n_step"], 6)
+        self.assertAlmostEqual(r["prompt_alone_ms"]["median"], 4 * r["chunk_ms"]["median"], places=1)
+        self.assertAlmostEqual(r["parts_ms"], r["decode_ms"] + r["chunk_ms"]["median"], places=2)
+        self.assertTrue(0 < r["decode_ms"] and 0 < r["step_ms"] <= r["itl_p99_ms"])
+        self.assertLess(r["step_ms"], r["prompt_ms"]["median"])
+        _, err = run("bench", "latency", "--input-len", "60", "--mixed-input-len", "60",
+                     "--output-len", "2", "--max-model-len", "64", status=1)
+        self.assertIn("end of its context after 4 tokens", err)
+
     def test_bench_throughput_times_many_requests(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "out.json")

@@ -258,7 +258,7 @@ struct cuda_backend {
     uint8_t *heads_q;
     float *heads_scale;
     float *mid;   /* [rows][2 * inner], widest of dense, moe */
-    float *mid_f; /* [rows][inner] */
+    float *mid_f; /* [rows][inner]; mid_f, heads_f and qa_f: or bf16, where a weight takes it */
     uint8_t *mid_q;
     float *mid_scale;
     float *expert_out;   /* [T * rows_per_token][D]; or bf16, as many */
@@ -385,9 +385,11 @@ fathom_err cuda_moe_map(struct cuda_backend *c, const struct weight *w, const st
 fathom_err cuda_quantize(struct cuda_backend *c, const float *f, uint32_t n_row, uint32_t width,
                          uint8_t *q, float *scale, const char *what);
 
-/* dense.cu: mid [n_row][gate | up] to mid_q, for an FP8 weight, or mid_f */
-fathom_err cuda_swiglu(struct cuda_backend *c, uint32_t n_row, uint32_t inner, bool fp8,
+/* dense.cu: mid [n_row][gate | up] to mid_q, for an FP8 weight, or mid_f, as bf16 for a BF16 one */
+fathom_err cuda_swiglu(struct cuda_backend *c, uint32_t n_row, const struct matrix *down,
                        const char *what);
+/* what cuda_swiglu has left for this weight */
+struct act cuda_mid(struct cuda_backend *c, const struct matrix *down);
 fathom_err cuda_ffn_run(struct cuda_backend *c, const struct weight *w, const struct buffer *x,
                         uint32_t n_token, float *y);
 

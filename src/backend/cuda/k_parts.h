@@ -21,6 +21,16 @@ static inline uint32_t k_part_count(uint32_t n_k_line)
     return 1;
 }
 
+/* bf16_k_part_count - the parts of a product of BF16 weights: as many as keep a GPU busy with few
+ * rows of inputs, by the outputs of the matrix; mapped: one, tasks being many */
+static inline uint32_t bf16_k_part_count(uint32_t n_output, uint32_t n_k_line, int is_mapped)
+{
+    enum { OUTPUTS_ONE_PART = 8192, OUTPUTS_TWO_PARTS = 4096 };
+    if (is_mapped || n_output >= OUTPUTS_ONE_PART) return 1;
+    const uint32_t n = k_part_count(n_k_line);
+    return n > 2 && n_output >= OUTPUTS_TWO_PARTS ? 2 : n;
+}
+
 /* The router cuts its K into parts of so many K lines. Each part writes a row of scores a token,
  * with room for a multiple of 32 experts. */
 enum { ROUTER_K_PART_LINES = 16 };

@@ -4,6 +4,7 @@
  * or those of sm90/, whose tensor cores sum a K line of 128 otherwise. */
 #include "backend/cuda/k_parts.h"
 #include "backend/cuda/product.cuh"
+#include "backend/cuda/sm90/product_bf16.cuh"
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
 
@@ -40,13 +41,19 @@ static struct product_args make_args(const struct cuda_backend *c, const struct 
 bool cuda_wants_fp8(const struct cuda_backend *c, const struct matrix *w)
 {
     /* as tensor_takes_fp8 */
-    return c->fast && w->dtype == DTYPE_F8_E4M3 && w->n_col % 128 == 0 && w->row0 == 0 &&
-           w->col0 == 0;
+    return c->c.act == ACT_FP8 && w->dtype == DTYPE_F8_E4M3 && w->n_col % 128 == 0 &&
+           w->row0 == 0 && w->col0 == 0;
 }
 
 bool cuda_wants_bf16(const struct cuda_backend *c, const struct matrix *w)
 {
     return c->fast && w->dtype == DTYPE_BF16 && w->n_col % 64 == 0;
+}
+
+/* Whether sm90/ takes it where rows are many. */
+static bool bf16_takes_many(const struct cuda_backend *c, const struct matrix *w)
+{
+    return c->sm90 && cuda_wants_bf16(c, w) && w->n_row % 8 == 0;
 }
 
 static uint32_t token_tile(uint32_t n_token)
@@ -72,6 +79,15 @@ static fathom_err product_sm90(struct cuda_backend *c, const struct product_args
     }
     return cuda_check(c, product_fp8_sm90(a, n_tile, c->limits, c->stream), "product_fp8_sm90",
                       what);
+}
+
+static fathom_err product_bf16_many(struct cuda_backend *c, const struct product_args &a,
+                                    uint32_t n_tile, uint32_t n_matrix, const char *what)
+{
+    c->last.what = what;
+    c->last.grid = dim3(c->limits.n_sm, PRODUCT_LARGE_TILE, n_tile);
+    return cuda_check(c, product_bf16_sm90(a, n_tile, n_matrix, c->limits, c->stream),
+                      "product_bf16_sm90", what);
 }
 
 static fathom_err product_fp8(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
@@ -127,7 +143,11 @@ fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const st
         uint32_t tile = fp8_tile(c, a);
         return product_fp8(c, a, tile, ceil_div(n_token, tile), what);
     }
-    if (in->h && cuda_wants_bf16(c, w)) return product_bf16(c, a, what);
+    if (in->h && cuda_wants_bf16(c, w)) {
+        const bool many = n_token > PRODUCT_BF16_TILE_MAX && stride % 2 == 0;
+        if (!many || !bf16_takes_many(c, w)) return product_bf16(c, a, 0, 0, what);
+        return product_bf16_many(c, a, ceil_div(n_token, PRODUCT_LARGE_TILE), 1, what);
+    }
     ASSERT(!a.tiled);
     return product_float(c, a, w->dtype, ceil_div(n_token, PRODUCT_FLOAT_TILE), what);
 }
@@ -190,6 +210,11 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
         const uint32_t tile = many_is_faster(c, a) ? PRODUCT_LARGE_TILE : c->map.tile;
         return product_fp8(c, a, tile, c->map.max_task, what);
     }
+    if (in->h && cuda_wants_bf16(c, &w->first)) {
+        if (c->map.tile <= PRODUCT_BF16_TILE_MAX)
+            return product_bf16(c, a, c->map.tile, c->map.max_task, what);
+        return product_bf16_many(c, a, c->map.max_task, w->n, what);
+    }
     ASSERT(!a.tiled);
     return product_float(c, a, w->first.dtype, c->map.max_task, what);
 }
@@ -201,8 +226,10 @@ uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uin
 {
     static_assert((int)TASK_ROWS_MIN <= 8, "scratch.h: tasks of the smallest tile are listed");
     ASSERT(n_stack > 0);
-    if (!c->fast) return PRODUCT_FLOAT_TILE;
+    const struct matrix *up = &w->moe.up.first, *down = &w->moe.down.first;
+    const bool up_fp8 = cuda_wants_fp8(c, up), down_fp8 = cuda_wants_fp8(c, down);
+    if (!up_fp8 && !cuda_wants_bf16(c, up)) return PRODUCT_FLOAT_TILE;
     uint32_t mean = n_row / n_stack;
-    bool large = cuda_wants_fp8(c, &w->moe.up.first) && cuda_wants_fp8(c, &w->moe.down.first);
+    bool large = (up_fp8 || bf16_takes_many(c, up)) && (down_fp8 || bf16_takes_many(c, down));
     return mean < 4 ? 8 : mean < 10 ? 16 : mean < 24 || !large ? 32 : PRODUCT_LARGE_TILE;
 }

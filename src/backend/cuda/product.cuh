@@ -113,11 +113,12 @@ fathom_err product_float(struct cuda_backend *c, const struct product_args &a, e
                          uint32_t n_tile, const char *what);
 fathom_err product_small(struct cuda_backend *c, const struct product_args &a, uint32_t tile_tokens,
                          uint32_t n_tile, const char *what);
-fathom_err product_bf16(struct cuda_backend *c, const struct product_args &a, const char *what);
+fathom_err product_bf16(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
+                        uint32_t n_tile, const char *what);
 fathom_err product_fp8_large(struct cuda_backend *c, const struct product_args &a, uint32_t n_tile,
                              const char *what);
 
-enum { PRODUCT_FLOAT_TILE = 64, PRODUCT_LARGE_TILE = 128 };
+enum { PRODUCT_FLOAT_TILE = 64, PRODUCT_BF16_TILE_MAX = 64, PRODUCT_LARGE_TILE = 128 };
 static_assert((int)PRODUCT_LARGE_TILE == (int)SCALE_BLOCK,
               "product_fp8: a tile has one scale a K line");
 

@@ -130,10 +130,11 @@ fathom_err cuda_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
                        dim3(n_row), norm_threads(k.n), 0, k);
 }
 
-/* out = silu(gate) * up for rows [gate | up] of 2 * inner; one thread 4 values. With codes (inner a
+/* out = silu(gate) * up for rows [gate | up] of 2 * inner, as f, h or codes; one thread 4 values.
+ * With codes (inner a
  * multiple of FP8_GROUP) a warp has one group, which is quantized where it is made. */
 __global__ void swiglu_kernel(const float *gate_up, uint32_t n_row, uint32_t inner, float *f,
-                              uint8_t *q, float *scale)
+                              bf16 *h, uint8_t *q, float *scale)
 {
     const uint32_t per_row = ceil_div(inner, FP8_GROUP);
     const uint32_t group = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
@@ -145,6 +146,12 @@ __global__ void swiglu_kernel(const float *gate_up, uint32_t n_row, uint32_t inn
     if (q) {
         store_group(swiglu(*(const float4 *)g, *(const float4 *)u), q + (size_t)group * FP8_GROUP,
                     scale + group);
+    } else if (h) {
+        const float4 v =
+            i < inner ? swiglu(*(const float4 *)g, *(const float4 *)u) : make_float4(0, 0, 0, 0);
+        if (i < inner)
+            *(uint2 *)(h + (size_t)row * inner + i) =
+                make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
     } else if (inner % 4 == 0) {
         if (i < inner)
             *(float4 *)(f + (size_t)row * inner + i) =
@@ -155,14 +162,28 @@ __global__ void swiglu_kernel(const float *gate_up, uint32_t n_row, uint32_t inn
     }
 }
 
-fathom_err cuda_swiglu(struct cuda_backend *c, uint32_t n_row, uint32_t inner, bool fp8,
+struct act cuda_mid(struct cuda_backend *c, const struct matrix *down)
+{
+    const bool fp8 = cuda_wants_fp8(c, down), rounded = cuda_wants_bf16(c, down);
+    struct act mid = {rounded ? NULL : c->mid_f,
+                      rounded ? (const bf16 *)c->mid_f : NULL,
+                      fp8 ? c->mid_q : NULL,
+                      c->mid_scale,
+                      down->n_col,
+                      NULL};
+    return mid;
+}
+
+fathom_err cuda_swiglu(struct cuda_backend *c, uint32_t n_row, const struct matrix *down,
                        const char *what)
 {
-    uint32_t n_group = n_row * ceil_div(inner, FP8_GROUP);
+    const uint32_t inner = down->n_col, n_group = n_row * ceil_div(inner, FP8_GROUP);
+    const bool fp8 = cuda_wants_fp8(c, down);
+    bf16 *h = cuda_wants_bf16(c, down) ? (bf16 *)c->mid_f : NULL;
     ASSERT(!fp8 || inner % FP8_GROUP == 0);
     ASSERT((uint64_t)n_row * ceil_div(inner, FP8_GROUP) == n_group);
     return cuda_launch(c, what, swiglu_kernel, dim3(ceil_div(n_group, GROUP_WARPS)), GROUP_THREADS,
-                       0, c->mid, n_row, inner, c->mid_f, fp8 ? c->mid_q : NULL, c->mid_scale);
+                       0, c->mid, n_row, inner, c->mid_f, h, fp8 ? c->mid_q : NULL, c->mid_scale);
 }
 
 fathom_err cuda_ffn_run(struct cuda_backend *c, const struct weight *w, const struct buffer *in,
@@ -173,13 +194,13 @@ fathom_err cuda_ffn_run(struct cuda_backend *c, const struct weight *w, const st
     ASSERT(w->ffn.down.n_row == c->c.hidden && in->kind == BUFFER_NORMED);
     bool fp8 = cuda_wants_fp8(c, &w->ffn.down);
     struct act x = act_of(in, c->c.hidden);
-    struct act mid = {c->mid_f, NULL, fp8 ? c->mid_q : NULL, c->mid_scale, inner};
+    struct act mid = cuda_mid(c, &w->ffn.down);
     if (fp8 && cuda_takes_swiglu(c, &w->ffn.up, &x, n_token)) {
         TRY(cuda_product_swiglu(c, &w->ffn.up, &x, n_token, c->mid_q, c->mid_scale,
                                 "ffn gate and up"));
     } else {
         TRY(cuda_product_list(c, &w->ffn.up, &x, n_token, c->mid, "ffn gate and up"));
-        TRY(cuda_swiglu(c, n_token, inner, fp8, "ffn"));
+        TRY(cuda_swiglu(c, n_token, &w->ffn.down, "ffn"));
     }
     return cuda_product(c, &w->ffn.down, &mid, n_token, y, c->c.hidden, "ffn down");
 }

@@ -25,6 +25,7 @@ struct front_args {
     uint32_t n_token, n_front, index_row, kv_row, q_lora;
     const float *q_norm, *kv_norm, *index_weight, *index_bias;
     float *qa_f;   /* NULL: nobody takes values */
+    bf16 *qa_h;    /* NULL: nobody takes rounded ones */
     uint8_t *qa_q; /* NULL: nobody takes codes */
     float *qa_scale;
     const int32_t *pos, *slot;
@@ -115,6 +116,9 @@ static __device__ __forceinline__ void front_query(const struct front_args &a, u
         for (int j = 0; j < 4; j++) v[i][j] *= r * weight[i][j];
         const size_t to = (size_t)token * a.q_lora + at;
         if (a.qa_f) *(float4 *)(a.qa_f + to) = *(const float4 *)v[i];
+        if (a.qa_h)
+            *(uint2 *)(a.qa_h + to) =
+                make_uint2(pack_bf16(v[i][0], v[i][1]), pack_bf16(v[i][2], v[i][3]));
         DCHECK(!a.qa_q || (to - lane * 4) % FP8_GROUP == 0);
         if (a.qa_q) quantize_warp(v[i], a.qa_q + to - lane * 4, a.qa_scale + to / FP8_GROUP);
     }
@@ -218,6 +222,15 @@ static bool takes_codes_alone(const struct cuda_backend *c, const struct matrix_
     return true;
 }
 
+/* The query latents in `room` as bf16, where all take them so; else NULL. */
+static bf16 *rounded_latents(const struct cuda_backend *c, const struct matrix_list *l, float *room)
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        if (!cuda_wants_bf16(c, &l->part[i])) return NULL;
+    }
+    return (bf16 *)room;
+}
+
 /* Of the rows of `batch`: all of the step's, or own rows. */
 static fathom_err run_front(struct cuda_backend *c, const struct mla_front_args *a,
                             const struct batch *batch, const struct index_head_args &h)
@@ -234,8 +247,10 @@ static fathom_err run_front(struct cuda_backend *c, const struct mla_front_args 
     f.kv_norm = w->mla.kv_norm;
     f.index_weight = w->mla.index_weight;
     f.index_bias = w->mla.index_bias;
+    float *room = a->owned ? c->own.qa_f : c->qa_f;
     f.qa_q = cuda_wants_fp8(c, &w->mla.query.part[0]) ? (a->owned ? c->own.qa_q : c->qa_q) : NULL;
-    f.qa_f = takes_codes_alone(c, &w->mla.query) ? NULL : a->owned ? c->own.qa_f : c->qa_f;
+    f.qa_h = rounded_latents(c, &w->mla.query, room);
+    f.qa_f = f.qa_h || takes_codes_alone(c, &w->mla.query) ? NULL : room;
     f.qa_scale = a->owned ? c->own.qa_scale : c->qa_scale;
     f.pos = batch->pos;
     f.slot = batch->slot;
@@ -346,9 +361,13 @@ static fathom_err own_index_queries(struct cuda_backend *c, const struct mla_fro
                                     const struct batch *own)
 {
     const struct matrix m = index_query_of(c, &a->w->mla.query);
-    const struct act qa = {
-        c->own.qa_f,      NULL, cuda_wants_fp8(c, &m) ? c->own.qa_q : NULL, c->own.qa_scale,
-        c->c.q_lora_rank, NULL};
+    bf16 *qa_h = rounded_latents(c, &a->w->mla.query, c->own.qa_f);
+    const struct act qa = {qa_h ? NULL : c->own.qa_f,
+                           qa_h,
+                           cuda_wants_fp8(c, &m) ? c->own.qa_q : NULL,
+                           c->own.qa_scale,
+                           c->c.q_lora_rank,
+                           NULL};
     TRY(cuda_product(c, &m, &qa, own->n_token, c->query, m.n_row, "index_q_b"));
     return front_own_index(c, a, own);
 }
@@ -366,7 +385,11 @@ static fathom_err spread_front(struct cuda_backend *c, const struct mla_front_ar
         array[n++] = {c->qa_q, lora, c->own.qa_q};
         array[n++] = {c->qa_scale, lora / FP8_GROUP * 4, c->own.qa_scale};
     }
-    if (!takes_codes_alone(c, query)) array[n++] = {c->qa_f, lora * 4, c->own.qa_f};
+    if (rounded_latents(c, query, c->qa_f)) {
+        array[n++] = {c->qa_f, lora * 2, c->own.qa_f};
+    } else if (!takes_codes_alone(c, query)) {
+        array[n++] = {c->qa_f, lora * 4, c->own.qa_f};
+    }
     const uint32_t row_bytes = kv_row_bytes(kv.type);
     array[n++] = {kv.latent, row_bytes, NULL, slot, kv.page_bytes};
     if (c->c.index_n_head && kv.type == KV_TYPE_F32) {
@@ -397,7 +420,9 @@ fathom_err cuda_mla_front(struct backend *b, const struct mla_front_args *a)
     if (a->owned) TRY(spread_front(c, a));
     if (a->owned && a->want_index_query) TRY(own_index_queries(c, a, &own));
     bool fp8 = cuda_wants_fp8(c, &a->w->mla.query.part[0]);
-    struct act qa = {c->qa_f, NULL, fp8 ? c->qa_q : NULL, c->qa_scale, c->c.q_lora_rank};
+    bf16 *qa_h = rounded_latents(c, &a->w->mla.query, c->qa_f);
+    struct act qa = {qa_h ? NULL : c->qa_f, qa_h, fp8 ? c->qa_q : NULL, c->qa_scale,
+                     c->c.q_lora_rank};
     TRY(run_query(c, a, &qa));
     return front_queries(c, a, n_head_part);
 }

@@ -190,7 +190,7 @@ static fathom_err run_up(struct cuda_backend *c, const struct weight *w, struct 
                                 "experts' up"));
     }
     if (only_up) return FATHOM_OK;
-    return cuda_swiglu(c, c->map.n_row, inner, cuda_wants_fp8(c, &w->moe.down.first), "experts");
+    return cuda_swiglu(c, c->map.n_row, &w->moe.down.first, "experts");
 }
 
 /* Whether one kernel makes everything behind gate and up. It reads the route before it has waited
@@ -257,8 +257,7 @@ fathom_err cuda_moe(struct backend *b, const struct moe_args *a)
     ASSERT(a->x->kind == BUFFER_NORMED && a->y->kind == BUFFER_DELTA);
     uint32_t n_used = c->c.n_expert_used,
              rows_per_token = n_used + (a->w->moe.stacked_shared ? 1 : 0);
-    uint32_t inner = c->c.moe_inner, hidden = c->c.hidden;
-    bool fp8 = cuda_wants_fp8(c, &a->w->moe.down.first);
+    uint32_t hidden = c->c.hidden;
     const float *shared = a->w->moe.separate_shared ? c->shared_out : NULL;
     if (shared) TRY(cuda_ffn_run(c, a->w, a->x, a->n_token, c->shared_out));
     TRY(cuda_moe_map(c, a->w, a->route, a->n_token));
@@ -266,7 +265,7 @@ fathom_err cuda_moe(struct backend *b, const struct moe_args *a)
     const bool listed = lists_rows(c, a->w), few = down_is_few(c, a, rows_per_token);
     TRY(run_up(c, a->w, x, rows_per_token, listed, few));
     if (few) return run_down_few(c, a, rows_per_token, shared);
-    struct act mid = {c->mid_f, NULL, fp8 ? c->mid_q : NULL, c->mid_scale, inner};
+    struct act mid = cuda_mid(c, &a->w->moe.down.first);
     struct expert_rows rows = {1, listed, false};
     if (listed) rows.h = (bf16 *)c->expert_out;
     TRY(cuda_product_mapped(c, &a->w->moe.down, &mid, rows, c->expert_out, hidden,

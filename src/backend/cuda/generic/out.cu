@@ -127,6 +127,11 @@ static __device__ __forceinline__ void write_token(const struct value_args &a,
         v[2] += x.z;
         v[3] += x.w;
     }
+    if (a.h) {
+        ((uint2 *)(a.h + row * VALUE_DIM))[lane] =
+            make_uint2(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]));
+        return;
+    }
     if (!a.q) {
         *(float4 *)(a.f + row * VALUE_DIM + (size_t)lane * 4) = *(const float4 *)v;
         return;
@@ -184,6 +189,10 @@ static __device__ __forceinline__ void take_head(const struct value_args &a, siz
                                                  const uint4 &x, bool present)
 {
     const uint32_t lane = threadIdx.x % (WARP / 2);
+    if (a.h) {
+        if (present) ((uint4 *)(a.h + row * VALUE_DIM))[lane] = x;
+        return;
+    }
     const float2 x0 = bf16x2_to_float2(x.x), x1 = bf16x2_to_float2(x.y);
     const float2 x2 = bf16x2_to_float2(x.z), x3 = bf16x2_to_float2(x.w);
     const float v[8] = {x0.x, x0.y, x1.x, x1.y, x2.x, x2.y, x3.x, x3.y};
@@ -294,7 +303,7 @@ static fathom_err launch_values(struct cuda_backend *c, const struct value_args 
 
 static fathom_err run_values(struct cuda_backend *c, const struct value_args &v)
 {
-    ASSERT(v.kv_b ? v.z_h != NULL : v.kv_b_f && v.z_f && !v.q);
+    ASSERT(v.kv_b ? v.z_h != NULL : v.kv_b_f && v.z_f && !v.q && !v.h);
     if (!v.kv_b) {
         const dim3 grid(v.n_head, ceil_div(v.n_token, FLOAT_TOKENS));
         return cuda_launch(c, "mla_out", value_float_kernel, grid, FLOAT_THREADS, 0, v);
@@ -314,6 +323,7 @@ static fathom_err run_prompt_values(struct cuda_backend *c, struct value_args v,
     ASSERT(n_token <= INT32_MAX);
     v.z_h += row * KV_LATENT;
     v.f += row * VALUE_DIM;
+    if (v.h) v.h += row * VALUE_DIM;
     if (v.q) {
         v.q += row * VALUE_DIM;
         v.scale += row;
@@ -342,12 +352,14 @@ fathom_err cuda_mla_out(struct backend *b, const struct mla_out_args *a)
     v.expanded = cuda_expanded_rows(c, a->batch);
     v.n_token = v.expanded.first;
     v.f = c->heads_f;
+    v.h = cuda_wants_bf16(c, &a->w->mla.out) ? (bf16 *)c->heads_f : NULL;
     v.q = codes;
     v.scale = c->heads_scale;
     if (v.n_token) TRY(run_values(c, v));
     const uint32_t n_prompt = a->batch->n_token - v.n_token;
     if (n_prompt)
         TRY(run_prompt_values(c, v, n_prompt, cuda_has_selected_prompts(v.expanded, a->batch)));
-    struct act heads = {c->heads_f, NULL, codes, c->heads_scale, c->c.n_head * VALUE_DIM};
+    struct act heads = {v.h ? NULL : c->heads_f, v.h, codes, c->heads_scale,
+                        c->c.n_head * VALUE_DIM};
     return cuda_product(c, &a->w->mla.out, &heads, a->batch->n_token, a->y->f, c->c.hidden, "o");
 }

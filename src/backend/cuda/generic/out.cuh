@@ -12,7 +12,8 @@ struct value_args {
     const int32_t *pos;
     struct expanded_rows expanded;
     uint32_t n_head, n_token;
-    float *f; /* [T][H * 128] */
+    float *f; /* [T][H * 128], or */
+    bf16 *h;  /* not NULL: rounded, or */
     uint8_t *q;
     float *scale;
 };

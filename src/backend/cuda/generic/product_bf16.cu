@@ -1,46 +1,48 @@
-/* product_bf16.cu - matrix products of BF16 weights: the head, narrow projections
+/* product_bf16.cu - matrix products of BF16 weights, plain and of experts
  *
  * A warp owns 16 outputs (the product's 16-row operand); tokens are the 8-column operand, NT groups
- * of 8. K is cut into parts (k_parts.h): a part is one chain of products from zero, and parts are
- * added in ascending order. The order of k inside a K line is free as long as both operands
- * use the same one, so a lane loads 16 bytes at 16*t of each half line of its two rows and feeds
- * the words as they lie. A token's bits depend neither on its neighbours nor on the kernel:
+ * of 8. K is cut into parts (bf16_k_part_count): a part is one chain of products from zero, and
+ * parts are added in ascending order. Product j of a K line takes its values 16 j to 16 j + 15: in
+ * sm90/product_bf16.cu a product takes the same 16 values, and the tensor cores of sm_90 sum them
+ * to the same bits in any order. A token's bits depend neither on its neighbours nor on the kernel:
  *
- *   narrow  few outputs: a block has 16 to 128, its warps share K
- *   wide    enough outputs for every SM: a block has 128, each warp walks all of K with AHEAD K
- * lines of weights on their way to registers; tokens stand in shared memory, where all warps read
- * them, so that weights are read once for up to 64 tokens
+ *   narrow  few outputs: a block has 16 to 64, its warps share K
+ *   wide    enough outputs, or tasks, for every SM: a block has 128, each warp walks all of K with
+ *           AHEAD K lines of weights on their way to registers; tokens stand in shared memory,
+ *           where all warps read them, so that weights are read once for up to 64 tokens
  *
- * Weights do not change: the first K lines are requested before the wait. */
+ * Weights do not change: the first K lines of a plain product are requested before the wait. */
 #include "backend/cuda/k_parts.h"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
 
 enum { WARPS = 8, THREADS = WARPS * WARP, AHEAD = 4, PITCH = 17, TILE = 16 };
+enum { STEP_BYTES = 32, K_LINE_STEPS = K_LINE_BYTES / STEP_BYTES }; /* of one product */
 static_assert(PITCH > TILE, "sums of one output lie in different banks");
 
+/* Rows g and g + 8 of weights as they are loaded: 16 bytes at 16 t of each half of a K line */
 struct k_line {
-    uint4 lo[2], hi[2]; /* rows g and g + 8: first and second half of a K line */
+    uint4 lo[2], hi[2];
 };
 
-/* A lane's two rows of weights, at 16 bytes of a K line's first half. */
+/* The same as products take them: of each 16 values of the K line the lane's four */
+struct k_steps {
+    uint2 v[2][K_LINE_STEPS];
+};
+
+/* A lane's two rows of weights, at its first values of a K line. */
 struct weight_rows {
     const char *at[2];
 };
 
-static __device__ __forceinline__ uint32_t word(const uint4 &v, int j)
-{
-    return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w;
-}
-
-static __device__ __forceinline__ struct weight_rows rows_of(const struct product_args &a,
-                                                             uint32_t n0)
+static __device__ __forceinline__ struct weight_rows
+rows_of(const struct product_args &a, const struct product_rows &p, uint32_t n0)
 {
     const uint32_t g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
     struct weight_rows w;
 #pragma unroll
     for (uint32_t r = 0; r < 2; r++)
-        w.at[r] = (const char *)a.w + (size_t)min(n0 + r * 8 + g, a.n - 1) * a.k * 2 + 16 * t;
+        w.at[r] = p.w + (size_t)min(n0 + r * 8 + g, a.n - 1) * a.k * 2 + 16 * t;
     return w;
 }
 
@@ -50,26 +52,52 @@ static __device__ __forceinline__ void load_k_line(struct k_line &l, const struc
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         l.lo[r] = load_stream(w.at[r] + (size_t)k_line * K_LINE_BYTES);
-        l.hi[r] = load_stream(w.at[r] + (size_t)k_line * K_LINE_BYTES + 64);
+        l.hi[r] = load_stream(w.at[r] + (size_t)k_line * K_LINE_BYTES + K_LINE_BYTES / 2);
     }
 }
 
-static __device__ __forceinline__ void multiply(float (&c)[4], const struct k_line &l,
-                                                const uint4 &lo, const uint4 &hi)
+/* A lane has 8 values of one of two products' 16 and wants 4 of each: lanes t and t ^ 2 exchange
+ * halves. Lane t has the four at step_place of each product's. */
+static __device__ __forceinline__ void exchange(uint2 &first, uint2 &second, const uint4 &v)
 {
+    const bool upper = threadIdx.x & 2;
+    const uint32_t x = shfl_xor(upper ? v.x : v.z, 2), y = shfl_xor(upper ? v.y : v.w, 2);
+    first = upper ? make_uint2(x, y) : make_uint2(v.x, v.y);
+    second = upper ? make_uint2(v.z, v.w) : make_uint2(x, y);
+}
+
+static __device__ __forceinline__ uint32_t step_place(void)
+{
+    const uint32_t t = threadIdx.x % 4;
+    return (t >> 1 | (t & 1) << 1) * 8;
+}
+
+static __device__ __forceinline__ struct k_steps steps_of(const struct k_line &l)
+{
+    struct k_steps s;
+    static_assert(K_LINE_STEPS == 4, "two of each half");
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-        mma_bf16(c, word(l.lo[0], j), word(l.lo[1], j), word(l.hi[0], j), word(l.hi[1], j),
-                 word(lo, j), word(hi, j));
+    for (int r = 0; r < 2; r++) {
+        exchange(s.v[r][0], s.v[r][1], l.lo[r]);
+        exchange(s.v[r][2], s.v[r][3], l.hi[r]);
     }
+    return s;
 }
 
-/* Where a token's inputs begin. */
-static __device__ __forceinline__ const char *input(const struct product_args &a, uint32_t token)
+/* c += the outputs of 16 values of a K line */
+static __device__ __forceinline__ void multiply(float (&c)[4], const struct k_steps &s, int step,
+                                                const uint2 &x)
 {
-    const uint32_t i = min(token, a.n_token - 1);
-    DCHECK(!a.in_rows || a.in_rows[i] >= 0);
-    return (const char *)a.h + (size_t)(a.in_rows ? (uint32_t)a.in_rows[i] : i) * a.k * 2;
+    mma_bf16(c, s.v[0][step].x, s.v[1][step].x, s.v[0][step].y, s.v[1][step].y, x.x, x.y);
+}
+
+/* Where the inputs of row i of a block begin. */
+static __device__ __forceinline__ const char *input(const struct product_args &a,
+                                                    const struct product_rows &p, uint32_t i)
+{
+    const int row = in_row(a, p, min((int)i, p.n - 1));
+    DCHECK(!a.in_rows || a.in_rows[row] >= 0);
+    return (const char *)a.h + (size_t)(a.in_rows ? a.in_rows[row] : row) * a.k * 2;
 }
 
 /* ---- narrow ---- */
@@ -77,7 +105,8 @@ static __device__ __forceinline__ const char *input(const struct product_args &a
 /* Adds the K parts of a block's outputs and writes tokens x outputs. */
 template <int NT, int WK>
 static __device__ __forceinline__ void finish(const struct product_args &a, const float (*acc)[4],
-                                              float *shared, uint32_t n_block, uint32_t token0)
+                                              const struct product_rows &p, float *shared,
+                                              uint32_t n_block)
 {
     enum { AREA = NT * 8 * PITCH, N = WARPS / WK * TILE };
     static_assert(WARPS % WK == 0, "warps of a tile share its K");
@@ -91,15 +120,14 @@ static __device__ __forceinline__ void finish(const struct product_args &a, cons
         col[PITCH + 8] = acc[i][3];
     }
     __syncthreads();
-    const uint32_t n_here = min(NT * 8u, a.n_token - token0);
-    for (uint32_t i = threadIdx.x; i < n_here * N; i += THREADS) {
+    for (uint32_t i = threadIdx.x; i < (uint32_t)p.n * N; i += THREADS) {
         const uint32_t n = i % N, row = i / N;
         if (n_block + n >= a.n) continue;
         const float *from = shared + n / TILE * WK * AREA + row * PITCH + n % TILE;
         float sum = from[0];
 #pragma unroll
         for (int j = 1; j < WK; j++) sum += from[j * AREA];
-        a.out[(size_t)(token0 + row) * a.out_stride + n_block + n] = sum;
+        a.out[(size_t)out_row(p, (int)row) * a.out_stride + n_block + n] = sum;
     }
 }
 
@@ -108,10 +136,11 @@ __global__ void __launch_bounds__(THREADS, NT == 1 ? 2 : 1)
     product_bf16_narrow_kernel(const struct product_args a)
 {
     SHARED_DYNAMIC(float, shared);
-    const uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
-    const uint32_t n_block = blockIdx.x * (WARPS / WK) * TILE, token0 = blockIdx.y * NT * 8;
+    const uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4;
+    const uint32_t n_block = blockIdx.x * (WARPS / WK) * TILE;
     const uint32_t k_part = a.k / 64 / WK, first = warp % WK * k_part;
-    const struct weight_rows w = rows_of(a, n_block + warp / WK * TILE);
+    const struct product_rows p = product_rows_of(a, (int)blockIdx.y, NT * 8);
+    const struct weight_rows w = rows_of(a, p, n_block + warp / WK * TILE);
     struct k_line l[AHEAD];
     float acc[NT][4] = {};
     dependency_release();
@@ -120,21 +149,23 @@ __global__ void __launch_bounds__(THREADS, NT == 1 ? 2 : 1)
     dependency_wait();
     const char *x[NT];
 #pragma unroll
-    for (uint32_t i = 0; i < NT; i++) x[i] = input(a, token0 + i * 8 + g) + 16 * t;
+    for (uint32_t i = 0; i < NT; i++) x[i] = input(a, p, i * 8 + g) + step_place();
     for (uint32_t b = 0; b < k_part; b += AHEAD) {
 #pragma unroll
         for (uint32_t u = 0; u < AHEAD; u++) {
             if (b + u >= k_part) break;
             const size_t at = (size_t)(first + b + u) * K_LINE_BYTES;
+            const struct k_steps s = steps_of(l[u]);
 #pragma unroll
-            for (int i = 0; i < NT; i++) {
-                multiply(acc[i], l[u], *(const uint4 *)(x[i] + at),
-                         *(const uint4 *)(x[i] + at + 64));
+            for (int j = 0; j < K_LINE_STEPS; j++) {
+#pragma unroll
+                for (int i = 0; i < NT; i++)
+                    multiply(acc[i], s, j, *(const uint2 *)(x[i] + at + j * STEP_BYTES));
             }
             load_k_line(l[u], w, first + min(b + u + AHEAD, k_part - 1));
         }
     }
-    finish<NT, WK>(a, acc, shared, n_block, token0);
+    finish<NT, WK>(a, acc, p, shared, n_block);
 }
 
 template <int NT, int WK>
@@ -152,11 +183,10 @@ template <int NT>
 static fathom_err launch_k_parts(struct cuda_backend *c, const struct product_args &a,
                                  const char *what)
 {
-    switch (k_part_count(a.k / 64)) {
+    switch (bf16_k_part_count(a.n, a.k / 64, false)) {
     case 8: return launch_narrow<NT, 8>(c, a, what);
     case 4: return launch_narrow<NT, 4>(c, a, what);
-    case 2: return launch_narrow<NT, 2>(c, a, what);
-    default: return launch_narrow<NT, 1>(c, a, what);
+    default: return launch_narrow<NT, 2>(c, a, what);
     }
 }
 
@@ -166,11 +196,12 @@ enum { WIDE_ROWS = WARPS * TILE, STAGES = 3 };
 static_assert(AHEAD * 8 == WARP, "lanes copy AHEAD K lines, a 16-byte chunk each");
 static_assert(STAGES == 3, "two steps of tokens are on their way, one is read");
 
-/* Where 16 bytes of a token's K line stand: eight lanes that read two tokens meet all banks. */
+/* Where 16 bytes of a token's K line stand: the lanes of four tokens, 32 bytes of each, meet all
+ * banks. */
 static __device__ __forceinline__ uint32_t place(uint32_t token, uint32_t chunk)
 {
     DCHECK(chunk < K_LINE_BYTES / 16);
-    return token * K_LINE_BYTES + ((chunk ^ (token & 1) << 2) << 4);
+    return token * K_LINE_BYTES + ((chunk ^ (token & 3) << 1) << 4);
 }
 
 /* AHEAD K lines of all tokens from `k_line` on into a stage, one group of copies. */
@@ -191,85 +222,93 @@ static __device__ __forceinline__ void copy_tokens(const struct product_args &a,
 
 template <int NT>
 __global__ void __launch_bounds__(THREADS, NT == 1 ? 2 : 1)
-    product_bf16_wide_kernel(const struct product_args a, uint32_t k_part)
+    product_bf16_wide_kernel(const struct product_args a)
 {
     SHARED_DYNAMIC(float, shared);
     enum { K_LINE_AREA = NT * 8 * K_LINE_BYTES, STAGE = AHEAD * K_LINE_AREA };
     const uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
-    const uint32_t n0 = blockIdx.x * WIDE_ROWS + warp * TILE, token0 = blockIdx.y * NT * 8;
-    const uint32_t n_k_line = a.k / 64;
+    const uint32_t n0 = blockIdx.x * WIDE_ROWS + warp * TILE, n_k_line = a.k / 64;
     const uint32_t stages = smem_address(shared);
-    const struct weight_rows w = rows_of(a, n0);
     struct k_line l[AHEAD];
-    float sum[NT][4] = {}, acc[NT][4] = {};
+    float acc[NT][4] = {};
     dependency_release();
+    if (a.tasks) dependency_wait();
+    const struct product_rows p = product_rows_of(a, (int)blockIdx.y, NT * 8);
+    if (p.n <= 0) return; /* mapped */
+    const struct weight_rows w = rows_of(a, p, n0);
 #pragma unroll
     for (uint32_t u = 0; u < AHEAD; u++) load_k_line(l[u], w, min(u, n_k_line - 1));
-    dependency_wait();
+    if (!a.tasks) dependency_wait();
     const char *x[NT];
 #pragma unroll
-    for (uint32_t i = 0; i < NT; i++) x[i] = input(a, token0 + i * 8 + warp);
+    for (uint32_t i = 0; i < NT; i++) x[i] = input(a, p, i * 8 + warp);
     copy_tokens<NT>(a, stages, x, 0);
     copy_tokens<NT>(a, stages + STAGE, x, AHEAD);
-    uint32_t left = k_part;
     for (uint32_t b = 0, step = 0; b < n_k_line; b += AHEAD, step++) {
         cp_async_wait<1>();
         __syncthreads(); /* this step's tokens are there; those of the one before are done with */
         copy_tokens<NT>(a, stages + (step + 2) % STAGES * STAGE, x, b + 2 * AHEAD);
-        const char *from = (const char *)shared + step % STAGES * STAGE;
+        const char *from = (const char *)shared + step % STAGES * STAGE + step_place() % 16;
 #pragma unroll
         for (uint32_t u = 0; u < AHEAD; u++, from += K_LINE_AREA) {
             if (b + u >= n_k_line) break;
+            const struct k_steps s = steps_of(l[u]);
 #pragma unroll
-            for (uint32_t i = 0; i < NT; i++) {
-                multiply(acc[i], l[u], *(const uint4 *)(from + place(i * 8 + g, t)),
-                         *(const uint4 *)(from + place(i * 8 + g, t + 4)));
-            }
-            load_k_line(l[u], w, min(b + u + AHEAD, n_k_line - 1));
-            if (--left) continue;
-            left = k_part;
+            for (uint32_t j = 0; j < K_LINE_STEPS; j++) {
 #pragma unroll
-            for (int i = 0; i < NT; i++) {
-#pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    sum[i][k] = b + u < k_part ? acc[i][k] : sum[i][k] + acc[i][k];
-                    acc[i][k] = 0.0f;
+                for (uint32_t i = 0; i < NT; i++) {
+                    multiply(acc[i], s, (int)j,
+                             *(const uint2 *)(from + place(i * 8 + g, 2 * j + step_place() / 16)));
                 }
             }
+            load_k_line(l[u], w, min(b + u + AHEAD, n_k_line - 1));
         }
     }
 #pragma unroll
     for (uint32_t i = 0; i < NT; i++) {
 #pragma unroll
         for (uint32_t k = 0; k < 4; k++) {
-            const uint32_t n = n0 + g + k / 2 * 8, token = token0 + i * 8 + 2 * t + k % 2;
-            if (n < a.n && token < a.n_token) a.out[(size_t)token * a.out_stride + n] = sum[i][k];
+            const uint32_t n = n0 + g + k / 2 * 8;
+            const int row = (int)(i * 8 + 2 * t + k % 2);
+            if (n < a.n && row < p.n) a.out[(size_t)out_row(p, row) * a.out_stride + n] = acc[i][k];
         }
     }
 }
 
 template <int NT>
-static fathom_err launch_wide(struct cuda_backend *c, const struct product_args &a,
+static fathom_err launch_wide(struct cuda_backend *c, const struct product_args &a, uint32_t n_tile,
                               const char *what)
 {
-    dim3 grid(ceil_div(a.n, WIDE_ROWS), ceil_div(a.n_token, NT * 8));
-    size_t bytes = (size_t)STAGES * AHEAD * NT * 8 * K_LINE_BYTES;
-    return cuda_launch(c, what, product_bf16_wide_kernel<NT>, grid, THREADS, bytes, a,
-                       a.k / 64 / k_part_count(a.k / 64));
+    const dim3 grid(ceil_div(a.n, WIDE_ROWS), n_tile);
+    const size_t bytes = (size_t)STAGES * AHEAD * NT * 8 * K_LINE_BYTES;
+    return cuda_launch(c, what, product_bf16_wide_kernel<NT>, grid, THREADS, bytes, a);
 }
 
-/* Needs k a multiple of 64; plain rows, or those that in_rows lists. */
-fathom_err product_bf16(struct cuda_backend *c, const struct product_args &a, const char *what)
+/* Tasks of at most `tile` rows, n_tile of them at most. */
+static fathom_err product_bf16_mapped(struct cuda_backend *c, const struct product_args &a,
+                                      uint32_t tile, uint32_t n_tile, const char *what)
 {
-    enum { WIDE_BLOCKS_MIN = 64 };
-    ASSERT(a.k % 64 == 0 && a.h && !a.tasks && a.n_token > 0);
+    ASSERT(a.in_divisor > 0 && !a.in_rows && tile <= PRODUCT_BF16_TILE_MAX);
+    if (tile <= 8) return launch_wide<1>(c, a, n_tile, what);
+    if (tile <= 16) return launch_wide<2>(c, a, n_tile, what);
+    return tile <= 32 ? launch_wide<4>(c, a, n_tile, what) : launch_wide<8>(c, a, n_tile, what);
+}
+
+/* Needs k a multiple of 64; plain rows, or those that in_rows lists; or tasks. */
+fathom_err product_bf16(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
+                        uint32_t n_tile, const char *what)
+{
+    ASSERT(a.k % 64 == 0 && a.h && a.n_token > 0);
     ASSERT((uintptr_t)a.w % 16 == 0 && (uintptr_t)a.h % 16 == 0);
-    if (a.n >= WIDE_BLOCKS_MIN * WIDE_ROWS) {
-        if (a.n_token <= 8) return launch_wide<1>(c, a, what);
-        return a.n_token <= 32 ? launch_wide<4>(c, a, what) : launch_wide<8>(c, a, what);
+    if (a.tasks) return product_bf16_mapped(c, a, tile, n_tile, what);
+    const uint32_t n = a.n_token;
+    if (bf16_k_part_count(a.n, a.k / 64, false) == 1) {
+        if (n <= 8) return launch_wide<1>(c, a, 1, what);
+        return n <= 32 ? launch_wide<4>(c, a, 1, what)
+                       : launch_wide<8>(c, a, ceil_div(n, 64), what);
     }
-    if (a.n_token <= 8) return launch_k_parts<1>(c, a, what);
-    return a.n_token <= 16 ? launch_k_parts<2>(c, a, what) : launch_k_parts<4>(c, a, what);
+    if (n <= 8) return launch_k_parts<1>(c, a, what);
+    return n <= 16 ? launch_k_parts<2>(c, a, what) : launch_k_parts<4>(c, a, what);
 }
 
 fathom_err product_bf16_init(struct cuda_backend *c)

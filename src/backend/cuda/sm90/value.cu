@@ -110,7 +110,15 @@ static __device__ __forceinline__ void store_values(const struct work &w, const 
     for (uint32_t half = 0; half < 2; half++) {
         const uint32_t token = token0 + g + 8 * half;
         if (!is_wanted(w, token)) continue;
-        float *to = w.a.f + ((size_t)token * w.a.n_head + blockIdx.x) * V_DIM + 2 * t;
+        const size_t at = ((size_t)token * w.a.n_head + blockIdx.x) * V_DIM + 2 * t;
+        if (w.a.h) {
+#pragma unroll
+            for (uint32_t j = 0; j < 16; j++)
+                *(uint32_t *)(w.a.h + at + 8 * j) =
+                    pack_bf16(c[4 * j + 2 * half], c[4 * j + 2 * half + 1]);
+            continue;
+        }
+        float *to = w.a.f + at;
 #pragma unroll
         for (uint32_t j = 0; j < 16; j++)
             *(float2 *)(to + 8 * j) = make_float2(c[4 * j + 2 * half], c[4 * j + 2 * half + 1]);

@@ -16,7 +16,8 @@ struct simt_fragment {
     uint32_t a[4], b[2];
 };
 
-/* c[row][col] += sum over k; element(word, j): the j-th of n_word values of a register */
+/* c[row][col] += sum over k, rounded once, so that the order of k does not show; element(word, j):
+ * the j-th of n_word values of a register */
 template <typename ELEMENT>
 static inline void simt_mma(float c[4], const simt_fragment &mine, int n_word, ELEMENT element)
 {
@@ -24,16 +25,16 @@ static inline void simt_mma(float c[4], const simt_fragment &mine, int n_word, E
     const int lane = (int)(threadIdx.x % SIMT_WARP), g = lane / 4, t = lane % 4;
     for (int i = 0; i < 4; i++) {
         const int row = g + i / 2 * 8, col = 2 * t + i % 2;
-        float sum = 0.0f;
+        double sum = c[i];
         for (int half = 0; half < 2; half++) {
             for (int k = 0; k < 4; k++) {
                 auto left = simt_lane<simt_fragment>(all, (unsigned)(row % 8 * 4 + k));
                 auto right = simt_lane<simt_fragment>(all, (unsigned)(col * 4 + k));
                 const uint32_t a = left.a[half * 2 + row / 8], b = right.b[half];
-                for (int j = 0; j < n_word; j++) sum += element(a, j) * element(b, j);
+                for (int j = 0; j < n_word; j++) sum += (double)element(a, j) * element(b, j);
             }
         }
-        c[i] += sum;
+        c[i] = (float)sum;
     }
 }
 

@@ -109,7 +109,7 @@ SIMT_UNSEEN static simt_operand_rows<VALUES> simt_left_rows(const uint32_t (&a)[
     return out;
 }
 
-/* Sums of 64 rows x 2 N columns. */
+/* Sums of 64 rows x 2 N columns, each rounded once, as simt_mma's. */
 template <int VALUES, int N>
 SIMT_UNSEEN static void simt_wgmma(float (&c)[N], const simt_operand_rows<VALUES> &rows, uint64_t b)
 {
@@ -117,10 +117,13 @@ SIMT_UNSEEN static void simt_wgmma(float (&c)[N], const simt_operand_rows<VALUES
         for (uint32_t i = 0; i < 2; i++) {
             const uint32_t col = 8 * j + 2 * (threadIdx.x % 4) + i;
             const simt_operand_row<VALUES> right = simt_shared_row<VALUES>(b, col);
+            double first = c[4 * j + i], second = c[4 * j + 2 + i];
             for (uint32_t k = 0; k < VALUES; k++) {
-                c[4 * j + i] += rows.of[0].v[k] * right.v[k];
-                c[4 * j + 2 + i] += rows.of[1].v[k] * right.v[k];
+                first += (double)rows.of[0].v[k] * right.v[k];
+                second += (double)rows.of[1].v[k] * right.v[k];
             }
+            c[4 * j + i] = (float)first;
+            c[4 * j + 2 + i] = (float)second;
         }
     }
 }
