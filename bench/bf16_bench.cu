@@ -15,7 +15,8 @@
 #define PEAK_TFLOPS 989.0
 #define PEAK_TBS 4.1
 
-enum { REPEAT = 12, FEW = PRODUCT_BF16_TILE_MAX, BYTES_ROTATED = 1 << 30, SAMPLES = 4096 };
+enum { REPEAT = 12, BOTH = 16, FEW = PRODUCT_BF16_TILE_MAX };
+enum { BYTES_ROTATED = 1 << 30, SAMPLES = 4096 };
 
 __attribute__((weak)) fathom_err cuda_check(struct cuda_backend *c, cudaError_t e, const char *call,
                                             const char *what)
@@ -205,14 +206,15 @@ int main(void)
         {"gate, up", 36864, 7168, 0},     {"down", 7168, 18432, 0},  {"experts up", 4096, 7168, 64},
         {"experts down", 7168, 2048, 64}, {"head", 129280, 7168, 0},
     };
-    static const uint32_t plain_rows[] = {1, 8, 64, 512, 4096}, expert_rows[] = {1, 4, 32, 64, 256};
+    static const uint32_t plain_rows[] = {1, 8, 33, 64, 512, 4096};
+    static const uint32_t expert_rows[] = {1, 4, 16, 32, 64, 256};
     prepare(&b);
     for (const struct shape &s : shapes) {
-        for (int i = 0; i < 5; i++) {
+        for (int i = 0; i < 6; i++) {
             const uint32_t rows = s.n_expert ? expert_rows[i] : plain_rows[i];
             if (rows <= FEW) run(&b, &s, rows, 0, false, b.out[0]);
-            if (rows == FEW) run(&b, &s, rows, 0, true, b.out[0]);
-            if (rows == FEW)
+            if (rows >= BOTH && rows <= FEW) run(&b, &s, rows, 0, true, b.out[0]);
+            if (rows >= BOTH && rows <= FEW)
                 run(&b, &s, rows, 0, false, b.out[1]);
             else if (rows >= 8)
                 run(&b, &s, rows, 0, true, rows < FEW ? b.out[1] : b.out[0]);

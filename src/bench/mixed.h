@@ -34,7 +34,7 @@ struct mixed_result {
 fathom_err mixed_run(fathom_engine *e, const struct mixed_options *o, struct mixed_result *out,
                      fathom_diag *d);
 
-/* mixed_parts_ms - what a step of both would take if its parts ran one after the other: the mean
+/* mixed_parts_ms - what a step of both would take if its parts ran one after the other: the median
  * step of decodes, and the median chunk */
 double mixed_parts_ms(const struct mixed_result *r);
 

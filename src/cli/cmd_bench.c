@@ -36,7 +36,7 @@ static void print_mixed(const struct mixed_options *o, const struct mixed_result
     print_row("mixed", "%u decodes beside a prompt of %u tokens; %zu steps of both", o->n_decode,
               o->n_prompt, r->step_ms.n);
     print_row("mixed step", "%.2f ms; %.2f of decodes and %.2f of a chunk alone are %.2f",
-              r->step_ms.median, r->decode_ms.mean, r->chunk_ms.median, mixed_parts_ms(r));
+              r->step_ms.median, r->decode_ms.median, r->chunk_ms.median, mixed_parts_ms(r));
     print_row("mixed ITL", "%.2f ms at 99 %%, %.2f at most", r->step_ms.p99, r->step_ms.max);
     print_spread("mixed prompt", "ms", &r->beside_ms);
     print_spread("prompt alone", "ms", &r->alone_ms);

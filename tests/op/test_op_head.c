@@ -23,13 +23,15 @@ static float *run(struct rig *r, void *arg, const float *x, uint32_t n)
     return out;
 }
 
-static void check(enum act_type act, enum dtype t, bool wide, uint32_t n_vocab)
+/* n_vocab, hidden: 0, or in place of the usual ones */
+static void check(enum act_type act, enum dtype t, bool wide, uint32_t n_vocab, uint32_t hidden)
 {
     struct backend_config c;
     struct rig ref, dev;
     struct gen *g = gen_create_for(51, act);
     gen_config(&c, act, KV_TYPE_BF16, wide);
     if (n_vocab) c.n_vocab = n_vocab;
+    if (hidden) c.hidden = hidden;
     rig_open_pair(&ref, &dev, &c);
     struct tensor_view v = gen_matrix(g, t, c.n_vocab, c.hidden, true);
     struct weight *wr = rig_linear(&ref, &v);
@@ -73,23 +75,31 @@ static void test_against_ref(void **state)
 {
     (void)state;
     for (size_t t = 0; t < op_n_weight_type; t++) {
-        check(ACT_F32, op_weight_types[t], t % 2 == 0, 0);
-        check(ACT_BF16, op_weight_types[t], t % 2 == 1, 0);
+        check(ACT_F32, op_weight_types[t], t % 2 == 0, 0, 0);
+        check(ACT_BF16, op_weight_types[t], t % 2 == 1, 0, 0);
     }
-    check(ACT_FP8, DTYPE_BF16, false, 0);
-    check(ACT_FP8, DTYPE_F8_E4M3, false, 0);
+    check(ACT_FP8, DTYPE_BF16, false, 0, 0);
+    check(ACT_FP8, DTYPE_F8_E4M3, false, 0, 0);
 }
 
 /* So many outputs that a backend may choose another kernel, and no whole number of tiles. */
 static void test_large_vocabulary(void **state)
 {
     (void)state;
-    check(ACT_FP8, DTYPE_BF16, false, 8200);
+    check(ACT_FP8, DTYPE_BF16, false, 8200, 0);
+}
+
+/* So many inputs besides that the sum over them is cut in two, where 33 rows are many. */
+static void test_two_parts(void **state)
+{
+    (void)state;
+    check(ACT_FP8, DTYPE_BF16, false, 4104, 384);
 }
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_against_ref),
-                                       cmocka_unit_test(test_large_vocabulary)};
+                                       cmocka_unit_test(test_large_vocabulary),
+                                       cmocka_unit_test(test_two_parts)};
     return OP_MAIN(argc, argv, tests);
 }

@@ -56,6 +56,15 @@ static bool bf16_takes_many(const struct cuda_backend *c, const struct matrix *w
     return c->sm90 && cuda_wants_bf16(c, w) && w->n_row % 8 == 0;
 }
 
+/* Rows from which on sm90/ is faster: of few outputs its tiles leave most of the device idle. As
+ * measured on an H200. */
+static uint32_t bf16_many_rows(const struct matrix *w)
+{
+    enum { OUTPUTS_MANY = 4096, ROWS_OF_MANY = 33 };
+    static_assert((int)ROWS_OF_MANY <= (int)PRODUCT_BF16_TILE_MAX, "the least number of rows");
+    return w->n_row >= OUTPUTS_MANY ? ROWS_OF_MANY : PRODUCT_BF16_TILE_MAX + 1;
+}
+
 static uint32_t token_tile(uint32_t n_token)
 {
     return n_token <= 8 ? 8 : n_token <= 16 ? 16 : 32;
@@ -144,7 +153,7 @@ fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const st
         return product_fp8(c, a, tile, ceil_div(n_token, tile), what);
     }
     if (in->h && cuda_wants_bf16(c, w)) {
-        const bool many = n_token > PRODUCT_BF16_TILE_MAX && stride % 2 == 0;
+        const bool many = n_token >= bf16_many_rows(w) && stride % 2 == 0;
         if (!many || !bf16_takes_many(c, w)) return product_bf16(c, a, 0, 0, what);
         return product_bf16_many(c, a, ceil_div(n_token, PRODUCT_LARGE_TILE), 1, what);
     }
@@ -224,6 +233,7 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
 uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uint32_t n_row,
                        uint32_t n_stack)
 {
+    enum { LARGE_FROM = 24, LARGE_FROM_BF16 = 10 }; /* as measured on an H200 */
     static_assert((int)TASK_ROWS_MIN <= 8, "scratch.h: tasks of the smallest tile are listed");
     ASSERT(n_stack > 0);
     const struct matrix *up = &w->moe.up.first, *down = &w->moe.down.first;
@@ -231,5 +241,6 @@ uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uin
     if (!up_fp8 && !cuda_wants_bf16(c, up)) return PRODUCT_FLOAT_TILE;
     uint32_t mean = n_row / n_stack;
     bool large = (up_fp8 || bf16_takes_many(c, up)) && (down_fp8 || bf16_takes_many(c, down));
-    return mean < 4 ? 8 : mean < 10 ? 16 : mean < 24 || !large ? 32 : PRODUCT_LARGE_TILE;
+    const uint32_t large_from = up_fp8 || down_fp8 ? LARGE_FROM : LARGE_FROM_BF16;
+    return mean < 4 ? 8 : mean < 10 ? 16 : mean < large_from || !large ? 32 : PRODUCT_LARGE_TILE;
 }
