@@ -162,6 +162,9 @@ struct backend_ops {
     /* A number that changes as the work of a step gets on, read from any thread; NULL where that
      * cannot be told before the step is done. */
     uint64_t (*progress)(const struct backend *b);
+    /* What this rank has waited for the others so far; any thread. NULL where ranks wait within
+     * their work. */
+    void (*get_waits)(const struct backend *b, struct rank_waits *out);
 
     /* ---- buffers ---- */
     fathom_err (*buffer_create)(struct backend *b, enum buffer_kind kind, struct buffer **out,
