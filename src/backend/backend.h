@@ -246,6 +246,13 @@ struct cuda_device_info {
 int backend_cuda_count(void);
 fathom_err backend_cuda_query(struct cuda_device_info *out, int device, fathom_diag *d);
 
+/* How a device gets at the memory of another one. A link that has atomic operations is NVLink: PCIe
+ * lets peers have none. */
+enum cuda_link { CUDA_LINK_NONE, CUDA_LINK_PCIE, CUDA_LINK_NVLINK };
+
+/* backend_cuda_link - device `from` to the memory of `to`; NONE also for devices there are not */
+enum cuda_link backend_cuda_link(int from, int to);
+
 /* backend_cuda_extra_bytes - device memory that this configuration needs besides weights, cache and
  * 4 bytes for each value of the buffers: the operators' scratch and second forms of activations.
  * Pure, in every build. */

@@ -576,6 +576,18 @@ extern "C" int backend_cuda_count(void)
     return n_able;
 }
 
+extern "C" enum cuda_link backend_cuda_link(int from, int to)
+{
+    int can = 0, has_atomics = 0;
+    if (cudaDeviceCanAccessPeer(&can, from, to) != cudaSuccess) can = 0;
+    if (can && cudaDeviceGetP2PAttribute(&has_atomics, cudaDevP2PAttrNativeAtomicSupported, from,
+                                         to) != cudaSuccess) {
+        has_atomics = 0;
+    }
+    (void)cudaGetLastError();
+    return !can ? CUDA_LINK_NONE : has_atomics ? CUDA_LINK_NVLINK : CUDA_LINK_PCIE;
+}
+
 extern "C" fathom_err backend_cuda_query(struct cuda_device_info *out, int device, fathom_diag *d)
 {
     struct cudaDeviceProp properties;
