@@ -209,6 +209,14 @@ size_t fathom_poll(fathom_engine *e, fathom_event *events, size_t max, int timeo
 /* fathom_wake - make a waiting fathom_poll return */
 void fathom_wake(fathom_engine *e);
 
+enum { FATHOM_RANKS_MAX = 64 };
+
+/* Of a rank: meetings of all ranks to which it was not the last one to come */
+typedef struct fathom_rank_waits {
+    uint64_t n;
+    uint64_t us; /* that it waited there for the others */
+} fathom_rank_waits;
+
 typedef struct fathom_stats {
     uint32_t n_running;
     uint32_t n_waiting;
@@ -241,14 +249,16 @@ typedef struct fathom_stats {
     uint64_t wait_us;        /* of it: waiting for the device; the rest is the host's own work */
     uint64_t mask_us;        /* of the host's: filling masks, while the device computes */
     uint64_t n_mask;         /* masks filled */
+    uint32_t n_rank_wait;    /* ranks whose waits are known; 0 for one rank, and on GPUs */
+    fathom_rank_waits rank_waits[FATHOM_RANKS_MAX];
     fathom_tier_stats tiers;
     uint64_t progress; /* changes as steps get on, within a step too where the backend can tell.
                           While requests are live and it stays as it is, the engine is stuck. */
     bool failed;       /* the engine has met a fatal error */
 } fathom_stats;
 
-/* fathom_get_stats - a snapshot; its members, but for progress, are read together between two
- * steps */
+/* fathom_get_stats - a snapshot; its members, but for progress and rank_waits, are read together
+ * between two steps */
 void fathom_get_stats(fathom_engine *e, fathom_stats *out);
 
 /* fathom_fault - the message of the fatal error, "" while there is none */

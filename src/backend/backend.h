@@ -162,6 +162,9 @@ struct backend_ops {
     /* A number that changes as the work of a step gets on, read from any thread; NULL where that
      * cannot be told before the step is done. */
     uint64_t (*progress)(const struct backend *b);
+    /* What this rank has waited for the others so far; any thread. NULL where ranks wait within
+     * their work. */
+    void (*get_waits)(const struct backend *b, struct rank_waits *out);
 
     /* ---- buffers ---- */
     fathom_err (*buffer_create)(struct backend *b, enum buffer_kind kind, struct buffer **out,
@@ -251,6 +254,13 @@ struct cuda_device_info {
  * backend_cuda_query - errors as for backend_cuda_create */
 int backend_cuda_count(void);
 fathom_err backend_cuda_query(struct cuda_device_info *out, int device, fathom_diag *d);
+
+/* How a device gets at the memory of another one. A link that has atomic operations is NVLink: PCIe
+ * lets peers have none. */
+enum cuda_link { CUDA_LINK_NONE, CUDA_LINK_PCIE, CUDA_LINK_NVLINK };
+
+/* backend_cuda_link - device `from` to the memory of `to`; NONE also for devices there are not */
+enum cuda_link backend_cuda_link(int from, int to);
 
 /* backend_cuda_extra_bytes - device memory that this configuration needs besides weights, cache and
  * 4 bytes for each value of the buffers: the operators' scratch and second forms of activations.

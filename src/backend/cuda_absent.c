@@ -29,6 +29,12 @@ int backend_cuda_count(void)
     return 0;
 }
 
+enum cuda_link backend_cuda_link(int from, int to)
+{
+    (void)from, (void)to;
+    return CUDA_LINK_NONE;
+}
+
 fathom_err backend_cuda_query(struct cuda_device_info *out, int device, fathom_diag *d)
 {
     (void)device;

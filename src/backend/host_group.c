@@ -23,6 +23,12 @@
 
 enum { SPIN_NS = 20000 };
 
+/* struct rank_waits, as it grows; each rank writes its own. */
+struct waits {
+    _Alignas(64) _Atomic uint64_t n;
+    _Atomic uint64_t ns;
+};
+
 struct host_group {
     pthread_mutex_t lock;
     pthread_cond_t turned; /* an epoch is over, or the group is broken */
@@ -37,6 +43,7 @@ struct host_group {
     struct host_place *places; /* [n_rank] */
     uint64_t *came;            /* [n_rank] epochs that each has come to */
     const void **shown;        /* [n_rank] */
+    struct waits *waits;       /* [n_rank] */
 };
 
 static void group_free(struct host_group *g)
@@ -45,6 +52,7 @@ static void group_free(struct host_group *g)
     mem_free(g->places);
     mem_free(g->came);
     mem_free(g->shown);
+    mem_free(g->waits);
     mem_free(g);
 }
 
@@ -57,11 +65,13 @@ fathom_err host_group_create(struct host_rank *const *r, uint32_t n, uint64_t pa
         g->places = mem_calloc(n, sizeof *g->places);
         g->came = mem_calloc(n, sizeof *g->came);
         g->shown = mem_calloc(n, sizeof *g->shown);
+        g->waits = mem_alloc_aligned(64, n * sizeof *g->waits);
     }
-    if (!g || !g->places || !g->came || !g->shown) {
+    if (!g || !g->places || !g->came || !g->shown || !g->waits) {
         group_free(g);
         FAIL(d, FATHOM_ENOMEM, "no memory for a group of %u ranks", n);
     }
+    memset(g->waits, 0, n * sizeof *g->waits);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -136,6 +146,15 @@ const char *host_rank_fault(const struct host_rank *r)
     return r->group && atomic_load(&r->group->is_broken) ? r->group->fault : "";
 }
 
+void host_rank_waits(const struct host_rank *r, struct rank_waits *out)
+{
+    *out = (struct rank_waits){0};
+    if (!r->group) return;
+    const struct waits *w = &r->group->waits[r->rank];
+    out->n = atomic_load_explicit(&w->n, memory_order_relaxed);
+    out->ns = atomic_load_explicit(&w->ns, memory_order_relaxed);
+}
+
 /* ---- waiting ---- */
 
 /* Under the lock, when the last rank has come. */
@@ -186,6 +205,28 @@ static bool is_over(const struct host_group *g, uint64_t epoch)
     return atomic_load_explicit(&g->epoch, memory_order_acquire) != epoch;
 }
 
+/* Until the epoch is over or the group broken. */
+static void wait_for_others(struct host_rank *r, uint64_t epoch)
+{
+    struct host_group *g = r->group;
+    const uint64_t start_ns = clock_now_ns();
+    if (g->spins) {
+        while (!is_over(g, epoch) && clock_now_ns() < start_ns + SPIN_NS) {
+        }
+    }
+    if (!is_over(g, epoch)) {
+        struct timespec deadline = deadline_of(g);
+        pthread_mutex_lock(&g->lock);
+        while (!is_over(g, epoch) && !atomic_load(&g->is_broken)) {
+            if (pthread_cond_timedwait(&g->turned, &g->lock, &deadline)) give_up(g, r, epoch);
+        }
+        pthread_mutex_unlock(&g->lock);
+    }
+    struct waits *w = &g->waits[r->rank];
+    atomic_fetch_add_explicit(&w->n, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&w->ns, clock_now_ns() - start_ns, memory_order_relaxed);
+}
+
 /* Waits until all ranks have come to the epoch that is under way. */
 static fathom_err come(struct host_rank *r)
 {
@@ -201,19 +242,7 @@ static fathom_err come(struct host_rank *r)
     }
     bool wait = !is_over(g, epoch);
     pthread_mutex_unlock(&g->lock);
-    if (wait && g->spins) {
-        uint64_t end_ns = clock_now_ns() + SPIN_NS;
-        while (!is_over(g, epoch) && clock_now_ns() < end_ns) {
-        }
-    }
-    if (wait && !is_over(g, epoch)) {
-        struct timespec deadline = deadline_of(g);
-        pthread_mutex_lock(&g->lock);
-        while (!is_over(g, epoch) && !atomic_load(&g->is_broken)) {
-            if (pthread_cond_timedwait(&g->turned, &g->lock, &deadline)) give_up(g, r, epoch);
-        }
-        pthread_mutex_unlock(&g->lock);
-    }
+    if (wait) wait_for_others(r, epoch);
     return atomic_load(&g->is_broken) ? FATHOM_EPEER : FATHOM_OK;
 }
 

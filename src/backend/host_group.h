@@ -62,6 +62,9 @@ void host_rank_break(struct host_rank *r);
 /* host_rank_fault - why meetings fail; "" while they do not, or for no member of a group */
 const char *host_rank_fault(const struct host_rank *r);
 
+/* host_rank_waits - what this rank has waited so far, zeros for no member; any thread */
+void host_rank_waits(const struct host_rank *r, struct rank_waits *out);
+
 /* ---- what backends do at a meeting ---- */
 
 /* host_sum_row - sum[i] = parts[0][i] + parts[1][i] + ..., in f32, in that order */

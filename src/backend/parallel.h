@@ -26,6 +26,12 @@ struct parallel {
 /* Ranks of one axis at most. */
 enum { PARALLEL_RANKS_MAX = 64 };
 
+/* How often a rank was not the last one to come to a meeting of all, and how long it waited. */
+struct rank_waits {
+    uint64_t n;
+    uint64_t ns;
+};
+
 /* What of a model is cut over ranks. */
 enum parallel_cut { CUT_NONE, CUT_HEADS, CUT_INNER, CUT_VOCAB };
 

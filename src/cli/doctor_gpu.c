@@ -156,6 +156,51 @@ static void look_at_gpu(struct doctor *d, const struct nvml *n, unsigned i)
     look_at_faults(d, n, device, i);
 }
 
+/* ---- peers: the devices as the program numbers them ------------------------------------------ */
+
+static const char *const link_names[] = {
+    [CUDA_LINK_NONE] = "not", [CUDA_LINK_PCIE] = "by PCIe", [CUDA_LINK_NVLINK] = "by NVLink"};
+
+/* "1 by NVLink, 2 not"; returns the worst link. */
+static enum cuda_link write_links(char *out, size_t bytes, int from, int n)
+{
+    enum cuda_link worst = CUDA_LINK_NVLINK;
+    size_t len = 0;
+    for (int to = 0; to < n; to++) {
+        if (to == from) continue;
+        enum cuda_link link = backend_cuda_link(from, to);
+        if (link < worst) worst = link;
+        int k = snprintf(out + len, bytes - len, "%s%d %s", len ? ", " : "", to, link_names[link]);
+        if (k < 0 || (size_t)k >= bytes - len) break;
+        len += (size_t)k;
+    }
+    return worst;
+}
+
+static void look_at_peers(struct doctor *d)
+{
+    static const enum finding_level levels[] = {[CUDA_LINK_NONE] = FINDING_WARN,
+                                                [CUDA_LINK_PCIE] = FINDING_NOTE,
+                                                [CUDA_LINK_NVLINK] = FINDING_OK};
+    static const char *const advice[] = {
+        [CUDA_LINK_NONE] = "give --devices those that reach each other, or see nvidia-smi topo -m",
+        [CUDA_LINK_PCIE] = "ranks wait longer for each other than over NVLink",
+        [CUDA_LINK_NVLINK] = ""};
+    const int n = backend_cuda_count();
+    char links[FINDING_TEXT_BYTES - 32];
+    if (n < 2) {
+        doctor_find(d, FINDING_OK, "peers", "", "%s",
+                    n ? "one GPU for this program: ranks on GPUs need more"
+                      : "no GPU for this program: ranks are those of the processor");
+    }
+    for (int from = 0; from < n && n >= 2; from++) {
+        enum cuda_link worst = write_links(links, sizeof links, from, n);
+        doctor_find(d, levels[worst], "peers", advice[worst], "device %d reaches %s", from, links);
+    }
+}
+
+/* ---- all of it ------------------------------------------------------------------------------ */
+
 static void look_at_driver(struct doctor *d, const struct settings *s)
 {
     bool wants = strcmp(s->backend, "cuda") == 0;
@@ -180,6 +225,7 @@ void doctor_look_at_gpus(struct doctor *d, const struct settings *s)
     unsigned count = 0;
     if (!open_nvml(&n)) {
         look_at_driver(d, s);
+        look_at_peers(d);
         return;
     }
     if (n.driver_version) (void)n.driver_version(version, sizeof version);
@@ -192,6 +238,7 @@ void doctor_look_at_gpus(struct doctor *d, const struct settings *s)
         doctor_find(d, FINDING_NOTE, "gpu", "build with the preset cuda to use those from sm_80 on",
                     "this program cannot use any GPU here: models run on the processor");
     }
+    look_at_peers(d);
     (void)n.shutdown();
     (void)dlclose(n.library);
 }

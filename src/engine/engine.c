@@ -765,7 +765,12 @@ void fathom_wake(fathom_engine *e)
 void fathom_get_stats(fathom_engine *e, fathom_stats *out)
 {
     const struct step_runner *r = e->runner;
+    struct rank_waits waits[PARALLEL_RANKS_MAX];
+    static_assert((int)PARALLEL_RANKS_MAX == FATHOM_RANKS_MAX, "a place for each rank");
     mailbox_get_stats(e->mailbox, out);
+    out->n_rank_wait = r->ops->get_waits ? r->ops->get_waits(r, waits) : 0;
+    for (uint32_t i = 0; i < out->n_rank_wait; i++)
+        out->rank_waits[i] = (fathom_rank_waits){waits[i].n, waits[i].ns / 1000};
     out->progress = (out->n_step << 40) + (r->ops->progress ? r->ops->progress(r) : 0) +
                     out->tiers.n_ram_hit + out->tiers.n_disk_hit;
 }

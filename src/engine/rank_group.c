@@ -441,6 +441,17 @@ static uint64_t progress(const struct step_runner *base)
     return sum;
 }
 
+static uint32_t get_waits(const struct step_runner *base, struct rank_waits *out)
+{
+    const struct rank_group *g = (const struct rank_group *)base;
+    if (!g->ranks[0].backend->ops->get_waits) return 0;
+    for (uint32_t i = 0; i < g->n_rank; i++) {
+        const struct backend *b = g->ranks[i].backend;
+        b->ops->get_waits(b, &out[i]);
+    }
+    return g->n_rank;
+}
+
 static fathom_err page_out(void *runner, uint32_t page, void *to)
 {
     struct rank_group *g = runner;
@@ -535,6 +546,7 @@ static const struct step_runner_ops group_ops = {
     .next_block = next_block,
     .fault = fault,
     .progress = progress,
+    .get_waits = get_waits,
     .page_out = page_out,
     .page_in = page_in,
     .sync = sync_ranks,

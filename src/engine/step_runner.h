@@ -15,8 +15,8 @@
  * A step is a shape and bytes (batch_build.h): it holds no pointer, so that a runner may give it to
  * any number of devices.
  *
- * A runner belongs to one thread, which makes all calls but create, destroy, fault and progress.
- * bind says which: a GPU is the current device of the threads that work with it.
+ * A runner belongs to one thread, which makes all calls but create, destroy, fault, progress and
+ * get_waits. bind says which: a GPU is the current device of the threads that work with it.
  */
 #ifndef FATHOM_ENGINE_STEP_RUNNER_H
 #define FATHOM_ENGINE_STEP_RUNNER_H
@@ -25,6 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "backend/parallel.h"
 #include "engine/batch_build.h"
 #include "fathom/err.h"
 
@@ -65,6 +66,9 @@ struct step_runner_ops {
     /* A number that changes as the step under way gets on, read from any thread; NULL: only its
      * end can be seen. */
     uint64_t (*progress)(const struct step_runner *r);
+    /* What each rank has waited for the others so far, into out[0 .. n); returns n. Any thread.
+     * NULL: there is one rank. 0: this is not known. */
+    uint32_t (*get_waits)(const struct step_runner *r, struct rank_waits *out);
 
     /* For tiers; NULL members: the runner has none of it. Copies of a whole page record of the
      * cache, enqueued between the steps. `to` and `from` are memory of alloc_host. The tiers call

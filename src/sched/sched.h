@@ -3,7 +3,7 @@
  * One rule: tokens computed catch up with tokens wanted, within a budget of tokens a step. This is
  * continuous batching with chunked prefill. The scheduler is pure: no clock, no device, no socket.
  * Time is an argument, and the same calls give the same plans. docs/scheduler.md tells the policy,
- * sched.c the invariants. One thread at a time.
+ * sched_plan.c the invariants. One thread at a time.
  */
 #ifndef FATHOM_SCHED_SCHED_H
 #define FATHOM_SCHED_SCHED_H
@@ -164,7 +164,7 @@ struct request *sched_first_waiting(const struct sched *s);
 /* sched_any - a live request, RUNNING before FETCHING before WAITING; NULL when there is none */
 struct request *sched_any(const struct sched *s);
 
-/* sched_check - assert every invariant of sched.c, of each live request and of the pool
+/* sched_check - assert every invariant of sched_plan.c, of each live request and of the pool
  *
  * Cost  O(live requests + pages + entries under way). */
 void sched_check(struct sched *s);

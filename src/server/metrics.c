@@ -168,6 +168,31 @@ static void write_labelled(struct scrape *s, const char *name, const char *label
     }
 }
 
+static void write_ranks(struct scrape *s, const fathom_stats *t)
+{
+    const char *const names[] = {"fathom_rank_waits_total", "fathom_rank_wait_seconds_total"};
+    const char *const helps[] = {
+        "Meetings of all ranks to which this rank was not the last one to come.",
+        "Time that it waited there for the others."};
+    for (int k = 0; k < 2 && t->n_rank_wait > 0; k++) {
+        prometheus_family(s->b, names[k], PROMETHEUS_COUNTER, helps[k]);
+        for (uint32_t i = 0; i < t->n_rank_wait; i++) {
+            const fathom_rank_waits *w = &t->rank_waits[i];
+            struct buf labels = {0};
+            char rank[12];
+            (void)snprintf(rank, sizeof rank, "%u", i);
+            (void)buf_add(&labels, s->labels.data, s->labels.len);
+            prometheus_label(&labels, "rank", rank);
+            if (k == 0)
+                prometheus_count(s->b, names[k], &labels, w->n);
+            else
+                prometheus_value(s->b, names[k], &labels, (double)w->us / 1e6);
+            if (buf_status(&labels) != FATHOM_OK) s->b->failed = true;
+            buf_free(&labels);
+        }
+    }
+}
+
 static void write_vllm_state(struct scrape *s, const struct metrics *m,
                              const struct metrics_view *v)
 {
@@ -368,6 +393,7 @@ static void write_engine(struct scrape *s, const struct metrics_view *v)
     write_value(s, "fathom_step_wait_seconds_total", PROMETHEUS_COUNTER,
                 "Of it, waiting for the device; the rest is the host's own work.",
                 (double)t->wait_us / 1e6);
+    write_ranks(s, t);
     prometheus_family(s->b, "fathom_pages", PROMETHEUS_GAUGE, "Pages of the cache by state.");
     write_labelled(s, "fathom_pages", "state", "free", t->n_page_free - t->n_page_cached);
     write_labelled(s, "fathom_pages", "state", "cached", t->n_page_cached);

@@ -74,6 +74,7 @@ class Doctor(unittest.TestCase):
         self.assertIn("computes with", texts(areas, "processor"))
         self.assertRegex(texts(areas, "memory"), r"read at \d")
         self.assertEqual(levels(areas, "model"), ["ok"])
+        self.assertIn("peers", areas)
         out, _ = run("doctor", status=0 if "warn" not in str(areas) else 3)
         self.assertRegex(out, r"(?m)^ok +model ")
 

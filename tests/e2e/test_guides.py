@@ -118,6 +118,10 @@ class Guides(unittest.TestCase):
         accepted = run(without(arguments, refused), environment)
         self.assertEqual(accepted.returncode, 0, accepted.stderr)
         self.assertIn("needed, together", accepted.stdout)
+        flag = "--tensor-parallel-size"
+        n_rank = arguments[arguments.index(flag) + 1] if flag in arguments else "1"
+        planned = re.findall(r"(?m)^ranks +(\d+);", accepted.stdout)
+        self.assertEqual(planned, [] if n_rank == "1" else [n_rank])
         self.assertIn("bodies, parsed", accepted.stdout)
         self.assert_told(environment, accepted.stderr)
 
@@ -133,6 +137,7 @@ class Guides(unittest.TestCase):
             if "status" not in entry:
                 continue
             for variables, environment in processes(entry):
+                self.assertIn("--tensor-parallel-size", words(entry, variables))
                 with self.subTest(entry["source"], **variables):
                     self.assert_answered(entry, variables, environment)
                 n_process += 1

@@ -39,6 +39,12 @@ class RankFault(unittest.TestCase):
             server = Server("-tp=4", stderr=subprocess.PIPE)
             served = server.post("/v1/completions", {"prompt": "a", "max_tokens": 2})
             self.assertEqual(served["usage"]["completion_tokens"], 2)
+            metrics = server.metrics()
+            for name in ("fathom_rank_waits_total", "fathom_rank_wait_seconds_total"):
+                ranks = {key[key.index(",rank="):]: value for key, value in metrics.items()
+                         if key.startswith(name)}
+                self.assertEqual(list(ranks), [f',rank="{i}"}}' for i in range(4)])
+                self.assertGreater(sum(ranks.values()), 0)
             with concurrent.futures.ThreadPoolExecutor(N_REQUEST) as pool:
                 asked = [pool.submit(self.ask, server, i % 2 == 1) for i in range(N_REQUEST)]
                 wait_until(lambda: server.health()["running"] == N_REQUEST)

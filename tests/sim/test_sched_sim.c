@@ -38,112 +38,12 @@
 #include "base/rng.h"
 #include "kv/tiers.h"
 #include "sched/sched.h"
+#include "sim/sched_sim.h"
 #include "support/sim_disk.h"
 
-enum {
-    MAX_LIVE = 48,
-    MAX_PAGE = 40,
-    MAX_TOKEN = MAX_PAGE * KV_PAGE_TOKENS,
-    MAX_SEQS = 24,
-    EPISODE_STEPS = 2000,
-    N_SMALL = 1000,
-    STOP_ID = 0,
-    N_TEXT = 6,
-    MAX_DRAFT = 4,
-    MAX_BUDGET = 300,
-    MAX_FLIGHT = 4,
-    MAX_RAM = 40,
-    MAX_DISK = 100,
-    ROW_BYTES = 2 * (int)sizeof(uint64_t), /* of the model and of the draft layer */
-    PAGE_BYTES = KV_PAGE_TOKENS * ROW_BYTES,
-};
-
-struct job {
-    struct request r;
-    bool live;
-    uint64_t arrived_us;
-    uint32_t stop_after; /* the output has a stop id here */
-    uint64_t taste;      /* requests of one prompt and one taste draw the same */
-    uint32_t n_prompt;   /* rows from here on hold other bits; UINT32_MAX: all are of one form */
-    uint32_t n_hash;
-    uint32_t n_score;           /* prompt tokens scored so far */
-    uint64_t hashes[MAX_TOKEN]; /* [n_hash] of ids[0 .. i], their forms and the salt */
-    int32_t ids[MAX_TOKEN];
-    uint32_t pages[MAX_PAGE];
-};
-
-/* A text that was in the cache, to begin other prompts with. */
-struct text {
-    uint64_t salt;
-    uint32_t n;
-    int32_t ids[MAX_TOKEN];
-};
-
-/* A step under way, or the next one. */
-struct flight {
-    struct plan plan;
-    uint32_t rows[MAX_BUDGET]; /* [n_row] where it writes, by what was planned */
-    uint32_t n_row;
-    uint32_t n_entry; /* likewise */
-};
-
-struct sim {
-    uint64_t rng;
-    uint64_t now_us;
-    uint64_t next_id;
-    uint32_t n_page;
-    uint32_t max_prompt;
-    uint32_t max_output;
-    uint32_t short_prompt;
-    uint32_t short_output;
-    uint32_t arrival_per_1024; /* chance of an arrival, tried twice a step */
-    uint32_t cancel_per_1024;
-    uint32_t fail_per_1024;  /* chance that a step fails */
-    uint64_t patience_us;    /* who waits longer expires; 0: nobody does */
-    uint32_t share_per_1024; /* chance that a prompt begins as a text before did */
-    uint32_t n_priority;
-    uint32_t n_tenant;
-    bool bounded;
-    bool prompt_form;
-    struct page_pool *pool;
-    uint32_t max_draft;
-    uint32_t max_score;
-    uint32_t right_per_1024;     /* chance that a draft is right */
-    struct prefix_cache *prefix; /* NULL in some episodes */
-    struct tiers *tiers;         /* NULL in many */
-    struct platter *platter;     /* what an episode before has left; NULL: nothing */
-    struct hash128 platter_model;
-    bool with_tiers;
-    bool late_sync; /* copies are known to be done only in the next step */
-    struct sched *s;
-    struct flight flights[MAX_FLIGHT]; /* a ring of max_flight */
-    uint32_t max_flight;
-    uint32_t first_flight;
-    uint32_t n_flight;
-    struct plan *plan; /* of the oldest, or the next one */
-    uint32_t ahead_per_1024;
-    struct job jobs[MAX_LIVE];
-    struct text texts[N_TEXT];
-    uint64_t rows[MAX_TOKEN];       /* hashes */
-    uint64_t draft_rows[MAX_TOKEN]; /* hashes with one token more */
-    uint32_t step_rows[MAX_BUDGET]; /* where the step's tokens went */
-    uint64_t n_step, n_token, n_request, n_cancel, n_draft, n_accepted, n_score;
-    uint64_t n_failed, n_expired, n_ahead, n_in_vain;
-    uint64_t n_deep[MAX_FLIGHT + 1]; /* steps that ended with so many under way */
-    struct sched_totals totals;
-    struct tiers_stats tier_totals;
-    uint64_t n_idle_step; /* nothing could be planned: all wait for pages */
-};
-
 static struct sim sim;
-static _Alignas(DIRECT_ALIGN) unsigned char ram[MAX_RAM][DIRECT_ALIGN];
 static uint64_t n_step_wanted = 1000000;
 static uint64_t seed = 1;
-
-static uint32_t between(struct sim *m, uint32_t lo, uint32_t hi)
-{
-    return lo + (uint32_t)rng_below(&m->rng, (uint64_t)hi - lo + 1);
-}
 
 /* Mostly short, sometimes anything; an episode chooses what short is. */
 static uint32_t length(struct sim *m, uint32_t short_max, uint32_t max)
@@ -493,87 +393,6 @@ static void fail_step(struct sim *m)
     assert_int_equal(page_pool_n_available(m->pool), m->n_page);
 }
 
-/* ---- tiers ---- */
-
-static fathom_err page_out(void *arg, uint32_t page, void *to)
-{
-    struct sim *m = arg;
-    const size_t half = PAGE_BYTES / 2;
-    memcpy(to, &m->rows[page * KV_PAGE_TOKENS], half);
-    memcpy((char *)to + half, &m->draft_rows[page * KV_PAGE_TOKENS], half);
-    return FATHOM_OK;
-}
-
-static fathom_err page_in(void *arg, uint32_t page, const void *from)
-{
-    struct sim *m = arg;
-    const size_t half = PAGE_BYTES / 2;
-    memcpy(&m->rows[page * KV_PAGE_TOKENS], from, half);
-    memcpy(&m->draft_rows[page * KV_PAGE_TOKENS], (const char *)from + half, half);
-    return FATHOM_OK;
-}
-
-/* The threads of an episode, and its disk, with what the one before left if it was of the same
- * kind. */
-static void open_disk(struct sim *m, struct tiers_config *c, bool with_disk)
-{
-    struct sim_disk_options o = {.owner = {0, m->max_draft > 0}, .seed = rng_next(&m->rng)};
-    o.max_delay = between(m, 0, 1) ? between(m, 0, 3) : between(m, 0, 40);
-    o.fail_per_1024 = between(m, 0, 3) ? 0 : between(m, 1, 512);
-    o.flip_per_1024 = between(m, 0, 1) ? 0 : between(m, 1, 256);
-    o.stuck = between(m, 0, 15) == 0;
-    if (!m->platter || !hash128_equal(&m->platter_model, &o.owner) || between(m, 0, 3) == 0) {
-        platter_destroy(m->platter);
-        m->platter = platter_create(MAX_DISK, PAGE_BYTES);
-        m->platter_model = o.owner;
-    }
-    c->io = sim_disk_create(m->platter, &o);
-    if (!with_disk) return;
-    c->n_disk = MAX_DISK;
-    c->found = platter_find(m->platter, &o.owner, &c->n_found);
-}
-
-static void open_tiers(struct sim *m)
-{
-    struct tiers_config c = {.page_bytes = PAGE_BYTES,
-                             .n_ram = between(m, TIERS_MIN_RAM, MAX_RAM),
-                             .ram = ram[0],
-                             .step_bytes = between(m, 1, 20) * (uint64_t)PAGE_BYTES,
-                             .secret = {1, 2},
-                             .device = {page_out, page_in, m}};
-    m->late_sync = between(m, 0, 1);
-    open_disk(m, &c, between(m, 0, 3) > 0);
-    assert_int_equal(tiers_create(&m->tiers, &c, NULL), FATHOM_OK);
-    prefix_attach_tiers(m->prefix, m->tiers);
-}
-
-static void close_tiers(struct sim *m)
-{
-    if (!m->tiers) return;
-    const struct tiers_stats *s = tiers_get_stats(m->tiers);
-    struct tiers_stats *t = &m->tier_totals;
-    t->n_kept += s->n_kept;
-    t->n_written += s->n_written;
-    t->n_read += s->n_read;
-    t->n_restored_ram += s->n_restored_ram;
-    t->n_restored_disk += s->n_restored_disk;
-    t->n_dropped += s->n_dropped;
-    t->n_write_failed += s->n_write_failed;
-    for (int i = 0; i < TIER_VERDICT_COUNT; i++) t->n_rejected[i] += s->n_rejected[i];
-    tiers_destroy(m->tiers);
-    m->tiers = NULL;
-}
-
-static void begin_tiers(struct sim *m)
-{
-    if (!m->tiers) return;
-    if (m->late_sync) tiers_synced(m->tiers);
-    double prefill_page_us = between(m, 0, 7) ? 0 : (double)between(m, 1, 2000000);
-    tiers_begin_step(m->tiers, m->now_us, prefill_page_us);
-    prefix_keep_offered(m->prefix, (uint32_t)between(m, 0, MAX_PAGE));
-    tiers_check(m->tiers);
-}
-
 /* To the end of the oldest step under way, with those after it maybe planned by then. */
 static void finish(struct sim *m)
 {
@@ -619,7 +438,7 @@ static void step(struct sim *m, uint32_t budget)
         finish(m);
         return;
     }
-    begin_tiers(m);
+    sched_sim_begin_tiers(m);
     sched_plan(m->s, m->now_us, m->plan);
     sched_check(m->s);
     if (m->tiers) {
@@ -672,7 +491,7 @@ static void open_world(struct sim *m, const struct sched_config *c)
     assert_int_equal(page_pool_create(&m->pool, m->n_page, NULL), FATHOM_OK);
     if (m->with_tiers || between(m, 0, 3)) {
         assert_int_equal(prefix_create(&m->prefix, m->pool, m->max_draft > 0, NULL), FATHOM_OK);
-        if (m->with_tiers) open_tiers(m);
+        if (m->with_tiers) sched_sim_open_tiers(m);
     }
     assert_int_equal(sched_create(&m->s, c, m->pool, m->prefix, NULL), FATHOM_OK);
     for (uint32_t i = 0; i < m->max_flight; i++) {
@@ -695,7 +514,7 @@ static void close_world(struct sim *m)
     for (uint32_t i = 0; i < m->max_flight; i++) plan_fini(&m->flights[i].plan);
     sched_destroy(m->s);
     prefix_destroy(m->prefix);
-    close_tiers(m);
+    sched_sim_close_tiers(m);
     page_pool_destroy(m->pool);
 }
 

@@ -9,6 +9,7 @@ fathom_err backend_cuda_sim_generic_create(struct backend **out, const struct ba
                                            fathom_diag *d);
 int backend_cuda_sim_count(void);
 fathom_err backend_cuda_sim_query(struct cuda_device_info *out, int device, fathom_diag *d);
+enum cuda_link backend_cuda_sim_link(int from, int to);
 
 fathom_err backend_cuda_create(struct backend **out, const struct backend_config *c, fathom_diag *d)
 {
@@ -29,4 +30,9 @@ int backend_cuda_count(void)
 fathom_err backend_cuda_query(struct cuda_device_info *out, int device, fathom_diag *d)
 {
     return backend_cuda_sim_query(out, device, d);
+}
+
+enum cuda_link backend_cuda_link(int from, int to)
+{
+    return backend_cuda_sim_link(from, to);
 }

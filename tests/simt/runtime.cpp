@@ -393,6 +393,14 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
     return cudaSuccess;
 }
 
+/* Devices that can be peers are as on NVLink. */
+cudaError_t cudaDeviceGetP2PAttribute(int *value, enum cudaDeviceP2PAttr attribute, int device,
+                                      int peer)
+{
+    (void)attribute;
+    return cudaDeviceCanAccessPeer(value, device, peer);
+}
+
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 {
     guard hold(lock);

@@ -418,6 +418,10 @@ void test_devices_that_cannot_be_peers_are_named(void **)
     simt_set_peer_access(1, 0, false);
     assert_int_equal(backend_join(all, 2, &d), FATHOM_EDEVICE);
     assert_non_null(strstr(d.text, "device 1 of rank 1 cannot reach the memory of device 0"));
+    assert_int_equal(backend_cuda_link(0, 1), CUDA_LINK_NVLINK);
+    assert_int_equal(backend_cuda_link(1, 0), CUDA_LINK_NONE);
+    assert_int_equal(backend_cuda_link(0, 0), CUDA_LINK_NONE);
+    assert_int_equal(backend_cuda_link(0, 2), CUDA_LINK_NONE);
     cuda_of(all[1])->device = 0;
     d = {};
     assert_int_equal(backend_join(all, 2, &d), FATHOM_EDEVICE);

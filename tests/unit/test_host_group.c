@@ -85,6 +85,24 @@ static void all_see_what_all_show(void **state)
     end();
 }
 
+/* Of N ranks one is the last, at each of two meetings. */
+static void waits_are_counted(void **state)
+{
+    (void)state;
+    struct rank_waits w;
+    uint64_t n = 0, ns = 0;
+    begin(600000000);
+    run();
+    for (int i = 0; i < N; i++) {
+        host_rank_waits(&members[i].rank, &w);
+        n += w.n;
+        ns += w.ns;
+    }
+    assert_int_equal(n, (N - 1) * 2 * N_MEETING);
+    assert_true(ns > 0);
+    end();
+}
+
 static void a_rank_at_another_place_is_named(void **state)
 {
     (void)state;
@@ -143,6 +161,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_see_what_all_show),
+        cmocka_unit_test(waits_are_counted),
         cmocka_unit_test(a_rank_at_another_place_is_named),
         cmocka_unit_test(a_rank_that_fails_frees_its_peers),
         cmocka_unit_test(a_rank_that_does_not_come_is_named),

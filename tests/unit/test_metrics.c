@@ -27,7 +27,9 @@ static fathom_stats stats = {.n_running = 3,
                              .n_prefix_query_token = 640,
                              .n_prefix_hit_token = 128,
                              .busy_us = 2500000,
-                             .wait_us = 1500000};
+                             .wait_us = 1500000,
+                             .n_rank_wait = 2,
+                             .rank_waits = {{.n = 6, .us = 500000}, {.n = 8, .us = 250000}}};
 
 static struct metrics metrics;
 
@@ -83,6 +85,10 @@ static void what_the_engine_counts_is_told(void **state)
     assert_sample(&b, "fathom_steps_ahead_total", "", 5);
     assert_sample(&b, "fathom_step_busy_seconds_total", "", 2.5);
     assert_sample(&b, "fathom_step_wait_seconds_total", "", 1.5);
+    assert_sample(&b, "fathom_rank_waits_total", "rank=\"0\"", 6);
+    assert_sample(&b, "fathom_rank_waits_total", "rank=\"1\"", 8);
+    assert_sample(&b, "fathom_rank_wait_seconds_total", "rank=\"0\"", 0.5);
+    assert_sample(&b, "fathom_rank_wait_seconds_total", "rank=\"1\"", 0.25);
     assert_sample(&b, "fathom_pages", "state=\"free\"", 20);
     assert_sample(&b, "fathom_pages", "state=\"cached\"", 5);
     assert_sample(&b, "fathom_pages", "state=\"held\"", 75);

@@ -182,6 +182,11 @@ static void pages_are_equal_on_all_ranks(void **state)
     assert_int_equal(r->ops->page_out(r, 1, pages[1]), FATHOM_OK);
     assert_int_equal(r->ops->sync(r), FATHOM_OK);
     assert_memory_equal(pages[0], pages[1], n);
+    struct rank_waits waits[PARALLEL_RANKS_MAX];
+    uint64_t n_wait = 0;
+    assert_int_equal(r->ops->get_waits(r, waits), N_RANK);
+    for (int i = 0; i < N_RANK; i++) n_wait += waits[i].n;
+    assert_true(n_wait >= N_RANK - 1 && n_wait % (N_RANK - 1) == 0); /* one is the last */
     for (int i = 0; i < 2; i++) r->ops->release_host(r, pages[i]);
     assert_string_equal(r->ops->fault(r), "");
     r->ops->destroy(r);

@@ -50,6 +50,11 @@ static void abandon(struct backend *b)
     host_rank_break(peer_of(b));
 }
 
+static void get_waits(const struct backend *b, struct rank_waits *out)
+{
+    host_rank_waits(&((const struct cpu_backend *)b)->peer, out);
+}
+
 static const char *fault(struct backend *b)
 {
     return host_rank_fault(peer_of(b));
@@ -203,6 +208,7 @@ static const struct backend_ops cpu_ops = {
     .bind_thread = host_bind_thread,
     .join = join,
     .abandon = abandon,
+    .get_waits = get_waits,
     .alloc = host_alloc,
     .release = host_release,
     .alloc_host = host_alloc_pinned,

@@ -295,7 +295,8 @@ static constexpr struct backend_ops make_ops(void)
     o.graph_launch = graph_launch;
     o.graph_destroy = graph_destroy;
     o.fault = get_fault;
-    o.progress = NULL; /* progress within a step cannot be told */
+    o.progress = NULL;  /* progress within a step cannot be told */
+    o.get_waits = NULL; /* kernels wait */
     o.buffer_create = cuda_buffer_create;
     o.buffer_destroy = cuda_buffer_destroy;
     o.buffer_read = cuda_buffer_read;
@@ -589,6 +590,18 @@ extern "C" int backend_cuda_count(void)
     }
     (void)cudaGetLastError();
     return n_able;
+}
+
+extern "C" enum cuda_link backend_cuda_link(int from, int to)
+{
+    int can = 0, has_atomics = 0;
+    if (cudaDeviceCanAccessPeer(&can, from, to) != cudaSuccess) can = 0;
+    if (can && cudaDeviceGetP2PAttribute(&has_atomics, cudaDevP2PAttrNativeAtomicSupported, from,
+                                         to) != cudaSuccess) {
+        has_atomics = 0;
+    }
+    (void)cudaGetLastError();
+    return !can ? CUDA_LINK_NONE : has_atomics ? CUDA_LINK_NVLINK : CUDA_LINK_PCIE;
 }
 
 extern "C" fathom_err backend_cuda_query(struct cuda_device_info *out, int device, fathom_diag *d)

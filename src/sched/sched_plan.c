@@ -1,4 +1,4 @@
-/* sched.c - plans of steps, what they take of the pages, and what a computed step leaves
+/* sched_plan.c - plans of steps, what they take of the pages, and what a computed step leaves
  *
  * Invariants
  *
@@ -55,29 +55,7 @@
 #include "base/fail.h"
 #include "base/mem.h"
 #include "kv/tiers.h"
-#include "sched/turn.h"
-
-struct sched {
-    /* fixed */
-    struct sched_config config;
-    struct page_pool *pool;
-    struct prefix_cache *prefix; /* NULL: none */
-    uint32_t *n_seen;            /* [n_page] scratch of sched_check */
-    struct plan_entry *prompts;  /* [max_num_seqs] scratch of sched_plan */
-    /* state */
-    struct request_list waiting;
-    struct request_list fetching;
-    struct request_list running;
-    struct sched_bounds bounds;
-    struct turns turns;
-    uint64_t n_arrived;
-    struct sched_totals totals;
-    bool short_of_pages; /* in the last plan of sched_plan */
-    bool closed;         /* it could admit nobody, and since then nobody has come or ended */
-    struct plan **ring;  /* [max_flight] plans under way, from first_flight on */
-    uint32_t first_flight;
-    uint32_t n_flight;
-};
+#include "sched/sched_int.h"
 
 /* The walk of one sched_plan. */
 struct walk {
@@ -141,13 +119,6 @@ void sched_destroy(struct sched *s)
 
 /* ---- plans under way ---- */
 
-/* The i-th of them; 0: the oldest. */
-static struct plan *flight(const struct sched *s, uint32_t i)
-{
-    ASSERT(i < s->n_flight);
-    return s->ring[(s->first_flight + i) % s->config.max_flight];
-}
-
 static void push_flight(struct sched *s, struct plan *p)
 {
     ASSERT(s->n_flight < s->config.max_flight);
@@ -201,15 +172,6 @@ static struct request_list *list_of(struct sched *s, enum request_state state)
     return state == REQUEST_RUNNING    ? &s->running
            : state == REQUEST_FETCHING ? &s->fetching
                                        : &s->waiting;
-}
-
-static struct prefix_text text_of(const struct sched *s, const struct request *r)
-{
-    return (struct prefix_text){
-        .salt = r->cache_salt,
-        .ids = r->ids,
-        .n_prompt = s->config.prompt_form ? r->n_prompt : UINT32_MAX,
-    };
 }
 
 static void give_pages(struct sched *s, struct request *r)
@@ -393,11 +355,6 @@ static struct findings look_up(struct sched *s, struct request *r)
     f.n_page = prefix_find(s->prefix, &text, r->n_token, r->pages);
     f.match = prefix_find_tiers(s->prefix, &text, r->n_token, r->pages, f.n_page);
     return f;
-}
-
-static uint32_t n_holding(const struct sched *s)
-{
-    return s->running.n + s->fetching.n;
 }
 
 /* Whether the pages of a request can be had; pages that were found count too. */
@@ -692,116 +649,4 @@ struct request *sched_any(const struct sched *s)
 {
     if (s->running.head) return s->running.head;
     return s->fetching.head ? s->fetching.head : s->waiting.head;
-}
-
-static void check_list(const struct request_list *l, enum request_state state)
-{
-    uint32_t n = 0;
-    const struct request *prev = NULL;
-    for (const struct request *r = l->head; r; prev = r, r = r->next) {
-        ASSERT(n++ < l->n);
-        ASSERT(r->prev == prev);
-        ASSERT(r->state == state);
-        ASSERT(!prev || request_is_before(prev, r));
-        request_check(r);
-    }
-    ASSERT(n == l->n && l->tail == prev);
-}
-
-/* Invariant 2. */
-static void check_order(const struct sched *s, const struct request_list *l)
-{
-    for (const struct request *r = l->head; r; r = r->next) {
-        const struct request *w = s->waiting.head;
-        while (w && w->priority < r->priority) w = w->next;
-        ASSERT(!w || request_is_before(r, w));
-    }
-}
-
-/* The holders of pages, and what the prefix cache knows of them. */
-static void check_pages(struct sched *s, const struct request_list *l)
-{
-    for (const struct request *r = l->head; r; r = r->next) {
-        for (uint32_t i = 0; i < r->n_page; i++) s->n_seen[r->pages[i]]++;
-        if (!s->prefix) continue;
-        const struct prefix_text text = text_of(s, r);
-        ASSERT(r->n_published == r->n_computed / KV_PAGE_TOKENS);
-        prefix_check_chain(s->prefix, &text, r->pages, r->n_published);
-    }
-}
-
-/* Invariant 5: entries of a request go on one after the other up to what is planned of it, and
- * together there are as many as are planned. */
-static void check_flights(const struct sched *s)
-{
-    uint64_t n_planned = 0;
-    for (const struct request *r = s->running.head; r; r = r->next) n_planned += r->n_planned;
-    for (uint32_t k = 0; k < s->n_flight; k++) {
-        const struct plan *p = flight(s, k);
-        const struct plan *before = k > 0 ? flight(s, k - 1) : NULL;
-        uint32_t i_before = 0;
-        ASSERT(!before || p->is_ahead);
-        for (uint32_t i = 0; i < p->n_entry; i++) {
-            const struct plan_entry *e = &p->entries[i];
-            const struct request *r = e->request;
-            uint32_t first = r->n_computed;
-            if (before) {
-                while (i_before < before->n_entry && before->entries[i_before].request != r) {
-                    i_before++;
-                }
-                ASSERT(i_before < before->n_entry);
-                first = before->entries[i_before].first + before->entries[i_before].n_token;
-            }
-            ASSERT(r->state == REQUEST_RUNNING && e->n_token >= 1 && e->first == first);
-            ASSERT(e->is_prompt == (s->config.prompt_form && first < r->n_prompt));
-            ASSERT(!e->is_prompt || first + e->n_token <= r->n_prompt);
-            ASSERT(i == 0 || e->is_prompt || !p->entries[i - 1].is_prompt);
-            ASSERT(before || first + e->n_token <= r->n_token + r->n_draft);
-            ASSERT(first + e->n_token <= r->n_computed + r->n_planned);
-            n_planned -= e->n_token;
-        }
-    }
-    ASSERT(n_planned == 0);
-}
-
-void sched_check(struct sched *s)
-{
-    page_pool_check(s->pool);
-    check_list(&s->running, REQUEST_RUNNING);
-    check_list(&s->fetching, REQUEST_FETCHING);
-    check_list(&s->waiting, REQUEST_WAITING);
-    check_order(s, &s->running);
-    check_order(s, &s->fetching);
-    ASSERT(n_holding(s) <= s->config.max_num_seqs);
-    check_flights(s);
-
-    uint32_t n_page = page_pool_n_page(s->pool);
-    for (uint32_t i = 0; i < n_page; i++) s->n_seen[i] = 0;
-    if (s->prefix) prefix_check(s->prefix);
-    check_pages(s, &s->running);
-    check_pages(s, &s->fetching);
-    for (uint32_t i = 0; i < n_page; i++) ASSERT(s->n_seen[i] == page_pool_n_holder(s->pool, i));
-}
-
-static fathom_err dump_flight(uint32_t i, const struct plan *p, struct buf *out)
-{
-    return buf_printf(out, "  plan %u: entries=%u tokens=%u draws=%u%s\n", i, p->n_entry,
-                      p->n_token, p->n_draw, p->is_ahead ? " ahead" : "");
-}
-
-fathom_err sched_dump(const struct sched *s, struct buf *out)
-{
-    const struct sched_totals *t = &s->totals;
-    TRY(buf_printf(out,
-                   "scheduler: %u running, %u fetching, %u waiting, %u plans under way, %llu "
-                   "preempted, %llu of %llu prompt tokens found\n",
-                   s->running.n, s->fetching.n, s->waiting.n, s->n_flight,
-                   (unsigned long long)t->n_preempted, (unsigned long long)t->n_hit_token,
-                   (unsigned long long)t->n_query_token));
-    for (uint32_t i = 0; i < s->n_flight; i++) TRY(dump_flight(i, flight(s, i), out));
-    for (const struct request *r = s->running.head; r; r = r->next) TRY(request_dump(r, out));
-    for (const struct request *r = s->fetching.head; r; r = r->next) TRY(request_dump(r, out));
-    for (const struct request *r = s->waiting.head; r; r = r->next) TRY(request_dump(r, out));
-    if (s->prefix) TRY(prefix_dump(s->prefix, out));
-    return page_pool_dump(s->pool, out);
 }

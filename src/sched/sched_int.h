@@ -1,0 +1,52 @@
+/* sched_int.h - the scheduler's state, for sched_plan.c, which changes it, and sched_check.c */
+#ifndef FATHOM_SCHED_SCHED_INT_H
+#define FATHOM_SCHED_SCHED_INT_H
+
+#include "base/assert.h"
+#include "sched/sched.h"
+#include "sched/turn.h"
+
+struct sched {
+    /* fixed */
+    struct sched_config config;
+    struct page_pool *pool;
+    struct prefix_cache *prefix; /* NULL: none */
+    uint32_t *n_seen;            /* [n_page] scratch of sched_check */
+    struct plan_entry *prompts;  /* [max_num_seqs] scratch of sched_plan */
+    /* state */
+    struct request_list waiting;
+    struct request_list fetching;
+    struct request_list running;
+    struct sched_bounds bounds;
+    struct turns turns;
+    uint64_t n_arrived;
+    struct sched_totals totals;
+    bool short_of_pages; /* in the last plan of sched_plan */
+    bool closed;         /* it could admit nobody, and since then nobody has come or ended */
+    struct plan **ring;  /* [max_flight] plans under way, from first_flight on */
+    uint32_t first_flight;
+    uint32_t n_flight;
+};
+
+/* The i-th plan under way; 0: the oldest. */
+static inline struct plan *flight(const struct sched *s, uint32_t i)
+{
+    ASSERT(i < s->n_flight);
+    return s->ring[(s->first_flight + i) % s->config.max_flight];
+}
+
+static inline struct prefix_text text_of(const struct sched *s, const struct request *r)
+{
+    return (struct prefix_text){
+        .salt = r->cache_salt,
+        .ids = r->ids,
+        .n_prompt = s->config.prompt_form ? r->n_prompt : UINT32_MAX,
+    };
+}
+
+static inline uint32_t n_holding(const struct sched *s)
+{
+    return s->running.n + s->fetching.n;
+}
+
+#endif
