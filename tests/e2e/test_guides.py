@@ -84,6 +84,9 @@ def with_pilot(arguments):
     ranks = "--tensor-parallel-size"
     if ranks in out and int(out[out.index(ranks) + 1]) > PILOT_HEADS:
         out[out.index(ranks) + 1] = str(PILOT_HEADS)
+    method = "--quantization"  # of the guide's checkpoint; the pilot's is fp8
+    if method in out and out[out.index(method) + 1] != "fp8":
+        del out[out.index(method):out.index(method) + 2]
     return out
 
 

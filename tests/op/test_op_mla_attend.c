@@ -266,43 +266,53 @@ static void test_long_context(void **state)
     close_attend(&a);
 }
 
-/* As many heads as a device has that does not share attention with others, or half of them, or a
- * few more; rows of answers, and before rows of a prompt, four times index_topk on: absorbed. */
-static void test_many_heads(void **state)
+struct heads_case {
+    uint32_t n_head;
+    enum kv_type kv;
+    uint32_t topk;
+    struct op_batch_case batch;
+};
+
+/* Without `selects` every row sees all before it, which the configuration allows. */
+static void check_heads(const struct heads_case *k, bool selects)
 {
-    (void)state;
-    const struct {
-        uint32_t n_head;
-        enum kv_type kv;
-        uint32_t topk;
-        struct op_batch_case batch;
-    } cases[] = {
-        {70, KV_TYPE_BF16, 60, {"an odd group", 2, {{129, 1}, {242, 2}}}},
-        {64, KV_TYPE_FP8, 700, {"units", 2, {{1030, 1}, {2803, 1}}}},
-        {128, KV_TYPE_FP8, 100, {"pairs of groups", 2, {{255, 1}, {403, 2}}}},
-        {128, KV_TYPE_BF16, 700, {"more units", 2, {{1100, 1}, {2822, 2}}}},
-    };
     struct mla_tensors tensors;
-    for (size_t i = 0; i < (op_wants_few() ? 2 : sizeof cases / sizeof *cases); i++) {
-        struct attend a = {.g = gen_create_for(111, ACT_FP8)};
-        gen_config(&a.c, op_is_cuda() ? ACT_FP8 : ACT_BF16, cases[i].kv, false);
-        a.c.n_head = cases[i].n_head;
-        a.c.max_token = 8;
-        a.c.max_context = 2900;
-        a.c.index_topk = cases[i].topk;
-        rig_open_pair(&a.ref, &a.dev, &a.c);
-        a.in_width = a.c.n_head * KV_ROW;
-        a.out_width = a.c.n_head * KV_LATENT;
-        set_case(&a, &cases[i].batch);
-        check_now(&a, false);
+    struct attend a = {.g = gen_create_for(111, ACT_FP8)};
+    gen_config(&a.c, op_is_cuda() ? ACT_FP8 : ACT_BF16, k->kv, false);
+    a.c.n_head = k->n_head;
+    a.c.max_token = 8;
+    a.c.max_context = 2900;
+    a.c.index_topk = selects ? k->topk : a.c.max_context;
+    rig_open_pair(&a.ref, &a.dev, &a.c);
+    a.in_width = a.c.n_head * KV_ROW;
+    a.out_width = a.c.n_head * KV_LATENT;
+    set_case(&a, &k->batch);
+    if (selects) {
         gen_mla(a.g, &a.c, DTYPE_BF16, &tensors);
         a.ref_w = rig_mla(&a.ref, &tensors);
         a.dev_w = rig_mla(&a.dev, &tensors);
         a.host.n_answer_token = (uint32_t)a.host.first[1];
         a.host.n_answer_request = 1;
         set_select(&a, false);
-        check_now(&a, false);
-        close_attend(&a);
+    }
+    check_now(&a, false);
+    close_attend(&a);
+}
+
+/* As many heads as a device has that does not share attention with others, or half of them, or a
+ * few more; rows of answers, and before rows of a prompt, four times index_topk on: absorbed. */
+static void test_many_heads(void **state)
+{
+    (void)state;
+    const struct heads_case cases[] = {
+        {70, KV_TYPE_BF16, 60, {"an odd group", 2, {{129, 1}, {242, 2}}}},
+        {64, KV_TYPE_FP8, 700, {"units", 2, {{1030, 1}, {2803, 1}}}},
+        {128, KV_TYPE_FP8, 100, {"pairs of groups", 2, {{255, 1}, {403, 2}}}},
+        {128, KV_TYPE_BF16, 700, {"more units", 2, {{1100, 1}, {2822, 2}}}},
+    };
+    for (size_t i = 0; i < (op_wants_few() ? 2 : sizeof cases / sizeof *cases); i++) {
+        check_heads(&cases[i], false);
+        check_heads(&cases[i], true);
     }
 }
 
