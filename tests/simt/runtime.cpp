@@ -77,7 +77,8 @@ bool is_peer[SIMT_DEVICES_MAX][SIMT_DEVICES_MAX];   /* it has been enabled */
 size_t n_allocated[SIMT_DEVICES_MAX];
 size_t n_event, n_graph, n_replay;
 std::map<void *, allocation> allocations;
-std::vector<simt_engine *> idle_engines;
+/* Not destroyed at exit: engines are kept to the end, and what looks for leaks finds them here. */
+std::vector<simt_engine *> &idle_engines = *new std::vector<simt_engine *>;
 uint64_t n_ended;      /* actions */
 uint64_t nanoseconds = 1;
 
