@@ -260,6 +260,8 @@ typedef struct fathom_stats {
     /* of steps without prompts, while fathom_watch_experts is on */
     uint64_t n_expert_choice;  /* layers that chose experts, of all steps */
     uint64_t n_expert_hit;     /* experts that any token of a step chose in a layer, added up */
+    double expert_uniform;     /* the same if tokens chose at random, expected */
+    uint64_t n_expert_token;   /* tokens of the step, added up for each layer that chose */
     uint64_t n_expert_busiest; /* tokens of the expert that most of a step chose, added up */
 } fathom_stats;
 

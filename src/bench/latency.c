@@ -1,8 +1,6 @@
 /* latency.c - one batch of equal requests, start to end */
 #include "bench/latency.h"
 
-#include <math.h>
-
 #include "base/clock.h"
 #include "base/fail.h"
 #include "base/json.h"
@@ -129,11 +127,12 @@ static fathom_err watch_run(struct bench *b, uint64_t state, struct latency_resu
     fathom_watch_experts(b->e, false);
     fathom_get_stats(b->e, &s);
     if (s.n_expert_choice == 0) return FATHOM_OK;
-    const double unused = 1 - (double)info->n_expert_used / info->n_expert;
+    const double n_choice = (double)s.n_expert_choice;
     out->n_expert_layer = (uint32_t)s.n_expert_choice;
-    out->experts_hit = (double)s.n_expert_hit / (double)s.n_expert_choice;
-    out->experts_busiest = (double)s.n_expert_busiest / (double)s.n_expert_choice;
-    out->experts_uniform = info->n_expert * (1 - pow(unused, b->o->n_request));
+    out->step_tokens = (double)s.n_expert_token / n_choice;
+    out->experts_hit = (double)s.n_expert_hit / n_choice;
+    out->experts_busiest = (double)s.n_expert_busiest / n_choice;
+    out->experts_uniform = s.expert_uniform / n_choice;
     return FATHOM_OK;
 }
 
@@ -246,7 +245,8 @@ fathom_err latency_write_json(struct buf *b, const struct latency_options *o,
                      r->ahead_share);
     (void)buf_printf(b, ", \"experts_hit\": %.2f, \"experts_uniform\": %.2f", r->experts_hit,
                      r->experts_uniform);
-    (void)buf_printf(b, ", \"experts_busiest\": %.2f", r->experts_busiest);
+    (void)buf_printf(b, ", \"experts_busiest\": %.2f, \"step_tokens\": %.2f", r->experts_busiest,
+                     r->step_tokens);
     if (mixed->len > 0) (void)buf_printf(b, ", \"mixed\": %s", mixed->data);
     return buf_add_str(b, "}\n");
 }

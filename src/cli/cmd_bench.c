@@ -17,6 +17,7 @@ static void print_spread(const char *name, const char *unit, const struct spread
 static void print_experts(const struct latency_result *r, uint32_t n_expert)
 {
     if (r->n_expert_layer == 0) return;
+    print_row("step tokens", "%.1f: requests that began first end first", r->step_tokens);
     print_row("experts hit",
               "%.1f of %u a layer and step, by choice at random %.1f; %u layers seen",
               r->experts_hit, n_expert, r->experts_uniform, r->n_expert_layer);

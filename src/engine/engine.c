@@ -420,6 +420,8 @@ static fathom_err finish_step(fathom_engine *e)
     }
     e->stats.n_expert_choice = result.experts.n_choice;
     e->stats.n_expert_hit = result.experts.n_hit;
+    e->stats.expert_uniform = result.experts.uniform;
+    e->stats.n_expert_token = result.experts.n_token;
     e->stats.n_expert_busiest = result.experts.n_busiest;
     e->stats.n_step++;
     e->stats.n_step_ahead += e->was_launched;

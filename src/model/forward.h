@@ -75,6 +75,8 @@ fathom_err model_mtp(struct model *m, const struct batch *batch, const struct kv
 struct expert_counts {
     uint64_t n_choice;  /* layers that chose */
     uint64_t n_hit;     /* experts that any token chose */
+    double uniform;     /* the same if tokens chose at random, expected */
+    uint64_t n_token;   /* of the batch, for each layer */
     uint64_t n_busiest; /* tokens of the expert that most chose */
 };
 

@@ -3,6 +3,7 @@
  * The first layers of the model are dense; all others, and the draft layer, choose n_expert_used of
  * n_expert experts per token and add the shared expert.
  */
+#include <math.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -68,6 +69,8 @@ static fathom_err watch_route(struct model *m, uint32_t n_token)
         }
     }
     w->to->n_choice++;
+    w->to->n_token += n_token;
+    w->to->uniform += w->n_expert * (1 - pow(1 - (double)w->n_used / w->n_expert, n_token));
     w->to->n_busiest += busiest;
     return FATHOM_OK;
 }
