@@ -46,6 +46,8 @@ typedef struct fathom_info {
     const char *model_type; /* "deepseek_v32" */
     const char *backend;    /* "cpu" */
     uint32_t n_vocab;
+    uint32_t n_expert;      /* that are routed to; 0: no layer has experts */
+    uint32_t n_expert_used; /* of a token */
     uint32_t max_model_len;
     uint32_t max_num_seqs;
     uint32_t max_num_batched_tokens;
@@ -255,11 +257,22 @@ typedef struct fathom_stats {
     uint64_t progress; /* changes as steps get on, within a step too where the backend can tell.
                           While requests are live and it stays as it is, the engine is stuck. */
     bool failed;       /* the engine has met a fatal error */
+    /* of steps without prompts, while fathom_watch_experts is on */
+    uint64_t n_expert_choice;  /* layers that chose experts, of all steps */
+    uint64_t n_expert_hit;     /* experts that any token of a step chose in a layer, added up */
+    double expert_uniform;     /* the same if tokens chose at random, expected */
+    uint64_t n_expert_token;   /* tokens of the step, added up for each layer that chose */
+    uint64_t n_expert_busiest; /* tokens of the expert that most of a step chose, added up */
 } fathom_stats;
 
 /* fathom_get_stats - a snapshot; its members, but for progress and rank_waits, are read together
  * between two steps */
 void fathom_get_stats(fathom_engine *e, fathom_stats *out);
+
+/* fathom_watch_experts - whether steps count the experts that they choose (fathom_stats). Those
+ * have the same results and are slow: each waits for every layer. A step under way counts nothing.
+ * Off at first. */
+void fathom_watch_experts(fathom_engine *e, bool on);
 
 /* fathom_fault - the message of the fatal error, "" while there is none */
 const char *fathom_fault(fathom_engine *e);

@@ -36,6 +36,7 @@ struct bench {
     bool *started;  /* [n_request] whether the first token came */
     fathom_event *events;
     struct steps decodes; /* from the last first token on, of all runs since it was cleared */
+    bool watches;         /* experts, from the last first token on */
 };
 
 static fathom_err submit_all(struct bench *b, fathom_diag *d)
@@ -91,7 +92,10 @@ static fathom_err run_once(struct bench *b, struct run *out, fathom_diag *d)
         size_t n = fathom_poll(b->e, b->events, EVENTS, -1);
         for (size_t i = 0; i < n; i++) {
             const fathom_event *ev = &b->events[i];
-            if (ends_prefill(b, ev, &n_started)) fathom_get_stats(b->e, &at_first);
+            if (ends_prefill(b, ev, &n_started)) {
+                fathom_get_stats(b->e, &at_first);
+                fathom_watch_experts(b->e, b->watches);
+            }
             if (ev->kind != FATHOM_EVENT_FINISH) continue;
             if (ev->finish == FATHOM_FINISH_ERROR) {
                 FAIL(d, FATHOM_EDEVICE, "the engine failed: %s", fathom_fault(b->e));
@@ -106,6 +110,29 @@ static fathom_err run_once(struct bench *b, struct run *out, fathom_diag *d)
     out->prefill_ms = (double)(first_us - start_us) / 1e3;
     out->total_ms = (double)(end_us - start_us) / 1e3;
     out->step_ms = o->n_output > 1 ? (double)(end_us - first_us) / 1e3 / (o->n_output - 1) : 0;
+    return FATHOM_OK;
+}
+
+/* The last run once more: its ids are those that the generator gives from `state` on. */
+static fathom_err watch_run(struct bench *b, uint64_t state, struct latency_result *out,
+                            fathom_diag *d)
+{
+    const fathom_info *info = fathom_get_info(b->e);
+    struct run run;
+    fathom_stats s;
+    if (info->n_expert == 0 || b->o->n_output == 1) return FATHOM_OK;
+    b->state = state;
+    b->watches = true;
+    TRY(run_once(b, &run, d));
+    fathom_watch_experts(b->e, false);
+    fathom_get_stats(b->e, &s);
+    if (s.n_expert_choice == 0) return FATHOM_OK;
+    const double n_choice = (double)s.n_expert_choice;
+    out->n_expert_layer = (uint32_t)s.n_expert_choice;
+    out->step_tokens = (double)s.n_expert_token / n_choice;
+    out->experts_hit = (double)s.n_expert_hit / n_choice;
+    out->experts_busiest = (double)s.n_expert_busiest / n_choice;
+    out->experts_uniform = s.expert_uniform / n_choice;
     return FATHOM_OK;
 }
 
@@ -157,12 +184,17 @@ fathom_err latency_run(fathom_engine *e, const struct latency_options *o,
     bool has_memory = b.ids && b.started && b.events && runs && scratch;
     fathom_err err = has_memory ? FATHOM_OK : FATHOM_ENOMEM;
     struct run warm;
+    uint64_t state = b.state;
     for (uint32_t i = 0; !err && i < o->n_warm_up; i++) err = run_once(&b, &warm, d);
     b.decodes = (struct steps){0};
-    for (uint32_t i = 0; !err && i < o->n_repeat; i++) err = run_once(&b, &runs[i], d);
+    for (uint32_t i = 0; !err && i < o->n_repeat; i++) {
+        state = b.state;
+        err = run_once(&b, &runs[i], d);
+    }
     if (!err) {
         summarise_runs(o, runs, scratch, out);
         summarise_steps(&b.decodes, out);
+        err = watch_run(&b, state, out, d);
     }
     mem_free(b.ids);
     mem_free(b.started);
@@ -211,6 +243,10 @@ fathom_err latency_write_json(struct buf *b, const struct latency_options *o,
     write_latencies(b, o, r);
     (void)buf_printf(b, ", \"host_us_per_step\": %.1f, \"ahead_share\": %.3f", r->host_us_per_step,
                      r->ahead_share);
+    (void)buf_printf(b, ", \"experts_hit\": %.2f, \"experts_uniform\": %.2f", r->experts_hit,
+                     r->experts_uniform);
+    (void)buf_printf(b, ", \"experts_busiest\": %.2f, \"step_tokens\": %.2f", r->experts_busiest,
+                     r->step_tokens);
     if (mixed->len > 0) (void)buf_printf(b, ", \"mixed\": %s", mixed->data);
     return buf_add_str(b, "}\n");
 }

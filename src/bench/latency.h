@@ -1,7 +1,8 @@
 /* latency.h - one batch of equal requests, start to end: prefill time, step time, tokens per second
  *
  * All requests of a batch are submitted at once and run to their last token; nothing else runs.
- * Prompts are random ids, so a prefix is never found again.
+ * Prompts are random ids, so a prefix is never found again; but for the prompts of the last run,
+ * which is run once more, untimed, to count the experts that its steps choose.
  */
 #ifndef FATHOM_BENCH_LATENCY_H
 #define FATHOM_BENCH_LATENCY_H
@@ -29,9 +30,16 @@ struct latency_result {
     struct spread total_ms;
     struct spread output_tok_s; /* of the steps: n_request / step time */
     struct spread prefill_tok_s;
-    double host_us_per_step;  /* engine time of a decode step outside the wait for the device, mean;
+    double host_us_per_step; /* engine time of a decode step outside the wait for the device, mean;
                                  0  when the host computes itself */
-    double ahead_share;       /* of the decode steps: those launched while the one before ran */
+    double ahead_share;      /* of the decode steps: those launched while the one before ran */
+    /* of the last run's decode steps, which are run once more for it, mean of layers and steps */
+    double step_tokens;       /* tokens of a step: requests that began first end first */
+    double experts_hit;       /* experts that any token of a step chose in a layer; 0: none has any
+                                 experts, or there was no decode step */
+    double experts_uniform;   /* the same if each token chose at random */
+    double experts_busiest;   /* tokens of the expert that most chose */
+    uint32_t n_expert_layer;  /* layers that chose, of all those steps */
     struct summary latency_s; /* of the runs, at 10, 25, 50, 75, 90 and 99 percent */
     double latencies_s[LATENCY_RUNS_MAX]; /* [n_repeat], in the order in which they ran */
 };

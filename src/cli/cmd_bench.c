@@ -14,6 +14,16 @@ static void print_spread(const char *name, const char *unit, const struct spread
     print_row(name, "%.2f %s (%.2f to %.2f)", s->median, unit, s->min, s->max);
 }
 
+static void print_experts(const struct latency_result *r, uint32_t n_expert)
+{
+    if (r->n_expert_layer == 0) return;
+    print_row("step tokens", "%.1f: requests that began first end first", r->step_tokens);
+    print_row("experts hit",
+              "%.1f of %u a layer and step, by choice at random %.1f; %u layers seen",
+              r->experts_hit, n_expert, r->experts_uniform, r->n_expert_layer);
+    print_row("busiest expert", "%.1f tokens", r->experts_busiest);
+}
+
 static void print_result(const struct latency_options *o, const struct latency_result *r)
 {
     print_row("batch", "%u requests, %u tokens in, %u out; %u runs after %u", o->n_request,
@@ -78,6 +88,7 @@ fathom_err cmd_bench_latency(const struct invocation *v, fathom_diag *d)
     TRY_GOTO(engine_open(&e, &options, d), done);
     TRY_GOTO(latency_run(e, &o, &r, d), done);
     print_result(&o, &r);
+    print_experts(&r, fathom_get_info(e)->n_expert);
     if (n_mixed > 0) TRY_GOTO(run_mixed(e, &o, n_mixed, &mixed, d), done);
     if (s->output_json) {
         TRY_GOTO(latency_write_json(&json, &o, &r, &mixed, fathom_get_info(e)), done);

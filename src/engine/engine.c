@@ -75,6 +75,7 @@ struct fathom_engine {
     bool has_thread;
     atomic_uint_fast64_t cache_epoch; /* goes into the salt of new requests */
     atomic_bool hurry;                /* nothing more is written to the tiers */
+    atomic_bool watches_experts;
 
     /* the engine thread's */
     struct page_pool *pool;
@@ -238,6 +239,7 @@ static fathom_err launch_step(fathom_engine *e, struct flight *f)
     struct step *s = &f->step;
     ASSERT(e->n_flight < e->max_flight && f->plan.n_entry > 0);
     s->pass = STEP_MODEL;
+    s->watches_experts = atomic_load(&e->watches_experts);
     s->prefix_bytes = batch_build(&r->layout, &f->plan, r->host, &s->batch);
     sampler_build(&r->layout, &f->plan, r->host, &s->sampler);
     ASSERT(s->prefix_bytes <= r->layout.bias && s->sampler.n_row == s->batch.n_logit_row);
@@ -416,6 +418,11 @@ static fathom_err finish_step(fathom_engine *e)
         count_drawn(e, &now->plan.entries[i]);
         follow(e, &now->plan.entries[i], now_us);
     }
+    e->stats.n_expert_choice = result.experts.n_choice;
+    e->stats.n_expert_hit = result.experts.n_hit;
+    e->stats.expert_uniform = result.experts.uniform;
+    e->stats.n_expert_token = result.experts.n_token;
+    e->stats.n_expert_busiest = result.experts.n_busiest;
     e->stats.n_step++;
     e->stats.n_step_ahead += e->was_launched;
     e->stats.busy_us += now_us - e->start_us;
@@ -745,6 +752,11 @@ fathom_err fathom_submit(fathom_engine *e, const fathom_request *r, uint64_t *id
 void fathom_reset_cache(fathom_engine *e)
 {
     atomic_fetch_add(&e->cache_epoch, 1);
+}
+
+void fathom_watch_experts(fathom_engine *e, bool on)
+{
+    atomic_store(&e->watches_experts, on);
 }
 
 void fathom_cancel(fathom_engine *e, uint64_t id)

@@ -59,6 +59,8 @@ static void fill_tokens(fathom_info *info, const struct model_config *config,
                         const struct generation_config *g)
 {
     info->n_vocab = config->n_vocab;
+    info->n_expert = config->n_expert;
+    info->n_expert_used = config->n_expert_used;
     info->bos_id = config->bos_id >= 0 ? config->bos_id : g->bos_id;
     add_eos(info, config->eos_ids, config->n_eos);
     add_eos(info, g->eos_ids, g->n_eos);

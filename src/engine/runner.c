@@ -56,6 +56,7 @@ struct model_runner {
     struct step_block blocks[BACKEND_FENCE_MAX];
     uint32_t i_block;
     uint32_t n_drawn; /* steps that have been drawn and not waited for */
+    struct expert_counts experts;
 };
 
 static struct model_runner *runner_of(struct step_runner *r)
@@ -151,6 +152,8 @@ static fathom_err launch(struct step_runner *base, const struct step *step)
     check_ring(r);
     ASSERT(r->n_drawn < base->max_flight && step->prefix_bytes <= base->layout.bias);
     struct graph *graph = step_graphs_pick(r->graphs, step, base->host, &prefix_bytes);
+    const bool watches = step->watches_experts && step->pass == STEP_MODEL;
+    model_watch_experts(r->model, watches ? &r->experts : NULL);
     TRY(copy_in(r, 0, prefix_bytes));
     for (int i = 0; i < SAMPLE_EXTRA_N; i++) {
         const struct block_range *extra = &step->sampler.extras[i];
@@ -215,6 +218,7 @@ static fathom_err wait(struct step_runner *base, struct step_result *out)
     out->ranks = at(block->drawn, r->draw.ranks);
     out->top_ids = block->wants_top ? at(block->drawn, r->draw.top_ids) : NULL;
     out->top_logprobs = block->wants_top ? at(block->drawn, r->draw.top_logprobs) : NULL;
+    out->experts = r->experts;
     return FATHOM_OK;
 }
 

@@ -203,7 +203,7 @@ struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step, v
                                size_t *prefix_bytes)
 {
     *prefix_bytes = step->prefix_bytes;
-    if (!g) return NULL;
+    if (!g || step->watches_experts) return NULL;
     const struct batch_shape *b = &step->batch;
     ASSERT(step->pass < STEP_PASS_N && *prefix_bytes <= g->layout.bias);
     if (b->n_answer_token < b->n_token) return NULL;

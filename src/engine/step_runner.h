@@ -28,10 +28,12 @@
 #include "backend/parallel.h"
 #include "engine/batch_build.h"
 #include "fathom/err.h"
+#include "model/forward.h"
 
 struct step {
     enum step_pass pass;
-    size_t prefix_bytes; /* of the block: what batch_build returned */
+    bool watches_experts; /* of a step without prompts; it is not replayed from a recording */
+    size_t prefix_bytes;  /* of the block: what batch_build returned */
     struct batch_shape batch;
     struct sample_shape sampler;
 };
@@ -39,11 +41,12 @@ struct step {
 /* What was drawn, in the order of the sample rows; valid until the next wait, and the next launch
  * without next_block. */
 struct step_result {
-    const int32_t *ids;        /* i32 [n_row] */
-    const float *logprobs;     /* f32 [n_row] */
-    const uint32_t *ranks;     /* u32 [n_row] */
-    const int32_t *top_ids;    /* i32 [n_row][SAMPLE_TOP_MAX]; NULL when no row asked */
-    const float *top_logprobs; /* f32 [n_row][SAMPLE_TOP_MAX]; likewise */
+    const int32_t *ids;           /* i32 [n_row] */
+    const float *logprobs;        /* f32 [n_row] */
+    const uint32_t *ranks;        /* u32 [n_row] */
+    const int32_t *top_ids;       /* i32 [n_row][SAMPLE_TOP_MAX]; NULL when no row asked */
+    const float *top_logprobs;    /* f32 [n_row][SAMPLE_TOP_MAX]; likewise */
+    struct expert_counts experts; /* of all steps so far that watched them */
 };
 
 struct step_runner;

@@ -71,6 +71,19 @@ fathom_err model_forward(struct model *m, const struct batch *batch, const struc
  * Needs   model_has_mtp; the same batch as before, or hidden_rows that name rows of it. */
 fathom_err model_mtp(struct model *m, const struct batch *batch, const struct kv_cache *kv);
 
+/* What experts tokens chose, added up over layers and steps. */
+struct expert_counts {
+    uint64_t n_choice;  /* layers that chose */
+    uint64_t n_hit;     /* experts that any token chose */
+    double uniform;     /* the same if tokens chose at random, expected */
+    uint64_t n_token;   /* of the batch, for each layer */
+    uint64_t n_busiest; /* tokens of the expert that most chose */
+};
+
+/* model_watch_experts - from now on each layer of experts of a batch without prompts adds to *to;
+ * NULL: no more. It waits for the queue to look, so nothing may be recorded meanwhile. */
+void model_watch_experts(struct model *m, struct expert_counts *to);
+
 /* model_has_mtp - whether the draft layer was asked for and is in the checkpoint */
 bool model_has_mtp(const struct model *m);
 

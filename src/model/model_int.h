@@ -7,6 +7,8 @@
 
 #include "backend/backend.h"
 
+struct expert_counts;
+
 /* One decoder layer, prepared. */
 struct layer {
     struct weight *input_norm;
@@ -24,6 +26,17 @@ struct mtp {
     struct weight *head_norm;
     struct layer layer;
 };
+
+/* Who looks at what experts are chosen, and with what. */
+struct expert_watch {
+    struct expert_counts *to; /* NULL: nobody */
+    uint32_t n_expert;
+    uint32_t n_used; /* of a token */
+    float *routes;   /* [EXPERT_WATCH_ROWS][2 * n_used] as buffer_read gives them */
+    uint32_t *n_row; /* [n_expert] rows of the batch that chose it */
+};
+
+enum { EXPERT_WATCH_ROWS = 64 }; /* read at a time */
 
 /* Belongs to the engine's thread. Everything is made in model_create and lives until
  * model_destroy; a step only writes the buffers' contents. */
@@ -53,6 +66,7 @@ struct model {
     struct buffer *route;
     struct buffer *own_route; /* of own rows; NULL where rows have no owners */
     struct buffer *logits;
+    struct expert_watch watch;
 };
 
 /* model_own_rows - rows of the step that this rank owns; 0: its rows have no owners. Steps of

@@ -207,6 +207,18 @@ static fathom_err make_buffers(struct model *m, fathom_diag *d)
     return m->ops->buffer_create(m->b, BUFFER_ROUTE, &m->own_route, d);
 }
 
+static fathom_err make_watch(struct expert_watch *w, const struct model_config *config,
+                             fathom_diag *d)
+{
+    w->n_expert = config->n_expert;
+    w->n_used = config->n_expert_used;
+    if (w->n_expert == 0) return FATHOM_OK;
+    w->routes = mem_alloc_array((size_t)EXPERT_WATCH_ROWS * 2 * w->n_used, sizeof *w->routes);
+    w->n_row = mem_alloc_array(w->n_expert, sizeof *w->n_row);
+    if (!w->routes || !w->n_row) FAIL(d, FATHOM_ENOMEM, "no memory for counts of experts");
+    return FATHOM_OK;
+}
+
 /* ---- the model ---- */
 
 fathom_err model_create(struct model **out, struct backend *b, const struct model_config *config,
@@ -225,6 +237,7 @@ fathom_err model_create(struct model **out, struct backend *b, const struct mode
     m->has_mtp = limits->with_mtp && weights->n_mtp > 0;
     TRY_GOTO(load_weights(m, weights, config, loading, d), fail);
     TRY_GOTO(make_buffers(m, d), fail);
+    TRY_GOTO(make_watch(&m->watch, config, d), fail);
     *out = m;
     return FATHOM_OK;
 
@@ -264,6 +277,8 @@ void model_destroy(struct model *m)
     for (int i = 0; i < N_BUFFER; i++) m->ops->buffer_destroy(m->b, *entries[i].buffer);
     m->ops->buffer_destroy(m->b, m->own_route);
     each_weight(m, destroy_weight, m);
+    mem_free(m->watch.routes);
+    mem_free(m->watch.n_row);
     mem_free(m->layers);
     mem_free(m);
 }

@@ -3,8 +3,13 @@
  * The first layers of the model are dense; all others, and the draft layer, choose n_expert_used of
  * n_expert experts per token and add the shared expert.
  */
+#include <math.h>
+#include <string.h>
+
 #include "base/assert.h"
 #include "base/fail.h"
+#include "base/mem.h"
+#include "model/forward.h"
 #include "model/model_int.h"
 
 /* Own rows of the block's input, and of a route, to all ranks. */
@@ -30,12 +35,54 @@ static fathom_err route_rows(struct model *m, const struct layer *layer, const s
     return m->ops->router(m->b, &router);
 }
 
+void model_watch_experts(struct model *m, struct expert_counts *to)
+{
+    ASSERT(!to || m->watch.n_row || m->watch.n_expert == 0);
+    m->watch.to = to;
+}
+
+/* Reading waits and may allocate, which steps that nobody watches do not. */
+static fathom_err read_routes(struct model *m, uint32_t first, uint32_t n)
+{
+    const bool forbidden = mem_forbid(false);
+    const fathom_err err =
+        m->ops->buffer_read(m->b, m->route, first, n, 2 * m->watch.n_used, m->watch.routes);
+    (void)mem_forbid(forbidden);
+    return err;
+}
+
+static fathom_err watch_route(struct model *m, uint32_t n_token)
+{
+    const struct expert_watch *w = &m->watch;
+    uint32_t busiest = 0;
+    memset(w->n_row, 0, w->n_expert * sizeof *w->n_row);
+    for (uint32_t first = 0; first < n_token; first += EXPERT_WATCH_ROWS) {
+        const uint32_t left = n_token - first,
+                       n = left < EXPERT_WATCH_ROWS ? left : EXPERT_WATCH_ROWS;
+        TRY(read_routes(m, first, n));
+        for (uint32_t i = 0; i < n * w->n_used; i++) {
+            const float *row = w->routes + (size_t)(i / w->n_used) * 2 * w->n_used;
+            const uint32_t expert = (uint32_t)row[i % w->n_used];
+            ASSERT(expert < w->n_expert);
+            w->to->n_hit += w->n_row[expert]++ == 0;
+            if (w->n_row[expert] > busiest) busiest = w->n_row[expert];
+        }
+    }
+    w->to->n_choice++;
+    w->to->n_token += n_token;
+    w->to->uniform += w->n_expert * (1 - pow(1 - (double)w->n_used / w->n_expert, n_token));
+    w->to->n_busiest += busiest;
+    return FATHOM_OK;
+}
+
 fathom_err model_feed_forward(struct model *m, const struct layer *layer, const struct batch *batch)
 {
     const uint32_t n_token = batch->n_token, n_own = model_own_rows(m, batch);
     ASSERT(layer->ffn && n_token >= 1);
     if (layer->is_moe) TRY(route_rows(m, layer, batch, n_own));
     if (n_own > 0) TRY(spread_rows(m, layer, n_token));
+    if (m->watch.to && layer->is_moe && batch->n_answer_token == n_token)
+        TRY(watch_route(m, n_token));
     if (!layer->is_moe) {
         struct ffn_args ffn = {.w = layer->ffn, .x = m->normed, .y = m->delta, .n_token = n_token};
         return m->ops->ffn(m->b, &ffn);

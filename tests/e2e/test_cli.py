@@ -268,6 +268,9 @@ class Cli(unittest.TestCase):
         for spread in (result["prefill_ms"], result["step_ms"], result["output_tok_s"]):
             self.assertTrue(0 < spread["min"] <= spread["median"] <= spread["max"])
         self.assertLess(result["step_ms"]["median"], result["total_ms"]["median"])
+        self.assertIn("experts hit", out)
+        self.assertEqual(result["experts_uniform"], 7)  # 4 of 16 experts, twice
+        self.assertTrue(4 <= result["experts_hit"] <= 8 and 1 <= result["experts_busiest"] <= 2)
         self.assertIn("one of latency, kernels, throughput", run("bench", "nonsense", status=2)[1])
         run("bench", "latency", "--input-len", "4000", "--output-len", "200", status=1)
 

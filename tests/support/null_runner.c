@@ -364,7 +364,11 @@ static fathom_err wait(struct step_runner *base, struct step_result *out)
     const struct work *w = NULL;
     while (is_async(r) && (!w || !w->is_step)) w = work_off(r);
     const struct drawn *d = &r->drawn[w ? w->i_block : 0];
-    *out = (struct step_result){d->ids, d->logprobs, d->ranks, d->top_ids, d->top_logprobs};
+    *out = (struct step_result){.ids = d->ids,
+                                .logprobs = d->logprobs,
+                                .ranks = d->ranks,
+                                .top_ids = d->top_ids,
+                                .top_logprobs = d->top_logprobs};
     return FATHOM_OK;
 }
 
