@@ -1,6 +1,7 @@
 /* tensor_view.c - the one decoder of a tensor's elements, and the maker of those without data */
 #include "base/tensor_view.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -10,7 +11,7 @@ bool tensor_view_is_float(const struct tensor_view *v)
 {
     if (v->source) return true;
     return v->dtype == DTYPE_F32 || v->dtype == DTYPE_F16 || v->dtype == DTYPE_BF16 ||
-           v->dtype == DTYPE_F8_E4M3 || (v->dtype == DTYPE_I8 && v->scale);
+           v->dtype == DTYPE_F8_E4M3 || (v->dtype == DTYPE_I8 && (v->scale || !v->data));
 }
 
 /* n stored elements, which may be unaligned, before their scale. */
@@ -49,8 +50,9 @@ static void check_range(const struct tensor_view *v, uint32_t row, uint32_t col0
 
 static float made_scale(const struct tensor_view *v)
 {
-    if (v->dtype != DTYPE_F8_E4M3 || v->generate_std <= 0) return 1;
-    return ue8m0_round_up(v->generate_std * 8 / 448);
+    if (v->generate_std <= 0) return 1;
+    if (v->dtype == DTYPE_I8) return v->generate_std * 4 / 127;
+    return v->dtype == DTYPE_F8_E4M3 ? ue8m0_round_up(v->generate_std * 8 / 448) : 1;
 }
 
 static uint32_t block_or_128(uint32_t n)
@@ -128,6 +130,7 @@ void tensor_view_make(const struct tensor_view *v, uint32_t row, uint32_t col0, 
         case DTYPE_BF16: ((uint16_t *)raw)[i] = bf16_from_f32(f); break;
         case DTYPE_F16: ((uint16_t *)raw)[i] = f16_from_f32(f); break;
         case DTYPE_F8_E4M3: ((uint8_t *)raw)[i] = e4m3_from_f32(f); break;
+        case DTYPE_I8: ((int8_t *)raw)[i] = (int8_t)lrintf(fminf(fmaxf(f, -127), 127)); break;
         default: ASSERT(!"a type that is a float");
         }
     }

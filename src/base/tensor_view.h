@@ -53,8 +53,8 @@ static inline bool tensor_takes_fp8(const struct tensor_view *v)
     return v->dtype == DTYPE_F8_E4M3 && v->scale_row0 == 0 && v->scale_col0 == 0;
 }
 
-/* tensor_view_is_float - whether elements have a value: F32, F16, BF16, F8_E4M3, I8 with scales, or
- * a source */
+/* tensor_view_is_float - whether elements have a value: F32, F16, BF16, F8_E4M3, a source, or I8
+ * with scales or made up */
 bool tensor_view_is_float(const struct tensor_view *v);
 
 /* tensor_view_is_block128 - whether a scale belongs to a square of TENSOR_SCALE_BLOCK; so is what
@@ -83,8 +83,8 @@ float tensor_view_scale(const struct tensor_view *v, uint32_t row, uint32_t col)
  * tensor_view_make_row - their values
  *
  * An element depends on generate_seed and its place in the whole matrix alone.
- * E4M3 has one power-of-two scale, which
- * puts 8 standard deviations into the range.
+ * E4M3 has one power-of-two scale, which puts 8 standard deviations into the range; I8 has one that
+ * puts 4 there, and ends at +-127.
  *
  *   raw  in the view's type
  *

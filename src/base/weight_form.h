@@ -52,12 +52,28 @@ struct weight_source {
     int zero_add;             /* added to what zero_data holds */
     float global;             /* multiplies or divides every scale, rounded once */
     bool global_divides;
+    bool is_made; /* there is no data: values come from made_seed (weight_source_make) */
+    uint64_t made_seed;
     /* n codes of a row from column col on, one a byte */
     void (*codes)(const struct weight_source *s, uint32_t row, uint32_t col, uint32_t n,
                   uint8_t *out);
     /* the scale of a row's block of columns; *zero for CODE_U4 */
     float (*scale)(const struct weight_source *s, uint32_t row, uint32_t block, int *zero);
 };
+
+/* weight_source_make - a matrix of U4 or E2M1 whose codes, scales and zeros are made up
+ *
+ * Codes are spread evenly over all sixteen; scales lie within a quarter of what gives elements the
+ * standard deviation `std`, zeros are 6 to 9. They depend on the seed and their place in the whole
+ * matrix alone:
+ *   code (r, c)            bits 4 (c % 16) .. of rng_mix(seed, r, c / 16)
+ *   scale, zero (r, b)     bits 0 .. 7, and 8 .. 9, of rng_mix(~seed, r, b)
+ *   form  block_row is 1 */
+void weight_source_make(struct weight_source *out, const struct weight_form *form, uint32_t n_row,
+                        uint32_t n_col, uint64_t seed, float std);
+
+/* weight_scale_value - element i of a tensor of scales as f32; U8 is an exponent plus 127 */
+float weight_scale_value(enum dtype type, const void *data, uint64_t i);
 
 /* e2m1_value - of a code 0 .. 15 */
 float e2m1_value(uint8_t code);

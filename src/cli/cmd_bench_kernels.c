@@ -81,7 +81,7 @@ fathom_err cmd_bench_kernels(const struct invocation *v, fathom_diag *d)
     struct backend_caps caps;
     fathom_options o;
     TRY(load_config(&config, v, d));
-    TRY(model_config_check_made(&config, d));
+    TRY(model_config_check_quant(&config, d));
     engine_options(&o, s, v->model);
     if (o.max_num_seqs == 0) o.max_num_seqs = DECODES;
     if (o.max_model_len == 0) {

@@ -17,8 +17,7 @@
 static void plan_weights(struct memory_plan *p, const struct engine_settings *s,
                          const struct model_config *config, const struct checkpoint *c)
 {
-    struct model_config stored = *config;
-    if (s->loading.quantize_fp8) stored.quant = QUANT_FP8;
+    const struct model_config stored = settings_stored(s, config);
     bool as_stored = !s->loading.quantize_fp8 && !s->dummy;
     weights_measure(&p->weights, &stored, as_stored ? c : NULL, &s->place.parallel);
     for (int i = 0; i < WEIGHT_KIND_COUNT && s->backend == FATHOM_BACKEND_CPU; i++)
@@ -273,7 +272,9 @@ static fathom_err check_weights(const struct engine_settings *s, const struct mo
         .quantization = s->quantization,
         .parallel = s->place.parallel,
     };
-    return c && !s->dummy ? weights_check_served(c, config, &use, d) : FATHOM_OK;
+    const struct model_config stored = settings_stored(s, config);
+    if (s->dummy) return weights_check_served(NULL, &stored, &use, d);
+    return c ? weights_check_served(c, config, &use, d) : FATHOM_OK;
 }
 
 fathom_err memory_plan_make(struct memory_plan *out, const struct engine_settings *s,

@@ -317,8 +317,7 @@ static fathom_err get_weights(struct model_weights *w, const struct engine_setti
                               const struct checkpoint *checkpoint, fathom_diag *d)
 {
     if (!s->dummy) return weights_bind(w, checkpoint, config, &s->place.parallel, d);
-    struct model_config made = *config;
-    if (s->loading.quantize_fp8) made.quant = QUANT_FP8;
+    const struct model_config made = settings_stored(s, config);
     return weights_generate(w, &made, DUMMY_SEED, &s->place.parallel, d);
 }
 

@@ -237,23 +237,25 @@ void settings_place(struct model_place *out, const struct engine_settings *s, ui
     out->n_thread = n_thread > n_rank ? n_thread / n_rank : 1;
 }
 
+struct model_config settings_stored(const struct engine_settings *s,
+                                    const struct model_config *config)
+{
+    struct model_config stored = *config;
+    if (s->loading.quantize_fp8) stored.quant = QUANT_FP8;
+    if (s->dummy && s->quantization) model_config_set_quant(&stored, s->quantization);
+    return stored;
+}
+
 fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o,
                             const struct model_config *config, fathom_diag *d)
 {
     *out = (struct engine_settings){0};
     struct model_limits *l = &out->limits;
-    TRY(o->dummy ? model_config_check_made(config, d) : model_config_check_quant(config, d));
-    if (o->dummy && o->quantization && quant_method_of(o->quantization) != QUANT_FP8) {
-        FAIL(d, FATHOM_EUNSUPPORTED,
-             "--quantization %s with --load-format dummy: weights are made up as FP8 blocks, BF16, "
-             "F16 or F32 alone",
-             o->quantization);
-    }
+    if (!o->dummy || !o->quantization) TRY(model_config_check_quant(config, d));
     TRY(resolve_ranks(out, o, d));
     TRY(weights_check_parallel(config, &out->place.parallel, d));
     TRY(resolve_backend(out, o, d));
     TRY(resolve_devices(out, o, d));
-    TRY(resolve_types(out, o, config, d));
     out->dummy = o->dummy;
     out->quantization = o->quantization;
     out->place.n_thread = o->n_thread;
@@ -263,6 +265,8 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
         .on_load = o->on_load,
         .on_load_arg = o->on_load_arg,
     };
+    const struct model_config stored = settings_stored(out, config);
+    TRY(resolve_types(out, o, &stored, d));
     if (o->n_thread > LIMIT_THREADS) {
         FAIL(d, FATHOM_EINVAL, "--threads %u is out of range, needed is 0 to %d", o->n_thread,
              LIMIT_THREADS);

@@ -54,6 +54,11 @@ static inline uint32_t settings_n_rank(const struct engine_settings *s)
 /* settings_place - who computes rank i of those that run here. On a CPU they share the threads. */
 void settings_place(struct model_place *out, const struct engine_settings *s, uint32_t i);
 
+/* settings_stored - the config with the method of quantization that the weights get: made-up ones
+ * that of --quantization, ones that are quantized while they load FP8 */
+struct model_config settings_stored(const struct engine_settings *s,
+                                    const struct model_config *config);
+
 /* settings_resolve - what the options mean for a model
  *
  * AUTO: backend cuda where there is a device, else cpu; activations f32 for an f32 checkpoint, else

@@ -332,10 +332,23 @@ static fathom_err need_4_bits(const json_t *q, const char *key, fathom_diag *d)
          (long long)bits);
 }
 
-static fathom_err read_awq(const json_t *q, fathom_diag *d)
+/* Inputs that share a scale; -1, or null, is all of a row. */
+static fathom_err read_group_size(struct model_config *c, const json_t *q, const char *key,
+                                  fathom_diag *d)
+{
+    int64_t n = 0;
+    if (json_is_null(json_object_get(q, key))) return FATHOM_OK;
+    TRY(json_get_i64(q, key, false, -1, 1 << 20, &n, d));
+    if (n > 0) c->quant_group = (uint32_t)n;
+    return FATHOM_OK;
+}
+
+static fathom_err read_awq(struct model_config *c, const json_t *q, fathom_diag *d)
 {
     const char *version = "gemm";
     bool zero_point = true;
+    TRY(read_group_size(c, q, "group_size", d));
+    TRY(read_group_size(c, q, "q_group_size", d));
     TRY(need_4_bits(q, "bits", d));
     TRY(need_4_bits(q, "w_bit", d));
     TRY(json_get_str(q, "version", false, &version, d));
@@ -359,6 +372,7 @@ static fathom_err read_gptq(struct model_config *c, const json_t *q, fathom_diag
     const char *format = "gptq";
     TRY(need_4_bits(q, "bits", d));
     TRY(need_false(q, "lm_head", d));
+    TRY(read_group_size(c, q, "group_size", d));
     TRY(json_get_str(q, "checkpoint_format", false, &format, d));
     c->gptq_v2 = strcmp(format, "gptq_v2") == 0;
     if (c->gptq_v2 || strcmp(format, "gptq") == 0) return FATHOM_OK;
@@ -386,7 +400,10 @@ static fathom_err read_group(struct model_config *c, const char *name, const jso
              name, format);
     }
     if (!json_is_object(w)) return FATHOM_OK;
-    if (strcmp(format, "pack-quantized") == 0) TRY(need_4_bits(w, "num_bits", d));
+    if (strcmp(format, "pack-quantized") == 0) {
+        TRY(need_4_bits(w, "num_bits", d));
+        TRY(read_group_size(c, w, "group_size", d));
+    }
     if (json_is_string(json_object_get(w, "actorder"))) {
         TRY(json_get_str(w, "actorder", false, &order, d));
     }
@@ -485,7 +502,7 @@ static fathom_err read_quantization(struct model_config *c, const json_t *o, fat
     c->quant = quant_method_of(name);
     switch (c->quant) {
     case QUANT_FP8: return read_fp8(c, q, d);
-    case QUANT_AWQ: return read_awq(q, d);
+    case QUANT_AWQ: return read_awq(c, q, d);
     case QUANT_GPTQ: return read_gptq(c, q, d);
     case QUANT_COMPRESSED_TENSORS: return read_compressed_tensors(c, q, d);
     default: return FATHOM_OK;
@@ -541,7 +558,7 @@ static fathom_err read_beside(struct model_config *out, const char *file, const 
     TRY(read_object(&o, text, n, file, d));
     out->quant = quant_method_of(out->quant_name);
     if (out->quant == QUANT_GPTQ) err = read_gptq(out, o, &fault);
-    if (out->quant == QUANT_AWQ) err = read_awq(o, &fault);
+    if (out->quant == QUANT_AWQ) err = read_awq(out, o, &fault);
     json_decref(o);
     if (err) FAIL(d, err, "%s: %s", file, fault.text);
     return FATHOM_OK;
@@ -642,12 +659,9 @@ fathom_err model_config_check_quant(const struct model_config *c, fathom_diag *d
         c->quant_name);
 }
 
-fathom_err model_config_check_made(const struct model_config *c, fathom_diag *d)
+void model_config_set_quant(struct model_config *c, const char *name)
 {
-    TRY(model_config_check_quant(c, d));
-    if (c->quant == QUANT_NONE || c->quant == QUANT_FP8) return FATHOM_OK;
-    FAIL(d, FATHOM_EUNSUPPORTED,
-         "weights are made up as FP8 blocks, BF16, F16 or F32, not as \"%s\": leave --load-format "
-         "dummy out, or use the config.json of another release",
-         c->quant_name);
+    copy_text(c->quant_name, sizeof c->quant_name, name);
+    c->quant = quant_method_of(name);
+    ASSERT(c->quant != QUANT_OTHER);
 }

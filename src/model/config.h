@@ -103,6 +103,7 @@ struct model_config {
     enum quant_method quant;
     char quant_name[48];  /* quant_method as the file spells it; "" without one */
     bool scales_are_pow2; /* scale_fmt is ue8m0 */
+    uint32_t quant_group; /* inputs that share a scale, as the file says; 0: it does not */
     bool gptq_v2;         /* zeros are stored as they are, not less one */
     bool quant_symmetric; /* all weights are said to be symmetric: no zeros are stored */
 };
@@ -144,8 +145,9 @@ bool model_config_layer_is_moe(const struct model_config *c, uint32_t layer);
  * loader reads; settings_resolve asks, so nothing is planned or made up for another */
 fathom_err model_config_check_quant(const struct model_config *c, fathom_diag *d);
 
-/* model_config_check_made - EUNSUPPORTED, unless weights of the config can be made up */
-fathom_err model_config_check_made(const struct model_config *c, fathom_diag *d);
+/* model_config_set_quant - the config of the same model, stored by a method that
+ * model_config_check_quant has accepted: "awq_marlin" */
+void model_config_set_quant(struct model_config *c, const char *name);
 
 /* quant_method_of - by the name that config.json and --quantization use: "awq_marlin" */
 enum quant_method quant_method_of(const char *name);

@@ -88,7 +88,4 @@ void weight_format_source(struct weight_source *out, const struct weight_found *
 fathom_err weight_check_shape(const struct tensor *t, uint32_t n_dim, uint32_t n_row,
                               uint32_t n_col, fathom_diag *d);
 
-/* weight_scale_value - element i of a tensor of scales as f32; U8 is an exponent plus 127 */
-float weight_scale_value(enum dtype type, const void *data, uint64_t i);
-
 #endif

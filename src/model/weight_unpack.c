@@ -3,7 +3,6 @@
  * N = n_row outputs, K = n_col inputs, G inputs share a scale. Words are 32 bits, eight codes each,
  * the first in the lowest four bits.
  */
-#include <math.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -82,21 +81,6 @@ void unpack_signed_pairs(const struct weight_source *s, uint32_t row, uint32_t c
 }
 
 /* ---- scales ---------------------------------------------------------------------------------- */
-
-float weight_scale_value(enum dtype type, const void *data, uint64_t i)
-{
-    const uint8_t *at = (const uint8_t *)data + i * dtype_size(type);
-    uint16_t half;
-    float value;
-    switch (type) {
-    case DTYPE_F32: memcpy(&value, at, sizeof value); return value;
-    case DTYPE_F16: memcpy(&half, at, sizeof half); return f32_from_f16(half);
-    case DTYPE_BF16: memcpy(&half, at, sizeof half); return f32_from_bf16(half);
-    case DTYPE_F8_E4M3: return f32_from_e4m3(*at);
-    case DTYPE_U8: return *at == 255 ? NAN : ldexpf(1, *at - 127);
-    default: ASSERT(!"a type of scales"); return 0;
-    }
-}
 
 /* Scales [K / G][N], zeros [K / G][N / 8] in AWQ's order. */
 float scale_of_awq(const struct weight_source *s, uint32_t row, uint32_t block, int *zero)

@@ -157,6 +157,7 @@ struct weight_use {
 
 /* weights_check_served - whether the matrices can be computed with, before any is loaded
  *
+ *   c  NULL: they are made up, as the config says
  * Errors  EUNSUPPORTED  a form that the backend lacks: names the tensor, the form, what to do
  *         EINVAL        another method than `quantization`; ranks that cut a group of inputs
  *         What is missing or unsound is left to weights_bind. */

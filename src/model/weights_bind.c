@@ -127,18 +127,16 @@ static fathom_err view_scale(struct bind *b, struct tensor_view *v,
     return FATHOM_OK;
 }
 
+/* A part of a matrix that is unpacked on demand. */
 static fathom_err view_source(struct bind *b, struct tensor_view *v,
-                              const struct weight_found *found, const struct weight_need *need,
-                              const struct weight_part *s)
+                              const struct weight_source *source, const struct weight_part *s)
 {
     void *room = NULL;
-    TRY(weights_check_cut(found, need, s, b->d));
-    TRY(own_bytes(b, sizeof(struct weight_source), &room));
-    struct weight_source *source = room;
-    weight_format_source(source, found, b->config, need->n_row, need->n_col);
+    TRY(own_bytes(b, sizeof *source, &room));
+    memcpy(room, source, sizeof *source);
     *v = (struct tensor_view){.n_row = s->n_row,
                               .n_col = s->n_col,
-                              .source = source,
+                              .source = room,
                               .source_row0 = s->row0,
                               .source_col0 = s->col0};
     return FATHOM_OK;
@@ -170,7 +168,12 @@ static fathom_err bind_one(void *arg, const struct weight_need *need)
     struct tensor_view *v = weights_view_of(b->w, need, b->config);
     struct weight_part s = weights_part(need, &b->w->parallel);
     if (found.format) TRY(weight_format_check_values(&found, need->n_col, b->d));
-    if (found.format && found.format->codes) return view_source(b, v, &found, need, &s);
+    if (found.format && found.format->codes) {
+        struct weight_source source;
+        TRY(weights_check_cut(&found.form, need, &s, b->d));
+        weight_format_source(&source, &found, b->config, need->n_row, need->n_col);
+        return view_source(b, v, &source, &s);
+    }
     uint64_t first = (uint64_t)s.row0 * need->n_col + s.col0;
     *v = (struct tensor_view){
         .data = (const char *)t->data + first * dtype_size(t->dtype),
@@ -183,6 +186,8 @@ static fathom_err bind_one(void *arg, const struct weight_need *need)
     return need->rule->storage == STORED_VECTOR_F32 ? widen_vector(b, v) : FATHOM_OK;
 }
 
+#define WEIGHT_STD 0.02f /* of made-up weights but norms */
+
 /* Norm weights are spread around zero like all others: such a model computes, it does not speak.
  * The ranks' parts are those of one model, whatever their number. */
 static fathom_err generate_one(void *arg, const struct weight_need *need)
@@ -194,16 +199,30 @@ static fathom_err generate_one(void *arg, const struct weight_need *need)
     bool is_norm = rule->storage == STORED_VECTOR;
     const struct weight_form form = weights_expected_form(b->config, need);
     uint64_t key = rng_mix(b->seed, rule->offset, rule->scope);
-    *weights_view_of(b->w, need, b->config) = (struct tensor_view){
-        .dtype = form.code == CODE_E4M3 ? DTYPE_F8_E4M3 : form.type,
+    key = rng_mix(key, (uint64_t)need->layer << 32 | need->expert, 0);
+    struct tensor_view *v = weights_view_of(b->w, need, b->config);
+    if (form.code == CODE_U4 || form.code == CODE_E2M1) {
+        struct weight_source source;
+        TRY(weights_check_cut(&form, need, &s, b->d));
+        weight_source_make(&source, &form, need->n_row, need->n_col, key, WEIGHT_STD);
+        return view_source(b, v, &source, &s);
+    }
+    *v = (struct tensor_view){
+        .dtype = form.code == CODE_E4M3 ? DTYPE_F8_E4M3
+                 : form.code == CODE_I8 ? DTYPE_I8
+                                        : form.type,
         .n_row = s.n_row,
         .n_col = s.n_col,
         .row_stride = need->n_col,
-        .generate_seed = rng_mix(key, (uint64_t)need->layer << 32 | need->expert, 0),
+        .generate_seed = key,
         .generate_row0 = s.row0,
         .generate_col0 = s.col0,
-        .generate_std = is_norm ? 1.0f : 0.02f,
+        .generate_std = is_norm ? 1.0f : WEIGHT_STD,
     };
+    if (form.code == CODE_I8) {
+        v->scale_block_row = form.block_row;
+        v->scale_block_col = form.block_col ? form.block_col : TENSOR_SCALE_WHOLE;
+    }
     return FATHOM_OK;
 }
 
@@ -282,7 +301,6 @@ fathom_err weights_generate(struct model_weights *w, const struct model_config *
 {
     struct bind b = {.w = w, .config = config, .seed = seed, .d = d};
     memset(w, 0, sizeof *w);
-    TRY(model_config_check_made(config, d));
     TRY(begin(&b, p));
     fathom_err err;
     TRY_GOTO(reserve(&b, config->n_mtp), fail);

@@ -107,7 +107,9 @@ fathom_err weights_match(struct weight_found *out, const struct checkpoint *c,
                          const struct weight_need *need, const struct model_config *config,
                          fathom_diag *d);
 
-/* weights_expected_form - how a checkpoint that is plain or FP8 stores the need */
+/* weights_expected_form - how a checkpoint of the config's method stores the need, as far as a
+ * config lets expect: made-up weights are so. Of compressed-tensors that is int4 of the routed
+ * experts, of modelopt NVFP4 of all feed-forward blocks. */
 struct weight_form weights_expected_form(const struct model_config *config,
                                          const struct weight_need *need);
 
@@ -121,7 +123,7 @@ fathom_err weights_check_names(const struct checkpoint *c, fathom_diag *d);
 
 /* weights_check_cut - EINVAL, naming the tensor, for a part that begins or ends inside a group of
  * packed inputs */
-fathom_err weights_check_cut(const struct weight_found *found, const struct weight_need *need,
+fathom_err weights_check_cut(const struct weight_form *form, const struct weight_need *need,
                              const struct weight_part *part, fathom_diag *d);
 
 /* weights_is_mtp_copy - whether a name is an MTP layer's copy of embedding or head */

@@ -91,30 +91,40 @@ static bool is_in_every_backend(const struct weight_form *f)
            f->block_row == TENSOR_SCALE_BLOCK && f->block_col == TENSOR_SCALE_BLOCK;
 }
 
+/* Whether a form can be multiplied as it is asked for. */
+static fathom_err check_form(const struct served *s, const struct weight_need *need,
+                             const struct weight_form *form, const char *format)
+{
+    char text[WEIGHT_FORM_TEXT_BYTES];
+    struct weight_part part = weights_part(need, &s->use->parallel);
+    if (s->use->common_forms_only && !is_in_every_backend(form)) {
+        FAIL(s->d, FATHOM_EUNSUPPORTED,
+             "%s is %s (%s), which the %s backend does not multiply: use --backend cpu, or an FP8 "
+             "(128 x 128) or BF16 release",
+             need->name, weight_form_text(text, form), format, s->use->backend_name);
+    }
+    if (s->use->fp8_inputs && form->code == CODE_I8) {
+        FAIL(s->d, FATHOM_EUNSUPPORTED,
+             "%s is %s, whose inputs are not quantized to int8: use --dtype bfloat16", need->name,
+             weight_form_text(text, form));
+    }
+    return weights_check_cut(form, need, &part, s->d);
+}
+
 static fathom_err serve_one(void *arg, const struct weight_need *need)
 {
     struct served *s = arg;
     struct weight_found found;
-    char text[WEIGHT_FORM_TEXT_BYTES];
     if (need->rule->storage != STORED_LINEAR) return FATHOM_OK;
+    if (!s->c) {
+        const struct weight_form form = weights_expected_form(s->config, need);
+        return check_form(s, need, &form, "made up");
+    }
     if (weights_match(&found, s->c, need, s->config, NULL)) return FATHOM_OK; /* bind says it */
-    struct weight_part part = weights_part(need, &s->use->parallel);
     if (found.form.code != CODE_WIDE && !s->format) s->format = found.format->name;
-    if (s->use->common_forms_only && !is_in_every_backend(&found.form)) {
-        FAIL(s->d, FATHOM_EUNSUPPORTED,
-             "%s is %s (%s), which the %s backend does not multiply: use --backend cpu, or an FP8 "
-             "(128 x 128) or BF16 release",
-             need->name, weight_form_text(text, &found.form), found.format->name,
-             s->use->backend_name);
-    }
+    TRY(check_form(s, need, &found.form, found.format->name));
     /* A layer's contents stand for all; weights_bind looks at each. */
-    if (need->layer == 0) TRY(weight_format_check_values(&found, need->n_col, s->d));
-    if (s->use->fp8_inputs && found.form.code == CODE_I8) {
-        FAIL(s->d, FATHOM_EUNSUPPORTED,
-             "%s is %s, whose inputs are not quantized to int8: use --dtype bfloat16", need->name,
-             weight_form_text(text, &found.form));
-    }
-    return weights_check_cut(&found, need, &part, s->d);
+    return need->layer == 0 ? weight_format_check_values(&found, need->n_col, s->d) : FATHOM_OK;
 }
 
 /* The format that a method's matrices are found in where config.json does not name a method. */
@@ -159,7 +169,7 @@ fathom_err weights_check_served(const struct checkpoint *c, const struct model_c
                                 const struct weight_use *use, fathom_diag *d)
 {
     struct served s = {.c = c, .config = config, .use = use, .d = d};
-    TRY(weights_check_names(c, d));
-    TRY(weights_walk(config, weights_count_mtp(c, config), serve_one, &s));
-    return use->quantization ? check_method(&s) : FATHOM_OK;
+    if (c) TRY(weights_check_names(c, d));
+    TRY(weights_walk(config, c ? weights_count_mtp(c, config) : config->n_mtp, serve_one, &s));
+    return c && use->quantization ? check_method(&s) : FATHOM_OK;
 }

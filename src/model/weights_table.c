@@ -248,15 +248,63 @@ void weights_walk_fp8(struct layer_views *layer, struct ffn_tensors *experts, ui
     }
 }
 
-struct weight_form weights_expected_form(const struct model_config *config,
-                                         const struct weight_need *need)
+/* The form that a method's tools give a matrix that they quantize. */
+static struct weight_form form_of_method(const struct model_config *config, bool is_expert)
 {
-    if (takes_fp8(need->rule) && config->quant == QUANT_FP8) {
-        return (struct weight_form){.code = CODE_E4M3,
+    const struct weight_form fp8 = {.code = CODE_E4M3,
                                     .scale_type = DTYPE_F32,
                                     .block_row = TENSOR_SCALE_BLOCK,
                                     .block_col = TENSOR_SCALE_BLOCK};
+    struct weight_form f = {.code = CODE_U4,
+                            .scale_type = DTYPE_F16,
+                            .block_row = 1,
+                            .block_col = config->quant_group ? config->quant_group : 128};
+    const bool is_block = strcmp(config->quant_name, "blockwise_int8") == 0;
+    switch (config->quant) {
+    case QUANT_AWQ:
+    case QUANT_GPTQ: f.has_zero = true; return f;
+    case QUANT_COMPRESSED_TENSORS: f.scale_type = DTYPE_BF16; return f;
+    case QUANT_W4AFP8: f.scale_type = DTYPE_F32; return is_expert ? f : fp8;
+    case QUANT_MODELOPT:
+        f.code = CODE_E2M1;
+        f.scale_type = DTYPE_F8_E4M3;
+        f.block_col = 16;
+        return f;
+    case QUANT_INT8:
+    case QUANT_ASCEND:
+        f = fp8;
+        f.code = CODE_I8;
+        if (!is_block) {
+            f.block_row = 1;
+            f.block_col = 0;
+        }
+        return f;
+    default: return fp8;
     }
+}
+
+/* Whether a method's tools quantize a matrix; files may say otherwise. */
+static bool is_quantized(const struct model_config *config, const struct weight_rule *rule)
+{
+    if (!takes_fp8(rule)) return false;
+    switch (config->quant) {
+    case QUANT_NONE:
+    case QUANT_OTHER: return false;
+    case QUANT_COMPRESSED_TENSORS: return rule->kind == WEIGHT_EXPERTS;
+    case QUANT_MODELOPT:
+        return rule->kind == WEIGHT_EXPERTS || rule->kind == WEIGHT_SHARED ||
+               rule->kind == WEIGHT_DENSE;
+    case QUANT_ASCEND: return rule->kind != WEIGHT_INDEXER && rule->row != DIM_HEADS_KV;
+    default: return true;
+    }
+}
+
+struct weight_form weights_expected_form(const struct model_config *config,
+                                         const struct weight_need *need)
+{
+    const struct weight_form f = form_of_method(config, need->rule->kind == WEIGHT_EXPERTS);
+    const bool is_cut = f.block_row == 1 && f.block_col && need->n_col % f.block_col != 0;
+    if (is_quantized(config, need->rule) && !is_cut) return f;
     bool is_f32 = need->rule->storage == STORED_VECTOR_F32;
     return (struct weight_form){.code = CODE_WIDE, .type = is_f32 ? DTYPE_F32 : config->dtype};
 }
@@ -317,12 +365,12 @@ fathom_err weights_match(struct weight_found *out, const struct checkpoint *c,
     return weight_check_shape(t, need->n_dim, need->n_row, need->n_col, d);
 }
 
-fathom_err weights_check_cut(const struct weight_found *found, const struct weight_need *need,
+fathom_err weights_check_cut(const struct weight_form *form, const struct weight_need *need,
                              const struct weight_part *part, fathom_diag *d)
 {
-    const uint32_t block = found->form.block_col ? found->form.block_col : need->n_col;
-    if (!found->format || !found->format->codes || part->n_col == need->n_col) return FATHOM_OK;
-    if (part->n_col % block == 0) return FATHOM_OK;
+    const uint32_t block = form->block_col ? form->block_col : need->n_col;
+    const bool is_packed = form->code == CODE_U4 || form->code == CODE_E2M1;
+    if (!is_packed || part->n_col == need->n_col || part->n_col % block == 0) return FATHOM_OK;
     FAIL(d, FATHOM_EINVAL,
          "%s: a rank has %u of its %u inputs, which cuts a group of %u: choose fewer ranks",
          need->name, part->n_col, need->n_col, block);

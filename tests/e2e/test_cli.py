@@ -211,35 +211,37 @@ class Cli(unittest.TestCase):
         _, err = run("plan", "--memory", "8G", "--kv-cache-memory-bytes", "500G", status=1)
         self.assertIn("is 536.9 GB, and of 8.6 GB that are free", err)
 
-    def test_weights_quantized_otherwise_are_refused_by_name(self):
+    def test_a_method_that_is_not_read_is_refused_by_name(self):
         with open(os.path.join(PILOT, "config.json"), encoding="utf-8") as f:
             config = json.load(f)
-        for method in ("awq", "gptq", "compressed-tensors", "modelopt", "bitsandbytes"):
-            with tempfile.TemporaryDirectory() as folder:
-                for name in os.listdir(PILOT):
-                    if name != "config.json":
-                        os.symlink(os.path.join(PILOT, name), os.path.join(folder, name))
-                path = os.path.join(folder, "config.json")
-                with open(path, "w", encoding="utf-8") as f:
-                    json.dump({**config, "quantization_config": {"quant_method": method}}, f)
-                said = (f'"{method}" is not read' if method == "bitsandbytes"
-                        else f'not as "{method}": leave --load-format dummy out')
-                for command in (("plan", folder, "--load-format", "dummy"),
-                                ("serve", folder, "--load-format", "dummy"),
-                                ("bench", "kernels", path)):
-                    _, err = run(*command, status=1)
-                    self.assertEqual(err.count("\n"), 1, err)
-                    self.assertIn(said, err)
-                out, _ = run("doctor", folder, "--load-format", "dummy", status=1)
-                self.assertIn(said, out)
+        with tempfile.TemporaryDirectory() as folder:
+            for name in os.listdir(PILOT):
+                if name != "config.json":
+                    os.symlink(os.path.join(PILOT, name), os.path.join(folder, name))
+            path = os.path.join(folder, "config.json")
+            with open(path, "w", encoding="utf-8") as f:
+                json.dump({**config, "quantization_config": {"quant_method": "hqq"}}, f)
+            for command in (("plan", folder, "--load-format", "dummy"),
+                            ("serve", folder, "--load-format", "dummy"),
+                            ("bench", "kernels", path)):
+                _, err = run(*command, status=1)
+                self.assertEqual(err.count("\n"), 1, err)
+                self.assertIn('"hqq" is not read', err)
+            out, _ = run("doctor", folder, "--load-format", "dummy", status=1)
+            self.assertIn('"hqq" is not read', out)
+
+    def test_weights_are_made_up_in_every_method(self):
+        for method in ("fp8", "awq", "gptq", "compressed-tensors", "w8a8_int8", "blockwise_int8",
+                       "w4afp8", "modelopt", "ascend"):
+            run("bench", "latency", PILOT, "--backend", "cpu", "--load-format", "dummy",
+                "--quantization", method, "--input-len", "8", "--output-len", "3", "--num-iters",
+                "1", "--num-iters-warmup", "0", "--max-model-len", "64")
 
     def test_a_named_method_must_be_the_checkpoint_s(self):
         for command in ("plan", "serve"):
             _, err = run(command, PILOT, "--quantization", "awq", status=1)
             self.assertEqual(err.count("\n"), 1, err)
             self.assertIn('--quantization awq: the checkpoint is "fp8": leave the option out', err)
-        _, err = run("plan", PILOT, "--quantization", "awq", "--load-format", "dummy", status=1)
-        self.assertIn("weights are made up as FP8 blocks", err)
         _, err = run("plan", "model.Q4_K_M.gguf", status=1)
         self.assertIn("GGUF is not read: use the directory of a safetensors release", err)
 

@@ -289,8 +289,7 @@ static void other_quantizations_are_recognised(void **state)
         bool is_read = cases[i].method != QUANT_OTHER;
         assert_int_equal(model_config_check_quant(&c, &d),
                          is_read ? FATHOM_OK : FATHOM_EUNSUPPORTED);
-        assert_int_equal(model_config_check_made(&c, &d), FATHOM_EUNSUPPORTED);
-        assert_non_null(strstr(d.text, cases[i].name));
+        if (!is_read) assert_non_null(strstr(d.text, cases[i].name));
     }
     struct model_config older;
     fathom_diag d = {0};

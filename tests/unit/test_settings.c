@@ -45,22 +45,33 @@ static void zero_means_the_default(void **state)
     assert_true(s.memory_utilization == 0.9);
 }
 
-static void weights_quantized_otherwise_are_refused_by_name(void **state)
+static void a_method_that_is_not_read_is_refused(void **state)
 {
     (void)state;
-    const enum quant_method methods[] = {QUANT_OTHER, QUANT_AWQ, QUANT_GPTQ, QUANT_INT8};
-    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
-        for (int dummy = methods[i] != QUANT_OTHER; dummy < 2; dummy++) {
-            struct model_config quantized = config;
-            struct engine_settings s;
-            const fathom_options o = {.dummy = dummy == 1};
-            fathom_diag d = {{0}};
-            quantized.quant = methods[i];
-            memcpy(quantized.quant_name, "its-name", sizeof "its-name");
-            assert_int_equal(settings_resolve(&s, &o, &quantized, &d), FATHOM_EUNSUPPORTED);
-            assert_non_null(strstr(d.text, "\"its-name\""));
-        }
+    for (int dummy = 0; dummy < 2; dummy++) {
+        struct model_config quantized = config;
+        struct engine_settings s;
+        const fathom_options o = {.dummy = dummy == 1};
+        fathom_diag d = {{0}};
+        quantized.quant = QUANT_OTHER;
+        memcpy(quantized.quant_name, "its-name", sizeof "its-name");
+        assert_int_equal(settings_resolve(&s, &o, &quantized, &d), FATHOM_EUNSUPPORTED);
+        assert_non_null(strstr(d.text, "\"its-name\""));
     }
+}
+
+static void made_up_weights_are_of_the_method_asked_for(void **state)
+{
+    (void)state;
+    struct engine_settings s;
+    fathom_diag d = {{0}};
+    fathom_options o = {.quantization = "awq"};
+    assert_int_equal(settings_resolve(&s, &o, &config, &d), FATHOM_OK);
+    assert_int_equal(settings_stored(&s, &config).quant, config.quant);
+    o.dummy = true;
+    assert_int_equal(settings_resolve(&s, &o, &config, &d), FATHOM_OK);
+    assert_int_equal(settings_stored(&s, &config).quant, QUANT_AWQ);
+    assert_string_equal(settings_stored(&s, &config).quant_name, "awq");
 }
 
 static void tiers_want_both_halves_of_a_directory(void **state)
@@ -297,7 +308,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(zero_means_the_default),
-        cmocka_unit_test(weights_quantized_otherwise_are_refused_by_name),
+        cmocka_unit_test(a_method_that_is_not_read_is_refused),
+        cmocka_unit_test(made_up_weights_are_of_the_method_asked_for),
         cmocka_unit_test(tiers_want_both_halves_of_a_directory),
         cmocka_unit_test(activations_follow_the_checkpoint),
         cmocka_unit_test(bf16_on_a_gpu_is_fp8_without_fp8_weights),

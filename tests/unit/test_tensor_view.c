@@ -1,4 +1,5 @@
 /* test_tensor_view.c - the value of every element, in every type, wherever a view begins */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -134,6 +135,39 @@ static void made_elements_have_values(void **state)
         v.generate_seed = 10;
         tensor_view_make_row(&v, 7, 0, 300, part);
         assert_memory_not_equal(value, part, sizeof part);
+    }
+}
+
+static void made_codes_are_all_codes_and_keep_the_deviation(void **state)
+{
+    (void)state;
+    static const struct weight_form forms[] = {
+        {CODE_U4, DTYPE_NONE, DTYPE_F16, 1, 64, true},
+        {CODE_U4, DTYPE_NONE, DTYPE_BF16, 1, 0, false},
+        {CODE_E2M1, DTYPE_NONE, DTYPE_F8_E4M3, 1, 16, false},
+        {CODE_E2M1, DTYPE_NONE, DTYPE_U8, 1, 32, false},
+    };
+    enum { N = 8192 };
+    static float value[N], part[N];
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        struct weight_source s;
+        weight_source_make(&s, &forms[i], 8, N, 5, 0.02f);
+        const struct tensor_view v = {.n_row = 8, .n_col = N, .source = &s};
+        const struct tensor_view right = {
+            .n_row = 2, .n_col = N / 2, .source = &s, .source_row0 = 3, .source_col0 = N / 2};
+        tensor_view_row(&v, 3, 0, N, value);
+        tensor_view_row(&right, 0, 0, N / 2, part);
+        assert_memory_equal(value + N / 2, part, N / 2 * sizeof *part);
+        double square = 0;
+        unsigned seen = 0;
+        uint8_t codes[N];
+        s.codes(&s, 3, 0, N, codes);
+        for (int k = 0; k < N; k++) {
+            square += (double)value[k] * (double)value[k];
+            seen |= 1u << codes[k];
+        }
+        assert_int_equal(seen, 0xffff);
+        assert_true(sqrt(square / N) > 0.01 && sqrt(square / N) < 0.04);
     }
 }
 
@@ -284,6 +318,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_type_and_offset),
         cmocka_unit_test(made_elements_have_values),
+        cmocka_unit_test(made_codes_are_all_codes_and_keep_the_deviation),
         cmocka_unit_test(scales_may_belong_to_rows_or_to_all),
         cmocka_unit_test(codes_of_a_source_have_a_zero_and_a_scale_of_their_group),
         cmocka_unit_test(forms_have_names_and_sizes),

@@ -643,6 +643,29 @@ static void generated_weights_ask_for_values(void **state)
     weights_release(&other);
 }
 
+static void ranks_that_cut_a_group_are_refused(void **state)
+{
+    (void)state;
+    struct model_config config;
+    struct model_weights w;
+    fathom_diag d = {0};
+    small_config(&config);
+    config.hidden = 256;
+    config.moe_inner = 320; /* 160 a rank: two and a half groups */
+    config.quant_group = 64;
+    model_config_set_quant(&config, "awq");
+    assert_int_equal(weights_generate(&w, &config, 7, &(struct parallel){.tp = {1, 2}}, &d),
+                     FATHOM_EINVAL);
+    assert_string_equal(d.text,
+                        "model.layers.1.mlp.shared_experts.down_proj.weight: a rank has 160 of its "
+                        "320 inputs, which cuts a group of 64: choose fewer ranks");
+    const struct weight_use use = {.backend_name = "cpu", .parallel = {.tp = {0, 2}}};
+    fathom_diag plan = {0};
+    assert_int_equal(weights_check_served(NULL, &config, &use, &plan), FATHOM_EINVAL);
+    assert_string_equal(plan.text, d.text);
+    weights_release(&w);
+}
+
 static void pilot_binds(void **state)
 {
     (void)state;
@@ -698,6 +721,7 @@ int main(void)
         cmocka_unit_test(other_quantizations_are_refused_in_one_line),
         cmocka_unit_test(every_failing_allocation_is_clean),
         cmocka_unit_test(generated_weights_ask_for_values),
+        cmocka_unit_test(ranks_that_cut_a_group_are_refused),
         cmocka_unit_test(pilot_binds),
     };
     log_set_level(LOG_LEVEL_ERROR);

@@ -147,6 +147,19 @@ static void read_source(const struct tensor_view *v, uint32_t r, uint32_t c0, ui
     for (uint32_t i = 0; i < n; i++) out[i] = e4m3[out[i]];
 }
 
+/* n int8 codes of a row as BF16 values. */
+static void read_int8(const struct tensor_view *v, uint32_t r, uint32_t c0, uint32_t n,
+                      uint16_t *out)
+{
+    int8_t made[BLOCK_COLUMNS];
+    const int8_t *codes = made;
+    if (v->data)
+        codes = (const int8_t *)v->data + r * v->row_stride + c0;
+    else
+        tensor_view_make(v, r, c0, n, made);
+    for (uint32_t i = 0; i < n; i++) out[i] = bf16_from_f32(codes[i]);
+}
+
 /* n elements of a row of the view: values for PACK_F32, else codes of the kind. */
 static void read_run(const struct tensor_view *v, enum pack_kind kind, uint32_t r, uint32_t c0,
                      uint32_t n, union run *out)
@@ -160,8 +173,7 @@ static void read_run(const struct tensor_view *v, enum pack_kind kind, uint32_t 
     else if (v->source)
         read_source(v, r, c0, n, out->code);
     else if (v->dtype == DTYPE_I8)
-        for (uint32_t i = 0; i < n; i++)
-            out->half[i] = bf16_from_f32(((const int8_t *)v->data)[r * v->row_stride + c0 + i]);
+        read_int8(v, r, c0, n, out->half);
     else if (v->data)
         memcpy(out, (const uint8_t *)v->data + (r * v->row_stride + c0) * size, n * size);
     else
