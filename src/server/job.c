@@ -182,7 +182,7 @@ static unsigned expect_room(fathom_engine *e)
 fathom_err job_take_answer(struct job *job, struct job_answer *out)
 {
     fathom_err err = FATHOM_OK;
-    *out = (struct job_answer){.status = 200};
+    *out = (struct job_answer){.status = 200, .warnings = &job->request.warnings};
     job_lock(job);
     job->told = true;
     job->read_us = clock_now_us();

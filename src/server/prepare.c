@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/crash.h"
 #include "base/fail.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "server/grammar_constraint.h"
@@ -371,16 +372,36 @@ static fathom_err recall(void *arg, const char *id, json_t *items, struct api_er
                          id);
 }
 
+/* What clients send is told once for each way they send it. */
+static void log_warnings(struct job *job)
+{
+    const struct api_warnings *w = &job->request.warnings;
+    struct jobs *jobs = job->jobs;
+    uint64_t sum = 1;
+    if (w->n == 0) return;
+    for (const char *c = w->text; *c; c++) sum = rng_hash(sum ^ (unsigned char)*c);
+    for (size_t i = 0; i < JOBS_WARNED_MAX; i++) {
+        uint64_t seen = 0;
+        if (atomic_compare_exchange_strong(&jobs->warned[i], &seen, sum)) {
+            LOG_WARN("server", "passed over in requests: %s (--strict-fields refuses it)", w->text);
+            return;
+        }
+        if (seen == sum) return;
+    }
+}
+
 /* Body to prompts. */
 static fathom_err read_request(struct job *job)
 {
     const struct served *s = job->jobs->served;
     struct api_request *r = &job->request;
     const struct api_bounds bounds = {.n_vocab = s->info->n_vocab,
+                                      .strict = s->o.strict_fields,
                                       .recall = job->jobs->responses ? recall : NULL,
                                       .recall_arg = job};
     TRY(api_request_parse(r, job->api, buf_str(&job->body), job->body.len, &bounds, &job->error));
     job_drop_body(job);
+    log_warnings(job);
     TRY(find_model(s, r->model, &job->model, &job->error));
     set_default_sampling(s, r);
     TRY(make_prompts(job, &job->thinking));

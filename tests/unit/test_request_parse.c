@@ -15,7 +15,7 @@
 #include "base/mem.h"
 #include "support/request_check.h"
 
-static const struct api_bounds BOUNDS = {.n_vocab = 1000};
+static const struct api_bounds BOUNDS = {.n_vocab = 1000, .strict = true};
 
 static fathom_err parse(struct api_request *r, enum api_kind api, const char *body,
                         struct api_error *e)
@@ -49,7 +49,8 @@ static const struct refusal refusals[] = {
     {API_CHAT, "{" M ",\"tools\":{}}", "tools", "tools is an object, needed is an array of tools"},
     {API_CHAT, "{" M ",\"tools\":[1]}", "tools[0]", "tools[0] is an integer, needed is an object"},
     {API_CHAT, "{" M ",\"tools\":[{\"type\":\"web\"}]}", "tools[0].type",
-     "tools[0].type is \"web\", only \"function\" is supported"},
+     "tools[0].type is \"web\", a tool that does not run here; only functions of the client are "
+     "supported"},
     {API_CHAT, "{" M ",\"tools\":[{\"type\":\"function\"}]}", "tools[0].function",
      "tools[0].function is absent, needed is an object"},
     {API_CHAT, "{" M ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"\"}}]}",
@@ -221,7 +222,7 @@ static const struct refusal refusals[] = {
     {API_CHAT, "{" M ",\"audio\":{\"voice\":\"x\"}}", "audio",
      "audio is not supported: only text is generated"},
     {API_CHAT, "{" M ",\"verbosity\":\"low\"}", "verbosity",
-     "verbosity is not supported: ask for it in a message"},
+     "verbosity is only supported as \"medium\": ask for it in a message"},
     {API_CHAT, "{" M ",\"documents\":[{}]}", "documents",
      "documents is not supported: put them into a message"},
     {API_CHAT, "{" M ",\"bad_words\":[\"x\"]}", "bad_words",

@@ -42,8 +42,9 @@ struct exchange {
     bool has_tenant;   /* a key was needed and brought */
     bool keep_body;
     struct buf body;
-    uint64_t n_body; /* bytes received */
-    struct job *job; /* NULL: answered without the engine */
+    uint64_t n_body;                     /* bytes received */
+    struct job *job;                     /* NULL: answered without the engine */
+    const struct api_warnings *warnings; /* the job's; NULL: none yet */
     bool streams;
     char id[ANSWER_ID_BYTES];          /* of the answer; "": none */
     char request_id[REQUEST_ID_BYTES]; /* the client's; "": the answer's is told instead */
@@ -83,8 +84,16 @@ static void add_cors_headers(const struct exchange *x, struct buf *fields)
     add_header(fields, "Access-Control-Allow-Origin", x->allow_origin);
     if (x->o->allow_credentials) add_header(fields, "Access-Control-Allow-Credentials", "true");
     if (!x->preflight) {
-        add_header(fields, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+        add_header(fields, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After, warnings");
     }
+}
+
+/* What of the request has been passed over. */
+static void add_warnings(const struct api_warnings *w, struct buf *fields)
+{
+    (void)buf_printf(fields, "warnings: %s", w->text);
+    if (w->n_untold) (void)buf_printf(fields, "; and %u more", w->n_untold);
+    (void)buf_add_str(fields, "\r\n");
 }
 
 static void add_common_headers(const struct exchange *x, struct buf *fields)
@@ -93,6 +102,7 @@ static void add_common_headers(const struct exchange *x, struct buf *fields)
     add_cors_headers(x, fields);
     if (*id) add_header(fields, "X-Request-Id", id);
     if (x->id[0] && is_anthropic(x)) add_header(fields, "request-id", x->id);
+    if (x->warnings && x->warnings->n) add_warnings(x->warnings, fields);
     if (x->refused_method) add_header(fields, "Allow", route_allow(x->route));
     bool web = x->route && x->route->web;
     if (x->status == 401) add_header(fields, "WWW-Authenticate", web ? WEB_LOGIN : "Bearer");
@@ -227,6 +237,7 @@ static void go_on(void *arg)
         return;
     }
     memcpy(x->id, answer.id, sizeof x->id);
+    x->warnings = answer.warnings;
     if (answer.stream) {
         reply_stream(x);
         return;
