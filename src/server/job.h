@@ -102,6 +102,7 @@ struct job {
     bool cut;                 /* the client gets nothing more, its connection is closed */
 
     struct buf body;
+    bool gzip; /* of the body, until it is unpacked */
     struct api_request request;
     struct token_list *prompts; /* [n_prompt]; released once submitted */
     size_t n_prompt;
@@ -173,6 +174,7 @@ struct job_setup {
     enum api_kind api;
     uint32_t tenant;        /* the API key that it came with, by its number */
     const char *request_id; /* the client's, copied; "": none */
+    bool gzip;              /* the body is packed */
     struct job_client client;
 };
 

@@ -26,6 +26,7 @@ enum api_kind {
     API_RESPONSES,
     API_MESSAGES,
     API_COUNT_TOKENS,
+    API_INPUT_TOKENS, /* the same for responses */
     API_TOKENIZE,
     API_TOKENIZE_CHAT, /* what API_TOKENIZE becomes when messages come in */
     API_DETOKENIZE,

@@ -33,7 +33,10 @@ fathom_err field_messages(struct field_context *x, const struct field *f, json_t
     if (err) {
         char path[API_PARAM_BYTES];
         path_of_message(d.text, f->name, path, sizeof path);
-        return api_error_from(x->e, err, path[0] ? path : f->name, &d);
+        if (err == FATHOM_ENOMEM) return err;
+        return api_error_set(x->e, 400,
+                             err == FATHOM_EUNSUPPORTED ? "unsupported_value" : "invalid_value",
+                             path[0] ? path : f->name, "%s", d.text);
     }
     x->r->messages = json_incref(v);
     return FATHOM_OK;

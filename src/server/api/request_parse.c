@@ -35,6 +35,7 @@ static const struct endpoint {
     [API_RESPONSES] = {"/v1/responses", &responses_table},
     [API_MESSAGES] = {"/v1/messages", &anthropic_table},
     [API_COUNT_TOKENS] = {"/v1/messages/count_tokens", &anthropic_table},
+    [API_INPUT_TOKENS] = {"/v1/responses/input_tokens", &responses_table},
     [API_TOKENIZE] = {"/tokenize", &openai_table},
     [API_DETOKENIZE] = {"/detokenize", &openai_table},
 };
@@ -249,6 +250,11 @@ static fathom_err parse_body(struct api_request *r, const char *body, size_t n,
                              "the request body is empty, a JSON object is "
                              "needed");
     }
+    static const char bom[] = {'\xEF', '\xBB', '\xBF'}; /* some clients' editors write it */
+    if (n >= sizeof bom && memcmp(body, bom, sizeof bom) == 0) {
+        body += sizeof bom;
+        n -= sizeof bom;
+    }
     fathom_diag d;
     diag_clear(&d);
     /* where an API has arrays of token ids */
@@ -260,7 +266,7 @@ static fathom_err parse_body(struct api_request *r, const char *body, size_t n,
                              "the request body is %s, needed is an object",
                              json_type_text(r->root));
     }
-    if (r->api == API_RESPONSES) {
+    if (r->api == API_RESPONSES || r->api == API_INPUT_TOKENS) {
         r->responses = mem_calloc(1, sizeof *r->responses);
         if (!r->responses) return FATHOM_ENOMEM;
     }

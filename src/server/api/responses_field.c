@@ -305,6 +305,7 @@ static fathom_err decide_store(struct field_context *x)
 {
     const json_t *v = json_object_get(x->r->root, "store");
     bool can = x->bounds->recall != NULL;
+    if (x->r->api != API_RESPONSES) return FATHOM_OK;
     x->r->responses->store = can;
     if (!v || json_is_null(v)) return FATHOM_OK;
     if (!json_is_boolean(v)) return field_wrong_type(x, "store", v, "a boolean");
@@ -393,7 +394,7 @@ static fathom_err check(struct field_context *x)
                                    input);
     }
     if (!err && x->r->responses->store) err = json_write(&x->r->responses->items, input);
-    if (!err) err = write_echo(x);
+    if (!err && x->r->api == API_RESPONSES) err = write_echo(x);
     json_decref(before);
     json_decref(input);
     return err;
@@ -403,21 +404,22 @@ static fathom_err check(struct field_context *x)
 
 #define AT(member) offsetof(struct api_request, member)
 #define IS RESPONSES
+#define ASKED (RESPONSES | INPUT)
 
 static const struct field fields[] = {
-    {"model", IS, field_model, 0, 0, 0, false, NULL},
-    {"input", IS, field_later, 0, 0, 0, false, NULL},
-    {"instructions", IS, read_string, 0, 0, 0, false, NULL},
-    {"previous_response_id", IS, read_string, 0, 0, 0, false, NULL},
+    {"model", ASKED, field_model, 0, 0, 0, false, NULL},
+    {"input", ASKED, field_later, 0, 0, 0, false, NULL},
+    {"instructions", ASKED, read_string, 0, 0, 0, false, NULL},
+    {"previous_response_id", ASKED, read_string, 0, 0, 0, false, NULL},
     {"store", IS, field_none, 0, 0, 0, false, NULL},
     {"metadata", IS, read_metadata, 0, 0, 0, false, NULL},
-    {"tools", IS, read_tools, 0, 0, 0, false, NULL},
-    {"tool_choice", IS, read_tool_choice, 0, 0, 0, false, NULL},
-    {"parallel_tool_calls", IS, read_parallel, 0, 0, 0, false, NULL},
-    {"reasoning", IS, read_reasoning, 0, 0, 0, false, NULL},
-    {"text", IS, read_text, 0, 0, 0, false, NULL},
+    {"tools", ASKED, read_tools, 0, 0, 0, false, NULL},
+    {"tool_choice", ASKED, read_tool_choice, 0, 0, 0, false, NULL},
+    {"parallel_tool_calls", ASKED, read_parallel, 0, 0, 0, false, NULL},
+    {"reasoning", ASKED, read_reasoning, 0, 0, 0, false, NULL},
+    {"text", ASKED, read_text, 0, 0, 0, false, NULL},
     {"include", IS, read_include, 0, 0, 0, false, NULL},
-    {"truncation", IS, read_truncation, 0, 0, 0, false, NULL},
+    {"truncation", ASKED, read_truncation, 0, 0, 0, false, NULL},
     {"stream", IS, field_flag, AT(stream), 0, 0, false, NULL},
     {"stream_options", IS, read_stream_options, 0, 0, 0, false, NULL},
 
@@ -448,17 +450,17 @@ static const struct field fields[] = {
     {"logit_bias", IS, field_logit_bias, 0, -100, 100, false, NULL},
     {"priority", IS, field_int, AT(priority), INT32_MIN, INT32_MAX, false, NULL},
     {"cache_salt", IS, field_cache_salt, 0, 0, 0, false, NULL},
-    {"chat_template_kwargs", IS, field_template_kwargs, 0, 0, 0, false, NULL},
+    {"chat_template_kwargs", ASKED, field_template_kwargs, 0, 0, 0, false, NULL},
 
-    {"messages", IS, field_refuse, 0, 0, 0, false, "use input"},
+    {"messages", ASKED, field_refuse, 0, 0, 0, false, "use input"},
     {"max_tokens", IS, field_refuse, 0, 0, 0, false, "use max_output_tokens"},
     {"max_completion_tokens", IS, field_refuse, 0, 0, 0, false, "use max_output_tokens"},
-    {"response_format", IS, field_refuse, 0, 0, 0, false, "use text.format"},
-    {"reasoning_effort", IS, field_refuse, 0, 0, 0, false, "use reasoning.effort"},
+    {"response_format", ASKED, field_refuse, 0, 0, 0, false, "use text.format"},
+    {"reasoning_effort", ASKED, field_refuse, 0, 0, 0, false, "use reasoning.effort"},
     {"background", IS, read_background, 0, 0, 0, false, NULL},
-    {"conversation", IS, field_refuse, 0, 0, 0, false, "use previous_response_id"},
-    {"prompt", IS, field_refuse, 0, 0, 0, false, "there are no templates; send instructions"},
-    {"context_management", IS, field_refuse, 0, 0, 0, false, "send a shorter input"},
+    {"conversation", ASKED, field_refuse, 0, 0, 0, false, "use previous_response_id"},
+    {"prompt", ASKED, field_refuse, 0, 0, 0, false, "there are no templates; send instructions"},
+    {"context_management", ASKED, field_refuse, 0, 0, 0, false, "send a shorter input"},
 };
 
 const struct field_table responses_table = {fields, sizeof fields / sizeof fields[0], check};

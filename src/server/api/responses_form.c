@@ -4,8 +4,8 @@
  *
  *   NONE --what is said is of a kind--> OPEN --another kind, a call's end, the end--> NONE
  *
- * Streamed, response.created comes with the first item, and response.completed (or .incomplete)
- * with the counts once the engine has ended the request; every event has the next sequence number.
+ * Streamed, response.created comes once the engine has the request, and response.completed (or
+ * .incomplete) with the counts once it has ended it; every event has the next sequence number.
  *
  * Invariants: `open` is KIND_NONE while no item is open, and `text` and `logprobs` are empty then;
  * the first n_told bytes of text, and n_logprob_told of logprobs, have left as deltas.
@@ -466,6 +466,7 @@ const struct answer_form answer_form_responses = {
     .open = open_writer,
     .free = free_writer,
     .bytes = writer_bytes,
+    .start = start_once,
     .take = take,
     .flush = flush,
     .end = end,
@@ -473,3 +474,13 @@ const struct answer_form answer_form_responses = {
     .fail = fail,
     .keep_alive = openai_keep_alive,
 };
+
+/* ---- count --------------------------------------------------------------------------------- */
+
+static fathom_err close_count(struct answer *a)
+{
+    return buf_printf(&a->out, "{\"object\":\"response.input_tokens\",\"input_tokens\":%llu}",
+                      (unsigned long long)answer_count(a).n_prompt);
+}
+
+const struct answer_form answer_form_input_tokens = {.id_prefix = "count_", .close = close_count};
