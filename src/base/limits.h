@@ -18,6 +18,8 @@ enum {
     LIMIT_HTTP_IDLE_MS = 75000,                 /* the same after an answer: closed */
     LIMIT_HTTP_CHUNK_EXTRA_BYTES = 4 << 10,     /* extensions and trailers of a body: 400, closed */
     LIMIT_HTTP_BODY_BYTES = 64 << 20,           /* request body: 413 */
+    LIMIT_GZIP_FACTOR = 64,                     /* text of a packed body for each byte: 413 */
+    LIMIT_GZIP_LEAST_BYTES = 1 << 20,           /* and so much for any: 413 */
     LIMIT_HTTP_BODY_MS = 120000,                /* for it to come: closed */
     LIMIT_HTTP_HELD_BYTES = 1 << 30,            /* bodies of all requests, not yet parsed: 429 */
     LIMIT_HTTP_ANSWER_BYTES = 128 << 20,        /* an answer that is no stream: 413 */

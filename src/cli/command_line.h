@@ -171,6 +171,7 @@ struct settings {
     const char *ssl_min_version;
     bool open_metrics;
     bool tokenizer_info;
+    bool strict_fields;
     bool allow_credentials;
     struct string_list allowed_hosts;
     struct string_list allowed_origins;

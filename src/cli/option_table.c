@@ -278,6 +278,11 @@ const struct option option_table[] = {
      "of --api-key-file; auto: key where there are several, else all",
      .kind = OPTION_CHOICE, .choices = "auto|all|key", .group = GROUP_SECURITY, .commands = SERVE,
      .field = FIELD(prefix_cache_sharing), USE},
+    {"strict-fields", NULL, NULL, NULL,
+     "refuse a request with a field or a type of tool that no API here knows; without it that is "
+     "passed over with a warning",
+     .kind = OPTION_FLAG, .group = GROUP_SECURITY, .commands = SERVE, .field = FIELD(strict_fields),
+     USE},
     {"enable-tokenizer-info-endpoint", NULL, NULL, NULL,
      "GET /tokenizer_info shows the checkpoint's tokenizer_config.json", .kind = OPTION_FLAG,
      .group = GROUP_SECURITY, .commands = SERVE, .field = FIELD(tokenizer_info), USE},

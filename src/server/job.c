@@ -103,6 +103,7 @@ fathom_err job_start(struct job **out, struct jobs *jobs, const struct job_setup
     job->jobs = jobs;
     job->api = setup->api;
     job->tenant = setup->tenant;
+    job->gzip = setup->gzip;
     job->client = setup->client;
     job->wait.arg = job;
     job->attached = true;
@@ -182,7 +183,7 @@ static unsigned expect_room(fathom_engine *e)
 fathom_err job_take_answer(struct job *job, struct job_answer *out)
 {
     fathom_err err = FATHOM_OK;
-    *out = (struct job_answer){.status = 200};
+    *out = (struct job_answer){.status = 200, .warnings = &job->request.warnings};
     job_lock(job);
     job->told = true;
     job->read_us = clock_now_us();
@@ -335,7 +336,7 @@ void job_finish_if_ended(struct job *job)
         job_fail(job, err);
         return;
     }
-    if (job->request.responses) keep_response(job, responses_status_of(&job->answer));
+    if (job->request.api == API_RESPONSES) keep_response(job, responses_status_of(&job->answer));
     job->state = JOB_DONE;
     job_wake(job);
 }

@@ -42,14 +42,17 @@
 struct response_store;
 struct response_link;
 
+enum { JOBS_WARNED_MAX = 64 };
+
 /* All jobs that live, and what they work with, which is fixed once the first has started. */
 struct jobs {
     const struct served *served;
     struct server_state *state;
     struct metrics *metrics;
     struct grammar_cache *grammars;
-    struct response_store *responses; /* NULL: none are kept */
-    struct workers *workers;          /* whose task is job_prepare */
+    struct response_store *responses;             /* NULL: none are kept */
+    struct workers *workers;                      /* whose task is job_prepare */
+    atomic_uint_fast64_t warned[JOBS_WARNED_MAX]; /* sums of warnings that are in the log */
 
     pthread_mutex_t lock;
     struct job *first; /* of every job that lives */
@@ -99,6 +102,7 @@ struct job {
     bool cut;                 /* the client gets nothing more, its connection is closed */
 
     struct buf body;
+    bool gzip; /* of the body, until it is unpacked */
     struct api_request request;
     struct token_list *prompts; /* [n_prompt]; released once submitted */
     size_t n_prompt;
@@ -170,6 +174,7 @@ struct job_setup {
     enum api_kind api;
     uint32_t tenant;        /* the API key that it came with, by its number */
     const char *request_id; /* the client's, copied; "": none */
+    bool gzip;              /* the body is packed */
     struct job_client client;
 };
 
@@ -186,11 +191,12 @@ enum job_action job_next_action(struct job *job);
 /* The answer's head, once there is one. */
 struct job_answer {
     int status;
-    const char *code;         /* of the error that the body tells, NULL: none */
-    bool stream;              /* body by job_read */
-    struct buf body;          /* whole; owned by the caller */
-    char id[ANSWER_ID_BYTES]; /* of the answer; "": none yet */
-    unsigned retry_after_s;   /* 0: none */
+    const char *code;                    /* of the error that the body tells, NULL: none */
+    bool stream;                         /* body by job_read */
+    struct buf body;                     /* whole; owned by the caller */
+    char id[ANSWER_ID_BYTES];            /* of the answer; "": none yet */
+    unsigned retry_after_s;              /* 0: none */
+    const struct api_warnings *warnings; /* the job's */
 };
 
 /* job_take_answer - after JOB_ANSWER */

@@ -54,7 +54,7 @@ static const char *const codes[] = {"answer_too_large",
                                     "other"};
 static_assert(COUNT_OF(codes) <= METRIC_CODES_MAX, "a counter for each code");
 
-static const int statuses[] = {200, 204, 400, 401, 403, 404, 405, 408, 413,
+static const int statuses[] = {200, 204, 400, 401, 403, 404, 405, 408, 413, 415,
                                417, 429, 431, 499, 500, 501, 503, 505, 0};
 static_assert(COUNT_OF(statuses) <= METRIC_STATUS_MAX, "a counter for each status");
 

@@ -3,15 +3,19 @@
  * All steps but the last work without the job's lock. Until RUNNING the request, the prompts and
  * the answer belong to the worker.
  */
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/crash.h"
 #include "base/fail.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "server/grammar_constraint.h"
+#include "server/gunzip.h"
 #include "server/job.h"
 #include "server/response_store.h"
 
@@ -77,11 +81,61 @@ static fathom_err check_prompt_logprobs(const struct api_request *r, uint64_t n_
 
 static const char *prompt_field(const struct api_request *r)
 {
-    if (r->api == API_RESPONSES) return "input";
+    if (r->api == API_RESPONSES || r->api == API_INPUT_TOKENS) return "input";
     return api_is_chat(r->api) ? "messages" : "prompt";
 }
 
-static fathom_err check_length(const struct job *job, size_t i, struct api_error *e)
+/* A prompt that the context does not hold, in the words by which clients of each API know it and
+ * shorten the conversation; what follows tells the numbers. */
+static fathom_err refuse_long(struct job *job, const char *param, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static fathom_err refuse_long(struct job *job, const char *param, const char *fmt, ...)
+{
+    char text[200];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (api_is_anthropic(job->api)) {
+        return api_error_set(&job->error, 400, "context_length_exceeded", param,
+                             "prompt is too long: %s", text);
+    }
+    return api_error_set(&job->error, 400, "context_length_exceeded", param,
+                         "This model's maximum context length is %u tokens. However, %s",
+                         job->jobs->served->info->max_model_len, text);
+}
+
+static fathom_err refuse_tokens_of(struct job *job, const char *more, uint64_t n)
+{
+    uint32_t max_len = job->jobs->served->info->max_model_len;
+    const char *param = prompt_field(&job->request);
+    if (api_is_anthropic(job->api)) {
+        return refuse_long(job, param, "%s%llu tokens > %u maximum", more, (unsigned long long)n,
+                           max_len);
+    }
+    return refuse_long(job, param, "your prompt has %s%llu tokens: shorten it", more,
+                       (unsigned long long)n);
+}
+
+/* Prompt and answer together. Claude Code lowers max_tokens by the numbers that it reads here. */
+static fathom_err refuse_sum(struct job *job, uint64_t n_prompt, uint64_t n_output)
+{
+    const char *length = job->api == API_RESPONSES ? "max_output_tokens" : "max_tokens";
+    if (api_is_anthropic(job->api)) {
+        return api_error_set(&job->error, 400, "context_length_exceeded", length,
+                             "input length and `max_tokens` exceed context limit: %llu + %llu > "
+                             "%u, decrease input length or `max_tokens` and try again",
+                             (unsigned long long)n_prompt, (unsigned long long)n_output,
+                             job->jobs->served->info->max_model_len);
+    }
+    return refuse_long(job, length,
+                       "you requested %llu tokens (%llu in the prompt, %llu in %s): lower %s or "
+                       "shorten the prompt",
+                       (unsigned long long)(n_prompt + n_output), (unsigned long long)n_prompt,
+                       (unsigned long long)n_output, length, length);
+}
+
+static fathom_err check_length(struct job *job, size_t i)
 {
     const struct api_request *r = &job->request;
     const char *param = prompt_field(r);
@@ -89,27 +143,16 @@ static fathom_err check_length(const struct job *job, size_t i, struct api_error
     uint64_t max_len = job->jobs->served->info->max_model_len;
     uint64_t n_output = r->max_tokens >= 0 ? (uint64_t)r->max_tokens : 1;
     if (r->sampling.prompt_logprobs && n_output == 0) n_output = 1; /* drawn and not told */
-    TRY(check_prompt_logprobs(r, n_prompt, e));
+    TRY(check_prompt_logprobs(r, n_prompt, &job->error));
     if (n_prompt == 0) {
-        return api_error_set(e, 400, "invalid_value", param,
+        return api_error_set(&job->error, 400, "invalid_value", param,
                              "prompt %zu has no tokens, at least "
                              "one is needed",
                              i);
     }
     if (n_prompt + n_output <= max_len) return FATHOM_OK;
-    if (n_prompt + 1 > max_len) {
-        return api_error_set(e, 400, "context_length_exceeded", param,
-                             "the prompt is %llu tokens long, the context holds %llu with the "
-                             "answer: shorten the prompt",
-                             (unsigned long long)n_prompt, (unsigned long long)max_len);
-    }
-    const char *length = r->api == API_RESPONSES ? "max_output_tokens" : "max_tokens";
-    return api_error_set(e, 400, "context_length_exceeded", length,
-                         "the prompt is %llu tokens long and %s is %llu, together %llu; the "
-                         "context holds %llu: lower %s or shorten the prompt",
-                         (unsigned long long)n_prompt, length, (unsigned long long)n_output,
-                         (unsigned long long)(n_prompt + n_output), (unsigned long long)max_len,
-                         length);
+    return n_prompt + 1 > max_len ? refuse_tokens_of(job, "", n_prompt)
+                                  : refuse_sum(job, n_prompt, n_output);
 }
 
 /* A text longer than the context's longest tokens is refused before it costs anything: tokenising
@@ -117,25 +160,19 @@ static fathom_err check_length(const struct job *job, size_t i, struct api_error
 static fathom_err refuse_bytes(struct job *job, const char *param, size_t n, bool is_all)
 {
     const struct served *s = job->jobs->served;
-    return api_error_set(&job->error, 400, "context_length_exceeded", param,
-                         "the prompt is %s%zu bytes long, the context holds %u tokens and the "
-                         "longest one has %zu bytes: at most %zu bytes fit; shorten the prompt",
-                         is_all ? "" : "more than ", n, s->info->max_model_len,
-                         s->max_prompt_bytes / s->info->max_model_len, s->max_prompt_bytes);
+    return refuse_long(job, param,
+                       "your prompt is %s%zu bytes long and the longest token has %zu bytes: at "
+                       "most %zu bytes fit; shorten it",
+                       is_all ? "" : "more than ", n, s->max_prompt_bytes / s->info->max_model_len,
+                       s->max_prompt_bytes);
 }
 
 /* What the tokenizer's ELIMIT says of a prompt; other errors as they are. */
 static fathom_err refuse_tokens(struct job *job, const struct token_list *l, fathom_err err)
 {
-    uint32_t max_len = job->jobs->served->info->max_model_len;
     const char *param = prompt_field(&job->request);
     if (err != FATHOM_ELIMIT) return err;
-    if (l->n > l->limit) {
-        return api_error_set(&job->error, 400, "context_length_exceeded", param,
-                             "the prompt is more than %zu tokens long, the context holds %u with "
-                             "the answer: shorten the prompt",
-                             l->limit, max_len);
-    }
+    if (l->n > l->limit) return refuse_tokens_of(job, "more than ", l->limit);
     return api_error_set(&job->error, 400, "invalid_value", param,
                          "the prompt has a part without a break, as a run of letters or of spaces, "
                          "that is too long to become tokens (more than %d bytes): break it up",
@@ -213,9 +250,7 @@ static fathom_err add_prompt(struct job *job, const struct api_prompt *p, struct
     const struct api_request *r = &job->request;
     if (p->n_id > s->info->max_model_len && !r->truncate) {
         const char *param = r->api == API_DETOKENIZE ? "tokens" : "prompt";
-        return api_error_set(&job->error, 400, "context_length_exceeded", param,
-                             "%s has %zu token ids, the context holds %u", param, p->n_id,
-                             s->info->max_model_len);
+        return refuse_long(job, param, "your %s has %zu token ids: shorten it", param, p->n_id);
     }
     for (size_t i = 0; i < p->n_id; i++) TRY(token_list_add(out, p->ids[i]));
     if (!p->text) return FATHOM_OK;
@@ -306,12 +341,12 @@ static fathom_err make_prompts(struct job *job, bool *thinking)
     if (api_is_chat(r->api)) {
         TRY(make_chat_prompt(job, thinking));
         TRY(truncate_prompt(job, &job->prompts[0]));
-        return r->n ? check_length(job, 0, &job->error) : FATHOM_OK;
+        return r->n ? check_length(job, 0) : FATHOM_OK;
     }
     for (size_t i = 0; i < n; i++) {
         TRY(make_completion_prompt(job, &r->prompts[i], &job->prompts[i]));
         TRY(truncate_prompt(job, &job->prompts[i]));
-        if (r->n) TRY(check_length(job, i, &job->error));
+        if (r->n) TRY(check_length(job, i));
     }
     return FATHOM_OK;
 }
@@ -371,16 +406,71 @@ static fathom_err recall(void *arg, const char *id, json_t *items, struct api_er
                          id);
 }
 
+/* What clients send is told once for each way they send it. */
+static void log_warnings(struct job *job)
+{
+    const struct api_warnings *w = &job->request.warnings;
+    struct jobs *jobs = job->jobs;
+    uint64_t sum = 1;
+    if (w->n == 0) return;
+    for (const char *c = w->text; *c; c++) sum = rng_hash(sum ^ (unsigned char)*c);
+    for (size_t i = 0; i < JOBS_WARNED_MAX; i++) {
+        uint64_t seen = 0;
+        if (atomic_compare_exchange_strong(&jobs->warned[i], &seen, sum)) {
+            LOG_WARN("server", "passed over in requests: %s (--strict-fields refuses it)", w->text);
+            return;
+        }
+        if (seen == sum) return;
+    }
+}
+
+static bool hold(void *arg, size_t n)
+{
+    const struct job *job = arg;
+    return state_hold_bytes(job->jobs->state, n);
+}
+
+/* The text takes the place of the body that it came in. */
+static fathom_err unpack_body(struct job *job)
+{
+    struct buf text = {.limit = LIMIT_HTTP_BODY_BYTES};
+    struct api_error *e = &job->error;
+    if (!job->gzip) return FATHOM_OK;
+    fathom_err err = gunzip(&text, buf_str(&job->body), job->body.len, hold, job);
+    job_drop_body(job);
+    job->body = text; /* what there is of it is counted */
+    job->gzip = false;
+    switch (err) {
+    case FATHOM_EFORMAT:
+        return api_error_set(e, 400, "invalid_value", "Content-Encoding",
+                             "the request body is no gzip, as Content-Encoding says, or is cut");
+    case FATHOM_ELIMIT:
+        return api_error_set(e, 413, "request_too_large", NULL,
+                             "the request body unpacks to more than %d bytes, or to more than %d "
+                             "for each of its bytes",
+                             LIMIT_HTTP_BODY_BYTES, LIMIT_GZIP_FACTOR);
+    case FATHOM_EBUSY:
+        return api_error_set(e, 429, "server_busy", NULL,
+                             "the bodies of requests on their way hold %u bytes, which is the "
+                             "limit; try again later",
+                             job->jobs->served->o.max_held_bytes);
+    default: return err;
+    }
+}
+
 /* Body to prompts. */
 static fathom_err read_request(struct job *job)
 {
     const struct served *s = job->jobs->served;
     struct api_request *r = &job->request;
     const struct api_bounds bounds = {.n_vocab = s->info->n_vocab,
+                                      .strict = s->o.strict_fields,
                                       .recall = job->jobs->responses ? recall : NULL,
                                       .recall_arg = job};
+    TRY(unpack_body(job));
     TRY(api_request_parse(r, job->api, buf_str(&job->body), job->body.len, &bounds, &job->error));
     job_drop_body(job);
+    log_warnings(job);
     TRY(find_model(s, r->model, &job->model, &job->error));
     set_default_sampling(s, r);
     TRY(make_prompts(job, &job->thinking));
@@ -515,6 +605,7 @@ static void submit(struct job *job, fathom_err err)
             job->moved_us = clock_now_us();
             err = job_count_answer(job, NULL);
             if (!err) err = submit_all(job);
+            if (!err) err = answer_start(&job->answer);
         }
         if (err) job_fail(job, err);
         job_finish_if_ended(job);

@@ -298,6 +298,11 @@ const struct buf *response_link_body(const struct response_link *link)
     return &link->body;
 }
 
+const struct buf *response_link_input(const struct response_link *link)
+{
+    return &link->items;
+}
+
 static fathom_err append_items(const char *text, size_t n, json_t *items)
 {
     json_t *more;

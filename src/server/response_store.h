@@ -64,6 +64,9 @@ bool response_store_drop(struct response_store *s, const char *id, uint32_t tena
 /* response_link_body - the response object, borrowed */
 const struct buf *response_link_body(const struct response_link *link);
 
+/* response_link_input - what its request brought, a JSON array, borrowed */
+const struct buf *response_link_input(const struct response_link *link);
+
 /* response_link_items - append to an array all items of the conversation up to this response, in
  * order
  * Errors  ENOMEM. */

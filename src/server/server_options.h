@@ -44,6 +44,7 @@ struct server_options {
     size_t n_allowed_host;
     const char *access_log; /* file, "-": standard output; NULL: none */
 
+    bool strict_fields;       /* refuse fields that are not known */
     bool thinking;            /* for chats that do not say */
     bool tools_first_message; /* see chat.h */
     bool markup_in_messages;  /* what messages spell like a control token becomes one */

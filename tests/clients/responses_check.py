@@ -114,14 +114,16 @@ def errors(c, m):
     make = c.responses.create
     refused(404, make, model="no-such-model", input="x")
     assert refused(400, make, model=m, input="x", temperature=9).body["param"] == "temperature"
-    refused(400, make, model=m, input="x", background=True)
-    refused(400, make, model=m, input="x", truncation="auto")
-    assert "web_search" in refused(400, make, model=m, input="x",
-                                   tools=[{"type": "web_search"}]).message
+    r = c.responses.with_raw_response.create(
+        model=m, input="x", background=True, truncation="auto", max_output_tokens=4,
+        tools=[{"type": "web_search"}], extra_body={"whatever": 1})
+    for word in ("background", "web_search", "whatever"):
+        assert word in r.headers["warnings"], r.headers["warnings"]
+    assert r.parse().truncation == "auto"
     refused(400, make, model=m, input=[{"role": "user", "content": [
         {"type": "input_image", "image_url": "http://x/y.png", "detail": "auto"}]}])
-    assert refused(400, make, model=m, input="x",
-                   extra_body={"whatever": 1}).body["param"] == "whatever"
+    assert refused(400, make, model=m, input="x", extra_body={"messages": [1]}).body[
+        "param"] == "messages"
 
 
 @check()

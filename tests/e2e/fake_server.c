@@ -1,14 +1,15 @@
 /* fake_server.c - the server over the scripted engine, as a program for foreign clients
  *
- *   fake_server TOKENIZER.JSON [PORT [API_KEY [CERTIFICATE.PEM KEY.PEM]]]
+ *   fake_server [-l TOKENS] TOKENIZER.JSON [PORT [API_KEY [CERTIFICATE.PEM KEY.PEM]]]
  *
- * An empty API_KEY asks for none; with a certificate it serves TLS. Prints the port on its first
- * line and serves until it gets SIGINT or SIGTERM. What it answers is told by the prompt: see
- * fake_script_directives.
+ * The context holds so many tokens (4096). An empty API_KEY asks for none; with a certificate it
+ * serves TLS. Prints the port on its first line and serves until it gets SIGINT or SIGTERM. What it
+ * answers is told by the prompt: see fake_script_directives.
  */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "base/os.h"
@@ -42,13 +43,21 @@ int main(int argc, char **argv)
     static const char *const names[] = {"fake", "deepseek-ai/DeepSeek-V3.2"};
     struct tokenizer *t;
     fathom_diag d = {{0}};
+    uint32_t max_model_len = 0;
+    if (argc > 3 && strcmp(argv[1], "-l") == 0) {
+        max_model_len = (uint32_t)atoi(argv[2]);
+        argc -= 2;
+        argv += 2;
+    }
     if (argc < 2 || tokenizer_open_file(&t, argv[1], &d) != FATHOM_OK) {
         fprintf(stderr,
-                "usage: fake_server TOKENIZER.JSON [PORT [API_KEY [CERTIFICATE KEY]]]\n%s\n",
+                "usage: fake_server [-l TOKENS] TOKENIZER.JSON [PORT [API_KEY [CERTIFICATE "
+                "KEY]]]\n%s\n",
                 d.text);
         return 2;
     }
-    struct fake_options fake = {.script = fake_script_directives, .arg = t};
+    struct fake_options fake = {
+        .script = fake_script_directives, .arg = t, .max_model_len = max_model_len};
     fathom_engine *e = fake_engine_open(&fake);
     const char *keys[] = {argc > 3 ? argv[3] : ""};
     char *certificate = argc > 5 ? read_text(argv[4]) : NULL;

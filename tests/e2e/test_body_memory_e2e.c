@@ -83,7 +83,7 @@ static void a_large_text_leaves_nothing(void **state)
     char *body = make_body("{\"prompt\":\"", "some words\\n ", "\"}");
     size_t before = resident_bytes();
     for (int i = 0; i < 3; i++) {
-        expect(&c, "POST", COMPLETIONS, body, 400, "bytes fit; shorten the prompt");
+        expect(&c, "POST", COMPLETIONS, body, 400, "bytes fit; shorten it");
         wait_for_room(before + (8 << 20));
     }
     mem_free(body);
@@ -175,7 +175,7 @@ static void ids_beyond_the_context_are_refused(void **state)
     buf_truncate(&b, b.len - 2);
     (void)buf_add_str(&b, ",65]}");
     expect(&c, "POST", "/detokenize", b.data, 400,
-           "tokens has 101 token ids, the context holds 100");
+           "context length is 100 tokens. However, your tokens has 101 token ids");
     buf_free(&b);
     http_client_close(&c);
     world_close(&w);
@@ -194,7 +194,7 @@ static void a_prompt_that_cannot_fit_is_not_read_to_its_end(void **state)
     for (int i = 0; i < 300000; i++) (void)buf_add_str(&b, " x");
     (void)buf_add_str(&b, "\"}");
     expect(&c, "POST", COMPLETIONS, b.data, 400,
-           "the prompt is more than 200000 tokens long, the context holds 100000");
+           "context length is 100000 tokens. However, your prompt has more than 200000 tokens");
     buf_clear(&b);
     (void)buf_add_str(&b, "{\"messages\":[{\"role\":\"user\",\"content\":\"");
     for (int i = 0; i < (1 << 20) + 10; i++) (void)buf_add_char(&b, 'x');

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <zlib.h>
 
 #include <cmocka.h>
 
@@ -227,6 +228,65 @@ static void other_forms_of_requests_are_taken(void **state)
 }
 
 /* A body that waits to be asked for is not asked for when it is not wanted. */
+/* ---- packed bodies ---- */
+
+/* A POST whose body is `text` as gzip, sent on the connection. */
+static void send_packed(struct http_client *c, const char *text, size_t n)
+{
+    z_stream z = {0};
+    struct buf b = {0};
+    size_t max = n / 100 + 1000;
+    char *packed = mem_alloc(max);
+    assert_non_null(packed);
+    assert_int_equal(deflateInit2(&z, 9, Z_DEFLATED, 31, 8, Z_DEFAULT_STRATEGY), Z_OK);
+    z.next_in = (z_const Bytef *)text;
+    z.avail_in = (uInt)n;
+    z.next_out = (Bytef *)packed;
+    z.avail_out = (uInt)max;
+    assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
+    (void)buf_printf(&b, POST "Content-Encoding: gzip\r\nContent-Length: %zu\r\n\r\n",
+                     max - z.avail_out);
+    (void)buf_add(&b, packed, max - z.avail_out);
+    assert_true(http_client_send_bytes(c, b.data, b.len));
+    (void)deflateEnd(&z);
+    mem_free(packed);
+    buf_free(&b);
+}
+
+static void bodies_come_packed(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c;
+    struct http_reply r;
+    world_open(&w, NULL, NULL);
+    world_connect(&c, &w);
+    send_packed(&c, BODY, sizeof BODY - 1);
+    assert_true(http_client_read(&c, &r, false));
+    assert_reply(&r, 200, "\"text\":\"Hi\"");
+
+    size_t n = 60 << 20;
+    char *bomb = mem_alloc(n);
+    assert_non_null(bomb);
+    memset(bomb, ' ', n);
+    send_packed(&c, bomb, n);
+    mem_free(bomb);
+    assert_true(http_client_read(&c, &r, false));
+    assert_reply(&r, 413, "unpacks to more than 67108864 bytes, or to more than 64 for each");
+    static const char *const plain[][2] = {{"gzip", "is no gzip"}, {"br", "is \\\"br\\\"; gzip"}};
+    for (int i = 0; i < 2; i++) {
+        char headers[60];
+        (void)snprintf(headers, sizeof headers, "Content-Encoding: %s\r\n", plain[i][0]);
+        ask(&c, &r, "POST", COMPLETIONS, headers, BODY);
+        assert_reply(&r, i ? 415 : 400, plain[i][1]);
+    }
+    ask(&c, &r, "POST", COMPLETIONS, "Content-Encoding: identity\r\n", "\xEF\xBB\xBF" BODY);
+    assert_reply(&r, 200, "\"text\":\"Hi\"");
+    assert_true(metric(&w, "fathom_body_bytes_held") == 0);
+    http_client_close(&c);
+    world_close(&w);
+}
+
 static void a_body_that_is_not_wanted_is_not_asked_for(void **state)
 {
     (void)state;
@@ -474,6 +534,7 @@ int main(void)
         cmocka_unit_test(extensions_and_trailers_have_a_bound),
         cmocka_unit_test(requests_behind_each_other_are_answered_in_order),
         cmocka_unit_test(other_forms_of_requests_are_taken),
+        cmocka_unit_test(bodies_come_packed),
         cmocka_unit_test(a_body_that_is_not_wanted_is_not_asked_for),
         cmocka_unit_test(who_leaves_within_a_request_is_seen_at_once),
         cmocka_unit_test(who_leaves_while_a_job_runs_is_seen),

@@ -146,9 +146,15 @@ static void limits_hold(void **state)
     struct http_client c;
     world_open(&w, NULL, &(struct fake_options){.max_model_len = 64});
     world_connect(&c, &w);
-    expect_message(&c, "say=Hi", "", 400, "max_tokens is 100, together");
-    /* what is only counted need not fit */
     char body[512];
+    (void)snprintf(body, sizeof body,
+                   "{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"%080d\"}]}",
+                   0);
+    expect(&c, "POST", MESSAGES, body, 400, "prompt is too long: 84 tokens > 64 maximum");
+    expect(&c, "POST", MESSAGES "/batches", "{}", 404,
+           "{\"type\":\"error\",\"error\":{\"type\":\"not_found_error\"");
+    expect_message(&c, "say=Hi", "", 400, "input length and `max_tokens` exceed context limit: ");
+    /* what is only counted need not fit */
     (void)snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\",\"content\":\"%0200d\"}]}",
                    0);
     expect(&c, "POST", COUNT, body, 200, "{\"input_tokens\":20");

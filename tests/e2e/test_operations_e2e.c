@@ -394,13 +394,14 @@ static void text_that_cannot_fit_is_refused_by_its_bytes(void **state)
     (void)buf_add_str(&body, "{\"prompt\":\"");
     for (int i = 0; i < 5000; i++) (void)buf_add_char(&body, 'a');
     (void)buf_add_str(&body, "\"}");
-    expect(&c, "POST", COMPLETIONS, buf_str(&body), 400,
-           "the prompt is 5000 bytes long, the context holds 8 tokens and the longest one has");
+    expect(
+        &c, "POST", COMPLETIONS, buf_str(&body), 400,
+        "This model's maximum context length is 8 tokens. However, your prompt is 5000 bytes long");
     buf_clear(&body);
     (void)buf_add_str(&body, "{\"messages\":[{\"role\":\"user\",\"content\":\"");
     for (int i = 0; i < 5000; i++) (void)buf_add_char(&body, 'a');
     (void)buf_add_str(&body, "\"}]}");
-    expect(&c, "POST", CHAT, buf_str(&body), 400, "the prompt is more than ");
+    expect(&c, "POST", CHAT, buf_str(&body), 400, "your prompt is more than ");
     expect(&c, "POST", COMPLETIONS, "{\"prompt\":\"abc\",\"max_tokens\":2}", 200, "");
     wait_for_value(&c, "fathom_request_errors_total", "code=\"context_length_exceeded\"", 2);
     buf_free(&body);

@@ -170,6 +170,50 @@ static void stream_id(struct http_client *c, char *id, size_t bytes)
     (void)snprintf(id, bytes, "%.*s", (int)strcspn(at + 6, "\""), at + 6);
 }
 
+static void what_a_request_brought_is_told(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c;
+    char path[160];
+    world_open(&w, NULL, NULL);
+    world_connect(&c, &w);
+    json_t *response = respond(&c, "say=Hi", "");
+    (void)snprintf(path, sizeof path, RESPONSES "/%s/input_items?order=asc", id_of(response));
+    expect(&c, "GET", path, NULL, 200, "\"role\":\"user\",\"content\":\"[[say=Hi]]\"}]");
+    (void)snprintf(path, sizeof path, RESPONSES "/%s/input_items?limit=0", id_of(response));
+    expect(&c, "GET", path, NULL, 400, "limit is \\\"0\\\", needed is 1 to 100");
+    expect(&c, "GET", RESPONSES "/resp_0/input_items", NULL, 404, "no response \\\"resp_0\\\"");
+    char count[60];
+    (void)snprintf(count, sizeof count,
+                   "{\"object\":\"response.input_tokens\",\"input_tokens\":%d}",
+                   (int)count_in(response, "input_tokens"));
+    expect(&c, "POST", RESPONSES "/input_tokens", "{\"input\":\"[[say=Hi]]\",\"text\":{}}", 200,
+           count);
+    expect(&c, "POST", RESPONSES "/input_tokens", "{}", 400, "input is missing");
+    expect(&c, "GET", RESPONSES "/input_tokens", NULL, 405, "method_not_allowed");
+    json_decref(response);
+    http_client_close(&c);
+    world_close(&w);
+}
+
+/* Before the model has said anything. */
+static void a_stream_begins_at_once(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c;
+    char body[1024];
+    world_open(&w, NULL, NULL);
+    world_connect(&c, &w);
+    responses_body(body, sizeof body, "first_ms=60000;say=Hi", ",\"stream\":true");
+    assert_true(http_client_send(&c, "POST", RESPONSES, "", body));
+    assert_true(http_client_wait_for(&c, "event: response.in_progress"));
+    http_client_close(&c);
+    wait_for_count(w.engine, fake_engine_n_cancelled, 1);
+    world_close(&w);
+}
+
 static void one_in_progress_is_cancelled(void **state)
 {
     (void)state;
@@ -224,6 +268,8 @@ int main(void)
         cmocka_unit_test(the_same_as_a_chat),
         cmocka_unit_test(a_conversation_goes_on),
         cmocka_unit_test(what_is_not_kept_is_not_found),
+        cmocka_unit_test(what_a_request_brought_is_told),
+        cmocka_unit_test(a_stream_begins_at_once),
         cmocka_unit_test(one_in_progress_is_cancelled),
         cmocka_unit_test(failing_and_leaving_are_as_for_chats),
     };

@@ -44,6 +44,10 @@ static void test_routes(void **state)
     expect(&c, "GET", "/version", NULL, 200, "{\"version\":\"" FATHOM_VERSION "\"}");
     expect(&c, "GET", "/v1/models", NULL, 200, "\"id\":\"deepseek-ai/DeepSeek-V3.2\"");
     expect(&c, "GET", "/v1/models/m", NULL, 200, "\"id\":\"m\"");
+    expect(&c, "GET", "/v1/models/", NULL, 200, "\"object\":\"list\"");
+    expect(&c, "GET", "/v1/models", NULL, 200, "\"type\":\"model\",\"created\":");
+    expect(&c, "GET", "/v1/models", NULL, 200,
+           "],\"has_more\":false,\"first_id\":\"m\",\"last_id\":\"deepseek-ai/DeepSeek-V3.2\"}");
     expect(&c, "GET", "/v1/models/deepseek-ai/DeepSeek-V3.2", NULL, 200, "DeepSeek-V3.2");
     expect(&c, "GET", "/v1/models/deepseek-ai%2FDeepSeek-V3.2", NULL, 200, "DeepSeek-V3.2");
     expect(&c, "GET", "/v1/models/x", NULL, 404, "\"code\":\"model_not_found\"");
@@ -174,9 +178,11 @@ static void test_context_length(void **state)
     world_connect(&c, &w);
     (void)snprintf(body, sizeof body, "{\"prompt\":\"%064d\"}", 0);
     expect(&c, "POST", "/v1/completions", body, 400,
-           "the prompt is 64 tokens long, the context holds 64");
-    expect(&c, "POST", "/v1/completions", "{\"prompt\":\"abcd\",\"max_tokens\":61}", 400,
-           "the prompt is 4 tokens long and max_tokens is 61, together 65; the context holds 64");
+           "This model's maximum context length is 64 tokens. However, your prompt has 64 tokens");
+    expect(
+        &c, "POST", "/v1/completions", "{\"prompt\":\"abcd\",\"max_tokens\":61}", 400,
+        "This model's maximum context length is 64 tokens. However, you requested 65 tokens (4 in "
+        "the prompt, 61 in max_tokens)");
     expect(&c, "POST", "/v1/completions", "{\"prompt\":\"abcd\",\"max_tokens\":60}", 200, "Hello!");
     expect(&c, "POST", "/v1/completions", "{\"prompt\":\"\"}", 400, "has no tokens");
     expect(&c, "POST", "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":0,\"echo\":true}", 200,

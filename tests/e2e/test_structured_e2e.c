@@ -124,7 +124,8 @@ static void test_refusals(void **state)
         {"say=x", ",\"guided_choice\":[1]", 400, "choice 0 is an integer"},
         {"say=x", ",\"guided_grammar\":\"root ::= x\"", 400, "\"param\":\"guided_grammar\""},
         {"say=x", ",\"tool_choice\":\"required\"", 400, "there are no tools"},
-        {"say=x", TOOL("true") ",\"tool_choice\":\"required\"" FORMAT, 400, "cannot be both"},
+        {"say=x", TOOL("true") ",\"tool_choice\":\"required\",\"guided_regex\":\"x\"", 400,
+         "cannot be both"},
         {"say=x", FORMAT ",\"guided_json\":{}", 400, "only one may"},
         {"say=x",
          ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"not\":"

@@ -15,7 +15,7 @@
 #define ASK "\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]"
 #define TOOL "\"tools\":[{\"name\":\"f\",\"input_schema\":{\"type\":\"object\"}}]"
 
-static const struct api_bounds BOUNDS = {.n_vocab = 1000};
+static const struct api_bounds BOUNDS = {.n_vocab = 1000, .strict = true};
 
 static fathom_err parse(struct api_request *r, enum api_kind api, const char *body,
                         struct api_error *e)
@@ -78,15 +78,15 @@ static const struct refusal refusals[] = {
     {"{" ASK ",\"system\":7}", "system",
      "system is an integer, needed is a string or an array of text blocks"},
     {"{" ASK ",\"wat\":7}", "wat", "wat is no field of /v1/messages; leave it out"},
-    {"{" ASK ",\"n\":2}", "n", "n is no field of /v1/messages; leave it out"},
+    {"{" ASK ",\"n\":2}", "n", "n is no field of /v1/messages; /v1/chat/completions has it"},
     {"{" ASK ",\"max_tokens\":0}", "max_tokens", "max_tokens is 0, needed is 1 to 2147483647"},
     {"{" ASK ",\"temperature\":3}", "temperature", "temperature is 3, needed is 0 to 2"},
     {"{" ASK ",\"stop_sequences\":[\"a\",\"\"]}", "stop_sequences[1]",
      "stop_sequences[1] is an empty string, which would stop at once"},
     {"{" ASK ",\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"web_search\"}]}",
      "tools[0].type",
-     "tools[0].type is \"web_search_20250305\", a tool that does not run here; only tools with an "
-     "input_schema (type \"custom\") are supported"},
+     "tools[0].type is \"web_search_20250305\", a tool that does not run here; only functions of "
+     "the client are supported"},
     {"{" ASK ",\"tools\":[{\"name\":\"f\"}]}", "tools[0].input_schema",
      "tools[0].input_schema is absent, needed is an object (a JSON schema)"},
     {"{" ASK ",\"tools\":[{\"name\":\"f\",\"input_schema\":{},\"wat\":1}]}", "tools[0].wat",

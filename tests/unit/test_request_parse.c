@@ -15,7 +15,7 @@
 #include "base/mem.h"
 #include "support/request_check.h"
 
-static const struct api_bounds BOUNDS = {.n_vocab = 1000};
+static const struct api_bounds BOUNDS = {.n_vocab = 1000, .strict = true};
 
 static fathom_err parse(struct api_request *r, enum api_kind api, const char *body,
                         struct api_error *e)
@@ -49,7 +49,8 @@ static const struct refusal refusals[] = {
     {API_CHAT, "{" M ",\"tools\":{}}", "tools", "tools is an object, needed is an array of tools"},
     {API_CHAT, "{" M ",\"tools\":[1]}", "tools[0]", "tools[0] is an integer, needed is an object"},
     {API_CHAT, "{" M ",\"tools\":[{\"type\":\"web\"}]}", "tools[0].type",
-     "tools[0].type is \"web\", only \"function\" is supported"},
+     "tools[0].type is \"web\", a tool that does not run here; only functions of the client are "
+     "supported"},
     {API_CHAT, "{" M ",\"tools\":[{\"type\":\"function\"}]}", "tools[0].function",
      "tools[0].function is absent, needed is an object"},
     {API_CHAT, "{" M ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"\"}}]}",
@@ -145,8 +146,10 @@ static const struct refusal refusals[] = {
     {API_CHAT, "{" M ",\"priority\":0.5}", "priority",
      "priority is a number, needed is an integer"},
     {API_CHAT, "{" M ",\"max_tokens\":-5}", "max_tokens",
-     "max_tokens is -5, needed is 0 to 2147483647"},
+     "max_tokens is -5, needed is 1 to 2147483647"},
     {API_CHAT, "{" M ",\"max_tokens\":0}", "max_tokens",
+     "max_tokens is 0, needed is 1 to 2147483647"},
+    {API_COMPLETION, "{" P ",\"max_tokens\":0}", "max_tokens",
      "max_tokens is 0, needed is at least 1 (0 only with echo)"},
     {API_CHAT, "{" M ",\"max_tokens\":\"many\"}", "max_tokens",
      "max_tokens is a string, needed is an integer"},
@@ -221,7 +224,7 @@ static const struct refusal refusals[] = {
     {API_CHAT, "{" M ",\"audio\":{\"voice\":\"x\"}}", "audio",
      "audio is not supported: only text is generated"},
     {API_CHAT, "{" M ",\"verbosity\":\"low\"}", "verbosity",
-     "verbosity is not supported: ask for it in a message"},
+     "verbosity is only supported as \"medium\": ask for it in a message"},
     {API_CHAT, "{" M ",\"documents\":[{}]}", "documents",
      "documents is not supported: put them into a message"},
     {API_CHAT, "{" M ",\"bad_words\":[\"x\"]}", "bad_words",

@@ -38,8 +38,8 @@ static fathom_err recall(void *arg, const char *id, json_t *items, struct api_er
     return ok ? FATHOM_OK : FATHOM_ENOMEM;
 }
 
-static const struct api_bounds BOUNDS = {.n_vocab = 1000, .recall = recall};
-static const struct api_bounds NO_STORE = {.n_vocab = 1000};
+static const struct api_bounds BOUNDS = {.n_vocab = 1000, .strict = true, .recall = recall};
+static const struct api_bounds NO_STORE = {.n_vocab = 1000, .strict = true};
 
 static fathom_err parse(struct api_request *r, const struct api_bounds *bounds, const char *body,
                         struct api_error *e)
@@ -102,15 +102,15 @@ static const struct refusal refusals[] = {
      "background is not supported: an answer lives as long as its connection; stream it"},
     {"{" ASK ",\"conversation\":\"c\"}", "conversation",
      "conversation is not supported: use previous_response_id"},
-    {"{" ASK ",\"truncation\":\"auto\"}", "truncation",
-     "truncation is only supported as \"disabled\": what is too long is refused; send a shorter "
-     "input"},
-    {"{" ASK ",\"include\":[\"file_search_call.results\"]}", "include[0]",
-     "include[0] is \"file_search_call.results\", which is not supported; "
+    {"{" ASK ",\"truncation\":\"some\"}", "truncation",
+     "truncation is not known, needed is disabled, or auto, which is the same here: what is too "
+     "long is refused"},
+    {"{" ASK ",\"include\":[\"wat.results\"]}", "include[0]",
+     "include[0] is \"wat.results\", which is not supported; "
      "message.output_text.logprobs and reasoning.encrypted_content are"},
     {"{" ASK ",\"tools\":[{\"type\":\"web_search\"}]}", "tools[0].type",
-     "tools[0].type is \"web_search\", a tool that does not run here; only \"function\" is "
-     "supported"},
+     "tools[0].type is \"web_search\", a tool that does not run here; only functions of the "
+     "client are supported"},
     {"{" ASK ",\"tools\":[{\"type\":\"function\"}]}", "tools[0].name",
      "tools[0].name is absent, needed is a string"},
     {"{" ASK ",\"tool_choice\":{\"type\":\"file_search\"}}", "tool_choice.type",
@@ -122,7 +122,7 @@ static const struct refusal refusals[] = {
     {"{" ASK ",\"reasoning\":{\"wat\":1}}", "reasoning.wat",
      "reasoning.wat is not known here; leave it out"},
     {"{" ASK ",\"text\":{\"verbosity\":\"low\"}}", "text.verbosity",
-     "text.verbosity is not supported but for \"medium\": ask in the instructions"},
+     "text.verbosity is only supported as \"medium\": ask for it in a message"},
     {"{" ASK ",\"text\":{\"format\":{\"type\":\"wat\"}}}", "text.format.type",
      "text.format.type is \"wat\", needed is text, json_object or json_schema"},
     {"{" ASK ",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"n\"}}}",
@@ -231,7 +231,8 @@ static void test_every_value_arrives(void **state)
     assert_true(json_equal(r.tools, want));
     json_decref(want);
     assert_non_null(strstr(buf_str(&r.responses->echo), ",\"metadata\":{\"k\":\"v\"},"));
-    assert_non_null(strstr(buf_str(&r.responses->echo), ",\"top_logprobs\":3,\"user\":\"u\""));
+    assert_non_null(strstr(buf_str(&r.responses->echo),
+                           "\"top_logprobs\":3,\"truncation\":\"disabled\",\"user\":\"u\""));
     api_request_free(&r);
 }
 

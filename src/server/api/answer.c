@@ -308,6 +308,12 @@ fathom_err answer_finish(struct answer *a, size_t i, const fathom_event *e)
     return end_choice(c, e->finish == FATHOM_FINISH_LENGTH ? "length" : "stop");
 }
 
+fathom_err answer_start(struct answer *a)
+{
+    if (a->closed || !answer_is_streamed(a) || !a->form->start) return FATHOM_OK;
+    return a->form->start(a);
+}
+
 fathom_err answer_close(struct answer *a)
 {
     ASSERT(a->n_open == 0);

@@ -89,6 +89,8 @@ struct answer_form {
     void (*free)(struct answer *a);
     /* bytes of what it would release; NULL: none */
     size_t (*bytes)(const struct answer *a);
+    /* streamed: the request is in the engine; NULL: nothing to tell */
+    fathom_err (*start)(struct answer *a);
     /* a new choice; NULL: nothing to do */
     fathom_err (*begin)(struct choice *c);
     /* what a choice says next */
@@ -112,6 +114,7 @@ extern const struct answer_form answer_form_tokenize;
 extern const struct answer_form answer_form_detokenize;
 extern const struct answer_form answer_form_messages;
 extern const struct answer_form answer_form_count;
+extern const struct answer_form answer_form_input_tokens;
 
 /* answer_form_of - the form that answers of an API have (answer_form.c) */
 const struct answer_form *answer_form_of(enum api_kind api);
@@ -138,6 +141,10 @@ struct answer {
  * Errors  ENOMEM. */
 fathom_err answer_open(struct answer *a, const struct answer_setup *s);
 void answer_free(struct answer *a);
+
+/* answer_start - streamed: the engine has the request, which some forms tell at once
+ * Errors  ENOMEM. */
+fathom_err answer_start(struct answer *a);
 
 /* answer_prompt_token - a PROMPT event of choice i
  * Errors  ENOMEM. */

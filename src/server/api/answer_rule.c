@@ -64,7 +64,7 @@ static bool must_call(const struct answer_rule *r)
     return r->tool_choice == TOOL_CHOICE_REQUIRED || r->tool_choice == TOOL_CHOICE_NAMED;
 }
 
-fathom_err answer_rule_check(const struct answer_rule *r, const json_t *tools, struct api_error *e)
+fathom_err answer_rule_check(struct answer_rule *r, const json_t *tools, struct api_error *e)
 {
     if (!must_call(r)) return FATHOM_OK;
     if (json_array_size(tools) == 0) {
@@ -75,6 +75,11 @@ fathom_err answer_rule_check(const struct answer_rule *r, const json_t *tools, s
         return api_error_set(e, 400, "invalid_value", "tool_choice",
                              "tool_choice names \"%.64s\", which is none of the tools",
                              r->tool_name);
+    }
+    if (r->content != ANSWER_CONTENT_NONE && r->of_messages) {
+        json_decref(r->value);
+        r->value = NULL;
+        r->content = ANSWER_CONTENT_NONE;
     }
     if (r->content != ANSWER_CONTENT_NONE) {
         return api_error_set(e, 400, "invalid_value", "tool_choice",

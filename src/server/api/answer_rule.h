@@ -27,6 +27,7 @@ struct answer_rule {
     struct grammar_options options; /* for JSON */
     const char *field;              /* static: the request's field that said the content */
     const char *param;              /* static: path of the value, for messages */
+    bool of_messages;               /* the content is that of a message, if one comes */
     enum tool_choice tool_choice;
     char *tool_name; /* own */
     bool one_call;   /* at most one tool call */
@@ -47,10 +48,11 @@ void answer_rule_rename(struct answer_rule *r, const char *field, const char *pa
 /* answer_rule_set_tool - NAMED, this tool; ENOMEM */
 fathom_err answer_rule_set_tool(struct answer_rule *r, const char *name, size_t n);
 
-/* answer_rule_check - do its parts hold together, with these tools (NULL: none)?
+/* answer_rule_check - do its parts hold together, with these tools (NULL: none)? Where calls are
+ * required, a content that speaks of messages alone is dropped.
  * Errors  EINVAL (400): calls are required and there are no tools, or the named one is none of
- *         them; calls are required and a content is said. */
-fathom_err answer_rule_check(const struct answer_rule *r, const json_t *tools, struct api_error *e);
+ *         them; calls are required and a content is said of whatever comes. */
+fathom_err answer_rule_check(struct answer_rule *r, const json_t *tools, struct api_error *e);
 
 /* answer_rule_grammar - the grammar to compile
  *

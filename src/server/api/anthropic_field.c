@@ -15,33 +15,42 @@ static fathom_err read_speed(struct field_context *x, const struct field *f, jso
                          "speed is only supported as \"standard\"");
 }
 
-/* ---- tools --------------------------------------------------------------------------------- */
-
-/* "custom" is what a tool without a type is; the others run at Anthropic. */
-static fathom_err check_tool_type(struct field_context *x, const char *path, const json_t *tool)
+/* No thread is held between requests: one that begins brings all its messages, one that goes on is
+ * told to bring them, in the words by which Anthropic's clients do so. */
+static fathom_err read_thread(struct field_context *x, const struct field *f, json_t *v)
 {
-    const json_t *type = json_object_get(tool, "type");
-    char at[API_PARAM_BYTES];
-    if (!type || json_is_null(type)) return FATHOM_OK;
-    (void)snprintf(at, sizeof at, "%s.type", path);
-    if (!json_is_string(type)) return field_wrong_type(x, at, type, "a string");
-    if (strcmp(json_string_value(type), "custom") == 0) return FATHOM_OK;
-    return api_error_set(x->e, 400, "unsupported_value", at,
-                         "%s is \"%.60s\", a tool that does not run here; only tools with an "
-                         "input_schema (type \"custom\") are supported",
-                         at, json_string_value(type));
+    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    const char *type = json_string_value(json_object_get(v, "type"));
+    if (type && strcmp(type, "create") == 0) return FATHOM_OK;
+    if (type && strcmp(type, "continue") == 0) {
+        return api_error_set(x->e, 404, API_THREAD_NOT_FOUND, f->name,
+                             "no thread is kept here: send all messages, with thread.type "
+                             "\"create\" or without thread");
+    }
+    return api_error_set(x->e, 400, "invalid_value", "thread.type",
+                         "thread.type is not known, needed is create or continue");
 }
 
-/* A tool as a chat has it; *out is a new reference. */
+/* ---- tools --------------------------------------------------------------------------------- */
+
+/* A tool as a chat has it. "custom" is what a tool without a type is; the others run at Anthropic,
+ * or have a schema that Anthropic's models know. All tools are shown, the deferred too. */
 static fathom_err read_tool(struct field_context *x, const char *path, const json_t *tool,
-                            json_t **out)
+                            json_t *tools)
 {
     static const char *const keys[] = {
-        "name",   "description",           "input_schema",   "type", "cache_control",
-        "strict", "eager_input_streaming", "input_examples", NULL};
+        "name",   "description",           "input_schema",   "type",          "cache_control",
+        "strict", "eager_input_streaming", "input_examples", "defer_loading", NULL};
     char at[API_PARAM_BYTES];
     if (!json_is_object(tool)) return field_wrong_type(x, path, tool, "an object");
-    TRY(check_tool_type(x, path, tool));
+    const json_t *type = json_object_get(tool, "type");
+    (void)snprintf(at, sizeof at, "%s.type", path);
+    if (type && !json_is_null(type)) {
+        if (!json_is_string(type)) return field_wrong_type(x, at, type, "a string");
+        if (strcmp(json_string_value(type), "custom") != 0) {
+            return field_pass_tool_type(x, path, json_string_value(type));
+        }
+    }
     TRY(field_check_keys(x, path, tool, keys));
     json_t *name = json_object_get(tool, "name");
     (void)snprintf(at, sizeof at, "%s.name", path);
@@ -63,10 +72,10 @@ static fathom_err read_tool(struct field_context *x, const char *path, const jso
     if (strict && !json_is_null(strict) && !json_is_boolean(strict)) {
         return field_wrong_type(x, at, strict, "a boolean");
     }
-    *out = json_pack("{s:s, s:{s:O, s:O*, s:O, s:O*}}", "type", "function", "function", "name",
-                     name, "description", json_is_string(description) ? description : NULL,
-                     "parameters", schema, "strict", json_is_boolean(strict) ? strict : NULL);
-    return *out ? FATHOM_OK : FATHOM_ENOMEM;
+    return field_push(
+        tools, json_pack("{s:s, s:{s:O, s:O*, s:O, s:O*}}", "type", "function", "function", "name",
+                         name, "description", json_is_string(description) ? description : NULL,
+                         "parameters", schema, "strict", json_is_boolean(strict) ? strict : NULL));
 }
 
 static fathom_err read_tools(struct field_context *x, const struct field *f, json_t *v)
@@ -137,9 +146,12 @@ static fathom_err read_thinking(struct field_context *x, const struct field *f, 
     if (how && strcmp(how, "omitted") == 0) {
         x->r->hide_thinking = true;
     } else if (display && !json_is_null(display) && (!how || strcmp(how, "summarized") != 0)) {
-        return api_error_set(x->e, 400, "invalid_value", "thinking.display",
-                             "thinking.display is not known, needed is summarized (all of it is "
-                             "told) or omitted");
+        if (x->bounds->strict) {
+            return api_error_set(x->e, 400, "invalid_value", "thinking.display",
+                                 "thinking.display is not known, needed is summarized (all of it "
+                                 "is told) or omitted");
+        }
+        TRY(field_warn(x, "thinking.display is not known: all of it is told"));
     }
     return field_pass(x, f->name, v);
 }
@@ -259,8 +271,8 @@ static fathom_err check(struct field_context *x)
 
 static const struct field fields[] = {
     {"model", ASKED, field_model, 0, 0, 0, false, NULL},
-    {"messages", ASKED, field_none, 0, 0, 0, false, NULL},
-    {"system", ASKED, field_none, 0, 0, 0, false, NULL},
+    {"messages", ASKED, field_later, 0, 0, 0, false, NULL},
+    {"system", ASKED, field_later, 0, 0, 0, false, NULL},
     {"tools", ASKED, read_tools, 0, 0, 0, false, NULL},
     {"tool_choice", ASKED, read_tool_choice, 0, 0, 0, false, NULL},
     {"thinking", ASKED, read_thinking, 0, 0, 0, false, NULL},
@@ -268,6 +280,7 @@ static const struct field fields[] = {
     {"output_format", ASKED, read_output_format, 0, 0, 0, false, NULL},
     {"context_management", ASKED, read_context, 0, 0, 0, false, NULL},
     {"cache_control", ASKED, field_object, 0, 0, 0, false, NULL},
+    {"thread", ASKED, read_thread, 0, 0, 0, false, NULL},
 
     {"max_tokens", MESSAGES, field_max_tokens, 0, 1, INT32_MAX, false, NULL},
     {"stream", MESSAGES, field_flag, AT(stream), 0, 0, false, NULL},

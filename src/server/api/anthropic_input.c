@@ -1,6 +1,7 @@
 /* anthropic_input.c - system and messages of /v1/messages as the messages of a chat
  *
- *   system               a system message, wherever it stands
+ *   system               a system message, wherever it stands; a block that bills the client,
+ *                        which differs from run to run, is left out
  *   user: text           one user message; a tool_result among it ends it
  *   user: tool_result    a tool message
  *   assistant            one message: thinking is its reasoning, text its content, put together
@@ -46,6 +47,19 @@ static fathom_err read_text(struct field_context *x, const char *path, const jso
     return field_get_string(x, path, block, "text", out);
 }
 
+/* A tool that a client has found for the model, of the tools that are shown anyway: *out is a new
+ * reference. */
+static fathom_err read_reference(struct field_context *x, const char *path, const json_t *block,
+                                 json_t **out)
+{
+    static const char *const keys[] = {"type", "tool_name", "cache_control", NULL};
+    json_t *name;
+    TRY(field_check_keys(x, path, block, keys));
+    TRY(field_get_string(x, path, block, "tool_name", &name));
+    *out = json_sprintf("The tool %s is there.", json_string_value(name));
+    return *out ? FATHOM_OK : FATHOM_ENOMEM;
+}
+
 /* A string, or an array of text blocks, as the content of a chat's message: *out is a new
  * reference. */
 static fathom_err read_plain(struct field_context *x, const char *path, json_t *v, json_t **out)
@@ -67,6 +81,11 @@ static fathom_err read_plain(struct field_context *x, const char *path, json_t *
         const char *type;
         json_t *text = NULL;
         TRY_GOTO(get_type(x, at.path, block, &type), out);
+        if (strcmp(type, "tool_reference") == 0) {
+            TRY_GOTO(read_reference(x, at.path, block, &text), out);
+            TRY_GOTO(field_push(parts, json_pack("{s:s, s:o}", "type", "text", "text", text)), out);
+            continue;
+        }
         if (strcmp(type, "text") != 0) {
             TRY_GOTO(refuse_block(x, at.path, type, "only text is"), out);
         }
@@ -221,10 +240,25 @@ out:
 
 /* ---- entry --------------------------------------------------------------------------------- */
 
+/* Claude Code's first block of system text says what to bill and changes with every run: no news to
+ * the model, and no prompt behind it would be found in the cache. */
+static void drop_billing(json_t *parts)
+{
+    static const char head[] = "x-anthropic-billing-header:";
+    const char *first = json_string_value(json_object_get(json_array_get(parts, 0), "text"));
+    if (first && strncmp(first, head, sizeof head - 1) == 0) (void)json_array_remove(parts, 0);
+}
+
 static fathom_err add_system(struct field_context *x, const char *path, json_t *v, json_t *messages)
 {
     json_t *content;
     TRY(read_plain(x, path, v, &content));
+    size_t n = json_array_size(content);
+    drop_billing(content);
+    if (n == 1 && json_array_size(content) == 0) {
+        json_decref(content);
+        return FATHOM_OK;
+    }
     return field_push(messages, json_pack("{s:s, s:o}", "role", "system", "content", content));
 }
 

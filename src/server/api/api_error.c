@@ -125,6 +125,9 @@ fathom_err api_error_write_anthropic(struct buf *b, const struct api_error *e)
     (void)buf_printf(
         b, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", anthropic_type(e));
     api_error_write_message(b, e);
+    if (e->code && strcmp(e->code, API_THREAD_NOT_FOUND) == 0) {
+        (void)buf_add_str(b, ",\"details\":{\"error_code\":\"" API_THREAD_NOT_FOUND "\"}");
+    }
     (void)buf_add_str(b, "}}");
     return buf_status(b);
 }

@@ -11,6 +11,10 @@
 
 enum { API_PARAM_BYTES = 128 };
 
+/* The code of a request that goes on from a conversation which is not kept: Anthropic's clients
+ * then send it whole. */
+#define API_THREAD_NOT_FOUND "thread_not_found"
+
 /* A zeroed struct is "no error". Strings are static but for param and diag. */
 struct api_error {
     int status;                  /* HTTP; 0: none */

@@ -18,7 +18,7 @@ bool api_is_request_id(const char *s)
 
 void api_request_drop_body(struct api_request *r)
 {
-    r->root = r->messages = r->response_format = NULL;
+    r->root = r->messages = r->response_format = r->allowed_tools = NULL;
     r->suffix = NULL;
     for (size_t i = 0; i < r->n_prompt; i++) {
         r->prompts[i].text = NULL;

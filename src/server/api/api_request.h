@@ -1,9 +1,9 @@
 /* api_request.h - bodies of the endpoints that have a prompt, to structs
  *
  * Pure: no engine, no tokenizer, no clock. A table says for every field which endpoint knows it,
- * its type and its range. An unknown field is refused by its name. A known field that would change
- * the answer and is not supported is refused too, so nothing is passed over in silence. Every API
- * but completions comes out as a chat.
+ * its type and its range. A known field that would change the answer and is not supported is
+ * refused. What no endpoint knows is passed over with a warning, or refused when the bounds are
+ * strict, so nothing is passed over in silence. Every API but completions comes out as a chat.
  */
 #ifndef FATHOM_SERVER_API_REQUEST_H
 #define FATHOM_SERVER_API_REQUEST_H
@@ -19,17 +19,24 @@
 #include "server/api/answer_rule.h"
 #include "server/api/api_error.h"
 
-/* The endpoints that have a prompt; from API_COUNT_TOKENS on without the engine. */
+/* The endpoints that have a prompt; from API_COUNT_TOKENS on without the engine (api_answers). */
 enum api_kind {
     API_CHAT,
     API_COMPLETION,
     API_RESPONSES,
     API_MESSAGES,
     API_COUNT_TOKENS,
+    API_INPUT_TOKENS, /* the same for responses */
     API_TOKENIZE,
     API_TOKENIZE_CHAT, /* what API_TOKENIZE becomes when messages come in */
     API_DETOKENIZE,
 };
+
+/* api_answers - the model goes on from the prompt */
+static inline bool api_answers(enum api_kind api)
+{
+    return api < API_COUNT_TOKENS;
+}
 
 /* api_is_chat - messages come in and a parser reads what the model says */
 static inline bool api_is_chat(enum api_kind api)
@@ -56,6 +63,14 @@ struct api_prompt {
 /* Not given: temperature and top_p are negative, top_k is API_TOP_K_UNSET, max_tokens is -1. */
 enum { API_TOP_K_UNSET = -2 };
 
+/* What of a request has been passed over: printable ASCII, "; " between, as a header may hold. */
+enum { API_WARNINGS_BYTES = 512 };
+struct api_warnings {
+    char text[API_WARNINGS_BYTES]; /* "": nothing */
+    uint32_t n;
+    uint32_t n_untold; /* of them, there was no room for */
+};
+
 /* What a request of /v1/responses has beyond a chat's. */
 struct responses_request {
     struct buf echo;  /* members of the response object that repeat the request, each with a comma
@@ -79,6 +94,7 @@ struct api_request {
     json_t *messages;             /* chat; in the form of chat.h */
     json_t *response_format;      /* chat; of a schema */
     json_t *tools;                /* chat; NULL: none, or tool_choice is none */
+    json_t *allowed_tools;        /* chat; names of those that are shown; NULL: all */
     enum api_switch thinking;     /* chat */
     unsigned thinking_precedence; /* of the field that set it: the most specific one holds */
     bool add_generation_prompt;   /* chat */
@@ -126,11 +142,13 @@ struct api_request {
     bool asks_generation_prompt; /* add_generation_prompt: true was written out */
     bool has_stream_options;
     bool has_top_logprobs;
+    struct api_warnings warnings;
 };
 
 /* What the values of some fields depend on. */
 struct api_bounds {
     uint32_t n_vocab;
+    bool strict; /* what is not known is refused */
     /* Appends the items of a conversation up to a stored response, in order; 400 in *e when there
      * is no such response. NULL: none are stored. */
     fathom_err (*recall)(void *arg, const char *id, json_t *items, struct api_error *e);

@@ -190,7 +190,7 @@ static const struct field fields[] = {
     {"model", BOTH | TOKENIZE | DETOKENIZE, field_model, 0, 0, 0, false, NULL},
     {"messages", CHAT | TOKENIZE, field_messages, 0, 0, 0, false, NULL},
     {"tools", CHAT | TOKENIZE, field_tools, 0, 0, 0, false, NULL},
-    {"tool_choice", CHAT, field_tool_choice, 0, 0, 0, false, NULL},
+    {"tool_choice", CHAT | TOKENIZE, field_tool_choice, 0, 0, 0, false, NULL},
     {"parallel_tool_calls", CHAT, field_parallel_tool_calls, 0, 0, 0, false, NULL},
     {"include_reasoning", CHAT, field_flag, AT(include_reasoning), 0, 0, false, NULL},
     {"prompt", TOKENIZE, field_text, 0, 0, 0, false, NULL},
@@ -211,8 +211,10 @@ static const struct field fields[] = {
     {"n", BOTH, field_count, AT(n), 1, LIMIT_CHOICES, false, NULL},
     {"priority", BOTH, field_int, AT(priority), INT32_MIN, INT32_MAX, false, NULL},
     {"best_of", COMPLETION, field_count, AT(best_of), 1, LIMIT_CHOICES, false, NULL},
-    {"max_tokens", BOTH, field_max_tokens, 0, 0, INT32_MAX, false, NULL},
-    {"max_completion_tokens", BOTH, field_max_tokens, 0, 0, INT32_MAX, false, NULL},
+    {"max_tokens", CHAT, field_max_tokens, 0, 1, INT32_MAX, false, NULL},
+    {"max_completion_tokens", CHAT, field_max_tokens, 0, 1, INT32_MAX, false, NULL},
+    {"max_tokens", COMPLETION, field_max_tokens, 0, 0, INT32_MAX, false, NULL},
+    {"max_completion_tokens", COMPLETION, field_max_tokens, 0, 0, INT32_MAX, false, NULL},
     {"min_tokens", BOTH, field_count, AT(sampling.min_tokens), 0, INT32_MAX, false, NULL},
     {"stop", BOTH, field_stop, 0, 0, 0, false, NULL},
     {"stop_token_ids", BOTH, read_stop_token_ids, 0, 0, 0, false, NULL},
@@ -246,7 +248,7 @@ static const struct field fields[] = {
     {"chat_template_kwargs", CHAT | TOKENIZE, field_template_kwargs, 0, 0, 0, false, NULL},
     {"reasoning_effort", CHAT | TOKENIZE, field_reasoning_effort, 0, 0, 0, false, NULL},
     {"thinking", CHAT | TOKENIZE, field_thinking, 0, 0, 0, false, NULL},
-    {"response_format", BOTH, field_response_format, 0, 0, 0, false, NULL},
+    {"response_format", BOTH | TOKENIZE, field_response_format, 0, 0, 0, false, NULL},
     {"guided_json", BOTH, field_guided_json, 0, 0, 0, false, NULL},
     {"guided_regex", BOTH, field_guided_regex, 0, 0, 0, false, NULL},
     {"guided_choice", BOTH, field_guided_choice, 0, 0, 0, false, NULL},
@@ -270,7 +272,7 @@ static const struct field fields[] = {
     {"functions", CHAT, field_refuse, 0, 0, 0, false, "use tools"},
     {"function_call", CHAT, field_refuse, 0, 0, 0, false, "use tool_choice"},
     {"prediction", CHAT, field_refuse, 0, 0, 0, false, "leave it out"},
-    {"verbosity", CHAT, field_refuse, 0, 0, 0, false, "ask for it in a message"},
+    {"verbosity", CHAT, field_verbosity, 0, 0, 0, false, NULL},
     {"documents", CHAT, field_refuse, 0, 0, 0, false, "put them into a message"},
     {"media_io_kwargs", CHAT | TOKENIZE, field_refuse, 0, 0, 0, false, NO_MEDIA},
     {"mm_processor_kwargs", BOTH | TOKENIZE, field_refuse, 0, 0, 0, false, NO_MEDIA},
@@ -322,9 +324,7 @@ fathom_err field_pass_tools(struct field_context *x, const json_t *v, field_read
     json_t *tools = json_array();
     if (!tools) return FATHOM_ENOMEM;
     for (size_t i = 0; i < json_array_size(v); i++) {
-        json_t *tool = NULL;
-        TRY_GOTO(read(x, field_element("tools", i).path, json_array_get(v, i), &tool), out);
-        TRY_GOTO(field_push(tools, tool), out);
+        TRY_GOTO(read(x, field_element("tools", i).path, json_array_get(v, i), tools), out);
     }
     err = field_pass(x, "tools", tools);
 out:

@@ -108,6 +108,7 @@ fathom_err field_response_format(struct field_context *x, const struct field *f,
     if (!json_is_string(type)) return field_wrong_type(x, FORMAT ".type", type, "a string");
     const char *name = json_string_value(type);
     if (strcmp(name, "text") == 0) return FATHOM_OK;
+    if (x->r->rule.content == ANSWER_CONTENT_NONE) x->r->rule.of_messages = true;
     if (strcmp(name, "json_object") == 0) return set_object(x, f->name, f->name);
     if (strcmp(name, "json_schema") == 0) {
         x->r->response_format = json_incref(v);
@@ -187,10 +188,57 @@ fathom_err field_structured_outputs(struct field_context *x, const struct field 
 
 /* ---- tools --------------------------------------------------------------------------------- */
 
+/* The names of a list of tools, which the rule holds on to. */
+static fathom_err read_allowed(struct field_context *x, const char *path, const json_t *list,
+                               const char *inner, json_t *names)
+{
+    if (!json_is_array(list)) return field_wrong_type(x, path, list, "an array of tools");
+    if (json_array_size(list) > LIMIT_TOOLS) {
+        return field_too_many(x, path, json_array_size(list), LIMIT_TOOLS);
+    }
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const struct field_place at = field_element(path, i);
+        const json_t *tool = json_array_get(list, i);
+        const json_t *space = json_object_get(tool, "namespace");
+        json_t *name;
+        if (inner) tool = json_object_get(tool, inner);
+        TRY(field_get_string(x, at.path, tool, "name", &name));
+        name = json_is_string(space) ? responses_function_name(space, name) : json_incref(name);
+        TRY(field_push(names, name));
+    }
+    return FATHOM_OK;
+}
+
+fathom_err field_allow_tools(struct field_context *x, const char *path, const json_t *v,
+                             const char *inner)
+{
+    const json_t *mode = json_object_get(v, "mode");
+    if (mode && !json_is_null(mode)) TRY(field_pass(x, "tool_choice", (json_t *)mode));
+    if (x->r->rule.tool_choice == TOOL_CHOICE_NONE) {
+        return api_error_set(x->e, 400, "invalid_value", "tool_choice",
+                             "%s.mode is \"none\", needed is auto or required", path);
+    }
+    json_t *names = json_array();
+    if (!names) return FATHOM_ENOMEM;
+    fathom_err err = read_allowed(x, field_member(path, "tools").path, json_object_get(v, "tools"),
+                                  inner, names);
+    if (err) {
+        json_decref(names);
+        return err;
+    }
+    json_decref(x->r->allowed_tools);
+    x->r->allowed_tools = names;
+    return FATHOM_OK;
+}
+
 static fathom_err read_named_tool(struct field_context *x, const json_t *v)
 {
     const json_t *type = json_object_get(v, "type");
     if (!json_is_string(type)) return field_wrong_type(x, "tool_choice.type", type, "a string");
+    if (strcmp(json_string_value(type), "allowed_tools") == 0) {
+        return field_allow_tools(x, "tool_choice.allowed_tools",
+                                 json_object_get(v, "allowed_tools"), "function");
+    }
     if (strcmp(json_string_value(type), "function") != 0) {
         return api_error_set(x->e, 400, "unsupported_value", "tool_choice.type",
                              "tool_choice.type is \"%.40s\", only \"function\" is supported",

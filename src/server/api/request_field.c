@@ -3,6 +3,7 @@
 #include "server/api/request_field.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -54,6 +55,27 @@ fathom_err field_out_of_range(struct field_context *x, const char *path, const j
                          range);
 }
 
+fathom_err field_warn(struct field_context *x, const char *fmt, ...)
+{
+    struct api_warnings *w = &x->r->warnings;
+    char text[200];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    for (char *c = text; *c; c++) { /* it may quote the request, and goes into a header */
+        if (*c < 0x20 || *c >= 0x7f) *c = '?';
+    }
+    size_t n = strlen(w->text);
+    w->n++;
+    if (n + strlen(text) + 3 > sizeof w->text) {
+        w->n_untold++;
+    } else {
+        (void)snprintf(w->text + n, sizeof w->text - n, "%s%s", n ? "; " : "", text);
+    }
+    return FATHOM_OK;
+}
+
 struct field_place field_element(const char *parent, size_t i)
 {
     struct field_place p;
@@ -76,6 +98,18 @@ fathom_err field_get_string(struct field_context *x, const char *path, const jso
     return field_wrong_type(x, field_member(path, key).path, *out, "a string");
 }
 
+fathom_err field_pass_tool_type(struct field_context *x, const char *path, const char *type)
+{
+    const struct field_place at = field_member(path, "type");
+    if (!x->bounds->strict) {
+        return field_warn(x, "%s is \"%.60s\", a tool that does not run here", at.path, type);
+    }
+    return api_error_set(x->e, 400, "unsupported_value", at.path,
+                         "%s is \"%.60s\", a tool that does not run here; only functions of the "
+                         "client are supported",
+                         at.path, type);
+}
+
 fathom_err field_push(json_t *list, json_t *value)
 {
     return json_array_append_new(list, value) == 0 ? FATHOM_OK : FATHOM_ENOMEM;
@@ -91,8 +125,11 @@ fathom_err field_check_keys(struct field_context *x, const char *path, const jso
         while (keys[i] && strcmp(keys[i], key) != 0) i++;
         if (keys[i] || json_is_null(value)) continue;
         const struct field_place at = field_member(path, key);
-        return api_error_set(x->e, 400, "unsupported_parameter", at.path,
-                             "%s is not known here; leave it out", at.path);
+        if (x->bounds->strict) {
+            return api_error_set(x->e, 400, "unsupported_parameter", at.path,
+                                 "%s is not known here; leave it out", at.path);
+        }
+        TRY(field_warn(x, "%s is not known here", at.path));
     }
     return FATHOM_OK;
 }
@@ -165,13 +202,18 @@ fathom_err field_none(struct field_context *x, const struct field *f, json_t *v)
     return FATHOM_OK;
 }
 
+fathom_err field_later(struct field_context *x, const struct field *f, json_t *v)
+{
+    (void)x, (void)f, (void)v;
+    return FATHOM_OK;
+}
+
 fathom_err field_object(struct field_context *x, const struct field *f, json_t *v)
 {
     return json_is_object(v) ? FATHOM_OK : field_wrong_type(x, f->name, v, "an object");
 }
 
-/* What a client sends to say that it does not want something. */
-static bool is_off(const json_t *v)
+bool field_is_off(const json_t *v)
 {
     return json_is_false(v) || (json_is_array(v) && json_array_size(v) == 0) ||
            (json_is_object(v) && json_object_size(v) == 0);
@@ -179,7 +221,7 @@ static bool is_off(const json_t *v)
 
 fathom_err field_refuse(struct field_context *x, const struct field *f, json_t *v)
 {
-    if (is_off(v)) return FATHOM_OK;
+    if (field_is_off(v)) return FATHOM_OK;
     return api_error_set(x->e, 400, "unsupported_parameter", f->name, "%s is not supported: %s",
                          f->name, f->note);
 }

@@ -16,6 +16,7 @@ enum {
     MESSAGES = 1 << API_MESSAGES,
     COUNT = 1 << API_COUNT_TOKENS,
     RESPONSES = 1 << API_RESPONSES,
+    INPUT = 1 << API_INPUT_TOKENS,
     TOKENIZE = 1 << API_TOKENIZE,
     DETOKENIZE = 1 << API_DETOKENIZE,
 };
@@ -59,16 +60,19 @@ const struct field *field_find(const struct field_table *t, const char *name, en
 /* field_pass - read a value as the field of this name of a chat (openai_field.c) */
 fathom_err field_pass(struct field_context *x, const char *name, json_t *v);
 
-/* field_pass_tools - read an array of another API's tools, which `read` makes a chat's one by one
- *
- *   out  a new reference */
+/* field_pass_tools - read an array of another API's tools, each of which `read` appends to `tools`
+ * as a chat's, or as several, or as none */
 typedef fathom_err field_read_tool(struct field_context *x, const char *path, const json_t *tool,
-                                   json_t **out);
+                                   json_t *tools);
 fathom_err field_pass_tools(struct field_context *x, const json_t *v, field_read_tool *read);
 
 /* anthropic_read_messages - system and messages as the messages of a chat (anthropic_input.c) */
 fathom_err anthropic_read_messages(struct field_context *x, const json_t *system,
                                    const json_t *messages);
+
+/* responses_function_name - what the model knows a namespace's function by: a new string, NULL: out
+ * of memory (responses_input.c) */
+json_t *responses_function_name(const json_t *space, const json_t *name);
 
 /* responses_read_items - items as the messages of a chat (responses_input.c)
  *
@@ -77,8 +81,22 @@ fathom_err anthropic_read_messages(struct field_context *x, const json_t *system
 fathom_err responses_read_items(struct field_context *x, const json_t *instructions,
                                 const json_t *before, const json_t *input);
 
-/* field_check_keys - members of an object that are not null must be among `keys`, which ends in
- * NULL */
+/* field_warn - something is passed over; printf-like. Returns FATHOM_OK. */
+fathom_err field_warn(struct field_context *x, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* field_is_off - what a client sends to say that it does not want something: false, empty */
+bool field_is_off(const json_t *v);
+
+/* field_allow_tools - tool_choice of allowed_tools
+ *
+ *   path   of the object with `mode`, auto or required, and `tools`
+ *   inner  member of a tool that has its name; NULL: the tool itself */
+fathom_err field_allow_tools(struct field_context *x, const char *path, const json_t *v,
+                             const char *inner);
+
+/* field_check_keys - members of an object that are not null and not among `keys`, which ends in
+ * NULL, are passed over with a warning; strict: refused */
 fathom_err field_check_keys(struct field_context *x, const char *path, const json_t *object,
                             const char *const *keys);
 
@@ -88,7 +106,8 @@ field_read field_real;   /* float within the range */
 field_read field_count;  /* uint32_t within the range */
 field_read field_int;    /* int32_t within the range */
 field_read field_none;   /* accepted, no effect */
-field_read field_object; /* the same, but an object */
+field_read field_later;  /* read by the table's check */
+field_read field_object; /* accepted, no effect, but an object */
 field_read field_refuse; /* not supported: f->note says what instead; false and empty are fine */
 
 /* Readers of one field each that several tables, or a table of another file, name. */
@@ -113,6 +132,7 @@ field_read field_reasoning_effort;
 field_read field_thinking;
 field_read field_template_kwargs;
 field_read field_modalities;
+field_read field_verbosity;
 field_read field_add_generation_prompt;
 field_read field_prompt;
 field_read field_text;
@@ -138,6 +158,9 @@ fathom_err field_get_string(struct field_context *x, const char *path, const jso
 
 /* field_push - append a new reference; NULL is ENOMEM */
 fathom_err field_push(json_t *list, json_t *value);
+
+/* field_pass_tool_type - a tool of a type that does not run here is passed over; strict: refused */
+fathom_err field_pass_tool_type(struct field_context *x, const char *path, const char *type);
 
 /* field_pass_new - field_pass of a new reference, which is released; NULL is ENOMEM */
 fathom_err field_pass_new(struct field_context *x, const char *name, json_t *v);

@@ -33,14 +33,19 @@ fathom_err field_messages(struct field_context *x, const struct field *f, json_t
     if (err) {
         char path[API_PARAM_BYTES];
         path_of_message(d.text, f->name, path, sizeof path);
-        return api_error_from(x->e, err, path[0] ? path : f->name, &d);
+        if (err == FATHOM_ENOMEM) return err;
+        return api_error_set(x->e, 400,
+                             err == FATHOM_EUNSUPPORTED ? "unsupported_value" : "invalid_value",
+                             path[0] ? path : f->name, "%s", d.text);
     }
     x->r->messages = json_incref(v);
     return FATHOM_OK;
 }
 
-static fathom_err check_tool(struct field_context *x, size_t i, const json_t *tool)
+/* *pass: it is none that could be called here. */
+static fathom_err check_tool(struct field_context *x, size_t i, const json_t *tool, bool *pass)
 {
+    *pass = false;
     char path[64];
     (void)snprintf(path, sizeof path, "tools[%zu]", i);
     if (!json_is_object(tool)) return field_wrong_type(x, path, tool, "an object");
@@ -49,9 +54,8 @@ static fathom_err check_tool(struct field_context *x, size_t i, const json_t *to
     (void)snprintf(path, sizeof path, "tools[%zu].type", i);
     if (!json_is_string(type)) return field_wrong_type(x, path, type, "\"function\"");
     if (strcmp(json_string_value(type), "function") != 0) {
-        return api_error_set(x->e, 400, "unsupported_value", path,
-                             "%s is \"%.40s\", only \"function\" is supported", path,
-                             json_string_value(type));
+        *pass = true;
+        return field_pass_tool_type(x, field_element("tools", i).path, json_string_value(type));
     }
     const json_t *function = json_object_get(tool, "function");
     (void)snprintf(path, sizeof path, "tools[%zu].function", i);
@@ -78,9 +82,17 @@ fathom_err field_tools(struct field_context *x, const struct field *f, json_t *v
         return api_error_set(x->e, 400, "invalid_value", f->name,
                              "tools has %zu entries, at most %d are taken", n, LIMIT_TOOLS);
     }
-    for (size_t i = 0; i < n; i++) TRY(check_tool(x, i, json_array_get(v, i)));
-    x->r->tools = n ? json_incref(v) : NULL;
-    return FATHOM_OK;
+    json_t *tools = json_array();
+    fathom_err err = tools ? FATHOM_OK : FATHOM_ENOMEM;
+    for (size_t i = 0; i < n && !err; i++) {
+        json_t *tool = json_array_get(v, i);
+        bool pass;
+        err = check_tool(x, i, tool, &pass);
+        if (!err && !pass) err = field_push(tools, json_incref(tool));
+    }
+    if (!err && json_array_size(tools)) x->r->tools = json_incref(tools);
+    json_decref(tools);
+    return err;
 }
 
 /* ---- prompts of a completion --------------------------------------------------------------- */

@@ -7,6 +7,14 @@
 #include "base/json.h"
 #include "server/api/request_field.h"
 
+static bool is_one_of(const char *s, const char *const *words)
+{
+    for (; *words; words++) {
+        if (strcmp(s, *words) == 0) return true;
+    }
+    return false;
+}
+
 /* An optional boolean member of an object field. */
 static fathom_err read_flag_in(struct field_context *x, const char *parent, const json_t *object,
                                const char *key, bool *out)
@@ -45,6 +53,24 @@ fathom_err field_modalities(struct field_context *x, const struct field *f, json
     return FATHOM_OK;
 }
 
+fathom_err field_verbosity(struct field_context *x, const struct field *f, json_t *v)
+{
+    static const char *const words[] = {"low", "medium", "high", NULL};
+    if (!json_is_string(v)) return field_wrong_type(x, f->name, v, "a string");
+    const char *s = json_string_value(v);
+    if (!is_one_of(s, words)) {
+        return api_error_set(x->e, 400, "invalid_value", f->name,
+                             "%s is \"%.40s\", needed is low, medium or high", f->name, s);
+    }
+    if (strcmp(s, "medium") == 0) return FATHOM_OK;
+    if (!x->bounds->strict) {
+        return field_warn(x, "%s is \"%s\", which changes nothing: ask for it in a message",
+                          f->name, s);
+    }
+    return api_error_set(x->e, 400, "unsupported_value", f->name,
+                         "%s is only supported as \"medium\": ask for it in a message", f->name);
+}
+
 fathom_err field_add_generation_prompt(struct field_context *x, const struct field *f, json_t *v)
 {
     TRY(field_flag(x, f, v));
@@ -62,14 +88,6 @@ static void set_thinking(struct api_request *r, unsigned precedence, bool on)
     if (precedence < r->thinking_precedence) return;
     r->thinking_precedence = precedence;
     r->thinking = on ? API_ON : API_OFF;
-}
-
-static bool is_one_of(const char *s, const char *const *words)
-{
-    for (; *words; words++) {
-        if (strcmp(s, *words) == 0) return true;
-    }
-    return false;
 }
 
 fathom_err field_reasoning_effort(struct field_context *x, const struct field *f, json_t *v)

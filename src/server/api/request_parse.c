@@ -14,7 +14,7 @@ static void set_defaults(struct api_request *r, enum api_kind api)
 {
     memset(r, 0, sizeof *r);
     r->api = api;
-    r->n = api >= API_COUNT_TOKENS ? 0 : 1;
+    r->n = api_answers(api) ? 1 : 0;
     r->max_tokens = -1;
     r->skip_special_tokens = true;
     r->add_special_tokens = true;
@@ -35,6 +35,7 @@ static const struct endpoint {
     [API_RESPONSES] = {"/v1/responses", &responses_table},
     [API_MESSAGES] = {"/v1/messages", &anthropic_table},
     [API_COUNT_TOKENS] = {"/v1/messages/count_tokens", &anthropic_table},
+    [API_INPUT_TOKENS] = {"/v1/responses/input_tokens", &responses_table},
     [API_TOKENIZE] = {"/tokenize", &openai_table},
     [API_DETOKENIZE] = {"/detokenize", &openai_table},
 };
@@ -77,26 +78,49 @@ static const char *find_near(const char *name, enum api_kind api)
     return best;
 }
 
-static fathom_err refuse_unknown(struct field_context *x, const char *key)
+/* The endpoint that has a field which this one lacks and which would change its answer; NULL: none,
+ * or the value says that it is not wanted. */
+static const char *find_owner(const char *key, const json_t *v, enum api_kind api)
+{
+    static const enum api_kind kinds[] = {API_CHAT, API_COMPLETION, API_RESPONSES, API_MESSAGES};
+    const char *owner = NULL;
+    if (!api_answers(api)) return NULL;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        const struct field *f = field_find(endpoints[kinds[i]].table, key, kinds[i]);
+        if (!f) continue;
+        if (f->read == field_none || f->read == field_object) return NULL;
+        if (f->read == field_refuse && field_is_off(v)) continue;
+        if (!owner) owner = endpoints[kinds[i]].path;
+    }
+    return owner;
+}
+
+static fathom_err refuse_unknown(struct field_context *x, const char *name, const char *tail,
+                                 const char *other)
+{
+    return api_error_set(x->e, 400, "unknown_parameter", name, "%s is no field of %s; %s%s%s", name,
+                         endpoints[x->r->api].path, tail, other, *tail == 'd' ? "?" : "");
+}
+
+/* What nobody knows is passed over; what another endpoint does by it is refused. */
+static fathom_err take_unknown(struct field_context *x, const char *key, const json_t *v)
 {
     enum api_kind api = x->r->api;
-    enum api_kind other = api == API_COMPLETION ? API_CHAT : API_COMPLETION;
-    const char *near = find_near(key, api);
+    const char *owner = find_owner(key, v, api);
+    const char *near = owner ? NULL : find_near(key, api);
     char name[NAME_BYTES + 1];
     (void)snprintf(name, sizeof name, "%s", key);
+    if (owner) {
+        return api_error_set(x->e, 400, "unknown_parameter", name,
+                             "%s is no field of %s; %s has it", name, endpoints[api].path, owner);
+    }
+    if (x->bounds->strict && near) return refuse_unknown(x, name, "did you mean ", near);
+    if (x->bounds->strict) return refuse_unknown(x, name, "leave it out", "");
     if (near) {
-        return api_error_set(x->e, 400, "unknown_parameter", name,
-                             "%s is no field of %s; did you mean %s?", name, endpoints[api].path,
-                             near);
+        return field_warn(x, "%s is no field of %s, did you mean %s?", name, endpoints[api].path,
+                          near);
     }
-    if ((api == API_CHAT || api == API_COMPLETION) &&
-        field_find(endpoints[other].table, key, other)) {
-        return api_error_set(x->e, 400, "unknown_parameter", name,
-                             "%s is no field of %s; %s has it", name, endpoints[api].path,
-                             endpoints[other].path);
-    }
-    return api_error_set(x->e, 400, "unknown_parameter", name, "%s is no field of %s; leave it out",
-                         name, endpoints[api].path);
+    return field_warn(x, "%s is no field of %s", name, endpoints[api].path);
 }
 
 static fathom_err read_fields(struct field_context *x)
@@ -106,7 +130,7 @@ static fathom_err read_fields(struct field_context *x)
     json_object_foreach (x->r->root, key, value) {
         if (json_is_null(value)) continue;
         const struct field *f = field_find(endpoints[x->r->api].table, key, x->r->api);
-        TRY(f ? f->read(x, f, value) : refuse_unknown(x, key));
+        TRY(f ? f->read(x, f, value) : take_unknown(x, key, value));
     }
     return FATHOM_OK;
 }
@@ -166,12 +190,41 @@ static fathom_err check_prompt_logprobs(struct api_request *r, struct api_error 
     return FATHOM_OK;
 }
 
+static json_t *find_tool(const json_t *tools, const json_t *name)
+{
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        json_t *tool = json_array_get(tools, i);
+        if (json_equal(json_object_get(json_object_get(tool, "function"), "name"), name)) {
+            return tool;
+        }
+    }
+    return NULL;
+}
+
+/* Tools that may not be called are not shown. */
+static fathom_err keep_allowed(struct api_request *r, struct api_error *e)
+{
+    json_t *kept = json_array();
+    fathom_err err = kept ? FATHOM_OK : FATHOM_ENOMEM;
+    for (size_t i = 0; i < json_array_size(r->allowed_tools) && !err; i++) {
+        const json_t *name = json_array_get(r->allowed_tools, i);
+        json_t *tool = find_tool(r->tools, name);
+        err = tool ? field_push(kept, json_incref(tool))
+                   : api_error_set(e, 400, "invalid_value", "tool_choice",
+                                   "tool_choice allows \"%.64s\", which is none of the tools",
+                                   json_string_value(name));
+    }
+    if (!err) r->tools = json_array_size(kept) ? kept : NULL;
+    return err; /* what is left of the arrays goes with the body's arena */
+}
+
 static fathom_err check_together(struct field_context *x)
 {
     struct api_request *r = x->r;
     struct api_error *e = x->e;
     TRY(endpoints[r->api].table->check(x));
     if (r->rule.tool_choice == TOOL_CHOICE_NONE) r->tools = NULL;
+    if (r->allowed_tools) TRY(keep_allowed(r, e));
     TRY(answer_rule_check(&r->rule, r->tools, e));
     TRY(check_output_length(r, e));
     TRY(check_prompt_logprobs(r, e));
@@ -197,6 +250,11 @@ static fathom_err parse_body(struct api_request *r, const char *body, size_t n,
                              "the request body is empty, a JSON object is "
                              "needed");
     }
+    static const char bom[] = {'\xEF', '\xBB', '\xBF'}; /* some clients' editors write it */
+    if (n >= sizeof bom && memcmp(body, bom, sizeof bom) == 0) {
+        body += sizeof bom;
+        n -= sizeof bom;
+    }
     fathom_diag d;
     diag_clear(&d);
     /* where an API has arrays of token ids */
@@ -208,7 +266,7 @@ static fathom_err parse_body(struct api_request *r, const char *body, size_t n,
                              "the request body is %s, needed is an object",
                              json_type_text(r->root));
     }
-    if (r->api == API_RESPONSES) {
+    if (r->api == API_RESPONSES || r->api == API_INPUT_TOKENS) {
         r->responses = mem_calloc(1, sizeof *r->responses);
         if (!r->responses) return FATHOM_ENOMEM;
     }

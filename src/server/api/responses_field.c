@@ -42,25 +42,69 @@ static json_t *copy_members(const json_t *object)
     return copy;
 }
 
-/* A tool as a chat has it; *out is a new reference. */
-static fathom_err read_tool(struct field_context *x, const char *path, const json_t *tool,
-                            json_t **out)
+/* Names the model's function: a tool of a namespace by both names. */
+static fathom_err name_function(json_t *function, const json_t *space)
 {
-    static const char *const keys[] = {"type", "name", "description", "parameters", "strict", NULL};
-    json_t *type, *name;
-    if (!json_is_object(tool)) return field_wrong_type(x, path, tool, "an object");
-    TRY(field_get_string(x, path, tool, "type", &type));
-    if (strcmp(json_string_value(type), "function") != 0) {
-        const struct field_place at = field_member(path, "type");
-        return api_error_set(x->e, 400, "unsupported_value", at.path,
-                             "%s is \"%.60s\", a tool that does not run here; only \"function\" is "
-                             "supported",
-                             at.path, json_string_value(type));
-    }
+    if (!function) return FATHOM_ENOMEM;
+    (void)json_object_del(function, "defer_loading");
+    if (!space) return FATHOM_OK;
+    json_t *name = responses_function_name(space, json_object_get(function, "name"));
+    return json_object_set_new(function, "name", name) == 0 ? FATHOM_OK : FATHOM_ENOMEM;
+}
+
+/* A function as a chat has it; beside it what its calls are told by. All are shown, the deferred
+ * too. */
+static fathom_err read_function(struct field_context *x, const char *path, const json_t *tool,
+                                const json_t *space, json_t *tools)
+{
+    static const char *const keys[] = {"type",   "name",          "description", "parameters",
+                                       "strict", "defer_loading", NULL};
+    json_t *name;
     TRY(field_check_keys(x, path, tool, keys));
     TRY(field_get_string(x, path, tool, "name", &name));
-    *out = json_pack("{s:s, s:o}", "type", "function", "function", copy_members(tool));
-    return *out ? FATHOM_OK : FATHOM_ENOMEM;
+    json_t *function = copy_members(tool);
+    fathom_err err = name_function(function, space);
+    if (err) {
+        json_decref(function);
+        return err;
+    }
+    return field_push(tools, json_pack("{s:s, s:o, s:O*, s:O*}", "type", "function", "function",
+                                       function, "namespace", space, "name", space ? name : NULL));
+}
+
+static fathom_err read_namespace(struct field_context *x, const char *path, const json_t *tool,
+                                 json_t *tools)
+{
+    static const char *const keys[] = {"type", "name", "description", "tools", NULL};
+    json_t *space;
+    const struct field_place list = field_member(path, "tools");
+    const json_t *v = json_object_get(tool, "tools");
+    TRY(field_check_keys(x, path, tool, keys));
+    TRY(field_get_string(x, path, tool, "name", &space));
+    if (!json_is_array(v)) return field_wrong_type(x, list.path, v, "an array of tools");
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const struct field_place at = field_element(list.path, i);
+        const json_t *own = json_array_get(v, i);
+        json_t *type;
+        if (!json_is_object(own)) return field_wrong_type(x, at.path, own, "an object");
+        TRY(field_get_string(x, at.path, own, "type", &type));
+        bool callable = strcmp(json_string_value(type), "function") == 0;
+        TRY(callable ? read_function(x, at.path, own, space, tools)
+                     : field_pass_tool_type(x, at.path, json_string_value(type)));
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err read_tool(struct field_context *x, const char *path, const json_t *tool,
+                            json_t *tools)
+{
+    json_t *type;
+    if (!json_is_object(tool)) return field_wrong_type(x, path, tool, "an object");
+    TRY(field_get_string(x, path, tool, "type", &type));
+    const char *name = json_string_value(type);
+    if (strcmp(name, "function") == 0) return read_function(x, path, tool, NULL, tools);
+    if (strcmp(name, "namespace") == 0) return read_namespace(x, path, tool, tools);
+    return field_pass_tool_type(x, path, name);
 }
 
 static fathom_err read_tools(struct field_context *x, const struct field *f, json_t *v)
@@ -71,11 +115,14 @@ static fathom_err read_tools(struct field_context *x, const struct field *f, jso
 
 static fathom_err read_tool_choice(struct field_context *x, const struct field *f, json_t *v)
 {
-    static const char *const keys[] = {"type", "name", NULL};
+    static const char *const keys[] = {"type", "name", "namespace", NULL};
     json_t *type, *name;
     if (json_is_string(v)) return field_pass(x, f->name, v);
     if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "a string or an object");
     TRY(field_get_string(x, f->name, v, "type", &type));
+    if (strcmp(json_string_value(type), "allowed_tools") == 0) {
+        return field_allow_tools(x, f->name, v, NULL);
+    }
     if (strcmp(json_string_value(type), "function") != 0) {
         return api_error_set(x->e, 400, "unsupported_value", "tool_choice.type",
                              "tool_choice.type is \"%.40s\", which is not supported; only "
@@ -84,8 +131,10 @@ static fathom_err read_tool_choice(struct field_context *x, const struct field *
     }
     TRY(field_check_keys(x, f->name, v, keys));
     TRY(field_get_string(x, f->name, v, "name", &name));
+    const json_t *space = json_object_get(v, "namespace");
+    name = json_is_string(space) ? responses_function_name(space, name) : json_incref(name);
     return field_pass_new(
-        x, f->name, json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name));
+        x, f->name, json_pack("{s:s, s:{s:o}}", "type", "function", "function", "name", name));
 }
 
 static fathom_err read_parallel(struct field_context *x, const struct field *f, json_t *v)
@@ -159,13 +208,9 @@ static fathom_err read_text(struct field_context *x, const struct field *f, json
     static const char *const type_key[] = {"type", NULL};
     if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
     TRY(field_check_keys(x, f->name, v, keys));
-    const json_t *verbosity = json_object_get(v, "verbosity");
-    if (verbosity && !json_is_null(verbosity) &&
-        !(json_is_string(verbosity) && strcmp(json_string_value(verbosity), "medium") == 0)) {
-        return api_error_set(x->e, 400, "unsupported_value", "text.verbosity",
-                             "text.verbosity is not supported but for \"medium\": ask in the "
-                             "instructions");
-    }
+    json_t *verbosity = json_object_get(v, "verbosity");
+    static const struct field own = {.name = "text.verbosity"};
+    if (verbosity && !json_is_null(verbosity)) TRY(field_verbosity(x, &own, verbosity));
     json_t *format = json_object_get(v, "format");
     if (!format || json_is_null(format)) return FATHOM_OK;
     if (!json_is_object(format)) return field_wrong_type(x, "text.format", format, "an object");
@@ -184,9 +229,15 @@ static fathom_err read_text(struct field_context *x, const struct field *f, json
     return FATHOM_OK;
 }
 
-/* Encrypted reasoning is for servers that hide it: here it is told as it is. */
+/* Encrypted reasoning is for servers that hide it: here it is told as it is. The others speak of
+ * items that no answer here has. */
 static fathom_err read_include(struct field_context *x, const struct field *f, json_t *v)
 {
+    static const char *const idle[] = {
+        "reasoning.encrypted_content",   "file_search_call.results",
+        "web_search_call.results",       "web_search_call.action.sources",
+        "message.input_image.image_url", "computer_call_output.output.image_url",
+        "code_interpreter_call.outputs", NULL};
     if (!json_is_array(v)) return field_wrong_type(x, f->name, v, "an array of strings");
     for (size_t i = 0; i < json_array_size(v); i++) {
         const json_t *item = json_array_get(v, i);
@@ -195,7 +246,11 @@ static fathom_err read_include(struct field_context *x, const struct field *f, j
         const char *name = json_string_value(item);
         if (strcmp(name, "message.output_text.logprobs") == 0) {
             x->r->sampling.logprobs = true;
-        } else if (strcmp(name, "reasoning.encrypted_content") != 0) {
+        } else if (is_one_of(item, idle)) {
+            continue;
+        } else if (!x->bounds->strict) {
+            TRY(field_warn(x, "%s is \"%.60s\", which is not known here", at.path, name));
+        } else {
             return api_error_set(x->e, 400, "unsupported_value", at.path,
                                  "%s is \"%.60s\", which is not supported; "
                                  "message.output_text.logprobs and reasoning.encrypted_content "
@@ -215,10 +270,25 @@ static fathom_err read_top_logprobs(struct field_context *x, const struct field 
 
 static fathom_err read_truncation(struct field_context *x, const struct field *f, json_t *v)
 {
-    if (json_is_string(v) && strcmp(json_string_value(v), "disabled") == 0) return FATHOM_OK;
-    return api_error_set(x->e, 400, "unsupported_value", f->name,
-                         "truncation is only supported as \"disabled\": what is too long is "
-                         "refused; send a shorter input");
+    static const char *const words[] = {"auto", "disabled", NULL};
+    if (is_one_of(v, words)) return FATHOM_OK;
+    return api_error_set(x->e, 400, "invalid_value", f->name,
+                         "truncation is not known, needed is disabled, or auto, which is the same "
+                         "here: what is too long is refused");
+}
+
+/* The answer lives as long as its connection, so it comes whole, or as a stream, at once. */
+static fathom_err read_background(struct field_context *x, const struct field *f, json_t *v)
+{
+    if (!json_is_boolean(v)) return field_wrong_type(x, f->name, v, "a boolean");
+    if (json_is_false(v)) return FATHOM_OK;
+    if (!x->bounds->strict) {
+        return field_warn(x,
+                          "background is true: the answer comes by this connection all the same");
+    }
+    return api_error_set(x->e, 400, "unsupported_parameter", f->name,
+                         "background is not supported: an answer lives as long as its connection; "
+                         "stream it");
 }
 
 static fathom_err read_stream_options(struct field_context *x, const struct field *f, json_t *v)
@@ -235,6 +305,7 @@ static fathom_err decide_store(struct field_context *x)
 {
     const json_t *v = json_object_get(x->r->root, "store");
     bool can = x->bounds->recall != NULL;
+    if (x->r->api != API_RESPONSES) return FATHOM_OK;
     x->r->responses->store = can;
     if (!v || json_is_null(v)) return FATHOM_OK;
     if (!json_is_boolean(v)) return field_wrong_type(x, "store", v, "a boolean");
@@ -251,13 +322,21 @@ static fathom_err decide_store(struct field_context *x)
 static fathom_err write_echo(struct field_context *x)
 {
     static const char *const members[][2] = {
-        {"instructions", "null"},        {"max_output_tokens", "null"},
-        {"max_tool_calls", "null"},      {"metadata", "{}"},
-        {"parallel_tool_calls", "true"}, {"previous_response_id", "null"},
-        {"prompt_cache_key", "null"},    {"reasoning", "{\"effort\":null,\"summary\":null}"},
-        {"safety_identifier", "null"},   {"text", "{\"format\":{\"type\":\"text\"}}"},
-        {"tool_choice", "\"auto\""},     {"tools", "[]"},
-        {"top_logprobs", "0"},           {"user", "null"},
+        {"instructions", "null"},
+        {"max_output_tokens", "null"},
+        {"max_tool_calls", "null"},
+        {"metadata", "{}"},
+        {"parallel_tool_calls", "true"},
+        {"previous_response_id", "null"},
+        {"prompt_cache_key", "null"},
+        {"reasoning", "{\"effort\":null,\"summary\":null}"},
+        {"safety_identifier", "null"},
+        {"text", "{\"format\":{\"type\":\"text\"}}"},
+        {"tool_choice", "\"auto\""},
+        {"tools", "[]"},
+        {"top_logprobs", "0"},
+        {"truncation", "\"disabled\""},
+        {"user", "null"},
     };
     struct buf *b = &x->r->responses->echo;
     for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
@@ -315,7 +394,7 @@ static fathom_err check(struct field_context *x)
                                    input);
     }
     if (!err && x->r->responses->store) err = json_write(&x->r->responses->items, input);
-    if (!err) err = write_echo(x);
+    if (!err && x->r->api == API_RESPONSES) err = write_echo(x);
     json_decref(before);
     json_decref(input);
     return err;
@@ -325,21 +404,22 @@ static fathom_err check(struct field_context *x)
 
 #define AT(member) offsetof(struct api_request, member)
 #define IS RESPONSES
+#define ASKED (RESPONSES | INPUT)
 
 static const struct field fields[] = {
-    {"model", IS, field_model, 0, 0, 0, false, NULL},
-    {"input", IS, field_none, 0, 0, 0, false, NULL},
-    {"instructions", IS, read_string, 0, 0, 0, false, NULL},
-    {"previous_response_id", IS, read_string, 0, 0, 0, false, NULL},
+    {"model", ASKED, field_model, 0, 0, 0, false, NULL},
+    {"input", ASKED, field_later, 0, 0, 0, false, NULL},
+    {"instructions", ASKED, read_string, 0, 0, 0, false, NULL},
+    {"previous_response_id", ASKED, read_string, 0, 0, 0, false, NULL},
     {"store", IS, field_none, 0, 0, 0, false, NULL},
     {"metadata", IS, read_metadata, 0, 0, 0, false, NULL},
-    {"tools", IS, read_tools, 0, 0, 0, false, NULL},
-    {"tool_choice", IS, read_tool_choice, 0, 0, 0, false, NULL},
-    {"parallel_tool_calls", IS, read_parallel, 0, 0, 0, false, NULL},
-    {"reasoning", IS, read_reasoning, 0, 0, 0, false, NULL},
-    {"text", IS, read_text, 0, 0, 0, false, NULL},
+    {"tools", ASKED, read_tools, 0, 0, 0, false, NULL},
+    {"tool_choice", ASKED, read_tool_choice, 0, 0, 0, false, NULL},
+    {"parallel_tool_calls", ASKED, read_parallel, 0, 0, 0, false, NULL},
+    {"reasoning", ASKED, read_reasoning, 0, 0, 0, false, NULL},
+    {"text", ASKED, read_text, 0, 0, 0, false, NULL},
     {"include", IS, read_include, 0, 0, 0, false, NULL},
-    {"truncation", IS, read_truncation, 0, 0, 0, false, NULL},
+    {"truncation", ASKED, read_truncation, 0, 0, 0, false, NULL},
     {"stream", IS, field_flag, AT(stream), 0, 0, false, NULL},
     {"stream_options", IS, read_stream_options, 0, 0, 0, false, NULL},
 
@@ -353,6 +433,7 @@ static const struct field fields[] = {
     {"prompt_cache_key", IS, read_string, 0, 0, 0, false, NULL},
     {"prompt_cache_retention", IS, read_string, 0, 0, 0, false, NULL},
     {"service_tier", IS, read_string, 0, 0, 0, false, NULL},
+    {"client_metadata", IS, field_object, 0, 0, 0, false, NULL},
     {"max_tool_calls", IS, field_none, 0, 0, 0, false, NULL},
 
     /* beyond OpenAI's */
@@ -369,18 +450,17 @@ static const struct field fields[] = {
     {"logit_bias", IS, field_logit_bias, 0, -100, 100, false, NULL},
     {"priority", IS, field_int, AT(priority), INT32_MIN, INT32_MAX, false, NULL},
     {"cache_salt", IS, field_cache_salt, 0, 0, 0, false, NULL},
-    {"chat_template_kwargs", IS, field_template_kwargs, 0, 0, 0, false, NULL},
+    {"chat_template_kwargs", ASKED, field_template_kwargs, 0, 0, 0, false, NULL},
 
-    {"messages", IS, field_refuse, 0, 0, 0, false, "use input"},
+    {"messages", ASKED, field_refuse, 0, 0, 0, false, "use input"},
     {"max_tokens", IS, field_refuse, 0, 0, 0, false, "use max_output_tokens"},
     {"max_completion_tokens", IS, field_refuse, 0, 0, 0, false, "use max_output_tokens"},
-    {"response_format", IS, field_refuse, 0, 0, 0, false, "use text.format"},
-    {"reasoning_effort", IS, field_refuse, 0, 0, 0, false, "use reasoning.effort"},
-    {"background", IS, field_refuse, 0, 0, 0, false,
-     "an answer lives as long as its connection; stream it"},
-    {"conversation", IS, field_refuse, 0, 0, 0, false, "use previous_response_id"},
-    {"prompt", IS, field_refuse, 0, 0, 0, false, "there are no templates; send instructions"},
-    {"context_management", IS, field_refuse, 0, 0, 0, false, "send a shorter input"},
+    {"response_format", ASKED, field_refuse, 0, 0, 0, false, "use text.format"},
+    {"reasoning_effort", ASKED, field_refuse, 0, 0, 0, false, "use reasoning.effort"},
+    {"background", IS, read_background, 0, 0, 0, false, NULL},
+    {"conversation", ASKED, field_refuse, 0, 0, 0, false, "use previous_response_id"},
+    {"prompt", ASKED, field_refuse, 0, 0, 0, false, "there are no templates; send instructions"},
+    {"context_management", ASKED, field_refuse, 0, 0, 0, false, "send a shorter input"},
 };
 
 const struct field_table responses_table = {fields, sizeof fields / sizeof fields[0], check};

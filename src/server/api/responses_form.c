@@ -4,8 +4,8 @@
  *
  *   NONE --what is said is of a kind--> OPEN --another kind, a call's end, the end--> NONE
  *
- * Streamed, response.created comes with the first item, and response.completed (or .incomplete)
- * with the counts once the engine has ended the request; every event has the next sequence number.
+ * Streamed, response.created comes once the engine has the request, and response.completed (or
+ * .incomplete) with the counts once it has ended it; every event has the next sequence number.
  *
  * Invariants: `open` is KIND_NONE while no item is open, and `text` and `logprobs` are empty then;
  * the first n_told bytes of text, and n_logprob_told of logprobs, have left as deltas.
@@ -134,9 +134,7 @@ fathom_err responses_write(struct buf *b, const struct answer *a, enum responses
     (void)buf_add_char(b, ']');
     if (part) part->n_output = b->len - part->output_at;
     (void)buf_printf(
-        b,
-        ",\"store\":%s,\"temperature\":%.7g,\"top_p\":%.7g,\"truncation\":\"disabled\","
-        "\"service_tier\":\"default\"",
+        b, ",\"store\":%s,\"temperature\":%.7g,\"top_p\":%.7g,\"service_tier\":\"default\"",
         r->responses->store ? "true" : "false", (double)r->sampling.temperature,
         (double)r->sampling.top_p);
     (void)buf_add(b, buf_str(&r->responses->echo), r->responses->echo.len);
@@ -241,6 +239,34 @@ static void write_parts(struct buf *b, const struct writer *w, const char *membe
     (void)buf_add_char(b, ']');
 }
 
+/* The tool that the open call names, if it is one of a namespace; else NULL. */
+static const json_t *space_tool(const struct choice *c)
+{
+    const json_t *tools = c->answer->setup.request->tools;
+    const char *name = buf_str(&writer_of(c->answer)->name);
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i);
+        const json_t *own = json_object_get(json_object_get(tool, "function"), "name");
+        if (!json_object_get(tool, "namespace") || !json_is_string(own)) continue;
+        if (strcmp(json_string_value(own), name) == 0) return tool;
+    }
+    return NULL;
+}
+
+/* "name", and "namespace" if it has one, as the request spelt them. */
+static void write_call_name(struct buf *b, const struct choice *c)
+{
+    const json_t *tool = space_tool(c);
+    (void)buf_add_str(b, ",\"name\":");
+    if (!tool) {
+        answer_write_text(b, &writer_of(c->answer)->name);
+        return;
+    }
+    (void)json_write(b, json_object_get(tool, "name"));
+    (void)buf_add_str(b, ",\"namespace\":");
+    (void)json_write(b, json_object_get(tool, "namespace"));
+}
+
 static void write_item(struct buf *b, const struct choice *c, const char *status, bool whole)
 {
     static const struct buf nothing = {0};
@@ -262,8 +288,7 @@ static void write_item(struct buf *b, const struct choice *c, const char *status
     case KIND_CALL:
         (void)buf_add_str(b, ",\"call_id\":");
         answer_write_id(b, c, "call_", c->i_call);
-        (void)buf_add_str(b, ",\"name\":");
-        answer_write_text(b, &w->name);
+        write_call_name(b, c);
         (void)buf_add_str(b, ",\"arguments\":");
         answer_write_text(b, whole ? &w->text : &nothing);
         break;
@@ -319,10 +344,7 @@ static fathom_err write_item_end(struct choice *c, const char *status)
     (void)buf_printf(&a->out, ",\"%s\":", k->text_member);
     answer_write_text(&a->out, &w->text);
     if (w->open == KIND_MESSAGE) write_logprobs(&a->out, w, 0);
-    if (w->open == KIND_CALL) {
-        (void)buf_add_str(&a->out, ",\"name\":");
-        answer_write_text(&a->out, &w->name);
-    }
+    if (w->open == KIND_CALL) write_call_name(&a->out, c);
     event_end(a);
     write_part_event(c, ".done", true);
     write_item_event(c, ".done", status, true);
@@ -444,6 +466,7 @@ const struct answer_form answer_form_responses = {
     .open = open_writer,
     .free = free_writer,
     .bytes = writer_bytes,
+    .start = start_once,
     .take = take,
     .flush = flush,
     .end = end,
@@ -451,3 +474,13 @@ const struct answer_form answer_form_responses = {
     .fail = fail,
     .keep_alive = openai_keep_alive,
 };
+
+/* ---- count --------------------------------------------------------------------------------- */
+
+static fathom_err close_count(struct answer *a)
+{
+    return buf_printf(&a->out, "{\"object\":\"response.input_tokens\",\"input_tokens\":%llu}",
+                      (unsigned long long)answer_count(a).n_prompt);
+}
+
+const struct answer_form answer_form_input_tokens = {.id_prefix = "count_", .close = close_count};

@@ -191,10 +191,15 @@ static fathom_err check_arguments(struct talk *t, const char *path, const json_t
                          path, type);
 }
 
+json_t *responses_function_name(const json_t *space, const json_t *name)
+{
+    return json_sprintf("%s__%s", json_string_value(space), json_string_value(name));
+}
+
 static fathom_err add_call(struct talk *t, const char *path, const json_t *item)
 {
-    static const char *const keys[] = {"type",      "id",     "call_id", "name",
-                                       "arguments", "status", NULL};
+    static const char *const keys[] = {"type",      "id",     "call_id",   "name",
+                                       "arguments", "status", "namespace", NULL};
     json_t *id, *name, *arguments;
     TRY(field_check_keys(t->x, path, item, keys));
     TRY(field_get_string(t->x, path, item, "call_id", &id));
@@ -208,7 +213,9 @@ static fathom_err add_call(struct talk *t, const char *path, const json_t *item)
     if (!t->calls) t->calls = json_array();
     t->open = true;
     t->has_text = false;
-    return field_push(t->calls, json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function",
+    const json_t *space = json_object_get(item, "namespace");
+    name = json_is_string(space) ? responses_function_name(space, name) : json_incref(name);
+    return field_push(t->calls, json_pack("{s:O, s:s, s:{s:o, s:O}}", "id", id, "type", "function",
                                           "function", "name", name, "arguments", arguments));
 }
 

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/clock.h"
 #include "base/fail.h"
@@ -20,7 +21,10 @@
 #include "server/key_ring.h"
 #include "server/web/web.h"
 
-enum { PATH_MAX_BYTES = 256 /* of a path, as far as logs and messages tell it */ };
+enum {
+    PATH_MAX_BYTES = 256,  /* of a path, as far as logs and messages tell it */
+    QUERY_MAX_BYTES = 256, /* of a query, as far as routes look at it */
+};
 
 /* One request on a connection. */
 struct exchange {
@@ -37,13 +41,16 @@ struct exchange {
     char *asked_headers;       /* of a preflight; NULL: not said */
     bool preflight;
     bool refused_method;
-    bool wants_stream; /* by the query */
-    uint32_t tenant;   /* of the API key: key_ring.h */
-    bool has_tenant;   /* a key was needed and brought */
+    char query[QUERY_MAX_BYTES]; /* of a route that looks at it */
+    bool wants_stream;           /* by the query */
+    uint32_t tenant;             /* of the API key: key_ring.h */
+    bool has_tenant;             /* a key was needed and brought */
     bool keep_body;
+    bool gzip; /* as the body comes */
     struct buf body;
-    uint64_t n_body; /* bytes received */
-    struct job *job; /* NULL: answered without the engine */
+    uint64_t n_body;                     /* bytes received */
+    struct job *job;                     /* NULL: answered without the engine */
+    const struct api_warnings *warnings; /* the job's; NULL: none yet */
     bool streams;
     char id[ANSWER_ID_BYTES];          /* of the answer; "": none */
     char request_id[REQUEST_ID_BYTES]; /* the client's; "": the answer's is told instead */
@@ -72,6 +79,8 @@ static bool has_prompt(const struct exchange *x)
 /* Errors have the form of the API that was asked. */
 static bool is_anthropic(const struct exchange *x)
 {
+    static const char messages[] = "/v1/messages/"; /* of which there are more than are served */
+    if (!x->route) return strncmp(access_path(x->o, x->path), messages, sizeof messages - 1) == 0;
     return has_prompt(x) && api_is_anthropic((enum api_kind)x->route->api);
 }
 
@@ -83,8 +92,16 @@ static void add_cors_headers(const struct exchange *x, struct buf *fields)
     add_header(fields, "Access-Control-Allow-Origin", x->allow_origin);
     if (x->o->allow_credentials) add_header(fields, "Access-Control-Allow-Credentials", "true");
     if (!x->preflight) {
-        add_header(fields, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+        add_header(fields, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After, warnings");
     }
+}
+
+/* What of the request has been passed over. */
+static void add_warnings(const struct api_warnings *w, struct buf *fields)
+{
+    (void)buf_printf(fields, "warnings: %s", w->text);
+    if (w->n_untold) (void)buf_printf(fields, "; and %u more", w->n_untold);
+    (void)buf_add_str(fields, "\r\n");
 }
 
 static void add_common_headers(const struct exchange *x, struct buf *fields)
@@ -93,6 +110,7 @@ static void add_common_headers(const struct exchange *x, struct buf *fields)
     add_cors_headers(x, fields);
     if (*id) add_header(fields, "X-Request-Id", id);
     if (x->id[0] && is_anthropic(x)) add_header(fields, "request-id", x->id);
+    if (x->warnings && x->warnings->n) add_warnings(x->warnings, fields);
     if (x->refused_method) add_header(fields, "Allow", route_allow(x->route));
     bool web = x->route && x->route->web;
     if (x->status == 401) add_header(fields, "WWW-Authenticate", web ? WEB_LOGIN : "Bearer");
@@ -227,6 +245,7 @@ static void go_on(void *arg)
         return;
     }
     memcpy(x->id, answer.id, sizeof x->id);
+    x->warnings = answer.warnings;
     if (answer.stream) {
         reply_stream(x);
         return;
@@ -240,6 +259,7 @@ static void start_job(struct exchange *x)
     const struct job_setup setup = {.api = (enum api_kind)x->route->api,
                                     .tenant = x->tenant,
                                     .request_id = x->request_id,
+                                    .gzip = x->gzip,
                                     .client = {&client_ops, x}};
     if (job_start(&x->job, x->all->routes.jobs, &setup, &x->body) != FATHOM_OK) {
         connection_end(x->connection);
@@ -297,6 +317,18 @@ static bool is_known_version(const struct head *h)
     return !version || strcmp(version, "2023-06-01") == 0 || strcmp(version, "2026-10-21") == 0;
 }
 
+/* Sets the error if not. */
+static bool is_known_coding(struct exchange *x, const struct head *h)
+{
+    const char *coding = head_find(h, "Content-Encoding");
+    if (!coding || strcasecmp(coding, "identity") == 0) return true;
+    x->gzip = strcasecmp(coding, "gzip") == 0 || strcasecmp(coding, "x-gzip") == 0;
+    if (x->gzip) return true;
+    (void)api_error_set(&x->error, 415, "unsupported_value", "Content-Encoding",
+                        "the header Content-Encoding is \"%.40s\"; gzip is taken, or none", coding);
+    return false;
+}
+
 /* Whether anybody may ask so, whatever the route; sets the error if not. */
 static bool may_ask(struct exchange *x, const struct head *h)
 {
@@ -343,7 +375,7 @@ static void choose_route(struct exchange *x, const struct head *h)
         (void)api_error_set(&x->error, 400, "unsupported_value", "anthropic-version",
                             "the header anthropic-version names a version that is not served; "
                             "send 2026-10-21 or 2023-06-01, or leave it out");
-    } else if (has_prompt(x)) {
+    } else if (has_prompt(x) && is_known_coding(x, h)) {
         x->keep_body = true;
     }
 }
@@ -357,6 +389,7 @@ static fathom_err keep_head(struct exchange *x, const struct head *h)
     (void)snprintf(x->method, sizeof x->method, "%s", h->method);
     access_copy_path(x->path, sizeof x->path, h->path);
     access_request_id(x->request_id, head_find(h, "X-Request-Id"));
+    (void)snprintf(x->query, sizeof x->query, "%s", h->query);
     x->wants_stream = head_query(h, "stream", stream, sizeof stream) && !strcmp(stream, "true");
     if (origin && !(x->allow_origin = mem_strdup(origin))) return FATHOM_ENOMEM;
     if (asked && !(x->asked_headers = mem_strdup(asked))) return FATHOM_ENOMEM;
@@ -458,7 +491,8 @@ static fathom_err call_route(struct exchange *x, struct buf *body)
     const struct route_request r = {.method = route_method(x->method),
                                     .rest = x->rest,
                                     .tenant = x->tenant,
-                                    .stream = x->wants_stream};
+                                    .stream = x->wants_stream,
+                                    .query = x->query};
     return x->route->call(env, &r, body, &x->error);
 }
 

@@ -377,8 +377,13 @@ const char *head_find(const struct head *h, const char *name)
 
 bool head_query(const struct head *h, const char *name, char *out, size_t bytes)
 {
+    return head_query_find(h->query, name, out, bytes);
+}
+
+bool head_query_find(const char *query, const char *name, char *out, size_t bytes)
+{
     size_t n_name = strlen(name), n = 0;
-    const char *s = h->query;
+    const char *s = query;
     while (strncmp(s, name, n_name) != 0 || s[n_name] != '=') {
         s = strchr(s, '&');
         if (!s++) return false;

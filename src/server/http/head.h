@@ -63,4 +63,7 @@ const char *head_find(const struct head *h, const char *name);
  * Returns false: there is none, or its encoding is wrong. */
 bool head_query(const struct head *h, const char *name, char *out, size_t bytes);
 
+/* head_query_find - the same of a query as it came */
+bool head_query_find(const char *query, const char *name, char *out, size_t bytes);
+
 #endif

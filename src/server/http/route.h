@@ -40,14 +40,15 @@ typedef fathom_err route_get(const struct route_env *env, const char *rest, stru
 struct route_request {
     unsigned method;
     const char *rest;
-    uint32_t tenant; /* of the API key: key_ring.h */
-    bool stream;     /* the query asks for a stream */
+    uint32_t tenant;   /* of the API key: key_ring.h */
+    bool stream;       /* the query asks for a stream */
+    const char *query; /* "": none */
 };
 typedef fathom_err route_call(const struct route_env *env, const struct route_request *r,
                               struct buf *body, struct api_error *e);
 
-/* responses_call - /v1/responses/ID by GET and DELETE, /v1/responses/ID/cancel by POST
- * (responses_route.c) */
+/* responses_call - /v1/responses/ID by GET and DELETE, /v1/responses/ID/input_items by GET,
+ * /v1/responses/ID/cancel by POST (responses_route.c) */
 route_call responses_call;
 
 /* A path. Without get and call its requests have a prompt and become jobs. */

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/fail.h"
 #include "base/json.h"
@@ -18,8 +19,17 @@ static void write_model(const struct served *s, const char *name, struct buf *b)
 {
     (void)buf_add_str(b, "{\"id\":");
     (void)json_write_string(b, name, strlen(name));
-    (void)buf_printf(b, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"fathom\",\"root\":",
-                     (long long)s->created);
+    char date[32];
+    const time_t created = (time_t)s->created;
+    struct tm day;
+    (void)gmtime_r(&created, &day);
+    (void)strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &day);
+    (void)buf_printf(b,
+                     ",\"object\":\"model\",\"type\":\"model\",\"created\":%lld,"
+                     "\"created_at\":\"%s\",\"display_name\":",
+                     (long long)s->created, date);
+    (void)json_write_string(b, name, strlen(name));
+    (void)buf_add_str(b, ",\"owned_by\":\"fathom\",\"root\":");
     (void)json_write_string(b, s->o.model_names[0], strlen(s->o.model_names[0]));
     (void)buf_printf(b, ",\"parent\":null,\"max_model_len\":%u", s->info->max_model_len);
     if (s->info->dummy || s->info->rank_slice) {
@@ -39,7 +49,12 @@ static fathom_err list_models(const struct route_env *env, const char *rest, str
         if (i) (void)buf_add_char(body, ',');
         write_model(s, s->o.model_names[i], body);
     }
-    return buf_add_str(body, "]}");
+    const char *first = s->o.model_names[0], *last = s->o.model_names[s->o.n_model_name - 1];
+    (void)buf_add_str(body, "],\"has_more\":false,\"first_id\":");
+    (void)json_write_string(body, first, strlen(first));
+    (void)buf_add_str(body, ",\"last_id\":");
+    (void)json_write_string(body, last, strlen(last));
+    return buf_add_char(body, '}');
 }
 
 static fathom_err get_model(const struct route_env *env, const char *rest, struct buf *body,
@@ -142,6 +157,7 @@ static const struct route routes[] = {
     {.path = "/v1/chat/completions", .methods = METHOD_POST, .api = API_CHAT},
     {.path = "/v1/completions", .methods = METHOD_POST, .api = API_COMPLETION},
     {.path = "/v1/responses", .methods = METHOD_POST, .api = API_RESPONSES},
+    {.path = "/v1/responses/input_tokens", .methods = METHOD_POST, .api = API_INPUT_TOKENS},
     {.path = "/v1/responses/",
      .prefix = true,
      .methods = METHOD_GET | METHOD_POST | METHOD_DELETE,
@@ -178,6 +194,8 @@ const struct route *route_find(const char *path, const char **rest)
         if (strncmp(path, routes[i].path, n) != 0) continue;
         *rest = path + n;
         if (routes[i].prefix ? **rest != '\0' : **rest == '\0') return &routes[i];
+        /* "/v1/models/" is "/v1/models" */
+        if (!routes[i].prefix && n > 1 && strcmp(*rest, "/") == 0) return &routes[i];
     }
     return NULL;
 }
