@@ -120,7 +120,7 @@ static fathom_err watch_run(struct bench *b, uint64_t state, struct latency_resu
     const fathom_info *info = fathom_get_info(b->e);
     struct run run;
     fathom_stats s;
-    if (info->n_expert == 0 || b->o->n_output == 1) return FATHOM_OK;
+    if (info->n_expert == 0 || b->o->n_output == 1 || b->o->skip_experts) return FATHOM_OK;
     b->state = state;
     b->watches = true;
     TRY(run_once(b, &run, d));

@@ -22,6 +22,7 @@ struct latency_options {
     uint32_t n_warm_up; /* runs that are not counted */
     uint32_t n_repeat;  /* runs that are, 1 .. LATENCY_RUNS_MAX */
     uint64_t seed;
+    bool skip_experts; /* they are not counted: the last work of the device is a timed run */
 };
 
 struct latency_result {

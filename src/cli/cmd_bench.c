@@ -76,7 +76,8 @@ fathom_err cmd_bench_latency(const struct invocation *v, fathom_diag *d)
                                 .n_output = (uint32_t)s->output_len,
                                 .n_warm_up = (uint32_t)s->num_iters_warmup,
                                 .n_repeat = (uint32_t)s->num_iters,
-                                .seed = (uint64_t)s->bench.seed};
+                                .seed = (uint64_t)s->bench.seed,
+                                .skip_experts = s->skip_experts};
     struct latency_result r;
     fathom_options options;
     fathom_engine *e = NULL;

@@ -207,6 +207,7 @@ struct settings {
     int64_t input_len;
     int64_t output_len;
     int64_t mixed_input_len; /* 0: no prompts beside decodes */
+    bool skip_experts;
     int64_t num_iters_warmup;
     int64_t num_iters;
     const char *output_json; /* NULL: none */
