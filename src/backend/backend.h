@@ -78,7 +78,7 @@ struct backend_config {
     uint32_t n_thread;      /* CPU only; 0: all processors */
     int device;             /* GPU only: index */
     struct parallel parallel;
-    uint32_t patience_ms; /* for another rank, on the host; 0: RANK_PATIENCE_MS */
+    uint32_t patience_ms; /* for another rank; 0: RANK_PATIENCE_MS on the host, on GPUs 2 s */
 };
 
 /* backend_head_rows - this rank's rows of the head */
@@ -162,8 +162,8 @@ struct backend_ops {
     /* A number that changes as the work of a step gets on, read from any thread; NULL where that
      * cannot be told before the step is done. */
     uint64_t (*progress)(const struct backend *b);
-    /* What this rank has waited for the others so far; any thread. NULL where ranks wait within
-     * their work. */
+    /* What this rank has waited for the others so far, or up to the last step that drew; any
+     * thread. */
     void (*get_waits)(const struct backend *b, struct rank_waits *out);
 
     /* ---- buffers ---- */

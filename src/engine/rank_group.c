@@ -10,8 +10,7 @@
  * not end a command is lost: once another rank has failed, or when nothing moves for longer than
  * the ranks' patience, the engine goes on without it. Its thread cannot be ended, so that all it
  * may touch stays; the process is about to end. Invariants:
- * n_told - n_done <= RING for each rank; the ranks' rings of blocks are where the group's is, once
- * they have done all commands.
+ * n_told - n_done <= RING for each rank.
  */
 #include "engine/rank_group.h"
 
@@ -29,6 +28,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "engine/block_ring.h"
 #include "engine/runner.h"
 
 enum {
@@ -92,6 +92,7 @@ struct rank {
     pthread_t thread;
     bool has_thread;
     uint64_t n_step;          /* launched; this thread's */
+    uint64_t launch_ns;       /* spent on launches and draws; likewise */
     _Atomic uint64_t is_made; /* 1: the runner is there, or err says why not */
     _Atomic bool is_lost;     /* the engine does not wait for it any more */
     _Alignas(64) _Atomic uint64_t n_done;
@@ -103,10 +104,9 @@ struct rank_group {
     uint32_t n_rank;
     struct rank *ranks; /* [n_rank] */
     bool spins;
-    uint32_t patience_ms; /* of the engine, for a rank that does not move */
-    uint32_t i_block;
-    uint32_t n_drawn;
-    bool is_filling; /* pages have gone out since the ranks were waited for */
+    uint32_t patience_ms;     /* of the engine, for a rank that does not move */
+    struct block_ring blocks; /* the ranks' rings are where it is, once all commands are done */
+    bool is_filling;          /* pages have gone out since the ranks were waited for */
     struct command ring[RING];
     _Alignas(64) _Atomic uint64_t n_told;
     pthread_mutex_t lock;
@@ -320,7 +320,10 @@ static void obey(struct rank *r)
     struct command c;
     for (uint64_t n = 0; take_command(r, n, &c); n++) {
         if (!r->err || c.kind == COMMAND_ALLOC || c.kind == COMMAND_RELEASE) {
+            const uint64_t start_ns = clock_now_ns();
             fathom_err err = carry_out(r, &c);
+            if (c.kind == COMMAND_LAUNCH || c.kind == COMMAND_DRAW)
+                r->launch_ns += clock_now_ns() - start_ns;
             if (err) note_fault(r, err);
         }
         raise_to(g, &r->n_done, n + 1, &g->done);
@@ -381,7 +384,6 @@ static fathom_err bind(struct step_runner *base)
 static fathom_err launch(struct step_runner *base, const struct step *step)
 {
     struct rank_group *g = group_of(base);
-    ASSERT(g->n_drawn < base->max_flight);
     const struct command c = {.kind = COMMAND_LAUNCH, .step = *step, .host = base->host};
     tell(g, &c);
     return FATHOM_OK;
@@ -390,25 +392,23 @@ static fathom_err launch(struct step_runner *base, const struct step *step)
 static fathom_err draw(struct step_runner *base, const struct step *step)
 {
     struct rank_group *g = group_of(base);
-    ASSERT(g->n_drawn < base->max_flight);
     const struct command c = {.kind = COMMAND_DRAW, .step = *step, .host = base->host};
-    g->n_drawn++;
+    block_ring_draw(&g->blocks);
     tell(g, &c);
     return FATHOM_OK;
 }
 
-static void use_block(struct rank_group *g, uint32_t i)
+static void show_block(struct rank_group *g)
 {
-    g->i_block = i;
-    g->base.host = runner_block(g->ranks[0].runner, i);
+    g->base.host = runner_block(g->ranks[0].runner, g->blocks.i);
 }
 
 static void next_block(struct step_runner *base)
 {
     struct rank_group *g = group_of(base);
     const struct command c = {.kind = COMMAND_NEXT_BLOCK};
-    ASSERT(g->n_drawn > 0 && g->n_drawn < base->max_flight);
-    use_block(g, (g->i_block + 1) % base->max_flight);
+    block_ring_next(&g->blocks);
+    show_block(g);
     tell(g, &c);
 }
 
@@ -416,9 +416,9 @@ static fathom_err wait(struct step_runner *base, struct step_result *out)
 {
     struct rank_group *g = group_of(base);
     const struct command c = {.kind = COMMAND_WAIT};
-    ASSERT(g->n_drawn > 0);
     TRY(ask(g, &c));
-    if (--g->n_drawn == 0) use_block(g, 0);
+    block_ring_end(&g->blocks);
+    show_block(g);
     g->is_filling = false;
     *out = g->ranks[0].result;
     return FATHOM_OK;
@@ -505,6 +505,17 @@ static void release_host(struct step_runner *base, void *p)
     if (!has_lost(group_of(base))) (void)ask(group_of(base), &c);
 }
 
+/* What a step has cost the ranks' threads; on the host that is the step itself. */
+static void log_costs(const struct rank_group *g)
+{
+    for (uint32_t i = 0; i < g->n_rank; i++) {
+        const struct rank *r = &g->ranks[i];
+        LOG_INFO("engine", "rank=%u steps=%llu launch_us_a_step=%.1f", i,
+                 (unsigned long long)r->n_step,
+                 (double)r->launch_ns / 1e3 / (r->n_step > 0 ? (double)r->n_step : 1));
+    }
+}
+
 /* Threads end before runners go: a peer's memory stays until nobody reads it. */
 static void destroy(struct step_runner *base)
 {
@@ -522,6 +533,7 @@ static void destroy(struct step_runner *base)
                                         : pthread_join(r->thread, NULL));
     }
     if (has_lost(g)) return;
+    log_costs(g);
     for (uint32_t i = 0; i < g->n_rank; i++) {
         struct rank *r = &g->ranks[i];
         if (r->runner)
@@ -648,7 +660,8 @@ fathom_err rank_group_create_on(struct step_runner **out, struct backend *const 
     g->base.max_flight = first->max_flight;
     g->base.prompt_form = first->prompt_form;
     g->from = NULL;
-    use_block(g, 0);
+    g->blocks.n_block = g->base.max_flight;
+    show_block(g);
     LOG_INFO("engine", "ranks=%u threads_a_rank=%u", n, g->ranks[0].settings.place.n_thread);
     *out = &g->base;
     return FATHOM_OK;

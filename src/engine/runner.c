@@ -1,13 +1,8 @@
 /* runner.c - the model on one backend: memory of the steps, the queue of those under way
  *
  * Each step under way has a block of host memory, which the engine has written, and the fence of
- * the same number. Blocks are taken in a ring:
- *
- *   block    0 .. max_flight - 1; block 0 is whole, the others end before histories
- *   i_block  of the step that is written, or was drawn last
- *   queue    the n_drawn blocks up to i_block, oldest first
- *
- * Invariants: n_drawn <= max_flight; with n_drawn == 0 the engine writes block 0.
+ * the same number. Blocks are taken in a ring (block_ring.h); block 0 is whole, the others end
+ * before histories.
  */
 #include "engine/runner.h"
 
@@ -18,6 +13,7 @@
 #include "base/fail.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "engine/block_ring.h"
 #include "engine/step_graph.h"
 #include "model/config.h"
 #include "model/forward.h"
@@ -54,8 +50,7 @@ struct model_runner {
     struct draw_layout draw;
     void *draw_device;
     struct step_block blocks[BACKEND_FENCE_MAX];
-    uint32_t i_block;
-    uint32_t n_drawn; /* steps that have been drawn and not waited for */
+    struct block_ring ring;
     struct expert_counts experts;
 };
 
@@ -81,14 +76,6 @@ static struct model_runner *owned(void *runner)
 static size_t block_bytes(const struct model_runner *r, uint32_t i)
 {
     return i == 0 ? r->base.layout.n_bytes : r->base.layout.history;
-}
-
-/* The invariants of the ring of blocks. */
-static void check_ring(const struct model_runner *r)
-{
-    ASSERT(r->n_drawn <= r->base.max_flight && r->i_block < r->base.max_flight);
-    ASSERT(r->n_drawn > 0 || r->i_block == 0);
-    ASSERT(r->base.host);
 }
 
 static fathom_err bind(struct step_runner *base)
@@ -130,7 +117,7 @@ static void *at(void *base, size_t offset)
 static fathom_err copy_in(struct model_runner *r, size_t offset, size_t n_bytes)
 {
     if (n_bytes == 0) return FATHOM_OK;
-    ASSERT(offset + n_bytes <= block_bytes(r, r->i_block));
+    ASSERT(offset + n_bytes <= block_bytes(r, r->ring.i));
     return r->backend->ops->copy_in(r->backend, at(r->arrays, offset), at(r->base.host, offset),
                                     n_bytes);
 }
@@ -149,8 +136,7 @@ static fathom_err launch(struct step_runner *base, const struct step *step)
 {
     struct model_runner *r = owned(base);
     size_t prefix_bytes;
-    check_ring(r);
-    ASSERT(r->n_drawn < base->max_flight && step->prefix_bytes <= base->layout.bias);
+    ASSERT(r->ring.n_drawn < base->max_flight && step->prefix_bytes <= base->layout.bias);
     struct graph *graph = step_graphs_pick(r->graphs, step, base->host, &prefix_bytes);
     const bool watches = step->watches_experts && step->pass == STEP_MODEL;
     model_watch_experts(r->model, watches ? &r->experts : NULL);
@@ -169,13 +155,12 @@ static fathom_err draw(struct step_runner *base, const struct step *step)
 {
     struct model_runner *r = owned(base);
     const struct backend_ops *ops = r->backend->ops;
-    struct step_block *block = &r->blocks[r->i_block];
+    struct step_block *block = &r->blocks[r->ring.i];
     struct sample_args args;
-    ASSERT(r->n_drawn < base->max_flight);
     ASSERT(step->sampler.n_row == step->batch.n_logit_row);
     block->wants_top = step->sampler.n_top > 0;
-    r->n_drawn++;
-    if (step->sampler.n_row == 0) return ops->fence_record(r->backend, r->i_block);
+    block_ring_draw(&r->ring);
+    if (step->sampler.n_row == 0) return ops->fence_record(r->backend, r->ring.i);
     TRY(copy_in(r, step->sampler.masks.offset, step->sampler.masks.n_bytes));
     sample_locate(&base->layout, &step->sampler, r->arrays, &args);
     args.logits = model_logits(r->model);
@@ -187,32 +172,30 @@ static fathom_err draw(struct step_runner *base, const struct step *step)
     TRY(ops->sample(r->backend, &args));
     size_t n_bytes = block->wants_top ? r->draw.n_bytes : r->draw.top_ids;
     TRY(ops->copy_out(r->backend, block->drawn, r->draw_device, n_bytes));
-    return ops->fence_record(r->backend, r->i_block);
+    return ops->fence_record(r->backend, r->ring.i);
 }
 
-static void use_block(struct model_runner *r, uint32_t i)
+static void show_block(struct model_runner *r)
 {
-    ASSERT(i < r->base.max_flight);
-    r->i_block = i;
-    r->base.host = r->blocks[i].arrays;
+    r->base.host = r->blocks[r->ring.i].arrays;
+    ASSERT(r->base.host);
 }
 
 static void next_block(struct step_runner *base)
 {
     struct model_runner *r = owned(base);
-    ASSERT(r->n_drawn > 0 && r->n_drawn < base->max_flight);
-    use_block(r, (r->i_block + 1) % base->max_flight);
+    block_ring_next(&r->ring);
+    show_block(r);
 }
 
 static fathom_err wait(struct step_runner *base, struct step_result *out)
 {
     struct model_runner *r = owned(base);
-    ASSERT(r->n_drawn > 0);
-    uint32_t oldest = (r->i_block + base->max_flight + 1 - r->n_drawn) % base->max_flight;
+    const uint32_t oldest = block_ring_oldest(&r->ring);
     const struct step_block *block = &r->blocks[oldest];
     TRY(r->backend->ops->fence_wait(r->backend, oldest));
-    if (--r->n_drawn == 0) use_block(r, 0);
-    check_ring(r);
+    block_ring_end(&r->ring);
+    show_block(r);
     out->ids = at(block->drawn, r->draw.ids);
     out->logprobs = at(block->drawn, r->draw.logprobs);
     out->ranks = at(block->drawn, r->draw.ranks);
@@ -365,7 +348,8 @@ static fathom_err make_memory(struct model_runner *r, const struct memory_plan *
         TRY(b->ops->alloc_host(b, block_bytes(r, i), &r->blocks[i].arrays, d));
         TRY(b->ops->alloc_host(b, end, &r->blocks[i].drawn, d));
     }
-    use_block(r, 0);
+    r->ring.n_block = r->base.max_flight;
+    show_block(r);
     return FATHOM_OK;
 }
 
@@ -381,7 +365,7 @@ static fathom_err make_graphs(struct model_runner *r, const struct engine_settin
     struct step_graph_config c = s->graphs;
     uint64_t start_us = clock_now_us();
     c.padding_page = plan->n_page;
-    ASSERT(c.padding_page < r->kv.n_page && r->i_block == 0);
+    ASSERT(c.padding_page < r->kv.n_page && r->ring.i == 0);
     TRY(step_graphs_create(&r->graphs, r->backend, &r->base.layout, r->base.host, r->arrays, &c,
                            compute, r, d));
     LOG_INFO("engine", "recorded_steps=%u sizes=%u..%u ms=%llu", step_graphs_count(r->graphs),

@@ -54,7 +54,7 @@ void model_backend_config(struct backend_config *out, const struct model_config 
     out->max_logit_row = limits->max_logit_row;
     out->n_thread = place->n_thread;
     out->device = place->device;
-    out->patience_ms = place->patience_ms ? place->patience_ms : RANK_PATIENCE_MS;
+    out->patience_ms = place->patience_ms;
     out->parallel = *p;
 }
 

@@ -4,7 +4,9 @@
  * backend has devices, over two texts of LENGTH tokens, a multiple of 4, in one step and in steps
  * of other sizes. Logits of several ranks lie within LIMIT of one rank's (relative, the median
  * row), those of the draft layer within twice that; records of pages and logits have the same bits
- * on all ranks, and whatever the steps. Logits are those of each text's last rows.
+ * on all ranks, and whatever the steps. Logits are those of each text's last rows. Each rank has
+ * less of the model than one rank alone; in float32 the order of the sums shows. Where inputs of
+ * products are rounded it need not: most rows may be equal.
  *
  * MODEL is a directory; one without weights gets generated ones. FILE:N is a config.json cut to N
  * layers. The test is skipped where there are fewer GPUs than ranks. */
@@ -295,9 +297,12 @@ static void check_close(const float *got, const float *want, const char *what, d
         errors[t] = sqrt(diff / square);
     }
     qsort(errors, n, sizeof *errors, by_size);
-    print_message("%s: median %.2g, largest %.2g\n", what, errors[n / 2], errors[n - 1]);
+    uint32_t n_equal = 0;
+    while (n_equal < n && errors[n_equal] == 0) n_equal++;
+    print_message("%s: median %.2g, largest %.2g, %u of %u rows equal\n", what, errors[n / 2],
+                  errors[n - 1], n_equal, n);
     assert_true(errors[n / 2] <= limit);
-    assert_true(errors[n - 1] > 0); /* that the sums were formed in parts at all */
+    if (test.act == ACT_F32) assert_true(n_equal < n / 2);
 }
 
 static void several_ranks_compute_what_one_does(void **state)
@@ -316,6 +321,7 @@ static void several_ranks_compute_what_one_does(void **state)
     load_rank(&ranks[0], 0, 1);
     run(1, whole, 1);
     memcpy(want, ranks[0].logits, 2 * n_value * sizeof *want);
+    const uint64_t whole_bytes = model_weights_bytes(ranks[0].model);
     close_rank(&ranks[0]);
 
     test.n_rank = n;
@@ -326,7 +332,10 @@ static void several_ranks_compute_what_one_does(void **state)
         backends[i] = ranks[i].b;
     }
     must(backend_join(backends, n, &d), &d);
-    for (uint32_t i = 0; i < n; i++) load_rank(&ranks[i], i, n);
+    for (uint32_t i = 0; i < n; i++) {
+        load_rank(&ranks[i], i, n);
+        assert_true(model_weights_bytes(ranks[i].model) < whole_bytes);
+    }
     run(n, whole, 1);
     check_close(ranks[0].logits, want, "logits", test.limit);
     check_close(ranks[0].logits + n_value, want + n_value, "draft layer", 2 * test.limit);

@@ -81,6 +81,7 @@ std::map<void *, allocation> allocations;
 std::vector<simt_engine *> &idle_engines = *new std::vector<simt_engine *>;
 uint64_t n_ended;      /* actions */
 uint64_t nanoseconds = 1;
+constexpr uint64_t LEAP_NS = 1000000, LEAPS_MAX_NS = 1000000000000;
 
 /* Of everything here; who waits lets others in where nobody gets on. */
 std::recursive_mutex lock;
@@ -152,6 +153,7 @@ uint64_t count_events(void)
 /* Lets a stream take a turn: its action ends, or is left where it looks for something. */
 void take_turn(cudaStream_t s)
 {
+    nanoseconds++;
     if (s->delay) {
         s->delay--;
         return;
@@ -186,18 +188,20 @@ void tell_who_waits(void)
     }
 }
 
-/* Nobody gets on: another thread may enqueue what is missing, else time passes. */
-void pass_time(bool *has_leapt)
+/* Nobody gets on: another thread may enqueue what is missing, else time passes, from a millisecond
+ * on twice as much each time. */
+void pass_time(uint64_t *leapt)
 {
-    if (n_thread > 1 && enqueued.wait_for(lock, std::chrono::seconds(OTHERS_S)) ==
+    if (n_thread > 1 && *leapt == 0 && enqueued.wait_for(lock, std::chrono::seconds(OTHERS_S)) ==
                             std::cv_status::no_timeout)
         return;
-    if (*has_leapt) {
+    if (*leapt > LEAPS_MAX_NS) {
         tell_who_waits();
         abort();
     }
-    nanoseconds += 1000000000000u;
-    *has_leapt = true;
+    const uint64_t leap = *leapt ? *leapt : LEAP_NS;
+    nanoseconds += leap;
+    *leapt += leap;
 }
 
 cudaStream_t choose_stream(cudaStream_t wanted)
@@ -211,7 +215,7 @@ void drain(cudaStream_t stream, const bool *until)
 {
     uint64_t events = count_events();
     size_t n_idle = 0;
-    bool has_leapt = false;
+    uint64_t leapt = 0;
     stream->delay = 0;
     while (has_work(stream) && !(until && *until)) {
         cudaStream_t s = stream->engine || stream->delay ? choose_stream(stream) : stream;
@@ -219,9 +223,9 @@ void drain(cudaStream_t stream, const bool *until)
         if (count_events() != events) {
             events = count_events();
             n_idle = 0;
-            has_leapt = false;
+            leapt = 0;
         } else if (++n_idle > TURNS_IDLE * streams.size()) {
-            pass_time(&has_leapt);
+            pass_time(&leapt);
             n_idle = 0;
         }
     }

@@ -100,7 +100,7 @@ int simt_device(void);
 uint64_t simt_random(void);
 void simt_reseed(uint64_t seed);
 
-/* simt_nanoseconds - the devices' clock: it stands still, and leaps where everybody waits for what
+/* simt_nanoseconds - the devices' clock: 1 a turn, and leaps where everybody waits for what
  * does not come */
 uint64_t simt_nanoseconds(void);
 

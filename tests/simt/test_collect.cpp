@@ -16,6 +16,7 @@ extern "C" {
 
 #include "backend/cuda/generic/collect.cuh"
 #include "backend/cuda/generic/norm.cuh"
+#include "simt/simt.h"
 #include "simt/simt_fault.h"
 
 namespace
@@ -43,7 +44,8 @@ void check(fathom_err err)
     if (err) fail_msg("error %d", err);
 }
 
-rank open_rank(struct gen *g, uint32_t r, uint32_t world, enum act_type act)
+rank open_rank(struct gen *g, uint32_t r, uint32_t world, enum act_type act,
+               uint32_t patience_ms = 0)
 {
     struct backend_config c;
     fathom_diag d = {};
@@ -52,6 +54,7 @@ rank open_rank(struct gen *g, uint32_t r, uint32_t world, enum act_type act)
     c.parallel.tp.rank = r;
     c.parallel.tp.size = world;
     c.device = (int)r;
+    c.patience_ms = patience_ms;
     fathom_err err = backend_cuda_create(&k.b, &c, &d);
     if (err) fail_msg("%s", d.text);
     const struct tensor_view weight = gen_vector(g, DTYPE_F32, HIDDEN, 1.0f, 0.1f);
@@ -76,7 +79,7 @@ void close_rank(rank &k)
     k.b->ops->destroy(k.b);
 }
 
-group open_group(uint32_t world, enum act_type act, uint64_t seed)
+group open_group(uint32_t world, enum act_type act, uint64_t seed, uint32_t patience_ms = 0)
 {
     group t = {};
     struct backend *all[PEERS_MAX];
@@ -86,7 +89,7 @@ group open_group(uint32_t world, enum act_type act, uint64_t seed)
     t.g = gen_create(seed + 1);
     for (uint32_t r = 0; r < world; r++) {
         struct gen *same = gen_create(7);
-        t.ranks[r] = open_rank(same, r, world, act);
+        t.ranks[r] = open_rank(same, r, world, act, patience_ms);
         gen_destroy(same);
         all[r] = t.ranks[r].b;
     }
@@ -391,20 +394,61 @@ void test_logits_come_to_their_owners(void **)
     }
 }
 
-void test_who_does_not_come_is_named(void **)
+/* Rank 2 does not come to a sum, and those who wait have this patience. */
+void run_without_one(uint32_t patience_ms, const char *told)
 {
-    group t = open_group(4, ACT_F32, 3);
+    const uint64_t bound_ns = (patience_ms ? patience_ms : 2000) * (uint64_t)1000000;
+    group t = open_group(4, ACT_F32, 3, patience_ms);
     write_parts(t);
+    const uint64_t start_ns = simt_nanoseconds();
     for (uint32_t r = 0; r < 4; r++) {
         if (r != 2) check(norm(t.ranks[r], 3, false));
     }
     check(t.ranks[0].b->ops->bind_thread(t.ranks[0].b));
     assert_int_equal(t.ranks[0].b->ops->sync(t.ranks[0].b), FATHOM_EDEVICE);
     const char *text = t.ranks[0].b->ops->fault(t.ranks[0].b);
-    if (!strstr(text, "rank 0 waited too long for rank 2: reduce_norm of layer 5, row 0, epoch 0"))
-        fail_msg("%s", text);
+    if (!strstr(text, told)) fail_msg("%s", text);
+    const uint64_t waited_ns = simt_nanoseconds() - start_ns;
+    assert_true(waited_ns > bound_ns && waited_ns < 4 * bound_ns); /* time leaps twice as far */
     close_group(t);
     simt_fail_after(SIMT_NONE, 0);
+}
+
+void test_who_does_not_come_is_named(void **)
+{
+    run_without_one(0, "rank 0 waited more than 2000 ms for rank 2: reduce_norm of layer 5, row 0, "
+                       "epoch 0");
+    run_without_one(90000, "rank 0 waited more than 90000 ms for rank 2: reduce_norm of layer 5, ");
+}
+
+/* Of a launch one wait at most is counted, whichever way it takes. */
+void test_waits_are_counted(void **)
+{
+    enum { N_CALL = 6 };
+    static const uint32_t rows[] = {1, 8, 9, 65, 160};
+    for (uint32_t world = 2; world <= 8; world *= 2) {
+        group t = open_group(world, ACT_F32, world);
+        struct rank_waits before[PEERS_MAX] = {};
+        write_parts(t);
+        for (uint32_t n : rows) {
+            uint64_t n_wait = 0, ns = 0;
+            for (uint32_t r = 0; r < world; r++) {
+                for (int i = 0; i < N_CALL; i++) check(norm(t.ranks[r], n, true));
+            }
+            for (uint32_t r = 0; r < world; r++) {
+                const struct peers &p = cuda_of(t.ranks[r].b)->peers;
+                struct rank_waits w;
+                memcpy(&w, bytes_of(t.ranks[r], p.waits, sizeof w).data(), sizeof w);
+                /* two ways: one for parts, one for sums */
+                assert_true(w.n - before[r].n <= N_CALL * (n <= p.at.one_shot_rows ? 1u : 2u));
+                n_wait += w.n - before[r].n;
+                ns += w.ns - before[r].ns;
+                before[r] = w;
+            }
+            assert_true(n_wait > 0 && ns > 0);
+        }
+        close_group(t);
+    }
 }
 
 void test_devices_that_cannot_be_peers_are_named(void **)
@@ -444,6 +488,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_rows_go_back_to_all),
         cmocka_unit_test(test_logits_come_to_their_owners),
         cmocka_unit_test(test_who_does_not_come_is_named),
+        cmocka_unit_test(test_waits_are_counted),
         cmocka_unit_test(test_devices_that_cannot_be_peers_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -309,6 +309,8 @@ static void two_ranks_give_the_same_bits(void **state)
             assert_true(fabsf(two[k].logprobs[i] - plain[0][k].logprobs[i]) < 1e-3f);
         }
     }
+    assert_int_equal(s.n_rank_wait, 2);
+    assert_true(s.rank_waits[0].n + s.rank_waits[1].n > 0);
     o.no_async = false;
     o.enforce_eager = false;
     o.no_prefix_cache = false;

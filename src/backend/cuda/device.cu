@@ -295,8 +295,8 @@ static constexpr struct backend_ops make_ops(void)
     o.graph_launch = graph_launch;
     o.graph_destroy = graph_destroy;
     o.fault = get_fault;
-    o.progress = NULL;  /* progress within a step cannot be told */
-    o.get_waits = NULL; /* kernels wait */
+    o.progress = cuda_progress;
+    o.get_waits = cuda_get_waits;
     o.buffer_create = cuda_buffer_create;
     o.buffer_destroy = cuda_buffer_destroy;
     o.buffer_read = cuda_buffer_read;

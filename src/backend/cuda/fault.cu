@@ -7,13 +7,14 @@
 static void describe_wait(const struct peers *p, char *out, size_t n)
 {
     static const char *const ops[] = {"reduce_norm", "spread_rows", "logits"};
-    const struct peer_fault *f = p->fault;
+    const struct peer_report *f = p->report;
     out[0] = '\0';
-    if (!f || !f->is_told) return;
+    if (!f || !f->is_lost) return;
     ASSERT(f->op < sizeof ops / sizeof *ops);
-    (void)snprintf(out, n,
-                   "rank %u waited too long for rank %u: %s of layer %u, row %u, epoch %u; ",
-                   p->rank, f->rank, ops[f->op], f->layer, f->row, f->epoch);
+    (void)snprintf(
+        out, n, "rank %u waited more than %llu ms for rank %u: %s of layer %u, row %u, epoch %u; ",
+        p->rank, (unsigned long long)(p->bound_ns / 1000000), f->rank, ops[f->op], f->layer, f->row,
+        f->epoch);
 }
 
 /* An error of the device itself comes out of a later call, so the last launch is named too. */

@@ -63,11 +63,12 @@ static fathom_err make_arena(struct cuda_backend *c, fathom_diag *d)
     TRY(c->base.ops->alloc(&c->base, p->at.n_bytes, "what peers send", &c->arena, d));
     char *arena = (char *)c->arena;
     p->epochs = (uint32_t *)(arena + p->at.epochs);
+    p->waits = (struct rank_waits *)(arena + p->at.waits);
     p->lost = (uint32_t *)(arena + p->at.lost);
-    p->bound_ns = PEER_BOUND_NS;
-    void *fault = NULL;
-    TRY(c->base.ops->alloc_host(&c->base, sizeof *p->fault, &fault, d));
-    p->fault = (struct peer_fault *)fault;
+    p->bound_ns = c->c.patience_ms ? c->c.patience_ms * (uint64_t)1000000 : PEER_BOUND_NS;
+    void *report = NULL;
+    TRY(c->base.ops->alloc_host(&c->base, sizeof *p->report, &report, d));
+    p->report = (struct peer_report *)report;
     const uint64_t n_unit = p->at.armed_end / PEER_UNIT;
     TRY(cuda_launch(c, "join", arm_kernel,
                     dim3((uint32_t)((n_unit + ARM_THREADS - 1) / ARM_THREADS)), ARM_THREADS, 0,
@@ -101,9 +102,24 @@ fathom_err cuda_join(struct backend *const *b, uint32_t n, fathom_diag *d)
     return FATHOM_OK;
 }
 
+void cuda_get_waits(const struct backend *b, struct rank_waits *out)
+{
+    const struct peer_report *r = ((const struct cuda_backend *)b)->peers.report;
+    *out = {};
+    if (!r) return;
+    out->n = r->n;
+    out->ns = r->ns;
+}
+
+uint64_t cuda_progress(const struct backend *b)
+{
+    const struct peer_report *r = ((const struct cuda_backend *)b)->peers.report;
+    return r ? r->n_told : 0;
+}
+
 void cuda_peers_leave(struct cuda_backend *c)
 {
-    if (c->peers.fault) c->base.ops->release_host(&c->base, c->peers.fault);
+    if (c->peers.report) c->base.ops->release_host(&c->base, c->peers.report);
     if (c->arena) (void)cudaFree(c->arena);
     c->peers = {};
     c->arena = NULL;

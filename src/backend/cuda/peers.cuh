@@ -42,13 +42,13 @@ static __device__ __noinline__ void peer_lost(const struct peers &p, const struc
                                               uint32_t rank)
 {
     if (atomicOr(p.lost, 1u) != 0) return;
-    p.fault->op = w.op;
-    p.fault->layer = w.layer;
-    p.fault->epoch = w.epoch;
-    p.fault->row = w.row;
-    p.fault->rank = rank;
+    p.report->op = w.op;
+    p.report->layer = w.layer;
+    p.report->epoch = w.epoch;
+    p.report->row = w.row;
+    p.report->rank = rank;
     system_fence();
-    p.fault->is_told = 1;
+    p.report->is_lost = 1;
     system_fence();
     kernel_trap();
 }
@@ -64,6 +64,24 @@ static __device__ __forceinline__ void peer_wait_more(const struct peers &p, str
         w.since = now;
     else if (now - w.since > p.bound_ns)
         peer_lost(p, w, rank);
+}
+
+/* The wait is over. Of a launch one thread counts: the first of the first block that waits. */
+static __device__ __forceinline__ void peer_wait_end(const struct peers &p,
+                                                     const struct peer_wait &w, bool counts)
+{
+    if (!counts || w.n_look == 0) return;
+    atomicAdd((unsigned long long *)&p.waits->n, 1ull);
+    atomicAdd((unsigned long long *)&p.waits->ns,
+              (unsigned long long)(global_nanoseconds() - w.since));
+}
+
+/* By one thread, once a step: what this rank has waited, to the host. */
+static __device__ __forceinline__ void peer_tell_waits(const struct peers &p)
+{
+    p.report->n = atomicAdd((unsigned long long *)&p.waits->n, 0ull);
+    p.report->ns = atomicAdd((unsigned long long *)&p.waits->ns, 0ull);
+    p.report->n_told = p.report->n_told + 1;
 }
 
 /* As it travels: never ARMED */
@@ -178,6 +196,7 @@ static __device__ __forceinline__ void peers_meet(const struct peers &p, enum pe
         peer_store_8(p.base[r] + turn + p.rank * PEER_UNIT, (uint64_t)epoch + 1);
         while (peer_load_8(p.base[p.rank] + turn + r * PEER_UNIT) != (uint64_t)epoch + 1)
             peer_wait_more(p, w, r);
+        peer_wait_end(p, w, r == (p.rank + 1) % p.world);
     }
     __syncthreads();
     if (threadIdx.x == 0) *count = epoch + 1;

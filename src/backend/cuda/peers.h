@@ -15,7 +15,7 @@
 
 enum {
     PEERS_MAX = 8,
-    ONE_SHOT_ROWS = 8,    /* up to so many rows are summed by every rank, more by their owners */
+    ONE_SHOT_ROWS = 64,   /* at most: see peer_one_shot_rows */
     TWO_SHOT_ROWS = 1024, /* of a launch */
     OWNED_BY_ONE = 64,    /* from so many rows on eight neighbours have one owner */
     OWNED_RUN = 8,
@@ -29,20 +29,29 @@ enum {
 /* What a rank's arena holds: offsets in bytes. */
 struct peer_layout {
     uint32_t world, hidden, n_vocab;
-    uint32_t spread_units; /* PEER_UNITs of a spread row at most */
-    uint64_t one_shot;     /* f32 [2][ONE_SHOT_ROWS][world][hidden] */
-    uint64_t part;         /* f32 [2][TWO_SHOT_ROWS / world][world][hidden] */
-    uint64_t sum;          /* f32 [2][TWO_SHOT_ROWS][hidden] */
-    uint64_t logits;       /* f32 [2][LOGIT_ROWS][n_vocab] */
-    uint64_t spread;       /* [2][TWO_SHOT_ROWS][spread_units] of PEER_UNIT */
-    uint64_t flag;         /* [2][TWO_SHOT_ROWS] of PEER_UNIT */
-    uint64_t meet;         /* [2][world] of PEER_UNIT */
-    uint64_t armed_end;    /* what begins armed ends here: one_shot to logits */
-    uint64_t epochs;       /* u32 [n_epoch], this rank's alone: */
+    uint32_t spread_units;  /* PEER_UNITs of a spread row at most */
+    uint32_t one_shot_rows; /* up to so many are summed by every rank, more by their owners */
+    uint64_t one_shot;      /* f32 [2][one_shot_rows][world][hidden] */
+    uint64_t part;          /* f32 [2][TWO_SHOT_ROWS / world][world][hidden] */
+    uint64_t sum;           /* f32 [2][TWO_SHOT_ROWS][hidden] */
+    uint64_t logits;        /* f32 [2][LOGIT_ROWS][n_vocab] */
+    uint64_t spread;        /* [2][TWO_SHOT_ROWS][spread_units] of PEER_UNIT */
+    uint64_t flag;          /* [2][TWO_SHOT_ROWS] of PEER_UNIT */
+    uint64_t meet;          /* [2][world] of PEER_UNIT */
+    uint64_t armed_end;     /* what begins armed ends here: one_shot to logits */
+    uint64_t epochs;        /* u32 [n_epoch], this rank's alone: */
     uint32_t epoch_two_shot, epoch_spread, epoch_meet, epoch_logits, n_epoch;
-    uint64_t lost; /* u32 */
+    uint64_t waits; /* struct rank_waits */
+    uint64_t lost;  /* u32 */
     uint64_t n_bytes;
 };
+
+/* Rows that are summed in one shot: what a rank sends to each other one is then less than what the
+ * second way of two shots costs. Two ranks send no more in one shot than in two. */
+static inline uint32_t peer_one_shot_rows(uint32_t world)
+{
+    return world == 2 ? ONE_SHOT_ROWS : world == 4 ? 16 : 8;
+}
 
 /* Epochs are of a row's buffer, and are counted by the block that uses it last in a launch. Those
  * of one_shot come first. */
@@ -76,8 +85,9 @@ static inline void peer_layout_make(struct peer_layout *l, const struct backend_
     l->hidden = c->hidden;
     l->n_vocab = n_vocab;
     l->spread_units = spread_units;
+    l->one_shot_rows = peer_one_shot_rows(world);
     l->one_shot = at;
-    at += 2 * ONE_SHOT_ROWS * world * row;
+    at += 2 * l->one_shot_rows * world * row;
     l->part = at;
     at += 2 * TWO_SHOT_ROWS * row;
     l->sum = at;
@@ -92,20 +102,25 @@ static inline void peer_layout_make(struct peer_layout *l, const struct backend_
     l->meet = at;
     at += (uint64_t)2 * world * PEER_UNIT;
     l->epochs = at;
-    l->epoch_two_shot = ONE_SHOT_ROWS;
+    l->epoch_two_shot = l->one_shot_rows;
     l->epoch_spread = l->epoch_two_shot + TWO_SHOT_ROWS;
     l->epoch_meet = l->epoch_spread + TWO_SHOT_ROWS;
     l->epoch_logits = l->epoch_meet + 1;
     l->n_epoch = l->epoch_logits + world * LOGIT_ROWS * peer_logit_chunks(l);
     at += (uint64_t)l->n_epoch * 4;
+    at = (at + PEER_UNIT - 1) / PEER_UNIT * PEER_UNIT;
+    l->waits = at;
+    at += sizeof(struct rank_waits);
     l->lost = at;
     l->n_bytes = at + 4;
 }
 
-/* What a rank says that waited too long: memory of the host. */
-struct peer_fault {
-    volatile uint32_t is_told;
-    uint32_t op; /* enum peer_op */
+/* What a rank's kernels tell the host: pinned memory. */
+struct peer_report {
+    volatile uint64_t n_told;  /* times that waits were told, at the end of a step's draws */
+    volatile uint64_t n, ns;   /* struct rank_waits */
+    volatile uint32_t is_lost; /* it has waited too long, for: */
+    uint32_t op;               /* enum peer_op */
     uint32_t layer, epoch, row, rank;
 };
 
@@ -116,8 +131,9 @@ struct peers {
     char *base[PEERS_MAX]; /* arenas, in rank order */
     uint32_t rank, world;
     uint32_t *epochs, *lost; /* in this rank's arena */
-    struct peer_fault *fault;
-    uint64_t bound_ns;
+    struct rank_waits *waits;
+    struct peer_report *report;
+    uint64_t bound_ns; /* of a wait */
     struct peer_layout at;
 };
 

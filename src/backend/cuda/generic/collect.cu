@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(NORM_THREADS, 1)
     const uint32_t epoch = p.epochs[row];
     load_part<STEPS>(v, n.delta + at, t);
     const uint64_t slots =
-        p.at.one_shot + (uint64_t)((epoch % 2) * ONE_SHOT_ROWS + row) * WORLD * stride;
+        p.at.one_shot + (uint64_t)((epoch % 2) * p.at.one_shot_rows + row) * WORLD * stride;
 #pragma unroll
     for (uint32_t k = 1; k < WORLD; k++)
         send_steps<STEPS>(v, p.base[(p.rank + k) % WORLD] + slots + p.rank * stride, t);
@@ -110,6 +110,7 @@ __global__ void __launch_bounds__(NORM_THREADS, 1)
     load_steps<STEPS>(x, n.x + at, t);
     peer_take_sums<STEPS, WORLD>(p, w, p.base[p.rank] + slots + (size_t)t.first * 4,
                                  (size_t)t.step * 4, stride, t.n, v);
+    peer_wait_end(p, w, row == 0 && threadIdx.x == 0);
     add_residual<STEPS>(v, x, n.x + at, n.begins, t);
     norm_row<STEPS>(n, at, v, scratch);
     if (threadIdx.x == 0) p.epochs[row] = epoch + 1;
@@ -171,6 +172,7 @@ __global__ void __launch_bounds__(NORM_THREADS, WORLD == 2 ? 2 : 1)
     const struct owned_row o = owned_row_of(blockIdx.x, a, p.rank, WORLD);
     if (o.role == ROLE_NONE) return;
     const bool to_all = a.spread != SPREAD_OWN, back = a.spread == SPREAD_BACK;
+    const uint32_t next = (p.rank + 1) % WORLD;
     const size_t at = (size_t)o.row * n.n, stride = (size_t)n.n * 4;
     uint32_t *const count = p.epochs + p.at.epoch_two_shot + o.owner * n_place + o.place;
     const uint32_t epoch = *count;
@@ -197,6 +199,8 @@ __global__ void __launch_bounds__(NORM_THREADS, WORLD == 2 ? 2 : 1)
         peer_take_sums<STEPS, WORLD>(p, w, p.base[p.rank] + slots + (size_t)t.first * 4,
                                      (size_t)t.step * 4, stride, t.n, v);
     }
+    if (threadIdx.x == 0)
+        peer_wait_end(p, w, o.place == 0 && !a.is_met && (o.role == ROLE_OWN || o.owner == next));
 #pragma unroll
     for (uint32_t k = 1; k < WORLD && o.role == ROLE_OWN && to_all && !back; k++)
         send_steps<STEPS>(v, p.base[(p.rank + k) % WORLD] + sums, t);
@@ -251,7 +255,7 @@ fathom_err cuda_sum_norm(struct cuda_backend *c, const struct norm_args *n, uint
                          uint32_t layer, enum spread spread)
 {
     const uint32_t world = c->peers.world;
-    const bool one_shot = spread == SPREAD_ALL && n_row <= ONE_SHOT_ROWS;
+    const bool one_shot = spread == SPREAD_ALL && n_row <= c->peers.at.one_shot_rows;
     ASSERT(world > 1 && n->delta && n->n == c->peers.at.hidden);
     for (uint32_t row0 = 0; row0 < n_row; row0 += TWO_SHOT_ROWS) {
         struct reduce_args k = {};
@@ -348,7 +352,11 @@ __global__ void __launch_bounds__(COLLECT_THREADS)
     const uint32_t place = blockIdx.x % n_place;
     uint32_t row = own_row(place, a.run, owner, p.world);
     kernel_begin();
-    if (a.is_met && blockIdx.x == gridDim.x - 1) return peers_meet(p, PEER_SPREAD);
+    if (a.is_met && blockIdx.x == gridDim.x - 1) {
+        peers_meet(p, PEER_SPREAD);
+        if (a.drawn && threadIdx.x == 0) peer_tell_waits(p);
+        return;
+    }
     if (a.drawn) row = blockIdx.x;
     if (row >= a.n_row) return;
     if (a.drawn) owner = draw_owner(a.drawn[row].logit_row, p.world);
@@ -372,6 +380,7 @@ __global__ void __launch_bounds__(COLLECT_THREADS)
         struct peer_wait w = peer_wait_begin(PEER_SPREAD, 0, epoch, row);
         while (threadIdx.x == 0 && peer_load_acquire(p.base[p.rank] + flag) != epoch + 1)
             peer_wait_more(p, w, owner);
+        peer_wait_end(p, w, threadIdx.x == 0 && !a.is_met && blockIdx.x == n_place);
         __syncthreads();
         for (uint32_t u = threadIdx.x; find_unit(&at, a, row, place, u); u += blockDim.x)
             store_unit(at.to, at.n_byte,
@@ -532,6 +541,7 @@ __global__ void __launch_bounds__(COLLECT_THREADS)
                 char *at = p.base[p.rank] + slot + ((uint64_t)r * a.n_part + i) * 4;
                 *(float4 *)(out + (size_t)r * a.n_part) = peer_take(p, w, at, r);
             }
+            peer_wait_end(p, w, i == 0 && place == 0 && a.n_row >= p.world);
         }
     }
     __syncthreads();
