@@ -5,13 +5,13 @@
 
 Needs NumPy only and is deterministic: every weight is a hash of (seed, tensor name). Writes
 OUT/<format>/{config.json, [quantization's own json,] model-*.safetensors, index} and
-OUT/golden/<format>.safetensors: every quantized matrix as float32, name "<module>.weight", as the codes and
-the scales in the file mean it. A reader is right when its decoded matrices equal the golden bit for
-bit (each value is one rounding of an exact product of code and scale, or of code minus zero).
+OUT/golden/<format>.safetensors: every quantized matrix as float32, name "<module>.weight", as the
+codes and the scales in the file mean it. A reader is right when its decoded matrices equal the
+golden bit for bit (each value is one rounding of an exact product of code and scale, or of code minus zero).
 
 `bf16` is the model that the others were quantized from. The sizes are odd on purpose where a format
-allows it: kv_a has 576 rows (4.5 blocks of 128), vocabulary 520. With --seed other than 1 the values are
-others, which is how goldens that developers have not seen are made.
+allows it: kv_a has 576 rows (4.5 blocks of 128), vocabulary 520. With --seed other than 1 the
+values are others, which is how goldens that developers have not seen are made.
 """
 import argparse
 import hashlib
@@ -328,6 +328,44 @@ def write_format(root, fmt, model):
     return len(golden), total
 
 
+# ---- every format in one model -------------------------------------------------------------------
+
+# Where a rank of two has half of 64 inputs, groups are 32 at most.
+MIXED_DOWN = [lambda w: F.awq(w, 32), lambda w: F.ct_int4(w, 32, True), lambda w: F.nvfp4(w, True),
+              lambda w: F.nvfp4(w, False), F.mxfp4, F.int8_block, F.fp8_block, F.int8_channel]
+MIXED_UP = [lambda w: F.awq(w, 128), lambda w: F.gptq(w, 128), lambda w: F.gptq(w, 64, False),
+            lambda w: F.ct_int4(w, 128, True), lambda w: F.ct_int4(w, 128, False),
+            lambda w: F.w4afp8(w, 128), lambda w: F.int8_channel(w, scale_type="BF16"),
+            lambda w: F.int8_channel(w, offset=True), F.int8_static, F.fp8_channel,
+            lambda w: F.fp8_block(w, 128, "weight_scale", "BF16"), lambda w: F.nvfp4(w, False)]
+
+
+def write_mixed(where, seed):
+    """A model of one layer whose experts' matrices are each of another format; goldens beside."""
+    CONFIG.update(vocab_size=64, hidden_size=128, num_hidden_layers=1, num_nextn_predict_layers=0,
+                  first_k_dense_replace=0, num_attention_heads=2, num_key_value_heads=2,
+                  moe_intermediate_size=64)
+    tensors, golden = {}, {}
+    writers = {"up_proj": iter(MIXED_UP[:8]), "gate_proj": iter(MIXED_UP[8:]),
+               "down_proj": iter(MIXED_DOWN)}
+    for name, v in base_model(seed).items():
+        module = name[: -len(".weight")]
+        write = next(writers[module.split(".")[-1]], None) if kind_of(name) == "experts" else None
+        if "kv_a_proj" in name:  # 4.5 blocks of 128 rows
+            write = lambda w: F.fp8_block(w, 128, "weight_scale", "BF16")
+        if not write and not kind_of(name):
+            tensors[name] = plain(name, v, "BF16")
+            continue
+        parts, value = write(v) if write else F.awq(v, v.shape[1])
+        tensors.update({f"{module}.{suffix}": part for suffix, part in parts.items()})
+        if write:
+            golden[name] = ("F32", value)
+    os.makedirs(where, exist_ok=True)
+    put_json(where, "config.json", CONFIG)
+    save(os.path.join(where, "model.safetensors"), tensors)
+    save(os.path.join(where, "golden.bin"), golden)
+
+
 def put_json(where, name, value):
     with open(os.path.join(where, name), "w") as f:
         json.dump(value, f, indent=2)
@@ -339,7 +377,12 @@ def main():
     p.add_argument("out")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--formats", default=",".join(table()))
+    p.add_argument("--mixed", action="store_true",
+                   help="OUT becomes one model with a matrix of each format, and its goldens")
     a = p.parse_args()
+    if a.mixed:
+        write_mixed(a.out, a.seed)
+        return
     model = base_model(a.seed)
     for fmt in a.formats.split(","):
         n, size = write_format(a.out, fmt, model)

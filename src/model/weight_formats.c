@@ -337,6 +337,12 @@ static fathom_err shape_bytes(struct weight_found *f, const struct model_config 
     const struct tensor *w = f->part[PART_WEIGHT], *s = f->part[PART_SCALE_INV];
     char shape[SHAPE_BYTES];
     (void)config;
+    if (w->dtype == DTYPE_I8 && w->n_dim == 2 && 2 * w->dim[0] == n_row && w->dim[1] == n_col) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "%s: two outputs of 4 bits in a byte (ModelSlim's W4A8) are not read: use the W8A8 "
+             "release",
+             w->name);
+    }
     TRY(weight_check_shape(w, 2, n_row, n_col, d));
     f->form = (struct weight_form){.code = w->dtype == DTYPE_I8 ? CODE_I8 : CODE_E4M3,
                                    .scale_type = DTYPE_F32};

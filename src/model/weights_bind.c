@@ -24,6 +24,7 @@ struct bind {
     const struct checkpoint *c;
     const struct model_config *config;
     uint64_t seed;
+    bool has_warned; /* of groups */
     fathom_diag *d;
 };
 
@@ -159,6 +160,16 @@ static fathom_err widen_vector(struct bind *b, struct tensor_view *v)
     return FATHOM_OK;
 }
 
+/* Shapes are right; a config that says otherwise may be another checkpoint's. */
+static void warn_of_group(struct bind *b, const struct weight_need *need, uint32_t group)
+{
+    if (b->has_warned || !b->config->quant_group || !group || group == b->config->quant_group)
+        return;
+    b->has_warned = true;
+    LOG_WARN("model", "tensor=%s has groups of %u inputs, config.json says %u: %u is used",
+             need->name, group, b->config->quant_group, group);
+}
+
 static fathom_err bind_one(void *arg, const struct weight_need *need)
 {
     struct bind *b = arg;
@@ -171,6 +182,7 @@ static fathom_err bind_one(void *arg, const struct weight_need *need)
     if (found.format && found.format->codes) {
         struct weight_source source;
         TRY(weights_check_cut(&found.form, need, &s, b->d));
+        if (found.form.code == CODE_U4) warn_of_group(b, need, found.form.block_col);
         weight_format_source(&source, &found, b->config, need->n_row, need->n_col);
         return view_source(b, v, &source, &s);
     }

@@ -346,19 +346,21 @@ static void panels_hold_codes_of_every_form_exactly(void **state)
         for (int fp4 = 0; fp4 < 2; fp4++) {
             struct weight_source s = {.form = {.code = fp4 ? CODE_E2M1 : CODE_U4,
                                                .block_row = 1,
-                                               .block_col = groups[i][0]},
+                                               .block_col = groups[i][0],
+                                               .has_zero = !fp4},
                                       .n_row = 120,
                                       .n_col = 384,
                                       .codes = some_codes,
                                       .scale = some_scale};
             struct tensor_view v = {.n_row = 112, .n_col = 384, .source = &s, .source_row0 = 8};
-            check_decoded(&cpu, &v, false, groups[i][0] == 8 ? PACK_F32 : PACK_FP8, groups[i][1]);
+            enum pack_kind kind = fp4 ? PACK_E2M1 : PACK_U4;
+            check_decoded(&cpu, &v, false, groups[i][0] == 8 ? PACK_F32 : kind, groups[i][1]);
             check_decoded(&cpu, &v, true, PACK_F32, 64);
         }
     }
     int8_t codes[112 * 300];
     float scales[112 * 3];
-    for (size_t i = 0; i < sizeof codes; i++) codes[i] = (int8_t)(i * 37);
+    for (size_t i = 0; i < sizeof codes; i++) codes[i] = (int8_t)((int)(i * 37 % 255) - 127);
     for (int i = 0; i < 336; i++) scales[i] = 0.1f + (float)i;
     struct tensor_view v = {.data = codes,
                             .dtype = DTYPE_I8,
@@ -367,14 +369,16 @@ static void panels_hold_codes_of_every_form_exactly(void **state)
                             .row_stride = 300,
                             .scale = scales,
                             .scale_stride = 3};
-    check_decoded(&cpu, &v, false, PACK_BF16, 64);
-    check_decoded(&cpu, &v, true, PACK_BF16, 64);
+    check_decoded(&cpu, &v, false, PACK_I8, 64);
+    check_decoded(&cpu, &v, true, PACK_I8, 64);
     v.scale_stride = v.scale_block_row = 1;
     v.scale_block_col = TENSOR_SCALE_WHOLE;
-    check_decoded(&cpu, &v, false, PACK_BF16, 64);
+    check_decoded(&cpu, &v, false, PACK_I8, 64);
     check_decoded(&cpu, &v, true, PACK_F32, 64);
     v.scale_block_row = TENSOR_SCALE_WHOLE;
-    check_decoded(&cpu, &v, true, PACK_BF16, 64);
+    check_decoded(&cpu, &v, true, PACK_I8, 64);
+    codes[50 * 300 + 7] = -128; /* has no sign and magnitude */
+    check_decoded(&cpu, &v, false, PACK_BF16, 64);
     thread_pool_destroy(cpu.pool);
 }
 

@@ -163,59 +163,73 @@ struct made {
     float *value; /* [n_row][n_col], scaled */
 };
 
-static void put_raw(struct packed *w, uint32_t r, uint32_t c, float value)
+/* Stores what comes nearest to a value and returns it. zero: of the row. */
+static float put_raw(struct packed *w, uint32_t r, uint32_t c, float value, int zero)
 {
     uint8_t *panel = w->data + r / PANEL * w->panel_bytes;
     uint8_t *group = panel + (size_t)(c / 2) * pack_group_bytes(w->kind);
     uint32_t row = r % PANEL;
+    uint8_t *both = panel + (size_t)(c / 4) * 64 + 4 * (row % 16) + 2 * (c % 2) + c / 2 % 2;
     uint16_t half = bf16_from_f32(value);
-    if (w->kind == PACK_FP8)
-        group[2 * fp8_place(row) + c % 2] = e4m3_from_f32(value);
-    else if (w->kind == PACK_BF16)
-        memcpy(group + 4 * row + 2 * (c % 2), &half, 2);
-    else
-        memcpy(group + 4 * ((c % 2) * PANEL + row), &value, 4);
+    int code = (int)fminf(fmaxf(rintf(value * 40), -127), 127);
+    switch (w->kind) {
+    case PACK_FP8:
+        group[2 * byte_place(row) + c % 2] = e4m3_from_f32(value);
+        return f32_from_e4m3(e4m3_from_f32(value));
+    case PACK_I8:
+        group[2 * byte_place(row) + c % 2] = (uint8_t)(code < 0 ? 0x80 | -code : code);
+        return (float)code;
+    case PACK_BF16: memcpy(group + 4 * row + 2 * (c % 2), &half, 2); return f32_from_bf16(half);
+    case PACK_U4:
+    case PACK_E2M1:
+        code &= 15;
+        *both = (uint8_t)(*both | code << 4 * (row / 16));
+        return w->kind == PACK_U4 ? (float)(code - zero) : e2m1_value((uint8_t)code);
+    default: memcpy(group + 4 * ((c % 2) * PANEL + row), &value, 4); return value;
+    }
 }
 
-static float through(enum pack_kind kind, float f)
+static uint32_t block_at(const struct packed *w, uint32_t c)
 {
-    if (kind == PACK_FP8) return f32_from_e4m3(e4m3_from_f32(f));
-    return kind == PACK_BF16 ? f32_from_bf16(bf16_from_f32(f)) : f;
+    return c / 2 < w->first_pair ? 0 : 1 + (c / 2 - w->first_pair) / w->block_pairs;
 }
 
-static struct made make(enum pack_kind kind, uint32_t n_row, uint32_t n_col, uint32_t first_pair,
-                        uint32_t scale_lanes, uint64_t *seed)
+/* Codes of four bits lie in blocks of whole vectors: block_pairs of them, from column 0 on. */
+static struct made make(enum pack_kind kind, const uint32_t shape[4], bool zeros, uint64_t *seed)
 {
     struct made m;
     struct packed *w = &m.w;
+    const bool nibbles = pack_is_nibbles(kind);
     memset(w, 0, sizeof *w);
     w->kind = kind;
-    w->n_row = n_row;
-    w->n_col = n_col;
-    w->n_panel = (n_row + PANEL - 1) / PANEL;
-    w->n_pair = (n_col + 1) / 2;
-    w->block_pairs = PAIRS_PER_BLOCK;
-    w->first_pair = min_u32(first_pair, w->n_pair);
-    w->n_block = 1 + (w->n_pair - w->first_pair + PAIRS_PER_BLOCK - 1) / PAIRS_PER_BLOCK;
-    w->scale_lanes = scale_lanes;
+    w->n_row = shape[0];
+    w->n_col = nibbles ? (shape[1] + 15) / 16 * 16 : shape[1];
+    w->n_panel = (w->n_row + PANEL - 1) / PANEL;
+    w->n_pair = (w->n_col + 1) / 2;
+    w->block_pairs = nibbles ? 8u << rng_below(seed, 4) : PAIRS_PER_BLOCK;
+    w->first_pair = min_u32(nibbles ? w->block_pairs : shape[2], w->n_pair);
+    w->n_block = 1 + (w->n_pair - w->first_pair + w->block_pairs - 1) / w->block_pairs;
+    w->scale_lanes = shape[3];
     w->panel_bytes = (size_t)w->n_pair * pack_group_bytes(kind);
     w->data = aligned(w->n_panel * w->panel_bytes);
-    size_t n_scale = (size_t)w->n_panel * w->n_block * scale_lanes;
+    size_t n_scale = (size_t)w->n_panel * w->n_block * w->scale_lanes;
     w->scale = aligned(n_scale * sizeof *w->scale);
     for (size_t i = 0; i < n_scale; i++) w->scale[i] = 0.5f + (float)rng_below(seed, 100) * 0.01f;
-    m.value = aligned((size_t)n_row * n_col * sizeof *m.value);
-    for (uint32_t r = 0; r < n_row; r++) {
-        for (uint32_t c = 0; c < n_col; c++) {
-            float f = normal(seed);
-            uint32_t pair = c / 2;
-            uint32_t block =
-                pair < w->first_pair ? 0 : 1 + (pair - w->first_pair) / PAIRS_PER_BLOCK;
-            size_t at = ((size_t)(r / PANEL) * w->n_block + block) * scale_lanes;
-            float scale = w->scale[at + (scale_lanes == 1 ? 0 : r % PANEL)];
-            put_raw(w, r, c, f);
-            m.value[(size_t)r * n_col + c] = through(kind, f) * scale;
+    size_t n_zero = (size_t)w->n_panel * w->n_block * PANEL;
+    if (zeros) w->zero = aligned(n_zero);
+    for (size_t i = 0; zeros && i < n_zero; i++) w->zero[i] = (uint8_t)rng_below(seed, 17);
+    m.value = aligned((size_t)w->n_row * w->n_col * sizeof *m.value);
+    for (uint32_t r = 0; r < w->n_row; r++) {
+        for (uint32_t c = 0; c < w->n_col; c++) {
+            const uint8_t *zero = packed_zeros(w, r / PANEL, block_at(w, c));
+            size_t at = ((size_t)(r / PANEL) * w->n_block + block_at(w, c)) * w->scale_lanes;
+            float scale = w->scale[at + (w->scale_lanes == 1 ? 0 : r % PANEL)];
+            if (nibbles || kind == PACK_I8) scale /= 32;
+            float value = put_raw(w, r, c, normal(seed), zero ? zero[r % PANEL] : U4_ZERO);
+            m.value[(size_t)r * w->n_col + c] = value * scale;
         }
     }
+    for (size_t i = 0; (nibbles || kind == PACK_I8) && i < n_scale; i++) w->scale[i] /= 32;
     return m;
 }
 
@@ -223,6 +237,7 @@ static void drop(struct made *m)
 {
     mem_free(m->w.data);
     mem_free(m->w.scale);
+    mem_free(m->w.zero);
     mem_free(m->value);
 }
 
@@ -295,11 +310,12 @@ static void products_are_right_and_rows_are_alone(void **state)
         if (!k) continue;
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
             for (int kind = 0; kind < N_PACK_KIND; kind++) {
-                struct made m = make((enum pack_kind)kind, shapes[s][0], shapes[s][1], shapes[s][2],
-                                     shapes[s][3], &seed);
-                check_product(k, OPERAND_F32, &m, &seed);
-                if (k->gemm[OPERAND_BF16]) check_product(k, OPERAND_BF16, &m, &seed);
-                drop(&m);
+                for (int zeros = 0; zeros < 1 + (kind == PACK_U4); zeros++) {
+                    struct made m = make((enum pack_kind)kind, shapes[s], zeros, &seed);
+                    check_product(k, OPERAND_F32, &m, &seed);
+                    if (k->gemm[OPERAND_BF16]) check_product(k, OPERAND_BF16, &m, &seed);
+                    drop(&m);
+                }
             }
         }
     }
@@ -433,7 +449,7 @@ static void packed_codes_stand_at_their_places(void **state)
             for (uint32_t r = 0; r < PANEL; r++) {
                 for (uint32_t c = 0; c < COLUMNS; c++) {
                     uint8_t want = r < n_row ? rows[r * STRIDE + c] : 0;
-                    assert_int_equal(panel[c / 2 * 64 + 2 * fp8_place(r) + c % 2], want);
+                    assert_int_equal(panel[c / 2 * 64 + 2 * byte_place(r) + c % 2], want);
                 }
             }
         }

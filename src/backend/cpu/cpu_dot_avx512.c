@@ -9,6 +9,7 @@
 
 #include "backend/cpu/cpu_simd_avx512.h"
 
+#include "backend/cpu/cpu_int8_table.h"
 #include "backend/cpu/cpu_kernel.h"
 #include "base/assert.h"
 
@@ -35,25 +36,48 @@ INLINE __m512i broadcast_pair(const uint16_t *x)
 }
 
 struct tables {
-    __m512i low0, low1, high0, high1, sign;
+    __m512i low0, low1, high0, high1, sign; /* of codes of a byte */
+    __m512i values;                         /* of codes of four bits: 16 bf16 values, twice */
 };
 
-INLINE struct tables load_tables(void)
+/* Codes of U4 less U4_ZERO. */
+static const uint16_t u4_values[16] = {0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040,
+                                       0xc000, 0xbf80, 0x0000, 0x3f80, 0x4000, 0x4040,
+                                       0x4080, 0x40a0, 0x40c0, 0x40e0};
+static const uint16_t e2m1_values[16] = {0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040,
+                                         0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80, 0xbfc0,
+                                         0xc000, 0xc040, 0xc080, 0xc0c0};
+
+INLINE struct tables load_tables(enum pack_kind kind)
 {
-    return (struct tables){_mm512_load_si512(cpu_e4m3_low), _mm512_load_si512(cpu_e4m3_low + 64),
-                           _mm512_load_si512(cpu_e4m3_high), _mm512_load_si512(cpu_e4m3_high + 64),
-                           _mm512_set1_epi8((char)0x80)};
+    if (pack_is_nibbles(kind)) {
+        const uint16_t *values = kind == PACK_U4 ? u4_values : e2m1_values;
+        __m256i all = _mm256_loadu_si256((const __m256i *)values);
+        return (struct tables){.values = _mm512_broadcast_i64x4(all)};
+    }
+    const uint8_t *low = kind == PACK_I8 ? cpu_int8_low : cpu_e4m3_low;
+    const uint8_t *high = kind == PACK_I8 ? cpu_int8_high : cpu_e4m3_high;
+    return (struct tables){.low0 = _mm512_load_si512(low),
+                           .low1 = _mm512_load_si512(low + 64),
+                           .high0 = _mm512_load_si512(high),
+                           .high1 = _mm512_load_si512(high + 64),
+                           .sign = _mm512_set1_epi8((char)0x80)};
 }
 
-/* The two weight vectors of a group: rows 0 .. 15 and 16 .. 31. */
-INLINE void load_group(enum pack_kind kind, const struct tables *t, const uint8_t *group,
-                       __m512i w[2])
+/* The two weight vectors of pair p of a panel: rows 0 .. 15 and 16 .. 31. */
+INLINE void load_pair(enum pack_kind kind, const struct tables *t, const uint8_t *panel, uint32_t p,
+                      __m512i w[2])
 {
     if (kind == PACK_BF16) {
-        w[0] = _mm512_loadu_si512(group);
-        w[1] = _mm512_loadu_si512(group + 64);
+        w[0] = _mm512_loadu_si512(panel + 128 * (size_t)p);
+        w[1] = _mm512_loadu_si512(panel + 128 * (size_t)p + 64);
+    } else if (pack_is_nibbles(kind)) {
+        __m512i code = _mm512_loadu_si512(panel + 64 * (size_t)(p / 2));
+        if (p % 2) code = _mm512_srli_epi16(code, 8);
+        w[0] = _mm512_permutexvar_epi16(code, t->values);
+        w[1] = _mm512_permutexvar_epi16(_mm512_srli_epi16(code, 4), t->values);
     } else {
-        __m512i code = _mm512_loadu_si512(group);
+        __m512i code = _mm512_loadu_si512(panel + 64 * (size_t)p);
         __m512i low = _mm512_permutex2var_epi8(t->low0, code, t->low1);
         __m512i high = _mm512_permutex2var_epi8(t->high0, code, t->high1);
         high = _mm512_ternarylogic_epi32(high, code, t->sign, 0xf8); /* high | (code & sign) */
@@ -67,6 +91,7 @@ INLINE void load_group(enum pack_kind kind, const struct tables *t, const uint8_
 struct block {
     const uint8_t *panel[2];
     const float *scale[2];
+    const uint8_t *zero[2]; /* NULL: all are U4_ZERO */
     uint32_t scale_lanes;
     uint32_t n_pair;
     bool first;
@@ -84,38 +109,73 @@ INLINE void add_block(float *y, __m512 part, __m512 scale, bool first)
         _mm512_storeu_ps(y, _mm512_fmadd_ps(part, scale, _mm512_loadu_ps(y)));
 }
 
+/* The sum of a block of a row of x, whose pairs are whole vectors of eight at least. */
+INLINE __m512 sum_block(const uint16_t *x, uint32_t n_pair)
+{
+    const __m512i ones = _mm512_set1_epi16(0x3f80);
+    __m512 sum = _mm512_setzero_ps();
+    for (uint32_t p = 0; p < n_pair; p += 8) {
+        __m256i eight = _mm256_loadu_si256((const __m256i *)(x + 2 * p));
+        dot(&sum, _mm512_castsi256_si512(eight), ones);
+    }
+    return _mm512_set1_ps(_mm512_mask_reduce_add_ps(0xff, sum));
+}
+
+/* How far a panel's 16 zeros are from U4_ZERO. */
+INLINE __m512 load_zeros(const uint8_t *zero)
+{
+    __m512i z = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)zero));
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(z, _mm512_set1_epi32(U4_ZERO)));
+}
+
+/* The dot products of pairs [p, p + N) of a panel or two with M rows of x. */
+INLINE void add_pairs(const int N, const int M, const int P, enum pack_kind kind,
+                      const struct tables *t, const struct block *b, uint32_t p,
+                      __m512 part[MAX_TILE][4])
+{
+    const uint16_t *x[2] = {b->x + 2 * p, b->x + 3 * b->x_stride + 2 * p};
+    const size_t ahead = (size_t)p * pack_group_bytes(kind) + PREFETCH_BYTES;
+    _mm_prefetch((const char *)b->panel[0] + ahead, _MM_HINT_T0);
+    if (P == 2) _mm_prefetch((const char *)b->panel[1] + ahead, _MM_HINT_T0);
+#pragma GCC unroll 2
+    for (int i = 0; i < N; i++) {
+        __m512i w[4];
+        load_pair(kind, t, b->panel[0], p + (uint32_t)i, w);
+        if (P == 2) load_pair(kind, t, b->panel[1], p + (uint32_t)i, w + 2);
+#pragma GCC unroll 6
+        for (int m = 0; m < M; m++) {
+            __m512i pair = broadcast_pair(x[m / 3] + (size_t)(m % 3) * b->x_stride + 2 * i);
+#pragma GCC unroll 4
+            for (int v = 0; v < 2 * P; v++) dot(&part[m][v], w[v], pair);
+        }
+    }
+}
+
 /* Decoding costs nothing beside 4 or more rows of x: the look-ups run where the dot products do
  * not. So a weight is decoded again for every tile, and no decoded copy is kept. */
 INLINE void block_tile(const int M, const int P, enum pack_kind kind, const struct block *b)
 {
     __m512 part[MAX_TILE][4];
-    const uint16_t *x[2] = {b->x, b->x + 3 * b->x_stride};
-    const size_t step = b->x_stride;
-    const struct tables t = load_tables();
-    const uint32_t group_bytes = pack_group_bytes(kind);
+    const struct tables t = load_tables(kind);
 #pragma GCC unroll 6
     for (int m = 0; m < M; m++) {
 #pragma GCC unroll 4
         for (int v = 0; v < 2 * P; v++) part[m][v] = _mm512_setzero_ps();
     }
-    const uint8_t *w0 = b->panel[0];
-    const uint8_t *w1 = b->panel[1];
-    for (uint32_t p = 0; p < b->n_pair; p++) {
-        __m512i w[4];
-        load_group(kind, &t, w0, w);
-        if (P == 2) load_group(kind, &t, w1, w + 2);
-        _mm_prefetch((const char *)w0 + PREFETCH_BYTES, _MM_HINT_T0);
-        if (P == 2) _mm_prefetch((const char *)w1 + PREFETCH_BYTES, _MM_HINT_T0);
+    if (pack_is_nibbles(kind)) {
+        for (uint32_t p = 0; p < b->n_pair; p += 2) add_pairs(2, M, P, kind, &t, b, p, part);
+    } else {
+        for (uint32_t p = 0; p < b->n_pair; p++) add_pairs(1, M, P, kind, &t, b, p, part);
+    }
+    if (kind == PACK_U4 && b->zero[0]) {
 #pragma GCC unroll 6
         for (int m = 0; m < M; m++) {
-            __m512i pair = broadcast_pair(x[m / 3] + (size_t)(m % 3) * step);
+            __m512 sum = sum_block(b->x + (size_t)m * b->x_stride, b->n_pair);
 #pragma GCC unroll 4
-            for (int v = 0; v < 2 * P; v++) dot(&part[m][v], w[v], pair);
+            for (int v = 0; v < 2 * P; v++)
+                part[m][v] =
+                    _mm512_fnmadd_ps(load_zeros(b->zero[v / 2] + 16 * (v % 2)), sum, part[m][v]);
         }
-        w0 += group_bytes;
-        w1 += group_bytes;
-        x[0] += 2;
-        x[1] += 2;
     }
 #pragma GCC unroll 2
     for (int i = 0; i < P; i++) {
@@ -153,13 +213,22 @@ typedef void tile_function(const struct block *b);
 
 TILES(1, PACK_FP8)
 TILES(2, PACK_FP8)
+TILES(1, PACK_I8)
+TILES(2, PACK_I8)
 TILES(1, PACK_BF16)
 TILES(2, PACK_BF16)
+TILES(1, PACK_U4)
+TILES(2, PACK_U4)
+TILES(1, PACK_E2M1)
+TILES(2, PACK_E2M1)
 
 /* By kind of weight, panels - 1 and rows - 1. */
-static tile_function *const tiles[2][2][MAX_TILE] = {
+static tile_function *const tiles[PACK_F32][2][MAX_TILE] = {
     [PACK_FP8] = {TILE_ROW(1, PACK_FP8), TILE_ROW(2, PACK_FP8)},
+    [PACK_I8] = {TILE_ROW(1, PACK_I8), TILE_ROW(2, PACK_I8)},
     [PACK_BF16] = {TILE_ROW(1, PACK_BF16), TILE_ROW(2, PACK_BF16)},
+    [PACK_U4] = {TILE_ROW(1, PACK_U4), TILE_ROW(2, PACK_U4)},
+    [PACK_E2M1] = {TILE_ROW(1, PACK_E2M1), TILE_ROW(2, PACK_E2M1)},
 };
 
 /* ---- whole products ---- */
@@ -189,6 +258,8 @@ static void gemm_blocks(const struct gemm_call *c, uint32_t panel, uint32_t n_pa
             struct block b = {
                 .panel = {at, at + w->panel_bytes},
                 .scale = {scale_at(w, panel, block), scale_at(w, panel + n_panel - 1, block)},
+                .zero = {packed_zeros(w, panel, block),
+                         packed_zeros(w, panel + n_panel - 1, block)},
                 .scale_lanes = w->scale_lanes,
                 .n_pair = packed_block_pairs(w, block),
                 .first = block == 0,
@@ -410,8 +481,8 @@ void cpu_pack_codes_avx512(const uint8_t *rows, size_t stride, uint32_t n_row, u
     for (uint32_t r = 0; r < PANEL; r++) {
         /* word index into the two vectors of 16 rows; each row's 32 bits are two pairs */
         uint16_t at = (uint16_t)(r < 16 ? 2 * r : 32 + 2 * (r - 16));
-        even_words[fp8_place(r)] = at;
-        odd_words[fp8_place(r)] = (uint16_t)(at + 1);
+        even_words[byte_place(r)] = at;
+        odd_words[byte_place(r)] = (uint16_t)(at + 1);
     }
     const __m512i even = _mm512_load_si512(even_words);
     const __m512i odd = _mm512_load_si512(odd_words);

@@ -49,23 +49,38 @@ static inline size_t operand_bytes(enum operand t)
 
 /* A matrix [n_row][n_col] in panels of 32 rows, padded with zeros. A panel is its columns two by
  * two: for each pair a group of 32 rows x 2 columns.
- *   PACK_FP8   64 bytes: row r's two codes at 2 * fp8_place(r)
+ *   PACK_FP8   64 bytes: row r's two codes at 2 * byte_place(r)
+ *   PACK_I8    the same, of int8 codes as sign (0x80) and magnitude
  *   PACK_BF16  128 bytes: row r's two values at 4 * r
  *   PACK_F32   256 bytes: the 32 rows of the even column, then those of the odd one
- * Panels of FP8 rows are so ordered that unpacking bytes inside 128-bit lanes restores the rows. */
-enum pack_kind { PACK_FP8, PACK_BF16, PACK_F32, N_PACK_KIND };
+ *   PACK_U4    64 bytes for two pairs: rows r and 16 + r in the low and high four bits of bytes
+ *              4 r .. 4 r + 3, which are columns 0, 2, 1, 3. A code counts from its row's zero.
+ *   PACK_E2M1  the same, of codes that are values
+ * The rows of single bytes are so ordered that unpacking bytes inside 128-bit lanes restores them.
+ * With four bits, shifting 16-bit words by 0, 4, 8 and 12 puts the low bits of two columns of 16
+ * rows where a table of 32 words finds them, whatever stands above. */
+enum pack_kind { PACK_FP8, PACK_I8, PACK_BF16, PACK_U4, PACK_E2M1, PACK_F32, N_PACK_KIND };
 
-static inline uint32_t fp8_place(uint32_t row)
+static inline bool pack_is_nibbles(enum pack_kind kind)
+{
+    return kind == PACK_U4 || kind == PACK_E2M1;
+}
+
+static inline uint32_t byte_place(uint32_t row)
 {
     DCHECK(row < PANEL);
     return (row & 12) << 1 | (row & 16) >> 2 | (row & 3);
 }
 
+/* of one pair; groups of PACK_U4 and PACK_E2M1 are two */
 static inline uint32_t pack_group_bytes(enum pack_kind kind)
 {
     DCHECK(kind < N_PACK_KIND);
-    return kind == PACK_FP8 ? 64 : kind == PACK_BF16 ? 128 : 256;
+    if (pack_is_nibbles(kind)) return 32;
+    return kind == PACK_F32 ? 256 : kind == PACK_BF16 ? 128 : 64;
 }
+
+enum { U4_ZERO = 8 }; /* where no zeros are stored */
 
 struct packed {
     enum pack_kind kind;
@@ -73,7 +88,7 @@ struct packed {
     uint32_t n_col;
     uint32_t n_panel;
     uint32_t n_pair;
-    uint32_t block_pairs; /* pairs of a block, 8 to PAIRS_PER_BLOCK */
+    uint32_t block_pairs; /* pairs of a block, 8 to PAIRS_PER_BLOCK; of four bits always even */
     uint32_t first_pair;  /* those of the first block; the last has what is left */
     uint32_t n_block;     /* blocks of columns */
     uint32_t scale_lanes; /* scales of a panel's block: 1, or one per row */
@@ -81,6 +96,7 @@ struct packed {
     bool takes_fp8; /* inputs are quantized with ACT_FP8 */
     uint8_t *data;  /* [n_panel][panel_bytes], 64-byte aligned */
     float *scale;   /* f32 [n_panel][n_block][scale_lanes] */
+    uint8_t *zero;  /* of PACK_U4, [n_panel][n_block][PANEL]; NULL: all are U4_ZERO */
 };
 
 static inline uint32_t packed_block_pairs(const struct packed *w, uint32_t block)
@@ -95,6 +111,12 @@ static inline uint32_t packed_block_start(const struct packed *w, uint32_t block
 {
     DCHECK(block < w->n_block);
     return block == 0 ? 0 : w->first_pair + (block - 1) * w->block_pairs;
+}
+
+static inline const uint8_t *packed_zeros(const struct packed *w, uint32_t panel, uint32_t block)
+{
+    DCHECK(panel < w->n_panel && block < w->n_block);
+    return w->zero ? w->zero + ((size_t)panel * w->n_block + block) * PANEL : NULL;
 }
 
 /* y[t][32 * (p - panel0) + r] = w[32 p + r] . x[t] for n_panel panels from panel0

@@ -53,38 +53,58 @@ INLINE vf sigmoid_vector(vf x)
 
 /* ---- products with f32 inputs ---- */
 
-/* Vector v of the two columns of pair `pair` of a panel. */
-INLINE void load_pair(enum pack_kind kind, const uint8_t *panel, uint32_t pair, int v, vf *even,
-                      vf *odd)
+/* Vector v of the two columns of pair `pair` of a panel. zero: of a panel's rows, for PACK_U4. */
+INLINE void load_pair(enum pack_kind kind, const uint8_t *panel, uint32_t pair, int v,
+                      const uint8_t *zero, vf *even, vf *odd)
 {
     const uint8_t *group = panel + (size_t)pair * pack_group_bytes(kind);
-    if (kind == PACK_FP8) {
-        v_pair_fp8(group, v, even, odd);
-    } else if (kind == PACK_BF16) {
-        v_pair_bf16((const uint16_t *)(const void *)group, v, even, odd);
-    } else {
-        const float *f = (const float *)(const void *)group + v * LANES;
-        *even = v_load(f);
-        *odd = v_load(f + PANEL);
+    const uint8_t *both = panel + (size_t)(pair / 2) * 64; /* of four bits */
+    const float *f = (const float *)(const void *)group + v * LANES;
+    vf from;
+    switch (kind) {
+    case PACK_FP8: v_pair_fp8(group, v, even, odd); break;
+    case PACK_I8: v_pair_int8(group, v, even, odd); break;
+    case PACK_BF16: v_pair_bf16((const uint16_t *)(const void *)group, v, even, odd); break;
+    case PACK_E2M1: v_pair_e2m1(both, pair % 2, v, even, odd); break;
+    case PACK_U4:
+        from = zero ? v_load_u8(zero + v * LANES) : v_set(U4_ZERO);
+        v_pair_u4(both, pair % 2, v, even, odd);
+        *even = v_sub(*even, from);
+        *odd = v_sub(*odd, from);
+        break;
+    default: *even = v_load(f); *odd = v_load(f + PANEL);
     }
 }
 
-/* One block of columns: y[m][0 .. 32) becomes or gains scale * (panel . x[m]) for M rows. */
-INLINE void block_tile(const int M, enum pack_kind kind, const uint8_t *panel, uint32_t n_pair,
-                       const float *scale, uint32_t scale_lanes, bool first, const float *x,
-                       size_t x_stride, float *y, size_t y_stride)
+/* One block of columns of a panel against some rows of x. */
+struct block {
+    const uint8_t *groups;
+    uint32_t n_pair;
+    const float *scale;
+    uint32_t scale_lanes;
+    const uint8_t *zero;
+    bool first;
+    const float *x;
+    size_t x_stride;
+    float *y;
+    size_t y_stride;
+};
+
+/* y[m][0 .. 32) becomes or gains scale * (panel . x[m]) for M rows. */
+INLINE void block_tile(const int M, enum pack_kind kind, const struct block *b)
 {
     for (int v0 = 0; v0 < PANEL_VECTORS; v0 += STRIP) {
         vf part[TILE_ROWS][STRIP];
         for (int m = 0; m < M; m++) {
             for (int v = 0; v < STRIP; v++) part[m][v] = v_zero();
         }
-        for (uint32_t p = 0; p < n_pair; p++) {
+        for (uint32_t p = 0; p < b->n_pair; p++) {
             vf even[STRIP], odd[STRIP];
-            for (int v = 0; v < STRIP; v++) load_pair(kind, panel, p, v0 + v, &even[v], &odd[v]);
+            for (int v = 0; v < STRIP; v++)
+                load_pair(kind, b->groups, p, v0 + v, b->zero, &even[v], &odd[v]);
             for (int m = 0; m < M; m++) {
-                vf x0 = v_set(x[m * x_stride + 2 * p]);
-                vf x1 = v_set(x[m * x_stride + 2 * p + 1]);
+                vf x0 = v_set(b->x[m * b->x_stride + 2 * p]);
+                vf x1 = v_set(b->x[m * b->x_stride + 2 * p + 1]);
                 for (int v = 0; v < STRIP; v++) {
                     part[m][v] = v_fma(even[v], x0, part[m][v]);
                     part[m][v] = v_fma(odd[v], x1, part[m][v]);
@@ -92,30 +112,29 @@ INLINE void block_tile(const int M, enum pack_kind kind, const uint8_t *panel, u
             }
         }
         for (int v = 0; v < STRIP; v++) {
-            vf s = scale_lanes == 1 ? v_set(*scale) : v_load(scale + (v0 + v) * LANES);
+            vf s = b->scale_lanes == 1 ? v_set(*b->scale) : v_load(b->scale + (v0 + v) * LANES);
             for (int m = 0; m < M; m++) {
-                float *to = y + m * y_stride + (v0 + v) * LANES;
-                v_store(to, first ? v_mul(part[m][v], s) : v_fma(part[m][v], s, v_load(to)));
+                float *to = b->y + m * b->y_stride + (v0 + v) * LANES;
+                v_store(to, b->first ? v_mul(part[m][v], s) : v_fma(part[m][v], s, v_load(to)));
             }
         }
     }
 }
 
-typedef void tile_function(const uint8_t *panel, uint32_t n_pair, const float *scale,
-                           uint32_t scale_lanes, bool first, const float *x, size_t x_stride,
-                           float *y, size_t y_stride);
+typedef void tile_function(const struct block *b);
 
 #define TILE(M, KIND)                                                                              \
-    static void tile_##M##_##KIND(const uint8_t *panel, uint32_t n_pair, const float *scale,       \
-                                  uint32_t scale_lanes, bool first, const float *x,                \
-                                  size_t x_stride, float *y, size_t y_stride)                      \
+    static void tile_##M##_##KIND(const struct block *b)                                           \
     {                                                                                              \
-        block_tile(M, KIND, panel, n_pair, scale, scale_lanes, first, x, x_stride, y, y_stride);   \
+        block_tile(M, KIND, b);                                                                    \
     }
 #define TILES(KIND) TILE(1, KIND) TILE(2, KIND) TILE(3, KIND) TILE(4, KIND)
 
 TILES(PACK_FP8)
+TILES(PACK_I8)
 TILES(PACK_BF16)
+TILES(PACK_U4)
+TILES(PACK_E2M1)
 TILES(PACK_F32)
 
 enum { MAX_TILE = 4 };
@@ -125,18 +144,19 @@ static tile_function *const tiles[N_PACK_KIND][MAX_TILE + 1] = {
     {                                                                                              \
         NULL, tile_1_##KIND, tile_2_##KIND, tile_3_##KIND, tile_4_##KIND                           \
     }
-    [PACK_FP8] = TILE_ROW(PACK_FP8),
-    [PACK_BF16] = TILE_ROW(PACK_BF16),
-    [PACK_F32] = TILE_ROW(PACK_F32),
+    [PACK_FP8] = TILE_ROW(PACK_FP8),   [PACK_I8] = TILE_ROW(PACK_I8),
+    [PACK_BF16] = TILE_ROW(PACK_BF16), [PACK_U4] = TILE_ROW(PACK_U4),
+    [PACK_E2M1] = TILE_ROW(PACK_E2M1), [PACK_F32] = TILE_ROW(PACK_F32),
 };
 
-/* n_pair groups of a panel as PACK_F32 groups. */
-static void decode_groups(enum pack_kind kind, const uint8_t *groups, uint32_t n_pair, float *out)
+/* n_pair groups of a panel's block as PACK_F32 groups. */
+static void decode_groups(enum pack_kind kind, const uint8_t *groups, uint32_t n_pair,
+                          const uint8_t *zero, float *out)
 {
     for (uint32_t p = 0; p < n_pair; p++, out += 2 * PANEL) {
         for (int v = 0; v < PANEL_VECTORS; v++) {
             vf even, odd;
-            load_pair(kind, groups, p, v, &even, &odd);
+            load_pair(kind, groups, p, v, zero, &even, &odd);
             v_store(out + v * LANES, even);
             v_store(out + PANEL + v * LANES, odd);
         }
@@ -151,27 +171,38 @@ static void gemm_chunk(const struct gemm_call *c, uint32_t i_panel, uint32_t blo
     DCHECK(c->panel0 + i_panel < w->n_panel);
     DCHECK(block0 < block1 && block1 <= w->n_block);
     enum pack_kind kind = w->kind;
-    const uint8_t *groups = w->data + (c->panel0 + i_panel) * w->panel_bytes +
-                            (size_t)packed_block_start(w, block0) * pack_group_bytes(kind);
+    const uint32_t panel = c->panel0 + i_panel, pair0 = packed_block_start(w, block0);
+    const uint8_t *groups = w->data + panel * w->panel_bytes;
+    uint32_t group0 = 0; /* pair that `groups` begins with */
     if (c->n_token > MAX_TILE && kind != PACK_F32) {
-        uint32_t n_pair = packed_block_start(w, block1 - 1) + packed_block_pairs(w, block1 - 1) -
-                          packed_block_start(w, block0);
-        decode_groups(kind, groups, n_pair, c->decoded);
+        for (uint32_t block = block0; block < block1; block++) {
+            uint32_t at = packed_block_start(w, block);
+            decode_groups(kind, groups + (size_t)at * pack_group_bytes(kind),
+                          packed_block_pairs(w, block), packed_zeros(w, panel, block),
+                          (float *)c->decoded + (size_t)(at - pair0) * 2 * PANEL);
+        }
         groups = c->decoded;
+        group0 = pair0;
         kind = PACK_F32;
     }
     for (uint32_t t = 0; t < c->n_token; t += MAX_TILE) {
         uint32_t m = c->n_token - t < MAX_TILE ? c->n_token - t : MAX_TILE;
-        float *y = c->y + t * c->y_stride + (size_t)i_panel * PANEL;
-        const uint8_t *at = groups;
         for (uint32_t block = block0; block < block1; block++) {
-            uint32_t n_pair = packed_block_pairs(w, block);
-            const float *x =
-                (const float *)c->x + t * c->x_stride + 2 * packed_block_start(w, block);
-            size_t i_scale = (size_t)(c->panel0 + i_panel) * w->n_block + block;
-            tiles[kind][m](at, n_pair, w->scale + i_scale * w->scale_lanes, w->scale_lanes,
-                           block == 0, x, c->x_stride, y, c->y_stride);
-            at += (size_t)n_pair * pack_group_bytes(kind);
+            uint32_t at = packed_block_start(w, block);
+            size_t i_scale = (size_t)panel * w->n_block + block;
+            const struct block b = {
+                .groups = groups + (size_t)(at - group0) * pack_group_bytes(kind),
+                .n_pair = packed_block_pairs(w, block),
+                .scale = w->scale + i_scale * w->scale_lanes,
+                .scale_lanes = w->scale_lanes,
+                .zero = packed_zeros(w, panel, block),
+                .first = block == 0,
+                .x = (const float *)c->x + t * c->x_stride + 2 * at,
+                .x_stride = c->x_stride,
+                .y = c->y + t * c->y_stride + (size_t)i_panel * PANEL,
+                .y_stride = c->y_stride,
+            };
+            tiles[kind][m](&b);
         }
     }
 }
@@ -528,7 +559,7 @@ static void pack_codes(const uint8_t *rows, size_t stride, uint32_t n_row, uint8
     memset(panel, 0, (size_t)PAIRS_PER_BLOCK * 64);
     for (uint32_t r = 0; r < n_row; r++) {
         const uint8_t *row = rows + r * stride;
-        uint8_t *to = panel + 2 * fp8_place(r);
+        uint8_t *to = panel + 2 * byte_place(r);
         for (uint32_t p = 0; p < PAIRS_PER_BLOCK; p++) memcpy(to + (size_t)p * 64, row + 2 * p, 2);
     }
 }

@@ -1,11 +1,10 @@
 /* cpu_pack.c - a matrix of the checkpoint to panels (struct packed in cpu_kernel.h)
  *
- * FP8 codes and BF16 values keep their type, so that memory holds what the checkpoint holds. Codes
- * of fewer bits become the codes of the smallest type that holds them exactly, and keep their
- * scales: U4 less its zero and E2M1 are E4M3 values, I8 are BF16 values. Nothing is rounded.
+ * Codes keep their type, so that memory holds what the checkpoint holds; scales become f32.
  * Everything else becomes f32 with its scale multiplied in: F32, F16, and the coded matrices that
  * the fast forms cannot hold exactly. Such a matrix has NaN codes, was cut out of another at an odd
- * column of its scale blocks, or is needed transposed while its rows have scales of their own.
+ * column of its scale blocks, or is needed transposed while its rows have scales of their own. An
+ * int8 matrix with codes of -128, which have no sign and magnitude, has its codes kept as bf16.
  */
 #include "backend/cpu/cpu_int.h"
 
@@ -19,14 +18,15 @@ enum { BLOCK_COLUMNS = 2 * PAIRS_PER_BLOCK, BLOCK_COLUMNS_MIN = 16 };
 
 /* ---- the form of a matrix ---- */
 
-static bool has_nan_code(const struct pack_part *p)
+/* Whether a code is in the part: either sign of 0x7f for NaN, -128 for int8. */
+static bool has_code(const struct pack_part *p, uint8_t mask, uint8_t code)
 {
     const struct tensor_view *v = p->view;
     if (!v->data) return false;
     for (uint32_t r = 0; r < p->n_row; r++) {
         const uint8_t *row = (const uint8_t *)v->data + (p->row0 + r) * v->row_stride;
         bool found = false;
-        for (uint32_t c = 0; c < v->n_col; c++) found |= (row[c] & 0x7f) == 0x7f;
+        for (uint32_t c = 0; c < v->n_col; c++) found |= (row[c] & mask) == code;
         if (found) return true;
     }
     return false;
@@ -52,7 +52,8 @@ static uint32_t block_columns(const struct pack_part *p)
 {
     const struct tensor_view *v = p->view;
     if (v->source) {
-        return p->transposed ? 0 : blocks_of_group(v->source->form.block_col);
+        bool is_whole = !p->transposed && v->n_col % BLOCK_COLUMNS_MIN == 0;
+        return is_whole ? blocks_of_group(v->source->form.block_col) : 0;
     }
     uint32_t block = p->transposed ? v->scale_block_row : v->scale_block_col;
     bool fits = !v->scale || block == 0 || block == BLOCK_COLUMNS || block == TENSOR_SCALE_WHOLE;
@@ -72,9 +73,9 @@ static enum pack_kind kind_of(const struct pack_part *p)
     const struct tensor_view *v = p->view;
     if (v->dtype == DTYPE_BF16 && !v->scale) return PACK_BF16;
     if (block_columns(p) == 0 || column_origin(p) % 2 != 0) return PACK_F32;
-    if (v->source) return PACK_FP8;
-    if (v->dtype == DTYPE_I8) return PACK_BF16;
-    return v->dtype != DTYPE_F8_E4M3 || has_nan_code(p) ? PACK_F32 : PACK_FP8;
+    if (v->source) return v->source->form.code == CODE_U4 ? PACK_U4 : PACK_E2M1;
+    if (v->dtype == DTYPE_I8) return has_code(p, 0xff, 0x80) ? PACK_BF16 : PACK_I8;
+    return v->dtype != DTYPE_F8_E4M3 || has_code(p, 0x7f, 0x7f) ? PACK_F32 : PACK_FP8;
 }
 
 /* Whether the rows of a panel have scales of their own. */
@@ -87,6 +88,19 @@ static bool has_row_scales(const struct pack_part *p)
     return block % PANEL != 0 || row_origin(p) % PANEL != 0;
 }
 
+static bool has_zeros(const struct pack_part *p)
+{
+    return p->view->source && p->view->source->form.has_zero;
+}
+
+/* Gate and up may be of int8 with and without codes of -128. */
+static enum pack_kind common_kind(enum pack_kind a, enum pack_kind b)
+{
+    if (a == b) return a;
+    bool are_int8 = (a == PACK_I8 || a == PACK_BF16) && (b == PACK_I8 || b == PACK_BF16);
+    return are_int8 ? PACK_BF16 : PACK_F32;
+}
+
 static void shape_panels(const struct pack_part *parts, uint32_t n_part, struct packed *out)
 {
     ASSERT(n_part == 1 || n_part == 2);
@@ -95,10 +109,12 @@ static void shape_panels(const struct pack_part *parts, uint32_t n_part, struct 
     uint32_t n_col = p->transposed ? p->n_row : p->view->n_col;
     out->kind = kind_of(p);
     out->scale_lanes = 1;
-    if (n_part == 2 &&
-        (kind_of(&parts[1]) != out->kind || column_origin(&parts[1]) != column_origin(p) ||
-         block_columns(&parts[1]) != block_columns(p)))
-        out->kind = PACK_F32;
+    if (n_part == 2) {
+        out->kind = common_kind(out->kind, kind_of(&parts[1]));
+        if (column_origin(&parts[1]) != column_origin(p) ||
+            block_columns(&parts[1]) != block_columns(p))
+            out->kind = PACK_F32;
+    }
     const bool coded = out->kind != PACK_F32;
     const uint32_t origin = coded ? column_origin(p) : 0;
     const uint32_t block = coded ? block_columns(p) : BLOCK_COLUMNS;
@@ -131,33 +147,23 @@ union run {
     float value[BLOCK_COLUMNS];
 };
 
-/* n codes of a row of a source as E4M3 codes; they are of one group. */
-static void read_source(const struct tensor_view *v, uint32_t r, uint32_t c0, uint32_t n,
-                        uint8_t *out)
-{
-    const struct weight_source *s = v->source;
-    const bool is_u4 = s->form.code == CODE_U4;
-    const uint32_t col = v->source_col0 + c0, block = s->form.block_col;
-    uint8_t e4m3[16];
-    int zero = 0;
-    if (is_u4) (void)s->scale(s, v->source_row0 + r, block ? col / block : 0, &zero);
-    for (int i = 0; i < 16; i++)
-        e4m3[i] = e4m3_from_f32(is_u4 ? (float)(i - zero) : e2m1_value((uint8_t)i));
-    s->codes(s, v->source_row0 + r, col, n, out);
-    for (uint32_t i = 0; i < n; i++) out[i] = e4m3[out[i]];
-}
-
-/* n int8 codes of a row as BF16 values. */
-static void read_int8(const struct tensor_view *v, uint32_t r, uint32_t c0, uint32_t n,
-                      uint16_t *out)
+/* n int8 codes of a row: as BF16 values, or as signs and magnitudes. */
+static void read_int8(const struct tensor_view *v, enum pack_kind kind, uint32_t r, uint32_t c0,
+                      uint32_t n, union run *out)
 {
     int8_t made[BLOCK_COLUMNS];
     const int8_t *codes = made;
+    DCHECK(n <= BLOCK_COLUMNS);
     if (v->data)
         codes = (const int8_t *)v->data + r * v->row_stride + c0;
     else
         tensor_view_make(v, r, c0, n, made);
-    for (uint32_t i = 0; i < n; i++) out[i] = bf16_from_f32(codes[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        if (kind == PACK_BF16)
+            out->half[i] = bf16_from_f32(codes[i]);
+        else
+            out->code[i] = (uint8_t)(codes[i] < 0 ? 0x80 | -codes[i] : codes[i]);
+    }
 }
 
 /* n elements of a row of the view: values for PACK_F32, else codes of the kind. */
@@ -170,10 +176,8 @@ static void read_run(const struct tensor_view *v, enum pack_kind kind, uint32_t 
         tensor_view_row(v, r, c0, n, out->value);
     else if (kind == PACK_F32)
         tensor_view_make_row(v, r, c0, n, out->value);
-    else if (v->source)
-        read_source(v, r, c0, n, out->code);
     else if (v->dtype == DTYPE_I8)
-        read_int8(v, r, c0, n, out->half);
+        read_int8(v, kind, r, c0, n, out);
     else if (v->data)
         memcpy(out, (const uint8_t *)v->data + (r * v->row_stride + c0) * size, n * size);
     else
@@ -187,7 +191,8 @@ static void put(enum pack_kind kind, const union run *run, uint32_t i, uint32_t 
     DCHECK(row < PANEL && i < BLOCK_COLUMNS);
     uint8_t *group = panel + (size_t)(c / 2) * pack_group_bytes(kind);
     switch (kind) {
-    case PACK_FP8: group[2 * fp8_place(row) + c % 2] = run->code[i]; break;
+    case PACK_FP8:
+    case PACK_I8: group[2 * byte_place(row) + c % 2] = run->code[i]; break;
     case PACK_BF16: memcpy(group + 4 * row + 2 * (c % 2), &run->half[i], 2); break;
     default: memcpy(group + 4 * ((c % 2) * PANEL + row), &run->value[i], 4);
     }
@@ -212,14 +217,44 @@ static void fill_block(const struct pack_part *p, enum pack_kind kind, uint32_t 
     }
 }
 
-/* A whole block of a source: a square of codes, then as those of a checkpoint. */
-static void fill_source_block(const struct pack_task *task, const struct pack_part *p,
-                              uint32_t row0, uint32_t n_row, uint32_t c0, uint8_t *panel)
+/* The same of codes of four bits, and their zeros. Rows that are padding are zero. */
+static void fill_nibbles(const struct pack_part *p, enum pack_kind kind, uint32_t row0,
+                         uint32_t n_row, uint32_t c0, uint32_t c1, uint8_t *panel, uint8_t *zeros)
 {
+    const struct tensor_view *v = p->view;
+    const struct weight_source *s = v->source;
+    const uint32_t block = s->form.block_col, col = v->source_col0 + c0;
     uint8_t codes[PANEL][BLOCK_COLUMNS];
+    memset(codes, kind == PACK_U4 ? U4_ZERO : 0, sizeof codes);
+    if (zeros) memset(zeros, U4_ZERO, PANEL);
+    for (uint32_t i = 0; i < n_row; i++) {
+        const uint32_t row = v->source_row0 + p->row0 + row0 + i;
+        int zero = U4_ZERO;
+        s->codes(s, row, col, c1 - c0, codes[i]);
+        if (kind == PACK_U4) (void)s->scale(s, row, block ? col / block : 0, &zero);
+        ASSERT(zeros ? zero >= 0 && zero <= 16 : zero == U4_ZERO);
+        if (zeros) zeros[i] = (uint8_t)zero;
+    }
+    for (uint32_t c = 0; c < c1 - c0; c += 4) {
+        uint8_t *out = panel + (size_t)(c0 + c) / 4 * 64;
+        for (uint32_t r = 0; r < 16; r++, out += 4) {
+            const uint8_t *low = codes[r] + c, *high = codes[16 + r] + c;
+            out[0] = (uint8_t)(low[0] | high[0] << 4);
+            out[1] = (uint8_t)(low[2] | high[2] << 4);
+            out[2] = (uint8_t)(low[1] | high[1] << 4);
+            out[3] = (uint8_t)(low[3] | high[3] << 4);
+        }
+    }
+}
+
+/* A whole block of int8 codes. */
+static void fill_int8_block(const struct pack_task *task, const struct pack_part *p, uint32_t row0,
+                            uint32_t n_row, uint32_t c0, uint8_t *panel)
+{
+    union run rows[PANEL];
     for (uint32_t i = 0; i < n_row; i++)
-        read_source(p->view, p->row0 + row0 + i, c0, BLOCK_COLUMNS, codes[i]);
-    task->k->pack_codes(codes[0], BLOCK_COLUMNS, n_row, panel + (size_t)c0 / 2 * 64);
+        read_int8(p->view, PACK_I8, p->row0 + row0 + i, c0, BLOCK_COLUMNS, &rows[i]);
+    task->k->pack_codes(rows[0].code, sizeof rows[0], n_row, panel + (size_t)c0 / 2 * 64);
 }
 
 /* What the codes of element (r, c) of a view are multiplied by. */
@@ -246,10 +281,13 @@ static void fill_panel(void *arg, size_t i_panel, size_t n_panel, unsigned worke
     for (uint32_t b = 0; b < w->n_block; b++) {
         uint32_t c0 = 2 * packed_block_start(w, b);
         uint32_t c1 = min_u32(c0 + 2 * packed_block_pairs(w, b), w->n_col);
-        bool is_square = w->kind == PACK_FP8 && !p->transposed && c1 - c0 == BLOCK_COLUMNS;
-        if (is_square && p->view->source) {
-            fill_source_block(task, p, row0, n_row, c0, panel);
-        } else if (is_square && p->view->data) {
+        bool is_square = !p->transposed && c1 - c0 == BLOCK_COLUMNS;
+        if (pack_is_nibbles(w->kind)) {
+            uint8_t *zeros = w->zero ? w->zero + (i_panel * w->n_block + b) * PANEL : NULL;
+            fill_nibbles(p, w->kind, row0, n_row, c0, c1, panel, zeros);
+        } else if (is_square && w->kind == PACK_I8) {
+            fill_int8_block(task, p, row0, n_row, c0, panel);
+        } else if (is_square && w->kind == PACK_FP8 && p->view->data) {
             const uint8_t *codes = (const uint8_t *)p->view->data;
             task->k->pack_codes(codes + (p->row0 + row0) * p->view->row_stride + c0,
                                 p->view->row_stride, n_row, panel + (size_t)c0 / 2 * 64);
@@ -285,10 +323,14 @@ fathom_err pack_matrix(struct cpu_backend *cpu, const struct pack_part *parts, u
     for (uint32_t i = 0; i < n_part; i++) TRY(check_part(&parts[i], name, d));
     shape_panels(parts, n_part, out);
     size_t bytes = out->n_panel * out->panel_bytes;
+    out->zero = NULL;
     out->data = mem_alloc_aligned(CPU_ALIGN, bytes);
     out->scale =
         mem_alloc_array((size_t)out->n_panel * out->n_block * out->scale_lanes, sizeof *out->scale);
-    if (!out->data || !out->scale) {
+    bool zeros = out->kind == PACK_U4 && has_zeros(&parts[0]);
+    zeros |= out->kind == PACK_U4 && n_part == 2 && has_zeros(&parts[1]);
+    if (zeros) out->zero = mem_alloc_array((size_t)out->n_panel * out->n_block, PANEL);
+    if (!out->data || !out->scale || (zeros && !out->zero)) {
         packed_free(out);
         FAIL(d, FATHOM_ENOMEM, "no memory for %s, %zu bytes", name, bytes);
     }
@@ -301,51 +343,65 @@ void packed_free(struct packed *w)
 {
     mem_free(w->data);
     mem_free(w->scale);
+    mem_free(w->zero);
     memset(w, 0, sizeof *w);
 }
 
 uint64_t packed_bytes(const struct packed *w)
 {
-    return w->n_panel *
-           ((uint64_t)w->panel_bytes + (uint64_t)w->n_block * w->scale_lanes * sizeof(float));
+    const uint64_t block_bytes = w->scale_lanes * sizeof(float) + (w->zero ? PANEL : 0);
+    return w->n_panel * (w->panel_bytes + w->n_block * block_bytes);
 }
 
 uint64_t backend_cpu_weight_bytes(const struct weight_form *f, uint32_t n_row, uint32_t n_col)
 {
     const uint64_t n = (uint64_t)n_row * n_col;
-    const bool is_wide = f->code == CODE_WIDE, is_packed = f->block_row == 1 && f->block_col > 0;
+    const bool is_packed = f->code == CODE_U4 || f->code == CODE_E2M1;
+    if (f->code == CODE_WIDE) return f->type == DTYPE_BF16 ? 2 * n : 4 * n;
+    if (!is_packed && f->block_row != 1) return weight_form_bytes(f, n_row, n_col);
     const uint32_t block = is_packed ? blocks_of_group(f->block_col) : BLOCK_COLUMNS;
-    if (is_wide) return f->type == DTYPE_BF16 ? 2 * n : 4 * n;
-    if (block == 0) return 4 * n;
-    if (f->code == CODE_E4M3 && f->block_row != 1) return weight_form_bytes(f, n_row, n_col);
+    if (block == 0 || (is_packed && n_col % BLOCK_COLUMNS_MIN != 0)) return 4 * n;
     const uint64_t n_scale = (uint64_t)n_row * ((n_col + block - 1) / block);
-    return (f->code == CODE_I8 ? 2 * n : n) + n_scale * sizeof(float);
+    return (is_packed ? n / 2 : n) + n_scale * (sizeof(float) + f->has_zero);
 }
 
 /* ---- reading back ---- */
 
+/* Element (row, c) of a panel, before its scale. zero: of the panel's rows. */
+static float packed_value(enum pack_kind kind, const uint8_t *panel, uint32_t row, uint32_t c,
+                          const uint8_t *zero)
+{
+    const uint8_t *group = panel + (size_t)(c / 2) * pack_group_bytes(kind);
+    const uint32_t byte = 2 * byte_place(row) + c % 2;
+    const size_t both = (size_t)(c / 4) * 64 + 4 * (row % 16) + 2 * (c % 2) + c / 2 % 2;
+    uint16_t half;
+    float value;
+    int code;
+    switch (kind) {
+    case PACK_FP8: return f32_from_e4m3(group[byte]);
+    case PACK_I8: code = group[byte] & 0x7f; return (float)(group[byte] & 0x80 ? -code : code);
+    case PACK_BF16:
+        memcpy(&half, group + 4 * row + 2 * (c % 2), sizeof half);
+        return f32_from_bf16(half);
+    case PACK_U4:
+        code = panel[both] >> 4 * (row / 16) & 15;
+        return (float)(code - (zero ? zero[row] : U4_ZERO));
+    case PACK_E2M1: return e2m1_value(panel[both] >> 4 * (row / 16) & 15);
+    default: memcpy(&value, group + 4 * ((c % 2) * PANEL + row), sizeof value); return value;
+    }
+}
+
 void packed_row(const struct packed *w, uint32_t r, float *out)
 {
     ASSERT(w->data && r < w->n_row);
-    uint32_t i_panel = r / PANEL;
-    uint32_t row = r % PANEL;
+    const uint32_t i_panel = r / PANEL, row = r % PANEL;
     const uint8_t *panel = w->data + i_panel * w->panel_bytes;
     for (uint32_t b = 0; b < w->n_block; b++) {
         const float *scale = w->scale + ((size_t)i_panel * w->n_block + b) * w->scale_lanes;
+        const uint8_t *zero = packed_zeros(w, i_panel, b);
         float s = scale[w->scale_lanes == 1 ? 0 : row];
         uint32_t c0 = 2 * packed_block_start(w, b);
         uint32_t c1 = min_u32(c0 + 2 * packed_block_pairs(w, b), w->n_col);
-        for (uint32_t c = c0; c < c1; c++) {
-            const uint8_t *group = panel + (size_t)(c / 2) * pack_group_bytes(w->kind);
-            uint16_t half;
-            switch (w->kind) {
-            case PACK_FP8: out[c] = f32_from_e4m3(group[2 * fp8_place(row) + c % 2]) * s; break;
-            case PACK_BF16:
-                memcpy(&half, group + 4 * row + 2 * (c % 2), sizeof half);
-                out[c] = f32_from_bf16(half) * s;
-                break;
-            default: memcpy(&out[c], group + 4 * ((c % 2) * PANEL + row), sizeof out[c]);
-            }
-        }
+        for (uint32_t c = c0; c < c1; c++) out[c] = packed_value(w->kind, panel, row, c, zero) * s;
     }
 }

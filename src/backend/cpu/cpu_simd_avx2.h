@@ -159,15 +159,75 @@ static inline void v_pair_bf16(const uint16_t *group, int v, vf *even, vf *odd)
     *odd = _mm256_castsi256_ps(_mm256_and_si256(pair, _mm256_set1_epi32((int)0xffff0000)));
 }
 
-static inline void v_pair_fp8(const uint8_t *group, int v, vf *even, vf *odd)
+/* The two bytes of rows 8v .. 8v+7, which are two runs of 8 bytes, 16 apart. */
+static inline __m256i v_pair_bytes(const uint8_t *group, int v)
 {
-    /* rows 8v .. 8v+7 are two runs of 8 bytes, 16 apart */
     const uint8_t *p = group + 32 * (v & 1) + 8 * (v >> 1);
     __m128i run0 = _mm_loadl_epi64((const __m128i *)p);
     __m128i run1 = _mm_loadl_epi64((const __m128i *)(p + 16));
-    __m256i pair = _mm256_cvtepu16_epi32(_mm_unpacklo_epi64(run0, run1));
+    return _mm256_cvtepu16_epi32(_mm_unpacklo_epi64(run0, run1));
+}
+
+static inline void v_pair_fp8(const uint8_t *group, int v, vf *even, vf *odd)
+{
+    __m256i pair = v_pair_bytes(group, v);
     *even = v_from_top_byte(_mm256_slli_epi32(pair, 24));
     *odd = v_from_top_byte(_mm256_slli_epi32(pair, 16));
+}
+
+/* The numbers of signs and magnitudes in the low bytes of lanes; what is above is dropped. */
+static inline vf v_from_sign_magnitude(__m256i code)
+{
+    __m256i magnitude = _mm256_and_si256(code, _mm256_set1_epi32(0x7f));
+    __m256i sign = _mm256_slli_epi32(_mm256_and_si256(code, _mm256_set1_epi32(0x80)), 24);
+    return _mm256_or_ps(_mm256_cvtepi32_ps(magnitude), _mm256_castsi256_ps(sign));
+}
+
+static inline void v_pair_int8(const uint8_t *group, int v, vf *even, vf *odd)
+{
+    __m256i pair = v_pair_bytes(group, v);
+    *even = v_from_sign_magnitude(pair);
+    *odd = v_from_sign_magnitude(_mm256_srli_epi32(pair, 8));
+}
+
+/* ---- four bits ---- */
+
+/* The codes of vector v of a pair, in the low four bits of lanes; above them are others. */
+static inline void v_pair_nibbles(const uint8_t *group, int pair, int v, __m256i *even,
+                                  __m256i *odd)
+{
+    __m256i word = _mm256_loadu_si256((const __m256i *)(group + 32 * (v & 1)));
+    *even = _mm256_srli_epi32(word, 8 * pair + 4 * (v >> 1));
+    *odd = _mm256_srli_epi32(*even, 16);
+}
+
+static inline void v_pair_u4(const uint8_t *group, int pair, int v, vf *even, vf *odd)
+{
+    const __m256i mask = _mm256_set1_epi32(15);
+    __m256i a, b;
+    v_pair_nibbles(group, pair, v, &a, &b);
+    *even = _mm256_cvtepi32_ps(_mm256_and_si256(a, mask));
+    *odd = _mm256_cvtepi32_ps(_mm256_and_si256(b, mask));
+}
+
+static inline vf v_from_e2m1(__m256i code)
+{
+    const vf magnitudes = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
+    __m256i sign = _mm256_slli_epi32(_mm256_and_si256(code, _mm256_set1_epi32(8)), 28);
+    return _mm256_or_ps(_mm256_permutevar8x32_ps(magnitudes, code), _mm256_castsi256_ps(sign));
+}
+
+static inline void v_pair_e2m1(const uint8_t *group, int pair, int v, vf *even, vf *odd)
+{
+    __m256i a, b;
+    v_pair_nibbles(group, pair, v, &a, &b);
+    *even = v_from_e2m1(a);
+    *odd = v_from_e2m1(b);
+}
+
+static inline vf v_load_u8(const uint8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
 }
 
 #endif

@@ -172,4 +172,55 @@ static inline void v_pair_fp8(const uint8_t *group, int v, vf *even, vf *odd)
                  odd);
 }
 
+/* The numbers of signs and magnitudes in the low bytes of lanes; what is above is dropped. */
+static inline vf v_from_sign_magnitude(__m512i code)
+{
+    __m512i magnitude = _mm512_and_si512(code, _mm512_set1_epi32(0x7f));
+    __m512i sign = _mm512_slli_epi32(_mm512_and_si512(code, _mm512_set1_epi32(0x80)), 24);
+    __m512i value = _mm512_castps_si512(_mm512_cvtepi32_ps(magnitude));
+    return _mm512_castsi512_ps(_mm512_or_si512(value, sign));
+}
+
+static inline void v_pair_int8(const uint8_t *group, int v, vf *even, vf *odd)
+{
+    const __m512i code = _mm512_loadu_si512(group), none = _mm512_setzero_si512();
+    __m512i pair = v == 0 ? _mm512_unpacklo_epi8(code, none) : _mm512_unpackhi_epi8(code, none);
+    *even = v_from_sign_magnitude(pair);
+    *odd = v_from_sign_magnitude(_mm512_srli_epi32(pair, 16));
+}
+
+/* ---- four bits ---- */
+
+static inline void v_pair_nibbles(const uint8_t *group, int pair, int v, __m512i *even,
+                                  __m512i *odd)
+{
+    *even = _mm512_srli_epi32(_mm512_loadu_si512(group), (unsigned)(8 * pair + 4 * v));
+    *odd = _mm512_srli_epi32(*even, 16);
+}
+
+static inline void v_pair_u4(const uint8_t *group, int pair, int v, vf *even, vf *odd)
+{
+    const __m512i mask = _mm512_set1_epi32(15);
+    __m512i a, b;
+    v_pair_nibbles(group, pair, v, &a, &b);
+    *even = _mm512_cvtepi32_ps(_mm512_and_si512(a, mask));
+    *odd = _mm512_cvtepi32_ps(_mm512_and_si512(b, mask));
+}
+
+/* The permutation looks at the low four bits of a lane alone. */
+static inline void v_pair_e2m1(const uint8_t *group, int pair, int v, vf *even, vf *odd)
+{
+    const vf values =
+        _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
+    __m512i a, b;
+    v_pair_nibbles(group, pair, v, &a, &b);
+    *even = _mm512_permutexvar_ps(a, values);
+    *odd = _mm512_permutexvar_ps(b, values);
+}
+
+static inline vf v_load_u8(const uint8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+
 #endif

@@ -13,6 +13,7 @@
 
 #include "backend/cpu/cpu_e4m3_table.h"
 #include "base/dtype.h"
+#include "base/weight_form.h"
 
 enum { LANES = 4, TILE_ROWS = 4 };
 
@@ -163,6 +164,59 @@ static inline void v_pair_fp8(const uint8_t *group, int v, vf *even, vf *odd)
     *even =
         (vf){f32_from_code(p[0]), f32_from_code(p[2]), f32_from_code(p[4]), f32_from_code(p[6])};
     *odd = (vf){f32_from_code(p[1]), f32_from_code(p[3]), f32_from_code(p[5]), f32_from_code(p[7])};
+}
+
+static inline float f32_from_sign_magnitude(uint8_t code)
+{
+    return (float)(code & 0x80 ? -(code & 0x7f) : code);
+}
+
+static inline void v_pair_int8(const uint8_t *group, int v, vf *even, vf *odd)
+{
+    const uint8_t *p = group + 16 * (v & 3) + 8 * (v >> 2);
+    vf a = v_zero(), b = v_zero();
+    for (int i = 0; i < LANES; i++) {
+        a[i] = f32_from_sign_magnitude(p[2 * i]);
+        b[i] = f32_from_sign_magnitude(p[2 * i + 1]);
+    }
+    *even = a;
+    *odd = b;
+}
+
+/* ---- four bits: vector v of pair `pair` (0 or 1) of a group ---- */
+
+static inline uint8_t nibble_of(const uint8_t *group, int pair, int row, int odd)
+{
+    return group[4 * (row % 16) + pair + 2 * odd] >> 4 * (row / 16) & 15;
+}
+
+/* the codes as numbers 0 .. 15 */
+static inline void v_pair_u4(const uint8_t *group, int pair, int v, vf *even, vf *odd)
+{
+    vf a = v_zero(), b = v_zero();
+    for (int i = 0; i < LANES; i++) {
+        a[i] = nibble_of(group, pair, LANES * v + i, 0);
+        b[i] = nibble_of(group, pair, LANES * v + i, 1);
+    }
+    *even = a;
+    *odd = b;
+}
+
+static inline void v_pair_e2m1(const uint8_t *group, int pair, int v, vf *even, vf *odd)
+{
+    vf a = v_zero(), b = v_zero();
+    for (int i = 0; i < LANES; i++) {
+        a[i] = e2m1_value(nibble_of(group, pair, LANES * v + i, 0));
+        b[i] = e2m1_value(nibble_of(group, pair, LANES * v + i, 1));
+    }
+    *even = a;
+    *odd = b;
+}
+
+/* v_load_u8 - LANES bytes as numbers */
+static inline vf v_load_u8(const uint8_t *p)
+{
+    return (vf){p[0], p[1], p[2], p[3]};
 }
 
 #endif
