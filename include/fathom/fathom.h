@@ -219,6 +219,8 @@ typedef struct fathom_rank_waits {
     uint64_t us; /* that it waited there for the others */
 } fathom_rank_waits;
 
+enum { FATHOM_STEP_SIZES = 14 };
+
 typedef struct fathom_stats {
     uint32_t n_running;
     uint32_t n_waiting;
@@ -226,8 +228,11 @@ typedef struct fathom_stats {
     uint32_t n_page_free;   /* that can be taken: with n_page_cached */
     uint32_t n_page_cached; /* of which hold a prefix that may be found */
     uint32_t n_page;
-    uint64_t n_step;         /* steps done */
-    uint64_t n_step_ahead;   /* of them launched while the one before ran */
+    uint64_t n_step;       /* steps done */
+    uint64_t n_step_ahead; /* of them launched while the one before ran */
+    /* of all steps, by their tokens: 1, up to 8, 16, 32 ... 16384, more; and these tokens */
+    uint64_t n_step_by_size[FATHOM_STEP_SIZES];
+    uint64_t n_step_token;
     uint64_t n_prompt_token; /* prompt tokens computed */
     uint64_t n_output_token;
     uint64_t n_finished;

@@ -15,11 +15,21 @@ uint64_t clock_now_us(void)
     return clock_now_ns() / 1000u;
 }
 
-uint64_t clock_thread_cpu_us(void)
+static uint64_t read_us(clockid_t id)
 {
     struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    clock_gettime(id, &t);
     return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
+}
+
+uint64_t clock_thread_cpu_us(void)
+{
+    return read_us(CLOCK_THREAD_CPUTIME_ID);
+}
+
+uint64_t clock_process_cpu_us(void)
+{
+    return read_us(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 int64_t clock_unix_s(void)

@@ -35,6 +35,8 @@ enum {
     LIMIT_STOP_BYTES = 4096,                    /* of one of them: 400 */
     LIMIT_STOP_TOKENS = 64,                     /* stop_token_ids of a request: 400 */
     LIMIT_LOGIT_BIAS = 1024,                    /* entries of logit_bias: 400 */
+    LIMIT_BAD_WORDS = 64,                       /* bad_words of a request: 400 */
+    LIMIT_BAD_WORD_TOKENS = 16,                 /* of one of them: 400 */
     LIMIT_CHOICES = 64,                         /* n, or prompts of a completion, times n: 400 */
     LIMIT_MESSAGES = 1 << 16,                   /* messages, or items, of a request: 400 */
     LIMIT_TOOLS = 512,                          /* tools of a request: 400 */

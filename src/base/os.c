@@ -263,3 +263,13 @@ double os_load(void)
     double load[1];
     return getloadavg(load, 1) == 1 ? load[0] : -1;
 }
+
+uint64_t os_resident_bytes(void)
+{
+    char line[64] = "";
+    FILE *f = fopen("/proc/self/statm", "re"); /* pages of address space, then those in RAM */
+    if (f && !fgets(line, sizeof line, f)) line[0] = '\0';
+    if (f) (void)fclose(f);
+    const char *resident = strchr(line, ' ');
+    return resident ? strtoull(resident, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+}

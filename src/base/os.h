@@ -82,6 +82,9 @@ double os_load(void);
  * it is available now */
 void os_memory_bytes(uint64_t *total, uint64_t *available);
 
+/* os_resident_bytes - memory of this process that is in RAM; 0: not known */
+uint64_t os_resident_bytes(void);
+
 /* os_name_thread - what `top -H` and profilers call the calling thread; 15 characters count */
 void os_name_thread(const char *name);
 

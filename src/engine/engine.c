@@ -377,17 +377,28 @@ static void follow(fathom_engine *e, const struct plan_entry *entry, uint64_t no
     }
 }
 
+/* One more step of so many tokens, in the classes of fathom_stats. */
+static void count_size(fathom_stats *s, uint32_t n_token)
+{
+    uint32_t i = n_token > 1, bound = 8;
+    for (; i > 0 && i + 1 < FATHOM_STEP_SIZES && n_token > bound; bound *= 2) i++;
+    s->n_step_by_size[i]++;
+    s->n_step_token += n_token;
+}
+
 /* Returns how many sequences have something to tell. */
 static size_t keep_results(fathom_engine *e, const struct step_result *result)
 {
     const struct plan *plan = &now_of(e)->plan;
     size_t n_told = 0;
     size_t i_score = plan->n_draw; /* the rows of prompts come last */
+    uint32_t n_token = 0;
     for (uint32_t i = 0; i < plan->n_entry; i++) {
         const struct plan_entry *entry = &plan->entries[i];
         struct sequence *q = sequence_of(entry->request);
         uint32_t n_output = request_n_output(&q->request);
         e->stats.n_prompt_token += new_prompt_tokens(entry);
+        n_token += entry->n_token;
         for (uint32_t k = 0; entry->draws && k <= entry->n_draft; k++) {
             keep_logprobs(q, result, entry->i_draw + k, n_output + k);
         }
@@ -397,6 +408,7 @@ static size_t keep_results(fathom_engine *e, const struct step_result *result)
     }
     ASSERT(n_told <= e->info.max_num_seqs);
     ASSERT(i_score == plan->n_draw + plan->n_score);
+    count_size(&e->stats, n_token);
     return n_told;
 }
 

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "server/api/responses_form.h"
 #include "server/response_store.h"
+#include "server/token_rule.h"
 #include "server/workers.h"
 
 void job_check(const struct job *job)
@@ -84,6 +85,7 @@ void job_release(struct job *job)
     job_count_taken(job, 0);
     answer_free(&job->answer);
     grammar_release(job->grammar);
+    token_rule_destroy(job->barred);
     api_request_free(&job->request);
     response_store_release(job->jobs->responses, job->previous);
     for (size_t i = 0; job->prompts && i < job->n_prompt; i++) token_list_free(&job->prompts[i]);
@@ -327,6 +329,17 @@ static void keep_response(struct job *job, enum responses_status status)
     if (err) LOG_WARN("server", "%s is not kept: %s", job->answer.id, fathom_err_text(err));
 }
 
+static void note_longest(const struct job *job)
+{
+    uint32_t n_most = 0;
+    for (size_t i = 0; i < job->answer.n_choice; i++) {
+        if (job->choices[i].n_token > n_most) n_most = job->choices[i].n_token;
+        if ((i + 1) % job->request.n > 0) continue;
+        if (n_most) histogram_observe(&job->jobs->metrics->n_most_output, n_most);
+        n_most = 0;
+    }
+}
+
 void job_finish_if_ended(struct job *job)
 {
     if (job->state != JOB_RUNNING || job->n_flying || job->answer.n_open) return;
@@ -336,6 +349,7 @@ void job_finish_if_ended(struct job *job)
         job_fail(job, err);
         return;
     }
+    note_longest(job);
     if (job->request.api == API_RESPONSES) keep_response(job, responses_status_of(&job->answer));
     job->state = JOB_DONE;
     job_wake(job);
@@ -437,8 +451,12 @@ static void take_finish(struct job *job, struct job_choice *choice, const fathom
         return;
     }
     if (e->finish == FATHOM_FINISH_CONSTRAINT && !ended) {
-        (void)api_error_set(&job->error, 500, "grammar_failed", NULL,
-                            "the grammar of the answer left no token to go on with after %u",
+        bool barred = job->request.allowed_ids || job->request.n_bad_word;
+        (void)api_error_set(&job->error, barred ? 400 : 500, "grammar_failed", NULL,
+                            barred
+                                ? "allowed_token_ids and bad_words left no token to go on with "
+                                  "after %u"
+                                : "the grammar of the answer left no token to go on with after %u",
                             e->n_output);
         job_fail(job, FATHOM_ELIMIT);
         return;

@@ -41,6 +41,7 @@
 
 struct response_store;
 struct response_link;
+struct token_rule;
 
 enum { JOBS_WARNED_MAX = 64 };
 
@@ -111,6 +112,7 @@ struct job {
     bool thinking;                  /* the prompt ends inside reasoning */
     struct grammar_wait wait;       /* for `grammar`; the cache's, until woken */
     struct api_error error;         /* status 0: none */
+    struct token_rule *barred;      /* of every choice; NULL: none; released once submitted */
     struct grammar *grammar;        /* of every choice; NULL: none; released once submitted */
     struct job_choice *choices;     /* [answer.n_choice] */
     struct response_link *previous; /* what a response goes on from, held; NULL: nothing */

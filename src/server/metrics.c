@@ -5,8 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/fail.h"
 #include "base/json_arena.h"
+#include "base/os.h"
 
 /* Bounds of vLLM's histograms, in microseconds. */
 static const uint64_t first_token_bounds[] = {
@@ -75,6 +77,7 @@ void metrics_init(struct metrics *m, uint32_t max_model_len)
     histogram_init_125(&m->n_output, max_model_len);
     histogram_init_125(&m->max_tokens, max_model_len);
     histogram_init(&m->grammar_compile, compile_bounds, COUNT_OF(compile_bounds), 1e6);
+    histogram_init_125(&m->n_most_output, max_model_len);
     histogram_init(&m->n_choice, choice_bounds, COUNT_OF(choice_bounds), 1);
 }
 
@@ -107,9 +110,15 @@ void metrics_note_finish(struct metrics *m, const struct metric_request *r, cons
     if (e->n_output > 1) histogram_observe(&m->output_token, decode_us / (e->n_output - 1));
 }
 
-void metrics_note_response(struct metrics *m, int status)
+static const char *const method_names[METRIC_METHODS] = {"GET", "POST", "DELETE", "other"};
+
+void metrics_note_response(struct metrics *m, size_t route, const char *method, int status)
 {
-    size_t i = 0;
+    size_t i = 0, k = 0;
+    if (route > METRIC_ROUTES_MAX) route = METRIC_ROUTES_MAX;
+    while (k + 1 < METRIC_METHODS && strcmp(method_names[k], method) != 0) k++;
+    int class = status < 300 ? 0 : status < 400 ? 1 : status < 500 ? 2 : 3;
+    count(&m->n_http[route][k][class], 1);
     while (i + 1 < COUNT_OF(statuses) && statuses[i] != status) i++;
     count(&m->n_response[i], 1);
 }
@@ -216,7 +225,16 @@ static void write_vllm_state(struct scrape *s, const struct metrics *m,
     write_count(s, "vllm:prefix_cache_hits_total", PROMETHEUS_COUNTER,
                 "Prompt tokens found in the prefix cache.", t->n_prefix_hit_token);
 
-    const char *name = "vllm:request_success_total";
+    write_count(s, "vllm:prompt_tokens_cached_total", PROMETHEUS_COUNTER,
+                "Prompt tokens that were not computed, since the cache had them.",
+                t->n_prefix_hit_token);
+    const char *name = "vllm:prompt_tokens_by_source_total";
+    prometheus_family(s->b, name, PROMETHEUS_COUNTER, "Prompt tokens by where they came from.");
+    write_labelled(s, name, "source", "local_compute", t->n_prompt_token);
+    write_labelled(s, name, "source", "local_cache_hit", t->n_prefix_hit_token);
+    write_labelled(s, name, "source", "external_kv_transfer", 0);
+
+    name = "vllm:request_success_total";
     prometheus_family(s->b, name, PROMETHEUS_COUNTER, "Requests that ended, by their reason.");
     for (int i = 0; i < METRIC_FINISH_COUNT; i++) {
         write_labelled(s, name, "finished_reason", finish_names[i], value_of(&m->n_finished[i]));
@@ -329,8 +347,22 @@ static void write_vllm_drafts(struct scrape *s, const struct metrics_view *v)
     }
 }
 
+/* The engine counts in vLLM's classes. */
+static void write_steps(struct scrape *s, const fathom_stats *t)
+{
+    uint64_t bounds[FATHOM_STEP_SIZES - 1] = {1};
+    struct histogram h;
+    for (size_t i = 1; i < FATHOM_STEP_SIZES - 1; i++) bounds[i] = 4ull << i;
+    histogram_init(&h, bounds, FATHOM_STEP_SIZES - 1, 1);
+    for (size_t i = 0; i < FATHOM_STEP_SIZES; i++) atomic_store(&h.counts[i], t->n_step_by_size[i]);
+    atomic_store(&h.sum, t->n_step_token);
+    write_histogram(s, "vllm:iteration_tokens_total", "Tokens of a step.", &h);
+}
+
 static void write_vllm_histograms(struct scrape *s, struct metrics *m)
 {
+    write_histogram(s, "vllm:request_max_num_generation_tokens",
+                    "Tokens of the longest choice of a request.", &m->n_most_output);
     write_histogram(s, "vllm:time_to_first_token_seconds",
                     "From the complete request to its first token.", &m->first_token);
     write_histogram(s, "vllm:inter_token_latency_seconds", "Between two tokens of a request.",
@@ -440,6 +472,44 @@ static void write_grammars(struct scrape *s, struct metrics *m, const struct met
                 (double)v->stats->mask_us / 1e6);
 }
 
+/* As prometheus-fastapi-instrumentator names them, which vLLM's dashboards read. */
+static void write_http(struct scrape *s, const struct metrics *m, const struct metrics_view *v)
+{
+    const char *name = "http_requests_total";
+    prometheus_family(s->b, name, PROMETHEUS_COUNTER,
+                      "Requests by path, method and class of the status.");
+    for (size_t i = 0; i <= METRIC_ROUTES_MAX; i++) {
+        const char *path = i < METRIC_ROUTES_MAX && v->route_name ? v->route_name(i) : NULL;
+        for (size_t k = 0; k < METRIC_METHODS * METRIC_CLASSES; k++) {
+            uint64_t n = value_of(&m->n_http[i][k / METRIC_CLASSES][k % METRIC_CLASSES]);
+            struct buf labels = {0};
+            char class[8];
+            if (n == 0) continue;
+            (void)snprintf(class, sizeof class, "%zuxx", 2 + k % METRIC_CLASSES);
+            prometheus_label(&labels, "handler", path ? path : "none");
+            prometheus_label(&labels, "method", method_names[k / METRIC_CLASSES]);
+            prometheus_label(&labels, "status", class);
+            prometheus_count(s->b, name, &labels, n);
+            if (buf_status(&labels) != FATHOM_OK) s->b->failed = true;
+            buf_free(&labels);
+        }
+    }
+}
+
+/* Of the process, under the names of Prometheus' own clients. */
+static void write_process(struct scrape *s, const struct metrics_view *v)
+{
+    const char *name = "process_start_time_seconds";
+    prometheus_family(s->b, name, PROMETHEUS_GAUGE, "When the server started, since 1970.");
+    prometheus_value(s->b, name, NULL, (double)v->start_s);
+    name = "process_resident_memory_bytes";
+    prometheus_family(s->b, name, PROMETHEUS_GAUGE, "Memory that the process has in RAM.");
+    prometheus_count(s->b, name, NULL, os_resident_bytes());
+    name = "process_cpu_seconds_total";
+    prometheus_family(s->b, name, PROMETHEUS_COUNTER, "Processor time of all its threads.");
+    prometheus_value(s->b, name, NULL, (double)clock_process_cpu_us() / 1e6);
+}
+
 static void write_server(struct scrape *s, const struct metrics *m, const struct metrics_view *v)
 {
     const char *name = "fathom_http_responses_total";
@@ -483,9 +553,6 @@ static void write_server(struct scrape *s, const struct metrics *m, const struct
                 atomic_load(&m->n_answer_byte));
     write_count(s, "fathom_draining", PROMETHEUS_GAUGE,
                 "1 while requests in flight end and new ones are refused.", v->draining);
-    name = "process_start_time_seconds";
-    prometheus_family(s->b, name, PROMETHEUS_GAUGE, "When the server started, since 1970.");
-    prometheus_value(s->b, name, NULL, (double)v->start_s);
 }
 
 fathom_err metrics_write(struct buf *b, struct metrics *m, const struct metrics_view *v)
@@ -497,10 +564,13 @@ fathom_err metrics_write(struct buf *b, struct metrics *m, const struct metrics_
     write_vllm_drafts(&s, v);
     write_tiers(&s, v);
     write_vllm_histograms(&s, m);
+    write_steps(&s, v->stats);
     write_infos(&s, v);
     write_engine(&s, v);
     write_grammars(&s, m, v);
     write_server(&s, m, v);
+    write_http(&s, m, v);
+    write_process(&s, v);
     if (buf_status(&s.labels) != FATHOM_OK) b->failed = true;
     buf_free(&s.labels);
     return buf_status(b);

@@ -22,7 +22,13 @@ enum metric_finish {
     METRIC_FINISH_COUNT,
 };
 
-enum { METRIC_CODES_MAX = 32, METRIC_STATUS_MAX = 32 };
+enum {
+    METRIC_CODES_MAX = 32,
+    METRIC_STATUS_MAX = 32,
+    METRIC_ROUTES_MAX = 31,
+    METRIC_METHODS = 4, /* GET, POST, DELETE, others */
+    METRIC_CLASSES = 4, /* 2xx to 5xx */
+};
 
 struct metrics {
     /* per request in the engine, of those that ended with STOP or LENGTH; microseconds, tokens */
@@ -39,16 +45,18 @@ struct metrics {
     struct histogram max_tokens;      /* as the request asked */
     struct histogram grammar_compile; /* of a grammar; microseconds */
     struct histogram n_choice;        /* n of a request, one for each of its prompts */
+    struct histogram n_most_output;   /* tokens of its longest choice, likewise */
 
     atomic_uint_fast64_t n_finished[METRIC_FINISH_COUNT];
 
     atomic_uint_fast64_t n_error[METRIC_CODES_MAX];     /* by row of the tables in metrics.c */
     atomic_uint_fast64_t n_response[METRIC_STATUS_MAX]; /* likewise */
-    atomic_uint_fast64_t n_backlog_cut;                 /* clients that did not read */
-    atomic_uint_fast64_t n_left;                        /* answers nobody waits for any more */
-    atomic_uint_fast64_t n_lost_line;                   /* of the access log */
-    atomic_int_fast64_t n_stream;                       /* streams open now */
-    atomic_size_t n_answer_byte;                        /* held by answers now: job_held.c */
+    atomic_uint_fast64_t n_http[METRIC_ROUTES_MAX + 1][METRIC_METHODS][METRIC_CLASSES];
+    atomic_uint_fast64_t n_backlog_cut; /* clients that did not read */
+    atomic_uint_fast64_t n_left;        /* answers nobody waits for any more */
+    atomic_uint_fast64_t n_lost_line;   /* of the access log */
+    atomic_int_fast64_t n_stream;       /* streams open now */
+    atomic_size_t n_answer_byte;        /* held by answers now: job_held.c */
 };
 
 /* metrics_init - bounds of token counts go up to max_model_len */
@@ -67,8 +75,10 @@ struct metric_request {
  *   e  the event; the times of its engine are used for queue, prefill and decode */
 void metrics_note_finish(struct metrics *m, const struct metric_request *r, const fathom_event *e);
 
-/* metrics_note_response - an answer begins with this HTTP status; 499: the client left before */
-void metrics_note_response(struct metrics *m, int status);
+/* metrics_note_response - an answer begins with this HTTP status; 499: the client left before
+ *
+ *   route   its number among the server's; METRIC_ROUTES_MAX: none */
+void metrics_note_response(struct metrics *m, size_t route, const char *method, int status);
 
 /* metrics_note_error - a request was told an error, by status or within its stream
  *
@@ -90,7 +100,8 @@ struct metrics_view {
     uint64_t n_late;    /* connections closed because a request did not come in time */
     uint64_t n_dropped; /* connections closed to make room for others */
     uint64_t n_unread;  /* bytes of answers that wait for their clients to read */
-    int64_t start_s;    /* when the server started, seconds since 1970 */
+    const char *(*route_name)(size_t i); /* the path of a route; NULL past the last */
+    int64_t start_s;                     /* when the server started, seconds since 1970 */
     bool draining;
 };
 

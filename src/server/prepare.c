@@ -18,6 +18,7 @@
 #include "server/gunzip.h"
 #include "server/job.h"
 #include "server/response_store.h"
+#include "server/token_rule.h"
 
 /* ---- checks against what is served --------------------------------------------------------- */
 
@@ -474,6 +475,7 @@ static fathom_err read_request(struct job *job)
     TRY(find_model(s, r->model, &job->model, &job->error));
     set_default_sampling(s, r);
     TRY(make_prompts(job, &job->thinking));
+    TRY(token_rule_create(&job->barred, r, s->tokenizer, &job->error));
     if (!r->echo) api_request_drop_body(r); /* the grammar may take its time */
     return FATHOM_OK;
 }
@@ -535,6 +537,10 @@ static fathom_err submit_choice(struct job *job, size_t i)
             grammar_constraint_create(&r.constraint, job->grammar, job->jobs->served->info, &d);
         if (err) return api_error_from(&job->error, err, job->request.rule.param, &d);
     }
+    if (job->barred && token_rule_constrain(job->barred, &r.constraint) != FATHOM_OK) {
+        if (r.constraint.ops) r.constraint.ops->destroy(r.constraint.state);
+        return FATHOM_ENOMEM;
+    }
     choice->job = job;
     job_hold(job);
     fathom_err err = fathom_submit(job->jobs->served->engine, &r, &choice->id, &d);
@@ -569,6 +575,8 @@ static fathom_err submit_all(struct job *job)
     for (size_t i = 0; i < job->n_prompt; i++) token_list_free(&job->prompts[i]);
     grammar_release(job->grammar);
     job->grammar = NULL;
+    token_rule_destroy(job->barred);
+    job->barred = NULL;
     return FATHOM_OK;
 }
 

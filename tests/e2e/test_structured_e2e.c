@@ -85,6 +85,23 @@ static void test_reasoning_is_free(void **state)
     run_steps(steps, sizeof steps / sizeof steps[0]);
 }
 
+static void test_tokens_that_are_barred(void **state)
+{
+    (void)state;
+    static const struct step steps[] = {
+        {"say=abcab", ",\"bad_words\":[\"cb\",\"abd\"]", 200, "\"content\":\"abcab\""},
+        {"say=abcab", ",\"bad_words\":[\"x\",\"bca\"]", 400,
+         "allowed_token_ids and bad_words left no token to go on with after 3"},
+        {"say=a cab", ",\"bad_words\":[\"cab\"]", 400, "after 4"},
+        {"say=cab", ",\"guided_choice\":[\"cab\"],\"bad_words\":[\"b\"]", 400, "after 2"},
+        {"say=cab", ",\"guided_choice\":[\"cab\"],\"bad_words\":[\"d\"]", 200, "\"cab\""},
+        {"say=cab", ",\"allowed_token_ids\":[1]", 400, "after 0"},
+        {"say=x", ",\"bad_words\":[\"aaaaaaaaaaaaaaaaa\"]", 400,
+         "bad_words[0] is 17 tokens long, needed is 1 to 16"},
+    };
+    run_steps(steps, sizeof steps / sizeof steps[0]);
+}
+
 static void test_calls(void **state)
 {
     (void)state;
@@ -200,6 +217,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_contents),
         cmocka_unit_test(test_reasoning_is_free),
+        cmocka_unit_test(test_tokens_that_are_barred),
         cmocka_unit_test(test_calls),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_completions_and_metrics),

@@ -80,6 +80,12 @@ static void output_is_what_the_tokens_before_it_say(void **state)
     fathom_get_stats(e, &s);
     assert_int_equal(s.n_step, 100);
     assert_int_equal(s.n_prompt_token, 5);
+    uint64_t n_step = 0;
+    for (int i = 0; i < FATHOM_STEP_SIZES; i++) n_step += s.n_step_by_size[i];
+    assert_int_equal(n_step, s.n_step);
+    assert_int_equal(s.n_step_by_size[0], s.n_step - 1); /* all but the prompt's are of one token */
+    assert_int_equal(s.n_step_by_size[1], 1);
+    assert_int_equal(s.n_step_token, s.n_step - 1 + 5);
     assert_int_equal(s.n_output_token, 100);
     assert_int_equal(s.n_finished, 1);
     assert_false(s.failed);

@@ -176,9 +176,9 @@ static void errors_and_answers_are_counted_by_kind(void **state)
     metrics_note_error(&metrics, "server_busy");
     metrics_note_error(&metrics, NULL);
     metrics_note_error(&metrics, "a code of the future");
-    metrics_note_response(&metrics, 200);
-    metrics_note_response(&metrics, 429);
-    metrics_note_response(&metrics, 418);
+    metrics_note_response(&metrics, 0, "POST", 200);
+    metrics_note_response(&metrics, 0, "POST", 429);
+    metrics_note_response(&metrics, SIZE_MAX, "BREW", 418);
     struct buf b = scrape();
     assert_sample(&b, "fathom_request_errors_total", "code=\"server_busy\"", 2);
     assert_sample(&b, "fathom_request_errors_total", "code=\"other\"", 2);
@@ -186,6 +186,8 @@ static void errors_and_answers_are_counted_by_kind(void **state)
     assert_sample(&b, "fathom_http_responses_total", "status=\"429\"", 1);
     assert_sample(&b, "fathom_http_responses_total", "status=\"other\"", 1);
     assert_sample(&b, "fathom_http_responses_total", "status=\"500\"", 0);
+    assert_sample(&b, "http_requests_total", "method=\"POST\",status=\"4xx\"", 1);
+    assert_sample(&b, "http_requests_total", "handler=\"none\",method=\"other\",status=\"4xx\"", 1);
     buf_free(&b);
 }
 

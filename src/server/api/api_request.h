@@ -139,6 +139,10 @@ struct api_request {
     char *stops[LIMIT_STOP_STRINGS];
     size_t stop_lens[LIMIT_STOP_STRINGS];
     size_t n_stop;
+    char *bad_words[LIMIT_BAD_WORDS];
+    size_t n_bad_word;
+    uint32_t *allowed_ids; /* owned; a bit for each id of the vocabulary; NULL: all */
+    size_t n_allowed_word;
     bool asks_generation_prompt; /* add_generation_prompt: true was written out */
     bool has_stream_options;
     bool has_top_logprobs;

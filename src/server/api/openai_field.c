@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "base/fail.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "server/api/request_field.h"
 
 /* Completions stop after this many tokens unless told otherwise, as OpenAI's do. */
@@ -35,6 +36,55 @@ static fathom_err read_stop_token_ids(struct field_context *x, const struct fiel
     }
     x->r->sampling.stop_ids = x->r->stop_ids;
     x->r->sampling.n_stop_id = (uint32_t)n;
+    return FATHOM_OK;
+}
+
+static fathom_err read_allowed_ids(struct field_context *x, const struct field *f, json_t *v)
+{
+    struct api_request *r = x->r;
+    if (!json_is_array(v)) return field_wrong_type(x, f->name, v, "an array of token ids");
+    if (json_array_size(v) == 0) {
+        return api_error_set(x->e, 400, "invalid_value", f->name,
+                             "allowed_token_ids is empty, needed is at least one token id");
+    }
+    r->n_allowed_word = (x->bounds->n_vocab + 31) / 32;
+    r->allowed_ids = mem_calloc(r->n_allowed_word, sizeof *r->allowed_ids);
+    if (!r->allowed_ids) return FATHOM_ENOMEM;
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const struct field_place at = field_element(f->name, i);
+        const json_t *item = json_array_get(v, i);
+        bool ok;
+        int64_t id = field_integer(item, &ok);
+        if (!ok) return field_wrong_type(x, at.path, item, "a token id");
+        if (id < 0 || id >= x->bounds->n_vocab) {
+            return field_out_of_range(x, at.path, item, 0, (double)x->bounds->n_vocab - 1, false);
+        }
+        r->allowed_ids[id / 32] |= 1u << (id % 32);
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err read_bad_words(struct field_context *x, const struct field *f, json_t *v)
+{
+    struct api_request *r = x->r;
+    if (!json_is_array(v)) return field_wrong_type(x, f->name, v, "an array of strings");
+    size_t n = json_array_size(v);
+    if (n > LIMIT_BAD_WORDS) return field_too_many(x, f->name, n, LIMIT_BAD_WORDS);
+    for (size_t i = 0; i < n; i++) {
+        const struct field_place at = field_element(f->name, i);
+        const json_t *word = json_array_get(v, i);
+        if (!json_is_string(word) || json_string_length(word) == 0) {
+            return field_wrong_type(x, at.path, word, "a string that is not empty");
+        }
+        if (json_string_length(word) > LIMIT_STOP_BYTES) {
+            return api_error_set(x->e, 400, "invalid_value", at.path,
+                                 "%s is %zu bytes long, at most %d are taken", at.path,
+                                 json_string_length(word), LIMIT_STOP_BYTES);
+        }
+        r->bad_words[r->n_bad_word] = mem_strdup(json_string_value(word));
+        if (!r->bad_words[r->n_bad_word]) return FATHOM_ENOMEM;
+        r->n_bad_word++;
+    }
     return FATHOM_OK;
 }
 
@@ -236,6 +286,8 @@ static const struct field fields[] = {
     {"repetition_penalty", BOTH, field_real, AT(sampling.repetition_penalty), 0, INFINITY, true,
      NULL},
     {"logit_bias", BOTH, field_logit_bias, 0, -100, 100, false, NULL},
+    {"allowed_token_ids", BOTH, read_allowed_ids, 0, 0, 0, false, NULL},
+    {"bad_words", BOTH, read_bad_words, 0, 0, 0, false, NULL},
     {"logprobs", CHAT, read_chat_logprobs, 0, 0, 0, false, NULL},
     {"logprobs", COMPLETION, read_completion_logprobs, 0, 0, LIMIT_TOP_LOGPROBS, false, NULL},
     {"top_logprobs", CHAT, field_top_logprobs, 0, 0, LIMIT_TOP_LOGPROBS, false, NULL},
@@ -281,8 +333,6 @@ static const struct field fields[] = {
     {"chat_template", CHAT | TOKENIZE, field_refuse, 0, 0, 0, false,
      "the checkpoint decides how messages are rendered"},
     {"use_beam_search", BOTH, field_refuse, 0, 0, 0, false, "use n for several samples"},
-    {"allowed_token_ids", BOTH, field_refuse, 0, 0, 0, false, "use logit_bias"},
-    {"bad_words", BOTH, field_refuse, 0, 0, 0, false, "use logit_bias with -100"},
     {"logprob_token_ids", BOTH, field_refuse, 0, 0, 0, false, "use top_logprobs"},
     {"thinking_token_budget", BOTH, field_refuse, 0, 0, 0, false, "use max_tokens"},
     {"repetition_detection", BOTH, field_refuse, 0, 0, 0, false, "use frequency_penalty"},

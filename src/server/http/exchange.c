@@ -126,7 +126,7 @@ static void add_common_headers(const struct exchange *x, struct buf *fields)
 static void send(struct exchange *x, struct buf *fields, struct buf *body)
 {
     add_common_headers(x, fields);
-    metrics_note_response(metrics_of(x), x->status);
+    metrics_note_response(metrics_of(x), route_number(x->route), x->method, x->status);
     bool close =
         connection_is_over_limit(x->connection) || atomic_load(&x->all->routes.state->draining);
     if (buf_status(fields) != FATHOM_OK) {
@@ -574,7 +574,9 @@ static void end_exchange(void *arg)
     struct job_summary summary = {0};
     if (x->streams) atomic_fetch_sub(&metrics_of(x)->n_stream, 1);
     if (x->job) job_detach(x->job, &summary);
-    if (!x->status) metrics_note_response(metrics_of(x), 499);
+    if (!x->status) {
+        metrics_note_response(metrics_of(x), route_number(x->route), x->method, 499);
+    }
     log_exchange(x, &summary);
     log_access(x, &summary);
     free_exchange(x);

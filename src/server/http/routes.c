@@ -1,6 +1,7 @@
 /* routes.c - the table of paths, and the answers of paths that need no engine */
 #include "server/http/routes.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -73,6 +74,12 @@ static fathom_err get_model(const struct route_env *env, const char *rest, struc
 
 /* ---- the server ---------------------------------------------------------------------------- */
 
+static const char *route_name(size_t i)
+{
+    const struct route *r = route_at(i);
+    return r ? r->path : NULL;
+}
+
 static fathom_err get_metrics(const struct route_env *env, const char *rest, struct buf *body,
                               struct api_error *e)
 {
@@ -92,6 +99,7 @@ static fathom_err get_metrics(const struct route_env *env, const char *rest, str
                                       .n_late = gate_n_late(env->gate),
                                       .n_dropped = gate_n_dropped(env->gate),
                                       .n_unread = gate_unread_bytes(env->gate),
+                                      .route_name = route_name,
                                       .start_s = s->created,
                                       .draining = atomic_load(&env->state->draining)};
     return metrics_write(body, env->jobs->metrics, &view);
@@ -186,6 +194,7 @@ static const struct route routes[] = {
 };
 
 enum { N_ROUTE = sizeof routes / sizeof routes[0] };
+static_assert((int)N_ROUTE <= (int)METRIC_ROUTES_MAX, "a counter for each route");
 
 const struct route *route_find(const char *path, const char **rest)
 {
@@ -203,6 +212,11 @@ const struct route *route_find(const char *path, const char **rest)
 const struct route *route_at(size_t i)
 {
     return i < N_ROUTE ? &routes[i] : NULL;
+}
+
+size_t route_number(const struct route *r)
+{
+    return r ? (size_t)(r - routes) : SIZE_MAX;
 }
 
 bool route_is_open(const struct server_options *o, const struct route *r)

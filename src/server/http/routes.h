@@ -11,6 +11,9 @@ const struct route *route_find(const char *path, const char **rest);
 /* route_at - the i-th route; NULL past the last */
 const struct route *route_at(size_t i);
 
+/* route_number - the i of a route; SIZE_MAX: NULL */
+size_t route_number(const struct route *r);
+
 /* route_is_open - it needs no API key */
 bool route_is_open(const struct server_options *o, const struct route *r);
 
