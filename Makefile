@@ -1,13 +1,20 @@
 # Front door: each target says what is missing on this machine and calls CMake and CTest.
-# `make serve ARGS="--port 9000"`, `make fuzz FUZZ_SECONDS=60`, `make -k test` runs all it can.
-.PHONY: all serve test test-dev test-release test-long asan tsan tidy fuzz bench clean
+# `make serve ARGS="--port 9000"`, `make install PREFIX=/usr`, `make fuzz FUZZ_SECONDS=60`, `make -k test` runs all it can.
+.PHONY: all serve install test test-dev test-release test-long asan tsan tidy fuzz bench clean
 .NOTPARALLEL:
+
+# Which program is built: `make PRESET=release` that of the processor, `make PRESET=cuda` the other;
+# cuda where a GPU and nvcc are found, which tools/preset says on the error output.
+program = $(eval program := $(or $(PRESET),$(shell tools/preset)))$(program)
+PREFIX ?= /usr/local
 
 all:
 	@tools/deps build
-	cmake --workflow --preset program
+	cmake --workflow --preset $(if $(filter cuda,$(program)),program-cuda,program)
 serve: all
-	build/release/fathom serve $(ARGS)
+	build/$(program)/fathom serve $(ARGS)
+install: all
+	cmake --install build/$(program) --prefix $(DESTDIR)$(PREFIX) --component program
 test: test-dev test-release
 test-dev test-release: test-%:
 	@tools/deps test

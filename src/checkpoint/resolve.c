@@ -85,7 +85,7 @@ fathom_err checkpoint_resolve(char *dir, const char *model, const char *hf_home,
     }
     if (!hf_home) {
         FAIL(d, FATHOM_ENOTFOUND,
-             "%s: not found. Download it with `huggingface-cli download %s`. Looked at: ./%s (no "
+             "%s: not found. Download it with `hf download %s`. Looked at: ./%s (no "
              "Hugging Face cache is known: set HF_HOME)",
              model, model, model);
     }
@@ -96,7 +96,7 @@ fathom_err checkpoint_resolve(char *dir, const char *model, const char *hf_home,
     if (find_snapshot(dir, folder)) return FATHOM_OK;
     dir[0] = '\0';
     FAIL(d, FATHOM_ENOTFOUND,
-         "%s: not found. Download it with `huggingface-cli download %s`. Looked at: ./%s and "
+         "%s: not found. Download it with `hf download %s`. Looked at: ./%s and "
          "%s/snapshots",
          model, model, model, folder);
 }

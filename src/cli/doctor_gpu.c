@@ -218,6 +218,16 @@ static void look_at_driver(struct doctor *d, const struct settings *s)
     }
 }
 
+/* There are GPUs, and this program sees none: a failure, unless the processor is asked for. */
+static void look_at_unused(struct doctor *d, const struct settings *s)
+{
+    bool asked = strcmp(s->backend, "cpu") == 0 || strcmp(s->backend, "ref") == 0;
+    doctor_find(d, asked ? FINDING_NOTE : FINDING_BAD, "gpu",
+                "build with nvcc 12.8 or later on the path: `make`, or the preset cuda; or ask for "
+                "the processor with --backend cpu",
+                "this program cannot use any GPU here: models run on the processor");
+}
+
 void doctor_look_at_gpus(struct doctor *d, const struct settings *s)
 {
     struct nvml n;
@@ -235,8 +245,7 @@ void doctor_look_at_gpus(struct doctor *d, const struct settings *s)
                 "driver %s, %u GPUs", version, count);
     for (unsigned i = 0; i < count; i++) look_at_gpu(d, &n, i);
     if (count && backend_cuda_count() == 0) {
-        doctor_find(d, FINDING_NOTE, "gpu", "build with the preset cuda to use those from sm_80 on",
-                    "this program cannot use any GPU here: models run on the processor");
+        look_at_unused(d, s);
     }
     look_at_peers(d);
     (void)n.shutdown();

@@ -92,7 +92,12 @@ uint32_t grammar_put_json(struct grammar_builder *b, uint32_t from, enum grammar
 uint32_t grammar_put_literal(struct grammar_builder *b, uint32_t from, const json_t *value);
 
 /* grammar_put_space - the optional white space after ':', after ',', or inside a bracket */
-enum grammar_place { GRAMMAR_AFTER_COLON, GRAMMAR_AFTER_COMMA, GRAMMAR_IN_BRACKET };
+enum grammar_place {
+    GRAMMAR_AFTER_COLON,
+    GRAMMAR_AFTER_COMMA,
+    GRAMMAR_IN_BRACKET,   /* after the opening one */
+    GRAMMAR_BEFORE_CLOSE, /* before the closing one */
+};
 uint32_t grammar_put_space(struct grammar_builder *b, uint32_t from, enum grammar_place place);
 
 /* grammar_put_schema - a value that the schema describes (schema_put.c)

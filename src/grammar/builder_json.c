@@ -10,7 +10,7 @@
 #include "grammar/builder.h"
 #include "grammar/grammar_int.h"
 
-enum { DIGITS_MAX = 18, EXPONENT_DIGITS_MAX = 2, INDENT_MAX = 64 };
+enum { DIGITS_MAX = 18, EXPONENT_DIGITS_MAX = 2 };
 
 static uint32_t put(struct grammar_builder *b, uint32_t from, const char *text)
 {
@@ -19,19 +19,27 @@ static uint32_t put(struct grammar_builder *b, uint32_t from, const char *text)
 
 /* ---- white space ------------------------------------------------------------------------ */
 
-static uint32_t lines_rule(struct grammar_builder *b)
+/* Up to n of a character. */
+static void put_some(struct grammar_builder *b, uint32_t from, const char *text, int n, uint32_t to)
 {
-    if (b->lines) return b->lines - 1;
-    uint32_t rule = grammar_add_rule(b), end = grammar_rule_end(b, rule);
-    b->lines = rule + 1;
-    uint32_t at = put(b, grammar_rule_begin(b, rule), "\n");
-    for (int i = 0; i < INDENT_MAX; i++) {
-        grammar_join(b, at, end);
-        uint32_t next = grammar_put_bytes(b, at, ' ', ' ');
-        nfa_edge(&b->nfa, at, '\t', '\t', next);
-        at = next;
+    for (int i = 0; i <= n; i++) {
+        grammar_join(b, from, to);
+        if (i < n) from = put(b, from, text);
     }
-    grammar_join(b, at, end);
+}
+
+/* A newline and its indentation: up to 8 blanks or 2 tabs for each bracket around it; where their
+ * number is not known, up to 32 or 8. */
+static uint32_t lines_rule(struct grammar_builder *b, uint32_t level)
+{
+    uint32_t *known = &b->lines[level];
+    if (*known) return *known - 1;
+    uint32_t rule = grammar_add_rule(b), end = grammar_rule_end(b, rule);
+    int n = level + 1 < INDENTS ? (int)level * INDENT_STEP : INDENT_MAX;
+    *known = rule + 1;
+    uint32_t at = put(b, grammar_rule_begin(b, rule), "\n");
+    put_some(b, at, " ", n, end);
+    put_some(b, at, "\t", n / 4, end);
     return rule;
 }
 
@@ -40,11 +48,14 @@ uint32_t grammar_put_space(struct grammar_builder *b, uint32_t from, enum gramma
     enum grammar_space space = b->options.space;
     if (space == GRAMMAR_SPACE_NONE) return from;
     bool lines = space == GRAMMAR_SPACE_LINES && place != GRAMMAR_AFTER_COLON;
-    if (!lines && place == GRAMMAR_IN_BRACKET) return from;
+    bool bracket = place == GRAMMAR_IN_BRACKET || place == GRAMMAR_BEFORE_CLOSE;
+    uint32_t level = b->level + (place != GRAMMAR_BEFORE_CLOSE);
+    if (level >= INDENTS || b->level + 2 >= INDENTS) level = INDENTS - 1;
+    if (!lines && bracket) return from;
     uint32_t to = grammar_add_state(b);
     grammar_join(b, from, to);
-    if (place != GRAMMAR_IN_BRACKET) grammar_join(b, put(b, from, " "), to);
-    if (lines) grammar_join(b, grammar_put_rule(b, from, lines_rule(b)), to);
+    if (!bracket) grammar_join(b, put(b, from, " "), to);
+    if (lines) grammar_join(b, grammar_put_rule(b, from, lines_rule(b, level)), to);
     return to;
 }
 
@@ -123,7 +134,7 @@ static void draw_list(struct grammar_builder *b, uint32_t at, const char *bracke
     }
     grammar_join(b, grammar_put_json(b, from, GRAMMAR_JSON_VALUE), to);
     grammar_join(b, grammar_put_space(b, put(b, to, ","), GRAMMAR_AFTER_COMMA), item);
-    grammar_join(b, grammar_put_space(b, to, GRAMMAR_IN_BRACKET), close);
+    grammar_join(b, grammar_put_space(b, to, GRAMMAR_BEFORE_CLOSE), close);
     grammar_join(b, grammar_put_text(b, close, brackets + 1, 1), end);
     grammar_join(b, grammar_put_text(b, open, brackets + 1, 1), end);
 }
@@ -134,7 +145,9 @@ uint32_t grammar_put_json(struct grammar_builder *b, uint32_t from, enum grammar
         uint32_t rule = grammar_add_rule(b);
         uint32_t begin = grammar_rule_begin(b, rule), end = grammar_rule_end(b, rule);
         if (b->nfa.err) return 0;
+        uint32_t level = b->level;
         b->json[what] = rule + 1;
+        b->level = INDENTS; /* called from anywhere */
         switch (what) {
         case GRAMMAR_JSON_VALUE: draw_value(b, begin, end); break;
         case GRAMMAR_JSON_OBJECT: draw_list(b, begin, "{}", end); break;
@@ -143,6 +156,7 @@ uint32_t grammar_put_json(struct grammar_builder *b, uint32_t from, enum grammar
         case GRAMMAR_JSON_INTEGER: draw_integer(b, begin, end); break;
         case GRAMMAR_JSON_COUNT: break;
         }
+        b->level = level;
     }
     return grammar_put_rule(b, from, b->json[what] - 1);
 }
@@ -177,7 +191,7 @@ uint32_t grammar_put_literal(struct grammar_builder *b, uint32_t from, const jso
     bool object = json_is_object(value) && !json_big_digits(value);
     if (!object && !json_is_array(value)) return put_scalar(b, from, value);
     size_t n = object ? json_object_size(value) : json_array_size(value);
-    uint32_t at = put(b, from, object ? "{" : "[");
+    uint32_t level = b->level, at = put(b, from, object ? "{" : "[");
     void *iter = json_object_iter((json_t *)value);
     for (size_t i = 0; i < n && !b->nfa.err; i++) {
         if (i > 0) at = put(b, at, ",");
@@ -192,8 +206,10 @@ uint32_t grammar_put_literal(struct grammar_builder *b, uint32_t from, const jso
             at = grammar_put_space(b, put(b, at, ":"), GRAMMAR_AFTER_COLON);
             iter = json_object_iter_next((json_t *)value, iter);
         }
+        b->level = INDENTS;
         at = grammar_put_literal(b, at, item);
+        b->level = level;
     }
-    if (n > 0) at = grammar_put_space(b, at, GRAMMAR_IN_BRACKET);
+    if (n > 0) at = grammar_put_space(b, at, GRAMMAR_BEFORE_CLOSE);
     return put(b, at, object ? "}" : "]");
 }

@@ -58,8 +58,8 @@ struct grammar;
 
 /* White space between the tokens of JSON text. */
 enum grammar_space {
-    GRAMMAR_SPACE_LINES, /* as ONE; and a newline with up to 64 blanks or tabs after { [ and , and
-                            before } and ] */
+    GRAMMAR_SPACE_LINES, /* as ONE; and a newline with its indentation after { [ and , and before }
+                            and ] */
     GRAMMAR_SPACE_ONE,   /* at most one blank after , and : (what json.dumps writes, and compact) */
     GRAMMAR_SPACE_NONE,
 };

@@ -97,6 +97,9 @@ struct drawn_rule {
     uint32_t min, max; /* is_text */
 };
 
+/* How deep a line is indented: known for the outermost brackets, one step of 8 blanks each. */
+enum { INDENTS = 4, INDENT_STEP = 8, INDENT_MAX = 32 };
+
 struct grammar_builder {
     const struct grammar_vocab *vocab;
     struct grammar_options options;
@@ -106,7 +109,8 @@ struct grammar_builder {
     uint32_t n_rule;
     size_t cap_rule;
     uint32_t json[GRAMMAR_JSON_COUNT]; /* rule + 1; 0: not drawn yet */
-    uint32_t lines;                    /* newline and blanks; likewise */
+    uint32_t lines[INDENTS];           /* newline and so many blanks; likewise */
+    uint32_t level;                    /* brackets around what is drawn; INDENTS: not known */
     int32_t marker_ids[GRAMMAR_MARKERS_MAX];
     uint32_t n_marker;
 };

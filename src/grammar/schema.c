@@ -53,7 +53,7 @@ void schema_flat_init(struct schema_flat *f)
 }
 
 /* The containers of a flat, to be treated alike. */
-enum { N_CONTAINER = 13 };
+enum { N_CONTAINER = 14 };
 
 static void list_containers(struct schema_flat *f, json_t **out[N_CONTAINER])
 {
@@ -61,7 +61,7 @@ static void list_containers(struct schema_flat *f, json_t **out[N_CONTAINER])
                                  &f->prefix,      &f->items,        &f->unevaluated_items,
                                  &f->properties,  &f->required,     &f->additional,
                                  &f->unevaluated, &f->patterns,     &f->names,
-                                 &f->groups};
+                                 &f->demands,     &f->groups};
     memcpy(out, all, sizeof all);
 }
 
@@ -100,7 +100,7 @@ fathom_err schema_flat_copy(struct schema_compiler *c, struct schema_flat *out,
 
 unsigned schema_types(const struct schema_flat *f)
 {
-    return f->types == SCHEMA_TYPE_ALL && f->touched ? f->touched : f->types;
+    return f->types;
 }
 
 fathom_err schema_flat_item(const struct schema_flat *f, size_t i, json_t **out)

@@ -126,6 +126,7 @@ struct schema_flat {
     json_t *unevaluated;
     json_t *patterns; /* pattern: schema */
     json_t *names;    /* array of schemas */
+    json_t *demands;  /* name: what a member of this name must be, known or not */
     uint32_t min_properties, max_properties;
     json_t *groups; /* array of arrays of schemas: one of each must hold */
     struct schema_scope members, elements;

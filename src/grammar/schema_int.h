@@ -5,6 +5,9 @@
  *   schema_string.c  pattern, format and lengths as automata over code points
  *   schema_number.c  numbers as automata over digits
  *   schema_merge.c   $ref, allOf and keywords into one flat set of constraints
+ *   schema_logic.c   not, if, oneOf, dependencies
+ *   schema_negate.c  what does not satisfy a schema, as alternatives
+ *   schema_apart.c   whether two schemas have no value in common
  *   schema_value.c   does a value of enum or const meet the other keywords
  *   schema_member.c  which members an object may have
  *   schema_put.c     values of any type drawn; rules for subschemas
@@ -29,6 +32,9 @@ fathom_err pattern_build(struct schema_compiler *c, const char *pattern, struct 
 fathom_err pattern_matches(struct schema_compiler *c, const char *pattern, const char *name,
                            bool *out);
 
+/* format_is_known - whether a "format" of strings of this name is enforced */
+bool format_is_known(const char *name);
+
 /* string_too_large - ELIMIT with its message */
 fathom_err string_too_large(struct schema_compiler *c);
 
@@ -44,6 +50,58 @@ fathom_err number_build(struct schema_compiler *c, const struct schema_flat *f, 
 /* value_allowed - whether a value meets f, alternatives included */
 fathom_err value_allowed(struct schema_compiler *c, const struct schema_flat *f,
                          const json_t *value, bool *out);
+
+/* schema_type_of - the types that a value is of */
+unsigned schema_type_of(const json_t *value);
+
+/* ---- schema_merge.c --------------------------------------------------------------------- */
+
+/* keyword_asserts - whether a word of this name says anything about values */
+bool keyword_asserts(const char *name);
+
+/* schema_malformed - EINVAL with its message. schema_unsupported - EUNSUPPORTED, unless lenient.
+ * schema_append - a value, which stays the caller's, to an array that may not exist yet.
+ * schema_is - an object, true or false */
+fathom_err schema_malformed(struct schema_compiler *c, const char *keyword, const json_t *value,
+                            const char *needed);
+fathom_err schema_unsupported(struct schema_compiler *c, const char *keyword, const char *why);
+fathom_err schema_append(json_t **array, const json_t *value);
+bool schema_is(const json_t *value);
+
+/* ---- schema_logic.c --------------------------------------------------------------------- */
+
+/* logic_merge_* - f must also satisfy: none of a schema; "if" and its companions in a schema; the
+ * dependencies of a keyword's object; exactly one of a group. Errors as schema_flat_merge. */
+fathom_err logic_merge_not(struct schema_compiler *c, struct schema_flat *f, const json_t *schema);
+fathom_err logic_merge_if(struct schema_compiler *c, struct schema_flat *f, const json_t *schema);
+fathom_err logic_merge_dependencies(struct schema_compiler *c, struct schema_flat *f,
+                                    const char *keyword, const json_t *dependencies);
+fathom_err logic_merge_one_of(struct schema_compiler *c, struct schema_flat *f,
+                              const json_t *group);
+
+/* ---- schema_negate.c -------------------------------------------------------------------- */
+
+/* Words of our own, see there. */
+#define WORD_MEMBERS "\001members"
+#define WORD_NOT_PATTERN "\001notPattern"
+#define WORD_NOT_VALUES "\001notValues"
+
+/* schema_negate - schemas of which every value that satisfies one does not satisfy a schema
+ *
+ *   out    a new array, empty when there are none
+ *   exact  whether they have all such values */
+fathom_err schema_negate(struct schema_compiler *c, const json_t *schema, json_t **out,
+                         bool *exact);
+
+/* ---- schema_apart.c --------------------------------------------------------------------- */
+
+/* schema_apart - whether it is certain that no output of a is a value of b */
+fathom_err schema_apart(struct schema_compiler *c, const json_t *a, const json_t *b, bool *out);
+
+/* schema_tell_apart - what tells the objects of a from those of b once it is there: *out asks for a
+ * member of which the two say different things, a new reference; NULL: there is none */
+fathom_err schema_tell_apart(struct schema_compiler *c, const json_t *a, const json_t *b,
+                             json_t **out);
 
 /* ---- schema_member.c -------------------------------------------------------------------- */
 

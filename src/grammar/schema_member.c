@@ -105,12 +105,19 @@ static fathom_err add_member(struct schema_compiler *c, struct schema_flat *f,
     json_t *all = possible ? json_pack("[O]", schema) : NULL;
     if (possible && !all) return FATHOM_ENOMEM;
     json_object_foreach (f->patterns, pattern, other) {
-        bool matches = false;
+        bool matches = false, same = false;
         fathom_err err = possible ? pattern_matches(c, pattern, name, &matches) : FATHOM_OK;
-        if (!err && matches && json_array_append(all, other)) err = FATHOM_ENOMEM;
+        if (!err && matches) err = schema_same_value(c, schema, other, &same);
+        if (!err && matches && !same && json_array_append(all, other)) err = FATHOM_ENOMEM;
         if (err) json_decref(all);
         TRY(err);
         if (matches && json_is_false(other)) possible = false;
+    }
+    json_t *demand = json_object_get(f->demands, name);
+    if (json_is_false(demand)) possible = false;
+    if (possible && demand && json_array_append(all, demand)) {
+        json_decref(all);
+        return FATHOM_ENOMEM;
     }
     if (!possible) {
         json_decref(all);
@@ -209,6 +216,11 @@ static fathom_err build_unnamed(struct schema_compiler *c, const struct schema_f
         if (i < n_property) iter = json_object_iter_next(f->properties, iter);
         nfa_link(&n, nfa_text(&n, start, name, strlen(name)), NFA_EPSILON, end);
     }
+    const char *demanded;
+    json_t *ignored;
+    json_object_foreach (f->demands, demanded, ignored) {
+        nfa_link(&n, nfa_text(&n, start, demanded, strlen(demanded)), NFA_EPSILON, end);
+    }
     fathom_err err = n.err;
     if (!err) err = dfa_build(&named, &n, start, end, DFA_WHOLE, SCHEMA_STATES_MAX, NULL);
     nfa_free(&n);
@@ -281,7 +293,7 @@ fathom_err others_collect(struct schema_compiler *c, const struct schema_flat *f
     *o = (struct others){.list = mem_calloc(n, sizeof *o->list)};
     if (!o->list) return FATHOM_ENOMEM;
     if (!f->patterns && !m->rest) return FATHOM_OK;
-    if (!f->patterns && !f->names && m->n == 0 && !f->properties) {
+    if (!f->patterns && !f->names && m->n == 0 && !f->properties && !f->demands) {
         o->any_key = true;
         o->list[o->n++].schema = m->rest;
         return FATHOM_OK;

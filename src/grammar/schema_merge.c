@@ -26,14 +26,14 @@ struct keyword {
 
 /* ---- small steps ------------------------------------------------------------------------ */
 
-static fathom_err malformed(struct schema_compiler *c, const char *keyword, const json_t *value,
+fathom_err schema_malformed(struct schema_compiler *c, const char *keyword, const json_t *value,
                             const char *needed)
 {
     FAIL(c->d, FATHOM_EINVAL, "schema %s: \"%s\" is %s, %s is needed", buf_str(&c->path), keyword,
          json_type_text(value), needed);
 }
 
-static fathom_err unsupported(struct schema_compiler *c, const char *keyword, const char *why)
+fathom_err schema_unsupported(struct schema_compiler *c, const char *keyword, const char *why)
 {
     if (c->b->options.lenient) return FATHOM_OK;
     FAIL(c->d, FATHOM_EUNSUPPORTED, "schema %s: the keyword \"%s\" is not supported%s",
@@ -47,13 +47,13 @@ static bool is_text(const json_t *value)
     return text && strlen(text) == json_string_length(value);
 }
 
-static bool is_schema(const json_t *value)
+bool schema_is(const json_t *value)
 {
     return json_is_object(value) || json_is_boolean(value);
 }
 
 /* Appends a value, which stays the caller's, to an array that may not exist yet. */
-static fathom_err append(json_t **array, const json_t *value)
+fathom_err schema_append(json_t **array, const json_t *value)
 {
     if (!*array) *array = json_array();
     return *array && json_array_append(*array, (json_t *)value) == 0 ? FATHOM_OK : FATHOM_ENOMEM;
@@ -89,7 +89,7 @@ static fathom_err read_count(struct schema_compiler *c, const struct site *at, u
 {
     double x = json_is_number(at->value) ? json_number_value(at->value) : -1;
     if (x < 0 || x > UINT32_MAX - 1 || x != (double)(uint32_t)x) {
-        return malformed(c, at->k->name, at->value, "a whole number of 0 or more");
+        return schema_malformed(c, at->k->name, at->value, "a whole number of 0 or more");
     }
     *out = (uint32_t)x;
     return FATHOM_OK;
@@ -125,7 +125,8 @@ static fathom_err merge_ref(struct schema_compiler *c, struct schema_flat *f, co
 static fathom_err merge_all_of(struct schema_compiler *c, struct schema_flat *f,
                                const struct site *at)
 {
-    if (!json_is_array(at->value)) return malformed(c, "allOf", at->value, "an array of schemas");
+    if (!json_is_array(at->value))
+        return schema_malformed(c, "allOf", at->value, "an array of schemas");
     for (size_t i = 0; i < json_array_size(at->value); i++) {
         size_t mark = schema_enter(c, "allOf");
         (void)schema_enter_index(c, i);
@@ -139,8 +140,8 @@ static fathom_err merge_group(struct schema_compiler *c, struct schema_flat *f,
                               const struct site *at)
 {
     if (json_array_size(at->value) == 0)
-        return malformed(c, "anyOf", at->value, "an array of schemas");
-    return append(&f->groups, at->value);
+        return schema_malformed(c, "anyOf", at->value, "an array of schemas");
+    return schema_append(&f->groups, at->value);
 }
 
 /* ---- all types -------------------------------------------------------------------------- */
@@ -210,7 +211,7 @@ static fathom_err keep_values(struct schema_compiler *c, struct schema_flat *f,
 static fathom_err merge_enum(struct schema_compiler *c, struct schema_flat *f,
                              const struct site *at)
 {
-    if (!json_is_array(at->value)) return malformed(c, "enum", at->value, "an array");
+    if (!json_is_array(at->value)) return schema_malformed(c, "enum", at->value, "an array");
     return keep_values(c, f, at->value);
 }
 
@@ -230,7 +231,7 @@ static fathom_err add_rule(json_t **rules, const char *keyword, const json_t *va
 {
     json_t *rule = json_pack("{s:O}", keyword, value);
     if (!rule) return FATHOM_ENOMEM;
-    fathom_err err = append(rules, rule);
+    fathom_err err = schema_append(rules, rule);
     json_decref(rule);
     return err;
 }
@@ -244,7 +245,7 @@ static fathom_err merge_bound(struct schema_compiler *c, struct schema_flat *f,
                             : strcmp(name, "maximum") == 0 ? "exclusiveMaximum"
                                                            : NULL;
     if (!exclusive && json_is_boolean(at->value)) return FATHOM_OK;
-    if (!json_is_number(at->value)) return malformed(c, name, at->value, "a number");
+    if (!json_is_number(at->value)) return schema_malformed(c, name, at->value, "a number");
     bool strict = exclusive && json_is_true(json_object_get(at->schema, exclusive));
     return add_rule(&f->number_rules, strict ? exclusive : name, at->value);
 }
@@ -253,7 +254,7 @@ static fathom_err merge_multiple_of(struct schema_compiler *c, struct schema_fla
                                     const struct site *at)
 {
     if (!json_is_number(at->value) || !(json_number_value(at->value) > 0)) {
-        return malformed(c, "multipleOf", at->value, "a number above 0");
+        return schema_malformed(c, "multipleOf", at->value, "a number above 0");
     }
     return add_rule(&f->number_rules, "multipleOf", at->value);
 }
@@ -261,8 +262,20 @@ static fathom_err merge_multiple_of(struct schema_compiler *c, struct schema_fla
 static fathom_err merge_pattern(struct schema_compiler *c, struct schema_flat *f,
                                 const struct site *at)
 {
-    if (!is_text(at->value)) return malformed(c, "pattern", at->value, "a string without NUL");
+    if (!is_text(at->value))
+        return schema_malformed(c, "pattern", at->value, "a string without NUL");
     return add_rule(&f->string_rules, "pattern", at->value);
+}
+
+/* A word of our own. */
+static fathom_err merge_avoided(struct schema_compiler *c, struct schema_flat *f,
+                                const struct site *at)
+{
+    bool pattern = strcmp(at->k->name, WORD_NOT_PATTERN) == 0;
+    if (pattern ? !is_text(at->value) : !json_is_array(at->value)) {
+        return schema_malformed(c, at->k->name, at->value, "another value");
+    }
+    return add_rule(&f->string_rules, at->k->name, at->value);
 }
 
 static fathom_err merge_format(struct schema_compiler *c, struct schema_flat *f,
@@ -270,10 +283,11 @@ static fathom_err merge_format(struct schema_compiler *c, struct schema_flat *f,
 {
     static const char *const numeric[] = {"int32", "int64", "float", "double"};
     const char *name = json_string_value(at->value);
-    if (!name) return malformed(c, "format", at->value, "a string");
+    if (!name) return schema_malformed(c, "format", at->value, "a string");
     for (size_t i = 0; i < sizeof numeric / sizeof numeric[0]; i++) {
         if (strcmp(name, numeric[i]) == 0) return FATHOM_OK;
     }
+    if (!format_is_known(name)) return FATHOM_OK; /* a name that nobody defines says nothing */
     f->touched |= SCHEMA_TYPE_STRING;
     return add_rule(&f->string_rules, "format", at->value);
 }
@@ -283,7 +297,8 @@ static fathom_err merge_format(struct schema_compiler *c, struct schema_flat *f,
 static fathom_err merge_unique(struct schema_compiler *c, struct schema_flat *f,
                                const struct site *at)
 {
-    if (!json_is_boolean(at->value)) return malformed(c, "uniqueItems", at->value, "true or false");
+    if (!json_is_boolean(at->value))
+        return schema_malformed(c, "uniqueItems", at->value, "true or false");
     f->unique |= json_is_true(at->value);
     return FATHOM_OK;
 }
@@ -327,17 +342,20 @@ static fathom_err merge_items(struct schema_compiler *c, struct schema_flat *f,
     }
     if (at->value != (prefix ? prefix : items)) return FATHOM_OK;
     if (prefix && !json_is_array(prefix)) {
-        return malformed(c, "prefixItems", prefix, "an array of schemas");
+        return schema_malformed(c, "prefixItems", prefix, "an array of schemas");
     }
-    if (items && !is_schema(items)) return malformed(c, "items", items, "a schema");
+    if (items && !schema_is(items)) return schema_malformed(c, "items", items, "a schema");
     f->elements.n_speaker++;
-    return merge_elements(c, f, prefix, items);
+    TRY(merge_elements(c, f, prefix, items));
+    if (json_is_true(items) && !f->items) f->items = json_true(); /* spoken of, all of them */
+    return FATHOM_OK;
 }
 
 static fathom_err merge_unevaluated_items(struct schema_compiler *c, struct schema_flat *f,
                                           const struct site *at)
 {
-    if (!is_schema(at->value)) return malformed(c, "unevaluatedItems", at->value, "a schema");
+    if (!schema_is(at->value))
+        return schema_malformed(c, "unevaluatedItems", at->value, "a schema");
     return conjoin(c, &f->unevaluated_items, at->value);
 }
 
@@ -410,12 +428,12 @@ static fathom_err check_schemas(struct schema_compiler *c, const char *keyword,
     const char *name;
     json_t *schema;
     if (schemas && !json_is_object(schemas)) {
-        return malformed(c, keyword, schemas, "an object of schemas");
+        return schema_malformed(c, keyword, schemas, "an object of schemas");
     }
     json_object_foreach ((json_t *)schemas, name, schema) {
-        if (is_schema(schema)) continue;
+        if (schema_is(schema)) continue;
         size_t mark = schema_enter(c, keyword);
-        fathom_err err = malformed(c, name, schema, "a schema");
+        fathom_err err = schema_malformed(c, name, schema, "a schema");
         schema_leave(c, mark);
         return err;
     }
@@ -432,13 +450,14 @@ static fathom_err merge_members(struct schema_compiler *c, struct schema_flat *f
     if (at->value != (properties ? properties : patterns ? patterns : additional)) return FATHOM_OK;
     TRY(check_schemas(c, "properties", properties));
     TRY(check_schemas(c, "patternProperties", patterns));
-    if (additional && !is_schema(additional)) {
-        return malformed(c, "additionalProperties", additional, "a schema");
+    if (additional && !schema_is(additional)) {
+        return schema_malformed(c, "additionalProperties", additional, "a schema");
     }
     bool apart =
         (!f->patterns || !restricts(additional)) && (!patterns || !restricts(f->additional));
     if (f->members.n_speaker++ > 0 && !apart) {
-        TRY(unsupported(c, "patternProperties", " together with another \"additionalProperties\""));
+        TRY(schema_unsupported(c, "patternProperties",
+                               " together with another \"additionalProperties\""));
     }
     json_t *joined = json_object();
     if (!joined) return FATHOM_ENOMEM;
@@ -462,20 +481,29 @@ static fathom_err merge_members(struct schema_compiler *c, struct schema_flat *f
 static fathom_err merge_unevaluated(struct schema_compiler *c, struct schema_flat *f,
                                     const struct site *at)
 {
-    if (!is_schema(at->value)) return malformed(c, "unevaluatedProperties", at->value, "a schema");
+    if (!schema_is(at->value))
+        return schema_malformed(c, "unevaluatedProperties", at->value, "a schema");
     return conjoin(c, &f->unevaluated, at->value);
+}
+
+static fathom_err merge_demands(struct schema_compiler *c, struct schema_flat *f,
+                                const struct site *at)
+{
+    TRY(check_schemas(c, "members", at->value));
+    return join_patterns(c, &f->demands, at->value);
 }
 
 static fathom_err merge_required(struct schema_compiler *c, struct schema_flat *f,
                                  const struct site *at)
 {
     if (json_is_boolean(at->value)) return FATHOM_OK; /* a flag of the oldest drafts */
-    if (!json_is_array(at->value)) return malformed(c, "required", at->value, "an array of names");
+    if (!json_is_array(at->value))
+        return schema_malformed(c, "required", at->value, "an array of names");
     TRY(schema_spend(c, json_array_size(at->value) * UNITS_VALUE));
     for (size_t i = 0; i < json_array_size(at->value); i++) {
         const json_t *name = json_array_get(at->value, i);
-        if (!is_text(name)) return malformed(c, "required", name, "a name");
-        TRY(append(&f->required, name));
+        if (!is_text(name)) return schema_malformed(c, "required", name, "a name");
+        TRY(schema_append(&f->required, name));
     }
     return FATHOM_OK;
 }
@@ -483,8 +511,31 @@ static fathom_err merge_required(struct schema_compiler *c, struct schema_flat *
 static fathom_err merge_names(struct schema_compiler *c, struct schema_flat *f,
                               const struct site *at)
 {
-    if (!is_schema(at->value)) return malformed(c, "propertyNames", at->value, "a schema");
-    return append(&f->names, at->value);
+    if (!schema_is(at->value)) return schema_malformed(c, "propertyNames", at->value, "a schema");
+    return schema_append(&f->names, at->value);
+}
+
+static fathom_err merge_not(struct schema_compiler *c, struct schema_flat *f, const struct site *at)
+{
+    return logic_merge_not(c, f, at->value);
+}
+
+static fathom_err merge_if(struct schema_compiler *c, struct schema_flat *f, const struct site *at)
+{
+    return logic_merge_if(c, f, at->schema);
+}
+
+static fathom_err merge_dependencies(struct schema_compiler *c, struct schema_flat *f,
+                                     const struct site *at)
+{
+    return logic_merge_dependencies(c, f, at->k->name, at->value);
+}
+
+static fathom_err merge_one_of(struct schema_compiler *c, struct schema_flat *f,
+                               const struct site *at)
+{
+    bool plain = json_array_size(at->value) < 2 || c->b->options.lenient;
+    return plain ? merge_group(c, f, at) : logic_merge_one_of(c, f, at->value);
 }
 
 /* ---- keywords --------------------------------------------------------------------------- */
@@ -493,14 +544,15 @@ static fathom_err merge_unsupported(struct schema_compiler *c, struct schema_fla
                                     const struct site *at)
 {
     (void)f;
-    return unsupported(c, at->k->name, "");
+    return schema_unsupported(c, at->k->name, "");
 }
 
+/* The words that assert something; any other says nothing about values. */
 static const struct keyword keywords[] = {
     {"$ref", merge_ref, 0, 0},
     {"allOf", merge_all_of, 0, 0},
     {"anyOf", merge_group, 0, 0},
-    {"oneOf", merge_group, 0, 0},
+    {"oneOf", merge_one_of, 0, 0},
     {"type", merge_type, 0, 0},
     {"enum", merge_enum, 0, 0},
     {"const", merge_const, 0, 0},
@@ -530,44 +582,20 @@ static const struct keyword keywords[] = {
      offsetof(struct schema_flat, min_properties)},
     {"maxProperties", merge_most, SCHEMA_TYPE_OBJECT, offsetof(struct schema_flat, max_properties)},
     {"nullable", NULL, 0, 0}, /* schema_flat_merge looks at it */
-    {"not", merge_unsupported, 0, 0},
-    {"if", merge_unsupported, 0, 0},
-    {"then", merge_unsupported, 0, 0},
-    {"else", merge_unsupported, 0, 0},
+    {"not", merge_not, 0, 0},
+    {"if", merge_if, 0, 0},
+    {WORD_MEMBERS, merge_demands, SCHEMA_TYPE_OBJECT, 0},
+    {WORD_NOT_PATTERN, merge_avoided, SCHEMA_TYPE_STRING, 0},
+    {WORD_NOT_VALUES, merge_avoided, SCHEMA_TYPE_STRING, 0},
     {"contains", merge_unsupported, 0, 0},
-    {"minContains", merge_unsupported, 0, 0},
-    {"maxContains", merge_unsupported, 0, 0},
-    {"dependencies", merge_unsupported, 0, 0},
-    {"dependentRequired", merge_unsupported, 0, 0},
-    {"dependentSchemas", merge_unsupported, 0, 0},
+    {"dependencies", merge_dependencies, SCHEMA_TYPE_OBJECT, 0},
+    {"dependentRequired", merge_dependencies, SCHEMA_TYPE_OBJECT, 0},
+    {"dependentSchemas", merge_dependencies, SCHEMA_TYPE_OBJECT, 0},
+    {"extends", merge_unsupported, 0, 0},
+    {"disallow", merge_unsupported, 0, 0},
+    {"divisibleBy", merge_multiple_of, SCHEMA_TYPE_NUMBER | SCHEMA_TYPE_INTEGER, 0},
     {"$dynamicRef", merge_unsupported, 0, 0},
     {"$recursiveRef", merge_unsupported, 0, 0},
-    {"$defs", NULL, 0, 0},
-    {"definitions", NULL, 0, 0},
-    {"$schema", NULL, 0, 0},
-    {"$id", NULL, 0, 0},
-    {"id", NULL, 0, 0},
-    {"$anchor", NULL, 0, 0},
-    {"$dynamicAnchor", NULL, 0, 0},
-    {"$recursiveAnchor", NULL, 0, 0},
-    {"$vocabulary", NULL, 0, 0},
-    {"$comment", NULL, 0, 0},
-    {"title", NULL, 0, 0},
-    {"description", NULL, 0, 0},
-    {"markdownDescription", NULL, 0, 0},
-    {"default", NULL, 0, 0},
-    {"example", NULL, 0, 0},
-    {"examples", NULL, 0, 0},
-    {"deprecated", NULL, 0, 0},
-    {"readOnly", NULL, 0, 0},
-    {"writeOnly", NULL, 0, 0},
-    {"contentEncoding", NULL, 0, 0},
-    {"contentMediaType", NULL, 0, 0},
-    {"contentSchema", NULL, 0, 0},
-    {"discriminator", NULL, 0, 0},
-    {"externalDocs", NULL, 0, 0},
-    {"xml", NULL, 0, 0},
-    {"strict", NULL, 0, 0},
 };
 
 static const struct keyword *find_keyword(const char *name)
@@ -578,6 +606,11 @@ static const struct keyword *find_keyword(const char *name)
     return NULL;
 }
 
+bool keyword_asserts(const char *name)
+{
+    return find_keyword(name) != NULL;
+}
+
 static fathom_err merge_keywords(struct schema_compiler *c, struct schema_flat *f,
                                  const json_t *schema)
 {
@@ -586,10 +619,7 @@ static fathom_err merge_keywords(struct schema_compiler *c, struct schema_flat *
     json_object_foreach ((json_t *)schema, name, value) {
         TRY(schema_spend(c, UNITS_KEYWORD + strlen(name)));
         const struct keyword *k = find_keyword(name);
-        if (!k) {
-            if (strncmp(name, "x-", 2) != 0) TRY(unsupported(c, name, ""));
-            continue;
-        }
+        if (!k) continue;
         f->touched |= k->touches;
         if (k->merge) TRY(k->merge(c, f, &(struct site){k, value, schema}));
     }
@@ -602,7 +632,7 @@ static fathom_err merge_nullable(struct schema_flat *f, const json_t *schema)
     json_t *plain = json_copy_level(schema);
     if (plain) (void)json_object_del(plain, "nullable");
     json_t *group = json_pack("[o,{s:s}]", plain, "type", "null");
-    fathom_err err = group ? append(&f->groups, group) : FATHOM_ENOMEM;
+    fathom_err err = group ? schema_append(&f->groups, group) : FATHOM_ENOMEM;
     json_decref(group);
     return err;
 }
@@ -717,10 +747,12 @@ fathom_err schema_flat_each(struct schema_compiler *c, const struct schema_flat 
     if (json_array_size(f->groups) == 0) {
         struct schema_flat copy;
         if (is_blind(&f->members)) {
-            TRY(unsupported(c, "unevaluatedProperties", " in a schema that others are joined to"));
+            TRY(schema_unsupported(c, "unevaluatedProperties",
+                                   " in a schema that others are joined to"));
         }
         if (is_blind(&f->elements)) {
-            TRY(unsupported(c, "unevaluatedItems", " in a schema that others are joined to"));
+            TRY(schema_unsupported(c, "unevaluatedItems",
+                                   " in a schema that others are joined to"));
         }
         TRY(schema_flat_copy(c, &copy, f));
         err = visit(c, &copy, arg);

@@ -109,6 +109,7 @@ static fathom_err draw_schema(struct schema_compiler *c, uint32_t from, const js
 
 fathom_err schema_finish(struct schema_compiler *c)
 {
+    c->b->level = INDENTS; /* rules are called from anywhere */
     for (uint32_t i = 0; i < c->n_rule; i++) {
         struct schema_rule r = c->rules[i];
         TRY(builder_status(c->b, c->d));
@@ -118,6 +119,7 @@ fathom_err schema_finish(struct schema_compiler *c)
         TRY(draw_schema(c, grammar_rule_begin(c->b, r.rule), r.schema,
                         grammar_rule_end(c->b, r.rule)));
     }
+    c->b->level = 0;
     TRY(buf_status(&c->path));
     return builder_status(c->b, c->d);
 }
@@ -148,8 +150,12 @@ static fathom_err put_schema(struct schema_compiler *c, uint32_t from, const jso
 {
     TRY(schema_spend(c, json_object_size(schema) * UNITS_KEYWORD));
     if (is_small(schema)) {
+        uint32_t level = c->b->level;
         *to = grammar_add_state(c->b);
-        return draw_schema(c, from, schema, *to);
+        c->b->level = INDENTS;
+        fathom_err err = draw_schema(c, from, schema, *to);
+        c->b->level = level;
+        return err;
     }
     uint32_t rule;
     TRY(find_rule(c, schema, &rule));
@@ -255,7 +261,7 @@ static fathom_err put_array(struct schema_compiler *c, uint32_t from, const stru
     uint32_t open = grammar_put_text(b, from, "[", 1), close = grammar_add_state(b);
     if (f->min_items == 0) grammar_join(b, grammar_put_text(b, open, "]", 1), to);
     if (f->max_items > 0) TRY(put_elements(c, open, f, close));
-    uint32_t end = grammar_put_space(b, close, GRAMMAR_IN_BRACKET);
+    uint32_t end = grammar_put_space(b, close, GRAMMAR_BEFORE_CLOSE);
     grammar_join(b, grammar_put_text(b, end, "]", 1), to);
     return FATHOM_OK;
 }
@@ -378,7 +384,7 @@ static fathom_err draw_members(struct drawing *g, uint32_t from, uint32_t to)
     }
     grammar_join(b, grammar_put_space(b, open, GRAMMAR_IN_BRACKET), g->member[0]);
     for (uint32_t layer = 0; layer < g->n_layer; layer++) TRY(draw_layer(g, layer));
-    uint32_t end = grammar_put_space(b, g->close, GRAMMAR_IN_BRACKET);
+    uint32_t end = grammar_put_space(b, g->close, GRAMMAR_BEFORE_CLOSE);
     grammar_join(b, grammar_put_text(b, end, "}", 1), to);
     return FATHOM_OK;
 }
@@ -464,8 +470,16 @@ static fathom_err put_flat(struct schema_compiler *c, struct schema_flat *f, voi
         TRY(put_number(c, from, f, !(types & SCHEMA_TYPE_NUMBER), to));
     }
     if (types & SCHEMA_TYPE_STRING) TRY(put_string(c, from, f, to));
-    if (types & SCHEMA_TYPE_ARRAY) TRY(put_array(c, from, f, to));
-    if (types & SCHEMA_TYPE_OBJECT) TRY(put_object(c, from, f, to));
+    if (types & SCHEMA_TYPE_ARRAY & ~f->touched) {
+        grammar_join(b, grammar_put_json(b, from, GRAMMAR_JSON_ARRAY), to);
+    } else if (types & SCHEMA_TYPE_ARRAY) {
+        TRY(put_array(c, from, f, to));
+    }
+    if (types & SCHEMA_TYPE_OBJECT & ~f->touched) {
+        grammar_join(b, grammar_put_json(b, from, GRAMMAR_JSON_OBJECT), to);
+    } else if (types & SCHEMA_TYPE_OBJECT) {
+        TRY(put_object(c, from, f, to));
+    }
     return FATHOM_OK;
 }
 

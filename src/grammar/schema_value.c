@@ -6,7 +6,7 @@
 #include "base/utf8.h"
 #include "grammar/schema_int.h"
 
-static unsigned type_of(const json_t *value)
+unsigned schema_type_of(const json_t *value)
 {
     switch (json_typeof(value)) {
     case JSON_NULL: return SCHEMA_TYPE_NULL;
@@ -115,6 +115,8 @@ static fathom_err member_allowed(struct schema_compiler *c, const struct schema_
     }
     const json_t *rest = f->additional ? f->additional : f->unevaluated;
     if (!known && rest && *out) TRY(schema_allowed(c, rest, value, out));
+    const json_t *demand = json_object_get(f->demands, name);
+    if (demand && *out) TRY(schema_allowed(c, demand, value, out));
     for (size_t i = 0; i < json_array_size(f->names) && *out; i++) {
         json_t *text = json_string(name);
         if (!text) return FATHOM_ENOMEM;
@@ -151,7 +153,7 @@ struct question {
 static fathom_err ask(struct schema_compiler *c, struct schema_flat *f, void *arg)
 {
     struct question *q = arg;
-    unsigned type = type_of(q->value);
+    unsigned type = schema_type_of(q->value);
     bool known = !f->values, allowed = true;
     if (q->yes || !(type & f->types)) return FATHOM_OK;
     for (size_t i = 0; i < json_array_size(f->values) && !known; i++) {

@@ -29,6 +29,16 @@ SHOT_S = 30  # of charts
 DONE = f"{ANSWERS}.length == %d && !document.querySelector('article.open')"
 LAST = f"{ANSWERS}[{ANSWERS}.length - 1]"
 
+# text, formulas, those of them in lines of their own
+FORMULAS = [("Inline \\(a^2\\) and $b_1$.", 2, 0),
+            ("$$\\boxed{60}$$", 1, 1),
+            ("So\n\\[ v = \\frac{300}{5} \\]\nis it.", 1, 1),
+            ("\\[\n\\begin{aligned} x &= 1 \\\\ y &= 2 \\end{aligned}\n\\]", 1, 1),
+            ("- of $x$\n- and $y$", 2, 0),
+            ("not yet whole: $$\\frac{1}", 0, 0),
+            ("`$x$` is code", 0, 0),
+            ("wrong: $\\nosuchcommand{x}$", 0, 0)]
+
 
 def say(page, text, n_answer):
     page.type("#text", text)
@@ -104,7 +114,7 @@ class Page(unittest.TestCase):
         self.assertEqual(answer.getheader("Content-Type"), "text/html; charset=utf-8")
         self.assertIn("default-src 'none'", answer.getheader("Content-Security-Policy"))
         files = re.findall(r'(?:href|src)="(ui/[^"]+)"', html)
-        self.assertEqual(len(files), 3)
+        self.assertEqual(len(files), 4)
         seen = set()
         while files:
             path = files.pop()
@@ -115,7 +125,7 @@ class Page(unittest.TestCase):
             self.assertEqual(answer.status, 200, path)
             more = re.findall(r'from "\./([^"]+)"', text)
             files += [f"ui/{name}" for name in more if f"ui/{name}" not in seen]
-        self.assertEqual(len(seen), 8)
+        self.assertEqual(len(seen), 9)
         link.request("GET", "/ui/nothing.js")
         answer = link.getresponse()
         self.assertEqual(answer.status, 404)
@@ -198,6 +208,65 @@ class Page(unittest.TestCase):
             })"""
             for text, html in MARKDOWN:
                 self.assertEqual(page.run(script % json.dumps(text)), html)
+            self.assert_clean(page)
+
+    def test_formulas(self):
+        script = """import('./ui/markdown.js').then(m => {
+            const box = document.createElement('div');
+            box.append(...m.render(%s));
+            document.getElementById('conversation').append(box);
+            return [box.querySelectorAll('math').length,
+                    box.querySelectorAll('math.tml-display, math[display=block]').length,
+                    box.innerText];
+        })"""
+        with self.open() as page:
+            for text, n, n_display in FORMULAS:
+                found, shown, _ = page.run(script % json.dumps(text))
+                self.assertEqual((found, shown), (n, n_display), text)
+            self.assertIn("$5 and $6", page.run(script % json.dumps("It costs $5 and $6."))[2])
+            shoot(page, "web-formulas")
+            self.assert_clean(page)
+
+    def test_reload_keeps_the_conversation(self):
+        shown = "[...document.querySelectorAll('article .body')].map(b => b.innerText)"
+        with self.open() as page:
+            say(page, "Hello, who are you?", 1)
+            before = page.run(shown)
+            self.assertEqual(len(before), 2)
+            page.open(self.url)
+            page.wait("document.querySelectorAll('article').length == 2")
+            self.assertEqual(page.run(shown), before)
+            self.assertTrue(page.run("document.getElementById('welcome').hidden"))
+            say(page, "Tell me a short story.", 2)
+            page.click("#new")
+            page.open(self.url)
+            page.wait("document.getElementById('state').className == 'up'")
+            self.assertEqual(page.run("document.querySelectorAll('article').length"), 0)
+            self.assert_clean(page)
+
+    def test_tools_that_are_not_json_stop_a_message(self):
+        with self.open() as page:
+            page.click("#show-settings")
+            page.type("#tools", "[{")
+            page.click("#show-settings")
+            page.type("#text", "Hello")
+            page.click("#send")
+            page.wait("!document.getElementById('settings').hidden")
+            self.assertEqual(page.run("document.querySelectorAll('article').length"), 0)
+            self.assertIn("not JSON", page.run("document.getElementById('settings-error').innerText"))
+            self.assert_clean(page)
+
+    def test_one_sample_is_drawn(self):
+        first = "[...document.querySelectorAll('#charts figure')].find(f => f.innerText.includes('First token'))"
+        with self.open() as page:
+            page.wait("document.querySelectorAll('#charts .line[d^=M]').length >= 4")
+            say(page, "Hello, who are you?", 1)
+            page.wait(f"({first}).querySelector('.dots').getAttribute('d')?.startsWith('M')")
+            self.assertRegex(page.run(f"({first}).querySelector('.scale').innerText"), r"^[\d.]+ ms$")
+            page.wait("[...document.querySelectorAll('#charts .scale')].every(s => s.innerText)")
+            time.sleep(2.5)  # a look without a sample
+            self.assertRegex(page.run(f"({first}).querySelector('b').innerText"), r"\d ms$")
+            shoot(page, "web-one-sample")
             self.assert_clean(page)
 
     def test_phone(self):

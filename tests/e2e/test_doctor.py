@@ -84,11 +84,14 @@ class Doctor(unittest.TestCase):
             source = os.path.join(ROOT, "tests/support/fake_nvml.c")
             subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
 
-            def gpu_texts(gpu, status):
-                areas, _ = findings(status=status, env={"LD_LIBRARY_PATH": folder, "FAKE_GPU": gpu})
+            def gpu_texts(gpu, status, *args):
+                areas, _ = findings(*args, status=status, env={"LD_LIBRARY_PATH": folder, "FAKE_GPU": gpu})
                 return texts(areas, "gpu")
 
-            sound = gpu_texts("9.0 0 16 0", FINE)
+            unused = gpu_texts("9.0 0 16 0", 1)
+            self.assertIn("this program cannot use any GPU here", unused)
+            self.assertIn("nvcc 12.8 or later", unused)
+            sound = gpu_texts("9.0 0 16 0", FINE, "--backend", "cpu")
             self.assertIn("driver 580.1, 1 GPUs", sound)
             self.assertIn("GPU 0: NVIDIA Fake (sm_90), 20.0 GB of 80.0 GB free", sound)
             self.assertIn("somebody else uses 60.0 GB of its memory", sound)

@@ -145,7 +145,8 @@ static void test_refusals(void **state)
          "cannot be both"},
         {"say=x", FORMAT ",\"guided_json\":{}", 400, "only one may"},
         {"say=x",
-         ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"not\":"
+         ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{"
+         "\"contains\":"
          "{}}}}],\"tool_choice\":\"required\"",
          400, "\"param\":\"tools\""},
     };
@@ -165,7 +166,7 @@ static void test_completions_and_metrics(void **state)
                "3}]]\"],\"guided_json\":" SCHEMA ",\"max_tokens\":20}",
                200, "\"text\":\"{\\\"a\\\": 3}\"");
     }
-    expect_chat(&c, "say=x", ",\"guided_json\":{\"not\":{}}", 400, "");
+    expect_chat(&c, "say=x", ",\"guided_json\":{\"contains\":{}}", 400, "");
     expect(&c, "GET", "/metrics", NULL, 200,
            "fathom_grammar_cache_hits_total{model_name=\"m\",engine=\"0\"} 2\n");
     expect(&c, "GET", "/metrics", NULL, 200,

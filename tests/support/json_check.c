@@ -89,7 +89,7 @@ static bool check_format(const char *format, const char *text, size_t n)
         {"date-time", "\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\d(\\.\\d+)?(Z|[+-]\\d\\d:\\d\\d)"},
         {"uuid", "[[:xdigit:]]{8}(-[[:xdigit:]]{4}){3}-[[:xdigit:]]{12}"},
         {"ipv4", "\\d+\\.\\d+\\.\\d+\\.\\d+"},
-        {"ipv6", "[[:xdigit:]:]+"},
+        {"ipv6", "[[:xdigit:]:]+(\\d+\\.\\d+\\.\\d+\\.\\d+)?"},
         {"email", "[^@]+@[^@]+\\.[^@]+"},
         {"hostname", "(?=.{1,253}$)(?!.{0}..--)(?!.*[.]..--)[[:alnum:]]([[:alnum:]-]{0,61}"
                      "[[:alnum:]])?([.][[:alnum:]]([[:alnum:]-]{0,61}[[:alnum:]])?)*"},
@@ -227,6 +227,32 @@ static bool check_group(const json_t *root, const char *key, const json_t *rule,
     return !*known || n_true > 0;
 }
 
+/* not, if, and what a member brings with it. */
+static bool check_logic(const json_t *root, const json_t *schema, const char *key,
+                        const json_t *rule, const json_t *value, bool *known)
+{
+    const char *name;
+    json_t *what;
+    *known = true;
+    if (strcmp(key, "then") == 0 || strcmp(key, "else") == 0) return true;
+    if (strcmp(key, "not") == 0) return !json_check(root, rule, value);
+    if (strcmp(key, "if") == 0) {
+        const json_t *next =
+            json_object_get(schema, json_check(root, rule, value) ? "then" : "else");
+        return !next || json_check(root, next, value);
+    }
+    *known = strncmp(key, "depend", 6) == 0;
+    if (!*known || !json_is_object(value)) return true;
+    json_object_foreach ((json_t *)rule, name, what) {
+        if (!json_object_get(value, name)) continue;
+        for (size_t i = 0; i < json_array_size(what); i++) {
+            if (!json_object_get(value, json_string_value(json_array_get(what, i)))) return false;
+        }
+        if (!json_is_array(what) && !json_check(root, what, value)) return false;
+    }
+    return true;
+}
+
 /* ---- what a schema has looked at --------------------------------------------------------- */
 
 /* A member by its name, or an item by its index. */
@@ -268,6 +294,11 @@ static bool sees_child(const json_t *root, const json_t *schema, const json_t *v
     }
     if (names_child(schema, c) || (!asks && json_object_get(schema, key))) return true;
     if (ref && sees_child(root, follow(root, ref), value, c, false)) return true;
+    const char *name;
+    json_t *inner;
+    json_object_foreach (json_object_get(schema, "dependentSchemas"), name, inner) {
+        if (json_object_get(value, name) && sees_child(root, inner, value, c, false)) return true;
+    }
     for (size_t k = 0; k < sizeof groups / sizeof groups[0]; k++) {
         const json_t *group = json_object_get(schema, groups[k]);
         for (size_t i = 0; i < json_array_size(group); i++) {
@@ -328,6 +359,7 @@ static bool check_keyword(const json_t *root, const json_t *schema, const char *
     if (!known) ok = check_array(root, schema, key, rule, value, &known);
     if (!known) ok = check_object(root, schema, key, rule, value, &known);
     if (!known) ok = check_group(root, key, rule, value, &known);
+    if (!known) ok = check_logic(root, schema, key, rule, value, &known);
     if (!known) ok = check_unevaluated(root, schema, key, rule, value, &known);
     if (!known) fail_msg("the check does not know the keyword %s", key);
     return ok;

@@ -20,7 +20,7 @@ static const char tools_text[] =
     "\"parameters\": {\"type\": \"object\", \"properties\": {\"n\": {\"type\": \"integer\"}}, "
     "\"required\": [\"n\"]}}}, {\"type\": \"function\", \"function\": {\"name\": \"loose\", "
     "\"parameters\": {\"type\": \"object\", \"properties\": {\"n\": {\"type\": \"integer\"}}, "
-    "\"not\": {}}}}]";
+    "\"contains\": {}}}}]";
 
 static const char schema_text[] =
     "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}}, \"required\": "
@@ -133,7 +133,7 @@ static void strictness_is_asked_for(void **state)
     struct answer_grammar a = {.calls = &calls};
     assert_int_equal(answer_grammar_compile(&out, e->g.v, &a, NULL, NULL, &d), FATHOM_EUNSUPPORTED);
     assert_non_null(strstr(d.text, "tools[1].function.parameters#"));
-    assert_non_null(strstr(d.text, "\"not\""));
+    assert_non_null(strstr(d.text, "\"contains\""));
 }
 
 static void survives_failing_allocations(void **state)

@@ -326,9 +326,9 @@ static void refuses(void **state)
     refused(e, "[{\"function\": {}}]", NULL, FATHOM_EINVAL, "tools[0].function.name");
     refused(e,
             "[{\"function\": {\"name\": \"a\"}}, {\"function\": {\"name\": \"b\", \"parameters\": "
-            "{\"properties\": {\"x\": {\"not\": {}}}, \"required\": [\"x\"]}}}]",
+            "{\"properties\": {\"x\": {\"contains\": {}}}, \"required\": [\"x\"]}}}]",
             NULL, FATHOM_EUNSUPPORTED,
-            "tools[1].function.parameters#/properties/x: the keyword \"not\"");
+            "tools[1].function.parameters#/properties/x: the keyword \"contains\"");
 }
 
 static void survives_failing_allocations(void **state)

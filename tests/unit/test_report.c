@@ -164,7 +164,7 @@ static void a_page_has_every_chart_with_a_title_and_a_table(void **state)
     assert_int_equal(report_write(&page, &data, &options, NULL), FATHOM_OK);
     const char *text = buf_str(&page);
     size_t n = count(text, "<figure id=");
-    assert_int_equal(n, 10 + 4); /* all, and four of them up to 5 */
+    assert_int_equal(n, 13 + 4); /* all, and four of them up to 5 */
     assert_int_equal(count(text, "role=\"img\""), n);
     assert_int_equal(count(text, "<desc id="), n);
     assert_int_equal(count(text, "<figcaption>"), n);

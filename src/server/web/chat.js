@@ -132,6 +132,9 @@ const said = m => m.role !== "assistant" || m.content || m.tool_calls;
 
 // ---- the conversation --------------------------------------------------------------------------
 
+const KEPT_AS = "conversation";
+const KEPT_BYTES = 1 << 20; // of one conversation; its oldest messages are not kept beyond
+
 export class Conversation {
   // settings() gives {request, system}; busy(bool) is told when an answer begins and ends
   constructor(settings, busy) {
@@ -143,10 +146,57 @@ export class Conversation {
 
   get running() { return this.abort !== null; }
 
+  // What this browser keeps: the messages, not how long they took.
+  keep() {
+    let kept = this.messages.map(m => m.message).filter(said);
+    let text = JSON.stringify(kept);
+    while (text.length > KEPT_BYTES && kept.length > 1) {
+      kept = kept.slice(Math.ceil(kept.length / 4));
+      while (kept.length && kept[0].role !== "user") kept.shift();
+      text = JSON.stringify(kept);
+    }
+    try {
+      if (kept.length && text.length <= KEPT_BYTES) localStorage.setItem(KEPT_AS, text);
+      else localStorage.removeItem(KEPT_AS);
+    } catch { /* no room in this browser: the conversation lives as long as the page */ }
+  }
+
+  // Shows what was kept; whether there was any.
+  restore() {
+    let kept = [];
+    try {
+      kept = JSON.parse(localStorage.getItem(KEPT_AS) || "[]");
+    } catch { /* not ours */ }
+    if (!Array.isArray(kept)) return false;
+    for (const message of kept) {
+      if (message?.role === "user") this.showQuestion(message);
+      else if (message?.role === "tool") this.showResult(message, "The tool");
+      else if (message?.role === "assistant") this.showAnswer(message);
+    }
+    const last = this.messages.at(-1);
+    if (last?.message.tool_calls) this.askForResults(last.article);
+    return this.messages.length > 0;
+  }
+
+  showAnswer(message) {
+    const answer = new Answer();
+    const entry = {message, article: answer};
+    answer.message = message;
+    if (message.reasoning_content) {
+      answer.takeReasoning(message.reasoning_content);
+      answer.summary.textContent = "Thought";
+    }
+    this.messages.push(entry);
+    answer.root.classList.remove("open");
+    answer.draw();
+    this.offer(entry);
+  }
+
   clear() {
     this.stop();
     this.messages.forEach(m => m.article.root.remove());
     this.messages = [];
+    this.keep();
   }
 
   stop() { this.abort?.abort(); }
@@ -155,12 +205,18 @@ export class Conversation {
   cutFrom(entry) {
     const at = this.messages.indexOf(entry);
     for (const m of this.messages.splice(at)) m.article.root.remove();
+    this.keep();
   }
 
   say(text) {
-    const article = new Article("user");
+    this.showQuestion({role: "user", content: text});
+    return this.answer();
+  }
+
+  showQuestion(message) {
+    const text = String(message.content), article = new Article("user");
     article.body.textContent = text;
-    const entry = {message: {role: "user", content: text}, article};
+    const entry = {message, article};
     article.foot.append(button("Edit", () => {
       if (this.running) return;
       this.cutFrom(entry);
@@ -170,7 +226,7 @@ export class Conversation {
       field.focus();
     }));
     this.messages.push(entry);
-    return this.answer();
+    this.keep();
   }
 
   async answer() {
@@ -208,6 +264,16 @@ export class Conversation {
       const wait = error.retryAfter ? `; try again in ${error.retryAfter} s` : "";
       answer.note(error.message + wait, "error");
     }
+    this.offer(entry);
+    // An answer that is not whole may end inside a call.
+    if (error || why === "stopped") delete answer.message.tool_calls;
+    if (answer.message.tool_calls && why === "tool_calls") this.askForResults(answer);
+    this.keep();
+  }
+
+  // What can be done with an answer.
+  offer(entry) {
+    const answer = entry.article;
     answer.foot.append(button("Again", () => {
       if (this.running) return;
       this.cutFrom(entry);
@@ -216,9 +282,14 @@ export class Conversation {
     if (answer.message.content) {
       answer.foot.append(button("Copy", () => navigator.clipboard?.writeText(answer.message.content)));
     }
-    // An answer that is not whole may end inside a call.
-    if (error || why === "stopped") delete answer.message.tool_calls;
-    if (answer.message.tool_calls && why === "tool_calls") this.askForResults(answer);
+  }
+
+  showResult(message, name) {
+    const article = new Article("tool");
+    const box = el("div", "call");
+    box.append(el("h3", "", `${name} gave`), el("pre", "", String(message.content)));
+    article.body.append(box);
+    this.messages.push({message, article});
   }
 
   askForResults(answer) {
@@ -238,11 +309,7 @@ export class Conversation {
       if (this.running) return;
       form.remove();
       for (const {call, field} of fields) {
-        const article = new Article("tool");
-        const box = el("div", "call");
-        box.append(el("h3", "", `${call.function.name} gave`), el("pre", "", field.value));
-        article.body.append(box);
-        this.messages.push({message: {role: "tool", tool_call_id: call.id, content: field.value}, article});
+        this.showResult({role: "tool", tool_call_id: call.id, content: field.value}, call.function.name);
       }
       this.answer();
     });

@@ -11,7 +11,8 @@ const round = x => x >= 100 ? Math.round(x) : x >= 10 ? x.toFixed(1) : x.toFixed
 const tokens = x => `${round(x)} tok/s`;
 const ms = x => x === undefined ? "–" : `${round(x * 1000)} ms`;
 
-// A chart has one or two lines; a point is undefined while there is nothing to say.
+// A chart has one or two lines; a point is undefined while there is nothing to say. Its unit writes the
+// scale; what is sampled rarely keeps its last figure.
 const CHARTS = [
   {title: "Generated", show: p => tokens(p[0]),
     points: (a, b) => [metrics.perSecond(a, b, "vllm:generation_tokens_total")]},
@@ -57,6 +58,13 @@ function svg(name, attributes) {
   return e;
 }
 
+// The next of 1, 2, 5, 10, 20, ... from a value on: the top of a scale.
+function ceiling(x) {
+  if (!(x > 0)) return 1;
+  const ten = 10 ** Math.floor(Math.log10(x));
+  return ten * [1, 2, 5, 10].find(k => x <= k * ten * (1 + 1e-9));
+}
+
 class Chart {
   constructor(spec, parent) {
     this.spec = spec;
@@ -64,12 +72,18 @@ class Chart {
     this.figure = document.createElement("figure");
     const caption = document.createElement("figcaption");
     this.now = document.createElement("b");
+    this.top = document.createElement("span");
+    this.top.className = "scale";
     caption.append(spec.title, this.now);
+    const foot = document.createElement("small");
+    foot.append("two minutes ago", Object.assign(document.createElement("span"), {textContent: "now"}));
     this.image = svg("svg", {viewBox: `0 0 ${N_POINT - 1} 100`, preserveAspectRatio: "none", role: "img"});
     this.area = svg("path", {class: "area"});
     this.lines = [svg("path", {class: "line"}), svg("path", {class: "line second"})];
-    this.image.append(this.area, ...this.lines);
-    this.figure.append(caption, this.image);
+    this.dots = svg("path", {class: "line dots"});
+    this.image.append(svg("path", {class: "grid", d: `M0 50H${N_POINT - 1}M0 0H${N_POINT - 1}`}),
+      this.area, ...this.lines, this.dots);
+    this.figure.append(caption, this.top, this.image, foot);
     parent.append(this.figure);
   }
 
@@ -77,16 +91,19 @@ class Chart {
     const points = this.spec.points(a, b);
     this.history.push(points);
     if (this.history.length > N_POINT) this.history.shift();
-    this.now.textContent = this.spec.show(points);
+    if (points[0] !== undefined) this.last = points;
+    this.now.textContent = this.spec.show(this.last || points);
     this.image.setAttribute("aria-label", `${this.spec.title}: ${this.now.textContent}`);
     const all = this.history.flat().filter(x => x !== undefined);
-    this.draw(Math.max(this.spec.most ? this.spec.most(a, b) : 0, ...all, 1e-9) * 1.05);
+    const most = ceiling(Math.max(this.spec.most ? this.spec.most(a, b) : 0, ...all));
+    this.top.textContent = this.spec.show([most, 0]).replace(/, 0$/, "");
+    this.draw(most);
   }
 
   draw(most) {
     const skip = N_POINT - this.history.length;
     for (let k = 0; k < 2; k++) {
-      let path = "", pen = "M", last = 0, first;
+      let path = "", pen = "M", last = 0, first, dots = "";
       this.history.forEach((p, i) => {
         if (p[k] === undefined) {
           pen = "M";
@@ -94,9 +111,13 @@ class Chart {
         }
         first ??= skip + i;
         last = skip + i;
-        path += `${pen}${last} ${(100 - 100 * p[k] / most).toFixed(2)}`;
+        const place = `${last} ${(100 - 100 * p[k] / most).toFixed(2)}`;
+        // a sample without neighbours is a dot: a line of no length with round ends
+        if (pen === "M" && this.history[i + 1]?.[k] === undefined) dots += `M${place}l0 0`;
+        path += pen + place;
         pen = "L";
       });
+      if (k === 0) this.dots.setAttribute("d", dots);
       this.lines[k].setAttribute("d", path);
       const whole = k === 0 && path && !path.includes("M", 1);
       if (k === 0) this.area.setAttribute("d", whole ? `${path}L${last} 100L${first} 100Z` : "");

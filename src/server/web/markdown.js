@@ -1,6 +1,7 @@
 // markdown.js - the Markdown that models write, as elements; text never becomes markup by itself
 //
-// Headings, paragraphs, lists, quotes, tables, fenced and inline code, bold, italic, strike, links.
+// Headings, paragraphs, lists, task lists, quotes, tables, fenced and inline code, bold, italic, strike,
+// links, formulas in TeX.
 // A link is only made of http, https and mailto addresses.
 
 function element(name, ...children) {
@@ -9,7 +10,19 @@ function element(name, ...children) {
   return e;
 }
 
-const INLINE = /(`+)([^]*?[^`])\1(?!`)|\*\*([^]+?)\*\*|\*([^\s*](?:[^*]*[^\s*])?)\*|~~([^]+?)~~|\[([^\]]+)\]\(([^\s)]+)\)/g;
+// A formula as MathML; what is none, or not yet whole, stays as it was written.
+function formula(tex, source, display) {
+  const box = element(display ? "div" : "span");
+  box.className = "formula";
+  try {
+    temml.render(tex, box, {displayMode: display, throwOnError: true, maxExpand: 200});
+  } catch {
+    box.replaceChildren(element("code", source));
+  }
+  return box;
+}
+
+const INLINE = /(`+)([^]*?[^`])\1(?!`)|\*\*([^]+?)\*\*|\*([^\s*](?:[^*]*[^\s*])?)\*|~~([^]+?)~~|\[([^\]]+)\]\(([^\s)]+)\)|\$\$([^$]+?)\$\$|\\\[([^]+?)\\\]|\\\(([^]+?)\\\)|\$(?![\s$])([^$\n]*?[^\s$\\])\$(?!\d)|<br\s*\/?>/g;
 
 function inline(text) {
   const out = [];
@@ -21,6 +34,9 @@ function inline(text) {
     else if (m[3] !== undefined) out.push(element("strong", ...inline(m[3])));
     else if (m[4] !== undefined) out.push(element("em", ...inline(m[4])));
     else if (m[5] !== undefined) out.push(element("s", ...inline(m[5])));
+    else if (m[8] !== undefined || m[9] !== undefined) out.push(formula(m[8] ?? m[9], m[0], true));
+    else if (m[10] !== undefined || m[11] !== undefined) out.push(formula(m[10] ?? m[11], m[0], false));
+    else if (m[7] === undefined) out.push(element("br"));
     else if (/^(https?:|mailto:)/i.test(m[7])) {
       const a = element("a", ...inline(m[6]));
       a.href = m[7];
@@ -40,7 +56,9 @@ const RULE = /^ {0,3}([-*_])(\s*\1){2,}\s*$/;
 const ROW = /^\s*\|.*\|\s*$/;
 const DIVIDER = /^\s*\|(\s*:?-+:?\s*\|)+\s*$/;
 
-const special = line => FENCE.test(line) || ITEM.test(line) || HEADING.test(line) || /^>/.test(line);
+const FORMULA = /^\s*(\$\$|\\\[)/;
+
+const special = line => FORMULA.test(line) || FENCE.test(line) || ITEM.test(line) || HEADING.test(line) || /^>/.test(line);
 
 function takeFence(lines, at) {
   const [, fence, language] = lines[at].match(FENCE);
@@ -51,6 +69,16 @@ function takeFence(lines, at) {
   return [element("pre", code), end + 1];
 }
 
+// A formula of its own lines; undefined while its end is not there.
+function takeFormula(lines, at) {
+  const close = lines[at].match(FORMULA)[1] === "$$" ? "$$" : "\\]";
+  let text = lines[at].trim().slice(2), end = at;
+  while (!text.includes(close) && ++end < lines.length && lines[end].trim() !== "") text += "\n" + lines[end];
+  const stop = text.indexOf(close);
+  if (stop < 0 || text.slice(stop + 2).trim() !== "") return undefined;
+  return [formula(text.slice(0, stop), lines.slice(at, end + 1).join("\n"), true), end + 1];
+}
+
 // Items of one depth; deeper lines are the inside of the item before them.
 function takeList(lines, at) {
   const [, indent, mark] = lines[at].match(ITEM);
@@ -59,7 +87,8 @@ function takeList(lines, at) {
   while (at < lines.length) {
     const m = lines[at].match(ITEM);
     if (!m || m[1].length > indent.length + 1 || m[1].length < indent.length) break;
-    const inside = [m[3]];
+    const task = m[3].match(/^\[([ xX])\]\s+(.*)$/);
+    const inside = [task ? `${task[1] === " " ? "\u2610" : "\u2611"} ${task[2]}` : m[3]];
     for (at++; at < lines.length; at++) {
       const deeper = lines[at].startsWith(" ".repeat(indent.length + 2));
       const gap = lines[at] === "" && lines[at + 1]?.startsWith(" ".repeat(indent.length + 2));
@@ -106,6 +135,8 @@ function takeBlock(lines, at) {
   if (ITEM.test(line)) return takeList(lines, at);
   if (ROW.test(line) && DIVIDER.test(lines[at + 1] || "")) return takeTable(lines, at);
   if (line.startsWith(">")) return takeQuote(lines, at);
+  const own = FORMULA.test(line) && takeFormula(lines, at);
+  if (own) return own;
   const heading = line.match(HEADING);
   if (heading) return [element("h" + Math.min(6, heading[1].length + 2), ...inline(heading[2])), at + 1];
   return takeParagraph(lines, at);

@@ -111,6 +111,12 @@ function grow() {
 function send() {
   const text = by("text").value.trim();
   if (!text || conversation.running) return;
+  tools();
+  if (by("settings-error").textContent) { // a message without the tools would be another one
+    showSettings(true);
+    by("tools").focus();
+    return;
+  }
   by("welcome").hidden = true;
   if (window.innerWidth < 960) showLoad(false);
   by("text").value = "";
@@ -154,6 +160,7 @@ function start() {
     item.append(starter);
     return item;
   }));
+  if (conversation.restore()) by("welcome").hidden = true;
   watch(showState);
 }
 

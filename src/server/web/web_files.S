@@ -12,7 +12,8 @@
     X(6, "load.js")                                                                                \
     X(7, "api.js")                                                                                 \
     X(8, "markdown.js")                                                                            \
-    X(9, "metrics.js")
+    X(9, "metrics.js")                                                                             \
+    X(10, "temml.min.js")
 
 #define CONTENT(i, path)                                                                           \
     data_##i: .incbin path;                                                                        \
