@@ -23,6 +23,7 @@ struct run {
 struct steps {
     uint64_t n;
     uint64_t n_ahead;
+    uint64_t n_token;
     uint64_t busy_us;
     uint64_t wait_us;
 };
@@ -66,6 +67,7 @@ static void add_steps(struct bench *b, const fathom_stats *from)
     fathom_get_stats(b->e, &now);
     b->decodes.n += now.n_step - from->n_step;
     b->decodes.n_ahead += now.n_step_ahead - from->n_step_ahead;
+    b->decodes.n_token += now.n_output_token - from->n_output_token;
     b->decodes.busy_us += now.busy_us - from->busy_us;
     b->decodes.wait_us += now.wait_us - from->wait_us;
 }
@@ -129,7 +131,7 @@ static fathom_err watch_run(struct bench *b, uint64_t state, struct latency_resu
     if (s.n_expert_choice == 0) return FATHOM_OK;
     const double n_choice = (double)s.n_expert_choice;
     out->n_expert_layer = (uint32_t)s.n_expert_choice;
-    out->step_tokens = (double)s.n_expert_token / n_choice;
+    out->experts_tokens = (double)s.n_expert_token / n_choice;
     out->experts_hit = (double)s.n_expert_hit / n_choice;
     out->experts_busiest = (double)s.n_expert_busiest / n_choice;
     out->experts_uniform = s.expert_uniform / n_choice;
@@ -163,6 +165,7 @@ static void summarise_steps(const struct steps *s, struct latency_result *out)
     if (s->n == 0) return;
     if (s->wait_us > s->busy_us / 2)
         out->host_us_per_step = (double)(s->busy_us - s->wait_us) / (double)s->n;
+    out->step_tokens = (double)s->n_token / (double)s->n;
     out->ahead_share = (double)s->n_ahead / (double)s->n;
 }
 
@@ -245,8 +248,9 @@ fathom_err latency_write_json(struct buf *b, const struct latency_options *o,
                      r->ahead_share);
     (void)buf_printf(b, ", \"experts_hit\": %.2f, \"experts_uniform\": %.2f", r->experts_hit,
                      r->experts_uniform);
-    (void)buf_printf(b, ", \"experts_busiest\": %.2f, \"step_tokens\": %.2f", r->experts_busiest,
-                     r->step_tokens);
+    (void)buf_printf(b, ", \"experts_busiest\": %.2f, \"experts_tokens\": %.2f", r->experts_busiest,
+                     r->experts_tokens);
+    (void)buf_printf(b, ", \"step_tokens\": %.2f", r->step_tokens);
     if (mixed->len > 0) (void)buf_printf(b, ", \"mixed\": %s", mixed->data);
     return buf_add_str(b, "}\n");
 }

@@ -33,9 +33,10 @@ struct latency_result {
     struct spread prefill_tok_s;
     double host_us_per_step; /* engine time of a decode step outside the wait for the device, mean;
                                  0  when the host computes itself */
+    double step_tokens;      /* of a decode step, mean: requests that began first end first */
     double ahead_share;      /* of the decode steps: those launched while the one before ran */
     /* of the last run's decode steps, which are run once more for it, mean of layers and steps */
-    double step_tokens;       /* tokens of a step: requests that began first end first */
+    double experts_tokens;    /* tokens of such a step */
     double experts_hit;       /* experts that any token of a step chose in a layer; 0: none has any
                                  experts, or there was no decode step */
     double experts_uniform;   /* the same if each token chose at random */

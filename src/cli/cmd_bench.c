@@ -17,10 +17,8 @@ static void print_spread(const char *name, const char *unit, const struct spread
 static void print_experts(const struct latency_result *r, uint32_t n_expert)
 {
     if (r->n_expert_layer == 0) return;
-    print_row("step tokens", "%.1f: requests that began first end first", r->step_tokens);
-    print_row("experts hit",
-              "%.1f of %u a layer and step, by choice at random %.1f; %u layers seen",
-              r->experts_hit, n_expert, r->experts_uniform, r->n_expert_layer);
+    print_row("experts hit", "%.1f of %u a layer by %.1f tokens, by choice at random %.1f; %u seen",
+              r->experts_hit, n_expert, r->experts_tokens, r->experts_uniform, r->n_expert_layer);
     print_row("busiest expert", "%.1f tokens", r->experts_busiest);
 }
 
@@ -32,6 +30,7 @@ static void print_result(const struct latency_options *o, const struct latency_r
     print_spread("prefill rate", "tok/s", &r->prefill_tok_s);
     if (o->n_output > 1) {
         print_spread("step", "ms", &r->step_ms);
+        print_row("step tokens", "%.1f: requests that began first end first", r->step_tokens);
         print_spread("output rate", "tok/s", &r->output_tok_s);
     }
     print_spread("whole", "ms", &r->total_ms);

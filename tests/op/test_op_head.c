@@ -87,6 +87,7 @@ static void test_large_vocabulary(void **state)
 {
     (void)state;
     check(ACT_FP8, DTYPE_BF16, false, 8200, 0);
+    check(ACT_FP8, DTYPE_BF16, false, 16392, 128);
 }
 
 /* So many inputs besides that the sum over them is cut in two, where 33 rows are many. */

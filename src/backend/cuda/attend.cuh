@@ -9,7 +9,8 @@ struct attend_args {
     const float *f; /* the same, float path */
     const int32_t *pos, *request, *page_table;
     uint32_t page_stride, n_head;
-    int32_t skip_below;            /* tokens at positions below are left out */
+    int32_t skip_below; /* tokens at positions below are left out */
+    bool reads_ahead;   /* recorded, without slots: old rows may be read before the wait */
     const int32_t *slots, *counts; /* NULL: every position up to pos */
     uint32_t topk;
     struct kv_layer kv;
@@ -19,6 +20,14 @@ struct attend_args {
     bf16 *out_h;                 /* [T][H][512] */
     float *out_f;
 };
+
+/* Groups of a token's rows, from the first on, that the step does not write: its request has no
+ * more tokens of it than there are. 0 where they may not be read before the wait. */
+static __device__ __forceinline__ int old_groups(const struct attend_args &a, uint32_t token)
+{
+    if (!a.reads_ahead) return 0;
+    return max(a.pos[token] + 1 - (int)gridDim.y, 0) / ATTEND_GROUP;
+}
 
 /* The rows that a token sees. */
 static __device__ __forceinline__ int row_count(const struct attend_args &a, uint32_t token)

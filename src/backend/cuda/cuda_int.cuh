@@ -76,7 +76,7 @@ struct matrix {
     uint32_t n_row;   /* outputs */
     uint32_t n_col;   /* inputs */
     void *data;       /* [n_row][n_col], or */
-    bool tiled;       /* codes in tiles, for sm90/ alone (product.cuh) */
+    bool tiled;       /* rows in tiles (product.cuh): on sm_90 alone */
     float *scale;     /* F8_E4M3: one per 128 x 128 block, rows of scale_stride */
     uint32_t scale_stride;
     uint32_t row0; /* place of (0, 0) inside its scale block; both 0 for the fast path */
@@ -216,6 +216,7 @@ struct cuda_backend {
     int device;
     struct cudaDeviceProp properties;
     cudaStream_t stream;
+    bool recording; /* launches become a recorded step: launch.cuh */
     cudaEvent_t fences[BACKEND_FENCE_MAX];
     char fault[FAULT_BYTES];
     struct {

@@ -204,6 +204,7 @@ static fathom_err graph_begin(struct backend *b)
 {
     struct cuda_backend *c = cuda_of(b);
     CU_TRY(c, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal), "graph");
+    c->recording = true;
     return FATHOM_OK;
 }
 
@@ -213,6 +214,7 @@ static fathom_err graph_end(struct backend *b, struct graph **out)
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
     *out = NULL;
+    c->recording = false;
     CU_TRY(c, cudaStreamEndCapture(c->stream, &graph), "graph");
     fathom_err err =
         cuda_check(c, cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate", "graph");

@@ -5,6 +5,9 @@
  * still runs, and pays neither launch nor ramp. What does not change (weights) may be read before
  * the wait.
  *
+ * A recorded step begins when all that was enqueued before it has ended. So a kernel of one may
+ * read the step's arrays before its wait, and rows of the cache that earlier steps wrote.
+ *
  * The products of experts on sm90/ release the next kernel only behind their own wait. So whatever
  * was written before them, the route and its map, is there when the next kernel begins, and it may
  * read that, past L1, before it waits (sm90/down_few.cu). */

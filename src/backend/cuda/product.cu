@@ -60,8 +60,9 @@ static bool bf16_takes_many(const struct cuda_backend *c, const struct matrix *w
  * measured on an H200. */
 static uint32_t bf16_many_rows(const struct matrix *w)
 {
-    enum { OUTPUTS_MANY = 4096, ROWS_OF_MANY = 33 };
+    enum { OUTPUTS_MANY = 4096, ROWS_OF_MANY = 33, OUTPUTS_TILED = 16384 };
     static_assert((int)ROWS_OF_MANY <= (int)PRODUCT_BF16_TILE_MAX, "the least number of rows");
+    if (w->tiled && w->n_row >= OUTPUTS_TILED) return 1;
     return w->n_row >= OUTPUTS_MANY ? ROWS_OF_MANY : PRODUCT_BF16_TILE_MAX + 1;
 }
 

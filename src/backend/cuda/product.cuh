@@ -12,7 +12,7 @@
  * of TILE_BYTES. */
 enum { TILE_ROWS = 64, TILE_BYTES = TILE_ROWS * K_LINE_BYTES };
 
-/* Where code `col` of `row` lies in a tiled matrix of rows of k. */
+/* Where byte `col` of `row` lies in a tiled matrix of rows of k bytes. */
 static __host__ __device__ inline size_t tiled_at(uint32_t row, uint32_t col, uint32_t k)
 {
     const size_t tile = (size_t)(row / TILE_ROWS) * (k / K_LINE_BYTES) + col / K_LINE_BYTES;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "backend/cuda/common.cuh"
+#include "backend/cuda/k_parts.h"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
 
@@ -72,25 +73,29 @@ __global__ void generate_fp8_kernel(uint8_t *q, bool tiled, float *scale, uint32
 }
 
 template <typename T>
-__global__ void generate_kernel(T *p, uint64_t n, uint32_t n_col, uint64_t first, uint64_t stride,
-                                uint64_t seed, float std)
+__global__ void generate_kernel(T *p, bool tiled, uint64_t n, uint32_t n_col, uint64_t first,
+                                uint64_t stride, uint64_t seed, float std)
 {
+    enum { SIZE = sizeof(T) };
     kernel_begin();
     for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n;
          i += (uint64_t)gridDim.x * blockDim.x) {
-        p[i] = (T)(std * normal_at(seed, first + i / n_col * stride + i % n_col));
+        const uint64_t row = i / n_col, col = i % n_col;
+        const uint64_t at =
+            tiled ? tiled_at((uint32_t)row, (uint32_t)col * SIZE, n_col * SIZE) / SIZE : i;
+        p[at] = (T)(std * normal_at(seed, first + row * stride + col));
     }
 }
 
-/* Rows of n_col codes to their tiles; `to` begins with a tile. */
-__global__ void tile_kernel(uint4 *to, const uint4 *from, uint32_t n_row, uint32_t n_col)
+/* Rows of n_byte to their tiles; `to` begins with a tile. */
+__global__ void tile_kernel(uint4 *to, const uint4 *from, uint32_t n_row, uint32_t n_byte)
 {
-    const uint32_t n_piece = n_col / (uint32_t)sizeof(uint4);
+    const uint32_t n_piece = n_byte / (uint32_t)sizeof(uint4);
     kernel_begin();
     for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x;
          i < (uint64_t)n_row * n_piece; i += (uint64_t)gridDim.x * blockDim.x) {
         const uint32_t row = (uint32_t)(i / n_piece), piece = (uint32_t)(i % n_piece);
-        to[tiled_at(row, piece * (uint32_t)sizeof(uint4), n_col) / sizeof(uint4)] = from[i];
+        to[tiled_at(row, piece * (uint32_t)sizeof(uint4), n_byte) / sizeof(uint4)] = from[i];
     }
 }
 
@@ -209,11 +214,12 @@ static fathom_err copy_rows(struct cuda_backend *c, void *dst, const struct tens
     return FATHOM_OK;
 }
 
-/* Copies the codes of a host view into tiles. */
+/* Copies the rows of a host view into tiles. */
 static fathom_err upload_tiles(struct cuda_backend *c, char *dst, const struct tensor_view *v,
                                const char *what, fathom_diag *d)
 {
-    const size_t strip = (size_t)TILE_ROWS * v->n_col;
+    const uint32_t row_bytes = v->n_col * (uint32_t)dtype_size(v->dtype);
+    const size_t strip = (size_t)TILE_ROWS * row_bytes;
     if (c->staging_bytes < strip) {
         CU_TRY(c, cudaStreamSynchronize(c->stream), what);
         release_staging(c);
@@ -226,8 +232,8 @@ static fathom_err upload_tiles(struct cuda_backend *c, char *dst, const struct t
         const uint32_t n = v->n_row - row < step ? v->n_row - row : step;
         TRY(copy_rows(c, c->staging, v, row, n, what));
         TRY(cuda_launch(c, what, tile_kernel, dim3(BLOCKS), THREADS, 0,
-                        (uint4 *)(dst + (size_t)row * v->n_col), (const uint4 *)c->staging, n,
-                        v->n_col));
+                        (uint4 *)(dst + (size_t)row * row_bytes), (const uint4 *)c->staging, n,
+                        row_bytes));
     }
     return FATHOM_OK;
 }
@@ -264,10 +270,10 @@ static fathom_err generate(struct cuda_backend *c, void *data, bool tiled, float
     }
     if (v->dtype == DTYPE_BF16) {
         return cuda_launch(c, what, generate_kernel<bf16>, dim3(BLOCKS), THREADS, 0, (bf16 *)data,
-                           n, v->n_col, first, stride, v->generate_seed, std);
+                           tiled, n, v->n_col, first, stride, v->generate_seed, std);
     }
-    return cuda_launch(c, what, generate_kernel<float>, dim3(BLOCKS), THREADS, 0, (float *)data, n,
-                       v->n_col, first, stride, v->generate_seed, std);
+    return cuda_launch(c, what, generate_kernel<float>, dim3(BLOCKS), THREADS, 0, (float *)data,
+                       tiled, n, v->n_col, first, stride, v->generate_seed, std);
 }
 
 /* Fills rows [row, row + v->n_row) of m (whose memory exists). FP8 parts stacked into one matrix
@@ -302,6 +308,14 @@ static bool takes_tiles(const struct cuda_backend *c, const struct tensor_view *
            v->n_row % 16 == 0 && v->scale_row0 == 0 && v->scale_col0 == 0;
 }
 
+/* A matrix of BF16 whose products walk through all of K (product_bf16.cu): the head. */
+static bool takes_tiles_bf16(const struct cuda_backend *c, const struct tensor_view *v)
+{
+    const uint32_t line = K_LINE_BYTES / 2;
+    return c->sm90 && c->fast && v->dtype == DTYPE_BF16 && v->n_col % line == 0 &&
+           bf16_k_part_count(v->n_row, v->n_col / line, false) == 1;
+}
+
 /* A matrix of n_row rows for parts like `like`; the memory is zero. */
 static fathom_err matrix_alloc(struct cuda_backend *c, struct weight *w, struct matrix *m,
                                uint32_t n_row, const struct tensor_view *like, bool tiled,
@@ -315,8 +329,8 @@ static fathom_err matrix_alloc(struct cuda_backend *c, struct weight *w, struct 
     m->row0 = like->scale_row0;
     m->col0 = like->scale_col0;
     m->tiled = tiled;
-    const size_t bytes =
-        tiled ? tiled_bytes(n_row, m->n_col) : (size_t)n_row * m->n_col * dtype_size(m->dtype);
+    const size_t bytes = tiled ? tiled_bytes(n_row, m->n_col * (uint32_t)dtype_size(m->dtype))
+                               : (size_t)n_row * m->n_col * dtype_size(m->dtype);
     TRY(take(c, w, bytes, what, &m->data, d));
     if (m->dtype != DTYPE_F8_E4M3) return FATHOM_OK;
     m->scale_stride = ceil_div(m->col0 + m->n_col, SCALE_BLOCK);
@@ -431,7 +445,11 @@ fathom_err cuda_prepare_linear(struct backend *b, const struct tensor_view *v, s
 {
     struct weight *w;
     TRY(weight_create(WEIGHT_LINEAR, &w, d));
-    return finish(cuda_of(b), w, matrix_make(cuda_of(b), w, &w->linear, v, "linear", d), out, d);
+    struct cuda_backend *c = cuda_of(b);
+    fathom_err err =
+        matrix_alloc(c, w, &w->linear, v->n_row, v, takes_tiles_bf16(c, v), "linear", d);
+    if (!err) err = fill_part(c, &w->linear, 0, v, "linear", d);
+    return finish(c, w, err, out, d);
 }
 
 static fathom_err make_kv_b(struct cuda_backend *c, struct weight *w, const struct tensor_view *v,

@@ -117,7 +117,9 @@ static fathom_err attend_fast(struct cuda_backend *c, const struct mla_attend_ar
 {
     const struct expanded_rows e = cuda_expanded_rows(c, a->batch);
     const uint32_t n_token = a->batch->n_token, context = a->batch->max_context;
-    if (e.first) TRY(attend_sm90(c, k, ATTEND_ANSWER_ROWS, e.first, context));
+    struct attend_args answers = k;
+    answers.reads_ahead = c->recording && !k.slots;
+    if (e.first) TRY(attend_sm90(c, answers, ATTEND_ANSWER_ROWS, e.first, context));
     if (e.first == n_token) return FATHOM_OK;
     TRY(attend_expanded(c, a, k, e.end));
     if (context <= (uint32_t)e.end) return FATHOM_OK;

@@ -3,6 +3,7 @@
 #include "backend/cuda/generic/collect.cuh"
 #include "backend/cuda/generic/norm.cuh"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/product.cuh"
 
 enum {
     CONCAT_THREADS = 512,
@@ -10,6 +11,14 @@ enum {
     GROUP_THREADS = 256, /* of blocks whose warps have a group of FP8_GROUP values each */
     GROUP_WARPS = GROUP_THREADS / WARP,
 };
+
+/* Value `col` of a row of a table of BF16; those up to a multiple of 8 follow it. */
+static __device__ __forceinline__ const bf16 *bf16_at(const struct matrix &table, uint32_t row,
+                                                      uint32_t col)
+{
+    if (!table.tiled) return (const bf16 *)table.data + (size_t)row * table.n_col + col;
+    return (const bf16 *)((const char *)table.data + tiled_at(row, col * 2, table.n_col * 2));
+}
 
 /* One thread 4 values of a row; needs a width that is a multiple of 4. */
 __global__ void __launch_bounds__(EMBED_THREADS)
@@ -20,14 +29,13 @@ __global__ void __launch_bounds__(EMBED_THREADS)
     if (i >= table.n_col) return;
     const int32_t given = ids[blockIdx.x], id = given < 0 ? drawn[~given] : given;
     DCHECK(id >= 0 && (uint32_t)id < table.n_row && table.n_col % 4 == 0);
-    const size_t at = (size_t)id * table.n_col + i;
     float4 v;
     if (table.dtype == DTYPE_BF16) {
-        const uint2 h = *(const uint2 *)((const bf16 *)table.data + at);
+        const uint2 h = *(const uint2 *)bf16_at(table, (uint32_t)id, i);
         v = make_float4(__uint_as_float(h.x << 16), __uint_as_float(h.x & 0xffff0000u),
                         __uint_as_float(h.y << 16), __uint_as_float(h.y & 0xffff0000u));
     } else {
-        v = *(const float4 *)((const float *)table.data + at);
+        v = *(const float4 *)((const float *)table.data + (size_t)id * table.n_col + i);
     }
     *(float4 *)(x + (size_t)blockIdx.x * table.n_col + i) = v;
 }
@@ -240,10 +248,10 @@ fathom_err cuda_head(struct backend *b, const struct head_args *a)
     return is_part ? cuda_logits_to_owners(c, out, a->logits->f, a->n_row) : FATHOM_OK;
 }
 
-__device__ static inline float table_value(const struct matrix &table, size_t i)
+__device__ static inline float table_value(const struct matrix &table, uint32_t row, uint32_t col)
 {
-    return table.dtype == DTYPE_BF16 ? stored_value<DTYPE_BF16>(table.data, i)
-                                     : stored_value<DTYPE_F32>(table.data, i);
+    if (table.dtype == DTYPE_BF16) return stored_value<DTYPE_BF16>(bf16_at(table, row, col), 0);
+    return stored_value<DTYPE_F32>(table.data, (size_t)row * table.n_col + col);
 }
 
 /* One block a token: columns [col0, col0 + n_col) of [ rmsnorm(embedding) ; rmsnorm(hidden) ] */
@@ -256,12 +264,12 @@ __global__ void __launch_bounds__(CONCAT_THREADS)
     kernel_begin();
     DCHECK(ids[blockIdx.x] >= 0 && (uint32_t)ids[blockIdx.x] < table.n_row);
     DCHECK(!rows || rows[blockIdx.x] >= 0);
-    size_t row = (size_t)ids[blockIdx.x] * n;
+    const uint32_t row = (uint32_t)ids[blockIdx.x];
     size_t from = (size_t)(rows ? rows[blockIdx.x] : (int32_t)blockIdx.x) * n;
     for (int half = 0; half < 2; half++) {
         float sum = 0.0f;
         for (uint32_t i = threadIdx.x; i < n; i += CONCAT_THREADS) {
-            float v = half ? hidden[from + i] : table_value(table, row + i);
+            float v = half ? hidden[from + i] : table_value(table, row, i);
             sum += v * v;
         }
         float r = rsqrtf(block_sum(sum, scratch) / (float)n + eps);
@@ -269,7 +277,7 @@ __global__ void __launch_bounds__(CONCAT_THREADS)
         for (uint32_t i = threadIdx.x; i < n; i += CONCAT_THREADS) {
             const uint32_t col = half * n + i - col0;
             if (col >= n_col) continue; /* also those before col0 */
-            float v = (half ? hidden[from + i] : table_value(table, row + i)) * r * w[i];
+            float v = (half ? hidden[from + i] : table_value(table, row, i)) * r * w[i];
             out[(size_t)blockIdx.x * n_col + col] = v;
             if (out_h) out_h[(size_t)blockIdx.x * n_col + col] = __float2bfloat16_rn(v);
         }

@@ -32,6 +32,7 @@ struct front_args {
     struct kv_layer kv;
     float freq[KV_ROPE / 2];
     bool interleaved, index_interleaved, has_index;
+    bool reads_ahead; /* pos and slot, before the wait: a recorded step (launch.cuh) */
     float eps;
 };
 
@@ -55,16 +56,17 @@ static __device__ __forceinline__ void front_index_key(const struct front_args &
     float sum = 0.0f, square = 0.0f;
     load_index(weight, a.index_weight);
     load_index(bias, a.index_bias);
-    dependency_wait();
+    if (!a.reads_ahead) dependency_wait();
     const int position = a.pos[token], slot = a.slot[token];
     DCHECK(token < a.n_token && position >= 0 && slot >= 0);
     DCHECK(slot % KV_PAGE_TOKENS == position % KV_PAGE_TOKENS);
-    load_index(v, a.front + (size_t)token * a.n_front + a.index_row);
-    __syncthreads(); /* that of front_latent, which other warps may run */
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         sincosf((float)position * a.freq[index_pair(k, a.index_interleaved)], &s[k], &c[k]);
     }
+    dependency_wait();
+    load_index(v, a.front + (size_t)token * a.n_front + a.index_row);
+    __syncthreads(); /* that of front_latent, which other warps may run */
 #pragma unroll
     for (int i = 0; i < INDEX_EACH; i++) sum += v[i];
     const float mean = index_sum(sum) / KV_INDEX_DIM;
@@ -137,14 +139,13 @@ static __device__ __forceinline__ void store_four(const struct kv_layer &l, char
 
 /* The rotary key of the row, one warp, a pair a lane. */
 static __device__ __forceinline__ void front_rotary(const struct front_args &a, uint32_t token,
-                                                    char *row)
+                                                    const struct angles &x, char *row)
 {
     const int lane = (int)threadIdx.x % WARP;
     const int one = a.interleaved ? 2 * lane : lane;
     const int two = a.interleaved ? 2 * lane + 1 : lane + KV_ROPE / 2;
     const float *from = a.front + (size_t)token * a.n_front + a.kv_row + KV_LATENT;
     float u = from[one], v = from[two];
-    const struct angles x = angles_at(a.freq, a.pos[token]);
     rotate(u, v, x.s, x.c);
     if (a.kv.type == KV_TYPE_F32) {
         ((float *)row)[KV_LATENT + one] = u;
@@ -164,15 +165,18 @@ static __device__ __forceinline__ void front_latent(const struct front_args &a, 
     static_assert((int)KV_LATENT == LATENT_WARPS * (int)KV_FP8_GROUP, "a group a warp");
     const int warp = (int)threadIdx.x / WARP, at = (int)threadIdx.x * 4;
     float v[4] = {}, weight[4] = {};
+    struct angles x = {};
     if (warp < LATENT_WARPS) *(float4 *)weight = *(const float4 *)(a.kv_norm + at);
+    if (!a.reads_ahead) dependency_wait();
+    char *row = kv_row(a.kv, a.slot[token]);
+    if (warp == LATENT_WARPS) x = angles_at(a.freq, a.pos[token]);
     dependency_wait();
     const float *from = a.front + (size_t)token * a.n_front + a.kv_row;
     if (warp < LATENT_WARPS) *(float4 *)v = *(const float4 *)(from + at);
     float sum = warp_sum(v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + v[3] * v[3]);
     if (threadIdx.x % WARP == 0) scratch[warp] = sum;
     __syncthreads();
-    char *row = kv_row(a.kv, a.slot[token]);
-    if (warp == LATENT_WARPS) front_rotary(a, token, row);
+    if (warp == LATENT_WARPS) front_rotary(a, token, x, row);
     if (warp >= LATENT_WARPS) return;
     sum = scratch[0];
     for (int i = 1; i < LATENT_WARPS; i++) sum += scratch[i];
@@ -260,6 +264,7 @@ static fathom_err run_front(struct cuda_backend *c, const struct mla_front_args 
     f.index_interleaved = c->c.index_rope_interleaved;
     f.has_index = c->c.index_n_head > 0;
     f.eps = c->c.norm_eps;
+    f.reads_ahead = c->recording && !a->owned;
     ASSERT(f.q_lora % 4 == 0 && f.q_lora <= FRONT_LORA_MAX && f.n_front % 4 == 0);
     ASSERT(f.index_row % 4 == 0 && f.kv_row % 4 == 0 && f.kv_row + KV_ROW <= f.n_front);
     ASSERT(!f.qa_q || f.q_lora % FP8_GROUP == 0);

@@ -30,9 +30,11 @@ struct k_steps {
     uint2 v[2][K_LINE_STEPS];
 };
 
-/* A lane's two rows of weights, at its first values of a K line. */
+/* A lane's two rows of weights: its first values of a K line, those of the line's other half, and
+ * how far it is to the next K line. */
 struct weight_rows {
-    const char *at[2];
+    const char *lo[2], *hi[2];
+    uint32_t step;
 };
 
 static __device__ __forceinline__ struct weight_rows
@@ -40,9 +42,15 @@ rows_of(const struct product_args &a, const struct product_rows &p, uint32_t n0)
 {
     const uint32_t g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
     struct weight_rows w;
+    w.step = a.tiled ? (uint32_t)TILE_BYTES : (uint32_t)K_LINE_BYTES;
 #pragma unroll
-    for (uint32_t r = 0; r < 2; r++)
-        w.at[r] = p.w + (size_t)min(n0 + r * 8 + g, a.n - 1) * a.k * 2 + 16 * t;
+    for (uint32_t r = 0; r < 2; r++) {
+        const uint32_t row = min(n0 + r * 8 + g, a.n - 1);
+        const size_t plain = (size_t)row * a.k * 2 + 16 * t;
+        w.lo[r] = p.w + (a.tiled ? tiled_at(row, 16 * t, a.k * 2) : plain);
+        w.hi[r] = p.w + (a.tiled ? tiled_at(row, 16 * t + K_LINE_BYTES / 2, a.k * 2)
+                                 : plain + K_LINE_BYTES / 2);
+    }
     return w;
 }
 
@@ -51,8 +59,8 @@ static __device__ __forceinline__ void load_k_line(struct k_line &l, const struc
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        l.lo[r] = load_stream(w.at[r] + (size_t)k_line * K_LINE_BYTES);
-        l.hi[r] = load_stream(w.at[r] + (size_t)k_line * K_LINE_BYTES + K_LINE_BYTES / 2);
+        l.lo[r] = load_stream(w.lo[r] + (size_t)k_line * w.step);
+        l.hi[r] = load_stream(w.hi[r] + (size_t)k_line * w.step);
     }
 }
 

@@ -23,7 +23,8 @@ struct query_args {
     const int32_t *pos;
     float freq[KV_ROPE / 2];
     bool interleaved, index_interleaved, quantize;
-    bf16 *h; /* [T][n_head][576], fast path */
+    bool reads_ahead; /* pos, before the wait: a recorded step (launch.cuh) */
+    bf16 *h;          /* [T][n_head][576], fast path */
     float *f;
     uint32_t n_index_head;    /* 0: no index queries */
     const float *head_weight; /* [T][n_index_head], raw; n_head_part of them to be added */
@@ -301,8 +302,10 @@ static __device__ __forceinline__ void rotate_heads(const struct query_args &a, 
     const uint32_t each = a.n_pass * ROTATE_HEADS, n_rotary = ceil_div(a.n_head, each);
     const uint32_t n_job = n_rotary + ceil_div(a.n_index_head, each);
     const uint32_t token = i / n_job, job = i % n_job;
+    if (!a.reads_ahead) dependency_wait();
+    const struct angles x = angles_at(a.freq, a.pos[min(token, a.n_token - 1)]);
+    dependency_wait();
     if (token >= a.n_token) return;
-    const struct angles x = angles_at(a.freq, a.pos[token]);
     for (uint32_t k = 0; k < each; k += ROTATE_HEADS) {
         if (job < n_rotary) {
             rotate_query(a, x, token, job * each + k);
@@ -320,7 +323,6 @@ __global__ void __launch_bounds__(absorb_few::THREADS) query_kernel(const struct
     if (blockIdx.x < a.n_absorb) {
         absorb_block<absorb_few>(a, blockIdx.x);
     } else {
-        dependency_wait();
         rotate_heads(a, (blockIdx.x - a.n_absorb) * ROTATE_WARPS + threadIdx.x / WARP);
     }
 }
@@ -393,6 +395,7 @@ static struct query_args make_query(const struct cuda_backend *c, const struct m
     q.kv_b = a->w->mla.kv_b;
     q.kv_b_f = a->w->mla.kv_b_f;
     q.pos = a->batch->pos;
+    q.reads_ahead = c->recording && !a->owned;
     q.expanded = cuda_expanded_rows(c, a->batch);
     q.n_absorb_token = q.expanded.first;
     for (int i = 0; i < KV_ROPE / 2; i++) q.freq[i] = c->c.rope_freq[i];

@@ -160,14 +160,28 @@ merge_cluster(const struct attend_args &a, struct attend_shared<TYPE> *sh, uint3
 
 /* ---- kernels ---- */
 
-/* A unit from group `first` on, whose rows are being copied; the token's groups end at `end`. Two
- * synchronisations a group; behind the first all warps are done with the group before, whose stage
- * then takes the next group's rows. entry: for the copy after that. */
+/* Starts to copy rows of the groups [first, end) that are there before the kernel waits, as many
+ * as there are stages for; returns their number. */
 template <enum kv_type TYPE>
-static __device__ __forceinline__ void walk_unit(const struct attend_args &a,
-                                                 const struct row_list &rows, int first, int end,
-                                                 const struct query &q, float scale, int &entry,
-                                                 struct attend_shared<TYPE> *sh, struct outputs &v)
+static __device__ __forceinline__ int copy_ahead(const struct attend_args &a, uint32_t token,
+                                                 int first, struct attend_shared<TYPE> *sh)
+{
+    const int end = old_groups(a, token);
+    if (first >= end) return 0;
+    const struct row_list rows = row_list_of(a, token);
+    const int n = min(end - first, (int)STAGES);
+    for (int i = 0; i < n; i++) copy_rows(a, rows, first + i, read_entry(rows, first + i), sh, i);
+    return n;
+}
+
+/* A unit from group `first` on; rows of groups below `copied` are on their way; the token's groups
+ * end at `end`. Two synchronisations a group; behind the first all warps are done with the group
+ * before, whose stage then takes the next group's rows. entry: of group `copied`. */
+template <enum kv_type TYPE>
+static __device__ __forceinline__ void
+walk_unit(const struct attend_args &a, const struct row_list &rows, int first, int end,
+          const struct query &q, float scale, int &copied, int &entry,
+          struct attend_shared<TYPE> *sh, struct outputs &v)
 {
     static_assert(UNIT % (2 * STAGES) == 0, "each unit begins with the same stage and phase");
     const int last = min(first + UNIT, end);
@@ -182,9 +196,9 @@ static __device__ __forceinline__ void walk_unit(const struct attend_args &a,
         }
         make_scores(q, sh, stage);
         __syncthreads();
-        if (k + 1 < end) {
-            copy_rows(a, rows, k + 1, entry, sh, stage ^ 1);
-            entry = read_entry(rows, k + 2);
+        if (k + 1 == copied && copied < end) {
+            copy_rows(a, rows, copied++, entry, sh, stage ^ 1);
+            entry = read_entry(rows, copied);
         }
         make_weights(sh, stage, min(GROUP, rows.n_row - k * GROUP), scale, k + 1 == last, m);
         __syncthreads();
@@ -204,9 +218,12 @@ __global__ void __launch_bounds__(THREADS, TYPE == KV_TYPE_FP8 ? 2 : 1)
     const uint32_t token = gridDim.y - 1 - blockIdx.y, head0 = blockIdx.z * HEADS;
     if (threadIdx.x < STAGES) mbarrier_init(smem_address(&sh->full[threadIdx.x]), THREADS / WARP);
     mbarrier_init_fence();
-    kernel_begin();
-    if (a.pos[token] < a.skip_below) return;
+    __syncthreads();
+    dependency_release();
     const int first = PIECE == PIECE_TOKEN ? 0 : (int)blockIdx.x * UNIT;
+    int copied = first + copy_ahead(a, token, first, sh);
+    dependency_wait();
+    if (a.pos[token] < a.skip_below) return;
     struct query q;
     uint2 rope[2];
     query_read<TYPE>(a, token, head0, q, rope);
@@ -221,20 +238,19 @@ __global__ void __launch_bounds__(THREADS, TYPE == KV_TYPE_FP8 ? 2 : 1)
         r = kept + blockIdx.x; /* 0, which the compiler does not know: memory, not registers */
         result_clear(r);
     }
-    __syncthreads();
     if (first < end) {
-        copy_rows(a, rows, first, first_entry(rows, first, early), sh, 0);
+        if (copied == first) copy_rows(a, rows, copied++, first_entry(rows, first, early), sh, 0);
         query_prepare(sh, q, rope);
         float scale = a.scale * 1.44269504f; /* log2(e); of this thread's head in make_weights */
         if (row_shape<TYPE>::FP8) scale *= inverse_power(sh->query_factor[threadIdx.x / 16]);
-        int entry = read_entry(rows, first + 1);
+        int entry = read_entry(rows, copied);
         if (PIECE == PIECE_TOKEN) {
             for (int k = 0; k < end; k += UNIT) {
-                walk_unit(a, rows, k, end, q, scale, entry, sh, v);
+                walk_unit(a, rows, k, end, q, scale, copied, entry, sh, v);
                 result_add(sh, v, r);
             }
         } else {
-            walk_unit(a, rows, first, end, q, scale, entry, sh, v);
+            walk_unit(a, rows, first, end, q, scale, copied, entry, sh, v);
         }
     }
     if (PIECE == PIECE_UNIT) store_unit(a, sh, token, head0, blockIdx.x, v);

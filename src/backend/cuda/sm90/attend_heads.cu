@@ -362,6 +362,7 @@ static __device__ __forceinline__ void consume(const struct attend_args &a, stru
     const float scale = a.scale * 1.44269504f; /* log2(e) */
     int n_pair = 0;
     struct heads_sums v;
+    dependency_wait();
     load_query(a, token, head0, sh);
     if (PIECE == PIECE_UNITS) {
         struct heads_result kept;
@@ -390,13 +391,18 @@ __global__ void __launch_bounds__(THREADS, 1) attend_heads_kernel(const struct a
     const uint32_t token = gridDim.y - 1 - blockIdx.y;
     const uint32_t head0 = (PIECE == PIECE_UNIT ? blockIdx.z : blockIdx.x) * HEADS;
     barriers_init<TYPE>(sh);
-    kernel_begin();
+    dependency_release();
+    if (!a.reads_ahead) dependency_wait();
     if (a.pos[token] < a.skip_below) return;
     const struct heads_rows rows = heads_rows_of(a, token);
     const int n_group = (rows.n_row + GROUP - 1) / GROUP, unit = unit_groups(a, n_group);
     const int first = PIECE == PIECE_UNIT ? (int)blockIdx.x * unit : 0;
     const int end = PIECE == PIECE_UNIT ? min(first + unit, n_group) : n_group;
-    if (PIECE == PIECE_UNIT && first >= end) return;
+    if (PIECE == PIECE_UNIT && first >= end) {
+        dependency_wait();
+        return;
+    }
+    const int n_old = old_groups(a, token);
     if (threadIdx.x < WARPGROUP) {
         registers_raise<heads_registers<TYPE>::CONSUMER>();
         consume<PIECE, 0>(a, sh, token, head0, rows.n_row, first, end, unit);
@@ -406,9 +412,10 @@ __global__ void __launch_bounds__(THREADS, 1) attend_heads_kernel(const struct a
     } else {
         registers_lower<heads_registers<TYPE>::PRODUCER>();
         if (TYPE == KV_TYPE_FP8)
-            copy_fp8(a, rows, first, end, sh);
+            copy_fp8(a, rows, first, end, n_old, sh);
         else
-            copy_bf16(a, rows, first, end, sh);
+            copy_bf16(a, rows, first, end, n_old, sh);
+        dependency_wait();
     }
 #endif
 }

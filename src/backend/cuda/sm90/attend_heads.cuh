@@ -165,13 +165,15 @@ static __device__ __forceinline__ void copy_half(const struct attend_args &a, in
     mbarrier_arrive_cp_async(smem_address(&sh->full[place][half]));
 }
 
-/* Copies the groups first to end - 1; an odd one out has a second that repeats the last row. */
+/* Copies the groups first to end - 1; an odd one out has a second that repeats the last row. Rows
+ * of groups from n_old on wait for the kernel in front. */
 static __device__ __forceinline__ void copy_bf16(const struct attend_args &a,
                                                  const struct heads_rows &r, int first, int end,
-                                                 struct heads_shared *sh)
+                                                 int n_old, struct heads_shared *sh)
 {
     int slots[2] = {own_slot(r, first), own_slot(r, first + 1)};
     for (int k = first, parity = 0; k < end; k += 2, parity ^= 1) {
+        if (k + 2 > n_old) dependency_wait();
         const int next[2] = {own_slot(r, k + 2), own_slot(r, k + 3)};
         copy_half(a, slots[0], 0, 0, parity, sh);
         copy_half(a, slots[1], 1, 1, parity, sh);
@@ -252,10 +254,11 @@ static __device__ __forceinline__ void store_half(const struct attend_args &a, i
 
 static __device__ __forceinline__ void copy_fp8(const struct attend_args &a,
                                                 const struct heads_rows &r, int first, int end,
-                                                struct heads_shared *sh)
+                                                int n_old, struct heads_shared *sh)
 {
     int slots[2] = {own_slot(r, first), own_slot(r, first + 1)};
     struct half_codes x, y;
+    if (first + 4 > n_old) dependency_wait();
     read_half(a, slots[0], 0, x);
     for (int k = first, parity = 0; k < end; k += 2, parity ^= 1) {
         const int next[2] = {own_slot(r, k + 2), own_slot(r, k + 3)};
@@ -265,6 +268,7 @@ static __device__ __forceinline__ void copy_fp8(const struct attend_args &a,
         store_half(a, slots[1], 1, 1, parity, y, sh);
         read_half(a, slots[1], 0, y);
         store_half(a, slots[0], 0, 1, parity, x, sh);
+        if (k + 6 > n_old) dependency_wait(); /* the next pair, and one row group after it */
         read_half(a, next[0], 0, x);
         store_half(a, slots[1], 1, 0, parity, y, sh);
         slots[0] = next[0];

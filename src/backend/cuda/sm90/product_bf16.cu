@@ -5,8 +5,9 @@
  * own 64 rows each, and sum a part of K in their registers. Where K has several parts, the sum of
  * those before lies in `out`, and the thread that wrote it adds the next one.
  *
- * Weights come by tensor map, and so do inputs of plain products; others are gathered by 16-byte
- * copies. A stage goes round as in product_fp8.cu. */
+ * Weights come by tensor map, or tile by tile where they lie in tiles; inputs of plain products
+ * by tensor map, others are gathered by 16-byte copies. A stage goes round as in
+ * product_fp8.cu. */
 #include "backend/cuda/sm90/product_bf16.cuh"
 
 #include "backend/cuda/k_parts.h"
@@ -103,9 +104,11 @@ static __device__ __forceinline__ struct tile tile_at(const struct work &w, uint
 /* ---- the producers ---- */
 
 /* Where a producer thread copies from: piece thread % K_LINE_PIECES of row thread / K_LINE_PIECES
- * and of every GATHER_ROWS rows on; rows past the end are those of the last one. */
+ * and of every GATHER_ROWS rows on. Rows past the end are not copied: sums of theirs are not
+ * looked at. */
 struct gather {
     const char *from[BM / GATHER_ROWS];
+    uint32_t n; /* rows */
 };
 
 static __device__ __forceinline__ struct gather gather_of(const struct work &w,
@@ -113,6 +116,7 @@ static __device__ __forceinline__ struct gather gather_of(const struct work &w,
 {
     const int first = (int)threadIdx.x / K_LINE_PIECES;
     struct gather g;
+    g.n = (uint32_t)t.n;
 #pragma unroll
     for (int i = 0; i < BM / GATHER_ROWS; i++) {
         const int row = in_row(w.a, t.rows, min(first + i * GATHER_ROWS, t.n - 1));
@@ -130,8 +134,28 @@ static __device__ __forceinline__ void gather_k_line(const struct gather &g, uin
     dst += first * K_LINE_BYTES + (piece ^ (first & 7)) * PIECE_BYTES;
 #pragma unroll
     for (uint32_t i = 0; i < BM / GATHER_ROWS; i++) {
+        if (first + i * GATHER_ROWS >= g.n) break;
         cp_async_16(dst + i * GATHER_ROWS * K_LINE_BYTES, g.from[i] + (size_t)k_line * K_LINE_BYTES,
                     true);
+    }
+}
+
+/* The weights of a stage, one thread; `more` bytes of other copies count at `full` too. */
+static __device__ __forceinline__ void load_weights(const struct work &w, const struct tile &t,
+                                                    uint32_t dst, uint32_t full, uint32_t k_line,
+                                                    uint32_t more)
+{
+    enum { TILES = BN / TILE_ROWS };
+    if (!w.a.tiled) {
+        mbarrier_arrive_expect(full, BN * K_LINE_BYTES + more);
+        tensor_load(dst, &w.w_map, full, (int)(k_line * K_LINE_BYTES), (int)(t.col * BN), t.expert);
+        return;
+    }
+    const uint32_t first = t.col * TILES;
+    const uint32_t n = min((uint32_t)TILES, ceil_div(w.a.n, TILE_ROWS) - first);
+    mbarrier_arrive_expect(full, n * TILE_BYTES + more);
+    for (uint32_t i = 0; i < n; i++) {
+        weight_load(dst + i * TILE_BYTES, (const char *)w.a.w, full, w.n_k_line, k_line, first + i);
     }
 }
 
@@ -151,9 +175,8 @@ static __device__ __forceinline__ void produce(const struct work &w, struct stag
             const int x = (int)(k_line * K_LINE_BYTES);
             wait_phase(&s->empty[at.stage], at.parity ^ 1);
             if (threadIdx.x == 0) {
-                mbarrier_arrive_expect(full, (BN + (GATHER ? 0 : BM)) * K_LINE_BYTES);
-                tensor_load(smem_address(s->w[at.stage]), &w.w_map, full, x, (int)(t.col * BN),
-                            t.expert);
+                load_weights(w, t, smem_address(s->w[at.stage]), full, k_line,
+                             GATHER ? 0 : BM * K_LINE_BYTES);
                 if (!GATHER) tensor_load(in, &w.in_map, full, x, t.rows.first, 0);
             }
             if (!GATHER) continue;
@@ -257,7 +280,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     const int group = shfl((int)threadIdx.x / GROUP_THREADS, 0);
     dependency_release();
     if (threadIdx.x == 0) {
-        tensor_map_prefetch(&w.w_map);
+        if (!w.a.tiled) tensor_map_prefetch(&w.w_map);
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(smem_address(&s->full[i]), GATHER ? 1 + GROUP_THREADS : 1);
             mbarrier_init(smem_address(&s->empty[i]), CONSUMER_WARPS);
@@ -293,8 +316,11 @@ cudaError_t product_bf16_sm90(const struct product_args &a, uint32_t n_tile, uin
     w.n_col_tile = ceil_div(a.n, BN);
     w.n_row_tile = n_tile;
     const size_t matrix_bytes = (size_t)a.n * a.k * 2;
-    cudaError_t e = make_map(&w.w_map, a.w, a.k * 2, a.n, n_matrix,
-                             n_matrix > 1 ? a.w_stride : matrix_bytes, BN);
+    cudaError_t e = cudaSuccess;
+    ASSERT(!a.tiled || !a.tasks);
+    if (!a.tiled)
+        e = make_map(&w.w_map, a.w, a.k * 2, a.n, n_matrix,
+                     n_matrix > 1 ? a.w_stride : matrix_bytes, BN);
     if (e != cudaSuccess) return e;
     if (!gathers)
         e = make_map(&w.in_map, a.h, a.k * 2, a.n_token, 1, (size_t)a.n_token * a.k * 2, BM);
