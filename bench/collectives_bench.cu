@@ -121,14 +121,21 @@ static void load_nccl(struct setup *s)
     int devices[PEERS_MAX];
     void *comms[PEERS_MAX];
     void *lib = dlopen("libnccl.so.2", RTLD_NOW);
-    if (!lib) return;
+    if (!lib) {
+        fprintf(stderr, "no NCCL: %s\n", dlerror());
+        return;
+    }
     *(void **)&s->nccl.init_all = dlsym(lib, "ncclCommInitAll");
     *(void **)&s->nccl.group_start = dlsym(lib, "ncclGroupStart");
     *(void **)&s->nccl.group_end = dlsym(lib, "ncclGroupEnd");
     *(void **)&s->nccl.all_reduce = dlsym(lib, "ncclAllReduce");
     for (uint32_t r = 0; r < s->n; r++) devices[r] = (int)r;
-    if (!s->nccl.init_all || !s->nccl.all_reduce || s->nccl.init_all(comms, (int)s->n, devices))
+    const int code =
+        s->nccl.init_all && s->nccl.all_reduce ? s->nccl.init_all(comms, (int)s->n, devices) : -1;
+    if (code != 0) {
+        fprintf(stderr, "no NCCL: ncclCommInitAll gives %d\n", code);
         return;
+    }
     for (uint32_t r = 0; r < s->n; r++) s->ranks[r].comm = comms[r];
     s->has_nccl = true;
 }
@@ -293,9 +300,9 @@ static void check_bits(struct setup *s, uint32_t n_row)
 static double floor_us(uint32_t n, uint32_t n_row, bool own)
 {
     const double row = HIDDEN * 4.0, codes = HIDDEN + HIDDEN / 128 * 4.0;
-    const double bytes = own                      ? (double)n_row * (n - 1) / n * (row + codes)
-                         : n_row <= ONE_SHOT_ROWS ? (double)n_row * (n - 1) * row
-                                                  : (double)n_row * (n - 1) / n * 2 * row;
+    const double bytes = own ? (double)n_row * (n - 1) / n * (row + codes)
+                         : n_row <= peer_one_shot_rows(n) ? (double)n_row * (n - 1) * row
+                                                          : (double)n_row * (n - 1) / n * 2 * row;
     return WAY_US + bytes / LINK_BYTES * 1e6;
 }
 

@@ -17,6 +17,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -37,6 +38,7 @@ enum {
     LOAD_PATIENCE_S = 86400, /* for a rank that loads a layer */
     FAREWELL_MS = 2000,      /* for a rank to end its command after a fault */
     LOOK_MS = 100,           /* between looks at ranks that are waited for */
+    N_LAUNCH = 255,          /* steps of which a rank keeps what launching took */
 };
 
 enum command_kind {
@@ -91,8 +93,12 @@ struct rank {
     fathom_diag diag;          /* of creation */
     pthread_t thread;
     bool has_thread;
-    uint64_t n_step;          /* launched; this thread's */
-    uint64_t launch_ns;       /* spent on launches and draws; likewise */
+    uint64_t n_step; /* launched; this thread's */
+    struct {
+        uint64_t ns;                /* of the step that is launched */
+        uint32_t last_ns[N_LAUNCH]; /* of the last steps, from launch to draw */
+        uint32_t n;
+    } launch;                 /* likewise */
     _Atomic uint64_t is_made; /* 1: the runner is there, or err says why not */
     _Atomic bool is_lost;     /* the engine does not wait for it any more */
     _Alignas(64) _Atomic uint64_t n_done;
@@ -314,6 +320,17 @@ static bool take_command(struct rank *r, uint64_t n, struct command *out)
     return !is_lost;
 }
 
+/* What a command took of a step's launches, which its draw ends. */
+static void count_launch(struct rank *r, enum command_kind kind, uint64_t took_ns)
+{
+    if (kind != COMMAND_LAUNCH && kind != COMMAND_DRAW) return;
+    r->launch.ns += took_ns;
+    if (kind == COMMAND_LAUNCH) return;
+    r->launch.last_ns[r->launch.n++ % N_LAUNCH] =
+        r->launch.ns < UINT32_MAX ? (uint32_t)r->launch.ns : UINT32_MAX;
+    r->launch.ns = 0;
+}
+
 static void obey(struct rank *r)
 {
     struct rank_group *g = r->group;
@@ -322,8 +339,7 @@ static void obey(struct rank *r)
         if (!r->err || c.kind == COMMAND_ALLOC || c.kind == COMMAND_RELEASE) {
             const uint64_t start_ns = clock_now_ns();
             fathom_err err = carry_out(r, &c);
-            if (c.kind == COMMAND_LAUNCH || c.kind == COMMAND_DRAW)
-                r->launch_ns += clock_now_ns() - start_ns;
+            count_launch(r, c.kind, clock_now_ns() - start_ns);
             if (err) note_fault(r, err);
         }
         raise_to(g, &r->n_done, n + 1, &g->done);
@@ -505,14 +521,23 @@ static void release_host(struct step_runner *base, void *p)
     if (!has_lost(group_of(base))) (void)ask(group_of(base), &c);
 }
 
-/* What a step has cost the ranks' threads; on the host that is the step itself. */
-static void log_costs(const struct rank_group *g)
+static int by_size(const void *a, const void *b)
+{
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* What the last steps have cost the ranks' threads; on a CPU that is the step itself. */
+static void log_costs(struct rank_group *g)
 {
     for (uint32_t i = 0; i < g->n_rank; i++) {
-        const struct rank *r = &g->ranks[i];
-        LOG_INFO("engine", "rank=%u steps=%llu launch_us_a_step=%.1f", i,
-                 (unsigned long long)r->n_step,
-                 (double)r->launch_ns / 1e3 / (r->n_step > 0 ? (double)r->n_step : 1));
+        struct rank *r = &g->ranks[i];
+        const uint32_t n = r->launch.n < N_LAUNCH ? r->launch.n : N_LAUNCH;
+        if (n == 0) continue;
+        qsort(r->launch.last_ns, n, sizeof *r->launch.last_ns, by_size);
+        LOG_INFO("engine", "rank=%u steps=%u launch_us=%.1f (median), %.1f to %.1f", i, n,
+                 r->launch.last_ns[n / 2] / 1e3, r->launch.last_ns[0] / 1e3,
+                 r->launch.last_ns[n - 1] / 1e3);
     }
 }
 

@@ -66,14 +66,21 @@ static __device__ __forceinline__ void peer_wait_more(const struct peers &p, str
         peer_lost(p, w, rank);
 }
 
-/* The wait is over. Of a launch one thread counts: the first of the first block that waits. */
-static __device__ __forceinline__ void peer_wait_end(const struct peers &p,
-                                                     const struct peer_wait &w, bool counts)
+/* Of a launch one wait counts, that of the first thread of the first block that waits. The clock is
+ * read where it ends; the rest comes behind all that others wait for.
+ *
+ * peer_wait_end - what peer_wait_count wants; `counts` is the same for a whole block */
+static __device__ __forceinline__ uint64_t peer_wait_end(bool counts)
 {
-    if (!counts || w.n_look == 0) return;
+    return counts ? global_nanoseconds() : 0;
+}
+
+static __device__ __forceinline__ void peer_wait_count(const struct peers &p,
+                                                       const struct peer_wait &w, uint64_t end)
+{
+    if (end == 0 || w.n_look == 0) return;
     atomicAdd((unsigned long long *)&p.waits->n, 1ull);
-    atomicAdd((unsigned long long *)&p.waits->ns,
-              (unsigned long long)(global_nanoseconds() - w.since));
+    atomicAdd((unsigned long long *)&p.waits->ns, (unsigned long long)(end - w.since));
 }
 
 /* By one thread, once a step: what this rank has waited, to the host. */
@@ -196,7 +203,7 @@ static __device__ __forceinline__ void peers_meet(const struct peers &p, enum pe
         peer_store_8(p.base[r] + turn + p.rank * PEER_UNIT, (uint64_t)epoch + 1);
         while (peer_load_8(p.base[p.rank] + turn + r * PEER_UNIT) != (uint64_t)epoch + 1)
             peer_wait_more(p, w, r);
-        peer_wait_end(p, w, r == (p.rank + 1) % p.world);
+        peer_wait_count(p, w, peer_wait_end(r == (p.rank + 1) % p.world));
     }
     __syncthreads();
     if (threadIdx.x == 0) *count = epoch + 1;

@@ -110,10 +110,12 @@ __global__ void __launch_bounds__(NORM_THREADS, 1)
     load_steps<STEPS>(x, n.x + at, t);
     peer_take_sums<STEPS, WORLD>(p, w, p.base[p.rank] + slots + (size_t)t.first * 4,
                                  (size_t)t.step * 4, stride, t.n, v);
-    peer_wait_end(p, w, row == 0 && threadIdx.x == 0);
+    const uint64_t end = peer_wait_end(row == 0);
     add_residual<STEPS>(v, x, n.x + at, n.begins, t);
     norm_row<STEPS>(n, at, v, scratch);
-    if (threadIdx.x == 0) p.epochs[row] = epoch + 1;
+    if (threadIdx.x != 0) return;
+    p.epochs[row] = epoch + 1;
+    peer_wait_count(p, w, end);
 }
 
 /* Which row a block of a launch by owners has, and what it does with it. */
@@ -199,8 +201,8 @@ __global__ void __launch_bounds__(NORM_THREADS, WORLD == 2 ? 2 : 1)
         peer_take_sums<STEPS, WORLD>(p, w, p.base[p.rank] + slots + (size_t)t.first * 4,
                                      (size_t)t.step * 4, stride, t.n, v);
     }
-    if (threadIdx.x == 0)
-        peer_wait_end(p, w, o.place == 0 && !a.is_met && (o.role == ROLE_OWN || o.owner == next));
+    const uint64_t end =
+        peer_wait_end(o.place == 0 && !a.is_met && (o.role == ROLE_OWN || o.owner == next));
 #pragma unroll
     for (uint32_t k = 1; k < WORLD && o.role == ROLE_OWN && to_all && !back; k++)
         send_steps<STEPS>(v, p.base[(p.rank + k) % WORLD] + sums, t);
@@ -209,7 +211,9 @@ __global__ void __launch_bounds__(NORM_THREADS, WORLD == 2 ? 2 : 1)
     for (uint32_t k = 1; k < WORLD && o.role == ROLE_OWN && back; k++)
         send_steps<STEPS>(v, p.base[(p.rank + k) % WORLD] + sums, t);
     norm_row<STEPS>(n, to_all ? at : (size_t)o.place * n.n, v, scratch);
-    if (threadIdx.x == 0) *count = epoch + 1;
+    if (threadIdx.x != 0) return;
+    *count = epoch + 1;
+    peer_wait_count(p, w, end);
 }
 
 template <int STEPS, uint32_t WORLD>
@@ -380,11 +384,12 @@ __global__ void __launch_bounds__(COLLECT_THREADS)
         struct peer_wait w = peer_wait_begin(PEER_SPREAD, 0, epoch, row);
         while (threadIdx.x == 0 && peer_load_acquire(p.base[p.rank] + flag) != epoch + 1)
             peer_wait_more(p, w, owner);
-        peer_wait_end(p, w, threadIdx.x == 0 && !a.is_met && blockIdx.x == n_place);
+        const uint64_t end = peer_wait_end(!a.is_met && blockIdx.x == n_place);
         __syncthreads();
         for (uint32_t u = threadIdx.x; find_unit(&at, a, row, place, u); u += blockDim.x)
             store_unit(at.to, at.n_byte,
                        peer_load(p.base[p.rank] + units + (uint64_t)u * PEER_UNIT));
+        if (threadIdx.x == 0) peer_wait_count(p, w, end);
     }
     if (threadIdx.x == 0) *count = epoch + 1;
 }
@@ -541,7 +546,7 @@ __global__ void __launch_bounds__(COLLECT_THREADS)
                 char *at = p.base[p.rank] + slot + ((uint64_t)r * a.n_part + i) * 4;
                 *(float4 *)(out + (size_t)r * a.n_part) = peer_take(p, w, at, r);
             }
-            peer_wait_end(p, w, i == 0 && place == 0 && a.n_row >= p.world);
+            if (i == 0) peer_wait_count(p, w, peer_wait_end(place == 0 && a.n_row >= p.world));
         }
     }
     __syncthreads();
