@@ -7,7 +7,8 @@ Needs NumPy only and is deterministic: every weight is a hash of (seed, tensor n
 OUT/<format>/{config.json, [quantization's own json,] model-*.safetensors, index} and
 OUT/golden/<format>.safetensors: every quantized matrix as float32, name "<module>.weight", as the
 codes and the scales in the file mean it. A reader is right when its decoded matrices equal the
-golden bit for bit (each value is one rounding of an exact product of code and scale, or of code minus zero).
+golden bit for bit (each value is one rounding of an exact product of code and scale, or of code
+minus zero).
 
 `bf16` is the model that the others were quantized from. The sizes are odd on purpose where a format
 allows it: kv_a has 576 rows (4.5 blocks of 128), vocabulary 520. With --seed other than 1 the
@@ -120,7 +121,7 @@ def make_value(seed, name, shape):
         return (16 * x).astype(np.float32)  # a residual that the layers change and do not replace
     if name.endswith(("o_proj.weight", "down_proj.weight")):
         x *= 0.5
-    # rows and columns of unlike size, and a few outliers, so that a scale taken from the wrong place shows
+    # rows and columns of unlike size, and a few outliers: a scale from the wrong place shows
     x *= np.exp(0.3 * rng.standard_normal((shape[0], 1)))
     x *= np.exp(0.2 * rng.standard_normal((1, shape[1])))
     x[rng.integers(0, shape[0], 4), rng.integers(0, shape[1], 4)] *= 4
@@ -130,7 +131,8 @@ def make_value(seed, name, shape):
 def base_model(seed):
     """name -> float32 values that bf16 holds (the router's bias: f32)"""
     out = {}
-    copies = {"embed_tokens.weight": "model.embed_tokens.weight", "shared_head.head.weight": "lm_head.weight"}
+    copies = {"embed_tokens.weight": "model.embed_tokens.weight",
+              "shared_head.head.weight": "lm_head.weight"}
     for name, shape in shapes().items():
         m = re.match(r"model\.layers\.\d+\.(.*)", name)
         source = copies.get(m.group(1), name) if m else name
@@ -161,14 +163,18 @@ def ct_config(fmt, weights, inputs, ignore, **more):
          "block_structure": None, "dynamic": False, "actorder": None, "observer": "minmax",
          "observer_kwargs": {}}
     w.update(weights)
-    group = {"targets": ["Linear"], "weights": w, "input_activations": inputs, "output_activations": None,
+    group = {"targets": ["Linear"], "weights": w, "input_activations": inputs,
+             "output_activations": None,
              "format": fmt}
-    return {"quant_method": "compressed-tensors", "format": fmt, "quantization_status": "compressed",
+    return {"quant_method": "compressed-tensors", "format": fmt,
+            "quantization_status": "compressed",
             "config_groups": {"group_0": group}, "ignore": ignore, "kv_cache_scheme": None, **more}
 
 
-TOKEN_INT8 = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
-TOKEN_FP8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "token", "dynamic": True}
+TOKEN_INT8 = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token",
+             "dynamic": True}
+TOKEN_FP8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "token",
+             "dynamic": True}
 EXPERTS_ONLY = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*",
                 r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"]
 MTP_IGNORE = r"re:.*layers\.3\..*"
@@ -191,13 +197,16 @@ def table():
         "gptq": (ALL, lambda w, n: F.gptq(w, 128), gptq()),
         "gptq_v2_asym": (ALL, lambda w, n: F.gptq(w, 128, False, True),
                          gptq(sym=False, checkpoint_format="gptq_v2")),
-        "gptq_desc_act": (ALL, lambda w, n: F.gptq(w, 128, True, False, permuted(w, n)), gptq(desc_act=True)),
+        "gptq_desc_act": (ALL, lambda w, n: F.gptq(w, 128, True, False, permuted(w, n)),
+                          gptq(desc_act=True)),
         "ct_w4a16": (ALL, lambda w, n: F.ct_int4(w, 128, True),
                      ct_config("pack-quantized", int4, None, ["lm_head"])),
         "ct_w4a16_g32": (ALL, lambda w, n: F.ct_int4(w, 32, True),
-                         ct_config("pack-quantized", {**int4, "group_size": 32}, None, ["lm_head"])),
+                         ct_config("pack-quantized", {**int4, "group_size": 32}, None,
+                                   ["lm_head"])),
         "ct_w4a16_asym": (ALL, lambda w, n: F.ct_int4(w, 128, False),
-                          ct_config("pack-quantized", {**int4, "symmetric": False}, None, ["lm_head"])),
+                          ct_config("pack-quantized", {**int4, "symmetric": False}, None,
+                                    ["lm_head"])),
         "ct_w4a16_experts": ({"experts"}, lambda w, n: F.ct_int4(w, 128, True),
                              ct_config("pack-quantized", int4, None, EXPERTS_ONLY)),
         "ct_w8a8": (ALL | {"mtp"}, lambda w, n: F.int8_channel(w),
@@ -209,15 +218,19 @@ def table():
         "ct_fp8_block": (ALL, lambda w, n: F.fp8_block(w, 128, "weight_scale", "BF16"),
                          ct_config("float-quantized", {"type": "float", "strategy": "block",
                                                        "block_structure": [128, 128]},
-                                   {**TOKEN_FP8, "strategy": "group", "group_size": 128}, ["lm_head"])),
+                                   {**TOKEN_FP8, "strategy": "group", "group_size": 128},
+                                   ["lm_head"])),
         "ct_nvfp4": ({"experts"}, lambda w, n: F.nvfp4(w, True),
                      ct_config("nvfp4-pack-quantized",
-                               {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16},
-                               {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16,
-                                "symmetric": True, "dynamic": "local"}, EXPERTS_ONLY)),
+                               {"num_bits": 4, "type": "float", "strategy": "tensor_group",
+                                "group_size": 16},
+                               {"num_bits": 4, "type": "float", "strategy": "tensor_group",
+                                "group_size": 16, "symmetric": True, "dynamic": "local"},
+                               EXPERTS_ONLY)),
         "ct_mxfp4": ({"experts"}, lambda w, n: F.mxfp4(w),
                      ct_config("mxfp4-pack-quantized",
-                               {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32,
+                               {"num_bits": 4, "type": "float", "strategy": "group",
+                                "group_size": 32,
                                 "scale_dtype": "torch.uint8"}, None, EXPERTS_ONLY)),
         "modelopt_nvfp4": ({"experts", "shared", "dense"}, None, None),
         "block_int8": (ALL, lambda w, n: F.int8_block(w),
@@ -226,7 +239,8 @@ def table():
         "channel_int8": (ALL, lambda w, n: F.int8_channel(w), {"quant_method": "w8a8_int8"}),
         "modelslim_w8a8": (ALL - {"kv_b_proj"}, None, None),
         "w4afp8": (ALL | {"mtp"}, None,
-                   {"quant_method": "w4afp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}),
+                   {"quant_method": "w4afp8", "activation_scheme": "dynamic",
+                    "weight_block_size": [128, 128]}),
         "fp8": (ALL | {"mtp"}, lambda w, n: F.fp8_block(w),
                 {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
                  "weight_block_size": [128, 128]}),
@@ -238,13 +252,15 @@ def writer_of(fmt, writer, model):
     if fmt == "modelopt_nvfp4":  # gate and up share one global scale
 
         def nvfp4(w, name):
-            other = name.replace("gate_proj", "#").replace("up_proj", "gate_proj").replace("#", "up_proj")
+            other = re.sub("gate_proj|up_proj",
+                           lambda m: "up_proj" if m[0] == "gate_proj" else "gate_proj", name)
             amax = max(np.abs(w).max(), np.abs(model[other]).max())
             return F.nvfp4(w, False, amax)
 
         return nvfp4
     if fmt == "modelslim_w8a8":  # attention static per tensor, all else dynamic per token
-        return lambda w, name: (F.int8_static(w) if ".self_attn." in name else F.int8_channel(w, offset=True))
+        return lambda w, name: (F.int8_static(w) if ".self_attn." in name
+                                else F.int8_channel(w, offset=True))
     if fmt == "w4afp8":
         return lambda w, name: (F.w4afp8(w, 128) if kind_of(name) == "experts" else F.fp8_block(w))
     return writer
@@ -260,7 +276,8 @@ def save(path, tensors):
         dtype, a = tensors[name]
         raw = np.ascontiguousarray(a).tobytes()
         assert len(raw) == SIZE[dtype] * int(np.prod(np.shape(a))), name
-        header[name] = {"dtype": dtype, "shape": list(np.shape(a)), "data_offsets": [at, at + len(raw)]}
+        header[name] = {"dtype": dtype, "shape": list(np.shape(a)),
+                        "data_offsets": [at, at + len(raw)]}
         blobs.append(raw)
         at += len(raw)
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -280,7 +297,8 @@ def write_format(root, fmt, model):
     kinds, writer, quant = table()[fmt]
     writer = writer_of(fmt, writer, model)
     other = "F16" if fmt.startswith(("awq", "gptq")) else "BF16"
-    drop_mtp = fmt.startswith("awq")  # AutoAWQ's loader never sees the extra layer; config.json still counts it
+    # AutoAWQ's loader never sees the extra layer; config.json still counts it
+    drop_mtp = fmt.startswith("awq")
     tensors, golden, description = {}, {}, {}
     for name, v in model.items():
         if drop_mtp and name.startswith("model.layers.3."):
@@ -301,10 +319,12 @@ def write_format(root, fmt, model):
     where = os.path.join(root, fmt)
     os.makedirs(where, exist_ok=True)
     if fmt == "modelopt_nvfp4":
-        excluded = ["lm_head", "model.layers.3*"] + [f"model.layers.{i}.self_attn*" for i in range(3)]
+        excluded = ["lm_head", "model.layers.3*"]
+        excluded += [f"model.layers.{i}.self_attn*" for i in range(3)]
         put_json(where, "hf_quant_config.json",
                  {"producer": {"name": "modelopt", "version": "0.27.0"},
-                  "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16,
+                  "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8",
+                                   "group_size": 16,
                                    "exclude_modules": excluded}})
     if fmt == "modelslim_w8a8":
         put_json(where, "quant_model_description.json",
@@ -312,7 +332,7 @@ def write_format(root, fmt, model):
                   **{n: k for n, k in description.items() if not n.startswith("model.layers.3.")}})
     put_json(where, "config.json", config)
     names = sorted(tensors)
-    cut = len(names) * 2 // 3  # a module's tensors may lie in two shards: so it is in real checkpoints
+    cut = len(names) * 2 // 3  # a module's tensors may lie in two shards, as in real checkpoints
     weight_map, total = {}, 0
     for i, part in enumerate((names[:cut], names[cut:])):
         shard = f"model-{i + 1:05}-of-00002.safetensors"
@@ -322,7 +342,8 @@ def write_format(root, fmt, model):
         for n in names:
             if n.endswith(("_scale", "_scale_2")):
                 del weight_map[n]
-    put_json(where, "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map})
+    put_json(where, "model.safetensors.index.json",
+             {"metadata": {"total_size": total}, "weight_map": weight_map})
     os.makedirs(os.path.join(root, "golden"), exist_ok=True)
     save(os.path.join(root, "golden", fmt + ".safetensors"), golden)
     return len(golden), total
@@ -373,7 +394,8 @@ def put_json(where, name, value):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(description=__doc__,
+                                formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("out")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--formats", default=",".join(table()))

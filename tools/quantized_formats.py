@@ -1,8 +1,8 @@
 """quantized_formats - quantize one matrix [out][in] and lay it out as each checkpoint format does.
 
 NumPy only. Every writer returns (tensors, value): the tensors of that module by suffix, as
-(safetensors dtype name, array), and what they mean as float32 [out][in], computed from the codes and
-from the scales AS STORED (after their rounding to f16, bf16 or e4m3). That value is the golden.
+(safetensors dtype name, array), and what they mean as float32 [out][in], computed from the codes
+and from the scales AS STORED (after their rounding to f16, bf16 or e4m3). That value is the golden.
 """
 import numpy as np
 
@@ -116,7 +116,7 @@ def awq(w, group):
 
 
 def gptq(w, group, symmetric=True, v2=False, order=None):
-    """order: a permutation of the inputs (desc_act); group j then holds inputs order[j*group ..]."""
+    """order: a permutation of the inputs (desc_act); group j holds order[j * group ..]."""
     n_in = w.shape[1]
     order = np.arange(n_in) if order is None else order
     code, zero, stored, scale = int4_codes(w[:, order], group, symmetric, "F16")
@@ -180,7 +180,8 @@ def int8_channel(w, suffix="weight_scale", scale_type="F32", offset=False):
 
 
 def int8_static(w, input_scale=0.05, input_offset=-3):
-    """ModelSlim "W8A8": y = (clamp(rint(x / input_scale) + input_offset) . q + quant_bias) * deq_scale."""
+    """ModelSlim "W8A8": y = (clamp(rint(x / input_scale) + input_offset) . q + quant_bias)
+    * deq_scale."""
     out, value = int8_channel(w, offset=True)
     q = out["weight"][1].astype(np.int64)
     out["input_scale"] = ("F32", np.array([input_scale], np.float32))
@@ -214,7 +215,8 @@ def fp8_block(w, block=128, suffix="weight_scale_inv", scale_type="F32"):
     scale = bf16_value(stored) if scale_type == "BF16" else scale
     s = _spread(scale, w.shape, block)
     q = e4m3_code(w / s)
-    return {"weight": ("F8_E4M3", q), suffix: (scale_type, stored)}, (E4M3[q] * s).astype(np.float32)
+    parts = {"weight": ("F8_E4M3", q), suffix: (scale_type, stored)}
+    return parts, (E4M3[q] * s).astype(np.float32)
 
 
 def fp8_channel(w, scale_type="BF16"):
@@ -244,7 +246,8 @@ def _pairs(code):
 
 
 def nvfp4(w, compressed_tensors, amax=None):
-    """modelopt stores amax / (6 * 448) and multiplies; compressed-tensors the reciprocal and divides.
+    """modelopt stores amax / (6 * 448) and multiplies; compressed-tensors the reciprocal and
+    divides.
     amax: of the matrices that share the global scale (gate and up); None: this one's."""
     amax = np.float32(np.abs(w).max() if amax is None else amax)
     local = np.abs(_groups(w, 16)).max(2) / 6
@@ -275,7 +278,8 @@ def nvfp4(w, compressed_tensors, amax=None):
 
 def mxfp4(w):
     amax = np.maximum(np.abs(_groups(w, 32)).max(2), 2.0**-120)
-    e = np.clip(np.floor(np.log2(amax)) - 2, -127, 127).astype(np.int32)  # OCP: largest exponent of e2m1 is 2
+    # OCP: the largest exponent of e2m1 is 2
+    e = np.clip(np.floor(np.log2(amax)) - 2, -127, 127).astype(np.int32)
     scale = np.exp2(e.astype(np.float64)).astype(np.float32)
     code = _fp4(w, 32, scale)
     return {

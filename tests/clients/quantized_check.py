@@ -3,9 +3,9 @@
 
     tests/clients/quantized_check.py path/to/fathom
 
-tools/make_quantized_models.py writes them. Every matrix must decode to its golden values bit for bit
-(tests/test_quantized), whole and as the parts of two ranks; the model's logits must be the library's
-(tests/test_wide, tests/data/quantized) on ref and cpu. Needs numpy, which makes the weights.
+tools/make_quantized_models.py writes them. Every matrix must decode to its golden values bit
+for bit (tests/test_quantized), whole and as the parts of two ranks; the logits must be the
+library's (tests/test_wide, tests/data/quantized) on ref and cpu. Needs numpy.
 """
 import json
 import os
@@ -112,7 +112,8 @@ def check_refusals(root):
     status, said = run(FATHOM, "plan", awq, "--memory", "64G", "--backend", "cpu",
                        "--quantization", "awq_marlin")
     check("the method by name", status == 0, said)
-    check("plan's form", "72 matrices are awq, u4 g64 F16 + zero: 2.6 MB in the files" in said, said)
+    check("plan's form",
+          "72 matrices are awq, u4 g64 F16 + zero: 2.6 MB in the files" in said, said)
 
 
 def main():
