@@ -102,7 +102,8 @@ static fathom_err refuse_long(struct job *job, const char *param, const char *fm
                              "prompt is too long: %s", text);
     }
     return api_error_set(&job->error, 400, "context_length_exceeded", param,
-                         "This model's maximum context length is %u tokens. However, %s",
+                         "This model's maximum context length is %u tokens. However, %s "
+                         "(context_length_exceeded)",
                          job->jobs->served->info->max_model_len, text);
 }
 

@@ -44,6 +44,16 @@ static void test_routes(void **state)
     expect(&c, "GET", "/version", NULL, 200, "{\"version\":\"" FATHOM_VERSION "\"}");
     expect(&c, "GET", "/v1/models", NULL, 200, "\"id\":\"deepseek-ai/DeepSeek-V3.2\"");
     expect(&c, "GET", "/v1/models/m", NULL, 200, "\"id\":\"m\"");
+    json_t *document = ask_json(&c, "GET", "/openapi.json", "", NULL);
+    json_t *paths = json_object_get(document, "paths");
+    assert_true(json_object_size(paths) > 15);
+    const json_t *temperature = NULL;
+    assert_int_equal(json_unpack(paths, "{s:{s:{s:{s:{s:{s:{s:{s:o}}}}}}}}", CHAT, "post",
+                                 "requestBody", "content", "application/json", "schema",
+                                 "properties", "temperature", &temperature),
+                     0);
+    assert_true(json_number_value(json_object_get(temperature, "maximum")) == 2);
+    json_decref(document);
     expect(&c, "GET", "/v1/models/", NULL, 200, "\"object\":\"list\"");
     expect(&c, "GET", "/v1/models", NULL, 200, "\"type\":\"model\",\"created\":");
     expect(&c, "GET", "/v1/models", NULL, 200,
@@ -178,7 +188,8 @@ static void test_context_length(void **state)
     world_connect(&c, &w);
     (void)snprintf(body, sizeof body, "{\"prompt\":\"%064d\"}", 0);
     expect(&c, "POST", "/v1/completions", body, 400,
-           "This model's maximum context length is 64 tokens. However, your prompt has 64 tokens");
+           "This model's maximum context length is 64 tokens. However, your prompt has 64 tokens: "
+           "shorten it (context_length_exceeded)");
     expect(
         &c, "POST", "/v1/completions", "{\"prompt\":\"abcd\",\"max_tokens\":61}", 400,
         "This model's maximum context length is 64 tokens. However, you requested 65 tokens (4 in "

@@ -54,6 +54,9 @@ extern const struct field_table openai_table;    /* chat, completion, tokenize, 
 extern const struct field_table anthropic_table; /* messages, count */
 extern const struct field_table responses_table; /* responses: others are refused */
 
+/* field_table_of - the table of an API, and its endpoint's path (request_parse.c) */
+const struct field_table *field_table_of(enum api_kind api, const char **path);
+
 /* field_find - the field of this name that an endpoint has; NULL: none */
 const struct field *field_find(const struct field_table *t, const char *name, enum api_kind api);
 

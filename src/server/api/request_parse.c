@@ -40,6 +40,12 @@ static const struct endpoint {
     [API_DETOKENIZE] = {"/detokenize", &openai_table},
 };
 
+const struct field_table *field_table_of(enum api_kind api, const char **path)
+{
+    *path = endpoints[api].path;
+    return endpoints[api].table;
+}
+
 enum { NAME_BYTES = 48 };
 
 /* Letters to add, drop or change to make b of a; more than NAME_BYTES for long names. */

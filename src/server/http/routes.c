@@ -8,7 +8,7 @@
 
 #include "base/fail.h"
 #include "base/json.h"
-#include "server/api/api_request.h"
+#include "server/api/openapi.h"
 #include "server/health.h"
 #include "server/http/gate.h"
 #include "server/job.h"
@@ -159,6 +159,29 @@ static fathom_err get_web(const struct route_env *env, const char *rest, struct 
     return api_error_set(e, 404, "not_found", NULL, "the page has no file \"%.200s\"", rest);
 }
 
+/* The document of the table below and of those that requests are read by. */
+static fathom_err get_openapi(const struct route_env *env, const char *rest, struct buf *body,
+                              struct api_error *e)
+{
+    (void)env, (void)rest, (void)e;
+    (void)buf_add_str(
+        body, "{\"openapi\":\"3.1.0\",\"info\":{\"title\":\"fathom\",\"version\":\"" FATHOM_VERSION
+              "\"},\"paths\":{");
+    bool any = false;
+    const struct route *r;
+    for (size_t i = 0; (r = route_at(i)); i++) {
+        if (r->web || r->call) continue;
+        if (any) (void)buf_add_char(body, ',');
+        any = true;
+        if (r->get) {
+            openapi_write_get(body, r->path, r->type ? r->type : "application/json");
+        } else {
+            openapi_write_post(body, (enum api_kind)r->api);
+        }
+    }
+    return buf_add_str(body, "}}");
+}
+
 /* ---- table --------------------------------------------------------------------------------- */
 
 static const struct route routes[] = {
@@ -190,6 +213,7 @@ static const struct route routes[] = {
      .type = PROMETHEUS_CONTENT_TYPE},
     {.path = "/", .web = true, .methods = METHOD_GET, .get = get_web},
     {.path = "/ui/", .prefix = true, .web = true, .methods = METHOD_GET, .get = get_web},
+    {.path = "/openapi.json", .methods = METHOD_GET, .get = get_openapi},
     {.path = "/version", .methods = METHOD_GET, .get = get_version},
 };
 

@@ -1,0 +1,121 @@
+/* openapi.c - the tables of fields as JSON schemas */
+#include "server/api/openapi.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "server/api/request_field.h"
+
+/* ---- fields -------------------------------------------------------------------------------- */
+
+static void write_range(struct buf *b, const struct field *f)
+{
+    (void)buf_printf(b, ",\"%s\":%.10g", f->lo_open ? "exclusiveMinimum" : "minimum", f->lo);
+    if (!isinf(f->hi)) (void)buf_printf(b, ",\"maximum\":%.10g", f->hi);
+}
+
+/* What a reader takes. A field whose reader is not here takes more than one type: its schema says
+ * nothing. */
+static void write_schema(struct buf *b, const struct field *f)
+{
+    static const struct {
+        field_read *read;
+        const char *type;
+        bool has_range;
+    } types[] = {
+        {field_flag, "boolean", false},
+        {field_real, "number", true},
+        {field_count, "integer", true},
+        {field_int, "integer", true},
+        {field_max_tokens, "integer", true},
+        {field_top_logprobs, "integer", true},
+        {field_seed, "integer", false},
+        {field_model, "string", false},
+        {field_cache_salt, "string", false},
+        {field_text, "string", false},
+        {field_verbosity, "string", false},
+        {field_reasoning_effort, "string", false},
+        {field_guided_regex, "string", false},
+        {field_messages, "array", false},
+        {field_tools, "array", false},
+        {field_tokens, "array", false},
+        {field_guided_choice, "array", false},
+        {field_modalities, "array", false},
+        {field_parallel_tool_calls, "boolean", false},
+        {field_add_generation_prompt, "boolean", false},
+        {field_object, "object", false},
+        {field_logit_bias, "object", false},
+        {field_stream_options, "object", false},
+        {field_response_format, "object", false},
+        {field_structured_outputs, "object", false},
+        {field_template_kwargs, "object", false},
+    };
+    (void)buf_add_char(b, '{');
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        if (types[i].read != f->read) continue;
+        (void)buf_printf(b, "\"type\":\"%s\"", types[i].type);
+        if (types[i].has_range) write_range(b, f);
+        break;
+    }
+    (void)buf_add_char(b, '}');
+}
+
+static void write_fields(struct buf *b, enum api_kind api, const struct field_table *t)
+{
+    bool any = false;
+    for (size_t i = 0; i < t->n; i++) {
+        const struct field *f = &t->fields[i];
+        if (!(f->apis & (1u << api)) || f->read == field_refuse) continue;
+        (void)buf_printf(b, "%s\"%s\":", any ? "," : "", f->name);
+        write_schema(b, f);
+        any = true;
+    }
+}
+
+/* ---- paths --------------------------------------------------------------------------------- */
+
+#define ANY_OBJECT "{\"application/json\":{\"schema\":{\"type\":\"object\"}}}"
+#define ERRORS                                                                                     \
+    ",\"4XX\":{\"description\":\"the request is refused\",\"content\":" ANY_OBJECT "},"            \
+    "\"5XX\":{\"description\":\"the server cannot answer\",\"content\":" ANY_OBJECT "}}"
+
+void openapi_write_post(struct buf *b, enum api_kind api)
+{
+    static const char *const needed[] = {
+        [API_CHAT] = "\"messages\"",
+        [API_COMPLETION] = "\"prompt\"",
+        [API_RESPONSES] = "\"input\"",
+        [API_MESSAGES] = "\"messages\",\"max_tokens\"",
+        [API_COUNT_TOKENS] = "\"messages\"",
+        [API_INPUT_TOKENS] = "\"input\"",
+        [API_TOKENIZE] = "",
+        [API_TOKENIZE_CHAT] = "",
+        [API_DETOKENIZE] = "\"tokens\"",
+    };
+    const char *path;
+    const struct field_table *t = field_table_of(api, &path);
+    (void)buf_printf(b,
+                     "\"%s\":{\"post\":{\"requestBody\":{\"required\":true,\"content\":{"
+                     "\"application/json\":{\"schema\":{\"type\":\"object\",\"required\":[%s],"
+                     "\"properties\":{",
+                     path, needed[api]);
+    write_fields(b, api, t);
+    (void)buf_add_str(b, "}}}}},\"responses\":{\"200\":{\"description\":\"the answer, or a stream "
+                         "of its events\",\"content\":{\"application/json\":{\"schema\":{\"type\":"
+                         "\"object\"}},\"text/event-stream\":{}}}" ERRORS "}}");
+}
+
+void openapi_write_get(struct buf *b, const char *path, const char *type)
+{
+    bool has_id = path[strlen(path) - 1] == '/';
+    (void)buf_printf(b, "\"%s%s\":{\"get\":{", path, has_id ? "{id}" : "");
+    if (has_id) {
+        (void)buf_add_str(b, "\"parameters\":[{\"name\":\"id\",\"in\":\"path\",\"required\":true,"
+                             "\"schema\":{\"type\":\"string\"}}],");
+    }
+    const char *end = strchr(type, ';');
+    (void)buf_printf(b,
+                     "\"responses\":{\"200\":{\"description\":\"the answer\",\"content\":{"
+                     "\"%.*s\":{}}}" ERRORS "}}",
+                     (int)(end ? end - type : (long)strlen(type)), type);
+}
