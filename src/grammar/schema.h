@@ -47,6 +47,7 @@ struct schema_compiler {
     size_t cap_rule;
     uint32_t n_alternative;
     uint32_t depth;
+    bool wide; /* constraints that only have a narrow form are left out (schema_apart.c) */
 };
 
 /* schema_open - a compiler for a root and its subschemas

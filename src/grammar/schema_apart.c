@@ -1,8 +1,8 @@
 /* schema_apart.c - whether no output of one schema is a value of another: alternatives of "oneOf"
  *
  * Yes is proved, from types, values, bounds, texts and required members; no only says that it was
- * not. The first schema stands for what is written: without "additionalProperties" an object has no
- * members but the named ones. The second one stands for all its values.
+ * not. The first schema stands for what is written, the second one for all its values: it is read
+ * without its "not" and "if", and "oneOf" as "anyOf". Other schemas may be joined to either.
  */
 #include <string.h>
 
@@ -10,7 +10,7 @@
 #include "base/json.h"
 #include "grammar/schema_int.h"
 
-enum { DEPTH_MAX = 4, COMPARED_MAX = 64 };
+enum { DEPTH_MAX = 4, COMPARED_MAX = 64, ABSENT_MAX = 3 };
 
 static fathom_err schemas_apart(struct schema_compiler *c, const json_t *a, const json_t *b,
                                 int depth, bool *out);
@@ -44,7 +44,11 @@ static fathom_err values_apart(struct schema_compiler *c, const struct schema_fl
            json_array_size(one->values) <= COMPARED_MAX * COMPARED_MAX;
     for (size_t i = 0; i < json_array_size(one->values) && *out; i++) {
         bool allowed;
-        TRY(value_allowed(c, other, json_array_get(one->values, i), &allowed));
+        bool before = c->wide;
+        c->wide = other == b;
+        fathom_err err = value_allowed(c, other, json_array_get(one->values, i), &allowed);
+        c->wide = before;
+        TRY(err);
         *out = !allowed;
     }
     return FATHOM_OK;
@@ -146,7 +150,6 @@ static fathom_err member_apart(struct schema_compiler *c, const struct schema_fl
     const json_t *x = member_of(a, name), *y = member_of(b, name);
     *out =
         json_is_false(x) || json_is_false(y) || json_is_false(demand_a) || json_is_false(demand_b);
-    if (!x && is_closed(c, a) && !requires(a, name)) *out = true;
     const json_t *left[] = {x, demand_a}, *right[] = {y, demand_b};
     for (int i = 0; i < 4 && !*out; i++) {
         const json_t *l = left[i / 2], *r = right[i % 2];
@@ -211,7 +214,10 @@ static fathom_err compare_left(struct schema_compiler *c, struct schema_flat *f,
     struct pair *p = arg;
     if (!p->apart) return FATHOM_OK;
     p->a = f;
-    return schema_flat_each(c, p->b, compare_right, p);
+    c->wide = true;
+    fathom_err err = schema_flat_each(c, p->b, compare_right, p);
+    c->wide = false;
+    return err;
 }
 
 static uint64_t count_ways(const struct schema_flat *f)
@@ -232,11 +238,28 @@ static fathom_err ways_apart(struct schema_compiler *c, const struct schema_flat
     if (*out || (!a->groups && !b->groups) || depth > 1) return FATHOM_OK;
     if (count_ways(a) * count_ways(b) > COMPARED_MAX) return FATHOM_OK;
     struct pair p = {.b = b, .depth = depth, .apart = true};
+    bool before = c->wide;
     c->n_alternative = 0;
-    TRY(schema_flat_each(c, a, compare_left, &p));
+    c->wide = false;
+    fathom_err err = schema_flat_each(c, a, compare_left, &p);
+    c->wide = before;
+    TRY(err);
     c->n_alternative = n_alternative;
     *out = p.apart;
     return FATHOM_OK;
+}
+
+/* The first schema as it is drawn, the second one widely. */
+static fathom_err merge_both(struct schema_compiler *c, struct schema_flat *x, const json_t *a,
+                             struct schema_flat *y, const json_t *b)
+{
+    bool before = c->wide;
+    c->wide = false;
+    fathom_err err = schema_flat_merge(c, x, a);
+    c->wide = true;
+    if (!err) err = schema_flat_merge(c, y, b);
+    c->wide = before;
+    return err;
 }
 
 static fathom_err schemas_apart(struct schema_compiler *c, const json_t *a, const json_t *b,
@@ -248,12 +271,32 @@ static fathom_err schemas_apart(struct schema_compiler *c, const json_t *a, cons
     schema_flat_init(&x);
     schema_flat_init(&y);
     c->depth++;
-    fathom_err err = schema_flat_merge(c, &x, a);
-    if (!err) err = schema_flat_merge(c, &y, b);
+    fathom_err err = merge_both(c, &x, a, &y, b);
     if (!err) err = ways_apart(c, &x, &y, depth, out);
     c->depth--;
     schema_flat_free(&x);
     schema_flat_free(&y);
+    return err;
+}
+
+/* An object of a closed schema lacks a member that the other one requires: then one of those that
+ * the other one requires is asked not to be there. */
+static fathom_err ask_for_absence(const struct schema_flat *x, const struct schema_flat *y,
+                                  json_t **out)
+{
+    bool lacks = false;
+    json_t *ways = json_array();
+    fathom_err err = ways ? FATHOM_OK : FATHOM_ENOMEM;
+    for (size_t i = 0; i < json_array_size(y->required) && i < ABSENT_MAX && !err; i++) {
+        const char *name = json_string_value(json_array_get(y->required, i));
+        if (requires(x, name)) continue;
+        lacks |= !json_object_get(x->properties, name);
+        json_t *way = json_pack("{s:{s:b}}", WORD_MEMBERS, name, 0);
+        if (json_array_append_new(ways, way)) err = FATHOM_ENOMEM;
+    }
+    if (!err && lacks) *out = json_pack("{s:s,s:O}", "type", "object", "anyOf", ways);
+    if (!err && lacks && !*out) err = FATHOM_ENOMEM;
+    json_decref(ways);
     return err;
 }
 
@@ -267,11 +310,11 @@ fathom_err schema_tell_apart(struct schema_compiler *c, const json_t *a, const j
     *out = NULL;
     schema_flat_init(&x);
     schema_flat_init(&y);
-    fathom_err err = schema_flat_merge(c, &x, a);
-    if (!err) err = schema_flat_merge(c, &y, b);
+    fathom_err err = merge_both(c, &x, a, &y, b);
+    if (!err && is_closed(c, &x)) err = ask_for_absence(&x, &y, out);
     json_object_foreach (x.properties, name, own) {
         const json_t *other = json_object_get(y.properties, name);
-        if (err || apart || !other || json_is_false(own)) continue;
+        if (err || *out || !other || json_is_false(own)) continue;
         err = schemas_apart(c, own, other, 1, &apart);
         if (!err && apart) *out = json_pack("{s:s,s:[s]}", "type", "object", "required", name);
         if (!err && apart && !*out) err = FATHOM_ENOMEM;

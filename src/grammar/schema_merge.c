@@ -517,12 +517,12 @@ static fathom_err merge_names(struct schema_compiler *c, struct schema_flat *f,
 
 static fathom_err merge_not(struct schema_compiler *c, struct schema_flat *f, const struct site *at)
 {
-    return logic_merge_not(c, f, at->value);
+    return c->wide ? FATHOM_OK : logic_merge_not(c, f, at->value);
 }
 
 static fathom_err merge_if(struct schema_compiler *c, struct schema_flat *f, const struct site *at)
 {
-    return logic_merge_if(c, f, at->schema);
+    return c->wide ? FATHOM_OK : logic_merge_if(c, f, at->schema);
 }
 
 static fathom_err merge_dependencies(struct schema_compiler *c, struct schema_flat *f,
@@ -534,7 +534,7 @@ static fathom_err merge_dependencies(struct schema_compiler *c, struct schema_fl
 static fathom_err merge_one_of(struct schema_compiler *c, struct schema_flat *f,
                                const struct site *at)
 {
-    bool plain = json_array_size(at->value) < 2 || c->b->options.lenient;
+    bool plain = json_array_size(at->value) < 2 || c->b->options.lenient || c->wide;
     return plain ? merge_group(c, f, at) : logic_merge_one_of(c, f, at->value);
 }
 
