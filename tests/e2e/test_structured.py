@@ -32,7 +32,8 @@ DRAFTS = {7: jsonschema.Draft7Validator, 2020: jsonschema.Draft202012Validator}
 N_CHOICE = 7  # of a request, each with a seed of its own
 MAX_TOKENS = 400
 # Lists and trees without a bound, which the pilot draws out.
-ENDLESS = {"additional only", "pattern properties", "pattern and named", "count others", "array",
+ENDLESS = {"a schema without type", "not a type", "not these values",
+           "additional only", "pattern properties", "pattern and named", "count others", "array",
            "prefix items", "pattern inside", "formats", "tree", "linked list", "recursive root",
            "escaped reference", "deep objects", "true", "any value", "additional true",
            "additional schema", "property names", "anchor", "unevaluated items"}
