@@ -70,9 +70,11 @@ fathom_err cuda_buffer_create(struct backend *b, enum buffer_kind kind, struct b
     return FATHOM_OK;
 }
 
-static void forget_map(struct cuda_backend *c, const struct buffer *route)
+/* What operators have made beside a buffer is no longer of what it holds. */
+static void forget(struct cuda_backend *c, const struct buffer *buf)
 {
-    if (c->map.route == route) c->map.route = NULL;
+    if (c->map.route == buf) c->map.route = NULL;
+    if (c->codes_of == buf) c->codes_of = NULL;
 }
 
 void cuda_buffer_destroy(struct backend *b, struct buffer *buf)
@@ -81,7 +83,7 @@ void cuda_buffer_destroy(struct backend *b, struct buffer *buf)
     void *parts[] = {buf->f, buf->h, buf->q, buf->scale, buf->index_f, buf->index_weight,
                      buf->i, buf->n, buf->w};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) b->ops->release(b, parts[i]);
-    forget_map(cuda_of(b), buf);
+    forget(cuda_of(b), buf);
     mem_free(buf);
 }
 
@@ -254,7 +256,7 @@ static fathom_err write_pairs(struct cuda_backend *c, struct buffer *buf, uint32
     int32_t *ids = (int32_t *)mem_alloc_array(k, 4);
     if (!ids) return FATHOM_ENOMEM;
     fathom_err err = FATHOM_OK;
-    forget_map(c, buf);
+    forget(c, buf);
     for (uint32_t r = 0; !err && r < n_row; r++) {
         const float *row = in + (size_t)r * stride;
         int32_t count = (int32_t)row[0];

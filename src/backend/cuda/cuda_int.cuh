@@ -261,7 +261,9 @@ struct cuda_backend {
     float *heads_f;         /* [T][H*128] */
     uint8_t *heads_q;
     float *heads_scale;
-    float *mid;   /* [rows][2 * inner], widest of dense, moe */
+    const struct buffer *codes_of; /* LATENT of which attention has left the codes of the rows in
+                                      expanded form in heads_q; NULL: none */
+    float *mid;                    /* [rows][2 * inner], widest of dense, moe */
     float *mid_f; /* [rows][inner]; mid_f, heads_f and qa_f: or bf16, where a weight takes it */
     uint8_t *mid_q;
     float *mid_scale;

@@ -90,6 +90,11 @@ static fathom_err attend_expanded(struct cuda_backend *c, const struct mla_atten
     p.out = k.out_h;
     p.query_stride = (size_t)k.n_head * KV_ROW;
     p.out_stride = (size_t)k.n_head * KV_LATENT;
+    c->codes_of = cuda_wants_fp8(c, &a->w->mla.out) ? a->out : NULL;
+    if (c->codes_of) {
+        p.codes = c->heads_q;
+        p.codes_scale = c->heads_scale;
+    }
     p.pos = k.pos;
     p.first = a->batch->first;
     p.request = k.request;
@@ -134,6 +139,7 @@ fathom_err cuda_mla_attend(struct backend *b, const struct mla_attend_args *a)
     op_check_mla_attend(&c->c, a);
     ASSERT(a->query->kind == BUFFER_QUERY && a->out->kind == BUFFER_LATENT);
     ASSERT(!a->select || a->select->kind == BUFFER_SELECT);
+    c->codes_of = NULL;
     struct attend_args k = {};
     k.h = a->query->h;
     k.f = a->query->f;

@@ -315,9 +315,9 @@ static fathom_err run_values(struct cuda_backend *c, const struct value_args &v)
 }
 
 /* The values of the n_token prompt rows behind v's: those in expanded form as attention left them,
- * and, if there are any, those of the absorbed form. */
+ * unless their codes are `there`, and, if there are any, those of the absorbed form. */
 static fathom_err run_prompt_values(struct cuda_backend *c, struct value_args v, uint32_t n_token,
-                                    bool some_absorbed)
+                                    bool there, bool some_absorbed)
 {
     const size_t row = (size_t)v.n_token * v.n_head;
     ASSERT(n_token <= INT32_MAX);
@@ -331,7 +331,8 @@ static fathom_err run_prompt_values(struct cuda_backend *c, struct value_args v,
     v.pos += v.n_token;
     v.expanded.first = 0;
     v.n_token = n_token;
-    TRY(cuda_launch(c, "mla_out", take_values_kernel, dim3(n_token), TAKE_THREADS, 0, v));
+    if (!there)
+        TRY(cuda_launch(c, "mla_out", take_values_kernel, dim3(n_token), TAKE_THREADS, 0, v));
     return some_absorbed ? value_sm90(c, v) : FATHOM_OK;
 }
 
@@ -357,8 +358,11 @@ fathom_err cuda_mla_out(struct backend *b, const struct mla_out_args *a)
     v.scale = c->heads_scale;
     if (v.n_token) TRY(run_values(c, v));
     const uint32_t n_prompt = a->batch->n_token - v.n_token;
+    const bool there = codes && c->codes_of == a->z;
+    c->codes_of = NULL; /* what is in z may change before the next call */
     if (n_prompt)
-        TRY(run_prompt_values(c, v, n_prompt, cuda_has_selected_prompts(v.expanded, a->batch)));
+        TRY(run_prompt_values(c, v, n_prompt, there,
+                              cuda_has_selected_prompts(v.expanded, a->batch)));
     struct act heads = {v.h ? NULL : c->heads_f, v.h, codes, c->heads_scale,
                         c->c.n_head * VALUE_DIM};
     return cuda_product(c, &a->w->mla.out, &heads, a->batch->n_token, a->y->f, c->c.hidden, "o");

@@ -44,6 +44,8 @@ struct prompt_args {
     const bf16 *query; /* [T][query_stride]: heads of 192 */
     bf16 *out;         /* [T][out_stride]: heads of 128 */
     size_t query_stride, out_stride;
+    uint8_t *codes;     /* [T][n_head * 128]: of what `out` has, a head a group; NULL: not wanted */
+    float *codes_scale; /* [T][n_head] */
     const int32_t *pos, *request, *first, *page_table;
     const int32_t *slots, *counts; /* [T][topk], [T]: rows selected; NULL: all up to pos */
     uint32_t page_stride, topk;

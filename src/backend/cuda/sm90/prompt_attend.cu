@@ -60,10 +60,13 @@ struct attend_work {
     const struct prompt_tile *tiles;
     bf16 *out;
     size_t out_stride;
+    uint8_t *codes;
+    float *codes_scale;
     const uint4 *mask; /* of the pass */
     uint32_t mask_stride, topk;
     uint32_t head0, n_head;
-    float scale; /* times log2(e) */
+    uint32_t n_head_all; /* of the step */
+    float scale;         /* times log2(e) */
 };
 
 /* ---- the producer ---- */
@@ -280,7 +283,36 @@ static __device__ __forceinline__ void pack_weights(uint32_t (&p)[KEY_STEPS][4],
     }
 }
 
-/* The warp's rows of the tile to memory, 64 bytes of a row an access. */
+/* The codes of one row's rounded outputs, of which a lane has columns 32 i + 8 t to 32 i + 8 t + 7:
+ * a head is one group. */
+static __device__ __forceinline__ void store_codes(const struct attend_work &w, size_t head,
+                                                   const uint32_t (&v)[4][4], bool present)
+{
+    const int t = (int)threadIdx.x % 4;
+    float x[4][8], amax = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const float2 pair = bf16x2_to_float2(v[i][k]);
+            x[i][2 * k] = pair.x;
+            x[i][2 * k + 1] = pair.y;
+            amax = fmaxf(amax, fmaxf(fabsf(pair.x), fabsf(pair.y)));
+        }
+    }
+    amax = fmaxf(amax, shfl_xor(amax, 1));
+    amax = fmaxf(amax, shfl_xor(amax, 2));
+    const float scale = fp8_scale(amax);
+    if (!present) return;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        *(uint2 *)(w.codes + head * V_DIM + (size_t)(i * 32 + t * 8)) =
+            make_uint2(pack_e4m3(x[i], scale), pack_e4m3(x[i] + 4, scale));
+    }
+    if (t == 0) w.codes_scale[head] = scale;
+}
+
+/* The warp's rows of the tile to memory, 64 bytes of a row an access, and their codes. */
 static __device__ __forceinline__ void store_outputs(const struct attend_work &w,
                                                      const struct prompt_task &t, struct walk &x,
                                                      const float (&o)[64])
@@ -293,19 +325,21 @@ static __device__ __forceinline__ void store_outputs(const struct attend_work &w
         sum += shfl_xor(sum, 2);
         const float inverse = 1.0f / sum;
         const int row = (int)x.group * PROMPT_GROUP_ROWS + warp * 16 + lane / 4 + r * 8;
-        bf16 *to = w.out + (size_t)(t.tile.token + row) * w.out_stride +
-                   (size_t)(w.head0 + t.head) * V_DIM + (size_t)(lane % 4 * 8);
+        const size_t token = (size_t)(t.tile.token + row), head = w.head0 + t.head;
+        bf16 *to = w.out + token * w.out_stride + head * V_DIM + (size_t)(lane % 4 * 8);
+        uint32_t v[4][4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            uint32_t v[4];
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 const int j = 4 * (4 * i + k) + 2 * r;
-                v[k] = pack_bf16(o[j] * inverse, o[j + 1] * inverse);
+                v[i][k] = pack_bf16(o[j] * inverse, o[j + 1] * inverse);
             }
-            quad_transpose(v);
-            if (row < t.tile.n) *(uint4 *)(to + i * 32) = make_uint4(v[0], v[1], v[2], v[3]);
+            quad_transpose(v[i]);
+            if (row < t.tile.n)
+                *(uint4 *)(to + i * 32) = make_uint4(v[i][0], v[i][1], v[i][2], v[i][3]);
         }
+        if (w.codes) store_codes(w, token * w.n_head_all + head, v, row < t.tile.n);
     }
 }
 
@@ -476,6 +510,9 @@ static fathom_err attend_pass(struct cuda_backend *c, const struct prompt_args &
     w.tiles = p.tiles;
     w.out = a.out;
     w.out_stride = a.out_stride;
+    w.codes = a.codes;
+    w.codes_scale = a.codes_scale;
+    w.n_head_all = a.n_head;
     w.mask = p.mask;
     w.mask_stride = p.mask_stride;
     w.topk = a.topk;
