@@ -3,33 +3,18 @@
  * Scores: BF16 weights against f32 activations on the tensor cores, without rounding them: an
  * activation is three bf16 planes. K is cut into K lines of 64 values and these into parts of
  * K_PART_LINES. A K line is one chain of products from zero. K lines are added in ascending order
- * inside a part, parts in ascending order by the kernel that chooses. Both score kernels keep to
+ * inside a part, parts in ascending order by the kernel that chooses. All score kernels keep to
  * that, so a token's bits do not depend on the number of tokens.
  *
  * A block chooses for one token. In a step of one token it also writes the map from experts to
  * rows, which is moe_map.cu's otherwise. */
 #include "backend/cuda/generic/moe_map.cuh"
-#include "backend/cuda/k_parts.h"
+#include "backend/cuda/generic/router.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
+#include "backend/cuda/sm90/router.cuh"
 
-enum { PLANES = 3, K_LINE = K_LINE_BYTES / 2, TILE = 16, K_PART_LINES = ROUTER_K_PART_LINES };
-static_assert(PLANES * 8 >= 24, "three bf16 mantissas hold one of f32");
-
-struct router_args_device {
-    struct matrix w;
-    const float *x; /* [T][D] */
-    uint32_t n_token;
-    uint32_t pitch; /* of a token's scores */
-    float *score;   /* [K part][T][pitch] */
-};
-
-static __device__ __forceinline__ float *score_row(const struct router_args_device &a,
-                                                   uint32_t k_part, uint32_t token)
-{
-    DCHECK(token < a.n_token);
-    return a.score + ((size_t)k_part * a.n_token + token) * a.pitch;
-}
+enum { TILE = 16 };
 
 /* ---- scores, float path ---- */
 
@@ -54,17 +39,6 @@ __global__ void __launch_bounds__(FLOAT_THREADS)
 }
 
 /* ---- scores, fast path ---- */
-
-/* Two f32 as three bf16 pairs whose sum is exact: 3 times 8 bits of mantissa. */
-static __device__ __forceinline__ void split_planes(float x, float y, uint32_t (&planes)[PLANES])
-{
-#pragma unroll
-    for (int i = 0; i < PLANES; i++) {
-        planes[i] = pack_bf16(x, y);
-        x -= __uint_as_float(planes[i] << 16);
-        y -= __uint_as_float(planes[i] & 0xffff0000u);
-    }
-}
 
 /* Where 16 bytes of a K line lie: rows of 128 bytes whose chunks are permuted by row, so that eight
  * rows' chunks of one place fall on different banks. */
@@ -595,6 +569,7 @@ static fathom_err run_scores(struct cuda_backend *c, const struct router_args *a
     k->n_k_part = router_k_part_count(s.w.n_col);
     if (n_token <= 8) return launch_few<1>(c, s, k->n_k_part);
     if (n_token <= FEW_TOKENS) return launch_few<2>(c, s, k->n_k_part);
+    if (c->sm90) return router_sm90(c, s);
     dim3 grid(ceil_div(n_expert, MANY_ROWS), ceil_div(n_token, MANY_COLS), k->n_k_part);
     return cuda_launch(c, "router", router_many_kernel, grid, MANY_THREADS, MANY_BYTES, s);
 }
@@ -634,5 +609,5 @@ fathom_err cuda_router_init(struct cuda_backend *c)
     CU_TRY(c, cudaFuncSetAttribute(router_few_kernel<1>, attribute, few_sizes<1>::BYTES), "create");
     CU_TRY(c, cudaFuncSetAttribute(router_few_kernel<2>, attribute, few_sizes<2>::BYTES), "create");
     CU_TRY(c, cudaFuncSetAttribute(router_many_kernel, attribute, MANY_BYTES), "create");
-    return FATHOM_OK;
+    return c->sm90 ? router_sm90_init(c) : FATHOM_OK;
 }

@@ -1,0 +1,189 @@
+/* router.cu - the router's scores of many tokens on sm_90a
+ *
+ * A block makes one part of K of 128 experts for 128 tokens, a warpgroup 64 of them. Tokens are the
+ * 64-row operand: each thread reads its values from memory, a K line ahead, and splits them into
+ * planes in registers. Weights are the 128 columns, K lines of them in a ring of stages filled by
+ * tensor copies, which a thread of the first warpgroup issues between its own products. */
+#include "backend/cuda/sm90/router.cuh"
+
+#include "backend/cuda/launch.cuh"
+#include "backend/cuda/ptx.cuh"
+#include "backend/cuda/sm90/stage.cuh"
+
+enum {
+    EXPERTS = 128, /* of a block */
+    GROUPS = 2,    /* warpgroups */
+    GROUP_TOKENS = 64,
+    GROUP_THREADS = 128,
+    THREADS = GROUPS * GROUP_THREADS,
+    STAGES = 6,
+    AHEAD = 4,           /* K lines requested before they are used: two less than stages, so that */
+    STEPS = K_LINE / 16, /* one warpgroup may lag behind the other */
+    SUMS = 64,
+};
+static_assert(SUMS * GROUP_THREADS == GROUP_TOKENS * EXPERTS, "a thread's part of the tile");
+static_assert(AHEAD + 2 <= STAGES && (int)EXPERTS <= (int)TENSOR_BOX_MAX, "the ring");
+
+struct alignas(1024) router_stages {
+    uint8_t w[STAGES][EXPERTS * K_LINE_BYTES];
+    uint64_t full[STAGES];
+    uint64_t empty[STAGES];
+};
+static_assert(sizeof(struct router_stages) <= SHARED_MAX, "shared memory of a block");
+
+struct router_work {
+    CUtensorMap w_map;
+    struct router_args_device a;
+};
+
+/* A thread's values of a K line: tokens g and g + 8 of the warp's 16, terms 16 j + 2 t + {0, 1} and
+ * those 8 further. */
+struct line_values {
+    float2 v[STEPS][4];
+};
+
+static __device__ __forceinline__ void load_values(struct line_values &x, const float *const row[2],
+                                                   uint32_t k_line)
+{
+#pragma unroll
+    for (int j = 0; j < STEPS; j++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            x.v[j][i] = *(const float2 *)(row[i % 2] + k_line * K_LINE + j * 16 + i / 2 * 8);
+    }
+}
+
+/* Requests K line l of the block's part, if there is such a one. */
+static __device__ __forceinline__ void request(const struct router_work &w, struct router_stages *s,
+                                               uint32_t l, uint32_t first, uint32_t n)
+{
+    const uint32_t stage = l % STAGES;
+    if (l >= n) return;
+    if (l >= STAGES) wait_phase(&s->empty[stage], (l / STAGES - 1) & 1);
+    const uint32_t full = smem_address(&s->full[stage]);
+    mbarrier_arrive_expect(full, sizeof s->w[0]);
+    tensor_load(smem_address(s->w[stage]), &w.w_map, full, (int)((first + l) * K_LINE_BYTES),
+                (int)(blockIdx.x * EXPERTS), 0);
+}
+
+/* c = a K line's products, term by term as router.cu's kernels make them. */
+static __device__ __forceinline__ void start_line(float (&c)[SUMS], const struct line_values &x,
+                                                  uint64_t weight)
+{
+    uint32_t p[STEPS][PLANES][4];
+#pragma unroll
+    for (int j = 0; j < STEPS; j++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t planes[PLANES];
+            split_planes(x.v[j][i].x, x.v[j][i].y, planes);
+#pragma unroll
+            for (int k = 0; k < PLANES; k++) p[j][k][i] = planes[k];
+        }
+    }
+    wgmma_fence();
+#pragma unroll
+    for (int j = 0; j < STEPS; j++) {
+#pragma unroll
+        for (int k = 0; k < PLANES; k++) {
+            if (j == 0 && k == 0) {
+                wgmma_bf16_start(c, p[j][k], weight);
+            } else {
+                wgmma_bf16_add(c, p[j][k], weight + (uint64_t)(2 * j));
+            }
+        }
+    }
+    wgmma_commit();
+}
+
+static __device__ __forceinline__ void store_scores(const struct router_args_device &a,
+                                                    const float (&sum)[SUMS], uint32_t token0)
+{
+    const uint32_t g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (uint32_t r = 0; r < 2; r++) {
+        const uint32_t token = token0 + g + r * 8;
+        if (token >= a.n_token) continue;
+        float *to = score_row(a, blockIdx.z, token);
+#pragma unroll
+        for (uint32_t j = 0; j < EXPERTS / 8; j++) {
+            const uint32_t e = blockIdx.x * EXPERTS + j * 8 + 2 * t;
+            if (e < a.pitch)
+                *(float2 *)(to + e) = make_float2(sum[4 * j + 2 * r], sum[4 * j + 2 * r + 1]);
+        }
+    }
+}
+
+__global__ void __launch_bounds__(THREADS, 1)
+    router_sm90_kernel(const __grid_constant__ struct router_work w)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    SHARED_DYNAMIC(unsigned char, shared);
+    struct router_stages *s = (struct router_stages *)shared;
+    const struct router_args_device &a = w.a;
+    const uint32_t group = (uint32_t)shfl((int)threadIdx.x / GROUP_THREADS, 0);
+    const uint32_t lane = threadIdx.x % WARP, first = blockIdx.z * K_PART_LINES;
+    const uint32_t n = min((uint32_t)K_PART_LINES, a.w.n_col / K_LINE - first);
+    const uint32_t token0 =
+        (blockIdx.y * GROUPS + group) * GROUP_TOKENS + threadIdx.x % GROUP_THREADS / WARP * 16;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            mbarrier_init(smem_address(&s->full[i]), 1);
+            mbarrier_init(smem_address(&s->empty[i]), THREADS / WARP);
+        }
+        mbarrier_init_fence();
+        async_proxy_fence();
+        for (uint32_t l = 0; l < AHEAD; l++) request(w, s, l, first, n);
+    }
+    __syncthreads();
+    dependency_release();
+    dependency_wait();
+    const float *row[2];
+#pragma unroll
+    for (uint32_t r = 0; r < 2; r++) {
+        const uint32_t token = min(token0 + lane / 4 + r * 8, a.n_token - 1);
+        row[r] = a.x + (size_t)token * a.w.n_col + first * K_LINE + lane % 4 * 2;
+    }
+    const uint64_t weight = wgmma_operand(smem_address(s->w[0]));
+    float sum[SUMS] = {};
+    struct line_values x;
+    load_values(x, row, 0);
+#pragma unroll 1
+    for (uint32_t l = 0; l < n; l++) {
+        float c[SUMS];
+        const uint32_t stage = l % STAGES;
+        if (threadIdx.x == 0) request(w, s, l + AHEAD, first, n);
+        __syncwarp();
+        wait_phase(&s->full[stage], l / STAGES & 1);
+        start_line(c, x, weight + stage * (sizeof s->w[0] >> 4));
+        load_values(x, row, min(l + 1, n - 1));
+        wgmma_wait(c);
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(smem_address(&s->empty[stage]));
+#pragma unroll
+        for (int j = 0; j < SUMS; j++) sum[j] += c[j];
+    }
+    store_scores(a, sum, token0);
+#endif
+}
+
+fathom_err router_sm90(struct cuda_backend *c, const struct router_args_device &a)
+{
+    struct router_work w = {};
+    const uint32_t n_byte = a.w.n_col * 2;
+    ASSERT(a.w.dtype == DTYPE_BF16 && a.w.n_col % K_LINE == 0 && a.pitch % 2 == 0);
+    CU_TRY(c,
+           make_map(&w.w_map, a.w.data, n_byte, a.w.n_row, 1, (size_t)n_byte * a.w.n_row, EXPERTS),
+           "router");
+    w.a = a;
+    const dim3 grid(ceil_div(a.w.n_row, EXPERTS), ceil_div(a.n_token, GROUPS * GROUP_TOKENS),
+                    router_k_part_count(a.w.n_col));
+    return cuda_launch(c, "router", router_sm90_kernel, grid, THREADS, sizeof(struct router_stages),
+                       w);
+}
+
+fathom_err router_sm90_init(struct cuda_backend *c)
+{
+    CU_TRY(c, raise_shared(router_sm90_kernel, sizeof(struct router_stages)), "create");
+    return FATHOM_OK;
+}
