@@ -168,9 +168,22 @@ static void test_ties(void **state)
     gen_destroy(g);
 }
 
+/* A layer's experts, of which only the router is read: they all have the same matrices. */
+static void gen_router(struct gen *g, struct backend_config *c, uint32_t n_expert,
+                       struct moe_tensors *t)
+{
+    c->n_expert = 1;
+    gen_moe(g, c, DTYPE_F8_E4M3, t);
+    c->n_expert = n_expert;
+    struct ffn_tensors *experts = gen_alloc(g, n_expert * sizeof *experts);
+    for (uint32_t e = 0; e < n_expert; e++) experts[e] = t->experts[0];
+    t->experts = experts;
+    t->router = gen_matrix(g, DTYPE_BF16, n_expert, c->hidden, true);
+    t->router_bias = gen_vector(g, DTYPE_F32, n_expert, 0, 0.2f);
+}
+
 /* FP8 activations: the router's inputs stay f32. Widths of more than one share of K, experts of
- * more than one tile, groups that do not fit lanes. All experts have the same matrices, which
- * nobody reads. */
+ * more than one tile, groups that do not fit lanes. */
 static void test_fp8(void **state)
 {
     (void)state;
@@ -181,31 +194,52 @@ static void test_fp8(void **state)
         struct gen *g = gen_create_for(74, ACT_FP8);
         gen_config(&c, ACT_FP8, KV_TYPE_BF16, false);
         c.hidden = hidden[i];
-        c.n_expert = n_expert[i];
         c.n_group = n_group[i];
         c.topk_group = n_group[i] / 2;
         c.n_expert_used = i ? 8 : 4;
-        uint32_t n = c.n_expert;
-        c.n_expert = 1;
-        gen_moe(g, &c, DTYPE_F8_E4M3, &t);
-        c.n_expert = n;
-        struct ffn_tensors *experts = gen_alloc(g, n * sizeof *experts);
-        for (uint32_t e = 0; e < n; e++) experts[e] = t.experts[0];
-        t.experts = experts;
-        t.router = gen_matrix(g, DTYPE_BF16, n, c.hidden, true);
-        t.router_bias = gen_vector(g, DTYPE_F32, n, 0, 0.2f);
+        gen_router(g, &c, n_expert[i], &t);
         check(&c, &t, g);
         gen_destroy(g);
     }
 }
 
+/* Scores have the same bits whether a token is among few or many, which other kernels may make. All
+ * weights are negative and inputs positive, so that scores are about -30 and a chosen expert's
+ * weight, the sigmoid without a norm, moves by 16 units for the last bit of its score. */
+static void test_few_and_many(void **state)
+{
+    (void)state;
+    struct backend_config c;
+    struct moe_tensors t;
+    struct rig r;
+    struct gen *g = gen_create_for(75, ACT_FP8);
+    gen_config(&c, ACT_FP8, KV_TYPE_BF16, false);
+    c.hidden = 2304; /* K in parts of 16, 16 and 4 lines */
+    c.n_group = c.topk_group = 1;
+    c.n_expert_used = 32;
+    c.norm_topk = false;
+    gen_router(g, &c, 160, &t);
+    uint16_t *weights = gen_alloc(g, (size_t)c.n_expert * c.hidden * sizeof *weights);
+    for (uint32_t e = 0; e < c.n_expert; e++) {
+        const uint16_t *from = (const uint16_t *)t.router.data + e * t.router.row_stride;
+        for (uint32_t i = 0; i < c.hidden; i++) weights[e * c.hidden + i] = from[i] | 0x8000;
+    }
+    t.router.data = weights;
+    t.router.row_stride = c.hidden;
+    float *x = gen_floats(g, (size_t)N * c.hidden, 1);
+    for (size_t i = 0; i < (size_t)N * c.hidden; i++) x[i] = fabsf(x[i]);
+    rig_open(&r, op_backend(), &c);
+    op_check_rows("few and many", &r, run, rig_moe(&r, &t), x, N, c.hidden, 2 * c.n_expert_used);
+    rig_close(&r);
+    gen_destroy(g);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_negative_bias),
-        cmocka_unit_test(test_ties),
-        cmocka_unit_test(test_fp8),
+        cmocka_unit_test(test_groups),       cmocka_unit_test(test_negative_bias),
+        cmocka_unit_test(test_ties),         cmocka_unit_test(test_fp8),
+        cmocka_unit_test(test_few_and_many),
     };
     return OP_MAIN(argc, argv, tests);
 }
