@@ -126,11 +126,15 @@ static void add_option_help(struct buf *b, const struct option *o)
     buf_free(&text);
 }
 
-static void add_overview(struct buf *b)
+/* word: the first one of the commands that are told; NULL: all are */
+static void add_overview(struct buf *b, const char *word)
 {
-    (void)buf_add_str(b, "fathom serves DeepSeek-V3, R1, V3.1 and V3.2.\n\nCommands:\n");
+    if (!word) (void)buf_add_str(b, "fathom serves DeepSeek-V3, R1, V3.1 and V3.2.\n\n");
+    (void)buf_add_str(b, "Commands:\n");
     for (int c = 0; c < COMMAND_COUNT; c++) {
         const struct command_info *info = command_info((enum command)c);
+        size_t n = word ? strlen(word) : 0;
+        if (word && (strncmp(info->name, word, n) != 0 || info->name[n] != ' ')) continue;
         (void)buf_printf(b, "  fathom %-16s %-18s  %s\n", info->name, info->arguments, info->help);
     }
     (void)buf_add_str(b, "\nWithout MODEL, the pilot model linked into the program is used.\n"
@@ -191,7 +195,7 @@ fathom_err options_write_help(struct buf *out, enum command command, const char 
                               fathom_diag *d)
 {
     if (command == COMMAND_COUNT) {
-        add_overview(out);
+        add_overview(out, topic);
         return buf_status(out);
     }
     const struct command_info *info = command_info(command);
