@@ -42,8 +42,8 @@ void file_map_prefetch(const void *data, size_t n);
 bool path_exists(const char *path);
 bool path_is_dir(const char *path);
 
-/* path_join - "dir/name", dir with or without its slash, into out (LIMIT_PATH_BYTES); EINVAL when it
- * does not fit */
+/* path_join - "dir/name", dir with or without its slash, into out (LIMIT_PATH_BYTES); EINVAL when
+ * it does not fit */
 fathom_err path_join(char *out, size_t out_bytes, const char *dir, const char *name);
 
 /* path_holds_suffix - whether dir has a file whose name ends so; false when it cannot be read */

@@ -282,14 +282,14 @@ class Page(unittest.TestCase):
             self.assert_clean(page)
 
     def test_phone(self):
-        with self.open(width=390, height=844, dark=True) as page:
+        with self.open(width=360, height=740, dark=True) as page:
             say(page, "Hello, who are you?", 1)
-            self.assertEqual(page.run("document.documentElement.scrollWidth"), 390)
+            self.assertEqual(page.run("document.documentElement.scrollWidth"), 360)
             tops = page.run("[...document.querySelectorAll('header button')]"
                             ".map(b => b.getBoundingClientRect().top)")
             self.assertEqual(len(set(tops)), 1, "the header has one row")
             self.assertLessEqual(
-                page.run("document.getElementById('send').getBoundingClientRect().bottom"), 844)
+                page.run("document.getElementById('send').getBoundingClientRect().bottom"), 740)
             shoot(page, "web-phone")
             page.click("#show-load")
             page.wait("document.querySelector('#load').getBoundingClientRect().width > 300")
