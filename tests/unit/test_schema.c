@@ -391,7 +391,9 @@ static void test_failing_allocations(void **state)
         "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\", \"minimum\": 3, "
         "\"multipleOf\": 2}, \"b\": {\"anyOf\": [{\"type\": \"string\", \"pattern\": \"^x+$\"}, "
         "{\"enum\": [1, \"y\", [2]]}]}, \"c\": {\"type\": \"array\", \"items\": {\"$ref\": \"#\"}},"
-        " \"d\": {\"allOf\": [{\"maxLength\": 3}, {\"format\": \"date\"}]}}, \"required\": "
+        " \"d\": {\"allOf\": [{\"maxLength\": 3}, {\"format\": \"date\"}]}, \"u\": {\"type\": "
+        "\"array\","
+        " \"uniqueItems\": true, \"items\": {\"enum\": [1, 2, 3, 4, 5, 6, 7]}}}, \"required\": "
         "[\"a\", \"e\"], \"patternProperties\": {\"^p\": {}}, \"propertyNames\": {\"maxLength\": "
         "9}, \"additionalProperties\": {\"type\": \"number\", \"maximum\": 1.5}, "
         "\"minProperties\": 3}");
