@@ -93,8 +93,24 @@ bool path_is_dir(const char *path)
 
 fathom_err path_join(char *out, size_t out_bytes, const char *dir, const char *name)
 {
-    int n = snprintf(out, out_bytes, "%s/%s", dir, name);
+    size_t n_dir = strlen(dir);
+    bool ends = n_dir && dir[n_dir - 1] == '/';
+    int n = snprintf(out, out_bytes, "%s%s%s", dir, ends ? "" : "/", name);
     return n >= 0 && (size_t)n < out_bytes ? FATHOM_OK : FATHOM_EINVAL;
+}
+
+bool path_holds_suffix(const char *dir, const char *suffix)
+{
+    size_t n_suffix = strlen(suffix);
+    bool found = false;
+    DIR *folder = opendir(dir);
+    if (!folder) return false;
+    for (struct dirent *entry; !found && (entry = readdir(folder)) != NULL;) {
+        size_t n = strlen(entry->d_name);
+        found = n > n_suffix && strcmp(entry->d_name + n - n_suffix, suffix) == 0;
+    }
+    closedir(folder);
+    return found;
 }
 
 /* Whether directory a of modification time ta comes after b of tb. */

@@ -42,8 +42,12 @@ void file_map_prefetch(const void *data, size_t n);
 bool path_exists(const char *path);
 bool path_is_dir(const char *path);
 
-/* path_join - "dir/name" into out (LIMIT_PATH_BYTES); EINVAL when it does not fit */
+/* path_join - "dir/name", dir with or without its slash, into out (LIMIT_PATH_BYTES); EINVAL when
+ * it does not fit */
 fathom_err path_join(char *out, size_t out_bytes, const char *dir, const char *name);
+
+/* path_holds_suffix - whether dir has a file whose name ends so; false when it cannot be read */
+bool path_holds_suffix(const char *dir, const char *suffix);
 
 /* path_newest_dir - "dir/x" of the sub-directory x that was modified last, of equals the greatest
  * name. ENOTFOUND when dir has none or cannot be read, EINVAL when the path does not fit; out is

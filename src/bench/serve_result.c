@@ -23,8 +23,10 @@ fathom_err serve_metrics_chosen(const char *list, unsigned *out, fathom_diag *d)
         size_t n = strcspn(at, ",");
         enum metric m = metric_find(at, n);
         if (m == METRIC_COUNT) {
+            bool wait = n == 17 && strncmp(at, "client_queue_time", n) == 0;
             FAIL(d, FATHOM_EINVAL,
-                 "--percentile-metrics: \"%.*s\" is none of ttft, tpot, itl, e2el", (int)n, at);
+                 "--percentile-metrics: \"%.*s\" is none of ttft, tpot, itl, e2el%s", (int)n, at,
+                 wait ? "; it is always told, as wait in the client" : "");
         }
         *out |= 1u << m;
         at += n;

@@ -273,8 +273,10 @@ static fathom_err open_all(struct checkpoint *c, fathom_diag *d)
     struct content probe;
     err = content_open(&probe, c, SINGLE_FILE, d);
     if (err == FATHOM_ENOTFOUND) {
+        bool gguf = !c->bundle && path_holds_suffix(c->where, ".gguf");
         FAIL(d, FATHOM_ENOTFOUND,
-             "%s: no weights: neither " SINGLE_FILE " nor " SHARD_INDEX_FILE " is there", c->where);
+             "%s: no weights: neither " SINGLE_FILE " nor " SHARD_INDEX_FILE " is there%s",
+             c->where, gguf ? "; GGUF is not read: download the safetensors release" : "");
     }
     TRY(err);
     content_close(&probe);

@@ -24,6 +24,41 @@ static bool is_repository(const char *model)
     return model[0] != '.' && slash[1] != '.';
 }
 
+/* The org/name of a page of Hugging Face: https://HOST/org/name, hf.co/org/name/tree/main. */
+static bool repository_of_url(char out[LIMIT_PATH_BYTES], const char *model)
+{
+    static const char *const beginnings[] = {"https://huggingface.co/",
+                                             "http://huggingface.co/",
+                                             "huggingface.co/",
+                                             "https://hf.co/",
+                                             "hf.co/",
+                                             "https://www.modelscope.cn/models/",
+                                             "https://modelscope.cn/models/"};
+    for (size_t i = 0; i < sizeof beginnings / sizeof beginnings[0]; i++) {
+        size_t n = strlen(beginnings[i]);
+        if (strncmp(model, beginnings[i], n) != 0) continue;
+        const char *slash = strchr(model + n, '/');
+        if (!slash) return false;
+        size_t n_name = (size_t)(slash - model) - n + 1 + strcspn(slash + 1, "/?#");
+        (void)snprintf(out, LIMIT_PATH_BYTES, "%.*s", (int)n_name, model + n);
+        return is_repository(out);
+    }
+    return false;
+}
+
+/* What the name of a repository tells before anything is downloaded. */
+static const char *advice_on(const char *repository)
+{
+    if (strstr(repository, "-Distill-")) {
+        return ". By its name it is a distilled model, of Qwen's or Llama's family, which is not "
+               "served";
+    }
+    size_t n = strlen(repository);
+    bool gguf = n > 5 && strcmp(repository + n - 5, "-GGUF") == 0;
+    return gguf ? ". By its name it holds GGUF, which is not read: take the safetensors release"
+                : "";
+}
+
 /* hf_home/hub/models--org--name */
 static bool name_cache_folder(char *out, const char *hf_home, const char *repository)
 {
@@ -79,6 +114,10 @@ fathom_err checkpoint_resolve(char *dir, const char *model, const char *hf_home,
     if (path_exists(model)) {
         FAIL(d, FATHOM_ENOTFOUND, "%s is a file: give the directory that holds config.json", model);
     }
+    if (repository_of_url(folder, model)) {
+        FAIL(d, FATHOM_ENOTFOUND, "%s: an address is not opened; give the repository: %s", model,
+             folder);
+    }
     if (!is_repository(model)) {
         FAIL(d, FATHOM_ENOTFOUND,
              "%s: no such directory; give a directory, or a repository as org/name", model);
@@ -86,8 +125,8 @@ fathom_err checkpoint_resolve(char *dir, const char *model, const char *hf_home,
     if (!hf_home) {
         FAIL(d, FATHOM_ENOTFOUND,
              "%s: not found. Download it with `hf download %s`. Looked at: ./%s (no "
-             "Hugging Face cache is known: set HF_HOME)",
-             model, model, model);
+             "Hugging Face cache is known: set HF_HOME)%s",
+             model, model, model, advice_on(model));
     }
     if (!name_cache_folder(folder, hf_home, model)) {
         FAIL(d, FATHOM_EINVAL, "the Hugging Face cache's path is longer than %d bytes",
@@ -97,6 +136,6 @@ fathom_err checkpoint_resolve(char *dir, const char *model, const char *hf_home,
     dir[0] = '\0';
     FAIL(d, FATHOM_ENOTFOUND,
          "%s: not found. Download it with `hf download %s`. Looked at: ./%s and "
-         "%s/snapshots",
-         model, model, model, folder);
+         "%s/snapshots%s",
+         model, model, model, folder, advice_on(model));
 }

@@ -147,6 +147,7 @@ static void fill_options(struct server_options *o, const struct invocation *v)
                         : strcmp(s->prefix_cache_sharing, "all") == 0 ? PREFIXES_ALL
                                                                       : PREFIXES_AUTO;
     o->tokenizer_info = s->tokenizer_info;
+    o->no_docs = s->disable_fastapi_docs;
     o->strict_fields = s->strict_fields;
     o->model_names = s->served_model_name.n ? s->served_model_name.items : &v->model->name;
     o->n_model_name = s->served_model_name.n ? s->served_model_name.n : 1;

@@ -26,20 +26,20 @@ static fathom_err read_input(struct buf *out, const struct settings *s, fathom_d
     return FATHOM_OK;
 }
 
-/* Numbers separated by anything that is none: "[1, 2]", "1 2", one a line. */
+/* Numbers with blanks, commas or brackets between: "[1, 2]", "1 2", one a line. */
 static fathom_err parse_ids(struct token_list *ids, const struct buf *in, int32_t n_token,
                             fathom_diag *d)
 {
     const char *p = buf_str(in);
     for (;;) {
-        p += strcspn(p, "-0123456789");
+        p += strspn(p, " \t\r\n,;[]()");
         if (*p == '\0') return FATHOM_OK;
         char *end;
         errno = 0;
         long id = strtol(p, &end, 10);
         if (end == p || errno || id < 0 || id >= n_token) {
             FAIL(d, FATHOM_EINVAL, "%.*s: not an id, needed is 0 to %d",
-                 end == p ? 1 : (int)(end - p), p, n_token - 1);
+                 end == p ? (int)strcspn(p, " \t\r\n,;[]()") : (int)(end - p), p, n_token - 1);
         }
         TRY(token_list_add(ids, (int32_t)id));
         p = end;

@@ -171,6 +171,7 @@ struct settings {
     const char *ssl_min_version;
     bool open_metrics;
     bool tokenizer_info;
+    bool disable_fastapi_docs;
     bool strict_fields;
     bool allow_credentials;
     struct string_list allowed_hosts;

@@ -30,9 +30,12 @@ static bool read_number(const char *text, double lo, double hi, double *out)
 
 static fathom_err set_temperature(struct dialog *c, const char *text, fathom_diag *d)
 {
-    if (read_number(text, -1, 100, &c->temperature)) return FATHOM_OK;
-    FAIL(d, FATHOM_EINVAL, "temperature is \"%s\", needed is a number from 0, or -1: the model's",
-         text);
+    double x;
+    if (!read_number(text, -1, 2, &x) || (x < 0 && x != -1)) {
+        FAIL(d, FATHOM_EINVAL, "temperature is \"%s\", needed is 0 to 2, or -1: the model's", text);
+    }
+    c->temperature = x;
+    return FATHOM_OK;
 }
 
 static fathom_err set_top_p(struct dialog *c, const char *text, fathom_diag *d)

@@ -57,13 +57,34 @@ static enum command find_command(const char *const *words, size_t n, size_t *n_u
     return command_find(words, n, n_used);
 }
 
-/* Says what would have been a command. */
+/* Commands of other servers' programs, and what there is instead. */
+static const char *foreign_command(const char *word)
+{
+    static const struct {
+        const char *word, *advice;
+    } known[] = {{"pull", "`hf download org/name` brings a checkpoint"},
+                 {"download", "`hf download org/name` brings a checkpoint"},
+                 {"list", "`hf cache ls` lists what is there"},
+                 {"ls", "`hf cache ls` lists what is there"},
+                 {"chat", "`fathom run` is a chat in the terminal"},
+                 {"quantize", "`--quantization fp8` does it while weights load; docs/quantized.md"},
+                 {"run-batch", "`fathom serve` and a client; `fathom run --prompt TEXT` for one"}};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (strcmp(known[i].word, word) == 0) return known[i].advice;
+    }
+    return "`fathom help` lists them";
+}
+
+/* `fathom bench --help`: what may follow. Anything else: says what would have been a command. */
 static int unknown_command(const char *word, const char *next)
 {
     struct buf names = {0};
     (void)command_names(&names, word);
     if (!names.len) {
-        fprintf(stderr, "fathom: \"%s\" is no command; `fathom help` lists them\n", word);
+        fprintf(stderr, "fathom: \"%s\" is no command; %s\n", word, foreign_command(word));
+    } else if (next && (strcmp(next, "--help") == 0 || strcmp(next, "-h") == 0)) {
+        buf_free(&names);
+        return print_help(stdout, COMMAND_COUNT, word);
     } else if (next) {
         fprintf(stderr, "fathom: %s %s: after \"%s\" comes one of %s\n", word, next, word,
                 buf_str(&names));

@@ -36,7 +36,8 @@ fathom_err model_source_find(struct model_source *m, const struct settings *s,
         m->bundle = &pilot_bundle;
         return FATHOM_OK;
     }
-    m->is_config = path_exists(m->name) && !path_is_dir(m->name);
+    bool gguf = n > 5 && strcmp(m->name + n - 5, ".gguf") == 0; /* refused with its reason below */
+    m->is_config = !gguf && path_exists(m->name) && !path_is_dir(m->name);
     if (m->is_config) {
         TRY(file_map_open(&m->config_map, m->name, d));
         m->config_file = (fathom_bundle_file){.name = "config.json",

@@ -94,10 +94,40 @@ static const struct option *option_by_beginning(const char *name, enum command c
     return count == 1 ? found : NULL;
 }
 
+/* Spellings of other servers, and what there is instead. */
+static const char *foreign_spelling(const char *spelling)
+{
+    static const struct {
+        const char *spelling, *advice;
+    } known[] = {{"-m", "the model is the first argument"},
+                 {"-hf", "the model is the first argument; `hf download org/name` brings it"},
+                 {"-ngl", "a GPU holds all layers; --backend says what computes"},
+                 {"--n-gpu-layers", "a GPU holds all layers; --backend says what computes"},
+                 {"--n-cpu-moe", "weights are not split between device and host"},
+                 {"-ot", "weights are not split between device and host"},
+                 {"-c", "use --max-model-len"},
+                 {"--ctx-size", "use --max-model-len"},
+                 {"-np", "use --max-num-seqs"},
+                 {"-b", "use --max-num-batched-tokens"},
+                 {"-t", "use --threads"},
+                 {"-a", "use --served-model-name"},
+                 {"--temp", "requests say it, as temperature"},
+                 {"--model-path", "the model is the first argument"},
+                 {"--context-length", "use --max-model-len"},
+                 {"--mem-fraction-static", "use --gpu-memory-utilization"},
+                 {"--tp", "use --tensor-parallel-size"}};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (strcmp(known[i].spelling, spelling) == 0) return known[i].advice;
+    }
+    return NULL;
+}
+
 static fathom_err unknown_option(const struct option_walk *w, const char *spelling,
                                  const char *name)
 {
     const char *command = command_info(w->command)->name;
+    const char *advice = foreign_spelling(spelling);
+    if (advice) FAIL(w->diag, FATHOM_EINVAL, "%s: unknown option; %s", spelling, advice);
     if (option_by_name(name)) {
         FAIL(w->diag, FATHOM_EINVAL, "%s: `fathom %s` does not have this option", spelling,
              command);

@@ -59,6 +59,10 @@ static const struct command_info commands[COMMAND_COUNT] = {
 #define NOTE(plain_value, why) .answer = ANSWER_NOTE, .plain = (plain_value), .reason = (why)
 #define REFUSE(plain_value, why) .answer = ANSWER_REFUSE, .plain = (plain_value), .reason = (why)
 #define FOREIGN .group = GROUP_FOREIGN, .commands = HOSTED, .field = NO_FIELD
+#define OF_COMMANDS(list) .group = GROUP_FOREIGN, .commands = (list), .field = NO_FIELD
+#define OF_ONLINE OF_COMMANDS(ONLINE)
+#define OF_OFFLINE OF_COMMANDS(OFFLINE)
+#define OF_THROUGHPUT OF_COMMANDS(ON(BENCH_THROUGHPUT))
 #define PARALLEL .group = GROUP_PARALLEL, .commands = HOSTED, .field = NO_FIELD
 #define BENCH(name) FIELD(bench.name)
 #define LENGTH .kind = OPTION_COUNT, .hi = 1 << 24, .group = GROUP_DATASET
@@ -75,8 +79,10 @@ const struct option option_table[] = {
     {"backend", NULL, "NAME", "auto",
      "what computes: cuda, cpu (vectors and threads), ref (scalar float32, slow, the meaning of "
      "every operator); auto takes the fastest there is",
-     .kind = OPTION_CHOICE, .choices = "auto|ref|cpu|cuda", .group = GROUP_MODEL,
-     .commands = PLANNED, .field = FIELD(backend), USE},
+     .kind = OPTION_CHOICE, .choices = "auto|ref|cpu|cuda",
+     .refused = "vllm|vllm-chat|hf|mii|rocm|metal|vulkan",
+     .reason = "it says what computes here: give cuda or cpu, or leave it out",
+     .group = GROUP_MODEL, .commands = PLANNED, .field = FIELD(backend), USE},
     {"threads", NULL, "N", "0", "worker threads of the CPU; 0: all processors",
      .kind = OPTION_COUNT, .hi = 256, .group = GROUP_MODEL, .commands = PLANNED,
      .field = FIELD(threads), USE},
@@ -286,6 +292,8 @@ const struct option option_table[] = {
     {"enable-tokenizer-info-endpoint", NULL, NULL, NULL,
      "GET /tokenizer_info shows the checkpoint's tokenizer_config.json", .kind = OPTION_FLAG,
      .group = GROUP_SECURITY, .commands = SERVE, .field = FIELD(tokenizer_info), USE},
+    {"disable-fastapi-docs", NULL, NULL, NULL, "no /docs and no /openapi.json", .kind = OPTION_FLAG,
+     .group = GROUP_SECURITY, .commands = SERVE, .field = FIELD(disable_fastapi_docs), USE},
     {"open-metrics", NULL, NULL, NULL, "let /metrics be read without a key", .kind = OPTION_FLAG,
      .group = GROUP_SECURITY, .commands = SERVE, .field = FIELD(open_metrics), USE},
     {"admin-socket", NULL, "PATH", NULL,
@@ -398,7 +406,7 @@ const struct option option_table[] = {
     {"system", NULL, "TEXT", NULL, "system message", .kind = OPTION_TEXT, .group = GROUP_COMMAND,
      .commands = ON(RUN), .field = FIELD(system), USE},
     {"temperature", NULL, "X", "-1", "0: greedy; -1: the checkpoint's", .kind = OPTION_NUMBER,
-     .lo = -1, .hi = 100, .group = GROUP_COMMAND, .commands = ON(RUN), .field = FIELD(temperature),
+     .lo = -1, .hi = 2, .group = GROUP_COMMAND, .commands = ON(RUN), .field = FIELD(temperature),
      USE},
     {"top-p", NULL, "X", "-1", "share of probability kept; -1: the checkpoint's",
      .kind = OPTION_NUMBER, .lo = -1, .hi = 1, .group = GROUP_COMMAND, .commands = ON(RUN),

@@ -158,7 +158,8 @@ bool option_has_command(const struct option *o, enum command c);
 /* options_write_help - what `fathom --help` and `fathom COMMAND --help` print; COMMAND_COUNT for
  * the overview
  *
- *   topic  NULL: all; a group's name; or part of an option's name
+ *   topic  NULL: all; a group's name; or part of an option's name. Of the overview: the first word
+ *          of the commands that are told
  * Errors  EINVAL: the topic is neither. */
 fathom_err options_write_help(struct buf *out, enum command command, const char *topic,
                               fathom_diag *d);

@@ -126,11 +126,15 @@ static void add_option_help(struct buf *b, const struct option *o)
     buf_free(&text);
 }
 
-static void add_overview(struct buf *b)
+/* word: the first one of the commands that are told; NULL: all are */
+static void add_overview(struct buf *b, const char *word)
 {
-    (void)buf_add_str(b, "fathom serves DeepSeek-V3, R1, V3.1 and V3.2.\n\nCommands:\n");
+    if (!word) (void)buf_add_str(b, "fathom serves DeepSeek-V3, R1, V3.1 and V3.2.\n\n");
+    (void)buf_add_str(b, "Commands:\n");
     for (int c = 0; c < COMMAND_COUNT; c++) {
         const struct command_info *info = command_info((enum command)c);
+        size_t n = word ? strlen(word) : 0;
+        if (word && (strncmp(info->name, word, n) != 0 || info->name[n] != ' ')) continue;
         (void)buf_printf(b, "  fathom %-16s %-18s  %s\n", info->name, info->arguments, info->help);
     }
     (void)buf_add_str(b, "\nWithout MODEL, the pilot model linked into the program is used.\n"
@@ -191,7 +195,7 @@ fathom_err options_write_help(struct buf *out, enum command command, const char 
                               fathom_diag *d)
 {
     if (command == COMMAND_COUNT) {
-        add_overview(out);
+        add_overview(out, topic);
         return buf_status(out);
     }
     const struct command_info *info = command_info(command);
@@ -285,9 +289,10 @@ fathom_err options_write_markdown(struct buf *out)
         "may\nstand for `-` in a name, and a beginning that fits one name alone for the name. "
         "Counts take\n`k m g` (thousands) and `K M G` (powers of 1024). One key of an option that "
         "is a JSON object is\nset with `--name.key value`, and `--name.key+ value` appends to an "
-        "array. An option of vLLM works,\nor is accepted without effect, or is refused; the last "
-        "two print one line that says why\n([flags.md](flags.md)). The status is 0, 2 for a wrong "
-        "command line and 1 for anything else that\nfailed.\n\n"
+        "array. An option of vLLM that\n[flags.md](flags.md) lists works, or is accepted without "
+        "effect, or is refused; the last two print one\nline that says why. One that is not there "
+        "is unknown, and the answer names the nearest. The status is 0,\n2 for a wrong command "
+        "line and 1 for anything else that failed.\n\n"
         "An option may also stand in a file (`--config`) and in the environment: "
         "`FATHOM_MAX_MODEL_LEN=4096`\nis `--max-model-len 4096`, and so for every option. The "
         "command line holds over the file, the file\nover the environment. `HF_HOME` (default "

@@ -10,6 +10,7 @@
  *   schema_apart.c   whether two schemas have no value in common
  *   schema_value.c   does a value of enum or const meet the other keywords
  *   schema_member.c  which members an object may have
+ *   schema_unique.c  arrays whose elements differ
  *   schema_put.c     values of any type drawn; rules for subschemas
  */
 #ifndef FATHOM_GRAMMAR_SCHEMA_INT_H
@@ -102,6 +103,17 @@ fathom_err schema_apart(struct schema_compiler *c, const json_t *a, const json_t
  * member of which the two say different things, a new reference; NULL: there is none */
 fathom_err schema_tell_apart(struct schema_compiler *c, const json_t *a, const json_t *b,
                              json_t **out);
+
+/* ---- schema_unique.c -------------------------------------------------------------------- */
+
+/* unique_values - the values that elements of an array may have, a new array without repetitions;
+ * *out is NULL when they are not a list */
+fathom_err unique_values(struct schema_compiler *c, const struct schema_flat *f, json_t **out);
+
+/* unique_put_elements - draw elements, each another one of the values, from behind the bracket to
+ * `close`; no elements are not drawn. ELIMIT when there are too many. */
+fathom_err unique_put_elements(struct schema_compiler *c, uint32_t open,
+                               const struct schema_flat *f, const json_t *values, uint32_t close);
 
 /* ---- schema_member.c -------------------------------------------------------------------- */
 

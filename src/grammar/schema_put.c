@@ -252,15 +252,27 @@ static fathom_err put_array(struct schema_compiler *c, uint32_t from, const stru
                             uint32_t to)
 {
     struct grammar_builder *b = c->b;
+    json_t *values = NULL;
     if (f->min_items > f->max_items) return FATHOM_OK;
-    if (f->unique && f->max_items > 1 && !b->options.lenient) {
-        FAIL(c->d, FATHOM_EUNSUPPORTED,
-             "schema %s: the keyword \"uniqueItems\" is not supported for more than one item",
-             buf_str(&c->path));
+    if (f->unique && f->max_items > 1) {
+        TRY(unique_values(c, f, &values));
+        if (!values && !b->options.lenient) {
+            FAIL(c->d, FATHOM_EUNSUPPORTED,
+                 "schema %s: the keyword \"uniqueItems\" is not supported for more than one item, "
+                 "unless items have an \"enum\"",
+                 buf_str(&c->path));
+        }
     }
     uint32_t open = grammar_put_text(b, from, "[", 1), close = grammar_add_state(b);
     if (f->min_items == 0) grammar_join(b, grammar_put_text(b, open, "]", 1), to);
-    if (f->max_items > 0) TRY(put_elements(c, open, f, close));
+    fathom_err err = FATHOM_OK;
+    if (values) {
+        err = unique_put_elements(c, open, f, values, close);
+    } else if (f->max_items > 0) {
+        err = put_elements(c, open, f, close);
+    }
+    json_decref(values);
+    TRY(err);
     uint32_t end = grammar_put_space(b, close, GRAMMAR_BEFORE_CLOSE);
     grammar_join(b, grammar_put_text(b, end, "]", 1), to);
     return FATHOM_OK;

@@ -188,6 +188,10 @@ static fathom_err read_sizes(struct model_config *c, const json_t *o, fathom_dia
 static fathom_err read_attention(struct model_config *c, const json_t *o, fathom_diag *d)
 {
     TRY(get_u32(o, "num_attention_heads", true, 1, HEADS_MAX, &c->n_head, d));
+    if (json_is_null(json_object_get(o, "q_lora_rank"))) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "\"q_lora_rank\" is null: queries without a low rank (V2-Lite) are not supported");
+    }
     TRY(get_u32(o, "q_lora_rank", true, 1, COUNT_MAX, &c->q_lora_rank, d));
     TRY(need_width(o, "kv_lora_rank", MODEL_KV_LORA_RANK, d));
     TRY(need_width(o, "qk_nope_head_dim", MODEL_QK_NOPE_DIM, d));

@@ -49,6 +49,7 @@ struct server_options {
     bool tools_first_message; /* see chat.h */
     bool markup_in_messages;  /* what messages spell like a control token becomes one */
     bool neutral_sampling;    /* do not take defaults from generation_config.json */
+    bool no_docs;             /* GET /docs and /openapi.json are 404 */
     bool tokenizer_info;      /* GET /tokenizer_info shows tokenizer_config.json */
     bool hide_requests;       /* no log line for each request */
 

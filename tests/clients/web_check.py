@@ -269,12 +269,27 @@ class Page(unittest.TestCase):
             shoot(page, "web-one-sample")
             self.assert_clean(page)
 
+    def test_docs(self):
+        with self.open() as page:
+            page.open(self.url + "docs")
+            page.wait("document.querySelectorAll('#paths h2').length > 20")
+            self.assertRegex(page.run("document.getElementById('state').innerText"), r"^fathom \d")
+            rows = page.run("[...document.getElementById('post/v1/chat/completions')"
+                            ".nextElementSibling.nextElementSibling.rows].map(r => r.innerText)")
+            self.assertIn("temperature\tnumber, 0 to 2", rows)
+            self.assertIn("messages\tarray, needed", rows)
+            shoot(page, "web-docs")
+            self.assert_clean(page)
+
     def test_phone(self):
-        with self.open(width=390, height=844, dark=True) as page:
+        with self.open(width=360, height=740, dark=True) as page:
             say(page, "Hello, who are you?", 1)
-            self.assertEqual(page.run("document.documentElement.scrollWidth"), 390)
+            self.assertEqual(page.run("document.documentElement.scrollWidth"), 360)
+            tops = page.run("[...document.querySelectorAll('header button')]"
+                            ".map(b => b.getBoundingClientRect().top)")
+            self.assertEqual(len(set(tops)), 1, "the header has one row")
             self.assertLessEqual(
-                page.run("document.getElementById('send').getBoundingClientRect().bottom"), 844)
+                page.run("document.getElementById('send').getBoundingClientRect().bottom"), 740)
             shoot(page, "web-phone")
             page.click("#show-load")
             page.wait("document.querySelector('#load').getBoundingClientRect().width > 300")

@@ -142,12 +142,27 @@ class Cli(unittest.TestCase):
                 self.assertEqual(run("help", flag)[0], f.read())
         self.assertIn("--max-num-seqs", run("serve", "--help=max_num")[0])
         self.assertIn("no option", run("serve", "--help=nonsense", status=2)[1])
+        family = run("bench", "--help")[0]
+        self.assertEqual(len(re.findall(r"^  fathom bench ", family, re.M)), 6)
+        self.assertNotIn("fathom serve ", family)
+        self.assertEqual(run("help", "bench")[0], family)
+        self.assertIn("--num-iters", run("help", "bench", "latency")[0])
 
     def test_wrong_command_lines_have_status_2_and_one_line(self):
         for args, part in ((("serv",), "no command"),
                            (("serve", "--prot", "1"), "the nearest is --port"),
                            (("serve", "-pp", "2"), "--pipeline-parallel-size 2 is refused"),
                            (("plan", "--dtype", "half"), "overflow"),
+                           (("pull", "org/name"), "hf download"),
+                           (("chat",), "fathom run"),
+                           (("quantize",), "--quantization fp8"),
+                           (("serve", "-ngl", "99"), "--backend"),
+                           (("serve", "-c", "4096"), "--max-model-len"),
+                           (("run", "--temperature", "9"), "-1 to 2"),
+                           (("bench", "throughput", "--backend", "vllm"), "leave it out"),
+                           (("bench", "throughput", "--n", "2"), "one answer"),
+                           (("bench", "latency", "--profile"), "no trace"),
+                           (("bench", "throughput", "--hf-name", "x"), "--dataset-path"),
                            (("help", "nonsense"), "no command")):
             expected = 1 if args[0] == "help" else 2
             out, err = run(*args, status=expected)
@@ -162,6 +177,12 @@ class Cli(unittest.TestCase):
                                       status=1)[1])
         with tempfile.TemporaryDirectory() as empty:
             self.assertIn(empty, run("inspect", empty, status=1)[1])
+            for name in "config.json", "a.gguf":
+                os.symlink(os.path.join(PILOT, "config.json"), os.path.join(empty, name))
+            self.assertIn("GGUF is not read", run("inspect", empty, status=1)[1])
+            self.assertIn("GGUF is not read", run("serve", os.path.join(empty, "a.gguf"),
+                                                  status=1)[1])
+        self.assertIn("repository: org/name", run("serve", "https://hf.co/org/name", status=1)[1])
         self.assertIn("directory", run("inspect", PILOT + "/config.json", status=1)[1])
 
     def test_a_repository_is_found_in_the_cache(self):
@@ -182,7 +203,10 @@ class Cli(unittest.TestCase):
         back, _ = run("tokenize", "--decode", stdin=" ".join(map(str, numbers)))
         self.assertEqual(back, text + "\n")
         self.assertEqual(run("tokenize", PILOT, stdin=text)[0], ids)
-        self.assertIn("not an id", run("tokenize", "--decode", "--text", "1 99999", status=1)[1])
+        for wrong in "1 99999", "abc", "1,2,x", "-1":
+            self.assertIn("not an id", run("tokenize", "--decode", "--text", wrong, status=1)[1])
+        self.assertEqual(run("tokenize", "--decode", "--text", "[1, 2]")[0],
+                         run("tokenize", "--decode", "--text", "1\n2")[0])
 
     def test_inspect_says_what_is_there_and_what_is_missing(self):
         out, _ = run("inspect", "--tensors")

@@ -88,6 +88,38 @@ static void test_routes(void **state)
     world_close(&w);
 }
 
+/* The page and the document it reads; both are gone when that is asked for. */
+static void test_docs(void **state)
+{
+    (void)state;
+    struct world w;
+    struct http_client c;
+    struct http_reply r;
+    char value[64];
+    world_open(&w, &(struct server_options){0}, NULL);
+    world_connect(&c, &w);
+    ask(&c, &r, "GET", "/docs", "", NULL);
+    assert_true(http_reply_header(&r, "Content-Type", value, sizeof value));
+    assert_string_equal(value, "text/html; charset=utf-8");
+    assert_reply(&r, 200, "ui/docs.js");
+    expect(&c, "GET", "/ui/docs.js", NULL, 200, "openapi()");
+    expect(&c, "GET", "/docs/", NULL, 404, "there is no GET /docs/");
+    json_t *document = ask_json(&c, "GET", "/openapi.json", "", NULL);
+    const json_t *paths = json_object_get(document, "paths");
+    assert_non_null(json_object_get(json_object_get(paths, "/v1/responses/{id}"), "delete"));
+    assert_non_null(json_object_get(paths, "/v1/responses/{id}/input_items"));
+    json_decref(document);
+    http_client_close(&c);
+    world_close(&w);
+
+    world_open(&w, &(struct server_options){.no_docs = true}, NULL);
+    world_connect(&c, &w);
+    expect(&c, "GET", "/docs", NULL, 404, "--disable-fastapi-docs");
+    expect(&c, "GET", "/openapi.json", NULL, 404, "--disable-fastapi-docs");
+    http_client_close(&c);
+    world_close(&w);
+}
+
 static void test_api_key(void **state)
 {
     (void)state;
@@ -726,6 +758,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_routes),
+        cmocka_unit_test(test_docs),
         cmocka_unit_test(test_api_key),
         cmocka_unit_test(test_one_connection_goes_on),
         cmocka_unit_test(test_sampling_reaches_the_engine),

@@ -280,6 +280,20 @@ static void unknown_model_says_where_it_looked(void **state)
         assert_int_equal(checkpoint_resolve(dir, bad[i], home, &d), FATHOM_ENOTFOUND);
         assert_non_null(strstr(d.text, "no such directory"));
     }
+    static const char *const pages[] = {"https://huggingface.co/org/na.me", "hf.co/org/na.me/",
+                                        "https://huggingface.co/org/na.me/tree/main?x=1"};
+    for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
+        d.text[0] = '\0';
+        assert_int_equal(checkpoint_resolve(dir, pages[i], home, &d), FATHOM_ENOTFOUND);
+        assert_non_null(strstr(d.text, "give the repository: org/na.me"));
+    }
+    d.text[0] = '\0';
+    (void)checkpoint_resolve(dir, "org/R1-Distill-Qwen-7B", home, &d);
+    assert_non_null(strstr(d.text, "a distilled model"));
+    d.text[0] = '\0';
+    (void)checkpoint_resolve(dir, "org/V3-GGUF", home, &d);
+    assert_non_null(strstr(d.text, "GGUF, which is not read"));
+
     char file[LIMIT_PATH_BYTES];
     save_text(home, "weights.gguf", "x");
     assert_int_equal(path_join(file, sizeof file, home, "weights.gguf"), FATHOM_OK);

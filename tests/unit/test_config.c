@@ -197,7 +197,7 @@ static const struct {
     {"hidden_size", "\"7168\"", FORMAT, "\"hidden_size\" is a string, an integer is needed"},
     {"hidden_size", "-1", FORMAT, "\"hidden_size\" is -1, needed is 1 to"},
     {"hidden_size", "99999999999", FORMAT, "\"hidden_size\" is 99999999999, needed is 1 to"},
-    {"q_lora_rank", "null", FORMAT, "\"q_lora_rank\" is missing"},
+    {"q_lora_rank", "null", UNSUPPORTED, "\"q_lora_rank\" is null"},
     {"rms_norm_eps", "0", FORMAT, "\"rms_norm_eps\" is 0, needed is 1e-30 to 1"},
     {"hidden_act", "\"gelu\"", UNSUPPORTED, "\"hidden_act\" is \"gelu\", needed is \"silu\""},
     {"attention_bias", "true", UNSUPPORTED, "\"attention_bias\" is true, needed is false"},

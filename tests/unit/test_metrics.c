@@ -20,6 +20,8 @@ static fathom_stats stats = {.n_running = 3,
                              .n_page_free = 25,
                              .n_page_cached = 5,
                              .n_step = 7,
+                             .n_step_token = 960,
+                             .n_step_by_size = {[0] = 6, [FATHOM_STEP_SIZES - 1] = 1},
                              .n_step_ahead = 5,
                              .n_prompt_token = 900,
                              .n_output_token = 60,
@@ -79,6 +81,13 @@ static void what_the_engine_counts_is_told(void **state)
     assert_sample(&b, "vllm:prompt_tokens_total", "", 900);
     assert_sample(&b, "vllm:generation_tokens_total", "", 60);
     assert_sample(&b, "vllm:num_preemptions_total", "", 1);
+    assert_sample(&b, "vllm:prompt_tokens_cached_total", "", 128);
+    assert_sample(&b, "vllm:prompt_tokens_by_source_total", "source=\"local_compute\"", 900);
+    assert_sample(&b, "vllm:prompt_tokens_by_source_total", "source=\"local_cache_hit\"", 128);
+    assert_sample(&b, "vllm:iteration_tokens_total_count", "", 7);
+    assert_sample(&b, "vllm:iteration_tokens_total_sum", "", 960);
+    assert_sample(&b, "vllm:iteration_tokens_total_bucket", "le=\"1.0\"", 6);
+    assert_sample(&b, "vllm:request_max_num_generation_tokens_count", "", 0);
     assert_sample(&b, "vllm:cache_config_info", "num_gpu_blocks=\"100\"", 1);
     assert_sample(&b, "fathom_build_info", "backend=\"cpu\"", 1);
     assert_sample(&b, "fathom_steps_total", "", 7);
@@ -96,6 +105,8 @@ static void what_the_engine_counts_is_told(void **state)
     assert_sample(&b, "fathom_requests_in_flight", "", 6);
     assert_sample(&b, "fathom_body_bytes_held", "", 11);
     assert_sample(&b, "process_start_time_seconds", "", 1700000000);
+    assert_true(exposition_value(buf_str(&b), "process_resident_memory_bytes", "") > 1e6);
+    assert_true(exposition_value(buf_str(&b), "process_cpu_seconds_total", "") > 0);
     buf_free(&b);
 }
 

@@ -41,6 +41,9 @@ static const struct refusal refusals[] = {
      "\"#/$defs/a~1b\"}}}",
      FATHOM_EUNSUPPORTED, "schema #/properties/a~1b~0: the keyword \"contains\""},
     {"{\"type\": \"array\", \"uniqueItems\": true}", FATHOM_EUNSUPPORTED, "\"uniqueItems\""},
+    {"{\"uniqueItems\": true, \"minItems\": 3, \"items\": {\"type\": \"boolean\"}, \"type\": "
+     "\"array\"}",
+     FATHOM_EINVAL, "nothing satisfies"},
     {"{\"type\": \"string\", \"format\": \"idn-hostname\"}", FATHOM_EUNSUPPORTED,
      "the \"format\" \"idn-hostname\" is not supported"},
     {"{\"type\": \"string\", \"pattern\": \"(?=a)\"}", FATHOM_EUNSUPPORTED,
@@ -164,6 +167,41 @@ static void test_lenient(void **state)
         "\"contains\": {}}";
     assert_true(takes(g, schema, &lenient, "[\"x\", \"x\"]"));
     assert_false(takes(g, schema, &lenient, "[1]"));
+}
+
+/* Elements of an enum differ: in any order while they are few, else in that of the enum. */
+static void test_unique(void **state)
+{
+    const struct grammar_data *g = *state;
+    static const struct {
+        const char *schema;
+        const char *texts[4]; /* two that are taken, two that are not */
+    } cases[] = {
+        {"{\"type\": \"array\", \"uniqueItems\": true, \"items\": {\"enum\": [\"a\", \"b\", 3]}}",
+         {"[\"b\", 3, \"a\"]", "[]", "[\"a\", \"a\"]", "[\"a\", 3, \"a\"]"}},
+        {"{\"type\": \"array\", \"uniqueItems\": true, \"minItems\": 2, \"maxItems\": 2, "
+         "\"items\": {\"$ref\": \"#/$defs/x\"}, \"$defs\": {\"x\": {\"anyOf\": [{\"const\": 1}, "
+         "{\"type\": [\"boolean\", \"null\"]}]}}}",
+         {"[true, 1]", "[null, false]", "[true]", "[1, true, null]"}},
+        {"{\"type\": \"array\", \"uniqueItems\": true, \"items\": {\"enum\": [1, 2, 3, 4, 5, 6, 7, "
+         "8]}}",
+         {"[1, 2, 3, 4, 5, 6, 7, 8]", "[8]", "[2, 2]", "[2, 1]"}},
+        {"{\"type\": \"array\", \"uniqueItems\": true, \"minItems\": 2, \"maxItems\": 3, "
+         "\"items\": "
+         "{\"enum\": [1, 2, 3, 4, 5, 6, 7, 8, 1.0]}}",
+         {"[1, 8]", "[1, 5, 8]", "[3]", "[1, 2, 3, 4]"}},
+        {"{\"type\": \"array\", \"uniqueItems\": true, \"minItems\": 7, \"items\": {\"enum\": [1, "
+         "2, 3, "
+         "4, 5, 6, 7]}}",
+         {"[1, 2, 3, 4, 5, 6, 7]", "[1,2,3,4,5,6,7]", "[1, 2, 3, 4, 5, 6]", "[]"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (size_t k = 0; k < 4; k++) {
+            if (takes(g, cases[i].schema, NULL, cases[i].texts[k]) == (k < 2)) continue;
+            fail_msg("%s: %s is %s", cases[i].schema, cases[i].texts[k],
+                     k < 2 ? "refused" : "taken");
+        }
+    }
 }
 
 /* Words and formats that nobody defines say nothing. */
@@ -353,7 +391,9 @@ static void test_failing_allocations(void **state)
         "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\", \"minimum\": 3, "
         "\"multipleOf\": 2}, \"b\": {\"anyOf\": [{\"type\": \"string\", \"pattern\": \"^x+$\"}, "
         "{\"enum\": [1, \"y\", [2]]}]}, \"c\": {\"type\": \"array\", \"items\": {\"$ref\": \"#\"}},"
-        " \"d\": {\"allOf\": [{\"maxLength\": 3}, {\"format\": \"date\"}]}}, \"required\": "
+        " \"d\": {\"allOf\": [{\"maxLength\": 3}, {\"format\": \"date\"}]}, \"u\": {\"type\": "
+        "\"array\","
+        " \"uniqueItems\": true, \"items\": {\"enum\": [1, 2, 3, 4, 5, 6, 7]}}}, \"required\": "
         "[\"a\", \"e\"], \"patternProperties\": {\"^p\": {}}, \"propertyNames\": {\"maxLength\": "
         "9}, \"additionalProperties\": {\"type\": \"number\", \"maximum\": 1.5}, "
         "\"minProperties\": 3}");
@@ -376,12 +416,17 @@ static void test_failing_allocations(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_lenient),
-        cmocka_unit_test(test_unknown_words), cmocka_unit_test(test_open_objects),
-        cmocka_unit_test(test_space),         cmocka_unit_test(test_integer_bounds),
-        cmocka_unit_test(test_number_bounds), cmocka_unit_test(test_optional_members),
-        cmocka_unit_test(test_large),         cmocka_unit_test(test_failing_allocations)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_lenient),
+                                       cmocka_unit_test(test_unique),
+                                       cmocka_unit_test(test_unknown_words),
+                                       cmocka_unit_test(test_open_objects),
+                                       cmocka_unit_test(test_space),
+                                       cmocka_unit_test(test_integer_bounds),
+                                       cmocka_unit_test(test_number_bounds),
+                                       cmocka_unit_test(test_optional_members),
+                                       cmocka_unit_test(test_large),
+                                       cmocka_unit_test(test_failing_allocations)};
     json_set_alloc_funcs(mem_alloc, mem_free);
     return cmocka_run_group_tests(tests, grammar_data_set_up_pilot, grammar_data_tear_down);
 }

@@ -119,3 +119,30 @@ void openapi_write_get(struct buf *b, const char *path, const char *type)
                      "\"%.*s\":{}}}" ERRORS "}}",
                      (int)(end ? end - type : (long)strlen(type)), type);
 }
+
+/* One operation whose parameters begin with the id of a response. */
+static void write_kept(struct buf *b, const char *method, const char *more_parameters)
+{
+    (void)buf_printf(b,
+                     "\"%s\":{\"parameters\":[{\"name\":\"id\",\"in\":\"path\",\"required\":true,"
+                     "\"schema\":{\"type\":\"string\"}}%s],\"responses\":{\"200\":{\"description\":"
+                     "\"the answer\",\"content\":" ANY_OBJECT "}" ERRORS "}",
+                     method, more_parameters);
+}
+
+void openapi_write_responses(struct buf *b)
+{
+    (void)buf_add_str(b, ",\"/v1/responses/{id}\":{");
+    write_kept(b, "get", "");
+    (void)buf_add_char(b, ',');
+    write_kept(b, "delete", "");
+    (void)buf_add_str(b, "},\"/v1/responses/{id}/cancel\":{");
+    write_kept(b, "post", "");
+    (void)buf_add_str(b, "},\"/v1/responses/{id}/input_items\":{");
+    write_kept(b, "get",
+               ",{\"name\":\"limit\",\"in\":\"query\",\"schema\":{\"type\":\"integer\","
+               "\"minimum\":1,\"maximum\":100}},"
+               "{\"name\":\"order\",\"in\":\"query\",\"schema\":{\"enum\":[\"asc\",\"desc\"]}},"
+               "{\"name\":\"after\",\"in\":\"query\",\"schema\":{\"type\":\"string\"}}");
+    (void)buf_add_char(b, '}');
+}

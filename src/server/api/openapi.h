@@ -13,4 +13,7 @@ void openapi_write_post(struct buf *b, enum api_kind api);
  * behind it */
 void openapi_write_get(struct buf *b, const char *path, const char *type);
 
+/* openapi_write_responses - the paths of kept responses, each with a comma before it */
+void openapi_write_responses(struct buf *b);
+
 #endif

@@ -159,11 +159,27 @@ static fathom_err get_web(const struct route_env *env, const char *rest, struct 
     return api_error_set(e, 404, "not_found", NULL, "the page has no file \"%.200s\"", rest);
 }
 
+static fathom_err docs_are_off(struct api_error *e)
+{
+    return api_error_set(e, 404, "not_found", NULL,
+                         "/docs and /openapi.json are off: --disable-fastapi-docs was given");
+}
+
+static fathom_err get_docs(const struct route_env *env, const char *rest, struct buf *body,
+                           struct api_error *e)
+{
+    (void)rest;
+    const struct web_file *file = web_find("docs.html");
+    if (env->served->o.no_docs) return docs_are_off(e);
+    return buf_add(body, file->data, file->n);
+}
+
 /* The document of the table below and of those that requests are read by. */
 static fathom_err get_openapi(const struct route_env *env, const char *rest, struct buf *body,
                               struct api_error *e)
 {
-    (void)env, (void)rest, (void)e;
+    (void)rest;
+    if (env->served->o.no_docs) return docs_are_off(e);
     (void)buf_add_str(
         body, "{\"openapi\":\"3.1.0\",\"info\":{\"title\":\"fathom\",\"version\":\"" FATHOM_VERSION
               "\"},\"paths\":{");
@@ -179,6 +195,7 @@ static fathom_err get_openapi(const struct route_env *env, const char *rest, str
             openapi_write_post(body, (enum api_kind)r->api);
         }
     }
+    openapi_write_responses(body);
     return buf_add_str(body, "}}");
 }
 
@@ -213,6 +230,7 @@ static const struct route routes[] = {
      .type = PROMETHEUS_CONTENT_TYPE},
     {.path = "/", .web = true, .methods = METHOD_GET, .get = get_web},
     {.path = "/ui/", .prefix = true, .web = true, .methods = METHOD_GET, .get = get_web},
+    {.path = "/docs", .web = true, .methods = METHOD_GET, .get = get_docs},
     {.path = "/openapi.json", .methods = METHOD_GET, .get = get_openapi},
     {.path = "/version", .methods = METHOD_GET, .get = get_version},
 };
@@ -227,8 +245,9 @@ const struct route *route_find(const char *path, const char **rest)
         if (strncmp(path, routes[i].path, n) != 0) continue;
         *rest = path + n;
         if (routes[i].prefix ? **rest != '\0' : **rest == '\0') return &routes[i];
-        /* "/v1/models/" is "/v1/models" */
-        if (!routes[i].prefix && n > 1 && strcmp(*rest, "/") == 0) return &routes[i];
+        /* "/v1/models/" is "/v1/models"; a page would look for its files below itself */
+        if (!routes[i].prefix && !routes[i].web && n > 1 && strcmp(*rest, "/") == 0)
+            return &routes[i];
     }
     return NULL;
 }
@@ -284,6 +303,7 @@ fathom_err route_refuse_path(const char *method, const char *path, struct api_er
     return api_error_set(e, 404, "not_found", NULL,
                          "there is no %.16s %.200s; there are /v1/chat/completions, "
                          "/v1/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens, "
-                         "/v1/models, /tokenize, /detokenize, /health, /ready, /metrics, /version",
+                         "/v1/models, /tokenize, /detokenize, /health, /ready, /metrics, /version, "
+                         "/docs",
                          method, path);
 }

@@ -30,6 +30,7 @@ async function get(path) {
 }
 
 export const models = async () => (await (await get("v1/models")).json()).data;
+export const openapi = async () => (await get("openapi.json")).json();
 export const metricsText = async () => (await get("metrics")).text();
 
 // The events of a response's body. Every line that is not "data:" is a comment.

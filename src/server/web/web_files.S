@@ -13,7 +13,10 @@
     X(7, "api.js")                                                                                 \
     X(8, "markdown.js")                                                                            \
     X(9, "metrics.js")                                                                             \
-    X(10, "temml.min.js")
+    X(10, "temml.min.js")                                                                          \
+    X(11, "docs.html")                                                                             \
+    X(12, "docs.js")                                                                               \
+    X(13, "docs.css")
 
 #define CONTENT(i, path)                                                                           \
     data_##i: .incbin path;                                                                        \
