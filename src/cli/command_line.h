@@ -213,6 +213,12 @@ struct settings {
     const char *output_json; /* NULL: none */
     struct bench_settings bench;
 
+    const char *against; /* NULL: no other model */
+    struct string_list texts_files;
+    int64_t length;
+    int64_t samples; /* 0: all */
+    const char *scratch_dir;
+
     bool verify;
     bool json;
 
