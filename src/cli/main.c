@@ -22,6 +22,7 @@ static command_function *const functions[COMMAND_COUNT] = {
     [COMMAND_PLAN] = cmd_plan,
     [COMMAND_DOCTOR] = cmd_doctor,
     [COMMAND_EVALUATE] = cmd_evaluate,
+    [COMMAND_QUANTIZE] = cmd_quantize,
     [COMMAND_BENCH_LATENCY] = cmd_bench_latency,
     [COMMAND_BENCH_KERNELS] = cmd_bench_kernels,
     [COMMAND_BENCH_THROUGHPUT] = cmd_bench_throughput,

@@ -18,7 +18,7 @@ enum {
     ENGINE = HOSTED | ON(RUN),               /* commands that start an engine */
     PLANNED = ENGINE | ON(PLAN) | ON(DOCTOR) | ON(BENCH_KERNELS), /* commands that size one */
     MODEL = PLANNED | ON(INSPECT) | ON(TOKENIZE),                 /* commands that have a model */
-    SCORED = ON(EVALUATE),                                        /* commands that score texts */
+    SCORED = ON(EVALUATE) | ON(QUANTIZE),                         /* commands that score texts */
     ALL = MODEL | ONLINE | SCORED | ON(BENCH_REPORT) | ON(HELP) | ON(VERSION),
 };
 
@@ -39,6 +39,8 @@ static const struct command_info commands[COMMAND_COUNT] = {
     [COMMAND_EVALUATE] = {"evaluate", "[MODEL] [options]",
                           "perplexity over texts; with --against the distance to another model",
                           true, false},
+    [COMMAND_QUANTIZE] = {"quantize", "SOURCE OUT [options]",
+                          "write a smaller checkpoint of a model: int4, int8 or FP8", true, true},
     [COMMAND_BENCH_LATENCY] = {"bench latency", "[MODEL] [options]",
                                "time one batch: prefill, steps, tokens per second", true, false},
     [COMMAND_BENCH_KERNELS] = {"bench kernels", "[MODEL] [options]",
@@ -674,6 +676,36 @@ const struct option option_table[] = {
      "all",
      .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = ON(DOCTOR), .field = FIELD(verify),
      USE},
+    {"scheme", NULL, "NAME", "w4a16",
+     "w4a16: int4 in groups of inputs, symmetric; w4a16_asym: the same with zeros; w8a8: int8, a "
+     "scale for each output; fp8: e4m3, a scale for each 128 x 128; fp8_channel: for each output",
+     .kind = OPTION_CHOICE, .choices = "w4a16|w4a16_asym|w8a8|fp8|fp8_channel",
+     .group = GROUP_COMMAND, .commands = ON(QUANTIZE), .field = FIELD(scheme), USE},
+    {"group", NULL, "N", "128", "inputs that share a scale of w4a16: 128, 64 or 32",
+     .kind = OPTION_COUNT, .lo = 32, .hi = 128, .group = GROUP_COMMAND, .commands = ON(QUANTIZE),
+     .field = FIELD(group), USE},
+    {"method", NULL, "NAME", "mse",
+     "how scales are chosen; rtn: by the largest magnitude; mse: of 32 that clip it the one of "
+     "least squared error",
+     .kind = OPTION_CHOICE, .choices = "rtn|mse", .refused = "gptq|awq|scale",
+     .reason = "it is not built: mse is the best there is", .group = GROUP_COMMAND,
+     .commands = ON(QUANTIZE), .field = FIELD(method), USE},
+    {"targets", NULL, "NAME...", "experts",
+     "what is quantized: experts (routed ones), shared, dense, attention, kv_b, indexer; linear is "
+     "all of them",
+     .kind = OPTION_LIST, .group = GROUP_COMMAND, .commands = ON(QUANTIZE), .field = FIELD(targets),
+     USE},
+    {"resume", NULL, NULL, NULL,
+     "go on with a conversion that ended before it was done: what is there is verified and kept",
+     .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = ON(QUANTIZE), .field = FIELD(resume),
+     USE},
+    {"report", NULL, NULL, NULL,
+     "then score texts by the new model and its source, as `fathom evaluate OUT --against SOURCE`",
+     .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = ON(QUANTIZE), .field = FIELD(report),
+     USE},
+    {"dry-run", NULL, NULL, NULL, "check the source and say what would be written; write nothing",
+     .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = ON(QUANTIZE),
+     .field = FIELD(quantize_dry_run), USE},
     {"against", NULL, "SOURCE", NULL,
      "a second model, usually the one that MODEL was made from: its next-token distributions are "
      "what MODEL's are compared with",
