@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -118,6 +119,22 @@ fathom_err disk_free_bytes(const char *dir, uint64_t *bytes, fathom_diag *d)
     }
     *bytes = (uint64_t)s.f_bavail * s.f_frsize;
     return FATHOM_OK;
+}
+
+fathom_err dir_lock(int *fd, const char *dir, fathom_diag *d)
+{
+    *fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*fd >= 0 && flock(*fd, LOCK_EX | LOCK_NB) == 0) return FATHOM_OK;
+    const int cause = errno;
+    dir_unlock(*fd);
+    *fd = -1;
+    if (cause == EWOULDBLOCK) return FATHOM_EBUSY;
+    FAIL(d, FATHOM_EIO, "%s: cannot be locked: %s", dir, strerror(cause));
+}
+
+void dir_unlock(int fd)
+{
+    if (fd >= 0) (void)close(fd);
 }
 
 /* ---- names of a directory -------------------------------------------------------------------- */

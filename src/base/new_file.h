@@ -45,6 +45,12 @@ fathom_err file_remove(const char *path, fathom_diag *d);
  * Errors  EIO. */
 fathom_err disk_free_bytes(const char *dir, uint64_t *bytes, fathom_diag *d);
 
+/* dir_lock - nobody else holds this lock of an existing directory; it ends with the process, or
+ * with dir_unlock, which accepts -1
+ * Errors  EBUSY without touching d when somebody has it; EIO. *fd is then -1. */
+fathom_err dir_lock(int *fd, const char *dir, fathom_diag *d);
+void dir_unlock(int fd);
+
 /* dir_each_file - visit the names of a directory's regular files, hidden ones too, in the order of
  * their bytes; stops at the first error of visit
  * Errors  EIO, ENOMEM; those of visit. */

@@ -23,11 +23,11 @@ static inline float round_even(float x)
     return (x + shift) - shift;
 }
 
-static inline float code_of(float w, float inverse, float zero, const struct range *r)
+static inline float code_of(float w, float inverse, float zero, float lo, float hi)
 {
     float q = round_even(w * inverse) + zero;
-    q = q < r->lo ? r->lo : q;
-    return q > r->hi ? r->hi : q;
+    q = q < lo ? lo : q;
+    return q > hi ? hi : q;
 }
 
 static float as_stored(float scale, const struct range *r)
@@ -36,23 +36,40 @@ static float as_stored(float scale, const struct range *r)
     return scale > 0 && 1 / scale <= 1e30f ? scale : 1; /* nothing but zeros, or next to it */
 }
 
-/* Sum of weighted squared errors, in lanes. */
+/* What a lane adds up: the squared error of a code, times a weight. */
+static inline float square_of(float w, float scale, float inverse, float zero, float lo, float hi)
+{
+    float e = (code_of(w, inverse, zero, lo, hi) - zero) * scale - w;
+    return e * e;
+}
+
+/* Sum of weighted squared errors. Lanes are added up in one order, whatever computes them; the
+ * loops over them are what a compiler makes vectors of. */
 static float weighted_error(const float *w, const float *importance, size_t n,
                             const struct codes_scale *s, const struct range *r)
 {
-    const float inverse = 1 / s->scale, zero = (float)s->zero;
+    const float scale = s->scale, inverse = 1 / scale, zero = (float)s->zero;
+    const float lo = r->lo, hi = r->hi;
+    const size_t n_whole = n - n % CODES_LANES;
     float lanes[CODES_LANES] = {0};
     float sum = 0;
-    size_t i = 0;
-    for (; i + CODES_LANES <= n; i += CODES_LANES) {
-        for (size_t k = 0; k < CODES_LANES; k++) {
-            float e = (code_of(w[i + k], inverse, zero, r) - zero) * s->scale - w[i + k];
-            lanes[k] += (importance ? importance[i + k] : 1) * (e * e);
+    if (importance) {
+        for (size_t i = 0; i < n_whole; i += CODES_LANES) {
+            for (size_t k = 0; k < CODES_LANES; k++) {
+                float square = square_of(w[i + k], scale, inverse, zero, lo, hi);
+                lanes[k] += importance[i + k] * square;
+            }
+        }
+    } else {
+        for (size_t i = 0; i < n_whole; i += CODES_LANES) {
+            for (size_t k = 0; k < CODES_LANES; k++) {
+                lanes[k] += square_of(w[i + k], scale, inverse, zero, lo, hi);
+            }
         }
     }
-    for (; i < n; i++) {
-        float e = (code_of(w[i], inverse, zero, r) - zero) * s->scale - w[i];
-        lanes[0] += (importance ? importance[i] : 1) * (e * e);
+    for (size_t i = n_whole; i < n; i++) {
+        float square = square_of(w[i], scale, inverse, zero, lo, hi);
+        lanes[0] += importance ? importance[i] * square : square;
     }
     for (size_t k = 0; k < CODES_LANES; k++) sum += lanes[k];
     return sum;
@@ -115,7 +132,7 @@ struct codes_scale codes_u4(const float *w, const float *importance, size_t n, b
     const struct codes_scale s = choose(w, importance, n, asymmetric, searches, &u4_range);
     const float inverse = 1 / s.scale, zero = (float)s.zero;
     for (size_t i = 0; i < n; i++) {
-        float q = code_of(w[i], inverse, zero, &u4_range);
+        float q = code_of(w[i], inverse, zero, u4_range.lo, u4_range.hi);
         codes[i] = (uint8_t)q;
         count(error, w[i], (q - zero) * s.scale);
     }
@@ -129,7 +146,7 @@ struct codes_scale codes_i8(const float *w, const float *importance, size_t n, b
     const struct codes_scale s = choose(w, importance, n, false, searches, &i8_range);
     const float inverse = 1 / s.scale;
     for (size_t i = 0; i < n; i++) {
-        float q = code_of(w[i], inverse, 0, &i8_range);
+        float q = code_of(w[i], inverse, 0, i8_range.lo, i8_range.hi);
         codes[i] = (int8_t)q;
         count(error, w[i], q * s.scale);
     }

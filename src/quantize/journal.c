@@ -178,7 +178,7 @@ fathom_err journal_open(struct journal *j, const char *dir, json_t *order, bool 
 {
     struct looking l = {0};
     fathom_err err;
-    *j = (struct journal){.dir = dir};
+    *j = (struct journal){.dir = dir, .lock = -1};
     if (!order) return no_memory(d);
     j->root = json_pack("{s:o, s:{}}", "order", order, "done");
     if (!j->root) return no_memory(d);
@@ -186,6 +186,9 @@ fathom_err journal_open(struct journal *j, const char *dir, json_t *order, bool 
         FAIL(d, FATHOM_EINVAL, "%s is a file, needed is a folder that is empty or not there", dir);
     }
     TRY(os_make_dir(dir, d));
+    err = dir_lock(&j->lock, dir, d);
+    if (err == FATHOM_EBUSY) FAIL(d, err, "%s: another process converts into it", dir);
+    if (err) return err;
     TRY(dir_each_file(dir, look, &l, d));
     err = l.has_state || l.is_taken || l.has_report ? go_on(j, &l, resumes, d) : save(j, d);
     return err;
@@ -193,6 +196,8 @@ fathom_err journal_open(struct journal *j, const char *dir, json_t *order, bool 
 
 void journal_close(struct journal *j)
 {
+    if (!j->dir) return;
+    dir_unlock(j->lock);
     json_decref(j->root);
     memset(j, 0, sizeof *j);
 }

@@ -36,6 +36,7 @@ struct journal_sums {
 
 struct journal {
     const char *dir;
+    int lock; /* of dir: one process converts into it */
     json_t *root;
     bool is_finished; /* the folder holds the whole result of this order */
 };
@@ -45,7 +46,8 @@ struct journal {
  *   order    new reference, taken over: what was asked for, as journal_order makes it
  *   resumes  a conversion under way in dir is gone on with
  * Errors  EINVAL: dir holds something else, a conversion under way without `resumes`, or one of
- *         another order; names what to do. EIO, ELIMIT, EFORMAT, ENOMEM. */
+ *         another order; EBUSY: another process has it. Names what to do. EIO, ELIMIT, EFORMAT,
+ *         ENOMEM. */
 fathom_err journal_open(struct journal *j, const char *dir, json_t *order, bool resumes,
                         fathom_diag *d);
 void journal_close(struct journal *j); /* accepts a zeroed one */

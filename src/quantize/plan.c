@@ -364,8 +364,9 @@ void plan_free(struct plan *p)
     for (size_t i = 0; i < p->n_matrix; i++) mem_free(p->matrices[i].name);
     mem_free(p->matrices);
     for (size_t i = 0; p->shards && i < p->n_shard; i++) {
-        for (size_t k = 0; k < p->shards[i].n_item; k++) mem_free(p->shards[i].items[k].name);
-        mem_free(p->shards[i].items);
+        struct plan_item *items = p->shards[i].items;
+        for (size_t k = 0; items && k < p->shards[i].n_item; k++) mem_free(items[k].name);
+        mem_free(items);
         buf_free(&p->shards[i].header);
     }
     mem_free(p->shards);

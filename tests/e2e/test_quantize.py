@@ -6,6 +6,7 @@
 KILLS processes are killed at random moments of conversions that --resume goes on with.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -233,6 +234,15 @@ class Quantize(unittest.TestCase):
         file = self.path("file")
         open(file, "w", encoding="utf-8").close()
         self.refused("is a file, needed is a folder", "pilot", file)
+
+    def test_one_process_converts_into_a_folder(self):
+        out = self.path("out")
+        os.mkdir(out)
+        fd = os.open(out, os.O_RDONLY)
+        self.addCleanup(os.close, fd)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        self.refused("another process converts into it", "pilot", out)
+        self.assertEqual(os.listdir(out), [])
 
     def test_another_order_does_not_go_on(self):
         out = self.path("out")

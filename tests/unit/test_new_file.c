@@ -113,6 +113,20 @@ static void names_come_in_order(void **state)
     assert_non_null(strstr(d.text, "/nowhere"));
 }
 
+static void a_directory_is_locked_once(void **state)
+{
+    (void)state;
+    int first, second;
+    assert_int_equal(dir_lock(&first, dir, NULL), FATHOM_OK);
+    assert_int_equal(dir_lock(&second, dir, NULL), FATHOM_EBUSY);
+    assert_int_equal(second, -1);
+    dir_unlock(second);
+    dir_unlock(first);
+    assert_int_equal(dir_lock(&second, dir, NULL), FATHOM_OK);
+    dir_unlock(second);
+    assert_int_equal(dir_lock(&first, "/nowhere", NULL), FATHOM_EIO);
+}
+
 static void other_faults_name_the_path(void **state)
 {
     (void)state;
@@ -147,6 +161,7 @@ int main(void)
         cmocka_unit_test(a_dropped_file_leaves_what_was_there),
         cmocka_unit_test(a_full_disk_is_a_limit),
         cmocka_unit_test(names_come_in_order),
+        cmocka_unit_test(a_directory_is_locked_once),
         cmocka_unit_test(other_faults_name_the_path),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
