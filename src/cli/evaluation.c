@@ -70,6 +70,8 @@ struct pass {
     FILE *scratch;           /* logits of the scored rows in their order; NULL: none */
     struct likelihood *rows; /* NULL: write to the scratch file, else read from it */
     size_t n_row;
+    struct progress progress;
+    uint64_t n_done; /* tokens */
     fathom_diag *d;
 };
 
@@ -113,6 +115,8 @@ static fathom_err walk_piece(struct pass *p, const struct text_piece *piece)
             if (i + t + 1 < piece->first) continue;
             TRY(take_row(p, p->logits + (size_t)t * p->n_vocab, ids[i + t + 1]));
         }
+        p->n_done += n;
+        progress_tell(&p->progress, p->n_done, p->texts->ids.n);
     }
     return FATHOM_OK;
 }
@@ -126,9 +130,12 @@ static fathom_err walk(struct pass *p)
     if (!p->logits || !p->other) {
         err = diag_fail(p->d, FATHOM_ENOMEM, "no memory for %zu logits", n);
     }
+    progress_begin(&p->progress, p->rows ? "scoring" : "scoring the other model");
+    p->progress.unit = "tokens";
     for (size_t i = 0; i < p->texts->n_piece && !err; i++) {
         err = walk_piece(p, &p->texts->pieces[i]);
     }
+    progress_end(&p->progress);
     mem_free(p->logits);
     mem_free(p->other);
     if (!err && !p->rows && fflush(p->scratch) != 0) err = scratch_failed(p);
