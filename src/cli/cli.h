@@ -99,6 +99,8 @@ fathom_err cmd_inspect(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_tokenize(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_plan(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_doctor(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_evaluate(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_quantize(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_bench_latency(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_bench_kernels(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_bench_throughput(const struct invocation *v, fathom_diag *d);

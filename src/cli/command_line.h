@@ -214,6 +214,19 @@ struct settings {
     const char *output_json; /* NULL: none */
     struct bench_settings bench;
 
+    const char *scheme;
+    int64_t group;
+    const char *method;
+    struct string_list targets; /* none: experts */
+    bool resume;
+    bool report;
+    bool quantize_dry_run;
+    const char *against; /* NULL: no other model */
+    struct string_list texts_files;
+    int64_t length;
+    int64_t samples; /* 0: all */
+    const char *scratch_dir;
+
     bool verify;
     bool json;
 

@@ -18,7 +18,8 @@ enum {
     ENGINE = HOSTED | ON(RUN),               /* commands that start an engine */
     PLANNED = ENGINE | ON(PLAN) | ON(DOCTOR) | ON(BENCH_KERNELS), /* commands that size one */
     MODEL = PLANNED | ON(INSPECT) | ON(TOKENIZE),                 /* commands that have a model */
-    ALL = MODEL | ONLINE | ON(BENCH_REPORT) | ON(HELP) | ON(VERSION),
+    SCORED = ON(EVALUATE) | ON(QUANTIZE),                         /* commands that score texts */
+    ALL = MODEL | ONLINE | SCORED | ON(BENCH_REPORT) | ON(HELP) | ON(VERSION),
 };
 
 static const struct command_info commands[COMMAND_COUNT] = {
@@ -35,6 +36,11 @@ static const struct command_info commands[COMMAND_COUNT] = {
                         "look at the machine and the checkpoint; status 1: something will not "
                         "work, 3: could be better",
                         true, false},
+    [COMMAND_EVALUATE] = {"evaluate", "[MODEL] [options]",
+                          "perplexity over texts; with --against the distance to another model",
+                          true, false},
+    [COMMAND_QUANTIZE] = {"quantize", "SOURCE OUT [options]",
+                          "write a smaller checkpoint of a model: int4, int8 or FP8", true, true},
     [COMMAND_BENCH_LATENCY] = {"bench latency", "[MODEL] [options]",
                                "time one batch: prefill, steps, tokens per second", true, false},
     [COMMAND_BENCH_KERNELS] = {"bench kernels", "[MODEL] [options]",
@@ -75,16 +81,17 @@ const struct option option_table[] = {
     {"model", NULL, "MODEL", "pilot",
      "directory in Hugging Face form, org/name from the Hugging Face cache, or pilot, the model "
      "linked into the program; may also be the first plain argument",
-     .kind = OPTION_TEXT, .group = GROUP_MODEL, .commands = MODEL, .field = FIELD(model), USE},
+     .kind = OPTION_TEXT, .group = GROUP_MODEL, .commands = MODEL | SCORED, .field = FIELD(model),
+     USE},
     {"backend", NULL, "NAME", "auto",
      "what computes: cuda, cpu (vectors and threads), ref (scalar float32, slow, the meaning of "
      "every operator); auto takes the fastest there is",
      .kind = OPTION_CHOICE, .choices = "auto|ref|cpu|cuda",
      .refused = "vllm|vllm-chat|hf|mii|rocm|metal|vulkan",
      .reason = "it says what computes here: give cuda or cpu, or leave it out",
-     .group = GROUP_MODEL, .commands = PLANNED, .field = FIELD(backend), USE},
+     .group = GROUP_MODEL, .commands = PLANNED | SCORED, .field = FIELD(backend), USE},
     {"threads", NULL, "N", "0", "worker threads of the CPU; 0: all processors",
-     .kind = OPTION_COUNT, .hi = 256, .group = GROUP_MODEL, .commands = PLANNED,
+     .kind = OPTION_COUNT, .hi = 256, .group = GROUP_MODEL, .commands = PLANNED | SCORED,
      .field = FIELD(threads), USE},
     {"dtype", NULL, "TYPE", "auto",
      "what activations are rounded to between operators; auto: the checkpoint's type, on a GPU fp8 "
@@ -92,7 +99,7 @@ const struct option option_table[] = {
      "128, others bfloat16",
      .kind = OPTION_CHOICE, .choices = "auto|float32|float|bfloat16|fp8", .refused = "half|float16",
      .reason = "the activations of this family overflow float16; use bfloat16 or float32",
-     .group = GROUP_MODEL, .commands = PLANNED, .field = FIELD(dtype), USE},
+     .group = GROUP_MODEL, .commands = PLANNED | SCORED, .field = FIELD(dtype), USE},
     {"quantization", "-q", "METHOD", NULL,
      "fp8: linear weights that are BF16, F16 or F32 become FP8 blocks of 128 x 128 while they "
      "load; a checkpoint that is FP8 already says so and goes on; other names: the checkpoint must "
@@ -102,7 +109,7 @@ const struct option option_table[] = {
                 "blockwise_int8|w4afp8|modelopt|modelopt_fp4|ascend",
      .refused = "bitsandbytes|gguf|quark|hqq|torchao",
      .reason = "weights of this method are not read; docs/quantized.md lists those that are",
-     .group = GROUP_MODEL, .commands = PLANNED, .field = FIELD(quantization), USE},
+     .group = GROUP_MODEL, .commands = PLANNED | SCORED, .field = FIELD(quantization), USE},
     {"load-format", NULL, "NAME", "auto",
      "auto: weights are read from safetensors; dummy: they are made up from the shapes of "
      "config.json, for measurements: outputs mean nothing",
@@ -117,7 +124,8 @@ const struct option option_table[] = {
     {"config", NULL, "FILE", NULL,
      "options from a file: YAML, or JSON when its name ends in .json; keys are names without "
      "dashes; the command line holds over it",
-     .kind = OPTION_TEXT, .group = GROUP_MODEL, .commands = MODEL, .field = FIELD(config), USE},
+     .kind = OPTION_TEXT, .group = GROUP_MODEL, .commands = MODEL | SCORED, .field = FIELD(config),
+     USE},
 
     /* ---- memory and scheduling ---- */
     {"max-model-len", NULL, "N", "0", "tokens of prompt and output together; 0: the checkpoint's",
@@ -159,11 +167,11 @@ const struct option option_table[] = {
      .kind = OPTION_CHOICE, .choices = "auto|float32|bfloat16|fp8|fp8_ds_mla|fp8_e4m3",
      .refused = "fp8_e5m2|fp8_inc|nvfp4",
      .reason = "the cache holds float32, bfloat16 or fp8 (e4m3)", .group = GROUP_MEMORY,
-     .commands = PLANNED, .field = FIELD(kv_cache_dtype), USE},
+     .commands = PLANNED | SCORED, .field = FIELD(kv_cache_dtype), USE},
     {"gpu-memory-utilization", NULL, "SHARE", "0.9",
      "share of the device's free memory for weights and cache; on a CPU, of the machine's",
-     .kind = OPTION_NUMBER, .lo = 0.01, .hi = 1, .group = GROUP_MEMORY, .commands = PLANNED,
-     .field = FIELD(gpu_memory_utilization), USE},
+     .kind = OPTION_NUMBER, .lo = 0.01, .hi = 1, .group = GROUP_MEMORY,
+     .commands = PLANNED | SCORED, .field = FIELD(gpu_memory_utilization), USE},
     {"kv-cache-memory-bytes", NULL, "BYTES", "0",
      "size of the cache, taken as given and refused where it does not fit; 0: what the share above "
      "leaves, on a CPU no more than max-num-seqs requests of max-model-len, since other programs "
@@ -343,8 +351,8 @@ const struct option option_table[] = {
     /* ---- logs ---- */
     {"log-level", "--uvicorn-log-level", "LEVEL", "info", "what the log on standard error says",
      .kind = OPTION_CHOICE, .choices = "error|warn|info|debug|warning|critical|trace",
-     .group = GROUP_LOG, .commands = MODEL | ONLINE | ON(BENCH_REPORT), .field = FIELD(log_level),
-     USE},
+     .group = GROUP_LOG, .commands = MODEL | SCORED | ONLINE | ON(BENCH_REPORT),
+     .field = FIELD(log_level), USE},
     {"enable-log-requests", NULL, NULL, "true",
      "a log line for each request: sizes and times, never what was said", .kind = OPTION_FLAG,
      .group = GROUP_LOG, .commands = SERVE, .field = FIELD(enable_log_requests), USE},
@@ -676,8 +684,59 @@ const struct option option_table[] = {
      "all",
      .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = ON(DOCTOR), .field = FIELD(verify),
      USE},
+    {"scheme", NULL, "NAME", "w4a16",
+     "w4a16: int4 in groups of inputs, symmetric; w4a16_asym: the same with zeros; w8a8: int8, a "
+     "scale for each output; fp8: e4m3, a scale for each 128 x 128; fp8_channel: for each output",
+     .kind = OPTION_CHOICE, .choices = "w4a16|w4a16_asym|w8a8|fp8|fp8_channel",
+     .group = GROUP_COMMAND, .commands = ON(QUANTIZE), .field = FIELD(scheme), USE},
+    {"group", NULL, "N", "128", "inputs that share a scale of w4a16: 128, 64 or 32",
+     .kind = OPTION_COUNT, .lo = 32, .hi = 128, .group = GROUP_COMMAND, .commands = ON(QUANTIZE),
+     .field = FIELD(group), USE},
+    {"method", NULL, "NAME", "mse",
+     "how scales are chosen; rtn: by the largest magnitude; mse: of 32 that clip it the one of "
+     "least squared error",
+     .kind = OPTION_CHOICE, .choices = "rtn|mse", .refused = "gptq|awq|scale",
+     .reason = "it is not built: mse is the best there is", .group = GROUP_COMMAND,
+     .commands = ON(QUANTIZE), .field = FIELD(method), USE},
+    {"targets", NULL, "NAME...", "experts",
+     "what is quantized: experts (routed ones), shared, dense, attention, kv_b, indexer; linear is "
+     "all of them",
+     .kind = OPTION_LIST, .group = GROUP_COMMAND, .commands = ON(QUANTIZE), .field = FIELD(targets),
+     USE},
+    {"resume", NULL, NULL, NULL,
+     "go on with a conversion that ended before it was done: what is there is verified and kept",
+     .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = ON(QUANTIZE), .field = FIELD(resume),
+     USE},
+    {"report", NULL, NULL, NULL,
+     "then score texts by the new model and its source, as `fathom evaluate OUT --against SOURCE`",
+     .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = ON(QUANTIZE), .field = FIELD(report),
+     USE},
+    {"dry-run", NULL, NULL, NULL, "check the source and say what would be written; write nothing",
+     .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = ON(QUANTIZE),
+     .field = FIELD(quantize_dry_run), USE},
+    {"against", NULL, "SOURCE", NULL,
+     "a second model, usually the one that MODEL was made from: its next-token distributions are "
+     "what MODEL's are compared with",
+     .kind = OPTION_TEXT, .group = GROUP_COMMAND, .commands = ON(EVALUATE), .field = FIELD(against),
+     USE},
+    {"texts", NULL, "FILE...", NULL,
+     "what is predicted: .jsonl, {\"text\": ...} or token ids on each line; .json, an array of "
+     "these; other files are one text each; default: 64 texts linked into the program",
+     .kind = OPTION_LIST, .group = GROUP_COMMAND, .commands = SCORED, .field = FIELD(texts_files),
+     USE},
+    {"length", NULL, "N", "2048",
+     "tokens of a piece at most: longer texts are cut; no more than the model's context",
+     .kind = OPTION_COUNT, .lo = 2, .hi = 1 << 24, .group = GROUP_COMMAND, .commands = SCORED,
+     .field = FIELD(length), USE},
+    {"samples", NULL, "N", "0", "pieces taken, from the first on; 0: all", .kind = OPTION_COUNT,
+     .hi = 1e9, .group = GROUP_COMMAND, .commands = SCORED, .field = FIELD(samples), USE},
+    {"scratch-dir", NULL, "DIR", "/tmp",
+     "where the other model's logits wait: 4 bytes for each predicted token and entry of the "
+     "vocabulary",
+     .kind = OPTION_TEXT, .group = GROUP_COMMAND, .commands = SCORED, .field = FIELD(scratch_dir),
+     USE},
     {"json", NULL, NULL, NULL, "print JSON", .kind = OPTION_FLAG, .group = GROUP_COMMAND,
-     .commands = ON(DOCTOR), .field = FIELD(json), USE},
+     .commands = ON(DOCTOR) | ON(EVALUATE), .field = FIELD(json), USE},
     {"dry-run", NULL, NULL, NULL,
      "check the options and the checkpoint, print the plan of the memory, load nothing, end",
      .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = SERVE, .field = FIELD(dry_run), USE},
@@ -693,8 +752,8 @@ const struct option option_table[] = {
     {"devices", NULL, "LIST", NULL,
      "GPUs by index, one for each rank that runs here, with commas between: 3; default: rank i has "
      "GPU i",
-     .kind = OPTION_TEXT, .group = GROUP_PARALLEL, .commands = PLANNED, .field = FIELD(devices),
-     USE},
+     .kind = OPTION_TEXT, .group = GROUP_PARALLEL, .commands = PLANNED | SCORED,
+     .field = FIELD(devices), USE},
     {"rank-slice", NULL, "R", "-1",
      "benchmark mode: load what rank R of --tensor-parallel-size holds and run it by itself, "
      "collectives left out: times are one rank's, outputs mean nothing",

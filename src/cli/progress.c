@@ -36,6 +36,19 @@ const char *progress_text(char out[PROGRESS_TEXT_BYTES], const char *what, uint6
     return out;
 }
 
+const char *progress_count_text(char out[PROGRESS_TEXT_BYTES], const struct progress *p,
+                                uint64_t done, uint64_t total, uint64_t elapsed_us)
+{
+    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES], c[SIZE_TEXT_BYTES], left[48] = "";
+    double rate = elapsed_us ? (double)done * 1e6 / (double)elapsed_us : 0;
+    if (done > total) done = total;
+    if (rate > 0) (void)left_text(left, sizeof left, (double)(total - done) / rate);
+    (void)snprintf(out, PROGRESS_TEXT_BYTES, "%s  %s of %s %s, %s/s%s", p->what,
+                   count_text(a, done), count_text(b, total), p->unit,
+                   count_text(c, (uint64_t)rate), left);
+    return out;
+}
+
 void progress_tell(struct progress *p, uint64_t done, uint64_t total)
 {
     char text[PROGRESS_TEXT_BYTES];
@@ -43,7 +56,9 @@ void progress_tell(struct progress *p, uint64_t done, uint64_t total)
     if (!p->is_terminal || now_us - p->start_us < PATIENCE_US) return;
     if (p->told_us && now_us - p->told_us < PAUSE_US) return;
     p->told_us = now_us;
-    fprintf(stderr, "\r\x1b[K%s", progress_text(text, p->what, done, total, now_us - p->start_us));
+    fprintf(stderr, "\r\x1b[K%s",
+            p->unit ? progress_count_text(text, p, done, total, now_us - p->start_us)
+                    : progress_text(text, p->what, done, total, now_us - p->start_us));
     (void)fflush(stderr);
 }
 

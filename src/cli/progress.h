@@ -11,6 +11,7 @@
 
 struct progress {
     const char *what; /* "loading" */
+    const char *unit; /* what is counted: "tokens"; NULL: bytes */
     bool is_terminal;
     uint64_t start_us;
     uint64_t told_us; /* when the line was written last; 0: not yet */
@@ -19,7 +20,7 @@ struct progress {
 /* progress_begin - the time starts; `what` outlives it */
 void progress_begin(struct progress *p, const char *what);
 
-/* progress_tell - so many bytes of so many are done */
+/* progress_tell - so many bytes, or units, of so many are done */
 void progress_tell(struct progress *p, uint64_t done, uint64_t total);
 
 /* progress_end - the line is gone */
@@ -31,5 +32,10 @@ enum { PROGRESS_TEXT_BYTES = 128 };
  * 20 s left" */
 const char *progress_text(char out[PROGRESS_TEXT_BYTES], const char *what, uint64_t done,
                           uint64_t total, uint64_t elapsed_us);
+
+/* progress_count_text - the same of things that are counted: "scoring  1,024 of 14,675 tokens,
+ * 310/s, 44 s left" */
+const char *progress_count_text(char out[PROGRESS_TEXT_BYTES], const struct progress *p,
+                                uint64_t done, uint64_t total, uint64_t elapsed_us);
 
 #endif

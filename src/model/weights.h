@@ -114,6 +114,29 @@ enum weight_kind {
 /* weight_kind_name - "routed experts" */
 const char *weight_kind_name(enum weight_kind kind);
 
+/* A linear weight of the whole model: one that checkpoints quantize. The MTP layer's eh_proj, which
+ * none does, is not among them. */
+struct weight_linear {
+    const char *name; /* "model.layers.3.mlp.experts.0.up_proj.weight" */
+    uint32_t layer;
+    uint32_t expert;                /* of a routed one */
+    enum weight_kind kind;          /* WEIGHT_MTP never: what it is for within its layer */
+    const char *format;             /* "awq" */
+    struct weight_form form;        /* as it is stored */
+    const struct tensor *code;      /* the tensor of its codes, or of itself */
+    const struct tensor *scale;     /* NULL: none */
+    const struct tensor_view *view; /* all of it */
+};
+
+/* weights_each_linear - in the order of the model; stops at the first error of visit
+ *
+ *   w  bound to c for one rank
+ * Errors  those of visit. */
+typedef fathom_err weights_linear_visit(void *arg, const struct weight_linear *linear);
+fathom_err weights_each_linear(struct model_weights *w, const struct checkpoint *c,
+                               const struct model_config *config, weights_linear_visit *visit,
+                               void *arg);
+
 struct weight_sizes {
     struct {
         uint64_t bytes;       /* with scales */

@@ -165,3 +165,44 @@ void weights_measure(struct weight_sizes *out, const struct model_config *config
     fathom_err err = weights_walk(config, n_mtp, measure_one, &m);
     ASSERT(err == FATHOM_OK);
 }
+
+/* ---- linear weights ------------------------------------------------------------------------- */
+
+struct linear_walk {
+    struct model_weights *w;
+    const struct checkpoint *c;
+    const struct model_config *config;
+    weights_linear_visit *visit;
+    void *arg;
+};
+
+static fathom_err visit_linear(void *arg, const struct weight_need *need)
+{
+    const struct linear_walk *walk = arg;
+    struct weight_found found;
+    const struct weight_rule *rule = need->rule;
+    if (rule->storage != STORED_LINEAR || rule->scope == SCOPE_MTP) return FATHOM_OK;
+    fathom_err err = weights_match(&found, walk->c, need, walk->config, NULL);
+    ASSERT(!err && found.format); /* it is bound */
+    const struct weight_linear linear = {
+        .name = need->name,
+        .layer = need->layer,
+        .expert = need->expert,
+        .kind = rule->kind,
+        .format = found.format->name,
+        .form = found.form,
+        .code = found.part[found.format->code],
+        .scale = weight_format_scale(&found),
+        .view = weights_view_of(walk->w, need, walk->config),
+    };
+    return walk->visit(walk->arg, &linear);
+}
+
+fathom_err weights_each_linear(struct model_weights *w, const struct checkpoint *c,
+                               const struct model_config *config, weights_linear_visit *visit,
+                               void *arg)
+{
+    struct linear_walk walk = {w, c, config, visit, arg};
+    ASSERT(parallel_n_rank(&w->parallel) == 1);
+    return weights_walk(config, w->n_mtp, visit_linear, &walk);
+}

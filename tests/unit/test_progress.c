@@ -25,6 +25,17 @@ static void the_line_tells_rate_and_time_left(void **state)
                         "loading  3.0 MB of 3.0 MB, 4.0 MB/s, 0 s left");
 }
 
+static void things_may_be_counted_instead_of_bytes(void **state)
+{
+    (void)state;
+    char text[PROGRESS_TEXT_BYTES];
+    const struct progress p = {.what = "scoring", .unit = "tokens"};
+    assert_string_equal(progress_count_text(text, &p, 1024, 14336, 2000000),
+                        "scoring  1,024 of 14,336 tokens, 512/s, 26 s left");
+    assert_string_equal(progress_count_text(text, &p, 3, 2, 1000000),
+                        "scoring  2 of 2 tokens, 3/s, 0 s left");
+}
+
 static void nothing_is_written_where_there_is_no_terminal(void **state)
 {
     (void)state;
@@ -59,6 +70,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_line_tells_rate_and_time_left),
+        cmocka_unit_test(things_may_be_counted_instead_of_bytes),
         cmocka_unit_test(nothing_is_written_where_there_is_no_terminal),
         cmocka_unit_test(a_line_is_written_at_most_ten_times_a_second),
     };

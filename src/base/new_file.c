@@ -1,0 +1,185 @@
+/* new_file.c - a file that is there as a whole or not at all */
+#include "base/new_file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/fail.h"
+#include "base/mem.h"
+#include "base/os.h"
+
+static fathom_err failed(const char *path, fathom_diag *d)
+{
+    const int cause = errno;
+    const bool is_full = cause == ENOSPC || cause == EDQUOT || cause == EFBIG;
+    FAIL(d, is_full ? FATHOM_ELIMIT : FATHOM_EIO, "%s: cannot be written: %s", path,
+         strerror(cause));
+}
+
+fathom_err new_file_begin(struct new_file *f, const char *path, fathom_diag *d)
+{
+    f->fd = -1;
+    int n = snprintf(f->path, sizeof f->path, "%s", path);
+    int m = snprintf(f->part, sizeof f->part, "%s.part", path);
+    if (n < 0 || m < 0 || (size_t)m >= sizeof f->part) {
+        FAIL(d, FATHOM_EINVAL, "%.80s...: the path is longer than %d bytes", path,
+             LIMIT_PATH_BYTES - 6);
+    }
+    f->fd = open(f->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    return f->fd < 0 ? failed(f->part, d) : FATHOM_OK;
+}
+
+fathom_err new_file_write(struct new_file *f, const void *bytes, size_t n, uint64_t offset,
+                          fathom_diag *d)
+{
+    const char *from = bytes;
+    ASSERT(f->fd >= 0);
+    while (n > 0) {
+        ssize_t wrote = pwrite(f->fd, from, n < (1u << 30) ? n : 1u << 30, (off_t)offset);
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote <= 0) return failed(f->part, d);
+        from += wrote;
+        n -= (size_t)wrote;
+        offset += (uint64_t)wrote;
+    }
+    return FATHOM_OK;
+}
+
+/* The directory's entry for the new name is on the disk. */
+static void sync_dir(const char *path)
+{
+    char dir[LIMIT_PATH_BYTES];
+    (void)snprintf(dir, sizeof dir, "%s", path);
+    char *slash = strrchr(dir, '/');
+    if (slash) *(slash == dir ? slash + 1 : slash) = '\0';
+    int fd = open(slash ? dir : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return;
+    (void)fsync(fd); /* a file system that cannot do this for directories has done what it can */
+    (void)close(fd);
+}
+
+fathom_err new_file_end(struct new_file *f, fathom_diag *d)
+{
+    ASSERT(f->fd >= 0);
+    bool ok = fsync(f->fd) == 0;
+    int cause = errno;
+    if (close(f->fd) != 0 && ok) {
+        ok = false;
+        cause = errno;
+    }
+    f->fd = -1;
+    if (ok && rename(f->part, f->path) == 0) {
+        sync_dir(f->path);
+        return FATHOM_OK;
+    }
+    if (ok) cause = errno;
+    (void)unlink(f->part);
+    errno = cause;
+    return failed(f->path, d);
+}
+
+void new_file_drop(struct new_file *f)
+{
+    if (f->fd < 0) return;
+    (void)close(f->fd);
+    (void)unlink(f->part);
+    f->fd = -1;
+}
+
+fathom_err new_file_save(const char *path, const void *bytes, size_t n, fathom_diag *d)
+{
+    struct new_file f;
+    TRY(new_file_begin(&f, path, d));
+    fathom_err err = new_file_write(&f, bytes, n, 0, d);
+    if (!err) return new_file_end(&f, d);
+    new_file_drop(&f);
+    return err;
+}
+
+fathom_err file_remove(const char *path, fathom_diag *d)
+{
+    if (unlink(path) == 0 || errno == ENOENT) return FATHOM_OK;
+    FAIL(d, FATHOM_EIO, "%s: cannot be removed: %s", path, strerror(errno));
+}
+
+fathom_err disk_free_bytes(const char *dir, uint64_t *bytes, fathom_diag *d)
+{
+    struct statvfs s;
+    if (statvfs(dir, &s) != 0) {
+        FAIL(d, FATHOM_EIO, "%s: its disk cannot be asked: %s", dir, strerror(errno));
+    }
+    *bytes = (uint64_t)s.f_bavail * s.f_frsize;
+    return FATHOM_OK;
+}
+
+fathom_err dir_lock(int *fd, const char *dir, fathom_diag *d)
+{
+    *fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*fd >= 0 && flock(*fd, LOCK_EX | LOCK_NB) == 0) return FATHOM_OK;
+    const int cause = errno;
+    dir_unlock(*fd);
+    *fd = -1;
+    if (cause == EWOULDBLOCK) return FATHOM_EBUSY;
+    FAIL(d, FATHOM_EIO, "%s: cannot be locked: %s", dir, strerror(cause));
+}
+
+void dir_unlock(int fd)
+{
+    if (fd >= 0) (void)close(fd);
+}
+
+/* ---- names of a directory -------------------------------------------------------------------- */
+
+struct names {
+    char **items;
+    size_t n, cap;
+};
+
+static int compare(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static fathom_err read_names(struct names *to, const char *dir, fathom_diag *d)
+{
+    DIR *handle = opendir(dir);
+    struct dirent *entry;
+    fathom_err err = FATHOM_OK;
+    if (!handle) FAIL(d, FATHOM_EIO, "%s: cannot be read: %s", dir, strerror(errno));
+    while (!err && (entry = readdir(handle))) {
+        char path[LIMIT_PATH_BYTES];
+        struct stat s;
+        if (path_join(path, sizeof path, dir, entry->d_name)) continue;
+        if (stat(path, &s) != 0 || !S_ISREG(s.st_mode)) continue;
+        err = mem_grow(&to->items, &to->cap, to->n + 1, sizeof *to->items);
+        if (err) break;
+        to->items[to->n] = mem_strdup(entry->d_name);
+        err = to->items[to->n] ? FATHOM_OK : FATHOM_ENOMEM;
+        to->n += !err;
+    }
+    (void)closedir(handle);
+    if (err) FAIL(d, err, "no memory for the names in %s", dir);
+    return FATHOM_OK;
+}
+
+fathom_err dir_each_file(const char *dir, dir_visit *visit, void *arg, fathom_diag *d)
+{
+    struct names names = {NULL, 0, 0};
+    fathom_err err = read_names(&names, dir, d);
+    if (names.n) qsort(names.items, names.n, sizeof *names.items, compare);
+    for (size_t i = 0; i < names.n; i++) {
+        if (!err) err = visit(arg, names.items[i]);
+        mem_free(names.items[i]);
+    }
+    mem_free(names.items);
+    return err;
+}

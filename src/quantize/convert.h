@@ -1,0 +1,54 @@
+/* convert.h - a checkpoint to a quantized one, shard by shard
+ *
+ * Files are mapped, read once and written once. What is held besides is one matrix's new tensors,
+ * a row of it for each thread, and the headers. A conversion that ends before it is done, however
+ * it ends, is gone on with: shards that are there are verified and kept, and the files are the same
+ * bits as without the break, for any number of threads.
+ */
+#ifndef FATHOM_QUANTIZE_CONVERT_H
+#define FATHOM_QUANTIZE_CONVERT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "fathom/err.h"
+#include "model/config.h"
+#include "quantize/journal.h"
+#include "quantize/plan.h"
+
+struct checkpoint;
+struct calibration;
+struct fathom_bundle;
+
+struct convert_order {
+    struct checkpoint *source;
+    const struct model_config *config;
+    const char *out; /* a folder */
+    struct quant_scheme scheme;
+    unsigned targets;  /* bits of enum quant_target */
+    unsigned n_thread; /* 0: all processors */
+    bool resumes;
+    bool is_dry;                           /* check and lay out, write nothing */
+    const struct calibration *calibration; /* METHOD_SCALE; else NULL */
+    const char *calibration_text;          /* what names it in the order: "" without */
+    /* called with bytes of the source that are done; NULL: not */
+    void (*on_progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
+    void *progress_arg;
+};
+
+struct convert_result {
+    uint64_t source_bytes, out_bytes;
+    uint64_t held_bytes; /* memory besides the mapped files */
+    size_t n_quantized, n_matrix;
+    bool was_finished;                         /* nothing was left to do */
+    struct journal_sums sums[JOURNAL_TARGETS]; /* by bit of enum quant_target */
+};
+
+/* convert_run - the whole; OUT is a checkpoint as soon as it has a config.json
+ *
+ * Errors  those of plan_make and journal_open; EFORMAT: a weight is not finite; ELIMIT: the disk is
+ *         full, or would be. What is finished stays, and --resume goes on. */
+fathom_err convert_run(struct convert_result *out, const struct convert_order *order,
+                       fathom_diag *d);
+
+#endif

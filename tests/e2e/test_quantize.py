@@ -1,0 +1,337 @@
+#!/usr/bin/env python3
+"""fathom quantize over the pilot: every scheme, breaks at any moment, refusals.
+
+    tests/e2e/test_quantize.py path/to/fathom [KILLS [SEED]]
+
+KILLS processes are killed at random moments of conversions that --resume goes on with.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from served import HANG_S
+
+FATHOM = os.path.abspath(sys.argv.pop(1))
+KILLS = int(sys.argv.pop(1)) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 12
+SEED = int(sys.argv.pop(1)) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 1
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PILOT = os.path.join(ROOT, "models", "pilot")
+
+# scheme, further options, forms of the routed experts, the largest mean KL against the pilot
+SCHEMES = [
+    ("w4a16", ("--method", "rtn"), "pack-quantized, u4 g128 BF16", 0.002),
+    ("w4a16", (), "pack-quantized, u4 g128 BF16", 0.001),
+    ("w4a16", ("--group", "32"), "pack-quantized, u4 g32 BF16", 0.001),
+    ("w4a16_asym", ("--group", "64"), "pack-quantized, u4 g64 BF16 [+] zero", 0.001),
+    ("w4a16", ("--targets", "linear"), "pack-quantized, u4 g128 BF16", 0.05),
+    ("w8a8", ("--targets", "linear"), "int8, i8 channel F32", 0.0005),
+    ("fp8", ("--targets", "experts", "shared"), "fp8, e4m3 128x128 F32", 0.0005),
+    ("fp8_channel", ("--targets", "linear"), "fp8, e4m3 channel F32", 0.002),
+]
+
+
+def command(*args, limit_bytes=None):
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+
+    return subprocess.run([FATHOM, *args], capture_output=True, text=True, timeout=HANG_S,
+                          check=False, preexec_fn=limit if limit_bytes else None)
+
+
+def run(*args, status=0, **options):
+    done = command(*args, **options)
+    if done.returncode != status:
+        raise AssertionError(f"{args}: status {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done.stdout, done.stderr
+
+
+def contents(folder):
+    """Names and digests of all files of a folder."""
+    found = {}
+    for name in os.listdir(folder):
+        with open(os.path.join(folder, name), "rb") as f:
+            found[name] = hashlib.sha256(f.read()).hexdigest()
+    return found
+
+
+def header_of(path):
+    with open(path, "rb") as f:
+        n = struct.unpack("<Q", f.read(8))[0]
+        return n, json.loads(f.read(n))
+
+
+class Quantize(unittest.TestCase):
+    def setUp(self):
+        self.temp = tempfile.TemporaryDirectory()
+        self.addCleanup(self.temp.cleanup)
+
+    def path(self, name):
+        return os.path.join(self.temp.name, name)
+
+    def refused(self, needle, *args, status=1, **options):
+        _, said = run("quantize", *args, status=status, **options)
+        lines = [line for line in said.splitlines() if line.startswith("fathom: ")]
+        self.assertEqual(len(lines), 1, said)
+        self.assertIn(needle, lines[0])
+
+    def broken_pilot(self, change):
+        """A copy of the pilot; change(name, entry) gives bytes for a tensor's place, or None."""
+        folder = self.path("source")
+        shutil.copytree(PILOT, folder)
+        for shard in sorted(os.listdir(folder)):
+            if not shard.endswith(".safetensors"):
+                continue
+            path = os.path.join(folder, shard)
+            n, header = header_of(path)
+            for name, entry in header.items():
+                data = change(name, entry) if name != "__metadata__" else None
+                if data is not None:
+                    with open(path, "r+b") as f:
+                        f.seek(8 + n + entry["data_offsets"][0])
+                        f.write(data)
+        return folder
+
+    # ---- what comes out ----
+
+    def test_every_scheme_is_read_again_and_is_near(self):
+        for i, (scheme, options, form, limit) in enumerate(SCHEMES):
+            out = self.path(f"out{i}")
+            said, _ = run("quantize", "pilot", out, "--scheme", scheme, *options, "--report",
+                          "--samples", "20", "--dtype", "float32")
+            self.assertIn("relative error", said)
+            inspected, _ = run("inspect", out)
+            self.assertRegex(inspected, "routed experts .*" + form)
+            self.assertIn("every tensor that the model needs is there", inspected)
+            with open(os.path.join(out, "quantize_evaluation.json"), encoding="utf-8") as f:
+                figures = json.load(f)
+            kl = figures["against"]["kl"]["mean"]
+            print(f"{scheme} {' '.join(options)}: mean KL {kl:.6f}, perplexity "
+                  f"{figures['perplexity']:.4f} of {figures['against']['perplexity']:.4f}")
+            self.assertLess(kl, limit)
+            self.assertGreater(kl, 0)
+
+    def test_what_is_left_keeps_its_bytes(self):
+        out = self.path("out")
+        run("quantize", PILOT, out)
+        renamed = 0
+        for shard in sorted(os.listdir(PILOT)):
+            if not shard.endswith(".safetensors"):
+                continue
+            with open(os.path.join(PILOT, shard), "rb") as a, \
+                    open(os.path.join(out, shard), "rb") as b:
+                n, old = header_of(a.name)
+                m, new = header_of(b.name)
+                for name, entry in old.items():
+                    if name == "__metadata__" or ".mlp.experts." in name:
+                        continue
+                    to = name.replace("weight_scale_inv", "weight_scale")
+                    renamed += to != name
+                    self.assertEqual((entry["dtype"], entry["shape"]),
+                                     (new[to]["dtype"], new[to]["shape"]))
+                    a.seek(8 + n + entry["data_offsets"][0])
+                    b.seek(8 + m + new[to]["data_offsets"][0])
+                    size = entry["data_offsets"][1] - entry["data_offsets"][0]
+                    self.assertEqual(a.read(size), b.read(size), name)
+        self.assertGreater(renamed, 50)
+        for name in ("tokenizer.json", "generation_config.json", "README.md"):
+            with open(os.path.join(PILOT, name), "rb") as a, \
+                    open(os.path.join(out, name), "rb") as b:
+                self.assertEqual(a.read(), b.read())
+        with open(os.path.join(out, "model.safetensors.index.json"), encoding="utf-8") as f:
+            index = json.load(f)["weight_map"]
+        listed = {name: shard for shard in set(index.values())
+                  for name in header_of(os.path.join(out, shard))[1] if name != "__metadata__"}
+        self.assertEqual(index, listed)
+
+    def test_threads_change_no_bit(self):
+        for threads in ("1", "2", "7"):
+            run("quantize", "pilot", self.path(threads), "--threads", threads, "--targets",
+                "linear")
+        self.assertEqual(contents(self.path("1")), contents(self.path("2")))
+        self.assertEqual(contents(self.path("1")), contents(self.path("7")))
+
+    def test_a_dry_run_writes_nothing(self):
+        said, _ = run("quantize", "pilot", self.path("out"), "--dry-run")
+        self.assertIn("384 of 474", said)
+        self.assertFalse(os.path.exists(self.path("out")))
+
+    # ---- breaks ----
+
+    def test_a_kill_at_any_moment_is_gone_on_with(self):
+        whole, broken = self.path("whole"), self.path("broken")
+        begin = time.monotonic()
+        run("quantize", PILOT, whole)
+        taken = time.monotonic() - begin
+        want = contents(whole)
+        draw = random.Random(SEED)
+        print(f"{KILLS} kills, seed {SEED}")
+        for kill in range(KILLS):
+            shutil.rmtree(broken, ignore_errors=True)
+            n_try = 0
+            while True:
+                n_try += 1
+                process = subprocess.Popen([FATHOM, "quantize", PILOT, broken, "--resume"],
+                                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                try:
+                    said = process.communicate(timeout=draw.uniform(0, taken * (1 + n_try / 4)))[0]
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.communicate()
+                    continue
+                self.assertEqual(process.returncode, 0, said)
+                break
+            self.assertEqual(contents(broken), want, f"kill {kill}")
+        said, _ = run("quantize", PILOT, whole, "--resume")
+        self.assertIn("every file was there already", said)
+
+    def test_a_full_disk_loses_nothing(self):
+        out = self.path("out")
+        self.refused("cannot be written: File too large", PILOT, out, limit_bytes=11 << 20)
+        self.assertTrue(os.path.exists(os.path.join(out, "quantize_state.json")))
+        self.assertFalse(os.path.exists(os.path.join(out, "config.json")))
+        run("quantize", PILOT, out, "--resume")
+        run("quantize", PILOT, self.path("whole"))
+        self.assertEqual(contents(out), contents(self.path("whole")))
+
+    def test_a_shard_that_was_changed_is_found(self):
+        out = self.path("out")
+        run("quantize", PILOT, out)
+        with open(os.path.join(out, "quantize_report.json"), encoding="utf-8") as f:
+            report = json.load(f)
+        shutil.rmtree(out)
+        # a journal that says that a shard is done which is not what it says
+        os.mkdir(out)
+        name = "model-00001-of-000003.safetensors"
+        shutil.copy(os.path.join(PILOT, name), out)
+        with open(os.path.join(out, "quantize_state.json"), "w", encoding="utf-8") as f:
+            json.dump({"order": report["order"],
+                       "done": {name: {"digest": "0" * 64, "sums": []}}}, f)
+        self.refused("is not what was written", PILOT, out, "--resume")
+
+    # ---- refusals ----
+
+    def test_a_target_that_is_not_ours_stays(self):
+        out = self.path("out")
+        os.mkdir(out)
+        with open(os.path.join(out, "letter.txt"), "w", encoding="utf-8") as f:
+            f.write("dear")
+        for options in ((), ("--resume",)):
+            self.refused("holds files that are no conversion's", "pilot", out, *options)
+        self.assertEqual(os.listdir(out), ["letter.txt"])
+        file = self.path("file")
+        open(file, "w", encoding="utf-8").close()
+        self.refused("is a file, needed is a folder", "pilot", file)
+
+    def test_one_process_converts_into_a_folder(self):
+        out = self.path("out")
+        os.mkdir(out)
+        fd = os.open(out, os.O_RDONLY)
+        self.addCleanup(os.close, fd)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        self.refused("another process converts into it", "pilot", out)
+        self.assertEqual(os.listdir(out), [])
+
+    def test_another_order_does_not_go_on(self):
+        out = self.path("out")
+        run("quantize", PILOT, out, "--method", "rtn")
+        before = contents(out)
+        self.refused("holds a conversion: --resume goes on with it", PILOT, out, "--method", "rtn")
+        for options in (("--method", "mse"), ("--method", "rtn", "--group", "64"),
+                        ("--method", "rtn", "--targets", "shared")):
+            self.refused("begun with other options or from another source", PILOT, out, "--resume",
+                         *options)
+        self.refused("another source", "pilot", out, "--method", "rtn", "--resume")
+        self.assertEqual(contents(out), before)
+
+    def test_a_quantized_source_is_refused(self):
+        for scheme in ("w4a16", "w8a8"):
+            made = self.path(scheme)
+            run("quantize", "pilot", made, "--scheme", scheme, "--method", "rtn")
+            self.refused("is quantized already: ", made, self.path("again"))
+        self.assertFalse(os.path.exists(self.path("again")))
+        made = self.path("fp8")
+        run("quantize", "pilot", made, "--scheme", "fp8_channel", "--targets", "linear")
+        run("quantize", made, self.path("again"))  # FP8 of any geometry is a source
+
+    def test_weights_that_are_no_numbers_are_named(self):
+        name = "model.layers.3.mlp.experts.5.up_proj.weight"
+        source = self.broken_pilot(
+            lambda n, e: b"\x01\x02\x7f" if n == name else None)
+        self.refused("model.layers.3.mlp.experts.5.up_proj: element [0, 2] is nan", source,
+                     self.path("out"))
+        self.assertFalse(os.path.exists(self.path("out/config.json")))
+        self.assertFalse([n for n in os.listdir(self.path("out")) if n.endswith(".part")])
+        run("quantize", source, self.path("other"), "--targets", "shared")  # it is not read
+
+    def test_options_that_cannot_be_are_one_line(self):
+        out = self.path("out")
+        self.refused("--group 100", "pilot", out, "--group", "100")
+        self.refused("--targets head", "pilot", out, "--targets", "head")
+        self.refused("fathom quantize SOURCE OUT", "pilot")
+        self.refused("--scheme", "pilot", out, "--scheme", "w3a16", status=2)
+        self.refused("--method", "pilot", out, "--method", "gptq", status=2)
+        self.refused("/nowhere", "/nowhere", out)
+        self.assertFalse(os.path.exists(out))
+
+    def narrow(self):
+        """The pilot's shapes with experts of 96 in BF16, all zero, in one file."""
+        folder = self.path("narrow")
+        os.mkdir(folder)
+        with open(os.path.join(PILOT, "config.json"), encoding="utf-8") as f:
+            config = json.load(f)
+        config["moe_intermediate_size"] = 96
+        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
+            json.dump(config, f)
+        sizes = {"F32": 4, "BF16": 2, "F8_E4M3": 1}
+        header, at = {}, 0
+        for shard in sorted(os.listdir(PILOT)):
+            if not shard.endswith(".safetensors"):
+                continue
+            for name, entry in header_of(os.path.join(PILOT, shard))[1].items():
+                dtype, shape = entry.get("dtype"), entry.get("shape")
+                if "experts." in name and "bias" not in name:
+                    if name.endswith("_inv"):
+                        continue
+                    dtype = "BF16"
+                    shape = [256, 96] if "down_proj" in name else [96, 256]
+                if name == "__metadata__":
+                    continue
+                n = sizes[dtype]
+                for k in shape:
+                    n *= k
+                header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + n]}
+                at += n
+        text = json.dumps(header).encode()
+        with open(os.path.join(folder, "model.safetensors"), "wb") as f:
+            f.write(struct.pack("<Q", len(text)) + text)
+            f.truncate(8 + len(text) + at)
+        return folder
+
+    def test_a_group_that_does_not_divide_is_named(self):
+        source = self.narrow()
+        for group in ("128", "64"):
+            self.refused(f"--group {group} does not divide the 96 inputs of model.layers.1.mlp."
+                         "experts.0.down_proj.weight: give one of", source, self.path("out"),
+                         "--group", group)
+        self.assertFalse(os.path.exists(self.path("out")))
+        run("quantize", source, self.path("out"), "--group", "32")
+        self.assertNotIn("model.safetensors.index.json", os.listdir(self.path("out")))
+        inspected, _ = run("inspect", self.path("out"))
+        self.assertRegex(inspected, "routed experts .*pack-quantized, u4 g32 BF16")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
