@@ -84,13 +84,6 @@ struct served {
     fathom_diag *d;
 };
 
-static bool is_in_every_backend(const struct weight_form *f)
-{
-    if (f->code == CODE_WIDE) return true;
-    return f->code == CODE_E4M3 && f->scale_type == DTYPE_F32 &&
-           f->block_row == TENSOR_SCALE_BLOCK && f->block_col == TENSOR_SCALE_BLOCK;
-}
-
 static fathom_err serve_one(void *arg, const struct weight_need *need)
 {
     struct served *s = arg;
@@ -100,7 +93,7 @@ static fathom_err serve_one(void *arg, const struct weight_need *need)
     if (weights_match(&found, s->c, need, s->config, NULL)) return FATHOM_OK; /* bind says it */
     struct weight_part part = weights_part(need, &s->use->parallel);
     if (found.form.code != CODE_WIDE && !s->format) s->format = found.format->name;
-    if (s->use->common_forms_only && !is_in_every_backend(&found.form)) {
+    if (s->use->takes && !s->use->takes(&found.form)) {
         FAIL(s->d, FATHOM_EUNSUPPORTED,
              "%s is %s (%s), which the %s backend does not multiply: use --backend cpu, or an FP8 "
              "(128 x 128) or BF16 release",
