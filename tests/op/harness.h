@@ -134,6 +134,10 @@ struct op_batch_case {
 extern const struct op_batch_case op_batch_cases[];
 extern const size_t op_n_batch_case;
 
+/* Forms of quantized weights that every backend must take, besides blocks of E4M3 (gen_code_as). */
+extern const struct weight_form op_weight_forms[];
+extern const size_t op_n_weight_form;
+
 /* Weight types that every backend must take. */
 extern const enum dtype op_weight_types[];
 extern const size_t op_n_weight_type;
