@@ -190,7 +190,10 @@ static fathom_err check_type(const struct tensor_view *v, const char *what, fath
     case DTYPE_BF16:
     case DTYPE_F16: return FATHOM_OK;
     case DTYPE_I8:
-        if (v->data && v->scale) return FATHOM_OK;
+        if (!v->data)
+            FAIL(d, FATHOM_EUNSUPPORTED, "%s: the cuda backend does not make int8 weights up",
+                 what);
+        if (v->scale) return FATHOM_OK;
         FAIL(d, FATHOM_EUNSUPPORTED, "%s: I8 without scales", what);
     case DTYPE_F8_E4M3:
         if ((v->scale || !v->data) && tensor_view_is_block128(v)) return FATHOM_OK;
