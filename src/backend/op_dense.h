@@ -56,6 +56,9 @@ enum spread { SPREAD_ALL, SPREAD_OWN, SPREAD_BACK };
  *   spread  OWN and BACK need a step whose rows have owners; BACK a delta
  *   begins  x[t] is the sum over ranks itself; what x held is not read. Needs a delta.
  *   layer   for messages: whose norm, as the cache counts layers
+ *   reader  prepare_mla, prepare_ffn or prepare_moe: its operators alone read `out` until it is
+ *           written again, so a backend may leave out forms of the rows that they do not take, and
+ *           buffer_read of it says nothing; NULL: anybody reads it
  * Numerics f32 throughout; the residual is kept in f32 or bf16 as the backend says in docs. The sum
  *          over ranks is formed first, in f32, rank by rank in ascending order, each rank's own
  *          part in its place: all ranks get the same bits, which depend on no other row.
@@ -70,6 +73,7 @@ struct reduce_norm_args {
     bool begins;
     uint32_t layer;
     enum spread spread;
+    const struct weight *reader;
 };
 
 /* spread_rows - own rows of a norm, and of a route, to all ranks

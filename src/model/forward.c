@@ -35,18 +35,24 @@ fathom_err model_forward(struct model *m, const struct batch *batch, const struc
     return model_head(m, m->final_norm, m->n_layer - 1, batch);
 }
 
-static fathom_err reduce_norm(struct model *m, enum stream stream, const struct weight *weight,
-                              uint32_t i_layer, struct buffer *out, uint32_t n_token,
-                              enum spread spread)
+struct norm {
+    const struct weight *weight;
+    const struct weight *reader; /* reduce_norm_args.reader */
+    uint32_t i_layer;
+};
+
+static fathom_err reduce_norm(struct model *m, enum stream stream, struct norm norm,
+                              struct buffer *out, uint32_t n_token, enum spread spread)
 {
     struct reduce_norm_args args = {.x = m->residual,
                                     .delta = stream == STREAM_WHOLE ? NULL : m->delta,
-                                    .weight = weight,
+                                    .weight = norm.weight,
                                     .out = out,
                                     .n_token = n_token,
                                     .begins = stream == STREAM_BEGINS,
-                                    .layer = i_layer,
-                                    .spread = spread};
+                                    .layer = norm.i_layer,
+                                    .spread = spread,
+                                    .reader = norm.reader};
     return m->ops->reduce_norm(m->b, &args);
 }
 
@@ -58,17 +64,20 @@ fathom_err model_layer(struct model *m, const struct layer *layer, uint32_t i_la
     const enum spread spread = x == m->hidden ? SPREAD_OWN : SPREAD_ALL;
     ASSERT(i_layer < kv->layout.n_layer);
     m->i_layer = i_layer;
-    TRY(reduce_norm(m, stream, layer->input_norm, i_layer, x, n_token, spread));
+    const struct norm input_norm = {layer->input_norm, layer->mla, i_layer};
+    const struct norm post_norm = {layer->post_norm, layer->ffn, i_layer};
+    TRY(reduce_norm(m, stream, input_norm, x, n_token, spread));
     TRY(model_attention(m, layer, i_layer, batch, kv));
-    TRY(reduce_norm(m, STREAM_PENDING, layer->post_norm, i_layer, x, n_token, spread));
+    TRY(reduce_norm(m, STREAM_PENDING, post_norm, x, n_token, spread));
     return model_feed_forward(m, layer, batch);
 }
 
-fathom_err model_head(struct model *m, const struct weight *norm, uint32_t i_layer,
+fathom_err model_head(struct model *m, const struct weight *weight, uint32_t i_layer,
                       const struct batch *batch)
 {
+    const struct norm norm = {weight, NULL, i_layer};
     const enum spread spread = model_own_rows(m, batch) > 0 ? SPREAD_BACK : SPREAD_ALL;
-    TRY(reduce_norm(m, STREAM_PENDING, norm, i_layer, m->hidden, batch->n_token, spread));
+    TRY(reduce_norm(m, STREAM_PENDING, norm, m->hidden, batch->n_token, spread));
     if (batch->n_logit_row == 0) return FATHOM_OK;
     ASSERT(batch->logit_rows);
     struct head_args head = {.w = m->head,

@@ -157,6 +157,9 @@ struct buffer {
     float *w;            /* ROUTE: weights [T][K] */
 };
 
+/* The forms in which a product may take its input. */
+enum { INPUT_F32 = 1, INPUT_BF16 = 2, INPUT_FP8 = 4, INPUT_ALL = 7 };
+
 /* Input of a product: rows of `width`. */
 struct act {
     const float *f;
@@ -348,6 +351,9 @@ fathom_err cuda_product_list(struct cuda_backend *c, const struct matrix_list *w
 bool cuda_wants_fp8(const struct cuda_backend *c, const struct matrix *w);
 /* whether it takes bf16 ones, where they are there */
 bool cuda_wants_bf16(const struct cuda_backend *c, const struct matrix *w);
+/* INPUT_ flags of the forms of a norm's rows that w's products read: of prepare_mla, prepare_ffn or
+ * prepare_moe (its router's not among them); NULL: all */
+uint32_t cuda_input_forms(const struct cuda_backend *c, const struct weight *w);
 /* the codes of silu(gate) * up of w = [gate ; up], and their scales, in one kernel, with the bits
  * of a product and cuda_swiglu; cuda_takes_swiglu says for which matrices and rows */
 bool cuda_takes_swiglu(const struct cuda_backend *c, const struct matrix_list *w,

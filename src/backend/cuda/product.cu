@@ -55,6 +55,34 @@ bool cuda_wants_bf16(const struct cuda_backend *c, const struct matrix *w)
     return c->fast && w->dtype == DTYPE_BF16 && w->n_col % 64 == 0;
 }
 
+static uint32_t input_form(const struct cuda_backend *c, const struct matrix *w)
+{
+    if (!c->fast) return INPUT_F32;
+    return cuda_wants_fp8(c, w) ? INPUT_FP8 : cuda_wants_bf16(c, w) ? INPUT_BF16 : INPUT_F32;
+}
+
+static uint32_t list_forms(const struct cuda_backend *c, const struct matrix_list *w)
+{
+    uint32_t forms = 0;
+    for (uint32_t i = 0; i < w->n; i++) forms |= input_form(c, &w->part[i]);
+    return forms;
+}
+
+uint32_t cuda_input_forms(const struct cuda_backend *c, const struct weight *w)
+{
+    if (!w) return INPUT_ALL;
+    if (w->kind == WEIGHT_MLA) {
+        const uint32_t forms = list_forms(c, &w->mla.front);
+        return w->mla.index_head.data ? forms | input_form(c, &w->mla.index_head) : forms;
+    }
+    if (w->kind == WEIGHT_FFN) return list_forms(c, &w->ffn.up);
+    ASSERT(w->kind == WEIGHT_MOE);
+    uint32_t forms = input_form(c, &w->moe.up.first);
+    if (!w->moe.fused_up) forms |= input_form(c, &w->moe.up_alone.first);
+    if (w->moe.separate_shared) forms |= list_forms(c, &w->ffn.up);
+    return forms;
+}
+
 /* Whether sm90/ takes it where rows are many. */
 static bool bf16_takes_many(const struct cuda_backend *c, const struct matrix *w)
 {

@@ -247,11 +247,10 @@ static struct norm_args norm_from(const struct norm_args *n, uint32_t row0, uint
     struct norm_args from = *n;
     from.x += at;
     from.delta += at;
-    from.f += out;
-    if (!n->h) return from;
-    from.h += out;
-    from.q += out;
-    from.scale += out / FP8_GROUP;
+    if (n->f) from.f += out;
+    if (n->h) from.h += out;
+    if (n->q) from.q += out;
+    if (n->q) from.scale += out / FP8_GROUP;
     return from;
 }
 
@@ -454,42 +453,31 @@ uint32_t cuda_own_rows(const struct backend *b, uint32_t n_token)
     return n;
 }
 
-/* Whether all that reads rows of this weight's input takes their codes. */
-static bool takes_codes(const struct cuda_backend *c, const struct weight *w)
-{
-    bool all = w->kind == WEIGHT_FFN || cuda_wants_fp8(c, &w->moe.up.first);
-    if (w->kind == WEIGHT_MOE && !w->moe.fused_up)
-        all = all && cuda_wants_fp8(c, &w->moe.up_alone.first);
-    if (w->kind == WEIGHT_MOE && !w->moe.separate_shared) return all;
-    for (uint32_t i = 0; i < w->ffn.up.n; i++) all = all && cuda_wants_fp8(c, &w->ffn.up.part[i]);
-    return all;
-}
-
 fathom_err cuda_spread_rows(struct backend *b, const struct spread_rows_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
     const struct buffer *from = a->from, *to = a->to;
     const uint32_t n = c->c.hidden, n_used = c->c.n_expert_used;
-    struct row_array array[4];
+    const uint32_t forms = cuda_input_forms(c, a->w);
+    struct row_array array[5];
     uint32_t n_array = 0;
     op_check_spread_rows(&c->c, a);
     ASSERT(from->kind == BUFFER_NORMED && to->kind == BUFFER_NORMED);
     ASSERT(a->w->kind == WEIGHT_FFN || a->w->kind == WEIGHT_MOE);
-    if (c->fast && takes_codes(c, a->w)) {
+    if (forms & INPUT_FP8) {
         array[n_array++] = {to->q, n, from->q};
         array[n_array++] = {to->scale, n / FP8_GROUP * 4, from->scale};
-    } else {
-        array[n_array++] = {to->f, n * 4, from->f};
-        if (to->h) {
-            const struct row_array half = {to->h, n * 2, from->h};
-            TRY(cuda_spread(c, &half, 1, a->n_token));
-        }
+    }
+    if (forms & INPUT_BF16) array[n_array++] = {to->h, n * 2, from->h};
+    if (forms & INPUT_F32) { /* by itself: there is no room for all forms at once */
+        const struct row_array wide = {to->f, n * 4, from->f};
+        TRY(cuda_spread(c, &wide, 1, a->n_token));
     }
     if (a->to_route) {
         array[n_array++] = {a->to_route->i, n_used * 4, a->from_route->i};
         array[n_array++] = {a->to_route->w, n_used * 4, a->from_route->w};
     }
-    return cuda_spread(c, array, n_array, a->n_token);
+    return n_array > 0 ? cuda_spread(c, array, n_array, a->n_token) : FATHOM_OK;
 }
 
 fathom_err cuda_share_draws(struct cuda_backend *c, const struct sample_args *a)

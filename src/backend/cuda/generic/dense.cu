@@ -116,14 +116,16 @@ fathom_err cuda_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
     k.x = a->x->f;
     k.delta = a->delta ? a->delta->f : NULL;
     k.weight = a->weight->vector;
-    k.f = a->out->f;
-    k.h = a->out->h;
-    k.q = a->out->q;
+    uint32_t forms = cuda_input_forms(c, a->reader);
+    if (a->reader && a->reader->kind == WEIGHT_MOE) forms |= INPUT_F32; /* the router's */
+    k.f = forms & INPUT_F32 ? a->out->f : NULL;
+    k.h = forms & INPUT_BF16 ? a->out->h : NULL;
+    k.q = forms & INPUT_FP8 ? a->out->q : NULL;
     k.scale = a->out->scale;
     k.n = c->c.hidden;
     k.eps = c->c.norm_eps;
     k.begins = a->begins;
-    ASSERT(!k.h || k.n % FP8_GROUP == 0); /* a warp has one group of codes */
+    ASSERT(!k.q || k.n % FP8_GROUP == 0); /* a warp has one group of codes */
     if (a->delta && c->peers.world > 1)
         return cuda_sum_norm(c, &k, a->n_token, a->layer, a->spread);
     ASSERT(a->spread == SPREAD_ALL || (a->spread == SPREAD_OWN && c->peers.world > 1));

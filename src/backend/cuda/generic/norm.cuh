@@ -16,9 +16,9 @@ struct norm_args {
     float *x;
     const float *delta; /* NULL: none */
     const float *weight;
-    float *f;
-    bf16 *h; /* NULL: only f */
-    uint8_t *q;
+    float *f; /* NULL, each of them: the form is not wanted */
+    bf16 *h;
+    uint8_t *q; /* with scale */
     float *scale;
     uint32_t n;
     float eps;
@@ -68,9 +68,9 @@ static __device__ __forceinline__ void norm_row(const struct norm_args &a, size_
         if (i >= a.n) break;
         const float4 o = make_float4(v[j].x * r * w[j].x, v[j].y * r * w[j].y, v[j].z * r * w[j].z,
                                      v[j].w * r * w[j].w);
-        *(float4 *)(a.f + row + i) = o;
-        if (a.h) { /* 4 values a lane: a warp holds one group of 128 */
-            *(uint2 *)(a.h + row + i) = make_uint2(pack_bf16(o.x, o.y), pack_bf16(o.z, o.w));
+        if (a.f) *(float4 *)(a.f + row + i) = o;
+        if (a.h) *(uint2 *)(a.h + row + i) = make_uint2(pack_bf16(o.x, o.y), pack_bf16(o.z, o.w));
+        if (a.q) { /* 4 values a lane: a warp holds one group of 128 */
             const size_t group = (row + i) / FP8_GROUP;
             store_group(o, a.q + group * FP8_GROUP, a.scale + group);
         }
