@@ -354,6 +354,11 @@ const struct weight_form op_weight_forms[] = {
 };
 const size_t op_n_weight_form = sizeof op_weight_forms / sizeof *op_weight_forms;
 
+bool op_form_has_product(const struct weight_form *form)
+{
+    return form->code == CODE_U4;
+}
+
 int op_main(int argc, char **argv, const char *group, const struct CMUnitTest *tests, size_t n)
 {
     few_asked = argc == 3 && strcmp(argv[2], "few") == 0;

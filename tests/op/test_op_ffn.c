@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 
-enum { N = 129, N_FORM = 33 };
+enum { N = 129, N_FORM = 17 };
 
 static float *run(struct rig *r, void *arg, const float *x, uint32_t n)
 {
@@ -45,7 +45,9 @@ static void check_form(enum act_type act, enum dtype t, const struct weight_form
     struct backend_config c;
     struct rig ref, dev;
     struct gen *g = gen_create_for(41, act);
+    const bool decodes = op_wants_few() && form && (act != ACT_FP8 || !op_form_has_product(form));
     gen_config(&c, act, KV_TYPE_BF16, wide);
+    if (decodes && !wide) c.hidden = c.dense_inner = 128;
     rig_open_pair(&ref, &dev, &c);
     struct ffn_tensors tensors;
     if (form) gen_code_as(g, form);
@@ -61,7 +63,7 @@ static void check_form(enum act_type act, enum dtype t, const struct weight_form
     float *want = run(&ref, wr, x, n_row);
     float *got = run(&dev, wd, x, n_row);
     op_close(what, got, want, (size_t)n_row * c.hidden, op_tolerance(act));
-    op_check_rows(what, &dev, run, wd, x, n_row, c.hidden, c.hidden);
+    if (!decodes) op_check_rows(what, &dev, run, wd, x, n_row, c.hidden, c.hidden);
     check_formula(g, &tensors, act, x + c.hidden, want + c.hidden);
     mem_free(want);
     mem_free(got);
@@ -79,8 +81,9 @@ static void test_every_form(void **state)
     (void)state;
     for (size_t i = 0; i < op_n_weight_form; i++) {
         const struct weight_form *form = &op_weight_forms[i];
+        if (op_wants_few() && form->block_col == 0 && op_form_has_product(form)) continue;
         check_form(ACT_FP8, DTYPE_F8_E4M3, form, false, true, N_FORM);
-        if (op_wants_few() && i % 3) continue;
+        if (op_wants_few() && i != 1) continue;
         check_form(ACT_F32, DTYPE_F8_E4M3, form, i % 2, true, N_FORM);
         check_form(ACT_BF16, DTYPE_F8_E4M3, form, !(i % 2), true, N_FORM);
     }
@@ -91,12 +94,13 @@ static void test_every_type(void **state)
     (void)state;
     for (size_t t = 0; t < op_n_weight_type; t++) {
         for (int wide = 0; wide < 2; wide++) {
-            check(ACT_F32, op_weight_types[t], wide, true);
-            check(ACT_BF16, op_weight_types[t], wide, true);
+            const bool other = (t + (size_t)wide) % 2;
+            if (!op_wants_few() || other) check(ACT_F32, op_weight_types[t], wide, true);
+            if (!op_wants_few() || !other) check(ACT_BF16, op_weight_types[t], wide, true);
         }
         check(ACT_FP8, op_weight_types[t], false, true);
     }
-    for (int wide = 0; wide < 2; wide++) {
+    for (int wide = op_wants_few(); wide < 2; wide++) {
         check(ACT_F32, DTYPE_F8_E4M3, wide, false);
         check(ACT_BF16, DTYPE_F8_E4M3, wide, false);
     }
