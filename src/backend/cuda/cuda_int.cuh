@@ -333,6 +333,18 @@ fathom_err cuda_prepare_moe(struct backend *b, const struct moe_tensors *t, stru
 void cuda_weight_destroy(struct backend *b, struct weight *w);
 uint64_t cuda_weight_bytes(const struct weight *w);
 
+/* weight_make.cu: elements of a view without data, from `data` on in memory of m; scale: where the
+ * scales of its first row lie, of E4M3 and I8. They depend on generate_seed and their place in the
+ * whole matrix, and are others than a host makes. Scales of I8 are tensor_view_scale's, of E4M3
+ * those of the values of each square. */
+fathom_err cuda_make_values(struct cuda_backend *c, const struct matrix *m, void *data,
+                            float *scale, const struct tensor_view *v, const char *what);
+/* the tiles that pack4_rows makes of a view whose source is made up, bit for bit; and whether it
+ * can: the view's columns begin and end with 16 codes of one draw */
+fathom_err cuda_make_packed(struct cuda_backend *c, const struct matrix *m, void *dst,
+                            const struct tensor_view *v, const char *what);
+bool cuda_makes_packed(const struct tensor_view *v);
+
 /* buffer.cu */
 fathom_err cuda_buffer_create(struct backend *b, enum buffer_kind kind, struct buffer **out,
                               fathom_diag *d);

@@ -1,4 +1,4 @@
-/* weight.cu - checkpoint views to device matrices: copies, conversions, generated values
+/* weight.cu - checkpoint views to device matrices: copies, conversions
  *
  * FP8 keeps its bytes and block scales, I8 likewise; BF16 stays; F32 stays; F16 becomes F32. Codes
  * of four bits stay packed (pack4.h), with their scales and zeros. Matrices that share
@@ -21,73 +21,6 @@ extern "C" {
 
 /* Blocks that walk over a matrix of any size. */
 enum { THREADS = 256, BLOCKS = 1024, STAGING_BYTES = 2 << 20 };
-static_assert(THREADS / WARP <= WARP, "generate_fp8_kernel keeps a value a warp");
-
-/* ---- generated values: a hash of (seed, row, column), normal by Box and Muller ---- */
-
-static __device__ __forceinline__ uint32_t mix(uint64_t x)
-{
-    x ^= x >> 33;
-    x *= 0xff51afd7ed558ccdull;
-    x ^= x >> 33;
-    x *= 0xc4ceb9fe1a85ec53ull;
-    return (uint32_t)(x >> 32);
-}
-
-static __device__ __forceinline__ float normal_at(uint64_t seed, uint64_t i)
-{
-    uint32_t a = mix(seed * 0x9e3779b97f4a7c15ull + i * 2);
-    uint32_t b = mix(seed * 0x9e3779b97f4a7c15ull + i * 2 + 1);
-    float u = ((float)(a >> 8) + 0.5f) * 0x1p-24f, v = (float)(b >> 8) * 0x1p-24f;
-    return sqrtf(-2.0f * __logf(u)) * __cosf(6.2831853f * v);
-}
-
-/* One block a 128 x 128 square: values, their scale, their codes. Element (r, c) is number
- * first + r * stride + c of the whole matrix. */
-__global__ void generate_fp8_kernel(uint8_t *q, bool tiled, float *scale, uint32_t n_row,
-                                    uint32_t n_col, uint64_t first, uint64_t stride,
-                                    uint32_t scale_stride, uint64_t seed, float std)
-{
-    __shared__ float scratch[THREADS / WARP];
-    kernel_begin();
-    enum { SIDE = SCALE_BLOCK, AREA = SIDE * SIDE };
-    uint32_t r0 = blockIdx.y * SIDE, c0 = blockIdx.x * SIDE;
-    float amax = 0.0f;
-    for (uint32_t i = threadIdx.x; i < AREA; i += blockDim.x) {
-        uint32_t r = r0 + i / SIDE, col = c0 + i % SIDE;
-        if (r < n_row && col < n_col) {
-            amax = fmaxf(amax, fabsf(std * normal_at(seed, first + r * stride + col)));
-        }
-    }
-    amax = warp_max(amax);
-    if (threadIdx.x % WARP == 0) scratch[threadIdx.x / WARP] = amax;
-    __syncthreads();
-    for (int i = 0; i < (int)blockDim.x / WARP; i++) amax = fmaxf(amax, scratch[i]);
-    float s = fp8_scale(amax);
-    if (threadIdx.x == 0) scale[blockIdx.y * scale_stride + blockIdx.x] = s;
-    for (uint32_t i = threadIdx.x; i < AREA; i += blockDim.x) {
-        uint32_t r = r0 + i / SIDE, col = c0 + i % SIDE;
-        if (r < n_row && col < n_col) {
-            const uint64_t at = tiled ? tiled_at(r, col, n_col) : (uint64_t)r * n_col + col;
-            q[at] = float_to_e4m3(std * normal_at(seed, first + r * stride + col) / s);
-        }
-    }
-}
-
-template <typename T>
-__global__ void generate_kernel(T *p, bool tiled, uint64_t n, uint32_t n_col, uint64_t first,
-                                uint64_t stride, uint64_t seed, float std)
-{
-    enum { SIZE = sizeof(T) };
-    kernel_begin();
-    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n;
-         i += (uint64_t)gridDim.x * blockDim.x) {
-        const uint64_t row = i / n_col, col = i % n_col;
-        const uint64_t at =
-            tiled ? tiled_at((uint32_t)row, (uint32_t)col * SIZE, n_col * SIZE) / SIZE : i;
-        p[at] = (T)(std * normal_at(seed, first + row * stride + col));
-    }
-}
 
 /* Rows of n_byte to their tiles; `to` begins with a tile. */
 __global__ void tile_kernel(uint4 *to, const uint4 *from, uint32_t n_row, uint32_t n_byte)
@@ -190,10 +123,7 @@ static fathom_err check_type(const struct tensor_view *v, const char *what, fath
     case DTYPE_BF16:
     case DTYPE_F16: return FATHOM_OK;
     case DTYPE_I8:
-        if (!v->data)
-            FAIL(d, FATHOM_EUNSUPPORTED, "%s: the cuda backend does not make int8 weights up",
-                 what);
-        if (v->scale) return FATHOM_OK;
+        if (v->scale || !v->data) return FATHOM_OK;
         FAIL(d, FATHOM_EUNSUPPORTED, "%s: I8 without scales", what);
     case DTYPE_F8_E4M3:
         if ((v->scale || !v->data) && tensor_view_is_block128(v)) return FATHOM_OK;
@@ -318,30 +248,9 @@ static fathom_err fill_packed(struct cuda_backend *c, const struct matrix *m, ui
 {
     ASSERT(v->source && row % PACK4_ROWS == 0);
     char *data = (char *)m->data + pack4_bytes(&m->pack, row, m->n_col);
-    TRY(upload_packed(c, m, data, v, what, d));
+    TRY(cuda_makes_packed(v) ? cuda_make_packed(c, m, data, v, what)
+                             : upload_packed(c, m, data, v, what, d));
     return m->scale ? upload_globals(c, m->scale + row / PACK4_ROWS, v, what, d) : FATHOM_OK;
-}
-
-static fathom_err generate(struct cuda_backend *c, void *data, bool tiled, float *scale,
-                           uint32_t scale_stride, const struct tensor_view *v, const char *what)
-{
-    uint64_t n = (uint64_t)v->n_row * v->n_col;
-    const uint64_t stride = v->row_stride;
-    const uint64_t first = v->generate_row0 * stride + v->generate_col0;
-    float std = v->generate_std;
-    if (v->dtype == DTYPE_F8_E4M3) {
-        ASSERT(scale && scale_stride >= ceil_div(v->n_col, SCALE_BLOCK));
-        dim3 grid(ceil_div(v->n_col, SCALE_BLOCK), ceil_div(v->n_row, SCALE_BLOCK));
-        return cuda_launch(c, what, generate_fp8_kernel, grid, THREADS, 0, (uint8_t *)data, tiled,
-                           scale, v->n_row, v->n_col, first, stride, scale_stride, v->generate_seed,
-                           std);
-    }
-    if (v->dtype == DTYPE_BF16) {
-        return cuda_launch(c, what, generate_kernel<bf16>, dim3(BLOCKS), THREADS, 0, (bf16 *)data,
-                           tiled, n, v->n_col, first, stride, v->generate_seed, std);
-    }
-    return cuda_launch(c, what, generate_kernel<float>, dim3(BLOCKS), THREADS, 0, (float *)data,
-                       tiled, n, v->n_col, first, stride, v->generate_seed, std);
 }
 
 /* Fills rows [row, row + v->n_row) of m (whose memory exists). FP8 parts stacked into one matrix
@@ -356,7 +265,7 @@ static fathom_err fill_part(struct cuda_backend *c, const struct matrix *m, uint
     ASSERT(!m->scale || row == 0 || (m->row0 == 0 && row % m->block_row == 0));
     char *data = (char *)m->data + (size_t)row * m->n_col * size;
     float *scale = m->scale ? m->scale + (size_t)(row / m->block_row) * m->scale_stride : NULL;
-    if (!v->data) return generate(c, data, m->tiled, scale, m->scale_stride, v, what);
+    if (!v->data) return cuda_make_values(c, m, data, scale, v, what);
     TRY(m->tiled ? upload_tiles(c, data, v, what, d) : upload_rows(c, data, v, what, d));
     if (!m->scale) return FATHOM_OK;
     uint32_t n_scale_row = ceil_div(v->scale_row0 + v->n_row, m->block_row);
