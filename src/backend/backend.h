@@ -262,6 +262,10 @@ enum cuda_link { CUDA_LINK_NONE, CUDA_LINK_PCIE, CUDA_LINK_NVLINK };
 /* backend_cuda_link - device `from` to the memory of `to`; NONE also for devices there are not */
 enum cuda_link backend_cuda_link(int from, int to);
 
+/* backend_cuda_takes - whether the cuda backend multiplies matrices of this form. Pure, in every
+ * build. */
+bool backend_cuda_takes(const struct weight_form *f);
+
 /* backend_cuda_extra_bytes - device memory that this configuration needs besides weights, cache and
  * 4 bytes for each value of the buffers: the operators' scratch and second forms of activations.
  * Pure, in every build. */

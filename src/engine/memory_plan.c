@@ -267,7 +267,7 @@ static fathom_err check_weights(const struct engine_settings *s, const struct mo
 {
     const struct weight_use use = {
         .backend_name = s->backend == FATHOM_BACKEND_CUDA ? "cuda" : "cpu",
-        .common_forms_only = s->backend == FATHOM_BACKEND_CUDA,
+        .takes = s->backend == FATHOM_BACKEND_CUDA ? backend_cuda_takes : NULL,
         .fp8_inputs = s->limits.act == ACT_FP8,
         .quantization = s->quantization,
         .parallel = s->place.parallel,

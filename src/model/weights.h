@@ -171,10 +171,10 @@ size_t weights_count_forms(struct weight_form_count out[WEIGHT_FORMS_MAX],
 
 /* Who is to compute with a checkpoint. */
 struct weight_use {
-    const char *backend_name; /* for messages */
-    bool common_forms_only;   /* the backend takes plain matrices and FP8 blocks of 128 alone */
-    bool fp8_inputs;          /* ACT_FP8 */
-    const char *quantization; /* a method that the user has named, or NULL */
+    const char *backend_name;                   /* for messages */
+    bool (*takes)(const struct weight_form *f); /* of the backend; NULL: all forms */
+    bool fp8_inputs;                            /* ACT_FP8 */
+    const char *quantization;                   /* a method that the user has named, or NULL */
     struct parallel parallel;
 };
 

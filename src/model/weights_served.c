@@ -84,20 +84,13 @@ struct served {
     fathom_diag *d;
 };
 
-static bool is_in_every_backend(const struct weight_form *f)
-{
-    if (f->code == CODE_WIDE) return true;
-    return f->code == CODE_E4M3 && f->scale_type == DTYPE_F32 &&
-           f->block_row == TENSOR_SCALE_BLOCK && f->block_col == TENSOR_SCALE_BLOCK;
-}
-
 /* Whether a form can be multiplied as it is asked for. */
 static fathom_err check_form(const struct served *s, const struct weight_need *need,
                              const struct weight_form *form, const char *format)
 {
     char text[WEIGHT_FORM_TEXT_BYTES];
     struct weight_part part = weights_part(need, &s->use->parallel);
-    if (s->use->common_forms_only && !is_in_every_backend(form)) {
+    if (s->use->takes && !s->use->takes(form)) {
         FAIL(s->d, FATHOM_EUNSUPPORTED,
              "%s is %s (%s), which the %s backend does not multiply: use --backend cpu, or an FP8 "
              "(128 x 128) or BF16 release",

@@ -103,8 +103,8 @@ def check_refusals(root):
         change(os.path.join(root, name), to, "config.json", **members)
         refused(f"{name} with {members}", to, needle, "--backend", "cpu")
     awq = os.path.join(root, "awq_g64")
-    refused("cuda", awq, "which the cuda backend does not multiply: use --backend cpu",
-            "--backend", "cuda")
+    refused("cuda", os.path.join(root, "ct_fp8_channel"),
+            "which the cuda backend does not multiply: use --backend cpu", "--backend", "cuda")
     refused("another method", awq, '--quantization gptq: the checkpoint is "awq"',
             "--backend", "cpu", "--quantization", "gptq")
     refused("int8 inputs", os.path.join(root, "ct_w8a8"), "use --dtype bfloat16",

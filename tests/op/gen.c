@@ -19,7 +19,8 @@ struct block {
 };
 
 struct gen {
-    bool aligned; /* scale blocks begin with the matrix */
+    struct weight_form form; /* of matrices of F8_E4M3; CODE_WIDE: E4M3 itself */
+    bool aligned;            /* scale blocks begin with the matrix */
     uint64_t state;
     struct block *blocks;
 };
@@ -137,8 +138,117 @@ static float load(const void *data, enum dtype t, size_t i)
     }
 }
 
+/* A matrix of U4 or E2M1 with a byte a code. */
+struct coded {
+    struct weight_source s; /* first */
+    uint8_t *codes;         /* [n_row][n_col] */
+    float *scales;          /* [n_row][n_block] */
+    uint8_t *zeros;
+    uint32_t n_block;
+};
+
+static void coded_codes(const struct weight_source *s, uint32_t row, uint32_t col, uint32_t n,
+                        uint8_t *out)
+{
+    const struct coded *m = (const struct coded *)s;
+    assert_true(row < s->n_row && col + n <= s->n_col);
+    memcpy(out, m->codes + (size_t)row * s->n_col + col, n);
+}
+
+static float coded_scale(const struct weight_source *s, uint32_t row, uint32_t block, int *zero)
+{
+    const struct coded *m = (const struct coded *)s;
+    assert_true(row < s->n_row && block < m->n_block);
+    *zero = m->zeros[(size_t)row * m->n_block + block];
+    return m->scales[(size_t)row * m->n_block + block];
+}
+
+static double coded_element(const struct coded *m, uint32_t r, uint32_t c)
+{
+    static const double e2m1[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    const uint8_t code = m->codes[(size_t)r * m->s.n_col + c];
+    const size_t i = (size_t)r * m->n_block + (m->s.form.block_col ? c / m->s.form.block_col : 0);
+    double value = m->s.form.code == CODE_U4 ? (double)code - m->zeros[i]
+                   : code < 8                ? e2m1[code]
+                                             : -e2m1[code - 8];
+    return value * (double)m->scales[i];
+}
+
+/* A scale near s of the type, times the matrix's one for E4M3. */
+static float scale_of_type(const struct weight_source *s, float scale)
+{
+    switch (s->form.scale_type) {
+    case DTYPE_F16: return f32_from_f16(f16_from_f32(scale));
+    case DTYPE_BF16: return f32_from_bf16(bf16_from_f32(scale));
+    case DTYPE_F8_E4M3: return f32_from_e4m3(e4m3_from_f32(scale / s->global)) * s->global;
+    case DTYPE_U8: return ue8m0_round_up(scale);
+    default: return scale;
+    }
+}
+
+static struct tensor_view gen_coded(struct gen *g, uint32_t n_row, uint32_t n_col)
+{
+    struct coded *m = gen_alloc(g, sizeof *m);
+    const uint32_t block = g->form.block_col ? g->form.block_col : n_col;
+    m->s = (struct weight_source){.form = g->form,
+                                  .n_row = n_row + 3,
+                                  .n_col = n_col + (g->form.block_col ? g->form.block_col : 0),
+                                  .global = 3.1e-5f * (1 + fabsf(gen_normal(g))),
+                                  .codes = coded_codes,
+                                  .scale = coded_scale};
+    m->n_block = (m->s.n_col + block - 1) / block;
+    const size_t n_code = (size_t)m->s.n_row * m->s.n_col, n_scale = m->s.n_row * m->n_block;
+    m->codes = gen_alloc(g, n_code);
+    m->scales = gen_alloc(g, n_scale * sizeof *m->scales);
+    m->zeros = gen_alloc(g, n_scale);
+    for (size_t i = 0; i < n_code; i++) m->codes[i] = (uint8_t)gen_below(g, 16);
+    for (size_t i = 0; i < n_scale; i++) {
+        float s = 0.2f / sqrtf((float)n_col) * expf(0.5f * gen_normal(g));
+        m->scales[i] = scale_of_type(&m->s, s);
+        m->zeros[i] = g->form.has_zero ? (uint8_t)gen_below(g, 17) : 8;
+    }
+    return (struct tensor_view){.n_row = n_row,
+                                .n_col = n_col,
+                                .source = &m->s,
+                                .source_row0 = 3,
+                                .source_col0 = g->aligned ? 0 : g->form.block_col};
+}
+
+static struct tensor_view gen_int8(struct gen *g, uint32_t n_row, uint32_t n_col)
+{
+    int8_t *data = gen_alloc(g, (size_t)n_row * n_col);
+    const uint32_t n_scale_row = (n_row + g->form.block_row - 1) / g->form.block_row;
+    const uint32_t n_scale_col =
+        g->form.block_col ? (n_col + g->form.block_col - 1) / g->form.block_col : 1;
+    float *scale = gen_alloc(g, (size_t)n_scale_row * n_scale_col * sizeof *scale);
+    for (size_t i = 0; i < (size_t)n_row * n_col; i++) data[i] = (int8_t)(gen_below(g, 256) - 128);
+    for (size_t i = 0; i < (size_t)n_scale_row * n_scale_col; i++)
+        scale[i] = 0.0135f / sqrtf((float)n_col) * expf(0.5f * gen_normal(g));
+    return (struct tensor_view){.data = data,
+                                .dtype = DTYPE_I8,
+                                .n_row = n_row,
+                                .n_col = n_col,
+                                .row_stride = n_col,
+                                .scale = scale,
+                                .scale_stride = n_scale_col,
+                                .scale_block_row = g->form.block_row,
+                                .scale_block_col =
+                                    g->form.block_col ? g->form.block_col : TENSOR_SCALE_WHOLE};
+}
+
+void gen_code_as(struct gen *g, const struct weight_form *form)
+{
+    g->form = *form;
+}
+
 double gen_element(const struct tensor_view *v, uint32_t r, uint32_t c)
 {
+    if (v->source)
+        return coded_element((const struct coded *)v->source, v->source_row0 + r,
+                             v->source_col0 + c);
+    if (v->dtype == DTYPE_I8)
+        return ((const int8_t *)v->data)[r * v->row_stride + c] *
+               (double)tensor_view_scale(v, r, c);
     double f = (double)load(v->data, v->dtype, r * v->row_stride + c);
     if (!v->scale) return f;
     uint32_t i = (v->scale_row0 + r) / TENSOR_SCALE_BLOCK;
@@ -176,6 +286,8 @@ double gen_product(const struct tensor_view *v, uint32_t row, const double *x, e
 struct tensor_view gen_matrix(struct gen *g, enum dtype t, uint32_t n_row, uint32_t n_col,
                               bool pow2)
 {
+    if (t == DTYPE_F8_E4M3 && g->form.code == CODE_I8) return gen_int8(g, n_row, n_col);
+    if (t == DTYPE_F8_E4M3 && g->form.code != CODE_WIDE) return gen_coded(g, n_row, n_col);
     /* Place of the view inside the larger matrix: (row0, col0), with rows of `stride`. */
     uint32_t block = TENSOR_SCALE_BLOCK;
     uint32_t row0 = t != DTYPE_F8_E4M3 ? 3 : g->aligned ? block : block / 2;

@@ -35,6 +35,11 @@ void gen_config(struct backend_config *c, enum act_type act, enum kv_type kv, bo
  * a larger one, so that rows have a stride and element (0, 0) lies inside its block. */
 struct tensor_view gen_matrix(struct gen *g, enum dtype t, uint32_t n_row, uint32_t n_col,
                               bool pow2);
+
+/* gen_code_as - matrices of F8_E4M3 are of this form from now on: U4, E2M1 or I8. A row of U4 and
+ * E2M1 begins with a group. */
+void gen_code_as(struct gen *g, const struct weight_form *form);
+
 struct tensor_view gen_vector(struct gen *g, enum dtype t, uint32_t n, float mean, float std);
 void gen_mla(struct gen *g, const struct backend_config *c, enum dtype t, struct mla_tensors *out);
 void gen_ffn(struct gen *g, enum dtype t, uint32_t hidden, uint32_t inner, struct ffn_tensors *out);

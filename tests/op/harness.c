@@ -342,6 +342,23 @@ const size_t op_n_batch_case = sizeof op_batch_cases / sizeof *op_batch_cases;
 const enum dtype op_weight_types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F8_E4M3};
 const size_t op_n_weight_type = sizeof op_weight_types / sizeof *op_weight_types;
 
+const struct weight_form op_weight_forms[] = {
+    {.code = CODE_U4, .scale_type = DTYPE_F16, .block_row = 1, .block_col = 128, .has_zero = true},
+    {.code = CODE_U4, .scale_type = DTYPE_BF16, .block_row = 1, .block_col = 64},
+    {.code = CODE_U4, .scale_type = DTYPE_F32, .block_row = 1, .block_col = 32, .has_zero = true},
+    {.code = CODE_U4, .scale_type = DTYPE_F16, .block_row = 1},
+    {.code = CODE_E2M1, .scale_type = DTYPE_F8_E4M3, .block_row = 1, .block_col = 16},
+    {.code = CODE_E2M1, .scale_type = DTYPE_U8, .block_row = 1, .block_col = 32},
+    {.code = CODE_I8, .scale_type = DTYPE_F32, .block_row = 1},
+    {.code = CODE_I8, .scale_type = DTYPE_F32, .block_row = 128, .block_col = 128},
+};
+const size_t op_n_weight_form = sizeof op_weight_forms / sizeof *op_weight_forms;
+
+bool op_form_has_product(const struct weight_form *form)
+{
+    return form->code == CODE_U4;
+}
+
 int op_main(int argc, char **argv, const char *group, const struct CMUnitTest *tests, size_t n)
 {
     few_asked = argc == 3 && strcmp(argv[2], "few") == 0;

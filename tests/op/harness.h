@@ -134,6 +134,14 @@ struct op_batch_case {
 extern const struct op_batch_case op_batch_cases[];
 extern const size_t op_n_batch_case;
 
+/* Forms of quantized weights that every backend must take, besides blocks of E4M3 (gen_code_as). */
+extern const struct weight_form op_weight_forms[];
+extern const size_t op_n_weight_form;
+
+/* op_form_has_product - a GPU has a product of its own for inputs of ACT_FP8 and this form; others
+ * are decoded element by element in the product of floats, whose rows other tests check */
+bool op_form_has_product(const struct weight_form *form);
+
 /* Weight types that every backend must take. */
 extern const enum dtype op_weight_types[];
 extern const size_t op_n_weight_type;

@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 
-enum { N = 129 };
+enum { N = 129, N_FORM = 17 };
 
 struct weights {
     struct weight *w;
@@ -67,29 +67,53 @@ static void check_prompts(struct rig *dev, struct weights *w, const float *z, co
     mem_free(mixed);
 }
 
-static void check(enum act_type act, enum dtype t, bool wide)
+/* form: of weights of F8_E4M3, or NULL */
+static void check_form(enum act_type act, enum dtype t, const struct weight_form *form, bool wide)
 {
+    char text[WEIGHT_FORM_TEXT_BYTES];
+    const char *what = form ? weight_form_text(text, form) : dtype_name(t);
     struct backend_config c;
     struct rig ref, dev;
     struct mla_tensors tensors;
     struct gen *g = gen_create_for(121, act);
     gen_config(&c, act, KV_TYPE_BF16, wide);
     c.max_context = 1024;
+    const uint32_t n = form ? N_FORM : N;
+    const bool decodes = op_wants_few() && form && (act != ACT_FP8 || !op_form_has_product(form));
+    if (decodes && !wide) c.hidden = 128;
     rig_open_pair(&ref, &dev, &c);
+    if (form) gen_code_as(g, form);
     gen_mla(g, &c, t, &tensors);
     uint32_t width = c.n_head * KV_LATENT;
     struct weights wr = {rig_mla(&ref, &tensors), N}, wd = {rig_mla(&dev, &tensors), N};
-    float *z = gen_floats(g, (size_t)N * width, 1);
-    float *want = run(&ref, &wr, z, N);
-    float *got = run(&dev, &wd, z, N);
-    op_close(dtype_name(t), got, want, (size_t)N * c.hidden, op_tolerance(act));
-    op_check_rows(dtype_name(t), &dev, run, &wd, z, N, width, c.hidden);
+    float *z = gen_floats(g, (size_t)n * width, 1);
+    float *want = run(&ref, &wr, z, n);
+    float *got = run(&dev, &wd, z, n);
+    op_close(what, got, want, (size_t)n * c.hidden, op_tolerance(act));
+    if (!decodes) op_check_rows(what, &dev, run, &wd, z, n, width, c.hidden);
     check_formula(g, &c, &tensors, z + width, want + c.hidden);
-    if (act == ACT_FP8) check_prompts(&dev, &wd, z, want, got);
+    if (act == ACT_FP8 && !form) check_prompts(&dev, &wd, z, want, got);
     mem_free(want);
     mem_free(got);
     rig_close_pair(&ref, &dev);
     gen_destroy(g);
+}
+
+static void check(enum act_type act, enum dtype t, bool wide)
+{
+    check_form(act, t, NULL, wide);
+}
+
+static void test_every_form(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < op_n_weight_form; i++) {
+        const struct weight_form *form = &op_weight_forms[i];
+        if (op_wants_few() && i != 0 && form->block_col != 0) continue;
+        check_form(ACT_FP8, DTYPE_F8_E4M3, form, false);
+        if (op_wants_few() && form->code != CODE_I8) continue;
+        check_form(i % 4 ? ACT_BF16 : ACT_F32, DTYPE_F8_E4M3, form, i % 4);
+    }
 }
 
 static void test_every_type(void **state)
@@ -108,6 +132,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_type),
+        cmocka_unit_test(test_every_form),
     };
     return OP_MAIN(argc, argv, tests);
 }

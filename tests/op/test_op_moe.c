@@ -76,12 +76,17 @@ static void check_formula(struct gen *g, const struct backend_config *c,
     op_close_double("formula", got, want, c->hidden, op_formula_limit(c->act));
 }
 
-static void check_config(const struct backend_config *c, enum dtype t, uint32_t n_row)
+/* form: of weights of F8_E4M3, or NULL */
+static void check_form(const struct backend_config *c, enum dtype t, const struct weight_form *form,
+                       uint32_t n_row)
 {
+    char text[WEIGHT_FORM_TEXT_BYTES];
+    const char *what = form ? weight_form_text(text, form) : dtype_name(t);
     struct rig ref, dev;
     struct moe_tensors tensors;
     struct gen *g = gen_create_for(81, c->act);
     rig_open_pair(&ref, &dev, c);
+    if (form) gen_code_as(g, form);
     gen_moe(g, c, t, &tensors);
     float *x = gen_floats(g, (size_t)N * c->hidden, 1);
     float *route = gen_route(g, c);
@@ -89,8 +94,9 @@ static void check_config(const struct backend_config *c, enum dtype t, uint32_t 
     struct moe_case kd = {rig_moe(&dev, &tensors), x, route};
     float *want = run(&ref, &kr, x, n_row);
     float *got = run(&dev, &kd, x, n_row);
-    op_close(dtype_name(t), got, want, (size_t)n_row * c->hidden, op_tolerance(c->act));
-    op_check_rows(dtype_name(t), &dev, run, &kd, x, n_row, c->hidden, c->hidden);
+    op_close(what, got, want, (size_t)n_row * c->hidden, op_tolerance(c->act));
+    if (!form || !op_wants_few() || op_form_has_product(form))
+        op_check_rows(what, &dev, run, &kd, x, n_row, c->hidden, c->hidden);
     for (uint32_t i = 3; i < n_row; i += 80)
         check_formula(g, c, &tensors, x + (size_t)i * c->hidden,
                       route + (size_t)i * 2 * c->n_expert_used, want + (size_t)i * c->hidden);
@@ -98,6 +104,32 @@ static void check_config(const struct backend_config *c, enum dtype t, uint32_t 
     mem_free(got);
     rig_close_pair(&ref, &dev);
     gen_destroy(g);
+}
+
+static void check_config(const struct backend_config *c, enum dtype t, uint32_t n_row)
+{
+    check_form(c, t, NULL, n_row);
+}
+
+static void test_every_form(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < op_n_weight_form; i++) {
+        const struct weight_form *form = &op_weight_forms[i];
+        struct backend_config c;
+        gen_config(&c, i % 2 ? ACT_F32 : ACT_BF16, KV_TYPE_BF16, i % 4 < 2);
+        if (!op_wants_few()) check_form(&c, DTYPE_F8_E4M3, form, 17);
+        gen_config(&c, ACT_FP8, KV_TYPE_BF16, false);
+        if (i == 1) c.moe_inner = c.shared_inner = 768; /* sums in two parts */
+        if (op_wants_few() && i != 1) {
+            c.hidden = 128;
+            c.n_expert = 4;
+            c.n_expert_used = 2;
+            c.n_group = c.topk_group = 1;
+        }
+        if (op_wants_few() && i >= 4 && i % 2) continue; /* two scales more of E2M1 and I8 */
+        check_form(&c, DTYPE_F8_E4M3, form, i < 2 ? N : 17);
+    }
 }
 
 static void check(enum act_type act, enum dtype t, bool wide, bool with_shared)
@@ -153,9 +185,8 @@ static void test_every_expert(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_type),
-        cmocka_unit_test(test_without_shared),
-        cmocka_unit_test(test_long_sums),
+        cmocka_unit_test(test_every_type),     cmocka_unit_test(test_every_form),
+        cmocka_unit_test(test_without_shared), cmocka_unit_test(test_long_sums),
         cmocka_unit_test(test_every_expert),
     };
     return OP_MAIN(argc, argv, tests);

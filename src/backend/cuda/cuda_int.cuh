@@ -17,6 +17,7 @@
 
 extern "C" {
 #include "backend/backend.h"
+#include "backend/cuda/pack4.h"
 #include "backend/cuda/peers.h"
 #include "backend/cuda/scratch.h"
 #include "backend/op_check.h"
@@ -72,15 +73,20 @@ enum {
 
 /* A matrix y = W x in device memory, row-major as in the checkpoint. */
 struct matrix {
-    enum dtype dtype; /* F32, BF16 or F8_E4M3 */
+    enum dtype dtype; /* F32, BF16, F8_E4M3 or I8; U8: packed, see pack */
     uint32_t n_row;   /* outputs */
     uint32_t n_col;   /* inputs */
     void *data;       /* [n_row][n_col], or */
     bool tiled;       /* rows in tiles (product.cuh): on sm_90 alone */
-    float *scale;     /* F8_E4M3: one per 128 x 128 block, rows of scale_stride */
+    float *scale;     /* F8_E4M3: one per 128 x 128 block, rows of scale_stride; I8: one per block;
+                         packed E2M1: one per 64 rows (pack4.h) */
     uint32_t scale_stride;
     uint32_t row0; /* place of (0, 0) inside its scale block; both 0 for the fast path */
     uint32_t col0;
+    uint32_t block_row; /* I8: rows and columns that share a scale */
+    uint32_t block_col;
+    struct pack4 pack;
+    bool packs_fp8; /* packed: ACT_FP8 quantizes its inputs, as tensor_takes_fp8 has it */
 };
 
 /* Matrices with one input whose outputs stand side by side: one matrix when their types and scale
@@ -328,6 +334,18 @@ fathom_err cuda_prepare_moe(struct backend *b, const struct moe_tensors *t, stru
                             fathom_diag *d);
 void cuda_weight_destroy(struct backend *b, struct weight *w);
 uint64_t cuda_weight_bytes(const struct weight *w);
+
+/* weight_make.cu: elements of a view without data, from `data` on in memory of m; scale: where the
+ * scales of its first row lie, of E4M3 and I8. They depend on generate_seed and their place in the
+ * whole matrix, and are others than a host makes. Scales of I8 are tensor_view_scale's, of E4M3
+ * those of the values of each square. */
+fathom_err cuda_make_values(struct cuda_backend *c, const struct matrix *m, void *data,
+                            float *scale, const struct tensor_view *v, const char *what);
+/* the tiles that pack4_rows makes of a view whose source is made up, bit for bit; and whether it
+ * can: the view's columns begin and end with 16 codes of one draw */
+fathom_err cuda_make_packed(struct cuda_backend *c, const struct matrix *m, void *dst,
+                            const struct tensor_view *v, const char *what);
+bool cuda_makes_packed(const struct tensor_view *v);
 
 /* buffer.cu */
 fathom_err cuda_buffer_create(struct backend *b, enum buffer_kind kind, struct buffer **out,

@@ -18,9 +18,13 @@ static struct product_args make_args(const struct cuda_backend *c, const struct 
     ASSERT(w->data && w->n_row > 0 && w->n_col > 0 && stride >= w->n_row);
     ASSERT(in->width == w->n_col);
     ASSERT(w->dtype != DTYPE_F8_E4M3 || (w->scale && w->scale_stride > 0));
+    ASSERT((w->dtype == DTYPE_U8) == (w->pack.tile_bytes > 0));
     a.w = w->data;
     a.tiled = w->tiled;
     a.w_stride = tiled_bytes(w->n_row, w->n_col);
+    a.pack = w->pack;
+    a.block_row = w->block_row;
+    a.block_col = w->block_col;
     a.w_scale = w->scale;
     a.n = w->n_row;
     a.k = w->n_col;
@@ -41,6 +45,7 @@ static struct product_args make_args(const struct cuda_backend *c, const struct 
 bool cuda_wants_fp8(const struct cuda_backend *c, const struct matrix *w)
 {
     /* as tensor_takes_fp8 */
+    if (w->dtype == DTYPE_U8) return c->c.act == ACT_FP8 && w->packs_fp8;
     return c->c.act == ACT_FP8 && w->dtype == DTYPE_F8_E4M3 && w->n_col % 128 == 0 &&
            w->row0 == 0 && w->col0 == 0;
 }
@@ -131,6 +136,7 @@ static fathom_err product_bf16_many(struct cuda_backend *c, const struct product
 static fathom_err product_fp8(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
                               uint32_t n_tile, const char *what)
 {
+    if (a.pack.tile_bytes) return product_u4_small(c, a, tile, n_tile, what);
     if (a.tiled) return product_sm90(c, a, tile, n_tile, what);
     if (tile == PRODUCT_LARGE_TILE) return product_fp8_large(c, a, n_tile, what);
     return product_small(c, a, tile, n_tile, what);
@@ -165,6 +171,7 @@ static bool many_is_faster(const struct cuda_backend *c, const struct product_ar
 /* Rows of a tile of a plain FP8 product. */
 static uint32_t fp8_tile(const struct cuda_backend *c, const struct product_args &a)
 {
+    if (a.pack.tile_bytes) return token_tile(a.n_token); /* one kernel for any number */
     if (!a.tiled) {
         return a.n_token > SMALL_TOKENS_MAX ? PRODUCT_LARGE_TILE : token_tile(a.n_token);
     }
@@ -267,9 +274,10 @@ uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uin
     ASSERT(n_stack > 0);
     const struct matrix *up = &w->moe.up.first, *down = &w->moe.down.first;
     const bool up_fp8 = cuda_wants_fp8(c, up), down_fp8 = cuda_wants_fp8(c, down);
-    if (!up_fp8 && !cuda_wants_bf16(c, up)) return PRODUCT_FLOAT_TILE;
+    if (!up_fp8 && !cuda_wants_bf16(c, up)) return down_fp8 ? 32 : PRODUCT_FLOAT_TILE;
     uint32_t mean = n_row / n_stack;
     bool large = (up_fp8 || bf16_takes_many(c, up)) && (down_fp8 || bf16_takes_many(c, down));
+    if (up->pack.tile_bytes || down->pack.tile_bytes) large = false;
     const uint32_t large_from = up_fp8 || down_fp8 ? LARGE_FROM : LARGE_FROM_BF16;
     return mean < 4 ? 8 : mean < 10 ? 16 : mean < large_from || !large ? 32 : PRODUCT_LARGE_TILE;
 }

@@ -38,6 +38,9 @@ struct product_args {
     uint32_t scale_stride;
     uint32_t row0;
     uint32_t col0;
+    uint32_t block_row; /* of scales of I8 */
+    uint32_t block_col;
+    struct pack4 pack; /* w is packed (pack4.h) */
     const float *f;
     const bf16 *h;
     const uint8_t *q;
@@ -113,6 +116,8 @@ fathom_err product_float(struct cuda_backend *c, const struct product_args &a, e
                          uint32_t n_tile, const char *what);
 fathom_err product_small(struct cuda_backend *c, const struct product_args &a, uint32_t tile_tokens,
                          uint32_t n_tile, const char *what);
+fathom_err product_u4_small(struct cuda_backend *c, const struct product_args &a,
+                            uint32_t tile_tokens, uint32_t n_tile, const char *what);
 fathom_err product_bf16(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
                         uint32_t n_tile, const char *what);
 fathom_err product_fp8_large(struct cuda_backend *c, const struct product_args &a, uint32_t n_tile,

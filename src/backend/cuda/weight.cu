@@ -1,6 +1,7 @@
-/* weight.cu - checkpoint views to device matrices: copies, conversions, generated values
+/* weight.cu - checkpoint views to device matrices: copies, conversions
  *
- * FP8 keeps its bytes and block scales; BF16 stays; F32 stays; F16 becomes F32. Matrices that share
+ * FP8 keeps its bytes and block scales, I8 likewise; BF16 stays; F32 stays; F16 becomes F32. Codes
+ * of four bits stay packed (pack4.h), with their scales and zeros. Matrices that share
  * an input are stacked into one, each part on a multiple of 128 rows, so that one product serves
  * them and no scale block is shared.
  *
@@ -12,6 +13,7 @@
 #include "backend/cuda/k_parts.h"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
+#include "backend/cuda/unpack4.cuh"
 
 extern "C" {
 #include "base/mem.h"
@@ -19,73 +21,6 @@ extern "C" {
 
 /* Blocks that walk over a matrix of any size. */
 enum { THREADS = 256, BLOCKS = 1024, STAGING_BYTES = 2 << 20 };
-static_assert(THREADS / WARP <= WARP, "generate_fp8_kernel keeps a value a warp");
-
-/* ---- generated values: a hash of (seed, row, column), normal by Box and Muller ---- */
-
-static __device__ __forceinline__ uint32_t mix(uint64_t x)
-{
-    x ^= x >> 33;
-    x *= 0xff51afd7ed558ccdull;
-    x ^= x >> 33;
-    x *= 0xc4ceb9fe1a85ec53ull;
-    return (uint32_t)(x >> 32);
-}
-
-static __device__ __forceinline__ float normal_at(uint64_t seed, uint64_t i)
-{
-    uint32_t a = mix(seed * 0x9e3779b97f4a7c15ull + i * 2);
-    uint32_t b = mix(seed * 0x9e3779b97f4a7c15ull + i * 2 + 1);
-    float u = ((float)(a >> 8) + 0.5f) * 0x1p-24f, v = (float)(b >> 8) * 0x1p-24f;
-    return sqrtf(-2.0f * __logf(u)) * __cosf(6.2831853f * v);
-}
-
-/* One block a 128 x 128 square: values, their scale, their codes. Element (r, c) is number
- * first + r * stride + c of the whole matrix. */
-__global__ void generate_fp8_kernel(uint8_t *q, bool tiled, float *scale, uint32_t n_row,
-                                    uint32_t n_col, uint64_t first, uint64_t stride,
-                                    uint32_t scale_stride, uint64_t seed, float std)
-{
-    __shared__ float scratch[THREADS / WARP];
-    kernel_begin();
-    enum { SIDE = SCALE_BLOCK, AREA = SIDE * SIDE };
-    uint32_t r0 = blockIdx.y * SIDE, c0 = blockIdx.x * SIDE;
-    float amax = 0.0f;
-    for (uint32_t i = threadIdx.x; i < AREA; i += blockDim.x) {
-        uint32_t r = r0 + i / SIDE, col = c0 + i % SIDE;
-        if (r < n_row && col < n_col) {
-            amax = fmaxf(amax, fabsf(std * normal_at(seed, first + r * stride + col)));
-        }
-    }
-    amax = warp_max(amax);
-    if (threadIdx.x % WARP == 0) scratch[threadIdx.x / WARP] = amax;
-    __syncthreads();
-    for (int i = 0; i < (int)blockDim.x / WARP; i++) amax = fmaxf(amax, scratch[i]);
-    float s = fp8_scale(amax);
-    if (threadIdx.x == 0) scale[blockIdx.y * scale_stride + blockIdx.x] = s;
-    for (uint32_t i = threadIdx.x; i < AREA; i += blockDim.x) {
-        uint32_t r = r0 + i / SIDE, col = c0 + i % SIDE;
-        if (r < n_row && col < n_col) {
-            const uint64_t at = tiled ? tiled_at(r, col, n_col) : (uint64_t)r * n_col + col;
-            q[at] = float_to_e4m3(std * normal_at(seed, first + r * stride + col) / s);
-        }
-    }
-}
-
-template <typename T>
-__global__ void generate_kernel(T *p, bool tiled, uint64_t n, uint32_t n_col, uint64_t first,
-                                uint64_t stride, uint64_t seed, float std)
-{
-    enum { SIZE = sizeof(T) };
-    kernel_begin();
-    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n;
-         i += (uint64_t)gridDim.x * blockDim.x) {
-        const uint64_t row = i / n_col, col = i % n_col;
-        const uint64_t at =
-            tiled ? tiled_at((uint32_t)row, (uint32_t)col * SIZE, n_col * SIZE) / SIZE : i;
-        p[at] = (T)(std * normal_at(seed, first + row * stride + col));
-    }
-}
 
 /* Rows of n_byte to their tiles; `to` begins with a tile. */
 __global__ void tile_kernel(uint4 *to, const uint4 *from, uint32_t n_row, uint32_t n_byte)
@@ -109,7 +44,13 @@ template <typename OUT> __global__ void decode_kernel(OUT *out, struct matrix m)
          i += (uint64_t)gridDim.x * blockDim.x) {
         uint32_t r = (uint32_t)(i / m.n_col), col = (uint32_t)(i % m.n_col);
         float v;
-        if (m.dtype == DTYPE_F8_E4M3) {
+        if (m.dtype == DTYPE_U8) {
+            v = pack4_value(m.pack, (const char *)m.data, ceil_div(m.n_col, SCALE_BLOCK), m.scale,
+                            r, col);
+        } else if (m.dtype == DTYPE_I8) {
+            v = (float)((const int8_t *)m.data)[i] *
+                m.scale[(m.row0 + r) / m.block_row * m.scale_stride + (m.col0 + col) / m.block_col];
+        } else if (m.dtype == DTYPE_F8_E4M3) {
             v = stored_value<DTYPE_F8_E4M3>(m.data, i) *
                 m.scale[(m.row0 + r) / SCALE_BLOCK * m.scale_stride + (m.col0 + col) / SCALE_BLOCK];
         } else if (m.dtype == DTYPE_BF16) {
@@ -163,17 +104,27 @@ uint64_t cuda_weight_bytes(const struct weight *w)
 
 /* ---- filling ---- */
 
-static enum dtype stored_type(enum dtype t)
+static enum dtype stored_type(const struct tensor_view *v)
 {
-    return t == DTYPE_F16 ? DTYPE_F32 : t;
+    if (v->source) return DTYPE_U8;
+    return v->dtype == DTYPE_F16 ? DTYPE_F32 : v->dtype;
 }
 
 static fathom_err check_type(const struct tensor_view *v, const char *what, fathom_diag *d)
 {
+    char text[WEIGHT_FORM_TEXT_BYTES];
+    if (v->source) {
+        if (pack4_of(&v->source->form).tile_bytes) return FATHOM_OK;
+        FAIL(d, FATHOM_EUNSUPPORTED, "%s: weights of %s are not supported by the cuda backend",
+             what, weight_form_text(text, &v->source->form));
+    }
     switch (v->dtype) {
     case DTYPE_F32:
     case DTYPE_BF16:
     case DTYPE_F16: return FATHOM_OK;
+    case DTYPE_I8:
+        if (v->scale || !v->data) return FATHOM_OK;
+        FAIL(d, FATHOM_EUNSUPPORTED, "%s: I8 without scales", what);
     case DTYPE_F8_E4M3:
         if ((v->scale || !v->data) && tensor_view_is_block128(v)) return FATHOM_OK;
         FAIL(d, FATHOM_EUNSUPPORTED, "%s: F8_E4M3 without scales of 128 x 128", what);
@@ -254,26 +205,52 @@ static fathom_err upload_rows(struct cuda_backend *c, void *dst, const struct te
     return err;
 }
 
-static fathom_err generate(struct cuda_backend *c, void *data, bool tiled, float *scale,
-                           uint32_t scale_stride, const struct tensor_view *v, const char *what)
+/* Packs the rows of a view with a source into tiles from `dst` on, as many at a time as
+ * STAGING_BYTES hold. */
+static fathom_err upload_packed(struct cuda_backend *c, const struct matrix *m, char *dst,
+                                const struct tensor_view *v, const char *what, fathom_diag *d)
 {
-    uint64_t n = (uint64_t)v->n_row * v->n_col;
-    const uint64_t stride = v->row_stride;
-    const uint64_t first = v->generate_row0 * stride + v->generate_col0;
-    float std = v->generate_std;
-    if (v->dtype == DTYPE_F8_E4M3) {
-        ASSERT(scale && scale_stride >= ceil_div(v->n_col, SCALE_BLOCK));
-        dim3 grid(ceil_div(v->n_col, SCALE_BLOCK), ceil_div(v->n_row, SCALE_BLOCK));
-        return cuda_launch(c, what, generate_fp8_kernel, grid, THREADS, 0, (uint8_t *)data, tiled,
-                           scale, v->n_row, v->n_col, first, stride, scale_stride, v->generate_seed,
-                           std);
+    const size_t strip = pack4_bytes(&m->pack, PACK4_ROWS, v->n_col);
+    const uint32_t n_strip = (uint32_t)pack4_tile_rows(v->n_row);
+    const uint32_t most = STAGING_BYTES / strip > 1 ? (uint32_t)(STAGING_BYTES / strip) : 1;
+    uint8_t *tiles = (uint8_t *)mem_alloc(strip * most);
+    if (!tiles) FAIL(d, FATHOM_ENOMEM, "%s: no host memory to pack", what);
+    fathom_err err = FATHOM_OK;
+    for (uint32_t i = 0; i < n_strip && !err; i += most) {
+        const uint32_t n = n_strip - i < most ? n_strip - i : most;
+        for (uint32_t j = 0; j < n; j++)
+            pack4_rows(&m->pack, v, (i + j) * PACK4_ROWS, tiles + j * strip);
+        err = cuda_check(
+            c,
+            cudaMemcpyAsync(dst + i * strip, tiles, n * strip, cudaMemcpyHostToDevice, c->stream),
+            "copy", what);
+        if (!err) err = cuda_check(c, cudaStreamSynchronize(c->stream), "sync", what);
     }
-    if (v->dtype == DTYPE_BF16) {
-        return cuda_launch(c, what, generate_kernel<bf16>, dim3(BLOCKS), THREADS, 0, (bf16 *)data,
-                           tiled, n, v->n_col, first, stride, v->generate_seed, std);
-    }
-    return cuda_launch(c, what, generate_kernel<float>, dim3(BLOCKS), THREADS, 0, (float *)data,
-                       tiled, n, v->n_col, first, stride, v->generate_seed, std);
+    mem_free(tiles);
+    return err;
+}
+
+static fathom_err upload_globals(struct cuda_backend *c, float *dst, const struct tensor_view *v,
+                                 const char *what, fathom_diag *d)
+{
+    const size_t n = pack4_tile_rows(v->n_row);
+    float *values = (float *)mem_alloc_array(n, sizeof *values);
+    if (!values) FAIL(d, FATHOM_ENOMEM, "%s: no host memory", what);
+    for (size_t i = 0; i < n; i++) values[i] = pack4_global(v);
+    fathom_err err = upload_values(c, dst, values, n, what);
+    mem_free(values);
+    return err;
+}
+
+/* Fills rows [row, row + v->n_row) of a packed matrix. */
+static fathom_err fill_packed(struct cuda_backend *c, const struct matrix *m, uint32_t row,
+                              const struct tensor_view *v, const char *what, fathom_diag *d)
+{
+    ASSERT(v->source && row % PACK4_ROWS == 0);
+    char *data = (char *)m->data + pack4_bytes(&m->pack, row, m->n_col);
+    TRY(cuda_makes_packed(v) ? cuda_make_packed(c, m, data, v, what)
+                             : upload_packed(c, m, data, v, what, d));
+    return m->scale ? upload_globals(c, m->scale + row / PACK4_ROWS, v, what, d) : FATHOM_OK;
 }
 
 /* Fills rows [row, row + v->n_row) of m (whose memory exists). FP8 parts stacked into one matrix
@@ -283,15 +260,16 @@ static fathom_err fill_part(struct cuda_backend *c, const struct matrix *m, uint
 {
     size_t size = dtype_size(m->dtype);
     ASSERT(m->data && v->n_col == m->n_col && row + v->n_row <= m->n_row);
-    ASSERT(m->dtype == stored_type(v->dtype));
-    ASSERT(!m->scale || row == 0 || (m->row0 == 0 && row % SCALE_BLOCK == 0));
+    ASSERT(m->dtype == stored_type(v));
+    if (m->pack.tile_bytes) return fill_packed(c, m, row, v, what, d);
+    ASSERT(!m->scale || row == 0 || (m->row0 == 0 && row % m->block_row == 0));
     char *data = (char *)m->data + (size_t)row * m->n_col * size;
-    float *scale = m->scale ? m->scale + (size_t)(row / SCALE_BLOCK) * m->scale_stride : NULL;
-    if (!v->data) return generate(c, data, m->tiled, scale, m->scale_stride, v, what);
+    float *scale = m->scale ? m->scale + (size_t)(row / m->block_row) * m->scale_stride : NULL;
+    if (!v->data) return cuda_make_values(c, m, data, scale, v, what);
     TRY(m->tiled ? upload_tiles(c, data, v, what, d) : upload_rows(c, data, v, what, d));
-    if (v->dtype != DTYPE_F8_E4M3) return FATHOM_OK;
-    uint32_t n_scale_row = ceil_div(v->scale_row0 + v->n_row, SCALE_BLOCK);
-    uint32_t n_scale_col = ceil_div(v->scale_col0 + v->n_col, SCALE_BLOCK);
+    if (!m->scale) return FATHOM_OK;
+    uint32_t n_scale_row = ceil_div(v->scale_row0 + v->n_row, m->block_row);
+    uint32_t n_scale_col = ceil_div(v->scale_col0 + v->n_col, m->block_col);
     CU_TRY(c,
            cudaMemcpy2DAsync(scale, (size_t)m->scale_stride * 4, v->scale,
                              (size_t)v->scale_stride * 4, (size_t)n_scale_col * 4, n_scale_row,
@@ -316,6 +294,46 @@ static bool takes_tiles_bf16(const struct cuda_backend *c, const struct tensor_v
            bf16_k_part_count(v->n_row, v->n_col / line, false) == 1;
 }
 
+static uint32_t scale_block(uint32_t n)
+{
+    enum { ALL = 1 << 30 };
+    return n == TENSOR_SCALE_WHOLE ? (uint32_t)ALL : n ? n : (uint32_t)SCALE_BLOCK;
+}
+
+/* What a matrix of parts like `like` is, but for its rows and memory. */
+static void shape_matrix(struct matrix *m, const struct tensor_view *like)
+{
+    m->dtype = stored_type(like);
+    m->n_col = like->n_col;
+    m->row0 = like->scale_row0;
+    m->col0 = like->scale_col0;
+    m->block_row = scale_block(like->scale_block_row);
+    m->block_col = scale_block(like->scale_block_col);
+    m->packs_fp8 = false;
+    if (like->source) {
+        m->pack = pack4_of(&like->source->form);
+        m->packs_fp8 = tensor_takes_fp8(like);
+        m->block_row = PACK4_ROWS;
+    }
+}
+
+/* Bytes and scales of n_row rows of it; *scale_stride from row to row of scales. */
+static size_t matrix_bytes(const struct matrix *m, uint32_t n_row, bool tiled)
+{
+    if (m->pack.tile_bytes) return pack4_bytes(&m->pack, n_row, m->n_col);
+    const size_t size = dtype_size(m->dtype);
+    return tiled ? tiled_bytes(n_row, m->n_col * (uint32_t)size) : (size_t)n_row * m->n_col * size;
+}
+
+static size_t scale_count(const struct matrix *m, uint32_t n_row, uint32_t *scale_stride)
+{
+    *scale_stride = 1;
+    if (m->pack.is_e2m1) return pack4_tile_rows(n_row);
+    if (m->dtype != DTYPE_F8_E4M3 && m->dtype != DTYPE_I8) return 0;
+    *scale_stride = ceil_div(m->col0 + m->n_col, m->block_col);
+    return (size_t)ceil_div(m->row0 + n_row, m->block_row) * *scale_stride;
+}
+
 /* A matrix of n_row rows for parts like `like`; the memory is zero. */
 static fathom_err matrix_alloc(struct cuda_backend *c, struct weight *w, struct matrix *m,
                                uint32_t n_row, const struct tensor_view *like, bool tiled,
@@ -323,19 +341,12 @@ static fathom_err matrix_alloc(struct cuda_backend *c, struct weight *w, struct 
 {
     ASSERT(n_row > 0 && like->n_col > 0);
     TRY(check_type(like, what, d));
-    m->dtype = stored_type(like->dtype);
+    shape_matrix(m, like);
     m->n_row = n_row;
-    m->n_col = like->n_col;
-    m->row0 = like->scale_row0;
-    m->col0 = like->scale_col0;
     m->tiled = tiled;
-    const size_t bytes = tiled ? tiled_bytes(n_row, m->n_col * (uint32_t)dtype_size(m->dtype))
-                               : (size_t)n_row * m->n_col * dtype_size(m->dtype);
-    TRY(take(c, w, bytes, what, &m->data, d));
-    if (m->dtype != DTYPE_F8_E4M3) return FATHOM_OK;
-    m->scale_stride = ceil_div(m->col0 + m->n_col, SCALE_BLOCK);
-    size_t n = (size_t)ceil_div(m->row0 + n_row, SCALE_BLOCK) * m->scale_stride;
-    return take(c, w, n * 4, what, (void **)&m->scale, d);
+    TRY(take(c, w, matrix_bytes(m, n_row, tiled), what, &m->data, d));
+    const size_t n = scale_count(m, n_row, &m->scale_stride);
+    return n ? take(c, w, n * 4, what, (void **)&m->scale, d) : FATHOM_OK;
 }
 
 static fathom_err matrix_make(struct cuda_backend *c, struct weight *w, struct matrix *m,
@@ -353,12 +364,34 @@ static fathom_err product_make(struct cuda_backend *c, struct weight *w, struct 
     return fill_part(c, m, 0, v, what, d);
 }
 
-/* Whether parts can be one matrix: one type, and for FP8 no scale block shared or cut. */
+/* Whether views are coded alike. */
+static bool same_form(const struct tensor_view *a, const struct tensor_view *b)
+{
+    if (!a->source != !b->source) return false;
+    if (a->source) {
+        return weight_form_equal(&a->source->form, &b->source->form) &&
+               tensor_takes_fp8(a) == tensor_takes_fp8(b);
+    }
+    return a->dtype == b->dtype && a->scale_block_row == b->scale_block_row &&
+           a->scale_block_col == b->scale_block_col;
+}
+
+/* Whether parts can be one matrix: one form, and for coded ones no scale block or tile shared or
+ * cut. */
 static bool can_stack(const struct tensor_view *const *parts, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         const struct tensor_view *v = parts[i];
-        if (v->dtype != parts[0]->dtype || v->n_col != parts[0]->n_col) return false;
+        if (!same_form(v, parts[0]) || v->n_col != parts[0]->n_col) return false;
+        if (v->source) {
+            if (i + 1 < n && v->n_row % PACK4_ROWS != 0) return false;
+            continue;
+        }
+        if (v->dtype == DTYPE_I8) {
+            const uint32_t block = v->scale_block_row ? v->scale_block_row : (uint32_t)SCALE_BLOCK;
+            if (n > 1 && (v->n_row % block != 0 || v->scale_row0 || v->scale_col0)) return false;
+            continue;
+        }
         if (v->dtype != DTYPE_F8_E4M3) continue;
         if (i + 1 < n && v->n_row % SCALE_BLOCK != 0) return false;
         if (v->scale_row0 || v->scale_col0) return false;
@@ -563,37 +596,31 @@ fill_slab(struct cuda_backend *c, struct weight *w, struct matrix_stack *s,
     const struct tensor_view *like = view_of(&t->experts[0], 0);
     ASSERT(t->experts && c->c.n_expert > 0 && n_part >= 1 && n_part <= 2);
     TRY(check_type(like, what, d));
-    uint32_t n_scale_row = ceil_div(like->scale_row0 + like->n_row, SCALE_BLOCK);
     s->n = c->c.n_expert + (w->moe.stacked_shared ? 1 : 0);
-    s->first.dtype = stored_type(like->dtype);
+    shape_matrix(&s->first, like);
     s->first.tiled = takes_tiles(c, like) && (n_part == 1 || like->n_row % SCALE_BLOCK == 0);
     s->first.n_row = like->n_row * (uint32_t)n_part;
-    s->first.n_col = like->n_col;
-    s->first.row0 = like->scale_row0;
-    s->first.col0 = like->scale_col0;
-    size_t part_bytes = s->first.tiled
-                            ? tiled_bytes(like->n_row, like->n_col)
-                            : (size_t)like->n_row * like->n_col * dtype_size(s->first.dtype);
+    const size_t part_bytes = matrix_bytes(&s->first, like->n_row, s->first.tiled);
     s->data_stride = part_bytes * (size_t)n_part;
     TRY(take(c, w, s->data_stride * s->n, what, &s->first.data, d));
-    if (s->first.dtype == DTYPE_F8_E4M3) {
-        s->first.scale_stride = ceil_div(like->scale_col0 + like->n_col, SCALE_BLOCK);
-        s->scale_stride = (size_t)n_scale_row * s->first.scale_stride * (size_t)n_part;
+    const size_t n_scale = scale_count(&s->first, like->n_row, &s->first.scale_stride);
+    if (n_scale) {
+        s->scale_stride = n_scale * (size_t)n_part;
         TRY(take(c, w, s->scale_stride * s->n * 4, what, (void **)&s->first.scale, d));
     }
     for (uint32_t i = 0; i < s->n * (uint32_t)n_part; i++) {
         uint32_t e = i / (uint32_t)n_part;
         const struct tensor_view *v =
             view_of(e < c->c.n_expert ? &t->experts[e] : &t->shared, (int)(i % (uint32_t)n_part));
-        if (v->dtype != like->dtype || v->n_row != like->n_row || v->n_col != like->n_col ||
+        if (!same_form(v, like) || v->n_row != like->n_row || v->n_col != like->n_col ||
             v->scale_row0 != like->scale_row0 || v->scale_col0 != like->scale_col0) {
-            FAIL(d, FATHOM_EUNSUPPORTED, "%s: expert %u differs from expert 0 in type or shape",
+            FAIL(d, FATHOM_EUNSUPPORTED, "%s: expert %u differs from expert 0 in form or shape",
                  what, e);
         }
         struct matrix m = s->first;
         m.n_row = v->n_row;
         m.data = (char *)m.data + part_bytes * i;
-        if (m.scale) m.scale += (size_t)n_scale_row * m.scale_stride * i;
+        if (m.scale) m.scale += n_scale * i;
         TRY(fill_part(c, &m, 0, v, what, d));
     }
     return FATHOM_OK;
@@ -631,10 +658,11 @@ static fathom_err fill_moe(struct cuda_backend *c, struct weight *w, const struc
     TRY(check_shape(&t->router_bias, "router_bias", 1, c->c.n_expert, d));
     TRY(check_ffn(e0, c->c.hidden, c->c.moe_inner, d));
     if (has_shared) TRY(check_ffn(shared, c->c.hidden, c->c.shared_inner, d));
-    w->moe.stacked_shared = has_shared && shared->gate.n_row == e0->gate.n_row &&
-                            shared->gate.dtype == e0->gate.dtype &&
-                            shared->gate.scale_row0 == e0->gate.scale_row0 &&
-                            shared->down.scale_col0 == e0->down.scale_col0;
+    w->moe.stacked_shared =
+        has_shared && shared->gate.n_row == e0->gate.n_row && same_form(&shared->gate, &e0->gate) &&
+        same_form(&shared->up, &e0->up) && same_form(&shared->down, &e0->down) &&
+        shared->gate.scale_row0 == e0->gate.scale_row0 &&
+        shared->down.scale_col0 == e0->down.scale_col0;
     w->moe.separate_shared = has_shared && !w->moe.stacked_shared;
     TRY(matrix_make(c, w, &w->moe.router, &t->router, "router", d));
     TRY(vector_make(c, w, &w->moe.bias, &t->router_bias, "router_bias", d));

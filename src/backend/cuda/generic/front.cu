@@ -354,11 +354,16 @@ static struct matrix index_query_of(const struct cuda_backend *c, const struct m
     const uint32_t row = c->c.n_head * QUERY_DIM, n_row = c->c.index_n_head * KV_INDEX_DIM;
     if (query->n > 1) return query->part[1];
     struct matrix m = query->part[0];
-    ASSERT(row % SCALE_BLOCK == 0 && m.row0 == 0 && m.n_row == row + n_row);
+    ASSERT(m.row0 == 0 && m.n_row == row + n_row && (!m.scale || row % m.block_row == 0));
+    m.n_row = n_row;
+    if (m.pack.tile_bytes) {
+        m.data = (char *)m.data + pack4_bytes(&m.pack, row, m.n_col);
+        if (m.scale) m.scale += row / PACK4_ROWS;
+        return m;
+    }
     m.data = (char *)m.data +
              (m.tiled ? tiled_at(row, 0, m.n_col) : (size_t)row * m.n_col * dtype_size(m.dtype));
-    if (m.scale) m.scale += (size_t)row / SCALE_BLOCK * m.scale_stride;
-    m.n_row = n_row;
+    if (m.scale) m.scale += (size_t)row / m.block_row * m.scale_stride;
     return m;
 }
 

@@ -4,6 +4,7 @@
  * run over k in ascending order in one f32 accumulator, whatever the tile. */
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
+#include "backend/cuda/unpack4.cuh"
 
 enum { TILE = PRODUCT_FLOAT_TILE, STEP = 16, THREADS = 256 };
 static_assert(TILE * TILE == THREADS * 4 * 4 && TILE == 16 * 4, "a thread sums 4 x 4");
@@ -14,9 +15,19 @@ weight_at(const struct product_args &a, const struct product_rows &p, uint32_t n
 {
     size_t at = (size_t)n * a.k + k;
     DCHECK(n < a.n && k < a.k);
-    const float v = stored_value<DT>(p.w, at);
-    if (DT != DTYPE_F8_E4M3) return v;
-    return v * p.w_scale[(a.row0 + n) / SCALE_BLOCK * a.scale_stride + (a.col0 + k) / SCALE_BLOCK];
+    if constexpr (DT == DTYPE_U8)
+        return pack4_value(a.pack, p.w, ceil_div(a.k, SCALE_BLOCK), p.w_scale, n, k);
+    if constexpr (DT == DTYPE_I8) {
+        const float s =
+            p.w_scale[(a.row0 + n) / a.block_row * a.scale_stride + (a.col0 + k) / a.block_col];
+        return (float)((const int8_t *)p.w)[at] * s;
+    }
+    if constexpr (DT != DTYPE_U8 && DT != DTYPE_I8) {
+        const float v = stored_value<DT>(p.w, at);
+        if (DT != DTYPE_F8_E4M3) return v;
+        return v *
+               p.w_scale[(a.row0 + n) / SCALE_BLOCK * a.scale_stride + (a.col0 + k) / SCALE_BLOCK];
+    }
 }
 
 template <enum dtype DT>
@@ -69,8 +80,11 @@ fathom_err product_float(struct cuda_backend *c, const struct product_args &a, e
 {
     dim3 grid(ceil_div(a.n, TILE), n_tile);
     ASSERT(a.f && a.w && a.out);
-    ASSERT(dtype != DTYPE_F8_E4M3 || a.w_scale);
+    ASSERT((dtype != DTYPE_F8_E4M3 && dtype != DTYPE_I8) || a.w_scale);
+    ASSERT(dtype != DTYPE_U8 || a.pack.tile_bytes > 0);
     switch (dtype) {
+    case DTYPE_U8: return cuda_launch(c, what, product_float_kernel<DTYPE_U8>, grid, THREADS, 0, a);
+    case DTYPE_I8: return cuda_launch(c, what, product_float_kernel<DTYPE_I8>, grid, THREADS, 0, a);
     case DTYPE_F32:
         return cuda_launch(c, what, product_float_kernel<DTYPE_F32>, grid, THREADS, 0, a);
     case DTYPE_BF16:

@@ -1,5 +1,5 @@
-/* product_small.cu - FP8 matrix products with few rows: weights stream once, straight from their
- * checkpoint layout into tensor core registers
+/* product_small.cu - FP8 matrix products with few rows, and those of packed U4 weights: weights
+ * stream once, straight from memory into tensor core registers
  *
  * A warp owns RT tiles of 16 outputs (the product's 16-row operand) and one part of K (k_parts.h);
  * tokens are the 8-column operand, up to NT groups of 8. The order of k inside a K line is
@@ -13,6 +13,7 @@
 #include "backend/cuda/k_parts.h"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
+#include "backend/cuda/unpack4.cuh"
 
 enum { WARPS = 8, THREADS = WARPS * WARP, AHEAD = 4 };
 
@@ -230,6 +231,154 @@ static fathom_err launch_k_parts(struct cuda_backend *c, const struct product_ar
     case 4: return launch<NT, 4>(c, a, n_tile, what);
     case 2: return launch<NT, 2>(c, a, n_tile, what);
     default: return launch<NT, 1>(c, a, n_tile, what);
+    }
+}
+
+/* ---- packed U4 ------------------------------------------------------------------------------- */
+
+/* A byte 0000qqqq is the E4M3 code of q * 2^-9, for every q: codes go to the tensor cores as they
+ * are. A group's sum of (q - zero) * x is that of q * x less zero times that of x; the latter comes
+ * from the tensor cores too, as the product with ones. Groups of a K line are added in ascending
+ * order. The rows of a warp's codes are in one piece of each tile (pack4.h), so a lane loads 16
+ * bytes of both halves of a K line. */
+
+/* What scales and zeros of rows g and g + 8 of a warp's 16 are in one K line. */
+template <int GROUPS> struct u4_scales {
+    float s[GROUPS][2], zero[GROUPS][2];
+};
+
+template <int GROUPS>
+static __device__ __forceinline__ void load_u4_scales(struct u4_scales<GROUPS> &to,
+                                                      const struct pack4 &pack, const char *tile,
+                                                      uint32_t row)
+{
+#pragma unroll
+    for (int i = 0; i < GROUPS; i++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const uint32_t at = (uint32_t)(i * PACK4_ROWS) + row + (uint32_t)(8 * h);
+            to.s[i][h] = pack4_scale(pack, tile, at) * 512.0f;
+            to.zero[i][h] = pack4_zero(pack, tile, at);
+        }
+    }
+}
+
+/* One K line of U4 weights times up to 8 * NT tokens, added to acc. */
+template <int NT, int GROUPS>
+static __device__ __forceinline__ void
+multiply_u4(float (&acc)[NT][4], const uint4 (&codes)[2], const struct product_args &a,
+            const struct tokens<NT> &k, const struct u4_scales<GROUPS> &w, uint32_t block)
+{
+    enum { STEPS = 4 / GROUPS };
+    const uint32_t low = 0x0f0f0f0fu, ones = 0x01010101u;
+    const char *q = (const char *)a.q + (size_t)block * 128 + threadIdx.x % 4 * 4;
+    const float *scale = a.q_scale + block;
+    const size_t n_k_line = a.k / 128;
+#pragma unroll
+    for (int i = 0; i < NT; i++) {
+        const char *x = q + (size_t)k.load[i] * a.k;
+        const float s0 = scale[(size_t)k.sum[i][0] * n_k_line];
+        const float s1 = scale[(size_t)k.sum[i][1] * n_k_line];
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++) {
+            float c[4] = {}, sum[4] = {};
+#pragma unroll
+            for (int u = 0; u < STEPS; u++) {
+                const int step = j * STEPS + u;
+                const uint32_t w0 = word(codes[step / 2], step % 2 * 2);
+                const uint32_t w1 = word(codes[step / 2], step % 2 * 2 + 1);
+                const uint32_t b0 = *(const uint32_t *)(x + 32 * step);
+                const uint32_t b1 = *(const uint32_t *)(x + 32 * step + 16);
+                mma_e4m3(c, w0 & low, w0 >> 4 & low, w1 & low, w1 >> 4 & low, b0, b1);
+                mma_e4m3(sum, ones, ones, ones, ones, b0, b1);
+            }
+            acc[i][0] = fmaf(fmaf(-w.zero[j][0], sum[0], c[0]), w.s[j][0] * s0, acc[i][0]);
+            acc[i][1] = fmaf(fmaf(-w.zero[j][0], sum[1], c[1]), w.s[j][0] * s1, acc[i][1]);
+            acc[i][2] = fmaf(fmaf(-w.zero[j][1], sum[2], c[2]), w.s[j][1] * s0, acc[i][2]);
+            acc[i][3] = fmaf(fmaf(-w.zero[j][1], sum[3], c[3]), w.s[j][1] * s1, acc[i][3]);
+        }
+    }
+}
+
+template <int NT, int WK, int GROUPS>
+__global__ void __launch_bounds__(WARPS *WARP) product_u4_small_kernel(const struct product_args a)
+{
+    SHARED_DYNAMIC(float, shared);
+    const int warp = (int)threadIdx.x / WARP, wk = warp % WK, wn = warp / WK;
+    const uint32_t lane = threadIdx.x % WARP;
+    const uint32_t n_k_line = a.k / 128, k_part = n_k_line / WK, first = (uint32_t)wk * k_part;
+    const uint32_t n_block = blockIdx.x * (WARPS / WK) * 16;
+    const uint32_t row = min(n_block + (uint32_t)(wn * 16), ceil_div(a.n, 16) * 16 - 16);
+    DCHECK(n_k_line % WK == 0);
+    kernel_begin();
+    const struct product_rows p = product_rows_of(a, (int)blockIdx.y, NT * 8);
+    if (p.n <= 0) return;
+    const struct tokens<NT> k = make_tokens<NT>(a, p);
+    const char *tile = p.w + ((size_t)(row / PACK4_ROWS) * n_k_line + first) * a.pack.tile_bytes;
+    const uint32_t at = row % PACK4_ROWS / 16 * 1024 + lane * 16;
+    float acc[1][NT][4] = {};
+    for (uint32_t b = 0; b < k_part; b += AHEAD) {
+        uint4 codes[AHEAD][2];
+        struct u4_scales<GROUPS> w[AHEAD];
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            if (b + (uint32_t)u >= k_part) break;
+            const char *t = tile + (size_t)(b + (uint32_t)u) * a.pack.tile_bytes;
+            codes[u][0] = load_stream(t + at);
+            codes[u][1] = load_stream(t + at + 512);
+            load_u4_scales<GROUPS>(w[u], a.pack, t, row % PACK4_ROWS + lane / 4);
+        }
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            if (b + (uint32_t)u >= k_part) break;
+            multiply_u4<NT, GROUPS>(acc[0], codes[u], a, k, w[u], first + b + (uint32_t)u);
+        }
+    }
+    finish<NT, WK, 1>(a, p, acc, shared, wk, wn, n_block);
+}
+
+template <int NT, int WK>
+static fathom_err launch_u4(struct cuda_backend *c, const struct product_args &a, uint32_t n_tile,
+                            const char *what)
+{
+    const dim3 grid(ceil_div(a.n, WARPS / WK * 16), n_tile);
+    const size_t bytes = (size_t)WARPS * NT * 8 * sizeof(float) * 17;
+    switch (a.pack.n_group) {
+    case 1:
+        return cuda_launch(c, what, product_u4_small_kernel<NT, WK, 1>, grid, WARPS * WARP, bytes,
+                           a);
+    case 2:
+        return cuda_launch(c, what, product_u4_small_kernel<NT, WK, 2>, grid, WARPS * WARP, bytes,
+                           a);
+    default:
+        return cuda_launch(c, what, product_u4_small_kernel<NT, WK, 4>, grid, WARPS * WARP, bytes,
+                           a);
+    }
+}
+
+template <int NT>
+static fathom_err launch_u4_k_parts(struct cuda_backend *c, const struct product_args &a,
+                                    uint32_t n_tile, const char *what)
+{
+    switch (k_part_count(a.k / 128)) {
+    case 8: return launch_u4<NT, 8>(c, a, n_tile, what);
+    case 4: return launch_u4<NT, 4>(c, a, n_tile, what);
+    case 2: return launch_u4<NT, 2>(c, a, n_tile, what);
+    default: return launch_u4<NT, 1>(c, a, n_tile, what);
+    }
+}
+
+/* Needs packed U4 weights, k a multiple of 128; tile_tokens 8, 16 or 32, of any number of rows. */
+fathom_err product_u4_small(struct cuda_backend *c, const struct product_args &a,
+                            uint32_t tile_tokens, uint32_t n_tile, const char *what)
+{
+    ASSERT(a.pack.tile_bytes > 0 && !a.pack.is_e2m1 && a.pack.n_group <= 4 && a.k % 128 == 0);
+    ASSERT(a.q && a.q_scale && (!a.tasks || a.in_divisor > 0));
+    ASSERT((uintptr_t)a.q % 16 == 0 && (uintptr_t)a.w % 16 == 0 && a.pack.tile_bytes % 16 == 0);
+    switch (tile_tokens) {
+    case 8: return launch_u4_k_parts<1>(c, a, n_tile, what);
+    case 16: return launch_u4_k_parts<2>(c, a, n_tile, what);
+    default: ASSERT(tile_tokens == 32); return launch_u4_k_parts<4>(c, a, n_tile, what);
     }
 }
 
