@@ -88,6 +88,15 @@ static bool has_row_scales(const struct pack_part *p)
     return block % PANEL != 0 || row_origin(p) % PANEL != 0;
 }
 
+/* Whether a row has one scale in all of the packed matrix's columns. */
+static bool are_scales_whole(const struct pack_part *p)
+{
+    const struct tensor_view *v = p->view;
+    if (v->source) return false;
+    return !v->scale ||
+           (p->transposed ? v->scale_block_row : v->scale_block_col) == TENSOR_SCALE_WHOLE;
+}
+
 static bool has_zeros(const struct pack_part *p)
 {
     return p->view->source && p->view->source->form.has_zero;
@@ -128,6 +137,9 @@ static void shape_panels(const struct pack_part *parts, uint32_t n_part, struct 
     out->block_pairs = block / 2;
     out->first_pair = min_u32((block - origin) / 2, out->n_pair);
     out->n_block = 1 + (out->n_pair - out->first_pair + out->block_pairs - 1) / out->block_pairs;
+    out->n_scale = out->n_block;
+    if (coded && are_scales_whole(&parts[0]) && (n_part == 1 || are_scales_whole(&parts[1])))
+        out->n_scale = 1;
     out->panel_bytes = (size_t)out->n_pair * pack_group_bytes(out->kind);
 }
 
@@ -294,8 +306,8 @@ static void fill_panel(void *arg, size_t i_panel, size_t n_panel, unsigned worke
         } else {
             fill_block(p, w->kind, row0, n_row, c0, c1, panel);
         }
-        float *scale = w->scale + (i_panel * w->n_block + b) * w->scale_lanes;
-        for (uint32_t i = 0; i < w->scale_lanes; i++) {
+        float *scale = packed_scales(w, (uint32_t)i_panel, b);
+        for (uint32_t i = 0; i < w->scale_lanes && b < w->n_scale; i++) {
             uint32_t r = row0 + min_u32(i, n_row - 1);
             uint32_t view_r = p->row0 + (p->transposed ? c0 : r);
             uint32_t view_c = p->transposed ? r : c0;
@@ -326,7 +338,7 @@ fathom_err pack_matrix(struct cpu_backend *cpu, const struct pack_part *parts, u
     out->zero = NULL;
     out->data = mem_alloc_aligned(CPU_ALIGN, bytes);
     out->scale =
-        mem_alloc_array((size_t)out->n_panel * out->n_block * out->scale_lanes, sizeof *out->scale);
+        mem_alloc_array((size_t)out->n_panel * out->n_scale * out->scale_lanes, sizeof *out->scale);
     bool zeros = out->kind == PACK_U4 && has_zeros(&parts[0]);
     zeros |= out->kind == PACK_U4 && n_part == 2 && has_zeros(&parts[1]);
     if (zeros) out->zero = mem_alloc_array((size_t)out->n_panel * out->n_block, PANEL);
@@ -349,8 +361,8 @@ void packed_free(struct packed *w)
 
 uint64_t packed_bytes(const struct packed *w)
 {
-    const uint64_t block_bytes = w->scale_lanes * sizeof(float) + (w->zero ? PANEL : 0);
-    return w->n_panel * (w->panel_bytes + w->n_block * block_bytes);
+    const uint64_t scale_bytes = w->n_scale * w->scale_lanes * sizeof(float);
+    return w->n_panel * (w->panel_bytes + scale_bytes + (w->zero ? w->n_block * PANEL : 0));
 }
 
 uint64_t backend_cpu_weight_bytes(const struct weight_form *f, uint32_t n_row, uint32_t n_col)
@@ -361,7 +373,8 @@ uint64_t backend_cpu_weight_bytes(const struct weight_form *f, uint32_t n_row, u
     if (!is_packed && f->block_row != 1) return weight_form_bytes(f, n_row, n_col);
     const uint32_t block = is_packed ? blocks_of_group(f->block_col) : BLOCK_COLUMNS;
     if (block == 0 || (is_packed && n_col % BLOCK_COLUMNS_MIN != 0)) return 4 * n;
-    const uint64_t n_scale = (uint64_t)n_row * ((n_col + block - 1) / block);
+    const bool is_whole = !is_packed && f->block_col == 0;
+    const uint64_t n_scale = (uint64_t)n_row * (is_whole ? 1 : (n_col + block - 1) / block);
     return (is_packed ? n / 2 : n) + n_scale * (sizeof(float) + f->has_zero);
 }
 
@@ -397,7 +410,7 @@ void packed_row(const struct packed *w, uint32_t r, float *out)
     const uint32_t i_panel = r / PANEL, row = r % PANEL;
     const uint8_t *panel = w->data + i_panel * w->panel_bytes;
     for (uint32_t b = 0; b < w->n_block; b++) {
-        const float *scale = w->scale + ((size_t)i_panel * w->n_block + b) * w->scale_lanes;
+        const float *scale = packed_scales(w, i_panel, b);
         const uint8_t *zero = packed_zeros(w, i_panel, b);
         float s = scale[w->scale_lanes == 1 ? 0 : row];
         uint32_t c0 = 2 * packed_block_start(w, b);

@@ -23,7 +23,7 @@ static fathom_err pack_whole(struct cpu_backend *cpu, const struct tensor_view *
     TRY(check_shape(v, name, n_row, n_col, d));
     struct pack_part part = {.view = v, .n_row = n_row};
     TRY(pack_matrix(cpu, &part, 1, name, out, d));
-    out->takes_fp8 = tensor_takes_fp8(v);
+    out->input = backend_input_code(cpu->c.act, v);
     return FATHOM_OK;
 }
 
@@ -50,7 +50,9 @@ static fathom_err load_ffn(struct cpu_backend *cpu, const struct ffn_tensors *t,
                                          {.view = &t->up, .n_row = inner}};
     out->inner = inner;
     TRY(pack_matrix(cpu, gate_up, 2, "gate and up", &out->gate_up, d));
-    out->gate_up.takes_fp8 = tensor_takes_fp8(&t->gate) && tensor_takes_fp8(&t->up);
+    const enum input_code gate = backend_input_code(cpu->c.act, &t->gate);
+    const enum input_code up = backend_input_code(cpu->c.act, &t->up);
+    out->gate_up.input = gate == up ? gate : INPUT_CODE_NONE;
     return pack_whole(cpu, &t->down, "down", hidden, inner, &out->down, d);
 }
 
