@@ -41,6 +41,9 @@ struct model_loading {
     void (*on_load)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
     void *on_load_arg;
     uint64_t load_bytes; /* what is expected: total_bytes */
+    /* called after each layer, whose views are not read again; NULL: not */
+    void (*let_go)(void *arg);
+    void *let_go_arg;
 };
 
 /* model_backend_config - what a backend must know to run a rank of this model within limits

@@ -157,6 +157,7 @@ static fathom_err load_layers(struct model *m, const struct model_weights *w,
     uint32_t n = m->n_layer + (m->has_mtp ? 1 : 0);
     for (uint32_t i = 0; i < n && !err; i++) {
         err = load_one(m, i, w, loading->quantize_fp8 ? &q : NULL, d);
+        if (loading->let_go) loading->let_go(loading->let_go_arg);
         if (err || !loading->on_load) continue;
         loading->on_load(loading->on_load_arg, model_weights_bytes(m), loading->load_bytes);
     }

@@ -491,3 +491,17 @@ void cpu_pack_codes_avx512(const uint8_t *rows, size_t stride, uint32_t n_row, u
         }
     }
 }
+
+void cpu_pack_halves_avx512(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel)
+{
+    DCHECK(n_row <= PANEL);
+    for (uint32_t part = 0; part < 4; part++, rows += 64) {
+        __m512i a[16], b[16];
+        load_columns(rows, stride, n_row, a);
+        load_columns(rows + 16 * stride, stride, n_row > 16 ? n_row - 16 : 0, b);
+        for (uint32_t i = 0; i < 16; i++, panel += 128) {
+            _mm512_storeu_si512(panel, a[i]);
+            _mm512_storeu_si512(panel + 64, b[i]);
+        }
+    }
+}

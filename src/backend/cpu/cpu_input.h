@@ -37,6 +37,21 @@ struct round_job {
     struct gemm_input out;
 };
 
+/* One product of cpu_gemm: y[t] = w x[t], or the same rounded to an operand. */
+struct gemm_job {
+    const struct packed *w;
+    enum input_rounding rounding;
+    const void *x; /* operand [n_token][x_stride] */
+    size_t x_stride;
+    uint32_t n_token;
+    float *y; /* f32 [n_token][y_stride], or NULL: */
+    size_t y_stride;
+    void *act; /* operand [n_token][act_stride] */
+    size_t act_stride;
+    size_t first_item; /* cpu_gemm's own, as `input` */
+    struct gemm_input input;
+};
+
 /* cpu_round_begin, cpu_round_plan, cpu_round_run - the inputs of a loop of products: forget those
  * of the last, note each, round those that become codes. *in holds rows as operands, and as w takes
  * them after the run.

@@ -76,21 +76,6 @@ struct weight {
     };
 };
 
-/* One product of cpu_gemm: y[t] = w x[t], or the same rounded to an operand. */
-struct gemm_job {
-    const struct packed *w;
-    enum input_rounding rounding;
-    const void *x; /* operand [n_token][x_stride] */
-    size_t x_stride;
-    uint32_t n_token;
-    float *y; /* f32 [n_token][y_stride], or NULL: */
-    size_t y_stride;
-    void *act; /* operand [n_token][act_stride] */
-    size_t act_stride;
-    size_t first_item; /* cpu_gemm's own, as `input` */
-    struct gemm_input input;
-};
-
 struct cpu_backend {
     struct backend base;
     struct backend_config c;
@@ -102,10 +87,12 @@ struct cpu_backend {
     enum operand operand; /* of products with activations */
     bool round;           /* operands hold bf16 values */
     enum operand attend_operand, index_operand;
-    float *cos_sin;           /* f32 [max_context][32][2] */
-    float *zeros;             /* [576] a row of attention */
-    float *head;              /* f32 [max_logit_row] this rank's columns of logits */
-    struct gemm_job *jobs;    /* [n_head + 4] */
+    float *cos_sin;              /* f32 [max_context][32][2] */
+    float *zeros;                /* [576] a row of attention */
+    float *head;                 /* f32 [max_logit_row] this rank's columns of logits */
+    struct gemm_job *jobs;       /* [n_head + 4] */
+    struct weight_piece *pieces; /* memory of the n_weight weights that there are */
+    uint32_t n_weight;
     struct round_job *rounds; /* [cpu_round_jobs] n_round of the loop under way */
     uint32_t n_round;
     uint8_t *codes; /* [codes_bytes] what they make */
@@ -250,6 +237,11 @@ struct pack_part {
 fathom_err pack_matrix(struct cpu_backend *cpu, const struct pack_part *parts, uint32_t n_part,
                        const char *name, struct packed *out, fathom_diag *d);
 void packed_free(struct packed *w);
+
+/* cpu_weight_opens, cpu_weight_closes - a weight is being prepared, or has gone. What is packed for
+ * weights lies in memory of the backend, which is freed with the last of them. */
+void cpu_weight_opens(struct cpu_backend *cpu);
+void cpu_weight_closes(struct cpu_backend *cpu);
 uint64_t packed_bytes(const struct packed *w);
 
 /* ---- cpu_ffn.c ---- */

@@ -95,6 +95,7 @@ struct packed {
     uint32_t scale_lanes; /* scales of a panel's block: 1, or one per row */
     uint32_t n_scale;     /* blocks of a panel that have scales of their own: all, or the first */
     size_t panel_bytes;
+    bool is_lent; /* data, scale and zero are the backend's, which frees them after all weights */
     enum input_code input; /* how inputs are quantized */
     uint8_t *data;         /* [n_panel][panel_bytes], 64-byte aligned */
     float *scale;          /* f32 [n_panel][n_scale][scale_lanes] */
@@ -222,9 +223,10 @@ struct cpu_kernels {
     /* out[i] += w * max(0, dot[i]), n multiple of 32 */
     void (*add_relu)(float *out, float w, const float *dot, uint32_t n);
     /* 128 columns of a panel (64 groups) from at most 32 rows; rows from n_row on are zero and not
-     * read. pack_codes: codes to PACK_FP8, rows `stride` bytes apart. pack_keys_f32: index keys, as
-     * the cache has them, to PACK_F32. */
+     * read. pack_codes: codes to PACK_FP8, rows `stride` bytes apart; pack_halves: bf16 values to
+     * PACK_BF16. pack_keys_f32: index keys, as the cache has them, to PACK_F32. */
     void (*pack_codes)(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel);
+    void (*pack_halves)(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel);
     void (*pack_keys_f32)(bool coded, const uint8_t *keys, uint32_t n_row, uint8_t *panel);
 
     /* (max, sum, out) of a group joined to those of the groups before it */
@@ -250,6 +252,7 @@ void cpu_gemm_bf16_avx512(const struct gemm_call *c);
 void cpu_gemm_int8_avx512(const struct gemm_call *c); /* cpu_dot_int8_avx512.c */
 void cpu_attend_bf16_avx512(const struct attend_call *c);
 void cpu_pack_codes_avx512(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel);
+void cpu_pack_halves_avx512(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel);
 #endif
 
 #endif

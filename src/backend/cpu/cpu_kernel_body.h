@@ -652,6 +652,20 @@ static void pack_codes(const uint8_t *rows, size_t stride, uint32_t n_row, uint8
 }
 #endif
 
+#ifndef KERNEL_PACK_HALVES
+#define KERNEL_PACK_HALVES pack_halves
+static void pack_halves(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel)
+{
+    DCHECK(n_row <= PANEL);
+    memset(panel, 0, (size_t)PAIRS_PER_BLOCK * 128);
+    for (uint32_t r = 0; r < n_row; r++) {
+        const uint8_t *row = rows + r * stride;
+        uint8_t *to = panel + 4 * (size_t)r;
+        for (uint32_t p = 0; p < PAIRS_PER_BLOCK; p++) memcpy(to + (size_t)p * 128, row + 4 * p, 4);
+    }
+}
+#endif
+
 static void add_relu(float *out, float w, const float *dot, uint32_t n)
 {
     DCHECK(n % 32 == 0);
@@ -737,6 +751,7 @@ const struct cpu_kernels KERNEL_TABLE = {
     .load_latent = load_latent,
     .store_latent = store_latent,
     .pack_codes = KERNEL_PACK_CODES,
+    .pack_halves = KERNEL_PACK_HALVES,
     .pack_keys_f32 = pack_keys_f32,
     .add_relu = add_relu,
     .order_keys = order_keys,
