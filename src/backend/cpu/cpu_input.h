@@ -13,9 +13,9 @@ struct cpu_backend;
  * the codes that the weight takes (packed.input), else to bf16. */
 enum input_rounding { INPUT_AS_WEIGHT, INPUT_BF16, INPUT_EXACT };
 
-/* What rows are rounded to. INT8_VALUES: to what int8 codes mean, for weights that are kept wide.
- */
-enum input_form { FORM_GIVEN, FORM_BF16, FORM_FP8, FORM_INT8, FORM_INT8_VALUES };
+/* What rows are rounded to. BF16_VALUES, INT8_VALUES: f32 that are bf16, or what int8 codes mean,
+ * for weights that are kept as f32, or wide. */
+enum input_form { FORM_GIVEN, FORM_BF16, FORM_BF16_VALUES, FORM_FP8, FORM_INT8, FORM_INT8_VALUES };
 
 /* Rows of x as a product reads them. */
 struct gemm_input {

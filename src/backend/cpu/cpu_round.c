@@ -52,7 +52,8 @@ static enum input_form form_of(const struct cpu_backend *cpu, enum input_roundin
                                const struct packed *w)
 {
     if (!makes_codes(cpu) || rounding == INPUT_EXACT) return FORM_GIVEN;
-    if (rounding == INPUT_BF16 || w->input == INPUT_CODE_NONE) return FORM_BF16;
+    if (rounding == INPUT_BF16 || w->input == INPUT_CODE_NONE)
+        return w->kind == PACK_F32 ? FORM_BF16_VALUES : FORM_BF16;
     if (w->input == INPUT_CODE_FP8) return FORM_FP8;
     return w->kind == PACK_I8 || w->kind == PACK_U4 ? FORM_INT8 : FORM_INT8_VALUES;
 }
@@ -62,6 +63,7 @@ static enum operand operand_of(const struct cpu_backend *cpu, enum input_form fo
     switch (form) {
     case FORM_GIVEN: return cpu->operand;
     case FORM_INT8: return OPERAND_INT8;
+    case FORM_BF16_VALUES:
     case FORM_INT8_VALUES: return OPERAND_F32;
     default: return cpu->k->bf16_operand;
     }
@@ -128,6 +130,7 @@ static void round_row(const struct cpu_backend *cpu, enum input_form form, const
 {
     switch (form) {
     case FORM_BF16: cpu->k->to_operand(cpu->k->bf16_operand, true, in, pad32(w->n_col), out); break;
+    case FORM_BF16_VALUES: cpu->k->to_operand(OPERAND_F32, true, in, pad32(w->n_col), out); break;
     case FORM_FP8: round_to_fp8(cpu->k, in, w->n_col, out); break;
     case FORM_INT8: round_to_int8(cpu->k, w, in, out, scale, sum); break;
     default: round_to_int8_values(cpu->k, w, in, out);
@@ -159,7 +162,7 @@ void cpu_round_plan(struct cpu_backend *cpu, enum input_rounding rounding, const
     const enum input_form form = form_of(cpu, rounding, w);
     const void *x = in->x;
     in->later = form;
-    if (form == FORM_GIVEN || form == FORM_BF16) return;
+    if (form == FORM_GIVEN || form == FORM_BF16 || form == FORM_BF16_VALUES) return;
     for (uint32_t i = 0; i < cpu->n_round; i++) {
         const struct round_job *j = &cpu->rounds[i];
         if (j->x == x && j->form == form && j->n_row == n_row && j->w->n_col == w->n_col &&
