@@ -29,8 +29,15 @@ typedef enum fathom_act {
     FATHOM_ACT_AUTO,
     FATHOM_ACT_F32,
     FATHOM_ACT_BF16,
-    FATHOM_ACT_FP8
+    FATHOM_ACT_FP8,
+    FATHOM_ACT_INT8
 } fathom_act;
+typedef enum fathom_head {
+    FATHOM_HEAD_AUTO,
+    FATHOM_HEAD_STORED,
+    FATHOM_HEAD_INT8,
+    FATHOM_HEAD_FP8
+} fathom_head;
 typedef enum fathom_kv { FATHOM_KV_AUTO, FATHOM_KV_F32, FATHOM_KV_BF16, FATHOM_KV_FP8 } fathom_kv;
 
 enum { FATHOM_DRAFT_MAX = 4 };
@@ -41,6 +48,7 @@ typedef struct fathom_options {
     const fathom_bundle *bundle; /* a linked-in checkpoint */
     fathom_backend backend;
     fathom_act act;                  /* AUTO: the checkpoint's, on a GPU FP8 if the widths allow */
+    fathom_head head;                /* AUTO: on a CPU int8 where that costs little */
     fathom_kv kv;                    /* AUTO: bf16 */
     uint32_t n_thread;               /* CPU workers; 0: all processors */
     const int *devices;              /* GPUs by index, one for each rank that runs here */

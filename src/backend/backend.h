@@ -40,8 +40,27 @@ struct weight;
 
 /* What inputs of matrix products are rounded to. With FP8 the matrices that tensor_takes_fp8 names
  * take codes e4m3(x / s) for each 128 values, s = max(largest |x|, 1e-4) / 448 rounded up to a
- * power of two. The others take bf16, and so do head, mtp_front and kv_b. */
-enum act_type { ACT_F32, ACT_BF16, ACT_FP8 };
+ * power of two. With INT8 those of E4M3 do, and those of U4 and I8 take codes
+ * clamp(rint(x / s), -127, 127), s = max(largest |x|, 1e-10) / 127, for each 128 values, or for the
+ * whole row where the weight has one scale a row. The others take bf16, and so do head, mtp_front
+ * and kv_b. */
+enum act_type { ACT_F32, ACT_BF16, ACT_FP8, ACT_INT8 };
+
+enum input_code { INPUT_CODE_NONE, INPUT_CODE_FP8, INPUT_CODE_INT8_GROUP, INPUT_CODE_INT8_ROW };
+
+/* backend_input_code - the codes that inputs of a matrix become */
+static inline enum input_code backend_input_code(enum act_type act, const struct tensor_view *v)
+{
+    if (act != ACT_FP8 && act != ACT_INT8) return INPUT_CODE_NONE;
+    if (act == ACT_INT8) {
+        switch (tensor_takes_int8(v)) {
+        case TENSOR_INT8_GROUP: return INPUT_CODE_INT8_GROUP;
+        case TENSOR_INT8_ROW: return INPUT_CODE_INT8_ROW;
+        case TENSOR_INT8_NONE: break;
+        }
+    }
+    return tensor_takes_fp8(v) ? INPUT_CODE_FP8 : INPUT_CODE_NONE;
+}
 
 enum { RANK_PATIENCE_MS = 300000 };
 

@@ -80,6 +80,11 @@ void file_map_prefetch(const void *data, size_t n)
     (void)posix_madvise((void *)first, (uintptr_t)data + n - first, POSIX_MADV_WILLNEED);
 }
 
+void file_map_let_go(const struct file_map *m)
+{
+    if (m->data) (void)madvise((void *)(uintptr_t)m->data, m->size, MADV_DONTNEED);
+}
+
 bool path_exists(const char *path)
 {
     return access(path, F_OK) == 0;

@@ -38,6 +38,10 @@ void file_map_close(struct file_map *m);
  * Cost: a system call. */
 void file_map_prefetch(const void *data, size_t n);
 
+/* file_map_let_go - nobody will read the file for a while: its pages leave this process, and come
+ * back from the system when they are read all the same; accepts an empty map */
+void file_map_let_go(const struct file_map *m);
+
 /* path_exists, path_is_dir - false also when the path cannot be looked at */
 bool path_exists(const char *path);
 bool path_is_dir(const char *path);

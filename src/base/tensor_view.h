@@ -53,6 +53,20 @@ static inline bool tensor_takes_fp8(const struct tensor_view *v)
     return v->dtype == DTYPE_F8_E4M3 && v->scale_row0 == 0 && v->scale_col0 == 0;
 }
 
+/* tensor_takes_int8 - the same with ACT_INT8 and int8 codes: it is U4 or I8. One scale holds for a
+ * row of inputs where the weight has one a row, else for 128 of them, and the weight's blocks begin
+ * where it does. */
+enum tensor_int8 { TENSOR_INT8_NONE, TENSOR_INT8_GROUP, TENSOR_INT8_ROW };
+static inline enum tensor_int8 tensor_takes_int8(const struct tensor_view *v)
+{
+    if (v->n_col % TENSOR_SCALE_BLOCK != 0) return TENSOR_INT8_NONE;
+    if (v->source) return tensor_takes_fp8(v) ? TENSOR_INT8_GROUP : TENSOR_INT8_NONE;
+    if (v->dtype != DTYPE_I8) return TENSOR_INT8_NONE;
+    if (!v->scale || v->scale_block_col == TENSOR_SCALE_WHOLE) return TENSOR_INT8_ROW;
+    bool is_block = v->scale_block_col == 0 || v->scale_block_col == TENSOR_SCALE_BLOCK;
+    return is_block && v->scale_col0 == 0 ? TENSOR_INT8_GROUP : TENSOR_INT8_NONE;
+}
+
 /* tensor_view_is_float - whether elements have a value: F32, F16, BF16, F8_E4M3, a source, or I8
  * with scales or made up */
 bool tensor_view_is_float(const struct tensor_view *v);

@@ -17,6 +17,8 @@ struct run {
     double prefill_ms;
     double step_ms;
     double total_ms;
+    double prefill_cpu_ms; /* processor time of the process */
+    double step_cpu_ms;
 };
 
 /* What the engine did in some steps. */
@@ -86,6 +88,8 @@ static fathom_err run_once(struct bench *b, struct run *out, fathom_diag *d)
     const struct latency_options *o = b->o;
     uint64_t start_us = clock_now_us();
     uint64_t first_us = start_us;
+    const uint64_t start_cpu_us = clock_process_cpu_us();
+    uint64_t first_cpu_us = start_cpu_us;
     fathom_stats at_first = {0};
     TRY(submit_all(b, d));
     uint32_t n_started = 0;
@@ -95,6 +99,7 @@ static fathom_err run_once(struct bench *b, struct run *out, fathom_diag *d)
         for (size_t i = 0; i < n; i++) {
             const fathom_event *ev = &b->events[i];
             if (ends_prefill(b, ev, &n_started)) {
+                first_cpu_us = clock_process_cpu_us();
                 fathom_get_stats(b->e, &at_first);
                 fathom_watch_experts(b->e, b->watches);
             }
@@ -111,6 +116,10 @@ static fathom_err run_once(struct bench *b, struct run *out, fathom_diag *d)
     if (n_started == o->n_request) add_steps(b, &at_first);
     out->prefill_ms = (double)(first_us - start_us) / 1e3;
     out->total_ms = (double)(end_us - start_us) / 1e3;
+    out->prefill_cpu_ms = (double)(first_cpu_us - start_cpu_us) / 1e3;
+    if (o->n_output > 1)
+        out->step_cpu_ms =
+            (double)(clock_process_cpu_us() - first_cpu_us) / 1e3 / (o->n_output - 1);
     out->step_ms = o->n_output > 1 ? (double)(end_us - first_us) / 1e3 / (o->n_output - 1) : 0;
     return FATHOM_OK;
 }
@@ -148,6 +157,10 @@ static void summarise_runs(const struct latency_options *o, const struct run *ru
     out->step_ms = spread_of(scratch, n);
     for (uint32_t i = 0; i < n; i++) scratch[i] = runs[i].total_ms;
     out->total_ms = spread_of(scratch, n);
+    for (uint32_t i = 0; i < n; i++) scratch[i] = runs[i].prefill_cpu_ms;
+    out->prefill_cpu_ms = spread_of(scratch, n);
+    for (uint32_t i = 0; i < n; i++) scratch[i] = runs[i].step_cpu_ms;
+    out->step_cpu_ms = spread_of(scratch, n);
     for (uint32_t i = 0; i < n; i++) scratch[i] = out->latencies_s[i] = runs[i].total_ms / 1e3;
     summarise(&out->latency_s, scratch, n, &percentiles);
     double n_prompt = (double)o->n_request * o->n_input;
@@ -243,6 +256,8 @@ fathom_err latency_write_json(struct buf *b, const struct latency_options *o,
     write_spread(b, "total_ms", &r->total_ms);
     write_spread(b, "prefill_tok_s", &r->prefill_tok_s);
     write_spread(b, "output_tok_s", &r->output_tok_s);
+    write_spread(b, "prefill_cpu_ms", &r->prefill_cpu_ms);
+    write_spread(b, "step_cpu_ms", &r->step_cpu_ms);
     write_latencies(b, o, r);
     (void)buf_printf(b, ", \"host_us_per_step\": %.1f, \"ahead_share\": %.3f", r->host_us_per_step,
                      r->ahead_share);

@@ -29,7 +29,9 @@ struct latency_result {
     struct spread prefill_ms; /* submit to the last request's first token */
     struct spread step_ms;    /* from there on, per step; 0 when n_output is 1 */
     struct spread total_ms;
-    struct spread output_tok_s; /* of the steps: n_request / step time */
+    struct spread prefill_cpu_ms; /* processor time of the process meanwhile, */
+    struct spread step_cpu_ms;    /* which others on the machine delay less */
+    struct spread output_tok_s;   /* of the steps: n_request / step time */
     struct spread prefill_tok_s;
     double host_us_per_step; /* engine time of a decode step outside the wait for the device, mean;
                                  0  when the host computes itself */

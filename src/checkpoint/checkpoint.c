@@ -321,6 +321,11 @@ fathom_err checkpoint_open_files(struct checkpoint **out, const char *dir,
     return open_checkpoint(out, bundle ? bundle->name : dir, bundle, false, d);
 }
 
+void checkpoint_let_go(const struct checkpoint *c)
+{
+    for (size_t i = 0; i < c->n_shard; i++) file_map_let_go(&c->shards[i].content.map);
+}
+
 void checkpoint_close(struct checkpoint *c)
 {
     if (!c) return;

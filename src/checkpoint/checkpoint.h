@@ -49,6 +49,10 @@ fathom_err checkpoint_open_files(struct checkpoint **out, const char *dir,
                                  const fathom_bundle *bundle, fathom_diag *d);
 void checkpoint_close(struct checkpoint *c); /* accepts NULL */
 
+/* checkpoint_let_go - what has been read of the tensors is not read again soon: mapped pages leave
+ * this process. They come back when they are read, so any thread may be reading. */
+void checkpoint_let_go(const struct checkpoint *c);
+
 /* checkpoint_find - a tensor by name; NULL if there is none */
 const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name);
 

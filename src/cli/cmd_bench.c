@@ -30,6 +30,7 @@ static void print_result(const struct latency_options *o, const struct latency_r
     print_spread("prefill rate", "tok/s", &r->prefill_tok_s);
     if (o->n_output > 1) {
         print_spread("step", "ms", &r->step_ms);
+        print_spread("step, cpu", "ms", &r->step_cpu_ms);
         print_row("step tokens", "%.1f: requests that began first end first", r->step_tokens);
         print_spread("output rate", "tok/s", &r->output_tok_s);
     }

@@ -118,6 +118,7 @@ struct settings {
     const char *model;
     const char *backend;
     const char *dtype;
+    const char *head_dtype;
     const char *kv_cache_dtype;
     const char *quantization; /* NULL: not given */
     const char *load_format;

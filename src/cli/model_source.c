@@ -84,7 +84,15 @@ static fathom_act act_of(const char *name)
 {
     if (strcmp(name, "auto") == 0) return FATHOM_ACT_AUTO;
     if (strcmp(name, "fp8") == 0) return FATHOM_ACT_FP8;
+    if (strcmp(name, "int8") == 0) return FATHOM_ACT_INT8;
     return strcmp(name, "bfloat16") == 0 ? FATHOM_ACT_BF16 : FATHOM_ACT_F32;
+}
+
+static fathom_head head_of(const char *name)
+{
+    if (strcmp(name, "auto") == 0) return FATHOM_HEAD_AUTO;
+    if (strcmp(name, "int8") == 0) return FATHOM_HEAD_INT8;
+    return strcmp(name, "fp8") == 0 ? FATHOM_HEAD_FP8 : FATHOM_HEAD_STORED;
 }
 
 static fathom_kv kv_of(const char *name)
@@ -101,6 +109,7 @@ void engine_options(fathom_options *out, const struct settings *s, const struct 
         .bundle = m->is_config ? &m->config : m->bundle,
         .backend = backend_of(s->backend),
         .act = act_of(s->dtype),
+        .head = head_of(s->head_dtype),
         .kv = kv_of(s->kv_cache_dtype),
         .n_thread = (uint32_t)s->threads,
         .devices = s->device_list.index,

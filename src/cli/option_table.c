@@ -95,11 +95,19 @@ const struct option option_table[] = {
      .field = FIELD(threads), USE},
     {"dtype", NULL, "TYPE", "auto",
      "what activations are rounded to between operators; auto: the checkpoint's type, on a GPU fp8 "
-     "where widths allow; fp8: inputs of FP8 weights are e4m3 with a power-of-two scale for each "
-     "128, others bfloat16",
-     .kind = OPTION_CHOICE, .choices = "auto|float32|float|bfloat16|fp8", .refused = "half|float16",
+     "where widths allow, on a CPU int8 for int8 checkpoints; fp8: inputs of FP8 weights are e4m3 "
+     "with a power-of-two scale for each 128, others bfloat16; int8: inputs of int8 and 4-bit "
+     "weights are int8, of FP8 weights as with fp8, others bfloat16; not on a GPU",
+     .kind = OPTION_CHOICE, .choices = "auto|float32|float|bfloat16|fp8|int8",
+     .refused = "half|float16",
      .reason = "the activations of this family overflow float16; use bfloat16 or float32",
      .group = GROUP_MODEL, .commands = PLANNED | SCORED, .field = FIELD(dtype), USE},
+    {"head-dtype", NULL, "TYPE", "auto",
+     "how the output head is kept, where the checkpoint has it wide; auto: int8 on a CPU where "
+     "that is expected to cost at most 0.001 nats a token, else bf16; bf16: as it is stored; int8: "
+     "a scale for each row; fp8: blocks of 128 x 128; on a GPU as it is stored alone",
+     .kind = OPTION_CHOICE, .choices = "auto|bf16|bfloat16|int8|fp8", .group = GROUP_MODEL,
+     .commands = PLANNED | SCORED, .field = FIELD(head_dtype), USE},
     {"quantization", "-q", "METHOD", NULL,
      "fp8: linear weights that are BF16, F16 or F32 become FP8 blocks of 128 x 128 while they "
      "load; a checkpoint that is FP8 already says so and goes on; other names: the checkpoint must "

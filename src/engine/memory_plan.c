@@ -14,6 +14,18 @@
 #include "kv/tiers.h"
 #include "model/config.h"
 
+/* A head that is wide in the checkpoint and one byte a weight here; its scales are a row's or a
+ * block's. AUTO decides while it loads: planned is the larger. */
+static void plan_head(struct weight_sizes *w, const struct model_loading *loading)
+{
+    const uint64_t n = w->kind[WEIGHT_HEAD].n_parameter, was = w->kind[WEIGHT_HEAD].bytes;
+    if (loading->head != HEAD_INT8 && loading->head != HEAD_FP8) return;
+    if (was < 2 * n) return;
+    const uint64_t bytes = n + n / 32; /* more than either's scales */
+    w->kind[WEIGHT_HEAD].bytes = bytes;
+    w->total.bytes -= was - bytes;
+}
+
 static void plan_weights(struct memory_plan *p, const struct engine_settings *s,
                          const struct model_config *config, const struct checkpoint *c)
 {
@@ -23,6 +35,7 @@ static void plan_weights(struct memory_plan *p, const struct engine_settings *s,
     for (int i = 0; i < WEIGHT_KIND_COUNT && s->backend == FATHOM_BACKEND_CPU; i++)
         p->weights.kind[i].bytes = p->weights.kind[i].cpu_bytes;
     if (s->backend == FATHOM_BACKEND_CPU) p->weights.total.bytes = p->weights.total.cpu_bytes;
+    plan_head(&p->weights, &s->loading);
     if (!s->limits.with_mtp) {
         p->weights.total.bytes -= p->weights.kind[WEIGHT_MTP].bytes;
         p->weights.total.n_parameter -= p->weights.kind[WEIGHT_MTP].n_parameter;

@@ -13,6 +13,7 @@
 #include "base/fail.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "checkpoint/checkpoint.h"
 #include "engine/block_ring.h"
 #include "engine/step_graph.h"
 #include "model/config.h"
@@ -304,14 +305,23 @@ static fathom_err get_weights(struct model_weights *w, const struct engine_setti
     return weights_generate(w, &made, DUMMY_SEED, &s->place.parallel, d);
 }
 
+/* The backend has its own copy of what it was given. */
+static void let_go(void *checkpoint)
+{
+    if (checkpoint) checkpoint_let_go(checkpoint);
+}
+
 static fathom_err make_model(struct model_runner *r, const struct engine_settings *s,
                              const struct model_config *config, const struct checkpoint *checkpoint,
                              fathom_diag *d)
 {
     struct model_weights weights;
+    struct model_loading loading = s->loading;
+    loading.let_go = let_go;
+    loading.let_go_arg = (void *)(uintptr_t)checkpoint;
     fathom_err err = get_weights(&weights, s, config, checkpoint, d);
     if (err == FATHOM_OK) {
-        err = model_create(&r->model, r->backend, config, &weights, &s->limits, &s->loading, d);
+        err = model_create(&r->model, r->backend, config, &weights, &s->limits, &loading, d);
     }
     weights_release(&weights);
     ASSERT(err || model_has_mtp(r->model) == s->limits.with_mtp);

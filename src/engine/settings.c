@@ -68,6 +68,8 @@ static bool fp8_fits(const struct engine_settings *s, const struct model_config 
 static enum act_type default_act(const struct engine_settings *s, const struct model_config *config)
 {
     if (config->dtype == DTYPE_F32) return ACT_F32;
+    const bool is_int8 = config->quant == QUANT_INT8 || config->quant == QUANT_ASCEND;
+    if (is_int8 && s->backend == FATHOM_BACKEND_CPU) return ACT_INT8;
     return fp8_fits(s, config) ? ACT_FP8 : ACT_BF16;
 }
 
@@ -148,9 +150,33 @@ static fathom_err resolve_types(struct engine_settings *out, const fathom_option
     case FATHOM_ACT_F32: out->limits.act = ACT_F32; break;
     case FATHOM_ACT_BF16: out->limits.act = bf16_act(out, config); break;
     case FATHOM_ACT_FP8: out->limits.act = ACT_FP8; break;
+    case FATHOM_ACT_INT8:
+        if (out->backend == FATHOM_BACKEND_CUDA) {
+            FAIL(d, FATHOM_EUNSUPPORTED, "--dtype int8 is for a CPU: give fp8 or bfloat16");
+        }
+        out->limits.act = ACT_INT8;
+        break;
     default: FAIL(d, FATHOM_EINVAL, "--dtype: no activation type has the number %d", (int)o->act);
     }
     return FATHOM_OK;
+}
+
+/* AUTO is a CPU's, where inputs are rounded anyway. Ranks would judge by different rows. */
+static fathom_err resolve_head(struct engine_settings *out, const fathom_options *o, fathom_diag *d)
+{
+    const bool is_gpu = out->backend == FATHOM_BACKEND_CUDA;
+    const bool may_choose = out->backend == FATHOM_BACKEND_CPU && out->limits.act != ACT_F32 &&
+                            out->place.parallel.tp.size == 1 && !out->dummy;
+    switch (o->head) {
+    case FATHOM_HEAD_AUTO: out->loading.head = may_choose ? HEAD_AUTO : HEAD_STORED; break;
+    case FATHOM_HEAD_STORED: out->loading.head = HEAD_STORED; break;
+    case FATHOM_HEAD_INT8: out->loading.head = HEAD_INT8; break;
+    case FATHOM_HEAD_FP8: out->loading.head = HEAD_FP8; break;
+    default: FAIL(d, FATHOM_EINVAL, "--head-dtype: no type has the number %d", (int)o->head);
+    }
+    if (!is_gpu || out->loading.head == HEAD_STORED) return FATHOM_OK;
+    FAIL(d, FATHOM_EUNSUPPORTED, "--head-dtype %s is for a CPU: on a GPU the head is as stored",
+         o->head == FATHOM_HEAD_INT8 ? "int8" : "fp8");
 }
 
 static fathom_err resolve_drafts(struct engine_settings *out, const fathom_options *o,
@@ -267,6 +293,7 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
     };
     const struct model_config stored = settings_stored(out, config);
     TRY(resolve_types(out, o, &stored, d));
+    TRY(resolve_head(out, o, d));
     if (o->n_thread > LIMIT_THREADS) {
         FAIL(d, FATHOM_EINVAL, "--threads %u is out of range, needed is 0 to %d", o->n_thread,
              LIMIT_THREADS);

@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "fathom/err.h"
+#include "model/quantize.h"
 
 struct model_config;
 struct model_weights;
@@ -33,12 +34,16 @@ struct model_place {
 
 /* How weights are loaded. Zeros: as they are stored, and nobody is told. */
 struct model_loading {
-    bool quantize_fp8; /* linear weights that are not FP8 become FP8 blocks while they load, */
-    uint32_t n_thread; /* by so many threads; 0: one for each processor */
+    bool quantize_fp8;   /* linear weights that are not FP8 become FP8 blocks while they load, */
+    enum head_form head; /* and the head this, */
+    uint32_t n_thread;   /* by so many threads; 0: one for each processor */
     /* called after each layer that is loaded, with the bytes of weights so far; NULL: not */
     void (*on_load)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
     void *on_load_arg;
     uint64_t load_bytes; /* what is expected: total_bytes */
+    /* called after each layer, whose views are not read again; NULL: not */
+    void (*let_go)(void *arg);
+    void *let_go_arg;
 };
 
 /* model_backend_config - what a backend must know to run a rank of this model within limits

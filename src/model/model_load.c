@@ -4,6 +4,7 @@
 
 #include "base/assert.h"
 #include "base/fail.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "model/config.h"
 #include "model/forward.h"
@@ -156,9 +157,30 @@ static fathom_err load_layers(struct model *m, const struct model_weights *w,
     uint32_t n = m->n_layer + (m->has_mtp ? 1 : 0);
     for (uint32_t i = 0; i < n && !err; i++) {
         err = load_one(m, i, w, loading->quantize_fp8 ? &q : NULL, d);
+        if (loading->let_go) loading->let_go(loading->let_go_arg);
         if (err || !loading->on_load) continue;
         loading->on_load(loading->on_load_arg, model_weights_bytes(m), loading->load_bytes);
     }
+    quantizer_fini(&q);
+    return err;
+}
+
+static fathom_err load_head(struct model *m, const struct model_weights *w,
+                            const struct model_loading *loading, fathom_diag *d)
+{
+    static const char *const names[] = {
+        [HEAD_STORED] = "as stored", [HEAD_INT8] = "int8", [HEAD_FP8] = "fp8"};
+    const struct place place = place_of(d, "lm_head");
+    struct tensor_view head = w->head;
+    enum head_form form = loading->head;
+    struct quantizer q = {0};
+    fathom_err err = FATHOM_OK;
+    double kl = 0;
+    if (form == HEAD_STORED) return load_linear(m, &place, &w->head, &m->head);
+    TRY(quantizer_init(&q, 0, loading->n_thread, d));
+    err = quantize_head(&q, &form, &w->final_norm, &head, &kl, d);
+    if (!err) err = load_linear(m, &place, &head, &m->head);
+    if (!err) LOG_INFO("model", "head=\"%s\" int8_kl=%.1e nats (estimated)", names[form], kl);
     quantizer_fini(&q);
     return err;
 }
@@ -171,8 +193,7 @@ static fathom_err load_weights(struct model *m, const struct model_weights *w,
     TRY(load_linear(m, &place, &w->embed, &m->embed));
     place = place_of(d, "norm");
     TRY(load_vector(m, &place, &w->final_norm, &m->final_norm));
-    place = place_of(d, "lm_head");
-    TRY(load_linear(m, &place, &w->head, &m->head));
+    TRY(load_head(m, w, loading, d));
     m->layers = mem_calloc(m->n_layer, sizeof *m->layers);
     if (!m->layers) FAIL(d, FATHOM_ENOMEM, "no memory for a table of %u layers", m->n_layer);
     return load_layers(m, w, config, loading, d);

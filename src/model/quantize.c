@@ -33,7 +33,7 @@ void quantizer_fini(struct quantizer *q)
 
 /* ---- one matrix ----------------------------------------------------------------------------- */
 
-static bool is_wide(const struct tensor_view *v)
+bool quantize_is_wide(const struct tensor_view *v)
 {
     return v->n_row > 0 && v->data &&
            (v->dtype == DTYPE_BF16 || v->dtype == DTYPE_F16 || v->dtype == DTYPE_F32);
@@ -44,15 +44,16 @@ static uint32_t blocks_of(uint32_t n)
     return n / BLOCK + (n % BLOCK != 0);
 }
 
-static size_t aligned(size_t n)
+size_t quantize_aligned(size_t n)
 {
     return (n + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
 }
 
-static size_t bytes_of(const struct tensor_view *v)
+size_t quantize_bytes(const struct tensor_view *v)
 {
     size_t n_scale = (size_t)blocks_of(v->n_row) * blocks_of(v->n_col);
-    return aligned((size_t)v->n_row * v->n_col) + aligned(n_scale * sizeof(float));
+    return quantize_aligned((size_t)v->n_row * v->n_col) +
+           quantize_aligned(n_scale * sizeof(float));
 }
 
 struct matrix_task {
@@ -89,14 +90,14 @@ static void quantize_blocks(void *arg, size_t i_block, size_t n_block, unsigned 
     }
 }
 
-static void quantize_matrix(struct quantizer *q, struct tensor_view *v)
+void quantize_to_blocks(struct quantizer *q, struct tensor_view *v)
 {
     struct tensor_view in = *v;
-    size_t n_code = aligned((size_t)in.n_row * in.n_col);
-    ASSERT(q->n_used + bytes_of(&in) <= q->n_bytes);
+    size_t n_code = quantize_aligned((size_t)in.n_row * in.n_col);
+    ASSERT(q->n_used + quantize_bytes(&in) <= q->n_bytes);
     struct matrix_task task = {.in = &in, .codes = q->memory + q->n_used};
     task.scales = (float *)(void *)(task.codes + n_code);
-    q->n_used += bytes_of(&in);
+    q->n_used += quantize_bytes(&in);
     thread_pool_run(q->pool, blocks_of(in.n_row), quantize_blocks, &task);
     *v = (struct tensor_view){.data = task.codes,
                               .dtype = DTYPE_F8_E4M3,
@@ -109,7 +110,7 @@ static void quantize_matrix(struct quantizer *q, struct tensor_view *v)
 
 /* ---- a layer -------------------------------------------------------------------------------- */
 
-static fathom_err reserve(struct quantizer *q, size_t n_bytes, fathom_diag *d)
+fathom_err quantize_reserve(struct quantizer *q, size_t n_bytes, fathom_diag *d)
 {
     q->n_used = 0;
     if (n_bytes <= q->n_bytes) return FATHOM_OK;
@@ -117,7 +118,7 @@ static fathom_err reserve(struct quantizer *q, size_t n_bytes, fathom_diag *d)
     q->n_bytes = 0;
     q->memory = mem_alloc_pages(n_bytes);
     if (!q->memory) {
-        FAIL(d, FATHOM_ENOMEM, "no memory for the FP8 copy of a layer, %zu bytes", n_bytes);
+        FAIL(d, FATHOM_ENOMEM, "no memory for the quantized copy of a layer, %zu bytes", n_bytes);
     }
     q->n_bytes = n_bytes;
     return FATHOM_OK;
@@ -126,12 +127,12 @@ static fathom_err reserve(struct quantizer *q, size_t n_bytes, fathom_diag *d)
 static void count_view(void *arg, struct tensor_view *v)
 {
     struct quantizer *q = arg;
-    if (is_wide(v)) q->n_used += bytes_of(v);
+    if (quantize_is_wide(v)) q->n_used += quantize_bytes(v);
 }
 
 static void quantize_view(void *arg, struct tensor_view *v)
 {
-    if (is_wide(v)) quantize_matrix(arg, v);
+    if (quantize_is_wide(v)) quantize_to_blocks(arg, v);
 }
 
 fathom_err quantize_layer(struct quantizer *q, const struct layer_views *in,
@@ -145,7 +146,7 @@ fathom_err quantize_layer(struct quantizer *q, const struct layer_views *in,
     q->n_used = 0;
     weights_walk_fp8(out, q->experts, q->n_expert, count_view, q);
     size_t n_bytes = q->n_used;
-    TRY(reserve(q, n_bytes, d));
+    TRY(quantize_reserve(q, n_bytes, d));
     weights_walk_fp8(out, q->experts, q->n_expert, quantize_view, q);
     ASSERT(q->n_used == n_bytes);
     return FATHOM_OK;

@@ -7,6 +7,7 @@
 #ifndef FATHOM_MODEL_QUANTIZE_H
 #define FATHOM_MODEL_QUANTIZE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -34,5 +35,43 @@ void quantizer_fini(struct quantizer *q);
  * Errors   ENOMEM. */
 fathom_err quantize_layer(struct quantizer *q, const struct layer_views *in,
                           struct layer_views *out, fathom_diag *d);
+
+/* How the output head is kept. AUTO: INT8 where that is wide now and costs no more than
+ * HEAD_KL_BOUND, else STORED. */
+enum head_form { HEAD_STORED, HEAD_AUTO, HEAD_INT8, HEAD_FP8 };
+
+#define HEAD_KL_BOUND 1e-3 /* nats a token */
+
+/* quantize_head - *v, the head, in int8 with a scale for each row, or in FP8 blocks
+ *
+ *   form  becomes what it is: HEAD_STORED where nothing was to be done
+ *   norm  the weights of the norm before the head, [1][n_col]
+ *   kl    written: quantize_head_kl of what was made, 0 but for int8
+ * The copy lives in q until its next use.
+ * Numerics a row's scale = its largest magnitude / 127, 1 for zeros; codes to nearest even. FP8 as
+ *          quantize_layer.
+ * Errors   ENOMEM. */
+fathom_err quantize_head(struct quantizer *q, enum head_form *form, const struct tensor_view *norm,
+                         struct tensor_view *v, double *kl, fathom_diag *d);
+
+/* quantize_head_kl - what int8 rows of these scales cost: the expected Kullback-Leibler divergence
+ * of a token's distribution, in nats, were all rows rounded as coarsely as the coarsest
+ *
+ * A rounding error has the variance scale^2 / 12, an input of the head the square sum(norm^2), so
+ * a logit's error has their product; half of it is the divergence, to second order. */
+double quantize_head_kl(const float *scale, uint32_t n_row, const float *norm, uint32_t n_col);
+
+/* ---- what quantize_head.c takes of quantize.c ---- */
+
+/* Whether a matrix lies in memory as BF16, F16 or F32. */
+bool quantize_is_wide(const struct tensor_view *v);
+
+size_t quantize_aligned(size_t n);
+size_t quantize_bytes(const struct tensor_view *v); /* of its FP8 codes and scales */
+
+/* quantize_reserve - room for n_bytes at q->memory, none of it used; ENOMEM
+ * quantize_to_blocks - *v as FP8 blocks, in quantize_bytes of that room */
+fathom_err quantize_reserve(struct quantizer *q, size_t n_bytes, fathom_diag *d);
+void quantize_to_blocks(struct quantizer *q, struct tensor_view *v);
 
 #endif

@@ -107,6 +107,73 @@ static void test_every_type(void **state)
     check(ACT_FP8, DTYPE_F8_E4M3, false, false);
 }
 
+/* Matrices of int8 with a scale for each row, or for each 128 x 128, and of four bits in groups. */
+static struct tensor_view coded_matrix(struct gen *g, int form, uint32_t n_row, uint32_t n_col)
+{
+    struct tensor_view v = {.n_row = n_row, .n_col = n_col, .row_stride = n_col};
+    if (form < 2) {
+        const uint32_t scale_row = form == 0 ? n_row : (n_row + 127) / 128;
+        const uint32_t scale_col = form == 0 ? 1 : (n_col + 127) / 128;
+        int8_t *code = gen_alloc(g, (size_t)n_row * n_col);
+        float *scale = gen_alloc(g, (size_t)scale_row * scale_col * sizeof *scale);
+        for (size_t i = 0; i < (size_t)n_row * n_col; i++)
+            code[i] = (int8_t)((int)gen_below(g, 255) - 127);
+        for (uint32_t i = 0; i < scale_row * scale_col; i++)
+            scale[i] = expf(0.5f * gen_normal(g)) / 73 / sqrtf((float)n_col);
+        v.data = code;
+        v.dtype = DTYPE_I8;
+        v.scale = scale;
+        v.scale_stride = scale_col;
+        if (form == 0) v.scale_block_row = 1, v.scale_block_col = TENSOR_SCALE_WHOLE;
+        return v;
+    }
+    const struct weight_form u4 = {.code = CODE_U4,
+                                   .scale_type = DTYPE_F16,
+                                   .block_row = 1,
+                                   .block_col = 16u << form,
+                                   .has_zero = form % 2};
+    struct weight_source *s = gen_alloc(g, sizeof *s);
+    weight_source_make(s, &u4, n_row, n_col, gen_below(g, 1000), 1 / sqrtf((float)n_col));
+    v.source = s;
+    return v;
+}
+
+static void test_int8_inputs(void **state)
+{
+    (void)state;
+    if (op_is_cuda()) skip();
+    for (int form = 0; form < 4; form++) {
+        struct backend_config c;
+        struct rig ref, dev;
+        struct gen *g = gen_create(47);
+        gen_config(&c, ACT_INT8, KV_TYPE_BF16, false);
+        rig_open_pair(&ref, &dev, &c);
+        const struct ffn_tensors t = {.gate = coded_matrix(g, form, c.dense_inner, c.hidden),
+                                      .up = coded_matrix(g, form, c.dense_inner, c.hidden),
+                                      .down = coded_matrix(g, form, c.hidden, c.dense_inner)};
+        struct weight *wr = rig_ffn(&ref, &t);
+        struct weight *wd = rig_ffn(&dev, &t);
+        float *x = gen_floats(g, (size_t)N * c.hidden, 1);
+        float *want = run(&ref, wr, x, N);
+        float *got = run(&dev, wd, x, N);
+        /* what is left are values on either side of a code's boundary */
+        op_close("int8 inputs", got, want, (size_t)N * c.hidden, 1e-4);
+        op_check_rows("int8 inputs", &dev, run, wd, x, N, c.hidden, c.hidden);
+        c.act = ACT_BF16;
+        struct rig bf16;
+        rig_open(&bf16, "ref", &c);
+        float *near = run(&bf16, rig_ffn(&bf16, &t), x, N);
+        op_close("int8 beside bf16", got, near, (size_t)N * c.hidden, 3e-2);
+        assert_memory_not_equal(got, near, (size_t)N * c.hidden * sizeof *got);
+        mem_free(near);
+        mem_free(want);
+        mem_free(got);
+        rig_close(&bf16);
+        rig_close_pair(&ref, &dev);
+        gen_destroy(g);
+    }
+}
+
 /* Rows that reach a device in several steps. */
 static void test_tall(void **state)
 {
@@ -152,9 +219,8 @@ static void test_wrong_shape(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_type),
-        cmocka_unit_test(test_every_form),
-        cmocka_unit_test(test_tall),
+        cmocka_unit_test(test_every_type),  cmocka_unit_test(test_every_form),
+        cmocka_unit_test(test_int8_inputs), cmocka_unit_test(test_tall),
         cmocka_unit_test(test_wrong_shape),
     };
     return OP_MAIN(argc, argv, tests);

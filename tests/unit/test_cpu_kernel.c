@@ -209,6 +209,7 @@ static struct made make(enum pack_kind kind, const uint32_t shape[4], bool zeros
     w->block_pairs = nibbles ? 8u << rng_below(seed, 4) : PAIRS_PER_BLOCK;
     w->first_pair = min_u32(nibbles ? w->block_pairs : shape[2], w->n_pair);
     w->n_block = 1 + (w->n_pair - w->first_pair + w->block_pairs - 1) / w->block_pairs;
+    w->n_scale = w->n_block;
     w->scale_lanes = shape[3];
     w->panel_bytes = (size_t)w->n_pair * pack_group_bytes(kind);
     w->data = aligned(w->n_panel * w->panel_bytes);
@@ -230,6 +231,26 @@ static struct made make(enum pack_kind kind, const uint32_t shape[4], bool zeros
         }
     }
     for (size_t i = 0; (nibbles || kind == PACK_I8) && i < n_scale; i++) w->scale[i] /= 32;
+    return m;
+}
+
+/* int8 whose rows have one scale in all columns. */
+static struct made make_whole_rows(const uint32_t shape[4], uint64_t *seed)
+{
+    struct made m = make(PACK_I8, shape, false, seed);
+    struct packed *w = &m.w;
+    for (uint32_t r = 0; r < w->n_row; r++) {
+        const uint32_t lane = w->scale_lanes == 1 ? 0 : r % PANEL;
+        const float first = packed_scales(w, r / PANEL, 0)[lane];
+        for (uint32_t c = 0; c < w->n_col; c++)
+            m.value[(size_t)r * w->n_col + c] *=
+                first / packed_scales(w, r / PANEL, block_at(w, c))[lane];
+    }
+    for (uint32_t p = 1; p < w->n_panel; p++)
+        memcpy(w->scale + p * w->scale_lanes, packed_scales(w, p, 0),
+               w->scale_lanes * sizeof *w->scale);
+    w->n_scale = 1;
+    w->input = INPUT_CODE_INT8_ROW;
     return m;
 }
 
@@ -317,6 +338,151 @@ static void products_are_right_and_rows_are_alone(void **state)
                     drop(&m);
                 }
             }
+        }
+    }
+}
+
+/* ---- products with int8 inputs ---- */
+
+enum { INT8_COLUMNS = 384 };
+
+/* The codes of some rows as their definition has them, and beside them what a product takes. */
+struct int8_rows {
+    float *x;
+    int8_t *code; /* in order of columns */
+    int8_t *as_kept;
+    float *scale;
+    int32_t *sum;
+};
+
+static struct int8_rows make_int8_rows(const struct cpu_kernels *k, const struct packed *w,
+                                       uint64_t *seed)
+{
+    const uint32_t group = w->input == INPUT_CODE_INT8_ROW ? w->n_col : KV_FP8_GROUP;
+    const uint32_t block = 2 * w->block_pairs;
+    const bool by_fours = w->kind == PACK_U4;
+    struct int8_rows r = {.x = aligned(N_TOKEN * X_STRIDE * sizeof *r.x),
+                          .code = aligned(N_TOKEN * X_STRIDE),
+                          .as_kept = aligned(N_TOKEN * X_STRIDE),
+                          .scale = aligned(N_TOKEN * w->n_block * sizeof *r.scale),
+                          .sum = aligned(N_TOKEN * w->n_block * sizeof *r.sum)};
+    for (uint32_t t = 0; t < N_TOKEN; t++) {
+        float *x = r.x + t * X_STRIDE;
+        int8_t *code = r.code + t * X_STRIDE, *as_kept = r.as_kept + t * X_STRIDE;
+        for (uint32_t c = 0; c < w->n_col; c++) x[c] = normal(seed) * (t == 3 ? 0 : 1);
+        for (uint32_t i = 0; i < w->n_col; i += group) {
+            float top = 1e-10f;
+            for (uint32_t c = i; c < i + group; c++) top = fmaxf(top, fabsf(x[c]));
+            const float scale = k->int8_scale(x + i, group);
+            assert_true(scale == top / 127);
+            k->int8_codes(x + i, group, scale, by_fours, as_kept + i);
+            for (uint32_t c = i; c < i + group; c++) {
+                code[c] = (int8_t)fmaxf(fminf(rintf(x[c] / scale), 127), -127);
+                uint32_t at = (c & ~3u) | (c & 1) << 1 | (c >> 1 & 1);
+                assert_int_equal(as_kept[by_fours ? at : c], code[c]);
+                r.scale[t * w->n_block + c / block] = scale;
+                r.sum[t * w->n_block + c / block] += code[c];
+            }
+        }
+    }
+    return r;
+}
+
+/* Sums of codes are exact, so what is left are the few roundings of scales and of their sum. */
+static void check_int8_product(const struct cpu_kernels *k, const struct made *m, uint64_t *seed)
+{
+    const struct packed *w = &m->w;
+    const bool is_row = w->input == INPUT_CODE_INT8_ROW;
+    const uint32_t block = 2 * w->block_pairs;
+    struct int8_rows rows = make_int8_rows(k, w, seed);
+    float *y = aligned(N_TOKEN * Y_STRIDE * sizeof *y);
+    float *one = aligned(N_TOKEN * Y_STRIDE * sizeof *one);
+    double error = 0, norm = 0;
+    struct gemm_call call = {.w = w,
+                             .type = OPERAND_INT8,
+                             .n_panel = w->n_panel,
+                             .n_token = N_TOKEN,
+                             .x = rows.as_kept,
+                             .x_stride = X_STRIDE,
+                             .x_scale = rows.scale,
+                             .x_sum = rows.sum,
+                             .y = y,
+                             .y_stride = Y_STRIDE};
+    k->gemm[OPERAND_INT8](&call);
+    for (uint32_t t = 0; t < N_TOKEN; t++) {
+        for (uint32_t r = 0; r < w->n_row; r++) {
+            double want = 0;
+            for (uint32_t c = 0; c < w->n_col; c++) {
+                const double scale = (double)rows.scale[t * w->n_block + c / block];
+                want += (double)m->value[(size_t)r * w->n_col + c] * scale *
+                        rows.code[t * X_STRIDE + c];
+            }
+            norm += want * want;
+            error += pow((double)y[t * Y_STRIDE + r] - want, 2);
+        }
+    }
+    assert_true(sqrt(error) <= (is_row ? 2e-7 : 1e-6) * sqrt(norm));
+    for (int round = 0; round < 40; round++) {
+        uint32_t t0 = (uint32_t)rng_below(seed, N_TOKEN);
+        call.panel0 = (uint32_t)rng_below(seed, w->n_panel);
+        call.n_token = 1 + (uint32_t)rng_below(seed, N_TOKEN - t0);
+        call.n_panel = 1 + (uint32_t)rng_below(seed, w->n_panel - call.panel0);
+        call.x = rows.as_kept + t0 * X_STRIDE;
+        call.x_scale = rows.scale + t0 * w->n_block;
+        call.x_sum = rows.sum + t0 * w->n_block;
+        call.y = one;
+        k->gemm[OPERAND_INT8](&call);
+        for (uint32_t t = 0; t < call.n_token; t++)
+            assert_memory_equal(one + t * Y_STRIDE, y + (t0 + t) * Y_STRIDE + call.panel0 * PANEL,
+                                call.n_panel * PANEL * sizeof *y);
+    }
+    mem_free(rows.x);
+    mem_free(rows.code);
+    mem_free(rows.as_kept);
+    mem_free(rows.scale);
+    mem_free(rows.sum);
+    mem_free(y);
+    mem_free(one);
+}
+
+static void int8_products_are_exact_but_for_scales(void **state)
+{
+    (void)state;
+    uint64_t seed = 19;
+    for (int i = 0; i < N_ISA; i++) {
+        const struct cpu_kernels *k = cpu_kernels_of(isas[i]);
+        if (!k) continue;
+        for (int round = 0; round < 12; round++) {
+            const uint32_t shape[4] = {7 + 20 * (uint32_t)(round % 7), INT8_COLUMNS,
+                                       PAIRS_PER_BLOCK, round % 3 == 0 ? 1 : PANEL};
+            const bool is_u4 = round % 2 == 0;
+            struct made m = make(is_u4 ? PACK_U4 : PACK_I8, shape, round % 4 == 0, &seed);
+            m.w.input = INPUT_CODE_INT8_GROUP;
+            check_int8_product(k, &m, &seed);
+            drop(&m);
+            if (is_u4) continue;
+            m = make_whole_rows(shape, &seed);
+            check_int8_product(k, &m, &seed);
+            drop(&m);
+        }
+    }
+}
+
+static void int8_scales_of_what_is_not_finite_are_no_numbers(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_ISA; i++) {
+        const struct cpu_kernels *k = cpu_kernels_of(isas[i]);
+        if (!k) continue;
+        float x[KV_FP8_GROUP] = {1, -2};
+        assert_true(k->int8_scale(x, KV_FP8_GROUP) == 2.0f / 127);
+        for (int at = 0; at < KV_FP8_GROUP; at += 9) {
+            const float was = x[at];
+            x[at] = NAN;
+            assert_true(isnan(k->int8_scale(x, KV_FP8_GROUP)));
+            x[at] = -INFINITY;
+            assert_true(isnan(k->int8_scale(x, KV_FP8_GROUP)));
+            x[at] = was;
         }
     }
 }
@@ -514,6 +680,8 @@ int main(void)
         cmocka_unit_test(exp_is_close_and_exact_at_its_ends),
         cmocka_unit_test(hadamard_is_the_sylvester_matrix),
         cmocka_unit_test(products_are_right_and_rows_are_alone),
+        cmocka_unit_test(int8_products_are_exact_but_for_scales),
+        cmocka_unit_test(int8_scales_of_what_is_not_finite_are_no_numbers),
         cmocka_unit_test(attention_is_right_and_queries_are_alone),
         cmocka_unit_test(packed_codes_stand_at_their_places),
         cmocka_unit_test(the_bound_separates_exactly_n),

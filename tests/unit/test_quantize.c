@@ -165,7 +165,7 @@ static void widen_all(struct widened *w, struct model_weights *weights,
 
 /* Logits of one request's first tokens. */
 static void run(const struct model_config *config, const struct model_weights *weights,
-                const char *name, bool quantize, float *logits)
+                const char *name, bool quantize, enum head_form head, float *logits)
 {
     fathom_diag d = {{0}};
     struct backend *b = NULL;
@@ -178,7 +178,7 @@ static void run(const struct model_config *config, const struct model_weights *w
                                   .max_context = KV_PAGE_TOKENS,
                                   .max_logit_row = N_TOKEN};
     const struct model_place place = {.parallel = parallel_one(), .n_thread = 2};
-    const struct model_loading loading = {.quantize_fp8 = quantize, .n_thread = 2};
+    const struct model_loading loading = {.quantize_fp8 = quantize, .head = head, .n_thread = 2};
     model_backend_config(&c, config, &limits, &place);
     fathom_err err =
         strcmp(name, "ref") == 0 ? backend_ref_create(&b, &c, &d) : backend_cpu_create(&b, &c, &d);
@@ -240,8 +240,8 @@ static void logits_stay_near_those_of_the_wide_weights(void **state)
     assert_true(wide && quantized);
     static const char *const names[] = {"cpu", "ref"};
     for (int i = 0; i < 2; i++) {
-        run(&config, &weights, names[i], false, wide);
-        run(&config, &weights, names[i], true, quantized);
+        run(&config, &weights, names[i], false, HEAD_STORED, wide);
+        run(&config, &weights, names[i], true, HEAD_STORED, quantized);
         double error = distance(quantized, wide, n);
         print_message("  %s: relative L2 %.2e\n", names[i], error);
         /* a code is off by 2.6% of its value on average, in every matrix of 8 layers */
@@ -250,6 +250,81 @@ static void logits_stay_near_those_of_the_wide_weights(void **state)
     mem_free(wide);
     mem_free(quantized);
     for (size_t i = 0; i < widened.n; i++) mem_free(widened.blocks[i]);
+    weights_release(&weights);
+    checkpoint_close(checkpoint);
+}
+
+/* Mean Kullback-Leibler divergence of rows, from a's distribution to b's. */
+static double mean_kl(const float *a, const float *b, size_t n_row, size_t n)
+{
+    double total = 0;
+    for (size_t r = 0; r < n_row; r++, a += n, b += n) {
+        double sum_a = 0, sum_b = 0, top_a = -INFINITY, top_b = -INFINITY;
+        for (size_t i = 0; i < n; i++) {
+            top_a = fmax(top_a, (double)a[i]);
+            top_b = fmax(top_b, (double)b[i]);
+        }
+        for (size_t i = 0; i < n; i++) {
+            sum_a += exp((double)a[i] - top_a);
+            sum_b += exp((double)b[i] - top_b);
+        }
+        for (size_t i = 0; i < n; i++) {
+            const double log_a = (double)a[i] - top_a - log(sum_a);
+            total += exp(log_a) * (log_a - ((double)b[i] - top_b - log(sum_b)));
+        }
+    }
+    return total / (double)n_row;
+}
+
+/* What an int8 head costs is below its estimate, and the estimate below the bound. */
+static void a_head_in_one_byte_costs_what_is_said(void **state)
+{
+    (void)state;
+    struct checkpoint *checkpoint;
+    struct model_config config;
+    struct model_weights weights;
+    fathom_diag d = {{0}};
+    assert_int_equal(checkpoint_open(&checkpoint, PILOT, &d), FATHOM_OK);
+    assert_int_equal(model_config_load(&config, checkpoint, &d), FATHOM_OK);
+    const struct parallel one = parallel_one();
+    assert_int_equal(weights_bind(&weights, checkpoint, &config, &one, &d), FATHOM_OK);
+    struct quantizer q;
+    struct tensor_view head = weights.head;
+    enum head_form form = HEAD_AUTO;
+    double estimate;
+    assert_int_equal(quantizer_init(&q, 0, 2, &d), FATHOM_OK);
+    assert_int_equal(quantize_head(&q, &form, &weights.final_norm, &head, &estimate, &d),
+                     FATHOM_OK);
+    for (uint32_t r = 0; r < head.n_row; r += 37) {
+        const float scale = head.scale[r];
+        for (uint32_t c = 0; form == HEAD_INT8 && c < head.n_col; c++) {
+            float want, got;
+            tensor_view_row(&weights.head, r, c, 1, &want);
+            tensor_view_row(&head, r, c, 1, &got);
+            assert_true(fabsf(got - want) <= scale * 0.50001f);
+        }
+    }
+    assert_int_equal(form == HEAD_INT8, estimate <= HEAD_KL_BOUND);
+    assert_true(estimate > 0);
+    quantizer_fini(&q);
+    size_t n = (size_t)N_TOKEN * config.n_vocab;
+    float *stored = mem_alloc_array(n, sizeof *stored);
+    float *made = mem_alloc_array(n, sizeof *made);
+    assert_true(stored && made);
+    static const char *const names[] = {"cpu", "ref"};
+    for (int i = 0; i < 2; i++) {
+        run(&config, &weights, names[i], false, HEAD_STORED, stored);
+        run(&config, &weights, names[i], false, HEAD_INT8, made);
+        const double kl = mean_kl(stored, made, N_TOKEN, config.n_vocab);
+        print_message("  %s: int8 head, KL %.2e nats, estimated %.2e\n", names[i], kl, estimate);
+        assert_true(kl > 0 && kl <= estimate);
+        run(&config, &weights, names[i], false, HEAD_FP8, made);
+        const double fp8 = mean_kl(stored, made, N_TOKEN, config.n_vocab);
+        print_message("  %s: fp8 head, KL %.2e nats\n", names[i], fp8);
+        assert_true(fp8 > kl && fp8 < 0.05);
+    }
+    mem_free(stored);
+    mem_free(made);
     weights_release(&weights);
     checkpoint_close(checkpoint);
 }
@@ -284,6 +359,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_wide_type_becomes_blocks),
         cmocka_unit_test(logits_stay_near_those_of_the_wide_weights),
+        cmocka_unit_test(a_head_in_one_byte_costs_what_is_said),
         cmocka_unit_test(every_failing_allocation_is_clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -197,6 +197,8 @@ static void destroy(struct backend *b)
     mem_free(cpu->zeros);
     mem_free(cpu->head);
     mem_free(cpu->jobs);
+    mem_free(cpu->rounds);
+    mem_free(cpu->codes);
     mem_free(cpu->arena);
     mem_free(cpu->workers);
     mem_free(cpu);
@@ -291,13 +293,17 @@ static fathom_err make_scratch(struct cpu_backend *cpu, fathom_diag *d)
         cpu->arena_bytes = max_size(cpu->arena_bytes, arena[i]);
     for (size_t i = 0; i < sizeof worker / sizeof *worker; i++)
         cpu->worker_bytes = max_size(cpu->worker_bytes, worker[i]);
+    cpu->codes_bytes = cpu_codes_bytes(cpu);
+    cpu->codes = mem_alloc_aligned(CPU_ALIGN, cpu->codes_bytes);
+    cpu->rounds = mem_calloc(cpu_round_jobs(cpu), sizeof *cpu->rounds);
     cpu->arena = mem_alloc_aligned(CPU_ALIGN, cpu->arena_bytes);
     cpu->workers = mem_alloc_aligned(CPU_ALIGN, cpu->worker_bytes * cpu->n_thread);
     cpu->jobs = mem_calloc((size_t)c->n_head + 4, sizeof *cpu->jobs);
     cpu->zeros = alloc_rows(1, KV_ROW, sizeof *cpu->zeros);
     cpu->head = alloc_rows(c->max_logit_row, row_stride(backend_head_rows(c)), sizeof *cpu->head);
     cpu->cos_sin = alloc_rows(c->max_context, 2 * ROPE_PAIRS, sizeof *cpu->cos_sin);
-    if (!cpu->arena || !cpu->workers || !cpu->jobs || !cpu->zeros || !cpu->head || !cpu->cos_sin)
+    if (!cpu->arena || !cpu->codes || !cpu->rounds || !cpu->workers || !cpu->jobs || !cpu->zeros ||
+        !cpu->head || !cpu->cos_sin)
         FAIL(d, FATHOM_ENOMEM,
              "no memory for the cpu backend's scratch: %zu bytes, and %zu for "
              "each of %u threads. Lower max_token or max_context",
@@ -309,16 +315,16 @@ static fathom_err make_scratch(struct cpu_backend *cpu, fathom_diag *d)
     return FATHOM_OK;
 }
 
-/* How inputs are kept: f32 with ACT_FP8, rounded by each product for itself (cpu_gemm.c); bf16
- * where activations are bf16 and there is a dot product for it. Attention follows unless the cache
- * is f32; index codes are exact in bf16 whatever the activations. */
+/* How inputs are kept: f32 with ACT_FP8 and ACT_INT8, rounded by each product for itself
+ * (cpu_round.c); bf16 where activations are bf16 and there is a dot product for it. Attention takes
+ * bf16 unless all is f32; index codes are exact in bf16 whatever the activations. */
 static void choose_operands(struct cpu_backend *cpu)
 {
     enum operand bf16 = cpu->k->bf16_operand;
     bool narrow_cache = cpu->c.kv.type != KV_TYPE_F32;
     cpu->round = cpu->c.act == ACT_BF16;
     cpu->operand = cpu->round ? bf16 : OPERAND_F32;
-    cpu->attend_operand = cpu->round && narrow_cache ? bf16 : OPERAND_F32;
+    cpu->attend_operand = cpu->c.act != ACT_F32 && narrow_cache ? bf16 : OPERAND_F32;
     cpu->index_operand = narrow_cache ? bf16 : OPERAND_F32;
     ASSERT(cpu->k->gemm[cpu->operand] && cpu->k->gemm[cpu->index_operand]);
     ASSERT(cpu->k->attend[cpu->attend_operand]);

@@ -233,12 +233,6 @@ static tile_function *const tiles[PACK_F32][2][MAX_TILE] = {
 
 /* ---- whole products ---- */
 
-static const float *scale_at(const struct packed *w, uint32_t panel, uint32_t block)
-{
-    DCHECK(panel < w->n_panel && block < w->n_block);
-    return w->scale + ((size_t)panel * w->n_block + block) * w->scale_lanes;
-}
-
 /* Blocks [block0, block1) of n_panel (1 or 2) panels from `panel` against all rows of x, in tiles
  * of nearly equal height. */
 static void gemm_blocks(const struct gemm_call *c, uint32_t panel, uint32_t n_panel,
@@ -257,7 +251,8 @@ static void gemm_blocks(const struct gemm_call *c, uint32_t panel, uint32_t n_pa
                 w->data + (size_t)panel * w->panel_bytes + (size_t)pair * pack_group_bytes(w->kind);
             struct block b = {
                 .panel = {at, at + w->panel_bytes},
-                .scale = {scale_at(w, panel, block), scale_at(w, panel + n_panel - 1, block)},
+                .scale = {packed_scales(w, panel, block),
+                          packed_scales(w, panel + n_panel - 1, block)},
                 .zero = {packed_zeros(w, panel, block),
                          packed_zeros(w, panel + n_panel - 1, block)},
                 .scale_lanes = w->scale_lanes,
@@ -286,7 +281,7 @@ static void gemm_f32_weight(const struct gemm_call *c)
             const uint16_t *x = (const uint16_t *)c->x + t * c->x_stride;
             float *y = c->y + t * c->y_stride + (size_t)i * PANEL;
             for (uint32_t block = 0; block < w->n_block; block++) {
-                const float *scale = scale_at(w, c->panel0 + i, block);
+                const float *scale = packed_scales(w, c->panel0 + i, block);
                 uint32_t p = packed_block_start(w, block);
                 uint32_t end = p + packed_block_pairs(w, block);
                 __m512 part[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
@@ -493,6 +488,20 @@ void cpu_pack_codes_avx512(const uint8_t *rows, size_t stride, uint32_t n_row, u
         for (uint32_t i = 0; i < 16; i++, panel += 128) {
             _mm512_storeu_si512(panel, _mm512_permutex2var_epi16(a[i], even, b[i]));
             _mm512_storeu_si512(panel + 64, _mm512_permutex2var_epi16(a[i], odd, b[i]));
+        }
+    }
+}
+
+void cpu_pack_halves_avx512(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel)
+{
+    DCHECK(n_row <= PANEL);
+    for (uint32_t part = 0; part < 4; part++, rows += 64) {
+        __m512i a[16], b[16];
+        load_columns(rows, stride, n_row, a);
+        load_columns(rows + 16 * stride, stride, n_row > 16 ? n_row - 16 : 0, b);
+        for (uint32_t i = 0; i < 16; i++, panel += 128) {
+            _mm512_storeu_si512(panel, a[i]);
+            _mm512_storeu_si512(panel + 64, b[i]);
         }
     }
 }

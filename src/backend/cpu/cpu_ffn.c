@@ -16,7 +16,7 @@ enum { PAIR = 2, ITEMS_PER_THREAD = 4, MAX_PANELS = 8 };
 struct ffn_scratch {
     uint8_t *decoded; /* [CHUNK_BYTES] */
     float *tile;      /* [TOKEN_BLOCK][MAX_PANELS * PANEL] */
-    float *input;     /* cpu_input_bytes */
+    uint8_t *input;   /* cpu_input_bytes */
 };
 
 static size_t lay_out(const struct cpu_backend *cpu, struct ffn_scratch *s, uint8_t *base)
@@ -67,15 +67,13 @@ static void gate_up_item(void *arg, size_t item, size_t n_item, unsigned worker)
         .w = &g->w->gate_up,
         .n_panel = PAIR,
         .n_token = min_u32(TOKEN_BLOCK, g->n_row - row0),
-        .x = operand_row(cpu->operand, g->x, row0 * g->x_stride),
-        .x_stride = g->x_stride,
         .y = s.tile,
         .y_stride = PAIR * PANEL,
         .decoded = s.decoded,
     };
-    cpu_round_input(cpu, INPUT_AS_WEIGHT, &call, s.input);
+    cpu_round_item(cpu, &g->input, row0, &call, s.input);
     for (call.panel0 = panel0; call.panel0 < end; call.panel0 += PAIR) {
-        cpu->k->gemm[cpu->operand](&call);
+        cpu->k->gemm[call.type](&call);
         for (uint32_t r = 0; r < call.n_token; r++) {
             float *gate = s.tile + (size_t)r * PAIR * PANEL;
             size_t to = (g->row0 + row0 + r) * f->inner_stride + call.panel0 / PAIR * PANEL;
@@ -97,11 +95,15 @@ static void run_gate_up(struct cpu_backend *cpu, struct ffn_call *f)
     size_t part = n_piece / ((size_t)cpu->n_thread * ITEMS_PER_THREAD);
     task.n_panel = part >= MAX_PANELS ? MAX_PANELS : max_u32((uint32_t)part / PAIR * PAIR, PAIR);
     size_t n_item = 0;
+    cpu_round_begin(cpu);
     for (uint32_t i = 0; i < f->n_group; i++) {
         struct ffn_group *g = &f->groups[i];
+        g->input = (struct gemm_input){.x = g->x, .stride = g->x_stride, .type = cpu->operand};
+        cpu_round_plan(cpu, INPUT_AS_WEIGHT, &g->w->gate_up, g->n_row, &g->input);
         g->first_item = n_item;
         n_item += (g->w->gate_up.n_panel + task.n_panel - 1) / task.n_panel * blocks_of(g);
     }
+    cpu_round_run(cpu);
     cpu_items(cpu, n_item, gate_up_item, &task);
 }
 
@@ -150,17 +152,31 @@ static void down_item(void *arg, size_t item, size_t n_item, unsigned worker)
                 .panel0 = panel0,
                 .n_panel = n_panel,
                 .n_token = min_u32(TOKEN_BLOCK, g->n_row - row0),
-                .x = operand_row(cpu->operand, f->inner, (g->row0 + row0) * f->inner_stride),
-                .x_stride = f->inner_stride,
                 .y = s.tile,
                 .y_stride = (size_t)n_panel * PANEL,
                 .decoded = s.decoded,
             };
-            cpu_round_input(cpu, INPUT_AS_WEIGHT, &call, s.input);
-            cpu->k->gemm[cpu->operand](&call);
+            cpu_round_item(cpu, &g->input, row0, &call, s.input);
+            cpu->k->gemm[call.type](&call);
             add_rows(task, g, row0, &call, alone);
         }
     }
+}
+
+/* What gate and up made, as inputs of down. */
+static void round_inner(struct cpu_backend *cpu, struct ffn_call *f)
+{
+    cpu_round_begin(cpu);
+    for (uint32_t i = 0; i < f->n_group; i++) {
+        struct ffn_group *g = &f->groups[i];
+        g->input = (struct gemm_input){
+            .x = operand_row(cpu->operand, f->inner, g->row0 * f->inner_stride),
+            .stride = f->inner_stride,
+            .type = cpu->operand,
+        };
+        cpu_round_plan(cpu, INPUT_AS_WEIGHT, &g->w->down, g->n_row, &g->input);
+    }
+    cpu_round_run(cpu);
 }
 
 void cpu_ffn_groups(struct cpu_backend *cpu, struct ffn_call *f)
@@ -168,6 +184,7 @@ void cpu_ffn_groups(struct cpu_backend *cpu, struct ffn_call *f)
     ASSERT(f->n_group >= 1 && f->n_token >= 1);
     ASSERT(f->inner && f->y);
     run_gate_up(cpu, f);
+    round_inner(cpu, f);
     uint32_t n_panel = f->groups[0].w->down.n_panel;
     struct ffn_task task = {.cpu = cpu, .call = f};
     uint32_t part = n_panel / (cpu->n_thread * ITEMS_PER_THREAD);

@@ -20,54 +20,8 @@ enum {
 struct gemm_scratch {
     uint8_t *decoded; /* [CHUNK_BYTES] */
     float *tile;      /* [TOKEN_BLOCK][PAIR * PANEL] */
-    float *input;     /* cpu_input_bytes */
+    uint8_t *input;   /* cpu_input_bytes */
 };
-
-/* ---- inputs with ACT_FP8 ---- */
-
-size_t cpu_input_bytes(const struct cpu_backend *cpu)
-{
-    const struct backend_config *c = &cpu->c;
-    const uint32_t widths[] = {2 * c->hidden,  c->q_lora_rank, c->n_head * c->v_dim,
-                               c->dense_inner, c->moe_inner,   c->shared_inner,
-                               KV_LATENT,      c->nope_dim};
-    uint32_t widest = 0;
-    if (c->act != ACT_FP8) return 0;
-    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
-        widest = max_u32(widest, row_stride(widths[i]));
-    }
-    return (size_t)TOKEN_BLOCK * widest * sizeof(float);
-}
-
-static void round_to_codes(const struct cpu_kernels *k, const float *in, uint32_t n, float *out)
-{
-    DCHECK(n % KV_FP8_GROUP == 0);
-    for (uint32_t i = 0; i < n; i += KV_FP8_GROUP) {
-        uint8_t code[KV_FP8_GROUP];
-        float scale = k->quantize_group(in + i, code);
-        k->load_codes(code, KV_FP8_GROUP, OPERAND_F32, out + i);
-        for (uint32_t j = 0; j < KV_FP8_GROUP; j++) out[i + j] *= scale;
-    }
-}
-
-void cpu_round_input(const struct cpu_backend *cpu, enum input_rounding rounding,
-                     struct gemm_call *call, float *to)
-{
-    const struct packed *w = call->w;
-    uint32_t stride = row_stride(w->n_col);
-    if (cpu->c.act != ACT_FP8 || rounding == INPUT_EXACT) return;
-    for (uint32_t t = 0; t < call->n_token; t++) {
-        const float *in = (const float *)call->x + t * call->x_stride;
-        float *out = to + (size_t)t * stride;
-        if (rounding == INPUT_AS_WEIGHT && w->takes_fp8) {
-            round_to_codes(cpu->k, in, w->n_col, out);
-        } else {
-            cpu->k->to_operand(OPERAND_F32, true, in, pad32(w->n_col), out);
-        }
-    }
-    call->x = to;
-    call->x_stride = stride;
-}
 
 /* ---- the loop ---- */
 
@@ -88,7 +42,6 @@ size_t cpu_gemm_worker_bytes(const struct cpu_backend *cpu)
 
 struct gemm_task {
     struct cpu_backend *cpu;
-    enum operand type;
     struct gemm_job *jobs;
     uint32_t n_job;
     uint32_t n_panel; /* of an item */
@@ -110,7 +63,7 @@ static void run_to_operand(const struct gemm_task *task, const struct gemm_job *
     call->y_stride = PAIR * PANEL;
     for (; call->panel0 < end; call->panel0 += call->n_panel) {
         call->n_panel = min_u32(PAIR, end - call->panel0);
-        cpu->k->gemm[task->type](call);
+        cpu->k->gemm[call->type](call);
         for (uint32_t t = 0; t < call->n_token; t++) {
             size_t at = (token0 + t) * j->act_stride + (size_t)call->panel0 * PANEL;
             cpu_to_operand(cpu, s->tile + (size_t)t * PAIR * PANEL, call->n_panel * PANEL,
@@ -137,34 +90,37 @@ static void run_item(void *arg, size_t item, size_t n_item, unsigned worker)
         .panel0 = panel0,
         .n_panel = min_u32(task->n_panel, j->w->n_panel - panel0),
         .n_token = min_u32(TOKEN_BLOCK, j->n_token - token0),
-        .x = operand_row(task->type, j->x, token0 * j->x_stride),
-        .x_stride = j->x_stride,
         .decoded = s.decoded,
     };
-    cpu_round_input(task->cpu, j->rounding, &call, s.input);
+    cpu_round_item(task->cpu, &j->input, token0, &call, s.input);
     if (!j->y) {
         run_to_operand(task, j, &call, token0, &s);
         return;
     }
     call.y = j->y + token0 * j->y_stride + (size_t)panel0 * PANEL;
     call.y_stride = j->y_stride;
-    task->cpu->k->gemm[task->type](&call);
+    task->cpu->k->gemm[call.type](&call);
 }
 
 void cpu_gemm(struct cpu_backend *cpu, enum operand type, struct gemm_job *jobs, uint32_t n_job)
 {
     ASSERT(n_job >= 1 && cpu->k->gemm[type]);
-    struct gemm_task task = {.cpu = cpu, .type = type, .jobs = jobs, .n_job = n_job};
+    struct gemm_task task = {.cpu = cpu, .jobs = jobs, .n_job = n_job};
     size_t n_piece = 0; /* panels times token blocks */
     uint64_t work = 0;
     bool many_rows = false;
+    cpu_round_begin(cpu);
     for (uint32_t i = 0; i < n_job; i++) {
         ASSERT(jobs[i].x && (jobs[i].y || jobs[i].act));
         ASSERT(jobs[i].n_token >= 1 && jobs[i].w->n_panel >= 1);
+        jobs[i].input =
+            (struct gemm_input){.x = jobs[i].x, .stride = jobs[i].x_stride, .type = type};
+        cpu_round_plan(cpu, jobs[i].rounding, jobs[i].w, jobs[i].n_token, &jobs[i].input);
         n_piece += (size_t)jobs[i].w->n_panel * blocks_of(&jobs[i]);
         work += (uint64_t)jobs[i].w->n_panel * jobs[i].w->n_pair * 2 * PANEL * jobs[i].n_token;
         many_rows |= jobs[i].n_token > TOKEN_BLOCK / 2;
     }
+    cpu_round_run(cpu);
     uint32_t most = many_rows ? MAX_PANELS_MANY_ROWS : MAX_PANELS;
     size_t part = n_piece / ((size_t)cpu->n_thread * ITEMS_PER_THREAD);
     task.n_panel = part >= most ? most : max_u32((uint32_t)part / PAIR * PAIR, PAIR);

@@ -159,6 +159,7 @@ static void score_page(const struct index_task *task, const struct index_scratch
         .block_pairs = PAIRS_PER_BLOCK,
         .first_pair = PAIRS_PER_BLOCK,
         .n_block = 1,
+        .n_scale = 1,
         .scale_lanes = 1,
         .panel_bytes = (size_t)PAIRS_PER_BLOCK * pack_group_bytes(kind),
         .data = s->panels,

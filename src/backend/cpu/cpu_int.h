@@ -11,6 +11,7 @@
 #define FATHOM_BACKEND_CPU_INT_H
 
 #include "backend/backend.h"
+#include "backend/cpu/cpu_input.h"
 #include "backend/cpu/cpu_isa.h"
 #include "backend/cpu/cpu_kernel.h"
 #include "backend/host_device.h"
@@ -75,24 +76,6 @@ struct weight {
     };
 };
 
-/* With ACT_FP8 operands are f32 values and each product rounds its own: AS_WEIGHT through e4m3
- * codes if the weight takes_fp8, else to bf16. */
-enum input_rounding { INPUT_AS_WEIGHT, INPUT_BF16, INPUT_EXACT };
-
-/* One product of cpu_gemm: y[t] = w x[t], or the same rounded to an operand. */
-struct gemm_job {
-    const struct packed *w;
-    enum input_rounding rounding;
-    const void *x; /* operand [n_token][x_stride] */
-    size_t x_stride;
-    uint32_t n_token;
-    float *y; /* f32 [n_token][y_stride], or NULL: */
-    size_t y_stride;
-    void *act; /* operand [n_token][act_stride] */
-    size_t act_stride;
-    size_t first_item; /* cpu_gemm's own */
-};
-
 struct cpu_backend {
     struct backend base;
     struct backend_config c;
@@ -104,10 +87,16 @@ struct cpu_backend {
     enum operand operand; /* of products with activations */
     bool round;           /* operands hold bf16 values */
     enum operand attend_operand, index_operand;
-    float *cos_sin;        /* f32 [max_context][32][2] */
-    float *zeros;          /* [576] a row of attention */
-    float *head;           /* f32 [max_logit_row] this rank's columns of logits */
-    struct gemm_job *jobs; /* [n_head + 4] */
+    float *cos_sin;              /* f32 [max_context][32][2] */
+    float *zeros;                /* [576] a row of attention */
+    float *head;                 /* f32 [max_logit_row] this rank's columns of logits */
+    struct gemm_job *jobs;       /* [n_head + 4] */
+    struct weight_piece *pieces; /* memory of the n_weight weights that there are */
+    uint32_t n_weight;
+    struct round_job *rounds; /* [cpu_round_jobs] n_round of the loop under way */
+    uint32_t n_round;
+    uint8_t *codes; /* [codes_bytes] what they make */
+    size_t codes_bytes, codes_used;
     uint8_t *arena;
     uint8_t *workers; /* [n_thread][worker_bytes] */
     size_t arena_bytes, worker_bytes;
@@ -177,6 +166,7 @@ size_t cpu_index_worker_bytes(const struct cpu_backend *cpu);
 size_t cpu_attend_arena_bytes(const struct cpu_backend *cpu);
 size_t cpu_attend_worker_bytes(void);
 size_t cpu_moe_arena_bytes(const struct cpu_backend *cpu);
+size_t cpu_moe_gathered_rows(const struct cpu_backend *cpu); /* of all experts at a time */
 size_t cpu_ffn_worker_bytes(const struct cpu_backend *cpu);
 size_t cpu_gemm_worker_bytes(const struct cpu_backend *cpu);
 size_t cpu_sample_worker_bytes(const struct cpu_backend *cpu);
@@ -214,12 +204,6 @@ void cpu_items(struct cpu_backend *cpu, size_t n, thread_task *task, void *arg);
 /* cpu_gemm - the products of n_job jobs in one parallel loop; x of all is of `type` */
 void cpu_gemm(struct cpu_backend *cpu, enum operand type, struct gemm_job *jobs, uint32_t n_job);
 
-/* cpu_round_input - makes call->x its rows rounded as inputs of call->w, in `to`, which has
- * cpu_input_bytes (0, and nothing is done, unless act is ACT_FP8) */
-size_t cpu_input_bytes(const struct cpu_backend *cpu);
-void cpu_round_input(const struct cpu_backend *cpu, enum input_rounding rounding,
-                     struct gemm_call *call, float *to);
-
 /* ---- cpu_weight.c ---- */
 
 /* packed_row - row r of w as f32 [n_col] */
@@ -253,6 +237,11 @@ struct pack_part {
 fathom_err pack_matrix(struct cpu_backend *cpu, const struct pack_part *parts, uint32_t n_part,
                        const char *name, struct packed *out, fathom_diag *d);
 void packed_free(struct packed *w);
+
+/* cpu_weight_opens, cpu_weight_closes - a weight is being prepared, or has gone. What is packed for
+ * weights lies in memory of the backend, which is freed with the last of them. */
+void cpu_weight_opens(struct cpu_backend *cpu);
+void cpu_weight_closes(struct cpu_backend *cpu);
 uint64_t packed_bytes(const struct packed *w);
 
 /* ---- cpu_ffn.c ---- */
@@ -266,7 +255,8 @@ struct ffn_group {
     uint32_t row0;         /* of its rows in `inner` */
     const uint32_t *token; /* [n_row] rows of y; NULL: row i */
     const float *weight;   /* [n_row]; NULL: 1 */
-    size_t first_item;     /* cpu_ffn_groups' own */
+    size_t first_item;     /* cpu_ffn_groups' own, as `input` */
+    struct gemm_input input;
 };
 
 /* cpu_ffn_groups - y[t] = sum over groups, in their order, of weight * ffn(x) for t < n_token

@@ -19,6 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "backend/backend.h"
 #include "base/assert.h"
 #include "base/dtype.h"
 #include "kv/layout.h"
@@ -38,13 +39,13 @@ static_assert(GROUP_ROWS == 64, "op_attn.h fixes the groups of attention");
 static_assert(2 * PAIRS_PER_BLOCK == 128, "a block of columns shares one scale");
 
 /* How the inputs of products stand in memory: rows of f32 (rounded to bf16 values where the
- * activation type asks for it) or of bf16. */
-enum operand { OPERAND_F32, OPERAND_BF16, N_OPERAND };
+ * activation type asks for it), of bf16, or of int8 codes with scales beside them. */
+enum operand { OPERAND_F32, OPERAND_BF16, OPERAND_INT8, N_OPERAND };
 
 static inline size_t operand_bytes(enum operand t)
 {
     DCHECK(t < N_OPERAND);
-    return t == OPERAND_BF16 ? 2 : 4;
+    return t == OPERAND_INT8 ? 1 : t == OPERAND_BF16 ? 2 : 4;
 }
 
 /* A matrix [n_row][n_col] in panels of 32 rows, padded with zeros. A panel is its columns two by
@@ -92,11 +93,13 @@ struct packed {
     uint32_t first_pair;  /* those of the first block; the last has what is left */
     uint32_t n_block;     /* blocks of columns */
     uint32_t scale_lanes; /* scales of a panel's block: 1, or one per row */
+    uint32_t n_scale;     /* blocks of a panel that have scales of their own: all, or the first */
     size_t panel_bytes;
-    bool takes_fp8; /* inputs are quantized with ACT_FP8 */
-    uint8_t *data;  /* [n_panel][panel_bytes], 64-byte aligned */
-    float *scale;   /* f32 [n_panel][n_block][scale_lanes] */
-    uint8_t *zero;  /* of PACK_U4, [n_panel][n_block][PANEL]; NULL: all are U4_ZERO */
+    bool is_lent; /* data, scale and zero are the backend's, which frees them after all weights */
+    enum input_code input; /* how inputs are quantized */
+    uint8_t *data;         /* [n_panel][panel_bytes], 64-byte aligned */
+    float *scale;          /* f32 [n_panel][n_scale][scale_lanes] */
+    uint8_t *zero;         /* of PACK_U4, [n_panel][n_block][PANEL]; NULL: all are U4_ZERO */
 };
 
 static inline uint32_t packed_block_pairs(const struct packed *w, uint32_t block)
@@ -113,6 +116,14 @@ static inline uint32_t packed_block_start(const struct packed *w, uint32_t block
     return block == 0 ? 0 : w->first_pair + (block - 1) * w->block_pairs;
 }
 
+/* The scales of a panel's block. */
+static inline float *packed_scales(const struct packed *w, uint32_t panel, uint32_t block)
+{
+    DCHECK(panel < w->n_panel && block < w->n_block);
+    size_t i = (size_t)panel * w->n_scale + (w->n_scale == 1 ? 0 : block);
+    return w->scale + i * w->scale_lanes;
+}
+
 static inline const uint8_t *packed_zeros(const struct packed *w, uint32_t panel, uint32_t block)
 {
     DCHECK(panel < w->n_panel && block < w->n_block);
@@ -122,14 +133,19 @@ static inline const uint8_t *packed_zeros(const struct packed *w, uint32_t panel
 /* y[t][32 * (p - panel0) + r] = w[32 p + r] . x[t] for n_panel panels from panel0
  *   x  operand [n_token][x_stride], n_col values, zero up to the next even column
  *   y  f32 [n_token][y_stride]; 32 * n_panel columns are written
- *   decoded  CHUNK_BYTES of scratch, 64-byte aligned */
+ *   decoded  CHUNK_BYTES of scratch, 64-byte aligned
+ * Of int8 codes, for each block of w's columns: x_scale, f32 [n_token][n_block], and x_sum, the sum
+ * of the codes, i32 [n_token][n_block]. Codes for PACK_U4 stand in the order 0, 2, 1, 3 of four. */
 struct gemm_call {
     const struct packed *w;
+    enum operand type; /* of x */
     uint32_t panel0;
     uint32_t n_panel;
     uint32_t n_token;
     const void *x;
     size_t x_stride;
+    const float *x_scale;
+    const int32_t *x_sum;
     float *y;
     size_t y_stride;
     void *decoded;
@@ -165,7 +181,10 @@ static inline uint32_t topk_key(float value)
 struct cpu_kernels {
     const char *isa;
     enum operand bf16_operand; /* how ACT_BF16 inputs are kept */
-    /* Products by the type of x; OPERAND_BF16 is NULL where there is no bf16 dot product. */
+    /* Products by the type of x; OPERAND_BF16 is NULL where there is no bf16 dot product.
+     * OPERAND_INT8 is for PACK_I8 and PACK_U4 of blocks that are whole fours of columns: sums of
+     * codes are exact, a block's is multiplied by (its scale of x) * (its scale of w). With
+     * INPUT_CODE_INT8_ROW all blocks are one. */
     void (*gemm[N_OPERAND])(const struct gemm_call *c);
     /* Attention over one group, by the type of queries and rows; the same. */
     void (*attend[N_OPERAND])(const struct attend_call *c);
@@ -190,6 +209,10 @@ struct cpu_kernels {
     /* The codes of 128 values and their power-of-two scale. */
     float (*quantize_group)(const float x[KV_FP8_GROUP], uint8_t code[KV_FP8_GROUP]);
     void (*sigmoid)(float *x, uint32_t n);
+    /* max(|x|, 1e-10) / 127, NaN if a value is not finite; n codes rint(x / scale), -127 .. 127.
+     * by_fours: in the order 0, 2, 1, 3 */
+    float (*int8_scale)(const float *x, uint32_t n);
+    void (*int8_codes)(const float *x, uint32_t n, float scale, bool by_fours, int8_t *code);
 
     /* One latent row from its cache type to an operand (exact), and back from f32. */
     void (*load_latent)(enum kv_type type, const uint8_t *row, enum operand to, void *out);
@@ -200,9 +223,10 @@ struct cpu_kernels {
     /* out[i] += w * max(0, dot[i]), n multiple of 32 */
     void (*add_relu)(float *out, float w, const float *dot, uint32_t n);
     /* 128 columns of a panel (64 groups) from at most 32 rows; rows from n_row on are zero and not
-     * read. pack_codes: codes to PACK_FP8, rows `stride` bytes apart. pack_keys_f32: index keys, as
-     * the cache has them, to PACK_F32. */
+     * read. pack_codes: codes to PACK_FP8, rows `stride` bytes apart; pack_halves: bf16 values to
+     * PACK_BF16. pack_keys_f32: index keys, as the cache has them, to PACK_F32. */
     void (*pack_codes)(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel);
+    void (*pack_halves)(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel);
     void (*pack_keys_f32)(bool coded, const uint8_t *keys, uint32_t n_row, uint8_t *panel);
 
     /* (max, sum, out) of a group joined to those of the groups before it */
@@ -225,8 +249,10 @@ extern const struct cpu_kernels cpu_kernels_avx512;
 
 /* cpu_dot_avx512.c, for the AVX-512 table */
 void cpu_gemm_bf16_avx512(const struct gemm_call *c);
+void cpu_gemm_int8_avx512(const struct gemm_call *c); /* cpu_dot_int8_avx512.c */
 void cpu_attend_bf16_avx512(const struct attend_call *c);
 void cpu_pack_codes_avx512(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel);
+void cpu_pack_halves_avx512(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel);
 #endif
 
 #endif

@@ -5,7 +5,9 @@
 #define KERNEL_ISA "avx512 bf16"
 #define KERNEL_BF16_OPERAND OPERAND_BF16
 #define KERNEL_GEMM_BF16 cpu_gemm_bf16_avx512
+#define KERNEL_GEMM_INT8 cpu_gemm_int8_avx512
 #define KERNEL_ATTEND_BF16 cpu_attend_bf16_avx512
 #define KERNEL_PACK_CODES cpu_pack_codes_avx512
+#define KERNEL_PACK_HALVES cpu_pack_halves_avx512
 
 #include "backend/cpu/cpu_kernel_body.h"

@@ -189,11 +189,10 @@ static void gemm_chunk(const struct gemm_call *c, uint32_t i_panel, uint32_t blo
         uint32_t m = c->n_token - t < MAX_TILE ? c->n_token - t : MAX_TILE;
         for (uint32_t block = block0; block < block1; block++) {
             uint32_t at = packed_block_start(w, block);
-            size_t i_scale = (size_t)panel * w->n_block + block;
             const struct block b = {
                 .groups = groups + (size_t)(at - group0) * pack_group_bytes(kind),
                 .n_pair = packed_block_pairs(w, block),
-                .scale = w->scale + i_scale * w->scale_lanes,
+                .scale = packed_scales(w, panel, block),
                 .scale_lanes = w->scale_lanes,
                 .zero = packed_zeros(w, panel, block),
                 .first = block == 0,
@@ -217,6 +216,63 @@ static void gemm_f32(const struct gemm_call *c)
         }
     }
 }
+
+#ifndef KERNEL_GEMM_INT8
+
+/* ---- products with int8 inputs ---- */
+
+/* Adds the products of a block's codes with those of one row of x, 32 rows in order. */
+INLINE void int8_block(enum pack_kind kind, const uint8_t *groups, uint32_t n_pair, const int8_t *x,
+                       int32_t sum[PANEL])
+{
+    for (uint32_t p = 0; p < n_pair; p += 2)
+        v_dot_int8(kind == PACK_U4, groups + (size_t)p * pack_group_bytes(kind), x + 2 * p, sum);
+}
+
+/* y[0 .. 32) becomes or gains scale * (the sum, less that of the zeros). */
+static void add_int8_block(const struct gemm_call *c, uint32_t panel, uint32_t block,
+                           const int32_t *sum, size_t t, float *y)
+{
+    const struct packed *w = c->w;
+    const float *scale = packed_scales(w, panel, block);
+    const uint8_t *zero = packed_zeros(w, panel, block);
+    const float x_scale = c->x_scale[t * w->n_block + block];
+    const int32_t x_sum = c->x_sum[t * w->n_block + block];
+    for (uint32_t r = 0; r < PANEL; r++) {
+        int32_t from = w->kind != PACK_U4 ? 0 : zero ? zero[r] : U4_ZERO;
+        float part =
+            (float)(sum[r] - from * x_sum) * (scale[w->scale_lanes == 1 ? 0 : r] * x_scale);
+        y[r] = block == 0 ? part : y[r] + part;
+    }
+}
+
+static void gemm_int8(const struct gemm_call *c)
+{
+    const struct packed *w = c->w;
+    const bool is_row = w->input == INPUT_CODE_INT8_ROW;
+    DCHECK(w->kind == PACK_I8 || w->kind == PACK_U4);
+    for (uint32_t i = 0; i < c->n_panel; i++) {
+        const uint8_t *groups = w->data + (c->panel0 + i) * w->panel_bytes;
+        for (size_t t = 0; t < c->n_token; t++) {
+            const int8_t *x = (const int8_t *)c->x + t * c->x_stride;
+            float *y = c->y + t * c->y_stride + (size_t)i * PANEL;
+            const uint32_t n_block = is_row ? 1 : w->n_block;
+            for (uint32_t block = 0; block < n_block; block++) {
+                const uint32_t p = packed_block_start(w, block);
+                const uint8_t *at = groups + (size_t)p * pack_group_bytes(w->kind);
+                const uint32_t n_pair = is_row ? w->n_pair : packed_block_pairs(w, block);
+                int32_t sum[PANEL] = {0};
+                if (w->kind == PACK_U4)
+                    int8_block(PACK_U4, at, n_pair, x + 2 * p, sum);
+                else
+                    int8_block(PACK_I8, at, n_pair, x + 2 * p, sum);
+                add_int8_block(c, c->panel0 + i, block, sum, t, y);
+            }
+        }
+    }
+}
+
+#endif
 
 /* ---- attention over one group, f32 ---- */
 
@@ -477,6 +533,37 @@ static float quantize_group(const float x[KV_FP8_GROUP], uint8_t code[KV_FP8_GRO
     return scale;
 }
 
+/* What is not finite is no number times 0. */
+static float int8_scale(const float *x, uint32_t n)
+{
+    vf top = v_set(1e-10f), none = v_zero();
+    DCHECK(n % 32 == 0);
+    for (uint32_t i = 0; i < n; i += LANES) {
+        vf a = v_load(x + i);
+        top = v_max(v_max(a, v_sub(v_zero(), a)), top);
+        none = v_fma(a, v_zero(), none);
+    }
+    return v_max_all(top) / 127.0f + v_sum(none);
+}
+
+static void int8_codes(const float *x, uint32_t n, float scale, bool by_fours, int8_t *code)
+{
+    enum { RUN = 32 };
+    const vf s = v_set(scale), least = v_set(-127), most = v_set(127);
+    float q[RUN];
+    DCHECK(n % RUN == 0);
+    for (uint32_t i = 0; i < n; i += RUN) {
+        for (uint32_t j = 0; j < RUN; j += LANES) /* no number becomes `least` */
+            v_store(q + j, v_min(v_max(v_round(v_div(v_load(x + i + j), s)), least), most));
+        if (by_fours) {
+            for (uint32_t j = 0; j < RUN; j++)
+                code[i + j] = (int8_t)q[(j & ~3u) | (j & 1) << 1 | (j >> 1 & 1)];
+        } else {
+            for (uint32_t j = 0; j < RUN; j++) code[i + j] = (int8_t)q[j];
+        }
+    }
+}
+
 /* ---- cache rows ---- */
 
 INLINE void store_as(enum operand type, void *out, uint32_t i, vf a)
@@ -565,6 +652,20 @@ static void pack_codes(const uint8_t *rows, size_t stride, uint32_t n_row, uint8
 }
 #endif
 
+#ifndef KERNEL_PACK_HALVES
+#define KERNEL_PACK_HALVES pack_halves
+static void pack_halves(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel)
+{
+    DCHECK(n_row <= PANEL);
+    memset(panel, 0, (size_t)PAIRS_PER_BLOCK * 128);
+    for (uint32_t r = 0; r < n_row; r++) {
+        const uint8_t *row = rows + r * stride;
+        uint8_t *to = panel + 4 * (size_t)r;
+        for (uint32_t p = 0; p < PAIRS_PER_BLOCK; p++) memcpy(to + (size_t)p * 128, row + 4 * p, 4);
+    }
+}
+#endif
+
 static void add_relu(float *out, float w, const float *dot, uint32_t n)
 {
     DCHECK(n % 32 == 0);
@@ -616,6 +717,9 @@ static void exp_row(const float *x, float max, uint32_t n, float *out)
     for (uint32_t i = 0; i < n; i += LANES) v_store(out + i, exp_vector(v_sub(v_load(x + i), m)));
 }
 
+#ifndef KERNEL_GEMM_INT8
+#define KERNEL_GEMM_INT8 gemm_int8
+#endif
 #ifndef KERNEL_BF16_OPERAND
 #define KERNEL_BF16_OPERAND OPERAND_F32
 #define KERNEL_GEMM_BF16 NULL
@@ -625,7 +729,9 @@ static void exp_row(const float *x, float max, uint32_t n, float *out)
 const struct cpu_kernels KERNEL_TABLE = {
     .isa = KERNEL_ISA,
     .bf16_operand = KERNEL_BF16_OPERAND,
-    .gemm = {[OPERAND_F32] = gemm_f32, [OPERAND_BF16] = KERNEL_GEMM_BF16},
+    .gemm = {[OPERAND_F32] = gemm_f32,
+             [OPERAND_BF16] = KERNEL_GEMM_BF16,
+             [OPERAND_INT8] = KERNEL_GEMM_INT8},
     .attend = {[OPERAND_F32] = attend_f32, [OPERAND_BF16] = KERNEL_ATTEND_BF16},
     .softmax_group = softmax_group,
     .merge = merge,
@@ -639,10 +745,13 @@ const struct cpu_kernels KERNEL_TABLE = {
     .rope = rope,
     .hadamard = hadamard,
     .quantize_group = quantize_group,
+    .int8_scale = int8_scale,
+    .int8_codes = int8_codes,
     .load_codes = load_codes,
     .load_latent = load_latent,
     .store_latent = store_latent,
     .pack_codes = KERNEL_PACK_CODES,
+    .pack_halves = KERNEL_PACK_HALVES,
     .pack_keys_f32 = pack_keys_f32,
     .add_relu = add_relu,
     .order_keys = order_keys,

@@ -289,6 +289,14 @@ fathom_err cpu_moe(struct backend *b, const struct moe_args *a)
     return FATHOM_OK;
 }
 
+size_t cpu_moe_gathered_rows(const struct cpu_backend *cpu)
+{
+    struct moe_task task;
+    if (cpu->c.n_expert == 0) return 0;
+    lay_out_moe(cpu, &task, NULL);
+    return (size_t)task.n_run * (cpu->c.n_expert_used + 1);
+}
+
 size_t cpu_moe_arena_bytes(const struct cpu_backend *cpu)
 {
     struct router_task router;

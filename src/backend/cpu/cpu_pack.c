@@ -8,6 +8,7 @@
  */
 #include "backend/cpu/cpu_int.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -18,18 +19,54 @@ enum { BLOCK_COLUMNS = 2 * PAIRS_PER_BLOCK, BLOCK_COLUMNS_MIN = 16 };
 
 /* ---- the form of a matrix ---- */
 
-/* Whether a code is in the part: either sign of 0x7f for NaN, -128 for int8. */
-static bool has_code(const struct pack_part *p, uint8_t mask, uint8_t code)
+/* Rows of a matrix that are searched for a code. */
+struct search {
+    const struct pack_part *part;
+    uint8_t mask, code;
+    atomic_bool found;
+};
+
+enum { SEARCH_ROWS = 32 };
+
+/* Eight bytes at a time: of (byte & mask) ^ code, one that is 0. */
+static bool row_has_code(const uint8_t *row, uint32_t n, uint8_t mask, uint8_t code)
 {
-    const struct tensor_view *v = p->view;
-    if (!v->data) return false;
-    for (uint32_t r = 0; r < p->n_row; r++) {
-        const uint8_t *row = (const uint8_t *)v->data + (p->row0 + r) * v->row_stride;
-        bool found = false;
-        for (uint32_t c = 0; c < v->n_col; c++) found |= (row[c] & mask) == code;
-        if (found) return true;
+    const uint64_t ones = 0x0101010101010101, tops = ones << 7;
+    uint64_t zero = 0;
+    uint32_t c = 0;
+    for (; c + 8 <= n; c += 8) {
+        uint64_t eight;
+        memcpy(&eight, row + c, sizeof eight);
+        eight = (eight & mask * ones) ^ code * ones;
+        zero |= (eight - ones) & ~eight & tops;
     }
-    return false;
+    bool found = zero != 0;
+    for (; c < n; c++) found |= (row[c] & mask) == code;
+    return found;
+}
+
+static void search_rows(void *arg, size_t item, size_t n_item, unsigned worker)
+{
+    struct search *s = arg;
+    const struct pack_part *p = s->part;
+    const uint32_t first = (uint32_t)item * SEARCH_ROWS;
+    const uint32_t end = min_u32(first + SEARCH_ROWS, p->n_row);
+    (void)n_item;
+    (void)worker;
+    for (uint32_t r = first; r < end && !s->found; r++) {
+        const uint8_t *row = (const uint8_t *)p->view->data + (p->row0 + r) * p->view->row_stride;
+        if (row_has_code(row, p->view->n_col, s->mask, s->code)) s->found = true;
+    }
+}
+
+/* Whether a code is in the part: either sign of 0x7f for NaN, -128 for int8. The search is the
+ * first to touch the file, so it brings its pages too. */
+static bool has_code(struct cpu_backend *cpu, const struct pack_part *p, uint8_t mask, uint8_t code)
+{
+    struct search s = {.part = p, .mask = mask, .code = code};
+    if (!p->view->data) return false;
+    thread_pool_run(cpu->pool, (p->n_row + SEARCH_ROWS - 1) / SEARCH_ROWS, search_rows, &s);
+    return s.found;
 }
 
 /* Place of the packed matrix's first row and column in the grid of scale blocks. */
@@ -68,14 +105,14 @@ static uint32_t column_origin(const struct pack_part *p)
     return v->scale && block != TENSOR_SCALE_WHOLE ? at % BLOCK_COLUMNS : 0;
 }
 
-static enum pack_kind kind_of(const struct pack_part *p)
+static enum pack_kind kind_of(struct cpu_backend *cpu, const struct pack_part *p)
 {
     const struct tensor_view *v = p->view;
     if (v->dtype == DTYPE_BF16 && !v->scale) return PACK_BF16;
     if (block_columns(p) == 0 || column_origin(p) % 2 != 0) return PACK_F32;
     if (v->source) return v->source->form.code == CODE_U4 ? PACK_U4 : PACK_E2M1;
-    if (v->dtype == DTYPE_I8) return has_code(p, 0xff, 0x80) ? PACK_BF16 : PACK_I8;
-    return v->dtype != DTYPE_F8_E4M3 || has_code(p, 0x7f, 0x7f) ? PACK_F32 : PACK_FP8;
+    if (v->dtype == DTYPE_I8) return has_code(cpu, p, 0xff, 0x80) ? PACK_BF16 : PACK_I8;
+    return v->dtype != DTYPE_F8_E4M3 || has_code(cpu, p, 0x7f, 0x7f) ? PACK_F32 : PACK_FP8;
 }
 
 /* Whether the rows of a panel have scales of their own. */
@@ -86,6 +123,15 @@ static bool has_row_scales(const struct pack_part *p)
     uint32_t block = p->transposed ? v->scale_block_col : v->scale_block_row;
     if (!v->scale || block == TENSOR_SCALE_WHOLE) return false;
     return block % PANEL != 0 || row_origin(p) % PANEL != 0;
+}
+
+/* Whether a row has one scale in all of the packed matrix's columns. */
+static bool are_scales_whole(const struct pack_part *p)
+{
+    const struct tensor_view *v = p->view;
+    if (v->source) return false;
+    return !v->scale ||
+           (p->transposed ? v->scale_block_row : v->scale_block_col) == TENSOR_SCALE_WHOLE;
 }
 
 static bool has_zeros(const struct pack_part *p)
@@ -101,16 +147,17 @@ static enum pack_kind common_kind(enum pack_kind a, enum pack_kind b)
     return are_int8 ? PACK_BF16 : PACK_F32;
 }
 
-static void shape_panels(const struct pack_part *parts, uint32_t n_part, struct packed *out)
+static void shape_panels(struct cpu_backend *cpu, const struct pack_part *parts, uint32_t n_part,
+                         struct packed *out)
 {
     ASSERT(n_part == 1 || n_part == 2);
     const struct pack_part *p = &parts[0];
     uint32_t n_row = p->transposed ? p->view->n_col : p->n_row;
     uint32_t n_col = p->transposed ? p->n_row : p->view->n_col;
-    out->kind = kind_of(p);
+    out->kind = kind_of(cpu, p);
     out->scale_lanes = 1;
     if (n_part == 2) {
-        out->kind = common_kind(out->kind, kind_of(&parts[1]));
+        out->kind = common_kind(out->kind, kind_of(cpu, &parts[1]));
         if (column_origin(&parts[1]) != column_origin(p) ||
             block_columns(&parts[1]) != block_columns(p))
             out->kind = PACK_F32;
@@ -128,6 +175,9 @@ static void shape_panels(const struct pack_part *parts, uint32_t n_part, struct 
     out->block_pairs = block / 2;
     out->first_pair = min_u32((block - origin) / 2, out->n_pair);
     out->n_block = 1 + (out->n_pair - out->first_pair + out->block_pairs - 1) / out->block_pairs;
+    out->n_scale = out->n_block;
+    if (coded && are_scales_whole(&parts[0]) && (n_part == 1 || are_scales_whole(&parts[1])))
+        out->n_scale = 1;
     out->panel_bytes = (size_t)out->n_pair * pack_group_bytes(out->kind);
 }
 
@@ -291,11 +341,17 @@ static void fill_panel(void *arg, size_t i_panel, size_t n_panel, unsigned worke
             const uint8_t *codes = (const uint8_t *)p->view->data;
             task->k->pack_codes(codes + (p->row0 + row0) * p->view->row_stride + c0,
                                 p->view->row_stride, n_row, panel + (size_t)c0 / 2 * 64);
+        } else if (is_square && w->kind == PACK_BF16 && p->view->dtype == DTYPE_BF16 &&
+                   p->view->data) {
+            const size_t stride = p->view->row_stride * 2;
+            const uint8_t *halves = (const uint8_t *)p->view->data + 2 * (size_t)c0;
+            task->k->pack_halves(halves + (p->row0 + row0) * stride, stride, n_row,
+                                 panel + (size_t)c0 / 2 * 128);
         } else {
             fill_block(p, w->kind, row0, n_row, c0, c1, panel);
         }
-        float *scale = w->scale + (i_panel * w->n_block + b) * w->scale_lanes;
-        for (uint32_t i = 0; i < w->scale_lanes; i++) {
+        float *scale = packed_scales(w, (uint32_t)i_panel, b);
+        for (uint32_t i = 0; i < w->scale_lanes && b < w->n_scale; i++) {
             uint32_t r = row0 + min_u32(i, n_row - 1);
             uint32_t view_r = p->row0 + (p->transposed ? c0 : r);
             uint32_t view_c = p->transposed ? r : c0;
@@ -316,20 +372,65 @@ static fathom_err check_part(const struct pack_part *p, const char *name, fathom
          name, dtype_name(p->view->dtype));
 }
 
+/* ---- memory ---- */
+
+/* Weights lie one after the other in large pieces, which the system can give huge pages. */
+enum { PIECE_BYTES = 64 << 20 };
+
+struct weight_piece {
+    struct weight_piece *next;
+    size_t n_bytes, n_used; /* with this header */
+};
+
+static void *take(struct cpu_backend *cpu, size_t bytes)
+{
+    const size_t header = (sizeof(struct weight_piece) + CPU_ALIGN - 1) / CPU_ALIGN * CPU_ALIGN;
+    if (cpu->n_weight == 0) return mem_alloc_aligned(CPU_ALIGN, bytes);
+    struct weight_piece *p = cpu->pieces;
+    bytes = (bytes + CPU_ALIGN - 1) / CPU_ALIGN * CPU_ALIGN;
+    if (!p || p->n_bytes - p->n_used < bytes) {
+        const size_t n = max_size(PIECE_BYTES, header + bytes);
+        p = mem_alloc_pages(n);
+        if (!p) return NULL;
+        *p = (struct weight_piece){.next = cpu->pieces, .n_bytes = n, .n_used = header};
+        cpu->pieces = p;
+    }
+    void *out = (uint8_t *)p + p->n_used;
+    p->n_used += bytes;
+    return out;
+}
+
+void cpu_weight_opens(struct cpu_backend *cpu)
+{
+    cpu->n_weight++;
+}
+
+void cpu_weight_closes(struct cpu_backend *cpu)
+{
+    ASSERT(cpu->n_weight > 0);
+    if (--cpu->n_weight > 0) return;
+    while (cpu->pieces) {
+        struct weight_piece *next = cpu->pieces->next;
+        mem_free_pages(cpu->pieces);
+        cpu->pieces = next;
+    }
+}
+
 fathom_err pack_matrix(struct cpu_backend *cpu, const struct pack_part *parts, uint32_t n_part,
                        const char *name, struct packed *out, fathom_diag *d)
 {
     ASSERT(n_part == 1 || n_part == 2);
     for (uint32_t i = 0; i < n_part; i++) TRY(check_part(&parts[i], name, d));
-    shape_panels(parts, n_part, out);
+    shape_panels(cpu, parts, n_part, out);
     size_t bytes = out->n_panel * out->panel_bytes;
     out->zero = NULL;
-    out->data = mem_alloc_aligned(CPU_ALIGN, bytes);
+    out->is_lent = cpu->n_weight > 0;
+    out->data = take(cpu, bytes);
     out->scale =
-        mem_alloc_array((size_t)out->n_panel * out->n_block * out->scale_lanes, sizeof *out->scale);
+        take(cpu, (size_t)out->n_panel * out->n_scale * out->scale_lanes * sizeof *out->scale);
     bool zeros = out->kind == PACK_U4 && has_zeros(&parts[0]);
     zeros |= out->kind == PACK_U4 && n_part == 2 && has_zeros(&parts[1]);
-    if (zeros) out->zero = mem_alloc_array((size_t)out->n_panel * out->n_block, PANEL);
+    if (zeros) out->zero = take(cpu, (size_t)out->n_panel * out->n_block * PANEL);
     if (!out->data || !out->scale || (zeros && !out->zero)) {
         packed_free(out);
         FAIL(d, FATHOM_ENOMEM, "no memory for %s, %zu bytes", name, bytes);
@@ -341,16 +442,18 @@ fathom_err pack_matrix(struct cpu_backend *cpu, const struct pack_part *parts, u
 
 void packed_free(struct packed *w)
 {
-    mem_free(w->data);
-    mem_free(w->scale);
-    mem_free(w->zero);
+    if (!w->is_lent) {
+        mem_free(w->data);
+        mem_free(w->scale);
+        mem_free(w->zero);
+    }
     memset(w, 0, sizeof *w);
 }
 
 uint64_t packed_bytes(const struct packed *w)
 {
-    const uint64_t block_bytes = w->scale_lanes * sizeof(float) + (w->zero ? PANEL : 0);
-    return w->n_panel * (w->panel_bytes + w->n_block * block_bytes);
+    const uint64_t scale_bytes = w->n_scale * w->scale_lanes * sizeof(float);
+    return w->n_panel * (w->panel_bytes + scale_bytes + (w->zero ? w->n_block * PANEL : 0));
 }
 
 uint64_t backend_cpu_weight_bytes(const struct weight_form *f, uint32_t n_row, uint32_t n_col)
@@ -361,7 +464,8 @@ uint64_t backend_cpu_weight_bytes(const struct weight_form *f, uint32_t n_row, u
     if (!is_packed && f->block_row != 1) return weight_form_bytes(f, n_row, n_col);
     const uint32_t block = is_packed ? blocks_of_group(f->block_col) : BLOCK_COLUMNS;
     if (block == 0 || (is_packed && n_col % BLOCK_COLUMNS_MIN != 0)) return 4 * n;
-    const uint64_t n_scale = (uint64_t)n_row * ((n_col + block - 1) / block);
+    const bool is_whole = !is_packed && f->block_col == 0;
+    const uint64_t n_scale = (uint64_t)n_row * (is_whole ? 1 : (n_col + block - 1) / block);
     return (is_packed ? n / 2 : n) + n_scale * (sizeof(float) + f->has_zero);
 }
 
@@ -397,7 +501,7 @@ void packed_row(const struct packed *w, uint32_t r, float *out)
     const uint32_t i_panel = r / PANEL, row = r % PANEL;
     const uint8_t *panel = w->data + i_panel * w->panel_bytes;
     for (uint32_t b = 0; b < w->n_block; b++) {
-        const float *scale = w->scale + ((size_t)i_panel * w->n_block + b) * w->scale_lanes;
+        const float *scale = packed_scales(w, i_panel, b);
         const uint8_t *zero = packed_zeros(w, i_panel, b);
         float s = scale[w->scale_lanes == 1 ? 0 : row];
         uint32_t c0 = 2 * packed_block_start(w, b);

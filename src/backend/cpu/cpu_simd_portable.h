@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu_e4m3_table.h"
+#include "backend/cpu/cpu_kernel.h"
 #include "base/dtype.h"
 #include "base/weight_form.h"
 
@@ -211,6 +212,19 @@ static inline void v_pair_e2m1(const uint8_t *group, int pair, int v, vf *even, 
     }
     *even = a;
     *odd = b;
+}
+
+/* v_dot_int8 - sum[row] += the codes of four columns of a panel (64 bytes of four bits, or two
+ * groups of int8) times those of x, which stand in the order 0, 2, 1, 3 for four bits */
+static inline void v_dot_int8(bool is_u4, const uint8_t *group, const int8_t x[4], int32_t sum[32])
+{
+    for (uint32_t r = 0; r < 32; r++) {
+        const uint8_t *at = is_u4 ? group + 4 * (r % 16) : group + 2 * byte_place(r);
+        for (uint32_t j = 0; j < 4; j++) {
+            uint8_t code = is_u4 ? at[j] >> 4 * (r / 16) & 15 : at[64 * (j / 2) + j % 2];
+            sum[r] += (is_u4 || code < 0x80 ? code : 0x80 - code) * x[j];
+        }
+    }
 }
 
 /* v_load_u8 - LANES bytes as numbers */

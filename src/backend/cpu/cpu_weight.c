@@ -23,7 +23,7 @@ static fathom_err pack_whole(struct cpu_backend *cpu, const struct tensor_view *
     TRY(check_shape(v, name, n_row, n_col, d));
     struct pack_part part = {.view = v, .n_row = n_row};
     TRY(pack_matrix(cpu, &part, 1, name, out, d));
-    out->takes_fp8 = tensor_takes_fp8(v);
+    out->input = backend_input_code(cpu->c.act, v);
     return FATHOM_OK;
 }
 
@@ -50,7 +50,9 @@ static fathom_err load_ffn(struct cpu_backend *cpu, const struct ffn_tensors *t,
                                          {.view = &t->up, .n_row = inner}};
     out->inner = inner;
     TRY(pack_matrix(cpu, gate_up, 2, "gate and up", &out->gate_up, d));
-    out->gate_up.takes_fp8 = tensor_takes_fp8(&t->gate) && tensor_takes_fp8(&t->up);
+    const enum input_code gate = backend_input_code(cpu->c.act, &t->gate);
+    const enum input_code up = backend_input_code(cpu->c.act, &t->up);
+    out->gate_up.input = gate == up ? gate : INPUT_CODE_NONE;
     return pack_whole(cpu, &t->down, "down", hidden, inner, &out->down, d);
 }
 
@@ -181,7 +183,6 @@ static void free_mla(struct mla_weight *w)
 
 void cpu_weight_destroy(struct backend *b, struct weight *w)
 {
-    (void)b;
     if (!w) return;
     switch (w->kind) {
     case CPU_VECTOR: mem_free(w->vector); break;
@@ -197,6 +198,7 @@ void cpu_weight_destroy(struct backend *b, struct weight *w)
         break;
     }
     mem_free(w);
+    cpu_weight_closes(cpu_of(b));
 }
 
 uint64_t cpu_weight_bytes(const struct weight *w)
@@ -206,11 +208,13 @@ uint64_t cpu_weight_bytes(const struct weight *w)
 
 /* ---- prepare ---- */
 
-static fathom_err create_weight(enum cpu_kind kind, struct weight **out, fathom_diag *d)
+static fathom_err create_weight(struct backend *b, enum cpu_kind kind, struct weight **out,
+                                fathom_diag *d)
 {
     *out = mem_calloc(1, sizeof **out);
     if (!*out) FAIL(d, FATHOM_ENOMEM, "no memory for a weight");
     (*out)->kind = kind;
+    cpu_weight_opens(cpu_of(b));
     return FATHOM_OK;
 }
 
@@ -230,14 +234,14 @@ static fathom_err finish_weight(struct backend *b, struct weight **w, uint32_t n
 fathom_err cpu_prepare_vector(struct backend *b, const struct tensor_view *v, struct weight **out,
                               fathom_diag *d)
 {
-    TRY(create_weight(CPU_VECTOR, out, d));
+    TRY(create_weight(b, CPU_VECTOR, out, d));
     return finish_weight(b, out, v->n_col, load_vector(v, "vector", v->n_col, &(*out)->vector, d));
 }
 
 fathom_err cpu_prepare_linear(struct backend *b, const struct tensor_view *v, struct weight **out,
                               fathom_diag *d)
 {
-    TRY(create_weight(CPU_LINEAR, out, d));
+    TRY(create_weight(b, CPU_LINEAR, out, d));
     return finish_weight(
         b, out, 0, pack_whole(cpu_of(b), v, "matrix", v->n_row, v->n_col, &(*out)->linear, d));
 }
@@ -247,14 +251,14 @@ fathom_err cpu_prepare_mla(struct backend *b, const struct mla_tensors *t, struc
 {
     const struct backend_config *c = &cpu_of(b)->c;
     uint32_t n_vector = c->q_lora_rank + KV_LATENT + (c->index_n_head > 0 ? 2 * KV_INDEX_DIM : 0);
-    TRY(create_weight(CPU_MLA, out, d));
+    TRY(create_weight(b, CPU_MLA, out, d));
     return finish_weight(b, out, n_vector, load_mla(cpu_of(b), t, &(*out)->mla, d));
 }
 
 fathom_err cpu_prepare_ffn(struct backend *b, const struct ffn_tensors *t, struct weight **out,
                            fathom_diag *d)
 {
-    TRY(create_weight(CPU_FFN, out, d));
+    TRY(create_weight(b, CPU_FFN, out, d));
     return finish_weight(b, out, 0,
                          load_ffn(cpu_of(b), t, cpu_of(b)->c.dense_inner, &(*out)->ffn, d));
 }
@@ -262,6 +266,6 @@ fathom_err cpu_prepare_ffn(struct backend *b, const struct ffn_tensors *t, struc
 fathom_err cpu_prepare_moe(struct backend *b, const struct moe_tensors *t, struct weight **out,
                            fathom_diag *d)
 {
-    TRY(create_weight(CPU_MOE, out, d));
+    TRY(create_weight(b, CPU_MOE, out, d));
     return finish_weight(b, out, cpu_of(b)->c.n_expert, load_moe(cpu_of(b), t, &(*out)->moe, d));
 }

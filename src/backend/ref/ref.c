@@ -21,6 +21,7 @@ static void destroy(struct backend *b)
     struct ref_backend *r = ref_of(b);
     host_rank_leave(&r->peer);
     mem_free(r->x);
+    mem_free(r->x_scale);
     mem_free(r->wide);
     mem_free(r->wide2);
     mem_free(r->part);
@@ -237,6 +238,7 @@ static fathom_err make_scratch(struct ref_backend *r, fathom_diag *d)
     const struct backend_config *c = &r->c;
     uint32_t wide = widest_row(c);
     r->x = mem_calloc(wide, sizeof *r->x);
+    r->x_scale = mem_calloc(wide / KV_FP8_GROUP + 1, sizeof *r->x_scale);
     r->wide = mem_calloc(wide, sizeof *r->wide);
     r->wide2 = mem_calloc(wide, sizeof *r->wide2);
     r->part = mem_calloc(c->hidden, sizeof *r->part);
@@ -247,7 +249,7 @@ static fathom_err make_scratch(struct ref_backend *r, fathom_diag *d)
     r->route_group = mem_calloc(c->n_group, sizeof *r->route_group);
     r->route_taken = mem_calloc(c->n_expert, sizeof *r->route_taken);
     r->scored = mem_calloc(max_of(c->max_context, c->n_vocab), sizeof *r->scored);
-    if (r->x && r->wide && r->wide2 && r->part && r->head && r->score && r->sum &&
+    if (r->x && r->x_scale && r->wide && r->wide2 && r->part && r->head && r->score && r->sum &&
         r->route_biased && r->route_group && r->route_taken && r->scored)
         return FATHOM_OK;
     FAIL(d, FATHOM_ENOMEM, "no memory for the reference backend's scratch");

@@ -30,7 +30,7 @@ struct matrix {
     float *value; /* f32 [n_row][n_col] */
     uint32_t n_row;
     uint32_t n_col;
-    bool takes_fp8; /* inputs are quantized with ACT_FP8 */
+    enum input_code input[ACT_INT8 + 1]; /* how inputs are quantized, by activation type */
 };
 
 struct ffn_weight {
@@ -86,6 +86,7 @@ struct ref_backend {
     /* Scratch, sized at creation; its content lives inside one operator. The three rows are as
      * wide as the widest of the model. */
     float *x;              /* the input of a product, rounded to the activation type */
+    float *x_scale;        /* of each 128 codes of x */
     float *wide;           /* one inner row */
     float *wide2;          /* and another */
     float *part;           /* [hidden] one expert's output */
@@ -112,8 +113,8 @@ float ref_dot(const float *a, const float *b, uint32_t n);
 /* ref_matvec - y[r] = W[r] . x for rows [row0, row0 + n_row) */
 void ref_matvec(const struct matrix *w, uint32_t row0, uint32_t n_row, const float *x, float *y);
 
-/* ref_round - out[i] = in[i] rounded to the activation type, ACT_FP8 to bf16; in and out may be the
- * same */
+/* ref_round - out[i] = in[i] rounded to the activation type, ACT_FP8 and ACT_INT8 to bf16; in and
+ * out may be the same */
 void ref_round(enum act_type act, const float *in, uint32_t n, float *out);
 
 /* ref_product - y = W x, x rounded as an input of W; overwrites r->x */

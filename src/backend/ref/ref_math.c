@@ -51,13 +51,46 @@ static void round_to_fp8(const float *in, uint32_t n, float *out)
     }
 }
 
+/* The int8 codes of n values, as numbers; returns their scale, NaN if a value is not finite. */
+static float int8_codes(const float *in, uint32_t n, float *out)
+{
+    float largest = 1e-10f;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!isfinite(in[i])) return NAN;
+        largest = fmaxf(largest, fabsf(in[i]));
+    }
+    const float scale = largest / 127;
+    for (uint32_t i = 0; i < n; i++) out[i] = fminf(fmaxf(rintf(in[i] / scale), -127), 127);
+    return scale;
+}
+
+/* y = W x with int8 inputs: sums of codes times elements, then the scale of the codes. */
+static void int8_product(struct ref_backend *r, const struct matrix *w, uint32_t group,
+                         const float *x, float *y)
+{
+    ASSERT(w->n_col % group == 0 && group % KV_FP8_GROUP == 0);
+    for (uint32_t i = 0; i < w->n_col; i += group)
+        r->x_scale[i / KV_FP8_GROUP] = int8_codes(x + i, group, r->x + i);
+    for (uint32_t row = 0; row < w->n_row; row++) {
+        const float *of_row = w->value + (size_t)row * w->n_col;
+        double sum = 0;
+        for (uint32_t i = 0; i < w->n_col; i += group) {
+            double part = 0;
+            for (uint32_t c = i; c < i + group; c++) part += (double)of_row[c] * (double)r->x[c];
+            sum += part * (double)r->x_scale[i / KV_FP8_GROUP];
+        }
+        y[row] = (float)sum;
+    }
+}
+
 void ref_product(struct ref_backend *r, const struct matrix *w, const float *x, float *y)
 {
     ASSERT(x != r->x && y != r->x);
-    if (r->c.act == ACT_FP8 && w->takes_fp8) {
-        round_to_fp8(x, w->n_col, r->x);
-    } else {
-        ref_round(r->c.act, x, w->n_col, r->x);
+    switch (w->input[r->c.act]) {
+    case INPUT_CODE_NONE: ref_round(r->c.act, x, w->n_col, r->x); break;
+    case INPUT_CODE_FP8: round_to_fp8(x, w->n_col, r->x); break;
+    case INPUT_CODE_INT8_GROUP: int8_product(r, w, KV_FP8_GROUP, x, y); return;
+    case INPUT_CODE_INT8_ROW: int8_product(r, w, w->n_col, x, y); return;
     }
     ref_matvec(w, 0, w->n_row, r->x, y);
 }

@@ -30,7 +30,8 @@ static fathom_err decode(const struct tensor_view *v, struct want want, struct m
         FAIL(d, FATHOM_ENOMEM, "no memory for %s, %zu bytes", want.name, n * sizeof(float));
     out->n_row = v->n_row;
     out->n_col = v->n_col;
-    out->takes_fp8 = tensor_takes_fp8(v);
+    for (int act = 0; act <= ACT_INT8; act++)
+        out->input[act] = backend_input_code((enum act_type)act, v);
     for (uint32_t r = 0; r < v->n_row; r++) host_view_row(v, r, out->value + (size_t)r * v->n_col);
     return FATHOM_OK;
 }
