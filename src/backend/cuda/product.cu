@@ -124,6 +124,20 @@ static fathom_err product_sm90(struct cuda_backend *c, const struct product_args
                       what);
 }
 
+/* Rows of a tile of U4 weights, of which there are as many as it takes: each kernel makes all of
+ * them, so that a row's bits are the same. */
+static uint32_t u4_tile(const struct cuda_backend *c, uint32_t n_token)
+{
+    return c->sm90 && n_token > 32 ? (uint32_t)FEW_TILE_MAX : token_tile(n_token);
+}
+
+static fathom_err product_u4(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
+                             uint32_t n_tile, const char *what)
+{
+    return c->sm90 ? product_sm90(c, a, tile, n_tile, what)
+                   : product_u4_small(c, a, tile, n_tile, what);
+}
+
 static fathom_err product_bf16_many(struct cuda_backend *c, const struct product_args &a,
                                     uint32_t n_tile, uint32_t n_matrix, const char *what)
 {
@@ -136,7 +150,7 @@ static fathom_err product_bf16_many(struct cuda_backend *c, const struct product
 static fathom_err product_fp8(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
                               uint32_t n_tile, const char *what)
 {
-    if (a.pack.tile_bytes) return product_u4_small(c, a, tile, n_tile, what);
+    if (a.pack.tile_bytes) return product_u4(c, a, tile, n_tile, what);
     if (a.tiled) return product_sm90(c, a, tile, n_tile, what);
     if (tile == PRODUCT_LARGE_TILE) return product_fp8_large(c, a, n_tile, what);
     return product_small(c, a, tile, n_tile, what);
@@ -171,7 +185,7 @@ static bool many_is_faster(const struct cuda_backend *c, const struct product_ar
 /* Rows of a tile of a plain FP8 product. */
 static uint32_t fp8_tile(const struct cuda_backend *c, const struct product_args &a)
 {
-    if (a.pack.tile_bytes) return token_tile(a.n_token); /* one kernel for any number */
+    if (a.pack.tile_bytes) return u4_tile(c, a.n_token);
     if (!a.tiled) {
         return a.n_token > SMALL_TOKENS_MAX ? PRODUCT_LARGE_TILE : token_tile(a.n_token);
     }
@@ -277,7 +291,12 @@ uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uin
     if (!up_fp8 && !cuda_wants_bf16(c, up)) return down_fp8 ? 32 : PRODUCT_FLOAT_TILE;
     uint32_t mean = n_row / n_stack;
     bool large = (up_fp8 || bf16_takes_many(c, up)) && (down_fp8 || bf16_takes_many(c, down));
-    if (up->pack.tile_bytes || down->pack.tile_bytes) large = false;
+    if (up->pack.tile_bytes || down->pack.tile_bytes) {
+        const bool both =
+            c->sm90 && up_fp8 && down_fp8 && up->pack.tile_bytes == down->pack.tile_bytes;
+        if (both && mean >= LARGE_FROM) return FEW_TILE_MAX;
+        large = false;
+    }
     const uint32_t large_from = up_fp8 || down_fp8 ? LARGE_FROM : LARGE_FROM_BF16;
     return mean < 4 ? 8 : mean < 10 ? 16 : mean < large_from || !large ? 32 : PRODUCT_LARGE_TILE;
 }

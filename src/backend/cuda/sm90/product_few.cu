@@ -1,4 +1,5 @@
-/* product_few.cu - FP8 matrix product for few rows on sm_90a: weights stream once through a ring
+/* product_few.cu - matrix product of FP8 weights for few rows, and of packed U4 weights, on sm_90a:
+ * weights stream once through a ring
  *
  * Weights are the 64-row operand of the warpgroup products, rows of input the N columns. A block
  * makes tiles of 64 outputs, for one part of K (k_parts.h) or for all: its last warp fills a ring
@@ -7,6 +8,12 @@
  * the other one adds up and writes. With many tiles a block makes all parts of its own, one after
  * the other. Lines are summed, scaled and added as in product_fp8.cu, and an element of the tensor
  * cores' sum does not depend on the shape of the product, so the bits are the same.
+ *
+ * U4 weights (G groups of a K line have scales of their own; G is 0 for FP8) come to the tensor
+ * cores from registers. A byte 0000qqqq is the E4M3 code of q * 2^-9, so two words of codes are
+ * made of one of memory by two masks and a shift. A group's sum of (q - zero) * x is that of q * x
+ * less zero times that of x, which is the product with ones. A stage has scales and zeros behind
+ * its codes.
  *
  * Weights do not change: those of a plain product, and of the expert that every token takes, are
  * requested before the kernel waits for the one in front of it.
@@ -23,6 +30,7 @@
 
 #include "backend/cuda/k_parts.h"
 #include "backend/cuda/sm90/stage.cuh"
+#include "backend/cuda/unpack4.cuh"
 
 enum {
     BM = TILE_ROWS, /* outputs of a tile */
@@ -61,8 +69,9 @@ template <int N> struct few_parts {
     float2 sum[UNITS * N / 8 * WARP];
 };
 
-template <int N> struct few_stage {
-    uint8_t w[BM * K_LINE_BYTES];
+template <int N, int G> struct few_stage {
+    static constexpr int W_BYTES = PACK4_CODE_BYTES + G * PACK4_ROWS * 5;
+    uint8_t w[G ? (W_BYTES + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES : BM * K_LINE_BYTES];
     uint8_t in[N * K_LINE_BYTES];
     static_assert(sizeof w % ALIGN_BYTES == 0 && N * K_LINE_BYTES % ALIGN_BYTES == 0,
                   "atoms of operands");
@@ -82,10 +91,10 @@ struct few_work {
 };
 
 /* A block's view of its shared memory. */
-template <int N> struct few_block {
+template <int N, int G> struct few_block {
     struct few_shared<N> *s;
     struct few_parts<N> *parts;
-    struct few_stage<N> *stages;
+    struct few_stage<N, G> *stages;
     uint32_t cluster_rank;
 };
 
@@ -182,31 +191,33 @@ static __device__ __forceinline__ void gather_k_line(const struct few_work &w,
     }
 }
 
-template <int N, bool MAPPED>
+template <int N, bool MAPPED, int G>
 static __device__ __forceinline__ void load_weights(const struct few_work &w,
-                                                    const struct few_block<N> &b, uint32_t stage,
+                                                    const struct few_block<N, G> &b, uint32_t stage,
                                                     uint32_t k_line, uint32_t col, int expert)
 {
-    enum { BYTES = BM * K_LINE_BYTES + (MAPPED ? 0 : N * K_LINE_BYTES) };
-    const uint32_t full = smem_address(&b.s->full[stage]);
+    const uint32_t full = smem_address(&b.s->full[stage]), dst = smem_address(b.stages[stage].w);
+    const uint32_t tile_bytes = G ? w.a.pack.tile_bytes : (uint32_t)TILE_BYTES;
+    const char *from = (const char *)w.a.w + (size_t)expert * w.a.w_stride;
     DCHECK(stage < w.n_stage && k_line < w.n_k_line && col < w.n_col_tile && expert >= 0);
-    mbarrier_arrive_expect(full, BYTES);
-    weight_load(smem_address(b.stages[stage].w),
-                (const char *)w.a.w + (size_t)expert * w.a.w_stride, full, w.n_k_line, k_line, col);
+    mbarrier_arrive_expect(full, tile_bytes + (MAPPED ? 0 : N * K_LINE_BYTES));
+    bulk_load(dst, from + ((size_t)col * w.n_k_line + k_line) * tile_bytes, tile_bytes, full);
 }
 
 /* The inputs of one stage, by the whole warp. */
-template <int N, bool MAPPED>
+template <int N, bool MAPPED, int G>
 static __device__ __forceinline__ void load_inputs(const struct few_work &w,
-                                                   const struct few_block<N> &b, uint32_t stage,
+                                                   const struct few_block<N, G> &b, uint32_t stage,
                                                    const struct few_gather<N> &g, uint32_t k_line,
                                                    const struct product_rows &rows, uint32_t col)
 {
     const int lane = (int)threadIdx.x % WARP;
     const uint32_t full = smem_address(&b.s->full[stage]), in = smem_address(b.stages[stage].in);
     if (lane == 0) {
-        const float *scale = rows.w_scale + (size_t)(col * BM / SCALE_BLOCK) * w.a.scale_stride;
-        cp_async_4(smem_address(&b.s->w_scale[stage]), scale + k_line);
+        if (G == 0) {
+            const float *scale = rows.w_scale + (size_t)(col * BM / SCALE_BLOCK) * w.a.scale_stride;
+            cp_async_4(smem_address(&b.s->w_scale[stage]), scale + k_line);
+        }
         if (!MAPPED) tensor_load(in, &w.in_map, full, (int)k_line * K_LINE_BYTES, rows.first, 0);
     }
     if (MAPPED) gather_k_line<N>(w, g, in, k_line);
@@ -221,22 +232,22 @@ static __device__ __forceinline__ void load_inputs(const struct few_work &w,
 /* The weights of a block's first run, as many K lines as the ring holds: before its rows are known,
  * and where they do not depend on the kernel in front, before that has ended. Returns their number.
  */
-template <int N, bool MAPPED>
+template <int N, bool MAPPED, int G>
 static __device__ __forceinline__ uint32_t load_early(const struct few_work &w,
-                                                      const struct few_block<N> &b,
+                                                      const struct few_block<N, G> &b,
                                                       const struct few_run &r, int expert)
 {
     const uint32_t k_part = w.n_k_line / w.cluster_size, k_line0 = b.cluster_rank * k_part;
     const uint32_t n = min(k_part * (r.col_end - r.col), w.n_stage);
     for (uint32_t i = 0; i < n && threadIdx.x % WARP == 0; i++) {
-        load_weights<N, MAPPED>(w, b, i, k_line0 + i % k_part, r.col + i / k_part, expert);
+        load_weights<N, MAPPED, G>(w, b, i, k_line0 + i % k_part, r.col + i / k_part, expert);
     }
     return n;
 }
 
-template <int N, bool MAPPED>
+template <int N, bool MAPPED, int G>
 static __device__ __forceinline__ void produce(const struct few_work &w,
-                                               const struct few_block<N> &b)
+                                               const struct few_block<N, G> &b)
 {
     const bool leads = threadIdx.x % WARP == 0;
     const uint32_t k_part = w.n_k_line / w.cluster_size,
@@ -245,11 +256,11 @@ static __device__ __forceinline__ void produce(const struct few_work &w,
     const struct few_run run0 = run_at<MAPPED>(w, first);
     uint32_t n_early = 0;
     const bool known = !MAPPED || run0.row_tile + 1 == w.a.known_task;
-    if (known) n_early = load_early<N, MAPPED>(w, b, run0, MAPPED ? w.a.known_expert : 0);
+    if (known) n_early = load_early<N, MAPPED, G>(w, b, run0, MAPPED ? w.a.known_expert : 0);
     dependency_wait();
     const int expert0 = MAPPED ? w.a.tasks[run0.row_tile].expert : 0; /* if there is such a task */
     const uint32_t n_run = run_count<MAPPED>(w);
-    if (!known && first < n_run) n_early = load_early<N, MAPPED>(w, b, run0, expert0);
+    if (!known && first < n_run) n_early = load_early<N, MAPPED, G>(w, b, run0, expert0);
     struct few_ring at = {0, 0};
     for (uint32_t i = first; i < n_run; i += step) {
         const struct few_run r = run_at<MAPPED>(w, i);
@@ -264,9 +275,9 @@ static __device__ __forceinline__ void produce(const struct few_work &w,
                 if (n_early) {
                     n_early--;
                 } else if (leads) {
-                    load_weights<N, MAPPED>(w, b, at.stage, k_line, col, expert);
+                    load_weights<N, MAPPED, G>(w, b, at.stage, k_line, col, expert);
                 }
-                load_inputs<N, MAPPED>(w, b, at.stage, g, k_line, rows, col);
+                load_inputs<N, MAPPED, G>(w, b, at.stage, g, k_line, rows, col);
             }
         }
     }
@@ -275,9 +286,9 @@ static __device__ __forceinline__ void produce(const struct few_work &w,
 /* ---- the warps that multiply ---- */
 
 /* k_part += the next K line's sum times its scales */
-template <int N, bool MAPPED>
+template <int N, bool MAPPED, int G>
 static __device__ __forceinline__ void add_k_line(float (&k_part)[N / 2],
-                                                  const struct few_block<N> &b, uint32_t stage)
+                                                  const struct few_block<N, G> &b, uint32_t stage)
 {
     const uint32_t lane = threadIdx.x % WARP;
     const uint64_t weight = wgmma_operand(smem_address(b.stages[stage].w));
@@ -308,10 +319,73 @@ static __device__ __forceinline__ void add_k_line(float (&k_part)[N / 2],
     }
 }
 
+/* The same of U4 weights, group by group. */
+template <int N, bool MAPPED, int G>
+static __device__ __forceinline__ void add_u4_line(float (&k_part)[N / 2], const struct few_work &w,
+                                                   const struct few_block<N, G> &b, uint32_t stage)
+{
+    enum { STEPS = 4 / G };
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, low = 0x0f0f0f0fu;
+    const char *tile = (const char *)b.stages[stage].w;
+    const uint64_t in = wgmma_operand(smem_address(b.stages[stage].in));
+    const uint32_t ones[4] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
+    const uint4 lo = *(const uint4 *)(tile + warp * 1024 + lane * 16);
+    const uint4 hi = *(const uint4 *)(tile + warp * 1024 + 512 + lane * 16);
+    const uint32_t words[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
+    float2 scale[N / 8]; /* of rows 8 j + 2 t and the next */
+#pragma unroll
+    for (int j = 0; j < N / 8; j++) {
+        scale[j] = *(const float2 *)&b.s->in_scale[stage][8 * j + 2 * (int)(lane % 4)];
+    }
+    if (MAPPED) async_proxy_fence();
+#pragma unroll
+    for (int i = 0; i < G; i++) {
+        uint32_t a[STEPS][4];
+        float c[N / 2], sum[N / 2], s[2], zero[2];
+#pragma unroll
+        for (int u = 0; u < STEPS; u++) {
+            const uint32_t w0 = words[2 * (i * STEPS + u)], w1 = words[2 * (i * STEPS + u) + 1];
+            a[u][0] = w0 & low;
+            a[u][1] = w0 >> 4 & low;
+            a[u][2] = w1 & low;
+            a[u][3] = w1 >> 4 & low;
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const uint32_t at = (uint32_t)i * PACK4_ROWS + warp * 16 + lane / 4 + (uint32_t)h * 8;
+            s[h] = pack4_scale(w.a.pack, tile, at) * 512.0f;
+            zero[h] = pack4_zero(w.a.pack, tile, at);
+        }
+        const uint64_t x = in + (uint64_t)(2 * i * STEPS);
+        wgmma_fence();
+        wgmma_e4m3_start(c, a[0], x);
+        wgmma_e4m3_start(sum, ones, x);
+#pragma unroll
+        for (int u = 1; u < STEPS; u++) {
+            wgmma_e4m3_add(c, a[u], x + 2 * (uint64_t)u);
+            wgmma_e4m3_add(sum, ones, x + 2 * (uint64_t)u);
+        }
+        wgmma_commit();
+        wgmma_wait(c);
+        wgmma_wait(sum);
+        if (i == G - 1) {
+            __syncwarp();
+            if (lane == 0) mbarrier_arrive(smem_address(&b.s->empty[stage]));
+        }
+#pragma unroll
+        for (int j = 0; j < N / 2; j++) {
+            const int h = j / 2 % 2;
+            const float of_row = j % 2 ? scale[j / 4].y : scale[j / 4].x;
+            k_part[j] = fmaf(fmaf(-zero[h], sum[j], c[j]), s[h] * of_row, k_part[j]);
+        }
+    }
+}
+
 /* k_part = the sum of the next part of K */
-template <int N, bool MAPPED>
+template <int N, bool MAPPED, int G>
 static __device__ __forceinline__ void sum_k_part(float (&k_part)[N / 2], const struct few_work &w,
-                                                  const struct few_block<N> &b, struct few_ring &at)
+                                                  const struct few_block<N, G> &b,
+                                                  struct few_ring &at)
 {
     const uint32_t n_k_line = w.n_k_line / w.n_k_part;
     DCHECK(w.n_k_line % w.n_k_part == 0);
@@ -319,24 +393,28 @@ static __device__ __forceinline__ void sum_k_part(float (&k_part)[N / 2], const 
     for (int j = 0; j < N / 2; j++) k_part[j] = 0.0f;
     for (uint32_t k_line = 0; k_line < n_k_line; k_line++, advance(at, w.n_stage)) {
         wait_phase(&b.s->full[at.stage], at.parity);
-        add_k_line<N, MAPPED>(k_part, b, at.stage);
+        if constexpr (G == 0) {
+            add_k_line<N, MAPPED, G>(k_part, b, at.stage);
+        } else {
+            add_u4_line<N, MAPPED, G>(k_part, w, b, at.stage);
+        }
     }
 }
 
 /* total = the sum of all parts, which are added to zero one after the other; a lone part as it is
  */
-template <int N, bool MAPPED>
+template <int N, bool MAPPED, int G>
 static __device__ __forceinline__ void sum_k_parts(float (&total)[N / 2], const struct few_work &w,
-                                                   const struct few_block<N> &b,
+                                                   const struct few_block<N, G> &b,
                                                    struct few_ring &at)
 {
-    sum_k_part<N, MAPPED>(total, w, b, at);
+    sum_k_part<N, MAPPED, G>(total, w, b, at);
     if (w.n_k_part == 1) return;
 #pragma unroll
     for (int j = 0; j < N / 2; j++) total[j] += 0.0f;
     for (uint32_t i = 1; i < w.n_k_part; i++) {
         float k_part[N / 2];
-        sum_k_part<N, MAPPED>(k_part, w, b, at);
+        sum_k_part<N, MAPPED, G>(k_part, w, b, at);
 #pragma unroll
         for (int j = 0; j < N / 2; j++) total[j] += k_part[j];
     }
@@ -355,9 +433,9 @@ static __device__ __forceinline__ void store_pair(const struct few_work &w,
 
 /* Sends a part's sums to the blocks that add them up: eighth u to block u / (eighths of a block).
  */
-template <int N>
+template <int N, int G>
 static __device__ __forceinline__ void send_k_part(const struct few_work &w,
-                                                   const struct few_block<N> &b, uint32_t part,
+                                                   const struct few_block<N, G> &b, uint32_t part,
                                                    const float (&k_part)[N / 2])
 {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP,
@@ -379,10 +457,10 @@ static __device__ __forceinline__ void send_k_part(const struct few_work &w,
 }
 
 /* Adds up this block's eighths of a tile, parts in ascending order, and writes them. */
-template <int N>
+template <int N, int G>
 static __device__ __forceinline__ void
-add_k_parts(const struct few_work &w, const struct few_block<N> &b, uint32_t part, uint32_t parity,
-            const struct product_rows &rows, uint32_t column0)
+add_k_parts(const struct few_work &w, const struct few_block<N, G> &b, uint32_t part,
+            uint32_t parity, const struct product_rows &rows, uint32_t column0)
 {
     const uint32_t lane = threadIdx.x % WARP, mine = UNITS / w.cluster_size, pairs = mine * (N / 8);
     wait_phase<true>(&b.s->ready[part], parity);
@@ -414,9 +492,9 @@ static __device__ __forceinline__ void store_tile(const struct few_work &w,
     }
 }
 
-template <int N, bool MAPPED, bool SPLIT>
+template <int N, bool MAPPED, bool SPLIT, int G>
 static __device__ __forceinline__ void consume(const struct few_work &w,
-                                               const struct few_block<N> &b)
+                                               const struct few_block<N, G> &b)
 {
     const uint32_t step = gridDim.x / w.cluster_size, n_run = run_count<MAPPED>(w);
     struct few_ring at = {0, 0};
@@ -431,12 +509,12 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
                     mbarrier_arrive_expect(smem_address(&b.s->ready[n_item % 2]),
                                            sizeof(struct few_parts<N>));
                 }
-                sum_k_part<N, MAPPED>(sum, w, b, at);
+                sum_k_part<N, MAPPED, G>(sum, w, b, at);
                 if (n_item) wait_phase(&b.s->read, (n_item - 1) % 2);
-                send_k_part<N>(w, b, n_item % 2, sum);
-                add_k_parts<N>(w, b, n_item % 2, n_item / 2 % 2, rows, col * BM);
+                send_k_part<N, G>(w, b, n_item % 2, sum);
+                add_k_parts<N, G>(w, b, n_item % 2, n_item / 2 % 2, rows, col * BM);
             } else {
-                sum_k_parts<N, MAPPED>(sum, w, b, at);
+                sum_k_parts<N, MAPPED, G>(sum, w, b, at);
                 store_tile<N>(w, rows, col * BM, sum);
             }
         }
@@ -445,21 +523,22 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
 
 /* Blocks of a multiprocessor that registers leave room for: k_line, k_part and, where a block makes
  * all parts, total take N / 2 a thread each. */
-template <int N, bool SPLIT> constexpr uint32_t blocks_max(void)
+template <int N, bool SPLIT, int G> constexpr uint32_t blocks_max(void)
 {
+    if (G && N >= 32) return N == 64 ? 2 : 3; /* the sums of inputs take as many */
     return N == 8 && SPLIT ? 8 : N <= 16 ? 6 : N == 32 ? (SPLIT ? 5 : 4) : (SPLIT ? 3 : 2);
 }
 
-template <int N, bool MAPPED, bool SPLIT>
-__global__ void __launch_bounds__(THREADS, blocks_max<N, SPLIT>())
+template <int N, bool MAPPED, bool SPLIT, int G>
+__global__ void __launch_bounds__(THREADS, blocks_max<N, SPLIT, G>())
     product_few_kernel(const __grid_constant__ struct few_work w)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     SHARED_DYNAMIC(unsigned char, shared);
-    struct few_block<N> b;
+    struct few_block<N, G> b;
     b.s = (struct few_shared<N> *)shared;
     b.parts = (struct few_parts<N> *)(b.s + 1);
-    b.stages = (struct few_stage<N> *)(b.parts + w.n_part);
+    b.stages = (struct few_stage<N, G> *)(b.parts + w.n_part);
     b.cluster_rank = SPLIT ? cluster_rank() : 0;
     if (threadIdx.x == CONSUMERS) {
         if (!MAPPED) tensor_map_prefetch(&w.in_map);
@@ -478,13 +557,13 @@ __global__ void __launch_bounds__(THREADS, blocks_max<N, SPLIT>())
     if (SPLIT) cluster_arrive_relaxed();
     if (!MAPPED) dependency_release();
     if (threadIdx.x >= CONSUMERS) {
-        produce<N, MAPPED>(w, b);
+        produce<N, MAPPED, G>(w, b);
         if (SPLIT) cluster_wait();
     } else {
         dependency_wait();
         if (MAPPED) dependency_release(); /* launch.cuh */
         if (SPLIT) cluster_wait();        /* every block's barriers are there */
-        consume<N, MAPPED, SPLIT>(w, b);
+        consume<N, MAPPED, SPLIT, G>(w, b);
     }
 #endif
 }
@@ -499,42 +578,42 @@ struct few_shape {
     uint32_t per_sm;
 };
 
-template <int N> static struct few_shape shape_of(uint32_t n_part, uint32_t n_stage)
+template <int N, int G> static struct few_shape shape_of(uint32_t n_part, uint32_t n_stage)
 {
     struct few_shape f = {};
     f.n_part = n_part;
     f.n_stage = n_stage;
     f.n_byte = (uint32_t)(sizeof(struct few_shared<N>) + n_part * sizeof(struct few_parts<N>) +
-                          n_stage * sizeof(struct few_stage<N>));
+                          n_stage * sizeof(struct few_stage<N, G>));
     ASSERT(f.n_byte + BLOCK_BYTES <= SM_BYTES);
     f.per_sm = min(SM_BYTES / (f.n_byte + BLOCK_BYTES),
-                   n_part ? blocks_max<N, true>() : blocks_max<N, false>());
+                   n_part ? blocks_max<N, true, G>() : blocks_max<N, false, G>());
     return f;
 }
 
 /* Blocks that walk over many items: as deep a ring as two or three blocks leave room for. */
-template <int N> static struct few_shape walking_shape(uint32_t cluster_size)
+template <int N, int G> static struct few_shape walking_shape(uint32_t cluster_size)
 {
     const uint32_t n_part = cluster_size > 1 ? 2 : 0;
     for (uint32_t per_sm = 3; per_sm > 1; per_sm--) {
         for (uint32_t n = STAGES_MAX; n >= 4; n--) {
-            const struct few_shape f = shape_of<N>(n_part, n);
+            const struct few_shape f = shape_of<N, G>(n_part, n);
             if (f.per_sm >= per_sm) return f;
         }
     }
-    return shape_of<N>(n_part, 4);
+    return shape_of<N, G>(n_part, 4);
 }
 
 /* Blocks for one item each, if the device holds all of them at once with rings that are deep
  * enough; else n_byte is 0. */
-template <int N>
+template <int N, int G>
 static struct few_shape single_shape(uint32_t cluster_size, uint32_t n_block, uint32_t n_k_line,
                                      uint32_t n_sm)
 {
     const uint32_t n_part = cluster_size > 1 ? 1 : 0;
     const uint32_t least = cluster_size > 1 ? SPLIT_STAGES_MIN : ALONE_STAGES_MIN;
     for (uint32_t n = min(n_k_line, (uint32_t)STAGES_MAX); n >= min(n_k_line, least); n--) {
-        const struct few_shape f = shape_of<N>(n_part, n);
+        const struct few_shape f = shape_of<N, G>(n_part, n);
         if (n_block <= f.per_sm * n_sm * 15 / 16) return f; /* clusters leave some places empty */
     }
     return {};
@@ -566,7 +645,7 @@ static void set_launch(struct few_launch *l, uint32_t n_block, uint32_t cluster_
     l->config.numAttrs = cluster_size > 1 ? 2 : 1;
 }
 
-template <int N, bool MAPPED>
+template <int N, bool MAPPED, int G>
 static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
                           const struct sm90_limits &limits, uint32_t i_tile, cudaStream_t stream)
 {
@@ -582,11 +661,12 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
     uint32_t n_run = n_tile * ceil_div(w.n_col_tile, w.run_cols);
     if (!n_run) return cudaSuccess;
     struct few_shape f =
-        single_shape<N>(w.cluster_size, n_run * w.cluster_size, run_k_lines, limits.n_sm);
+        single_shape<N, G>(w.cluster_size, n_run * w.cluster_size, run_k_lines, limits.n_sm);
     if (!f.n_byte) {
-        f = walking_shape<N>(w.cluster_size);
+        f = walking_shape<N, G>(w.cluster_size);
         for (uint32_t i = 0; i < FEW_K_PARTS; i++) {
-            if (w.cluster_size == 1u << i) n_run = min(n_run, limits.few[i_tile][i]);
+            const uint32_t most = G && i == 0 ? limits.n_sm * f.per_sm : limits.few[i_tile][i];
+            if (w.cluster_size == 1u << i) n_run = min(n_run, most);
         }
     }
     w.n_stage = f.n_stage;
@@ -598,70 +678,95 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
     struct few_launch l;
     set_launch(&l, n_run * w.cluster_size, w.cluster_size, f.n_byte, stream);
     return w.cluster_size > 1
-               ? cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED, true>, w)
-               : cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED, false>, w);
+               ? cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED, true, G>, w)
+               : cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED, false, G>, w);
 }
 
 /* Clusters of 2^i blocks that the device holds at once, no more than *n_cluster. */
-template <int N, bool MAPPED, bool SPLIT>
+template <int N, bool MAPPED, bool SPLIT, int G>
 static cudaError_t init_kernel(uint32_t i, uint32_t *n_cluster)
 {
-    auto *kernel = product_few_kernel<N, MAPPED, SPLIT>;
+    auto *kernel = product_few_kernel<N, MAPPED, SPLIT, G>;
     const uint32_t cluster_size = 1u << i;
     struct few_launch l;
     int n = 0;
     cudaError_t e = raise_shared(kernel, SM_BYTES - BLOCK_BYTES);
     if (e != cudaSuccess) return e;
-    set_launch(&l, cluster_size, cluster_size, walking_shape<N>(cluster_size).n_byte, NULL);
+    set_launch(&l, cluster_size, cluster_size, walking_shape<N, G>(cluster_size).n_byte, NULL);
     l.config.numAttrs = 2;
     e = cudaOccupancyMaxActiveClusters(&n, kernel, &l.config);
     *n_cluster = min(*n_cluster, (uint32_t)max(n, 1));
     return e;
 }
 
-template <int N> static cudaError_t init_tile(uint32_t (&n_cluster)[FEW_K_PARTS])
+template <int N, int G> static cudaError_t init_tile(uint32_t (&n_cluster)[FEW_K_PARTS])
 {
     cudaError_t e = cudaSuccess;
     for (uint32_t i = 0; i < FEW_K_PARTS && e == cudaSuccess; i++) {
         n_cluster[i] = UINT32_MAX;
-        e = i ? init_kernel<N, false, true>(i, &n_cluster[i])
-              : init_kernel<N, false, false>(i, &n_cluster[i]);
+        e = i ? init_kernel<N, false, true, G>(i, &n_cluster[i])
+              : init_kernel<N, false, false, G>(i, &n_cluster[i]);
         if (e != cudaSuccess) return e;
-        e = i ? init_kernel<N, true, true>(i, &n_cluster[i])
-              : init_kernel<N, true, false>(i, &n_cluster[i]);
+        e = i ? init_kernel<N, true, true, G>(i, &n_cluster[i])
+              : init_kernel<N, true, false, G>(i, &n_cluster[i]);
     }
+    return e;
+}
+
+template <int G> static cudaError_t init_tiles(uint32_t (&few)[FEW_TILES][FEW_K_PARTS])
+{
+    cudaError_t e = init_tile<8, G>(few[0]);
+    if (e == cudaSuccess) e = init_tile<16, G>(few[1]);
+    if (e == cudaSuccess) e = init_tile<32, G>(few[2]);
+    if (e == cudaSuccess) e = init_tile<64, G>(few[3]);
     return e;
 }
 
 cudaError_t product_few_init(struct sm90_limits *out)
 {
-    cudaError_t e = init_tile<8>(out->few[0]);
-    if (e == cudaSuccess) e = init_tile<16>(out->few[1]);
-    if (e == cudaSuccess) e = init_tile<32>(out->few[2]);
-    if (e == cudaSuccess) e = init_tile<64>(out->few[3]);
+    uint32_t u4[FEW_TILES]
+               [FEW_K_PARTS]; /* clusters of U4, of which a launch asks for FP8's number */
+    cudaError_t e = init_tiles<0>(out->few);
+    if (e == cudaSuccess) e = init_tiles<1>(u4);
+    if (e == cudaSuccess) e = init_tiles<2>(u4);
+    if (e == cudaSuccess) e = init_tiles<4>(u4);
     return e;
 }
 
-template <int N>
+template <int N, int G>
 static cudaError_t launch_tile(const struct product_args &a, uint32_t n_tile,
                                const struct sm90_limits &limits, uint32_t i_tile,
                                cudaStream_t stream)
 {
-    return a.tasks ? launch<N, true>(a, n_tile, limits, i_tile, stream)
-                   : launch<N, false>(a, n_tile, limits, i_tile, stream);
+    return a.tasks ? launch<N, true, G>(a, n_tile, limits, i_tile, stream)
+                   : launch<N, false, G>(a, n_tile, limits, i_tile, stream);
+}
+
+template <int G>
+static cudaError_t launch_tiles(const struct product_args &a, uint32_t tile, uint32_t n_tile,
+                                const struct sm90_limits &limits, cudaStream_t stream)
+{
+    switch (tile) {
+    case 8: return launch_tile<8, G>(a, n_tile, limits, 0, stream);
+    case 16: return launch_tile<16, G>(a, n_tile, limits, 1, stream);
+    case 32: return launch_tile<32, G>(a, n_tile, limits, 2, stream);
+    case 64: return launch_tile<64, G>(a, n_tile, limits, 3, stream);
+    default: return cudaErrorInvalidValue;
+    }
 }
 
 cudaError_t product_few(const struct product_args &a, uint32_t tile, uint32_t n_tile,
                         const struct sm90_limits &limits, cudaStream_t stream)
 {
-    ASSERT(a.k % K_LINE_BYTES == 0 && a.n % 16 == 0);
-    ASSERT((uintptr_t)a.w % 16 == 0 && (uintptr_t)a.q % 16 == 0);
-    ASSERT(a.tiled && (!a.tasks || a.in_divisor > 0));
-    switch (tile) {
-    case 8: return launch_tile<8>(a, n_tile, limits, 0, stream);
-    case 16: return launch_tile<16>(a, n_tile, limits, 1, stream);
-    case 32: return launch_tile<32>(a, n_tile, limits, 2, stream);
-    case 64: return launch_tile<64>(a, n_tile, limits, 3, stream);
+    ASSERT(a.k % K_LINE_BYTES == 0 && (a.n % 16 == 0 || a.pack.tile_bytes));
+    ASSERT((uintptr_t)a.w % 16 == 0 && (uintptr_t)a.q % 16 == 0 && a.pack.tile_bytes % 16 == 0);
+    ASSERT((a.tiled || a.pack.tile_bytes) && (!a.tasks || a.in_divisor > 0));
+    ASSERT(!a.pack.is_e2m1);
+    if (!a.pack.tile_bytes) return launch_tiles<0>(a, tile, n_tile, limits, stream);
+    switch (a.pack.n_group) {
+    case 1: return launch_tiles<1>(a, tile, n_tile, limits, stream);
+    case 2: return launch_tiles<2>(a, tile, n_tile, limits, stream);
+    case 4: return launch_tiles<4>(a, tile, n_tile, limits, stream);
     default: return cudaErrorInvalidValue;
     }
 }

@@ -101,19 +101,25 @@ WGMMA_E4M3(16, 32, 16, 17)
 WGMMA_E4M3(32, 64, 32, 33)
 WGMMA_E4M3(64, 128, 64, 65)
 
-/* The same with a in registers, c of 64 rows x 128 columns: a[0] and a[1] are bytes 4 t to 4 t + 3
- * of rows g and g + 8 of the warp's 16, a[2] and a[3] those 16 further along K. */
-#define WGMMA_E4M3_KEPT(name, how, add)                                                            \
-    static __device__ __forceinline__ void name(float(&c)[64], const uint32_t(&a)[4], uint64_t b)  \
+/* The same with a in registers: a[0] and a[1] are bytes 4 t to 4 t + 3 of rows g and g + 8 of the
+ * warp's 16, a[2] and a[3] those 16 further along K. */
+#define WGMMA_E4M3_KEPT(name, how, add, n, n_col, a0, a1, a2, a3, b_at)                            \
+    static __device__ __forceinline__ void name(float(&c)[n], const uint32_t(&a)[4], uint64_t b)   \
     {                                                                                              \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" NAMES_64            \
-                     "}, {%64,%65,%66,%67}, %68, " #add ", 1, 1;"                                  \
-                     : SUM_64(how, c, 0)                                                           \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n_col "k32.f32.e4m3.e4m3 {" NAMES_##n    \
+                     "}, {%" #a0 ",%" #a1 ",%" #a2 ",%" #a3 "}, %" #b_at ", " #add ", 1, 1;"       \
+                     : SUM_##n(how, c, 0)                                                          \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
     }
+#define WGMMA_E4M3_KEPT_BOTH(n, n_col, a0, a1, a2, a3, b_at)                                       \
+    WGMMA_E4M3_KEPT(wgmma_e4m3_start, "=f", 0, n, n_col, a0, a1, a2, a3, b_at)                     \
+    WGMMA_E4M3_KEPT(wgmma_e4m3_add, "+f", 1, n, n_col, a0, a1, a2, a3, b_at)
 
-WGMMA_E4M3_KEPT(wgmma_e4m3_start, "=f", 0)
-WGMMA_E4M3_KEPT(wgmma_e4m3_add, "+f", 1)
+WGMMA_E4M3_KEPT_BOTH(4, 8, 4, 5, 6, 7, 8)
+WGMMA_E4M3_KEPT_BOTH(8, 16, 8, 9, 10, 11, 12)
+WGMMA_E4M3_KEPT_BOTH(16, 32, 16, 17, 18, 19, 20)
+WGMMA_E4M3_KEPT_BOTH(32, 64, 32, 33, 34, 35, 36)
+WGMMA_E4M3_KEPT_BOTH(64, 128, 64, 65, 66, 67, 68)
 
 /* Products of 64 rows x n_col columns, K = 16 bf16, likewise. */
 #define WGMMA_BF16(n, n_col, a_at, b_at)                                                           \
@@ -176,6 +182,7 @@ template <int LEFT> static __device__ __forceinline__ void wgmma_wait_but(float 
 
 #undef WGMMA_BF16_KEPT
 #undef WGMMA_BF16
+#undef WGMMA_E4M3_KEPT_BOTH
 #undef WGMMA_E4M3_KEPT
 #undef WGMMA_E4M3
 #undef NAMES_128
