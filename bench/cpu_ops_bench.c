@@ -439,8 +439,7 @@ static void run_step(struct model *m)
         TIMED(m, NORM, m->ops->reduce_norm(m->b, &norm));
         struct ffn_args ffn = {m->ffn, u[BUFFER_NORMED], u[BUFFER_DELTA], n};
         struct router_args router = {m->moe[i], u[BUFFER_NORMED], u[BUFFER_ROUTE], n, NULL};
-        struct moe_args moe = {m->moe[i], u[BUFFER_NORMED], u[BUFFER_ROUTE], u[BUFFER_DELTA], n,
-                               false};
+        struct moe_args moe = {m->moe[i], u[BUFFER_NORMED], u[BUFFER_ROUTE], u[BUFFER_DELTA], n};
         if (i == 0) {
             TIMED(m, FFN, m->ops->ffn(m->b, &ffn));
             continue;

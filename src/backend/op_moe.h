@@ -41,8 +41,6 @@ struct router_args {
 /* moe - y[t] = sum over chosen experts e of weight_e * ffn_e(x[t]) + shared(x[t])
  *
  *   y  DELTA, overwritten (a partial sum over ranks)
- *   left_to_norm  the next operator is the reduce_norm whose delta is y, nothing else reads y: a
- *           backend may make the sum there, and buffer_read of y says nothing
  * Numerics experts are added in ascending index, the shared expert last, in f32.
  */
 struct moe_args {
@@ -51,7 +49,6 @@ struct moe_args {
     const struct buffer *route;
     struct buffer *y;
     uint32_t n_token;
-    bool left_to_norm;
 };
 
 #endif

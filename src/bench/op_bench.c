@@ -354,7 +354,7 @@ static fathom_err run_moe(const struct context *x)
 {
     const struct op_bench *p = x->p;
     const struct model_operands *m = &p->moe;
-    struct moe_args a = {m->ffn, m->normed, m->route, m->delta, x->batch.n_token, false};
+    struct moe_args a = {m->ffn, m->normed, m->route, m->delta, x->batch.n_token};
     return p->ops->moe(p->b, &a);
 }
 

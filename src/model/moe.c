@@ -87,11 +87,7 @@ fathom_err model_feed_forward(struct model *m, const struct layer *layer, const 
         struct ffn_args ffn = {.w = layer->ffn, .x = m->normed, .y = m->delta, .n_token = n_token};
         return m->ops->ffn(m->b, &ffn);
     }
-    struct moe_args moe = {.w = layer->ffn,
-                           .x = m->normed,
-                           .route = m->route,
-                           .y = m->delta,
-                           .n_token = n_token,
-                           .left_to_norm = true};
+    struct moe_args moe = {
+        .w = layer->ffn, .x = m->normed, .route = m->route, .y = m->delta, .n_token = n_token};
     return m->ops->moe(m->b, &moe);
 }

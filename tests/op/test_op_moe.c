@@ -31,54 +31,6 @@ static float *run(struct rig *r, void *arg, const float *x, uint32_t n)
     return rig_read(r, BUFFER_DELTA, n, hidden);
 }
 
-/* The residual and the norm behind moe, the sum of experts left to the norm or not. */
-static float *run_norm(struct rig *r, const struct moe_case *k, struct weight *norm, uint32_t n,
-                       bool left)
-{
-    const uint32_t hidden = r->config.hidden;
-    const size_t n_value = (size_t)n * hidden;
-    float *zero = mem_calloc(n_value, sizeof *zero);
-    float *out = mem_alloc_array(2 * n_value, sizeof *out);
-    assert_true(zero && out);
-    rig_write(r, BUFFER_DELTA, n, hidden, zero);
-    rig_write(r, BUFFER_RESIDUAL, n, hidden, k->x);
-    rig_write(r, BUFFER_NORMED, n, hidden, k->x);
-    rig_write(r, BUFFER_ROUTE, n, 2 * r->config.n_expert_used, k->route);
-    struct moe_args moe = {.w = k->w,
-                           .x = r->buffer[BUFFER_NORMED],
-                           .route = r->buffer[BUFFER_ROUTE],
-                           .y = r->buffer[BUFFER_DELTA],
-                           .n_token = n,
-                           .left_to_norm = left};
-    struct reduce_norm_args next = {.x = r->buffer[BUFFER_RESIDUAL],
-                                    .delta = r->buffer[BUFFER_DELTA],
-                                    .weight = norm,
-                                    .out = r->buffer[BUFFER_NORMED],
-                                    .n_token = n};
-    op_ok(r, r->ops->moe(r->b, &moe), "moe");
-    op_ok(r, r->ops->reduce_norm(r->b, &next), "reduce_norm");
-    float *residual = rig_read(r, BUFFER_RESIDUAL, n, hidden);
-    float *normed = rig_read(r, BUFFER_NORMED, n, hidden);
-    memcpy(out, residual, n_value * sizeof *out);
-    memcpy(out + n_value, normed, n_value * sizeof *out);
-    mem_free(residual);
-    mem_free(normed);
-    mem_free(zero);
-    return out;
-}
-
-static void check_norm(struct gen *g, struct rig *dev, const struct moe_case *k, uint32_t n)
-{
-    const struct tensor_view view = gen_vector(g, DTYPE_F32, dev->config.hidden, 1, 0.2f);
-    struct weight *norm = rig_vector(dev, &view);
-    float *want = run_norm(dev, k, norm, n, false);
-    float *got = run_norm(dev, k, norm, n, true);
-    op_same_bits("a sum left to the norm", got, want,
-                 (size_t)2 * n * dev->config.hidden * sizeof *got);
-    mem_free(want);
-    mem_free(got);
-}
-
 /* Distinct ascending experts; the first tokens all choose the same ones. */
 static float *gen_route(struct gen *g, const struct backend_config *c)
 {
@@ -139,7 +91,6 @@ static void check_config(const struct backend_config *c, enum dtype t, uint32_t 
     float *got = run(&dev, &kd, x, n_row);
     op_close(dtype_name(t), got, want, (size_t)n_row * c->hidden, op_tolerance(c->act));
     op_check_rows(dtype_name(t), &dev, run, &kd, x, n_row, c->hidden, c->hidden);
-    check_norm(g, &dev, &kd, n_row);
     for (uint32_t i = 3; i < n_row; i += 80)
         check_formula(g, c, &tensors, x + (size_t)i * c->hidden,
                       route + (size_t)i * 2 * c->n_expert_used, want + (size_t)i * c->hidden);

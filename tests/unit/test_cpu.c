@@ -128,7 +128,7 @@ static void run_step(struct rig *r, const struct batch *batch, float *out)
                                     .n_token = n};
     struct ffn_args ffn = {r->ffn, u[BUFFER_NORMED], u[BUFFER_DELTA], n};
     struct router_args router = {r->moe, u[BUFFER_NORMED], u[BUFFER_ROUTE], n, NULL};
-    struct moe_args moe = {r->moe, u[BUFFER_NORMED], u[BUFFER_ROUTE], u[BUFFER_DELTA], n, false};
+    struct moe_args moe = {r->moe, u[BUFFER_NORMED], u[BUFFER_ROUTE], u[BUFFER_DELTA], n};
     ok(ops->embed(r->b, &embed));
     for (uint32_t layer = 0; layer < N_LAYER; layer++) {
         ok(ops->reduce_norm(r->b, &norm));

@@ -75,7 +75,6 @@ static void forget(struct cuda_backend *c, const struct buffer *buf)
 {
     if (c->map.route == buf) c->map.route = NULL;
     if (c->codes_of == buf) c->codes_of = NULL;
-    if (c->sum.y == buf) c->sum.y = NULL;
     if (c->units.z == buf) c->units.z = NULL;
 }
 

@@ -190,17 +190,6 @@ struct left_units {
     uint32_t topk, n_part;
 };
 
-/* The experts' rows of a step whose weighted sum moe has left to the norm that reads it
- * (moe_args.left_to_norm): [token][rows_per_token][D] bf16. */
-struct expert_sum {
-    const struct buffer *y; /* the DELTA that the sum is; NULL: none is left */
-    const uint2 *rows;
-    const float *weights; /* [token][n_used] */
-    uint32_t n_used;
-    uint32_t rows_per_token;
-    uint32_t n_token;
-};
-
 struct task_map {
     const struct buffer *route; /* what it was made of last, NULL: to be made before use */
     const struct weight *w;
@@ -281,7 +270,6 @@ struct cuda_backend {
     float *heads_f;         /* [T][H*128] */
     uint8_t *heads_q;
     float *heads_scale;
-    struct expert_sum sum;
     struct left_units units;
     const struct buffer *codes_of; /* LATENT of which attention has left the codes of the rows in
                                       expanded form in heads_q; NULL: none */

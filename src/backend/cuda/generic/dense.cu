@@ -1,7 +1,6 @@
 /* dense.cu - embedding, norm, quantization, SwiGLU, dense FFN, linear, head, the draft's front */
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/generic/collect.cuh"
-#include "backend/cuda/generic/expert_rows.cuh"
 #include "backend/cuda/generic/norm.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
@@ -106,54 +105,6 @@ __global__ void __launch_bounds__(NORM_THREADS, STEPS == 4 ? 2 : 1)
     norm_row<STEPS>(a, out, v, scratch);
 }
 
-/* The same where delta is the sum over the rows of a token's experts, which is made here. */
-template <int STEPS>
-__global__ void __launch_bounds__(NORM_THREADS, STEPS == 4 ? 2 : 1)
-    sum_norm_kernel(const struct norm_args a, const struct expert_sum s)
-{
-    __shared__ float scratch[NORM_THREADS / WARP];
-    const size_t t = blockIdx.x, row = t * a.n;
-    const uint32_t first = threadIdx.x * 4, step = blockDim.x * 4;
-    const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    float4 v[STEPS], w[STEPS];
-    DCHECK(a.n % 4 == 0 && a.n <= STEPS * step && t < s.n_token);
-    dependency_release();
-    if (first * STEPS < a.n) prefetch_l2(a.weight + first * STEPS);
-    dependency_wait();
-#pragma unroll
-    for (int j = 0; j < STEPS; j++) { /* nothing is stored between reads */
-        const uint32_t i = first + (uint32_t)j * step;
-        w[j] = zero;
-        if (i < a.n)
-            w[j] = sum_rows<ROWS_BF16>(s.rows + (row * s.rows_per_token + i) / 4, a.n / 4,
-                                       s.weights + t * s.n_used, s.n_used, s.rows_per_token);
-    }
-#pragma unroll
-    for (int j = 0; j < STEPS; j++) { /* all in flight at once */
-        const uint32_t i = first + (uint32_t)j * step;
-        v[j] = i < a.n ? *(const float4 *)(a.x + row + i) : zero;
-    }
-#pragma unroll
-    for (int j = 0; j < STEPS; j++) {
-        const uint32_t i = first + (uint32_t)j * step;
-        v[j] = make_float4(v[j].x + w[j].x, v[j].y + w[j].y, v[j].z + w[j].z, v[j].w + w[j].w);
-        if (i < a.n) *(float4 *)(a.x + row + i) = v[j];
-    }
-    norm_row<STEPS>(a, row, v, scratch);
-}
-
-/* The norm whose delta moe has left as rows. */
-static fathom_err sum_norm(struct cuda_backend *c, const struct norm_args &k, uint32_t n_token)
-{
-    const struct expert_sum s = c->sum;
-    ASSERT(s.n_token == n_token && !k.begins && k.world < 2);
-    c->sum.y = NULL;
-    return cuda_launch(c, "experts' sum and norm",
-                       norm_is_few(k.n) ? sum_norm_kernel<NORM_STEPS_FEW>
-                                        : sum_norm_kernel<NORM_STEPS_MAX>,
-                       dim3(n_token), norm_threads(k.n), 0, k, s);
-}
-
 fathom_err cuda_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
@@ -183,7 +134,6 @@ fathom_err cuda_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
     k.rank = c->peers.rank;
     k.world = own ? c->peers.world : 1;
     k.run = row_run(a->n_token);
-    if (a->delta && c->sum.y == a->delta) return sum_norm(c, k, n_row);
     return cuda_launch(c, "reduce_norm",
                        norm_is_few(k.n) ? add_norm_kernel<NORM_STEPS_FEW>
                                         : add_norm_kernel<NORM_STEPS_MAX>,

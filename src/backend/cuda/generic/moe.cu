@@ -1,16 +1,39 @@
 /* moe.cu - experts and their weighted sum */
 #include "backend/cuda/common.cuh"
-#include "backend/cuda/generic/expert_rows.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
 #include "backend/cuda/sm90/down_few.cuh"
 
-enum { COMBINE_THREADS = 128, LIST_WARPS = 8, PIECES_AHEAD = 14 };
+enum { COMBINE_THREADS = 128, ROWS_AHEAD = 10, LIST_WARPS = 8, PIECES_AHEAD = 14 };
 
 /* Rows of an expert, and its width, from which gate and up gain more by inputs in the order of the
  * list than the copy costs, which does not depend on the width: as measured on an H200 with 2048
  * and, at a loss of 4 % of a prompt, with the 256 of one rank of eight. */
 enum { LIST_INPUT_ROWS = 128, LIST_INPUT_WIDTH = 1024 };
+
+/* How the rows of experts are: where sm90/ makes them, all are rounded to bf16, some by who reads
+ * them. */
+enum row_form { ROWS_FLOAT, ROWS_FLOAT_TO_ROUND, ROWS_BF16 };
+
+template <enum row_form FORM> struct row_value {
+    typedef float4 type;
+};
+template <> struct row_value<ROWS_BF16> {
+    typedef uint2 type;
+};
+
+template <enum row_form FORM> static __device__ __forceinline__ float4 read_row(const float4 &v)
+{
+    if (FORM == ROWS_FLOAT) return v;
+    return make_float4(to_bf16_and_back(v.x), to_bf16_and_back(v.y), to_bf16_and_back(v.z),
+                       to_bf16_and_back(v.w));
+}
+
+template <enum row_form FORM> static __device__ __forceinline__ float4 read_row(const uint2 &v)
+{
+    return make_float4(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u),
+                       __uint_as_float(v.y << 16), __uint_as_float(v.y & 0xffff0000u));
+}
 
 /* y[t] = sum over the rows of a token of weight * row, in ascending order; the shared expert last,
  * unweighted. */
@@ -25,8 +48,27 @@ __global__ void __launch_bounds__(COMBINE_THREADS)
     DCHECK(n % 4 == 0 && (n_used == rows_per_token || n_used + 1 == rows_per_token));
     kernel_begin();
     if (i >= n) return;
-    float4 sum = sum_rows<FORM>(rows + (t * rows_per_token * n + i) / 4, n / 4,
-                                weights + t * n_used, n_used, rows_per_token);
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    const typename row_value<FORM>::type *from = rows + (t * rows_per_token * n + i) / 4;
+    for (uint32_t s0 = 0; s0 < rows_per_token; s0 += ROWS_AHEAD) {
+        typename row_value<FORM>::type v[ROWS_AHEAD];
+        float w[ROWS_AHEAD];
+#pragma unroll
+        for (uint32_t s = 0; s < ROWS_AHEAD; s++) {
+            if (s0 + s >= rows_per_token) continue;
+            v[s] = from[(size_t)(s0 + s) * (n / 4)];
+            w[s] = s0 + s < n_used ? weights[t * n_used + s0 + s] : 1.0f;
+        }
+#pragma unroll
+        for (uint32_t s = 0; s < ROWS_AHEAD; s++) {
+            if (s0 + s >= rows_per_token) continue;
+            const float4 x = read_row<FORM>(v[s]);
+            sum.x = fmaf(w[s], x.x, sum.x);
+            sum.y = fmaf(w[s], x.y, sum.y);
+            sum.z = fmaf(w[s], x.z, sum.z);
+            sum.w = fmaf(w[s], x.w, sum.w);
+        }
+    }
     if (shared) { /* a shared expert without a row of its own here */
         float4 v = *(const float4 *)(shared + t * n + i);
         sum = make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
@@ -213,7 +255,6 @@ fathom_err cuda_moe(struct backend *b, const struct moe_args *a)
     op_check_moe(&c->c, a);
     ASSERT(a->w->kind == WEIGHT_MOE && a->route->kind == BUFFER_ROUTE);
     ASSERT(a->x->kind == BUFFER_NORMED && a->y->kind == BUFFER_DELTA);
-    c->sum.y = NULL;
     uint32_t n_used = c->c.n_expert_used,
              rows_per_token = n_used + (a->w->moe.stacked_shared ? 1 : 0);
     uint32_t hidden = c->c.hidden;
@@ -229,11 +270,6 @@ fathom_err cuda_moe(struct backend *b, const struct moe_args *a)
     if (listed) rows.h = (bf16 *)c->expert_out;
     TRY(cuda_product_mapped(c, &a->w->moe.down, &mid, rows, c->expert_out, hidden,
                             "experts' down"));
-    if (listed && a->left_to_norm && !shared && c->peers.world < 2) {
-        c->sum = {a->y,      (const uint2 *)c->expert_out, a->route->w, n_used, rows_per_token,
-                  a->n_token};
-        return FATHOM_OK;
-    }
     const bool rounded = a->w->moe.down.first.tiled;
     const enum row_form form = listed ? ROWS_BF16 : rounded ? ROWS_FLOAT_TO_ROUND : ROWS_FLOAT;
     return combine_rows(c, a, form, rows_per_token, shared);
