@@ -104,6 +104,8 @@ struct index_topk_args {
  *   w       the layer's, whose kv_b rows in expanded form need; may be NULL without prompt rows
  *   select  rows of index_topk, or NULL: every position <= pos[t]
  *   out     LATENT, written: [512] per head
+ *   left_to_out  the next operator is the mla_out whose z is out, and nothing else reads it: a
+ *           backend may end the sums there, and buffer_read of out says nothing
  * Numerics f32 scores, softmax and sums, in fixed groups of 64 rows in ascending position, so a
  *          token that sees the same rows through `select` and without it gets the same bits.
  * Cost     2*H*(576+512) flop per row seen.
@@ -116,6 +118,7 @@ struct mla_attend_args {
     const struct buffer *query;
     const struct buffer *select;
     struct buffer *out;
+    bool left_to_out;
 };
 
 /* mla_out - y[t] = o [ W_UV,h z[t,h] of every head h ]; W_UV,h: the head's value rows of kv_b

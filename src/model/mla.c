@@ -45,7 +45,8 @@ fathom_err model_attention(struct model *m, const struct layer *layer, uint32_t 
                                      .layer = i_layer,
                                      .query = m->query,
                                      .select = is_long ? m->select : NULL,
-                                     .out = m->latent};
+                                     .out = m->latent,
+                                     .left_to_out = true};
     TRY(m->ops->mla_attend(m->b, &attend));
     struct mla_out_args out = {.w = layer->mla, .batch = batch, .z = m->latent, .y = m->delta};
     return m->ops->mla_out(m->b, &out);

@@ -266,6 +266,44 @@ static void test_long_context(void **state)
     close_attend(&a);
 }
 
+/* What mla_out makes of the step's attention, of latents of its own or of what is left to it. */
+static float *run_out(struct attend *a, bool left)
+{
+    struct rig *r = &a->dev;
+    const uint32_t n = a->host.n_token;
+    float *zero = mem_calloc((size_t)n * a->out_width, sizeof *zero);
+    assert_non_null(zero);
+    rig_set_batch(r, &a->host);
+    rig_write(r, BUFFER_LATENT, n, a->out_width, zero);
+    mem_free(zero);
+    rig_write(r, BUFFER_QUERY, n, a->in_width, a->query);
+    if (a->select) rig_write(r, BUFFER_SELECT, n, 1 + a->c.index_topk, a->select);
+    struct mla_attend_args attend = {.w = a->dev_w,
+                                     .batch = &r->batch,
+                                     .kv = &r->kv,
+                                     .layer = LAYER,
+                                     .query = r->buffer[BUFFER_QUERY],
+                                     .select = a->select ? r->buffer[BUFFER_SELECT] : NULL,
+                                     .out = r->buffer[BUFFER_LATENT],
+                                     .left_to_out = left};
+    struct mla_out_args out = {.w = a->dev_w,
+                               .batch = &r->batch,
+                               .z = r->buffer[BUFFER_LATENT],
+                               .y = r->buffer[BUFFER_DELTA]};
+    op_ok(r, r->ops->mla_attend(r->b, &attend), "mla_attend");
+    op_ok(r, r->ops->mla_out(r->b, &out), "mla_out");
+    return rig_read(r, BUFFER_DELTA, n, a->c.hidden);
+}
+
+static void check_left(struct attend *a)
+{
+    float *want = run_out(a, false), *got = run_out(a, true);
+    op_same_bits("units left to mla_out", got, want,
+                 (size_t)a->host.n_token * a->c.hidden * sizeof *got);
+    mem_free(want);
+    mem_free(got);
+}
+
 struct heads_case {
     uint32_t n_head;
     enum kv_type kv;
@@ -287,15 +325,16 @@ static void check_heads(const struct heads_case *k, bool selects)
     a.in_width = a.c.n_head * KV_ROW;
     a.out_width = a.c.n_head * KV_LATENT;
     set_case(&a, &k->batch);
+    gen_mla(a.g, &a.c, DTYPE_BF16, &tensors);
+    a.ref_w = rig_mla(&a.ref, &tensors);
+    a.dev_w = rig_mla(&a.dev, &tensors);
     if (selects) {
-        gen_mla(a.g, &a.c, DTYPE_BF16, &tensors);
-        a.ref_w = rig_mla(&a.ref, &tensors);
-        a.dev_w = rig_mla(&a.dev, &tensors);
         a.host.n_answer_token = (uint32_t)a.host.first[1];
         a.host.n_answer_request = 1;
         set_select(&a, false);
     }
     check_now(&a, false);
+    check_left(&a);
     close_attend(&a);
 }
 

@@ -17,6 +17,7 @@ struct attend_args {
     float scale;
     float *part_out, *part_stat; /* [T][n_part][H][512], [..][2]: units left apart */
     uint32_t n_part;             /* units that a token has room for */
+    const struct buffer *left;   /* out, if units may be left to the kernel that reads it */
     bf16 *out_h;                 /* [T][H][512] */
     float *out_f;
 };

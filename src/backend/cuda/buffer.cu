@@ -75,6 +75,7 @@ static void forget(struct cuda_backend *c, const struct buffer *buf)
 {
     if (c->map.route == buf) c->map.route = NULL;
     if (c->codes_of == buf) c->codes_of = NULL;
+    if (c->units.z == buf) c->units.z = NULL;
 }
 
 void cuda_buffer_destroy(struct backend *b, struct buffer *buf)
@@ -256,7 +257,6 @@ static fathom_err write_pairs(struct cuda_backend *c, struct buffer *buf, uint32
     int32_t *ids = (int32_t *)mem_alloc_array(k, 4);
     if (!ids) return FATHOM_ENOMEM;
     fathom_err err = FATHOM_OK;
-    forget(c, buf);
     for (uint32_t r = 0; !err && r < n_row; r++) {
         const float *row = in + (size_t)r * stride;
         int32_t count = (int32_t)row[0];
@@ -288,6 +288,7 @@ fathom_err cuda_buffer_write(struct backend *b, struct buffer *buf, uint32_t row
     struct cuda_backend *c = cuda_of(b);
     TRY(b->ops->sync(b));
     if (!is_access(c, buf, row0, n_row, width)) return FATHOM_EINVAL;
+    forget(c, buf);
     if (buf->kind == BUFFER_SELECT || buf->kind == BUFFER_ROUTE) {
         TRY(write_pairs(c, buf, row0, n_row, in));
         return b->ops->sync(b);

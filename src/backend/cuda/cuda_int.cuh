@@ -187,6 +187,15 @@ struct task {
 };
 static_assert(sizeof(struct task) == TASK_BYTES, "scratch.h sizes the list");
 
+/* Units of attention that mla_attend has left to mla_out (mla_attend_args.left_to_out), in steps of
+ * up to LEFT_TOKENS_MAX tokens. */
+enum { LEFT_TOKENS_MAX = 8 };
+struct left_units {
+    const struct buffer *z; /* the LATENT that they merge to; NULL: none are left */
+    const int32_t *pos, *slots, *counts;
+    uint32_t topk, n_part;
+};
+
 struct task_map {
     const struct buffer *route; /* what it was made of last, NULL: to be made before use */
     const struct weight *w;
@@ -267,6 +276,7 @@ struct cuda_backend {
     float *heads_f;         /* [T][H*128] */
     uint8_t *heads_q;
     float *heads_scale;
+    struct left_units units;
     const struct buffer *codes_of; /* LATENT of which attention has left the codes of the rows in
                                       expanded form in heads_q; NULL: none */
     float *mid;                    /* [rows][2 * inner], widest of dense, moe */

@@ -124,6 +124,7 @@ static fathom_err attend_fast(struct cuda_backend *c, const struct mla_attend_ar
     const uint32_t n_token = a->batch->n_token, context = a->batch->max_context;
     struct attend_args answers = k;
     answers.reads_ahead = c->recording && !k.slots;
+    if (a->left_to_out && e.first == n_token && n_token <= LEFT_TOKENS_MAX) answers.left = a->out;
     if (e.first) TRY(attend_sm90(c, answers, ATTEND_ANSWER_ROWS, e.first, context));
     if (e.first == n_token) return FATHOM_OK;
     TRY(attend_expanded(c, a, k, e.end));
@@ -140,6 +141,7 @@ fathom_err cuda_mla_attend(struct backend *b, const struct mla_attend_args *a)
     ASSERT(a->query->kind == BUFFER_QUERY && a->out->kind == BUFFER_LATENT);
     ASSERT(!a->select || a->select->kind == BUFFER_SELECT);
     c->codes_of = NULL;
+    c->units.z = NULL;
     struct attend_args k = {};
     k.h = a->query->h;
     k.f = a->query->f;

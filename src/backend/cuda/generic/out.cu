@@ -9,6 +9,7 @@
 #include "backend/cuda/generic/out.cuh"
 #include "backend/cuda/kv.cuh"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/sm90/attend.cuh"
 #include "backend/cuda/sm90/value.cuh"
 
 enum {
@@ -182,6 +183,33 @@ __global__ void __launch_bounds__(VALUE_THREADS, 1) value_kernel(const struct va
     }
 }
 
+/* The same for up to 8 tokens whose latents attention has left as units: they are merged here, and
+ * a head's weights are on their way before attention ends, whose last blocks take little room. */
+enum { UNIT_PAIRS = KV_LATENT / 2 };
+static_assert(VALUE_THREADS % UNIT_PAIRS == 0 && LEFT_TOKENS_MAX == 8, "a group of eight tokens");
+
+__global__ void __launch_bounds__(VALUE_THREADS, 1)
+    value_units_kernel(const struct value_args a, const struct attend_args u)
+{
+    SHARED_DYNAMIC(unsigned char, shared);
+    struct value_shared<false> *s = (struct value_shared<false> *)shared;
+    const uint32_t warp = threadIdx.x / WARP, pair = threadIdx.x % UNIT_PAIRS;
+    const int k_part = (int)warp % VALUE_K_PARTS, row0 = (int)warp / VALUE_K_PARTS * 32;
+    struct value_weights w;
+    dependency_release();
+    load_weights(w, a, row0, k_part);
+    dependency_wait();
+    for (uint32_t t = threadIdx.x / UNIT_PAIRS; t < LEFT_TOKENS_MAX;
+         t += VALUE_THREADS / UNIT_PAIRS) {
+        const uint32_t v = t < a.n_token ? merge_units(u, t, blockIdx.x, pair) : 0;
+        *(uint32_t *)(s->z[0][t] + pair * 4) = v;
+    }
+    __syncthreads();
+    multiply_tile<1>(s, 0, 0, w, row0, k_part);
+    __syncthreads();
+    if (warp < a.n_token) write_token(a, s, 0, warp, warp);
+}
+
 enum { TAKE_THREADS = 256, TAKE_AHEAD = 8 };
 
 /* Half a warp's 8 values a lane of one head: its 128 outputs, as values or as codes. */
@@ -291,6 +319,11 @@ template <bool LEAN> static fathom_err raise_limits(struct cuda_backend *c)
 fathom_err cuda_out_init(struct cuda_backend *c)
 {
     if (!c->fast) return FATHOM_OK;
+    if (c->sm90)
+        CU_TRY(c,
+               cudaFuncSetAttribute(value_units_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    (int)sizeof(struct value_shared<false>)),
+               "mla_out");
     return c->lean ? raise_limits<true>(c) : raise_limits<false>(c);
 }
 
@@ -299,6 +332,23 @@ static fathom_err launch_values(struct cuda_backend *c, const struct value_args 
 {
     return cuda_launch(c, "mla_out", v.n_token <= 8 ? value_kernel<1, LEAN> : value_kernel<2, LEAN>,
                        grid, VALUE_THREADS, sizeof(struct value_shared<LEAN>), v);
+}
+
+static fathom_err run_left_units(struct cuda_backend *c, const struct value_args &v,
+                                 const struct left_units &left)
+{
+    struct attend_args u = {};
+    ASSERT(c->sm90 && v.kv_b && v.n_token <= LEFT_TOKENS_MAX);
+    u.pos = left.pos;
+    u.slots = left.slots;
+    u.counts = left.counts;
+    u.topk = left.topk;
+    u.n_head = v.n_head;
+    u.part_out = c->part_out;
+    u.part_stat = c->part_stat;
+    u.n_part = left.n_part;
+    return cuda_launch(c, "mla_out", value_units_kernel, dim3(v.n_head), VALUE_THREADS,
+                       sizeof(struct value_shared<false>), v, u);
 }
 
 static fathom_err run_values(struct cuda_backend *c, const struct value_args &v)
@@ -356,7 +406,13 @@ fathom_err cuda_mla_out(struct backend *b, const struct mla_out_args *a)
     v.h = cuda_wants_bf16(c, &a->w->mla.out) ? (bf16 *)c->heads_f : NULL;
     v.q = codes;
     v.scale = c->heads_scale;
-    if (v.n_token) TRY(run_values(c, v));
+    const struct left_units left = c->units;
+    c->units.z = NULL;
+    if (left.z == a->z) {
+        TRY(run_left_units(c, v, left));
+    } else if (v.n_token) {
+        TRY(run_values(c, v));
+    }
     const uint32_t n_prompt = a->batch->n_token - v.n_token;
     const bool there = codes && c->codes_of == a->z;
     c->codes_of = NULL; /* what is in z may change before the next call */

@@ -259,46 +259,25 @@ __global__ void __launch_bounds__(THREADS, TYPE == KV_TYPE_FP8 ? 2 : 1)
 #endif
 }
 
-enum { COMBINE_THREADS = KV_LATENT / 2, COMBINE_AHEAD = 8 };
+enum { COMBINE_THREADS = KV_LATENT / 2 };
 static_assert(COMBINE_THREADS % WARP == 0, "two columns a thread");
 
-/* Block: one (token, head). Merges units in ascending order. Thread l: columns 2l, 2l + 1. */
+/* Block: one (token, head). Thread l: columns 2l, 2l + 1. */
 __global__ void __launch_bounds__(COMBINE_THREADS) combine_kernel(const struct attend_args a)
 {
     const uint32_t token = blockIdx.y, head = blockIdx.x;
     kernel_begin();
     if (a.pos[token] < a.skip_below) return;
-    const int n_group = (row_count(a, token) + GROUP - 1) / GROUP;
-    const int unit = unit_groups(a, n_group), n_unit = (n_group + unit - 1) / unit;
-    DCHECK((uint32_t)n_unit <= a.n_part);
-    float2 o = make_float2(0.0f, 0.0f);
-    float top = -INFINITY, sum = 0.0f;
-    for (int i = 0; i < n_unit; i += COMBINE_AHEAD) {
-        float2 parts[COMBINE_AHEAD], stats[COMBINE_AHEAD];
-#pragma unroll
-        for (int k = 0; k < COMBINE_AHEAD; k++) { /* independent loads first */
-            if (i + k >= n_unit) break;
-            size_t row = ((size_t)token * a.n_part + (size_t)(i + k)) * a.n_head + head;
-            stats[k] = *(const float2 *)(a.part_stat + row * 2);
-            parts[k] = *(const float2 *)(a.part_out + row * KV_LATENT + threadIdx.x * 2);
-        }
-#pragma unroll
-        for (int k = 0; k < COMBINE_AHEAD; k++) {
-            if (i + k >= n_unit) break;
-            const struct merge m = merge_of(top, stats[k].x);
-            sum = merged(m, sum, stats[k].y);
-            top = m.max;
-            o.x = merged(m, o.x, parts[k].x);
-            o.y = merged(m, o.y, parts[k].y);
-        }
-    }
-    const float inverse = 1.0f / sum;
     const size_t at = ((size_t)token * a.n_head + head) * KV_LATENT + threadIdx.x * 2;
-    *(uint32_t *)(a.out_h + at) = pack_bf16(o.x * inverse, o.y * inverse);
+    *(uint32_t *)(a.out_h + at) = merge_units(a, token, head, threadIdx.x);
 }
 
 fathom_err attend_combine(struct cuda_backend *c, struct attend_args a, uint32_t n_token)
 {
+    if (a.left) {
+        c->units = {a.left, a.pos, a.slots, a.counts, a.topk, a.n_part};
+        return FATHOM_OK;
+    }
     return cuda_launch(c, "mla_attend", combine_kernel, dim3(a.n_head, n_token), COMBINE_THREADS, 0,
                        a);
 }

@@ -8,7 +8,7 @@
 /* attend_heads - out_h of n_token tokens of one kind that see up to `rows` rows, for models of at
  * least ATTEND_HEADS heads a device
  * attend_heads_init - raises the kernels' limits; once before
- * attend_combine - out_h of the units in part_out and part_stat */
+ * attend_combine - out_h of the units in part_out and part_stat, unless they are left to mla_out */
 fathom_err attend_heads(struct cuda_backend *c, struct attend_args a, enum attend_rows kind,
                         uint32_t n_token, uint32_t rows);
 fathom_err attend_heads_init(struct cuda_backend *c);
@@ -38,6 +38,39 @@ static __device__ __forceinline__ struct merge merge_of(float a, float b)
 static __device__ __forceinline__ float merged(const struct merge &m, float a, float b)
 {
     return fmaf(b, m.wb, a * m.wa);
+}
+
+/* Columns 2 pair and the next of a head's result, rounded: its units merged in ascending order. */
+static __device__ __forceinline__ uint32_t merge_units(const struct attend_args &a, uint32_t token,
+                                                       uint32_t head, uint32_t pair)
+{
+    enum { AHEAD = 8 };
+    const int n_group = (row_count(a, token) + ATTEND_GROUP - 1) / ATTEND_GROUP;
+    const int unit = unit_groups(a, n_group), n_unit = (n_group + unit - 1) / unit;
+    DCHECK((uint32_t)n_unit <= a.n_part);
+    float2 o = make_float2(0.0f, 0.0f);
+    float top = -INFINITY, sum = 0.0f;
+    for (int i = 0; i < n_unit; i += AHEAD) {
+        float2 parts[AHEAD], stats[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) { /* independent loads first */
+            if (i + k >= n_unit) break;
+            size_t row = ((size_t)token * a.n_part + (size_t)(i + k)) * a.n_head + head;
+            stats[k] = *(const float2 *)(a.part_stat + row * 2);
+            parts[k] = *(const float2 *)(a.part_out + row * KV_LATENT + pair * 2);
+        }
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            if (i + k >= n_unit) break;
+            const struct merge m = merge_of(top, stats[k].x);
+            sum = merged(m, sum, stats[k].y);
+            top = m.max;
+            o.x = merged(m, o.x, parts[k].x);
+            o.y = merged(m, o.y, parts[k].y);
+        }
+    }
+    const float inverse = 1.0f / sum;
+    return pack_bf16(o.x * inverse, o.y * inverse);
 }
 
 #endif
