@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/stream_pass.h"
+
 /* A zeroed struct with model_names is valid: 0 and NULL mean the default. What it points to is
  * borrowed and outlives the server. */
 struct server_options {
@@ -43,6 +45,8 @@ struct server_options {
     const char *const *allowed_hosts; /* names of this server; see access_host_is_allowed */
     size_t n_allowed_host;
     const char *access_log; /* file, "-": standard output; NULL: none */
+
+    struct pool_secret pool_secret; /* whose streams are resumable here */
 
     bool strict_fields;       /* refuse fields that are not known */
     bool thinking;            /* for chats that do not say */
