@@ -51,10 +51,10 @@ static fathom_err read_tls(struct serve_setup *p, const struct settings *s, fath
     if (!s->ssl_certfile) return FATHOM_OK;
     TRY(read_file(&p->certificate, s->ssl_certfile, d));
     TRY(read_file(&p->key, s->ssl_keyfile, d));
-    o->tls_certificate = buf_str(&p->certificate);
-    o->tls_key = buf_str(&p->key);
-    o->tls_ciphers = s->ssl_ciphers;
-    o->tls_only_1_3 = strcmp(s->ssl_min_version, "1.3") == 0;
+    o->tls.certificate = buf_str(&p->certificate);
+    o->tls.key = buf_str(&p->key);
+    o->tls.ciphers = s->ssl_ciphers;
+    o->tls.only_1_3 = strcmp(s->ssl_min_version, "1.3") == 0;
     char reqs = s->ssl_cert_reqs ? s->ssl_cert_reqs[0] : s->ssl_ca_certs ? '2' : '0';
     if (reqs == '0') return FATHOM_OK;
     if (!s->ssl_ca_certs) {
@@ -62,8 +62,8 @@ static fathom_err read_tls(struct serve_setup *p, const struct settings *s, fath
              reqs);
     }
     TRY(read_file(&p->client_ca, s->ssl_ca_certs, d));
-    o->tls_client_ca = buf_str(&p->client_ca);
-    o->tls_client_optional = reqs == '1';
+    o->tls.client_ca = buf_str(&p->client_ca);
+    o->tls.client_optional = reqs == '1';
     return FATHOM_OK;
 }
 
@@ -216,7 +216,7 @@ static void print_engine(const fathom_info *info, const struct server_options *o
 static void print_address(const struct server *server, const struct server_options *o,
                           uint64_t start_us)
 {
-    const char *scheme = o->tls_certificate ? "https" : "http";
+    const char *scheme = o->tls.certificate ? "https" : "http";
     if (o->admin_socket)
         print_row("admin", "curl --unix-socket %s http://fathom/server_info", o->admin_socket);
     if (o->uds) {
@@ -270,9 +270,9 @@ static void reload(struct server *server, const struct settings *s)
         }
     }
     if (read_tls(&fresh, s, &d[1]) == FATHOM_OK) {
-        r.tls_certificate = o->tls_certificate;
-        r.tls_key = o->tls_key;
-        r.tls_client_ca = o->tls_client_ca;
+        r.tls_certificate = o->tls.certificate;
+        r.tls_key = o->tls.key;
+        r.tls_client_ca = o->tls.client_ca;
     } else {
         LOG_ERROR("server", "reload: %s; the TLS certificate stays as it was", d[1].text);
     }

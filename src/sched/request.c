@@ -27,11 +27,11 @@
  *                 |  ^
  *                 +--+ fill                 end, from any live state: cancelled, expired, failed
  *
- *   A request may enter with output that was drawn elsewhere (n_given): then it is as if it had been
- *   preempted. preempt forgets what was computed, never what was drawn. The request comes back with its output
- *   as if it were part of the prompt, and goes on to the same bits. What it had computed may still
- *   be in the prefix cache, or in the tiers. stop_fetch does the same to a request that has not run
- *   yet: what was filled stays in the prefix cache. */
+ *   A request may enter with output that was drawn elsewhere (n_given): it is as if it had been
+ *   preempted. preempt forgets what was computed, never what was drawn. The request comes back with
+ *   its output as if it were part of the prompt, and goes on to the same bits. What it had computed
+ *   may still be in the prefix cache, or in the tiers. stop_fetch does the same to a request that
+ *   has not run yet: what was filled stays in the prefix cache. */
 #include "sched/request.h"
 
 #include "base/assert.h"

@@ -8,9 +8,9 @@
 
 #include "base/fail.h"
 #include "base/json.h"
+#include "http/gate.h"
 #include "server/api/openapi.h"
 #include "server/health.h"
-#include "server/http/gate.h"
 #include "server/job.h"
 #include "server/web/web.h"
 
