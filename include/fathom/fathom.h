@@ -55,11 +55,13 @@ typedef struct fathom_info {
     uint32_t n_page; /* pages of 64 tokens */
     uint64_t weights_bytes;
     uint64_t kv_bytes;
-    bool dummy;      /* weights are made up: outputs mean nothing */
-    uint32_t world;  /* ranks that share every layer */
-    bool rank_slice; /* rank `rank` of them runs by itself: outputs mean nothing */
-    uint32_t rank;   /* else 0 */
-    int32_t bos_id;  /* -1: none */
+    bool dummy;        /* weights are made up: outputs mean nothing */
+    uint32_t world;    /* ranks that share every layer */
+    bool rank_slice;   /* rank `rank` of them runs by itself: outputs mean nothing */
+    uint32_t rank;     /* else 0 */
+    uint64_t numerics; /* equal where two engines of the same weights draw the same tokens: of the
+                          configuration, the program's version, backend, precision and layout */
+    int32_t bos_id;    /* -1: none */
     int32_t eos_ids[8];
     uint32_t n_eos;
     /* defaults of generation_config.json; negative: not given */
