@@ -55,11 +55,13 @@ typedef struct fathom_info {
     uint32_t n_page; /* pages of 64 tokens */
     uint64_t weights_bytes;
     uint64_t kv_bytes;
-    bool dummy;      /* weights are made up: outputs mean nothing */
-    uint32_t world;  /* ranks that share every layer */
-    bool rank_slice; /* rank `rank` of them runs by itself: outputs mean nothing */
-    uint32_t rank;   /* else 0 */
-    int32_t bos_id;  /* -1: none */
+    bool dummy;        /* weights are made up: outputs mean nothing */
+    uint32_t world;    /* ranks that share every layer */
+    bool rank_slice;   /* rank `rank` of them runs by itself: outputs mean nothing */
+    uint32_t rank;     /* else 0 */
+    uint64_t numerics; /* equal where two engines of the same weights draw the same tokens: of the
+                          configuration, the program's version, backend, precision and layout */
+    int32_t bos_id;    /* -1: none */
     int32_t eos_ids[8];
     uint32_t n_eos;
     /* defaults of generation_config.json; negative: not given */
@@ -133,8 +135,13 @@ typedef struct fathom_constraint {
 typedef struct fathom_request {
     const int32_t *prompt; /* [n_prompt], ids in [0, n_vocab) */
     uint32_t n_prompt;     /* >= 1 */
+    const int32_t *output; /* [n_output] that this request has drawn elsewhere: it goes on behind
+                              them as it would have there, seed and constraint given, and tells the
+                              tokens that follow. They count as its output. */
+    uint32_t n_output;     /* below max_tokens; 0: a request from its beginning */
     fathom_sampling sampling;
-    fathom_constraint constraint; /* of the output; the engine's once fathom_submit succeeds */
+    fathom_constraint constraint; /* of the output, whose first n_output tokens it has gone over;
+                                     the engine's once fathom_submit succeeds */
     uint64_t cache_salt;          /* cached pages are shared by requests of equal salt only */
     int32_t priority; /* lower is earlier; other than 0 only with fathom_options.priorities */
     uint32_t tenant;  /* whose it is: waiting requests of different tenants take turns */

@@ -14,58 +14,18 @@
 #include "base/os.h"
 #include "cli/cli.h"
 #include "cli/signals.h"
+#include "cli/tls_files.h"
 #include "server/key_ring.h"
 #include "server/server.h"
 
 /* Options, and the texts that they point into. */
 struct serve_setup {
     struct server_options options;
-    struct buf certificate, key, client_ca; /* PEM */
-    struct buf key_file;                    /* its lines, each ended by NUL */
+    struct tls_files tls;
+    struct buf key_file; /* its lines, each ended by NUL */
     const char **api_keys;
     const char **key_tenants;
 };
-
-static fathom_err read_file(struct buf *out, const char *path, fathom_diag *d)
-{
-    struct file_map map;
-    TRY(file_map_open(&map, path, d));
-    fathom_err err = map.size ? buf_add(out, map.data, map.size) : FATHOM_OK;
-    file_map_close(&map);
-    return err;
-}
-
-/* ---- TLS ----------------------------------------------------------------------------------- */
-
-static fathom_err read_tls(struct serve_setup *p, const struct settings *s, fathom_diag *d)
-{
-    struct server_options *o = &p->options;
-    if (!s->ssl_certfile != !s->ssl_keyfile) {
-        FAIL(d, FATHOM_EINVAL, "--ssl-certfile and --ssl-keyfile: one is given, needed are both");
-    }
-    if (!s->ssl_certfile && (s->ssl_ca_certs || s->ssl_cert_reqs || s->ssl_ciphers)) {
-        FAIL(d, FATHOM_EINVAL,
-             "--ssl-ca-certs, --ssl-cert-reqs and --ssl-ciphers need --ssl-certfile and "
-             "--ssl-keyfile");
-    }
-    if (!s->ssl_certfile) return FATHOM_OK;
-    TRY(read_file(&p->certificate, s->ssl_certfile, d));
-    TRY(read_file(&p->key, s->ssl_keyfile, d));
-    o->tls_certificate = buf_str(&p->certificate);
-    o->tls_key = buf_str(&p->key);
-    o->tls_ciphers = s->ssl_ciphers;
-    o->tls_only_1_3 = strcmp(s->ssl_min_version, "1.3") == 0;
-    char reqs = s->ssl_cert_reqs ? s->ssl_cert_reqs[0] : s->ssl_ca_certs ? '2' : '0';
-    if (reqs == '0') return FATHOM_OK;
-    if (!s->ssl_ca_certs) {
-        FAIL(d, FATHOM_EINVAL, "--ssl-cert-reqs %c needs --ssl-ca-certs: whose certificates?",
-             reqs);
-    }
-    TRY(read_file(&p->client_ca, s->ssl_ca_certs, d));
-    o->tls_client_ca = buf_str(&p->client_ca);
-    o->tls_client_optional = reqs == '1';
-    return FATHOM_OK;
-}
 
 /* ---- keys ---------------------------------------------------------------------------------- */
 
@@ -112,7 +72,7 @@ static size_t count_lines(const struct buf *file)
 static fathom_err read_keys(struct serve_setup *p, const struct settings *s, fathom_diag *d)
 {
     size_t n = s->api_key.n;
-    if (s->api_key_file) TRY(read_file(&p->key_file, s->api_key_file, d));
+    if (s->api_key_file) TRY(file_read_whole(&p->key_file, s->api_key_file, d));
     size_t n_most = n + count_lines(&p->key_file);
     p->api_keys = mem_calloc(n_most, sizeof *p->api_keys);
     p->key_tenants = mem_calloc(n_most, sizeof *p->key_tenants);
@@ -181,15 +141,14 @@ static fathom_err read_setup(struct serve_setup *out, const struct invocation *v
 {
     memset(out, 0, sizeof *out);
     fill_options(&out->options, v);
-    TRY(read_tls(out, v->settings, d));
+    TRY(tls_files_read(&out->tls, &out->options.tls, v->settings, d));
+    TRY(secret_file_read(&out->options.pool_secret, v->settings->pool_secret_file, d));
     return read_keys(out, v->settings, d);
 }
 
 static void free_setup(struct serve_setup *p)
 {
-    buf_free(&p->certificate);
-    buf_free(&p->key);
-    buf_free(&p->client_ca);
+    tls_files_free(&p->tls);
     buf_free(&p->key_file);
     mem_free(p->api_keys);
     mem_free(p->key_tenants);
@@ -217,7 +176,7 @@ static void print_engine(const fathom_info *info, const struct server_options *o
 static void print_address(const struct server *server, const struct server_options *o,
                           uint64_t start_us)
 {
-    const char *scheme = o->tls_certificate ? "https" : "http";
+    const char *scheme = o->tls.certificate ? "https" : "http";
     if (o->admin_socket)
         print_row("admin", "curl --unix-socket %s http://fathom/server_info", o->admin_socket);
     if (o->uds) {
@@ -270,10 +229,10 @@ static void reload(struct server *server, const struct settings *s)
             LOG_ERROR("server", "reload: %s; the API keys stay as they were", d[0].text);
         }
     }
-    if (read_tls(&fresh, s, &d[1]) == FATHOM_OK) {
-        r.tls_certificate = o->tls_certificate;
-        r.tls_key = o->tls_key;
-        r.tls_client_ca = o->tls_client_ca;
+    if (tls_files_read(&fresh.tls, &fresh.options.tls, s, &d[1]) == FATHOM_OK) {
+        r.tls_certificate = o->tls.certificate;
+        r.tls_key = o->tls.key;
+        r.tls_client_ca = o->tls.client_ca;
     } else {
         LOG_ERROR("server", "reload: %s; the TLS certificate stays as it was", d[1].text);
     }

@@ -110,6 +110,18 @@ struct bench_settings {
     const char *zoom;
 };
 
+/* What the router is told. */
+struct router_settings {
+    int64_t port;
+    const char *policy;
+    const char *server_api_key; /* NULL: none */
+    const char *admin_key;      /* NULL: none */
+    struct string_list worker_urls;
+    int64_t max_moves;
+    double look_interval;
+    bool insecure;
+};
+
 /* What the command line says; options that were not given hold their defaults. Strings belong to
  * argv, to the environment, to the table or to `texts`. */
 struct settings {
@@ -214,6 +226,8 @@ struct settings {
     int64_t num_iters;
     const char *output_json; /* NULL: none */
     struct bench_settings bench;
+    struct router_settings router;
+    const char *pool_secret_file; /* NULL: none */
 
     const char *scheme;
     int64_t group;

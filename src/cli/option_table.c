@@ -19,7 +19,7 @@ enum {
     PLANNED = ENGINE | ON(PLAN) | ON(DOCTOR) | ON(BENCH_KERNELS), /* commands that size one */
     MODEL = PLANNED | ON(INSPECT) | ON(TOKENIZE),                 /* commands that have a model */
     SCORED = ON(EVALUATE) | ON(QUANTIZE),                         /* commands that score texts */
-    ALL = MODEL | ONLINE | SCORED | ON(BENCH_REPORT) | ON(HELP) | ON(VERSION),
+    ALL = MODEL | ONLINE | SCORED | ON(BENCH_REPORT) | ON(ROUTER) | ON(HELP) | ON(VERSION),
 };
 
 static const struct command_info commands[COMMAND_COUNT] = {
@@ -56,6 +56,10 @@ static const struct command_info commands[COMMAND_COUNT] = {
                              false},
     [COMMAND_BENCH_REPORT] = {"bench report", "FILE... [options]",
                               "one page of charts and tables from results", false, true},
+    [COMMAND_ROUTER] = {"router", "URL... [options]",
+                        "one address for many servers: the one that has most of the prompt, "
+                        "retries, and streams that go on when their server is lost",
+                        false, true},
     [COMMAND_HELP] = {"help", "[COMMAND]", "print this, or the options of a command", false, true},
     [COMMAND_VERSION] = {"version", "", "print the version", false, false},
 };
@@ -242,11 +246,14 @@ const struct option option_table[] = {
 
     /* ---- server ---- */
     {"host", NULL, "ADDRESS", "127.0.0.1", "address to listen on; 0.0.0.0: all of IPv4",
-     .kind = OPTION_TEXT, .group = GROUP_SERVER, .commands = SERVE | ON(DOCTOR),
+     .kind = OPTION_TEXT, .group = GROUP_SERVER, .commands = SERVE | ON(DOCTOR) | ON(ROUTER),
      .field = FIELD(host), USE},
     {"port", NULL, "N", "8000", "port to listen on; 0: any free one, which is printed",
      .kind = OPTION_COUNT, .hi = 65535, .group = GROUP_SERVER, .commands = SERVE | ON(DOCTOR),
      .field = FIELD(port), USE},
+    {"port", NULL, "N", "9000", "port to listen on; 0: any free one, which is printed",
+     .kind = OPTION_COUNT, .hi = 65535, .group = GROUP_SERVER, .commands = ON(ROUTER),
+     .field = FIELD(router.port), USE},
     {"served-model-name", NULL, "NAME...", NULL,
      "names that requests may give, the first one shown; default: MODEL as given",
      .kind = OPTION_LIST, .group = GROUP_SERVER, .commands = SERVE,
@@ -260,7 +267,7 @@ const struct option option_table[] = {
      "one "
      "more gets 503",
      .kind = OPTION_COUNT, .lo = 1, .hi = 1 << 20, .group = GROUP_SERVER,
-     .commands = SERVE | ON(DOCTOR), .field = FIELD(max_connections), USE},
+     .commands = SERVE | ON(DOCTOR) | ON(ROUTER), .field = FIELD(max_connections), USE},
     {"max-stored-responses", NULL, "N", "4096",
      "responses of /v1/responses that are kept, to be gone on from and told again; the oldest of "
      "the key that has most leave; 0: none",
@@ -274,7 +281,7 @@ const struct option option_table[] = {
      .field = FIELD(stored_response_ttl), USE},
     {"drain-timeout", "--shutdown-timeout", "SECONDS", "30",
      "how long running requests may go on after SIGINT or SIGTERM; a second signal ends them",
-     .kind = OPTION_NUMBER, .hi = 86400, .group = GROUP_SERVER, .commands = SERVE,
+     .kind = OPTION_NUMBER, .hi = 86400, .group = GROUP_SERVER, .commands = SERVE | ON(ROUTER),
      .field = FIELD(drain_timeout), USE},
     {"stall-timeout", NULL, "SECONDS", "0",
      "how long the engine may make no progress, within a step or between two, before /health and "
@@ -318,10 +325,10 @@ const struct option option_table[] = {
      USE},
     {"ssl-certfile", NULL, "FILE", NULL,
      "TLS certificate and those that have signed it, PEM; without it: plain HTTP",
-     .kind = OPTION_TEXT, .group = GROUP_SECURITY, .commands = SERVE, .field = FIELD(ssl_certfile),
-     USE},
+     .kind = OPTION_TEXT, .group = GROUP_SECURITY, .commands = SERVE | ON(ROUTER),
+     .field = FIELD(ssl_certfile), USE},
     {"ssl-keyfile", NULL, "FILE", NULL, "its key, PEM", .kind = OPTION_TEXT,
-     .group = GROUP_SECURITY, .commands = SERVE, .field = FIELD(ssl_keyfile), USE},
+     .group = GROUP_SECURITY, .commands = SERVE | ON(ROUTER), .field = FIELD(ssl_keyfile), USE},
     {"ssl-ca-certs", NULL, "FILE", NULL,
      "authorities, PEM: clients must bring a certificate that one of them has signed",
      .kind = OPTION_TEXT, .group = GROUP_SECURITY, .commands = SERVE, .field = FIELD(ssl_ca_certs),
@@ -356,10 +363,16 @@ const struct option option_table[] = {
      .kind = OPTION_FLAG, .group = GROUP_SECURITY, .commands = SERVE,
      .field = FIELD(allow_credentials), USE},
 
+    {"pool-secret-file", NULL, "FILE", NULL,
+     "a secret, at least 16 bytes, that servers and their router share: streams of other machines "
+     "are then resumable here; without one those of this machine are",
+     .kind = OPTION_TEXT, .group = GROUP_SECURITY, .commands = SERVE | ON(ROUTER),
+     .field = FIELD(pool_secret_file), USE},
+
     /* ---- logs ---- */
     {"log-level", "--uvicorn-log-level", "LEVEL", "info", "what the log on standard error says",
      .kind = OPTION_CHOICE, .choices = "error|warn|info|debug|warning|critical|trace",
-     .group = GROUP_LOG, .commands = MODEL | SCORED | ONLINE | ON(BENCH_REPORT),
+     .group = GROUP_LOG, .commands = MODEL | SCORED | ONLINE | ON(BENCH_REPORT) | ON(ROUTER),
      .field = FIELD(log_level), USE},
     {"enable-log-requests", NULL, NULL, "true",
      "a log line for each request: sizes and times, never what was said", .kind = OPTION_FLAG,
@@ -486,6 +499,35 @@ const struct option option_table[] = {
      .field = BENCH(output_lens), USE},
     {"pause", NULL, "SECONDS", "1", "between two points", .kind = OPTION_NUMBER, .hi = 86400,
      .group = GROUP_COMMAND, .commands = ON(BENCH_SWEEP), .field = BENCH(pause), USE},
+
+    /* ---- router ---- */
+    {"worker-urls", NULL, "URL...", NULL, "servers, beside those that are plain arguments",
+     .kind = OPTION_LIST, .group = GROUP_COMMAND, .commands = ON(ROUTER),
+     .field = FIELD(router.worker_urls), USE},
+    {"policy", NULL, "NAME", "cache_aware",
+     "which server gets a request: cache_aware (the one that will have the first token soonest, by "
+     "what it has of the prompt and what waits there), power_of_two, round_robin, consistent_hash "
+     "(by X-Session-ID, else by how the prompt begins)",
+     .kind = OPTION_CHOICE, .choices = "cache_aware|power_of_two|round_robin|consistent_hash",
+     .group = GROUP_COMMAND, .commands = ON(ROUTER), .field = FIELD(router.policy), USE},
+    {"max-moves", NULL, "N", "8",
+     "how often a stream may go on at another server when its own is lost; 0: never",
+     .kind = OPTION_COUNT, .hi = 1000, .group = GROUP_COMMAND, .commands = ON(ROUTER),
+     .field = FIELD(router.max_moves), USE},
+    {"look-interval", NULL, "SECONDS", "0.25", "between two looks at a server's load",
+     .kind = OPTION_NUMBER, .lo = 0.01, .hi = 60, .group = GROUP_COMMAND, .commands = ON(ROUTER),
+     .field = FIELD(router.look_interval), USE},
+    {"server-api-key", NULL, "KEY", NULL,
+     "key for looks at servers that need one; requests go on with their clients' own",
+     .kind = OPTION_TEXT, .group = GROUP_COMMAND, .commands = ON(ROUTER),
+     .field = FIELD(router.server_api_key), USE},
+    {"admin-key", NULL, "KEY", NULL,
+     "bearer token with which servers are added and removed; without it that is done from this "
+     "machine alone",
+     .kind = OPTION_TEXT, .group = GROUP_COMMAND, .commands = ON(ROUTER),
+     .field = FIELD(router.admin_key), USE},
+    {"insecure", NULL, NULL, NULL, "accept any certificate of https servers", .kind = OPTION_FLAG,
+     .group = GROUP_COMMAND, .commands = ON(ROUTER), .field = FIELD(router.insecure), USE},
 
     /* ---- the server under test ---- */
     {"backend", "--endpoint-type", "NAME", "openai",

@@ -117,24 +117,34 @@ static void end_digest(struct sha256 *out, struct weights_digest *digest, const 
              where);
 }
 
+enum { NUMERICS_BYTES = 256 };
+
+static void write_numerics(char out[NUMERICS_BYTES], const struct engine_settings *s,
+                           const struct step_runner *runner)
+{
+    char ranks[32] = "";
+    const uint32_t n_rank = settings_n_rank(s);
+    if (n_rank > 1) snprintf(ranks, sizeof ranks, ", %u parts in f32", n_rank);
+    snprintf(out, NUMERICS_BYTES, "%s, %s, act %d%s%s", runner_backend_name(runner),
+             runner_numerics(runner), (int)s->limits.act,
+             s->loading.quantize_fp8 ? ", made fp8" : "", ranks);
+}
+
+/* Of everything but the weights, which may not have been read as a whole. */
+static uint64_t numerics_of(const struct identity_source *source)
+{
+    struct identity id;
+    identify(&id, source);
+    return identity_key(&id).lo;
+}
+
 /* The tiers, and who may share them: whoever computes the same bits from the same weights.
  * `digest` is freed; NULL: there is no directory, and nobody to share with. */
 static void fill_offload(struct offload_config *out, const struct engine_settings *s,
-                         const struct memory_plan *plan, struct checkpoint *checkpoint,
-                         const struct step_runner *runner, struct weights_digest *digest)
+                         const struct memory_plan *plan, struct identity_source source,
+                         struct weights_digest *digest)
 {
-    char numerics[256], ranks[32] = "";
-    const uint32_t n_rank = settings_n_rank(s);
-    if (n_rank > 1) snprintf(ranks, sizeof ranks, ", %u parts in f32", n_rank);
-    snprintf(numerics, sizeof numerics, "%s, %s, act %d%s%s", runner_backend_name(runner),
-             runner_numerics(runner), (int)s->limits.act,
-             s->loading.quantize_fp8 ? ", made fp8" : "", ranks);
-    struct identity_source source = {.checkpoint = checkpoint,
-                                     .dummy = s->dummy,
-                                     .numerics = numerics,
-                                     .prompt_form = runner->prompt_form,
-                                     .layout = &plan->kv,
-                                     .parallel = s->place.parallel};
+    struct checkpoint *checkpoint = source.checkpoint;
     *out = (struct offload_config){.n_ram_page = plan->n_ram_page,
                                    .dir = s->offload_dir,
                                    .dir_bytes = s->offload_dir_bytes,
@@ -211,6 +221,7 @@ fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag
     struct memory_plan plan;
     struct engine_config c = {0};
     struct weights_digest *digest = NULL;
+    char numerics[NUMERICS_BYTES];
     uint64_t available;
 
     TRY_GOTO(open_checkpoint(&checkpoint, o, d), fail);
@@ -237,8 +248,16 @@ fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag
     c.n_vocab_used = settings.n_vocab_used;
     c.max_score = settings.max_score;
     c.no_prefix_cache = settings.no_prefix_cache;
+    write_numerics(numerics, &settings, first);
+    const struct identity_source source = {.checkpoint = checkpoint,
+                                           .dummy = settings.dummy,
+                                           .numerics = numerics,
+                                           .prompt_form = first->prompt_form,
+                                           .layout = &plan.kv,
+                                           .parallel = settings.place.parallel};
+    c.info.numerics = numerics_of(&source);
     if (plan.n_ram_page > 0) {
-        fill_offload(&c.offload, &settings, &plan, checkpoint, first, digest);
+        fill_offload(&c.offload, &settings, &plan, source, digest);
         digest = NULL;
     }
     c.seed = o->seed ? o->seed : rng_entropy();

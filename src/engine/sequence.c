@@ -91,6 +91,23 @@ static fathom_err check_lists(const fathom_sampling *s, const struct sequence_li
     return FATHOM_OK;
 }
 
+/* Output that was drawn elsewhere. */
+static fathom_err check_output(const fathom_request *r, const struct sequence_limits *l,
+                               fathom_diag *d)
+{
+    uint32_t n_room = l->max_model_len - r->n_prompt;
+    uint32_t n_max = r->sampling.max_tokens ? r->sampling.max_tokens : n_room;
+    if (r->n_output == 0) return FATHOM_OK;
+    TRY(check_array("output", r->output, r->n_output, n_max - 1, d));
+    if (r->sampling.prompt_logprobs) {
+        FAIL(d, FATHOM_EINVAL, "a request with output has no prompt_logprobs: they were told");
+    }
+    for (uint32_t i = 0; i < r->n_output; i++) {
+        TRY(check_id("output", i, r->output[i], l->n_vocab, d));
+    }
+    return FATHOM_OK;
+}
+
 fathom_err sequence_check(const fathom_request *r, const struct sequence_limits *l, fathom_diag *d)
 {
     if (r->n_prompt == 0 || !r->prompt) {
@@ -111,6 +128,7 @@ fathom_err sequence_check(const fathom_request *r, const struct sequence_limits 
     for (uint32_t i = 0; i < r->n_prompt; i++) {
         TRY(check_id("prompt", i, r->prompt[i], l->n_vocab, d));
     }
+    TRY(check_output(r, l, d));
     if (r->priority != 0 && !l->priorities) {
         FAIL(
             d, FATHOM_EINVAL,
@@ -211,6 +229,7 @@ fathom_err sequence_create(struct sequence **out, const fathom_request *r,
     ASSERT(end == (char *)q + z.n_bytes);
 
     memcpy(q->request.ids, r->prompt, r->n_prompt * sizeof(int32_t));
+    for (uint32_t i = 0; i < r->n_output; i++) q->request.ids[r->n_prompt + i] = r->output[i];
     for (uint32_t i = 0; i < s->n_stop_id; i++) stop_ids[i] = s->stop_ids[i];
     for (size_t i = s->n_stop_id; i < z.n_stop; i++) stop_ids[i] = l->eos_ids[i - s->n_stop_id];
     for (uint32_t i = 0; i < s->n_bias; i++) {
@@ -219,6 +238,7 @@ fathom_err sequence_create(struct sequence **out, const fathom_request *r,
     q->request.stop_ids = stop_ids;
     q->request.n_stop_id = (uint32_t)z.n_stop;
     q->request.n_prompt = r->n_prompt;
+    q->request.n_given = q->n_published = q->n_polled = r->n_output;
     q->request.max_token = (uint32_t)z.n_token;
     q->request.n_to_score = (uint32_t)z.n_score;
     q->n_prompt_top = s->n_prompt_top_logprobs;

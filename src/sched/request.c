@@ -27,10 +27,11 @@
  *                 |  ^
  *                 +--+ fill                 end, from any live state: cancelled, expired, failed
  *
- *   preempt forgets what was computed, never what was drawn. The request comes back with its output
- *   as if it were part of the prompt, and goes on to the same bits. What it had computed may still
- *   be in the prefix cache, or in the tiers. stop_fetch does the same to a request that has not run
- *   yet: what was filled stays in the prefix cache. */
+ *   A request may enter with output that was drawn elsewhere (n_given): it is as if it had been
+ *   preempted. preempt forgets what was computed, never what was drawn. The request comes back with
+ *   its output as if it were part of the prompt, and goes on to the same bits. What it had computed
+ *   may still be in the prefix cache, or in the tiers. stop_fetch does the same to a request that
+ *   has not run yet: what was filled stays in the prefix cache. */
 #include "sched/request.h"
 
 #include "base/assert.h"
@@ -58,9 +59,10 @@ void request_enter(struct request *r, uint64_t arrival)
 {
     ASSERT(r->state == REQUEST_NEW);
     ASSERT(r->n_prompt >= 1 && r->n_prompt < r->max_token && r->n_to_score < r->n_prompt);
+    ASSERT(r->n_given < r->max_token - r->n_prompt && (r->n_given == 0 || r->n_to_score == 0));
     r->state = REQUEST_WAITING;
     r->arrival = arrival;
-    r->n_token = r->n_prompt;
+    r->n_token = r->n_prompt + r->n_given;
 }
 
 void request_fill(struct request *r, uint32_t n_page, uint64_t now_us)
@@ -96,7 +98,9 @@ void request_admit(struct request *r, uint32_t n_found, uint64_t now_us)
     if (r->n_reached < n_found) r->n_reached = n_found;
     if (r->n_preempted > 0) return;
     r->scheduled_us = now_us;
-    r->n_cached = n_found;
+    /* pages of output that was given may be found too: they are none of the prompt's */
+    uint32_t n_whole = (r->n_prompt - 1) / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
+    r->n_cached = n_found < r->n_prompt ? n_found : n_whole;
 }
 
 void request_preempt(struct request *r)

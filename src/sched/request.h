@@ -56,6 +56,8 @@ struct request {
     uint32_t n_stop_id;
     uint32_t n_prompt;   /* >= 1 */
     uint32_t max_token;  /* prompt and output; > n_prompt */
+    uint32_t n_given;    /* output that was drawn before it entered, in ids behind the prompt; less
+                            than the output has room for */
     uint32_t n_to_score; /* so many of the prompt's first tokens have their logits wanted too, each
                             once: 0 .. n_prompt - 1 */
     uint32_t min_output; /* stop ids do not count among the first min_output tokens of the output */

@@ -106,6 +106,7 @@ fathom_err job_start(struct job **out, struct jobs *jobs, const struct job_setup
     job->api = setup->api;
     job->tenant = setup->tenant;
     job->gzip = setup->gzip;
+    job->pass = setup->pass;
     job->client = setup->client;
     job->wait.arg = job;
     job->attached = true;
@@ -401,6 +402,7 @@ static void take_token(struct job *job, struct job_choice *choice, const fathom_
     uint64_t now_us = clock_now_us();
     if (!job->answer.choices[choice - job->choices].ended) note_token(job, choice, now_us);
     fathom_err err = answer_token(&job->answer, (size_t)(choice - job->choices), e, &stopped);
+    if (!err) err = job_tell_token(job, e);
     if (!err) err = job_count_answer(job, choice);
     if (err) {
         job_fail(job, err);

@@ -32,6 +32,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
+#include "base/stream_pass.h"
 #include "server/api/answer.h"
 #include "server/grammar_cache.h"
 #include "server/metrics.h"
@@ -104,6 +105,8 @@ struct job {
 
     struct buf body;
     bool gzip; /* of the body, until it is unpacked */
+    struct stream_pass pass;
+    bool tells_tokens; /* in comments: job_resume.c */
     struct api_request request;
     struct token_list *prompts; /* [n_prompt]; released once submitted */
     size_t n_prompt;
@@ -177,6 +180,7 @@ struct job_setup {
     uint32_t tenant;        /* the API key that it came with, by its number */
     const char *request_id; /* the client's, copied; "": none */
     bool gzip;              /* the body is packed */
+    struct stream_pass pass;
     struct job_client client;
 };
 
@@ -231,6 +235,21 @@ void job_take_event(const fathom_event *e);
 /* job_prepare - the worker's task: parse, check, render, tokenise, submit (prepare.c). It is called
  * again after a turn to compile, or a wait for who compiles. */
 enum work_rest job_prepare(struct job *job, enum work_kind kind);
+
+/* ---- streams that are resumable (job_resume.c) --------------------------------------------- */
+
+/* job_check_resume - of an answer that has been opened: whether it is resumable, and may go on
+ * Errors  EINVAL (400): `resume` is for others. */
+fathom_err job_check_resume(struct job *job);
+
+/* job_replay - the answer takes the tokens that another server has told, before the first event
+ *
+ *   ended  that was all of it: nothing is left for the engine
+ * Errors  ENOMEM. */
+fathom_err job_replay(struct job *job, bool *ended);
+
+/* job_tell_token - the answer has taken a TOKEN event */
+fathom_err job_tell_token(struct job *job, const fathom_event *e);
 
 /* ---- for prepare.c and job_held.c, with the lock held --------------------------------------- */
 

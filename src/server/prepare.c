@@ -493,9 +493,9 @@ static fathom_err open_answer(struct job *job)
                                  .info = s->info,
                                  .model = job->model,
                                  .thinking = job->thinking,
-                                 .nonce = rng_entropy(),
+                                 .nonce = job->pass.is_on ? job->pass.nonce : rng_entropy(),
                                  .request_id = r->request_id[0] ? r->request_id : job->request_id,
-                                 .created = clock_unix_s()};
+                                 .created = job->pass.is_on ? job->pass.created : clock_unix_s()};
     fathom_err err = answer_open(&job->answer, &setup);
     if (err == FATHOM_ELIMIT) {
         return api_error_set(&job->error, 400, "answer_too_large", prompt_field(r),
@@ -503,6 +503,7 @@ static fathom_err open_answer(struct job *job)
                              LIMIT_TOKEN_ANSWER_BYTES >> 20);
     }
     TRY(err);
+    TRY(job_check_resume(job));
     job->crash_entry = crash_note(job->answer.id);
     api_request_drop_body(r);
     job->choices = mem_calloc(job->answer.n_choice, sizeof *job->choices);
@@ -511,6 +512,25 @@ static fathom_err open_answer(struct job *job)
 
 /* ---- submit, with the lock held ------------------------------------------------------------ */
 
+/* What the request may draw, behind the tokens that it goes on from. */
+static fathom_err constrain(struct job *job, fathom_constraint *c)
+{
+    fathom_diag d;
+    diag_clear(&d);
+    if (job->grammar) {
+        fathom_err err = grammar_constraint_create(c, job->grammar, job->jobs->served->info, &d);
+        if (err) return api_error_from(&job->error, err, job->request.rule.param, &d);
+    }
+    if (job->barred) TRY(token_rule_constrain(job->barred, c));
+    for (uint32_t i = 0; c->ops && i < job->request.n_resume; i++) {
+        if (c->ops->accept(c->state, job->request.resume[i])) continue;
+        return api_error_set(&job->error, 400, "invalid_value", "resume",
+                             "resume[%u] is %d, which cannot come there", i,
+                             (int)job->request.resume[i]);
+    }
+    return FATHOM_OK;
+}
+
 static fathom_err submit_choice(struct job *job, size_t i)
 {
     const struct choice *c = &job->answer.choices[i];
@@ -518,6 +538,8 @@ static fathom_err submit_choice(struct job *job, size_t i)
     struct job_choice *choice = &job->choices[i];
     fathom_request r = {.prompt = prompt->ids,
                         .n_prompt = (uint32_t)prompt->n,
+                        .output = job->request.resume,
+                        .n_output = job->request.n_resume,
                         .sampling = job->request.sampling,
                         .cache_salt =
                             served_salt(job->jobs->served, job->tenant, job->request.cache_salt),
@@ -533,20 +555,14 @@ static fathom_err submit_choice(struct job *job, size_t i)
     if (!job->request.echo && i % job->request.n > 0) r.sampling.prompt_logprobs = false;
     fathom_diag d;
     diag_clear(&d);
-    if (job->grammar) {
-        fathom_err err =
-            grammar_constraint_create(&r.constraint, job->grammar, job->jobs->served->info, &d);
-        if (err) return api_error_from(&job->error, err, job->request.rule.param, &d);
+    fathom_err err = constrain(job, &r.constraint);
+    if (!err) {
+        choice->job = job;
+        job_hold(job);
+        err = fathom_submit(job->jobs->served->engine, &r, &choice->id, &d);
+        if (err) job_release(job);
     }
-    if (job->barred && token_rule_constrain(job->barred, &r.constraint) != FATHOM_OK) {
-        if (r.constraint.ops) r.constraint.ops->destroy(r.constraint.state);
-        return FATHOM_ENOMEM;
-    }
-    choice->job = job;
-    job_hold(job);
-    fathom_err err = fathom_submit(job->jobs->served->engine, &r, &choice->id, &d);
     if (err) {
-        job_release(job);
         if (r.constraint.ops) r.constraint.ops->destroy(r.constraint.state);
         return api_error_from(&job->error, err, NULL, &d);
     }
@@ -572,7 +588,9 @@ static fathom_err submit_all(struct job *job)
     if (job->request.max_tokens == 0 && !job->request.sampling.prompt_logprobs) {
         return finish_without_engine(job);
     }
-    for (size_t i = 0; i < job->answer.n_choice; i++) TRY(submit_choice(job, i));
+    bool ended = false;
+    if (job->request.n_resume) TRY(job_replay(job, &ended));
+    for (size_t i = 0; i < job->answer.n_choice && !ended; i++) TRY(submit_choice(job, i));
     for (size_t i = 0; i < job->n_prompt; i++) token_list_free(&job->prompts[i]);
     grammar_release(job->grammar);
     job->grammar = NULL;
@@ -614,7 +632,7 @@ static void submit(struct job *job, fathom_err err)
             job->moved_us = clock_now_us();
             err = job_count_answer(job, NULL);
             if (!err) err = submit_all(job);
-            if (!err) err = answer_start(&job->answer);
+            if (!err && !job->request.n_resume) err = answer_start(&job->answer);
         }
         if (err) job_fail(job, err);
         job_finish_if_ended(job);

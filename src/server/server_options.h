@@ -6,6 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/stream_pass.h"
+#include "http/tls.h"
+
 /* A zeroed struct with model_names is valid: 0 and NULL mean the default. What it points to is
  * borrowed and outlives the server. */
 struct server_options {
@@ -34,15 +37,12 @@ struct server_options {
     const char *const *cors_headers; /* likewise; "*": those that it asks for */
     size_t n_cors_header;
     bool allow_credentials;
-    const char *tls_certificate; /* PEM text; NULL: plain HTTP */
-    const char *tls_key;         /* PEM text, with tls_certificate */
-    const char *tls_client_ca;   /* PEM text: clients must bring a certificate of these; NULL: no */
-    bool tls_client_optional;    /* they need not, but what they bring must be right */
-    const char *tls_ciphers;     /* a priority string of GnuTLS; NULL: its defaults */
-    bool tls_only_1_3;           /* not 1.2 */
+    struct tls_setup tls;
     const char *const *allowed_hosts; /* names of this server; see access_host_is_allowed */
     size_t n_allowed_host;
     const char *access_log; /* file, "-": standard output; NULL: none */
+
+    struct pool_secret pool_secret; /* whose streams are resumable here */
 
     bool strict_fields;       /* refuse fields that are not known */
     bool thinking;            /* for chats that do not say */

@@ -67,8 +67,8 @@ int main(int argc, char **argv)
                                .n_model_name = 2,
                                .api_keys = keys,
                                .n_api_key = keys[0][0] ? 1 : 0,
-                               .tls_certificate = certificate,
-                               .tls_key = key,
+                               .tls.certificate = certificate,
+                               .tls.key = key,
                                .comment_interval_ms = 1000};
     struct chat_style style = {.encoding = CHAT_ENCODING_V32,
                                .tool_markup = CHAT_ENCODING_V32,

@@ -11,8 +11,8 @@
 #include "base/buf.h"
 #include "base/limits.h"
 #include "base/mem.h"
-#include "server/http/chunk.h"
-#include "server/http/head.h"
+#include "http/chunk.h"
+#include "http/head.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -117,7 +117,7 @@ class Checks(unittest.TestCase):
                    "server/ must not see it")
         self.finds("check_includes", {"src/server/web/a.c": '#include "base/mem.h"\n'},
                    "server/web/ must not see it")
-        self.finds("check_includes", {"src/cli/a.c": '#include "server/http/gate.h"\n'},
+        self.finds("check_includes", {"src/cli/a.c": '#include "server/http/routes.h"\n'},
                    "src/cli/a.c:1:")
         self.passes("check_includes", {"src/server/http/a.c": '#include "server/api/sse.h"\n'})
         self.passes("check_includes", {"src/cli/a.c": '#include "server/server.h"\n'})
@@ -126,7 +126,7 @@ class Checks(unittest.TestCase):
         self.finds("check_includes", {"src/model/a.c": "#include <cuda_runtime.h>\n"}, "CUDA")
         self.finds("check_includes", {"src/engine/a.c": "#include <jansson.h>\n"}, "JSON")
         self.finds("check_includes", {"src/server/a.c": "#include <sys/socket.h>\n"}, "sockets")
-        self.passes("check_includes", {"src/server/http/a.c": "#include <sys/socket.h>\n"})
+        self.passes("check_includes", {"src/http/a.c": "#include <sys/socket.h>\n"})
         self.finds("check_includes", {"src/sched/a.c": "#include <time.h>\n"}, "time")
         self.passes("check_includes", {"src/backend/cuda/a.cu": "#include <cuda_runtime.h>\n"})
 

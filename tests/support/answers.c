@@ -16,7 +16,9 @@ fathom_err answer_submit(fathom_engine *e, struct answer *a, const fathom_reques
     fathom_request copy = *r;
     copy.user = a;
     a->id = 0; /* the first event may come before fathom_submit returns: it brings the id too */
-    a->n = a->n_prompt = 0;
+    a->n = r->n_output; /* tokens that it was given count, and are not told again */
+    for (uint32_t i = 0; i < r->n_output; i++) a->ids[i] = r->output[i];
+    a->n_prompt = 0;
     a->hash = 0;
     a->stopped = a->done = false;
     memset(&a->finish, 0, sizeof a->finish);

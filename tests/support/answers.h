@@ -12,7 +12,7 @@ enum { ANSWER_TOKENS_MAX = 2048 };
 
 struct answer {
     uint64_t id;
-    uint32_t n; /* tokens so far, the stop token included */
+    uint32_t n; /* tokens so far, those that it was given and the stop token included */
     int32_t ids[ANSWER_TOKENS_MAX];
     float logprobs[ANSWER_TOKENS_MAX];
     uint32_t n_prompt; /* prompt tokens told of so far, from the second on */

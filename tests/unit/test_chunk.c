@@ -9,7 +9,7 @@
 
 #include "base/buf.h"
 #include "base/limits.h"
-#include "server/http/chunk.h"
+#include "http/chunk.h"
 
 /* Reads the bytes `step` at a time; returns how many of them belong to the body. */
 static size_t read_all(struct chunk_reader *r, const char *bytes, size_t n, size_t step,

@@ -13,9 +13,9 @@
 #include <cmocka.h>
 
 #include "base/buf.h"
-#include "server/http/connection.h"
-#include "server/http/gate.h"
-#include "server/http/head.h"
+#include "http/connection.h"
+#include "http/gate.h"
+#include "http/head.h"
 
 /* Exchanges that answer with their path; one of "/wait" waits to be woken. */
 struct stage {

@@ -311,6 +311,63 @@ static void the_same_bits_after_preemption(void **state)
     }
 }
 
+/* Each request goes on from a token of its answer, the i-th one from another: by itself the next
+ * token and all that follow are those that were lost, with drafts and penalties too. */
+static void the_same_bits_behind_output_drawn_elsewhere(void **state)
+{
+    (void)state;
+    for (uint32_t n_draft = 0; n_draft <= 2; n_draft += 2) {
+        const struct shape shape = {64, 2, 16, 300, PILOT_LEN, false, n_draft, 0};
+        fathom_engine *e = open_shape(&shape);
+        for (int part = n_draft ? 3 : 2; part <= 4; part += 2) {
+            size_t n = 0;
+            for (int i = 0; i < N_REQUEST; i++) {
+                fathom_request r = requests[i];
+                r.output = alone[i].ids;
+                r.n_output = part == 4 ? alone[i].n - 1 : alone[i].n * (uint32_t)part / 4;
+                if (r.n_output == 0) continue;
+                answer_ask(e, &answers[i], &r);
+                memcpy(answers[i].logprobs, alone[i].logprobs, r.n_output * sizeof(float));
+                n++;
+            }
+            assert_true(n >= N_REQUEST / 2);
+            answers_wait(e, n);
+            for (int i = 0; i < N_REQUEST; i++) {
+                if (alone[i].n * (uint32_t)part / 4 > 0) expect_as_alone(i);
+            }
+        }
+        answers_expect_rest(e);
+        fathom_close(e);
+    }
+}
+
+static void output_that_cannot_be_gone_on_from_says_why(void **state)
+{
+    (void)state;
+    const struct shape shape = {64, 1, 1, 24, PILOT_LEN, false, 0, 0};
+    fathom_engine *e = open_shape(&shape);
+    fathom_request r = requests[0];
+    fathom_diag d = {{0}};
+    uint64_t id;
+    int32_t ids[24] = {0};
+    r.sampling.max_tokens = 24;
+    r.output = ids;
+    r.n_output = 24;
+    assert_int_equal(fathom_submit(e, &r, &id, &d), FATHOM_EINVAL);
+    assert_string_equal(d.text, "output has 24 entries, allowed are 23");
+    r.n_output = 3;
+    ids[2] = -1;
+    d = (fathom_diag){{0}};
+    assert_int_equal(fathom_submit(e, &r, &id, &d), FATHOM_EINVAL);
+    assert_non_null(strstr(d.text, "output[2] is -1, needed is 0 to "));
+    ids[2] = 0;
+    r.sampling.prompt_logprobs = true;
+    d = (fathom_diag){{0}};
+    assert_int_equal(fathom_submit(e, &r, &id, &d), FATHOM_EINVAL);
+    assert_non_null(strstr(d.text, "prompt_logprobs"));
+    fathom_close(e);
+}
+
 /* ---- conversations ---- */
 
 enum { N_TALK = 6, N_TURN = 3, TURN_TOKENS = 200 };
@@ -496,6 +553,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_prompt_is_scored_as_it_was_drawn),
         cmocka_unit_test(log_probabilities_are_of_the_whole_head),
         cmocka_unit_test(the_same_bits_after_preemption),
+        cmocka_unit_test(the_same_bits_behind_output_drawn_elsewhere),
+        cmocka_unit_test(output_that_cannot_be_gone_on_from_says_why),
         cmocka_unit_test(the_same_bits_from_cached_pages),
         cmocka_unit_test(files_come_from_the_checkpoint),
         cmocka_unit_test(what_cannot_be_opened_says_why),

@@ -14,7 +14,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "server/http/gate.h"
+#include "http/gate.h"
 
 enum { N = 6, SECOND = 1000000 };
 

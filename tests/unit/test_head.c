@@ -10,7 +10,7 @@
 
 #include "base/limits.h"
 #include "base/mem.h"
-#include "server/http/head.h"
+#include "http/head.h"
 
 /* Scans and parses, the bytes coming `step` at a time; the status that refuses it, 0: none, -1: it
  * is not whole. The head borrows `copy`. */

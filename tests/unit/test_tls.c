@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "base/log.h"
-#include "server/http/tls.h"
+#include "http/tls.h"
 
 enum { PEM_BYTES = 4096 };
 
@@ -133,7 +133,7 @@ static void certificates_are_replaced_for_those_who_come(void **state)
     log_set_level(LOG_LEVEL_ERROR);
     make_identity(&one, "one");
     make_identity(&two, "two");
-    const struct server_options o = {.tls_certificate = one.certificate, .tls_key = one.key};
+    const struct tls_setup o = {.certificate = one.certificate, .key = one.key};
     assert_int_equal(tls_create(&t, &o, &d), FATHOM_OK);
     open_pair(&a, t);
     assert_name(&a, "one");
@@ -170,7 +170,7 @@ static void a_full_socket_is_waited_for(void **state)
     struct pair p;
     log_set_level(LOG_LEVEL_ERROR);
     make_identity(&one, "one");
-    const struct server_options o = {.tls_certificate = one.certificate, .tls_key = one.key};
+    const struct tls_setup o = {.certificate = one.certificate, .key = one.key};
     assert_int_equal(tls_create(&t, &o, NULL), FATHOM_OK);
     open_pair(&p, t);
     size_t sent = 0, got = 0;
@@ -208,7 +208,7 @@ static void without_a_certificate_there_is_no_tls(void **state)
 {
     (void)state;
     struct tls *t = (struct tls *)state;
-    const struct server_options o = {0};
+    const struct tls_setup o = {0};
     assert_int_equal(tls_check(&o, NULL), FATHOM_OK);
     assert_int_equal(tls_create(&t, &o, NULL), FATHOM_OK);
     assert_null(t);

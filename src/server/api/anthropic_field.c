@@ -301,6 +301,7 @@ static const struct field fields[] = {
      NULL},
     {"priority", MESSAGES, field_int, AT(priority), INT32_MIN, INT32_MAX, false, NULL},
     {"cache_salt", MESSAGES, field_cache_salt, 0, 0, 0, false, NULL},
+    {"resume", MESSAGES, field_resume, 0, 0, 0, false, NULL},
     {"chat_template_kwargs", ASKED, field_template_kwargs, 0, 0, 0, false, NULL},
 
     {"stop", ASKED, field_refuse, 0, 0, 0, false, "use stop_sequences"},

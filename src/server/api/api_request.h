@@ -141,6 +141,8 @@ struct api_request {
     size_t n_stop;
     char *bad_words[LIMIT_BAD_WORDS];
     size_t n_bad_word;
+    int32_t *resume; /* owned; [n_resume] tokens that another server has told; NULL: none */
+    uint32_t n_resume;
     uint32_t *allowed_ids; /* owned; a bit for each id of the vocabulary; NULL: all */
     size_t n_allowed_word;
     bool asks_generation_prompt; /* add_generation_prompt: true was written out */

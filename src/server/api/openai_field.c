@@ -280,6 +280,7 @@ static const struct field fields[] = {
     {"min_p", BOTH, field_real, AT(sampling.min_p), 0, 1, false, NULL},
     {"seed", BOTH, field_seed, 0, 0, 0, false, NULL},
     {"cache_salt", BOTH, field_cache_salt, 0, 0, 0, false, NULL},
+    {"resume", BOTH, field_resume, 0, 0, 0, false, NULL},
     {"request_id", BOTH, read_request_id, 0, 0, 0, false, NULL},
     {"presence_penalty", BOTH, field_real, AT(sampling.presence_penalty), -2, 2, false, NULL},
     {"frequency_penalty", BOTH, field_real, AT(sampling.frequency_penalty), -2, 2, false, NULL},

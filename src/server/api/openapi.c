@@ -39,6 +39,7 @@ static void write_schema(struct buf *b, const struct field *f)
         {field_messages, "array", false},
         {field_tools, "array", false},
         {field_tokens, "array", false},
+        {field_resume, "array", false},
         {field_guided_choice, "array", false},
         {field_modalities, "array", false},
         {field_parallel_tool_calls, "boolean", false},

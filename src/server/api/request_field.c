@@ -262,6 +262,29 @@ fathom_err field_cache_salt(struct field_context *x, const struct field *f, json
     return FATHOM_OK;
 }
 
+fathom_err field_resume(struct field_context *x, const struct field *f, json_t *v)
+{
+    struct api_request *r = x->r;
+    if (!json_is_array(v)) return field_wrong_type(x, f->name, v, "an array of token ids");
+    size_t n = json_array_size(v);
+    if (n == 0) return FATHOM_OK;
+    r->resume = mem_alloc_array(n, sizeof *r->resume);
+    if (!r->resume) return FATHOM_ENOMEM;
+    for (size_t i = 0; i < n; i++) {
+        const struct field_place at = field_element(f->name, i);
+        const json_t *item = json_array_get(v, i);
+        bool ok;
+        int64_t id = field_integer(item, &ok);
+        if (!ok) return field_wrong_type(x, at.path, item, "a token id");
+        if (id < 0 || id >= x->bounds->n_vocab) {
+            return field_out_of_range(x, at.path, item, 0, (double)x->bounds->n_vocab - 1, false);
+        }
+        r->resume[i] = (int32_t)id;
+    }
+    r->n_resume = (uint32_t)n;
+    return FATHOM_OK;
+}
+
 /* max_completion_tokens is the newer name and wins when both are given. A completion that only
  * echoes its prompt may ask for 0; check_output_length knows. */
 fathom_err field_max_tokens(struct field_context *x, const struct field *f, json_t *v)

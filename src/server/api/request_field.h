@@ -117,6 +117,7 @@ field_read field_refuse; /* not supported: f->note says what instead; false and 
 field_read field_model;
 field_read field_seed;
 field_read field_cache_salt;
+field_read field_resume;
 field_read field_max_tokens;
 field_read field_stop;
 field_read field_logit_bias;

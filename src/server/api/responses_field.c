@@ -450,6 +450,7 @@ static const struct field fields[] = {
     {"logit_bias", IS, field_logit_bias, 0, -100, 100, false, NULL},
     {"priority", IS, field_int, AT(priority), INT32_MIN, INT32_MAX, false, NULL},
     {"cache_salt", IS, field_cache_salt, 0, 0, 0, false, NULL},
+    {"resume", IS, field_resume, 0, 0, 0, false, NULL},
     {"chat_template_kwargs", ASKED, field_template_kwargs, 0, 0, 0, false, NULL},
 
     {"messages", ASKED, field_refuse, 0, 0, 0, false, "use input"},

@@ -5,16 +5,16 @@
 
 #include "base/fail.h"
 #include "base/mem.h"
+#include "http/listen.h"
+#include "http/tls.h"
 #include "server/http/access_log.h"
-#include "server/http/listen.h"
-#include "server/http/tls.h"
 #include "server/server.h"
 
 #define DEFAULT_HOST "127.0.0.1"
 
 static fathom_err take_all(struct server_claim *c, const struct server_options *o, fathom_diag *d)
 {
-    TRY(tls_check(o, d));
+    TRY(tls_check(&o->tls, d));
     if (o->access_log) TRY(access_log_open(&c->access_log, o->access_log, d));
     if (o->uds) {
         TRY(listen_bind_unix(o->uds, &c->listen_fd, d));

@@ -11,11 +11,11 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "http/gate.h"
+#include "http/head.h"
 #include "server/api/sse.h"
 #include "server/http/access.h"
 #include "server/http/access_log.h"
-#include "server/http/gate.h"
-#include "server/http/head.h"
 #include "server/http/routes.h"
 #include "server/job.h"
 #include "server/key_ring.h"
@@ -47,6 +47,7 @@ struct exchange {
     bool has_tenant;             /* a key was needed and brought */
     bool keep_body;
     bool gzip; /* as the body comes */
+    struct stream_pass pass;
     struct buf body;
     uint64_t n_body;                     /* bytes received */
     struct job *job;                     /* NULL: answered without the engine */
@@ -260,6 +261,7 @@ static void start_job(struct exchange *x)
                                     .tenant = x->tenant,
                                     .request_id = x->request_id,
                                     .gzip = x->gzip,
+                                    .pass = x->pass,
                                     .client = {&client_ops, x}};
     if (job_start(&x->job, x->all->routes.jobs, &setup, &x->body) != FATHOM_OK) {
         connection_end(x->connection);
@@ -380,6 +382,14 @@ static void choose_route(struct exchange *x, const struct head *h)
     }
 }
 
+/* Whether the client is on this machine: by a socket file, or a loopback address. */
+static bool is_near(const struct connection *c)
+{
+    const char *remote = connection_remote(c);
+    return !remote[0] || strncmp(remote, "127.", 4) == 0 || strcmp(remote, "::1") == 0 ||
+           strncmp(remote, "::ffff:127.", 11) == 0;
+}
+
 /* Keeps what of the head the answer will need. */
 static fathom_err keep_head(struct exchange *x, const struct head *h)
 {
@@ -390,6 +400,8 @@ static fathom_err keep_head(struct exchange *x, const struct head *h)
     access_copy_path(x->path, sizeof x->path, h->path);
     access_request_id(x->request_id, head_find(h, "X-Request-Id"));
     (void)snprintf(x->query, sizeof x->query, "%s", h->query);
+    (void)stream_pass_read(&x->pass, head_find(h, STREAM_PASS_HEADER), &x->o->pool_secret,
+                           is_near(x->connection));
     x->wants_stream = head_query(h, "stream", stream, sizeof stream) && !strcmp(stream, "true");
     if (origin && !(x->allow_origin = mem_strdup(origin))) return FATHOM_ENOMEM;
     if (asked && !(x->asked_headers = mem_strdup(asked))) return FATHOM_ENOMEM;

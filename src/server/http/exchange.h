@@ -12,7 +12,7 @@
 #ifndef FATHOM_SERVER_HTTP_EXCHANGE_H
 #define FATHOM_SERVER_HTTP_EXCHANGE_H
 
-#include "server/http/connection.h"
+#include "http/connection.h"
 #include "server/http/route.h"
 
 /* What all exchanges of a port share; fixed. */

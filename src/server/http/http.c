@@ -8,12 +8,12 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "http/gate.h"
+#include "http/listen.h"
+#include "http/loop.h"
+#include "http/tls.h"
 #include "server/http/claim.h"
 #include "server/http/exchange.h"
-#include "server/http/gate.h"
-#include "server/http/listen.h"
-#include "server/http/loop.h"
-#include "server/http/tls.h"
 #include "server/served.h"
 
 struct http {
@@ -42,7 +42,7 @@ static void raise_file_limit(struct http *h)
 
 static fathom_err start(struct http *h, fathom_diag *d)
 {
-    TRY(tls_create(&h->tls, h->o, d));
+    TRY(tls_create(&h->tls, &h->o->tls, d));
     h->exchanges.on_loopback = listen_is_on_loopback(h->listen_fd);
     raise_file_limit(h);
     TRY(listen_begin(h->listen_fd, d));

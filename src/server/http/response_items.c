@@ -12,7 +12,7 @@
 #include "base/fail.h"
 #include "base/mem.h"
 #include "base/rng.h"
-#include "server/http/head.h"
+#include "http/head.h"
 
 fathom_err response_page_read(struct item_page *out, const char *query, struct api_error *e)
 {

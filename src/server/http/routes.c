@@ -8,9 +8,9 @@
 
 #include "base/fail.h"
 #include "base/json.h"
+#include "http/gate.h"
 #include "server/api/openapi.h"
 #include "server/health.h"
-#include "server/http/gate.h"
 #include "server/job.h"
 #include "server/web/web.h"
 
@@ -109,7 +109,20 @@ static fathom_err get_load(const struct route_env *env, const char *rest, struct
                            struct api_error *e)
 {
     (void)rest, (void)e;
-    return buf_printf(body, "{\"server_load\":%zu}", jobs_count(env->jobs));
+    const fathom_info *info = env->served->info;
+    fathom_stats s;
+    fathom_get_stats(env->served->engine, &s);
+    bool open = !s.failed && !atomic_load(&env->state->draining);
+    (void)buf_printf(body, "{\"server_load\":%zu,\"version\":\"" FATHOM_VERSION "\"",
+                     jobs_count(env->jobs));
+    (void)buf_printf(body, ",\"accepts\":%s,\"moves_streams\":true,\"numerics\":\"%016llx\"",
+                     open ? "true" : "false", (unsigned long long)info->numerics);
+    (void)buf_printf(body, ",\"running\":%u,\"waiting\":%u,\"max_running\":%u", s.n_running,
+                     s.n_waiting, info->max_num_seqs);
+    (void)buf_printf(body, ",\"waiting_tokens\":%llu,\"free_pages\":%u,\"pages\":%u",
+                     (unsigned long long)s.n_backlog_token, s.n_page_free, s.n_page);
+    return buf_printf(body, ",\"prefill_token_us\":%.2f,\"decode_step_us\":%.0f}",
+                      s.prefill_token_us, s.decode_step_us);
 }
 
 static fathom_err get_tokenizer_info(const struct route_env *env, const char *rest,

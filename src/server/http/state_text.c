@@ -1,7 +1,7 @@
 /* state_text.c - lines of counters and of requests in flight */
 #include "server/http/state_text.h"
 
-#include "server/http/gate.h"
+#include "http/gate.h"
 #include "server/job.h"
 
 fathom_err state_write(const struct route_env *env, struct buf *out)

@@ -5,8 +5,8 @@
  *   BOUND      the address is this process's and no other can have it; clients are refused
  *   LISTENING  the system takes connections
  */
-#ifndef FATHOM_SERVER_HTTP_LISTEN_H
-#define FATHOM_SERVER_HTTP_LISTEN_H
+#ifndef FATHOM_HTTP_LISTEN_H
+#define FATHOM_HTTP_LISTEN_H
 
 #include <stdbool.h>
 #include <stdint.h>

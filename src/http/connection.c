@@ -4,7 +4,7 @@
  * state; `out` and `body` hold bytes in ANSWER only; `blocked` in ANSWER only; `in` holds the begin
  * of a head, or what came behind a request that is not answered yet, never more than a head and a
  * block. */
-#include "server/http/connection.h"
+#include "http/connection.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -20,10 +20,10 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "server/http/chunk.h"
-#include "server/http/gate.h"
-#include "server/http/head.h"
-#include "server/http/tls.h"
+#include "http/chunk.h"
+#include "http/gate.h"
+#include "http/head.h"
+#include "http/tls.h"
 
 enum {
     SMALL_BODY_BYTES = 16384,

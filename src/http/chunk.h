@@ -5,8 +5,8 @@
  *
  * Extensions and trailers are passed over; both have a bound for a whole body.
  */
-#ifndef FATHOM_SERVER_HTTP_CHUNK_H
-#define FATHOM_SERVER_HTTP_CHUNK_H
+#ifndef FATHOM_HTTP_CHUNK_H
+#define FATHOM_HTTP_CHUNK_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* tls.c - reads certificates; sessions of GnuTLS */
-#include "server/http/tls.h"
+#include "http/tls.h"
 
 #include <gnutls/gnutls.h>
 #include <gnutls/x509.h>
@@ -115,20 +115,19 @@ static fathom_err set_create(struct tls_set **out, const struct tls_texts *texts
     return FATHOM_OK;
 }
 
-static struct tls_texts texts_of(const struct server_options *o)
+static struct tls_texts texts_of(const struct tls_setup *o)
 {
-    return (struct tls_texts){o->tls_certificate, o->tls_key, o->tls_client_ca};
+    return (struct tls_texts){o->certificate, o->key, o->client_ca};
 }
 
 /* Ciphers as the options say, of the versions they allow. */
-static fathom_err read_priority(gnutls_priority_t *out, const struct server_options *o,
-                                fathom_diag *d)
+static fathom_err read_priority(gnutls_priority_t *out, const struct tls_setup *o, fathom_diag *d)
 {
     char text[PRIORITY_BYTES];
-    const char *ciphers = o->tls_ciphers ? o->tls_ciphers : "NORMAL";
+    const char *ciphers = o->ciphers ? o->ciphers : "NORMAL";
     const char *wrong = NULL;
     int n = snprintf(text, sizeof text, "%s:-VERS-ALL:+VERS-TLS1.3%s", ciphers,
-                     o->tls_only_1_3 ? "" : ":+VERS-TLS1.2");
+                     o->only_1_3 ? "" : ":+VERS-TLS1.2");
     if (n < 0 || (size_t)n >= sizeof text) {
         FAIL(d, FATHOM_EINVAL, "--ssl-ciphers is longer than %d bytes", PRIORITY_BYTES - 64);
     }
@@ -141,13 +140,13 @@ static fathom_err read_priority(gnutls_priority_t *out, const struct server_opti
          ciphers, wrong ? wrong : "");
 }
 
-fathom_err tls_check(const struct server_options *o, fathom_diag *d)
+fathom_err tls_check(const struct tls_setup *o, fathom_diag *d)
 {
     struct tls_set *set = NULL;
     gnutls_priority_t priority = NULL;
-    if (!o->tls_certificate) return FATHOM_OK;
+    if (!o->certificate) return FATHOM_OK;
     const struct tls_texts texts = texts_of(o);
-    TRY(look_at_end(o->tls_certificate, d));
+    TRY(look_at_end(o->certificate, d));
     TRY(set_create(&set, &texts, d));
     set_release(set);
     TRY(read_priority(&priority, o, d));
@@ -157,15 +156,15 @@ fathom_err tls_check(const struct server_options *o, fathom_diag *d)
 
 /* ---- what sessions begin with -------------------------------------------------------------- */
 
-fathom_err tls_create(struct tls **out, const struct server_options *o, fathom_diag *d)
+fathom_err tls_create(struct tls **out, const struct tls_setup *o, fathom_diag *d)
 {
     *out = NULL;
-    if (!o->tls_certificate) return FATHOM_OK;
+    if (!o->certificate) return FATHOM_OK;
     const struct tls_texts texts = texts_of(o);
     struct tls *t = mem_calloc(1, sizeof *t);
     if (!t) return FATHOM_ENOMEM;
     (void)pthread_mutex_init(&t->lock, NULL);
-    t->client_optional = o->tls_client_optional;
+    t->client_optional = o->client_optional;
     fathom_err err = read_priority(&t->priority, o, d);
     if (!err) err = set_create(&t->set, &texts, d);
     if (err) {

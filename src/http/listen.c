@@ -1,5 +1,5 @@
 /* listen.c - binds sockets of TCP and socket files */
-#include "server/http/listen.h"
+#include "http/listen.h"
 
 #include <errno.h>
 #include <netdb.h>

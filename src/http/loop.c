@@ -3,7 +3,7 @@
  * A thread listens until there is no place or no file for a connection; then it pauses, and the
  * system's own queue holds who comes. */
 #define _GNU_SOURCE /* accept4 */
-#include "server/http/loop.h"
+#include "http/loop.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -21,7 +21,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
-#include "server/http/gate.h"
+#include "http/gate.h"
 
 enum {
     EVENTS = 1024,

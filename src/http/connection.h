@@ -24,8 +24,8 @@
  * ends its side within a head or a body has left, and so has one that does while its exchange
  * waits, which connection_ops.left is told.
  */
-#ifndef FATHOM_SERVER_HTTP_CONNECTION_H
-#define FATHOM_SERVER_HTTP_CONNECTION_H
+#ifndef FATHOM_HTTP_CONNECTION_H
+#define FATHOM_HTTP_CONNECTION_H
 
 #include <pthread.h>
 #include <stdbool.h>

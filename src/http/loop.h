@@ -3,11 +3,11 @@
  * Each thread has an epoll of its own for the connections that it has taken. The first one sweeps
  * the gate every 250 ms.
  */
-#ifndef FATHOM_SERVER_HTTP_LOOP_H
-#define FATHOM_SERVER_HTTP_LOOP_H
+#ifndef FATHOM_HTTP_LOOP_H
+#define FATHOM_HTTP_LOOP_H
 
 #include "fathom/err.h"
-#include "server/http/connection.h"
+#include "http/connection.h"
 
 struct loop;
 

@@ -1,5 +1,5 @@
 /* head.c - scans and parses heads of requests */
-#include "server/http/head.h"
+#include "http/head.h"
 
 #include <string.h>
 #include <strings.h>

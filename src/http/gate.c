@@ -5,7 +5,7 @@
  * left, n_cut those of them that are cut, n_placed those that are neither cut nor over the
  * limit; unread_bytes is the sum over the list of UNREAD. The fd
  * of a pass is open, since the pass leaves before the fd is closed. */
-#include "server/http/gate.h"
+#include "http/gate.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -18,8 +18,8 @@
  *
  * Any thread may call; one lock, held for a few instructions.
  */
-#ifndef FATHOM_SERVER_HTTP_GATE_H
-#define FATHOM_SERVER_HTTP_GATE_H
+#ifndef FATHOM_HTTP_GATE_H
+#define FATHOM_HTTP_GATE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -7,8 +7,8 @@
  * Pure functions over bytes. head_scan looks at each byte once, however they trickle in; head_parse
  * reads a whole head in place.
  */
-#ifndef FATHOM_SERVER_HTTP_HEAD_H
-#define FATHOM_SERVER_HTTP_HEAD_H
+#ifndef FATHOM_HTTP_HEAD_H
+#define FATHOM_HTTP_HEAD_H
 
 #include <stdbool.h>
 #include <stddef.h>

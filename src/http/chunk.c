@@ -1,5 +1,5 @@
 /* chunk.c - the automaton of a body in chunks */
-#include "server/http/chunk.h"
+#include "http/chunk.h"
 
 #include "base/limits.h"
 

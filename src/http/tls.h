@@ -2,17 +2,26 @@
  *
  * A session keeps the certificates that it began with, so they can be replaced while others go on.
  */
-#ifndef FATHOM_SERVER_HTTP_TLS_H
-#define FATHOM_SERVER_HTTP_TLS_H
+#ifndef FATHOM_HTTP_TLS_H
+#define FATHOM_HTTP_TLS_H
 
 #include <stdbool.h>
 #include <sys/types.h>
 
 #include "fathom/err.h"
-#include "server/server_options.h"
 
 struct tls;         /* what new sessions begin with; any thread may use it */
 struct tls_session; /* one connection's; of one thread */
+
+/* What a port shows and asks for; texts are borrowed. */
+struct tls_setup {
+    const char *certificate; /* PEM; NULL: plain HTTP */
+    const char *key;         /* PEM, with certificate */
+    const char *client_ca;   /* PEM: clients must bring a certificate of these; NULL: no */
+    bool client_optional;    /* they need not, but what they bring must be right */
+    const char *ciphers;     /* a priority string of GnuTLS; NULL: its defaults */
+    bool only_1_3;           /* not 1.2 */
+};
 
 /* PEM texts, borrowed. */
 struct tls_texts {
@@ -21,18 +30,18 @@ struct tls_texts {
     const char *client_ca; /* NULL: no client is asked for a certificate */
 };
 
-/* tls_check - can the options' PEM texts, ciphers and version be served? A certificate that has
+/* tls_check - can the setup's PEM texts, ciphers and version be served? A certificate that has
  * ended or soon will is told in the log.
  * Errors  EINVAL: one is no PEM, the key belongs to another certificate, there are no such ciphers;
  *         ENOMEM. */
-fathom_err tls_check(const struct server_options *o, fathom_diag *d);
+fathom_err tls_check(const struct tls_setup *o, fathom_diag *d);
 
-/* tls_create - NULL in *out when the options have no certificate; tls_destroy accepts NULL
+/* tls_create - NULL in *out when the setup has no certificate; tls_destroy accepts NULL
  *
  *   o  borrowed for this call
  * Needs   all sessions closed, for tls_destroy.
  * Errors  those of tls_check. */
-fathom_err tls_create(struct tls **out, const struct server_options *o, fathom_diag *d);
+fathom_err tls_create(struct tls **out, const struct tls_setup *o, fathom_diag *d);
 void tls_destroy(struct tls *t);
 
 /* tls_replace - sessions from now on begin with these; on an error nothing has changed

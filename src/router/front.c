@@ -1,0 +1,388 @@
+/* front.c - from the head of a request to a relay, and from a relay to the answer */
+#include "router/front.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/json.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "http/head.h"
+
+enum { HELD_BYTES_MAX = 1 << 30 };
+
+/* Answers of the router's own. */
+struct own_route {
+    const char *method;
+    const char *path;
+    int (*answer)(struct front *f, const struct buf *request, struct buf *body);
+    bool guarded; /* it changes something */
+    const char *type;
+};
+
+/* One request on a connection. */
+struct exchange {
+    struct front *all;
+    struct connection *connection;
+    const struct own_route *own; /* NULL: it is passed on */
+    struct relay *relay;         /* NULL: answered here */
+    struct buf body;             /* of a route of the router's own */
+    int status;                  /* refused already, with `why`; 0: not */
+    const char *code;
+    const char *why;
+    size_t held;
+};
+
+/* ---- routes of the router's own ------------------------------------------------------------ */
+
+static int get_health(struct front *f, const struct buf *request, struct buf *body)
+{
+    (void)request;
+    uint32_t n_up = pool_n_up(f->relays->pool);
+    bool draining = atomic_load(&f->draining);
+    (void)buf_printf(body, "{\"status\":\"%s\",\"servers_up\":%u,\"servers\":%u}",
+                     draining ? "stopping"
+                     : n_up   ? "ok"
+                              : "no server is up",
+                     n_up, pool_n(f->relays->pool));
+    return n_up && !draining ? 200 : 503;
+}
+
+static int get_load(struct front *f, const struct buf *request, struct buf *body)
+{
+    (void)request;
+    (void)buf_printf(body, "{\"server_load\":%u}", atomic_load(&f->relays->n_live));
+    return 200;
+}
+
+static int get_instances(struct front *f, const struct buf *request, struct buf *body)
+{
+    (void)request;
+    return pool_write_json(f->relays->pool, body, clock_now_us()) ? 500 : 200;
+}
+
+static void write_counter(struct buf *b, const char *name, const char *help, uint64_t value)
+{
+    (void)buf_printf(b, "# HELP fathom_router_%s %s\n# TYPE fathom_router_%s counter\n", name, help,
+                     name);
+    (void)buf_printf(b, "fathom_router_%s %llu\n", name, (unsigned long long)value);
+}
+
+static int get_metrics(struct front *f, const struct buf *request, struct buf *body)
+{
+    (void)request;
+    struct relays *r = f->relays;
+    write_counter(body, "passed_total", "Requests passed on", atomic_load(&r->n_request));
+    write_counter(body, "retries_total", "Requests given to another server before any answer",
+                  atomic_load(&r->n_retry));
+    write_counter(body, "moved_streams_total", "Streams that went on at another server",
+                  atomic_load(&r->n_move));
+    write_counter(body, "unserved_total", "Requests that no server has answered to the end",
+                  atomic_load(&r->n_unserved));
+    return pool_write_metrics(r->pool, body) ? 500 : 200;
+}
+
+/* Calls `change` for each address that the request names. */
+static int change_servers(struct front *f, const struct buf *request, struct buf *body,
+                          fathom_err (*change)(struct pool *, const char *, fathom_diag *))
+{
+    fathom_diag d;
+    json_t *o = NULL;
+    fathom_err err;
+    diag_clear(&d);
+    TRY_GOTO(json_read_strict(buf_str(request), request->len, "request body", &o, &d), done);
+    const json_t *url = json_object_get(o, "url"), *list = json_object_get(o, "instances");
+    size_t n = json_is_array(list) ? json_array_size(list) : 0;
+    if (!json_is_string(url) && n == 0) {
+        err = diag_fail(&d, FATHOM_EINVAL,
+                        "needed is {\"url\": \"http://host:port\"}, or {\"instances\": [...]}");
+        goto done;
+    }
+    if (json_is_string(url)) TRY_GOTO(change(f->relays->pool, json_string_value(url), &d), done);
+    for (size_t i = 0; i < n; i++) {
+        const char *item = json_string_value(json_array_get(list, i));
+        TRY_GOTO(change(f->relays->pool, item ? item : "", &d), done);
+    }
+    err = pool_write_json(f->relays->pool, body, clock_now_us());
+done:
+    json_decref(o);
+    if (!err) return 200;
+    buf_clear(body);
+    (void)relay_write_error(body, "invalid_value", d.text);
+    return err == FATHOM_ENOTFOUND ? 404 : 400;
+}
+
+static int add_servers(struct front *f, const struct buf *request, struct buf *body)
+{
+    return change_servers(f, request, body, pool_add);
+}
+
+static int remove_servers(struct front *f, const struct buf *request, struct buf *body)
+{
+    return change_servers(f, request, body, pool_remove);
+}
+
+static const struct own_route routes[] = {
+    {"GET", "/health", get_health, false, NULL},
+    {"GET", "/healthcheck", get_health, false, NULL},
+    {"GET", "/ready", get_health, false, NULL},
+    {"GET", "/load", get_load, false, NULL},
+    {"GET", "/metrics", get_metrics, false, "text/plain; version=0.0.4; charset=utf-8"},
+    {"GET", "/instances", get_instances, false, NULL},
+    {"POST", "/instances/add", add_servers, true, NULL},
+    {"POST", "/instances/remove", remove_servers, true, NULL},
+};
+
+static const struct own_route *find_own(const struct head *h)
+{
+    for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
+        if (strcmp(h->path, routes[i].path) == 0 && strcmp(h->method, routes[i].method) == 0) {
+            return &routes[i];
+        }
+    }
+    return NULL;
+}
+
+/* ---- the head ------------------------------------------------------------------------------ */
+
+static bool is_near(const struct connection *c)
+{
+    const char *remote = connection_remote(c);
+    return !remote[0] || strncmp(remote, "127.", 4) == 0 || strcmp(remote, "::1") == 0 ||
+           strncmp(remote, "::ffff:127.", 11) == 0;
+}
+
+/* A page in a browser of this machine may not change the pool: it cannot but tell its origin. */
+static bool may_change(const struct exchange *x, const struct head *h)
+{
+    const char *given = head_find(h, "Authorization");
+    const char *key = x->all->admin_key;
+    if (!key) return is_near(x->connection) && !head_find(h, "Origin");
+    if (!given || strncasecmp(given, "Bearer ", 7) != 0) return false;
+    size_t n = strlen(key);
+    unsigned char differs = strlen(given + 7) != n;
+    for (size_t i = 0; i < n && given[7 + i]; i++)
+        differs |= (unsigned char)(given[7 + i] ^ key[i]);
+    return differs == 0;
+}
+
+static void add_path(struct buf *out, const char *path)
+{
+    for (; *path; path++) {
+        unsigned char c = (unsigned char)*path;
+        if (isalnum(c) || strchr("-._~!$&'()*+,;=:@/", c)) {
+            (void)buf_add_char(out, *path);
+        } else {
+            (void)buf_printf(out, "%%%02X", c);
+        }
+    }
+}
+
+/* Fields that this connection has made its own, and the pass, which is the router's to give. */
+static bool is_own_field(const char *name)
+{
+    static const char *const names[] = {
+        "Host",    "Connection", "Content-Length", "Keep-Alive",      "Transfer-Encoding", "Expect",
+        "Upgrade", "TE",         "Trailer",        STREAM_PASS_HEADER};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcasecmp(name, names[i]) == 0) return true;
+    }
+    return strncasecmp(name, "Proxy-", 6) == 0;
+}
+
+static void pass_fields(struct exchange *x, const struct head *h)
+{
+    struct buf *out = &x->relay->fields;
+    const char *remote = connection_remote(x->connection);
+    for (size_t i = 0; i < h->n_field; i++) {
+        if (is_own_field(h->fields[i].name)) continue;
+        (void)buf_printf(out, "%s: %s\r\n", h->fields[i].name, h->fields[i].value);
+    }
+    if (*remote) (void)buf_printf(out, "X-Forwarded-For: %s\r\n", remote);
+}
+
+static uint64_t session_of(const struct head *h)
+{
+    static const char *const names[] = {"X-Session-ID", "X-User-ID", "X-Correlation-ID"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *value = head_find(h, names[i]);
+        uint64_t hash = 1;
+        if (!value || !*value) continue;
+        for (; *value; value++) hash = rng_hash(hash ^ (unsigned char)*value);
+        return hash ? hash : 1;
+    }
+    return 0;
+}
+
+static bool can_move(const struct head *h)
+{
+    static const char *const paths[] = {"/v1/chat/completions", "/v1/completions", "/v1/messages",
+                                        "/v1/responses"};
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+        if (strcmp(h->path, paths[i]) == 0) return strcmp(h->method, "POST") == 0;
+    }
+    return false;
+}
+
+static void wake_client(void *arg)
+{
+    struct exchange *x = arg;
+    connection_wake(x->connection);
+}
+
+static fathom_err make_relay(struct exchange *x, const struct head *h)
+{
+    struct buf target = {0};
+    const struct relay_client client = {wake_client, x};
+    add_path(&target, h->path);
+    if (h->query[0]) (void)buf_printf(&target, "?%s", h->query);
+    fathom_err err = buf_status(&target);
+    if (!err) err = relay_create(&x->relay, x->all->relays, h->method, buf_str(&target), &client);
+    buf_free(&target);
+    TRY(err);
+    x->relay->body.limit = LIMIT_HTTP_BODY_BYTES;
+    x->relay->session = session_of(h);
+    x->relay->may_move = can_move(h);
+    pass_fields(x, h);
+    return buf_status(&x->relay->fields);
+}
+
+static void refuse(struct exchange *x, int status, const char *code, const char *why)
+{
+    if (x->status) return;
+    x->status = status;
+    x->code = code;
+    x->why = why;
+}
+
+static void end_exchange(void *arg)
+{
+    struct exchange *x = arg;
+    if (x->relay) relay_detach(x->relay);
+    atomic_fetch_sub(&x->all->held_bytes, x->held);
+    buf_free(&x->body);
+    mem_free(x);
+}
+
+static void *begin_exchange(void *arg, struct connection *c, const struct head *h,
+                            const struct head_fault *fault, bool *at_once)
+{
+    struct exchange *x = mem_calloc(1, sizeof *x);
+    if (!x) return NULL;
+    x->all = arg;
+    x->connection = c;
+    x->body.limit = 1 << 20;
+    if (!h) {
+        refuse(x, fault->status, "malformed_request", fault->text);
+        return x;
+    }
+    x->own = find_own(h);
+    if (x->own && x->own->guarded && !may_change(x, h)) {
+        refuse(x, 403, "forbidden",
+               "servers are added and removed from the router's machine, or with --admin-key");
+    }
+    if (!x->own && atomic_load(&x->all->draining)) {
+        refuse(x, 503, "shutting_down", "the router is being stopped");
+    }
+    if (!x->own && connection_is_over_limit(c)) {
+        refuse(x, 503, "too_many_connections", "as many connections are open as may be");
+    }
+    if (h->length > LIMIT_HTTP_BODY_BYTES) {
+        *at_once = true;
+        refuse(x, 413, "request_too_large", "the request body is too large");
+    }
+    if (!x->own && !x->status && make_relay(x, h) != FATHOM_OK) {
+        end_exchange(x);
+        return NULL;
+    }
+    return x;
+}
+
+/* ---- the body and the answer --------------------------------------------------------------- */
+
+static bool take_body(void *arg, const char *bytes, size_t n)
+{
+    struct exchange *x = arg;
+    struct buf *body = x->relay ? &x->relay->body : &x->body;
+    if (x->status) return true; /* read to its end, so that the answer is found */
+    x->held += n;
+    if (atomic_fetch_add(&x->all->held_bytes, n) + n > HELD_BYTES_MAX) {
+        refuse(x, 429, "router_busy", "the bodies of requests on their way fill the router");
+    } else if (buf_add(body, bytes, n) != FATHOM_OK) {
+        refuse(x, 413, "request_too_large", "the request body is too large");
+    }
+    return true;
+}
+
+static void reply(struct exchange *x, int status, const char *type, struct buf *body)
+{
+    struct buf fields = {0};
+    (void)buf_printf(&fields, "Content-Type: %s\r\n", type ? type : "application/json");
+    if (status == 429 || status == 503) (void)buf_add_str(&fields, "Retry-After: 1\r\n");
+    connection_reply(x->connection, status, &fields, body, atomic_load(&x->all->draining));
+    buf_free(&fields);
+}
+
+static void go_on(void *arg)
+{
+    struct exchange *x = arg;
+    struct buf body = {0};
+    const struct buf *head;
+    int status;
+    if (!x->relay || x->status) return; /* it has its answer */
+    bool close = atomic_load(&x->all->draining);
+    switch (relay_take(x->relay, &status, &head, &body)) {
+    case RELAY_WAIT: return;
+    case RELAY_STREAM: connection_stream(x->connection, status, head, close); break;
+    case RELAY_WHOLE: connection_reply(x->connection, status, head, &body, close); break;
+    }
+    x->status = status;
+}
+
+static void answer(void *arg, const char *fault)
+{
+    struct exchange *x = arg;
+    struct buf body = {0};
+    if (fault) refuse(x, 400, "malformed_request", fault);
+    if (x->status) {
+        (void)relay_write_error(&body, x->code, x->why);
+        reply(x, x->status, NULL, &body);
+    } else if (x->own) {
+        x->status = x->own->answer(x->all, &x->body, &body);
+        reply(x, x->status, x->own->type, &body);
+    } else {
+        relay_ask(x->relay);
+        go_on(x);
+    }
+}
+
+static ssize_t read_stream(void *arg, char *bytes, size_t max)
+{
+    static_assert((int)RELAY_END == (int)CONNECTION_STREAM_END, "one meaning");
+    static_assert((int)RELAY_BROKEN == (int)CONNECTION_STREAM_BROKEN, "one meaning");
+    struct exchange *x = arg;
+    return relay_read(x->relay, bytes, max);
+}
+
+/* The connection shuts by itself once its exchange has ended; until then the server goes on for
+ * nobody. */
+static void client_left(void *arg)
+{
+    struct exchange *x = arg;
+    connection_end(x->connection);
+}
+
+const struct connection_ops front_ops = {.begin = begin_exchange,
+                                         .take = take_body,
+                                         .answer = answer,
+                                         .go_on = go_on,
+                                         .read = read_stream,
+                                         .left = client_left,
+                                         .end = end_exchange};

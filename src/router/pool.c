@@ -1,0 +1,452 @@
+/* pool.c - the servers' places
+ *
+ * Invariants: a free place has state NONE and no requests; n_failed >= BREAKER_FAILURES exactly
+ * while a breaker is open, and then one request at most is its probe. */
+#include "router/pool.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/fail.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+enum server_state { STATE_NONE, STATE_UNKNOWN, STATE_UP, STATE_DOWN, STATE_LEAVING };
+
+struct server {
+    enum server_state state;
+    char url[POOL_URL_BYTES];
+    uint64_t identity;
+    uint64_t generation;
+    struct pool_load load;
+    uint64_t n_pending; /* prompt tokens sent since the last look, of requests that it has */
+    uint64_t n_look;
+    uint32_t n_open;
+    uint32_t n_failed; /* in a row */
+    uint64_t open_until_us;
+    bool has_probe;
+    uint64_t n_sent, n_served, n_refused, n_lost; /* requests */
+    uint64_t n_key, n_key_held;                   /* blocks of prompts; of them it had */
+};
+
+struct pool {
+    pthread_mutex_t lock;
+    struct server servers[POOL_SERVERS_MAX];
+    struct prefix_table *prefixes;
+    enum choice_policy policy;
+    uint64_t n_generation;
+    uint64_t n_turn;
+    uint64_t seed;
+};
+
+static const char *const state_names[] = {"none", "unknown", "up", "down", "leaving"};
+
+fathom_err pool_create(struct pool **out, enum choice_policy policy, uint32_t n_key)
+{
+    struct pool *p = mem_calloc(1, sizeof *p);
+    *out = NULL;
+    if (!p) return FATHOM_ENOMEM;
+    (void)pthread_mutex_init(&p->lock, NULL);
+    p->policy = policy;
+    p->seed = rng_entropy();
+    if (prefix_table_create(&p->prefixes, n_key) != FATHOM_OK) {
+        pool_destroy(p);
+        return FATHOM_ENOMEM;
+    }
+    *out = p;
+    return FATHOM_OK;
+}
+
+void pool_destroy(struct pool *p)
+{
+    if (!p) return;
+    prefix_table_destroy(p->prefixes);
+    (void)pthread_mutex_destroy(&p->lock);
+    mem_free(p);
+}
+
+static void lock(struct pool *p)
+{
+    (void)pthread_mutex_lock(&p->lock);
+}
+
+static void unlock(struct pool *p)
+{
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+/* ---- servers ------------------------------------------------------------------------------- */
+
+static bool begins(const char *s, const char *with)
+{
+    return strncmp(s, with, strlen(with)) == 0;
+}
+
+/* The address as it is kept. */
+static fathom_err read_url(char out[POOL_URL_BYTES], const char *url, fathom_diag *d)
+{
+    bool has_scheme = begins(url, "http://") || begins(url, "https://");
+    const char *host = has_scheme ? strstr(url, "://") + 3 : url;
+    if (!*host || *host == '/' || *host == ':' || strpbrk(url, " \t\r\n\"\\<>#?") ||
+        (!has_scheme && strstr(url, "://"))) {
+        FAIL(d, FATHOM_EINVAL,
+             "\"%.200s\" is no server's address, needed is http://host:port or host:port", url);
+    }
+    int n = snprintf(out, POOL_URL_BYTES, "%s%s", has_scheme ? "" : "http://", url);
+    if (n >= POOL_URL_BYTES) {
+        FAIL(d, FATHOM_EINVAL, "\"%.60s...\" has %zu bytes, an address has at most %d", url,
+             strlen(url), POOL_URL_BYTES - 8);
+    }
+    while (n > 0 && out[n - 1] == '/') out[--n] = '\0';
+    return FATHOM_OK;
+}
+
+static struct server *find(struct pool *p, const char *url)
+{
+    for (uint32_t i = 0; i < POOL_SERVERS_MAX; i++) {
+        struct server *s = &p->servers[i];
+        bool stays = s->state != STATE_NONE && s->state != STATE_LEAVING;
+        if (stays && strcmp(s->url, url) == 0) return s;
+    }
+    return NULL;
+}
+
+static uint64_t identity_of(const char *url)
+{
+    uint64_t h = 1;
+    for (; *url; url++) h = rng_hash(h ^ (unsigned char)*url);
+    return h;
+}
+
+static fathom_err add(struct pool *p, const char *url, fathom_diag *d)
+{
+    uint32_t i = 0;
+    if (find(p, url)) FAIL(d, FATHOM_EINVAL, "%s is there already", url);
+    while (i < POOL_SERVERS_MAX && p->servers[i].state != STATE_NONE) i++;
+    if (i == POOL_SERVERS_MAX) {
+        FAIL(d, FATHOM_ELIMIT, "%s: there are %d servers, which is the limit", url,
+             POOL_SERVERS_MAX);
+    }
+    struct server *s = &p->servers[i];
+    *s = (struct server){
+        .state = STATE_UNKNOWN, .identity = identity_of(url), .generation = ++p->n_generation};
+    memcpy(s->url, url, strlen(url) + 1);
+    return FATHOM_OK;
+}
+
+fathom_err pool_add(struct pool *p, const char *url, fathom_diag *d)
+{
+    char kept[POOL_URL_BYTES];
+    TRY(read_url(kept, url, d));
+    lock(p);
+    fathom_err err = add(p, kept, d);
+    unlock(p);
+    return err;
+}
+
+/* A server that was removed leaves with its last request. */
+static void let_go(struct pool *p, struct server *s)
+{
+    if (s->state != STATE_LEAVING || s->n_open > 0) return;
+    prefix_table_forget(p->prefixes, (uint32_t)(s - p->servers));
+    *s = (struct server){0};
+}
+
+fathom_err pool_remove(struct pool *p, const char *url, fathom_diag *d)
+{
+    char kept[POOL_URL_BYTES];
+    TRY(read_url(kept, url, d));
+    lock(p);
+    struct server *s = find(p, kept);
+    if (s) {
+        s->state = STATE_LEAVING;
+        let_go(p, s);
+    }
+    unlock(p);
+    if (!s) FAIL(d, FATHOM_ENOTFOUND, "there is no server %s", kept);
+    return FATHOM_OK;
+}
+
+bool pool_url(struct pool *p, uint32_t place, char *out, uint64_t *generation)
+{
+    lock(p);
+    const struct server *s = &p->servers[place];
+    bool is = s->state != STATE_NONE;
+    memcpy(out, s->url, POOL_URL_BYTES);
+    *generation = s->generation;
+    unlock(p);
+    return is;
+}
+
+void pool_note_load(struct pool *p, uint32_t place, uint64_t generation, const struct pool_load *l)
+{
+    lock(p);
+    struct server *s = &p->servers[place];
+    if (s->state != STATE_NONE && s->generation == generation) {
+        enum server_state next = l->is_up ? STATE_UP : STATE_DOWN;
+        if (s->state != STATE_LEAVING && s->state != next) {
+            LOG_INFO("router", "%s is %s", s->url, l->is_up ? "up" : "down");
+            if (!l->is_up) prefix_table_forget(p->prefixes, place);
+            s->state = next;
+        }
+        if (l->is_up) {
+            s->load = *l;
+            s->n_pending = 0;
+            s->n_look++;
+        }
+    }
+    unlock(p);
+}
+
+/* ---- requests ------------------------------------------------------------------------------ */
+
+static bool may_have(const struct server *s, const struct pool_request *r, uint64_t now_us)
+{
+    if (s->state != STATE_UP && s->state != STATE_UNKNOWN) return false;
+    if (r->moves && (!s->load.moves || s->load.numerics != r->numerics)) return false;
+    return s->n_failed < BREAKER_FAILURES || (!s->has_probe && now_us >= s->open_until_us);
+}
+
+/* Those that may have it, as a choice sees them. */
+static size_t list_servers(struct pool *p, const struct pool_request *r, uint64_t now_us,
+                           struct choice_server out[POOL_SERVERS_MAX])
+{
+    uint32_t depth[PREFIX_SERVERS_MAX];
+    size_t n = 0;
+    prefix_table_find(p->prefixes, r->keys, r->n_key, depth);
+    for (uint32_t i = 0; i < POOL_SERVERS_MAX; i++) {
+        const struct server *s = &p->servers[i];
+        if ((r->tried >> i & 1) || !may_have(s, r, now_us)) continue;
+        out[n++] = (struct choice_server){
+            .id = i,
+            .identity = s->identity,
+            .n_open = s->n_open,
+            .n_room = s->load.n_room,
+            .n_owed = s->load.n_owed + s->n_pending,
+            .token_us = s->load.token_us,
+            .step_us = s->load.step_us,
+            .n_cached = r->n_key ? r->n_token * depth[i] / r->n_key : 0,
+        };
+    }
+    return n;
+}
+
+static void lease(struct pool *p, const struct pool_request *r, const struct choice_server *c,
+                  struct pool_lease *out)
+{
+    struct server *s = &p->servers[c->id];
+    uint64_t n_new = r->n_token > c->n_cached ? r->n_token - c->n_cached : 0;
+    bool is_probe = s->n_failed >= BREAKER_FAILURES;
+    *out = (struct pool_lease){.place = c->id,
+                               .generation = s->generation,
+                               .moves = s->load.moves,
+                               .numerics = s->load.numerics,
+                               .is_probe = is_probe,
+                               .n_token = n_new,
+                               .n_look = s->n_look};
+    memcpy(out->url, s->url, sizeof out->url);
+    s->has_probe |= is_probe;
+    s->n_open++;
+    s->n_sent++;
+    s->n_pending += n_new;
+    s->n_key += r->n_key;
+    s->n_key_held += r->n_token ? r->n_key * c->n_cached / r->n_token : 0;
+    prefix_table_note(p->prefixes, r->keys, r->n_key, c->id);
+}
+
+bool pool_take(struct pool *p, const struct pool_request *r, uint64_t now_us,
+               struct pool_lease *out)
+{
+    struct choice_server servers[POOL_SERVERS_MAX];
+    ASSERT(r->n_key <= POOL_KEYS_MAX);
+    lock(p);
+    size_t n = list_servers(p, r, now_us, servers);
+    if (n > 0) {
+        const struct choice_request choice = {.policy = p->policy,
+                                              .n_token = r->n_token,
+                                              .affinity = r->session     ? r->session
+                                                          : r->n_key > 0 ? r->keys[0]
+                                                                         : 0,
+                                              .turn = p->n_turn++,
+                                              .random = rng_mix(p->seed, p->n_turn, 0)};
+        lease(p, r, &servers[choice_make(&choice, servers, n)], out);
+    }
+    unlock(p);
+    return n > 0;
+}
+
+static void note_failure(struct server *s, uint64_t now_us)
+{
+    s->n_lost++;
+    s->n_failed++;
+    if (s->n_failed < BREAKER_FAILURES) return;
+    if (s->n_failed == BREAKER_FAILURES) {
+        LOG_WARN("router", "%s: %d requests in a row failed, it gets none for %d s", s->url,
+                 BREAKER_FAILURES, BREAKER_US / 1000000);
+    }
+    s->open_until_us = now_us + BREAKER_US;
+}
+
+static void settle(struct server *s, struct pool_lease *l)
+{
+    uint64_t *owed = l->n_look == s->n_look ? &s->n_pending : &s->load.n_owed;
+    *owed -= l->n_token < *owed ? l->n_token : *owed;
+    l->n_token = 0;
+}
+
+void pool_settle(struct pool *p, struct pool_lease *l)
+{
+    lock(p);
+    settle(&p->servers[l->place], l);
+    unlock(p);
+}
+
+void pool_give(struct pool *p, struct pool_lease *l, enum pool_end how, uint64_t now_us)
+{
+    lock(p);
+    struct server *s = &p->servers[l->place];
+    ASSERT(s->generation == l->generation && s->n_open > 0);
+    s->n_open--;
+    if (l->is_probe) s->has_probe = false;
+    settle(s, l);
+    switch (how) {
+    case POOL_SERVED:
+        if (s->n_failed >= BREAKER_FAILURES) LOG_INFO("router", "%s answers again", s->url);
+        s->n_served++;
+        s->n_failed = 0;
+        break;
+    case POOL_REFUSED: s->n_refused++; break;
+    case POOL_FAILED: note_failure(s, now_us); break;
+    case POOL_LEFT: break;
+    }
+    let_go(p, s);
+    unlock(p);
+}
+
+/* ---- what is told -------------------------------------------------------------------------- */
+
+uint32_t pool_n_up(struct pool *p)
+{
+    uint32_t n = 0;
+    lock(p);
+    for (uint32_t i = 0; i < POOL_SERVERS_MAX; i++) n += p->servers[i].state == STATE_UP;
+    unlock(p);
+    return n;
+}
+
+uint32_t pool_n(struct pool *p)
+{
+    uint32_t n = 0;
+    lock(p);
+    for (uint32_t i = 0; i < POOL_SERVERS_MAX; i++) n += p->servers[i].state != STATE_NONE;
+    unlock(p);
+    return n;
+}
+
+static void write_server(const struct server *s, struct buf *out, uint64_t now_us)
+{
+    bool is_open = s->n_failed >= BREAKER_FAILURES && now_us < s->open_until_us;
+    (void)buf_printf(out, "{\"url\":\"%s\",\"state\":\"%s\",\"breaker\":\"%s\"", s->url,
+                     state_names[s->state], is_open ? "open" : "closed");
+    (void)buf_printf(out, ",\"running\":%u,\"room\":%u,\"waiting_tokens\":%llu", s->n_open,
+                     s->load.n_room, (unsigned long long)(s->load.n_owed + s->n_pending));
+    (void)buf_printf(out, ",\"token_us\":%.1f,\"step_us\":%.0f,\"moves_streams\":%s",
+                     s->load.token_us, s->load.step_us, s->load.moves ? "true" : "false");
+    (void)buf_printf(out,
+                     ",\"requests\":%llu,\"served\":%llu,\"refused\":%llu,\"failed\":%llu,"
+                     "\"prefix_blocks\":%llu,\"prefix_blocks_held\":%llu}",
+                     (unsigned long long)s->n_sent, (unsigned long long)s->n_served,
+                     (unsigned long long)s->n_refused, (unsigned long long)s->n_lost,
+                     (unsigned long long)s->n_key, (unsigned long long)s->n_key_held);
+}
+
+fathom_err pool_write_json(struct pool *p, struct buf *out, uint64_t now_us)
+{
+    bool any = false;
+    (void)buf_add_char(out, '[');
+    lock(p);
+    for (uint32_t i = 0; i < POOL_SERVERS_MAX; i++) {
+        if (p->servers[i].state == STATE_NONE) continue;
+        if (any) (void)buf_add_char(out, ',');
+        any = true;
+        write_server(&p->servers[i], out, now_us);
+    }
+    unlock(p);
+    return buf_add_char(out, ']');
+}
+
+/* One figure of every server. */
+static void write_family(const struct pool *p, struct buf *out, const char *name, const char *type,
+                         const char *help, uint64_t (*value)(const struct server *s))
+{
+    (void)buf_printf(out, "# HELP fathom_router_%s %s\n# TYPE fathom_router_%s %s\n", name, help,
+                     name, type);
+    for (uint32_t i = 0; i < POOL_SERVERS_MAX; i++) {
+        const struct server *s = &p->servers[i];
+        if (s->state == STATE_NONE) continue;
+        (void)buf_printf(out, "fathom_router_%s{server=\"%s\"} %llu\n", name, s->url,
+                         (unsigned long long)value(s));
+    }
+}
+
+static uint64_t value_up(const struct server *s)
+{
+    return s->state == STATE_UP;
+}
+static uint64_t value_open(const struct server *s)
+{
+    return s->n_open;
+}
+static uint64_t value_sent(const struct server *s)
+{
+    return s->n_sent;
+}
+static uint64_t value_refused(const struct server *s)
+{
+    return s->n_refused;
+}
+static uint64_t value_lost(const struct server *s)
+{
+    return s->n_lost;
+}
+static uint64_t value_keys(const struct server *s)
+{
+    return s->n_key;
+}
+static uint64_t value_held(const struct server *s)
+{
+    return s->n_key_held;
+}
+
+fathom_err pool_write_metrics(struct pool *p, struct buf *out)
+{
+    lock(p);
+    write_family(p, out, "server_up", "gauge", "1 while the server takes requests", value_up);
+    write_family(p, out, "requests_running", "gauge", "Requests that the server has", value_open);
+    write_family(p, out, "requests_total", "counter", "Requests sent to the server", value_sent);
+    write_family(p, out, "requests_refused_total", "counter", "Of them answered 429 or 503",
+                 value_refused);
+    write_family(p, out, "requests_failed_total", "counter",
+                 "Of them that found no connection, or lost it", value_lost);
+    write_family(p, out, "prefix_blocks_total", "counter", "Blocks of prompts sent", value_keys);
+    write_family(p, out, "prefix_blocks_held_total", "counter", "Of them sent to the server before",
+                 value_held);
+    unlock(p);
+    return buf_status(out);
+}
+
+void pool_check(struct pool *p)
+{
+    lock(p);
+    prefix_table_check(p->prefixes);
+    for (uint32_t i = 0; i < POOL_SERVERS_MAX; i++) {
+        const struct server *s = &p->servers[i];
+        ASSERT(s->state != STATE_NONE || (s->n_open == 0 && s->generation == 0));
+        ASSERT(!s->has_probe || s->n_open > 0);
+    }
+    unlock(p);
+}

@@ -1,0 +1,127 @@
+/* pool.h - the servers behind a router: what is known of each, and which one a request goes to
+ *
+ *   (none) --pool_add--> UNKNOWN --a look succeeds--> UP --a look fails--> DOWN --succeeds--> UP
+ *                                                     any --pool_remove--> LEAVING --last request
+ *                                                                          ends--> (none)
+ *
+ * A server is looked at several times a second (GET /load). Beside that each has a breaker: after
+ * BREAKER_FAILURES requests in a row that failed there, it gets none for BREAKER_US, then one, and
+ * that one decides.
+ *
+ * Servers have places, 0 to POOL_SERVERS_MAX - 1. A place is free again once a server that was
+ * removed has no request. Any thread may call; one lock, held for as long as a choice takes.
+ */
+#ifndef FATHOM_ROUTER_POOL_H
+#define FATHOM_ROUTER_POOL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "fathom/err.h"
+#include "router/choice.h"
+#include "router/prefix_table.h"
+
+enum {
+    POOL_SERVERS_MAX = PREFIX_SERVERS_MAX,
+    POOL_URL_BYTES = 256,
+    POOL_KEYS_MAX = 4096, /* blocks of a prompt that are looked at: 1 MB of text */
+    BREAKER_FAILURES = 5,
+    BREAKER_US = 30000000,
+};
+
+struct pool;
+
+/* pool_create - no servers; pool_destroy accepts NULL
+ *
+ *   n_key  block keys that are remembered, a power of two
+ * Errors  ENOMEM. */
+fathom_err pool_create(struct pool **out, enum choice_policy policy, uint32_t n_key);
+void pool_destroy(struct pool *p);
+
+/* pool_add - a server by its address: http(s)://host[:port][/path], or host:port
+ *
+ * A server that is leaving stays.
+ * Errors  EINVAL: no such address, or it is there already; ELIMIT: no place is free. */
+fathom_err pool_add(struct pool *p, const char *url, fathom_diag *d);
+
+/* pool_remove - no new requests; those that it has go on
+ * Errors  ENOTFOUND. */
+fathom_err pool_remove(struct pool *p, const char *url, fathom_diag *d);
+
+/* pool_url - the address of a place's server, without a slash at its end
+ *
+ *   out         [POOL_URL_BYTES]
+ *   generation  of the server: another one in this place later has another
+ * Returns false: no server is there. */
+bool pool_url(struct pool *p, uint32_t place, char *out, uint64_t *generation);
+
+/* A request that looks for a server. */
+struct pool_request {
+    const uint64_t *keys; /* [n_key] of its prompt's blocks */
+    size_t n_key;
+    uint64_t n_token;  /* of its prompt, about */
+    uint64_t session;  /* 0: none */
+    uint64_t tried;    /* a bit for each place that it shall not get again */
+    bool moves;        /* only a server that goes on with streams will do, */
+    uint64_t numerics; /* and one of these */
+};
+
+struct pool_lease {
+    uint32_t place;
+    uint64_t generation;
+    char url[POOL_URL_BYTES];
+    bool moves; /* the server goes on with streams of others */
+    uint64_t numerics;
+    bool is_probe;    /* of a breaker */
+    uint64_t n_token; /* that the server owes for it until pool_settle */
+    uint64_t n_look;  /* of looks before: a later one has counted them */
+};
+
+/* pool_take - a server for a request; its prompt counts as sent there
+ * Returns false: there is none that may have it. */
+bool pool_take(struct pool *p, const struct pool_request *r, uint64_t now_us,
+               struct pool_lease *out);
+
+/* How a request has ended at its server. */
+enum pool_end {
+    POOL_SERVED,  /* it answered, whatever it said */
+    POOL_REFUSED, /* it is full or being stopped */
+    POOL_FAILED,  /* no connection, or it broke */
+    POOL_LEFT,    /* the client left: nothing is known */
+};
+
+/* pool_settle - its prompt is computed: what the last look told is less by that now; once */
+void pool_settle(struct pool *p, struct pool_lease *l);
+
+/* pool_give - the request is over there */
+void pool_give(struct pool *p, struct pool_lease *l, enum pool_end how, uint64_t now_us);
+
+/* What a look at a server has told. */
+struct pool_load {
+    bool is_up;
+    bool moves;        /* a fathom whose streams can go on elsewhere */
+    uint64_t numerics; /* bits are equal where this is; 0: not told */
+    uint32_t n_room;   /* 0: not told, as the next ones */
+    uint64_t n_owed;
+    double token_us, step_us;
+};
+
+/* pool_note_load - of the server that had this place and generation when it was looked at */
+void pool_note_load(struct pool *p, uint32_t place, uint64_t generation, const struct pool_load *l);
+
+/* pool_n_up - servers that take requests; pool_n - that there are, leaving ones too */
+uint32_t pool_n_up(struct pool *p);
+uint32_t pool_n(struct pool *p);
+
+/* pool_write_json - a JSON array with an object for each server */
+fathom_err pool_write_json(struct pool *p, struct buf *out, uint64_t now_us);
+
+/* pool_write_metrics - in Prometheus' form */
+fathom_err pool_write_metrics(struct pool *p, struct buf *out);
+
+/* pool_check - the invariants of pool.c */
+void pool_check(struct pool *p);
+
+#endif

@@ -1,0 +1,461 @@
+/* relay.c - the edges of a relay */
+#define _GNU_SOURCE /* strcasestr */
+#include "router/relay.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+static void ask(struct relay *r, const char *why_not);
+
+/* ---- life ---------------------------------------------------------------------------------- */
+
+fathom_err relay_create(struct relay **out, struct relays *all, const char *method,
+                        const char *target, const struct relay_client *client)
+{
+    struct relay *r = mem_calloc(1, sizeof *r);
+    *out = NULL;
+    if (!r) return FATHOM_ENOMEM;
+    r->target = mem_strdup(target);
+    if (!r->target) {
+        mem_free(r);
+        return FATHOM_ENOMEM;
+    }
+    r->all = all;
+    r->client = *client;
+    r->attached = true;
+    r->start_us = clock_now_us();
+    (void)snprintf(r->method, sizeof r->method, "%s", method);
+    atomic_init(&r->n_ref, 1);
+    atomic_fetch_add(&all->n_live, 1);
+    (void)pthread_mutex_init(&r->lock, NULL);
+    *out = r;
+    return FATHOM_OK;
+}
+
+static void release(struct relay *r)
+{
+    if (atomic_fetch_sub(&r->n_ref, 1) != 1) return;
+    atomic_fetch_sub(&r->all->n_live, 1);
+    (void)pthread_mutex_destroy(&r->lock);
+    follow_free(&r->follow);
+    buf_free(&r->fields);
+    buf_free(&r->body);
+    buf_free(&r->resume_body);
+    buf_free(&r->head);
+    buf_free(&r->out);
+    buf_free(&r->refusal);
+    buf_free(&r->refusal_head);
+    mem_free(r->keys);
+    mem_free(r->target);
+    mem_free(r);
+}
+
+static void lock(struct relay *r)
+{
+    (void)pthread_mutex_lock(&r->lock);
+}
+
+static void unlock(struct relay *r)
+{
+    (void)pthread_mutex_unlock(&r->lock);
+}
+
+static void wake(struct relay *r)
+{
+    if (r->attached) r->client.wake(r->client.arg);
+}
+
+/* ---- answers of the router ------------------------------------------------------------------ */
+
+fathom_err relay_write_error(struct buf *out, const char *code, const char *text)
+{
+    (void)buf_add_str(out, "{\"error\":{\"message\":");
+    (void)json_write_string(out, text, strlen(text));
+    return buf_printf(out, ",\"type\":\"server_error\",\"param\":null,\"code\":\"%s\"}}", code);
+}
+
+/* The answer is an error of the router's own. */
+static void refuse(struct relay *r, int status, const char *code, const char *text)
+{
+    r->state = RELAY_OVER;
+    r->status = status;
+    buf_clear(&r->out);
+    buf_clear(&r->head);
+    (void)buf_add_str(&r->head, "Content-Type: application/json\r\n");
+    if (status == 503) (void)buf_add_str(&r->head, "Retry-After: 1\r\n");
+    (void)relay_write_error(&r->out, code, text);
+    atomic_fetch_add(&r->all->n_unserved, 1);
+    wake(r);
+}
+
+/* The stream ends here, and says why as an event. */
+static void break_stream(struct relay *r, const char *cause)
+{
+    char text[400];
+    (void)snprintf(text, sizeof text, "the server was lost in the middle of the answer (%.200s)",
+                   cause);
+    LOG_WARN("router", "%s %s: %s", r->method, r->target, text);
+    r->state = RELAY_OVER;
+    r->is_broken = !r->follows;
+    if (r->follows) {
+        (void)buf_add_str(&r->out, "event: error\ndata: ");
+        (void)relay_write_error(&r->out, "server_lost", text);
+        (void)buf_add_str(&r->out, "\n\n");
+    }
+    atomic_fetch_add(&r->all->n_unserved, 1);
+    wake(r);
+}
+
+/* ---- the server's side: on the upstream's thread -------------------------------------------- */
+
+static const char *find_field(const struct buf *fields, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *at = buf_str(fields); at && *at; at = strchr(at, '\n')) {
+        if (*at == '\n') at++;
+        if (strncasecmp(at, name, n) == 0 && at[n] == ':')
+            return at + n + 1 + strspn(at + n + 1, " ");
+    }
+    return NULL;
+}
+
+/* Fields between two neighbours only, and those that the connection writes itself. */
+static bool is_own_field(const char *line)
+{
+    static const char *const names[] = {
+        "Connection:", "Keep-Alive:", "Transfer-Encoding:", "Date:", "Content-Length:",
+        "Trailer:",    "Upgrade:",    "Proxy-Connection:",  NULL};
+    for (size_t i = 0; names[i]; i++) {
+        if (strncasecmp(line, names[i], strlen(names[i])) == 0) return true;
+    }
+    return false;
+}
+
+static void keep_fields(struct buf *out, const struct buf *fields)
+{
+    buf_clear(out);
+    for (const char *at = buf_str(fields); *at;) {
+        size_t n = strcspn(at, "\n");
+        n += at[n] == '\n';
+        if (!is_own_field(at)) (void)buf_add(out, at, n);
+        at += n;
+    }
+}
+
+static bool is_event_stream(const struct buf *fields)
+{
+    const char *type = find_field(fields, "Content-Type");
+    return type && strncasecmp(type, "text/event-stream", 17) == 0;
+}
+
+static void take_head(void *arg, int status, const struct buf *fields)
+{
+    struct relay *r = arg;
+    lock(r);
+    bool streams = status == 200 && is_event_stream(fields);
+    if (streams) r->tried = 0; /* should it break, those that were full may be free again */
+    if (status == 200) pool_settle(r->all->pool, &r->lease);
+    if (r->state == RELAY_RESUMING) {
+        if (streams) r->state = RELAY_STREAMING;
+        r->gave_up = !streams;
+    } else {
+        r->status = status;
+        keep_fields(&r->head, fields);
+        buf_clear(&r->out);
+        if (streams) r->state = RELAY_STREAMING;
+        if (streams) wake(r);
+    }
+    unlock(r);
+}
+
+static enum upstream_take take_body(void *arg, const char *bytes, size_t n)
+{
+    struct relay *r = arg;
+    enum upstream_take how = UPSTREAM_TAKEN;
+    lock(r);
+    if (!r->attached) {
+        how = UPSTREAM_STOP;
+    } else if (r->gave_up) {
+        how = UPSTREAM_TAKEN; /* what a server says that does not go on */
+    } else if (r->state == RELAY_STREAMING && r->out.len >= RELAY_OUT_BYTES) {
+        r->is_late = true;
+        how = UPSTREAM_LATER;
+    } else {
+        if (r->state != RELAY_STREAMING) r->out.limit = RELAY_WHOLE_BYTES;
+        fathom_err err = r->follows && r->state == RELAY_STREAMING
+                             ? follow_feed(&r->follow, bytes, n, &r->out)
+                             : buf_add(&r->out, bytes, n);
+        if (err) how = UPSTREAM_STOP;
+        if (r->state == RELAY_STREAMING && r->out.len) wake(r);
+    }
+    unlock(r);
+    return how;
+}
+
+static bool is_refusal(int status)
+{
+    return status == 429 || status == 502 || status == 503 || status == 504;
+}
+
+/* Of several refusals the one stays that says to come back soonest. */
+static void keep_refusal(struct relay *r)
+{
+    const char *after = find_field(&r->head, "Retry-After");
+    long s = after ? strtol(after, NULL, 10) : 0;
+    uint32_t wait_s = s > 0 && s < 3600 ? (uint32_t)s : 3600;
+    if (r->refusal_status && wait_s >= r->refusal_s) return;
+    r->refusal_s = wait_s;
+    r->refusal_status = r->status;
+    buf_clear(&r->refusal);
+    buf_clear(&r->refusal_head);
+    (void)buf_add(&r->refusal, buf_str(&r->out), r->out.len);
+    (void)buf_add(&r->refusal_head, buf_str(&r->head), r->head.len);
+}
+
+/* A server had the request and nothing of its answer has left. */
+static void end_whole(struct relay *r, bool ok, const char *cause)
+{
+    if (ok && !is_refusal(r->status)) {
+        r->state = RELAY_OVER;
+        wake(r);
+        return;
+    }
+    if (ok) keep_refusal(r);
+    r->tried |= 1ull << r->lease.place;
+    atomic_fetch_add(&r->all->n_retry, 1);
+    if (!ok) LOG_INFO("router", "%s %s: %s: %s", r->method, r->target, r->lease.url, cause);
+    ask(r, cause);
+}
+
+/* Of a stream: over, or another server goes on. */
+static void end_stream(struct relay *r, bool ok, const char *cause)
+{
+    bool whole = ok && r->state == RELAY_STREAMING && !r->follow.fails;
+    if (whole) {
+        if (r->follows) (void)follow_flush(&r->follow, &r->out);
+        r->state = RELAY_OVER;
+        wake(r);
+        return;
+    }
+    if (ok) cause = r->gave_up ? "the next server did not go on with it" : "it is being stopped";
+    r->tried |= 1ull << r->lease.place;
+    if (!r->follows || r->n_move >= r->all->max_moves) {
+        break_stream(r, cause);
+        return;
+    }
+    r->n_move++;
+    r->state = RELAY_RESUMING;
+    atomic_fetch_add(&r->all->n_move, 1);
+    LOG_INFO("router", "%s %s: %s: %s; another server goes on behind token %zu", r->method,
+             r->target, r->lease.url, cause, r->follow.n_token);
+    follow_break(&r->follow);
+    ask(r, cause);
+}
+
+static enum pool_end how_it_ended(const struct relay *r, bool ok)
+{
+    if (!r->attached) return POOL_LEFT;
+    if (!ok) return POOL_FAILED;
+    bool refused = r->state == RELAY_ASKING && is_refusal(r->status);
+    return refused || r->gave_up || r->follow.fails ? POOL_REFUSED : POOL_SERVED;
+}
+
+static void take_end(void *arg, bool ok, const char *cause)
+{
+    struct relay *r = arg;
+    lock(r);
+    r->call = NULL;
+    pool_give(r->all->pool, &r->lease, how_it_ended(r, ok), clock_now_us());
+    if (!r->attached) {
+        r->state = RELAY_OVER;
+    } else if (r->state == RELAY_ASKING) {
+        end_whole(r, ok, cause);
+    } else {
+        end_stream(r, ok, cause);
+    }
+    unlock(r);
+    release(r);
+}
+
+static const struct upstream_ops ops = {take_head, take_body, take_end};
+
+/* ---- asking -------------------------------------------------------------------------------- */
+
+/* The body with the tokens that are known in front of its members. */
+static fathom_err write_resume(struct relay *r)
+{
+    struct buf *b = &r->resume_body;
+    const struct stream_follow *f = &r->follow;
+    const char *body = buf_str(&r->body);
+    buf_clear(b);
+    if (f->n_token == 0) return buf_add(b, body, r->body.len);
+    (void)buf_add(b, body, r->view.inside);
+    (void)buf_add_str(b, "\"resume\":[");
+    for (size_t i = 0; i < f->n_token; i++) (void)buf_printf(b, i ? ",%d" : "%d", f->tokens[i]);
+    (void)buf_add_str(b, r->view.is_empty ? "]" : "],");
+    return buf_add(b, body + r->view.inside, r->body.len - r->view.inside);
+}
+
+static fathom_err send(struct relay *r)
+{
+    struct buf url = {0}, fields = {0};
+    char pass[STREAM_PASS_BYTES];
+    const struct buf *body = &r->body;
+    fathom_err err = FATHOM_OK;
+    if (r->state == RELAY_RESUMING) {
+        TRY(write_resume(r));
+        body = &r->resume_body;
+    } else {
+        r->follows = r->lease.moves && r->pass.is_on;
+    }
+    (void)buf_printf(&url, "%s%s", r->lease.url, r->target);
+    (void)buf_add(&fields, buf_str(&r->fields), r->fields.len);
+    if (r->follows) {
+        stream_pass_write(pass, &r->pass, &r->all->secret);
+        (void)buf_printf(&fields, STREAM_PASS_HEADER ": %s\r\n", pass);
+    }
+    err = buf_status(&url);
+    if (!err) err = buf_status(&fields);
+    const struct upstream_request q = {.method = r->method,
+                                       .url = buf_str(&url),
+                                       .fields = buf_str(&fields),
+                                       .body = buf_str(body),
+                                       .n_body = body->len,
+                                       .ops = &ops,
+                                       .arg = r};
+    r->gave_up = r->is_late = false;
+    atomic_fetch_add(&r->n_ref, 1); /* the call's */
+    if (!err) err = upstream_send(r->all->upstream, &q, &r->call);
+    buf_free(&url);
+    buf_free(&fields);
+    if (err) atomic_fetch_sub(&r->n_ref, 1);
+    return err;
+}
+
+/* Nobody is left to ask. */
+static void end_unserved(struct relay *r, const char *why_not)
+{
+    char text[400];
+    if (r->state == RELAY_RESUMING) {
+        break_stream(r, why_not);
+    } else if (r->refusal_status) {
+        r->state = RELAY_OVER;
+        r->status = r->refusal_status;
+        buf_clear(&r->out);
+        buf_clear(&r->head);
+        (void)buf_add(&r->out, buf_str(&r->refusal), r->refusal.len);
+        (void)buf_add(&r->head, buf_str(&r->refusal_head), r->refusal_head.len);
+        wake(r);
+    } else if (r->tried) {
+        (void)snprintf(text, sizeof text, "no server has answered; the last one: %.300s", why_not);
+        refuse(r, 502, "no_answer", text);
+    } else {
+        refuse(r, 503, "no_server", "no server is up; try again later");
+    }
+}
+
+/* Gives it to the best server that has not failed it. With the lock held. */
+static void ask(struct relay *r, const char *why_not)
+{
+    const struct pool_request q = {.keys = r->keys,
+                                   .n_key = r->n_key,
+                                   .n_token = request_view_tokens(&r->view),
+                                   .session = r->session,
+                                   .tried = r->tried,
+                                   .moves = r->state == RELAY_RESUMING,
+                                   .numerics = r->state == RELAY_RESUMING ? r->lease.numerics : 0};
+    if (!pool_take(r->all->pool, &q, clock_now_us(), &r->lease)) {
+        end_unserved(r, why_not);
+        return;
+    }
+    if (send(r) == FATHOM_OK) return;
+    pool_give(r->all->pool, &r->lease, POOL_LEFT, clock_now_us());
+    if (r->state == RELAY_RESUMING) {
+        break_stream(r, "the router is out of memory");
+    } else {
+        refuse(r, 500, "out_of_memory", "the router is out of memory");
+    }
+}
+
+/* The keys of the prompt, and whether the stream could go on elsewhere. */
+static void look_at_body(struct relay *r)
+{
+    request_view_read(&r->view, buf_str(&r->body), r->body.len);
+    size_t n_max = r->view.n_text / VIEW_BLOCK_BYTES;
+    if (n_max > POOL_KEYS_MAX) n_max = POOL_KEYS_MAX;
+    if (n_max) r->keys = mem_alloc_array(n_max, sizeof *r->keys);
+    if (r->keys) r->n_key = request_view_keys(&r->view, r->keys, n_max);
+    bool moves = r->may_move && r->view.is_object && r->view.stream && !r->view.has_resume;
+    r->pass = (struct stream_pass){moves, rng_entropy(), clock_unix_s()};
+}
+
+void relay_ask(struct relay *r)
+{
+    look_at_body(r);
+    atomic_fetch_add(&r->all->n_request, 1);
+    lock(r);
+    ASSERT(r->state == RELAY_READING);
+    r->state = RELAY_ASKING;
+    ask(r, "");
+    unlock(r);
+}
+
+/* ---- the client's side --------------------------------------------------------------------- */
+
+enum relay_answer relay_take(struct relay *r, int *status, const struct buf **head,
+                             struct buf *body)
+{
+    enum relay_answer how = RELAY_WAIT;
+    lock(r);
+    *status = r->status;
+    *head = &r->head;
+    if (r->state == RELAY_STREAMING || r->state == RELAY_RESUMING ||
+        (r->state == RELAY_OVER && is_event_stream(&r->head))) {
+        how = RELAY_STREAM;
+    } else if (r->state == RELAY_OVER) {
+        how = RELAY_WHOLE;
+        *body = r->out;
+        body->limit = 0;
+        r->out = (struct buf){0};
+    }
+    unlock(r);
+    return how;
+}
+
+ssize_t relay_read(struct relay *r, char *bytes, size_t max)
+{
+    ssize_t n = 0;
+    lock(r);
+    if (r->out.len > 0) {
+        n = (ssize_t)(r->out.len < max ? r->out.len : max);
+        memcpy(bytes, r->out.data, (size_t)n);
+        buf_consume(&r->out, (size_t)n);
+        if (r->is_late && r->call && r->out.len < RELAY_OUT_BYTES / 2) {
+            r->is_late = false;
+            upstream_go_on(r->call);
+        }
+    } else if (r->state == RELAY_OVER) {
+        n = r->is_broken ? RELAY_BROKEN : RELAY_END;
+    }
+    unlock(r);
+    return n;
+}
+
+void relay_detach(struct relay *r)
+{
+    lock(r);
+    r->attached = false;
+    if (r->call) upstream_cancel(r->call);
+    unlock(r);
+    release(r);
+}

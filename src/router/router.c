@@ -1,0 +1,164 @@
+/* router.c - opens and closes a router */
+#include "router/router.h"
+
+#include <errno.h>
+#include <semaphore.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "http/gate.h"
+#include "http/listen.h"
+#include "http/loop.h"
+#include "router/front.h"
+#include "router/look.h"
+
+enum {
+    PREFIX_KEYS = 1 << 18, /* 64 MB of prompts */
+    CONNECT_MS = 2000,
+    HEAD_MS = 30000,
+    IDLE_MS = 120000,
+    BODY_MS = 120000,
+    UNREAD_MS = 120000,
+    UNREAD_BYTES = 1 << 30,
+    RESERVED_FILES = 512,
+    DRAIN_STEP_US = 20000,
+};
+
+struct router {
+    struct router_options o;
+    struct pool *pool;
+    struct looks *looks;
+    struct upstream *upstream;
+    struct relays relays;
+    struct front front;
+    struct gate *gate;
+    struct tls *tls;
+    struct loop *loop;
+    int listen_fd;
+    uint16_t port;
+    sem_t stop; /* a post for each router_stop */
+};
+
+static void tick(void *arg, struct upstream *u)
+{
+    looks_tick(arg, u);
+}
+
+/* A request takes a file here and one at its server. */
+static void raise_file_limit(const struct router_options *o)
+{
+    uint64_t need = 2ull * o->max_connections + RESERVED_FILES;
+    uint64_t allowed = os_allow_files(need);
+    if (allowed == 0 || allowed >= need) return;
+    LOG_WARN("router",
+             "at most %llu open files are allowed (ulimit -n), and %u connections need "
+             "%llu",
+             (unsigned long long)allowed, o->max_connections, (unsigned long long)need);
+}
+
+static fathom_err open_pool(struct router *r, fathom_diag *d)
+{
+    TRY(pool_create(&r->pool, r->o.policy, PREFIX_KEYS));
+    for (size_t i = 0; i < r->o.n_server; i++) TRY(pool_add(r->pool, r->o.servers[i], d));
+    return looks_create(&r->looks, r->pool, r->o.server_key);
+}
+
+static fathom_err open_port(struct router *r, fathom_diag *d)
+{
+    const struct gate_limits limits = {.max_connections = r->o.max_connections,
+                                       .head_timeout_ms = HEAD_MS,
+                                       .idle_timeout_ms = IDLE_MS,
+                                       .body_timeout_ms = BODY_MS,
+                                       .unread_timeout_ms = UNREAD_MS,
+                                       .max_unread_bytes = UNREAD_BYTES};
+    TRY(gate_create(&r->gate, &limits));
+    TRY(listen_begin(r->listen_fd, d));
+    const struct loop_setup setup = {.name = "http",
+                                     .n_thread = r->o.n_http_thread,
+                                     .listen_fd = r->listen_fd,
+                                     .gate = r->gate,
+                                     .tls = r->tls,
+                                     .ops = &front_ops,
+                                     .arg = &r->front};
+    return loop_open(&r->loop, &setup, d);
+}
+
+static fathom_err open_all(struct router *r, fathom_diag *d)
+{
+    TRY(tls_create(&r->tls, &r->o.tls, d));
+    TRY(listen_bind_tcp(r->o.host, r->o.port, &r->listen_fd, &r->port, d));
+    TRY(open_pool(r, d));
+    raise_file_limit(&r->o);
+    const struct upstream_setup setup = {.tick_ms = r->o.look_ms,
+                                         .tick = tick,
+                                         .arg = r->looks,
+                                         .insecure = r->o.insecure,
+                                         .connect_timeout_ms = CONNECT_MS};
+    TRY(upstream_open(&r->upstream, &setup, d));
+    r->relays.pool = r->pool;
+    r->relays.upstream = r->upstream;
+    r->relays.secret = r->o.secret;
+    r->relays.max_moves = r->o.max_moves;
+    r->front.relays = &r->relays;
+    r->front.admin_key = r->o.admin_key;
+    return open_port(r, d);
+}
+
+fathom_err router_open(struct router **out, const struct router_options *o, fathom_diag *d)
+{
+    struct router *r = mem_calloc(1, sizeof *r);
+    *out = NULL;
+    if (!r) return FATHOM_ENOMEM;
+    r->o = *o;
+    r->listen_fd = -1;
+    (void)sem_init(&r->stop, 0, 0);
+    fathom_err err = open_all(r, d);
+    if (err) {
+        router_close(r);
+        return err;
+    }
+    *out = r;
+    return FATHOM_OK;
+}
+
+uint16_t router_port(const struct router *r)
+{
+    return r->port;
+}
+
+void router_stop(struct router *r)
+{
+    (void)sem_post(&r->stop);
+}
+
+void router_run(struct router *r)
+{
+    while (sem_wait(&r->stop) != 0) { /* a signal */
+    }
+    atomic_store(&r->front.draining, true);
+    uint64_t end_us = clock_now_us() + (uint64_t)r->o.drain_timeout_ms * 1000;
+    while (atomic_load(&r->relays.n_live) > 0 && clock_now_us() < end_us) {
+        if (sem_trywait(&r->stop) == 0) return;
+        clock_sleep_us(DRAIN_STEP_US);
+    }
+}
+
+/* Clients first: their relays give up what servers still do for them. */
+void router_close(struct router *r)
+{
+    if (!r) return;
+    loop_close(r->loop);
+    upstream_close(r->upstream);
+    looks_destroy(r->looks);
+    pool_destroy(r->pool);
+    gate_destroy(r->gate);
+    tls_destroy(r->tls);
+    if (r->listen_fd >= 0) (void)close(r->listen_fd);
+    (void)sem_destroy(&r->stop);
+    mem_free(r);
+}

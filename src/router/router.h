@@ -1,0 +1,60 @@
+/* router.h - many servers behind one address
+ *
+ *   HTTP threads         read requests, choose their servers, write what comes back
+ *   the upstream's       speaks to all servers, looks at them, moves streams (relay.h)
+ *
+ * The folder from the ground up: request_view.h looks at a body, prefix_table.h remembers what was
+ * sent where, choice.h chooses, pool.h knows the servers, upstream.h speaks to them, stream_follow.h
+ * notes what has left, relay.h is a request on its way, look.h looks at servers, front.h is the
+ * port.
+ */
+#ifndef FATHOM_ROUTER_ROUTER_H
+#define FATHOM_ROUTER_ROUTER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/stream_pass.h"
+#include "fathom/err.h"
+#include "http/tls.h"
+#include "router/choice.h"
+
+/* What it points to is borrowed and outlives the router. */
+struct router_options {
+    const char *host;
+    uint16_t port;              /* 0: one that is free (router_port tells) */
+    const char *const *servers; /* addresses; more may come while it runs */
+    size_t n_server;
+    enum choice_policy policy;
+    struct pool_secret secret;
+    const char *server_key; /* API key with which servers are looked at; NULL: none */
+    const char *admin_key;  /* to add and remove servers from afar; NULL: from this machine alone */
+    struct tls_setup tls;
+    bool insecure;      /* certificates of servers are not checked */
+    uint32_t look_ms;   /* between looks at a server */
+    uint32_t max_moves; /* of a stream */
+    uint32_t max_connections;
+    uint32_t n_http_thread;
+    uint32_t drain_timeout_ms; /* how long requests may go on after a stop */
+};
+
+struct router;
+
+/* router_open - listen and start the threads
+ * Errors  EINVAL: an address, a certificate; EIO: the port, a thread; ENOMEM. */
+FATHOM_MUST_CHECK fathom_err router_open(struct router **out, const struct router_options *o,
+                                         fathom_diag *d);
+
+/* router_port - the TCP port it listens on */
+uint16_t router_port(const struct router *r);
+
+/* router_run - wait for router_stop; then requests may end, up to drain_timeout_ms or a second stop
+ * router_stop - from any thread, and from a signal handler */
+void router_run(struct router *r);
+void router_stop(struct router *r);
+
+/* router_close - end what still runs; accepts NULL. After router_run, or in its place. */
+void router_close(struct router *r);
+
+#endif

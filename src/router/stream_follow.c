@@ -1,0 +1,98 @@
+/* stream_follow.c - events, one after the other */
+#define _GNU_SOURCE /* memmem */
+#include "router/stream_follow.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/mem.h"
+
+enum { EVENT_MAX_BYTES = 64 << 20 };
+
+static const char token_mark[] = ": token ";
+
+static bool begins(const char *event, size_t n, const char *mark)
+{
+    size_t n_mark = strlen(mark);
+    return n >= n_mark && memcmp(event, mark, n_mark) == 0;
+}
+
+static bool holds(const char *event, size_t n, const char *text)
+{
+    return memmem(event, n, text, strlen(text)) != NULL;
+}
+
+/* What a server says that is being stopped, or whose engine has failed; other errors are the
+ * request's own, and another server would only say them again. */
+static bool is_failure(const char *event, size_t n)
+{
+    static const char *const codes[] = {"\"shutting_down\"", "\"engine_failed\""};
+    if (!holds(event, n, "\"error\"")) return false;
+    for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++) {
+        if (holds(event, n, codes[i])) return true;
+    }
+    return false;
+}
+
+static fathom_err note_token(struct stream_follow *f, const char *event, size_t n)
+{
+    char text[16] = "";
+    size_t n_digit = n - (sizeof token_mark - 1);
+    memcpy(text, event + sizeof token_mark - 1, n_digit < 15 ? n_digit : 15);
+    TRY(mem_grow(&f->tokens, &f->cap_token, f->n_token + 1, sizeof *f->tokens));
+    f->tokens[f->n_token++] = (int32_t)strtol(text, NULL, 10);
+    f->n_left = f->n_seen = 0;
+    return FATHOM_OK;
+}
+
+/* An event with the empty line behind it. */
+static fathom_err take_event(struct stream_follow *f, const char *event, size_t n, struct buf *out)
+{
+    if (begins(event, n, token_mark)) return note_token(f, event, n);
+    if (event[0] == ':' || begins(event, n, "event: ping\n")) return buf_add(out, event, n);
+    f->fails = f->fails || is_failure(event, n);
+    if (f->fails) return FATHOM_OK;
+    f->n_seen++;
+    if (f->n_seen <= f->n_left) return FATHOM_OK;
+    f->n_left = f->n_seen;
+    return buf_add(out, event, n);
+}
+
+fathom_err follow_feed(struct stream_follow *f, const char *bytes, size_t n, struct buf *out)
+{
+    f->part.limit = EVENT_MAX_BYTES;
+    size_t seen = f->part.len > 0 ? f->part.len - 1 : 0; /* a line end may be the last byte */
+    TRY(buf_add(&f->part, bytes, n));
+    const char *begin = buf_str(&f->part), *end = begin + f->part.len;
+    const char *at = begin, *from = begin + seen;
+    for (;;) {
+        const char *gap = memmem(from, (size_t)(end - from), "\n\n", 2);
+        if (!gap) break;
+        TRY(take_event(f, at, (size_t)(gap + 2 - at), out));
+        at = from = gap + 2;
+    }
+    buf_consume(&f->part, (size_t)(at - begin));
+    return FATHOM_OK;
+}
+
+fathom_err follow_flush(struct stream_follow *f, struct buf *out)
+{
+    fathom_err err = buf_add(out, buf_str(&f->part), f->part.len);
+    buf_clear(&f->part);
+    return err;
+}
+
+void follow_break(struct stream_follow *f)
+{
+    buf_clear(&f->part);
+    f->n_seen = 0;
+    f->fails = false;
+}
+
+void follow_free(struct stream_follow *f)
+{
+    buf_free(&f->part);
+    mem_free(f->tokens);
+    *f = (struct stream_follow){0};
+}

@@ -1,0 +1,67 @@
+/* job_resume.c - streams that another server can go on with, and those that go on here
+ *
+ * Of a stream with a pass (stream_pass.h) each token is told behind what it has brought, as a
+ * comment that clients pass over:
+ *
+ *     data: {...}
+ *
+ *     : token 5021
+ *
+ * A request with the pass and, in `resume`, the tokens that were told, goes on behind them: the
+ * answer takes them once more and its bytes are dropped, the engine is given them as its own
+ * output. What follows is what the other server would have sent, to the byte. A stop token is not
+ * told, for nothing is lost by drawing it again.
+ */
+#include "base/fail.h"
+#include "base/rng.h"
+#include "server/job.h"
+
+/* A choice's log-probabilities are part of a response's last event, and are not known here. */
+static bool is_resumable(const struct job *job)
+{
+    const struct api_request *r = &job->request;
+    bool retold = r->api == API_RESPONSES && r->sampling.logprobs;
+    return job->pass.is_on && r->stream && job->answer.n_choice == 1 && !retold;
+}
+
+fathom_err job_check_resume(struct job *job)
+{
+    const struct api_request *r = &job->request;
+    if (job->pass.is_on && !r->sampling.has_seed) {
+        job->request.sampling.has_seed = true;
+        job->request.sampling.seed = rng_mix(job->pass.nonce, 0, 2);
+    }
+    job->tells_tokens = is_resumable(job);
+    if (r->n_resume == 0 || (job->tells_tokens && !r->sampling.prompt_logprobs)) return FATHOM_OK;
+    return api_error_set(&job->error, 400, "unsupported_parameter", "resume",
+                         "resume is for streams of one choice without prompt_logprobs that a "
+                         "router has given its pass (" STREAM_PASS_HEADER ")");
+}
+
+/* What the other server has sent is dropped, but an end is news: its last bytes may be lost. */
+fathom_err job_replay(struct job *job, bool *ended)
+{
+    const struct api_request *r = &job->request;
+    struct answer *a = &job->answer;
+    bool stopped = false;
+    *ended = false;
+    TRY(answer_start(a));
+    for (uint32_t i = 0; i < r->n_resume && !stopped; i++) {
+        const fathom_event e = {.kind = FATHOM_EVENT_TOKEN, .token = r->resume[i], .stop_id = -1};
+        TRY(answer_token(a, 0, &e, &stopped));
+        buf_clear(&a->out);
+    }
+    uint64_t n_room = job->jobs->served->info->max_model_len - job->prompts[0].n;
+    uint64_t n_max = r->sampling.max_tokens ? r->sampling.max_tokens : n_room;
+    *ended = stopped || r->n_resume >= n_max;
+    if (!*ended) return FATHOM_OK;
+    const fathom_event e = {
+        .kind = FATHOM_EVENT_FINISH, .finish = FATHOM_FINISH_LENGTH, .stop_id = -1};
+    return answer_finish(a, 0, &e);
+}
+
+fathom_err job_tell_token(struct job *job, const fathom_event *e)
+{
+    if (!job->tells_tokens || e->is_stop || job->answer.closed) return FATHOM_OK;
+    return buf_printf(&job->answer.out, ": token %d\n\n", (int)e->token);
+}

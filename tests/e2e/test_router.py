@@ -1,0 +1,312 @@
+#!/usr/bin/env python3
+"""test_router - servers of the pilot behind a router: choices, retries, streams that move
+
+    test_router.py resume|router|kill [N] PROGRAM
+
+resume: a stream cut behind any token goes on at another server to the same bytes, in all four APIs.
+router: cached prefixes, servers that come and go, errors, clients that leave.
+kill: servers are killed within N streams (default 40); every text is the undisturbed one.
+"""
+
+import http.client
+import json
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+
+from served import Server, wait_until
+
+PASS = "X-Fathom-Stream"
+TEXT = "Write a few lines about the sea, ships and what lies between two harbours."
+CHAT = {"messages": [{"role": "user", "content": TEXT}], "max_tokens": 40, "ignore_eos": True,
+        "temperature": 1.0, "stream": True, "stream_options": {"include_usage": True}}
+REQUESTS = [
+    ("/v1/chat/completions", CHAT),
+    ("/v1/chat/completions", {**CHAT, "max_tokens": 12, "logprobs": True, "top_logprobs": 2}),
+    ("/v1/chat/completions", {**CHAT, "frequency_penalty": 0.5, "temperature": 0.7, "seed": 5}),
+    ("/v1/chat/completions", {**CHAT, "stop": ["e"], "ignore_eos": False}),
+    ("/v1/chat/completions", {
+        "messages": CHAT["messages"], "max_tokens": 60, "stream": True,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {
+            "type": "object", "properties": {"name": {"type": "string", "maxLength": 12},
+                                             "n": {"type": "integer"}},
+            "required": ["name", "n"], "additionalProperties": False}}}}),
+    ("/v1/completions", {"prompt": TEXT, "max_tokens": 30, "temperature": 1.0, "stream": True,
+                         "ignore_eos": True}),
+    ("/v1/messages", {"messages": CHAT["messages"], "max_tokens": 30, "stream": True, "ignore_eos": True,
+                      "temperature": 1.0}),
+    ("/v1/responses", {"input": TEXT, "max_output_tokens": 30, "stream": True, "ignore_eos": True,
+                       "temperature": 1.0}),
+]
+
+
+class Router(Server):
+    """`fathom router` in front of servers."""
+
+    def __init__(self, servers, *flags):
+        self.process = subprocess.Popen(
+            [Server.path, "router", "--port", "0", "--look-interval", "0.05", *flags,
+             *[s.url for s in servers]], stdout=subprocess.PIPE, text=True)
+        self.host = "127.0.0.1"
+        for line in self.process.stdout:
+            found = re.match(r"address +http://[^:]+:(\d+)/v1", line)
+            if found:
+                self.port = int(found.group(1))
+                break
+        else:
+            raise AssertionError("the router has not started")
+        self.url = f"http://{self.host}:{self.port}"
+
+    def instances(self):
+        return {s["url"]: s for s in self.get("/instances")[1]}
+
+    def get(self, path):
+        connection = self.connect()
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        text = answer.read()
+        connection.close()
+        return answer.status, json.loads(text) if text[:1] in b"[{" else text.decode()
+
+    def wait_up(self, n):
+        wait_until(lambda: sum(s["state"] == "up" for s in self.instances().values()) == n)
+
+
+def server(*flags):
+    return Server("--threads", "1", "--max-model-len", "2048", "--kv-cache-memory-bytes", "64M",
+                  *flags)
+
+
+def ask(to, path, body, headers=None):
+    """Status and text of an answer, which may break off: then the text ends there."""
+    connection = to.connect()
+    connection.request("POST", path, json.dumps(body),
+                       {"Content-Type": "application/json", **(headers or {})})
+    answer = connection.getresponse()
+    text = b""
+    try:
+        while True:
+            piece = answer.read1(65536)
+            if not piece:
+                break
+            text += piece
+    except http.client.HTTPException:
+        pass
+    connection.close()
+    return answer.status, text.decode()
+
+
+def tokens_of(text):
+    return [int(t) for t in re.findall(r"^: token (\d+)$", text, re.M)]
+
+
+def events_of(text):
+    """What counts of a stream: no comments, no pings; times as 0, cached counts as they may be."""
+    text = re.sub(r'"(completed_at)":\d+', r'"\1":0', text)
+    text = re.sub(r'"cached_tokens":\d+|"cache_read_input_tokens":\d+', '"cached":0', text)
+    text = re.sub(r'"input_tokens":\d+(?=,"cached":0)', '"input_tokens":0', text)
+    events = [e for e in text.split("\n\n") if e]
+    return [e for e in events if not e.startswith(":") and not e.startswith("event: ping")]
+
+
+def check_resume():
+    a, b = server(), server()
+    headers = {PASS: "00112233aabbccdd-1763800000"}
+    for path, body in REQUESTS:
+        status, text = ask(a, path, body, headers)
+        assert status == 200, text
+        tokens, n_cut = tokens_of(text), 0
+        assert len(tokens) >= 3, (path, text)
+        blocks = [x + "\n\n" for x in text.split("\n\n") if x]
+        places = [i for i, block in enumerate(blocks) if block.startswith(": token ")]
+        for k in sorted({0, 1, len(places) // 2, len(places) - 2, len(places) - 1}):
+            before = "".join(blocks[:places[k] + 1])
+            status, rest = ask(b, path, {**body, "resume": tokens[:k + 1]}, headers)
+            assert status == 200, rest
+            assert events_of(before + rest) == events_of(text), (path, k, before + rest, text)
+            n_cut += 1
+        assert n_cut >= 3
+    # without a pass nothing is told, and nothing goes on
+    path, body = REQUESTS[0]
+    assert ": token" not in ask(a, path, body)[1]
+    status, text = ask(a, path, {**body, "resume": [5]})
+    assert status == 400 and "X-Fathom-Stream" in text, text
+    status, text = ask(a, path, {**body, "resume": [10**7]}, headers)
+    assert status == 400 and "resume[0]" in text, text
+    status, text = ask(a, path, {**body, "n": 2, "resume": [5]}, headers)
+    assert status == 400, text
+    for s in (a, b):
+        s.wait_idle()
+        assert s.stop() == 0
+    print(f"{len(REQUESTS)} requests went on behind their tokens to the same bytes")
+
+
+def long_text(i, n=600):
+    words = random.Random(i)
+    return " ".join(f"w{words.randrange(10**6)}" for _ in range(n // 7))
+
+
+def check_prefixes(router, servers):
+    """Conversations stay where they are held; the others spread."""
+    seen = {}
+    for turn in range(3):
+        for talk in range(8):
+            messages = [{"role": "user", "content": long_text(talk)}]
+            messages += [{"role": "user", "content": f"{t}"} for t in range(turn)]
+            before = {u: s["requests"] for u, s in router.instances().items()}
+            status, text = ask(router, "/v1/chat/completions",
+                               {"messages": messages, "max_tokens": 2})
+            assert status == 200, text
+            after = router.instances()
+            where, = [u for u in after if after[u]["requests"] > before[u]]
+            assert seen.setdefault(talk, where) == where, f"talk {talk} moved in turn {turn}"
+            cached = json.loads(text)["usage"]["prompt_tokens_details"]["cached_tokens"]
+            assert turn == 0 or cached > 0, "the prefix was not found"
+    assert len(set(seen.values())) == len(servers), "all talks went to one server"
+
+
+def check_errors(router):
+    for path, body, want in [("/v1/chat/completions", {"messages": 5}, 400),
+                             ("/v1/nothing", {}, 404),
+                             ("/v1/chat/completions", {"model": "other", "messages": CHAT["messages"]}, 404)]:
+        status, text = ask(router, path, body)
+        assert status == want and "error" in text, (status, text)
+    status, text = router.get("/v1/models")
+    assert status == 200 and text["data"], text
+    status, text = router.get("/metrics")
+    assert "fathom_router_requests_total" in text
+    connection = router.connect()
+    connection.request("POST", "/instances/add", json.dumps({"url": "http://127.0.0.1:1"}),
+                       {"Origin": "http://evil.example"})
+    assert connection.getresponse().status == 403
+    connection.close()
+    assert ask(router, "/instances/remove", {"url": "http://127.0.0.1:1"})[0] == 404
+    assert ask(router, "/instances/add", {"url": "http://"})[0] == 400
+
+
+def check_changes(router, servers):
+    """A server that is not there costs no request; one that leaves gets none."""
+    assert ask(router, "/instances/add", {"url": "http://127.0.0.1:1"})[0] == 200
+    assert ask(router, "/instances/add", {"url": "http://127.0.0.1:1"})[0] == 400
+    for i in range(6):
+        assert ask(router, "/v1/completions", {"prompt": f"{i}", "max_tokens": 1})[0] == 200
+    wait_until(lambda: router.instances()["http://127.0.0.1:1"]["state"] == "down")
+    assert ask(router, "/instances/remove", {"url": "http://127.0.0.1:1"})[0] == 200
+    assert ask(router, "/instances/remove", {"url": servers[0].url})[0] == 200
+    wait_until(lambda: servers[0].url not in router.instances())
+    for i in range(4):
+        assert ask(router, "/v1/completions", {"prompt": f"{i}", "max_tokens": 1})[0] == 200
+    assert ask(router, "/instances/add", {"url": servers[0].url})[0] == 200
+    router.wait_up(len(servers))
+
+
+def check_leaving(router, servers):
+    """A client that leaves frees its server."""
+    body = {**CHAT, "max_tokens": 1500}
+    for _ in range(8):
+        connection = router.connect()
+        connection.request("POST", "/v1/chat/completions", json.dumps(body))
+        connection.getresponse().read1(100)
+        connection.sock.close()
+        connection.close()
+    for s in servers:
+        s.wait_idle()
+    wait_until(lambda: router.get("/load")[1]["server_load"] == 0)
+
+
+def check_router():
+    servers = [server(), server()]
+    router = Router(servers)
+    router.wait_up(2)
+    check_prefixes(router, servers)
+    check_errors(router)
+    check_changes(router, servers)
+    check_leaving(router, servers)
+    # 32 at once, each with the answer that one server gives
+    prompts = [long_text(100 + i, 200) for i in range(32)]
+    want = [servers[0].post("/v1/completions", {"prompt": p, "max_tokens": 8, "temperature": 0})
+            for p in prompts]
+    have = [None] * 32
+
+    def one(i):
+        have[i] = json.loads(ask(router, "/v1/completions", {
+            "prompt": prompts[i], "max_tokens": 8, "temperature": 0})[1])
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(32)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for w, h in zip(want, have):
+        assert w["choices"] == h["choices"], (w, h)
+    # all are gone: said in a line, and told by health
+    for s in servers:
+        s.kill()
+    status, text = ask(router, "/v1/completions", {"prompt": "x"})
+    assert status in (502, 503), text
+    wait_until(lambda: router.get("/health")[0] == 503)
+    assert router.stop() == 0
+    print("prefixes, changes, errors, clients that leave: as they should be")
+
+
+def check_kill(n):
+    """Servers are killed in turn while streams run; nobody sees it."""
+    servers = [server(), server()]
+    router = Router(servers)
+    router.wait_up(2)
+    body = {**CHAT, "max_tokens": 120, "temperature": 0.8}
+    want = [events_of(ask(servers[0], "/v1/chat/completions", {**body, "seed": i})[1])
+            for i in range(4)]
+    texts = [[json.loads(e[6:])["choices"] for e in w if '"content"' in e] for w in want]
+    wrong, done, lock = [], [0], threading.Lock()
+
+    def talk(k):
+        for i in range(k, n, 4):
+            status, text = ask(router, "/v1/chat/completions", {**body, "seed": i % 4})
+            have = [json.loads(e[6:])["choices"] for e in events_of(text) if '"content"' in e]
+            with lock:
+                done[0] += 1
+                if status != 200 or have != texts[i % 4] or not text.endswith("[DONE]\n\n"):
+                    wrong.append((status, text[-2000:]))
+
+    threads = [threading.Thread(target=talk, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    n_kill, turn = 0, 0
+    while any(t.is_alive() for t in threads):
+        time.sleep(random.uniform(0.2, 0.8))
+        busy = [s for s in router.instances().values() if s["state"] == "up"]
+        if len(busy) < 2:
+            continue
+        old = servers[turn % 2]
+        old.kill()
+        n_kill += 1
+        assert ask(router, "/instances/remove", {"url": old.url})[0] == 200
+        servers[turn % 2] = server()
+        assert ask(router, "/instances/add", {"url": servers[turn % 2].url})[0] == 200
+        turn += 1
+    for t in threads:
+        t.join()
+    moved = re.search(r"^fathom_router_moved_streams_total (\d+)", router.get("/metrics")[1], re.M)
+    assert not wrong, f"{len(wrong)} of {n}: {wrong[0]}"
+    assert done[0] == n and int(moved.group(1)) > 0, "no stream was moved"
+    assert router.stop() == 0
+    print(f"{n} streams, {n_kill} servers killed, {moved.group(1)} streams moved: all texts whole")
+
+
+def main():
+    part, program = sys.argv[1], sys.argv[-1]
+    Server.path = program
+    if part == "resume":
+        check_resume()
+    elif part == "router":
+        check_router()
+    else:
+        check_kill(int(sys.argv[2]) if len(sys.argv) > 3 else 40)
+
+
+if __name__ == "__main__":
+    main()
