@@ -313,6 +313,8 @@ void pool_give(struct pool *p, struct pool_lease *l, enum pool_end how, uint64_t
     s->n_open--;
     if (l->is_probe) s->has_probe = false;
     settle(s, l);
+    if (s->n_open == 0)
+        s->n_pending = s->load.n_owed = 0; /* as far as is known: the next look tells */
     switch (how) {
     case POOL_SERVED:
         if (s->n_failed >= BREAKER_FAILURES) LOG_INFO("router", "%s answers again", s->url);

@@ -335,7 +335,7 @@ static void small_routes_answer(void **state)
     for (bool idle = false; !idle;) { /* the request before leaves after its answer does */
         struct http_reply r;
         ask(&c, &r, "GET", "/load", "", NULL);
-        idle = strcmp(buf_str(&r.body), "{\"server_load\":0}") == 0;
+        idle = strncmp(buf_str(&r.body), "{\"server_load\":0,", 17) == 0;
         assert_reply(&r, 200, "{\"server_load\":");
     }
     expect(&c, "GET", "/tokenizer_info", NULL, 404, "--enable-tokenizer-info-endpoint");
