@@ -4,9 +4,9 @@
  *   the upstream's       speaks to all servers, looks at them, moves streams (relay.h)
  *
  * The folder from the ground up: request_view.h looks at a body, prefix_table.h remembers what was
- * sent where, choice.h chooses, pool.h knows the servers, upstream.h speaks to them, stream_follow.h
- * notes what has left, relay.h is a request on its way, look.h looks at servers, front.h is the
- * port.
+ * sent where, choice.h chooses, pool.h knows the servers, upstream.h speaks to them,
+ * stream_follow.h notes what has left, relay.h is a request on its way, look.h looks at servers,
+ * front.h is the port.
  */
 #ifndef FATHOM_ROUTER_ROUTER_H
 #define FATHOM_ROUTER_ROUTER_H

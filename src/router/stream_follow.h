@@ -41,6 +41,7 @@ fathom_err follow_flush(struct stream_follow *f, struct buf *out);
 /* follow_break - the server is lost */
 void follow_break(struct stream_follow *f);
 
+/* follow_free - accepts a zeroed struct, and leaves one */
 void follow_free(struct stream_follow *f);
 
 #endif

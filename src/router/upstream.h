@@ -25,7 +25,7 @@ enum upstream_take { UPSTREAM_TAKEN, UPSTREAM_LATER, UPSTREAM_STOP };
 
 struct upstream_ops {
     /* The head of the answer has come.
-     *   fields  header lines as they came, each ended by CR LF; the status line is not among them */
+     *   fields  header lines as they came, each ended by CR LF, without the status line */
     void (*head)(void *arg, int status, const struct buf *fields);
     enum upstream_take (*body)(void *arg, const char *bytes, size_t n);
     /* ok: the answer came whole; cause: why not */
