@@ -3,8 +3,8 @@
  *   bench=router body_bytes=.. servers=16 look_us=.. keys_us=.. choose_us=.. gb_s=.. floor_us=..
  *
  * look is the pass over the body, keys the hashes of its blocks, choose pool_take and pool_give
- * with every prompt known; floor is one read of the body by hash_checksum, at memory's speed. Processor
- * time of this thread, the best of many runs. */
+ * with every prompt known; floor is one read of the body by hash_checksum, at memory's speed.
+ * Processor time of this thread, the best of many runs. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
