@@ -40,28 +40,6 @@ static __device__ __forceinline__ float pack4_zero(const struct pack4 &p, const 
     return p.has_zero ? (float)((const uint8_t *)tile)[pack4_zeros_at(&p) + i] : (float)PACK4_ZERO;
 }
 
-/* The same of U4, whose scales are F32, F16 or BF16, by selections alone: around products of wgmma
- * that are under way the compiler takes no branch, and puts them one behind the other if there is
- * one. */
-static __device__ __forceinline__ float pack4_wide_scale(const struct pack4 &p, const char *tile,
-                                                         uint32_t i)
-{
-    const uint32_t is_f32 = p.scale_type == DTYPE_F32;
-    const uint16_t *at = (const uint16_t *)(tile + PACK4_CODE_BYTES) + (i << is_f32);
-    const uint32_t low = at[0], high = at[is_f32];
-    const float narrow = f16_bits_to_float((uint16_t)low);
-    const float wide = __uint_as_float(high << 16 | (is_f32 ? low : 0));
-    return p.scale_type == DTYPE_F16 ? narrow : wide;
-}
-
-static __device__ __forceinline__ float pack4_wide_zero(const struct pack4 &p, const char *tile,
-                                                        uint32_t i)
-{
-    const uint32_t at = p.has_zero ? pack4_zeros_at(&p) + i : 0;
-    const float stored = (float)((const uint8_t *)tile)[at];
-    return p.has_zero ? stored : (float)PACK4_ZERO;
-}
-
 static __device__ __forceinline__ float e2m1_to_float(uint32_t code)
 {
     const uint32_t e = code >> 1 & 3, m = code & 1;

@@ -353,8 +353,8 @@ static __device__ __forceinline__ void add_u4_line(float (&k_part)[N / 2], const
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const uint32_t at = (uint32_t)i * PACK4_ROWS + warp * 16 + lane / 4 + (uint32_t)h * 8;
-            s[h] = pack4_wide_scale(w.a.pack, tile, at) * 512.0f;
-            zero[h] = pack4_wide_zero(w.a.pack, tile, at);
+            s[h] = pack4_scale(w.a.pack, tile, at) * 512.0f;
+            zero[h] = pack4_zero(w.a.pack, tile, at);
         }
         const uint64_t x = in + (uint64_t)(2 * i * STEPS);
         wgmma_fence();
