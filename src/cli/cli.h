@@ -11,6 +11,7 @@
 #include "cli/print.h"
 #include "fathom/err.h"
 #include "fathom/fathom.h"
+#include "http/supervisor.h"
 
 struct checkpoint;
 struct tokenizer;
@@ -23,8 +24,9 @@ struct environment {
     char history[LIMIT_PATH_BYTES]; /* of `fathom run`, in $XDG_STATE_HOME, else ~/.local/state */
     struct option_variable variables[ENVIRONMENT_VARIABLES_MAX]; /* vLLM's first, then FATHOM_* */
     size_t n_variable;
-    const char *api_key; /* of a server under test: $OPENAI_API_KEY, $FATHOM_API_KEY,
+    const char *api_key;          /* of a server under test: $OPENAI_API_KEY, $FATHOM_API_KEY,
                             $VLLM_API_KEY; NULL: none */
+    struct supervisor supervisor; /* of the process's: $NOTIFY_SOCKET and so on */
     char names[ENVIRONMENT_VARIABLES_MAX][ENVIRONMENT_NAME_BYTES];
     char level[ENVIRONMENT_LEVEL_BYTES];
 };

@@ -247,6 +247,8 @@ struct settings {
 
     bool markdown;
     bool flags;
+    bool man;
+    bool completion;
     bool dry_run;
     bool help;
     const char *help_topic;  /* what --help is asked about; NULL: all */

@@ -729,6 +729,11 @@ const struct option option_table[] = {
      .commands = ON(HELP), .field = FIELD(markdown), USE},
     {"flags", NULL, NULL, NULL, "print docs/flags.md", .kind = OPTION_FLAG, .group = GROUP_COMMAND,
      .commands = ON(HELP), .field = FIELD(flags), USE},
+    {"man", NULL, NULL, NULL, "print the manual page, fathom(1) or that of COMMAND",
+     .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = ON(HELP), .field = FIELD(man), USE},
+    {"completion", NULL, NULL, NULL, "print what bash sources to complete command lines",
+     .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = ON(HELP), .field = FIELD(completion),
+     USE},
     {"verify", NULL, NULL, NULL,
      "compare every file with the hash that the Hugging Face cache has for it, which reads them "
      "all",
