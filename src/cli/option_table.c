@@ -19,7 +19,8 @@ enum {
     PLANNED = ENGINE | ON(PLAN) | ON(DOCTOR) | ON(BENCH_KERNELS), /* commands that size one */
     MODEL = PLANNED | ON(INSPECT) | ON(TOKENIZE),                 /* commands that have a model */
     SCORED = ON(EVALUATE) | ON(QUANTIZE),                         /* commands that score texts */
-    ALL = MODEL | ONLINE | SCORED | ON(BENCH_REPORT) | ON(ROUTER) | ON(HELP) | ON(VERSION),
+    ALL =
+        MODEL | ONLINE | SCORED | ON(BENCH_REPORT) | ON(ROUTER) | ON(PULL) | ON(HELP) | ON(VERSION),
 };
 
 static const struct command_info commands[COMMAND_COUNT] = {
@@ -60,6 +61,9 @@ static const struct command_info commands[COMMAND_COUNT] = {
                         "one address for many servers: the one that has most of the prompt, "
                         "retries, and streams that go on when their server is lost",
                         false, true},
+    [COMMAND_PULL] = {"pull", "ORG/NAME [options]",
+                      "bring a checkpoint of a model hub into the cache, where org/name is found",
+                      false, true},
     [COMMAND_HELP] = {"help", "[COMMAND]", "print this, or the options of a command", false, true},
     [COMMAND_VERSION] = {"version", "", "print the version", false, false},
 };
@@ -769,6 +773,11 @@ const struct option option_table[] = {
     {"dry-run", NULL, NULL, NULL, "check the source and say what would be written; write nothing",
      .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = ON(QUANTIZE),
      .field = FIELD(quantize_dry_run), USE},
+    {"revision", NULL, "NAME", NULL, "branch, tag or commit; default: the main branch",
+     .kind = OPTION_TEXT, .group = GROUP_COMMAND, .commands = ON(PULL), .field = FIELD(revision),
+     USE},
+    {"parallel", NULL, "N", "8", "files fetched at once", .kind = OPTION_COUNT, .lo = 1, .hi = 64,
+     .group = GROUP_COMMAND, .commands = ON(PULL), .field = FIELD(parallel), USE},
     {"against", NULL, "SOURCE", NULL,
      "a second model, usually the one that MODEL was made from: its next-token distributions are "
      "what MODEL's are compared with",
