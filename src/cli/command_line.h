@@ -236,7 +236,8 @@ struct settings {
     bool resume;
     bool report;
     bool quantize_dry_run;
-    const char *revision; /* NULL: the main branch */
+    double health_timeout; /* seconds */
+    const char *revision;  /* NULL: the main branch */
     int64_t parallel;
     const char *against; /* NULL: no other model */
     struct string_list texts_files;

@@ -31,6 +31,7 @@ static command_function *const functions[COMMAND_COUNT] = {
     [COMMAND_BENCH_REPORT] = cmd_bench_report,
     [COMMAND_ROUTER] = cmd_router,
     [COMMAND_PULL] = cmd_pull,
+    [COMMAND_HEALTH] = cmd_health,
     [COMMAND_HELP] = cmd_help,
     [COMMAND_VERSION] = cmd_version,
 };

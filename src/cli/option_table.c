@@ -19,8 +19,8 @@ enum {
     PLANNED = ENGINE | ON(PLAN) | ON(DOCTOR) | ON(BENCH_KERNELS), /* commands that size one */
     MODEL = PLANNED | ON(INSPECT) | ON(TOKENIZE),                 /* commands that have a model */
     SCORED = ON(EVALUATE) | ON(QUANTIZE),                         /* commands that score texts */
-    ALL =
-        MODEL | ONLINE | SCORED | ON(BENCH_REPORT) | ON(ROUTER) | ON(PULL) | ON(HELP) | ON(VERSION),
+    ALL = MODEL | ONLINE | SCORED | ON(BENCH_REPORT) | ON(ROUTER) | ON(PULL) | ON(HEALTH) |
+          ON(HELP) | ON(VERSION),
 };
 
 static const struct command_info commands[COMMAND_COUNT] = {
@@ -64,6 +64,10 @@ static const struct command_info commands[COMMAND_COUNT] = {
     [COMMAND_PULL] = {"pull", "ORG/NAME [options]",
                       "bring a checkpoint of a model hub into the cache, where org/name is found",
                       false, true},
+    [COMMAND_HEALTH] = {"health", "[URL] [options]",
+                        "status 0 when the server there is ready, else 1; without URL that of "
+                        "this machine, port 8000",
+                        false, true},
     [COMMAND_HELP] = {"help", "[COMMAND]", "print this, or the options of a command", false, true},
     [COMMAND_VERSION] = {"version", "", "print the version", false, false},
 };
@@ -531,7 +535,8 @@ const struct option option_table[] = {
      .kind = OPTION_TEXT, .group = GROUP_COMMAND, .commands = ON(ROUTER),
      .field = FIELD(router.admin_key), USE},
     {"insecure", NULL, NULL, NULL, "accept any certificate of https servers", .kind = OPTION_FLAG,
-     .group = GROUP_COMMAND, .commands = ON(ROUTER), .field = FIELD(router.insecure), USE},
+     .group = GROUP_COMMAND, .commands = ON(ROUTER) | ON(HEALTH), .field = FIELD(router.insecure),
+     USE},
 
     /* ---- the server under test ---- */
     {"backend", "--endpoint-type", "NAME", "openai",
@@ -773,6 +778,9 @@ const struct option option_table[] = {
     {"dry-run", NULL, NULL, NULL, "check the source and say what would be written; write nothing",
      .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = ON(QUANTIZE),
      .field = FIELD(quantize_dry_run), USE},
+    {"timeout", NULL, "SECONDS", "5", "until an answer", .kind = OPTION_NUMBER, .lo = 0.001,
+     .hi = 3600, .group = GROUP_COMMAND, .commands = ON(HEALTH), .field = FIELD(health_timeout),
+     USE},
     {"revision", NULL, "NAME", NULL, "branch, tag or commit; default: the main branch",
      .kind = OPTION_TEXT, .group = GROUP_COMMAND, .commands = ON(PULL), .field = FIELD(revision),
      USE},

@@ -27,8 +27,8 @@ struct hub_result {
  *
  * Errors  EINVAL: a name or a revision that cannot be one. ENOTFOUND: the hub has none, or shows
  *         it to nobody without a key. EBUSY: another pull of it runs. EFORMAT: the listing is not
- *         sound, or a file had another sum twice. ELIMIT: the disk is too small. EIO: the hub or the
- *         disk do not work; each request has been tried five times. ENOMEM.
+ *         sound, or a file had another sum twice. ELIMIT: the disk is too small. EIO: hub or disk
+ *         do not work; each request has been tried five times. ENOMEM.
  * Cost    every byte is hashed as it comes; one thread. */
 fathom_err hub_pull(struct hub_result *out, const struct hub_order *o, fathom_diag *d);
 
