@@ -6,6 +6,7 @@
 A part whose tool is not here says so and skips.
 """
 
+import json
 import os
 import re
 import shutil
@@ -102,10 +103,13 @@ class Install(unittest.TestCase):
     def test_the_units_are_what_systemd_understands(self):
         units = [self.at("lib/systemd/system", name) for name in ("fathom.service",
                                                                   "fathom.socket")]
+        os.makedirs(units[0] + ".d", exist_ok=True)  # what fathom-cuda brings besides
+        shutil.copy(os.path.join(ROOT, "deploy/systemd/cuda.conf"), units[0] + ".d")
         done = subprocess.run(["systemd-analyze", "verify", "--man=no", *units], text=True,
                               capture_output=True, check=False)
         said = [line for line in done.stderr.splitlines() if "fathom" in line]
         self.assertEqual((done.returncode, said), (0, []))
+        shutil.rmtree(units[0] + ".d")
 
     @needs("systemd-analyze")
     def test_the_service_can_do_little(self):
@@ -156,6 +160,24 @@ class Install(unittest.TestCase):
         flags = out("pkg-config", "--cflags", "--libs", "fathom", env=env).split()
         out("cc", source, "-o", self.at("embed"), *flags)
         self.assertRegex(out(self.at("embed")), "^refused: .*/nowhere")
+
+    @needs("objdump", "ldd")
+    def test_the_bill_of_materials_names_every_library(self):
+        made = [out(os.path.join(ROOT, "tools/sbom"), BUILD) for _ in range(2)]
+        self.assertEqual(made[0], made[1])
+        sbom = json.loads(made[0])
+        self.assertEqual(sbom["spdxVersion"], "SPDX-2.3")
+        ids = [p["SPDXID"] for p in sbom["packages"]]
+        self.assertEqual(len(ids), len(set(ids)))
+        for link in sbom["relationships"]:
+            for end in ("spdxElementId", "relatedSpdxElement"):
+                self.assertIn(link[end], [*ids, "SPDXRef-DOCUMENT"])
+        linked = re.findall(r"NEEDED +(lib\S+)", out("objdump", "-p", FATHOM))
+        dynamic = [r for r in sbom["relationships"] if r["relationshipType"] == "DYNAMIC_LINK"]
+        self.assertGreater(len(dynamic), 5)
+        self.assertLessEqual(len(dynamic), len(linked))
+        if shutil.which("dpkg-query"):
+            self.assertIn("libjansson4", [p["name"] for p in sbom["packages"]])
 
     @needs("dpkg-deb", "dpkg-shlibdeps", "strip")
     def test_a_package_has_the_same_bytes_every_time(self):
