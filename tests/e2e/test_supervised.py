@@ -16,7 +16,7 @@ import sys
 import tempfile
 import unittest
 
-from served import HANG_S
+from served import HANG_S, wait_until
 
 FATHOM = os.path.abspath(sys.argv.pop(1))
 
@@ -80,6 +80,28 @@ class Supervised(unittest.TestCase):
         for _ in range(3):
             s.wait_for("WATCHDOG=1")
         self.assertEqual(s.stop()[0], 0)
+
+    def test_the_watchdog_hears_nothing_of_an_engine_that_is_stuck(self):
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            port = listening.getsockname()[1]
+            s = Supervisor("--stall-timeout", "0.2", listening=listening, WATCHDOG_USEC="60000")
+            s.wait_for("WATCHDOG=1")
+            client = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG_S)
+            client.request("POST", "/v1/completions", '{"prompt": "[[then=stall;say=x]]"}')
+            wait_until(lambda: get(port, "/health") == 503)
+            s.notes.setblocking(False)
+            try:
+                while s.notes.recv(4096):
+                    pass  # what was told before
+            except BlockingIOError:
+                pass
+            s.notes.settimeout(0.5)
+            with self.assertRaises(TimeoutError):
+                s.notes.recv(4096)
+            s.notes.settimeout(HANG_S)
+            s.process.kill()
+            client.close()
+            s.end()
 
     def test_a_watchdog_of_another_process_is_not_ours(self):
         s = Supervisor("--port", "0", WATCHDOG_USEC="1000", WATCHDOG_PID="1")
