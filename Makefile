@@ -1,6 +1,6 @@
 # Front door: each target says what is missing on this machine and calls CMake and CTest.
 # `make serve ARGS="--port 9000"`, `make install PREFIX=/usr`, `make fuzz FUZZ_SECONDS=60`, `make -k test` runs all it can.
-.PHONY: all serve install test test-dev test-release test-long asan tsan tidy fuzz bench clean
+.PHONY: all serve install deb sbom test test-dev test-release test-long asan tsan tidy fuzz bench clean
 .NOTPARALLEL:
 
 # Which program is built: `make PRESET=release` that of the processor, `make PRESET=cuda` the other;
@@ -14,7 +14,14 @@ all:
 serve: all
 	build/$(program)/fathom serve $(ARGS)
 install: all
-	cmake --install build/$(program) --prefix $(DESTDIR)$(PREFIX) --component program
+	DESTDIR=$(DESTDIR) cmake --install build/$(program) --prefix $(PREFIX) --component program
+deb:
+	@tools/deps deb
+	cmake --workflow --preset program
+	tools/deb build/release
+	[ ! -x build/cuda/fathom ] || tools/deb build/cuda
+sbom: all
+	tools/sbom build/$(program) > build/$(program)/fathom.spdx.json
 test: test-dev test-release
 test-dev test-release: test-%:
 	@tools/deps test

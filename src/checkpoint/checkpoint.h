@@ -28,6 +28,10 @@ struct checkpoint;
  *         EUNSUPPORTED: a GGUF file. */
 fathom_err checkpoint_resolve(char *dir, const char *model, const char *hf_home, fathom_diag *d);
 
+/* checkpoint_repository - the org/name that a text is, or that a hub's page of that address shows;
+ * false: neither */
+bool checkpoint_repository(char out[LIMIT_PATH_BYTES], const char *text);
+
 /* checkpoint_open - map all shards of dir and check every header
  *
  * The shards are those that model.safetensors.index.json names, or model.safetensors where there

@@ -46,6 +46,15 @@ static bool repository_of_url(char out[LIMIT_PATH_BYTES], const char *model)
     return false;
 }
 
+bool checkpoint_repository(char out[LIMIT_PATH_BYTES], const char *text)
+{
+    if (strlen(text) >= LIMIT_PATH_BYTES) return false;
+    if (repository_of_url(out, text)) return true;
+    if (!is_repository(text)) return false;
+    memcpy(out, text, strlen(text) + 1);
+    return true;
+}
+
 /* What the name of a repository tells before anything is downloaded. */
 static const char *advice_on(const char *repository)
 {
@@ -124,7 +133,7 @@ fathom_err checkpoint_resolve(char *dir, const char *model, const char *hf_home,
     }
     if (!hf_home) {
         FAIL(d, FATHOM_ENOTFOUND,
-             "%s: not found. Download it with `hf download %s`. Looked at: ./%s (no "
+             "%s: not found. Download it with `fathom pull %s`. Looked at: ./%s (no "
              "Hugging Face cache is known: set HF_HOME)%s",
              model, model, model, advice_on(model));
     }
@@ -135,7 +144,7 @@ fathom_err checkpoint_resolve(char *dir, const char *model, const char *hf_home,
     if (find_snapshot(dir, folder)) return FATHOM_OK;
     dir[0] = '\0';
     FAIL(d, FATHOM_ENOTFOUND,
-         "%s: not found. Download it with `hf download %s`. Looked at: ./%s and "
+         "%s: not found. Download it with `fathom pull %s`. Looked at: ./%s and "
          "%s/snapshots%s",
          model, model, model, folder, advice_on(model));
 }

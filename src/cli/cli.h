@@ -11,6 +11,7 @@
 #include "cli/print.h"
 #include "fathom/err.h"
 #include "fathom/fathom.h"
+#include "http/supervisor.h"
 
 struct checkpoint;
 struct tokenizer;
@@ -23,8 +24,12 @@ struct environment {
     char history[LIMIT_PATH_BYTES]; /* of `fathom run`, in $XDG_STATE_HOME, else ~/.local/state */
     struct option_variable variables[ENVIRONMENT_VARIABLES_MAX]; /* vLLM's first, then FATHOM_* */
     size_t n_variable;
-    const char *api_key; /* of a server under test: $OPENAI_API_KEY, $FATHOM_API_KEY,
+    const char *api_key;   /* of a server under test: $OPENAI_API_KEY, $FATHOM_API_KEY,
                             $VLLM_API_KEY; NULL: none */
+    const char *hub_token; /* $HF_TOKEN, $HUGGING_FACE_HUB_TOKEN; NULL: none */
+    char hub_endpoint[LIMIT_PATH_BYTES]; /* $HF_ENDPOINT, or of ModelScope; "": the hub's own */
+    bool modelscope;                     /* $VLLM_USE_MODELSCOPE */
+    struct supervisor supervisor;        /* of the process's: $NOTIFY_SOCKET and so on */
     char names[ENVIRONMENT_VARIABLES_MAX][ENVIRONMENT_NAME_BYTES];
     char level[ENVIRONMENT_LEVEL_BYTES];
 };
@@ -107,6 +112,8 @@ fathom_err cmd_bench_throughput(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_bench_serve(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_bench_sweep(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_bench_report(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_health(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_pull(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_router(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_help(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_version(const struct invocation *v, fathom_diag *d);

@@ -22,9 +22,11 @@ fathom_err cmd_help(const struct invocation *v, fathom_diag *d)
         }
     }
     struct buf b = {0};
-    fathom_err err = s->markdown ? options_write_markdown(&b)
-                     : s->flags  ? options_write_flags(&b)
-                                 : options_write_help(&b, about, family, d);
+    fathom_err err = s->markdown     ? options_write_markdown(&b)
+                     : s->flags      ? options_write_flags(&b)
+                     : s->man        ? options_write_man(&b, about)
+                     : s->completion ? options_write_completion(&b)
+                                     : options_write_help(&b, about, family, d);
     if (!err) (void)fputs(buf_str(&b), stdout);
     buf_free(&b);
     return err;

@@ -141,6 +141,7 @@ static fathom_err read_setup(struct serve_setup *out, const struct invocation *v
 {
     memset(out, 0, sizeof *out);
     fill_options(&out->options, v);
+    out->options.supervisor = v->environment->supervisor;
     TRY(tls_files_read(&out->tls, &out->options.tls, v->settings, d));
     TRY(secret_file_read(&out->options.pool_secret, v->settings->pool_secret_file, d));
     return read_keys(out, v->settings, d);
@@ -179,6 +180,11 @@ static void print_address(const struct server *server, const struct server_optio
     const char *scheme = o->tls.certificate ? "https" : "http";
     if (o->admin_socket)
         print_row("admin", "curl --unix-socket %s http://fathom/server_info", o->admin_socket);
+    if (o->supervisor.n_socket && server_port(server) == 0) {
+        print_row("address", "the service manager's socket");
+        print_row("ready", "after %.2f s", (double)(clock_now_us() - start_us) / 1e6);
+        return;
+    }
     if (o->uds) {
         print_row("address", "%s", o->uds);
         print_row("ready", "after %.2f s", (double)(clock_now_us() - start_us) / 1e6);
@@ -281,6 +287,7 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
         err = cmd_plan(v, d);
         goto done;
     }
+    supervisor_tell(&setup.options.supervisor, "STATUS=loading weights");
     engine_options(&eo, v->settings, v->model);
     eo.n_vocab_used = text.n_vocab_used;
     TRY_GOTO(engine_open(&engine, &eo, d), done);
@@ -292,6 +299,7 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     signal_taker_note(&signals, "the server");
     signal_taker_listen(&signals, take_signal, &serving);
     print_address(server, &setup.options, start_us);
+    supervisor_tell(&setup.options.supervisor, "READY=1\nSTATUS=serving");
     err = server_run(server, d);
 done:
     signal_taker_mute(&signals);

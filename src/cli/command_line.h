@@ -236,6 +236,9 @@ struct settings {
     bool resume;
     bool report;
     bool quantize_dry_run;
+    double health_timeout; /* seconds */
+    const char *revision;  /* NULL: the main branch */
+    int64_t parallel;
     const char *against; /* NULL: no other model */
     struct string_list texts_files;
     int64_t length;
@@ -247,6 +250,8 @@ struct settings {
 
     bool markdown;
     bool flags;
+    bool man;
+    bool completion;
     bool dry_run;
     bool help;
     const char *help_topic;  /* what --help is asked about; NULL: all */

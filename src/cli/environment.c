@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 
@@ -57,6 +59,42 @@ static void join(char out[LIMIT_PATH_BYTES], const char *folder, const char *res
     if (n < 0 || n >= LIMIT_PATH_BYTES) out[0] = '\0';
 }
 
+/* Is a variable that is meant for one process meant for this one? */
+static bool is_ours(const char *pid)
+{
+    return !pid || strtoul(pid, NULL, 10) == (unsigned long)getpid();
+}
+
+static void read_supervisor(struct supervisor *s)
+{
+    const char *watchdog = variable("WATCHDOG_USEC"), *sockets = variable("LISTEN_FDS");
+    const char *listener = variable("LISTEN_PID");
+    s->notify_socket = variable("NOTIFY_SOCKET");
+    if (watchdog && is_ours(variable("WATCHDOG_PID"))) {
+        s->watchdog_us = strtoull(watchdog, NULL, 10);
+    }
+    if (sockets && listener && is_ours(listener))
+        s->n_socket = (unsigned)strtoul(sockets, NULL, 10);
+}
+
+/* Where checkpoints are pulled from. */
+static void read_hub(struct environment *e)
+{
+    const char *modelscope = variable("VLLM_USE_MODELSCOPE"), *endpoint = variable("HF_ENDPOINT");
+    const char *domain = variable("MODELSCOPE_DOMAIN");
+    e->hub_token = variable("HF_TOKEN");
+    if (!e->hub_token) e->hub_token = variable("HUGGING_FACE_HUB_TOKEN");
+    e->modelscope =
+        modelscope && (strcasecmp(modelscope, "true") == 0 || strcmp(modelscope, "1") == 0);
+    if (e->modelscope && domain) {
+        join(e->hub_endpoint, strstr(domain, "://") ? "" : "https://", domain);
+    } else if (!e->modelscope && endpoint) {
+        join(e->hub_endpoint, endpoint, "");
+    }
+    size_t n = strlen(e->hub_endpoint);
+    if (n && e->hub_endpoint[n - 1] == '/') e->hub_endpoint[n - 1] = '\0';
+}
+
 void environment_read(struct environment *e)
 {
     memset(e, 0, sizeof *e);
@@ -73,6 +111,8 @@ void environment_read(struct environment *e)
     if (level) add(e, "VLLM_LOGGING_LEVEL", "log-level", level_text(e->level, level));
     add(e, "VLLM_API_KEY", "api-key", secret("VLLM_API_KEY"));
     for (size_t i = 0; i < option_table_n; i++) add_option(e, &option_table[i]);
+    read_hub(e);
+    read_supervisor(&e->supervisor);
     e->api_key = variable("OPENAI_API_KEY");
     if (!e->api_key) e->api_key = variable("FATHOM_API_KEY");
     if (!e->api_key) e->api_key = variable("VLLM_API_KEY");

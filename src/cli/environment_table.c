@@ -5,7 +5,7 @@
 #include "base/fail.h"
 #include "cli/options_int.h"
 
-#define DOWNLOAD "nothing is downloaded; give a directory as MODEL, or set HF_HOME"
+#define DOWNLOAD "`fathom pull` has no such setting; HF_HOME, HF_TOKEN and HF_ENDPOINT act"
 #define ASCEND "it configures Ascend's libraries"
 #define AMD "it configures AMD's libraries"
 #define LINKS "this build runs on one host"
@@ -16,11 +16,12 @@ const struct environment_row environment_table[] = {
     {"FATHOM_*", true, "FATHOM_MAX_MODEL_LEN is --max-model-len, and so for every option"},
     {"HF_HOME", true, "where org/name is looked up"},
     {"CUDA_VISIBLE_DEVICES", true, "which GPUs there are: the driver reads it"},
-    {"HF_TOKEN", false, DOWNLOAD},
-    {"HUGGING_FACE_HUB_TOKEN", false, DOWNLOAD},
+    {"HF_TOKEN", true, "the key of `fathom pull`; without it, what `hf auth login` has kept"},
+    {"HUGGING_FACE_HUB_TOKEN", true, "the same"},
+    {"HF_ENDPOINT", true, "the hub of `fathom pull`, such as a mirror"},
+    {"VLLM_USE_MODELSCOPE", true, "`fathom pull` asks ModelScope"},
+    {"MODELSCOPE_DOMAIN", true, "of ModelScope's interface, for `fathom pull`"},
     {"HF_HUB_*", false, DOWNLOAD},
-    {"HF_ENDPOINT", false, DOWNLOAD},
-    {"VLLM_USE_MODELSCOPE", false, DOWNLOAD},
     {"MODELSCOPE_*", false, DOWNLOAD},
     {"VLLM_ROCM_*", false, AMD},
     {"AITER_*", false, AMD},

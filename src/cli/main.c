@@ -30,6 +30,8 @@ static command_function *const functions[COMMAND_COUNT] = {
     [COMMAND_BENCH_SWEEP] = cmd_bench_sweep,
     [COMMAND_BENCH_REPORT] = cmd_bench_report,
     [COMMAND_ROUTER] = cmd_router,
+    [COMMAND_PULL] = cmd_pull,
+    [COMMAND_HEALTH] = cmd_health,
     [COMMAND_HELP] = cmd_help,
     [COMMAND_VERSION] = cmd_version,
 };
@@ -65,12 +67,10 @@ static const char *foreign_command(const char *word)
 {
     static const struct {
         const char *word, *advice;
-    } known[] = {{"pull", "`hf download org/name` brings a checkpoint"},
-                 {"download", "`hf download org/name` brings a checkpoint"},
+    } known[] = {{"download", "`fathom pull org/name` brings a checkpoint"},
                  {"list", "`hf cache ls` lists what is there"},
                  {"ls", "`hf cache ls` lists what is there"},
                  {"chat", "`fathom run` is a chat in the terminal"},
-                 {"quantize", "`--quantization fp8` does it while weights load; docs/quantized.md"},
                  {"run-batch", "`fathom serve` and a client; `fathom run --prompt TEXT` for one"}};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(known[i].word, word) == 0) return known[i].advice;

@@ -100,7 +100,7 @@ static const char *foreign_spelling(const char *spelling)
     static const struct {
         const char *spelling, *advice;
     } known[] = {{"-m", "the model is the first argument"},
-                 {"-hf", "the model is the first argument; `hf download org/name` brings it"},
+                 {"-hf", "the model is the first argument; `fathom pull org/name` brings it"},
                  {"-ngl", "a GPU holds all layers; --backend says what computes"},
                  {"--n-gpu-layers", "a GPU holds all layers; --backend says what computes"},
                  {"--n-cpu-moe", "weights are not split between device and host"},

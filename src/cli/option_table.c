@@ -19,7 +19,8 @@ enum {
     PLANNED = ENGINE | ON(PLAN) | ON(DOCTOR) | ON(BENCH_KERNELS), /* commands that size one */
     MODEL = PLANNED | ON(INSPECT) | ON(TOKENIZE),                 /* commands that have a model */
     SCORED = ON(EVALUATE) | ON(QUANTIZE),                         /* commands that score texts */
-    ALL = MODEL | ONLINE | SCORED | ON(BENCH_REPORT) | ON(ROUTER) | ON(HELP) | ON(VERSION),
+    ALL = MODEL | ONLINE | SCORED | ON(BENCH_REPORT) | ON(ROUTER) | ON(PULL) | ON(HEALTH) |
+          ON(HELP) | ON(VERSION),
 };
 
 static const struct command_info commands[COMMAND_COUNT] = {
@@ -59,6 +60,13 @@ static const struct command_info commands[COMMAND_COUNT] = {
     [COMMAND_ROUTER] = {"router", "URL... [options]",
                         "one address for many servers: the one that has most of the prompt, "
                         "retries, and streams that go on when their server is lost",
+                        false, true},
+    [COMMAND_PULL] = {"pull", "ORG/NAME [options]",
+                      "bring a checkpoint of a model hub into the cache, where org/name is found",
+                      false, true},
+    [COMMAND_HEALTH] = {"health", "[URL] [options]",
+                        "status 0 when the server there is ready, else 1; without URL that of "
+                        "this machine, port 8000",
                         false, true},
     [COMMAND_HELP] = {"help", "[COMMAND]", "print this, or the options of a command", false, true},
     [COMMAND_VERSION] = {"version", "", "print the version", false, false},
@@ -527,7 +535,8 @@ const struct option option_table[] = {
      .kind = OPTION_TEXT, .group = GROUP_COMMAND, .commands = ON(ROUTER),
      .field = FIELD(router.admin_key), USE},
     {"insecure", NULL, NULL, NULL, "accept any certificate of https servers", .kind = OPTION_FLAG,
-     .group = GROUP_COMMAND, .commands = ON(ROUTER), .field = FIELD(router.insecure), USE},
+     .group = GROUP_COMMAND, .commands = ON(ROUTER) | ON(HEALTH), .field = FIELD(router.insecure),
+     USE},
 
     /* ---- the server under test ---- */
     {"backend", "--endpoint-type", "NAME", "openai",
@@ -729,6 +738,11 @@ const struct option option_table[] = {
      .commands = ON(HELP), .field = FIELD(markdown), USE},
     {"flags", NULL, NULL, NULL, "print docs/flags.md", .kind = OPTION_FLAG, .group = GROUP_COMMAND,
      .commands = ON(HELP), .field = FIELD(flags), USE},
+    {"man", NULL, NULL, NULL, "print the manual page, fathom(1) or that of COMMAND",
+     .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = ON(HELP), .field = FIELD(man), USE},
+    {"completion", NULL, NULL, NULL, "print what bash sources to complete command lines",
+     .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = ON(HELP), .field = FIELD(completion),
+     USE},
     {"verify", NULL, NULL, NULL,
      "compare every file with the hash that the Hugging Face cache has for it, which reads them "
      "all",
@@ -764,6 +778,14 @@ const struct option option_table[] = {
     {"dry-run", NULL, NULL, NULL, "check the source and say what would be written; write nothing",
      .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = ON(QUANTIZE),
      .field = FIELD(quantize_dry_run), USE},
+    {"timeout", NULL, "SECONDS", "5", "until an answer", .kind = OPTION_NUMBER, .lo = 0.001,
+     .hi = 3600, .group = GROUP_COMMAND, .commands = ON(HEALTH), .field = FIELD(health_timeout),
+     USE},
+    {"revision", NULL, "NAME", NULL, "branch, tag or commit; default: the main branch",
+     .kind = OPTION_TEXT, .group = GROUP_COMMAND, .commands = ON(PULL), .field = FIELD(revision),
+     USE},
+    {"parallel", NULL, "N", "8", "files fetched at once", .kind = OPTION_COUNT, .lo = 1, .hi = 64,
+     .group = GROUP_COMMAND, .commands = ON(PULL), .field = FIELD(parallel), USE},
     {"against", NULL, "SOURCE", NULL,
      "a second model, usually the one that MODEL was made from: its next-token distributions are "
      "what MODEL's are compared with",

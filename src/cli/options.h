@@ -36,6 +36,8 @@ enum command {
     COMMAND_BENCH_SWEEP,
     COMMAND_BENCH_REPORT,
     COMMAND_ROUTER,
+    COMMAND_PULL,
+    COMMAND_HEALTH,
     COMMAND_HELP,
     COMMAND_VERSION,
     COMMAND_COUNT,
@@ -170,6 +172,12 @@ fathom_err options_write_help(struct buf *out, enum command command, const char 
 /* options_write_markdown, options_write_flags - docs/cli.md and docs/flags.md */
 fathom_err options_write_markdown(struct buf *out);
 fathom_err options_write_flags(struct buf *out);
+
+/* options_write_man - the manual page fathom-COMMAND(1); fathom(1) for COMMAND_COUNT */
+fathom_err options_write_man(struct buf *out, enum command command);
+
+/* options_write_completion - what bash sources to complete commands, options and their choices */
+fathom_err options_write_completion(struct buf *out);
 
 /* ---- variables that operators bring from vLLM, each with its answer ------------------------- */
 

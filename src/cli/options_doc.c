@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "cli/options.h"
+#include "cli/options_int.h"
 
 enum { HELP_COLUMNS = 96, HELP_INDENT = 32 };
 
@@ -25,15 +25,20 @@ static const struct {
     [GROUP_FOREIGN] = {"Known from vLLM", "vllm"},
 };
 
-static bool in_group(const struct option *o, enum command c, enum option_group g)
+bool option_in_group(const struct option *o, enum command c, enum option_group g)
 {
     return o->group == g && (o->commands >> c & 1u) != 0;
 }
 
-static bool has_group(enum command c, enum option_group g)
+const char *option_group_title(enum option_group g)
+{
+    return groups[g].title;
+}
+
+bool command_has_group(enum command c, enum option_group g)
 {
     for (size_t i = 0; i < option_table_n; i++) {
-        if (in_group(&option_table[i], c, g)) return true;
+        if (option_in_group(&option_table[i], c, g)) return true;
     }
     return false;
 }
@@ -69,7 +74,7 @@ static void add_wrapped(struct buf *b, const char *text, size_t *column)
     }
 }
 
-static void add_spelling(struct buf *b, const struct option *o)
+void option_add_spelling(struct buf *b, const struct option *o)
 {
     if (o->alias) (void)buf_printf(b, "%s, ", o->alias);
     (void)buf_printf(b, "--%s", o->name);
@@ -92,7 +97,7 @@ static void add_answer(struct buf *b, const struct option *o, const char *quote)
 }
 
 /* What stands after the help text: answer, choices, default. */
-static void add_details(struct buf *b, const struct option *o)
+void option_add_details(struct buf *b, const struct option *o)
 {
     if (o->answer != ANSWER_USE) {
         (void)buf_add_str(b, " (");
@@ -110,7 +115,7 @@ static void add_option_help(struct buf *b, const struct option *o)
     struct buf text = {0};
     size_t start = b->len;
     (void)buf_add_str(b, "  ");
-    add_spelling(b, o);
+    option_add_spelling(b, o);
     size_t column = b->len - start;
     if (column + 2 > HELP_INDENT) {
         (void)buf_add_char(b, '\n');
@@ -119,7 +124,7 @@ static void add_option_help(struct buf *b, const struct option *o)
     (void)buf_printf(b, "%*s", (int)(HELP_INDENT - column), "");
     column = HELP_INDENT;
     (void)buf_add_str(&text, o->help);
-    add_details(&text, o);
+    option_add_details(&text, o);
     if (buf_status(&text)) b->failed = true;
     add_wrapped(b, buf_str(&text), &column);
     (void)buf_add_char(b, '\n');
@@ -171,7 +176,7 @@ static size_t add_groups(struct buf *b, enum command c, const char *topic)
         bool begun = false;
         for (size_t i = 0; i < option_table_n; i++) {
             const struct option *o = &option_table[i];
-            if (!in_group(o, c, (enum option_group)g) || !is_about(o, topic)) continue;
+            if (!option_in_group(o, c, (enum option_group)g) || !is_about(o, topic)) continue;
             if (!begun) (void)buf_printf(b, "\n%s:\n", groups[g].title);
             add_option_help(b, o);
             begun = true;
@@ -186,7 +191,7 @@ static void add_group_names(struct buf *b, enum command c)
     (void)buf_add_str(
         b, "\n--help=TOPIC shows less: options whose name holds TOPIC, or one of the groups\n ");
     for (int g = 0; g < GROUP_COUNT; g++) {
-        if (has_group(c, (enum option_group)g)) (void)buf_printf(b, " %s", groups[g].name);
+        if (command_has_group(c, (enum option_group)g)) (void)buf_printf(b, " %s", groups[g].name);
     }
     (void)buf_add_char(b, '\n');
 }
@@ -228,7 +233,7 @@ static void add_cell(struct buf *b, const char *text)
 static void add_row(struct buf *b, const struct option *o)
 {
     struct buf spelling = {0};
-    add_spelling(&spelling, o);
+    option_add_spelling(&spelling, o);
     if (buf_status(&spelling)) b->failed = true;
     (void)buf_add_str(b, "| `");
     add_cell(b, buf_str(&spelling));
@@ -270,11 +275,12 @@ static void add_command_section(struct buf *b, enum command c)
                      info->arguments);
     (void)buf_printf(b, "%c%s.\n", info->help[0] - 'a' + 'A', info->help + 1);
     for (int g = 0; g < GROUP_COUNT; g++) {
-        if (!has_group(c, (enum option_group)g)) continue;
+        if (!command_has_group(c, (enum option_group)g)) continue;
         (void)buf_printf(b, "\n### %s\n\n| option | default | meaning |\n|---|---|---|\n",
                          groups[g].title);
         for (size_t i = 0; i < option_table_n; i++) {
-            if (in_group(&option_table[i], c, (enum option_group)g)) add_row(b, &option_table[i]);
+            if (option_in_group(&option_table[i], c, (enum option_group)g))
+                add_row(b, &option_table[i]);
         }
     }
 }
@@ -316,7 +322,7 @@ static void add_flag_row(struct buf *b, const struct option *o)
     static const char *const answers[] = {
         [ANSWER_USE] = "acts", [ANSWER_NOTE] = "accepted", [ANSWER_REFUSE] = "refused"};
     struct buf spelling = {0};
-    add_spelling(&spelling, o);
+    option_add_spelling(&spelling, o);
     if (buf_status(&spelling)) b->failed = true;
     (void)buf_add_str(b, "| `");
     add_cell(b, buf_str(&spelling));
@@ -353,10 +359,10 @@ fathom_err options_write_flags(struct buf *out)
         "and what to use. Several refused flags are told all at once. A flag that is not here is\n"
         "unknown, and the answer names the nearest one.\n");
     for (int g = 0; g < GROUP_COUNT; g++) {
-        if (!has_group(COMMAND_SERVE, (enum option_group)g)) continue;
+        if (!command_has_group(COMMAND_SERVE, (enum option_group)g)) continue;
         (void)buf_printf(out, "\n## %s\n\n| flag | answer | |\n|---|---|---|\n", groups[g].title);
         for (size_t i = 0; i < option_table_n; i++) {
-            if (in_group(&option_table[i], COMMAND_SERVE, (enum option_group)g)) {
+            if (option_in_group(&option_table[i], COMMAND_SERVE, (enum option_group)g)) {
                 add_flag_row(out, &option_table[i]);
             }
         }

@@ -59,6 +59,17 @@ const char *option_keep(struct settings *s, const char *text);
  * whose keys are names without dashes */
 fathom_err option_read_file(struct option_walk *w, const char *path);
 
+/* ---- what help, the pages of docs/ and the manual pages share -------------------------------- */
+
+bool option_in_group(const struct option *o, enum command c, enum option_group g);
+bool command_has_group(enum command c, enum option_group g);
+const char *option_group_title(enum option_group g);
+
+/* option_add_spelling - "-tp, --tensor-parallel-size N"; option_add_details - what stands after the
+ * help text: answer, choices, default */
+void option_add_spelling(struct buf *b, const struct option *o);
+void option_add_details(struct buf *b, const struct option *o);
+
 /* ---- the values of single options ------------------------------------------------------------ */
 
 /* compilation_parse - the values of --compilation-config and -O: {"cudagraph_mode":

@@ -31,6 +31,7 @@
 #include "base/os.h"
 #include "http/gate.h"
 #include "http/listen.h"
+#include "http/supervisor.h"
 #include "server/grammar_cache.h"
 #include "server/health.h"
 #include "server/http/access_log.h"
@@ -59,6 +60,7 @@ struct server {
     uint64_t trim_us; /* when the heap was last looked at; of the poll thread, as heap_free */
     size_t heap_free;
     bool poll_started;
+    uint64_t patted_us;      /* when the service manager was told last that all is well */
     int stop_fd;             /* eventfd that server_run waits on */
     atomic_bool poll_ends;   /* the poll thread returns */
     atomic_bool engine_down; /* the engine has met a fatal error */
@@ -242,17 +244,33 @@ static bool wait_for_stop(struct server *s, int timeout_ms)
     return read(s->stop_fd, &count, sizeof count) == sizeof count;
 }
 
+/* Tells the service manager, when it is due, that the engine gets on; one that is stuck is silent,
+ * and ended for it. Returns after how many ms it is due again; -1: never. */
+static int pat_watchdog(struct server *s)
+{
+    const struct supervisor *v = &s->served.o.supervisor;
+    uint64_t now_us = clock_now_us(), every_us = v->watchdog_us / 3;
+    if (every_us == 0) return -1;
+    if (now_us - s->patted_us >= every_us) {
+        if (!server_is_stuck(s)) supervisor_tell(v, "WATCHDOG=1");
+        s->patted_us = now_us;
+    }
+    return (int)((s->patted_us + every_us - now_us) / 1000) + 1;
+}
+
 fathom_err server_run(struct server *s, fathom_diag *d)
 {
     enum { STEP_MS = 20 };
-    while (!wait_for_stop(s, -1)) {
+    while (!wait_for_stop(s, pat_watchdog(s))) {
     }
     atomic_store(&s->state.draining, true);
+    supervisor_tell(&s->served.o.supervisor, "STOPPING=1\nSTATUS=requests that run may finish");
     size_t n_job = jobs_count(&s->jobs);
     if (n_job) LOG_INFO("server", "stopping: %zu requests are in flight", n_job);
     uint64_t start_us = clock_now_us();
     while (jobs_count(&s->jobs) && !wait_for_stop(s, STEP_MS)) {
         uint64_t waited_ms = (clock_now_us() - start_us) / 1000;
+        (void)pat_watchdog(s);
         if (waited_ms >= s->served.o.drain_timeout_ms) break;
         if (waited_ms >= FAREWELL_MS && (atomic_load(&s->engine_down) || server_is_stuck(s))) break;
     }

@@ -7,17 +7,19 @@
 #include <stdint.h>
 
 #include "base/stream_pass.h"
+#include "http/supervisor.h"
 #include "http/tls.h"
 
 /* A zeroed struct with model_names is valid: 0 and NULL mean the default. What it points to is
  * borrowed and outlives the server. */
 struct server_options {
-    struct server_claim *claim; /* made of these options before; NULL: server_create makes one */
-    const char *host;           /* address or name to listen on; NULL: 127.0.0.1 */
-    uint16_t port;              /* 0: one that is free (server_port tells) */
-    const char *uds;            /* path of a socket to listen on instead; NULL: none */
-    const char *admin_socket;   /* path of the socket for operators (admin.h); NULL: none */
-    const char *root_path;      /* prefix that a proxy leaves on paths; NULL: none */
+    struct server_claim *claim;   /* made of these options before; NULL: server_create makes one */
+    const char *host;             /* address or name to listen on; NULL: 127.0.0.1 */
+    uint16_t port;                /* 0: one that is free (server_port tells) */
+    const char *uds;              /* path of a socket to listen on instead; NULL: none */
+    struct supervisor supervisor; /* with a socket in it: that is listened on instead */
+    const char *admin_socket;     /* path of the socket for operators (admin.h); NULL: none */
+    const char *root_path;        /* prefix that a proxy leaves on paths; NULL: none */
 
     const char *const *model_names; /* names that requests may use; the first is told in lists */
     size_t n_model_name;            /* >= 1 */

@@ -153,9 +153,8 @@ class Cli(unittest.TestCase):
                            (("serve", "--prot", "1"), "the nearest is --port"),
                            (("serve", "-pp", "2"), "--pipeline-parallel-size 2 is refused"),
                            (("plan", "--dtype", "half"), "overflow"),
-                           (("pull", "org/name"), "hf download"),
+                           (("download", "org/name"), "fathom pull"),
                            (("chat",), "fathom run"),
-                           (("quantize",), "--quantization fp8"),
                            (("serve", "-ngl", "99"), "--backend"),
                            (("serve", "-c", "4096"), "--max-model-len"),
                            (("run", "--temperature", "9"), "-1 to 2"),
@@ -441,10 +440,10 @@ class Cli(unittest.TestCase):
                 f.write("model: pilot\nmax-num-seqs: 2\nserved-model-name: [a, b]\n")
             out, err = run("serve", "--config", path, "--dry-run",
                            env={"FATHOM_MAX_NUM_SEQS": "9", "FATHOM_MAX_MODEL_LEN": "1024",
-                                "FATHOM_NONSENSE": "1", "HF_TOKEN": "x"})
+                                "FATHOM_NONSENSE": "1", "HF_HUB_OFFLINE": "1"})
         self.assertIn("all 2 requests of 1,024 tokens at once", out)
         self.assertIn("FATHOM_NONSENSE has no effect: there is no such option", err)
-        self.assertIn("HF_TOKEN has no effect: nothing is downloaded", err)
+        self.assertIn("HF_HUB_OFFLINE has no effect: `fathom pull` has no such setting", err)
 
     def test_a_port_that_is_taken_is_named(self):
         server = Served()

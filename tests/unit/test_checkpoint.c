@@ -264,7 +264,7 @@ static void unknown_model_says_where_it_looked(void **state)
     assert_string_equal(dir, home);
 
     assert_int_equal(checkpoint_resolve(dir, "org/none", home, &d), FATHOM_ENOTFOUND);
-    assert_non_null(strstr(d.text, "`hf download org/none`"));
+    assert_non_null(strstr(d.text, "`fathom pull org/none`"));
     assert_non_null(strstr(d.text, "./org/none"));
     assert_non_null(strstr(d.text, "/hub/models--org--none/snapshots"));
     assert_non_null(strstr(d.text, home));

@@ -6,6 +6,7 @@
 #include "base/fail.h"
 #include "base/mem.h"
 #include "http/listen.h"
+#include "http/supervisor.h"
 #include "http/tls.h"
 #include "server/http/access_log.h"
 #include "server/server.h"
@@ -16,7 +17,9 @@ static fathom_err take_all(struct server_claim *c, const struct server_options *
 {
     TRY(tls_check(&o->tls, d));
     if (o->access_log) TRY(access_log_open(&c->access_log, o->access_log, d));
-    if (o->uds) {
+    if (o->supervisor.n_socket) {
+        TRY(supervisor_take_socket(&o->supervisor, &c->listen_fd, &c->port, d));
+    } else if (o->uds) {
         TRY(listen_bind_unix(o->uds, &c->listen_fd, d));
         c->uds = o->uds;
     } else {

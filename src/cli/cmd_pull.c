@@ -1,0 +1,88 @@
+/* cmd_pull.c - fathom pull: a repository of a model hub into the cache */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/os.h"
+#include "checkpoint/checkpoint.h"
+#include "cli/cli.h"
+#include "cli/progress.h"
+#include "hub/pull.h"
+
+enum { TOKEN_BYTES = 512 };
+
+struct pulling {
+    const char *repository;
+    struct progress progress;
+};
+
+static void tell_summary(void *arg, const struct hub_summary *s)
+{
+    const struct pulling *p = arg;
+    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
+    print_row("repository", "%s at %s", p->repository, s->commit);
+    print_row("files", "%zu of %s, %s there already", s->n_file, size_text(a, s->bytes),
+              size_text(b, s->there_bytes));
+    if (s->n_left_out) print_row("", "%zu weights of other programs are left out", s->n_left_out);
+}
+
+static void tell_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+{
+    struct pulling *p = arg;
+    progress_tell(&p->progress, done_bytes, total_bytes);
+}
+
+/* The key that `hf auth login` keeps, where the environment has none. */
+static const char *find_token(char out[TOKEN_BYTES], const struct environment *e)
+{
+    char path[LIMIT_PATH_BYTES];
+    struct file_map map;
+    if (e->hub_token) return e->hub_token;
+    if (path_join(path, sizeof path, e->hf_home, "token") || file_map_open(&map, path, NULL)) {
+        return NULL;
+    }
+    size_t n = 0;
+    const char *text = map.data;
+    while (n < map.size && n + 1 < TOKEN_BYTES && text[n] > ' ' && text[n] <= '~') n++;
+    if (n) memcpy(out, text, n);
+    out[n] = '\0';
+    file_map_close(&map);
+    return n ? out : NULL;
+}
+
+fathom_err cmd_pull(const struct invocation *v, fathom_diag *d)
+{
+    const struct settings *s = v->settings;
+    const struct environment *e = v->environment;
+    char repository[LIMIT_PATH_BYTES], token[TOKEN_BYTES], a[SIZE_TEXT_BYTES];
+    struct pulling pulling = {.repository = repository};
+    struct hub_result result;
+    if (s->rest.n != 1) {
+        FAIL(d, FATHOM_EINVAL, "needed is one repository: fathom pull deepseek-ai/DeepSeek-V3.2");
+    }
+    if (!checkpoint_repository(repository, s->rest.items[0])) {
+        FAIL(d, FATHOM_EINVAL, "\"%s\" is no repository: needed is org/name", s->rest.items[0]);
+    }
+    if (!e->hf_home[0]) FAIL(d, FATHOM_EINVAL, "there is no folder for it: set HF_HOME");
+    const struct hub_order order = {.repository = repository,
+                                    .revision = s->revision,
+                                    .endpoint = e->hub_endpoint[0] ? e->hub_endpoint : NULL,
+                                    .token = e->modelscope ? NULL : find_token(token, e),
+                                    .hf_home = e->hf_home,
+                                    .modelscope = e->modelscope,
+                                    .n_parallel = (unsigned)s->parallel,
+                                    .on_summary = tell_summary,
+                                    .on_progress = tell_progress,
+                                    .arg = &pulling};
+    uint64_t start_us = clock_now_us();
+    progress_begin(&pulling.progress, "pulling");
+    fathom_err err = hub_pull(&result, &order, d);
+    progress_end(&pulling.progress);
+    if (err) return err;
+    print_row("fetched", "%s in %.0f s", size_text(a, result.fetched_bytes),
+              (double)(clock_now_us() - start_us) / 1e6);
+    print_row("folder", "%s", result.dir);
+    print_row("try", "fathom plan %s", repository);
+    return FATHOM_OK;
+}

@@ -1,0 +1,54 @@
+/* client.h - requests to a hub: how they are made, when they are made again, what is said of one
+ * that failed */
+#ifndef FATHOM_HUB_CLIENT_H
+#define FATHOM_HUB_CLIENT_H
+
+#include <curl/curl.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "fathom/err.h"
+#include "hub/order.h"
+
+enum { HUB_ATTEMPTS = 5 }; /* in a row, none of which brought a byte */
+
+/* A request, from before it is made to after its end. */
+struct hub_request {
+    CURL *easy;
+    CURLcode code;
+    long status;     /* of HTTP; 0: no answer */
+    char reason[32]; /* the hub's X-Error-Code; "": none */
+    uint64_t offset; /* where the bytes of a partial answer begin */
+    char cause[CURL_ERROR_SIZE];
+};
+
+/* client_add_path - bytes of a path or a value as they stand in a URL; a slash stays with `path` */
+fathom_err client_add_escaped(struct buf *url, const char *text, bool path);
+
+/* client_endpoint - of the order, or the hub's own */
+const char *client_endpoint(const struct hub_order *o);
+
+/* request_init - a GET of url; the caller adds where its bytes go. The token is sent to the
+ * endpoint's host, not where that redirects to.
+ * Errors  ENOMEM. request_fini accepts a zeroed one. */
+fathom_err request_init(struct hub_request *r, const struct hub_order *o, const char *url,
+                        fathom_diag *d);
+void request_fini(struct hub_request *r);
+
+/* request_note_end - what is known of the answer */
+void request_note_end(struct hub_request *r, CURLcode code);
+
+/* request_pause_us - how long before it is worth trying again, having failed n times in a row; 0:
+ * it is not */
+uint64_t request_pause_us(const struct hub_request *r, unsigned n_failed);
+
+/* request_fail - the message and the error of a request that is given up */
+fathom_err request_fail(const struct hub_request *r, const struct hub_order *o, const char *what,
+                        fathom_diag *d);
+
+/* client_get - a small answer as a whole, tried again as need be */
+fathom_err client_get(struct buf *body, const struct hub_order *o, const char *url,
+                      const char *what, fathom_diag *d);
+
+#endif

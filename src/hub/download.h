@@ -1,0 +1,19 @@
+/* download.h - the contents of a listing's files, several at once */
+#ifndef FATHOM_HUB_DOWNLOAD_H
+#define FATHOM_HUB_DOWNLOAD_H
+
+#include "hub/order.h"
+#include "hub/store.h"
+
+/* download_missing - every blob that the store does not hold
+ *
+ *   there_bytes  of the listing, before: progress goes on from here
+ *   fetched      bytes that came
+ * A file whose connection ends goes on where it stopped. One with another sum than the list's is
+ * fetched a second time. The first that cannot be had ends all; what has come of the others stays.
+ * Errors  those of hub_pull. */
+fathom_err download_missing(uint64_t *fetched, const struct hub_store *s,
+                            const struct hub_listing *l, const struct hub_order *o,
+                            uint64_t there_bytes, fathom_diag *d);
+
+#endif

@@ -1,0 +1,43 @@
+/* listing.h - what a repository holds, as a hub's JSON tells it; nothing of it is trusted */
+#ifndef FATHOM_HUB_LISTING_H
+#define FATHOM_HUB_LISTING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/json.h"
+#include "fathom/err.h"
+
+enum { HUB_SUM_BYTES = 65, HUB_FILES_MAX = 100000 };
+
+struct hub_file {
+    const char *path;        /* relative, without "..": of the listing's tree */
+    char sum[HUB_SUM_BYTES]; /* hexadecimal: SHA-256, or git's id of a blob when is_git */
+    bool is_git;
+    uint64_t size;
+};
+
+struct hub_listing {
+    json_t *tree;
+    char commit[HUB_SUM_BYTES]; /* what the snapshot is called */
+    struct hub_file *files;     /* [n_file] */
+    size_t n_file;
+    size_t n_left_out; /* weights that no program here reads: GGUF, PyTorch's, ... */
+};
+
+/* listing_read - Hugging Face's answer to /api/models/ORG/NAME/revision/REVISION?blobs=true
+ * Errors  EFORMAT: not JSON, no commit, a path that leaves its folder, a file without size or sum;
+ *         ELIMIT: more than HUB_FILES_MAX files; ENOMEM. */
+fathom_err listing_read(struct hub_listing *l, const char *text, size_t n, fathom_diag *d);
+
+/* listing_read_modelscope - ModelScope's to /api/v1/models/ORG/NAME/repo/files; its snapshot is
+ * called by a digest of all names and sums, since the answer has no commit */
+fathom_err listing_read_modelscope(struct hub_listing *l, const char *text, size_t n,
+                                   fathom_diag *d);
+
+/* listing_bytes - of all files */
+uint64_t listing_bytes(const struct hub_listing *l);
+void listing_free(struct hub_listing *l); /* accepts a zeroed one */
+
+#endif

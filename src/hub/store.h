@@ -1,0 +1,37 @@
+/* store.h - a repository's folder in the cache: blobs, snapshots, refs */
+#ifndef FATHOM_HUB_STORE_H
+#define FATHOM_HUB_STORE_H
+
+#include <stdbool.h>
+
+#include "base/limits.h"
+#include "hub/listing.h"
+
+struct hub_store {
+    char folder[LIMIT_PATH_BYTES]; /* <hf_home>/hub/models--org--name */
+    int lock;                      /* -1: none */
+};
+
+/* store_open - the folder is there and nobody else fills it
+ * Errors  EINVAL: a path that is too long; EBUSY: another pull of this repository runs; EIO. */
+fathom_err store_open(struct hub_store *s, const char *hf_home, const char *repository,
+                      fathom_diag *d);
+void store_close(struct hub_store *s);
+
+/* store_name_blob - where the contents of a file are, and with `partial` where they become */
+fathom_err store_name_blob(char out[LIMIT_PATH_BYTES], const struct hub_store *s,
+                           const struct hub_file *f, bool partial, fathom_diag *d);
+
+/* store_holds - the blob is there, in its size */
+bool store_holds(const struct hub_store *s, const struct hub_file *f);
+
+/* store_make_snapshot - a link for each file, then the reference; links that are there stay
+ *
+ *   revision  NULL, or the commit itself: no reference is written
+ *   dir       LIMIT_PATH_BYTES
+ * Needs   every blob is there.
+ * Errors  EIO, EINVAL. */
+fathom_err store_make_snapshot(char *dir, const struct hub_store *s, const struct hub_listing *l,
+                               const char *revision, fathom_diag *d);
+
+#endif

@@ -1,0 +1,290 @@
+#!/usr/bin/env python3
+"""The Helm chart, the plain manifests, which are the chart with its own values, and compose files.
+
+    tests/clients/chart_check.py path/to/fathom
+    tests/clients/chart_check.py --write          deploy/kubernetes/fathom.yaml anew
+
+Helm is not needed: the few constructs of templates that the chart uses are read here, and another
+one fails. Every object is checked against the schemas of Kubernetes (kubernetes-validate), what the
+containers are told is checked by the program.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+import client_env
+
+client_env.enter("kubernetes-validate", requirements="requirements-kubernetes.txt")
+
+import kubernetes_validate  # noqa: E402 pylint: disable=wrong-import-position
+import yaml  # noqa: E402 pylint: disable=wrong-import-position
+
+CHART = os.path.join(client_env.ROOT, "deploy/helm/fathom")
+PLAIN = os.path.join(client_env.ROOT, "deploy/kubernetes/fathom.yaml")
+HEAD = ("# The chart of deploy/helm/fathom with its own values, for `kubectl apply -f`. Made by\n"
+        "# tests/clients/chart_check.py --write; a test compares.\n")
+ACTION = re.compile(r"\{\{(-?)\s*(.*?)\s*(-?)\}\}", re.S)
+VERSION = "1.31"
+
+
+def look_up(path, scope):
+    value = scope["dot"] if path == "." else scope["root"]
+    for name in path.strip(".").split("."):
+        if name:
+            value = value[name]
+    return value
+
+
+def as_yaml(value):
+    return yaml.safe_dump(value, default_flow_style=False, sort_keys=False).rstrip("\n")
+
+
+def evaluate(expression, scope):
+    """What stands for {{ expression }}."""
+    parts = [part.strip() for part in expression.split("|")]
+    words = parts[0].split()
+    if words[0] == "toYaml":
+        value = as_yaml(look_up(words[1], scope))
+    elif len(words) == 1 and words[0].startswith("."):
+        value = look_up(words[0], scope)
+    else:
+        raise ValueError(f"a construct that is not read here: {expression}")
+    for pipe in parts[1:]:
+        if pipe == "quote":
+            value = '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+        elif pipe.startswith("nindent "):
+            pad = " " * int(pipe.split()[1])
+            value = "\n" + "\n".join(pad + line for line in value.splitlines())
+        else:
+            raise ValueError(f"a construct that is not read here: {expression}")
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def tokens(text):
+    """Texts and actions in turn, white space cut where {{- and -}} say so."""
+    out, at = [], 0
+    for m in ACTION.finditer(text):
+        before = text[at:m.start()]
+        if m.group(1):
+            before = before.rstrip()
+        out += [("text", before), ("action", m.group(2))]
+        at = m.end()
+        if m.group(3):
+            at += len(text[at:]) - len(text[at:].lstrip())
+    return out + [("text", text[at:])]
+
+
+def block(parts, i, scope, active):
+    """Renders up to `end` or `else`; the text, and where that stands."""
+    out = ""
+    while i < len(parts):
+        kind, text = parts[i]
+        words = text.split()
+        if kind == "text":
+            out += text if active else ""
+        elif words[0] in ("end", "else"):
+            return out, i
+        elif words[0] == "if":
+            negated = words[1] == "not"
+            holds = bool(look_up(words[-1], scope)) != negated
+            inner, i = block(parts, i + 1, scope, active and holds)
+            out += inner
+            if parts[i][1] == "else":
+                inner, i = block(parts, i + 1, scope, active and not holds)
+                out += inner
+        elif words[0] == "range":
+            begin = i + 1
+            for item in look_up(words[1], scope):
+                inner, i = block(parts, begin, {**scope, "dot": item}, active)
+                out += inner
+            if i < begin:
+                _, i = block(parts, begin, scope, False)
+        elif active:
+            out += evaluate(text, scope)
+        i += 1
+    return out, i
+
+
+def values(**changes):
+    with open(os.path.join(CHART, "values.yaml"), encoding="utf-8") as f:
+        out = yaml.safe_load(f)
+    for path, value in changes.items():
+        *folders, name = path.split("__")
+        at = out
+        for folder in folders:
+            at = at[folder]
+        if name not in at:
+            raise KeyError(path)
+        at[name] = value
+    return out
+
+
+def render(chosen):
+    root = {"Values": chosen, "Release": {"Name": "fathom"}}
+    out = []
+    folder = os.path.join(CHART, "templates")
+    for name in sorted(os.listdir(folder)):
+        with open(os.path.join(folder, name), encoding="utf-8") as f:
+            text, _ = block(tokens(f.read()), 0, {"root": root, "dot": root}, True)
+        if text.strip():
+            out.append(text.strip() + "\n")
+    return "---\n".join(out)
+
+
+def objects(text):
+    return list(yaml.safe_load_all(text))
+
+
+def by_kind(text):
+    return {o["kind"]: o for o in objects(text)}
+
+
+class Chart(unittest.TestCase):
+    def test_the_plain_manifests_are_the_chart(self):
+        with open(PLAIN, encoding="utf-8") as f:
+            self.assertEqual(f.read(), HEAD + render(values()))
+
+    def test_every_object_fits_kubernetes_schemas(self):
+        chosen = [values(), values(secret="", gpus=0, autoscaling__enabled=False, args=[]),
+                  values(models__existingClaim="x", runtimeClassName="nvidia", tolerations=[],
+                         nodeSelector={"kubernetes.io/hostname": "g505"})]
+        with open(os.path.join(client_env.ROOT, "deploy/kubernetes/secret.example.yaml"),
+                  encoding="utf-8") as f:
+            texts = [render(v) for v in chosen] + [f.read()]
+        for text in texts:
+            for o in objects(text):
+                kubernetes_validate.validate(o, VERSION, strict=True)
+
+    def test_a_schema_is_really_looked_at(self):
+        wrong = objects(render(values()))
+        wrong[0]["spec"]["nonsense"] = 1
+        with self.assertRaises(kubernetes_validate.ValidationError):
+            for o in wrong:
+                kubernetes_validate.validate(o, VERSION, strict=True)
+
+    def test_values_act(self):
+        kinds = by_kind(render(values(gpus=0, secret="", autoscaling__enabled=False, replicas=3,
+                                      models__existingClaim="mine")))
+        self.assertEqual(set(kinds), {"Deployment", "Service", "PodDisruptionBudget"})
+        spec = kinds["Deployment"]["spec"]
+        self.assertEqual(spec["replicas"], 3)
+        container = spec["template"]["spec"]["containers"][0]
+        self.assertNotIn("nvidia.com/gpu", container["resources"]["limits"])
+        self.assertNotIn("--api-key-file=/keys/keys", container["args"])
+        claim = spec["template"]["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"]
+        self.assertEqual(claim, "mine")
+
+    def test_selectors_and_ports_fit_each_other(self):
+        kinds = by_kind(render(values()))
+        pod = kinds["Deployment"]["spec"]["template"]
+        labels = pod["metadata"]["labels"]
+        for selector in (kinds["Deployment"]["spec"]["selector"]["matchLabels"],
+                         kinds["Service"]["spec"]["selector"],
+                         kinds["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"]):
+            self.assertLessEqual(selector.items(), labels.items())
+        ports = {p["name"] for p in pod["spec"]["containers"][0]["ports"]}
+        self.assertEqual(kinds["Service"]["spec"]["ports"][0]["targetPort"], "http")
+        self.assertEqual(ports, {"http"})
+        mounted = {m["name"] for c in pod["spec"]["containers"] + pod["spec"]["initContainers"]
+                   for m in c["volumeMounts"]}
+        self.assertEqual(mounted, {v["name"] for v in pod["spec"]["volumes"]})
+
+    def test_the_program_knows_what_its_containers_are_told(self):
+        pod = by_kind(render(values()))["Deployment"]["spec"]["template"]["spec"]
+        for container in pod["containers"] + pod["initContainers"]:
+            words = [a.split("=")[0] for a in container["args"] if a.startswith("--")]
+            known = subprocess.run([FATHOM, container["args"][0], "--help"], check=True, text=True,
+                                   capture_output=True).stdout
+            for word in words:
+                self.assertIn(f"{word} ", known.replace("\n", " "), word)
+
+
+def substituted(text, environment):
+    """${NAME:-default} and ${NAME:?message} as compose reads them."""
+    def value(m):
+        name, kind, rest = m.group(1), m.group(2), m.group(3)
+        if environment.get(name):
+            return environment[name]
+        if kind == ":?":
+            raise KeyError(name)
+        return rest or ""
+    return re.sub(r"\$\{(\w+)(?:(:[-?])([^}]*))?\}", value, text)
+
+
+class Compose(unittest.TestCase):
+    KEYS = {"image", "build", "command", "ports", "volumes", "user", "read_only", "tmpfs", "deploy",
+            "ulimits", "cap_drop", "security_opt", "stop_grace_period", "restart", "healthcheck",
+            "environment", "profiles", "extra_hosts"}
+    FOLDER = os.path.join(client_env.ROOT, "deploy/compose")
+    NAMES = ("cpu.yaml", "gpu8.yaml", "monitoring.yaml")
+
+    def load(self, name, **environment):
+        with open(os.path.join(self.FOLDER, name), encoding="utf-8") as f:
+            return yaml.safe_load(substituted(f.read(), environment))
+
+    def test_files_have_the_keys_that_compose_knows_and_mount_what_there_is(self):
+        for name in self.NAMES:
+            for service in self.load(name, MODEL="org/name")["services"].values():
+                self.assertEqual(set(service) - self.KEYS, set(), name)
+                build = service.get("build")
+                if build:
+                    context = os.path.join(self.FOLDER, build["context"])
+                    self.assertTrue(os.path.exists(os.path.join(context, build["dockerfile"])))
+                for volume in service.get("volumes", []):
+                    source = volume.split(":")[0]
+                    if source.startswith("."):
+                        self.assertTrue(os.path.exists(os.path.join(self.FOLDER, source)), source)
+
+    def test_containers_are_confined(self):
+        for name in ("cpu.yaml", "gpu8.yaml"):
+            for service in self.load(name, MODEL="org/name")["services"].values():
+                self.assertIs(service["read_only"], True)
+                self.assertEqual(service["cap_drop"], ["ALL"])
+                self.assertIn("no-new-privileges:true", service["security_opt"])
+                self.assertNotEqual(service["user"], "0")
+
+    def test_the_guides_variables_reach_the_program(self):
+        with self.assertRaises(KeyError):
+            self.load("gpu8.yaml")
+        told = self.load("gpu8.yaml", MODEL="deepseek-ai/DeepSeek-R1", TENSOR_PARALLEL_SIZE="4")
+        self.assertEqual(told["services"]["fathom"]["command"][:3],
+                         ["serve", "deepseek-ai/DeepSeek-R1", "--tensor-parallel-size=4"])
+        gpus = told["services"]["fathom"]["deploy"]["resources"]["reservations"]["devices"][0]
+        self.assertEqual(len(gpus["device_ids"]), 8)
+
+    def test_the_program_takes_what_it_is_told(self):
+        command = self.load("cpu.yaml")["services"]["fathom"]["command"]
+        done = subprocess.run([FATHOM, *command, "--dry-run", "--port", "0"], text=True,
+                              capture_output=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        command = self.load("gpu8.yaml", MODEL="pilot", TENSOR_PARALLEL_SIZE="1")
+        done = subprocess.run([FATHOM, *command["services"]["fathom"]["command"], "--dry-run"],
+                              text=True, capture_output=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_configurations_of_prometheus_and_grafana_name_each_other(self):
+        folder = os.path.join(client_env.ROOT, "deploy/monitoring")
+        with open(folder + "/prometheus.yml", encoding="utf-8") as f:
+            prometheus = yaml.safe_load(f)
+        self.assertEqual(prometheus["rule_files"], ["alarms.yml"])
+        with open(folder + "/alarms.yml", encoding="utf-8") as f:
+            rules = yaml.safe_load(f)["groups"][0]["rules"]
+        self.assertTrue(all({"alert", "expr", "for", "annotations"} == set(r) for r in rules))
+        with open(folder + "/grafana/datasource.yaml", encoding="utf-8") as f:
+            source = yaml.safe_load(f)["datasources"][0]
+        with open(folder + "/grafana/fathom.json", encoding="utf-8") as f:
+            panels = yaml.safe_load(f)["panels"]
+        self.assertEqual({p["datasource"]["uid"] for p in panels if "datasource" in p},
+                         {source["uid"]})
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv:
+        with open(PLAIN, "w", encoding="utf-8") as f:
+            f.write(HEAD + render(values()))
+        sys.exit(0)
+    FATHOM = os.path.abspath(sys.argv.pop(1))
+    unittest.main(argv=[sys.argv[0], "-v"])
