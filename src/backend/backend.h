@@ -106,8 +106,8 @@ static inline uint32_t backend_head_rows(const struct backend_config *c)
     return c->parallel.is_slice ? c->n_vocab : parallel_part(&c->parallel, CUT_VOCAB, c->n_vocab);
 }
 
-/* backend_expert_slots - routed experts that this rank has */
-static inline uint32_t backend_expert_slots(const struct backend_config *c)
+/* backend_held_experts - routed experts that this rank has, whole or a part of each */
+static inline uint32_t backend_held_experts(const struct backend_config *c)
 {
     return parallel_part(&c->parallel, CUT_EXPERTS, c->n_expert);
 }

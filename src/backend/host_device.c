@@ -75,9 +75,9 @@ static fathom_err check_experts(const struct backend_config *c, fathom_diag *d)
 {
     ASSERT(c->n_expert > 0);
     const uint32_t n_rank = parallel_axis(&c->parallel, CUT_EXPERTS).size;
-    if (n_rank > 1 && (c->n_expert % n_rank != 0 || c->n_expert / n_rank > EXPERT_SLOTS_MAX))
+    if (n_rank > 1 && (c->n_expert % n_rank != 0 || c->n_expert / n_rank > EXPERTS_HELD_MAX))
         FAIL(d, FATHOM_EINVAL, "n_expert is %u; %u ranks need equal parts of at most %d",
-             c->n_expert, n_rank, EXPERT_SLOTS_MAX);
+             c->n_expert, n_rank, EXPERTS_HELD_MAX);
     if (c->n_group == 0 || c->n_expert % c->n_group != 0)
         FAIL(d, FATHOM_EINVAL, "n_expert %u is not a multiple of n_group %u", c->n_expert,
              c->n_group);

@@ -11,7 +11,7 @@ struct moe_tensors {
     struct tensor_view router;         /* [E][D] */
     struct tensor_view router_bias;    /* [E] f32 */
     struct ffn_tensors shared;         /* absent without shared experts */
-    const struct ffn_tensors *experts; /* [backend_expert_slots], by slot */
+    const struct ffn_tensors *experts; /* [backend_held_experts], in their order there */
 };
 
 /* router - which experts, with which weight
@@ -62,7 +62,7 @@ struct moe_args {
  *   y      DELTA, own rows, overwritten: the whole sum, not a partial one
  *   n_token  own rows, 0 .. max_token; of each rank another number
  *   n_live of the batch: rows from there on are sent nowhere and have no result
- *   place  u16 [E], device: parallel.h; equal on all ranks. A rank's slots ascend with its experts
+ *   place  u16 [E], device: parallel.h; equal on all ranks. Numbers ascend with experts
  *   layer  as the cache counts layers: equal on all ranks that come
  * Numerics in f32: experts in ascending index within p_r, ranks ascending, the shared expert last.
  *          A rank that has none of a row's experts takes no part in its sum. So a row's bits depend

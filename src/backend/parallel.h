@@ -80,18 +80,18 @@ static inline uint32_t parallel_part(const struct parallel *p, enum parallel_cut
 
 /* ---- experts by rank ---- */
 
-/* Experts of a rank at most: a slot is a byte of an entry of the table. */
-enum { EXPERT_SLOTS_MAX = 256 };
+/* Experts of a rank at most: their number there is a byte of an entry of the table. */
+enum { EXPERTS_HELD_MAX = 256 };
 
-/* parallel_place - where an expert is: its rank << 8 | its slot there, which is how tables of
+/* parallel_place - where an expert is: its rank << 8 | its number there, which is how tables of
  * places have it. Ranks have equal parts of the n_expert in ascending order, so that a group of
  * experts is on few ranks.
- * expert_rank, expert_slot - the halves of an entry
- * Needs   CUT_EXPERTS divides n_expert, and no rank has more than EXPERT_SLOTS_MAX. */
+ * expert_rank, expert_index - the halves of an entry
+ * Needs   CUT_EXPERTS divides n_expert, and no rank has more than EXPERTS_HELD_MAX. */
 static inline uint16_t parallel_place(const struct parallel *p, uint32_t n_expert, uint32_t expert)
 {
-    const uint32_t n_slot = parallel_part(p, CUT_EXPERTS, n_expert);
-    return (uint16_t)(expert / n_slot << 8 | expert % n_slot);
+    const uint32_t n_held = parallel_part(p, CUT_EXPERTS, n_expert);
+    return (uint16_t)(expert / n_held << 8 | expert % n_held);
 }
 
 static inline uint32_t expert_rank(uint16_t place)
@@ -99,7 +99,7 @@ static inline uint32_t expert_rank(uint16_t place)
     return place >> 8;
 }
 
-static inline uint32_t expert_slot(uint16_t place)
+static inline uint32_t expert_index(uint16_t place)
 {
     return place & 0xff;
 }

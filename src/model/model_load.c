@@ -153,8 +153,8 @@ static fathom_err load_layers(struct model *m, const struct model_weights *w,
 {
     struct quantizer q = {0};
     fathom_err err = FATHOM_OK;
-    const uint32_t n_slot = parallel_part(&w->parallel, CUT_EXPERTS, config->n_expert);
-    if (loading->quantize_fp8) err = quantizer_init(&q, n_slot, loading->n_thread, d);
+    const uint32_t n_held = parallel_part(&w->parallel, CUT_EXPERTS, config->n_expert);
+    if (loading->quantize_fp8) err = quantizer_init(&q, n_held, loading->n_thread, d);
     uint32_t n = m->n_layer + (m->has_mtp ? 1 : 0);
     for (uint32_t i = 0; i < n && !err; i++) {
         err = load_one(m, i, w, loading->quantize_fp8 ? &q : NULL, d);

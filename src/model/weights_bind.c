@@ -40,9 +40,9 @@ struct tensor_view *weights_view_of(struct model_weights *w, const struct weight
     case SCOPE_MODEL: base = (char *)w; break;
     case SCOPE_EXPERT: {
         ptrdiff_t first = layer->moe.experts - w->experts;
-        const uint32_t n_slot = parallel_part(&w->parallel, CUT_EXPERTS, config->n_expert);
+        const uint32_t n_held = parallel_part(&w->parallel, CUT_EXPERTS, config->n_expert);
         ASSERT(need->expert < config->n_expert && weights_is_held(need, config, &w->parallel));
-        base = (char *)&w->experts[first + need->expert % n_slot];
+        base = (char *)&w->experts[first + need->expert % n_held];
         break;
     }
     default: base = (char *)layer; break;
@@ -56,14 +56,14 @@ static fathom_err reserve(struct bind *b, uint32_t n_mtp)
     struct model_weights *w = b->w;
     const struct model_config *config = b->config;
     uint32_t n = config->n_layer + n_mtp;
-    const uint32_t n_slot = parallel_part(&w->parallel, CUT_EXPERTS, config->n_expert);
+    const uint32_t n_held = parallel_part(&w->parallel, CUT_EXPERTS, config->n_expert);
     size_t n_moe = 0;
     for (uint32_t i = 0; i < n; i++) n_moe += model_config_layer_is_moe(config, i);
 
     w->n_layer = config->n_layer;
     w->n_mtp = n_mtp;
     w->layers = mem_calloc(n, sizeof *w->layers);
-    w->experts = mem_calloc(n_moe * n_slot, sizeof *w->experts);
+    w->experts = mem_calloc(n_moe * n_held, sizeof *w->experts);
     if (!w->layers || !w->experts) {
         FAIL(b->d, FATHOM_ENOMEM, "out of memory for the views of %u layers", n);
     }
@@ -71,9 +71,9 @@ static fathom_err reserve(struct bind *b, uint32_t n_mtp)
     for (uint32_t i = 0; i < n; i++) {
         if (!model_config_layer_is_moe(config, i)) continue;
         w->layers[i].moe.experts = next;
-        next += n_slot;
+        next += n_held;
     }
-    ASSERT(next == w->experts + n_moe * n_slot);
+    ASSERT(next == w->experts + n_moe * n_held);
     return FATHOM_OK;
 }
 
@@ -274,10 +274,10 @@ fathom_err weights_check_parallel(const struct model_config *config, const struc
              "\"%s\" is %u, which %u ranks cannot share: choose a number of ranks that divides it",
              cuts[i].key, cuts[i].value, n_rank);
     }
-    const uint32_t n_slot = parallel_part(p, CUT_EXPERTS, config->n_expert);
-    if (p->dp.size > 1 && n_slot > EXPERT_SLOTS_MAX) {
+    const uint32_t n_held = parallel_part(p, CUT_EXPERTS, config->n_expert);
+    if (p->dp.size > 1 && n_held > EXPERTS_HELD_MAX) {
         FAIL(d, FATHOM_EINVAL, "\"n_routed_experts\" is %u, %u on each of %u ranks: at most %d are",
-             config->n_expert, n_slot, p->dp.size, EXPERT_SLOTS_MAX);
+             config->n_expert, n_held, p->dp.size, EXPERTS_HELD_MAX);
     }
     return FATHOM_OK;
 }

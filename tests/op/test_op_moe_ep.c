@@ -32,7 +32,7 @@ struct rank {
     uint16_t *place;
     const struct ep_case *k;
     uint32_t rank;
-    uint32_t n_pass;
+    uint32_t layer0, n_pass;
     fathom_err err;
     pthread_t thread;
 };
@@ -51,7 +51,7 @@ static void open_ranks(const struct ep_case *k, uint32_t world)
         c.parallel = parallel_one();
         c.parallel.dp = (struct axis){.rank = i, .size = world};
         c.parallel.experts_whole = true;
-        part.experts += i * backend_expert_slots(&c);
+        part.experts += i * backend_held_experts(&c);
         ranks[i] = (struct rank){.k = k, .rank = i};
         rig_open(&ranks[i].rig, op_backend(), &c);
         ranks[i].w = rig_moe(&ranks[i].rig, &part);
@@ -102,7 +102,7 @@ static void *run_rank(void *arg)
                                 .y = buffer[BUFFER_DELTA],
                                 .n_token = n,
                                 .place = r->place,
-                                .layer = layer};
+                                .layer = r->layer0 + layer};
         r->err = ops->moe_ep(r->rig.b, &a);
     }
     n = 0;
@@ -281,6 +281,33 @@ static void padding_is_left_out(void **state)
     gen_destroy(g);
 }
 
+/* A rank that is at another layer is found there, and all ranks end. */
+static void ranks_in_different_layers_part(void **state)
+{
+    (void)state;
+    struct ep_case k = {0};
+    struct gen *g = gen_create_for(86, ACT_F32);
+    gen_config(&k.c, ACT_F32, KV_TYPE_BF16, false);
+    gen_moe(g, &k.c, DTYPE_BF16, &k.tensors);
+    fill(&k, g, 8, 0);
+    spread(&k, 2, SPREAD_TURN);
+    open_ranks(&k, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        ranks[i].n_pass = 1;
+        ranks[i].layer0 = 3 + i;
+        assert_int_equal(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        pthread_join(ranks[i].thread, NULL);
+        assert_int_equal(ranks[i].err, FATHOM_EPEER);
+        assert_string_equal(ranks[i].rig.ops->fault(ranks[i].rig.b),
+                            "rank 0 of 2 is at moe_ep of layer 3 with 0 rows, rank 1 at moe_ep of "
+                            "layer 4 with 0 rows");
+    }
+    close_ranks(2);
+    gen_destroy(g);
+}
+
 static void ranks_that_experts_do_not_divide_by_are_refused(void **state)
 {
     (void)state;
@@ -304,6 +331,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(one_expert_takes_all_rows),
         cmocka_unit_test(rows_go_in_rounds),
         cmocka_unit_test(padding_is_left_out),
+        cmocka_unit_test(ranks_in_different_layers_part),
         cmocka_unit_test(ranks_that_experts_do_not_divide_by_are_refused),
     };
     /* GPUs have a part of every expert */

@@ -59,7 +59,7 @@ struct moe_weight {
     struct packed router;
     float *router_bias; /* padded with 0 */
     struct ffn_weight shared;
-    struct ffn_weight *experts; /* [n_expert] of this rank, by slot */
+    struct ffn_weight *experts; /* [n_expert] that this rank has */
     uint32_t n_expert;
 };
 

@@ -23,7 +23,7 @@ struct ep_row {
 struct ep_task {
     struct cpu_backend *cpu;
     const struct moe_ep_args *a;
-    uint32_t *start;      /* [slots + 1] first row of each expert */
+    uint32_t *start;      /* [held + 1] first row of each expert */
     struct ep_row *rows;  /* [rows] */
     uint32_t *result;     /* [rows] places in ep_part */
     uint32_t *own_result; /* [n_run] of the shared expert's */
@@ -31,7 +31,7 @@ struct ep_task {
     void *x;              /* operand [rows][stride of NORMED] */
     void *inner;          /* operand [rows + n_run][inner_stride] */
     size_t inner_stride;
-    struct ffn_group *groups; /* [slots + 1] */
+    struct ffn_group *groups; /* [held + 1] */
 };
 
 static uint32_t ranks_of(const struct cpu_backend *cpu)
@@ -42,7 +42,7 @@ static uint32_t ranks_of(const struct cpu_backend *cpu)
 /* Most experts of one rank that a row chooses. */
 static uint32_t used_here(const struct cpu_backend *cpu)
 {
-    return min_u32(cpu->c.n_expert_used, backend_expert_slots(&cpu->c));
+    return min_u32(cpu->c.n_expert_used, backend_held_experts(&cpu->c));
 }
 
 static size_t inner_stride(const struct cpu_backend *cpu)
@@ -62,33 +62,33 @@ static size_t lay_out(const struct cpu_backend *cpu, struct ep_task *t, uint8_t 
 {
     const struct backend_config *c = &cpu->c;
     const size_t act = operand_bytes(cpu->operand);
-    const uint32_t n_run = round_rows(cpu), n_slot = backend_expert_slots(c);
+    const uint32_t n_run = round_rows(cpu), n_held = backend_held_experts(c);
     const size_t n_row = (size_t)ranks_of(cpu) * n_run * used_here(cpu);
     struct carver v = {.base = base};
     t->inner_stride = inner_stride(cpu);
-    t->start = carve(&v, (size_t)n_slot + 1, sizeof *t->start);
+    t->start = carve(&v, (size_t)n_held + 1, sizeof *t->start);
     t->rows = carve(&v, n_row, sizeof *t->rows);
     t->result = carve(&v, n_row, sizeof *t->result);
     t->own_result = carve(&v, n_run, sizeof *t->own_result);
     t->weight = carve(&v, n_row, sizeof *t->weight);
     t->x = carve(&v, n_row * row_stride(c->hidden), act);
     t->inner = carve(&v, (n_row + n_run) * t->inner_stride, act);
-    t->groups = carve(&v, (size_t)n_slot + 1, sizeof *t->groups);
+    t->groups = carve(&v, (size_t)n_held + 1, sizeof *t->groups);
     return v.used;
 }
 
-/* The slot that a row's k-th choice has on this rank; false: it is elsewhere. */
-static bool slot_here(const struct ep_task *t, const int32_t *chosen, uint32_t k, uint32_t *slot)
+/* The number that a row's k-th choice has on this rank; false: it is elsewhere. */
+static bool is_here(const struct ep_task *t, const int32_t *chosen, uint32_t k, uint32_t *held)
 {
     ASSERT(chosen[k] >= 0 && (uint32_t)chosen[k] < t->cpu->c.n_expert);
     const uint16_t place = t->a->place[chosen[k]];
-    *slot = expert_slot(place);
-    ASSERT(expert_rank(place) < t->cpu->ep.n_rank);
+    *held = expert_index(place);
+    ASSERT(expert_rank(place) < t->cpu->ep.n_rank && *held < t->a->w->moe.n_expert);
     return expert_rank(place) == t->cpu->ep.rank;
 }
 
 /* Calls visit for every choice of the round that is of this rank, by rank and row. */
-typedef void visit_choice(struct ep_task *t, uint32_t rank, uint32_t i, uint32_t slot,
+typedef void visit_choice(struct ep_task *t, uint32_t rank, uint32_t i, uint32_t held,
                           float weight);
 
 static void each_choice(struct ep_task *t, visit_choice *visit)
@@ -99,42 +99,42 @@ static void each_choice(struct ep_task *t, visit_choice *visit)
         for (uint32_t i = 0; i < host_ep_run(e, r); i++) {
             const int32_t *chosen = route->index + (size_t)(e->row0 + i) * route->width;
             const float *weight = route->value + (size_t)(e->row0 + i) * route->stride;
-            uint32_t slot;
+            uint32_t held;
             for (uint32_t k = 0; k < t->cpu->c.n_expert_used; k++) {
-                if (slot_here(t, chosen, k, &slot)) visit(t, r, i, slot, weight[k]);
+                if (is_here(t, chosen, k, &held)) visit(t, r, i, held, weight[k]);
             }
         }
     }
 }
 
-static void count_choice(struct ep_task *t, uint32_t rank, uint32_t i, uint32_t slot, float weight)
+static void count_choice(struct ep_task *t, uint32_t rank, uint32_t i, uint32_t held, float weight)
 {
     (void)rank;
     (void)i;
     (void)weight;
-    t->start[slot + 1]++;
+    t->start[held + 1]++;
 }
 
-static void put_choice(struct ep_task *t, uint32_t rank, uint32_t i, uint32_t slot, float weight)
+static void put_choice(struct ep_task *t, uint32_t rank, uint32_t i, uint32_t held, float weight)
 {
     const struct host_ep *e = &t->cpu->ep;
-    const uint32_t row = t->start[slot]++; /* becomes the expert's end */
+    const uint32_t row = t->start[held]++; /* becomes the expert's end */
     t->rows[row] = (struct ep_row){.rank = rank, .token = e->row0 + i};
     t->result[row] = e->first[rank] + i;
     t->weight[row] = weight;
 }
 
-/* start, rows, result and weight: a counting sort of the round's choices by slot. */
+/* start, rows, result and weight: a counting sort of the round's choices by expert. */
 static uint32_t sort_choices(struct ep_task *t)
 {
-    const uint32_t n_slot = backend_expert_slots(&t->cpu->c);
-    memset(t->start, 0, (n_slot + 1) * sizeof *t->start);
+    const uint32_t n_held = backend_held_experts(&t->cpu->c);
+    memset(t->start, 0, (n_held + 1) * sizeof *t->start);
     each_choice(t, count_choice);
-    for (uint32_t s = 0; s < n_slot; s++) t->start[s + 1] += t->start[s];
+    for (uint32_t h = 0; h < n_held; h++) t->start[h + 1] += t->start[h];
     each_choice(t, put_choice);
-    memmove(t->start + 1, t->start, n_slot * sizeof *t->start);
+    memmove(t->start + 1, t->start, n_held * sizeof *t->start);
     t->start[0] = 0;
-    return t->start[n_slot];
+    return t->start[n_held];
 }
 
 static void gather_row(void *arg, size_t row, size_t n_item, unsigned worker)
@@ -222,7 +222,7 @@ fathom_err cpu_moe_ep(struct backend *b, const struct moe_ep_args *a)
     ASSERT(cpu->ep_part); /* experts_whole */
     lay_out(cpu, &task, cpu->arena);
     host_ep_open(e, &cpu->peer, a, round_rows(cpu), cpu->ep_part, row_stride(cpu->c.hidden));
-    ASSERT(e->n_rank == ranks_of(cpu) && a->w->moe.n_expert == backend_expert_slots(&cpu->c));
+    ASSERT(e->n_rank == ranks_of(cpu) && a->w->moe.n_expert == backend_held_experts(&cpu->c));
     for (uint32_t row0 = 0;; row0 += e->n_run) {
         TRY(host_ep_meet(e, row0));
         run_experts(&task);

@@ -116,7 +116,7 @@ static fathom_err load_moe(struct cpu_backend *cpu, const struct moe_tensors *t,
     TRY(pack_whole(cpu, &t->router, "router", c->n_expert, c->hidden, &w->router, d));
     TRY(load_vector(&t->router_bias, "router_bias", c->n_expert, &w->router_bias, d));
     if (c->shared_inner > 0) TRY(load_ffn(cpu, &t->shared, c->shared_inner, &w->shared, d));
-    w->n_expert = backend_expert_slots(c);
+    w->n_expert = backend_held_experts(c);
     w->experts = mem_calloc(w->n_expert, sizeof *w->experts);
     if (!w->experts) FAIL(d, FATHOM_ENOMEM, "no memory for a table of %u experts", w->n_expert);
     for (uint32_t e = 0; e < w->n_expert; e++)

@@ -57,7 +57,7 @@ struct mla_weight {
 struct moe_weight {
     struct matrix router, router_bias;
     struct ffn_weight shared;
-    struct ffn_weight *experts; /* [n_expert] of this rank, by slot */
+    struct ffn_weight *experts; /* [n_expert] that this rank has */
     uint32_t n_expert;
 };
 

@@ -147,8 +147,8 @@ static void make_part(struct ref_backend *r, const struct moe_ep_args *a, uint32
         ASSERT(chosen[k] >= 0 && (uint32_t)chosen[k] < r->c.n_expert);
         const uint16_t place = a->place[chosen[k]];
         if (expert_rank(place) != e->rank) continue;
-        ASSERT(expert_slot(place) < a->w->moe.n_expert);
-        ref_ffn_row(r, &a->w->moe.experts[expert_slot(place)],
+        ASSERT(expert_index(place) < a->w->moe.n_expert);
+        ref_ffn_row(r, &a->w->moe.experts[expert_index(place)],
                     from->x->value + row * from->x->width, r->part);
         for (uint32_t d = 0; d < r->c.hidden; d++) part[d] += weight[k] * r->part[d];
     }
@@ -174,7 +174,7 @@ fathom_err ref_moe_ep(struct backend *b, const struct moe_ep_args *a)
     ASSERT(a->y->kind == BUFFER_DELTA);
     struct ref_backend *r = ref_of(b);
     struct host_ep *e = &r->ep;
-    ASSERT(r->c.parallel.experts_whole && a->w->moe.n_expert == backend_expert_slots(&r->c));
+    ASSERT(r->c.parallel.experts_whole && a->w->moe.n_expert == backend_held_experts(&r->c));
     host_ep_open(e, &r->peer, a, ref_ep_rows(&r->c), r->ep_part, r->c.hidden);
     for (uint32_t row0 = 0;; row0 += e->n_run) {
         TRY(host_ep_meet(e, row0));

@@ -85,7 +85,7 @@ static fathom_err decode_moe(const struct backend_config *c, const struct moe_te
     TRY(decode(&t->router, (struct want){"router", c->n_expert, c->hidden}, &w->router, d));
     TRY(decode(&t->router_bias, (struct want){"router_bias", 1, c->n_expert}, &w->router_bias, d));
     if (c->shared_inner > 0) TRY(decode_ffn(&t->shared, c->hidden, c->shared_inner, &w->shared, d));
-    w->n_expert = backend_expert_slots(c);
+    w->n_expert = backend_held_experts(c);
     w->experts = mem_calloc(w->n_expert, sizeof *w->experts);
     if (!w->experts) FAIL(d, FATHOM_ENOMEM, "no memory for a table of %u experts", w->n_expert);
     for (uint32_t e = 0; e < w->n_expert; e++)

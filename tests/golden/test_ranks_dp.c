@@ -1,4 +1,5 @@
-/* test_lanes MODEL BACKEND RANKS ACT KV LIMIT - ranks with texts of their own compute what one does
+/* test_ranks_dp MODEL BACKEND RANKS ACT KV LIMIT - ranks with texts of their own compute what one
+ * does
  *
  * One model on one rank, and on RANKS ranks of which each has whole experts and some of N_TEXT
  * texts, each a thread. Logits lie within LIMIT of one rank's (relative, the median row), those of
@@ -269,7 +270,7 @@ static void check_close(const float *got, const float *want, const char *what, d
     assert_true(errors[N_TOKEN / 2] <= limit);
 }
 
-static void lanes_compute_what_one_rank_does(void **state)
+static void ranks_with_texts_of_their_own_compute_what_one_does(void **state)
 {
     (void)state;
     const size_t n_value = (size_t)N_TOKEN * test.config.n_vocab;
@@ -311,7 +312,7 @@ static void lanes_compute_what_one_rank_does(void **state)
 int main(int argc, char **argv)
 {
     if (argc != 7) {
-        print_error("usage: test_lanes MODEL BACKEND RANKS f32|bf16|fp8 f32|bf16|fp8 LIMIT\n");
+        print_error("usage: test_ranks_dp MODEL BACKEND RANKS f32|bf16|fp8 f32|bf16|fp8 LIMIT\n");
         return 2;
     }
     fathom_diag d = {{0}};
@@ -325,7 +326,8 @@ int main(int argc, char **argv)
     else
         must(checkpoint_open_files(&test.checkpoint, argv[1], NULL, &d), &d);
     must(model_config_load(&test.config, test.checkpoint, &d), &d);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(lanes_compute_what_one_rank_does)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_with_texts_of_their_own_compute_what_one_does)};
     int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
     checkpoint_close(test.checkpoint);
     return n_failed;
