@@ -13,8 +13,8 @@
  *  - A row's bits do not depend on the other rows, on the number of threads, or on how a request's
  *    tokens are cut into steps.
  *  - Rows of the cache beyond a request's positions are never read: they may hold NaN.
- *  - Several ranks (parallel.h) compute a step together: each has a part of what an axis cuts, and
- *    reduce_norm, head and sample bring parts together. All else is equal on all ranks.
+ *  - Several ranks (parallel.h) compute a step together. Along tp reduce_norm, head and sample add
+ *    up their parts; all else is equal. Along dp each has rows of its own; moe_ep alone joins them.
  *
  * Dimension letters: T tokens of the step, R requests, D hidden, H heads of this rank, E experts,
  * K selected, V vocabulary.
@@ -104,6 +104,12 @@ struct backend_config {
 static inline uint32_t backend_head_rows(const struct backend_config *c)
 {
     return c->parallel.is_slice ? c->n_vocab : parallel_part(&c->parallel, CUT_VOCAB, c->n_vocab);
+}
+
+/* backend_held_experts - routed experts that this rank has, whole or a part of each */
+static inline uint32_t backend_held_experts(const struct backend_config *c)
+{
+    return parallel_part(&c->parallel, CUT_EXPERTS, c->n_expert);
 }
 
 /* Activations that cross the seam; buffer_shape.h has their shapes in numbers. T is max_token here,
@@ -225,6 +231,7 @@ struct backend_ops {
     fathom_err (*ffn)(struct backend *b, const struct ffn_args *a);
     fathom_err (*router)(struct backend *b, const struct router_args *a);
     fathom_err (*moe)(struct backend *b, const struct moe_args *a);
+    fathom_err (*moe_ep)(struct backend *b, const struct moe_ep_args *a); /* NULL: never */
     fathom_err (*head)(struct backend *b, const struct head_args *a);
     fathom_err (*mtp_front)(struct backend *b, const struct mtp_front_args *a);
     fathom_err (*sample)(struct backend *b, const struct sample_args *a);

@@ -74,6 +74,10 @@ fathom_err host_fence_elapsed(const struct host_fences *f, uint32_t from, uint32
 static fathom_err check_experts(const struct backend_config *c, fathom_diag *d)
 {
     ASSERT(c->n_expert > 0);
+    const uint32_t n_rank = parallel_axis(&c->parallel, CUT_EXPERTS).size;
+    if (n_rank > 1 && (c->n_expert % n_rank != 0 || c->n_expert / n_rank > EXPERTS_HELD_MAX))
+        FAIL(d, FATHOM_EINVAL, "n_expert is %u; %u ranks need equal parts of at most %d",
+             c->n_expert, n_rank, EXPERTS_HELD_MAX);
     if (c->n_group == 0 || c->n_expert % c->n_group != 0)
         FAIL(d, FATHOM_EINVAL, "n_expert %u is not a multiple of n_group %u", c->n_expert,
              c->n_group);
@@ -118,6 +122,9 @@ fathom_err host_check_config(const struct backend_config *c, const char *name, f
     if ((c->index_n_head > 0) != c->kv.has_index)
         FAIL(d, FATHOM_EINVAL, "index_n_head is %u and kv.has_index is %d", c->index_n_head,
              c->kv.has_index);
+    if (c->parallel.tp.size > 1 && c->parallel.dp.size > 1)
+        FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks by %u: one of the two must be 1",
+             c->parallel.tp.size, c->parallel.dp.size);
     return c->n_expert == 0 ? FATHOM_OK : check_experts(c, d);
 }
 

@@ -11,6 +11,7 @@
 #ifndef FATHOM_BACKEND_HOST_GROUP_H
 #define FATHOM_BACKEND_HOST_GROUP_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "backend/backend.h"
@@ -24,6 +25,12 @@ struct host_rank {
     uint32_t rank;
     uint32_t n_rank;
 };
+
+/* host_rank_sums - other ranks have parts of what this one computes */
+static inline bool host_rank_sums(const struct host_rank *r, const struct parallel *p)
+{
+    return r->group && p->tp.size > 1;
+}
 
 /* Where ranks meet: equal on all of them. */
 struct host_place {

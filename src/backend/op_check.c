@@ -143,6 +143,18 @@ void op_check_moe(const struct backend_config *c, const struct moe_args *a)
     ASSERT(a->x != a->y);
 }
 
+void op_check_moe_ep(const struct backend_config *c, const struct moe_ep_args *a)
+{
+    ASSERT(c->n_expert > 0);
+    ASSERT(a->n_token <= c->max_token);
+    ASSERT(a->w);
+    ASSERT(a->x);
+    ASSERT(a->route);
+    ASSERT(a->y);
+    ASSERT(a->x != a->y);
+    ASSERT(a->place);
+}
+
 void op_check_head(const struct backend_config *c, const struct head_args *a)
 {
     ASSERT(a->n_row <= c->max_logit_row);

@@ -11,7 +11,7 @@ struct moe_tensors {
     struct tensor_view router;         /* [E][D] */
     struct tensor_view router_bias;    /* [E] f32 */
     struct ffn_tensors shared;         /* absent without shared experts */
-    const struct ffn_tensors *experts; /* [E] */
+    const struct ffn_tensors *experts; /* [backend_held_experts], in their order there */
 };
 
 /* router - which experts, with which weight
@@ -49,6 +49,35 @@ struct moe_args {
     const struct buffer *route;
     struct buffer *y;
     uint32_t n_token;
+};
+
+/* moe_ep - moe over experts that live on other ranks too
+ *
+ *   y[t] = sum over ranks r of p_r + shared(x[t])
+ *   p_r  = sum over chosen experts e of rank r of weight_e * ffn_e(x[t])
+ *
+ * Every rank has rows of its own, and takes part with none too.
+ *
+ *   w      prepare_moe; x NORMED, route ROUTE: own rows
+ *   y      DELTA, own rows, overwritten: the whole sum, not a partial one
+ *   n_token  own rows, 0 .. max_token; of each rank another number
+ *   n_live of the batch: rows from there on are sent nowhere and have no result
+ *   place  u16 [E], device: parallel.h; equal on all ranks. Numbers ascend with experts
+ *   layer  as the cache counts layers: equal on all ranks that come
+ * Numerics in f32: experts in ascending index within p_r, ranks ascending, the shared expert last.
+ *          A rank that has none of a row's experts takes no part in its sum. So a row's bits depend
+ *          on the row and the places.
+ * Needs    on several ranks: all make this call, layer by layer in the same order.
+ */
+struct moe_ep_args {
+    const struct weight *w;
+    const struct buffer *x;
+    const struct buffer *route;
+    struct buffer *y;
+    uint32_t n_token;
+    const int32_t *n_live; /* device; NULL: all rows are live */
+    const uint16_t *place;
+    uint32_t layer;
 };
 
 #endif

@@ -22,6 +22,8 @@ void identify(struct identity *out, const struct identity_source *s)
     sha256_absorb_text(&out->numerics, s->numerics);
     if (s->prompt_form) sha256_absorb_text(&out->numerics, "prompt form");
     const struct parallel *p = &s->parallel;
+    const uint64_t n_part = parallel_axis(p, CUT_EXPERTS).size; /* of a sum over whole experts */
+    if (n_part > 1) sha256_absorb(&out->numerics, &n_part, sizeof n_part);
     const uint64_t layout[] = {KV_LAYOUT_VERSION,
                                (uint64_t)s->layout->type,
                                s->layout->n_layer,

@@ -258,7 +258,7 @@ void settings_place(struct model_place *out, const struct engine_settings *s, ui
     *out = s->place;
     if (n_rank == 1) return;
     const uint32_t n_thread = s->place.n_thread ? s->place.n_thread : os_n_cpu();
-    out->parallel.tp.rank = i;
+    parallel_be(&out->parallel, i);
     out->device = s->devices[i];
     out->n_thread = n_thread > n_rank ? n_thread / n_rank : 1;
 }

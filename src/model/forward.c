@@ -13,6 +13,9 @@
  * Rows of prompts may have owners (op_dense.h): one rank norms a row, projects it to its latents,
  * selects for it, routes it, and sends that to all. Bits are the same.
  *
+ * Where ranks have requests of their own, experts are whole on a rank and moe_ep alone brings ranks
+ * together. All make the same passes; one without rows lends its experts.
+ *
  * A forward pass only enqueues: nothing here waits for the device or allocates.
  */
 #include "model/forward.h"
@@ -21,9 +24,17 @@
 #include "base/fail.h"
 #include "model/model_int.h"
 
+/* A step of the other ranks. */
+static fathom_err join_layers(struct model *m)
+{
+    for (uint32_t i = 0; i < m->n_layer; i++) TRY(model_join_experts(m, &m->layers[i], i));
+    return FATHOM_OK;
+}
+
 fathom_err model_forward(struct model *m, const struct batch *batch, const struct kv_cache *kv)
 {
-    ASSERT(batch->n_token >= 1 && batch->n_logit_row <= batch->n_token);
+    ASSERT(batch->n_logit_row <= batch->n_token);
+    if (batch->n_token == 0) return join_layers(m);
     struct embed_args embed = {.table = m->embed,
                                .ids = batch->ids,
                                .drawn = batch->drawn,

@@ -65,7 +65,9 @@ void model_destroy(struct model *m); /* accepts NULL */
 /* model_forward - one step: embed, layers, final norm, head
  *
  * Writes the cache rows of every token and the logits of batch->logit_rows.
- * Needs   batch within the limits; kv->layout equal to the backend's.
+ * Needs   batch within the limits; kv->layout equal to the backend's. Ranks with requests of their
+ *         own make the same calls of this and model_mtp.
+ * Edge    such a rank may have no rows: n_token 0, all else of the batch is not read.
  * Errors  EDEVICE. Enqueues only. */
 fathom_err model_forward(struct model *m, const struct batch *batch, const struct kv_cache *kv);
 

@@ -66,6 +66,7 @@ struct model {
     struct buffer *route;
     struct buffer *own_route; /* of own rows; NULL where rows have no owners */
     struct buffer *logits;
+    uint16_t *place; /* device, [n_expert]: of moe_ep; NULL where no expert is on another rank */
     struct expert_watch watch;
 };
 
@@ -90,6 +91,10 @@ fathom_err model_attention(struct model *m, const struct layer *layer, uint32_t 
 /* model_feed_forward - delta = experts(normed), or the dense block of a layer without them */
 fathom_err model_feed_forward(struct model *m, const struct layer *layer,
                               const struct batch *batch);
+
+/* model_join_experts - feed-forward block of a step in which this rank has no rows: its experts
+ * serve the other ranks' */
+fathom_err model_join_experts(struct model *m, const struct layer *layer, uint32_t i_layer);
 
 /* Where the residual stream is before a layer: whole; or the delta of the block before is still to
  * be added to it; or that delta is all there is of it. */

@@ -153,7 +153,8 @@ static fathom_err load_layers(struct model *m, const struct model_weights *w,
 {
     struct quantizer q = {0};
     fathom_err err = FATHOM_OK;
-    if (loading->quantize_fp8) err = quantizer_init(&q, config->n_expert, loading->n_thread, d);
+    const uint32_t n_held = parallel_part(&w->parallel, CUT_EXPERTS, config->n_expert);
+    if (loading->quantize_fp8) err = quantizer_init(&q, n_held, loading->n_thread, d);
     uint32_t n = m->n_layer + (m->has_mtp ? 1 : 0);
     for (uint32_t i = 0; i < n && !err; i++) {
         err = load_one(m, i, w, loading->quantize_fp8 ? &q : NULL, d);
@@ -228,6 +229,26 @@ static fathom_err make_buffers(struct model *m, fathom_diag *d)
     return m->ops->buffer_create(m->b, BUFFER_ROUTE, &m->own_route, d);
 }
 
+/* The table of moe_ep: where each expert is. */
+static fathom_err make_places(struct model *m, const struct model_config *config,
+                              const struct parallel *p, fathom_diag *d)
+{
+    const size_t bytes = config->n_expert * sizeof(uint16_t);
+    void *device = NULL;
+    if (parallel_axis(p, CUT_EXPERTS).size == 1 || bytes == 0) return FATHOM_OK;
+    if (!m->ops->moe_ep) FAIL(d, FATHOM_EUNSUPPORTED, "the backend has no whole experts on ranks");
+    uint16_t *host = mem_alloc(bytes);
+    if (!host) FAIL(d, FATHOM_ENOMEM, "no memory for the places of %u experts", config->n_expert);
+    for (uint32_t e = 0; e < config->n_expert; e++)
+        host[e] = parallel_place(p, config->n_expert, e);
+    fathom_err err = m->ops->alloc(m->b, bytes, "places of experts", &device, d);
+    m->place = device;
+    if (!err) err = m->ops->copy_in(m->b, device, host, bytes);
+    if (!err) err = m->ops->sync(m->b);
+    mem_free(host);
+    return err;
+}
+
 static fathom_err make_watch(struct expert_watch *w, const struct model_config *config,
                              fathom_diag *d)
 {
@@ -258,6 +279,7 @@ fathom_err model_create(struct model **out, struct backend *b, const struct mode
     m->has_mtp = limits->with_mtp && weights->n_mtp > 0;
     TRY_GOTO(load_weights(m, weights, config, loading, d), fail);
     TRY_GOTO(make_buffers(m, d), fail);
+    TRY_GOTO(make_places(m, config, &weights->parallel, d), fail);
     TRY_GOTO(make_watch(&m->watch, config, d), fail);
     *out = m;
     return FATHOM_OK;
@@ -297,6 +319,7 @@ void model_destroy(struct model *m)
     list_buffers(m, entries);
     for (int i = 0; i < N_BUFFER; i++) m->ops->buffer_destroy(m->b, *entries[i].buffer);
     m->ops->buffer_destroy(m->b, m->own_route);
+    if (m->place) m->ops->release(m->b, m->place);
     each_weight(m, destroy_weight, m);
     mem_free(m->watch.routes);
     mem_free(m->watch.n_row);

@@ -75,6 +75,32 @@ static fathom_err watch_route(struct model *m, uint32_t n_token)
     return FATHOM_OK;
 }
 
+static fathom_err run_experts(struct model *m, const struct layer *layer, uint32_t i_layer,
+                              uint32_t n_token, const int32_t *n_live)
+{
+    if (m->place) {
+        const struct moe_ep_args ep = {.w = layer->ffn,
+                                       .x = m->normed,
+                                       .route = m->route,
+                                       .y = m->delta,
+                                       .n_token = n_token,
+                                       .n_live = n_live,
+                                       .place = m->place,
+                                       .layer = i_layer};
+        return m->ops->moe_ep(m->b, &ep);
+    }
+    const struct moe_args moe = {
+        .w = layer->ffn, .x = m->normed, .route = m->route, .y = m->delta, .n_token = n_token};
+    return m->ops->moe(m->b, &moe);
+}
+
+fathom_err model_join_experts(struct model *m, const struct layer *layer, uint32_t i_layer)
+{
+    ASSERT(m->place);
+    m->i_layer = i_layer;
+    return layer->is_moe ? run_experts(m, layer, i_layer, 0, NULL) : FATHOM_OK;
+}
+
 fathom_err model_feed_forward(struct model *m, const struct layer *layer, const struct batch *batch)
 {
     const uint32_t n_token = batch->n_token, n_own = model_own_rows(m, batch);
@@ -87,7 +113,5 @@ fathom_err model_feed_forward(struct model *m, const struct layer *layer, const 
         struct ffn_args ffn = {.w = layer->ffn, .x = m->normed, .y = m->delta, .n_token = n_token};
         return m->ops->ffn(m->b, &ffn);
     }
-    struct moe_args moe = {
-        .w = layer->ffn, .x = m->normed, .route = m->route, .y = m->delta, .n_token = n_token};
-    return m->ops->moe(m->b, &moe);
+    return run_experts(m, layer, m->i_layer, n_token, batch->n_live);
 }

@@ -16,8 +16,9 @@
 
 fathom_err model_mtp(struct model *m, const struct batch *batch, const struct kv_cache *kv)
 {
-    ASSERT(m->has_mtp && batch->next_ids);
-    ASSERT(batch->n_token >= 1 && batch->n_logit_row <= batch->n_token);
+    ASSERT(m->has_mtp && (batch->next_ids || batch->n_token == 0));
+    ASSERT(batch->n_logit_row <= batch->n_token);
+    if (batch->n_token == 0) return model_join_experts(m, &m->mtp.layer, m->n_layer);
     struct mtp_front_args front = {.table = m->embed,
                                    .enorm = m->mtp.enorm,
                                    .hnorm = m->mtp.hnorm,

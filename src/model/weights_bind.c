@@ -40,8 +40,9 @@ struct tensor_view *weights_view_of(struct model_weights *w, const struct weight
     case SCOPE_MODEL: base = (char *)w; break;
     case SCOPE_EXPERT: {
         ptrdiff_t first = layer->moe.experts - w->experts;
-        ASSERT(need->expert < config->n_expert);
-        base = (char *)&w->experts[first + need->expert];
+        const uint32_t n_held = parallel_part(&w->parallel, CUT_EXPERTS, config->n_expert);
+        ASSERT(need->expert < config->n_expert && weights_is_held(need, config, &w->parallel));
+        base = (char *)&w->experts[first + need->expert % n_held];
         break;
     }
     default: base = (char *)layer; break;
@@ -55,13 +56,14 @@ static fathom_err reserve(struct bind *b, uint32_t n_mtp)
     struct model_weights *w = b->w;
     const struct model_config *config = b->config;
     uint32_t n = config->n_layer + n_mtp;
+    const uint32_t n_held = parallel_part(&w->parallel, CUT_EXPERTS, config->n_expert);
     size_t n_moe = 0;
     for (uint32_t i = 0; i < n; i++) n_moe += model_config_layer_is_moe(config, i);
 
     w->n_layer = config->n_layer;
     w->n_mtp = n_mtp;
     w->layers = mem_calloc(n, sizeof *w->layers);
-    w->experts = mem_calloc(n_moe * config->n_expert, sizeof *w->experts);
+    w->experts = mem_calloc(n_moe * n_held, sizeof *w->experts);
     if (!w->layers || !w->experts) {
         FAIL(b->d, FATHOM_ENOMEM, "out of memory for the views of %u layers", n);
     }
@@ -69,9 +71,9 @@ static fathom_err reserve(struct bind *b, uint32_t n_mtp)
     for (uint32_t i = 0; i < n; i++) {
         if (!model_config_layer_is_moe(config, i)) continue;
         w->layers[i].moe.experts = next;
-        next += config->n_expert;
+        next += n_held;
     }
-    ASSERT(next == w->experts + n_moe * config->n_expert);
+    ASSERT(next == w->experts + n_moe * n_held);
     return FATHOM_OK;
 }
 
@@ -174,6 +176,7 @@ static fathom_err bind_one(void *arg, const struct weight_need *need)
 {
     struct bind *b = arg;
     struct weight_found found;
+    if (!weights_is_held(need, b->config, &b->w->parallel)) return FATHOM_OK;
     TRY(weights_match(&found, b->c, need, b->config, b->d));
     const struct tensor *t = found.part[PART_WEIGHT];
     struct tensor_view *v = weights_view_of(b->w, need, b->config);
@@ -207,6 +210,7 @@ static fathom_err generate_one(void *arg, const struct weight_need *need)
     struct bind *b = arg;
     const struct weight_rule *rule = need->rule;
     ASSERT(!b->c);
+    if (!weights_is_held(need, b->config, &b->w->parallel)) return FATHOM_OK;
     struct weight_part s = weights_part(need, &b->w->parallel);
     bool is_norm = rule->storage == STORED_VECTOR;
     const struct weight_form form = weights_expected_form(b->config, need);
@@ -251,7 +255,15 @@ fathom_err weights_check_parallel(const struct model_config *config, const struc
                 {"intermediate_size", config->dense_inner, CUT_INNER},
                 {"moe_intermediate_size", config->moe_inner, CUT_INNER},
                 {"hidden_size", 2 * config->hidden, config->n_mtp ? CUT_INNER : CUT_NONE},
-                {"vocab_size", config->n_vocab, CUT_VOCAB}};
+                {"vocab_size", config->n_vocab, CUT_VOCAB},
+                {"n_routed_experts", config->n_expert, CUT_EXPERTS}};
+    if (p->dp.size > 1 && (p->tp.size != 1 || !p->experts_whole)) {
+        FAIL(
+            d, FATHOM_EINVAL,
+            "%u ranks with requests of their own, each cut %u ways: needed is one way, and experts "
+            "whole on a rank",
+            p->dp.size, p->tp.size);
+    }
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         uint32_t n_rank = parallel_axis(p, cuts[i].cut).size;
         if (n_rank == 0) {
@@ -262,6 +274,11 @@ fathom_err weights_check_parallel(const struct model_config *config, const struc
              "\"%s\" is %u, which %u ranks cannot share: choose a number of ranks that divides it",
              cuts[i].key, cuts[i].value, n_rank);
     }
+    const uint32_t n_held = parallel_part(p, CUT_EXPERTS, config->n_expert);
+    if (p->dp.size > 1 && n_held > EXPERTS_HELD_MAX) {
+        FAIL(d, FATHOM_EINVAL, "\"n_routed_experts\" is %u, %u on each of %u ranks: at most %d are",
+             config->n_expert, n_held, p->dp.size, EXPERTS_HELD_MAX);
+    }
     return FATHOM_OK;
 }
 
@@ -270,7 +287,7 @@ static fathom_err begin(struct bind *b, const struct parallel *p)
     memset(b->w, 0, sizeof *b->w);
     TRY(model_config_check_quant(b->config, b->d));
     TRY(weights_check_parallel(b->config, p, b->d));
-    ASSERT(p->tp.rank < p->tp.size);
+    ASSERT(parallel_rank(p) < parallel_n_rank(p));
     b->w->parallel = *p;
     return FATHOM_OK;
 }

@@ -86,6 +86,10 @@ struct weight_part {
 /* weights_part - the rows and columns of a need that are a rank's */
 struct weight_part weights_part(const struct weight_need *need, const struct parallel *p);
 
+/* weights_is_held - whether a rank has anything of a need: of a whole expert one has */
+bool weights_is_held(const struct weight_need *need, const struct model_config *config,
+                     const struct parallel *p);
+
 /* weights_walk - visit every tensor of the model with n_mtp MTP layers, layer by layer; stops at
  * the first error of visit and returns it */
 typedef fathom_err weights_visit(void *arg, const struct weight_need *need);
@@ -96,7 +100,7 @@ fathom_err weights_walk(const struct model_config *config, uint32_t n_mtp, weigh
  * linear weights but for the MTP layer's eh_proj. What the layer does not have is visited as it is,
  * with n_row 0.
  *
- *   experts  [n_expert] visited in place of layer->moe.experts, if the layer has experts */
+ *   experts  [n_expert] of the rank, visited in place of layer->moe.experts, if there are any */
 typedef void weights_view_visit(void *arg, struct tensor_view *view);
 void weights_walk_fp8(struct layer_views *layer, struct ffn_tensors *experts, uint32_t n_expert,
                       weights_view_visit *visit, void *arg);
@@ -113,7 +117,7 @@ fathom_err weights_match(struct weight_found *out, const struct checkpoint *c,
 struct weight_form weights_expected_form(const struct model_config *config,
                                          const struct weight_need *need);
 
-/* weights_view_of - the view that a need fills */
+/* weights_view_of - the view that a need fills; of an expert that the rank of *w holds */
 struct tensor_view *weights_view_of(struct model_weights *w, const struct weight_need *need,
                                     const struct model_config *config);
 

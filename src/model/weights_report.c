@@ -133,6 +133,7 @@ static fathom_err measure_one(void *arg, const struct weight_need *need)
     struct measure *m = arg;
     struct weight_found found = {0};
     struct weight_form form = weights_expected_form(m->config, need);
+    if (!weights_is_held(need, m->config, m->parallel)) return FATHOM_OK;
     uint64_t n_tensor = form.code == CODE_WIDE ? 1 : 2;
     if (m->c && weights_match(&found, m->c, need, m->config, NULL) == FATHOM_OK) {
         form = found.form;

@@ -150,6 +150,14 @@ struct weight_part weights_part(const struct weight_need *need, const struct par
     return part;
 }
 
+bool weights_is_held(const struct weight_need *need, const struct model_config *config,
+                     const struct parallel *p)
+{
+    const struct axis axis = parallel_axis(p, CUT_EXPERTS);
+    if (need->rule->scope != SCOPE_EXPERT || axis.size == 1) return true;
+    return expert_rank(parallel_place(p, config->n_expert, need->expert)) == axis.rank;
+}
+
 /* Whether layer `layer` has the tensors of this scope. */
 static bool layer_has(const struct model_config *c, enum weight_scope scope, uint32_t layer)
 {

@@ -61,6 +61,24 @@ static void each_part_has_what_it_is_made_of(void **state)
     assert_int_equal(identity_compare(&plain, &other), IDENTITY_NUMERICS);
 }
 
+/* Experts by rank change the sums; which of these ranks made a page does not matter. */
+static void ranks_with_whole_experts_share_pages(void **state)
+{
+    (void)state;
+    struct identity_source s = {.parallel = parallel_one()};
+    const struct identity plain = of(s, KV_TYPE_BF16, 4);
+    s.parallel.dp = (struct axis){.rank = 0, .size = 4};
+    s.parallel.experts_whole = true;
+    const struct identity first = of(s, KV_TYPE_BF16, 4);
+    assert_int_equal(identity_compare(&plain, &first), IDENTITY_NUMERICS);
+    s.parallel.dp.rank = 3;
+    struct identity other = of(s, KV_TYPE_BF16, 4);
+    assert_int_equal(identity_compare(&first, &other), IDENTITY_EQUAL);
+    s.parallel.dp = (struct axis){.rank = 0, .size = 2};
+    other = of(s, KV_TYPE_BF16, 4);
+    assert_int_equal(identity_compare(&first, &other), IDENTITY_NUMERICS);
+}
+
 static void layout_is_type_layers_and_ranks(void **state)
 {
     (void)state;
@@ -82,6 +100,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_part_has_what_it_is_made_of),
+        cmocka_unit_test(ranks_with_whole_experts_share_pages),
         cmocka_unit_test(layout_is_type_layers_and_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

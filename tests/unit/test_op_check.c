@@ -26,6 +26,7 @@ struct fixture {
     struct ffn_args ffn;
     struct router_args router;
     struct moe_args moe;
+    struct moe_ep_args moe_ep;
     struct head_args head;
     struct mtp_front_args mtp_front;
     struct sample_args sample;
@@ -49,6 +50,7 @@ static void set_up(struct fixture *f)
     static int32_t ints[1];
     static float floats[1];
     static uint32_t words[1];
+    static uint16_t place[1];
     static struct sample_row rows[1];
     memset(f, 0, sizeof *f);
     gen_config(&f->c, ACT_BF16, KV_TYPE_BF16, false);
@@ -93,6 +95,12 @@ static void set_up(struct fixture *f)
         (struct router_args){.w = weight(), .x = buffer(0), .route = buffer(1), .n_token = 5};
     f->moe = (struct moe_args){
         .w = weight(), .x = buffer(0), .route = buffer(1), .y = buffer(2), .n_token = 5};
+    f->moe_ep = (struct moe_ep_args){.w = weight(),
+                                     .x = buffer(0),
+                                     .route = buffer(1),
+                                     .y = buffer(2),
+                                     .n_token = 5,
+                                     .place = place};
     f->head = (struct head_args){
         .w = weight(), .hidden = buffer(0), .rows = ints, .n_row = 2, .logits = buffer(1)};
     f->mtp_front = (struct mtp_front_args){.table = weight(),
@@ -123,6 +131,7 @@ static void set_up(struct fixture *f)
     X(ffn)                                                                                         \
     X(router)                                                                                      \
     X(moe)                                                                                         \
+    X(moe_ep)                                                                                      \
     X(head)                                                                                        \
     X(mtp_front)                                                                                   \
     X(sample)
@@ -195,6 +204,8 @@ struct broken {
     X(moe, tokens, f->moe.n_token = 0, "n_token")                                                  \
     X(moe, route, f->moe.route = NULL, "a->route")                                                 \
     X(moe, experts, f->c.n_expert = 0, "n_expert")                                                 \
+    X(moe_ep, tokens, f->moe_ep.n_token = f->c.max_token + 1, "n_token")                           \
+    X(moe_ep, places, f->moe_ep.place = NULL, "a->place")                                          \
     X(head, rows, f->head.n_row = f->c.max_logit_row + 1, "max_logit_row")                         \
     X(head, no_rows, f->head.rows = NULL, "a->rows")                                               \
     X(head, logits, f->head.logits = NULL, "a->logits")                                            \

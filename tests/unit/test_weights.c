@@ -610,6 +610,57 @@ static void every_failing_allocation_is_clean(void **state)
     small_close(&s);
 }
 
+/* Rank `rank` of `n` that have requests of their own and whole experts. */
+static struct parallel by_request(uint32_t rank, uint32_t n)
+{
+    return (struct parallel){.tp = {0, 1}, .dp = {rank, n}, .experts_whole = true};
+}
+
+static void experts_are_whole_on_their_ranks(void **state)
+{
+    (void)state;
+    struct model_config c;
+    struct weight_sizes one, eight;
+    fathom_diag d = {0};
+    read_config(&c, "config_v32.json");
+    struct parallel p = by_request(3, 8);
+    weights_measure(&one, &c, NULL, &one_rank);
+    weights_measure(&eight, &c, NULL, &p);
+    assert_true(eight.kind[WEIGHT_EXPERTS].bytes * 8 == one.kind[WEIGHT_EXPERTS].bytes);
+    assert_true(eight.kind[WEIGHT_ATTENTION].bytes == one.kind[WEIGHT_ATTENTION].bytes);
+    assert_true(eight.kind[WEIGHT_SHARED].bytes == one.kind[WEIGHT_SHARED].bytes);
+    assert_true(eight.kind[WEIGHT_HEAD].bytes == one.kind[WEIGHT_HEAD].bytes);
+    assert_int_equal(weights_check_parallel(&c, &p, &d), FATHOM_OK);
+    p.dp.size = 6;
+    assert_int_equal(weights_check_parallel(&c, &p, &d), FATHOM_EINVAL);
+    assert_non_null(strstr(d.text, "\"n_routed_experts\" is 256, which 6 ranks cannot share"));
+    p = by_request(0, 2);
+    p.tp.size = 2;
+    assert_int_equal(weights_check_parallel(&c, &p, &d), FATHOM_EINVAL);
+    p = by_request(0, 2);
+    p.experts_whole = false;
+    assert_int_equal(weights_check_parallel(&c, &p, &d), FATHOM_EINVAL);
+
+    small_config(&c);
+    struct small s;
+    struct maker m = fp8_maker(&c);
+    small_open(&s, &m);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct model_weights w;
+        char name[WEIGHT_NAME_BYTES];
+        p = by_request(rank, 2);
+        if (weights_bind(&w, s.c, &c, &p, &d)) fail_msg("%s", d.text);
+        const struct ffn_tensors *expert = &w.layers[1].moe.experts[0];
+        (void)snprintf(name, sizeof name, "model.layers.1.mlp.experts.%u.up_proj.weight", rank);
+        assert_ptr_equal(expert->up.data, checkpoint_find(s.c, name)->data);
+        assert_int_equal(expert->up.n_row, 320);
+        assert_part(&w.layers[0].mla.q_b, 72, 0, 0);
+        assert_int_equal(w.head.n_row, 40);
+        weights_release(&w);
+    }
+    small_close(&s);
+}
+
 static void generated_weights_ask_for_values(void **state)
 {
     (void)state;
@@ -720,6 +771,7 @@ int main(void)
         cmocka_unit_test(left_over_tensors_are_listed),
         cmocka_unit_test(other_quantizations_are_refused_in_one_line),
         cmocka_unit_test(every_failing_allocation_is_clean),
+        cmocka_unit_test(experts_are_whole_on_their_ranks),
         cmocka_unit_test(generated_weights_ask_for_values),
         cmocka_unit_test(ranks_that_cut_a_group_are_refused),
         cmocka_unit_test(pilot_binds),

@@ -196,6 +196,7 @@ static void destroy(struct backend *b)
     mem_free(cpu->cos_sin);
     mem_free(cpu->zeros);
     mem_free(cpu->head);
+    mem_free(cpu->ep_part);
     mem_free(cpu->jobs);
     mem_free(cpu->rounds);
     mem_free(cpu->codes);
@@ -243,6 +244,7 @@ static const struct backend_ops cpu_ops = {
     .ffn = cpu_ffn,
     .router = cpu_router,
     .moe = cpu_moe,
+    .moe_ep = cpu_moe_ep,
     .head = cpu_head,
     .mtp_front = cpu_mtp_front,
     .sample = cpu_sample,
@@ -285,7 +287,7 @@ static fathom_err make_scratch(struct cpu_backend *cpu, fathom_diag *d)
     const struct backend_config *c = &cpu->c;
     const size_t arena[] = {cpu_dense_arena_bytes(cpu), cpu_front_arena_bytes(cpu),
                             cpu_index_arena_bytes(cpu), cpu_attend_arena_bytes(cpu),
-                            cpu_moe_arena_bytes(cpu)};
+                            cpu_moe_arena_bytes(cpu),   cpu_moe_ep_arena_bytes(cpu)};
     const size_t worker[] = {cpu_gemm_worker_bytes(cpu), cpu_ffn_worker_bytes(cpu),
                              cpu_index_worker_bytes(cpu), cpu_attend_worker_bytes(),
                              cpu_sample_worker_bytes(cpu)};
@@ -301,9 +303,11 @@ static fathom_err make_scratch(struct cpu_backend *cpu, fathom_diag *d)
     cpu->jobs = mem_calloc((size_t)c->n_head + 4, sizeof *cpu->jobs);
     cpu->zeros = alloc_rows(1, KV_ROW, sizeof *cpu->zeros);
     cpu->head = alloc_rows(c->max_logit_row, row_stride(backend_head_rows(c)), sizeof *cpu->head);
+    const uint32_t n_part = cpu_moe_ep_results(cpu);
+    if (n_part > 0) cpu->ep_part = alloc_rows(n_part, row_stride(c->hidden), sizeof(float));
     cpu->cos_sin = alloc_rows(c->max_context, 2 * ROPE_PAIRS, sizeof *cpu->cos_sin);
     if (!cpu->arena || !cpu->codes || !cpu->rounds || !cpu->workers || !cpu->jobs || !cpu->zeros ||
-        !cpu->head || !cpu->cos_sin)
+        !cpu->head || !cpu->cos_sin || (n_part > 0 && !cpu->ep_part))
         FAIL(d, FATHOM_ENOMEM,
              "no memory for the cpu backend's scratch: %zu bytes, and %zu for "
              "each of %u threads. Lower max_token or max_context",

@@ -87,7 +87,7 @@ fathom_err cpu_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
     struct cpu_backend *cpu = cpu_of(b);
     struct norm_task task = {.cpu = cpu, .a = a};
     const struct host_place place = {"reduce_norm", a->layer, a->n_token};
-    bool meets = a->delta && cpu->peer.group;
+    bool meets = a->delta && host_rank_sums(&cpu->peer, &cpu->c.parallel);
     if (meets) TRY(host_meet(&cpu->peer, &place, a->delta, &task.all));
     cpu_rows(cpu, a->n_token, cpu->c.hidden, norm_row, &task);
     return meets ? host_part(&cpu->peer) : FATHOM_OK;
@@ -152,7 +152,7 @@ fathom_err cpu_head(struct backend *b, const struct head_args *a)
     struct cpu_backend *cpu = cpu_of(b);
     struct gather_task task = {.cpu = cpu, .head = a, .x = cpu->arena};
     const uint32_t n_col = backend_head_rows(&cpu->c);
-    const bool meets = cpu->peer.group;
+    const bool meets = host_rank_sums(&cpu->peer, &cpu->c.parallel);
     ASSERT(a->w->linear.n_row == n_col);
     struct gemm_job job = {
         .w = &a->w->linear,

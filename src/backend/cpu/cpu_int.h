@@ -15,6 +15,7 @@
 #include "backend/cpu/cpu_isa.h"
 #include "backend/cpu/cpu_kernel.h"
 #include "backend/host_device.h"
+#include "backend/host_ep.h"
 #include "backend/host_group.h"
 #include "backend/op_check.h"
 #include "base/assert.h"
@@ -58,7 +59,7 @@ struct moe_weight {
     struct packed router;
     float *router_bias; /* padded with 0 */
     struct ffn_weight shared;
-    struct ffn_weight *experts; /* [n_expert] */
+    struct ffn_weight *experts; /* [n_expert] that this rank has */
     uint32_t n_expert;
 };
 
@@ -90,6 +91,8 @@ struct cpu_backend {
     float *cos_sin;              /* f32 [max_context][32][2] */
     float *zeros;                /* [576] a row of attention */
     float *head;                 /* f32 [max_logit_row] this rank's columns of logits */
+    float *ep_part;              /* f32 [cpu_moe_ep_results] what moe_ep makes; peers read it */
+    struct host_ep ep;           /* under way */
     struct gemm_job *jobs;       /* [n_head + 4] */
     struct weight_piece *pieces; /* memory of the n_weight weights that there are */
     uint32_t n_weight;
@@ -167,6 +170,9 @@ size_t cpu_attend_arena_bytes(const struct cpu_backend *cpu);
 size_t cpu_attend_worker_bytes(void);
 size_t cpu_moe_arena_bytes(const struct cpu_backend *cpu);
 size_t cpu_moe_gathered_rows(const struct cpu_backend *cpu); /* of all experts at a time */
+size_t cpu_moe_ep_arena_bytes(const struct cpu_backend *cpu);
+size_t cpu_moe_ep_rows(const struct cpu_backend *cpu); /* likewise; 0: not used */
+uint32_t cpu_moe_ep_results(const struct cpu_backend *cpu);
 size_t cpu_ffn_worker_bytes(const struct cpu_backend *cpu);
 size_t cpu_gemm_worker_bytes(const struct cpu_backend *cpu);
 size_t cpu_sample_worker_bytes(const struct cpu_backend *cpu);
@@ -285,6 +291,7 @@ fathom_err cpu_index_topk(struct backend *b, const struct index_topk_args *a);
 fathom_err cpu_mla_attend(struct backend *b, const struct mla_attend_args *a);
 fathom_err cpu_router(struct backend *b, const struct router_args *a);
 fathom_err cpu_moe(struct backend *b, const struct moe_args *a);
+fathom_err cpu_moe_ep(struct backend *b, const struct moe_ep_args *a);
 fathom_err cpu_sample(struct backend *b, const struct sample_args *a);
 
 #endif

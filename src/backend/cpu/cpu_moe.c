@@ -277,7 +277,7 @@ static void run_tokens(struct moe_task *task, uint32_t n_token)
 fathom_err cpu_moe(struct backend *b, const struct moe_args *a)
 {
     op_check_moe(&cpu_of(b)->c, a);
-    ASSERT(a->w->kind == CPU_MOE);
+    ASSERT(a->w->kind == CPU_MOE && a->w->moe.n_expert == cpu_of(b)->c.n_expert);
     ASSERT(a->x->kind == BUFFER_NORMED);
     ASSERT(a->route->kind == BUFFER_ROUTE);
     ASSERT(a->y->kind == BUFFER_DELTA);
@@ -294,7 +294,7 @@ size_t cpu_moe_gathered_rows(const struct cpu_backend *cpu)
     struct moe_task task;
     if (cpu->c.n_expert == 0) return 0;
     lay_out_moe(cpu, &task, NULL);
-    return (size_t)task.n_run * (cpu->c.n_expert_used + 1);
+    return max_size((size_t)task.n_run * (cpu->c.n_expert_used + 1), cpu_moe_ep_rows(cpu));
 }
 
 size_t cpu_moe_arena_bytes(const struct cpu_backend *cpu)

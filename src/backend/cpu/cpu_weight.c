@@ -116,10 +116,10 @@ static fathom_err load_moe(struct cpu_backend *cpu, const struct moe_tensors *t,
     TRY(pack_whole(cpu, &t->router, "router", c->n_expert, c->hidden, &w->router, d));
     TRY(load_vector(&t->router_bias, "router_bias", c->n_expert, &w->router_bias, d));
     if (c->shared_inner > 0) TRY(load_ffn(cpu, &t->shared, c->shared_inner, &w->shared, d));
-    w->experts = mem_calloc(c->n_expert, sizeof *w->experts);
-    if (!w->experts) FAIL(d, FATHOM_ENOMEM, "no memory for a table of %u experts", c->n_expert);
-    w->n_expert = c->n_expert;
-    for (uint32_t e = 0; e < c->n_expert; e++)
+    w->n_expert = backend_held_experts(c);
+    w->experts = mem_calloc(w->n_expert, sizeof *w->experts);
+    if (!w->experts) FAIL(d, FATHOM_ENOMEM, "no memory for a table of %u experts", w->n_expert);
+    for (uint32_t e = 0; e < w->n_expert; e++)
         TRY(load_ffn(cpu, &t->experts[e], c->moe_inner, &w->experts[e], d));
     return FATHOM_OK;
 }
@@ -193,7 +193,8 @@ void cpu_weight_destroy(struct backend *b, struct weight *w)
         packed_free(&w->moe.router);
         mem_free(w->moe.router_bias);
         free_ffn(&w->moe.shared);
-        for (uint32_t e = 0; e < w->moe.n_expert; e++) free_ffn(&w->moe.experts[e]);
+        for (uint32_t e = 0; w->moe.experts && e < w->moe.n_expert; e++)
+            free_ffn(&w->moe.experts[e]);
         mem_free(w->moe.experts);
         break;
     }

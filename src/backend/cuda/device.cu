@@ -337,6 +337,9 @@ static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
         FAIL(d, FATHOM_EUNSUPPORTED, "head widths are %u and %u, the cuda backend needs %d and %d",
              c->nope_dim, c->v_dim, NOPE_DIM, V_DIM);
     }
+    if (c->parallel.experts_whole) {
+        FAIL(d, FATHOM_EUNSUPPORTED, "the cuda backend has a part of every expert on each rank");
+    }
     const uint32_t n_rank = parallel_n_rank(&c->parallel);
     if (n_rank == 0) FAIL(d, FATHOM_EINVAL, "the number of ranks is 0");
     if (!c->parallel.is_slice && n_rank != 1 && n_rank != 2 && n_rank != 4 && n_rank != PEERS_MAX) {

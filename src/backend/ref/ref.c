@@ -26,6 +26,7 @@ static void destroy(struct backend *b)
     mem_free(r->wide2);
     mem_free(r->part);
     mem_free(r->head);
+    mem_free(r->ep_part);
     mem_free(r->score);
     mem_free(r->sum);
     mem_free(r->route_biased);
@@ -202,6 +203,7 @@ static const struct backend_ops ref_ops = {
     .ffn = ref_ffn,
     .router = ref_router,
     .moe = ref_moe,
+    .moe_ep = ref_moe_ep,
     .head = ref_head,
     .mtp_front = ref_mtp_front,
     .sample = ref_sample,
@@ -243,14 +245,17 @@ static fathom_err make_scratch(struct ref_backend *r, fathom_diag *d)
     r->wide2 = mem_calloc(wide, sizeof *r->wide2);
     r->part = mem_calloc(c->hidden, sizeof *r->part);
     r->head = mem_calloc((size_t)c->max_logit_row, backend_head_rows(c) * sizeof *r->head);
+    const size_t n_part =
+        c->parallel.experts_whole ? (size_t)parallel_n_rank(&c->parallel) * ref_ep_rows(c) : 0;
+    r->ep_part = mem_calloc(n_part, c->hidden * sizeof *r->ep_part);
     r->score = mem_calloc((size_t)c->n_head * c->max_context, sizeof *r->score);
     r->sum = mem_calloc((size_t)c->n_head * KV_LATENT, sizeof *r->sum);
     r->route_biased = mem_calloc(c->n_expert, sizeof *r->route_biased);
     r->route_group = mem_calloc(c->n_group, sizeof *r->route_group);
     r->route_taken = mem_calloc(c->n_expert, sizeof *r->route_taken);
     r->scored = mem_calloc(max_of(c->max_context, c->n_vocab), sizeof *r->scored);
-    if (r->x && r->x_scale && r->wide && r->wide2 && r->part && r->head && r->score && r->sum &&
-        r->route_biased && r->route_group && r->route_taken && r->scored)
+    if (r->x && r->x_scale && r->wide && r->wide2 && r->part && r->head && r->ep_part && r->score &&
+        r->sum && r->route_biased && r->route_group && r->route_taken && r->scored)
         return FATHOM_OK;
     FAIL(d, FATHOM_ENOMEM, "no memory for the reference backend's scratch");
 }

@@ -56,7 +56,7 @@ fathom_err ref_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
     const struct backend_config *c = &r->c;
     const struct host_place place = {"reduce_norm", a->layer, a->n_token};
     const void *const *all = NULL;
-    bool meets = a->delta && r->peer.group;
+    bool meets = a->delta && host_rank_sums(&r->peer, &r->c.parallel);
     if (meets) TRY(host_meet(&r->peer, &place, a->delta, &all));
     for (uint32_t t = 0; t < a->n_token; t++) {
         float *x = row_of(a->x, t);
@@ -106,10 +106,11 @@ fathom_err ref_head(struct backend *b, const struct head_args *a)
     for (uint32_t i = 0; i < a->n_row; i++) {
         ASSERT(a->rows[i] >= 0 && (uint32_t)a->rows[i] < a->hidden->n_row);
         ref_round(r->c.act, row_of(a->hidden, (uint32_t)a->rows[i]), w->n_col, r->x);
-        float *own = r->peer.group ? r->head + (size_t)i * w->n_row : row_of(a->logits, i);
+        float *own = host_rank_sums(&r->peer, &r->c.parallel) ? r->head + (size_t)i * w->n_row
+                                                              : row_of(a->logits, i);
         ref_matvec(w, 0, w->n_row, r->x, own);
     }
-    if (!r->peer.group || a->n_row == 0) return FATHOM_OK;
+    if (!host_rank_sums(&r->peer, &r->c.parallel) || a->n_row == 0) return FATHOM_OK;
     return host_gather_logits(&r->peer, r->head, w->n_row, w->n_row, a->n_row, a->logits->value,
                               a->logits->width);
 }

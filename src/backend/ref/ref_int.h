@@ -13,6 +13,7 @@
 
 #include "backend/backend.h"
 #include "backend/host_device.h"
+#include "backend/host_ep.h"
 #include "backend/host_group.h"
 #include "backend/op_check.h"
 #include "base/assert.h"
@@ -56,7 +57,7 @@ struct mla_weight {
 struct moe_weight {
     struct matrix router, router_bias;
     struct ffn_weight shared;
-    struct ffn_weight *experts; /* [n_expert] */
+    struct ffn_weight *experts; /* [n_expert] that this rank has */
     uint32_t n_expert;
 };
 
@@ -91,6 +92,8 @@ struct ref_backend {
     float *wide2;          /* and another */
     float *part;           /* [hidden] one expert's output */
     float *head;           /* [max_logit_row][this rank's rows of the head], of several ranks */
+    float *ep_part;        /* [ranks * ref_ep_rows][hidden], with whole experts */
+    struct host_ep ep;     /* moe_ep under way */
     float *score;          /* [n_head][max_context] */
     double *sum;           /* [n_head][512] */
     float *route_biased;   /* [n_expert] */
@@ -103,6 +106,12 @@ static inline struct ref_backend *ref_of(struct backend *b)
 {
     DCHECK(b);
     return (struct ref_backend *)b;
+}
+
+/* ref_ep_rows - rows of a rank in a round of moe_ep */
+static inline uint32_t ref_ep_rows(const struct backend_config *c)
+{
+    return c->max_token < 64 ? c->max_token : 64;
 }
 
 /* ---- ref_math.c ---- */
@@ -167,6 +176,7 @@ fathom_err ref_mla_attend(struct backend *b, const struct mla_attend_args *a);
 fathom_err ref_mla_out(struct backend *b, const struct mla_out_args *a);
 fathom_err ref_router(struct backend *b, const struct router_args *a);
 fathom_err ref_moe(struct backend *b, const struct moe_args *a);
+fathom_err ref_moe_ep(struct backend *b, const struct moe_ep_args *a);
 fathom_err ref_sample(struct backend *b, const struct sample_args *a);
 
 /* ref_ffn_row - y = down( silu(gate x) * (up x) ); overwrites r->x, r->wide and r->wide2 */

@@ -1,10 +1,11 @@
-/* ref_moe.c - router and moe: equations in op_moe.h */
+/* ref_moe.c - router, moe and moe_ep: equations in op_moe.h */
 #include "backend/ref/ref_int.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/fail.h"
 
 /* G = the sum of the two largest b of a group; its only one, if it has one */
 static double group_score(const float *biased, uint32_t n)
@@ -106,7 +107,7 @@ fathom_err ref_router(struct backend *b, const struct router_args *a)
 fathom_err ref_moe(struct backend *b, const struct moe_args *a)
 {
     op_check_moe(&ref_of(b)->c, a);
-    ASSERT(a->w->kind == REF_MOE);
+    ASSERT(a->w->kind == REF_MOE && a->w->moe.n_expert == ref_of(b)->c.n_expert);
     ASSERT(a->x->kind == BUFFER_NORMED);
     ASSERT(a->route->kind == BUFFER_ROUTE);
     ASSERT(a->y->kind == BUFFER_DELTA);
@@ -130,4 +131,59 @@ fathom_err ref_moe(struct backend *b, const struct moe_args *a)
         for (uint32_t d = 0; d < hidden; d++) y[d] += part[d];
     }
     return FATHOM_OK;
+}
+
+/* part = what this rank's experts make of row i of a rank: chosen e ascending */
+static void make_part(struct ref_backend *r, const struct moe_ep_args *a, uint32_t rank, uint32_t i,
+                      float *part)
+{
+    const struct host_ep *e = &r->ep;
+    const struct host_ep_rank *from = &e->all[rank];
+    const size_t row = e->row0 + i;
+    const int32_t *chosen = from->route->index + row * from->route->width;
+    const float *weight = from->route->value + row * from->route->width;
+    memset(part, 0, r->c.hidden * sizeof *part);
+    for (uint32_t k = 0; k < r->c.n_expert_used; k++) {
+        ASSERT(chosen[k] >= 0 && (uint32_t)chosen[k] < r->c.n_expert);
+        const uint16_t place = a->place[chosen[k]];
+        if (expert_rank(place) != e->rank) continue;
+        ASSERT(expert_index(place) < a->w->moe.n_expert);
+        ref_ffn_row(r, &a->w->moe.experts[expert_index(place)],
+                    from->x->value + row * from->x->width, r->part);
+        for (uint32_t d = 0; d < r->c.hidden; d++) part[d] += weight[k] * r->part[d];
+    }
+}
+
+/* y of row i: the ranks' parts, ascending, and the shared expert's */
+static void sum_parts(struct ref_backend *r, const struct moe_ep_args *a, uint32_t i)
+{
+    const uint32_t hidden = r->c.hidden;
+    const size_t row = r->ep.row0 + i;
+    const bool is_shared = r->c.shared_inner > 0;
+    if (is_shared) ref_ffn_row(r, &a->w->moe.shared, a->x->value + row * a->x->width, r->part);
+    host_ep_sum_row(&r->ep, i, a->route->index + row * a->route->width, r->c.n_expert_used,
+                    is_shared ? r->part : NULL, a->y->value + row * a->y->width, hidden);
+}
+
+fathom_err ref_moe_ep(struct backend *b, const struct moe_ep_args *a)
+{
+    op_check_moe_ep(&ref_of(b)->c, a);
+    ASSERT(a->w->kind == REF_MOE);
+    ASSERT(a->x->kind == BUFFER_NORMED);
+    ASSERT(a->route->kind == BUFFER_ROUTE);
+    ASSERT(a->y->kind == BUFFER_DELTA);
+    struct ref_backend *r = ref_of(b);
+    struct host_ep *e = &r->ep;
+    ASSERT(r->c.parallel.experts_whole && a->w->moe.n_expert == backend_held_experts(&r->c));
+    host_ep_open(e, &r->peer, a, ref_ep_rows(&r->c), r->ep_part, r->c.hidden);
+    for (uint32_t row0 = 0;; row0 += e->n_run) {
+        TRY(host_ep_meet(e, row0));
+        for (uint32_t rank = 0; rank < e->n_rank; rank++) {
+            for (uint32_t i = 0; i < host_ep_run(e, rank); i++)
+                make_part(r, a, rank, i, r->ep_part + (e->first[rank] + i) * e->stride);
+        }
+        TRY(host_ep_swap(e));
+        for (uint32_t i = 0; i < host_ep_run(e, e->rank); i++) sum_parts(r, a, i);
+        if (host_ep_is_last(e)) return FATHOM_OK;
+    }
 }

@@ -85,10 +85,10 @@ static fathom_err decode_moe(const struct backend_config *c, const struct moe_te
     TRY(decode(&t->router, (struct want){"router", c->n_expert, c->hidden}, &w->router, d));
     TRY(decode(&t->router_bias, (struct want){"router_bias", 1, c->n_expert}, &w->router_bias, d));
     if (c->shared_inner > 0) TRY(decode_ffn(&t->shared, c->hidden, c->shared_inner, &w->shared, d));
-    w->experts = mem_calloc(c->n_expert, sizeof *w->experts);
-    if (!w->experts) FAIL(d, FATHOM_ENOMEM, "no memory for a table of %u experts", c->n_expert);
-    w->n_expert = c->n_expert;
-    for (uint32_t e = 0; e < c->n_expert; e++)
+    w->n_expert = backend_held_experts(c);
+    w->experts = mem_calloc(w->n_expert, sizeof *w->experts);
+    if (!w->experts) FAIL(d, FATHOM_ENOMEM, "no memory for a table of %u experts", w->n_expert);
+    for (uint32_t e = 0; e < w->n_expert; e++)
         TRY(decode_ffn(&t->experts[e], c->hidden, c->moe_inner, &w->experts[e], d));
     return FATHOM_OK;
 }
@@ -209,7 +209,8 @@ void ref_weight_destroy(struct backend *b, struct weight *w)
         mem_free(w->moe.router.value);
         mem_free(w->moe.router_bias.value);
         free_ffn(&w->moe.shared);
-        for (uint32_t e = 0; e < w->moe.n_expert; e++) free_ffn(&w->moe.experts[e]);
+        for (uint32_t e = 0; w->moe.experts && e < w->moe.n_expert; e++)
+            free_ffn(&w->moe.experts[e]);
         mem_free(w->moe.experts);
         break;
     }

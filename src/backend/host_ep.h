@@ -1,0 +1,64 @@
+/* host_ep.h - moe_ep over ranks that meet: which rows are whose, and what is added to what
+ *
+ * Ranks show each other their rows and routes. Each computes what its experts make of the rows of
+ * all ranks, and puts that where the rows' ranks read it. They go through their rows in rounds of
+ * n_run rows, all through as many as the rank with most rows needs, so that results have a bound.
+ *
+ *   host_ep_open                       what every rank shows
+ *   for each round, until host_ep_is_last:
+ *     host_ep_meet                     all have come: rows can be read, results be written
+ *     ... results of this rank's experts, host_ep_run rows of each rank, one rank after the other
+ *     host_ep_swap                     all have written
+ *     ... host_ep_sum_row for own rows
+ *
+ * A rank may still read the others' results when these go on: who writes results again has met all
+ * first.
+ */
+#ifndef FATHOM_BACKEND_HOST_EP_H
+#define FATHOM_BACKEND_HOST_EP_H
+
+#include "backend/backend.h"
+#include "backend/host_group.h"
+
+/* What a rank shows. */
+struct host_ep_rank {
+    const struct buffer *x, *route; /* the backend's */
+    uint32_t n_token;               /* live */
+    const float *part;              /* f32 [n_rank * n_run][stride] */
+};
+
+struct host_ep {
+    struct host_rank *peer;
+    const struct moe_ep_args *a;
+    uint32_t n_rank, rank; /* one where the backend is a member of no group */
+    uint32_t n_run;        /* rows of a rank in a round at most */
+    uint32_t row0;         /* of the round under way */
+    size_t stride;         /* values from a result to the next */
+    struct host_ep_rank all[PARALLEL_RANKS_MAX];
+    uint32_t first[PARALLEL_RANKS_MAX + 1]; /* result of each rank's first row, then their number */
+};
+
+/* host_ep_open - fills in *e, which peers read and which stays where it is as long as the backend
+ *   part  f32 [n_rank * n_run][stride] of this rank */
+void host_ep_open(struct host_ep *e, struct host_rank *peer, const struct moe_ep_args *a,
+                  uint32_t n_run, const float *part, size_t stride);
+
+/* host_ep_meet - the round from row0 on; host_ep_swap
+ * Errors  EPEER */
+fathom_err host_ep_meet(struct host_ep *e, uint32_t row0);
+fathom_err host_ep_swap(struct host_ep *e);
+
+/* host_ep_is_last - no rank has rows behind this round */
+bool host_ep_is_last(const struct host_ep *e);
+
+/* host_ep_run - rows of a rank in this round */
+uint32_t host_ep_run(const struct host_ep *e, uint32_t rank);
+
+/* host_ep_sum_row - sum = the results of row i of this round, ranks ascending, then `last`
+ *
+ *   chosen  i32 [n_used]: the row's experts
+ *   last    f32 [n], or NULL */
+void host_ep_sum_row(const struct host_ep *e, uint32_t i, const int32_t *chosen, uint32_t n_used,
+                     const float *last, float *sum, uint32_t n);
+
+#endif

@@ -1,0 +1,334 @@
+/* test_ranks_dp MODEL BACKEND RANKS ACT KV LIMIT - ranks with texts of their own compute what one
+ * does
+ *
+ * One model on one rank, and on RANKS ranks of which each has whole experts and some of N_TEXT
+ * texts, each a thread. Logits lie within LIMIT of one rank's (relative, the median row), those of
+ * the draft layer within twice that. Whichever rank a text is on, however it is cut into steps, and
+ * while ranks have nothing of their own to do: its logits and its pages have the same bits.
+ *
+ * MODEL is a directory; one without weights gets generated ones. */
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "backend/backend.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "checkpoint/checkpoint.h"
+#include "model/config.h"
+#include "model/forward.h"
+#include "model/weights.h"
+#include "op/backends.h"
+
+enum { N_TEXT = 5, LENGTH = 72, N_PAGE = 2, N_STEP_MAX = 8, SEED = 3, N_TOKEN = N_TEXT * LENGTH };
+
+/* How texts lie on ranks and are cut: text i is on rank (by[i] % ranks), and its step s has
+ * cut[i][s] tokens. */
+struct plan {
+    const char *name;
+    uint32_t n_step;
+    uint32_t by[N_TEXT];
+    uint32_t cut[N_TEXT][N_STEP_MAX];
+};
+
+#define WHOLE                                                                                      \
+    {                                                                                              \
+        LENGTH                                                                                     \
+    }
+static const struct plan plans[] = {
+    {"in turn, whole", 1, {0, 1, 2, 3, 4}, {WHOLE, WHOLE, WHOLE, WHOLE, WHOLE}},
+    {"all on one", 1, {0, 0, 0, 0, 0}, {WHOLE, WHOLE, WHOLE, WHOLE, WHOLE}},
+    {"all on the last, one after the other",
+     5,
+     {7, 7, 7, 7, 7},
+     {{LENGTH}, {0, LENGTH}, {0, 0, LENGTH}, {0, 0, 0, LENGTH}, {0, 0, 0, 0, LENGTH}}},
+    {"in steps of other sizes",
+     8,
+     {1, 0, 0, 3, 2},
+     {{1, 63, 1, 1, 6}, {0, 0, 40, 32}, {LENGTH}, {9, 9, 9, 9, 9, 9, 9, 9}, {0, 0, 0, 71, 0, 1}}},
+};
+enum { N_PLAN = sizeof plans / sizeof *plans };
+
+static struct {
+    const char *backend;
+    uint32_t n_rank;
+    enum act_type act;
+    enum kv_type kv;
+    double limit;
+    struct checkpoint *checkpoint;
+    struct model_config config;
+} test;
+
+/* Arrays of a step; host memory is the device's on the backends that have whole experts. */
+struct arrays {
+    int32_t ids[N_TOKEN], next[N_TOKEN], pos[N_TOKEN], request[N_TOKEN], slot[N_TOKEN];
+    int32_t rows[N_TOKEN], pages[N_TEXT * N_PAGE], first[N_TEXT + 1];
+    uint32_t text[N_TOKEN]; /* of a row */
+    struct batch batch;
+};
+
+struct rank {
+    struct backend *b;
+    struct model *model;
+    struct kv_cache kv;
+    struct arrays a;
+    const struct plan *plan;
+    uint32_t rank;
+    pthread_t thread;
+    fathom_err err;
+};
+
+static struct rank ranks[PARALLEL_RANKS_MAX];
+static float *logits; /* [2][N_TEXT][LENGTH][V] of the model and of the draft layer */
+
+static void must(fathom_err err, const fathom_diag *d)
+{
+    if (err != FATHOM_OK) fail_msg("%s: %s", fathom_err_name(err), d->text);
+}
+
+static int32_t id_at(uint32_t text, uint32_t pos)
+{
+    return (int32_t)(rng_mix(SEED, text, pos) % test.config.n_vocab);
+}
+
+static void open_ranks(uint32_t n)
+{
+    fathom_diag d = {{0}};
+    struct backend *backends[PARALLEL_RANKS_MAX];
+    const struct model_limits limits = {.act = test.act,
+                                        .kv_type = test.kv,
+                                        .max_token = N_TOKEN,
+                                        .max_request = N_TEXT,
+                                        .max_context = N_PAGE * KV_PAGE_TOKENS,
+                                        .max_logit_row = N_TOKEN,
+                                        .with_mtp = true};
+    for (uint32_t i = 0; i < n; i++) {
+        struct model_place place = {.parallel = parallel_one(), .n_thread = 1};
+        struct backend_config c;
+        place.parallel.dp = (struct axis){.rank = i, .size = n};
+        place.parallel.experts_whole = n > 1;
+        model_backend_config(&c, &test.config, &limits, &place);
+        ranks[i] = (struct rank){.rank = i};
+        must(backend_create_named(&ranks[i].b, test.backend, &c, &d), &d);
+        ranks[i].kv = (struct kv_cache){.n_page = N_TEXT * N_PAGE, .layout = c.kv};
+        backends[i] = ranks[i].b;
+    }
+    if (n > 1) must(backend_join(backends, n, &d), &d);
+    for (uint32_t i = 0; i < n; i++) {
+        struct parallel p = parallel_one();
+        struct model_weights w;
+        const struct model_loading as_stored = {0};
+        struct rank *r = &ranks[i];
+        p.dp = (struct axis){.rank = i, .size = n};
+        p.experts_whole = n > 1;
+        if (checkpoint_n_shard(test.checkpoint) > 0)
+            must(weights_bind(&w, test.checkpoint, &test.config, &p, &d), &d);
+        else
+            must(weights_generate(&w, &test.config, SEED, &p, &d), &d);
+        must(model_create(&r->model, r->b, &test.config, &w, &limits, &as_stored, &d), &d);
+        weights_release(&w);
+        must(r->b->ops->alloc(r->b, r->kv.n_page * r->kv.layout.page_bytes, "pages", &r->kv.base,
+                              &d),
+             &d);
+    }
+}
+
+static void close_ranks(uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        model_destroy(ranks[i].model);
+        ranks[i].b->ops->release(ranks[i].b, ranks[i].kv.base);
+        ranks[i].b->ops->destroy(ranks[i].b);
+    }
+}
+
+/* This rank's rows of step `s`. */
+static void fill_step(struct rank *r, uint32_t n_rank, uint32_t s)
+{
+    struct arrays *a = &r->a;
+    uint32_t n = 0, n_request = 0, max_context = 0;
+    for (uint32_t i = 0; i < N_TEXT; i++) {
+        uint32_t pos = 0;
+        const uint32_t n_new = r->plan->cut[i][s];
+        if (r->plan->by[i] % n_rank != r->rank || n_new == 0) continue;
+        for (uint32_t k = 0; k < s; k++) pos += r->plan->cut[i][k];
+        a->first[n_request] = (int32_t)n;
+        for (uint32_t k = 0; k < N_PAGE; k++)
+            a->pages[n_request * N_PAGE + k] = (int32_t)(i * N_PAGE + k);
+        for (const uint32_t end = pos + n_new; pos < end; pos++, n++) {
+            a->ids[n] = id_at(i, pos);
+            a->next[n] = id_at(i, pos + 1);
+            a->pos[n] = (int32_t)pos;
+            a->request[n] = (int32_t)n_request;
+            a->slot[n] = (int32_t)(i * N_PAGE * KV_PAGE_TOKENS + pos);
+            a->rows[n] = (int32_t)n;
+            a->text[n] = i;
+        }
+        if (pos > max_context) max_context = pos;
+        a->first[++n_request] = (int32_t)n;
+    }
+    a->batch = (struct batch){.n_token = n,
+                              .n_request = n_request,
+                              .n_answer_token = n,
+                              .n_answer_request = n_request,
+                              .n_logit_row = n,
+                              .max_context = max_context,
+                              .page_stride = N_PAGE,
+                              .ids = a->ids,
+                              .next_ids = a->next,
+                              .pos = a->pos,
+                              .request = a->request,
+                              .slot = a->slot,
+                              .page_table = a->pages,
+                              .first = a->first,
+                              .logit_rows = a->rows};
+}
+
+static fathom_err step(struct rank *r)
+{
+    const size_t n_vocab = test.config.n_vocab;
+    const struct arrays *a = &r->a;
+    for (int pass = 0; pass < 2; pass++) {
+        fathom_err err = pass ? model_mtp(r->model, &a->batch, &r->kv)
+                              : model_forward(r->model, &a->batch, &r->kv);
+        for (uint32_t t = 0; t < a->batch.n_token && !err; t++) {
+            const size_t row = ((size_t)pass * N_TEXT + a->text[t]) * LENGTH + (size_t)a->pos[t];
+            err = r->b->ops->buffer_read(r->b, model_logits(r->model), t, 1, (uint32_t)n_vocab,
+                                         logits + row * n_vocab);
+        }
+        if (err) return err;
+    }
+    return FATHOM_OK;
+}
+
+static uint32_t n_running;
+
+static void *run_rank(void *arg)
+{
+    struct rank *r = arg;
+    for (uint32_t s = 0; s < r->plan->n_step && !r->err; s++) {
+        fill_step(r, n_running, s);
+        r->err = step(r);
+    }
+    return NULL;
+}
+
+/* Logits of a plan, and the records of all texts' pages: [N_TEXT * N_PAGE] (mem_free). */
+static uint8_t *run(const struct plan *plan, uint32_t n)
+{
+    const size_t record = (size_t)ranks[0].kv.layout.page_bytes, text = N_PAGE * record;
+    uint8_t *pages = mem_calloc(N_TEXT, text);
+    assert_non_null(pages);
+    n_running = n;
+    for (uint32_t i = 0; i < n; i++) {
+        memset(ranks[i].kv.base, 0, N_TEXT * text);
+        ranks[i].plan = plan;
+        assert_int_equal(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
+    }
+    for (uint32_t i = 0; i < n; i++) pthread_join(ranks[i].thread, NULL);
+    for (uint32_t i = 0; i < n; i++) {
+        if (ranks[i].err) fail_msg("rank %u: %s", i, ranks[i].b->ops->fault(ranks[i].b));
+    }
+    for (uint32_t i = 0; i < N_TEXT; i++)
+        memcpy(pages + i * text, (uint8_t *)ranks[plan->by[i] % n].kv.base + i * text, text);
+    return pages;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void check_close(const float *got, const float *want, const char *what, double limit)
+{
+    static double errors[N_TOKEN];
+    const size_t n_vocab = test.config.n_vocab;
+    uint32_t n_equal = 0;
+    for (uint32_t t = 0; t < N_TOKEN; t++) {
+        double diff = 0, square = 0;
+        for (size_t i = t * n_vocab; i < (t + 1) * n_vocab; i++) {
+            const double w = (double)want[i], e = (double)got[i] - w;
+            diff += e * e;
+            square += w * w;
+        }
+        assert_true(square > 0);
+        errors[t] = sqrt(diff / square);
+        n_equal += errors[t] == 0;
+    }
+    qsort(errors, N_TOKEN, sizeof *errors, by_size);
+    print_message("%s: median %.2g, largest %.2g, %u of %u rows equal\n", what, errors[N_TOKEN / 2],
+                  errors[N_TOKEN - 1], n_equal, N_TOKEN);
+    assert_true(errors[N_TOKEN / 2] <= limit);
+}
+
+static void ranks_with_texts_of_their_own_compute_what_one_does(void **state)
+{
+    (void)state;
+    const size_t n_value = (size_t)N_TOKEN * test.config.n_vocab;
+    const uint32_t n = test.n_rank;
+    logits = mem_alloc_array(2 * n_value, sizeof *logits);
+    float *want = mem_alloc_array(2 * n_value, sizeof *want);
+    assert_true(logits && want);
+    open_ranks(1);
+    mem_free(run(&plans[0], 1));
+    memcpy(want, logits, 2 * n_value * sizeof *want);
+    const uint64_t whole_bytes = model_weights_bytes(ranks[0].model);
+    close_ranks(1);
+
+    open_ranks(n);
+    for (uint32_t i = 0; i < n; i++) assert_true(model_weights_bytes(ranks[i].model) < whole_bytes);
+    uint8_t *first = NULL;
+    for (int i = 0; i < N_PLAN; i++) {
+        memset(logits, 0xff, 2 * n_value * sizeof *logits);
+        uint8_t *pages = run(&plans[i], n);
+        if (i == 0) {
+            check_close(logits, want, "logits", test.limit);
+            check_close(logits + n_value, want + n_value, "draft layer", 2 * test.limit);
+            memcpy(want, logits, 2 * n_value * sizeof *want);
+            first = pages;
+            continue;
+        }
+        if (memcmp(logits, want, 2 * n_value * sizeof *want) != 0)
+            fail_msg("%s: other logits than %s", plans[i].name, plans[0].name);
+        if (memcmp(pages, first, N_TEXT * N_PAGE * (size_t)ranks[0].kv.layout.page_bytes) != 0)
+            fail_msg("%s: other pages than %s", plans[i].name, plans[0].name);
+        mem_free(pages);
+    }
+    close_ranks(n);
+    mem_free(first);
+    mem_free(want);
+    mem_free(logits);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 7) {
+        print_error("usage: test_ranks_dp MODEL BACKEND RANKS f32|bf16|fp8 f32|bf16|fp8 LIMIT\n");
+        return 2;
+    }
+    fathom_diag d = {{0}};
+    test.backend = argv[2];
+    test.n_rank = (uint32_t)strtoul(argv[3], NULL, 10);
+    test.act = argv[4][0] == 'b' ? ACT_BF16 : argv[4][1] == 'p' ? ACT_FP8 : ACT_F32;
+    test.kv = argv[5][0] == 'b' ? KV_TYPE_BF16 : argv[5][1] == 'p' ? KV_TYPE_FP8 : KV_TYPE_F32;
+    test.limit = strtod(argv[6], NULL);
+    if (strstr(argv[1], "pilot"))
+        must(checkpoint_open(&test.checkpoint, argv[1], &d), &d);
+    else
+        must(checkpoint_open_files(&test.checkpoint, argv[1], NULL, &d), &d);
+    must(model_config_load(&test.config, test.checkpoint, &d), &d);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_with_texts_of_their_own_compute_what_one_does)};
+    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    checkpoint_close(test.checkpoint);
+    return n_failed;
+}

@@ -1,0 +1,340 @@
+/* test_op_moe_ep.c - experts whole on their ranks, rows on theirs
+ *
+ * One set of rows is spread over 1, 2, 4 and 8 ranks, a thread each. Results are moe's within the
+ * order of sums, on one rank moe's own bits; on several a row has the same bits whichever rank it
+ * is on and whatever rows are beside it, ranks without rows among them.
+ */
+#include "op/harness.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "op/backends.h"
+
+enum { N = 97, WORLD_MAX = 8 };
+
+/* Rows [0, n) of a case: row t is on rank owner[t], in ascending order there. */
+struct ep_case {
+    struct backend_config c; /* of one rank with all */
+    struct moe_tensors tensors;
+    uint32_t n;
+    float *x;     /* [n][D] */
+    float *route; /* [n][2K] */
+    uint32_t *owner;
+    float *y; /* [n][D] */
+};
+
+struct rank {
+    struct rig rig;
+    struct weight *w;
+    uint16_t *place;
+    const struct ep_case *k;
+    uint32_t rank;
+    uint32_t layer0, n_pass;
+    fathom_err err;
+    pthread_t thread;
+};
+
+static struct rank ranks[WORLD_MAX];
+
+static void open_ranks(const struct ep_case *k, uint32_t world)
+{
+    fathom_diag d = {{0}};
+    struct backend *b[WORLD_MAX];
+    uint16_t place[64];
+    for (uint32_t i = 0; i < world; i++) {
+        struct backend_config c = k->c;
+        struct moe_tensors part = k->tensors;
+        c.n_thread = 1;
+        c.parallel = parallel_one();
+        c.parallel.dp = (struct axis){.rank = i, .size = world};
+        c.parallel.experts_whole = true;
+        part.experts += i * backend_held_experts(&c);
+        ranks[i] = (struct rank){.k = k, .rank = i};
+        rig_open(&ranks[i].rig, op_backend(), &c);
+        ranks[i].w = rig_moe(&ranks[i].rig, &part);
+        for (uint32_t e = 0; e < c.n_expert; e++)
+            place[e] = parallel_place(&c.parallel, c.n_expert, e);
+        ranks[i].place = rig_put(&ranks[i].rig, place, c.n_expert * sizeof *place);
+        b[i] = ranks[i].rig.b;
+    }
+    if (world > 1 && backend_join(b, world, &d)) fail_msg("%s", d.text);
+}
+
+/* The first rank that goes breaks the group, so that rig_close would find a fault on the others. */
+static void close_ranks(uint32_t world)
+{
+    for (uint32_t i = 0; i < world; i++) {
+        struct rig *r = &ranks[i].rig;
+        r->ops->weight_destroy(r->b, ranks[i].w);
+        rig_drop(r, ranks[i].place);
+        for (int kind = 0; kind < OP_N_BUFFER; kind++)
+            r->ops->buffer_destroy(r->b, r->buffer[kind]);
+        r->ops->destroy(r->b);
+    }
+}
+
+/* A rank's rows: into its buffers, through moe_ep of some layers, and out. cmocka's checks are for
+ * the thread of the test alone. */
+static void *run_rank(void *arg)
+{
+    struct rank *r = arg;
+    const struct ep_case *k = r->k;
+    const struct backend_ops *ops = r->rig.ops;
+    struct buffer *const *buffer = r->rig.buffer;
+    const uint32_t hidden = k->c.hidden, width = 2 * k->c.n_expert_used;
+    uint32_t n = 0;
+    for (uint32_t t = 0; t < k->n && !r->err; t++) {
+        if (k->owner[t] != r->rank) continue;
+        r->err = ops->buffer_write(r->rig.b, buffer[BUFFER_NORMED], n, 1, hidden,
+                                   k->x + (size_t)t * hidden);
+        if (!r->err)
+            r->err = ops->buffer_write(r->rig.b, buffer[BUFFER_ROUTE], n, 1, width,
+                                       k->route + (size_t)t * width);
+        n++;
+    }
+    for (uint32_t layer = 0; layer < r->n_pass && !r->err; layer++) {
+        struct moe_ep_args a = {.w = r->w,
+                                .x = buffer[BUFFER_NORMED],
+                                .route = buffer[BUFFER_ROUTE],
+                                .y = buffer[BUFFER_DELTA],
+                                .n_token = n,
+                                .place = r->place,
+                                .layer = r->layer0 + layer};
+        r->err = ops->moe_ep(r->rig.b, &a);
+    }
+    n = 0;
+    for (uint32_t t = 0; t < k->n && !r->err; t++) {
+        if (k->owner[t] != r->rank) continue;
+        r->err = ops->buffer_read(r->rig.b, buffer[BUFFER_DELTA], n++, 1, hidden,
+                                  k->y + (size_t)t * hidden);
+    }
+    return NULL;
+}
+
+static void run(const struct ep_case *k, uint32_t world, uint32_t n_pass)
+{
+    memset(k->y, 0xff, (size_t)k->n * k->c.hidden * sizeof *k->y);
+    for (uint32_t i = 0; i < world; i++) {
+        ranks[i].n_pass = n_pass;
+        assert_int_equal(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
+    }
+    for (uint32_t i = 0; i < world; i++) pthread_join(ranks[i].thread, NULL);
+    for (uint32_t i = 0; i < world; i++) op_ok(&ranks[i].rig, ranks[i].err, "moe_ep");
+}
+
+/* How rows lie on ranks: all on one, in turn, in runs, all on the last. */
+enum { SPREAD_FIRST, SPREAD_TURN, SPREAD_RUNS, SPREAD_LAST, N_SPREAD };
+
+static void spread(const struct ep_case *k, uint32_t world, int how)
+{
+    for (uint32_t t = 0; t < k->n; t++) {
+        k->owner[t] = how == SPREAD_FIRST  ? 0
+                      : how == SPREAD_TURN ? t % world
+                      : how == SPREAD_RUNS ? t * t / k->n * world / k->n
+                                           : world - 1;
+    }
+}
+
+/* What moe of one rank makes of all rows. */
+static float *run_moe(const struct ep_case *k, const char *backend)
+{
+    struct rig r;
+    rig_open(&r, backend, &k->c);
+    rig_write(&r, BUFFER_NORMED, k->n, k->c.hidden, k->x);
+    rig_write(&r, BUFFER_ROUTE, k->n, 2 * k->c.n_expert_used, k->route);
+    struct moe_args a = {.w = rig_moe(&r, &k->tensors),
+                         .x = r.buffer[BUFFER_NORMED],
+                         .route = r.buffer[BUFFER_ROUTE],
+                         .y = r.buffer[BUFFER_DELTA],
+                         .n_token = k->n};
+    op_ok(&r, r.ops->moe(r.b, &a), "moe");
+    float *y = rig_read(&r, BUFFER_DELTA, k->n, k->c.hidden);
+    rig_close(&r);
+    return y;
+}
+
+/* Rows before `same` choose the first experts, which are one rank's; row 0 on eight ranks too. */
+static void fill(struct ep_case *k, struct gen *g, uint32_t n, uint32_t same)
+{
+    const uint32_t used = k->c.n_expert_used;
+    k->n = n;
+    k->x = gen_floats(g, (size_t)n * k->c.hidden, 1);
+    k->route = gen_alloc(g, (size_t)n * 2 * used * sizeof *k->route);
+    k->owner = gen_alloc(g, n * sizeof *k->owner);
+    k->y = gen_alloc(g, (size_t)n * k->c.hidden * sizeof *k->y);
+    for (uint32_t t = 0; t < n; t++) {
+        float *row = k->route + (size_t)t * 2 * used;
+        uint32_t i = 0;
+        for (uint32_t e = 0; e < k->c.n_expert && i < used; e++) {
+            if (t < same || gen_below(g, k->c.n_expert - e) < used - i) row[i++] = (float)e;
+        }
+        for (i = 0; i < used; i++) row[used + i] = 0.1f + fabsf(gen_normal(g));
+    }
+}
+
+static void check(const struct ep_case *k, uint32_t first_world)
+{
+    const size_t n = (size_t)k->n * k->c.hidden;
+    float *want = run_moe(k, "ref"), *own = run_moe(k, op_backend());
+    float *first = mem_alloc_array(n, sizeof *first);
+    assert_non_null(first);
+    for (uint32_t world = first_world; world <= WORLD_MAX; world *= 2) {
+        open_ranks(k, world);
+        for (int how = 0; how < N_SPREAD; how++) {
+            spread(k, world, how);
+            run(k, world, how == SPREAD_TURN ? 3 : 1);
+            if (how == 0) memcpy(first, k->y, n * sizeof *first);
+            op_same_bits("rows spread otherwise", k->y, first, n * sizeof *first);
+        }
+        op_close("moe_ep", first, want, n, op_tolerance(k->c.act));
+        op_close("moe_ep against moe", first, own, n, 1e-6);
+        if (world == 1) op_same_bits("one rank", first, own, n * sizeof *first);
+        close_ranks(world);
+    }
+    mem_free(first);
+    mem_free(want);
+    mem_free(own);
+}
+
+static void check_case(enum act_type act, enum dtype t, bool with_shared, uint32_t n_used)
+{
+    struct ep_case k = {0};
+    struct gen *g = gen_create_for(83, act);
+    gen_config(&k.c, act, KV_TYPE_BF16, false);
+    if (!with_shared) k.c.shared_inner = 0;
+    k.c.n_expert_used = n_used;
+    gen_moe(g, &k.c, t, &k.tensors);
+    fill(&k, g, N, 40);
+    check(&k, 1);
+    gen_destroy(g);
+}
+
+static void rows_have_their_bits_wherever_they_are(void **state)
+{
+    (void)state;
+    check_case(ACT_F32, DTYPE_BF16, true, 4);
+    check_case(ACT_BF16, DTYPE_F8_E4M3, true, 4);
+    check_case(ACT_FP8, DTYPE_F8_E4M3, true, 4);
+    check_case(ACT_F32, DTYPE_F32, false, 4);
+}
+
+static void one_expert_takes_all_rows(void **state)
+{
+    (void)state;
+    check_case(ACT_F32, DTYPE_BF16, true, 1);
+    check_case(ACT_FP8, DTYPE_F8_E4M3, false, 1);
+}
+
+/* More rows on one rank than a round takes. */
+static void rows_go_in_rounds(void **state)
+{
+    (void)state;
+    struct ep_case k = {0};
+    struct gen *g = gen_create_for(84, ACT_F32);
+    gen_config(&k.c, ACT_F32, KV_TYPE_BF16, false);
+    k.c.hidden = 2048;
+    k.c.moe_inner = k.c.shared_inner = 32;
+    k.c.max_token = 560;
+    gen_moe(g, &k.c, DTYPE_BF16, &k.tensors);
+    fill(&k, g, k.c.max_token, 3);
+    check(&k, 8);
+    gen_destroy(g);
+}
+
+/* Rows from n_live on are nobody's. */
+static void padding_is_left_out(void **state)
+{
+    (void)state;
+    struct ep_case k = {0};
+    struct gen *g = gen_create_for(85, ACT_F32);
+    const int32_t n_live = 3;
+    gen_config(&k.c, ACT_F32, KV_TYPE_BF16, false);
+    gen_moe(g, &k.c, DTYPE_BF16, &k.tensors);
+    fill(&k, g, 8, 0);
+    spread(&k, 1, SPREAD_FIRST);
+    open_ranks(&k, 1);
+    struct rig *r = &ranks[0].rig;
+    float *before = gen_floats(g, (size_t)k.n * k.c.hidden, 1);
+    rig_write(r, BUFFER_NORMED, k.n, k.c.hidden, k.x);
+    rig_write(r, BUFFER_ROUTE, k.n, 2 * k.c.n_expert_used, k.route);
+    rig_write(r, BUFFER_DELTA, k.n, k.c.hidden, before);
+    int32_t *live = rig_put(r, &n_live, sizeof n_live);
+    struct moe_ep_args a = {.w = ranks[0].w,
+                            .x = r->buffer[BUFFER_NORMED],
+                            .route = r->buffer[BUFFER_ROUTE],
+                            .y = r->buffer[BUFFER_DELTA],
+                            .n_token = k.n,
+                            .n_live = live,
+                            .place = ranks[0].place};
+    op_ok(r, r->ops->moe_ep(r->b, &a), "moe_ep");
+    float *y = rig_read(r, BUFFER_DELTA, k.n, k.c.hidden), *own = run_moe(&k, op_backend());
+    const size_t n = (size_t)n_live * k.c.hidden;
+    op_same_bits("live rows", y, own, n * sizeof *y);
+    op_same_bits("padding", y + n, before + n, (k.n - 3) * k.c.hidden * sizeof *y);
+    rig_drop(r, live);
+    mem_free(y);
+    mem_free(own);
+    close_ranks(1);
+    gen_destroy(g);
+}
+
+/* A rank that is at another layer is found there, and all ranks end. */
+static void ranks_in_different_layers_part(void **state)
+{
+    (void)state;
+    struct ep_case k = {0};
+    struct gen *g = gen_create_for(86, ACT_F32);
+    gen_config(&k.c, ACT_F32, KV_TYPE_BF16, false);
+    gen_moe(g, &k.c, DTYPE_BF16, &k.tensors);
+    fill(&k, g, 8, 0);
+    spread(&k, 2, SPREAD_TURN);
+    open_ranks(&k, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        ranks[i].n_pass = 1;
+        ranks[i].layer0 = 3 + i;
+        assert_int_equal(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        pthread_join(ranks[i].thread, NULL);
+        assert_int_equal(ranks[i].err, FATHOM_EPEER);
+        assert_string_equal(ranks[i].rig.ops->fault(ranks[i].rig.b),
+                            "rank 0 of 2 is at moe_ep of layer 3 with 0 rows, rank 1 at moe_ep of "
+                            "layer 4 with 0 rows");
+    }
+    close_ranks(2);
+    gen_destroy(g);
+}
+
+static void ranks_that_experts_do_not_divide_by_are_refused(void **state)
+{
+    (void)state;
+    struct backend_config c;
+    struct backend *b;
+    fathom_diag d = {{0}};
+    gen_config(&c, ACT_F32, KV_TYPE_BF16, true);
+    c.parallel.dp.size = 8;
+    c.parallel.experts_whole = true;
+    assert_int_equal(backend_create_named(&b, op_backend(), &c, &d), FATHOM_EINVAL);
+    assert_string_equal(d.text, "n_expert is 12; 8 ranks need equal parts of at most 256");
+    c.parallel.dp.size = 4;
+    c.parallel.tp.size = 2;
+    assert_int_equal(backend_create_named(&b, op_backend(), &c, &d), FATHOM_EUNSUPPORTED);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_have_their_bits_wherever_they_are),
+        cmocka_unit_test(one_expert_takes_all_rows),
+        cmocka_unit_test(rows_go_in_rounds),
+        cmocka_unit_test(padding_is_left_out),
+        cmocka_unit_test(ranks_in_different_layers_part),
+        cmocka_unit_test(ranks_that_experts_do_not_divide_by_are_refused),
+    };
+    /* GPUs have a part of every expert */
+    if (argc > 1 && strncmp(argv[1], "cuda", 4) == 0) return 77;
+    return OP_MAIN(argc, argv, tests);
+}
