@@ -70,7 +70,6 @@ static const char *foreign_command(const char *word)
                  {"list", "`hf cache ls` lists what is there"},
                  {"ls", "`hf cache ls` lists what is there"},
                  {"chat", "`fathom run` is a chat in the terminal"},
-                 {"quantize", "`--quantization fp8` does it while weights load; docs/quantized.md"},
                  {"run-batch", "`fathom serve` and a client; `fathom run --prompt TEXT` for one"}};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(known[i].word, word) == 0) return known[i].advice;

@@ -155,7 +155,7 @@ class Cli(unittest.TestCase):
                            (("plan", "--dtype", "half"), "overflow"),
                            (("pull", "org/name"), "hf download"),
                            (("chat",), "fathom run"),
-                           (("quantize",), "--quantization fp8"),
+                           (("run-batch",), "fathom serve"),
                            (("serve", "-ngl", "99"), "--backend"),
                            (("serve", "-c", "4096"), "--max-model-len"),
                            (("run", "--temperature", "9"), "-1 to 2"),
