@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """make_wide_model - a model of real widths, and its logits by the transformers library
 
-    tools/make_wide_model.py OUT_DIR [--small] [--device cuda|cpu] [--contexts 1,63,64] [--roundings f32,fp8_fp8]
+    tools/make_wide_model.py OUT_DIR [--small | --kimi] [--device cuda|cpu] [--contexts 1,63,64] [--roundings f32,fp8_fp8]
 
 OUT_DIR gets config.json, model.safetensors and golden_f32, golden_bf16, golden_fp8 and
 golden_fp8_fp8.safetensors for tests/golden/test_wide.c. The model has DeepSeek-V3.2's head widths and
@@ -10,6 +10,9 @@ layers. Linear weights are FP8 blocks with power-of-two scales; the library comp
 values that they stand for: with the latent cache as it is, with it rounded as each of fathom's caches
 rounds it, and last with the inputs of FP8 weights rounded to FP8 as well, as fathom's products of FP8
 by FP8 round them. What the library says in bfloat16 is printed, not kept.
+
+--kimi makes the model of tests/data/kimi: Kimi K2's architecture in the small sizes, 384 experts in one
+group and no indexer; the library's class is DeepseekV3ForCausalLM.
 
 Needs numpy, torch, safetensors and a transformers release with DeepseekV32ForCausalLM.
 """
@@ -27,6 +30,8 @@ from safetensors.torch import save_file
 from torch.overrides import TorchFunctionMode
 from transformers import DynamicCache
 from transformers.initialization import no_init_weights
+
+from transformers.models.deepseek_v3 import modeling_deepseek_v3
 
 try:
     from transformers.models.deepseek_v32 import modeling_deepseek_v32 as modeling
@@ -109,6 +114,19 @@ SMALL = {
     "index_topk": 48,
 }
 
+# What differs from SMALL in the model that tests/data/kimi describes.
+KIMI = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "kimi_k2",
+    "n_routed_experts": 384,
+    "n_group": 1,
+    "topk_group": 1,
+    "routed_scaling_factor": 2.827,
+    "rope_theta": 50000.0,
+    "rope_scaling": CONFIG["rope_scaling"] | {"factor": 64.0, "beta_fast": 1.0, "beta_slow": 1.0},
+    "rms_norm_eps": 1e-5,
+}
+
 GOLDEN_RATIO = 0x9E3779B97F4A7C15
 
 
@@ -175,6 +193,8 @@ def make_attention(m: Maker, prefix: str, c: dict) -> None:
     m.norm(prefix + "kv_a_layernorm.weight", 512)
     m.linear(prefix + "kv_b_proj.weight", heads * 256, 512)
     m.linear(prefix + "o_proj.weight", hidden, heads * 128)
+    if "index_topk" not in c:
+        return
     index = prefix + "indexer."
     m.linear(index + "wq_b.weight", c["index_n_heads"] * 128, lora)
     m.linear(index + "wk.weight", 128, hidden)
@@ -240,11 +260,15 @@ def open_library_model(c: dict, values: dict[str, torch.Tensor], device: str) ->
              if k not in ("quantization_config", "architectures", "model_type", "torch_dtype")}
     rope = plain.pop("rope_scaling") | {"rope_theta": float(plain.pop("rope_theta"))}
     rope["rope_type"] = rope.pop("type")
-    config = modeling.DeepseekV32Config(**plain, rope_parameters=rope)
+    is_v3 = c["architectures"] == KIMI["architectures"]
+    kinds = (modeling_deepseek_v3.DeepseekV3Config, modeling_deepseek_v3.DeepseekV3ForCausalLM)
+    if not is_v3:
+        kinds = (modeling.DeepseekV32Config, modeling.DeepseekV32ForCausalLM)
+    config = kinds[0](**plain, rope_parameters=rope)
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
     with torch.device(device), no_init_weights():
-        model = modeling.DeepseekV32ForCausalLM(config).float().eval()
+        model = kinds[1](config).float().eval()
     for name, tensor in model.state_dict().items():
         value = value_of(name, values, c["n_routed_experts"])
         if value.shape != tensor.shape:
@@ -374,13 +398,17 @@ def main() -> None:
     parser.add_argument("out")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--small", action="store_true", help="the model of tests/data/wide")
+    parser.add_argument("--kimi", action="store_true", help="the model of tests/data/kimi")
     parser.add_argument("--contexts", help="tokens of each text, with commas between")
     parser.add_argument("--roundings", default="f32,bf16,fp8,fp8_fp8",
                         help="f32 and what to compare with it: a cache's type, or CACHE_fp8")
     args = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    config = CONFIG | SMALL if args.small else CONFIG
+    config = CONFIG | SMALL if args.small or args.kimi else CONFIG
+    if args.kimi:
+        config = {k: v for k, v in config.items() if not k.startswith("index_")} | KIMI
+        args.small, args.roundings = True, "f32"
     contexts = args.contexts or ("1,47,48,49,65" if args.small else "1,63,64,65,2047,2048,2049,8192")
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, {args.device}")
 

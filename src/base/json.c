@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/fail.h"
+#include "base/mem.h"
 
 static int copy_members(json_t *to, const json_t *from)
 {
@@ -146,9 +147,41 @@ static void write_real(struct buf *b, double v)
 struct spelling {
     const char *comma;
     const char *colon;
+    bool sorted;
 };
 
 static void write_value(struct buf *b, const json_t *v, const struct spelling *sp);
+
+static void write_member(struct buf *b, const char *key, const json_t *member, bool first,
+                         const struct spelling *sp)
+{
+    if (!first) (void)buf_add_str(b, sp->comma);
+    (void)json_write_string(b, key, strlen(key));
+    (void)buf_add_str(b, sp->colon);
+    write_value(b, member, sp);
+}
+
+static int compare_keys(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static void write_sorted_members(struct buf *b, const json_t *v, const struct spelling *sp)
+{
+    const char *key;
+    json_t *member;
+    size_t n = 0;
+    const char **keys = mem_alloc_array(json_object_size(v), sizeof *keys);
+    if (!keys) {
+        b->failed = true;
+        return;
+    }
+    json_object_foreach ((json_t *)v, key, member) keys[n++] = key;
+    qsort(keys, n, sizeof *keys, compare_keys);
+    for (size_t i = 0; i < n; i++)
+        write_member(b, keys[i], json_object_get(v, keys[i]), i == 0, sp);
+    mem_free(keys);
+}
 
 static void write_object(struct buf *b, const json_t *v, const struct spelling *sp)
 {
@@ -166,14 +199,15 @@ static void write_object(struct buf *b, const json_t *v, const struct spelling *
     }
     const char *key;
     json_t *member;
-    bool first = true;
     (void)buf_add_char(b, '{');
-    json_object_foreach ((json_t *)v, key, member) {
-        if (!first) (void)buf_add_str(b, sp->comma);
-        first = false;
-        (void)json_write_string(b, key, strlen(key));
-        (void)buf_add_str(b, sp->colon);
-        write_value(b, member, sp);
+    if (sp->sorted) {
+        write_sorted_members(b, v, sp);
+    } else {
+        bool first = true;
+        json_object_foreach ((json_t *)v, key, member) {
+            write_member(b, key, member, first, sp);
+            first = false;
+        }
     }
     (void)buf_add_char(b, '}');
 }
@@ -207,13 +241,19 @@ static void write_value(struct buf *b, const json_t *v, const struct spelling *s
 
 fathom_err json_write(struct buf *b, const json_t *value)
 {
-    write_value(b, value, &(struct spelling){",", ":"});
+    write_value(b, value, &(struct spelling){",", ":", false});
     return buf_status(b);
 }
 
 fathom_err json_write_python(struct buf *b, const json_t *value)
 {
-    write_value(b, value, &(struct spelling){", ", ": "});
+    write_value(b, value, &(struct spelling){", ", ": ", false});
+    return buf_status(b);
+}
+
+fathom_err json_write_sorted(struct buf *b, const json_t *value)
+{
+    write_value(b, value, &(struct spelling){",", ":", true});
     return buf_status(b);
 }
 

@@ -56,6 +56,10 @@ fathom_err json_write(struct buf *b, const json_t *value);
  * ", " and ": ", floats as repr() spells them */
 fathom_err json_write_python(struct buf *b, const json_t *value);
 
+/* json_write_sorted - compact like json_write, and the members of objects in the order of their
+ * keys' bytes: Python's separators=(",", ":") and sort_keys=True */
+fathom_err json_write_sorted(struct buf *b, const json_t *value);
+
 /* json_write_string - s (n bytes of UTF-8) as a quoted JSON string, escapes as json.dumps does */
 fathom_err json_write_string(struct buf *b, const char *s, size_t n);
 

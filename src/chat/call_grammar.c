@@ -3,6 +3,8 @@
  *   V3, R1  CALLS_BEGIN call ("\n" call)* CALLS_END
  *           call = CALL_BEGIN "function" SEP name "\n```json\n" object "\n```" CALL_END
  *   V3.1    CALLS_BEGIN call+ CALLS_END          call = CALL_BEGIN name SEP object CALL_END
+ *   Kimi    SECTION_BEGIN call+ SECTION_END
+ *           call = CALL_BEGIN "functions." name ":" number ARGUMENTS object CALL_END
  *   V3.2    "\n\n" <D function_calls> "\n" call+ </D function_calls>
  *           call  = <D invoke name="N"> "\n" (param "\n")+ </D invoke> "\n"; "\n" without params
  *           param = <D parameter name="K" string="B"> value </D parameter>
@@ -89,6 +91,17 @@ static fathom_err put_call_v31(struct writer *w, uint32_t from, const struct too
     uint32_t at = text(w, markup(w, from, CHAT_CALL_BEGIN), t->name);
     TRY(put_object(w, markup(w, at, CHAT_CALL_SEP), t, &at));
     *to = markup(w, at, CHAT_CALL_END);
+    return FATHOM_OK;
+}
+
+static fathom_err put_call_kimi(struct writer *w, uint32_t from, const struct tool *t, uint32_t *to)
+{
+    static const char number[] = "0|[1-9][0-9]{0,5}";
+    uint32_t at = text(w, markup(w, from, CHAT_KIMI_CALL_BEGIN), CHAT_FUNCTIONS);
+    at = text(w, text(w, at, t->name), ":");
+    TRY(grammar_put_regex(w->b, at, number, sizeof number - 1, &at, w->d));
+    TRY(put_object(w, markup(w, at, CHAT_KIMI_ARGUMENTS), t, &at));
+    *to = markup(w, at, CHAT_KIMI_CALL_END);
     return FATHOM_OK;
 }
 
@@ -385,6 +398,18 @@ static const struct block blocks[CHAT_ENCODING_COUNT] = {
                            "</" CHAT_DSML "function_calls>",
                            {"<" CHAT_DSML, NULL},
                            put_call_v32},
+    [CHAT_ENCODING_KIMI_K2] = {"",
+                               CHAT_SECTION_BEGIN,
+                               "",
+                               CHAT_SECTION_END,
+                               {CHAT_SECTION_BEGIN, CHAT_KIMI_CALL_BEGIN},
+                               put_call_kimi},
+    [CHAT_ENCODING_KIMI_K2_THINKING] = {"",
+                                        CHAT_SECTION_BEGIN,
+                                        "",
+                                        CHAT_SECTION_END,
+                                        {CHAT_SECTION_BEGIN, CHAT_KIMI_CALL_BEGIN},
+                                        put_call_kimi},
 };
 
 static fathom_err put_tools(struct writer *w, const struct call_grammar *calls, uint32_t from,

@@ -21,26 +21,29 @@ enum chat_encoding {
     CHAT_ENCODING_R1,  /* R1, R1-0528 */
     CHAT_ENCODING_V31, /* V3.1, V3.1-Terminus, V3.2-Exp */
     CHAT_ENCODING_V32, /* V3.2, V3.2-Speciale */
+    CHAT_ENCODING_KIMI_K2,
+    CHAT_ENCODING_KIMI_K2_THINKING,
     CHAT_ENCODING_COUNT,
 };
 
-/* chat_encoding_name - "deepseek_v3" "deepseek_r1" "deepseek_v31" "deepseek_v32" */
+/* chat_encoding_name - "deepseek_v3" "deepseek_r1" "deepseek_v31" "deepseek_v32" "kimi_k2"
+ * "kimi_k2_thinking" */
 const char *chat_encoding_name(enum chat_encoding e);
 
 /* How the prompt is made and how the answer is read; filled by chat_style_choose. */
 struct chat_style {
     enum chat_encoding encoding;    /* renders the prompt */
-    enum chat_encoding tool_markup; /* markup of tool calls in the answer; R1 reads as V3 */
+    enum chat_encoding tool_markup; /* of calls in the answer; R1 reads as V3, K2 Thinking as K2 */
     bool parse_tools;               /* false: tool markup stays in the content */
     bool parse_reasoning;           /* false: reasoning stays in the content, with its tags */
-    bool model_opens_think;         /* R1-0528: the model writes <think>, not the prompt */
+    bool model_opens_think; /* R1-0528, K2 Thinking: the model writes <think>, not the prompt */
 };
 
 /* What the command line may override; NULL or "auto": from the checkpoint. vLLM's names:
- * --tokenizer-mode auto | slow | hf | deepseek_v32 (and deepseek_v3, deepseek_r1, deepseek_v31);
- * --tool-call-parser deepseek_v3 | deepseek_v31 | deepseek_v32 | none;
- * --reasoning-parser deepseek_r1 | deepseek_v3 | none. The two reasoning names mean the same: the
- * prompt tells whether the answer begins inside reasoning. */
+ * --tokenizer-mode auto | slow | hf | deepseek_v32 (and the other encodings' names);
+ * --tool-call-parser deepseek_v3 | deepseek_v31 | deepseek_v32 | kimi_k2 | none;
+ * --reasoning-parser deepseek_r1 | deepseek_v3 | kimi_k2 | none. The reasoning names mean the same:
+ * the prompt tells whether the answer begins inside reasoning. */
 struct chat_overrides {
     const char *tokenizer_mode;
     const char *tool_call_parser;
@@ -49,9 +52,10 @@ struct chat_overrides {
 
 /* chat_style_choose - decide the style of a checkpoint
  *
- *   model_type  of config.json ("deepseek_v3", "deepseek_v32")
+ *   model_type  of config.json ("deepseek_v3", "deepseek_v32", "kimi_k2")
  *   t           which markers exist as single tokens decides between V3, R1, V3.1, V3.2-Exp, V3.2
- *   chat_template  of tokenizer_config.json, or NULL: tells R1 and V3.1 from V3 where tokens do not
+ *   chat_template  the checkpoint's, or NULL: tells R1 and V3.1 from V3, and K2 Thinking from K2,
+ *                  where tokens do not
  * Errors  EINVAL: an override that is none of the names, with the names. */
 fathom_err chat_style_choose(struct chat_style *out, const char *model_type,
                              const struct tokenizer *t, const char *chat_template,
@@ -96,10 +100,14 @@ void chat_marks_free(struct chat_marks *m);
  *   R1    joined    as system                  never rendered; content is cut after </think>
  *   V3.1  joined    as system                  never rendered; content is cut after </think>
  *   V3.2  in place  a user turn of its own     kept after the last user turn, in thinking mode
+ *   K2    in place  a system turn              K2 Thinking: kept after the last plain answer
  *
  * Nothing stands behind the generation prompt. A system text of V3.2 that would stand behind an
  * assistant's marker, since a user, a developer or results come before it, is folded into those.
  * V3.1 and V3.2: system texts that come last, behind an answer, are a user's turn.
+ *
+ * Kimi K2 joins text parts by nothing, declares tools and a schema before all messages, keeps the
+ * results' order, and names calls functions.NAME:NUMBER: other ids are replaced.
  *
  * Tools and a response schema stand after the system text; V3.2 takes them from a system or
  * developer message too ("tools", "response_format" of the message).
@@ -113,7 +121,7 @@ fathom_err chat_render(const struct chat_style *s, const struct chat_request *r,
 
 /* chat_prompt_in_reasoning - whether an answer to this rendered prompt begins inside reasoning:
  * what chat_parser_create wants to know. The last think tag of the open turn decides; without one
- * only R1 right after its assistant marker begins by reasoning. */
+ * only R1 and K2 Thinking right after their header begin by reasoning. */
 bool chat_prompt_in_reasoning(const struct chat_style *s, const char *prompt, size_t n);
 
 /* ---- the answer ------------------------------------------------------------------------- */
@@ -146,7 +154,8 @@ struct chat_parser;
  *             parser holds a reference.
  *   sink      receives the events in order; an error it returns is passed on
  *
- * Reasoning runs to </think>; without one, all of it is reasoning, tool markup included. A <think>
+ * Reasoning runs to </think>; without one, all of it is reasoning, tool markup included, but for
+ * K2 Thinking, where calls end it. A <think>
  * that the model writes first is recognised whatever `thinking` says. Text is not altered.
  *
  * Tool calls are events as soon as they are certain: TOOL_BEGIN when the name is complete,

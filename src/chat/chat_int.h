@@ -22,6 +22,19 @@
 #define CHAT_OUTPUT_END "<｜tool▁output▁end｜>"
 #define CHAT_DSML "｜DSML｜"
 
+/* Kimi's, in ASCII. */
+#define CHAT_IM_USER "<|im_user|>"
+#define CHAT_IM_ASSISTANT "<|im_assistant|>"
+#define CHAT_IM_SYSTEM "<|im_system|>"
+#define CHAT_IM_MIDDLE "<|im_middle|>"
+#define CHAT_IM_END "<|im_end|>"
+#define CHAT_SECTION_BEGIN "<|tool_calls_section_begin|>"
+#define CHAT_SECTION_END "<|tool_calls_section_end|>"
+#define CHAT_KIMI_CALL_BEGIN "<|tool_call_begin|>"
+#define CHAT_KIMI_ARGUMENTS "<|tool_call_argument_begin|>"
+#define CHAT_KIMI_CALL_END "<|tool_call_end|>"
+#define CHAT_FUNCTIONS "functions." /* before the name in a call's id */
+
 /* A marker of the encoding itself, in a prompt under way: told from the same text in a message by a
  * byte that no JSON string holds. chat_render takes the bytes out and keeps their places. */
 #define CHAT_MARK_BYTE '\xff'
@@ -34,6 +47,7 @@ struct chat_markers {
     bool dsml;   /* ｜DSML｜ */
     bool think;  /* <think> */
     bool search; /* <｜search▁begin｜> */
+    bool kimi;   /* <|im_middle|> */
 };
 
 /* chat_style_guess - the style without overrides; model_type and chat_template may be NULL */
@@ -135,6 +149,8 @@ void chat_add_system_sections(struct buf *out, const struct chat_request *r, enu
  * assistant and without tool calls, is a prefix */
 fathom_err chat_encode_v3(const struct chat_style *s, const struct chat_request *r, bool go_on,
                           struct buf *out);
+fathom_err chat_encode_kimi(const struct chat_style *s, const struct chat_request *r, bool go_on,
+                            struct buf *out);
 fathom_err chat_encode_v31(const struct chat_request *r, bool go_on, struct buf *out);
 fathom_err chat_encode_v32(const struct chat_request *r, bool go_on, struct buf *out,
                            fathom_diag *d);

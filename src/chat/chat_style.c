@@ -5,10 +5,9 @@
 #include "chat/chat_int.h"
 
 static const char *const encoding_names[CHAT_ENCODING_COUNT] = {
-    [CHAT_ENCODING_V3] = "deepseek_v3",
-    [CHAT_ENCODING_R1] = "deepseek_r1",
-    [CHAT_ENCODING_V31] = "deepseek_v31",
-    [CHAT_ENCODING_V32] = "deepseek_v32",
+    [CHAT_ENCODING_V3] = "deepseek_v3",   [CHAT_ENCODING_R1] = "deepseek_r1",
+    [CHAT_ENCODING_V31] = "deepseek_v31", [CHAT_ENCODING_V32] = "deepseek_v32",
+    [CHAT_ENCODING_KIMI_K2] = "kimi_k2",  [CHAT_ENCODING_KIMI_K2_THINKING] = "kimi_k2_thinking",
 };
 
 const char *chat_encoding_name(enum chat_encoding e)
@@ -26,6 +25,10 @@ static bool contains(const char *text, const char *part)
 static enum chat_encoding guess_encoding(const char *model_type, const struct chat_markers *has,
                                          const char *chat_template)
 {
+    if (has->kimi || (model_type && strcmp(model_type, "kimi_k2") == 0)) {
+        bool thinks = chat_template ? contains(chat_template, CHAT_THINK) : has->think;
+        return thinks ? CHAT_ENCODING_KIMI_K2_THINKING : CHAT_ENCODING_KIMI_K2;
+    }
     if (has->dsml || contains(chat_template, CHAT_DSML)) return CHAT_ENCODING_V32;
     if (model_type && strcmp(model_type, "deepseek_v32") == 0) {
         return chat_template ? CHAT_ENCODING_V31 : CHAT_ENCODING_V32;
@@ -41,9 +44,12 @@ static enum chat_encoding guess_encoding(const char *model_type, const struct ch
 static void set_encoding(struct chat_style *s, enum chat_encoding e)
 {
     s->encoding = e;
-    s->tool_markup = e == CHAT_ENCODING_R1 ? CHAT_ENCODING_V3 : e;
+    s->tool_markup = e;
+    if (e == CHAT_ENCODING_R1) s->tool_markup = CHAT_ENCODING_V3;
+    if (e == CHAT_ENCODING_KIMI_K2_THINKING) s->tool_markup = CHAT_ENCODING_KIMI_K2;
     s->parse_tools = true;
-    s->parse_reasoning = e != CHAT_ENCODING_V3;
+    s->parse_reasoning = e != CHAT_ENCODING_V3 && e != CHAT_ENCODING_KIMI_K2;
+    s->model_opens_think = e == CHAT_ENCODING_KIMI_K2_THINKING;
 }
 
 void chat_style_guess(struct chat_style *out, const char *model_type,
@@ -51,8 +57,10 @@ void chat_style_guess(struct chat_style *out, const char *model_type,
 {
     memset(out, 0, sizeof *out);
     set_encoding(out, guess_encoding(model_type, has, chat_template));
-    out->model_opens_think = out->encoding == CHAT_ENCODING_R1 && chat_template &&
-                             !contains(chat_template, CHAT_ASSISTANT CHAT_THINK);
+    if (out->encoding == CHAT_ENCODING_R1) {
+        out->model_opens_think =
+            chat_template && !contains(chat_template, CHAT_ASSISTANT CHAT_THINK);
+    }
 }
 
 static bool is_auto(const char *name)
@@ -79,22 +87,20 @@ fathom_err chat_style_override(struct chat_style *s, const struct chat_overrides
         if (!find_encoding(mode, &e)) {
             FAIL(d, FATHOM_EINVAL,
                  "--tokenizer-mode is \"%s\", it can be auto, slow, hf, deepseek_v3, deepseek_r1, "
-                 "deepseek_v31 or deepseek_v32",
+                 "deepseek_v31, deepseek_v32, kimi_k2 or kimi_k2_thinking",
                  mode);
         }
-        if (e != s->encoding) {
-            set_encoding(s, e);
-            s->model_opens_think = false;
-        }
+        if (e != s->encoding) set_encoding(s, e);
     }
     const char *tools = o->tool_call_parser;
     if (!is_auto(tools)) {
         s->parse_tools = strcmp(tools, "none") != 0;
         if (s->parse_tools) {
-            if (!find_encoding(tools, &e) || e == CHAT_ENCODING_R1) {
+            if (!find_encoding(tools, &e) || e == CHAT_ENCODING_R1 ||
+                e == CHAT_ENCODING_KIMI_K2_THINKING) {
                 FAIL(d, FATHOM_EINVAL,
                      "--tool-call-parser is \"%s\", it can be auto, none, deepseek_v3, "
-                     "deepseek_v31 or deepseek_v32",
+                     "deepseek_v31, deepseek_v32 or kimi_k2",
                      tools);
             }
             s->tool_markup = e;
@@ -104,9 +110,10 @@ fathom_err chat_style_override(struct chat_style *s, const struct chat_overrides
     if (!is_auto(reasoning)) {
         s->parse_reasoning = strcmp(reasoning, "none") != 0;
         if (s->parse_reasoning && strcmp(reasoning, "deepseek_r1") != 0 &&
-            strcmp(reasoning, "deepseek_v3") != 0) {
+            strcmp(reasoning, "deepseek_v3") != 0 && strcmp(reasoning, "kimi_k2") != 0) {
             FAIL(d, FATHOM_EINVAL,
-                 "--reasoning-parser is \"%s\", it can be auto, none, deepseek_r1 or deepseek_v3",
+                 "--reasoning-parser is \"%s\", it can be auto, none, deepseek_r1, deepseek_v3 or "
+                 "kimi_k2",
                  reasoning);
         }
     }
@@ -121,6 +128,7 @@ fathom_err chat_style_choose(struct chat_style *out, const char *model_type,
         .dsml = tokenizer_find(t, CHAT_DSML) >= 0,
         .think = tokenizer_find(t, CHAT_THINK) >= 0,
         .search = tokenizer_find(t, "<｜search▁begin｜>") >= 0,
+        .kimi = tokenizer_find(t, CHAT_IM_MIDDLE) >= 0,
     };
     chat_style_guess(out, model_type, &has, chat_template);
     return o ? chat_style_override(out, o, d) : FATHOM_OK;

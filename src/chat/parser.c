@@ -140,21 +140,33 @@ static enum step start_step(struct chat_parser *p)
     return STEP_AGAIN;
 }
 
+/* What ends reasoning at position i: the tag, or the first marker of calls. */
+static enum look look_reasoning_end(const struct chat_parser *p, size_t i, bool *is_tag)
+{
+    const char *calls = p->tools ? p->markup->ends_reasoning : NULL;
+    enum look look = parser_look(p, i, CHAT_THINK_END);
+    *is_tag = look == LOOK_YES;
+    return look == LOOK_NO && calls ? parser_look(p, i, calls) : look;
+}
+
 static enum step reasoning_step(struct chat_parser *p)
 {
     const char *s = p->window.data;
     enum look look = LOOK_NO;
+    bool is_tag = false;
     size_t i = p->pos;
     while (i < p->window.len) {
-        if (s[i] == '<') look = parser_look(p, i, CHAT_THINK_END);
+        if (s[i] == '<') look = look_reasoning_end(p, i, &is_tag);
         if (look == LOOK_YES || (look == LOOK_MORE && !p->finished)) break;
         look = LOOK_NO;
         i++;
     }
     parser_put(p, reasoning_kind(p), s + p->pos, i - p->pos);
     parser_commit(p, i);
-    if (look == LOOK_YES) return take_tag(p, strlen(CHAT_THINK_END), STAGE_BODY);
-    return STEP_MORE;
+    if (look != LOOK_YES) return STEP_MORE;
+    if (is_tag) return take_tag(p, strlen(CHAT_THINK_END), STAGE_BODY);
+    p->stage = STAGE_BODY;
+    return STEP_AGAIN;
 }
 
 /* ---- driver ----------------------------------------------------------------------------- */
@@ -193,6 +205,7 @@ fathom_err chat_parser_create(struct chat_parser **out, const struct chat_style 
     switch (s->tool_markup) {
     case CHAT_ENCODING_V32: p->markup = &parser_markup_v32; break;
     case CHAT_ENCODING_V31: p->markup = &parser_markup_v31; break;
+    case CHAT_ENCODING_KIMI_K2: p->markup = &parser_markup_kimi; break;
     default: p->markup = &parser_markup_v3; break;
     }
     return FATHOM_OK;

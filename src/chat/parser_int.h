@@ -1,7 +1,7 @@
 /* parser_int.h - the answer parser: what its stages and the two markups share
  *
  *   parser_window.c  window, events, ways out of a part: what the others stand on
- *   parser_json.c    calls of V3, R1 and V3.1, whose arguments are JSON text
+ *   parser_json.c    calls of V3, R1, V3.1 and Kimi K2, whose arguments are JSON text
  *   parser_v32.c     calls of V3.2, whose arguments are DSML parameters
  *   parser.c         reasoning, text between calls, the driver
  */
@@ -42,8 +42,16 @@ enum step { STEP_AGAIN, STEP_MORE };
 /* What may stand in text between calls. */
 enum parser_mark { MARK_OPEN, MARK_CALL, MARK_CLOSE };
 
+/* Literals of a markup whose arguments are JSON text. */
+struct json_marks {
+    const char *open, *open_also, *close, *close_also; /* of a block; `also` may be NULL */
+    const char *call, *sep, *end;                      /* of a call */
+};
+
 struct markup {
     size_t n_newline; /* newlines before a block that belong to it */
+    const struct json_marks *marks;
+    const char *ends_reasoning; /* besides </think>, when there are tools; may be NULL */
     /* Is there a marker at window position `at`? On YES: which, and where it ends. MARK_CLOSE is
      * known only inside a block. */
     enum look (*look_mark)(const struct chat_parser *p, size_t at, enum parser_mark *mark,
@@ -56,6 +64,7 @@ struct markup {
 extern const struct markup parser_markup_v3;
 extern const struct markup parser_markup_v31;
 extern const struct markup parser_markup_v32;
+extern const struct markup parser_markup_kimi;
 
 /* Window: text[start .. pos) is not committed, it becomes content if the markup breaks; text from
  * pos on has not been taken by the part. Invariants: parser_check. */

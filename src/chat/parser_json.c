@@ -1,7 +1,8 @@
-/* parser_json.c - calls of V3, R1 and V3.1: the arguments are JSON text and are passed on as such
+/* parser_json.c - calls of V3, R1, V3.1 and Kimi K2: the arguments are JSON text, passed on as such
  *
  *   V3    CALL_BEGIN type SEP name "\n```json\n" { ... } "\n```" CALL_END
  *   V3.1  CALL_BEGIN name SEP { ... } CALL_END
+ *   Kimi  the same with its own markers; the name stands in an id, "functions.NAME:NUMBER"
  *
  *   HEAD --name--> ARGS_OPEN --{--> ARGS --}--> AFTER --CALL_END, or none--> TEXT, after_call
  *    |                 |              `--end marker too early--> AFTER (completed)
@@ -19,14 +20,18 @@
 static enum look look_mark(const struct chat_parser *p, size_t at, enum parser_mark *mark,
                            size_t *end)
 {
-    static const struct {
+    const struct json_marks *of = p->markup->marks;
+    const struct {
         const char *literal;
         enum parser_mark mark;
-    } marks[] = {
-        {CHAT_CALLS_BEGIN, MARK_OPEN}, {CHAT_CALL_BEGIN, MARK_CALL}, {CHAT_CALLS_END, MARK_CLOSE}};
+    } marks[] = {{of->open, MARK_OPEN},
+                 {of->open_also, MARK_OPEN},
+                 {of->call, MARK_CALL},
+                 {of->close, MARK_CLOSE},
+                 {of->close_also, MARK_CLOSE}};
     enum look best = LOOK_NO;
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
-        if (marks[i].mark == MARK_CLOSE && !p->in_block) continue;
+        if (!marks[i].literal || (marks[i].mark == MARK_CLOSE && !p->in_block)) continue;
         enum look look = parser_look(p, at, marks[i].literal);
         if (look == LOOK_YES) {
             *mark = marks[i].mark;
@@ -41,7 +46,8 @@ static enum look look_mark(const struct chat_parser *p, size_t at, enum parser_m
 /* Moves *at over a code fence and white space to a marker that ends a call. */
 static enum look find_end(const struct chat_parser *p, size_t *at)
 {
-    static const char *const ends[] = {CHAT_CALL_END, CHAT_CALLS_END, CHAT_CALL_BEGIN};
+    const struct json_marks *of = p->markup->marks;
+    const char *const ends[] = {of->end, of->close, of->close_also, of->call};
     enum look best = parser_skip_space(p, at);
     if (best == LOOK_YES && *parser_at(p, *at) == '`') {
         best = parser_look(p, *at, "```");
@@ -53,6 +59,7 @@ static enum look find_end(const struct chat_parser *p, size_t *at)
     if (best != LOOK_YES) return best;
     best = LOOK_NO;
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        if (!ends[i]) continue;
         enum look look = parser_look(p, *at, ends[i]);
         if (look == LOOK_YES) return LOOK_YES;
         if (look == LOOK_MORE) best = LOOK_MORE;
@@ -88,17 +95,28 @@ static bool trim_name(const char **s, size_t *n)
     return *n > 0;
 }
 
+/* The name in an id of Kimi's: without what stands before and behind it. */
+static void cut_id(const char **s, size_t *n)
+{
+    size_t n_prefix = strlen(CHAT_FUNCTIONS), end = *n;
+    while (end > 0 && (*s)[end - 1] >= '0' && (*s)[end - 1] <= '9') end--;
+    if (end > 0 && end < *n && (*s)[end - 1] == ':') *n = end - 1;
+    if (*n < n_prefix || memcmp(*s, CHAT_FUNCTIONS, n_prefix) != 0) return;
+    *s += n_prefix;
+    *n -= n_prefix;
+}
+
 /* The name at [*from, *to) and the position after it, or LOOK_NO when it is not a call. */
 static enum look look_name(const struct chat_parser *p, size_t *from, size_t *to, size_t *end)
 {
     size_t at = p->pos;
     enum look look = parser_find(p, &at, "<", PARSER_NAME_MAX);
-    if (look == LOOK_YES) look = parser_look(p, at, CHAT_CALL_SEP);
+    if (look == LOOK_YES) look = parser_look(p, at, p->markup->marks->sep);
     if (look != LOOK_YES) return look;
     *from = p->pos;
     *to = at;
-    *end = at + strlen(CHAT_CALL_SEP);
-    if (p->markup == &parser_markup_v31) return LOOK_YES;
+    *end = at + strlen(p->markup->marks->sep);
+    if (p->markup != &parser_markup_v3) return LOOK_YES;
     *from = at = *end;
     look = parser_find(p, &at, "\n`{<", PARSER_NAME_MAX);
     if (look != LOOK_YES) return look;
@@ -115,6 +133,8 @@ static enum step head_step(struct chat_parser *p)
     const char *name = parser_at(p, from);
     size_t n = to - from;
     if (!trim_name(&name, &n)) return parser_to_text(p, false);
+    if (p->markup == &parser_markup_kimi) cut_id(&name, &n);
+    if (n == 0) return parser_to_text(p, false);
     parser_begin_call(p, name, n);
     parser_commit(p, end);
     p->part = PART_ARGS_OPEN;
@@ -163,8 +183,8 @@ static enum step after_step(struct chat_parser *p)
     enum look look = find_end(p, &at);
     if (look == LOOK_MORE) return p->finished ? parser_drop_rest(p) : STEP_MORE;
     if (look == LOOK_YES) {
-        bool own = parser_look(p, at, CHAT_CALL_END) == LOOK_YES;
-        parser_commit(p, own ? at + strlen(CHAT_CALL_END) : at);
+        const char *own = p->markup->marks->end;
+        parser_commit(p, parser_look(p, at, own) == LOOK_YES ? at + strlen(own) : at);
     }
     return parser_to_text(p, true);
 }
@@ -179,7 +199,25 @@ static enum step step_json(struct chat_parser *p)
     }
 }
 
+static const struct json_marks marks_v3 = {.open = CHAT_CALLS_BEGIN,
+                                           .close = CHAT_CALLS_END,
+                                           .call = CHAT_CALL_BEGIN,
+                                           .sep = CHAT_CALL_SEP,
+                                           .end = CHAT_CALL_END};
+static const struct json_marks marks_kimi = {.open = CHAT_SECTION_BEGIN,
+                                             .open_also = "<|tool_call_section_begin|>",
+                                             .close = CHAT_SECTION_END,
+                                             .close_also = "<|tool_call_section_end|>",
+                                             .call = CHAT_KIMI_CALL_BEGIN,
+                                             .sep = CHAT_KIMI_ARGUMENTS,
+                                             .end = CHAT_KIMI_CALL_END};
+
 const struct markup parser_markup_v3 = {
-    .look_mark = look_mark, .begin = begin_head, .step = step_json};
+    .marks = &marks_v3, .look_mark = look_mark, .begin = begin_head, .step = step_json};
 const struct markup parser_markup_v31 = {
-    .look_mark = look_mark, .begin = begin_head, .step = step_json};
+    .marks = &marks_v3, .look_mark = look_mark, .begin = begin_head, .step = step_json};
+const struct markup parser_markup_kimi = {.marks = &marks_kimi,
+                                          .ends_reasoning = CHAT_SECTION_BEGIN,
+                                          .look_mark = look_mark,
+                                          .begin = begin_head,
+                                          .step = step_json};

@@ -42,6 +42,8 @@ static fathom_err encode(const struct chat_style *s, const struct chat_request *
     switch (s->encoding) {
     case CHAT_ENCODING_V31: return chat_encode_v31(r, go_on, out);
     case CHAT_ENCODING_V32: return chat_encode_v32(r, go_on, out, d);
+    case CHAT_ENCODING_KIMI_K2:
+    case CHAT_ENCODING_KIMI_K2_THINKING: return chat_encode_kimi(s, r, go_on, out);
     default: return chat_encode_v3(s, r, go_on, out);
     }
 }
@@ -92,14 +94,17 @@ static bool starts_with(const char *s, size_t n, const char *text)
 
 bool chat_prompt_in_reasoning(const struct chat_style *s, const char *prompt, size_t n)
 {
-    static const char *const closers[] = {CHAT_THINK_END,   CHAT_USER,       CHAT_EOS,
-                                          CHAT_OUTPUTS_END, CHAT_OUTPUT_END, CHAT_BOS};
+    static const char *const closers[] = {CHAT_THINK_END,  CHAT_USER, CHAT_EOS,    CHAT_OUTPUTS_END,
+                                          CHAT_OUTPUT_END, CHAT_BOS,  CHAT_IM_END, CHAT_IM_USER};
     for (size_t i = n; i-- > 0;) {
         if (prompt[i] != '<') continue;
         const char *at = prompt + i;
         if (starts_with(at, n - i, CHAT_THINK)) return true;
         if (starts_with(at, n - i, CHAT_ASSISTANT)) {
             return s->encoding == CHAT_ENCODING_R1 && n - i == strlen(CHAT_ASSISTANT);
+        }
+        if (starts_with(at, n - i, CHAT_IM_MIDDLE)) {
+            return s->encoding == CHAT_ENCODING_KIMI_K2_THINKING && n - i == strlen(CHAT_IM_MIDDLE);
         }
         for (size_t c = 0; c < sizeof closers / sizeof closers[0]; c++) {
             if (starts_with(at, n - i, closers[c])) return false;

@@ -46,14 +46,34 @@ static fathom_err read_adds_bos(struct bench_tokenizer *t, const struct model_so
     return err;
 }
 
+static fathom_err open_ranks(struct bench_tokenizer *out, const struct model_source *m,
+                             fathom_diag *d)
+{
+    struct model_file ranks, config;
+    TRY(open_file(&ranks, m, "tiktoken.model", NULL));
+    fathom_err err = open_file(&config, m, "tokenizer_config.json", d);
+    if (!err) {
+        struct tokenizer_ranks r = {ranks.data, ranks.n, config.data, config.n, "tiktoken.model"};
+        err = tokenizer_open_ranks(&out->tokenizer, &r, d);
+        file_map_close(&config.map);
+    }
+    file_map_close(&ranks.map);
+    return err;
+}
+
 /* What m holds, which stays open. */
 static fathom_err open_from(struct bench_tokenizer *out, const struct model_source *m,
                             fathom_diag *d, fathom_diag *cause)
 {
     struct model_file file;
     if (m->is_config) return tokenizer_open_file(&out->tokenizer, m->name, d);
-    TRY(open_file(&file, m, "tokenizer.json", cause));
-    fathom_err err = tokenizer_open(&out->tokenizer, file.data, file.n, "tokenizer.json", d);
+    fathom_err err = open_file(&file, m, "tokenizer.json", cause);
+    if (err == FATHOM_ENOTFOUND) {
+        fathom_err other = open_ranks(out, m, d);
+        if (other != FATHOM_ENOTFOUND) return other;
+    }
+    TRY(err);
+    err = tokenizer_open(&out->tokenizer, file.data, file.n, "tokenizer.json", d);
     file_map_close(&file.map);
     return err ? err : read_adds_bos(out, m, d);
 }

@@ -76,6 +76,11 @@ struct text_model {
     int32_t n_vocab_used; /* ids that are tokens: of the tokenizer, within the model's */
 };
 
+struct checkpoint;
+
+/* text_tokenizer_open - from tokenizer.json, or else Kimi's tiktoken.model */
+fathom_err text_tokenizer_open(struct tokenizer **out, struct checkpoint *c, fathom_diag *d);
+
 /* text_model_open - tokenizer and chat style, as the command line may override it. Closed with
  * text_model_close, which accepts a zeroed struct.
  * Errors  those of the checkpoint, the config and the tokenizer. */

@@ -107,16 +107,9 @@ fathom_err cmd_tokenize(const struct invocation *v, fathom_diag *d)
     struct checkpoint *c = NULL;
     struct tokenizer *t = NULL;
     struct buf in = {0};
-    const char *json;
-    size_t n;
     fathom_err err;
     TRY_GOTO(model_source_open(&c, v->model, v->settings, d), done);
-    err = checkpoint_file(c, "tokenizer.json", &json, &n, d);
-    if (err) {
-        err = diag_fail(d, err, "%s has no tokenizer.json", checkpoint_where(c));
-        goto done;
-    }
-    TRY_GOTO(tokenizer_open(&t, json, n, "tokenizer.json", d), done);
+    TRY_GOTO(text_tokenizer_open(&t, c, d), done);
     TRY_GOTO(read_input(&in, v->settings, d), done);
     err = v->settings->decode ? decode(t, &in, d) : encode(t, &in);
 done:

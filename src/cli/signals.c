@@ -30,6 +30,16 @@ static bool ends(int number)
     return number == SIGINT || number == SIGTERM || number == SIGQUIT;
 }
 
+/* A line to whoever reads; it is never waited for one. */
+static void tell(const char *line, int n)
+{
+    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (poll(&p, 1, 0) == 1 && (p.revents & POLLOUT)) {
+        ssize_t written = write(STDERR_FILENO, line, (size_t)n);
+        (void)written;
+    }
+}
+
 /* After the second signal that ends: returns when the taker ends in time. */
 static void end_soon(struct signal_taker *t, int number)
 {
@@ -47,11 +57,7 @@ static void end_soon(struct signal_taker *t, int number)
         line, sizeof line,
         "fathom: %u.%u s after the second signal %s had not come to an end: it is cut off\n",
         t->insist_ms / 1000, t->insist_ms % 1000 / 100, cause ? cause : "the process");
-    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
-    if (poll(&p, 1, 0) == 1 && (p.revents & POLLOUT)) { /* nobody may read it */
-        ssize_t written = write(STDERR_FILENO, line, (size_t)n);
-        (void)written;
-    }
+    tell(line, n);
     _exit(STATUS_SIGNAL + number);
 }
 
@@ -59,7 +65,13 @@ static void end_soon(struct signal_taker *t, int number)
 static void take_early(struct signal_taker *t, int number)
 {
     if (number == SIGQUIT) signal_die(number);
-    if (ends(number)) _exit(STATUS_SIGNAL + number);
+    if (ends(number)) {
+        char line[96];
+        int n = snprintf(line, sizeof line, "fathom: %s came before it was ready: it ends\n",
+                         number == SIGTERM ? "SIGTERM" : "SIGINT");
+        tell(line, n);
+        _exit(STATUS_SIGNAL + number);
+    }
     atomic_store(&t->kept[number], true);
 }
 

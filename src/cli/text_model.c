@@ -4,12 +4,15 @@
 
 #include "base/fail.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/cli.h"
 #include "model/config.h"
 #include "tokenizer/tokenizer.h"
 
-/* tokenizer_config.json's chat_template: a string, or a list of named ones of which "default" is
+/* The chat template stands in tokenizer_config.json or in a file of its own, chat_template.jinja.
+ *
+ * tokenizer_config.json's: a string, or a list of named ones of which "default" is
  * taken. *out is borrowed from the tree, NULL when there is none. */
 static void find_template(const json_t *config, const char **out)
 {
@@ -29,8 +32,9 @@ static fathom_err choose_style(struct text_model *t, struct checkpoint *c, const
                                fathom_diag *d)
 {
     json_t *config = NULL;
-    const char *json;
+    const char *json, *file;
     const char *chat_template = NULL;
+    char *copy = NULL;
     size_t n;
     fathom_err err = checkpoint_file(c, "tokenizer_config.json", &json, &n, d);
     if (err && err != FATHOM_ENOTFOUND) return err;
@@ -38,10 +42,42 @@ static fathom_err choose_style(struct text_model *t, struct checkpoint *c, const
         TRY(json_read(json, n, "tokenizer_config.json", &config, d));
         find_template(config, &chat_template);
     }
+    if (!chat_template && checkpoint_file(c, "chat_template.jinja", &file, &n, NULL) == FATHOM_OK) {
+        copy = mem_alloc(n + 1);
+        if (copy) memcpy(copy, file, n);
+        if (copy) copy[n] = '\0';
+        chat_template = copy;
+    }
     struct chat_overrides overrides = {s->tokenizer_mode, s->tool_call_parser, s->reasoning_parser};
     err = chat_style_choose(&t->style, t->model_type, t->tokenizer, chat_template, &overrides, d);
     json_decref(config);
+    mem_free(copy);
     return err;
+}
+
+fathom_err text_tokenizer_open(struct tokenizer **out, struct checkpoint *c, fathom_diag *d)
+{
+    struct tokenizer_ranks ranks = {.what = "tiktoken.model"};
+    const char *json;
+    size_t n;
+    *out = NULL;
+    fathom_err err = checkpoint_file(c, "tokenizer.json", &json, &n, d);
+    if (!err) return tokenizer_open(out, json, n, "tokenizer.json", d);
+    if (err != FATHOM_ENOTFOUND) return err;
+    err = checkpoint_file(c, "tiktoken.model", &ranks.text, &ranks.n, d);
+    if (err == FATHOM_ENOTFOUND) {
+        FAIL(d, err, "%s: tokenizer.json is missing", checkpoint_where(c));
+    }
+    TRY(err);
+    err = checkpoint_file(c, "tokenizer_config.json", &ranks.config, &ranks.n_config, d);
+    if (err == FATHOM_ENOTFOUND) {
+        FAIL(d, err,
+             "%s: tokenizer_config.json is missing, which names the special tokens of "
+             "tiktoken.model",
+             checkpoint_where(c));
+    }
+    TRY(err);
+    return tokenizer_open_ranks(out, &ranks, d);
 }
 
 fathom_err text_model_open(struct text_model *out, const struct model_source *m,
@@ -49,19 +85,12 @@ fathom_err text_model_open(struct text_model *out, const struct model_source *m,
 {
     struct checkpoint *c = NULL;
     struct model_config config;
-    const char *json;
-    size_t n;
     fathom_err err;
     memset(out, 0, sizeof *out);
     TRY_GOTO(model_source_open(&c, m, s, d), done);
     TRY_GOTO(model_config_load(&config, c, d), done);
     (void)snprintf(out->model_type, sizeof out->model_type, "%s", config.model_type);
-    err = checkpoint_file(c, "tokenizer.json", &json, &n, d);
-    if (err) {
-        err = diag_fail(d, err, "%s: tokenizer.json is missing", checkpoint_where(c));
-        goto done;
-    }
-    TRY_GOTO(tokenizer_open(&out->tokenizer, json, n, "tokenizer.json", d), done);
+    TRY_GOTO(text_tokenizer_open(&out->tokenizer, c, d), done);
     out->n_vocab_used = tokenizer_n_token(out->tokenizer);
     if (out->n_vocab_used > (int32_t)config.n_vocab) out->n_vocab_used = (int32_t)config.n_vocab;
     TRY_GOTO(choose_style(out, c, s, d), done);

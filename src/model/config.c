@@ -22,7 +22,7 @@ enum {
 };
 
 static const char *const architectures[] = {"DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"};
-static const char *const model_types[] = {"deepseek_v3", "deepseek_v32"};
+static const char *const model_types[] = {"deepseek_v3", "deepseek_v32", "kimi_k2"};
 
 /* ---- typed members -------------------------------------------------------------------------- */
 
@@ -146,14 +146,15 @@ static fathom_err read_architecture(struct model_config *c, const json_t *o, fat
     TRY(json_get_str(o, "model_type", false, &type, d));
     const json_t *list = json_object_get(o, "architectures");
     const char *name = json_string_value(json_array_get(list, 0));
-    int i = name ? find_text(architectures, 2, name) : find_text(model_types, 2, type);
+    int i = name ? find_text(architectures, 2, name) : find_text(model_types, 3, type);
     if (i < 0) {
-        FAIL(d, FATHOM_EUNSUPPORTED,
-             "the architecture is \"%s\" (model_type \"%s\"); served are %s (V3, R1, V3.1) and %s "
-             "(V3.2)",
-             name ? name : "", type, architectures[0], architectures[1]);
+        FAIL(
+            d, FATHOM_EUNSUPPORTED,
+            "the architecture is \"%s\" (model_type \"%s\"); served are %s (V3, R1, V3.1, Kimi K2) "
+            "and %s (V3.2)",
+            name ? name : "", type, architectures[0], architectures[1]);
     }
-    copy_text(c->architecture, sizeof c->architecture, architectures[i]);
+    copy_text(c->architecture, sizeof c->architecture, architectures[i % 2]);
     copy_text(c->model_type, sizeof c->model_type, type[0] ? type : model_types[i]);
     return FATHOM_OK;
 }

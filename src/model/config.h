@@ -1,4 +1,4 @@
-/* config.h - config.json as data: DeepSeek-V3, R1, V3.1, V3.2
+/* config.h - config.json as data: DeepSeek-V3, R1, V3.1, V3.2, Kimi K2
  *
  * Every number of the model comes from the file. What the operators fix (the widths in the enum
  * below, sigmoid routing with a bias, SiLU, no biases) is checked: a file that says otherwise is

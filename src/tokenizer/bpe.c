@@ -76,6 +76,13 @@ void bpe_add(struct bpe *b, uint32_t left, uint32_t right, uint32_t merged)
     b->merged[b->n_merge++] = merged;
 }
 
+void bpe_add_same(struct bpe *b, uint32_t left, uint32_t right)
+{
+    ASSERT(b->n_merge > 0);
+    uint64_t key = pair_key(left, right);
+    b->pairs[find_pair(b, key)] = key << RANK_BITS | (b->n_merge - 1);
+}
+
 /* ---- short pieces: arrays, scanned for the lowest rank ------------------------------------- */
 
 /* Merges ids[0 .. n) in place; returns how many are left. Needs 1 <= n <= SHORT_BYTES. */

@@ -49,6 +49,11 @@ void bpe_free(struct bpe *b);
  * Needs  fewer than n_merge added so far. */
 void bpe_add(struct bpe *b, uint32_t left, uint32_t right, uint32_t merged);
 
+/* bpe_add_same - one more pair that the last merge joins, with its rank
+ *
+ * Needs  pairs added in all, n_merge at most. */
+void bpe_add_same(struct bpe *b, uint32_t left, uint32_t right);
+
 /* bpe_mark_whole - set VOCAB_WHOLE on every spelled token whose bytes encode to itself, so that
  * bpe_encode finds such pieces in one look; with `always`, on all of them (ignore_merges) */
 fathom_err bpe_mark_whole(const struct bpe *b, struct vocab *v, bool always);

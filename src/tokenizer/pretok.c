@@ -8,13 +8,15 @@
 #include "base/fail.h"
 #include "base/limits.h"
 #include "base/mem.h"
+#include "tokenizer/pretok_kimi.h"
 #include "tokenizer/pretok_pattern.h"
 #include "tokenizer/pretok_scan.h"
 
 enum { JIT_STACK_MIN = 32 << 10, JIT_STACK_MAX = 8 << 20 };
 
 struct pretok {
-    struct scanner *scanner; /* NULL: the patterns do the work */
+    struct scanner *scanner;   /* of DeepSeek's patterns, or NULL */
+    struct kimi_scanner *kimi; /* of Kimi's, or NULL; without both the patterns do the work */
     pcre2_general_context *memory;
     size_t n_pattern;
     pcre2_code *patterns[LIMIT_SPLITS];
@@ -80,6 +82,8 @@ fathom_err pretok_open(struct pretok **out, const struct pretok_pattern *pattern
     if (!p) return FATHOM_ENOMEM;
     if (engine == PRETOK_ENGINE_AUTO && scanner_knows(patterns, n)) {
         TRY_GOTO(scanner_create(&p->scanner), fail);
+    } else if (engine == PRETOK_ENGINE_AUTO && kimi_scanner_knows(patterns, n)) {
+        TRY_GOTO(kimi_scanner_create(&p->kimi), fail);
     } else {
         p->memory = pcre2_general_context_create(memory_get, memory_put, NULL);
         err = p->memory ? FATHOM_OK : FATHOM_ENOMEM;
@@ -97,6 +101,7 @@ void pretok_close(struct pretok *p)
 {
     if (!p) return;
     scanner_destroy(p->scanner);
+    kimi_scanner_destroy(p->kimi);
     for (size_t i = 0; i < p->n_pattern; i++) pcre2_code_free(p->patterns[i]);
     pcre2_general_context_free(p->memory);
     mem_free(p);
@@ -104,7 +109,7 @@ void pretok_close(struct pretok *p)
 
 bool pretok_has_scanner(const struct pretok *p)
 {
-    return p->scanner != NULL;
+    return p->scanner || p->kimi;
 }
 
 void pretok_call_free(struct pretok_call *c)
@@ -183,6 +188,7 @@ fathom_err pretok_split(const struct pretok *p, struct pretok_call *c, const cha
                         pretok_emit *emit, void *arg)
 {
     if (p->scanner) return scanner_split(p->scanner, s, n, emit, arg);
+    if (p->kimi) return kimi_scanner_split(p->kimi, s, n, emit, arg);
     TRY(prepare_call(p, c));
     struct splitting w = {.pretok = p, .call = c, .emit = emit, .arg = arg};
     return split_from(&w, 0, s, n);

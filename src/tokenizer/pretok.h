@@ -1,9 +1,10 @@
 /* pretok.h - cutting text into the pieces that merging works on
  *
  * A list of patterns, each applied to every piece so far: a match becomes a piece of its own, and
- * so does what lies between matches. The patterns run through PCRE2. The list of this model family
- * is known by its spelling and has a scanner of its own that gives the same pieces; a test holds
- * the two together. Immutable after pretok_open.
+ * so does what lies between matches. The patterns run through PCRE2. DeepSeek's list is known by
+ * its spelling and has a scanner of its own that gives the same pieces; a test holds the two
+ * together. So has Kimi's pattern, which PCRE2 cannot read; stored ids hold it. Immutable after
+ * pretok_open.
  */
 #ifndef FATHOM_TOKENIZER_PRETOK_H
 #define FATHOM_TOKENIZER_PRETOK_H

@@ -1,4 +1,4 @@
-/* tokenizer.h - text to token ids and back, driven by tokenizer.json
+/* tokenizer.h - text to token ids and back, driven by tokenizer.json or tiktoken.model
  *
  * Byte-level BPE of this family: Split pre-tokenizers by regular expression, ByteLevel, merges,
  * added tokens special and not. A tokenizer is immutable after tokenizer_open and may be used by
@@ -31,6 +31,26 @@ fathom_err tokenizer_open(struct tokenizer **out, const char *json, size_t n, co
 
 /* tokenizer_open_file - the same for a file; ENOTFOUND or EIO when it cannot be read */
 fathom_err tokenizer_open_file(struct tokenizer **out, const char *path, fathom_diag *d);
+
+/* Kimi's tokenizer: tokens and ranks, and the special tokens' names. */
+struct tokenizer_ranks {
+    const char *text; /* n bytes: tiktoken.model, a line "base64 rank" for each token */
+    size_t n;
+    const char *config; /* n_config bytes: tokenizer_config.json; or NULL */
+    size_t n_config;
+    const char *what; /* names the ranks in messages */
+};
+
+/* tokenizer_open_ranks - from a tiktoken.model and its tokenizer_config.json
+ *
+ * Ids are ranks, all from 0 on; behind them come 256 special tokens, named by added_tokens_decoder
+ * or else "<|reserved_token_ID|>". Text is cut by Kimi's pattern.
+ * Errors  EFORMAT, with the line or the member; ELIMIT over LIMIT_TOKEN_IDS, LIMIT_TOKEN_BYTES or
+ *         LIMIT_MERGES ways to cut tokens in two; ENOMEM.
+ * Source  tokenization_kimi.py of moonshotai/Kimi-K2-Thinking. It also cuts text of more than
+ *         25,000 characters with no white space in it, or nothing else, which is not done here. */
+fathom_err tokenizer_open_ranks(struct tokenizer **out, const struct tokenizer_ranks *ranks,
+                                fathom_diag *d);
 void tokenizer_close(struct tokenizer *t); /* accepts NULL */
 
 enum tokenizer_markup {

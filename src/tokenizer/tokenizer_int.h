@@ -5,6 +5,7 @@
 #include "tokenizer/added.h"
 #include "tokenizer/bpe.h"
 #include "tokenizer/pretok.h"
+#include "tokenizer/pretok_kimi.h"
 #include "tokenizer/vocab.h"
 
 /* Added tokens are looked for in two rounds: first those not `normalized`, then, in the text that

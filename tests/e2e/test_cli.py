@@ -155,6 +155,7 @@ class Cli(unittest.TestCase):
                            (("plan", "--dtype", "half"), "overflow"),
                            (("download", "org/name"), "fathom pull"),
                            (("chat",), "fathom run"),
+                           (("run-batch",), "fathom serve"),
                            (("serve", "-ngl", "99"), "--backend"),
                            (("serve", "-c", "4096"), "--max-model-len"),
                            (("run", "--temperature", "9"), "-1 to 2"),

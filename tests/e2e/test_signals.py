@@ -332,6 +332,15 @@ class Signals(InFolder):
         loading.process.stdout.close()
         loading.process.stderr.close()
 
+    def test_what_ends_a_load_is_told(self):
+        for number, name in ((signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "SIGINT")):
+            with tempfile.TemporaryDirectory() as folder:
+                loading = Loading(folder, "--port", "0")
+                loading.process.send_signal(number)
+                _, errors = loading.process.communicate(timeout=HANG_S)
+                self.assertEqual(loading.process.returncode, 128 + number)
+                self.assertIn(f"fathom: {name} came before it was ready: it ends", errors)
+
 
 class FullDisk(unittest.TestCase):
 

@@ -18,4 +18,9 @@
 #define CALL3(name, args)                                                                          \
     CHAT_CALL_BEGIN "function" CHAT_CALL_SEP name "\n```json\n" args "\n```" CHAT_CALL_END
 
+/* Kimi: KIMI(KIMI_CALL("f:0", "{}")) */
+#define KIMI(calls) CHAT_SECTION_BEGIN calls CHAT_SECTION_END
+#define KIMI_CALL(id, args)                                                                        \
+    CHAT_KIMI_CALL_BEGIN CHAT_FUNCTIONS id CHAT_KIMI_ARGUMENTS args CHAT_KIMI_CALL_END
+
 #endif

@@ -152,26 +152,28 @@ static void write_json_call(struct shape *s, const struct knobs *k, size_t i)
     struct buf *b = &s->text;
     const json_t *call = json_array_get(s->calls, i);
     const char *name = json_string_value(json_object_get(call, "name"));
-    bool v3 = k->markup == CHAT_ENCODING_V3;
+    bool v3 = k->markup == CHAT_ENCODING_V3, kimi = k->markup == CHAT_ENCODING_KIMI_K2;
     bool fence = v3 ? k->spacing != SPACING_TIGHT : k->spacing == SPACING_AIRY;
-    add(b, CHAT_CALL_BEGIN);
+    add(b, kimi ? CHAT_KIMI_CALL_BEGIN : CHAT_CALL_BEGIN);
     if (v3) add(b, "function" CHAT_CALL_SEP);
+    if (kimi && k->spacing != SPACING_TIGHT) add(b, CHAT_FUNCTIONS);
     add(b, name);
-    if (!v3) add(b, CHAT_CALL_SEP);
+    if (kimi) ASSERT(buf_printf(b, ":%zu", 9 + i) == FATHOM_OK);
+    if (!v3) add(b, kimi ? CHAT_KIMI_ARGUMENTS : CHAT_CALL_SEP);
     if (fence) add(b, "\n```json\n");
     s->begins[i] = b->len + (v3 && !fence); /* there { ends the name */
     add_json(&s->args[i], json_object_get(call, "arguments"), json_layout(k->form));
     add(b, buf_str(&s->args[i]));
     s->ends[i] = b->len;
     if (fence) add(b, "\n```");
-    add(b, CHAT_CALL_END);
+    add(b, kimi ? CHAT_KIMI_CALL_END : CHAT_CALL_END);
 }
 
 static void write_json(struct shape *s, const struct knobs *k)
 {
     struct buf *b = &s->text;
-    bool outer = k->spacing != SPACING_BARE;
-    if (outer) add(b, CHAT_CALLS_BEGIN);
+    bool outer = k->spacing != SPACING_BARE, kimi = k->markup == CHAT_ENCODING_KIMI_K2;
+    if (outer) add(b, kimi ? CHAT_SECTION_BEGIN : CHAT_CALLS_BEGIN);
     for (size_t i = 0; i < json_array_size(s->calls); i++) {
         if (k->spacing == SPACING_AIRY)
             add(b, " \n");
@@ -180,7 +182,7 @@ static void write_json(struct shape *s, const struct knobs *k)
         write_json_call(s, k, i);
     }
     if (k->spacing == SPACING_AIRY) add(b, "\n");
-    if (outer && k->spacing != SPACING_OPEN) add(b, CHAT_CALLS_END);
+    if (outer && k->spacing != SPACING_OPEN) add(b, kimi ? CHAT_SECTION_END : CHAT_CALLS_END);
 }
 
 /* ---- tools -------------------------------------------------------------------------------- */

@@ -50,6 +50,14 @@ static const struct call_case call_cases[] = {
     {CHAT_ENCODING_V3, V31(CALL3("now", "{}")), true},
     {CHAT_ENCODING_R1, V31(CALL3("now", "{}") "\n" CALL3("now", "{}")), true},
     {CHAT_ENCODING_V3, V31(CALL31("now", "{}")), false},
+    {CHAT_ENCODING_KIMI_K2, KIMI(KIMI_CALL("now:0", "{}")), true},
+    {CHAT_ENCODING_KIMI_K2, KIMI(KIMI_CALL("now:7", "{}") KIMI_CALL("now:18", "{}")), true},
+    {CHAT_ENCODING_KIMI_K2, KIMI(KIMI_CALL("get_weather:3", "{\"city\": \"Oslo\"}")), true},
+    {CHAT_ENCODING_KIMI_K2, KIMI(KIMI_CALL("get_weather:3", "{\"days\": 3}")), false},
+    {CHAT_ENCODING_KIMI_K2, KIMI(KIMI_CALL("now", "{}")), false},
+    {CHAT_ENCODING_KIMI_K2, KIMI(KIMI_CALL("now:01", "{}")), false},
+    {CHAT_ENCODING_KIMI_K2, KIMI(KIMI_CALL("then:0", "{}")), false},
+    {CHAT_ENCODING_KIMI_K2, KIMI(""), false},
     {CHAT_ENCODING_V32, BLOCK(INVOKE("now", "\n")), true},
     {CHAT_ENCODING_V32, BLOCK(INVOKE("now", "\n") INVOKE("now", "\n")), true},
     {CHAT_ENCODING_V32, BLOCK(INVOKE("now", "")), false},
@@ -231,6 +239,7 @@ static void outputs_are_calls(void **state)
     for (int i = 0; i < 120; i++) {
         enum chat_encoding markup = (enum chat_encoding)(i % CHAT_ENCODING_COUNT);
         if (markup == CHAT_ENCODING_R1) markup = CHAT_ENCODING_V3;
+        if (markup == CHAT_ENCODING_KIMI_K2_THINKING) markup = CHAT_ENCODING_KIMI_K2;
         struct grammar *grammar = compile(e, markup, i % 3 ? NULL : "note", i % 5 > 0);
         struct buf text = {0};
         struct matcher *m = matcher_of(&e->g, grammar);

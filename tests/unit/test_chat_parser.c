@@ -363,6 +363,7 @@ static void test_round_trip(void **state)
         check_round_trip(CHAT_ENCODING_V3, arguments[i]);
         check_round_trip(CHAT_ENCODING_V31, arguments[i]);
         check_round_trip(CHAT_ENCODING_V32, arguments[i]);
+        check_round_trip(CHAT_ENCODING_KIMI_K2, arguments[i]);
     }
 }
 

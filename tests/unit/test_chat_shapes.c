@@ -180,6 +180,12 @@ static void v32_streams_whole(void **state)
     streams_whole(CHAT_ENCODING_V32);
 }
 
+static void kimi_streams_whole(void **state)
+{
+    (void)state;
+    streams_whole(CHAT_ENCODING_KIMI_K2);
+}
+
 static void v3_ends_early(void **state)
 {
     (void)state;
@@ -198,11 +204,18 @@ static void v32_ends_early(void **state)
     ends_early(CHAT_ENCODING_V32);
 }
 
+static void kimi_ends_early(void **state)
+{
+    (void)state;
+    ends_early(CHAT_ENCODING_KIMI_K2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(v3_streams_whole),  cmocka_unit_test(v31_streams_whole),
-        cmocka_unit_test(v32_streams_whole), cmocka_unit_test(v3_ends_early),
-        cmocka_unit_test(v31_ends_early),    cmocka_unit_test(v32_ends_early)};
+        cmocka_unit_test(v3_streams_whole),   cmocka_unit_test(v31_streams_whole),
+        cmocka_unit_test(v32_streams_whole),  cmocka_unit_test(v3_ends_early),
+        cmocka_unit_test(v31_ends_early),     cmocka_unit_test(v32_ends_early),
+        cmocka_unit_test(kimi_streams_whole), cmocka_unit_test(kimi_ends_early)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,9 @@ static const char t_r1_0528[] = "{% set content = content.split('</think>')[-1] 
 static const char t_v31[] = "{% if not thinking is defined %}{{'<think>'}}{{'</think>'}}";
 static const char t_v32_made[] = "{{'<｜DSML｜function_calls>'}}{{thinking}}";
 
+static const char t_k2[] = "{{'<|im_user|>user<|im_middle|>'}}";
+static const char t_k2_thinking[] = "{{'<|im_user|>user<|im_middle|>'}}<think></think>";
+
 struct guess {
     const char *model_type;
     const char *chat_template;
@@ -27,18 +30,23 @@ struct guess {
 };
 
 static const struct guess guesses[] = {
-    {"deepseek_v3", t_v3, {false, false, false}, CHAT_ENCODING_V3, false},
-    {"deepseek_v3", t_r1, {false, true, false}, CHAT_ENCODING_R1, false},
-    {"deepseek_v3", t_r1_0528, {false, true, false}, CHAT_ENCODING_R1, true},
-    {"deepseek_v3", t_v31, {false, true, true}, CHAT_ENCODING_V31, false},
-    {"deepseek_v32", t_v31, {false, true, true}, CHAT_ENCODING_V31, false},
-    {"deepseek_v32", NULL, {true, true, true}, CHAT_ENCODING_V32, false},
-    {"deepseek_v32", NULL, {false, true, true}, CHAT_ENCODING_V32, false},
-    {"deepseek_v32", t_v32_made, {false, true, true}, CHAT_ENCODING_V32, false},
-    {"deepseek_v3", NULL, {false, false, false}, CHAT_ENCODING_V3, false},
-    {"deepseek_v3", NULL, {false, true, false}, CHAT_ENCODING_R1, false},
-    {"deepseek_v3", NULL, {false, true, true}, CHAT_ENCODING_V31, false},
-    {NULL, NULL, {false, false, false}, CHAT_ENCODING_V3, false},
+    {"deepseek_v3", t_v3, {false, false, false, false}, CHAT_ENCODING_V3, false},
+    {"deepseek_v3", t_r1, {false, true, false, false}, CHAT_ENCODING_R1, false},
+    {"deepseek_v3", t_r1_0528, {false, true, false, false}, CHAT_ENCODING_R1, true},
+    {"deepseek_v3", t_v31, {false, true, true, false}, CHAT_ENCODING_V31, false},
+    {"deepseek_v32", t_v31, {false, true, true, false}, CHAT_ENCODING_V31, false},
+    {"deepseek_v32", NULL, {true, true, true, false}, CHAT_ENCODING_V32, false},
+    {"deepseek_v32", NULL, {false, true, true, false}, CHAT_ENCODING_V32, false},
+    {"deepseek_v32", t_v32_made, {false, true, true, false}, CHAT_ENCODING_V32, false},
+    {"deepseek_v3", NULL, {false, false, false, false}, CHAT_ENCODING_V3, false},
+    {"deepseek_v3", NULL, {false, true, false, false}, CHAT_ENCODING_R1, false},
+    {"deepseek_v3", NULL, {false, true, true, false}, CHAT_ENCODING_V31, false},
+    {NULL, NULL, {false, false, false, false}, CHAT_ENCODING_V3, false},
+    {"kimi_k2", NULL, {.kimi = true}, CHAT_ENCODING_KIMI_K2, false},
+    {"kimi_k2", NULL, {.kimi = true, .think = true}, CHAT_ENCODING_KIMI_K2_THINKING, true},
+    {"kimi_k2", t_k2, {.kimi = true, .think = true}, CHAT_ENCODING_KIMI_K2, false},
+    {"kimi_k2", t_k2_thinking, {.kimi = true}, CHAT_ENCODING_KIMI_K2_THINKING, true},
+    {"deepseek_v3", t_k2_thinking, {.kimi = true}, CHAT_ENCODING_KIMI_K2_THINKING, true},
 };
 
 static void test_guess(void **state)
@@ -51,10 +59,13 @@ static void test_guess(void **state)
         if (s.encoding != g->encoding) print_error("case %zu\n", i);
         assert_int_equal(s.encoding, g->encoding);
         assert_int_equal(s.model_opens_think, g->model_opens_think);
-        assert_int_equal(s.parse_reasoning, g->encoding != CHAT_ENCODING_V3);
+        assert_int_equal(s.parse_reasoning,
+                         g->encoding != CHAT_ENCODING_V3 && g->encoding != CHAT_ENCODING_KIMI_K2);
         assert_true(s.parse_tools);
-        assert_int_equal(s.tool_markup,
-                         g->encoding == CHAT_ENCODING_R1 ? CHAT_ENCODING_V3 : g->encoding);
+        enum chat_encoding markup = g->encoding;
+        if (markup == CHAT_ENCODING_R1) markup = CHAT_ENCODING_V3;
+        if (markup == CHAT_ENCODING_KIMI_K2_THINKING) markup = CHAT_ENCODING_KIMI_K2;
+        assert_int_equal(s.tool_markup, markup);
     }
 }
 
@@ -89,6 +100,10 @@ static void test_override(void **state)
     assert_true(s.parse_reasoning);
     s = override((struct chat_overrides){"deepseek_v31", NULL, "deepseek_v3"});
     assert_true(s.parse_reasoning);
+    s = override((struct chat_overrides){"kimi_k2_thinking", "kimi_k2", "kimi_k2"});
+    assert_int_equal(s.encoding, CHAT_ENCODING_KIMI_K2_THINKING);
+    assert_int_equal(s.tool_markup, CHAT_ENCODING_KIMI_K2);
+    assert_true(s.parse_reasoning && s.model_opens_think);
 }
 
 static void expect_error(struct chat_overrides o, const char *want)
@@ -105,16 +120,16 @@ static void test_bad_override(void **state)
     (void)state;
     expect_error((struct chat_overrides){.tokenizer_mode = "mistral"},
                  "--tokenizer-mode is \"mistral\", it can be auto, slow, hf, deepseek_v3, "
-                 "deepseek_r1, deepseek_v31 or deepseek_v32");
+                 "deepseek_r1, deepseek_v31, deepseek_v32, kimi_k2 or kimi_k2_thinking");
     expect_error((struct chat_overrides){.tool_call_parser = "hermes"},
                  "--tool-call-parser is \"hermes\", it can be auto, none, deepseek_v3, "
-                 "deepseek_v31 or deepseek_v32");
+                 "deepseek_v31, deepseek_v32 or kimi_k2");
     expect_error((struct chat_overrides){.tool_call_parser = "deepseek_r1"},
                  "--tool-call-parser is \"deepseek_r1\", it can be auto, none, deepseek_v3, "
-                 "deepseek_v31 or deepseek_v32");
+                 "deepseek_v31, deepseek_v32 or kimi_k2");
     expect_error((struct chat_overrides){.reasoning_parser = "qwen3"},
-                 "--reasoning-parser is \"qwen3\", it can be auto, none, deepseek_r1 or "
-                 "deepseek_v3");
+                 "--reasoning-parser is \"qwen3\", it can be auto, none, deepseek_r1, "
+                 "deepseek_v3 or kimi_k2");
 }
 
 static void test_pilot(void **state)

@@ -129,6 +129,57 @@ static void every_release_is_read(void **state)
     }
 }
 
+/* V3's architecture in other sizes: one group of 384 experts, a YaRN without a slope. */
+static void kimi_k2_is_read(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file;
+        double factor;
+        float eps;
+        int32_t eos;
+        enum quant_method quant;
+        uint32_t group, context;
+    } releases[] = {
+        {DATA "config_kimi_k2.json", 32, 1e-6f, 163585, QUANT_FP8, 0, 131072},
+        {DATA "config_kimi_k2_thinking.json", 64, 1e-5f, 163586, QUANT_COMPRESSED_TENSORS, 32,
+         262144},
+    };
+    for (size_t i = 0; i < sizeof releases / sizeof *releases; i++) {
+        struct model_config c;
+        fathom_diag d = {0};
+        if (parse(&c, json_tree_of_file(releases[i].file), &d)) fail_msg("%s", d.text);
+        assert_string_equal(c.architecture, "DeepseekV3ForCausalLM");
+        assert_string_equal(c.model_type, "kimi_k2");
+        assert_false(c.has_indexer);
+        assert_int_equal(c.n_vocab, 163840);
+        assert_int_equal(c.n_head, 64);
+        assert_int_equal(c.n_dense_layer, 1);
+        assert_int_equal(c.n_expert, 384);
+        assert_int_equal(c.n_group, 1);
+        assert_int_equal(c.topk_group, 1);
+        assert_int_equal(c.n_expert_used, 8);
+        assert_int_equal(c.n_mtp, 0);
+        assert_true(c.routed_scale == 2.827f);
+        assert_true(c.rope_theta == 50000.0);
+        assert_true(c.yarn.on && c.yarn.beta_fast == 1.0 && c.yarn.beta_slow == 1.0);
+        assert_true(c.yarn.factor == releases[i].factor);
+        assert_true(c.norm_eps == releases[i].eps);
+        assert_int_equal(c.max_position, releases[i].context);
+        assert_int_equal(c.bos_id, 163584);
+        assert_int_equal(c.eos_ids[0], releases[i].eos);
+        assert_int_equal(c.quant, releases[i].quant);
+        assert_int_equal(c.quant_group, releases[i].group);
+        assert_int_equal(model_config_check_quant(&c, &d), FATHOM_OK);
+    }
+    struct model_config c;
+    fathom_diag d = {0};
+    json_t *o = json_tree_of_file(releases[0].file);
+    assert_int_equal(json_object_del(o, "architectures"), 0);
+    assert_int_equal(parse(&c, o, &d), FATHOM_OK);
+    assert_string_equal(c.architecture, "DeepseekV3ForCausalLM");
+}
+
 static void variants_are_read(void **state)
 {
     (void)state;
@@ -185,7 +236,7 @@ static const struct {
 } faults[] = {
     {"architectures", "[\"LlamaForCausalLM\"]", UNSUPPORTED,
      "the architecture is \"LlamaForCausalLM\" (model_type \"deepseek_v32\"); served are "
-     "DeepseekV3ForCausalLM (V3, R1, V3.1) and DeepseekV32ForCausalLM (V3.2)"},
+     "DeepseekV3ForCausalLM (V3, R1, V3.1, Kimi K2) and DeepseekV32ForCausalLM (V3.2)"},
     {"kv_lora_rank", "256", UNSUPPORTED, "\"kv_lora_rank\" is 256, needed is 512"},
     {"qk_nope_head_dim", "192", UNSUPPORTED, "\"qk_nope_head_dim\" is 192, needed is 128"},
     {"qk_rope_head_dim", "32", UNSUPPORTED, "\"qk_rope_head_dim\" is 32, needed is 64"},
@@ -421,6 +472,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_release_is_read),
+        cmocka_unit_test(kimi_k2_is_read),
         cmocka_unit_test(variants_are_read),
         cmocka_unit_test(faults_name_key_value_and_need),
         cmocka_unit_test(text_that_is_no_object_is_refused),
