@@ -128,6 +128,8 @@ struct router_settings {
     const char *server_api_key; /* NULL: none */
     const char *admin_key;      /* NULL: none */
     struct string_list worker_urls;
+    struct string_list prefill;
+    struct string_list decode;
     int64_t max_moves;
     double look_interval;
     bool insecure;

@@ -521,6 +521,14 @@ const struct option option_table[] = {
     {"worker-urls", NULL, "URL...", NULL, "servers, beside those that are plain arguments",
      .kind = OPTION_LIST, .group = GROUP_COMMAND, .commands = ON(ROUTER),
      .field = FIELD(router.worker_urls), USE},
+    {"prefill", NULL, "URL...", NULL,
+     "servers that compute prompts, with --kv-transfer-config and kv_role kv_producer or kv_both; "
+     "the others take the pages from them and answer",
+     .kind = OPTION_LIST, .group = GROUP_COMMAND, .commands = ON(ROUTER),
+     .field = FIELD(router.prefill), USE},
+    {"decode", NULL, "URL...", NULL, "servers that answer: the same as plain arguments",
+     .kind = OPTION_LIST, .group = GROUP_COMMAND, .commands = ON(ROUTER),
+     .field = FIELD(router.decode), USE},
     {"policy", NULL, "NAME", "cache_aware",
      "which server gets a request: cache_aware (the one that will have the first token soonest, by "
      "what it has of the prompt and what waits there), power_of_two, round_robin, consistent_hash "

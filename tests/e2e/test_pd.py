@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
 """test_pd - a server that prefills and one that decodes, with the pilot
 
-    test_pd.py pair|faults|long [N] PROGRAM
+    test_pd.py pair|faults|strangers|router|peers|time [N] PROGRAM
 
 pair: both dialects, 32 requests at once: every answer is one server's, and pages have moved.
-faults: killed and stopped servers, other secrets, models and numerics, damage on the way, cancels.
-long: N prompts (default 200) while the one that prefills is killed and started anew.
+faults: killed and stopped servers, damage on the way, hostile clients, requests that leave.
+strangers: other secrets, models, numerics and layouts.
+router: fathom router with --prefill and --decode, in all four APIs.
+peers: --kv-peers.
+time: prints what N hand-overs take; tests nothing.
 """
 
+import atexit
 import json
 import os
 import random
@@ -22,6 +26,7 @@ import threading
 import time
 
 from served import HANG_S, Server, take_program, wait_until
+from test_router import Router
 
 WORDS = "sea ship sand harbour wind sail rope tide gull anchor night light captain north".split()
 FLAGS = ("--threads", "1", "--max-model-len", "2048", "--kv-cache-memory-bytes", "128M",
@@ -365,8 +370,118 @@ def kill_reader(p, d, seed):
         assert "http" in type(e).__module__, e
 
 
+def check_router():
+    """The router asks one server for the prompt and another one for the answer."""
+    one, d = server(), server("kv_consumer")
+    ps = [server("kv_producer"), server("kv_producer")]
+    router = Router([d], "--prefill", *[p.url for p in ps], "--decode")
+    atexit.register(router.kill)
+    router.wait_up(3)
+    text = text_of(700, 400)
+    requests = [
+        ("/v1/completions", {**body_of(701, 400), "stream": True}),
+        ("/v1/completions", body_of(702, 400)),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}], "max_tokens": 9,
+                                  "max_completion_tokens": 9, "n": 2, "temperature": 1.0,
+                                  "seed": 4, "stream": True,
+                                  "stream_options": {"include_usage": True}}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "x " + text}], "max_tokens": 9,
+                          "temperature": 0}),
+        ("/v1/responses", {"input": "y " + text, "max_output_tokens": 9, "temperature": 0}),
+    ]
+
+    def plain(answer):
+        answer = re.sub(r'"(id|item_id|response_id|created|created_at|completed_at)":("[^"]*"|\d+)',
+                        r'"\1":0', answer)
+        answer = re.sub(r'"cached_tokens":\d+|"cache_read_input_tokens":\d+', '"cached":0', answer)
+        answer = re.sub(r'"input_tokens":\d+', '"input_tokens":0', answer)
+        events = [e for e in answer.split("\n\n") if e and not e.startswith((":", "event: ping"))]
+        return sorted(events)  # those of two choices come in any order
+
+    def ask(to, path, body):
+        connection = to.connect()
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        assert answer.status == 200, text
+        return plain(text)
+
+    n = 0
+    for path, body in requests:
+        assert ask(router, path, body) == ask(one, path, body), (path, body)
+        assert moved(d)[0] > n, path
+        n = moved(d)[0]
+    sent = sum(total(p, "fathom_kv_pages_sent_total") for p in ps)
+    assert sent >= n
+    # what is there already, and what is short, is computed by nobody else
+    prefills = [total(p, "fathom_kv_pages_sent_total") for p in ps]
+    ask(router, *requests[1])
+    ask(router, "/v1/completions", body_of(703, 20))
+    assert [total(p, "fathom_kv_pages_sent_total") for p in ps] == prefills
+    # without servers that prefill the others do all
+    for p in ps:
+        p.kill()
+    for seed in range(710, 716):
+        body = body_of(seed, 400)
+        assert ask(router, "/v1/completions", body) == ask(one, "/v1/completions", body)
+    for s in (router, d, one):
+        assert s.stop() == 0
+
+
+def check_peers():
+    """Servers of one pool have each other's prompts."""
+    one, a = server(), server("kv_both")
+    b = server("kv_both", "--kv-peers", f"127.0.0.1:{pages_port(a)}", "127.0.0.1:1")
+    body = body_of(800, 300)
+    expected = said(one.post("/v1/completions", body))
+    assert said(a.post("/v1/completions", body)) == expected
+    wait_until(lambda: total(a, "fathom_kv_tier_uncopied_pages") == 0)
+    before = time.monotonic()
+    answer = b.post("/v1/completions", body)
+    assert said(answer) == expected and moved(b)[0] >= 4, (moved(b), time.monotonic() - before)
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] >= 256, answer["usage"]
+    a.kill()
+    body = body_of(801, 300)
+    assert said(b.post("/v1/completions", body)) == said(one.post("/v1/completions", body))
+    for s in (one, b):
+        assert s.stop() == 0
+
+
+def tell_hand_over(n):
+    """How long the first token takes: alone, from the cache, and by pages of another server."""
+    one, p, d = server(), server("kv_producer"), server("kv_consumer")
+    times = {"computed": [], "cached": [], "handed over": [], "asked and told": []}
+    for i in range(n):
+        body = {"prompt": [300 + (7 * k + i) % 900 for k in range(46 * 64 - 1536 + 1500)][:1990],
+                "max_tokens": 1, "temperature": 0}
+        body["prompt"][0] = 1000 + i
+        start = time.monotonic()
+        post(one, body)
+        times["computed"].append(time.monotonic() - start)
+        start = time.monotonic()
+        post(one, body)
+        times["cached"].append(time.monotonic() - start)
+        start = time.monotonic()
+        params = prefill(p, body)
+        middle = time.monotonic()
+        assert post(d, {**body, "kv_transfer_params": params})[0] == 200
+        times["handed over"].append(time.monotonic() - middle)
+        times["asked and told"].append(time.monotonic() - start)
+    n_pulled, n_lost = moved(d)
+    for name, list_of in times.items():
+        list_of.sort()
+        print(f"{name}: median {1000 * list_of[len(list_of) // 2]:.1f} ms, least "
+              f"{1000 * list_of[0]:.1f}")
+    print(f"{n_pulled / n:.0f} pages each, {n_lost:.0f} lost")
+
+
 if __name__ == "__main__":
     part = sys.argv.pop(1)
-    count = int(sys.argv.pop(1)) if len(sys.argv) > 2 and sys.argv[1].isdigit() else 0
+    number = int(sys.argv.pop(1)) if len(sys.argv) > 2 and sys.argv[1].isdigit() else 15
     take_program(sys.argv)
-    {"pair": check_pair, "faults": check_faults, "strangers": check_strange}[part]()
+    if part == "time":
+        tell_hand_over(number)
+    else:
+        {"pair": check_pair, "faults": check_faults, "strangers": check_strange,
+         "router": check_router, "peers": check_peers}[part]()
