@@ -101,13 +101,13 @@ static struct times restore_all(struct tiers *t, uint32_t round, uint64_t now_us
         tiers_begin_step(t, now_us, 0);
         for (; i < N_PAGE; i++) {
             const struct tier_name name = name_of(round, i);
-            enum tier_answer a = tiers_restore(t, &name, i);
+            enum tier_answer a = tiers_restore(t, &name, i, NULL);
             if (a == TIER_WAIT) break;
             if (a == TIER_GONE) die(&(fathom_diag){"a page is gone"});
         }
         for (uint32_t k = i + 1; k < N_PAGE; k++) {
             const struct tier_name name = name_of(round, k);
-            if (!tiers_read_ahead(t, &name)) break;
+            if (!tiers_read_ahead(t, &name, NULL)) break;
         }
     }
     struct times took = since(begin);

@@ -61,7 +61,8 @@ typedef struct fathom_info {
     uint32_t rank;     /* else 0 */
     uint64_t numerics; /* equal where two engines of the same weights draw the same tokens: of the
                           configuration, the program's version, backend, precision and layout */
-    int32_t bos_id;    /* -1: none */
+    fathom_pages_at pages;
+    int32_t bos_id; /* -1: none */
     int32_t eos_ids[8];
     uint32_t n_eos;
     /* defaults of generation_config.json; negative: not given */
@@ -143,9 +144,10 @@ typedef struct fathom_request {
     fathom_constraint constraint; /* of the output, whose first n_output tokens it has gone over;
                                      the engine's once fathom_submit succeeds */
     uint64_t cache_salt;          /* cached pages are shared by requests of equal salt only */
-    int32_t priority; /* lower is earlier; other than 0 only with fathom_options.priorities */
-    uint32_t tenant;  /* whose it is: waiting requests of different tenants take turns */
-    void *user;       /* comes back in every event */
+    int32_t priority;      /* lower is earlier; other than 0 only with fathom_options.priorities */
+    fathom_pages_of pages; /* of other servers */
+    uint32_t tenant;       /* whose it is: waiting requests of different tenants take turns */
+    void *user;            /* comes back in every event */
 } fathom_request;
 
 /* fathom_submit - queue a request; everything is copied but the state of the constraint
@@ -173,6 +175,7 @@ typedef enum fathom_finish {
     FATHOM_FINISH_EXPIRED,    /* it had waited for slo_ttft_ms and was not started */
     FATHOM_FINISH_CONSTRAINT, /* its constraint left nothing to draw */
     FATHOM_FINISH_ERROR,      /* the engine failed */
+    FATHOM_FINISH_LOST,       /* another server did not give the pages that it needs */
 } fathom_finish;
 
 typedef struct fathom_logprob {

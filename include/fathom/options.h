@@ -42,6 +42,38 @@ typedef enum fathom_kv { FATHOM_KV_AUTO, FATHOM_KV_F32, FATHOM_KV_BF16, FATHOM_K
 
 enum { FATHOM_DRAFT_MAX = 4 };
 
+/* Pages that servers of one pool give each other (docs/pd.md). */
+typedef struct fathom_transfer {
+    bool gives;       /* other servers may ask for pages: */
+    const char *host; /* at this address, */
+    uint16_t port;    /* and port; 0: a free one, fathom_info.pages.port */
+    bool takes;       /* requests may have their pages from other servers */
+    bool has_secret;  /* without one, servers of this machine only */
+    uint64_t secret[2];
+    bool any_numerics;        /* of servers that compute other bits too, if they agree */
+    const char *engine_id;    /* for messages: printable ASCII without blanks, below 64 bytes */
+    uint32_t n_lane;          /* connections to each server, 1 to 8; 0: 2 */
+    uint32_t lease_s;         /* that pages which are lent are kept for; 0: 30 */
+    const char *const *peers; /* [n_peer] "host:port": asked for the pages of every prompt */
+    uint32_t n_peer;
+} fathom_transfer;
+
+/* Where other servers ask an engine for pages. */
+typedef struct fathom_pages_at {
+    const char *host; /* NULL: nowhere */
+    uint16_t port;
+    const char *id; /* fathom_transfer.engine_id */
+    bool takes;     /* requests may have pages of others */
+} fathom_pages_at;
+
+/* What a request has to do with other servers' pages. */
+typedef struct fathom_pages_of {
+    const char *host; /* who has computed the prompt; NULL: nobody is known to */
+    uint16_t port;
+    bool needed; /* what that server does not give is not computed here: FATHOM_FINISH_LOST */
+    bool lent;   /* another server will ask for the pages of the prompt soon */
+} fathom_pages_of;
+
 /* fathom_options - a zeroed struct with model_dir or bundle set is valid: 0 means the default. */
 typedef struct fathom_options {
     const char *model_dir;       /* resolved directory; or */
@@ -70,10 +102,12 @@ typedef struct fathom_options {
                              outputs are the same bits with any number */
     bool no_prefix_cache;      /* compute every prompt, also what is in the cache */
     /* Pages that leave the cache are kept, for requests that begin the same (docs/tiers.md). */
-    uint64_t offload_ram_bytes; /* host memory for them; 0: none, with a directory a little */
-    const char *offload_dir;    /* NULL: none; this engine's alone while it is open */
-    uint64_t offload_dir_bytes; /* that they may take there; needed with offload_dir */
-    bool dummy;                 /* weights are made up from the shapes of config.json */
+    uint64_t offload_ram_bytes;      /* host memory for them; 0: none, with a directory a little */
+    const char *offload_dir;         /* NULL: none; this engine's alone while it is open */
+    uint64_t offload_dir_bytes;      /* that they may take there; needed with offload_dir */
+    const fathom_transfer *transfer; /* NULL: no pages of or for other servers. Memory for them is
+                                        offload_ram_bytes; 0: two requests of max_model_len */
+    bool dummy;                      /* weights are made up from the shapes of config.json */
     bool quantize_fp8; /* BF16, F16 and F32 linear weights become FP8 blocks while loading */
     /* What the checkpoint's method must be, by vLLM's name ("awq", "gptq_marlin"); NULL: whatever
      * the files say. Borrowed until fathom_open returns. */

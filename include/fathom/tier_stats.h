@@ -29,12 +29,15 @@ typedef struct fathom_tier_stats {
     uint32_t n_uncopied;  /* in the cache without a holder, or were, and not in memory yet */
     uint32_t n_unwritten; /* in memory, and not on disk yet */
     uint64_t page_bytes;
-    uint64_t n_kept;     /* copied from the device */
-    uint64_t n_written;  /* to disk */
-    uint64_t n_read;     /* from disk */
-    uint64_t n_ram_hit;  /* copied to the device for a request, that were in memory */
-    uint64_t n_disk_hit; /* likewise, that had to be read */
-    uint64_t n_dropped;  /* not kept, or given up unwritten: the disk is too slow */
+    uint64_t n_kept;      /* copied from the device */
+    uint64_t n_written;   /* to disk */
+    uint64_t n_read;      /* from disk */
+    uint64_t n_ram_hit;   /* copied to the device for a request, that were in memory */
+    uint64_t n_disk_hit;  /* likewise, that had to be read */
+    uint64_t n_pulled;    /* taken from other servers */
+    uint64_t n_pull_lost; /* asked for there, and not taken */
+    uint64_t n_sent;      /* given to other servers */
+    uint64_t n_dropped;   /* not kept, or given up unwritten: the disk is too slow */
     uint64_t n_write_failed;
     uint64_t n_bad[FATHOM_TIER_BAD_COUNT]; /* records not taken */
     uint64_t n_fetch;                      /* requests that had pages copied, */

@@ -23,16 +23,18 @@ struct router_setup {
 
 static fathom_err list_servers(struct router_setup *p, const struct settings *s, fathom_diag *d)
 {
-    const struct string_list *lists[] = {&s->rest, &s->router.worker_urls};
-    size_t n = s->rest.n + s->router.worker_urls.n;
+    const struct string_list *lists[] = {&s->rest, &s->router.worker_urls, &s->router.decode};
+    size_t n = s->rest.n + s->router.worker_urls.n + s->router.decode.n;
     p->servers = mem_calloc(n ? n : 1, sizeof *p->servers);
     if (!p->servers) return FATHOM_ENOMEM;
-    for (size_t k = 0; k < 2; k++) {
+    for (size_t k = 0; k < 3; k++) {
         for (size_t i = 0; i < lists[k]->n; i++) {
             p->servers[p->options.n_server++] = lists[k]->items[i];
         }
     }
     p->options.servers = p->servers;
+    p->options.prefills = s->router.prefill.items;
+    p->options.n_prefill = s->router.prefill.n;
     if (n > 0) return FATHOM_OK;
     FAIL(d, FATHOM_EINVAL, "no server is named: fathom router http://host:8000 http://host:8001");
 }
@@ -63,6 +65,7 @@ static fathom_err read_setup(struct router_setup *p, const struct settings *s, f
 static void print_setup(const struct router *r, const struct router_options *o)
 {
     for (size_t i = 0; i < o->n_server; i++) print_row(i ? "" : "servers", "%s", o->servers[i]);
+    for (size_t i = 0; i < o->n_prefill; i++) print_row(i ? "" : "prefill", "%s", o->prefills[i]);
     print_row("policy", "%s", choice_policy_name(o->policy));
     print_row("address", "%s://%s:%u/v1", o->tls.certificate ? "https" : "http", o->host,
               router_port(r));

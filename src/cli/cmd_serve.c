@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "base/rng.h"
 #include "cli/cli.h"
 #include "cli/signals.h"
 #include "cli/tls_files.h"
@@ -21,6 +22,8 @@
 /* Options, and the texts that they point into. */
 struct serve_setup {
     struct server_options options;
+    fathom_transfer transfer;
+    char engine_id[64];
     struct tls_files tls;
     struct buf key_file; /* its lines, each ended by NUL */
     const char **api_keys;
@@ -126,6 +129,7 @@ static void fill_options(struct server_options *o, const struct invocation *v)
     o->neutral_sampling = strcmp(s->generation_config, "vllm") == 0;
     o->hide_requests =
         s->disable_log_requests || s->disable_uvicorn_access_log || !s->enable_log_requests;
+    o->fail_lost_pages = s->transfer.fails;
     o->drain_timeout_ms = (uint32_t)(s->drain_timeout * 1000);
     if (o->drain_timeout_ms == 0) o->drain_timeout_ms = 1;
     o->stall_timeout_ms = (uint32_t)(s->stall_timeout * 1000);
@@ -156,6 +160,25 @@ static void free_setup(struct serve_setup *p)
     memset(p, 0, sizeof *p);
 }
 
+/* Pages of and for other servers, with the pool's secret, and an id if none was given. */
+static void take_transfer(struct serve_setup *p, fathom_options *eo, const struct settings *s)
+{
+    if (!s->transfer.is_set) return;
+    const struct pool_secret *secret = &p->options.pool_secret;
+    p->transfer = s->transfer.options;
+    p->transfer.host = s->transfer.host;
+    p->transfer.has_secret = secret->is_set;
+    p->transfer.secret[0] = secret->key.lo;
+    p->transfer.secret[1] = secret->key.hi;
+    (void)snprintf(p->engine_id, sizeof p->engine_id, "%s", s->transfer.id);
+    if (!p->engine_id[0]) {
+        (void)snprintf(p->engine_id, sizeof p->engine_id, "fathom-%016llx",
+                       (unsigned long long)rng_entropy());
+    }
+    p->transfer.engine_id = p->engine_id;
+    eo->transfer = &p->transfer;
+}
+
 /* ---- what is printed at start --------------------------------------------------------------- */
 
 static void print_engine(const fathom_info *info, const struct server_options *o)
@@ -170,6 +193,7 @@ static void print_engine(const fathom_info *info, const struct server_options *o
     print_row("context", "%s tokens a request, %s in the cache, %u requests at once",
               count_text(a, info->max_model_len), count_text(b, (uint64_t)info->n_page * 64),
               info->max_num_seqs);
+    if (info->pages.port) print_row("pages", "%s:%u", info->pages.host, info->pages.port);
     print_row("step", "%s tokens", count_text(c, info->max_num_batched_tokens));
     if (info->n_draft) print_row("drafts", "up to %u tokens of the MTP layer", info->n_draft);
 }
@@ -290,6 +314,7 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     supervisor_tell(&setup.options.supervisor, "STATUS=loading weights");
     engine_options(&eo, v->settings, v->model);
     eo.n_vocab_used = text.n_vocab_used;
+    take_transfer(&setup, &eo, v->settings);
     TRY_GOTO(engine_open(&engine, &eo, d), done);
     print_engine(fathom_get_info(engine), &setup.options);
     TRY_GOTO(server_create(&server, &setup.options, engine, text.tokenizer, &text.style, d), done);

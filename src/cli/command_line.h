@@ -7,12 +7,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "fathom/fathom.h"
+
 enum { STRING_LIST_MAX = 256 };
 
 /* Strings of argv, in order. */
 struct string_list {
     const char *items[STRING_LIST_MAX];
     size_t n;
+};
+
+/* What --kv-transfer-config and --kv-peers say. */
+struct transfer_settings {
+    bool is_set;
+    bool fails; /* a request whose pages do not come: 503 */
+    fathom_transfer options;
+    char host[256];
+    char id[64]; /* "": the server's own */
 };
 
 enum { COMPILATION_SIZES_MAX = 128, COMPILATION_SIZE_LIMIT = 8192, DEVICE_LIST_MAX = 64 };
@@ -117,6 +128,8 @@ struct router_settings {
     const char *server_api_key; /* NULL: none */
     const char *admin_key;      /* NULL: none */
     struct string_list worker_urls;
+    struct string_list prefill;
+    struct string_list decode;
     int64_t max_moves;
     double look_interval;
     bool insecure;
@@ -153,8 +166,13 @@ struct settings {
     int64_t kv_offload_ram;
     const char *kv_offload_dir; /* NULL: none */
     int64_t kv_offload_dir_size;
-    const char *compilation_config; /* NULL: not given */
-    int64_t optimization_level;     /* -1: not given */
+    const char *kv_transfer_config; /* NULL: not given */
+    const char *kv_ip;
+    int64_t kv_port;
+    struct string_list kv_peers;
+    struct transfer_settings transfer; /* what these two say */
+    const char *compilation_config;    /* NULL: not given */
+    int64_t optimization_level;        /* -1: not given */
     bool enforce_eager;
     bool async_scheduling;
     struct compilation compilation; /* what the first two say */

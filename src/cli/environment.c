@@ -110,6 +110,8 @@ void environment_read(struct environment *e)
     const char *level = variable("VLLM_LOGGING_LEVEL");
     if (level) add(e, "VLLM_LOGGING_LEVEL", "log-level", level_text(e->level, level));
     add(e, "VLLM_API_KEY", "api-key", secret("VLLM_API_KEY"));
+    add(e, "VLLM_NIXL_SIDE_CHANNEL_HOST", "kv-ip", variable("VLLM_NIXL_SIDE_CHANNEL_HOST"));
+    add(e, "VLLM_NIXL_SIDE_CHANNEL_PORT", "kv-port", variable("VLLM_NIXL_SIDE_CHANNEL_PORT"));
     for (size_t i = 0; i < option_table_n; i++) add_option(e, &option_table[i]);
     read_hub(e);
     read_supervisor(&e->supervisor);

@@ -129,6 +129,7 @@ void engine_options(fathom_options *out, const struct settings *s, const struct 
         .offload_ram_bytes = (uint64_t)s->kv_offload_ram,
         .offload_dir = s->kv_offload_dir,
         .offload_dir_bytes = (uint64_t)s->kv_offload_dir_size,
+        .transfer = s->transfer.is_set ? &s->transfer.options : NULL,
         .dummy = wants_dummy(s),
         .quantize_fp8 = s->quantization && quant_method_of(s->quantization) == QUANT_FP8,
         .quantization = s->quantization,

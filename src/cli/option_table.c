@@ -220,6 +220,23 @@ const struct option option_table[] = {
      "what they may take there, such as 1T, taken at start; needed with --kv-offload-dir",
      .kind = OPTION_COUNT, .hi = 1e15, .group = GROUP_MEMORY, .commands = PLANNED,
      .field = FIELD(kv_offload_dir_size), USE},
+    {"kv-transfer-config", NULL, "JSON", NULL,
+     "{\"kv_connector\": \"NixlConnector\", \"kv_role\": \"kv_producer\", \"kv_port\": 5600}: "
+     "pages "
+     "of the cache go from servers that prefill to servers that decode; roles are kv_producer, "
+     "kv_consumer and kv_both",
+     .kind = OPTION_JSON, .group = GROUP_MEMORY, .commands = PLANNED,
+     .field = FIELD(kv_transfer_config), USE},
+    {"kv-ip", NULL, "HOST", "127.0.0.1",
+     "address of this machine that other servers ask for pages at; kv_ip of the config goes first",
+     .kind = OPTION_TEXT, .group = GROUP_MEMORY, .commands = PLANNED, .field = FIELD(kv_ip), USE},
+    {"kv-port", NULL, "PORT", "5600", "and the port; 0: a free one; kv_port goes first",
+     .kind = OPTION_COUNT, .hi = 65535, .group = GROUP_MEMORY, .commands = PLANNED,
+     .field = FIELD(kv_port), USE},
+    {"kv-peers", NULL, "HOST:PORT...", NULL,
+     "servers that are asked for the pages of a prompt before it is computed, by their kv_port",
+     .kind = OPTION_LIST, .group = GROUP_MEMORY, .commands = PLANNED, .field = FIELD(kv_peers),
+     USE},
     {"speculative-config", NULL, "JSON", NULL,
      "{\"method\": \"deepseek_mtp\", \"num_speculative_tokens\": N}: each step also computes up to "
      "N "
@@ -513,6 +530,14 @@ const struct option option_table[] = {
     {"worker-urls", NULL, "URL...", NULL, "servers, beside those that are plain arguments",
      .kind = OPTION_LIST, .group = GROUP_COMMAND, .commands = ON(ROUTER),
      .field = FIELD(router.worker_urls), USE},
+    {"prefill", NULL, "URL...", NULL,
+     "servers that compute prompts, with --kv-transfer-config and kv_role kv_producer or kv_both; "
+     "the others take the pages from them and answer",
+     .kind = OPTION_LIST, .group = GROUP_COMMAND, .commands = ON(ROUTER),
+     .field = FIELD(router.prefill), USE},
+    {"decode", NULL, "URL...", NULL, "servers that answer: the same as plain arguments",
+     .kind = OPTION_LIST, .group = GROUP_COMMAND, .commands = ON(ROUTER),
+     .field = FIELD(router.decode), USE},
     {"policy", NULL, "NAME", "cache_aware",
      "which server gets a request: cache_aware (the one that will have the first token soonest, by "
      "what it has of the prompt and what waits there), power_of_two, round_robin, consistent_hash "
@@ -850,9 +875,6 @@ const struct option option_table[] = {
     {"distributed-executor-backend", NULL, "NAME", "mp", "how ranks are started",
      .kind = OPTION_TEXT, PARALLEL,
      REFUSE("mp|uni", "ranks are threads of this process; leave the flag out or give mp")},
-    {"kv-transfer-config", NULL, "JSON", NULL, "prefill and decode on different machines",
-     .kind = OPTION_JSON, PARALLEL,
-     REFUSE(NULL, "this build does not transfer cache pages between machines: leave it out")},
     {"decode-context-parallel-size", "-dcp", "N", "1", "ranks that share a context", ANY_COUNT,
      PARALLEL, REFUSE("1", ONE_RANK)},
     {"data-parallel-start-rank", "-dpr", "N", "0", "first rank of this host", ANY_COUNT, PARALLEL,

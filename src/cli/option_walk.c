@@ -242,6 +242,19 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
     TRY_GOTO(take_arguments(&w, in), done);
     if (!s->help) TRY_GOTO(check_ranks(&w), done);
     if (!s->help) TRY_GOTO(read_devices(&w), done);
+    if (!s->help) {
+        const struct transfer_given given = {.config = s->kv_transfer_config,
+                                             .ip = s->kv_ip,
+                                             .port = s->kv_port,
+                                             .peers = &s->kv_peers};
+        TRY_GOTO(transfer_parse(&s->transfer, &given, d), done);
+        if (s->transfer.is_set && !s->enable_prefix_caching) {
+            s->enable_prefix_caching = true;
+            TRY_GOTO(buf_printf(notes, "--no-enable-prefix-caching has no effect: pages of other "
+                                       "servers come by way of the prefix cache\n"),
+                     done);
+        }
+    }
     if (!s->help) TRY_GOTO(speculative_parse(s->speculative_config, &s->n_draft, d), done);
     if (!s->help) {
         err = compilation_parse(s->compilation_config, s->optimization_level, &s->compilation,

@@ -92,6 +92,20 @@ fathom_err compilation_parse(const char *text, int64_t level, struct compilation
  * known; ENOMEM. */
 fathom_err speculative_parse(const char *text, uint32_t *n_draft, fathom_diag *d);
 
+/* What the command line says of pages of other servers. */
+struct transfer_given {
+    const char *config; /* JSON; NULL: not given */
+    const char *ip;     /* this and the next one hold where config has no kv_ip, no kv_port */
+    int64_t port;
+    const struct string_list *peers; /* "host:port"; outlives what is made of it */
+};
+
+/* transfer_parse - the values of --kv-transfer-config, --kv-ip, --kv-port and --kv-peers
+ * Errors  EINVAL, EFORMAT: not JSON, no role, a key that is not known or has a value that it cannot
+ * have; ENOMEM. */
+fathom_err transfer_parse(struct transfer_settings *out, const struct transfer_given *given,
+                          fathom_diag *d);
+
 /* yaml_read_file - a YAML file of one document as JSON values, over libyaml; new reference, JSON's
  * null for an empty file
  *

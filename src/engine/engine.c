@@ -49,6 +49,7 @@
 #include "engine/draft.h"
 #include "engine/mailbox.h"
 #include "engine/offload.h"
+#include "engine/results.h"
 #include "engine/sampler.h"
 #include "engine/sequence.h"
 #include "kv/page_pool.h"
@@ -283,48 +284,6 @@ static fathom_err launch_ahead(fathom_engine *e)
     return FATHOM_OK;
 }
 
-/* Keeps the log-probabilities of draw `i` with output token `n_output`, which it may become. */
-static void keep_logprobs(struct sequence *q, const struct step_result *result, size_t i,
-                          uint32_t n_output)
-{
-    uint32_t n_top = q->row.n_top;
-    ASSERT(q->request.n_prompt + n_output < q->request.max_token);
-    ASSERT(n_top == 0 || result->top_ids);
-    if (q->logprobs) q->logprobs[n_output] = result->logprobs[i];
-    for (uint32_t k = 0; k < n_top; k++) {
-        q->tops[(size_t)n_output * n_top + k] = (fathom_logprob){
-            result->top_ids[i * SAMPLE_TOP_MAX + k], result->top_logprobs[i * SAMPLE_TOP_MAX + k]};
-    }
-}
-
-/* Keeps what sample rows from `i` on tell of prompt tokens. */
-static void keep_scores(struct sequence *q, const struct step_result *result, size_t i,
-                        uint32_t n_score)
-{
-    uint32_t first = request_n_scored(&q->request);
-    uint32_t n_top = q->n_prompt_top;
-    ASSERT(first + n_score <= q->request.n_to_score);
-    ASSERT(n_score == 0 || n_top == 0 || result->top_ids);
-    for (uint32_t k = 0; k < n_score; k++, i++) {
-        q->scores[first + k] = (struct prompt_score){result->logprobs[i], result->ranks[i]};
-        for (uint32_t j = 0; j < n_top; j++) {
-            q->prompt_tops[(size_t)(first + k) * n_top + j] =
-                (fathom_logprob){result->top_ids[i * SAMPLE_TOP_MAX + j],
-                                 result->top_logprobs[i * SAMPLE_TOP_MAX + j]};
-        }
-    }
-}
-
-/* Prompt tokens that the entry computes for the first time. */
-static uint32_t new_prompt_tokens(const struct plan_entry *entry)
-{
-    const struct request *r = entry->request;
-    uint32_t from = entry->first > r->n_reached ? entry->first : r->n_reached;
-    uint32_t to = entry->first + entry->n_token;
-    if (to > r->n_prompt) to = r->n_prompt;
-    return to > from ? to - from : 0;
-}
-
 /* Counts the step's decodes and prompt tokens for admission, before the step is published. end_step
  * adds the duration. */
 static void count_step(fathom_engine *e)
@@ -377,15 +336,6 @@ static void follow(fathom_engine *e, const struct plan_entry *entry, uint64_t no
     }
 }
 
-/* One more step of so many tokens, in the classes of fathom_stats. */
-static void count_size(fathom_stats *s, uint32_t n_token)
-{
-    uint32_t i = n_token > 1, bound = 8;
-    for (; i > 0 && i + 1 < FATHOM_STEP_SIZES && n_token > bound; bound *= 2) i++;
-    s->n_step_by_size[i]++;
-    s->n_step_token += n_token;
-}
-
 /* Returns how many sequences have something to tell. */
 static size_t keep_results(fathom_engine *e, const struct step_result *result)
 {
@@ -397,18 +347,18 @@ static size_t keep_results(fathom_engine *e, const struct step_result *result)
         const struct plan_entry *entry = &plan->entries[i];
         struct sequence *q = sequence_of(entry->request);
         uint32_t n_output = request_n_output(&q->request);
-        e->stats.n_prompt_token += new_prompt_tokens(entry);
+        e->stats.n_prompt_token += results_new_prompt_tokens(entry);
         n_token += entry->n_token;
         for (uint32_t k = 0; entry->draws && k <= entry->n_draft; k++) {
-            keep_logprobs(q, result, entry->i_draw + k, n_output + k);
+            results_keep_logprobs(q, result, entry->i_draw + k, n_output + k);
         }
-        keep_scores(q, result, i_score, entry->n_score);
+        results_keep_scores(q, result, i_score, entry->n_score);
         i_score += entry->n_score;
         if (entry->draws || entry->n_score > 0) e->told[n_told++] = q;
     }
     ASSERT(n_told <= e->info.max_num_seqs);
     ASSERT(i_score == plan->n_draw + plan->n_score);
-    count_size(&e->stats, n_token);
+    results_count_size(&e->stats, n_token);
     return n_told;
 }
 
@@ -493,6 +443,16 @@ static void fail_engine(fathom_engine *e, fathom_err err)
     mailbox_fail(e->mailbox, cause);
 }
 
+/* Ends requests whose peer has not given what they may not compute. */
+static void end_lost(fathom_engine *e)
+{
+    struct request *next;
+    for (struct request *r = sched_first_fetching(e->sched); r; r = next) {
+        next = r->next;
+        if (r->fetch.failed) end_sequence(e, sequence_of(r), REQUEST_FINISH_LOST);
+    }
+}
+
 /* Plans the next step; the tiers begin the copies that the plan asks for. */
 static fathom_err plan_step(fathom_engine *e, uint64_t now_us)
 {
@@ -501,6 +461,7 @@ static fathom_err plan_step(fathom_engine *e, uint64_t now_us)
     offload_begin_step(e->offload, now_us, e->rates.token_us);
     struct plan *plan = &now_of(e)->plan;
     sched_plan(e->sched, now_us, plan);
+    end_lost(e);
     ASSERT(plan->n_entry <= e->info.max_num_seqs);
     ASSERT(plan->n_token <= e->info.max_num_batched_tokens && !plan->is_ahead);
     (void)offload_keep(e->offload, e->prefix, plan->n_token);
@@ -640,6 +601,7 @@ static fathom_err make_tiers(fathom_engine *e, const struct offload_config *c, f
     const struct tier_io_owner owner = {.done = kick, .in_hurry = is_in_hurry, .arg = e};
     TRY(offload_create(&e->offload, c, e->runner, &owner, d));
     prefix_attach_tiers(e->prefix, offload_tiers(e->offload));
+    page_exchange_tell(offload_exchange(e->offload), &e->info);
     return FATHOM_OK;
 }
 
@@ -753,7 +715,8 @@ fathom_err fathom_submit(fathom_engine *e, const fathom_request *r, uint64_t *id
     with.cache_salt ^= atomic_load(&e->cache_epoch) * 0x9e3779b97f4a7c15u;
     TRY(sequence_check(&with, &e->limits, d));
     TRY(sequence_create(&q, &with, &e->limits, clock_now_us(), d));
-    fathom_err err = mailbox_submit(e->mailbox, q, id, d);
+    fathom_err err = page_exchange_choose(offload_exchange(e->offload), &with, &q->request, d);
+    if (!err) err = mailbox_submit(e->mailbox, q, id, d);
     if (err == FATHOM_OK) return FATHOM_OK;
     sequence_give_back(q);
     sequence_destroy(q);
@@ -792,6 +755,7 @@ void fathom_get_stats(fathom_engine *e, fathom_stats *out)
     struct rank_waits waits[PARALLEL_RANKS_MAX];
     static_assert((int)PARALLEL_RANKS_MAX == FATHOM_RANKS_MAX, "a place for each rank");
     mailbox_get_stats(e->mailbox, out);
+    out->tiers.n_sent = page_exchange_n_sent(offload_exchange(e->offload));
     out->n_rank_wait = r->ops->get_waits ? r->ops->get_waits(r, waits) : 0;
     for (uint32_t i = 0; i < out->n_rank_wait; i++)
         out->rank_waits[i] = (fathom_rank_waits){waits[i].n, waits[i].ns / 1000};

@@ -124,6 +124,11 @@ static fathom_err plan_tiers(struct memory_plan *p, const struct engine_settings
              (unsigned long long)(TIERS_MIN_RAM * place_bytes));
     }
     if (n_ram == 0 && s->offload_dir) n_ram = TIERS_DEFAULT_RAM;
+    if (s->offload_ram_bytes == 0 && s->transfer) {
+        uint64_t n_request = 2 * (uint64_t)request_n_page(s->limits.max_context);
+        if (n_ram < TIERS_DEFAULT_RAM) n_ram = TIERS_DEFAULT_RAM;
+        if (n_ram < n_request) n_ram = n_request;
+    }
     p->n_ram_page = n_ram < INT32_MAX ? (uint32_t)n_ram : INT32_MAX;
     p->ram_bytes = p->n_ram_page * place_bytes;
     if (!s->offload_dir) return FATHOM_OK;

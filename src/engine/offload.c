@@ -17,6 +17,7 @@ struct offload {
     void *ram;
     struct tiers *tiers;
     struct tier_io_owner owner;
+    struct page_exchange *exchange;
     uint64_t n_at_start[TIER_VERDICT_COUNT]; /* records that were not taken then */
 };
 
@@ -26,7 +27,11 @@ static fathom_err open_disk(struct tiers_config *out, struct offload *o,
                             const struct offload_config *c, struct tier_disk **disk, fathom_diag *d)
 {
     const struct tier_disk_config config = {
-        .dir = c->dir, .bytes = c->dir_bytes, .page_bytes = c->page_bytes, .identity = c->identity};
+        .dir = c->dir,
+        .bytes = c->dir_bytes,
+        .page_bytes = c->page_bytes,
+        .identity = c->identity,
+        .secret = o->exchange ? page_exchange_secret(o->exchange) : NULL};
     fathom_diag cause = {{0}};
     fathom_err err = tier_disk_open(disk, &config, &cause);
     if (err == FATHOM_EIO) { /* pages can be computed: no start is refused for a broken disk */
@@ -66,12 +71,24 @@ static fathom_err make(struct offload *o, const struct offload_config *c, fathom
                                         &o->ram, d),
              fail);
     t.ram = o->ram;
+    if (c->transfer) {
+        const struct exchange_config x = {.transfer = c->transfer,
+                                          .identity = c->identity,
+                                          .page_bytes = c->page_bytes,
+                                          .n_ram_page = c->n_ram_page,
+                                          .with_next = c->with_next};
+        TRY_GOTO(page_exchange_create(&o->exchange, &x, d), fail);
+        t.secret = *page_exchange_secret(o->exchange);
+        t.shelf = page_exchange_shelf(o->exchange);
+    }
     if (c->dir) {
         TRY_GOTO(open_disk(&t, o, c, &disk, d), fail);
     }
     const struct tier_io_config io = {.disk = disk,
                                       .page_bytes = c->page_bytes,
                                       .n_sum_thread = n_sum_thread(),
+                                      .peers = page_exchange_source(o->exchange),
+                                      .n_pull_thread = page_exchange_n_lane(o->exchange),
                                       .owner = o->owner};
     TRY_GOTO(tier_io_create(&t.io, &io, d), fail);
     err = tiers_create(&o->tiers, &t, d);
@@ -111,7 +128,9 @@ fathom_err offload_create(struct offload **out, const struct offload_config *c,
 void offload_destroy(struct offload *o)
 {
     if (!o) return;
+    page_exchange_end(o->exchange); /* nobody reads its memory any more */
     tiers_destroy(o->tiers);
+    page_exchange_destroy(o->exchange);
     if (o->ram) o->runner->ops->release_host(o->runner, o->ram);
     mem_free(o);
 }
@@ -119,6 +138,11 @@ void offload_destroy(struct offload *o)
 struct tiers *offload_tiers(const struct offload *o)
 {
     return o ? o->tiers : NULL;
+}
+
+struct page_exchange *offload_exchange(const struct offload *o)
+{
+    return o ? o->exchange : NULL;
 }
 
 /* ---- steps ---- */
@@ -208,6 +232,8 @@ void offload_fill_stats(const struct offload *o, const struct prefix_cache *pref
     out->n_disk_hit = s->n_restored_disk;
     out->n_dropped = s->n_dropped + s->n_refused;
     out->n_write_failed = s->n_write_failed;
+    out->n_pulled = s->n_pulled;
+    out->n_pull_lost = s->n_pull_lost;
     out->n_fetch = s->n_fetch;
     out->fetch_us = s->fetch_us;
     out->writes_off = s->writes_off;

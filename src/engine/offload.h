@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/page_exchange.h"
 #include "engine/step_runner.h"
 #include "fathom/fathom.h"
 #include "kv/identity.h"
@@ -21,7 +22,9 @@ struct offload_config {
     const char *dir;     /* NULL: memory alone; needed during offload_create only */
     uint64_t dir_bytes;
     uint64_t page_bytes;
-    struct identity identity; /* whose records they are */
+    struct identity identity;        /* whose records they are */
+    const fathom_transfer *transfer; /* NULL: none; needed during offload_create only */
+    bool with_next;                  /* records depend on the token after the page */
 };
 
 /* What is copied between device and memory in one step at most, beside pages that are evicted: a
@@ -45,6 +48,9 @@ void offload_destroy(struct offload *o); /* accepts NULL */
 
 /* offload_tiers - for the prefix cache; NULL for NULL */
 struct tiers *offload_tiers(const struct offload *o);
+
+/* offload_exchange - with other servers; NULL: none, and for NULL */
+struct page_exchange *offload_exchange(const struct offload *o);
 
 /* offload_begin_step - before a plan is made, or when there is nothing to plan. For NULL this and
  * the next ones do nothing. */

@@ -84,8 +84,9 @@ static void fill_sizes(fathom_info *info, const struct engine_settings *s,
     info->kv_bytes = plan->kv_bytes;
 }
 
-/* With a directory of pages: refuses one that cannot be used before anything is loaded, and begins
- * to compute the digest of the weights, which says whose pages they are, beside their loading. */
+/* With a directory of pages, or other servers to share them with: refuses a directory that cannot
+ * be used before anything is loaded, and begins to compute the digest of the weights, which says
+ * whose pages they are, beside their loading. */
 static fathom_err begin_digest(struct weights_digest **out, const struct engine_settings *s,
                                const struct checkpoint *checkpoint, fathom_diag *d)
 {
@@ -93,12 +94,13 @@ static fathom_err begin_digest(struct weights_digest **out, const struct engine_
         THREADS_MAX = 16
     }; /* a quarter of the processors, and so many: loading needs them too */
     *out = NULL;
-    if (!s->offload_dir) return FATHOM_OK;
+    if (!s->offload_dir && !s->transfer) return FATHOM_OK;
     fathom_diag cause = {{0}};
     unsigned n_thread = os_n_cpu() / 4;
-    struct weights_digest_config config = {.settled_s = WEIGHTS_SETTLED_S};
+    struct weights_digest_config config = {.dir = -1, .settled_s = WEIGHTS_SETTLED_S};
     config.n_thread = n_thread < 1 ? 1 : n_thread < THREADS_MAX ? n_thread : THREADS_MAX;
-    fathom_err err = private_dir_open(&config.dir, s->offload_dir, &cause);
+    fathom_err err = FATHOM_OK;
+    if (s->offload_dir) err = private_dir_open(&config.dir, s->offload_dir, &cause);
     if (err && err != FATHOM_EIO) FAIL(d, err, "--kv-offload-dir %s", cause.text);
     return weights_digest_begin(out, checkpoint, &config, d);
 }
@@ -148,6 +150,8 @@ static void fill_offload(struct offload_config *out, const struct engine_setting
     *out = (struct offload_config){.n_ram_page = plan->n_ram_page,
                                    .dir = s->offload_dir,
                                    .dir_bytes = s->offload_dir_bytes,
+                                   .transfer = s->transfer,
+                                   .with_next = s->n_draft > 0,
                                    .page_bytes = plan->kv.page_bytes};
     if (!digest) return;
     end_digest(&source.weights, digest, checkpoint_where(checkpoint));

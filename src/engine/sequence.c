@@ -329,6 +329,7 @@ static fathom_finish finish_of(enum request_finish finish)
     case REQUEST_FINISH_EXPIRED: return FATHOM_FINISH_EXPIRED;
     case REQUEST_FINISH_CONSTRAINT: return FATHOM_FINISH_CONSTRAINT;
     case REQUEST_FINISH_ERROR: return FATHOM_FINISH_ERROR;
+    case REQUEST_FINISH_LOST: return FATHOM_FINISH_LOST;
     }
     return FATHOM_FINISH_ERROR;
 }

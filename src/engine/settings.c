@@ -239,15 +239,17 @@ static fathom_err resolve_offload(struct engine_settings *out, const fathom_opti
     if (has_dir != (o->offload_dir_bytes > 0)) {
         FAIL(d, FATHOM_EINVAL, "--kv-offload-dir and --kv-offload-dir-size: give both or neither");
     }
-    if ((has_dir || o->offload_ram_bytes > 0) && o->no_prefix_cache) {
+    if ((has_dir || o->offload_ram_bytes > 0 || o->transfer) && o->no_prefix_cache) {
         FAIL(d, FATHOM_EINVAL,
-             "--kv-offload-ram and --kv-offload-dir keep pages of the prefix cache: leave "
+             "--kv-offload-ram, --kv-offload-dir and --kv-transfer-config keep pages of the prefix "
+             "cache: leave "
              "--no-enable-prefix-caching out");
     }
     out->no_prefix_cache = o->no_prefix_cache;
     out->offload_ram_bytes = o->offload_ram_bytes;
     out->offload_dir = has_dir ? o->offload_dir : NULL;
     out->offload_dir_bytes = o->offload_dir_bytes;
+    out->transfer = o->transfer;
     return FATHOM_OK;
 }
 

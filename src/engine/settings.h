@@ -40,6 +40,7 @@ struct engine_settings {
     uint64_t offload_ram_bytes;
     const char *offload_dir; /* the caller's; NULL: none */
     uint64_t offload_dir_bytes;
+    const fathom_transfer *transfer; /* the caller's; NULL: none */
     uint32_t max_flight; /* steps under way at most, where the backend is asynchronous: 1, or 2 for
                             a step that is launched while the one before it runs */
     struct step_graph_config graphs; /* n_size 0: none; padding_page is the runner's */

@@ -12,7 +12,7 @@
  *   5. A published page is in the bucket of its key exactly once; no other page is in a bucket.
  *   6. With tiers, a published page has the name of its record there: a hash of its tokens, of all
  *      tokens before and of where the answer begins. Offered pages are published; their list has
- *      each once, and the page that was given longest ago comes first.
+ *      each once, the shared ones first, then the page that was given longest ago.
  *
  * Eviction takes children before parents. Requests give their last page first, so by 3 a page goes
  * to CACHED no later than its parent, and the pool evicts the page that was given longest ago. A
@@ -54,6 +54,7 @@ struct node {
     bool offered;
     uint32_t offered_prev; /* NO_PAGE at the ends */
     uint32_t offered_next;
+    uint64_t lease_us;               /* offered first, and lent until then; 0: no */
     struct hash128 name;             /* with tiers */
     int32_t ids[KV_PAGE_TOKENS + 1]; /* n_key_id of them */
 };
@@ -144,6 +145,7 @@ static void keep(struct prefix_cache *c, uint32_t page, bool overwritten)
     const struct key k = key_of_node(n);
     const struct tier_name name = name_of(c, &n->name, &k);
     tiers_keep(c->tiers, &name, page, overwritten);
+    if (n->lease_us) (void)tiers_lease(c->tiers, &n->name, n->lease_us);
 }
 
 static void take_back_offer(struct prefix_cache *c, uint32_t page)
@@ -188,6 +190,7 @@ static void forget(void *arg, uint32_t page)
     struct prefix_cache *c = arg;
     take_back_offer(c, page);
     if (c->tiers) keep(c, page, true);
+    c->nodes[page].lease_us = 0;
     take_out(c, page);
 }
 
@@ -339,22 +342,30 @@ struct prefix_match prefix_find_tiers(const struct prefix_cache *c, const struct
         const struct key k = part_of(t, i);
         name = name_after(c, &name, &k);
         enum tier_where where = tiers_find(c->tiers, &name);
-        if (where == TIER_NOWHERE) break;
+        if (where == TIER_NOWHERE && (!t->peer.is_set || i >= t->peer.end)) break;
         m.n_disk += where == TIER_ON_DISK;
+        m.n_peer += where == TIER_NOWHERE;
     }
-    if (!tiers_pay(c->tiers, m.n_page, m.n_disk)) return (struct prefix_match){0};
+    if (m.n_peer == 0 && !tiers_pay(c->tiers, m.n_page, m.n_disk)) return (struct prefix_match){0};
     return m;
+}
+
+static const struct tier_peer *peer_of(const struct prefix_peer *p, struct tier_peer *out)
+{
+    *out = (struct tier_peer){.place = p->place, .pull = p->pull};
+    return p->is_set ? out : NULL;
 }
 
 /* Asks the tiers to read the pages that follow one they do not have in memory yet. */
 static void read_ahead(struct prefix_cache *c, struct hash128 name, const struct prefix_text *t,
                        uint32_t first, uint32_t end)
 {
+    struct tier_peer peer;
     for (uint32_t i = first; i < end; i++) {
         const struct key k = part_of(t, i);
         name = name_after(c, &name, &k);
         const struct tier_name whole = name_of(c, &name, &k);
-        if (!tiers_read_ahead(c->tiers, &whole)) return;
+        if (!tiers_read_ahead(c->tiers, &whole, peer_of(&t->peer, &peer))) return;
     }
 }
 
@@ -375,7 +386,8 @@ enum prefix_fetch prefix_fetch(struct prefix_cache *c, const struct prefix_text 
         struct hash128 name = name_before(c, t->salt, parent);
         name = name_after(c, &name, &k);
         const struct tier_name whole = name_of(c, &name, &k);
-        switch (tiers_restore(c->tiers, &whole, pages[i])) {
+        struct tier_peer peer;
+        switch (tiers_restore(c->tiers, &whole, pages[i], peer_of(&t->peer, &peer))) {
         case TIER_RESTORED: insert(c, pages[i], &k, &name); break;
         case TIER_WAIT: read_ahead(c, name, t, i + 1, end); return PREFIX_FETCH_WAIT;
         case TIER_GONE: return PREFIX_FETCH_LOST;
@@ -389,6 +401,7 @@ void prefix_offer(struct prefix_cache *c, uint32_t page)
     struct node *n = &c->nodes[page];
     if (!c->tiers || page_pool_state(c->pool, page) != PAGE_CACHED) return;
     ASSERT(n->published);
+    if (n->offered && n->lease_us) return;
     take_back_offer(c, page); /* it is used last now */
     if (tiers_use(c->tiers, &n->name)) return;
     n->offered = true;
@@ -403,6 +416,26 @@ void prefix_offer(struct prefix_cache *c, uint32_t page)
     c->n_offered++;
 }
 
+void prefix_share(struct prefix_cache *c, uint32_t page, uint64_t until_us)
+{
+    struct node *n = &c->nodes[page];
+    if (!c->tiers) return;
+    ASSERT(n->published && until_us > 0);
+    if (tiers_lease(c->tiers, &n->name, until_us)) return;
+    take_back_offer(c, page);
+    n->lease_us = until_us;
+    n->offered = true;
+    n->offered_prev = NO_PAGE;
+    n->offered_next = c->first_offered;
+    if (c->first_offered != NO_PAGE) {
+        c->nodes[c->first_offered].offered_prev = page;
+    } else {
+        c->last_offered = page;
+    }
+    c->first_offered = page;
+    c->n_offered++;
+}
+
 uint32_t prefix_n_margin(const struct prefix_cache *c)
 {
     return c->n_page / MARGIN_PART;
@@ -411,6 +444,7 @@ uint32_t prefix_n_margin(const struct prefix_cache *c)
 bool prefix_is_due(const struct prefix_cache *c)
 {
     if (c->n_offered == 0) return false;
+    if (c->nodes[c->first_offered].lease_us) return true;
     uint32_t n_available = page_pool_n_available(c->pool);
     return tiers_keep_all(c->tiers) || n_available < c->n_offered + prefix_n_margin(c);
 }
@@ -423,9 +457,12 @@ void prefix_keep_offered(struct prefix_cache *c, uint32_t n)
         uint32_t page = c->first_offered;
         ASSERT(page != NO_PAGE && c->nodes[page].offered);
         take_back_offer(c, page);
-        if (page_pool_state(c->pool, page) == PAGE_HELD && !tiers_keep_all(c->tiers)) continue;
-        keep(c, page, false);
-        n--;
+        bool shared = c->nodes[page].lease_us > 0;
+        bool held = page_pool_state(c->pool, page) == PAGE_HELD;
+        if (held && !shared && !tiers_keep_all(c->tiers)) continue;
+        keep(c, page, shared);
+        c->nodes[page].lease_us = 0;
+        n -= !shared;
     }
 }
 

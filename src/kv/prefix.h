@@ -32,6 +32,12 @@ struct prefix_text {
     const int32_t *ids; /* [n_id] */
     uint32_t n_prompt;  /* rows from this position on are an answer's; UINT32_MAX: rows of prompts
                            and of answers are the same */
+    struct prefix_peer {
+        bool is_set;
+        uint32_t place; /* struct tier_peer */
+        uint64_t pull;
+        uint32_t end; /* it may have the pages before this one */
+    } peer;           /* another server, for what is neither in the cache nor in the tiers */
 };
 
 /* prefix_create - nothing is published
@@ -82,6 +88,7 @@ void prefix_end_answer(struct prefix_cache *c, uint32_t page);
 struct prefix_match {
     uint32_t n_page;
     uint32_t n_disk; /* of them not in memory */
+    uint32_t n_peer; /* of them at the peer, perhaps */
 };
 
 /* prefix_find_tiers - the pages after the first n_page that the tiers hold, but not all of ids
@@ -113,7 +120,11 @@ struct tiers *prefix_tiers(const struct prefix_cache *c);
 /* prefix_offer - a holder has given the page; if it is CACHED now, the tiers get a copy in time */
 void prefix_offer(struct prefix_cache *c, uint32_t page);
 
-/* prefix_keep_offered - give the tiers at most n offered pages
+/* prefix_share - another server will ask for a published page: the tiers get a copy before all
+ * others, and lend it memory until then (tiers_lease). Without tiers nothing happens. */
+void prefix_share(struct prefix_cache *c, uint32_t page, uint64_t until_us);
+
+/* prefix_keep_offered - give the tiers the shared pages, and at most n others that were offered
  *
  * A page is given only while a copy is due and the step may copy. The pages that will be evicted
  * first go first.

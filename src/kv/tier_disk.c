@@ -29,9 +29,11 @@
 enum { SCAN_BLOCKS = 256 };
 
 struct tier_disk {
+    struct page_source base; /* first member */
     struct identity identity;
     struct hash128 owner; /* identity_key */
     struct hash128 secret;
+    const struct hash128 *given; /* during tier_disk_open: what the secret has to be */
     uint64_t page_bytes;
     uint64_t padded_bytes; /* of a page in kv.pages */
     uint32_t n_place;
@@ -128,6 +130,7 @@ static fathom_err read_super(struct tier_disk *t, const char *dir, uint64_t inde
              dir);
     }
     *verdict = tier_super_judge(&s, &t->identity, t->page_bytes);
+    if (t->given && !hash128_equal(&s.secret, t->given)) *verdict = TIER_BAD_VERSION;
     t->secret = s.secret;
     return FATHOM_OK;
 }
@@ -219,7 +222,7 @@ static fathom_err scan(struct tier_disk *t, uint64_t index_bytes, enum tier_verd
 static fathom_err write_super(struct tier_disk *t, fathom_diag *d)
 {
     struct tier_super s;
-    t->secret = (struct hash128){rng_entropy(), rng_entropy()};
+    t->secret = t->given ? *t->given : (struct hash128){rng_entropy(), rng_entropy()};
     tier_super_fill(&s, &t->identity, t->page_bytes, &t->secret);
     memset(t->block, 0, DIRECT_ALIGN);
     memcpy(t->block, &s, sizeof s);
@@ -263,6 +266,23 @@ static fathom_err fill(struct tier_disk *t, const char *dir, fathom_diag *d)
     return direct_file_resize(&t->pages, t->n_place * t->padded_bytes, d);
 }
 
+/* ---- as a source ---- */
+
+static enum tier_verdict read_source(struct page_source *s, unsigned worker, uint32_t place,
+                                     const struct tier_name *name, void *page, uint64_t *sum,
+                                     fathom_diag *d)
+{
+    ASSERT(worker == 0);
+    return tier_disk_read((struct tier_disk *)s, place, name, page, sum, d);
+}
+
+static const struct page_source_ops source_ops = {.read = read_source};
+
+struct page_source *tier_disk_source(struct tier_disk *t)
+{
+    return t ? &t->base : NULL;
+}
+
 fathom_err tier_disk_open(struct tier_disk **out, const struct tier_disk_config *c, fathom_diag *d)
 {
     *out = NULL;
@@ -279,6 +299,8 @@ fathom_err tier_disk_open(struct tier_disk **out, const struct tier_disk_config 
     t->index.fd = t->pages.fd = -1;
     t->identity = c->identity;
     t->owner = identity_key(&c->identity);
+    t->given = c->secret;
+    t->base.ops = &source_ops;
     t->page_bytes = c->page_bytes;
     t->padded_bytes = direct_round(c->page_bytes);
     t->n_place = n_place;
@@ -294,6 +316,7 @@ fathom_err tier_disk_open(struct tier_disk **out, const struct tier_disk_config 
              (unsigned long long)c->bytes, cause.text[0] ? cause.text : fathom_err_text(err));
     }
     log_start(t, c->dir);
+    t->given = NULL;
     *out = t;
     return FATHOM_OK;
 }

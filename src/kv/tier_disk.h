@@ -15,6 +15,7 @@
 
 #include "base/direct_file.h"
 #include "fathom/err.h"
+#include "kv/page_source.h"
 #include "kv/tier_record.h"
 
 struct tier_disk;
@@ -24,6 +25,7 @@ struct tier_disk_config {
     uint64_t bytes;  /* that both files may take */
     uint64_t page_bytes;
     struct identity identity;
+    const struct hash128 *secret; /* of the keys, where others know it; NULL: the directory's own */
 };
 
 /* A record that was there at the start. */
@@ -66,6 +68,9 @@ uint64_t tier_disk_n_rejected(const struct tier_disk *t, enum tier_verdict why);
 
 /* tier_disk_secret - the secret of the keys, the same as long as the records are kept */
 const struct hash128 *tier_disk_secret(const struct tier_disk *t);
+
+/* tier_disk_source - the disk as a source of records; its places are tier_disk_read's */
+struct page_source *tier_disk_source(struct tier_disk *t);
 
 /* tier_disk_capacity - places; tier_disk_page_bytes - of a page */
 uint32_t tier_disk_capacity(const struct tier_disk *t);

@@ -1,4 +1,5 @@
-/* tier_io.c - the threads that read and write records of a directory, and take sums of pages
+/* tier_io.c - the threads that read and write records of a directory, pull those of other servers,
+ * and take sums of pages
  *
  * Invariants, under the lock
  *
@@ -9,6 +10,7 @@
  *
  *   submit --+--> reads, writes --the disk's thread-->+--> done --> take_done
  *            +--> checks, sums --one of n threads---->+
+ *            +--> pulls --one of n threads----------->+
  *
  * The disk has one thread, so its jobs are done in order. A page is summed by one thread; several
  * pages at once, because the bus to a device is faster than the sums of one.
@@ -17,6 +19,7 @@
 #include "kv/tier_io.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "base/assert.h"
 #include "base/fail.h"
@@ -31,18 +34,20 @@ struct ring {
 };
 
 /* What the threads of one kind do, the more urgent kind of job first. */
-enum team { TEAM_DISK, TEAM_SUMS, TEAM_COUNT };
+enum team { TEAM_DISK, TEAM_SUMS, TEAM_PULLS, TEAM_COUNT };
 static const enum tier_job_kind team_jobs[TEAM_COUNT][2] = {
     [TEAM_DISK] = {TIER_JOB_READ, TIER_JOB_WRITE},
     [TEAM_SUMS] = {TIER_JOB_CHECK, TIER_JOB_SUM},
+    [TEAM_PULLS] = {TIER_JOB_PULL, TIER_JOB_PULL},
 };
 
 struct io_threads {
     struct tier_io base; /* first member */
     struct tier_io_config c;
-    pthread_t threads[1 + TIER_SUM_THREADS_MAX];
+    pthread_t threads[1 + TIER_SUM_THREADS_MAX + TIER_PULL_THREADS_MAX];
     unsigned n_thread;
-    bool logged[2]; /* a read, a write: the disk thread's own */
+    bool logged[2];       /* a read, a write: the disk thread's own */
+    atomic_uint n_puller; /* pulling threads that have their number */
     /* under the lock */
     pthread_mutex_t lock;
     pthread_cond_t work[TEAM_COUNT];
@@ -72,14 +77,19 @@ static enum tier_verdict do_write(struct io_threads *t, const struct tier_job *j
     return tier_disk_write(t->c.disk, job->place, job->order, job->name, job->page, job->sum, d);
 }
 
+static enum tier_verdict read_from(struct page_source *s, unsigned worker, struct tier_job *job,
+                                   fathom_diag *d)
+{
+    return s->ops->read(s, worker, job->place, job->name, job->page, &job->sum, d);
+}
+
 static void do_disk_job(struct io_threads *t, struct tier_job *job)
 {
     fathom_diag d = {{0}};
     bool is_read = job->kind == TIER_JOB_READ;
     ASSERT(t->c.disk);
-    job->verdict = is_read
-                       ? tier_disk_read(t->c.disk, job->place, job->name, job->page, &job->sum, &d)
-                       : do_write(t, job, &d);
+    job->verdict =
+        is_read ? read_from(tier_disk_source(t->c.disk), 0, job, &d) : do_write(t, job, &d);
     if (job->verdict == TIER_GOOD || t->logged[is_read]) return;
     t->logged[is_read] = true;
     LOG_WARN("kv", "offloaded page %s: %s%s%s (later ones are counted in the metrics)",
@@ -101,7 +111,7 @@ static bool is_over(const struct io_threads *t, enum team team)
 {
     const struct tier_io_owner *owner = &t->c.owner;
     bool hurry = t->closed && owner->in_hurry && owner->in_hurry(owner->arg);
-    return t->closed && (team == TEAM_SUMS || hurry || t->todo[TIER_JOB_WRITE].n == 0);
+    return t->closed && (team != TEAM_DISK || hurry || t->todo[TIER_JOB_WRITE].n == 0);
 }
 
 /* The next job: false once there is nothing more to do for ever. */
@@ -119,12 +129,14 @@ static bool next_job(struct io_threads *t, enum team team, struct tier_job *job)
     return any;
 }
 
-static void do_jobs(struct io_threads *t, enum team team)
+static void do_jobs(struct io_threads *t, enum team team, unsigned worker)
 {
     struct tier_job job;
     while (next_job(t, team, &job)) {
         if (team == TEAM_DISK) {
             do_disk_job(t, &job);
+        } else if (team == TEAM_PULLS) {
+            job.verdict = read_from(t->c.peers, worker, &job, NULL);
         } else {
             do_sum_job(t, &job);
         }
@@ -139,14 +151,22 @@ static void do_jobs(struct io_threads *t, enum team team)
 static void *disk_main(void *arg)
 {
     os_name_thread("kv-disk");
-    do_jobs(arg, TEAM_DISK);
+    do_jobs(arg, TEAM_DISK, 0);
     return NULL;
 }
 
 static void *sums_main(void *arg)
 {
     os_name_thread("kv-sums");
-    do_jobs(arg, TEAM_SUMS);
+    do_jobs(arg, TEAM_SUMS, 0);
+    return NULL;
+}
+
+static void *pulls_main(void *arg)
+{
+    struct io_threads *t = arg;
+    os_name_thread("kv-pull");
+    do_jobs(t, TEAM_PULLS, atomic_fetch_add(&t->n_puller, 1));
     return NULL;
 }
 
@@ -154,11 +174,12 @@ static void submit(struct tier_io *io, const struct tier_job *job)
 {
     struct io_threads *t = (struct io_threads *)io;
     bool is_disk = job->kind == TIER_JOB_READ || job->kind == TIER_JOB_WRITE;
-    ASSERT(job->name && job->page && (t->c.disk || !is_disk));
+    bool is_pull = job->kind == TIER_JOB_PULL;
+    ASSERT(job->name && job->page && (t->c.disk || !is_disk) && (t->c.peers || !is_pull));
     pthread_mutex_lock(&t->lock);
     ASSERT(!t->closed);
     ring_put(&t->todo[job->kind], job);
-    pthread_cond_signal(&t->work[is_disk ? TEAM_DISK : TEAM_SUMS]);
+    pthread_cond_signal(&t->work[is_disk ? TEAM_DISK : is_pull ? TEAM_PULLS : TEAM_SUMS]);
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -178,6 +199,7 @@ static void destroy(struct tier_io *io)
     t->closed = true;
     for (int i = 0; i < TEAM_COUNT; i++) pthread_cond_broadcast(&t->work[i]);
     pthread_mutex_unlock(&t->lock);
+    if (t->c.peers && t->c.peers->ops->stop) t->c.peers->ops->stop(t->c.peers);
     for (unsigned i = 0; i < t->n_thread; i++) pthread_join(t->threads[i], NULL);
     for (int i = 0; i < TEAM_COUNT; i++) pthread_cond_destroy(&t->work[i]);
     pthread_mutex_destroy(&t->lock);
@@ -200,6 +222,7 @@ fathom_err tier_io_create(struct tier_io **out, const struct tier_io_config *c, 
     *out = NULL;
     ASSERT(c->owner.done && c->page_bytes > 0);
     ASSERT(c->n_sum_thread >= 1 && c->n_sum_thread <= TIER_SUM_THREADS_MAX);
+    ASSERT(!c->peers || (c->n_pull_thread >= 1 && c->n_pull_thread <= TIER_PULL_THREADS_MAX));
     struct io_threads *t = mem_calloc(1, sizeof *t);
     if (!t) FAIL(d, FATHOM_ENOMEM, "no memory for the threads of the tiers");
     t->base.ops = &thread_ops;
@@ -208,6 +231,7 @@ fathom_err tier_io_create(struct tier_io **out, const struct tier_io_config *c, 
     for (int i = 0; i < TEAM_COUNT; i++) pthread_cond_init(&t->work[i], NULL);
     bool ok = !c->disk || start(t, disk_main);
     for (unsigned i = 0; ok && i < c->n_sum_thread; i++) ok = start(t, sums_main);
+    for (unsigned i = 0; c->peers && ok && i < c->n_pull_thread; i++) ok = start(t, pulls_main);
     if (!ok) {
         t->c.disk = NULL; /* still the caller's */
         destroy(&t->base);

@@ -15,27 +15,29 @@
 
 enum tier_job_kind {
     TIER_JOB_READ,  /* a record of the disk, and judge it */
+    TIER_JOB_PULL,  /* the same of another server */
     TIER_JOB_WRITE, /* a page that still has its sum, and its header */
     TIER_JOB_CHECK, /* whether a page still has its sum */
     TIER_JOB_SUM,   /* take the sum of a page */
 };
-enum { TIER_JOB_KINDS = 4 };
+enum { TIER_JOB_KINDS = 5 };
 
 struct tier_job {
     enum tier_job_kind kind;
     uint32_t entry;               /* the owner's */
-    uint32_t place;               /* of the disk; of a read or write */
+    uint32_t place;               /* of the disk, of a read or write; the server of a pull */
+    uint64_t pull;                /* the owner's, of a pull */
     uint64_t order;               /* of a write */
     const struct tier_name *name; /* what is written, or has to be found; lives until it is done */
     void *page;                   /* likewise; aligned to DIRECT_ALIGN, and room up to it */
     uint64_t sum;                 /* hash_checksum of the page: given to a write and a check,
-                                     told by a read and a sum */
+                                     told by a read, a pull and a sum */
     enum tier_verdict verdict;    /* of a job that is done. A write is GOOD, BAD_IO, BAD_TRUNCATED:
                                      there is no room, or BAD_CHECKSUM: nothing is written. A check
                                      is GOOD or BAD_CHECKSUM, a sum GOOD */
 };
 
-enum { TIER_JOBS_MAX = 192 }; /* submitted and not taken back */
+enum { TIER_JOBS_MAX = 256 }; /* submitted and not taken back */
 
 struct tier_io;
 
@@ -62,16 +64,18 @@ struct tier_io_owner {
     void *arg;
 };
 
-enum { TIER_SUM_THREADS_MAX = 8 };
+enum { TIER_SUM_THREADS_MAX = 8, TIER_PULL_THREADS_MAX = 8 };
 
 struct tier_io_config {
-    struct tier_disk *disk; /* the threads' on success; NULL: no reads and no writes */
+    struct tier_disk *disk;    /* the threads' on success; NULL: no reads and no writes */
+    struct page_source *peers; /* other servers, borrowed; NULL: no pulls */
     uint64_t page_bytes;
-    unsigned n_sum_thread; /* 1 to TIER_SUM_THREADS_MAX */
+    unsigned n_sum_thread;  /* 1 to TIER_SUM_THREADS_MAX */
+    unsigned n_pull_thread; /* with peers: 1 to TIER_PULL_THREADS_MAX */
     struct tier_io_owner owner;
 };
 
-/* tier_io_create - start a thread for the disk, and some that take sums
+/* tier_io_create - start a thread for the disk, and some that take sums and that pull
  *
  * Errors  ENOMEM; EIO when a thread cannot start. */
 fathom_err tier_io_create(struct tier_io **out, const struct tier_io_config *c, fathom_diag *d);

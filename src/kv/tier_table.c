@@ -128,7 +128,8 @@ static void check_entry(const struct tier_table *t, uint32_t i)
     ASSERT(e->links[LIST_UNWRITTEN].linked == (e->disk_state == DISK_WANTED));
     ASSERT(e->links[LIST_UNSUMMED].linked == (e->ram_state == RAM_FILLED));
     ASSERT(e->ram_state != RAM_FILLING || e->links[LIST_COPYING].linked);
-    ASSERT(e->ram_state != RAM_READING || e->disk_state == DISK_KEPT);
+    ASSERT(e->ram_state != RAM_READING || e->pulled || e->disk_state == DISK_KEPT);
+    ASSERT(!e->pulled || e->ram_state == RAM_READING);
     if (e->disk_state == DISK_WANTED || e->disk_state == DISK_WRITING) {
         ASSERT(e->ram_state == RAM_READY || e->ram_state == RAM_CHECKING);
     }

@@ -47,7 +47,9 @@ struct tier_entry {
     uint8_t ram_state;
     uint8_t disk_state;
     bool used;
-    bool from_disk; /* read, and not restored since */
+    bool from_disk;    /* read, and not restored since */
+    bool pulled;       /* READING from another server, not from disk */
+    uint64_t lease_us; /* memory is given up for others later than theirs until then; 0: not */
     struct tier_link links[LIST_COUNT];
 };
 

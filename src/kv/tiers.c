@@ -28,6 +28,10 @@
  *        NONE --------------------> READING ----------------------> READY
  *                                      +--- not taken: NONE, and no place on disk
  *
+ *             restore, read_ahead with a peer   done, its sum is right
+ *        no entry ------------------> READING ----------------------> READY
+ *                                     (pulled) +--- not taken: no entry, the pull is lost
+ *
  *              restore, read_ahead; last summed long ago          done
  *        READY -----------------------------------------> CHECKING ----> READY
  *          ^                                                 +--- damaged: NONE
@@ -38,7 +42,10 @@
  *          ^--------- evicted ------+  ^--- failed: NONE ---+           evicted, not taken
  *
  * An entry with neither place is gone. Jobs under way hold their places; there are at most
- * READS_MAX reads, WRITES_MAX writes, CHECKS_MAX checks and SUMS_MAX sums. */
+ * READS_MAX reads, as many pulls, WRITES_MAX writes, CHECKS_MAX checks and SUMS_MAX sums.
+ *
+ * With a shelf, a record is on it while it is READY or CHECKING: it is put there with its sum, and
+ * its memory is given away only if the shelf lets go of it. */
 #include "kv/tiers.h"
 
 #include <string.h>
@@ -55,7 +62,9 @@
 #define CHECKED_US 5000000 /* a page that was summed so lately need not be checked again */
 
 enum { READS_MAX = 48, WRITES_MAX = 16, CHECKS_MAX = 64, SUMS_MAX = 64 };
-static_assert(READS_MAX + WRITES_MAX + CHECKS_MAX + SUMS_MAX <= TIER_JOBS_MAX, "jobs under way");
+enum { LOST_MAX = 64 }; /* pulls that found nothing, and who asked has not heard */
+static_assert(2 * READS_MAX + WRITES_MAX + CHECKS_MAX + SUMS_MAX <= TIER_JOBS_MAX,
+              "jobs under way");
 
 /* What a page of a fetch took lately. */
 struct pace {
@@ -75,7 +84,10 @@ struct tiers {
     uint32_t n_free_ram, n_free_disk;
     uint32_t n_touched; /* places of memory that the system has provided */
     uint32_t n_reading, n_writing, n_checking, n_summing; /* jobs under way */
-    uint32_t n_fault;                                     /* writes that failed since one did not */
+    uint32_t n_pulling;                                   /* likewise */
+    uint64_t lost[LOST_MAX];                              /* pulls, the latest n_lost in a ring */
+    uint32_t n_lost;
+    uint32_t n_fault;            /* writes that failed since one did not */
     uint32_t step_pages, n_left; /* copies of a step, and those left of this one's */
     uint64_t order;
     uint64_t now_us;
@@ -95,7 +107,8 @@ static void give_ram(struct tiers *t, struct tier_entry *e)
     t->free_ram[t->n_free_ram++] = e->ram;
     e->ram = TIER_NONE;
     e->ram_state = RAM_NONE;
-    e->from_disk = false;
+    e->from_disk = e->pulled = false;
+    e->lease_us = 0;
 }
 
 static void give_disk(struct tiers *t, struct tier_entry *e)
@@ -130,20 +143,67 @@ static void leave_queues(struct tiers *t, uint32_t i)
     t->stats.n_dropped += waits;
 }
 
-/* Frees the place of memory that was used the longest ago, of those that nobody reads or writes. */
-static bool evict_ram(struct tiers *t)
+/* ---- other servers ---- */
+
+static void put_on_shelf(struct tiers *t, const struct tier_entry *e)
+{
+    if (!t->c.shelf) return;
+    ASSERT(e->ram_state == RAM_READY);
+    page_shelf_put(t->c.shelf, e->ram, &t->names[e->ram], page_of(t, e->ram), t->sums[e->ram]);
+}
+
+/* False: another server reads it. */
+static bool take_off_shelf(struct tiers *t, const struct tier_entry *e)
+{
+    return !t->c.shelf || page_shelf_remove(t->c.shelf, e->ram);
+}
+
+static bool is_leased(struct tiers *t, struct tier_entry *e)
+{
+    if (e->lease_us == 0) return false;
+    if (e->lease_us > t->now_us && !page_shelf_was_sent(t->c.shelf, e->ram)) return true;
+    e->lease_us = 0;
+    return false;
+}
+
+bool tiers_lease(struct tiers *t, const struct hash128 *key, uint64_t until_us)
+{
+    uint32_t i = tier_table_search(&t->table, key);
+    if (i == TIER_NONE || t->table.entries[i].ram == TIER_NONE) return false;
+    if (t->c.shelf) t->table.entries[i].lease_us = until_us;
+    return true;
+}
+
+static bool is_lost(const struct tiers *t, uint64_t pull)
+{
+    for (uint32_t k = 0; k < LOST_MAX && k < t->n_lost; k++) {
+        if (t->lost[k] == pull) return true;
+    }
+    return false;
+}
+
+/* ---- memory is given up ---- */
+
+static bool evict_ram_of(struct tiers *t, bool leased_too)
 {
     uint32_t i = t->table.lists[LIST_RAM].tail;
     for (; i != TIER_NONE; i = t->table.entries[i].links[LIST_RAM].prev) {
         struct tier_entry *e = &t->table.entries[i];
         if (e->ram_state != RAM_READY && e->ram_state != RAM_FILLED) continue;
         if (e->links[LIST_COPYING].linked || e->disk_state == DISK_WRITING) continue;
+        if ((!leased_too && is_leased(t, e)) || !take_off_shelf(t, e)) continue;
         leave_queues(t, i);
         give_ram(t, e);
         tier_table_tidy(&t->table, i);
         return true;
     }
     return false;
+}
+
+/* Frees the place of memory that was used the longest ago, of those that nobody reads or writes. */
+static bool evict_ram(struct tiers *t)
+{
+    return evict_ram_of(t, false) || (t->c.shelf && evict_ram_of(t, true));
 }
 
 static bool evict_disk(struct tiers *t)
@@ -335,12 +395,58 @@ static void end_read(struct tiers *t, uint32_t i, enum tier_verdict verdict, uin
         t->sums[e->ram] = sum;
         t->checked_us[e->ram] = t->now_us;
         e->from_disk = true;
+        put_on_shelf(t, e);
         return;
     }
     t->stats.n_rejected[verdict]++;
     give_ram(t, e);
     give_disk(t, e);
     tier_table_tidy(&t->table, i);
+}
+
+/* Asks another server for a record that is nowhere here; false when that cannot be begun now. */
+static bool start_pull(struct tiers *t, const struct tier_name *name, const struct tier_peer *peer)
+{
+    uint32_t pulls_max = t->c.n_ram / 2 < READS_MAX ? t->c.n_ram / 2 : READS_MAX;
+    if (t->n_pulling == pulls_max) return false;
+    uint32_t place = take_ram(t, name);
+    if (place == TIER_NONE) return false;
+    uint32_t i = tier_table_take(&t->table, &name->key);
+    struct tier_entry *e = &t->table.entries[i];
+    e->ram = place;
+    e->ram_state = RAM_READING;
+    e->pulled = true;
+    tier_list_touch(&t->table, LIST_RAM, i);
+    t->n_pulling++;
+    const struct tier_job job = {.kind = TIER_JOB_PULL,
+                                 .entry = i,
+                                 .place = peer->place,
+                                 .pull = peer->pull,
+                                 .name = &t->names[place],
+                                 .page = page_of(t, place)};
+    t->c.io->ops->submit(t->c.io, &job);
+    return true;
+}
+
+static void end_pull(struct tiers *t, const struct tier_job *job)
+{
+    struct tier_entry *e = &t->table.entries[job->entry];
+    ASSERT(e->ram_state == RAM_READING && e->pulled && t->n_pulling > 0);
+    t->n_pulling--;
+    if (job->verdict != TIER_GOOD) {
+        t->stats.n_pull_lost++;
+        if (!is_lost(t, job->pull)) t->lost[t->n_lost++ % LOST_MAX] = job->pull;
+        give_ram(t, e);
+        tier_table_tidy(&t->table, job->entry);
+        return;
+    }
+    t->stats.n_pulled++;
+    e->pulled = false;
+    e->ram_state = RAM_READY;
+    t->sums[e->ram] = job->sum;
+    t->checked_us[e->ram] = t->now_us;
+    put_on_shelf(t, e);
+    want_write(t, job->entry);
 }
 
 /* A page that has changed in memory is given up, or, while a copy or a write of it is under way,
@@ -351,6 +457,7 @@ static void drop_damaged(struct tiers *t, uint32_t i)
     ASSERT(e->ram_state == RAM_READY);
     t->checked_us[e->ram] = NEVER;
     if (e->links[LIST_COPYING].linked || e->disk_state == DISK_WRITING) return;
+    if (!take_off_shelf(t, e)) return; /* who reads it will find out */
     t->stats.n_rejected[TIER_BAD_CHECKSUM]++;
     leave_queues(t, i);
     give_ram(t, e);
@@ -411,6 +518,7 @@ static void end_sum(struct tiers *t, uint32_t i, uint64_t sum)
     e->ram_state = RAM_READY;
     t->sums[e->ram] = sum;
     t->checked_us[e->ram] = t->now_us;
+    put_on_shelf(t, e);
     want_write(t, i);
 }
 
@@ -453,6 +561,7 @@ void tiers_begin_step(struct tiers *t, uint64_t now_us, double prefill_page_us)
         ASSERT(job.entry < t->table.n_entry && t->table.entries[job.entry].ram != TIER_NONE);
         switch (job.kind) {
         case TIER_JOB_READ: end_read(t, job.entry, job.verdict, job.sum); break;
+        case TIER_JOB_PULL: end_pull(t, &job); break;
         case TIER_JOB_WRITE: end_write(t, job.entry, job.verdict); break;
         case TIER_JOB_CHECK: end_check(t, job.entry, job.verdict); break;
         case TIER_JOB_SUM: end_sum(t, job.entry, job.sum); break;
@@ -468,7 +577,7 @@ static uint32_t count_moving(const struct tiers *t)
 {
     return t->table.lists[LIST_COPYING].n + t->table.lists[LIST_UNSUMMED].n +
            t->table.lists[LIST_UNWRITTEN].n + t->n_summing + t->n_checking + t->n_writing +
-           t->n_reading;
+           t->n_reading + t->n_pulling;
 }
 
 /* ---- the device ---- */
@@ -571,10 +680,16 @@ static bool has_name(const struct tier_name *a, const struct tier_name *b)
            memcmp(a->ids, b->ids, a->n_id * sizeof a->ids[0]) == 0;
 }
 
-enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, uint32_t page)
+enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, uint32_t page,
+                               const struct tier_peer *peer)
 {
     uint32_t i = tier_table_search(&t->table, &name->key);
-    if (i == TIER_NONE || t->fault) return TIER_GONE;
+    if (t->fault) return TIER_GONE;
+    if (i == TIER_NONE) {
+        if (!peer || is_lost(t, peer->pull)) return TIER_GONE;
+        (void)start_pull(t, name, peer);
+        return TIER_WAIT;
+    }
     struct tier_entry *e = &t->table.entries[i];
     if (e->ram_state == RAM_NONE) (void)start_read(t, i, name);
     if (e->ram_state == RAM_NONE || e->ram_state == RAM_READING) return TIER_WAIT;
@@ -600,10 +715,10 @@ enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, ui
     return TIER_RESTORED;
 }
 
-bool tiers_read_ahead(struct tiers *t, const struct tier_name *name)
+bool tiers_read_ahead(struct tiers *t, const struct tier_name *name, const struct tier_peer *peer)
 {
     uint32_t i = tier_table_search(&t->table, &name->key);
-    if (i == TIER_NONE) return false;
+    if (i == TIER_NONE) return peer && !is_lost(t, peer->pull) && start_pull(t, name, peer);
     const struct tier_entry *e = &t->table.entries[i];
     if (e->ram_state == RAM_NONE) return start_read(t, i, name);
     return is_checked(t, e) || start_check(t, i);
@@ -653,7 +768,7 @@ const struct tiers_stats *tiers_get_stats(const struct tiers *t)
 void tiers_check(const struct tiers *t)
 {
     uint32_t n_ram = 0, n_disk = 0;
-    uint32_t n_reading = 0, n_writing = 0, n_checking = 0, n_summing = 0;
+    uint32_t n_reading = 0, n_writing = 0, n_checking = 0, n_summing = 0, n_pulling = 0;
     for (uint32_t i = 0; i < t->table.n_entry; i++) {
         const struct tier_entry *e = &t->table.entries[i];
         if (!e->used) continue;
@@ -661,15 +776,16 @@ void tiers_check(const struct tiers *t)
         ASSERT(e->ram == TIER_NONE || hash128_equal(&t->names[e->ram].key, &e->key));
         n_ram += e->ram != TIER_NONE;
         n_disk += e->disk != TIER_NONE;
-        n_reading += e->ram_state == RAM_READING;
+        n_reading += e->ram_state == RAM_READING && !e->pulled;
+        n_pulling += e->pulled;
         n_writing += e->disk_state == DISK_WRITING;
         n_checking += e->ram_state == RAM_CHECKING;
         n_summing += e->ram_state == RAM_SUMMING;
     }
     ASSERT(n_ram + t->n_free_ram == t->c.n_ram && n_disk + t->n_free_disk == t->c.n_disk);
-    ASSERT(n_reading == t->n_reading && n_writing == t->n_writing);
+    ASSERT(n_reading == t->n_reading && n_writing == t->n_writing && n_pulling == t->n_pulling);
     ASSERT(n_checking == t->n_checking && n_summing == t->n_summing);
-    ASSERT(n_reading + n_writing + n_checking + n_summing <= TIER_JOBS_MAX);
+    ASSERT(n_reading + n_pulling + n_writing + n_checking + n_summing <= TIER_JOBS_MAX);
     tier_table_check(&t->table);
 }
 

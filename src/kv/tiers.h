@@ -17,6 +17,7 @@
 
 #include "base/buf.h"
 #include "fathom/err.h"
+#include "kv/page_shelf.h"
 #include "kv/tier_disk.h"
 #include "kv/tier_io.h"
 
@@ -43,6 +44,7 @@ struct tiers_config {
     uint32_t n_disk;                /* its disk's places; 0: it has none */
     const struct tier_found *found; /* [n_found] what it holds, the one used last at the end */
     uint32_t n_found;
+    struct page_shelf *shelf; /* where records in memory lie for other servers; NULL: nowhere */
 };
 
 /* Pages on their way between device and disk: at least, and where nobody asks for more. */
@@ -104,13 +106,29 @@ enum tier_answer {
     TIER_GONE,     /* it is not there, or was damaged: compute the page */
 };
 
-/* tiers_restore - the record into a page of the device */
-enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, uint32_t page);
+/* Another server that may have records which are nowhere here. */
+struct tier_peer {
+    uint32_t place; /* as its page_source counts them */
+    uint64_t pull;  /* who asks, and nobody else ever: once a record could not be had, no other one
+                       is asked for under this number */
+};
+
+/* tiers_restore - the record into a page of the device
+ *
+ *   peer  NULL: a record that is nowhere here is GONE */
+enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, uint32_t page,
+                               const struct tier_peer *peer);
 
 /* tiers_read_ahead - begin to read or check a record that will be wanted soon
  *
  * Returns  false when it is nowhere, or no more can be begun now. */
-bool tiers_read_ahead(struct tiers *t, const struct tier_name *name);
+bool tiers_read_ahead(struct tiers *t, const struct tier_name *name, const struct tier_peer *peer);
+
+/* tiers_lease - memory of the record is given up after that of all without a lease, until it has
+ * been sent to another server, or until_us
+ *
+ * Returns  false when it is nowhere, or on disk alone. */
+bool tiers_lease(struct tiers *t, const struct hash128 *key, uint64_t until_us);
 
 /* tiers_pay - whether n pages, of which n_disk are on disk, come sooner than they are computed
  *
@@ -139,6 +157,8 @@ struct tiers_stats {
     uint64_t n_read;          /* from disk, and taken */
     uint64_t n_restored_ram;  /* copied to the device; they were in memory */
     uint64_t n_restored_disk; /* copied to the device; they were read from disk for it */
+    uint64_t n_pulled;        /* from other servers, and taken */
+    uint64_t n_pull_lost;     /* not taken from them, for whatever reason */
     uint64_t n_dropped;       /* given up before they were written */
     uint64_t n_refused;       /* not kept: all of memory was under way */
     uint64_t n_write_failed;

@@ -51,6 +51,11 @@ bool look_read(struct pool_load *out, const char *body, size_t n)
     out->n_owed = (uint64_t)number(o, "waiting_tokens");
     out->token_us = number(o, "prefill_token_us");
     out->step_us = number(o, "decode_step_us");
+    const char *host = json_string_value(json_object_get(o, "pages_host"));
+    if (host && strlen(host) < sizeof out->pages_host && !strpbrk(host, "\"\\\r\n")) {
+        memcpy(out->pages_host, host, strlen(host) + 1);
+        out->pages_port = (uint16_t)number(o, "pages_port");
+    }
     out->is_up = !json_is_false(json_object_get(o, "accepts"));
     json_decref(o);
     return true;

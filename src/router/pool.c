@@ -19,6 +19,7 @@ enum server_state { STATE_NONE, STATE_UNKNOWN, STATE_UP, STATE_DOWN, STATE_LEAVI
 
 struct server {
     enum server_state state;
+    bool prefills;
     char url[POOL_URL_BYTES];
     uint64_t identity;
     uint64_t generation;
@@ -122,7 +123,7 @@ static uint64_t identity_of(const char *url)
     return h;
 }
 
-static fathom_err add(struct pool *p, const char *url, fathom_diag *d)
+static fathom_err add(struct pool *p, const char *url, bool prefills, fathom_diag *d)
 {
     uint32_t i = 0;
     if (find(p, url)) FAIL(d, FATHOM_EINVAL, "%s is there already", url);
@@ -132,20 +133,32 @@ static fathom_err add(struct pool *p, const char *url, fathom_diag *d)
              POOL_SERVERS_MAX);
     }
     struct server *s = &p->servers[i];
-    *s = (struct server){
-        .state = STATE_UNKNOWN, .identity = identity_of(url), .generation = ++p->n_generation};
+    *s = (struct server){.state = STATE_UNKNOWN,
+                         .prefills = prefills,
+                         .identity = identity_of(url),
+                         .generation = ++p->n_generation};
     memcpy(s->url, url, strlen(url) + 1);
     return FATHOM_OK;
 }
 
-fathom_err pool_add(struct pool *p, const char *url, fathom_diag *d)
+static fathom_err add_role(struct pool *p, const char *url, bool prefills, fathom_diag *d)
 {
     char kept[POOL_URL_BYTES];
     TRY(read_url(kept, url, d));
     lock(p);
-    fathom_err err = add(p, kept, d);
+    fathom_err err = add(p, kept, prefills, d);
     unlock(p);
     return err;
+}
+
+fathom_err pool_add(struct pool *p, const char *url, fathom_diag *d)
+{
+    return add_role(p, url, false, d);
+}
+
+fathom_err pool_add_prefill(struct pool *p, const char *url, fathom_diag *d)
+{
+    return add_role(p, url, true, d);
 }
 
 /* A server that was removed leaves with its last request. */
@@ -207,6 +220,8 @@ void pool_note_load(struct pool *p, uint32_t place, uint64_t generation, const s
 static bool may_have(const struct server *s, const struct pool_request *r, uint64_t now_us)
 {
     if (s->state != STATE_UP && s->state != STATE_UNKNOWN) return false;
+    if (s->prefills != r->prefills) return false;
+    if (r->prefills && s->load.pages_port == 0) return false;
     if (r->moves && (!s->load.moves || s->load.numerics != r->numerics)) return false;
     return s->n_failed < BREAKER_FAILURES || (!s->has_probe && now_us >= s->open_until_us);
 }
@@ -249,6 +264,8 @@ static void lease(struct pool *p, const struct pool_request *r, const struct cho
                                .n_token = n_new,
                                .n_look = s->n_look};
     memcpy(out->url, s->url, sizeof out->url);
+    memcpy(out->pages_host, s->load.pages_host, sizeof out->pages_host);
+    out->pages_port = s->load.pages_port;
     s->has_probe |= is_probe;
     s->n_open++;
     s->n_sent++;
@@ -296,6 +313,20 @@ static void settle(struct server *s, struct pool_lease *l)
     uint64_t *owed = l->n_look == s->n_look ? &s->n_pending : &s->load.n_owed;
     *owed -= l->n_token < *owed ? l->n_token : *owed;
     l->n_token = 0;
+}
+
+bool pool_wants_prefill(struct pool *p, const struct pool_request *r, uint64_t now_us)
+{
+    struct choice_server servers[POOL_SERVERS_MAX];
+    struct pool_request q = *r;
+    lock(p);
+    q.prefills = true;
+    bool wants = r->n_token > POOL_NEAR_TOKENS && list_servers(p, &q, now_us, servers) > 0;
+    q.prefills = false;
+    size_t n = wants ? list_servers(p, &q, now_us, servers) : 0;
+    for (size_t i = 0; i < n; i++) wants &= servers[i].n_cached + POOL_NEAR_TOKENS < r->n_token;
+    unlock(p);
+    return wants;
 }
 
 void pool_settle(struct pool *p, struct pool_lease *l)
@@ -352,8 +383,9 @@ uint32_t pool_n(struct pool *p)
 static void write_server(const struct server *s, struct buf *out, uint64_t now_us)
 {
     bool is_open = s->n_failed >= BREAKER_FAILURES && now_us < s->open_until_us;
-    (void)buf_printf(out, "{\"url\":\"%s\",\"state\":\"%s\",\"breaker\":\"%s\"", s->url,
-                     state_names[s->state], is_open ? "open" : "closed");
+    (void)buf_printf(out, "{\"url\":\"%s\",\"role\":\"%s\",\"state\":\"%s\",\"breaker\":\"%s\"",
+                     s->url, s->prefills ? "prefill" : "any", state_names[s->state],
+                     is_open ? "open" : "closed");
     (void)buf_printf(out, ",\"running\":%u,\"room\":%u,\"waiting_tokens\":%llu", s->n_open,
                      s->load.n_room, (unsigned long long)(s->load.n_owed + s->n_pending));
     (void)buf_printf(out, ",\"token_us\":%.1f,\"step_us\":%.0f,\"moves_streams\":%s",

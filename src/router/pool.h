@@ -46,6 +46,9 @@ void pool_destroy(struct pool *p);
  * Errors  EINVAL: no such address, or it is there already; ELIMIT: no place is free. */
 fathom_err pool_add(struct pool *p, const char *url, fathom_diag *d);
 
+/* pool_add_prefill - the same, of a server that computes prompts for the others (docs/pd.md) */
+fathom_err pool_add_prefill(struct pool *p, const char *url, fathom_diag *d);
+
 /* pool_remove - no new requests; those that it has go on
  * Errors  ENOTFOUND. */
 fathom_err pool_remove(struct pool *p, const char *url, fathom_diag *d);
@@ -64,6 +67,7 @@ struct pool_request {
     uint64_t n_token;  /* of its prompt, about */
     uint64_t session;  /* 0: none */
     uint64_t tried;    /* a bit for each place that it shall not get again */
+    bool prefills;     /* its prompt is to be computed, for another server to go on with */
     bool moves;        /* only a server that goes on with streams will do, */
     uint64_t numerics; /* and one of these */
 };
@@ -74,15 +78,22 @@ struct pool_lease {
     char url[POOL_URL_BYTES];
     bool moves; /* the server goes on with streams of others */
     uint64_t numerics;
-    bool is_probe;    /* of a breaker */
-    uint64_t n_token; /* that the server owes for it until pool_settle */
-    uint64_t n_look;  /* of looks before: a later one has counted them */
+    bool is_probe;                   /* of a breaker */
+    uint64_t n_token;                /* that the server owes for it until pool_settle */
+    uint64_t n_look;                 /* of looks before: a later one has counted them */
+    char pages_host[POOL_URL_BYTES]; /* where other servers ask it for pages; "": nowhere */
+    uint16_t pages_port;
 };
 
 /* pool_take - a server for a request; its prompt counts as sent there
  * Returns false: there is none that may have it. */
 bool pool_take(struct pool *p, const struct pool_request *r, uint64_t now_us,
                struct pool_lease *out);
+
+/* pool_wants_prefill - whether a server that prefills is up and gives pages, and none of the others
+ * has all but POOL_NEAR_TOKENS of the prompt */
+enum { POOL_NEAR_TOKENS = 256 };
+bool pool_wants_prefill(struct pool *p, const struct pool_request *r, uint64_t now_us);
 
 /* How a request has ended at its server. */
 enum pool_end {
@@ -106,6 +117,8 @@ struct pool_load {
     uint32_t n_room;   /* 0: not told, as the next ones */
     uint64_t n_owed;
     double token_us, step_us;
+    char pages_host[POOL_URL_BYTES]; /* as in pool_lease */
+    uint16_t pages_port;
 };
 
 /* pool_note_load - of the server that had this place and generation when it was looked at */

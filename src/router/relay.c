@@ -165,7 +165,9 @@ static void take_head(void *arg, int status, const struct buf *fields)
     bool streams = status == 200 && is_event_stream(fields);
     if (streams) r->tried = 0; /* should it break, those that were full may be free again */
     if (status == 200) pool_settle(r->all->pool, &r->lease);
-    if (r->state == RELAY_RESUMING) {
+    if (r->state == RELAY_PREFILLING) {
+        r->status = status;
+    } else if (r->state == RELAY_RESUMING) {
         if (streams) r->state = RELAY_STREAMING;
         r->gave_up = !streams;
     } else {
@@ -185,7 +187,7 @@ static enum upstream_take take_body(void *arg, const char *bytes, size_t n)
     lock(r);
     if (!r->attached) {
         how = UPSTREAM_STOP;
-    } else if (r->gave_up) {
+    } else if (r->gave_up || r->state == RELAY_PREFILLING) {
         how = UPSTREAM_TAKEN; /* what a server says that does not go on */
     } else if (r->state == RELAY_STREAMING && r->out.len >= RELAY_OUT_BYTES) {
         r->is_late = true;
@@ -262,11 +264,28 @@ static void end_stream(struct relay *r, bool ok, const char *cause)
     ask(r, cause);
 }
 
+/* The prompt is computed, or is left to the server that answers. */
+static void end_prefill(struct relay *r, bool ok)
+{
+    if (ok && r->status == 200) {
+        memcpy(r->pages_host, r->lease.pages_host, sizeof r->pages_host);
+        r->pages_port = r->lease.pages_port;
+        atomic_fetch_add(&r->all->n_prefill, 1);
+    } else {
+        LOG_INFO("router", "%s %s: %s has not computed the prompt", r->method, r->target,
+                 r->lease.url);
+    }
+    r->state = RELAY_ASKING;
+    r->status = 0;
+    ask(r, "");
+}
+
 static enum pool_end how_it_ended(const struct relay *r, bool ok)
 {
     if (!r->attached) return POOL_LEFT;
     if (!ok) return POOL_FAILED;
-    bool refused = r->state == RELAY_ASKING && is_refusal(r->status);
+    bool asked = r->state == RELAY_ASKING || r->state == RELAY_PREFILLING;
+    bool refused = asked && is_refusal(r->status);
     return refused || r->gave_up || r->follow.fails ? POOL_REFUSED : POOL_SERVED;
 }
 
@@ -278,6 +297,8 @@ static void take_end(void *arg, bool ok, const char *cause)
     pool_give(r->all->pool, &r->lease, how_it_ended(r, ok), clock_now_us());
     if (!r->attached) {
         r->state = RELAY_OVER;
+    } else if (r->state == RELAY_PREFILLING) {
+        end_prefill(r, ok);
     } else if (r->state == RELAY_ASKING) {
         end_whole(r, ok, cause);
     } else {
@@ -291,15 +312,45 @@ static const struct upstream_ops ops = {take_head, take_body, take_end};
 
 /* ---- asking -------------------------------------------------------------------------------- */
 
-/* The body with the tokens that are known in front of its members. */
+/* The body for a server that computes the prompt. Of a member that comes twice the last one counts.
+ */
+static fathom_err write_prefill(struct relay *r)
+{
+    struct buf *b = &r->resume_body;
+    size_t n = r->body.len;
+    while (n > 0 && r->body.data[n - 1] != '}') n--;
+    ASSERT(n > 0 && r->view.is_object);
+    buf_clear(b);
+    (void)buf_add(b, r->body.data, n - 1);
+    (void)buf_add_str(b, r->view.is_empty ? "" : ",");
+    (void)buf_add_str(b, strstr(r->target, "/responses") ? "\"max_output_tokens\":1,\"store\":false"
+                                                         : "\"max_tokens\":1");
+    if (strstr(r->target, "/chat/")) (void)buf_add_str(b, ",\"max_completion_tokens\":1");
+    if (strstr(r->target, "/completions"))
+        (void)buf_add_str(b, ",\"n\":1,\"min_tokens\":0,\"stream_options\":null");
+    return buf_add_str(b, ",\"stream\":false,\"kv_transfer_params\":{\"do_remote_decode\":true}}");
+}
+
+static void write_pages(struct relay *r, struct buf *b, bool is_last)
+{
+    if (r->pages_port == 0) return;
+    (void)buf_printf(b,
+                     "\"kv_transfer_params\":{\"do_remote_prefill\":true,\"remote_host\":\"%s\","
+                     "\"remote_port\":%u}%s",
+                     r->pages_host, r->pages_port, is_last ? "" : ",");
+}
+
+/* The body with what is known in front of its members: who has the pages, and the tokens. */
 static fathom_err write_resume(struct relay *r)
 {
     struct buf *b = &r->resume_body;
     const struct stream_follow *f = &r->follow;
     const char *body = buf_str(&r->body);
     buf_clear(b);
-    if (f->n_token == 0) return buf_add(b, body, r->body.len);
+    if (f->n_token == 0 && r->pages_port == 0) return buf_add(b, body, r->body.len);
     (void)buf_add(b, body, r->view.inside);
+    write_pages(r, b, f->n_token == 0 && r->view.is_empty);
+    if (f->n_token == 0) return buf_add(b, body + r->view.inside, r->body.len - r->view.inside);
     (void)buf_add_str(b, "\"resume\":[");
     for (size_t i = 0; i < f->n_token; i++) (void)buf_printf(b, i ? ",%d" : "%d", f->tokens[i]);
     (void)buf_add_str(b, r->view.is_empty ? "]" : "],");
@@ -312,10 +363,14 @@ static fathom_err send(struct relay *r)
     char pass[STREAM_PASS_BYTES];
     const struct buf *body = &r->body;
     fathom_err err = FATHOM_OK;
-    if (r->state == RELAY_RESUMING) {
+    if (r->state == RELAY_PREFILLING) {
+        TRY(write_prefill(r));
+        body = &r->resume_body;
+    } else if (r->state == RELAY_RESUMING || r->pages_port) {
         TRY(write_resume(r));
         body = &r->resume_body;
-    } else {
+    }
+    if (r->state == RELAY_ASKING) {
         r->follows = r->lease.moves && r->pass.is_on;
     }
     (void)buf_printf(&url, "%s%s", r->lease.url, r->target);
@@ -372,9 +427,15 @@ static void ask(struct relay *r, const char *why_not)
                                    .n_token = request_view_tokens(&r->view),
                                    .session = r->session,
                                    .tried = r->tried,
+                                   .prefills = r->state == RELAY_PREFILLING,
                                    .moves = r->state == RELAY_RESUMING,
                                    .numerics = r->state == RELAY_RESUMING ? r->lease.numerics : 0};
     if (!pool_take(r->all->pool, &q, clock_now_us(), &r->lease)) {
+        if (r->state == RELAY_PREFILLING) {
+            r->state = RELAY_ASKING;
+            ask(r, why_not);
+            return;
+        }
         end_unserved(r, why_not);
         return;
     }
@@ -405,7 +466,11 @@ void relay_ask(struct relay *r)
     atomic_fetch_add(&r->all->n_request, 1);
     lock(r);
     ASSERT(r->state == RELAY_READING);
-    r->state = RELAY_ASKING;
+    const struct pool_request q = {
+        .keys = r->keys, .n_key = r->n_key, .n_token = request_view_tokens(&r->view)};
+    bool apart = r->may_move && r->view.is_object && !r->view.has_transfer &&
+                 pool_wants_prefill(r->all->pool, &q, clock_now_us());
+    r->state = apart ? RELAY_PREFILLING : RELAY_ASKING;
     ask(r, "");
     unlock(r);
 }

@@ -1,5 +1,8 @@
 /* relay.h - a request on its way through a router: which server has it, and what has come back
  *
+ *               relay_ask; a server prefills
+ *   READING --------------------> PREFILLING --its end, whatever it is--> ASKING
+ *
  *               relay_ask              head of a stream
  *   READING ------------------> ASKING -----------------> STREAMING --its end--> OVER
  *                                | ^  \--a whole answer, or nobody has one-----> OVER
@@ -9,6 +12,7 @@
  *                                  +------ RESUMING <---------+
  *
  *   READING    the body comes in (the HTTP thread's alone)
+ *   PREFILLING a server computes the prompt, for the one that will be asked
  *   ASKING     a server has it, and nothing of an answer has left
  *   STREAMING  what comes leaves
  *   RESUMING   another server has it, and goes on where the stream broke
@@ -40,12 +44,20 @@ struct relays {
     struct pool *pool;
     struct upstream *upstream;
     struct pool_secret secret;
-    uint32_t max_moves; /* of a stream to another server */
+    uint32_t max_moves;             /* of a stream to another server */
+    atomic_uint_fast64_t n_prefill; /* prompts that another server has computed */
     atomic_uint_fast64_t n_request, n_retry, n_move, n_unserved;
     atomic_uint n_live;
 };
 
-enum relay_state { RELAY_READING, RELAY_ASKING, RELAY_STREAMING, RELAY_RESUMING, RELAY_OVER };
+enum relay_state {
+    RELAY_READING,
+    RELAY_PREFILLING,
+    RELAY_ASKING,
+    RELAY_STREAMING,
+    RELAY_RESUMING,
+    RELAY_OVER
+};
 
 /* The calls of the client's side, made with the relay's lock, and none after relay_detach. */
 struct relay_client {
@@ -76,7 +88,9 @@ struct relay {
     struct pool_lease lease;    /* with call */
     uint64_t tried;             /* a bit for each place that failed it */
     uint32_t n_move;
-    struct buf resume_body;
+    struct buf resume_body;          /* what is sent, when it is not `body` */
+    char pages_host[POOL_URL_BYTES]; /* who has computed the prompt; "": nobody */
+    uint16_t pages_port;
     int status;
     struct buf head; /* header lines of the answer */
     struct buf out;

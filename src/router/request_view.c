@@ -94,6 +94,8 @@ static void take_member(struct request_view *v, const char *key, size_t n_key, c
         v->before ^= rng_mix(hash_checksum(key, n_key), hash_checksum(value, n_value), 0);
     } else if (is_word(key, n_key, "stream")) {
         v->stream = is_word(value, n_value, "true");
+    } else if (is_word(key, n_key, "kv_transfer_params")) {
+        v->has_transfer = true;
     } else if (is_word(key, n_key, "resume")) {
         v->has_resume = true;
     }

@@ -16,12 +16,13 @@ enum { VIEW_BLOCK_BYTES = 256, VIEW_BYTES_PER_TOKEN = 4 };
 
 struct request_view {
     bool is_object;
-    bool stream;      /* the answer is wanted as it comes */
-    bool has_resume;  /* it goes on from tokens of its own already */
-    size_t inside;    /* where the first member begins: behind the brace */
-    bool is_empty;    /* the object has no member */
-    uint64_t before;  /* of what a prompt has in front of its text: model, tools, system, salt */
-    const char *text; /* [n_text] the value of messages, prompt or input; NULL: none */
+    bool stream;       /* the answer is wanted as it comes */
+    bool has_transfer; /* it says itself who has its pages */
+    bool has_resume;   /* it goes on from tokens of its own already */
+    size_t inside;     /* where the first member begins: behind the brace */
+    bool is_empty;     /* the object has no member */
+    uint64_t before;   /* of what a prompt has in front of its text: model, tools, system, salt */
+    const char *text;  /* [n_text] the value of messages, prompt or input; NULL: none */
     size_t n_text;
 };
 

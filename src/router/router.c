@@ -65,6 +65,9 @@ static fathom_err open_pool(struct router *r, fathom_diag *d)
 {
     TRY(pool_create(&r->pool, r->o.policy, PREFIX_KEYS));
     for (size_t i = 0; i < r->o.n_server; i++) TRY(pool_add(r->pool, r->o.servers[i], d));
+    for (size_t i = 0; i < r->o.n_prefill; i++) {
+        TRY(pool_add_prefill(r->pool, r->o.prefills[i], d));
+    }
     return looks_create(&r->looks, r->pool, r->o.server_key);
 }
 

@@ -26,6 +26,8 @@ struct router_options {
     uint16_t port;              /* 0: one that is free (router_port tells) */
     const char *const *servers; /* addresses; more may come while it runs */
     size_t n_server;
+    const char *const *prefills; /* servers that compute prompts for those */
+    size_t n_prefill;
     enum choice_policy policy;
     struct pool_secret secret;
     const char *server_key; /* API key with which servers are looked at; NULL: none */

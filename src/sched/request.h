@@ -36,6 +36,7 @@ enum request_finish {
     REQUEST_FINISH_EXPIRED,    /* it waited until it could not be served in time */
     REQUEST_FINISH_CONSTRAINT, /* nothing could be drawn */
     REQUEST_FINISH_ERROR,
+    REQUEST_FINISH_LOST, /* its peer did not give all pages, and it may not compute them */
 };
 
 /* Pages that come from the tiers. */
@@ -43,6 +44,8 @@ struct request_fetch {
     uint32_t first; /* pages[first .. end) are to be filled */
     uint32_t end;
     bool from_disk; /* some of them */
+    bool from_peer; /* likewise */
+    bool failed;    /* no more come, and the request may not compute them: the owner ends it */
     uint64_t start_us;
     uint64_t moved_us; /* when the last page came */
 };
@@ -64,6 +67,11 @@ struct request {
     uint64_t cache_salt; /* its pages are found by requests of the same salt alone */
     int32_t priority;    /* lower is earlier */
     uint32_t tenant;     /* whose it is: turn.h */
+    bool has_peer;       /* another server, peer, may have pages of the prompt: */
+    uint32_t peer;       /* struct tier_peer */
+    uint32_t peer_end;   /* those before this one */
+    bool needs_peer;     /* what it does not give is not computed here */
+    uint64_t lend_us;    /* other servers will ask for its pages, for so long; 0: they will not */
 
     /* What changes as the request runs. Zero before sched_add. */
     enum request_state state;

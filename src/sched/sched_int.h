@@ -41,6 +41,7 @@ static inline struct prefix_text text_of(const struct sched *s, const struct req
         .salt = r->cache_salt,
         .ids = r->ids,
         .n_prompt = s->config.prompt_form ? r->n_prompt : UINT32_MAX,
+        .peer = {.is_set = r->has_peer, .place = r->peer, .pull = r->arrival, .end = r->peer_end},
     };
 }
 

@@ -367,6 +367,9 @@ static bool has_room(const struct sched *s, const struct request *r, uint32_t n_
     return n_take + n_holding(s) <= page_pool_n_available(s->pool);
 }
 
+/* Without a page from a peer for TIERS_STALL_US it is over too. */
+#define PEER_PATIENCE_US 60000000
+
 /* Fills the pages that can be filled now; true when no more will be. */
 static bool go_on_fetching(struct sched *s, struct request *r, uint64_t now_us)
 {
@@ -379,11 +382,21 @@ static bool go_on_fetching(struct sched *s, struct request *r, uint64_t now_us)
     request_fill(r, n_filled, now_us);
     uint32_t n_page = r->n_published - f->first;
     uint64_t took_us = now_us - f->start_us;
-    bool late = took_us > tiers_patience_us(tiers, f->end - f->first) ||
-                now_us - f->moved_us > TIERS_STALL_US;
-    if (got == PREFIX_FETCH_WAIT && !late) return false;
-    tiers_note_fetch(tiers, n_page, f->from_disk, took_us);
-    return true;
+    uint64_t patience_us = f->from_peer ? PEER_PATIENCE_US : 0;
+    if (!f->from_peer) patience_us = tiers_patience_us(tiers, f->end - f->first);
+    bool late = took_us > patience_us || now_us - f->moved_us > TIERS_STALL_US;
+    if (r->fetch.failed || (got == PREFIX_FETCH_WAIT && !late)) return false;
+    if (!f->from_peer) tiers_note_fetch(tiers, n_page, f->from_disk, took_us);
+    r->fetch.failed = f->from_peer && r->needs_peer && got != PREFIX_FETCHED;
+    return !r->fetch.failed;
+}
+
+/* Its published pages from `first` on are those that another server will ask for. */
+static void share_pages(struct sched *s, const struct request *r, uint32_t first, uint64_t now_us)
+{
+    if (r->lend_us == 0) return;
+    for (uint32_t i = first; i < r->n_published; i++)
+        prefix_share(s->prefix, r->pages[i], now_us + r->lend_us);
 }
 
 /* To RUNNING. The request is in no list. */
@@ -395,6 +408,7 @@ static void start(struct sched *s, struct request *r, uint64_t now_us)
         s->totals.n_hit_token += n_found;
     }
     request_admit(r, n_found, now_us);
+    share_pages(s, r, 0, now_us);
     request_list_insert(&s->running, r);
 }
 
@@ -419,6 +433,7 @@ static bool admit(struct sched *s, struct walk *w, struct request *r, uint64_t n
         const struct request_fetch fetch = {.first = found.n_page,
                                             .end = found.n_page + found.match.n_page,
                                             .from_disk = found.match.n_disk > 0,
+                                            .from_peer = found.match.n_peer > 0,
                                             .start_us = now_us,
                                             .moved_us = now_us};
         request_start_fetch(r, &fetch);
@@ -596,7 +611,9 @@ void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn
             if (r->first_us == 0) r->first_us = now_us;
         }
         if (r->n_computed > r->n_reached) r->n_reached = r->n_computed;
+        uint32_t n_published = r->n_published;
         publish_pages(s, r);
+        share_pages(s, r, n_published, now_us);
         if (why != REQUEST_FINISH_NONE) sched_end(s, r, why, now_us);
     }
 }
@@ -638,6 +655,11 @@ const struct sched_totals *sched_totals(const struct sched *s)
 bool sched_is_short_of_pages(const struct sched *s)
 {
     return s->short_of_pages;
+}
+
+struct request *sched_first_fetching(const struct sched *s)
+{
+    return s->fetching.head;
 }
 
 struct request *sched_first_waiting(const struct sched *s)

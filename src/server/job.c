@@ -447,6 +447,14 @@ static void take_finish(struct job *job, struct job_choice *choice, const fathom
         job_fail(job, FATHOM_EBUSY);
         return;
     }
+    if (e->finish == FATHOM_FINISH_LOST && !ended) {
+        (void)api_error_set(&job->error, 503, "pages_lost", NULL,
+                            "%s:%u has not given the pages of the prompt, and "
+                            "kv_load_failure_policy is fail",
+                            job->request.transfer.host, job->request.transfer.port);
+        job_fail(job, FATHOM_EPEER);
+        return;
+    }
     if (e->finish == FATHOM_FINISH_CANCEL && !ended) {
         (void)api_error_set(&job->error, 503, "cancelled", NULL, "the request was cancelled");
         job_fail(job, FATHOM_ECANCEL);

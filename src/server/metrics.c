@@ -316,6 +316,12 @@ static void write_tiers(struct scrape *s, const struct metrics_view *v)
                 "Pages given up before they were written.", t->n_dropped);
     write_count(s, "fathom_kv_tier_write_errors_total", PROMETHEUS_COUNTER,
                 "Pages that could not be written.", t->n_write_failed);
+    write_count(s, "fathom_kv_pages_pulled_total", PROMETHEUS_COUNTER,
+                "Pages of the cache that came from other servers.", t->n_pulled);
+    write_count(s, "fathom_kv_pages_pull_lost_total", PROMETHEUS_COUNTER,
+                "Pages asked for at other servers, and not taken.", t->n_pull_lost);
+    write_count(s, "fathom_kv_pages_sent_total", PROMETHEUS_COUNTER,
+                "Pages given to other servers.", t->n_sent);
     write_count(s, "fathom_kv_tier_writes_off", PROMETHEUS_GAUGE,
                 "1 once the disk has failed too often and is only read.", t->writes_off);
     write_count(s, "fathom_requests_fetching", PROMETHEUS_GAUGE, "Requests that wait for pages.",

@@ -536,6 +536,12 @@ static fathom_err submit_choice(struct job *job, size_t i)
     const struct choice *c = &job->answer.choices[i];
     const struct token_list *prompt = &job->prompts[c->i_prompt];
     struct job_choice *choice = &job->choices[i];
+    struct api_transfer *transfer = &job->request.transfer;
+    if (transfer->is_shared) { /* both servers get the same request, and each does its part */
+        transfer->takes = transfer->port && job->jobs->served->info->pages.takes;
+        transfer->lends = !transfer->takes;
+    }
+    bool takes = transfer->takes;
     fathom_request r = {.prompt = prompt->ids,
                         .n_prompt = (uint32_t)prompt->n,
                         .output = job->request.resume,
@@ -544,6 +550,10 @@ static fathom_err submit_choice(struct job *job, size_t i)
                         .cache_salt =
                             served_salt(job->jobs->served, job->tenant, job->request.cache_salt),
                         .priority = job->request.priority,
+                        .pages.lent = job->request.transfer.lends,
+                        .pages.needed = job->jobs->served->o.fail_lost_pages,
+                        .pages.host = takes ? transfer->host : NULL,
+                        .pages.port = transfer->port,
                         .tenant = job->tenant,
                         .user = choice};
     ASSERT(job->request.n > 0); /* this is one of them */

@@ -45,6 +45,7 @@ struct server_options {
     const char *access_log; /* file, "-": standard output; NULL: none */
 
     struct pool_secret pool_secret; /* whose streams are resumable here */
+    bool fail_lost_pages; /* a request whose pages another server does not give is answered 503 */
 
     bool strict_fields;       /* refuse fields that are not known */
     bool thinking;            /* for chats that do not say */

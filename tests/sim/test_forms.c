@@ -38,7 +38,8 @@ static bool blind;
 
 static struct prefix_text seen(const struct prefix_text *t)
 {
-    return (struct prefix_text){t->salt, t->ids, blind ? UINT32_MAX : t->n_prompt};
+    return (struct prefix_text){
+        .salt = t->salt, .ids = t->ids, .n_prompt = blind ? UINT32_MAX : t->n_prompt};
 }
 
 uint32_t __real_prefix_find(const struct prefix_cache *c, const struct prefix_text *t,

@@ -388,7 +388,20 @@ static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
     assert_int_equal(r.s.tensor_parallel_size, 8);
     assert_int_equal(r.s.rank_slice, 3);
     assert_string_equal(r.s.load_format, "dummy");
-    assert_refused(&r, "--kv-transfer-config {}", "is refused");
+    assert_refused(&r, "--kv-transfer-config {}", "kv_role is missing");
+    assert_refused(&r, "--kv-transfer-config {\"kv_role\":\"both\"}", "kv_producer");
+    assert_refused(&r, "--kv-transfer-config {\"kv_connector\":\"LMCache\"}", "NixlConnector");
+    assert_refused(&r, "--kv-transfer-config {\"role\":1}", "\"role\" is not known");
+    parse(
+        &r, COMMAND_SERVE,
+        "--kv-port 7000 --kv-transfer-config {\"kv_connector\":\"MooncakeConnectorV1\",\"kv_role\":"
+        "\"kv_both\",\"kv_ip\":\"::1\",\"kv_connector_extra_config\":{\"num_workers\":3}}");
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_true(r.s.transfer.is_set && !r.s.transfer.fails);
+    assert_true(r.s.transfer.options.gives && r.s.transfer.options.takes);
+    assert_int_equal(r.s.transfer.options.port, 7000);
+    assert_int_equal(r.s.transfer.options.n_lane, 3);
+    assert_string_equal(r.s.transfer.host, "::1");
     assert_refused(&r, "--enable-expert-parallel", "is refused");
     forget(&r);
 }

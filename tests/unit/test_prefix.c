@@ -31,7 +31,7 @@ struct holder {
 
 static struct prefix_text text_of(const struct holder *h)
 {
-    return (struct prefix_text){h->salt, h->ids, h->n_prompt};
+    return (struct prefix_text){.salt = h->salt, .ids = h->ids, .n_prompt = h->n_prompt};
 }
 
 static void open_as(struct fixture *f, uint32_t n_page, bool with_next)

@@ -111,8 +111,8 @@ static void compute(struct fixture *f, struct chain *c, int32_t text, uint32_t n
     for (int32_t i = 0; i < CHAIN * KV_PAGE_TOKENS + 1; i++) c->ids[i] = text * 10000 + i;
     for (; c->n < n; c->n++) {
         assert_true(page_pool_take(f->pool, &c->pages[c->n]));
-        c->pages[c->n] =
-            prefix_publish(f->cache, &(struct prefix_text){0, c->ids, UINT32_MAX}, c->pages, c->n);
+        c->pages[c->n] = prefix_publish(
+            f->cache, &(struct prefix_text){.ids = c->ids, .n_prompt = UINT32_MAX}, c->pages, c->n);
     }
     check(f);
 }
@@ -131,8 +131,9 @@ static void give(struct fixture *f, struct chain *c)
 /* Its pages are found in the cache, and held again. */
 static void hold(struct fixture *f, struct chain *c, uint32_t n)
 {
-    uint32_t found = prefix_find(f->cache, &(struct prefix_text){0, c->ids, UINT32_MAX},
-                                 n * KV_PAGE_TOKENS + 1, c->pages);
+    uint32_t found =
+        prefix_find(f->cache, &(struct prefix_text){.ids = c->ids, .n_prompt = UINT32_MAX},
+                    n * KV_PAGE_TOKENS + 1, c->pages);
     assert_int_equal(found, n);
     for (c->n = 0; c->n < n; c->n++) page_pool_ref(f->pool, c->pages[c->n]);
     check(f);
@@ -159,7 +160,7 @@ static uint32_t n_kept(struct fixture *f, int32_t text)
 {
     struct chain c;
     for (int32_t i = 0; i < CHAIN * KV_PAGE_TOKENS + 1; i++) c.ids[i] = text * 10000 + i;
-    return prefix_find_tiers(f->cache, &(struct prefix_text){0, c.ids, UINT32_MAX},
+    return prefix_find_tiers(f->cache, &(struct prefix_text){.ids = c.ids, .n_prompt = UINT32_MAX},
                              CHAIN * KV_PAGE_TOKENS + 1, NULL, 0)
         .n_page;
 }

@@ -136,7 +136,7 @@ static enum tier_answer restore(struct world *w, uint32_t i)
 {
     const struct tier_name name = name_of(i);
     memset(w->device[1], 0, PAGE);
-    enum tier_answer a = tiers_restore(w->t, &name, 1);
+    enum tier_answer a = tiers_restore(w->t, &name, 1, NULL);
     tiers_check(w->t);
     for (int k = 0; a == TIER_RESTORED && k < PAGE; k++) {
         assert_int_equal(w->device[1][k], (unsigned char)i);
@@ -398,14 +398,14 @@ static void reading_ahead_has_its_bound(void **state)
     uint32_t n = 0;
     for (uint32_t i = 0; i < 10; i++) {
         const struct tier_name name = name_of(i);
-        n += tiers_read_ahead(w->t, &name);
+        n += tiers_read_ahead(w->t, &name, NULL);
         tiers_check(w->t);
     }
     assert_int_equal(n, N_RAM / 2); /* so that reads do not push out what was just read */
     settle(w);
     for (uint32_t i = 0; i < n; i++) assert_int_equal(restore(w, i), TIER_RESTORED);
     const struct tier_name unknown = name_of(999);
-    assert_false(tiers_read_ahead(w->t, &unknown));
+    assert_false(tiers_read_ahead(w->t, &unknown, NULL));
 }
 
 static void another_text_under_the_same_key_is_refused(void **state)
@@ -415,7 +415,7 @@ static void another_text_under_the_same_key_is_refused(void **state)
     step(w);
     struct tier_name name = name_of(5);
     name.ids[10]++;
-    assert_int_equal(tiers_restore(w->t, &name, 1), TIER_GONE);
+    assert_int_equal(tiers_restore(w->t, &name, 1, NULL), TIER_GONE);
     assert_int_equal(tiers_get_stats(w->t)->n_rejected[TIER_BAD_TOKENS], 1);
 }
 
@@ -688,7 +688,7 @@ static void pages_are_checked_ahead(void **state)
     assert_int_equal(restore(w, 0), TIER_WAIT);
     for (uint32_t i = 1; i < 8; i++) {
         const struct tier_name name = name_of(i);
-        assert_true(tiers_read_ahead(w->t, &name));
+        assert_true(tiers_read_ahead(w->t, &name, NULL));
     }
     tiers_check(w->t);
     for (int i = 0; i < 8; i++) tiers_begin_step(w->t, w->now_us, 0);

@@ -80,6 +80,16 @@ struct responses_request {
     bool summary; /* reasoning is told as a summary, in full */
 };
 
+/* Who computes a prompt, and who goes on with it: kv_transfer_params, or bootstrap_host and
+ * bootstrap_port. */
+struct api_transfer {
+    bool lends;     /* another server goes on with it */
+    bool takes;     /* another server has computed it, */
+    bool is_shared; /* one of the two, by what this server is: both get the same request */
+    char host[256]; /* this one */
+    uint16_t port;
+};
+
 /* A parsed request. Its JSON lies in two arenas, which release it: `tools` and the value of `rule`
  * live as long as the request, everything else until api_request_drop_body. sampling.stop_ids and
  * sampling.bias point into this struct, so it must not be moved once parsed. Released with
@@ -143,6 +153,7 @@ struct api_request {
     size_t n_bad_word;
     int32_t *resume; /* owned; [n_resume] tokens that another server has told; NULL: none */
     uint32_t n_resume;
+    struct api_transfer transfer;
     uint32_t *allowed_ids; /* owned; a bit for each id of the vocabulary; NULL: all */
     size_t n_allowed_word;
     bool asks_generation_prompt; /* add_generation_prompt: true was written out */

@@ -133,6 +133,23 @@ static void write_choices(struct buf *b, struct answer *a,
     }
 }
 
+/* What the server that goes on with the prompt needs, as a proxy hands it on. */
+static void write_transfer(struct buf *b, const struct answer *a)
+{
+    const fathom_info *info = a->setup.info;
+    if (!info->pages.host) return;
+    (void)buf_add_str(b, ",\"kv_transfer_params\":{\"do_remote_prefill\":true,"
+                         "\"do_remote_decode\":false,\"remote_block_ids\":[");
+    uint32_t n = a->prompts[0].n_token / 64;
+    for (uint32_t i = 0; i < n; i++) (void)buf_printf(b, i ? ",%u" : "%u", i);
+    (void)buf_add_str(b, "],\"remote_engine_id\":");
+    (void)json_write_string(b, info->pages.id, strlen(info->pages.id));
+    (void)buf_printf(b, ",\"remote_request_id\":\"%s\",\"remote_host\":", a->id);
+    (void)json_write_string(b, info->pages.host, strlen(info->pages.host));
+    (void)buf_printf(b, ",\"remote_port\":%u,\"tp_size\":%u,\"remote_num_tokens\":%u}",
+                     info->pages.port, info->world, a->prompts[0].n_token);
+}
+
 fathom_err openai_close(struct answer *a, const char *object,
                         void (*write_choice)(struct buf *b, struct choice *c))
 {
@@ -147,6 +164,7 @@ fathom_err openai_close(struct answer *a, const char *object,
         openai_write_ids(b, "prompt_token_ids", &a->prompts[0].ids);
     }
     if (r->api == API_CHAT) openai_write_scores(b, a, 0);
+    if (r->transfer.lends) write_transfer(b, a);
     (void)buf_add_char(b, '}');
     return buf_status(b);
 }

@@ -451,6 +451,10 @@ static const struct field fields[] = {
     {"priority", IS, field_int, AT(priority), INT32_MIN, INT32_MAX, false, NULL},
     {"cache_salt", IS, field_cache_salt, 0, 0, 0, false, NULL},
     {"resume", IS, field_resume, 0, 0, 0, false, NULL},
+    {"kv_transfer_params", IS, field_kv_transfer, 0, 0, 0, false, NULL},
+    {"bootstrap_host", IS, field_bootstrap_host, 0, 0, 0, false, NULL},
+    {"bootstrap_port", IS, field_bootstrap_port, 0, 1, 65535, false, NULL},
+    {"bootstrap_room", IS, field_none, 0, 0, 0, false, NULL},
     {"chat_template_kwargs", ASKED, field_template_kwargs, 0, 0, 0, false, NULL},
 
     {"messages", ASKED, field_refuse, 0, 0, 0, false, "use input"},

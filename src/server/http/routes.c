@@ -121,6 +121,11 @@ static fathom_err get_load(const struct route_env *env, const char *rest, struct
                      s.n_waiting, info->max_num_seqs);
     (void)buf_printf(body, ",\"waiting_tokens\":%llu,\"free_pages\":%u,\"pages\":%u",
                      (unsigned long long)s.n_backlog_token, s.n_page_free, s.n_page);
+    if (info->pages.host) {
+        (void)buf_add_str(body, ",\"pages_host\":");
+        (void)json_write_string(body, info->pages.host, strlen(info->pages.host));
+        (void)buf_printf(body, ",\"pages_port\":%u", info->pages.port);
+    }
     return buf_printf(body, ",\"prefill_token_us\":%.2f,\"decode_step_us\":%.0f}",
                       s.prefill_token_us, s.decode_step_us);
 }

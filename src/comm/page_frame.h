@@ -1,0 +1,108 @@
+/* page_frame.h - the frames in which two servers speak of page records
+ *
+ *   { u32 magic, u16 type, u16 flags, u64 stream, u32 n_body, u32 check }  then n_body bytes
+ *
+ * Little-endian; the check is of the 20 bytes before it. Every type has its own bounds of n_body,
+ * and a reader knows them before it makes room. Who dials asks, who is dialled answers:
+ *
+ *   asks                                     answers
+ *   HELLO  who it is, a nonce                WELCOME who it is, a nonce, a MAC; or REFUSE: why
+ *   PROOF  its MAC                           READY; or REFUSE
+ *   WANT   the name of a record              PAGE: header and page; or MISS
+ *   FIND   keys of a prompt's pages          FOUND: how many of the first it has
+ *
+ * An answer carries the stream number of what it answers. `flags` is 0 in this version.
+ */
+#ifndef FATHOM_COMM_PAGE_FRAME_H
+#define FATHOM_COMM_PAGE_FRAME_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fathom/err.h"
+#include "kv/tier_record.h"
+
+enum frame_type {
+    FRAME_HELLO = 1,
+    FRAME_WELCOME,
+    FRAME_REFUSE,
+    FRAME_PROOF,
+    FRAME_READY,
+    FRAME_WANT,
+    FRAME_PAGE,
+    FRAME_MISS,
+    FRAME_FIND,
+    FRAME_FOUND,
+    FRAME_TYPE_END
+};
+
+enum {
+    FRAME_BYTES = 24,
+    FRAME_VERSION = 1, /* changes when any byte changes its meaning */
+    FRAME_ID_BYTES = 64,
+    FRAME_TEXT_MAX = 512, /* of REFUSE */
+    FRAME_KEYS_MAX = 4096,
+    FRAME_NONCE_BYTES = 16,
+};
+
+struct frame {
+    enum frame_type type;
+    uint64_t stream;
+    uint32_t n_body;
+};
+
+/* frame_write - the FRAME_BYTES before a body */
+void frame_write(unsigned char out[FRAME_BYTES], const struct frame *f);
+
+/* frame_read - what FRAME_BYTES from outside say
+ *
+ *   page_bytes  of a PAGE of this link; 0: none is due
+ * Errors  EFORMAT: no frame of this version, or a body out of the bounds of its type. */
+fathom_err frame_read(struct frame *out, const unsigned char bytes[FRAME_BYTES],
+                      uint64_t page_bytes, fathom_diag *d);
+
+/* Who speaks: the body of HELLO, and of WELCOME before its MAC. */
+struct page_hello {
+    uint32_t version;
+    uint32_t layout;
+    uint32_t page_tokens;
+    bool has_secret;
+    bool any_numerics; /* records of other numerics are welcome */
+    uint64_t page_bytes;
+    struct identity identity;
+    unsigned char nonce[FRAME_NONCE_BYTES];
+    char id[FRAME_ID_BYTES]; /* of the engine, for messages */
+};
+
+enum { HELLO_BYTES = 24 + 96 + FRAME_NONCE_BYTES + FRAME_ID_BYTES, MAC_BYTES = 16 };
+
+/* hello_write, hello_read - EFORMAT: the id is no text of printable ASCII with an end */
+void hello_write(unsigned char out[HELLO_BYTES], const struct page_hello *h);
+fathom_err hello_read(struct page_hello *out, const unsigned char bytes[HELLO_BYTES],
+                      fathom_diag *d);
+
+/* The body of WANT. */
+struct page_want {
+    uint32_t wait_ms; /* for a record that may be on its way to memory there */
+    struct tier_name name;
+};
+
+enum { WANT_BYTES = 4 + sizeof(struct tier_name), WANT_WAIT_MS_MAX = 10000 };
+
+/* want_write, want_read - EFORMAT: no name of a page, or too long a wait */
+void want_write(unsigned char out[WANT_BYTES], const struct page_want *w);
+fathom_err want_read(struct page_want *out, const unsigned char bytes[WANT_BYTES], fathom_diag *d);
+
+/* find_write - n keys of 16 bytes; find_read - EFORMAT: no whole keys
+ *
+ *   out   [16 * n], [n_body / 16] */
+void find_write(unsigned char *out, const struct hash128 *keys, uint32_t n);
+fathom_err find_read(struct hash128 *out, uint32_t *n, const unsigned char *body, uint32_t n_body,
+                     fathom_diag *d);
+
+/* number_write, number_read - the body of FOUND */
+void number_write(unsigned char out[4], uint32_t n);
+uint32_t number_read(const unsigned char bytes[4]);
+
+#endif

@@ -1,0 +1,42 @@
+/* page_link.h - a connection between two servers that bytes go over, whatever carries them
+ *
+ * One thread works with a link at a time. Nothing waits longer than its deadline, or than until the
+ * stop descriptor that the link was made with can be read.
+ */
+#ifndef FATHOM_COMM_PAGE_LINK_H
+#define FATHOM_COMM_PAGE_LINK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fathom/err.h"
+
+struct page_link;
+
+struct link_part {
+    const void *bytes;
+    size_t n;
+};
+
+enum { LINK_PARTS_MAX = 4 };
+
+struct page_link_ops {
+    /* All bytes of n parts. EIO: time-out, or the other side is gone; the link is of no use then.
+     *
+     *   deadline_us  of clock_now_us; UINT64_MAX: none */
+    fathom_err (*send)(struct page_link *l, const struct link_part *parts, size_t n,
+                       uint64_t deadline_us, fathom_diag *d);
+    /* Exactly n bytes. EIO as above. */
+    fathom_err (*receive)(struct page_link *l, void *to, size_t n, uint64_t deadline_us,
+                          fathom_diag *d);
+    /* Whether both ends are on this machine. */
+    bool (*is_near)(const struct page_link *l);
+    void (*close)(struct page_link *l);
+};
+
+struct page_link {
+    const struct page_link_ops *ops;
+};
+
+#endif

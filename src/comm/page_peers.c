@@ -1,0 +1,270 @@
+/* page_peers.c - connections to other servers, and records asked for over them
+ *
+ *   no link --dial, greet--> READY --WANT, PAGE or MISS--> READY
+ *      ^                       +--- anything else: closed; a link that was there before is made
+ *      +---- DOWN, PEER_DOWN_US <--- anew once, because the server may have been started anew
+ *
+ * A link belongs to its lane's thread; that of FIND to who has the server's lock. */
+#include "comm/page_peers.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "comm/tcp_link.h"
+
+enum { LOG_US = 60000000 };
+
+/* A connection, and whose records come over it. */
+struct lane {
+    struct page_link *link; /* NULL: none */
+    struct hash128 owner;
+    uint64_t n_asked;
+};
+
+struct peer {
+    char host[PEER_HOST_BYTES];
+    uint16_t port;
+    struct lane lanes[PEERS_LANES_MAX];
+    atomic_uint_fast64_t down_us; /* until then it is not asked */
+    atomic_uint_fast64_t logged_us;
+    pthread_mutex_t lock; /* of `finder` */
+    struct lane finder;
+};
+
+struct page_peers {
+    struct page_source base; /* first member */
+    struct page_peers_config c;
+    int stop_fd;
+    pthread_mutex_t lock; /* of what follows; a peer that is there stays */
+    uint32_t n_peer;
+    struct peer *peers[PEERS_MAX];
+};
+
+static void hang_up(struct lane *l)
+{
+    if (l->link) l->link->ops->close(l->link);
+    l->link = NULL;
+}
+
+static fathom_err connect_lane(struct page_peers *p, struct peer *peer, struct lane *l,
+                               fathom_diag *d)
+{
+    struct page_hello hello;
+    uint64_t now_us = clock_now_us();
+    TRY(tcp_link_dial(&l->link, peer->host, peer->port, now_us + PEER_DIAL_US, p->stop_fd, d));
+    fathom_err err = page_greet(l->link, &p->c.self, &hello, now_us + PEER_GREETING_US, d);
+    if (err) {
+        hang_up(l);
+        return err;
+    }
+    l->owner = identity_key(&hello.identity);
+    return FATHOM_OK;
+}
+
+static fathom_err pull(struct page_peers *p, struct lane *l, const struct tier_name *name,
+                       void *page, uint64_t *sum, enum tier_verdict *verdict, fathom_diag *d)
+{
+    unsigned char body[WANT_BYTES];
+    const uint64_t page_bytes = p->c.self.page_bytes;
+    const struct page_want w = {.wait_ms = PEER_WAIT_MS, .name = *name};
+    uint64_t end_us = clock_now_us() + PEER_PAGE_US + PEER_WAIT_MS * 1000;
+    struct frame f;
+    struct tier_header h;
+    want_write(body, &w);
+    const struct link_part part = {body, sizeof body};
+    TRY(link_send_frame(l->link, FRAME_WANT, ++l->n_asked, &part, 1, end_us, d));
+    TRY(link_receive_frame(l->link, &f, page_bytes, end_us, d));
+    if (f.stream != l->n_asked || (f.type != FRAME_PAGE && f.type != FRAME_MISS)) {
+        FAIL(d, FATHOM_EFORMAT, "a frame of type %d answers what nobody asked", (int)f.type);
+    }
+    *verdict = TIER_BAD_TRUNCATED;
+    if (f.type == FRAME_MISS) return FATHOM_OK;
+    TRY(l->link->ops->receive(l->link, &h, sizeof h, end_us, d));
+    TRY(l->link->ops->receive(l->link, page, page_bytes, end_us, d));
+    *verdict = tier_record_judge(&h, &l->owner, page_bytes, name, page);
+    *sum = h.page_sum;
+    return FATHOM_OK;
+}
+
+static void note_failure(struct peer *peer, const char *cause)
+{
+    uint64_t now_us = clock_now_us();
+    uint64_t logged_us = atomic_load(&peer->logged_us);
+    if (logged_us != 0 && now_us - logged_us < LOG_US) return;
+    atomic_store(&peer->logged_us, now_us);
+    LOG_WARN("kv", "pages of %s:%u: %s (told once a minute)", peer->host, peer->port, cause);
+}
+
+static enum tier_verdict read_page(struct page_source *base, unsigned worker, uint32_t place,
+                                   const struct tier_name *name, void *page, uint64_t *sum,
+                                   fathom_diag *d)
+{
+    struct page_peers *p = (struct page_peers *)base;
+    enum tier_verdict verdict = TIER_BAD_IO;
+    fathom_diag cause = {{0}};
+    pthread_mutex_lock(&p->lock);
+    ASSERT(place < p->n_peer && worker < p->c.n_lane);
+    struct peer *peer = p->peers[place];
+    pthread_mutex_unlock(&p->lock);
+    struct lane *l = &peer->lanes[worker];
+    if (clock_now_us() < atomic_load(&peer->down_us)) return TIER_BAD_IO;
+    for (bool again = true; again;) {
+        diag_clear(&cause);
+        again = l->link != NULL;
+        fathom_err err = l->link ? FATHOM_OK : connect_lane(p, peer, l, &cause);
+        if (!err) err = pull(p, l, name, page, sum, &verdict, &cause);
+        if (!err && verdict != TIER_GOOD && verdict != TIER_BAD_TRUNCATED) {
+            (void)diag_fail(&cause, FATHOM_EFORMAT, "a record was not taken: %s",
+                            tier_verdict_name(verdict));
+            note_failure(peer, cause.text);
+        }
+        if (!err) return verdict;
+        hang_up(l);
+    }
+    atomic_store(&peer->down_us, clock_now_us() + PEER_DOWN_US);
+    note_failure(peer, cause.text);
+    (void)diag_fail(d, FATHOM_EIO, "%s", cause.text);
+    return TIER_BAD_IO;
+}
+
+static void stop(struct page_source *base)
+{
+    const uint64_t one = 1;
+    if (write(((struct page_peers *)base)->stop_fd, &one, sizeof one) < 0) {
+        LOG_WARN("kv", "connections to other servers cannot be ended");
+    }
+}
+
+static const struct page_source_ops source_ops = {.read = read_page, .stop = stop};
+
+fathom_err page_peers_create(struct page_peers **out, const struct page_peers_config *c,
+                             fathom_diag *d)
+{
+    *out = NULL;
+    ASSERT(c->n_lane >= 1 && c->n_lane <= PEERS_LANES_MAX && c->self.page_bytes > 0);
+    struct page_peers *p = mem_calloc(1, sizeof *p);
+    if (!p) FAIL(d, FATHOM_ENOMEM, "no memory for connections to other servers");
+    p->base.ops = &source_ops;
+    p->c = *c;
+    pthread_mutex_init(&p->lock, NULL);
+    p->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (p->stop_fd < 0) {
+        page_peers_destroy(p);
+        FAIL(d, FATHOM_EIO, "no descriptor is left for connections to other servers");
+    }
+    *out = p;
+    return FATHOM_OK;
+}
+
+void page_peers_destroy(struct page_peers *p)
+{
+    if (!p) return;
+    for (uint32_t i = 0; i < p->n_peer; i++) {
+        struct peer *peer = p->peers[i];
+        for (unsigned k = 0; k < PEERS_LANES_MAX; k++) hang_up(&peer->lanes[k]);
+        hang_up(&peer->finder);
+        pthread_mutex_destroy(&peer->lock);
+        mem_free(peer);
+    }
+    if (p->stop_fd >= 0) (void)close(p->stop_fd);
+    pthread_mutex_destroy(&p->lock);
+    mem_free(p);
+}
+
+struct page_source *page_peers_source(struct page_peers *p)
+{
+    return &p->base;
+}
+
+static struct peer *make_peer(const char *host, uint16_t port)
+{
+    struct peer *peer = mem_calloc(1, sizeof *peer);
+    if (!peer) return NULL;
+    (void)snprintf(peer->host, sizeof peer->host, "%s", host);
+    peer->port = port;
+    pthread_mutex_init(&peer->lock, NULL);
+    return peer;
+}
+
+fathom_err page_peers_place(struct page_peers *p, const char *host, uint16_t port, uint32_t *place,
+                            fathom_diag *d)
+{
+    if (port == 0 || host[0] == '\0' || strlen(host) >= PEER_HOST_BYTES) {
+        FAIL(d, FATHOM_EINVAL, "%.64s:%u is no address of a server of pages", host, port);
+    }
+    fathom_err err = FATHOM_OK;
+    uint32_t i = 0;
+    pthread_mutex_lock(&p->lock);
+    while (i < p->n_peer && (p->peers[i]->port != port || strcmp(p->peers[i]->host, host) != 0))
+        i++;
+    if (i == PEERS_MAX) {
+        err = FATHOM_ELIMIT;
+    } else if (i == p->n_peer) {
+        p->peers[i] = make_peer(host, port);
+        err = p->peers[i] ? FATHOM_OK : FATHOM_ENOMEM;
+        p->n_peer += err == FATHOM_OK;
+    }
+    pthread_mutex_unlock(&p->lock);
+    *place = i;
+    if (err) FAIL(d, err, "%s:%u is one more than %d servers of pages", host, port, PEERS_MAX);
+    return FATHOM_OK;
+}
+
+static fathom_err find(struct page_peers *p, struct peer *peer, const struct hash128 *keys,
+                       uint32_t n, uint32_t *n_found, fathom_diag *d)
+{
+    struct lane *l = &peer->finder;
+    unsigned char out[4];
+    struct frame f;
+    if (!l->link) TRY(connect_lane(p, peer, l, d));
+    unsigned char *body = mem_alloc_array(n, sizeof *keys);
+    if (!body) return FATHOM_ENOMEM;
+    find_write(body, keys, n);
+    uint64_t end_us = clock_now_us() + PEER_FIND_US;
+    const struct link_part part = {body, n * sizeof *keys};
+    fathom_err err = link_send_frame(l->link, FRAME_FIND, ++l->n_asked, &part, 1, end_us, d);
+    if (!err) err = link_receive_frame(l->link, &f, 0, end_us, d);
+    if (!err && (f.type != FRAME_FOUND || f.stream != l->n_asked)) {
+        err = diag_fail(d, FATHOM_EFORMAT, "a frame of type %d answers FIND", (int)f.type);
+    }
+    if (!err) err = l->link->ops->receive(l->link, out, sizeof out, end_us, d);
+    mem_free(body);
+    if (!err) *n_found = number_read(out);
+    return err;
+}
+
+uint32_t page_peers_find(struct page_peers *p, uint32_t place, const struct hash128 *keys,
+                         uint32_t n)
+{
+    fathom_diag cause = {{0}};
+    uint32_t n_found = 0;
+    if (n > FRAME_KEYS_MAX) n = FRAME_KEYS_MAX;
+    pthread_mutex_lock(&p->lock);
+    ASSERT(place < p->n_peer);
+    struct peer *peer = p->peers[place];
+    pthread_mutex_unlock(&p->lock);
+    if (n == 0 || clock_now_us() < atomic_load(&peer->down_us)) return 0;
+    pthread_mutex_lock(&peer->lock);
+    fathom_err err = FATHOM_EIO;
+    for (bool again = true; err && again;) {
+        again = peer->finder.link != NULL;
+        diag_clear(&cause);
+        err = find(p, peer, keys, n, &n_found, &cause);
+        if (err) hang_up(&peer->finder);
+    }
+    pthread_mutex_unlock(&peer->lock);
+    if (err) {
+        atomic_store(&peer->down_us, clock_now_us() + PEER_DOWN_US);
+        note_failure(peer, cause.text[0] ? cause.text : fathom_err_text(err));
+    }
+    return n_found <= n ? n_found : 0;
+}

@@ -1,0 +1,52 @@
+/* page_peers.h - other servers as a source of page records
+ *
+ * Servers are known by their address, and get a place when they are first asked for. Each thread
+ * that reads has a connection of its own to each server, made when it is first needed and kept. A
+ * server that failed is asked no more for PEER_DOWN_US.
+ */
+#ifndef FATHOM_COMM_PAGE_PEERS_H
+#define FATHOM_COMM_PAGE_PEERS_H
+
+#include "comm/page_hello.h"
+#include "kv/page_source.h"
+
+struct page_peers;
+
+enum {
+    PEERS_MAX = 64,
+    PEERS_LANES_MAX = 8, /* threads that read */
+    PEER_HOST_BYTES = 256,
+    PEER_DIAL_US = 1000000,
+    PEER_GREETING_US = 2000000,
+    PEER_PAGE_US = 2000000, /* for a record, beyond what it may be waited for there */
+    PEER_WAIT_MS = 1800,    /* for one that is on its way to memory there */
+    PEER_FIND_US = 100000,
+    PEER_DOWN_US = 1000000,
+};
+
+struct page_peers_config {
+    struct page_self self;
+    unsigned n_lane;
+};
+
+/* page_peers_create - ENOMEM, EIO. page_peers_destroy accepts NULL.
+ * Needs  nobody who reads when it is destroyed. */
+fathom_err page_peers_create(struct page_peers **out, const struct page_peers_config *c,
+                             fathom_diag *d);
+void page_peers_destroy(struct page_peers *p);
+
+/* page_peers_source - worker i reads by lane i */
+struct page_source *page_peers_source(struct page_peers *p);
+
+/* page_peers_place - of a server by its address; from any thread
+ * Errors  EINVAL: no address; ELIMIT: PEERS_MAX others are known. */
+fathom_err page_peers_place(struct page_peers *p, const char *host, uint16_t port, uint32_t *place,
+                            fathom_diag *d);
+
+/* page_peers_find - how many of the first of n keys a server has in memory; 0 when it cannot be
+ * asked. From any thread.
+ * Cost  a round trip; PEER_FIND_US, and for a first connection that of making it, at most. */
+uint32_t page_peers_find(struct page_peers *p, uint32_t place, const struct hash128 *keys,
+                         uint32_t n);
+
+#endif

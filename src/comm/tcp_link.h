@@ -1,0 +1,25 @@
+/* tcp_link.h - links over sockets of TCP */
+#ifndef FATHOM_COMM_TCP_LINK_H
+#define FATHOM_COMM_TCP_LINK_H
+
+#include "comm/page_link.h"
+
+/* tcp_link_dial - connect to a server
+ *
+ *   stop_fd  readable: give up; borrowed by the link
+ * Errors  EIO: no such host, refused, or not by the deadline. ENOMEM. */
+fathom_err tcp_link_dial(struct page_link **out, const char *host, uint16_t port,
+                         uint64_t deadline_us, int stop_fd, fathom_diag *d);
+
+/* tcp_link_listen - a socket that takes connections; the caller closes it
+ *
+ *   port, out_port  0: any free one, and which
+ * Errors  EINVAL: host is no address of this machine. EIO: the port is taken. */
+fathom_err tcp_link_listen(const char *host, uint16_t port, int *fd, uint16_t *out_port,
+                           fathom_diag *d);
+
+/* tcp_link_accept - wait for a connection; NULL: the stop descriptor can be read. One that fails is
+ * passed over. */
+struct page_link *tcp_link_accept(int fd, int stop_fd);
+
+#endif

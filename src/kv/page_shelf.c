@@ -1,0 +1,170 @@
+/* page_shelf.c - records by key, and who reads them, under one lock
+ *
+ * Invariants: an item is in the bucket of its key exactly once while it is there, and in none
+ * otherwise; n_reader is 0 unless it is there. Two items of one key do not exist: the tiers have
+ * one entry a key. */
+#include "kv/page_shelf.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/mem.h"
+
+#define NONE UINT32_MAX
+
+struct item {
+    const struct tier_name *name; /* NULL: not there */
+    const void *page;
+    uint64_t sum;
+    uint32_t next; /* in the bucket */
+    uint32_t n_reader;
+    bool sent;
+};
+
+struct page_shelf {
+    pthread_mutex_t lock;
+    uint32_t n_place;
+    uint32_t mask;
+    struct item *items; /* [n_place] */
+    uint32_t *buckets;  /* [mask + 1] */
+    uint64_t n_sent;
+    void (*on_put)(void *arg);
+    void *arg;
+};
+
+fathom_err page_shelf_create(struct page_shelf **out, uint32_t n_place)
+{
+    *out = NULL;
+    struct page_shelf *s = mem_calloc(1, sizeof *s);
+    if (!s) return FATHOM_ENOMEM;
+    uint32_t n_bucket = 1;
+    while (n_bucket < n_place) n_bucket *= 2;
+    pthread_mutex_init(&s->lock, NULL);
+    s->n_place = n_place;
+    s->mask = n_bucket - 1;
+    s->items = mem_calloc(n_place, sizeof *s->items);
+    s->buckets = mem_alloc_array(n_bucket, sizeof *s->buckets);
+    if (!s->items || !s->buckets) {
+        page_shelf_destroy(s);
+        return FATHOM_ENOMEM;
+    }
+    for (uint32_t i = 0; i < n_bucket; i++) s->buckets[i] = NONE;
+    *out = s;
+    return FATHOM_OK;
+}
+
+void page_shelf_destroy(struct page_shelf *s)
+{
+    if (!s) return;
+    pthread_mutex_destroy(&s->lock);
+    mem_free(s->items);
+    mem_free(s->buckets);
+    mem_free(s);
+}
+
+void page_shelf_on_put(struct page_shelf *s, void (*fn)(void *arg), void *arg)
+{
+    pthread_mutex_lock(&s->lock);
+    s->on_put = fn;
+    s->arg = arg;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static uint32_t *bucket_of(struct page_shelf *s, const struct hash128 *key)
+{
+    return &s->buckets[key->lo & s->mask];
+}
+
+static uint32_t search(struct page_shelf *s, const struct hash128 *key)
+{
+    uint32_t i = *bucket_of(s, key);
+    while (i != NONE && !hash128_equal(&s->items[i].name->key, key)) i = s->items[i].next;
+    return i;
+}
+
+void page_shelf_put(struct page_shelf *s, uint32_t place, const struct tier_name *name,
+                    const void *page, uint64_t sum)
+{
+    pthread_mutex_lock(&s->lock);
+    ASSERT(place < s->n_place && !s->items[place].name);
+    ASSERT(search(s, &name->key) == NONE);
+    uint32_t *bucket = bucket_of(s, &name->key);
+    s->items[place] = (struct item){.name = name, .page = page, .sum = sum, .next = *bucket};
+    *bucket = place;
+    void (*on_put)(void *arg) = s->on_put;
+    void *arg = s->arg;
+    pthread_mutex_unlock(&s->lock);
+    if (on_put) on_put(arg);
+}
+
+bool page_shelf_remove(struct page_shelf *s, uint32_t place)
+{
+    pthread_mutex_lock(&s->lock);
+    ASSERT(place < s->n_place);
+    struct item *item = &s->items[place];
+    bool free = item->n_reader == 0;
+    if (free && item->name) {
+        uint32_t *link = bucket_of(s, &item->name->key);
+        while (*link != place) link = &s->items[*link].next;
+        *link = item->next;
+        *item = (struct item){0};
+    }
+    pthread_mutex_unlock(&s->lock);
+    return free;
+}
+
+static bool is_named(const struct tier_name *a, const struct tier_name *b)
+{
+    return a->n_id == b->n_id && a->n_answer == b->n_answer && a->n_id <= TIER_MAX_ID &&
+           memcmp(a->ids, b->ids, a->n_id * sizeof a->ids[0]) == 0;
+}
+
+bool page_shelf_take(struct page_shelf *s, const struct tier_name *name, struct shelf_page *out)
+{
+    pthread_mutex_lock(&s->lock);
+    uint32_t i = search(s, &name->key);
+    bool found = i != NONE && is_named(s->items[i].name, name);
+    if (found) {
+        s->items[i].n_reader++;
+        *out = (struct shelf_page){.place = i, .page = s->items[i].page, .sum = s->items[i].sum};
+    }
+    pthread_mutex_unlock(&s->lock);
+    return found;
+}
+
+void page_shelf_give(struct page_shelf *s, uint32_t place, bool sent)
+{
+    pthread_mutex_lock(&s->lock);
+    ASSERT(place < s->n_place && s->items[place].n_reader > 0);
+    s->items[place].n_reader--;
+    s->items[place].sent |= sent;
+    s->n_sent += sent;
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool page_shelf_was_sent(struct page_shelf *s, uint32_t place)
+{
+    pthread_mutex_lock(&s->lock);
+    ASSERT(place < s->n_place);
+    bool sent = s->items[place].sent;
+    pthread_mutex_unlock(&s->lock);
+    return sent;
+}
+
+uint32_t page_shelf_count(struct page_shelf *s, const struct hash128 *keys, uint32_t n)
+{
+    uint32_t k = 0;
+    pthread_mutex_lock(&s->lock);
+    while (k < n && search(s, &keys[k]) != NONE) k++;
+    pthread_mutex_unlock(&s->lock);
+    return k;
+}
+
+uint64_t page_shelf_n_sent(struct page_shelf *s)
+{
+    pthread_mutex_lock(&s->lock);
+    uint64_t n = s->n_sent;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}

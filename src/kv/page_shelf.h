@@ -1,0 +1,56 @@
+/* page_shelf.h - the records in memory that other servers may read
+ *
+ * The tiers put a record there once it is whole and has its sum, and take it away before its memory
+ * gets another. Threads that send take a record by its name and give it back. So they need nothing
+ * of the engine's thread, and it waits for none of them: memory that is being sent is passed over.
+ *
+ *   (none) --put--> THERE --take--> TAKEN (n readers) --give--> THERE --remove--> (none)
+ */
+#ifndef FATHOM_KV_PAGE_SHELF_H
+#define FATHOM_KV_PAGE_SHELF_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "fathom/err.h"
+#include "kv/tier_record.h"
+
+struct page_shelf;
+
+/* page_shelf_create - for n places of memory; ENOMEM. page_shelf_destroy accepts NULL. */
+fathom_err page_shelf_create(struct page_shelf **out, uint32_t n_place);
+void page_shelf_destroy(struct page_shelf *s);
+
+/* page_shelf_on_put - call fn(arg) after each put, without the shelf's lock; before the first */
+void page_shelf_on_put(struct page_shelf *s, void (*fn)(void *arg), void *arg);
+
+/* page_shelf_put - a place holds a record; name and page stay as they are until it is removed */
+void page_shelf_put(struct page_shelf *s, uint32_t place, const struct tier_name *name,
+                    const void *page, uint64_t sum);
+
+/* page_shelf_remove - nobody takes it from now on; accepts a place that holds none
+ *
+ * Returns  false, and it stays, while somebody reads it. */
+bool page_shelf_remove(struct page_shelf *s, uint32_t place);
+
+struct shelf_page {
+    uint32_t place;
+    const void *page;
+    uint64_t sum;
+};
+
+/* page_shelf_take - the record of a name, tokens compared; page_shelf_give it back
+ *
+ *   sent  a reader has all of it
+ * page_shelf_was_sent - since it was put */
+bool page_shelf_take(struct page_shelf *s, const struct tier_name *name, struct shelf_page *out);
+void page_shelf_give(struct page_shelf *s, uint32_t place, bool sent);
+bool page_shelf_was_sent(struct page_shelf *s, uint32_t place);
+
+/* page_shelf_count - how many of the first of n keys are there, up to the first that is not */
+uint32_t page_shelf_count(struct page_shelf *s, const struct hash128 *keys, uint32_t n);
+
+/* page_shelf_n_sent - records given back as sent, since creation */
+uint64_t page_shelf_n_sent(struct page_shelf *s);
+
+#endif

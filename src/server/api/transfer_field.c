@@ -1,0 +1,116 @@
+/* transfer_field.c - kv_transfer_params as proxies of vLLM send them, and SGLang's bootstrap fields
+ *
+ *   NIXL      {"do_remote_decode": true}                     another server will ask for the pages
+ *             {"do_remote_prefill": true, "remote_host": "a", "remote_port": 5600}
+ *   Mooncake  the same, with "remote_bootstrap_addr": "http://a:5600" for host and port
+ *   SGLang    "bootstrap_host": "a", "bootstrap_port": 5600 in what both servers get
+ *
+ * Other members are for engines whose pages have no names of their own, and have no effect here.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "server/api/request_field.h"
+
+#define NAME "kv_transfer_params"
+
+static fathom_err refuse(struct field_context *x, const char *path, const char *needed)
+{
+    return api_error_set(x->e, 400, "invalid_value", path, "%s has to be %s", path, needed);
+}
+
+static bool set_host(struct api_transfer *t, const char *host, size_t n)
+{
+    if (n == 0 || n >= sizeof t->host || memchr(host, '\0', n)) return false;
+    for (size_t i = 0; i < n; i++) {
+        if (host[i] <= ' ' || host[i] > '~') return false;
+    }
+    memcpy(t->host, host, n);
+    t->host[n] = '\0';
+    return true;
+}
+
+static bool set_port(struct api_transfer *t, const char *digits)
+{
+    char *end;
+    long port = strtol(digits, &end, 10);
+    if (end == digits || *end || port < 1 || port > UINT16_MAX) return false;
+    t->port = (uint16_t)port;
+    return true;
+}
+
+static fathom_err read_remote_host(struct field_context *x, const json_t *v)
+{
+    if (json_is_string(v) &&
+        set_host(&x->r->transfer, json_string_value(v), json_string_length(v))) {
+        return FATHOM_OK;
+    }
+    return refuse(x, NAME ".remote_host", "a host");
+}
+
+/* Proxies give numbers, or what they were given on their command line. */
+static fathom_err read_remote_port(struct field_context *x, const json_t *v)
+{
+    bool ok = false;
+    if (json_is_string(v)) {
+        ok = set_port(&x->r->transfer, json_string_value(v));
+    } else if (json_is_integer(v) && json_integer_value(v) >= 1 &&
+               json_integer_value(v) <= UINT16_MAX) {
+        x->r->transfer.port = (uint16_t)json_integer_value(v);
+        ok = true;
+    }
+    return ok ? FATHOM_OK : refuse(x, NAME ".remote_port", "a port from 1 to 65535");
+}
+
+/* "http://host:port" */
+static fathom_err read_address(struct field_context *x, const json_t *v)
+{
+    const char *s = json_is_string(v) ? json_string_value(v) : "";
+    if (strncmp(s, "http://", 7) == 0) s += 7;
+    const char *colon = strrchr(s, ':');
+    if (colon && set_host(&x->r->transfer, s, (size_t)(colon - s)) &&
+        set_port(&x->r->transfer, colon + 1)) {
+        return FATHOM_OK;
+    }
+    return refuse(x, NAME ".remote_bootstrap_addr", "http://HOST:PORT");
+}
+
+fathom_err field_kv_transfer(struct field_context *x, const struct field *f, json_t *v)
+{
+    struct api_transfer *t = &x->r->transfer;
+    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    t->lends = json_is_true(json_object_get(v, "do_remote_decode"));
+    t->takes = json_is_true(json_object_get(v, "do_remote_prefill"));
+    const json_t *host = json_object_get(v, "remote_host");
+    const json_t *port = json_object_get(v, "remote_port");
+    const json_t *address = json_object_get(v, "remote_bootstrap_addr");
+    if (!t->takes) return FATHOM_OK;
+    if (json_is_string(address)) return read_address(x, address);
+    if (!host || !port || json_is_null(host) || json_is_null(port)) {
+        return refuse(x, NAME,
+                      "with remote_host and remote_port, or remote_bootstrap_addr, where "
+                      "do_remote_prefill is true");
+    }
+    fathom_err err = read_remote_host(x, host);
+    return err ? err : read_remote_port(x, port);
+}
+
+fathom_err field_bootstrap_host(struct field_context *x, const struct field *f, json_t *v)
+{
+    x->r->transfer.is_shared = true;
+    if (json_is_string(v) &&
+        set_host(&x->r->transfer, json_string_value(v), json_string_length(v))) {
+        return FATHOM_OK;
+    }
+    return refuse(x, f->name, "a host");
+}
+
+fathom_err field_bootstrap_port(struct field_context *x, const struct field *f, json_t *v)
+{
+    if (!json_is_integer(v) || json_integer_value(v) < 1 || json_integer_value(v) > UINT16_MAX) {
+        return refuse(x, f->name, "a port from 1 to 65535");
+    }
+    x->r->transfer.port = (uint16_t)json_integer_value(v);
+    return FATHOM_OK;
+}

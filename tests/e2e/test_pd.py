@@ -1,0 +1,486 @@
+#!/usr/bin/env python3
+"""test_pd - a server that prefills and one that decodes, with the pilot
+
+    test_pd.py pair|faults|strangers|router|peers|time [N] PROGRAM
+
+pair: both dialects, 32 requests at once: every answer is one server's, and pages have moved.
+faults: killed and stopped servers, damage on the way, hostile clients, requests that leave.
+strangers: other secrets, models, numerics and layouts.
+router: fathom router with --prefill and --decode, in all four APIs.
+peers: --kv-peers.
+time: prints what N hand-overs take; tests nothing.
+"""
+
+import atexit
+import json
+import os
+import random
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from served import HANG_S, Server, take_program, wait_until
+from test_router import Router
+
+WORDS = "sea ship sand harbour wind sail rope tide gull anchor night light captain north".split()
+FLAGS = ("--threads", "1", "--max-model-len", "2048", "--kv-cache-memory-bytes", "128M",
+         "--max-num-batched-tokens", "512")
+
+
+def text_of(seed, n_word):
+    r = random.Random(seed)
+    return " ".join(r.choice(WORDS) for _ in range(n_word))
+
+
+def server(role=None, *flags, config=None, **more):
+    if role:
+        config = {"kv_connector": "NixlConnector", "kv_role": role, "kv_port": 0, **(config or {})}
+        flags = ("--kv-transfer-config", json.dumps(config), *flags)
+    return Server(*FLAGS, *flags, **more)
+
+
+def pages_port(s):
+    return int(re.search(r"^pages +[^ ]+:(\d+)", s.printed, re.M).group(1))
+
+
+def body_of(seed, n_word=160, **fields):
+    return {"prompt": text_of(seed, n_word), "max_tokens": 12, "temperature": 1.0, "seed": seed,
+            "ignore_eos": True, **fields}
+
+
+def post(s, body, path="/v1/completions", timeout=HANG_S):
+    connection = s.connect(timeout)
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, json.loads(text) if text[:1] == "{" else text
+
+
+def prefill(p, body, path="/v1/completions"):
+    """What vLLM's toy proxy asks of the server that prefills: the parameters for the other one."""
+    first = {**body, "max_tokens": 1, "stream": False, "kv_transfer_params": {
+        "do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None,
+        "remote_block_ids": None, "remote_host": None, "remote_port": None}}
+    first.pop("stream_options", None)
+    status, answer = post(p, first, path)
+    assert status == 200, answer
+    return answer["kv_transfer_params"]
+
+
+def handed_over(p, d, body, path="/v1/completions"):
+    return post(d, {**body, "kv_transfer_params": prefill(p, body, path)}, path)
+
+
+def said(answer):
+    choice = answer["choices"][0]
+    return choice.get("text") or choice["message"]["content"]
+
+
+def total(s, name):
+    return next(n for key, n in s.metrics().items() if key.startswith(name + "{"))
+
+
+def moved(d):
+    return total(d, "fathom_kv_pages_pulled_total"), total(d, "fathom_kv_pages_pull_lost_total")
+
+
+def check_pair():
+    one, p, d = server(), server("kv_producer"), server("kv_consumer")
+    expected = {}
+    for seed in range(32):
+        expected[seed] = said(one.post("/v1/completions", body_of(seed, 90 + 9 * seed)))
+    answers = {}
+
+    def ask(seed):
+        status, answer = handed_over(p, d, body_of(seed, 90 + 9 * seed))
+        answers[seed] = (status, said(answer) if status == 200 else answer)
+
+    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(32)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(HANG_S)
+    for seed in range(32):
+        assert answers[seed] == (200, expected[seed]), (seed, answers[seed], expected[seed])
+    n_pulled, n_lost = moved(d)
+    assert n_pulled >= 32, (n_pulled, n_lost)  # a busy machine may be too late for some
+    wait_until(lambda: total(p, "fathom_kv_pages_sent_total") >= n_pulled)
+    # a chat, and what the answer tells
+    chat = {"messages": [{"role": "user", "content": text_of(99, 150)}], "max_tokens": 8,
+            "temperature": 0}
+    path = "/v1/chat/completions"
+    params = prefill(p, chat, path)
+    assert params["do_remote_prefill"] is True and params["do_remote_decode"] is False
+    assert params["remote_port"] == pages_port(p) and params["remote_host"] == "127.0.0.1"
+    assert params["remote_engine_id"] and params["remote_block_ids"][:2] == [0, 1]
+    status, answer = post(d, {**chat, "kv_transfer_params": params}, path)
+    assert status == 200 and said(answer) == said(one.post(path, chat))
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] >= 128, answer["usage"]
+    # streamed, in SGLang's dialect and in Mooncake's: the request is the same for both
+    for fields in ({"bootstrap_host": "127.0.0.1", "bootstrap_port": pages_port(p),
+                    "bootstrap_room": 7},):
+        n = moved(d)[0]
+        body = {**body_of(200), **fields}
+        assert post(p, {**body, "max_tokens": 1})[0] == 200
+        text = "".join(c["choices"][0]["text"] for c in d.stream("/v1/completions", body)
+                       if c["choices"])
+        assert text == said(one.post("/v1/completions", body_of(200))) and moved(d)[0] > n
+    body = body_of(201)
+    ask_first = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": "xfer-1"}
+    assert post(p, {**body, "max_tokens": 1, "kv_transfer_params": ask_first})[0] == 200
+    n = moved(d)[0]
+    status, answer = post(d, {**body, "kv_transfer_params": {
+        "do_remote_decode": False, "do_remote_prefill": True, "transfer_id": "xfer-1",
+        "remote_bootstrap_addr": f"http://127.0.0.1:{pages_port(p)}", "remote_engine_id": "x"}})
+    assert status == 200 and said(answer) == said(one.post("/v1/completions", body))
+    assert moved(d)[0] > n
+    # a server of no exchange says so
+    status, answer = post(one, {**body, "kv_transfer_params": ask_first})
+    assert status == 400 and "kv_producer" in json.dumps(answer), answer
+    for s in (one, p, d):
+        assert s.stop() == 0
+
+
+class Relay:
+    """Between the two servers: passes bytes on, and does to those of the first what it is told."""
+
+    def __init__(self, port, change):
+        self.port_behind, self.change = port, change
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            near, _ = self.listener.accept()
+            far = socket.create_connection(("127.0.0.1", self.port_behind))
+            threading.Thread(target=self.copy, args=(near, far, None), daemon=True).start()
+            threading.Thread(target=self.copy, args=(far, near, self.change), daemon=True).start()
+
+    @staticmethod
+    def copy(a, b, change):
+        n = 0
+        try:
+            while piece := a.recv(65536):
+                piece = bytearray(piece)
+                if change and change(n, piece):
+                    break
+                n += len(piece)
+                b.sendall(piece)
+        except OSError:
+            pass
+        for s in (a, b):
+            try:
+                s.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+
+GREETED = 2 * 24 + 200 + 16  # bytes that a server has sent once it is READY
+PAGE = 24 + 344              # and those before a page
+
+
+def flip(n, piece):
+    """Damages one byte within the first page."""
+    at = GREETED + PAGE + 70000 - n
+    if 0 <= at < len(piece):
+        piece[at] ^= 1
+
+
+def flip_header(n, piece):
+    at = GREETED + 24 + 100 - n
+    if 0 <= at < len(piece):
+        piece[at] ^= 1
+
+
+def flip_frame(n, piece):
+    at = GREETED + 17 - n
+    if 0 <= at < len(piece):
+        piece[at] ^= 0x40
+
+
+def cut(n, piece):
+    """Breaks off within the first page."""
+    return n > GREETED + PAGE + 100000
+
+
+def stall(n, piece):
+    while n > GREETED + PAGE + 100000:
+        time.sleep(1)
+
+
+def check_relays(one, p, d):
+    for seed, change in enumerate((flip, flip_header, flip_frame, cut, stall), 300):
+        body = body_of(seed)
+        params = {**prefill(p, body), "remote_port": Relay(pages_port(p), change).port}
+        lost = moved(d)[1]
+        start = time.monotonic()
+        status, answer = post(d, {**body, "kv_transfer_params": params})
+        assert status == 200 and said(answer) == said(one.post("/v1/completions", body)), change
+        assert moved(d)[1] > lost or change is stall, change
+        assert time.monotonic() - start < HANG_S
+        d.wait_idle()
+
+
+def check_hostile(p):
+    r = random.Random(5)
+    for i in range(40):
+        s = socket.create_connection(("127.0.0.1", pages_port(p)))
+        start = struct.pack("<IHHQI", 0x676b7666, 1 + i % 12, 0, 0, r.choice([0, 24, 200, 1 << 31]))
+        try:
+            s.sendall((start if i % 2 else b"") + r.randbytes(r.randrange(1, 400)))
+            s.settimeout(HANG_S)
+            s.recv(4096)
+        except OSError:
+            pass
+        s.close()
+    silent = [socket.create_connection(("127.0.0.1", pages_port(p))) for _ in range(80)]
+    for s in silent:  # each is ended: it does not say who it is
+        s.settimeout(HANG_S)
+        try:
+            assert s.recv(100) == b""
+        except ConnectionError:
+            pass
+        s.close()
+
+
+def check_strangers(one, p, secret, other):
+    """Servers that may not share pages with p, or with a server that has a secret."""
+    with_secret = server("kv_producer", "--pool-secret-file", secret)
+    strangers = [
+        ("numerics", p, ("--dtype", "float32")), ("layout", p, ("--kv-cache-dtype", "fp8")),
+        ("model", p, ("--load-format", "dummy")), ("secret", p, ("--pool-secret-file", secret)),
+        ("secret", with_secret, ("--pool-secret-file", other)), ("secret", with_secret, ()),
+    ]
+    for i, (cause, source, flags) in enumerate(strangers):
+        body = body_of(400 + i)
+        log = tempfile.TemporaryFile("w+")
+        d = server("kv_consumer", *flags, stderr=log)
+        alone = post(d, body)[1]  # then again after it was forgotten
+        status, answer = post(d, {**body, "cache_salt": "x",
+                                  "kv_transfer_params": prefill(source, {**body, "cache_salt": "x"})})
+        assert status == 200 and said(answer) == said(alone), (cause, answer)
+        assert moved(d)[0] == 0 and moved(d)[1] > 0, cause
+        log.seek(0)
+        assert f" {cause}: " in log.read(), cause
+        d.stop()
+    d = server("kv_consumer", "--pool-secret-file", secret)
+    body = body_of(450)
+    status, answer = handed_over(with_secret, d, body)
+    assert status == 200 and said(answer) == said(one.post("/v1/completions", body))
+    assert moved(d)[0] > 0
+    for s in (with_secret, d):
+        s.stop()
+
+
+def check_cancels(p, d, n):
+    def leave(seed):
+        body = body_of(seed, 250, max_tokens=400)
+        params = prefill(p, body)
+        connection = d.connect()
+        connection.request("POST", "/v1/completions",
+                           json.dumps({**body, "kv_transfer_params": params}))
+        time.sleep(random.Random(seed).random() * 0.1)
+        connection.close()
+
+    threads = [threading.Thread(target=lambda k=k: [leave(1000 + k * 100 + i) for i in range(n // 4)])
+               for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(HANG_S)
+    d.wait_idle()
+    p.wait_idle()
+
+
+def check_faults():
+    one, p, d = server(), server("kv_producer"), server("kv_consumer")
+    strict = server("kv_consumer", config={"kv_load_failure_policy": "fail"})
+    check_relays(one, p, d)
+    check_hostile(p)
+    check_cancels(p, d, 40)
+    body = body_of(500)
+    status, answer = handed_over(p, d, body)
+    assert status == 200 and said(answer) == said(one.post("/v1/completions", body))
+    assert post(strict, {**body, "kv_transfer_params": prefill(p, body)})[0] == 200
+    # the one that prefills stands still, then it is gone
+    stopped, killed = body_of(501), body_of(502)
+    params = [prefill(p, stopped), prefill(p, killed)]
+    p.process.send_signal(signal.SIGSTOP)
+    for s in (d, strict):
+        status, answer = post(s, {**stopped, "kv_transfer_params": params[0]})
+        if s is strict:
+            assert status == 503 and answer["error"]["code"] == "pages_lost", answer
+        else:
+            assert status == 200 and said(answer) == said(one.post("/v1/completions", stopped))
+    p.process.send_signal(signal.SIGCONT)
+    p.kill()
+    for s in (d, strict):
+        status, answer = post(s, {**killed, "kv_transfer_params": params[1]})
+        if s is strict:
+            assert status == 503 and "127.0.0.1" in answer["error"]["message"], answer
+        else:
+            assert status == 200 and said(answer) == said(one.post("/v1/completions", killed))
+    strict.stop()
+    # the one that decodes is killed while pages are on their way to it
+    p = server("kv_producer")
+    threads = [threading.Thread(target=lambda k=k: kill_reader(p, d, 600 + k)) for k in range(4)]
+    for t in threads:
+        t.start()
+    time.sleep(0.3)
+    d.kill()
+    for t in threads:
+        t.join(HANG_S)
+    p.wait_idle()
+    d = server("kv_consumer")
+    status, answer = handed_over(p, d, body_of(503))
+    assert status == 200 and said(answer) == said(one.post("/v1/completions", body_of(503)))
+    assert moved(d)[0] > 0
+    for s in (one, p, d):
+        assert s.stop() == 0
+
+
+def check_strange():
+    one, p = server(), server("kv_producer")
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for name in ("a", "b"):
+            paths.append(os.path.join(folder, name))
+            with open(paths[-1], "w", encoding="utf-8") as f:
+                f.write(name * 32)
+            os.chmod(paths[-1], 0o600)
+        check_strangers(one, p, *paths)
+    for s in (one, p):
+        assert s.stop() == 0
+
+
+def kill_reader(p, d, seed):
+    try:
+        handed_over(p, d, body_of(seed, 250))
+    except (OSError, AssertionError, ValueError):
+        pass
+    except Exception as e:  # the client's: it is killed under us
+        assert "http" in type(e).__module__, e
+
+
+def check_router():
+    """The router asks one server for the prompt and another one for the answer."""
+    one, d = server(), server("kv_consumer")
+    ps = [server("kv_producer"), server("kv_producer")]
+    router = Router([d], "--prefill", *[p.url for p in ps], "--decode")
+    atexit.register(router.kill)
+    router.wait_up(3)
+    text = text_of(700, 400)
+    requests = [
+        ("/v1/completions", {**body_of(701, 400), "stream": True}),
+        ("/v1/completions", body_of(702, 400)),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}], "max_tokens": 9,
+                                  "max_completion_tokens": 9, "n": 2, "temperature": 1.0,
+                                  "seed": 4, "stream": True,
+                                  "stream_options": {"include_usage": True}}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "x " + text}], "max_tokens": 9,
+                          "temperature": 0}),
+        ("/v1/responses", {"input": "y " + text, "max_output_tokens": 9, "temperature": 0}),
+    ]
+
+    def plain(answer):
+        answer = re.sub(r'"(id|item_id|response_id|created|created_at|completed_at)":("[^"]*"|\d+)',
+                        r'"\1":0', answer)
+        answer = re.sub(r'"cached_tokens":\d+|"cache_read_input_tokens":\d+', '"cached":0', answer)
+        answer = re.sub(r'"input_tokens":\d+', '"input_tokens":0', answer)
+        events = [e for e in answer.split("\n\n") if e and not e.startswith((":", "event: ping"))]
+        return sorted(events)  # those of two choices come in any order
+
+    def ask(to, path, body):
+        connection = to.connect()
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        assert answer.status == 200, text
+        return plain(text)
+
+    n = 0
+    for path, body in requests:
+        assert ask(router, path, body) == ask(one, path, body), (path, body)
+        assert moved(d)[0] > n, path
+        n = moved(d)[0]
+    wait_until(lambda: sum(total(p, "fathom_kv_pages_sent_total") for p in ps) >= n)
+    # what is there already, and what is short, is computed by nobody else
+    prefills = [total(p, "fathom_kv_pages_sent_total") for p in ps]
+    ask(router, *requests[1])
+    ask(router, "/v1/completions", body_of(703, 20))
+    assert [total(p, "fathom_kv_pages_sent_total") for p in ps] == prefills
+    # without servers that prefill the others do all
+    for p in ps:
+        p.kill()
+    for seed in range(710, 716):
+        body = body_of(seed, 400)
+        assert ask(router, "/v1/completions", body) == ask(one, "/v1/completions", body)
+    for s in (router, d, one):
+        assert s.stop() == 0
+
+
+def check_peers():
+    """Servers of one pool have each other's prompts."""
+    one, a = server(), server("kv_both")
+    b = server("kv_both", "--kv-peers", f"127.0.0.1:{pages_port(a)}", "127.0.0.1:1")
+    body = body_of(800, 300)
+    expected = said(one.post("/v1/completions", body))
+    assert said(a.post("/v1/completions", body)) == expected
+    wait_until(lambda: total(a, "fathom_kv_tier_uncopied_pages") == 0)
+    before = time.monotonic()
+    answer = b.post("/v1/completions", body)
+    assert said(answer) == expected and moved(b)[0] >= 4, (moved(b), time.monotonic() - before)
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] >= 256, answer["usage"]
+    a.kill()
+    body = body_of(801, 300)
+    assert said(b.post("/v1/completions", body)) == said(one.post("/v1/completions", body))
+    for s in (one, b):
+        assert s.stop() == 0
+
+
+def tell_hand_over(n):
+    """How long the first token takes: alone, from the cache, and by pages of another server."""
+    one, p, d = server(), server("kv_producer"), server("kv_consumer")
+    times = {"computed": [], "cached": [], "handed over": [], "asked and told": []}
+    for i in range(n):
+        body = {"prompt": [300 + (7 * k + i) % 900 for k in range(46 * 64 - 1536 + 1500)][:1990],
+                "max_tokens": 1, "temperature": 0}
+        body["prompt"][0] = 1000 + i
+        start = time.monotonic()
+        post(one, body)
+        times["computed"].append(time.monotonic() - start)
+        start = time.monotonic()
+        post(one, body)
+        times["cached"].append(time.monotonic() - start)
+        start = time.monotonic()
+        params = prefill(p, body)
+        middle = time.monotonic()
+        assert post(d, {**body, "kv_transfer_params": params})[0] == 200
+        times["handed over"].append(time.monotonic() - middle)
+        times["asked and told"].append(time.monotonic() - start)
+    n_pulled, n_lost = moved(d)
+    for name, list_of in times.items():
+        list_of.sort()
+        print(f"{name}: median {1000 * list_of[len(list_of) // 2]:.1f} ms, least "
+              f"{1000 * list_of[0]:.1f}")
+    print(f"{n_pulled / n:.0f} pages each, {n_lost:.0f} lost")
+
+
+if __name__ == "__main__":
+    part = sys.argv.pop(1)
+    number = int(sys.argv.pop(1)) if len(sys.argv) > 2 and sys.argv[1].isdigit() else 15
+    take_program(sys.argv)
+    if part == "time":
+        tell_hand_over(number)
+    else:
+        {"pair": check_pair, "faults": check_faults, "strangers": check_strange,
+         "router": check_router, "peers": check_peers}[part]()

@@ -1,0 +1,255 @@
+/* test_page_exchange.c - records from the memory of one server to the tiers of another */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/direct_file.h"
+#include "base/mem.h"
+#include "comm/page_peers.h"
+#include "comm/page_service.h"
+#include "kv/tiers.h"
+
+enum { PAGE = 1000, N_RAM = 16 };
+
+static struct world {
+    struct page_shelf *shelf;
+    struct page_service *service;
+    struct page_peers *peers;
+    struct tiers *tiers;
+    uint32_t place;
+    unsigned char pages[8][PAGE]; /* on the shelf */
+    struct tier_name names[8];
+    unsigned char device[PAGE];
+    unsigned char *ram;
+    uint64_t now_us;
+} world;
+
+static struct tier_name name_of(uint32_t i)
+{
+    struct tier_name n = {.key = {i * 7, i}, .n_id = KV_PAGE_TOKENS};
+    for (int k = 0; k < KV_PAGE_TOKENS; k++) n.ids[k] = (int32_t)i;
+    return n;
+}
+
+static fathom_err page_out(void *arg, uint32_t page, void *to)
+{
+    (void)arg;
+    (void)page;
+    memset(to, 5, PAGE);
+    return FATHOM_OK;
+}
+
+static fathom_err page_in(void *arg, uint32_t page, const void *from)
+{
+    (void)page;
+    memcpy(((struct world *)arg)->device, from, PAGE);
+    return FATHOM_OK;
+}
+
+static void ignore(void *arg)
+{
+    (void)arg;
+}
+
+static int open_world(void **state)
+{
+    struct world *w = &world;
+    const struct page_self self = {.page_bytes = PAGE, .id = "a"};
+    const struct page_peers_config peers = {.self = self, .n_lane = 2};
+    memset(w, 0, sizeof *w);
+    *state = w;
+    if (page_shelf_create(&w->shelf, N_RAM) != FATHOM_OK) return 1;
+    for (uint32_t i = 0; i < 8; i++) {
+        w->names[i] = name_of(i);
+        memset(w->pages[i], (int)i + 1, PAGE);
+        page_shelf_put(w->shelf, i, &w->names[i], w->pages[i], hash_checksum(w->pages[i], PAGE));
+    }
+    const struct page_service_config service = {
+        .self = self, .shelf = w->shelf, .host = "127.0.0.1"};
+    if (page_service_create(&w->service, &service, NULL) != FATHOM_OK) return 1;
+    if (page_peers_create(&w->peers, &peers, NULL) != FATHOM_OK) return 1;
+    return page_peers_place(w->peers, "127.0.0.1", page_service_port(w->service), &w->place,
+                            NULL) != FATHOM_OK;
+}
+
+static int open_tiers(void **state)
+{
+    struct world *w = &world;
+    if (open_world(state)) return 1;
+    w->ram = mem_alloc_aligned(DIRECT_ALIGN, N_RAM * (size_t)DIRECT_ALIGN);
+    struct tiers_config c = {.page_bytes = PAGE,
+                             .n_ram = N_RAM,
+                             .ram = w->ram,
+                             .step_bytes = 1000 * PAGE,
+                             .device = {page_out, page_in, w}};
+    const struct tier_io_config io = {.peers = page_peers_source(w->peers),
+                                      .page_bytes = PAGE,
+                                      .n_sum_thread = 1,
+                                      .n_pull_thread = 2,
+                                      .owner = {.done = ignore}};
+    if (tier_io_create(&c.io, &io, NULL) != FATHOM_OK) return 1;
+    return tiers_create(&w->tiers, &c, NULL) != FATHOM_OK;
+}
+
+static int close_world(void **state)
+{
+    struct world *w = *state;
+    if (w->tiers) tiers_check(w->tiers);
+    tiers_destroy(w->tiers);
+    page_service_destroy(w->service);
+    page_peers_destroy(w->peers);
+    page_shelf_destroy(w->shelf);
+    mem_free(w->ram);
+    return 0;
+}
+
+static enum tier_verdict pull(struct world *w, const struct tier_name *name, unsigned char *page)
+{
+    struct page_source *s = page_peers_source(w->peers);
+    uint64_t sum = 0;
+    enum tier_verdict v = s->ops->read(s, 0, w->place, name, page, &sum, NULL);
+    if (v == TIER_GOOD) assert_true(sum == hash_checksum(page, PAGE));
+    return v;
+}
+
+static void a_record_comes_as_it_lies_there(void **state)
+{
+    struct world *w = *state;
+    unsigned char page[PAGE];
+    for (uint32_t i = 0; i < 8; i++) {
+        assert_int_equal(pull(w, &w->names[i], page), TIER_GOOD);
+        assert_memory_equal(page, w->pages[i], PAGE);
+        for (int k = 0; k < 100000 && !page_shelf_was_sent(w->shelf, i); k++) clock_sleep_us(100);
+        assert_true(page_shelf_was_sent(w->shelf, i)); /* it is noted behind the last byte */
+    }
+    assert_int_equal(page_shelf_n_sent(w->shelf), 8);
+    struct tier_name other = w->names[3]; /* the same key, another token */
+    other.ids[5]++;
+    assert_int_equal(pull(w, &other, page), TIER_BAD_TRUNCATED);
+    w->pages[2][77] ^= 1;
+    assert_int_equal(pull(w, &w->names[2], page), TIER_BAD_CHECKSUM);
+    assert_int_equal(pull(w, &w->names[4], page), TIER_GOOD);
+}
+
+static void a_pool_is_asked_how_much_of_a_prompt_it_has(void **state)
+{
+    struct world *w = *state;
+    struct hash128 keys[10];
+    for (uint32_t i = 0; i < 10; i++) keys[i] = name_of(i).key;
+    assert_int_equal(page_peers_find(w->peers, w->place, keys, 10), 8);
+    assert_int_equal(page_peers_find(w->peers, w->place, keys + 9, 1), 0);
+    assert_true(page_shelf_remove(w->shelf, 4));
+    assert_int_equal(page_peers_find(w->peers, w->place, keys, 10), 4);
+    page_service_destroy(w->service);
+    w->service = NULL;
+    assert_int_equal(page_peers_find(w->peers, w->place, keys, 10), 0);
+}
+
+static void what_is_read_keeps_its_memory(void **state)
+{
+    struct world *w = *state;
+    struct shelf_page page;
+    assert_true(page_shelf_take(w->shelf, &w->names[1], &page));
+    assert_ptr_equal(page.page, w->pages[1]);
+    assert_false(page_shelf_remove(w->shelf, 1));
+    page_shelf_give(w->shelf, 1, false);
+    assert_false(page_shelf_was_sent(w->shelf, 1));
+    assert_true(page_shelf_remove(w->shelf, 1));
+    assert_true(page_shelf_remove(w->shelf, 1));
+    assert_false(page_shelf_take(w->shelf, &w->names[1], &page));
+}
+
+static enum tier_answer restore(struct world *w, uint32_t i, const struct tier_peer *peer)
+{
+    const struct tier_name name = name_of(i);
+    enum tier_answer a = TIER_WAIT;
+    for (int k = 0; a == TIER_WAIT && k < 100000; k++) {
+        tiers_begin_step(w->tiers, ++w->now_us, 0);
+        a = tiers_restore(w->tiers, &name, 0, peer);
+        tiers_synced(w->tiers);
+        tiers_check(w->tiers);
+        clock_sleep_us(100);
+    }
+    return a;
+}
+
+static void tiers_have_records_from_a_peer(void **state)
+{
+    struct world *w = *state;
+    const struct tier_peer peer = {.place = w->place, .pull = 11};
+    assert_int_equal(restore(w, 3, NULL), TIER_GONE);
+    for (uint32_t i = 0; i < 8; i++) {
+        assert_int_equal(restore(w, i, &peer), TIER_RESTORED);
+        assert_memory_equal(w->device, w->pages[i], PAGE);
+    }
+    assert_int_equal(restore(w, 3, NULL), TIER_RESTORED); /* it is here now */
+    assert_int_equal(tiers_get_stats(w->tiers)->n_pulled, 8);
+    assert_int_equal(restore(w, 9, &peer), TIER_GONE);
+    assert_int_equal(tiers_get_stats(w->tiers)->n_pull_lost, 1);
+    const struct tier_name name = name_of(10); /* who has lost one asks for no other */
+    assert_false(tiers_read_ahead(w->tiers, &name, &peer));
+}
+
+/* Memory of leased records is given up after that of others; once sent, or in time, it is not. */
+static void a_lease_keeps_memory_until_it_is_sent(void **state)
+{
+    struct world *w = *state;
+    struct tiers_config c = {.page_bytes = PAGE,
+                             .n_ram = N_RAM,
+                             .step_bytes = 1000 * PAGE,
+                             .device = {page_out, page_in, w}};
+    const struct tier_io_config io = {
+        .page_bytes = PAGE, .n_sum_thread = 1, .owner = {.done = ignore}};
+    w->ram = c.ram = mem_alloc_aligned(DIRECT_ALIGN, N_RAM * (size_t)DIRECT_ALIGN);
+    assert_int_equal(page_shelf_create(&c.shelf, N_RAM), FATHOM_OK);
+    assert_int_equal(tier_io_create(&c.io, &io, NULL), FATHOM_OK);
+    assert_int_equal(tiers_create(&w->tiers, &c, NULL), FATHOM_OK);
+    const struct tier_name leased[2] = {name_of(100), name_of(101)};
+    w->now_us = 1000;
+    for (uint32_t i = 100; i < 200; i++) {
+        const struct tier_name name = name_of(i);
+        tiers_begin_step(w->tiers, w->now_us, 0);
+        tiers_keep(w->tiers, &name, 0, true);
+        tiers_synced(w->tiers);
+        if (i < 102) assert_true(tiers_lease(w->tiers, &name.key, 5000));
+        for (int k = 0; k < 100000 && page_shelf_count(c.shelf, &name.key, 1) == 0; k++) {
+            clock_sleep_us(100);
+            tiers_begin_step(w->tiers, w->now_us, 0);
+        }
+        tiers_check(w->tiers);
+        if (i == 150) { /* the first one is sent */
+            struct shelf_page page;
+            assert_int_equal(tiers_find(w->tiers, &leased[0].key), TIER_IN_RAM);
+            assert_true(page_shelf_take(c.shelf, &leased[0], &page));
+            page_shelf_give(c.shelf, page.place, true);
+        }
+        if (i == 180) {
+            assert_int_equal(tiers_find(w->tiers, &leased[0].key), TIER_NOWHERE);
+            assert_int_equal(tiers_find(w->tiers, &leased[1].key), TIER_IN_RAM);
+            w->now_us = 5000; /* the other one's time is over */
+        }
+    }
+    assert_int_equal(tiers_find(w->tiers, &leased[1].key), TIER_NOWHERE);
+    tiers_destroy(w->tiers);
+    w->tiers = NULL;
+    page_shelf_destroy(c.shelf);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_record_comes_as_it_lies_there, open_world, close_world),
+        cmocka_unit_test_setup_teardown(a_pool_is_asked_how_much_of_a_prompt_it_has, open_world,
+                                        close_world),
+        cmocka_unit_test_setup_teardown(what_is_read_keeps_its_memory, open_world, close_world),
+        cmocka_unit_test_setup_teardown(tiers_have_records_from_a_peer, open_tiers, close_world),
+        cmocka_unit_test_setup_teardown(a_lease_keeps_memory_until_it_is_sent, open_world,
+                                        close_world),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
